@@ -1,0 +1,153 @@
+// Package admin is the port through which a program is watched: metrics, probes, and profiles when asked for.
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/tinkerbell/stack/pkg/daemon"
+)
+
+// Options are what a [Server] needs.
+type Options struct {
+	// Address is where to listen, such as ":9067".
+	Address string
+	// Registry is what /metrics shows.
+	Registry *prometheus.Registry
+	// Pprof adds /debug/pprof/.
+	Pprof bool
+	// Handlers are further pages of the program, by pattern as http.ServeMux takes it.
+	Handlers map[string]http.Handler
+}
+
+// Server is a [daemon.Admin].
+type Server struct {
+	options Options
+	mux     *http.ServeMux
+	ready   func() error
+	bound   atomic.Pointer[net.TCPAddr]
+}
+
+// Bounds on what a caller of the admin port may hold open.
+const (
+	headerTimeout   = 5 * time.Second
+	idleTimeout     = 60 * time.Second
+	shutdownTimeout = 2 * time.Second
+)
+
+// NewRegistry makes a registry that shows the runtime, the process and the build.
+func NewRegistry() *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	version, commit := daemon.BuildInfo()
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "stack_build_info",
+		Help:        "The build of the program, as labels; always 1.",
+		ConstLabels: prometheus.Labels{"version": version, "commit": commit},
+	})
+	build.Set(1)
+	registry.MustRegister(
+		build,
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return registry
+}
+
+// New makes the server; [Server.Run] opens it.
+func New(o Options) *Server {
+	s := &Server{options: o, mux: http.NewServeMux(), ready: func() error { return errors.New("starting") }}
+	s.mux.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{
+		Registry:          o.Registry,
+		EnableOpenMetrics: true,
+	}))
+	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
+	s.mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.ready()) })
+	pages := []string{"/healthz", "/metrics", "/readyz"}
+	if o.Pprof {
+		s.mux.HandleFunc("/debug/pprof/", pprof.Index)
+		s.mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		s.mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		s.mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		s.mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		pages = append(pages, "/debug/pprof/")
+	}
+	for pattern, handler := range o.Handlers {
+		s.mux.Handle(pattern, handler)
+		pages = append(pages, pattern)
+	}
+	slices.Sort(pages)
+	s.mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		for _, page := range pages {
+			fmt.Fprintln(w, page)
+		}
+	})
+	return s
+}
+
+// Probe implements [daemon.Admin]. It is called before [Server.Run].
+func (s *Server) Probe(ready func() error) { s.ready = ready }
+
+// Run implements [daemon.Task].
+func (s *Server) Run(ctx context.Context) error {
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	listener, err := config.Listen(ctx, "tcp", s.options.Address)
+	if err != nil {
+		return fmt.Errorf("failed to listen on admin address %q: %w", s.options.Address, err)
+	}
+	if addr, ok := listener.Addr().(*net.TCPAddr); ok {
+		s.bound.Store(addr)
+	}
+	server := &http.Server{Handler: s.mux, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case err := <-served:
+		return fmt.Errorf("failed to serve admin address %q: %w", s.options.Address, err)
+	case <-ctx.Done():
+	}
+	// The last scrape may end; a profile that runs for minutes may not hold the process.
+	shutdownCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	if err := server.Shutdown(shutdownCtx); err != nil {
+		_ = server.Close()
+	}
+	<-served
+	return nil
+}
+
+// Ready implements [daemon.Task].
+func (s *Server) Ready() error {
+	if s.bound.Load() == nil {
+		return errors.New("not listening yet")
+	}
+	return nil
+}
+
+// Addr is the address that Run bound, nil before.
+func (s *Server) Addr() *net.TCPAddr { return s.bound.Load() }
+
+// String implements [daemon.Task].
+func (s *Server) String() string { return "admin" }
+
+// answer writes a probe's answer: "ok", or every reason on a line of its own.
+func answer(w http.ResponseWriter, err error) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprintln(w, err)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}

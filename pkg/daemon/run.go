@@ -1,0 +1,115 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Task is one job of a program that lasts as long as the program does.
+type Task interface {
+	// Run does the job until ctx is done, then drains what is under way and returns nil.
+	Run(ctx context.Context) error
+	// Ready is nil when the job can be done now, else the reason why not. It may be called at any time.
+	Ready() error
+	// String names the job in logs and in the answer of /readyz.
+	String() string
+}
+
+// Admin is the task behind the admin port. It is told what readiness means before it runs, and it outlives the
+// other tasks, so that a drain can be watched.
+type Admin interface {
+	Task
+	// Probe sets what /readyz asks.
+	Probe(ready func() error)
+}
+
+// Options are what [Run] needs.
+type Options struct {
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Admin may be nil.
+	Admin Admin
+	// Tasks are started together; the first to fail ends all.
+	Tasks []Task
+}
+
+// errDraining is why a program that was told to stop is not ready.
+var errDraining = errors.New("draining")
+
+// Run runs the tasks until ctx is done, a SIGTERM or SIGINT arrives, or a task fails, and returns when every task
+// has returned. A second signal ends the process at once.
+func Run(ctx context.Context, o Options) error {
+	logger := o.Logger
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	ctx, restore := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer restore()
+
+	group, groupCtx := errgroup.WithContext(ctx)
+	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAdmin()
+	var working sync.WaitGroup
+	for _, task := range o.Tasks {
+		working.Add(1)
+		group.Go(func() error {
+			defer working.Done()
+			return runTask(groupCtx, task)
+		})
+	}
+	if o.Admin != nil {
+		o.Admin.Probe(func() error { return ready(groupCtx, o.Tasks) })
+		group.Go(func() error { return runTask(adminCtx, o.Admin) })
+	}
+	group.Go(func() error {
+		working.Wait()
+		stopAdmin()
+		return nil
+	})
+
+	version, commit := BuildInfo()
+	logger.Info("started", "version", version, "commit", commit)
+	<-groupCtx.Done()
+	restore()
+	start := time.Now()
+	logger.Info("draining", "cause", context.Cause(groupCtx))
+	if err := group.Wait(); err != nil {
+		logger.Error("stopped", "error", err, "drain_seconds", time.Since(start).Seconds())
+		return err
+	}
+	logger.Info("stopped", "drain_seconds", time.Since(start).Seconds())
+	return nil
+}
+
+// runTask holds a task to its word: it ends when it is told to, or with an error.
+func runTask(ctx context.Context, task Task) error {
+	if err := task.Run(ctx); err != nil {
+		return fmt.Errorf("failed to run %s: %w", task, err)
+	}
+	if ctx.Err() == nil {
+		return fmt.Errorf("failed to run %s: ended without being asked to", task)
+	}
+	return nil
+}
+
+// ready joins the reasons of all the tasks that are not ready.
+func ready(ctx context.Context, tasks []Task) error {
+	if ctx.Err() != nil {
+		return errDraining
+	}
+	var reasons []error
+	for _, task := range tasks {
+		if err := task.Ready(); err != nil {
+			reasons = append(reasons, fmt.Errorf("%s: %w", task, err))
+		}
+	}
+	return errors.Join(reasons...)
+}

@@ -1,0 +1,224 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/kelseyhightower/envconfig"
+)
+
+// Settings are what every program takes from its environment. A program's own settings embed them.
+type Settings struct {
+	LogLevel  slog.Level `split_words:"true" default:"info" desc:"lowest level that is logged: debug, info, warn, error"`
+	LogFormat LogFormat  `split_words:"true" default:"json" desc:"how log lines are written: json or text"`
+}
+
+// LogFormat is how log lines are written.
+type LogFormat string
+
+// The log formats.
+const (
+	LogJSON LogFormat = "json"
+	LogText LogFormat = "text"
+)
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (f *LogFormat) UnmarshalText(text []byte) error {
+	switch got := LogFormat(text); got {
+	case LogJSON, LogText:
+		*f = got
+		return nil
+	default:
+		return fmt.Errorf("%q is neither json nor text", text)
+	}
+}
+
+// Logger makes the program's logger.
+func (s Settings) Logger(w io.Writer) *slog.Logger {
+	options := &slog.HandlerOptions{Level: s.LogLevel}
+	if s.LogFormat == LogText {
+		return slog.New(slog.NewTextHandler(w, options))
+	}
+	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+// A validator is a settings struct that checks what one field's type cannot. Faults are joined by errors.Join.
+type validator interface{ Validate() error }
+
+// ParseEnv fills the struct that spec points to from the variables that begin with prefix and an underscore, as
+// envconfig does. It is strict: an unknown variable, a value of the wrong type, a missing required one and
+// whatever the struct's Validate method objects to are faults, and the error names all of them, a line each.
+// A variable that is set to nothing counts as not set, since a chart renders an absent value so.
+func ParseEnv(prefix string, spec any) error {
+	known, err := keys(prefix, spec)
+	if err != nil {
+		return err
+	}
+	faults := &faultList{}
+	for _, pair := range os.Environ() {
+		key, value, _ := strings.Cut(pair, "=")
+		switch {
+		case !strings.HasPrefix(key, prefix+"_"):
+		case !slices.Contains(known, key):
+			faults.add(unknown(key, known))
+		case value == "":
+			if err := os.Unsetenv(key); err != nil {
+				return fmt.Errorf("failed to clear variable %s: %w", key, err)
+			}
+		}
+	}
+	parseFields(prefix, reflect.ValueOf(spec).Elem(), faults)
+	if len(faults.texts) == 0 {
+		// What could not be read would only be complained about twice.
+		validate(reflect.ValueOf(spec).Elem(), faults)
+	}
+	return faults.err()
+}
+
+// parseFields has envconfig process one field at a time, since it stops at the first fault of a struct.
+func parseFields(prefix string, spec reflect.Value, faults *faultList) {
+	for i := range spec.NumField() {
+		field := spec.Type().Field(i)
+		switch {
+		case !field.IsExported():
+		case field.Anonymous:
+			parseFields(prefix, spec.Field(i), faults)
+		default:
+			one := reflect.New(reflect.StructOf([]reflect.StructField{
+				{Name: field.Name, Type: field.Type, Tag: field.Tag},
+			}))
+			one.Elem().Field(0).Set(spec.Field(i))
+			if err := envconfig.Process(prefix, one.Interface()); err != nil {
+				faults.add(describe(err))
+				continue
+			}
+			spec.Field(i).Set(one.Elem().Field(0))
+		}
+	}
+}
+
+// validate asks the embedded structs first, then the struct itself; a promoted method is heard once only,
+// because equal faults are.
+func validate(spec reflect.Value, faults *faultList) {
+	for i := range spec.NumField() {
+		if field := spec.Type().Field(i); field.Anonymous && field.IsExported() {
+			validate(spec.Field(i), faults)
+		}
+	}
+	if v, ok := spec.Addr().Interface().(validator); ok {
+		faults.addJoined(v.Validate())
+	}
+}
+
+// faultList collects what is wrong with the settings, each fault once.
+type faultList struct{ texts []string }
+
+func (l *faultList) add(text string) {
+	if !slices.Contains(l.texts, text) {
+		l.texts = append(l.texts, text)
+	}
+}
+
+func (l *faultList) addJoined(err error) {
+	if err == nil {
+		return
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, each := range joined.Unwrap() {
+			l.addJoined(each)
+		}
+		return
+	}
+	l.add(err.Error())
+}
+
+func (l *faultList) err() error {
+	switch len(l.texts) {
+	case 0:
+		return nil
+	case 1:
+		return errors.New(l.texts[0])
+	default:
+		return fmt.Errorf("%d faults:\n  %s", len(l.texts), strings.Join(l.texts, "\n  "))
+	}
+}
+
+// describe turns envconfig's errors, which speak of Go types, into words for the person who set the variable.
+func describe(err error) string {
+	var parse *envconfig.ParseError
+	if errors.As(err, &parse) {
+		return fmt.Sprintf("%s=%q: %v", parse.KeyName, parse.Value, parse.Err)
+	}
+	if key, ok := strings.CutPrefix(err.Error(), "required key "); ok {
+		return strings.TrimSuffix(key, " missing value") + ": required, and not set"
+	}
+	return err.Error()
+}
+
+// keys lists the names of every variable that spec has.
+func keys(prefix string, spec any) ([]string, error) {
+	var out bytes.Buffer
+	if err := envconfig.Usagef(prefix, spec, &out, "{{range .}}{{usage_key .}}\n{{end}}"); err != nil {
+		return nil, fmt.Errorf("failed to list settings of %T: %w", spec, err)
+	}
+	return strings.Fields(out.String()), nil
+}
+
+// unknown says that a variable is not one of ours, and which one may have been meant.
+func unknown(key string, known []string) string {
+	nearest, least := "", len(key)
+	for _, candidate := range known {
+		if d := distance(key, candidate); d < least {
+			nearest, least = candidate, d
+		}
+	}
+	if least <= 3 {
+		return fmt.Sprintf("%s: no such variable (did you mean %s?)", key, nearest)
+	}
+	return key + ": no such variable"
+}
+
+// distance is the Levenshtein distance of two names.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			substitute := diagonal
+			if a[i] != b[j] {
+				substitute++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(substitute, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// usage writes the table of every variable with its type, default and meaning.
+func usage(w io.Writer, prefix string, spec any) error {
+	tabs := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	const row = `{{range .}}  {{usage_key .}}	{{usage_type .}}	` +
+		`{{with usage_default .}}{{.}}{{else}}{{if usage_required .}}(required){{else}}-{{end}}{{end}}	` +
+		`{{usage_description .}}
+{{end}}`
+	if _, err := fmt.Fprintln(tabs, "  VARIABLE\tTYPE\tDEFAULT\tMEANING"); err != nil {
+		return err
+	}
+	if err := envconfig.Usagef(prefix, spec, tabs, row); err != nil {
+		return fmt.Errorf("failed to describe settings: %w", err)
+	}
+	return tabs.Flush()
+}
