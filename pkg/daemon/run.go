@@ -47,13 +47,19 @@ var errDraining = errors.New("draining")
 // Run runs the tasks until ctx is done, a SIGTERM or SIGINT arrives, or a task fails, and returns when every task
 // has returned. A second signal ends the process at once.
 func Run(ctx context.Context, o Options) error {
+	ctx, restore := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer restore()
+	// Once the drain has begun, the default action is back: the second signal kills.
+	defer context.AfterFunc(ctx, restore)()
+	return run(ctx, o)
+}
+
+// run is Run without the signals.
+func run(ctx context.Context, o Options) error {
 	logger := o.Logger
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	ctx, restore := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
-	defer restore()
-
 	group, groupCtx := errgroup.WithContext(ctx)
 	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAdmin()
@@ -78,7 +84,6 @@ func Run(ctx context.Context, o Options) error {
 	version, commit := BuildInfo()
 	logger.Info("started", "version", version, "commit", commit)
 	<-groupCtx.Done()
-	restore()
 	start := time.Now()
 	logger.Info("draining", "cause", context.Cause(groupCtx))
 	if err := group.Wait(); err != nil {

@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// job is a task that drains for a while, or fails.
+type job struct {
+	name  string
+	drain time.Duration
+	fail  error
+	quit  bool
+	ready error
+	ended time.Time
+}
+
+func (j *job) Run(ctx context.Context) error {
+	if j.fail != nil || j.quit {
+		return j.fail
+	}
+	<-ctx.Done()
+	time.Sleep(j.drain)
+	j.ended = time.Now()
+	return nil
+}
+func (j *job) Ready() error   { return j.ready }
+func (j *job) String() string { return j.name }
+
+type probed struct {
+	job
+	ready func() error
+}
+
+func (p *probed) Probe(ready func() error) { p.ready = ready }
+
+func TestRunDrainsAndKeepsAdminToTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		slow, admin := &job{name: "slow", drain: 3 * time.Second}, &probed{job: job{name: "admin"}}
+		ended := make(chan error)
+		go func() {
+			ended <- run(ctx, Options{Admin: admin, Tasks: []Task{slow, &job{name: "quick"}}})
+		}()
+		synctest.Wait()
+		if err := admin.ready(); err != nil {
+			t.Errorf("got not ready: %v", err)
+		}
+		slow.ready = errors.New("no listener")
+		if err := admin.ready(); err == nil || err.Error() != "slow: no listener" {
+			t.Errorf("got %v, want the task's reason", err)
+		}
+		cancel()
+		synctest.Wait()
+		if err := admin.ready(); !errors.Is(err, errDraining) {
+			t.Errorf("got %v, want draining", err)
+		}
+		if err := <-ended; err != nil {
+			t.Errorf("got %v, want an orderly end", err)
+		}
+		if admin.ended.Before(slow.ended) {
+			t.Errorf("admin ended at %v, before the last task at %v", admin.ended, slow.ended)
+		}
+	})
+}
+
+func TestRunEndsWithTheFirstFailure(t *testing.T) {
+	tests := map[string]struct {
+		task *job
+		want string
+	}{
+		"error":   {&job{name: "bad", fail: errors.New("boom")}, "failed to run bad: boom"},
+		"returns": {&job{name: "bad", quit: true}, "failed to run bad: ended without being asked to"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := run(t.Context(), Options{Tasks: []Task{&job{name: "good"}, test.task}})
+			if err == nil || err.Error() != test.want {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestRunHeedsSIGTERM(t *testing.T) {
+	time.AfterFunc(50*time.Millisecond, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGTERM) })
+	if err := Run(t.Context(), Options{Tasks: []Task{&job{name: "good"}}}); err != nil {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestVersionNamesPlatform(t *testing.T) {
+	if got := Version(); !strings.Contains(got, "linux/") || !strings.Contains(got, "commit ") {
+		t.Errorf("got %q", got)
+	}
+}
