@@ -1,0 +1,63 @@
+# Everything that is done with this repository. "make help" lists it.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+BUILD    := $(CURDIR)/build
+BIN      := $(BUILD)/bin
+TOOLS    := $(BUILD)/tools
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS  := -s -w -X github.com/tinkerbell/stack/pkg/daemon.version=$(VERSION)
+PROGRAMS := broadcast-init dhcp-relay stack-proxy
+
+# make demo
+MACHINE ?= bios,uefi
+KEEP    ?=
+
+.PHONY: help
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: $(addprefix build-,$(PROGRAMS)) ## build the three programs into build/bin
+
+.PHONY: $(addprefix build-,$(PROGRAMS))
+$(addprefix build-,$(PROGRAMS)): build-%:
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/$* ./cmd/$*
+
+.PHONY: demo
+demo: ## boot machines through the pod (MACHINE=bios,uefi or go; KEEP=1 leaves the lab up); needs root
+	@scripts/demo '$(MACHINE)' '$(KEEP)'
+
+.PHONY: test
+test: deps $(TOOLS)/gotestsum ## all tests; without root it says what it leaves out
+	@GOTESTSUM=$(TOOLS)/gotestsum scripts/test
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint ## formatting and static checks
+	$(TOOLS)/golangci-lint run ./...
+	cd test/e2e && $(TOOLS)/golangci-lint run --config ../../.golangci.yml ./...
+	go mod verify >/dev/null && go mod tidy -diff
+
+.PHONY: bench-go
+bench-go: ## the Go benchmarks of the hot paths
+	go test -run '^$$' -bench . -benchmem ./pkg/...
+
+.PHONY: fuzz
+FUZZTIME ?= 30s
+fuzz: ## fuzz every parser for FUZZTIME each (30s)
+	@scripts/fuzz $(FUZZTIME)
+
+.PHONY: deps
+deps: ## install the Debian packages that the tests use, saying why; needs root
+	@scripts/deps test
+
+.PHONY: clean
+clean: ## remove build/
+	rm -rf $(BUILD)
+
+$(TOOLS)/golangci-lint: tools/go.mod
+	@echo "building golangci-lint (some minutes the first time)"
+	go build -C tools -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(TOOLS)/gotestsum: tools/go.mod
+	go build -C tools -o $@ gotest.tools/gotestsum
