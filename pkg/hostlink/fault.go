@@ -1,0 +1,183 @@
+package hostlink
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cause is why a listener cannot be made, or may not hear.
+type Cause uint8
+
+// The causes. Each is a row of the table in docs/broadcast-init.md.
+const (
+	NoCapability  Cause = iota + 1 // the process lacks CAP_NET_ADMIN over its own network namespace
+	NoHostAccess                   // it has it there, but not over the node's
+	NoProcess                      // the process that stands for the node does not exist
+	SameNamespace                  // that process shares the pod's network namespace
+	NoParent                       // no interface of the node is the parent that was named
+	Ambiguous                      // several are
+	NoRoute                        // no parent was named, and the node has no default route
+	ParentDown                     // the parent is administratively down
+	NoCarrier                      // the parent has no link
+	NotEthernet                    // the parent has no Ethernet frames
+	BridgePort                     // a bridge takes the parent's frames
+	BondSlave                      // a bond or team does
+	OtherKind                      // the parent already has children of the other kind
+	Wireless                       // the parent's access point drops foreign MAC addresses
+	NameTaken                      // an interface that we did not make has the listener's name
+	NoKind                         // the kernel has no such kind of interface
+	MACTaken                       // another child of the parent has the listener's MAC address
+	Deaf                           // the listener heard nothing in the time it was given
+)
+
+var causes = map[Cause]string{
+	NoCapability: "no_capability", NoHostAccess: "no_host_access", NoProcess: "no_process",
+	SameNamespace: "same_namespace", NoParent: "no_parent", Ambiguous: "ambiguous_parent", NoRoute: "no_default_route",
+	ParentDown: "parent_down", NoCarrier: "no_carrier", NotEthernet: "not_ethernet", BridgePort: "bridge_port",
+	BondSlave: "bond_slave", OtherKind: "other_kind", Wireless: "wireless", NameTaken: "name_taken",
+	NoKind: "no_kind", MACTaken: "mac_taken", Deaf: "deaf",
+}
+
+// String is the cause as it stands in logs.
+func (c Cause) String() string { return causes[c] }
+
+// Passing reports whether the cause may go away without anybody changing a setting: an interface appears or comes
+// up, an old pod ends.
+func (c Cause) Passing() bool {
+	switch c {
+	case NoParent, NoRoute, ParentDown, OtherKind, MACTaken:
+		return true
+	default:
+		return false
+	}
+}
+
+// Fault is a known cause of trouble together with what to do about it.
+type Fault struct {
+	Cause Cause
+	// What says what is wrong, with names.
+	What string
+	// Do says what mends it.
+	Do string
+	// Err is the kernel's error, if there was one.
+	Err error
+}
+
+// Error implements error.
+func (f *Fault) Error() string {
+	if f.Err != nil {
+		return fmt.Sprintf("%s (%v): %s", f.What, f.Err, f.Do)
+	}
+	return f.What + ": " + f.Do
+}
+
+// Unwrap returns the kernel's error.
+func (f *Fault) Unwrap() error { return f.Err }
+
+func noCapability(err error) *Fault {
+	return &Fault{
+		Cause: NoCapability, Err: err,
+		What: fmt.Sprintf("capability NET_ADMIN is missing (user id %d)", os.Geteuid()),
+		Do: "add NET_ADMIN to the container's securityContext.capabilities and run it as user 0, " +
+			"since Kubernetes gives added capabilities to root only",
+	}
+}
+
+func noHostAccess(err error) *Fault {
+	return &Fault{
+		Cause: NoHostAccess, Err: err,
+		What: "capability NET_ADMIN does not reach the node's network",
+		Do:   "run the pod in the node's user namespace (no hostUsers: false)",
+	}
+}
+
+func noProcess(pid int, err error) *Fault {
+	return &Fault{
+		Cause: NoProcess, Err: err,
+		What: fmt.Sprintf("process %d, which stands for the node, is not to be seen", pid),
+		Do:   "set hostPID: true in the pod and leave the process id at 1",
+	}
+}
+
+func sameNamespace(pid int) *Fault {
+	return &Fault{
+		Cause: SameNamespace,
+		What:  fmt.Sprintf("process %d, which stands for the node, is in this pod's own network namespace", pid),
+		Do: "set hostPID: true in the pod; with hostNetwork: true no listener is needed, " +
+			"the relay can listen on the node's interface",
+	}
+}
+
+func noParent(selector string, links []Link) *Fault {
+	names := make([]string, 0, len(links))
+	for _, link := range links {
+		if link.ethernet && link.Kind != "veth" { // a node has a veth per pod
+			names = append(names, link.String())
+		}
+	}
+	return &Fault{
+		Cause: NoParent,
+		What:  fmt.Sprintf("no interface of the node is %q", selector),
+		Do:    "name another parent, or create this one; the node has: " + strings.Join(names, ", "),
+	}
+}
+
+func ambiguous(selector string, found []Link) *Fault {
+	names := make([]string, len(found))
+	for i, link := range found {
+		names[i] = link.Name
+	}
+	return &Fault{
+		Cause: Ambiguous,
+		What:  fmt.Sprintf("several interfaces of the node are %q: %s", selector, strings.Join(names, ", ")),
+		Do:    "name one of them as the parent",
+	}
+}
+
+func noRoute() *Fault {
+	return &Fault{
+		Cause: NoRoute,
+		What:  "the node has no default route from which to take the parent",
+		Do:    "name the interface of the provisioning network as the parent",
+	}
+}
+
+// refused puts the kernel's refusal of a new listener into words.
+func refused(err error, spec Spec, parent Link) error {
+	errno, _ := asErrno(err)
+	switch errno {
+	case unix.EPERM, unix.EACCES:
+		return noHostAccess(err)
+	case unix.EOPNOTSUPP:
+		return &Fault{
+			Cause: NoKind, Err: err,
+			What: fmt.Sprintf("the node's kernel has no %s interfaces", spec.Kind),
+			Do:   fmt.Sprintf("load the module %s on the node, or set the kind to %s", spec.Kind, spec.Kind.other()),
+		}
+	case unix.EBUSY:
+		return &Fault{
+			Cause: OtherKind, Err: err,
+			What: fmt.Sprintf("parent %s refuses an interface of kind %s", parent.Name, spec.Kind),
+			Do: fmt.Sprintf("most likely a pod on this node has an %s on it (the stack's old pod: use the strategy "+
+				"Recreate; Multus or a CNI: set the kind to %s), or Open vSwitch has it: name another parent",
+				spec.Kind.other(), spec.Kind.other()),
+		}
+	case unix.EADDRINUSE:
+		return &Fault{
+			Cause: MACTaken, Err: err,
+			What: fmt.Sprintf("another interface on parent %s has the MAC address %s", parent.Name, spec.MAC),
+			Do:   "wait for the old pod to end (strategy Recreate), or leave the address to the kernel",
+		}
+	case unix.ENODEV:
+		return &Fault{
+			Cause: NoParent, Err: err,
+			What: fmt.Sprintf("parent %s went away", parent.Name),
+			Do:   "start again when it is back",
+		}
+	default:
+		return fmt.Errorf("failed to make %s %s on %s: %w", spec.Kind, spec.Name, parent.Name, err)
+	}
+}

@@ -1,0 +1,295 @@
+package hostlink
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// mark begins the alias of every interface that this package made. What has it not is never touched.
+const mark = "broadcast-init: "
+
+// Action is what has to happen to a listener.
+type Action uint8
+
+// The actions.
+const (
+	Create  Action = iota // there is none
+	Keep                  // it is as it should be, or can be set so
+	Replace               // it is of another kind, mode or parent
+)
+
+// String is the action as it stands in logs.
+func (a Action) String() string {
+	return [...]string{Create: "create", Keep: "keep", Replace: "replace"}[a]
+}
+
+// Plan is what [Host.Apply] would do.
+type Plan struct {
+	Spec   Spec
+	Parent Link
+	Action Action
+	// Why says what is wrong with the listener that is to be replaced.
+	Why string
+	// Warnings are the reasons why the listener may not hear, though it can be made.
+	Warnings []*Fault
+
+	existing netlink.Link
+}
+
+// Listener is a listener as it is.
+type Listener struct {
+	Name   string
+	Kind   Kind
+	Parent Link
+	MAC    net.HardwareAddr
+	MTU    int
+	// Action is what was done to have it so.
+	Action Action
+}
+
+// Ensure makes the listener that spec describes, or keeps the one that is there.
+func (h *Host) Ensure(spec Spec) (Listener, error) {
+	plan, err := h.Plan(spec)
+	if err != nil {
+		return Listener{}, err
+	}
+	return h.Apply(plan)
+}
+
+// Plan finds the parent and what there is, and changes nothing. Known obstacles are a [Fault].
+func (h *Host) Plan(spec Spec) (Plan, error) {
+	plan := Plan{Spec: spec}
+	existing, err := h.podLink(spec.Name)
+	if err != nil {
+		return Plan{}, err
+	}
+	if existing != nil && !made(existing) {
+		return Plan{}, &Fault{
+			Cause: NameTaken,
+			What: fmt.Sprintf("the pod has an interface %s of kind %s that broadcast-init did not make",
+				spec.Name, existing.Type()),
+			Do: "give the listener another name; if Multus provides this one, broadcast-init is not needed",
+		}
+	}
+	if plan.Parent, err = h.Parent(spec.Parent); err != nil {
+		return Plan{}, err
+	}
+	if existing != nil {
+		plan.existing = existing
+		plan.Action = Keep
+		if plan.Why = h.differs(existing, spec, plan.Parent); plan.Why != "" {
+			plan.Action = Replace
+		}
+	}
+	if err := h.check(plan.Parent, spec.Kind); err != nil {
+		return Plan{}, err
+	}
+	if !plan.Parent.Carrier {
+		plan.Warnings = append(plan.Warnings, &Fault{
+			Cause: NoCarrier,
+			What:  fmt.Sprintf("parent %s has no link", plan.Parent.Name),
+			Do:    "connect it: nothing can be heard until then",
+		})
+	}
+	return plan, nil
+}
+
+// Apply does what was planned. A listener of ours that is right in kind, mode and parent stays; a wrong one goes.
+func (h *Host) Apply(plan Plan) (Listener, error) {
+	if plan.Action == Keep {
+		if err := h.configure(plan.existing, plan); err != nil {
+			return Listener{}, err
+		}
+		return h.report(plan)
+	}
+	if plan.Action == Replace && plan.existing.Type() != plan.Spec.Kind.String() {
+		// The parent does not take both kinds at a time.
+		if err := h.pod.LinkDel(plan.existing); err != nil {
+			return Listener{}, fmt.Errorf("failed to remove listener %s: %w", plan.Spec.Name, err)
+		}
+		plan.existing = nil
+	}
+	link, err := h.create(plan)
+	if err != nil {
+		return Listener{}, err
+	}
+	if err := h.install(link, plan); err != nil {
+		return Listener{}, errors.Join(err, h.discard(link))
+	}
+	return h.report(plan)
+}
+
+// create makes the listener under a temporary name. An interface can be marked as ours only once it exists: if we
+// are killed in between, the name alone tells the next run that it may be removed.
+func (h *Host) create(plan Plan) (netlink.Link, error) {
+	temporary := temporaryName(plan.Spec.Name)
+	leftover, err := h.podLink(temporary)
+	if err == nil && leftover != nil {
+		err = h.pod.LinkDel(leftover)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to remove leftover %s: %w", temporary, err)
+	}
+	request := newListener(temporary, plan.Spec.Kind, plan.Spec.MAC, h.nsid, plan.Parent)
+	if _, err := h.conn.do(request, 0); err != nil {
+		return nil, refused(err, plan.Spec, plan.Parent)
+	}
+	link, err := h.podLink(temporary)
+	if err == nil && link == nil {
+		err = errNoLink // the parent went away with it
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to find new %s: %w", temporary, err)
+	}
+	return link, nil
+}
+
+// install puts a new listener in its place.
+func (h *Host) install(link netlink.Link, plan Plan) error {
+	name := plan.Spec.Name
+	if plan.existing != nil {
+		if err := h.pod.LinkDel(plan.existing); err != nil {
+			return fmt.Errorf("failed to remove listener %s: %w", name, err)
+		}
+	}
+	if err := h.pod.LinkSetAlias(link, alias(plan)); err != nil {
+		return fmt.Errorf("failed to mark listener %s: %w", name, err)
+	}
+	if err := h.pod.LinkSetName(link, name); err != nil {
+		return fmt.Errorf("failed to name listener %s: %w", name, err)
+	}
+	return h.configure(link, plan)
+}
+
+// configure brings everything to its value that can be changed on a living listener. It never gets an address, and
+// does not answer for the pod's others: a machine must reach the pod through its service only.
+func (h *Host) configure(link netlink.Link, plan Plan) error {
+	attrs, spec := link.Attrs(), plan.Spec
+	if attrs.MTU != plan.Parent.MTU {
+		if err := h.pod.LinkSetMTU(link, plan.Parent.MTU); err != nil {
+			return fmt.Errorf("failed to set MTU of listener %s to %d: %w", spec.Name, plan.Parent.MTU, err)
+		}
+	}
+	if spec.Kind == Macvlan && spec.MAC != nil && !bytes.Equal(attrs.HardwareAddr, spec.MAC) {
+		if err := h.pod.LinkSetHardwareAddr(link, spec.MAC); err != nil {
+			return refused(err, spec, plan.Parent)
+		}
+	}
+	const none = 1 // IN6_ADDR_GEN_MODE_NONE: no link-local address
+	err := h.pod.LinkSetIP6AddrGenMode(link, none)
+	if errno, _ := asErrno(err); err != nil && errno != unix.EAFNOSUPPORT { // the latter: no IPv6 on it anyway
+		return fmt.Errorf("failed to keep listener %s free of addresses: %w", spec.Name, err)
+	}
+	if err := h.pod.LinkSetARPOff(link); err != nil {
+		return fmt.Errorf("failed to keep listener %s from answering ARP: %w", spec.Name, err)
+	}
+	if err := h.pod.LinkSetUp(link); err != nil {
+		return refused(err, spec, plan.Parent)
+	}
+	return nil
+}
+
+// discard removes what was begun. It may have gone already, together with its parent.
+func (h *Host) discard(link netlink.Link) error {
+	err := h.pod.LinkDel(link)
+	if errno, _ := asErrno(err); err != nil && errno != unix.ENODEV {
+		return fmt.Errorf("failed to remove unfinished listener: %w", err)
+	}
+	return nil
+}
+
+// report reads back what is there now.
+func (h *Host) report(plan Plan) (Listener, error) {
+	link, err := h.podLink(plan.Spec.Name)
+	if err == nil && link == nil {
+		err = errNoLink
+	}
+	if err != nil {
+		return Listener{}, fmt.Errorf("failed to verify listener %s: %w", plan.Spec.Name, err)
+	}
+	attrs := link.Attrs()
+	if why := h.differs(link, plan.Spec, plan.Parent); why != "" {
+		return Listener{}, fmt.Errorf("failed to verify listener %s: %s", plan.Spec.Name, why)
+	}
+	if attrs.RawFlags&unix.IFF_UP == 0 {
+		return Listener{}, fmt.Errorf("failed to verify listener %s: down", plan.Spec.Name)
+	}
+	return Listener{
+		Name: attrs.Name, Kind: plan.Spec.Kind, Parent: plan.Parent, MAC: attrs.HardwareAddr, MTU: attrs.MTU,
+		Action: plan.Action,
+	}, nil
+}
+
+// Remove undoes [Host.Ensure]: the listener goes if it is ours. It reports whether there was one.
+func (h *Host) Remove(name string) (bool, error) {
+	removed := false
+	for _, each := range []string{name, temporaryName(name)} {
+		link, err := h.podLink(each)
+		if err != nil {
+			return removed, err
+		}
+		if link == nil || each == name && !made(link) {
+			continue
+		}
+		if err := h.pod.LinkDel(link); err != nil {
+			return removed, fmt.Errorf("failed to remove listener %s: %w", each, err)
+		}
+		removed = true
+	}
+	return removed, nil
+}
+
+// differs says in what a listener cannot be brought to its specification; empty if it can.
+func (h *Host) differs(link netlink.Link, spec Spec, parent Link) string {
+	attrs := link.Attrs()
+	if link.Type() != spec.Kind.String() {
+		return fmt.Sprintf("kind is %s, not %s", link.Type(), spec.Kind)
+	}
+	switch l := link.(type) {
+	case *netlink.Macvlan:
+		if l.Mode != netlink.MACVLAN_MODE_BRIDGE {
+			return "mode is not bridge"
+		}
+	case *netlink.IPVlan:
+		if l.Mode != netlink.IPVLAN_MODE_L2 {
+			return "mode is not L2"
+		}
+	}
+	if attrs.ParentIndex != parent.Index || attrs.NetNsID != h.nsid {
+		return "parent is not " + parent.Name
+	}
+	return ""
+}
+
+// podLink finds a link of the pod; nil if there is none.
+func (h *Host) podLink(name string) (netlink.Link, error) {
+	link, err := h.pod.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to look for interface %s: %w", name, err)
+	}
+	return link, nil
+}
+
+// made says that this package made an interface.
+func made(link netlink.Link) bool { return strings.HasPrefix(link.Attrs().Alias, mark) }
+
+func alias(plan Plan) string {
+	return fmt.Sprintf("%s%s on %s", mark, plan.Spec.Kind, plan.Parent.Name)
+}
+
+// temporaryName is the name of the listener while it is being made: always the same for the same listener.
+func temporaryName(name string) string {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(name)) // never fails
+	return fmt.Sprintf("bi%08xtmp", sum.Sum32())
+}

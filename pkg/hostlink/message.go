@@ -1,0 +1,188 @@
+package hostlink
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// getLink asks for one link of the namespace nsid, by index or by a naming attribute.
+func getLink(nsid, index int, name ...*nl.RtAttr) *nl.NetlinkRequest {
+	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_ACK)
+	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	info.Index = int32(index)
+	request.AddData(info)
+	request.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(nsid))))
+	for _, attr := range name {
+		request.AddData(attr)
+	}
+	return request
+}
+
+// dumpLinks asks for all links of the namespace nsid.
+func dumpLinks(nsid int) *nl.NetlinkRequest {
+	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	request.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(nsid))))
+	return request
+}
+
+// dumpAddresses asks for all addresses of one family in the namespace nsid.
+func dumpAddresses(nsid, family int) *nl.NetlinkRequest {
+	request := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+	request.AddData(nl.NewIfAddrmsg(family))
+	request.AddData(nl.NewRtAttr(unix.IFA_TARGET_NETNSID, nl.Uint32Attr(uint32(nsid))))
+	return request
+}
+
+// deleteLink removes a link of the namespace nsid.
+func deleteLink(nsid, index int) *nl.NetlinkRequest {
+	request := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
+	info := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	info.Index = int32(index)
+	request.AddData(info)
+	request.AddData(nl.NewRtAttr(unix.IFLA_TARGET_NETNSID, nl.Uint32Attr(uint32(nsid))))
+	return request
+}
+
+// newListener makes a link in the own namespace whose parent is in the namespace nsid.
+func newListener(name string, kind Kind, mac net.HardwareAddr, nsid int, parent Link) *nl.NetlinkRequest {
+	request := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	request.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	request.AddData(nl.NewRtAttr(unix.IFLA_LINK, nl.Uint32Attr(uint32(parent.Index))))
+	request.AddData(nl.NewRtAttr(unix.IFLA_LINK_NETNSID, nl.Uint32Attr(uint32(nsid))))
+	request.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(parent.MTU))))
+	if kind == Macvlan && mac != nil {
+		request.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, mac))
+	}
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(kind.String()))
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	switch kind {
+	case Macvlan:
+		data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(nl.MACVLAN_MODE_BRIDGE))
+	case IPvlan:
+		data.AddRtAttr(nl.IFLA_IPVLAN_MODE, nl.Uint16Attr(uint16(netlink.IPVLAN_MODE_L2)))
+	}
+	request.AddData(info)
+	return request
+}
+
+// link executes a request for one link. A link that is not there is [errNoLink].
+func (c *conn) link(request *nl.NetlinkRequest) (Link, error) {
+	messages, err := c.do(request, unix.RTM_NEWLINK)
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return Link{}, errNoLink
+	case err != nil:
+		return Link{}, err
+	case len(messages) != 1:
+		return Link{}, errNoLink
+	}
+	return parseLink(messages[0])
+}
+
+// errNoLink is the answer for a link that does not exist.
+var errNoLink = errors.New("no such interface")
+
+// dump executes a dump; one that was interrupted by a change is begun anew.
+func (c *conn) dump(request func() *nl.NetlinkRequest, answer uint16) ([][]byte, error) {
+	const tries = 8
+	for try := 1; ; try++ {
+		messages, err := c.do(request(), answer)
+		if errors.Is(err, nl.ErrDumpInterrupted) && try < tries {
+			continue
+		}
+		return messages, err
+	}
+}
+
+// links lists the links of the namespace nsid.
+func (c *conn) links(nsid int) ([]Link, error) {
+	messages, err := c.dump(func() *nl.NetlinkRequest { return dumpLinks(nsid) }, unix.RTM_NEWLINK)
+	if err != nil {
+		return nil, err
+	}
+	links := make([]Link, 0, len(messages))
+	for _, message := range messages {
+		link, err := parseLink(message)
+		if err != nil {
+			return nil, err
+		}
+		links = append(links, link)
+	}
+	return links, nil
+}
+
+// parseLink reads an RTM_NEWLINK message.
+func parseLink(message []byte) (Link, error) {
+	if len(message) < unix.SizeofIfInfomsg {
+		return Link{}, fmt.Errorf("failed to read link: %d bytes", len(message))
+	}
+	info := nl.DeserializeIfInfomsg(message)
+	link, err := netlink.LinkDeserialize(nil, message)
+	if err != nil {
+		return Link{}, fmt.Errorf("failed to read link: %w", err)
+	}
+	attrs := link.Attrs()
+	return Link{
+		Index: attrs.Index, Name: attrs.Name, AltNames: attrs.AltNames, Kind: link.Type(), MAC: attrs.HardwareAddr,
+		MTU: attrs.MTU, Up: attrs.RawFlags&unix.IFF_UP != 0, Carrier: attrs.RawFlags&unix.IFF_LOWER_UP != 0,
+		ethernet: info.Type == unix.ARPHRD_ETHER, loopback: attrs.RawFlags&unix.IFF_LOOPBACK != 0,
+		master: attrs.MasterIndex, lower: attrs.ParentIndex, lowerNS: attrs.NetNsID,
+	}, nil
+}
+
+// address is an address of a link, 4 or 16 bytes.
+type address struct {
+	link int
+	ip   net.IP
+}
+
+// addresses lists the addresses of the namespace nsid.
+func (c *conn) addresses(nsid int) ([]address, error) {
+	var all []address
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		messages, err := c.dump(func() *nl.NetlinkRequest { return dumpAddresses(nsid, family) }, unix.RTM_NEWADDR)
+		if err != nil {
+			return nil, err
+		}
+		for _, message := range messages {
+			found, err := parseAddress(message)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, found)
+		}
+	}
+	return all, nil
+}
+
+// parseAddress reads an RTM_NEWADDR message. The own address is IFA_LOCAL where there is one: IFA_ADDRESS is then
+// the peer's.
+func parseAddress(message []byte) (address, error) {
+	if len(message) < unix.SizeofIfAddrmsg {
+		return address{}, fmt.Errorf("failed to read address: %d bytes", len(message))
+	}
+	attrs, err := nl.ParseRouteAttr(message[unix.SizeofIfAddrmsg:])
+	if err != nil {
+		return address{}, fmt.Errorf("failed to read address: %w", err)
+	}
+	found := address{link: int(binary.NativeEndian.Uint32(message[4:8]))}
+	for _, attr := range attrs {
+		switch attr.Attr.Type {
+		case unix.IFA_LOCAL:
+			found.ip = attr.Value
+			return found, nil
+		case unix.IFA_ADDRESS:
+			found.ip = attr.Value
+		}
+	}
+	return found, nil
+}

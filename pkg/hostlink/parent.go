@@ -1,0 +1,297 @@
+package hostlink
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Link is an interface of the node.
+type Link struct {
+	Index    int
+	Name     string
+	AltNames []string
+	// Kind is the kernel's name of the kind; "device" for hardware.
+	Kind string
+	MAC  net.HardwareAddr
+	MTU  int
+	// Up says that it is administratively up, Carrier that it has a link as well.
+	Up, Carrier bool
+	// Chosen says why it is the parent.
+	Chosen string
+
+	ethernet, loopback bool
+	master             int // index of the bridge or bond it belongs to, or 0
+	lower              int // index of the link it is made upon, or 0
+	lowerNS            int // namespace id of that one, -1 for the same
+}
+
+// String is the link's name, with the altnames that it has.
+func (l Link) String() string {
+	if len(l.AltNames) == 0 {
+		return l.Name
+	}
+	return l.Name + " (" + strings.Join(l.AltNames, ", ") + ")"
+}
+
+// family of kinds that exclude each other on one parent; zero for links that are neither.
+func (l Link) exclusive() (Kind, bool) {
+	switch l.Kind {
+	case "macvlan", "macvtap":
+		return Macvlan, true
+	case "ipvlan", "ipvtap":
+		return IPvlan, true
+	default:
+		return 0, false
+	}
+}
+
+// Parent finds the node's interface that a selector means (see [Spec.Parent]).
+func (h *Host) Parent(selector string) (Link, error) {
+	link, err := h.choose(selector)
+	if err != nil {
+		return Link{}, err
+	}
+	return h.beneath(link)
+}
+
+func (h *Host) choose(selector string) (Link, error) {
+	if selector == "" {
+		name, family, err := h.defaultRoute()
+		if err != nil {
+			return Link{}, err
+		}
+		link, err := h.named(unix.IFLA_IFNAME, name)
+		if errors.Is(err, errNoLink) {
+			return Link{}, noParent(name, nil)
+		}
+		link.Chosen = family + " default route"
+		return link, err
+	}
+	if len(selector) < unix.IFNAMSIZ {
+		link, err := h.named(unix.IFLA_IFNAME, selector)
+		if !errors.Is(err, errNoLink) {
+			link.Chosen = "name"
+			return link, err
+		}
+	}
+	if len(selector) < altNameSize {
+		link, err := h.named(unix.IFLA_ALT_IFNAME, selector)
+		if !errors.Is(err, errNoLink) {
+			link.Chosen = "altname " + selector
+			return link, err
+		}
+	}
+	return h.described(selector)
+}
+
+const altNameSize = 128 // ALTIFNAMSIZ
+
+// named finds a link by its name or altname.
+func (h *Host) named(attr int, name string) (Link, error) {
+	link, err := h.conn.link(getLink(h.nsid, 0, nl.NewRtAttr(attr, nl.ZeroTerminated(name))))
+	return link, h.asked(err)
+}
+
+// asked puts the kernel's refusal to tell about the node's links into words.
+func (h *Host) asked(err error) error {
+	switch errno, _ := asErrno(err); {
+	case err == nil || errors.Is(err, errNoLink):
+		return err
+	case errno == unix.EPERM || errno == unix.EACCES:
+		return noHostAccess(err)
+	default:
+		return fmt.Errorf("failed to read the node's interfaces: %w", err)
+	}
+}
+
+// described finds the link that has a MAC address, an IP address, or an address in a prefix.
+func (h *Host) described(selector string) (Link, error) {
+	links, err := h.conn.links(h.nsid)
+	if err != nil {
+		return Link{}, h.asked(err)
+	}
+	var found []Link
+	chosen := ""
+	if mac, err := net.ParseMAC(selector); err == nil {
+		chosen = "MAC address " + selector
+		found = withMAC(links, mac)
+	} else if prefix, ok := parsePrefix(selector); ok {
+		chosen = "address in " + prefix.String()
+		if prefix.IsSingleIP() {
+			chosen = "address " + prefix.Addr().String()
+		}
+		addresses, err := h.conn.addresses(h.nsid)
+		if err != nil {
+			return Link{}, h.asked(err)
+		}
+		found = within(links, addresses, prefix)
+	}
+	switch len(found) {
+	case 0:
+		return Link{}, noParent(selector, links)
+	case 1:
+		found[0].Chosen = chosen
+		return found[0], nil
+	default:
+		return Link{}, ambiguous(selector, found)
+	}
+}
+
+// withMAC picks the links with a MAC address. A bond, a bridge, a VLAN all have the address of a link below them:
+// the one to listen on is above the members of a bond, and below the VLANs.
+func withMAC(links []Link, mac net.HardwareAddr) []Link {
+	var found []Link
+	for _, link := range links {
+		if link.ethernet && bytes.Equal(link.MAC, mac) {
+			found = append(found, link)
+		}
+	}
+	isMember := func(l Link) bool {
+		return slices.ContainsFunc(found, func(other Link) bool { return other.Index == l.master })
+	}
+	isUpon := func(l Link) bool {
+		return slices.ContainsFunc(found, func(other Link) bool { return l.lowerNS < 0 && other.Index == l.lower })
+	}
+	return slices.DeleteFunc(slices.Clone(found), func(l Link) bool { return isMember(l) || isUpon(l) })
+}
+
+// within picks the links that have an address in a prefix, once each.
+func within(links []Link, addresses []address, prefix netip.Prefix) []Link {
+	return slices.DeleteFunc(slices.Clone(links), func(link Link) bool {
+		return link.loopback || !slices.ContainsFunc(addresses, func(a address) bool {
+			ip, ok := netip.AddrFromSlice(a.ip)
+			return ok && a.link == link.Index && prefix.Contains(ip)
+		})
+	})
+}
+
+// parsePrefix reads an IP address or a prefix.
+func parsePrefix(text string) (netip.Prefix, bool) {
+	if ip, err := netip.ParseAddr(text); err == nil {
+		ip = ip.Unmap().WithZone("")
+		return netip.PrefixFrom(ip, ip.BitLen()), true
+	}
+	prefix, err := netip.ParsePrefix(text)
+	return prefix.Masked(), err == nil
+}
+
+// beneath is what the kernel makes of a macvlan or ipvlan as the parent: the link below that one.
+func (h *Host) beneath(link Link) (Link, error) {
+	if _, ok := link.exclusive(); !ok || link.lowerNS >= 0 || link.lower == 0 {
+		return link, nil
+	}
+	lower, err := h.conn.link(getLink(h.nsid, link.lower))
+	if err != nil {
+		return Link{}, fmt.Errorf("failed to find the interface below %s: %w", link.Name, h.asked(err))
+	}
+	lower.Chosen = fmt.Sprintf("%s, %s on it is of kind %s", link.Chosen, link.Name, link.Kind)
+	return lower, nil
+}
+
+// check finds the known reasons why a parent would not do.
+func (h *Host) check(parent Link, kind Kind) error {
+	switch {
+	case !parent.ethernet || parent.loopback:
+		return &Fault{
+			Cause: NotEthernet,
+			What:  fmt.Sprintf("parent %s (%s) is not an Ethernet interface", parent.Name, parent.Chosen),
+			Do:    "name the interface of the provisioning network as the parent",
+		}
+	case parent.master != 0:
+		if err := h.checkMaster(parent); err != nil {
+			return err
+		}
+	}
+	if !parent.Up {
+		return &Fault{
+			Cause: ParentDown,
+			What:  fmt.Sprintf("parent %s (%s) is down", parent.Name, parent.Chosen),
+			Do:    fmt.Sprintf("bring it up on the node (ip link set %s up), or name another parent", parent.Name),
+		}
+	}
+	if kind == Macvlan && h.wireless(parent.Name) {
+		return &Fault{
+			Cause: Wireless,
+			What:  fmt.Sprintf("parent %s is wireless, and an access point drops a macvlan's MAC address", parent.Name),
+			Do:    "set the kind to ipvlan, or name a wired parent",
+		}
+	}
+	return h.checkChildren(parent, kind)
+}
+
+// checkMaster objects to a parent whose frames go to somebody else. A VRF, for one, does not take them.
+func (h *Host) checkMaster(parent Link) error {
+	master, err := h.conn.link(getLink(h.nsid, parent.master))
+	if err != nil {
+		return fmt.Errorf("failed to find what %s belongs to: %w", parent.Name, h.asked(err))
+	}
+	switch master.Kind {
+	case "bridge":
+		return &Fault{
+			Cause: BridgePort,
+			What:  fmt.Sprintf("parent %s is a port of the bridge %s, which takes all its frames", parent.Name, master.Name),
+			Do:    fmt.Sprintf("name %s as the parent", master.Name),
+		}
+	case "bond", "team":
+		return &Fault{
+			Cause: BondSlave,
+			What:  fmt.Sprintf("parent %s is a member of the %s %s", parent.Name, master.Kind, master.Name),
+			Do:    fmt.Sprintf("name %s as the parent", master.Name),
+		}
+	}
+	return nil
+}
+
+// checkChildren objects to children of the other kind that are to be seen in the node's namespace. Those in pods
+// are not; the kernel objects to them with EBUSY, see [refused].
+func (h *Host) checkChildren(parent Link, kind Kind) error {
+	links, err := h.conn.links(h.nsid)
+	if err != nil {
+		return h.asked(err)
+	}
+	for _, child := range links {
+		its, ok := child.exclusive()
+		if ok && its != kind && child.lower == parent.Index && child.lowerNS < 0 {
+			return &Fault{
+				Cause: OtherKind,
+				What: fmt.Sprintf("parent %s already has %s of kind %s, and takes no %s beside it",
+					parent.Name, child.Name, child.Kind, kind),
+				Do: fmt.Sprintf("remove it from the node (ip link del %s), or set the kind to %s", child.Name, its),
+			}
+		}
+	}
+	return nil
+}
+
+// wireless reports whether the kernel lists the interface as wireless.
+func (h *Host) wireless(name string) bool {
+	listed, err := h.readProc("wireless")
+	return err == nil && slices.Contains(wirelessNames(listed), name)
+}
+
+// defaultRoute names the interface of the node's default route: IPv4's, else IPv6's, of the lowest metric.
+func (h *Host) defaultRoute() (name, family string, err error) {
+	for _, table := range []struct {
+		family, file string
+		parse        func([]byte) []route
+	}{{"IPv4", "route", defaultRoutes4}, {"IPv6", "ipv6_route", defaultRoutes6}} {
+		text, err := h.readProc(table.file)
+		if err != nil {
+			return "", "", err
+		}
+		if routes := table.parse(text); len(routes) > 0 {
+			best := slices.MinFunc(routes, func(a, b route) int { return cmp.Compare(a.metric, b.metric) })
+			return best.device, table.family, nil
+		}
+	}
+	return "", "", noRoute()
+}
