@@ -1,0 +1,111 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// binaries are the programs of the lab as files.
+type binaries struct {
+	repo                                 string
+	broadcastInit, dhcpRelay, stackProxy string
+	smee, hegel                          string
+}
+
+// Packages of the real services; their versions are those of go.mod.
+const (
+	smeePackage  = "github.com/tinkerbell/smee/cmd/smee"
+	hegelPackage = "github.com/tinkerbell/hegel/cmd/hegel"
+)
+
+// build builds what the lab starts. Go's build cache makes a second call cheap.
+func build(ctx context.Context, opts Options) (binaries, error) {
+	repo, err := Repo()
+	if err != nil {
+		return binaries{}, err
+	}
+	dir := filepath.Join(repo, "build", "bin")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return binaries{}, fmt.Errorf("failed to make %s: %w", dir, err)
+	}
+	// Labs of parallel test binaries build one after the other: two cores gain nothing from a race.
+	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return binaries{}, fmt.Errorf("failed to open build lock: %w", err)
+	}
+	defer func() { _ = lock.Close() }()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return binaries{}, fmt.Errorf("failed to lock builds: %w", err)
+	}
+	b := binaries{
+		repo:          repo,
+		broadcastInit: filepath.Join(dir, BroadcastInit),
+		dhcpRelay:     filepath.Join(dir, DHCPRelay),
+		stackProxy:    filepath.Join(dir, StackProxy),
+		smee:          filepath.Join(dir, Smee),
+		hegel:         filepath.Join(dir, Hegel),
+	}
+	var own, services []string
+	for _, name := range []string{BroadcastInit, DHCPRelay, StackProxy} {
+		if !slices.Contains(opts.Without, name) {
+			own = append(own, "./cmd/"+name)
+		}
+	}
+	if !slices.Contains(opts.Without, Smee) {
+		services = append(services, smeePackage)
+	}
+	if !slices.Contains(opts.Without, Hegel) {
+		services = append(services, hegelPackage)
+	}
+	if len(services) > 0 {
+		opts.Logf("building %s (about two minutes the first time)", strings.Join(services, ", "))
+		if err := goBuild(ctx, filepath.Join(repo, "test", "e2e"), dir, services); err != nil {
+			return binaries{}, err
+		}
+	}
+	if len(own) > 0 {
+		opts.Logf("building %s", strings.Join(own, ", "))
+		if err := goBuild(ctx, repo, dir, own); err != nil {
+			return binaries{}, err
+		}
+	}
+	return b, nil
+}
+
+func goBuild(ctx context.Context, module, out string, packages []string) error {
+	args := append([]string{"build", "-trimpath", "-o", out + string(filepath.Separator)}, packages...)
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("failed to build %s: %w: %s", strings.Join(packages, " "), err, said)
+	}
+	return nil
+}
+
+// Repo is the directory of the repository that the working directory is in.
+func Repo() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(text), "module github.com/tinkerbell/stack\n") {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("failed to find the repository: run this inside it")
+		}
+		dir = parent
+	}
+}

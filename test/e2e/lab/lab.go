@@ -1,0 +1,254 @@
+// Package lab is a provisioning site in network namespaces: a LAN, a node with a pod on it, real Tinkerbell
+// services behind the node, and the three programs of this project in the pod, with the capabilities that the
+// chart gives them and nothing more.
+//
+//	           LAN 192.0.2.0/24                    pods 10.244.0.0/24
+//	machines ── br0 ──────────── prov0 [ node ] cni0 ──┬── pod    .10  stack-proxy, dhcp-relay
+//	(tap, veth)  .1 router       .10, .2 service IP    ├── smee   .11
+//	                             DNAT to the pod       ├── hegel  .12
+//	                             10.96.0.10 DNS        └── tink   .13
+//
+// A program that uses the package calls [Init] first thing in main (or TestMain): the lab's helper processes are
+// the same binary started again. Tests call [ForTest]; others [Up] and [Lab.Down].
+//
+// Everything in the lab dies with the process that made it, whatever ends that process; see docs/design/lab.md.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Network namespaces of every lab. [Lab.AddHost] adds more. They appear as /run/netns/stack-<lab's id>-<role>.
+const (
+	RoleLAN   = "lan"   // the switch: br0 with the machines' ports, and a router
+	RoleNode  = "node"  // prov0 on the LAN (default route), cni0 to the pods, DNAT, DNS
+	RolePod   = "pod"   // eth0; the listener arrives here
+	RoleSmee  = "smee"  // eth0
+	RoleHegel = "hegel" // eth0
+	RoleTink  = "tink"  // eth0
+)
+
+// Programs of the lab, for [Lab.Kill], [Lab.Restart] and [Options].
+const (
+	BroadcastInit = "broadcast-init"
+	DHCPRelay     = "dhcp-relay"
+	StackProxy    = "stack-proxy"
+	Smee          = "smee"
+	Hegel         = "hegel"
+	Tink          = "tink"
+	DNS           = "dns"
+	RA            = "ra" // IPv6 router advertisements, for which iPXE waits
+)
+
+// Firmware is what a machine boots with.
+type Firmware uint8
+
+// The kinds of firmware.
+const (
+	BIOS Firmware = iota
+	UEFI
+)
+
+func (f Firmware) String() string {
+	if f == UEFI {
+		return "uefi"
+	}
+	return "bios"
+}
+
+// Machine is a machine that the Tinkerbell services know: Smee reserves its address, Hegel has its metadata.
+type Machine struct {
+	Name     string // also its hostname
+	MAC      net.HardwareAddr
+	IP       netip.Addr // in LAN; Hegel knows the machine by it
+	Firmware Firmware
+	Userdata string        // what Hegel serves as /2009-04-04/user-data
+	Script   string        // iPXE script in place of Smee's own that boots HookOS from port 8080
+	Lease    time.Duration // default one day
+	NoPXE    bool          // DHCP only
+}
+
+// Command is a program that the caller supplies.
+type Command struct {
+	Path string
+	Args []string
+	Env  []string // "NAME=value"
+}
+
+// Options say what a lab consists of.
+type Options struct {
+	// Machines that Smee and Hegel know.
+	Machines []Machine
+	// RunDir receives logs and generated configuration. Default: build/lab/<id> in the repository.
+	RunDir string
+	// Artifacts is the directory that stack-proxy serves on 8080. Default: an empty one.
+	Artifacts string
+	// Tink is the server for port 42113, run in [RoleTink]. Without a Path there is none.
+	Tink Command
+	// Without names programs that are not started; [Lab.Restart] starts one later.
+	Without []string
+	// Env adds "NAME=value" to a program's environment, by name; a later value wins.
+	Env map[string][]string
+	// Args replaces a service's arguments "-flag", "value" after the generated ones, by name.
+	Args map[string][]string
+	// Logf tells progress. Default: silence.
+	Logf func(format string, args ...any)
+}
+
+// Lab is one running lab.
+type Lab struct {
+	id     string
+	dir    string // /run/stack-lab/<id>
+	opts   Options
+	bin    binaries
+	keep   *lifeline
+	node   *Proc
+	failed chan error
+
+	mu       sync.Mutex
+	roles    []string
+	procs    map[string]*Proc
+	records  map[string][]netip.Addr
+	taps     int
+	down     bool // or about to be: nothing is added any more
+	detached bool
+}
+
+// Up builds what is not built yet and starts a lab. It returns when every program is ready; when one is not, the
+// error names it and quotes the end of its log, and nothing is left behind. Leftovers of dead labs are removed
+// first.
+func Up(ctx context.Context, opts Options) (*Lab, error) {
+	if err := Preflight(); err != nil {
+		return nil, err
+	}
+	if opts.Logf == nil {
+		opts.Logf = func(string, ...any) {}
+	}
+	if err := checkMachines(opts.Machines); err != nil {
+		return nil, err
+	}
+	swept, err := Sweep()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range swept {
+		opts.Logf("removed what was left of lab %s", id)
+	}
+	bin, err := build(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{
+		opts:    opts,
+		bin:     bin,
+		failed:  make(chan error, 16),
+		procs:   map[string]*Proc{},
+		records: map[string][]netip.Addr{},
+	}
+	if err := l.up(ctx); err != nil {
+		return nil, errors.Join(err, l.Down())
+	}
+	return l, nil
+}
+
+func (l *Lab) up(ctx context.Context) error {
+	if err := l.claim(); err != nil {
+		return err
+	}
+	if l.opts.Artifacts == "" {
+		l.opts.Artifacts = filepath.Join(l.opts.RunDir, "artifacts")
+		if err := os.MkdirAll(l.opts.Artifacts, 0o755); err != nil {
+			return fmt.Errorf("failed to make artifacts directory: %w", err)
+		}
+	}
+	if err := l.wire(); err != nil {
+		return err
+	}
+	if err := l.writeResolvConf(); err != nil {
+		return err
+	}
+	if err := l.startNode(); err != nil {
+		return err
+	}
+	for _, name := range startOrder {
+		if slices.Contains(l.opts.Without, name) || (name == Tink && l.opts.Tink.Path == "") {
+			continue
+		}
+		l.opts.Logf("starting %s", name)
+		if err := l.Restart(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ID is part of the names of the lab's namespaces.
+func (l *Lab) ID() string { return l.id }
+
+// RunDir is where logs and generated configuration are.
+func (l *Lab) RunDir() string { return l.opts.RunDir }
+
+// Failed delivers the unexpected end of a program as it happens. An end that [Lab.Kill], [Lab.Stop] or [Lab.Down]
+// caused is not delivered.
+func (l *Lab) Failed() <-chan error { return l.failed }
+
+// Down ends everything: programs, namespaces, mounts. The logs stay in [Lab.RunDir]. It may be called twice.
+func (l *Lab) Down() error {
+	l.mu.Lock()
+	l.down = true
+	detached := l.detached
+	procs := slices.Collect(maps.Values(l.procs))
+	l.mu.Unlock()
+	if l.keep == nil || detached {
+		return nil
+	}
+	if err := l.keep.end(); err != nil {
+		return err
+	}
+	for _, proc := range procs {
+		<-proc.done
+	}
+	return nil
+}
+
+// Detach leaves the lab running when the calling process ends; "lab down" ends it then. The Lab must not be used
+// afterwards.
+func (l *Lab) Detach() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.down {
+		return errors.New("failed to detach lab: it is down")
+	}
+	l.down, l.detached = true, true
+	return l.keep.detach()
+}
+
+func checkMachines(machines []Machine) error {
+	var faults []error
+	seen := map[string]string{}
+	for _, m := range machines {
+		if !LAN.Contains(m.IP) {
+			faults = append(faults, fmt.Errorf("machine %s: address %s is not in %s", m.Name, m.IP, LAN))
+		}
+		if len(m.MAC) != 6 {
+			faults = append(faults, fmt.Errorf("machine %s: %q is not an Ethernet address", m.Name, m.MAC))
+		}
+		for _, key := range []string{m.Name, m.MAC.String(), m.IP.String()} {
+			if other, ok := seen[key]; ok {
+				faults = append(faults, fmt.Errorf("machine %s: %s belongs to machine %s", m.Name, key, other))
+			}
+			seen[key] = m.Name
+		}
+	}
+	return errors.Join(faults...)
+}

@@ -1,0 +1,79 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrUnsupported is what [Preflight] returns, wrapped, where the machine or the user cannot run a lab.
+var ErrUnsupported = errors.New("this machine cannot run the lab")
+
+// Preflight tells what the lab misses on this machine, before anything is made.
+func Preflight() error {
+	if !initialised {
+		return errors.New("failed to start lab: the program does not call lab.Init first in main or TestMain")
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%w: it needs root, for network namespaces, mounts and raw sockets", ErrUnsupported)
+	}
+	err := onOwnThread(func() error {
+		return unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS)
+	})
+	if err != nil {
+		return fmt.Errorf("%w: failed to make a namespace: %w", ErrUnsupported, err)
+	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		return fmt.Errorf("%w: no tap devices: %w", ErrUnsupported, err)
+	}
+	return nil
+}
+
+// ForTest starts a lab that ends with the test. The test is skipped, with the reason, where labs cannot run. When
+// it fails, it shows the ends of the logs.
+func ForTest(tb testing.TB, opts Options) *Lab {
+	tb.Helper()
+	if err := Preflight(); errors.Is(err, ErrUnsupported) {
+		tb.Skip(err)
+	}
+	if opts.RunDir == "" {
+		repo, err := Repo()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		name := strings.NewReplacer("/", "_", " ", "_").Replace(tb.Name())
+		opts.RunDir = fmt.Sprintf("%s/build/lab/%s", repo, name)
+		if err := os.RemoveAll(opts.RunDir); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	if opts.Logf == nil {
+		opts.Logf = tb.Logf
+	}
+	ctx, cancel := context.WithTimeout(tb.Context(), 15*time.Minute) // the first build of the services included
+	defer cancel()
+	l, err := Up(ctx, opts)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := l.Down(); err != nil {
+			tb.Error(err)
+		}
+		if !tb.Failed() {
+			return
+		}
+		for _, name := range startOrder {
+			if l.Proc(name) != nil {
+				tb.Logf("%s: %s", name, logTail(l.LogPath(name)))
+			}
+		}
+	})
+	return l
+}

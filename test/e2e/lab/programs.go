@@ -1,0 +1,315 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
+)
+
+// startOrder is what a lab consists of besides its node: names first, then the services, then the pod as a
+// kubelet starts it.
+var startOrder = []string{DNS, RA, Smee, Hegel, Tink, BroadcastInit, DHCPRelay, StackProxy}
+
+// Admin ports of the pod's programs, in [RolePod].
+const (
+	RelayAdminPort = 9067
+	ProxyAdminPort = 9090
+)
+
+// unprivileged is the user that the chart gives stack-proxy.
+const unprivileged = 65532
+
+// readyTimeout is for a program on a busy machine of two cores.
+const readyTimeout = 30 * time.Second
+
+// Restart starts a program of the lab, ending it first where it runs, and waits until it is ready. The error
+// names the program and quotes the end of its log.
+func (l *Lab) Restart(ctx context.Context, name string) error {
+	program, ready, err := l.program(name)
+	if err != nil {
+		return err
+	}
+	if proc := l.Proc(name); proc != nil {
+		if err := proc.end(syscall.SIGTERM, readyTimeout); err != nil {
+			return err
+		}
+	}
+	program.Name = name
+	program.Args = append(program.Args, l.opts.Args[name]...)
+	program.Env = append(program.Env, l.opts.Env[name]...)
+	if name == BroadcastInit {
+		ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+		defer cancel()
+		return l.Run(ctx, program) // an init container: it does its work and ends
+	}
+	program.Watch = true
+	proc, err := l.Start(program)
+	if err != nil {
+		return err
+	}
+	if ready == nil {
+		return nil
+	}
+	return l.waitReady(ctx, proc, ready)
+}
+
+func (l *Lab) waitReady(ctx context.Context, proc *Proc, ready func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	for {
+		err := ready(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-proc.done:
+			return fmt.Errorf("%s ended before it was ready (%s): %s", proc.name, proc.cmd.ProcessState, logTail(proc.log))
+		case <-ctx.Done():
+			return fmt.Errorf("%s did not get ready: %w: %s", proc.name, err, logTail(proc.log))
+		case <-time.After(25 * time.Millisecond):
+		}
+	}
+}
+
+// program says how a program of the lab is run and how its readiness shows.
+func (l *Lab) program(name string) (Process, func(context.Context) error, error) {
+	switch name {
+	case DNS:
+		return l.helperProcess(RoleNode, "dns", l.zonePath()), func(context.Context) error {
+			_, err := l.resolve(serviceName("smee"), dnsmessage.TypeA, time.Second)
+			if err != nil && err.Error() == dnsmessage.RCodeNameError.String() {
+				return nil // a test took the name away; the server is there
+			}
+			return err
+		}, l.defaultZone()
+	case RA:
+		return l.helperProcess(RoleLAN, "ra"), nil, nil
+	case Smee:
+		args, err := l.smeeArgs()
+		url := "http://" + hostPort(SmeeIP, 7171) + "/healthcheck"
+		return Process{Role: RoleSmee, Path: l.bin.smee, Args: args}, l.httpReady(RoleSmee, url), err
+	case Hegel:
+		args, err := l.hegelArgs()
+		url := "http://" + hostPort(HegelIP, 50061) + "/healthz"
+		return Process{Role: RoleHegel, Path: l.bin.hegel, Args: args}, l.httpReady(RoleHegel, url), err
+	case Tink:
+		if l.opts.Tink.Path == "" {
+			return Process{}, nil, errors.New("failed to start tink: Options.Tink names no program")
+		}
+		tink := Process{
+			Role: RoleTink, Path: l.opts.Tink.Path, Args: slices.Clone(l.opts.Tink.Args), Env: slices.Clone(l.opts.Tink.Env),
+		}
+		return tink, l.tcpReady(RoleTink, hostPort(TinkIP, 42113)), nil
+	case BroadcastInit:
+		return Process{
+			Role: RolePod, Path: l.bin.broadcastInit, Env: []string{},
+			Security: &Security{UID: 0, Capabilities: []int{unix.CAP_NET_ADMIN}},
+		}, nil, nil
+	case DHCPRelay:
+		return Process{
+			Role: RolePod, Path: l.bin.dhcpRelay,
+			Env: []string{
+				"DHCP_RELAY_SERVER=" + serviceName("smee") + ".",
+				"DHCP_RELAY_ADMIN_ADDRESS=" + hostPort(PodIP, RelayAdminPort),
+			},
+			Security: &Security{UID: 0, Capabilities: []int{unix.CAP_NET_RAW}},
+		}, l.httpReady(RolePod, "http://"+hostPort(PodIP, RelayAdminPort)+"/readyz"), nil
+	case StackProxy:
+		return Process{
+			Role: RolePod, Path: l.bin.stackProxy,
+			Env: []string{"STACK_PROXY_ADMIN_ADDRESS=" + hostPort(PodIP, ProxyAdminPort)},
+			Security: &Security{
+				UID:    unprivileged,
+				Mounts: map[string]string{artifactsInPod: l.opts.Artifacts},
+			},
+		}, l.httpReady(RolePod, "http://"+hostPort(PodIP, ProxyAdminPort)+"/readyz"), nil
+	}
+	return Process{}, nil, fmt.Errorf("failed to start %s: the lab knows no such program", name)
+}
+
+// artifactsInPod is where the chart mounts what stack-proxy serves on 8080.
+const artifactsInPod = "/artifacts"
+
+func (l *Lab) helperProcess(role string, job ...string) Process {
+	return Process{Role: role, Path: "/proc/self/exe", Args: job, argv0: helperName}
+}
+
+// defaultZone lets the pod's DNS know the services, unless a test changed it already.
+func (l *Lab) defaultZone() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, err := os.Stat(l.zonePath()); err == nil {
+		return nil
+	}
+	for service, addr := range map[string]netip.Addr{"smee": SmeeIP, "hegel": HegelIP, "tink-server": TinkIP} {
+		l.records[serviceName(service)] = []netip.Addr{addr}
+	}
+	return l.writeZone()
+}
+
+// smeeArgs writes Smee's file of machines and returns its flags. Everything a machine is told points to the
+// service IP.
+func (l *Lab) smeeArgs() ([]string, error) {
+	path := filepath.Join(l.opts.RunDir, "smee.yaml")
+	if err := writeJSON(path, smeeRecords(l.opts.Machines)); err != nil {
+		return nil, err
+	}
+	service, own := ServiceIP.String(), SmeeIP.String()
+	return []string{
+		"-backend-kube-enabled=false",
+		"-backend-file-enabled=true",
+		"-backend-file-path", path,
+		"-dhcp-addr", "0.0.0.0:67",
+		"-dhcp-ip-for-packet", service,
+		"-dhcp-syslog-ip", service,
+		"-dhcp-tftp-ip", service,
+		"-dhcp-http-ipxe-binary-host", service,
+		"-dhcp-http-ipxe-binary-port", "7171",
+		"-dhcp-http-ipxe-script-host", service,
+		"-dhcp-http-ipxe-script-port", "7171",
+		"-tftp-addr", own,
+		"-syslog-addr", own,
+		"-http-addr", own,
+		"-http-port", "7171",
+		"-osie-url", "http://" + hostPort(ServiceIP, 8080),
+		"-tink-server", hostPort(ServiceIP, 42113),
+		"-trusted-proxies", PodIP.String() + "/32",
+		"-log-level", "debug",
+	}, nil
+}
+
+func (l *Lab) hegelArgs() ([]string, error) {
+	path := filepath.Join(l.opts.RunDir, "hegel.yaml")
+	if err := writeJSON(path, hegelInstances(l.opts.Machines)); err != nil {
+		return nil, err
+	}
+	return []string{
+		"--backend", "flatfile",
+		"--flatfile-path", path,
+		"--http-addr", hostPort(HegelIP, 50061),
+		"--trusted-proxies", PodIP.String() + "/32",
+	}, nil
+}
+
+// smeeRecords is the format of Smee's file backend.
+func smeeRecords(machines []Machine) map[string]any {
+	broadcast := LAN.Masked().Addr().As4()
+	broadcast[3] = 255
+	records := map[string]any{}
+	for _, m := range machines {
+		arch, lease := "x86_64", m.Lease
+		if lease == 0 {
+			lease = 24 * time.Hour
+		}
+		netboot := map[string]any{"allowPxe": !m.NoPXE}
+		if m.Script != "" {
+			netboot["ipxeScript"] = m.Script
+		}
+		records[m.MAC.String()] = map[string]any{
+			"ipAddress":        m.IP.String(),
+			"subnetMask":       net.IP(ipNet(LAN).Mask).String(),
+			"defaultGateway":   GatewayIP.String(),
+			"nameServers":      []string{GatewayIP.String()},
+			"hostname":         m.Name,
+			"domainName":       "lab.example",
+			"broadcastAddress": netip.AddrFrom4(broadcast).String(),
+			"ntpServers":       []string{GatewayIP.String()},
+			"leaseTime":        int(lease / time.Second),
+			"arch":             arch,
+			"netboot":          netboot,
+		}
+	}
+	return records
+}
+
+// hegelInstances is the format of Hegel's flat file, which knows a machine by its public IPv4 address.
+func hegelInstances(machines []Machine) []any {
+	instances := []any{}
+	for _, m := range machines {
+		instances = append(instances, map[string]any{
+			"userdata": m.Userdata,
+			"metadata": map[string]any{
+				"id":            m.MAC.String(),
+				"hostname":      m.Name,
+				"localHostname": m.Name,
+				"plan":          "lab",
+				"facility":      "lab",
+				"tags":          []string{m.Firmware.String()},
+				"ipv4":          map[string]any{"local": m.IP.String(), "public": m.IP.String()},
+			},
+		})
+	}
+	return instances
+}
+
+// writeJSON writes what is YAML too.
+func writeJSON(path string, value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		return fmt.Errorf("failed to write configuration: %w", err)
+	}
+	return nil
+}
+
+// Client is an HTTP client whose connections start in a role's namespace.
+func (l *Lab) Client(role string) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{DialContext: l.Dial(role), DisableKeepAlives: true},
+		Timeout:   30 * time.Second,
+	}
+}
+
+func (l *Lab) httpReady(role, url string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		response, err := l.Client(role).Do(request)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+		if err != nil {
+			return err
+		}
+		if response.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s: %s", url, response.Status, body)
+		}
+		return nil
+	}
+}
+
+func (l *Lab) tcpReady(role, addr string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		conn, err := l.Dial(role)(ctx, "tcp", addr)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+}
+
+func hostPort(addr netip.Addr, port uint16) string {
+	return net.JoinHostPort(addr.String(), strconv.Itoa(int(port)))
+}
