@@ -1,0 +1,107 @@
+package relay
+
+import (
+	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+// Drop says why a packet went no further. It is what the policy returns, what tests compare, a label of the
+// drops metric and a row of docs/dhcp-relay.md.
+type Drop uint8
+
+// The reasons. None means that the packet is forwarded.
+const (
+	None Drop = iota
+
+	// What frame.Parse finds, in its order.
+	ShortFrame
+	NotIPv4
+	BadIPHeader
+	NotUDP
+	Fragment
+	BadUDPLength
+	BadUDPChecksum
+
+	// What dhcp.Message.Check finds, in its order.
+	ShortMessage
+	BadOp
+	BadHlen
+	BadMagic
+
+	// What a socket tells.
+	OtherHost // for another station or another VLAN, or sent by this host
+	Truncated // longer than any DHCP message that could be relayed
+	Heard     // a broadcast at the unicast socket: the listeners read those
+
+	// What the policy refuses in a request.
+	ReplyFromClient // a BOOTREPLY on the client's side: somebody else's server
+	HopLimit
+	Loop           // our own giaddr comes back
+	UntrustedRelay // a giaddr from outside the trusted prefixes
+	UntrustedAgent // option 82 without a giaddr (RFC 3046 section 2.1)
+	AgentRefused   // a giaddr or option 82 is there, and the mode is discard
+	ClientLimit    // one client asks too often
+	TotalLimit     // all clients together do
+	NoServer       // no server has an address at the moment
+	NoGiaddr       // the relay has no address that a server could answer
+
+	// What it refuses in a reply.
+	Unsolicited     // nobody asked: no pending request has this xid and chaddr
+	UntrustedServer // from outside the server prefixes
+	TooLong         // larger than the listener's MTU
+	ListenerDown    // the listener that the client is on is gone
+
+	SendFailed // the kernel would not send it
+
+	numDrops
+)
+
+var dropNames = [numDrops]string{
+	None:            "none",
+	ShortFrame:      "short-frame",
+	NotIPv4:         "not-ipv4",
+	BadIPHeader:     "bad-ip-header",
+	NotUDP:          "not-udp",
+	Fragment:        "fragment",
+	BadUDPLength:    "bad-udp-length",
+	BadUDPChecksum:  "bad-udp-checksum",
+	ShortMessage:    "short-message",
+	BadOp:           "bad-op",
+	BadHlen:         "bad-hlen",
+	BadMagic:        "bad-magic",
+	OtherHost:       "other-host",
+	Truncated:       "truncated",
+	Heard:           "heard-by-listener",
+	ReplyFromClient: "reply-from-client",
+	HopLimit:        "hop-limit",
+	Loop:            "loop",
+	UntrustedRelay:  "untrusted-relay",
+	UntrustedAgent:  "untrusted-option82",
+	AgentRefused:    "agent-refused",
+	ClientLimit:     "client-limit",
+	TotalLimit:      "total-limit",
+	NoServer:        "no-server",
+	NoGiaddr:        "no-giaddr",
+	Unsolicited:     "unsolicited",
+	UntrustedServer: "untrusted-server",
+	TooLong:         "too-long",
+	ListenerDown:    "listener-down",
+	SendFailed:      "send-failed",
+}
+
+func (d Drop) String() string { return dropNames[d] }
+
+// ofFrame and ofMessage carry the faults of the packages below over: the enums are in the same order.
+func ofFrame(f frame.Fault) Drop {
+	if f == frame.OK {
+		return None
+	}
+	return ShortFrame + Drop(f-frame.Short)
+}
+
+func ofMessage(f dhcp.Fault) Drop {
+	if f == dhcp.OK {
+		return None
+	}
+	return ShortMessage + Drop(f-dhcp.Short)
+}

@@ -1,0 +1,322 @@
+package relay
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+// A batch is the most packets that one system call receives or sends.
+const batch = 64
+
+// A slot holds one packet: room in front for the headers of a raw frame, the packet as received, and room behind
+// for padding and option 82.
+const (
+	headroom = frame.HeaderLen
+	received = 2200 // longer ones are truncated, which is noticed
+	slotLen  = 2560
+)
+
+// mmsghdr is struct mmsghdr of recvmmsg(2); x/sys has none.
+type mmsghdr struct {
+	hdr unix.Msghdr
+	n   uint32
+}
+
+// socket is a non-blocking socket in Go's poller. Reading it costs one system call per batch: the poller is
+// edge-triggered, so after a batch that was not full it need not be asked again before it wakes.
+type socket struct {
+	file *os.File
+	conn syscall.RawConn
+}
+
+func newSocket(domain, kind, protocol int, name string) (*socket, error) {
+	fd, err := unix.Socket(domain, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	file := os.NewFile(uintptr(fd), name)
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return &socket{file: file, conn: conn}, nil
+}
+
+func (s *socket) Close() error { return s.file.Close() }
+
+// control runs f with the descriptor.
+func (s *socket) control(f func(fd int) error) error {
+	var err error
+	if controlErr := s.conn.Control(func(fd uintptr) { err = f(int(fd)) }); controlErr != nil {
+		return controlErr
+	}
+	return err
+}
+
+// attach gives the socket a filter.
+func attach(fd int, program []bpf.RawInstruction) error {
+	filters := make([]unix.SockFilter, len(program))
+	for i, in := range program {
+		filters[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
+	}
+	prog := unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]}
+	return os.NewSyscallError("setsockopt SO_ATTACH_FILTER",
+		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog))
+}
+
+// inbox is the memory of a reader: it receives a batch of packets without allocating.
+type inbox struct {
+	headers []mmsghdr
+	iovs    []unix.Iovec
+	names   []unix.RawSockaddrAny
+	control []byte
+	slots   []byte
+	front   int // bytes left free in front of a packet
+}
+
+// controlLen is room for one control message of either socket: PACKET_AUXDATA or IP_PKTINFO.
+const controlLen = 64
+
+func newInbox(front int) *inbox {
+	in := &inbox{
+		headers: make([]mmsghdr, batch),
+		iovs:    make([]unix.Iovec, batch),
+		names:   make([]unix.RawSockaddrAny, batch),
+		control: make([]byte, batch*controlLen),
+		slots:   make([]byte, batch*slotLen),
+		front:   front,
+	}
+	for i := range in.headers {
+		in.iovs[i].Base = &in.slots[i*slotLen+front]
+		in.iovs[i].SetLen(received)
+		header := &in.headers[i].hdr
+		header.Iov = &in.iovs[i]
+		header.SetIovlen(1)
+		header.Name = (*byte)(unsafe.Pointer(&in.names[i]))
+		header.Control = &in.control[i*controlLen]
+	}
+	return in
+}
+
+// receive fills the inbox. It returns EAGAIN when nothing is there.
+func (in *inbox) receive(fd uintptr) (int, unix.Errno) {
+	for i := range in.headers {
+		header := &in.headers[i].hdr
+		header.Namelen = unix.SizeofSockaddrAny
+		header.SetControllen(controlLen)
+		header.Flags = 0
+	}
+	for {
+		// A raw system call: it cannot block, so the scheduler need not hear of it (which would wake its
+		// monitor thread for every packet).
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&in.headers[0])), batch,
+			unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
+		if errno != unix.EINTR {
+			return int(n), errno
+		}
+	}
+}
+
+// packet is what was received in place i, with capacity up to the end of its slot, and whether it is whole.
+func (in *inbox) packet(i int) (b []byte, whole bool) {
+	start := i*slotLen + in.front
+	n := min(int(in.headers[i].n), received)
+	return in.slots[start : start+n : (i+1)*slotLen], in.headers[i].hdr.Flags&unix.MSG_TRUNC == 0
+}
+
+// slot is the whole slot of packet i, headroom included.
+func (in *inbox) slot(i int) []byte { return in.slots[i*slotLen : (i+1)*slotLen] }
+
+// link is the sender as a packet socket tells it.
+func (in *inbox) link(i int) *unix.RawSockaddrLinklayer {
+	return (*unix.RawSockaddrLinklayer)(unsafe.Pointer(&in.names[i]))
+}
+
+// from is the sender as a UDP socket tells it.
+func (in *inbox) from(i int) endpoint {
+	sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&in.names[i]))
+	return endpoint{ip: sa.Addr, port: ntohs(sa.Port)}
+}
+
+// message is the data of the first control message of a level and type, nil where there is none.
+func (in *inbox) message(i, level, kind int) []byte {
+	control := in.control[i*controlLen:]
+	control = control[:min(int(in.headers[i].hdr.Controllen), controlLen)]
+	for len(control) >= unix.SizeofCmsghdr {
+		header := (*unix.Cmsghdr)(unsafe.Pointer(&control[0]))
+		n := int(header.Len)
+		if n < unix.SizeofCmsghdr || n > len(control) {
+			return nil
+		}
+		if int(header.Level) == level && int(header.Type) == kind {
+			return control[unix.CmsgLen(0):n]
+		}
+		next := unix.CmsgSpace(n - unix.CmsgLen(0))
+		if next > len(control) {
+			return nil
+		}
+		control = control[next:]
+	}
+	return nil
+}
+
+// pump hands every batch that arrives to handle until the socket fails or is closed; its deadline in the past
+// ends it with os.ErrDeadlineExceeded.
+func (s *socket) pump(in *inbox, handle func(n int)) error {
+	var failed error
+	err := s.conn.Read(func(fd uintptr) bool {
+		for {
+			n, errno := in.receive(fd)
+			switch {
+			case errno == unix.EAGAIN:
+				return false
+			case errno != 0:
+				failed = os.NewSyscallError("recvmmsg", errno)
+				return true
+			}
+			handle(n)
+			if n < batch {
+				return false
+			}
+		}
+	})
+	if failed != nil {
+		return failed
+	}
+	return err
+}
+
+// stop ends a pump.
+func (s *socket) stop() { _ = s.file.SetReadDeadline(time.Unix(1, 0)) }
+
+// outbox collects packets for one socket and sends them with one system call.
+type outbox struct {
+	headers []mmsghdr
+	iovs    []unix.Iovec
+	inet    []unix.RawSockaddrInet4
+	link    []unix.RawSockaddrLinklayer
+	control []byte
+	n       int
+	failed  func(i int, errno unix.Errno)
+
+	// The state of a flush.
+	send   func(fd uintptr) bool
+	at     int
+	waited bool
+}
+
+func newOutbox(failed func(i int, errno unix.Errno)) *outbox {
+	out := &outbox{
+		failed:  failed,
+		headers: make([]mmsghdr, batch),
+		iovs:    make([]unix.Iovec, batch),
+		inet:    make([]unix.RawSockaddrInet4, batch),
+		link:    make([]unix.RawSockaddrLinklayer, batch),
+		control: make([]byte, batch*controlLen),
+	}
+	out.send = out.write
+	for i := range out.headers {
+		out.headers[i].hdr.Iov = &out.iovs[i]
+		out.headers[i].hdr.SetIovlen(1)
+		out.inet[i].Family = unix.AF_INET
+		out.link[i].Family = unix.AF_PACKET
+		out.link[i].Protocol = htons(unix.ETH_P_IP)
+	}
+	return out
+}
+
+func (out *outbox) full() bool { return out.n == batch }
+
+// add puts the bytes in; they must stay as they are until flush.
+func (out *outbox) add(b []byte) *unix.Msghdr {
+	out.iovs[out.n].Base = &b[0]
+	out.iovs[out.n].SetLen(len(b))
+	return &out.headers[out.n].hdr
+}
+
+// addUDP sends b to an address, from an address of this host.
+func (out *outbox) addUDP(b []byte, to endpoint, from [4]byte) {
+	header := out.add(b)
+	sa := &out.inet[out.n]
+	sa.Addr, sa.Port = to.ip, htons(to.port)
+	header.Name = (*byte)(unsafe.Pointer(sa))
+	header.Namelen = unix.SizeofSockaddrInet4
+	control := out.control[out.n*controlLen:]
+	cmsg := (*unix.Cmsghdr)(unsafe.Pointer(&control[0]))
+	cmsg.Level, cmsg.Type = unix.IPPROTO_IP, unix.IP_PKTINFO
+	cmsg.SetLen(unix.CmsgLen(unix.SizeofInet4Pktinfo))
+	info := (*unix.Inet4Pktinfo)(unsafe.Pointer(&control[unix.CmsgLen(0)]))
+	*info = unix.Inet4Pktinfo{Spec_dst: from}
+	header.Control = &control[0]
+	header.SetControllen(unix.CmsgSpace(unix.SizeofInet4Pktinfo))
+	out.n++
+}
+
+// addFrame sends a whole Ethernet frame out of an interface.
+func (out *outbox) addFrame(b []byte, ifindex int) {
+	header := out.add(b)
+	sa := &out.link[out.n]
+	sa.Ifindex = int32(ifindex)
+	header.Name = (*byte)(unsafe.Pointer(sa))
+	header.Namelen = unix.SizeofSockaddrLinklayer
+	header.Control = nil
+	header.SetControllen(0)
+	out.n++
+}
+
+// fullWait bounds how long a sender waits for room in a socket's buffer before it drops.
+const fullWait = 20 * time.Millisecond
+
+// flush sends what was added through the socket. It calls failed for each packet that the kernel refused and goes
+// on with the next.
+func (out *outbox) flush(s *socket) {
+	if out.n == 0 {
+		return
+	}
+	out.at, out.waited = 0, false
+	// Write holds the descriptor against a concurrent Close, whose number the kernel would give away again.
+	if err := s.conn.Write(out.send); err != nil {
+		for ; out.at < out.n; out.at++ {
+			out.failed(out.at, unix.EBADF)
+		}
+	}
+	out.n = 0
+}
+
+// write is flush's system calls.
+func (out *outbox) write(fd uintptr) bool {
+	for out.at < out.n {
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&out.headers[out.at])),
+			uintptr(out.n-out.at), unix.MSG_DONTWAIT, 0, 0)
+		switch {
+		case errno == 0:
+			out.at += int(n)
+		case errno == unix.EINTR:
+		case errno == unix.EAGAIN && !out.waited:
+			out.waited = true
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(fullWait.Milliseconds()))
+		default:
+			out.failed(out.at, errno)
+			out.at++
+		}
+	}
+	return true
+}
+
+// htons turns a number into network order for the kernel's structures.
+func htons(v uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], v)
+	return binary.NativeEndian.Uint16(b[:])
+}
+
+func ntohs(v uint16) uint16 { return htons(v) }

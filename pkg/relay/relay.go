@@ -1,0 +1,95 @@
+// Package relay is a DHCP relay agent for provisioning: it hears machines on one or more VLANs, has their requests
+// answered by servers elsewhere, and brings the answers back.
+//
+//	listener (raw frames) ─► policy ─► edit in place ─► UDP 67 ─► servers
+//	listener (raw frames) ◄─ address ◄─ pending      ◄─ UDP 67 ◄─┘
+//
+// The same UDP socket serves clients and routers that address this host by unicast. Everything else is in
+// docs/dhcp-relay.md: which request is dropped why, and which RFC says so.
+//
+// There is one goroutine per socket, and none per packet; a batch of packets is received by one system call, edited
+// where it lies and sent by another.
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Relay is a daemon.Task.
+type Relay struct {
+	config    Config
+	logger    *slog.Logger
+	metrics   *metrics
+	notices   notices
+	pending   *pending
+	listeners []*listener
+	upstream  *upstream
+	servers   *servers
+	start     time.Time
+	// routes is what the packets' path needs to know; servers replaces it as a whole.
+	routes atomic.Pointer[routes]
+}
+
+// New checks the configuration and binds the upstream socket, so that a port that is taken is an error at once.
+func New(config Config) (*Relay, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config = config.withDefaults()
+	r := &Relay{
+		config:  config,
+		logger:  config.Logger,
+		notices: notices{logger: config.Logger},
+		pending: newPending(config.Pending, config.PendingExpiry),
+		start:   time.Now(),
+	}
+	metrics, err := newMetrics(config.Registerer, config.Listeners,
+		func() float64 { return float64(r.pending.sweep(r.now())) })
+	if err != nil {
+		return nil, fmt.Errorf("failed to register metrics: %w", err)
+	}
+	r.metrics = metrics
+	r.routes.Store(&routes{})
+	for i, name := range config.Listeners {
+		r.listeners = append(r.listeners, newListener(r, i, name))
+	}
+	r.servers = newServers(r)
+	if r.upstream, err = newUpstream(r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// now is the relay's clock: nanoseconds since it was made.
+func (r *Relay) now() int64 { return int64(time.Since(r.start)) }
+
+// Run implements daemon.Task: it relays until ctx is done.
+func (r *Relay) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.servers.run(ctx) })
+	group.Go(func() error { return r.upstream.run(ctx) })
+	for _, l := range r.listeners {
+		group.Go(func() error { return l.run(ctx) })
+	}
+	return group.Wait()
+}
+
+// Ready implements daemon.Task: every listener is open, and there is a server to ask and an address to be answered
+// at.
+func (r *Relay) Ready() error {
+	faults := []error{r.servers.ready()}
+	for _, l := range r.listeners {
+		faults = append(faults, l.ready())
+	}
+	return errors.Join(faults...)
+}
+
+// String implements daemon.Task.
+func (r *Relay) String() string { return "relay" }
