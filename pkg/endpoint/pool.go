@@ -1,0 +1,373 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrNone says that a pool has no endpoint at all.
+var ErrNone = errors.New("no endpoint")
+
+// ErrLoop says that an endpoint is the proxy itself.
+var ErrLoop = errors.New("endpoint is the proxy itself")
+
+// Config makes a [Pool].
+type Config struct {
+	// Route names the pool in logs and metrics.
+	Route string
+	// Sources say where the endpoints are.
+	Sources []Source
+	// Balance is how one is chosen; default round robin.
+	Balance Balance
+	// Health decides which are offered.
+	Health Health
+	// Self is true for the proxy's own listening addresses; nil where there are none.
+	Self func(netip.AddrPort) bool
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Metrics may be nil.
+	Metrics *Metrics
+}
+
+// Pool is the backend of one route. Its methods are safe for concurrent use.
+type Pool struct {
+	config  Config
+	log     *slog.Logger
+	metrics *routeMetrics
+	refresh []chan struct{}
+	turn    atomic.Uint64
+	view    atomic.Pointer[view]
+	life    context.Context // of the active checks; set by Run
+
+	mu        sync.Mutex
+	answers   []answered                   // one for each source
+	endpoints map[netip.AddrPort]*Endpoint // those of the current answers
+	checking  map[*Endpoint]context.CancelFunc
+	checks    sync.WaitGroup
+	desperate bool // offering endpoints although none is healthy
+}
+
+type answered struct {
+	members []Member
+	err     error
+	once    bool // an answer, good or bad, has come
+}
+
+// NewPool makes a pool. Fixed sources are known at once; the others once [Pool.Run] has asked them.
+func NewPool(c Config) *Pool {
+	if c.Balance == "" {
+		c.Balance = RoundRobin
+	}
+	c.Health.setDefaults()
+	p := &Pool{
+		config:    c,
+		log:       c.Logger,
+		metrics:   c.Metrics.route(c.Route),
+		answers:   make([]answered, len(c.Sources)),
+		refresh:   make([]chan struct{}, len(c.Sources)),
+		endpoints: map[netip.AddrPort]*Endpoint{},
+		checking:  map[*Endpoint]context.CancelFunc{},
+	}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	p.turn.Store(jitter)
+	p.view.Store(&view{})
+	for i, source := range c.Sources {
+		p.refresh[i] = make(chan struct{}, 1)
+		if f, ok := source.(fixed); ok {
+			f.Watch(context.Background(), nil, func(m []Member, err error) { p.update(i, m, err) })
+		}
+	}
+	return p
+}
+
+// Run follows the sources and checks the endpoints until ctx is done.
+func (p *Pool) Run(ctx context.Context) error {
+	p.mu.Lock()
+	p.life = ctx
+	p.rebuild()
+	p.mu.Unlock()
+	var watching sync.WaitGroup
+	for i, source := range p.config.Sources {
+		if _, ok := source.(fixed); ok {
+			continue
+		}
+		watching.Go(func() {
+			source.Watch(ctx, p.refresh[i], func(m []Member, err error) { p.update(i, m, err) })
+		})
+	}
+	watching.Wait()
+	<-ctx.Done()
+	p.checks.Wait()
+	return nil
+}
+
+// Ready is nil when there is an endpoint to try.
+func (p *Pool) Ready() error {
+	if len(p.view.Load().all) > 0 {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var reasons []error
+	for i, a := range p.answers {
+		switch source := p.config.Sources[i]; {
+		case a.err != nil:
+			reasons = append(reasons, fmt.Errorf("backend %s: %w", source, a.err))
+		case !a.once:
+			reasons = append(reasons, fmt.Errorf("backend %s: not looked up yet", source))
+		default:
+			reasons = append(reasons, fmt.Errorf("backend %s: %w", source, ErrNone))
+		}
+	}
+	if len(reasons) == 0 {
+		return ErrNone
+	}
+	return errors.Join(reasons...)
+}
+
+// Pick returns the address of the endpoint that serves a client. Datagram fronts use it.
+func (p *Pool) Pick(client netip.Addr) (netip.AddrPort, error) {
+	e, err := p.choose(client, nil)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return e.Addr, nil
+}
+
+// Acquire returns the endpoint that serves a client, other than those that were tried already, and counts it as
+// in use until its [Endpoint.Release].
+func (p *Pool) Acquire(client netip.Addr, tried ...*Endpoint) (*Endpoint, error) {
+	e, err := p.choose(client, tried)
+	if err != nil {
+		return nil, err
+	}
+	e.active.Add(1)
+	e.used.Add(1)
+	return e, nil
+}
+
+// choose takes a healthy endpoint; one that is not when all healthy ones were tried.
+func (p *Pool) choose(client netip.Addr, tried []*Endpoint) (*Endpoint, error) {
+	v := p.view.Load()
+	if len(v.usable) > 0 {
+		if e := p.among(v, client, tried); e != nil {
+			return e, nil
+		}
+	}
+	for _, e := range v.all {
+		if !slices.Contains(tried, e) {
+			return e, nil
+		}
+	}
+	if len(tried) > 0 {
+		return nil, fmt.Errorf("failed to pick an endpoint of route %s: every endpoint was tried: %w",
+			p.config.Route, ErrNone)
+	}
+	return nil, fmt.Errorf("failed to pick an endpoint of route %s: %w", p.config.Route, p.Ready())
+}
+
+func (p *Pool) among(v *view, client netip.Addr, tried []*Endpoint) *Endpoint {
+	n := len(v.usable)
+	start := 0
+	switch p.config.Balance {
+	case Maglev:
+		start = int(v.table[clientSlot(client)])
+	default:
+		start = int(p.turn.Add(1) % uint64(n))
+	}
+	var best *Endpoint
+	for i := range n {
+		e := v.usable[(start+i)%n]
+		if slices.Contains(tried, e) {
+			continue
+		}
+		if p.config.Balance != LeastConnections {
+			return e
+		}
+		if best == nil || e.active.Load() < best.active.Load() {
+			best = e
+		}
+	}
+	return best
+}
+
+// update takes a source's answer.
+func (p *Pool) update(source int, members []Member, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := &p.answers[source]
+	name := p.config.Sources[source].String()
+	p.metrics.lookup(err)
+	switch {
+	case err == nil && a.err != nil:
+		p.log.Info("backend found again", "backend", name)
+	case err != nil && (a.err == nil || !a.once):
+		p.log.Warn("backend lookup failed", "backend", name, "error", err, "kept_endpoints", len(a.members))
+	}
+	a.once, a.err = true, err
+	if err != nil {
+		return // the last answer holds
+	}
+	a.members = p.sensible(name, members)
+	if len(a.members) == 0 && len(members) > 0 {
+		a.err = ErrLoop
+	}
+	p.rebuild()
+}
+
+// sensible leaves out what cannot serve: the proxy itself, and addresses of a family that the pod has no route
+// to while there are others.
+func (p *Pool) sensible(source string, members []Member) []Member {
+	var kept, reachable []Member
+	for _, m := range members {
+		if p.config.Self != nil && p.config.Self(m.Addr) {
+			p.log.Error("backend is the proxy itself", "backend", source, "endpoint", m.Addr)
+			continue
+		}
+		kept = append(kept, m)
+		if routed(m.Addr) {
+			reachable = append(reachable, m)
+		}
+	}
+	if len(reachable) > 0 {
+		return reachable
+	}
+	return kept
+}
+
+// routed asks the kernel whether it has a route: connecting a UDP socket sends nothing.
+func routed(addr netip.AddrPort) bool {
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(addr))
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
+}
+
+// rebuild makes the view anew after any change. The caller holds mu.
+func (p *Pool) rebuild() {
+	current := map[netip.AddrPort]*Endpoint{}
+	for _, a := range p.answers {
+		for _, m := range a.members {
+			e := p.endpoints[m.Addr]
+			if e == nil {
+				e = &Endpoint{Addr: m.Addr, pool: p}
+				p.log.Info("endpoint added", "endpoint", m.Addr)
+			}
+			e.member = m
+			current[m.Addr] = e
+			p.endpoints[m.Addr] = e
+		}
+	}
+	all := make([]*Endpoint, 0, len(current))
+	for addr, e := range p.endpoints {
+		if current[addr] == nil {
+			p.log.Info("endpoint removed", "endpoint", addr)
+			delete(p.endpoints, addr)
+			p.stopChecking(e)
+			e.forgive()
+			continue
+		}
+		all = append(all, e)
+		p.startChecking(e)
+	}
+	slices.SortFunc(all, func(a, b *Endpoint) int { return a.Addr.Compare(b.Addr) })
+	next := &view{all: all, usable: offered(all)}
+	if len(next.usable) == 0 && len(all) > 0 {
+		next.usable = all
+	}
+	if p.config.Balance == Maglev {
+		next.table = maglevTable(next.usable)
+	}
+	p.view.Store(next)
+	p.say(all)
+}
+
+// offered are the healthy endpoints of the best kind there is: preferred, then any, then the fallback.
+func offered(all []*Endpoint) []*Endpoint {
+	ranks := make([][]*Endpoint, 3)
+	for _, e := range all {
+		if !e.healthy() {
+			continue
+		}
+		rank := 1
+		switch {
+		case e.member.Fallback:
+			rank = 2
+		case e.member.Preferred:
+			rank = 0
+		}
+		ranks[rank] = append(ranks[rank], e)
+	}
+	for _, rank := range ranks {
+		if len(rank) > 0 {
+			return rank
+		}
+	}
+	return nil
+}
+
+// say tells when the pool falls back on endpoints that are not healthy, and when that is over.
+func (p *Pool) say(all []*Endpoint) {
+	healthy := 0
+	for _, e := range all {
+		if e.healthy() {
+			healthy++
+		}
+	}
+	p.metrics.endpoints(healthy, len(all)-healthy)
+	desperate := healthy == 0 && len(all) > 0
+	if desperate == p.desperate {
+		return
+	}
+	p.desperate = desperate
+	if desperate {
+		p.log.Warn("no endpoint is healthy, trying them all the same", "endpoints", len(all))
+		return
+	}
+	p.log.Info("an endpoint is healthy again", "endpoints", len(all))
+}
+
+// look asks the sources to look again, because an endpoint did not answer.
+func (p *Pool) look() {
+	for _, refresh := range p.refresh {
+		select {
+		case refresh <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Status is one endpoint as the admin page shows it.
+type Status struct {
+	Address  netip.AddrPort `json:"address"`
+	Health   string         `json:"health"`
+	Reason   string         `json:"reason,omitempty"`
+	Fallback bool           `json:"fallback,omitempty"`
+	Active   int64          `json:"active"`
+	Used     uint64         `json:"used"`
+	Failures uint64         `json:"failures"`
+	Until    *time.Time     `json:"ejectedUntil,omitempty"`
+}
+
+// Status tells the endpoints' state.
+func (p *Pool) Status() []Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []Status
+	for _, e := range p.view.Load().all {
+		all = append(all, e.status())
+	}
+	return all
+}

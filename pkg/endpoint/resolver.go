@@ -1,0 +1,337 @@
+package endpoint
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Lifetimes of answers. A lifetime of 0 would mean a lookup per connection, a very long one a backend that is
+// never followed.
+const (
+	minTTL = time.Second
+	maxTTL = 5 * time.Minute
+)
+
+// ErrNotFound says that a name has no address, under itself or any name of the search path.
+var ErrNotFound = errors.New("no such name")
+
+// Resolver looks names up as the pod's resolv.conf says (name servers in order, search path, ndots, timeout,
+// attempts), with /etc/hosts first, and keeps each answer for as long as its records live. The Go resolver does
+// not tell lifetimes, hence this one. It is safe for concurrent use; the files are read again when they change.
+type Resolver struct {
+	ResolvConf string           // default /etc/resolv.conf
+	Hosts      string           // default /etc/hosts
+	Now        func() time.Time // default time.Now
+
+	mu    sync.Mutex
+	conf  watched[*dns.ClientConfig]
+	hosts watched[map[string][]netip.Addr]
+	cache map[string]answer
+}
+
+type answer struct {
+	addrs   []netip.Addr
+	srv     []SRV
+	expires time.Time
+}
+
+// SRV is one record of a service lookup (RFC 2782).
+type SRV struct {
+	Host     string
+	Port     uint16
+	Priority uint16
+	Weight   uint16
+}
+
+// Lookup returns the addresses of a host, sorted, and for how long they hold. The error wraps [ErrNotFound] when
+// every name server agrees that there is none.
+func (r *Resolver) Lookup(ctx context.Context, host string) ([]netip.Addr, time.Duration, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{addr}, maxTTL, nil
+	}
+	hosts, err := r.hostsFile()
+	if err != nil {
+		return nil, 0, err
+	}
+	if addrs := hosts[strings.ToLower(strings.TrimSuffix(host, "."))]; len(addrs) > 0 {
+		return addrs, 5 * time.Second, nil
+	}
+	got, ttl, err := r.cached(ctx, "addr "+host, func(conf *dns.ClientConfig) (answer, time.Duration, error) {
+		for _, name := range conf.NameList(host) {
+			addrs, ttl, err := r.addresses(ctx, conf, name)
+			if err == nil || !errors.Is(err, ErrNotFound) {
+				return answer{addrs: addrs}, ttl, err
+			}
+		}
+		return answer{}, 0, ErrNotFound
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("failed to look up %s: %w", host, err)
+	}
+	return got.addrs, ttl, nil
+}
+
+// LookupSRV returns the records of a service name such as _http._tcp.hegel.tink.svc.cluster.local, lowest
+// priority first.
+func (r *Resolver) LookupSRV(ctx context.Context, service string) ([]SRV, time.Duration, error) {
+	got, ttl, err := r.cached(ctx, "srv "+service, func(conf *dns.ClientConfig) (answer, time.Duration, error) {
+		for _, name := range conf.NameList(service) {
+			reply, err := r.exchange(ctx, conf, name, dns.TypeSRV)
+			if errors.Is(err, ErrNotFound) {
+				continue
+			}
+			if err != nil {
+				return answer{}, 0, err
+			}
+			var found []SRV
+			ttl := maxTTL
+			for _, rr := range reply.Answer {
+				ttl = min(ttl, time.Duration(rr.Header().Ttl)*time.Second)
+				if srv, ok := rr.(*dns.SRV); ok && srv.Target != "." {
+					found = append(found, SRV{srv.Target, srv.Port, srv.Priority, srv.Weight})
+				}
+			}
+			if len(found) == 0 {
+				continue
+			}
+			slices.SortFunc(found, func(a, b SRV) int {
+				return (int(a.Priority)-int(b.Priority))*1e6 + strings.Compare(a.Host, b.Host)*1e5 + int(a.Port) - int(b.Port)
+			})
+			return answer{srv: found}, ttl, nil
+		}
+		return answer{}, 0, ErrNotFound
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("failed to look up service %s: %w", service, err)
+	}
+	return got.srv, ttl, nil
+}
+
+func (r *Resolver) now() time.Time {
+	if r.Now != nil {
+		return r.Now()
+	}
+	return time.Now()
+}
+
+// cached returns a live answer or asks for a new one. Two routes that ask at the same moment both ask: rare, and
+// cheaper than making one wait for the other's context.
+func (r *Resolver) cached(
+	ctx context.Context, key string, ask func(*dns.ClientConfig) (answer, time.Duration, error),
+) (answer, time.Duration, error) {
+	r.mu.Lock()
+	got, ok := r.cache[key]
+	r.mu.Unlock()
+	if left := got.expires.Sub(r.now()); ok && left > 0 {
+		return got, left, nil
+	}
+	conf, err := r.config()
+	if err != nil {
+		return answer{}, 0, err
+	}
+	got, ttl, err := ask(conf)
+	if err != nil {
+		return answer{}, 0, err
+	}
+	ttl = min(max(ttl, minTTL), maxTTL)
+	got.expires = r.now().Add(ttl)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cache == nil {
+		r.cache = map[string]answer{}
+	}
+	r.cache[key] = got
+	return got, ttl, nil
+}
+
+// forget drops a host's answers, for a caller that found them wrong.
+func (r *Resolver) forget(host string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.cache, "addr "+host)
+	delete(r.cache, "srv "+host)
+}
+
+// addresses asks for A and AAAA at once. One family's failure does not spoil the other's answer: there are name
+// servers that answer SERVFAIL to AAAA.
+func (r *Resolver) addresses(
+	ctx context.Context, conf *dns.ClientConfig, name string,
+) ([]netip.Addr, time.Duration, error) {
+	type result struct {
+		reply *dns.Msg
+		err   error
+	}
+	results := make(chan result, 2)
+	for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA} {
+		go func() {
+			reply, err := r.exchange(ctx, conf, name, kind)
+			results <- result{reply, err}
+		}()
+	}
+	var addrs []netip.Addr
+	var failure error
+	ttl := maxTTL
+	for range 2 {
+		got := <-results
+		if got.err != nil {
+			if failure == nil || errors.Is(failure, ErrNotFound) {
+				failure = got.err
+			}
+			continue
+		}
+		for _, rr := range got.reply.Answer {
+			ttl = min(ttl, time.Duration(rr.Header().Ttl)*time.Second)
+			var ip net.IP
+			switch record := rr.(type) {
+			case *dns.A:
+				ip = record.A
+			case *dns.AAAA:
+				ip = record.AAAA
+			}
+			if addr, ok := netip.AddrFromSlice(ip); ok {
+				addrs = append(addrs, addr.Unmap())
+			}
+		}
+	}
+	switch {
+	case len(addrs) > 0:
+		slices.SortFunc(addrs, netip.Addr.Compare)
+		return slices.Compact(addrs), ttl, nil
+	case failure != nil:
+		return nil, 0, failure
+	default:
+		return nil, 0, ErrNotFound
+	}
+}
+
+// exchange asks the name servers in order until one gives an answer that counts: a success or "no such name".
+// An answer too long for UDP is asked for again over TCP.
+func (r *Resolver) exchange(ctx context.Context, conf *dns.ClientConfig, name string, kind uint16) (*dns.Msg, error) {
+	query := new(dns.Msg)
+	query.SetQuestion(dns.Fqdn(name), kind)
+	query.SetEdns0(1232, false)
+	client := &dns.Client{Timeout: time.Duration(conf.Timeout) * time.Second}
+	var failure error
+	for range max(conf.Attempts, 1) {
+		for _, server := range conf.Servers {
+			server = net.JoinHostPort(server, conf.Port)
+			query.Id = dns.Id()
+			reply, _, err := client.ExchangeContext(ctx, query, server)
+			if err == nil && reply.Truncated {
+				stream := &dns.Client{Net: "tcp", Timeout: client.Timeout}
+				reply, _, err = stream.ExchangeContext(ctx, query, server)
+			}
+			switch {
+			case err != nil:
+				failure = fmt.Errorf("failed to ask name server %s: %w", server, err)
+			case len(reply.Question) != 1 || !strings.EqualFold(reply.Question[0].Name, query.Question[0].Name):
+				failure = fmt.Errorf("failed to ask name server %s: answer to another question", server)
+			case reply.Rcode == dns.RcodeSuccess:
+				return reply, nil
+			case reply.Rcode == dns.RcodeNameError:
+				return nil, ErrNotFound
+			default:
+				failure = fmt.Errorf("failed to ask name server %s: %s", server, dns.RcodeToString[reply.Rcode])
+			}
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+		}
+	}
+	return nil, failure
+}
+
+func (r *Resolver) config() (*dns.ClientConfig, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	path := r.ResolvConf
+	if path == "" {
+		path = "/etc/resolv.conf"
+	}
+	return r.conf.read(path, func(text []byte) (*dns.ClientConfig, error) {
+		conf, err := dns.ClientConfigFromReader(bytes.NewReader(text))
+		if err != nil {
+			return nil, fmt.Errorf("failed to parse %s: %w", path, err)
+		}
+		if len(conf.Servers) == 0 {
+			return nil, fmt.Errorf("failed to find a name server in %s", path)
+		}
+		return conf, nil
+	})
+}
+
+func (r *Resolver) hostsFile() (map[string][]netip.Addr, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	path := r.Hosts
+	if path == "" {
+		path = "/etc/hosts"
+	}
+	hosts, err := r.hosts.read(path, parseHosts)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return hosts, err
+}
+
+// parseHosts reads hosts(5). Lines that are none are skipped, as every reader of that file does.
+func parseHosts(text []byte) (map[string][]netip.Addr, error) {
+	hosts := map[string][]netip.Addr{}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	for lines.Scan() {
+		line, _, _ := strings.Cut(lines.Text(), "#")
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			continue
+		}
+		addr, err := netip.ParseAddr(fields[0])
+		if err != nil {
+			continue
+		}
+		for _, name := range fields[1:] {
+			name = strings.ToLower(strings.TrimSuffix(name, "."))
+			hosts[name] = append(hosts[name], addr)
+		}
+	}
+	return hosts, nil
+}
+
+// watched is a parsed file that is parsed again when its time or size changes.
+type watched[T any] struct {
+	value T
+	time  time.Time
+	size  int64
+}
+
+func (w *watched[T]) read(path string, parse func([]byte) (T, error)) (T, error) {
+	var none T
+	info, err := os.Stat(path)
+	if err != nil {
+		return none, fmt.Errorf("failed to read %s: %w", path, err)
+	}
+	if info.ModTime().Equal(w.time) && info.Size() == w.size {
+		return w.value, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return none, fmt.Errorf("failed to read %s: %w", path, err)
+	}
+	value, err := parse(text)
+	if err != nil {
+		return none, err
+	}
+	w.value, w.time, w.size = value, info.ModTime(), info.Size()
+	return value, nil
+}

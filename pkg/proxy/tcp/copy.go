@@ -1,0 +1,164 @@
+package tcp
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// way is the direction of a copy.
+type way uint8
+
+const (
+	toServer way = iota
+	toClient
+)
+
+const (
+	// bufferSize is what one read takes at most. Larger ones leave the processor's second cache.
+	bufferSize = 32 << 10
+	// spliceAfter bytes without a pause, a direction is bulk: it goes by splice(2) then. Before, it does not pay
+	// to hold a pipe: two descriptors, and kernel memory that is bounded for a process that is not root.
+	spliceAfter = 256 << 10
+	// splicePiece is spliced between two looks at the counters.
+	splicePiece = 4 << 20
+	// splicePause is how long a bulk direction may be silent before it gives its pipe back.
+	splicePause = time.Second
+)
+
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
+// copier copies one direction of a session.
+type copier struct {
+	session *session
+	dst     *net.TCPConn
+	src     *net.TCPConn
+	way     way
+	bulk    int // bytes since the last pause
+}
+
+// copy moves bytes until the source ends (nil) or something fails.
+func (c *copier) copy() error {
+	raw, err := c.src.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for {
+		if c.bulk >= spliceAfter {
+			if done, err := c.splice(); done || err != nil {
+				return err
+			}
+		}
+		if err := c.arm(); err != nil {
+			return err
+		}
+		n, err := c.once(raw)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && c.othersMoved():
+			continue
+		case err != nil:
+			return err
+		case n == 0:
+			return nil
+		}
+		c.count(int64(n))
+	}
+}
+
+// once waits until the source has bytes and writes them. It waits without a buffer: the function below runs when
+// the poller thinks that there is something to read, and takes a buffer for as long as it has it.
+func (c *copier) once(raw syscall.RawConn) (n int, err error) {
+	var buffer *[bufferSize]byte
+	waited := false
+	failure := raw.Read(func(fd uintptr) bool {
+		buffer = buffers.Get().(*[bufferSize]byte)
+		for {
+			n, err = unix.Read(int(fd), buffer[:])
+			if !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		if errors.Is(err, unix.EAGAIN) {
+			buffers.Put(buffer)
+			buffer, n, err, waited = nil, 0, nil, true
+			return false
+		}
+		return true
+	})
+	if buffer != nil {
+		defer buffers.Put(buffer)
+	}
+	if failure != nil {
+		return 0, failure
+	}
+	if err != nil {
+		return 0, os.NewSyscallError("read", err)
+	}
+	if n == 0 {
+		return 0, nil
+	}
+	if waited {
+		c.bulk = 0
+	}
+	c.bulk += n
+	if _, err := c.dst.Write(buffer[:n]); err != nil {
+		return n, err
+	}
+	return n, nil
+}
+
+// splice moves bulk inside the kernel, in pieces, until the source pauses or ends (done).
+func (c *copier) splice() (done bool, err error) {
+	defer func() {
+		c.bulk = 0
+		if err == nil && !done {
+			err = c.src.SetReadDeadline(time.Time{})
+		}
+	}()
+	for {
+		if err := c.src.SetReadDeadline(time.Now().Add(splicePause)); err != nil {
+			return false, err
+		}
+		// A LimitedReader around the bare connection is the one wrapper that net sees through.
+		n, err := c.dst.ReadFrom(&io.LimitedReader{R: c.src, N: splicePiece})
+		c.count(n)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return false, nil
+		case err != nil:
+			return false, err
+		case n < splicePiece:
+			return true, nil
+		}
+	}
+}
+
+// arm sets the idle timeout, where there is one.
+func (c *copier) arm() error {
+	if c.session.settings.Idle <= 0 {
+		return nil
+	}
+	last := time.Unix(0, c.session.moved.Load())
+	return c.src.SetReadDeadline(last.Add(c.session.settings.Idle))
+}
+
+// othersMoved is whether the other direction had bytes while this one waited.
+func (c *copier) othersMoved() bool {
+	if c.session.settings.Idle <= 0 {
+		return false
+	}
+	return time.Since(time.Unix(0, c.session.moved.Load())) < c.session.settings.Idle
+}
+
+func (c *copier) count(n int64) {
+	c.session.front.metrics.bytes(c.way, n)
+	if c.session.settings.Idle > 0 && n > 0 {
+		c.session.moved.Store(time.Now().UnixNano())
+	}
+}

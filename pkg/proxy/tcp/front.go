@@ -1,0 +1,309 @@
+// Package tcp passes TCP connections through to a pool's endpoints: both directions on their own, an end of stream
+// as a half-close, a reset as a reset.
+//
+// Not its job: looking into the stream, terminating TLS, or keeping a connection alive when its endpoint is gone.
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+)
+
+// Config makes a [Front].
+type Config struct {
+	// Route names the front in logs and metrics.
+	Route string
+	// Listen is where to listen; without an address on all of them, IPv4 and IPv6.
+	Listen netip.AddrPort
+	// Settings are what [Front.Update] may change.
+	Settings
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Metrics may be nil.
+	Metrics *Metrics
+}
+
+// Settings are what later connections are handled by.
+type Settings struct {
+	// Pool is the backend.
+	Pool *endpoint.Pool
+	// Dial bounds one attempt to connect; Attempts how many endpoints are tried. Defaults 2 s and 3.
+	Dial     time.Duration
+	Attempts int
+	// Idle ends a connection on which nothing moved in either direction; 0 never does: a gRPC stream may be
+	// silent for hours, and keepalive finds the dead ones.
+	Idle time.Duration
+	// Keepalive is how long a connection is silent before the kernel probes its peer (three times, a third of
+	// that apart). Default 30 s, below 0 never.
+	Keepalive time.Duration
+	// UserTimeout is how long sent data may stay unacknowledged (TCP_USER_TIMEOUT, RFC 5482). Default 60 s,
+	// below 0 the kernel's own (some 15 minutes).
+	UserTimeout time.Duration
+	// Drain bounds how long connections may go on after the front was told to end.
+	Drain time.Duration
+	// MaxConnections bounds the connections of the front, MaxPerClient those of one client address; 0 does not.
+	MaxConnections, MaxPerClient int
+	// AcceptProxy prefixes are those whose connections begin with a PROXY header that tells the client.
+	AcceptProxy []netip.Prefix
+	// SendProxy tells the endpoint the client by a PROXY header: version 1 or 2; 0 does not.
+	SendProxy int
+}
+
+// Front listens for one route.
+type Front struct {
+	config   Config
+	log      *slog.Logger
+	listener *net.TCPListener
+	settings atomic.Pointer[Settings]
+	metrics  *routeMetrics
+	clients  counts
+	closing  atomic.Bool
+
+	mu    sync.Mutex
+	conns map[*session]struct{}
+	done  sync.WaitGroup
+}
+
+// Listen binds the front's socket.
+func Listen(c Config) (*Front, error) {
+	f := &Front{
+		config:  c,
+		log:     c.Logger,
+		metrics: c.Metrics.route(c.Route),
+		conns:   map[*session]struct{}{},
+	}
+	if f.log == nil {
+		f.log = slog.New(slog.DiscardHandler)
+	}
+	f.Update(c.Settings)
+	listener, err := Bind(c.Listen, f.settings.Load().Keepalive, f.settings.Load().UserTimeout)
+	if err != nil {
+		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
+	}
+	f.listener = listener
+	return f, nil
+}
+
+// Bind opens a listening socket; without an address on all of them, IPv4 and IPv6. Keepalive and user timeout are
+// set on the listener, from which every connection inherits them without a system call of its own.
+func Bind(addr netip.AddrPort, keepalive, user time.Duration) (*net.TCPListener, error) {
+	config := net.ListenConfig{KeepAlive: -1, Control: socketOptions(keepalive, user)}
+	config.SetMultipathTCP(false) // it would rule out splice, and nobody here speaks it
+	host := ""
+	if addr.Addr().IsValid() && !addr.Addr().IsUnspecified() {
+		host = addr.Addr().String()
+	}
+	listener, err := config.Listen(context.Background(), "tcp", net.JoinHostPort(host, fmt.Sprint(addr.Port())))
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return nil, fmt.Errorf("port %d/tcp is taken by another socket (ss -ltnp names it): %w", addr.Port(), err)
+	case errors.Is(err, unix.EACCES):
+		return nil, fmt.Errorf("port %d/tcp may not be bound by this user: set the sysctl "+
+			"net.ipv4.ip_unprivileged_port_start=0 for the pod: %w", addr.Port(), err)
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("address %s is on none of our interfaces: %w", addr.Addr(), err)
+	case err != nil:
+		return nil, err
+	}
+	return listener.(*net.TCPListener), nil
+}
+
+// Addr is where the front listens.
+func (f *Front) Addr() netip.AddrPort { return f.listener.Addr().(*net.TCPAddr).AddrPort() }
+
+// Ready is nil when a connection would find an endpoint to try.
+func (f *Front) Ready() error { return f.settings.Load().Pool.Ready() }
+
+// Update sets what later connections are handled by. Those that are open go on as they began.
+func (f *Front) Update(s Settings) {
+	if s.Dial == 0 {
+		s.Dial = 2 * time.Second
+	}
+	if s.Attempts == 0 {
+		s.Attempts = 3
+	}
+	if s.Keepalive == 0 {
+		s.Keepalive = 30 * time.Second
+	}
+	if s.UserTimeout == 0 {
+		s.UserTimeout = time.Minute
+	}
+	f.settings.Store(&s)
+}
+
+// Active is the number of open connections.
+func (f *Front) Active() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.conns)
+}
+
+// Serve takes connections until ctx is done, then lets the open ones end until the drain's deadline, and closes
+// what is left.
+func (f *Front) Serve(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() {
+		f.closing.Store(true)
+		_ = f.listener.Close()
+	})
+	defer stop()
+	defer f.listener.Close()
+	err := f.accept(ctx)
+	if err != nil {
+		err = fmt.Errorf("failed to accept connections of route %s: %w", f.config.Route, err)
+	}
+	f.drain()
+	return err
+}
+
+// accept hands every connection to a goroutine. Running out of descriptors or memory is survived: the kernel keeps
+// the waiting ones.
+func (f *Front) accept(ctx context.Context) error {
+	pause := time.Duration(0)
+	for {
+		conn, err := f.listener.AcceptTCP()
+		switch {
+		case ctx.Err() != nil:
+			if conn != nil {
+				_ = conn.Close()
+			}
+			return nil
+		case err == nil:
+			pause = 0
+		case errors.Is(err, net.ErrClosed):
+			return err
+		default:
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			f.log.Error("failed to accept connection", "error", err, "retry_ms", pause.Milliseconds())
+			f.metrics.refused(refusedResources)
+			select {
+			case <-ctx.Done():
+			case <-time.After(pause):
+			}
+			continue
+		}
+		f.admit(ctx, conn)
+	}
+}
+
+// admit applies the limits that need no look at the client's PROXY header.
+func (f *Front) admit(ctx context.Context, conn *net.TCPConn) {
+	s := f.settings.Load()
+	one := &session{front: f, settings: s, client: conn, peer: addrPort(conn.RemoteAddr())}
+	f.mu.Lock()
+	full := s.MaxConnections > 0 && len(f.conns) >= s.MaxConnections
+	if !full {
+		f.conns[one] = struct{}{}
+	}
+	f.mu.Unlock()
+	if full {
+		f.metrics.refused(refusedLimit)
+		reset(conn)
+		return
+	}
+	f.metrics.opened()
+	f.done.Go(func() {
+		defer f.remove(one)
+		one.run(ctx)
+	})
+}
+
+func (f *Front) remove(s *session) {
+	f.mu.Lock()
+	delete(f.conns, s)
+	f.mu.Unlock()
+	f.metrics.closed()
+}
+
+// drain waits for the open connections until the deadline, then closes them.
+func (f *Front) drain() {
+	ended := make(chan struct{})
+	go func() {
+		f.done.Wait()
+		close(ended)
+	}()
+	limit := f.settings.Load().Drain
+	if left := f.Active(); left > 0 {
+		f.log.Info("draining connections", "connections", left, "seconds", limit.Seconds())
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return
+	case <-timer.C:
+	}
+	f.mu.Lock()
+	left := len(f.conns)
+	for s := range f.conns {
+		s.abort()
+	}
+	f.mu.Unlock()
+	f.log.Warn("closed connections that did not end in time", "connections", left)
+	<-ended
+}
+
+// socketOptions sets keepalive and TCP_USER_TIMEOUT before a socket listens or connects.
+func socketOptions(keepalive, user time.Duration) func(string, string, syscall.RawConn) error {
+	return func(_, _ string, raw syscall.RawConn) error {
+		var failure error
+		err := raw.Control(func(fd uintptr) {
+			set := func(level, name, value int) {
+				if err := unix.SetsockoptInt(int(fd), level, name, value); err != nil && failure == nil {
+					failure = os.NewSyscallError("setsockopt", err)
+				}
+			}
+			if keepalive > 0 {
+				seconds := max(int(keepalive/time.Second), 1)
+				set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+				set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds)
+				set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, max(seconds/3, 1))
+				set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
+			}
+			if user > 0 {
+				set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(user.Milliseconds()))
+			}
+		})
+		return errors.Join(err, failure)
+	}
+}
+
+// counts bounds how many connections each client has. Only clients with connections are in it.
+type counts struct {
+	mu  sync.Mutex
+	all map[netip.Addr]int
+}
+
+// take counts one more for a client, unless it has max already.
+func (c *counts) take(client netip.Addr, most int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all[client] >= most {
+		return false
+	}
+	if c.all == nil {
+		c.all = map[netip.Addr]int{}
+	}
+	c.all[client]++
+	return true
+}
+
+func (c *counts) give(client netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all[client]--; c.all[client] <= 0 {
+		delete(c.all, client)
+	}
+}

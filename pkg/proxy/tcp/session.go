@@ -1,0 +1,193 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+)
+
+// session is one client's connection and the endpoint's that belongs to it.
+type session struct {
+	front    *Front
+	settings *Settings
+	client   *net.TCPConn
+	peer     netip.AddrPort // who is at the other end of client
+	early    []byte         // what came with the client's PROXY header
+	moved    atomic.Int64   // when something moved last, where there is an idle timeout: Unix nanoseconds
+
+	mu      sync.Mutex
+	server  *net.TCPConn
+	aborted bool
+}
+
+// run lives as long as the session.
+func (s *session) run(ctx context.Context) {
+	defer s.client.Close()
+	metrics := s.front.metrics
+	source, target, err := s.clientAddress()
+	if err != nil {
+		s.front.log.Info("PROXY header refused", "peer", s.peer, "error", err)
+		metrics.refused(refusedHeader)
+		reset(s.client)
+		return
+	}
+	if limit := s.settings.MaxPerClient; limit > 0 {
+		if !s.front.clients.take(source.Addr(), limit) {
+			metrics.refused(refusedClient)
+			reset(s.client)
+			return
+		}
+		defer s.front.clients.give(source.Addr())
+	}
+	server, e, err := s.dial(ctx, source)
+	if err != nil {
+		s.front.log.Warn("no endpoint took the connection", "client", source, "error", err)
+		metrics.refused(refusedBackend)
+		reset(s.client)
+		return
+	}
+	defer e.Release()
+	defer server.Close()
+	if !s.adopt(server) {
+		return
+	}
+	if s.settings.SendProxy > 0 {
+		if err := s.tellClient(server, source, target); err != nil {
+			s.front.log.Warn("failed to send PROXY header", "endpoint", e.Addr, "error", err)
+			reset(s.client)
+			return
+		}
+	}
+	if len(s.early) > 0 {
+		if _, err := server.Write(s.early); err != nil {
+			reset(s.client)
+			return
+		}
+		metrics.bytes(toServer, int64(len(s.early)))
+	}
+	s.pass(server)
+}
+
+// adopt makes the endpoint's connection one that abort closes; false when it has been called already.
+func (s *session) adopt(server *net.TCPConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.server = server
+	return !s.aborted
+}
+
+// abort ends the session from outside.
+func (s *session) abort() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.aborted = true
+	reset(s.client)
+	if s.server != nil {
+		reset(s.server)
+	}
+}
+
+// dial connects to an endpoint, and to another one when it does not answer. While the front drains, a connection
+// that was accepted before is still served.
+func (s *session) dial(ctx context.Context, client netip.AddrPort) (*net.TCPConn, *endpoint.Endpoint, error) {
+	ctx = context.WithoutCancel(ctx)
+	dialer := net.Dialer{
+		Timeout:   s.settings.Dial,
+		KeepAlive: -1,
+		Control:   socketOptions(s.settings.Keepalive, s.settings.UserTimeout),
+	}
+	dialer.SetMultipathTCP(false)
+	var tried []*endpoint.Endpoint
+	var failures []error
+	for len(tried) < s.settings.Attempts {
+		e, err := s.settings.Pool.Acquire(client.Addr(), tried...)
+		if err != nil {
+			if len(failures) == 0 {
+				failures = append(failures, err)
+			}
+			break
+		}
+		conn, err := dialer.DialContext(ctx, "tcp", e.Addr.String())
+		if err == nil {
+			e.Succeeded()
+			return conn.(*net.TCPConn), e, nil
+		}
+		s.front.metrics.dialFailed(dialReason(err))
+		e.Failed(err)
+		e.Release()
+		failures = append(failures, err)
+		tried = append(tried, e)
+	}
+	return nil, nil, errors.Join(failures...)
+}
+
+// pass copies both directions until both have ended.
+func (s *session) pass(server *net.TCPConn) {
+	if s.settings.Idle > 0 {
+		s.moved.Store(time.Now().UnixNano())
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.direction(s.client, server, toClient)
+	}()
+	s.direction(server, s.client, toServer)
+	<-ended
+}
+
+// direction copies until the source's end, and passes that on: an end as a half-close, an error as a reset of both
+// sides, since the stream is torn.
+func (s *session) direction(dst, src *net.TCPConn, way way) {
+	c := copier{session: s, dst: dst, src: src, way: way}
+	err := c.copy()
+	if err == nil {
+		err = dst.CloseWrite()
+	}
+	switch {
+	case err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ENOTCONN):
+		return
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		s.front.metrics.ended(endIdle)
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		s.front.metrics.ended(endReset)
+	case errors.Is(err, syscall.ETIMEDOUT):
+		s.front.metrics.ended(endTimeout)
+	default:
+		s.front.metrics.ended(endError)
+	}
+	reset(src)
+	reset(dst)
+}
+
+// reset closes a connection so that the peer learns that the stream is torn (RST instead of FIN).
+func reset(conn *net.TCPConn) {
+	_ = conn.SetLinger(0)
+	_ = conn.Close()
+}
+
+func dialReason(err error) string {
+	var timeout net.Error
+	switch {
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "timeout"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "refused"
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return "unreachable"
+	case errors.Is(err, syscall.ECONNRESET):
+		return "reset"
+	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return "resources"
+	default:
+		return "other"
+	}
+}
