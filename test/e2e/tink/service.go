@@ -1,0 +1,205 @@
+package tink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// Names on the wire.
+const (
+	service       = "proto.WorkflowService"
+	methodContext = "GetWorkflowContexts"
+	methodActions = "GetWorkflowActions"
+	methodReport  = "ReportActionStatus"
+)
+
+// codec has gRPC carry the messages of this package under protobuf's name.
+type codec struct{}
+
+func (codec) Name() string { return "proto" }
+
+func (codec) Marshal(v any) ([]byte, error) {
+	m, ok := v.(message)
+	if !ok {
+		return nil, fmt.Errorf("failed to encode message: %T is none", v)
+	}
+	return Marshal(m), nil
+}
+
+func (codec) Unmarshal(data []byte, v any) error {
+	m, ok := v.(message)
+	if !ok {
+		return fmt.Errorf("%w: %T is none", errWire, v)
+	}
+	return Unmarshal(data, m)
+}
+
+// Workflow is what the server has for a worker.
+type Workflow struct {
+	ID      string   `json:"id"`
+	Actions []Action `json:"actions"`
+}
+
+// Server answers as Tink Server does: a worker that asks for contexts is streamed those of its workflows, and the
+// stream ends; it asks again.
+type Server struct {
+	// Workflows by worker id.
+	Workflows map[string][]Workflow
+	// Logger gets a line per call.
+	Logger *slog.Logger
+}
+
+// NewGRPC makes a gRPC server that serves s.
+func NewGRPC(s *Server, opts ...grpc.ServerOption) *grpc.Server {
+	server := grpc.NewServer(append(opts, grpc.ForceServerCodec(codec{}))...)
+	server.RegisterService(&description, s)
+	return server
+}
+
+var description = grpc.ServiceDesc{
+	ServiceName: service,
+	HandlerType: (*any)(nil),
+	Methods: []grpc.MethodDesc{
+		{MethodName: methodActions, Handler: unary((*Server).actions)},
+		{MethodName: methodReport, Handler: unary((*Server).report)},
+	},
+	Streams:  []grpc.StreamDesc{{StreamName: methodContext, Handler: contexts, ServerStreams: true}},
+	Metadata: "internal/proto/workflow.proto",
+}
+
+// unary makes the handler of a method. The server has no interceptors, so none is called.
+func unary[In any, Out any](call func(*Server, context.Context, *In) (*Out, error)) grpc.MethodHandler {
+	return func(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		in := new(In)
+		if err := decode(in); err != nil {
+			return nil, err
+		}
+		return call(srv.(*Server), ctx, in)
+	}
+}
+
+func contexts(srv any, stream grpc.ServerStream) error {
+	s := srv.(*Server)
+	var in ContextRequest
+	if err := stream.RecvMsg(&in); err != nil {
+		return err
+	}
+	if in.WorkerID == "" {
+		return status.Error(codes.InvalidArgument, "invalid worker id")
+	}
+	workflows := s.Workflows[in.WorkerID]
+	s.log(stream.Context(), "contexts asked for", "worker_id", in.WorkerID, "workflows", len(workflows))
+	for _, w := range workflows {
+		out := &Context{WorkflowID: w.ID, CurrentWorker: in.WorkerID, TotalActions: int64(len(w.Actions))}
+		if err := stream.SendMsg(out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) actions(ctx context.Context, in *ActionsRequest) (*Actions, error) {
+	for _, workflows := range s.Workflows {
+		for _, w := range workflows {
+			if w.ID == in.WorkflowID {
+				s.log(ctx, "actions asked for", "workflow_id", w.ID)
+				return &Actions{List: w.Actions}, nil
+			}
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "no workflow %q", in.WorkflowID)
+}
+
+func (s *Server) report(ctx context.Context, in *ActionStatus) (*Empty, error) {
+	s.log(ctx, "action reported", "workflow_id", in.WorkflowID, "worker_id", in.WorkerID, "action", in.ActionName,
+		"state", in.Status.String(), "message", in.Message)
+	return &Empty{}, nil
+}
+
+func (s *Server) log(ctx context.Context, msg string, args ...any) {
+	if s.Logger == nil {
+		return
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		args = append(args, "peer", p.Addr.String())
+	}
+	s.Logger.InfoContext(ctx, msg, args...)
+}
+
+// Client talks to a Tink Server, real or not.
+type Client struct {
+	conn *grpc.ClientConn
+}
+
+// Dial makes a client of the server at addr ("host:port"), in cleartext. Connections are made when they are used.
+func Dial(addr string, opts ...grpc.DialOption) (*Client, error) {
+	conn, err := grpc.NewClient("passthrough:///"+addr, append(opts,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(codec{})),
+	)...)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make client of Tink Server %s: %w", addr, err)
+	}
+	return &Client{conn: conn}, nil
+}
+
+// Close closes the connection.
+func (c *Client) Close() error { return c.conn.Close() }
+
+// Contexts reads the stream of a worker's workflows to its end.
+func (c *Client) Contexts(ctx context.Context, workerID string) ([]Context, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.conn.NewStream(ctx, &description.Streams[0], "/"+service+"/"+methodContext)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open workflow stream: %w", err)
+	}
+	if err := stream.SendMsg(&ContextRequest{WorkerID: workerID}); err != nil {
+		return nil, fmt.Errorf("failed to ask for workflows: %w", err)
+	}
+	if err := stream.CloseSend(); err != nil {
+		return nil, fmt.Errorf("failed to ask for workflows: %w", err)
+	}
+	var list []Context
+	for {
+		var next Context
+		err := stream.RecvMsg(&next)
+		if errors.Is(err, io.EOF) {
+			return list, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("failed to read workflow stream: %w", err)
+		}
+		list = append(list, next)
+	}
+}
+
+// Actions asks for the actions of a workflow.
+func (c *Client) Actions(ctx context.Context, workflowID string) ([]Action, error) {
+	var out Actions
+	if err := c.conn.Invoke(ctx, "/"+service+"/"+methodActions, &ActionsRequest{WorkflowID: workflowID}, &out); err != nil {
+		return nil, fmt.Errorf("failed to ask for actions of workflow %s: %w", workflowID, err)
+	}
+	return out.List, nil
+}
+
+// Report tells the state of an action.
+func (c *Client) Report(ctx context.Context, report ActionStatus) error {
+	if report.CreatedAt.IsZero() {
+		report.CreatedAt = time.Now()
+	}
+	if err := c.conn.Invoke(ctx, "/"+service+"/"+methodReport, &report, &Empty{}); err != nil {
+		return fmt.Errorf("failed to report action %s: %w", report.ActionName, err)
+	}
+	return nil
+}
