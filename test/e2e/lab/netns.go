@@ -104,6 +104,10 @@ func (l *Lab) Dial(role string) func(ctx context.Context, network, addr string) 
 	}
 }
 
+// The process's first thread is kept for main: the runtime cannot end that one, so it would stay in the namespace
+// of the first lab that onOwnThread took it to.
+func init() { runtime.LockOSThread() }
+
 // onOwnThread runs f on a thread of its own, which the runtime ends with the goroutine: whatever f did to the
 // thread's namespaces or credentials concerns nobody else. A panic of f is the caller's.
 func onOwnThread(f func() error) error {

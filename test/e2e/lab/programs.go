@@ -123,7 +123,9 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 		return Process{
 			Role: RolePod, Path: l.bin.dhcpRelay,
 			Env: []string{
-				"DHCP_RELAY_SERVER=" + serviceName("smee") + ".",
+				"DHCP_RELAY_SERVERS=" + serviceName("smee") + ".",
+				"DHCP_RELAY_UPSTREAM_INTERFACE=eth0",
+				"DHCP_RELAY_SOURCE_ADDRESS=" + ServiceIP.String(),
 				"DHCP_RELAY_ADMIN_ADDRESS=" + hostPort(PodIP, RelayAdminPort),
 			},
 			Security: &Security{UID: 0, Capabilities: []int{unix.CAP_NET_RAW}},

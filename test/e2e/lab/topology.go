@@ -18,17 +18,21 @@ var (
 	ServiceIP = netip.MustParseAddr("192.0.2.2")  // what machines talk to; an address of prov0, DNAT to the pod
 	NodeIP    = netip.MustParseAddr("192.0.2.10") // prov0
 
-	Pods      = netip.MustParsePrefix("10.244.0.0/24")
-	PodsGWIP  = netip.MustParseAddr("10.244.0.1") // cni0
-	PodIP     = netip.MustParseAddr("10.244.0.10")
-	SmeeIP    = netip.MustParseAddr("10.244.0.11")
-	HegelIP   = netip.MustParseAddr("10.244.0.12")
-	TinkIP    = netip.MustParseAddr("10.244.0.13")
-	DNSIP     = netip.MustParseAddr("10.96.0.10") // on the node, as a cluster's DNS service
-	LAN6      = netip.MustParsePrefix("2001:db8:1::/64")
-	Gateway6  = netip.MustParseAddr("2001:db8:1::1")
+	Pods     = netip.MustParsePrefix("10.244.0.0/24")
+	PodsGWIP = netip.MustParseAddr("10.244.0.1") // cni0
+	PodIP    = netip.MustParseAddr("10.244.0.10")
+	SmeeIP   = netip.MustParseAddr("10.244.0.11")
+	HegelIP  = netip.MustParseAddr("10.244.0.12")
+	TinkIP   = netip.MustParseAddr("10.244.0.13")
+	DNSIP    = netip.MustParseAddr("10.96.0.10") // on the node, as a cluster's DNS service
+	LAN6     = netip.MustParsePrefix("2001:db8:1::/64")
+	Gateway6 = netip.MustParseAddr("2001:db8:1::1")
+)
+
+// Names in the pod's DNS.
+const (
 	Namespace = "tink-system"                    // of Kubernetes
-	Domain    = Namespace + ".svc.cluster.local" // what the pod searches
+	Domain    = Namespace + ".svc.cluster.local" // what the pod searches first
 )
 
 // Ports of the service IP.
@@ -147,6 +151,23 @@ func (l *Lab) AddHost(name string, mac net.HardwareAddr) (role string, err error
 		return "", fmt.Errorf("failed to connect host %s: %w", name, err)
 	}
 	return role, nil
+}
+
+// Configure gives a host of [Lab.AddHost] its address and, where gateway is valid, its default route.
+func (l *Lab) Configure(role string, addr netip.Prefix, gateway netip.Addr) error {
+	err := l.Do(role, func() error {
+		if err := addAddr("eth0", addr); err != nil {
+			return err
+		}
+		if !gateway.IsValid() {
+			return nil
+		}
+		return addDefaultRoute(gateway)
+	})
+	if err != nil {
+		return fmt.Errorf("failed to configure %s: %w", role, err)
+	}
+	return nil
 }
 
 // AddTap makes a tap device on the LAN for a virtual machine that runs in [RoleLAN], and returns the device's
