@@ -1,0 +1,334 @@
+// Package artifacts serves the files that machines boot: kernels, initramfs, images. The package fetch below it
+// brings them; files that were put into the directory by hand are served as well.
+//
+// Bytes leave by sendfile(2) wherever the ResponseWriter reaches a TCP connection. Nothing outside the directory is
+// served, whatever a path or a symbolic link says, nor a name that begins with a dot, nor a listing.
+package artifacts
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"mime"
+	"net/http"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Config makes a [Handler].
+type Config struct {
+	// Directory holds the files. It may be a symbolic link that is replaced while the handler runs, as
+	// fetch does: requests that began before end on the old files.
+	Directory string
+	// Precompressed serves name.zst or name.gz, where there is one, to clients that accept the coding. Off by
+	// default: firmware has been seen to accept gzip and store it.
+	Precompressed bool
+	// Route labels the metrics.
+	Route string
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Metrics may be nil.
+	Metrics *Metrics
+}
+
+// Handler serves a directory.
+type Handler struct {
+	config Config
+	log    *slog.Logger
+
+	mu  sync.RWMutex
+	gen *generation
+}
+
+// generation is an open directory.
+type generation struct {
+	root     *os.Root
+	info     fs.FileInfo
+	manifest *Manifest // nil where there is none
+}
+
+// New makes a handler of a directory, with nothing else set.
+func New(directory string) *Handler { return NewHandler(Config{Directory: directory}) }
+
+// NewHandler makes a handler. The directory may come later.
+func NewHandler(c Config) *Handler {
+	h := &Handler{config: c, log: c.Logger}
+	if h.log == nil {
+		h.log = slog.New(slog.DiscardHandler)
+	}
+	return h
+}
+
+// Ready is nil when the directory can be served.
+func (h *Handler) Ready() error {
+	_, _, err := h.current(nil)
+	return err
+}
+
+// Close lets go of the directory. Requests under way go on.
+func (h *Handler) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.gen == nil {
+		return nil
+	}
+	err := h.gen.root.Close()
+	h.gen = nil
+	return err
+}
+
+// opener takes a file from an open directory.
+type opener func(*os.Root) (*os.File, error)
+
+// current calls open, unless it is nil, with the directory that the name leads to now.
+func (h *Handler) current(open opener) (*os.File, *Manifest, error) {
+	info, err := os.Stat(h.config.Directory)
+	if err != nil {
+		return nil, nil, fmt.Errorf("failed to find directory of files: %w", err)
+	}
+	for {
+		h.mu.RLock()
+		if h.gen != nil && os.SameFile(h.gen.info, info) {
+			defer h.mu.RUnlock()
+			if open == nil {
+				return nil, h.gen.manifest, nil
+			}
+			f, err := open(h.gen.root)
+			return f, h.gen.manifest, err
+		}
+		h.mu.RUnlock()
+		if info, err = h.reopen(); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// reopen opens the directory that the name leads to now, and says which it was.
+func (h *Handler) reopen() (fs.FileInfo, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	root, err := os.OpenRoot(h.config.Directory)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open directory of files: %w", err)
+	}
+	info, err := root.Stat(".")
+	if err != nil {
+		_ = root.Close()
+		return nil, fmt.Errorf("failed to read directory of files: %w", err)
+	}
+	manifest, err := ReadManifest(root.FS())
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // put there by hand
+	case err != nil:
+		h.log.Error("manifest unreadable", "directory", h.config.Directory, "error", err)
+	}
+	if h.gen != nil {
+		_ = h.gen.root.Close()
+	}
+	h.gen = &generation{root: root, info: info, manifest: manifest}
+	return info, nil
+}
+
+// ServeHTTP implements http.Handler: GET and HEAD, ranges, conditions.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
+		return
+	}
+	name, ok := cleanName(r.URL.Path)
+	if !ok {
+		h.config.Metrics.missed(h.config.Route, missName)
+		http.Error(w, "no such file", http.StatusNotFound)
+		return
+	}
+	f, err := h.open(name, r)
+	if err != nil {
+		h.fail(w, name, err)
+		return
+	}
+	defer f.Close()
+	header := w.Header()
+	header.Set("Content-Type", contentType(name))
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Etag", f.etag)
+	header.Set("Accept-Ranges", "bytes")
+	if h.config.Precompressed {
+		header.Set("Vary", "Accept-Encoding")
+	}
+	if f.coding != "" {
+		header.Set("Content-Encoding", f.coding)
+	}
+	out := &counter{ResponseWriter: w}
+	start := time.Now()
+	http.ServeContent(out, r, name, f.info.ModTime(), f.File)
+	label := ""
+	if f.known {
+		label = name // of the manifest's, so that the metric has a bound
+	}
+	h.config.Metrics.served(h.config.Route, label, out.sent, time.Since(start))
+}
+
+// served is a file that is being served.
+type served struct {
+	*os.File
+	info   fs.FileInfo
+	etag   string
+	coding string
+	known  bool // the manifest has it
+}
+
+// errDamaged is a file whose size is not the manifest's.
+var errDamaged = errors.New("file is not what the manifest says")
+
+// open finds the file, or its compressed sidecar.
+func (h *Handler) open(name string, r *http.Request) (*served, error) {
+	if h.config.Precompressed {
+		for _, coding := range [...]struct{ name, suffix string }{{"zstd", ".zst"}, {"gzip", ".gz"}} {
+			if !accepts(r.Header.Get("Accept-Encoding"), coding.name) {
+				continue
+			}
+			if f, err := h.openOne(name + coding.suffix); err == nil {
+				f.coding = coding.name
+				return f, nil
+			}
+		}
+	}
+	return h.openOne(name)
+}
+
+func (h *Handler) openOne(name string) (*served, error) {
+	f, manifest, err := h.current(func(root *os.Root) (*os.File, error) {
+		// Without O_NONBLOCK somebody's FIFO would hold the request, and the lock, for ever.
+		return root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	})
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		_ = f.Close()
+		return nil, fs.ErrNotExist
+	}
+	s := &served{File: f, info: info}
+	if manifest != nil {
+		entry, ok := manifest.Files[name]
+		switch {
+		case ok && entry.Size != info.Size():
+			_ = f.Close()
+			return nil, errDamaged
+		case ok:
+			s.known, s.etag = true, `"`+entry.SHA256+`"`
+			return s, nil
+		}
+	}
+	s.etag = `"` + strconv.FormatInt(info.Size(), 16) + "-" + strconv.FormatInt(info.ModTime().UnixNano(), 16) + `"`
+	return s, nil
+}
+
+// fail answers for a file that cannot be served.
+func (h *Handler) fail(w http.ResponseWriter, name string, err error) {
+	switch {
+	case errors.Is(err, errDamaged):
+		h.log.Error("file damaged", "file", name, "error", err)
+		h.config.Metrics.missed(h.config.Route, missDamaged)
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "file is damaged; it is fetched again at the next check", http.StatusServiceUnavailable)
+	case h.Ready() != nil:
+		h.log.Error("files unavailable", "error", err)
+		h.config.Metrics.missed(h.config.Route, missDirectory)
+		w.Header().Set("Retry-After", "10")
+		http.Error(w, "files are not there yet", http.StatusServiceUnavailable)
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.EIO):
+		h.log.Error("failed to open file", "file", name, "error", err)
+		h.config.Metrics.missed(h.config.Route, missError)
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "failed to open file", http.StatusServiceUnavailable)
+	default: // not there, not allowed, a link that leads out: all the same to a client
+		h.config.Metrics.missed(h.config.Route, missName)
+		http.Error(w, "no such file", http.StatusNotFound)
+	}
+}
+
+// cleanName turns a request's path into a file's name, if it can be one.
+func cleanName(p string) (string, bool) {
+	name := strings.TrimPrefix(p, "/")
+	if len(name) > 1024 || strings.ContainsAny(name, "\x00\\") {
+		return "", false
+	}
+	name = path.Clean("/" + name)[1:]
+	if name == "" || strings.HasSuffix(p, "/") {
+		return "", false
+	}
+	for segment := range strings.SplitSeq(name, "/") {
+		if strings.HasPrefix(segment, ".") {
+			return "", false
+		}
+	}
+	return name, true
+}
+
+// types are by extension. What is not here is application/octet-stream: guessing by content has no place with
+// kernels, and a type must not differ from one base image to the next.
+var types = map[string]string{
+	".iso": "application/x-iso9660-image", ".efi": "application/efi", ".gz": "application/gzip",
+	".tgz": "application/gzip", ".xz": "application/x-xz", ".zst": "application/zstd", ".tar": "application/x-tar",
+	".bz2": "application/x-bzip2", ".json": "application/json", ".yaml": "application/yaml", ".yml": "application/yaml",
+	".ipxe": "text/plain; charset=utf-8", ".pxe": "text/plain; charset=utf-8", ".txt": "text/plain; charset=utf-8",
+	".cfg": "text/plain; charset=utf-8", ".conf": "text/plain; charset=utf-8", ".ign": "application/json",
+	".sh": "text/plain; charset=utf-8", ".sha256": "text/plain; charset=utf-8", ".sha512": "text/plain; charset=utf-8",
+	".squashfs": "application/vnd.squashfs",
+}
+
+func contentType(name string) string {
+	if t, ok := types[strings.ToLower(path.Ext(name))]; ok {
+		return t
+	}
+	return "application/octet-stream"
+}
+
+// accepts says whether an Accept-Encoding header names a coding, and not with a weight of 0 (RFC 9110, 12.5.3).
+func accepts(header, coding string) bool {
+	for entry := range strings.SplitSeq(header, ",") {
+		name, params, err := mime.ParseMediaType(strings.TrimSpace(entry))
+		if err != nil || name != coding {
+			continue
+		}
+		q, err := strconv.ParseFloat(params["q"], 64)
+		return params["q"] == "" || err == nil && q > 0
+	}
+	return false
+}
+
+// counter counts the body's bytes and lets sendfile through.
+type counter struct {
+	http.ResponseWriter
+	sent int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.ResponseWriter.Write(p)
+	c.sent += int64(n)
+	return n, err
+}
+
+// ReadFrom implements io.ReaderFrom.
+func (c *counter) ReadFrom(r io.Reader) (int64, error) {
+	n, err := io.Copy(c.ResponseWriter, r)
+	c.sent += n
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (c *counter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
