@@ -30,6 +30,7 @@ const (
 	NameTaken                      // an interface that we did not make has the listener's name
 	NoKind                         // the kernel has no such kind of interface
 	MACTaken                       // another child of the parent has the listener's MAC address
+	MACFilter                      // the parent is a virtual card whose hypervisor drops foreign MAC addresses
 	Deaf                           // the listener heard nothing in the time it was given
 )
 
@@ -38,7 +39,7 @@ var causes = map[Cause]string{
 	SameNamespace: "same_namespace", NoParent: "no_parent", Ambiguous: "ambiguous_parent", NoRoute: "no_default_route",
 	ParentDown: "parent_down", NoCarrier: "no_carrier", NotEthernet: "not_ethernet", BridgePort: "bridge_port",
 	BondSlave: "bond_slave", OtherKind: "other_kind", Wireless: "wireless", NameTaken: "name_taken",
-	NoKind: "no_kind", MACTaken: "mac_taken", Deaf: "deaf",
+	NoKind: "no_kind", MACTaken: "mac_taken", MACFilter: "mac_filter", Deaf: "deaf",
 }
 
 // String is the cause as it stands in logs.
@@ -112,17 +113,30 @@ func sameNamespace(pid int) *Fault {
 }
 
 func noParent(selector string, links []Link) *Fault {
-	names := make([]string, 0, len(links))
+	do := "name another parent, or create this one"
+	if names := candidates(links); len(names) > 0 {
+		do += "; the node has: " + strings.Join(names, ", ")
+	}
+	return &Fault{Cause: NoParent, What: fmt.Sprintf("no interface of the node is %q", selector), Do: do}
+}
+
+// candidates lists what could be a parent, the likely ones first.
+func candidates(links []Link) []string {
+	const most = 16
+	var names, veths []string
 	for _, link := range links {
-		if link.ethernet && link.Kind != "veth" { // a node has a veth per pod
+		switch {
+		case !link.ethernet || link.loopback:
+		case link.Kind == "veth": // one per pod, as a rule; but the node's own where the node is a container
+			veths = append(veths, link.String())
+		default:
 			names = append(names, link.String())
 		}
 	}
-	return &Fault{
-		Cause: NoParent,
-		What:  fmt.Sprintf("no interface of the node is %q", selector),
-		Do:    "name another parent, or create this one; the node has: " + strings.Join(names, ", "),
+	if names = append(names, veths...); len(names) > most {
+		names = append(names[:most], "...")
 	}
+	return names
 }
 
 func ambiguous(selector string, found []Link) *Fault {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net"
+	"regexp"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -91,14 +92,36 @@ func (h *Host) Plan(spec Spec) (Plan, error) {
 	if err := h.check(plan.Parent, spec.Kind); err != nil {
 		return Plan{}, err
 	}
-	if !plan.Parent.Carrier {
-		plan.Warnings = append(plan.Warnings, &Fault{
-			Cause: NoCarrier,
-			What:  fmt.Sprintf("parent %s has no link", plan.Parent.Name),
-			Do:    "connect it: nothing can be heard until then",
-		})
-	}
+	plan.Warnings = h.warnings(plan.Parent, spec.Kind)
 	return plan, nil
+}
+
+// settled reports whether there is nothing to do.
+func (p Plan) settled() bool {
+	if p.Action != Keep {
+		return false
+	}
+	const silent = unix.IFF_UP | unix.IFF_NOARP
+	attrs := p.existing.Attrs()
+	return attrs.RawFlags&silent == silent && attrs.MTU == p.Parent.MTU && hasMAC(p.existing, p.Spec)
+}
+
+// hasMAC reports whether a link has the address that its specification asks for, if that asks for one.
+func hasMAC(link netlink.Link, spec Spec) bool {
+	return spec.Kind != Macvlan || spec.MAC == nil || bytes.Equal(link.Attrs().HardwareAddr, spec.MAC)
+}
+
+// String says what would be done.
+func (p Plan) String() string {
+	text := fmt.Sprintf("%s listener %s: %s on %s (chosen by %s), MTU %d",
+		p.Action, p.Spec.Name, p.Spec.Kind, p.Parent.Name, p.Parent.Chosen, p.Parent.MTU)
+	if p.Spec.Kind == Macvlan && p.Spec.MAC != nil {
+		text += ", MAC address " + p.Spec.MAC.String()
+	}
+	if p.Why != "" {
+		text += "; the present one's " + p.Why
+	}
+	return text
 }
 
 // Apply does what was planned. A listener of ours that is right in kind, mode and parent stays; a wrong one goes.
@@ -177,7 +200,7 @@ func (h *Host) configure(link netlink.Link, plan Plan) error {
 			return fmt.Errorf("failed to set MTU of listener %s to %d: %w", spec.Name, plan.Parent.MTU, err)
 		}
 	}
-	if spec.Kind == Macvlan && spec.MAC != nil && !bytes.Equal(attrs.HardwareAddr, spec.MAC) {
+	if !hasMAC(link, spec) {
 		if err := h.pod.LinkSetHardwareAddr(link, spec.MAC); err != nil {
 			return refused(err, spec, plan.Parent)
 		}
@@ -227,25 +250,6 @@ func (h *Host) report(plan Plan) (Listener, error) {
 	}, nil
 }
 
-// Remove undoes [Host.Ensure]: the listener goes if it is ours. It reports whether there was one.
-func (h *Host) Remove(name string) (bool, error) {
-	removed := false
-	for _, each := range []string{name, temporaryName(name)} {
-		link, err := h.podLink(each)
-		if err != nil {
-			return removed, err
-		}
-		if link == nil || each == name && !made(link) {
-			continue
-		}
-		if err := h.pod.LinkDel(link); err != nil {
-			return removed, fmt.Errorf("failed to remove listener %s: %w", each, err)
-		}
-		removed = true
-	}
-	return removed, nil
-}
-
 // differs says in what a listener cannot be brought to its specification; empty if it can.
 func (h *Host) differs(link netlink.Link, spec Spec, parent Link) string {
 	attrs := link.Attrs()
@@ -292,4 +296,39 @@ func temporaryName(name string) string {
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(name)) // never fails
 	return fmt.Sprintf("bi%08xtmp", sum.Sum32())
+}
+
+var temporaryPattern = regexp.MustCompile(`^bi[0-9a-f]{8}tmp$`)
+
+func isTemporary(name string) bool { return temporaryPattern.MatchString(name) }
+
+// Clean removes every interface that this package made from the calling thread's network namespace, or only names
+// them. The node need not be within reach.
+func Clean(dryRun bool) ([]string, error) {
+	if err := checkCapability(); err != nil && !dryRun {
+		return nil, err
+	}
+	pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open rtnetlink: %w", err)
+	}
+	defer pod.Close()
+	links, err := pod.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("failed to list interfaces: %w", err)
+	}
+	var names []string
+	for _, link := range links {
+		name := link.Attrs().Name
+		if !made(link) && !isTemporary(name) {
+			continue
+		}
+		if !dryRun {
+			if err := pod.LinkDel(link); err != nil {
+				return names, fmt.Errorf("failed to remove listener %s: %w", name, err)
+			}
+		}
+		names = append(names, name)
+	}
+	return names, nil
 }

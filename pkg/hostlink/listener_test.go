@@ -8,9 +8,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/internal/nstest"
 )
 
 func TestEnsureMakesListener(t *testing.T) {
@@ -188,11 +189,10 @@ func TestEnsureReplaces(t *testing.T) {
 func TestEnsureKeepsForeignInterface(t *testing.T) {
 	n := newNode(t)
 	add(t, n.pod, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "macvlan0"}})
-	h := n.open(t)
-	_, err := h.Ensure(Spec{Name: "macvlan0", Parent: "prov0"})
+	_, err := n.open(t).Ensure(Spec{Name: "macvlan0", Parent: "prov0"})
 	wantCause(t, err, NameTaken)
-	if removed, err := h.Remove("macvlan0"); removed || err != nil {
-		t.Errorf("got removed %t, %v; want it left alone", removed, err)
+	if got := clean(t, n.pod, false); got != nil {
+		t.Errorf("got %v removed, want it left alone", got)
 	}
 	if kind := n.pod.Link(t, "macvlan0").Type(); kind != "bridge" {
 		t.Errorf("got %s, want the bridge untouched", kind)
@@ -217,20 +217,107 @@ func TestEnsureClearsUnfinishedListener(t *testing.T) {
 	}
 }
 
-func TestRemove(t *testing.T) {
+func TestClean(t *testing.T) {
 	n := newNode(t)
 	h := n.open(t)
-	if _, err := h.Ensure(Spec{Name: "macvlan0", Parent: "prov0"}); err != nil {
+	spec := Spec{Name: "macvlan1", Parent: "prov0"}
+	if _, err := h.Ensure(spec); err != nil {
 		t.Fatal(err)
 	}
-	if removed, err := h.Remove("macvlan0"); !removed || err != nil {
-		t.Errorf("got removed %t, %v", removed, err)
+	plan, err := h.Plan(Spec{Name: "macvlan2", Parent: "prov0"})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if removed, err := h.Remove("macvlan0"); removed || err != nil {
-		t.Errorf("got removed %t, %v the second time", removed, err)
+	unfinished, err := h.create(plan)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"lo"}, names(t, n.pod)); diff != "" {
+	add(t, n.pod, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "theirs0"}})
+	ours := []string{"macvlan1", unfinished.Attrs().Name}
+	slices.Sort(ours)
+	for _, dryRun := range []bool{true, false} {
+		got := clean(t, n.pod, dryRun)
+		slices.Sort(got)
+		if diff := cmp.Diff(ours, got); diff != "" {
+			t.Errorf("removed links differ (-want +got):\n%s", diff)
+		}
+	}
+	if diff := cmp.Diff([]string{"lo", "theirs0"}, names(t, n.pod)); diff != "" {
 		t.Errorf("links of the pod differ (-want +got):\n%s", diff)
+	}
+	if got := clean(t, n.pod, false); got != nil {
+		t.Errorf("got %v removed the second time", got)
+	}
+}
+
+func clean(t *testing.T, ns *nstest.NS, dryRun bool) (removed []string) {
+	t.Helper()
+	ns.Do(t, func() (err error) {
+		removed, err = Clean(dryRun)
+		return err
+	})
+	return removed
+}
+
+// TestStableMAC checks that the address is made as asked, put right, and refused where another pod has it.
+func TestStableMAC(t *testing.T) {
+	mac := StableMAC("node-1", "stack-0", "macvlan0")
+	if mac[0]&3 != 2 {
+		t.Errorf("got %s, want a locally administered unicast address", mac)
+	}
+	if want := "aa:62:fa:51:f3:94"; mac.String() != want { // as every version before made it
+		t.Errorf("got %s, want %s", mac, want)
+	}
+	if other := StableMAC("node-1", "stack-0macvlan0"); slices.Equal(mac, other) {
+		t.Errorf("got %s for other names as well", mac)
+	}
+	n := newNode(t)
+	spec := Spec{Name: "macvlan0", Parent: "prov0", MAC: mac}
+	h := n.open(t)
+	if got, err := h.Ensure(spec); err != nil || !slices.Equal(got.MAC, mac) {
+		t.Errorf("got %s, %v; want %s", got.MAC, err, mac)
+	}
+	spec.MAC = StableMAC("node-2", "stack-0", "macvlan0")
+	if got, err := h.Ensure(spec); err != nil || got.Action != Keep || !slices.Equal(got.MAC, spec.MAC) {
+		t.Errorf("got %+v, %v; want it kept, with address %s", got, err, spec.MAC)
+	}
+
+	old := n.pod
+	n.pod = nstest.New(t) // the old pod's successor
+	_, err := n.open(t).Ensure(spec)
+	wantCause(t, err, MACTaken)
+	if diff := cmp.Diff([]string{"lo"}, names(t, n.pod)); diff != "" {
+		t.Errorf("links of the pod differ after the failure (-want +got):\n%s", diff)
+	}
+	clean(t, old, false)
+	if _, err := n.open(t).Ensure(spec); err != nil {
+		t.Errorf("got %v, want a listener once the old pod's is gone", err)
+	}
+}
+
+func TestSeveralListeners(t *testing.T) {
+	n := newNode(t)
+	nstest.Veth(t, n.host, "prov1", n.lan, "lan1")
+	h := n.open(t)
+	for name, parent := range map[string]string{"macvlan0": "prov0", "macvlan1": "prov1"} {
+		got, err := h.Ensure(Spec{Name: name, Parent: parent})
+		if err != nil || got.Parent.Name != parent {
+			t.Errorf("got %+v, %v; want %s on %s", got, err, name, parent)
+		}
+	}
+	if got := len(names(t, n.pod)); got != 3 {
+		t.Errorf("got %d links, want lo and two listeners", got)
+	}
+}
+
+func TestCheckName(t *testing.T) {
+	for name, good := range map[string]bool{
+		"macvlan0": true, "a": true, "exactly15bytes_": true, "": false, "sixteen_bytes_16": false, "lo": false,
+		"all": false, "a b": false, "a/b": false, "eth0:1": false, "..": false, "bi%d": false,
+	} {
+		if err := CheckName(name); (err == nil) != good {
+			t.Errorf("got %v for %q", err, name)
+		}
 	}
 }
 

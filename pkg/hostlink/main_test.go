@@ -6,8 +6,9 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/vishvananda/netlink"
+
+	"github.com/tinkerbell/stack/internal/nstest"
 )
 
 // holdVariable makes the test binary a process that does nothing until its standard input ends: the node's

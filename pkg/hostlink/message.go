@@ -131,11 +131,16 @@ func parseLink(message []byte) (Link, error) {
 		return Link{}, fmt.Errorf("failed to read link: %w", err)
 	}
 	attrs := link.Attrs()
+	received := uint64(0)
+	if attrs.Statistics != nil {
+		received = attrs.Statistics.RxPackets
+	}
 	return Link{
 		Index: attrs.Index, Name: attrs.Name, AltNames: attrs.AltNames, Kind: link.Type(), MAC: attrs.HardwareAddr,
 		MTU: attrs.MTU, Up: attrs.RawFlags&unix.IFF_UP != 0, Carrier: attrs.RawFlags&unix.IFF_LOWER_UP != 0,
 		ethernet: info.Type == unix.ARPHRD_ETHER, loopback: attrs.RawFlags&unix.IFF_LOOPBACK != 0,
 		master: attrs.MasterIndex, lower: attrs.ParentIndex, lowerNS: attrs.NetNsID,
+		received: received,
 	}, nil
 }
 

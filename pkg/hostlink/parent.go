@@ -32,6 +32,7 @@ type Link struct {
 	master             int // index of the bridge or bond it belongs to, or 0
 	lower              int // index of the link it is made upon, or 0
 	lowerNS            int // namespace id of that one, -1 for the same
+	received           uint64
 }
 
 // String is the link's name, with the altnames that it has.
@@ -80,6 +81,9 @@ func (h *Host) choose(selector string) (Link, error) {
 		link, err := h.named(unix.IFLA_IFNAME, selector)
 		if !errors.Is(err, errNoLink) {
 			link.Chosen = "name"
+			if link.Name != selector { // the kernel knows short altnames as names
+				link.Chosen = "altname " + selector
+			}
 			return link, err
 		}
 	}
@@ -207,8 +211,12 @@ func (h *Host) check(parent Link, kind Kind) error {
 			Do:    "name the interface of the provisioning network as the parent",
 		}
 	case parent.master != 0:
-		if err := h.checkMaster(parent); err != nil {
-			return err
+		master, err := h.conn.link(getLink(h.nsid, parent.master))
+		if err != nil {
+			return fmt.Errorf("failed to find what %s belongs to: %w", parent.Name, h.asked(err))
+		}
+		if fault := owned(parent, master); fault != nil {
+			return fault
 		}
 	}
 	if !parent.Up {
@@ -225,15 +233,18 @@ func (h *Host) check(parent Link, kind Kind) error {
 			Do:    "set the kind to ipvlan, or name a wired parent",
 		}
 	}
-	return h.checkChildren(parent, kind)
+	links, err := h.conn.links(h.nsid)
+	if err != nil {
+		return h.asked(err)
+	}
+	if fault := occupied(parent, kind, links); fault != nil {
+		return fault
+	}
+	return nil
 }
 
-// checkMaster objects to a parent whose frames go to somebody else. A VRF, for one, does not take them.
-func (h *Host) checkMaster(parent Link) error {
-	master, err := h.conn.link(getLink(h.nsid, parent.master))
-	if err != nil {
-		return fmt.Errorf("failed to find what %s belongs to: %w", parent.Name, h.asked(err))
-	}
+// owned objects to a parent whose frames go to somebody else. A VRF, for one, does not take them.
+func owned(parent, master Link) *Fault {
 	switch master.Kind {
 	case "bridge":
 		return &Fault{
@@ -251,22 +262,22 @@ func (h *Host) checkMaster(parent Link) error {
 	return nil
 }
 
-// checkChildren objects to children of the other kind that are to be seen in the node's namespace. Those in pods
-// are not; the kernel objects to them with EBUSY, see [refused].
-func (h *Host) checkChildren(parent Link, kind Kind) error {
-	links, err := h.conn.links(h.nsid)
-	if err != nil {
-		return h.asked(err)
-	}
+// occupied objects to children of the other kind that are to be seen in the node's namespace. Those in pods are
+// not; the kernel objects to them with EBUSY, see [refused].
+func occupied(parent Link, kind Kind, links []Link) *Fault {
 	for _, child := range links {
 		its, ok := child.exclusive()
-		if ok && its != kind && child.lower == parent.Index && child.lowerNS < 0 {
-			return &Fault{
-				Cause: OtherKind,
-				What: fmt.Sprintf("parent %s already has %s of kind %s, and takes no %s beside it",
-					parent.Name, child.Name, child.Kind, kind),
-				Do: fmt.Sprintf("remove it from the node (ip link del %s), or set the kind to %s", child.Name, its),
-			}
+		if !ok || its == kind || child.lower != parent.Index || child.lowerNS >= 0 {
+			continue
+		}
+		do := fmt.Sprintf("remove it from the node (ip link del %s), or set the kind to %s", child.Name, its)
+		if isLeftover(child) {
+			do = fmt.Sprintf("it looks like one that a former relay left behind: have leftovers removed, or %s", do)
+		}
+		return &Fault{
+			Cause: OtherKind, Do: do,
+			What: fmt.Sprintf("parent %s already has %s of kind %s, and takes no %s beside it",
+				parent.Name, child.Name, child.Kind, kind),
 		}
 	}
 	return nil

@@ -1,0 +1,165 @@
+package hostlink
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/internal/nstest"
+)
+
+// The tests of this file are named after what users of the former relay's script reported, and after its defects.
+
+// TestComplaint_charts110_CrashLoop: an interface of the listener's name on the node made the init container fail
+// for ever.
+func TestComplaint_charts110_CrashLoop(t *testing.T) {
+	n := newNode(t)
+	add(t, n.host, &netlink.Macvlan{
+		LinkAttrs: netlink.LinkAttrs{Name: "macvlan0", ParentIndex: n.host.Link(t, "prov0").Attrs().Index},
+		Mode:      netlink.MACVLAN_MODE_BRIDGE,
+	})
+	h := n.open(t)
+	for run := range 3 {
+		if _, err := h.Ensure(Spec{Name: "macvlan0", Parent: "prov0"}); err != nil {
+			t.Fatalf("run %d: %v", run, err)
+		}
+	}
+	n.host.Link(t, "macvlan0") // not ours, and not touched
+}
+
+// TestComplaint_charts110_Leftovers: they go when that is asked for, and only if they are what they seem to be.
+func TestComplaint_charts110_Leftovers(t *testing.T) {
+	n := newNode(t)
+	index := n.host.Link(t, "prov0").Attrs().Index
+	for _, name := range []string{"macvlan0", "macvlan1"} {
+		add(t, n.host, &netlink.Macvlan{
+			LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: index}, Mode: netlink.MACVLAN_MODE_BRIDGE,
+		})
+	}
+	add(t, n.host, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "ipvlan0"}})
+	h := n.open(t)
+	found, err := h.Leftovers()
+	if err != nil || len(found) != 1 || found[0].Name != "macvlan0" {
+		t.Fatalf("got %v, %v; want macvlan0", found, err)
+	}
+	for range 2 { // the second time it is gone
+		if err := h.RemoveLeftover(found[0]); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := h.RemoveLeftover(Link{Name: "prov0", Kind: "veth", Index: index}); err == nil {
+		t.Error("got prov0 removed")
+	}
+	if diff := cmp.Diff([]string{"lo", "prov0", "macvlan1", "ipvlan0"}, names(t, n.host)); diff != "" {
+		t.Errorf("links of the node differ (-want +got):\n%s", diff)
+	}
+}
+
+// TestComplaint_charts112_KindChangedInRollingUpdate: the old pod's macvlan is still there when the new pod wants an
+// ipvlan. The kernel's EBUSY is explained, and waited out.
+func TestComplaint_charts112_KindChangedInRollingUpdate(t *testing.T) {
+	err := refused(unix.EBUSY, Spec{Name: "ipvlan0", Kind: IPvlan}, Link{Name: "eth1"})
+	wantCause(t, err, OtherKind)
+	if !OtherKind.Passing() || !strings.Contains(err.Error(), "Recreate") {
+		t.Errorf("got %v, want it waited for, and the strategy named", err)
+	}
+}
+
+// TestComplaint_charts88_MACDropped: where foreign MAC addresses are dropped, an ipvlan has none.
+func TestComplaint_charts88_MACDropped(t *testing.T) {
+	n := newNode(t)
+	got, err := n.open(t).Ensure(Spec{Name: "ipvlan0", Parent: "prov0", Kind: IPvlan})
+	if fault, ok := errors.AsType[*Fault](err); ok && fault.Cause == NoKind {
+		if !strings.Contains(fault.Do, "module ipvlan") {
+			t.Errorf("got %q, want the module named", fault.Do)
+		}
+		t.Skip("needs a kernel with ipvlan; its refusal was explained, and TestNewListenerMessage checks the request")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if parent := n.host.Link(t, "prov0").Attrs(); got.MAC.String() != parent.HardwareAddr.String() {
+		t.Errorf("got %s, want the parent's %s", got.MAC, parent.HardwareAddr)
+	}
+	link, ok := n.pod.Link(t, "ipvlan0").(*netlink.IPVlan)
+	if !ok || link.Mode != netlink.IPVLAN_MODE_L2 {
+		t.Errorf("got %+v, want an ipvlan in L2 mode", link)
+	}
+}
+
+// TestComplaint_charts87_RandomName: the listener has the name it was given, whatever was there before.
+func TestComplaint_charts87_RandomName(t *testing.T) {
+	n := newNode(t)
+	for range 2 {
+		if _, err := n.open(t).Ensure(Spec{Name: "macvlan0", Parent: "prov0"}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"lo", "macvlan0"}, names(t, n.pod)); diff != "" {
+			t.Errorf("links of the pod differ (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// TestComplaint_tinkerbell261_SourceInterfaceIgnored, also eks-anywhere#9035 and #10421: the parent that was named is
+// the parent, whatever the default route says; and which one it is, and why, can be told.
+func TestComplaint_tinkerbell261_SourceInterfaceIgnored(t *testing.T) {
+	n := newNode(t)
+	nstest.Veth(t, n.host, "mgmt0", n.lan, "lan1")
+	n.host.Addr(t, "mgmt0", "198.51.100.10/24")
+	n.host.Route(t, "default", "198.51.100.1")
+	h := n.open(t)
+	for selector, want := range map[string]string{"prov0": "prov0", "": "mgmt0"} {
+		got, err := h.Ensure(Spec{Name: "macvlan0", Parent: selector})
+		if err != nil {
+			t.Fatal(err)
+		}
+		index := n.host.Link(t, want).Attrs().Index
+		if got.Parent.Name != want || got.Parent.Chosen == "" || n.pod.Link(t, "macvlan0").Attrs().ParentIndex != index {
+			t.Errorf("got %+v, want it on %s", got, want)
+		}
+	}
+}
+
+// TestDefect_SourceAddress: the script gave its interface 127.1.1.1/32, and replies left from there.
+func TestDefect_SourceAddress(t *testing.T) {
+	n := newNode(t)
+	n.lan.Addr(t, "lan0", "192.0.2.9/24")
+	h := n.open(t)
+	listener, err := h.Ensure(Spec{Name: "macvlan0", Parent: "prov0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	broadcast(t, n.lan, "hello") // and it hears all the same
+	if err := h.Hear(t.Context(), listener, 10*time.Second); err != nil {
+		t.Error(err)
+	}
+	addresses, err := n.pod.Links().AddrList(n.pod.Link(t, "macvlan0"), netlink.FAMILY_ALL)
+	if err != nil || len(addresses) != 0 {
+		t.Errorf("got addresses %v (%v), want none", addresses, err)
+	}
+}
+
+// TestDefect_InterfaceLeftOnNode: a failure half-way left an interface on the node.
+func TestDefect_InterfaceLeftOnNode(t *testing.T) {
+	n := newNode(t)
+	h := n.open(t)
+	plan, err := h.Plan(Spec{Name: "macvlan0", Parent: "prov0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan.Spec.Name = "a/b" // which the kernel refuses when all but the name is done
+	if _, err := h.Apply(plan); err == nil {
+		t.Fatal("got no failure")
+	}
+	if diff := cmp.Diff([]string{"lo"}, names(t, n.pod)); diff != "" {
+		t.Errorf("links of the pod differ (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"lo", "prov0"}, names(t, n.host)); diff != "" {
+		t.Errorf("links of the node differ (-want +got):\n%s", diff)
+	}
+}

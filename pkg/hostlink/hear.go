@@ -1,0 +1,106 @@
+package hostlink
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Hear waits until a listener has received a frame, at most for the given time, and explains the silence. A listener
+// that was kept has counted the frames of its whole life. Frames are counted by the kernel; none is read, which
+// would take CAP_NET_RAW.
+func (h *Host) Hear(ctx context.Context, listener Listener, within time.Duration) error {
+	before, err := h.conn.link(getLink(h.nsid, listener.Parent.Index))
+	if err != nil {
+		return fmt.Errorf("failed to watch parent %s: %w", listener.Parent.Name, h.asked(err))
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	const interval = 20 * time.Millisecond
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		link, err := h.podLink(listener.Name)
+		if err == nil && link == nil {
+			err = errNoLink
+		}
+		if err != nil {
+			return fmt.Errorf("failed to watch listener %s: %w", listener.Name, err)
+		}
+		if statistics := link.Attrs().Statistics; statistics != nil && statistics.RxPackets > 0 {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return h.deaf(listener, before.received, within)
+		}
+	}
+}
+
+func (h *Host) deaf(listener Listener, before uint64, within time.Duration) error {
+	parent, err := h.conn.link(getLink(h.nsid, listener.Parent.Index))
+	if err != nil {
+		return fmt.Errorf("failed to watch parent %s: %w", listener.Parent.Name, h.asked(err))
+	}
+	received := parent.received - before
+	do := "nothing arrived at the parent either: check its cable, its switch port and that port's VLAN"
+	if received > 0 {
+		do = fmt.Sprintf("frames do arrive at %s, but no broadcasts: check that it is the provisioning network's "+
+			"interface (and not a trunk whose VLAN has one of its own)", parent.Name)
+	}
+	return &Fault{
+		Cause: Deaf,
+		What: fmt.Sprintf("listener %s heard nothing within %s, in which its parent %s received %d frames",
+			listener.Name, within, parent.Name, received),
+		Do: "on a quiet network this is no fault; otherwise: " + do,
+	}
+}
+
+// warnings are the known reasons why a listener may not hear, or may not be heard, though it can be made.
+func (h *Host) warnings(parent Link, kind Kind) []*Fault {
+	var faults []*Fault
+	if !parent.Carrier {
+		faults = append(faults, &Fault{
+			Cause: NoCarrier,
+			What:  fmt.Sprintf("parent %s has no link", parent.Name),
+			Do:    "connect it: nothing can be heard until then",
+		})
+	}
+	if kind != Macvlan {
+		return faults
+	}
+	if maker, cure := macFilter(parent); maker != "" {
+		faults = append(faults, &Fault{
+			Cause: MACFilter,
+			What: fmt.Sprintf("parent %s (%s) is a network card of %s, which drops what a macvlan sends by default",
+				parent.Name, parent.MAC, maker),
+			Do: cure + ", or set the kind to ipvlan",
+		})
+	}
+	if strings.HasPrefix(parent.Name, "wl") && parent.Kind == "device" {
+		faults = append(faults, &Fault{
+			Cause: Wireless,
+			What:  fmt.Sprintf("parent %s has the name of a wireless interface", parent.Name),
+			Do:    "if it is one, set the kind to ipvlan: an access point drops a macvlan's MAC address",
+		})
+	}
+	return faults
+}
+
+// macFilter names the hypervisor that made a network card and drops foreign MAC addresses unless it is told not to.
+// It goes by the maker's part of the address.
+func macFilter(parent Link) (maker, cure string) {
+	if len(parent.MAC) < 3 {
+		return "", ""
+	}
+	switch [3]byte(parent.MAC[:3]) {
+	case [3]byte{0x00, 0x50, 0x56}, [3]byte{0x00, 0x0c, 0x29}, [3]byte{0x00, 0x05, 0x69}:
+		return "VMware", "have its port group accept forged transmits"
+	case [3]byte{0x00, 0x15, 0x5d}:
+		return "Hyper-V", "have it allow MAC address spoofing"
+	default:
+		return "", ""
+	}
+}

@@ -1,0 +1,66 @@
+package hostlink
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestHear(t *testing.T) {
+	n := newNode(t)
+	n.lan.Addr(t, "lan0", "192.0.2.9/24")
+	h := n.open(t)
+	listener, err := h.Ensure(Spec{Name: "macvlan0", Parent: "prov0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = h.Hear(t.Context(), listener, 50*time.Millisecond)
+	wantCause(t, err, Deaf)
+	t.Log(err)
+	broadcast(t, n.lan, "hello")
+	if err := h.Hear(t.Context(), listener, 10*time.Second); err != nil {
+		t.Errorf("got %v, want the broadcast heard", err)
+	}
+}
+
+// TestDeafWhileParentHears sends what reaches the parent alone.
+func TestDeafWhileParentHears(t *testing.T) {
+	h := &Host{}
+	parent := Link{Name: "prov0", MAC: net.HardwareAddr{0, 0x50, 0x56, 1, 2, 3}, Carrier: true, Up: true}
+	warnings := h.warnings(parent, Macvlan)
+	if len(warnings) != 1 || warnings[0].Cause != MACFilter || !strings.Contains(warnings[0].Do, "forged transmits") {
+		t.Errorf("got %v, want a word about forged transmits", warnings)
+	}
+	if got := h.warnings(parent, IPvlan); len(got) != 0 {
+		t.Errorf("got %v, want none for an ipvlan", got)
+	}
+	parent.Carrier, parent.MAC = false, net.HardwareAddr{0, 0x15, 0x5d, 1, 2, 3}
+	warnings = h.warnings(parent, Macvlan)
+	if len(warnings) != 2 || warnings[0].Cause != NoCarrier || !strings.Contains(warnings[1].What, "Hyper-V") {
+		t.Errorf("got %v, want no link, and Hyper-V", warnings)
+	}
+	parent = Link{Name: "wlan0", Kind: "device", Carrier: true, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}
+	if warnings = h.warnings(parent, Macvlan); len(warnings) != 1 || warnings[0].Cause != Wireless {
+		t.Errorf("got %v, want a word about wireless", warnings)
+	}
+}
+
+// TestNoCarrier makes a listener on a parent whose far end is down: it is of no use yet, and can be made.
+func TestNoCarrier(t *testing.T) {
+	n := newNode(t)
+	if err := n.lan.Links().LinkSetDown(n.lan.Link(t, "lan0")); err != nil {
+		t.Fatal(err)
+	}
+	h := n.open(t)
+	plan, err := h.Plan(Spec{Name: "macvlan0", Parent: "prov0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plan.Warnings) != 1 || plan.Warnings[0].Cause != NoCarrier {
+		t.Errorf("got warnings %v, want no carrier", plan.Warnings)
+	}
+	if _, err := h.Apply(plan); err != nil {
+		t.Error(err)
+	}
+}
