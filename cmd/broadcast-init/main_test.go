@@ -13,9 +13,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
-	"golang.org/x/sys/unix"
 )
 
 // roleVariable has the test binary play a part of the test instead of running the tests.
@@ -110,8 +114,8 @@ func (n *node) run(t *testing.T, cmd *exec.Cmd, env ...string) (status int, line
 
 // TestCapabilities runs the program with exactly what Kubernetes can give it, and a little less.
 func TestCapabilities(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to start programs with chosen capabilities")
+	if users, err := os.ReadFile("/proc/self/uid_map"); err != nil || !strings.Contains(string(users), "4294967295") {
+		t.Skip("needs a user namespace that has user 65532, such as the machine's own")
 	}
 	unprivileged := &syscall.Credential{Uid: 65532, Gid: 65532}
 	tests := map[string]struct {
@@ -138,7 +142,7 @@ func TestCapabilities(t *testing.T) {
 			n := newNode(t)
 			cmd := command(test.role)
 			cmd.SysProcAttr = test.attrs
-			status, lines, _ := n.run(t, cmd, "BROADCAST_INIT_PARENT=prov0")
+			status, lines, _ := n.run(t, cmd, "BROADCAST_INIT_PARENT=prov0", "BROADCAST_INIT_HEAR=0s")
 			if status != test.status || len(lines) != 1 {
 				t.Fatalf("got exit %d and %d lines, want exit %d and one line", status, len(lines), test.status)
 			}
@@ -155,5 +159,174 @@ func TestCapabilities(t *testing.T) {
 				t.Errorf("got %s, want a macvlan", kind)
 			}
 		})
+	}
+}
+
+// TestUserNamespace runs the program with every capability, but in a user namespace that the node is not in
+// (hostUsers: false).
+func TestUserNamespace(t *testing.T) {
+	n := newNode(t)
+	cmd := command("program")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+	}
+	status, lines, _ := n.run(t, cmd, "BROADCAST_INIT_PARENT=prov0")
+	if status != 1 || len(lines) != 1 || lines[0]["cause"] != "no_host_access" {
+		t.Errorf("got exit %d and %v, want no_host_access", status, lines)
+	}
+}
+
+// TestFailures has the program fail in every way that can be had here: one line each, and exit 1.
+func TestFailures(t *testing.T) {
+	tests := map[string]struct {
+		env   []string
+		cause string
+		text  string
+	}{
+		"no such interface":    {[]string{"BROADCAST_INIT_PARENT=eth9"}, "no_parent", `no interface of the node is "eth9"`},
+		"no default route":     {nil, "no_default_route", "name the interface of the provisioning network"},
+		"not Ethernet":         {[]string{"BROADCAST_INIT_PARENT=lo"}, "not_ethernet", "not an Ethernet interface"},
+		"no such process":      {[]string{"BROADCAST_INIT_HOST_PID=4194305"}, "no_process", "hostPID: true"},
+		"own process":          {[]string{"BROADCAST_INIT_HOST_PID=self"}, "", "BROADCAST_INIT_HOST_PID"},
+		"no process directory": {[]string{"BROADCAST_INIT_HOST_PROC=/nowhere"}, "no_process", "/nowhere"},
+		"second of several": {
+			[]string{"BROADCAST_INIT_PARENT=prov0,eth9", "BROADCAST_INIT_LISTENER=a0,b0"}, "no_parent", "listener b0: ",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			env := append([]string{"BROADCAST_INIT_WAIT=0s", "BROADCAST_INIT_HEAR=0s"}, test.env...)
+			status, lines, rest := n.run(t, command("program"), env...)
+			if status != 1 {
+				t.Errorf("got exit %d, want 1", status)
+			}
+			if test.cause == "" { // a fault of the settings
+				if !strings.Contains(rest, test.text) {
+					t.Errorf("got %q, want %q in it", rest, test.text)
+				}
+				return
+			}
+			last := lines[len(lines)-1]
+			if last["msg"] != "failed to make listener" || last["cause"] != test.cause ||
+				!strings.Contains(fmt.Sprint(last["error"]), test.text) {
+				t.Errorf("got %v, want cause %s and %q", last, test.cause, test.text)
+			}
+		})
+	}
+}
+
+// TestSameNamespace leaves out hostPID: process 1 is then the pod's own.
+func TestSameNamespace(t *testing.T) {
+	n := newNode(t)
+	n.host = n.pod
+	cmd := command("hold")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.pod.Do(t, cmd.Start)
+	defer func() {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+	}()
+	n.pid = cmd.Process.Pid
+	status, lines, _ := n.run(t, command("program"))
+	if status != 1 || len(lines) != 1 || lines[0]["cause"] != "same_namespace" {
+		t.Errorf("got exit %d and %v, want same_namespace", status, lines)
+	}
+}
+
+func TestDryRunAndClean(t *testing.T) {
+	n := newNode(t)
+	index := n.host.Link(t, "prov0").Attrs().Index
+	leftover := &netlink.Macvlan{
+		LinkAttrs: netlink.LinkAttrs{Name: "macvlan0", ParentIndex: index}, Mode: netlink.MACVLAN_MODE_BRIDGE,
+	}
+	if err := n.host.Links().LinkAdd(leftover); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{
+		"BROADCAST_INIT_PARENT=prov0", "BROADCAST_INIT_HEAR=0s", "BROADCAST_INIT_REMOVE_LEFTOVERS=true",
+	}
+	steps := []struct {
+		args   []string
+		stdout string
+		events []string
+		pod    int // links in the pod, lo among them
+		node   int // links on the node: lo, prov0 and the leftover
+	}{
+		{
+			args: []string{"--dry-run"}, pod: 1, node: 3,
+			stdout: "remove leftover macvlan0 (macvlan) from the node\n" +
+				"create listener macvlan0: macvlan on prov0 (chosen by name), MTU 1500\n",
+		},
+		{events: []string{"leftover removed from node", "listener ready"}, pod: 2, node: 2},
+		{
+			args: []string{"--dry-run"}, pod: 2, node: 2,
+			stdout: "keep listener macvlan0: macvlan on prov0 (chosen by name), MTU 1500\n",
+		},
+		{args: []string{"--dry-run", "--clean"}, stdout: "remove listener macvlan0\n", pod: 2, node: 2},
+		{args: []string{"--clean"}, events: []string{"listener removed"}, pod: 1, node: 2},
+		{args: []string{"--clean"}, pod: 1, node: 2},
+	}
+	for _, step := range steps {
+		status, lines, rest := n.run(t, command("program", step.args...), env...)
+		var events []string
+		for _, line := range lines {
+			events = append(events, fmt.Sprint(line["msg"]))
+		}
+		if status != 0 || rest != step.stdout {
+			t.Errorf("%v: got exit %d and %q, want %q", step.args, status, rest, step.stdout)
+		}
+		if diff := cmp.Diff(step.events, events); diff != "" {
+			t.Errorf("%v: log differs (-want +got):\n%s", step.args, diff)
+		}
+		for ns, want := range map[*nstest.NS]int{n.pod: step.pod, n.host: step.node} {
+			if links, err := ns.Links().LinkList(); err != nil || len(links) != want {
+				t.Errorf("%v: got %d links (%v), want %d", step.args, len(links), err, want)
+			}
+		}
+	}
+}
+
+// TestWatch has the program stay until SIGTERM.
+func TestWatch(t *testing.T) {
+	n := newNode(t)
+	cmd := command("program")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Env = append(cmd.Env, "BROADCAST_INIT_HOST_PID="+strconv.Itoa(n.pid), "BROADCAST_INIT_PARENT=prov0",
+		"BROADCAST_INIT_WATCH=true")
+	n.pod.Do(t, cmd.Start)
+	present := func() bool {
+		link, err := n.pod.Links().LinkByName("macvlan0")
+		return err == nil && link.Attrs().RawFlags&unix.IFF_UP != 0
+	}
+	await := func() {
+		for deadline := time.Now().Add(20 * time.Second); !present() && time.Now().Before(deadline); {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	await()
+	if err := n.host.Links().LinkDel(n.host.Link(t, "prov0")); err != nil {
+		t.Error(err)
+	}
+	nstest.Veth(t, n.host, "prov0", n.lan, "lan0")
+	await()
+	if !present() {
+		t.Error("got no listener after its parent came back")
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("got %v, want exit 0", err)
+	}
+	t.Log(out.String())
+	if !present() {
+		t.Error("got no listener after the end, want it to stay")
 	}
 }
