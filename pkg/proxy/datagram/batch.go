@@ -1,0 +1,239 @@
+package datagram
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// controlSize holds an in6_pktinfo and a drop counter.
+const controlSize = 96
+
+// mmsghdr is the kernel's struct of the same name.
+type mmsghdr struct {
+	hdr unix.Msghdr
+	len uint32
+}
+
+// A Batch is a number of datagrams that cross the kernel's border in one system call. Memory that no datagram
+// has needed yet is not touched. Between Receive and Send a datagram moves from batch to batch by exchange of
+// buffers ([Batch.Take]), not by copy.
+type Batch struct {
+	headers []mmsghdr
+	iovecs  []unix.Iovec
+	names   []sockaddr
+	control [][controlSize]byte
+	buffers [][]byte
+	data    [][]byte // what is to be sent
+	n       int
+}
+
+// NewBatch makes a batch for size datagrams.
+func NewBatch(size int) *Batch {
+	b := &Batch{
+		headers: make([]mmsghdr, size),
+		iovecs:  make([]unix.Iovec, size),
+		names:   make([]sockaddr, size),
+		control: make([][controlSize]byte, size),
+		buffers: make([][]byte, size),
+		data:    make([][]byte, size),
+	}
+	all := make([]byte, size*bufferSize)
+	for i := range size {
+		b.buffers[i] = all[i*bufferSize : (i+1)*bufferSize : (i+1)*bufferSize]
+		h := &b.headers[i].hdr
+		h.Name = (*byte)(b.names[i].pointer())
+		h.Iov = &b.iovecs[i]
+		h.SetIovlen(1)
+		h.Control = &b.control[i][0]
+	}
+	return b
+}
+
+// Len is the number of datagrams in the batch.
+func (b *Batch) Len() int { return b.n }
+
+// Free is how many more fit.
+func (b *Batch) Free() int { return len(b.headers) - b.n }
+
+// Reset empties the batch.
+func (b *Batch) Reset() { b.n = 0 }
+
+// Receive replaces the batch's content by at most limit datagrams that wait at the socket. None is no error.
+func (b *Batch) Receive(s *Socket, limit int) error {
+	b.n = 0
+	limit = min(limit, len(b.headers))
+	for i := range limit {
+		h := &b.headers[i].hdr
+		h.Namelen = unix.SizeofSockaddrInet6
+		h.SetControllen(controlSize)
+		h.Flags = 0
+		b.iovecs[i].Base = unsafe.SliceData(b.buffers[i])
+		b.iovecs[i].SetLen(bufferSize)
+	}
+	for {
+		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.headers[0])),
+			uintptr(limit), unix.MSG_DONTWAIT, 0, 0)
+		switch errno {
+		case 0:
+			b.n = int(n)
+			for i := range b.n {
+				b.data[i] = b.buffers[i][:b.headers[i].len]
+			}
+			return nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return nil
+		default:
+			return errno
+		}
+	}
+}
+
+// Data is the i-th datagram's payload, valid until the batch is used again.
+func (b *Batch) Data(i int) []byte { return b.data[i] }
+
+// Buffer is the whole buffer behind the i-th datagram.
+func (b *Batch) Buffer(i int) []byte { return b.buffers[i] }
+
+// Peer is who sent the i-th datagram.
+func (b *Batch) Peer(i int) Peer { return b.names[i].peer() }
+
+// Truncated tells whether the i-th datagram was longer than any buffer.
+func (b *Batch) Truncated(i int) bool { return b.headers[i].hdr.Flags&unix.MSG_TRUNC != 0 }
+
+// Asked is the local address that the i-th datagram was sent to, with the interface it came in by. The address
+// is invalid where the kernel did not say.
+func (b *Batch) Asked(i int) (addr netip.Addr, ifindex uint32) {
+	b.eachControl(i, func(level, kind int32, data []byte) {
+		switch {
+		case level == unix.IPPROTO_IP && kind == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
+			ifindex = binary.NativeEndian.Uint32(data)
+			addr = netip.AddrFrom4([4]byte(data[8:12])) // ipi_addr; ipi_spec_dst differs for a broadcast
+		case level == unix.IPPROTO_IPV6 && kind == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
+			addr = netip.AddrFrom16([16]byte(data[:16])).Unmap()
+			ifindex = binary.NativeEndian.Uint32(data[16:])
+		}
+	})
+	return addr, ifindex
+}
+
+// Overflow is the socket's count of datagrams lost to its full buffer until the i-th arrived, if known. It
+// wraps at 32 bits.
+func (b *Batch) Overflow(i int) (total uint32, known bool) {
+	b.eachControl(i, func(level, kind int32, data []byte) {
+		if level == unix.SOL_SOCKET && kind == unix.SO_RXQ_OVFL && len(data) >= 4 {
+			total, known = binary.NativeEndian.Uint32(data), true
+		}
+	})
+	return total, known
+}
+
+// eachControl walks the control messages as CMSG_NXTHDR would.
+func (b *Batch) eachControl(i int, f func(level, kind int32, data []byte)) {
+	rest := b.control[i][:min(int(b.headers[i].hdr.Controllen), controlSize)]
+	for len(rest) >= unix.SizeofCmsghdr {
+		h := (*unix.Cmsghdr)(unsafe.Pointer(&rest[0]))
+		length := int(h.Len)
+		if length < unix.SizeofCmsghdr || length > len(rest) {
+			return
+		}
+		f(h.Level, h.Type, rest[unix.CmsgLen(0):length])
+		rest = rest[min(unix.CmsgSpace(length-unix.CmsgLen(0)), len(rest)):]
+	}
+}
+
+// Take moves datagram i out of from to the end of b and readdresses it: to the peer, and, where source is
+// valid, from that local address. It reports false when b is full.
+func (b *Batch) Take(from *Batch, i int, via *Socket, to Peer, source netip.Addr, ifindex uint32) bool {
+	if b.Free() == 0 {
+		return false
+	}
+	b.buffers[b.n], from.buffers[i] = from.buffers[i], b.buffers[b.n]
+	b.data[b.n] = from.data[i]
+	b.address(via, to, source, ifindex)
+	return true
+}
+
+// Add copies data to the end of b; otherwise it is Take.
+func (b *Batch) Add(data []byte, via *Socket, to Peer, source netip.Addr, ifindex uint32) bool {
+	if b.Free() == 0 || len(data) > bufferSize {
+		return false
+	}
+	b.data[b.n] = b.buffers[b.n][:copy(b.buffers[b.n], data)]
+	b.address(via, to, source, ifindex)
+	return true
+}
+
+// SetData replaces the payload of the last datagram, which must lie in its own buffer.
+func (b *Batch) SetData(data []byte) { b.data[b.n-1] = data }
+
+func (b *Batch) address(via *Socket, to Peer, source netip.Addr, ifindex uint32) {
+	i := b.n
+	b.n++
+	b.names[i].set(via.family, to)
+	h := &b.headers[i].hdr
+	h.Namelen = b.names[i].len
+	h.SetControllen(0)
+	if !source.IsValid() {
+		return
+	}
+	control := &b.control[i]
+	c := (*unix.Cmsghdr)(unsafe.Pointer(&control[0]))
+	data := control[unix.CmsgLen(0):]
+	if via.family == unix.AF_INET {
+		c.Level, c.Type = unix.IPPROTO_IP, unix.IP_PKTINFO
+		c.SetLen(unix.CmsgLen(unix.SizeofInet4Pktinfo))
+		addr := source.As4()
+		binary.NativeEndian.PutUint32(data, 0)
+		copy(data[4:8], addr[:]) // ipi_spec_dst
+		clear(data[8:12])
+		h.SetControllen(unix.CmsgSpace(unix.SizeofInet4Pktinfo))
+		return
+	}
+	c.Level, c.Type = unix.IPPROTO_IPV6, unix.IPV6_PKTINFO
+	c.SetLen(unix.CmsgLen(unix.SizeofInet6Pktinfo))
+	addr := source.As16()
+	copy(data[:16], addr[:])
+	// Only a link-local address needs its interface; any other is routed as usual.
+	if !source.IsLinkLocalUnicast() || source.Is4() {
+		ifindex = 0
+	}
+	binary.NativeEndian.PutUint32(data[16:], ifindex)
+	h.SetControllen(unix.CmsgSpace(unix.SizeofInet6Pktinfo))
+}
+
+// Send sends every datagram through the socket and empties the batch. The kernel's refusal of one does not keep
+// back the others: failed counts them, and err is the last reason.
+func (b *Batch) Send(s *Socket) (failed int, err error) {
+	for i := range b.n {
+		b.iovecs[i].Base = unsafe.SliceData(b.data[i])
+		b.iovecs[i].SetLen(len(b.data[i]))
+		b.headers[i].hdr.Flags = 0
+	}
+	waited := false
+	for sent := 0; sent < b.n; {
+		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.headers[sent])),
+			uintptr(b.n-sent), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		switch {
+		case errno == 0:
+			sent += int(n)
+		case errno == unix.EINTR:
+		case errno == unix.EAGAIN && !waited:
+			// A full send buffer is the interface's speed; wait for it once, and not for long.
+			waited = true
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLOUT}}, sendPatience)
+		default:
+			err = errno
+			failed++
+			sent++
+		}
+	}
+	b.n = 0
+	return failed, err
+}
+
+// sendPatience is how long a full send buffer is waited for, in milliseconds.
+const sendPatience = 5

@@ -1,0 +1,6 @@
+// Package datagram is what the proxy's UDP routes share: sockets that answer from the asked address, batches of
+// datagrams in one system call, and a NAT of bounded sessions served by one epoll loop per worker.
+//
+// Everything here works on raw descriptors instead of [net.UDPConn], so that a packet costs no allocation, no
+// lock and no goroutine. docs/design/datagrams.md says why.
+package datagram

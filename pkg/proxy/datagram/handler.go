@@ -1,0 +1,117 @@
+package datagram
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+)
+
+// A Handler is what a protocol adds to a NAT. Its methods are called by the worker's goroutine only. Payloads
+// are valid during the call.
+type Handler[T any] interface {
+	// Client is called for a datagram of a client, with its session if there is one.
+	Client(w *Worker[T], s *Session[T], d Datagram)
+	// Server is called for a datagram that reached a session's own socket, from wherever. True passes it on to
+	// the client as it is.
+	Server(w *Worker[T], s *Session[T], from Peer, data []byte) bool
+	// Refused is called when ICMP says that nobody listens where the session sends.
+	Refused(w *Worker[T], s *Session[T])
+	// Closed is called once for every session that was opened.
+	Closed(w *Worker[T], s *Session[T], why End)
+	// Lost is called with the number of datagrams a full receive buffer has cost.
+	Lost(n uint32)
+	// Unsent is called with the number of datagrams to clients that the kernel did not take.
+	Unsent(n int, err error)
+}
+
+// Datagram is one that came in at the listener.
+type Datagram struct {
+	Client    Peer
+	Asked     netip.Addr // the local address it was sent to
+	Interface uint32     // the index of the interface it came in by
+	Data      []byte
+	Truncated bool
+}
+
+// End says why a session was closed.
+type End uint8
+
+// Ends.
+const (
+	EndClosed   End = iota // the protocol closed it
+	EndIdle                // nothing was heard for the idle time
+	EndLingered            // it was finished and its time to linger is over
+	EndEvicted             // it was finished and its place was needed
+	EndReplaced            // its client began anew
+	EndDrained             // the time to drain is over
+)
+
+// A Session is one client address and port, and a socket of its own towards the endpoint.
+type Session[T any] struct {
+	Client    Peer
+	Asked     netip.Addr
+	Interface uint32
+	Endpoint  Peer // where the next datagram goes
+	State     T
+
+	socket     *Socket
+	token      Token
+	active     time.Time
+	lingering  bool
+	prev, next *Session[T]
+}
+
+// queue is a list of sessions, the longest silent one first.
+type queue[T any] struct{ first, last *Session[T] }
+
+func (q *queue[T]) push(s *Session[T]) {
+	s.prev, s.next = q.last, nil
+	if q.last != nil {
+		q.last.next = s
+	} else {
+		q.first = s
+	}
+	q.last = s
+}
+
+func (q *queue[T]) remove(s *Session[T]) {
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		q.first = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	} else {
+		q.last = s.prev
+	}
+	s.prev, s.next = nil, nil
+}
+
+// Options are what the workers of one front share.
+type Options struct {
+	Limits *Limits
+	Ports  *Ports
+	// Pick chooses an endpoint for a client; it must not block.
+	Pick func(client netip.Addr) (netip.AddrPort, error)
+	// Idle ends a silent session, Linger a finished one.
+	Idle, Linger time.Duration
+	// Drain is how long sessions may live on after the context is done.
+	Drain time.Duration
+}
+
+// Ports knows the local ports of a front's own sockets towards endpoints.
+type Ports [1 << 16]atomic.Int32
+
+// Send sends data from the session's own socket to a server.
+func (s *Session[T]) Send(data []byte, to Peer) error {
+	err := s.socket.SendTo(data, to)
+	if err != nil {
+		s.socket.drainErrors() // the error may be an earlier datagram's
+		err = s.socket.SendTo(data, to)
+	}
+	return err
+}
+
+// GrowBuffers asks for room for bytes in the session's own socket.
+func (s *Session[T]) GrowBuffers(bytes int) { s.socket.GrowBuffers(bytes) }

@@ -1,0 +1,191 @@
+package datagram
+
+import (
+	"context"
+	"time"
+)
+
+// batchSize is how many datagrams one system call moves.
+const batchSize = 64
+
+// flowBatch is how many datagrams of one session are taken before the next one's turn.
+const flowBatch = 16
+
+// A Worker serves one listening socket and the sessions that began there, in one goroutine.
+type Worker[T any] struct {
+	listener *Socket
+	handler  Handler[T]
+	options  Options
+	poller   *Poller
+
+	sessions   []*Session[T] // by token
+	vacant     []int32
+	generation int32
+	byClient   map[Peer]*Session[T]
+	live       queue[T]
+	finished   queue[T]
+	nLive      int
+	draining   bool
+	now        time.Time
+	overflow   uint32
+
+	in, out *Batch
+}
+
+// NewWorker makes a worker. It owns the listener from now on.
+func NewWorker[T any](listener *Socket, handler Handler[T], o Options) (*Worker[T], error) {
+	poller, err := NewPoller(2 * batchSize)
+	if err != nil {
+		return nil, err
+	}
+	if err := poller.Add(listener, Token{}); err != nil {
+		poller.Close()
+		return nil, err
+	}
+	return &Worker[T]{
+		listener: listener,
+		handler:  handler,
+		options:  o,
+		poller:   poller,
+		sessions: make([]*Session[T], 1), // 0 is the listener
+		byClient: make(map[Peer]*Session[T]),
+		in:       NewBatch(batchSize),
+		out:      NewBatch(batchSize),
+	}, nil
+}
+
+// Now is the time of the current turn of the loop.
+func (w *Worker[T]) Now() time.Time { return w.now }
+
+// Close gives the worker's sockets back, if Run was never called.
+func (w *Worker[T]) Close() {
+	w.poller.Close()
+	w.listener.Close()
+}
+
+// Run serves until ctx is done and then until the last live session has ended or the time to drain is over.
+func (w *Worker[T]) Run(ctx context.Context) error {
+	defer w.Close()
+	stop := context.AfterFunc(ctx, w.poller.Wake)
+	defer stop()
+	defer w.closeAll()
+	var deadline time.Time
+	for {
+		w.now = time.Now()
+		if !w.draining && ctx.Err() != nil {
+			w.draining = true
+			deadline = w.now.Add(w.options.Drain)
+		}
+		if w.draining && (w.nLive == 0 || !w.now.Before(deadline)) {
+			return nil
+		}
+		if err := w.poller.Wait(w.timeout(deadline), w.event); err != nil {
+			return err
+		}
+		w.flush()
+		w.expire()
+	}
+}
+
+// timeout is the time until something has to be done without being asked.
+func (w *Worker[T]) timeout(deadline time.Time) time.Duration {
+	timeout := time.Duration(-1)
+	sooner := func(at time.Time) {
+		if d := max(at.Sub(w.now), 0); timeout < 0 || d < timeout {
+			timeout = d
+		}
+	}
+	if s := w.live.first; s != nil {
+		sooner(s.active.Add(w.options.Idle))
+	}
+	if s := w.finished.first; s != nil {
+		sooner(s.active.Add(w.options.Linger))
+	}
+	if w.draining {
+		sooner(deadline)
+	}
+	return timeout
+}
+
+func (w *Worker[T]) event(e Event) {
+	w.now = time.Now()
+	if e.ID == 0 {
+		w.fromClients()
+		return
+	}
+	s := w.sessions[e.ID]
+	if s == nil || s.token != e.Token {
+		return // closed by an earlier event of the same turn
+	}
+	if e.Failed && s.socket.drainErrors() {
+		w.handler.Refused(w, s)
+		if s.socket == nil {
+			return
+		}
+	}
+	w.fromServer(s)
+}
+
+func (w *Worker[T]) fromClients() {
+	if err := w.in.Receive(w.listener, batchSize); err != nil {
+		return // what the kernel reports here is about an earlier datagram
+	}
+	for i := range w.in.Len() {
+		if total, known := w.in.Overflow(i); known && total != w.overflow {
+			w.handler.Lost(total - w.overflow)
+			w.overflow = total
+		}
+		d := Datagram{Client: w.in.Peer(i), Data: w.in.Data(i), Truncated: w.in.Truncated(i)}
+		d.Asked, d.Interface = w.in.Asked(i)
+		s := w.byClient[d.Client]
+		if s != nil {
+			w.touch(s)
+		}
+		w.handler.Client(w, s, d)
+	}
+}
+
+func (w *Worker[T]) fromServer(s *Session[T]) {
+	if err := w.in.Receive(s.socket, flowBatch); err != nil {
+		return
+	}
+	for i := range w.in.Len() {
+		if s.socket == nil {
+			return // an earlier datagram has ended the session
+		}
+		if !w.handler.Server(w, s, w.in.Peer(i), w.in.Data(i)) {
+			continue
+		}
+		w.touch(s)
+		w.room()
+		w.out.Take(w.in, i, w.listener, s.Client, s.Asked, s.Interface)
+	}
+}
+
+// room makes place for one more datagram to a client.
+func (w *Worker[T]) room() {
+	if w.out.Free() == 0 {
+		w.flush()
+	}
+}
+
+func (w *Worker[T]) flush() {
+	if w.out.Len() == 0 {
+		return
+	}
+	if failed, err := w.out.Send(w.listener); failed > 0 {
+		w.handler.Unsent(failed, err)
+	}
+}
+
+// Answer sends a client something of our own, from the address and port it asked.
+func (w *Worker[T]) Answer(d Datagram, data []byte) {
+	w.room()
+	w.out.Add(data, w.listener, d.Client, d.Asked, d.Interface)
+}
+
+// Reply sends the session's client something of our own.
+func (w *Worker[T]) Reply(s *Session[T], data []byte) {
+	w.room()
+	w.out.Add(data, w.listener, s.Client, s.Asked, s.Interface)
+}

@@ -1,0 +1,191 @@
+package datagram
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Open begins a session for the client of d, in place of the one it may have had.
+func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
+	if w.draining {
+		return nil, RefusedDraining, nil
+	}
+	if w.isOwn(d) {
+		return nil, RefusedLoop, nil
+	}
+	if old := w.byClient[d.Client]; old != nil {
+		w.close(old, EndReplaced)
+	}
+	endpoint, err := w.options.Pick(d.Client.Addr())
+	if err != nil {
+		return nil, RefusedNoEndpoint, err
+	}
+	if refusal := w.acquire(d.Client.Addr()); refusal != RefusedNot {
+		return nil, refusal, nil
+	}
+	socket, err := Open(endpoint.Addr())
+	if err == nil {
+		err = socket.reportErrors()
+	}
+	if err != nil {
+		w.options.Limits.Release(d.Client.Addr())
+		return nil, RefusedSocket, err
+	}
+	s := &Session[T]{
+		Client:    d.Client,
+		Asked:     d.Asked,
+		Interface: d.Interface,
+		Endpoint:  Peer{AddrPort: unmap(endpoint)},
+		socket:    socket,
+		active:    w.now,
+	}
+	if !s.Asked.IsValid() || s.Asked.IsMulticast() || s.Asked == broadcast {
+		s.Asked = netip.Addr{} // nobody can answer from there: the kernel chooses
+	}
+	s.token = w.token()
+	if err := w.poller.Add(socket, s.token); err != nil {
+		socket.Close()
+		w.vacant = append(w.vacant, s.token.ID)
+		w.options.Limits.Release(d.Client.Addr())
+		return nil, RefusedSocket, err
+	}
+	w.sessions[s.token.ID] = s
+	w.byClient[s.Client] = s
+	w.live.push(s)
+	w.nLive++
+	w.options.Ports[socket.Local().Port()].Add(1)
+	return s, RefusedNot, nil
+}
+
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+func unmap(at netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
+}
+
+// Move sends the session to a newly picked endpoint, if there is another one of the same family.
+func (w *Worker[T]) Move(s *Session[T]) {
+	endpoint, err := w.options.Pick(s.Client.Addr())
+	if err != nil {
+		return
+	}
+	if endpoint = unmap(endpoint); endpoint.Addr().Is4() == s.Endpoint.Addr().Is4() {
+		s.Endpoint = Peer{AddrPort: endpoint}
+	}
+}
+
+// isOwn tells whether d was sent by one of our own sockets: its port is one of theirs, and its address is the
+// one it was sent to or another of this host.
+func (w *Worker[T]) isOwn(d Datagram) bool {
+	if w.options.Ports[d.Client.Port()].Load() == 0 {
+		return false
+	}
+	return d.Client.Addr() == d.Asked || d.Client.Addr().IsLoopback() || isLocal(d.Client.Addr())
+}
+
+// isLocal asks the kernel whether an address is this host's, by binding to it.
+func isLocal(addr netip.Addr) bool {
+	s, err := open(addr)
+	if err != nil {
+		return false
+	}
+	defer s.Close()
+	return s.bind(addr, 0) == nil
+}
+
+// acquire takes a place, if need be that of the longest finished session.
+func (w *Worker[T]) acquire(client netip.Addr) Refusal {
+	refusal := w.options.Limits.Acquire(client)
+	switch refusal {
+	case RefusedTableFull:
+		if s := w.finished.first; s != nil {
+			w.close(s, EndEvicted)
+			return w.options.Limits.Acquire(client)
+		}
+	case RefusedClientLimit:
+		for s := w.finished.first; s != nil; s = s.next {
+			if s.Client.Addr() == client {
+				w.close(s, EndEvicted)
+				return w.options.Limits.Acquire(client)
+			}
+		}
+	}
+	return refusal
+}
+
+// token reserves a place in the list of sessions; its generation tells it from the place's earlier owners.
+func (w *Worker[T]) token() Token {
+	w.generation++
+	if n := len(w.vacant); n > 0 {
+		id := w.vacant[n-1]
+		w.vacant = w.vacant[:n-1]
+		return Token{ID: id, Generation: w.generation}
+	}
+	w.sessions = append(w.sessions, nil)
+	return Token{ID: int32(len(w.sessions) - 1), Generation: w.generation}
+}
+
+func (w *Worker[T]) touch(s *Session[T]) {
+	if s.lingering || s.socket == nil {
+		return
+	}
+	s.active = w.now
+	if w.live.last != s {
+		w.live.remove(s)
+		w.live.push(s)
+	}
+}
+
+// Finish marks a session as ended: it lingers, and is the first to go when its place is needed.
+func (w *Worker[T]) Finish(s *Session[T]) {
+	if s.lingering || s.socket == nil {
+		return
+	}
+	s.lingering = true
+	s.active = w.now
+	w.live.remove(s)
+	w.finished.push(s)
+	w.nLive--
+}
+
+// CloseSession ends a session at once.
+func (w *Worker[T]) CloseSession(s *Session[T]) {
+	if s.socket != nil {
+		w.close(s, EndClosed)
+	}
+}
+
+func (w *Worker[T]) close(s *Session[T], why End) {
+	if s.lingering {
+		w.finished.remove(s)
+	} else {
+		w.live.remove(s)
+		w.nLive--
+	}
+	w.options.Ports[s.socket.Local().Port()].Add(-1)
+	s.socket.Close()
+	s.socket = nil
+	delete(w.byClient, s.Client)
+	w.sessions[s.token.ID] = nil
+	w.vacant = append(w.vacant, s.token.ID)
+	w.options.Limits.Release(s.Client.Addr())
+	w.handler.Closed(w, s, why)
+}
+
+func (w *Worker[T]) expire() {
+	for s := w.live.first; s != nil && w.now.Sub(s.active) >= w.options.Idle; s = w.live.first {
+		w.close(s, EndIdle)
+	}
+	for s := w.finished.first; s != nil && w.now.Sub(s.active) >= w.options.Linger; s = w.finished.first {
+		w.close(s, EndLingered)
+	}
+}
+
+func (w *Worker[T]) closeAll() {
+	w.flush()
+	for _, s := range slices.Clone(w.sessions) {
+		if s != nil {
+			w.close(s, EndDrained)
+		}
+	}
+}

@@ -1,0 +1,267 @@
+package datagram
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxSize is the largest payload a UDP datagram carries over IPv4, in bytes; over IPv6 it is 20 more, which
+// nothing here makes use of.
+const MaxSize = 65507
+
+// bufferSize also holds what IPv6 can carry.
+const bufferSize = 65535
+
+// receiveBuffer is asked for listeners, in bytes. Without CAP_NET_ADMIN the kernel gives at most
+// net.core.rmem_max.
+const receiveBuffer = 4 << 20
+
+// A Socket is a non-blocking UDP socket. It is used by one goroutine.
+type Socket struct {
+	fd     int
+	family int
+	local  netip.AddrPort
+	to     sockaddr // scratch of SendTo, so that it does not escape
+}
+
+// Listen opens n sockets that share one address and port. Zero or unspecified addresses mean all, IPv4 and IPv6
+// alike. Each learns with every datagram which address was asked, and how many datagrams its full buffer has
+// cost. The port is taken for this process alone: where another one holds it, the error wraps EADDRINUSE.
+func Listen(at netip.AddrPort, n int) ([]*Socket, error) {
+	sockets := make([]*Socket, 0, n)
+	for range max(n, 1) {
+		s, err := listen(at, len(sockets) > 0)
+		if err != nil {
+			closeAll(sockets)
+			return nil, fmt.Errorf("failed to listen on udp %s: %w", name(at), err)
+		}
+		sockets = append(sockets, s)
+		at = netip.AddrPortFrom(at.Addr(), s.local.Port()) // port 0 is chosen once
+		if n <= 1 {
+			break
+		}
+		// The first socket binds alone, so that a foreign process is noticed, and joins the group afterwards.
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+			closeAll(sockets)
+			return nil, fmt.Errorf("failed to share udp %s among workers: %w", name(at), err)
+		}
+	}
+	return sockets, nil
+}
+
+func closeAll(sockets []*Socket) {
+	for _, s := range sockets {
+		s.Close()
+	}
+}
+
+// name writes an address as a user would: "port 69" or "192.0.2.1:69".
+func name(at netip.AddrPort) string {
+	if !at.Addr().IsValid() || at.Addr().IsUnspecified() && at.Addr().Is6() {
+		return fmt.Sprintf("port %d", at.Port())
+	}
+	return at.String()
+}
+
+func listen(at netip.AddrPort, share bool) (*Socket, error) {
+	addr := at.Addr().Unmap()
+	if addr.IsValid() && !(addr.IsUnspecified() && addr.Is6()) {
+		return bound(addr, at.Port(), share, true)
+	}
+	s, err := bound(netip.IPv6Unspecified(), at.Port(), share, false)
+	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) {
+		return bound(netip.IPv4Unspecified(), at.Port(), share, false) // a kernel without IPv6
+	}
+	return s, err
+}
+
+func bound(addr netip.Addr, port uint16, share, only6 bool) (*Socket, error) {
+	s, err := open(addr)
+	if err != nil {
+		return nil, err
+	}
+	options := []option{{unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1}}
+	if s.family == unix.AF_INET6 {
+		only := 0
+		if only6 {
+			only = 1
+		}
+		options = append(options,
+			option{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, only},
+			option{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1})
+	} else {
+		options = append(options, option{unix.IPPROTO_IP, unix.IP_PKTINFO, 1})
+	}
+	if share {
+		options = append(options, option{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
+	}
+	if err := s.set(options...); err != nil {
+		s.Close()
+		return nil, err
+	}
+	s.GrowBuffers(receiveBuffer)
+	if err := s.bind(addr, port); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Open makes a socket that sends to addresses of the endpoint's family, from any local address and a port that
+// the kernel chooses.
+func Open(endpoint netip.Addr) (*Socket, error) {
+	any := netip.IPv4Unspecified()
+	if endpoint.Unmap().Is6() {
+		any = netip.IPv6Unspecified()
+	}
+	s, err := open(any)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open udp socket: %w", err)
+	}
+	if err := s.bind(any, 0); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("failed to bind udp socket: %w", err)
+	}
+	return s, nil
+}
+
+// open makes the descriptor and sets what every socket of ours has: fragments instead of a path MTU that a
+// TFTP client could not follow.
+func open(addr netip.Addr) (*Socket, error) {
+	s := &Socket{family: unix.AF_INET}
+	mtu := option{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT}
+	if addr.Is6() {
+		s.family = unix.AF_INET6
+		mtu = option{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DONT}
+	}
+	fd, err := unix.Socket(s.family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	s.fd = fd
+	if err := s.set(mtu); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+type option struct{ level, name, value int }
+
+func (s *Socket) set(options ...option) error {
+	for _, o := range options {
+		if err := unix.SetsockoptInt(s.fd, o.level, o.name, o.value); err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
+	}
+	return nil
+}
+
+// GrowBuffers asks for room for bytes in both directions, as far as the process may have it.
+func (s *Socket) GrowBuffers(bytes int) {
+	for _, pair := range [][2]int{
+		{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF},
+		{unix.SO_SNDBUFFORCE, unix.SO_SNDBUF},
+	} {
+		if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, pair[0], bytes) != nil {
+			_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, pair[1], bytes) // a smaller buffer is still a buffer
+		}
+	}
+}
+
+// ReceiveBuffer is the size of the kernel's receive buffer in bytes, its book-keeping included.
+func (s *Socket) ReceiveBuffer() int {
+	n, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// Transparent lets the socket send from addresses that are not its host's (IP_TRANSPARENT). It needs
+// CAP_NET_ADMIN or CAP_NET_RAW.
+func (s *Socket) Transparent() error {
+	o := option{unix.IPPROTO_IP, unix.IP_TRANSPARENT, 1}
+	if s.family == unix.AF_INET6 {
+		o = option{unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT, 1}
+	}
+	return s.set(o)
+}
+
+// reportErrors queues what ICMP says about datagrams sent.
+func (s *Socket) reportErrors() error {
+	if s.family == unix.AF_INET6 {
+		return s.set(option{unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1})
+	}
+	return s.set(option{unix.IPPROTO_IP, unix.IP_RECVERR, 1})
+}
+
+// drainErrors empties the queue of reportErrors and says whether a destination had refused.
+func (s *Socket) drainErrors() (refused bool) {
+	code, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	refused = err == nil && syscall.Errno(code) == unix.ECONNREFUSED
+	var data, control [512]byte
+	for range 64 {
+		if _, _, _, _, err := unix.Recvmsg(s.fd, data[:], control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT); err != nil {
+			break
+		}
+	}
+	return refused
+}
+
+func (s *Socket) bind(addr netip.Addr, port uint16) error {
+	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(port)}
+	if s.family == unix.AF_INET6 {
+		sa = &unix.SockaddrInet6{Port: int(port), Addr: addr.As16()}
+	} else {
+		sa.(*unix.SockaddrInet4).Addr = addr.As4()
+	}
+	if err := unix.Bind(s.fd, sa); err != nil {
+		return os.NewSyscallError("bind", err)
+	}
+	got, err := unix.Getsockname(s.fd)
+	if err != nil {
+		return os.NewSyscallError("getsockname", err)
+	}
+	switch got := got.(type) {
+	case *unix.SockaddrInet4:
+		port = uint16(got.Port)
+	case *unix.SockaddrInet6:
+		port = uint16(got.Port)
+	}
+	s.local = netip.AddrPortFrom(addr, port)
+	return nil
+}
+
+// Local is the bound address.
+func (s *Socket) Local() netip.AddrPort { return s.local }
+
+// SendTo sends one datagram and reports whether the kernel took it.
+func (s *Socket) SendTo(data []byte, to Peer) error {
+	s.to.set(s.family, to)
+	for {
+		_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(data))),
+			uintptr(len(data)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, uintptr(s.to.pointer()), uintptr(s.to.len))
+		switch errno {
+		case 0:
+			return nil
+		case unix.EINTR:
+		default:
+			return errno
+		}
+	}
+}
+
+// Close gives the descriptor back.
+func (s *Socket) Close() {
+	if s.fd >= 0 {
+		_ = unix.Close(s.fd)
+		s.fd = -1
+	}
+}

@@ -1,0 +1,77 @@
+package tftp
+
+import "github.com/tinkerbell/stack/pkg/proxy/datagram"
+
+// Drop says why a datagram went no further.
+type Drop uint8
+
+// Reasons. docs/tftp.md has a row for each.
+const (
+	DropNot          Drop = iota
+	DropMalformed         // no opcode, no file name, no block number
+	DropTruncated         // longer than any UDP datagram may be
+	DropPortZero          // from port 0, which cannot be answered
+	DropNoSession         // not a request, and of no known transfer
+	DropUnexpected        // an opcode that this side does not send in this transfer
+	DropWriteRefused      // a write request on a route that allows none
+	DropStranger          // from another address or port than the transfer's server
+	DropTableFull         // as many transfers as the route allows
+	DropClientLimit       // as many transfers as one client is allowed
+	DropNoEndpoint        // no backend is known
+	DropLoop              // from one of our own sockets: the backend resolves to ourselves
+	DropDraining          // a new request during shutdown
+	DropSocket            // the kernel gave no socket
+	DropUnsent            // the kernel did not take the datagram
+	DropOverflow          // lost in the full receive buffer
+	numDrops
+)
+
+var dropNames = [numDrops]string{
+	"none", "malformed", "truncated", "port_zero", "no_session", "unexpected", "write_refused", "stranger",
+	"table_full", "client_limit", "no_endpoint", "loop", "draining", "socket", "unsent", "overflow",
+}
+
+// String is the reason as a metric's label.
+func (d Drop) String() string {
+	if d >= numDrops {
+		return "unknown"
+	}
+	return dropNames[d]
+}
+
+var refusals = map[datagram.Refusal]Drop{
+	datagram.RefusedTableFull:   DropTableFull,
+	datagram.RefusedClientLimit: DropClientLimit,
+	datagram.RefusedNoEndpoint:  DropNoEndpoint,
+	datagram.RefusedLoop:        DropLoop,
+	datagram.RefusedDraining:    DropDraining,
+	datagram.RefusedSocket:      DropSocket,
+}
+
+// Outcome says how a transfer ended.
+type Outcome uint8
+
+// Outcomes. docs/tftp.md has a row for each.
+const (
+	OutcomeCompleted   Outcome = iota // the last block was acknowledged
+	OutcomeServerError                // the server sent an ERROR: no such file, mostly
+	OutcomeClientError                // the client sent an ERROR: firmware that only asked for the size
+	OutcomeReplaced                   // the client began anew from the same port
+	OutcomeRefused                    // nobody listens at the endpoint
+	OutcomeNoAnswer                   // the server said nothing at all
+	OutcomeTimeout                    // silence in the middle
+	OutcomeDrained                    // cut off by the shutdown
+	numOutcomes
+)
+
+var outcomeNames = [numOutcomes]string{
+	"completed", "server_error", "client_error", "replaced", "refused", "no_answer", "timeout", "drained",
+}
+
+// String is the outcome as a metric's label.
+func (o Outcome) String() string {
+	if o >= numOutcomes {
+		return "unknown"
+	}
+	return outcomeNames[o]
+}

@@ -1,0 +1,283 @@
+package tftp
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+)
+
+type (
+	worker  = datagram.Worker[transfer]
+	session = datagram.Session[transfer]
+)
+
+// handler is the protocol's part of one worker.
+type handler struct {
+	config Config
+	log    *slog.Logger
+	meters *meters
+	// trouble bounds log lines that a stranger could cause without end.
+	trouble *datagram.Gate
+	// ended bounds the lines of transfers, of which a whole rack may make many in a second.
+	ended *datagram.Gate
+}
+
+// Client judges a datagram that came in at the asked address.
+func (h *handler) Client(w *worker, s *session, d datagram.Datagram) {
+	if drop := h.client(w, s, d); drop != DropNot {
+		h.drop(drop)
+		return
+	}
+	h.meters.passed(fromClient, len(d.Data))
+}
+
+func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
+	op, ok := opcode(d.Data)
+	switch {
+	case d.Client.Port() == 0:
+		return DropPortZero
+	case d.Truncated:
+		return DropTruncated
+	case !ok:
+		return DropMalformed
+	case op == opRead || op == opWrite:
+		return h.request(w, s, d)
+	case s == nil:
+		return DropNoSession
+	}
+	t := &s.State
+	if !t.expects(op, true) || !t.answered {
+		return DropUnexpected
+	}
+	if _, ok := block(d.Data); !ok {
+		return DropMalformed
+	}
+	if s.Send(d.Data, t.server) != nil {
+		return DropUnsent
+	}
+	t.moving = true
+	if op == opError {
+		t.fail(d.Data)
+		h.finish(w, s, OutcomeClientError)
+	} else {
+		h.observe(w, s, op, d.Data)
+	}
+	return DropNot
+}
+
+// request opens a transfer, or recognises one.
+func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
+	r, ok := parseRequest(d.Data)
+	if !ok {
+		return DropMalformed
+	}
+	if r.op == opWrite && !h.config.AllowWrite {
+		w.Answer(d, writeError)
+		return DropWriteRefused
+	}
+	if s != nil && s.State.repeats(d.Data) {
+		return h.repeat(w, s, d)
+	}
+	s, refusal, err := w.Open(d)
+	if refusal != datagram.RefusedNot {
+		drop := refusals[refusal]
+		h.warn(w, "request dropped", slog.String("reason", drop.String()), slog.Any("client", d.Client.AddrPort),
+			slog.String("file", string(clip(r.file))), slog.Any("error", err))
+		return drop
+	}
+	s.State = newTransfer(d.Data, r, w.Now())
+	h.meters.live.Inc()
+	if err := s.Send(d.Data, s.Endpoint); err != nil {
+		h.warn(w, "request not sent", slog.Any("endpoint", s.Endpoint.AddrPort), slog.Any("error", err))
+		return DropUnsent
+	}
+	return DropNot
+}
+
+// repeat serves a client that has not heard of its request: the server may not have either. After the server has
+// answered, its first answer goes out again, because an ordinary server would begin a second transfer.
+func (h *handler) repeat(w *worker, s *session, d datagram.Datagram) Drop {
+	t := &s.State
+	if t.answered {
+		w.Reply(s, t.first)
+		h.meters.retransmits.Inc()
+		t.retransmits++
+		return DropNot
+	}
+	w.Move(s)
+	if s.Send(d.Data, s.Endpoint) != nil {
+		return DropUnsent
+	}
+	return DropNot
+}
+
+// Server judges a datagram that reached a session's own socket.
+func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte) bool {
+	if drop := h.server(w, s, from, data); drop != DropNot {
+		h.drop(drop)
+		return false
+	}
+	h.meters.passed(fromServer, len(data))
+	return true
+}
+
+func (h *handler) server(w *worker, s *session, from datagram.Peer, data []byte) Drop {
+	t := &s.State
+	op, ok := opcode(data)
+	if from.Addr() != s.Endpoint.Addr() || t.answered && from.Port() != t.server.Port() {
+		// RFC 1350 section 4. An ERROR is never answered, or two strangers would talk for ever.
+		if ok && op != opError && from.Port() != 0 {
+			_ = s.Send(strangerError, from)
+		}
+		h.warn(w, "datagram of a stranger dropped", slog.Any("stranger", from.AddrPort),
+			slog.Any("endpoint", s.Endpoint.AddrPort), slog.Any("client", s.Client.AddrPort))
+		return DropStranger
+	}
+	if !ok {
+		return DropMalformed
+	}
+	if !t.expects(op, false) {
+		return DropUnexpected
+	}
+	if _, ok := block(data); !ok && op != opOack {
+		return DropMalformed
+	}
+	if !t.answered {
+		t.answered = true
+		t.server = from
+		t.first = bytes.Clone(data[:min(len(data), headerSize+defaultBlock)])
+	}
+	if op == opError {
+		t.fail(data)
+		h.finish(w, s, OutcomeServerError)
+		return DropNot
+	}
+	h.observe(w, s, op, data)
+	return DropNot
+}
+
+func (h *handler) observe(w *worker, s *session, op uint16, data []byte) {
+	t := &s.State
+	before := t.retransmits
+	if t.observe(op, data) {
+		h.finish(w, s, OutcomeCompleted)
+	}
+	if t.retransmits != before {
+		h.meters.retransmits.Inc()
+	}
+	if op == opOack {
+		if burst := t.window * (t.block + overhead); burst > defaultReceive {
+			s.GrowBuffers(2 * burst)
+		}
+	}
+}
+
+// overhead is what the kernel books for a datagram beside its payload, and defaultReceive what its default
+// buffer holds, both roughly and in bytes.
+const (
+	overhead       = 768
+	defaultReceive = 128 << 10
+)
+
+// Refused ends a transfer before its first answer, so that the client's next try picks an endpoint anew.
+// Afterwards it is mostly the echo of a server that has finished and gone.
+func (h *handler) Refused(w *worker, s *session) {
+	if s.State.answered {
+		return
+	}
+	h.finish(w, s, OutcomeRefused)
+	w.CloseSession(s)
+}
+
+// Closed ends a transfer that had not ended by itself.
+func (h *handler) Closed(w *worker, s *session, why datagram.End) {
+	h.settle(w, s, s.State.outcomeOf(why))
+}
+
+// finish ends a transfer; its session lingers.
+func (h *handler) finish(w *worker, s *session, o Outcome) {
+	h.settle(w, s, o)
+	w.Finish(s)
+}
+
+// settle accounts for a transfer, once.
+func (h *handler) settle(w *worker, s *session, outcome Outcome) {
+	t := &s.State
+	if t.ended {
+		return
+	}
+	t.ended = true
+	h.meters.live.Dec()
+	h.meters.transfers[outcome].Inc()
+	seconds := w.Now().Sub(t.started).Seconds()
+	level := slog.LevelInfo
+	switch outcome {
+	case OutcomeCompleted:
+		h.meters.seconds.Observe(seconds)
+	case OutcomeRefused, OutcomeNoAnswer, OutcomeTimeout, OutcomeDrained:
+		level = slog.LevelWarn
+	}
+	if !h.log.Enabled(context.Background(), level) {
+		return
+	}
+	suppressed, ok := h.ended.Open(w.Now())
+	if !ok {
+		return
+	}
+	h.log.LogAttrs(context.Background(), level, "tftp transfer ended", t.attrs(s, outcome, seconds, suppressed)...)
+}
+
+func (t *transfer) attrs(s *session, outcome Outcome, seconds float64, suppressed int) []slog.Attr {
+	attrs := []slog.Attr{
+		slog.Any("client", s.Client.AddrPort),
+		slog.Any("asked", s.Asked),
+		slog.Any("endpoint", s.Endpoint.AddrPort),
+		slog.String("file", t.file),
+		slog.String("outcome", outcome.String()),
+		slog.Uint64("bytes", t.bytes),
+		slog.Uint64("blocks", t.high),
+		slog.Uint64("retransmits", t.retransmits),
+		slog.Float64("seconds", seconds),
+		slog.String("requested", t.asked),
+		slog.String("agreed", t.agreed),
+	}
+	if t.write {
+		attrs = append(attrs, slog.Bool("write", true))
+	}
+	if t.message != "" {
+		attrs = append(attrs, slog.Uint64("code", uint64(t.code)), slog.String("message", t.message))
+	}
+	if suppressed > 0 {
+		attrs = append(attrs, slog.Int("suppressed", suppressed))
+	}
+	return attrs
+}
+
+// Lost counts what a full receive buffer has cost.
+func (h *handler) Lost(n uint32) { h.meters.drops[DropOverflow].Add(float64(n)) }
+
+// Unsent counts what the kernel did not take.
+func (h *handler) Unsent(n int, err error) {
+	h.meters.drops[DropUnsent].Add(float64(n))
+	if suppressed, ok := h.trouble.Open(time.Now()); ok {
+		h.log.Warn("datagrams to clients not sent", "count", n, "error", err, "suppressed", suppressed)
+	}
+}
+
+func (h *handler) drop(d Drop) { h.meters.drops[d].Inc() }
+
+func (h *handler) warn(w *worker, event string, attrs ...slog.Attr) {
+	suppressed, ok := h.trouble.Open(w.Now())
+	if !ok {
+		return
+	}
+	if suppressed > 0 {
+		attrs = append(attrs, slog.Int("suppressed", suppressed))
+	}
+	h.log.LogAttrs(context.Background(), slog.LevelWarn, event, attrs...)
+}
+
+var _ datagram.Handler[transfer] = (*handler)(nil)

@@ -1,0 +1,463 @@
+package tftp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/tinkerbell/stack/internal/nstest"
+)
+
+// lab is a client's, the proxy's and a server's namespace in a row.
+type lab struct {
+	client, proxy, server *nstest.NS
+}
+
+const (
+	clientIP = "192.0.2.1"
+	proxyIP  = "192.0.2.2"    // what clients ask
+	serverIP = "198.51.100.2" // the endpoint
+	client6  = "2001:db8:1::1"
+	proxy6   = "2001:db8:1::2"
+	server6  = "2001:db8:2::2"
+)
+
+func newLab(t testing.TB) *lab {
+	l := &lab{client: nstest.New(t), proxy: nstest.New(t), server: nstest.New(t)}
+	nstest.Veth(t, l.client, "c0", l.proxy, "p0")
+	nstest.Veth(t, l.proxy, "p1", l.server, "s0")
+	for _, cidr := range []string{clientIP + "/24", client6 + "/64"} {
+		l.client.Addr(t, "c0", cidr)
+	}
+	// The proxy has an address before the asked one, which the kernel would choose by itself.
+	for _, cidr := range []string{"192.0.2.200/24", proxyIP + "/24", "2001:db8:1::200/64", proxy6 + "/64"} {
+		l.proxy.Addr(t, "p0", cidr)
+	}
+	for _, cidr := range []string{"198.51.100.1/24", "2001:db8:2::1/64"} {
+		l.proxy.Addr(t, "p1", cidr)
+	}
+	for _, cidr := range []string{serverIP + "/24", "198.51.100.3/24", server6 + "/64"} {
+		l.server.Addr(t, "s0", cidr)
+	}
+	return l
+}
+
+func to(endpoint string) func(netip.Addr) (netip.AddrPort, error) {
+	at := netip.MustParseAddrPort(endpoint)
+	return func(netip.Addr) (netip.AddrPort, error) { return at, nil }
+}
+
+// front serves a route on port 69 in the proxy's namespace for the length of the test.
+func (l *lab) front(t testing.TB, c Config) *Front {
+	t.Helper()
+	if !c.Listen.IsValid() {
+		c.Listen = netip.AddrPortFrom(netip.Addr{}, 69)
+	}
+	if c.Route == "" {
+		c.Route = "tftp"
+	}
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(prometheus.NewRegistry())
+	}
+	var f *Front
+	l.proxy.Do(t, func() (err error) {
+		f, err = Listen(c)
+		return err
+	})
+	// The goroutines of Serve live outside of the namespace, but new sessions' sockets must be made inside.
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- l.proxy.Try(func() error { return f.Serve(ctx) }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	return f
+}
+
+// fileServer is an ordinary TFTP server, or one that answers from its only port.
+type fileServer struct {
+	files      map[string][]byte
+	singlePort bool
+	lose       func() bool // drops a datagram it would send
+	onRequest  func()
+}
+
+const retryAfter = 100 * time.Millisecond
+
+func (fs *fileServer) listen(t testing.TB, ns *nstest.NS, at string) {
+	t.Helper()
+	var conn *net.UDPConn
+	ns.Do(t, func() error {
+		addr := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at))
+		c, err := net.ListenUDP("udp", addr)
+		conn = c
+		return err
+	})
+	open := func() (*net.UDPConn, error) {
+		var c *net.UDPConn
+		err := ns.Try(func() (err error) {
+			c, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(netip.MustParseAddrPort(at).Addr().String())})
+			return err
+		})
+		return c, err
+	}
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() { fs.serve(conn, open, stop, &running) })
+	t.Cleanup(func() {
+		close(stop)
+		_ = conn.Close()
+		running.Wait()
+	})
+}
+
+// serve runs until conn is closed. Each transfer has a goroutine, which ends by its own retries or with stop.
+func (fs *fileServer) serve(
+	conn *net.UDPConn, open func() (*net.UDPConn, error), stop chan struct{}, running *sync.WaitGroup,
+) {
+	peers := map[netip.AddrPort]chan []byte{}
+	buf := make([]byte, 65536)
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue
+		}
+		b := bytes.Clone(buf[:n])
+		r, ok := parseRequest(b)
+		if !ok {
+			if in := peers[from]; in != nil {
+				select {
+				case in <- b:
+				default:
+				}
+			}
+			continue
+		}
+		if fs.onRequest != nil {
+			fs.onRequest()
+		}
+		if peers[from] != nil && fs.singlePort {
+			continue // a repetition
+		}
+		in := make(chan []byte, 64)
+		out := conn
+		if fs.singlePort {
+			peers[from] = in
+		} else {
+			if out, err = open(); err != nil {
+				continue
+			}
+			running.Go(func() {
+				buf := make([]byte, 65536)
+				for {
+					n, who, err := out.ReadFromUDPAddrPort(buf)
+					if errors.Is(err, net.ErrClosed) {
+						return
+					}
+					if err == nil && who == from {
+						select {
+						case in <- bytes.Clone(buf[:n]):
+						default:
+						}
+					}
+				}
+			})
+		}
+		running.Go(func() {
+			fs.transfer(r, in, stop, func(b []byte) {
+				if fs.lose == nil || !fs.lose() {
+					_, _ = out.WriteToUDPAddrPort(b, from)
+				}
+			})
+			if out != conn {
+				_ = out.Close()
+			}
+		})
+	}
+}
+
+func (fs *fileServer) transfer(r request, in <-chan []byte, stop <-chan struct{}, send func([]byte)) {
+	data, ok := fs.files[string(r.file)]
+	if !ok {
+		send(errorPacket(1, "file not found"))
+		return
+	}
+	size, window := defaultBlock, 1
+	oack := []byte{0, opOack}
+	eachOption(r.options, func(name, value []byte) {
+		v, _ := strconv.Atoi(string(value))
+		switch string(bytes.ToLower(name)) {
+		case "blksize":
+			size = v
+		case "windowsize":
+			window = v
+		case "tsize":
+			value = []byte(strconv.Itoa(len(data)))
+		default:
+			return
+		}
+		oack = append(append(append(append(oack, name...), 0), value...), 0)
+	})
+	acked := func(n uint16) bool { // waits for the ACK of block n
+		deadline := time.After(retryAfter)
+		for {
+			select {
+			case b := <-in:
+				if op, _ := opcode(b); op == opAck {
+					if got, _ := block(b); got == n {
+						return true
+					}
+				}
+			case <-deadline:
+				return false
+			}
+		}
+	}
+	reliably := func(n uint16, send func()) bool {
+		for range 30 {
+			select {
+			case <-stop:
+				return false
+			default:
+			}
+			send()
+			if acked(n) {
+				return true
+			}
+		}
+		return false
+	}
+	if len(oack) > 2 && !reliably(0, func() { send(oack) }) {
+		return
+	}
+	blocks := len(data)/size + 1
+	for from := 1; from <= blocks; from += window {
+		upTo := min(from+window-1, blocks)
+		if !reliably(uint16(upTo), func() {
+			for n := from; n <= upTo; n++ {
+				b := binary.BigEndian.AppendUint16([]byte{0, opData}, uint16(n))
+				send(append(b, data[(n-1)*size:min(n*size, len(data))]...))
+			}
+		}) {
+			return
+		}
+	}
+}
+
+// fetch is a client: it asks for a file and returns its content. Every datagram has to come from the asked
+// address and port.
+type fetch struct {
+	file    string
+	options []string
+	lose    func() bool
+	local   *net.UDPConn // a given port; else a new one
+	tries   int
+}
+
+func rrq(file string, options ...string) []byte {
+	b := append([]byte{0, opRead}, file...)
+	b = append(b, "\x00octet\x00"...)
+	for _, o := range options {
+		b = append(append(b, o...), 0)
+	}
+	return b
+}
+
+func (c fetch) run(ns *nstest.NS, server string) ([]byte, error) {
+	at := netip.MustParseAddrPort(server)
+	conn := c.local
+	if conn == nil {
+		if err := ns.Try(func() (err error) {
+			conn, err = net.ListenUDP("udp", &net.UDPAddr{})
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		defer conn.Close()
+	}
+	var content bytes.Buffer
+	packet := rrq(c.file, c.options...)
+	agreed := negotiated{block: defaultBlock, window: 1}
+	expected, inWindow := uint16(1), 0
+	buf := make([]byte, 65536)
+	tries := 0
+	send := func() error {
+		if c.lose != nil && c.lose() {
+			return nil
+		}
+		_, err := conn.WriteToUDPAddrPort(packet, at)
+		return err
+	}
+	if err := send(); err != nil {
+		return nil, err
+	}
+	ack := func(n uint16) error {
+		packet = binary.BigEndian.AppendUint16([]byte{0, opAck}, n)
+		return send()
+	}
+	for {
+		_ = conn.SetReadDeadline(time.Now().Add(3 * retryAfter))
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			if tries++; tries > max(c.tries, 20) {
+				return nil, fmt.Errorf("gave up waiting for block %d", expected)
+			}
+			inWindow = 0
+			if err := send(); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port()); from != at {
+			return nil, fmt.Errorf("got a datagram from %s, asked %s", from, at)
+		}
+		b := buf[:n]
+		op, _ := opcode(b)
+		switch op {
+		case opOack:
+			if content.Len() > 0 {
+				continue
+			}
+			agreed = parseOack(b)
+			if err := ack(0); err != nil {
+				return nil, err
+			}
+		case opError:
+			return nil, fmt.Errorf("ERROR %d %q", binary.BigEndian.Uint16(b[2:]), bytes.TrimRight(b[4:], "\x00"))
+		case opData:
+			if got, _ := block(b); got != expected {
+				continue
+			}
+			tries = 0
+			content.Write(b[4:])
+			last := len(b)-4 < agreed.block
+			if inWindow++; inWindow == agreed.window || last {
+				inWindow = 0
+				if err := ack(expected); err != nil {
+					return nil, err
+				}
+			}
+			expected++
+			if last {
+				return content.Bytes(), nil
+			}
+		}
+	}
+}
+
+// value reads a counter or a gauge.
+func value(t testing.TB, c prometheus.Metric) float64 {
+	t.Helper()
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+}
+
+// eventually waits for a condition that another goroutine brings about.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for range 500 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("did not happen: %s", what)
+}
+
+func content(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i>>8 ^ i*7)
+	}
+	return b
+}
+
+// udp is a client's socket.
+func (l *lab) udp(t testing.TB) *net.UDPConn {
+	t.Helper()
+	var conn *net.UDPConn
+	l.client.Do(t, func() (err error) {
+		conn, err = net.ListenUDP("udp4", &net.UDPAddr{})
+		return err
+	})
+	return conn
+}
+
+// exchange sends b, if any, and returns the next datagram.
+func exchange(t testing.TB, conn *net.UDPConn, b []byte, server string) []byte {
+	t.Helper()
+	if b != nil {
+		if _, err := conn.WriteToUDPAddrPort(b, netip.MustParseAddrPort(server)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	buf := make([]byte, 65536)
+	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	n, err := conn.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return buf[:n]
+}
+
+// controlled serves a front whose end the test decides.
+func (l *lab) controlled(t testing.TB, c Config) (stop context.CancelFunc, done <-chan error) {
+	t.Helper()
+	c.Listen = netip.AddrPortFrom(netip.Addr{}, 69)
+	var f *Front
+	l.proxy.Do(t, func() (err error) {
+		f, err = Listen(c)
+		return err
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() { result <- l.proxy.Try(func() error { return f.Serve(ctx) }) }()
+	t.Cleanup(cancel)
+	return cancel, result
+}
+
+func counter(c prometheus.Metric) float64 {
+	var m dto.Metric
+	if err := c.Write(&m); err != nil {
+		return -1
+	}
+	return m.GetCounter().GetValue()
+}
+
+func (f *Front) drops(d Drop) int { return int(counter(f.config.Metrics.of(f.config.Route).drops[d])) }
+
+// silentServer takes requests and never answers.
+func (l *lab) silentServer(t testing.TB, at string) {
+	t.Helper()
+	l.server.Do(t, func() error {
+		conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at)))
+		if err == nil {
+			t.Cleanup(func() { _ = conn.Close() })
+		}
+		return err
+	})
+}

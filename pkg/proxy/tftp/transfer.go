@@ -1,0 +1,122 @@
+package tftp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+)
+
+// transfer is what the proxy knows about one file on its way. It follows, it does not steer.
+type transfer struct {
+	request []byte // as the client sent it, to recognise a repetition
+	first   []byte // the server's first answer, to repeat it
+	file    string
+	mode    string
+	asked   string // options as requested
+	agreed  string // options as confirmed
+	write   bool
+	started time.Time
+
+	server   datagram.Peer // the server's TID, once it has answered
+	answered bool
+	moving   bool // the client has reacted to an answer
+	negotiated
+
+	high        uint64 // the highest block sent, unwrapped
+	bytes       uint64 // payload up to the highest block
+	retransmits uint64
+	last        uint64 // the number of the final, short block
+	complete    bool   // last is known
+
+	ended   bool
+	code    uint16 // of an ERROR
+	message string
+}
+
+func newTransfer(b []byte, r request, now time.Time) transfer {
+	return transfer{
+		request:    bytes.Clone(b),
+		file:       string(clip(r.file)),
+		mode:       string(clip(r.mode)),
+		asked:      optionText(r.options),
+		write:      r.op == opWrite,
+		started:    now,
+		negotiated: negotiated{block: defaultBlock, window: 1},
+	}
+}
+
+// repeats tells whether b is the transfer's own request, sent again before the client has seen an answer.
+func (t *transfer) repeats(b []byte) bool {
+	return !t.moving && !t.ended && bytes.Equal(b, t.request)
+}
+
+// expects tells whether op belongs into this transfer, coming from the client or else from the server.
+func (t *transfer) expects(op uint16, fromClient bool) bool {
+	switch op {
+	case opError:
+		return true
+	case opData:
+		return t.write == fromClient
+	case opAck:
+		return t.write != fromClient
+	case opOack:
+		return !fromClient
+	}
+	return false
+}
+
+// unwrap finds the 64-bit number nearest to high whose low 16 bits are n.
+func unwrap(high uint64, n uint16) uint64 {
+	delta := int64(int16(n - uint16(high)))
+	if delta < 0 && uint64(-delta) > high {
+		return 0 // before the beginning
+	}
+	return high + uint64(delta)
+}
+
+// observe follows a datagram of either side; it has passed [transfer.expects].
+func (t *transfer) observe(op uint16, b []byte) (completed bool) {
+	switch op {
+	case opData:
+		n, _ := block(b)
+		at := unwrap(t.high, n)
+		if at <= t.high {
+			t.retransmits++
+			return false
+		}
+		t.high = at
+		t.bytes = (at-1)*uint64(t.block) + uint64(len(b)-headerSize) // all but the last are full
+		if len(b)-headerSize < t.block {
+			t.last, t.complete = at, true
+		}
+	case opAck:
+		n, _ := block(b)
+		return t.complete && n == uint16(t.last)
+	case opOack:
+		t.negotiated = parseOack(b)
+		t.agreed = optionText(b[2:])
+	}
+	return false
+}
+
+// fail follows an ERROR.
+func (t *transfer) fail(b []byte) {
+	t.code = binary.BigEndian.Uint16(b[2:])
+	text, _, _ := bytes.Cut(b[headerSize:], []byte{0})
+	t.message = string(clip(text))
+}
+
+// outcomeOf names the end of a transfer that had not ended by itself.
+func (t *transfer) outcomeOf(why datagram.End) Outcome {
+	switch {
+	case why == datagram.EndReplaced:
+		return OutcomeReplaced
+	case why == datagram.EndDrained:
+		return OutcomeDrained
+	case !t.answered:
+		return OutcomeNoAnswer
+	}
+	return OutcomeTimeout
+}
