@@ -32,7 +32,7 @@ func build(ctx context.Context, opts Options) (binaries, error) {
 	if err != nil {
 		return binaries{}, err
 	}
-	dir := filepath.Join(repo, "build", "bin")
+	dir := filepath.Join(repo, "build", "bin", "lab") // apart from what "make build" builds for release
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return binaries{}, fmt.Errorf("failed to make %s: %w", dir, err)
 	}

@@ -30,6 +30,7 @@ const (
 	nodeFile    = "node"    // pid and start time of the node's pid 1
 	janitorFile = "janitor" // pid and start time, for "lab down"
 	runDirFile  = "rundir"
+	keptFile    = "kept" // there is one once the lab is detached
 )
 
 const idBytes = 3
@@ -131,7 +132,10 @@ func (k *lifeline) end() error {
 }
 
 // detach has the janitor stay when the owner goes.
-func (k *lifeline) detach() error {
+func (k *lifeline) detach(dir string) error {
+	if err := os.WriteFile(filepath.Join(dir, keptFile), nil, 0o644); err != nil {
+		return fmt.Errorf("failed to detach lab: %w", err)
+	}
 	if _, err := k.owner.Write([]byte("stay")); err != nil {
 		return fmt.Errorf("failed to detach lab: %w", err)
 	}
@@ -219,20 +223,37 @@ func isID(name string) bool {
 	return err == nil && len(name) == 2*idBytes
 }
 
+// State is whom a lab belongs to.
+type State uint8
+
+// The states of a lab.
+const (
+	Used State = iota // by the process that made it
+	Kept              // detached, until somebody ends it
+	Dead              // whoever cared for it was killed: the next Sweep removes it
+)
+
+func (s State) String() string { return [...]string{"used", "kept", "dead"}[s] }
+
 // Info tells about a lab of this machine.
 type Info struct {
 	ID     string
 	RunDir string
-	Node   int // pid of the node's pid 1
-	Alive  bool
+	Node   int // pid of the node's pid 1, or 0
+	State  State
 }
 
 // List tells which labs there are.
 func List() ([]Info, error) {
-	labs, err := os.ReadDir(stateDir)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(stateDir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	unlock, err := lockState() // nobody is between making a lab's directory and locking it
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	labs, err := os.ReadDir(stateDir)
 	if err != nil {
 		return nil, fmt.Errorf("failed to list labs: %w", err)
 	}
@@ -247,11 +268,13 @@ func List() ([]Info, error) {
 			info.RunDir = string(runDir)
 		}
 		info.Node, _ = readPid(filepath.Join(dir, nodeFile))
-		lock, err := lockLab(dir)
-		if err == nil {
-			_ = lock.Close()
+		if _, err := os.Stat(filepath.Join(dir, keptFile)); err == nil {
+			info.State = Kept
 		}
-		info.Alive = errors.Is(err, unix.EWOULDBLOCK)
+		if lock, err := lockLab(dir); err == nil {
+			_ = lock.Close()
+			info.State = Dead
+		}
 		infos = append(infos, info)
 	}
 	return infos, nil

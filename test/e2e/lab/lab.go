@@ -24,6 +24,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -134,7 +135,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	if opts.Logf == nil {
 		opts.Logf = func(string, ...any) {}
 	}
-	if err := checkMachines(opts.Machines); err != nil {
+	if err := opts.check(); err != nil {
 		return nil, err
 	}
 	swept, err := Sweep()
@@ -192,6 +193,23 @@ func (l *Lab) up(ctx context.Context) error {
 	return nil
 }
 
+// Guide tells a person how to look into the lab.
+func (l *Lab) Guide() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "lab %s is up; logs are in %s\n\n", l.id, l.opts.RunDir)
+	fmt.Fprintf(&b, "  %-28s %s\n", "service IP", ServiceIP)
+	for _, role := range l.Roles() {
+		fmt.Fprintf(&b, "  %-28s ip netns exec %s%s-%s bash\n", "enter "+role, netnsPrefix, l.id, role)
+	}
+	fmt.Fprintf(&b, "  %-28s nsenter -t %d -n -p -m bash\n", "enter the node with its /proc", l.NodePid())
+	fmt.Fprintf(&b, "  %-28s tcpdump -ni br0 (in lan)\n", "watch the LAN")
+	fmt.Fprintf(&b, "  %-28s go run ./cmd/lab down %s (in test/e2e)\n", "take it down", l.id)
+	return b.String()
+}
+
+// Programs lists the names of the programs that a lab starts, in that order.
+func Programs() []string { return slices.Clone(startOrder) }
+
 // ID is part of the names of the lab's namespaces.
 func (l *Lab) ID() string { return l.id }
 
@@ -229,14 +247,27 @@ func (l *Lab) Detach() error {
 	if l.down {
 		return errors.New("failed to detach lab: it is down")
 	}
+	if err := l.keep.detach(l.dir); err != nil {
+		return err
+	}
 	l.down, l.detached = true, true
-	return l.keep.detach()
+	return nil
 }
 
-func checkMachines(machines []Machine) error {
+func (o *Options) check() error {
 	var faults []error
+	known := func(field string, names ...string) {
+		for _, name := range names {
+			if !slices.Contains(startOrder, name) {
+				faults = append(faults, fmt.Errorf("%s: the lab knows no program %q", field, name))
+			}
+		}
+	}
+	known("Without", o.Without...)
+	known("Env", slices.Sorted(maps.Keys(o.Env))...)
+	known("Args", slices.Sorted(maps.Keys(o.Args))...)
 	seen := map[string]string{}
-	for _, m := range machines {
+	for _, m := range o.Machines {
 		if !LAN.Contains(m.IP) {
 			faults = append(faults, fmt.Errorf("machine %s: address %s is not in %s", m.Name, m.IP, LAN))
 		}

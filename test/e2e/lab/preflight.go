@@ -29,6 +29,14 @@ func Preflight() error {
 	if err != nil {
 		return fmt.Errorf("%w: failed to make a namespace: %w", ErrUnsupported, err)
 	}
+	for _, dir := range []string{netnsDir, stateDir} { // the root of a user namespace may not write there
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("%w: %w", ErrUnsupported, err)
+		}
+		if err := unix.Access(dir, unix.W_OK); err != nil {
+			return fmt.Errorf("%w: %s is not writable: %w", ErrUnsupported, dir, err)
+		}
+	}
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		return fmt.Errorf("%w: no tap devices: %w", ErrUnsupported, err)
 	}
