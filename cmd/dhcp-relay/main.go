@@ -2,9 +2,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"runtime"
 
@@ -13,15 +15,31 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay"
 )
 
+const notes = `It needs the capability NET_RAW for its listeners, and NET_BIND_SERVICE where port 67 is privileged.
+
+  dhcp-relay trace [-mac MAC] [-last N] [-output FILE] [-admin ADDRESS]
+      writes the last packets of a running relay as a pcap file
+
+The arguments of ISC dhcrelay work too, where they map: -id -iu -m -c -a -g and server names. A variable wins over an
+argument. docs/dhcp-relay.md explains every setting, drop reason and metric.`
+
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == traceCommand {
+		return trace(args[1:], cmp.Or(os.Getenv(prefix+"_ADMIN_ADDRESS"), defaultAdmin), stdout, stderr)
+	}
+	if isISC(args) {
+		if err := adopt(args); err != nil {
+			fmt.Fprintf(stderr, "dhcp-relay: failed to read arguments: %v\n", err)
+			return 2
+		}
+		args = nil
+	}
 	var s settings
 	program := daemon.Program{
-		Name: "dhcp-relay", Prefix: prefix, Config: &s,
+		Name: "dhcp-relay", Prefix: prefix, Config: &s, Notes: notes,
 		Summary: "relay DHCP between machines on provisioning VLANs and servers elsewhere",
-		Notes: "It needs the capability NET_RAW for its listeners, and NET_BIND_SERVICE where port 67 is privileged.\n" +
-			"docs/dhcp-relay.md explains every setting, drop reason and metric.",
 	}
 	if code, done := program.Start(args, stdout, stderr); done {
 		return code
@@ -40,12 +58,30 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	err = daemon.Run(context.Background(), daemon.Options{
 		Logger: logger,
-		Admin:  admin.New(admin.Options{Address: s.AdminAddress, Registry: registry, Pprof: s.Pprof}),
-		Tasks:  []daemon.Task{r},
+		Admin: admin.New(admin.Options{
+			Address: s.AdminAddress, Registry: registry, Pprof: s.Pprof,
+			Handlers: map[string]http.Handler{"GET " + tracePath: traceHandler(r)},
+		}),
+		Tasks: []daemon.Task{r},
 	})
 	if err != nil {
-		fmt.Fprintf(stderr, "dhcp-relay: %v\n", err)
-		return 1
+		return 1 // Run has logged it
 	}
 	return 0
+}
+
+// adopt turns the arguments of ISC dhcrelay into variables, except for those that are set already.
+func adopt(args []string) error {
+	set, err := fromISC(args)
+	if err != nil {
+		return err
+	}
+	for name, value := range set {
+		if key := prefix + "_" + name; os.Getenv(key) == "" {
+			if err := os.Setenv(key, value); err != nil {
+				return fmt.Errorf("failed to set %s: %w", key, err)
+			}
+		}
+	}
+	return nil
 }

@@ -1,14 +1,20 @@
 package main
 
 import (
+	"encoding/hex"
+	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/relay"
 )
 
-const prefix = "DHCP_RELAY"
+const (
+	prefix       = "DHCP_RELAY"
+	defaultAdmin = ":9067" // as in the tag below
+)
 
 // settings is what the environment sets.
 //
@@ -18,41 +24,94 @@ type settings struct {
 	AdminAddress string `split_words:"true" default:":9067" desc:"where /metrics, /healthz and /readyz are served"`
 	Pprof        bool   `default:"false" desc:"serve profiles under /debug/pprof/ of the admin address"`
 
-	Listeners         []string       `default:"macvlan0" desc:"interfaces on the provisioning VLANs, separated by commas"`
-	ListenBroadcast   bool           `split_words:"true" default:"true" desc:"false: no listeners, only requests sent to an address of this pod (no NET_RAW)"`
-	Servers           []string       `required:"true" desc:"DHCP servers, host or host:port, separated by commas; each request goes to every one"`
-	UpstreamInterface string         `split_words:"true" desc:"giaddr is this interface's address; empty: the address used towards the server"`
-	UpstreamAddress   netip.Addr     `split_words:"true" desc:"giaddr, an address of this pod that the servers reach"`
-	SourceAddress     netip.Addr     `split_words:"true" desc:"source of replies to the VLAN, such as the service IP; empty: the listener's address, else giaddr"`
-	MaxHops           int            `split_words:"true" default:"4" desc:"relay agents that a request may pass, this one included; at most 16"`
-	TrustedRelays     []netip.Prefix `split_words:"true" desc:"prefixes of relay agents (routers' helpers) whose requests are accepted"`
-	TrustedServers    []netip.Prefix `split_words:"true" desc:"prefixes that replies may come from; empty: any, since a reply has to match a request"`
-	AlwaysBroadcast   bool           `split_words:"true" default:"false" desc:"broadcast every reply, for firmware that does not hear unicasts and does not say so"`
-	ResolveInterval   time.Duration  `split_words:"true" default:"10s" desc:"how often the servers' names are looked up"`
-	Pending           int            `default:"32768" desc:"requests that are remembered for their replies, at most"`
-	PendingExpiry     time.Duration  `split_words:"true" default:"10s" desc:"how long a request is remembered"`
+	Listeners       []listener `default:"macvlan0" desc:"interfaces on the provisioning VLANs, separated by commas; name=address gives a link address for option 82"`
+	ListenBroadcast bool       `split_words:"true" default:"true" desc:"false: no listeners, only requests sent to an address of this pod (no NET_RAW)"`
+	AlwaysBroadcast bool       `split_words:"true" default:"false" desc:"broadcast every reply, for firmware that does not hear unicasts and does not say so"`
+	ClearGiaddr     bool       `split_words:"true" default:"false" desc:"take giaddr out of replies, for firmware that takes it for a gateway"`
+	SourceAddress   netip.Addr `split_words:"true" desc:"source of replies to the VLAN, such as the service IP; empty: the listener's address, else giaddr"`
+
+	Servers           []string      `required:"true" desc:"DHCP servers, host or host:port, separated by commas; each request goes to every one"`
+	UpstreamInterface string        `split_words:"true" desc:"giaddr is this interface's address; empty: the address used towards the server"`
+	UpstreamAddress   netip.Addr    `split_words:"true" desc:"giaddr, an address of this pod that the servers reach"`
+	ResolveInterval   time.Duration `split_words:"true" default:"10s" desc:"how often the servers' names are looked up"`
+	DeadAfter         int           `split_words:"true" default:"20" desc:"requests in a row that a server leaves unanswered until it is taken for dead"`
+
+	MaxHops             int            `split_words:"true" default:"4" desc:"relay agents that a request may pass, this one included; at most 16"`
+	PresentGiaddrAction relay.Action   `split_words:"true" default:"forward" desc:"a request with giaddr or option 82 already: append, replace, forward, discard"`
+	TrustedRelays       []netip.Prefix `split_words:"true" desc:"prefixes of relay agents (routers' helpers) whose requests are accepted"`
+	TrustedListeners    []string       `split_words:"true" desc:"listeners on which a client's own option 82 is accepted"`
+	TrustedServers      []netip.Prefix `split_words:"true" desc:"prefixes that replies may come from; empty: any, since a reply has to match a request"`
+	TokenKey            string         `split_words:"true" desc:"signs a token in option 82, by which any replica knows a reply; at least 16 bytes, the same for all"`
+
+	AgentOptions []relay.SubOption `split_words:"true" desc:"option 82: circuit-id, remote-id, link-selection, subscriber-id, relay-id, server-id-override"`
+	CircuitID    string            `split_words:"true" desc:"value of circuit-id; empty: the listener's name"`
+	RemoteID     string            `split_words:"true" desc:"value of remote-id; empty: the listener's MAC address"`
+	SubscriberID string            `split_words:"true" desc:"value of subscriber-id"`
+	RelayID      hexBytes          `split_words:"true" desc:"value of relay-id, a DUID in hex; empty: made from the first listener's MAC address"`
+
+	Pending       int           `default:"32768" desc:"requests that are remembered for their replies, at most"`
+	PendingExpiry time.Duration `split_words:"true" default:"10s" desc:"how long a request is remembered"`
+	ClientRate    int           `split_words:"true" default:"10" desc:"requests a second of one chaddr; -1: no limit"`
+	TotalRate     int           `split_words:"true" default:"50000" desc:"requests a second of all clients; -1: no limit"`
+	TracePackets  int           `split_words:"true" default:"512" desc:"packets that are kept for dhcp-relay trace; -1: none"`
+}
+
+// listener is "name" or "name=link address".
+type listener relay.Listener
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *listener) UnmarshalText(text []byte) error {
+	parsed, err := relay.ParseListener(string(text))
+	*l = listener(parsed)
+	return err
+}
+
+// hexBytes are bytes in hexadecimal, with or without colons.
+type hexBytes []byte
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (b *hexBytes) UnmarshalText(text []byte) error {
+	decoded, err := hex.DecodeString(strings.ReplaceAll(string(text), ":", ""))
+	if err != nil {
+		return fmt.Errorf("not hexadecimal: %w", err)
+	}
+	*b = decoded
+	return nil
 }
 
 // relay is what the settings mean.
 func (s *settings) relay() relay.Config {
-	listeners := s.Listeners
-	if !s.ListenBroadcast {
-		listeners = nil
-	}
-	return relay.Config{
-		Listeners:         listeners,
+	c := relay.Config{
 		Servers:           s.Servers,
 		UpstreamInterface: s.UpstreamInterface,
 		UpstreamAddress:   s.UpstreamAddress,
 		SourceAddress:     s.SourceAddress,
 		MaxHops:           s.MaxHops,
 		TrustedRelays:     s.TrustedRelays,
+		TrustedListeners:  s.TrustedListeners,
 		TrustedServers:    s.TrustedServers,
-		AlwaysBroadcast:   s.AlwaysBroadcast,
-		ResolveInterval:   s.ResolveInterval,
-		Pending:           s.Pending,
-		PendingExpiry:     s.PendingExpiry,
+		PresentGiaddr:     s.PresentGiaddrAction,
+		Agent: relay.Agent{
+			Options: s.AgentOptions, CircuitID: s.CircuitID, RemoteID: s.RemoteID,
+			SubscriberID: s.SubscriberID, RelayID: s.RelayID,
+		},
+		TokenKey:        []byte(s.TokenKey),
+		ClearGiaddr:     s.ClearGiaddr,
+		AlwaysBroadcast: s.AlwaysBroadcast,
+		ResolveInterval: s.ResolveInterval,
+		DeadAfter:       s.DeadAfter,
+		Pending:         s.Pending,
+		PendingExpiry:   s.PendingExpiry,
+		ClientRate:      s.ClientRate,
+		TotalRate:       s.TotalRate,
+		TracePackets:    s.TracePackets,
 	}
+	if s.ListenBroadcast {
+		for _, l := range s.Listeners {
+			c.Listeners = append(c.Listeners, relay.Listener(l))
+		}
+	}
+	return c
 }
 
 // Validate implements the check of pkg/daemon.

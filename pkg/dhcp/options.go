@@ -92,3 +92,15 @@ func (m Message) Type() Type {
 	}
 	return Type(value[0])
 }
+
+// minMaxSize is the least size that a client has to accept (section 4.1).
+const minMaxSize = 576
+
+// MaxSize is the longest message that the client accepts (option 57), or more than any where it does not say.
+func (m Message) MaxSize() int {
+	value, found := m.Option(OptionMaxSize)
+	if !found || len(value) != 2 {
+		return 1 << 16
+	}
+	return max(minMaxSize, int(value[0])<<8|int(value[1]))
+}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,13 +29,44 @@ const (
 	defaultResolve = 10 * time.Second
 	defaultPending = 32768
 	defaultExpiry  = 10 * time.Second
+
+	defaultClientRate = 10
+	defaultTotalRate  = 50000
+	defaultDeadAfter  = 20
+	defaultTrace      = 512
+
+	// MinTokenKey is the least length of a token key in bytes.
+	MinTokenKey = 16
 )
+
+// Listener is an interface on a provisioning VLAN.
+type Listener struct {
+	Name string
+	// LinkAddress goes into option 82's link selection (RFC 3527): an address of the VLAN's subnet. Unset: the
+	// interface's own.
+	LinkAddress netip.Addr
+}
+
+// ParseListener reads "name" or "name=link address".
+func ParseListener(s string) (Listener, error) {
+	name, link, found := strings.Cut(s, "=")
+	l := Listener{Name: name}
+	if !found {
+		return l, nil
+	}
+	address, err := netip.ParseAddr(link)
+	if err != nil {
+		return l, fmt.Errorf("listener %q: failed to parse link address: %w", name, err)
+	}
+	l.LinkAddress = address
+	return l, nil
+}
 
 // Config is what a relay needs to know. Zero values stand for the defaults named.
 type Config struct {
 	// Listeners are the interfaces on the provisioning VLANs. None: only what arrives at an address of this host
 	// is relayed, which takes no packet socket and no CAP_NET_RAW.
-	Listeners []string
+	Listeners []Listener
 	// Servers are names or IPv4 addresses, with ":port" where it is not 67. Every request goes to each of them.
 	Servers []string
 	// UpstreamInterface gives giaddr: its first IPv4 address. Empty: see UpstreamAddress.
@@ -48,6 +80,17 @@ type Config struct {
 	MaxHops int
 	// TrustedRelays are the prefixes whose relay agents may send requests with a giaddr.
 	TrustedRelays []netip.Prefix
+	// TrustedListeners are the listeners on which a client's own option 82 is accepted (RFC 3046 section 2.1).
+	TrustedListeners []string
+	// PresentGiaddr is what happens to a request that carries a giaddr or option 82 already.
+	PresentGiaddr Action
+	// Agent is what this relay puts into option 82.
+	Agent Agent
+	// TokenKey, if set, signs a token in option 82, by which a reply is recognised even when the request was
+	// relayed by another replica or before a restart. Replicas share it. At least MinTokenKey bytes.
+	TokenKey []byte
+	// ClearGiaddr takes giaddr out of replies, for firmware that takes it for a gateway.
+	ClearGiaddr bool
 	// TrustedServers are the prefixes that replies may come from. None: any, since a reply has to match a
 	// request, and a Service may have translated its source.
 	TrustedServers []netip.Prefix
@@ -60,6 +103,16 @@ type Config struct {
 	Pending int
 	// PendingExpiry is how long (10 s).
 	PendingExpiry time.Duration
+
+	// ClientRate is how many requests a second one chaddr may send, over two seconds (10). Negative: no limit.
+	ClientRate int
+	// TotalRate is how many requests a second are relayed (50,000). Negative: no limit.
+	TotalRate int
+	// DeadAfter is how many requests in a row a server leaves unanswered, for at least 5 s, until it is taken for
+	// dead: its name is looked up again, and its next address or another source port is tried (20).
+	DeadAfter int
+	// TracePackets is how many packets are kept for the trace (512). Negative: none.
+	TracePackets int
 
 	// Logger may be nil.
 	Logger *slog.Logger
@@ -81,6 +134,21 @@ func (c Config) withDefaults() Config {
 	if c.PendingExpiry == 0 {
 		c.PendingExpiry = defaultExpiry
 	}
+	if c.ClientRate == 0 {
+		c.ClientRate = defaultClientRate
+	}
+	if c.TotalRate == 0 {
+		c.TotalRate = defaultTotalRate
+	}
+	if c.DeadAfter == 0 {
+		c.DeadAfter = defaultDeadAfter
+	}
+	if c.TracePackets == 0 {
+		c.TracePackets = defaultTrace
+	}
+	if c.PresentGiaddr == "" {
+		c.PresentGiaddr = Forward
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -99,18 +167,8 @@ func (c Config) Validate() error {
 			fault("server %q: %w", server, err)
 		}
 	}
-	seen := map[string]bool{}
-	for _, name := range c.Listeners {
-		switch {
-		case name == "" || len(name) > 15:
-			fault("listener %q: not an interface name", name)
-		case seen[name]:
-			fault("listener %q: named twice", name)
-		case name == c.UpstreamInterface:
-			fault("listener %q: is the upstream interface too; clients and server on one LAN need no relay", name)
-		}
-		seen[name] = true
-	}
+	faults = append(faults, c.validateListeners()...)
+	faults = append(faults, c.validateAgent()...)
 	if c.MaxHops < 0 || c.MaxHops > MaxHops {
 		fault("hop limit %d: not within 1 and %d", c.MaxHops, MaxHops)
 	}
@@ -125,6 +183,12 @@ func (c Config) Validate() error {
 	if c.UpstreamAddress.IsValid() && c.UpstreamInterface != "" {
 		fault("upstream address %s and upstream interface %s: set one of them", c.UpstreamAddress, c.UpstreamInterface)
 	}
+	if c.TracePackets > 1<<16 {
+		fault("trace of %d packets: at most %d", c.TracePackets, 1<<16)
+	}
+	if c.DeadAfter < 0 {
+		fault("%d unanswered requests: not a positive number", c.DeadAfter)
+	}
 	if c.Pending < 0 || c.Pending > 1<<24 {
 		fault("pending limit %d: not within 1 and %d", c.Pending, 1<<24)
 	}
@@ -132,6 +196,31 @@ func (c Config) Validate() error {
 		fault("a time span is negative")
 	}
 	return errors.Join(faults...)
+}
+
+func (c Config) validateListeners() (faults []error) {
+	seen := map[string]bool{}
+	for _, l := range c.Listeners {
+		switch {
+		case l.Name == "" || len(l.Name) > 15:
+			faults = append(faults, fmt.Errorf("listener %q: not an interface name", l.Name))
+		case seen[l.Name]:
+			faults = append(faults, fmt.Errorf("listener %q: named twice", l.Name))
+		case l.Name == c.UpstreamInterface:
+			faults = append(faults, fmt.Errorf("listener %q: is the upstream interface too; where clients and servers "+
+				"share a LAN no relay is needed", l.Name))
+		case l.LinkAddress.IsValid() && !usable(l.LinkAddress):
+			faults = append(faults, fmt.Errorf("listener %q: link address %s is not an IPv4 address of a LAN",
+				l.Name, l.LinkAddress))
+		}
+		seen[l.Name] = true
+	}
+	for _, name := range c.TrustedListeners {
+		if !seen[name] {
+			faults = append(faults, fmt.Errorf("trusted listener %q: not a listener", name))
+		}
+	}
+	return faults
 }
 
 // usable tells an address that can stand in giaddr or as the source of a reply: IPv4, and not loopback (trap of

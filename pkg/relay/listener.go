@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 	"unsafe"
@@ -20,14 +21,14 @@ import (
 // listener is an interface on a provisioning VLAN: it hears requests and sends replies as raw frames. It outlives
 // the interface: while that is missing or down, the listener waits for it.
 type listener struct {
-	relay   *Relay
+	*desk
 	index   int
-	name    string
-	metrics *portMetrics
+	config  Listener
+	trusted bool
 	port    atomic.Pointer[port]
 	why     atomic.Pointer[string] // why there is no port
+	changed chan struct{}          // something about a link has
 	inbox   *inbox
-	outbox  *outbox
 }
 
 // port is an open listener.
@@ -38,6 +39,13 @@ type port struct {
 	mtu     int
 	// address is the interface's own, zero if it has none that others could know.
 	address [4]byte
+	// agent is what requests from here get as option 82.
+	agent []byte
+}
+
+// same tells whether the interface is still as it was when it was opened.
+func (p *port) same(q *port) bool {
+	return p.ifindex == q.ifindex && p.mac == q.mac && p.mtu == q.mtu && p.address == q.address
 }
 
 // Times between two attempts to open a listener. Link events shorten them.
@@ -50,14 +58,25 @@ const (
 // per MiB).
 const receiveBuffer = 4 << 20
 
-func newListener(r *Relay, index int, name string) *listener {
-	l := &listener{relay: r, index: index, name: name, metrics: r.metrics.port(index), inbox: newInbox(0)}
-	l.outbox = newOutbox(func(_ int, errno unix.Errno) {
-		l.metrics.dropped(toServer, SendFailed)
-		r.notices.warn(r.now(), "failed to send request", func() []any { return []any{"listener", name, "error", errno} })
-	})
+func newListener(r *Relay, index int, config Listener) *listener {
+	l := &listener{
+		desk:    newDesk(r, index, config.Name),
+		index:   index,
+		config:  config,
+		trusted: slices.Contains(r.config.TrustedListeners, config.Name),
+		changed: make(chan struct{}, 1),
+		inbox:   newInbox(0),
+	}
 	l.down("starting")
 	return l
+}
+
+// wake has the listener look at its interface again.
+func (l *listener) wake() {
+	select {
+	case l.changed <- struct{}{}:
+	default: // it is about to
+	}
 }
 
 // run opens the listener whenever its interface allows it, and reads it until ctx is done.
@@ -73,10 +92,11 @@ func (l *listener) run(ctx context.Context) error {
 			l.down(err.Error())
 			if logged != err.Error() {
 				logged = err.Error()
-				l.relay.logger.Warn("waiting for listener", "listener", l.name, "error", err)
+				l.relay.logger.Warn("waiting for listener", "listener", l.name, "error", err.Error())
 			}
 			select {
 			case <-ctx.Done():
+			case <-l.changed:
 			case <-time.After(wait):
 			}
 			wait = min(2*wait, reopenMost)
@@ -92,7 +112,7 @@ func (l *listener) run(ctx context.Context) error {
 			err = errors.Join(err, closeErr)
 		}
 		if ctx.Err() == nil {
-			l.relay.logger.Warn("lost listener", "listener", l.name, "error", err)
+			l.relay.logger.Warn("lost listener", "listener", l.name, "error", err.Error())
 		}
 	}
 	return nil
@@ -116,18 +136,32 @@ func (l *listener) ready() error {
 	return fmt.Errorf("listener %s: %s", l.name, *l.why.Load())
 }
 
+// look finds the interface and what is to be known about it.
+func (l *listener) look() (*port, error) {
+	link, err := net.InterfaceByName(l.name)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("no interface %s here: broadcast-init makes it, or the listener is misnamed", l.name)
+	case link.Flags&net.FlagUp == 0:
+		return nil, fmt.Errorf("interface %s is down", l.name)
+	case link.Flags&net.FlagRunning == 0:
+		return nil, fmt.Errorf("interface %s has no carrier: its parent on the node is down, or a cable is out", l.name)
+	case len(link.HardwareAddr) != 6:
+		return nil, fmt.Errorf("interface %s is no Ethernet: its address is %q", l.name, link.HardwareAddr)
+	}
+	p := &port{ifindex: link.Index, mac: frame.MAC(link.HardwareAddr), mtu: link.MTU}
+	if address := firstAddress(link); address.IsValid() {
+		p.address = address.As4()
+	}
+	return p, nil
+}
+
 // open makes the packet socket. It is bound only after its filter is attached, so that it never holds a frame that
 // the filter would have refused.
 func (l *listener) open() (*port, error) {
-	link, err := net.InterfaceByName(l.name)
+	p, err := l.look()
 	if err != nil {
-		return nil, fmt.Errorf("no interface %s here: broadcast-init makes it, or the listener is misnamed", l.name)
-	}
-	if link.Flags&net.FlagUp == 0 {
-		return nil, fmt.Errorf("interface %s is down", l.name)
-	}
-	if len(link.HardwareAddr) != 6 {
-		return nil, fmt.Errorf("interface %s is no Ethernet: its address is %q", l.name, link.HardwareAddr)
+		return nil, err
 	}
 	filter, err := frame.Filter(serverPort)
 	if err != nil {
@@ -148,15 +182,13 @@ func (l *listener) open() (*port, error) {
 		_ = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // as far as rmem_max allows
 		return os.NewSyscallError("bind",
-			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: link.Index}))
+			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: p.ifindex}))
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	p := &port{socket: s, ifindex: link.Index, mac: frame.MAC(link.HardwareAddr), mtu: link.MTU}
-	if address := firstAddress(link); address.IsValid() {
-		p.address = address.As4()
-	}
+	p.socket = s
+	p.agent = l.relay.config.agentOf(l.config, p.mac, p.address)
 	return p, nil
 }
 
@@ -178,36 +210,56 @@ func firstAddress(link *net.Interface) netip.Addr {
 	return netip.Addr{}
 }
 
-// serve reads requests until the socket fails or ctx is done.
+// serve reads requests until the socket fails, the interface changes, or ctx is done.
 func (l *listener) serve(ctx context.Context, p *port) error {
-	stop := context.AfterFunc(ctx, p.stop)
-	defer stop()
-	return p.pump(l.inbox, func(n int) { l.requests(n) })
+	ended := make(chan error, 1)
+	a := arrival{listener: int16(l.index), agent: p.agent, trusted: l.trusted}
+	go func() { ended <- p.pump(l.inbox, func(n int) { l.requests(n, &a) }) }()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-ctx.Done():
+			p.stop()
+			return <-ended
+		case <-l.changed:
+			now, err := l.look()
+			if err == nil && p.same(now) {
+				continue
+			}
+			if err == nil {
+				err = errors.New("its address, MAC or MTU changed")
+			}
+			p.stop()
+			<-ended
+			return err
+		}
+	}
 }
 
 // requests relays a batch.
-func (l *listener) requests(n int) {
+func (l *listener) requests(n int, a *arrival) {
 	r := l.relay
-	now, routes := r.now(), r.routes.Load()
+	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
 	for i := range n {
-		m, source, drop := l.view(i)
-		var to relayed
+		m, drop := l.view(i, a, now)
 		if drop == None {
-			to, drop = r.request(m, arrival{listener: int16(l.index), source: source}, routes, now)
+			m, drop = l.request(m, a, routes, now)
 		}
 		if drop != None {
 			l.metrics.dropped(toServer, drop)
+			if verbose {
+				r.logger.Debug("dropped request", "listener", l.name, "reason", drop.String())
+			}
 			continue
 		}
-		l.metrics.relayed(toServer, to.kind)
-		for t := range routes.targets {
-			if l.outbox.full() {
-				l.outbox.flush(r.upstream.socket)
-			}
-			l.outbox.addUDP(to.message, routes.targets[t].endpoint, routes.giaddr)
+		l.metrics.relayed(toServer, m.Type())
+		l.send(m, routes, now)
+		if verbose {
+			r.logMessage("relayed request", l.name, m)
 		}
 	}
-	l.outbox.flush(r.upstream.socket)
+	l.flush(routes)
 }
 
 // The parts of struct tpacket_auxdata (packet(7)) that matter.
@@ -218,17 +270,18 @@ const (
 	vlanIDMask = 0x0fff
 )
 
-// view finds the message in frame i, and its sender.
-func (l *listener) view(i int) (dhcp.Message, endpoint, Drop) {
+// view finds the message in frame i, and puts its sender into a.
+func (l *listener) view(i int, a *arrival, now int64) (dhcp.Message, Drop) {
 	// The filter refuses these as well; a socket that was opened before its interface was renamed, or a kernel
 	// without the filter's extensions, must not leak another VLAN's requests.
 	if kind := l.inbox.link(i).Pkttype; kind == unix.PACKET_OTHERHOST || kind == unix.PACKET_OUTGOING {
-		return nil, endpoint{}, OtherHost
+		return nil, OtherHost
 	}
 	b, whole := l.inbox.packet(i)
 	if !whole {
-		return nil, endpoint{}, Truncated
+		return nil, Truncated
 	}
+	l.relay.trace.record(now, onListener, endpoint{}, endpoint{}, b)
 	sum := frame.Verify
 	if aux := l.inbox.message(i, unix.SOL_PACKET, unix.PACKET_AUXDATA); len(aux) >= auxLen {
 		status := *(*uint32)(unsafe.Pointer(&aux[auxStatus]))
@@ -236,12 +289,13 @@ func (l *listener) view(i int) (dhcp.Message, endpoint, Drop) {
 			sum = frame.Trust
 		}
 		if status&unix.TP_STATUS_VLAN_VALID != 0 && *(*uint16)(unsafe.Pointer(&aux[auxVLAN]))&vlanIDMask != 0 {
-			return nil, endpoint{}, OtherHost
+			return nil, OtherHost
 		}
 	}
 	datagram, fault := frame.Parse(b, sum)
 	if fault != frame.OK {
-		return nil, endpoint{}, ofFrame(fault)
+		return nil, ofFrame(fault)
 	}
-	return dhcp.Message(datagram.Payload), endpointOf(datagram.Src), None
+	a.source = endpointOf(datagram.Src)
+	return dhcp.Message(datagram.Payload), None
 }

@@ -27,14 +27,18 @@ type metrics struct {
 	ports   []portMetrics // by listener, the unicast socket last
 	latency prometheus.Histogram
 	ready   *prometheus.GaugeVec
+	// By server, as it is named in the settings.
+	requests, replies *prometheus.CounterVec
+	serverUp, seen    *prometheus.GaugeVec
 }
 
 type portMetrics struct {
 	packets [numDirections][dhcp.NumTypes]prometheus.Counter
 	drops   [numDirections][numDrops]prometheus.Counter
+	omitted prometheus.Counter
 }
 
-func newMetrics(registerer prometheus.Registerer, listeners []string, pending func() float64) (*metrics, error) {
+func newMetrics(registerer prometheus.Registerer, listeners []Listener, pending func() float64) (*metrics, error) {
 	packets := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "dhcp_relay_packets_total",
 		Help: "Packets relayed, by the listener at the client's side, direction and DHCP message type. " +
@@ -44,7 +48,26 @@ func newMetrics(registerer prometheus.Registerer, listeners []string, pending fu
 		Name: "dhcp_relay_drops_total",
 		Help: "Packets not relayed, by listener, direction and reason (docs/dhcp-relay.md).",
 	}, []string{"listener", "direction", "reason"})
+	omitted := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "dhcp_relay_option82_omitted_total",
+		Help: "Requests relayed without the option 82 that they should have got, since it did not fit.",
+	}, []string{"listener"})
+	server := []string{"server"}
 	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "dhcp_relay_server_requests_total", Help: "Requests sent to the server.",
+		}, server),
+		replies: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "dhcp_relay_server_replies_total",
+			Help: "Replies from the server that match a request. One from an address that is none of the servers' " +
+				"(a Service may translate it) counts for all.",
+		}, server),
+		serverUp: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "dhcp_relay_server_up", Help: "Whether the server answers (0: it left many requests in a row unanswered).",
+		}, server),
+		seen: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "dhcp_relay_server_last_reply_timestamp_seconds", Help: "When the server last answered; 0: never.",
+		}, server),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "dhcp_relay_reply_seconds",
 			Help:    "Time from a request being relayed to its first reply.",
@@ -55,8 +78,9 @@ func newMetrics(registerer prometheus.Registerer, listeners []string, pending fu
 			Help: "Whether the listener is open (1) or waits for its interface (0).",
 		}, []string{"listener"}),
 	}
-	for _, name := range append(listeners[:len(listeners):len(listeners)], unicastLabel) {
-		var port portMetrics
+	for _, l := range append(listeners[:len(listeners):len(listeners)], Listener{Name: unicastLabel}) {
+		name := l.Name
+		port := portMetrics{omitted: omitted.WithLabelValues(name)}
 		for d := range numDirections {
 			for t := range dhcp.Type(dhcp.NumTypes) {
 				port.packets[d][t] = packets.WithLabelValues(name, directionNames[d], t.String())
@@ -70,8 +94,12 @@ func newMetrics(registerer prometheus.Registerer, listeners []string, pending fu
 	if registerer == nil {
 		return m, nil
 	}
-	for _, collector := range []prometheus.Collector{packets, drops, m.latency, m.ready, prometheus.NewGaugeFunc(
-		prometheus.GaugeOpts{Name: "dhcp_relay_pending", Help: "Requests that wait for replies."}, pending)} {
+	for _, collector := range []prometheus.Collector{
+		packets, drops, omitted, m.latency, m.ready, m.requests, m.replies, m.serverUp, m.seen,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "dhcp_relay_pending", Help: "Requests that are remembered for their replies.",
+		}, pending),
+	} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, err
 		}

@@ -35,8 +35,10 @@ func keyOf(m dhcp.Message) key {
 type origin struct {
 	// listener is the index of the listener that heard it, or unicast.
 	listener int16
-	// agentAdded tells that option 82 is ours and must not reach the client.
-	agentAdded bool
+	// added tells that an option 82 is ours and must not reach the client; agent is the length of its value, and
+	// sole that there was none before.
+	added, sole bool
+	agent       uint8
 	// giaddr is the relay agent that the request named, whose place this relay has taken; zero if none.
 	giaddr [4]byte
 	// from and local are both ends of a unicast request: the reply takes the same path.

@@ -15,55 +15,93 @@ type arrival struct {
 	source endpoint
 	// local is the address of this host that a unicast was sent to.
 	local [4]byte
+	// agent is what the listener puts into option 82.
+	agent []byte
+	// trusted tells that the listener may bring option 82 of its own.
+	trusted bool
 }
 
-// relayed is a request that is ready to go to the servers.
-type relayed struct {
-	message dhcp.Message
-	kind    dhcp.Type
-}
-
-// request decides about a request, and edits it in place for the servers. Message must have room behind it for
-// padding.
-func (r *Relay) request(m dhcp.Message, a arrival, to *routes, now int64) (relayed, Drop) {
+// request decides about a request, and edits it in place for the servers. There must be room behind it for padding and
+// option 82.
+func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.Message, Drop) {
+	r := d.relay
 	if drop := ofMessage(m.Check()); drop != None {
-		return relayed{}, drop
+		return m, drop
 	}
 	if m.Op() != dhcp.Request {
-		return relayed{}, ReplyFromClient
+		return m, ReplyFromClient
 	}
 	if int(m.Hops()) >= r.config.MaxHops {
-		return relayed{}, HopLimit
+		return m, HopLimit
+	}
+	giaddr, hasAgent := m.Giaddr(), m.HasAgent()
+	switch {
+	case giaddr != [4]byte{} && giaddr == to.giaddr:
+		return m, Loop
+	case giaddr != [4]byte{} && !within(r.config.TrustedRelays, a.source.ip):
+		r.notices.warn(now, "refused a relay agent", func() []any {
+			return []any{"giaddr", dhcp.Addr(giaddr), "source", a.source.String(),
+				"remedy", "name its prefix in TRUSTED_RELAYS"}
+		})
+		return m, UntrustedRelay
+	case giaddr == [4]byte{} && hasAgent && !a.trusted && !within(r.config.TrustedRelays, a.source.ip):
+		return m, UntrustedAgent
+	case (giaddr != [4]byte{} || hasAgent) && r.config.PresentGiaddr == Discard:
+		return m, AgentRefused
+	}
+	k := keyOf(m)
+	if drop := r.limits.allow(k, now); drop != None {
+		return m, drop
 	}
 	if drop := to.usable(); drop != None {
-		return relayed{}, drop
-	}
-	giaddr := m.Giaddr()
-	if giaddr != ([4]byte{}) {
-		if giaddr == to.giaddr {
-			return relayed{}, Loop
-		}
-		if !r.trusts(a.source.ip) {
-			r.notices.warn(now, "refused a relay agent", func() []any {
-				return []any{"giaddr", dhcp.Addr(giaddr), "source", a.source, "remedy", "name its prefix in TRUSTED_RELAYS"}
-			})
-			return relayed{}, UntrustedRelay
-		}
+		return m, drop
 	}
 	o := origin{listener: a.listener, giaddr: giaddr, from: a.source, local: a.local}
-	kind := m.Type()
-	r.pending.remember(keyOf(m), o, now)
 	if a.listener == unicast {
 		// The server has to answer this relay and not the one before it: only what passes here again leaves from
 		// the address that was asked.
 		m.SetGiaddr([4]byte{})
 	}
 	m.Relayed(to.giaddr)
-	return relayed{message: dhcp.Pad(m), kind: kind}, None
+	m = d.addAgent(m, k, a, &o, hasAgent, to, now)
+	r.pending.remember(k, o, now)
+	return dhcp.Pad(m), None
 }
 
-// trusts tells whether an address belongs to a relay agent that may send requests here.
-func (r *Relay) trusts(source [4]byte) bool { return within(r.config.TrustedRelays, source) }
+// addAgent adds option 82 where there is one to add and the request's own, or another relay's, leaves room for it
+// (RFC 3046 section 2.1.1: never to a request that has a giaddr, unless a mode says otherwise).
+func (d *desk) addAgent(m dhcp.Message, k key, a *arrival, o *origin, has bool, to *routes, now int64) dhcp.Message {
+	config := &d.relay.config
+	if config.PresentGiaddr == Replace && has {
+		m, has = m.StripAgents(), false
+	} else if config.PresentGiaddr == Forward && (has || o.giaddr != [4]byte{} && a.listener != unicast) {
+		return m
+	}
+	value := d.scratch[:0]
+	if a.listener == unicast {
+		value = config.agentOfUnicast(value, a, o.giaddr)
+	} else {
+		value = append(value, a.agent...)
+	}
+	tokens := d.signer != nil
+	if len(value) == 0 && !tokens {
+		return m
+	}
+	o.added, o.sole, o.agent = true, !has, uint8(len(value))
+	if tokens {
+		o.agent += 2 + tokenLen
+		value = d.signer.append(value, k, *o, d.relay.unix(now))
+	}
+	added, ok := m.AppendAgent(value, min(to.mtu-ipAndUDP, m.MaxSize()))
+	if !ok {
+		o.added = false
+		d.relay.metrics.port(int(a.listener)).omitted.Inc()
+	}
+	return added
+}
+
+// ipAndUDP is the length of the headers around a message.
+const ipAndUDP = 20 + 8
 
 func within(prefixes []netip.Prefix, ip [4]byte) bool {
 	addr := netip.AddrFrom4(ip)
@@ -71,25 +109,38 @@ func within(prefixes []netip.Prefix, ip [4]byte) bool {
 }
 
 // reply decides about a reply, and makes it what the client or the relay agent is to get.
-func (r *Relay) reply(m dhcp.Message, from endpoint, now int64) (origin, Drop) {
+func (d *desk) reply(m dhcp.Message, from endpoint, to *routes, now int64) (dhcp.Message, origin, Drop) {
+	r := d.relay
 	if drop := ofMessage(m.Check()); drop != None {
-		return origin{}, drop
+		return m, origin{}, drop
 	}
 	if len(r.config.TrustedServers) > 0 && !within(r.config.TrustedServers, from.ip) {
-		return origin{}, UntrustedServer
+		return m, origin{}, UntrustedServer
 	}
 	o, waited, first, found := r.pending.match(keyOf(m), now)
+	if !found && d.signer != nil {
+		o, found = d.signer.read(m, r.unix(now), uint32(r.config.PendingExpiry.Seconds())+1)
+		found = found && int(o.listener) < len(r.listeners) && o.listener >= unicast
+	}
 	if !found {
-		r.notices.warn(now, "dropped a reply that nobody asked for", func() []any {
-			return []any{"source", from, "type", m.Type().String(), "xid", m.XID(), "giaddr", dhcp.Addr(m.Giaddr())}
-		})
-		return origin{}, Unsolicited
+		r.health.unsolicited(now, from, m)
+		return m, origin{}, Unsolicited
 	}
 	if first {
 		r.metrics.answered(waited)
 	}
-	if o.listener == unicast {
-		m.SetGiaddr(o.giaddr)
+	r.health.answered(from, to, now)
+	switch {
+	case o.added && o.sole:
+		m = m.StripAgents()
+	case o.added:
+		m = m.StripAgent(int(o.agent))
 	}
-	return o, None
+	switch {
+	case o.listener == unicast:
+		m.SetGiaddr(o.giaddr)
+	case r.config.ClearGiaddr:
+		m.SetGiaddr([4]byte{})
+	}
+	return dhcp.Pad(m), o, None
 }

@@ -29,6 +29,9 @@ type Relay struct {
 	metrics   *metrics
 	notices   notices
 	pending   *pending
+	limits    *limiter
+	trace     *trace
+	health    *health
 	listeners []*listener
 	upstream  *upstream
 	servers   *servers
@@ -48,6 +51,8 @@ func New(config Config) (*Relay, error) {
 		logger:  config.Logger,
 		notices: notices{logger: config.Logger},
 		pending: newPending(config.Pending, config.PendingExpiry),
+		limits:  newLimiter(config.ClientRate, config.TotalRate),
+		trace:   newTrace(config.TracePackets),
 		start:   time.Now(),
 	}
 	metrics, err := newMetrics(config.Registerer, config.Listeners,
@@ -57,8 +62,12 @@ func New(config Config) (*Relay, error) {
 	}
 	r.metrics = metrics
 	r.routes.Store(&routes{})
-	for i, name := range config.Listeners {
-		r.listeners = append(r.listeners, newListener(r, i, name))
+	r.health = &health{relay: r}
+	for _, name := range config.Servers {
+		r.health.servers = append(r.health.servers, newServer(metrics, name))
+	}
+	for i, l := range config.Listeners {
+		r.listeners = append(r.listeners, newListener(r, i, l))
 	}
 	r.servers = newServers(r)
 	if r.upstream, err = newUpstream(r); err != nil {
@@ -70,10 +79,14 @@ func New(config Config) (*Relay, error) {
 // now is the relay's clock: nanoseconds since it was made.
 func (r *Relay) now() int64 { return int64(time.Since(r.start)) }
 
+// unix is the wall clock in seconds at a time of the relay's clock.
+func (r *Relay) unix(now int64) uint32 { return uint32((r.start.UnixNano() + now) / 1e9) }
+
 // Run implements daemon.Task: it relays until ctx is done.
 func (r *Relay) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.servers.run(ctx) })
+	group.Go(func() error { return r.watch(ctx) })
 	group.Go(func() error { return r.upstream.run(ctx) })
 	for _, l := range r.listeners {
 		group.Go(func() error { return l.run(ctx) })

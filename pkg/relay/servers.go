@@ -15,13 +15,15 @@ import (
 // only replaced.
 type routes struct {
 	giaddr  [4]byte
+	mtu     int // of the interface that carries giaddr
 	targets []target
 }
 
 // target is where one server is.
 type target struct {
 	endpoint
-	name string
+	server *server
+	detour *socket // where requests leave by another port, else nil
 }
 
 // usable tells why no request can be relayed, if so.
@@ -39,8 +41,9 @@ func (r *routes) usable() Drop {
 type servers struct {
 	relay *Relay
 	why   atomic.Pointer[error] // why the routes are not usable
-	known [][]netip.Addr        // the last good answer for each server
 	kick  chan struct{}
+	// detour is the socket of the routes' detours; stale is the one before, until no route names it any more.
+	detour, stale *socket
 }
 
 // Times of lookups.
@@ -52,7 +55,7 @@ const (
 var errStarting = errors.New("looking for the servers")
 
 func newServers(r *Relay) *servers {
-	s := &servers{relay: r, known: make([][]netip.Addr, len(r.config.Servers)), kick: make(chan struct{}, 1)}
+	s := &servers{relay: r, kick: make(chan struct{}, 1)}
 	s.why.Store(&errStarting)
 	return s
 }
@@ -67,24 +70,59 @@ func (s *servers) refresh() {
 	}
 }
 
+// checkEvery is how often the servers' health is looked at.
+const checkEvery = time.Second
+
 // run looks up until ctx is done.
 func (s *servers) run(ctx context.Context) error {
+	check := time.NewTicker(checkEvery)
+	defer check.Stop()
+	defer func() {
+		closeSocket(&s.detour)
+		closeSocket(&s.stale)
+	}()
 	for {
 		next, err := s.lookup(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		s.set(next, err)
+		closeSocket(&s.stale)
 		wait := s.relay.config.ResolveInterval
 		if err != nil {
 			wait = min(wait, retryLookup)
 		}
+		if !s.sleep(ctx, check.C, wait) {
+			return nil
+		}
+	}
+}
+
+// sleep waits until the next lookup is due, and watches the servers' health meanwhile. It is false when ctx is done.
+func (s *servers) sleep(ctx context.Context, check <-chan time.Time, wait time.Duration) bool {
+	due := time.NewTimer(wait)
+	defer due.Stop()
+	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return false
 		case <-s.kick:
-		case <-time.After(wait):
+			return true
+		case <-due.C:
+			return true
+		case <-check:
+			if s.relay.health.check(s.relay.now()) {
+				s.stale, s.detour = s.detour, nil // a new one has a new port
+				return true
+			}
 		}
+	}
+}
+
+func closeSocket(s **socket) {
+	if *s != nil {
+		_ = (*s).Close()
+		*s = nil
 	}
 }
 
@@ -92,11 +130,12 @@ func (s *servers) run(ctx context.Context) error {
 func (s *servers) set(next *routes, err error) {
 	logger, last, lastErr := s.relay.logger, s.relay.routes.Load(), s.ready()
 	if err != nil && (lastErr == nil || lastErr.Error() != err.Error()) {
-		logger.Warn("cannot relay", "error", err)
+		logger.Warn("cannot relay", "error", err.Error())
 	}
 	if !slices.Equal(last.targets, next.targets) || last.giaddr != next.giaddr {
+		s.warnOfGiaddr(next)
 		for _, t := range next.targets {
-			logger.Info("relaying to server", "server", t.name, "address", t.endpoint.String(),
+			logger.Info("relaying to server", "server", t.server.name, "address", t.endpoint.String(),
 				"giaddr", netip.AddrFrom4(next.giaddr).String())
 		}
 	}
@@ -109,37 +148,92 @@ func (s *servers) set(next *routes, err error) {
 func (s *servers) lookup(ctx context.Context) (*routes, error) {
 	next := &routes{}
 	var faults []error
-	for i, server := range s.relay.config.Servers {
-		host, port, err := splitServer(server)
+	for _, server := range s.relay.health.servers {
+		addresses, err := resolve(ctx, server.host)
 		if err != nil {
-			return next, err // New has checked
-		}
-		addresses, err := resolve(ctx, host)
-		if err != nil {
-			faults = append(faults, fmt.Errorf("failed to resolve server %s: %w", host, err))
+			faults = append(faults, fmt.Errorf("failed to resolve server %s: %w", server.host, err))
 			// A name server that is away for a while does not make the DHCP server unreachable.
-			addresses = s.known[i]
+			addresses = server.known
 		}
-		s.known[i] = addresses
-		if len(addresses) > 0 {
-			next.targets = append(next.targets, target{
-				name:     server,
-				endpoint: endpoint{ip: addresses[0].As4(), port: port},
-			})
+		server.known = addresses
+		if len(addresses) == 0 {
+			continue
 		}
+		to := target{
+			server:   server,
+			endpoint: endpoint{ip: addresses[server.next%len(addresses)].As4(), port: server.port},
+		}
+		if server.detour {
+			to.detour = s.openDetour()
+		}
+		next.targets = append(next.targets, to)
 	}
 	if len(next.targets) == 0 {
 		return next, errors.Join(faults...)
 	}
 	for _, fault := range faults {
-		s.relay.notices.warn(s.relay.now(), "failed to look up a server", func() []any { return []any{"error", fault} })
+		s.relay.notices.warn(s.relay.now(), "failed to look up a server", func() []any {
+			return []any{"error", fault.Error()}
+		})
 	}
 	giaddr, err := s.giaddr(next.targets[0].endpoint)
 	if err != nil {
 		return next, err
 	}
-	next.giaddr = giaddr.As4()
+	next.giaddr, next.mtu = giaddr.As4(), mtuOf(giaddr)
 	return next, nil
+}
+
+// openDetour opens the detour unless it is open. Without one, requests leave by port 67.
+func (s *servers) openDetour() *socket {
+	if s.detour == nil {
+		detour, err := openDetour()
+		if err != nil {
+			s.relay.notices.warn(s.relay.now(), "failed to open another source port", func() []any {
+				return []any{"error", err.Error()}
+			})
+			return nil
+		}
+		s.detour = detour
+	}
+	return s.detour
+}
+
+// warnOfGiaddr is for the third classic mistake: a giaddr that the servers cannot reach. Whether they can only they
+// know, but where the kernel would send from another address, they often cannot.
+func (s *servers) warnOfGiaddr(next *routes) {
+	giaddr := netip.AddrFrom4(next.giaddr)
+	for _, t := range next.targets {
+		source, err := sourceTowards(t.endpoint)
+		if err == nil && source != giaddr && usable(giaddr) {
+			s.relay.logger.Warn("server may be unable to reach giaddr", "server", t.server.name, "giaddr", giaddr.String(),
+				"address_towards_server", source.String(),
+				"remedy", "leave UPSTREAM_ADDRESS and UPSTREAM_INTERFACE unset, or check the server's route to giaddr")
+		}
+	}
+}
+
+// defaultMTU is assumed where the interface is not found.
+const defaultMTU = 1500
+
+// mtuOf is the MTU of the interface that carries an address.
+func mtuOf(address netip.Addr) int {
+	links, err := net.Interfaces()
+	if err != nil {
+		return defaultMTU
+	}
+	for i := range links {
+		addresses, err := links[i].Addrs()
+		if err != nil {
+			continue
+		}
+		for _, each := range addresses {
+			if prefix, ok := each.(*net.IPNet); ok && prefix.IP.Equal(address.AsSlice()) {
+				return links[i].MTU
+			}
+		}
+	}
+	return defaultMTU
 }
 
 // resolve returns the IPv4 addresses of a name, in a stable order.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"unsafe"
 
@@ -16,10 +17,10 @@ import (
 // upstream is the UDP socket on port 67: requests leave through it, replies and unicast requests arrive.
 type upstream struct {
 	*socket
-	relay   *Relay
-	inbox   *inbox
-	unicast *outbox   // to servers, and to clients and routers that asked by unicast
-	frames  []*outbox // to the clients on each listener
+	*desk
+	inbox    *inbox
+	unicasts *outbox   // to clients and routers that asked by unicast
+	frames   []*outbox // to the clients on each listener
 }
 
 // newUpstream binds to the wildcard address: the address of the host may change, and a unicast may be sent to any of
@@ -58,8 +59,8 @@ func newUpstream(r *Relay) (*upstream, error) {
 		}
 		return nil, errors.Join(fmt.Errorf("failed to bind UDP port %d: %w", serverPort, err), closeErr)
 	}
-	u := &upstream{socket: s, relay: r, inbox: newInbox(headroom)}
-	u.unicast = newOutbox(func(_ int, errno unix.Errno) { u.failed(unicast, errno) })
+	u := &upstream{socket: s, desk: newDesk(r, unicast, unicastLabel), inbox: newInbox(headroom)}
+	u.unicasts = newOutbox(func(_ int, errno unix.Errno) { u.failed(unicast, errno) })
 	for i := range r.listeners {
 		u.frames = append(u.frames, newOutbox(func(_ int, errno unix.Errno) { u.failed(i, errno) }))
 	}
@@ -73,7 +74,7 @@ func (u *upstream) failed(listener int, errno unix.Errno) {
 		if listener != unicast {
 			name = u.relay.listeners[listener].name
 		}
-		return []any{"listener", name, "error", errno}
+		return []any{"listener", name, "error", errno.Error()}
 	})
 }
 
@@ -94,20 +95,27 @@ func (u *upstream) run(ctx context.Context) error {
 // batch relays what arrived.
 func (u *upstream) batch(n int) {
 	r := u.relay
-	now, routes := r.now(), r.routes.Load()
+	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
 	for i := range n {
 		b, whole := u.inbox.packet(i)
 		m, from := dhcp.Message(b), u.inbox.from(i)
+		what, side, drop := "dropped reply", toClient, Truncated
 		switch {
-		case !whole:
-			r.metrics.port(unicast).dropped(toServer, Truncated)
-		case len(m) > 0 && m[0] == byte(dhcp.Reply):
-			u.reply(i, m, from, routes, now)
-		default:
-			u.request(i, m, from, routes, now)
+		case whole && len(m) > 0 && m[0] == byte(dhcp.Reply):
+			drop = u.answer(i, m, from, routes, now, verbose)
+		case whole:
+			what, side = "dropped request", toServer
+			drop = u.ask(i, m, from, routes, now, verbose)
+		}
+		if drop != None {
+			u.metrics.dropped(side, drop)
+			if verbose {
+				r.logger.Debug(what, "listener", unicastLabel, "source", from.String(), "reason", drop.String())
+			}
 		}
 	}
-	u.unicast.flush(u.socket)
+	u.desk.flush(routes)
+	u.unicasts.flush(u.socket)
 	for i, out := range u.frames {
 		u.flush(i, out)
 	}
@@ -124,25 +132,23 @@ func (u *upstream) flush(listener int, out *outbox) {
 	}
 }
 
-// request relays what a client or a router sent to an address of this host.
-func (u *upstream) request(i int, m dhcp.Message, from endpoint, routes *routes, now int64) {
-	r, metrics := u.relay, u.relay.metrics.port(unicast)
+// ask relays what a client or a router sent to an address of this host.
+func (u *upstream) ask(i int, m dhcp.Message, from endpoint, routes *routes, now int64, verbose bool) Drop {
 	local, drop := u.local(i)
-	var to relayed
-	if drop == None {
-		to, drop = r.request(m, arrival{listener: unicast, source: from, local: local}, routes, now)
-	}
 	if drop != None {
-		metrics.dropped(toServer, drop)
-		return
+		return drop
 	}
-	metrics.relayed(toServer, to.kind)
-	for t := range routes.targets {
-		if u.unicast.full() {
-			u.unicast.flush(u.socket)
-		}
-		u.unicast.addUDP(to.message, routes.targets[t].endpoint, routes.giaddr)
+	u.relay.trace.record(now, fromUnicast, from, endpoint{ip: local, port: serverPort}, m)
+	m, drop = u.desk.request(m, &arrival{listener: unicast, source: from, local: local}, routes, now)
+	if drop != None {
+		return drop
 	}
+	u.metrics.relayed(toServer, m.Type())
+	u.send(m, routes, now)
+	if verbose {
+		u.relay.logMessage("relayed request", unicastLabel, m, "source", from.String())
+	}
+	return None
 }
 
 // local is the address that datagram i was sent to. A broadcast is for the listeners.
@@ -158,32 +164,35 @@ func (u *upstream) local(i int) ([4]byte, Drop) {
 	return info.Addr, None
 }
 
-// reply brings a server's answer to whoever asked.
-func (u *upstream) reply(i int, m dhcp.Message, from endpoint, routes *routes, now int64) {
+// answer brings a server's answer to whoever asked.
+func (u *upstream) answer(i int, m dhcp.Message, from endpoint, routes *routes, now int64, verbose bool) Drop {
 	r := u.relay
-	o, drop := r.reply(m, from, now)
-	metrics := r.metrics.port(int(o.listener))
+	r.trace.record(now, fromServer, from, endpoint{ip: routes.giaddr, port: serverPort}, m)
+	m, o, drop := u.desk.reply(m, from, routes, now)
 	if drop != None {
-		r.metrics.port(unicast).dropped(toClient, drop)
-		return
+		return drop
 	}
 	if o.listener == unicast {
-		if u.unicast.full() {
-			u.unicast.flush(u.socket)
+		if u.unicasts.full() {
+			u.unicasts.flush(u.socket)
 		}
-		u.unicast.addUDP(dhcp.Pad(m), o.from, o.local)
-		metrics.relayed(toClient, m.Type())
-		return
+		u.unicasts.addUDP(m, o.from, o.local)
+		r.trace.record(now, toUnicast, endpoint{ip: o.local, port: serverPort}, o.from, m)
+		u.metrics.relayed(toClient, m.Type())
+		if verbose {
+			r.logMessage("relayed reply", unicastLabel, m, "to", o.from.String())
+		}
+		return None
 	}
+	metrics := r.metrics.port(int(o.listener))
 	p := r.listeners[o.listener].port.Load()
-	if p == nil {
+	switch {
+	case p == nil:
 		metrics.dropped(toClient, ListenerDown)
-		return
-	}
-	m = dhcp.Pad(m)
-	if len(m)+frame.HeaderLen-frame.EthernetLen > p.mtu {
+		return None
+	case len(m)+ipAndUDP > p.mtu:
 		metrics.dropped(toClient, TooLong)
-		return
+		return None
 	}
 	to := address(m, r.config.AlwaysBroadcast)
 	header := frame.Header{
@@ -197,7 +206,12 @@ func (u *upstream) reply(i int, m dhcp.Message, from endpoint, routes *routes, n
 		u.flush(int(o.listener), out)
 	}
 	u.frames[o.listener].addFrame(whole, p.ifindex)
+	r.trace.record(now, onListener, endpoint{}, endpoint{}, whole)
 	metrics.relayed(toClient, m.Type())
+	if verbose {
+		r.logMessage("relayed reply", r.listeners[o.listener].name, m, "to", netip.AddrFrom4(to.ip).String())
+	}
+	return None
 }
 
 // source is the address that a reply on a listener comes from: the one that clients are to know, else the

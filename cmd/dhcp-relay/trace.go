@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/relay"
+)
+
+const (
+	traceCommand = "trace"
+	tracePath    = "/trace"
+	traceTimeout = 10 * time.Second
+)
+
+// traceHandler serves the last packets as a pcap file: /trace?mac=02:00:00:00:00:50&last=20.
+func traceHandler(r *relay.Relay) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		query := request.URL.Query()
+		var mac net.HardwareAddr
+		if text := query.Get("mac"); text != "" {
+			var err error
+			if mac, err = net.ParseMAC(text); err != nil || len(mac) > 16 {
+				http.Error(w, fmt.Sprintf("mac %q: not a hardware address", text), http.StatusBadRequest)
+				return
+			}
+		}
+		last := 0
+		if text := query.Get("last"); text != "" {
+			var err error
+			if last, err = strconv.Atoi(text); err != nil || last < 1 {
+				http.Error(w, fmt.Sprintf("last %q: not a number of packets", text), http.StatusBadRequest)
+				return
+			}
+		}
+		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
+		w.Header().Set("Content-Disposition", `attachment; filename="dhcp-relay.pcap"`)
+		_ = r.WriteTrace(w, mac, last) // whoever asked has gone
+	})
+}
+
+// trace is the subcommand: it fetches the last packets of a running relay. admin is where that serves its admin port.
+func trace(args []string, admin string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("dhcp-relay trace", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	mac := flags.String("mac", "", "only packets of this hardware address")
+	last := flags.Int("last", 0, "only that many packets (0: all that are kept)")
+	output := flags.String("output", "-", "pcap file to write; - is standard output")
+	flags.StringVar(&admin, "admin", admin, "admin address of the relay")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	if err := fetchTrace(admin, *mac, *last, *output, stdout); err != nil {
+		fmt.Fprintf(stderr, "dhcp-relay trace: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+func fetchTrace(admin, mac string, last int, output string, stdout io.Writer) error {
+	host, port, err := net.SplitHostPort(admin)
+	if err != nil {
+		return fmt.Errorf("failed to parse admin address %q: %w", admin, err)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	query := url.Values{}
+	if mac != "" {
+		query.Set("mac", mac)
+	}
+	if last != 0 {
+		query.Set("last", strconv.Itoa(last))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), traceTimeout)
+	defer cancel()
+	where := url.URL{Scheme: "http", Host: net.JoinHostPort(host, port), Path: tracePath, RawQuery: query.Encode()}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("failed to ask the relay at %s: %w", admin, err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+		return fmt.Errorf("the relay refused: %s", text)
+	}
+	if output == "-" {
+		_, err = io.Copy(stdout, response.Body)
+		return err
+	}
+	file, err := os.Create(output)
+	if err != nil {
+		return fmt.Errorf("failed to create pcap file: %w", err)
+	}
+	_, err = io.Copy(file, response.Body)
+	return errors.Join(err, file.Close())
+}

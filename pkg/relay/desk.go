@@ -1,0 +1,62 @@
+package relay
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/dhcp"
+)
+
+// desk is where one goroutine works on packets: its way to the servers and its scratch memory.
+type desk struct {
+	relay   *Relay
+	metrics *portMetrics // of what is sent to the servers
+	name    string       // for the log
+	scratch [dhcp.MaxAgent + 64]byte
+	signer  *signer
+
+	toServers *outbox
+	// detour is for servers that are reached from another source port; see health.
+	detour *outbox
+}
+
+func newDesk(r *Relay, listener int, name string) *desk {
+	d := &desk{relay: r, metrics: r.metrics.port(listener), name: name, signer: newSigner(r.config.TokenKey)}
+	failed := func(_ int, errno unix.Errno) {
+		d.metrics.dropped(toServer, SendFailed)
+		r.notices.warn(r.now(), "failed to send request", func() []any {
+			return []any{"listener", name, "error", errno.Error()}
+		})
+	}
+	d.toServers, d.detour = newOutbox(failed), newOutbox(failed)
+	return d
+}
+
+// send gives a request to every server. It stays where it is until flush.
+func (d *desk) send(m dhcp.Message, to *routes, now int64) {
+	for i := range to.targets {
+		t := &to.targets[i]
+		out := d.toServers
+		if t.detour != nil {
+			out = d.detour
+		}
+		if out.full() {
+			d.flush(to)
+		}
+		out.addUDP(m, t.endpoint, to.giaddr)
+		t.server.asked(now)
+		d.relay.trace.record(now, sentToServer, endpoint{ip: to.giaddr, port: serverPort}, t.endpoint, m)
+	}
+}
+
+func (d *desk) flush(to *routes) {
+	d.toServers.flush(d.relay.upstream.socket)
+	if d.detour.n == 0 {
+		return
+	}
+	for i := range to.targets {
+		if s := to.targets[i].detour; s != nil {
+			d.detour.flush(s) // all detours are the same socket
+			return
+		}
+	}
+}

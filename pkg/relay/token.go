@@ -1,0 +1,102 @@
+package relay
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+
+	"github.com/tinkerbell/stack/pkg/dhcp"
+)
+
+// A token is an origin under a message authentication code, in a vendor-specific sub-option of option 82 (RFC 4243)
+// that a server echoes. It makes a reply recognisable to a replica, or a process, that never saw the request.
+//
+//	enterprise number (4) | length (1) | origin (18) | when, in Unix seconds (4) | HMAC-SHA-256 (first 8)
+//
+// The code covers xid and chaddr besides, so a token is good for one transaction only.
+const (
+	// enterprise is the number reserved for examples (RFC 5612): only this relay reads the token.
+	enterprise  = 32473
+	tokenOrigin = 18
+	tokenMAC    = 8
+	tokenLen    = 4 + 1 + tokenOrigin + 4 + tokenMAC
+)
+
+// signer makes and checks tokens. It is for one goroutine.
+type signer struct {
+	mac   hash.Hash
+	input [4 + 17 + tokenOrigin + 4]byte
+	sum   [sha256.Size]byte
+}
+
+// newSigner returns nil where there is no key.
+func newSigner(secret []byte) *signer {
+	if len(secret) == 0 {
+		return nil
+	}
+	return &signer{mac: hmac.New(sha256.New, secret)}
+}
+
+// append appends the sub-option for a request. o.agent must be final.
+func (s *signer) append(b []byte, k key, o origin, unix uint32) []byte {
+	b = append(b, dhcp.SubVendor, tokenLen)
+	b = binary.BigEndian.AppendUint32(b, enterprise)
+	b = append(b, tokenLen-5)
+	start := len(b)
+	b = binary.BigEndian.AppendUint16(b, uint16(o.listener))
+	b = append(b, bit(o.added)|bit(o.sole)<<1, o.agent)
+	b = append(b, o.giaddr[:]...)
+	b = append(b, o.from.ip[:]...)
+	b = binary.BigEndian.AppendUint16(b, o.from.port)
+	b = append(b, o.local[:]...)
+	b = binary.BigEndian.AppendUint32(b, unix)
+	return append(b, s.code(k, b[start:])...)
+}
+
+// code authenticates the body of a token.
+func (s *signer) code(k key, body []byte) []byte {
+	binary.BigEndian.PutUint32(s.input[:], k.xid)
+	copy(s.input[4:], k.chaddr[:])
+	s.input[20] = k.hlen
+	copy(s.input[21:], body)
+	s.mac.Reset()
+	s.mac.Write(s.input[:])
+	return s.mac.Sum(s.sum[:0])[:tokenMAC]
+}
+
+// read finds the token in a reply and returns the origin that it vouches for. maxAge is in seconds.
+func (s *signer) read(m dhcp.Message, unix, maxAge uint32) (origin, bool) {
+	agent, found := m.LastAgent()
+	if !found {
+		return origin{}, false
+	}
+	token, found := dhcp.Sub(agent, dhcp.SubVendor)
+	if !found || len(token) != tokenLen || binary.BigEndian.Uint32(token) != enterprise {
+		return origin{}, false
+	}
+	body := token[5 : 5+tokenOrigin+4]
+	if !hmac.Equal(s.code(keyOf(m), body), token[5+tokenOrigin+4:]) {
+		return origin{}, false
+	}
+	// Clocks of replicas may differ a little, so the age may be negative.
+	if age := int32(unix - binary.BigEndian.Uint32(body[tokenOrigin:])); age > int32(maxAge) || age < -int32(maxAge) {
+		return origin{}, false
+	}
+	return origin{
+		listener: int16(binary.BigEndian.Uint16(body)),
+		added:    body[2]&1 != 0,
+		sole:     body[2]&2 != 0,
+		agent:    body[3],
+		giaddr:   [4]byte(body[4:]),
+		from:     endpoint{ip: [4]byte(body[8:]), port: binary.BigEndian.Uint16(body[12:])},
+		local:    [4]byte(body[14:]),
+	}, true
+}
+
+func bit(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
