@@ -95,9 +95,6 @@ func (b *Batch) Receive(s *Socket, limit int) error {
 // Data is the i-th datagram's payload, valid until the batch is used again.
 func (b *Batch) Data(i int) []byte { return b.data[i] }
 
-// Buffer is the whole buffer behind the i-th datagram.
-func (b *Batch) Buffer(i int) []byte { return b.buffers[i] }
-
 // Peer is who sent the i-th datagram.
 func (b *Batch) Peer(i int) Peer { return b.names[i].peer() }
 
@@ -146,29 +143,21 @@ func (b *Batch) eachControl(i int, f func(level, kind int32, data []byte)) {
 }
 
 // Take moves datagram i out of from to the end of b and readdresses it: to the peer, and, where source is
-// valid, from that local address. It reports false when b is full.
-func (b *Batch) Take(from *Batch, i int, via *Socket, to Peer, source netip.Addr, ifindex uint32) bool {
-	if b.Free() == 0 {
-		return false
-	}
+// valid, from that local address. The batch must not be full.
+func (b *Batch) Take(from *Batch, i int, via *Socket, to Peer, source netip.Addr, ifindex uint32) {
 	b.buffers[b.n], from.buffers[i] = from.buffers[i], b.buffers[b.n]
 	b.data[b.n] = from.data[i]
 	b.address(via, to, source, ifindex)
-	return true
 }
 
-// Add copies data to the end of b; otherwise it is Take.
-func (b *Batch) Add(data []byte, via *Socket, to Peer, source netip.Addr, ifindex uint32) bool {
-	if b.Free() == 0 || len(data) > bufferSize {
-		return false
-	}
-	b.data[b.n] = b.buffers[b.n][:copy(b.buffers[b.n], data)]
+// Next is the empty buffer of the datagram that Push adds. There is none when the batch is full.
+func (b *Batch) Next() []byte { return b.buffers[b.n][:0] }
+
+// Push adds a datagram that was written into Next; otherwise it is Take.
+func (b *Batch) Push(data []byte, via *Socket, to Peer, source netip.Addr, ifindex uint32) {
+	b.data[b.n] = data
 	b.address(via, to, source, ifindex)
-	return true
 }
-
-// SetData replaces the payload of the last datagram, which must lie in its own buffer.
-func (b *Batch) SetData(data []byte) { b.data[b.n-1] = data }
 
 func (b *Batch) address(via *Socket, to Peer, source netip.Addr, ifindex uint32) {
 	i := b.n

@@ -181,11 +181,11 @@ func (w *Worker[T]) flush() {
 // Answer sends a client something of our own, from the address and port it asked.
 func (w *Worker[T]) Answer(d Datagram, data []byte) {
 	w.room()
-	w.out.Add(data, w.listener, d.Client, d.Asked, d.Interface)
+	w.out.Push(append(w.out.Next(), data...), w.listener, d.Client, d.Asked, d.Interface)
 }
 
 // Reply sends the session's client something of our own.
 func (w *Worker[T]) Reply(s *Session[T], data []byte) {
 	w.room()
-	w.out.Add(data, w.listener, s.Client, s.Asked, s.Interface)
+	w.out.Push(append(w.out.Next(), data...), w.listener, s.Client, s.Asked, s.Interface)
 }

@@ -1,0 +1,26 @@
+package syslog
+
+// Drop says why a datagram was lost.
+type Drop uint8
+
+// Reasons. docs/syslog.md has a row for each.
+const (
+	DropNot        Drop = iota
+	DropEmpty           // no payload
+	DropTruncated       // longer than any UDP datagram may be
+	DropNoEndpoint      // no backend is known
+	DropLoop            // the backend resolves to ourselves
+	DropUnsent          // the kernel did not take the datagram
+	DropOverflow        // lost in the full receive buffer
+	numDrops
+)
+
+var dropNames = [numDrops]string{"none", "empty", "truncated", "no_endpoint", "loop", "unsent", "overflow"}
+
+// String is the reason as a metric's label.
+func (d Drop) String() string {
+	if d >= numDrops {
+		return "unknown"
+	}
+	return dropNames[d]
+}

@@ -1,0 +1,132 @@
+// Package syslog forwards syslog datagrams one way, and keeps who sent them.
+//
+// There are no sessions: a worker takes a batch from the port, marks each datagram with its sender in the way
+// that [Source] says, and sends the batch. docs/design/datagrams.md has the decisions, docs/syslog.md the forms.
+package syslog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+)
+
+// Source is how the receiver learns who sent a message.
+type Source string
+
+// Sources.
+const (
+	// SourceNone passes datagrams untouched: the proxy is their sender.
+	SourceNone Source = "none"
+	// SourceRewrite writes RFC 5424 with the client's address as HOSTNAME.
+	SourceRewrite Source = "rewrite"
+	// SourceTransparent sends from the client's address. It needs CAP_NET_ADMIN or CAP_NET_RAW, and a network
+	// that does not verify sources.
+	SourceTransparent Source = "transparent"
+)
+
+// Config describes a route.
+type Config struct {
+	// Route names it in logs and metrics.
+	Route string
+	// Listen is the address and port. The zero address is all, IPv4 and IPv6 alike.
+	Listen netip.AddrPort
+	// Pick chooses the endpoint for a client. It must not block.
+	Pick func(client netip.Addr) (netip.AddrPort, error)
+	// DrainTimeout bounds how long what has arrived is still passed on after shutdown began.
+	DrainTimeout time.Duration
+	// Source is SourceRewrite where it is empty.
+	Source Source
+	// Workers is the number of sockets and loops that share the port; zero is one.
+	Workers int
+	// Logger may be nil, Metrics too.
+	Logger  *slog.Logger
+	Metrics *Metrics
+}
+
+// Front is an open route.
+type Front struct {
+	route   string
+	local   netip.AddrPort
+	workers []*worker
+	serving atomic.Bool
+}
+
+// Listen binds the port. Serve or Close has to follow.
+func Listen(c Config) (*Front, error) {
+	if c.Pick == nil {
+		return nil, fmt.Errorf("failed to open syslog route %s: it has no backend", c.Route)
+	}
+	switch c.Source {
+	case "":
+		c.Source = SourceRewrite
+	case SourceNone, SourceRewrite, SourceTransparent:
+	default:
+		return nil, fmt.Errorf("failed to open syslog route %s: unknown source %q, want %s, %s or %s",
+			c.Route, c.Source, SourceTransparent, SourceRewrite, SourceNone)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	sockets, err := datagram.Listen(c.Listen, max(c.Workers, 1))
+	if err != nil {
+		return nil, err
+	}
+	f := &Front{route: c.Route, local: sockets[0].Local()}
+	meters := c.Metrics.of(c.Route)
+	gate := datagram.NewGate(troublePerSecond)
+	for i, socket := range sockets {
+		w, err := newWorker(c, socket, meters, gate)
+		if err != nil {
+			f.Close()
+			for _, rest := range sockets[i:] {
+				rest.Close()
+			}
+			return nil, err
+		}
+		f.workers = append(f.workers, w)
+	}
+	return f, nil
+}
+
+// troublePerSecond bounds log lines.
+const troublePerSecond = 5
+
+// Addr is the bound address and port.
+func (f *Front) Addr() netip.AddrPort { return f.local }
+
+// Serve forwards until ctx is done, and then what has arrived by then.
+func (f *Front) Serve(ctx context.Context) error {
+	f.serving.Store(true)
+	defer f.serving.Store(false)
+	if len(f.workers) == 1 {
+		return f.workers[0].run(ctx)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, w := range f.workers {
+		group.Go(func() error { return w.run(ctx) })
+	}
+	return group.Wait()
+}
+
+// Ready tells whether messages are forwarded now.
+func (f *Front) Ready() error {
+	if !f.serving.Load() {
+		return errors.New("syslog route " + f.route + " is not being served")
+	}
+	return nil
+}
+
+// Close gives up a front that was never served.
+func (f *Front) Close() {
+	for _, w := range f.workers {
+		w.close()
+	}
+}

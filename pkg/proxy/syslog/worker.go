@@ -1,0 +1,224 @@
+package syslog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+)
+
+const (
+	// batchSize is how many datagrams one system call moves.
+	batchSize = 64
+	// pace is the shortest time between two turns that find less than a full batch. Under load it makes
+	// batches out of what would be a wake-up per datagram; a message that comes alone does not wait. The
+	// kernel's default buffer holds some 200 small datagrams meanwhile.
+	pace = time.Millisecond
+)
+
+// worker owns one listening socket and an upstream socket for each address family.
+type worker struct {
+	config   Config
+	log      *slog.Logger
+	meters   *meters
+	trouble  *datagram.Gate
+	listener *datagram.Socket
+	poller   *datagram.Poller
+	in       *datagram.Batch
+	v4, v6   upstream
+	overflow uint32
+}
+
+// upstream is a socket towards endpoints and what is to leave through it.
+type upstream struct {
+	socket *datagram.Socket // nil where the kernel lacks the family
+	out    *datagram.Batch
+}
+
+func newWorker(c Config, listener *datagram.Socket, m *meters, gate *datagram.Gate) (w *worker, err error) {
+	w = &worker{
+		config:  c,
+		log:     c.Logger.With("route", c.Route),
+		meters:  m,
+		trouble: gate,
+		in:      datagram.NewBatch(batchSize),
+	}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	if w.v4, err = open(c, netip.IPv4Unspecified()); err != nil {
+		return nil, err
+	}
+	if w.v6, err = open(c, netip.IPv6Unspecified()); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, err
+	}
+	if w.poller, err = datagram.NewPoller(4); err != nil {
+		return nil, err
+	}
+	if err := w.poller.Add(listener, datagram.Token{}); err != nil {
+		return nil, err
+	}
+	w.listener = listener
+	return w, nil
+}
+
+func open(c Config, family netip.Addr) (upstream, error) {
+	s, err := datagram.Open(family)
+	if err != nil {
+		return upstream{}, err
+	}
+	s.GrowBuffers(sendBuffer)
+	if c.Source == SourceTransparent {
+		if err := s.Transparent(); err != nil {
+			s.Close()
+			return upstream{}, fmt.Errorf("failed to keep the source of syslog route %s (source: transparent needs "+
+				"CAP_NET_ADMIN or CAP_NET_RAW; source: rewrite needs none): %w", c.Route, err)
+		}
+	}
+	return upstream{socket: s, out: datagram.NewBatch(batchSize)}, nil
+}
+
+// sendBuffer is asked for upstream sockets, in bytes.
+const sendBuffer = 1 << 20
+
+func (w *worker) close() {
+	for _, s := range []*datagram.Socket{w.listener, w.v4.socket, w.v6.socket} {
+		if s != nil {
+			s.Close()
+		}
+	}
+	if w.poller != nil {
+		w.poller.Close()
+	}
+}
+
+// run forwards until ctx is done, and then what has arrived by then.
+func (w *worker) run(ctx context.Context) error {
+	defer w.close()
+	stop := context.AfterFunc(ctx, w.poller.Wake)
+	defer stop()
+	var last time.Time
+	for ctx.Err() == nil {
+		if err := w.poller.Wait(-1, func(datagram.Event) {}); err != nil {
+			return err
+		}
+		if rest := pace - time.Since(last); rest > 0 {
+			sleep(rest)
+		}
+		for w.turn() == batchSize {
+			if ctx.Err() != nil {
+				break
+			}
+		}
+		last = time.Now()
+	}
+	for deadline := time.Now().Add(w.config.DrainTimeout); w.turn() > 0 && time.Now().Before(deadline); {
+	}
+	return nil
+}
+
+// sleep stays on its thread: the goroutine has nobody to wait for.
+func sleep(d time.Duration) {
+	ts := unix.NsecToTimespec(int64(d))
+	_ = unix.Nanosleep(&ts, nil) // to wake early does no harm
+}
+
+// turn forwards one batch and returns its size.
+func (w *worker) turn() int {
+	if err := w.in.Receive(w.listener, batchSize); err != nil {
+		return 0
+	}
+	n, bytes := w.in.Len(), 0
+	for i := range n {
+		if total, known := w.in.Overflow(i); known && total != w.overflow {
+			w.meters.drop(DropOverflow, int(total-w.overflow))
+			w.warn("syslog datagrams lost in the receive buffer", "count", total-w.overflow,
+				"buffer", w.listener.ReceiveBuffer())
+			w.overflow = total
+		}
+		bytes += len(w.in.Data(i))
+		w.meters.drop(w.forward(i), 1)
+	}
+	w.meters.bytes.Add(float64(bytes))
+	w.flush(&w.v4)
+	w.flush(&w.v6)
+	return n
+}
+
+// forward judges the i-th datagram and puts it into the batch of its endpoint's family.
+func (w *worker) forward(i int) Drop {
+	data, client := w.in.Data(i), w.in.Peer(i)
+	switch {
+	case len(data) == 0:
+		return DropEmpty
+	case w.in.Truncated(i):
+		return DropTruncated
+	}
+	endpoint, err := w.config.Pick(client.Addr())
+	if err != nil {
+		w.warn("no endpoint for syslog", "client", client.Addr(), "error", err)
+		return DropNoEndpoint
+	}
+	to := datagram.Peer{AddrPort: netip.AddrPortFrom(endpoint.Addr().Unmap(), endpoint.Port())}
+	if asked, _ := w.in.Asked(i); to.Addr() == asked && to.Port() == w.listener.Local().Port() {
+		w.warn("the syslog endpoint is this proxy itself", "endpoint", to.AddrPort)
+		return DropLoop
+	}
+	up := &w.v4
+	if to.Addr().Is6() {
+		up = &w.v6
+	}
+	if up.socket == nil {
+		w.warn("no socket of the endpoint's family", "endpoint", to.AddrPort)
+		return DropNoEndpoint
+	}
+	switch w.source(client.Addr(), to.Addr()) {
+	case SourceNone:
+		up.out.Take(w.in, i, up.socket, to, netip.Addr{}, 0)
+	case SourceTransparent:
+		up.out.Take(w.in, i, up.socket, to, client.Addr(), 0)
+	case SourceRewrite:
+		up.out.Push(Parse(data).Append(up.out.Next(), client.Addr()), up.socket, to, netip.Addr{}, 0)
+	}
+	return DropNot
+}
+
+// source is the route's, but for clients whose address cannot be a source towards the endpoint.
+func (w *worker) source(client, endpoint netip.Addr) Source {
+	if w.config.Source == SourceTransparent && (client.Is4() != endpoint.Is4() || !client.IsGlobalUnicast()) {
+		return SourceRewrite
+	}
+	return w.config.Source
+}
+
+func (w *worker) flush(up *upstream) {
+	if up.out == nil || up.out.Len() == 0 {
+		return
+	}
+	n := up.out.Len()
+	failed, err := up.out.Send(up.socket)
+	if failed > 0 {
+		w.meters.drop(DropUnsent, failed)
+		w.warn("syslog datagrams not sent", "count", failed, "error", err)
+	}
+	w.meters.datagrams.Add(float64(n - failed))
+}
+
+func (w *worker) warn(event string, args ...any) {
+	suppressed, ok := w.trouble.Open(time.Now())
+	if !ok {
+		return
+	}
+	if suppressed > 0 {
+		args = append(args, "suppressed", suppressed)
+	}
+	w.log.Warn(event, args...)
+}
