@@ -31,6 +31,7 @@ const (
 	NoKind                         // the kernel has no such kind of interface
 	MACTaken                       // another child of the parent has the listener's MAC address
 	MACFilter                      // the parent is a virtual card whose hypervisor drops foreign MAC addresses
+	NotIsolated                    // the kernel has no nftables, so the pod's IP layer hears as well
 	Deaf                           // the listener heard nothing in the time it was given
 )
 
@@ -39,7 +40,8 @@ var causes = map[Cause]string{
 	SameNamespace: "same_namespace", NoParent: "no_parent", Ambiguous: "ambiguous_parent", NoRoute: "no_default_route",
 	ParentDown: "parent_down", NoCarrier: "no_carrier", NotEthernet: "not_ethernet", BridgePort: "bridge_port",
 	BondSlave: "bond_slave", OtherKind: "other_kind", Wireless: "wireless", NameTaken: "name_taken",
-	NoKind: "no_kind", MACTaken: "mac_taken", MACFilter: "mac_filter", Deaf: "deaf",
+	NoKind: "no_kind", MACTaken: "mac_taken", MACFilter: "mac_filter", NotIsolated: "not_isolated",
+	Deaf: "deaf",
 }
 
 // String is the cause as it stands in logs.

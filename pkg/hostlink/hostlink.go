@@ -92,6 +92,9 @@ type Host struct {
 	nsid int    // what the pod's namespace calls the node's
 	conn *conn
 	pod  *netlink.Handle
+
+	filter    *filter
+	filterErr error // why there is none
 }
 
 // Open opens the way from the calling thread's network namespace to the one of process o.PID. What is missing for
@@ -118,6 +121,7 @@ func (h *Host) connect(pid int) (err error) {
 	if h.pod, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return fmt.Errorf("failed to open rtnetlink: %w", err)
 	}
+	h.filter, h.filterErr = dialFilter()
 	h.nsid, err = h.namespaceID(pid)
 	return err
 }
@@ -129,6 +133,9 @@ func (h *Host) Close() {
 	}
 	if h.conn != nil {
 		h.conn.close()
+	}
+	if h.filter != nil {
+		h.filter.close()
 	}
 }
 

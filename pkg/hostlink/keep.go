@@ -63,7 +63,7 @@ func (k *Keeper) Make(ctx context.Context) error {
 func (k *Keeper) await(ctx context.Context, spec Spec, deadline time.Time) (Listener, error) {
 	var last Cause
 	for {
-		listener, err := k.ensure(spec)
+		listener, err := k.Host.Ensure(spec)
 		fault, ok := errors.AsType[*Fault](err)
 		left := time.Until(deadline)
 		if err == nil || !ok || !fault.Cause.Passing() || left <= 0 {
@@ -82,30 +82,17 @@ func (k *Keeper) await(ctx context.Context, spec Spec, deadline time.Time) (List
 	}
 }
 
-// ensure is [Host.Ensure], with its warnings logged.
-func (k *Keeper) ensure(spec Spec) (Listener, error) {
-	plan, err := k.Host.Plan(spec)
-	if err != nil {
-		return Listener{}, err
-	}
-	listener, err := k.Host.Apply(plan)
-	if err != nil {
-		return Listener{}, err
-	}
-	for _, warning := range plan.Warnings {
-		k.warn(spec.Name, warning)
-	}
-	return listener, nil
-}
-
 func (k *Keeper) warn(listener string, fault *Fault) {
-	k.logger().Warn("listener may be of no use", "listener", listener, "cause", fault.Cause.String(),
+	k.logger().Warn("listener impaired", "listener", listener, "cause", fault.Cause.String(),
 		"error", fault.Error())
 }
 
 func (k *Keeper) announce(l Listener) {
 	k.logger().Info("listener ready", "listener", l.Name, "kind", l.Kind.String(), "parent", l.Parent.Name,
 		"chosen_by", l.Parent.Chosen, "mac", l.MAC.String(), "mtu", l.MTU, "action", l.Action.String())
+	for _, warning := range l.Warnings {
+		k.warn(l.Name, warning)
+	}
 }
 
 func (k *Keeper) hear(ctx context.Context, l Listener) {
@@ -183,9 +170,6 @@ func (k *Keeper) look(spec Spec, thorough bool) error {
 	switch {
 	case err == nil:
 		k.announce(listener)
-		for _, warning := range plan.Warnings {
-			k.warn(spec.Name, warning)
-		}
 	case last == nil || last.Error() != err.Error():
 		cause := "unknown"
 		if fault, ok := errors.AsType[*Fault](err); ok {

@@ -126,7 +126,7 @@ func TestMakeHears(t *testing.T) {
 	if err := k.Make(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"INFO: listener ready", "WARN: listener may be of no use deaf"}
+	want := []string{"INFO: listener ready", "WARN: listener impaired deaf"}
 	if diff := cmp.Diff(want, log.events(t)); diff != "" {
 		t.Errorf("log differs (-want +got):\n%s", diff)
 	}

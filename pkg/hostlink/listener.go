@@ -53,6 +53,8 @@ type Listener struct {
 	MTU    int
 	// Action is what was done to have it so.
 	Action Action
+	// Warnings are the reasons why it may be of no use, or do harm.
+	Warnings []*Fault
 }
 
 // Ensure makes the listener that spec describes, or keeps the one that is there.
@@ -126,6 +128,9 @@ func (p Plan) String() string {
 
 // Apply does what was planned. A listener of ours that is right in kind, mode and parent stays; a wrong one goes.
 func (h *Host) Apply(plan Plan) (Listener, error) {
+	if fault := h.isolate(plan.Spec.Name); fault != nil {
+		plan.Warnings = append(plan.Warnings, fault)
+	}
 	if plan.Action == Keep {
 		if err := h.configure(plan.existing, plan); err != nil {
 			return Listener{}, err
@@ -246,7 +251,7 @@ func (h *Host) report(plan Plan) (Listener, error) {
 	}
 	return Listener{
 		Name: attrs.Name, Kind: plan.Spec.Kind, Parent: plan.Parent, MAC: attrs.HardwareAddr, MTU: attrs.MTU,
-		Action: plan.Action,
+		Action: plan.Action, Warnings: plan.Warnings,
 	}, nil
 }
 
@@ -303,8 +308,8 @@ var temporaryPattern = regexp.MustCompile(`^bi[0-9a-f]{8}tmp$`)
 func isTemporary(name string) bool { return temporaryPattern.MatchString(name) }
 
 // Clean removes every interface that this package made from the calling thread's network namespace, or only names
-// them. The node need not be within reach.
-func Clean(dryRun bool) ([]string, error) {
+// them; and the rules of those and of the listeners that are named. The node need not be within reach.
+func Clean(dryRun bool, listeners ...string) ([]string, error) {
 	if err := checkCapability(); err != nil && !dryRun {
 		return nil, err
 	}
@@ -330,5 +335,8 @@ func Clean(dryRun bool) ([]string, error) {
 		}
 		names = append(names, name)
 	}
-	return names, nil
+	if dryRun {
+		return names, nil
+	}
+	return names, reunite(append(listeners, names...))
 }

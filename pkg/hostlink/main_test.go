@@ -41,7 +41,7 @@ func newNode(t *testing.T) *node {
 func hold(t *testing.T, ns *nstest.NS) int {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), holdVariable+"=1")
+	cmd.Env = append(os.Environ(), holdVariable+"=1", "GORACE=atexit_sleep_ms=0")
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
