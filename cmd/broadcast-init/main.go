@@ -105,7 +105,7 @@ func plan(c config, stdout io.Writer) error {
 
 // remove undoes ensure.
 func remove(c config, logger *slog.Logger, dryRun bool, stdout io.Writer) error {
-	names, err := hostlink.Clean(dryRun)
+	names, err := hostlink.Clean(dryRun, c.Listener...)
 	for _, name := range names {
 		if dryRun {
 			fmt.Fprintf(stdout, "remove listener %s\n", name)

@@ -88,7 +88,7 @@ func newNode(t *testing.T) *node {
 
 func command(role string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), roleVariable+"="+role)
+	cmd.Env = append(os.Environ(), roleVariable+"="+role, "GORACE=atexit_sleep_ms=0")
 	return cmd
 }
 
