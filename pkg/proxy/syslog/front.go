@@ -46,7 +46,7 @@ type Config struct {
 	Source Source
 	// Workers is the number of sockets and loops that share the port; zero is one.
 	Workers int
-	// Logger may be nil, Metrics too.
+	// Logger names the route already. It may be nil, Metrics too.
 	Logger  *slog.Logger
 	Metrics *Metrics
 }

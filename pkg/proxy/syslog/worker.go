@@ -44,7 +44,7 @@ type upstream struct {
 func newWorker(c Config, listener *datagram.Socket, m *meters, gate *datagram.Gate) (w *worker, err error) {
 	w = &worker{
 		config:  c,
-		log:     c.Logger.With("route", c.Route),
+		log:     c.Logger,
 		meters:  m,
 		trouble: gate,
 		in:      datagram.NewBatch(batchSize),

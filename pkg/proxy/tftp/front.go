@@ -47,7 +47,7 @@ type Config struct {
 	Workers int
 	// AllowWrite passes write requests on; else they are answered with ERROR 2.
 	AllowWrite bool
-	// Logger may be nil, Metrics too.
+	// Logger names the route already. It may be nil, Metrics too.
 	Logger  *slog.Logger
 	Metrics *Metrics
 }
@@ -104,7 +104,7 @@ func Listen(c Config) (*Front, error) {
 	}
 	h := &handler{
 		config:  c,
-		log:     c.Logger.With("route", c.Route),
+		log:     c.Logger,
 		meters:  c.Metrics.of(c.Route),
 		trouble: datagram.NewGate(troublePerSecond),
 		ended:   datagram.NewGate(endedPerSecond),
