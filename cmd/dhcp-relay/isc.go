@@ -16,19 +16,19 @@ type iscFlag struct {
 	instead string
 }
 
-// iscFlags are the arguments that users of the incumbent may have. -U names the interface whose address goes into link
-// selection: the upstream interface in the incumbent's chart, where it has no effect on clients.
+// iscFlags are the arguments that users of the incumbent may have.
 var iscFlags = map[string]iscFlag{
 	"-id": {value: true, set: "LISTENERS"},
 	"-iu": {value: true, set: "UPSTREAM_INTERFACE"},
 	"-m":  {value: true, set: "PRESENT_GIADDR_ACTION"},
 	"-c":  {value: true, set: "MAX_HOPS"},
-	"-a":  {set: "AGENT_OPTIONS", to: "circuit-id,remote-id"},
-	"-g":  {set: "CLEAR_GIADDR", to: "true"},
-	"-U": {value: true, instead: "link-selection is an address here: AGENT_OPTIONS=link-selection and " +
-		"LISTENERS=macvlan0=192.0.2.1"},
-	"-D": {instead: "a reply is dropped unless it matches a request, which is stricter: leave -D out"},
-	"-p": {value: true, instead: "clients send to port 67 (RFC 2131 section 4.1): only a server may be elsewhere, as " +
+	"-a":  {set: "AGENT_OPTIONS", to: "circuit-id"},
+	// dhcrelay makes this interface's address giaddr, and turns option 82 on with the client side's address in link
+	// selection. Here that part is left out where the listener has no address that others know.
+	"-U": {value: true, set: "UPSTREAM_INTERFACE"},
+	"-g": {set: "CLEAR_GIADDR", to: "true"},
+	"-D": {}, // a reply has to match a request, always
+	"-p": {value: true, instead: "clients send to port 67 (RFC 2131 section 4.1); only a server may be elsewhere, as " +
 		"host:port in SERVERS"},
 	"-i":          {value: true, instead: "say which side it is on: -id (clients) or -iu (servers)"},
 	"-A":          {value: true, instead: "the limit is the interface's MTU and the client's option 57: leave -A out"},
@@ -45,8 +45,6 @@ var iscFlags = map[string]iscFlag{
 	"--name":      {value: true, instead: "leave it out"},
 	"-tf":         {value: true, instead: "dhcp-relay trace writes a pcap"},
 	"-nd":         {instead: "leave it out"},
-	"-r":          {instead: "AGENT_OPTIONS=relay-id"},
-	"-version":    {instead: "--version"},
 	"--loglevel":  {value: true, instead: "LOG_LEVEL"},
 	"--logformat": {value: true, instead: "LOG_FORMAT"},
 }
@@ -68,6 +66,7 @@ func fromISC(args []string) (map[string]string, error) {
 	set := map[string]string{}
 	var servers []string
 	var faults []error
+	link := false
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		if !strings.HasPrefix(arg, "-") {
@@ -88,16 +87,22 @@ func fromISC(args []string) (map[string]string, error) {
 			value = args[i]
 		}
 		switch {
-		case arg == "-U" && value == set["UPSTREAM_INTERFACE"]:
-			// The incumbent's chart has "-iu eth0 -U eth0": giaddr is eth0's address, which it is here.
+		case arg == "-p" && value == "67":
 		case flag.instead != "":
 			faults = append(faults, fmt.Errorf("%s: not supported; instead: %s", arg, flag.instead))
 		case flag.set == "":
 		case flag.set == "LISTENERS" && set["LISTENERS"] != "":
 			set["LISTENERS"] += "," + value
+		case flag.set == "UPSTREAM_INTERFACE" && set["UPSTREAM_INTERFACE"] != "" && set["UPSTREAM_INTERFACE"] != value:
+			faults = append(faults, fmt.Errorf("%s %s: giaddr is an address of one interface; name one in UPSTREAM_INTERFACE",
+				arg, value))
 		default:
 			set[flag.set] = value
 		}
+		link = link || arg == "-U"
+	}
+	if link {
+		set["AGENT_OPTIONS"] = "circuit-id,link-selection"
 	}
 	if len(servers) > 0 {
 		set["SERVERS"] = strings.Join(servers, ",")

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -149,8 +150,11 @@ func (l *lab) start(t *testing.T, env ...string) *process {
 func (l *lab) startWith(t *testing.T, change func(*exec.Cmd), env ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command("/proc/self/exe"), log: &lockedBuffer{}, done: make(chan struct{})}
-	p.Env = append(os.Environ(), actAsRelay+"=1", "DHCP_RELAY_SERVERS="+serverIP.String(),
+	p.Env = append(os.Environ(), actAsRelay+"=1",
 		"DHCP_RELAY_ADMIN_ADDRESS=127.0.0.1:9067")
+	if !slices.ContainsFunc(env, func(each string) bool { return strings.HasPrefix(each, "SERVERS=") || each == "-id" }) {
+		p.Env = append(p.Env, "DHCP_RELAY_SERVERS="+serverIP.String())
+	}
 	for _, each := range env {
 		if strings.Contains(each, "=") {
 			p.Env = append(p.Env, "DHCP_RELAY_"+each)

@@ -45,7 +45,18 @@ func New(config Config) (*Relay, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	config = config.withDefaults()
+	r, err := assemble(config.withDefaults())
+	if err != nil {
+		return nil, err
+	}
+	if r.upstream, err = newUpstream(r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// assemble makes everything but the sockets.
+func assemble(config Config) (*Relay, error) {
 	r := &Relay{
 		config:  config,
 		logger:  config.Logger,
@@ -70,9 +81,6 @@ func New(config Config) (*Relay, error) {
 		r.listeners = append(r.listeners, newListener(r, i, l))
 	}
 	r.servers = newServers(r)
-	if r.upstream, err = newUpstream(r); err != nil {
-		return nil, err
-	}
 	return r, nil
 }
 

@@ -1,0 +1,577 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/mdlayher/packet"
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+// The numbers are those of the table in docs/dhcp-relay.md.
+
+// offered sends a DISCOVER through the relay and has the server answer it with an OFFER that modifiers shape.
+func (l *lab) offered(t *testing.T, kind dhcpv4.MessageType, modifiers ...dhcpv4.Modifier) frame.Datagram {
+	t.Helper()
+	l.broadcast(t, discover(t).ToBytes())
+	request, from := receive(t, l.smee)
+	send(t, l.smee, answer(t, request, kind, modifiers...), from)
+	return l.hear(t)
+}
+
+// TestTrap06To10ReplyAddressing is the matrix over the wire; pkg/relay has all its cases.
+func TestTrap06To10ReplyAddressing(t *testing.T) {
+	l := newLab(t)
+	l.start(t, "SOURCE_ADDRESS="+serviceIP.String(), "CLIENT_RATE=-1").waitReady(t)
+	everybody := netip.MustParseAddrPort("255.255.255.255:68")
+	unicast := frame.MAC(clientMAC)
+	yiaddr, ciaddr := dhcpv4.WithYourIP(clientIP.AsSlice()), dhcpv4.WithClientIP(net.IP{192, 0, 2, 60})
+	ethernet := [2]byte{1, 6}
+	tests := map[string]struct {
+		kind      dhcpv4.MessageType
+		modifiers []dhcpv4.Modifier
+		hardware  [2]byte // htype, hlen
+		mac       frame.MAC
+		ip        netip.AddrPort
+	}{
+		"trap 6, broadcast flag":       {dhcpv4.MessageTypeOffer, []dhcpv4.Modifier{yiaddr, dhcpv4.WithBroadcast(true)}, ethernet, frame.Broadcast, everybody},
+		"trap 7, yiaddr":               {dhcpv4.MessageTypeOffer, []dhcpv4.Modifier{yiaddr}, ethernet, unicast, netip.AddrPortFrom(clientIP, 68)},
+		"trap 8, proxyDHCP":            {dhcpv4.MessageTypeOffer, nil, ethernet, unicast, everybody},
+		"trap 9, ciaddr":               {dhcpv4.MessageTypeAck, []dhcpv4.Modifier{ciaddr}, ethernet, unicast, netip.MustParseAddrPort("192.0.2.60:68")},
+		"trap 10, NAK":                 {dhcpv4.MessageTypeNak, []dhcpv4.Modifier{yiaddr}, ethernet, frame.Broadcast, everybody},
+		"trap 12, InfiniBand's htype":  {dhcpv4.MessageTypeOffer, []dhcpv4.Modifier{yiaddr}, [2]byte{32, 0}, frame.Broadcast, everybody},
+		"trap 13, hlen 16 of Ethernet": {dhcpv4.MessageTypeOffer, []dhcpv4.Modifier{yiaddr}, [2]byte{1, 16}, frame.Broadcast, everybody},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			request := discover(t).ToBytes()
+			reply := answer(t, request, test.kind, test.modifiers...)
+			copy(reply[1:], test.hardware[:])
+			copy(request[1:], test.hardware[:])
+			l.broadcast(t, request)
+			_, from := receive(t, l.smee)
+			send(t, l.smee, reply, from)
+			got := l.hear(t)
+			if got.DstMAC != test.mac || got.Dst != test.ip || got.Src != netip.AddrPortFrom(serviceIP, 67) {
+				t.Errorf("got %v -> %v %x", got.Src, got.Dst, got.DstMAC)
+			}
+		})
+	}
+}
+
+// TestTrap11SourceIsNeverLoopback: the incumbent's replies come from 127.1.1.1, which its init script put on the
+// listener.
+func TestTrap11SourceIsNeverLoopback(t *testing.T) {
+	tests := map[string]struct {
+		address string
+		env     []string
+		want    netip.Addr
+	}{
+		"127.1.1.1 on the listener": {"127.1.1.1/32", nil, podIP},
+		"an address of the VLAN":    {"192.0.2.9/24", nil, netip.MustParseAddr("192.0.2.9")},
+		"the service IP":            {"192.0.2.9/24", []string{"SOURCE_ADDRESS=192.0.2.2"}, serviceIP},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.pod.Addr(t, "macvlan0", test.address)
+			l.start(t, test.env...).waitReady(t)
+			if got := l.offered(t, dhcpv4.MessageTypeOffer); got.Src != netip.AddrPortFrom(test.want, 67) {
+				t.Errorf("got an offer from %v, want it from %v", got.Src, test.want)
+			}
+		})
+	}
+}
+
+// TestTrap05GiaddrIsNeverLoopback: not ready instead.
+func TestTrap05GiaddrIsNeverLoopback(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "SERVERS=127.0.0.1")
+	eventually(t, "the reason is told", func() bool {
+		code, body := p.page("/readyz")
+		return code == 503 && strings.Contains(body, "towards server 127.0.0.1:67 this host is 127.0.0.1")
+	})
+	l.broadcast(t, discover(t).ToBytes())
+	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="no-giaddr"} 1`)
+}
+
+// TestTrap14VLANLeak: on a trunk, other VLANs' frames arrive as frames for other hosts, with their tags taken off.
+func TestTrap14VLANLeak(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t)
+	p.waitReady(t)
+	b := append(make([]byte, frame.HeaderLen), discover(t).ToBytes()...)
+	header := frame.Header{
+		SrcMAC: frame.MAC(clientMAC), DstMAC: frame.Broadcast, Dst: [4]byte{255, 255, 255, 255}, SrcPort: 68, DstPort: 67,
+	}
+	header.Put(b)
+	tagged := func(id uint16) []byte {
+		out := append([]byte(nil), b[:12]...)
+		out = binary.BigEndian.AppendUint16(out, 0x8100)
+		out = binary.BigEndian.AppendUint16(out, id)
+		return append(out, b[12:]...)
+	}
+	foreign := append([]byte(nil), b...)
+	copy(foreign, []byte{2, 0xfe, 0, 0, 0, 1})
+	for name, raw := range map[string][]byte{"VLAN 42": tagged(42), "another host": foreign} {
+		if _, err := l.lan.WriteTo(raw, &packet.Addr{HardwareAddr: raw[:6]}); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+	silent(t, l.smee)
+	// A priority tag is no VLAN.
+	if _, err := l.lan.WriteTo(tagged(7<<13), &packet.Addr{HardwareAddr: b[:6]}); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, l.smee)
+}
+
+// TestTrap15ReversePathFilter: a client that rebinds has an address that is routed elsewhere from the pod.
+func TestTrap15ReversePathFilter(t *testing.T) {
+	l := newLab(t)
+	l.pod.Do(t, func() error {
+		for _, link := range []string{"all", "macvlan0"} {
+			if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+link+"/rp_filter", []byte("1"), 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	l.start(t).waitReady(t)
+	rebind := discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(clientIP.AsSlice()))
+	l.transmit(t, frame.Header{DstMAC: frame.Broadcast, Src: clientIP.As4(), Dst: [4]byte{255, 255, 255, 255}}, rebind.ToBytes())
+	request, from := receive(t, l.smee)
+	send(t, l.smee, answer(t, request, dhcpv4.MessageTypeAck, dhcpv4.WithClientIP(clientIP.AsSlice())), from)
+	if got := l.hear(t); got.Dst != netip.AddrPortFrom(clientIP, 68) {
+		t.Errorf("got an ACK to %v", got.Dst)
+	}
+}
+
+// TestTrap16ChecksumOffload: a sender in the kernel's own stack leaves the sum to hardware that a veth does not have.
+func TestTrap16ChecksumOffload(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t)
+	p.waitReady(t)
+	l.client.Addr(t, "lan0", "192.0.2.50/24")
+	l.client.Do(t, func() error {
+		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: clientIP.AsSlice(), Port: 68})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		raw, err := conn.SyscallConn()
+		if err != nil {
+			return err
+		}
+		if err := raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1)
+			_ = unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_BINDTODEVICE, "lan0")
+		}); err != nil {
+			return err
+		}
+		_, err = conn.WriteTo(discover(t).ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: 67})
+		return err
+	})
+	receive(t, l.smee)
+
+	b := append(make([]byte, frame.HeaderLen), discover(t).ToBytes()...)
+	header := frame.Header{
+		SrcMAC: frame.MAC(clientMAC), DstMAC: frame.Broadcast, Dst: [4]byte{255, 255, 255, 255}, SrcPort: 68, DstPort: 67,
+	}
+	header.Put(b)
+	b[41] ^= 0x55
+	if _, err := l.lan.WriteTo(b, &packet.Addr{HardwareAddr: b[:6]}); err != nil {
+		t.Fatal(err)
+	}
+	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="bad-udp-checksum"} 1`)
+	silent(t, l.smee)
+}
+
+// TestTrap17AnyServerPort: a Service translates a reply's source (tinkerbell/smee#382, tinkerbell/charts#109).
+func TestTrap17AnyServerPort(t *testing.T) {
+	l := newLab(t)
+	l.server.Addr(t, "eth0", "10.244.0.99/24")
+	l.start(t).waitReady(t)
+	translated := l.listen(t, l.server, netip.MustParseAddrPort("10.244.0.99:387"))
+	l.broadcast(t, discover(t).ToBytes())
+	request, from := receive(t, l.smee)
+	send(t, translated, answer(t, request, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice())), from)
+	l.hear(t)
+}
+
+// TestTrap18DeadServer: a server that does not answer is reported, asked from another port, and noticed when it is back.
+func TestTrap18DeadServer(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "DEAD_AFTER=3", "CLIENT_RATE=-1")
+	p.waitReady(t)
+	for range 4 {
+		l.broadcast(t, discover(t).ToBytes())
+		if _, from := receive(t, l.smee); from.Port() != 67 {
+			t.Fatalf("asked from %v, want port 67", from)
+		}
+	}
+	p.wantMetric(t, `dhcp_relay_server_up{server="10.244.0.11"} 0`)
+	if !strings.Contains(p.log.String(), "no reply from server at all") {
+		t.Error("the first classic mistake is not explained")
+	}
+	var request []byte
+	eventually(t, "a request from another port", func() bool {
+		l.broadcast(t, discover(t).ToBytes())
+		b, from := receive(t, l.smee)
+		request = b
+		return from.Port() != 67
+	})
+	send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer), netip.AddrPortFrom(podIP, 67))
+	l.hear(t)
+	p.wantMetric(t, `dhcp_relay_server_up{server="10.244.0.11"} 1`)
+	if !strings.Contains(p.log.String(), "server answers again") {
+		t.Error("the server's return is not logged")
+	}
+}
+
+// TestTrap19AnswerFromTheAddressThatWasAsked is tinkerbell/charts#109: a renewing client asked the service IP, which is
+// one of several addresses here, and takes an answer from no other.
+func TestTrap19AnswerFromTheAddressThatWasAsked(t *testing.T) {
+	l := newLab(t)
+	l.pod.Addr(t, "eth0", "10.244.0.77/32")
+	p := l.start(t)
+	p.waitReady(t)
+	client := l.listen(t, l.server, netip.AddrPortFrom(serverIP, 68))
+	for _, kind := range []dhcpv4.MessageType{dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeInform} {
+		renew := discover(t, dhcpv4.WithMessageType(kind), dhcpv4.WithClientIP(serverIP.AsSlice()))
+		send(t, client, renew.ToBytes(), netip.MustParseAddrPort("10.244.0.77:67"))
+		request, from := receive(t, l.smee)
+		if giaddr := netip.AddrFrom4([4]byte(request[24:28])); giaddr != podIP || from.Addr() != podIP {
+			t.Errorf("%v: got giaddr %v from %v", kind, giaddr, from)
+		}
+		send(t, l.smee, answer(t, request, dhcpv4.MessageTypeAck), from)
+		ack, source := receive(t, client)
+		if source != netip.MustParseAddrPort("10.244.0.77:67") {
+			t.Errorf("%v: got an answer from %v", kind, source)
+		}
+		if giaddr := ack[24:28]; !bytes.Equal(giaddr, make([]byte, 4)) {
+			t.Errorf("%v: got giaddr %v in the answer", kind, giaddr)
+		}
+	}
+	release := discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(serverIP.AsSlice()))
+	send(t, client, release.ToBytes(), netip.MustParseAddrPort("10.244.0.77:67"))
+	receive(t, l.smee)
+	p.wantMetric(t, `dhcp_relay_packets_total{direction="to-server",listener="unicast",type="release"} 1`)
+}
+
+// TestSmee382RoutersHelper: a router's helper asks, and gets its own answer back on the path it asked by.
+func TestSmee382RoutersHelper(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "TRUSTED_RELAYS="+serverIP.String()+"/32", "AGENT_OPTIONS=link-selection")
+	p.waitReady(t)
+	router := l.listen(t, l.server, netip.AddrPortFrom(serverIP, 6767))
+	helped := discover(t, dhcpv4.WithRelay(net.IP{203, 0, 113, 1}))
+	send(t, router, helped.ToBytes(), netip.AddrPortFrom(podIP, 67))
+	request, from := receive(t, l.smee)
+	if giaddr := netip.AddrFrom4([4]byte(request[24:28])); giaddr != podIP {
+		t.Errorf("the server would answer %v, past the relay", giaddr)
+	}
+	parsed, err := dhcpv4.FromBytes(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if agent := parsed.RelayAgentInfo(); agent == nil || !bytes.Equal(agent.Get(dhcpv4.LinkSelectionSubOption), []byte{203, 0, 113, 1}) {
+		t.Errorf("the router's link is lost: got option 82 %v", agent)
+	}
+	send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer), from)
+	offer, source := receive(t, router)
+	if giaddr := net.IP(offer[24:28]); !giaddr.Equal(net.IP{203, 0, 113, 1}) || source != netip.AddrPortFrom(podIP, 67) {
+		t.Errorf("got giaddr %v from %v", giaddr, source)
+	}
+	if bytes.Contains(offer[240:], []byte{82, 6, 5, 4}) {
+		t.Error("our option 82 reaches the router")
+	}
+}
+
+// TestTrap02UntrustedRelayIsNoReflector, and the incumbent's defect: one request with a foreign giaddr became ten.
+func TestTrap02UntrustedRelayIsNoReflector(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t)
+	p.waitReady(t)
+	foreign := discover(t, dhcpv4.WithRelay(net.IP{203, 0, 113, 1})).ToBytes()
+	l.broadcast(t, foreign)
+	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="untrusted-relay"} 1`)
+	silent(t, l.smee)
+	if !strings.Contains(p.log.String(), "TRUSTED_RELAYS") {
+		t.Error("the log does not name the remedy")
+	}
+	own := discover(t, dhcpv4.WithRelay(podIP.AsSlice())).ToBytes()
+	l.broadcast(t, own)
+	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="loop"} 1`)
+}
+
+// TestTrap20OneRequestOneCopy: nothing of what the relay sends is read back (one packet became ten in the incumbent).
+func TestTrap20OneRequestOneCopy(t *testing.T) {
+	l := newLab(t)
+	l.start(t, "TRUSTED_RELAYS=0.0.0.0/0").waitReady(t)
+	for _, m := range []*dhcpv4.DHCPv4{discover(t), discover(t, dhcpv4.WithRelay(net.IP{203, 0, 113, 1}))} {
+		l.broadcast(t, m.ToBytes())
+		receive(t, l.smee)
+		silent(t, l.smee)
+	}
+}
+
+// TestTrap25RogueServer: no pod plays DHCP server on the VLAN, nor does a machine there through the relay.
+func TestTrap25RogueServer(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t)
+	p.waitReady(t)
+	request := discover(t).ToBytes()
+	offer := answer(t, request, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice()))
+	send(t, l.smee, offer, netip.AddrPortFrom(podIP, 67))
+	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-client",listener="unicast",reason="unsolicited"} 1`)
+	l.broadcast(t, offer)
+	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="reply-from-client"} 1`)
+	l.quiet(t)
+	// Somebody who saw the request, but answers another client.
+	l.broadcast(t, request)
+	_, from := receive(t, l.smee)
+	offer[33]++
+	send(t, l.smee, offer, from)
+	l.quiet(t)
+	offer[33]--
+	send(t, l.smee, offer, from)
+	l.hear(t)
+}
+
+// TestTrap25TokenSurvivesRestart: what another process relayed is known by its token.
+func TestTrap25TokenSurvivesRestart(t *testing.T) {
+	l := newLab(t)
+	key := "TOKEN_KEY=0123456789abcdef"
+	first := l.start(t, key, "SOURCE_ADDRESS="+serviceIP.String())
+	first.waitReady(t)
+	l.broadcast(t, discover(t).ToBytes())
+	request, from := receive(t, l.smee)
+	offer := answer(t, request, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice()))
+	_ = first.Process.Signal(unix.SIGTERM)
+	<-first.done
+
+	second := l.start(t, key)
+	second.waitReady(t)
+	forged := bytes.Clone(offer)
+	forged[7]++ // xid
+	send(t, l.smee, forged, from)
+	second.wantMetric(t, `dhcp_relay_drops_total{direction="to-client",listener="unicast",reason="unsolicited"} 1`)
+	send(t, l.smee, offer, from)
+	got := l.hear(t)
+	if bytes.Contains(got.Payload[240:], []byte{9, 35}) || bytes.Contains(got.Payload[240:], []byte{82}) {
+		t.Error("the token reaches the client")
+	}
+}
+
+// TestTrap26OneClientCannotFlood: its own requests are dropped, not those of others.
+func TestTrap26OneClientCannotFlood(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "CLIENT_RATE=1")
+	p.waitReady(t)
+	for range 10 {
+		l.broadcast(t, discover(t).ToBytes())
+	}
+	receive(t, l.smee)
+	receive(t, l.smee)
+	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="client-limit"} 8`)
+	other := discover(t).ToBytes()
+	other[33]++
+	l.broadcast(t, other)
+	receive(t, l.smee)
+}
+
+// TestTrap27EveryServerGetsOneCopy, and each reply passes.
+func TestTrap27EveryServerGetsOneCopy(t *testing.T) {
+	l := newLab(t)
+	l.server.Addr(t, "eth0", "10.244.0.12/24")
+	l.start(t, "SERVERS=10.244.0.11,10.244.0.12:6767").waitReady(t)
+	second := l.listen(t, l.server, netip.MustParseAddrPort("10.244.0.12:6767"))
+	l.broadcast(t, discover(t).ToBytes())
+	for _, conn := range []*net.UDPConn{l.smee, second} {
+		request, from := receive(t, conn)
+		send(t, conn, answer(t, request, dhcpv4.MessageTypeOffer), from)
+		l.hear(t)
+		silent(t, conn)
+	}
+}
+
+// TestSeveralListeners: the answer goes to the VLAN that asked, and each has its own link address.
+func TestSeveralListeners(t *testing.T) {
+	l := newLab(t)
+	other := nstest.New(t)
+	nstest.Veth(t, l.pod, "macvlan1", other, "lan1")
+	lan := l.lan
+	p := l.start(t, "LISTENERS=macvlan0=192.0.2.1,macvlan1=198.51.100.1", "AGENT_OPTIONS=circuit-id,link-selection")
+	p.waitReady(t)
+	var second *packet.Conn
+	other.Do(t, func() error {
+		link, err := net.InterfaceByName("lan1")
+		if err != nil {
+			return err
+		}
+		second, err = packet.Listen(link, packet.Raw, unix.ETH_P_IP, nil)
+		return err
+	})
+	t.Cleanup(func() { second.Close() })
+	for _, test := range []struct {
+		conn, silent *packet.Conn
+		circuit      string
+		link         net.IP
+	}{{lan, second, "macvlan0", net.IP{192, 0, 2, 1}}, {second, lan, "macvlan1", net.IP{198, 51, 100, 1}}} {
+		l.lan = test.conn
+		l.broadcast(t, discover(t).ToBytes())
+		request, from := receive(t, l.smee)
+		parsed, err := dhcpv4.FromBytes(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		agent := parsed.RelayAgentInfo()
+		if agent == nil || string(agent.Get(dhcpv4.AgentCircuitIDSubOption)) != test.circuit ||
+			!test.link.Equal(agent.Get(dhcpv4.LinkSelectionSubOption)) {
+			t.Errorf("got option 82 %v", agent)
+		}
+		send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer), from)
+		got := l.hear(t)
+		if offer, err := dhcpv4.FromBytes(got.Payload); err != nil || offer.RelayAgentInfo() != nil {
+			t.Errorf("our option 82 reaches the client (%v)", err)
+		}
+		l.lan = test.silent
+		l.quiet(t)
+	}
+	l.lan = lan
+}
+
+// TestNothingLargerThanTheMTU: a frame cannot be fragmented by the relay, so it is dropped and counted.
+func TestNothingLargerThanTheMTU(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t)
+	p.waitReady(t)
+	l.broadcast(t, discover(t).ToBytes())
+	request, from := receive(t, l.smee)
+	reply := answer(t, request, dhcpv4.MessageTypeOffer)
+	send(t, l.smee, append(reply, make([]byte, 1473-len(reply))...), from)
+	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-client",listener="macvlan0",reason="too-long"} 1`)
+	send(t, l.smee, append(reply, make([]byte, 1472-len(reply))...), from)
+	l.hear(t)
+}
+
+// TestIncumbentOptionsPast576: a long request is relayed whole; the incumbent dropped it silently.
+func TestIncumbentOptionsPast576(t *testing.T) {
+	l := newLab(t)
+	l.start(t).waitReady(t)
+	long := discover(t)
+	for i := range 4 {
+		long.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(200+i), bytes.Repeat([]byte{byte(i)}, 250)))
+	}
+	sent := long.ToBytes()
+	l.broadcast(t, sent)
+	if got, _ := receive(t, l.smee); len(got) != len(sent) || !bytes.Equal(got[240:], sent[240:]) {
+		t.Errorf("got %d bytes of %d", len(got), len(sent))
+	}
+}
+
+// TestIncumbentGiaddrOfOddRequests: BOOTP without a cookie, a missing END and a client's own option 82 got giaddr
+// 127.1.1.1 from the incumbent, to which no server can answer.
+func TestIncumbentGiaddrOfOddRequests(t *testing.T) {
+	l := newLab(t)
+	l.pod.Addr(t, "macvlan0", "127.1.1.1/32")
+	l.start(t, "TRUSTED_LISTENERS=macvlan0", "CLIENT_RATE=-1").waitReady(t)
+	plain := discover(t).ToBytes()
+	bootp := append(bytes.Clone(plain[:236]), make([]byte, 64)...)
+	endless := bytes.TrimRight(bytes.Clone(plain), "\x00")
+	endless = endless[:len(endless)-1]
+	agent := discover(t, dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionRelayAgentInformation, []byte{1, 1, 'x'}))).ToBytes()
+	for name, sent := range map[string][]byte{"no cookie": bootp, "no end": endless, "option 82": agent} {
+		l.broadcast(t, sent)
+		got, _ := receive(t, l.smee)
+		if giaddr := netip.AddrFrom4([4]byte(got[24:28])); giaddr != podIP {
+			t.Errorf("%s: got giaddr %v", name, giaddr)
+		}
+		if !bytes.Equal(got[28:len(sent)], sent[28:]) {
+			t.Errorf("%s: other bytes changed", name)
+		}
+	}
+}
+
+// TestDebugLogsTransactions: one structured line for each side of a transaction.
+func TestDebugLogsTransactions(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "LOG_LEVEL=debug")
+	p.waitReady(t)
+	l.broadcast(t, discover(t, dhcpv4.WithOption(dhcpv4.OptUserClass("iPXE")),
+		dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionClientSystemArchitectureType, []byte{0, 7}))).ToBytes())
+	request, from := receive(t, l.smee)
+	send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice()),
+		dhcpv4.WithOption(dhcpv4.OptBootFileName("ipxe.efi"))), from)
+	l.hear(t)
+	for _, want := range []string{
+		`"msg":"relayed request"`, `"chaddr":"02:00:00:00:00:50"`, `"arch":7`, `iPXE`,
+		`"msg":"relayed reply"`, `"boot_file":"ipxe.efi"`, `"yiaddr":"192.0.2.50"`,
+	} {
+		eventually(t, "a log with "+want, func() bool { return strings.Contains(p.log.String(), want) })
+	}
+}
+
+// TestTrace writes a pcap of one client's packets.
+func TestTrace(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t)
+	p.waitReady(t)
+	other := discover(t).ToBytes()
+	other[33]++
+	l.broadcast(t, other)
+	receive(t, l.smee)
+	l.offered(t, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice()))
+	if code, body := p.page("/trace?mac=nonsense"); code != 400 || !strings.Contains(body, "not a hardware address") {
+		t.Errorf("got %d %q", code, body)
+	}
+	_, all := p.page("/trace?last=3")
+	if got := len(packets(t, []byte(all))); got != 3 {
+		t.Errorf("got %d packets, want the last 3", got)
+	}
+	code, body := p.page("/trace?mac=" + clientMAC.String())
+	if code != 200 {
+		t.Fatalf("got %d %s", code, body)
+	}
+	var ways []string
+	for _, b := range packets(t, []byte(body)) {
+		datagram, fault := frame.Parse(b, frame.Verify)
+		if fault != frame.OK {
+			t.Fatal(fault)
+		}
+		ways = append(ways, datagram.Src.String()+">"+datagram.Dst.String())
+	}
+	want := "0.0.0.0:68>255.255.255.255:67 10.244.0.10:67>10.244.0.11:67 " +
+		"10.244.0.11:67>10.244.0.10:67 10.244.0.10:67>192.0.2.50:68"
+	if got := strings.Join(ways, " "); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
+// packets reads a pcap file.
+func packets(t *testing.T, b []byte) (found [][]byte) {
+	t.Helper()
+	if len(b) < 24 || binary.LittleEndian.Uint32(b) != 0xa1b2c3d4 {
+		t.Fatalf("not a pcap: %d bytes", len(b))
+	}
+	for b = b[24:]; len(b) > 0; {
+		n := binary.LittleEndian.Uint32(b[8:])
+		if at := time.Unix(int64(binary.LittleEndian.Uint32(b)), 0); time.Since(at).Abs() > time.Minute {
+			t.Errorf("got time %v", at)
+		}
+		found = append(found, b[16:16+n])
+		b = b[16+n:]
+	}
+	return found
+}
