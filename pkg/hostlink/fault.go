@@ -2,7 +2,6 @@ package hostlink
 
 import (
 	"fmt"
-	"os"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -80,10 +79,10 @@ func (f *Fault) Error() string {
 // Unwrap returns the kernel's error.
 func (f *Fault) Unwrap() error { return f.Err }
 
-func noCapability(err error) *Fault {
+func noCapability(user int, err error) *Fault {
 	return &Fault{
 		Cause: NoCapability, Err: err,
-		What: fmt.Sprintf("capability NET_ADMIN is missing (user id %d)", os.Geteuid()),
+		What: fmt.Sprintf("capability NET_ADMIN is missing (user id %d)", user),
 		Do: "add NET_ADMIN to the container's securityContext.capabilities and run it as user 0, " +
 			"since Kubernetes gives added capabilities to root only",
 	}
@@ -139,6 +138,14 @@ func candidates(links []Link) []string {
 		names = append(names[:most], "...")
 	}
 	return names
+}
+
+func nameTaken(name, kind string) *Fault {
+	return &Fault{
+		Cause: NameTaken,
+		What:  fmt.Sprintf("the pod has an interface %s of kind %s that broadcast-init did not make", name, kind),
+		Do:    "give the listener another name; if Multus provides this one, broadcast-init is not needed",
+	}
 }
 
 func ambiguous(selector string, found []Link) *Fault {

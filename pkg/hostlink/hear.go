@@ -34,26 +34,25 @@ func (h *Host) Hear(ctx context.Context, listener Listener, within time.Duration
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return h.deaf(listener, before.received, within)
+			after, err := h.conn.link(getLink(h.nsid, listener.Parent.Index))
+			if err != nil {
+				return fmt.Errorf("failed to watch parent %s: %w", listener.Parent.Name, h.asked(err))
+			}
+			return deaf(listener.Name, after.Name, after.received-before.received, within)
 		}
 	}
 }
 
-func (h *Host) deaf(listener Listener, before uint64, within time.Duration) error {
-	parent, err := h.conn.link(getLink(h.nsid, listener.Parent.Index))
-	if err != nil {
-		return fmt.Errorf("failed to watch parent %s: %w", listener.Parent.Name, h.asked(err))
-	}
-	received := parent.received - before
+func deaf(listener, parent string, received uint64, within time.Duration) *Fault {
 	do := "nothing arrived at the parent either: check its cable, its switch port and that port's VLAN"
 	if received > 0 {
 		do = fmt.Sprintf("frames do arrive at %s, but no broadcasts: check that it is the provisioning network's "+
-			"interface (and not a trunk whose VLAN has one of its own)", parent.Name)
+			"interface (and not a trunk whose VLAN has one of its own)", parent)
 	}
 	return &Fault{
 		Cause: Deaf,
 		What: fmt.Sprintf("listener %s heard nothing within %s, in which its parent %s received %d frames",
-			listener.Name, within, parent.Name, received),
+			listener, within, parent, received),
 		Do: "on a quiet network this is no fault; otherwise: " + do,
 	}
 }

@@ -24,8 +24,8 @@ func TestHear(t *testing.T) {
 	}
 }
 
-// TestDeafWhileParentHears sends what reaches the parent alone.
-func TestDeafWhileParentHears(t *testing.T) {
+// TestWarnings judges parents that hypervisors and access points stand behind.
+func TestWarnings(t *testing.T) {
 	h := &Host{}
 	parent := Link{Name: "prov0", MAC: net.HardwareAddr{0, 0x50, 0x56, 1, 2, 3}, Carrier: true, Up: true}
 	warnings := h.warnings(parent, Macvlan)

@@ -153,7 +153,7 @@ func (h *Host) namespaceID(pid int) (int, error) {
 	case errors.Is(err, unix.ESRCH):
 		return 0, noProcess(pid, err)
 	case errors.Is(err, unix.EPERM):
-		return 0, noCapability(err)
+		return 0, noCapability(os.Geteuid(), err)
 	case err != nil:
 		return 0, fmt.Errorf("failed to name the network namespace of process %d: %w", pid, err)
 	case id < 0:
@@ -170,7 +170,7 @@ func checkCapability() error {
 		return fmt.Errorf("failed to read own capabilities: %w", err)
 	}
 	if data[0].Effective&(1<<unix.CAP_NET_ADMIN) == 0 {
-		return noCapability(nil)
+		return noCapability(os.Geteuid(), nil)
 	}
 	return nil
 }

@@ -74,12 +74,7 @@ func (h *Host) Plan(spec Spec) (Plan, error) {
 		return Plan{}, err
 	}
 	if existing != nil && !made(existing) {
-		return Plan{}, &Fault{
-			Cause: NameTaken,
-			What: fmt.Sprintf("the pod has an interface %s of kind %s that broadcast-init did not make",
-				spec.Name, existing.Type()),
-			Do: "give the listener another name; if Multus provides this one, broadcast-init is not needed",
-		}
+		return Plan{}, nameTaken(spec.Name, existing.Type())
 	}
 	if plan.Parent, err = h.Parent(spec.Parent); err != nil {
 		return Plan{}, err

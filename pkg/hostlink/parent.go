@@ -207,7 +207,7 @@ func (h *Host) check(parent Link, kind Kind) error {
 	case !parent.ethernet || parent.loopback:
 		return &Fault{
 			Cause: NotEthernet,
-			What:  fmt.Sprintf("parent %s (%s) is not an Ethernet interface", parent.Name, parent.Chosen),
+			What:  fmt.Sprintf("parent %s (chosen by %s) is not an Ethernet interface", parent.Name, parent.Chosen),
 			Do:    "name the interface of the provisioning network as the parent",
 		}
 	case parent.master != 0:
@@ -222,7 +222,7 @@ func (h *Host) check(parent Link, kind Kind) error {
 	if !parent.Up {
 		return &Fault{
 			Cause: ParentDown,
-			What:  fmt.Sprintf("parent %s (%s) is down", parent.Name, parent.Chosen),
+			What:  fmt.Sprintf("parent %s (chosen by %s) is down", parent.Name, parent.Chosen),
 			Do:    fmt.Sprintf("bring it up on the node (ip link set %s up), or name another parent", parent.Name),
 		}
 	}

@@ -142,9 +142,6 @@ func TestWireless(t *testing.T) {
 }
 
 func FuzzProc(f *testing.F) {
-	f.Add([]byte(titles4 + "eth0\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n"))
-	f.Add([]byte(any6 + "20010db8000000000000000000000001 00000400 00000001 00000000 00000003     eth0\n"))
-	f.Add([]byte(wifi))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		for _, routes := range [][]route{defaultRoutes4(text), defaultRoutes6(text)} {
 			for _, r := range routes {
