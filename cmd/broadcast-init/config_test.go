@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -102,6 +104,25 @@ func TestHelpNamesEverySetting(t *testing.T) {
 	} {
 		if !strings.Contains(stdout.String(), word) {
 			t.Errorf("want %s in:\n%s", word, stdout.String())
+		}
+	}
+}
+
+// TestDocsNameEverySetting holds the table of docs/broadcast-init.md to --help.
+func TestDocsNameEverySetting(t *testing.T) {
+	text, err := os.ReadFile("../../docs/broadcast-init.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	run([]string{"--help"}, &stdout, &stderr)
+	variables := regexp.MustCompile(prefix+`_[A-Z_]+`).FindAllString(stdout.String(), -1)
+	if len(variables) < 10 {
+		t.Fatalf("got variables %v from --help", variables)
+	}
+	for _, variable := range variables {
+		if !strings.Contains(string(text), "`"+variable+"`") {
+			t.Errorf("want %s in docs/broadcast-init.md", variable)
 		}
 	}
 }

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/signal"
+	"syscall"
+
+	"github.com/tinkerbell/stack/pkg/daemon"
+	"github.com/tinkerbell/stack/pkg/hostlink"
+)
+
+// ensure makes the listeners, once or for ever.
+func ensure(c config, logger *slog.Logger) error {
+	host, err := hostlink.Open(hostlink.Options{PID: c.HostPID, Proc: c.HostProc})
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	if c.RemoveLeftovers {
+		if err := removeLeftovers(host, logger); err != nil {
+			return err
+		}
+	}
+	keeper := &hostlink.Keeper{Host: host, Specs: c.specs(), Logger: logger, Wait: c.Wait, Hear: c.Hear}
+	if c.Watch {
+		return daemon.Run(context.Background(), daemon.Options{Logger: logger, Tasks: []daemon.Task{keeper}})
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	return keeper.Make(ctx)
+}
+
+// plan prints what ensure would do.
+func plan(c config, stdout io.Writer) error {
+	host, err := hostlink.Open(hostlink.Options{PID: c.HostPID, Proc: c.HostProc})
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	if c.RemoveLeftovers {
+		if err := planLeftovers(host, stdout); err != nil {
+			return err
+		}
+	}
+	var faults []error
+	for _, spec := range c.specs() {
+		plan, err := host.Plan(spec)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("listener %s: %w", spec.Name, err))
+			continue
+		}
+		fmt.Fprintln(stdout, plan)
+		for _, warning := range plan.Warnings {
+			fmt.Fprintf(stdout, "  warning: %v\n", warning)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// remove undoes ensure.
+func remove(c config, logger *slog.Logger, dryRun bool, stdout io.Writer) error {
+	names, err := hostlink.Clean(dryRun, c.Listener...)
+	for _, name := range names {
+		if dryRun {
+			fmt.Fprintf(stdout, "remove listener %s\n", name)
+		} else {
+			logger.Info("listener removed", "listener", name)
+		}
+	}
+	if err != nil || !c.RemoveLeftovers {
+		return err
+	}
+	host, err := hostlink.Open(hostlink.Options{PID: c.HostPID, Proc: c.HostProc})
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	if dryRun {
+		return planLeftovers(host, stdout)
+	}
+	return removeLeftovers(host, logger)
+}
+
+func planLeftovers(host *hostlink.Host, stdout io.Writer) error {
+	found, err := host.Leftovers()
+	for _, link := range found {
+		fmt.Fprintf(stdout, "remove leftover %s (%s) from the node\n", link.Name, link.Kind)
+	}
+	return err
+}
+
+func removeLeftovers(host *hostlink.Host, logger *slog.Logger) error {
+	found, err := host.Leftovers()
+	for _, link := range found {
+		if err := host.RemoveLeftover(link); err != nil {
+			return err
+		}
+		logger.Info("leftover removed from node", "interface", link.Name, "kind", link.Kind)
+	}
+	return err
+}
