@@ -16,7 +16,7 @@ KEEP    ?=
 
 .PHONY: help
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: $(addprefix build-,$(PROGRAMS)) ## build the three programs into build/bin
@@ -27,7 +27,9 @@ $(addprefix build-,$(PROGRAMS)): build-%:
 
 .PHONY: demo
 demo: ## boot machines through the pod (MACHINE=bios,uefi or go; KEEP=1 leaves the lab up); needs root
-	@scripts/demo '$(MACHINE)' '$(KEEP)'
+	@echo "building the demo (some minutes the first time: Smee and Hegel come with it)"
+	@cd test/e2e && go build -o $(BIN)/demo ./cmd/demo
+	@$(BIN)/demo -machines '$(MACHINE)' $(if $(KEEP),-keep)
 
 .PHONY: test
 test: deps $(TOOLS)/gotestsum ## all tests; without root it says what it leaves out
@@ -55,6 +57,8 @@ deps: ## install the Debian packages that the tests use, saying why; needs root
 .PHONY: clean
 clean: ## remove build/
 	rm -rf $(BUILD)
+
+-include make/*.mk
 
 $(TOOLS)/golangci-lint: tools/go.mod
 	@echo "building golangci-lint (some minutes the first time)"
