@@ -1,0 +1,237 @@
+// Command demo boots machines from a provisioning LAN through the pod and shows each step. See "make demo".
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/journey"
+	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/machine"
+)
+
+func main() {
+	lab.Init()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Println("FAILED:", strings.Join(strings.Fields(err.Error()), " ")) // one line, the last
+		os.Exit(1)
+	}
+}
+
+// demo is one run.
+type demo struct {
+	repo     string
+	dir      string
+	firmware []string
+	keep     bool
+	start    time.Time
+	mu       sync.Mutex
+	out      io.Writer
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	d := &demo{out: out, start: time.Now()}
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	machines := flags.String("machines", "bios,uefi", "`list` of machines: bios and uefi (QEMU), go (a client in Go)")
+	flags.BoolVar(&d.keep, "keep", false, "leave the lab up, and say how to enter it and how to take it down")
+	flags.StringVar(&d.dir, "out", "", "`directory` for result.json, capture and logs (default: build/demo)")
+	if err := flags.Parse(args); err != nil {
+		return flag.ErrHelp // flag has said why
+	}
+	d.firmware = strings.Split(*machines, ",")
+	slices.Sort(d.firmware)
+	d.firmware = slices.Compact(d.firmware)
+	for _, firmware := range d.firmware {
+		if !slices.Contains([]string{"bios", "uefi", "go"}, firmware) {
+			return fmt.Errorf("-machines: %q is none of bios, uefi, go", firmware)
+		}
+	}
+	var err error
+	if d.repo, err = lab.Repo(); err != nil {
+		return err
+	}
+	if d.dir == "" {
+		d.dir = filepath.Join(d.repo, "build", "demo")
+	}
+	if d.dir, err = filepath.Abs(d.dir); err != nil {
+		return err
+	}
+	unlock, err := d.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := lab.Preflight(); err != nil {
+		return err
+	}
+	media, err := d.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	return d.show(ctx, media)
+}
+
+// lock keeps two demos from writing to the same directory.
+func (d *demo) lock() (unlock func(), err error) {
+	if err := os.MkdirAll(d.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("failed to make output directory: %w", err)
+	}
+	file, err := os.OpenFile(filepath.Join(d.dir, ".lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("failed to lock output directory: %w", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("another demo is writing to %s: wait for it, or use -out", d.dir)
+	}
+	if err := os.Remove(filepath.Join(d.dir, "result.json")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("failed to remove the last result: %w", err)
+	}
+	return func() { _ = file.Close() }, nil
+}
+
+func (d *demo) say(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fmt.Fprintf(d.out, "%6.1f s  %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// prepare gets what the machines boot, and falls back to the Go machine where there is no firmware to be had.
+func (d *demo) prepare(ctx context.Context) (machine.Media, error) {
+	if err := d.packages(ctx); err != nil {
+		return machine.Media{}, err
+	}
+	var kernel *machine.Kernel
+	cache := filepath.Join(d.repo, "build", "cache")
+	if !slices.Equal(d.firmware, []string{"go"}) {
+		fetched, err := machine.FetchKernel(ctx, filepath.Join(cache, "kernel"), d.say)
+		if err != nil {
+			return machine.Media{}, err
+		}
+		kernel = &fetched
+	}
+	d.say("building the installer that the machines boot")
+	dir := "media"
+	if kernel == nil {
+		dir = "media-go" // no kernel in it that could boot
+	}
+	media, err := machine.PrepareMedia(ctx, filepath.Join(d.repo, "test", "e2e"), filepath.Join(cache, dir), kernel)
+	if err == nil && kernel != nil {
+		d.say("kernel %s, initramfs of %.1f MiB", kernel.Version, float64(media.InitramfsSize)/(1<<20))
+	}
+	return media, err
+}
+
+// packages has what QEMU needs installed.
+func (d *demo) packages(ctx context.Context) error {
+	if slices.Equal(d.firmware, []string{"go"}) || len(machine.Missing()) == 0 {
+		return nil
+	}
+	d.say("real firmware needs Debian packages that are not here:")
+	cmd := exec.CommandContext(ctx, filepath.Join(d.repo, "scripts", "deps"), "demo")
+	cmd.Stdout, cmd.Stderr = d.out, d.out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("failed to install packages: %w", err)
+	}
+	missing := machine.Missing()
+	if _, err := exec.LookPath("apt-get"); err == nil && len(missing) > 0 {
+		return fmt.Errorf("failed to install packages: %s not there yet", strings.Join(missing, ", "))
+	}
+	if len(missing) > 0 {
+		d.say("going on with the PXE client in Go, which needs none of %s", strings.Join(missing, ", "))
+		d.firmware = []string{"go"}
+	}
+	return nil
+}
+
+// show has the machines travel and tells about it.
+func (d *demo) show(ctx context.Context, media machine.Media) error {
+	var power time.Time
+	j, err := journey.Run(ctx, journey.Options{
+		Firmware: d.firmware, Media: media, Dir: d.dir,
+		Lab: lab.Options{Logf: d.say},
+		Ready: func(*lab.Lab) error {
+			d.say("the lab is up; switching on: %s", strings.Join(d.firmware, ", "))
+			fmt.Fprintf(d.out, "\n  since power-on\n")
+			power = time.Now()
+			return nil
+		},
+		Passed: func(name string, step journey.Step) {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			state := step.Detail
+			if !step.OK {
+				state = "FAILED: " + state
+			}
+			fmt.Fprintf(d.out, "%6.1f s  %-5s %-10s %s\n", step.Seconds, name, step.Name, state)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	err = d.end(ctx, j)
+	d.summary(j, power)
+	if writeErr := j.Result.Write(filepath.Join(d.dir, "result.json")); writeErr != nil {
+		return errors.Join(err, writeErr)
+	}
+	if failure := j.Result.Failure(); failure != "" {
+		return errors.New(failure)
+	}
+	if err == nil && !j.Result.OK {
+		err = errors.New("a step did not pass")
+	}
+	return err
+}
+
+// end takes the lab down, or leaves it up.
+func (d *demo) end(ctx context.Context, j *journey.Journey) error {
+	if !d.keep || j.Lab == nil || ctx.Err() != nil {
+		return j.Close()
+	}
+	l := j.Lab
+	if err := j.Detach(); err != nil {
+		return err
+	}
+	fmt.Fprintf(d.out, "\nThe lab stays up. To enter it:\n")
+	for _, role := range l.Roles() {
+		fmt.Fprintf(d.out, "  %-10s nsenter --net=%s\n", role, l.NamespacePath(role))
+	}
+	fmt.Fprintf(d.out, "To take it down:\n  (cd %s && go run ./cmd/lab down %s)\n",
+		filepath.Join(d.repo, "test", "e2e"), l.ID())
+	return nil
+}
+
+func (d *demo) summary(j *journey.Journey, power time.Time) {
+	fmt.Fprintln(d.out)
+	if err := j.Result.Table(d.out); err != nil {
+		fmt.Fprintln(d.out, err)
+	}
+	fmt.Fprintf(d.out, "\nresult   %s\n", filepath.Join(d.dir, "result.json"))
+	if !power.IsZero() {
+		fmt.Fprintf(d.out, "capture  %s (networks: lan, pods)\n", j.Capture)
+	}
+	fmt.Fprintf(d.out, "logs     %s\n", filepath.Join(d.dir, "logs"))
+	if j.Result.OK {
+		fmt.Fprintf(d.out, "\nOK: all machines installed, in %.1f s\n", time.Since(d.start).Seconds())
+	}
+}

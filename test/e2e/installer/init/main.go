@@ -1,0 +1,142 @@
+//go:build linux
+
+// Command init is all there is in the initramfs that the lab's machines boot: it loads the network driver, asks for
+// an address by DHCP, plays the installer and switches the machine off. It reports on the serial console.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/installer"
+	"github.com/tinkerbell/stack/test/e2e/netboot"
+)
+
+func main() {
+	if os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, "init: I play the first process of a machine and switch it off: refusing to run as another")
+		os.Exit(2)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	if err := install(ctx); err != nil {
+		fmt.Println("\ninit:", err)
+	} else {
+		report(installer.Report{Step: installer.StepPowerOff, OK: true, Detail: "asked the kernel to switch off"})
+	}
+	time.Sleep(50 * time.Millisecond) // the serial port drains
+	unix.Sync()
+	fmt.Println("\ninit: failed to switch off:", unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF))
+	select {}
+}
+
+// report writes a line at the beginning of a line, whatever the kernel wrote before.
+func report(r installer.Report) { fmt.Print("\n" + r.Line() + "\n") }
+
+func install(ctx context.Context) error {
+	if err := mount(); err != nil {
+		return err
+	}
+	cmdline, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		return fmt.Errorf("failed to read kernel command line: %w", err)
+	}
+	config, err := installer.ParseCommandLine(string(cmdline))
+	if err != nil {
+		return err
+	}
+	if err := loadModules("/modules"); err != nil {
+		return err
+	}
+	ifname, err := waitForLink(ctx, config.HWAddr)
+	if err != nil {
+		return err
+	}
+	lease, err := address(ctx, ifname)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\ninit: %s is %s, %s\n", ifname, lease.Addr, lease.Hostname)
+	config.Addr, config.Hostname = lease.Addr.Addr(), lease.Hostname
+	config.Dial = new(net.Dialer).DialContext
+	config.Report = report
+	return installer.Run(ctx, config)
+}
+
+func mount() error {
+	for _, m := range []struct{ kind, at string }{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}} {
+		if err := os.MkdirAll(m.at, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("failed to mount %s: %w", m.at, err)
+		}
+	}
+	return nil
+}
+
+// loadModules loads what the file "order" lists.
+func loadModules(dir string) error {
+	order, err := os.ReadFile(filepath.Join(dir, "order"))
+	if err != nil {
+		return fmt.Errorf("failed to read list of modules: %w", err)
+	}
+	for name := range strings.FieldsSeq(string(order)) {
+		file, err := os.Open(filepath.Join(dir, name))
+		if err != nil {
+			return fmt.Errorf("failed to open module: %w", err)
+		}
+		err = unix.FinitModule(int(file.Fd()), "", 0)
+		_ = file.Close()
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("failed to load module %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// waitForLink waits until the driver has made the interface that the machine booted from.
+func waitForLink(ctx context.Context, mac net.HardwareAddr) (string, error) {
+	for {
+		links, err := net.Interfaces()
+		if err != nil {
+			return "", fmt.Errorf("failed to list interfaces: %w", err)
+		}
+		for _, link := range links {
+			if link.HardwareAddr.String() == mac.String() {
+				return link.Name, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("failed to find interface with address %s: %w", mac, ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func address(ctx context.Context, ifname string) (netboot.Lease, error) {
+	if err := netboot.Flush(ifname); err != nil {
+		return netboot.Lease{}, err
+	}
+	client, err := netboot.OpenDHCP(ifname)
+	if err != nil {
+		return netboot.Lease{}, err
+	}
+	defer func() { _ = client.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	lease, err := client.Lease(ctx, netboot.Ask{Stage: netboot.System})
+	if err != nil {
+		return netboot.Lease{}, fmt.Errorf("failed to get an address by DHCP: %w", err)
+	}
+	return lease, netboot.Configure(ifname, lease)
+}

@@ -1,0 +1,121 @@
+// Package journey takes machines from power-on to the end of an installation through the pod, and says how far each
+// came: step by step, with times, and with the reason where one failed.
+//
+// A step counts when somebody else than the machine saw it: the wire (up to the initramfs), Smee's log (syslog),
+// or the answer itself, compared with what the lab gave the services (metadata, workflow, artifact).
+package journey
+
+import (
+	"path"
+	"strings"
+	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/lab"
+)
+
+// Step names, in the order in which a machine passes them.
+const (
+	StepInterface = "interface"
+	StepDiscover  = "discover"
+	StepOffer     = "offer"
+	StepAck       = "ack"
+	StepTFTP      = "tftp"
+	StepScript    = "script"
+	StepKernel    = "kernel"
+	StepInitramfs = "initramfs"
+	StepSyslog    = "syslog"
+	StepMetadata  = "metadata"
+	StepGRPC      = "grpc"
+	StepArtifact  = "artifact"
+	StepPowerOff  = "power-off"
+)
+
+// stage is what is known about a step beforehand.
+type stage struct {
+	name     string
+	firmware time.Duration // within which it has to follow the one before, under emulation on a busy machine
+	client   time.Duration // the same for a machine in Go
+	missing  string        // what it means when it does not come
+	programs []string      // whose fault that may be
+}
+
+var stages = []stage{
+	{StepInterface, 0, 0, "the pod has no listener on the provisioning LAN", []string{lab.BroadcastInit}},
+	{
+		StepDiscover, 90 * time.Second, 10 * time.Second,
+		"the machine sent no DISCOVER: its firmware did not get that far", nil,
+	},
+	{
+		StepOffer, 30 * time.Second, 10 * time.Second, "no OFFER came to the machine: relay or Smee is silent",
+		[]string{lab.DHCPRelay, lab.Smee},
+	},
+	{
+		StepAck, 30 * time.Second, 10 * time.Second, "no ACK came to the machine: relay or Smee is silent",
+		[]string{lab.DHCPRelay, lab.Smee},
+	},
+	{
+		StepTFTP, 60 * time.Second, 15 * time.Second, "no whole file came from 69/udp of the service IP",
+		[]string{lab.StackProxy, lab.Smee},
+	},
+	{
+		StepScript, 60 * time.Second, 15 * time.Second, "no iPXE script came from 7171/tcp of the service IP",
+		[]string{lab.StackProxy, lab.Smee},
+	},
+	{
+		StepKernel, 60 * time.Second, 15 * time.Second, "no whole kernel came from 8080/tcp of the service IP",
+		[]string{lab.StackProxy},
+	},
+	{
+		StepInitramfs, 60 * time.Second, 15 * time.Second, "no whole initramfs came from 8080/tcp of the service IP",
+		[]string{lab.StackProxy},
+	},
+	{
+		StepSyslog, 90 * time.Second, 15 * time.Second, "Smee logged no line of this machine from 514/udp",
+		[]string{lab.StackProxy, lab.Smee},
+	},
+	{
+		StepMetadata, 45 * time.Second, 15 * time.Second, "no metadata from 50061/tcp of the service IP",
+		[]string{lab.StackProxy, lab.Hegel},
+	},
+	{
+		StepGRPC, 45 * time.Second, 15 * time.Second, "no workflow from 42113/tcp of the service IP",
+		[]string{lab.StackProxy, lab.Tink},
+	},
+	{
+		StepArtifact, 90 * time.Second, 30 * time.Second, "no whole artifact from 8080/tcp of the service IP",
+		[]string{lab.StackProxy, lab.Tink},
+	},
+	{StepPowerOff, 30 * time.Second, 10 * time.Second, "the machine did not switch itself off", nil},
+}
+
+// Steps are the names of all steps, in order.
+func Steps() []string {
+	names := make([]string, len(stages))
+	for i, stage := range stages {
+		names[i] = stage.name
+	}
+	return names
+}
+
+func indexOf(step string) int {
+	for i, stage := range stages {
+		if stage.name == step {
+			return i
+		}
+	}
+	return -1
+}
+
+// stepOf says which step a document on 7171 or 8080 is.
+func stepOf(document, kernel, initramfs string) string {
+	document, _, _ = strings.Cut(document, "?")
+	switch path.Base(document) {
+	case "auto.ipxe":
+		return StepScript
+	case kernel:
+		return StepKernel
+	case initramfs:
+		return StepInitramfs
+	}
+	return ""
+}

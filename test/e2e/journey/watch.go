@@ -1,0 +1,175 @@
+package journey
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/machine"
+	"github.com/tinkerbell/stack/test/e2e/observe"
+)
+
+// event takes what the wire shows.
+func (j *Journey) event(e observe.Event) {
+	for _, t := range j.travellers {
+		if t.machine.MAC.String() == e.Machine {
+			j.seen(t, e)
+			return
+		}
+	}
+}
+
+func (j *Journey) seen(t *traveller, e observe.Event) {
+	m := mark{ok: true, detail: e.Detail, at: e.At}
+	switch e.Kind {
+	case observe.DHCP:
+		m.step = map[string]string{"DISCOVER": StepDiscover, "OFFER": StepOffer, "ACK": StepAck}[e.Name]
+	case observe.TFTP:
+		if e.Bytes == 0 {
+			return // firmware that asks for the size
+		}
+		m.step = StepTFTP
+		m.detail = fmt.Sprintf("%s, %d bytes in %.1f s from %s", e.Name, e.Bytes, e.Took.Seconds(), e.Server)
+	case observe.HTTP:
+		m.step = stepOf(e.Name, machine.KernelFile, machine.InitramfsFile)
+		m.detail = fmt.Sprintf("%s, %d bytes in %.1f s from %s", e.Name, e.Bytes, e.Took.Seconds(), e.Server)
+		if whole := j.opts.Media.InitramfsSize; m.step == StepInitramfs && e.Bytes != whole {
+			m.ok, m.detail = false, fmt.Sprintf("%s: %d bytes came, it has %d", e.Name, e.Bytes, whole)
+		}
+	case observe.Trouble:
+		j.mu.Lock()
+		j.trouble[t.machine.Name] = e.Detail
+		j.mu.Unlock()
+		return
+	}
+	if m.step != "" {
+		t.put(m)
+	}
+}
+
+// smeeHost finds who Smee says a syslog line is from.
+var smeeHost = regexp.MustCompile(`"(host|hostname)":"([^"]*)"`)
+
+// followSmee waits for the machines' syslog lines in Smee's log.
+func (j *Journey) followSmee(ctx context.Context) {
+	_ = lab.Tail(ctx, j.Lab.LogPath(lab.Smee), func(line string) bool { // it ends with ctx
+		if !strings.Contains(line, `"app-name":"installer"`) {
+			return true
+		}
+		for _, t := range j.travellers {
+			if !strings.Contains(line, "machine "+t.machine.MAC.String()+" at "+t.machine.IP.String()+" begins") {
+				continue
+			}
+			detail := "Smee logged it"
+			for _, found := range smeeHost.FindAllStringSubmatch(line, -1) {
+				detail += fmt.Sprintf(", %s %s", found[1], found[2])
+			}
+			t.put(mark{step: StepSyslog, ok: true, detail: detail})
+		}
+		return true
+	})
+}
+
+// listener finds what broadcast-init made in the pod.
+func listener(l *lab.Lab) (detail string, err error) {
+	err = l.Do(lab.RolePod, func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return fmt.Errorf("failed to list the pod's interfaces: %w", err)
+		}
+		for _, link := range links {
+			attrs := link.Attrs()
+			if kind := link.Type(); kind == "macvlan" || kind == "ipvlan" {
+				if attrs.Flags&net.FlagUp == 0 {
+					return fmt.Errorf("the pod's listener %s is down", attrs.Name)
+				}
+				detail = fmt.Sprintf("%s, %s, %s, mtu %d", attrs.Name, kind, attrs.HardwareAddr, attrs.MTU)
+				return nil
+			}
+		}
+		return errors.New("the pod has no listener: broadcast-init made none")
+	})
+	return detail, err
+}
+
+// because adds to an error what else is known.
+func (j *Journey) because(err error) string {
+	text := err.Error()
+	if more := j.dead(lab.DHCPRelay, lab.StackProxy, lab.Smee, lab.Hegel, lab.Tink); more != "" {
+		text += "; " + more
+	}
+	return text
+}
+
+// hint says what the programs that a step needs are up to.
+func (j *Journey) hint(t *traveller, s stage) string {
+	var hints []string
+	j.mu.Lock()
+	if trouble := j.trouble[t.machine.Name]; trouble != "" {
+		hints = append(hints, "the last answer that said no: "+trouble)
+	}
+	j.mu.Unlock()
+	if j.Lab == nil {
+		return strings.Join(hints, "; ")
+	}
+	if dead := j.dead(s.programs...); dead != "" {
+		hints = append(hints, dead)
+	}
+	for _, name := range s.programs {
+		if line := lastTrouble(j.Lab.LogPath(name)); line != "" {
+			hints = append(hints, name+" says: "+line)
+		}
+	}
+	if len(s.programs) == 0 && t.firmware != firmwareGo {
+		hints = append(hints, "see "+machine.FirmwareLog(j.Lab, t.machine.Name))
+	}
+	return strings.Join(hints, "; ")
+}
+
+// dead names the programs that are not running.
+func (j *Journey) dead(names ...string) string {
+	var dead []string
+	for _, name := range names {
+		proc := j.Lab.Proc(name)
+		if proc == nil {
+			continue // an init container, or left out on purpose
+		}
+		select {
+		case <-proc.Done():
+			how := "it ended with status 0"
+			if err := proc.Wait(); err != nil {
+				how = err.Error()
+			}
+			dead = append(dead, fmt.Sprintf("%s is not running (%s)", name, how))
+		default:
+		}
+	}
+	return strings.Join(dead, "; ")
+}
+
+// lastTrouble finds the last line in the end of a log that tells of trouble.
+func lastTrouble(path string) string {
+	const end = 64 << 10
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	text = text[max(0, len(text)-end):]
+	lines := bytes.Split(text, []byte("\n"))
+	for i := len(lines) - 1; i >= 0; i-- {
+		for _, level := range []string{`"level":"ERROR"`, `"level":"WARN"`, `"level":"error"`} {
+			if bytes.Contains(lines[i], []byte(level)) {
+				return oneLine(string(lines[i][:min(len(lines[i]), 300)]))
+			}
+		}
+	}
+	return ""
+}

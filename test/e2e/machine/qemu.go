@@ -1,0 +1,121 @@
+// Package machine makes machines that boot from a lab's LAN: QEMU with real firmware, and one in Go that does what
+// firmware does on the wire. It also prepares what they boot and install.
+package machine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/tinkerbell/stack/test/e2e/installer"
+	"github.com/tinkerbell/stack/test/e2e/lab"
+)
+
+// What QEMU and its firmware are called, and the packages that hold them.
+const (
+	qemu     = "qemu-system-x86_64"
+	ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
+	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
+	ipxeROM  = "/usr/lib/ipxe/qemu/pxe-virtio.rom"
+)
+
+// KernelArgs are what Smee adds to the kernel's command line for our machines: errors only on the console, and a
+// machine that dies ends instead of waiting.
+const KernelArgs = "loglevel=4 panic=-1 oops=panic"
+
+// Missing lists the Debian packages that firmware needs and that are not there.
+func Missing() []string {
+	var missing []string
+	if _, err := exec.LookPath(qemu); err != nil {
+		missing = append(missing, "qemu-system-x86")
+	}
+	if _, err := os.Stat(ipxeROM); err != nil {
+		missing = append(missing, "ipxe-qemu")
+	}
+	_, codeErr := os.Stat(ovmfCode)
+	_, varsErr := os.Stat(ovmfVars)
+	if codeErr != nil || varsErr != nil {
+		missing = append(missing, "ovmf")
+	}
+	return missing
+}
+
+// Boot switches a virtual machine on. Reports of the installer arrive at report, from another goroutine. The
+// process ends when the machine switches itself off, or dies, and with the lab.
+//
+// The emulator is TCG: it is there wherever Linux is, and firmware runs on it where nested KVM breaks it.
+func Boot(l *lab.Lab, m lab.Machine, report func(installer.Report)) (*lab.Proc, error) {
+	tap, err := l.AddTap(m.Name)
+	if err != nil {
+		return nil, err
+	}
+	nic := "virtio-net-pci,netdev=n0,mac=" + m.MAC.String()
+	args := []string{"-accel", "tcg", "-smp", "1", "-no-reboot", "-display", "none", "-nographic", "-monitor", "none"}
+	switch m.Firmware {
+	case lab.BIOS: // the ROM of QEMU's card is iPXE
+		args = append(args, "-M", "pc", "-m", "256", "-boot", "n")
+	case lab.UEFI: // without a ROM, so that OVMF's own PXE runs
+		nic += ",romfile=,bootindex=0"
+		vars := filepath.Join(l.RunDir(), m.Name+"-vars.fd")
+		if err := copyFile(vars, ovmfVars); err != nil {
+			return nil, fmt.Errorf("failed to copy UEFI variables: %w", err)
+		}
+		args = append(args, "-M", "q35", "-m", "512",
+			"-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+ovmfCode,
+			"-drive", "if=pflash,format=raw,unit=1,file="+vars)
+	}
+	args = append(args,
+		"-device", nic,
+		"-netdev", "tap,id=n0,script=no,downscript=no,ifname="+tap,
+		"-serial", "file:"+FirmwareLog(l, m.Name), // ttyS0: the firmware's console
+		"-serial", "stdio", // ttyS1: Smee's script makes it the kernel's console
+	)
+	return l.Start(lab.Process{
+		Name: m.Name, Role: lab.RoleLAN, Path: qemu, Args: args, Stdout: &console{report: report},
+	})
+}
+
+// FirmwareLog is the file with what the firmware of a machine printed on its serial port. The log of the process
+// named as the machine has what the kernel and the installer printed.
+func FirmwareLog(l *lab.Lab, name string) string {
+	return filepath.Join(l.RunDir(), name+"-firmware.log")
+}
+
+// console finds reports among what a machine prints.
+type console struct {
+	report  func(installer.Report)
+	pending []byte
+}
+
+func (c *console) Write(b []byte) (int, error) {
+	const most = 64 << 10
+	c.pending = append(c.pending, b...)
+	for {
+		line, rest, ok := bytes.Cut(c.pending, []byte("\n"))
+		if !ok {
+			break
+		}
+		if report, ok := installer.ParseLine(bytes.TrimSuffix(line, []byte("\r"))); ok {
+			c.report(report)
+		}
+		c.pending = rest
+	}
+	if len(c.pending) > most {
+		c.pending = nil
+	}
+	return len(b), nil
+}
+
+func copyFile(to, from string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, 0o644)
+}
+
+// ErrDied is what a machine that ended without switching itself off failed with.
+var ErrDied = errors.New("the machine ended without switching itself off")

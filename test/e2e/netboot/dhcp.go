@@ -1,0 +1,211 @@
+// Package netboot is a network boot client: DHCP as firmware speaks it before it has an address, TFTP, and as much
+// of an iPXE script as it takes to find the kernel. It is strict where firmware is: it takes no frame for somebody
+// else and no datagram with a wrong checksum.
+package netboot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/iana"
+	"golang.org/x/sys/unix"
+)
+
+// Stage is who asks for an address.
+type Stage uint8
+
+// The stages of a boot.
+const (
+	// PXE is the firmware in ROM: options 60, 93, 94 and 97, and nothing that tells of iPXE.
+	PXE Stage = iota
+	// IPXE is the iPXE that Smee sent by TFTP. It says "Tinkerbell" as its user class.
+	IPXE
+	// System is an operating system: no PXE options.
+	System
+)
+
+// Ask is what a client says of itself.
+type Ask struct {
+	Stage     Stage
+	Arch      iana.Arch
+	UUID      [16]byte
+	Broadcast bool // the flag of RFC 2131 section 4.1: answer by broadcast
+}
+
+// Lease is what a client was given.
+type Lease struct {
+	Addr     netip.Prefix
+	Gateway  netip.Addr
+	Server   netip.Addr // option 54
+	Hostname string     // option 12
+	Next     netip.Addr // siaddr: where BootFile is
+	BootFile string     // a name for TFTP or a URL
+	Duration time.Duration
+}
+
+// DHCP is a DHCP client on one interface. It works by raw frames, since it has no address.
+type DHCP struct {
+	file    *os.File
+	ifindex int
+	mac     net.HardwareAddr
+}
+
+// OpenDHCP opens a client on an interface of the calling thread's network namespace.
+func OpenDHCP(ifname string) (*DHCP, error) {
+	link, err := net.InterfaceByName(ifname)
+	if err != nil {
+		return nil, fmt.Errorf("failed to find interface %s: %w", ifname, err)
+	}
+	ipv4 := int(htons(unix.ETH_P_IP))
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, ipv4)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open packet socket: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "dhcp on "+ifname)
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: link.Index}); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("failed to bind packet socket to %s: %w", ifname, err)
+	}
+	return &DHCP{file: file, ifindex: link.Index, mac: link.HardwareAddr}, nil
+}
+
+// Close closes the socket.
+func (d *DHCP) Close() error { return d.file.Close() }
+
+// Lease runs DISCOVER, OFFER, REQUEST, ACK. It sends again after 1, 2, 4, ... seconds until ctx is done; the error
+// then says which answer did not come, and what was wrong with those that did.
+func (d *DHCP) Lease(ctx context.Context, ask Ask) (Lease, error) {
+	discover, err := dhcpv4.NewDiscovery(d.mac, ask.modifiers()...)
+	if err != nil {
+		return Lease{}, fmt.Errorf("failed to build DISCOVER: %w", err)
+	}
+	offer, err := d.exchange(ctx, discover, dhcpv4.MessageTypeOffer)
+	if err != nil {
+		return Lease{}, err
+	}
+	request, err := dhcpv4.NewRequestFromOffer(offer, ask.modifiers()...)
+	if err != nil {
+		return Lease{}, fmt.Errorf("failed to build REQUEST: %w", err)
+	}
+	ack, err := d.exchange(ctx, request, dhcpv4.MessageTypeAck)
+	if err != nil {
+		return Lease{}, err
+	}
+	return leaseOf(ack)
+}
+
+func (a Ask) modifiers() []dhcpv4.Modifier {
+	mods := []dhcpv4.Modifier{
+		dhcpv4.WithBroadcast(a.Broadcast),
+		dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(1472)),
+		dhcpv4.WithRequestedOptions(
+			dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer, dhcpv4.OptionHostName,
+			dhcpv4.OptionTFTPServerName, dhcpv4.OptionBootfileName,
+		),
+	}
+	if a.Stage == System {
+		return mods
+	}
+	class := fmt.Sprintf("PXEClient:Arch:%05d:UNDI:002001", a.Arch)
+	mods = append(mods,
+		dhcpv4.WithOption(dhcpv4.OptClassIdentifier(class)),
+		dhcpv4.WithOption(dhcpv4.OptClientArch(a.Arch)),
+		dhcpv4.WithGeneric(dhcpv4.OptionClientNetworkInterfaceIdentifier, []byte{1, 2, 1}),
+		dhcpv4.WithGeneric(dhcpv4.OptionClientMachineIdentifier, append([]byte{0}, a.UUID[:]...)),
+	)
+	if a.Stage == IPXE {
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptUserClass("Tinkerbell")))
+	}
+	return mods
+}
+
+func (d *DHCP) exchange(
+	ctx context.Context, message *dhcpv4.DHCPv4, want dhcpv4.MessageType,
+) (*dhcpv4.DHCPv4, error) {
+	var trouble error
+	frame := discoverFrame(d.mac, message.ToBytes())
+	to := &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: d.ifindex, Halen: 6}
+	copy(to.Addr[:], broadcastMAC)
+	raw, err := d.file.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	buffer := make([]byte, 64<<10)
+	for wait := time.Second; ctx.Err() == nil; wait *= 2 {
+		var sent error
+		if err := raw.Write(func(fd uintptr) bool {
+			sent = unix.Sendto(int(fd), frame, 0, to)
+			return !errors.Is(sent, unix.EAGAIN)
+		}); err != nil {
+			return nil, err
+		}
+		if sent != nil {
+			return nil, fmt.Errorf("failed to send %s: %w", message.MessageType(), sent)
+		}
+		until := time.Now().Add(wait)
+		if deadline, ok := ctx.Deadline(); ok && deadline.Before(until) {
+			until = deadline
+		}
+		if err := d.file.SetReadDeadline(until); err != nil {
+			return nil, err
+		}
+		for {
+			n, err := d.file.Read(buffer)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+			if err != nil {
+				return nil, fmt.Errorf("failed to receive: %w", err)
+			}
+			answer, err := parseReply(buffer[:n], d.mac, message.TransactionID)
+			if err != nil {
+				trouble = err
+				continue
+			}
+			if answer == nil {
+				continue
+			}
+			switch answer.MessageType() {
+			case want:
+				return answer, nil
+			case dhcpv4.MessageTypeNak:
+				return nil, fmt.Errorf("got NAK instead of %s: %s", want, answer.Message())
+			}
+		}
+	}
+	if trouble != nil {
+		return nil, fmt.Errorf("no %s: %w (last answer: %w)", want, context.Cause(ctx), trouble)
+	}
+	return nil, fmt.Errorf("no %s: %w", want, context.Cause(ctx))
+}
+
+func leaseOf(ack *dhcpv4.DHCPv4) (Lease, error) {
+	addr, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
+	bits, _ := ack.SubnetMask().Size()
+	if !ok || addr.IsUnspecified() || bits == 0 {
+		return Lease{}, fmt.Errorf("failed to use ACK: address %s, mask %s", ack.YourIPAddr, ack.SubnetMask())
+	}
+	lease := Lease{
+		Addr:     netip.PrefixFrom(addr, bits),
+		Hostname: ack.HostName(),
+		BootFile: ack.BootFileName,
+		Duration: ack.IPAddressLeaseTime(0),
+	}
+	if name := ack.BootFileNameOption(); name != "" {
+		lease.BootFile = name
+	}
+	lease.Next, _ = netip.AddrFromSlice(ack.ServerIPAddr.To4())
+	lease.Server, _ = netip.AddrFromSlice(ack.ServerIdentifier().To4())
+	if routers := ack.Router(); len(routers) > 0 {
+		lease.Gateway, _ = netip.AddrFromSlice(routers[0].To4())
+	}
+	return lease, nil
+}
+
+func htons(v uint16) uint16 { return v<<8 | v>>8 }
