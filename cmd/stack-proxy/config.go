@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/pkg/daemon"
+	"github.com/tinkerbell/stack/pkg/route"
+)
+
+// config is what STACK_PROXY_* variables set.
+type config struct {
+	daemon.Settings
+	AdminAddress string `split_words:"true" default:":9090" desc:"where /metrics, /healthz, /readyz and /routes are"`
+	Pprof        bool   `desc:"serve /debug/pprof/ on the admin port"`
+
+	Preset          string         `default:"classic" desc:"built-in routes: classic (Hegel, Tink Server, Smee) or tinkerbell (one binary)"`
+	RoutesFile      string         `split_words:"true" desc:"routes in YAML instead of a preset; read again when it changes and on SIGHUP"`
+	Hegel           string         `default:"hegel" desc:"classic: Hegel's host, or host:port"`
+	TinkServer      string         `split_words:"true" default:"tink-server" desc:"classic: Tink Server's host, or host:port"`
+	Smee            string         `default:"smee" desc:"classic: Smee's host, or host:port of its HTTP server"`
+	Tinkerbell      string         `default:"tinkerbell" desc:"tinkerbell: the host"`
+	FilesDirectory  string         `split_words:"true" default:"/artifacts" desc:"what is served as files"`
+	ListenAddress   netip.Addr     `split_words:"true" desc:"one address to listen on; default all, IPv4 and IPv6"`
+	TrustedProxies  []netip.Prefix `split_words:"true" desc:"prefixes whose X-Forwarded-For is believed and appended to; overwritten for all others"`
+	PublicAddresses []netip.Addr   `split_words:"true" desc:"addresses of the service, to recognize a backend that leads back here"`
+	DrainGrace      time.Duration  `split_words:"true" default:"5s" desc:"after SIGTERM, how long new connections are still taken"`
+	DrainTimeout    time.Duration  `split_words:"true" default:"30s" desc:"after that, how long what is open may go on"`
+	ResolvConf      string         `split_words:"true" default:"/etc/resolv.conf" desc:"name servers and search path"`
+}
+
+// Validate implements the check that daemon.ParseEnv asks for.
+func (c *config) Validate() error {
+	var faults []error
+	fault := func(variable, format string, args ...any) {
+		faults = append(faults, fmt.Errorf(prefix+"_"+variable+"="+format, args...))
+	}
+	if !slices.Contains(route.Presets(), c.Preset) {
+		fault("PRESET", "%q: none of %s", c.Preset, strings.Join(route.Presets(), ", "))
+	}
+	for variable, host := range map[string]string{
+		"HEGEL": c.Hegel, "TINK_SERVER": c.TinkServer, "SMEE": c.Smee, "TINKERBELL": c.Tinkerbell,
+	} {
+		if err := route.CheckHost(host); err != nil {
+			fault(variable, "%q: %w", host, err)
+		}
+	}
+	if c.DrainGrace < 0 {
+		fault("DRAIN_GRACE", "%s: below 0", c.DrainGrace)
+	}
+	if c.DrainTimeout < 0 {
+		fault("DRAIN_TIMEOUT", "%s: below 0", c.DrainTimeout)
+	}
+	return errors.Join(faults...)
+}
+
+// defaults are what the settings mean for routes.
+func (c *config) defaults() route.Defaults {
+	return route.Defaults{
+		Hegel: c.Hegel, TinkServer: c.TinkServer, Smee: c.Smee, Tinkerbell: c.Tinkerbell,
+		FilesDirectory: c.FilesDirectory,
+		Address:        c.ListenAddress,
+		Trusted:        c.TrustedProxies,
+		Drain:          setting.Duration(c.DrainTimeout),
+	}
+}
+
+// table reads the routes: the file's where there is one, else the preset's.
+func (c *config) table() (route.Table, error) {
+	if c.RoutesFile != "" {
+		return route.Load(c.RoutesFile, c.defaults())
+	}
+	t, _ := route.Preset(c.Preset, c.defaults())
+	return t, nil
+}

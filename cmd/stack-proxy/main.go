@@ -1,0 +1,62 @@
+// Command stack-proxy is the ingress of a Tinkerbell stack: TCP, HTTP, gRPC, TFTP, syslog and files on one IP.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"github.com/tinkerbell/stack/pkg/daemon"
+	"github.com/tinkerbell/stack/pkg/daemon/admin"
+	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy"
+)
+
+const (
+	name    = "stack-proxy"
+	prefix  = "STACK_PROXY"
+	summary = "the ingress of a Tinkerbell stack on one IP"
+	notes   = `Commands:
+  check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table
+
+Low ports need no capability where the sysctl net.ipv4.ip_unprivileged_port_start is 0.
+SIGTERM drains: not ready, grace, no new connections, then what is open ends or is closed at the timeout.`
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	var c config
+	program := daemon.Program{Name: name, Summary: summary, Prefix: prefix, Config: &c, Notes: notes}
+	if len(args) > 0 && args[0] == "check" {
+		return check(args[1:], stdout, stderr)
+	}
+	if code, done := program.Start(args, stdout, stderr); done {
+		return code
+	}
+	logger := c.Logger(stderr)
+	table, err := c.table()
+	if err != nil {
+		logger.Error("failed to start", "error", err)
+		return 1
+	}
+	registry := admin.NewRegistry()
+	p, err := proxy.New(proxy.Options{
+		Table:     table,
+		Resolver:  &endpoint.Resolver{ResolvConf: c.ResolvConf},
+		Addresses: c.PublicAddresses,
+		Grace:     c.DrainGrace,
+		Logger:    logger,
+		Registry:  registry,
+	})
+	if err != nil {
+		logger.Error("failed to start", "error", err)
+		return 1
+	}
+	server := admin.New(admin.Options{Address: c.AdminAddress, Registry: registry, Pprof: c.Pprof})
+	err = daemon.Run(context.Background(), daemon.Options{Logger: logger, Admin: server, Tasks: []daemon.Task{p}})
+	if err != nil {
+		return 1
+	}
+	return 0
+}

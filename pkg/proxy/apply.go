@@ -1,0 +1,213 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/route"
+)
+
+// warmUp is how long a reload waits for a new backend to be found, before its route goes over to it all the same.
+const warmUp = 3 * time.Second
+
+// change is the difference between the table in force and the next one.
+type change struct {
+	pools  map[string]*pool // those of the next table: kept ones and new ones
+	opened []*running       // at addresses that nothing of ours had
+	reopen []planned        // at addresses whose front cannot take its new settings
+	update []planned
+	closed []*running
+}
+
+// planned is what is to become of an open front.
+type planned struct {
+	old  *running
+	next route.Route
+}
+
+// apply puts a table in force: it opens what is new, and only when all of that went well changes what is there.
+func (p *Proxy) apply(t route.Table) error {
+	c := change{pools: map[string]*pool{}}
+	for _, r := range t.Routes {
+		c.pools[r.Name] = p.poolFor(t, r)
+	}
+	p.await(c.pools)
+	if err := p.prepare(&c, t); err != nil {
+		for _, each := range c.opened {
+			p.abandon(each)
+		}
+		p.stopPools(c.pools, p.pools)
+		return err
+	}
+	p.commit(c, t)
+	return p.reopenAll(c)
+}
+
+// poolFor keeps a route's pool as long as nothing about it changed.
+func (p *Proxy) poolFor(t route.Table, r route.Route) *pool {
+	if r.Protocol == route.Files {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old := p.pools[r.Name]; old != nil && samePool(old.route, r) {
+		return old
+	}
+	next := &pool{route: r, Pool: endpoint.NewPool(p.poolConfig(t, r))}
+	if p.life != nil {
+		p.startPool(next)
+	}
+	return next
+}
+
+func samePool(a, b route.Route) bool {
+	return a.Protocol.Network() == b.Protocol.Network() && a.Balance == b.Balance && a.Health == b.Health &&
+		reflect.DeepEqual(a.Backends, b.Backends)
+}
+
+// await gives new pools the time to find their endpoints, so that no connection meets an empty one.
+func (p *Proxy) await(pools map[string]*pool) {
+	if p.life == nil {
+		return
+	}
+	deadline := time.Now().Add(warmUp)
+	for _, each := range pools {
+		for each != nil && each.Ready() != nil && time.Now().Before(deadline) {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+}
+
+// prepare sorts the next table's addresses into new, kept and gone, and opens the new ones.
+func (p *Proxy) prepare(c *change, t route.Table) error {
+	var failures []error
+	kept := map[string]bool{}
+	for _, r := range t.Routes {
+		for _, l := range r.Listen {
+			key := r.Address(l)
+			kept[key] = true
+			old := p.fronts[key]
+			switch {
+			case old == nil:
+				next, err := p.openFront(r, l, c.pools[r.Name])
+				if err != nil {
+					failures = append(failures, err)
+					continue
+				}
+				c.opened = append(c.opened, next)
+			case updatable(old, r):
+				c.update = append(c.update, planned{old, r})
+			default:
+				c.reopen = append(c.reopen, planned{old, r})
+			}
+		}
+	}
+	for key, old := range p.fronts {
+		if !kept[key] {
+			c.closed = append(c.closed, old)
+		}
+	}
+	return errors.Join(failures...)
+}
+
+func (p *Proxy) openFront(r route.Route, l route.Listen, backend *pool) (*running, error) {
+	f, err := p.listen(r, l, backend)
+	if err != nil {
+		if !strings.Contains(err.Error(), "route "+r.Name) {
+			err = fmt.Errorf("failed to listen for route %s on %s: %w", r.Name, r.Address(l), err)
+		}
+		return nil, err
+	}
+	return &running{front: f, route: r, listen: l, done: make(chan struct{})}, nil
+}
+
+// abandon closes a front that never served.
+func (p *Proxy) abandon(each *running) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = each.Serve(ctx)
+}
+
+// commit makes the next table the one in force.
+func (p *Proxy) commit(c change, t route.Table) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, each := range c.update {
+		p.updateFront(each.old, each.next, c.pools[each.next.Name])
+		each.old.route = each.next
+	}
+	for _, each := range c.opened {
+		p.fronts[each.route.Address(each.listen)] = each
+		if p.life != nil {
+			p.startFront(each)
+		}
+	}
+	for _, each := range c.closed {
+		p.log.Info("route closed", "route", each.route.Name, "address", each.route.Address(each.listen))
+		delete(p.fronts, each.route.Address(each.listen))
+		each.stop()
+	}
+	old := p.pools
+	p.pools, p.table = map[string]*pool{}, t
+	for name, each := range c.pools {
+		if each != nil {
+			p.pools[name] = each
+		}
+	}
+	p.stopPoolsLocked(old, p.pools)
+}
+
+// reopenAll ends fronts that cannot change in place and opens their successors at the same addresses, when the
+// old ones have let go of them.
+func (p *Proxy) reopenAll(c change) error {
+	var failures []error
+	for _, each := range c.reopen {
+		each.old.stop()
+	}
+	for _, each := range c.reopen {
+		next, err := p.reopenOne(each, c.pools[each.next.Name])
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		p.mu.Lock()
+		p.fronts[next.route.Address(next.listen)] = next
+		p.startFront(next)
+		p.mu.Unlock()
+	}
+	return errors.Join(failures...)
+}
+
+func (p *Proxy) reopenOne(each planned, backend *pool) (*running, error) {
+	limit := time.Now().Add(each.old.route.Timeouts.Drain.D() + warmUp)
+	for {
+		next, err := p.openFront(each.next, each.old.listen, backend)
+		if err == nil || !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(limit) {
+			return next, err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// stopPools ends those of some pools that are not among others.
+func (p *Proxy) stopPools(some, others map[string]*pool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopPoolsLocked(some, others)
+}
+
+func (p *Proxy) stopPoolsLocked(some, others map[string]*pool) {
+	for name, each := range some {
+		if each != nil && each != others[name] && each.stop != nil {
+			each.stop()
+		}
+	}
+}
+
+func compareText(a, b string) int { return strings.Compare(a, b) }

@@ -1,0 +1,194 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/tinkerbell/stack/pkg/artifacts"
+	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/web"
+	"github.com/tinkerbell/stack/pkg/route"
+)
+
+// front is what a route opens at one address. The protocol packages' fronts are such.
+type front interface {
+	Serve(ctx context.Context) error
+	Ready() error
+	// Active is the number of open connections or sessions.
+	Active() int
+}
+
+// listen opens a route's front at one address.
+func (p *Proxy) listen(r route.Route, l route.Listen, backend *pool) (front, error) {
+	log := p.log.With("route", r.Name)
+	switch r.Protocol {
+	case route.TCP:
+		return tcp.Listen(tcp.Config{
+			Route: r.Name, Listen: l.AddrPort(), Settings: tcpSettings(r, backend), Logger: log, Metrics: p.metrics.tcp,
+		})
+	case route.HTTP, route.GRPC, route.Files:
+		s, err := p.webSettings(r, backend)
+		if err != nil {
+			return nil, err
+		}
+		return web.Listen(web.Config{
+			Route: r.Name, Listen: l.AddrPort(), Settings: s, Logger: log, Metrics: p.metrics.web,
+		})
+	default:
+		return p.listenDatagram(r, l, backend, log)
+	}
+}
+
+// updatable is whether an open front can take the settings of its route's next version.
+func updatable(old *running, next route.Route) bool {
+	if old.route.Protocol != next.Protocol || old.route.Name != next.Name {
+		return false
+	}
+	if _, ok := old.front.(*datagramFront); ok {
+		return sameDatagram(old.route, next)
+	}
+	return true
+}
+
+// updateFront hands an open front its new settings. Its caller asked updatable first.
+func (p *Proxy) updateFront(old *running, next route.Route, backend *pool) {
+	switch f := old.front.(type) {
+	case *tcp.Front:
+		f.Update(tcpSettings(next, backend))
+	case *web.Front:
+		s, err := p.webSettings(next, backend)
+		if err != nil {
+			p.log.Error("failed to update route", "route", next.Name, "error", err)
+			return
+		}
+		if old.route.Protocol == route.Files && old.route.Files == next.Files {
+			s.Handler, s.Ready = f.Handler() // the same files: nothing to open again
+		}
+		f.Update(s)
+	case *datagramFront:
+		f.pool.Store(backend.Pool)
+	}
+}
+
+func tcpSettings(r route.Route, backend *pool) tcp.Settings {
+	s := tcp.Settings{
+		Pool:           backend.Pool,
+		Dial:           r.Timeouts.Dial.D(),
+		Idle:           r.Timeouts.Idle.D(),
+		Keepalive:      r.Timeouts.Keepalive.D(),
+		UserTimeout:    r.Timeouts.User.D(),
+		Drain:          r.Timeouts.Drain.D(),
+		MaxConnections: r.Limits.Connections,
+		MaxPerClient:   r.Limits.ConnectionsPerClient,
+		AcceptProxy:    r.ProxyProtocol.Accept,
+	}
+	switch r.ProxyProtocol.Send {
+	case "v1":
+		s.SendProxy = 1
+	case "v2":
+		s.SendProxy = 2
+	}
+	return s
+}
+
+func (p *Proxy) webSettings(r route.Route, backend *pool) (web.Settings, error) {
+	s := web.Settings{
+		GRPC:    r.Protocol == route.GRPC,
+		Trusted: r.TrustedPrefixes,
+		Timeouts: web.Timeouts{
+			Dial:     r.Timeouts.Dial.D(),
+			Header:   r.Timeouts.Header.D(),
+			Stall:    r.Timeouts.Stall.D(),
+			Idle:     r.Timeouts.Idle.D(),
+			Response: r.Timeouts.Response.D(),
+		},
+		MaxHeader:      int(r.Limits.Header),
+		MaxConnections: r.Limits.Connections,
+		MaxPerClient:   r.Limits.ConnectionsPerClient,
+		AcceptProxy:    r.ProxyProtocol.Accept,
+		Drain:          r.Timeouts.Drain.D(),
+	}
+	if err := s.AccessLog.UnmarshalText([]byte(r.AccessLog)); err != nil {
+		return s, fmt.Errorf("failed to read access log of route %s: %w", r.Name, err)
+	}
+	if r.Protocol != route.Files {
+		s.Pool = backend.Pool
+		return s, nil
+	}
+	files := artifacts.NewHandler(artifacts.Config{
+		Directory:     r.Files.Directory,
+		Precompressed: r.Files.Precompressed,
+		Route:         r.Name,
+		Logger:        p.log.With("route", r.Name),
+		Metrics:       p.metrics.files,
+	})
+	s.Handler, s.Ready, s.Pace = files, files.Ready, int64(r.Files.Pace)
+	return s, nil
+}
+
+// poolConfig says where a route's endpoints are.
+func (p *Proxy) poolConfig(t route.Table, r route.Route) endpoint.Config {
+	sources := make([]endpoint.Source, len(r.Backends))
+	for i, b := range r.Backends {
+		sources[i] = p.source(b)
+	}
+	return endpoint.Config{
+		Route:   r.Name,
+		Sources: sources,
+		Balance: endpoint.Balance(r.Balance),
+		Health: endpoint.Health{
+			Failures:   r.Health.Passive.Failures,
+			Eject:      r.Health.Passive.Eject.D(),
+			EjectMax:   r.Health.Passive.EjectMax.D(),
+			MaxEjected: r.Health.Passive.MaxEjected,
+			Interval:   r.Health.Active.Interval.D(),
+			Timeout:    r.Health.Active.Timeout.D(),
+			Unhealthy:  r.Health.Active.Unhealthy,
+			Healthy:    r.Health.Active.Healthy,
+		},
+		Self:    p.self(t, r.Protocol.Network()),
+		Logger:  p.log.With("route", r.Name),
+		Metrics: p.metrics.pools,
+	}
+}
+
+func (p *Proxy) source(b route.Backend) endpoint.Source {
+	if b.SRV {
+		return p.options.Resolver.Service(b.Host)
+	}
+	if addr, err := netip.ParseAddr(b.Host); err == nil {
+		return endpoint.Fixed(netip.AddrPortFrom(addr, b.Port))
+	}
+	return p.options.Resolver.Host(b.Host, b.Port)
+}
+
+// datagramFront is a front of the datagram packages with a pool that can be exchanged.
+type datagramFront struct {
+	socket
+	pool   atomic.Pointer[endpoint.Pool]
+	active func() int
+}
+
+// socket is what the datagram packages' fronts have in common.
+type socket interface {
+	Serve(ctx context.Context) error
+	Ready() error
+}
+
+// Ready is nil when the socket is open and there is an endpoint to send to.
+func (f *datagramFront) Ready() error {
+	if err := f.socket.Ready(); err != nil {
+		return err
+	}
+	return f.pool.Load().Ready()
+}
+
+// Active is the number of sessions.
+func (f *datagramFront) Active() int { return f.active() }
+
+func (f *datagramFront) pick(client netip.Addr) (netip.AddrPort, error) {
+	return f.pool.Load().Pick(client)
+}

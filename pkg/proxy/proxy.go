@@ -1,0 +1,268 @@
+// Package proxy runs a table of routes: one front for every address of every route, one pool of endpoints for every
+// route with a backend. A new table is put in force without touching what did not change.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/route"
+)
+
+// Options make a [Proxy].
+type Options struct {
+	// Table is what to serve first.
+	Table route.Table
+	// Resolver looks up the backends; nil is one that reads /etc/resolv.conf.
+	Resolver *endpoint.Resolver
+	// Addresses are those by which clients know us, besides those of our interfaces: the service's. A backend
+	// that is one of them, on a port that we listen on, is a loop.
+	Addresses []netip.Addr
+	// Grace is how long connections are still taken after the order to end: until nobody sends new ones.
+	Grace time.Duration
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Registry may be nil.
+	Registry prometheus.Registerer
+}
+
+// Proxy is a daemon.Task.
+type Proxy struct {
+	options Options
+	log     *slog.Logger
+	metrics *metrics
+	reloads chan reload
+
+	mu      sync.Mutex
+	table   route.Table
+	pools   map[string]*pool    // by route
+	fronts  map[string]*running // by network and address
+	group   sync.WaitGroup      // of fronts and pools
+	life    context.Context     // nil before Run
+	failed  chan error
+	started time.Time
+}
+
+// pool is a route's backend while it runs.
+type pool struct {
+	*endpoint.Pool
+	route route.Route
+	stop  context.CancelFunc
+}
+
+// running is an open front.
+type running struct {
+	front
+	route  route.Route
+	listen route.Listen
+	stop   context.CancelFunc
+	done   chan struct{}
+}
+
+// New binds every route's sockets. The error names each that cannot be bound.
+func New(o Options) (*Proxy, error) {
+	if o.Resolver == nil {
+		o.Resolver = &endpoint.Resolver{}
+	}
+	p := &Proxy{
+		options: o,
+		log:     o.Logger,
+		metrics: newMetrics(o.Registry),
+		reloads: make(chan reload),
+		pools:   map[string]*pool{},
+		fronts:  map[string]*running{},
+		failed:  make(chan error, 1),
+	}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	if err := p.apply(o.Table); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Run serves until ctx is done, then drains.
+func (p *Proxy) Run(ctx context.Context) error {
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	p.mu.Lock()
+	p.life, p.started = life, time.Now()
+	for _, each := range p.pools {
+		p.startPool(each)
+	}
+	for _, each := range p.fronts {
+		p.startFront(each)
+	}
+	p.mu.Unlock()
+
+	err := p.follow(ctx)
+	if err == nil && p.options.Grace > 0 {
+		p.log.Info("still taking connections", "grace_seconds", p.options.Grace.Seconds(), "open", p.open())
+		select {
+		case <-time.After(p.options.Grace):
+		case err = <-p.failed:
+		}
+	}
+	p.log.Info("stopped taking connections", "open", p.open())
+	p.mu.Lock()
+	for _, each := range p.fronts {
+		each.stop()
+	}
+	fronts := slices.Collect(maps.Values(p.fronts))
+	p.mu.Unlock()
+	// The pools live until the last connection has ended: until then a request may want an endpoint.
+	for _, each := range fronts {
+		<-each.done
+	}
+	cancel()
+	p.group.Wait()
+	p.log.Info("drained")
+	return err
+}
+
+// follow acts on reloads until ctx is done or a front fails.
+func (p *Proxy) follow(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-p.failed:
+			return err
+		case r := <-p.reloads:
+			r.done <- p.apply(r.table)
+		}
+	}
+}
+
+type reload struct {
+	table route.Table
+	done  chan error
+}
+
+// Apply puts another table in force. What did not change is not touched; with an error nothing has changed.
+func (p *Proxy) Apply(ctx context.Context, t route.Table) error {
+	r := reload{table: t, done: make(chan error, 1)}
+	select {
+	case p.reloads <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return <-r.done
+}
+
+// Ready is nil when every route that is not optional could serve now. The error names those that could not.
+func (p *Proxy) Ready() error {
+	p.mu.Lock()
+	fronts := slices.Collect(maps.Values(p.fronts))
+	running := p.life != nil
+	p.mu.Unlock()
+	if !running {
+		return errors.New("not started yet")
+	}
+	var reasons []error
+	said := map[string]bool{}
+	for _, each := range fronts {
+		err := each.Ready()
+		p.metrics.ready(each.route.Name, err == nil)
+		if err != nil && !each.route.Optional && !said[each.route.Name] {
+			said[each.route.Name] = true
+			reasons = append(reasons, fmt.Errorf("route %s: %w", each.route.Name, err))
+		}
+	}
+	slices.SortFunc(reasons, func(a, b error) int { return compareText(a.Error(), b.Error()) })
+	return errors.Join(reasons...)
+}
+
+// String implements daemon.Task.
+func (p *Proxy) String() string { return "routes" }
+
+// open tells how many connections or sessions each route has, for the log.
+func (p *Proxy) open() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	open := map[string]int{}
+	for _, each := range p.fronts {
+		if n := each.Active(); n > 0 {
+			open[each.route.Name] += n
+		}
+	}
+	return open
+}
+
+// startPool runs a pool. The caller holds mu.
+func (p *Proxy) startPool(each *pool) {
+	ctx, cancel := context.WithCancel(p.life)
+	each.stop = cancel
+	p.group.Go(func() { _ = each.Run(ctx) })
+}
+
+// startFront runs a front. The caller holds mu.
+func (p *Proxy) startFront(each *running) {
+	ctx, cancel := context.WithCancel(p.life)
+	each.stop = cancel
+	p.log.Info("listening", "route", each.route.Name, "address", each.route.Address(each.listen),
+		"protocol", each.route.Protocol, "backends", each.route.Backends)
+	p.group.Go(func() {
+		defer close(each.done)
+		if err := each.Serve(ctx); err != nil {
+			select {
+			case p.failed <- err:
+			default:
+			}
+		}
+	})
+}
+
+// self tells whether an endpoint of a route is this proxy, as far as addresses tell.
+func (p *Proxy) self(t route.Table, network string) func(netip.AddrPort) bool {
+	var listening []netip.AddrPort
+	for _, r := range t.Routes {
+		if r.Protocol.Network() != network {
+			continue
+		}
+		for _, l := range r.Listen {
+			listening = append(listening, l.AddrPort())
+		}
+	}
+	return func(endpoint netip.AddrPort) bool {
+		return slices.ContainsFunc(listening, func(l netip.AddrPort) bool {
+			if l.Port() != endpoint.Port() {
+				return false
+			}
+			if l.Addr().IsValid() && !l.Addr().IsUnspecified() && l.Addr() == endpoint.Addr() {
+				return true
+			}
+			if slices.Contains(p.options.Addresses, endpoint.Addr()) {
+				return true
+			}
+			return (!l.Addr().IsValid() || l.Addr().IsUnspecified()) && local(endpoint.Addr())
+		})
+	}
+}
+
+// local is whether an address is one of this network namespace's.
+func local(addr netip.Addr) bool {
+	if addr.IsLoopback() || addr.IsUnspecified() {
+		return true
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		prefix, err := netip.ParsePrefix(a.String())
+		return err == nil && prefix.Addr().Unmap() == addr
+	})
+}

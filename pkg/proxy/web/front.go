@@ -1,0 +1,313 @@
+// Package web serves HTTP for one route: as a reverse proxy that tells the backend who is calling, or with a handler
+// of its own such as files. It speaks HTTP/1.1 and, where the route asks for it, HTTP/2 without TLS (gRPC).
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+)
+
+// Config makes a [Front].
+type Config struct {
+	// Route names the front in logs, metrics and error pages.
+	Route string
+	// Listen is where to listen; without an address on all of them, IPv4 and IPv6.
+	Listen netip.AddrPort
+	// Settings are what [Front.Update] may change.
+	Settings
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Metrics may be nil.
+	Metrics *Metrics
+}
+
+// Settings are what later requests and connections are handled by.
+type Settings struct {
+	// Pool is the backend, unless Handler answers.
+	Pool *endpoint.Pool
+	// Handler answers instead of a backend. Ready tells whether it can; nil means always.
+	Handler http.Handler
+	Ready   func() error
+	// GRPC speaks HTTP/2 without TLS to clients and endpoints. HTTP/1.1 is then refused.
+	GRPC bool
+	// Trusted prefixes are the peers whose X-Forwarded-For and like headers are believed.
+	Trusted []netip.Prefix
+	Timeouts
+	// MaxHeader bounds a request's header in bytes; default 64 KiB.
+	MaxHeader int
+	// MaxConnections bounds the connections of the front, MaxPerClient those of one peer; 0 does not.
+	MaxConnections, MaxPerClient int
+	// AcceptProxy prefixes are the peers whose connections begin with a PROXY header.
+	AcceptProxy []netip.Prefix
+	// Pace bounds a connection's rate in bytes per second, by the kernel (SO_MAX_PACING_RATE); 0 does not.
+	Pace int64
+	// AccessLog says which requests are logged.
+	AccessLog AccessLog
+	// Drain bounds how long requests may go on after the front was told to end.
+	Drain time.Duration
+}
+
+// Timeouts of a [Front]. Below 0 there is none.
+type Timeouts struct {
+	// Dial bounds one attempt to connect to an endpoint; default 2 s.
+	Dial time.Duration
+	// Header bounds the time a client takes for a request's header; default 10 s.
+	Header time.Duration
+	// Stall bounds how long a client may take or give nothing in the midst of a body; default 60 s. There is no
+	// limit on the whole: a machine may load an image for an hour.
+	Stall time.Duration
+	// Idle bounds the wait for the next request; default 120 s.
+	Idle time.Duration
+	// Response bounds the time an endpoint takes for a response's header; default 60 s, none for gRPC.
+	Response time.Duration
+}
+
+func (s *Settings) setDefaults() {
+	if s.GRPC {
+		setDefault(&s.Response, -1)
+		setDefault(&s.Stall, -1)
+	}
+	setDefault(&s.Dial, 2*time.Second)
+	setDefault(&s.Header, 10*time.Second)
+	setDefault(&s.Stall, time.Minute)
+	setDefault(&s.Idle, 2*time.Minute)
+	setDefault(&s.Response, time.Minute)
+	setDefault(&s.MaxHeader, 64<<10)
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Front listens for one route.
+type Front struct {
+	config   Config
+	log      *slog.Logger
+	listener *listener
+	metrics  *routeMetrics
+
+	mu      sync.Mutex
+	current atomic.Pointer[generation]
+	serving func(*server) // set while Serve runs
+	retired sync.WaitGroup
+}
+
+// generation is what one set of settings made.
+type generation struct {
+	settings Settings
+	handler  http.Handler
+	proxy    *proxy // nil where Handler answers
+	server   *server
+}
+
+// server is a net/http server. Most new settings take effect within it; those that it reads itself need another
+// one, on the same socket.
+type server struct {
+	*http.Server
+	handler atomic.Pointer[http.Handler]
+}
+
+// ServeHTTP implements http.Handler.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	(*s.handler.Load()).ServeHTTP(w, r)
+}
+
+// Listen binds the front's socket.
+func Listen(c Config) (*Front, error) {
+	f := &Front{config: c, log: c.Logger, metrics: c.Metrics.route(c.Route)}
+	if f.log == nil {
+		f.log = slog.New(slog.DiscardHandler)
+	}
+	bound, err := tcp.Bind(c.Listen, 30*time.Second, time.Minute)
+	if err != nil {
+		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
+	}
+	f.listener = &listener{inner: bound, metrics: f.metrics, log: f.log, conns: map[*conn]struct{}{}}
+	f.Update(c.Settings)
+	return f, nil
+}
+
+// Addr is where the front listens.
+func (f *Front) Addr() netip.AddrPort { return f.listener.inner.Addr().(*net.TCPAddr).AddrPort() }
+
+// Active is the number of open connections.
+func (f *Front) Active() int { return f.listener.active(nil) }
+
+// Ready is nil when a request could be answered.
+func (f *Front) Ready() error {
+	s := &f.current.Load().settings
+	switch {
+	case s.Handler == nil:
+		return s.Pool.Ready()
+	case s.Ready != nil:
+		return s.Ready()
+	default:
+		return nil
+	}
+}
+
+// Handler is the handler in force, and how it tells whether it can answer; nil where a backend answers.
+func (f *Front) Handler() (http.Handler, func() error) {
+	s := &f.current.Load().settings
+	return s.Handler, s.Ready
+}
+
+// Update sets what later requests are handled by. The socket stays, requests under way end as they began, and so do
+// connections, unless the change concerns the reading of requests: they are then closed behind the next answer.
+func (f *Front) Update(s Settings) {
+	s.setDefaults()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	old := f.current.Load()
+	if old != nil && same(old.settings, s) {
+		return
+	}
+	next := f.generation(s, old)
+	f.listener.settings.Store(&next.settings)
+	f.current.Store(next)
+	if old != nil && old.proxy != nil && (next.proxy == nil || next.proxy.transport != old.proxy.transport) {
+		old.proxy.transport.CloseIdleConnections()
+	}
+	if f.serving != nil && next.server != old.server {
+		f.serving(next.server)
+		f.retired.Go(func() { f.shut(old) })
+	}
+}
+
+// same compares settings; a handler is the same when it is the same value.
+func same(a, b Settings) bool {
+	sameReady := (a.Ready == nil) == (b.Ready == nil)
+	sameHandler := a.Handler == b.Handler
+	a.Ready, b.Ready, a.Handler, b.Handler = nil, nil, nil, nil
+	return sameReady && sameHandler && reflect.DeepEqual(a, b)
+}
+
+func (f *Front) generation(s Settings, old *generation) *generation {
+	g := &generation{settings: s, handler: s.Handler}
+	if g.handler == nil {
+		var before *proxy
+		if old != nil && old.settings.GRPC == s.GRPC && old.settings.Dial == s.Dial && old.settings.Response == s.Response {
+			before = old.proxy // its connections to the endpoints serve on
+		}
+		g.proxy = newProxy(f.config.Route, &g.settings, f.log, f.metrics, before)
+		g.handler = g.proxy
+	}
+	var handler http.Handler = &observer{next: g.handler, settings: &g.settings, log: f.log, metrics: f.metrics}
+	if old != nil && old.settings.GRPC == s.GRPC && old.settings.Header == s.Header && old.settings.Idle == s.Idle &&
+		old.settings.MaxHeader == s.MaxHeader {
+		g.server = old.server
+	} else {
+		g.server = f.newServer(s)
+	}
+	g.server.handler.Store(&handler)
+	return g
+}
+
+func (f *Front) newServer(s Settings) *server {
+	var protocols http.Protocols
+	protocols.SetHTTP1(!s.GRPC)
+	protocols.SetUnencryptedHTTP2(s.GRPC)
+	made := &server{}
+	made.Server = &http.Server{
+		Handler:           made,
+		Protocols:         &protocols,
+		ReadHeaderTimeout: atLeast(s.Header),
+		IdleTimeout:       atLeast(s.Idle),
+		MaxHeaderBytes:    s.MaxHeader,
+		ErrorLog:          slog.NewLogLogger(f.log.Handler(), slog.LevelDebug),
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+	}
+	return made
+}
+
+// atLeast turns "none" into what net/http takes for it.
+func atLeast(d time.Duration) time.Duration { return max(d, 0) }
+
+// Serve takes connections until ctx is done, then lets requests end until the drain's deadline, and closes what is
+// left. HTTP/2 clients get a GOAWAY.
+func (f *Front) Serve(ctx context.Context) error {
+	failed := make(chan error, 1)
+	begin := func(s *server) {
+		served := f.listener.hand(s)
+		f.retired.Go(func() {
+			err := s.Serve(served)
+			if ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, errRetired) {
+				select {
+				case failed <- err:
+				default:
+				}
+			}
+		})
+	}
+	f.mu.Lock()
+	begin(f.current.Load().server)
+	f.serving = begin
+	f.mu.Unlock()
+
+	var err error
+	select {
+	case err = <-failed:
+		err = fmt.Errorf("failed to accept connections of route %s: %w", f.config.Route, err)
+	case <-ctx.Done():
+	}
+	f.mu.Lock()
+	f.serving = nil
+	f.mu.Unlock()
+	_ = f.listener.inner.Close()
+	f.shut(f.current.Load())
+	f.retired.Wait()
+	return err
+}
+
+// Steps of a drain.
+const (
+	drainPoll = 5 * time.Millisecond
+	// silence is how long a connection may be open without a byte before a drain closes it.
+	silence = time.Second
+)
+
+// shut ends a generation's server: idle connections at once, the others when their request has ended, all at the
+// deadline. For HTTP/1.1, http.Server.Shutdown would not do: it drops a request that it reads at that very moment.
+func (f *Front) shut(g *generation) {
+	begun := time.Now()
+	if left := f.listener.active(g.server); left > 0 {
+		f.log.Info("draining connections", "connections", left, "seconds", g.settings.Drain.Seconds())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), g.settings.Drain)
+	defer cancel()
+	if g.settings.GRPC {
+		_ = g.server.Shutdown(ctx) // sends GOAWAY
+	} else {
+		g.server.SetKeepAlivesEnabled(false)
+	}
+	for f.listener.active(g.server) > 0 && ctx.Err() == nil {
+		time.Sleep(drainPoll)
+		f.listener.closeSilent(g.server, begun.Add(silence))
+		if !g.settings.GRPC {
+			g.server.SetKeepAlivesEnabled(false) // closes those that have become idle
+		}
+	}
+	if left := f.listener.active(g.server); left > 0 {
+		f.log.Warn("closed connections that did not end in time", "connections", left)
+	}
+	_ = g.server.Close()
+	f.listener.closeAll(g.server)
+	if g.proxy != nil {
+		g.proxy.transport.CloseIdleConnections()
+	}
+}

@@ -1,0 +1,317 @@
+package web
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+)
+
+// errRetired ends a server whose successor has the socket.
+var errRetired = errors.New("another server has the socket now")
+
+// listener applies the front's limits. One socket, handed from one generation's server to the next.
+type listener struct {
+	inner    *net.TCPListener
+	settings atomic.Pointer[Settings]
+	metrics  *routeMetrics
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	holder  *held
+	conns   map[*conn]struct{}
+	clients map[netip.Addr]int
+}
+
+// held is the socket in the hands of one server. Closing it leaves the socket open.
+type held struct {
+	*listener
+	server *server
+	gone   atomic.Bool
+}
+
+// hand gives the socket to a new holder. The old one's Accept is woken by a deadline in the past, which every
+// Accept takes off again for itself.
+func (l *listener) hand(s *server) *held {
+	next := &held{listener: l, server: s}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.holder != nil {
+		l.holder.gone.Store(true)
+		_ = l.inner.SetDeadline(time.Unix(1, 0))
+	}
+	l.holder = next
+	return next
+}
+
+func (h *held) Close() error   { return nil }
+func (h *held) Addr() net.Addr { return h.inner.Addr() }
+
+// Accept implements net.Listener.
+func (h *held) Accept() (net.Conn, error) {
+	for {
+		if h.gone.Load() {
+			return nil, errRetired
+		}
+		inner, err := h.inner.AcceptTCP()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			h.mu.Lock()
+			if h.holder == h {
+				_ = h.inner.SetDeadline(time.Time{})
+			}
+			h.mu.Unlock()
+			continue
+		}
+		if err != nil {
+			// net/http tries again by itself where that makes sense: it knows temporary errors.
+			return nil, err
+		}
+		if c := h.admit(inner, h.server); c != nil {
+			return c, nil
+		}
+	}
+}
+
+// admit applies the limits; nil when the connection is not taken.
+func (l *listener) admit(inner *net.TCPConn, server *server) *conn {
+	s := l.settings.Load()
+	c := &conn{TCPConn: inner, server: server, listener: l, peer: addrPort(inner.RemoteAddr()), stall: s.Stall}
+	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(c.peer.Addr()) })
+	l.mu.Lock()
+	reason := ""
+	switch {
+	case s.MaxConnections > 0 && len(l.conns) >= s.MaxConnections:
+		reason = "limit"
+	case s.MaxPerClient > 0 && !c.header && l.clients[c.peer.Addr()] >= s.MaxPerClient:
+		reason = "client_limit"
+	default:
+		l.conns[c] = struct{}{}
+		if l.clients == nil {
+			l.clients = map[netip.Addr]int{}
+		}
+		l.clients[c.peer.Addr()]++
+	}
+	l.mu.Unlock()
+	if reason != "" {
+		l.metrics.refused(reason)
+		_ = inner.SetLinger(0)
+		_ = inner.Close()
+		return nil
+	}
+	l.metrics.opened()
+	if s.Pace > 0 {
+		l.pace(inner, s.Pace)
+	}
+	return c
+}
+
+// pace has the kernel space the packets out, so that one machine with a fast link does not starve the others.
+func (l *listener) pace(inner *net.TCPConn, bytesPerSecond int64) {
+	raw, err := inner.SyscallConn()
+	if err == nil {
+		err = errors.Join(err, raw.Control(func(fd uintptr) {
+			err = unix.SetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(bytesPerSecond))
+		}))
+	}
+	if err != nil {
+		l.log.Warn("failed to pace connection", "error", err)
+	}
+}
+
+// active counts the open connections of a server; nil is all of them.
+func (l *listener) active(of *server) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if of == nil {
+		return len(l.conns)
+	}
+	n := 0
+	for c := range l.conns {
+		if c.server == of {
+			n++
+		}
+	}
+	return n
+}
+
+// closeSilent closes the connections of a server that have not sent a byte by some time.
+func (l *listener) closeSilent(of *server, by time.Time) {
+	if time.Now().Before(by) {
+		return
+	}
+	l.closeWhere(func(c *conn) bool { return c.server == of && !c.spoke.Load() })
+}
+
+// closeAll closes the connections of a server, upgraded ones too, which it no longer knows.
+func (l *listener) closeAll(of *server) { l.closeWhere(func(c *conn) bool { return c.server == of }) }
+
+func (l *listener) closeWhere(which func(*conn) bool) {
+	l.mu.Lock()
+	var some []*conn
+	for c := range l.conns {
+		if which(c) {
+			some = append(some, c)
+		}
+	}
+	l.mu.Unlock()
+	for _, c := range some {
+		_ = c.Close()
+	}
+}
+
+func (l *listener) remove(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.conns[c]; !ok {
+		return
+	}
+	delete(l.conns, c)
+	client := c.peer.Addr()
+	if l.clients[client]--; l.clients[client] <= 0 {
+		delete(l.clients, client)
+	}
+	l.metrics.closed()
+}
+
+// conn is a client's connection. It counts bytes, bounds stalls, and keeps sendfile reachable: net/http looks for
+// ReadFrom on it.
+type conn struct {
+	*net.TCPConn
+	server   *server
+	listener *listener
+	spoke    atomic.Bool // has sent something
+	peer     netip.AddrPort
+	stall    time.Duration
+	armed    time.Time // when the write deadline was last moved
+
+	header bool // begins with a PROXY header
+	once   sync.Once
+	client net.Addr // what the header told
+	early  []byte
+	broken error
+}
+
+const (
+	// deadlineStep spares moving the write deadline for each of many small writes.
+	deadlineStep = time.Second
+	// filePiece of a file goes to the kernel at once; the deadline and the counters move in between.
+	filePiece = 8 << 20
+)
+
+// RemoteAddr is the client's address. It reads the PROXY header first, where there is to be one; net/http asks in
+// the connection's own goroutine.
+func (c *conn) RemoteAddr() net.Addr {
+	c.readHeader()
+	if c.client != nil {
+		return c.client
+	}
+	return c.TCPConn.RemoteAddr()
+}
+
+func (c *conn) readHeader() {
+	if !c.header {
+		return
+	}
+	c.once.Do(func() {
+		header, early, err := tcp.ReadProxyHeader(c.TCPConn)
+		c.early, c.broken = early, err
+		switch {
+		case err != nil:
+			c.listener.metrics.refused("proxy_header")
+			c.listener.log.Info("PROXY header refused", "peer", c.peer, "error", err)
+			_ = c.TCPConn.SetLinger(0)
+		case !header.Command.IsLocal() && addrPort(header.SourceAddr).IsValid():
+			c.client = header.SourceAddr
+		}
+	})
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(b []byte) (int, error) {
+	c.readHeader()
+	if c.broken != nil {
+		return 0, c.broken
+	}
+	if len(c.early) > 0 {
+		n := copy(b, c.early)
+		c.early = c.early[n:]
+		c.listener.metrics.bytesIn(n)
+		return n, nil
+	}
+	n, err := c.TCPConn.Read(b)
+	if n > 0 && !c.spoke.Load() {
+		c.spoke.Store(true)
+	}
+	c.listener.metrics.bytesIn(n)
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(b []byte) (int, error) {
+	if err := c.arm(); err != nil {
+		return 0, err
+	}
+	n, err := c.TCPConn.Write(b)
+	c.listener.metrics.bytesOut(int64(n))
+	return n, err
+}
+
+// ReadFrom implements io.ReaderFrom, in pieces that net still sees a file in.
+func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
+	limited, ok := r.(*io.LimitedReader)
+	if !ok {
+		limited = &io.LimitedReader{R: r, N: 1<<63 - 1}
+	}
+	for limited.N > 0 {
+		if err := c.arm(); err != nil {
+			return total, err
+		}
+		piece := &io.LimitedReader{R: limited.R, N: min(limited.N, filePiece)}
+		want := piece.N
+		n, err := c.TCPConn.ReadFrom(piece)
+		total += n
+		limited.N -= n
+		c.listener.metrics.bytesOut(n)
+		if err != nil || n < want {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// arm gives the client the time that it may take nothing in.
+func (c *conn) arm() error {
+	if c.stall <= 0 {
+		return nil
+	}
+	now := time.Now()
+	if now.Sub(c.armed) < deadlineStep {
+		return nil
+	}
+	c.armed = now
+	return c.TCPConn.SetWriteDeadline(now.Add(c.stall))
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.listener.remove(c)
+	return c.TCPConn.Close()
+}
+
+func addrPort(addr net.Addr) netip.AddrPort {
+	if t, ok := addr.(*net.TCPAddr); ok {
+		a := t.AddrPort()
+		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	}
+	return netip.AddrPort{}
+}

@@ -1,0 +1,161 @@
+package web
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// AccessLog says which requests are logged: "off", "errors" (codes from 400), "all", or "1/N" of those that went
+// well and all errors.
+type AccessLog struct {
+	errors bool
+	every  uint64 // 1 of so many that went well; 0 none
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *AccessLog) UnmarshalText(text []byte) error {
+	switch s := string(text); s {
+	case "off", "":
+		*a = AccessLog{}
+	case "errors":
+		*a = AccessLog{errors: true}
+	case "all":
+		*a = AccessLog{errors: true, every: 1}
+	default:
+		var n uint64
+		if _, err := fmt.Sscanf(s, "1/%d", &n); err != nil || n == 0 || s != "1/"+strconv.FormatUint(n, 10) {
+			return fmt.Errorf("%q is none of off, errors, all, 1/N", s)
+		}
+		*a = AccessLog{errors: true, every: n}
+	}
+	return nil
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (a AccessLog) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+func (a AccessLog) String() string {
+	switch {
+	case a.every == 1:
+		return "all"
+	case a.every > 1:
+		return "1/" + strconv.FormatUint(a.every, 10)
+	case a.errors:
+		return "errors"
+	default:
+		return "off"
+	}
+}
+
+// observer counts, times and logs the requests of a front, and bounds stalls in their bodies.
+type observer struct {
+	next     http.Handler
+	settings *Settings
+	log      *slog.Logger
+	metrics  *routeMetrics
+	turn     atomic.Uint64
+}
+
+// ServeHTTP implements http.Handler.
+func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	seen := &response{ResponseWriter: w}
+	if o.settings.Stall > 0 && r.Body != nil && r.Body != http.NoBody {
+		r.Body = &patient{ReadCloser: r.Body, control: http.NewResponseController(w), stall: o.settings.Stall}
+	}
+	o.metrics.began()
+	defer func() {
+		code := seen.code
+		if code == 0 {
+			code = http.StatusOK
+		}
+		trouble := recover()
+		if trouble != nil {
+			// The proxy aborts so when an endpoint breaks off in the midst of a body: the client must see a torn
+			// response, not a short one.
+			o.metrics.failed("torn")
+		}
+		took := time.Since(start)
+		o.metrics.ended(code, took)
+		if o.logs(code) {
+			o.log.Info("request", "method", r.Method, "path", r.URL.Path, "code", code, "bytes", seen.bytes,
+				"seconds", took.Seconds(), "client", peerOf(r), "host", r.Host, "agent", r.UserAgent(),
+				"torn", trouble != nil)
+		}
+		if trouble != nil {
+			panic(trouble)
+		}
+	}()
+	o.next.ServeHTTP(seen, r)
+}
+
+func (o *observer) logs(code int) bool {
+	a := o.settings.AccessLog
+	if code >= http.StatusBadRequest {
+		return a.errors
+	}
+	return a.every > 0 && o.turn.Add(1)%a.every == 0
+}
+
+// response remembers the code. ReadFrom goes through to net/http, or files would be copied in user space.
+type response struct {
+	http.ResponseWriter
+	code  int
+	bytes int64
+}
+
+// Unwrap lets http.ResponseController reach flushing and hijacking.
+func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// WriteHeader implements http.ResponseWriter.
+func (r *response) WriteHeader(code int) {
+	if r.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
+		r.code = code
+	}
+	r.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements http.ResponseWriter.
+func (r *response) Write(b []byte) (int, error) {
+	n, err := r.ResponseWriter.Write(b)
+	r.bytes += int64(n)
+	return n, err
+}
+
+// ReadFrom implements io.ReaderFrom.
+func (r *response) ReadFrom(source io.Reader) (int64, error) {
+	n, err := io.Copy(r.ResponseWriter, source)
+	r.bytes += n
+	return n, err
+}
+
+// patient is a request's body whose client may pause, but not for ever.
+type patient struct {
+	io.ReadCloser
+	control *http.ResponseController
+	stall   time.Duration
+	armed   time.Time
+}
+
+// Read implements io.Reader.
+func (p *patient) Read(b []byte) (int, error) {
+	if now := time.Now(); now.Sub(p.armed) > deadlineStep {
+		p.armed = now
+		if err := p.control.SetReadDeadline(now.Add(p.stall)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return 0, err
+		}
+	}
+	n, err := p.ReadCloser.Read(b)
+	if errors.Is(err, io.EOF) {
+		// The answer may take its time now. After any other error the deadline stays, or net/http would wait for
+		// the rest of the body for ever.
+		_ = p.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}

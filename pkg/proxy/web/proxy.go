@@ -1,0 +1,246 @@
+package web
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+)
+
+// attempts is how many endpoints are asked to take a request.
+const attempts = 3
+
+// pseudonym names this process in Via (RFC 9110, section 7.6.3), so that a request that comes back is recognized.
+var pseudonym = func() string {
+	id := make([]byte, 6)
+	_, _ = rand.Read(id)
+	return "stack-proxy-" + hex.EncodeToString(id)
+}()
+
+// proxy hands requests to the pool's endpoints.
+type proxy struct {
+	route     string
+	settings  *Settings
+	log       *slog.Logger
+	metrics   *routeMetrics
+	transport *http.Transport
+	reverse   *httputil.ReverseProxy
+}
+
+// newProxy makes a proxy; with the transport of the one before, if there is one that can serve on.
+func newProxy(route string, s *Settings, log *slog.Logger, metrics *routeMetrics, before *proxy) *proxy {
+	p := &proxy{route: route, settings: s, log: log, metrics: metrics}
+	if before != nil {
+		p.transport = before.transport
+	} else {
+		p.transport = newTransport(s)
+	}
+	p.reverse = &httputil.ReverseProxy{
+		Rewrite:      p.rewrite,
+		Transport:    p,
+		ErrorHandler: p.fail,
+		ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		BufferPool:   buffers{},
+	}
+	if s.GRPC {
+		p.reverse.FlushInterval = -1
+	}
+	return p
+}
+
+func newTransport(s *Settings) *http.Transport {
+	dialer := &net.Dialer{Timeout: atLeast(s.Dial)}
+	dialer.SetMultipathTCP(false)
+	var protocols http.Protocols
+	protocols.SetHTTP1(!s.GRPC)
+	protocols.SetUnencryptedHTTP2(s.GRPC)
+	return &http.Transport{
+		DialContext:            dialer.DialContext,
+		Protocols:              &protocols,
+		DisableCompression:     true, // what the client did not ask for, the backend is not asked for
+		MaxIdleConnsPerHost:    512,
+		IdleConnTimeout:        90 * time.Second,
+		ResponseHeaderTimeout:  atLeast(s.Response),
+		ExpectContinueTimeout:  time.Second,
+		MaxResponseHeaderBytes: 256 << 10,
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for _, via := range r.Header["Via"] {
+		if strings.Contains(via, pseudonym) {
+			p.fail(w, r, errLoop)
+			return
+		}
+	}
+	p.reverse.ServeHTTP(w, r)
+}
+
+// rewrite turns the client's request into the endpoint's. The Host stays the client's; RoundTrip sets the address.
+func (p *proxy) rewrite(r *httputil.ProxyRequest) {
+	r.Out.URL.Scheme = "http"
+	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came: the backend judges it
+	setForwarded(r.Out.Header, r.In, peerOf(r.In), p.settings.Trusted)
+	via := fmt.Sprintf("%d.%d %s", r.In.ProtoMajor, r.In.ProtoMinor, pseudonym)
+	r.Out.Header["Via"] = append(r.Out.Header["Via"], via)
+}
+
+// peerOf is the address of the connection's other end.
+func peerOf(r *http.Request) netip.Addr {
+	addr, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return addr.Addr().Unmap().WithZone("")
+}
+
+// RoundTrip implements http.RoundTripper: it asks one endpoint, and another one as long as none has seen anything of
+// the request.
+func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
+	client := peerOf(r)
+	if real, err := netip.ParseAddr(r.Header.Get(headerRealIP)); err == nil {
+		client = real
+	}
+	body := r.Body
+	if body != nil && body != http.NoBody {
+		r.Body = io.NopCloser(body) // the transport closes it when it fails to connect
+		defer func() { r.Body = body }()
+	}
+	var tried []*endpoint.Endpoint
+	var failures []error
+	for {
+		e, err := p.settings.Pool.Acquire(client, tried...)
+		if err != nil {
+			if len(failures) == 0 {
+				failures = []error{err}
+			}
+			return nil, errors.Join(failures...)
+		}
+		r.URL.Host = e.Addr.String()
+		response, err := p.transport.RoundTrip(r)
+		if err == nil {
+			e.Succeeded()
+			response.Body = release(response.Body, e)
+			return response, nil
+		}
+		e.Release()
+		if r.Context().Err() != nil {
+			return nil, r.Context().Err() // the client went away: no fault of the endpoint
+		}
+		e.Failed(err)
+		failures = append(failures, err)
+		tried = append(tried, e)
+		var dial *net.OpError
+		if !errors.As(err, &dial) || dial.Op != "dial" || len(tried) == attempts {
+			return nil, errors.Join(failures...)
+		}
+		p.metrics.retried()
+	}
+}
+
+// release ends the endpoint's use when the response's body is closed. The body of an upgraded connection can be
+// written to as well.
+func release(body io.ReadCloser, e *endpoint.Endpoint) io.ReadCloser {
+	r := releasing{ReadCloser: body, once: sync.OnceFunc(e.Release)}
+	if w, ok := body.(io.Writer); ok {
+		return releasingWriter{releasing: r, Writer: w}
+	}
+	return r
+}
+
+type releasing struct {
+	io.ReadCloser
+	once func()
+}
+
+func (r releasing) Close() error {
+	r.once()
+	return r.ReadCloser.Close()
+}
+
+type releasingWriter struct {
+	releasing
+	io.Writer
+}
+
+var errLoop = errors.New("the request has been here before: the backend leads back to this proxy")
+
+// fail answers for the endpoint, and says which route and why.
+func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
+	code, reason := http.StatusBadGateway, "error"
+	var timeout net.Error
+	switch {
+	case errors.Is(err, errLoop):
+		code, reason = http.StatusLoopDetected, "loop"
+	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
+		code, reason = 499, "client_gone" // nobody reads it; the code is nginx's, for the counters
+	case errors.Is(err, syscall.ECONNREFUSED):
+		reason = "refused"
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
+		code, reason = http.StatusGatewayTimeout, "timeout"
+	case errors.Is(err, endpoint.ErrNone), errors.Is(err, endpoint.ErrNotFound), errors.Is(err, endpoint.ErrLoop):
+		code, reason = http.StatusServiceUnavailable, "no_endpoint"
+	case strings.Contains(err.Error(), "failed to pick an endpoint"):
+		code, reason = http.StatusServiceUnavailable, "no_endpoint"
+	}
+	p.metrics.failed(reason)
+	if reason != "client_gone" {
+		p.log.Warn("request failed", "code", code, "reason", reason, "method", r.Method, "path", r.URL.Path,
+			"client", peerOf(r), "error", err)
+	}
+	text := fmt.Sprintf("stack-proxy: route %s: %s", p.route, explain(code, reason))
+	header := w.Header()
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		// A gRPC client reads these, not the status line: 14 is UNAVAILABLE.
+		header.Set("Content-Type", "application/grpc")
+		header.Set("Grpc-Status", "14")
+		header.Set("Grpc-Message", text)
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	header.Set("Content-Type", "text/plain; charset=utf-8")
+	header.Set("X-Content-Type-Options", "nosniff")
+	if code == http.StatusServiceUnavailable {
+		header.Set("Retry-After", "2")
+	}
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, text+"\n")
+}
+
+// explain says in words what a client, or the person behind it, can do something with. Addresses inside the cluster
+// are for the log only.
+func explain(code int, reason string) string {
+	switch reason {
+	case "loop":
+		return errLoop.Error()
+	case "refused":
+		return "the backend refused the connection"
+	case "timeout":
+		return "the backend did not answer in time"
+	case "no_endpoint":
+		return "the backend's name resolves to nothing (yet)"
+	default:
+		return "the backend broke the connection (" + http.StatusText(code) + ")"
+	}
+}
+
+// buffers are the bodies' copy buffers.
+type buffers struct{}
+
+var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+func (buffers) Get() []byte  { return bufferPool.Get().(*[32 << 10]byte)[:] }
+func (buffers) Put(b []byte) { bufferPool.Put((*[32 << 10]byte)(b)) }

@@ -1,0 +1,211 @@
+package route
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/tinkerbell/stack/internal/setting"
+)
+
+// Parse reads a routes file. With an error, which is of type [Mistakes], the table holds what could be read.
+func Parse(text []byte, defaults Defaults) (Table, error) {
+	d := &decoder{}
+	var t Table
+	d.decodeFile(text, &t)
+	written := len(t.Routes)
+	t = t.merge(defaults)
+	d.check(t, written)
+	t.fill(defaults)
+	if len(d.mistakes) > 0 {
+		slices.SortStableFunc(d.mistakes, func(a, b Mistake) int { return cmp.Compare(a.Line, b.Line) })
+		return t, d.mistakes
+	}
+	return t, nil
+}
+
+// Load reads and parses a routes file.
+func Load(path string, defaults Defaults) (Table, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Table{}, fmt.Errorf("failed to read routes: %w", err)
+	}
+	t, err := Parse(text, defaults)
+	if err != nil {
+		return t, fmt.Errorf("failed to parse routes file %s:\n%w", path, err)
+	}
+	return t, nil
+}
+
+var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// check finds what the types alone do not. Only the written routes, the first ones, have lines.
+func (d *decoder) check(t Table, written int) {
+	d.enums(reflect.ValueOf(t), "")
+	if len(t.Routes) == 0 && len(d.mistakes) == 0 {
+		d.mistake(d.line("routes"), "routes", "there is none")
+	}
+	named := map[string]int{}
+	bound := map[string]string{}
+	for i, r := range t.Routes {
+		field := fmt.Sprintf("routes[%d]", i)
+		at := func(sub, format string, args ...any) {
+			full := field
+			if sub != "" {
+				full += "." + sub
+			}
+			line := 0
+			if i < written {
+				line = d.line(full)
+			}
+			d.mistake(line, full, format, args...)
+		}
+		switch first, ok := named[r.Name]; {
+		case r.Name == "":
+			at("name", "required")
+		case !nameForm.MatchString(r.Name):
+			at("name", "%q is no name: lower-case letters, digits and inner hyphens, at most 63", r.Name)
+		case ok:
+			at("name", "%q is the name of routes[%d] too", r.Name, first)
+		default:
+			named[r.Name] = i
+		}
+		r.check(at)
+		for j, l := range r.Listen {
+			key := r.Address(l)
+			if l.AddrPort().Port() == 0 {
+				continue // reported when it was read
+			}
+			if other, ok := bound[key]; ok {
+				at(fmt.Sprintf("listen[%d]", j), "%s is taken by route %s", key, other)
+			}
+			bound[key] = r.Name
+		}
+	}
+}
+
+// check finds what is missing, and what the route's protocol cannot do.
+func (r Route) check(at func(field, format string, args ...any)) {
+	if r.Protocol == "" {
+		at("protocol", "required: one of %v", Protocols())
+		return
+	}
+	if len(r.Listen) == 0 {
+		at("listen", "required")
+	}
+	switch {
+	case r.Protocol != Files && len(r.Backends) == 0:
+		at("backends", "required")
+	case r.Protocol == Files && len(r.Backends) > 0:
+		at("backends", "a files route has none")
+	}
+	web := []Protocol{HTTP, GRPC, Files}
+	stream := append([]Protocol{TCP}, web...)
+	only := func(field string, set bool, protocols ...Protocol) {
+		if set && slices.Contains(Protocols(), r.Protocol) && !slices.Contains(protocols, r.Protocol) {
+			at(field, "does not apply to protocol %s", r.Protocol)
+		}
+	}
+	only("files", r.Files != FilesOptions{}, Files)
+	only("tftp", r.TFTP != TFTPOptions{}, TFTP)
+	only("syslog", r.Syslog != SyslogOptions{}, Syslog)
+	only("workers", r.Workers != 0, TFTP, Syslog, UDP)
+	only("trustedPrefixes", len(r.TrustedPrefixes) > 0, HTTP, GRPC)
+	only("accessLog", r.AccessLog != "", web...)
+	only("proxyProtocol.accept", len(r.ProxyProtocol.Accept) > 0, stream...)
+	only("proxyProtocol.send", r.ProxyProtocol.Send != "", TCP)
+	only("limits.connections", r.Limits.Connections != 0, stream...)
+	only("limits.connectionsPerClient", r.Limits.ConnectionsPerClient != 0, stream...)
+	only("limits.header", r.Limits.Header != 0, web...)
+	only("limits.sessions", r.Limits.Sessions != 0, TFTP, UDP)
+	only("limits.sessionsPerClient", r.Limits.SessionsPerClient != 0, TFTP, UDP)
+	only("timeouts.dial", r.Timeouts.Dial != 0, TCP, HTTP, GRPC)
+	only("timeouts.idle", r.Timeouts.Idle != 0, TCP, HTTP, GRPC, Files, TFTP, UDP)
+	only("timeouts.keepalive", r.Timeouts.Keepalive != 0, TCP)
+	only("timeouts.user", r.Timeouts.User != 0, TCP)
+	only("timeouts.header", r.Timeouts.Header != 0, web...)
+	only("timeouts.stall", r.Timeouts.Stall != 0, web...)
+	only("timeouts.response", r.Timeouts.Response != 0, HTTP, GRPC)
+	only("health.active", r.Health.Active != Active{}, TCP, HTTP, GRPC)
+	only("health.passive", r.Health.Passive != Passive{}, TCP, HTTP, GRPC)
+	only("balance", r.Balance != "", TCP, HTTP, GRPC, TFTP, Syslog, UDP)
+	r.checkNumbers(at)
+}
+
+func (r Route) checkNumbers(at func(field, format string, args ...any)) {
+	for field, n := range map[string]int{
+		"limits.connections":          r.Limits.Connections,
+		"limits.connectionsPerClient": r.Limits.ConnectionsPerClient,
+		"limits.sessions":             r.Limits.Sessions,
+		"limits.sessionsPerClient":    r.Limits.SessionsPerClient,
+		"workers":                     r.Workers,
+		"health.active.unhealthy":     r.Health.Active.Unhealthy,
+		"health.active.healthy":       r.Health.Active.Healthy,
+		"health.passive.maxEjected":   r.Health.Passive.MaxEjected,
+	} {
+		if n < 0 {
+			at(field, "%d is below 0", n)
+		}
+	}
+	if r.Workers > 64 {
+		at("workers", "%d is more than 64", r.Workers)
+	}
+	if r.Health.Passive.MaxEjected > 100 {
+		at("health.passive.maxEjected", "%d is more than 100 percent", r.Health.Passive.MaxEjected)
+	}
+	for field, d := range map[string]setting.Duration{
+		"timeouts.drain":         r.Timeouts.Drain,
+		"health.active.interval": r.Health.Active.Interval,
+		"health.active.timeout":  r.Health.Active.Timeout,
+		"health.passive.eject":   r.Health.Passive.Eject,
+	} {
+		if d < 0 {
+			at(field, "%s is below 0", d)
+		}
+	}
+	active := r.Health.Active
+	if active.Type == "" && active != (Active{}) {
+		at("health.active.type", "required: one of tcp, http, grpc")
+	}
+	if active.Path != "" && !strings.HasPrefix(active.Path, "/") {
+		at("health.active.path", "%q does not begin with /", active.Path)
+	}
+	if r.AccessLog != "" && r.AccessLog != "off" && r.AccessLog != "errors" && r.AccessLog != "all" &&
+		!everyForm.MatchString(r.AccessLog) {
+		at("accessLog", "%q is none of off, errors, all, 1/N", r.AccessLog)
+	}
+}
+
+var everyForm = regexp.MustCompile(`^1/[1-9][0-9]{0,17}$`)
+
+// enums checks every field that has a closed list of values.
+func (d *decoder) enums(v reflect.Value, field string) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name == "" {
+				continue
+			}
+			path := join(field, name)
+			values := f.Tag.Get("enum")
+			if got := v.Field(i); values != "" && got.String() != "" &&
+				!slices.Contains(strings.Split(values, ","), got.String()) {
+				d.mistake(d.line(path), path, "%q is none of %s", got, strings.ReplaceAll(values, ",", ", "))
+			}
+			d.enums(v.Field(i), path)
+		}
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Struct && v.Type().Elem() != reflect.TypeFor[netip.Prefix]() {
+			for i := range v.Len() {
+				d.enums(v.Index(i), fmt.Sprintf("%s[%d]", field, i))
+			}
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package route
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/tinkerbell/stack/internal/setting"
+)
+
+// Defaults are what a table takes from the program's settings.
+type Defaults struct {
+	// Hegel, TinkServer, Smee and Tinkerbell are the presets' backends: a host, or a host and a port in place of
+	// the preset's.
+	Hegel, TinkServer, Smee, Tinkerbell string
+	// FilesDirectory is what a files route serves that does not say.
+	FilesDirectory string
+	// Address is where routes listen that name a port only; invalid is everywhere.
+	Address netip.Addr
+	// Trusted prefixes of the http and grpc routes that have none.
+	Trusted []netip.Prefix
+	// Drain is the timeout of the routes that have none.
+	Drain setting.Duration
+}
+
+// Presets lists the built-in tables.
+func Presets() []string { return []string{"classic", "tinkerbell"} }
+
+// Preset gives a built-in table: classic is the layout of the Helm chart "stack" (Hegel, Tink Server and Smee each
+// on its own), tinkerbell that of the one binary.
+func Preset(name string, d Defaults) (Table, bool) {
+	t, ok := d.preset(name)
+	t.fill(d)
+	return t, ok
+}
+
+func (d Defaults) preset(name string) (Table, bool) {
+	port := func(n uint16) []Listen { return []Listen{Listen(netip.AddrPortFrom(netip.Addr{}, n))} }
+	files := func(n uint16) Route { return Route{Name: "files", Protocol: Files, Listen: port(n)} }
+	switch name {
+	case "classic":
+		return Table{Routes: []Route{
+			{Name: "hegel", Protocol: HTTP, Listen: port(50061), Backends: backend(d.Hegel, "hegel", 50061)},
+			{Name: "tink", Protocol: TCP, Listen: port(42113), Backends: backend(d.TinkServer, "tink-server", 42113)},
+			{Name: "smee-http", Protocol: HTTP, Listen: port(7171), Backends: backend(d.Smee, "smee", 7171)},
+			{Name: "smee-tftp", Protocol: TFTP, Listen: port(69), Backends: backend(hostOf(d.Smee), "smee", 69)},
+			{Name: "smee-syslog", Protocol: Syslog, Listen: port(514), Backends: backend(hostOf(d.Smee), "smee", 514)},
+			files(8080),
+		}}, true
+	case "tinkerbell":
+		host := hostOf(d.Tinkerbell)
+		return Table{Routes: []Route{
+			{Name: "http", Protocol: HTTP, Listen: port(7080), Backends: backend(host, "tinkerbell", 7080)},
+			{
+				Name: "https", Protocol: TCP, Listen: port(7443), Backends: backend(host, "tinkerbell", 7443),
+				Optional: true,
+			},
+			{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: backend(host, "tinkerbell", 42113)},
+			{Name: "tftp", Protocol: TFTP, Listen: port(69), Backends: backend(host, "tinkerbell", 69)},
+			{Name: "syslog", Protocol: Syslog, Listen: port(514), Backends: backend(host, "tinkerbell", 514)},
+			{
+				Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: backend(host, "tinkerbell", 2222),
+				Optional: true,
+			},
+			files(7173),
+		}}, true
+	default:
+		return Table{}, false
+	}
+}
+
+// backend is a setting's host, with the port that belongs to the route unless the setting has one.
+func backend(value, host string, port uint16) []Backend {
+	if value == "" {
+		value = host
+	}
+	var b Backend
+	if b.UnmarshalText([]byte(value)) == nil {
+		return []Backend{b}
+	}
+	return []Backend{{Host: value, Port: port}}
+}
+
+// hostOf leaves the port of a setting out, for the routes that it does not belong to.
+func hostOf(value string) string {
+	if host, _, err := net.SplitHostPort(value); err == nil {
+		return host
+	}
+	return value
+}
+
+// CheckHost says what is wrong with a setting that names a backend.
+func CheckHost(value string) error {
+	var b Backend
+	if _, _, err := net.SplitHostPort(value); err == nil {
+		return b.UnmarshalText([]byte(value))
+	}
+	return b.UnmarshalText([]byte(net.JoinHostPort(value, strconv.Itoa(1))))
+}
+
+// merge puts the preset's routes behind the written ones, but for those of the same name.
+func (t Table) merge(d Defaults) Table {
+	preset, ok := d.preset(t.Preset)
+	if !ok {
+		return t
+	}
+	for _, r := range preset.Routes {
+		if !slices.ContainsFunc(t.Routes, func(own Route) bool { return own.Name == r.Name }) {
+			t.Routes = append(t.Routes, r)
+		}
+	}
+	return t
+}
+
+// fill sets what routes leave out. The effective table is complete, so that two of them can be compared.
+func (t *Table) fill(d Defaults) {
+	if t.TrustedPrefixes == nil {
+		t.TrustedPrefixes = d.Trusted
+	}
+	for i := range t.Routes {
+		r := &t.Routes[i]
+		if r.TrustedPrefixes == nil && (r.Protocol == HTTP || r.Protocol == GRPC) {
+			r.TrustedPrefixes = t.TrustedPrefixes
+		}
+		if r.Timeouts.Drain == 0 {
+			r.Timeouts.Drain = d.Drain
+		}
+		if r.Protocol == Files && r.Files.Directory == "" {
+			r.Files.Directory = d.FilesDirectory
+		}
+		if r.Balance == "" && r.Protocol != Files {
+			r.Balance = "round-robin"
+			if r.Protocol.Network() == "udp" {
+				r.Balance = "maglev"
+			}
+		}
+		if r.Protocol == Syslog && r.Syslog.Source == "" {
+			r.Syslog.Source = "rewrite"
+		}
+		if r.AccessLog == "" && (r.Protocol == HTTP || r.Protocol == GRPC || r.Protocol == Files) {
+			r.AccessLog = "errors"
+		}
+		for j, l := range r.Listen {
+			if !l.AddrPort().Addr().IsValid() && d.Address.IsValid() && !d.Address.IsUnspecified() {
+				r.Listen[j] = Listen(netip.AddrPortFrom(d.Address, l.AddrPort().Port()))
+			}
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package route
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/tinkerbell/stack/internal/setting"
+)
+
+// Protocol is what a route speaks.
+type Protocol string
+
+// The protocols.
+const (
+	TCP    Protocol = "tcp"
+	HTTP   Protocol = "http"
+	GRPC   Protocol = "grpc"
+	TFTP   Protocol = "tftp"
+	Syslog Protocol = "syslog"
+	UDP    Protocol = "udp"
+	Files  Protocol = "files"
+)
+
+// Protocols lists them all.
+func Protocols() []Protocol { return []Protocol{TCP, HTTP, GRPC, TFTP, Syslog, UDP, Files} }
+
+// Network is the transport below: tcp or udp.
+func (p Protocol) Network() string {
+	if slices.Contains([]Protocol{TFTP, Syslog, UDP}, p) {
+		return "udp"
+	}
+	return "tcp"
+}
+
+// Table is the whole file.
+type Table struct {
+	// Preset begins with a built-in table; routes of the same name replace its routes.
+	Preset string `json:"preset,omitempty" enum:"classic,tinkerbell" desc:"begin with the routes of a built-in table; routes of the same name replace them"`
+	// TrustedPrefixes hold for every route that has none of its own.
+	TrustedPrefixes []netip.Prefix `json:"trustedPrefixes,omitempty" desc:"peers whose X-Forwarded-For is believed, for the routes that do not say"`
+	Routes          []Route        `json:"routes,omitempty" desc:"the routes"`
+}
+
+// Route is one row of the table.
+type Route struct {
+	Name            string         `json:"name" desc:"names the route in logs, metrics and errors"`
+	Protocol        Protocol       `json:"protocol" enum:"tcp,http,grpc,tftp,syslog,udp,files" desc:"what it speaks"`
+	Listen          []Listen       `json:"listen" desc:"ports or addresses with ports: 69, \"192.0.2.1:69\", \"[2001:db8::1]:69\""`
+	Backends        []Backend      `json:"backends,omitempty" desc:"host:port by DNS, srv:NAME by SRV records, or service:[NAMESPACE/]NAME:PORT by EndpointSlices"`
+	Balance         string         `json:"balance,omitempty" enum:"round-robin,least-connections,maglev" desc:"how an endpoint is chosen; default round-robin, maglev (by client address) for tftp, syslog and udp"`
+	Optional        bool           `json:"optional,omitempty" desc:"the process is ready without it"`
+	Timeouts        Timeouts       `json:"timeouts,omitzero" desc:"0 is the default, below 0 is none"`
+	Limits          Limits         `json:"limits,omitzero" desc:"0 is the default"`
+	TrustedPrefixes []netip.Prefix `json:"trustedPrefixes,omitempty" desc:"http, grpc: peers whose X-Forwarded-For is believed and appended to; it is overwritten for all others"`
+	ProxyProtocol   ProxyProtocol  `json:"proxyProtocol,omitzero" desc:"tcp, http, grpc, files: PROXY headers, in and out"`
+	Health          Health         `json:"health,omitzero" desc:"which endpoints are offered"`
+	AccessLog       string         `json:"accessLog,omitempty" desc:"http, grpc, files: off, errors (default), all, or 1/N of what went well and all errors"`
+	Files           FilesOptions   `json:"files,omitzero" desc:"files only"`
+	TFTP            TFTPOptions    `json:"tftp,omitzero" desc:"tftp only"`
+	Syslog          SyslogOptions  `json:"syslog,omitzero" desc:"syslog only"`
+	Workers         int            `json:"workers,omitempty" desc:"tftp, syslog, udp: sockets that share the port, each with its own core; default 1"`
+}
+
+// Timeouts of a route.
+type Timeouts struct {
+	Dial      setting.Duration `json:"dial,omitempty" desc:"one attempt to connect to an endpoint; default 2s"`
+	Idle      setting.Duration `json:"idle,omitempty" desc:"tcp: a connection on which nothing moves (default none); http: the wait for the next request (120s); tftp, udp: a session (90s)"`
+	Keepalive setting.Duration `json:"keepalive,omitempty" desc:"tcp: silence before the kernel probes the peer; default 30s"`
+	User      setting.Duration `json:"user,omitempty" desc:"tcp: how long sent data may stay unacknowledged (TCP_USER_TIMEOUT); default 60s"`
+	Header    setting.Duration `json:"header,omitempty" desc:"http: the time a client takes for a request's header; default 10s"`
+	Stall     setting.Duration `json:"stall,omitempty" desc:"http, files: how long a client may take or give nothing within a body; default 60s"`
+	Response  setting.Duration `json:"response,omitempty" desc:"http: the time an endpoint takes for a response's header; default 60s, none for grpc"`
+	Drain     setting.Duration `json:"drain,omitempty" desc:"how long what is open may go on when the route ends; default STACK_PROXY_DRAIN_TIMEOUT"`
+}
+
+// Limits of a route.
+type Limits struct {
+	Connections          int          `json:"connections,omitempty" desc:"tcp, http, grpc, files: open at a time; default unlimited"`
+	ConnectionsPerClient int          `json:"connectionsPerClient,omitempty" desc:"the same, by client address"`
+	Header               setting.Size `json:"header,omitempty" desc:"http, grpc, files: a request's header; default 64Ki"`
+	Sessions             int          `json:"sessions,omitempty" desc:"tftp, udp: at a time; default 4096"`
+	SessionsPerClient    int          `json:"sessionsPerClient,omitempty" desc:"the same, by client address; default 64"`
+}
+
+// ProxyProtocol says where PROXY headers are read and written.
+type ProxyProtocol struct {
+	Accept []netip.Prefix `json:"accept,omitempty" desc:"peers whose connections begin with a PROXY header, version 1 or 2; no one else's is read"`
+	Send   string         `json:"send,omitempty" enum:"v1,v2" desc:"tcp: tell the endpoint the client so"`
+}
+
+// Health of a route's endpoints.
+type Health struct {
+	Passive Passive `json:"passive,omitzero" desc:"ejection by what connections meet"`
+	Active  Active  `json:"active,omitzero" desc:"checks of its own; none without a type"`
+}
+
+// Passive health.
+type Passive struct {
+	Failures   int              `json:"failures,omitempty" desc:"in a row eject an endpoint; default 3, below 0 never"`
+	Eject      setting.Duration `json:"eject,omitempty" desc:"how long, doubled each time in a row; default 5s"`
+	EjectMax   setting.Duration `json:"ejectMax,omitempty" desc:"at most; default 60s"`
+	MaxEjected int              `json:"maxEjected,omitempty" desc:"percent of the endpoints that may be ejected at a time; default 50"`
+}
+
+// Active health checks.
+type Active struct {
+	Type      string           `json:"type,omitempty" enum:"tcp,http,grpc" desc:"how to ask: connect, GET, or grpc.health.v1"`
+	Path      string           `json:"path,omitempty" desc:"http: what to get, any 2xx or 3xx is well; default /"`
+	Service   string           `json:"service,omitempty" desc:"grpc: which service to ask for; default the server"`
+	Interval  setting.Duration `json:"interval,omitempty" desc:"between two checks; default 5s"`
+	Timeout   setting.Duration `json:"timeout,omitempty" desc:"of one; default 2s"`
+	Unhealthy int              `json:"unhealthy,omitempty" desc:"failures in a row take an endpoint out; default 2"`
+	Healthy   int              `json:"healthy,omitempty" desc:"successes in a row bring it back; default 1"`
+}
+
+// FilesOptions of a files route.
+type FilesOptions struct {
+	Directory     string       `json:"directory,omitempty" desc:"what is served; default STACK_PROXY_FILES_DIRECTORY"`
+	Precompressed bool         `json:"precompressed,omitempty" desc:"serve name.zst or name.gz to clients that accept it"`
+	Pace          setting.Size `json:"pace,omitempty" desc:"bytes per second and connection; default unlimited"`
+}
+
+// TFTPOptions of a tftp route.
+type TFTPOptions struct {
+	AllowWrite bool `json:"allowWrite,omitempty" desc:"pass write requests on; they are refused otherwise"`
+}
+
+// SyslogOptions of a syslog route.
+type SyslogOptions struct {
+	Source string `json:"source,omitempty" enum:"transparent,rewrite,none" desc:"how the machine stays visible: its address as the sender (needs NET_ADMIN or NET_RAW), as HOSTNAME, or not; default rewrite"`
+}
+
+// Address is where a route's row listens, for errors and tables.
+func (r Route) Address(l Listen) string { return fmt.Sprintf("%s/%s", l, r.Protocol.Network()) }
