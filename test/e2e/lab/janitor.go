@@ -27,6 +27,7 @@ const stateDir = "/run/stack-lab"
 // Files in a lab's directory.
 const (
 	lockFile    = "lock"
+	mountsDir   = "netns"   // the network namespaces
 	nodeFile    = "node"    // pid and start time of the node's pid 1
 	janitorFile = "janitor" // pid and start time, for "lab down"
 	runDirFile  = "rundir"
@@ -64,7 +65,7 @@ func (l *Lab) claim() error {
 	if l.opts.RunDir == "" {
 		l.opts.RunDir = filepath.Join(l.bin.repo, "build", "lab", l.id)
 	}
-	for _, dir := range []string{l.dir, filepath.Join(l.dir, "root"), l.opts.RunDir} {
+	for _, dir := range []string{l.dir, filepath.Join(l.dir, "root"), filepath.Join(l.dir, mountsDir), l.opts.RunDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("failed to make directory: %w", err)
 		}
@@ -307,14 +308,18 @@ func remove(id string) error {
 			faults = append(faults, err)
 		}
 	}
-	named, err := filepath.Glob(filepath.Join(netnsDir, netnsPrefix+id+"-*"))
+	links, err := filepath.Glob(filepath.Join(netnsDir, netnsPrefix+id+"-*"))
 	faults = append(faults, err)
-	for _, path := range named {
-		err := unix.Unmount(path, unix.MNT_DETACH)
+	for _, link := range links {
+		faults = append(faults, os.Remove(link))
+	}
+	mounts, err := filepath.Glob(filepath.Join(dir, mountsDir, "*"))
+	faults = append(faults, err)
+	for _, mount := range mounts {
+		err := unix.Unmount(mount, unix.MNT_DETACH)
 		if err != nil && !errors.Is(err, unix.EINVAL) { // not mounted: made, but not yet bound
-			faults = append(faults, fmt.Errorf("failed to unmount %s: %w", path, err))
+			faults = append(faults, fmt.Errorf("failed to unmount %s: %w", mount, err))
 		}
-		faults = append(faults, os.Remove(path))
 	}
 	return errors.Join(append(faults, os.RemoveAll(dir))...)
 }

@@ -120,6 +120,7 @@ type Lab struct {
 	roles    []string
 	procs    map[string]*Proc
 	records  map[string][]netip.Addr
+	addrs    map[string]netip.Addr // of Smee, Hegel and Tink
 	taps     int
 	down     bool // or about to be: nothing is added any more
 	detached bool
@@ -155,6 +156,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		failed:  make(chan error, 16),
 		procs:   map[string]*Proc{},
 		records: map[string][]netip.Addr{},
+		addrs:   map[string]netip.Addr{Smee: SmeeIP, Hegel: HegelIP, Tink: TinkIP},
 	}
 	if err := l.up(ctx); err != nil {
 		return nil, errors.Join(err, l.Down())

@@ -25,6 +25,10 @@ func (l *Lab) NamespacePath(role string) string {
 	return filepath.Join(netnsDir, netnsPrefix+l.id+"-"+role)
 }
 
+// mountPath is where the namespace is mounted. NamespacePath is but a link to it: the first "ip netns add" of a
+// system mounts /run/netns on itself, and what was mounted there before could not be removed any more.
+func (l *Lab) mountPath(role string) string { return filepath.Join(l.dir, mountsDir, role) }
+
 // Roles lists the lab's network namespaces.
 func (l *Lab) Roles() []string {
 	l.mu.Lock()
@@ -41,7 +45,7 @@ func (l *Lab) addNamespace(role string) error {
 	if l.down {
 		return fmt.Errorf("failed to add namespace %s: the lab is down", role)
 	}
-	path := l.NamespacePath(role)
+	path := l.mountPath(role)
 	mountPoint, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
 	if err != nil {
 		return fmt.Errorf("failed to name namespace %s: %w", role, err)
@@ -63,6 +67,9 @@ func (l *Lab) addNamespace(role string) error {
 	})
 	if err != nil {
 		return err
+	}
+	if err := os.Symlink(path, l.NamespacePath(role)); err != nil {
+		return fmt.Errorf("failed to name namespace %s: %w", role, err)
 	}
 	l.roles = append(l.roles, role)
 	return nil

@@ -32,6 +32,8 @@ type Process struct {
 	Stdin  io.Reader
 	// Security confines the process as a pod's security context does. Nil: root, on the host's root filesystem.
 	Security *Security
+	// Tmpfs hides directories of the host's root filesystem under empty ones, for programs that write there.
+	Tmpfs []string
 	// Watch reports the end of the process on [Lab.Failed].
 	Watch bool
 
@@ -174,7 +176,7 @@ func (l *Lab) start(p Process) (*Proc, error) {
 		p.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
 	}
 	spec, err := json.Marshal(sandbox{
-		Path: path, Args: append([]string{cmp.Or(p.argv0, path)}, p.Args...), Env: p.Env, Dir: p.Dir, Security: p.Security,
+		Path: path, Args: append([]string{cmp.Or(p.argv0, path)}, p.Args...), Env: p.Env, Dir: p.Dir, Tmpfs: p.Tmpfs, Security: p.Security,
 		Resolv: l.resolvPath(), Root: filepath.Join(l.dir, "root"),
 	})
 	if err != nil {

@@ -100,11 +100,11 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 		return l.helperProcess(RoleLAN, "ra"), nil, nil
 	case Smee:
 		args, err := l.smeeArgs()
-		url := "http://" + hostPort(SmeeIP, 7171) + "/healthcheck"
+		url := "http://" + hostPort(l.addrOf(Smee), 7171) + "/healthcheck"
 		return Process{Role: RoleSmee, Path: l.bin.smee, Args: args}, l.httpReady(RoleSmee, url), err
 	case Hegel:
 		args, err := l.hegelArgs()
-		url := "http://" + hostPort(HegelIP, 50061) + "/healthz"
+		url := "http://" + hostPort(l.addrOf(Hegel), 50061) + "/healthz"
 		return Process{Role: RoleHegel, Path: l.bin.hegel, Args: args}, l.httpReady(RoleHegel, url), err
 	case Tink:
 		if l.opts.Tink.Path == "" {
@@ -113,7 +113,7 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 		tink := Process{
 			Role: RoleTink, Path: l.opts.Tink.Path, Args: slices.Clone(l.opts.Tink.Args), Env: slices.Clone(l.opts.Tink.Env),
 		}
-		return tink, l.tcpReady(RoleTink, hostPort(TinkIP, 42113)), nil
+		return tink, l.tcpReady(RoleTink, hostPort(l.addrOf(Tink), 42113)), nil
 	case BroadcastInit:
 		return Process{
 			Role: RolePod, Path: l.bin.broadcastInit, Env: []string{},
@@ -157,8 +157,8 @@ func (l *Lab) defaultZone() error {
 	if _, err := os.Stat(l.zonePath()); err == nil {
 		return nil
 	}
-	for service, addr := range map[string]netip.Addr{"smee": SmeeIP, "hegel": HegelIP, "tink-server": TinkIP} {
-		l.records[serviceName(service)] = []netip.Addr{addr}
+	for program, service := range serviceOf {
+		l.records[serviceName(service)] = []netip.Addr{l.addrs[program]}
 	}
 	return l.writeZone()
 }
@@ -170,7 +170,7 @@ func (l *Lab) smeeArgs() ([]string, error) {
 	if err := writeJSON(path, smeeRecords(l.opts.Machines)); err != nil {
 		return nil, err
 	}
-	service, own := ServiceIP.String(), SmeeIP.String()
+	service, own := ServiceIP.String(), l.addrOf(Smee).String()
 	return []string{
 		"-backend-kube-enabled=false",
 		"-backend-file-enabled=true",
@@ -190,7 +190,6 @@ func (l *Lab) smeeArgs() ([]string, error) {
 		"-osie-url", "http://" + hostPort(ServiceIP, 8080),
 		"-tink-server", hostPort(ServiceIP, 42113),
 		"-trusted-proxies", PodIP.String() + "/32",
-		"-log-level", "debug",
 	}, nil
 }
 
@@ -202,7 +201,7 @@ func (l *Lab) hegelArgs() ([]string, error) {
 	return []string{
 		"--backend", "flatfile",
 		"--flatfile-path", path,
-		"--http-addr", hostPort(HegelIP, 50061),
+		"--http-addr", hostPort(l.addrOf(Hegel), 50061),
 		"--trusted-proxies", PodIP.String() + "/32",
 	}, nil
 }
@@ -223,7 +222,7 @@ func smeeRecords(machines []Machine) map[string]any {
 		}
 		records[m.MAC.String()] = map[string]any{
 			"ipAddress":        m.IP.String(),
-			"subnetMask":       net.IP(ipNet(LAN).Mask).String(),
+			"subnetMask":       netmask(LAN),
 			"defaultGateway":   GatewayIP.String(),
 			"nameServers":      []string{GatewayIP.String()},
 			"hostname":         m.Name,

@@ -21,6 +21,7 @@ type sandbox struct {
 	Args     []string // with argv[0]
 	Env      []string
 	Dir      string
+	Tmpfs    []string
 	Resolv   string // bound to /etc/resolv.conf
 	Root     string // an empty directory, mount point of an image from scratch
 	Security *Security
@@ -39,6 +40,11 @@ func sandboxExec(args []string) error {
 	if s.Security == nil {
 		if err := bind(s.Resolv, "/etc/resolv.conf"); err != nil {
 			return err
+		}
+		for _, dir := range s.Tmpfs {
+			if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+				return fmt.Errorf("failed to hide %s: %w", dir, err)
+			}
 		}
 	} else {
 		if err := s.enterImage(); err != nil {

@@ -299,6 +299,17 @@ func addAddr(ifname string, at netip.Prefix) error {
 	return nil
 }
 
+func removeAddr(ifname string, at netip.Prefix) error {
+	link, err := netlink.LinkByName(ifname)
+	if err != nil {
+		return err
+	}
+	if err := netlink.AddrDel(link, &netlink.Addr{IPNet: ipNet(at)}); err != nil {
+		return fmt.Errorf("failed to remove %s from %s: %w", at, ifname, err)
+	}
+	return nil
+}
+
 func addDefaultRoute(via netip.Addr) error {
 	everywhere := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	route := &netlink.Route{Dst: ipNet(everywhere), Gw: via.AsSlice()}
@@ -312,7 +323,9 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// names of a service as a resolver may ask for them, without the last dot.
+func netmask(p netip.Prefix) string { return net.IP(ipNet(p).Mask).String() }
+
+// serviceName is a service's full name as a resolver may ask for them, without the last dot.
 func serviceName(service string) string {
 	if strings.Contains(service, ".") {
 		return service

@@ -1,0 +1,135 @@
+// Package clients runs the DHCP clients that people use on machines of the lab, and watches what they say and are
+// told. The clients run in network and mount namespaces of their own and call no script: nothing of the host is
+// read or changed. [Client.Start] gives the machine the address that its client was granted.
+package clients
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"github.com/tinkerbell/stack/test/e2e/lab"
+)
+
+// Client is a DHCP client from Debian.
+type Client struct {
+	Name    string
+	Program string
+	Package string // of Debian
+	// process says how to run it in a directory of its own.
+	process func(dir string) (lab.Process, error)
+	// renew is the signal that makes it renew at once; 0: it waits for its timer.
+	renew syscall.Signal
+	// release is the signal that makes it release its lease; 0: releaseArgs start it once more.
+	release     syscall.Signal
+	releaseArgs func(dir string) []string
+}
+
+// All are the clients that the relay is tested with.
+var All = []Client{udhcpc, dhclient, dhcpcd}
+
+var udhcpc = Client{
+	Name: "udhcpc", Program: "busybox", Package: "busybox",
+	renew: syscall.SIGUSR1, release: syscall.SIGUSR2,
+	process: func(string) (lab.Process, error) {
+		return lab.Process{Args: []string{
+			"udhcpc", "-i", "eth0", "-f", "-t", "5", "-T", "1", "-A", "1", "-s", "/bin/true",
+		}}, nil
+	},
+}
+
+var dhclient = Client{
+	Name: "dhclient", Program: "dhclient", Package: "isc-dhcp-client",
+	process: func(dir string) (lab.Process, error) {
+		// Its timers have whole minutes of patience by default.
+		conf := "timeout 20; retry 1; backoff-cutoff 2; initial-interval 1; initial-delay 0;\n" +
+			"request subnet-mask, broadcast-address, routers, host-name;\n"
+		if err := os.WriteFile(filepath.Join(dir, "dhclient.conf"), []byte(conf), 0o644); err != nil {
+			return lab.Process{}, err
+		}
+		return lab.Process{Args: append([]string{"-4", "-d", "-v"}, dhclientFiles(dir)...)}, nil
+	},
+	releaseArgs: func(dir string) []string { return append([]string{"-4", "-d", "-v", "-r"}, dhclientFiles(dir)...) },
+}
+
+func dhclientFiles(dir string) []string {
+	return []string{
+		"-cf", filepath.Join(dir, "dhclient.conf"),
+		"-lf", filepath.Join(dir, "leases"),
+		"-pf", filepath.Join(dir, "pid"),
+		"-sf", "/bin/true", "eth0",
+	}
+}
+
+var dhcpcd = Client{
+	Name: "dhcpcd", Program: "dhcpcd", Package: "dhcpcd-base",
+	renew: syscall.SIGUSR1, release: syscall.SIGALRM,
+	process: func(dir string) (lab.Process, error) {
+		conf := filepath.Join(dir, "dhcpcd.conf")
+		text := "ipv4only\nnoipv4ll\nnoarp\nnodelay\nscript /bin/true\ntimeout 20\n"
+		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+			return lab.Process{}, err
+		}
+		return lab.Process{
+			Args:  []string{"-B", "-d", "-f", conf, "eth0"},
+			Tmpfs: []string{"/run", "/var/lib"}, // its socket, pid file and leases
+		}, nil
+	},
+}
+
+// Missing tells what to install where the client is not there.
+func (c Client) Missing() error {
+	if _, err := exec.LookPath(c.Program); err != nil {
+		return fmt.Errorf("needs Debian's package %s: %w", c.Package, err)
+	}
+	return nil
+}
+
+// Running is a client at work.
+type Running struct {
+	*lab.Proc
+	client Client
+	l      *lab.Lab
+	role   string
+	dir    string
+}
+
+// Start starts the client in a host of [lab.Lab.AddHost], with extra arguments.
+func (c Client) Start(l *lab.Lab, role string, extra ...string) (*Running, error) {
+	r := &Running{client: c, l: l, role: role, dir: filepath.Join(l.RunDir(), role)}
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return nil, err
+	}
+	process, err := c.process(r.dir)
+	if err != nil {
+		return nil, fmt.Errorf("failed to configure %s: %w", c.Name, err)
+	}
+	process.Name, process.Role, process.Path = role+"-"+c.Name, role, c.Program
+	process.Args = append(process.Args, extra...)
+	r.Proc, err = l.Start(process)
+	return r, err
+}
+
+// RenewsOnDemand tells whether Renew works; other clients renew after half of their lease.
+func (r *Running) RenewsOnDemand() bool { return r.client.renew != 0 }
+
+// Renew has the client renew its lease now.
+func (r *Running) Renew() error {
+	if !r.RenewsOnDemand() {
+		return fmt.Errorf("failed to renew: %s has no signal for it", r.client.Name)
+	}
+	return r.Signal(r.client.renew)
+}
+
+// Release has the client give its address back.
+func (r *Running) Release() error {
+	if r.client.release != 0 {
+		return r.Signal(r.client.release)
+	}
+	_, err := r.l.Start(lab.Process{
+		Name: r.Name() + "-release", Role: r.role, Path: r.client.Program, Args: r.client.releaseArgs(r.dir),
+	})
+	return err
+}
