@@ -21,6 +21,8 @@ func samples(t *testing.T) []error {
 	lo.Name, lo.Chosen, down.Up = "lo", "name", false
 	child := ether("ipvlan0", "ipvlan")
 	child.lower = 2
+	layer3 := child
+	layer3.Name, layer3.layer3 = "ipvl0", true
 	cut := Link{Name: "eth1", MAC: net.HardwareAddr{0, 0x50, 0x56, 1, 2, 3}}
 	unfiltered := &Host{filterErr: unix.EPROTONOSUPPORT}
 	macvlan, ipvlan := Spec{Name: "macvlan0"}, Spec{Name: "ipvlan0", Kind: IPvlan}
@@ -39,6 +41,7 @@ func samples(t *testing.T) []error {
 		owned(eth1, ether("bond0", "bond")),
 		occupied(eth1, Macvlan, []Link{child}),
 		refused(unix.EBUSY, macvlan, eth1),
+		occupied(eth1, IPvlan, []Link{layer3}),
 		h.check(wlan, Macvlan),
 		nameTaken("macvlan0", "veth"),
 		refused(unix.EOPNOTSUPP, ipvlan, eth1),

@@ -25,6 +25,7 @@ const (
 	BridgePort                     // a bridge takes the parent's frames
 	BondSlave                      // a bond or team does
 	OtherKind                      // the parent already has children of the other kind
+	OtherMode                      // the parent already has ipvlans of another mode
 	Wireless                       // the parent's access point drops foreign MAC addresses
 	NameTaken                      // an interface that we did not make has the listener's name
 	NoKind                         // the kernel has no such kind of interface
@@ -38,7 +39,8 @@ var causes = map[Cause]string{
 	NoCapability: "no_capability", NoHostAccess: "no_host_access", NoProcess: "no_process",
 	SameNamespace: "same_namespace", NoParent: "no_parent", Ambiguous: "ambiguous_parent", NoRoute: "no_default_route",
 	ParentDown: "parent_down", NoCarrier: "no_carrier", NotEthernet: "not_ethernet", BridgePort: "bridge_port",
-	BondSlave: "bond_slave", OtherKind: "other_kind", Wireless: "wireless", NameTaken: "name_taken",
+	BondSlave: "bond_slave", OtherKind: "other_kind", OtherMode: "other_mode",
+	Wireless: "wireless", NameTaken: "name_taken",
 	NoKind: "no_kind", MACTaken: "mac_taken", MACFilter: "mac_filter", NotIsolated: "not_isolated",
 	Deaf: "deaf",
 }

@@ -3,6 +3,7 @@ package hostlink
 import (
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -347,6 +348,7 @@ func TestLinkDownUp(t *testing.T) {
 			t.Fatalf("got %+v, want the first listener kept", again)
 		}
 	}
+	descriptors := openFiles(t)
 	start := time.Now()
 	for range 100 {
 		if err := n.host.Links().LinkDel(n.host.Link(t, "prov0")); err != nil {
@@ -364,9 +366,21 @@ func TestLinkDownUp(t *testing.T) {
 		}
 	}
 	t.Logf("100 deletions of the parent: %s", time.Since(start))
+	if now := openFiles(t); now > descriptors {
+		t.Errorf("got %d open files after 100 deletions, %d before", now, descriptors)
+	}
 	if diff := cmp.Diff([]string{"lo", "macvlan0"}, names(t, n.pod)); diff != "" {
 		t.Errorf("links of the pod differ (-want +got):\n%s", diff)
 	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
 }
 
 func wantCause(t *testing.T, err error, cause Cause) {

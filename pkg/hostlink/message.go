@@ -135,12 +135,14 @@ func parseLink(message []byte) (Link, error) {
 	if attrs.Statistics != nil {
 		received = attrs.Statistics.RxPackets
 	}
+	ipvlan, ok := link.(*netlink.IPVlan)
 	return Link{
 		Index: attrs.Index, Name: attrs.Name, AltNames: attrs.AltNames, Kind: link.Type(), MAC: attrs.HardwareAddr,
 		MTU: attrs.MTU, Up: attrs.RawFlags&unix.IFF_UP != 0, Carrier: attrs.RawFlags&unix.IFF_LOWER_UP != 0,
 		ethernet: info.Type == unix.ARPHRD_ETHER, loopback: attrs.RawFlags&unix.IFF_LOOPBACK != 0,
 		master: attrs.MasterIndex, lower: attrs.ParentIndex, lowerNS: attrs.NetNsID,
 		received: received,
+		layer3:   ok && ipvlan.Mode != netlink.IPVLAN_MODE_L2,
 	}, nil
 }
 

@@ -33,6 +33,7 @@ type Link struct {
 	lower              int // index of the link it is made upon, or 0
 	lowerNS            int // namespace id of that one, -1 for the same
 	received           uint64
+	layer3             bool // of an ipvlan: its mode is not L2
 }
 
 // String is the link's name, with the altnames that it has.
@@ -89,7 +90,7 @@ func (h *Host) choose(selector string) (Link, error) {
 	}
 	if len(selector) < altNameSize {
 		link, err := h.named(unix.IFLA_ALT_IFNAME, selector)
-		if !errors.Is(err, errNoLink) {
+		if !errors.Is(err, errNoLink) && !errors.Is(err, unix.EINVAL) { // before Linux 5.5 there were no altnames
 			link.Chosen = "altname " + selector
 			return link, err
 		}
@@ -267,7 +268,18 @@ func owned(parent, master Link) *Fault {
 func occupied(parent Link, kind Kind, links []Link) *Fault {
 	for _, child := range links {
 		its, ok := child.exclusive()
-		if !ok || its == kind || child.lower != parent.Index || child.lowerNS >= 0 {
+		if !ok || child.lower != parent.Index || child.lowerNS >= 0 {
+			continue
+		}
+		if its == IPvlan && kind == IPvlan && child.layer3 {
+			return &Fault{
+				Cause: OtherMode,
+				What: fmt.Sprintf("parent %s already has the ipvlan %s in an L3 mode, which would be changed to L2 with ours",
+					parent.Name, child.Name),
+				Do: "name another parent: all ipvlans of one have the same mode",
+			}
+		}
+		if its == kind {
 			continue
 		}
 		do := fmt.Sprintf("remove it from the node (ip link del %s), or set the kind to %s", child.Name, its)

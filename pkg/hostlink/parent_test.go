@@ -200,6 +200,8 @@ func TestOwnedAndOccupied(t *testing.T) {
 	child := func(kind string, lower, ns int) []Link {
 		return []Link{{Index: 9, Name: "child0", Kind: kind, lower: lower, lowerNS: ns}}
 	}
+	layer3 := child("ipvlan", 5, -1)
+	layer3[0].layer3 = true
 	tests := map[string]struct {
 		links []Link
 		kind  Kind
@@ -210,6 +212,8 @@ func TestOwnedAndOccupied(t *testing.T) {
 		"macvlan beside ipvlan":             {child("ipvlan", 5, -1), Macvlan, true},
 		"macvlan beside ipvtap":             {child("ipvtap", 5, -1), Macvlan, true},
 		"ipvlan beside macvlan":             {child("macvlan", 5, -1), IPvlan, true},
+		"ipvlan beside L3 ipvlan":           {layer3, IPvlan, true},
+		"ipvlan beside ipvlan":              {child("ipvlan", 5, -1), IPvlan, false},
 		"ipvlan beside VLAN":                {child("vlan", 5, -1), IPvlan, false},
 		"ipvlan on another":                 {child("ipvlan", 6, -1), Macvlan, false},
 		"ipvlan on another namespace's own": {child("ipvlan", 5, 0), Macvlan, false},
