@@ -1,6 +1,7 @@
 package datagram
 
 import (
+	"errors"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -91,7 +92,6 @@ func (q *queue[T]) remove(s *Session[T]) {
 // Options are what the workers of one front share.
 type Options struct {
 	Limits *Limits
-	Ports  *Ports
 	// Pick chooses an endpoint for a client; it must not block.
 	Pick func(client netip.Addr) (netip.AddrPort, error)
 	// Idle ends a silent session, Linger a finished one.
@@ -100,8 +100,33 @@ type Options struct {
 	Drain time.Duration
 }
 
-// Ports knows the local ports of a front's own sockets towards endpoints.
-type Ports [1 << 16]atomic.Int32
+// Report tells the backends' keeper how an endpoint did: nil when it answered, an error when nobody listens there
+// or nobody answered. It may itself be nil.
+type Report func(endpoint netip.AddrPort, err error)
+
+// ErrRefused says that nobody listens at an endpoint, ErrNoAnswer that it never said anything.
+var (
+	ErrRefused  = errors.New("endpoint refused a datagram: nobody listens there")
+	ErrNoAnswer = errors.New("endpoint did not answer")
+)
+
+// Well reports an answer.
+func (r Report) Well(p Peer) { r.say(p, nil) }
+
+// Refused reports that nobody listens.
+func (r Report) Refused(p Peer) { r.say(p, ErrRefused) }
+
+// NoAnswer reports silence.
+func (r Report) NoAnswer(p Peer) { r.say(p, ErrNoAnswer) }
+
+func (r Report) say(p Peer, err error) {
+	if r != nil {
+		r(p.AddrPort, err)
+	}
+}
+
+// ports knows the local ports of a front's own sockets towards endpoints.
+type ports [1 << 16]atomic.Int32
 
 // Send sends data from the session's own socket to a server.
 func (s *Session[T]) Send(data []byte, to Peer) error {

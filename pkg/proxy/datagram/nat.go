@@ -3,6 +3,8 @@ package datagram
 import (
 	"context"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // batchSize is how many datagrams one system call moves.
@@ -16,6 +18,7 @@ type Worker[T any] struct {
 	listener *Socket
 	handler  Handler[T]
 	options  Options
+	ports    *ports
 	poller   *Poller
 
 	sessions   []*Session[T] // by token
@@ -32,8 +35,25 @@ type Worker[T any] struct {
 	in, out *Batch
 }
 
-// NewWorker makes a worker. It owns the listener from now on.
-func NewWorker[T any](listener *Socket, handler Handler[T], o Options) (*Worker[T], error) {
+// NewWorkers makes a worker for each listener, which it owns from now on, also when it fails.
+func NewWorkers[T any](listeners []*Socket, handler Handler[T], o Options) ([]*Worker[T], error) {
+	own := new(ports)
+	workers := make([]*Worker[T], 0, len(listeners))
+	for i, listener := range listeners {
+		w, err := newWorker(listener, handler, o, own)
+		if err != nil {
+			for _, w := range workers {
+				w.Close()
+			}
+			closeAll(listeners[i:])
+			return nil, err
+		}
+		workers = append(workers, w)
+	}
+	return workers, nil
+}
+
+func newWorker[T any](listener *Socket, handler Handler[T], o Options, own *ports) (*Worker[T], error) {
 	poller, err := NewPoller(2 * batchSize)
 	if err != nil {
 		return nil, err
@@ -46,6 +66,7 @@ func NewWorker[T any](listener *Socket, handler Handler[T], o Options) (*Worker[
 		listener: listener,
 		handler:  handler,
 		options:  o,
+		ports:    own,
 		poller:   poller,
 		sessions: make([]*Session[T], 1), // 0 is the listener
 		byClient: make(map[Peer]*Session[T]),
@@ -85,6 +106,18 @@ func (w *Worker[T]) Run(ctx context.Context) error {
 		w.flush()
 		w.expire()
 	}
+}
+
+// RunAll runs the workers of a front, a single one on the calling goroutine.
+func RunAll[T any](ctx context.Context, workers []*Worker[T]) error {
+	if len(workers) == 1 {
+		return workers[0].Run(ctx)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, w := range workers {
+		group.Go(func() error { return w.Run(ctx) })
+	}
+	return group.Wait()
 }
 
 // timeout is the time until something has to be done without being asked.

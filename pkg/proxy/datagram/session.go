@@ -53,7 +53,7 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 	w.byClient[s.Client] = s
 	w.live.push(s)
 	w.nLive++
-	w.options.Ports[socket.Local().Port()].Add(1)
+	w.ports[socket.Local().Port()].Add(1)
 	return s, RefusedNot, nil
 }
 
@@ -77,7 +77,7 @@ func (w *Worker[T]) Move(s *Session[T]) {
 // isOwn tells whether d was sent by one of our own sockets: its port is one of theirs, and its address is the
 // one it was sent to or another of this host.
 func (w *Worker[T]) isOwn(d Datagram) bool {
-	if w.options.Ports[d.Client.Port()].Load() == 0 {
+	if w.ports[d.Client.Port()].Load() == 0 {
 		return false
 	}
 	return d.Client.Addr() == d.Asked || d.Client.Addr().IsLoopback() || isLocal(d.Client.Addr())
@@ -162,7 +162,7 @@ func (w *Worker[T]) close(s *Session[T], why End) {
 		w.live.remove(s)
 		w.nLive--
 	}
-	w.options.Ports[s.socket.Local().Port()].Add(-1)
+	w.ports[s.socket.Local().Port()].Add(-1)
 	s.socket.Close()
 	s.socket = nil
 	delete(w.byClient, s.Client)

@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
@@ -37,6 +35,8 @@ type Config struct {
 	Listen netip.AddrPort
 	// Pick chooses the endpoint (address and port of requests, usually 69) for a client. It must not block.
 	Pick func(client netip.Addr) (netip.AddrPort, error)
+	// Report may be nil; see [datagram.Report].
+	Report datagram.Report
 	// DrainTimeout is how long live transfers may go on after shutdown began.
 	DrainTimeout time.Duration
 	// Idle ends a silent transfer; zero is DefaultIdle.
@@ -94,14 +94,6 @@ func Listen(c Config) (*Front, error) {
 		local:  sockets[0].Local(),
 		limits: datagram.NewLimits(c.MaxSessions, c.MaxSessionsPerClient),
 	}
-	options := datagram.Options{
-		Limits: f.limits,
-		Ports:  new(datagram.Ports),
-		Pick:   c.Pick,
-		Idle:   c.Idle,
-		Linger: min(linger, c.Idle),
-		Drain:  c.DrainTimeout,
-	}
 	h := &handler{
 		config:  c,
 		log:     c.Logger,
@@ -109,16 +101,15 @@ func Listen(c Config) (*Front, error) {
 		trouble: datagram.NewGate(troublePerSecond),
 		ended:   datagram.NewGate(endedPerSecond),
 	}
-	for i, socket := range sockets {
-		w, err := datagram.NewWorker(socket, h, options)
-		if err != nil {
-			f.Close()
-			for _, rest := range sockets[i:] {
-				rest.Close()
-			}
-			return nil, err
-		}
-		f.workers = append(f.workers, w)
+	f.workers, err = datagram.NewWorkers(sockets, h, datagram.Options{
+		Limits: f.limits,
+		Pick:   c.Pick,
+		Idle:   c.Idle,
+		Linger: min(linger, c.Idle),
+		Drain:  c.DrainTimeout,
+	})
+	if err != nil {
+		return nil, err
 	}
 	return f, nil
 }
@@ -133,14 +124,7 @@ func (f *Front) Sessions() int { return f.limits.Len() }
 func (f *Front) Serve(ctx context.Context) error {
 	f.serving.Store(true)
 	defer f.serving.Store(false)
-	if len(f.workers) == 1 {
-		return f.workers[0].Run(ctx)
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	for _, w := range f.workers {
-		group.Go(func() error { return w.Run(ctx) })
-	}
-	return group.Wait()
+	return datagram.RunAll(ctx, f.workers)
 }
 
 // Ready tells whether requests are served now.

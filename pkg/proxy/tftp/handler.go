@@ -147,6 +147,7 @@ func (h *handler) server(w *worker, s *session, from datagram.Peer, data []byte)
 	}
 	if !t.answered {
 		t.answered = true
+		h.config.Report.Well(s.Endpoint)
 		t.server = from
 		t.first = bytes.Clone(data[:min(len(data), headerSize+defaultBlock)])
 	}
@@ -188,6 +189,7 @@ func (h *handler) Refused(w *worker, s *session) {
 	if s.State.answered {
 		return
 	}
+	h.config.Report.Refused(s.Endpoint)
 	h.finish(w, s, OutcomeRefused)
 	w.CloseSession(s)
 }
@@ -210,6 +212,9 @@ func (h *handler) settle(w *worker, s *session, outcome Outcome) {
 		return
 	}
 	t.ended = true
+	if outcome == OutcomeNoAnswer {
+		h.config.Report.NoAnswer(s.Endpoint)
+	}
 	h.meters.live.Dec()
 	h.meters.transfers[outcome].Inc()
 	seconds := w.Now().Sub(t.started).Seconds()

@@ -1,0 +1,67 @@
+package udp
+
+import "github.com/tinkerbell/stack/pkg/proxy/datagram"
+
+// Drop says why a datagram went no further.
+type Drop uint8
+
+// Reasons. docs/udp.md has a row for each.
+const (
+	DropNot         Drop = iota
+	DropTruncated        // longer than any UDP datagram may be
+	DropPortZero         // from port 0, which cannot be answered
+	DropStranger         // to a session's socket, but not from its endpoint
+	DropTableFull        // as many sessions as the route allows
+	DropClientLimit      // as many sessions as one client is allowed
+	DropNoEndpoint       // no backend is known
+	DropLoop             // from one of our own sockets: the backend resolves to ourselves
+	DropDraining         // a new client during shutdown
+	DropSocket           // the kernel gave no socket
+	DropUnsent           // the kernel did not take the datagram
+	DropOverflow         // lost in the full receive buffer
+	numDrops
+)
+
+var dropNames = [numDrops]string{
+	"none", "truncated", "port_zero", "stranger", "table_full", "client_limit", "no_endpoint", "loop", "draining",
+	"socket", "unsent", "overflow",
+}
+
+// String is the reason as a metric's label.
+func (d Drop) String() string {
+	if d >= numDrops {
+		return "unknown"
+	}
+	return dropNames[d]
+}
+
+var refusals = map[datagram.Refusal]Drop{
+	datagram.RefusedTableFull:   DropTableFull,
+	datagram.RefusedClientLimit: DropClientLimit,
+	datagram.RefusedNoEndpoint:  DropNoEndpoint,
+	datagram.RefusedLoop:        DropLoop,
+	datagram.RefusedDraining:    DropDraining,
+	datagram.RefusedSocket:      DropSocket,
+}
+
+// Outcome says how a session ended.
+type Outcome uint8
+
+// Outcomes. docs/udp.md has a row for each.
+const (
+	OutcomeIdle     Outcome = iota // silence after an answer
+	OutcomeNoAnswer                // the endpoint never said anything, which is well for one-way protocols
+	OutcomeRefused                 // nobody listens at the endpoint
+	OutcomeDrained                 // cut off by the shutdown
+	numOutcomes
+)
+
+var outcomeNames = [numOutcomes]string{"idle", "no_answer", "refused", "drained"}
+
+// String is the outcome as a metric's label.
+func (o Outcome) String() string {
+	if o >= numOutcomes {
+		return "unknown"
+	}
+	return outcomeNames[o]
+}

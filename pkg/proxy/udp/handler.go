@@ -1,0 +1,121 @@
+package udp
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+)
+
+type (
+	worker  = datagram.Worker[state]
+	session = datagram.Session[state]
+)
+
+// state is what a session remembers.
+type state struct {
+	answered bool
+	refused  bool
+}
+
+// handler is the protocol's part of one worker: there is hardly any.
+type handler struct {
+	log     *slog.Logger
+	meters  *meters
+	trouble *datagram.Gate
+	report  datagram.Report
+}
+
+// Client passes a datagram on, in a new session if need be.
+func (h *handler) Client(w *worker, s *session, d datagram.Datagram) {
+	if drop := h.client(w, s, d); drop != DropNot {
+		h.meters.drops[drop].Inc()
+		return
+	}
+	h.meters.passed(fromClient, len(d.Data))
+}
+
+func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
+	switch {
+	case d.Client.Port() == 0:
+		return DropPortZero
+	case d.Truncated:
+		return DropTruncated
+	}
+	if s == nil {
+		opened, refusal, err := w.Open(d)
+		if refusal != datagram.RefusedNot {
+			drop := refusals[refusal]
+			h.warn(w.Now(), "udp datagram dropped", "reason", drop.String(), "client", d.Client.AddrPort, "error", err)
+			return drop
+		}
+		h.meters.live.Inc()
+		s = opened
+	}
+	if s.Send(d.Data, s.Endpoint) != nil {
+		return DropUnsent
+	}
+	return DropNot
+}
+
+// Server passes on what comes from the endpoint's address and port.
+func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte) bool {
+	if from.AddrPort != s.Endpoint.AddrPort {
+		h.meters.drops[DropStranger].Inc()
+		h.warn(w.Now(), "datagram of a stranger dropped", "stranger", from.AddrPort, "endpoint", s.Endpoint.AddrPort)
+		return false
+	}
+	if !s.State.answered {
+		s.State.answered = true
+		h.report.Well(s.Endpoint)
+	}
+	h.meters.passed(fromServer, len(data))
+	return true
+}
+
+// Refused ends the session, so that the client's next datagram picks an endpoint anew.
+func (h *handler) Refused(w *worker, s *session) {
+	s.State.refused = true
+	h.report.Refused(s.Endpoint)
+	w.CloseSession(s)
+}
+
+// Closed accounts for a session.
+func (h *handler) Closed(_ *worker, s *session, why datagram.End) {
+	outcome := OutcomeNoAnswer
+	switch {
+	case s.State.refused:
+		outcome = OutcomeRefused
+	case why == datagram.EndDrained:
+		outcome = OutcomeDrained
+	case s.State.answered:
+		outcome = OutcomeIdle
+	}
+	h.meters.live.Dec()
+	h.meters.ended[outcome].Inc()
+}
+
+// Lost counts what a full receive buffer has cost.
+func (h *handler) Lost(n uint32) {
+	h.meters.drops[DropOverflow].Add(float64(n))
+	h.warn(time.Now(), "udp datagrams lost in the receive buffer", "count", n)
+}
+
+// Unsent counts what the kernel did not take.
+func (h *handler) Unsent(n int, err error) {
+	h.meters.drops[DropUnsent].Add(float64(n))
+	h.warn(time.Now(), "datagrams to clients not sent", "count", n, "error", err)
+}
+
+func (h *handler) warn(now time.Time, event string, args ...any) {
+	suppressed, ok := h.trouble.Open(now)
+	if !ok {
+		return
+	}
+	if suppressed > 0 {
+		args = append(args, "suppressed", suppressed)
+	}
+	h.log.Warn(event, args...)
+}
+
+var _ datagram.Handler[state] = (*handler)(nil)
