@@ -44,13 +44,34 @@ func TestTrap06To10ReplyAddressing(t *testing.T) {
 		mac       frame.MAC
 		ip        netip.AddrPort
 	}{
-		"trap 6, broadcast flag":       {dhcpv4.MessageTypeOffer, []dhcpv4.Modifier{yiaddr, dhcpv4.WithBroadcast(true)}, ethernet, frame.Broadcast, everybody},
-		"trap 7, yiaddr":               {dhcpv4.MessageTypeOffer, []dhcpv4.Modifier{yiaddr}, ethernet, unicast, netip.AddrPortFrom(clientIP, 68)},
-		"trap 8, proxyDHCP":            {dhcpv4.MessageTypeOffer, nil, ethernet, unicast, everybody},
-		"trap 9, ciaddr":               {dhcpv4.MessageTypeAck, []dhcpv4.Modifier{ciaddr}, ethernet, unicast, netip.MustParseAddrPort("192.0.2.60:68")},
-		"trap 10, NAK":                 {dhcpv4.MessageTypeNak, []dhcpv4.Modifier{yiaddr}, ethernet, frame.Broadcast, everybody},
-		"trap 12, InfiniBand's htype":  {dhcpv4.MessageTypeOffer, []dhcpv4.Modifier{yiaddr}, [2]byte{32, 0}, frame.Broadcast, everybody},
-		"trap 13, hlen 16 of Ethernet": {dhcpv4.MessageTypeOffer, []dhcpv4.Modifier{yiaddr}, [2]byte{1, 16}, frame.Broadcast, everybody},
+		"trap 6, broadcast flag": {
+			kind: dhcpv4.MessageTypeOffer, modifiers: []dhcpv4.Modifier{yiaddr, dhcpv4.WithBroadcast(true)},
+			hardware: ethernet, mac: frame.Broadcast, ip: everybody,
+		},
+		"trap 7, yiaddr": {
+			kind: dhcpv4.MessageTypeOffer, modifiers: []dhcpv4.Modifier{yiaddr}, hardware: ethernet,
+			mac: unicast, ip: netip.AddrPortFrom(clientIP, 68),
+		},
+		"trap 8, proxyDHCP": {
+			kind: dhcpv4.MessageTypeOffer, modifiers: nil, hardware: ethernet,
+			mac: unicast, ip: everybody,
+		},
+		"trap 9, ciaddr": {
+			kind: dhcpv4.MessageTypeAck, modifiers: []dhcpv4.Modifier{ciaddr}, hardware: ethernet,
+			mac: unicast, ip: netip.MustParseAddrPort("192.0.2.60:68"),
+		},
+		"trap 10, NAK": {
+			kind: dhcpv4.MessageTypeNak, modifiers: []dhcpv4.Modifier{yiaddr}, hardware: ethernet,
+			mac: frame.Broadcast, ip: everybody,
+		},
+		"trap 12, InfiniBand's htype": {
+			kind: dhcpv4.MessageTypeOffer, modifiers: []dhcpv4.Modifier{yiaddr}, hardware: [2]byte{32, 0},
+			mac: frame.Broadcast, ip: everybody,
+		},
+		"trap 13, hlen 16 of Ethernet": {
+			kind: dhcpv4.MessageTypeOffer, modifiers: []dhcpv4.Modifier{yiaddr}, hardware: [2]byte{1, 16},
+			mac: frame.Broadcast, ip: everybody,
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -149,7 +170,8 @@ func TestTrap15ReversePathFilter(t *testing.T) {
 	})
 	l.start(t).waitReady(t)
 	rebind := discover(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(clientIP.AsSlice()))
-	l.transmit(t, frame.Header{DstMAC: frame.Broadcast, Src: clientIP.As4(), Dst: [4]byte{255, 255, 255, 255}}, rebind.ToBytes())
+	header := frame.Header{DstMAC: frame.Broadcast, Src: clientIP.As4(), Dst: [4]byte{255, 255, 255, 255}}
+	l.transmit(t, header, rebind.ToBytes())
 	request, from := receive(t, l.smee)
 	send(t, l.smee, answer(t, request, dhcpv4.MessageTypeAck, dhcpv4.WithClientIP(clientIP.AsSlice())), from)
 	if got := l.hear(t); got.Dst != netip.AddrPortFrom(clientIP, 68) {
@@ -209,7 +231,8 @@ func TestTrap17AnyServerPort(t *testing.T) {
 	l.hear(t)
 }
 
-// TestTrap18DeadServer: a server that does not answer is reported, asked from another port, and noticed when it is back.
+// TestTrap18DeadServer: a server that does not answer is reported, asked from another port, and noticed when it is
+// back.
 func TestTrap18DeadServer(t *testing.T) {
 	l := newLab(t)
 	p := l.start(t, "DEAD_AFTER=3", "CLIENT_RATE=-1")
@@ -285,7 +308,8 @@ func TestSmee382RoutersHelper(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if agent := parsed.RelayAgentInfo(); agent == nil || !bytes.Equal(agent.Get(dhcpv4.LinkSelectionSubOption), []byte{203, 0, 113, 1}) {
+	agent := parsed.RelayAgentInfo()
+	if agent == nil || !bytes.Equal(agent.Get(dhcpv4.LinkSelectionSubOption), []byte{203, 0, 113, 1}) {
 		t.Errorf("the router's link is lost: got option 82 %v", agent)
 	}
 	send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer), from)
@@ -491,7 +515,8 @@ func TestIncumbentGiaddrOfOddRequests(t *testing.T) {
 	bootp := append(bytes.Clone(plain[:236]), make([]byte, 64)...)
 	endless := bytes.TrimRight(bytes.Clone(plain), "\x00")
 	endless = endless[:len(endless)-1]
-	agent := discover(t, dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionRelayAgentInformation, []byte{1, 1, 'x'}))).ToBytes()
+	option := dhcpv4.OptGeneric(dhcpv4.OptionRelayAgentInformation, []byte{1, 1, 'x'})
+	agent := discover(t, dhcpv4.WithOption(option)).ToBytes()
 	for name, sent := range map[string][]byte{"no cookie": bootp, "no end": endless, "option 82": agent} {
 		l.broadcast(t, sent)
 		got, _ := receive(t, l.smee)

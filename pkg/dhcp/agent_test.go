@@ -11,16 +11,17 @@ import (
 func TestAppendAgent(t *testing.T) {
 	agent := AppendSub(AppendSub(nil, SubCircuitID, []byte("vlan7")), SubLinkSelection, []byte{192, 0, 2, 1})
 	option := append([]byte{82, byte(len(agent))}, agent...)
+	added := func(tail ...byte) []byte { return append(append([]byte{53, 1, 1}, option...), tail...) }
 	tests := map[string]struct {
 		m     Message
 		limit int
 		want  []byte // options, nil if they stay
 	}{
-		"before the end":        {m: with(53, 1, 1, 255), want: append(append([]byte{53, 1, 1}, option...), 255)},
-		"over the pads":         {m: with(append([]byte{53, 1, 1, 255}, make([]byte, 17)...)...), want: append(append([]byte{53, 1, 1}, option...), 255, 0, 0)},
-		"end is missing":        {m: with(53, 1, 1), want: append(append([]byte{53, 1, 1}, option...), 255)},
+		"before the end":        {m: with(53, 1, 1, 255), want: added(255)},
+		"over the pads":         {m: with(append([]byte{53, 1, 1, 255}, make([]byte, 17)...)...), want: added(255, 0, 0)},
+		"end is missing":        {m: with(53, 1, 1), want: added(255)},
 		"another agent's first": {m: with(82, 2, 1, 0, 255), want: append(append([]byte{82, 2, 1, 0}, option...), 255)},
-		"just fits":             {m: with(53, 1, 1, 255), limit: 244 + 15, want: append(append([]byte{53, 1, 1}, option...), 255)},
+		"just fits":             {m: with(53, 1, 1, 255), limit: 244 + 15, want: added(255)},
 		"too long by one":       {m: with(53, 1, 1, 255), limit: 244 + 14},
 		"options are cut off":   {m: with(53, 1, 1, 61, 9, 1)},
 		"BOOTP":                 {m: fixed()},

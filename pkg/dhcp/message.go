@@ -86,10 +86,21 @@ func (m Message) Check() Fault {
 		return BadOp
 	case m[offHlen] > maxHlen:
 		return BadHlen
-	case len(m) >= offFirst && !m.HasOptions() && binary.BigEndian.Uint32(m[offOptions:]) != 0:
+	case !m.HasOptions() && !m.noCookie():
 		return BadCookie
 	}
 	return OK
+}
+
+// noCookie tells that nothing stands where the cookie would: the message ends there, or has zeroes, which it may get
+// as padding on its way.
+func (m Message) noCookie() bool {
+	for _, b := range m[offOptions:min(len(m), offFirst)] {
+		if b != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // Op is the direction.

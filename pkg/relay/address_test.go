@@ -30,7 +30,8 @@ func TestReplyMatrix(t *testing.T) {
 		htype, hlen byte
 		unicast     bool
 	}
-	for _, hw := range []hardware{{1, 6, true}, {1, 0, false}, {1, 16, false}, {32, 0, false}, {32, 6, false}, {6, 6, false}} {
+	all := []hardware{{1, 6, true}, {1, 0, false}, {1, 16, false}, {32, 0, false}, {32, 6, false}, {6, 6, false}}
+	for _, hw := range all {
 		for _, kind := range []dhcp.Type{dhcp.BOOTP, dhcp.Offer, dhcp.Ack, dhcp.Nak} {
 			for flags := range 8 {
 				broadcast, hasYiaddr, hasCiaddr := flags&1 != 0, flags&2 != 0, flags&4 != 0

@@ -76,7 +76,12 @@ func (c Config) validateAgent() (faults []error) {
 	for _, text := range []struct {
 		name SubOption
 		len  int
-	}{{CircuitID, len(a.CircuitID)}, {RemoteID, len(a.RemoteID)}, {SubscriberID, len(a.SubscriberID)}, {RelayID, len(a.RelayID)}} {
+	}{
+		{CircuitID, len(a.CircuitID)},
+		{RemoteID, len(a.RemoteID)},
+		{SubscriberID, len(a.SubscriberID)},
+		{RelayID, len(a.RelayID)},
+	} {
 		if text.len > maxText {
 			faults = append(faults, fmt.Errorf("%s: %d bytes, more than %d", text.name, text.len, maxText))
 		}
@@ -139,7 +144,7 @@ func duid(mac frame.MAC) []byte { return append([]byte{0, 3, 0, htypeEthernet}, 
 
 // agentOfUnicast is the value of option 82 for a request that was sent to this host. It describes neither a circuit
 // nor a link, save for the giaddr whose place we take.
-func (c Config) agentOfUnicast(b []byte, a *arrival, giaddr [4]byte) []byte {
+func (c Config) agentOfUnicast(b []byte, giaddr [4]byte) []byte {
 	for _, option := range c.Agent.Options {
 		switch option {
 		case LinkSelection:

@@ -136,7 +136,7 @@ func (h *health) died(s *server, seen, unanswered, now int64) {
 	case seen == 0:
 		h.relay.notices.warn(now, "no reply from server at all", func() []any {
 			return []any{"server", s.name, "unanswered", unanswered, "giaddr", giaddr,
-				"remedy", "check that the server runs, knows these clients, and can send to giaddr port 67 (network policy, routes)"}
+				"remedy", "check that the server runs, knows these clients, and can send to giaddr, port 67"}
 		})
 	default:
 		h.relay.notices.warn(now, "server stopped answering", func() []any {
@@ -150,7 +150,7 @@ func (h *health) died(s *server, seen, unanswered, now int64) {
 // openDetour makes a socket on a port that the kernel chooses. Requests only leave through it: servers answer giaddr
 // on port 67.
 func openDetour() (*socket, error) {
-	s, err := newSocket(unix.AF_INET, unix.SOCK_DGRAM, 0, "detour")
+	s, err := newSocket(unix.AF_INET, unix.SOCK_DGRAM, "detour")
 	if err != nil {
 		return nil, err
 	}

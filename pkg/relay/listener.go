@@ -167,7 +167,7 @@ func (l *listener) open() (*port, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSocket(unix.AF_PACKET, unix.SOCK_RAW, 0, "listener "+l.name)
+	s, err := newSocket(unix.AF_PACKET, unix.SOCK_RAW, "listener "+l.name)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +249,8 @@ func (l *listener) requests(n int, a *arrival) {
 		if drop != None {
 			l.metrics.dropped(toServer, drop)
 			if verbose {
-				r.logger.Debug("dropped request", "listener", l.name, "reason", drop.String())
+				r.logger.Debug("dropped packet", "listener", l.name, "direction", directionNames[toServer],
+					"source", a.source.String(), "reason", drop.String())
 			}
 			continue
 		}

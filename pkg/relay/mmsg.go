@@ -38,8 +38,8 @@ type socket struct {
 	conn syscall.RawConn
 }
 
-func newSocket(domain, kind, protocol int, name string) (*socket, error) {
-	fd, err := unix.Socket(domain, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
+func newSocket(domain, kind int, name string) (*socket, error) {
+	fd, err := unix.Socket(domain, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}

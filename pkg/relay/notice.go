@@ -31,6 +31,6 @@ func (n *notices) warn(now int64, message string, args func() []any) {
 	}
 	n.mu.Unlock()
 	if !quiet {
-		n.logger.Log(context.Background(), slog.LevelWarn, message, args()...)
+		n.logger.Log(context.Background(), slog.LevelWarn, message, args()...) //nolint:sloglint // constants of the callers
 	}
 }

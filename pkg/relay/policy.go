@@ -79,7 +79,7 @@ func (d *desk) addAgent(m dhcp.Message, k key, a *arrival, o *origin, has bool, 
 	}
 	value := d.scratch[:0]
 	if a.listener == unicast {
-		value = config.agentOfUnicast(value, a, o.giaddr)
+		value = config.agentOfUnicast(value, o.giaddr)
 	} else {
 		value = append(value, a.agent...)
 	}

@@ -135,7 +135,7 @@ func (s *servers) set(next *routes, err error) {
 	if !slices.Equal(last.targets, next.targets) || last.giaddr != next.giaddr {
 		s.warnOfGiaddr(next)
 		for _, t := range next.targets {
-			logger.Info("relaying to server", "server", t.server.name, "address", t.endpoint.String(),
+			logger.Info("relaying to server", "server", t.server.name, "address", t.String(),
 				"giaddr", netip.AddrFrom4(next.giaddr).String())
 		}
 	}

@@ -39,5 +39,5 @@ func (r *Relay) logMessage(what, listener string, m dhcp.Message, more ...any) {
 		args = append(args, "yiaddr", dhcp.Addr(m.Yiaddr()).String(), "next_server", dhcp.Addr(m.Siaddr()).String(),
 			"boot_file", string(file))
 	}
-	r.logger.Debug(what, append(args, more...)...)
+	r.logger.Debug(what, append(args, more...)...) //nolint:sloglint // constants of the callers
 }

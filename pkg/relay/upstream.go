@@ -30,7 +30,7 @@ func newUpstream(r *Relay) (*upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSocket(unix.AF_INET, unix.SOCK_DGRAM, 0, "udp port 67")
+	s, err := newSocket(unix.AF_INET, unix.SOCK_DGRAM, "udp port 67")
 	if err != nil {
 		return nil, fmt.Errorf("failed to open upstream socket: %w", err)
 	}
@@ -99,18 +99,19 @@ func (u *upstream) batch(n int) {
 	for i := range n {
 		b, whole := u.inbox.packet(i)
 		m, from := dhcp.Message(b), u.inbox.from(i)
-		what, side, drop := "dropped reply", toClient, Truncated
+		side, drop := toClient, Truncated
 		switch {
 		case whole && len(m) > 0 && m[0] == byte(dhcp.Reply):
 			drop = u.answer(i, m, from, routes, now, verbose)
 		case whole:
-			what, side = "dropped request", toServer
+			side = toServer
 			drop = u.ask(i, m, from, routes, now, verbose)
 		}
 		if drop != None {
 			u.metrics.dropped(side, drop)
 			if verbose {
-				r.logger.Debug(what, "listener", unicastLabel, "source", from.String(), "reason", drop.String())
+				r.logger.Debug("dropped packet", "listener", unicastLabel, "direction", directionNames[side],
+					"source", from.String(), "reason", drop.String())
 			}
 		}
 	}
@@ -139,7 +140,7 @@ func (u *upstream) ask(i int, m dhcp.Message, from endpoint, routes *routes, now
 		return drop
 	}
 	u.relay.trace.record(now, fromUnicast, from, endpoint{ip: local, port: serverPort}, m)
-	m, drop = u.desk.request(m, &arrival{listener: unicast, source: from, local: local}, routes, now)
+	m, drop = u.request(m, &arrival{listener: unicast, source: from, local: local}, routes, now)
 	if drop != None {
 		return drop
 	}
@@ -168,7 +169,7 @@ func (u *upstream) local(i int) ([4]byte, Drop) {
 func (u *upstream) answer(i int, m dhcp.Message, from endpoint, routes *routes, now int64, verbose bool) Drop {
 	r := u.relay
 	r.trace.record(now, fromServer, from, endpoint{ip: routes.giaddr, port: serverPort}, m)
-	m, o, drop := u.desk.reply(m, from, routes, now)
+	m, o, drop := u.reply(m, from, routes, now)
 	if drop != None {
 		return drop
 	}

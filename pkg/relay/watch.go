@@ -12,7 +12,7 @@ import (
 
 // openWatch subscribes to rtnetlink's events about links and IPv4 addresses. It takes no capability.
 func openWatch() (*socket, error) {
-	s, err := newSocket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE, "link events")
+	s, err := newSocket(unix.AF_NETLINK, unix.SOCK_RAW, "link events")
 	if err != nil {
 		return nil, err
 	}
