@@ -1,0 +1,453 @@
+package fetch
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tinkerbell/stack/pkg/artifacts"
+)
+
+// plan is what a set is to consist of, or why that is not known.
+type plan struct {
+	set       *Set
+	artifacts []artifact
+	release   string
+	err       error
+	// held keeps the set as it is: the release was rolled back from.
+	held bool
+	// paths are the downloads, by artifact; one that is there already has none.
+	paths map[string]string
+}
+
+// check looks at every release, downloads what is missing or damaged, and switches. It returns the sets' faults.
+type check struct {
+	*Fetcher
+	volume  *volume
+	current *artifacts.Manifest
+	damaged map[string]bool // set/artifact
+	healing bool
+}
+
+func (f *Fetcher) check(ctx context.Context) (map[string]error, error) {
+	v, err := openVolume(ctx, f.config.Volume, f.log)
+	if err != nil {
+		return nil, err
+	}
+	defer v.close()
+	v.collect()
+	c := &check{Fetcher: f, volume: v, current: v.manifest(nameCurrent), damaged: map[string]bool{}}
+	if err := c.heal(ctx); err != nil {
+		return nil, err
+	}
+	f.serving(c.current)
+	plans := c.plan(ctx)
+	c.download(ctx, plans)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err := c.replace(ctx, plans); err != nil {
+		return nil, err
+	}
+	f.serving(c.current)
+	faults := map[string]error{}
+	for _, p := range plans {
+		if p.err != nil {
+			faults[p.set.Name] = p.err
+		}
+	}
+	if len(faults) == 0 && v.lock != nil {
+		v.clearPartial()
+	}
+	return faults, nil
+}
+
+// heal finds damaged files and takes them away.
+func (c *check) heal(ctx context.Context) error {
+	damaged, err := c.volume.verify(ctx, nameCurrent, c.current)
+	if err != nil {
+		return err
+	}
+	for _, name := range damaged {
+		file := c.current.Files[name]
+		c.damaged[file.Set+"/"+file.Artifact] = true
+		c.healing = true
+		delete(c.current.Files, name)
+		c.metrics.damaged()
+		if c.volume.readOnly != nil {
+			continue
+		}
+		if err := c.volume.remove(nameCurrent, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plan asks the releases what they have.
+func (c *check) plan(ctx context.Context) []*plan {
+	plans := make([]*plan, len(c.config.Sets))
+	held := c.volume.held()
+	var asking sync.WaitGroup
+	for i := range c.config.Sets {
+		p := &plan{set: &c.config.Sets[i], paths: map[string]string{}}
+		plans[i] = p
+		asking.Go(func() {
+			c.setState(p.set.Name, StateFetching, nil)
+			if p.artifacts, p.err = c.resolve(ctx, p.set); p.err != nil {
+				return
+			}
+			p.release = releaseOf(p.artifacts)
+			_, have := c.current.Sets[p.set.Name]
+			if p.held = have && held[p.set.Name] == p.release; p.held {
+				c.log.Info("release held back", "set", p.set.Name, "release", p.release)
+			}
+		})
+	}
+	asking.Wait()
+	return plans
+}
+
+// resolve lists a set's artifacts.
+func (c *check) resolve(ctx context.Context, s *Set) ([]artifact, error) {
+	if len(s.Files) > 0 {
+		list := make([]artifact, 0, len(s.Files))
+		for _, file := range s.Files {
+			d, err := parseDigest(file.Digest)
+			if err != nil {
+				return nil, fmt.Errorf("failed to read digest of %s: %w", file.name(), err)
+			}
+			list = append(list, artifact{
+				set: s.Name, name: file.name(), url: file.URL, digest: d, extract: file.Extract,
+				as: path.Join(s.Path, file.name()),
+			})
+		}
+		return list, nil
+	}
+	base, err := url.Parse(s.URL)
+	if err != nil {
+		return nil, fmt.Errorf("failed to parse URL of set %s", s.Name)
+	}
+	text, err := c.downloader().list(ctx, s.Name, base.JoinPath("checksum.txt").String())
+	if err != nil {
+		return nil, err
+	}
+	if s.ChecksumsDigest != "" {
+		want, err := parseDigest(s.ChecksumsDigest)
+		if err != nil {
+			return nil, fmt.Errorf("failed to read digest of checksum.txt: %w", err)
+		}
+		sum := newHash(want)
+		sum.Write(text)
+		if got := sumOf(sum, want); got != want {
+			return nil, fmt.Errorf("checksum.txt: %w: want %s, got %s", errDigest, want, got)
+		}
+	}
+	sums, err := parseChecksums(text)
+	if err != nil {
+		return nil, err
+	}
+	var list []artifact
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		if !s.wants(name) {
+			continue
+		}
+		list = append(list, artifact{
+			set: s.Name, name: name, url: base.JoinPath(name).String(), digest: sums[name],
+			// Device trees are served as the archives they are, which is how they are asked for.
+			extract: extractable(name) && !strings.HasPrefix(name, "dtbs"),
+			as:      path.Join(s.Path, name),
+		})
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%w, of %d artifacts", errNoMatch, len(sums))
+	}
+	return list, nil
+}
+
+// key is what must be the same for an artifact's files to be as they should be.
+func (c *check) key(a artifact) string {
+	switch {
+	case !a.extract:
+		return string(a.digest) + " as " + a.as
+	case c.config.KeepArchives:
+		return string(a.digest) + " in " + path.Dir(a.as) + " and itself"
+	default:
+		return string(a.digest) + " in " + path.Dir(a.as)
+	}
+}
+
+// have says whether an artifact's files are there, all and whole.
+func (c *check) have(a artifact) bool {
+	return c.current.Sets[a.set].Artifacts[a.name] == c.key(a) && !c.damaged[a.set+"/"+a.name]
+}
+
+// releaseOf is a digest of what a release consists of.
+func releaseOf(list []artifact) string {
+	sum := sha256.New()
+	for _, a := range list {
+		fmt.Fprintf(sum, "%s %s\n", a.name, a.digest)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:8])
+}
+
+// download brings what is missing, several at a time. A set ends with its first failure; the others go on.
+func (c *check) download(ctx context.Context, plans []*plan) {
+	slots := make(chan struct{}, c.config.Parallel)
+	var working sync.WaitGroup
+	for _, p := range plans {
+		if p.err != nil || p.held {
+			continue
+		}
+		working.Go(func() { p.err = c.downloadSet(ctx, p, slots) })
+	}
+	working.Wait()
+}
+
+func (c *check) downloadSet(ctx context.Context, p *plan, slots chan struct{}) error {
+	group, ctx := errgroup.WithContext(ctx)
+	var mu sync.Mutex
+	for _, a := range p.artifacts {
+		if c.have(a) {
+			continue
+		}
+		if c.volume.readOnly != nil {
+			return c.volume.readOnly
+		}
+		group.Go(func() error {
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			defer func() { <-slots }()
+			start := time.Now()
+			one := c.begin(a)
+			defer c.end(one)
+			file, err := c.downloader().fetch(ctx, a, one)
+			if err != nil {
+				return err
+			}
+			c.log.Info("artifact downloaded", "set", a.set, "artifact", a.name, "bytes", one.done.Load(),
+				"seconds", time.Since(start).Seconds())
+			mu.Lock()
+			defer mu.Unlock()
+			p.paths[a.name] = file
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// replace makes a generation of what is there and what came, if that differs from what is served.
+func (c *check) replace(ctx context.Context, plans []*plan) error {
+	if !c.changed(plans) {
+		return nil
+	}
+	if c.volume.readOnly != nil {
+		return c.volume.readOnly
+	}
+	staged, err := c.volume.stage()
+	if err != nil {
+		return err
+	}
+	defer staged.Close()
+	published := false
+	defer func() {
+		if !published {
+			_ = os.RemoveAll(staged.Name())
+		}
+	}()
+	next := &artifacts.Manifest{
+		Created: time.Now().UTC(), Sets: map[string]artifacts.Set{}, Files: map[string]artifacts.File{},
+	}
+	for _, p := range plans {
+		if p.err == nil && !p.held {
+			if p.err = c.stageSet(ctx, staged, next, p); p.err == nil {
+				continue
+			}
+			if err := unstage(staged, next, p.set.Name); err != nil {
+				return err
+			}
+		}
+		if err := c.carryOver(staged, next, p.set.Name); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if !c.differs(next) {
+		return nil
+	}
+	if err := c.volume.publish(staged, next); err != nil {
+		return err
+	}
+	published = true
+	c.current = next
+	c.volume.collect()
+	c.log.Info("files switched", "files", len(next.Files), "sets", len(next.Sets))
+	return nil
+}
+
+// changed says whether there may be anything to publish.
+func (c *check) changed(plans []*plan) bool {
+	configured := map[string]bool{}
+	for _, p := range plans {
+		configured[p.set.Name] = true
+		if p.err != nil || p.held {
+			continue
+		}
+		if len(p.paths) > 0 || len(p.artifacts) != len(c.current.Sets[p.set.Name].Artifacts) {
+			return true
+		}
+	}
+	for name := range c.current.Sets {
+		if !configured[name] {
+			return true
+		}
+	}
+	return false
+}
+
+// differs says whether a generation would serve anything else than what is served, or heal it.
+func (c *check) differs(next *artifacts.Manifest) bool {
+	return c.healing || !maps.Equal(next.Files, c.current.Files) || !maps.EqualFunc(next.Sets, c.current.Sets,
+		func(a, b artifacts.Set) bool { return a.Release == b.Release && maps.Equal(a.Artifacts, b.Artifacts) })
+}
+
+// stageSet puts a set's files into the new generation.
+func (c *check) stageSet(ctx context.Context, staged *os.Root, next *artifacts.Manifest, p *plan) error {
+	set := artifacts.Set{Release: p.release, Artifacts: map[string]string{}}
+	for _, a := range p.artifacts {
+		set.Artifacts[a.name] = c.key(a)
+		var err error
+		if file, fresh := p.paths[a.name]; fresh {
+			err = c.stageFresh(ctx, staged, next, a, file)
+		} else {
+			err = c.stageOld(staged, next, func(f artifacts.File) bool { return f.Set == a.set && f.Artifact == a.name })
+		}
+		if err != nil {
+			return fmt.Errorf("failed to put %s in place: %w", a.name, err)
+		}
+	}
+	next.Sets[p.set.Name] = set
+	return nil
+}
+
+// stageFresh puts what was downloaded into the new generation.
+func (c *check) stageFresh(
+	ctx context.Context, staged *os.Root, next *artifacts.Manifest, a artifact, file string,
+) error {
+	add := func(name string, f artifacts.File) {
+		f.Set, f.Artifact = a.set, a.name
+		next.Files[name] = f
+	}
+	if a.extract {
+		x := &extractor{
+			root: staged, dir: path.Dir(a.as), maxBytes: int64(c.config.MaxSize), maxFiles: c.config.MaxFiles,
+		}
+		files, err := x.extract(ctx, file)
+		for name, f := range files {
+			add(name, f)
+		}
+		if err != nil || !c.config.KeepArchives {
+			return err
+		}
+	}
+	if _, taken := next.Files[a.as]; taken {
+		return fmt.Errorf("%w: %s", errConflict, a.as)
+	}
+	partial, err := os.OpenRoot(filepath.Dir(file))
+	if err != nil {
+		return fmt.Errorf("failed to open downloads: %w", err)
+	}
+	defer partial.Close()
+	if err := linkOrCopy(partial, filepath.Base(file), staged, a.as); err != nil {
+		return err
+	}
+	f, err := hashFile(ctx, staged, a.as)
+	if err != nil {
+		return err
+	}
+	add(a.as, f)
+	return nil
+}
+
+func hashFile(ctx context.Context, root *os.Root, name string) (artifacts.File, error) {
+	f, err := root.Open(name)
+	if err != nil {
+		return artifacts.File{}, fmt.Errorf("failed to open %s: %w", name, err)
+	}
+	defer f.Close()
+	sum := newHash("sha256:")
+	n, err := copyTo(ctx, sum, f)
+	if err != nil {
+		return artifacts.File{}, fmt.Errorf("failed to read %s: %w", name, err)
+	}
+	return artifacts.File{Size: n, SHA256: strings.TrimPrefix(string(sumOf(sum, "sha256:")), "sha256:")}, nil
+}
+
+// stageOld takes files over from what is served.
+func (c *check) stageOld(staged *os.Root, next *artifacts.Manifest, which func(artifacts.File) bool) error {
+	root, err := os.OpenRoot(c.volume.path(nameCurrent))
+	if err != nil {
+		return fmt.Errorf("failed to open what is served: %w", err)
+	}
+	defer root.Close()
+	for name, f := range c.current.Files {
+		if !which(f) {
+			continue
+		}
+		if err := linkOrCopy(root, name, staged, name); err != nil {
+			return err
+		}
+		next.Files[name] = f
+	}
+	return nil
+}
+
+// carryOver keeps a set as it is served. A file of another set that took one of its names goes before.
+func (c *check) carryOver(staged *os.Root, next *artifacts.Manifest, name string) error {
+	set, ok := c.current.Sets[name]
+	if !ok {
+		return nil
+	}
+	if err := c.stageOld(staged, next, func(f artifacts.File) bool { return f.Set == name }); err != nil {
+		if errors.Is(err, errConflict) {
+			c.log.Error("files of a failed set lost to another set", "set", name, "error", err)
+			return unstage(staged, next, name)
+		}
+		return err
+	}
+	next.Sets[name] = set
+	return nil
+}
+
+// unstage takes a set's files out of the new generation again.
+func unstage(staged *os.Root, next *artifacts.Manifest, set string) error {
+	delete(next.Sets, set)
+	for name, f := range next.Files {
+		if f.Set != set {
+			continue
+		}
+		if err := staged.Remove(name); err != nil {
+			return fmt.Errorf("failed to remove new file: %w", err)
+		}
+		delete(next.Files, name)
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+// Package fetch brings the files that machines boot onto a volume: it downloads releases, verifies them, extracts
+// archives, and switches what is served in one step. See docs/design/os-files.md for the volume's layout.
+//
+// Not its job: serving (the package artifacts above it) and trusting: what is fetched is hostile until its digest
+// was right, and an archive is even then.
+package fetch
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tinkerbell/stack/internal/setting"
+)
+
+// Config says what to fetch, and where to. It is the shape of the settings file.
+type Config struct {
+	// Volume is the directory that holds everything; what is to be served is the directory "current" in it.
+	Volume string `json:"volume"`
+	// Sets are fetched and fail each on its own.
+	Sets []Set `json:"sets"`
+	// CheckEvery is how often releases are looked at again and files verified. Default: only at the start, and
+	// after a failure.
+	CheckEvery setting.Duration `json:"checkEvery,omitempty"`
+	// Parallel bounds the downloads at a time. Default 3.
+	Parallel int `json:"parallel,omitempty"`
+	// KeepArchives serves the archives beside what was extracted from them, at the price of their size.
+	KeepArchives bool `json:"keepArchives,omitempty"`
+	// StallTimeout ends an attempt in which no byte arrived for so long. Default 30s.
+	StallTimeout setting.Duration `json:"stallTimeout,omitempty"`
+	// Attempts is how many in a row may bring nothing before a download is given up. Default 5.
+	Attempts int `json:"attempts,omitempty"`
+	// RetryFirst and RetryMost are the pauses between attempts, which double. Defaults 1s and 30s.
+	RetryFirst setting.Duration `json:"retryFirst,omitempty"`
+	RetryMost  setting.Duration `json:"retryMost,omitempty"`
+	// MaxSize bounds one artifact, and what one archive extracts to. Default 16Gi.
+	MaxSize setting.Size `json:"maxSize,omitempty"`
+	// MaxFiles bounds the files of one archive. Default 10000.
+	MaxFiles int `json:"maxFiles,omitempty"`
+}
+
+// Set is a release, or a list of files. Either URL or Files is given.
+type Set struct {
+	// Name labels the set in logs and metrics.
+	Name string `json:"name"`
+	// Path is the directory, below what is served, for the set's files. Default: the top.
+	Path string `json:"path,omitempty"`
+
+	// URL is where a release's checksum.txt and artifacts are.
+	URL string `json:"url,omitempty"`
+	// ChecksumsDigest pins checksum.txt itself ("sha256:..." or "sha512:...").
+	ChecksumsDigest string `json:"checksumsDigest,omitempty"`
+	// Arch is x86_64, aarch64 or both (the default); KernelVersion 5.10, 6.6 (the default) or both; Extension
+	// tar.gz, iso or both (the default): the names' parts by which HookOS releases are chosen from.
+	Arch          string `json:"arch,omitempty"`
+	KernelVersion string `json:"kernelVersion,omitempty"`
+	Extension     string `json:"extension,omitempty"`
+	// Names, where given, chooses by name instead: patterns as in path.Match ("hook_armbian-*").
+	Names []string `json:"names,omitempty"`
+
+	// Files are single files.
+	Files []File `json:"files,omitempty"`
+}
+
+// File is a file by URL.
+type File struct {
+	// URL is where it is.
+	URL string `json:"url"`
+	// Digest is what its bytes must have: "sha256:..." or "sha512:...".
+	Digest string `json:"digest"`
+	// Name is what it is served as. Default: the last part of the URL's path.
+	Name string `json:"name,omitempty"`
+	// Extract takes the files out of it: it is a .tar.gz, .tgz or .tar.
+	Extract bool `json:"extract,omitempty"`
+}
+
+var setName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+
+// Validate names every fault.
+func (c *Config) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if !path.IsAbs(c.Volume) {
+		fault("volume: %q is not an absolute path", c.Volume)
+	}
+	if len(c.Sets) == 0 {
+		fault("sets: there are none")
+	}
+	names := map[string]bool{}
+	for i, set := range c.Sets {
+		if names[set.Name] {
+			fault("sets[%d].name: %q is taken by another set", i, set.Name)
+		}
+		names[set.Name] = true
+		for _, err := range set.faults() {
+			fault("sets[%d].%w", i, err)
+		}
+	}
+	for _, each := range []struct {
+		name  string
+		value int64
+	}{
+		{"checkEvery", int64(c.CheckEvery)}, {"stallTimeout", int64(c.StallTimeout)}, {"retryFirst", int64(c.RetryFirst)},
+		{"retryMost", int64(c.RetryMost)}, {"parallel", int64(c.Parallel)}, {"attempts", int64(c.Attempts)},
+		{"maxFiles", int64(c.MaxFiles)},
+	} {
+		if each.value < 0 {
+			fault("%s: below 0", each.name)
+		}
+	}
+	if c.CheckEvery > 0 && c.CheckEvery.D() < 10*time.Second {
+		fault("checkEvery: %s is too often: 10s is the least", c.CheckEvery)
+	}
+	return errors.Join(faults...)
+}
+
+func (s *Set) faults() []error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if !setName.MatchString(s.Name) {
+		fault("name: %q is not made of lower case letters, digits, dots and dashes", s.Name)
+	}
+	if s.Path != "" && !validName(s.Path) {
+		fault("path: %q is no relative path of plain names", s.Path)
+	}
+	switch {
+	case s.URL == "" && len(s.Files) == 0:
+		fault("url: missing (or files)")
+	case s.URL != "" && len(s.Files) > 0:
+		fault("url: a set has either a url or files")
+	case s.URL != "":
+		if err := checkURL(s.URL); err != nil {
+			fault("url: %w", err)
+		}
+	case s.Arch+s.KernelVersion+s.Extension+s.ChecksumsDigest != "" || len(s.Names) > 0:
+		fault("files: arch, kernelVersion, extension, names and checksumsDigest go with a url")
+	}
+	for _, each := range []struct {
+		field, value string
+		known        []string
+	}{
+		{"arch", s.Arch, []string{"", "x86_64", "aarch64", both}},
+		{"kernelVersion", s.KernelVersion, []string{"", kernel510, kernel66, both}},
+		{"extension", s.Extension, []string{"", "tar.gz", "iso", both}},
+	} {
+		if !slices.Contains(each.known, each.value) {
+			fault("%s: %q is not one of %s", each.field, each.value, strings.Join(each.known[1:], ", "))
+		}
+	}
+	for i, pattern := range s.Names {
+		if _, err := path.Match(pattern, "x"); err != nil {
+			fault("names[%d]: %q is no pattern", i, pattern)
+		}
+	}
+	if _, err := parseDigest(s.ChecksumsDigest); s.ChecksumsDigest != "" && err != nil {
+		fault("checksumsDigest: %w", err)
+	}
+	served := map[string]bool{}
+	for i, file := range s.Files {
+		if err := checkURL(file.URL); err != nil {
+			fault("files[%d].url: %w", i, err)
+		}
+		if _, err := parseDigest(file.Digest); err != nil {
+			fault("files[%d].digest: %w", i, err)
+		}
+		name := file.name()
+		switch {
+		case !validName(name):
+			fault("files[%d].name: %q is no relative path of plain names", i, name)
+		case served[name]:
+			fault("files[%d].name: %q is taken by another file", i, name)
+		case file.Extract && !extractable(name):
+			fault("files[%d].extract: %q ends in none of .tar.gz, .tgz, .tar", i, name)
+		}
+		served[name] = true
+	}
+	return faults
+}
+
+func (f *File) name() string {
+	if f.Name != "" {
+		return f.Name
+	}
+	u, err := url.Parse(f.URL)
+	if err != nil {
+		return ""
+	}
+	return path.Base(u.Path)
+}
+
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q is no URL", text)
+	case u.Scheme != "http" && u.Scheme != "https":
+		return fmt.Errorf("%q begins with neither http:// nor https://", u.Redacted())
+	case u.Host == "":
+		return fmt.Errorf("%q names no host", u.Redacted())
+	}
+	return nil
+}
+
+func (c Config) withDefaults() Config {
+	setDefault(&c.Parallel, 3)
+	setDefault(&c.Attempts, 5)
+	setDefault(&c.StallTimeout, setting.Duration(30*time.Second))
+	setDefault(&c.RetryFirst, setting.Duration(time.Second))
+	setDefault(&c.RetryMost, setting.Duration(30*time.Second))
+	setDefault(&c.MaxSize, 16<<30)
+	setDefault(&c.MaxFiles, 10000)
+	return c
+}
+
+func setDefault[T comparable](value *T, other T) {
+	var zero T
+	if *value == zero {
+		*value = other
+	}
+}
+
+// digest is "sha256:..." or "sha512:...", in lower case.
+type digest string
+
+func parseDigest(text string) (digest, error) {
+	algorithm, sum, _ := strings.Cut(text, ":")
+	want := map[string]int{"sha256": 32, "sha512": 64}[algorithm]
+	raw, err := hex.DecodeString(sum)
+	if want == 0 || err != nil || len(raw) != want {
+		return "", fmt.Errorf("%q is neither sha256: with 64 hexadecimal digits nor sha512: with 128", text)
+	}
+	return digest(strings.ToLower(text)), nil
+}

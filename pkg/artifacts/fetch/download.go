@@ -1,0 +1,423 @@
+package fetch
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/sha512"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// artifact is one thing to fetch.
+type artifact struct {
+	set    string
+	name   string
+	url    string
+	digest digest
+	// extract says to take out the files instead of serving the artifact; as is what it is served as otherwise.
+	extract bool
+	as      string
+}
+
+// progress is how far a download is.
+type progress struct {
+	Set   string `json:"set"`
+	Name  string `json:"name"`
+	done  atomic.Int64
+	total atomic.Int64
+}
+
+// downloader fetches artifacts into a directory of partial files.
+type downloader struct {
+	client  *http.Client
+	dir     string
+	config  Config
+	log     *slog.Logger
+	metrics *Metrics
+}
+
+// newClient makes the client of all downloads. Proxies come from the environment, as everywhere.
+func newClient() *http.Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DisableCompression = true // ranges and digests are of the bytes as they are
+	transport.ResponseHeaderTimeout = 30 * time.Second
+	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}
+}
+
+// checkRedirect follows like anybody, but never from https to http.
+func checkRedirect(to *http.Request, via []*http.Request) error {
+	if len(via) >= 10 {
+		return errors.New("more than 10 redirects")
+	}
+	if via[len(via)-1].URL.Scheme == "https" && to.URL.Scheme != "https" {
+		return errors.New("redirected from https to http")
+	}
+	return nil
+}
+
+// meta is kept beside a partial file: whether the server still has the same.
+type meta struct {
+	URL       string `json:"url"`
+	Validator string `json:"validator"` // a strong ETag, else Last-Modified
+}
+
+func (d *downloader) path(a artifact) string {
+	// Two artifacts with the same bytes are still two downloads.
+	name := sha256.Sum256([]byte(a.set + "/" + a.name))
+	return filepath.Join(d.dir, strings.ReplaceAll(string(a.digest), ":", "-")+"-"+hex.EncodeToString(name[:4]))
+}
+
+// errTransfer is a transfer that broke.
+var errTransfer = errors.New("transfer broke")
+
+// fetch downloads an artifact, and returns the path of the whole, verified, durable file.
+func (d *downloader) fetch(ctx context.Context, a artifact, p *progress) (string, error) {
+	wrong, idle := 0, 0
+	for {
+		before := p.done.Load()
+		err := d.attempt(ctx, a, p)
+		if err == nil {
+			return d.path(a), nil
+		}
+		if errors.Is(err, errDigest) {
+			wrong++
+		}
+		if p.done.Load() > before && !errors.Is(err, errDigest) {
+			idle = 0
+		}
+		idle++
+		if ctx.Err() != nil || wrong == 2 || idle > d.config.Attempts || !retryable(err) {
+			return "", fmt.Errorf("failed to download %s: %w", a.name, err)
+		}
+		pause := min(d.config.RetryMost.D(), d.config.RetryFirst.D()<<min(idle-1, 20))
+		pause = pause/2 + rand.N(pause/2+1)
+		d.metrics.retried(a.set, err)
+		d.log.Warn("download interrupted", "set", a.set, "artifact", a.name, "error", err, "bytes", p.done.Load(),
+			"retry_seconds", pause.Seconds())
+		select {
+		case <-ctx.Done():
+			return "", fmt.Errorf("failed to download %s: %w", a.name, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}
+
+// retryable says whether the next attempt may fare better.
+func retryable(err error) bool {
+	var status statusError
+	if errors.As(err, &status) {
+		return status >= 500 || status == http.StatusTooManyRequests || status == http.StatusRequestTimeout
+	}
+	switch stateOf(err) {
+	case StateFull, StateReadOnly:
+		return false
+	default:
+		return !errors.Is(err, errVanished) && !errors.Is(err, errTooLarge)
+	}
+}
+
+// attempt goes on with the partial file, or begins it.
+func (d *downloader) attempt(ctx context.Context, a artifact, p *progress) error {
+	f, err := os.OpenFile(d.path(a), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return fmt.Errorf("failed to open partial file: %w", err)
+	}
+	defer f.Close()
+	sum := newHash(a.digest)
+	have, err := io.Copy(sum, f)
+	if err != nil {
+		return fmt.Errorf("failed to read partial file: %w", err)
+	}
+	p.done.Store(have)
+	if have > 0 && sumOf(sum, a.digest) == a.digest { // killed between the last byte and the switch
+		return f.Sync()
+	}
+	kept := d.readMeta(a)
+	if have > 0 && (kept.Validator == "" || kept.URL != a.url) {
+		have = 0
+		if err := d.restart(f, sum, p); err != nil {
+			return err
+		}
+	}
+	if err := d.transfer(ctx, a, f, sum, have, kept, p); err != nil {
+		return err
+	}
+	if sumOf(sum, a.digest) != a.digest {
+		d.discard(a)
+		p.done.Store(0)
+		return fmt.Errorf("%w: want %s, got %s of %s", errDigest, a.digest, sumOf(sum, a.digest), size(p.total.Load()))
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("failed to sync %s: %w", a.name, err)
+	}
+	return nil
+}
+
+// transfer asks for the bytes from have on, and writes what comes.
+func (d *downloader) transfer(
+	ctx context.Context, a artifact, f *os.File, sum hash.Hash, have int64, kept meta, p *progress,
+) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stall := d.config.StallTimeout.D()
+	watch := time.AfterFunc(stall, func() { cancel(errStalled) })
+	defer watch.Stop()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url, nil)
+	if err != nil {
+		return fmt.Errorf("failed to make request: %w", redacted(err))
+	}
+	if have > 0 {
+		request.Header.Set("Range", "bytes="+strconv.FormatInt(have, 10)+"-")
+		request.Header.Set("If-Range", kept.Validator)
+	}
+	answer, err := d.client.Do(request)
+	if err != nil {
+		return transferError(ctx, err)
+	}
+	defer answer.Body.Close()
+	switch answer.StatusCode {
+	case http.StatusOK:
+		have = 0
+		if err := d.restart(f, sum, p); err != nil {
+			return err
+		}
+	case http.StatusPartialContent:
+		if !strings.HasPrefix(answer.Header.Get("Content-Range"), "bytes "+strconv.FormatInt(have, 10)+"-") {
+			d.discard(a)
+			return fmt.Errorf("%w: asked for byte %d, got range %q", errTransfer, have, answer.Header.Get("Content-Range"))
+		}
+		d.log.Info("download resumed", "set", a.set, "artifact", a.name, "bytes", have)
+	case http.StatusRequestedRangeNotSatisfiable: // we have more than there is
+		d.discard(a)
+		return fmt.Errorf("%w: %w", errTransfer, statusError(answer.StatusCode))
+	case http.StatusNotFound, http.StatusGone:
+		return fmt.Errorf("%w: %w", errVanished, statusError(answer.StatusCode))
+	default:
+		return statusError(answer.StatusCode)
+	}
+	if answer.ContentLength >= 0 {
+		p.total.Store(have + answer.ContentLength)
+		if have+answer.ContentLength > int64(d.config.MaxSize) {
+			return fmt.Errorf("%w: %s", errTooLarge, size(have+answer.ContentLength))
+		}
+		if err := enoughSpace(d.dir, answer.ContentLength); err != nil {
+			return err
+		}
+	}
+	if err := d.writeMeta(a, meta{URL: a.url, Validator: validator(answer.Header)}); err != nil {
+		return err
+	}
+	body := &watched{body: answer.Body, watch: watch, stall: stall}
+	room := int64(d.config.MaxSize) - have
+	out := &tee{file: f, sum: sum, done: &p.done, metrics: d.metrics, set: a.set}
+	n, err := io.CopyBuffer(out, io.LimitReader(body, room+1), make([]byte, 256<<10))
+	switch {
+	case out.err != nil:
+		return fmt.Errorf("failed to write partial file: %w", out.err)
+	case err != nil:
+		return transferError(ctx, err)
+	case n > room:
+		d.discard(a)
+		return errTooLarge
+	}
+	p.total.Store(have + n)
+	return nil
+}
+
+// restart forgets the partial file's bytes.
+func (d *downloader) restart(f *os.File, sum hash.Hash, p *progress) error {
+	if err := f.Truncate(0); err != nil {
+		return fmt.Errorf("failed to empty partial file: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("failed to rewind partial file: %w", err)
+	}
+	sum.Reset()
+	p.done.Store(0)
+	return nil
+}
+
+func (d *downloader) discard(a artifact) {
+	for _, name := range []string{d.path(a), d.path(a) + ".meta"} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			d.log.Warn("failed to remove partial file", "artifact", a.name, "error", err)
+		}
+	}
+}
+
+func (d *downloader) readMeta(a artifact) meta {
+	var m meta
+	text, err := os.ReadFile(d.path(a) + ".meta")
+	if err != nil || json.Unmarshal(text, &m) != nil {
+		return meta{}
+	}
+	return m
+}
+
+func (d *downloader) writeMeta(a artifact, m meta) error {
+	text, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("failed to encode validator: %w", err)
+	}
+	if err := os.WriteFile(d.path(a)+".meta", text, 0o600); err != nil {
+		return fmt.Errorf("failed to keep validator: %w", err)
+	}
+	return nil
+}
+
+// list fetches a small text, such as checksum.txt, with the same patience.
+func (d *downloader) list(ctx context.Context, set, from string) ([]byte, error) {
+	for attempt := 1; ; attempt++ {
+		text, err := d.listOnce(ctx, from)
+		if err == nil {
+			return text, nil
+		}
+		if ctx.Err() != nil || attempt >= d.config.Attempts || !retryable(err) {
+			return nil, fmt.Errorf("failed to get list of checksums: %w", err)
+		}
+		d.metrics.retried(set, err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(d.config.RetryMost.D(), d.config.RetryFirst.D()<<min(attempt-1, 20))):
+		}
+	}
+}
+
+func (d *downloader) listOnce(ctx context.Context, from string) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*d.config.StallTimeout.D(), errStalled)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make request: %w", redacted(err))
+	}
+	request.Header.Set("Cache-Control", "no-cache")
+	answer, err := d.client.Do(request)
+	if err != nil {
+		return nil, transferError(ctx, err)
+	}
+	defer answer.Body.Close()
+	switch answer.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound, http.StatusGone:
+		return nil, fmt.Errorf("%w: %w", errVanished, statusError(answer.StatusCode))
+	default:
+		return nil, statusError(answer.StatusCode)
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxChecksums+1))
+	if err != nil {
+		return nil, transferError(ctx, err)
+	}
+	if len(text) > maxChecksums {
+		return nil, fmt.Errorf("%w: more than %d bytes", errMalformed, maxChecksums)
+	}
+	return text, nil
+}
+
+// transferError says why a transfer ended, and hides a password in its URL.
+func transferError(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return fmt.Errorf("%w: %w", errTransfer, cause)
+	}
+	return fmt.Errorf("%w: %w", errTransfer, redacted(err))
+}
+
+// redacted takes the user's name and password out of an error of net/http.
+func redacted(err error) error {
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		if u, parseErr := url.Parse(failed.URL); parseErr == nil {
+			failed.URL = u.Redacted()
+		}
+	}
+	return err
+}
+
+// validator is what If-Range may carry: a strong ETag, else the date (RFC 9110, 13.1.5).
+func validator(h http.Header) string {
+	if tag := h.Get("Etag"); strings.HasPrefix(tag, `"`) {
+		return tag
+	}
+	return h.Get("Last-Modified")
+}
+
+func newHash(d digest) hash.Hash {
+	if strings.HasPrefix(string(d), "sha256:") {
+		return sha256.New()
+	}
+	return sha512.New()
+}
+
+func sumOf(h hash.Hash, d digest) digest {
+	algorithm, _, _ := strings.Cut(string(d), ":")
+	return digest(algorithm + ":" + hex.EncodeToString(h.Sum(nil)))
+}
+
+// watched feeds the stall watch with each read.
+type watched struct {
+	body  io.Reader
+	watch *time.Timer
+	stall time.Duration
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.body.Read(p)
+	if n > 0 {
+		w.watch.Reset(w.stall)
+	}
+	return n, err
+}
+
+// tee writes to the file and the hash, and counts. It keeps its own error, to tell a full disk from a broken transfer.
+type tee struct {
+	file    *os.File
+	sum     hash.Hash
+	done    *atomic.Int64
+	metrics *Metrics
+	set     string
+	err     error
+}
+
+func (t *tee) Write(p []byte) (int, error) {
+	n, err := t.file.Write(p)
+	t.sum.Write(p[:n])
+	t.done.Add(int64(n))
+	t.metrics.downloaded(t.set, n)
+	t.err = err
+	return n, err
+}
+
+// enoughSpace refuses a download that cannot fit before it begins.
+func enoughSpace(dir string, need int64) error {
+	var stat syscall.Statfs_t
+	if err := syscall.Statfs(dir, &stat); err != nil {
+		return fmt.Errorf("failed to ask for free space: %w", err)
+	}
+	if free := int64(stat.Bavail) * stat.Bsize; need > free {
+		return fmt.Errorf("%w: need %s, have %s", errNoSpace, size(need), size(free))
+	}
+	return nil
+}
+
+// size writes a number of bytes for people.
+func size(n int64) string {
+	if n < 1<<20 {
+		return strconv.FormatInt(n, 10) + " bytes"
+	}
+	return strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64) + " MiB"
+}

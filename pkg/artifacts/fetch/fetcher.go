@@ -1,0 +1,374 @@
+package fetch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/tinkerbell/stack/pkg/artifacts"
+)
+
+// Options are what a [Fetcher] has besides its settings; each may be nil.
+type Options struct {
+	Logger  *slog.Logger
+	Metrics *Metrics
+	// Client replaces the HTTP client.
+	Client *http.Client
+}
+
+// Fetcher keeps a volume as its releases have it. It is a task of the daemon, and Once does its work a single time.
+type Fetcher struct {
+	config  Config
+	log     *slog.Logger
+	metrics *Metrics
+	client  *http.Client
+
+	mu      sync.Mutex
+	sets    map[string]*SetStatus
+	active  []*progress
+	present map[string]bool // sets whose files are served
+	fault   error           // of the volume, not of one set
+}
+
+// Status is what the fetcher is doing.
+type Status struct {
+	Volume string      `json:"volume"`
+	Fault  string      `json:"fault,omitempty"`
+	Sets   []SetStatus `json:"sets"`
+}
+
+// SetStatus is how a set is.
+type SetStatus struct {
+	Name  string `json:"name"`
+	State string `json:"state"`
+	// Served says whether the set's files, of this release or an earlier one, are served.
+	Served bool `json:"served"`
+	// Error is why the last check failed.
+	Error       string     `json:"error,omitempty"`
+	LastSuccess *time.Time `json:"lastSuccess,omitempty"`
+	// Downloads are those under way.
+	Downloads []Download `json:"downloads,omitempty"`
+}
+
+// Download is how far a download is; Total is 0 while the server has not said.
+type Download struct {
+	Artifact string `json:"artifact"`
+	Bytes    int64  `json:"bytes"`
+	Total    int64  `json:"total,omitempty"`
+}
+
+// Parse reads settings in YAML, strictly.
+func Parse(text []byte) (Config, error) {
+	var c Config
+	if err := yaml.UnmarshalStrict(text, &c); err != nil {
+		return Config{}, fmt.Errorf("failed to read artifacts: %w", err)
+	}
+	if err := c.Validate(); err != nil {
+		return Config{}, fmt.Errorf("failed to read artifacts: %w", err)
+	}
+	return c, nil
+}
+
+// New makes a fetcher.
+func New(c Config, o Options) (*Fetcher, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("failed to set up artifacts: %w", err)
+	}
+	f := &Fetcher{
+		config: c.withDefaults(), log: o.Logger, metrics: o.Metrics, client: o.Client,
+		sets: map[string]*SetStatus{}, present: map[string]bool{},
+	}
+	if f.log == nil {
+		f.log = slog.New(slog.DiscardHandler)
+	}
+	if f.client == nil {
+		f.client = newClient()
+	}
+	for _, set := range c.Sets {
+		f.setState(set.Name, StatePending, nil)
+	}
+	return f, nil
+}
+
+// String names the task.
+func (f *Fetcher) String() string { return "artifacts" }
+
+// Directory is what is to be served.
+func (f *Fetcher) Directory() string { return filepath.Join(f.config.Volume, nameCurrent) }
+
+// Ready is nil when every set's files are served, be they of the newest release or of the one before.
+func (f *Fetcher) Ready() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var reasons []error
+	for _, set := range f.config.Sets {
+		switch status := f.sets[set.Name]; {
+		case f.present[set.Name]:
+		case status.Error != "":
+			reasons = append(reasons, fmt.Errorf("set %s: %s", set.Name, status.Error))
+		case f.fault != nil:
+			reasons = append(reasons, fmt.Errorf("set %s: %w", set.Name, f.fault))
+		default:
+			reasons = append(reasons, fmt.Errorf("set %s: %s", set.Name, status.State))
+		}
+	}
+	return errors.Join(reasons...)
+}
+
+// Once checks every set, downloads what is missing and switches. The error names each set that failed.
+func (f *Fetcher) Once(ctx context.Context) error {
+	stop := f.logProgress()
+	defer stop()
+	faults, err := f.check(ctx)
+	full := stateOf(err) == StateFull
+	for _, fault := range faults {
+		full = full || stateOf(fault) == StateFull
+	}
+	if full && ctx.Err() == nil && f.makeRoom(ctx) {
+		faults, err = f.check(ctx)
+	}
+	return f.conclude(ctx, faults, err)
+}
+
+// makeRoom gives up the previous generation.
+func (f *Fetcher) makeRoom(ctx context.Context) bool {
+	v, err := openVolume(ctx, f.config.Volume, f.log)
+	if err != nil {
+		return false
+	}
+	defer v.close()
+	return v.dropPrevious()
+}
+
+// conclude turns a check's outcome into states, metrics and one error.
+func (f *Fetcher) conclude(ctx context.Context, faults map[string]error, err error) error {
+	f.client.CloseIdleConnections()
+	f.mu.Lock()
+	f.fault = err
+	f.mu.Unlock()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		f.log.Error("check failed", "volume", f.config.Volume, "state", stateOf(err).String(), "error", err)
+	}
+	all := []error{err}
+	for _, set := range f.config.Sets {
+		fault := faults[set.Name]
+		if fault != nil {
+			f.log.Error("set failed", "set", set.Name, "state", stateOf(fault).String(), "error", fault)
+			all = append(all, fmt.Errorf("set %s: %w", set.Name, fault))
+		} else if err != nil {
+			fault = err
+		}
+		f.setState(set.Name, stateOf(fault), fault)
+		f.metrics.checked(set.Name, stateOf(fault))
+	}
+	return errors.Join(all...)
+}
+
+// How long a failed check waits for the next.
+const (
+	failedFirst = 30 * time.Second
+	failedMost  = 10 * time.Minute
+)
+
+// Run checks until ctx is done. A check that fails is repeated, with growing pauses; what is served stays.
+func (f *Fetcher) Run(ctx context.Context) error {
+	pause := failedFirst
+	for ctx.Err() == nil {
+		wait := f.config.CheckEvery.D()
+		if err := f.Once(ctx); err == nil {
+			pause = failedFirst
+		} else if ctx.Err() == nil {
+			if wait == 0 || pause < wait {
+				wait = pause
+			}
+			pause = min(2*pause, failedMost)
+		}
+		if wait == 0 {
+			<-ctx.Done()
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+	return nil
+}
+
+// RollBack serves the generation before again, and holds the releases that it is rolled back from: they are not
+// switched to by later checks, newer ones are.
+func (f *Fetcher) RollBack(ctx context.Context) error {
+	v, err := openVolume(ctx, f.config.Volume, f.log)
+	if err != nil {
+		return err
+	}
+	defer v.close()
+	if v.readOnly != nil {
+		return v.readOnly
+	}
+	now, _ := os.Readlink(v.path(nameCurrent))
+	old, err := os.Readlink(v.path(namePrevious))
+	if err != nil || old == now {
+		return errors.New("failed to roll back: there is nothing before what is served")
+	}
+	before := v.manifest(namePrevious)
+	damaged, err := v.verify(ctx, namePrevious, before)
+	if err != nil {
+		return fmt.Errorf("failed to verify files: %w", err)
+	}
+	if len(damaged) > 0 || len(before.Files) == 0 {
+		return fmt.Errorf("failed to roll back: %d of %d files are damaged", len(damaged), len(before.Files))
+	}
+	held := v.held()
+	for name, set := range v.manifest(nameCurrent).Sets {
+		if before.Sets[name].Release != set.Release {
+			held[name] = set.Release
+		}
+	}
+	if err := v.hold(held); err != nil {
+		return err
+	}
+	if err := v.point(nameCurrent, old); err != nil {
+		return err
+	}
+	f.log.Info("files rolled back", "files", len(before.Files), "created", before.Created)
+	f.serving(before)
+	return nil
+}
+
+// Status tells what the fetcher is doing.
+func (f *Fetcher) Status() Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := Status{Volume: f.config.Volume}
+	if f.fault != nil {
+		s.Fault = f.fault.Error()
+	}
+	for _, set := range f.config.Sets {
+		one := *f.sets[set.Name]
+		one.Served = f.present[set.Name]
+		for _, p := range f.active {
+			if p.Set == set.Name {
+				one.Downloads = append(one.Downloads, Download{p.Name, p.done.Load(), p.total.Load()})
+			}
+		}
+		s.Sets = append(s.Sets, one)
+	}
+	return s
+}
+
+// ServeHTTP shows the status, for the admin port.
+func (f *Fetcher) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	text, err := json.MarshalIndent(f.Status(), "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(text, '\n')) // the client has gone
+}
+
+func (f *Fetcher) downloader() *downloader {
+	return &downloader{
+		client: f.client, dir: filepath.Join(f.config.Volume, namePartial), config: f.config, log: f.log,
+		metrics: f.metrics,
+	}
+}
+
+func (f *Fetcher) setState(set string, s State, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	status := f.sets[set]
+	if status == nil {
+		status = &SetStatus{Name: set}
+		f.sets[set] = status
+	}
+	status.State = s.String()
+	switch s {
+	case StateCurrent:
+		now := time.Now().UTC().Truncate(time.Second)
+		status.Error, status.LastSuccess = "", &now
+	case StatePending, StateFetching: // the last fault stays to be read
+	default:
+		status.Error = err.Error()
+	}
+	f.metrics.is(set, s)
+}
+
+// serving notes what is served.
+func (f *Fetcher) serving(m *artifacts.Manifest) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.present = map[string]bool{}
+	bytes, there := int64(0), map[string]bool{}
+	for _, file := range m.Files {
+		bytes += file.Size
+		there[file.Set+"/"+file.Artifact] = true
+	}
+	for name, set := range m.Sets {
+		f.present[name] = true
+		for a := range set.Artifacts {
+			f.present[name] = f.present[name] && there[name+"/"+a]
+		}
+	}
+	f.metrics.serving(len(m.Files), bytes, m.Created)
+}
+
+func (f *Fetcher) begin(a artifact) *progress {
+	p := &progress{Set: a.set, Name: a.name}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.active = append(f.active, p)
+	return p
+}
+
+func (f *Fetcher) end(p *progress) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.active = slices.DeleteFunc(f.active, func(other *progress) bool { return other == p })
+}
+
+// logProgress logs how far the downloads are, until it is stopped.
+func (f *Fetcher) logProgress() (stop func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticks := time.NewTicker(10 * time.Second)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ticks.C:
+			}
+			for _, set := range f.Status().Sets {
+				for _, d := range set.Downloads {
+					f.log.Info("downloading", "set", set.Name, "artifact", d.Artifact, "bytes", d.Bytes, "total", d.Total)
+				}
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-ended
+	}
+}
+
+// copyTo copies until the end, or until ctx is done.
+func copyTo(ctx context.Context, w io.Writer, r io.Reader) (int64, error) {
+	return io.CopyBuffer(w, &interruptible{ctx, r}, make([]byte, 256<<10))
+}

@@ -1,0 +1,348 @@
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/artifacts"
+)
+
+// Names on the volume.
+const (
+	nameCurrent     = "current"
+	namePrevious    = "previous"
+	nameGenerations = "generations"
+	namePartial     = "partial"
+	nameLock        = "lock"
+	nameHeld        = "held"
+	prefixStaging   = ".new-"
+)
+
+// volume is the directory that holds everything, locked.
+type volume struct {
+	dir      string
+	log      *slog.Logger
+	lock     *os.File // nil where the volume cannot be written
+	readOnly error
+}
+
+// lockWait is how long another writer is waited for.
+const lockWait = 30 * time.Second
+
+// openVolume locks the volume. One that cannot be written is opened for reading: it may hold all that is wanted.
+func openVolume(ctx context.Context, dir string, log *slog.Logger) (*volume, error) {
+	v := &volume{dir: dir, log: log}
+	for _, name := range []string{"", nameGenerations, namePartial} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			return v.orReadOnly(fmt.Errorf("failed to make directory: %w", err))
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(dir, nameLock), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return v.orReadOnly(fmt.Errorf("failed to open lock: %w", err))
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, lockWait, errLocked)
+	defer cancel()
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			v.lock = f
+			return v, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			_ = f.Close()
+			return nil, fmt.Errorf("failed to lock volume: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			_ = f.Close()
+			return nil, fmt.Errorf("failed to lock volume: %w", context.Cause(ctx))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// orReadOnly is the volume without a lock, if what failed was writing and there is something to read.
+func (v *volume) orReadOnly(err error) (*volume, error) {
+	if stateOf(err) != StateReadOnly {
+		return nil, err
+	}
+	if _, statErr := os.Stat(filepath.Join(v.dir, nameCurrent)); statErr != nil {
+		return nil, err
+	}
+	v.readOnly = err
+	return v, nil
+}
+
+func (v *volume) close() {
+	if v.lock != nil {
+		_ = v.lock.Close() // the lock goes with it
+	}
+}
+
+func (v *volume) path(names ...string) string {
+	return filepath.Join(append([]string{v.dir}, names...)...)
+}
+
+// manifest reads that of the generation that a link names. What is not there, or damaged, is empty.
+func (v *volume) manifest(link string) *artifacts.Manifest {
+	m, err := artifacts.ReadManifest(os.DirFS(v.path(link)))
+	if err == nil {
+		return m
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		v.log.Error("manifest damaged", "generation", link, "error", err)
+	}
+	return &artifacts.Manifest{}
+}
+
+// verify reads every file of the generation that a link names, and returns those that are not what the manifest
+// says.
+func (v *volume) verify(ctx context.Context, link string, m *artifacts.Manifest) ([]string, error) {
+	if len(m.Files) == 0 {
+		return nil, nil
+	}
+	root, err := os.OpenRoot(v.path(link))
+	if err != nil {
+		return nil, fmt.Errorf("failed to open generation: %w", err)
+	}
+	defer root.Close()
+	var damaged []string
+	buffer := make([]byte, 256<<10)
+	for name, want := range m.Files {
+		err := verifyFile(ctx, root, name, want, buffer)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if err != nil {
+			damaged = append(damaged, name)
+			v.log.Error("file damaged", "file", name, "set", want.Set, "error", err)
+		}
+	}
+	return damaged, nil
+}
+
+func verifyFile(ctx context.Context, root *os.Root, name string, want artifacts.File, buffer []byte) error {
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	// The wrapper hides WriteTo, which would not use the buffer.
+	if _, err := io.CopyBuffer(sum, &interruptible{ctx, f}, buffer); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != want.SHA256 {
+		return fmt.Errorf("%w: want sha256:%s, got sha256:%s", errDigest, want.SHA256, got)
+	}
+	return nil
+}
+
+// remove takes a damaged file away, so that nobody boots it.
+func (v *volume) remove(link, name string) error {
+	root, err := os.OpenRoot(v.path(link))
+	if err != nil {
+		return fmt.Errorf("failed to open generation: %w", err)
+	}
+	defer root.Close()
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("failed to remove damaged file: %w", err)
+	}
+	return nil
+}
+
+// stage makes the directory that is to become a generation.
+func (v *volume) stage() (*os.Root, error) {
+	dir, err := os.MkdirTemp(v.path(nameGenerations), prefixStaging)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make directory of new files: %w", err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("failed to open up directory of new files: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open directory of new files: %w", err)
+	}
+	return root, nil
+}
+
+// publish makes the staged files what is served. Files are durable already; directories and links become so here.
+func (v *volume) publish(staged *os.Root, m *artifacts.Manifest) error {
+	text, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	_, err = writeFile(context.Background(), staged, artifacts.ManifestName, bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	err = fs.WalkDir(staged.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		return syncDir(filepath.Join(staged.Name(), name))
+	})
+	if err != nil {
+		return fmt.Errorf("failed to sync new files: %w", err)
+	}
+	sum := sha256.Sum256(text)
+	id := m.Created.UTC().Format("20060102T150405.000") + "-" + hex.EncodeToString(sum[:4])
+	if err := os.Rename(staged.Name(), v.path(nameGenerations, id)); err != nil {
+		return fmt.Errorf("failed to name generation: %w", err)
+	}
+	if err := syncDir(v.path(nameGenerations)); err != nil {
+		return err
+	}
+	if old, err := os.Readlink(v.path(nameCurrent)); err == nil {
+		if err := v.point(namePrevious, old); err != nil {
+			return err
+		}
+	}
+	return v.point(nameCurrent, filepath.Join(nameGenerations, id))
+}
+
+// point replaces a link in one step.
+func (v *volume) point(link, target string) error {
+	fresh := v.path(link + ".new")
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("failed to remove old link: %w", err)
+	}
+	if err := os.Symlink(target, fresh); err != nil {
+		return fmt.Errorf("failed to make link: %w", err)
+	}
+	if err := os.Rename(fresh, v.path(link)); err != nil {
+		return fmt.Errorf("failed to switch link: %w", err)
+	}
+	return syncDir(v.dir)
+}
+
+// collect removes the generations that no link names, and what is left of interrupted runs.
+func (v *volume) collect() {
+	if v.lock == nil {
+		return
+	}
+	keep := map[string]bool{}
+	for _, link := range []string{nameCurrent, namePrevious} {
+		if target, err := os.Readlink(v.path(link)); err == nil {
+			keep[filepath.Base(target)] = true
+		}
+	}
+	entries, err := os.ReadDir(v.path(nameGenerations))
+	if err != nil {
+		v.log.Warn("failed to list generations", "error", err)
+	}
+	for _, entry := range entries {
+		if keep[entry.Name()] {
+			continue
+		}
+		if err := os.RemoveAll(v.path(nameGenerations, entry.Name())); err != nil {
+			v.log.Warn("failed to remove generation", "generation", entry.Name(), "error", err)
+		}
+	}
+	v.collectPartial()
+}
+
+// collectPartial removes the downloads that were published: they share their bytes with what is served, and must
+// not be written to.
+func (v *volume) collectPartial() {
+	entries, err := os.ReadDir(v.path(namePartial))
+	if err != nil {
+		v.log.Warn("failed to list partial files", "error", err)
+	}
+	for _, entry := range entries {
+		info, err := entry.Info()
+		if err != nil {
+			continue
+		}
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Nlink > 1 {
+			if err := os.Remove(v.path(namePartial, entry.Name())); err != nil {
+				v.log.Warn("failed to remove partial file", "file", entry.Name(), "error", err)
+			}
+		}
+	}
+}
+
+// dropPrevious gives up rolling back for the sake of space; it says whether there was anything to give up.
+func (v *volume) dropPrevious() bool {
+	old, err := os.Readlink(v.path(namePrevious))
+	if err != nil || v.lock == nil {
+		return false
+	}
+	if now, err := os.Readlink(v.path(nameCurrent)); err == nil && now == old {
+		return false
+	}
+	if err := os.Remove(v.path(namePrevious)); err != nil {
+		v.log.Warn("failed to remove link", "error", err)
+		return false
+	}
+	v.log.Warn("previous files removed", "reason", "the volume is full")
+	v.collect()
+	return true
+}
+
+// clearPartial removes downloads that nobody waits for any more.
+func (v *volume) clearPartial() {
+	entries, err := os.ReadDir(v.path(namePartial))
+	if err != nil {
+		v.log.Warn("failed to list partial files", "error", err)
+	}
+	for _, entry := range entries {
+		if err := os.RemoveAll(v.path(namePartial, entry.Name())); err != nil {
+			v.log.Warn("failed to remove partial file", "file", entry.Name(), "error", err)
+		}
+	}
+}
+
+// held are the releases, by set, that were rolled back from.
+func (v *volume) held() map[string]string {
+	held := map[string]string{}
+	text, err := os.ReadFile(v.path(nameHeld))
+	if err != nil {
+		return held
+	}
+	if err := json.Unmarshal(text, &held); err != nil {
+		v.log.Error("list of held releases damaged", "error", err)
+	}
+	return held
+}
+
+func (v *volume) hold(releases map[string]string) error {
+	text, err := json.Marshal(releases)
+	if err != nil {
+		return fmt.Errorf("failed to encode held releases: %w", err)
+	}
+	fresh := v.path(nameHeld + ".new")
+	if err := os.WriteFile(fresh, text, 0o644); err != nil {
+		return fmt.Errorf("failed to write held releases: %w", err)
+	}
+	if err := os.Rename(fresh, v.path(nameHeld)); err != nil {
+		return fmt.Errorf("failed to keep held releases: %w", err)
+	}
+	return syncDir(v.dir)
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("failed to open directory: %w", err)
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // some file systems have no need of it
+		return fmt.Errorf("failed to sync directory: %w", err)
+	}
+	return nil
+}
