@@ -43,11 +43,6 @@ type port struct {
 	agent []byte
 }
 
-// same tells whether the interface is still as it was when it was opened.
-func (p *port) same(q *port) bool {
-	return p.ifindex == q.ifindex && p.mac == q.mac && p.mtu == q.mtu && p.address == q.address
-}
-
 // Times between two attempts to open a listener. Link events shorten them.
 const (
 	reopenFirst = 250 * time.Millisecond
@@ -213,7 +208,7 @@ func firstAddress(link *net.Interface) netip.Addr {
 // serve reads requests until the socket fails, the interface changes, or ctx is done.
 func (l *listener) serve(ctx context.Context, p *port) error {
 	ended := make(chan error, 1)
-	a := arrival{listener: int16(l.index), agent: p.agent, trusted: l.trusted}
+	a := arrival{listener: int16(l.index), trusted: l.trusted}
 	go func() { ended <- p.pump(l.inbox, func(n int) { l.requests(n, &a) }) }()
 	for {
 		select {
@@ -224,11 +219,15 @@ func (l *listener) serve(ctx context.Context, p *port) error {
 			return <-ended
 		case <-l.changed:
 			now, err := l.look()
-			if err == nil && p.same(now) {
+			if err == nil && now.ifindex == p.ifindex {
+				// The same interface, perhaps with another address, MAC or MTU: the socket stays.
+				now.socket = p.socket
+				now.agent = l.relay.config.agentOf(l.config, now.mac, now.address)
+				l.port.Store(now)
 				continue
 			}
 			if err == nil {
-				err = errors.New("its address, MAC or MTU changed")
+				err = errors.New("another interface has its name")
 			}
 			p.stop()
 			<-ended
@@ -241,6 +240,9 @@ func (l *listener) serve(ctx context.Context, p *port) error {
 func (l *listener) requests(n int, a *arrival) {
 	r := l.relay
 	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
+	if p := l.port.Load(); p != nil {
+		a.agent = p.agent
+	}
 	for i := range n {
 		m, drop := l.view(i, a, now)
 		if drop == None {

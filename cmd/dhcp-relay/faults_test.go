@@ -1,0 +1,361 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/mdlayher/packet"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+// served asserts that a client gets its answer.
+func (l *lab) served(t *testing.T) {
+	t.Helper()
+	l.broadcast(t, discover(t).ToBytes())
+	request, from := receive(t, l.smee)
+	send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice())), from)
+	l.hear(t)
+}
+
+// waitNotReady waits until /readyz gives the reason.
+func (p *process) waitNotReady(t *testing.T, reason string) {
+	t.Helper()
+	eventually(t, "not ready: "+reason, func() bool {
+		code, body := p.page("/readyz")
+		return code == 503 && strings.Contains(body, reason)
+	})
+}
+
+// descriptors counts the relay's open files.
+func (p *process) descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// status reads a figure in KiB from /proc/pid/status.
+func (p *process) status(t *testing.T, field string) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if value, found := strings.CutPrefix(line, field+":"); found {
+			n, err := strconv.Atoi(strings.Fields(value)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("no %s", field)
+	return 0
+}
+
+// rejoin opens the client's socket anew after its link was replaced.
+func (l *lab) rejoin(t *testing.T) {
+	t.Helper()
+	l.lan.Close()
+	l.client.Do(t, func() error {
+		link, err := net.InterfaceByName("lan0")
+		if err != nil {
+			return err
+		}
+		l.lan, err = packet.Listen(link, packet.Raw, unix.ETH_P_IP, nil)
+		return err
+	})
+}
+
+// TestListenerGoneAndBack: the relay goes not ready, waits, opens the new interface and goes on.
+func TestListenerGoneAndBack(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "CLIENT_RATE=-1")
+	p.waitReady(t)
+	l.served(t)
+	before := p.descriptors(t)
+	for range 3 {
+		if err := l.pod.Links().LinkDel(l.pod.Link(t, "macvlan0")); err != nil {
+			t.Fatal(err)
+		}
+		p.waitNotReady(t, "no interface macvlan0 here")
+		nstest.Veth(t, l.pod, "macvlan0", l.client, "lan0")
+		p.waitReady(t)
+		l.rejoin(t)
+		l.served(t)
+	}
+	if after := p.descriptors(t); after > before {
+		t.Errorf("got %d open files, %d before", after, before)
+	}
+}
+
+// TestListenerIsMissingAtFirst: broadcast-init may come later than the relay.
+func TestListenerIsMissingAtFirst(t *testing.T) {
+	l := newLab(t)
+	if err := l.pod.Links().LinkDel(l.pod.Link(t, "macvlan0")); err != nil {
+		t.Fatal(err)
+	}
+	p := l.start(t)
+	p.waitNotReady(t, "no interface macvlan0 here")
+	nstest.Veth(t, l.pod, "macvlan0", l.client, "lan0")
+	p.waitReady(t)
+	l.rejoin(t)
+	l.served(t)
+}
+
+// TestParentDownAndUp is the parent's link lost and found 100 times: a macvlan whose parent is down has no carrier.
+func TestParentDownAndUp(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "CLIENT_RATE=-1")
+	p.waitReady(t)
+	before := p.descriptors(t)
+	peer := l.client.Link(t, "lan0")
+	for i := range 100 {
+		if err := l.client.Links().LinkSetDown(peer); err != nil {
+			t.Fatal(err)
+		}
+		if i%10 == 0 {
+			p.waitNotReady(t, "has no carrier")
+		}
+		if err := l.client.Links().LinkSetUp(peer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.waitReady(t)
+	l.rejoin(t)
+	l.served(t)
+	if after := p.descriptors(t); after > before {
+		t.Errorf("got %d open files, %d before", after, before)
+	}
+}
+
+// TestMACChanges: replies carry the interface's present address.
+func TestMACChanges(t *testing.T) {
+	l := newLab(t)
+	l.start(t, "CLIENT_RATE=-1").waitReady(t)
+	mac := net.HardwareAddr{0x02, 0xaa, 0, 0, 0, 7}
+	if err := l.pod.Links().LinkSetHardwareAddr(l.pod.Link(t, "macvlan0"), mac); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "an offer from the new address", func() bool {
+		got := l.offered(t, dhcpv4.MessageTypeOffer)
+		return got.SrcMAC == frame.MAC(mac)
+	})
+}
+
+// TestPodAddressChanges: giaddr follows.
+func TestPodAddressChanges(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "CLIENT_RATE=-1")
+	p.waitReady(t)
+	l.served(t)
+	eth0 := l.pod.Link(t, "eth0")
+	old, err := netlink.ParseAddr(podIP.String() + "/24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.pod.Links().AddrDel(eth0, old); err != nil {
+		t.Fatal(err)
+	}
+	p.waitNotReady(t, "giaddr")
+	l.pod.Addr(t, "eth0", "10.244.0.20/24")
+	p.waitReady(t)
+	l.broadcast(t, discover(t).ToBytes())
+	request, from := receive(t, l.smee)
+	want := netip.MustParseAddr("10.244.0.20")
+	if giaddr := netip.AddrFrom4([4]byte(request[24:28])); giaddr != want || from.Addr() != want {
+		t.Errorf("got giaddr %v from %v", giaddr, from)
+	}
+}
+
+// TestUpstreamInterfaceGivesGiaddr: tinkerbell/tinkerbell#261, aws/eks-anywhere#9035, a wrong source interface.
+func TestUpstreamInterfaceGivesGiaddr(t *testing.T) {
+	l := newLab(t)
+	l.pod.Addr(t, "eth0", "10.244.0.30/24")
+	for _, test := range []struct{ env, want string }{
+		{"UPSTREAM_INTERFACE=eth0", podIP.String()},
+		{"UPSTREAM_ADDRESS=10.244.0.30", "10.244.0.30"},
+	} {
+		p := l.start(t, test.env)
+		p.waitReady(t)
+		l.broadcast(t, discover(t).ToBytes())
+		request, from := receive(t, l.smee)
+		giaddr := netip.AddrFrom4([4]byte(request[24:28])).String()
+		if giaddr != test.want || from.Addr().String() != test.want {
+			t.Errorf("%s: got giaddr %v from %v", test.env, giaddr, from)
+		}
+		_ = p.Process.Signal(unix.SIGTERM)
+		<-p.done
+	}
+	p := l.start(t, "UPSTREAM_INTERFACE=nope0")
+	p.waitNotReady(t, "no upstream interface nope0 here")
+	_ = p.Process.Signal(unix.SIGTERM)
+	<-p.done
+	p = l.start(t, "UPSTREAM_ADDRESS=10.244.0.31")
+	p.waitNotReady(t, "upstream address 10.244.0.31 is on no interface here")
+}
+
+// TestServerGoneAndBack: requests are lost meanwhile, and nothing else.
+func TestServerGoneAndBack(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "CLIENT_RATE=-1")
+	p.waitReady(t)
+	l.served(t)
+	l.smee.Close()
+	for range 5 {
+		l.broadcast(t, discover(t).ToBytes())
+	}
+	l.quiet(t)
+	l.smee = l.listen(t, l.server, netip.AddrPortFrom(serverIP, 67))
+	l.served(t)
+}
+
+// TestServerThatDoesNotResolve is told by name, and heals by itself (tinkerbell/charts#56 and #99 are about resolvers).
+func TestServerThatDoesNotResolve(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "SERVERS=no-such-server.invalid")
+	p.waitNotReady(t, "failed to resolve server no-such-server.invalid")
+	l.broadcast(t, discover(t).ToBytes())
+	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="no-server"} 1`)
+}
+
+// TestReplicasMatchNothing is the second classic mistake: replies arrive, but none matches.
+func TestReplicasMatchNothing(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "DEAD_AFTER=2", "CLIENT_RATE=-1")
+	p.waitReady(t)
+	for range 4 {
+		l.broadcast(t, discover(t).ToBytes())
+		request, from := receive(t, l.smee)
+		request[7]++ // a server that changes xid
+		send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer), from)
+	}
+	eventually(t, "the explanation", func() bool {
+		return strings.Contains(p.log.String(), "replies never match a request")
+	})
+}
+
+// TestGiaddrThatTheServerCannotReach is the third classic mistake.
+func TestGiaddrThatTheServerCannotReach(t *testing.T) {
+	l := newLab(t)
+	l.pod.Addr(t, "macvlan0", "192.0.2.9/24")
+	p := l.start(t, "UPSTREAM_ADDRESS=192.0.2.9")
+	p.waitReady(t)
+	eventually(t, "the warning", func() bool {
+		return strings.Contains(p.log.String(), "server may be unable to reach giaddr")
+	})
+}
+
+// flood is how many requests of random MAC addresses are sent.
+const flood = 1_000_000
+
+// TestFloodOfRandomMACs: memory is bounded, and a real client is served meanwhile and afterwards.
+func TestFloodOfRandomMACs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("sends a million packets; run without -short")
+	}
+	l := newLab(t)
+	p := l.start(t, "LOG_LEVEL=warn")
+	p.waitReady(t)
+	l.served(t)
+	// The server answers the real client and nobody else.
+	stop := make(chan struct{})
+	go func() {
+		defer close(stop)
+		b := make([]byte, 4096)
+		for {
+			n, from, err := l.smee.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			if n > 240 && net.HardwareAddr(b[28:34]).String() == clientMAC.String() {
+				b[0] = 2
+				_, _ = l.smee.WriteToUDPAddrPort(b[:n], from)
+			}
+		}
+	}()
+	_ = l.smee.SetReadDeadline(time.Time{})
+	var random *packet.Conn
+	l.client.Do(t, func() error {
+		link, err := net.InterfaceByName("lan0")
+		if err != nil {
+			return err
+		}
+		random, err = packet.Listen(link, packet.Raw, 0x88b5, nil)
+		return err
+	})
+	defer random.Close()
+	b := append(make([]byte, frame.HeaderLen), discover(t).ToBytes()...)
+	header := frame.Header{
+		SrcMAC: frame.MAC(clientMAC), DstMAC: frame.Broadcast, Dst: [4]byte{255, 255, 255, 255}, SrcPort: 68, DstPort: 67,
+	}
+	everybody := &packet.Addr{HardwareAddr: frame.Broadcast[:]}
+	answered := 0
+	for i := range flood {
+		binary.BigEndian.PutUint32(b[frame.HeaderLen+4:], uint32(i))
+		binary.BigEndian.PutUint32(b[frame.HeaderLen+30:], uint32(i)*2654435761)
+		header.Put(b)
+		if _, err := random.WriteTo(b, everybody); err != nil {
+			t.Fatal(err)
+		}
+		if i%50_000 == 49_999 {
+			answered += l.tries(t)
+		}
+	}
+	if answered < 10 {
+		t.Errorf("the real client was answered %d times of 20 during the flood", answered)
+	}
+	if peak := p.status(t, "VmHWM"); peak > limitRSS(t) {
+		t.Errorf("got a peak of %d KiB", peak)
+	}
+	eventually(t, "the client is served again", func() bool { return l.tries(t) == 1 })
+	l.smee.Close()
+	<-stop
+	t.Logf("answered %d of 20 during the flood, peak memory %d KiB", answered, p.status(t, "VmHWM"))
+}
+
+// limitRSS bounds the peak memory in KiB: 40 MiB, and what the race detector takes on top.
+func limitRSS(t *testing.T) int {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("/proc", "self", "maps"))
+	if err == nil && strings.Contains(string(b), "tsan") {
+		return 400 << 10
+	}
+	return 40 << 10
+}
+
+// tries has the real client ask up to five times within half a second, and returns 1 if it was answered.
+func (l *lab) tries(t *testing.T) int {
+	t.Helper()
+	b := make([]byte, 4096)
+	for range 5 {
+		l.broadcast(t, discover(t).ToBytes())
+		_ = l.lan.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		for {
+			n, _, err := l.lan.ReadFrom(b)
+			if err != nil {
+				break
+			}
+			if datagram, fault := frame.Parse(b[:n], frame.Verify); fault == frame.OK && datagram.Dst.Port() == 68 {
+				return 1
+			}
+		}
+	}
+	return 0
+}
