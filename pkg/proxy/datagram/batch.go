@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// controlSize holds an in6_pktinfo and a drop counter.
-const controlSize = 96
+// controlSize holds an in6_pktinfo and a drop counter, or an extended error with its offender.
+const controlSize = 128
 
 // mmsghdr is the kernel's struct of the same name.
 type mmsghdr struct {
@@ -104,7 +104,7 @@ func (b *Batch) Truncated(i int) bool { return b.headers[i].hdr.Flags&unix.MSG_T
 // Asked is the local address that the i-th datagram was sent to, with the interface it came in by. The address
 // is invalid where the kernel did not say.
 func (b *Batch) Asked(i int) (addr netip.Addr, ifindex uint32) {
-	b.eachControl(i, func(level, kind int32, data []byte) {
+	eachControl(b.controlOf(i), func(level, kind int32, data []byte) {
 		switch {
 		case level == unix.IPPROTO_IP && kind == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
 			ifindex = binary.NativeEndian.Uint32(data)
@@ -120,7 +120,7 @@ func (b *Batch) Asked(i int) (addr netip.Addr, ifindex uint32) {
 // Overflow is the socket's count of datagrams lost to its full buffer until the i-th arrived, if known. It
 // wraps at 32 bits.
 func (b *Batch) Overflow(i int) (total uint32, known bool) {
-	b.eachControl(i, func(level, kind int32, data []byte) {
+	eachControl(b.controlOf(i), func(level, kind int32, data []byte) {
 		if level == unix.SOL_SOCKET && kind == unix.SO_RXQ_OVFL && len(data) >= 4 {
 			total, known = binary.NativeEndian.Uint32(data), true
 		}
@@ -128,9 +128,13 @@ func (b *Batch) Overflow(i int) (total uint32, known bool) {
 	return total, known
 }
 
-// eachControl walks the control messages as CMSG_NXTHDR would.
-func (b *Batch) eachControl(i int, f func(level, kind int32, data []byte)) {
-	rest := b.control[i][:min(int(b.headers[i].hdr.Controllen), controlSize)]
+// controlOf is what the kernel said about the i-th datagram.
+func (b *Batch) controlOf(i int) []byte {
+	return b.control[i][:min(int(b.headers[i].hdr.Controllen), controlSize)]
+}
+
+// eachControl walks control messages as CMSG_NXTHDR would.
+func eachControl(rest []byte, f func(level, kind int32, data []byte)) {
 	for len(rest) >= unix.SizeofCmsghdr {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(&rest[0]))
 		length := int(h.Len)
@@ -202,22 +206,26 @@ func (b *Batch) Send(s *Socket) (failed int, err error) {
 		b.iovecs[i].SetLen(len(b.data[i]))
 		b.headers[i].hdr.Flags = 0
 	}
-	waited := false
+	waited, retried := false, false
 	for sent := 0; sent < b.n; {
 		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.headers[sent])),
 			uintptr(b.n-sent), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		switch {
 		case errno == 0:
 			sent += int(n)
+			retried = false
 		case errno == unix.EINTR:
 		case errno == unix.EAGAIN && !waited:
 			// A full send buffer is the interface's speed; wait for it once, and not for long.
 			waited = true
 			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLOUT}}, sendPatience)
+		case !retried && errno != unix.EAGAIN:
+			retried = true // the error may be what ICMP said about an earlier datagram
 		default:
 			err = errno
 			failed++
 			sent++
+			retried = false
 		}
 	}
 	b.n = 0

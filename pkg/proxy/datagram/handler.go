@@ -132,7 +132,7 @@ type ports [1 << 16]atomic.Int32
 func (s *Session[T]) Send(data []byte, to Peer) error {
 	err := s.socket.SendTo(data, to)
 	if err != nil {
-		s.socket.drainErrors() // the error may be an earlier datagram's
+		s.socket.DrainErrors(func(Peer) {}) // the error may be an earlier datagram's
 		err = s.socket.SendTo(data, to)
 	}
 	return err

@@ -150,8 +150,12 @@ func (w *Worker[T]) event(e Event) {
 	if s == nil || s.token != e.Token {
 		return // closed by an earlier event of the same turn
 	}
-	if e.Failed && s.socket.drainErrors() {
-		w.handler.Refused(w, s)
+	if e.Failed {
+		refused := false
+		s.socket.DrainErrors(func(Peer) { refused = true })
+		if refused {
+			w.handler.Refused(w, s)
+		}
 		if s.socket == nil {
 			return
 		}

@@ -25,7 +25,7 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 	}
 	socket, err := Open(endpoint.Addr())
 	if err == nil {
-		err = socket.reportErrors()
+		err = socket.ReportErrors()
 	}
 	if err != nil {
 		w.options.Limits.Release(d.Client.Addr())

@@ -1,11 +1,11 @@
 package datagram
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -194,25 +194,43 @@ func (s *Socket) Transparent() error {
 	return s.set(o)
 }
 
-// reportErrors queues what ICMP says about datagrams sent.
-func (s *Socket) reportErrors() error {
+// ReportErrors queues what ICMP says about datagrams sent.
+func (s *Socket) ReportErrors() error {
 	if s.family == unix.AF_INET6 {
 		return s.set(option{unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1})
 	}
 	return s.set(option{unix.IPPROTO_IP, unix.IP_RECVERR, 1})
 }
 
-// drainErrors empties the queue of reportErrors and says whether a destination had refused.
-func (s *Socket) drainErrors() (refused bool) {
-	code, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
-	refused = err == nil && syscall.Errno(code) == unix.ECONNREFUSED
-	var data, control [512]byte
+// DrainErrors empties the queue of ReportErrors and calls refused with each destination where, according to ICMP,
+// nobody listens.
+func (s *Socket) DrainErrors(refused func(Peer)) {
+	_, _ = unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR) // takes the pending one away
+	var data [1]byte
+	var control [controlSize]byte
 	for range 64 {
-		if _, _, _, _, err := unix.Recvmsg(s.fd, data[:], control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT); err != nil {
-			break
+		_, n, _, from, err := unix.Recvmsg(s.fd, data[:], control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		if err != nil {
+			return
 		}
+		eachControl(control[:n], func(level, kind int32, data []byte) {
+			about := level == unix.IPPROTO_IP && kind == unix.IP_RECVERR ||
+				level == unix.IPPROTO_IPV6 && kind == unix.IPV6_RECVERR
+			if about && len(data) >= 4 && binary.NativeEndian.Uint32(data) == uint32(unix.ECONNREFUSED) {
+				refused(peerOf(from))
+			}
+		})
 	}
-	return refused
+}
+
+func peerOf(sa unix.Sockaddr) Peer {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return Peer{AddrPort: netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))}
+	case *unix.SockaddrInet6:
+		return Peer{AddrPort: netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port)), Zone: sa.ZoneId}
+	}
+	return Peer{}
 }
 
 func (s *Socket) bind(addr netip.Addr, port uint16) error {

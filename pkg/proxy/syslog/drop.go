@@ -12,10 +12,14 @@ const (
 	DropLoop            // the backend resolves to ourselves
 	DropUnsent          // the kernel did not take the datagram
 	DropOverflow        // lost in the full receive buffer
+	DropRefused         // passed on, but nobody listens at the endpoint, as far as ICMP tells
 	numDrops
 )
 
-var dropNames = [numDrops]string{"none", "empty", "truncated", "no_endpoint", "loop", "unsent", "overflow"}
+var dropNames = [numDrops]string{
+	"none", "empty", "truncated", "no_endpoint", "loop", "unsent", "overflow",
+	"refused",
+}
 
 // String is the reason as a metric's label.
 func (d Drop) String() string {

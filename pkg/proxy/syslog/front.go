@@ -40,6 +40,8 @@ type Config struct {
 	Listen netip.AddrPort
 	// Pick chooses the endpoint for a client. It must not block.
 	Pick func(client netip.Addr) (netip.AddrPort, error)
+	// Report may be nil; see [datagram.Report].
+	Report datagram.Report
 	// DrainTimeout bounds how long what has arrived is still passed on after shutdown began.
 	DrainTimeout time.Duration
 	// Source is SourceRewrite where it is empty.

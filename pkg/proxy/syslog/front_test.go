@@ -203,6 +203,32 @@ func TestTroubleIsCounted(t *testing.T) {
 	eventually(t, "no endpoint, loop", func() bool { return f.drops(DropNoEndpoint) == 1 && f.drops(DropLoop) == 1 })
 }
 
+func TestRefusalIsCounted(t *testing.T) {
+	l := newLab(t)
+	reported := make(chan string, 100)
+	f := l.front(t, Config{
+		Pick:   to(serverIP + ":514"), // nobody there
+		Report: func(at netip.AddrPort, err error) { reported <- fmt.Sprint(at, " ", err) },
+	})
+	conn := listen(t, l.client, clientIP+":0")
+	eventually(t, "refusals", func() bool {
+		send(t, conn, "x", proxyIP+":514")
+		return f.drops(DropRefused) > 0
+	})
+	if got := <-reported; !strings.HasPrefix(got, serverIP+":514 endpoint refused") {
+		t.Errorf("reported %q", got)
+	}
+	// The pending error costs no later message.
+	if got := f.drops(DropUnsent); got != 0 {
+		t.Errorf("%d datagrams unsent", got)
+	}
+	server := listen(t, l.server, serverIP+":514")
+	send(t, conn, "<13>at last", proxyIP+":514")
+	if line, _ := receive(t, server); !strings.HasSuffix(line, "at last") && !strings.HasSuffix(line, " x") {
+		t.Errorf("got %q", line)
+	}
+}
+
 func TestOverflowIsCounted(t *testing.T) {
 	l := newLab(t)
 	server := listen(t, l.server, serverIP+":514")

@@ -63,6 +63,14 @@ func newWorker(c Config, listener *datagram.Socket, m *meters, gate *datagram.Ga
 	if w.poller, err = datagram.NewPoller(4); err != nil {
 		return nil, err
 	}
+	for i, up := range []*upstream{&w.v4, &w.v6} {
+		if up.socket == nil {
+			continue
+		}
+		if err := w.poller.Add(up.socket, datagram.Token{ID: int32(i + 1)}); err != nil {
+			return nil, err
+		}
+	}
 	if err := w.poller.Add(listener, datagram.Token{}); err != nil {
 		return nil, err
 	}
@@ -76,6 +84,10 @@ func open(c Config, family netip.Addr) (upstream, error) {
 		return upstream{}, err
 	}
 	s.GrowBuffers(sendBuffer)
+	if err := s.ReportErrors(); err != nil {
+		s.Close()
+		return upstream{}, fmt.Errorf("failed to open syslog route %s: %w", c.Route, err)
+	}
 	if c.Source == SourceTransparent {
 		if err := s.Transparent(); err != nil {
 			s.Close()
@@ -107,7 +119,7 @@ func (w *worker) run(ctx context.Context) error {
 	defer stop()
 	var last time.Time
 	for ctx.Err() == nil {
-		if err := w.poller.Wait(-1, func(datagram.Event) {}); err != nil {
+		if err := w.poller.Wait(-1, w.event); err != nil {
 			return err
 		}
 		if rest := pace - time.Since(last); rest > 0 {
@@ -123,6 +135,24 @@ func (w *worker) run(ctx context.Context) error {
 	for deadline := time.Now().Add(w.config.DrainTimeout); w.turn() > 0 && time.Now().Before(deadline); {
 	}
 	return nil
+}
+
+// event notes what endpoints say, which is nothing but that they do not listen. The listener's datagrams are taken
+// by turn.
+func (w *worker) event(e datagram.Event) {
+	up := &w.v4
+	switch e.ID {
+	case 0:
+		return
+	case 2:
+		up = &w.v6
+	}
+	up.socket.DrainErrors(func(endpoint datagram.Peer) {
+		w.meters.drop(DropRefused, 1)
+		w.config.Report.Refused(endpoint)
+		w.warn("syslog endpoint refuses datagrams: nobody listens there", "endpoint", endpoint.AddrPort)
+	})
+	_ = w.in.Receive(up.socket, batchSize) // syslog has no answers: whatever it is, it must not keep us awake
 }
 
 // sleep stays on its thread: the goroutine has nobody to wait for.

@@ -373,16 +373,6 @@ func (c fetch) run(ns *nstest.NS, server string) ([]byte, error) {
 	}
 }
 
-// value reads a counter or a gauge.
-func value(t testing.TB, c prometheus.Metric) float64 {
-	t.Helper()
-	var m dto.Metric
-	if err := c.Write(&m); err != nil {
-		t.Fatal(err)
-	}
-	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
-}
-
 // eventually waits for a condition that another goroutine brings about.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()

@@ -5,7 +5,7 @@ import "github.com/tinkerbell/stack/pkg/proxy/datagram"
 // Drop says why a datagram went no further.
 type Drop uint8
 
-// Reasons. docs/udp.md has a row for each.
+// Reasons. docs/tftp.md has a row for each.
 const (
 	DropNot         Drop = iota
 	DropTruncated        // longer than any UDP datagram may be
@@ -47,7 +47,7 @@ var refusals = map[datagram.Refusal]Drop{
 // Outcome says how a session ended.
 type Outcome uint8
 
-// Outcomes. docs/udp.md has a row for each.
+// Outcomes. docs/tftp.md has a row for each.
 const (
 	OutcomeIdle     Outcome = iota // silence after an answer
 	OutcomeNoAnswer                // the endpoint never said anything, which is well for one-way protocols

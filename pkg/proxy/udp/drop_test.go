@@ -1,0 +1,26 @@
+package udp
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// The manual has a row for each reason and outcome.
+func TestManual(t *testing.T) {
+	manual, err := os.ReadFile("../../../docs/tftp.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(name string) {
+		if !strings.Contains(string(manual), "`"+name+"`") {
+			t.Errorf("docs/tftp.md does not mention %s", name)
+		}
+	}
+	for d := DropNot + 1; d < numDrops; d++ {
+		want(d.String())
+	}
+	for o := range numOutcomes {
+		want(o.String())
+	}
+}
