@@ -54,7 +54,7 @@ type Journey struct {
 	sniffer    *observe.Sniffer
 	wait       sync.WaitGroup
 	mu         sync.Mutex
-	trouble    map[string]string // by machine: the last answer that said no
+	trouble    map[string]observe.Event // by machine: the last answer that said no
 }
 
 // Run brings a lab up and has all machines travel at once. Whatever fails on the way is in the result; the error is
@@ -66,7 +66,7 @@ func Run(ctx context.Context, opts Options) (*Journey, error) {
 	if opts.Scale == 0 {
 		opts.Scale = 1
 	}
-	j := &Journey{opts: opts, Capture: filepath.Join(opts.Dir, "demo.pcapng"), trouble: map[string]string{}}
+	j := &Journey{opts: opts, Capture: filepath.Join(opts.Dir, "demo.pcapng"), trouble: map[string]observe.Event{}}
 	if err := j.invite(); err != nil {
 		return j, err
 	}
@@ -117,7 +117,7 @@ func (j *Journey) invite() error {
 		}
 		t := newTraveller(m, firmware)
 		t.passed, t.scale = j.opts.Passed, j.opts.Scale
-		t.hint = func(s stage) string { return j.hint(t, s) }
+		t.hint = func(s stage, since time.Time) string { return j.hint(t, s, since) }
 		j.travellers = append(j.travellers, t)
 	}
 	return nil

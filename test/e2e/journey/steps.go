@@ -40,7 +40,10 @@ type stage struct {
 }
 
 var stages = []stage{
-	{StepInterface, 0, 0, "the pod has no listener on the provisioning LAN", []string{lab.BroadcastInit}},
+	{
+		StepInterface, 10 * time.Second, 10 * time.Second, "the pod has no listener on the provisioning LAN",
+		[]string{lab.BroadcastInit},
+	},
 	{
 		StepDiscover, 90 * time.Second, 10 * time.Second,
 		"the machine sent no DISCOVER: its firmware did not get that far", nil,

@@ -24,8 +24,9 @@ type traveller struct {
 	steps    []Step
 	marks    chan mark
 	passed   func(machine string, step Step)
-	hint     func(stage) string // what the programs of a stage are up to
-	scale    float64            // of the times allowed
+	// hint says what the programs of a stage have been up to since it began.
+	hint  func(s stage, since time.Time) string
+	scale float64 // of the times allowed
 }
 
 func newTraveller(machine lab.Machine, firmware string) *traveller {
@@ -59,7 +60,7 @@ func (t *traveller) travel(ctx context.Context) MachineResult {
 		select {
 		case m = <-t.marks:
 		case <-timer.C:
-			m = mark{detail: t.late(stages[current]), at: time.Now()}
+			m = mark{detail: t.late(stages[current], since), at: time.Now()}
 		case <-ctx.Done():
 			m = mark{detail: context.Cause(ctx).Error(), at: time.Now()}
 		}
@@ -94,9 +95,9 @@ func (t *traveller) allowed(s stage) time.Duration {
 }
 
 // late says what did not come in time, and what may be the matter.
-func (t *traveller) late(s stage) string {
+func (t *traveller) late(s stage, since time.Time) string {
 	text := fmt.Sprintf("%s within %s", s.missing, t.allowed(s).Round(time.Millisecond))
-	if hint := t.hint(s); hint != "" {
+	if hint := t.hint(s, since); hint != "" {
 		text += "; " + hint
 	}
 	return text

@@ -9,6 +9,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -41,12 +42,15 @@ func (j *Journey) seen(t *traveller, e observe.Event) {
 	case observe.HTTP:
 		m.step = stepOf(e.Name, machine.KernelFile, machine.InitramfsFile)
 		m.detail = fmt.Sprintf("%s, %d bytes in %.1f s from %s", e.Name, e.Bytes, e.Took.Seconds(), e.Server)
+		if e.Detail != "" {
+			m.detail += "; " + e.Detail
+		}
 		if whole := j.opts.Media.InitramfsSize; m.step == StepInitramfs && e.Bytes != whole {
 			m.ok, m.detail = false, fmt.Sprintf("%s: %d bytes came, it has %d", e.Name, e.Bytes, whole)
 		}
 	case observe.Trouble:
 		j.mu.Lock()
-		j.trouble[t.machine.Name] = e.Detail
+		j.trouble[t.machine.Name] = e
 		j.mu.Unlock()
 		return
 	}
@@ -109,12 +113,12 @@ func (j *Journey) because(err error) string {
 	return text
 }
 
-// hint says what the programs that a step needs are up to.
-func (j *Journey) hint(t *traveller, s stage) string {
+// hint says what the programs that a step needs have been up to since it began.
+func (j *Journey) hint(t *traveller, s stage, since time.Time) string {
 	var hints []string
 	j.mu.Lock()
-	if trouble := j.trouble[t.machine.Name]; trouble != "" {
-		hints = append(hints, "the last answer that said no: "+trouble)
+	if trouble := j.trouble[t.machine.Name]; !trouble.At.Before(since) {
+		hints = append(hints, "the last answer that said no: "+trouble.Detail)
 	}
 	j.mu.Unlock()
 	if j.Lab == nil {
@@ -124,7 +128,7 @@ func (j *Journey) hint(t *traveller, s stage) string {
 		hints = append(hints, dead)
 	}
 	for _, name := range s.programs {
-		if line := lastTrouble(j.Lab.LogPath(name)); line != "" {
+		if line := lastTrouble(j.Lab.LogPath(name), since); line != "" {
 			hints = append(hints, name+" says: "+line)
 		}
 	}
@@ -139,8 +143,8 @@ func (j *Journey) dead(names ...string) string {
 	var dead []string
 	for _, name := range names {
 		proc := j.Lab.Proc(name)
-		if proc == nil {
-			continue // an init container, or left out on purpose
+		if proc == nil || name == lab.BroadcastInit {
+			continue // left out on purpose, or an init container
 		}
 		select {
 		case <-proc.Done():
@@ -155,8 +159,11 @@ func (j *Journey) dead(names ...string) string {
 	return strings.Join(dead, "; ")
 }
 
-// lastTrouble finds the last line in the end of a log that tells of trouble.
-func lastTrouble(path string) string {
+// logTime finds when a line of a log was written.
+var logTime = regexp.MustCompile(`"time":"([^"]+)"`)
+
+// lastTrouble finds the last line in the end of a log that tells of trouble and was written since a time.
+func lastTrouble(path string, since time.Time) string {
 	const end = 64 << 10
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -165,8 +172,14 @@ func lastTrouble(path string) string {
 	text = text[max(0, len(text)-end):]
 	lines := bytes.Split(text, []byte("\n"))
 	for i := len(lines) - 1; i >= 0; i-- {
-		for _, level := range []string{`"level":"ERROR"`, `"level":"WARN"`, `"level":"error"`} {
-			if bytes.Contains(lines[i], []byte(level)) {
+		if found := logTime.FindSubmatch(lines[i]); found != nil {
+			at, err := time.Parse(time.RFC3339Nano, string(found[1]))
+			if err == nil && at.Before(since.Truncate(time.Second)) { // some write no fractions
+				return ""
+			}
+		}
+		for _, level := range []string{"ERROR", "WARN", "error", "warn"} {
+			if bytes.Contains(lines[i], []byte(`"level":"`+level+`"`)) {
 				return oneLine(string(lines[i][:min(len(lines[i]), 300)]))
 			}
 		}

@@ -53,7 +53,10 @@ func Boot(l *lab.Lab, m lab.Machine, report func(installer.Report)) (*lab.Proc, 
 		return nil, err
 	}
 	nic := "virtio-net-pci,netdev=n0,mac=" + m.MAC.String()
-	args := []string{"-accel", "tcg", "-smp", "1", "-no-reboot", "-display", "none", "-nographic", "-monitor", "none"}
+	args := []string{
+		"-accel", "tcg", "-smp", "1", "-no-reboot", "-display", "none", "-nographic", "-monitor", "none",
+		"-cpu", "qemu64,+rdrand", // without it the kernel has no random numbers for the first minutes
+	}
 	switch m.Firmware {
 	case lab.BIOS: // the ROM of QEMU's card is iPXE
 		args = append(args, "-M", "pc", "-m", "256", "-boot", "n")

@@ -21,11 +21,8 @@ type Packet struct {
 
 // TCP flags.
 const (
-	flagFIN = 1 << iota
-	flagSYN
-	flagRST
-	_
-	flagACK
+	flagFIN = 0x01
+	flagACK = 0x10
 )
 
 // ParsePacket reads an Ethernet frame with UDP or TCP over IPv4. Anything else is not ok, and so are fragments.

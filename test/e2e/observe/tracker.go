@@ -91,6 +91,9 @@ func (t *Tracker) dhcp(at time.Time, p Packet) {
 	event := Event{At: at, Machine: message.ClientHWAddr.String(), Kind: DHCP, Name: message.MessageType().String()}
 	if message.OpCode == dhcpv4.OpcodeBootRequest {
 		event.Detail = clientOf(message)
+		if !strings.HasPrefix(message.ClassIdentifier(), "PXEClient") {
+			t.booted(at, p)
+		}
 		t.emit(event)
 		return
 	}
@@ -107,6 +110,17 @@ func (t *Tracker) dhcp(at time.Time, p Packet) {
 	t.emit(event)
 	if message.MessageType() == dhcpv4.MessageTypeNak {
 		t.emit(Event{At: at, Machine: event.Machine, Kind: Trouble, Detail: "DHCP NAK: " + message.Message()})
+	}
+}
+
+// booted takes note that a machine's operating system asks for an address. iPXE starts a kernel as soon as it has the
+// last byte of what it loads, and never acknowledges that byte. A system that runs has proven that it came.
+func (t *Tracker) booted(at time.Time, p Packet) {
+	for key, e := range t.conns {
+		if key.machine == [6]byte(p.Src) && e.endSeen && !e.done && int32(e.sent-e.end) >= 0 {
+			e.done = true
+			t.finish(e.sentAt, key, e, fmt.Sprintf("the system that it holds spoke %.1f s later", at.Sub(e.sentAt).Seconds()))
+		}
 	}
 }
 
@@ -214,6 +228,8 @@ type exchange struct {
 	body    uint32 // sequence number with which the body begins
 	end     uint32 // sequence number after the answer
 	endSeen bool   // end is known
+	sent    uint32 // sequence number after the last byte that the server sent
+	sentAt  time.Time
 	done    bool
 }
 
@@ -229,28 +245,28 @@ func (t *Tracker) tcp(at time.Time, p Packet) {
 		if len(t.conns) >= maxFlows {
 			clear(t.conns)
 		}
-		t.conns[up] = &exchange{path: path, start: at, first: p.Ack, length: -1}
+		t.conns[up] = &exchange{path: path, start: at, first: p.Ack, length: -1, sent: p.Ack}
 		return
 	}
 	if e := t.conns[up]; e != nil {
 		if p.Flags&flagACK != 0 && e.endSeen && !e.done && int32(p.Ack-e.end) >= 0 {
 			e.done = true
-			t.finish(at, p, e)
-		}
-		if p.Flags&flagRST != 0 {
-			delete(t.conns, up)
+			t.finish(at, up, e, "")
 		}
 		return
 	}
 	if e := t.conns[down]; e != nil {
 		e.answer(p)
+		if next := p.Seq + uint32(len(p.Payload)); len(p.Payload) > 0 && int32(next-e.sent) > 0 {
+			e.sent, e.sentAt = next, at
+		}
 	}
 }
 
-func (t *Tracker) finish(at time.Time, p Packet, e *exchange) {
+func (t *Tracker) finish(at time.Time, key flow, e *exchange, detail string) {
 	event := Event{
-		At: at, Machine: p.Src.String(), Kind: HTTP, Name: e.path, Bytes: int64(e.end - e.body), Took: at.Sub(e.start),
-		Server: p.To,
+		At: at, Machine: net.HardwareAddr(key.machine[:]).String(), Kind: HTTP, Name: e.path,
+		Bytes: int64(e.end - e.body), Took: at.Sub(e.start), Server: key.server, Detail: detail,
 	}
 	if e.status/100 != 2 {
 		event.Kind = Trouble
