@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tinkerbell/stack/pkg/dhcp"
+)
+
+// serveHTTP serves a handler on loopback, over HTTP/1 and cleartext HTTP/2, and gives host:port.
+func serveHTTP(t *testing.T, handler http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewUnstartedServer(handler)
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// serveUDP answers datagrams on loopback with what answer returns, or not at all.
+func serveUDP(t *testing.T, answer func(request []byte) []byte) string {
+	t.Helper()
+	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buffer := make([]byte, 2048)
+		for {
+			n, from, err := conn.ReadFrom(buffer)
+			if err != nil {
+				return
+			}
+			if reply := answer(buffer[:n]); reply != nil {
+				_, _ = conn.WriteTo(reply, from)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		conn.Close()
+		<-done
+	})
+	return conn.LocalAddr().String()
+}
+
+func TestProbe(t *testing.T) {
+	web := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	dead := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	tink := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/grpc")
+		if r.ProtoMajor != 2 || r.URL.Path != workflowStream {
+			w.Header().Set("Grpc-Status", "13")
+			return
+		}
+		w.Header().Set("Grpc-Status", "3")
+	})
+	files := serveUDP(t, func(request []byte) []byte {
+		if !bytes.Equal(request, []byte("\x00\x01undionly.kpxe\x00octet\x00tsize\x000\x00")) {
+			return append([]byte{0, tftpError, 0, 1}, "no such file\x00"...)
+		}
+		return append([]byte{0, tftpOptions}, "tsize\x0072586\x00"...)
+	})
+	var relayed atomic.Int64
+	relay := serveUDP(t, func(request []byte) []byte {
+		if m := dhcp.Message(request); m.Check() == dhcp.OK && m.Type() == dhcp.Inform {
+			relayed.Add(1)
+		}
+		return nil
+	})
+	counters := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
+		const line = "dhcp_relay_packets_total{direction=%q,listener=\"unicast\",type=%q} %d\n"
+		fmt.Fprintf(w, line, "to-server", dhcp.Inform, relayed.Load())
+		fmt.Fprintf(w, line, "to-client", dhcp.Inform, 7)
+	})
+	silent := serveUDP(t, func([]byte) []byte { return nil })
+
+	watched := "?metrics=http://" + counters + "/metrics"
+	for name, test := range map[string]struct {
+		check, timeout, want string
+		code                 int
+	}{
+		"http that finds nothing is an answer": {"smee=http://" + web + "/", "5s", "status 404 Not Found", 0},
+		"http without a backend":               {"smee=http://" + dead + "/", "5s", "failed to reach the backend", 1},
+		"tcp":                                  {"ssh=tcp://" + web, "5s", "connected to " + web, 0},
+		"grpc that refuses is an answer":       {"tink=grpc://" + tink, "5s", "grpc-status 3", 0},
+		"grpc that is none":                    {"tink=grpc://" + web, "5s", "failed to find gRPC", 1},
+		"tftp":                                 {"tftp=tftp://" + files + "/undionly.kpxe", "5s", "has 72586 bytes", 0},
+		"tftp without the file":                {"tftp=tftp://" + files + "/other", "5s", `server says "no such file"`, 1},
+		"tftp without an answer":               {"tftp=tftp://" + silent + "/x", "300ms", "no answer", 1},
+		"dhcp":                                 {"dhcp=dhcp://" + relay + watched, "5s", "passed a request on", 0},
+		"dhcp that is not relayed":             {"dhcp=dhcp://" + silent + watched, "700ms", "did not move", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("STACK_PROBE_CHECKS", test.check)
+			t.Setenv("STACK_PROBE_TIMEOUT", test.timeout)
+			var stdout, stderr bytes.Buffer
+			code := run(nil, &stdout, &stderr)
+			if code != test.code || !strings.Contains(stdout.String(), test.want) {
+				t.Errorf("exit %d, want %d; stdout %q, want %q; stderr %q", code, test.code, &stdout, test.want, &stderr)
+			}
+		})
+	}
+}
+
+func TestProbeNamesEveryWrongCheck(t *testing.T) {
+	t.Setenv("STACK_PROBE_CHECKS", "http://x:1 a=ftp://x:1,b=http://x c=tftp://x:69/ d=tcp://x:1")
+	var stdout, stderr bytes.Buffer
+	if code := run(nil, &stdout, &stderr); code != 1 {
+		t.Errorf("exit %d, want 1", code)
+	}
+	for _, want := range []string{"4 faults", "http://x:1", "a=ftp://x:1", "b=http://x", "c=tftp://x:69/"} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("no %q in %q", want, &stderr)
+		}
+	}
+}
