@@ -481,15 +481,6 @@ func testLink(t *testing.T, l *lab.Lab, host string) {
 	}
 }
 
-func readlink(t *testing.T, path string) string {
-	t.Helper()
-	target, err := os.Readlink(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return target
-}
-
 func inode(t *testing.T, path string) uint64 {
 	t.Helper()
 	var stat unix.Stat_t

@@ -176,7 +176,8 @@ func (l *Lab) start(p Process) (*Proc, error) {
 		p.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"}
 	}
 	spec, err := json.Marshal(sandbox{
-		Path: path, Args: append([]string{cmp.Or(p.argv0, path)}, p.Args...), Env: p.Env, Dir: p.Dir, Tmpfs: p.Tmpfs, Security: p.Security,
+		Path: path, Args: append([]string{cmp.Or(p.argv0, path)}, p.Args...), Env: p.Env,
+		Dir: p.Dir, Tmpfs: p.Tmpfs, Security: p.Security,
 		Resolv: l.resolvPath(), Root: filepath.Join(l.dir, "root"),
 	})
 	if err != nil {
