@@ -1,0 +1,130 @@
+// Package archtest holds the tree to docs/design/architecture.md.
+package archtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/tinkerbell/stack/"
+
+// listed is what "go list -json" says of a package.
+type listed struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func list(t *testing.T) map[string]listed {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,Deps", "./...")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("failed to list packages: %v", err)
+	}
+	packages := make(map[string]listed)
+	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages[strings.TrimPrefix(p.ImportPath, module)] = p
+	}
+}
+
+// row is a line of the document's table: `package` | job | what it may import.
+var row = regexp.MustCompile("(?m)^\\| `([a-z0-9/-]+)` \\|.*\\| ([^|]*) \\|$")
+
+// allowed reads the document's table. Names are short there: "daemon" is pkg/daemon, "proxy/*" all below pkg/proxy.
+func allowed(t *testing.T) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/design/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := make(map[string][]string)
+	for _, match := range row.FindAllStringSubmatch(string(text), -1) {
+		names := strings.Split(match[2], ",")
+		for i, name := range names {
+			if name = strings.TrimSpace(name); !strings.HasPrefix(name, "internal/") {
+				name = "pkg/" + name
+			}
+			names[i] = name
+		}
+		table[match[1]] = names
+	}
+	if len(table) == 0 {
+		t.Fatal("the document has no table of packages")
+	}
+	return table
+}
+
+func TestImportsFollowTheDocument(t *testing.T) {
+	packages, table := list(t), allowed(t)
+	for name, p := range packages {
+		names, ok := table[name]
+		if !ok {
+			t.Errorf("%s has no row in the table of docs/design/architecture.md", name)
+			continue
+		}
+		for _, imported := range p.Imports {
+			imported, ours := strings.CutPrefix(imported, module)
+			if ours && !slices.ContainsFunc(names, func(pattern string) bool {
+				ok, _ := path.Match(pattern, imported)
+				return ok
+			}) {
+				t.Errorf("%s imports %s, which its row does not allow", name, imported)
+			}
+		}
+	}
+	for name := range table {
+		if _, ok := packages[name]; !ok {
+			t.Errorf("the table has a row for %s, which does not exist", name)
+		}
+	}
+}
+
+func TestProgramsLinkOnlyWhatTheyNeed(t *testing.T) {
+	forbidden := map[string][]string{
+		"cmd/broadcast-init": {"net/http", "k8s.io/client-go/rest", "github.com/prometheus/client_golang/prometheus"},
+		"cmd/dhcp-relay":     {"k8s.io/client-go/rest", "net/http/httputil", "github.com/insomniacslk/dhcp/dhcpv4/server4"},
+	}
+	packages := list(t)
+	for program, paths := range forbidden {
+		p, ok := packages[program]
+		if !ok {
+			t.Errorf("%s does not exist", program)
+		}
+		for _, forbidden := range paths {
+			if slices.Contains(p.Deps, forbidden) {
+				t.Errorf("%s links %s", program, forbidden)
+			}
+		}
+	}
+}
+
+// Only main exits or reads the environment; linting holds the rest of the tree to it, this the size of main.
+func TestMainIsShort(t *testing.T) {
+	for _, program := range []string{"broadcast-init", "dhcp-relay", "stack-proxy"} {
+		text, err := os.ReadFile("../../cmd/" + program + "/main.go")
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if lines := bytes.Count(text, []byte("\n")); lines > 140 {
+			t.Errorf("cmd/%s/main.go has %d lines, more than 140", program, lines)
+		}
+	}
+}
