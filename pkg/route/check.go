@@ -23,7 +23,9 @@ func Parse(text []byte, defaults Defaults) (Table, error) {
 	d.check(t, written)
 	t.fill(defaults)
 	if len(d.mistakes) > 0 {
-		slices.SortStableFunc(d.mistakes, func(a, b Mistake) int { return cmp.Compare(a.Line, b.Line) })
+		slices.SortStableFunc(d.mistakes, func(a, b Mistake) int {
+			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Field, b.Field))
+		})
 		return t, d.mistakes
 	}
 	return t, nil
@@ -64,6 +66,9 @@ func (d *decoder) check(t Table, written int) {
 				line = d.line(full)
 			}
 			d.mistake(line, full, format, args...)
+		}
+		if slices.ContainsFunc(d.mistakes, func(m Mistake) bool { return m.Field == field }) {
+			continue // nothing of it could be read
 		}
 		switch first, ok := named[r.Name]; {
 		case r.Name == "":

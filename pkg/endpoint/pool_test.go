@@ -1,0 +1,302 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var errTest = errors.New("refused")
+
+func at(n int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}), 80)
+}
+
+func fixedPool(n int, balance Balance, h Health) *Pool {
+	var addrs []netip.AddrPort
+	for i := range n {
+		addrs = append(addrs, at(i))
+	}
+	return NewPool(Config{Route: "r", Sources: []Source{Fixed(addrs...)}, Balance: balance, Health: h})
+}
+
+func client(n int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(n >> 8), byte(n)}) }
+
+func TestRoundRobinIsFair(t *testing.T) {
+	p := fixedPool(3, RoundRobin, Health{})
+	counts := map[netip.AddrPort]int{}
+	for i := range 300 {
+		addr, err := p.Pick(client(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts[addr]++
+	}
+	for addr, n := range counts {
+		if n != 100 {
+			t.Errorf("%s was picked %d times of 300", addr, n)
+		}
+	}
+}
+
+func TestLeastConnections(t *testing.T) {
+	p := fixedPool(3, LeastConnections, Health{})
+	var used []*Endpoint
+	for range 9 {
+		e, err := p.Acquire(client(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		used = append(used, e)
+	}
+	for _, e := range used {
+		if e.active.Load() != 3 {
+			t.Errorf("%s has %d connections, want 3", e.Addr, e.active.Load())
+		}
+	}
+	free := used[4]
+	free.Release()
+	if next, _ := p.Acquire(client(1)); next != free {
+		t.Errorf("got %s, want %s, which has one less", next.Addr, free.Addr)
+	}
+}
+
+// Maglev: a client stays where it is, shares are even, and one endpoint less moves few of the others' clients.
+func TestMaglev(t *testing.T) {
+	const clients = 5000
+	before, after := fixedPool(10, Maglev, Health{}), fixedPool(9, Maglev, Health{})
+	counts := map[netip.AddrPort]int{}
+	moved := 0
+	for i := range clients {
+		a, _ := before.Pick(client(i))
+		again, _ := before.Pick(client(i))
+		if a != again {
+			t.Fatalf("client %d went to %s and to %s", i, a, again)
+		}
+		counts[a]++
+		if b, _ := after.Pick(client(i)); b != a && a != at(9) {
+			moved++
+		}
+	}
+	for addr, n := range counts {
+		if n < clients/10*7/10 || n > clients/10*13/10 {
+			t.Errorf("%s has %d of %d clients", addr, n, clients)
+		}
+	}
+	if moved > clients/20 {
+		t.Errorf("%d of %d clients moved although their endpoint stayed", moved, clients)
+	}
+}
+
+func TestEjection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := fixedPool(3, RoundRobin, Health{})
+		bad := p.view.Load().all[0]
+		offered := func() bool {
+			for range 6 {
+				if addr, _ := p.Pick(client(0)); addr == bad.Addr {
+					return true
+				}
+			}
+			return false
+		}
+		fail := func(e *Endpoint, times int) {
+			for range times {
+				e.Failed(errTest)
+			}
+		}
+		fail(bad, 2)
+		bad.Succeeded()
+		fail(bad, 2)
+		if !offered() {
+			t.Fatal("ejected although a success lay between the failures")
+		}
+		fail(bad, 1)
+		if offered() {
+			t.Fatal("still offered after three failures in a row")
+		}
+		other := p.view.Load().all[1]
+		fail(other, 10)
+		if s := p.Status(); s[1].Health != "healthy" {
+			t.Errorf("more than half of the endpoints are ejected: %v", s)
+		}
+		time.Sleep(5*time.Second + time.Millisecond)
+		if !offered() {
+			t.Error("not on trial again after 5 s")
+		}
+		fail(bad, 3)
+		time.Sleep(9 * time.Second)
+		if offered() {
+			t.Error("the second ejection in a row did not last twice as long")
+		}
+		time.Sleep(time.Second + time.Millisecond)
+		if !offered() {
+			t.Error("not on trial again after 10 s")
+		}
+		bad.row.Store(1)
+		bad.Succeeded()
+		fail(bad, 3)
+		time.Sleep(5*time.Second + time.Millisecond)
+		if !offered() {
+			t.Error("a success did not set the back-off back")
+		}
+	})
+}
+
+func TestTriedEndpointsAreLeftOut(t *testing.T) {
+	p := fixedPool(3, RoundRobin, Health{})
+	var tried []*Endpoint
+	for range 3 {
+		e, err := p.Acquire(client(0), tried...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, before := range tried {
+			if before == e {
+				t.Fatalf("%s was offered again", e.Addr)
+			}
+		}
+		tried = append(tried, e)
+	}
+	if _, err := p.Acquire(client(0), tried...); !errors.Is(err, ErrNone) {
+		t.Errorf("got %v, want %v", err, ErrNone)
+	}
+}
+
+// Active checks take endpoints out and bring them back; when all are out, all are tried.
+func TestActiveChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		sick := map[netip.AddrPort]bool{}
+		set := func(n int, value bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			sick[at(n)] = value
+		}
+		metrics := NewMetrics(prometheus.NewRegistry())
+		p := NewPool(Config{
+			Route: "r", Sources: []Source{Fixed(at(0), at(1))}, Metrics: metrics,
+			Health: Health{Check: func(_ context.Context, addr netip.AddrPort) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if sick[addr] {
+					return errTest
+				}
+				return nil
+			}},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		picked := func() string {
+			time.Sleep(15 * time.Second)
+			synctest.Wait()
+			var got []string
+			for i := range 2 {
+				for range 4 {
+					if addr, _ := p.Pick(client(0)); addr == at(i) {
+						got = append(got, fmt.Sprint(i))
+						break
+					}
+				}
+			}
+			return strings.Join(got, "")
+		}
+		if got := picked(); got != "01" {
+			t.Errorf("all well: picked %s", got)
+		}
+		set(0, true)
+		if got := picked(); got != "1" {
+			t.Errorf("0 is sick: picked %s", got)
+		}
+		if n := testutil.ToFloat64(metrics.known.WithLabelValues("r", "unhealthy")); n != 1 {
+			t.Errorf("the gauge says %v unhealthy", n)
+		}
+		set(1, true)
+		if got := picked(); got != "01" {
+			t.Errorf("both are sick: picked %s, want both all the same", got)
+		}
+		set(0, false)
+		if got := picked(); got != "0" {
+			t.Errorf("0 is well again: picked %s", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestFallbackAndPreferred(t *testing.T) {
+	p := NewPool(Config{Route: "r", Sources: []Source{Fixed()}})
+	pick := func(members ...Member) map[netip.AddrPort]bool {
+		p.update(0, members, nil)
+		got := map[netip.AddrPort]bool{}
+		for range 10 {
+			if addr, err := p.Pick(client(0)); err == nil {
+				got[addr] = true
+			}
+		}
+		return got
+	}
+	if got := pick(Member{Addr: at(0), Fallback: true}, Member{Addr: at(1)}); got[at(0)] || !got[at(1)] {
+		t.Errorf("ready and terminating: %v", got)
+	}
+	if got := pick(Member{Addr: at(0), Fallback: true}); !got[at(0)] {
+		t.Errorf("terminating only: %v", got)
+	}
+	if got := pick(Member{Addr: at(0), Preferred: true}, Member{Addr: at(1)}); !got[at(0)] || got[at(1)] {
+		t.Errorf("own zone and another: %v", got)
+	}
+}
+
+func TestLoopIsLeftOut(t *testing.T) {
+	p := NewPool(Config{
+		Route: "r", Sources: []Source{Fixed(at(0))}, Self: func(a netip.AddrPort) bool { return a == at(0) },
+	})
+	if err := p.Ready(); !errors.Is(err, ErrLoop) {
+		t.Errorf("Ready() = %v", err)
+	}
+}
+
+func TestLastAnswerHolds(t *testing.T) {
+	p := NewPool(Config{Route: "r", Sources: []Source{Fixed()}})
+	p.update(0, nil, errTest)
+	if err := p.Ready(); !errors.Is(err, errTest) {
+		t.Errorf("Ready() = %v before any answer", err)
+	}
+	p.update(0, []Member{{Addr: at(1)}}, nil)
+	p.update(0, nil, errTest)
+	if addr, err := p.Pick(client(0)); err != nil || addr != at(1) || p.Ready() != nil {
+		t.Errorf("Pick() = %v, %v, Ready() = %v after a failed lookup", addr, err, p.Ready())
+	}
+}
+
+func BenchmarkAcquire(b *testing.B) {
+	for _, balance := range []Balance{RoundRobin, LeastConnections, Maglev} {
+		b.Run(string(balance), func(b *testing.B) {
+			p := fixedPool(5, balance, Health{})
+			c := client(7)
+			b.ReportAllocs()
+			for b.Loop() {
+				e, err := p.Acquire(c)
+				if err != nil {
+					b.Fatal(err)
+				}
+				e.Release()
+			}
+		})
+	}
+}

@@ -1,0 +1,214 @@
+package route
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/tinkerbell/stack/internal/setting"
+)
+
+var compare = cmp.Options{
+	cmpopts.EquateEmpty(),
+	cmp.Comparer(func(a, b Listen) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+}
+
+func at(port uint16) Listen { return Listen(netip.AddrPortFrom(netip.Addr{}, port)) }
+
+// A newcomer's file: everything that is wrong is told at once, with its line.
+func TestAllMistakesAtOnce(t *testing.T) {
+	text, err := os.ReadFile("testdata/mistakes.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Parse(text, Defaults{})
+	var mistakes Mistakes
+	if !errors.As(err, &mistakes) {
+		t.Fatalf("got %v", err)
+	}
+	want := strings.Split(strings.TrimSpace(`
+line 1: preset: "clasic" is none of classic, tinkerbell
+line 4: routes[0].protocol: "https" is none of tcp, http, grpc, tftp, syslog, udp, files
+line 7: routes[0].trustedPrefixes[0]: netip.ParsePrefix("10.0.0.0/33"): prefix length out of range
+line 8: routes[1].backends: required
+line 10: routes[1].listen[1]: ":70000" is no port or address: write it as 69, 192.0.2.1:69 or [2001:db8::1]:69
+line 11: routes[1].backend: no such field (did you mean backends?)
+line 13: routes[1].timeouts.idle: 90 is no duration: write it with its unit, as in 30s
+line 14: routes[2].name: "hegel" is the name of routes[0] too
+line 16: routes[2].listen[0]: :50061/tcp is taken by route hegel
+line 17: routes[2].backends: a files route has none
+line 17: routes[2].backends[0]: "nowhere" is no backend: write it as host:port`), "\n")
+	if diff := cmp.Diff(want, strings.Split(err.Error(), "\n")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestParse(t *testing.T) {
+	got, err := Parse([]byte(`
+trustedPrefixes: 10.0.0.0/8
+routes:
+- name: tink
+  protocol: tcp
+  listen: ["192.0.2.1:42113", "[2001:db8::1]:42113"]
+  backends: [tink-server.tink.:42113, "srv:_grpc._tcp.tink", service:tink/server:grpc]
+  balance: least-connections
+  timeouts: {idle: 1h30m, drain: 5m}
+  limits: {connections: 1000}
+  proxyProtocol: {accept: [192.0.2.0/24], send: v2}
+  health:
+    active: {type: tcp, interval: 1s}
+- name: boot
+  protocol: http
+  listen: 7171
+  backends: smee:7171
+  accessLog: 1/100
+  limits: {header: 16Ki}
+`), Defaults{Drain: setting.Duration(30 * time.Second)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ten := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	want := Table{TrustedPrefixes: ten, Routes: []Route{
+		{
+			Name: "tink", Protocol: TCP,
+			Listen: []Listen{
+				Listen(netip.MustParseAddrPort("192.0.2.1:42113")), Listen(netip.MustParseAddrPort("[2001:db8::1]:42113")),
+			},
+			Backends: []Backend{
+				{Host: "tink-server.tink.", Port: 42113}, {Host: "_grpc._tcp.tink", SRV: true},
+				{Service: &Service{"tink", "server", "grpc"}},
+			},
+			Balance: "least-connections",
+			Timeouts: Timeouts{
+				Idle: setting.Duration(90 * time.Minute), Drain: setting.Duration(5 * time.Minute),
+			},
+			Limits:        Limits{Connections: 1000},
+			ProxyProtocol: ProxyProtocol{Accept: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Send: "v2"},
+			Health:        Health{Active: Active{Type: "tcp", Interval: setting.Duration(time.Second)}},
+		},
+		{
+			Name: "boot", Protocol: HTTP, Listen: []Listen{at(7171)}, Backends: []Backend{{Host: "smee", Port: 7171}},
+			Balance: "round-robin", TrustedPrefixes: ten, AccessLog: "1/100", Limits: Limits{Header: 16 << 10},
+			Timeouts: Timeouts{Drain: setting.Duration(30 * time.Second)},
+		},
+	}}
+	if diff := cmp.Diff(want, got, compare); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	route := func(lines string) string {
+		return "routes:\n- name: r\n  protocol: tcp\n  listen: 1\n  backends: a:1\n" + lines
+	}
+	tests := map[string]struct{ text, want string }{
+		"empty":           {"", "the file is empty"},
+		"no routes":       {"routes: []\n", "line 1: routes: there is none"},
+		"not YAML":        {"routes:\n  - name: a\n name: b\n", "line 2: not YAML: "},
+		"twice":           {route("  balance: maglev\n  balance: maglev\n"), "line 7: routes[0].balance: given before, on line 6"},
+		"unknown":         {route("  timeout: {}\n"), "line 6: routes[0].timeout: no such field (did you mean timeouts?)"},
+		"scalar for list": {"routes: 7\n", "line 1: routes[0]: expected fields (name, "},
+		"list for scalar": {route("  balance: [a]\n"), `line 6: routes[0].balance: expected one value, found a list`},
+		"number for text": {route("  accessLog: 5\n"), "line 6: routes[0].accessLog: 5 is not a text: put it in quotes"},
+		"text for bool":   {route("  optional: maybe\n"), `line 6: routes[0].optional: "maybe" is neither true nor false`},
+		"fraction":        {route("  workers: 1.5\n"), `line 6: routes[0].workers: "1.5" is not a whole number`},
+		"below zero":      {route("  limits: {connections: -1}\n"), "line 6: routes[0].limits.connections: -1 is below 0"},
+		"wrong protocol":  {route("  tftp: {allowWrite: true}\n"), "line 6: routes[0].tftp: does not apply to protocol tcp"},
+		"check, no type":  {route("  health: {active: {interval: 1s}}\n"), "line 6: routes[0].health.active.type: required"},
+		"bad name":        {"routes: [{name: A_b, protocol: tcp, listen: 1, backends: a:1}]", `"A_b" is no name`},
+		"bad host":        {"routes: [{name: a, protocol: tcp, listen: 1, backends: 'a b:1'}]", `"a b" is not a DNS name`},
+		"bad service":     {"routes: [{name: a, protocol: tcp, listen: 1, backends: 'service:x'}]", "is no Kubernetes Service"},
+		"port 0":          {"routes: [{name: a, protocol: tcp, listen: 0, backends: a:1}]", `"0" is no port`},
+		"bad address":     {"routes: [{name: a, protocol: tcp, listen: 'eth0:1', backends: a:1}]", `"eth0" is not an IP address`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse([]byte(test.text), Defaults{})
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %s", err, test.want)
+			}
+			if lines := strings.Count(err.Error(), "\n"); lines > 0 {
+				t.Errorf("one mistake was told %d times:\n%v", lines+1, err)
+			}
+		})
+	}
+}
+
+// The preset's routes that a file does not name stay.
+func TestPresetWithChanges(t *testing.T) {
+	got, err := Parse([]byte(`
+preset: classic
+routes:
+- {name: tink, protocol: grpc, listen: 42113, backends: "other:42113"}
+`), Defaults{Smee: "smee.example:9999", FilesDirectory: "/f"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, r := range got.Routes {
+		row := r.Name + " " + string(r.Protocol) + " " + r.Address(r.Listen[0]) + r.Files.Directory
+		for _, b := range r.Backends {
+			row += " " + b.String()
+		}
+		rows = append(rows, row)
+	}
+	want := []string{
+		"tink grpc :42113/tcp other:42113",
+		"hegel http :50061/tcp hegel:50061",
+		"smee-http http :7171/tcp smee.example:9999",
+		"smee-tftp tftp :69/udp smee.example:69",
+		"smee-syslog syslog :514/udp smee.example:514",
+		"files files :8080/tcp/f",
+	}
+	if diff := cmp.Diff(want, rows); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Every preset obeys the rules that files do.
+func TestPresetsAreValid(t *testing.T) {
+	for _, name := range Presets() {
+		if _, err := Parse([]byte("preset: "+name), Defaults{}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		table, ok := Preset(name, Defaults{Address: netip.MustParseAddr("192.0.2.1")})
+		if !ok || table.Routes[0].Listen[0].AddrPort().Addr() != netip.MustParseAddr("192.0.2.1") {
+			t.Errorf("%s does not listen on the address asked for", name)
+		}
+	}
+}
+
+func TestCheckHost(t *testing.T) {
+	for host, fine := range map[string]bool{
+		"hegel": true, "hegel.tink.svc.cluster.local.": true, "hegel:50061": true, "10.0.0.1": true,
+		"[2001:db8::1]:80": true, "2001:db8::1": true,
+		"": false, "a b": false, "hegel:": false, "hegel:http": false, "-": false, "http://hegel": false,
+	} {
+		if err := CheckHost(host); (err == nil) != fine {
+			t.Errorf("CheckHost(%q) = %v", host, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	text, err := os.ReadFile("testdata/mistakes.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte("routes: [{name: a, listen: &a [1, *a]}]"))
+	f.Add([]byte("{routes: {a: b}, ? [x] : y}"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		table, err := Parse(text, Defaults{})
+		if err == nil && len(table.Routes) == 0 {
+			t.Error("a table without routes is no mistake")
+		}
+	})
+}
