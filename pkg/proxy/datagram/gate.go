@@ -1,6 +1,7 @@
 package datagram
 
 import (
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -15,8 +16,23 @@ type Gate struct {
 	suppressed int
 }
 
+// silent is the logger of a shut gate.
+var silent = slog.New(slog.DiscardHandler)
+
 // NewGate lets perSecond lines pass in each second.
 func NewGate(perSecond int) *Gate { return &Gate{limit: perSecond} }
+
+// Pass returns the logger for one line, which tells how many were suppressed before it, or one that is silent.
+func (g *Gate) Pass(log *slog.Logger, now time.Time) *slog.Logger {
+	suppressed, ok := g.Open(now)
+	switch {
+	case !ok:
+		return silent
+	case suppressed > 0:
+		return log.With("suppressed", suppressed)
+	}
+	return log
+}
 
 // Open asks for one line. With it comes the number of lines suppressed since the last one that passed.
 func (g *Gate) Open(now time.Time) (suppressed int, ok bool) {

@@ -71,7 +71,7 @@ func name(at netip.AddrPort) string {
 
 func listen(at netip.AddrPort, share bool) (*Socket, error) {
 	addr := at.Addr().Unmap()
-	if addr.IsValid() && !(addr.IsUnspecified() && addr.Is6()) {
+	if addr.IsValid() && (addr.Is4() || !addr.IsUnspecified()) {
 		return bound(addr, at.Port(), share, true)
 	}
 	s, err := bound(netip.IPv6Unspecified(), at.Port(), share, false)

@@ -29,11 +29,13 @@ func TestRewrite(t *testing.T) {
 		{"JSON", `<13>app: {"a":1}`, `<13>1 - 192.0.2.7 app - - - {"a":1}`},
 		{"RFC 5424", "<165>1 2003-10-11T22:14:15.003Z host evntslog 17 ID47 - text",
 			"<165>1 2003-10-11T22:14:15.003Z 192.0.2.7 evntslog 17 ID47 - text"},
-		{"structured data moves into the text", `<13>1 2026-11-20T10:00:00Z h root - - [timeQuality tzKnown="1" q="\"]"] hi`,
+		{"structured data moves into the text",
+			`<13>1 2026-11-20T10:00:00Z h root - - [timeQuality tzKnown="1" q="\"]"] hi`,
 			`<13>1 2026-11-20T10:00:00Z 192.0.2.7 root - - - [timeQuality tzKnown="1" q="\"]"] hi`},
 		{"RFC 5424 without text", "<13>1 - - - - - -", "<13>1 - 192.0.2.7 - - - - "},
 		{"nanoseconds", "<13>1 2026-11-20T10:00:00.123456789+00:00 h a - - - x", "<13>1 - 192.0.2.7 a - - - x"},
-		{"RFC 5424, broken", "<13>1 2026-11-20T10:00:00Z h a - - [x y", "<13>1 - 192.0.2.7 - - - - 1 2026-11-20T10:00:00Z h a - - [x y"},
+		{"RFC 5424, broken", "<13>1 2026-11-20T10:00:00Z h a - - [x y",
+			"<13>1 - 192.0.2.7 - - - - 1 2026-11-20T10:00:00Z h a - - [x y"},
 		{"empty", "", "<13>1 - 192.0.2.7 - - - - "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -150,7 +150,7 @@ func (w *worker) event(e datagram.Event) {
 	up.socket.DrainErrors(func(endpoint datagram.Peer) {
 		w.meters.drop(DropRefused, 1)
 		w.config.Report.Refused(endpoint)
-		w.warn("syslog endpoint refuses datagrams: nobody listens there", "endpoint", endpoint.AddrPort)
+		w.warn().Warn("syslog endpoint refuses datagrams: nobody listens there", "endpoint", endpoint.AddrPort)
 	})
 	_ = w.in.Receive(up.socket, batchSize) // syslog has no answers: whatever it is, it must not keep us awake
 }
@@ -170,7 +170,7 @@ func (w *worker) turn() int {
 	for i := range n {
 		if total, known := w.in.Overflow(i); known && total != w.overflow {
 			w.meters.drop(DropOverflow, int(total-w.overflow))
-			w.warn("syslog datagrams lost in the receive buffer", "count", total-w.overflow,
+			w.warn().Warn("syslog datagrams lost in the receive buffer", "count", total-w.overflow,
 				"buffer", w.listener.ReceiveBuffer())
 			w.overflow = total
 		}
@@ -194,12 +194,12 @@ func (w *worker) forward(i int) Drop {
 	}
 	endpoint, err := w.config.Pick(client.Addr())
 	if err != nil {
-		w.warn("no endpoint for syslog", "client", client.Addr(), "error", err)
+		w.warn().Warn("no endpoint for syslog", "client", client.Addr(), "error", err)
 		return DropNoEndpoint
 	}
 	to := datagram.Peer{AddrPort: netip.AddrPortFrom(endpoint.Addr().Unmap(), endpoint.Port())}
 	if asked, _ := w.in.Asked(i); to.Addr() == asked && to.Port() == w.listener.Local().Port() {
-		w.warn("the syslog endpoint is this proxy itself", "endpoint", to.AddrPort)
+		w.warn().Warn("the syslog endpoint is this proxy itself", "endpoint", to.AddrPort)
 		return DropLoop
 	}
 	up := &w.v4
@@ -207,7 +207,7 @@ func (w *worker) forward(i int) Drop {
 		up = &w.v6
 	}
 	if up.socket == nil {
-		w.warn("no socket of the endpoint's family", "endpoint", to.AddrPort)
+		w.warn().Warn("no socket of the endpoint's family", "endpoint", to.AddrPort)
 		return DropNoEndpoint
 	}
 	switch w.source(client.Addr(), to.Addr()) {
@@ -237,18 +237,10 @@ func (w *worker) flush(up *upstream) {
 	failed, err := up.out.Send(up.socket)
 	if failed > 0 {
 		w.meters.drop(DropUnsent, failed)
-		w.warn("syslog datagrams not sent", "count", failed, "error", err)
+		w.warn().Warn("syslog datagrams not sent", "count", failed, "error", err)
 	}
 	w.meters.datagrams.Add(float64(n - failed))
 }
 
-func (w *worker) warn(event string, args ...any) {
-	suppressed, ok := w.trouble.Open(time.Now())
-	if !ok {
-		return
-	}
-	if suppressed > 0 {
-		args = append(args, "suppressed", suppressed)
-	}
-	w.log.Warn(event, args...)
-}
+// warn is the logger for trouble, within bounds.
+func (w *worker) warn() *slog.Logger { return w.trouble.Pass(w.log, time.Now()) }

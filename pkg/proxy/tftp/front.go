@@ -6,6 +6,7 @@
 package tftp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -50,6 +51,8 @@ type Config struct {
 	// Logger names the route already. It may be nil, Metrics too.
 	Logger  *slog.Logger
 	Metrics *Metrics
+
+	patience time.Duration // of tests
 }
 
 func (c Config) withDefaults() Config {
@@ -95,11 +98,12 @@ func Listen(c Config) (*Front, error) {
 		limits: datagram.NewLimits(c.MaxSessions, c.MaxSessionsPerClient),
 	}
 	h := &handler{
-		config:  c,
-		log:     c.Logger,
-		meters:  c.Metrics.of(c.Route),
-		trouble: datagram.NewGate(troublePerSecond),
-		ended:   datagram.NewGate(endedPerSecond),
+		config:   c,
+		log:      c.Logger,
+		meters:   c.Metrics.of(c.Route),
+		trouble:  datagram.NewGate(troublePerSecond),
+		ended:    datagram.NewGate(endedPerSecond),
+		patience: cmp.Or(c.patience, defaultPatience),
 	}
 	f.workers, err = datagram.NewWorkers(sockets, h, datagram.Options{
 		Limits: f.limits,

@@ -14,6 +14,8 @@ import (
 	"errors"
 
 	"go.uber.org/goleak"
+
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -150,7 +152,8 @@ func TestStranger(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := exchange(t, stranger, []byte{0, opData, 0, 1, 'e', 'v', 'i', 'l'}, session.String()); !bytes.Equal(got, strangerError) {
+	got := exchange(t, stranger, []byte("\x00\x03\x00\x01evil"), session.String())
+	if !bytes.Equal(got, strangerError) {
 		t.Errorf("the stranger got %q, want ERROR 5", got)
 	}
 	// An ERROR is not answered, and does not end the transfer.
@@ -241,6 +244,37 @@ func TestRefusedEndpointIsLeft(t *testing.T) {
 	if f.outcomes(OutcomeRefused) != 1 {
 		t.Error("the refusal was not counted")
 	}
+}
+
+// An endpoint that swallows requests is left as well, though not at the first repetition: it may just be slow.
+func TestSilentEndpointIsLeft(t *testing.T) {
+	l := newLab(t)
+	fs := &fileServer{files: map[string][]byte{"f": content(2000)}}
+	fs.listen(t, l.server, serverIP+":69")
+	l.silentServer(t, "198.51.100.3:69")
+	var picks, silent atomic.Int32
+	f := l.front(t, Config{
+		Pick: func(netip.Addr) (netip.AddrPort, error) {
+			if picks.Add(1) == 1 {
+				return netip.MustParseAddrPort("198.51.100.3:69"), nil
+			}
+			return netip.MustParseAddrPort(serverIP + ":69"), nil
+		},
+		Report: func(at netip.AddrPort, err error) {
+			if at.String() == "198.51.100.3:69" && errors.Is(err, datagram.ErrNoAnswer) {
+				silent.Add(1)
+			}
+		},
+		patience: 2 * 3 * retryAfter,
+	})
+	got, err := fetch{file: "f"}.run(l.client, proxyIP+":69")
+	if err != nil || !bytes.Equal(got, fs.files["f"]) {
+		t.Errorf("got %d bytes, %v", len(got), err)
+	}
+	if picks.Load() != 2 || silent.Load() != 1 {
+		t.Errorf("picked %d times, reported silence %d times, want 2 and 1", picks.Load(), silent.Load())
+	}
+	eventually(t, "completed", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
 }
 
 func TestTakenPort(t *testing.T) {

@@ -23,7 +23,11 @@ type handler struct {
 	trouble *datagram.Gate
 	// ended bounds the lines of transfers, of which a whole rack may make many in a second.
 	ended *datagram.Gate
+	// patience is how long an endpoint may leave a request unanswered before a repetition goes elsewhere.
+	patience time.Duration
 }
+
+const defaultPatience = 5 * time.Second
 
 // Client judges a datagram that came in at the asked address.
 func (h *handler) Client(w *worker, s *session, d datagram.Datagram) {
@@ -84,14 +88,14 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	s, refusal, err := w.Open(d)
 	if refusal != datagram.RefusedNot {
 		drop := refusals[refusal]
-		h.warn(w, "request dropped", slog.String("reason", drop.String()), slog.Any("client", d.Client.AddrPort),
+		h.warn(w.Now()).Warn("request dropped", slog.String("reason", drop.String()), slog.Any("client", d.Client.AddrPort),
 			slog.String("file", string(clip(r.file))), slog.Any("error", err))
 		return drop
 	}
 	s.State = newTransfer(d.Data, r, w.Now())
 	h.meters.live.Inc()
 	if err := s.Send(d.Data, s.Endpoint); err != nil {
-		h.warn(w, "request not sent", slog.Any("endpoint", s.Endpoint.AddrPort), slog.Any("error", err))
+		h.warn(w.Now()).Warn("request not sent", slog.Any("endpoint", s.Endpoint.AddrPort), slog.Any("error", err))
 		return DropUnsent
 	}
 	return DropNot
@@ -107,7 +111,11 @@ func (h *handler) repeat(w *worker, s *session, d datagram.Datagram) Drop {
 		t.retransmits++
 		return DropNot
 	}
-	w.Move(s)
+	if w.Now().Sub(t.sought) >= h.patience {
+		t.sought = w.Now()
+		h.config.Report.NoAnswer(s.Endpoint)
+		w.Move(s)
+	}
 	if s.Send(d.Data, s.Endpoint) != nil {
 		return DropUnsent
 	}
@@ -132,7 +140,7 @@ func (h *handler) server(w *worker, s *session, from datagram.Peer, data []byte)
 		if ok && op != opError && from.Port() != 0 {
 			_ = s.Send(strangerError, from)
 		}
-		h.warn(w, "datagram of a stranger dropped", slog.Any("stranger", from.AddrPort),
+		h.warn(w.Now()).Warn("datagram of a stranger dropped", slog.Any("stranger", from.AddrPort),
 			slog.Any("endpoint", s.Endpoint.AddrPort), slog.Any("client", s.Client.AddrPort))
 		return DropStranger
 	}
@@ -225,17 +233,14 @@ func (h *handler) settle(w *worker, s *session, outcome Outcome) {
 	case OutcomeRefused, OutcomeNoAnswer, OutcomeTimeout, OutcomeDrained:
 		level = slog.LevelWarn
 	}
-	if !h.log.Enabled(context.Background(), level) {
+	log := h.ended.Pass(h.log, w.Now())
+	if !log.Enabled(context.Background(), level) {
 		return
 	}
-	suppressed, ok := h.ended.Open(w.Now())
-	if !ok {
-		return
-	}
-	h.log.LogAttrs(context.Background(), level, "tftp transfer ended", t.attrs(s, outcome, seconds, suppressed)...)
+	log.LogAttrs(context.Background(), level, "tftp transfer ended", t.attrs(s, outcome, seconds)...)
 }
 
-func (t *transfer) attrs(s *session, outcome Outcome, seconds float64, suppressed int) []slog.Attr {
+func (t *transfer) attrs(s *session, outcome Outcome, seconds float64) []slog.Attr {
 	attrs := []slog.Attr{
 		slog.Any("client", s.Client.AddrPort),
 		slog.Any("asked", s.Asked),
@@ -255,9 +260,6 @@ func (t *transfer) attrs(s *session, outcome Outcome, seconds float64, suppresse
 	if t.message != "" {
 		attrs = append(attrs, slog.Uint64("code", uint64(t.code)), slog.String("message", t.message))
 	}
-	if suppressed > 0 {
-		attrs = append(attrs, slog.Int("suppressed", suppressed))
-	}
 	return attrs
 }
 
@@ -267,22 +269,12 @@ func (h *handler) Lost(n uint32) { h.meters.drops[DropOverflow].Add(float64(n)) 
 // Unsent counts what the kernel did not take.
 func (h *handler) Unsent(n int, err error) {
 	h.meters.drops[DropUnsent].Add(float64(n))
-	if suppressed, ok := h.trouble.Open(time.Now()); ok {
-		h.log.Warn("datagrams to clients not sent", "count", n, "error", err, "suppressed", suppressed)
-	}
+	h.warn(time.Now()).Warn("datagrams to clients not sent", "count", n, "error", err)
 }
 
 func (h *handler) drop(d Drop) { h.meters.drops[d].Inc() }
 
-func (h *handler) warn(w *worker, event string, attrs ...slog.Attr) {
-	suppressed, ok := h.trouble.Open(w.Now())
-	if !ok {
-		return
-	}
-	if suppressed > 0 {
-		attrs = append(attrs, slog.Int("suppressed", suppressed))
-	}
-	h.log.LogAttrs(context.Background(), slog.LevelWarn, event, attrs...)
-}
+// warn is the logger for trouble, within bounds.
+func (h *handler) warn(now time.Time) *slog.Logger { return h.trouble.Pass(h.log, now) }
 
 var _ datagram.Handler[transfer] = (*handler)(nil)

@@ -18,6 +18,7 @@ type transfer struct {
 	agreed  string // options as confirmed
 	write   bool
 	started time.Time
+	sought  time.Time // when the present endpoint was first asked
 
 	server   datagram.Peer // the server's TID, once it has answered
 	answered bool
@@ -43,6 +44,7 @@ func newTransfer(b []byte, r request, now time.Time) transfer {
 		asked:      optionText(r.options),
 		write:      r.op == opWrite,
 		started:    now,
+		sought:     now,
 		negotiated: negotiated{block: defaultBlock, window: 1},
 	}
 }

@@ -46,7 +46,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 		opened, refusal, err := w.Open(d)
 		if refusal != datagram.RefusedNot {
 			drop := refusals[refusal]
-			h.warn(w.Now(), "udp datagram dropped", "reason", drop.String(), "client", d.Client.AddrPort, "error", err)
+			h.warn(w.Now()).Warn("udp datagram dropped", "reason", drop.String(), "client", d.Client.AddrPort, "error", err)
 			return drop
 		}
 		h.meters.live.Inc()
@@ -62,7 +62,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte) bool {
 	if from.AddrPort != s.Endpoint.AddrPort {
 		h.meters.drops[DropStranger].Inc()
-		h.warn(w.Now(), "datagram of a stranger dropped", "stranger", from.AddrPort, "endpoint", s.Endpoint.AddrPort)
+		h.warn(w.Now()).Warn("datagram of a stranger dropped", "stranger", from.AddrPort, "endpoint", s.Endpoint.AddrPort)
 		return false
 	}
 	if !s.State.answered {
@@ -98,24 +98,16 @@ func (h *handler) Closed(_ *worker, s *session, why datagram.End) {
 // Lost counts what a full receive buffer has cost.
 func (h *handler) Lost(n uint32) {
 	h.meters.drops[DropOverflow].Add(float64(n))
-	h.warn(time.Now(), "udp datagrams lost in the receive buffer", "count", n)
+	h.warn(time.Now()).Warn("udp datagrams lost in the receive buffer", "count", n)
 }
 
 // Unsent counts what the kernel did not take.
 func (h *handler) Unsent(n int, err error) {
 	h.meters.drops[DropUnsent].Add(float64(n))
-	h.warn(time.Now(), "datagrams to clients not sent", "count", n, "error", err)
+	h.warn(time.Now()).Warn("datagrams to clients not sent", "count", n, "error", err)
 }
 
-func (h *handler) warn(now time.Time, event string, args ...any) {
-	suppressed, ok := h.trouble.Open(now)
-	if !ok {
-		return
-	}
-	if suppressed > 0 {
-		args = append(args, "suppressed", suppressed)
-	}
-	h.log.Warn(event, args...)
-}
+// warn is the logger for trouble, within bounds.
+func (h *handler) warn(now time.Time) *slog.Logger { return h.trouble.Pass(h.log, now) }
 
 var _ datagram.Handler[state] = (*handler)(nil)
