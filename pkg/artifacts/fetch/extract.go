@@ -95,11 +95,11 @@ func (x *extractor) entry(ctx context.Context, header *tar.Header, body io.Reade
 	default:
 		return fmt.Errorf("%w: %q is a device or another special file", errArchive, header.Name)
 	}
-	if name == "" {
-		return nil
-	}
 	if x.bytes += header.Size; x.bytes > x.maxBytes || header.Size < 0 {
 		return fmt.Errorf("%w: its files are larger than %s", errArchive, size(x.maxBytes))
+	}
+	if name == "" {
+		return nil
 	}
 	if _, twice := x.files[name]; twice {
 		return fmt.Errorf("%w: it holds %q twice", errArchive, header.Name)

@@ -1,0 +1,273 @@
+// Package limit refuses the request, or the connection, that is one too many: by rate and by number at a time, by
+// client and in total.
+//
+// Its tables are bounded and forget whoever is quiet. A client is an IPv4 address, or an IPv6 /64, which is what one
+// customer has.
+package limit
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/edge/reply"
+)
+
+// Config says how much is enough. What is 0 is not limited.
+type Config struct {
+	// Preset fills what is not set: "files" is what the file path of a Tinkerbell ingress has, 500 requests
+	// a second and 70 at a time for each client.
+	Preset string `json:"preset,omitempty"`
+	// Requests is the rate of all clients, RequestsPerClient that of one.
+	Requests          Rate `json:"requests,omitzero"`
+	RequestsPerClient Rate `json:"requestsPerClient,omitzero"`
+	// Concurrent bounds the requests under way; a gRPC stream is one for as long as it is open.
+	Concurrent          int `json:"concurrent,omitempty"`
+	ConcurrentPerClient int `json:"concurrentPerClient,omitempty"`
+	// Connections bounds the open connections. By client it counts the peer, not whom a header names.
+	Connections          int `json:"connections,omitempty"`
+	ConnectionsPerClient int `json:"connectionsPerClient,omitempty"`
+	// MaxClients bounds the table of rates. Default 65536; beyond it newcomers share one rate.
+	MaxClients int `json:"maxClients,omitempty"`
+}
+
+// Rate is so many a second, and so many at once after a pause.
+type Rate struct {
+	PerSecond float64 `json:"perSecond"`
+	// Burst is how many may come at once. Default: those of a second, at least 1.
+	Burst int `json:"burst,omitempty"`
+}
+
+// presetFiles is what ingress-nginx makes of limit-rps 500 and limit-connections 70: by client, a burst of five
+// times the rate, and "connections" are requests under way.
+var presetFiles = Config{RequestsPerClient: Rate{PerSecond: 500, Burst: 2500}, ConcurrentPerClient: 70}
+
+// Validate names every fault.
+func (c *Config) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if c.Preset != "" && c.Preset != "files" {
+		fault("preset: %q is not files", c.Preset)
+	}
+	for _, each := range []struct {
+		name string
+		rate Rate
+	}{{"requests", c.Requests}, {"requestsPerClient", c.RequestsPerClient}} {
+		switch rate := each.rate; {
+		case !(rate.PerSecond >= 0 && rate.PerSecond <= 1e9):
+			fault("%s.perSecond: %v is not between 0 and 1e9", each.name, rate.PerSecond)
+		case rate.PerSecond > 0 && rate.PerSecond < 1e-3:
+			fault("%s.perSecond: %v is below one in 1000 seconds", each.name, rate.PerSecond)
+		case rate.Burst < 0 || rate.Burst > 1e6:
+			fault("%s.burst: %d is not between 0 and 1000000", each.name, rate.Burst)
+		case rate.Burst > 0 && rate.PerSecond == 0:
+			fault("%s.burst: there is no perSecond", each.name)
+		}
+	}
+	for _, each := range []struct {
+		name  string
+		value int
+	}{
+		{"concurrent", c.Concurrent}, {"concurrentPerClient", c.ConcurrentPerClient}, {"connections", c.Connections},
+		{"connectionsPerClient", c.ConnectionsPerClient}, {"maxClients", c.MaxClients},
+	} {
+		if each.value < 0 {
+			fault("%s: %d is below 0", each.name, each.value)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func (c Config) withDefaults() Config {
+	if c.Preset == "files" {
+		if c.RequestsPerClient.PerSecond == 0 {
+			c.RequestsPerClient = presetFiles.RequestsPerClient
+		}
+		if c.ConcurrentPerClient == 0 {
+			c.ConcurrentPerClient = presetFiles.ConcurrentPerClient
+		}
+	}
+	if c.MaxClients == 0 {
+		c.MaxClients = 65536
+	}
+	return c
+}
+
+// Limiter counts for one route.
+type Limiter struct {
+	config  Config
+	metrics *routeMetrics
+	start   time.Time
+
+	total     bucket
+	perClient *table
+
+	concurrent  counter
+	connections counter
+	open        sync.Map // net.Conn → netip.Addr, of those that are counted
+}
+
+// New makes a limiter. Metrics may be nil.
+func New(c Config, route string, m *Metrics) *Limiter {
+	c = c.withDefaults()
+	l := &Limiter{config: c, metrics: m.route(route), start: time.Now()}
+	l.total.rate = intervalOf(c.Requests)
+	if c.RequestsPerClient.PerSecond > 0 {
+		l.perClient = newTable(intervalOf(c.RequestsPerClient), c.MaxClients)
+	}
+	l.concurrent.most, l.concurrent.perClient = c.Concurrent, c.ConcurrentPerClient
+	l.connections.most, l.connections.perClient = c.Connections, c.ConnectionsPerClient
+	return l
+}
+
+// Wrap limits the requests that reach next. client tells who a request is from; nil takes the peer's address. The
+// ResponseWriter is passed on as it is.
+func (l *Limiter) Wrap(next http.Handler, client func(*http.Request) netip.Addr) http.Handler {
+	if client == nil {
+		client = func(r *http.Request) netip.Addr { return peer(r.RemoteAddr) }
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		who := key(client(r))
+		if drop, wait := l.take(who); drop != 0 {
+			l.refuse(w, r, drop, wait)
+			return
+		}
+		if drop := l.concurrent.enter(who, refusedConcurrent); drop != 0 {
+			l.refuse(w, r, drop, time.Second)
+			return
+		}
+		defer l.concurrent.leave(who)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// take uses up one request of the rates, or says which of them has none, and for how long.
+func (l *Limiter) take(who netip.Addr) (refusal, time.Duration) {
+	now := time.Since(l.start)
+	if l.perClient != nil {
+		wait, overflow := l.perClient.take(who, now)
+		if overflow {
+			l.metrics.overflowed()
+		}
+		if wait > 0 {
+			return refusedClientRate, wait
+		}
+	}
+	if wait := l.total.take(now); wait > 0 {
+		return refusedRate, wait
+	}
+	return 0, 0
+}
+
+func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, why refusal, wait time.Duration) {
+	l.metrics.refuse(why)
+	seconds := max(1, int(math.Ceil(wait.Seconds())))
+	w.Header().Set("Retry-After", strconv.Itoa(seconds))
+	reply.Write(w, r, http.StatusTooManyRequests, reply.ResourceExhausted, "too many requests: "+why.text())
+}
+
+// ConnState limits the connections of an http.Server, as its field of that name. It closes those that are too many,
+// and wraps none.
+func (l *Limiter) ConnState(conn net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		who := key(peer(conn.RemoteAddr().String()))
+		if drop := l.connections.enter(who, refusedConnections); drop != 0 {
+			l.metrics.refuse(drop)
+			_ = conn.Close()
+			return
+		}
+		l.open.Store(conn, who)
+	case http.StateClosed, http.StateHijacked:
+		if who, ok := l.open.LoadAndDelete(conn); ok {
+			l.connections.leave(who.(netip.Addr))
+		}
+	}
+}
+
+// Connect counts one more connection of a client, and returns what is to be called when it ends; nil says that it
+// is one too many. It is for fronts that are no http.Server.
+func (l *Limiter) Connect(client netip.Addr) (leave func()) {
+	who := key(client)
+	if drop := l.connections.enter(who, refusedConnections); drop != 0 {
+		l.metrics.refuse(drop)
+		return nil
+	}
+	return sync.OnceFunc(func() { l.connections.leave(who) })
+}
+
+// Clients is how many clients the table of rates knows.
+func (l *Limiter) Clients() int {
+	if l.perClient == nil {
+		return 0
+	}
+	return l.perClient.len()
+}
+
+// key is what a client is counted by.
+func key(a netip.Addr) netip.Addr {
+	a = a.Unmap().WithZone("")
+	if a.Is6() {
+		if p, err := a.Prefix(64); err == nil {
+			return p.Addr()
+		}
+	}
+	return a
+}
+
+// peer reads "address:port". What is not one is the zero address: all of them are one client.
+func peer(text string) netip.Addr {
+	if ap, err := netip.ParseAddrPort(text); err == nil {
+		return ap.Addr()
+	}
+	return netip.Addr{}
+}
+
+// counter counts what goes on at a time. Only clients with something going on are in it.
+type counter struct {
+	most, perClient int
+	all             atomic.Int64
+	mu              sync.Mutex
+	clients         map[netip.Addr]int
+}
+
+// enter counts one more, or says why not: whole in total, whole+1 by client.
+func (c *counter) enter(who netip.Addr, whole refusal) refusal {
+	if n := c.all.Add(1); c.most > 0 && n > int64(c.most) {
+		c.all.Add(-1)
+		return whole
+	}
+	if c.perClient == 0 {
+		return 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.clients[who] >= c.perClient {
+		c.all.Add(-1)
+		return whole + 1
+	}
+	if c.clients == nil {
+		c.clients = map[netip.Addr]int{}
+	}
+	c.clients[who]++
+	return 0
+}
+
+func (c *counter) leave(who netip.Addr) {
+	c.all.Add(-1)
+	if c.perClient == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.clients[who]--; c.clients[who] <= 0 {
+		delete(c.clients, who)
+	}
+}
