@@ -4,6 +4,7 @@
 package clients
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -28,9 +29,10 @@ type Client struct {
 }
 
 // All are the clients that the relay is tested with.
-var All = []Client{udhcpc, dhclient, dhcpcd}
+var All = []Client{Udhcpc, Dhclient, Dhcpcd}
 
-var udhcpc = Client{
+// Udhcpc is busybox's, in many initramfs images.
+var Udhcpc = Client{
 	Name: "udhcpc", Program: "busybox", Package: "busybox",
 	renew: syscall.SIGUSR1, release: syscall.SIGUSR2,
 	process: func(string) (lab.Process, error) {
@@ -40,7 +42,8 @@ var udhcpc = Client{
 	},
 }
 
-var dhclient = Client{
+// Dhclient is ISC's.
+var Dhclient = Client{
 	Name: "dhclient", Program: "dhclient", Package: "isc-dhcp-client",
 	process: func(dir string) (lab.Process, error) {
 		// Its timers have whole minutes of patience by default.
@@ -63,7 +66,8 @@ func dhclientFiles(dir string) []string {
 	}
 }
 
-var dhcpcd = Client{
+// Dhcpcd is Roy Marples's.
+var Dhcpcd = Client{
 	Name: "dhcpcd", Program: "dhcpcd", Package: "dhcpcd-base",
 	renew: syscall.SIGUSR1, release: syscall.SIGALRM,
 	process: func(dir string) (lab.Process, error) {
@@ -77,6 +81,15 @@ var dhcpcd = Client{
 			Tmpfs: []string{"/run", "/var/lib"}, // its socket, pid file and leases
 		}, nil
 	},
+}
+
+// Obtain runs udhcpc once: it asks for a lease three times, a second apart, and ends. The error is that of the
+// client, nil when it was granted one.
+func Obtain(ctx context.Context, l *lab.Lab, role string) error {
+	return l.Run(ctx, lab.Process{
+		Name: role + "-obtain", Role: role, Path: Udhcpc.Program,
+		Args: []string{"udhcpc", "-i", "eth0", "-f", "-q", "-n", "-t", "3", "-T", "1", "-s", "/bin/true"},
+	})
 }
 
 // Missing tells what to install where the client is not there.

@@ -147,6 +147,59 @@ func testLease(t *testing.T, l *lab.Lab, client clients.Client, m lab.Machine) {
 	}
 }
 
+// TestReboot has dhclient come back with a lease that it remembers: INIT-REBOOT, RFC 2131 section 4.3.2, a REQUEST
+// by broadcast without a server identifier.
+func TestReboot(t *testing.T) {
+	client := clients.Dhclient
+	if err := client.Missing(); err != nil {
+		t.Skip(err)
+	}
+	m := machines(1)[0]
+	l := lab.ForTest(t, lab.Options{Machines: []lab.Machine{m}, Without: []string{lab.Hegel, lab.StackProxy}})
+	host, err := l.AddHost(m.Name, m.MAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire, err := clients.Watch(l, host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(wire.Close)
+	next := func(kind dhcpv4.MessageType) clients.Seen {
+		t.Helper()
+		seen, err := wire.Next(t.Context(), 15*time.Second, clients.Of(kind, m.MAC))
+		if err != nil {
+			t.Fatalf("%s: %v", kind, err)
+		}
+		return seen
+	}
+	running, err := client.Start(l, host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next(dhcpv4.MessageTypeAck)
+	// The lease is in its file when it says so.
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	err = lab.Tail(ctx, running.LogPath(), func(line string) bool { return !strings.HasPrefix(line, "bound to ") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Kill(running.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Start(l, host); err != nil {
+		t.Fatal(err)
+	}
+	request := next(dhcpv4.MessageTypeRequest)
+	if request.Unicast() || request.Message.ServerIdentifier() != nil ||
+		!request.Message.RequestedIPAddress().Equal(m.IP.AsSlice()) {
+		t.Errorf("got %s, server identifier %s, requested %s; want a broadcast for %s without a server identifier",
+			request, request.Message.ServerIdentifier(), request.Message.RequestedIPAddress(), m.IP)
+	}
+	checkReply(t, m, next(dhcpv4.MessageTypeAck))
+}
+
 // checkReply checks what every answer of Smee through the relay has in common.
 func checkReply(t *testing.T, m lab.Machine, s clients.Seen) {
 	t.Helper()
@@ -167,13 +220,18 @@ func checkReply(t *testing.T, m lab.Machine, s clients.Seen) {
 	}
 }
 
-// TestProxyMode has the site's own DHCP server give addresses and Smee only say what to boot: a PXE client hears
-// both.
-func TestProxyMode(t *testing.T) {
+func requireDnsmasq(t *testing.T) {
+	t.Helper()
 	if _, err := exec.LookPath("dnsmasq"); err != nil {
 		t.Skipf("needs Debian's package dnsmasq-base: %v", err)
 	}
-	client := clients.All[0]
+}
+
+// TestProxyMode has the site's own DHCP server give addresses and Smee only say what to boot: a PXE client hears
+// both.
+func TestProxyMode(t *testing.T) {
+	requireDnsmasq(t)
+	client := clients.Udhcpc
 	if err := client.Missing(); err != nil {
 		t.Skip(err)
 	}
@@ -224,7 +282,6 @@ func TestProxyMode(t *testing.T) {
 	if got, _ := netip.AddrFromSlice(theirs.Message.YourIPAddr.To4()); got.Less(first) || last.Less(got) {
 		t.Errorf("the site's offer: got %s, want an address from %s to %s", theirs, first, last)
 	}
-	// A client that takes no part in PXE hears the site's server alone; Smee has nothing to say to it.
 	if ours.Dst.Addr().IsUnspecified() {
 		t.Errorf("Smee's offer went to %s", ours.Dst)
 	}

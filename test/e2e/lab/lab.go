@@ -102,6 +102,8 @@ type Options struct {
 	Env map[string][]string
 	// Args replaces a service's arguments "-flag", "value" after the generated ones, by name.
 	Args map[string][]string
+	// Security replaces what a program of the pod is confined to, by name.
+	Security map[string]*Security
 	// Logf tells progress. Default: silence.
 	Logf func(format string, args ...any)
 }
@@ -268,6 +270,7 @@ func (o *Options) check() error {
 	known("Without", o.Without...)
 	known("Env", slices.Sorted(maps.Keys(o.Env))...)
 	known("Args", slices.Sorted(maps.Keys(o.Args))...)
+	known("Security", slices.Sorted(maps.Keys(o.Security))...)
 	seen := map[string]string{}
 	for _, m := range o.Machines {
 		if !LAN.Contains(m.IP) {

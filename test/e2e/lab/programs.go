@@ -49,6 +49,9 @@ func (l *Lab) Restart(ctx context.Context, name string) error {
 		}
 	}
 	program.Name = name
+	if security := l.opts.Security[name]; security != nil {
+		program.Security = security
+	}
 	program.Args = append(program.Args, l.opts.Args[name]...)
 	program.Env = append(program.Env, l.opts.Env[name]...)
 	if name == BroadcastInit {
