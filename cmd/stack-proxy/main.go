@@ -4,7 +4,10 @@ package main
 import (
 	"context"
 	"io"
+	"net/http"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
@@ -19,6 +22,7 @@ const (
 	notes   = `Commands:
   check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table
 
+The routes file is read again when it changes and on SIGHUP; a wrong one changes nothing.
 Low ports need no capability where the sysctl net.ipv4.ip_unprivileged_port_start is 0.
 SIGTERM drains: not ready, grace, no new connections, then what is open ends or is closed at the timeout.`
 )
@@ -53,8 +57,19 @@ func run(args []string, stdout, stderr io.Writer) int {
 		logger.Error("failed to start", "error", err)
 		return 1
 	}
-	server := admin.New(admin.Options{Address: c.AdminAddress, Registry: registry, Pprof: c.Pprof})
-	err = daemon.Run(context.Background(), daemon.Options{Logger: logger, Admin: server, Tasks: []daemon.Task{p}})
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	reloader := &proxy.Reloader{Proxy: p, Path: c.RoutesFile, Load: c.table, Requests: hangups, Logger: logger}
+	server := admin.New(admin.Options{
+		Address:  c.AdminAddress,
+		Registry: registry,
+		Pprof:    c.Pprof,
+		Handlers: map[string]http.Handler{"GET /routes": p},
+	})
+	err = daemon.Run(context.Background(), daemon.Options{
+		Logger: logger, Admin: server, Tasks: []daemon.Task{p, reloader},
+	})
 	if err != nil {
 		return 1
 	}

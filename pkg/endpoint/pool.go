@@ -141,7 +141,21 @@ func (p *Pool) Pick(client netip.Addr) (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
+	e.used.Add(1)
 	return e.Addr, nil
+}
+
+// Report tells how an endpoint that [Pool.Pick] gave did: nil when it answered.
+func (p *Pool) Report(addr netip.AddrPort, err error) {
+	for _, e := range p.view.Load().all {
+		switch {
+		case e.Addr != addr:
+		case err != nil:
+			e.Failed(err)
+		default:
+			e.Succeeded()
+		}
+	}
 }
 
 // Acquire returns the endpoint that serves a client, other than those that were tried already, and counts it as

@@ -209,5 +209,3 @@ func (p *Proxy) stopPoolsLocked(some, others map[string]*pool) {
 		}
 	}
 }
-
-func compareText(a, b string) int { return strings.Compare(a, b) }

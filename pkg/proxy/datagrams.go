@@ -8,16 +8,18 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/proxy/syslog"
 	"github.com/tinkerbell/stack/pkg/proxy/tftp"
+	"github.com/tinkerbell/stack/pkg/proxy/udp"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
 type datagramMetrics struct {
 	tftp   *tftp.Metrics
 	syslog *syslog.Metrics
+	udp    *udp.Metrics
 }
 
 func newDatagramMetrics(r prometheus.Registerer) datagramMetrics {
-	return datagramMetrics{tftp: tftp.NewMetrics(r), syslog: syslog.NewMetrics(r)}
+	return datagramMetrics{tftp: tftp.NewMetrics(r), syslog: syslog.NewMetrics(r), udp: udp.NewMetrics(r)}
 }
 
 // listenDatagram opens a route's front at one address.
@@ -27,8 +29,9 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 	switch r.Protocol {
 	case route.TFTP:
 		opened, err := tftp.Listen(tftp.Config{
-			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, DrainTimeout: r.Timeouts.Drain.D(),
-			Idle: r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions, MaxSessionsPerClient: r.Limits.SessionsPerClient,
+			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, Report: f.report,
+			DrainTimeout: r.Timeouts.Drain.D(),
+			Idle:         r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions, MaxSessionsPerClient: r.Limits.SessionsPerClient,
 			Workers: r.Workers, AllowWrite: r.TFTP.AllowWrite, Logger: log, Metrics: p.metrics.tftp,
 		})
 		if err != nil {
@@ -37,13 +40,25 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 		f.socket, f.active = opened, opened.Sessions
 	case route.Syslog:
 		opened, err := syslog.Listen(syslog.Config{
-			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, DrainTimeout: r.Timeouts.Drain.D(),
-			Source: syslog.Source(r.Syslog.Source), Workers: r.Workers, Logger: log, Metrics: p.metrics.syslog,
+			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, Report: f.report,
+			DrainTimeout: r.Timeouts.Drain.D(),
+			Source:       syslog.Source(r.Syslog.Source), Workers: r.Workers, Logger: log, Metrics: p.metrics.syslog,
 		})
 		if err != nil {
 			return nil, err
 		}
 		f.socket = opened
+	case route.UDP:
+		opened, err := udp.Listen(udp.Config{
+			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, Report: f.report,
+			DrainTimeout: r.Timeouts.Drain.D(),
+			Idle:         r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions, MaxSessionsPerClient: r.Limits.SessionsPerClient,
+			Workers: r.Workers, Logger: log, Metrics: p.metrics.udp,
+		})
+		if err != nil {
+			return nil, err
+		}
+		f.socket, f.active = opened, opened.Sessions
 	default:
 		return nil, fmt.Errorf("failed to listen for route %s: no such protocol as %q", r.Name, r.Protocol)
 	}

@@ -192,3 +192,7 @@ func (f *datagramFront) Active() int { return f.active() }
 func (f *datagramFront) pick(client netip.Addr) (netip.AddrPort, error) {
 	return f.pool.Load().Pick(client)
 }
+
+func (f *datagramFront) report(endpoint netip.AddrPort, err error) {
+	f.pool.Load().Report(endpoint, err)
+}

@@ -17,12 +17,17 @@ type metrics struct {
 	files *artifacts.Metrics
 	datagramMetrics
 
-	readyRoutes *prometheus.GaugeVec
+	reloads    *prometheus.CounterVec
+	reloadGood prometheus.Gauge
+	reloadTime prometheus.Gauge
 }
 
-func newMetrics(r prometheus.Registerer) *metrics {
+func newMetrics(r prometheus.Registerer, p *Proxy) *metrics {
 	if r == nil {
 		r = prometheus.NewRegistry()
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stack_proxy", Name: name, Help: help})
 	}
 	m := &metrics{
 		pools:           endpoint.NewMetrics(r),
@@ -30,19 +35,47 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		web:             web.NewMetrics(r),
 		files:           artifacts.NewMetrics(r),
 		datagramMetrics: newDatagramMetrics(r),
-		readyRoutes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "stack_proxy", Name: "route_ready",
-			Help: "Whether the route could serve when readiness was last asked: 1 or 0.",
-		}, []string{"route"}),
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "stack_proxy", Name: "config_reloads_total",
+			Help: "Reloads of the routes, by result: ok, or error (the old ones stayed in force).",
+		}, []string{"result"}),
+		reloadGood: gauge("config_last_reload_successful", "Whether the last reload of the routes went well: 1 or 0."),
+		reloadTime: gauge("config_last_reload_success_timestamp_seconds", "When routes were last put in force."),
 	}
-	r.MustRegister(m.readyRoutes)
+	m.reloadGood.Set(1)
+	m.reloadTime.SetToCurrentTime()
+	r.MustRegister(m.reloads, m.reloadGood, m.reloadTime, &collector{p})
 	return m
 }
 
-func (m *metrics) ready(route string, ready bool) {
-	value := 0.0
-	if ready {
-		value = 1
+func (m *metrics) reloaded(err error) {
+	if err != nil {
+		m.reloads.WithLabelValues("error").Inc()
+		m.reloadGood.Set(0)
+		return
 	}
-	m.readyRoutes.WithLabelValues(route).Set(value)
+	m.reloads.WithLabelValues("ok").Inc()
+	m.reloadGood.Set(1)
+	m.reloadTime.SetToCurrentTime()
+}
+
+// collector tells what is asked for at each scrape.
+type collector struct{ proxy *Proxy }
+
+var readyDesc = prometheus.NewDesc("stack_proxy_route_ready", "Whether the route could serve now: 1 or 0.",
+	[]string{"route", "protocol"}, nil)
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(descs chan<- *prometheus.Desc) { descs <- readyDesc }
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(metrics chan<- prometheus.Metric) {
+	for _, s := range c.proxy.Status() {
+		value := 0.0
+		if s.Ready {
+			value = 1
+		}
+		metrics <- prometheus.MustNewConstMetric(readyDesc, prometheus.GaugeValue, value, s.Route.Name,
+			string(s.Route.Protocol))
+	}
 }

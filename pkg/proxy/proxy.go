@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -78,7 +79,6 @@ func New(o Options) (*Proxy, error) {
 	p := &Proxy{
 		options: o,
 		log:     o.Logger,
-		metrics: newMetrics(o.Registry),
 		reloads: make(chan reload),
 		pools:   map[string]*pool{},
 		fronts:  map[string]*running{},
@@ -87,6 +87,7 @@ func New(o Options) (*Proxy, error) {
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
+	p.metrics = newMetrics(o.Registry, p)
 	if err := p.apply(o.Table); err != nil {
 		return nil, err
 	}
@@ -98,7 +99,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	p.mu.Lock()
-	p.life, p.started = life, time.Now()
+	p.life = life
 	for _, each := range p.pools {
 		p.startPool(each)
 	}
@@ -175,13 +176,12 @@ func (p *Proxy) Ready() error {
 	said := map[string]bool{}
 	for _, each := range fronts {
 		err := each.Ready()
-		p.metrics.ready(each.route.Name, err == nil)
 		if err != nil && !each.route.Optional && !said[each.route.Name] {
 			said[each.route.Name] = true
 			reasons = append(reasons, fmt.Errorf("route %s: %w", each.route.Name, err))
 		}
 	}
-	slices.SortFunc(reasons, func(a, b error) int { return compareText(a.Error(), b.Error()) })
+	slices.SortFunc(reasons, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(reasons...)
 }
 

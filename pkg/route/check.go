@@ -137,7 +137,7 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("timeouts.stall", r.Timeouts.Stall != 0, web...)
 	only("timeouts.response", r.Timeouts.Response != 0, HTTP, GRPC)
 	only("health.active", r.Health.Active != Active{}, TCP, HTTP, GRPC)
-	only("health.passive", r.Health.Passive != Passive{}, TCP, HTTP, GRPC)
+	only("health.passive", r.Health.Passive != Passive{}, TCP, HTTP, GRPC, TFTP, Syslog, UDP)
 	only("balance", r.Balance != "", TCP, HTTP, GRPC, TFTP, Syslog, UDP)
 	r.checkNumbers(at)
 }

@@ -120,6 +120,7 @@ type generation struct {
 type server struct {
 	*http.Server
 	handler atomic.Pointer[http.Handler]
+	ended   chan struct{} // it takes no more connections
 }
 
 // ServeHTTP implements http.Handler.
@@ -222,7 +223,7 @@ func (f *Front) newServer(s Settings) *server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(!s.GRPC)
 	protocols.SetUnencryptedHTTP2(s.GRPC)
-	made := &server{}
+	made := &server{ended: make(chan struct{})}
 	made.Server = &http.Server{
 		Handler:           made,
 		Protocols:         &protocols,
@@ -245,6 +246,7 @@ func (f *Front) Serve(ctx context.Context) error {
 	begin := func(s *server) {
 		served := f.listener.hand(s)
 		f.retired.Go(func() {
+			defer close(s.ended)
 			err := s.Serve(served)
 			if ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, errRetired) {
 				select {
@@ -284,6 +286,7 @@ const (
 // shut ends a generation's server: idle connections at once, the others when their request has ended, all at the
 // deadline. For HTTP/1.1, http.Server.Shutdown would not do: it drops a request that it reads at that very moment.
 func (f *Front) shut(g *generation) {
+	<-g.server.ended // or a connection could slip in behind the count
 	begun := time.Now()
 	if left := f.listener.active(g.server); left > 0 {
 		f.log.Info("draining connections", "connections", left, "seconds", g.settings.Drain.Seconds())

@@ -27,8 +27,9 @@ type listener struct {
 	metrics  *routeMetrics
 	log      *slog.Logger
 
+	holder *held // guarded by the front's mutex
+
 	mu      sync.Mutex
-	holder  *held
 	conns   map[*conn]struct{}
 	clients map[netip.Addr]int
 }
@@ -40,15 +41,15 @@ type held struct {
 	gone   atomic.Bool
 }
 
-// hand gives the socket to a new holder. The old one's Accept is woken by a deadline in the past, which every
-// Accept takes off again for itself.
+// hand gives the socket to a new holder. The old one's Accept is woken by a deadline in the past, which stays until
+// its server has ended: taken off earlier, the runtime could let it sleep on.
 func (l *listener) hand(s *server) *held {
 	next := &held{listener: l, server: s}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.holder != nil {
-		l.holder.gone.Store(true)
+	if old := l.holder; old != nil {
+		old.gone.Store(true)
 		_ = l.inner.SetDeadline(time.Unix(1, 0))
+		<-old.server.ended
+		_ = l.inner.SetDeadline(time.Time{})
 	}
 	l.holder = next
 	return next
@@ -65,11 +66,6 @@ func (h *held) Accept() (net.Conn, error) {
 		}
 		inner, err := h.inner.AcceptTCP()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			h.mu.Lock()
-			if h.holder == h {
-				_ = h.inner.SetDeadline(time.Time{})
-			}
-			h.mu.Unlock()
 			continue
 		}
 		if err != nil {
