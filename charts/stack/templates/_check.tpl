@@ -1,0 +1,55 @@
+{{/* Refuses what the schema cannot see: values that contradict each other. One sentence each, with what to set. */}}
+{{- define "stack.check" -}}
+{{- $v := .v -}}
+{{- $b := $v.broadcast -}}
+{{- if and (eq $b.provider "hostNetwork") $v.relay.enabled (not $b.parents) -}}
+{{- fail "broadcast.provider=hostNetwork listens on the node's own interfaces: set broadcast.parents to their names, such as [eno1]" -}}
+{{- end -}}
+{{- if eq $b.provider "hostNetwork" -}}
+{{- range $b.parents -}}
+{{- if not (regexMatch "^[^\\s/:]{1,15}$" .) }}{{ fail (printf "broadcast.provider=hostNetwork takes interface names, and %s is none: set broadcast.parents to names such as [eno1]" .) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $b.provider "multus") $v.relay.enabled (not $b.multus.networks) -}}
+{{- fail "broadcast.provider=multus needs a network attachment: set broadcast.multus.networks, such as [{name: provisioning}]" -}}
+{{- end -}}
+{{- if and $b.multus.networks (ne $b.provider "multus") -}}
+{{- fail (printf "broadcast.multus.networks is set and broadcast.provider is %s: set the provider to multus, or leave the networks out" $b.provider) -}}
+{{- end -}}
+{{- if and $b.parents (has $b.provider (list "multus" "none")) -}}
+{{- fail (printf "broadcast.parents is set and broadcast.provider is %s, which has no use for it: set the provider to init, or leave the parents out" $b.provider) -}}
+{{- end -}}
+{{- if and (eq $b.kind "ipvlan") (eq $b.mac "stable") -}}
+{{- fail "broadcast.mac=stable is for macvlan, and an ipvlan has its parent's address: set broadcast.mac=random" -}}
+{{- end -}}
+{{- if and (eq $b.provider "hostNetwork") (gt (int $v.replicas) 1) (not $v.affinity) -}}
+{{- fail "broadcast.provider=hostNetwork takes the node's ports, so two pods cannot share a node: set affinity to a podAntiAffinity, or replicas=1" -}}
+{{- end -}}
+{{- if and $v.service.enabled (eq $v.service.type "LoadBalancer") $v.service.loadBalancerClass (not $v.publicIP) -}}
+{{- $asked := false -}}
+{{- range $key, $_ := $v.service.annotations }}{{ if regexMatch "(?i)(ips?|pool|name)$" $key }}{{ $asked = true }}{{ end }}{{ end -}}
+{{- if not $asked }}{{ fail (printf "service.loadBalancerClass is %s and no address is asked of it: set publicIP, or the class's annotation in service.annotations" $v.service.loadBalancerClass) }}{{ end -}}
+{{- end -}}
+{{- if and $v.service.loadBalancerClass (ne $v.service.type "LoadBalancer") -}}
+{{- fail (printf "service.loadBalancerClass is set and service.type is %s: set service.type=LoadBalancer, or leave the class out" $v.service.type) -}}
+{{- end -}}
+{{- $volume := $v.files.volume -}}
+{{- if and $v.files.enabled (eq $volume.type "existingClaim") (not $volume.existingClaim) -}}
+{{- fail "files.volume.type=existingClaim needs files.volume.existingClaim: the claim's name" -}}
+{{- end -}}
+{{- if and $volume.existingClaim (ne $volume.type "existingClaim") -}}
+{{- fail (printf "files.volume.existingClaim is set and files.volume.type is %s: set the type to existingClaim, or leave the claim out" $volume.type) -}}
+{{- end -}}
+{{- if and $v.files.enabled (eq $volume.type "image") (not $volume.image.reference) -}}
+{{- fail "files.volume.type=image needs files.volume.image.reference: the image with the OS files" -}}
+{{- end -}}
+{{- if and $v.files.enabled (eq $volume.type "pvc") (gt (int $v.replicas) 1) (not (or (has "ReadWriteMany" $volume.pvc.accessModes) (has "ReadOnlyMany" $volume.pvc.accessModes))) -}}
+{{- fail "replicas is more than 1 and files.volume.pvc.accessModes lets one node mount the claim: set accessModes=[ReadWriteMany], or another volume type" -}}
+{{- end -}}
+{{- if and $v.monitoring.podMonitor.enabled $v.monitoring.serviceMonitor.enabled -}}
+{{- fail "monitoring.podMonitor and monitoring.serviceMonitor are both enabled and would scrape everything twice: enable one of them" -}}
+{{- end -}}
+{{- if and (eq (len $v.service.ipFamilies) 2) (eq $v.service.ipFamilyPolicy "SingleStack") -}}
+{{- fail "service.ipFamilies has two families and service.ipFamilyPolicy is SingleStack: set it to PreferDualStack" -}}
+{{- end -}}
+{{- end -}}

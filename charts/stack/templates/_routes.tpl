@@ -1,0 +1,115 @@
+{{/* Hegel, Tink Server and Smee, each on its own. Takes v and namespace. */}}
+{{- define "stack.preset.classic" -}}
+{{- $b := .v.backends -}}
+{{- $host := dict "namespace" .namespace "domain" .v.clusterDomain -}}
+{{- $hegel := include "stack.host" (merge (dict "host" $b.hegel.host) $host) -}}
+{{- $tink := include "stack.host" (merge (dict "host" $b.tink.host) $host) -}}
+{{- $smee := include "stack.host" (merge (dict "host" $b.smee.host) $host) -}}
+hegel: {protocol: http, port: 50061, backends: ["{{ $hegel }}:{{ $b.hegel.port }}"]}
+tink: {protocol: tcp, port: 42113, backends: ["{{ $tink }}:{{ $b.tink.port }}"]}
+smee-http: {protocol: http, port: 7171, backends: ["{{ $smee }}:{{ $b.smee.httpPort }}"]}
+smee-tftp: {protocol: tftp, port: 69, backends: ["{{ $smee }}:{{ $b.smee.tftpPort }}"]}
+smee-syslog: {protocol: syslog, port: 514, backends: ["{{ $smee }}:{{ $b.smee.syslogPort }}"]}
+files: {protocol: files, port: 8080}
+{{- end -}}
+
+{{/* The one binary. */}}
+{{- define "stack.preset.tinkerbell" -}}
+{{- $b := .v.backends.tinkerbell -}}
+{{- $host := include "stack.host" (dict "host" $b.host "namespace" .namespace "domain" .v.clusterDomain) -}}
+http: {protocol: http, port: 7080, backends: ["{{ $host }}:{{ $b.httpPort }}"]}
+https: {protocol: tcp, port: 7443, backends: ["{{ $host }}:{{ $b.httpsPort }}"], optional: true}
+grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:{{ $b.grpcPort }}"]}
+tftp: {protocol: tftp, port: 69, backends: ["{{ $host }}:{{ $b.tftpPort }}"]}
+syslog: {protocol: syslog, port: 514, backends: ["{{ $host }}:{{ $b.syslogPort }}"]}
+ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:{{ $b.sshPort }}"], optional: true}
+files: {protocol: files, port: 7173}
+{{- end -}}
+
+{{- define "stack.preset.none" -}}
+{}
+{{- end -}}
+
+{{/*
+Everything that templates need, as YAML: the effective values (stack.values) and
+  ports       of the Service and the pod: [{name, port, protocol, route, service, kind}]
+  table       the proxy's routes file
+  listeners   names of the relay's listeners
+  servers     of the relay
+  services    namespaces of the EndpointSlices that the proxy watches
+*/}}
+{{- define "stack.effective" -}}
+{{- $v := include "stack.values" . | fromYaml -}}
+{{- include "stack.check" (dict "v" $v) -}}
+{{- $namespace := $v.backends.namespace | default .Release.Namespace -}}
+{{- $preset := include (printf "stack.preset.%s" $v.preset) (dict "v" $v "namespace" $namespace) | fromYaml -}}
+{{- if and (not (hasKey $preset "files")) (hasKey $v.routes "files") -}}
+{{- $preset = set $preset "files" (dict "protocol" "files") -}}
+{{- end -}}
+{{- $routes := mergeOverwrite $preset $v.routes -}}
+{{- $taken := dict (printf "%v/TCP" $v.proxy.adminPort) "the proxy's admin port (proxy.adminPort)" -}}
+{{- $ports := list -}}
+{{- $table := list -}}
+{{- $services := list -}}
+{{- if $v.relay.enabled -}}
+{{- $key := printf "%v/TCP" $v.relay.adminPort -}}
+{{- if hasKey $taken $key }}{{ fail (printf "relay.adminPort and proxy.adminPort are both %v: both programs share the pod's network, so set another" $v.relay.adminPort) }}{{ end -}}
+{{- $_ := set $taken $key "the relay's admin port (relay.adminPort)" -}}
+{{- $_ := set $taken "67/UDP" "the DHCP relay" -}}
+{{- $ports = append $ports (dict "name" "dhcp" "port" 67 "protocol" "UDP" "route" "dhcp" "service" true "kind" "dhcp") -}}
+{{- end -}}
+{{- range $name, $route := $routes -}}
+{{- $enabled := true -}}
+{{- if hasKey $route "enabled" }}{{ $enabled = $route.enabled }}{{ end -}}
+{{- if and (eq (toString $route.protocol) "files") (not $v.files.enabled) }}{{ $enabled = false }}{{ end -}}
+{{- if $enabled -}}
+{{- if not $route.protocol -}}
+{{- fail (printf "routes.%s has no protocol and is none of preset %s: set routes.%s.protocol to tcp, http, grpc, tftp, syslog, udp or files" $name $v.preset $name) -}}
+{{- end -}}
+{{- $listen := $route.listen | default (list $route.port | compact) -}}
+{{- if not $listen }}{{ fail (printf "routes.%s has no port: set routes.%s.port" $name $name) }}{{ end -}}
+{{- if ne $route.protocol "files" -}}
+{{- if not $route.backends }}{{ fail (printf "routes.%s has no backend: set routes.%s.backends to a list of host:port" $name $name) }}{{ end -}}
+{{- range $route.backends -}}
+{{- if hasPrefix ":" . }}{{ fail (printf "preset %s has route %s, whose backend has no host: set it in backends.*, or set routes.%s.enabled=false" $v.preset $name $name) }}{{ end -}}
+{{- if hasPrefix "service:" . -}}
+{{- $from := trimPrefix "service:" . -}}
+{{- $services = append $services (ternary (first (splitList "/" $from)) $.Release.Namespace (contains "/" $from)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $network := ternary "UDP" "TCP" (has $route.protocol (list "tftp" "syslog" "udp")) -}}
+{{- range $i, $each := $listen -}}
+{{- $port := regexFind "[0-9]+$" (toString $each) -}}
+{{- $key := printf "%s/%s" $port $network -}}
+{{- if hasKey $taken $key }}{{ fail (printf "routes.%s listens on %s, which %s has: set routes.%s.port to another" $name $key (get $taken $key) $name) }}{{ end -}}
+{{- $_ := set $taken $key (printf "route %s" $name) -}}
+{{- $service := true -}}
+{{- if hasKey $route "service" }}{{ $service = $route.service }}{{ end -}}
+{{- $portName := ternary $name (printf "%s-%d" ($name | trunc 12 | trimSuffix "-") $i) (eq $i 0) -}}
+{{- $ports = append $ports (dict "name" $portName "port" (int $port) "protocol" $network "route" $name "service" $service "kind" $route.protocol) -}}
+{{- end -}}
+{{- $row := merge (dict "name" $name "listen" $listen) (omit $route "enabled" "port" "service") -}}
+{{- $table = append $table $row -}}
+{{- end -}}
+{{- end -}}
+{{- if not $ports }}{{ fail "nothing to serve: preset=none needs routes, and relay.enabled is false" }}{{ end -}}
+
+{{- $listeners := list -}}
+{{- if and $v.relay.enabled (eq $v.broadcast.provider "init") -}}
+{{- range $i := until (max 1 (len $v.broadcast.parents) | int) }}{{ $listeners = append $listeners (printf "%s%d" $v.broadcast.kind $i) }}{{ end -}}
+{{- else if and $v.relay.enabled (eq $v.broadcast.provider "multus") -}}
+{{- range $i, $network := $v.broadcast.multus.networks }}{{ $listeners = append $listeners ($network.interface | default (printf "net%d" (add1 $i))) }}{{ end -}}
+{{- else if and $v.relay.enabled (eq $v.broadcast.provider "hostNetwork") -}}
+{{- $listeners = $v.broadcast.parents -}}
+{{- end -}}
+{{- $servers := $v.relay.servers -}}
+{{- if and $v.relay.enabled (not $servers) -}}
+{{- if eq $v.preset "none" }}{{ fail "the relay has no server: preset=none names none, so set relay.servers (or relay.enabled=false)" }}{{ end -}}
+{{- $backend := get $v.backends (ternary "smee" "tinkerbell" (eq $v.preset "classic")) -}}
+{{- if not $backend.host }}{{ fail (printf "the relay has no server: set backends.%s.host or relay.servers" (ternary "smee" "tinkerbell" (eq $v.preset "classic"))) }}{{ end -}}
+{{- $host := include "stack.host" (dict "host" $backend.host "namespace" $namespace "domain" $v.clusterDomain) -}}
+{{- $servers = list (ternary $host (printf "%s:%v" $host $backend.dhcpPort) (eq (int $backend.dhcpPort) 67)) -}}
+{{- end -}}
+{{- merge (dict "ports" $ports "table" $table "listeners" $listeners "servers" $servers "services" ($services | uniq | sortAlpha)) $v | toYaml -}}
+{{- end -}}

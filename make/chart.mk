@@ -1,0 +1,25 @@
+# The Helm chart. The coordinator's Makefile includes this file.
+CHART := $(CURDIR)/charts/stack
+
+.PHONY: chart
+chart: $(TOOLS)/helm $(TOOLS)/helm-unittest $(TOOLS)/kubeconform ## lint, render and test the Helm chart
+	cd tools/helm && go run ./cmd/chartdoc -check $(CHART)
+	$(TOOLS)/helm lint --strict $(CHART)
+	$(TOOLS)/helm-unittest $(CHART)
+	cd tools/helm && TOOLS=$(TOOLS) go test ./...
+
+.PHONY: chart-docs
+chart-docs: ## make the chart's values.schema.json and README table from values.yaml
+	cd tools/helm && go run ./cmd/chartdoc $(CHART)
+
+.PHONY: chart-package
+chart-package: $(TOOLS)/helm ## package the chart into build/charts
+	$(TOOLS)/helm package $(CHART) --destination $(BUILD)/charts
+
+$(TOOLS)/helm: tools/helm/go.mod
+	@echo "building helm (some minutes the first time)"
+	go build -C tools/helm -trimpath -ldflags '-s -w' -o $@ helm.sh/helm/v4/cmd/helm
+$(TOOLS)/helm-unittest: tools/helm/go.mod
+	go build -C tools/helm -trimpath -ldflags '-s -w' -o $@ github.com/helm-unittest/helm-unittest/cmd/helm-unittest
+$(TOOLS)/kubeconform: tools/helm/go.mod
+	go build -C tools/helm -trimpath -ldflags '-s -w' -o $@ github.com/yannh/kubeconform/cmd/kubeconform

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	schemaFile = "values.schema.json"
+	readmeFile = "README.md"
+)
+
+// The README's table stands between these.
+const (
+	begin = "<!-- values: made by make chart-docs -->\n"
+	end   = "<!-- end of values -->\n"
+)
+
+// chart is what a chart's directory says of its values.
+type chart struct {
+	directory   string
+	readme      []byte
+	definitions map[string]any
+	values      []value
+}
+
+// value is a key of values.yaml. Groups have children and no description of their own.
+type value struct {
+	path        string
+	key         string
+	description string
+	preset      *yaml.Node // the default
+	refinement  map[string]any
+	children    []value
+}
+
+func load(directory string) (*chart, error) {
+	c := &chart{directory: directory, definitions: map[string]any{}}
+	read := func(name string) []byte {
+		content, err := os.ReadFile(filepath.Join(directory, name))
+		if err != nil {
+			c.readme = nil
+		}
+		return content
+	}
+	if err := yaml.Unmarshal(read("schema.defs.yaml"), &c.definitions); err != nil {
+		return nil, fmt.Errorf("failed to read schema.defs.yaml: %w", err)
+	}
+	names, err := alertNames(read("files/alerts.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("failed to read files/alerts.yaml: %w", err)
+	}
+	c.definitions["alertNames"] = names
+	c.readme = read(readmeFile)
+	var document yaml.Node
+	if err := yaml.Unmarshal(read("values.yaml"), &document); err != nil {
+		return nil, fmt.Errorf("failed to read values.yaml: %w", err)
+	}
+	if len(document.Content) == 0 {
+		return nil, fmt.Errorf("no values.yaml in %s", directory)
+	}
+	c.values, err = values(document.Content[0], "")
+	return c, err
+}
+
+// alertNames is a schema that has one property for each alert, so that a misspelt one is refused.
+func alertNames(text []byte) (map[string]any, error) {
+	var alerts []struct{ Alert string }
+	if err := yaml.Unmarshal(text, &alerts); err != nil {
+		return nil, err
+	}
+	properties := map[string]any{}
+	for _, a := range alerts {
+		properties[a.Alert] = map[string]any{"use": "alert"}
+	}
+	return map[string]any{"type": "object", "properties": properties, "additionalProperties": false}, nil
+}
+
+func values(node *yaml.Node, prefix string) ([]value, error) {
+	var all []value
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, child := node.Content[i], node.Content[i+1]
+		v := value{key: key.Value, path: prefix + key.Value, preset: child}
+		if err := v.comment(key.HeadComment); err != nil {
+			return nil, fmt.Errorf("%s: %w", v.path, err)
+		}
+		if child.Kind == yaml.MappingNode && len(child.Content) > 0 && v.refinement == nil {
+			var err error
+			if v.children, err = values(child, v.path+"."); err != nil {
+				return nil, err
+			}
+		} else if v.description == "" {
+			return nil, fmt.Errorf("%s has no comment that begins with --", v.path)
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// comment reads the last paragraph of the comment above a key.
+func (v *value) comment(text string) error {
+	paragraphs := strings.Split(text, "\n\n")
+	var described, schema []string
+	inSchema := false
+	for line := range strings.Lines(paragraphs[len(paragraphs)-1]) {
+		line = strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(line, "#"), " "), "\n")
+		switch rest, ok := strings.CutPrefix(line, "@schema"); {
+		case ok:
+			inSchema = true
+			schema = append(schema, rest)
+		case inSchema:
+			schema = append(schema, line)
+		case strings.HasPrefix(line, "-- "):
+			described = []string{strings.TrimPrefix(line, "-- ")}
+		case len(described) > 0:
+			described = append(described, line)
+		}
+	}
+	v.description = strings.Join(described, " ")
+	if !inSchema {
+		return nil
+	}
+	if err := yaml.Unmarshal([]byte(strings.Join(schema, "\n")), &v.refinement); err != nil {
+		return fmt.Errorf("failed to read @schema: %w", err)
+	}
+	return nil
+}
+
+// files makes what is generated.
+func (c *chart) files() (map[string][]byte, error) {
+	root, err := c.object(c.values)
+	if err != nil {
+		return nil, err
+	}
+	root["$schema"] = "http://json-schema.org/draft-07/schema#"
+	root["title"] = "Values of the chart " + filepath.Base(c.directory)
+	var schema bytes.Buffer
+	encoder := json.NewEncoder(&schema)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(root); err != nil {
+		return nil, err
+	}
+	before, rest, ok := bytes.Cut(c.readme, []byte(begin))
+	_, after, closed := bytes.Cut(rest, []byte(end))
+	if !ok || !closed {
+		return nil, fmt.Errorf("%s has no place for the values: %q and %q", readmeFile, begin, end)
+	}
+	var readme bytes.Buffer
+	readme.Write(before)
+	readme.WriteString(begin + "| value | default | what it is for |\n|---|---|---|\n")
+	if err := table(&readme, c.values); err != nil {
+		return nil, err
+	}
+	readme.WriteString(end)
+	readme.Write(after)
+	return map[string][]byte{schemaFile: schema.Bytes(), readmeFile: readme.Bytes()}, nil
+}
+
+// object is the schema of a group: its keys and no others.
+func (c *chart) object(children []value) (map[string]any, error) {
+	properties := map[string]any{}
+	for _, v := range children {
+		schema, err := c.schema(v)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", v.path, err)
+		}
+		properties[v.key] = schema
+	}
+	return map[string]any{"type": "object", "additionalProperties": false, "properties": properties}, nil
+}
+
+func (c *chart) schema(v value) (map[string]any, error) {
+	if v.children != nil {
+		return c.object(v.children)
+	}
+	schema := map[string]any{"description": v.description}
+	var preset any
+	if err := v.preset.Decode(&preset); err != nil {
+		return nil, err
+	}
+	schema["default"] = preset
+	resolved, err := c.resolve(v.refinement)
+	if err != nil {
+		return nil, err
+	}
+	for key, part := range resolved {
+		schema[key] = part
+	}
+	if _, ok := schema["type"]; ok || schema["enum"] != nil {
+		return schema, nil
+	}
+	switch preset.(type) {
+	case string:
+		schema["type"] = "string"
+	case bool:
+		schema["type"] = "boolean"
+	case int:
+		schema["type"] = "integer"
+	case map[string]any:
+		schema["type"] = "object"
+	case []any:
+		return nil, errors.New("a list needs an @schema that says of what")
+	default:
+		return nil, fmt.Errorf("a default of type %T needs an @schema", preset)
+	}
+	return schema, nil
+}
+
+// resolve puts definitions in place of "use".
+func (c *chart) resolve(schema map[string]any) (map[string]any, error) {
+	out := map[string]any{}
+	if name, ok := schema["use"].(string); ok {
+		definition, ok := c.definitions[name].(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("no %q in schema.defs.yaml", name)
+		}
+		resolved, err := c.resolve(definition)
+		if err != nil {
+			return nil, err
+		}
+		out = resolved
+	}
+	for key, part := range schema {
+		if key == "use" {
+			continue
+		}
+		if nested, ok := part.(map[string]any); ok {
+			resolved, err := c.resolve(nested)
+			if err != nil {
+				return nil, err
+			}
+			part = resolved
+		}
+		out[key] = part
+	}
+	return out, nil
+}
+
+func table(out *bytes.Buffer, children []value) error {
+	for _, v := range children {
+		if v.children != nil {
+			if err := table(out, v.children); err != nil {
+				return err
+			}
+			continue
+		}
+		var preset any
+		if err := v.preset.Decode(&preset); err != nil {
+			return err
+		}
+		text, err := json.Marshal(preset)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "| `%s` | `%s` | %s |\n", v.path, text, strings.ReplaceAll(v.description, "|", "\\|"))
+	}
+	return nil
+}
