@@ -69,6 +69,11 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if o.settings.Stall > 0 && r.Body != nil && r.Body != http.NoBody {
 		r.Body = &patient{ReadCloser: r.Body, control: http.NewResponseController(w), stall: o.settings.Stall}
 	}
+	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+		// There may have been a Content-Length too, which net/http has removed: whoever framed the request by it
+		// sees another end. RFC 9112, section 6.1: close after the answer, so that nothing can hide behind it.
+		w.Header().Set("Connection", "close")
+	}
 	o.metrics.began()
 	defer func() {
 		code := seen.code
@@ -92,7 +97,14 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			panic(trouble)
 		}
 	}()
-	o.next.ServeHTTP(seen, r)
+	switch r.Method {
+	case "PRI": // the preface of HTTP/2, to a server that does not speak it here
+		http.Error(seen, "HTTP/2 is not spoken here", http.StatusHTTPVersionNotSupported)
+	case http.MethodConnect:
+		http.Error(seen, "no tunnels", http.StatusMethodNotAllowed)
+	default:
+		o.next.ServeHTTP(seen, r)
+	}
 }
 
 func (o *observer) logs(code int) bool {

@@ -1,0 +1,141 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+// h2c is a backend that speaks HTTP/2 without TLS.
+func h2c(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	server := httptest.NewUnstartedServer(h)
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func (r *running) speakH2C(t *testing.T) {
+	t.Helper()
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	r.http = &http.Client{Transport: transport}
+	t.Cleanup(transport.CloseIdleConnections)
+}
+
+// A bidirectional stream: each message comes back before the next is sent, and the trailers arrive.
+func TestGRPCStream(t *testing.T) {
+	r := start(t, Settings{GRPC: true, Pool: pool(h2c(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Trailer", "Grpc-Status")
+		w.Header().Set("Seen", r.Header.Get("X-Forwarded-For")+" "+r.Header.Get("Te"))
+		buffer := make([]byte, 100)
+		for {
+			n, err := r.Body.Read(buffer)
+			_, _ = w.Write(bytes.ToUpper(buffer[:n]))
+			_ = http.NewResponseController(w).Flush()
+			if err != nil {
+				break
+			}
+		}
+		w.Header().Set("Grpc-Status", "0")
+	}))})
+	r.speakH2C(t)
+	out, in := io.Pipe()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url+"/s/Echo", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/grpc")
+	request.Header.Set("Te", "trailers")
+	go func() { _, _ = in.Write([]byte("first")) }()
+	response, err := r.http.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	buffer := make([]byte, 100)
+	for i, want := range []string{"FIRST", "SECOND", "THIRD"} {
+		if i > 0 {
+			_, _ = in.Write(bytes.ToLower([]byte(want)))
+		}
+		n, err := response.Body.Read(buffer)
+		if string(buffer[:n]) != want {
+			t.Fatalf("got %q, %v; want %q", buffer[:n], err, want)
+		}
+	}
+	_ = in.Close()
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		t.Error(err)
+	}
+	if got := response.Trailer.Get("Grpc-Status"); got != "0" {
+		t.Errorf("the trailer says %q", got)
+	}
+	if got := response.Header.Get("Seen"); got != "127.0.0.1 trailers" {
+		t.Errorf("the backend saw %q", got)
+	}
+}
+
+// A gRPC client reads grpc-status, not the status line.
+func TestGRPCUnavailable(t *testing.T) {
+	r := start(t, Settings{GRPC: true, Pool: pool(refused(t))})
+	r.speakH2C(t)
+	response, err := r.http.Post(r.url+"/s/Call", "application/grpc", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != 200 || response.Header.Get("Grpc-Status") != "14" {
+		t.Errorf("got %d, grpc-status %q", response.StatusCode, response.Header.Get("Grpc-Status"))
+	}
+}
+
+// A drain: the client is told by GOAWAY, so its next call goes elsewhere; the stream under way ends in its own time.
+func TestGRPCDrain(t *testing.T) {
+	begun, finish := make(chan struct{}), make(chan struct{})
+	r := start(t, Settings{GRPC: true, Pool: pool(h2c(t, func(w http.ResponseWriter, _ *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		close(begun)
+		<-finish
+		_, _ = w.Write([]byte("done"))
+	}))})
+	r.speakH2C(t)
+	response, err := r.http.Post(r.url, "application/grpc", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	<-begun
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.stop() }()
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		// After the GOAWAY the client opens another connection, and nobody takes it.
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		request, _ := http.NewRequestWithContext(ctx, http.MethodHead, r.url+"/next", nil)
+		second, err := r.http.Do(request)
+		cancel()
+		if second != nil {
+			_ = second.Body.Close()
+		}
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("calls still go through the connection that was told to end")
+		}
+	}
+	close(finish)
+	if body, err := io.ReadAll(response.Body); string(body) != "done" || err != nil {
+		t.Errorf("the stream under way got %q, %v", body, err)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
