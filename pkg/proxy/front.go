@@ -144,6 +144,7 @@ func (p *Proxy) poolConfig(t route.Table, r route.Route) endpoint.Config {
 			Eject:      r.Health.Passive.Eject.D(),
 			EjectMax:   r.Health.Passive.EjectMax.D(),
 			MaxEjected: r.Health.Passive.MaxEjected,
+			Check:      check(r.Health.Active),
 			Interval:   r.Health.Active.Interval.D(),
 			Timeout:    r.Health.Active.Timeout.D(),
 			Unhealthy:  r.Health.Active.Unhealthy,
@@ -152,6 +153,19 @@ func (p *Proxy) poolConfig(t route.Table, r route.Route) endpoint.Config {
 		Self:    p.self(t, r.Protocol.Network()),
 		Logger:  p.log.With("route", r.Name),
 		Metrics: p.metrics.pools,
+	}
+}
+
+func check(a route.Active) endpoint.Check {
+	switch a.Type {
+	case "tcp":
+		return endpoint.CheckTCP()
+	case "http":
+		return endpoint.CheckHTTP(a.Path)
+	case "grpc":
+		return endpoint.CheckGRPC(a.Service)
+	default:
+		return nil
 	}
 }
 

@@ -1,0 +1,109 @@
+package endpoint
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+)
+
+// CheckTCP is well when the endpoint takes a connection.
+func CheckTCP() Check {
+	return func(ctx context.Context, addr netip.AddrPort) error {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr.String())
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+}
+
+// CheckHTTP is well when a GET of the path is answered with a code from 200 to 399.
+func CheckHTTP(path string) Check {
+	if path == "" {
+		path = "/"
+	}
+	client := &http.Client{
+		// A connection of its own each time: one that is kept would not notice that nobody listens any more.
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return func(ctx context.Context, addr netip.AddrPort) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr.String()+path, nil)
+		if err != nil {
+			return err
+		}
+		request.Header.Set("User-Agent", "stack-proxy health check")
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		if response.StatusCode < 200 || response.StatusCode > 399 {
+			return fmt.Errorf("GET %s was answered with %s", path, response.Status)
+		}
+		return nil
+	}
+}
+
+// CheckGRPC is well when grpc.health.v1.Health/Check says SERVING, over HTTP/2 without TLS. The two messages are
+// small enough to be written by hand, which spares the program a gRPC library.
+func CheckGRPC(service string) Check {
+	message := []byte{0, 0, 0, 0, 0} // not compressed, length
+	if service != "" {
+		message = append(message, 1<<3|2) // HealthCheckRequest.service = 1
+		message = binary.AppendUvarint(message, uint64(len(service)))
+		message = append(message, service...)
+		binary.BigEndian.PutUint32(message[1:], uint32(len(message)-5))
+	}
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	return func(ctx context.Context, addr netip.AddrPort) error {
+		transport := &http.Transport{Protocols: &protocols}
+		defer transport.CloseIdleConnections()
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost,
+			"http://"+addr.String()+"/grpc.health.v1.Health/Check", bytes.NewReader(message))
+		if err != nil {
+			return err
+		}
+		request.Header.Set("Content-Type", "application/grpc")
+		request.Header.Set("Te", "trailers")
+		response, err := transport.RoundTrip(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		answer, err := io.ReadAll(io.LimitReader(response.Body, 1024))
+		if err != nil {
+			return err
+		}
+		return servingStatus(response, answer)
+	}
+}
+
+// servingStatus reads HealthCheckResponse.status, field 1; 1 is SERVING.
+func servingStatus(response *http.Response, answer []byte) error {
+	code := response.Trailer.Get("Grpc-Status")
+	if code == "" {
+		code = response.Header.Get("Grpc-Status") // an answer of trailers only
+	}
+	if response.StatusCode != http.StatusOK || code != "0" {
+		return fmt.Errorf("health check was answered with %s, grpc-status %q", response.Status, code)
+	}
+	if len(answer) < 5 {
+		return errors.New("health check was answered with nothing")
+	}
+	status := uint64(0)
+	if body := answer[5:]; len(body) > 1 && body[0] == 1<<3 {
+		status, _ = binary.Uvarint(body[1:])
+	}
+	if status != 1 {
+		return fmt.Errorf("health check was answered with status %d, not SERVING (1)", status)
+	}
+	return nil
+}
