@@ -1,0 +1,115 @@
+package datagram
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	syslogRate     = 20_000 // datagrams a second
+	syslogDuration = 3 * time.Second
+	syslogSources  = 100
+)
+
+// measureSyslog sends lines at a fixed rate from many machines and counts what arrives.
+func measureSyslog(ctx context.Context, n *network, target string, p *process) (sample, error) {
+	server, err := listenUDP(n.server, net.ParseIP(serverIP), 514)
+	if err != nil {
+		return nil, err
+	}
+	if err := force(server, unix.SO_RCVBUFFORCE, 64<<20); err != nil {
+		return nil, err
+	}
+	var received atomic.Int64
+	var counting sync.WaitGroup
+	counting.Go(func() {
+		buf := make([]byte, 65536)
+		for {
+			if _, _, err := server.ReadFromUDPAddrPort(buf); errors.Is(err, net.ErrClosed) {
+				return
+			}
+			received.Add(1)
+		}
+	})
+	defer func() {
+		_ = server.Close()
+		counting.Wait()
+	}()
+
+	to := (&net.UDPAddr{IP: net.ParseIP(target), Port: 514}).AddrPort()
+	sources := make([]*net.UDPConn, syslogSources)
+	lines := make([][]byte, syslogSources)
+	for i := range sources {
+		if sources[i], err = listenUDP(n.client, clientIP(i), 0); err != nil {
+			return nil, err
+		}
+		defer sources[i].Close()
+		lines[i] = fmt.Appendf(nil, "<30>Oct  1 22:14:15 node%d dockerd[412]: layer 5f70bf18a086 pulled, "+
+			"verified and extracted in 1.203s", i)
+	}
+	before, err := p.cpu()
+	if err != nil {
+		return nil, err
+	}
+	sent := 0
+	err = onThread(func() error {
+		runtime.LockOSThread()
+		r := rand.New(rand.NewPCG(1, 1))
+		start := time.Now()
+		for ctx.Err() == nil {
+			elapsed := time.Since(start)
+			if elapsed >= syslogDuration {
+				break
+			}
+			for due := int(elapsed.Seconds() * syslogRate); sent < due; sent++ {
+				i := r.IntN(syslogSources)
+				if _, err := sources[i].WriteToUDPAddrPort(lines[i], to); err != nil {
+					return err
+				}
+			}
+			ts := unix.NsecToTimespec(int64(50 * time.Microsecond))
+			_ = unix.Nanosleep(&ts, nil)
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	for last := int64(-1); last != received.Load(); time.Sleep(200 * time.Millisecond) {
+		last = received.Load()
+	}
+	after, err := p.cpu()
+	if err != nil {
+		return nil, err
+	}
+	got := float64(received.Load())
+	s := sample{"loss_pct": 100 * (float64(sent) - got) / float64(sent)}
+	if p != nil {
+		s["datagrams_per_cpu_s"] = got / (after - before).Seconds()
+	}
+	return s, nil
+}
+
+// force sets a socket option that needs CAP_NET_ADMIN.
+func force(conn *net.UDPConn, name, value int) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	if err := raw.Control(func(fd uintptr) {
+		set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, name, value)
+	}); err != nil {
+		return err
+	}
+	return set
+}

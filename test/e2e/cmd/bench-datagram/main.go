@@ -1,0 +1,72 @@
+// bench-datagram measures stack-proxy's UDP routes against nginx and writes the rows as JSON. It needs root.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/tinkerbell/stack/test/e2e/bench/datagram"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-datagram:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	proxy := flag.String("proxy", "build/bin/stack-proxy", "the stack-proxy executable")
+	nginx := flag.String("nginx", lookup("nginx"), "the nginx executable (nginx-light, libnginx-mod-stream); empty leaves it out")
+	runs := flag.Int("runs", 5, "rounds")
+	cases := flag.String("cases", "", "some of "+strings.Join(datagram.CaseNames(), ",")+"; empty is all")
+	out := flag.String("out", "build/bench/proxy-datagram.json", "where the rows go")
+	flag.Parse()
+	if _, err := os.Stat(*proxy); err != nil {
+		return fmt.Errorf("failed to find stack-proxy (make build makes it): %w", err)
+	}
+	o := datagram.Options{Proxy: *proxy, Nginx: *nginx, Runs: *runs, Log: os.Stderr}
+	if *cases != "" {
+		o.Cases = strings.Split(*cases, ",")
+	}
+	rows, err := datagram.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(rows, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(*out), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(*out, append(b, '\n'), 0o600); err != nil {
+		return err
+	}
+	for _, r := range rows {
+		fmt.Fprintf(os.Stdout, "%-16s %-13s %-20s %12.2f %-4s (%.2f to %.2f, %d runs)\n",
+			r.Case, r.Candidate, r.Metric, r.Median, r.Unit, r.Min, r.Max, r.Runs)
+	}
+	return nil
+}
+
+// lookup finds an executable, or nothing.
+func lookup(name string) string {
+	for _, dir := range []string{"", "/usr/sbin/"} {
+		if path, err := exec.LookPath(dir + name); err == nil {
+			return path
+		}
+	}
+	return ""
+}
