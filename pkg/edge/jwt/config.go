@@ -1,0 +1,154 @@
+// Package jwt lets the requests pass that carry a good token (RFC 7519, in the way of RFC 8725), and tells the
+// backend chosen claims of it.
+//
+// Keys come from a JWKS by URL or file. The algorithms are pinned by the settings and by each key's own kind: no
+// token can choose one, "none" and HMAC do not exist here.
+package jwt
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tinkerbell/stack/internal/setting"
+)
+
+// Config says which tokens are good.
+type Config struct {
+	// Issuer must be the token's iss.
+	Issuer string `json:"issuer"`
+	// Audience must have one of the token's aud; "*" takes any, which lets tokens in that were made for others.
+	Audience []string `json:"audience"`
+	// JWKS is where the keys are: a URL or an absolute path. Default: where the issuer's
+	// .well-known/openid-configuration says.
+	JWKS string `json:"jwks,omitempty"`
+	// Algorithms are those accepted. Default: RS256, PS256, ES256, ES384, EdDSA.
+	Algorithms []string `json:"algorithms,omitempty"`
+	// Types are the accepted values of the header typ. Default: JWT, at+jwt and none at all.
+	Types []string `json:"types,omitempty"`
+	// Claims must be there, and where values are given, have one of them. Dots lead into objects:
+	// "realm_access.roles"; an array, and the words of "scope", have each of their elements.
+	Claims map[string][]string `json:"claims,omitempty"`
+	// Forward tells the backend claims, by header. Headers of these names that come from outside are removed.
+	Forward map[string]string `json:"forward,omitempty"`
+	// StripToken keeps the token from the backend.
+	StripToken bool `json:"stripToken,omitempty"`
+	// Leeway is how far clocks may differ. Default 30s.
+	Leeway setting.Duration `json:"leeway,omitempty"`
+	// RefreshEvery is how often the keys are fetched again. Default 5m.
+	RefreshEvery setting.Duration `json:"refreshEvery,omitempty"`
+	// Realm is for WWW-Authenticate. Default "stack".
+	Realm string `json:"realm,omitempty"`
+}
+
+// algorithms are those that exist here.
+var algorithms = []string{
+	"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+}
+
+// reserved are headers that a claim must not be forwarded in: other parts of the proxy, or the protocol, own them.
+var reserved = []string{
+	"Authorization", "Connection", "Content-Length", "Content-Type", "Cookie", "Expect", "Forwarded", "Grpc-Timeout",
+	"Host", "Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "Range", "Te", "Trailer", "Transfer-Encoding",
+	"Upgrade", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip",
+}
+
+// headerName is a field name (RFC 9110, 5.1) without the underscore, which some backends take for a dash.
+var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^`|~-]+$")
+
+// Validate names every fault.
+func (c *Config) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if c.Issuer == "" {
+		fault("issuer: missing")
+	}
+	if len(c.Audience) == 0 {
+		fault(`audience: missing (["*"] takes any)`)
+	}
+	if slices.Contains(c.Audience, "") {
+		fault("audience: one is empty")
+	}
+	switch {
+	case c.JWKS == "":
+		if err := checkURL(c.Issuer); c.Issuer != "" && err != nil {
+			fault("jwks: missing, and the issuer is no URL to find it by: %w", err)
+		}
+	case !path.IsAbs(c.JWKS):
+		if err := checkURL(c.JWKS); err != nil {
+			fault("jwks: %w, nor an absolute path", err)
+		}
+	}
+	for i, a := range c.Algorithms {
+		if !slices.Contains(algorithms, a) {
+			fault("algorithms[%d]: %q is not one of %s", i, a, strings.Join(algorithms, ", "))
+		}
+	}
+	for _, header := range sortedKeys(c.Forward) {
+		switch canonical := http.CanonicalHeaderKey(header); {
+		case !headerName.MatchString(header):
+			fault("forward: %q is no name of a header", header)
+		case slices.Contains(reserved, canonical), strings.HasPrefix(canonical, "Grpc-"):
+			fault("forward: %s is not for claims", canonical)
+		case c.Forward[header] == "":
+			fault("forward: %s has no claim", canonical)
+		}
+	}
+	for _, claim := range sortedKeys(c.Claims) {
+		if claim == "" {
+			fault("claims: one has no name")
+		}
+	}
+	if c.Leeway < 0 || c.Leeway.D() > 10*time.Minute {
+		fault("leeway: %s is not between 0s and 10m", c.Leeway)
+	}
+	if c.RefreshEvery != 0 && c.RefreshEvery.D() < 10*time.Second {
+		fault("refreshEvery: %s is too often: 10s is the least", c.RefreshEvery)
+	}
+	if strings.ContainsFunc(c.Realm, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
+		fault("realm: %q has characters that need quoting", c.Realm)
+	}
+	return errors.Join(faults...)
+}
+
+func checkURL(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return fmt.Errorf("%q is neither http:// nor https://", text)
+	}
+	return nil
+}
+
+func (c Config) withDefaults() Config {
+	if len(c.Algorithms) == 0 {
+		c.Algorithms = []string{"RS256", "PS256", "ES256", "ES384", "EdDSA"}
+	}
+	if len(c.Types) == 0 {
+		c.Types = []string{"", "JWT", "at+jwt"}
+	}
+	if c.Leeway == 0 {
+		c.Leeway = setting.Duration(30 * time.Second)
+	}
+	if c.RefreshEvery == 0 {
+		c.RefreshEvery = setting.Duration(5 * time.Minute)
+	}
+	if c.Realm == "" {
+		c.Realm = "stack"
+	}
+	return c
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,294 @@
+package jwt
+
+import (
+	"context"
+	"crypto"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// source keeps an issuer's keys. Those that were good go on while their server is down.
+type source struct {
+	config  Config
+	client  *http.Client
+	log     *slog.Logger
+	metrics *routeMetrics
+
+	set  atomic.Pointer[keySet]
+	kick chan struct{}
+
+	mu       sync.Mutex
+	budget   int       // refreshes that tokens with unknown keys may still cause
+	refilled time.Time // when the budget was last added to
+	started  uint64    // refreshes
+	finished uint64
+	next     chan struct{} // closed when a refresh has ended
+	fault    error
+
+	info fs.FileInfo // of the file, as it was read last; only run touches it
+}
+
+// How often unknown keys may cause a refresh: some in a row, since a rotation brings several, then one in a while,
+// whatever tokens people make up.
+const (
+	budgetMost   = 5
+	budgetEvery  = 10 * time.Second
+	waitMost     = 5 * time.Second
+	fetchTimeout = 10 * time.Second
+	maxJWKS      = 1 << 20
+	filePoll     = 5 * time.Second
+	retryFirst   = time.Second
+	retryMost    = time.Minute
+)
+
+func newSource(c Config, client *http.Client, log *slog.Logger, m *routeMetrics) *source {
+	if client == nil {
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		client = &http.Client{Transport: transport, Timeout: fetchTimeout, CheckRedirect: sameSafety}
+	}
+	return &source{
+		config: c, client: client, log: log, metrics: m, kick: make(chan struct{}, 1), next: make(chan struct{}),
+		budget: budgetMost, refilled: time.Now(),
+	}
+}
+
+// sameSafety follows redirects, but never from https to http.
+func sameSafety(to *http.Request, via []*http.Request) error {
+	if len(via) >= 5 || via[0].URL.Scheme == "https" && to.URL.Scheme != "https" {
+		return errors.New("redirected too often, or to http")
+	}
+	return nil
+}
+
+// run fetches the keys, and again at times, after failures, and when it is kicked, until ctx is done.
+func (s *source) run(ctx context.Context) {
+	defer s.client.CloseIdleConnections()
+	pause := retryFirst
+	for {
+		s.mu.Lock()
+		s.started++
+		s.mu.Unlock()
+		changed, err := s.refresh(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.conclude(changed, err)
+		wait := s.config.RefreshEvery.D()
+		switch {
+		case err != nil:
+			wait = min(pause, wait)
+			pause = min(2*pause, retryMost)
+		case path.IsAbs(s.config.JWKS):
+			wait, pause = min(filePoll, wait), retryFirst
+		default:
+			pause = retryFirst
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-s.kick:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// conclude takes note of a refresh, and wakes who waits for it.
+func (s *source) conclude(changed bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && (s.fault == nil || s.fault.Error() != err.Error()) {
+		s.log.Error("failed to refresh keys", "issuer", s.config.Issuer, "error", err, "keys", s.count())
+	}
+	if changed {
+		s.budget = budgetMost // it was worth it; nobody can make keys change from outside
+		s.log.Info("keys refreshed", "issuer", s.config.Issuer, "keys", s.count())
+	}
+	s.fault = err
+	s.finished = s.started
+	s.metrics.refreshed(err, s.count())
+	close(s.next)
+	s.next = make(chan struct{})
+}
+
+func (s *source) count() int {
+	if set := s.set.Load(); set != nil {
+		return len(set.keys)
+	}
+	return 0
+}
+
+// await has the keys fetched again for the sake of a key that is not known, and waits for it. It says no when that
+// has happened too often of late.
+func (s *source) await(ctx context.Context) bool {
+	s.mu.Lock()
+	for s.budget < budgetMost && time.Since(s.refilled) >= budgetEvery {
+		s.budget++
+		s.refilled = s.refilled.Add(budgetEvery)
+	}
+	if s.budget == budgetMost {
+		s.refilled = time.Now()
+	}
+	switch {
+	case s.budget > 0:
+		select {
+		case s.kick <- struct{}{}:
+			s.budget--
+		default: // one has been asked for already; nobody pays twice
+		}
+	case len(s.kick) == 0:
+		s.mu.Unlock()
+		return false
+	}
+	want := s.started + 1 // one that is under way may have asked before the key was there
+	timer := time.NewTimer(waitMost)
+	defer timer.Stop()
+	for s.finished < want {
+		next := s.next
+		s.mu.Unlock()
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return false
+		}
+		s.mu.Lock()
+	}
+	s.mu.Unlock()
+	return true
+}
+
+// refresh reads the keys, and says whether they are others than before.
+func (s *source) refresh(ctx context.Context) (changed bool, err error) {
+	text, err := s.read(ctx)
+	if err != nil || text == nil {
+		return false, err
+	}
+	set, err := parseKeys(text)
+	if err != nil {
+		return false, err
+	}
+	if old := s.set.Load(); old != nil && old.same(set) {
+		return false, nil
+	}
+	for _, why := range set.skipped {
+		s.log.Debug("key left out", "issuer", s.config.Issuer, "reason", why)
+	}
+	s.set.Store(set)
+	return true, nil
+}
+
+// same says whether two sets verify the same tokens.
+func (s *keySet) same(other *keySet) bool {
+	if len(s.keys) != len(other.keys) {
+		return false
+	}
+	for i, k := range s.keys {
+		o := other.keys[i]
+		public, ok := k.public.(interface{ Equal(crypto.PublicKey) bool })
+		if !ok || !public.Equal(o.public) || k.id != o.id || !slices.Equal(k.algorithms, o.algorithms) {
+			return false
+		}
+	}
+	return true
+}
+
+// read returns the JWKS, or nothing where the file has not changed.
+func (s *source) read(ctx context.Context) ([]byte, error) {
+	from := s.config.JWKS
+	if path.IsAbs(from) {
+		return s.readFile(from)
+	}
+	if from == "" {
+		var err error
+		if from, err = s.discover(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s.get(ctx, from)
+}
+
+func (s *source) readFile(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, fmt.Errorf("failed to find JWKS: %w", err)
+	}
+	if old := s.info; old != nil && os.SameFile(old, info) && old.ModTime().Equal(info.ModTime()) &&
+		old.Size() == info.Size() {
+		return nil, nil
+	}
+	if info.Size() > maxJWKS {
+		return nil, fmt.Errorf("failed to read JWKS: it is larger than %d bytes", maxJWKS)
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read JWKS: %w", err)
+	}
+	if _, err := parseKeys(text); err == nil {
+		s.info = info // one that is half written is read again
+	}
+	return text, nil
+}
+
+// discover asks the issuer where its keys are (OpenID Connect Discovery 1.0, section 4; RFC 8414).
+func (s *source) discover(ctx context.Context) (string, error) {
+	text, err := s.get(ctx, strings.TrimSuffix(s.config.Issuer, "/")+"/.well-known/openid-configuration")
+	if err != nil {
+		return "", fmt.Errorf("failed to discover JWKS: %w", err)
+	}
+	var found struct {
+		Issuer string `json:"issuer"`
+		JWKS   string `json:"jwks_uri"`
+	}
+	if err := json.Unmarshal(text, &found); err != nil {
+		return "", fmt.Errorf("failed to discover JWKS: %w", err)
+	}
+	if found.Issuer != s.config.Issuer {
+		return "", fmt.Errorf("failed to discover JWKS: the issuer says that it is %q", found.Issuer)
+	}
+	if err := checkURL(found.JWKS); err != nil {
+		return "", fmt.Errorf("failed to discover JWKS: %w", err)
+	}
+	return found.JWKS, nil
+}
+
+func (s *source) get(ctx context.Context, from string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make request: %w", err)
+	}
+	request.Header.Set("Accept", "application/json, application/jwk-set+json")
+	answer, err := s.client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("failed to get keys: %w", err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("failed to get keys: %s answered with status %d", request.URL.Redacted(), answer.StatusCode)
+	}
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxJWKS+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("failed to get keys: %w", err)
+	case len(text) > maxJWKS:
+		return nil, fmt.Errorf("failed to get keys: %s sent more than %d bytes", request.URL.Redacted(), maxJWKS)
+	}
+	return text, nil
+}

@@ -1,0 +1,388 @@
+package jwt
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/tinkerbell/stack/pkg/edge/reply"
+)
+
+// Options are what a [Verifier] has besides its settings; each may be nil.
+type Options struct {
+	Route   string
+	Logger  *slog.Logger
+	Metrics *Metrics
+	// Client replaces the HTTP client that fetches keys.
+	Client *http.Client
+}
+
+// Verifier checks the tokens of one route. It is a task: Run keeps the keys fresh.
+type Verifier struct {
+	config  Config
+	route   string
+	source  *source
+	parser  *jwt.Parser
+	metrics *routeMetrics
+	strip   []string // headers that must not come from outside, canonical
+
+	mu   sync.Mutex
+	seen map[[sha256.Size]byte]*verified
+}
+
+// verified is a token that was good.
+type verified struct {
+	keys    *keySet   // with these keys
+	until   time.Time // and so long
+	forward []forwarded
+}
+
+// forwarded is a header for the backend.
+type forwarded struct {
+	name  string
+	value []string
+}
+
+const (
+	maxToken = 16 << 10 // bytes; a header of net/http may be longer
+	maxSeen  = 4096     // tokens
+)
+
+// New makes a verifier. It refuses everything until Run has fetched keys.
+func New(c Config, o Options) (*Verifier, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("failed to set up tokens: %w", err)
+	}
+	c = c.withDefaults()
+	log := o.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	v := &Verifier{
+		config: c, route: o.Route, metrics: o.Metrics.route(o.Route), seen: map[[sha256.Size]byte]*verified{},
+	}
+	v.source = newSource(c, o.Client, log.With("route", o.Route), v.metrics)
+	options := []jwt.ParserOption{
+		jwt.WithValidMethods(c.Algorithms), jwt.WithIssuer(c.Issuer), jwt.WithExpirationRequired(),
+		jwt.WithLeeway(c.Leeway.D()), jwt.WithJSONNumber(), jwt.WithStrictDecoding(),
+	}
+	if !slices.Contains(c.Audience, "*") {
+		options = append(options, jwt.WithAudience(c.Audience...))
+	}
+	v.parser = jwt.NewParser(options...)
+	for header := range c.Forward {
+		v.strip = append(v.strip, http.CanonicalHeaderKey(header))
+	}
+	return v, nil
+}
+
+// Run keeps the keys fresh until ctx is done.
+func (v *Verifier) Run(ctx context.Context) error {
+	v.source.run(ctx)
+	return nil
+}
+
+// Ready is nil when there are keys, be they old.
+func (v *Verifier) Ready() error {
+	if v.source.set.Load() != nil {
+		return nil
+	}
+	v.source.mu.Lock()
+	defer v.source.mu.Unlock()
+	if v.source.fault != nil {
+		return v.source.fault
+	}
+	return errors.New("keys are not fetched yet")
+}
+
+// String names the task.
+func (v *Verifier) String() string { return "tokens of route " + v.route }
+
+// Wrap passes the requests with a good token on to next. The ResponseWriter is passed on as it is.
+func (v *Verifier) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v.clean(r.Header)
+		token, why := bearer(r.Header)
+		var good *verified
+		if why == passed {
+			good, why = v.check(r.Context(), token)
+		}
+		v.metrics.checked(why)
+		if good == nil {
+			v.refuse(w, r, why)
+			return
+		}
+		for _, f := range good.forward {
+			r.Header[f.name] = f.value
+		}
+		if v.config.StripToken {
+			r.Header.Del("Authorization")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// clean removes the headers that only we may set. Many backends take an underscore for a dash.
+func (v *Verifier) clean(h http.Header) {
+	for _, name := range v.strip {
+		delete(h, name)
+	}
+	if len(v.strip) == 0 {
+		return
+	}
+	for name := range h {
+		dashed := http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
+		if dashed != name && slices.Contains(v.strip, dashed) {
+			delete(h, name)
+		}
+	}
+}
+
+// bearer takes the token from the request (RFC 6750, 2.1). Other places, such as the query, are not looked at: they
+// end in logs.
+func bearer(h http.Header) (string, outcome) {
+	values := h["Authorization"]
+	if len(values) == 0 {
+		return "", missing
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	token = strings.Trim(token, " ")
+	switch {
+	case len(values) > 1: // the backend may look at the other
+		return "", malformed
+	case !ok || !strings.EqualFold(scheme, "Bearer"):
+		return "", missing
+	case token == "" || len(token) > maxToken || strings.ContainsAny(token, " ,\t"):
+		return "", malformed
+	}
+	return token, passed
+}
+
+// check looks a token up among those that were good, or verifies it.
+func (v *Verifier) check(ctx context.Context, token string) (*verified, outcome) {
+	keys := v.source.set.Load()
+	if keys == nil {
+		return nil, unavailable
+	}
+	sum := sha256.Sum256([]byte(token))
+	if good := v.recall(sum, keys); good != nil {
+		return good, remembered
+	}
+	good, why := v.verify(token, keys)
+	if why == unknownKey && v.source.await(ctx) {
+		keys = v.source.set.Load()
+		good, why = v.verify(token, keys)
+	}
+	if good != nil {
+		v.remember(sum, good)
+	}
+	return good, why
+}
+
+func (v *Verifier) recall(sum [sha256.Size]byte, keys *keySet) *verified {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	good := v.seen[sum]
+	if good == nil {
+		return nil
+	}
+	if good.keys != keys || !time.Now().Before(good.until) {
+		delete(v.seen, sum)
+		return nil
+	}
+	return good
+}
+
+func (v *Verifier) remember(sum [sha256.Size]byte, good *verified) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for other := range v.seen { // any one: Go begins at random
+		if len(v.seen) < maxSeen {
+			break
+		}
+		delete(v.seen, other)
+	}
+	v.seen[sum] = good
+}
+
+// The faults that the parser hands back as it got them.
+var (
+	errUnknownKey = errors.New("no such key")
+	errHeader     = errors.New("header not accepted")
+)
+
+// verify checks everything about a token.
+func (v *Verifier) verify(token string, keys *keySet) (*verified, outcome) {
+	claims := jwt.MapClaims{}
+	_, err := v.parser.ParseWithClaims(token, claims, func(t *jwt.Token) (any, error) { return v.keysFor(t, keys) })
+	if err != nil {
+		return nil, outcomeOf(err)
+	}
+	for _, name := range sortedKeys(v.config.Claims) {
+		if !satisfies(name, find(claims, name), v.config.Claims[name]) {
+			return nil, forbidden
+		}
+	}
+	expires, err := claims.GetExpirationTime()
+	if err != nil || expires == nil {
+		return nil, malformed
+	}
+	good := &verified{keys: keys, until: expires.Add(v.config.Leeway.D())}
+	for _, header := range sortedKeys(v.config.Forward) {
+		if value := headerValue(find(claims, v.config.Forward[header])); value != "" {
+			good.forward = append(good.forward, forwarded{http.CanonicalHeaderKey(header), []string{value}})
+		}
+	}
+	return good, passed
+}
+
+// keysFor looks at the header, and chooses the keys by its kid and alg; never by what else it brings (jwk, jku, x5c).
+func (v *Verifier) keysFor(t *jwt.Token, keys *keySet) (any, error) {
+	if _, critical := t.Header["crit"]; critical { // RFC 7515, 4.1.11: we understand none
+		return nil, errHeader
+	}
+	kind, present := t.Header["typ"]
+	name, isText := kind.(string)
+	name = strings.TrimPrefix(strings.ToLower(name), "application/")
+	accepted := slices.ContainsFunc(v.config.Types, func(s string) bool { return strings.EqualFold(s, name) })
+	if present && !isText || !accepted {
+		return nil, errHeader
+	}
+	id, present := t.Header["kid"]
+	kid, isText := id.(string)
+	if present && !isText {
+		return nil, errHeader
+	}
+	if !keys.knows(kid) {
+		return nil, errUnknownKey
+	}
+	found := keys.find(kid, t.Method.Alg())
+	if len(found) == 0 {
+		return nil, errHeader // there is such a key, and it is not for this algorithm
+	}
+	set := jwt.VerificationKeySet{}
+	for _, public := range found {
+		set.Keys = append(set.Keys, public)
+	}
+	return set, nil
+}
+
+func outcomeOf(err error) outcome {
+	switch {
+	case errors.Is(err, errUnknownKey):
+		return unknownKey
+	case errors.Is(err, errHeader):
+		return badHeader
+	case errors.Is(err, jwt.ErrTokenMalformed):
+		return malformed
+	case errors.Is(err, jwt.ErrTokenSignatureInvalid):
+		return badSignature
+	case errors.Is(err, jwt.ErrTokenExpired):
+		return expired
+	case errors.Is(err, jwt.ErrTokenNotValidYet), errors.Is(err, jwt.ErrTokenUsedBeforeIssued):
+		return early
+	case errors.Is(err, jwt.ErrTokenInvalidIssuer):
+		return badIssuer
+	case errors.Is(err, jwt.ErrTokenInvalidAudience):
+		return badAudience
+	default: // a claim that must be there is not, or is of the wrong type
+		return malformed
+	}
+}
+
+// refuse answers 401, 403 or 503 (RFC 6750, 3), or as gRPC does.
+func (v *Verifier) refuse(w http.ResponseWriter, r *http.Request, why outcome) {
+	challenge := `Bearer realm="` + v.config.Realm + `"`
+	switch why {
+	case unavailable:
+		w.Header().Set("Retry-After", "5")
+		reply.Write(w, r, http.StatusServiceUnavailable, reply.Unavailable, "tokens cannot be checked yet")
+		return
+	case forbidden:
+		w.Header().Set("Www-Authenticate", challenge+`, error="insufficient_scope"`)
+		reply.Write(w, r, http.StatusForbidden, reply.PermissionDenied, why.text())
+		return
+	case missing:
+	default:
+		challenge += `, error="invalid_token", error_description="` + why.text() + `"`
+	}
+	w.Header().Set("Www-Authenticate", challenge)
+	reply.Write(w, r, http.StatusUnauthorized, reply.Unauthenticated, why.text())
+}
+
+// find looks a claim up, by its name or by the way to it.
+func find(claims map[string]any, name string) any {
+	if value, ok := claims[name]; ok {
+		return value
+	}
+	first, rest, ok := strings.Cut(name, ".")
+	if !ok {
+		return nil
+	}
+	inner, ok := claims[first].(map[string]any)
+	if !ok {
+		return nil
+	}
+	return find(inner, rest)
+}
+
+// satisfies says whether a claim is there, and has one of the values if there are any.
+func satisfies(name string, claim any, values []string) bool {
+	switch claim := claim.(type) {
+	case nil:
+		return false
+	case []any:
+		for _, each := range claim {
+			if satisfies("", each, values) {
+				return true
+			}
+		}
+		return false
+	case string:
+		if name == "scope" && len(values) > 0 {
+			words := strings.Fields(claim)
+			return slices.ContainsFunc(values, func(value string) bool { return slices.Contains(words, value) })
+		}
+		return len(values) == 0 || slices.Contains(values, claim)
+	default:
+		text, err := json.Marshal(claim)
+		return err == nil && (len(values) == 0 || slices.Contains(values, string(text)))
+	}
+}
+
+// headerValue writes a claim as a header: text as it is, a list of texts with commas, everything else as JSON. A
+// value with anything but printable ASCII, or with a percent sign, is percent-encoded: decoding is always right.
+func headerValue(claim any) string {
+	text, ok := claim.(string)
+	if list, isList := claim.([]any); isList {
+		words := make([]string, 0, len(list))
+		for _, each := range list {
+			if word, isText := each.(string); isText && !strings.Contains(word, ",") {
+				words = append(words, word)
+			}
+		}
+		text, ok = strings.Join(words, ","), len(words) == len(list)
+	}
+	if !ok && claim != nil {
+		encoded, err := json.Marshal(claim)
+		if err != nil {
+			return ""
+		}
+		text = string(encoded)
+	}
+	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' || r == '%' }) {
+		return url.PathEscape(text)
+	}
+	return strings.TrimSpace(text)
+}
