@@ -39,6 +39,12 @@ func (p *process) waitNotReady(t *testing.T, reason string) {
 	})
 }
 
+// waitListening is for relays that never get ready.
+func (p *process) waitListening(t *testing.T) {
+	t.Helper()
+	p.wantMetric(t, `dhcp_relay_listener_up{listener="macvlan0"} 1`)
+}
+
 // descriptors counts the relay's open files.
 func (p *process) descriptors(t *testing.T) int {
 	t.Helper()
@@ -231,6 +237,7 @@ func TestServerThatDoesNotResolve(t *testing.T) {
 	l := newLab(t)
 	p := l.start(t, "SERVERS=no-such-server.invalid")
 	p.waitNotReady(t, "failed to resolve server no-such-server.invalid")
+	p.waitListening(t)
 	l.broadcast(t, discover(t).ToBytes())
 	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="no-server"} 1`)
 }

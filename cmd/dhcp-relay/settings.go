@@ -17,8 +17,6 @@ const (
 )
 
 // settings is what the environment sets.
-//
-//nolint:lll // a tag cannot be broken
 type settings struct {
 	daemon.Settings
 	AdminAddress string `split_words:"true" default:":9067" desc:"where /metrics, /healthz and /readyz are served"`

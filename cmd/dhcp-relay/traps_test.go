@@ -122,6 +122,7 @@ func TestTrap05GiaddrIsNeverLoopback(t *testing.T) {
 		code, body := p.page("/readyz")
 		return code == 503 && strings.Contains(body, "towards server 127.0.0.1:67 this host is 127.0.0.1")
 	})
+	p.waitListening(t)
 	l.broadcast(t, discover(t).ToBytes())
 	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="no-giaddr"} 1`)
 }

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
 )
 
 // Ports of DHCP (RFC 2131 section 4.1).
@@ -97,8 +100,11 @@ type Config struct {
 	// AlwaysBroadcast sends every reply on a listener to everybody, for firmware that does not hear unicasts
 	// and does not say so.
 	AlwaysBroadcast bool
-	// ResolveInterval is how often the servers' names are looked up (10 s).
+	// ResolveInterval is how long an answer about a server's name is used at most, if its records live longer
+	// (10 s).
 	ResolveInterval time.Duration
+	// Lookup finds a host's addresses, and for how long they hold. Nil: as the pod's resolv.conf says.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
 	// Pending is the most requests that are remembered for their replies (32,768).
 	Pending int
 	// PendingExpiry is how long (10 s).
@@ -148,6 +154,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.PresentGiaddr == "" {
 		c.PresentGiaddr = Forward
+	}
+	if c.Lookup == nil {
+		c.Lookup = (&endpoint.Resolver{}).Lookup
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

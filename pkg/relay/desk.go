@@ -42,9 +42,9 @@ func (d *desk) send(m dhcp.Message, to *routes, now int64) {
 		if out.full() {
 			d.flush(to)
 		}
-		out.addUDP(m, t.endpoint, to.giaddr)
+		out.addUDP(m, t.peer, to.giaddr)
 		t.server.asked(now)
-		d.relay.trace.record(now, sentToServer, endpoint{ip: to.giaddr, port: serverPort}, t.endpoint, m)
+		d.relay.trace.record(now, sentToServer, peer{ip: to.giaddr, port: serverPort}, t.peer, m)
 	}
 }
 

@@ -64,7 +64,7 @@ type health struct {
 }
 
 // answered notes a reply that matched a request.
-func (h *health) answered(from endpoint, to *routes, now int64) {
+func (h *health) answered(from peer, to *routes, now int64) {
 	h.strangers.Store(0)
 	known := false
 	for i := range to.targets {
@@ -89,7 +89,7 @@ func (s *server) answered(now int64) {
 }
 
 // unsolicited notes a reply that matched nothing.
-func (h *health) unsolicited(now int64, from endpoint, m dhcp.Message) {
+func (h *health) unsolicited(now int64, from peer, m dhcp.Message) {
 	h.strangers.Add(1)
 	h.relay.notices.warn(now, "dropped a reply that nobody asked for", func() []any {
 		return []any{"source", from.String(), "type", m.Type().String(), "xid", m.XID(), "giaddr", dhcp.Addr(m.Giaddr())}

@@ -284,7 +284,7 @@ func (l *listener) view(i int, a *arrival, now int64) (dhcp.Message, Drop) {
 	if !whole {
 		return nil, Truncated
 	}
-	l.relay.trace.record(now, onListener, endpoint{}, endpoint{}, b)
+	l.relay.trace.record(now, onListener, peer{}, peer{}, b)
 	sum := frame.Verify
 	if aux := l.inbox.message(i, unix.SOL_PACKET, unix.PACKET_AUXDATA); len(aux) >= auxLen {
 		status := *(*uint32)(unsafe.Pointer(&aux[auxStatus]))
@@ -299,6 +299,6 @@ func (l *listener) view(i int, a *arrival, now int64) (dhcp.Message, Drop) {
 	if fault != frame.OK {
 		return nil, ofFrame(fault)
 	}
-	a.source = endpointOf(datagram.Src)
+	a.source = peerOf(datagram.Src)
 	return dhcp.Message(datagram.Payload), None
 }

@@ -142,9 +142,9 @@ func (in *inbox) link(i int) *unix.RawSockaddrLinklayer {
 }
 
 // from is the sender as a UDP socket tells it.
-func (in *inbox) from(i int) endpoint {
+func (in *inbox) from(i int) peer {
 	sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&in.names[i]))
-	return endpoint{ip: sa.Addr, port: ntohs(sa.Port)}
+	return peer{ip: sa.Addr, port: ntohs(sa.Port)}
 }
 
 // message is the data of the first control message of a level and type, nil where there is none.
@@ -244,7 +244,7 @@ func (out *outbox) add(b []byte) *unix.Msghdr {
 }
 
 // addUDP sends b to an address, from an address of this host.
-func (out *outbox) addUDP(b []byte, to endpoint, from [4]byte) {
+func (out *outbox) addUDP(b []byte, to peer, from [4]byte) {
 	header := out.add(b)
 	sa := &out.inet[out.n]
 	sa.Addr, sa.Port = to.ip, htons(to.port)

@@ -9,16 +9,16 @@ import (
 	"github.com/tinkerbell/stack/pkg/dhcp"
 )
 
-// endpoint is an IPv4 address and port, without the pointer that a netip.Addr holds: the pending table is large, and
+// peer is an IPv4 address and port, without the pointer that a netip.Addr holds: the pending table is large, and
 // the garbage collector need not look into it.
-type endpoint struct {
+type peer struct {
 	ip   [4]byte
 	port uint16
 }
 
-func endpointOf(a netip.AddrPort) endpoint { return endpoint{ip: a.Addr().As4(), port: a.Port()} }
+func peerOf(a netip.AddrPort) peer { return peer{ip: a.Addr().As4(), port: a.Port()} }
 
-func (e endpoint) String() string { return netip.AddrPortFrom(netip.AddrFrom4(e.ip), e.port).String() }
+func (e peer) String() string { return netip.AddrPortFrom(netip.AddrFrom4(e.ip), e.port).String() }
 
 // key identifies a transaction: what a client chooses and a server must repeat.
 type key struct {
@@ -42,7 +42,7 @@ type origin struct {
 	// giaddr is the relay agent that the request named, whose place this relay has taken; zero if none.
 	giaddr [4]byte
 	// from and local are both ends of a unicast request: the reply takes the same path.
-	from  endpoint
+	from  peer
 	local [4]byte
 }
 

@@ -12,7 +12,7 @@ type arrival struct {
 	// listener is the index of the listener, or unicast.
 	listener int16
 	// source is the sender by its IP header.
-	source endpoint
+	source peer
 	// local is the address of this host that a unicast was sent to.
 	local [4]byte
 	// agent is what the listener puts into option 82.
@@ -109,7 +109,7 @@ func within(prefixes []netip.Prefix, ip [4]byte) bool {
 }
 
 // reply decides about a reply, and makes it what the client or the relay agent is to get.
-func (d *desk) reply(m dhcp.Message, from endpoint, to *routes, now int64) (dhcp.Message, origin, Drop) {
+func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Message, origin, Drop) {
 	r := d.relay
 	if drop := ofMessage(m.Check()); drop != None {
 		return m, origin{}, drop

@@ -47,7 +47,7 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 	}
 	to := &routes{giaddr: ourGiaddr, mtu: 1500}
 	for _, s := range r.health.servers {
-		to.targets = append(to.targets, target{endpoint: endpoint{ip: [4]byte{10, 244, 0, 11}, port: 67}, server: s})
+		to.targets = append(to.targets, target{peer: peer{ip: [4]byte{10, 244, 0, 11}, port: 67}, server: s})
 	}
 	r.routes.Store(to)
 	b := &bench{Relay: r, desk: newDesk(r, 0, "macvlan0"), routes: to}
@@ -69,7 +69,7 @@ func (b *bench) answer(m dhcp.Message) (dhcp.Message, origin, Drop) {
 	reply := make(dhcp.Message, len(m), slotLen)
 	copy(reply, m)
 	reply[0] = byte(dhcp.Reply)
-	return b.desk.reply(reply, endpoint{ip: [4]byte{10, 244, 0, 11}, port: 67}, b.routes, b.now())
+	return b.desk.reply(reply, peer{ip: [4]byte{10, 244, 0, 11}, port: 67}, b.routes, b.now())
 }
 
 func withGiaddr(m dhcp.Message, giaddr [4]byte) dhcp.Message {
@@ -372,7 +372,7 @@ func forge(m dhcp.Message) dhcp.Message {
 // TestUnicastTakesTheAgentsPlace: upstream giaddr is ours, and the agent's is restored.
 func TestUnicastTakesTheAgentsPlace(t *testing.T) {
 	b := newBench(t, nil)
-	asked := arrival{listener: unicast, source: endpoint{theirGiaddr, 6767}, local: [4]byte{192, 0, 2, 2}}
+	asked := arrival{listener: unicast, source: peer{theirGiaddr, 6767}, local: [4]byte{192, 0, 2, 2}}
 	m := withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), theirGiaddr)
 	got, drop := b.desk.request(m, &asked, b.routes, b.now())
 	if drop != None || got.Giaddr() != ourGiaddr {
@@ -450,7 +450,7 @@ func TestDoesNotAllocate(t *testing.T) {
 		b.desk.toServers.n = 0
 		copy(reply, m)
 		reply[0] = byte(dhcp.Reply)
-		from := b.routes.targets[0].endpoint
+		from := b.routes.targets[0].peer
 		if _, _, drop := b.desk.reply(dhcp.Message(reply[:len(m)]), from, b.routes, b.now()); drop != None {
 			t.Fatal(drop)
 		}
@@ -475,7 +475,7 @@ func BenchmarkTransaction(tb *testing.B) {
 		b.desk.send(m, b.routes, int64(n))
 		b.desk.toServers.n = 0
 		m[0] = byte(dhcp.Reply)
-		if _, _, drop := b.desk.reply(m, b.routes.targets[0].endpoint, b.routes, int64(n)); drop != None {
+		if _, _, drop := b.desk.reply(m, b.routes.targets[0].peer, b.routes, int64(n)); drop != None {
 			tb.Fatal(drop)
 		}
 	}
@@ -496,7 +496,7 @@ func FuzzPolicy(f *testing.F) {
 		copy(slot, b)
 		a := bench.heard
 		if viaUnicast {
-			a = arrival{listener: unicast, source: endpoint{theirGiaddr, 67}}
+			a = arrival{listener: unicast, source: peer{theirGiaddr, 67}}
 		}
 		got, drop := bench.desk.request(slot, &a, bench.routes, 0)
 		if drop != None {

@@ -21,7 +21,7 @@ type routes struct {
 
 // target is where one server is.
 type target struct {
-	endpoint
+	peer
 	server *server
 	detour *socket // where requests leave by another port, else nil
 }
@@ -82,13 +82,12 @@ func (s *servers) run(ctx context.Context) error {
 		closeSocket(&s.stale)
 	}()
 	for {
-		next, err := s.lookup(ctx)
+		next, wait, err := s.lookup(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		s.set(next, err)
 		closeSocket(&s.stale)
-		wait := s.relay.config.ResolveInterval
 		if err != nil {
 			wait = min(wait, retryLookup)
 		}
@@ -143,25 +142,26 @@ func (s *servers) set(next *routes, err error) {
 	s.why.Store(&err)
 }
 
-// lookup makes routes. They may be usable although err tells that something is missing: err is nil when at least one
-// server and giaddr are known.
-func (s *servers) lookup(ctx context.Context) (*routes, error) {
-	next := &routes{}
+// lookup makes routes, and tells how long they hold. They may be usable although a server is missing: err is nil when
+// at least one server and giaddr are known.
+func (s *servers) lookup(ctx context.Context) (next *routes, wait time.Duration, err error) {
+	next, wait = &routes{}, s.relay.config.ResolveInterval
 	var faults []error
 	for _, server := range s.relay.health.servers {
-		addresses, err := resolve(ctx, server.host)
+		addresses, ttl, err := s.resolve(ctx, server.host)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("failed to resolve server %s: %w", server.host, err))
 			// A name server that is away for a while does not make the DHCP server unreachable.
-			addresses = server.known
+			addresses, ttl = server.known, retryLookup
 		}
+		wait = min(wait, ttl)
 		server.known = addresses
 		if len(addresses) == 0 {
 			continue
 		}
 		to := target{
-			server:   server,
-			endpoint: endpoint{ip: addresses[server.next%len(addresses)].As4(), port: server.port},
+			server: server,
+			peer:   peer{ip: addresses[server.next%len(addresses)].As4(), port: server.port},
 		}
 		if server.detour {
 			to.detour = s.openDetour()
@@ -169,19 +169,19 @@ func (s *servers) lookup(ctx context.Context) (*routes, error) {
 		next.targets = append(next.targets, to)
 	}
 	if len(next.targets) == 0 {
-		return next, errors.Join(faults...)
+		return next, wait, errors.Join(faults...)
 	}
 	for _, fault := range faults {
 		s.relay.notices.warn(s.relay.now(), "failed to look up a server", func() []any {
 			return []any{"error", fault.Error()}
 		})
 	}
-	giaddr, err := s.giaddr(next.targets[0].endpoint)
+	giaddr, err := s.giaddr(next.targets[0].peer)
 	if err != nil {
-		return next, err
+		return next, wait, err
 	}
 	next.giaddr, next.mtu = giaddr.As4(), mtuOf(giaddr)
-	return next, nil
+	return next, wait, nil
 }
 
 // openDetour opens the detour unless it is open. Without one, requests leave by port 67.
@@ -204,7 +204,7 @@ func (s *servers) openDetour() *socket {
 func (s *servers) warnOfGiaddr(next *routes) {
 	giaddr := netip.AddrFrom4(next.giaddr)
 	for _, t := range next.targets {
-		source, err := sourceTowards(t.endpoint)
+		source, err := sourceTowards(t.peer)
 		if err == nil && source != giaddr && usable(giaddr) {
 			s.relay.logger.Warn("server may be unable to reach giaddr", "server", t.server.name, "giaddr", giaddr.String(),
 				"address_towards_server", source.String(),
@@ -236,26 +236,24 @@ func mtuOf(address netip.Addr) int {
 	return defaultMTU
 }
 
-// resolve returns the IPv4 addresses of a name, in a stable order.
-func resolve(ctx context.Context, host string) ([]netip.Addr, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{addr}, nil
-	}
+// resolve returns the IPv4 addresses of a host, in a stable order, and for how long they hold.
+func (s *servers) resolve(ctx context.Context, host string) ([]netip.Addr, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", host)
+	found, ttl, err := s.relay.config.Lookup(ctx, host)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	for i := range found {
-		found[i] = found[i].Unmap()
+	found = slices.DeleteFunc(slices.Clone(found), func(a netip.Addr) bool { return !a.Is4() })
+	if len(found) == 0 {
+		return nil, 0, errors.New("it has no IPv4 address")
 	}
 	slices.SortFunc(found, netip.Addr.Compare)
-	return found, nil
+	return found, ttl, nil
 }
 
 // giaddr is the address that servers answer.
-func (s *servers) giaddr(server endpoint) (netip.Addr, error) {
+func (s *servers) giaddr(server peer) (netip.Addr, error) {
 	config := s.relay.config
 	if config.UpstreamAddress.IsValid() {
 		return config.UpstreamAddress, ownAddress(config.UpstreamAddress)
@@ -283,7 +281,7 @@ func (s *servers) giaddr(server endpoint) (netip.Addr, error) {
 }
 
 // sourceTowards is the address that the kernel sends from to a server. Nothing is sent.
-func sourceTowards(server endpoint) (netip.Addr, error) {
+func sourceTowards(server peer) (netip.Addr, error) {
 	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(
 		netip.AddrPortFrom(netip.AddrFrom4(server.ip), server.port)))
 	if err != nil {

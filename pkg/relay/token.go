@@ -89,7 +89,7 @@ func (s *signer) read(m dhcp.Message, unix, maxAge uint32) (origin, bool) {
 		sole:     body[2]&2 != 0,
 		agent:    body[3],
 		giaddr:   [4]byte(body[4:]),
-		from:     endpoint{ip: [4]byte(body[8:]), port: binary.BigEndian.Uint16(body[12:])},
+		from:     peer{ip: [4]byte(body[8:]), port: binary.BigEndian.Uint16(body[12:])},
 		local:    [4]byte(body[14:]),
 	}, true
 }

@@ -27,7 +27,7 @@ const snapLen = 1514
 type snapshot struct {
 	at       int64
 	event    event
-	from, to endpoint
+	from, to peer
 	length   int
 	data     [snapLen]byte
 }
@@ -42,7 +42,7 @@ type trace struct {
 func newTrace(packets int) *trace { return &trace{ring: make([]snapshot, max(packets, 0))} }
 
 // record keeps a copy of a packet. from and to are for events that have no headers of their own.
-func (t *trace) record(now int64, e event, from, to endpoint, b []byte) {
+func (t *trace) record(now int64, e event, from, to peer, b []byte) {
 	if len(t.ring) == 0 {
 		return
 	}

@@ -134,12 +134,12 @@ func (u *upstream) flush(listener int, out *outbox) {
 }
 
 // ask relays what a client or a router sent to an address of this host.
-func (u *upstream) ask(i int, m dhcp.Message, from endpoint, routes *routes, now int64, verbose bool) Drop {
+func (u *upstream) ask(i int, m dhcp.Message, from peer, routes *routes, now int64, verbose bool) Drop {
 	local, drop := u.local(i)
 	if drop != None {
 		return drop
 	}
-	u.relay.trace.record(now, fromUnicast, from, endpoint{ip: local, port: serverPort}, m)
+	u.relay.trace.record(now, fromUnicast, from, peer{ip: local, port: serverPort}, m)
 	m, drop = u.request(m, &arrival{listener: unicast, source: from, local: local}, routes, now)
 	if drop != None {
 		return drop
@@ -166,9 +166,9 @@ func (u *upstream) local(i int) ([4]byte, Drop) {
 }
 
 // answer brings a server's answer to whoever asked.
-func (u *upstream) answer(i int, m dhcp.Message, from endpoint, routes *routes, now int64, verbose bool) Drop {
+func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now int64, verbose bool) Drop {
 	r := u.relay
-	r.trace.record(now, fromServer, from, endpoint{ip: routes.giaddr, port: serverPort}, m)
+	r.trace.record(now, fromServer, from, peer{ip: routes.giaddr, port: serverPort}, m)
 	m, o, drop := u.reply(m, from, routes, now)
 	if drop != None {
 		return drop
@@ -178,7 +178,7 @@ func (u *upstream) answer(i int, m dhcp.Message, from endpoint, routes *routes, 
 			u.unicasts.flush(u.socket)
 		}
 		u.unicasts.addUDP(m, o.from, o.local)
-		r.trace.record(now, toUnicast, endpoint{ip: o.local, port: serverPort}, o.from, m)
+		r.trace.record(now, toUnicast, peer{ip: o.local, port: serverPort}, o.from, m)
 		u.metrics.relayed(toClient, m.Type())
 		if verbose {
 			r.logMessage("relayed reply", unicastLabel, m, "to", o.from.String())
@@ -207,7 +207,7 @@ func (u *upstream) answer(i int, m dhcp.Message, from endpoint, routes *routes, 
 		u.flush(int(o.listener), out)
 	}
 	u.frames[o.listener].addFrame(whole, p.ifindex)
-	r.trace.record(now, onListener, endpoint{}, endpoint{}, whole)
+	r.trace.record(now, onListener, peer{}, peer{}, whole)
 	metrics.relayed(toClient, m.Type())
 	if verbose {
 		r.logMessage("relayed reply", r.listeners[o.listener].name, m, "to", netip.AddrFrom4(to.ip).String())
