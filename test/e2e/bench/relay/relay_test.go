@@ -1,0 +1,85 @@
+package relay
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// ourBehaviour is what dhcp-relay has to do in each case of the differential run, with its default settings.
+var ourBehaviour = map[string]string{
+	"plain":              "hops 1, giaddr set",
+	"hops-4":             "dropped",
+	"hops-10":            "dropped",
+	"hops-16":            "dropped",
+	"foreign-giaddr":     "dropped",
+	"client-option82":    "dropped",
+	"no-cookie":          "hops 1, giaddr set",
+	"no-end":             "hops 1, giaddr set",
+	"long":               "hops 1, giaddr set",
+	"short":              "hops 1, giaddr set, padded to 300",
+	"split-option":       "hops 1, giaddr set",
+	"pads":               "hops 1, giaddr set",
+	"infiniband":         "hops 1, giaddr set",
+	"hlen-17":            "dropped",
+	"op-3":               "dropped",
+	"wrong-magic":        "dropped",
+	"bad-checksum":       "dropped",
+	"rebind":             "hops 1, giaddr set",
+	"rogue-on-lan":       "dropped",
+	"offer":              "to chaddr, yiaddr",
+	"offer-broadcast":    "to broadcast, 255.255.255.255",
+	"proxy-offer":        "to chaddr, 255.255.255.255",
+	"ack-ciaddr":         "to chaddr, ciaddr",
+	"nak":                "to broadcast, 255.255.255.255",
+	"offer-infiniband":   "to broadcast, 255.255.255.255",
+	"other-port":         "to chaddr, yiaddr",
+	"unasked":            "dropped",
+	"no-giaddr-in-reply": "to chaddr, yiaddr",
+}
+
+// TestDifferential sends the same packets through dhcp-relay and its peers: ours does what it has to, and every case
+// in which a peer does something else is explained in docs/dhcp-relay.md.
+func TestDifferential(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make network namespaces and run the peers")
+	}
+	directory := t.TempDir()
+	program := filepath.Join(directory, "dhcp-relay")
+	build := exec.Command("go", "build", "-o", program, "./cmd/dhcp-relay")
+	build.Dir = "../../../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("failed to build dhcp-relay: %v\n%s", err, out)
+	}
+	var log bytes.Buffer
+	comparisons, err := Differential(Options{Relay: program, Directory: "../../../../build/bench/peers", Log: &log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if log.Len() > 0 {
+		t.Logf("peers are left out:\n%s", &log)
+	}
+	docs, err := os.ReadFile("../../../../docs/dhcp-relay.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range comparisons {
+		if got, want := c.Results[Ours], ourBehaviour[c.Name]; got != want {
+			t.Errorf("%s (%s): got %q, want %q", c.Name, c.What, got, want)
+		}
+		if c.Differs() && !strings.Contains(string(docs), "| `"+c.Name+"` |") {
+			t.Errorf("%s: docs/dhcp-relay.md does not explain %v", c.Name, c.Results)
+		}
+	}
+}
+
+func TestMedian(t *testing.T) {
+	for want, values := range map[float64][]float64{2: {1, 2, 9}, 1.5: {1, 2}, 7: {7}} {
+		if got := median(values); got != want {
+			t.Errorf("%v: got %v", values, got)
+		}
+	}
+}

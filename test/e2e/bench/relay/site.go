@@ -1,0 +1,234 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// site is a LAN with machines, a relay with a leg on it, and a server: three network namespaces in a row.
+type site struct {
+	machines, relay, server netns.NsHandle
+}
+
+// Addresses of the site.
+const (
+	relayLAN = "192.0.2.9"
+	// machinesLAN is for machines that have an address already.
+	machinesLAN = "192.0.2.200"
+	relayIP     = "10.244.0.10"
+	serverIP    = "10.244.0.11"
+	lanLink     = "lan0"
+	upLink      = "eth0"
+)
+
+func newSite() (s *site, err error) {
+	s = &site{}
+	for _, each := range []*netns.NsHandle{&s.machines, &s.relay, &s.server} {
+		if *each, err = newNamespace(); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+	}
+	if err := s.wire(); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s *site) close() error {
+	var faults []error
+	for _, each := range []netns.NsHandle{s.machines, s.relay, s.server} {
+		if each > 0 {
+			faults = append(faults, each.Close())
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func newNamespace() (netns.NsHandle, error) {
+	var handle netns.NsHandle
+	err := onThread(func() (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("failed to make network namespace: %w", err)
+		}
+		handle, err = netns.Get()
+		return err
+	})
+	return handle, err
+}
+
+// onThread runs f on a thread of its own, which ends with it.
+func onThread(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- f()
+	}()
+	return <-done
+}
+
+// in runs f inside a namespace.
+func in(ns netns.NsHandle, f func() error) error {
+	return onThread(func() error {
+		if err := netns.Set(ns); err != nil {
+			return fmt.Errorf("failed to enter namespace: %w", err)
+		}
+		return f()
+	})
+}
+
+func (s *site) wire() error {
+	for _, join := range []struct {
+		ns   netns.NsHandle
+		name string
+		peer string
+		in   netns.NsHandle
+	}{{s.relay, lanLink, lanLink, s.machines}, {s.relay, upLink, upLink, s.server}} {
+		handle, err := netlink.NewHandleAt(join.ns)
+		if err != nil {
+			return fmt.Errorf("failed to open netlink: %w", err)
+		}
+		err = handle.LinkAdd(&netlink.Veth{
+			LinkAttrs: netlink.LinkAttrs{Name: join.name}, PeerName: join.peer, PeerNamespace: netlink.NsFd(join.in),
+		})
+		handle.Close()
+		if err != nil {
+			return fmt.Errorf("failed to make veth %s: %w", join.name, err)
+		}
+	}
+	for _, up := range []struct {
+		ns            netns.NsHandle
+		link, address string
+	}{
+		{s.machines, lanLink, machinesLAN + "/24"}, {s.relay, lanLink, relayLAN + "/24"},
+		{s.relay, upLink, relayIP + "/24"}, {s.server, upLink, serverIP + "/24"},
+		{s.machines, "lo", ""}, {s.relay, "lo", ""}, {s.server, "lo", ""},
+	} {
+		if err := raise(up.ns, up.link, up.address); err != nil {
+			return fmt.Errorf("failed to bring %s up: %w", up.link, err)
+		}
+	}
+	// dnsmasq and dhcp-helper put their address on the LAN into giaddr.
+	if err := route(s.server, "192.0.2.0/24", relayIP); err != nil {
+		return fmt.Errorf("failed to route the LAN to the server: %w", err)
+	}
+	// Every candidate may hear a broadcast from 0.0.0.0 on its UDP socket.
+	return in(s.relay, func() error {
+		for _, link := range []string{"all", lanLink, upLink} {
+			if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+link+"/rp_filter", []byte("0"), 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func raise(ns netns.NsHandle, name, address string) error {
+	handle, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	link, err := handle.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if address != "" {
+		parsed, err := netlink.ParseAddr(address)
+		if err != nil {
+			return err
+		}
+		if err := handle.AddrReplace(link, parsed); err != nil {
+			return err
+		}
+	}
+	return handle.LinkSetUp(link)
+}
+
+func route(ns netns.NsHandle, to, via string) error {
+	handle, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	_, prefix, err := net.ParseCIDR(to)
+	if err != nil {
+		return err
+	}
+	return handle.RouteAdd(&netlink.Route{Dst: prefix, Gw: net.ParseIP(via)})
+}
+
+// start runs a program in a namespace; it dies with this process.
+func start(ns netns.NsHandle, command *exec.Cmd) error {
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// The thread that starts a child is its parent for Pdeathsig: it has to live as long as the child.
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		if err := netns.Set(ns); err != nil {
+			started <- err
+			return
+		}
+		err := command.Start()
+		started <- err
+		if err == nil {
+			_, _ = command.Process.Wait()
+		}
+	}()
+	return <-started
+}
+
+// peers are the programs that this relay is compared with, and the Debian packages they come from.
+var peers = map[string]string{"dhcrelay": "isc-dhcp-relay", "dnsmasq": "dnsmasq-base", "dhcp-helper": "dhcp-helper"}
+
+// findPeers finds the peers on this machine, or fetches their packages and unpacks them into a directory: installed,
+// their services would start. What it cannot get it leaves out.
+func findPeers(directory string) (found map[string]string, missing []error) {
+	found = map[string]string{}
+	for program, name := range peers {
+		path, err := findPeer(program, name, directory)
+		if err != nil {
+			missing = append(missing, err)
+			continue
+		}
+		found[program] = path
+	}
+	return found, missing
+}
+
+func findPeer(program, name, directory string) (string, error) {
+	unpacked := filepath.Join(directory, "usr/sbin", program)
+	if _, err := os.Stat(unpacked); err == nil {
+		return unpacked, nil
+	}
+	for _, where := range []string{"/usr/sbin", "/usr/bin", "/usr/local/sbin"} {
+		if path := filepath.Join(where, program); exec.Command("test", "-x", path).Run() == nil {
+			return path, nil
+		}
+	}
+	if err := os.MkdirAll(directory, 0o755); err != nil {
+		return "", err
+	}
+	fetch := exec.Command("apt-get", "download", "-q", name)
+	fetch.Dir = directory
+	if out, err := fetch.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("failed to fetch Debian package %s (%s is left out): %w\n%s", name, program, err, out)
+	}
+	packages, err := filepath.Glob(filepath.Join(directory, name+"_*.deb"))
+	if err != nil || len(packages) == 0 {
+		return "", fmt.Errorf("failed to find Debian package %s in %s", name, directory)
+	}
+	if out, err := exec.Command("dpkg-deb", "-x", packages[0], directory).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("failed to unpack %s: %w\n%s", packages[0], err, out)
+	}
+	return unpacked, nil
+}

@@ -1,0 +1,55 @@
+package relay
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+)
+
+// Table writes the rows as a Markdown table: medians, a line per case and candidate.
+func Table(w io.Writer, rows []Row) {
+	tabs := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
+	defer tabs.Flush()
+	fmt.Fprint(tabs, "| case\t| candidate\t")
+	for _, u := range units {
+		fmt.Fprintf(tabs, "| %s\t", u.metric)
+	}
+	fmt.Fprint(tabs, "|\n|---\t|---\t")
+	for range units {
+		fmt.Fprint(tabs, "|---:\t")
+	}
+	fmt.Fprintln(tabs, "|")
+	for i := 0; i < len(rows); i += len(units) {
+		fmt.Fprintf(tabs, "| %s\t| %s\t", rows[i].Case, rows[i].Candidate)
+		for _, row := range rows[i:min(i+len(units), len(rows))] {
+			format := "| %.1f\t"
+			if row.Median >= 1000 {
+				format = "| %.0f\t"
+			}
+			fmt.Fprintf(tabs, format, row.Median)
+		}
+		fmt.Fprintln(tabs, "|")
+	}
+}
+
+// DifferentialTable writes the comparisons as a Markdown table. Where a candidate did the same as ours stands "same".
+func DifferentialTable(w io.Writer, comparisons []Comparison) {
+	tabs := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
+	defer tabs.Flush()
+	fmt.Fprintln(tabs, "| case\t| what is sent\t| ours\t| ISC dhcrelay\t| dnsmasq\t| dhcp-helper\t|")
+	fmt.Fprintln(tabs, "|---\t|---\t|---\t|---\t|---\t|---\t|")
+	for _, c := range comparisons {
+		fmt.Fprintf(tabs, "| `%s`\t| %s\t| %s\t", c.Name, c.What, c.Results[Ours])
+		for _, candidate := range Candidates[1:] {
+			result, run := c.Results[candidate]
+			switch {
+			case !run:
+				result = "not run"
+			case result == c.Results[Ours]:
+				result = "same"
+			}
+			fmt.Fprintf(tabs, "| %s\t", result)
+		}
+		fmt.Fprintln(tabs, "|")
+	}
+}
