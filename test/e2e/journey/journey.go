@@ -36,6 +36,8 @@ type Options struct {
 	Scale float64
 	// Passed is called with each step as it is passed or fails. It may be nil.
 	Passed func(machine string, step Step)
+	// Before is called by the Go machine before it begins with something, see [machine.Client]. It may be nil.
+	Before func(l *lab.Lab, what string)
 	// Ready is called when the lab is up and before the machines are switched on. It may be nil.
 	Ready func(*lab.Lab) error
 	// Lab adds to the lab's options.
@@ -208,7 +210,7 @@ func (j *Journey) travel(ctx context.Context) {
 			select {
 			case err := <-j.Lab.Failed():
 				for _, t := range j.travellers {
-					t.put(mark{detail: "unexpected end of a program: " + err.Error()})
+					t.put(mark{detail: err.Error()})
 				}
 			case <-background.Done():
 				return
@@ -297,6 +299,9 @@ func (j *Journey) runClient(ctx context.Context, t *traveller) {
 			fmt.Fprintln(file, r.Line())
 			t.put(j.markOf(t, r))
 		},
+	}
+	if j.opts.Before != nil {
+		client.Before = func(what string) { j.opts.Before(j.Lab, what) }
 	}
 	if err := client.Run(ctx); err != nil {
 		fmt.Fprintln(file, err)

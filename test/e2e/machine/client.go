@@ -32,6 +32,9 @@ type Client struct {
 	Timeout time.Duration
 	Report  func(installer.Report)
 	Logger  *slog.Logger
+	// Before is called before the machine begins with "discover", "tftp", "script", "kernel", "initramfs" and
+	// "install". It may be nil.
+	Before func(what string)
 
 	role string
 }
@@ -45,6 +48,9 @@ func (c *Client) Run(ctx context.Context) error {
 	if c.role, err = c.Lab.AddHost(c.Machine.Name, c.Machine.MAC); err != nil {
 		return err
 	}
+	if c.Before == nil {
+		c.Before = func(string) {}
+	}
 	args, err := c.boot(ctx)
 	if err != nil {
 		return err
@@ -53,6 +59,7 @@ func (c *Client) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.Before("install")
 	lease, err := c.lease(ctx, netboot.System)
 	if err != nil {
 		return err
@@ -73,13 +80,16 @@ func (c *Client) Run(ctx context.Context) error {
 
 // boot goes from power-on to the kernel's command line.
 func (c *Client) boot(ctx context.Context) (args string, err error) {
+	c.Before("discover")
 	lease, err := c.lease(ctx, netboot.PXE)
 	if err != nil {
 		return "", err
 	}
+	c.Before("tftp")
 	if err := c.tftp(ctx, lease); err != nil {
 		return "", err
 	}
+	c.Before("script")
 	if lease, err = c.lease(ctx, netboot.IPXE); err != nil {
 		return "", err
 	}
@@ -94,8 +104,9 @@ func (c *Client) boot(ctx context.Context) (args string, err error) {
 		return "", err
 	}
 	c.Logger.InfoContext(ctx, "script", "kernel", script.Kernel, "initrd", script.Initrd, "args", script.Args)
-	for _, url := range []string{script.Kernel, script.Initrd} {
-		if _, err := c.download(ctx, client, url, 1<<30); err != nil {
+	for _, file := range []struct{ what, url string }{{"kernel", script.Kernel}, {"initramfs", script.Initrd}} {
+		c.Before(file.what)
+		if _, err := c.download(ctx, client, file.url, 1<<30); err != nil {
 			return "", err
 		}
 	}

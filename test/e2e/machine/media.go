@@ -56,11 +56,15 @@ func PrepareMedia(ctx context.Context, e2eDir, dir string, kernel *Kernel) (Medi
 		return media, fmt.Errorf("failed to place kernel: %w", err)
 	}
 	media.Kernel = kernel.Version
-	init := filepath.Join(dir, ".init")
+	work, err := os.MkdirTemp("", "installer-*")
+	if err != nil {
+		return media, fmt.Errorf("failed to build installer: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	init := filepath.Join(work, "init")
 	if err := buildInit(ctx, e2eDir, init); err != nil {
 		return media, err
 	}
-	defer func() { _ = os.Remove(init) }()
 	initramfs := filepath.Join(dir, InitramfsFile)
 	if err := replace(initramfs, func(w io.Writer) error {
 		packer, err := gzip.NewWriterLevel(w, gzip.BestCompression)
