@@ -29,6 +29,7 @@ type config struct {
 	ListenAddress   netip.Addr     `split_words:"true" desc:"one address to listen on; default all, IPv4 and IPv6"`
 	TrustedProxies  []netip.Prefix `split_words:"true" desc:"prefixes whose X-Forwarded-For is believed and appended to; overwritten for all others"`
 	PublicAddresses []netip.Addr   `split_words:"true" desc:"addresses of the service, to recognize a backend that leads back here"`
+	Zone            string         `desc:"topology zone of the node: endpoints meant for it are preferred (service: backends)"`
 	DrainGrace      time.Duration  `split_words:"true" default:"5s" desc:"after SIGTERM, how long new connections are still taken"`
 	DrainTimeout    time.Duration  `split_words:"true" default:"30s" desc:"after that, how long what is open may go on"`
 	ResolvConf      string         `split_words:"true" default:"/etc/resolv.conf" desc:"name servers and search path"`

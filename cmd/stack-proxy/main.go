@@ -12,6 +12,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/endpoint/kube"
 	"github.com/tinkerbell/stack/pkg/proxy"
 )
 
@@ -48,6 +49,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	p, err := proxy.New(proxy.Options{
 		Table:     table,
 		Resolver:  &endpoint.Resolver{ResolvConf: c.ResolvConf},
+		Kube:      &kube.Client{Zone: c.Zone},
 		Addresses: c.PublicAddresses,
 		Grace:     c.DrainGrace,
 		Logger:    logger,

@@ -170,6 +170,9 @@ func check(a route.Active) endpoint.Check {
 }
 
 func (p *Proxy) source(b route.Backend) endpoint.Source {
+	if b.Service != nil {
+		return p.options.Kube.Service(b.Service.Namespace, b.Service.Name, b.Service.Port)
+	}
 	if b.SRV {
 		return p.options.Resolver.Service(b.Host)
 	}

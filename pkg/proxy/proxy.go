@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/endpoint/kube"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -27,6 +28,8 @@ type Options struct {
 	Table route.Table
 	// Resolver looks up the backends; nil is one that reads /etc/resolv.conf.
 	Resolver *endpoint.Resolver
+	// Kube watches the backends that are Kubernetes Services; nil is one with the pod's service account.
+	Kube *kube.Client
 	// Addresses are those by which clients know us, besides those of our interfaces: the service's. A backend
 	// that is one of them, on a port that we listen on, is a loop.
 	Addresses []netip.Addr
@@ -75,6 +78,9 @@ type running struct {
 func New(o Options) (*Proxy, error) {
 	if o.Resolver == nil {
 		o.Resolver = &endpoint.Resolver{}
+	}
+	if o.Kube == nil {
+		o.Kube = &kube.Client{}
 	}
 	p := &Proxy{
 		options: o,

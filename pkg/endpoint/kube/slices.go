@@ -1,0 +1,231 @@
+// Package kube finds the endpoints of a Kubernetes Service by watching its EndpointSlices, and nothing else of the
+// cluster. A process without such a backend makes no client.
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	discovery "k8s.io/api/discovery/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+)
+
+// namespaceFile tells a pod its own namespace.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// Client watches EndpointSlices. Its zero value uses the pod's service account, which needs the verbs list and watch
+// on endpointslices of discovery.k8s.io in the namespaces of the services.
+type Client struct {
+	// Config says how to reach the API; nil is the pod's service account.
+	Config *rest.Config
+	// Zone is the topology zone that we are in; endpoints meant for it are preferred. Empty prefers none.
+	Zone string
+
+	once   sync.Once
+	client rest.Interface
+	failed error
+}
+
+// scheme knows one API group. The typed client would link every type of Kubernetes with it: 20 MB of program.
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	meta.AddToGroupVersion(s, meta.SchemeGroupVersion)
+	_ = discovery.AddToScheme(s) // fails on programming errors only
+	return s
+}()
+
+// connect makes the client when the first service is asked for.
+func (c *Client) connect() (rest.Interface, error) {
+	c.once.Do(func() {
+		config := c.Config
+		if config == nil {
+			if config, c.failed = rest.InClusterConfig(); c.failed != nil {
+				c.failed = fmt.Errorf("failed to reach the Kubernetes API (a service account token is needed): %w", c.failed)
+				return
+			}
+		}
+		config = rest.CopyConfig(config)
+		config.APIPath = "/apis"
+		config.GroupVersion = &discovery.SchemeGroupVersion
+		config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		config.UserAgent = "stack-proxy"
+		c.client, c.failed = rest.RESTClientFor(config)
+	})
+	return c.client, c.failed
+}
+
+// Service is a source of a Service's endpoints. The namespace is the pod's own if empty. The port is the name that
+// the Service gives it, or the number on which the endpoints listen.
+func (c *Client) Service(namespace, name, port string) endpoint.Source {
+	return &service{client: c, namespace: namespace, name: name, port: port}
+}
+
+type service struct {
+	client                *Client
+	namespace, name, port string
+}
+
+// String writes the service as the routes file does.
+func (s *service) String() string {
+	if s.namespace == "" {
+		return "service:" + s.name + ":" + s.port
+	}
+	return "service:" + s.namespace + "/" + s.name + ":" + s.port
+}
+
+// Watch implements endpoint.Source. The API tells every change, so there is nothing to look up again.
+func (s *service) Watch(ctx context.Context, _ <-chan struct{}, update func([]endpoint.Member, error)) {
+	client, err := s.client.connect()
+	if err != nil {
+		update(nil, err)
+		return
+	}
+	namespace := s.namespace
+	if namespace == "" {
+		text, err := os.ReadFile(namespaceFile)
+		if err != nil {
+			update(nil, fmt.Errorf("failed to find the pod's own namespace: %w", err))
+			return
+		}
+		namespace = strings.TrimSpace(string(text))
+	}
+	request := func(o meta.ListOptions) *rest.Request {
+		o.LabelSelector = discovery.LabelServiceName + "=" + s.name
+		return client.Get().Namespace(namespace).Resource("endpointslices").
+			VersionedParams(&o, runtime.NewParameterCodec(scheme))
+	}
+	var store cache.Store
+	changed := func() {
+		var all []*discovery.EndpointSlice
+		for _, object := range store.List() {
+			if slice, ok := object.(*discovery.EndpointSlice); ok {
+				all = append(all, slice)
+			}
+		}
+		update(Members(all, s.port, s.client.Zone))
+	}
+	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o meta.ListOptions) (runtime.Object, error) {
+				list := &discovery.EndpointSliceList{}
+				err := request(o).Do(ctx).Into(list)
+				if err != nil {
+					update(nil, err) // the reflector tries again, and tells nobody
+				}
+				return list, err
+			},
+			WatchFuncWithContext: func(ctx context.Context, o meta.ListOptions) (watch.Interface, error) {
+				o.Watch = true
+				return request(o).Watch(ctx)
+			},
+		},
+		ObjectType: &discovery.EndpointSlice{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { changed() },
+			UpdateFunc: func(any, any) { changed() },
+			DeleteFunc: func(any) { changed() },
+		},
+	})
+	informed := make(chan struct{})
+	go func() {
+		defer close(informed)
+		informer.RunWithContext(ctx)
+	}()
+	if cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		changed() // a service without any slice makes no event
+	}
+	<-informed
+}
+
+var errNoPort = errors.New("the service has no such port")
+
+// Members turns a service's slices into endpoints: the ready ones, and as their fallback those that still serve while
+// they terminate (KEP-1669). An endpoint may be in two slices for a moment: it counts once.
+func Members(slices []*discovery.EndpointSlice, port, zone string) ([]endpoint.Member, error) {
+	members := map[netip.AddrPort]endpoint.Member{}
+	addresses, ports := 0, 0
+	for _, slice := range slices {
+		if slice.AddressType == discovery.AddressTypeFQDN {
+			continue
+		}
+		number := portOf(slice.Ports, port)
+		if number != 0 {
+			ports++
+		}
+		for _, e := range slice.Endpoints {
+			addresses++
+			ready, serving := state(e.Conditions)
+			if number == 0 || !ready && !serving {
+				continue
+			}
+			for _, text := range e.Addresses {
+				addr, err := netip.ParseAddr(text)
+				if err != nil {
+					continue
+				}
+				at := netip.AddrPortFrom(addr, number)
+				if before, ok := members[at]; ok && !before.Fallback {
+					continue
+				}
+				members[at] = endpoint.Member{Addr: at, Fallback: !ready, Preferred: ready && meantFor(e.Hints, zone)}
+			}
+		}
+	}
+	if addresses > 0 && ports == 0 {
+		return nil, fmt.Errorf("port %s: %w", port, errNoPort)
+	}
+	all := make([]endpoint.Member, 0, len(members))
+	for _, m := range members {
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+// portOf finds a TCP or UDP port by name or number; 0 is none.
+func portOf(ports []discovery.EndpointPort, want string) uint16 {
+	for _, p := range ports {
+		if p.Port == nil || *p.Port < 1 || *p.Port > 65535 {
+			continue
+		}
+		named := p.Name != nil && *p.Name != "" && *p.Name == want
+		if named || strconv.Itoa(int(*p.Port)) == want {
+			return uint16(*p.Port)
+		}
+	}
+	return 0
+}
+
+// state reads the conditions; one that is not told means yes.
+func state(c discovery.EndpointConditions) (ready, serving bool) {
+	ready = c.Ready == nil || *c.Ready
+	serving = ready
+	if c.Serving != nil {
+		serving = *c.Serving
+	}
+	return ready, serving
+}
+
+func meantFor(hints *discovery.EndpointHints, zone string) bool {
+	if hints == nil || zone == "" {
+		return false
+	}
+	for _, hint := range hints.ForZones {
+		if hint.Name == zone {
+			return true
+		}
+	}
+	return false
+}
