@@ -41,6 +41,7 @@ func machines(n int) []lab.Machine {
 
 // TestLease takes every client through the life of a lease, from DISCOVER to RELEASE, with Smee behind the relay.
 func TestLease(t *testing.T) {
+	t.Parallel() // labs do not see each other
 	all := machines(len(clients.All))
 	l := lab.ForTest(t, lab.Options{Machines: all, Without: []string{lab.Hegel, lab.StackProxy}})
 	t.Run("clients", func(t *testing.T) { // waits for its parallel tests, before the lab goes
@@ -150,6 +151,7 @@ func testLease(t *testing.T, l *lab.Lab, client clients.Client, m lab.Machine) {
 // TestReboot has dhclient come back with a lease that it remembers: INIT-REBOOT, RFC 2131 section 4.3.2, a REQUEST
 // by broadcast without a server identifier.
 func TestReboot(t *testing.T) {
+	t.Parallel() // labs do not see each other
 	client := clients.Dhclient
 	if err := client.Missing(); err != nil {
 		t.Skip(err)
@@ -230,6 +232,7 @@ func requireDnsmasq(t *testing.T) {
 // TestProxyMode has the site's own DHCP server give addresses and Smee only say what to boot: a PXE client hears
 // both.
 func TestProxyMode(t *testing.T) {
+	t.Parallel() // labs do not see each other
 	requireDnsmasq(t)
 	client := clients.Udhcpc
 	if err := client.Missing(); err != nil {

@@ -17,6 +17,7 @@ import (
 // TestFaults breaks one thing after the other and wants a real client to be served again, without anybody's help
 // but what a cluster does by itself: a container that ended is started again.
 func TestFaults(t *testing.T) {
+	t.Parallel() // labs do not see each other
 	if err := clients.Udhcpc.Missing(); err != nil {
 		t.Skip(err)
 	}
@@ -112,6 +113,7 @@ func TestFaults(t *testing.T) {
 // TestAmbient runs the pod's programs as another user, with their one capability in the ambient set: what
 // Kubernetes cannot give today and a container engine can.
 func TestAmbient(t *testing.T) {
+	t.Parallel() // labs do not see each other
 	if err := clients.Udhcpc.Missing(); err != nil {
 		t.Skip(err)
 	}
@@ -136,6 +138,7 @@ func TestAmbient(t *testing.T) {
 // TestRogueServer has a second server answer on the LAN, as a forgotten router does. The client hears both: the
 // relay neither hides its own answer nor carries the other's.
 func TestRogueServer(t *testing.T) {
+	t.Parallel() // labs do not see each other
 	if err := clients.Udhcpc.Missing(); err != nil {
 		t.Skip(err)
 	}

@@ -162,7 +162,7 @@ func (l *Lab) start(p Process) (*Proc, error) {
 	}
 	select {
 	case <-l.node.done:
-		return nil, errors.New("the node has ended")
+		return nil, fmt.Errorf("the node has ended: %s", logTail(l.node.log))
 	default:
 	}
 	path, err := exec.LookPath(p.Path)
