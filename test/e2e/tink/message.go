@@ -92,13 +92,21 @@ type Empty struct{}
 // message is what the codec carries.
 type message interface {
 	append(b []byte) []byte
-	set(number protowire.Number, value field) error
+	set(number protowire.Number, value field)
 }
 
 // field is a field's value as it came: a number, or bytes.
 type field struct {
 	number uint64
 	bytes  []byte
+	fault  *error // of a message in it
+}
+
+// message decodes a field that is a message.
+func (f field) message(m message) {
+	if err := Unmarshal(f.bytes, m); err != nil {
+		*f.fault = err
+	}
 }
 
 // Marshal encodes a message.
@@ -115,7 +123,8 @@ func Unmarshal(b []byte, m message) error {
 			return fmt.Errorf("%w: %w", errWire, protowire.ParseError(n))
 		}
 		b = b[n:]
-		var value field
+		var fault error
+		value := field{fault: &fault}
 		switch kind {
 		case protowire.VarintType:
 			value.number, n = protowire.ConsumeVarint(b)
@@ -131,8 +140,8 @@ func Unmarshal(b []byte, m message) error {
 			return fmt.Errorf("%w: field %d: %w", errWire, number, protowire.ParseError(n))
 		}
 		b = b[n:]
-		if err := m.set(number, value); err != nil {
-			return fmt.Errorf("%w: field %d: %w", errWire, number, err)
+		if m.set(number, value); fault != nil {
+			return fmt.Errorf("%w: field %d: %w", errWire, number, fault)
 		}
 	}
 	return nil
@@ -161,11 +170,10 @@ func appendInt(b []byte, number protowire.Number, i int64) []byte {
 
 func (m *ContextRequest) append(b []byte) []byte { return appendString(b, 1, m.WorkerID) }
 
-func (m *ContextRequest) set(number protowire.Number, v field) error {
+func (m *ContextRequest) set(number protowire.Number, v field) {
 	if number == 1 {
 		m.WorkerID = string(v.bytes)
 	}
-	return nil
 }
 
 func (m *Context) append(b []byte) []byte {
@@ -178,7 +186,7 @@ func (m *Context) append(b []byte) []byte {
 	return appendInt(b, 7, m.TotalActions)
 }
 
-func (m *Context) set(number protowire.Number, v field) error {
+func (m *Context) set(number protowire.Number, v field) {
 	switch number {
 	case 1:
 		m.WorkflowID = string(v.bytes)
@@ -195,16 +203,14 @@ func (m *Context) set(number protowire.Number, v field) error {
 	case 7:
 		m.TotalActions = int64(v.number)
 	}
-	return nil
 }
 
 func (m *ActionsRequest) append(b []byte) []byte { return appendString(b, 1, m.WorkflowID) }
 
-func (m *ActionsRequest) set(number protowire.Number, v field) error {
+func (m *ActionsRequest) set(number protowire.Number, v field) {
 	if number == 1 {
 		m.WorkflowID = string(v.bytes)
 	}
-	return nil
 }
 
 func (m *Actions) append(b []byte) []byte {
@@ -214,16 +220,12 @@ func (m *Actions) append(b []byte) []byte {
 	return b
 }
 
-func (m *Actions) set(number protowire.Number, v field) error {
-	if number != 1 {
-		return nil
+func (m *Actions) set(number protowire.Number, v field) {
+	if number == 1 {
+		var action Action
+		v.message(&action)
+		m.List = append(m.List, action)
 	}
-	var action Action
-	if err := Unmarshal(v.bytes, &action); err != nil {
-		return err
-	}
-	m.List = append(m.List, action)
-	return nil
 }
 
 func (m *Action) append(b []byte) []byte {
@@ -240,7 +242,7 @@ func (m *Action) append(b []byte) []byte {
 	return appendString(b, 11, m.PID)
 }
 
-func (m *Action) set(number protowire.Number, v field) error {
+func (m *Action) set(number protowire.Number, v field) {
 	switch number {
 	case 1:
 		m.TaskName = string(v.bytes)
@@ -265,7 +267,6 @@ func (m *Action) set(number protowire.Number, v field) error {
 	case 11:
 		m.PID = string(v.bytes)
 	}
-	return nil
 }
 
 func (m *ActionStatus) append(b []byte) []byte {
@@ -282,7 +283,7 @@ func (m *ActionStatus) append(b []byte) []byte {
 	return appendString(b, 8, m.WorkerID)
 }
 
-func (m *ActionStatus) set(number protowire.Number, v field) error {
+func (m *ActionStatus) set(number protowire.Number, v field) {
 	switch number {
 	case 1:
 		m.WorkflowID = string(v.bytes)
@@ -298,14 +299,11 @@ func (m *ActionStatus) set(number protowire.Number, v field) error {
 		m.Message = string(v.bytes)
 	case 7:
 		var at timestamp
-		if err := Unmarshal(v.bytes, &at); err != nil {
-			return err
-		}
+		v.message(&at)
 		m.CreatedAt = time.Unix(at.seconds, at.nanos).UTC()
 	case 8:
 		m.WorkerID = string(v.bytes)
 	}
-	return nil
 }
 
 // timestamp is google.protobuf.Timestamp.
@@ -315,16 +313,15 @@ func (m *timestamp) append(b []byte) []byte {
 	return appendInt(appendInt(b, 1, m.seconds), 2, m.nanos)
 }
 
-func (m *timestamp) set(number protowire.Number, v field) error {
+func (m *timestamp) set(number protowire.Number, v field) {
 	switch number {
 	case 1:
 		m.seconds = int64(v.number)
 	case 2:
 		m.nanos = int64(v.number)
 	}
-	return nil
 }
 
 func (*Empty) append(b []byte) []byte { return b }
 
-func (*Empty) set(protowire.Number, field) error { return nil }
+func (*Empty) set(protowire.Number, field) {}

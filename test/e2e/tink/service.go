@@ -55,12 +55,15 @@ type Workflow struct {
 type Server struct {
 	// Workflows by worker id.
 	Workflows map[string][]Workflow
-	// Logger gets a line per call.
+	// Logger gets a line per call; nil discards.
 	Logger *slog.Logger
 }
 
 // NewGRPC makes a gRPC server that serves s.
 func NewGRPC(s *Server, opts ...grpc.ServerOption) *grpc.Server {
+	if s.Logger == nil {
+		s.Logger = slog.New(slog.DiscardHandler)
+	}
 	server := grpc.NewServer(append(opts, grpc.ForceServerCodec(codec{}))...)
 	server.RegisterService(&description, s)
 	return server
@@ -98,7 +101,8 @@ func contexts(srv any, stream grpc.ServerStream) error {
 		return status.Error(codes.InvalidArgument, "invalid worker id")
 	}
 	workflows := s.Workflows[in.WorkerID]
-	s.log(stream.Context(), "contexts asked for", "worker_id", in.WorkerID, "workflows", len(workflows))
+	s.Logger.InfoContext(stream.Context(), "contexts asked for", "peer", peerOf(stream.Context()),
+		"worker_id", in.WorkerID, "workflows", len(workflows))
 	for _, w := range workflows {
 		out := &Context{WorkflowID: w.ID, CurrentWorker: in.WorkerID, TotalActions: int64(len(w.Actions))}
 		if err := stream.SendMsg(out); err != nil {
@@ -112,7 +116,7 @@ func (s *Server) actions(ctx context.Context, in *ActionsRequest) (*Actions, err
 	for _, workflows := range s.Workflows {
 		for _, w := range workflows {
 			if w.ID == in.WorkflowID {
-				s.log(ctx, "actions asked for", "workflow_id", w.ID)
+				s.Logger.InfoContext(ctx, "actions asked for", "peer", peerOf(ctx), "workflow_id", w.ID)
 				return &Actions{List: w.Actions}, nil
 			}
 		}
@@ -121,19 +125,16 @@ func (s *Server) actions(ctx context.Context, in *ActionsRequest) (*Actions, err
 }
 
 func (s *Server) report(ctx context.Context, in *ActionStatus) (*Empty, error) {
-	s.log(ctx, "action reported", "workflow_id", in.WorkflowID, "worker_id", in.WorkerID, "action", in.ActionName,
-		"state", in.Status.String(), "message", in.Message)
+	s.Logger.InfoContext(ctx, "action reported", "peer", peerOf(ctx), "workflow_id", in.WorkflowID,
+		"worker_id", in.WorkerID, "action", in.ActionName, "state", in.Status.String(), "message", in.Message)
 	return &Empty{}, nil
 }
 
-func (s *Server) log(ctx context.Context, msg string, args ...any) {
-	if s.Logger == nil {
-		return
-	}
+func peerOf(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
-		args = append(args, "peer", p.Addr.String())
+		return p.Addr.String()
 	}
-	s.Logger.InfoContext(ctx, msg, args...)
+	return ""
 }
 
 // Client talks to a Tink Server, real or not.
@@ -187,7 +188,8 @@ func (c *Client) Contexts(ctx context.Context, workerID string) ([]Context, erro
 // Actions asks for the actions of a workflow.
 func (c *Client) Actions(ctx context.Context, workflowID string) ([]Action, error) {
 	var out Actions
-	if err := c.conn.Invoke(ctx, "/"+service+"/"+methodActions, &ActionsRequest{WorkflowID: workflowID}, &out); err != nil {
+	in := &ActionsRequest{WorkflowID: workflowID}
+	if err := c.conn.Invoke(ctx, "/"+service+"/"+methodActions, in, &out); err != nil {
 		return nil, fmt.Errorf("failed to ask for actions of workflow %s: %w", workflowID, err)
 	}
 	return out.List, nil
