@@ -74,7 +74,7 @@ func (b *Batch) Receive(s *Socket, limit int) error {
 		b.iovecs[i].SetLen(bufferSize)
 	}
 	for {
-		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.headers[0])),
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.headers[0])),
 			uintptr(limit), unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:
@@ -208,7 +208,7 @@ func (b *Batch) Send(s *Socket) (failed int, err error) {
 	}
 	waited, retried := false, false
 	for sent := 0; sent < b.n; {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.headers[sent])),
+		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.headers[sent])),
 			uintptr(b.n-sent), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		switch {
 		case errno == 0:

@@ -5,15 +5,26 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // A Poller waits for sockets to become readable. Only Wake may be called from another goroutine.
+//
+// It is an epoll descriptor which itself is watched by the runtime's poller: to wait in a blocking epoll_wait
+// instead would take a thread out of the scheduler and back for every packet, and wake the runtime's monitor,
+// which costs more than the packet.
 type Poller struct {
-	fd     int
+	file   *os.File
+	raw    syscall.RawConn
 	events []unix.EpollEvent
+	ready  int
+	failed error
+	poll   func(fd uintptr) bool // p.take, made once
+	armed  time.Time             // the read deadline of file, zero for none
 
 	mu   sync.Mutex // guards wake against Close
 	wake int
@@ -31,13 +42,21 @@ func NewPoller(size int) (*Poller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to make epoll: %w", err)
 	}
-	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
+	if err := unix.SetNonblock(fd, true); err != nil { // so that os.File gives it to the runtime's poller
 		_ = unix.Close(fd)
+		return nil, fmt.Errorf("failed to make epoll: %w", err)
+	}
+	p := &Poller{file: os.NewFile(uintptr(fd), "epoll"), wake: -1, events: make([]unix.EpollEvent, size)}
+	p.poll = p.take
+	if p.raw, err = p.file.SyscallConn(); err != nil {
+		p.Close()
+		return nil, fmt.Errorf("failed to make epoll: %w", err)
+	}
+	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		p.Close()
 		return nil, fmt.Errorf("failed to make eventfd: %w", err)
 	}
-	p := &Poller{fd: fd, wake: wake, events: make([]unix.EpollEvent, size)}
-	if err := p.add(wake, wakeToken); err != nil {
+	if err := p.add(p.wake, wakeToken); err != nil {
 		p.Close()
 		return nil, err
 	}
@@ -49,8 +68,14 @@ func (p *Poller) Add(s *Socket, t Token) error { return p.add(s.fd, t) }
 
 func (p *Poller) add(fd int, t Token) error {
 	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: t.ID, Pad: t.Generation}
-	if err := unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
-		return fmt.Errorf("failed to watch socket: %w", os.NewSyscallError("epoll_ctl", err))
+	var failed error
+	if err := p.raw.Control(func(epoll uintptr) {
+		failed = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, fd, &event)
+	}); err != nil {
+		return fmt.Errorf("failed to watch socket: %w", err)
+	}
+	if failed != nil {
+		return fmt.Errorf("failed to watch socket: %w", os.NewSyscallError("epoll_ctl", failed))
 	}
 	return nil
 }
@@ -61,21 +86,23 @@ type Event struct {
 	Failed bool
 }
 
-// Wait yields what has happened, after at most timeout (negative: without end). It yields nothing after a
-// timeout or a Wake.
+// Wait yields what has happened, after at most timeout (negative: without end). It may yield nothing: after the
+// timeout, after a Wake, and when a timeout was shorter than a later one.
 func (p *Poller) Wait(timeout time.Duration, yield func(Event)) error {
-	ms := -1
-	if timeout >= 0 {
-		ms = int((timeout + time.Millisecond - 1) / time.Millisecond)
+	p.arm(timeout)
+	p.ready, p.failed = 0, nil
+	err := p.raw.Read(p.poll)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		p.armed = time.Time{}
+		return p.file.SetReadDeadline(time.Time{})
 	}
-	n, err := unix.EpollWait(p.fd, p.events, ms)
-	if errors.Is(err, unix.EINTR) {
-		return nil
+	if err == nil && p.failed != nil {
+		err = os.NewSyscallError("epoll_wait", p.failed)
 	}
 	if err != nil {
-		return fmt.Errorf("failed to wait for datagrams: %w", os.NewSyscallError("epoll_wait", err))
+		return fmt.Errorf("failed to wait for datagrams: %w", err)
 	}
-	for _, e := range p.events[:n] {
+	for _, e := range p.events[:p.ready] {
 		t := Token{ID: e.Fd, Generation: e.Pad}
 		if t == wakeToken {
 			var count [8]byte
@@ -85,6 +112,36 @@ func (p *Poller) Wait(timeout time.Duration, yield func(Event)) error {
 		yield(Event{Token: t, Failed: e.Events&unix.EPOLLERR != 0})
 	}
 	return nil
+}
+
+// arm sees to it that Wait ends in time. Under traffic the timeout moves with each packet: a deadline that is
+// too early by then costs one empty turn, which is cheaper than to move it.
+func (p *Poller) arm(timeout time.Duration) {
+	if timeout < 0 {
+		return
+	}
+	at := time.Now().Add(timeout)
+	if p.armed.IsZero() || at.Before(p.armed) {
+		p.armed = at
+		_ = p.file.SetReadDeadline(at) // fails only for what cannot be polled, and NewPoller would have failed
+	}
+}
+
+// take asks without waiting. False lets the runtime wait for the epoll descriptor to become readable.
+func (p *Poller) take(fd uintptr) bool {
+	for {
+		n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&p.events[0])),
+			uintptr(len(p.events)), 0, 0, 0)
+		switch errno {
+		case 0:
+			p.ready = int(n)
+			return n > 0
+		case unix.EINTR:
+		default:
+			p.failed = errno
+			return true
+		}
+	}
 }
 
 // Wake ends a Wait.
@@ -100,9 +157,9 @@ func (p *Poller) Wake() {
 func (p *Poller) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	_ = p.file.Close()
 	if p.wake >= 0 {
 		_ = unix.Close(p.wake)
-		_ = unix.Close(p.fd)
 		p.wake = -1
 	}
 }

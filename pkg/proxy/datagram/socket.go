@@ -264,7 +264,7 @@ func (s *Socket) Local() netip.AddrPort { return s.local }
 func (s *Socket) SendTo(data []byte, to Peer) error {
 	s.to.set(s.family, to)
 	for {
-		_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(data))),
+		_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(data))),
 			uintptr(len(data)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, uintptr(s.to.pointer()), uintptr(s.to.len))
 		switch errno {
 		case 0:

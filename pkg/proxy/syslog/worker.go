@@ -16,10 +16,11 @@ import (
 const (
 	// batchSize is how many datagrams one system call moves.
 	batchSize = 64
-	// pace is the shortest time between two turns that find less than a full batch. Under load it makes
-	// batches out of what would be a wake-up per datagram; a message that comes alone does not wait. The
-	// kernel's default buffer holds some 200 small datagrams meanwhile.
-	pace = time.Millisecond
+	// maxPace is the longest breath between two turns that find less than a full batch, and burst the datagrams
+	// a second that the receive buffer has to hold meanwhile, at bookSize bytes each in the kernel's books.
+	maxPace  = 5 * time.Millisecond
+	burst    = 200_000
+	bookSize = 1280
 )
 
 // worker owns one listening socket and an upstream socket for each address family.
@@ -33,6 +34,9 @@ type worker struct {
 	in       *datagram.Batch
 	v4, v6   upstream
 	overflow uint32
+	// pace is the shortest time between two turns that find less than a full batch. Under load it makes batches
+	// out of what would be a wake-up for every datagram; a message that comes alone does not wait.
+	pace time.Duration
 }
 
 // upstream is a socket towards endpoints and what is to leave through it.
@@ -75,6 +79,7 @@ func newWorker(c Config, listener *datagram.Socket, m *meters, gate *datagram.Ga
 		return nil, err
 	}
 	w.listener = listener
+	w.pace = min(maxPace, time.Duration(listener.ReceiveBuffer()/bookSize)*time.Second/burst)
 	return w, nil
 }
 
@@ -122,7 +127,7 @@ func (w *worker) run(ctx context.Context) error {
 		if err := w.poller.Wait(-1, w.event); err != nil {
 			return err
 		}
-		if rest := pace - time.Since(last); rest > 0 {
+		if rest := w.pace - time.Since(last); rest > 0 {
 			sleep(rest)
 		}
 		for w.turn() == batchSize {
