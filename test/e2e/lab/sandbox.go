@@ -97,7 +97,7 @@ func (s *sandbox) enterImage() error {
 			return err
 		}
 	}
-	s.Path = program
+	s.Path, s.Args[0] = program, program
 	if err := unix.Mount("", s.Root, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|tmpfsFlags, ""); err != nil {
 		return fmt.Errorf("failed to make image read-only: %w", err)
 	}
