@@ -2,7 +2,7 @@
 CHART := $(CURDIR)/charts/stack
 
 .PHONY: chart
-chart: $(TOOLS)/helm $(TOOLS)/helm-unittest $(TOOLS)/kubeconform ## lint, render and test the Helm chart
+chart: $(TOOLS)/helm $(TOOLS)/helm-unittest $(TOOLS)/kubeconform $(TOOLS)/promtool ## lint, render and test the Helm chart
 	cd tools/helm && go run ./cmd/chartdoc -check $(CHART)
 	$(TOOLS)/helm lint --strict $(CHART)
 	$(TOOLS)/helm-unittest $(CHART)
@@ -23,3 +23,11 @@ $(TOOLS)/helm-unittest: tools/helm/go.mod
 	go build -C tools/helm -trimpath -ldflags '-s -w' -o $@ github.com/helm-unittest/helm-unittest/cmd/helm-unittest
 $(TOOLS)/kubeconform: tools/helm/go.mod
 	go build -C tools/helm -trimpath -ldflags '-s -w' -o $@ github.com/yannh/kubeconform/cmd/kubeconform
+# Debian's, unpacked and not installed, since the package starts a server. Without apt the rules are not tested.
+$(TOOLS)/promtool:
+	@mkdir -p $(TOOLS) $(BUILD)/chart/promtool
+	@if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then \
+		echo "unpacking Debian's promtool, for the alerts' tests"; \
+		cd $(BUILD)/chart/promtool && apt-get download -qq prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb . && \
+		cp usr/bin/promtool $@ && cd .. && rm -rf promtool; \
+	else echo "no apt-get: the alerts' rules are not tested"; fi

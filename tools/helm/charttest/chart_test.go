@@ -1,0 +1,244 @@
+// Package charttest holds the chart to the API, to Pod Security, to the programs and to its documents. helm-unittest
+// holds it to its templates (charts/stack/tests).
+package charttest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Where things are, from this directory.
+const (
+	root  = "../../.."
+	chart = root + "/charts/stack"
+)
+
+// tool is a program that make chart built; without it the test is skipped.
+func tool(t *testing.T, name string) string {
+	t.Helper()
+	directory := os.Getenv("TOOLS")
+	if directory == "" {
+		directory = root + "/build/tools"
+	}
+	path, err := filepath.Abs(filepath.Join(directory, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("needs %s, which make chart builds", path)
+	}
+	return path
+}
+
+// output runs a program and fails with what it said.
+func output(t *testing.T, name string, args ...string) []byte {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s %s: %v\n%s%s", filepath.Base(name), strings.Join(args, " "), err, &stdout, &stderr)
+	}
+	return stdout.Bytes()
+}
+
+// render is helm template.
+func render(t *testing.T, args ...string) []byte {
+	t.Helper()
+	args = append([]string{"template", "stack", chart, "--namespace", "tinkerbell"}, args...)
+	return output(t, tool(t, "helm"), args...)
+}
+
+// object is a rendered object.
+type object map[string]any
+
+func (o object) kind() string { return fmt.Sprint(o["kind"]) }
+
+func objects(t *testing.T, rendered []byte) []object {
+	t.Helper()
+	var all []object
+	for _, document := range bytes.Split(rendered, []byte("\n---")) {
+		var o object
+		if err := yaml.Unmarshal(document, &o); err != nil {
+			t.Fatal(err)
+		}
+		if len(o) > 0 {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// examples are the values files of charts/stack/examples, and a file with nearly everything on.
+func examples(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(chart + "/examples/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "argocd-application.yaml") })
+	return append(files, "testdata/everything.yaml", chart+"/tests/testdata/incumbent.yaml")
+}
+
+// build compiles the programs once for a test.
+func build(t *testing.T) string {
+	t.Helper()
+	directory := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", directory, "./cmd/...")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("failed to build programs: %v\n%s", err, out)
+	}
+	return directory
+}
+
+func TestExamplesAreValid(t *testing.T) {
+	kubeconform := tool(t, "kubeconform")
+	schemas := t.TempDir()
+	output(t, "go", "run", "../cmd/kubeschemas", schemas)
+	judge := func(t *testing.T, rendered []byte) ([]byte, error) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), kubeconform, "-strict", "-schema-location",
+			schemas+"/{{.ResourceKind}}{{.KindSuffix}}.json", "-")
+		cmd.Stdin = bytes.NewReader(rendered)
+		return cmd.CombinedOutput()
+	}
+	proxy := filepath.Join(build(t), "stack-proxy")
+	for _, file := range examples(t) {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			rendered := render(t, "--values", file)
+			if !bytes.Equal(rendered, render(t, "--values", file)) {
+				t.Error("two renders differ")
+			}
+			if out, err := judge(t, rendered); err != nil {
+				t.Errorf("kubeconform: %v\n%s", err, out)
+			}
+			for _, o := range objects(t, rendered) {
+				data, ok := o["data"].(map[string]any)
+				if text, has := data["routes.yaml"].(string); ok && has {
+					routes := filepath.Join(t.TempDir(), "routes.yaml")
+					if err := os.WriteFile(routes, []byte(text), 0o600); err != nil {
+						t.Fatal(err)
+					}
+					output(t, proxy, "check", "-f", routes)
+				}
+			}
+		})
+	}
+	t.Run("an unknown field is refused", func(t *testing.T) {
+		rendered := bytes.Replace(render(t), []byte("revisionHistoryLimit"), []byte("revisionHistroyLimit"), 1)
+		if out, err := judge(t, rendered); err == nil {
+			t.Errorf("kubeconform accepted a misspelt field\n%s", out)
+		}
+	})
+}
+
+func TestEveryVariableIsKnown(t *testing.T) {
+	programs := build(t)
+	help := map[string]string{}
+	for _, name := range []string{"broadcast-init", "dhcp-relay", "stack-proxy", "stack-probe"} {
+		help[name] = string(output(t, filepath.Join(programs, name), "--help"))
+	}
+	for _, file := range examples(t) {
+		for _, o := range objects(t, render(t, "--values", file)) {
+			for _, c := range containers(t, o) {
+				for _, v := range c.Env {
+					known := regexp.MustCompile(`(?m)^\s+` + v.Name + `\s`).MatchString(help[c.Name])
+					if !known && v.Name != "GOMEMLIMIT" {
+						t.Errorf("%s: %s sets %s, which %s --help does not list", filepath.Base(file), o.kind(), v.Name, c.Name)
+					}
+				}
+			}
+		}
+	}
+}
+
+// metric finds metrics' names in PromQL.
+var metric = regexp.MustCompile(`\b(stack_proxy|dhcp_relay|stack_build|process)_[a-z0-9_]+\b`)
+
+func TestEveryMetricIsExported(t *testing.T) {
+	sources := goFiles(t)
+	for _, file := range []string{"files/alerts.yaml", "files/dashboard.json"} {
+		text, err := os.ReadFile(filepath.Join(chart, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := metric.FindAllString(string(text), -1)
+		if len(names) == 0 {
+			t.Errorf("%s names no metric", file)
+		}
+		slices.Sort(names)
+		for _, name := range slices.Compact(names) {
+			base := strings.TrimSuffix(name, "_bucket")
+			if !strings.HasPrefix(name, "process_") && !slices.ContainsFunc(sources, func(s string) bool { return exports(s, base) }) {
+				t.Errorf("%s names %s, which no source exports", file, name)
+			}
+		}
+	}
+}
+
+// exports says whether a source file has the metric: whole, or put together from Namespace, Subsystem and Name.
+func exports(source, name string) bool {
+	if strings.Contains(source, `"`+name+`"`) {
+		return true
+	}
+	const namespace = "stack_proxy"
+	rest, ok := strings.CutPrefix(name, namespace+"_")
+	if !ok || !strings.Contains(source, `Namespace: "`+namespace+`"`) {
+		return false
+	}
+	if strings.Contains(source, `Namespace: "`+namespace+`", Name: "`+rest+`"`) {
+		return true
+	}
+	subsystem, last, ok := strings.Cut(rest, "_")
+	return ok && strings.Contains(source, `Subsystem: "`+subsystem+`"`) && strings.Contains(source, `"`+last+`"`)
+}
+
+func goFiles(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(root+"/pkg", func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		all = append(all, string(text))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestREADMEListsEveryExample(t *testing.T) {
+	text, err := os.ReadFile(chart + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []string
+	for _, match := range regexp.MustCompile(`\(examples/([a-z0-9-]+\.yaml)\)`).FindAllStringSubmatch(string(text), -1) {
+		listed = append(listed, match[1])
+	}
+	entries, err := os.ReadDir(chart + "/examples")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []string
+	for _, entry := range entries {
+		have = append(have, entry.Name())
+	}
+	slices.Sort(listed)
+	if !slices.Equal(listed, have) {
+		t.Errorf("README lists %v, the directory has %v", listed, have)
+	}
+}

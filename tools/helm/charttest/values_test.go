@@ -1,0 +1,127 @@
+package charttest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"sigs.k8s.io/yaml"
+)
+
+// documented walks the schema's leaves: the values that the README documents.
+func documented(schema map[string]any, path []string, visit func(path []string, leaf map[string]any)) {
+	properties, _ := schema["properties"].(map[string]any)
+	if _, leaf := schema["description"]; leaf || properties == nil {
+		visit(path, schema)
+		return
+	}
+	for key, each := range properties {
+		if sub, ok := each.(map[string]any); ok {
+			documented(sub, append(slices.Clone(path), key), visit)
+		}
+	}
+}
+
+// nest puts a value at a path.
+func nest(path []string, value any) map[string]any {
+	for i := len(path) - 1; i > 0; i-- {
+		value = map[string]any{path[i]: value}
+	}
+	return map[string]any{path[0]: value}
+}
+
+// wrong are values of every type; one that a schema does not allow is taken.
+func wrong(leaf map[string]any) any {
+	types := fmt.Sprint(leaf["type"])
+	switch {
+	case leaf["enum"] != nil:
+		return "no such choice"
+	case strings.Contains(types, "string"):
+		return map[string]any{"a": true}
+	default:
+		return "text"
+	}
+}
+
+func TestSchema(t *testing.T) {
+	text, err := os.ReadFile(chart + "/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var raw map[string]any
+	if err := json.Unmarshal(text, &raw); err != nil {
+		t.Fatal(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource("values.json", raw); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := compiler.Compile("values.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err = os.ReadFile(chart + "/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var defaults map[string]any
+	if err := yaml.Unmarshal(text, &defaults); err != nil {
+		t.Fatal(err)
+	}
+	if err := schema.Validate(defaults); err != nil {
+		t.Errorf("the defaults are refused: %v", err)
+	}
+	count := 0
+	documented(raw, nil, func(path []string, leaf map[string]any) {
+		count++
+		name := strings.Join(path, ".")
+		if err := schema.Validate(nest(path, wrong(leaf))); err == nil {
+			t.Errorf("%s: %v is not refused", name, wrong(leaf))
+		}
+		if err := schema.Validate(nest(append(path[:len(path)-1:len(path)-1], path[len(path)-1]+"x"), leaf["default"])); err == nil {
+			t.Errorf("%sx: an unknown key is not refused", name)
+		}
+		if leaf["description"] == nil || leaf["description"] == "" {
+			t.Errorf("%s has no description", name)
+		}
+	})
+	if count < 150 {
+		t.Errorf("only %d values are documented", count)
+	}
+}
+
+// TestEveryValueIsUsed finds values that no template reads.
+func TestEveryValueIsUsed(t *testing.T) {
+	text, err := os.ReadFile(chart + "/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var raw map[string]any
+	if err := json.Unmarshal(text, &raw); err != nil {
+		t.Fatal(err)
+	}
+	var templates strings.Builder
+	err = filepath.WalkDir(chart+"/templates", func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		templates.Write(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := templates.String()
+	documented(raw, nil, func(path []string, _ map[string]any) {
+		last := path[len(path)-1]
+		if last != "rufio" && !strings.Contains(all, "."+last) && !strings.Contains(all, `"`+last+`"`) {
+			t.Errorf("no template reads %s", strings.Join(path, "."))
+		}
+	})
+}
