@@ -366,3 +366,52 @@ func (l *lab) tries(t *testing.T) int {
 	}
 	return 0
 }
+
+// TestBurstArrivesPacketByPacket: what a batch sends as segments of one message is on the wire what each machine sent,
+// also where the kernel refuses segments (here: larger than the MTU).
+func TestBurstArrivesPacketByPacket(t *testing.T) {
+	for name, mtu := range map[string]int{"segments": 1500, "refused": 576} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			p := l.start(t)
+			p.waitReady(t)
+			l.served(t) // the path's neighbours are known
+			if err := l.pod.Links().LinkSetMTU(l.pod.Link(t, "eth0"), mtu); err != nil {
+				t.Fatal(err)
+			}
+			// While the relay is stopped its socket fills, so that it finds a batch.
+			if err := p.Process.Signal(unix.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			const burst = 80 // more would not fit the server's socket
+			want := map[string]bool{}
+			for i := range burst {
+				m := discover(t, dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(224), make([]byte, 250))),
+					dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(225), make([]byte, 100)))).ToBytes()
+				m[32], m[33] = byte(i>>8), byte(i)
+				if i == 40 {
+					m = append(m, 0, 0, 0) // another length in between
+				}
+				l.broadcast(t, m)
+				m[3] = 1
+				copy(m[24:], podIP.AsSlice())
+				want[string(m)] = true
+			}
+			if err := p.Process.Signal(unix.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			for i := range burst {
+				got, _ := receive(t, l.smee)
+				if !want[string(got)] {
+					t.Fatalf("request %d is none that was sent: %d bytes", i, len(got))
+				}
+				delete(want, string(got))
+			}
+			silent(t, l.smee)
+			_, metrics := p.page("/metrics")
+			if !strings.Contains(metrics, `{direction="to-server",listener="macvlan0",reason="send-failed"} 0`) {
+				t.Error("a request could not be sent")
+			}
+		})
+	}
+}

@@ -21,7 +21,7 @@ type desk struct {
 
 func newDesk(r *Relay, listener int, name string) *desk {
 	d := &desk{relay: r, metrics: r.metrics.port(listener), name: name, signer: newSigner(r.config.TokenKey)}
-	failed := func(_ int, errno unix.Errno) {
+	failed := func(errno unix.Errno) {
 		d.metrics.dropped(toServer, SendFailed)
 		r.notices.warn(r.now(), "failed to send request", func() []any {
 			return []any{"listener", name, "error", errno.Error()}
@@ -50,7 +50,7 @@ func (d *desk) send(m dhcp.Message, to *routes, now int64) {
 
 func (d *desk) flush(to *routes) {
 	d.toServers.flush(d.relay.upstream.socket)
-	if d.detour.n == 0 {
+	if d.detour.packets == 0 {
 		return
 	}
 	for i := range to.targets {

@@ -447,7 +447,7 @@ func TestDoesNotAllocate(t *testing.T) {
 			t.Fatal(drop)
 		}
 		b.desk.send(m, b.routes, b.now())
-		b.desk.toServers.n = 0
+		b.desk.toServers.clear()
 		copy(reply, m)
 		reply[0] = byte(dhcp.Reply)
 		from := b.routes.targets[0].peer
@@ -473,7 +473,7 @@ func BenchmarkTransaction(tb *testing.B) {
 		binary.BigEndian.PutUint32(slot[4:], n)
 		m, _ := b.desk.request(dhcp.Message(slot[:len(request)]), &b.heard, b.routes, int64(n))
 		b.desk.send(m, b.routes, int64(n))
-		b.desk.toServers.n = 0
+		b.desk.toServers.clear()
 		m[0] = byte(dhcp.Reply)
 		if _, _, drop := b.desk.reply(m, b.routes.targets[0].peer, b.routes, int64(n)); drop != None {
 			tb.Fatal(drop)

@@ -60,9 +60,9 @@ func newUpstream(r *Relay) (*upstream, error) {
 		return nil, errors.Join(fmt.Errorf("failed to bind UDP port %d: %w", serverPort, err), closeErr)
 	}
 	u := &upstream{socket: s, desk: newDesk(r, unicast, unicastLabel), inbox: newInbox(headroom)}
-	u.unicasts = newOutbox(func(_ int, errno unix.Errno) { u.failed(unicast, errno) })
+	u.unicasts = newOutbox(func(errno unix.Errno) { u.failed(unicast, errno) })
 	for i := range r.listeners {
-		u.frames = append(u.frames, newOutbox(func(_ int, errno unix.Errno) { u.failed(i, errno) }))
+		u.frames = append(u.frames, newOutbox(func(errno unix.Errno) { u.failed(i, errno) }))
 	}
 	return u, nil
 }
@@ -128,9 +128,10 @@ func (u *upstream) flush(listener int, out *outbox) {
 		out.flush(p.socket)
 		return
 	}
-	for ; out.n > 0; out.n-- {
+	for range out.packets {
 		u.relay.metrics.port(listener).dropped(toClient, ListenerDown)
 	}
+	out.clear()
 }
 
 // ask relays what a client or a router sent to an address of this host.

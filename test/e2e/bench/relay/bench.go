@@ -142,7 +142,8 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 					return rows, fmt.Errorf("failed to measure %s with %s: %w", c.Name, candidate, err)
 				}
 				const line = "%-16s run %d  %-13s %6.1f%% answered  %6.2f us/packet  p50 %5.0f us  p99 %6.0f us  %4.1f MiB\n"
-				fmt.Fprintf(o.Log, line, c.Name, run+1, candidate, s["answered_pct"], s["cpu_us_per_packet"], s["p50_us"], s["p99_us"], s["rss_mib"])
+				fmt.Fprintf(o.Log, line, c.Name, run+1, candidate,
+					s["answered_pct"], s["cpu_us_per_packet"], s["p50_us"], s["p99_us"], s["rss_mib"])
 				samples[candidate] = append(samples[candidate], s)
 			}
 		}
