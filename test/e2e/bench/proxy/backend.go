@@ -1,0 +1,102 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+)
+
+// backends are what the candidates pass to: nginx for HTTP, since it costs the least, and sockets of ours for TCP.
+type backends struct {
+	nginx    *exec.Cmd
+	dir      string
+	listener net.Listener
+}
+
+const backendConf = `daemon off; user root; pid %[1]s/pid; error_log %[1]s/log; worker_processes 1;
+worker_rlimit_nofile %[2]d;
+events { worker_connections %[2]d; }
+http {
+  access_log off; keepalive_requests 100000000;
+  server { listen 127.0.0.2:7171 backlog=16384; location / { return 200 "#!ipxe\nchain http://192.0.2.2/auto.ipxe\n"; } }
+}
+`
+
+func startBackends(ctx context.Context) (*backends, error) {
+	dir, err := os.MkdirTemp("", "bench-backend-")
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "conf")
+	if err := os.WriteFile(file, fmt.Appendf(nil, backendConf, dir, descriptors()), 0o600); err != nil {
+		return nil, err
+	}
+	b := &backends{dir: dir, nginx: exec.CommandContext(ctx, find("nginx"), "-c", file, "-p", dir)}
+	b.nginx.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := b.nginx.Start(); err != nil {
+		return nil, fmt.Errorf("failed to start the HTTP backend, nginx (Debian: nginx-light libnginx-mod-stream): %w", err)
+	}
+	if err := waitFor(httpBackend); err != nil {
+		b.stop()
+		return nil, fmt.Errorf("failed to start the HTTP backend: %w", err)
+	}
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	if b.listener, err = config.Listen(ctx, "tcp", tcpBackend); err != nil {
+		b.stop()
+		return nil, err
+	}
+	go b.serve()
+	return b, nil
+}
+
+// serve does what the first byte of a connection asks for: 'g' gives bytes until the client has gone, 's' says one
+// byte and ends, 'i' is idle.
+func (b *backends) serve() {
+	zeros := make([]byte, 256<<10)
+	for {
+		conn, err := b.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue
+		}
+		go func() {
+			defer conn.Close()
+			ask := make([]byte, 1)
+			if _, err := conn.Read(ask); err != nil {
+				return
+			}
+			switch ask[0] {
+			case 'g':
+				for {
+					if _, err := conn.Write(zeros); err != nil {
+						return
+					}
+				}
+			case 's':
+				_, _ = conn.Write(ask)
+			case 'i':
+				_, _ = conn.Write(ask)
+				_, _ = conn.Read(ask)
+			}
+		}()
+	}
+}
+
+func (b *backends) stop() {
+	if b.nginx != nil && b.nginx.Process != nil {
+		_ = syscall.Kill(-b.nginx.Process.Pid, syscall.SIGKILL)
+		_ = b.nginx.Wait()
+	}
+	if b.listener != nil {
+		_ = b.listener.Close()
+	}
+	_ = os.RemoveAll(b.dir)
+}
