@@ -1,0 +1,279 @@
+package certs
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// Options are what a [Store] has besides its settings; each may be nil.
+type Options struct {
+	Route   string
+	Logger  *slog.Logger
+	Metrics *Metrics
+	// Protocols are offered by ALPN, the best first: "h2", "http/1.1".
+	Protocols []string
+}
+
+// Store is a listener's TLS. It is a task: Run keeps it as the files are.
+type Store struct {
+	config    Config
+	route     string
+	protocols []string
+	log       *slog.Logger
+	metrics   *routeMetrics
+	files     *files
+	current   atomic.Pointer[listener]
+}
+
+// listener is what the files amount to. It is never changed.
+type listener struct {
+	config *tls.Config
+	all    []*tls.Certificate
+	byName map[string][]*tls.Certificate
+}
+
+var errNoCertificate = errors.New("no certificate is loaded")
+
+// New makes a store. Files that are missing or wrong are no error here: they may come, and Ready tells.
+func New(c Config, o Options) (*Store, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("failed to set up TLS: %w", err)
+	}
+	s := &Store{config: c, route: o.Route, protocols: o.Protocols, metrics: o.Metrics.route(o.Route), log: o.Logger}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.log = s.log.With("route", o.Route)
+	s.files = &files{build: s.build, log: s.log, metrics: s.metrics}
+	for _, pair := range c.Certificates {
+		s.files.names = append(s.files.names, pair.Certificate, pair.Key)
+	}
+	if c.ClientCA != "" {
+		s.files.names = append(s.files.names, c.ClientCA)
+	}
+	_ = s.files.load() // Ready says what is wrong
+	return s, nil
+}
+
+// Run reads the files again when they change, until ctx is done.
+func (s *Store) Run(ctx context.Context) error {
+	s.files.watch(ctx)
+	return nil
+}
+
+// Ready is nil when there is a certificate, be it from before a change that could not be used.
+func (s *Store) Ready() error { return s.files.ready() }
+
+// String names the task.
+func (s *Store) String() string { return "certificates of route " + s.route }
+
+// TLS is for listeners. Connections that are open, and sessions, are not touched by a change.
+func (s *Store) TLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: s.config.minVersion(),
+		NextProtos: s.protocols, // net/http looks here for h2
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			if now := s.current.Load(); now != nil {
+				return now.config, nil
+			}
+			return nil, errNoCertificate
+		},
+	}
+}
+
+// build makes a listener's TLS of the files' texts.
+func (s *Store) build(texts [][]byte) error {
+	l := &listener{byName: map[string][]*tls.Certificate{}}
+	for i, pair := range s.config.Certificates {
+		cert, err := tls.X509KeyPair(texts[2*i], texts[2*i+1])
+		if err != nil {
+			return fmt.Errorf("failed to load %s with %s: %w", pair.Certificate, pair.Key, err)
+		}
+		l.add(&cert)
+		if left := time.Until(cert.Leaf.NotAfter); left <= 0 {
+			s.log.Warn("certificate expired", "certificate", pair.Certificate, "expired", cert.Leaf.NotAfter)
+		}
+		s.metrics.expires(pair.Certificate, cert.Leaf.NotAfter)
+	}
+	l.config = &tls.Config{
+		MinVersion:     s.config.minVersion(),
+		CipherSuites:   s.config.ciphers(),
+		NextProtos:     s.protocols,
+		GetCertificate: l.choose,
+	}
+	if s.config.ClientCA != "" {
+		pool, err := poolOf(s.config.ClientCA, texts[len(texts)-1])
+		if err != nil {
+			return err
+		}
+		l.config.ClientCAs = pool
+		l.config.ClientAuth = tls.RequireAndVerifyClientCert
+		if s.config.ClientOptional {
+			l.config.ClientAuth = tls.VerifyClientCertIfGiven
+		}
+	}
+	s.current.Store(l)
+	return nil
+}
+
+// add files a certificate under each of its names.
+func (l *listener) add(cert *tls.Certificate) {
+	l.all = append(l.all, cert)
+	names := slices.Clone(cert.Leaf.DNSNames)
+	for _, ip := range cert.Leaf.IPAddresses {
+		names = append(names, ip.String())
+	}
+	for _, name := range names {
+		name = strings.ToLower(name)
+		l.byName[name] = append(l.byName[name], cert)
+		// An ECDSA signature costs a tenth of an RSA one: it is first, for those who can verify it.
+		slices.SortStableFunc(l.byName[name], func(a, b *tls.Certificate) int { return rank(a) - rank(b) })
+	}
+}
+
+func rank(c *tls.Certificate) int {
+	switch c.Leaf.PublicKey.(type) {
+	case *ecdsa.PublicKey:
+		return 0
+	case ed25519.PublicKey:
+		return 1 // few clients have it
+	default:
+		return 2
+	}
+}
+
+// choose finds the certificate for a client: by the name it asks for, exactly or by a wildcard; else, the first's
+// names. Among several, the first that the client can verify.
+func (l *listener) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	name := strings.ToLower(strings.TrimSuffix(hello.ServerName, "."))
+	list := l.byName[name]
+	if list == nil {
+		if _, parent, ok := strings.Cut(name, "."); ok {
+			list = l.byName["*."+parent]
+		}
+	}
+	if list == nil && name == "" && hello.Conn != nil { // firmware that connects by address
+		if addr, ok := hello.Conn.LocalAddr().(*net.TCPAddr); ok {
+			list = l.byName[addr.IP.String()]
+		}
+	}
+	if list == nil {
+		list = l.siblings()
+	}
+	for _, cert := range list {
+		if suits(hello, cert) {
+			return cert, nil
+		}
+	}
+	return list[0], nil // the handshake then says what is missing
+}
+
+// siblings are the certificates with a name in common with the first: the same, in RSA and ECDSA.
+func (l *listener) siblings() []*tls.Certificate {
+	if names := l.all[0].Leaf.DNSNames; len(names) > 0 {
+		return l.byName[strings.ToLower(names[0])]
+	}
+	if ips := l.all[0].Leaf.IPAddresses; len(ips) > 0 {
+		return l.byName[ips[0].String()]
+	}
+	return l.all[:1]
+}
+
+// suits says whether a client can verify a certificate. The name is not asked about: it has been.
+func suits(hello *tls.ClientHelloInfo, cert *tls.Certificate) bool {
+	unnamed := *hello
+	unnamed.ServerName = ""
+	return unnamed.SupportsCertificate(cert) == nil
+}
+
+// Trust is the TLS towards a backend. It is a task, like [Store].
+type Trust struct {
+	config  Backend
+	route   string
+	files   *files
+	current atomic.Pointer[tls.Config]
+}
+
+// NewTrust makes the TLS towards a backend.
+func NewTrust(b Backend, o Options) (*Trust, error) {
+	if err := b.Validate(); err != nil {
+		return nil, fmt.Errorf("failed to set up TLS to backend: %w", err)
+	}
+	log := o.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	t := &Trust{config: b, route: o.Route}
+	t.files = &files{build: t.build, log: log.With("route", o.Route), metrics: o.Metrics.route(o.Route)}
+	if b.CA != "" {
+		t.files.names = append(t.files.names, b.CA)
+	}
+	if b.Certificate != "" {
+		t.files.names = append(t.files.names, b.Certificate, b.Key)
+	}
+	_ = t.files.load() // Ready says what is wrong
+	return t, nil
+}
+
+func (t *Trust) build(texts [][]byte) error {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.config.Name}
+	if t.config.CA != "" {
+		pool, err := poolOf(t.config.CA, texts[0])
+		if err != nil {
+			return err
+		}
+		config.RootCAs, texts = pool, texts[1:]
+	}
+	if t.config.Certificate != "" {
+		cert, err := tls.X509KeyPair(texts[0], texts[1])
+		if err != nil {
+			return fmt.Errorf("failed to load %s with %s: %w", t.config.Certificate, t.config.Key, err)
+		}
+		config.Certificates = []tls.Certificate{cert}
+	} else if _, err := x509.SystemCertPool(); t.config.CA == "" && err != nil {
+		return fmt.Errorf("failed to load the system's certificates: %w", err)
+	}
+	t.current.Store(config)
+	return nil
+}
+
+// Run reads the files again when they change, until ctx is done.
+func (t *Trust) Run(ctx context.Context) error {
+	t.files.watch(ctx)
+	return nil
+}
+
+// Ready is nil when it is known whom to trust.
+func (t *Trust) Ready() error { return t.files.ready() }
+
+// String names the task.
+func (t *Trust) String() string { return "trust of route " + t.route }
+
+// Client makes a connection to an endpoint one of TLS. host is the name by which the endpoint was configured.
+func (t *Trust) Client(ctx context.Context, conn net.Conn, host string, protocols ...string) (*tls.Conn, error) {
+	now := t.current.Load()
+	if now == nil {
+		return nil, fmt.Errorf("failed to connect by TLS: %w", t.Ready())
+	}
+	config := now.Clone()
+	config.NextProtos = protocols
+	if config.ServerName == "" {
+		config.ServerName = host
+	}
+	secured := tls.Client(conn, config)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		return nil, fmt.Errorf("failed to connect by TLS: %w", err)
+	}
+	return secured, nil
+}

@@ -1,0 +1,112 @@
+// Package certs gives listeners their TLS: certificates from files that are read again when they change, several to
+// a listener, and who may connect. And backends theirs: whom to trust.
+//
+// Not its job: making certificates. cert-manager and its like write the files, a Secret mounts them.
+package certs
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"path"
+)
+
+// Config is the TLS of a listener.
+type Config struct {
+	// Certificates are tried by the name that the client asks for, and what it can verify. The first is also for
+	// clients that name none, or one that no certificate has.
+	Certificates []Pair `json:"certificates"`
+	// MinVersion is "1.2" (the default: firmware has no other) or "1.3".
+	MinVersion string `json:"minVersion,omitempty"`
+	// FirmwareCiphers also takes key exchange by RSA and CBC, without which iPXE from before 2023 cannot
+	// connect. They have no forward secrecy.
+	FirmwareCiphers bool `json:"firmwareCiphers,omitempty"`
+	// ClientCA is a file of certificates that clients' own must come from.
+	ClientCA string `json:"clientCA,omitempty"`
+	// ClientOptional lets clients without a certificate in; a wrong one is still refused.
+	ClientOptional bool `json:"clientOptional,omitempty"`
+}
+
+// Pair is a certificate with its chain, and its key, in PEM.
+type Pair struct {
+	Certificate string `json:"certificate"`
+	Key         string `json:"key"`
+}
+
+// Backend is the TLS towards an endpoint.
+type Backend struct {
+	// CA is a file of certificates to trust. Default: the system's.
+	CA string `json:"ca,omitempty"`
+	// Name must be in the endpoint's certificate, and is sent as SNI. Default: the host as configured.
+	Name string `json:"name,omitempty"`
+	// Certificate and Key are our own, if the endpoint wants to see one.
+	Certificate string `json:"certificate,omitempty"`
+	Key         string `json:"key,omitempty"`
+}
+
+// Validate names every fault. The files are looked at later: they may come after the start.
+func (c *Config) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if len(c.Certificates) == 0 {
+		fault("certificates: missing")
+	}
+	for i, pair := range c.Certificates {
+		if !path.IsAbs(pair.Certificate) {
+			fault("certificates[%d].certificate: %q is not an absolute path", i, pair.Certificate)
+		}
+		if !path.IsAbs(pair.Key) {
+			fault("certificates[%d].key: %q is not an absolute path", i, pair.Key)
+		}
+	}
+	if c.MinVersion != "" && c.MinVersion != "1.2" && c.MinVersion != "1.3" {
+		fault("minVersion: %q is neither 1.2 nor 1.3", c.MinVersion)
+	}
+	if c.MinVersion == "1.3" && c.FirmwareCiphers {
+		fault("firmwareCiphers: TLS 1.3 has none of them")
+	}
+	if c.ClientCA != "" && !path.IsAbs(c.ClientCA) {
+		fault("clientCA: %q is not an absolute path", c.ClientCA)
+	}
+	if c.ClientCA == "" && c.ClientOptional {
+		fault("clientOptional: there is no clientCA")
+	}
+	return errors.Join(faults...)
+}
+
+// Validate names every fault.
+func (b *Backend) Validate() error {
+	var faults []error
+	for _, each := range []struct{ name, value string }{
+		{"ca", b.CA}, {"certificate", b.Certificate}, {"key", b.Key},
+	} {
+		if each.value != "" && !path.IsAbs(each.value) {
+			faults = append(faults, fmt.Errorf("%s: %q is not an absolute path", each.name, each.value))
+		}
+	}
+	if (b.Certificate == "") != (b.Key == "") {
+		faults = append(faults, errors.New("certificate: a certificate goes with a key"))
+	}
+	return errors.Join(faults...)
+}
+
+func (c *Config) minVersion() uint16 {
+	if c.MinVersion == "1.3" {
+		return tls.VersionTLS13
+	}
+	return tls.VersionTLS12
+}
+
+// ciphers are those of TLS 1.2; nil is the library's choice.
+func (c *Config) ciphers() []uint16 {
+	if !c.FirmwareCiphers {
+		return nil
+	}
+	var list []uint16
+	for _, suite := range tls.CipherSuites() {
+		list = append(list, suite.ID)
+	}
+	return append(list,
+		tls.TLS_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_RSA_WITH_AES_128_CBC_SHA256,
+		tls.TLS_RSA_WITH_AES_128_CBC_SHA, tls.TLS_RSA_WITH_AES_256_CBC_SHA)
+}
