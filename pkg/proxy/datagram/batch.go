@@ -28,6 +28,9 @@ type Batch struct {
 	buffers [][]byte
 	data    [][]byte // what is to be sent
 	n       int
+
+	wire  []mmsghdr // what Send hands to the kernel: a datagram each, or a train of them
+	first []int     // the wire's datagrams: first[j] up to first[j+1]
 }
 
 // NewBatch makes a batch for size datagrams.
@@ -39,6 +42,8 @@ func NewBatch(size int) *Batch {
 		control: make([][controlSize]byte, size),
 		buffers: make([][]byte, size),
 		data:    make([][]byte, size),
+		wire:    make([]mmsghdr, size),
+		first:   make([]int, size+1),
 	}
 	all := make([]byte, size*bufferSize)
 	for i := range size {
@@ -197,40 +202,3 @@ func (b *Batch) address(via *Socket, to Peer, source netip.Addr, ifindex uint32)
 	binary.NativeEndian.PutUint32(data[16:], ifindex)
 	h.SetControllen(unix.CmsgSpace(unix.SizeofInet6Pktinfo))
 }
-
-// Send sends every datagram through the socket and empties the batch. The kernel's refusal of one does not keep
-// back the others: failed counts them, and err is the last reason.
-func (b *Batch) Send(s *Socket) (failed int, err error) {
-	for i := range b.n {
-		b.iovecs[i].Base = unsafe.SliceData(b.data[i])
-		b.iovecs[i].SetLen(len(b.data[i]))
-		b.headers[i].hdr.Flags = 0
-	}
-	waited, retried := false, false
-	for sent := 0; sent < b.n; {
-		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.headers[sent])),
-			uintptr(b.n-sent), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
-		switch {
-		case errno == 0:
-			sent += int(n)
-			retried = false
-		case errno == unix.EINTR:
-		case errno == unix.EAGAIN && !waited:
-			// A full send buffer is the interface's speed; wait for it once, and not for long.
-			waited = true
-			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLOUT}}, sendPatience)
-		case !retried && errno != unix.EAGAIN:
-			retried = true // the error may be what ICMP said about an earlier datagram
-		default:
-			err = errno
-			failed++
-			sent++
-			retried = false
-		}
-	}
-	b.n = 0
-	return failed, err
-}
-
-// sendPatience is how long a full send buffer is waited for, in milliseconds.
-const sendPatience = 5

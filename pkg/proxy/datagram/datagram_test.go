@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -205,6 +206,70 @@ func TestSendGoesOnAfterAFailure(t *testing.T) {
 		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 		if _, err := conn.Read(buf); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+func TestTrainsArriveAsDatagrams(t *testing.T) {
+	sockets, ns := loopback(t, "[::]:69", 1)
+	conn := dial(t, ns, "127.0.0.1:69")
+	other := dial(t, ns, "[::1]:69")
+	peer := func(c net.Conn) Peer { return Peer{AddrPort: netip.MustParseAddrPort(c.LocalAddr().String())} }
+	var want []string
+	out := NewBatch(64)
+	for i, size := range []int{100, 100, 100, 40, 50, 40, 1300, 1300, 0, 7, 7, 8} {
+		want = append(want, strings.Repeat(string(rune('a'+i)), size))
+	}
+	sockets[0].Trains()
+	for i, data := range want {
+		if i == 2 {
+			out.Push(append(out.Next(), "between"...), sockets[0], peer(other), netip.Addr{}, 0)
+		}
+		out.Push(append(out.Next(), data...), sockets[0], peer(conn), netip.Addr{}, 0)
+	}
+	if n := out.couple(sockets[0], 0); n >= out.Len() {
+		t.Errorf("%d datagrams in %d messages: no trains", out.Len(), n)
+	}
+	if failed, err := out.Send(sockets[0]); failed != 0 {
+		t.Fatalf("%d datagrams failed: %v", failed, err)
+	}
+	if !sockets[0].trains {
+		t.Error("loopback carries no trains")
+	}
+	buf := make([]byte, 2000)
+	for i, w := range want {
+		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if n, err := conn.Read(buf); err != nil || string(buf[:n]) != w {
+			t.Errorf("datagram %d: got %d bytes %.8q, %v, want %d", i, n, buf[:n], err, len(w))
+		}
+	}
+}
+
+// A way that carries no trains gets every datagram for itself, and none is lost.
+func TestTrainsStop(t *testing.T) {
+	sockets, ns := loopback(t, "127.0.0.1:69", 1)
+	lo := ns.Link(t, "lo")
+	if err := ns.Links().LinkSetMTU(lo, 600); err != nil {
+		t.Fatal(err)
+	}
+	conn := dial(t, ns, "127.0.0.1:69")
+	out := NewBatch(8)
+	sockets[0].Trains()
+	for range 5 {
+		out.Push(append(out.Next(), bytes.Repeat([]byte{1}, 1000)...), sockets[0],
+			Peer{AddrPort: netip.MustParseAddrPort(conn.LocalAddr().String())}, netip.Addr{}, 0)
+	}
+	if failed, err := out.Send(sockets[0]); failed != 0 {
+		t.Fatalf("%d datagrams failed: %v", failed, err)
+	}
+	if sockets[0].trains {
+		t.Error("segments beyond the MTU went as a train")
+	}
+	buf := make([]byte, 2000)
+	for range 5 {
+		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if n, err := conn.Read(buf); err != nil || n != 1000 {
+			t.Errorf("got %d bytes, %v", n, err)
 		}
 	}
 }

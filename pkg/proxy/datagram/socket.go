@@ -27,6 +27,7 @@ type Socket struct {
 	fd     int
 	family int
 	local  netip.AddrPort
+	trains bool     // see Trains
 	to     sockaddr // scratch of SendTo, so that it does not escape
 }
 

@@ -93,6 +93,7 @@ func open(c Config, family netip.Addr) (upstream, error) {
 		s.Close()
 		return upstream{}, fmt.Errorf("failed to open syslog route %s: %w", c.Route, err)
 	}
+	s.Trains()
 	if c.Source == SourceTransparent {
 		if err := s.Transparent(); err != nil {
 			s.Close()

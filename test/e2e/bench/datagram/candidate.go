@@ -41,7 +41,8 @@ stream {
 `
 
 // nginxTuned is what its manual offers for many one-way and short flows.
-const nginxTuned = `daemon off; pid %[2]s/pid; error_log %[2]s/log; worker_processes 1; worker_rlimit_nofile 65536; %[3]s
+const nginxTuned = `daemon off; pid %[2]s/pid; error_log %[2]s/log; worker_processes 1; %[3]s
+worker_rlimit_nofile 65536;
 events { worker_connections 16384; multi_accept on; }
 stream {
   server { listen 69 udp rcvbuf=4m; proxy_pass %[1]s:69; proxy_timeout 60s; }

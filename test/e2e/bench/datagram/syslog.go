@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,14 +48,16 @@ func measureSyslog(ctx context.Context, n *network, target string, p *process) (
 
 	to := (&net.UDPAddr{IP: net.ParseIP(target), Port: 514}).AddrPort()
 	sources := make([]*net.UDPConn, syslogSources)
-	lines := make([][]byte, syslogSources)
+	lines := make([][]byte, 1000)
 	for i := range sources {
 		if sources[i], err = listenUDP(n.client, clientIP(i), 0); err != nil {
 			return nil, err
 		}
 		defer sources[i].Close()
-		lines[i] = fmt.Appendf(nil, "<30>Oct  1 22:14:15 node%d dockerd[412]: layer 5f70bf18a086 pulled, "+
-			"verified and extracted in 1.203s", i)
+	}
+	r := rand.New(rand.NewPCG(1, 1))
+	for i := range lines { // 60 to 200 bytes: no two in a row need be of one length
+		lines[i] = fmt.Appendf(nil, "<30>Oct  1 22:14:15 node%d dockerd[412]: %s", i, strings.Repeat("x", 20+r.IntN(140)))
 	}
 	before, err := p.cpu()
 	if err != nil {
@@ -63,7 +66,6 @@ func measureSyslog(ctx context.Context, n *network, target string, p *process) (
 	sent := 0
 	err = onThread(func() error {
 		runtime.LockOSThread()
-		r := rand.New(rand.NewPCG(1, 1))
 		start := time.Now()
 		for ctx.Err() == nil {
 			elapsed := time.Since(start)
@@ -71,8 +73,7 @@ func measureSyslog(ctx context.Context, n *network, target string, p *process) (
 				break
 			}
 			for due := int(elapsed.Seconds() * syslogRate); sent < due; sent++ {
-				i := r.IntN(syslogSources)
-				if _, err := sources[i].WriteToUDPAddrPort(lines[i], to); err != nil {
+				if _, err := sources[r.IntN(len(sources))].WriteToUDPAddrPort(lines[r.IntN(len(lines))], to); err != nil {
 					return err
 				}
 			}

@@ -18,17 +18,17 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
+	err := run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-datagram:", err)
-		stop()
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context) error {
 	proxy := flag.String("proxy", "build/bin/stack-proxy", "the stack-proxy executable")
-	nginx := flag.String("nginx", lookup("nginx"), "the nginx executable (nginx-light, libnginx-mod-stream); empty leaves it out")
+	nginx := flag.String("nginx", lookup("nginx"), "the nginx executable with its stream module; empty leaves it out")
 	runs := flag.Int("runs", 5, "rounds")
 	cases := flag.String("cases", "", "some of "+strings.Join(datagram.CaseNames(), ",")+"; empty is all")
 	out := flag.String("out", "build/bench/proxy-datagram.json", "where the rows go")
