@@ -210,7 +210,7 @@ func (j *Journey) travel(ctx context.Context) {
 			select {
 			case err := <-j.Lab.Failed():
 				for _, t := range j.travellers {
-					t.put(mark{detail: err.Error()})
+					t.put(mark{detail: firstLine(err)})
 				}
 			case <-background.Done():
 				return

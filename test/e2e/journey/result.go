@@ -93,6 +93,12 @@ func (r Result) Table(w io.Writer) error {
 	return table.Flush()
 }
 
+// firstLine leaves out what of an error quotes a log.
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return strings.TrimSuffix(line, " ends with:")
+}
+
 // oneLine makes a text fit a line.
 func oneLine(text string) string {
 	const most = 600

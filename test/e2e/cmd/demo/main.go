@@ -147,7 +147,7 @@ func (d *demo) packages(ctx context.Context) error {
 	if slices.Equal(d.firmware, []string{"go"}) || len(machine.Missing()) == 0 {
 		return nil
 	}
-	d.say("real firmware needs Debian packages that are not here:")
+	d.say("real firmware needs what is missing here: %s", strings.Join(machine.Missing(), ", "))
 	cmd := exec.CommandContext(ctx, filepath.Join(d.repo, "scripts", "deps"), "demo")
 	cmd.Stdout, cmd.Stderr = d.out, d.out
 	if err := cmd.Run(); err != nil {
@@ -189,8 +189,8 @@ func (d *demo) show(ctx context.Context, media machine.Media) error {
 	if err != nil {
 		return err
 	}
-	err = d.end(ctx, j)
 	d.summary(j, power)
+	err = d.end(ctx, j)
 	if writeErr := j.Result.Write(filepath.Join(d.dir, "result.json")); writeErr != nil {
 		return errors.Join(err, writeErr)
 	}
