@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/mdlayher/packet"
 	"golang.org/x/sys/unix"
@@ -29,64 +32,51 @@ func (l *lab) offered(t *testing.T, kind dhcpv4.MessageType, modifiers ...dhcpv4
 	return l.hear(t)
 }
 
-// TestTrap06To10ReplyAddressing is the matrix over the wire; pkg/relay has all its cases.
+// TestTrap06To10ReplyAddressing is the matrix of pkg/relay over the wire: broadcast flag x yiaddr x ciaddr x message
+// type x htype and hlen.
 func TestTrap06To10ReplyAddressing(t *testing.T) {
 	l := newLab(t)
 	l.start(t, "SOURCE_ADDRESS="+serviceIP.String(), "CLIENT_RATE=-1").waitReady(t)
-	everybody := netip.MustParseAddrPort("255.255.255.255:68")
-	unicast := frame.MAC(clientMAC)
-	yiaddr, ciaddr := dhcpv4.WithYourIP(clientIP.AsSlice()), dhcpv4.WithClientIP(net.IP{192, 0, 2, 60})
-	ethernet := [2]byte{1, 6}
-	tests := map[string]struct {
-		kind      dhcpv4.MessageType
-		modifiers []dhcpv4.Modifier
-		hardware  [2]byte // htype, hlen
-		mac       frame.MAC
-		ip        netip.AddrPort
-	}{
-		"trap 6, broadcast flag": {
-			kind: dhcpv4.MessageTypeOffer, modifiers: []dhcpv4.Modifier{yiaddr, dhcpv4.WithBroadcast(true)},
-			hardware: ethernet, mac: frame.Broadcast, ip: everybody,
-		},
-		"trap 7, yiaddr": {
-			kind: dhcpv4.MessageTypeOffer, modifiers: []dhcpv4.Modifier{yiaddr}, hardware: ethernet,
-			mac: unicast, ip: netip.AddrPortFrom(clientIP, 68),
-		},
-		"trap 8, proxyDHCP": {
-			kind: dhcpv4.MessageTypeOffer, modifiers: nil, hardware: ethernet,
-			mac: unicast, ip: everybody,
-		},
-		"trap 9, ciaddr": {
-			kind: dhcpv4.MessageTypeAck, modifiers: []dhcpv4.Modifier{ciaddr}, hardware: ethernet,
-			mac: unicast, ip: netip.MustParseAddrPort("192.0.2.60:68"),
-		},
-		"trap 10, NAK": {
-			kind: dhcpv4.MessageTypeNak, modifiers: []dhcpv4.Modifier{yiaddr}, hardware: ethernet,
-			mac: frame.Broadcast, ip: everybody,
-		},
-		"trap 12, InfiniBand's htype": {
-			kind: dhcpv4.MessageTypeOffer, modifiers: []dhcpv4.Modifier{yiaddr}, hardware: [2]byte{32, 0},
-			mac: frame.Broadcast, ip: everybody,
-		},
-		"trap 13, hlen 16 of Ethernet": {
-			kind: dhcpv4.MessageTypeOffer, modifiers: []dhcpv4.Modifier{yiaddr}, hardware: [2]byte{1, 16},
-			mac: frame.Broadcast, ip: everybody,
-		},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			request := discover(t).ToBytes()
-			reply := answer(t, request, test.kind, test.modifiers...)
-			copy(reply[1:], test.hardware[:])
-			copy(request[1:], test.hardware[:])
-			l.broadcast(t, request)
-			_, from := receive(t, l.smee)
-			send(t, l.smee, reply, from)
-			got := l.hear(t)
-			if got.DstMAC != test.mac || got.Dst != test.ip || got.Src != netip.AddrPortFrom(serviceIP, 67) {
-				t.Errorf("got %v -> %v %x", got.Src, got.Dst, got.DstMAC)
+	ciaddr := netip.MustParseAddr("192.0.2.60")
+	plain := discover(t).ToBytes()
+	for _, hardware := range [][2]byte{{1, 6}, {1, 0}, {1, 16}, {32, 0}, {32, 6}, {6, 6}} {
+		for _, kind := range []dhcpv4.MessageType{dhcpv4.MessageTypeOffer, dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak} {
+			for flags := range 8 {
+				broadcast, hasYiaddr, hasCiaddr := flags&1 != 0, flags&2 != 0, flags&4 != 0
+				name := fmt.Sprintf("%v htype=%d hlen=%d B=%v yiaddr=%v ciaddr=%v",
+					kind, hardware[0], hardware[1], broadcast, hasYiaddr, hasCiaddr)
+				request := bytes.Clone(plain)
+				copy(request[1:], hardware[:])
+				l.broadcast(t, request)
+				reply, from := receive(t, l.smee)
+				reply[0] = 2
+				reply[bytes.Index(reply[240:], []byte{53, 1, 1})+242] = byte(kind)
+				mac, ip := frame.MAC(clientMAC), netip.MustParseAddr("255.255.255.255")
+				if hasYiaddr {
+					copy(reply[16:], clientIP.AsSlice())
+					ip = clientIP // trap 7; without it trap 8
+				}
+				if hasCiaddr {
+					copy(reply[12:], ciaddr.AsSlice())
+					ip = ciaddr // trap 9
+				}
+				if broadcast {
+					reply[10] |= 0x80
+				}
+				if broadcast || kind == dhcpv4.MessageTypeNak || hardware != [2]byte{1, 6} { // traps 6, 10 and 12
+					mac, ip = frame.Broadcast, netip.MustParseAddr("255.255.255.255")
+				}
+				send(t, l.smee, reply, from)
+				got := l.hear(t)
+				want := frame.Datagram{
+					SrcMAC: got.SrcMAC, DstMAC: mac,
+					Src: netip.AddrPortFrom(serviceIP, 67), Dst: netip.AddrPortFrom(ip, 68), Payload: reply,
+				}
+				if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
+					t.Errorf("%s (-want +got):\n%s", name, diff)
+				}
 			}
-		})
+		}
 	}
 }
 

@@ -1,9 +1,15 @@
 package relay
 
 import (
+	"bytes"
 	"encoding/binary"
+	"flag"
 	"fmt"
+	"os"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
@@ -24,8 +30,14 @@ var (
 	ciaddr = [4]byte{192, 0, 2, 60}
 )
 
-// TestReplyMatrix is the whole of the addressing rules: broadcast flag x yiaddr x ciaddr x type x htype and hlen.
-func TestReplyMatrix(t *testing.T) {
+// replyCase is one case of the matrix: broadcast flag x yiaddr x ciaddr x type x htype and hlen.
+type replyCase struct {
+	name string
+	m    dhcp.Message
+	want destination
+}
+
+func replyMatrix() (cases []replyCase) {
 	type hardware struct {
 		htype, hlen byte
 		unicast     bool
@@ -58,16 +70,51 @@ func TestReplyMatrix(t *testing.T) {
 				case hasYiaddr: // trap 7
 					want.ip = yiaddr
 				} // trap 8: neither
-				name := fmt.Sprintf("%v/htype %d hlen %d/B=%v yiaddr=%v ciaddr=%v",
-					kind, hw.htype, hw.hlen, broadcast, hasYiaddr, hasCiaddr)
-				if got := address(m, false); got != want {
-					t.Errorf("%s: got %+v, want %+v", name, got, want)
-				}
-				if got := address(m, true); got != (destination{mac: frame.Broadcast, ip: limitedBroadcast}) {
-					t.Errorf("%s, always broadcast: got %+v", name, got)
-				}
+				name := fmt.Sprintf("%v htype=%d hlen=%d B=%d yiaddr=%d ciaddr=%d",
+					kind, hw.htype, hw.hlen, bit(broadcast), bit(hasYiaddr), bit(hasCiaddr))
+				cases = append(cases, replyCase{name, m, want})
 			}
 		}
+	}
+	return cases
+}
+
+// TestReplyMatrix holds the addressing to the rules.
+func TestReplyMatrix(t *testing.T) {
+	for _, c := range replyMatrix() {
+		if got := address(c.m, false); got != c.want {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
+		}
+		if got := address(c.m, true); got != (destination{mac: frame.Broadcast, ip: limitedBroadcast}) {
+			t.Errorf("%s, always broadcast: got %+v", c.name, got)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// TestReplyMatrixGoldenFrames compares the whole frames of the matrix, headers and message, with those of record. Read
+// the difference before you run it with -update.
+func TestReplyMatrixGoldenFrames(t *testing.T) {
+	const golden = "testdata/replies.golden"
+	var got bytes.Buffer
+	for _, c := range replyMatrix() {
+		whole := append(make([]byte, headroom), dhcp.Pad(c.m)...)
+		putReply(whole, testMAC, [4]byte{192, 0, 2, 2}, false)
+		// The message is the same but for the fields in the name; its sum is in the UDP header.
+		fmt.Fprintf(&got, "%-48s %x %x\n", c.name, whole[:headroom], whole[headroom:headroom+28])
+	}
+	if *update {
+		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got.String(), "\n")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 //
 // Consecutive datagrams of one length between the same two addresses, as a burst of machines that boot makes them,
 // become one message with segments (UDP_SEGMENT, udp(7)): the kernel takes them through its stack together and splits
-// them at the end. What is on the wire is the same. Where a device cannot do it the kernel refuses, and the outbox sends
-// them one by one from then on.
+// them at the end. What is on the wire is the same. Where a device cannot do it the kernel refuses, and the outbox
+// sends them one by one from then on.
 type outbox struct {
 	headers []mmsghdr
 	iovs    []unix.Iovec

@@ -196,14 +196,8 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now 
 		metrics.dropped(toClient, TooLong)
 		return None
 	}
-	to := address(m, r.config.AlwaysBroadcast)
-	header := frame.Header{
-		SrcMAC: p.mac, DstMAC: to.mac,
-		Src: r.source(p, routes), Dst: to.ip,
-		SrcPort: serverPort, DstPort: clientPort,
-	}
 	whole := u.inbox.slot(i)[:headroom+len(m)]
-	header.Put(whole)
+	to := putReply(whole, p.mac, r.source(p, routes), r.config.AlwaysBroadcast)
 	if out := u.frames[o.listener]; out.full() {
 		u.flush(int(o.listener), out)
 	}
@@ -214,6 +208,18 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now 
 		r.logMessage("relayed reply", r.listeners[o.listener].name, m, "to", netip.AddrFrom4(to.ip).String())
 	}
 	return None
+}
+
+// putReply writes the headers in front of a reply that is in place behind them, and returns where it goes.
+func putReply(whole []byte, from frame.MAC, source [4]byte, alwaysBroadcast bool) destination {
+	to := address(dhcp.Message(whole[headroom:]), alwaysBroadcast)
+	header := frame.Header{
+		SrcMAC: from, DstMAC: to.mac,
+		Src: source, Dst: to.ip,
+		SrcPort: serverPort, DstPort: clientPort,
+	}
+	header.Put(whole)
+	return to
 }
 
 // source is the address that a reply on a listener comes from: the one that clients are to know, else the
