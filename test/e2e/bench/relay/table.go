@@ -3,6 +3,8 @@ package relay
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -52,4 +54,35 @@ func DifferentialTable(w io.Writer, comparisons []Comparison) {
 		}
 		fmt.Fprintln(tabs, "|")
 	}
+}
+
+// Chart writes one metric of every case as a Mermaid chart, a line per candidate in the order of Candidates.
+func Chart(w io.Writer, rows []Row, metric, title string) {
+	byCandidate := map[string][]float64{}
+	var cases []string
+	most := 0.0
+	for _, row := range rows {
+		if row.Metric != metric {
+			continue
+		}
+		if !slices.Contains(cases, row.Case) {
+			cases = append(cases, row.Case)
+		}
+		byCandidate[row.Candidate] = append(byCandidate[row.Candidate], row.Median)
+		most = max(most, row.Median)
+	}
+	fmt.Fprintf(w, "```mermaid\nxychart-beta\n    title %q\n    x-axis [%s]\n    y-axis \"%s\" 0 --> %.0f\n",
+		title, strings.Join(cases, ", "), metric, most*1.05)
+	for _, candidate := range Candidates {
+		values := byCandidate[candidate]
+		if len(values) != len(cases) {
+			continue // it was not run
+		}
+		var words []string
+		for _, v := range values {
+			words = append(words, fmt.Sprintf("%.1f", v))
+		}
+		fmt.Fprintf(w, "    line %q [%s]\n", candidate, strings.Join(words, ", "))
+	}
+	fmt.Fprintln(w, "```")
 }

@@ -80,6 +80,8 @@ func run(args []string, stdout, stderr io.Writer) error {
 		return err
 	}
 	relay.Table(stdout, rows)
+	fmt.Fprintln(stdout)
+	relay.Chart(stdout, rows, "cpu_us_per_packet", "CPU microseconds per relayed packet")
 	return nil
 }
 
