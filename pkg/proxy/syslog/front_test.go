@@ -316,7 +316,7 @@ func TestLogger(t *testing.T) {
 	server := listen(t, l.server, serverIP+":514")
 	l.front(t, Config{Pick: to(serverIP + ":514")})
 	for _, form := range [][]string{{"--rfc3164"}, {"--rfc5424"}, {"--rfc5424=notime"}, {"--rfc5424=notq,nohost"}} {
-		args := append([]string{"--udp", "--server", proxyIP, "--tag", "hook", "--priority", "local0.warning"}, form...)
+		args := append([]string{"--udp", "--server", proxyIP, "--port", "514", "--tag", "hook", "--priority", "local0.warning"}, form...)
 		l.client.Do(t, func() error {
 			cmd := exec.Command(path, append(args, "it works")...)
 			var stderr bytes.Buffer

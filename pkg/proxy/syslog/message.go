@@ -1,6 +1,7 @@
 package syslog
 
 import (
+	"encoding/json"
 	"net/netip"
 	"strconv"
 	"time"
@@ -278,8 +279,20 @@ func (m Message) Append(b []byte, client netip.Addr) []byte {
 		b = append(b, m.Data...)
 		b = append(b, ' ')
 	}
+	if smeeLoses(m.Text, len(b)-start) {
+		b = append(b, ' ')
+	}
 	b = append(b, m.Text...)
 	return b[:min(len(b), start+datagram.MaxSize)]
+}
+
+// smeeBuffer is the longest message that Smee reads, in bytes.
+const smeeBuffer = 2048
+
+// smeeLoses tells whether Smee would throw the text away: what begins with a brace it takes for JSON, and keeps
+// only if it is. A space in front saves the rest.
+func smeeLoses(text []byte, header int) bool {
+	return len(text) > 0 && text[0] == '{' && (header+len(text) > smeeBuffer || !json.Valid(text))
 }
 
 func orNil(b []byte, limit int) []byte {

@@ -27,6 +27,7 @@ func TestRewrite(t *testing.T) {
 		{"no priority", "panic: oops", "<13>1 - 192.0.2.7 - - - - panic: oops"},
 		{"impossible priority", "<192>x", "<13>1 - 192.0.2.7 - - - - <192>x"},
 		{"JSON", `<13>app: {"a":1}`, `<13>1 - 192.0.2.7 app - - - {"a":1}`},
+		{"no JSON", `<13>app: {x} y`, `<13>1 - 192.0.2.7 app - - -  {x} y`},
 		{"RFC 5424", "<165>1 2003-10-11T22:14:15.003Z host evntslog 17 ID47 - text",
 			"<165>1 2003-10-11T22:14:15.003Z 192.0.2.7 evntslog 17 ID47 - text"},
 		{"structured data moves into the text",

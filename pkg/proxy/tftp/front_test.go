@@ -129,6 +129,33 @@ func TestRepeatedRequest(t *testing.T) {
 	})
 }
 
+// Firmware asks for the size, breaks off at the answer, and asks again from the same port for the file itself.
+func TestSizeProbe(t *testing.T) {
+	for _, singlePort := range []bool{false, true} {
+		l := newLab(t)
+		fs := &fileServer{files: map[string][]byte{"f": content(3000)}, singlePort: singlePort}
+		fs.listen(t, l.server, serverIP+":69")
+		f := l.front(t, Config{Pick: to(serverIP + ":69")})
+		conn := l.udp(t)
+		defer conn.Close()
+		oack := exchange(t, conn, rrq("f", "tsize", "0"), proxyIP+":69")
+		if !bytes.HasPrefix(oack, []byte("\x00\x06tsize\x003000\x00")) {
+			t.Fatalf("got %q, want an OACK with the size", oack)
+		}
+		abort := errorPacket(0, "only asking")
+		if _, err := conn.WriteToUDPAddrPort(abort, netip.MustParseAddrPort(proxyIP+":69")); err != nil {
+			t.Fatal(err)
+		}
+		got, err := fetch{file: "f", options: []string{"blksize", "1456"}, local: conn}.run(l.client, proxyIP+":69")
+		if err != nil || !bytes.Equal(got, fs.files["f"]) {
+			t.Errorf("got %d bytes, %v", len(got), err)
+		}
+		eventually(t, "a probe and a transfer", func() bool {
+			return f.outcomes(OutcomeClientError) == 1 && f.outcomes(OutcomeCompleted) == 1
+		})
+	}
+}
+
 func TestStranger(t *testing.T) {
 	l := newLab(t)
 	var server, stranger *net.UDPConn
