@@ -1,0 +1,183 @@
+// Package edge is what may stand before a front: TLS, limits, tokens, a rewritten path, each where a route asks for
+// it. A [Gate] puts the packages below together, in the order in which they are cheapest to refuse by.
+package edge
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tinkerbell/stack/pkg/edge/certs"
+	"github.com/tinkerbell/stack/pkg/edge/host"
+	"github.com/tinkerbell/stack/pkg/edge/jwt"
+	"github.com/tinkerbell/stack/pkg/edge/limit"
+	"github.com/tinkerbell/stack/pkg/edge/rewrite"
+)
+
+// Config is what a route asks for, in the shape of the routes file. Nothing of it is nothing at all.
+type Config struct {
+	Hosts   host.Hosts      `json:"hosts,omitempty" desc:"names that the route is for, where several share a port"`
+	TLS     *certs.Config   `json:"tls,omitempty" desc:"ends TLS here"`
+	JWT     *jwt.Config     `json:"jwt,omitempty" desc:"requests need a good token"`
+	Limit   *limit.Config   `json:"limit,omitempty" desc:"refuses what is one too many"`
+	Rewrite *rewrite.Config `json:"rewrite,omitempty" desc:"changes the path for the backend"`
+}
+
+// Validate names every fault, with the field it is in.
+func (c *Config) Validate() error {
+	var faults []error
+	add := func(field string, err error) {
+		if err == nil {
+			return
+		}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, each := range joined.Unwrap() {
+				faults = append(faults, fmt.Errorf("%s%w", field, each))
+			}
+			return
+		}
+		faults = append(faults, fmt.Errorf("%s%w", field, err))
+	}
+	add("", c.Hosts.Validate())
+	if c.TLS != nil {
+		add("tls.", c.TLS.Validate())
+	}
+	if c.JWT != nil {
+		add("jwt.", c.JWT.Validate())
+	}
+	if c.Limit != nil {
+		add("limit.", c.Limit.Validate())
+	}
+	if c.Rewrite != nil {
+		add("rewrite.", c.Rewrite.Validate())
+	}
+	return errors.Join(faults...)
+}
+
+// Metrics are those of every part.
+type Metrics struct {
+	certs *certs.Metrics
+	jwt   *jwt.Metrics
+	limit *limit.Metrics
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	return &Metrics{certs.NewMetrics(r), jwt.NewMetrics(r), limit.NewMetrics(r)}
+}
+
+// Options are what a [Gate] has besides its settings; each may be nil.
+type Options struct {
+	Route   string
+	Logger  *slog.Logger
+	Metrics *Metrics
+	// Protocols are offered by ALPN, the best first.
+	Protocols []string
+	// Client tells who a request is from, for the limits. Nil takes the peer.
+	Client func(*http.Request) netip.Addr
+}
+
+// Gate is what stands before one route. It is a task: Run keeps certificates and keys fresh.
+type Gate struct {
+	route   string
+	client  func(*http.Request) netip.Addr
+	certs   *certs.Store
+	jwt     *jwt.Verifier
+	limiter *limit.Limiter
+	rewrite *rewrite.Rule
+	tls     *tls.Config
+}
+
+// New makes a gate.
+func New(c Config, o Options) (*Gate, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("failed to set up the edge of route %s: %w", o.Route, err)
+	}
+	m := o.Metrics
+	if m == nil {
+		m = &Metrics{}
+	}
+	g := &Gate{route: o.Route, client: o.Client}
+	var err error
+	if c.TLS != nil {
+		g.certs, err = certs.New(*c.TLS, certs.Options{
+			Route: o.Route, Logger: o.Logger, Metrics: m.certs, Protocols: o.Protocols,
+		})
+		if err != nil {
+			return nil, err
+		}
+		g.tls = g.certs.TLS()
+	}
+	if c.JWT != nil {
+		g.jwt, err = jwt.New(*c.JWT, jwt.Options{Route: o.Route, Logger: o.Logger, Metrics: m.jwt})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if c.Limit != nil {
+		g.limiter = limit.New(*c.Limit, o.Route, m.limit)
+	}
+	if c.Rewrite != nil {
+		if g.rewrite, err = rewrite.New(*c.Rewrite); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// TLS is for the listener; nil where the route has none.
+func (g *Gate) TLS() *tls.Config { return g.tls }
+
+// Wrap puts limits, tokens and the rewriting before a handler, in this order: a counter costs less than a signature,
+// and only who may pass is told whether a path exists.
+func (g *Gate) Wrap(next http.Handler) http.Handler {
+	if g.rewrite != nil {
+		next = g.rewrite.Wrap(next)
+	}
+	if g.jwt != nil {
+		next = g.jwt.Wrap(next)
+	}
+	if g.limiter != nil {
+		next = g.limiter.Wrap(next, g.client)
+	}
+	return next
+}
+
+// Limiter counts connections, for the listener; nil where the route has no limits.
+func (g *Gate) Limiter() *limit.Limiter { return g.limiter }
+
+// Run keeps certificates and keys fresh until ctx is done.
+func (g *Gate) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	if g.certs != nil {
+		running.Go(func() { _ = g.certs.Run(ctx) }) // it has no errors but those that Ready tells
+	}
+	if g.jwt != nil {
+		running.Go(func() { _ = g.jwt.Run(ctx) })
+	}
+	<-ctx.Done()
+	running.Wait()
+	return nil
+}
+
+// Ready is nil when the gate can let somebody pass.
+func (g *Gate) Ready() error {
+	var faults []error
+	if g.certs != nil {
+		faults = append(faults, g.certs.Ready())
+	}
+	if g.jwt != nil {
+		faults = append(faults, g.jwt.Ready())
+	}
+	return errors.Join(faults...)
+}
+
+// String names the task.
+func (g *Gate) String() string { return "edge of route " + g.route }
