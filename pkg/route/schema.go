@@ -1,0 +1,132 @@
+package route
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"strings"
+
+	"github.com/tinkerbell/stack/internal/setting"
+)
+
+// Schema is the JSON schema of a routes file, made from the types: editors complete and check by it. It knows less
+// than [Parse], which also sees what does not go together.
+func Schema() ([]byte, error) {
+	s := schemaOf(reflect.TypeFor[Table](), "")
+	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	s["title"] = "stack-proxy routes"
+	text, err := json.MarshalIndent(s, "", "  ")
+	return append(text, '\n'), err
+}
+
+const (
+	durationForm = `^-?([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`
+	sizeForm     = `^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$`
+)
+
+func schemaOf(t reflect.Type, enum string) map[string]any {
+	text := func(pattern string) map[string]any {
+		if pattern == "" {
+			return map[string]any{"type": "string"}
+		}
+		return map[string]any{"type": "string", "pattern": pattern}
+	}
+	switch t {
+	case reflect.TypeFor[setting.Duration]():
+		return text(durationForm)
+	case reflect.TypeFor[setting.Size]():
+		return map[string]any{"type": []string{"string", "integer"}, "pattern": sizeForm, "minimum": 0}
+	case reflect.TypeFor[Listen]():
+		return map[string]any{"type": []string{"string", "integer"}, "minimum": 1, "maximum": 65535}
+	case reflect.TypeFor[Backend]():
+		return text(":")
+	case reflect.TypeFor[netip.Prefix]():
+		return text("/")
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		properties := map[string]any{}
+		required := []string{}
+		for i := range t.NumField() {
+			f := t.Field(i)
+			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+			property := schemaOf(f.Type, f.Tag.Get("enum"))
+			if desc := f.Tag.Get("desc"); desc != "" {
+				property["description"] = desc
+			}
+			properties[name] = property
+			if options == "" {
+				required = append(required, name)
+			}
+		}
+		s := map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
+		if len(required) > 0 {
+			s["required"] = required
+		}
+		return s
+	case reflect.Slice:
+		item := schemaOf(t.Elem(), "")
+		return map[string]any{"anyOf": []any{item, map[string]any{"type": "array", "items": item}}}
+	case reflect.Bool:
+		return map[string]any{"type": "boolean"}
+	case reflect.String:
+		s := text("")
+		if enum != "" {
+			s["enum"] = strings.Split(enum, ",")
+		}
+		return s
+	default:
+		return map[string]any{"type": "integer"}
+	}
+}
+
+// Fields lists every field of a routes file with its kind and meaning, for the reference: path, kind, meaning.
+func Fields() [][3]string { return fields(reflect.TypeFor[Table](), "") }
+
+func fields(t reflect.Type, prefix string) [][3]string {
+	var all [][3]string
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		path, inner := prefix+name, f.Type
+		if inner.Kind() == reflect.Slice {
+			inner, path = inner.Elem(), path+"[]"
+		}
+		all = append(all, [3]string{path, kindOf(inner, f.Tag.Get("enum")), f.Tag.Get("desc")})
+		if kindOf(inner, "") == "fields" {
+			all = append(all, fields(inner, path+".")...)
+		}
+	}
+	return all
+}
+
+func kindOf(t reflect.Type, enum string) string {
+	if enum != "" {
+		return strings.ReplaceAll(enum, ",", ", ")
+	}
+	switch t {
+	case reflect.TypeFor[setting.Duration]():
+		return "duration"
+	case reflect.TypeFor[setting.Size]():
+		return "size"
+	case reflect.TypeFor[Listen]():
+		return "port or address"
+	case reflect.TypeFor[Backend]():
+		return "backend"
+	case reflect.TypeFor[netip.Prefix]():
+		return "prefix"
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		return "fields"
+	case reflect.Bool:
+		return "true, false"
+	case reflect.String:
+		return "text"
+	case reflect.Int:
+		return "number"
+	default:
+		panic(fmt.Sprintf("route: type %s has no word", t))
+	}
+}
