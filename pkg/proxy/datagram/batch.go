@@ -28,6 +28,7 @@ type Batch struct {
 	buffers [][]byte
 	data    [][]byte // what is to be sent
 	n       int
+	dirty   int // how many headers are not as Receive wants them
 
 	wire  []mmsghdr // what Send hands to the kernel: a datagram each, or a train of them
 	first []int     // the wire's datagrams: first[j] up to first[j+1]
@@ -44,6 +45,7 @@ func NewBatch(size int) *Batch {
 		data:    make([][]byte, size),
 		wire:    make([]mmsghdr, size),
 		first:   make([]int, size+1),
+		dirty:   size,
 	}
 	all := make([]byte, size*bufferSize)
 	for i := range size {
@@ -70,7 +72,7 @@ func (b *Batch) Reset() { b.n = 0 }
 func (b *Batch) Receive(s *Socket, limit int) error {
 	b.n = 0
 	limit = min(limit, len(b.headers))
-	for i := range limit {
+	for i := range b.dirty {
 		h := &b.headers[i].hdr
 		h.Namelen = unix.SizeofSockaddrInet6
 		h.SetControllen(controlSize)
@@ -78,12 +80,14 @@ func (b *Batch) Receive(s *Socket, limit int) error {
 		b.iovecs[i].Base = unsafe.SliceData(b.buffers[i])
 		b.iovecs[i].SetLen(bufferSize)
 	}
+	b.dirty = 0
 	for {
 		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.headers[0])),
 			uintptr(limit), unix.MSG_DONTWAIT, 0, 0)
 		switch errno {
 		case 0:
 			b.n = int(n)
+			b.dirty = b.n
 			for i := range b.n {
 				b.data[i] = b.buffers[i][:b.headers[i].len]
 			}
@@ -171,6 +175,7 @@ func (b *Batch) Push(data []byte, via *Socket, to Peer, source netip.Addr, ifind
 func (b *Batch) address(via *Socket, to Peer, source netip.Addr, ifindex uint32) {
 	i := b.n
 	b.n++
+	b.dirty = max(b.dirty, b.n)
 	b.names[i].set(via.family, to)
 	h := &b.headers[i].hdr
 	h.Namelen = b.names[i].len

@@ -135,7 +135,7 @@ func receive(t testing.TB, b *Batch, s *Socket) {
 	if err := p.Add(s, Token{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Wait(5*time.Second, func(Event) {}); err != nil {
+	if err := p.Wait(20*time.Second, func(Event) {}); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Receive(s, math.MaxInt); err != nil {
@@ -334,8 +334,17 @@ func (e *echoes) Unsent(int, error)                               {}
 
 // turn is one turn of the loop of Run.
 func (w *Worker[T]) turn(t testing.TB) {
-	if err := w.poller.Wait(time.Second, w.event); err != nil {
-		t.Fatal(err)
+	happened := false
+	for range 10 { // a Wait may end early
+		if err := w.poller.Wait(time.Second, func(e Event) {
+			happened = true
+			w.event(e)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if happened {
+			break
+		}
 	}
 	w.flush()
 	w.expire()
