@@ -182,7 +182,7 @@ func (f *Front) Update(s Settings) {
 	f.listener.settings.Store(&next.settings)
 	f.current.Store(next)
 	if old != nil && old.proxy != nil && (next.proxy == nil || next.proxy.transport != old.proxy.transport) {
-		old.proxy.transport.CloseIdleConnections()
+		old.proxy.close()
 	}
 	if f.serving != nil && next.server != old.server {
 		f.serving(next.server)
@@ -311,6 +311,6 @@ func (f *Front) shut(g *generation) {
 	_ = g.server.Close()
 	f.listener.closeAll(g.server)
 	if g.proxy != nil {
-		g.proxy.transport.CloseIdleConnections()
+		g.proxy.close()
 	}
 }

@@ -38,6 +38,7 @@ type proxy struct {
 	log       *slog.Logger
 	metrics   *routeMetrics
 	transport *http.Transport
+	direct    *direct
 	reverse   *httputil.ReverseProxy
 }
 
@@ -45,9 +46,9 @@ type proxy struct {
 func newProxy(route string, s *Settings, log *slog.Logger, metrics *routeMetrics, before *proxy) *proxy {
 	p := &proxy{route: route, settings: s, log: log, metrics: metrics}
 	if before != nil {
-		p.transport = before.transport
+		p.transport, p.direct = before.transport, before.direct
 	} else {
-		p.transport = newTransport(s)
+		p.transport, p.direct = newTransport(s), newDirect(s)
 	}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:      p.rewrite,
@@ -89,7 +90,17 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+	if simple(r) && !p.settings.GRPC {
+		p.serveDirect(w, r)
+		return
+	}
 	p.reverse.ServeHTTP(w, r)
+}
+
+// close gives up the connections to the endpoints; those in use when they come back.
+func (p *proxy) close() {
+	p.transport.CloseIdleConnections()
+	p.direct.close()
 }
 
 // rewrite turns the client's request into the endpoint's. The Host stays the client's; RoundTrip sets the address.

@@ -1,0 +1,332 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/textproto"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+)
+
+// A request without a body over HTTP/1.1, which is nearly all that firmware sends, goes the direct way: the client's
+// own goroutine writes it to a kept connection and reads the answer from it. net/http's Transport hands each request
+// to two goroutines and back, and ReverseProxy copies it twice; without them a small request costs a third less
+// (docs/benchmarks.md). Everything else - bodies, upgrades, HTTP/2, expectations - goes by ReverseProxy.
+
+const (
+	// kept connections per endpoint, and for how long.
+	directKept = 256
+	directIdle = 60 * time.Second
+)
+
+// direct is the pool of connections to endpoints.
+type direct struct {
+	dialer   *net.Dialer
+	response time.Duration
+
+	mu     sync.Mutex
+	idle   map[netip.AddrPort][]*upstream
+	closed bool
+}
+
+// upstream is a connection to an endpoint. At most one request is on it.
+type upstream struct {
+	net.Conn
+	reader *bufio.Reader
+	writer *bufio.Writer
+	addr   netip.AddrPort
+	since  time.Time // idle
+	used   bool      // has answered a request before
+}
+
+func newDirect(s *Settings) *direct {
+	dialer := &net.Dialer{Timeout: atLeast(s.Dial)}
+	dialer.SetMultipathTCP(false)
+	return &direct{dialer: dialer, response: s.Response, idle: map[netip.AddrPort][]*upstream{}}
+}
+
+// simple is whether a request may go the direct way.
+func simple(r *http.Request) bool {
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.ProtoMajor == 1 && r.ContentLength == 0 &&
+		len(r.TransferEncoding) == 0 && r.Header["Upgrade"] == nil && r.Header["Expect"] == nil && r.Header["Te"] == nil &&
+		strings.HasPrefix(r.RequestURI, "/")
+}
+
+// get takes a kept connection, the one used last, or opens one.
+func (d *direct) get(ctx context.Context, addr netip.AddrPort, fresh bool) (*upstream, error) {
+	if !fresh {
+		d.mu.Lock()
+		kept := d.idle[addr]
+		if n := len(kept); n > 0 {
+			u := kept[n-1]
+			kept[n-1] = nil
+			d.idle[addr] = kept[:n-1]
+			d.mu.Unlock()
+			if time.Since(u.since) < directIdle {
+				return u, nil
+			}
+			_ = u.Close()
+			d.drop(addr) // those below it are older still
+		} else {
+			d.mu.Unlock()
+		}
+	}
+	conn, err := d.dialer.DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	return &upstream{
+		Conn: conn, addr: addr, reader: bufio.NewReaderSize(conn, 4<<10), writer: bufio.NewWriterSize(conn, 4<<10),
+	}, nil
+}
+
+// put keeps a connection for the next request.
+func (d *direct) put(u *upstream) {
+	u.since, u.used = time.Now(), true
+	d.mu.Lock()
+	if !d.closed && len(d.idle[u.addr]) < directKept {
+		d.idle[u.addr] = append(d.idle[u.addr], u)
+		u = nil
+	}
+	d.mu.Unlock()
+	if u != nil {
+		_ = u.Close()
+	}
+}
+
+// drop closes the kept connections to an endpoint.
+func (d *direct) drop(addr netip.AddrPort) {
+	d.mu.Lock()
+	kept := d.idle[addr]
+	delete(d.idle, addr)
+	d.mu.Unlock()
+	for _, u := range kept {
+		_ = u.Close()
+	}
+}
+
+// close closes the kept connections, and those that come back.
+func (d *direct) close() {
+	d.mu.Lock()
+	all := d.idle
+	d.idle, d.closed = map[netip.AddrPort][]*upstream{}, true
+	d.mu.Unlock()
+	for _, kept := range all {
+		for _, u := range kept {
+			_ = u.Close()
+		}
+	}
+}
+
+// serveDirect answers a simple request.
+func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
+	client := peerOf(r)
+	forward := make(http.Header, 8)
+	setForwarded(forward, r, client, p.settings.Trusted)
+	if len(p.settings.Trusted) > 0 {
+		if real, err := netip.ParseAddr(forward[headerRealIP][0]); err == nil {
+			client = real
+		}
+	}
+	var tried []*endpoint.Endpoint
+	var failures []error
+	for {
+		e, err := p.settings.Pool.Acquire(client, tried...)
+		if err != nil {
+			if len(failures) == 0 {
+				failures = []error{err}
+			}
+			break
+		}
+		u, response, err := p.askDirect(r, e.Addr, forward)
+		if err == nil {
+			e.Succeeded()
+			p.passDirect(w, r, u, response)
+			e.Release()
+			return
+		}
+		e.Release()
+		if r.Context().Err() != nil {
+			p.fail(w, r, r.Context().Err())
+			return
+		}
+		e.Failed(err)
+		p.direct.drop(e.Addr)
+		failures = append(failures, err)
+		tried = append(tried, e)
+		var dial *net.OpError
+		if !errors.As(err, &dial) || dial.Op != "dial" || len(tried) == attempts {
+			break
+		}
+		p.metrics.retried()
+	}
+	p.fail(w, r, errors.Join(failures...))
+}
+
+// askDirect sends a request and reads the head of its answer. A kept connection may have been closed by the endpoint
+// meanwhile: a GET may be sent again, on a new one.
+func (p *proxy) askDirect(r *http.Request, addr netip.AddrPort, forward http.Header) (*upstream, *http.Response, error) {
+	for fresh := false; ; fresh = true {
+		u, err := p.direct.get(r.Context(), addr, fresh)
+		if err != nil {
+			return nil, nil, err
+		}
+		response, err := u.ask(r, forward, p.direct.response)
+		if err == nil {
+			return u, response, nil
+		}
+		_ = u.Close()
+		var timeout net.Error
+		if !u.used || r.Context().Err() != nil || errors.As(err, &timeout) && timeout.Timeout() {
+			return nil, nil, err
+		}
+	}
+}
+
+// ask writes the request and waits for the head of the answer.
+func (u *upstream) ask(r *http.Request, forward http.Header, limit time.Duration) (*http.Response, error) {
+	deadline := time.Time{}
+	if limit > 0 {
+		deadline = time.Now().Add(limit)
+	}
+	if err := u.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	// The client going away ends the wait.
+	stop := context.AfterFunc(r.Context(), func() { _ = u.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	u.writeRequest(r, forward)
+	if err := u.writer.Flush(); err != nil {
+		return nil, err
+	}
+	for {
+		response, err := http.ReadResponse(u.reader, r)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case response.StatusCode == http.StatusSwitchingProtocols:
+			return nil, errors.New("the endpoint switched protocols without being asked to")
+		case response.StatusCode >= http.StatusOK:
+			return response, nil
+		}
+	}
+}
+
+// writeRequest writes the head. What net/http has parsed holds no line break or NUL, neither in the target nor in a
+// header.
+func (u *upstream) writeRequest(r *http.Request, forward http.Header) {
+	w := u.writer
+	w.WriteString(r.Method)
+	w.WriteByte(' ')
+	w.WriteString(r.RequestURI)
+	w.WriteString(" HTTP/1.1\r\nHost: ")
+	w.WriteString(r.Host)
+	w.WriteString("\r\n")
+	listed := r.Header["Connection"]
+	for name, values := range r.Header {
+		if hopByHop(name) || forward[name] != nil || named(listed, name) {
+			continue
+		}
+		for _, value := range values {
+			writeHeader(w, name, value)
+		}
+	}
+	for name, values := range forward {
+		writeHeader(w, name, values[0])
+	}
+	writeHeader(w, "Via", "1.1 "+pseudonym)
+	w.WriteString("\r\n")
+}
+
+func writeHeader(w *bufio.Writer, name, value string) {
+	w.WriteString(name)
+	w.WriteString(": ")
+	w.WriteString(value)
+	w.WriteString("\r\n")
+}
+
+// hopByHop headers belong to one connection (RFC 9110, section 7.6.1); Host is written apart.
+func hopByHop(name string) bool {
+	switch name {
+	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer",
+		"Transfer-Encoding", "Upgrade", "Host", "Content-Length":
+		return true
+	default:
+		return false
+	}
+}
+
+// named is whether a Connection header lists a name.
+func named(lists []string, name string) bool {
+	for _, list := range lists {
+		for each := range strings.SplitSeq(list, ",") {
+			if textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(each)) == name {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// passDirect gives the answer to the client, and keeps the connection if the answer ended in order.
+func (p *proxy) passDirect(w http.ResponseWriter, r *http.Request, u *upstream, response *http.Response) {
+	header := w.Header()
+	listed := response.Header["Connection"]
+	for name, values := range response.Header {
+		if name == "Content-Length" || !hopByHop(name) && !named(listed, name) {
+			header[name] = values
+		}
+	}
+	w.WriteHeader(response.StatusCode)
+	_ = u.SetDeadline(time.Time{})
+	stop := func() bool { return true }
+	if response.ContentLength < 0 || response.ContentLength > int64(u.reader.Buffered()) {
+		stop = context.AfterFunc(r.Context(), func() { _ = u.SetDeadline(time.Unix(1, 0)) })
+	}
+	buffer := bufferPool.Get().(*[32 << 10]byte)
+	readErr, writeErr := copyBody(w, response.Body, buffer[:], response.ContentLength < 0)
+	bufferPool.Put(buffer)
+	for name, values := range response.Trailer {
+		header[http.TrailerPrefix+name] = values
+	}
+	switch {
+	case readErr == nil && writeErr == nil && stop() && !response.Close && u.reader.Buffered() == 0:
+		p.direct.put(u)
+	default:
+		_ = u.Close()
+	}
+	if readErr != nil {
+		// The client must see that the answer is torn.
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// copyBody copies until the end. An answer without a length may be a stream that is waited for: each piece is flushed.
+func copyBody(w http.ResponseWriter, body io.Reader, buffer []byte, flush bool) (readErr, writeErr error) {
+	for {
+		n, err := body.Read(buffer)
+		if n > 0 {
+			if _, writeErr := w.Write(buffer[:n]); writeErr != nil {
+				return nil, writeErr
+			}
+			if flush && err == nil {
+				_ = http.NewResponseController(w).Flush()
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil, nil
+		case err != nil:
+			return err, nil
+		}
+	}
+}
