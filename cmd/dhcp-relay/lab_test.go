@@ -211,7 +211,7 @@ func (p *process) page(path string) (int, string) {
 }
 
 // patience is how long a test waits for what must happen.
-const patience = 10 * time.Second
+const patience = 20 * time.Second
 
 // eventually waits until f is true.
 func eventually(t *testing.T, what string, f func() bool) {
