@@ -10,13 +10,19 @@
 {{- end -}}
 {{- end -}}
 
-{{- define "stack.selectorLabels" -}}
+{{- define "stack.releaseLabels" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* The pods that serve. "helm test"'s pod is of the release and not one of them. */}}
+{{- define "stack.selectorLabels" -}}
+{{ include "stack.releaseLabels" . }}
+app.kubernetes.io/component: proxy
+{{- end -}}
+
 {{- define "stack.labels" -}}
-{{ include "stack.selectorLabels" . }}
+{{ include "stack.releaseLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: tinkerbell
 app.kubernetes.io/managed-by: {{ .Release.Service }}
