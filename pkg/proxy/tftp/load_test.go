@@ -54,9 +54,9 @@ func (l *lab) workers(t testing.TB, c Config) *Front {
 }
 
 func TestManyClientsWithLoss(t *testing.T) {
-	clients := 300
+	clients := 100
 	if testing.Short() {
-		clients = 50
+		clients = 30
 	}
 	for _, workers := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
