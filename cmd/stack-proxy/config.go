@@ -26,6 +26,7 @@ type config struct {
 	Smee            string         `default:"smee" desc:"classic: Smee's host, or host:port of its HTTP server"`
 	Tinkerbell      string         `default:"tinkerbell" desc:"tinkerbell: the host"`
 	FilesDirectory  string         `split_words:"true" default:"/artifacts" desc:"what is served as files"`
+	ArtifactsFile   string         `split_words:"true" desc:"what to fetch and serve as files, in YAML (docs/os-files.md); default nothing is fetched"`
 	ListenAddress   netip.Addr     `split_words:"true" desc:"one address to listen on; default all, IPv4 and IPv6"`
 	TrustedProxies  []netip.Prefix `split_words:"true" desc:"prefixes whose X-Forwarded-For is believed and appended to; overwritten for all others"`
 	PublicAddresses []netip.Addr   `split_words:"true" desc:"addresses of the service, to recognize a backend that leads back here"`

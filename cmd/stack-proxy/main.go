@@ -22,6 +22,7 @@ const (
 	summary = "the ingress of a Tinkerbell stack on one IP"
 	notes   = `Commands:
   check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table
+  fetch [-f FILE]   bring the OS files up to date once, and exit; -rollback goes back to the files before
 
 The routes file is read again when it changes and on SIGHUP; a wrong one changes nothing.
 Low ports need no capability where the sysctl net.ipv4.ip_unprivileged_port_start is 0.
@@ -36,16 +37,25 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == "check" {
 		return check(args[1:], stdout, stderr)
 	}
+	if len(args) > 0 && args[0] == "fetch" {
+		return fetchOnce(args[1:], stderr)
+	}
 	if code, done := program.Start(args, stdout, stderr); done {
 		return code
 	}
 	logger := c.Logger(stderr)
+	tuneMemory()
+	registry := admin.NewRegistry()
+	files, err := c.fetcher(logger, registry)
+	if err != nil {
+		logger.Error("failed to start", "error", err)
+		return 1
+	}
 	table, err := c.table()
 	if err != nil {
 		logger.Error("failed to start", "error", err)
 		return 1
 	}
-	registry := admin.NewRegistry()
 	p, err := proxy.New(proxy.Options{
 		Table:     table,
 		Resolver:  &endpoint.Resolver{ResolvConf: c.ResolvConf},
@@ -63,15 +73,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	reloader := &proxy.Reloader{Proxy: p, Path: c.RoutesFile, Load: c.table, Requests: hangups, Logger: logger}
+	tasks, handlers := []daemon.Task{p, reloader}, map[string]http.Handler{"GET /routes": p}
+	if files != nil {
+		tasks, handlers["GET /artifacts"] = append(tasks, background{files}), files
+	}
 	server := admin.New(admin.Options{
 		Address:  c.AdminAddress,
 		Registry: registry,
 		Pprof:    c.Pprof,
-		Handlers: map[string]http.Handler{"GET /routes": p},
+		Handlers: handlers,
 	})
-	err = daemon.Run(context.Background(), daemon.Options{
-		Logger: logger, Admin: server, Tasks: []daemon.Task{p, reloader},
-	})
+	err = daemon.Run(context.Background(), daemon.Options{Logger: logger, Admin: server, Tasks: tasks})
 	if err != nil {
 		return 1
 	}

@@ -270,7 +270,9 @@ func socketOptions(keepalive, user time.Duration) func(string, string, syscall.R
 				set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 				set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds)
 				set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, max(seconds/3, 1))
-				set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
+				if user <= 0 { // else that decides how many probes there are (tcp(7))
+					set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
+				}
 			}
 			if user > 0 {
 				set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(user.Milliseconds()))

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tinkerbell/stack/pkg/artifacts/fetch"
+	"github.com/tinkerbell/stack/pkg/daemon"
+)
+
+// fetchOnce is the command that brings the OS files up to date and exits: an init container, or a machine that
+// prepares a volume for one without a network.
+func fetchOnce(args []string, stderr io.Writer) int {
+	var c config
+	flags := flag.NewFlagSet(name+" fetch", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	file := flags.String("f", "", "what to fetch, in YAML; default what "+prefix+"_ARTIFACTS_FILE says")
+	back := flags.Bool("rollback", false, "serve the files before the current ones again, and hold their release back")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if err := daemon.ParseEnv(prefix, &c); err != nil {
+		fmt.Fprintf(stderr, "%s: failed to read settings: %v\n", name, err)
+		return 1
+	}
+	if *file != "" {
+		c.ArtifactsFile = *file
+	}
+	if c.ArtifactsFile == "" {
+		fmt.Fprintf(stderr, "%s: fetch needs -f FILE or %s_ARTIFACTS_FILE\n", name, prefix)
+		return 2
+	}
+	logger := c.Logger(stderr)
+	f, err := c.fetcher(logger, nil)
+	if err != nil {
+		logger.Error("failed to start", "error", err)
+		return 1
+	}
+	ctx, restore := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer restore()
+	do := f.Once
+	if *back {
+		do = f.RollBack
+	}
+	if err := do(ctx); err != nil {
+		logger.Error("failed to fetch", "error", err)
+		return 1
+	}
+	return 0
+}
+
+// fetcher makes what keeps the OS files up to date; nil where nothing is to be fetched. What is served is then the
+// fetched volume's current files.
+func (c *config) fetcher(logger *slog.Logger, registry prometheus.Registerer) (*fetch.Fetcher, error) {
+	if c.ArtifactsFile == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(c.ArtifactsFile)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read artifacts file: %w", err)
+	}
+	wanted, err := fetch.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("failed to parse artifacts file %s: %w", c.ArtifactsFile, err)
+	}
+	options := fetch.Options{Logger: logger}
+	if registry != nil {
+		options.Metrics = fetch.NewMetrics(registry)
+	}
+	f, err := fetch.New(wanted, options)
+	if err != nil {
+		return nil, err
+	}
+	if c.FilesDirectory == wanted.Volume {
+		c.FilesDirectory = f.Directory()
+	}
+	return f, nil
+}
+
+// background is a fetcher that never makes the process unready: a release that is gone must not take DHCP and
+// metadata down with it. Its states are metrics, and on /artifacts.
+type background struct{ *fetch.Fetcher }
+
+// Ready implements daemon.Task.
+func (background) Ready() error { return nil }

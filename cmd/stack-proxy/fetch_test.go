@@ -1,0 +1,58 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha512"
+	"encoding/hex"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestFetch(t *testing.T) {
+	kernel := []byte("kernel")
+	sum := sha512.Sum512(kernel)
+	release := http.NewServeMux()
+	release.HandleFunc("/vmlinuz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(kernel) })
+	server := httptest.NewServer(release)
+	defer server.Close()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "artifacts.yaml")
+	text := "volume: " + dir + "/volume\nretryFirst: 1ms\nattempts: 1\nsets:\n- name: mine\n  files:\n  - url: " + server.URL +
+		"/vmlinuz\n    digest: sha512:" + hex.EncodeToString(sum[:]) + "\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run([]string{"fetch", "-f", file}, &stdout, &stderr); code != 0 {
+		t.Fatalf("exit status %d: %s", code, stderr.String())
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "volume", "current", "vmlinuz")); err != nil || !bytes.Equal(got, kernel) {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if code := run([]string{"fetch", "-rollback", "-f", file}, &stdout, &stderr); code != 1 {
+		t.Errorf("rolled back to nothing: exit status %d", code)
+	}
+	c := config{ArtifactsFile: file, FilesDirectory: filepath.Join(dir, "volume")}
+	if f, err := c.fetcher(nil, nil); err != nil || c.FilesDirectory != f.Directory() {
+		t.Errorf("what is served is %s, %v", c.FilesDirectory, err)
+	}
+	for name, args := range map[string][]string{
+		"no file": {"fetch"}, "no such file": {"fetch", "-f", dir + "/none"}, "no such flag": {"fetch", "-x"},
+	} {
+		stderr.Reset()
+		if code := run(args, &stdout, &stderr); code == 0 || stderr.Len() == 0 {
+			t.Errorf("%s: exit status %d, %q", name, code, stderr.String())
+		}
+	}
+	if err := os.WriteFile(file, []byte(strings.Replace(text, "volume", "volumes", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	stderr.Reset()
+	if code := run([]string{"fetch", "-f", file}, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "volumes") {
+		t.Errorf("a wrong file: exit status %d, %q", code, stderr.String())
+	}
+}
