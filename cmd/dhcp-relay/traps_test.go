@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -572,6 +573,18 @@ func TestTrace(t *testing.T) {
 		"10.244.0.11:67>10.244.0.10:67 10.244.0.10:67>192.0.2.50:68"
 	if got := strings.Join(ways, " "); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
+	}
+
+	// The subcommand, as in kubectl exec.
+	var fetched, faults bytes.Buffer
+	l.pod.Do(t, func() error {
+		command := exec.Command("/proc/self/exe", "trace", "-mac", clientMAC.String(), "-last", "2")
+		command.Env = append(os.Environ(), actAsRelay+"=1", "DHCP_RELAY_ADMIN_ADDRESS=:9067")
+		command.Stdout, command.Stderr = &fetched, &faults
+		return command.Run()
+	})
+	if got := len(packets(t, fetched.Bytes())); got != 2 {
+		t.Errorf("got %d packets from the subcommand, want 2: %s", got, &faults)
 	}
 }
 
