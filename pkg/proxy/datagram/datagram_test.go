@@ -369,8 +369,7 @@ func relayed(t testing.TB) (w *Worker[int], client, server *Socket) {
 		workers, err := NewWorkers[int](listeners, &echoes{closed: map[End]int{}}, Options{
 			Limits: NewLimits(10, 10),
 			Pick:   func(netip.Addr) (netip.AddrPort, error) { return endpoint, nil },
-			Idle:   time.Hour,
-			Linger: time.Hour,
+			Timing: NewTiming(time.Hour, time.Hour, 0),
 		})
 		if err != nil {
 			return err
@@ -429,7 +428,7 @@ func BenchmarkRelay(b *testing.B) {
 func TestWakeEndsRun(t *testing.T) {
 	sockets, _ := loopback(t, "127.0.0.1:69", 2)
 	workers, err := NewWorkers[int](sockets, &echoes{closed: map[End]int{}}, Options{
-		Limits: NewLimits(10, 10), Idle: time.Hour, Linger: time.Hour,
+		Limits: NewLimits(10, 10), Timing: NewTiming(time.Hour, time.Hour, 0),
 	})
 	if err != nil {
 		t.Fatal(err)

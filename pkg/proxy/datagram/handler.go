@@ -93,12 +93,31 @@ func (q *queue[T]) remove(s *Session[T]) {
 type Options struct {
 	Limits *Limits
 	// Pick chooses an endpoint for a client; it must not block.
-	Pick func(client netip.Addr) (netip.AddrPort, error)
-	// Idle ends a silent session, Linger a finished one.
-	Idle, Linger time.Duration
-	// Drain is how long sessions may live on after the context is done.
-	Drain time.Duration
+	Pick   func(client netip.Addr) (netip.AddrPort, error)
+	Timing *Timing
 }
+
+// Timing is a front's timeouts. They may change while it serves, and then hold for sessions that live as well.
+type Timing struct{ idle, linger, drain atomic.Int64 }
+
+// NewTiming makes timeouts: idle ends a silent session, linger a finished one, and drain is how long sessions may
+// live on after the context is done.
+func NewTiming(idle, linger, drain time.Duration) *Timing {
+	t := new(Timing)
+	t.Set(idle, linger, drain)
+	return t
+}
+
+// Set changes the timeouts.
+func (t *Timing) Set(idle, linger, drain time.Duration) {
+	t.idle.Store(int64(idle))
+	t.linger.Store(int64(linger))
+	t.drain.Store(int64(drain))
+}
+
+func (t *Timing) afterIdle() time.Duration   { return time.Duration(t.idle.Load()) }
+func (t *Timing) afterLinger() time.Duration { return time.Duration(t.linger.Load()) }
+func (t *Timing) afterDrain() time.Duration  { return time.Duration(t.drain.Load()) }
 
 // Report tells the backends' keeper how an endpoint did: nil when it answered, an error when nobody listens there
 // or nobody answered. It may itself be nil.

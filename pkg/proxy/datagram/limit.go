@@ -7,16 +7,22 @@ import (
 
 // Limits bounds sessions over all workers of a front.
 type Limits struct {
+	mu               sync.Mutex
 	total, perClient int
-
-	mu      sync.Mutex
-	n       int
-	clients map[netip.Addr]int
+	n                int
+	clients          map[netip.Addr]int
 }
 
 // NewLimits bounds the number of sessions in total and of each client address.
 func NewLimits(total, perClient int) *Limits {
 	return &Limits{total: total, perClient: perClient, clients: make(map[netip.Addr]int)}
+}
+
+// Set changes the bounds. Sessions beyond them live on.
+func (l *Limits) Set(total, perClient int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total, l.perClient = total, perClient
 }
 
 // Acquire takes a place for the client, or says why there is none.

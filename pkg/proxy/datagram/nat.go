@@ -78,6 +78,9 @@ func newWorker[T any](listener *Socket, handler Handler[T], o Options, own *port
 // Now is the time of the current turn of the loop.
 func (w *Worker[T]) Now() time.Time { return w.now }
 
+// Wake makes the worker look at timeouts that have changed.
+func (w *Worker[T]) Wake() { w.poller.Wake() }
+
 // Close gives the worker's sockets back, if Run was never called.
 func (w *Worker[T]) Close() {
 	w.poller.Close()
@@ -95,7 +98,7 @@ func (w *Worker[T]) Run(ctx context.Context) error {
 		w.now = time.Now()
 		if !w.draining && ctx.Err() != nil {
 			w.draining = true
-			deadline = w.now.Add(w.options.Drain)
+			deadline = w.now.Add(w.options.Timing.afterDrain())
 		}
 		if w.draining && (w.nLive == 0 || !w.now.Before(deadline)) {
 			return nil
@@ -129,10 +132,10 @@ func (w *Worker[T]) timeout(deadline time.Time) time.Duration {
 		}
 	}
 	if s := w.live.first; s != nil {
-		sooner(s.active.Add(w.options.Idle))
+		sooner(s.active.Add(w.options.Timing.afterIdle()))
 	}
 	if s := w.finished.first; s != nil {
-		sooner(s.active.Add(w.options.Linger))
+		sooner(s.active.Add(w.options.Timing.afterLinger()))
 	}
 	if w.draining {
 		sooner(deadline)

@@ -173,10 +173,10 @@ func (w *Worker[T]) close(s *Session[T], why End) {
 }
 
 func (w *Worker[T]) expire() {
-	for s := w.live.first; s != nil && w.now.Sub(s.active) >= w.options.Idle; s = w.live.first {
+	for s := w.live.first; s != nil && w.now.Sub(s.active) >= w.options.Timing.afterIdle(); s = w.live.first {
 		w.close(s, EndIdle)
 	}
-	for s := w.finished.first; s != nil && w.now.Sub(s.active) >= w.options.Linger; s = w.finished.first {
+	for s := w.finished.first; s != nil && w.now.Sub(s.active) >= w.options.Timing.afterLinger(); s = w.finished.first {
 		w.close(s, EndLingered)
 	}
 }

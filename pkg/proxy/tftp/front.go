@@ -78,6 +78,8 @@ type Front struct {
 	config  Config
 	local   netip.AddrPort
 	limits  *datagram.Limits
+	timing  *datagram.Timing
+	handler *handler
 	workers []*worker
 	serving atomic.Bool
 }
@@ -97,7 +99,8 @@ func Listen(c Config) (*Front, error) {
 		local:  sockets[0].Local(),
 		limits: datagram.NewLimits(c.MaxSessions, c.MaxSessionsPerClient),
 	}
-	h := &handler{
+	f.timing = datagram.NewTiming(c.Idle, min(linger, c.Idle), c.DrainTimeout)
+	f.handler = &handler{
 		config:   c,
 		log:      c.Logger,
 		meters:   c.Metrics.of(c.Route),
@@ -105,17 +108,28 @@ func Listen(c Config) (*Front, error) {
 		ended:    datagram.NewGate(endedPerSecond),
 		patience: cmp.Or(c.patience, defaultPatience),
 	}
-	f.workers, err = datagram.NewWorkers(sockets, h, datagram.Options{
+	f.handler.allowWrite.Store(c.AllowWrite)
+	f.workers, err = datagram.NewWorkers(sockets, f.handler, datagram.Options{
 		Limits: f.limits,
 		Pick:   c.Pick,
-		Idle:   c.Idle,
-		Linger: min(linger, c.Idle),
-		Drain:  c.DrainTimeout,
+		Timing: f.timing,
 	})
 	if err != nil {
 		return nil, err
 	}
 	return f, nil
+}
+
+// Update takes over c's DrainTimeout, Idle, MaxSessions, MaxSessionsPerClient and AllowWrite while the front
+// serves. Its other fields cannot change.
+func (f *Front) Update(c Config) {
+	c = c.withDefaults()
+	f.limits.Set(c.MaxSessions, c.MaxSessionsPerClient)
+	f.handler.allowWrite.Store(c.AllowWrite)
+	f.timing.Set(c.Idle, min(linger, c.Idle), c.DrainTimeout)
+	for _, w := range f.workers {
+		w.Wake()
+	}
 }
 
 // Addr is the bound address and port.

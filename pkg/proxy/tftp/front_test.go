@@ -95,6 +95,35 @@ func TestWriteRefused(t *testing.T) {
 	}
 }
 
+func TestUpdate(t *testing.T) {
+	l := newLab(t)
+	l.silentServer(t, serverIP+":69")
+	c := Config{Pick: to(serverIP + ":69"), MaxSessionsPerClient: 1}
+	f := l.front(t, c)
+	front := netip.MustParseAddrPort(proxyIP + ":69")
+	for range 2 {
+		conn := l.udp(t)
+		defer conn.Close()
+		if _, err := conn.WriteToUDPAddrPort(rrq("f"), front); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the second refused", func() bool { return f.drops(DropClientLimit) == 1 && f.Sessions() == 1 })
+	c.MaxSessionsPerClient, c.AllowWrite = 2, true
+	f.Update(c)
+	conn := l.udp(t)
+	defer conn.Close()
+	wrq := rrq("f")
+	wrq[1] = opWrite
+	if _, err := conn.WriteToUDPAddrPort(wrq, front); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "room for a write", func() bool { return f.Sessions() == 2 })
+	c.Idle = 10 * time.Millisecond
+	f.Update(c)
+	eventually(t, "both given up", func() bool { return f.Sessions() == 0 && f.outcomes(OutcomeNoAnswer) == 2 })
+}
+
 func TestRepeatedRequest(t *testing.T) {
 	l := newLab(t)
 	var requests atomic.Int32

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
@@ -16,9 +17,10 @@ type (
 
 // handler is the protocol's part of one worker.
 type handler struct {
-	config Config
-	log    *slog.Logger
-	meters *meters
+	config     Config
+	allowWrite atomic.Bool
+	log        *slog.Logger
+	meters     *meters
 	// trouble bounds log lines that a stranger could cause without end.
 	trouble *datagram.Gate
 	// ended bounds the lines of transfers, of which a whole rack may make many in a second.
@@ -78,7 +80,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	if !ok {
 		return DropMalformed
 	}
-	if r.op == opWrite && !h.config.AllowWrite {
+	if r.op == opWrite && !h.allowWrite.Load() {
 		w.Answer(d, writeError)
 		return DropWriteRefused
 	}

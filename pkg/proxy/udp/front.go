@@ -51,6 +51,7 @@ type Front struct {
 	route   string
 	local   netip.AddrPort
 	limits  *datagram.Limits
+	timing  *datagram.Timing
 	meters  *meters
 	workers []*worker
 	serving atomic.Bool
@@ -72,8 +73,8 @@ func Listen(c Config) (*Front, error) {
 		route:  c.Route,
 		meters: c.Metrics.of(c.Route),
 		local:  sockets[0].Local(),
-		limits: datagram.NewLimits(
-			positive(c.MaxSessions, DefaultMaxSessions), positive(c.MaxSessionsPerClient, DefaultMaxClient)),
+		limits: datagram.NewLimits(c.maxSessions()),
+		timing: datagram.NewTiming(positive(c.Idle, DefaultIdle), time.Second, c.DrainTimeout),
 	}
 	h := &handler{
 		log:     c.Logger,
@@ -84,9 +85,7 @@ func Listen(c Config) (*Front, error) {
 	f.workers, err = datagram.NewWorkers(sockets, h, datagram.Options{
 		Limits: f.limits,
 		Pick:   c.Pick,
-		Idle:   positive(c.Idle, DefaultIdle),
-		Linger: time.Second,
-		Drain:  c.DrainTimeout,
+		Timing: f.timing,
 	})
 	if err != nil {
 		return nil, err
@@ -94,11 +93,25 @@ func Listen(c Config) (*Front, error) {
 	return f, nil
 }
 
+func (c Config) maxSessions() (total, perClient int) {
+	return positive(c.MaxSessions, DefaultMaxSessions), positive(c.MaxSessionsPerClient, DefaultMaxClient)
+}
+
 func positive[T int | time.Duration](v, otherwise T) T {
 	if v > 0 {
 		return v
 	}
 	return otherwise
+}
+
+// Update takes over c's DrainTimeout, Idle, MaxSessions and MaxSessionsPerClient while the front serves. Its other
+// fields cannot change.
+func (f *Front) Update(c Config) {
+	f.limits.Set(c.maxSessions())
+	f.timing.Set(positive(c.Idle, DefaultIdle), time.Second, c.DrainTimeout)
+	for _, w := range f.workers {
+		w.Wake()
+	}
 }
 
 // Addr is the bound address and port.
