@@ -137,6 +137,7 @@ func (d *DHCP) exchange(
 		return nil, err
 	}
 	buffer := make([]byte, 64<<10)
+	defer interrupt(ctx, d.file)()
 	for wait := time.Second; ctx.Err() == nil; wait *= 2 {
 		var sent error
 		if err := raw.Write(func(fd uintptr) bool {
@@ -148,14 +149,10 @@ func (d *DHCP) exchange(
 		if sent != nil {
 			return nil, fmt.Errorf("failed to send %s: %w", message.MessageType(), sent)
 		}
-		until := time.Now().Add(wait)
-		if deadline, ok := ctx.Deadline(); ok && deadline.Before(until) {
-			until = deadline
-		}
-		if err := d.file.SetReadDeadline(until); err != nil {
+		if err := d.file.SetReadDeadline(time.Now().Add(wait)); err != nil {
 			return nil, err
 		}
-		for {
+		for ctx.Err() == nil {
 			n, err := d.file.Read(buffer)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				break
@@ -206,6 +203,11 @@ func leaseOf(ack *dhcpv4.DHCPv4) (Lease, error) {
 		lease.Gateway, _ = netip.AddrFromSlice(routers[0].To4())
 	}
 	return lease, nil
+}
+
+// interrupt ends reads of a socket when ctx is done. The reader looks at ctx after it has set a deadline of its own.
+func interrupt(ctx context.Context, socket interface{ SetReadDeadline(time.Time) error }) (stop func() bool) {
+	return context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
 }
 
 func htons(v uint16) uint16 { return v<<8 | v>>8 }

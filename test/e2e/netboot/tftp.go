@@ -54,16 +54,16 @@ type transfer struct {
 
 func (t *transfer) run(ctx context.Context) ([]byte, error) {
 	buffer := make([]byte, 64<<10)
+	defer interrupt(ctx, t.conn)()
 	for wait := time.Second; ; {
 		if _, err := t.conn.Write(t.last); err != nil {
 			return nil, err
 		}
-		until := time.Now().Add(wait)
-		if deadline, ok := ctx.Deadline(); ok && deadline.Before(until) {
-			until = deadline
-		}
-		if err := t.conn.SetReadDeadline(until); err != nil {
+		if err := t.conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
 			return nil, err
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("no answer: %w", context.Cause(ctx))
 		}
 		n, err := t.conn.Read(buffer)
 		if ctx.Err() != nil {
