@@ -508,7 +508,8 @@ func FuzzPolicy(f *testing.F) {
 		if got.Hops() != b[3]+1 {
 			t.Fatal("hops are not counted")
 		}
-		if _, _, drop := bench.answer(got); drop != None {
+		got[0] = byte(dhcp.Reply)
+		if _, _, drop := bench.desk.reply(got, bench.routes.targets[0].peer, bench.routes, 0); drop != None {
 			t.Fatalf("the answer is dropped: %v", drop)
 		}
 	})
