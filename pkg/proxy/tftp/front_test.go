@@ -2,6 +2,8 @@ package tftp
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -10,8 +12,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"errors"
 
 	"go.uber.org/goleak"
 
@@ -61,6 +61,21 @@ func TestTransfers(t *testing.T) {
 func (f *Front) outcomes(o Outcome) int {
 	m := f.config.Metrics.of(f.config.Route)
 	return int(counter(m.transfers[o]))
+}
+
+// A machine without an address of its own asks by link-local addresses, which mean nothing without an interface.
+func TestLinkLocal(t *testing.T) {
+	l := newLab(t)
+	l.client.Addr(t, "c0", "fe80::1/64")
+	l.proxy.Addr(t, "p0", "fe80::2/64")
+	fs := &fileServer{files: map[string][]byte{"f": content(2000)}}
+	fs.listen(t, l.server, serverIP+":69")
+	l.front(t, Config{Pick: to(serverIP + ":69")})
+	ask := fmt.Sprintf("[fe80::2%%%d]:69", l.client.Link(t, "c0").Attrs().Index)
+	got, err := fetch{file: "f"}.run(l.client, ask)
+	if err != nil || !bytes.Equal(got, fs.files["f"]) {
+		t.Errorf("got %d bytes, %v", len(got), err)
+	}
 }
 
 func TestErrorPasses(t *testing.T) {
