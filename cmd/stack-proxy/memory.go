@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"runtime/debug"
 	"strconv"
@@ -18,10 +19,10 @@ const (
 
 // tuneMemory sets both, unless GOGC or GOMEMLIMIT do.
 func tuneMemory() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
+	if was := debug.SetGCPercent(gcPercent); was != 100 {
+		debug.SetGCPercent(was)
 	}
-	if os.Getenv("GOMEMLIMIT") != "" {
+	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
 		return
 	}
 	for _, path := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {

@@ -192,11 +192,10 @@ func (p *Pool) choose(client netip.Addr, tried []*Endpoint) (*Endpoint, error) {
 
 func (p *Pool) among(v *view, client netip.Addr, tried []*Endpoint) *Endpoint {
 	n := len(v.usable)
-	start := 0
-	switch p.config.Balance {
-	case Maglev:
+	var start int
+	if p.config.Balance == Maglev {
 		start = int(v.table[clientSlot(client)])
-	default:
+	} else {
 		start = int(p.turn.Add(1) % uint64(n))
 	}
 	var best *Endpoint

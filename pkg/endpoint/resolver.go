@@ -68,7 +68,7 @@ func (r *Resolver) Lookup(ctx context.Context, host string) ([]netip.Addr, time.
 	if addrs := hosts[strings.ToLower(strings.TrimSuffix(host, "."))]; len(addrs) > 0 {
 		return addrs, 5 * time.Second, nil
 	}
-	got, ttl, err := r.cached(ctx, "addr "+host, func(conf *dns.ClientConfig) (answer, time.Duration, error) {
+	got, ttl, err := r.cached("addr "+host, func(conf *dns.ClientConfig) (answer, time.Duration, error) {
 		for _, name := range conf.NameList(host) {
 			addrs, ttl, err := r.addresses(ctx, conf, name)
 			if err == nil || !errors.Is(err, ErrNotFound) {
@@ -86,7 +86,7 @@ func (r *Resolver) Lookup(ctx context.Context, host string) ([]netip.Addr, time.
 // LookupSRV returns the records of a service name such as _http._tcp.hegel.tink.svc.cluster.local, lowest
 // priority first.
 func (r *Resolver) LookupSRV(ctx context.Context, service string) ([]SRV, time.Duration, error) {
-	got, ttl, err := r.cached(ctx, "srv "+service, func(conf *dns.ClientConfig) (answer, time.Duration, error) {
+	got, ttl, err := r.cached("srv "+service, func(conf *dns.ClientConfig) (answer, time.Duration, error) {
 		for _, name := range conf.NameList(service) {
 			reply, err := r.exchange(ctx, conf, name, dns.TypeSRV)
 			if errors.Is(err, ErrNotFound) {
@@ -129,7 +129,7 @@ func (r *Resolver) now() time.Time {
 // cached returns a live answer or asks for a new one. Two routes that ask at the same moment both ask: rare, and
 // cheaper than making one wait for the other's context.
 func (r *Resolver) cached(
-	ctx context.Context, key string, ask func(*dns.ClientConfig) (answer, time.Duration, error),
+	key string, ask func(*dns.ClientConfig) (answer, time.Duration, error),
 ) (answer, time.Duration, error) {
 	r.mu.Lock()
 	got, ok := r.cache[key]

@@ -31,8 +31,9 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 		opened, err := tftp.Listen(tftp.Config{
 			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, Report: f.report,
 			DrainTimeout: r.Timeouts.Drain.D(),
-			Idle:         r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions, MaxSessionsPerClient: r.Limits.SessionsPerClient,
-			Workers: r.Workers, AllowWrite: r.TFTP.AllowWrite, Logger: log, Metrics: p.metrics.tftp,
+			Idle:         r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions,
+			MaxSessionsPerClient: r.Limits.SessionsPerClient,
+			Workers:              r.Workers, AllowWrite: r.TFTP.AllowWrite, Logger: log, Metrics: p.metrics.tftp,
 		})
 		if err != nil {
 			return nil, err
@@ -52,8 +53,9 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 		opened, err := udp.Listen(udp.Config{
 			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, Report: f.report,
 			DrainTimeout: r.Timeouts.Drain.D(),
-			Idle:         r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions, MaxSessionsPerClient: r.Limits.SessionsPerClient,
-			Workers: r.Workers, Logger: log, Metrics: p.metrics.udp,
+			Idle:         r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions,
+			MaxSessionsPerClient: r.Limits.SessionsPerClient,
+			Workers:              r.Workers, Logger: log, Metrics: p.metrics.udp,
 		})
 		if err != nil {
 			return nil, err

@@ -48,14 +48,13 @@ type Proxy struct {
 	metrics *metrics
 	reloads chan reload
 
-	mu      sync.Mutex
-	table   route.Table
-	pools   map[string]*pool    // by route
-	fronts  map[string]*running // by network and address
-	group   sync.WaitGroup      // of fronts and pools
-	life    context.Context     // nil before Run
-	failed  chan error
-	started time.Time
+	mu     sync.Mutex
+	table  route.Table
+	pools  map[string]*pool    // by route
+	fronts map[string]*running // by network and address
+	group  sync.WaitGroup      // of fronts and pools
+	life   context.Context     // nil before Run
+	failed chan error
 }
 
 // pool is a route's backend while it runs.

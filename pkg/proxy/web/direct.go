@@ -41,7 +41,7 @@ type direct struct {
 type upstream struct {
 	net.Conn
 	reader *bufio.Reader
-	writer *bufio.Writer
+	head   []byte // of the request, kept for its space
 	addr   netip.AddrPort
 	since  time.Time // idle
 	used   bool      // has answered a request before
@@ -83,9 +83,7 @@ func (d *direct) get(ctx context.Context, addr netip.AddrPort, fresh bool) (*ups
 	if err != nil {
 		return nil, err
 	}
-	return &upstream{
-		Conn: conn, addr: addr, reader: bufio.NewReaderSize(conn, 4<<10), writer: bufio.NewWriterSize(conn, 4<<10),
-	}, nil
+	return &upstream{Conn: conn, addr: addr, reader: bufio.NewReaderSize(conn, 4<<10)}, nil
 }
 
 // put keeps a connection for the next request.
@@ -173,7 +171,9 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 
 // askDirect sends a request and reads the head of its answer. A kept connection may have been closed by the endpoint
 // meanwhile: a GET may be sent again, on a new one.
-func (p *proxy) askDirect(r *http.Request, addr netip.AddrPort, forward http.Header) (*upstream, *http.Response, error) {
+func (p *proxy) askDirect(
+	r *http.Request, addr netip.AddrPort, forward http.Header,
+) (*upstream, *http.Response, error) {
 	for fresh := false; ; fresh = true {
 		u, err := p.direct.get(r.Context(), addr, fresh)
 		if err != nil {
@@ -203,8 +203,8 @@ func (u *upstream) ask(r *http.Request, forward http.Header, limit time.Duration
 	// The client going away ends the wait.
 	stop := context.AfterFunc(r.Context(), func() { _ = u.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	u.writeRequest(r, forward)
-	if err := u.writer.Flush(); err != nil {
+	u.head = appendRequest(u.head[:0], r, forward)
+	if _, err := u.Write(u.head); err != nil {
 		return nil, err
 	}
 	for {
@@ -221,37 +221,36 @@ func (u *upstream) ask(r *http.Request, forward http.Header, limit time.Duration
 	}
 }
 
-// writeRequest writes the head. What net/http has parsed holds no line break or NUL, neither in the target nor in a
+// appendRequest writes the head. What net/http has parsed holds no line break or NUL, neither in the target nor in a
 // header.
-func (u *upstream) writeRequest(r *http.Request, forward http.Header) {
-	w := u.writer
-	w.WriteString(r.Method)
-	w.WriteByte(' ')
-	w.WriteString(r.RequestURI)
-	w.WriteString(" HTTP/1.1\r\nHost: ")
-	w.WriteString(r.Host)
-	w.WriteString("\r\n")
+func appendRequest(b []byte, r *http.Request, forward http.Header) []byte {
+	b = append(b, r.Method...)
+	b = append(b, ' ')
+	b = append(b, r.RequestURI...)
+	b = append(b, " HTTP/1.1\r\nHost: "...)
+	b = append(b, r.Host...)
+	b = append(b, "\r\n"...)
 	listed := r.Header["Connection"]
 	for name, values := range r.Header {
 		if hopByHop(name) || forward[name] != nil || named(listed, name) {
 			continue
 		}
 		for _, value := range values {
-			writeHeader(w, name, value)
+			b = appendHeader(b, name, value)
 		}
 	}
 	for name, values := range forward {
-		writeHeader(w, name, values[0])
+		b = appendHeader(b, name, values[0])
 	}
-	writeHeader(w, "Via", "1.1 "+pseudonym)
-	w.WriteString("\r\n")
+	b = appendHeader(b, "Via", "1.1 "+pseudonym)
+	return append(b, "\r\n"...)
 }
 
-func writeHeader(w *bufio.Writer, name, value string) {
-	w.WriteString(name)
-	w.WriteString(": ")
-	w.WriteString(value)
-	w.WriteString("\r\n")
+func appendHeader(b []byte, name, value string) []byte {
+	b = append(b, name...)
+	b = append(b, ": "...)
+	b = append(b, value...)
+	return append(b, "\r\n"...)
 }
 
 // hopByHop headers belong to one connection (RFC 9110, section 7.6.1); Host is written apart.
@@ -285,6 +284,9 @@ func (p *proxy) passDirect(w http.ResponseWriter, r *http.Request, u *upstream, 
 		if name == "Content-Length" || !hopByHop(name) && !named(listed, name) {
 			header[name] = values
 		}
+	}
+	if header["Content-Type"] == nil {
+		header["Content-Type"] = nil // or net/http would guess one
 	}
 	w.WriteHeader(response.StatusCode)
 	_ = u.SetDeadline(time.Time{})

@@ -23,7 +23,10 @@ worker_rlimit_nofile %[2]d;
 events { worker_connections %[2]d; }
 http {
   access_log off; keepalive_requests 100000000;
-  server { listen 127.0.0.2:7171 backlog=16384; location / { return 200 "#!ipxe\nchain http://192.0.2.2/auto.ipxe\n"; } }
+  server {
+    listen 127.0.0.2:7171 backlog=16384;
+    location / { return 200 "#!ipxe\nchain http://192.0.2.2/auto.ipxe\n"; }
+  }
 }
 `
 

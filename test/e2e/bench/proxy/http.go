@@ -81,7 +81,9 @@ func measureRate(ctx context.Context, b *bench, c *candidate) (sample, error) {
 }
 
 // paced is one client's requests, on one connection.
-func paced(ctx context.Context, addr string, first time.Time, every time.Duration, end time.Time) ([]time.Duration, error) {
+func paced(
+	ctx context.Context, addr string, first time.Time, every time.Duration, end time.Time,
+) ([]time.Duration, error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,191 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// raw is a backend that answers each request of a connection with the next of some texts, and closes after the last.
+func raw(t *testing.T, answers ...string) (addr string, connections *atomic.Int64) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	connections = new(atomic.Int64)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			connections.Add(1)
+			reader := bufio.NewReader(conn)
+			for _, answer := range answers {
+				if _, err := http.ReadRequest(reader); err != nil {
+					break
+				}
+				_, _ = io.WriteString(conn, answer)
+			}
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-done
+	})
+	return listener.Addr().String(), connections
+}
+
+const fine = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+// The endpoint closes a kept connection at the moment it is used again: the request is sent on another one.
+func TestStaleConnection(t *testing.T) {
+	addr, connections := raw(t, fine)
+	r := start(t, Settings{Pool: pool(addr)})
+	for i := range 3 {
+		if code, body := r.get(t, "/"); code != 200 || body != "ok" {
+			t.Fatalf("request %d got %d %q", i, code, body)
+		}
+	}
+	if n := connections.Load(); n != 3 {
+		t.Errorf("%d connections, want 3", n)
+	}
+}
+
+func TestConnectionsAreKept(t *testing.T) {
+	addr, connections := raw(t, fine, fine, "HTTP/1.1 204 No Content\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", fine)
+	r := start(t, Settings{Pool: pool(addr)})
+	for range 5 {
+		r.get(t, "/")
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections for 5 requests, want 1", n)
+	}
+}
+
+// What an endpoint says beyond its answer must not become the next client's answer.
+func TestSurplusIsNotTheNextAnswer(t *testing.T) {
+	addr, connections := raw(t, fine+"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison", fine)
+	r := start(t, Settings{Pool: pool(addr)})
+	for range 2 {
+		if _, body := r.get(t, "/"); body != "ok" {
+			t.Errorf("got %q", body)
+		}
+	}
+	if n := connections.Load(); n != 2 {
+		t.Errorf("%d connections, want 2", n)
+	}
+}
+
+func TestAnswerHeaders(t *testing.T) {
+	addr, _ := raw(t, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 418 I'm a teapot\r\nConnection: X-Hop\r\n"+
+		"X-Hop: 1\r\nKeep-Alive: timeout=5\r\nX-Two: a\r\nX-Two: b\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n"+
+		"Content-Length: 6\r\n\r\n<html>")
+	r := start(t, Settings{Pool: pool(addr)})
+	response, err := r.http.Get(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	want := http.Header{"X-Two": {"a", "b"}, "Date": {"Thu, 01 Jan 1970 00:00:00 GMT"}, "Content-Length": {"6"}}
+	if diff := cmp.Diff(want, response.Header); diff != "" || response.StatusCode != 418 || string(body) != "<html>" {
+		t.Errorf("%d %q\n%s", response.StatusCode, body, diff)
+	}
+}
+
+func TestHead(t *testing.T) {
+	addr, connections := raw(t, "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", fine)
+	r := start(t, Settings{Pool: pool(addr)})
+	response, err := r.http.Head(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.ContentLength != 1000000 {
+		t.Errorf("the length is %d", response.ContentLength)
+	}
+	if _, body := r.get(t, "/"); body != "ok" || connections.Load() != 1 {
+		t.Errorf("got %q on connection %d", body, connections.Load())
+	}
+}
+
+// A stream without a length: each piece reaches the client when it comes.
+func TestStreamIsFlushed(t *testing.T) {
+	more := make(chan struct{})
+	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, _ *http.Request) {
+		for i := range 3 {
+			fmt.Fprintf(w, "event %d\n", i)
+			_ = http.NewResponseController(w).Flush()
+			<-more
+		}
+	}))})
+	response, err := r.http.Get(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	reader := bufio.NewReader(response.Body)
+	for i := range 3 {
+		if line, err := reader.ReadString('\n'); line != fmt.Sprintf("event %d\n", i) {
+			t.Fatalf("got %q, %v", line, err)
+		}
+		more <- struct{}{}
+	}
+}
+
+// A client that goes away ends the request at the endpoint, before the answer's head and within its body.
+func TestClientGone(t *testing.T) {
+	for _, flush := range []bool{false, true} {
+		asked, ended := make(chan struct{}), make(chan struct{})
+		r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
+			if flush {
+				_, _ = w.Write([]byte("x"))
+				_ = http.NewResponseController(w).Flush()
+			}
+			close(asked)
+			<-r.Context().Done()
+			close(ended)
+		}))})
+		ctx, cancel := context.WithCancel(t.Context())
+		request, _ := http.NewRequestWithContext(ctx, http.MethodGet, r.url, nil)
+		go func() {
+			if response, err := r.http.Do(request); err == nil {
+				_, _ = io.ReadAll(response.Body)
+				_ = response.Body.Close()
+			}
+		}()
+		<-asked
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			t.Errorf("flush %v: the endpoint still works for a client that is gone", flush)
+		}
+	}
+}
+
+// A large answer arrives whole.
+func TestLargeAnswer(t *testing.T) {
+	text := strings.Repeat("0123456789abcdef", 1<<18)
+	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, text)
+	}))})
+	if _, body := r.get(t, "/"); body != text {
+		t.Errorf("got %d bytes of %d", len(body), len(text))
+	}
+}
