@@ -7,10 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -18,7 +16,6 @@ import (
 	"github.com/mdlayher/packet"
 	"golang.org/x/sys/unix"
 
-	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
@@ -284,36 +281,6 @@ func TestTrap19AnswerFromTheAddressThatWasAsked(t *testing.T) {
 	p.wantMetric(t, `dhcp_relay_packets_total{direction="to-server",listener="unicast",type="release"} 1`)
 }
 
-// TestSmee382RoutersHelper: a router's helper asks, and gets its own answer back on the path it asked by.
-func TestSmee382RoutersHelper(t *testing.T) {
-	l := newLab(t)
-	p := l.start(t, "TRUSTED_RELAYS="+serverIP.String()+"/32", "AGENT_OPTIONS=link-selection")
-	p.waitReady(t)
-	router := l.listen(t, l.server, netip.AddrPortFrom(serverIP, 6767))
-	helped := discover(t, dhcpv4.WithRelay(net.IP{203, 0, 113, 1}))
-	send(t, router, helped.ToBytes(), netip.AddrPortFrom(podIP, 67))
-	request, from := receive(t, l.smee)
-	if giaddr := netip.AddrFrom4([4]byte(request[24:28])); giaddr != podIP {
-		t.Errorf("the server would answer %v, past the relay", giaddr)
-	}
-	parsed, err := dhcpv4.FromBytes(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	agent := parsed.RelayAgentInfo()
-	if agent == nil || !bytes.Equal(agent.Get(dhcpv4.LinkSelectionSubOption), []byte{203, 0, 113, 1}) {
-		t.Errorf("the router's link is lost: got option 82 %v", agent)
-	}
-	send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer), from)
-	offer, source := receive(t, router)
-	if giaddr := net.IP(offer[24:28]); !giaddr.Equal(net.IP{203, 0, 113, 1}) || source != netip.AddrPortFrom(podIP, 67) {
-		t.Errorf("got giaddr %v from %v", giaddr, source)
-	}
-	if bytes.Contains(offer[240:], []byte{82, 6, 5, 4}) {
-		t.Error("our option 82 reaches the router")
-	}
-}
-
 // TestTrap02UntrustedRelayIsNoReflector, and the incumbent's defect: one request with a foreign giaddr became ten.
 func TestTrap02UntrustedRelayIsNoReflector(t *testing.T) {
 	l := newLab(t)
@@ -420,187 +387,4 @@ func TestTrap27EveryServerGetsOneCopy(t *testing.T) {
 		l.hear(t)
 		silent(t, conn)
 	}
-}
-
-// TestSeveralListeners: the answer goes to the VLAN that asked, and each has its own link address.
-func TestSeveralListeners(t *testing.T) {
-	l := newLab(t)
-	other := nstest.New(t)
-	nstest.Veth(t, l.pod, "macvlan1", other, "lan1")
-	lan := l.lan
-	p := l.start(t, "LISTENERS=macvlan0=192.0.2.1,macvlan1=198.51.100.1", "AGENT_OPTIONS=circuit-id,link-selection")
-	p.waitReady(t)
-	var second *packet.Conn
-	other.Do(t, func() error {
-		link, err := net.InterfaceByName("lan1")
-		if err != nil {
-			return err
-		}
-		second, err = packet.Listen(link, packet.Raw, unix.ETH_P_IP, nil)
-		return err
-	})
-	t.Cleanup(func() { second.Close() })
-	for _, test := range []struct {
-		conn, silent *packet.Conn
-		circuit      string
-		link         net.IP
-	}{{lan, second, "macvlan0", net.IP{192, 0, 2, 1}}, {second, lan, "macvlan1", net.IP{198, 51, 100, 1}}} {
-		l.lan = test.conn
-		l.broadcast(t, discover(t).ToBytes())
-		request, from := receive(t, l.smee)
-		parsed, err := dhcpv4.FromBytes(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		agent := parsed.RelayAgentInfo()
-		if agent == nil || string(agent.Get(dhcpv4.AgentCircuitIDSubOption)) != test.circuit ||
-			!test.link.Equal(agent.Get(dhcpv4.LinkSelectionSubOption)) {
-			t.Errorf("got option 82 %v", agent)
-		}
-		send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer), from)
-		got := l.hear(t)
-		if offer, err := dhcpv4.FromBytes(got.Payload); err != nil || offer.RelayAgentInfo() != nil {
-			t.Errorf("our option 82 reaches the client (%v)", err)
-		}
-		l.lan = test.silent
-		l.quiet(t)
-	}
-	l.lan = lan
-}
-
-// TestNothingLargerThanTheMTU: a frame cannot be fragmented by the relay, so it is dropped and counted.
-func TestNothingLargerThanTheMTU(t *testing.T) {
-	l := newLab(t)
-	p := l.start(t)
-	p.waitReady(t)
-	l.broadcast(t, discover(t).ToBytes())
-	request, from := receive(t, l.smee)
-	reply := answer(t, request, dhcpv4.MessageTypeOffer)
-	send(t, l.smee, append(reply, make([]byte, 1473-len(reply))...), from)
-	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-client",listener="macvlan0",reason="too-long"} 1`)
-	send(t, l.smee, append(reply, make([]byte, 1472-len(reply))...), from)
-	l.hear(t)
-}
-
-// TestIncumbentOptionsPast576: a long request is relayed whole; the incumbent dropped it silently.
-func TestIncumbentOptionsPast576(t *testing.T) {
-	l := newLab(t)
-	l.start(t).waitReady(t)
-	long := discover(t)
-	for i := range 4 {
-		long.UpdateOption(dhcpv4.OptGeneric(dhcpv4.GenericOptionCode(200+i), bytes.Repeat([]byte{byte(i)}, 250)))
-	}
-	sent := long.ToBytes()
-	l.broadcast(t, sent)
-	if got, _ := receive(t, l.smee); len(got) != len(sent) || !bytes.Equal(got[240:], sent[240:]) {
-		t.Errorf("got %d bytes of %d", len(got), len(sent))
-	}
-}
-
-// TestIncumbentGiaddrOfOddRequests: BOOTP without a cookie, a missing END and a client's own option 82 got giaddr
-// 127.1.1.1 from the incumbent, to which no server can answer.
-func TestIncumbentGiaddrOfOddRequests(t *testing.T) {
-	l := newLab(t)
-	l.pod.Addr(t, "macvlan0", "127.1.1.1/32")
-	l.start(t, "TRUSTED_LISTENERS=macvlan0", "CLIENT_RATE=-1").waitReady(t)
-	plain := discover(t).ToBytes()
-	bootp := append(bytes.Clone(plain[:236]), make([]byte, 64)...)
-	endless := bytes.TrimRight(bytes.Clone(plain), "\x00")
-	endless = endless[:len(endless)-1]
-	option := dhcpv4.OptGeneric(dhcpv4.OptionRelayAgentInformation, []byte{1, 1, 'x'})
-	agent := discover(t, dhcpv4.WithOption(option)).ToBytes()
-	for name, sent := range map[string][]byte{"no cookie": bootp, "no end": endless, "option 82": agent} {
-		l.broadcast(t, sent)
-		got, _ := receive(t, l.smee)
-		if giaddr := netip.AddrFrom4([4]byte(got[24:28])); giaddr != podIP {
-			t.Errorf("%s: got giaddr %v", name, giaddr)
-		}
-		if !bytes.Equal(got[28:len(sent)], sent[28:]) {
-			t.Errorf("%s: other bytes changed", name)
-		}
-	}
-}
-
-// TestDebugLogsTransactions: one structured line for each side of a transaction.
-func TestDebugLogsTransactions(t *testing.T) {
-	l := newLab(t)
-	p := l.start(t, "LOG_LEVEL=debug")
-	p.waitReady(t)
-	l.broadcast(t, discover(t, dhcpv4.WithOption(dhcpv4.OptUserClass("iPXE")),
-		dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionClientSystemArchitectureType, []byte{0, 7}))).ToBytes())
-	request, from := receive(t, l.smee)
-	send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice()),
-		dhcpv4.WithOption(dhcpv4.OptBootFileName("ipxe.efi"))), from)
-	l.hear(t)
-	for _, want := range []string{
-		`"msg":"relayed request"`, `"chaddr":"02:00:00:00:00:50"`, `"arch":7`, `iPXE`,
-		`"msg":"relayed reply"`, `"boot_file":"ipxe.efi"`, `"yiaddr":"192.0.2.50"`,
-	} {
-		eventually(t, "a log with "+want, func() bool { return strings.Contains(p.log.String(), want) })
-	}
-}
-
-// TestTrace writes a pcap of one client's packets.
-func TestTrace(t *testing.T) {
-	l := newLab(t)
-	p := l.start(t)
-	p.waitReady(t)
-	other := discover(t).ToBytes()
-	other[33]++
-	l.broadcast(t, other)
-	receive(t, l.smee)
-	l.offered(t, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice()))
-	if code, body := p.page("/trace?mac=nonsense"); code != 400 || !strings.Contains(body, "not a hardware address") {
-		t.Errorf("got %d %q", code, body)
-	}
-	_, all := p.page("/trace?last=3")
-	if got := len(packets(t, []byte(all))); got != 3 {
-		t.Errorf("got %d packets, want the last 3", got)
-	}
-	code, body := p.page("/trace?mac=" + clientMAC.String())
-	if code != 200 {
-		t.Fatalf("got %d %s", code, body)
-	}
-	var ways []string
-	for _, b := range packets(t, []byte(body)) {
-		datagram, fault := frame.Parse(b, frame.Verify)
-		if fault != frame.OK {
-			t.Fatal(fault)
-		}
-		ways = append(ways, datagram.Src.String()+">"+datagram.Dst.String())
-	}
-	want := "0.0.0.0:68>255.255.255.255:67 10.244.0.10:67>10.244.0.11:67 " +
-		"10.244.0.11:67>10.244.0.10:67 10.244.0.10:67>192.0.2.50:68"
-	if got := strings.Join(ways, " "); got != want {
-		t.Errorf("got %s\nwant %s", got, want)
-	}
-
-	// The subcommand, as in kubectl exec.
-	var fetched, faults bytes.Buffer
-	l.pod.Do(t, func() error {
-		command := exec.Command("/proc/self/exe", "trace", "-mac", clientMAC.String(), "-last", "2")
-		command.Env = append(os.Environ(), actAsRelay+"=1", "DHCP_RELAY_ADMIN_ADDRESS=:9067")
-		command.Stdout, command.Stderr = &fetched, &faults
-		return command.Run()
-	})
-	if got := len(packets(t, fetched.Bytes())); got != 2 {
-		t.Errorf("got %d packets from the subcommand, want 2: %s", got, &faults)
-	}
-}
-
-// packets reads a pcap file.
-func packets(t *testing.T, b []byte) (found [][]byte) {
-	t.Helper()
-	if len(b) < 24 || binary.LittleEndian.Uint32(b) != 0xa1b2c3d4 {
-		t.Fatalf("not a pcap: %d bytes", len(b))
-	}
-	for b = b[24:]; len(b) > 0; {
-		n := binary.LittleEndian.Uint32(b[8:])
-		if at := time.Unix(int64(binary.LittleEndian.Uint32(b)), 0); time.Since(at).Abs() > time.Minute {
-			t.Errorf("got time %v", at)
-		}
-		found = append(found, b[16:16+n])
-		b = b[16+n:]
-	}
-	return found
 }

@@ -130,6 +130,7 @@ func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Mes
 		r.metrics.answered(waited)
 	}
 	r.health.answered(from, to, now)
+	m = dhcp.Pad(m) // before stripping: padding may complete an option that was cut off
 	switch {
 	case o.added && o.sole:
 		m = m.StripAgents()

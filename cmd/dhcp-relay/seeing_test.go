@@ -1,0 +1,99 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+// TestDebugLogsTransactions: one structured line for each side of a transaction.
+func TestDebugLogsTransactions(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "LOG_LEVEL=debug")
+	p.waitReady(t)
+	l.broadcast(t, discover(t, dhcpv4.WithOption(dhcpv4.OptUserClass("iPXE")),
+		dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionClientSystemArchitectureType, []byte{0, 7}))).ToBytes())
+	request, from := receive(t, l.smee)
+	send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice()),
+		dhcpv4.WithOption(dhcpv4.OptBootFileName("ipxe.efi"))), from)
+	l.hear(t)
+	for _, want := range []string{
+		`"msg":"relayed request"`, `"chaddr":"02:00:00:00:00:50"`, `"arch":7`, `iPXE`,
+		`"msg":"relayed reply"`, `"boot_file":"ipxe.efi"`, `"yiaddr":"192.0.2.50"`,
+	} {
+		eventually(t, "a log with "+want, func() bool { return strings.Contains(p.log.String(), want) })
+	}
+}
+
+// TestTrace writes a pcap of one client's packets.
+func TestTrace(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t)
+	p.waitReady(t)
+	other := discover(t).ToBytes()
+	other[33]++
+	l.broadcast(t, other)
+	receive(t, l.smee)
+	l.offered(t, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice()))
+	if code, body := p.page("/trace?mac=nonsense"); code != 400 || !strings.Contains(body, "not a hardware address") {
+		t.Errorf("got %d %q", code, body)
+	}
+	_, all := p.page("/trace?last=3")
+	if got := len(packets(t, []byte(all))); got != 3 {
+		t.Errorf("got %d packets, want the last 3", got)
+	}
+	code, body := p.page("/trace?mac=" + clientMAC.String())
+	if code != 200 {
+		t.Fatalf("got %d %s", code, body)
+	}
+	var ways []string
+	for _, b := range packets(t, []byte(body)) {
+		datagram, fault := frame.Parse(b, frame.Verify)
+		if fault != frame.OK {
+			t.Fatal(fault)
+		}
+		ways = append(ways, datagram.Src.String()+">"+datagram.Dst.String())
+	}
+	want := "0.0.0.0:68>255.255.255.255:67 10.244.0.10:67>10.244.0.11:67 " +
+		"10.244.0.11:67>10.244.0.10:67 10.244.0.10:67>192.0.2.50:68"
+	if got := strings.Join(ways, " "); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+
+	// The subcommand, as in kubectl exec.
+	var fetched, faults bytes.Buffer
+	l.pod.Do(t, func() error {
+		command := exec.Command("/proc/self/exe", "trace", "-mac", clientMAC.String(), "-last", "2")
+		command.Env = append(os.Environ(), actAsRelay+"=1", "DHCP_RELAY_ADMIN_ADDRESS=:9067")
+		command.Stdout, command.Stderr = &fetched, &faults
+		return command.Run()
+	})
+	if got := len(packets(t, fetched.Bytes())); got != 2 {
+		t.Errorf("got %d packets from the subcommand, want 2: %s", got, &faults)
+	}
+}
+
+// packets reads a pcap file.
+func packets(t *testing.T, b []byte) (found [][]byte) {
+	t.Helper()
+	if len(b) < 24 || binary.LittleEndian.Uint32(b) != 0xa1b2c3d4 {
+		t.Fatalf("not a pcap: %d bytes", len(b))
+	}
+	for b = b[24:]; len(b) > 0; {
+		n := binary.LittleEndian.Uint32(b[8:])
+		if at := time.Unix(int64(binary.LittleEndian.Uint32(b)), 0); time.Since(at).Abs() > time.Minute {
+			t.Errorf("got time %v", at)
+		}
+		found = append(found, b[16:16+n])
+		b = b[16+n:]
+	}
+	return found
+}

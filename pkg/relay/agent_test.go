@@ -1,0 +1,203 @@
+package relay
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tinkerbell/stack/pkg/dhcp"
+)
+
+// TestPresentGiaddrAction is the matrix of the four modes: what the server sees, and what the client gets when the
+// server echoes option 82.
+func TestPresentGiaddrAction(t *testing.T) {
+	const ours, theirs = "\x52\x04\x01\x02me", "\x52\x03\x01\x01x"
+	tests := map[string]struct {
+		action         Action
+		giaddr, agent  bool
+		request, reply string // what stands for option 82 in each
+		drop           Drop
+	}{
+		"forward, plain":               {action: Forward, request: ours},
+		"forward, giaddr":              {action: Forward, giaddr: true},
+		"forward, giaddr and agent":    {action: Forward, giaddr: true, agent: true, request: theirs, reply: theirs},
+		"append, plain":                {action: Append, request: ours},
+		"append, giaddr":               {action: Append, giaddr: true, request: ours},
+		"append, giaddr and agent":     {action: Append, giaddr: true, agent: true, request: theirs + ours, reply: theirs},
+		"replace, plain":               {action: Replace, request: ours},
+		"replace, giaddr":              {action: Replace, giaddr: true, request: ours},
+		"replace, giaddr and agent":    {action: Replace, giaddr: true, agent: true, request: ours},
+		"discard, plain":               {action: Discard, request: ours},
+		"discard, giaddr":              {action: Discard, giaddr: true, drop: AgentRefused},
+		"discard, giaddr and agent":    {action: Discard, giaddr: true, agent: true, drop: AgentRefused},
+		"forward, agent on trusted":    {action: Forward, agent: true, request: theirs, reply: theirs},
+		"replace, agent on trusted":    {action: Replace, agent: true, request: ours},
+		"append, agent on trusted":     {action: Append, agent: true, request: theirs + ours, reply: theirs},
+		"discard, agent on trusted":    {action: Discard, agent: true, drop: AgentRefused},
+		"nothing configured, plain":    {action: "", request: ""},
+		"nothing configured, relayed":  {action: "", giaddr: true},
+		"nothing configured, and both": {action: "", giaddr: true, agent: true, request: theirs, reply: theirs},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, func(c *Config) {
+				c.TrustedListeners = []string{"macvlan0"}
+				c.PresentGiaddr = test.action
+				if test.action != "" {
+					c.Agent = Agent{Options: []SubOption{CircuitID}, CircuitID: "me"}
+				}
+			})
+			b.heard.trusted = true
+			var options []byte
+			if test.agent {
+				options = []byte(theirs)
+			}
+			m := message(dhcp.Request, byte(dhcp.Discover), options...)
+			if test.giaddr {
+				m.SetGiaddr(theirGiaddr)
+			}
+			got, drop := b.hear(m)
+			if drop != test.drop {
+				t.Fatalf("got %v, want %v", drop, test.drop)
+			}
+			if drop != None {
+				return
+			}
+			want := append([]byte{53, 1, 1}, test.request...)
+			want = append(append(want, 255), make([]byte, 300)...)[:60]
+			if diff := cmp.Diff(want, []byte(got[240:])); diff != "" {
+				t.Errorf("request (-want +got):\n%s", diff)
+			}
+			reply, _, drop := b.answer(got)
+			if drop != None {
+				t.Fatalf("reply: got %v", drop)
+			}
+			want = append([]byte{53, 1, 1}, test.reply...)
+			want = append(append(want, 255), make([]byte, 300)...)[:60]
+			if diff := cmp.Diff(want, []byte(reply[240:])); diff != "" {
+				t.Errorf("reply (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSubOptions is every sub-option with its default and with a value.
+func TestSubOptions(t *testing.T) {
+	all := []SubOption{CircuitID, RemoteID, LinkSelection, SubscriberID, RelayID, ServerIDOverride}
+	config := Config{Agent: Agent{Options: all, SubscriberID: "rack7"}}
+	own := [4]byte{192, 0, 2, 9}
+	got := config.agentOf(Listener{Name: "vlan7"}, testMAC, own)
+	want := "\x01\x05vlan7" + "\x02\x06\x02\x00\x00\x00\x00\x01" + "\x05\x04\xc0\x00\x02\x09" + "\x06\x05rack7" +
+		"\x0c\x0a\x00\x03\x00\x01\x02\x00\x00\x00\x00\x01" + "\x0b\x04\xc0\x00\x02\x09" + "\x0a\x01\x00"
+	if diff := cmp.Diff([]byte(want), got); diff != "" {
+		t.Errorf("defaults (-want +got):\n%s", diff)
+	}
+	config.SourceAddress = netip.MustParseAddr("192.0.2.2")
+	config.Agent.CircuitID, config.Agent.RemoteID, config.Agent.RelayID = "c", "r", []byte{0, 2, 1}
+	got = config.agentOf(Listener{Name: "vlan7", LinkAddress: netip.MustParseAddr("198.51.100.1")}, testMAC, own)
+	want = "\x01\x01c\x02\x01r" + "\x05\x04\xc6\x33\x64\x01" + "\x06\x05rack7" + "\x0c\x03\x00\x02\x01" +
+		"\x0b\x04\xc0\x00\x02\x02" + "\x0a\x01\x00"
+	if diff := cmp.Diff([]byte(want), got); diff != "" {
+		t.Errorf("values (-want +got):\n%s", diff)
+	}
+	got = config.agentOfUnicast(nil, theirGiaddr)
+	want = "\x05\x04\xcb\x00\x71\x01" + "\x06\x05rack7" + "\x0c\x03\x00\x02\x01" + "\x0a\x01\x80"
+	if diff := cmp.Diff([]byte(want), got); diff != "" {
+		t.Errorf("unicast (-want +got):\n%s", diff)
+	}
+}
+
+// TestTrap04OptionThatDoesNotFit is forwarded without, and counted.
+func TestTrap04OptionThatDoesNotFit(t *testing.T) {
+	agent := func(c *Config) { c.Agent = Agent{Options: []SubOption{CircuitID}, CircuitID: "me"} }
+	long := append([]byte{57, 2, 2, 64}, bytes.Repeat([]byte{200, 80}, 1)...) // option 57: 576 bytes
+	long = append(long, make([]byte, 80)...)
+	for len(long) < 576-240-4-6+1 {
+		long = append(long, 0)
+	}
+	tests := map[string]struct {
+		options []byte
+		mtu     int
+		added   bool
+	}{
+		"fits":                       {mtu: 1500, added: true},
+		"too long for the client":    {options: append(long, 201, 0), mtu: 1500},
+		"too long for the interface": {mtu: 240 + 4 + 6 + 28 - 1},
+		"just fits the interface":    {mtu: 240 + 4 + 6 + 28, added: true},
+		"cut off":                    {options: []byte{61, 250}, mtu: 1500},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, agent)
+			b.routes.mtu = test.mtu
+			got, drop := b.hear(message(dhcp.Request, byte(dhcp.Discover), test.options...))
+			if drop != None || got.HasAgent() != test.added {
+				t.Errorf("got %v and option 82 %v, want %v", drop, got.HasAgent(), test.added)
+			}
+			// What was not added is not taken out of the reply either.
+			if _, o, _ := b.answer(got); o.added != test.added {
+				t.Errorf("origin says added %v", o.added)
+			}
+		})
+	}
+}
+
+// TestTrap25Token: a reply is known by its token where no request is pending.
+func TestTrap25Token(t *testing.T) {
+	secret := func(key string) func(*Config) {
+		return func(c *Config) {
+			c.TokenKey = []byte(key)
+			c.Agent = Agent{Options: []SubOption{CircuitID}}
+		}
+	}
+	first := newBench(t, secret("0123456789abcdef"))
+	heard, _ := first.hear(message(dhcp.Request, byte(dhcp.Discover)))
+	request := bytes.Clone(heard)
+	tests := map[string]struct {
+		key    string
+		change func(dhcp.Message) dhcp.Message
+		want   Drop
+	}{
+		"another replica":  {key: "0123456789abcdef"},
+		"another key":      {key: "0123456789abcdeF", want: Unsolicited},
+		"another xid":      {key: "0123456789abcdef", want: Unsolicited, change: set(4)},
+		"another chaddr":   {key: "0123456789abcdef", want: Unsolicited, change: set(33)},
+		"not echoed":       {key: "0123456789abcdef", want: Unsolicited, change: dhcp.Message.StripAgents},
+		"a forged origin":  {key: "0123456789abcdef", want: Unsolicited, change: forge},
+		"without any keys": {want: Unsolicited},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			second := newBench(t, secret(test.key))
+			m := dhcp.Message(bytes.Clone(request))
+			if test.change != nil {
+				m = test.change(m)
+			}
+			reply, o, drop := second.answer(m)
+			if drop != test.want {
+				t.Fatalf("got %v, want %v", drop, test.want)
+			}
+			if drop == None && (o.listener != 0 || reply.HasAgent()) {
+				t.Errorf("got %+v, option 82 %v", o, reply.HasAgent())
+			}
+		})
+	}
+	if _, ok := newSigner([]byte("0123456789abcdef")).read(request, first.unix(first.now())+100, 11); ok {
+		t.Error("an old token is good")
+	}
+}
+
+// set changes one byte.
+func set(at int) func(dhcp.Message) dhcp.Message {
+	return func(m dhcp.Message) dhcp.Message { return changed(m, at, 1) }
+}
+
+// forge changes the listener in the token.
+func forge(m dhcp.Message) dhcp.Message {
+	agent, _ := m.LastAgent()
+	token, _ := dhcp.Sub(agent, dhcp.SubVendor)
+	token[6]++
+	return m
+}

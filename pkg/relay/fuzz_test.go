@@ -1,0 +1,90 @@
+package relay
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+// FuzzPolicy is a request and a reply of any bytes: never a panic, and of a request only what may change does.
+func FuzzPolicy(f *testing.F) {
+	f.Add([]byte(message(dhcp.Request, byte(dhcp.Discover))), false)
+	f.Add([]byte(message(dhcp.Request, byte(dhcp.Requests), 82, 3, 1, 1, 'x')), true)
+	f.Add([]byte(withGiaddr(message(dhcp.Request, byte(dhcp.Inform)), theirGiaddr)), true)
+	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Ack), 82, 3, 1, 1, 'x')), false)
+	bench := newBench(f, func(c *Config) { c.TracePackets, c.Pending = -1, 16 })
+	f.Fuzz(func(t *testing.T, b []byte, viaUnicast bool) {
+		if len(b) > received {
+			return
+		}
+		slot := make([]byte, len(b), slotLen)
+		copy(slot, b)
+		a := bench.heard
+		if viaUnicast {
+			a = arrival{listener: unicast, source: peer{theirGiaddr, 67}}
+		}
+		got, drop := bench.desk.request(slot, &a, bench.routes, 0)
+		if drop != None {
+			return
+		}
+		if len(got) < 300 || len(got) < len(b) || !bytes.Equal(got[4:24], b[4:24]) || !bytes.Equal(got[28:len(b)], b[28:]) {
+			t.Fatal("a byte changed that may not")
+		}
+		if got.Hops() != b[3]+1 {
+			t.Fatal("hops are not counted")
+		}
+		got[0] = byte(dhcp.Reply)
+		if _, _, drop := bench.desk.reply(got, bench.routes.targets[0].peer, bench.routes, 0); drop != None {
+			t.Fatalf("the answer is dropped: %v", drop)
+		}
+	})
+}
+
+// FuzzReply is a reply of any bytes, asked for or not, to a request that had option 82 of its own, ours, or none.
+func FuzzReply(f *testing.F) {
+	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Offer), 82, 4, 1, 2, 'm', 'e')), byte(3), byte(4))
+	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Ack), 82, 3, 1, 1, 'x', 82, 4, 1, 2, 'm', 'e')), byte(1), byte(4))
+	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Nak), 82, 7, 9, 5, 0, 0, 0x7e, 0xd9, 0)), byte(4), byte(0))
+	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Ack)))[:238], byte(9), byte(200))
+	bench := newBench(f, func(c *Config) {
+		c.TracePackets, c.Pending = -1, 16
+		c.TokenKey = []byte("0123456789abcdef")
+	})
+	f.Fuzz(func(t *testing.T, b []byte, flags, agent byte) {
+		if len(b) > received || len(b) > 0 && b[0] != byte(dhcp.Reply) {
+			return
+		}
+		slot := make([]byte, headroom+len(b), slotLen)
+		copy(slot[headroom:], b)
+		m := dhcp.Message(slot[headroom:])
+		if m.Check() == dhcp.OK && flags&4 == 0 {
+			o := origin{added: flags&1 != 0, sole: flags&2 != 0, agent: agent}
+			if flags&8 != 0 {
+				o.listener = unicast
+			}
+			bench.pending.remember(keyOf(m), o, 0)
+		}
+		got, o, drop := bench.desk.reply(m, peer{}, bench.routes, 0)
+		if drop != None {
+			return
+		}
+		if len(got) < dhcp.PaddedLen || len(got) > max(len(b), dhcp.PaddedLen) {
+			t.Fatalf("got %d bytes of %d", len(got), len(b))
+		}
+		if !bytes.Equal(got[:24], b[:24]) || !bytes.Equal(got[28:236], b[28:236]) {
+			t.Fatal("a fixed field changed")
+		}
+		if !o.added && !bytes.Equal(got[236:len(b)], b[236:]) {
+			t.Fatal("an option changed though none was ours")
+		}
+		if o.added && o.sole && got.HasAgent() {
+			t.Fatal("our option 82 is left")
+		}
+		putReply(slot[:headroom+len(got)], testMAC, ourGiaddr, false)
+		if _, fault := frame.Parse(slot[:headroom+len(got)], frame.Verify); fault != frame.OK {
+			t.Fatalf("the frame is bad: %v", fault)
+		}
+	})
+}
