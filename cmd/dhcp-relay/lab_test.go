@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -244,6 +245,21 @@ func (p *process) wantMetric(t *testing.T, line string) {
 		_, body := p.page("/metrics")
 		return strings.Contains(body, "\n"+line+"\n")
 	})
+}
+
+// metric is the value of a metric with its labels as they stand, -1 where there is none.
+func (p *process) metric(name string) float64 {
+	_, body := p.page("/metrics")
+	_, after, found := strings.Cut(body, "\n"+name+" ")
+	if !found {
+		return -1
+	}
+	text, _, _ := strings.Cut(after, "\n")
+	value, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return -1
+	}
+	return value
 }
 
 // broadcast puts a DHCP message on the LAN as a client without address does.
