@@ -130,10 +130,13 @@ func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Mes
 		r.metrics.answered(waited)
 	}
 	r.health.answered(from, to, now)
-	m = dhcp.Pad(m) // before stripping: padding may complete an option that was cut off
+	m = dhcp.Pad(m)
 	switch {
 	case o.added && o.sole:
-		m = m.StripAgents()
+		// Again after padding, which may complete an option that was cut off.
+		for m.HasAgent() {
+			m = dhcp.Pad(m.StripAgents())
+		}
 	case o.added:
 		m = m.StripAgent(int(o.agent))
 	}

@@ -65,18 +65,31 @@ func (s *signer) code(k key, body []byte) []byte {
 	return s.mac.Sum(s.sum[:0])[:tokenMAC]
 }
 
+// find returns the token in a message.
+func find(m dhcp.Message) (token []byte, found bool) {
+	agent, found := m.LastAgent()
+	if !found {
+		return nil, false
+	}
+	token, found = dhcp.Sub(agent, dhcp.SubVendor)
+	return token, found && len(token) == tokenLen && binary.BigEndian.Uint32(token) == enterprise
+}
+
+// blank takes the code out of a token, if there is one: whoever reads a trace need not be able to answer.
+func blank(m dhcp.Message) {
+	if token, found := find(m); found {
+		clear(token[tokenLen-tokenMAC:])
+	}
+}
+
 // read finds the token in a reply and returns the origin that it vouches for. maxAge is in seconds.
 func (s *signer) read(m dhcp.Message, unix, maxAge uint32) (origin, bool) {
-	agent, found := m.LastAgent()
+	token, found := find(m)
 	if !found {
 		return origin{}, false
 	}
-	token, found := dhcp.Sub(agent, dhcp.SubVendor)
-	if !found || len(token) != tokenLen || binary.BigEndian.Uint32(token) != enterprise {
-		return origin{}, false
-	}
 	body := token[5 : 5+tokenOrigin+4]
-	if !hmac.Equal(s.code(keyOf(m), body), token[5+tokenOrigin+4:]) {
+	if !hmac.Equal(s.code(keyOf(m), body), token[tokenLen-tokenMAC:]) {
 		return origin{}, false
 	}
 	// Clocks of replicas may differ a little, so the age may be negative.

@@ -61,7 +61,8 @@ const (
 )
 
 // WriteTrace writes the last packets as a pcap file: at most limit of them (0: all), and only those of a client's
-// hardware address unless it is empty. Packets that were exchanged with servers get an Ethernet header of zeroes.
+// hardware address unless it is empty. Packets that were exchanged with servers get an Ethernet header of zeroes, and
+// tokens in them a code of zeroes.
 func (r *Relay) WriteTrace(w io.Writer, chaddr []byte, limit int) error {
 	out := bufio.NewWriter(w)
 	header := make([]byte, 24)
@@ -121,6 +122,7 @@ func (r *Relay) writePacket(w io.Writer, s snapshot) error {
 	packet := s.data[:min(s.length, snapLen)]
 	length := s.length
 	if s.event != onListener {
+		blank(packet)
 		packet = append(make([]byte, frame.HeaderLen), packet...)
 		header := frame.Header{Src: s.from.ip, SrcPort: s.from.port, Dst: s.to.ip, DstPort: s.to.port}
 		header.Put(packet)
