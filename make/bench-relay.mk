@@ -3,6 +3,3 @@ bench-relay: ## dhcp-relay against ISC dhcrelay, dnsmasq and dhcp-helper, some 6
 	CGO_ENABLED=0 go build -trimpath -o $(BIN)/dhcp-relay ./cmd/dhcp-relay
 	@cd test/e2e && go build -o $(BIN)/bench-relay ./cmd/bench-relay
 	@$(BIN)/bench-relay -relay $(BIN)/dhcp-relay -peers $(BUILD)/bench/peers -report $(BUILD)/bench/relay.json
-
-# "make bench" is all of them.
-bench: bench-relay
