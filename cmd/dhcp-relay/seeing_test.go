@@ -2,7 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -78,6 +82,24 @@ func TestTrace(t *testing.T) {
 	})
 	if got := len(packets(t, fetched.Bytes())); got != 2 {
 		t.Errorf("got %d packets from the subcommand, want 2: %s", got, &faults)
+	}
+}
+
+// TestTraceIsNotForPods: nor for a service mesh, which hands over other pods' requests from 127.0.0.6.
+func TestTraceIsNotForPods(t *testing.T) {
+	for peer, want := range map[string]int{
+		"10.244.0.66:40000": 403, "127.0.0.6:40000": 403, "[2001:db8::66]:40000": 403, "": 403,
+		"127.0.0.1:40000": 400, "[::1]:40000": 400, "[::ffff:127.0.0.1]:40000": 400, "10.244.0.10:40000": 400,
+	} {
+		q := httptest.NewRequest(http.MethodGet, "/trace?last=none", http.NoBody)
+		q = q.WithContext(context.WithValue(q.Context(), http.LocalAddrContextKey,
+			&net.TCPAddr{IP: podIP.AsSlice(), Port: 9067}))
+		q.RemoteAddr = peer
+		w := httptest.NewRecorder()
+		traceHandler(nil).ServeHTTP(w, q)
+		if w.Code != want {
+			t.Errorf("from %q: got %d, want %d", peer, w.Code, want)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"strconv"
@@ -22,9 +23,14 @@ const (
 	traceTimeout = 10 * time.Second
 )
 
-// traceHandler serves the last packets as a pcap file: /trace?mac=02:00:00:00:00:50&last=20.
+// traceHandler serves the last packets as a pcap file: /trace?mac=02:00:00:00:00:50&last=20. Only to this network
+// namespace: xid and chaddr of what is pending is all that a rogue server needs.
 func traceHandler(r *relay.Relay) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		if !fromHere(request) {
+			http.Error(w, "only from inside the pod: use dhcp-relay trace, or kubectl port-forward", http.StatusForbidden)
+			return
+		}
 		query := request.URL.Query()
 		var mac net.HardwareAddr
 		if text := query.Get("mac"); text != "" {
@@ -46,6 +52,23 @@ func traceHandler(r *relay.Relay) http.Handler {
 		w.Header().Set("Content-Disposition", `attachment; filename="dhcp-relay.pcap"`)
 		_ = r.WriteTrace(w, mac, last) // whoever asked has gone
 	})
+}
+
+// fromHere tells a request of this network namespace: kubectl exec and port-forward come from localhost, and the
+// subcommand comes from the admin address where that is not all addresses. The rest of 127/8 does not count: a
+// service mesh hands over other pods' requests from there.
+func fromHere(r *http.Request) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return false
+	}
+	switch addr := peer.Addr().Unmap(); addr {
+	case netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback():
+		return true
+	default:
+		local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+		return ok && local.AddrPort().Addr().Unmap() == addr
+	}
 }
 
 // trace is the subcommand: it fetches the last packets of a running relay. admin is where that serves its admin port.

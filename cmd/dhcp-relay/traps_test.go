@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -16,6 +18,7 @@ import (
 	"github.com/mdlayher/packet"
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
@@ -330,6 +333,39 @@ func TestTrap25RogueServer(t *testing.T) {
 	offer[33]--
 	send(t, l.smee, offer, from)
 	l.hear(t)
+}
+
+// TestTrap25RogueServerByTrace: the trace does not tell a pod what its answer has to match.
+func TestTrap25RogueServerByTrace(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t, "ADMIN_ADDRESS=:9067")
+	p.waitReady(t)
+	l.broadcast(t, discover(t).ToBytes())
+	receive(t, l.smee)
+	get := func(from *nstest.NS) (status, body string) {
+		from.Do(t, func() error { // Do holds the thread in the namespace, so dial on it
+			conn, err := net.Dial("tcp", "10.244.0.10:9067")
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(patience))
+			if _, err := io.WriteString(conn, "GET /trace?last=1 HTTP/1.0\r\n\r\n"); err != nil {
+				return err
+			}
+			b, err := io.ReadAll(conn)
+			status, body, _ = strings.Cut(string(b), "\r\n")
+			return err
+		})
+		return status, body
+	}
+	chaddr := string(discover(t).ToBytes()[28:34])
+	if status, body := get(l.server); !strings.Contains(status, "403") || strings.Contains(body, chaddr) {
+		t.Errorf("a pod gets %s", status)
+	}
+	if status, body := get(l.pod); !strings.Contains(status, "200") || !strings.Contains(body, chaddr) {
+		t.Errorf("the pod itself gets %s", status)
+	}
 }
 
 // TestTrap25TokenSurvivesRestart: what another process relayed is known by its token.

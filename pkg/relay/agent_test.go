@@ -201,3 +201,23 @@ func forge(m dhcp.Message) dhcp.Message {
 	token[6]++
 	return m
 }
+
+// TestTraceHasNoTokens: whoever is handed a trace cannot answer what is pending in it.
+func TestTraceHasNoTokens(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
+	request, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover)))
+	token, found := find(request)
+	if !found {
+		t.Fatal("no token")
+	}
+	code := token[tokenLen-tokenMAC:]
+	b.trace.record(0, sentToServer, peer{}, peer{}, request)
+	b.trace.record(0, fromServer, peer{}, peer{}, request)
+	var pcap bytes.Buffer
+	if err := b.WriteTrace(&pcap, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(pcap.Bytes(), code) || !bytes.Contains(pcap.Bytes(), token[:tokenLen-tokenMAC]) {
+		t.Error("the code of a token is in the trace, or more than that is missing")
+	}
+}
