@@ -28,13 +28,9 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 	f.pool.Store(backend.Pool)
 	switch r.Protocol {
 	case route.TFTP:
-		opened, err := tftp.Listen(tftp.Config{
-			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, Report: f.report,
-			DrainTimeout: r.Timeouts.Drain.D(),
-			Idle:         r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions,
-			MaxSessionsPerClient: r.Limits.SessionsPerClient,
-			Workers:              r.Workers, AllowWrite: r.TFTP.AllowWrite, Logger: log, Metrics: p.metrics.tftp,
-		})
+		c := tftpConfig(r)
+		c.Listen, c.Pick, c.Report, c.Logger, c.Metrics = l.AddrPort(), f.pick, f.report, log, p.metrics.tftp
+		opened, err := tftp.Listen(c)
 		if err != nil {
 			return nil, err
 		}
@@ -50,13 +46,9 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 		}
 		f.socket = opened
 	case route.UDP:
-		opened, err := udp.Listen(udp.Config{
-			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, Report: f.report,
-			DrainTimeout: r.Timeouts.Drain.D(),
-			Idle:         r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions,
-			MaxSessionsPerClient: r.Limits.SessionsPerClient,
-			Workers:              r.Workers, Logger: log, Metrics: p.metrics.udp,
-		})
+		c := udpConfig(r)
+		c.Listen, c.Pick, c.Report, c.Logger, c.Metrics = l.AddrPort(), f.pick, f.report, log, p.metrics.udp
+		opened, err := udp.Listen(c)
 		if err != nil {
 			return nil, err
 		}
@@ -67,9 +59,35 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 	return f, nil
 }
 
-// sameDatagram is whether an open datagram front can serve the next version of its route: only the backend may
-// differ.
+// update hands an open front its route's next version, of which [sameDatagram] has been asked.
+func (f *datagramFront) update(r route.Route, backend *pool) {
+	f.pool.Store(backend.Pool)
+	switch opened := f.socket.(type) {
+	case *tftp.Front:
+		opened.Update(tftpConfig(r))
+	case *udp.Front:
+		opened.Update(udpConfig(r))
+	}
+}
+
+// tftpConfig is what of a tftp route may change while it is open, and the number of its workers.
+func tftpConfig(r route.Route) tftp.Config {
+	return tftp.Config{
+		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions,
+		MaxSessionsPerClient: r.Limits.SessionsPerClient, Workers: r.Workers, AllowWrite: r.TFTP.AllowWrite,
+	}
+}
+
+// udpConfig is the same for a udp route.
+func udpConfig(r route.Route) udp.Config {
+	return udp.Config{
+		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions,
+		MaxSessionsPerClient: r.Limits.SessionsPerClient, Workers: r.Workers,
+	}
+}
+
+// sameDatagram is whether an open datagram front can serve the next version of its route. A syslog front keeps no
+// sessions: opening it anew costs nothing.
 func sameDatagram(a, b route.Route) bool {
-	return a.Timeouts == b.Timeouts && a.Limits == b.Limits && a.TFTP == b.TFTP && a.Syslog == b.Syslog &&
-		a.Workers == b.Workers
+	return a.Workers == b.Workers && a.Syslog == b.Syslog && (a.Protocol != route.Syslog || a.Timeouts == b.Timeouts)
 }

@@ -69,7 +69,7 @@ func (p *Proxy) updateFront(old *running, next route.Route, backend *pool) {
 		}
 		f.Update(s)
 	case *datagramFront:
-		f.pool.Store(backend.Pool)
+		f.update(next, backend)
 	}
 }
 

@@ -200,6 +200,33 @@ func TestConnectionsSurviveReload(t *testing.T) {
 	}
 }
 
+// A changed datagram route keeps its socket, unless its number of sockets changes.
+func TestDatagramRouteKeepsSocket(t *testing.T) {
+	l, to := free(t), route.Backend{Host: "127.0.0.1", Port: 9}
+	for _, protocol := range []route.Protocol{route.TFTP, route.UDP, route.Syslog} {
+		before := row("r", protocol, l, to)
+		r := start(t, Options{Table: table(before)})
+		opened := r.fronts[before.Address(l)]
+		after := before
+		after.Backends = []route.Backend{{Host: "127.0.0.1", Port: 10}}
+		if protocol != route.Syslog {
+			after.Limits.Sessions, after.Timeouts.Idle = 7, setting.Duration(time.Minute)
+		}
+		r.apply(t, table(after))
+		if r.fronts[before.Address(l)] != opened {
+			t.Errorf("%s: another socket, for a change that needs none", protocol)
+		}
+		after.Workers = 2
+		r.apply(t, table(after))
+		if r.fronts[before.Address(l)] == opened {
+			t.Errorf("%s: the same socket for another number of workers", protocol)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // A table that cannot be put in force, because of a taken port, changes nothing.
 func TestFailedApplyChangesNothing(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

@@ -192,17 +192,21 @@ func (p *proxy) askDirect(
 }
 
 // ask writes the request and waits for the head of the answer.
-func (u *upstream) ask(r *http.Request, forward http.Header, limit time.Duration) (*http.Response, error) {
+func (u *upstream) ask(r *http.Request, forward http.Header, limit time.Duration) (_ *http.Response, err error) {
 	deadline := time.Time{}
 	if limit > 0 {
 		deadline = time.Now().Add(limit)
 	}
-	if err := u.SetDeadline(deadline); err != nil {
+	if err := u.SetReadDeadline(deadline); err != nil {
 		return nil, err
 	}
 	// The client going away ends the wait.
 	stop := context.AfterFunc(r.Context(), func() { _ = u.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	defer func() {
+		if !stop() && err == nil {
+			err = r.Context().Err() // the deadlines in the past may still be set
+		}
+	}()
 	u.head = appendRequest(u.head[:0], r, forward)
 	if _, err := u.Write(u.head); err != nil {
 		return nil, err
@@ -289,10 +293,11 @@ func (p *proxy) passDirect(w http.ResponseWriter, r *http.Request, u *upstream, 
 		header["Content-Type"] = nil // or net/http would guess one
 	}
 	w.WriteHeader(response.StatusCode)
-	_ = u.SetDeadline(time.Time{})
 	stop := func() bool { return true }
 	if response.ContentLength < 0 || response.ContentLength > int64(u.reader.Buffered()) {
-		stop = context.AfterFunc(r.Context(), func() { _ = u.SetDeadline(time.Unix(1, 0)) })
+		// More is to come, as slowly as it likes. The next request sets a deadline of its own.
+		_ = u.SetReadDeadline(time.Time{})
+		stop = context.AfterFunc(r.Context(), func() { _ = u.SetReadDeadline(time.Unix(1, 0)) })
 	}
 	buffer := bufferPool.Get().(*[32 << 10]byte)
 	readErr, writeErr := copyBody(w, response.Body, buffer[:], response.ContentLength < 0)
