@@ -15,9 +15,9 @@ const prefix = "BROADCAST_INIT"
 // config is what the environment sets.
 type config struct {
 	daemon.Settings
-	//nolint:lll // a tag is one line
+	
 	Parent []string `desc:"the node's interface by name, altname, MAC address, IP address or prefix; empty: that of the default route"`
-	//nolint:lll // a tag is one line
+	
 	Listener []string      `default:"macvlan0" desc:"the listener's name in the pod; several, separated by commas, have a parent each"`
 	Kind     hostlink.Kind `default:"macvlan" desc:"macvlan, or ipvlan where the network drops unknown MAC addresses"`
 	MAC      macMode       `default:"random" desc:"a macvlan's address: random, or stable: from node, pod and listener"`
