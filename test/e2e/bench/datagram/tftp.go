@@ -21,7 +21,7 @@ const (
 	lockstep   = 20_000 // blocks of the single client
 	rack       = 1000   // clients at once
 	rackBlocks = 64     // blocks of each
-	rackLimit  = 60 * time.Second
+	rackLimit  = 30 * time.Second
 	retry      = 500 * time.Millisecond
 )
 

@@ -54,11 +54,8 @@ func run(ctx context.Context) error {
 	if err := os.WriteFile(*out, append(b, '\n'), 0o600); err != nil {
 		return err
 	}
-	for _, r := range rows {
-		fmt.Fprintf(os.Stdout, "%-16s %-13s %-20s %12.2f %-4s (%.2f to %.2f, %d runs)\n",
-			r.Case, r.Candidate, r.Metric, r.Median, r.Unit, r.Min, r.Max, r.Runs)
-	}
-	return nil
+	_, err = fmt.Fprint(os.Stdout, datagram.Markdown(rows))
+	return err
 }
 
 // lookup finds an executable, or nothing.
