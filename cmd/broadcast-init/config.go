@@ -15,9 +15,7 @@ const prefix = "BROADCAST_INIT"
 // config is what the environment sets.
 type config struct {
 	daemon.Settings
-	
-	Parent []string `desc:"the node's interface by name, altname, MAC address, IP address or prefix; empty: that of the default route"`
-	
+	Parent   []string      `desc:"the node's interface by name, altname, MAC address, IP address or prefix; empty: that of the default route"`
 	Listener []string      `default:"macvlan0" desc:"the listener's name in the pod; several, separated by commas, have a parent each"`
 	Kind     hostlink.Kind `default:"macvlan" desc:"macvlan, or ipvlan where the network drops unknown MAC addresses"`
 	MAC      macMode       `default:"random" desc:"a macvlan's address: random, or stable: from node, pod and listener"`
@@ -28,7 +26,7 @@ type config struct {
 	Watch    bool          `desc:"stay, and make the listeners again after their parents went and came back"`
 
 	RemoveLeftovers bool   `split_words:"true" desc:"remove what the former relay's script left on the node"`
-	HostPID         int    `envconfig:"HOST_PID" default:"1" desc:"a process in the node's network namespace"`
+	HostPID         int    `split_words:"true" default:"1" desc:"a process in the node's network namespace"`
 	HostProc        string `split_words:"true" default:"/proc" desc:"where procfs is mounted"`
 }
 

@@ -17,7 +17,7 @@ import (
 type config struct {
 	daemon.Settings
 	Timeout time.Duration `default:"30s" desc:"how long all checks may take"`
-	
+
 	Checks []string `required:"true" desc:"what to ask: name=http://host:port/path, tcp://host:port, grpc://host:port, tftp://host:port/file, dhcp://host:port?metrics=URL; separated by spaces or commas"`
 }
 
