@@ -373,13 +373,13 @@ func (l *lab) tries(t *testing.T) int {
 	return 0
 }
 
-// TestBurstArrivesPacketByPacket: what a batch sends as segments of one message is on the wire what each machine sent,
-// also where the kernel refuses segments (here: larger than the MTU).
+// TestBurstArrivesPacketByPacket: what a batch sends as segments of one message is to a UDP socket what each machine
+// sent, also where the kernel refuses segments (here: larger than the MTU).
 func TestBurstArrivesPacketByPacket(t *testing.T) {
 	for name, mtu := range map[string]int{"segments": 1500, "refused": 576} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			p := l.start(t)
+			p := l.start(t, "SEGMENTS=true")
 			p.waitReady(t)
 			l.served(t) // the path's neighbours are known
 			if err := l.pod.Links().LinkSetMTU(l.pod.Link(t, "eth0"), mtu); err != nil {
@@ -419,5 +419,77 @@ func TestBurstArrivesPacketByPacket(t *testing.T) {
 				t.Error("a request could not be sent")
 			}
 		})
+	}
+}
+
+// TestBurstReachesPacketSockets: a server on the same node that reads by a packet socket gets each request in a frame of
+// its own by default, and with segments several in one, since no wire parts them.
+func TestBurstReachesPacketSockets(t *testing.T) {
+	for name, test := range map[string]struct {
+		env  string
+		want int // frames
+	}{"by default": {"LOG_LEVEL=info", 4}, "segments": {"SEGMENTS=true", 1}} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			p := l.start(t, "CLIENT_RATE=-1", test.env)
+			p.waitReady(t)
+			l.served(t) // the path's neighbours are known
+			var raw *packet.Conn
+			l.server.Do(t, func() error {
+				link, err := net.InterfaceByName("eth0")
+				if err != nil {
+					return err
+				}
+				raw, err = packet.Listen(link, packet.Raw, unix.ETH_P_IP, nil)
+				return err
+			})
+			defer raw.Close()
+			if err := p.Process.Signal(unix.SIGSTOP); err != nil { // a busy node: requests wait
+				t.Fatal(err)
+			}
+			m := discover(t).ToBytes()
+			for i := range 4 {
+				m[33] = byte(i)
+				l.broadcast(t, m)
+			}
+			if err := p.Process.Signal(unix.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			b, frames := make([]byte, 1<<16), 0
+			for size := 0; size < 4*len(m); {
+				_ = raw.SetReadDeadline(time.Now().Add(patience))
+				n, _, err := raw.ReadFrom(b)
+				if err != nil {
+					t.Fatalf("after %d frames with %d bytes: %v", frames, size, err)
+				}
+				d, fault := frame.Parse(b[:n], frame.Trust)
+				if fault == frame.OK && d.Dst == netip.AddrPortFrom(serverIP, 67) && d.Payload[0] == 1 {
+					size += len(d.Payload)
+					frames++
+				}
+			}
+			if frames != test.want {
+				t.Errorf("got %d frames, want %d", frames, test.want)
+			}
+		})
+	}
+}
+
+// TestDrainBringsTheLastAnswer: a rolling update loses no offer that is under way.
+func TestDrainBringsTheLastAnswer(t *testing.T) {
+	l := newLab(t)
+	p := l.start(t)
+	p.waitReady(t)
+	l.broadcast(t, discover(t).ToBytes())
+	request, from := receive(t, l.smee)
+	if err := p.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the drain begins", func() bool { return strings.Contains(p.log.String(), `"msg":"draining"`) })
+	send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice())), from)
+	l.hear(t)
+	<-p.done
+	if code := p.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("got exit %d", code)
 	}
 }

@@ -92,6 +92,9 @@ type Config struct {
 	// TokenKey, if set, signs a token in option 82, by which a reply is recognised even when the request was
 	// relayed by another replica or before a restart. Replicas share it. At least MinTokenKey bytes.
 	TokenKey []byte
+	// Segments lets consecutive requests to a server leave as segments of one message (UDP_SEGMENT). A server on this
+	// node that reads by a packet socket would take them for one request.
+	Segments bool
 	// ClearGiaddr takes giaddr out of replies, for firmware that takes it for a gateway.
 	ClearGiaddr bool
 	// TrustedServers are the prefixes that replies may come from. None: any, since a reply has to match a

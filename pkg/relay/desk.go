@@ -27,7 +27,7 @@ func newDesk(r *Relay, listener int, name string) *desk {
 			return []any{"listener", name, "error", errno.Error()}
 		})
 	}
-	d.toServers, d.detour = newOutbox(failed), newOutbox(failed)
+	d.toServers, d.detour = newOutbox(r.config.Segments, failed), newOutbox(r.config.Segments, failed)
 	return d
 }
 

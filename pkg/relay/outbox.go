@@ -11,8 +11,9 @@ import (
 //
 // Consecutive datagrams of one length between the same two addresses, as a burst of machines that boot makes them,
 // become one message with segments (UDP_SEGMENT, udp(7)): the kernel takes them through its stack together and splits
-// them at the end. What is on the wire is the same. Where a device cannot do it the kernel refuses, and the outbox
-// sends them one by one from then on.
+// them at the end of the way. That is a wire or a UDP socket; a packet socket on the same node, where there is no wire,
+// gets them all as one, so it has to be asked for ([Config].Segments). Where a device cannot do it the kernel refuses,
+// and the outbox sends them one by one from then on.
 type outbox struct {
 	headers []mmsghdr
 	iovs    []unix.Iovec
@@ -23,7 +24,7 @@ type outbox struct {
 
 	packets  int  // in iovs
 	messages int  // in headers, each of one packet or of several segments
-	whole    bool // no segments, since they were refused
+	whole    bool // no segments: not asked for, or refused
 
 	// The message that was added last, for datagrams.
 	to   peer
@@ -37,8 +38,9 @@ type outbox struct {
 	waited bool
 }
 
-func newOutbox(failed func(errno unix.Errno)) *outbox {
+func newOutbox(segments bool, failed func(errno unix.Errno)) *outbox {
 	out := &outbox{
+		whole:   !segments,
 		failed:  failed,
 		headers: make([]mmsghdr, batch),
 		iovs:    make([]unix.Iovec, batch),

@@ -60,9 +60,9 @@ func newUpstream(r *Relay) (*upstream, error) {
 		return nil, errors.Join(fmt.Errorf("failed to bind UDP port %d: %w", serverPort, err), closeErr)
 	}
 	u := &upstream{socket: s, desk: newDesk(r, unicast, unicastLabel), inbox: newInbox(headroom)}
-	u.unicasts = newOutbox(func(errno unix.Errno) { u.failed(unicast, errno) })
+	u.unicasts = newOutbox(false, func(errno unix.Errno) { u.failed(unicast, errno) })
 	for i := range r.listeners {
-		u.frames = append(u.frames, newOutbox(func(errno unix.Errno) { u.failed(i, errno) }))
+		u.frames = append(u.frames, newOutbox(false, func(errno unix.Errno) { u.failed(i, errno) }))
 	}
 	return u, nil
 }
