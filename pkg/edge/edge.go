@@ -21,13 +21,13 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/rewrite"
 )
 
-// Config is what a route asks for, in the shape of the routes file. Nothing of it is nothing at all.
+// Config is what a route asks for, part by part. Nothing of it is nothing at all.
 type Config struct {
-	Hosts   host.Hosts      `json:"hosts,omitempty" desc:"names that the route is for, where several share a port"`
-	TLS     *certs.Config   `json:"tls,omitempty" desc:"ends TLS here"`
-	JWT     *jwt.Config     `json:"jwt,omitempty" desc:"requests need a good token"`
-	Limit   *limit.Config   `json:"limit,omitempty" desc:"refuses what is one too many"`
-	Rewrite *rewrite.Config `json:"rewrite,omitempty" desc:"changes the path for the backend"`
+	Hosts   host.Hosts
+	TLS     *certs.Config
+	JWT     *jwt.Config
+	Limit   *limit.Config
+	Rewrite *rewrite.Config
 }
 
 // Validate names every fault, with the field it is in.
@@ -150,8 +150,18 @@ func (g *Gate) Wrap(next http.Handler) http.Handler {
 	return next
 }
 
-// Limiter counts connections, for the listener; nil where the route has no limits.
-func (g *Gate) Limiter() *limit.Limiter { return g.limiter }
+// SharedTLS is for a listener that several gates share: each TLS connection gets that of the gate whose host it asks
+// for, or the first's. hosts are the gates', in the same order.
+func SharedTLS(gates []*Gate, hosts *host.Mux) *tls.Config {
+	if len(gates) == 1 {
+		return gates[0].tls
+	}
+	shared := gates[0].tls.Clone()
+	shared.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		return gates[max(0, hosts.Index(hello.ServerName))].tls.GetConfigForClient(hello)
+	}
+	return shared
+}
 
 // Run keeps certificates and keys fresh until ctx is done.
 func (g *Gate) Run(ctx context.Context) error {

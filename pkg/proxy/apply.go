@@ -18,6 +18,8 @@ const warmUp = 3 * time.Second
 
 // change is the difference between the table in force and the next one.
 type change struct {
+	table  route.Table
+	gates  map[string]*gate // those of the next table, by route
 	pools  map[string]*pool // those of the next table: kept ones and new ones
 	opened []*running       // at addresses that nothing of ours had
 	reopen []planned        // at addresses whose front cannot take its new settings
@@ -33,7 +35,12 @@ type planned struct {
 
 // apply puts a table in force: it opens what is new, and only when all of that went well changes what is there.
 func (p *Proxy) apply(t route.Table) error {
-	c := change{pools: map[string]*pool{}}
+	gates, err := p.gatesFor(t)
+	if err != nil {
+		return err
+	}
+	c := change{table: t, gates: gates, pools: map[string]*pool{}}
+	p.warmGates(gates)
 	for _, r := range t.Routes {
 		c.pools[r.Name] = p.poolFor(t, r)
 	}
@@ -43,10 +50,11 @@ func (p *Proxy) apply(t route.Table) error {
 			p.abandon(each)
 		}
 		p.stopPools(c.pools, p.pools)
+		stopGates(c.gates, p.gates)
 		return err
 	}
-	p.commit(c, t)
-	return p.reopenAll(c)
+	p.commit(&c)
+	return p.reopenAll(&c)
 }
 
 // poolFor keeps a route's pool as long as nothing about it changed.
@@ -91,11 +99,14 @@ func (p *Proxy) prepare(c *change, t route.Table) error {
 	for _, r := range t.Routes {
 		for _, l := range r.Listen {
 			key := r.Address(l)
+			if first := sharing(t, key); kept[key] && r.Web() && first[0].Name != r.Name {
+				continue // the first has the socket
+			}
 			kept[key] = true
 			old := p.fronts[key]
 			switch {
 			case old == nil:
-				next, err := p.openFront(r, l, c.pools[r.Name])
+				next, err := p.openFront(c, r, l)
 				if err != nil {
 					failures = append(failures, err)
 					continue
@@ -116,8 +127,8 @@ func (p *Proxy) prepare(c *change, t route.Table) error {
 	return errors.Join(failures...)
 }
 
-func (p *Proxy) openFront(r route.Route, l route.Listen, backend *pool) (*running, error) {
-	f, err := p.listen(r, l, backend)
+func (p *Proxy) openFront(c *change, r route.Route, l route.Listen) (*running, error) {
+	f, err := p.listen(c, r, l)
 	if err != nil {
 		if !strings.Contains(err.Error(), "route "+r.Name) {
 			err = fmt.Errorf("failed to listen for route %s on %s: %w", r.Name, r.Address(l), err)
@@ -135,11 +146,11 @@ func (p *Proxy) abandon(each *running) {
 }
 
 // commit makes the next table the one in force.
-func (p *Proxy) commit(c change, t route.Table) {
+func (p *Proxy) commit(c *change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, each := range c.update {
-		p.updateFront(each.old, each.next, c.pools[each.next.Name])
+		p.updateFront(c, each.old, each.next)
 		each.old.route = each.next
 	}
 	for _, each := range c.opened {
@@ -154,7 +165,8 @@ func (p *Proxy) commit(c change, t route.Table) {
 		each.stop()
 	}
 	old := p.pools
-	p.pools, p.table = map[string]*pool{}, t
+	stopGates(p.gates, c.gates)
+	p.pools, p.gates, p.table = map[string]*pool{}, c.gates, c.table
 	for name, each := range c.pools {
 		if each != nil {
 			p.pools[name] = each
@@ -165,13 +177,13 @@ func (p *Proxy) commit(c change, t route.Table) {
 
 // reopenAll ends fronts that cannot change in place and opens their successors at the same addresses, when the
 // old ones have let go of them.
-func (p *Proxy) reopenAll(c change) error {
+func (p *Proxy) reopenAll(c *change) error {
 	var failures []error
 	for _, each := range c.reopen {
 		each.old.stop()
 	}
 	for _, each := range c.reopen {
-		next, err := p.reopenOne(each, c.pools[each.next.Name])
+		next, err := p.reopenOne(c, each)
 		if err != nil {
 			failures = append(failures, err)
 			continue
@@ -184,10 +196,10 @@ func (p *Proxy) reopenAll(c change) error {
 	return errors.Join(failures...)
 }
 
-func (p *Proxy) reopenOne(each planned, backend *pool) (*running, error) {
+func (p *Proxy) reopenOne(c *change, each planned) (*running, error) {
 	limit := time.Now().Add(each.old.route.Timeouts.Drain.D() + warmUp)
 	for {
-		next, err := p.openFront(each.next, each.old.listen, backend)
+		next, err := p.openFront(c, each.next, each.old.listen)
 		if err == nil || !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(limit) {
 			return next, err
 		}

@@ -22,15 +22,15 @@ type front interface {
 }
 
 // listen opens a route's front at one address.
-func (p *Proxy) listen(r route.Route, l route.Listen, backend *pool) (front, error) {
-	log := p.log.With("route", r.Name)
+func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) {
+	log, backend := p.log.With("route", r.Name), c.pools[r.Name]
 	switch r.Protocol {
 	case route.TCP:
 		return tcp.Listen(tcp.Config{
 			Route: r.Name, Listen: l.AddrPort(), Settings: tcpSettings(r, backend), Logger: log, Metrics: p.metrics.tcp,
 		})
 	case route.HTTP, route.GRPC, route.Files:
-		s, err := p.webSettings(r, backend)
+		s, err := p.settingsAt(c, r.Address(l), nil)
 		if err != nil {
 			return nil, err
 		}
@@ -54,18 +54,16 @@ func updatable(old *running, next route.Route) bool {
 }
 
 // updateFront hands an open front its new settings. Its caller asked updatable first.
-func (p *Proxy) updateFront(old *running, next route.Route, backend *pool) {
+func (p *Proxy) updateFront(c *change, old *running, next route.Route) {
+	backend := c.pools[next.Name]
 	switch f := old.front.(type) {
 	case *tcp.Front:
 		f.Update(tcpSettings(next, backend))
 	case *web.Front:
-		s, err := p.webSettings(next, backend)
+		s, err := p.settingsAt(c, next.Address(old.listen), old)
 		if err != nil {
 			p.log.Error("failed to update route", "route", next.Name, "error", err)
 			return
-		}
-		if old.route.Protocol == route.Files && old.route.Files == next.Files {
-			s.Handler, s.Ready = f.Handler() // the same files: nothing to open again
 		}
 		f.Update(s)
 	case *datagramFront:

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/pkg/artifacts"
+	"github.com/tinkerbell/stack/pkg/edge"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 	"github.com/tinkerbell/stack/pkg/proxy/web"
@@ -15,6 +16,7 @@ type metrics struct {
 	tcp   *tcp.Metrics
 	web   *web.Metrics
 	files *artifacts.Metrics
+	edge  *edge.Metrics
 	datagramMetrics
 
 	reloads    *prometheus.CounterVec
@@ -34,6 +36,7 @@ func newMetrics(r prometheus.Registerer, p *Proxy) *metrics {
 		tcp:             tcp.NewMetrics(r),
 		web:             web.NewMetrics(r),
 		files:           artifacts.NewMetrics(r),
+		edge:            edge.NewMetrics(r),
 		datagramMetrics: newDatagramMetrics(r),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "stack_proxy", Name: "config_reloads_total",

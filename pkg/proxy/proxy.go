@@ -51,6 +51,7 @@ type Proxy struct {
 	mu     sync.Mutex
 	table  route.Table
 	pools  map[string]*pool    // by route
+	gates  map[string]*gate    // by route
 	fronts map[string]*running // by network and address
 	group  sync.WaitGroup      // of fronts and pools
 	life   context.Context     // nil before Run
@@ -108,6 +109,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	for _, each := range p.pools {
 		p.startPool(each)
 	}
+	p.startGates(p.gates)
 	for _, each := range p.fronts {
 		p.startFront(each)
 	}

@@ -53,7 +53,7 @@ func (d *decoder) check(t Table, written int) {
 		d.mistake(d.line("routes"), "routes", "there is none")
 	}
 	named := map[string]int{}
-	bound := map[string]string{}
+	bound := map[string][]Route{}
 	for i, r := range t.Routes {
 		field := fmt.Sprintf("routes[%d]", i)
 		at := func(sub, format string, args ...any) {
@@ -86,10 +86,10 @@ func (d *decoder) check(t Table, written int) {
 			if l.AddrPort().Port() == 0 {
 				continue // reported when it was read
 			}
-			if other, ok := bound[key]; ok {
-				at(fmt.Sprintf("listen[%d]", j), "%s is taken by route %s", key, other)
+			if why, ok := canShare(r, bound[key]); !ok {
+				at(fmt.Sprintf("listen[%d]", j), "%s is taken by route %s%s", key, bound[key][0].Name, why)
 			}
-			bound[key] = r.Name
+			bound[key] = append(bound[key], r)
 		}
 	}
 }
@@ -120,6 +120,11 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("tftp", r.TFTP != TFTPOptions{}, TFTP)
 	only("syslog", r.Syslog != SyslogOptions{}, Syslog)
 	only("workers", r.Workers != 0, TFTP, Syslog, UDP)
+	only("hosts", len(r.Hosts) > 0, web...)
+	only("tls", r.TLS != nil, web...)
+	only("jwt", r.JWT != nil, web...)
+	only("rewrite", r.Rewrite != nil, HTTP, Files)
+	only("limits.requests", r.Limits.Requests != nil, web...)
 	only("trustedPrefixes", len(r.TrustedPrefixes) > 0, HTTP, GRPC)
 	only("accessLog", r.AccessLog != "", web...)
 	only("proxyProtocol.accept", len(r.ProxyProtocol.Accept) > 0, stream...)
@@ -139,6 +144,7 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("health.active", r.Health.Active != Active{}, TCP, HTTP, GRPC)
 	only("health.passive", r.Health.Passive != Passive{}, TCP, HTTP, GRPC, TFTP, Syslog, UDP)
 	only("balance", r.Balance != "", TCP, HTTP, GRPC, TFTP, Syslog, UDP)
+	r.checkEdge(at)
 	r.checkNumbers(at)
 }
 

@@ -6,6 +6,11 @@ import (
 	"slices"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/pkg/edge/certs"
+	"github.com/tinkerbell/stack/pkg/edge/host"
+	"github.com/tinkerbell/stack/pkg/edge/jwt"
+	"github.com/tinkerbell/stack/pkg/edge/limit"
+	"github.com/tinkerbell/stack/pkg/edge/rewrite"
 )
 
 // Protocol is what a route speaks.
@@ -44,22 +49,26 @@ type Table struct {
 
 // Route is one row of the table.
 type Route struct {
-	Name            string         `json:"name" desc:"names the route in logs, metrics and errors"`
-	Protocol        Protocol       `json:"protocol" enum:"tcp,http,grpc,tftp,syslog,udp,files" desc:"what it speaks"`
-	Listen          []Listen       `json:"listen" desc:"ports or addresses with ports: 69, \"192.0.2.1:69\", \"[2001:db8::1]:69\""`
-	Backends        []Backend      `json:"backends,omitempty" desc:"host:port by DNS, srv:NAME by SRV records, or service:[NAMESPACE/]NAME:PORT by EndpointSlices"`
-	Balance         string         `json:"balance,omitempty" enum:"round-robin,least-connections,maglev" desc:"how an endpoint is chosen; default round-robin, maglev (by client address) for tftp, syslog and udp"`
-	Optional        bool           `json:"optional,omitempty" desc:"the process is ready without it"`
-	Timeouts        Timeouts       `json:"timeouts,omitzero" desc:"0 is the default, below 0 is none"`
-	Limits          Limits         `json:"limits,omitzero" desc:"0 is the default"`
-	TrustedPrefixes []netip.Prefix `json:"trustedPrefixes,omitempty" desc:"http, grpc: peers whose X-Forwarded-For is believed and appended to; it is overwritten for all others"`
-	ProxyProtocol   ProxyProtocol  `json:"proxyProtocol,omitzero" desc:"tcp, http, grpc, files: PROXY headers, in and out"`
-	Health          Health         `json:"health,omitzero" desc:"which endpoints are offered"`
-	AccessLog       string         `json:"accessLog,omitempty" desc:"http, grpc, files: off, errors (default), all, or 1/N of what went well and all errors"`
-	Files           FilesOptions   `json:"files,omitzero" desc:"files only"`
-	TFTP            TFTPOptions    `json:"tftp,omitzero" desc:"tftp only"`
-	Syslog          SyslogOptions  `json:"syslog,omitzero" desc:"syslog only"`
-	Workers         int            `json:"workers,omitempty" desc:"tftp, syslog, udp: sockets that share the port, each with its own core; default 1"`
+	Name            string          `json:"name" desc:"names the route in logs, metrics and errors"`
+	Protocol        Protocol        `json:"protocol" enum:"tcp,http,grpc,tftp,syslog,udp,files" desc:"what it speaks"`
+	Listen          []Listen        `json:"listen" desc:"ports or addresses with ports: 69, \"192.0.2.1:69\", \"[2001:db8::1]:69\""`
+	Backends        []Backend       `json:"backends,omitempty" desc:"host:port by DNS, srv:NAME by SRV records, or service:[NAMESPACE/]NAME:PORT by EndpointSlices"`
+	Balance         string          `json:"balance,omitempty" enum:"round-robin,least-connections,maglev" desc:"how an endpoint is chosen; default round-robin, maglev (by client address) for tftp, syslog and udp"`
+	Optional        bool            `json:"optional,omitempty" desc:"the process is ready without it"`
+	Hosts           host.Hosts      `json:"hosts,omitempty" desc:"http, grpc, files: names that the route is for; routes with others may share its port"`
+	TLS             *certs.Config   `json:"tls,omitempty" desc:"http, grpc, files: ends TLS here"`
+	JWT             *jwt.Config     `json:"jwt,omitempty" desc:"http, grpc, files: requests need a good token"`
+	Rewrite         *rewrite.Config `json:"rewrite,omitempty" desc:"http, files: changes the path"`
+	Timeouts        Timeouts        `json:"timeouts,omitzero" desc:"0 is the default, below 0 is none"`
+	Limits          Limits          `json:"limits,omitzero" desc:"0 is the default"`
+	TrustedPrefixes []netip.Prefix  `json:"trustedPrefixes,omitempty" desc:"http, grpc: peers whose X-Forwarded-For is believed and appended to; it is overwritten for all others"`
+	ProxyProtocol   ProxyProtocol   `json:"proxyProtocol,omitzero" desc:"tcp, http, grpc, files: PROXY headers, in and out"`
+	Health          Health          `json:"health,omitzero" desc:"which endpoints are offered"`
+	AccessLog       string          `json:"accessLog,omitempty" desc:"http, grpc, files: off, errors (default), all, or 1/N of what went well and all errors"`
+	Files           FilesOptions    `json:"files,omitzero" desc:"files only"`
+	TFTP            TFTPOptions     `json:"tftp,omitzero" desc:"tftp only"`
+	Syslog          SyslogOptions   `json:"syslog,omitzero" desc:"syslog only"`
+	Workers         int             `json:"workers,omitempty" desc:"tftp, syslog, udp: sockets that share the port, each with its own core; default 1"`
 }
 
 // Timeouts of a route.
@@ -76,11 +85,12 @@ type Timeouts struct {
 
 // Limits of a route.
 type Limits struct {
-	Connections          int          `json:"connections,omitempty" desc:"tcp, http, grpc, files: open at a time; default unlimited"`
-	ConnectionsPerClient int          `json:"connectionsPerClient,omitempty" desc:"the same, by client address"`
-	Header               setting.Size `json:"header,omitempty" desc:"http, grpc, files: a request's header; default 64Ki"`
-	Sessions             int          `json:"sessions,omitempty" desc:"tftp, udp: at a time; default 4096"`
-	SessionsPerClient    int          `json:"sessionsPerClient,omitempty" desc:"the same, by client address; default 64"`
+	Connections          int           `json:"connections,omitempty" desc:"tcp, http, grpc, files: open at a time; default unlimited"`
+	ConnectionsPerClient int           `json:"connectionsPerClient,omitempty" desc:"the same, by client address"`
+	Requests             *limit.Config `json:"requests,omitempty" desc:"http, grpc, files: their rate, and how many are under way"`
+	Header               setting.Size  `json:"header,omitempty" desc:"http, grpc, files: a request's header; default 64Ki"`
+	Sessions             int           `json:"sessions,omitempty" desc:"tftp, udp: at a time; default 4096"`
+	SessionsPerClient    int           `json:"sessionsPerClient,omitempty" desc:"the same, by client address; default 64"`
 }
 
 // ProxyProtocol says where PROXY headers are read and written.

@@ -45,6 +45,12 @@ func schemaOf(t reflect.Type, enum string) map[string]any {
 		return text("/")
 	}
 	switch t.Kind() {
+	case reflect.Pointer:
+		return schemaOf(t.Elem(), enum)
+	case reflect.Map:
+		return map[string]any{"type": "object", "additionalProperties": schemaOf(t.Elem(), "")}
+	case reflect.Float64:
+		return map[string]any{"type": "number", "minimum": 0}
 	case reflect.Struct:
 		properties := map[string]any{}
 		required := []string{}
@@ -90,6 +96,9 @@ func fields(t reflect.Type, prefix string) [][3]string {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		path, inner := prefix+name, f.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
 		if inner.Kind() == reflect.Slice {
 			inner, path = inner.Elem(), path+"[]"
 		}
@@ -124,8 +133,10 @@ func kindOf(t reflect.Type, enum string) string {
 		return "true, false"
 	case reflect.String:
 		return "text"
-	case reflect.Int:
+	case reflect.Int, reflect.Float64:
 		return "number"
+	case reflect.Map:
+		return "names and values"
 	default:
 		panic(fmt.Sprintf("route: type %s has no word", t))
 	}

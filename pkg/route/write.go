@@ -38,6 +38,11 @@ func (r Route) notes() string {
 		}
 	}
 	add(r.Optional, "optional")
+	add(len(r.Hosts) > 0, "for %s", strings.Join(r.Hosts, ","))
+	add(r.TLS != nil, "TLS")
+	add(r.JWT != nil, "JWT")
+	add(r.Limits.Requests != nil, "limited requests")
+	add(r.Rewrite != nil, "rewritten")
 	add(len(r.TrustedPrefixes) > 0, "trusts %v", r.TrustedPrefixes)
 	add(len(r.ProxyProtocol.Accept) > 0, "PROXY from %v", r.ProxyProtocol.Accept)
 	add(r.ProxyProtocol.Send != "", "sends PROXY %s", r.ProxyProtocol.Send)

@@ -15,22 +15,22 @@ import (
 type Config struct {
 	// Certificates are tried by the name that the client asks for, and what it can verify. The first is also for
 	// clients that name none, or one that no certificate has.
-	Certificates []Pair `json:"certificates"`
+	Certificates []Pair `json:"certificates" desc:"by SNI and by what the client can verify; the first is for all others"`
 	// MinVersion is "1.2" (the default: firmware has no other) or "1.3".
-	MinVersion string `json:"minVersion,omitempty"`
+	MinVersion string `json:"minVersion,omitempty" desc:"1.2 (default) or 1.3"`
 	// FirmwareCiphers also takes key exchange by RSA and CBC, without which iPXE from before 2023 cannot
 	// connect. They have no forward secrecy.
-	FirmwareCiphers bool `json:"firmwareCiphers,omitempty"`
+	FirmwareCiphers bool `json:"firmwareCiphers,omitempty" desc:"also RSA key exchange and CBC, for iPXE from before 2023"`
 	// ClientCA is a file of certificates that clients' own must come from.
-	ClientCA string `json:"clientCA,omitempty"`
+	ClientCA string `json:"clientCA,omitempty" desc:"file of certificates that clients must have one of"`
 	// ClientOptional lets clients without a certificate in; a wrong one is still refused.
-	ClientOptional bool `json:"clientOptional,omitempty"`
+	ClientOptional bool `json:"clientOptional,omitempty" desc:"clients without a certificate are let in"`
 }
 
 // Pair is a certificate with its chain, and its key, in PEM.
 type Pair struct {
-	Certificate string `json:"certificate"`
-	Key         string `json:"key"`
+	Certificate string `json:"certificate" desc:"file in PEM, with its chain; read again when it changes"`
+	Key         string `json:"key" desc:"file in PEM"`
 }
 
 // Backend is the TLS towards an endpoint.

@@ -47,17 +47,20 @@ type Mux struct {
 	any     *entry
 }
 
-type entry struct{ handler http.Handler }
+type entry struct {
+	handler http.Handler
+	index   int
+}
 
 // New makes a mux. A host that two entries have is an error.
 func New(list []Entry) (*Mux, error) {
 	m := &Mux{entries: map[string]*entry{}}
 	var faults []error
-	for _, each := range list {
+	for i, each := range list {
 		if err := each.Hosts.Validate(); err != nil {
 			faults = append(faults, err)
 		}
-		e := &entry{each.Handler}
+		e := &entry{each.Handler, i}
 		hosts := each.Hosts
 		if len(hosts) == 0 {
 			hosts = Hosts{"*"}
@@ -92,6 +95,14 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		e.handler.ServeHTTP(w, r)
 	}
+}
+
+// Index is which of the entries is for a host; -1 is none.
+func (m *Mux) Index(host string) int {
+	if e := m.find(host); e != nil {
+		return e.index
+	}
+	return -1
 }
 
 func (m *Mux) find(host string) *entry {

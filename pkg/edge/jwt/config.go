@@ -22,29 +22,29 @@ import (
 // Config says which tokens are good.
 type Config struct {
 	// Issuer must be the token's iss.
-	Issuer string `json:"issuer"`
+	Issuer string `json:"issuer" desc:"must be the iss"`
 	// Audience must have one of the token's aud; "*" takes any, which lets tokens in that were made for others.
-	Audience []string `json:"audience"`
+	Audience []string `json:"audience" desc:"must have one of the aud; * takes any"`
 	// JWKS is where the keys are: a URL or an absolute path. Default: where the issuer's
 	// .well-known/openid-configuration says.
-	JWKS string `json:"jwks,omitempty"`
+	JWKS string `json:"jwks,omitempty" desc:"URL or file of the keys; default by the issuer's discovery"`
 	// Algorithms are those accepted. Default: RS256, PS256, ES256, ES384, EdDSA.
-	Algorithms []string `json:"algorithms,omitempty"`
+	Algorithms []string `json:"algorithms,omitempty" desc:"accepted ones; default RS256, PS256, ES256, ES384, EdDSA"`
 	// Types are the accepted values of the header typ. Default: JWT, at+jwt and none at all.
-	Types []string `json:"types,omitempty"`
+	Types []string `json:"types,omitempty" desc:"accepted typ; default JWT, at+jwt and none"`
 	// Claims must be there, and where values are given, have one of them. Dots lead into objects:
 	// "realm_access.roles"; an array, and the words of "scope", have each of their elements.
-	Claims map[string][]string `json:"claims,omitempty"`
+	Claims map[string][]string `json:"claims,omitempty" desc:"claims that must be there, with one of the values if any; dots lead into objects"`
 	// Forward tells the backend claims, by header. Headers of these names that come from outside are removed.
-	Forward map[string]string `json:"forward,omitempty"`
+	Forward map[string]string `json:"forward,omitempty" desc:"header: claim, for the backend; removed when sent from outside"`
 	// StripToken keeps the token from the backend.
-	StripToken bool `json:"stripToken,omitempty"`
+	StripToken bool `json:"stripToken,omitempty" desc:"keeps the token from the backend"`
 	// Leeway is how far clocks may differ. Default 30s.
-	Leeway setting.Duration `json:"leeway,omitempty"`
+	Leeway setting.Duration `json:"leeway,omitempty" desc:"how far clocks may differ; default 30s"`
 	// RefreshEvery is how often the keys are fetched again. Default 5m.
-	RefreshEvery setting.Duration `json:"refreshEvery,omitempty"`
+	RefreshEvery setting.Duration `json:"refreshEvery,omitempty" desc:"how often keys are fetched; default 5m"`
 	// Realm is for WWW-Authenticate. Default "stack".
-	Realm string `json:"realm,omitempty"`
+	Realm string `json:"realm,omitempty" desc:"for WWW-Authenticate; default stack"`
 }
 
 // algorithms are those that exist here.

@@ -1,5 +1,5 @@
-// Package limit refuses the request, or the connection, that is one too many: by rate and by number at a time, by
-// client and in total.
+// Package limit refuses the request that is one too many: by rate and by number at a time, by client and in total.
+// Connections are limited by the fronts that take them.
 //
 // Its tables are bounded and forget whoever is quiet. A client is an IPv4 address, or an IPv6 /64, which is what one
 // customer has.
@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -24,30 +23,27 @@ import (
 type Config struct {
 	// Preset fills what is not set: "files" is what the file path of a Tinkerbell ingress has, 500 requests
 	// a second and 70 at a time for each client.
-	Preset string `json:"preset,omitempty"`
-	// Requests is the rate of all clients, RequestsPerClient that of one.
-	Requests          Rate `json:"requests,omitzero"`
-	RequestsPerClient Rate `json:"requestsPerClient,omitzero"`
+	Preset string `json:"preset,omitempty" desc:"files: 500/s with bursts of 2500, and 70 at a time, for each client"`
+	// Total is the rate of all clients, PerClient that of one.
+	Total     Rate `json:"total,omitzero" desc:"rate of all clients"`
+	PerClient Rate `json:"perClient,omitzero" desc:"rate of one client (IPv6: a /64)"`
 	// Concurrent bounds the requests under way; a gRPC stream is one for as long as it is open.
-	Concurrent          int `json:"concurrent,omitempty"`
-	ConcurrentPerClient int `json:"concurrentPerClient,omitempty"`
-	// Connections bounds the open connections. By client it counts the peer, not whom a header names.
-	Connections          int `json:"connections,omitempty"`
-	ConnectionsPerClient int `json:"connectionsPerClient,omitempty"`
+	Concurrent          int `json:"concurrent,omitempty" desc:"requests under way"`
+	ConcurrentPerClient int `json:"concurrentPerClient,omitempty" desc:"the same, by client"`
 	// MaxClients bounds the table of rates. Default 65536; beyond it newcomers share one rate.
-	MaxClients int `json:"maxClients,omitempty"`
+	MaxClients int `json:"maxClients,omitempty" desc:"bound of the table; default 65536"`
 }
 
 // Rate is so many a second, and so many at once after a pause.
 type Rate struct {
-	PerSecond float64 `json:"perSecond"`
+	PerSecond float64 `json:"perSecond" desc:"requests a second"`
 	// Burst is how many may come at once. Default: those of a second, at least 1.
-	Burst int `json:"burst,omitempty"`
+	Burst int `json:"burst,omitempty" desc:"how many at once; default those of a second"`
 }
 
 // presetFiles is what ingress-nginx makes of limit-rps 500 and limit-connections 70: by client, a burst of five
 // times the rate, and "connections" are requests under way.
-var presetFiles = Config{RequestsPerClient: Rate{PerSecond: 500, Burst: 2500}, ConcurrentPerClient: 70}
+var presetFiles = Config{PerClient: Rate{PerSecond: 500, Burst: 2500}, ConcurrentPerClient: 70}
 
 // Validate names every fault.
 func (c *Config) Validate() error {
@@ -59,7 +55,7 @@ func (c *Config) Validate() error {
 	for _, each := range []struct {
 		name string
 		rate Rate
-	}{{"requests", c.Requests}, {"requestsPerClient", c.RequestsPerClient}} {
+	}{{"total", c.Total}, {"perClient", c.PerClient}} {
 		switch rate := each.rate; {
 		case !(rate.PerSecond >= 0 && rate.PerSecond <= 1e9):
 			fault("%s.perSecond: %v is not between 0 and 1e9", each.name, rate.PerSecond)
@@ -75,8 +71,7 @@ func (c *Config) Validate() error {
 		name  string
 		value int
 	}{
-		{"concurrent", c.Concurrent}, {"concurrentPerClient", c.ConcurrentPerClient}, {"connections", c.Connections},
-		{"connectionsPerClient", c.ConnectionsPerClient}, {"maxClients", c.MaxClients},
+		{"concurrent", c.Concurrent}, {"concurrentPerClient", c.ConcurrentPerClient}, {"maxClients", c.MaxClients},
 	} {
 		if each.value < 0 {
 			fault("%s: %d is below 0", each.name, each.value)
@@ -87,8 +82,8 @@ func (c *Config) Validate() error {
 
 func (c Config) withDefaults() Config {
 	if c.Preset == "files" {
-		if c.RequestsPerClient.PerSecond == 0 {
-			c.RequestsPerClient = presetFiles.RequestsPerClient
+		if c.PerClient.PerSecond == 0 {
+			c.PerClient = presetFiles.PerClient
 		}
 		if c.ConcurrentPerClient == 0 {
 			c.ConcurrentPerClient = presetFiles.ConcurrentPerClient
@@ -109,21 +104,18 @@ type Limiter struct {
 	total     bucket
 	perClient *table
 
-	concurrent  counter
-	connections counter
-	open        sync.Map // net.Conn → netip.Addr, of those that are counted
+	concurrent counter
 }
 
 // New makes a limiter. Metrics may be nil.
 func New(c Config, route string, m *Metrics) *Limiter {
 	c = c.withDefaults()
 	l := &Limiter{config: c, metrics: m.route(route), start: time.Now()}
-	l.total.rate = intervalOf(c.Requests)
-	if c.RequestsPerClient.PerSecond > 0 {
-		l.perClient = newTable(intervalOf(c.RequestsPerClient), c.MaxClients)
+	l.total.rate = intervalOf(c.Total)
+	if c.PerClient.PerSecond > 0 {
+		l.perClient = newTable(intervalOf(c.PerClient), c.MaxClients)
 	}
 	l.concurrent.most, l.concurrent.perClient = c.Concurrent, c.ConcurrentPerClient
-	l.connections.most, l.connections.perClient = c.Connections, c.ConnectionsPerClient
 	return l
 }
 
@@ -139,7 +131,7 @@ func (l *Limiter) Wrap(next http.Handler, client func(*http.Request) netip.Addr)
 			l.refuse(w, r, drop, wait)
 			return
 		}
-		if drop := l.concurrent.enter(who, refusedConcurrent); drop != 0 {
+		if drop := l.concurrent.enter(who); drop != 0 {
 			l.refuse(w, r, drop, time.Second)
 			return
 		}
@@ -171,36 +163,6 @@ func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, why refusal, wa
 	seconds := max(1, int(math.Ceil(wait.Seconds())))
 	w.Header().Set("Retry-After", strconv.Itoa(seconds))
 	reply.Write(w, r, http.StatusTooManyRequests, reply.ResourceExhausted, "too many requests: "+why.text())
-}
-
-// ConnState limits the connections of an http.Server, as its field of that name. It closes those that are too many,
-// and wraps none.
-func (l *Limiter) ConnState(conn net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
-		who := key(peer(conn.RemoteAddr().String()))
-		if drop := l.connections.enter(who, refusedConnections); drop != 0 {
-			l.metrics.refuse(drop)
-			_ = conn.Close()
-			return
-		}
-		l.open.Store(conn, who)
-	case http.StateClosed, http.StateHijacked:
-		if who, ok := l.open.LoadAndDelete(conn); ok {
-			l.connections.leave(who.(netip.Addr))
-		}
-	}
-}
-
-// Connect counts one more connection of a client, and returns what is to be called when it ends; nil says that it
-// is one too many. It is for fronts that are no http.Server.
-func (l *Limiter) Connect(client netip.Addr) (leave func()) {
-	who := key(client)
-	if drop := l.connections.enter(who, refusedConnections); drop != 0 {
-		l.metrics.refuse(drop)
-		return nil
-	}
-	return sync.OnceFunc(func() { l.connections.leave(who) })
 }
 
 // Clients is how many clients the table of rates knows.
@@ -238,11 +200,11 @@ type counter struct {
 	clients         map[netip.Addr]int
 }
 
-// enter counts one more, or says why not: whole in total, whole+1 by client.
-func (c *counter) enter(who netip.Addr, whole refusal) refusal {
+// enter counts one more, or says why not.
+func (c *counter) enter(who netip.Addr) refusal {
 	if n := c.all.Add(1); c.most > 0 && n > int64(c.most) {
 		c.all.Add(-1)
-		return whole
+		return refusedConcurrent
 	}
 	if c.perClient == 0 {
 		return 0
@@ -251,7 +213,7 @@ func (c *counter) enter(who netip.Addr, whole refusal) refusal {
 	defer c.mu.Unlock()
 	if c.clients[who] >= c.perClient {
 		c.all.Add(-1)
-		return whole + 1
+		return refusedClientConcurrent
 	}
 	if c.clients == nil {
 		c.clients = map[netip.Addr]int{}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -61,27 +60,27 @@ func TestRates(t *testing.T) {
 		steps  []step
 	}{
 		"by client": {
-			Config{RequestsPerClient: Rate{PerSecond: 10, Burst: 5}},
+			Config{PerClient: Rate{PerSecond: 10, Burst: 5}},
 			[]step{{0, a, 8, 5}, {0, b, 8, 5}, {100 * time.Millisecond, a, 3, 1}, {time.Hour, a, 8, 5}},
 		},
 		"in total": {
-			Config{Requests: Rate{PerSecond: 10, Burst: 5}},
+			Config{Total: Rate{PerSecond: 10, Burst: 5}},
 			[]step{{0, a, 3, 3}, {0, b, 8, 2}, {200 * time.Millisecond, b, 8, 2}},
 		},
 		"both, the total is not for one": {
-			Config{Requests: Rate{PerSecond: 1, Burst: 10}, RequestsPerClient: Rate{PerSecond: 1, Burst: 4}},
+			Config{Total: Rate{PerSecond: 1, Burst: 10}, PerClient: Rate{PerSecond: 1, Burst: 4}},
 			[]step{{0, a, 100, 4}, {0, b, 100, 4}, {0, a6, 100, 2}},
 		},
 		"default burst": {
-			Config{RequestsPerClient: Rate{PerSecond: 7.5}},
+			Config{PerClient: Rate{PerSecond: 7.5}},
 			[]step{{0, a, 100, 8}},
 		},
 		"one a minute": {
-			Config{RequestsPerClient: Rate{PerSecond: 1.0 / 60}},
+			Config{PerClient: Rate{PerSecond: 1.0 / 60}},
 			[]step{{0, a, 5, 1}, {59 * time.Second, a, 5, 0}, {2 * time.Second, a, 5, 1}},
 		},
 		"IPv6 counts by /64, mapped IPv4 as IPv4": {
-			Config{RequestsPerClient: Rate{PerSecond: 1, Burst: 2}},
+			Config{PerClient: Rate{PerSecond: 1, Burst: 2}},
 			[]step{{0, a6, 1, 1}, {0, a6too, 5, 1}, {0, b6, 5, 2}, {0, a, 1, 1}, {0, "[::ffff:192.0.2.1]:1", 5, 1}},
 		},
 		"the seed's file path": {
@@ -111,7 +110,7 @@ func TestRates(t *testing.T) {
 func TestRefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewPedanticRegistry()
-		h := New(Config{RequestsPerClient: Rate{PerSecond: 0.25}}, "files", NewMetrics(registry)).Wrap(ok, nil)
+		h := New(Config{PerClient: Rate{PerSecond: 0.25}}, "files", NewMetrics(registry)).Wrap(ok, nil)
 		ask(h, "192.0.2.1:1")
 		time.Sleep(1500 * time.Millisecond)
 		w := ask(h, "192.0.2.1:1")
@@ -126,13 +125,11 @@ func TestRefusal(t *testing.T) {
 		if w.Code != http.StatusOK || w.Header().Get("Grpc-Status") != "8" {
 			t.Errorf("gRPC: got %d %v", w.Code, w.Header())
 		}
-		want := `# HELP stack_proxy_limited_total Requests and connections that were refused by a limit, by reason.
+		want := `# HELP stack_proxy_limited_total Requests that were refused by a limit, by reason.
 # TYPE stack_proxy_limited_total counter
 stack_proxy_limited_total{reason="client_concurrent",route="files"} 0
-stack_proxy_limited_total{reason="client_connections",route="files"} 0
 stack_proxy_limited_total{reason="client_rate",route="files"} 2
 stack_proxy_limited_total{reason="concurrent",route="files"} 0
-stack_proxy_limited_total{reason="connections",route="files"} 0
 stack_proxy_limited_total{reason="rate",route="files"} 0
 `
 		if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "stack_proxy_limited_total"); err != nil {
@@ -192,67 +189,9 @@ func TestConcurrentIsGivenBackByAPanic(t *testing.T) {
 	}
 }
 
-func TestConnections(t *testing.T) {
-	l := New(Config{ConnectionsPerClient: 3}, "r", nil)
-	server := httptest.NewUnstartedServer(ok)
-	server.Config.ConnState = l.ConnState
-	server.Start()
-	defer server.Close()
-	alive := func(c net.Conn) bool {
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
-		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-		n, _ := c.Read(make([]byte, 1))
-		return n == 1
-	}
-	var open []net.Conn
-	for range 5 {
-		c, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if alive(c) {
-			open = append(open, c)
-		}
-	}
-	if len(open) != 3 {
-		t.Fatalf("%d connections are open, want 3", len(open))
-	}
-	open[0].Close()
-	for deadline := time.Now().Add(5 * time.Second); l.connections.all.Load() > 2; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the end of a connection is not noticed")
-		}
-	}
-	c, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if !alive(c) {
-		t.Error("no room after one has ended")
-	}
-}
-
-func TestConnect(t *testing.T) {
-	l := New(Config{Connections: 2}, "r", nil)
-	a := l.Connect(netip.MustParseAddr("192.0.2.1"))
-	if a == nil || l.Connect(netip.MustParseAddr("192.0.2.2")) == nil || l.Connect(netip.MustParseAddr("192.0.2.3")) != nil {
-		t.Error("want two of three")
-	}
-	a()
-	a()
-	if l.Connect(netip.MustParseAddr("192.0.2.3")) == nil {
-		t.Error("want one more")
-	}
-	if l.Connect(netip.MustParseAddr("192.0.2.3")) != nil {
-		t.Error("an end counted twice")
-	}
-}
-
 func TestTableIsBoundedAndForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := New(Config{RequestsPerClient: Rate{PerSecond: 1, Burst: 2}, MaxClients: 6400}, "r", nil)
+		l := New(Config{PerClient: Rate{PerSecond: 1, Burst: 2}, MaxClients: 6400}, "r", nil)
 		drop := 0
 		for i := range 200_000 {
 			var a [4]byte
@@ -281,7 +220,7 @@ func TestTableIsBoundedAndForgets(t *testing.T) {
 
 func TestManyAtOnce(t *testing.T) {
 	l := New(Config{
-		Requests: Rate{PerSecond: 1e-3, Burst: 1000}, RequestsPerClient: Rate{PerSecond: 1e-3, Burst: 100},
+		Total: Rate{PerSecond: 1e-3, Burst: 1000}, PerClient: Rate{PerSecond: 1e-3, Burst: 100},
 		Concurrent: 1000, ConcurrentPerClient: 1000,
 	}, "r", nil)
 	h := l.Wrap(ok, nil)
@@ -330,16 +269,16 @@ func TestWriterIsPassedOn(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	c := Config{
-		Preset: "x", Requests: Rate{PerSecond: -1}, RequestsPerClient: Rate{Burst: 3}, Concurrent: -1, MaxClients: -1,
+		Preset: "x", Total: Rate{PerSecond: -1}, PerClient: Rate{Burst: 3}, Concurrent: -1, MaxClients: -1,
 	}
 	err := c.Validate()
-	for _, want := range []string{"preset", "requests.perSecond", "requestsPerClient.burst", "concurrent", "maxClients"} {
+	for _, want := range []string{"preset", "total.perSecond", "perClient.burst", "concurrent", "maxClients"} {
 		if err == nil || !strings.Contains(err.Error(), want+":") {
 			t.Errorf("no %q in %v", want, err)
 		}
 	}
 	for _, c := range []Config{
-		{Requests: Rate{PerSecond: math.NaN()}}, {Requests: Rate{PerSecond: 1e-9}}, {Requests: Rate{PerSecond: 1, Burst: 1 << 30}},
+		{Total: Rate{PerSecond: math.NaN()}}, {Total: Rate{PerSecond: 1e-9}}, {Total: Rate{PerSecond: 1, Burst: 1 << 30}},
 	} {
 		if c.Validate() == nil {
 			t.Errorf("accepted %+v", c)
@@ -348,7 +287,7 @@ func TestValidate(t *testing.T) {
 }
 
 func FuzzConfig(f *testing.F) {
-	f.Add("preset: files\nrequests: {perSecond: 500, burst: 1}\n")
+	f.Add("preset: files\ntotal: {perSecond: 500, burst: 1}\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		var c Config
 		if yaml.UnmarshalStrict([]byte(text), &c) != nil || c.Validate() != nil || c.MaxClients > 1<<16 {
@@ -363,7 +302,7 @@ func FuzzConfig(f *testing.F) {
 
 func BenchmarkLimit(b *testing.B) {
 	l := New(Config{
-		Requests: Rate{PerSecond: 1e9, Burst: 1e6}, RequestsPerClient: Rate{PerSecond: 1e9, Burst: 1e6}, Concurrent: 10,
+		Total: Rate{PerSecond: 1e9, Burst: 1e6}, PerClient: Rate{PerSecond: 1e9, Burst: 1e6}, Concurrent: 10,
 		ConcurrentPerClient: 10,
 	}, "r", nil)
 	h := l.Wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), func(*http.Request) netip.Addr {

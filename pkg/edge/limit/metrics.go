@@ -2,23 +2,20 @@ package limit
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Why something was refused: the label of stack_proxy_limited_total. 0 is not refused. What is by client follows
-// what is in total.
+// Why something was refused: the label of stack_proxy_limited_total. 0 is not refused.
 type refusal uint8
 
 const (
-	refusedRate              refusal = iota + 1 // Requests
-	refusedClientRate                           // RequestsPerClient
-	refusedConcurrent                           // Concurrent
-	refusedClientConcurrent                     // ConcurrentPerClient
-	refusedConnections                          // Connections
-	refusedClientConnections                    // ConnectionsPerClient
+	refusedRate             refusal = iota + 1 // Total
+	refusedClientRate                          // PerClient
+	refusedConcurrent                          // Concurrent
+	refusedClientConcurrent                    // ConcurrentPerClient
 	refusals
 )
 
 func (r refusal) String() string {
 	return [...]string{
-		"", "rate", "client_rate", "concurrent", "client_concurrent", "connections", "client_connections",
+		"", "rate", "client_rate", "concurrent", "client_concurrent",
 	}[r]
 }
 
@@ -26,7 +23,7 @@ func (r refusal) String() string {
 func (r refusal) text() string {
 	return [...]string{
 		"", "the rate of all clients is used up", "the rate of this client is used up", "too many are under way",
-		"too many of this client are under way", "too many connections", "too many connections of this client",
+		"too many of this client are under way",
 	}[r]
 }
 
@@ -41,7 +38,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "stack_proxy", Name: "limited_total",
-			Help: "Requests and connections that were refused by a limit, by reason.",
+			Help: "Requests that were refused by a limit, by reason.",
 		}, []string{"route", "reason"}),
 		overflow: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "stack_proxy", Name: "limit_overflow_total",

@@ -4,6 +4,7 @@ package web
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,10 +12,12 @@ import (
 	"net/http"
 	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
@@ -53,6 +56,14 @@ type Settings struct {
 	AcceptProxy []netip.Prefix
 	// Pace bounds a connection's rate in bytes per second, by the kernel (SO_MAX_PACING_RATE); 0 does not.
 	Pace int64
+	// TLS ends TLS on the front's connections; nil does not. It offers h2 and http/1.1.
+	TLS *tls.Config
+	// Gate stands before the requests; nil lets all of them pass.
+	Gate Gate
+	// Hosts are the names that the route is for, where Sites share the socket.
+	Hosts host.Hosts
+	// Sites are the other routes that share the socket.
+	Sites []Site
 	// AccessLog says which requests are logged.
 	AccessLog AccessLog
 	// Drain bounds how long requests may go on after the front was told to end.
@@ -85,6 +96,9 @@ func (s *Settings) setDefaults() {
 	setDefault(&s.Idle, 2*time.Minute)
 	setDefault(&s.Response, time.Minute)
 	setDefault(&s.MaxHeader, 64<<10)
+	for i := range s.Sites {
+		s.Sites[i].setDefaults()
+	}
 }
 
 func setDefault[T comparable](field *T, value T) {
@@ -110,8 +124,7 @@ type Front struct {
 // generation is what one set of settings made.
 type generation struct {
 	settings Settings
-	handler  http.Handler
-	proxy    *proxy // nil where Handler answers
+	sites    []*site // the front's own route, then settings.Sites
 	server   *server
 }
 
@@ -151,7 +164,19 @@ func (f *Front) Active() int { return f.listener.active(nil) }
 
 // Ready is nil when a request could be answered.
 func (f *Front) Ready() error {
-	s := &f.current.Load().settings
+	var reasons []error
+	for _, s := range f.current.Load().sites {
+		reasons = append(reasons, s.settings.ready())
+	}
+	return errors.Join(reasons...)
+}
+
+func (s *Settings) ready() error {
+	if s.Gate != nil {
+		if err := s.Gate.Ready(); err != nil {
+			return err
+		}
+	}
 	switch {
 	case s.Handler == nil:
 		return s.Pool.Ready()
@@ -162,10 +187,12 @@ func (f *Front) Ready() error {
 	}
 }
 
-// Handler is the handler in force, and how it tells whether it can answer; nil where a backend answers.
-func (f *Front) Handler() (http.Handler, func() error) {
-	s := &f.current.Load().settings
-	return s.Handler, s.Ready
+// Handler is a route's handler in force, and how it tells whether it can answer; nil where a backend answers.
+func (f *Front) Handler(route string) (http.Handler, func() error) {
+	if s := f.current.Load().site(route); s != nil {
+		return s.settings.Handler, s.settings.Ready
+	}
+	return nil, nil
 }
 
 // Update sets what later requests are handled by. The socket stays, requests under way end as they began, and so do
@@ -181,8 +208,8 @@ func (f *Front) Update(s Settings) {
 	next := f.generation(s, old)
 	f.listener.settings.Store(&next.settings)
 	f.current.Store(next)
-	if old != nil && old.proxy != nil && (next.proxy == nil || next.proxy.transport != old.proxy.transport) {
-		old.proxy.close()
+	if old != nil {
+		old.closeProxies(next)
 	}
 	if f.serving != nil && next.server != old.server {
 		f.serving(next.server)
@@ -194,23 +221,20 @@ func (f *Front) Update(s Settings) {
 func same(a, b Settings) bool {
 	sameReady := (a.Ready == nil) == (b.Ready == nil)
 	sameHandler := a.Handler == b.Handler
-	a.Ready, b.Ready, a.Handler, b.Handler = nil, nil, nil, nil
-	return sameReady && sameHandler && reflect.DeepEqual(a, b)
+	sameSites := slices.EqualFunc(a.Sites, b.Sites, func(a, b Site) bool {
+		return a.Route == b.Route && same(a.Settings, b.Settings)
+	})
+	sameGate := a.Gate == b.Gate && a.TLS == b.TLS
+	a.Ready, b.Ready, a.Handler, b.Handler, a.Sites, b.Sites = nil, nil, nil, nil, nil, nil
+	a.Gate, b.Gate, a.TLS, b.TLS = nil, nil, nil, nil
+	return sameReady && sameHandler && sameSites && sameGate && reflect.DeepEqual(a, b)
 }
 
 func (f *Front) generation(s Settings, old *generation) *generation {
-	g := &generation{settings: s, handler: s.Handler}
-	if g.handler == nil {
-		var before *proxy
-		if old != nil && old.settings.GRPC == s.GRPC && old.settings.Dial == s.Dial && old.settings.Response == s.Response {
-			before = old.proxy // its connections to the endpoints serve on
-		}
-		g.proxy = newProxy(f.config.Route, &g.settings, f.log, f.metrics, before)
-		g.handler = g.proxy
-	}
-	var handler http.Handler = &observer{next: g.handler, settings: &g.settings, log: f.log, metrics: f.metrics}
-	if old != nil && old.settings.GRPC == s.GRPC && old.settings.Header == s.Header && old.settings.Idle == s.Idle &&
-		old.settings.MaxHeader == s.MaxHeader {
+	g := &generation{settings: s}
+	g.sites = f.sites(&g.settings, old)
+	handler := f.choose(g.sites)
+	if old != nil && sameServer(&old.settings, &s) {
 		g.server = old.server
 	} else {
 		g.server = f.newServer(s)
@@ -219,10 +243,17 @@ func (f *Front) generation(s Settings, old *generation) *generation {
 	return g
 }
 
+// sameServer is whether a server reads requests alike by both settings.
+func sameServer(a, b *Settings) bool {
+	return (a.TLS == nil) == (b.TLS == nil) && a.any(isGRPC) == b.any(isGRPC) && a.any(notGRPC) == b.any(notGRPC) &&
+		a.Header == b.Header && a.Idle == b.Idle && a.MaxHeader == b.MaxHeader
+}
+
 func (f *Front) newServer(s Settings) *server {
 	var protocols http.Protocols
-	protocols.SetHTTP1(!s.GRPC)
-	protocols.SetUnencryptedHTTP2(s.GRPC)
+	protocols.SetHTTP1(s.TLS != nil || s.any(notGRPC))
+	protocols.SetHTTP2(s.TLS != nil)
+	protocols.SetUnencryptedHTTP2(s.TLS == nil && s.any(isGRPC))
 	made := &server{ended: make(chan struct{})}
 	made.Server = &http.Server{
 		Handler:           made,
@@ -232,6 +263,9 @@ func (f *Front) newServer(s Settings) *server {
 		MaxHeaderBytes:    s.MaxHeader,
 		ErrorLog:          slog.NewLogLogger(f.log.Handler(), slog.LevelDebug),
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+	}
+	if s.TLS != nil { // the listener ends it; net/http only looks here for the protocols
+		made.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	}
 	return made
 }
@@ -293,7 +327,8 @@ func (f *Front) shut(g *generation) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), g.settings.Drain)
 	defer cancel()
-	if g.settings.GRPC {
+	withGoAway := g.settings.any(isGRPC) || g.settings.TLS != nil
+	if withGoAway {
 		_ = g.server.Shutdown(ctx) // sends GOAWAY
 	} else {
 		g.server.SetKeepAlivesEnabled(false)
@@ -301,7 +336,7 @@ func (f *Front) shut(g *generation) {
 	for f.listener.active(g.server) > 0 && ctx.Err() == nil {
 		time.Sleep(drainPoll)
 		f.listener.closeSilent(g.server, begun.Add(silence))
-		if !g.settings.GRPC {
+		if !withGoAway {
 			g.server.SetKeepAlivesEnabled(false) // closes those that have become idle
 		}
 	}
@@ -310,7 +345,9 @@ func (f *Front) shut(g *generation) {
 	}
 	_ = g.server.Close()
 	f.listener.closeAll(g.server)
-	if g.proxy != nil {
-		g.proxy.close()
+	next := f.current.Load()
+	if next == g {
+		next = nil
 	}
+	g.closeProxies(next)
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -72,7 +73,12 @@ func (h *held) Accept() (net.Conn, error) {
 			// net/http tries again by itself where that makes sense: it knows temporary errors.
 			return nil, err
 		}
-		if c := h.admit(inner, h.server); c != nil {
+		c := h.admit(inner, h.server)
+		switch secure := h.settings.Load().TLS; {
+		case c == nil:
+		case secure != nil:
+			return tls.Server(c, secure), nil // the handshake is in the connection's own goroutine
+		default:
 			return c, nil
 		}
 	}

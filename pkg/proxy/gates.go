@@ -1,0 +1,166 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/http"
+	"net/netip"
+	"reflect"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/edge"
+	"github.com/tinkerbell/stack/pkg/edge/host"
+	"github.com/tinkerbell/stack/pkg/proxy/web"
+	"github.com/tinkerbell/stack/pkg/route"
+)
+
+// gate is what stands before a route while it runs.
+type gate struct {
+	*edge.Gate
+	config  edge.Config
+	trusted []netip.Prefix
+	stop    context.CancelFunc
+}
+
+// gatesFor makes the gates of a table's routes, and keeps those of which nothing changed: their counts, keys and
+// certificates.
+func (p *Proxy) gatesFor(t route.Table) (map[string]*gate, error) {
+	gates := map[string]*gate{}
+	var faults []error
+	for _, r := range t.Routes {
+		config := r.Edge()
+		bare := config
+		bare.Hosts = nil
+		if !r.Web() || reflect.ValueOf(bare).IsZero() {
+			continue
+		}
+		if old := p.gates[r.Name]; old != nil && reflect.DeepEqual(old.config, config) &&
+			reflect.DeepEqual(old.trusted, r.TrustedPrefixes) {
+			gates[r.Name] = old
+			continue
+		}
+		made, err := edge.New(config, edge.Options{
+			Route: r.Name, Logger: p.log, Metrics: p.metrics.edge, Protocols: []string{"h2", "http/1.1"},
+			Client: func(req *http.Request) netip.Addr { return web.Client(req, r.TrustedPrefixes) },
+		})
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		gates[r.Name] = &gate{Gate: made, config: config, trusted: r.TrustedPrefixes}
+	}
+	return gates, errors.Join(faults...)
+}
+
+// warmGates runs new gates before their routes go over to them, so that no request meets one without keys.
+func (p *Proxy) warmGates(gates map[string]*gate) {
+	if p.life == nil {
+		return
+	}
+	p.mu.Lock()
+	p.startGates(gates)
+	p.mu.Unlock()
+	deadline := time.Now().Add(warmUp)
+	for _, each := range gates {
+		for each.Ready() != nil && time.Now().Before(deadline) {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+}
+
+// startGates runs those that do not run yet. The caller holds mu.
+func (p *Proxy) startGates(gates map[string]*gate) {
+	for _, each := range gates {
+		if each.stop != nil {
+			continue
+		}
+		ctx, cancel := context.WithCancel(p.life)
+		each.stop = cancel
+		p.group.Go(func() { _ = each.Run(ctx) })
+	}
+}
+
+// stopGates ends those of some gates that are not among others.
+func stopGates(some, others map[string]*gate) {
+	for name, each := range some {
+		if each != others[name] && each.stop != nil {
+			each.stop()
+		}
+	}
+}
+
+// sharing are the routes of a table that speak HTTP at an address, in its order. The first has the socket.
+func sharing(t route.Table, key string) []route.Route {
+	var all []route.Route
+	for _, r := range t.Routes {
+		for _, l := range r.Listen {
+			if r.Web() && r.Address(l) == key {
+				all = append(all, r)
+			}
+		}
+	}
+	return all
+}
+
+// settingsAt are the settings of the front at an address: those of the route that has the socket, with those that
+// share it as sites. old is the front that is there; nil is none.
+func (p *Proxy) settingsAt(c *change, key string, old *running) (web.Settings, error) {
+	routes := sharing(c.table, key)
+	var settings web.Settings
+	var gates []*edge.Gate
+	entries := make([]host.Entry, len(routes))
+	for i, r := range routes {
+		s, err := p.webSettings(r, c.pools[r.Name])
+		if err != nil {
+			return settings, err
+		}
+		if f, ok := oldFront(old); ok && r.Protocol == route.Files && sameFiles(p.table, r) {
+			if handler, ready := f.Handler(r.Name); handler != nil {
+				s.Handler, s.Ready = handler, ready // the same files: nothing to open again
+			}
+		}
+		s.Hosts, entries[i].Hosts = r.Hosts, r.Hosts
+		if g := c.gates[r.Name]; g != nil {
+			s.Gate = g.Gate
+			gates = append(gates, g.Gate)
+		}
+		if i == 0 {
+			settings = s
+		} else {
+			settings.Sites = append(settings.Sites, web.Site{Route: r.Name, Settings: s})
+		}
+	}
+	secure, err := sharedTLS(routes, gates, entries)
+	settings.TLS = secure
+	return settings, err
+}
+
+func sharedTLS(routes []route.Route, gates []*edge.Gate, entries []host.Entry) (*tls.Config, error) {
+	if routes[0].TLS == nil {
+		return nil, nil
+	}
+	hosts, err := host.New(entries)
+	if err != nil {
+		return nil, err
+	}
+	return edge.SharedTLS(gates, hosts), nil // every route has a gate, since every one has TLS
+}
+
+func oldFront(old *running) (*web.Front, bool) {
+	if old == nil {
+		return nil, false
+	}
+	f, ok := old.front.(*web.Front)
+	return f, ok
+}
+
+// sameFiles is whether a route served the same files in the table before.
+func sameFiles(before route.Table, r route.Route) bool {
+	for _, old := range before.Routes {
+		if old.Name == r.Name {
+			return old.Protocol == r.Protocol && old.Files == r.Files
+		}
+	}
+	return false
+}

@@ -1,0 +1,137 @@
+package web
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+
+	"github.com/tinkerbell/stack/pkg/edge/host"
+)
+
+// Gate is what stands before a route's requests: limits, tokens, a rewritten path.
+type Gate interface {
+	// Wrap puts the gate before a handler. It passes the ResponseWriter on as it is.
+	Wrap(next http.Handler) http.Handler
+	Ready() error
+}
+
+// Site is another route that shares the front's socket; its Hosts choose it. Of its settings, those that concern
+// the socket and the reading of requests are the front's.
+type Site struct {
+	Route string
+	Settings
+}
+
+// site is one route's part of a generation.
+type site struct {
+	route    string
+	settings *Settings
+	proxy    *proxy // nil where settings.Handler answers
+	handler  http.Handler
+}
+
+// sites makes the parts of a generation; the first is the front's own route.
+func (f *Front) sites(s *Settings, old *generation) []*site {
+	made := []*site{f.site(f.config.Route, s, f.metrics, old)}
+	for i := range s.Sites {
+		one := &s.Sites[i]
+		made = append(made, f.site(one.Route, &one.Settings, f.config.Metrics.route(one.Route), old))
+	}
+	return made
+}
+
+func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *generation) *site {
+	made := &site{route: route, settings: s, handler: s.Handler}
+	log := f.log
+	if route != f.config.Route {
+		log = log.With("site", route)
+	}
+	if made.handler == nil {
+		var before *proxy
+		if o := old.site(route); o != nil && o.settings.GRPC == s.GRPC && o.settings.Dial == s.Dial &&
+			o.settings.Response == s.Response {
+			before = o.proxy // its connections to the endpoints serve on
+		}
+		made.proxy = newProxy(route, s, log, metrics, before)
+		made.handler = made.proxy
+	}
+	if s.Gate != nil {
+		made.handler = s.Gate.Wrap(made.handler)
+	}
+	if s.GRPC {
+		made.handler = onlyHTTP2(made.handler)
+	}
+	made.handler = &observer{next: made.handler, settings: s, log: log, metrics: metrics}
+	return made
+}
+
+// onlyHTTP2 refuses what cannot be gRPC, on a port that also speaks HTTP/1.1.
+func onlyHTTP2(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor < 2 {
+			http.Error(w, "gRPC needs HTTP/2", http.StatusHTTPVersionNotSupported)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// choose is the handler of all the sites.
+func (f *Front) choose(sites []*site) http.Handler {
+	if len(sites) == 1 && len(sites[0].settings.Hosts) == 0 {
+		return sites[0].handler
+	}
+	entries := make([]host.Entry, len(sites))
+	for i, s := range sites {
+		entries[i] = host.Entry{Hosts: s.settings.Hosts, Handler: s.handler}
+	}
+	mux, err := host.New(entries)
+	if err != nil { // the routes file is checked for it
+		f.log.Error("failed to share port", "error", err)
+		return sites[0].handler
+	}
+	return mux
+}
+
+// site finds a route's part; nil where there is none.
+func (g *generation) site(route string) *site {
+	if g == nil {
+		return nil
+	}
+	for _, s := range g.sites {
+		if s.route == route {
+			return s
+		}
+	}
+	return nil
+}
+
+// closeProxies lets go of the connections to endpoints, but for those that another generation serves on.
+func (g *generation) closeProxies(next *generation) {
+	for _, s := range g.sites {
+		if s.proxy == nil {
+			continue
+		}
+		if o := next.site(s.route); o != nil && o.proxy != nil && o.proxy.transport == s.proxy.transport {
+			continue
+		}
+		s.proxy.close()
+	}
+}
+
+// any says whether a route of the socket is so.
+func (s *Settings) any(is func(*Settings) bool) bool {
+	return is(s) || slices.ContainsFunc(s.Sites, func(one Site) bool { return is(&one.Settings) })
+}
+
+func isGRPC(s *Settings) bool  { return s.GRPC }
+func notGRPC(s *Settings) bool { return !s.GRPC }
+
+// Client is who a request is from: the peer, or whom trusted peers name. It is what X-Real-IP tells the backend.
+func Client(r *http.Request, trusted []netip.Prefix) netip.Addr {
+	peer := peerOf(r)
+	if !trusts(trusted, peer) {
+		return peer
+	}
+	return realClient(append(believed(r.Header.Values(headerFor)), peer), trusted)
+}
