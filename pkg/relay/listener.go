@@ -74,8 +74,9 @@ func (l *listener) wake() {
 	}
 }
 
-// run opens the listener whenever its interface allows it, and reads it until ctx is done.
-func (l *listener) run(ctx context.Context) error {
+// run opens the listener whenever its interface allows it, and reads it until ctx is done. Replies may leave through
+// it until drained is closed.
+func (l *listener) run(ctx context.Context, drained <-chan struct{}) error {
 	wait := reopenFirst
 	logged := ""
 	for ctx.Err() == nil {
@@ -89,11 +90,7 @@ func (l *listener) run(ctx context.Context) error {
 				logged = err.Error()
 				l.relay.logger.Warn("waiting for listener", "listener", l.name, "error", err.Error())
 			}
-			select {
-			case <-ctx.Done():
-			case <-l.changed:
-			case <-time.After(wait):
-			}
+			l.pause(ctx, wait)
 			wait = min(2*wait, reopenMost)
 			continue
 		}
@@ -101,16 +98,32 @@ func (l *listener) run(ctx context.Context) error {
 		l.up(opened)
 		l.relay.logger.Info("listening", "listener", l.name, "mac", net.HardwareAddr(opened.mac[:]).String(),
 			"mtu", opened.mtu)
+		since := time.Now()
 		err = l.serve(ctx, opened)
+		if ctx.Err() != nil {
+			<-drained
+		}
 		l.down("closed")
 		if closeErr := opened.Close(); closeErr != nil {
 			err = errors.Join(err, closeErr)
 		}
 		if ctx.Err() == nil {
 			l.relay.logger.Warn("lost listener", "listener", l.name, "error", err.Error())
+			if time.Since(since) < reopenFirst { // never in a tight loop
+				l.pause(ctx, reopenFirst)
+			}
 		}
 	}
 	return nil
+}
+
+// pause waits for a time, a change of a link, or the end.
+func (l *listener) pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-l.changed:
+	case <-time.After(d):
+	}
 }
 
 func (l *listener) up(p *port) {

@@ -69,6 +69,7 @@ type pending struct {
 	buckets []int32
 	oldest  int32 // the place that is taken next
 	live    int
+	waiting int // of those live, without a reply so far
 }
 
 func newPending(size int, expiry time.Duration) *pending {
@@ -108,6 +109,7 @@ func (p *pending) remember(k key, o origin, now int64) {
 	p.entries[at] = entry{key: k, origin: o, at: now, first: true, live: true, next: *head}
 	*head = at
 	p.live++
+	p.waiting++
 }
 
 // match finds the request that a reply answers, the time since it was relayed, and whether this is its first
@@ -125,7 +127,10 @@ func (p *pending) match(k key, now int64) (o origin, waited int64, first, found 
 		p.forget(i)
 		return origin{}, 0, false, false
 	}
-	first, e.first = e.first, false
+	if first = e.first; first {
+		e.first = false
+		p.waiting--
+	}
 	return e.origin, waited, first, true
 }
 
@@ -149,6 +154,13 @@ func (p *pending) sweep(now int64) int {
 	return p.live
 }
 
+// unanswered is how many requests have had no reply.
+func (p *pending) unanswered() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.waiting
+}
+
 // find returns the place of a live entry, 0 if there is none. The caller holds mu.
 func (p *pending) find(k key) int32 {
 	for i := *p.bucket(k); i != 0; i = p.entries[i].next {
@@ -169,4 +181,7 @@ func (p *pending) forget(at int32) {
 	*link = e.next
 	e.live = false
 	p.live--
+	if e.first {
+		p.waiting--
+	}
 }

@@ -90,16 +90,38 @@ func (r *Relay) now() int64 { return int64(time.Since(r.start)) }
 // unix is the wall clock in seconds at a time of the relay's clock.
 func (r *Relay) unix(now int64) uint32 { return uint32((r.start.UnixNano() + now) / 1e9) }
 
-// Run implements daemon.Task: it relays until ctx is done.
+// Run implements daemon.Task: it relays until ctx is done. Then it takes no more requests from its listeners, and
+// brings the answers that are under way.
 func (r *Relay) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group.Go(func() error {
+		<-ctx.Done()
+		r.drain()
+		stop()
+		return nil
+	})
 	group.Go(func() error { return r.servers.run(ctx) })
 	group.Go(func() error { return r.watch(ctx) })
-	group.Go(func() error { return r.upstream.run(ctx) })
+	group.Go(func() error { return r.upstream.run(answering) })
 	for _, l := range r.listeners {
-		group.Go(func() error { return l.run(ctx) })
+		group.Go(func() error { return l.run(ctx, answering.Done()) })
 	}
 	return group.Wait()
+}
+
+// Times of a drain: servers answer within milliseconds, or not at all.
+const (
+	drainMost  = time.Second
+	drainCheck = 10 * time.Millisecond
+)
+
+// drain waits until every request has had a reply, for a second at most.
+func (r *Relay) drain() {
+	for end := time.Now().Add(drainMost); r.pending.unanswered() > 0 && time.Now().Before(end); {
+		time.Sleep(drainCheck)
+	}
 }
 
 // Ready implements daemon.Task: every listener is open, and there is a server to ask and an address to be answered
