@@ -127,10 +127,9 @@ func (d *direct) close() {
 // serveDirect answers a simple request.
 func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 	client := peerOf(r)
-	forward := make(http.Header, 8)
-	setForwarded(forward, r, client, p.settings.Trusted)
+	who := claimsOf(r, client, p.settings.Trusted)
 	if len(p.settings.Trusted) > 0 {
-		if real, err := netip.ParseAddr(forward[headerRealIP][0]); err == nil {
+		if real, err := netip.ParseAddr(who.realIP); err == nil {
 			client = real
 		}
 	}
@@ -144,7 +143,7 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 			}
 			break
 		}
-		u, response, err := p.askDirect(r, e.Addr, forward)
+		u, response, err := p.askDirect(r, e.Addr, who)
 		if err == nil {
 			e.Succeeded()
 			p.passDirect(w, r, u, response)
@@ -172,14 +171,14 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 // askDirect sends a request and reads the head of its answer. A kept connection may have been closed by the endpoint
 // meanwhile: a GET may be sent again, on a new one.
 func (p *proxy) askDirect(
-	r *http.Request, addr netip.AddrPort, forward http.Header,
+	r *http.Request, addr netip.AddrPort, who claims,
 ) (*upstream, *http.Response, error) {
 	for fresh := false; ; fresh = true {
 		u, err := p.direct.get(r.Context(), addr, fresh)
 		if err != nil {
 			return nil, nil, err
 		}
-		response, err := u.ask(r, forward, p.direct.response)
+		response, err := u.ask(r, who, p.direct.response)
 		if err == nil {
 			return u, response, nil
 		}
@@ -192,7 +191,7 @@ func (p *proxy) askDirect(
 }
 
 // ask writes the request and waits for the head of the answer.
-func (u *upstream) ask(r *http.Request, forward http.Header, limit time.Duration) (_ *http.Response, err error) {
+func (u *upstream) ask(r *http.Request, who claims, limit time.Duration) (_ *http.Response, err error) {
 	deadline := time.Time{}
 	if limit > 0 {
 		deadline = time.Now().Add(limit)
@@ -207,7 +206,7 @@ func (u *upstream) ask(r *http.Request, forward http.Header, limit time.Duration
 			err = r.Context().Err() // the deadlines in the past may still be set
 		}
 	}()
-	u.head = appendRequest(u.head[:0], r, forward)
+	u.head = appendRequest(u.head[:0], r, who)
 	if _, err := u.Write(u.head); err != nil {
 		return nil, err
 	}
@@ -227,7 +226,7 @@ func (u *upstream) ask(r *http.Request, forward http.Header, limit time.Duration
 
 // appendRequest writes the head. What net/http has parsed holds no line break or NUL, neither in the target nor in a
 // header.
-func appendRequest(b []byte, r *http.Request, forward http.Header) []byte {
+func appendRequest(b []byte, r *http.Request, who claims) []byte {
 	b = append(b, r.Method...)
 	b = append(b, ' ')
 	b = append(b, r.RequestURI...)
@@ -236,19 +235,19 @@ func appendRequest(b []byte, r *http.Request, forward http.Header) []byte {
 	b = append(b, "\r\n"...)
 	listed := r.Header["Connection"]
 	for name, values := range r.Header {
-		if hopByHop(name) || forward[name] != nil || named(listed, name) {
+		if hopByHop(name) || claimed(name) || named(listed, name) {
 			continue
 		}
 		for _, value := range values {
 			b = appendHeader(b, name, value)
 		}
 	}
-	for name, values := range forward {
-		b = appendHeader(b, name, values[0])
-	}
-	b = appendHeader(b, "Via", "1.1 "+pseudonym)
+	b = who.append(b)
+	b = appendHeader(b, "Via", viaDirect)
 	return append(b, "\r\n"...)
 }
+
+var viaDirect = "1.1 " + pseudonym
 
 func appendHeader(b []byte, name, value string) []byte {
 	b = append(b, name...)

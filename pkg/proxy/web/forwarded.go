@@ -18,32 +18,65 @@ const (
 	headerForwarded = "Forwarded"
 )
 
-// setForwarded writes the headers of out, a request on its way to an endpoint, whose copies of them have been
-// removed. The backends read one X-Forwarded-For line only, so one line it is: bare addresses without ports.
-func setForwarded(out http.Header, in *http.Request, peer netip.Addr, trusted []netip.Prefix) {
-	proto, host := "http", in.Host
+// claims are the values of the headers above.
+type claims struct{ chain, realIP, proto, host, forwarded string }
+
+// claimsOf says who is calling, for one hop further. The backends read one X-Forwarded-For line only, so one line it
+// is: bare addresses without ports.
+func claimsOf(in *http.Request, peer netip.Addr, trusted []netip.Prefix) claims {
+	c := claims{proto: "http", host: in.Host}
 	if in.TLS != nil {
-		proto = "https"
+		c.proto = "https"
 	}
-	chain := []netip.Addr{peer}
-	if trusts(trusted, peer) {
-		chain = append(believed(in.Header.Values(headerFor)), peer)
-		if sent := in.Header.Get(headerProto); sent == "http" || sent == "https" {
-			proto = sent
-		}
-		if sent := in.Header.Get(headerHost); sent != "" {
-			host = sent
-		}
+	if !trusts(trusted, peer) {
+		c.chain = peer.String()
+		c.realIP = c.chain
+		c.forwarded = forwarded([]netip.Addr{peer}, c.proto, c.host)
+		return c
+	}
+	chain := append(believed(in.Header.Values(headerFor)), peer)
+	if sent := in.Header.Get(headerProto); sent == "http" || sent == "https" {
+		c.proto = sent
+	}
+	if sent := in.Header.Get(headerHost); sent != "" {
+		c.host = sent
 	}
 	texts := make([]string, len(chain))
 	for i, addr := range chain {
 		texts[i] = addr.String()
 	}
-	out[headerFor] = []string{strings.Join(texts, ", ")}
-	out[headerRealIP] = []string{realClient(chain, trusted).String()}
-	out[headerProto] = []string{proto}
-	out[headerHost] = []string{host}
-	out[headerForwarded] = []string{forwarded(chain, proto, host)}
+	c.chain = strings.Join(texts, ", ")
+	c.realIP = realClient(chain, trusted).String()
+	c.forwarded = forwarded(chain, c.proto, c.host)
+	return c
+}
+
+// set writes the headers of a request on its way to an endpoint, over whatever it has of them.
+func (c claims) set(out http.Header) {
+	out[headerFor] = []string{c.chain}
+	out[headerRealIP] = []string{c.realIP}
+	out[headerProto] = []string{c.proto}
+	out[headerHost] = []string{c.host}
+	out[headerForwarded] = []string{c.forwarded}
+}
+
+// append writes the headers as lines.
+func (c claims) append(b []byte) []byte {
+	b = appendHeader(b, headerFor, c.chain)
+	b = appendHeader(b, headerRealIP, c.realIP)
+	b = appendHeader(b, headerProto, c.proto)
+	b = appendHeader(b, headerHost, c.host)
+	return appendHeader(b, headerForwarded, c.forwarded)
+}
+
+// claimed is whether a header is one of those.
+func claimed(name string) bool {
+	switch name {
+	case headerFor, headerRealIP, headerProto, headerHost, headerForwarded:
+		return true
+	default:
+		return false
+	}
 }
 
 // believed parses what a trusted proxy sent. Entries with a port lose it; from the right, the first entry that is
@@ -86,22 +119,22 @@ func trusts(trusted []netip.Prefix, addr netip.Addr) bool {
 
 // forwarded writes the same as RFC 7239 has it.
 func forwarded(chain []netip.Addr, proto, host string) string {
-	var b strings.Builder
+	b := make([]byte, 0, 96)
 	for i, addr := range chain {
 		if i > 0 {
-			b.WriteString(", ")
+			b = append(b, ", "...)
 		}
 		if addr.Is4() {
-			b.WriteString("for=" + addr.String())
+			b = addr.AppendTo(append(b, "for="...))
 		} else {
-			b.WriteString(`for="[` + addr.String() + `]"`)
+			b = append(addr.AppendTo(append(b, `for="[`...)), `]"`...)
 		}
 	}
-	b.WriteString(";proto=" + proto)
+	b = append(append(b, ";proto="...), proto...)
 	if host != "" {
-		b.WriteString(`;host="` + quoted.Replace(host) + `"`)
+		b = append(append(append(b, `;host="`...), quoted.Replace(host)...), '"')
 	}
-	return b.String()
+	return string(b)
 }
 
 var quoted = strings.NewReplacer(`\`, `\\`, `"`, `\"`)

@@ -107,7 +107,7 @@ func (p *proxy) close() {
 func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.Scheme = "http"
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came: the backend judges it
-	setForwarded(r.Out.Header, r.In, peerOf(r.In), p.settings.Trusted)
+	claimsOf(r.In, peerOf(r.In), p.settings.Trusted).set(r.Out.Header)
 	via := fmt.Sprintf("%d.%d %s", r.In.ProtoMajor, r.In.ProtoMinor, pseudonym)
 	r.Out.Header["Via"] = append(r.Out.Header["Via"], via)
 }
