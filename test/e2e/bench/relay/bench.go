@@ -69,23 +69,30 @@ var Cases = []Case{
 
 // Names of the candidates.
 const (
-	Ours       = "ours"
-	ISC        = "isc-dhcrelay"
-	Dnsmasq    = "dnsmasq"
-	DHCPHelper = "dhcp-helper"
+	Ours         = "ours"
+	OursSegments = "ours-segments" // with SEGMENTS=true; the echo server reads a UDP socket
+	ISC          = "isc-dhcrelay"
+	Dnsmasq      = "dnsmasq"
+	DHCPHelper   = "dhcp-helper"
 )
 
-// Candidates in the order of the report.
-var Candidates = []string{Ours, ISC, Dnsmasq, DHCPHelper}
+// Candidates are the programs; what is measured has ours twice, in the order of the report.
+var (
+	Candidates = []string{Ours, ISC, Dnsmasq, DHCPHelper}
+	measured   = []string{Ours, OursSegments, ISC, Dnsmasq, DHCPHelper}
+)
 
 // command starts a candidate.
 func command(candidate string, o Options, found map[string]string, saturate bool) *exec.Cmd {
 	switch candidate {
-	case Ours:
+	case Ours, OursSegments:
 		c := exec.Command(o.Relay)
 		c.Env = []string{
 			"DHCP_RELAY_LISTENERS=" + lanLink, "DHCP_RELAY_SERVERS=" + serverIP, "DHCP_RELAY_LOG_LEVEL=warn",
 			"DHCP_RELAY_ADMIN_ADDRESS=127.0.0.1:9067",
+		}
+		if candidate == OursSegments {
+			c.Env = append(c.Env, "DHCP_RELAY_SEGMENTS=true")
 		}
 		if saturate { // the others have no limit either
 			c.Env = append(c.Env, "DHCP_RELAY_TOTAL_RATE=-1")
@@ -104,10 +111,10 @@ func command(candidate string, o Options, found map[string]string, saturate bool
 }
 
 // available are the candidates that can be run.
-func available(found map[string]string) []string {
-	return slices.DeleteFunc(slices.Clone(Candidates), func(c string) bool {
+func available(candidates []string, found map[string]string) []string {
+	return slices.DeleteFunc(slices.Clone(candidates), func(c string) bool {
 		program := map[string]string{ISC: "dhcrelay", Dnsmasq: "dnsmasq", DHCPHelper: "dhcp-helper"}[c]
-		return c != Ours && found[program] == ""
+		return program != "" && found[program] == ""
 	})
 }
 
@@ -133,7 +140,7 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 		}
 		samples := map[string][]sample{}
 		for run := range o.Runs {
-			for _, candidate := range available(found) {
+			for _, candidate := range available(measured, found) {
 				if err := ctx.Err(); err != nil {
 					return rows, err
 				}
@@ -153,7 +160,7 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 }
 
 func summarise(name string, samples map[string][]sample) (rows []Row) {
-	for _, candidate := range Candidates {
+	for _, candidate := range measured {
 		if len(samples[candidate]) == 0 {
 			continue
 		}

@@ -128,7 +128,7 @@ func Differential(o Options) ([]Comparison, error) {
 	for i, p := range probes {
 		comparisons[i] = Comparison{Name: p.name, What: p.what, Reply: p.reply != nil, Results: map[string]string{}}
 	}
-	for _, candidate := range available(found) {
+	for _, candidate := range available(Candidates, found) {
 		results, err := probeAll(command(candidate, o, found, false))
 		if err != nil {
 			return nil, fmt.Errorf("failed to probe %s: %w", candidate, err)

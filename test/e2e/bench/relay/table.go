@@ -56,7 +56,7 @@ func DifferentialTable(w io.Writer, comparisons []Comparison) {
 	}
 }
 
-// Chart writes one metric of every case as a Mermaid chart, a line per candidate in the order of Candidates.
+// Chart writes one metric of every case as a Mermaid chart, a line per candidate.
 func Chart(w io.Writer, rows []Row, metric, title string) {
 	byCandidate := map[string][]float64{}
 	var cases []string
@@ -73,7 +73,7 @@ func Chart(w io.Writer, rows []Row, metric, title string) {
 	}
 	fmt.Fprintf(w, "```mermaid\nxychart-beta\n    title %q\n    x-axis [%s]\n    y-axis \"%s\" 0 --> %.0f\n",
 		title, strings.Join(cases, ", "), metric, most*1.05)
-	for _, candidate := range Candidates {
+	for _, candidate := range measured {
 		values := byCandidate[candidate]
 		if len(values) != len(cases) {
 			continue // it was not run
