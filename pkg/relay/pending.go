@@ -28,7 +28,9 @@ type key struct {
 }
 
 func keyOf(m dhcp.Message) key {
-	return key{xid: m.XID(), chaddr: m.Chaddr(), hlen: m.HLen()}
+	k := key{xid: m.XID(), chaddr: m.Chaddr(), hlen: m.HLen()}
+	clear(k.chaddr[min(k.hlen, 16):]) // a server that parses and rebuilds, as Smee does, zeroes what is behind the address
+	return k
 }
 
 // origin is where a request came from, and so where its replies go.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
@@ -250,6 +251,33 @@ func BenchmarkTransaction(tb *testing.B) {
 		m[0] = byte(dhcp.Reply)
 		if _, _, drop := b.desk.reply(m, b.routes.targets[0].peer, b.routes, int64(n)); drop != None {
 			tb.Fatal(drop)
+		}
+	}
+}
+
+// TestReplyWithoutPaddingOfChaddr: Smee parses and rebuilds, and copies no more than hlen bytes of chaddr.
+func TestReplyWithoutPaddingOfChaddr(t *testing.T) {
+	for _, key := range []string{"", "0123456789abcdef"} {
+		b := newBench(t, func(c *Config) { c.TokenKey = []byte(key) })
+		m := message(dhcp.Request, byte(dhcp.Discover))
+		copy(m[28+6:], "firmware")
+		heard, drop := b.hear(m)
+		if drop != None {
+			t.Fatal(drop)
+		}
+		if got := string(heard[28+6 : 28+6+8]); got != "firmware" {
+			t.Errorf("the server gets chaddr with %q", got)
+		}
+		request, err := dhcpv4.FromBytes(bytes.Clone(heard))
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := dhcpv4.NewReplyFromRequest(request, dhcpv4.WithMessageType(dhcpv4.MessageTypeOffer))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, drop := b.answer(reply.ToBytes()); drop != None {
+			t.Errorf("key %q: the answer is dropped: %v", key, drop)
 		}
 	}
 }
