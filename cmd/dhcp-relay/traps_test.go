@@ -239,6 +239,11 @@ func TestTrap18DeadServer(t *testing.T) {
 	if !strings.Contains(p.log.String(), "no reply from server at all") {
 		t.Error("the first classic mistake is not explained")
 	}
+	time.Sleep(1500 * time.Millisecond) // the servers are looked at every second
+	if got := p.metric(`dhcp_relay_server_up{server="10.244.0.11"}`); got != 0 ||
+		strings.Contains(p.log.String(), "server answers again") {
+		t.Errorf("a quiet second brought the server back: up is %v", got)
+	}
 	var request []byte
 	eventually(t, "a request from another port", func() bool {
 		l.broadcast(t, discover(t).ToBytes())

@@ -19,12 +19,13 @@ type server struct {
 	host string
 	port uint16
 
-	// known are the addresses of the last good lookup; requests go to number next of them. Both, detour and dead
-	// belong to the goroutine of servers.
+	// known are the addresses of the last good lookup; requests go to number next of them. These, detour, dead
+	// and last belong to the goroutine of servers.
 	known  []netip.Addr
 	next   int
 	detour bool
 	dead   bool
+	last   int64 // seen, when it was taken for dead
 
 	unanswered atomic.Int64 // requests since the last reply
 	since      atomic.Int64 // when the first of those was sent
@@ -106,7 +107,7 @@ func (h *health) check(now int64) (lookup bool) {
 		}
 		unanswered := s.unanswered.Load()
 		switch {
-		case s.dead && unanswered == 0:
+		case s.dead && seen != s.last:
 			s.dead = false
 			s.up.Set(1)
 			h.relay.logger.Info("server answers again", "server", s.name)
@@ -122,7 +123,7 @@ func (h *health) check(now int64) (lookup bool) {
 // connection tracking keeps a flow between two fixed ports on an endpoint that is gone.
 func (h *health) died(s *server, seen, unanswered, now int64) {
 	s.up.Set(0)
-	s.dead = true
+	s.dead, s.last = true, seen
 	s.next++
 	s.detour = !s.detour
 	s.unanswered.Store(0)
