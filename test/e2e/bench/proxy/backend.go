@@ -93,6 +93,9 @@ func (b *backends) serve() {
 	}
 }
 
+// pids are the processes of the HTTP backend.
+func (b *backends) pids() []int { return family(b.nginx.Process.Pid) }
+
 func (b *backends) stop() {
 	if b.nginx != nil && b.nginx.Process != nil {
 		_ = syscall.Kill(-b.nginx.Process.Pid, syscall.SIGKILL)

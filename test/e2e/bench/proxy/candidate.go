@@ -188,7 +188,12 @@ func (c *candidate) pids() []int {
 	if c.cmd == nil {
 		return nil
 	}
-	pids := []int{c.cmd.Process.Pid}
+	return family(c.cmd.Process.Pid)
+}
+
+// family is a process and its children.
+func family(parent int) []int {
+	pids := []int{parent}
 	entries, _ := os.ReadDir("/proc")
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -49,6 +50,11 @@ const (
 // measureRate asks at a fixed rate whatever the answers do, and times each request from the moment it was due, so
 // that a stall shows in every request behind it.
 func measureRate(ctx context.Context, b *bench, c *candidate) (sample, error) {
+	pids := append(append(c.pids(), b.backends.pids()...), os.Getpid())
+	if err := realtime(pids...); err != nil {
+		return nil, err
+	}
+	defer func() { _ = ordinary(append(b.backends.pids(), os.Getpid())...) }()
 	used, begun := c.cpu(), time.Now()
 	var mu sync.Mutex
 	var all []time.Duration
