@@ -28,6 +28,7 @@ type Config struct {
 	JWT     *jwt.Config
 	Limit   *limit.Config
 	Rewrite *rewrite.Config
+	Backend *certs.Backend
 }
 
 // Validate names every fault, with the field it is in.
@@ -57,6 +58,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Rewrite != nil {
 		add("rewrite.", c.Rewrite.Validate())
+	}
+	if c.Backend != nil {
+		add("backendTLS.", c.Backend.Validate())
 	}
 	return errors.Join(faults...)
 }
@@ -93,6 +97,7 @@ type Gate struct {
 	limiter *limit.Limiter
 	rewrite *rewrite.Rule
 	tls     *tls.Config
+	trust   *certs.Trust
 }
 
 // New makes a gate.
@@ -121,6 +126,12 @@ func New(c Config, o Options) (*Gate, error) {
 			return nil, err
 		}
 	}
+	if c.Backend != nil {
+		g.trust, err = certs.NewTrust(*c.Backend, certs.Options{Route: o.Route, Logger: o.Logger, Metrics: m.certs})
+		if err != nil {
+			return nil, err
+		}
+	}
 	if c.Limit != nil {
 		g.limiter = limit.New(*c.Limit, o.Route, m.limit)
 	}
@@ -134,6 +145,9 @@ func New(c Config, o Options) (*Gate, error) {
 
 // TLS is for the listener; nil where the route has none.
 func (g *Gate) TLS() *tls.Config { return g.tls }
+
+// Trust is for connections to the backend; nil where they have no TLS.
+func (g *Gate) Trust() *certs.Trust { return g.trust }
 
 // Wrap puts limits, tokens and the rewriting before a handler, in this order: a counter costs less than a signature,
 // and only who may pass is told whether a path exists.
@@ -169,6 +183,9 @@ func (g *Gate) Run(ctx context.Context) error {
 	if g.certs != nil {
 		running.Go(func() { _ = g.certs.Run(ctx) }) // it has no errors but those that Ready tells
 	}
+	if g.trust != nil {
+		running.Go(func() { _ = g.trust.Run(ctx) })
+	}
 	if g.jwt != nil {
 		running.Go(func() { _ = g.jwt.Run(ctx) })
 	}
@@ -182,6 +199,9 @@ func (g *Gate) Ready() error {
 	var faults []error
 	if g.certs != nil {
 		faults = append(faults, g.certs.Ready())
+	}
+	if g.trust != nil {
+		faults = append(faults, g.trust.Ready())
 	}
 	if g.jwt != nil {
 		faults = append(faults, g.jwt.Ready())

@@ -124,6 +124,9 @@ func (p *Proxy) settingsAt(c *change, key string, old *running) (web.Settings, e
 		if g := c.gates[r.Name]; g != nil {
 			s.Gate = g.Gate
 			gates = append(gates, g.Gate)
+			if trust := g.Trust(); trust != nil {
+				s.Secure = trust
+			}
 		}
 		if i == 0 {
 			settings = s

@@ -330,3 +330,76 @@ func TestEdgeReload(t *testing.T) {
 		t.Errorf("got %q, %v", body, err)
 	}
 }
+
+// secureServer is tinkServer by TLS.
+func (o *outside) secureServer(t *testing.T) string {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(o.dir, "tls.crt"), filepath.Join(o.dir, "tls.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "Grpc-Status")
+		_, _ = io.Copy(w, r.Body)
+		w.Header().Set("Grpc-Status", "0")
+	}))
+	server.EnableHTTP2, server.TLS = true, &tls.Config{Certificates: []tls.Certificate{pair}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+// TestBackendTLS reaches the outer edge's files through another proxy, by TLS, and a gRPC server with TLS.
+func TestBackendTLS(t *testing.T) {
+	o := newOutside(t)
+	inner, rpc := free(t), free(t)
+	backend := backendAt(net.TCPAddrFromAddrPort(o.addr))
+	text := strings.NewReplacer("INNER", inner.String(), "RPC", rpc.String(), "BACKEND", backend.String(), "SECURE", o.secureServer(t),
+		"DIR", o.dir).Replace(`
+routes:
+- name: files
+  protocol: http
+  listen: INNER
+  backends: BACKEND
+  backendTLS: {ca: DIR/tls.crt, name: ` + filesHost + `}
+- name: tink
+  protocol: grpc
+  listen: RPC
+  backends: SECURE
+  backendTLS: {ca: DIR/tls.crt, name: ` + tinkHost + `}
+`)
+	made, err := route.Parse([]byte(text), route.Defaults{Drain: setting.Duration(time.Second)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, Options{Table: made})
+	get := func() (int, string) {
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+inner.String()+"/tink-stack/hook.ipxe", nil)
+		r.Host = filesHost
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		defer http.DefaultClient.CloseIdleConnections()
+		body, _ := io.ReadAll(answer.Body)
+		return answer.StatusCode, string(body)
+	}
+	if code, body := get(); code != http.StatusOK || body != "#!ipxe\n" {
+		t.Errorf("got %d %q", code, body)
+	}
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: &protocols}
+	defer transport.CloseIdleConnections()
+	r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+rpc.String()+"/x", strings.NewReader("message"))
+	r.Header.Set("Content-Type", "application/grpc")
+	answer, err := (&http.Client{Transport: transport}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if body, err := io.ReadAll(answer.Body); string(body) != "message" || answer.Trailer.Get("Grpc-Status") != "0" {
+		t.Errorf("got %d %q %v, %v", answer.StatusCode, body, answer.Header, err)
+	}
+}

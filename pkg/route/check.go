@@ -124,6 +124,10 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("tls", r.TLS != nil, web...)
 	only("jwt", r.JWT != nil, web...)
 	only("rewrite", r.Rewrite != nil, HTTP, Files)
+	only("backendTLS", r.BackendTLS != nil, HTTP, GRPC)
+	if active := r.Health.Active.Type; r.BackendTLS != nil && (active == "http" || active == "grpc") {
+		at("health.active.type", "%s does not go with backendTLS: checks speak no TLS", active)
+	}
 	only("limits.requests", r.Limits.Requests != nil, web...)
 	only("trustedPrefixes", len(r.TrustedPrefixes) > 0, HTTP, GRPC)
 	only("accessLog", r.AccessLog != "", web...)

@@ -10,7 +10,10 @@ import (
 
 // Edge is what stands before the route.
 func (r Route) Edge() edge.Config {
-	return edge.Config{Hosts: r.Hosts, TLS: r.TLS, JWT: r.JWT, Limit: r.Limits.Requests, Rewrite: r.Rewrite}
+	return edge.Config{
+		Hosts: r.Hosts, TLS: r.TLS, JWT: r.JWT, Limit: r.Limits.Requests, Rewrite: r.Rewrite,
+		Backend: r.BackendTLS,
+	}
 }
 
 // Web is whether the route speaks HTTP.

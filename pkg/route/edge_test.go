@@ -1,9 +1,23 @@
 package route
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
+
+// The example in the document is one that works.
+func TestDocumentedEdge(t *testing.T) {
+	text, err := os.ReadFile("../../docs/edge.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```yaml\n")
+	example, _, ok := strings.Cut(rest, "```")
+	if _, err := Parse([]byte(example), Defaults{}); !ok || err != nil {
+		t.Errorf("%v in\n%s", err, example)
+	}
+}
 
 func TestEdgeMistakes(t *testing.T) {
 	const head = "routes:\n"
@@ -36,6 +50,15 @@ func TestEdgeMistakes(t *testing.T) {
 			"line 3: routes[0].hosts: does not apply to protocol tcp", "line 3: routes[0].tls: does not apply to protocol tcp",
 			"line 4: routes[1].rewrite: does not apply to protocol grpc",
 			"line 5: routes[2].limits.requests: does not apply to protocol tftp",
+		}},
+		"TLS to backends": {text: `
+- {name: a, protocol: http, listen: 80, backends: "x:1", backendTLS: {ca: a}}
+- {name: b, protocol: http, listen: 81, backends: "x:1", backendTLS: {name: b}, health: {active: {type: http}}}
+- {name: c, protocol: tcp, listen: 82, backends: "x:1", backendTLS: {name: c}}
+`, want: []string{
+			"line 3: routes[0].backendTLS.ca: ", "line 3: routes[0].backendTLS.name: missing",
+			"line 4: routes[1].health.active.type: http does not go with backendTLS",
+			"line 5: routes[2].backendTLS: does not apply to protocol tcp",
 		}},
 		"parts that are wrong": {text: `
 - name: a

@@ -59,6 +59,7 @@ type Route struct {
 	TLS             *certs.Config   `json:"tls,omitempty" desc:"http, grpc, files: ends TLS here"`
 	JWT             *jwt.Config     `json:"jwt,omitempty" desc:"http, grpc, files: requests need a good token"`
 	Rewrite         *rewrite.Config `json:"rewrite,omitempty" desc:"http, files: changes the path"`
+	BackendTLS      *certs.Backend  `json:"backendTLS,omitempty" desc:"http, grpc: TLS to the endpoints"`
 	Timeouts        Timeouts        `json:"timeouts,omitzero" desc:"0 is the default, below 0 is none"`
 	Limits          Limits          `json:"limits,omitzero" desc:"0 is the default"`
 	TrustedPrefixes []netip.Prefix  `json:"trustedPrefixes,omitempty" desc:"http, grpc: peers whose X-Forwarded-For is believed and appended to; it is overwritten for all others"`

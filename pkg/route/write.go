@@ -43,6 +43,7 @@ func (r Route) notes() string {
 	add(r.JWT != nil, "JWT")
 	add(r.Limits.Requests != nil, "limited requests")
 	add(r.Rewrite != nil, "rewritten")
+	add(r.BackendTLS != nil, "TLS to %s", r.backendName())
 	add(len(r.TrustedPrefixes) > 0, "trusts %v", r.TrustedPrefixes)
 	add(len(r.ProxyProtocol.Accept) > 0, "PROXY from %v", r.ProxyProtocol.Accept)
 	add(r.ProxyProtocol.Send != "", "sends PROXY %s", r.ProxyProtocol.Send)
@@ -51,4 +52,11 @@ func (r Route) notes() string {
 	add(r.Syslog.Source != "", "source %s", r.Syslog.Source)
 	add(r.TFTP.AllowWrite, "writes allowed")
 	return strings.Join(notes, "; ")
+}
+
+func (r Route) backendName() string {
+	if r.BackendTLS == nil {
+		return ""
+	}
+	return r.BackendTLS.Name
 }

@@ -260,17 +260,14 @@ func (t *Trust) Ready() error { return t.files.ready() }
 // String names the task.
 func (t *Trust) String() string { return "trust of route " + t.route }
 
-// Client makes a connection to an endpoint one of TLS. host is the name by which the endpoint was configured.
-func (t *Trust) Client(ctx context.Context, conn net.Conn, host string, protocols ...string) (*tls.Conn, error) {
+// Client makes a connection to an endpoint one of TLS.
+func (t *Trust) Client(ctx context.Context, conn net.Conn, protocols ...string) (*tls.Conn, error) {
 	now := t.current.Load()
 	if now == nil {
 		return nil, fmt.Errorf("failed to connect by TLS: %w", t.Ready())
 	}
 	config := now.Clone()
 	config.NextProtos = protocols
-	if config.ServerName == "" {
-		config.ServerName = host
-	}
 	secured := tls.Client(conn, config)
 	if err := secured.HandshakeContext(ctx); err != nil {
 		return nil, fmt.Errorf("failed to connect by TLS: %w", err)

@@ -36,12 +36,12 @@ type Pair struct {
 // Backend is the TLS towards an endpoint.
 type Backend struct {
 	// CA is a file of certificates to trust. Default: the system's.
-	CA string `json:"ca,omitempty"`
-	// Name must be in the endpoint's certificate, and is sent as SNI. Default: the host as configured.
-	Name string `json:"name,omitempty"`
+	CA string `json:"ca,omitempty" desc:"file of certificates to trust; default the system's"`
+	// Name must be in the endpoint's certificate, and is sent as SNI. Endpoints are known by address only.
+	Name string `json:"name" desc:"must be in the endpoint's certificate"`
 	// Certificate and Key are our own, if the endpoint wants to see one.
-	Certificate string `json:"certificate,omitempty"`
-	Key         string `json:"key,omitempty"`
+	Certificate string `json:"certificate,omitempty" desc:"our own, in PEM"`
+	Key         string `json:"key,omitempty" desc:"its key"`
 }
 
 // Validate names every fault. The files are looked at later: they may come after the start.
@@ -83,6 +83,9 @@ func (b *Backend) Validate() error {
 		if each.value != "" && !path.IsAbs(each.value) {
 			faults = append(faults, fmt.Errorf("%s: %q is not an absolute path", each.name, each.value))
 		}
+	}
+	if b.Name == "" {
+		faults = append(faults, errors.New("name: missing"))
 	}
 	if (b.Certificate == "") != (b.Key == "") {
 		faults = append(faults, errors.New("certificate: a certificate goes with a key"))

@@ -58,6 +58,8 @@ type Settings struct {
 	Pace int64
 	// TLS ends TLS on the front's connections; nil does not. It offers h2 and http/1.1.
 	TLS *tls.Config
+	// Secure makes TLS of connections to endpoints; nil leaves them as they are.
+	Secure Secure
 	// Gate stands before the requests; nil lets all of them pass.
 	Gate Gate
 	// Hosts are the names that the route is for, where Sites share the socket.
@@ -224,9 +226,9 @@ func same(a, b Settings) bool {
 	sameSites := slices.EqualFunc(a.Sites, b.Sites, func(a, b Site) bool {
 		return a.Route == b.Route && same(a.Settings, b.Settings)
 	})
-	sameGate := a.Gate == b.Gate && a.TLS == b.TLS
+	sameGate := a.Gate == b.Gate && a.TLS == b.TLS && a.Secure == b.Secure
 	a.Ready, b.Ready, a.Handler, b.Handler, a.Sites, b.Sites = nil, nil, nil, nil, nil, nil
-	a.Gate, b.Gate, a.TLS, b.TLS = nil, nil, nil, nil
+	a.Gate, b.Gate, a.TLS, b.TLS, a.Secure, b.Secure = nil, nil, nil, nil, nil, nil
 	return sameReady && sameHandler && sameSites && sameGate && reflect.DeepEqual(a, b)
 }
 

@@ -68,9 +68,11 @@ func newTransport(s *Settings) *http.Transport {
 	dialer.SetMultipathTCP(false)
 	var protocols http.Protocols
 	protocols.SetHTTP1(!s.GRPC)
-	protocols.SetUnencryptedHTTP2(s.GRPC)
+	protocols.SetUnencryptedHTTP2(s.GRPC && s.Secure == nil)
+	protocols.SetHTTP2(s.GRPC && s.Secure != nil)
 	return &http.Transport{
 		DialContext:            dialer.DialContext,
+		DialTLSContext:         dialSecure(dialer, s),
 		Protocols:              &protocols,
 		DisableCompression:     true, // what the client did not ask for, the backend is not asked for
 		MaxIdleConnsPerHost:    512,
@@ -82,6 +84,34 @@ func newTransport(s *Settings) *http.Transport {
 	}
 }
 
+// dialSecure opens connections by TLS, within the time of an attempt; nil where endpoints speak none.
+func dialSecure(dialer *net.Dialer, s *Settings) func(context.Context, string, string) (net.Conn, error) {
+	if s.Secure == nil {
+		return nil
+	}
+	secure, limit, protocol := s.Secure, s.Dial, "http/1.1"
+	if s.GRPC {
+		protocol = "h2"
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		if limit > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, limit)
+			defer cancel()
+		}
+		secured, err := secure.Client(ctx, conn, protocol)
+		if err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		return secured, nil
+	}
+}
+
 // ServeHTTP implements http.Handler.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, via := range r.Header["Via"] {
@@ -90,7 +120,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if simple(r) && !p.settings.GRPC {
+	if simple(r) && !p.settings.GRPC && p.settings.Secure == nil {
 		p.serveDirect(w, r)
 		return
 	}
@@ -106,6 +136,9 @@ func (p *proxy) close() {
 // rewrite turns the client's request into the endpoint's. The Host stays the client's; RoundTrip sets the address.
 func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.Scheme = "http"
+	if p.settings.Secure != nil {
+		r.Out.URL.Scheme = "https"
+	}
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came: the backend judges it
 	claimsOf(r.In, peerOf(r.In), p.settings.Trusted).set(r.Out.Header)
 	via := fmt.Sprintf("%d.%d %s", r.In.ProtoMajor, r.In.ProtoMinor, pseudonym)

@@ -1,6 +1,9 @@
 package web
 
 import (
+	"context"
+	"crypto/tls"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -13,6 +16,11 @@ type Gate interface {
 	// Wrap puts the gate before a handler. It passes the ResponseWriter on as it is.
 	Wrap(next http.Handler) http.Handler
 	Ready() error
+}
+
+// Secure makes TLS of a connection to an endpoint.
+type Secure interface {
+	Client(ctx context.Context, conn net.Conn, protocols ...string) (*tls.Conn, error)
 }
 
 // Site is another route that shares the front's socket; its Hosts choose it. Of its settings, those that concern
@@ -49,7 +57,7 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 	if made.handler == nil {
 		var before *proxy
 		if o := old.site(route); o != nil && o.settings.GRPC == s.GRPC && o.settings.Dial == s.Dial &&
-			o.settings.Response == s.Response {
+			o.settings.Response == s.Response && o.settings.Secure == s.Secure {
 			before = o.proxy // its connections to the endpoints serve on
 		}
 		made.proxy = newProxy(route, s, log, metrics, before)
