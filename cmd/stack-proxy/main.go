@@ -59,7 +59,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	p, err := proxy.New(proxy.Options{
 		Table:     table,
 		Resolver:  &endpoint.Resolver{ResolvConf: c.ResolvConf},
-		Kube:      &kube.Client{Zone: c.Zone},
+		Kube:      &kube.Client{Zone: c.Zone, Logger: logger},
 		Addresses: c.PublicAddresses,
 		Grace:     c.DrainGrace,
 		Logger:    logger,

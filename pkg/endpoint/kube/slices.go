@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
@@ -31,6 +33,8 @@ const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 type Client struct {
 	// Config says how to reach the API; nil is the pod's service account.
 	Config *rest.Config
+	// Logger gets what the client library has to say; nil leaves it to standard error.
+	Logger *slog.Logger
 	// Zone is the topology zone that we are in; endpoints meant for it are preferred. Empty prefers none.
 	Zone string
 
@@ -50,6 +54,9 @@ var scheme = func() *runtime.Scheme {
 // connect makes the client when the first service is asked for.
 func (c *Client) connect() (rest.Interface, error) {
 	c.once.Do(func() {
+		if c.Logger != nil {
+			klog.SetSlogLogger(c.Logger) // the library knows one logger for the whole process
+		}
 		config := c.Config
 		if config == nil {
 			if config, c.failed = rest.InClusterConfig(); c.failed != nil {

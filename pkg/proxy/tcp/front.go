@@ -141,7 +141,17 @@ func (f *Front) Update(s Settings) {
 	if s.UserTimeout == 0 {
 		s.UserTimeout = time.Minute
 	}
-	f.settings.Store(&s)
+	before := f.settings.Swap(&s)
+	if before == nil || before.Keepalive == s.Keepalive && before.UserTimeout == s.UserTimeout {
+		return
+	}
+	raw, err := f.listener.SyscallConn()
+	if err == nil {
+		err = socketOptions(s.Keepalive, s.UserTimeout)("", "", raw)
+	}
+	if err != nil {
+		f.log.Warn("failed to set keepalive", "error", err)
+	}
 }
 
 // Active is the number of open connections.
@@ -265,7 +275,9 @@ func socketOptions(keepalive, user time.Duration) func(string, string, syscall.R
 					failure = os.NewSyscallError("setsockopt", err)
 				}
 			}
-			if keepalive > 0 {
+			if keepalive <= 0 {
+				set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
+			} else {
 				seconds := max(int(keepalive/time.Second), 1)
 				set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 				set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds)
@@ -274,9 +286,7 @@ func socketOptions(keepalive, user time.Duration) func(string, string, syscall.R
 					set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
 				}
 			}
-			if user > 0 {
-				set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(user.Milliseconds()))
-			}
+			set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(user, 0).Milliseconds()))
 		})
 		return errors.Join(err, failure)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/textproto"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -32,9 +33,10 @@ type direct struct {
 	dialer   *net.Dialer
 	response time.Duration
 
-	mu     sync.Mutex
-	idle   map[netip.AddrPort][]*upstream
-	closed bool
+	mu       sync.Mutex
+	idle     map[netip.AddrPort][]*upstream
+	sweeping *time.Timer // set while connections are kept
+	closed   bool
 }
 
 // upstream is a connection to an endpoint. At most one request is on it.
@@ -92,10 +94,37 @@ func (d *direct) put(u *upstream) {
 	d.mu.Lock()
 	if !d.closed && len(d.idle[u.addr]) < directKept {
 		d.idle[u.addr] = append(d.idle[u.addr], u)
+		if d.sweeping == nil {
+			d.sweeping = time.AfterFunc(directIdle, d.sweep)
+		}
 		u = nil
 	}
 	d.mu.Unlock()
 	if u != nil {
+		_ = u.Close()
+	}
+}
+
+// sweep closes the connections that nobody used for long: the endpoint may have closed its side.
+func (d *direct) sweep() {
+	var old []*upstream
+	d.mu.Lock()
+	for addr, kept := range d.idle {
+		n := 0
+		for n < len(kept) && time.Since(kept[n].since) >= directIdle { // the longest idle come first
+			n++
+		}
+		old = append(old, kept[:n]...)
+		if d.idle[addr] = slices.Clone(kept[n:]); n == len(kept) {
+			delete(d.idle, addr)
+		}
+	}
+	d.sweeping = nil
+	if len(d.idle) > 0 && !d.closed {
+		d.sweeping = time.AfterFunc(directIdle/4, d.sweep)
+	}
+	d.mu.Unlock()
+	for _, u := range old {
 		_ = u.Close()
 	}
 }
@@ -116,6 +145,9 @@ func (d *direct) close() {
 	d.mu.Lock()
 	all := d.idle
 	d.idle, d.closed = map[netip.AddrPort][]*upstream{}, true
+	if d.sweeping != nil {
+		d.sweeping.Stop()
+	}
 	d.mu.Unlock()
 	for _, kept := range all {
 		for _, u := range kept {

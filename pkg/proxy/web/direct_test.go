@@ -7,9 +7,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -75,6 +77,44 @@ func TestConnectionsAreKept(t *testing.T) {
 	if n := connections.Load(); n != 1 {
 		t.Errorf("%d connections for 5 requests, want 1", n)
 	}
+}
+
+// Connections that nobody uses are given up.
+func TestSweep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &direct{idle: map[netip.AddrPort][]*upstream{}}
+		addr := netip.MustParseAddrPort("192.0.2.1:80")
+		var others []net.Conn
+		keep := func() {
+			ours, other := net.Pipe()
+			others = append(others, other)
+			d.put(&upstream{Conn: ours, addr: addr})
+		}
+		kept := func() int {
+			synctest.Wait()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return len(d.idle[addr])
+		}
+		keep()
+		time.Sleep(directIdle - time.Second)
+		keep()
+		time.Sleep(2 * time.Second)
+		if n := kept(); n != 1 {
+			t.Errorf("%d connections are kept, want the younger one", n)
+		}
+		time.Sleep(2 * directIdle)
+		if n := kept(); n != 0 || d.sweeping != nil {
+			t.Errorf("%d connections are kept after a long silence", n)
+		}
+		for i, other := range others {
+			if _, err := other.Write([]byte("x")); err == nil {
+				t.Errorf("connection %d is open", i)
+			}
+		}
+		keep()
+		d.close()
+	})
 }
 
 // What an endpoint says beyond its answer must not become the next client's answer.

@@ -165,7 +165,11 @@ func TestErrors(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			r := start(t, Settings{Pool: test.pool, Timeouts: Timeouts{Response: 100 * time.Millisecond}})
+			s := Settings{Pool: test.pool}
+			if name == "timeout" {
+				s.Response = 100 * time.Millisecond
+			}
+			r := start(t, s)
 			code, body := r.get(t, "/")
 			if code != test.code || !strings.Contains(body, test.text) {
 				t.Errorf("got %d %q, want %d %q", code, body, test.code, test.text)
