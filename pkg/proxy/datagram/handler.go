@@ -28,7 +28,7 @@ type Handler[T any] interface {
 // Datagram is one that came in at the listener.
 type Datagram struct {
 	Client    Peer
-	Asked     netip.Addr // the local address it was sent to
+	Asked     netip.Addr // the local address it was sent to; invalid where answers cannot come from there
 	Interface uint32     // the index of the interface it came in by
 	Data      []byte
 	Truncated bool
@@ -47,7 +47,7 @@ const (
 	EndDrained             // the time to drain is over
 )
 
-// A Session is one client address and port, and a socket of its own towards the endpoint.
+// A Session is one client address and port, the address that it asked, and a socket of its own towards the endpoint.
 type Session[T any] struct {
 	Client    Peer
 	Asked     netip.Addr
@@ -61,6 +61,14 @@ type Session[T any] struct {
 	lingering  bool
 	prev, next *Session[T]
 }
+
+// flow is what tells sessions apart: a client that asks two addresses gets its answers from each.
+type flow struct {
+	client Peer
+	asked  netip.Addr
+}
+
+func (s *Session[T]) flow() flow { return flow{s.Client, s.Asked} }
 
 // queue is a list of sessions, the longest silent one first.
 type queue[T any] struct{ first, last *Session[T] }

@@ -2,6 +2,7 @@ package datagram
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -24,7 +25,7 @@ type Worker[T any] struct {
 	sessions   []*Session[T] // by token
 	vacant     []int32
 	generation int32
-	byClient   map[Peer]*Session[T]
+	byClient   map[flow]*Session[T]
 	live       queue[T]
 	finished   queue[T]
 	nLive      int
@@ -69,7 +70,7 @@ func newWorker[T any](listener *Socket, handler Handler[T], o Options, own *port
 		ports:    own,
 		poller:   poller,
 		sessions: make([]*Session[T], 1), // 0 is the listener
-		byClient: make(map[Peer]*Session[T]),
+		byClient: make(map[flow]*Session[T]),
 		in:       NewBatch(batchSize),
 		out:      NewBatch(batchSize),
 	}, nil
@@ -177,12 +178,23 @@ func (w *Worker[T]) fromClients() {
 		}
 		d := Datagram{Client: w.in.Peer(i), Data: w.in.Data(i), Truncated: w.in.Truncated(i)}
 		d.Asked, d.Interface = w.in.Asked(i)
-		s := w.byClient[d.Client]
+		if d.Asked.IsMulticast() || d.Asked == broadcast {
+			d.Asked = netip.Addr{} // nobody can answer from there: the kernel chooses
+		}
+		s := w.session(d)
 		if s != nil {
 			w.touch(s)
 		}
 		w.handler.Client(w, s, d)
 	}
+}
+
+// session finds the one that d belongs to. A client that asked a group goes on with the address that answered.
+func (w *Worker[T]) session(d Datagram) *Session[T] {
+	if s := w.byClient[flow{d.Client, d.Asked}]; s != nil {
+		return s
+	}
+	return w.byClient[flow{client: d.Client}]
 }
 
 func (w *Worker[T]) fromServer(s *Session[T]) {

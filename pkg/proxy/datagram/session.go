@@ -13,7 +13,7 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 	if w.isOwn(d) {
 		return nil, RefusedLoop, nil
 	}
-	if old := w.byClient[d.Client]; old != nil {
+	if old := w.session(d); old != nil {
 		w.close(old, EndReplaced)
 	}
 	endpoint, err := w.options.Pick(d.Client.Addr())
@@ -39,9 +39,6 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 		socket:    socket,
 		active:    w.now,
 	}
-	if !s.Asked.IsValid() || s.Asked.IsMulticast() || s.Asked == broadcast {
-		s.Asked = netip.Addr{} // nobody can answer from there: the kernel chooses
-	}
 	s.token = w.token()
 	if err := w.poller.Add(socket, s.token); err != nil {
 		socket.Close()
@@ -50,7 +47,7 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 		return nil, RefusedSocket, err
 	}
 	w.sessions[s.token.ID] = s
-	w.byClient[s.Client] = s
+	w.byClient[s.flow()] = s
 	w.live.push(s)
 	w.nLive++
 	w.ports[socket.Local().Port()].Add(1)
@@ -165,7 +162,7 @@ func (w *Worker[T]) close(s *Session[T], why End) {
 	w.ports[s.socket.Local().Port()].Add(-1)
 	s.socket.Close()
 	s.socket = nil
-	delete(w.byClient, s.Client)
+	delete(w.byClient, s.flow())
 	w.sessions[s.token.ID] = nil
 	w.vacant = append(w.vacant, s.token.ID)
 	w.options.Limits.Release(s.Client.Addr())

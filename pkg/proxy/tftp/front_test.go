@@ -78,6 +78,30 @@ func TestLinkLocal(t *testing.T) {
 	}
 }
 
+// A machine that asks a second address with the port of its first request hears from the second.
+func TestSecondAddressAsked(t *testing.T) {
+	l := newLab(t)
+	(&fileServer{files: map[string][]byte{"f": content(10)}}).listen(t, l.server, serverIP+":69")
+	l.front(t, Config{Pick: to(serverIP + ":69")})
+	conn := l.udp(t)
+	defer conn.Close()
+	for _, at := range []string{proxyIP + ":69", "192.0.2.200:69"} {
+		if _, err := conn.WriteToUDPAddrPort(rrq("f"), netip.MustParseAddrPort(at)); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		for { // the server repeats what is not acknowledged
+			_, from, err := conn.ReadFromUDPAddrPort(make([]byte, 600))
+			if err != nil {
+				t.Fatalf("no answer from %s: %v", at, err)
+			}
+			if plain(from) == netip.MustParseAddrPort(at) {
+				break
+			}
+		}
+	}
+}
+
 func TestErrorPasses(t *testing.T) {
 	l := newLab(t)
 	(&fileServer{}).listen(t, l.server, serverIP+":69")

@@ -151,6 +151,20 @@ func TestEcho(t *testing.T) {
 	}
 }
 
+// One client socket asks two addresses of the proxy, as of two services on one route: each answers for itself.
+func TestAnswersComeFromTheAddressAsked(t *testing.T) {
+	l := newLab(t)
+	echo(t, l.server, serverIP+":5000")
+	f := l.front(t, Config{Pick: to(serverIP + ":5000")})
+	conn := listen(t, l.client, clientIP+":6000")
+	for _, at := range []string{proxyIP + ":5000", "192.0.2.200:5000", proxyIP + ":5000"} {
+		exchange(t, conn, []byte("to "+at), at)
+	}
+	if got := f.Sessions(); got != 2 {
+		t.Errorf("got %d sessions, want one for each address", got)
+	}
+}
+
 func TestSessionsEnd(t *testing.T) {
 	l := newLab(t)
 	echo(t, l.server, serverIP+":5000")
