@@ -6,6 +6,7 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.20.7
 	github.com/spdx/tools-golang v0.5.5
+	golang.org/x/crypto/x509roots/fallback v0.0.0-20260209214922-2f26647a795e
 )
 
 require (

@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"io/fs"
@@ -18,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
 // user is who a program is where nobody says otherwise: "nonroot", as distroless images have it.
@@ -90,7 +92,11 @@ func (o options) labels(program string) map[string]string {
 	}
 }
 
-// layer is a tar with the program and nothing else that could differ.
+// rootsFile is where Go looks for the certificates of authorities on Linux.
+const rootsFile = "etc/ssl/certs/ca-certificates.crt"
+
+// layer is a tar with the program and, for its HTTPS, the authorities that Mozilla trusts: nothing else that could
+// differ. The authorities come from a pinned module and not from the machine that builds.
 func layer(program, binary string, created time.Time) ([]byte, error) {
 	content, err := os.ReadFile(binary)
 	if err != nil {
@@ -98,17 +104,34 @@ func layer(program, binary string, created time.Time) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
-	header := &tar.Header{
-		Typeflag: tar.TypeReg, Name: program, Size: int64(len(content)), Mode: 0o555, ModTime: created,
-		Format: tar.FormatUSTAR,
-	}
-	if err := w.WriteHeader(header); err != nil {
-		return nil, err
-	}
-	if _, err := w.Write(content); err != nil {
-		return nil, err
+	for _, file := range []struct {
+		name    string
+		mode    int64
+		content []byte
+	}{{program, 0o555, content}, {rootsFile, 0o444, roots()}} {
+		header := &tar.Header{
+			Typeflag: tar.TypeReg, Name: file.name, Size: int64(len(file.content)), Mode: file.mode, ModTime: created,
+			Format: tar.FormatUSTAR,
+		}
+		if err := w.WriteHeader(header); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(file.content); err != nil {
+			return nil, err
+		}
 	}
 	return out.Bytes(), w.Close()
+}
+
+// roots are the authorities in PEM. Those that Mozilla trusts only for some names are left out.
+func roots() []byte {
+	var out bytes.Buffer
+	for root := range bundle.Roots() {
+		if root.Constraint == nil {
+			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) // a buffer takes everything
+		}
+	}
+	return out.Bytes()
 }
 
 // writeArchive writes <program>.tar and gives the index's digest.

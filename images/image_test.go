@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/x509"
 	"errors"
 	"io"
 	"os"
@@ -176,8 +177,16 @@ func checkImage(t *testing.T, image v1.Image) {
 		!header.ModTime.Equal(time.Unix(1700000000, 0)) {
 		t.Errorf("file %+v", header)
 	}
+	header, err = r.Next()
+	if err != nil || header.Name != "etc/ssl/certs/ca-certificates.crt" {
+		t.Fatalf("no certificates: %+v, %v", header, err)
+	}
+	pem, err := io.ReadAll(r)
+	if err != nil || !x509.NewCertPool().AppendCertsFromPEM(pem) {
+		t.Errorf("certificates that cannot be read: %v", err)
+	}
 	if _, err := r.Next(); !errors.Is(err, io.EOF) {
-		t.Errorf("a second file, or %v", err)
+		t.Errorf("a third file, or %v", err)
 	}
 }
 
