@@ -164,8 +164,10 @@ func (s *Socket) set(options ...option) error {
 	return nil
 }
 
-// GrowBuffers asks for room for bytes in both directions, as far as the process may have it.
+// GrowBuffers asks for room for bytes in both directions, as far as the process may have it, and at most that of a
+// listener: peers may have negotiated bytes.
 func (s *Socket) GrowBuffers(bytes int) {
+	bytes = min(bytes, receiveBuffer)
 	for _, pair := range [][2]int{
 		{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF},
 		{unix.SO_SNDBUFFORCE, unix.SO_SNDBUF},
