@@ -72,11 +72,20 @@ func (c *config) defaults() route.Defaults {
 	}
 }
 
-// table reads the routes: the file's where there is one, else the preset's.
+// table reads the routes: the file's where there is one, else the preset's. Files that are still being fetched are
+// no reason to keep the other routes from their clients.
 func (c *config) table() (route.Table, error) {
-	if c.RoutesFile != "" {
-		return route.Load(c.RoutesFile, c.defaults())
+	t, ok := route.Preset(c.Preset, c.defaults())
+	if c.RoutesFile != "" || !ok {
+		var err error
+		if t, err = route.Load(c.RoutesFile, c.defaults()); err != nil {
+			return t, err
+		}
 	}
-	t, _ := route.Preset(c.Preset, c.defaults())
+	for i := range t.Routes {
+		if c.ArtifactsFile != "" && t.Routes[i].Protocol == route.Files {
+			t.Routes[i].Optional = true
+		}
+	}
 	return t, nil
 }

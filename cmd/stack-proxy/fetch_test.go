@@ -40,6 +40,10 @@ func TestFetch(t *testing.T) {
 	if f, err := c.fetcher(nil, nil); err != nil || c.FilesDirectory != f.Directory() {
 		t.Errorf("what is served is %s, %v", c.FilesDirectory, err)
 	}
+	c.Preset = "classic"
+	if made, err := c.table(); err != nil || !made.Routes[len(made.Routes)-1].Optional {
+		t.Errorf("files that are still being fetched keep the process unready: %+v, %v", made.Routes, err)
+	}
 	for name, args := range map[string][]string{
 		"no file": {"fetch"}, "no such file": {"fetch", "-f", dir + "/none"}, "no such flag": {"fetch", "-x"},
 	} {
