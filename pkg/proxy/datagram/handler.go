@@ -42,7 +42,7 @@ const (
 	EndClosed   End = iota // the protocol closed it
 	EndIdle                // nothing was heard for the idle time
 	EndLingered            // it was finished and its time to linger is over
-	EndEvicted             // it was finished and its place was needed
+	EndEvicted             // its place was needed: it was finished, or its client had not said a second word
 	EndReplaced            // its client began anew
 	EndDrained             // the time to drain is over
 )
@@ -58,6 +58,7 @@ type Session[T any] struct {
 	socket     *Socket
 	token      Token
 	active     time.Time
+	confirmed  bool
 	lingering  bool
 	prev, next *Session[T]
 }

@@ -11,11 +11,26 @@ type Limits struct {
 	total, perClient int
 	n                int
 	clients          map[netip.Addr]int
+	networks         map[netip.Prefix]int // of IPv6
 }
 
-// NewLimits bounds the number of sessions in total and of each client address.
+// NewLimits bounds the number of sessions in total, of each client address, and of each IPv6 network of 64 bits: a
+// machine has as many addresses there as it likes, but a LAN of honest ones is one network too, so that it may have
+// half of the total.
 func NewLimits(total, perClient int) *Limits {
-	return &Limits{total: total, perClient: perClient, clients: make(map[netip.Addr]int)}
+	return &Limits{
+		total: total, perClient: perClient,
+		clients: make(map[netip.Addr]int), networks: make(map[netip.Prefix]int),
+	}
+}
+
+// network is the client's network of 64 bits, invalid for IPv4.
+func network(client netip.Addr) netip.Prefix {
+	if client.Is4() {
+		return netip.Prefix{}
+	}
+	p, _ := client.Prefix(64) // never fails with 64 bits of 128
+	return p
 }
 
 // Set changes the bounds. Sessions beyond them live on.
@@ -27,16 +42,20 @@ func (l *Limits) Set(total, perClient int) {
 
 // Acquire takes a place for the client, or says why there is none.
 func (l *Limits) Acquire(client netip.Addr) Refusal {
+	n := network(client)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.clients[client] >= l.perClient:
+	case l.clients[client] >= l.perClient, n.IsValid() && l.networks[n] >= max(l.total/2, 1):
 		return RefusedClientLimit
 	case l.n >= l.total:
 		return RefusedTableFull
 	}
 	l.n++
 	l.clients[client]++
+	if n.IsValid() {
+		l.networks[n]++
+	}
 	return RefusedNot
 }
 
@@ -47,6 +66,11 @@ func (l *Limits) Release(client netip.Addr) {
 	l.n--
 	if l.clients[client]--; l.clients[client] <= 0 {
 		delete(l.clients, client)
+	}
+	if n := network(client); n.IsValid() {
+		if l.networks[n]--; l.networks[n] <= 0 {
+			delete(l.networks, n)
+		}
 	}
 }
 
@@ -64,7 +88,7 @@ type Refusal uint8
 const (
 	RefusedNot         Refusal = iota
 	RefusedTableFull           // the limit of all sessions is reached
-	RefusedClientLimit         // the limit of this client's sessions is reached
+	RefusedClientLimit         // the limit of this client's sessions, or of its IPv6 network's, is reached
 	RefusedNoEndpoint          // no backend is known
 	RefusedLoop                // the client is one of our own sockets
 	RefusedDraining            // the front is shutting down

@@ -26,9 +26,10 @@ type Worker[T any] struct {
 	vacant     []int32
 	generation int32
 	byClient   map[flow]*Session[T]
+	fresh      queue[T] // live, but the client has not reacted to an answer: its address may be forged
 	live       queue[T]
 	finished   queue[T]
-	nLive      int
+	nLive      int // fresh ones too
 	draining   bool
 	now        time.Time
 	overflow   uint32
@@ -132,8 +133,10 @@ func (w *Worker[T]) timeout(deadline time.Time) time.Duration {
 			timeout = d
 		}
 	}
-	if s := w.live.first; s != nil {
-		sooner(s.active.Add(w.options.Timing.afterIdle()))
+	for _, q := range []*queue[T]{&w.fresh, &w.live} {
+		if q.first != nil {
+			sooner(q.first.active.Add(w.options.Timing.afterIdle()))
+		}
 	}
 	if s := w.finished.first; s != nil {
 		sooner(s.active.Add(w.options.Timing.afterLinger()))

@@ -48,7 +48,7 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 	}
 	w.sessions[s.token.ID] = s
 	w.byClient[s.flow()] = s
-	w.live.push(s)
+	w.fresh.push(s)
 	w.nLive++
 	w.ports[socket.Local().Port()].Add(1)
 	return s, RefusedNot, nil
@@ -90,14 +90,17 @@ func isLocal(addr netip.Addr) bool {
 	return s.bind(addr, 0) == nil
 }
 
-// acquire takes a place, if need be that of the longest finished session.
+// acquire takes a place, if need be that of the longest finished session, or else of the one that has longest waited
+// for its client to confirm it. That is as good as dead: who asked in earnest reacts to an answer at once.
 func (w *Worker[T]) acquire(client netip.Addr) Refusal {
 	refusal := w.options.Limits.Acquire(client)
 	switch refusal {
 	case RefusedTableFull:
-		if s := w.finished.first; s != nil {
-			w.close(s, EndEvicted)
-			return w.options.Limits.Acquire(client)
+		for _, q := range []*queue[T]{&w.finished, &w.fresh} {
+			if q.first != nil {
+				w.close(q.first, EndEvicted)
+				return w.options.Limits.Acquire(client)
+			}
 		}
 	case RefusedClientLimit:
 		for s := w.finished.first; s != nil; s = s.next {
@@ -127,10 +130,31 @@ func (w *Worker[T]) touch(s *Session[T]) {
 		return
 	}
 	s.active = w.now
-	if w.live.last != s {
-		w.live.remove(s)
-		w.live.push(s)
+	if q := w.queue(s); q.last != s {
+		q.remove(s)
+		q.push(s)
 	}
+}
+
+// queue is the one that the session is in.
+func (w *Worker[T]) queue(s *Session[T]) *queue[T] {
+	switch {
+	case s.lingering:
+		return &w.finished
+	case s.confirmed:
+		return &w.live
+	}
+	return &w.fresh
+}
+
+// Confirm marks a session as one whose client reacted to an answer. Until then it gives way when the table is full.
+func (w *Worker[T]) Confirm(s *Session[T]) {
+	if s.confirmed || s.lingering || s.socket == nil {
+		return
+	}
+	w.fresh.remove(s)
+	s.confirmed = true
+	w.live.push(s)
 }
 
 // Finish marks a session as ended: it lingers, and is the first to go when its place is needed.
@@ -138,9 +162,9 @@ func (w *Worker[T]) Finish(s *Session[T]) {
 	if s.lingering || s.socket == nil {
 		return
 	}
+	w.queue(s).remove(s)
 	s.lingering = true
 	s.active = w.now
-	w.live.remove(s)
 	w.finished.push(s)
 	w.nLive--
 }
@@ -153,10 +177,8 @@ func (w *Worker[T]) CloseSession(s *Session[T]) {
 }
 
 func (w *Worker[T]) close(s *Session[T], why End) {
-	if s.lingering {
-		w.finished.remove(s)
-	} else {
-		w.live.remove(s)
+	w.queue(s).remove(s)
+	if !s.lingering {
 		w.nLive--
 	}
 	w.ports[s.socket.Local().Port()].Add(-1)
@@ -170,8 +192,10 @@ func (w *Worker[T]) close(s *Session[T], why End) {
 }
 
 func (w *Worker[T]) expire() {
-	for s := w.live.first; s != nil && w.now.Sub(s.active) >= w.options.Timing.afterIdle(); s = w.live.first {
-		w.close(s, EndIdle)
+	for _, q := range []*queue[T]{&w.fresh, &w.live} {
+		for s := q.first; s != nil && w.now.Sub(s.active) >= w.options.Timing.afterIdle(); s = q.first {
+			w.close(s, EndIdle)
+		}
 	}
 	for s := w.finished.first; s != nil && w.now.Sub(s.active) >= w.options.Timing.afterLinger(); s = w.finished.first {
 		w.close(s, EndLingered)

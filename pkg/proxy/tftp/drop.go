@@ -61,11 +61,13 @@ const (
 	OutcomeNoAnswer                   // the server said nothing at all
 	OutcomeTimeout                    // silence in the middle
 	OutcomeDrained                    // cut off by the shutdown
+	OutcomeEvicted                    // gave way in a full table: its client had not reacted to an answer
 	numOutcomes
 )
 
 var outcomeNames = [numOutcomes]string{
 	"completed", "server_error", "client_error", "replaced", "refused", "no_answer", "timeout", "drained",
+	"evicted",
 }
 
 // String is the outcome as a metric's label.

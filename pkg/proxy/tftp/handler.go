@@ -65,6 +65,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 		return DropUnsent
 	}
 	t.moving = true
+	w.Confirm(s)
 	if op == opError {
 		t.fail(d.Data)
 		h.finish(w, s, OutcomeClientError)
@@ -235,7 +236,11 @@ func (h *handler) settle(w *worker, s *session, outcome Outcome) {
 	case OutcomeRefused, OutcomeNoAnswer, OutcomeTimeout, OutcomeDrained:
 		level = slog.LevelWarn
 	}
-	log := h.ended.Pass(h.log, w.Now())
+	gate := h.ended
+	if outcome == OutcomeEvicted { // as often as a flood likes
+		gate, level = h.trouble, slog.LevelWarn
+	}
+	log := gate.Pass(h.log, w.Now())
 	if !log.Enabled(context.Background(), level) {
 		return
 	}

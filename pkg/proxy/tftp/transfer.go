@@ -117,6 +117,8 @@ func (t *transfer) outcomeOf(why datagram.End) Outcome {
 		return OutcomeReplaced
 	case why == datagram.EndDrained:
 		return OutcomeDrained
+	case why == datagram.EndEvicted:
+		return OutcomeEvicted
 	case !t.answered:
 		return OutcomeNoAnswer
 	}

@@ -53,10 +53,11 @@ const (
 	OutcomeNoAnswer                // the endpoint never said anything, which is well for one-way protocols
 	OutcomeRefused                 // nobody listens at the endpoint
 	OutcomeDrained                 // cut off by the shutdown
+	OutcomeEvicted                 // gave way in a full table: its client had not reacted to an answer
 	numOutcomes
 )
 
-var outcomeNames = [numOutcomes]string{"idle", "no_answer", "refused", "drained"}
+var outcomeNames = [numOutcomes]string{"idle", "no_answer", "refused", "drained", "evicted"}
 
 // String is the outcome as a metric's label.
 func (o Outcome) String() string {

@@ -180,16 +180,29 @@ func TestBounds(t *testing.T) {
 	l := newLab(t)
 	echo(t, l.server, serverIP+":5000")
 	f := l.front(t, Config{Pick: to(serverIP + ":5000"), MaxSessions: 3, MaxSessionsPerClient: 2})
-	for range 5 {
-		conn := listen(t, l.client, clientIP+":0")
-		_, _ = conn.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort(proxyIP+":5000"))
+	l.client.Addr(t, "c0", "192.0.2.66/24")
+	ask := func(from, at string, confirm bool) *net.UDPConn {
+		conn := listen(t, l.client, from)
+		if confirm {
+			exchange(t, conn, []byte("x"), at)
+			exchange(t, conn, []byte("y"), at)
+		} else {
+			_, _ = conn.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort(at))
+		}
+		return conn
 	}
-	eventually(t, "three refused", func() bool { return counter(f.meters.drops[DropClientLimit]) == 3 })
-	for range 2 {
-		conn := listen(t, l.client, "[2001:db8:1::1]:0")
-		_, _ = conn.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort("["+proxy6+"]:5000"))
-	}
-	eventually(t, "one refused", func() bool { return counter(f.meters.drops[DropTableFull]) == 1 })
+	at, at6 := proxyIP+":5000", "["+proxy6+"]:5000"
+	first := ask(clientIP+":0", at, true)
+	ask(clientIP+":0", at, true)
+	ask(clientIP+":0", at, false)
+	eventually(t, "one refused", func() bool { return counter(f.meters.drops[DropClientLimit]) == 1 })
+	// Who has not reacted to an answer gives way, who has does not.
+	ask("192.0.2.66:0", at, false)
+	ask("[2001:db8:1::1]:0", at6, true)
+	eventually(t, "one evicted", func() bool { return counter(f.meters.ended[OutcomeEvicted]) == 1 })
+	ask("192.0.2.66:0", at, false)
+	eventually(t, "another refused", func() bool { return counter(f.meters.drops[DropTableFull]) == 1 })
+	exchange(t, first, []byte("z"), at)
 }
 
 func TestRefusedEndpointIsReported(t *testing.T) {

@@ -51,6 +51,8 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 		}
 		h.meters.live.Inc()
 		s = opened
+	} else if s.State.answered {
+		w.Confirm(s)
 	}
 	if s.Send(d.Data, s.Endpoint) != nil {
 		return DropUnsent
@@ -88,6 +90,8 @@ func (h *handler) Closed(_ *worker, s *session, why datagram.End) {
 		outcome = OutcomeRefused
 	case why == datagram.EndDrained:
 		outcome = OutcomeDrained
+	case why == datagram.EndEvicted:
+		outcome = OutcomeEvicted
 	case s.State.answered:
 		outcome = OutcomeIdle
 	}
