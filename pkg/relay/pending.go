@@ -29,7 +29,8 @@ type key struct {
 
 func keyOf(m dhcp.Message) key {
 	k := key{xid: m.XID(), chaddr: m.Chaddr(), hlen: m.HLen()}
-	clear(k.chaddr[min(k.hlen, 16):]) // a server that parses and rebuilds, as Smee does, zeroes what is behind the address
+	// A server that parses and rebuilds, as Smee does, zeroes what is behind the address.
+	clear(k.chaddr[min(k.hlen, 16):])
 	return k
 }
 
