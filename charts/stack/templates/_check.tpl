@@ -40,6 +40,15 @@
 {{- if and $volume.existingClaim (ne $volume.type "existingClaim") -}}
 {{- fail (printf "files.volume.existingClaim is set and files.volume.type is %s: set the type to existingClaim, or leave the claim out" $volume.type) -}}
 {{- end -}}
+{{- if and $v.files.fetch (not $v.files.fetch.sets) -}}
+{{- fail "files.fetch has no sets: set files.fetch.sets, such as [{name: hook, url: https://...}]" -}}
+{{- end -}}
+{{- if and $v.files.fetch (eq $volume.type "image") -}}
+{{- fail "files.fetch writes to the volume and files.volume.type=image is read-only: set another type, or leave files.fetch out" -}}
+{{- end -}}
+{{- if and $v.files.fetch $volume.subPath -}}
+{{- fail "files.fetch serves the volume's current directory itself: leave files.volume.subPath out" -}}
+{{- end -}}
 {{- if and $v.files.enabled (eq $volume.type "image") (not $volume.image.reference) -}}
 {{- fail "files.volume.type=image needs files.volume.image.reference: the image with the OS files" -}}
 {{- end -}}

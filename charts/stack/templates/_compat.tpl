@@ -63,6 +63,17 @@ tink.*, global.*) written over them. As YAML: the values, and beside them
 {{- include "stack.put" (dict "in" $v "path" "routes.files.port" "value" $hook.port) -}}
 {{- $mapped = append $mapped "stack.hook.port -> routes.files.port" -}}
 {{- end -}}
+{{- if $hook.downloadURL -}}
+{{- $set := dict "name" "hook" "url" $hook.downloadURL -}}
+{{- range $key := list "arch" "extension" "kernelVersion" -}}
+{{- with get $hook $key -}}
+{{- /* 5.10 without quotes is the number 5.1. */ -}}
+{{- $_ := set $set $key (ternary "5.10" (toString .) (eq (toString .) "5.1")) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $v.files "fetch" (dict "sets" (list $set)) -}}
+{{- $mapped = append $mapped "stack.hook.downloadURL, arch, extension, kernelVersion -> files.fetch" -}}
+{{- end -}}
 {{- $persistence := $hook.persistence | default dict -}}
 {{- if $persistence.existingClaim -}}
 {{- $_ := set $v.files.volume "type" "existingClaim" -}}
@@ -99,9 +110,6 @@ tink.*, global.*) written over them. As YAML: the values, and beside them
 {{- end -}}
 {{- if $old.selector -}}
 {{- $ignored = append $ignored "stack.selector: the pods have this chart's labels" -}}
-{{- end -}}
-{{- if or $hook.downloadURL $hook.arch $hook.extension $hook.kernelVersion -}}
-{{- $ignored = append $ignored "stack.hook.downloadURL, arch, extension, kernelVersion: put the files on the volume (files.volume, docs/chart.md)" -}}
 {{- end -}}
 {{- if $persistence.localPersistentVolume -}}
 {{- $ignored = append $ignored "stack.hook.persistence.localPersistentVolume: a directory of one node; choose files.volume.type" -}}

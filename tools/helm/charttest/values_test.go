@@ -125,3 +125,45 @@ func TestEveryValueIsUsed(t *testing.T) {
 		}
 	})
 }
+
+// TestEveryRouteFieldIsKnown compares the fields of values.routes with those of the proxy's routes file.
+func TestEveryRouteFieldIsKnown(t *testing.T) {
+	fields := func(file string, path ...string) map[string]any {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var at any
+		if err := json.Unmarshal(text, &at); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range path {
+			if list, ok := at.([]any); ok {
+				at = list[0]
+				continue
+			}
+			object, ok := at.(map[string]any)
+			if !ok {
+				t.Fatalf("%s has no %v", file, path)
+			}
+			at = object[key]
+		}
+		properties, ok := at.(map[string]any)
+		if !ok {
+			t.Fatalf("%s has no %v", file, path)
+		}
+		return properties
+	}
+	proxy := fields(root+"/docs/routes.schema.json", "properties", "routes", "anyOf", "0", "properties")
+	values := fields(chart+"/values.schema.json", "properties", "routes", "additionalProperties", "properties")
+	for name := range proxy {
+		if _, ok := values[name]; !ok && name != "name" {
+			t.Errorf("schema.defs.yaml: a route of the proxy has %s, one of the values has not", name)
+		}
+	}
+	for name := range values {
+		if _, ok := proxy[name]; !ok && !slices.Contains([]string{"enabled", "port", "service"}, name) {
+			t.Errorf("schema.defs.yaml: a route of the values has %s, one of the proxy has not", name)
+		}
+	}
+}
