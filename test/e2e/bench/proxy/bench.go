@@ -114,7 +114,8 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 	// Ten thousand idle connections in one listener's queue at once, and ports enough for short ones.
 	for name, value := range map[string]string{
 		"core/somaxconn": "16384", "ipv4/ip_local_port_range": "2000 40000", "ipv4/tcp_tw_reuse": "1",
-		"ipv4/tcp_max_syn_backlog": "16384",
+		"ipv4/tcp_max_syn_backlog":     "16384",
+		"ipv4/ip_local_reserved_ports": "7171,9090,42113",
 	} {
 		if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0); err != nil {
 			return nil, fmt.Errorf("failed to set sysctl %s: %w", name, err)
