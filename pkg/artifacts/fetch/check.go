@@ -137,6 +137,9 @@ func (c *check) resolve(ctx context.Context, s *Set) ([]artifact, error) {
 		}
 		return list, nil
 	}
+	if s.OCI != "" {
+		return c.resolveOCI(ctx, s)
+	}
 	base, err := url.Parse(s.URL)
 	if err != nil {
 		return nil, fmt.Errorf("failed to parse URL of set %s", s.Name)

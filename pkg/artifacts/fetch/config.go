@@ -45,7 +45,7 @@ type Config struct {
 	MaxFiles int `json:"maxFiles,omitempty"`
 }
 
-// Set is a release, or a list of files. Either URL or Files is given.
+// Set is a release, or a list of files. URL, OCI or Files is given.
 type Set struct {
 	// Name labels the set in logs and metrics.
 	Name string `json:"name"`
@@ -63,6 +63,10 @@ type Set struct {
 	Extension     string `json:"extension,omitempty"`
 	// Names, where given, chooses by name instead: patterns as in path.Match ("hook_armbian-*").
 	Names []string `json:"names,omitempty"`
+
+	// OCI is an artifact in a registry: "registry.example.org/captain:v1", or with a digest. Its files are the
+	// layers with a title, or those of them that Names choose.
+	OCI string `json:"oci,omitempty"`
 
 	// Files are single files.
 	Files []File `json:"files,omitempty"`
@@ -130,10 +134,17 @@ func (s *Set) faults() []error {
 		fault("path: %q is no relative path of plain names", s.Path)
 	}
 	switch {
-	case s.URL == "" && len(s.Files) == 0:
-		fault("url: missing (or files)")
-	case s.URL != "" && len(s.Files) > 0:
-		fault("url: a set has either a url or files")
+	case s.URL == "" && s.OCI == "" && len(s.Files) == 0:
+		fault("url: missing (or oci, or files)")
+	case s.URL != "" && s.OCI != "", (s.URL != "" || s.OCI != "") && len(s.Files) > 0:
+		fault("url: a set has either a url, or oci, or files")
+	case s.OCI != "":
+		if _, err := s.repository(nil); err != nil {
+			fault("oci: %w", err)
+		}
+		if s.Arch+s.KernelVersion+s.Extension+s.ChecksumsDigest != "" {
+			fault("oci: arch, kernelVersion, extension and checksumsDigest go with a url")
+		}
 	case s.URL != "":
 		if err := checkURL(s.URL); err != nil {
 			fault("url: %w", err)

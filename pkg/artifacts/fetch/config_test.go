@@ -137,7 +137,7 @@ sets:
 		`sets[0].name: "Hook"`, "sets[0].url: \"ftp://user:xxxxx@example.org/\" begins with neither",
 		`sets[0].arch: "mips" is not one of x86_64, aarch64, both`, `sets[0].kernelVersion: "7"`,
 		`sets[0].extension: "zip"`, `sets[0].path: "../x"`, `sets[0].names[0]`, `sets[0].checksumsDigest`,
-		"sets[1].url: a set has either", "sets[1].files[0].digest", "sets[2].name: \"both\" is taken",
+		"sets[1].url: a set has either a url", "sets[1].files[0].digest", "sets[2].name: \"both\" is taken",
 		"sets[2].url: missing",
 		"sets[3].files: arch", "sets[3].files[0].url: \"http:///a\" names no host", "sets[3].files[0].digest",
 		"sets[3].files[1].extract", "sets[3].files[2].name: \"b.zip\" is taken", "sets[3].files[3].name: \"/\"",

@@ -33,6 +33,7 @@ type artifact struct {
 	// extract says to take out the files instead of serving the artifact; as is what it is served as otherwise.
 	extract bool
 	as      string
+	client  doer // nil is the ordinary one
 }
 
 // progress is how far a download is.
@@ -186,7 +187,11 @@ func (d *downloader) transfer(
 		request.Header.Set("Range", "bytes="+strconv.FormatInt(have, 10)+"-")
 		request.Header.Set("If-Range", kept.Validator)
 	}
-	answer, err := d.client.Do(request)
+	var client doer = d.client
+	if a.client != nil {
+		client = a.client
+	}
+	answer, err := client.Do(request)
 	if err != nil {
 		return transferError(ctx, err)
 	}
