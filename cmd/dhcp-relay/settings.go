@@ -50,8 +50,8 @@ type settings struct {
 
 	Pending       int           `default:"32768" desc:"requests that are remembered for their replies, at most"`
 	PendingExpiry time.Duration `split_words:"true" default:"10s" desc:"how long a request is remembered"`
-	ClientRate    int           `split_words:"true" default:"10" desc:"requests a second of one chaddr; -1: no limit"`
-	TotalRate     int           `split_words:"true" default:"50000" desc:"requests a second of all clients; -1: no limit"`
+	ClientRate    int           `split_words:"true" default:"10" desc:"requests a second of one chaddr on a listener, or in unicasts of one sender; -1: no limit"`
+	TotalRate     int           `split_words:"true" default:"50000" desc:"requests a second of all clients on listeners, and as many unicasts; -1: no limit"`
 	TracePackets  int           `split_words:"true" default:"512" desc:"packets that are kept for dhcp-relay trace; -1: none"`
 }
 

@@ -202,6 +202,34 @@ func forge(m dhcp.Message) dhcp.Message {
 	return m
 }
 
+// TestTrap25TokenIsRequired where one was sent: xid and chaddr of a pending request can be guessed.
+func TestTrap25TokenIsRequired(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
+	request, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover)))
+	with := bytes.Clone(request)
+	without := dhcp.Message(bytes.Clone(request)).StripAgents()
+	forged := dhcp.Message(bytes.Clone(request))
+	token, _ := find(forged)
+	token[tokenLen-1]++
+	for name, test := range map[string]struct {
+		m    dhcp.Message
+		want Drop
+	}{"without": {without, Unsolicited}, "forged": {forged, Unsolicited}, "with": {with, None}} {
+		if _, _, drop := b.answer(test.m); drop != test.want {
+			t.Errorf("%s token: got %v, want %v", name, drop, test.want)
+		}
+	}
+	// There was no room for one.
+	b.routes.mtu = len(message(dhcp.Request, byte(dhcp.Discover))) + ipAndUDP
+	full, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover)))
+	if full.HasAgent() {
+		t.Fatal("there was room")
+	}
+	if _, _, drop := b.answer(full); drop != None {
+		t.Errorf("a request without a token: %v", drop)
+	}
+}
+
 // TestTraceHasNoTokens: whoever is handed a trace cannot answer what is pending in it.
 func TestTraceHasNoTokens(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })

@@ -90,7 +90,8 @@ type Config struct {
 	// Agent is what this relay puts into option 82.
 	Agent Agent
 	// TokenKey, if set, signs a token in option 82, by which a reply is recognised even when the request was
-	// relayed by another replica or before a restart. Replicas share it. At least MinTokenKey bytes.
+	// relayed by another replica or before a restart. A reply to a request that took a token with it has to bring it
+	// back. Replicas share the key. At least MinTokenKey bytes.
 	TokenKey []byte
 	// Segments lets consecutive requests to a server leave as segments of one message (UDP_SEGMENT). A server on this
 	// node that reads by a packet socket would take them for one request.
@@ -113,9 +114,11 @@ type Config struct {
 	// PendingExpiry is how long (10 s).
 	PendingExpiry time.Duration
 
-	// ClientRate is how many requests a second one chaddr may send, over two seconds (10). Negative: no limit.
+	// ClientRate is how many requests a second one chaddr may send on a listener, and in unicasts of one sender, over
+	// two seconds (10). Negative: no limit.
 	ClientRate int
-	// TotalRate is how many requests a second are relayed (50,000). Negative: no limit.
+	// TotalRate is how many requests a second are relayed of all listeners, and as many unicasts (50,000). Negative: no
+	// limit.
 	TotalRate int
 	// DeadAfter is how many requests in a row a server leaves unanswered, for at least 5 s, until it is taken for
 	// dead: its name is looked up again, and its next address or another source port is tried (20).

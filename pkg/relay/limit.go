@@ -5,14 +5,16 @@ import (
 	"sync"
 )
 
-// limiter holds each client and all of them together to a rate. Its memory is fixed: clients share a table of sets,
+// limiter holds each client and all of them together to a rate. What is sent to this host by unicast has allowances of
+// its own, so that a pod that names a machine's chaddr spends nothing of the machine's. Its memory is fixed: clients share a table of sets,
 // and in a full set the client that was quiet longest is forgotten, which only gives it a fresh allowance.
 type limiter struct {
 	mu     sync.Mutex
 	seed   maphash.Seed
 	client rate
 	total  rate
-	all    bucket
+	all    bucket // of the listeners
+	sent   bucket // of unicasts
 	sets   [limitSets][limitWays]bucket
 }
 
@@ -38,7 +40,7 @@ func newLimiter(client, total int) *limiter {
 		return rate{perSecond: float64(n), burst: float64(2 * n)}
 	}
 	l := &limiter{seed: maphash.MakeSeed(), client: allowance(client), total: allowance(total)}
-	l.all.tokens = l.total.burst
+	l.all.tokens, l.sent.tokens = l.total.burst, l.total.burst
 	return l
 }
 
@@ -54,21 +56,36 @@ func (b *bucket) take(r rate, now int64) bool {
 }
 
 // allow decides about a request. A client without a hardware address (InfiniBand) has no allowance of its own.
-func (l *limiter) allow(k key, now int64) Drop {
+func (l *limiter) allow(k key, a *arrival, now int64) Drop {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.client.perSecond > 0 && k.hlen > 0 && !l.ofClient(k, now).take(l.client, now) {
+	if l.client.perSecond > 0 && k.hlen > 0 && !l.ofClient(k, a, now).take(l.client, now) {
 		return ClientLimit
 	}
-	if l.total.perSecond > 0 && !l.all.take(l.total, now) {
+	all := &l.all
+	if a.listener == unicast {
+		all = &l.sent
+	}
+	if l.total.perSecond > 0 && !all.take(l.total, now) {
 		return TotalLimit
 	}
 	return None
 }
 
+// client is who has an allowance: a chaddr on a listener, or one that a sender of unicasts names.
+type client struct {
+	chaddr   [16]byte
+	listener int16
+	sender   [4]byte
+}
+
 // ofClient finds the bucket of a client, or makes one. The caller holds mu.
-func (l *limiter) ofClient(k key, now int64) *bucket {
-	tag := maphash.Comparable(l.seed, k.chaddr)
+func (l *limiter) ofClient(k key, a *arrival, now int64) *bucket {
+	who := client{chaddr: k.chaddr, listener: a.listener}
+	if a.listener == unicast {
+		who.sender = a.source.ip
+	}
+	tag := maphash.Comparable(l.seed, who)
 	set := &l.sets[tag%limitSets]
 	oldest := &set[0]
 	for i := range set {

@@ -9,7 +9,7 @@ func TestLimits(t *testing.T) {
 	take := func(n, hlen int, now int64) Drop {
 		k := keyNumber(n)
 		k.hlen = uint8(hlen)
-		return l.allow(k, now)
+		return l.allow(k, &arrival{}, now)
 	}
 	for i, want := range []Drop{None, None, None, None, ClientLimit, ClientLimit} {
 		if got := take(1, 6, 0); got != want {
@@ -31,8 +31,34 @@ func TestLimits(t *testing.T) {
 	}
 	free := newLimiter(2, -1)
 	for range 100 {
-		if got := free.allow(key{hlen: 0}, 0); got != None {
+		if got := free.allow(key{hlen: 0}, &arrival{}, 0); got != None {
 			t.Errorf("InfiniBand: got %v", got)
 		}
+	}
+}
+
+// TestPodCannotStarveMachine: neither by the machine's chaddr nor by so many requests that the total is spent; nor can
+// a machine of another VLAN.
+func TestPodCannotStarveMachine(t *testing.T) {
+	l := newLimiter(10, 100)
+	machine := &arrival{listener: 0}
+	pod := &arrival{listener: unicast, source: peer{ip: [4]byte{10, 244, 0, 66}, port: 68}}
+	neighbour := &arrival{listener: 1}
+	for i := range 1000 {
+		l.allow(keyNumber(1), pod, 1)
+		l.allow(keyNumber(i), pod, 1)
+	}
+	for range 30 {
+		l.allow(keyNumber(1), neighbour, 1)
+	}
+	if got := l.allow(keyNumber(1), machine, 1); got != None {
+		t.Errorf("the machine on the VLAN: %v", got)
+	}
+	if got := l.allow(keyNumber(1), pod, 1); got != ClientLimit {
+		t.Errorf("the pod: %v", got)
+	}
+	other := &arrival{listener: unicast, source: peer{ip: [4]byte{10, 244, 0, 67}, port: 68}}
+	if got := l.allow(keyNumber(1), other, 1); got != TotalLimit {
+		t.Errorf("one more pod: %v", got)
 	}
 }

@@ -50,7 +50,7 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 		return m, AgentRefused
 	}
 	k := keyOf(m)
-	if drop := r.limits.allow(k, now); drop != None {
+	if drop := r.limits.allow(k, a, now); drop != None {
 		return m, drop
 	}
 	if drop := to.usable(); drop != None {
@@ -118,7 +118,11 @@ func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Mes
 		return m, origin{}, UntrustedServer
 	}
 	o, waited, first, found := r.pending.match(keyOf(m), now)
-	if !found && d.signer != nil {
+	switch {
+	case d.signer == nil:
+	case found && o.added: // xid and chaddr can be guessed or overheard: where a token was sent it has to come back
+		_, found = d.signer.read(m, r.unix(now), uint32(r.config.PendingExpiry.Seconds())+1)
+	case !found:
 		o, found = d.signer.read(m, r.unix(now), uint32(r.config.PendingExpiry.Seconds())+1)
 		found = found && int(o.listener) < len(r.listeners) && o.listener >= unicast
 	}
