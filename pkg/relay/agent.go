@@ -89,6 +89,11 @@ func (c Config) validateAgent() (faults []error) {
 			faults = append(faults, fmt.Errorf("%s: has a value, but is not among the agent options", text.name))
 		}
 	}
+	for i, option := range a.Options {
+		if slices.Contains(a.Options[:i], option) {
+			faults = append(faults, fmt.Errorf("%s: named twice among the agent options", option))
+		}
+	}
 	if a.has(SubscriberID) && a.SubscriberID == "" {
 		faults = append(faults, errors.New("subscriber-id: has no value"))
 	}

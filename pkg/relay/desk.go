@@ -33,6 +33,7 @@ func newDesk(r *Relay, listener int, name string) *desk {
 
 // send gives a request to every server. It stays where it is until flush.
 func (d *desk) send(m dhcp.Message, to *routes, now int64) {
+	answered := m.Giaddr() == to.giaddr && answerable(m.Type())
 	for i := range to.targets {
 		t := &to.targets[i]
 		out := d.toServers
@@ -43,10 +44,14 @@ func (d *desk) send(m dhcp.Message, to *routes, now int64) {
 			d.flush(to)
 		}
 		out.addUDP(m, t.peer, to.giaddr)
-		t.server.asked(now)
+		t.server.asked(now, answered)
 		d.relay.trace.record(now, sentToServer, peer{ip: to.giaddr, port: serverPort}, t.peer, m)
 	}
 }
+
+// answerable tells whether servers answer a request of this type: none does a RELEASE or a DECLINE (RFC 2131 section
+// 4.3, 4.4.4).
+func answerable(t dhcp.Type) bool { return t != dhcp.Release && t != dhcp.Decline }
 
 func (d *desk) flush(to *routes) {
 	d.toServers.flush(d.relay.upstream.socket)

@@ -46,10 +46,10 @@ func newServer(m *metrics, name string) *server {
 	return s
 }
 
-// asked notes a request.
-func (s *server) asked(now int64) {
+// asked notes a request, and whether its answer comes by way of this relay.
+func (s *server) asked(now int64, answered bool) {
 	s.requests.Inc()
-	if s.unanswered.Add(1) == 1 {
+	if answered && s.unanswered.Add(1) == 1 {
 		s.since.Store(now)
 	}
 }

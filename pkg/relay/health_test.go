@@ -1,6 +1,10 @@
 package relay
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/tinkerbell/stack/pkg/dhcp"
+)
 
 // TestDeadServerStaysDead until it answers: neither a quiet second nor more requests bring it back.
 func TestDeadServerStaysDead(t *testing.T) {
@@ -10,7 +14,7 @@ func TestDeadServerStaysDead(t *testing.T) {
 	now := second
 	ask := func(n int) {
 		for range n {
-			s.asked(now)
+			s.asked(now, true)
 		}
 	}
 	steps := []struct {
@@ -32,6 +36,33 @@ func TestDeadServerStaysDead(t *testing.T) {
 		b.health.check(now)
 		if s.dead != step.dead || s.next != step.next {
 			t.Errorf("%s: got dead %v, address %d, want %v, %d", step.what, s.dead, s.next, step.dead, step.next)
+		}
+	}
+}
+
+// TestUnansweredCountsWhatComesBackHere: a server is not dead because nobody answers a RELEASE or a DECLINE, or because
+// it answers another relay agent past us.
+func TestUnansweredCountsWhatComesBackHere(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.health.servers[0]
+	for _, step := range []struct {
+		what string
+		m    dhcp.Message
+		want int64
+	}{
+		{"another relay's", withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), theirGiaddr), 0},
+		{"a RELEASE", message(dhcp.Request, byte(dhcp.Release)), 0},
+		{"a DECLINE", message(dhcp.Request, byte(dhcp.Decline)), 0},
+		{"a DISCOVER", message(dhcp.Request, byte(dhcp.Discover)), 1},
+		{"a REQUEST", message(dhcp.Request, 3), 2},
+	} {
+		m, drop := b.hear(step.m)
+		if drop != None {
+			t.Fatalf("%s: %v", step.what, drop)
+		}
+		b.desk.send(m, b.routes, 1)
+		if got := s.unanswered.Load(); got != step.want {
+			t.Errorf("after %s: %d unanswered, want %d", step.what, got, step.want)
 		}
 	}
 }

@@ -36,9 +36,9 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 	}
 	giaddr, hasAgent := m.Giaddr(), m.HasAgent()
 	switch {
-	case giaddr != [4]byte{} && giaddr == to.giaddr:
+	case giaddr != [4]byte{} && r.own(giaddr, to):
 		return m, Loop
-	case giaddr != [4]byte{} && !within(r.config.TrustedRelays, a.source.ip):
+	case giaddr != [4]byte{} && !r.trusts(giaddr, a):
 		r.notices.warn(now, "refused a relay agent", func() []any {
 			return []any{"giaddr", dhcp.Addr(giaddr), "source", a.source.String(),
 				"remedy", "name its prefix in TRUSTED_RELAYS"}
@@ -66,6 +66,26 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 	m = d.addAgent(m, k, a, &o, hasAgent, to, now)
 	r.pending.remember(k, o, now)
 	return dhcp.Pad(m), None
+}
+
+// own tells whether giaddr is an address by which clients or servers know this relay.
+func (r *Relay) own(giaddr [4]byte, to *routes) bool {
+	if giaddr == to.giaddr || r.config.SourceAddress == netip.AddrFrom4(giaddr) {
+		return true
+	}
+	for _, l := range r.listeners {
+		if p := l.port.Load(); p != nil && p.address == giaddr {
+			return true
+		}
+	}
+	return false
+}
+
+// trusts tells whether a request with a giaddr is a trusted relay agent's. On a LAN a source is easily forged, and giaddr
+// is where the server will send its answer: it has to be trusted too.
+func (r *Relay) trusts(giaddr [4]byte, a *arrival) bool {
+	return within(r.config.TrustedRelays, a.source.ip) &&
+		(a.listener == unicast || within(r.config.TrustedRelays, giaddr))
 }
 
 // addAgent adds option 82 where there is one to add and the request's own, or another relay's, leaves room for it

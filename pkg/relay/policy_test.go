@@ -281,3 +281,34 @@ func TestReplyWithoutPaddingOfChaddr(t *testing.T) {
 		}
 	}
 }
+
+// TestTrap02GiaddrOutsideTrustedIsNoReflector: a machine on the VLAN forges a trusted source, and has the server answer
+// somebody else. What is sent to us is answered by way of us.
+func TestTrap02GiaddrOutsideTrustedIsNoReflector(t *testing.T) {
+	b := newBench(t, nil)
+	elsewhere := [4]byte{198, 51, 100, 8}
+	a := b.heard
+	a.source.ip = theirGiaddr
+	m := withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), elsewhere)
+	if _, drop := b.desk.request(m, &a, b.routes, 1); drop != UntrustedRelay {
+		t.Errorf("heard: got %v", drop)
+	}
+	a.listener = unicast
+	m = withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), elsewhere)
+	if m, drop := b.desk.request(m, &a, b.routes, 1); drop != None || m.Giaddr() != ourGiaddr {
+		t.Errorf("sent to us: got %v, giaddr %v", drop, m.Giaddr())
+	}
+}
+
+// TestTrap02OwnAddressesAreLoops: not giaddr alone, but every address by which this relay is known.
+func TestTrap02OwnAddressesAreLoops(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.SourceAddress = netip.MustParseAddr("203.0.113.9") })
+	b.listeners[0].port.Store(&port{address: [4]byte{203, 0, 113, 8}})
+	for own, want := range map[[4]byte]Drop{
+		ourGiaddr: Loop, {203, 0, 113, 9}: Loop, {203, 0, 113, 8}: Loop, {203, 0, 113, 7}: None,
+	} {
+		if _, drop := b.hear(withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), own)); drop != want {
+			t.Errorf("giaddr %v: got %v, want %v", own, drop, want)
+		}
+	}
+}
