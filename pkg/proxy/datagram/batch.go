@@ -31,7 +31,11 @@ type Batch struct {
 	dirty   int // how many headers are not as Receive wants them
 
 	wire  []mmsghdr // what Send hands to the kernel: a datagram each, or a train of them
-	first []int     // the wire's datagrams: first[j] up to first[j+1]
+	first []int     // the wire's datagrams: order[first[j]] up to order[first[j+1]]
+	order []int     // in which the datagrams leave
+	tags  []uint32  // of Tag
+	after []int     // scratch of arrange
+	heads []int     // scratch of arrange
 }
 
 // NewBatch makes a batch for size datagrams.
@@ -45,6 +49,10 @@ func NewBatch(size int) *Batch {
 		data:    make([][]byte, size),
 		wire:    make([]mmsghdr, size),
 		first:   make([]int, size+1),
+		order:   make([]int, size),
+		tags:    make([]uint32, size),
+		after:   make([]int, size),
+		heads:   make([]int, 0, size),
 		dirty:   size,
 	}
 	all := make([]byte, size*bufferSize)
@@ -172,10 +180,15 @@ func (b *Batch) Push(data []byte, via *Socket, to Peer, source netip.Addr, ifind
 	b.address(via, to, source, ifindex)
 }
 
+// Tag says to which stream the last datagram belongs: Send keeps the order within a stream, and may change that of
+// streams. Untagged datagrams are one stream.
+func (b *Batch) Tag(stream uint32) { b.tags[b.n-1] = stream }
+
 func (b *Batch) address(via *Socket, to Peer, source netip.Addr, ifindex uint32) {
 	i := b.n
 	b.n++
 	b.dirty = max(b.dirty, b.n)
+	b.tags[i] = 0
 	b.names[i].set(via.family, to)
 	h := &b.headers[i].hdr
 	h.Namelen = b.names[i].len

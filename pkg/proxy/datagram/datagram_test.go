@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strings"
@@ -227,6 +228,7 @@ func TestTrainsArriveAsDatagrams(t *testing.T) {
 		}
 		out.Push(append(out.Next(), data...), sockets[0], peer(conn), netip.Addr{}, 0)
 	}
+	out.arrange()
 	if n := out.couple(sockets[0], 0); n >= out.Len() {
 		t.Errorf("%d datagrams in %d messages: no trains", out.Len(), n)
 	}
@@ -242,6 +244,43 @@ func TestTrainsArriveAsDatagrams(t *testing.T) {
 		if n, err := conn.Read(buf); err != nil || string(buf[:n]) != w {
 			t.Errorf("datagram %d: got %d bytes %.8q, %v, want %d", i, n, buf[:n], err, len(w))
 		}
+	}
+}
+
+// Streams may overtake each other, a datagram may not overtake its own stream, and none is lost or doubled.
+func TestArrangeKeepsStreams(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	s := &Socket{family: syscall.AF_INET, trains: true}
+	b := NewBatch(64)
+	to := []Peer{
+		{AddrPort: netip.MustParseAddrPort("192.0.2.1:514")}, {AddrPort: netip.MustParseAddrPort("192.0.2.2:514")},
+	}
+	messages := 0
+	for range 200 {
+		b.Reset()
+		for range 1 + r.IntN(64) {
+			b.Push(b.Next()[:r.IntN(140)], s, to[r.IntN(20)/19], netip.Addr{}, 0)
+			b.Tag(uint32(r.IntN(50)))
+		}
+		b.arrange()
+		last := map[uint32]int{}
+		seen := map[int]bool{}
+		for _, i := range b.order[:b.n] {
+			if before, ok := last[b.tags[i]]; ok && before > i {
+				t.Fatalf("datagram %d of stream %d left after %d", i, b.tags[i], before)
+			}
+			last[b.tags[i]] = i
+			seen[i] = true
+		}
+		if len(seen) != b.Len() {
+			t.Fatalf("%d of %d datagrams left", len(seen), b.Len())
+		}
+		if b.Len() == 64 {
+			messages = b.couple(s, 0)
+		}
+	}
+	if messages == 0 || messages > 36 {
+		t.Errorf("64 datagrams in %d messages", messages)
 	}
 }
 

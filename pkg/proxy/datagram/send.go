@@ -19,12 +19,19 @@ const (
 
 // Trains lets datagrams that follow each other to one destination cross the kernel as one packet, which is cut
 // apart at the end of the way (UDP_SEGMENT, Linux 4.18): all of a train have one size, but for the last, which may
-// be shorter. Order is kept. Where the way cannot carry trains, the socket stops to use them by itself.
+// be shorter. Where the way cannot carry trains, the socket stops to use them by itself.
 func (s *Socket) Trains() { s.trains = true }
 
 // Send sends every datagram through the socket and empties the batch. The kernel's refusal of one does not keep
 // back the others: failed counts them, and err is the last reason.
 func (b *Batch) Send(s *Socket) (failed int, err error) {
+	if s.trains {
+		b.arrange()
+	} else {
+		for i := range b.n {
+			b.order[i] = i
+		}
+	}
 	for from := 0; from < b.n; {
 		n := b.couple(s, from)
 		var f int
@@ -38,21 +45,89 @@ func (b *Batch) Send(s *Socket) (failed int, err error) {
 	return failed, err
 }
 
-// couple writes the wire for the datagrams from the given one on, and returns the number of its messages.
+// arrange orders the datagrams for long trains: the longest first, then what has its size, then the longest of
+// what is shorter. It takes the next datagram of a stream only after the one before.
+func (b *Batch) arrange() {
+	b.heads = b.heads[:0]
+	for i := range b.n {
+		b.after[i] = -1
+		fresh := true
+		for k := i - 1; k >= 0; k-- {
+			if b.tags[k] == b.tags[i] {
+				b.after[k] = i
+				fresh = false
+				break
+			}
+		}
+		if fresh {
+			b.heads = append(b.heads, i)
+		}
+	}
+	for at := 0; at < b.n; {
+		first := b.pop(b.longest(-1, bufferSize))
+		b.order[at] = first
+		at++
+		size := len(b.data[first])
+		for at < b.n {
+			h := b.longest(first, size)
+			if h < 0 {
+				break
+			}
+			next := b.pop(h)
+			b.order[at] = next
+			at++
+			if len(b.data[next]) < size {
+				break
+			}
+		}
+	}
+}
+
+// longest finds the head with the most bytes of those that have no more than limit and, where first is one, go
+// where first goes. The earliest wins. It returns -1 when there is none.
+func (b *Batch) longest(first, limit int) int {
+	found, size := -1, -1
+	for h, i := range b.heads {
+		n := len(b.data[i])
+		if n > size && n <= limit && (first < 0 || b.names[i] == b.names[first]) {
+			found, size = h, n
+			if first >= 0 && n == limit {
+				break
+			}
+		}
+	}
+	return found
+}
+
+// pop takes a stream's head and puts the next one of the stream into its place.
+func (b *Batch) pop(h int) int {
+	i := b.heads[h]
+	if b.after[i] >= 0 {
+		b.heads[h] = b.after[i]
+	} else {
+		b.heads = append(b.heads[:h], b.heads[h+1:]...)
+	}
+	return i
+}
+
+// couple writes the wire for the datagrams from the given place in the order on, and returns the number of its
+// messages.
 func (b *Batch) couple(s *Socket, from int) (n int) {
-	for i := from; i < b.n; n++ {
+	for at := from; at < b.n; n++ {
 		length := 1
 		if s.trains {
-			length = b.train(i)
+			length = b.train(at)
 		}
-		for k := i; k < i+length; k++ {
-			b.iovecs[k].Base = unsafe.SliceData(b.data[k])
-			b.iovecs[k].SetLen(len(b.data[k]))
+		for k := at; k < at+length; k++ {
+			data := b.data[b.order[k]]
+			b.iovecs[k].Base = unsafe.SliceData(data)
+			b.iovecs[k].SetLen(len(data))
 		}
+		i := b.order[at]
 		h := &b.wire[n].hdr
 		*h = b.headers[i].hdr
 		h.Flags = 0
-		h.Iov = &b.iovecs[i]
+		h.Iov = &b.iovecs[at]
 		h.SetIovlen(length)
 		if length > 1 {
 			control := &b.control[i]
@@ -62,24 +137,25 @@ func (b *Batch) couple(s *Socket, from int) (n int) {
 			binary.NativeEndian.PutUint16(control[unix.CmsgLen(0):], uint16(len(b.data[i])))
 			h.SetControllen(unix.CmsgSpace(2))
 		}
-		b.first[n] = i
-		i += length
+		b.first[n] = at
+		at += length
 	}
 	b.first[n] = b.n
 	return n
 }
 
-// train is the number of datagrams from i on that may travel together.
-func (b *Batch) train(i int) int {
+// train is the number of datagrams from a place in the order on that may travel together.
+func (b *Batch) train(at int) int {
+	i := b.order[at]
 	size := len(b.data[i])
 	if size == 0 || size > maxSegment || b.headers[i].hdr.Controllen != 0 {
 		return 1
 	}
 	total, n := size, 1
-	for k := i + 1; k < b.n && n < maxSegments; k++ {
+	for _, k := range b.order[at+1 : b.n] {
 		next := len(b.data[k])
-		if next == 0 || next > size || total+next > MaxSize || b.headers[k].hdr.Controllen != 0 ||
-			b.names[k] != b.names[i] {
+		if n == maxSegments || next == 0 || next > size || total+next > MaxSize ||
+			b.headers[k].hdr.Controllen != 0 || b.names[k] != b.names[i] {
 			break
 		}
 		total += next

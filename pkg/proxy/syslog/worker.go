@@ -224,7 +224,17 @@ func (w *worker) forward(i int) Drop {
 	case SourceRewrite:
 		up.out.Push(Parse(data).Append(up.out.Next(), client.Addr()), up.socket, to, netip.Addr{}, 0)
 	}
+	up.out.Tag(stream(client.Addr()))
 	return DropNot
+}
+
+// stream tells machines apart, so that the lines of each stay in order. Two that share a number share an order.
+func stream(client netip.Addr) uint32 {
+	hash := uint32(2166136261) // FNV-1a
+	for _, c := range client.As16() {
+		hash = (hash ^ uint32(c)) * 16777619
+	}
+	return hash
 }
 
 // source is the route's, but for clients whose address cannot be a source towards the endpoint.
