@@ -24,10 +24,11 @@ $(TOOLS)/helm-unittest: tools/helm/go.mod
 $(TOOLS)/kubeconform: tools/helm/go.mod
 	go build -C tools/helm -trimpath -ldflags '-s -w' -o $@ github.com/yannh/kubeconform/cmd/kubeconform
 # Debian's, unpacked and not installed, since the package starts a server. Without apt the rules are not tested.
+$(TOOLS)/prometheus: $(TOOLS)/promtool
 $(TOOLS)/promtool:
 	@mkdir -p $(TOOLS) $(BUILD)/chart/promtool
 	@if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then \
-		echo "unpacking Debian's promtool, for the alerts' tests"; \
+		echo "unpacking Debian's promtool and prometheus, for the alerts' tests"; \
 		cd $(BUILD)/chart/promtool && apt-get download -qq prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb . && \
-		cp usr/bin/promtool $@ && cd .. && rm -rf promtool; \
+		cp usr/bin/promtool usr/bin/prometheus $(TOOLS)/ && cd .. && rm -rf promtool; \
 	else echo "no apt-get: the alerts' rules are not tested"; fi

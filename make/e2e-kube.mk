@@ -9,7 +9,7 @@ KUBE_MODULES := $(CURDIR)/test/e2e/kube/modules
 KUBE_FLAGS   := -p 1 -trimpath
 
 .PHONY: e2e-kube
-e2e-kube: kube-binaries $(TOOLS)/helm ## install the chart on a real Kubernetes and boot through it (KEEP=1 leaves it up); needs root
+e2e-kube: kube-binaries $(TOOLS)/helm $(TOOLS)/prometheus ## install the chart on a real Kubernetes and boot through it (KEEP=1 leaves it up); needs root
 	KEEP='$(KEEP)' test/e2e/kube/run
 
 .PHONY: kube-binaries
