@@ -286,54 +286,6 @@ func (d *downloader) writeMeta(a artifact, m meta) error {
 	return nil
 }
 
-// list fetches a small text, such as checksum.txt, with the same patience.
-func (d *downloader) list(ctx context.Context, set, from string) ([]byte, error) {
-	for attempt := 1; ; attempt++ {
-		text, err := d.listOnce(ctx, from)
-		if err == nil {
-			return text, nil
-		}
-		if ctx.Err() != nil || attempt >= d.config.Attempts || !retryable(err) {
-			return nil, fmt.Errorf("failed to get list of checksums: %w", err)
-		}
-		d.metrics.retried(set, err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(min(d.config.RetryMost.D(), d.config.RetryFirst.D()<<min(attempt-1, 20))):
-		}
-	}
-}
-
-func (d *downloader) listOnce(ctx context.Context, from string) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*d.config.StallTimeout.D(), errStalled)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
-	if err != nil {
-		return nil, fmt.Errorf("failed to make request: %w", redacted(err))
-	}
-	request.Header.Set("Cache-Control", "no-cache")
-	answer, err := d.client.Do(request)
-	if err != nil {
-		return nil, transferError(ctx, err)
-	}
-	defer answer.Body.Close()
-	switch answer.StatusCode {
-	case http.StatusOK:
-	case http.StatusNotFound, http.StatusGone:
-		return nil, fmt.Errorf("%w: %w", errVanished, statusError(answer.StatusCode))
-	default:
-		return nil, statusError(answer.StatusCode)
-	}
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxChecksums+1))
-	if err != nil {
-		return nil, transferError(ctx, err)
-	}
-	if len(text) > maxChecksums {
-		return nil, fmt.Errorf("%w: more than %d bytes", errMalformed, maxChecksums)
-	}
-	return text, nil
-}
-
 // transferError says why a transfer ended, and hides a password in its URL.
 func transferError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
