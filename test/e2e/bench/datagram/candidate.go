@@ -91,6 +91,9 @@ func startCandidate(ctx context.Context, n *network, o Options, name string) (*p
 		return nil, fmt.Errorf("no such candidate as %s", name)
 	}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	// Killed outright, nginx's master would leave a worker that holds the pipes.
+	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
+	p.cmd.WaitDelay = 5 * time.Second
 	if err := do(n.proxy, p.cmd.Start); err != nil {
 		return nil, fmt.Errorf("failed to start %s: %w", name, err)
 	}
