@@ -33,7 +33,8 @@ func add(sum uint64, b []byte) uint64 {
 
 // pseudo is the sum of UDP's pseudo header: both addresses, the protocol and the UDP length.
 func pseudo(addresses []byte, udpLen int) uint64 {
-	return add(0, addresses) + protocolUDP + uint64(udpLen)
+	sum, carry := bits.Add64(add(0, addresses), protocolUDP+uint64(udpLen), 0)
+	return sum + carry
 }
 
 // finish folds a sum to 16 bits and complements it. It is zero for data that carries its right checksum.

@@ -134,6 +134,14 @@ func TestChecksumOfEveryLength(t *testing.T) {
 	}
 }
 
+// TestPseudoHeaderCarries: the sum of the addresses may be so large that protocol and length carry over.
+func TestPseudoHeaderCarries(t *testing.T) {
+	addresses := []byte{255, 255, 255, 255, 255, 255, 255, 255}
+	if got, want := finish(pseudo(addresses, 308)), finish(add(0, []byte{0, 17, 1, 52})); got != want {
+		t.Errorf("got %#x, want %#x: addresses of ones add nothing", got, want)
+	}
+}
+
 // TestZeroChecksumIsSentAsOnes: zero on the wire would mean that there is none.
 func TestZeroChecksumIsSentAsOnes(t *testing.T) {
 	b := make([]byte, HeaderLen+2)
