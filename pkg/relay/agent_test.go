@@ -83,6 +83,29 @@ func TestPresentGiaddrAction(t *testing.T) {
 	}
 }
 
+// TestStripLeavesTheirs: the server echoed one of two options 82, or both, or joined them.
+func TestStripLeavesTheirs(t *testing.T) {
+	const ours, theirs = "\x52\x04\x01\x02me", "\x52\x0a\x01\x08circuit1"
+	for name, echoed := range map[string]string{
+		"theirs": theirs, "both": theirs + ours, "joined": "\x52\x0e\x01\x08circuit1\x01\x02me",
+	} {
+		b := newBench(t, func(c *Config) {
+			c.TrustedListeners = []string{"macvlan0"}
+			c.PresentGiaddr = Append
+			c.Agent = Agent{Options: []SubOption{CircuitID}, CircuitID: "me"}
+		})
+		b.heard.trusted = true
+		if m, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover), []byte(theirs)...)); !bytes.Contains(m, []byte(theirs+ours)) {
+			t.Fatal("ours was not added")
+		}
+		out, _, drop := b.answer(message(dhcp.Reply, byte(dhcp.Offer), []byte(echoed)...))
+		if v, _ := out.Option(dhcp.OptionAgent); drop != None || string(v) != theirs[2:] ||
+			bytes.Contains(out, []byte("\x02me")) {
+			t.Errorf("%s: got %v %q", name, drop, v)
+		}
+	}
+}
+
 // TestSubOptions is every sub-option with its default and with a value.
 func TestSubOptions(t *testing.T) {
 	all := []SubOption{CircuitID, RemoteID, LinkSelection, SubscriberID, RelayID, ServerIDOverride}

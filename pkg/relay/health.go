@@ -103,7 +103,7 @@ func (h *health) check(now int64) (lookup bool) {
 	for _, s := range h.servers {
 		seen := s.seen.Load()
 		if seen != 0 {
-			s.lastSeen.Set(float64(h.relay.start.UnixNano()+seen) / 1e9)
+			s.lastSeen.Set(float64(h.relay.wall(seen).UnixNano()) / 1e9)
 		}
 		unanswered := s.unanswered.Load()
 		switch {

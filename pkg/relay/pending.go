@@ -42,6 +42,8 @@ type origin struct {
 	// sole that there was none before.
 	added, sole bool
 	agent       uint8
+	// sum is the CRC-32 of that value, unless it is the sole one: a server may have echoed the other only.
+	sum uint32
 	// giaddr is the relay agent that the request named, whose place this relay has taken; zero if none.
 	giaddr [4]byte
 	// from and local are both ends of a unicast request: the reply takes the same path.

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"hash/crc32"
 	"net/netip"
 	"slices"
 
@@ -112,6 +113,9 @@ func (d *desk) addAgent(m dhcp.Message, k key, a *arrival, o *origin, has bool, 
 		o.agent += 2 + tokenLen
 		value = d.signer.append(value, k, *o, d.relay.unix(now))
 	}
+	if has {
+		o.sum = crc32.ChecksumIEEE(value)
+	}
 	added, ok := m.AppendAgent(value, min(to.mtu-ipAndUDP, m.MaxSize()))
 	if !ok {
 		o.added = false
@@ -126,6 +130,13 @@ const ipAndUDP = 20 + 8
 func within(prefixes []netip.Prefix, ip [4]byte) bool {
 	addr := netip.AddrFrom4(ip)
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// isLast tells whether the last option 82 ends with what was added to the request.
+func (o origin) isLast(m dhcp.Message) bool {
+	agent, _ := m.LastAgent()
+	at := len(agent) - int(o.agent)
+	return at >= 0 && crc32.ChecksumIEEE(agent[at:]) == o.sum
 }
 
 // reply decides about a reply, and makes it what the client or the relay agent is to get.
@@ -161,7 +172,7 @@ func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Mes
 		for m.HasAgent() {
 			m = dhcp.Pad(m.StripAgents())
 		}
-	case o.added:
+	case o.added && o.isLast(m):
 		m = m.StripAgent(int(o.agent))
 	}
 	switch {

@@ -87,8 +87,12 @@ func assemble(config Config) (*Relay, error) {
 // now is the relay's clock: nanoseconds since it was made.
 func (r *Relay) now() int64 { return int64(time.Since(r.start)) }
 
-// unix is the wall clock in seconds at a time of the relay's clock.
-func (r *Relay) unix(now int64) uint32 { return uint32((r.start.UnixNano() + now) / 1e9) }
+// wall is the wall clock at a time of the relay's clock. It asks anew, since the wall clock may be set while the relay
+// runs: machines often start before they know the time.
+func (r *Relay) wall(at int64) time.Time { return time.Now().Add(time.Duration(at - r.now())) }
+
+// unix is wall in seconds.
+func (r *Relay) unix(now int64) uint32 { return uint32(r.wall(now).Unix()) }
 
 // Run implements daemon.Task: it relays until ctx is done. Then it takes no more requests from its listeners, and
 // brings the answers that are under way.

@@ -1,10 +1,12 @@
 package relay
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
+	"hash/crc32"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 )
@@ -96,7 +98,13 @@ func (s *signer) read(m dhcp.Message, unix, maxAge uint32) (origin, bool) {
 	if age := int32(unix - binary.BigEndian.Uint32(body[tokenOrigin:])); age > int32(maxAge) || age < -int32(maxAge) {
 		return origin{}, false
 	}
+	agent, _ := m.LastAgent()
+	ours := agent[max(0, len(agent)-int(body[3])):]
+	if !bytes.HasSuffix(ours, token) { // the server has put another sub-option behind it
+		return origin{}, false
+	}
 	return origin{
+		sum:      crc32.ChecksumIEEE(ours),
 		listener: int16(binary.BigEndian.Uint16(body)),
 		added:    body[2]&1 != 0,
 		sole:     body[2]&2 != 0,

@@ -129,7 +129,7 @@ func (r *Relay) writePacket(w io.Writer, s snapshot) error {
 		length += frame.HeaderLen
 		packet = packet[:min(len(packet), snapLen)]
 	}
-	at := r.start.UnixNano() + s.at
+	at := r.wall(s.at).UnixNano()
 	header := make([]byte, 16)
 	binary.LittleEndian.PutUint32(header[0:], uint32(at/1e9))
 	binary.LittleEndian.PutUint32(header[4:], uint32(at%1e9/1e3))
