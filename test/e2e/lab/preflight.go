@@ -37,10 +37,29 @@ func Preflight() error {
 			return fmt.Errorf("%w: %s is not writable: %w", ErrUnsupported, dir, err)
 		}
 	}
-	if _, err := os.Stat("/dev/net/tun"); err != nil {
+	if err := unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK); err != nil {
 		return fmt.Errorf("%w: no tap devices: %w", ErrUnsupported, err)
 	}
+	// stack-proxy runs as a user of its own: the root of a small user namespace has none to offer.
+	users, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return fmt.Errorf("%w: failed to read the users of this namespace: %w", ErrUnsupported, err)
+	}
+	if !mapped(string(users), unprivileged) {
+		return fmt.Errorf("%w: it needs user %d, which this user namespace has not", ErrUnsupported, unprivileged)
+	}
 	return nil
+}
+
+// mapped tells whether a user namespace knows a user, by its uid_map (user_namespaces(7)).
+func mapped(uidMap string, uid int) bool {
+	for line := range strings.Lines(uidMap) {
+		var first, outside, count int
+		if _, err := fmt.Sscan(line, &first, &outside, &count); err == nil && uid >= first && uid-first < count {
+			return true
+		}
+	}
+	return false
 }
 
 // ForTest starts a lab that ends with the test. The test is skipped, with the reason, where labs cannot run. When
