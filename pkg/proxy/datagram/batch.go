@@ -118,19 +118,24 @@ func (b *Batch) Peer(i int) Peer { return b.names[i].peer() }
 // Truncated tells whether the i-th datagram was longer than any buffer.
 func (b *Batch) Truncated(i int) bool { return b.headers[i].hdr.Flags&unix.MSG_TRUNC != 0 }
 
-// Asked is the local address that the i-th datagram was sent to, with the interface it came in by. The address
-// is invalid where the kernel did not say.
+// Asked is the local address that the i-th datagram was sent to, with the interface it came in by. For an IPv4
+// broadcast or group it is the interface's own, since nothing can be answered from those (RFC 1122 section 3.2.1.3).
+// The address is invalid where the kernel did not say.
 func (b *Batch) Asked(i int) (addr netip.Addr, ifindex uint32) {
+	var own netip.Addr
 	eachControl(b.controlOf(i), func(level, kind int32, data []byte) {
 		switch {
 		case level == unix.IPPROTO_IP && kind == unix.IP_PKTINFO && len(data) >= unix.SizeofInet4Pktinfo:
 			ifindex = binary.NativeEndian.Uint32(data)
-			addr = netip.AddrFrom4([4]byte(data[8:12])) // ipi_addr; ipi_spec_dst differs for a broadcast
+			addr, own = netip.AddrFrom4([4]byte(data[8:12])), netip.AddrFrom4([4]byte(data[4:8])) // ipi_addr, ipi_spec_dst
 		case level == unix.IPPROTO_IPV6 && kind == unix.IPV6_PKTINFO && len(data) >= unix.SizeofInet6Pktinfo:
 			addr = netip.AddrFrom16([16]byte(data[:16])).Unmap()
 			ifindex = binary.NativeEndian.Uint32(data[16:])
 		}
 	})
+	if own.IsValid() && !own.IsUnspecified() {
+		addr = own
+	}
 	return addr, ifindex
 }
 

@@ -96,6 +96,9 @@ func bound(addr netip.Addr, port uint16, share, only6 bool) (*Socket, error) {
 		options = append(options,
 			option{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, only},
 			option{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1})
+		if !only6 {
+			options = append(options, option{unix.IPPROTO_IP, unix.IP_PKTINFO, 1})
+		}
 	} else {
 		options = append(options, option{unix.IPPROTO_IP, unix.IP_PKTINFO, 1})
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -162,6 +163,37 @@ func TestAnswersComeFromTheAddressAsked(t *testing.T) {
 	}
 	if got := f.Sessions(); got != 2 {
 		t.Errorf("got %d sessions, want one for each address", got)
+	}
+}
+
+// RFC 1122 section 3.2.1.3: what was sent to a broadcast address is answered from the interface's own.
+func TestBroadcastIsAnswered(t *testing.T) {
+	l := newLab(t)
+	echo(t, l.server, serverIP+":5000")
+	f := l.front(t, Config{Pick: to(serverIP + ":5000")})
+	conn := listen(t, l.client, clientIP+":6000")
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = raw.Control(func(fd uintptr) { err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_BROADCAST, 1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := "192.0.2.255:5000"
+	for range 2 {
+		if _, err := conn.WriteToUDPAddrPort([]byte("a"), netip.MustParseAddrPort(at)); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_, from, err := conn.ReadFromUDPAddrPort(make([]byte, 100))
+		if err != nil {
+			t.Fatalf("asked %s, no answer: %v", at, err)
+		}
+		at = netip.AddrPortFrom(from.Addr().Unmap(), from.Port()).String() // goes on with the address that answered
+	}
+	if at != "192.0.2.200:5000" || f.Sessions() != 1 {
+		t.Errorf("answered from %s, %d sessions", at, f.Sessions())
 	}
 }
 
