@@ -6,10 +6,14 @@ package clients
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
 )
@@ -26,6 +30,8 @@ type Client struct {
 	// release is the signal that makes it release its lease; 0: releaseArgs start it once more.
 	release     syscall.Signal
 	releaseArgs func(dir string) []string
+	// remember has it find a lease of an earlier life. Nil: it keeps none.
+	remember func(dir string, process *lab.Process, ack *dhcpv4.DHCPv4) error
 }
 
 // All are the clients that the relay is tested with.
@@ -55,6 +61,14 @@ var Dhclient = Client{
 		return lab.Process{Args: append([]string{"-4", "-d", "-v"}, dhclientFiles(dir)...)}, nil
 	},
 	releaseArgs: func(dir string) []string { return append([]string{"-4", "-d", "-v", "-r"}, dhclientFiles(dir)...) },
+	remember: func(dir string, _ *lab.Process, ack *dhcpv4.DHCPv4) error {
+		const layout = "1 2006/01/02 15:04:05" // the first number is a day of the week, and not read
+		ends := time.Now().Add(ack.IPAddressLeaseTime(0)).UTC().Format(layout)
+		text := fmt.Sprintf("lease {\n  interface \"eth0\";\n  fixed-address %s;\n  option subnet-mask %s;\n"+
+			"  option dhcp-server-identifier %s;\n  renew %[4]s;\n  rebind %[4]s;\n  expire %[4]s;\n}\n",
+			ack.YourIPAddr, net.IP(ack.SubnetMask()), ack.ServerIdentifier(), ends)
+		return os.WriteFile(filepath.Join(dir, "leases"), []byte(text), 0o644)
+	},
 }
 
 func dhclientFiles(dir string) []string {
@@ -80,6 +94,17 @@ var Dhcpcd = Client{
 			Args:  []string{"-B", "-d", "-f", conf, "eth0"},
 			Tmpfs: []string{"/run", "/var/lib"}, // its socket, pid file and leases
 		}, nil
+	},
+	// A lease is the server's last message. The directory for it is there in the client's mount namespace only.
+	remember: func(dir string, process *lab.Process, ack *dhcpv4.DHCPv4) error {
+		file := filepath.Join(dir, "eth0.lease")
+		if err := os.WriteFile(file, ack.ToBytes(), 0o644); err != nil {
+			return err
+		}
+		const prepare = `mkdir -p /var/lib/dhcpcd && cp "$0" /var/lib/dhcpcd/ && exec "$@"`
+		process.Args = append([]string{"-c", prepare, file, process.Path}, process.Args...)
+		process.Path = "/bin/sh"
+		return nil
 	},
 }
 
@@ -109,8 +134,23 @@ type Running struct {
 	dir    string
 }
 
+// Remembers tells whether the client keeps its lease for the next time that it is started.
+func (c Client) Remembers() bool { return c.remember != nil }
+
+// Restart starts the client in a host of [lab.Lab.AddHost] as one that was granted a lease before, by the ACK.
+func (c Client) Restart(l *lab.Lab, role string, ack *dhcpv4.DHCPv4) (*Running, error) {
+	if !c.Remembers() {
+		return nil, fmt.Errorf("failed to restart: %s keeps no lease", c.Name)
+	}
+	return c.start(l, role, ack)
+}
+
 // Start starts the client in a host of [lab.Lab.AddHost], with extra arguments.
 func (c Client) Start(l *lab.Lab, role string, extra ...string) (*Running, error) {
+	return c.start(l, role, nil, extra...)
+}
+
+func (c Client) start(l *lab.Lab, role string, ack *dhcpv4.DHCPv4, extra ...string) (*Running, error) {
 	r := &Running{client: c, l: l, role: role, dir: filepath.Join(l.RunDir(), role)}
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		return nil, err
@@ -121,6 +161,11 @@ func (c Client) Start(l *lab.Lab, role string, extra ...string) (*Running, error
 	}
 	process.Name, process.Role, process.Path = role+"-"+c.Name, role, c.Program
 	process.Args = append(process.Args, extra...)
+	if ack != nil {
+		if err := c.remember(r.dir, &process, ack); err != nil {
+			return nil, fmt.Errorf("failed to write lease of %s: %w", c.Name, err)
+		}
+	}
 	r.Proc, err = l.Start(process)
 	return r, err
 }

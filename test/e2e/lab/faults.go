@@ -86,8 +86,8 @@ func (l *Lab) Blackhole(role string, addr netip.Addr, lost bool) error {
 	return nil
 }
 
-// AddDHCPServer puts a second DHCP server on the LAN, dnsmasq from Debian, which hands out the addresses from first
-// to last: the site's own server beside Smee in proxy mode, or a rogue. Args are added to its flags.
+// AddDHCPServer puts a second DHCP server on the LAN, see [Lab.StartDHCPServer]: the site's own server beside Smee in
+// proxy mode, or a rogue.
 func (l *Lab) AddDHCPServer(name string, addr, first, last netip.Addr, args ...string) (*Proc, error) {
 	role, err := l.AddHost(name, nil)
 	if err != nil {
@@ -96,6 +96,12 @@ func (l *Lab) AddDHCPServer(name string, addr, first, last netip.Addr, args ...s
 	if err := l.Configure(role, netip.PrefixFrom(addr, LAN.Bits()), GatewayIP); err != nil {
 		return nil, err
 	}
+	return l.StartDHCPServer(name, role, first, last, args...)
+}
+
+// StartDHCPServer starts dnsmasq from Debian as an authoritative DHCP server on a role's eth0 and waits until it
+// listens. It hands out the addresses of [LAN] from first to last. Args are added to its flags.
+func (l *Lab) StartDHCPServer(name, role string, first, last netip.Addr, args ...string) (*Proc, error) {
 	proc, err := l.Start(Process{
 		Name: name, Role: role, Path: "dnsmasq", Watch: true,
 		Args: append([]string{
