@@ -6,8 +6,9 @@ import (
 )
 
 // limiter holds each client and all of them together to a rate. What is sent to this host by unicast has allowances of
-// its own, so that a pod that names a machine's chaddr spends nothing of the machine's. Its memory is fixed: clients share a table of sets,
-// and in a full set the client that was quiet longest is forgotten, which only gives it a fresh allowance.
+// its own, so that a pod that names a machine's chaddr spends nothing of the machine's. Its memory is fixed: clients
+// share a table of sets, and in a full set the client that was quiet longest is forgotten, which only gives it a fresh
+// allowance.
 type limiter struct {
 	mu     sync.Mutex
 	seed   maphash.Seed

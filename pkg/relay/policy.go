@@ -82,8 +82,8 @@ func (r *Relay) own(giaddr [4]byte, to *routes) bool {
 	return false
 }
 
-// trusts tells whether a request with a giaddr is a trusted relay agent's. On a LAN a source is easily forged, and giaddr
-// is where the server will send its answer: it has to be trusted too.
+// trusts tells whether a request with a giaddr is a trusted relay agent's. On a LAN a source is easily forged, and
+// giaddr is where the server will send its answer: it has to be trusted too.
 func (r *Relay) trusts(giaddr [4]byte, a *arrival) bool {
 	return within(r.config.TrustedRelays, a.source.ip) &&
 		(a.listener == unicast || within(r.config.TrustedRelays, giaddr))
