@@ -45,13 +45,11 @@ lint: $(TOOLS)/golangci-lint ## formatting and static checks
 bench-go: ## the Go benchmarks of the hot paths
 	go test -run '^$$' -bench . -benchmem ./pkg/...
 
-.PHONY: bench
-bench: build ## measure against nginx, HAProxy, ISC dhcrelay, dnsmasq, dhcp-helper: rows in build/bench; needs root
+.PHONY: bench bench-deps
+bench: bench-deps ## all three benches, some 20 minutes: rows in build/bench; needs root
+	@$(MAKE) --no-print-directory bench-relay bench-datagram bench-proxy
+bench-deps:
 	@scripts/deps bench
-	cd test/e2e && go build -o $(BIN)/ ./cmd/bench-relay ./cmd/bench-datagram ./cmd/bench-proxy
-	$(BIN)/bench-relay
-	$(BIN)/bench-datagram -out $(BUILD)/bench/proxy.json
-	$(BIN)/bench-proxy
 
 .PHONY: fuzz
 FUZZTIME ?= 30s

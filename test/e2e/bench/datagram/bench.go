@@ -12,6 +12,8 @@ import (
 	"io"
 	"slices"
 	"sort"
+
+	"github.com/tinkerbell/stack/test/e2e/bench/report"
 )
 
 // Options of a run.
@@ -24,16 +26,7 @@ type Options struct {
 }
 
 // Row is a result, in the form of the relay's bench.
-type Row struct {
-	Case      string  `json:"case"`
-	Candidate string  `json:"candidate"`
-	Metric    string  `json:"metric"`
-	Unit      string  `json:"unit"`
-	Median    float64 `json:"median"`
-	Min       float64 `json:"min"`
-	Max       float64 `json:"max"`
-	Runs      int     `json:"runs"`
-}
+type Row = report.Row
 
 // direct is the candidate without a proxy: the middle namespace routes.
 const direct = "direct"

@@ -11,7 +11,7 @@ func TestSummarize(t *testing.T) {
 		"theirs": {{"m": 4}, {"m": 2}},
 		"ours":   {{"m": 3}, {"m": 1}, {"m": 8}},
 	})
-	want := []Row{{"c", "ours", "m", "us", 3, 1, 8, 3}, {"c", "theirs", "m", "us", 3, 2, 4, 2}}
+	want := []Row{{Case: "c", Candidate: "ours", Metric: "m", Unit: "us", Median: 3, Min: 1, Max: 8, Runs: 3}, {Case: "c", Candidate: "theirs", Metric: "m", Unit: "us", Median: 3, Min: 2, Max: 4, Runs: 2}}
 	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -30,8 +30,8 @@ func TestSubtractDirect(t *testing.T) {
 
 func TestMarkdown(t *testing.T) {
 	got := Markdown([]Row{
-		{"c", "ours", "loss", "%", 0, 0, 0, 5}, {"c", "ours", "rate", "1/s", 2000, 1500, 2500, 5},
-		{"c", "theirs", "loss", "%", 10, 0, 20, 5}, {"c", "theirs", "rate", "1/s", 1000, 900, 1100, 5},
+		{Case: "c", Candidate: "ours", Metric: "loss", Unit: "%", Median: 0, Min: 0, Max: 0, Runs: 5}, {Case: "c", Candidate: "ours", Metric: "rate", Unit: "1/s", Median: 2000, Min: 1500, Max: 2500, Runs: 5},
+		{Case: "c", Candidate: "theirs", Metric: "loss", Unit: "%", Median: 10, Min: 0, Max: 20, Runs: 5}, {Case: "c", Candidate: "theirs", Metric: "rate", Unit: "1/s", Median: 1000, Min: 900, Max: 1100, Runs: 5},
 	})
 	for _, want := range []string{
 		"c/loss (%, median of 5, min to max)\nours                 0.0 ",

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/tinkerbell/stack/test/e2e/bench/report"
 )
 
 // Options of a run.
@@ -28,16 +30,7 @@ type Options struct {
 }
 
 // Row is a result, in the form of the relay's bench.
-type Row struct {
-	Case      string  `json:"case"`
-	Candidate string  `json:"candidate"`
-	Metric    string  `json:"metric"`
-	Unit      string  `json:"unit"`
-	Median    float64 `json:"median"`
-	Min       float64 `json:"min"`
-	Max       float64 `json:"max"`
-	Runs      int     `json:"runs"`
-}
+type Row = report.Row
 
 // sample is what one measurement of a candidate says.
 type sample map[string]float64

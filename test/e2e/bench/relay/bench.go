@@ -22,6 +22,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/bench/report"
 )
 
 // Options are what [Run] needs.
@@ -41,16 +43,7 @@ type Options struct {
 }
 
 // Row is one figure of the report.
-type Row struct {
-	Case      string  `json:"case"`
-	Candidate string  `json:"candidate"`
-	Metric    string  `json:"metric"`
-	Unit      string  `json:"unit"`
-	Median    float64 `json:"median"`
-	Min       float64 `json:"min"`
-	Max       float64 `json:"max"`
-	Runs      int     `json:"runs"`
-}
+type Row = report.Row
 
 // Case is a load. Rate 0 saturates.
 type Case struct {

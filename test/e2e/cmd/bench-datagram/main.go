@@ -3,17 +3,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/datagram"
+	"github.com/tinkerbell/stack/test/e2e/bench/report"
 )
 
 func main() {
@@ -31,7 +30,7 @@ func run(ctx context.Context) error {
 	nginx := flag.String("nginx", lookup("nginx"), "the nginx executable with its stream module; empty leaves it out")
 	runs := flag.Int("runs", 5, "rounds")
 	cases := flag.String("cases", "", "some of "+strings.Join(datagram.CaseNames(), ",")+"; empty is all")
-	out := flag.String("out", "build/bench/proxy-datagram.json", "where the rows go")
+	out := flag.String("out", "build/bench/proxy.json", "where the rows go; rows of other cases in it stay")
 	flag.Parse()
 	if _, err := os.Stat(*proxy); err != nil {
 		return fmt.Errorf("failed to find stack-proxy (make build makes it): %w", err)
@@ -44,14 +43,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b, err := json.MarshalIndent(rows, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(*out), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(*out, append(b, '\n'), 0o600); err != nil {
+	if err := report.Write(*out, rows); err != nil {
 		return err
 	}
 	_, err = fmt.Fprint(os.Stdout, datagram.Markdown(rows))

@@ -4,20 +4,18 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/proxy"
+	"github.com/tinkerbell/stack/test/e2e/bench/report"
 )
 
 // inside marks the process that is in the namespace.
@@ -62,7 +60,7 @@ func run(ctx context.Context) error {
 		fmt.Fprintf(os.Stdout, "%-12s %-12s %-20s %12.2f %-7s (%.2f to %.2f, %d runs)\n",
 			r.Case, r.Candidate, r.Metric, r.Median, r.Unit, r.Min, r.Max, r.Runs)
 	}
-	return write(*out, rows)
+	return report.Write(*out, rows)
 }
 
 // again starts this program in a network namespace of its own.
@@ -82,25 +80,4 @@ func again(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-// write puts the rows into the file, in place of its rows of the same cases.
-func write(path string, rows []proxy.Row) error {
-	var all []proxy.Row
-	if text, err := os.ReadFile(path); err == nil {
-		if err := json.Unmarshal(text, &all); err != nil {
-			return fmt.Errorf("failed to read %s: %w", path, err)
-		}
-	}
-	all = slices.DeleteFunc(all, func(old proxy.Row) bool {
-		return slices.ContainsFunc(rows, func(r proxy.Row) bool { return r.Case == old.Case })
-	})
-	b, err := json.MarshalIndent(append(all, rows...), "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(b, '\n'), 0o644)
 }

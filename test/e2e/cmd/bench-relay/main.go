@@ -11,13 +11,13 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/relay"
+	"github.com/tinkerbell/stack/test/e2e/bench/report"
 )
 
 func main() {
@@ -45,7 +45,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	flags.DurationVar(&o.Duration, "duration", 2*time.Second, "time of one measurement")
 	cases := flags.String("cases", "", "cases to run, separated by commas; all if empty")
 	differential := flags.Bool("differential", false, "compare what the candidates do, not how fast")
-	report := flags.String("report", "build/bench/relay.json", "where the rows are written")
+	out := flags.String("report", "build/bench/relay.json", "where the rows are written")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -69,14 +69,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(*report), 0o755); err != nil {
-		return err
-	}
-	b, err := json.MarshalIndent(rows, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(*report, append(b, '\n'), 0o644); err != nil {
+	if err := report.Write(*out, rows); err != nil {
 		return err
 	}
 	relay.Table(stdout, rows)

@@ -1,0 +1,51 @@
+// Package report is what every bench writes: rows of medians, in one JSON file for all that measure one program.
+package report
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Row is one metric of one candidate in one case, over several runs.
+type Row struct {
+	Case      string  `json:"case"`
+	Candidate string  `json:"candidate"`
+	Metric    string  `json:"metric"`
+	Unit      string  `json:"unit"`
+	Median    float64 `json:"median"`
+	Min       float64 `json:"min"`
+	Max       float64 `json:"max"`
+	Runs      int     `json:"runs"`
+}
+
+// Write puts rows into a file, in place of the rows of the same cases that it may hold; other cases stay.
+func Write(path string, rows []Row) error {
+	var all []Row
+	switch text, err := os.ReadFile(path); {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		return fmt.Errorf("failed to read rows: %w", err)
+	default:
+		if err := json.Unmarshal(text, &all); err != nil {
+			return fmt.Errorf("failed to read rows of %s: %w", path, err)
+		}
+	}
+	all = slices.DeleteFunc(all, func(old Row) bool {
+		return slices.ContainsFunc(rows, func(r Row) bool { return r.Case == old.Case })
+	})
+	text, err := json.MarshalIndent(append(all, rows...), "", "  ")
+	if err != nil {
+		return fmt.Errorf("failed to encode rows: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("failed to make directory for rows: %w", err)
+	}
+	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("failed to write rows: %w", err)
+	}
+	return nil
+}
