@@ -401,7 +401,7 @@ func relayed(t testing.TB) (w *Worker[int], client, server *Socket) {
 		if server, err = Open(netip.MustParseAddr("127.0.0.1")); err != nil {
 			return err
 		}
-		if client, err = Open(netip.MustParseAddr("127.0.0.1")); err != nil {
+		if client, err = bound(netip.MustParseAddr("127.0.0.1"), 0, false, false); err != nil { // not one of our own
 			return err
 		}
 		endpoint := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), server.Local().Port())

@@ -153,9 +153,6 @@ func (r Report) say(p Peer, err error) {
 	}
 }
 
-// ports knows the local ports of a front's own sockets towards endpoints.
-type ports [1 << 16]atomic.Int32
-
 // Send sends data from the session's own socket to a server.
 func (s *Session[T]) Send(data []byte, to Peer) error {
 	err := s.socket.SendTo(data, to)

@@ -19,7 +19,6 @@ type Worker[T any] struct {
 	listener *Socket
 	handler  Handler[T]
 	options  Options
-	ports    *ports
 	poller   *Poller
 
 	sessions   []*Session[T] // by token
@@ -39,10 +38,9 @@ type Worker[T any] struct {
 
 // NewWorkers makes a worker for each listener, which it owns from now on, also when it fails.
 func NewWorkers[T any](listeners []*Socket, handler Handler[T], o Options) ([]*Worker[T], error) {
-	own := new(ports)
 	workers := make([]*Worker[T], 0, len(listeners))
 	for i, listener := range listeners {
-		w, err := newWorker(listener, handler, o, own)
+		w, err := newWorker(listener, handler, o)
 		if err != nil {
 			for _, w := range workers {
 				w.Close()
@@ -55,7 +53,7 @@ func NewWorkers[T any](listeners []*Socket, handler Handler[T], o Options) ([]*W
 	return workers, nil
 }
 
-func newWorker[T any](listener *Socket, handler Handler[T], o Options, own *ports) (*Worker[T], error) {
+func newWorker[T any](listener *Socket, handler Handler[T], o Options) (*Worker[T], error) {
 	poller, err := NewPoller(2 * batchSize)
 	if err != nil {
 		return nil, err
@@ -68,7 +66,6 @@ func newWorker[T any](listener *Socket, handler Handler[T], o Options, own *port
 		listener: listener,
 		handler:  handler,
 		options:  o,
-		ports:    own,
 		poller:   poller,
 		sessions: make([]*Session[T], 1), // 0 is the listener
 		byClient: make(map[flow]*Session[T]),

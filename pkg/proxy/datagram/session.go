@@ -10,7 +10,7 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 	if w.draining {
 		return nil, RefusedDraining, nil
 	}
-	if w.isOwn(d) {
+	if Own(d.Client, d.Asked) {
 		return nil, RefusedLoop, nil
 	}
 	if old := w.session(d); old != nil {
@@ -50,7 +50,6 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 	w.byClient[s.flow()] = s
 	w.fresh.push(s)
 	w.nLive++
-	w.ports[socket.Local().Port()].Add(1)
 	return s, RefusedNot, nil
 }
 
@@ -69,25 +68,6 @@ func (w *Worker[T]) Move(s *Session[T]) {
 	if endpoint = unmap(endpoint); endpoint.Addr().Is4() == s.Endpoint.Addr().Is4() {
 		s.Endpoint = Peer{AddrPort: endpoint}
 	}
-}
-
-// isOwn tells whether d was sent by one of our own sockets: its port is one of theirs, and its address is the
-// one it was sent to or another of this host.
-func (w *Worker[T]) isOwn(d Datagram) bool {
-	if w.ports[d.Client.Port()].Load() == 0 {
-		return false
-	}
-	return d.Client.Addr() == d.Asked || d.Client.Addr().IsLoopback() || isLocal(d.Client.Addr())
-}
-
-// isLocal asks the kernel whether an address is this host's, by binding to it.
-func isLocal(addr netip.Addr) bool {
-	s, err := open(addr)
-	if err != nil {
-		return false
-	}
-	defer s.Close()
-	return s.bind(addr, 0) == nil
 }
 
 // acquire takes a place, if need be that of the longest finished session, or else of the one that has longest waited
@@ -181,7 +161,6 @@ func (w *Worker[T]) close(s *Session[T], why End) {
 	if !s.lingering {
 		w.nLive--
 	}
-	w.ports[s.socket.Local().Port()].Add(-1)
 	s.socket.Close()
 	s.socket = nil
 	delete(w.byClient, s.flow())

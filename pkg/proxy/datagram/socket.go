@@ -27,6 +27,7 @@ type Socket struct {
 	fd     int
 	family int
 	local  netip.AddrPort
+	own    bool     // counted in own
 	trains bool     // see Trains
 	to     sockaddr // scratch of SendTo, so that it does not escape
 }
@@ -132,6 +133,8 @@ func Open(endpoint netip.Addr) (*Socket, error) {
 		s.Close()
 		return nil, fmt.Errorf("failed to bind udp socket: %w", err)
 	}
+	s.own = true
+	own[s.local.Port()].Add(1)
 	return s, nil
 }
 
@@ -287,5 +290,8 @@ func (s *Socket) Close() {
 	if s.fd >= 0 {
 		_ = unix.Close(s.fd)
 		s.fd = -1
+		if s.own {
+			own[s.local.Port()].Add(-1)
+		}
 	}
 }

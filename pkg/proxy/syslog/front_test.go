@@ -60,7 +60,9 @@ func to(endpoint string) func(netip.Addr) (netip.AddrPort, error) {
 func (l *lab) front(t testing.TB, c Config) *Front {
 	t.Helper()
 	c.Route = "syslog"
-	c.Listen = netip.AddrPortFrom(netip.Addr{}, 514)
+	if !c.Listen.IsValid() {
+		c.Listen = netip.AddrPortFrom(netip.Addr{}, 514)
+	}
 	if c.Metrics == nil {
 		c.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
@@ -201,6 +203,23 @@ func TestTroubleIsCounted(t *testing.T) {
 	send(t, listen(t, l.client, clientIP+":0"), "x", proxyIP+":514")
 	send(t, listen(t, l.client, "192.0.2.3:0"), "x", proxyIP+":514")
 	eventually(t, "no endpoint, loop", func() bool { return f.drops(DropNoEndpoint) == 1 && f.drops(DropLoop) == 1 })
+}
+
+// Two routes whose backends resolve to each other: a message goes round once at most.
+func TestLoopThroughAnotherRoute(t *testing.T) {
+	for _, source := range []Source{SourceRewrite, SourceNone} {
+		t.Run(string(source), func(t *testing.T) {
+			l := newLab(t)
+			there := l.front(t, Config{Source: source, Pick: to(proxyIP + ":515")})
+			back := l.front(t, Config{Source: source, Listen: netip.MustParseAddrPort("0.0.0.0:515"), Pick: to(proxyIP + ":514")})
+			send(t, listen(t, l.client, clientIP+":0"), "<13>hello", proxyIP+":514")
+			eventually(t, "the loop noticed", func() bool { return there.drops(DropLoop)+back.drops(DropLoop) == 1 })
+			passed := func() float64 {
+				return counter(there.workers[0].meters.datagrams) + counter(back.workers[0].meters.datagrams)
+			}
+			eventually(t, "one datagram passed on", func() bool { return passed() == 1 })
+		})
+	}
 }
 
 func TestRefusalIsCounted(t *testing.T) {

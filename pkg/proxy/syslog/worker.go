@@ -204,7 +204,8 @@ func (w *worker) forward(i int) Drop {
 		return DropNoEndpoint
 	}
 	to := datagram.Peer{AddrPort: netip.AddrPortFrom(endpoint.Addr().Unmap(), endpoint.Port())}
-	if asked, _ := w.in.Asked(i); to.Addr() == asked && to.Port() == w.listener.Local().Port() {
+	asked, _ := w.in.Asked(i)
+	if to.Addr() == asked && to.Port() == w.listener.Local().Port() || datagram.Own(client, asked) {
 		w.warn().Warn("the syslog endpoint is this proxy itself", "endpoint", to.AddrPort)
 		return DropLoop
 	}
