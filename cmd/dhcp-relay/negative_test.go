@@ -34,19 +34,25 @@ func fixIPSum(b []byte) []byte {
 }
 
 // TestNegativeFramesOfClients is bad input from the LAN by the names of sonic-mgmt's test_dhcp_relay_negative.py. Its
-// frame below 14 bytes cannot be sent at all; TestParse has it.
+// malformed_client_frame_l2_runt, below 14 bytes, cannot be sent at all; TestParse has it.
 func TestNegativeFramesOfClients(t *testing.T) {
 	l := newLab(t)
 	p := l.start(t, "CLIENT_RATE=-1", "PRESENT_GIADDR_ACTION=discard", "TRUSTED_RELAYS=0.0.0.0/0")
 	p.waitReady(t)
-	good := func() []byte {
-		b := append(make([]byte, frame.HeaderLen), discover(t).ToBytes()...)
+	framed := func(m *dhcpv4.DHCPv4) []byte {
+		b := append(make([]byte, frame.HeaderLen), m.ToBytes()...)
 		header := frame.Header{
 			SrcMAC: frame.MAC(clientMAC), DstMAC: frame.Broadcast, Dst: [4]byte{255, 255, 255, 255},
 			SrcPort: 68, DstPort: 67,
 		}
 		header.Put(b)
 		return b
+	}
+	good := func() []byte { return framed(discover(t)) }
+	relayed := func(giaddr netip.Addr) []byte { // as an earlier relay leaves it
+		m := discover(t, dhcpv4.WithRelay(giaddr.AsSlice()),
+			dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionRelayAgentInformation, []byte{1, 4, 'v', 'l', 'a', 'n'})))
+		return framed(m)
 	}
 	message := func(at int, values ...byte) []byte {
 		b := good()
@@ -69,22 +75,26 @@ func TestNegativeFramesOfClients(t *testing.T) {
 		reason string // empty: the kernel's filter refuses it, and it is not counted
 	}{
 		"hop_limit_exceeded":                     {message(3, 255), "hop-limit"},
-		"discard_relay_from_relay":               {message(24, 203, 0, 113, 1), "agent-refused"},
+		"discard_relay_from_relay":               {relayed(netip.MustParseAddr("203.0.113.1")), "agent-refused"},
+		"discard_relay_from_relay_our_giaddr":    {relayed(podIP), "loop"},
+		"discard_relay_from_relay_no_option82":   {message(24, 203, 0, 113, 1), "agent-refused"},
 		"bad_ip_checksum":                        {flip(24), "bad-ip-header"},
 		"bad_udp_checksum":                       {flip(40), "bad-udp-checksum"},
 		"malformed_client_frame_l2_only":         {good()[:frame.EthernetLen], ""},
+		"malformed_client_frame_l2_only_padded":  {append(good()[:frame.EthernetLen], make([]byte, 46)...), ""},
 		"malformed_client_frame_no_udp":          {good()[:frame.EthernetLen+frame.IPv4Len], ""},
 		"malformed_client_frame_partial_udp":     {partial(20+4, len(good())), "short-frame"},
+		"malformed_client_frame_partial_udp_60":  {partial(20+4, 60), "short-frame"},
 		"malformed_client_frame_cut_message":     {good()[:100], "short-frame"},
 		"malformed_client_frame_lying_ip_length": {partial(20+8+100, len(good())), "bad-udp-length"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			drops := `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="` + test.reason + `"}`
+			before := max(0, p.metric(drops)) // it is not there yet
 			l.inject(t, test.raw)
 			if test.reason != "" {
-				eventually(t, "a drop for "+test.reason, func() bool {
-					return p.metric(`dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="`+test.reason+`"}`) > 0
-				})
+				eventually(t, "a drop for "+test.reason, func() bool { return p.metric(drops) == before+1 })
 			}
 			silent(t, l.smee)
 		})
@@ -102,7 +112,12 @@ func TestNegativeReplies(t *testing.T) {
 		"malformed_option82_tlv": {
 			dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionRelayAgentInformation, []byte{1, 10, 'x'})),
 		},
-		"unknown_giaddr_from_server": {dhcpv4.WithRelay(net.IP{99, 99, 99, 99})},
+		"malformed_option82_tlv_without_value": {
+			dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionRelayAgentInformation, []byte{1, 10})),
+		},
+		"unknown_giaddr_from_server": {
+			dhcpv4.WithRelay(net.IP{99, 99, 99, 99}), dhcpv4.WithoutOption(dhcpv4.OptionRelayAgentInformation),
+		},
 	}
 	l := newLab(t)
 	p := l.start(t, "CLIENT_RATE=-1", "AGENT_OPTIONS=circuit-id")

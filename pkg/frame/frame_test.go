@@ -59,6 +59,8 @@ func TestParse(t *testing.T) {
 		"wrong checksum":           {change: set(40, 0x12, 0x34), want: BadChecksum},
 		"changed payload":          {change: set(42, 'j'), want: BadChecksum},
 		"empty":                    {change: func([]byte) []byte { return nil }, want: Short},
+		"runt":                     {change: func(b []byte) []byte { return b[:EthernetLen-1] }, want: Short},
+		"ethernet header alone":    {change: func(b []byte) []byte { return b[:EthernetLen] }, want: Short},
 		"one byte short":           {change: func(b []byte) []byte { return b[:len(b)-1] }, want: Short},
 		"ARP":                      {change: set(12, 0x08, 0x06), want: NotIPv4},
 		"IPv6 inside":              {change: set(14, 0x65), want: NotIPv4},
