@@ -106,3 +106,16 @@ func BenchmarkRewrite(b *testing.B) {
 		buf = Parse(in).Append(buf[:0], client)
 	}
 }
+
+// TestTimesThatRFC5424Forbids: a strict receiver would refuse the message.
+func TestTimesThatRFC5424Forbids(t *testing.T) {
+	for at, want := range map[string]bool{
+		"2026-11-20T10:00:00Z": true, "2026-11-20T10:00:00.123456+23:59": true, "2026-11-20T10:00:00-05:30": true,
+		"2026-11-20T10:00:00,5Z": false, "2026-11-20T1:00:00Z": false, "2026-11-20T10:00:00+24:00": false,
+		"2026-11-20T10:00:00.Z": false, "2026-11-20T10:00:00": false, "Z": false, "2026-11-20T1:00:00.5Z": false,
+	} {
+		if validTime([]byte(at)) != want {
+			t.Errorf("%s: got %v", at, !want)
+		}
+	}
+}
