@@ -118,6 +118,22 @@ func TestTrap05GiaddrIsNeverLoopback(t *testing.T) {
 	p.wantMetric(t, `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="no-giaddr"} 1`)
 }
 
+// TestTrap04MTUOfTheInterface: option 82 is left out where the interface towards the server has no room for it.
+func TestTrap04MTUOfTheInterface(t *testing.T) {
+	for mtu, fits := range map[int]bool{280: false, 1500: true} {
+		l := newLab(t)
+		if err := l.pod.Links().LinkSetMTU(l.pod.Link(t, "eth0"), mtu); err != nil {
+			t.Fatal(err)
+		}
+		l.start(t, "AGENT_OPTIONS=circuit-id").waitReady(t)
+		l.broadcast(t, discover(t).ToBytes())
+		request, _ := receive(t, l.smee)
+		if got := bytes.Contains(request[240:], []byte("\x52\x0a\x01\x08macvlan0")); got != fits {
+			t.Errorf("MTU %d: option 82 is there: %v", mtu, got)
+		}
+	}
+}
+
 // TestTrap14VLANLeak: on a trunk, other VLANs' frames arrive as frames for other hosts, with their tags taken off.
 func TestTrap14VLANLeak(t *testing.T) {
 	l := newLab(t)
