@@ -1,0 +1,200 @@
+package machine_test
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/installer"
+	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/machine"
+	"github.com/tinkerbell/stack/test/e2e/observe"
+)
+
+func TestMain(m *testing.M) {
+	lab.Init()
+	os.Exit(m.Run())
+}
+
+// test is a machine and what it is to be told.
+type test struct {
+	machine  lab.Machine
+	bootFile string // as Smee offers it to the firmware
+	offer    string // how Smee's OFFERs begin
+	ack      string // how the ACK of its address begins
+}
+
+var site = netip.MustParseAddr("192.0.2.3") // the site's own DHCP server
+
+// TestProxyMode switches firmware on where the site's own DHCP server gives addresses and no boot options, and Smee
+// says by proxyDHCP what to boot, through our relay. Smee has no port 4011: the boot file must come out of its offer.
+func TestProxyMode(t *testing.T) {
+	offer, ack := "0.0.0.0 from "+lab.ServiceIP.String()+", ", "192.0.2.150 from "+site.String()+", "
+	other := "192.0.2.151 from " + site.String() + ", "
+	boot(t, lab.Options{Args: map[string][]string{lab.Smee: {"-dhcp-mode", "proxy"}}}, []test{
+		// QEMU's ROM is an iPXE of its own, which is told to load Smee's.
+		{bios, "tftp://192.0.2.2:69/" + bios.MAC.String() + "/undionly.kpxe", offer, ack},
+		{uefi, "ipxe.efi", offer, other},
+	}, func(t *testing.T, l *lab.Lab) {
+		if _, err := exec.LookPath("dnsmasq"); err != nil {
+			t.Skipf("needs Debian's package dnsmasq-base: %v", err)
+		}
+		_, err := l.AddDHCPServer("site-dhcp", site, netip.MustParseAddr("192.0.2.150"), netip.MustParseAddr("192.0.2.151"),
+			"--dhcp-host="+bios.MAC.String()+",192.0.2.150", "--dhcp-host="+uefi.MAC.String()+",192.0.2.151")
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestReservation has Smee give the address too. The journeys take BIOS all the way; this is UEFI's part of it.
+func TestReservation(t *testing.T) {
+	grant := uefi.IP.String() + " from " + lab.ServiceIP.String() + ", "
+	boot(t, lab.Options{}, []test{{uefi, "ipxe.efi", grant, grant}}, nil)
+}
+
+var (
+	bios = lab.Machine{
+		Name: "bios", Firmware: lab.BIOS,
+		MAC: net.HardwareAddr{0x52, 0x54, 0, 0, 3, 1}, IP: netip.MustParseAddr("192.0.2.101"),
+	}
+	uefi = lab.Machine{
+		Name: "uefi", Firmware: lab.UEFI,
+		MAC: net.HardwareAddr{0x52, 0x54, 0, 0, 3, 2}, IP: netip.MustParseAddr("192.0.2.102"),
+	}
+)
+
+// boot makes a lab and switches machines on until each has Smee's script. Prepare may be nil.
+func boot(t *testing.T, options lab.Options, tests []test, prepare func(*testing.T, *lab.Lab)) {
+	t.Helper()
+	t.Parallel() // labs do not see each other
+	if missing := machine.Missing(); len(missing) > 0 {
+		t.Skip("needs the Debian packages " + strings.Join(missing, ", "))
+	}
+	if testing.Short() {
+		t.Skip("-short: it boots machines")
+	}
+	options.Without = []string{lab.Hegel}
+	events := map[string]chan observe.Event{}
+	for _, test := range tests {
+		options.Machines = append(options.Machines, test.machine)
+		events[test.machine.MAC.String()] = make(chan observe.Event, 1024)
+	}
+	l := lab.ForTest(t, options)
+	if prepare != nil {
+		prepare(t, l)
+	}
+	capture := filepath.Join(l.RunDir(), "boot.pcapng")
+	sniffer, err := observe.Watch(l, capture, func(e observe.Event) {
+		select {
+		case events[e.Machine] <- e:
+		default: // not a machine's, or nobody waits any more
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("firmware", func(t *testing.T) { // waits for its parallel tests, before the lab goes
+		for _, test := range tests {
+			t.Run(test.machine.Name, func(t *testing.T) {
+				t.Parallel()
+				test.run(t, l, events[test.machine.MAC.String()])
+			})
+		}
+	})
+	if err := sniffer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	checkPorts(t, capture)
+}
+
+// checkPorts wants DHCP in a capture, and none on port 4011, where a PXE client asks boot servers: Smee
+// tells it not to (PXE 2.1: option 43, sub-option 6, bit 3).
+func checkPorts(t *testing.T, capture string) {
+	t.Helper()
+	file, err := os.Open(capture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	frames, err := observe.Read(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[uint16]int{}
+	for _, frame := range frames {
+		// Frames are cut, and then do not parse.
+		whole := slices.Concat(frame.Frame, make([]byte, max(0, frame.Length-len(frame.Frame))))
+		if p, ok := observe.ParsePacket(whole); ok {
+			count[p.To.Port()]++
+		}
+	}
+	if count[67] == 0 || count[4011] != 0 {
+		t.Errorf("got %d packets to port 67 and %d to port 4011, want some and none", count[67], count[4011])
+	}
+}
+
+func (test test) run(t *testing.T, l *lab.Lab, events <-chan observe.Event) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // an emulator on a busy machine
+	defer cancel()
+	proc, err := machine.Boot(l, test.machine, func(installer.Report) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := l.Kill(proc.Name()); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			said, err := os.ReadFile(machine.FirmwareLog(l, test.machine.Name))
+			t.Logf("the firmware says: %s %v", said, err)
+		}
+	}()
+	name, file := test.machine.Name, path.Base(test.bootFile)
+	is := func(e observe.Event, kind, begins, ends string) bool {
+		return e.Kind == observe.DHCP && e.Name == kind &&
+			strings.HasPrefix(e.Detail, begins) && strings.HasSuffix(e.Detail, ends)
+	}
+	steps := []struct {
+		what  string
+		match func(observe.Event) bool
+	}{
+		{"a DISCOVER", func(e observe.Event) bool { return is(e, "DISCOVER", "PXEClient:", "") }},
+		{"Smee's OFFER", func(e observe.Event) bool { return is(e, "OFFER", test.offer, ", boot file "+test.bootFile) }},
+		{"the ACK of its address", func(e observe.Event) bool { return is(e, "ACK", test.ack, "") }},
+		{"the boot file by TFTP", func(e observe.Event) bool {
+			return e.Kind == observe.TFTP && e.Bytes > 0 && path.Base(e.Name) == file
+		}},
+		{"Smee's OFFER to the boot file", func(e observe.Event) bool {
+			return is(e, "OFFER", test.offer, "/"+test.machine.MAC.String()+"/auto.ipxe")
+		}},
+		{"the script by HTTP", func(e observe.Event) bool {
+			return e.Kind == observe.HTTP && path.Base(e.Name) == "auto.ipxe" && e.Bytes > 0
+		}},
+	}
+	started := time.Now()
+	var seen []string
+	for _, step := range steps {
+		for found := false; !found; {
+			select {
+			case e := <-events:
+				seen = append(seen, e.Kind.String()+" "+e.Name+" "+e.Detail)
+				if found = step.match(e); found {
+					t.Logf("%6.2f s %s, %s: %s %s", time.Since(started).Seconds(), name, step.what, e.Name, e.Detail)
+				}
+			case <-proc.Done():
+				t.Fatalf("%s: %v; seen: %s", step.what, machine.ErrDied, strings.Join(seen, "; "))
+			case <-ctx.Done():
+				t.Fatalf("%s: not within %s; seen: %s", step.what, time.Since(started), strings.Join(seen, "; "))
+			}
+		}
+	}
+}
