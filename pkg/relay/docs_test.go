@@ -56,7 +56,10 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	var source strings.Builder
-	for _, directory := range []string{".", "../dhcp", "../frame", "../../cmd/dhcp-relay"} {
+	for _, directory := range []string{
+		".", "../dhcp", "../frame", "../../cmd/dhcp-relay",
+		"../../test/e2e/clients", "../../test/e2e/journey", "../../test/e2e/machine",
+	} {
 		entries, err := os.ReadDir(directory)
 		if err != nil {
 			t.Fatal(err)
