@@ -7,7 +7,9 @@ BUILD    := $(CURDIR)/build
 BIN      := $(BUILD)/bin
 TOOLS    := $(BUILD)/tools
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS  := -s -w -X github.com/tinkerbell/stack/pkg/daemon.version=$(VERSION)
+COMMIT   ?= $(shell git rev-parse HEAD 2>/dev/null)
+LDFLAGS  := -s -w -X github.com/tinkerbell/stack/pkg/daemon.version=$(VERSION) \
+	-X github.com/tinkerbell/stack/pkg/daemon.commit=$(COMMIT)
 PROGRAMS := broadcast-init dhcp-relay stack-proxy
 
 # make demo
@@ -29,7 +31,7 @@ $(addprefix build-,$(PROGRAMS)): build-%:
 demo: ## boot machines through the pod (MACHINE=bios,uefi or go; KEEP=1 leaves the lab up); needs root
 	@echo "building the demo (some minutes the first time: Smee and Hegel come with it)"
 	@cd test/e2e && go build -o $(BIN)/demo ./cmd/demo
-	@$(BIN)/demo -machines '$(MACHINE)' $(if $(KEEP),-keep)
+	@$(BIN)/demo -machines '$(MACHINE)' $(if $(filter-out 0 no false,$(KEEP)),-keep)
 
 .PHONY: test
 test: deps $(TOOLS)/gotestsum ## all tests; without root it says what it leaves out

@@ -5,6 +5,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -86,31 +87,27 @@ func (p Program) help(w io.Writer, flags *flag.FlagSet) error {
 	return nil
 }
 
-// version is set by the linker: -X github.com/tinkerbell/stack/pkg/daemon.version=v1.2.3.
-var version string
+// version and commit are set by the linker: -X github.com/tinkerbell/stack/pkg/daemon.version=v1.2.3.
+var version, commit string
 
 // Version is the build in one line: version, commit, Go and platform.
 func Version() string {
-	v, commit := BuildInfo()
-	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", v, commit, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	v, revision := BuildInfo()
+	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", v, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // BuildInfo is the version that was built and the commit it was built from; "unknown" where the build does not say.
-func BuildInfo() (v, commit string) {
-	v, commit = version, "unknown"
-	info, ok := debug.ReadBuildInfo()
-	if ok {
+func BuildInfo() (v, revision string) {
+	v, revision = version, commit
+	if info, ok := debug.ReadBuildInfo(); ok {
 		if v == "" {
 			v = info.Main.Version
 		}
 		for _, setting := range info.Settings {
-			if setting.Key == "vcs.revision" {
-				commit = setting.Value
+			if setting.Key == "vcs.revision" && revision == "" {
+				revision = setting.Value
 			}
 		}
 	}
-	if v == "" {
-		v = "unknown"
-	}
-	return v, commit
+	return cmp.Or(v, "unknown"), cmp.Or(revision, "unknown")
 }

@@ -76,10 +76,8 @@ func ParseEnv(prefix string, spec any) error {
 		}
 	}
 	parseFields(prefix, reflect.ValueOf(spec).Elem(), faults)
-	if len(faults.texts) == 0 {
-		// What could not be read would only be complained about twice.
-		validate(reflect.ValueOf(spec).Elem(), faults)
-	}
+	faults.read = len(faults.texts)
+	validate(reflect.ValueOf(spec).Elem(), faults)
 	return faults.err()
 }
 
@@ -118,8 +116,12 @@ func validate(spec reflect.Value, faults *faultList) {
 	}
 }
 
-// faultList collects what is wrong with the settings, each fault once.
-type faultList struct{ texts []string }
+// faultList collects what is wrong with the settings, each fault once. The first read of them were found while
+// reading: a variable that could not be read is not complained about again for its meaning.
+type faultList struct {
+	texts []string
+	read  int
+}
 
 func (l *faultList) add(text string) {
 	if !slices.Contains(l.texts, text) {
@@ -137,7 +139,21 @@ func (l *faultList) addJoined(err error) {
 		}
 		return
 	}
+	for _, text := range l.texts[:l.read] {
+		if variable(text) != "" && variable(text) == variable(err.Error()) {
+			return
+		}
+	}
 	l.add(err.Error())
+}
+
+// variable is the name with which a fault's text begins; empty if it begins with none.
+func variable(fault string) string {
+	end := strings.IndexAny(fault, "=:")
+	if end < 0 || strings.Contains(fault[:end], " ") {
+		return ""
+	}
+	return fault[:end]
 }
 
 func (l *faultList) err() error {
@@ -180,7 +196,7 @@ func unknown(key string, known []string) string {
 			nearest, least = candidate, d
 		}
 	}
-	if least <= 3 {
+	if least <= 3 && least*4 <= len(key) {
 		return fmt.Sprintf("%s: no such variable (did you mean %s?)", key, nearest)
 	}
 	return key + ": no such variable"

@@ -65,7 +65,7 @@ func TestParseEnv(t *testing.T) {
 		"every fault is named": {
 			env: map[string]string{
 				"SAMPLE_MAX_HOP": "3", "SAMPLE_FROBNICATE": "1", "SAMPLE_WAIT": "soon", "SAMPLE_SOURCE": "nowhere",
-				"SAMPLE_LOG_FORMAT": "xml",
+				"SAMPLE_LOG_FORMAT": "xml", "SAMPLE_MAX_HOPS": "99",
 			},
 			faults: []string{
 				"SAMPLE_MAX_HOP: no such variable (did you mean SAMPLE_MAX_HOPS?)",
@@ -74,7 +74,8 @@ func TestParseEnv(t *testing.T) {
 				`SAMPLE_SOURCE="nowhere":`,
 				`SAMPLE_LOG_FORMAT="xml": "xml" is neither json nor text`,
 				"SAMPLE_SERVERS: required, and not set",
-				"6 faults",
+				"SAMPLE_MAX_HOPS: above 16",
+				"7 faults",
 			},
 		},
 		"impossible values, each once": {
