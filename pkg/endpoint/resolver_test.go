@@ -30,14 +30,21 @@ type nameServer struct {
 func newNameServer(t *testing.T) *nameServer {
 	t.Helper()
 	s := &nameServer{zone: map[string][]string{}, code: map[string]int{}, big: map[string]bool{}}
-	packet, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.addr = packet.LocalAddr().String()
-	stream, err := net.Listen("tcp", s.addr)
-	if err != nil {
-		t.Fatal(err)
+	var packet net.PacketConn
+	var stream net.Listener
+	for try := 0; stream == nil; try++ {
+		var err error
+		if packet, err = net.ListenPacket("udp", "127.0.0.1:0"); err != nil {
+			t.Fatal(err)
+		}
+		s.addr = packet.LocalAddr().String()
+		// Somebody else may have the same port for TCP.
+		if stream, err = net.Listen("tcp", s.addr); err != nil {
+			_ = packet.Close()
+			if try == 20 {
+				t.Fatal(err)
+			}
+		}
 	}
 	var running sync.WaitGroup
 	t.Cleanup(running.Wait) // last, after the servers were shut down

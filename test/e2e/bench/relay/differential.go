@@ -370,6 +370,9 @@ func (b *bystander) atClient(chaddr, yiaddr []byte) (string, error) {
 		if errors.Is(err, unix.EAGAIN) {
 			break
 		}
+		if errors.Is(err, unix.EINTR) {
+			continue // the runtime's own signals
+		}
 		if err != nil {
 			return "", err
 		}
