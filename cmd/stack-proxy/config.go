@@ -16,7 +16,7 @@ import (
 // config is what STACK_PROXY_* variables set.
 type config struct {
 	daemon.Settings
-	AdminAddress string `split_words:"true" default:":9090" desc:"where /metrics, /healthz, /readyz and /routes are"`
+	AdminAddress string `split_words:"true" default:":9069" desc:"where /metrics, /healthz, /readyz and /routes are"`
 	Pprof        bool   `desc:"serve /debug/pprof/ on the admin port"`
 
 	Preset          string         `default:"classic" desc:"built-in routes: classic (Hegel, Tink Server, Smee) or tinkerbell (one binary)"`

@@ -27,7 +27,7 @@ var startOrder = []string{DNS, RA, Smee, Hegel, Tink, BroadcastInit, DHCPRelay, 
 // Admin ports of the pod's programs, in [RolePod].
 const (
 	RelayAdminPort = 9067
-	ProxyAdminPort = 9090
+	ProxyAdminPort = 9069
 )
 
 // unprivileged is the user that the chart gives stack-proxy.
