@@ -1,6 +1,6 @@
 // Package clients runs the DHCP clients that people use on machines of the lab, and watches what they say and are
 // told. The clients run in network and mount namespaces of their own and call no script: nothing of the host is
-// read or changed. [Client.Start] gives the machine the address that its client was granted.
+// read or changed. Whoever starts one gives the machine the address that it was granted, unless it does that itself.
 package clients
 
 import (
@@ -23,6 +23,8 @@ type Client struct {
 	Name    string
 	Program string
 	Package string // of Debian
+	// Configures tells that it gives the machine the address itself, without a script.
+	Configures bool
 	// process says how to run it in a directory of its own.
 	process func(dir string) (lab.Process, error)
 	// renew is the signal that makes it renew at once; 0: it waits for its timer.
@@ -82,7 +84,7 @@ func dhclientFiles(dir string) []string {
 
 // Dhcpcd is Roy Marples's.
 var Dhcpcd = Client{
-	Name: "dhcpcd", Program: "dhcpcd", Package: "dhcpcd-base",
+	Name: "dhcpcd", Program: "dhcpcd", Package: "dhcpcd-base", Configures: true,
 	renew: syscall.SIGUSR1, release: syscall.SIGALRM,
 	process: func(dir string) (lab.Process, error) {
 		conf := filepath.Join(dir, "dhcpcd.conf")
