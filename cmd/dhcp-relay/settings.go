@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/relay"
@@ -114,5 +116,30 @@ func (s *settings) relay() relay.Config {
 	return c
 }
 
-// Validate implements the check of pkg/daemon.
-func (s *settings) Validate() error { return s.relay().Validate() }
+// Validate implements the check of pkg/daemon. A fault names the variable that has to be changed.
+func (s *settings) Validate() error {
+	joined, ok := s.relay().Validate().(interface{ Unwrap() []error })
+	if !ok {
+		return nil
+	}
+	var faults []error
+	for _, err := range joined.Unwrap() {
+		if fault, ok := errors.AsType[*relay.Fault](err); ok {
+			err = fmt.Errorf("%s_%s: %s", prefix, variable(fault.Field), fault.Text)
+		}
+		faults = append(faults, err)
+	}
+	return errors.Join(faults...)
+}
+
+// variable is a field's name as envconfig's split_words has it: MaxHops is MAX_HOPS.
+func variable(field string) string {
+	var b strings.Builder
+	for i, r := range field {
+		if i > 0 && unicode.IsUpper(r) && !unicode.IsUpper(rune(field[i-1])) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToUpper(r))
+	}
+	return b.String()
+}

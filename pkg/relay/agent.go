@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -74,34 +73,35 @@ const maxText = 48
 func (c Config) validateAgent() (faults []error) {
 	a := c.Agent
 	for _, text := range []struct {
-		name SubOption
-		len  int
+		name  SubOption
+		field string
+		len   int
 	}{
-		{CircuitID, len(a.CircuitID)},
-		{RemoteID, len(a.RemoteID)},
-		{SubscriberID, len(a.SubscriberID)},
-		{RelayID, len(a.RelayID)},
+		{CircuitID, "CircuitID", len(a.CircuitID)},
+		{RemoteID, "RemoteID", len(a.RemoteID)},
+		{SubscriberID, "SubscriberID", len(a.SubscriberID)},
+		{RelayID, "RelayID", len(a.RelayID)},
 	} {
 		if text.len > maxText {
-			faults = append(faults, fmt.Errorf("%s: %d bytes, more than %d", text.name, text.len, maxText))
+			faults = append(faults, newFault(text.field, "%d bytes, more than %d", text.len, maxText))
 		}
 		if text.len > 0 && !a.has(text.name) {
-			faults = append(faults, fmt.Errorf("%s: has a value, but is not among the agent options", text.name))
+			faults = append(faults, newFault(text.field, "has a value, but %s is not among the agent options", text.name))
 		}
 	}
 	for i, option := range a.Options {
 		if slices.Contains(a.Options[:i], option) {
-			faults = append(faults, fmt.Errorf("%s: named twice among the agent options", option))
+			faults = append(faults, newFault("AgentOptions", "%s is named twice", option))
 		}
 	}
 	if a.has(SubscriberID) && a.SubscriberID == "" {
-		faults = append(faults, errors.New("subscriber-id: has no value"))
+		faults = append(faults, newFault("SubscriberID", "has no value, and subscriber-id is asked for"))
 	}
 	if a.has(RelayID) && len(a.RelayID) == 0 && len(c.Listeners) == 0 {
-		faults = append(faults, errors.New("relay-id: has no value, and there is no listener to take one from"))
+		faults = append(faults, newFault("RelayID", "has no value, and there is no listener to take one from"))
 	}
 	if n := len(c.TokenKey); n > 0 && n < MinTokenKey {
-		faults = append(faults, fmt.Errorf("token key: %d bytes, at least %d are needed", n, MinTokenKey))
+		faults = append(faults, newFault("TokenKey", "%d bytes, at least %d are needed", n, MinTokenKey))
 	}
 	return faults
 }
