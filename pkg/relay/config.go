@@ -210,7 +210,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.UpstreamAddress.IsValid() && c.UpstreamInterface != "" {
-		fault("UpstreamAddress", "%s, and an upstream interface %s: set one of them", c.UpstreamAddress, c.UpstreamInterface)
+		fault("UpstreamAddress", "%s, and upstream interface %s: set one of them", c.UpstreamAddress, c.UpstreamInterface)
 	}
 	if c.TracePackets > 1<<16 {
 		fault("TracePackets", "%d: at most %d", c.TracePackets, 1<<16)
