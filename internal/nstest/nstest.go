@@ -11,11 +11,15 @@ import (
 	"os"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
+
+// settleTimeout is for links that never get an address, because IPv6 is off.
+const settleTimeout = 3 * time.Second
 
 // NS is a network namespace that belongs to one test.
 type NS struct {
@@ -105,6 +109,24 @@ func Veth(tb testing.TB, a *NS, nameA string, b *NS, nameB string) {
 	}
 	a.up(tb, nameA)
 	b.up(tb, nameB)
+	a.settle(tb, nameA)
+	b.settle(tb, nameB)
+}
+
+// settle waits until a link that has just come up has its link-local address, where there is IPv6.
+func (ns *NS) settle(tb testing.TB, name string) {
+	tb.Helper()
+	for deadline := time.Now().Add(settleTimeout); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		addrs, err := ns.links.AddrList(ns.Link(tb, name), netlink.FAMILY_V6)
+		if err != nil {
+			return
+		}
+		for _, addr := range addrs {
+			if addr.Flags&unix.IFA_F_TENTATIVE == 0 {
+				return
+			}
+		}
+	}
 }
 
 // Addr gives a link an address such as "192.0.2.1/24".
@@ -153,6 +175,11 @@ func (ns *NS) Link(tb testing.TB, name string) netlink.Link {
 
 func (ns *NS) up(tb testing.TB, name string) {
 	tb.Helper()
+	// Link-local addresses are tentative for a second or two, in which a neighbour cannot be asked for on behalf of
+	// another source. Not every sandbox lets this be set.
+	_ = ns.Try(func() error {
+		return os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/accept_dad", []byte("0"), 0)
+	})
 	if err := ns.links.LinkSetUp(ns.Link(tb, name)); err != nil {
 		tb.Fatalf("failed to bring %s up: %v", name, err)
 	}

@@ -3,6 +3,9 @@ package nstest
 import (
 	"net"
 	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 func TestVethCarriesTraffic(t *testing.T) {
@@ -36,5 +39,20 @@ func TestVethCarriesTraffic(t *testing.T) {
 	}
 	if got := from.(*net.UDPAddr).IP.String(); got != "192.0.2.1" {
 		t.Errorf("got sender %s, want 192.0.2.1", got)
+	}
+}
+
+// A datagram on behalf of a third host must not be lost because the link has only just come up.
+func TestLinksAreUsableAtOnce(t *testing.T) {
+	a, b := New(t), New(t)
+	Veth(t, a, "a0", b, "b0")
+	addrs, err := a.Links().AddrList(a.Link(t, "a0"), netlink.FAMILY_V6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range addrs {
+		if addr.Flags&unix.IFA_F_TENTATIVE != 0 {
+			t.Errorf("%s is tentative", addr.IP)
+		}
 	}
 }
