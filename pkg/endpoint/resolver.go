@@ -3,6 +3,7 @@ package endpoint
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,14 +69,12 @@ func (r *Resolver) Lookup(ctx context.Context, host string) ([]netip.Addr, time.
 	if addrs := hosts[strings.ToLower(strings.TrimSuffix(host, "."))]; len(addrs) > 0 {
 		return addrs, 5 * time.Second, nil
 	}
-	got, ttl, err := r.cached("addr "+host, func(conf *dns.ClientConfig) (answer, time.Duration, error) {
-		for _, name := range conf.NameList(host) {
-			addrs, ttl, err := r.addresses(ctx, conf, name)
-			if err == nil || !errors.Is(err, ErrNotFound) {
-				return answer{addrs: addrs}, ttl, err
-			}
-		}
-		return answer{}, 0, ErrNotFound
+	got, ttl, err := r.cached("addr "+host, func(conf *dns.ClientConfig) (found answer, ttl time.Duration, err error) {
+		err = search(conf.NameList(host), func(name string) error {
+			found.addrs, ttl, err = r.addresses(ctx, conf, name)
+			return err
+		})
+		return found, ttl, err
 	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("failed to look up %s: %w", host, err)
@@ -86,38 +85,44 @@ func (r *Resolver) Lookup(ctx context.Context, host string) ([]netip.Addr, time.
 // LookupSRV returns the records of a service name such as _http._tcp.hegel.tink.svc.cluster.local, lowest
 // priority first.
 func (r *Resolver) LookupSRV(ctx context.Context, service string) ([]SRV, time.Duration, error) {
-	got, ttl, err := r.cached("srv "+service, func(conf *dns.ClientConfig) (answer, time.Duration, error) {
-		for _, name := range conf.NameList(service) {
-			reply, err := r.exchange(ctx, conf, name, dns.TypeSRV)
-			if errors.Is(err, ErrNotFound) {
-				continue
-			}
-			if err != nil {
-				return answer{}, 0, err
-			}
-			var found []SRV
-			ttl := maxTTL
-			for _, rr := range reply.Answer {
-				ttl = min(ttl, time.Duration(rr.Header().Ttl)*time.Second)
-				if srv, ok := rr.(*dns.SRV); ok && srv.Target != "." {
-					found = append(found, SRV{srv.Target, srv.Port, srv.Priority, srv.Weight})
-				}
-			}
-			if len(found) == 0 {
-				continue
-			}
-			slices.SortFunc(found, func(a, b SRV) int {
-				return (int(a.Priority)-int(b.Priority))*1e6 + strings.Compare(a.Host, b.Host)*1e5 + int(a.Port) - int(b.Port)
-			})
-			return answer{srv: found}, ttl, nil
-		}
-		return answer{}, 0, ErrNotFound
+	got, ttl, err := r.cached("srv "+service, func(conf *dns.ClientConfig) (found answer, ttl time.Duration, err error) {
+		err = search(conf.NameList(service), func(name string) error {
+			found.srv, ttl, err = r.records(ctx, conf, name)
+			return err
+		})
+		return found, ttl, err
 	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("failed to look up service %s: %w", service, err)
 	}
 	return got.srv, ttl, nil
 }
+
+// search asks for each name of a search path until one is found. A name that its server fails on (a broken zone in
+// the search path, say) does not hide the names after it; a server that does not answer at all ends the search, since
+// the others would only wait for it again.
+func search(names []string, ask func(name string) error) error {
+	failure := ErrNotFound
+	for _, name := range names {
+		err := ask(name)
+		var said rcodeError
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, ErrNotFound):
+		case !errors.As(err, &said):
+			return err
+		default:
+			failure = err
+		}
+	}
+	return failure
+}
+
+// rcodeError is an answer that says neither yes nor no: SERVFAIL, REFUSED and the like (RFC 1035, section 4.1.1).
+type rcodeError int
+
+func (e rcodeError) Error() string { return dns.RcodeToString[int(e)] }
 
 func (r *Resolver) now() time.Time {
 	if r.Now != nil {
@@ -162,6 +167,29 @@ func (r *Resolver) forget(host string) {
 	defer r.mu.Unlock()
 	delete(r.cache, "addr "+host)
 	delete(r.cache, "srv "+host)
+}
+
+// records asks for a service's records, sorted, lowest priority first.
+func (r *Resolver) records(ctx context.Context, conf *dns.ClientConfig, name string) ([]SRV, time.Duration, error) {
+	reply, err := r.exchange(ctx, conf, name, dns.TypeSRV)
+	if err != nil {
+		return nil, 0, err
+	}
+	var found []SRV
+	ttl := maxTTL
+	for _, rr := range reply.Answer {
+		ttl = min(ttl, time.Duration(rr.Header().Ttl)*time.Second)
+		if srv, ok := rr.(*dns.SRV); ok && srv.Target != "." {
+			found = append(found, SRV{srv.Target, srv.Port, srv.Priority, srv.Weight})
+		}
+	}
+	if len(found) == 0 {
+		return nil, 0, ErrNotFound
+	}
+	slices.SortFunc(found, func(a, b SRV) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), strings.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port))
+	})
+	return found, ttl, nil
 }
 
 // addresses asks for A and AAAA at once. One family's failure does not spoil the other's answer: there are name
@@ -243,7 +271,7 @@ func (r *Resolver) exchange(ctx context.Context, conf *dns.ClientConfig, name st
 			case reply.Rcode == dns.RcodeNameError:
 				return nil, ErrNotFound
 			default:
-				failure = fmt.Errorf("failed to ask name server %s: %s", server, dns.RcodeToString[reply.Rcode])
+				failure = fmt.Errorf("failed to ask name server %s: %w", server, rcodeError(reply.Rcode))
 			}
 			if ctx.Err() != nil {
 				return nil, ctx.Err()

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -194,6 +195,29 @@ func TestLookup(t *testing.T) {
 				t.Errorf("lifetime %s, want %s", ttl, test.ttl)
 			}
 		})
+	}
+}
+
+func TestBrokenZoneInTheSearchPath(t *testing.T) {
+	s := newNameServer(t)
+	for _, kind := range []string{"A", "AAAA", "SRV"} {
+		s.code["smee.broken.example. "+kind] = dns.RcodeServerFailure
+		s.code["gone.broken.example. "+kind] = dns.RcodeRefused
+	}
+	s.set("smee.tink.example. A", "smee.tink.example. 7 IN A 10.0.0.1")
+	s.set("smee.tink.example. SRV", "smee.tink.example. 7 IN SRV 10 0 7171 a.example.")
+	r := s.resolver(t, "broken.example tink.example")
+	if got, _, err := r.Lookup(t.Context(), "smee"); err != nil || !slices.Equal(got, addrs("10.0.0.1")) {
+		t.Errorf("addresses: got %v, %v", got, err)
+	}
+	want := []SRV{{Host: "a.example.", Port: 7171, Priority: 10}}
+	if got, _, err := r.LookupSRV(t.Context(), "smee"); err != nil || !slices.Equal(got, want) {
+		t.Errorf("records: got %v, %v", got, err)
+	}
+	// Where no zone knows the name, one of them may: "no such name" would let go of what is known.
+	_, _, err := r.Lookup(t.Context(), "gone")
+	if err == nil || errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "REFUSED") {
+		t.Errorf("got %v, want REFUSED", err)
 	}
 }
 
