@@ -161,10 +161,13 @@ func (r *Resolver) cached(
 	return got, ttl, nil
 }
 
-// forget drops a host's answers, for a caller that found them wrong.
+// forget drops a host's or service's answers, for a caller that found them wrong.
 func (r *Resolver) forget(host string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for _, record := range r.cache["srv "+host].srv {
+		delete(r.cache, "addr "+record.Host)
+	}
 	delete(r.cache, "addr "+host)
 	delete(r.cache, "srv "+host)
 }

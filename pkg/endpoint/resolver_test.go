@@ -242,6 +242,31 @@ func TestAnswersAreKeptForTheirLifetime(t *testing.T) {
 	}
 }
 
+func TestForgottenServiceIsLookedUpAnew(t *testing.T) {
+	s := newNameServer(t)
+	s.set("_http._tcp.hegel.example. SRV", "_http._tcp.hegel.example. 300 IN SRV 10 0 8080 a.example.")
+	s.set("a.example. A", "a.example. 300 IN A 10.0.0.1")
+	r := s.resolver(t, "")
+	ask := func() (found []Member) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r.Service("_http._tcp.hegel.example.").Watch(ctx, nil, func(members []Member, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			found = members
+			cancel()
+		})
+		return found
+	}
+	ask()
+	s.set("a.example. A", "a.example. 300 IN A 10.0.0.2")
+	r.forget("_http._tcp.hegel.example.")
+	want := []Member{{Addr: netip.MustParseAddrPort("10.0.0.2:8080")}}
+	if got := ask(); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 func TestNoNameServer(t *testing.T) {
 	s := newNameServer(t)
 	r := s.resolver(t, "")
