@@ -48,8 +48,8 @@ bench-go: ## the Go benchmarks of the hot paths
 	go test -run '^$$' -bench . -benchmem ./pkg/...
 
 .PHONY: bench bench-deps
-bench: bench-deps ## all three benches, some 20 minutes: rows in build/bench; needs root
-	@$(MAKE) --no-print-directory bench-relay bench-datagram bench-proxy
+bench: bench-deps ## all four benches, some 25 minutes: rows in build/bench; needs root
+	@$(MAKE) --no-print-directory bench-relay bench-datagram bench-proxy bench-edge
 bench-deps:
 	@scripts/deps bench
 

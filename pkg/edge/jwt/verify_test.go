@@ -26,8 +26,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	"sigs.k8s.io/yaml"
-
-	"github.com/tinkerbell/stack/internal/setting"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -636,34 +634,4 @@ func FuzzKeys(f *testing.F) {
 			t.Errorf("got %v, %v", set, err)
 		}
 	})
-}
-
-func BenchmarkCheck(b *testing.B) {
-	i := newIssuer(b)
-	for _, a := range []string{"ES256", "RS256", "EdDSA"} {
-		k := newKey(b, a, a)
-		i.set(k)
-		c := configOf(i)
-		c.Leeway = setting.Duration(time.Second)
-		v := start(b, c, Options{})
-		wait(b, "fetching keys", func() bool { return v.Ready() == nil })
-		token := sign(b, k, goodClaims(i), nil)
-		b.Run(a+"/verified", func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, why := v.verify(token, v.source.set.Load()); why != passed {
-					b.Fatal(why)
-				}
-			}
-		})
-		b.Run(a+"/remembered", func(b *testing.B) {
-			_, _ = v.check(b.Context(), token)
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, why := v.check(b.Context(), token); why != remembered {
-					b.Fatal(why)
-				}
-			}
-		})
-	}
 }
