@@ -1,4 +1,4 @@
-# The Helm chart. The coordinator's Makefile includes this file.
+# The Helm chart. Included by the Makefile.
 CHART := $(CURDIR)/charts/stack
 
 .PHONY: chart

@@ -1,4 +1,4 @@
-# The chart on a real Kubernetes. The coordinator's Makefile includes this file.
+# The chart on a real Kubernetes. Included by the Makefile.
 KUBE         := $(BUILD)/kube
 KUBE_VERSION := v1.36.3
 KUBE_LDFLAGS := -s -w -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) \

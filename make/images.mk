@@ -1,4 +1,4 @@
-# Container images. The coordinator's Makefile includes this file.
+# Container images. Included by the Makefile.
 IMAGE_PROGRAMS   ?= $(notdir $(wildcard $(CURDIR)/cmd/*))
 IMAGE_PLATFORMS  ?= linux/amd64,linux/arm64
 IMAGE_REPOSITORY ?= localhost/tinkerbell/stack
