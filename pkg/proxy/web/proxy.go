@@ -124,6 +124,9 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.serveDirect(w, r)
 		return
 	}
+	// An endpoint may answer before it has read all of the body. Without this, net/http would then read the rest
+	// itself and throw it away.
+	_ = http.NewResponseController(w).EnableFullDuplex()
 	p.reverse.ServeHTTP(w, r)
 }
 
