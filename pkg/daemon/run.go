@@ -27,6 +27,8 @@ type Task interface {
 // other tasks, so that a drain can be watched.
 type Admin interface {
 	Task
+	// Open binds the port, so that a taken one is an error before anything has begun.
+	Open(ctx context.Context) error
 	// Probe sets what /readyz asks.
 	Probe(ready func() error)
 }
@@ -59,6 +61,12 @@ func run(ctx context.Context, o Options) error {
 	logger := o.Logger
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Admin != nil {
+		if err := o.Admin.Open(ctx); err != nil {
+			logger.Error("failed to start", "error", err)
+			return err
+		}
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))

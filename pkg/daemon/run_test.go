@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"strings"
 	"syscall"
@@ -40,7 +42,10 @@ func (j *job) String() string { return j.name }
 type probed struct {
 	job
 	ready func() error
+	taken error
 }
+
+func (p *probed) Open(context.Context) error { return p.taken }
 
 func (p *probed) Probe(ready func() error) { p.ready = ready }
 
@@ -89,6 +94,22 @@ func TestRunEndsWithTheFirstFailure(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
+	}
+}
+
+// A taken admin port ends the start before a task runs, and before the log says that anything started.
+func TestTakenAdminPort(t *testing.T) {
+	var log bytes.Buffer
+	taken := errors.New("port 9069/tcp is taken")
+	task := &job{name: "task", quit: true}
+	err := run(t.Context(), Options{
+		Logger: slog.New(slog.NewTextHandler(&log, nil)), Admin: &probed{taken: taken}, Tasks: []Task{task},
+	})
+	if !errors.Is(err, taken) {
+		t.Errorf("got %v", err)
+	}
+	if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), "failed to start") {
+		t.Errorf("the log says:\n%s", log.String())
 	}
 }
 

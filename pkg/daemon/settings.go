@@ -167,10 +167,24 @@ func (l *faultList) err() error {
 	}
 }
 
+// misread says what is wrong with a value that cannot be read, by the setting's type, whose own words are those of Go.
+var misread = map[string]string{
+	"bool":          "neither true nor false",
+	"int":           "not a whole number",
+	"uint16":        "not a whole number from 0 to 65535",
+	"time.Duration": "no duration: write it with its unit, as in 30s or 1h30m",
+	"netip.Addr":    "not an IP address",
+	"netip.Prefix":  "no prefix: write it as 192.0.2.0/24 or 2001:db8::/64",
+	"slog.Level":    "none of debug, info, warn, error",
+}
+
 // describe turns envconfig's errors, which speak of Go types, into words for the person who set the variable.
 func describe(err error) string {
 	var parse *envconfig.ParseError
 	if errors.As(err, &parse) {
+		if words := misread[strings.TrimPrefix(parse.TypeName, "[]")]; words != "" {
+			return fmt.Sprintf("%s=%q: %s", parse.KeyName, parse.Value, words)
+		}
 		return fmt.Sprintf("%s=%q: %v", parse.KeyName, parse.Value, parse.Err)
 	}
 	if key, ok := strings.CutPrefix(err.Error(), "required key "); ok {

@@ -19,6 +19,8 @@ type sample struct {
 	MaxHops int           `split_words:"true" default:"4" desc:"hop limit"`
 	Wait    time.Duration `split_words:"true" default:"3s" desc:"how long to wait"`
 	Source  netip.Addr    `split_words:"true" desc:"address of replies"`
+	Quiet   bool          `desc:"say less"`
+	Trusted []netip.Prefix
 }
 
 func (s *sample) Validate() error {
@@ -65,17 +67,21 @@ func TestParseEnv(t *testing.T) {
 		"every fault is named": {
 			env: map[string]string{
 				"SAMPLE_MAX_HOP": "3", "SAMPLE_FROBNICATE": "1", "SAMPLE_WAIT": "soon", "SAMPLE_SOURCE": "nowhere",
-				"SAMPLE_LOG_FORMAT": "xml", "SAMPLE_MAX_HOPS": "99",
+				"SAMPLE_LOG_FORMAT": "xml", "SAMPLE_MAX_HOPS": "99", "SAMPLE_LOG_LEVEL": "loud", "SAMPLE_QUIET": "perhaps",
+				"SAMPLE_TRUSTED": "10.0.0.0/8,x",
 			},
 			faults: []string{
 				"SAMPLE_MAX_HOP: no such variable (did you mean SAMPLE_MAX_HOPS?)",
 				"SAMPLE_FROBNICATE: no such variable",
-				`SAMPLE_WAIT="soon":`,
-				`SAMPLE_SOURCE="nowhere":`,
+				`SAMPLE_WAIT="soon": no duration: write it with its unit, as in 30s or 1h30m`,
+				`SAMPLE_SOURCE="nowhere": not an IP address`,
+				`SAMPLE_LOG_LEVEL="loud": none of debug, info, warn, error`,
+				`SAMPLE_QUIET="perhaps": neither true nor false`,
+				`SAMPLE_TRUSTED="10.0.0.0/8,x": no prefix: write it as`,
 				`SAMPLE_LOG_FORMAT="xml": "xml" is neither json nor text`,
 				"SAMPLE_SERVERS: required, and not set",
 				"SAMPLE_MAX_HOPS: above 16",
-				"7 faults",
+				"10 faults",
 			},
 		},
 		"impossible values, each once": {

@@ -10,6 +10,7 @@ import (
 	"net/http/pprof"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,6 +37,7 @@ type Server struct {
 	options Options
 	mux     *http.ServeMux
 	ready   func() error
+	opened  net.Listener // by Open; Run takes it
 	bound   atomic.Pointer[net.TCPAddr]
 }
 
@@ -98,14 +100,30 @@ func New(o Options) *Server {
 // Probe implements [daemon.Admin]. It is called before [Server.Run].
 func (s *Server) Probe(ready func() error) { s.ready = ready }
 
-// Run implements [daemon.Task].
-func (s *Server) Run(ctx context.Context) error {
+// Open implements [daemon.Admin]. It is called before [Server.Run], which does it otherwise.
+func (s *Server) Open(ctx context.Context) error {
 	var config net.ListenConfig
 	config.SetMultipathTCP(false)
 	listener, err := config.Listen(ctx, "tcp", s.options.Address)
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("failed to listen on admin address %q, which is taken by another socket (ss -ltnp names it): %w",
+			s.options.Address, err)
+	case err != nil:
 		return fmt.Errorf("failed to listen on admin address %q: %w", s.options.Address, err)
 	}
+	s.opened = listener
+	return nil
+}
+
+// Run implements [daemon.Task].
+func (s *Server) Run(ctx context.Context) error {
+	if s.opened == nil {
+		if err := s.Open(ctx); err != nil {
+			return err
+		}
+	}
+	listener := s.opened
 	if addr, ok := listener.Addr().(*net.TCPAddr); ok {
 		s.bound.Store(addr)
 	}

@@ -87,9 +87,11 @@ func TestAddressInUseIsNamed(t *testing.T) {
 	}
 	defer taken.Close()
 	address := taken.Addr().String()
-	err = New(Options{Address: address, Registry: NewRegistry()}).Run(t.Context())
-	if err == nil || !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), "in use") {
-		t.Errorf("got %v, want the address and the reason", err)
+	for name, open := range map[string]func(*Server, context.Context) error{"Open": (*Server).Open, "Run": (*Server).Run} {
+		err = open(New(Options{Address: address, Registry: NewRegistry()}), t.Context())
+		if err == nil || !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), "ss -ltnp") {
+			t.Errorf("%s: got %v, want the address, the reason, and how to find who has it", name, err)
+		}
 	}
 }
 

@@ -338,9 +338,9 @@ func TestListenNamesWhatIsTaken(t *testing.T) {
 	sockets, ns := loopback(t, "127.0.0.1:69", 2)
 	_ = sockets
 	for at, want := range map[string]string{
-		"127.0.0.1:69": "failed to listen on udp 127.0.0.1:69: bind: address already in use",
-		"[::]:69":      "failed to listen on udp port 69: bind: address already in use",
-		"192.0.2.1:69": "failed to listen on udp 192.0.2.1:69: bind: cannot assign requested address",
+		"127.0.0.1:69": "failed to listen on udp 127.0.0.1:69: taken by another socket (ss -lunp names it): bind: address already in use",
+		"[::]:69":      "failed to listen on udp port 69: taken by another socket (ss -lunp names it): bind: address already in use",
+		"192.0.2.1:69": "failed to listen on udp 192.0.2.1:69: the address is on none of our interfaces: bind: cannot assign requested address",
 	} {
 		err := ns.Try(func() error {
 			_, err := Listen(netip.MustParseAddrPort(at), 2)
