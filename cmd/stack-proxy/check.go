@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/route"
@@ -15,6 +17,7 @@ func check(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet(name+" check", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	file := flags.String("f", "", "the routes file; default what "+prefix+"_ROUTES_FILE and "+prefix+"_PRESET say")
+	deep := flags.Bool("files", false, "also read what routes name: certificates, keys, key sets, directories")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -25,14 +28,27 @@ func check(args []string, stdout, stderr io.Writer) int {
 	if *file != "" {
 		c.RoutesFile = *file
 	}
+	var faults []error
+	if c.ArtifactsFile != "" {
+		_, err := c.artifacts()
+		faults = append(faults, err)
+	}
 	table, err := c.table()
-	if err != nil {
+	faults = append(faults, err)
+	if *deep && err == nil {
+		faults = append(faults, table.CheckFiles())
+	}
+	if err := errors.Join(faults...); err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", name, err)
 		return 1
 	}
 	if err := route.Write(stdout, table); err != nil {
 		fmt.Fprintf(stderr, "%s: failed to print routes: %v\n", name, err)
 		return 1
+	}
+	secured := func(r route.Route) bool { return r.TLS != nil || r.JWT != nil || r.BackendTLS != nil }
+	if !*deep && slices.ContainsFunc(table.Routes, secured) {
+		fmt.Fprintln(stderr, "Certificates, keys and directories were not looked at: check -files does.")
 	}
 	return 0
 }

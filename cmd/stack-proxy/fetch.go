@@ -57,19 +57,28 @@ func fetchOnce(args []string, stderr io.Writer) int {
 	return 0
 }
 
+// artifacts reads what to fetch.
+func (c *config) artifacts() (fetch.Config, error) {
+	text, err := os.ReadFile(c.ArtifactsFile)
+	if err != nil {
+		return fetch.Config{}, fmt.Errorf("failed to read artifacts file: %w", err)
+	}
+	wanted, err := fetch.Parse(text)
+	if err != nil {
+		return wanted, fmt.Errorf("failed to parse artifacts file %s:\n%w", c.ArtifactsFile, err)
+	}
+	return wanted, nil
+}
+
 // fetcher makes what keeps the OS files up to date; nil where nothing is to be fetched. What is served is then the
 // fetched volume's current files.
 func (c *config) fetcher(logger *slog.Logger, registry prometheus.Registerer) (*fetch.Fetcher, error) {
 	if c.ArtifactsFile == "" {
 		return nil, nil
 	}
-	text, err := os.ReadFile(c.ArtifactsFile)
+	wanted, err := c.artifacts()
 	if err != nil {
-		return nil, fmt.Errorf("failed to read artifacts file: %w", err)
-	}
-	wanted, err := fetch.Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("failed to parse artifacts file %s: %w", c.ArtifactsFile, err)
+		return nil, err
 	}
 	options := fetch.Options{Logger: logger}
 	if registry != nil {

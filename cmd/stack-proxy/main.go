@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/tinkerbell/stack/pkg/artifacts/fetch"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
 	"github.com/tinkerbell/stack/pkg/endpoint"
@@ -21,10 +22,11 @@ const (
 	prefix  = "STACK_PROXY"
 	summary = "the ingress of a Tinkerbell stack on one IP"
 	notes   = `Commands:
-  check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table
+  check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table;
+                    -files also reads the certificates, keys and directories that it names
   fetch [-f FILE]   bring the OS files up to date once, and exit; -rollback goes back to the files before
 
-The routes file is read again when it changes and on SIGHUP; a wrong one changes nothing.
+The routes and the artifacts file are read again when they change and on SIGHUP; a wrong one changes nothing.
 Low ports need no capability where the sysctl net.ipv4.ip_unprivileged_port_start is 0.
 SIGTERM drains: not ready, grace, no new connections, then what is open ends or is closed at the timeout.`
 )
@@ -69,13 +71,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 		logger.Error("failed to start", "error", err)
 		return 1
 	}
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
+	hangups, stop := onHangup()
+	defer stop()
 	reloader := &proxy.Reloader{Proxy: p, Path: c.RoutesFile, Load: c.table, Requests: hangups, Logger: logger}
 	tasks, handlers := []daemon.Task{p, reloader}, map[string]http.Handler{"GET /routes": p}
 	if files != nil {
-		tasks, handlers["GET /artifacts"] = append(tasks, background{files}), files
+		hangups, stop := onHangup()
+		defer stop()
+		again := &fetch.Reloader{Fetcher: files, Path: c.ArtifactsFile, Load: c.artifacts, Requests: hangups, Logger: logger}
+		tasks, handlers["GET /artifacts"] = append(tasks, background{files}, again), files
 	}
 	server := admin.New(admin.Options{
 		Address:  c.AdminAddress,
@@ -88,4 +92,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// onHangup delivers SIGHUPs until it is stopped. Each that follows a file has its own.
+func onHangup() (hangups chan os.Signal, stop func()) {
+	hangups = make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	return hangups, func() { signal.Stop(hangups) }
 }

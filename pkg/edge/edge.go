@@ -33,36 +33,56 @@ type Config struct {
 
 // Validate names every fault, with the field it is in.
 func (c *Config) Validate() error {
-	var faults []error
-	add := func(field string, err error) {
-		if err == nil {
-			return
-		}
-		if joined, ok := err.(interface{ Unwrap() []error }); ok {
-			for _, each := range joined.Unwrap() {
-				faults = append(faults, fmt.Errorf("%s%w", field, each))
-			}
-			return
-		}
-		faults = append(faults, fmt.Errorf("%s%w", field, err))
-	}
-	add("", c.Hosts.Validate())
+	var all faults
+	all.add("", c.Hosts.Validate())
 	if c.TLS != nil {
-		add("tls.", c.TLS.Validate())
+		all.add("tls.", c.TLS.Validate())
 	}
 	if c.JWT != nil {
-		add("jwt.", c.JWT.Validate())
+		all.add("jwt.", c.JWT.Validate())
 	}
 	if c.Limit != nil {
-		add("limit.", c.Limit.Validate())
+		all.add("limit.", c.Limit.Validate())
 	}
 	if c.Rewrite != nil {
-		add("rewrite.", c.Rewrite.Validate())
+		all.add("rewrite.", c.Rewrite.Validate())
 	}
 	if c.Backend != nil {
-		add("backendTLS.", c.Backend.Validate())
+		all.add("backendTLS.", c.Backend.Validate())
 	}
-	return errors.Join(faults...)
+	return errors.Join(all...)
+}
+
+// CheckFiles reads the files that the settings name, once, and names every fault with the field it is in.
+func (c *Config) CheckFiles() error {
+	var all faults
+	if c.TLS != nil {
+		all.add("tls.", c.TLS.CheckFiles(c.Hosts))
+	}
+	if c.Backend != nil {
+		all.add("backendTLS.", c.Backend.CheckFiles())
+	}
+	if c.JWT != nil {
+		all.add("jwt.", c.JWT.CheckFiles())
+	}
+	return errors.Join(all...)
+}
+
+// faults collects what is wrong.
+type faults []error
+
+// add takes an error apart that errors.Join made, and says before each which field it is in.
+func (f *faults) add(field string, err error) {
+	if err == nil {
+		return
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, each := range joined.Unwrap() {
+			f.add(field, each)
+		}
+		return
+	}
+	*f = append(*f, fmt.Errorf("%s%w", field, err))
 }
 
 // Metrics are those of every part.

@@ -1,22 +1,14 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
+	"github.com/tinkerbell/stack/internal/watch"
 	"github.com/tinkerbell/stack/pkg/route"
 )
-
-// settle is how long after a change of the file it is read: an editor or a ConfigMap's update is several events.
-const settle = 100 * time.Millisecond
 
 // Reloader puts the routes file in force whenever it changes, and on request. It is a daemon.Task.
 type Reloader struct {
@@ -30,8 +22,6 @@ type Reloader struct {
 	Requests <-chan os.Signal
 	// Logger may be nil.
 	Logger *slog.Logger
-
-	last []byte
 }
 
 // Run reloads until ctx is done.
@@ -39,57 +29,8 @@ func (r *Reloader) Run(ctx context.Context) error {
 	if r.Logger == nil {
 		r.Logger = slog.New(slog.DiscardHandler)
 	}
-	var events chan fsnotify.Event
-	var failures chan error
-	if r.Path != "" {
-		watcher, err := fsnotify.NewWatcher()
-		if err != nil {
-			return fmt.Errorf("failed to watch routes file: %w", err)
-		}
-		defer watcher.Close()
-		// The directory, not the file: a ConfigMap's file is a link that is replaced, and so are most editors'.
-		if err := watcher.Add(filepath.Dir(r.Path)); err != nil {
-			return fmt.Errorf("failed to watch directory of routes file %s: %w", r.Path, err)
-		}
-		events, failures = watcher.Events, watcher.Errors
-		r.last, _ = os.ReadFile(r.Path)
-	}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.Requests:
-			r.Logger.Info("reload asked for")
-			r.reload(ctx)
-		case <-events:
-			timer.Reset(settle)
-		case err := <-failures:
-			r.Logger.Warn("failed to watch routes file", "path", r.Path, "error", err)
-			timer.Reset(settle)
-		case <-timer.C:
-			if r.changed() {
-				r.reload(ctx)
-			}
-		}
-	}
-}
-
-// changed is whether the file's text differs from the one that was read last.
-func (r *Reloader) changed() bool {
-	if r.Path == "" {
-		return false
-	}
-	text, err := os.ReadFile(r.Path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return true // let Load say why
-	}
-	if err != nil || bytes.Equal(text, r.last) {
-		return false
-	}
-	r.last = text
-	return true
+	file := watch.File{Path: r.Path, Requests: r.Requests, Logger: r.Logger}
+	return file.Run(ctx, func() { r.reload(ctx) })
 }
 
 // reload reads and applies. A table that is wrong, or cannot be put in force, changes nothing.

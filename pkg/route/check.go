@@ -1,7 +1,6 @@
 package route
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"os"
@@ -11,25 +10,38 @@ import (
 	"strings"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/internal/strict"
 )
 
-// Parse reads a routes file. With an error, which is of type [Mistakes], the table holds what could be read.
+// checker reads a file, and finds what is wrong with what it says.
+type checker struct {
+	strict.Decoder
+	refused []string // fields that do not apply
+}
+
+// Parse reads a routes file. With an error, which is of type [strict.Mistakes], the table holds what could be read.
 func Parse(text []byte, defaults Defaults) (Table, error) {
-	d := &decoder{}
+	d := &checker{}
 	var t Table
-	d.decodeFile(text, &t)
-	written := len(t.Routes)
+	d.Decode(text, &t)
+	read, written := d.Mistakes(), len(t.Routes)
 	t = t.merge(defaults)
 	d.check(t, written)
 	t.fill(defaults)
-	if len(d.mistakes) > 0 {
-		slices.SortStableFunc(d.mistakes, func(a, b Mistake) int {
-			return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Field, b.Field))
+	d.DropAfter(read)
+	d.Drop(func(m strict.Mistake) bool { // nor does it matter what is wrong with what does not apply
+		return slices.ContainsFunc(d.refused, func(field string) bool {
+			rest, ok := strings.CutPrefix(m.Field, field)
+			return ok && (rest != "" && strings.ContainsAny(rest[:1], ".[") || rest == "" && !strings.HasPrefix(m.Text, notApplicable))
 		})
-		return t, d.mistakes
+	})
+	if mistakes := d.Mistakes(); len(mistakes) > 0 {
+		return t, mistakes
 	}
 	return t, nil
 }
+
+const notApplicable = "does not apply"
 
 // Load reads and parses a routes file.
 func Load(path string, defaults Defaults) (Table, error) {
@@ -46,14 +58,19 @@ func Load(path string, defaults Defaults) (Table, error) {
 
 var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
+// place is an address of a route.
+type place struct{ route, listen int }
+
+func (p place) field() string { return fmt.Sprintf("routes[%d].listen[%d]", p.route, p.listen) }
+
 // check finds what the types alone do not. Only the written routes, the first ones, have lines.
-func (d *decoder) check(t Table, written int) {
+func (d *checker) check(t Table, written int) {
 	d.enums(reflect.ValueOf(t), "")
-	if len(t.Routes) == 0 && len(d.mistakes) == 0 {
-		d.mistake(d.line("routes"), "routes", "there is none")
+	if len(t.Routes) == 0 && len(d.Mistakes()) == 0 {
+		d.Mistake(d.Line("routes"), "routes", "there is none")
 	}
 	named := map[string]int{}
-	bound := map[string][]Route{}
+	bound := map[string][]place{}
 	for i, r := range t.Routes {
 		field := fmt.Sprintf("routes[%d]", i)
 		at := func(sub, format string, args ...any) {
@@ -61,14 +78,10 @@ func (d *decoder) check(t Table, written int) {
 			if sub != "" {
 				full += "." + sub
 			}
-			line := 0
-			if i < written {
-				line = d.line(full)
+			if format = fmt.Sprintf(format, args...); strings.HasPrefix(format, notApplicable) {
+				d.refused = append(d.refused, full)
 			}
-			d.mistake(line, full, format, args...)
-		}
-		if slices.ContainsFunc(d.mistakes, func(m Mistake) bool { return m.Field == field }) {
-			continue // nothing of it could be read
+			d.Mistake(d.Line(full), full, "%s", format)
 		}
 		switch first, ok := named[r.Name]; {
 		case r.Name == "":
@@ -81,17 +94,35 @@ func (d *decoder) check(t Table, written int) {
 			named[r.Name] = i
 		}
 		r.check(at)
-		for j, l := range r.Listen {
-			key := r.Address(l)
-			if l.AddrPort().Port() == 0 {
-				continue // reported when it was read
-			}
-			if why, ok := canShare(r, bound[key]); !ok {
-				at(fmt.Sprintf("listen[%d]", j), "%s is taken by route %s%s", key, bound[key][0].Name, why)
-			}
-			bound[key] = append(bound[key], r)
+		for j := range r.Listen {
+			d.share(t, written, place{i, j}, bound)
 		}
 	}
+}
+
+// share finds whether a route can have an address that others have. Where one of them is a preset's, which has no
+// line, it is told of the written one.
+func (d *checker) share(t Table, written int, p place, bound map[string][]place) {
+	r, l := t.Routes[p.route], t.Routes[p.route].Listen[p.listen]
+	if l.AddrPort().Port() == 0 {
+		return // reported when it was read
+	}
+	key := r.Address(l)
+	for _, before := range bound[key] {
+		other := t.Routes[before.route]
+		why, ok := canShare(r, other)
+		switch {
+		case ok:
+			continue
+		case p.route < written:
+			d.Mistake(d.Line(p.field()), p.field(), "%s is taken by route %s%s", key, other.Name, why)
+		default:
+			d.Mistake(d.Line(before.field()), before.field(), "%s is taken by route %s of preset %s%s (name the route %s to replace it)",
+				key, r.Name, t.Preset, why, r.Name)
+		}
+		break
+	}
+	bound[key] = append(bound[key], p)
 }
 
 // check finds what is missing, and what the route's protocol cannot do.
@@ -113,7 +144,7 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	stream := append([]Protocol{TCP}, web...)
 	only := func(field string, set bool, protocols ...Protocol) {
 		if set && slices.Contains(Protocols(), r.Protocol) && !slices.Contains(protocols, r.Protocol) {
-			at(field, "does not apply to protocol %s", r.Protocol)
+			at(field, notApplicable+" to protocol %s", r.Protocol)
 		}
 	}
 	only("files", r.Files != FilesOptions{}, Files)
@@ -199,7 +230,7 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 var everyForm = regexp.MustCompile(`^1/[1-9][0-9]{0,17}$`)
 
 // enums checks every field that has a closed list of values.
-func (d *decoder) enums(v reflect.Value, field string) {
+func (d *checker) enums(v reflect.Value, field string) {
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
@@ -212,7 +243,7 @@ func (d *decoder) enums(v reflect.Value, field string) {
 			values := f.Tag.Get("enum")
 			if got := v.Field(i); values != "" && got.String() != "" &&
 				!slices.Contains(strings.Split(values, ","), got.String()) {
-				d.mistake(d.line(path), path, "%q is none of %s", got, strings.ReplaceAll(values, ",", ", "))
+				d.Mistake(d.Line(path), path, "%q is none of %s", got, strings.ReplaceAll(values, ",", ", "))
 			}
 			d.enums(v.Field(i), path)
 		}
@@ -223,4 +254,11 @@ func (d *decoder) enums(v reflect.Value, field string) {
 			}
 		}
 	}
+}
+
+func join(field, key string) string {
+	if field == "" {
+		return key
+	}
+	return field + "." + key
 }

@@ -1,6 +1,9 @@
 package route
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -39,24 +42,41 @@ func (r Route) checkEdge(at func(field, format string, args ...any)) {
 	}
 }
 
-// canShare is whether a route can have the address that others have, and why not, where that is to be told.
-func canShare(r Route, others []Route) (why string, ok bool) {
-	if len(others) == 0 {
-		return "", true
-	}
-	entries := []host.Entry{{Hosts: r.Hosts}}
-	for _, other := range others {
-		switch {
-		case !r.Web() || !other.Web():
-			return "", false
-		case len(r.Hosts) == 0 && len(other.Hosts) == 0:
-			return "; routes share a port by hosts", false
-		case (r.TLS == nil) != (other.TLS == nil):
-			return ", and either both have tls or none", false
+// CheckFiles reads what the routes name of the file system, once: certificates, keys, key sets, directories. Parse does
+// not, since they may come later, and are elsewhere where a file is checked before it is used.
+func (t Table) CheckFiles() error {
+	var faults []error
+	for _, r := range t.Routes {
+		fault := func(err error) { faults = append(faults, fmt.Errorf("route %s: %w", r.Name, err)) }
+		c := r.Edge()
+		if joined, ok := c.CheckFiles().(interface{ Unwrap() []error }); ok {
+			for _, each := range joined.Unwrap() {
+				fault(each)
+			}
 		}
-		entries = append(entries, host.Entry{Hosts: other.Hosts})
+		if r.Protocol != Files {
+			continue
+		}
+		if info, err := os.Stat(r.Files.Directory); err != nil {
+			fault(fmt.Errorf("files.directory: failed to find files: %w", err))
+		} else if !info.IsDir() {
+			fault(fmt.Errorf("files.directory: %s is no directory", r.Files.Directory))
+		}
 	}
-	if _, err := host.New(entries); err != nil {
+	return errors.Join(faults...)
+}
+
+// canShare is whether a route can have the address that another has, and why not, where that is to be told.
+func canShare(r, other Route) (why string, ok bool) {
+	switch {
+	case !r.Web() || !other.Web():
+		return "", false
+	case len(r.Hosts) == 0 && len(other.Hosts) == 0:
+		return "; routes share a port by hosts", false
+	case (r.TLS == nil) != (other.TLS == nil):
+		return ", and either both have tls or none", false
+	}
+	if _, err := host.New([]host.Entry{{Hosts: r.Hosts}, {Hosts: other.Hosts}}); err != nil {
 		return ": " + err.Error(), false
 	}
 	return "", true

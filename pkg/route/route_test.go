@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/internal/strict"
 )
 
 var compare = cmp.Options{
@@ -29,14 +30,14 @@ func TestAllMistakesAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Parse(text, Defaults{})
-	var mistakes Mistakes
+	var mistakes strict.Mistakes
 	if !errors.As(err, &mistakes) {
 		t.Fatalf("got %v", err)
 	}
 	want := strings.Split(strings.TrimSpace(`
 line 1: preset: "clasic" is none of classic, tinkerbell
 line 4: routes[0].protocol: "https" is none of tcp, http, grpc, tftp, syslog, udp, files
-line 7: routes[0].trustedPrefixes[0]: netip.ParsePrefix("10.0.0.0/33"): prefix length out of range
+line 7: routes[0].trustedPrefixes[0]: "10.0.0.0/33" is no prefix: write it as 192.0.2.0/24 or 2001:db8::/64
 line 8: routes[1].backends: required
 line 10: routes[1].listen[1]: ":70000" is no port or address: write it as 69, 192.0.2.1:69 or [2001:db8::1]:69
 line 11: routes[1].backend: no such field (did you mean backends?)
@@ -111,7 +112,7 @@ func TestMistakes(t *testing.T) {
 	tests := map[string]struct{ text, want string }{
 		"empty":           {"", "the file is empty"},
 		"no routes":       {"routes: []\n", "line 1: routes: there is none"},
-		"not YAML":        {"routes:\n  - name: a\n name: b\n", "line 2: not YAML: "},
+		"not YAML":        {"routes:\n  - name: a\n name: b\n", "line 3: not YAML: did not find expected key (indented"},
 		"twice":           {route("  balance: maglev\n  balance: maglev\n"), "line 7: routes[0].balance: given before, on line 6"},
 		"unknown":         {route("  timeout: {}\n"), "line 6: routes[0].timeout: no such field (did you mean timeouts?)"},
 		"scalar for list": {"routes: 7\n", "line 1: routes[0]: expected fields (name, "},
@@ -126,6 +127,14 @@ func TestMistakes(t *testing.T) {
 		"bad host":        {"routes: [{name: a, protocol: tcp, listen: 1, backends: 'a b:1'}]", `"a b" is not a DNS name`},
 		"bad service":     {"routes: [{name: a, protocol: tcp, listen: 1, backends: 'service:x'}]", "is no Kubernetes Service"},
 		"port 0":          {"routes: [{name: a, protocol: tcp, listen: 0, backends: a:1}]", `"0" is no port`},
+		"only told once": {strings.Replace(route("  limits: {sessions: -1}\n"), "tcp", "syslog", 1),
+			"line 6: routes[0].limits.sessions: does not apply to protocol syslog"},
+		"rate of syslog": {strings.Replace(route("  limits: {requests: {total: {perSecond: -1}}}\n"), "tcp", "syslog", 1),
+			"line 6: routes[0].limits.requests: does not apply to protocol syslog"},
+		"bad preset":      {"preset: [classic]\nroutes: []\n", "line 1: preset: expected one value, found a list"},
+		"name, not text":  {"routes: [{name: 5, protocol: tcp, listen: 1, backends: a:1}]", "5 is not a text: put it in quotes"},
+		"prefix":          {"trustedPrefixes: 10.0.0.1\n" + route(""), `"10.0.0.1" is no prefix: write it as 192.0.2.0/24`},
+		"second document": {route("---\nroutes: []\n"), "line 7: a second document begins here"},
 		"bad address":     {"routes: [{name: a, protocol: tcp, listen: 'eth0:1', backends: a:1}]", `"eth0" is not an IP address`},
 	}
 	for name, test := range tests {
@@ -194,6 +203,45 @@ func TestCheckHost(t *testing.T) {
 		if err := CheckHost(host); (err == nil) != fine {
 			t.Errorf("CheckHost(%q) = %v", host, err)
 		}
+	}
+}
+
+// A written route in the way of a preset's is told by its own line, and with the preset's name.
+func TestClashesWithPreset(t *testing.T) {
+	tests := map[string]struct {
+		text string
+		want []string
+	}{
+		"of datagrams": {
+			"preset: classic\nroutes:\n- name: log\n  protocol: syslog\n  listen: 514\n  backends: a:1\n",
+			[]string{"line 5: routes[0].listen[0]: :514/udp is taken by route smee-syslog of preset classic " +
+				"(name the route smee-syslog to replace it)"},
+		},
+		"of HTTP": {
+			"preset: classic\nroutes:\n- name: web\n  protocol: http\n  listen: [80, 8080]\n  backends: a:1\n",
+			[]string{"line 5: routes[0].listen[1]: :8080/tcp is taken by route files of preset classic; " +
+				"routes share a port by hosts (name the route files to replace it)"},
+		},
+		"by hosts, beside another": {
+			"preset: tinkerbell\nroutes:\n" +
+				"- {name: a, protocol: http, listen: 7173, backends: 'a:1', hosts: a.example.org}\n" +
+				"- {name: b, protocol: tcp, listen: 7080, backends: 'a:1'}\n",
+			[]string{"line 4: routes[1].listen[0]: :7080/tcp is taken by route http of preset tinkerbell " +
+				"(name the route http to replace it)"},
+		},
+		"replaced":         {"preset: classic\nroutes:\n- {name: files, protocol: http, listen: 8080, backends: 'a:1'}\n", nil},
+		"another protocol": {"preset: classic\nroutes:\n- {name: x, protocol: tcp, listen: 69, backends: 'a:1'}\n", nil},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			if _, err := Parse([]byte(test.text), Defaults{}); err != nil {
+				got = strings.Split(err.Error(), "\n")
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
 

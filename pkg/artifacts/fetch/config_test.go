@@ -149,11 +149,40 @@ sets:
 	if strings.Contains(err.Error(), "secret") {
 		t.Error("a password is shown")
 	}
-	if _, err := Parse([]byte("volume: /a\nset: []\n")); err == nil || !strings.Contains(err.Error(), "set") {
-		t.Errorf("an unknown field: %v", err)
-	}
 	if _, err := New(Config{}, Options{}); err == nil {
 		t.Error("nothing was accepted")
+	}
+}
+
+// A newcomer's file: everything that is wrong is told at once, with its line, and nothing in the words of Go.
+func TestFaultsHaveLines(t *testing.T) {
+	_, err := Parse([]byte(`volume: files
+checkEvery: 5
+parallel: many
+sets:
+- name: Hook
+  ulr: https://example.org/
+  arch: 5
+- name: images
+  files:
+    url: http://example.org/a
+    digest: sha256:00
+`))
+	want := []string{
+		`line 1: volume: "files" is not an absolute path`,
+		"line 2: checkEvery: 5 is no duration: write it with its unit, as in 30s",
+		`line 3: parallel: "many" is not a whole number`,
+		`line 5: sets[0].name: "Hook" is not made of lower case letters, digits, dots and dashes`,
+		"line 5: sets[0].url: missing (or oci, or files)",
+		"line 6: sets[0].ulr: no such field (did you mean url?)",
+		"line 7: sets[0].arch: 5 is not a text: put it in quotes",
+		`line 11: sets[1].files[0].digest: "sha256:00" is neither sha256: with 64 hexadecimal digits nor sha512: with 128`,
+	}
+	if err == nil {
+		t.Fatal("accepted")
+	}
+	if diff := cmp.Diff(want, strings.Split(err.Error(), "\n")); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -14,8 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"sigs.k8s.io/yaml"
-
+	"github.com/tinkerbell/stack/internal/strict"
 	"github.com/tinkerbell/stack/pkg/artifacts"
 )
 
@@ -33,8 +32,10 @@ type Fetcher struct {
 	log     *slog.Logger
 	metrics *Metrics
 	client  *http.Client
+	updated chan struct{} // there is a next
 
 	mu      sync.Mutex
+	next    *Config // what Update was given, until Run takes it over
 	sets    map[string]*SetStatus
 	active  []*progress
 	present map[string]bool // sets whose files are served
@@ -68,14 +69,16 @@ type Download struct {
 	Total    int64  `json:"total,omitempty"`
 }
 
-// Parse reads settings in YAML, strictly.
+// Parse reads settings in YAML, strictly. The error is of type [strict.Mistakes].
 func Parse(text []byte) (Config, error) {
+	var d strict.Decoder
 	var c Config
-	if err := yaml.UnmarshalStrict(text, &c); err != nil {
-		return Config{}, fmt.Errorf("failed to read artifacts: %w", err)
-	}
-	if err := c.Validate(); err != nil {
-		return Config{}, fmt.Errorf("failed to read artifacts: %w", err)
+	d.Decode(text, &c)
+	read := d.Mistakes()
+	d.Add(c.Validate())
+	d.DropAfter(read)
+	if mistakes := d.Mistakes(); len(mistakes) > 0 {
+		return Config{}, mistakes
 	}
 	return c, nil
 }
@@ -87,7 +90,7 @@ func New(c Config, o Options) (*Fetcher, error) {
 	}
 	f := &Fetcher{
 		config: c.withDefaults(), log: o.Logger, metrics: o.Metrics, client: o.Client,
-		sets: map[string]*SetStatus{}, present: map[string]bool{},
+		sets: map[string]*SetStatus{}, present: map[string]bool{}, updated: make(chan struct{}, 1),
 	}
 	if f.log == nil {
 		f.log = slog.New(slog.DiscardHandler)
@@ -105,7 +108,11 @@ func New(c Config, o Options) (*Fetcher, error) {
 func (f *Fetcher) String() string { return "artifacts" }
 
 // Directory is what is to be served.
-func (f *Fetcher) Directory() string { return filepath.Join(f.config.Volume, nameCurrent) }
+func (f *Fetcher) Directory() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return filepath.Join(f.config.Volume, nameCurrent)
+}
 
 // Ready is nil when every set's files are served, be they of the newest release or of the one before.
 func (f *Fetcher) Ready() error {
@@ -176,37 +183,6 @@ func (f *Fetcher) conclude(ctx context.Context, faults map[string]error, err err
 		f.metrics.checked(set.Name, stateOf(fault))
 	}
 	return errors.Join(all...)
-}
-
-// How long a failed check waits for the next.
-const (
-	failedFirst = 30 * time.Second
-	failedMost  = 10 * time.Minute
-)
-
-// Run checks until ctx is done. A check that fails is repeated, with growing pauses; what is served stays.
-func (f *Fetcher) Run(ctx context.Context) error {
-	pause := failedFirst
-	for ctx.Err() == nil {
-		wait := f.config.CheckEvery.D()
-		if err := f.Once(ctx); err == nil {
-			pause = failedFirst
-		} else if ctx.Err() == nil {
-			if wait == 0 || pause < wait {
-				wait = pause
-			}
-			pause = min(2*pause, failedMost)
-		}
-		if wait == 0 {
-			<-ctx.Done()
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
-	}
-	return nil
 }
 
 // RollBack serves the generation before again, and holds the releases that it is rolled back from: they are not

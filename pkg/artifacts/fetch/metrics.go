@@ -17,6 +17,7 @@ type Metrics struct {
 	files   prometheus.Gauge
 	size    prometheus.Gauge
 	switchd prometheus.Gauge
+	reloads *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics.
@@ -40,7 +41,12 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		size:    prometheus.NewGauge(gauge("size_bytes", "Size of the files that are served.")),
 		switchd: prometheus.NewGauge(gauge("switched_timestamp_seconds", "When what is served was last replaced.")),
 	}
-	r.MustRegister(m.state, m.success, m.checks, m.retries, m.bytes, m.healed, m.files, m.size, m.switchd)
+	m.reloads = prometheus.NewCounterVec(counter("reloads_total",
+		"Changes of the settings file, by result: ok or error. The old settings stay in force after an error."), []string{"result"})
+	for _, result := range []string{"ok", "error"} {
+		m.reloads.WithLabelValues(result)
+	}
+	r.MustRegister(m.state, m.success, m.checks, m.retries, m.bytes, m.healed, m.files, m.size, m.switchd, m.reloads)
 	return m
 }
 
@@ -54,6 +60,24 @@ func (m *Metrics) is(set string, s State) {
 			value = 1
 		}
 		m.state.WithLabelValues(set, each.String()).Set(value)
+	}
+}
+
+// forget takes away what tells how a set is now, and no longer is.
+func (m *Metrics) forget(set string) {
+	if m != nil {
+		m.state.DeletePartialMatch(prometheus.Labels{"set": set})
+		m.success.DeleteLabelValues(set)
+	}
+}
+
+func (m *Metrics) reloaded(err error) {
+	switch {
+	case m == nil:
+	case err != nil:
+		m.reloads.WithLabelValues("error").Inc()
+	default:
+		m.reloads.WithLabelValues("ok").Inc()
 	}
 }
 

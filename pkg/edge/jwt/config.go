@@ -28,6 +28,8 @@ type Config struct {
 	// JWKS is where the keys are: a URL or an absolute path. Default: where the issuer's
 	// .well-known/openid-configuration says.
 	JWKS string `json:"jwks,omitempty" desc:"URL or file of the keys; default by the issuer's discovery"`
+	// CA is a file of certificates to trust for https. Default: the system's.
+	CA string `json:"ca,omitempty" desc:"file of certificates to trust when keys are fetched; default the system's"`
 	// Algorithms are those accepted. Default: RS256, PS256, ES256, ES384, EdDSA.
 	Algorithms []string `json:"algorithms,omitempty" desc:"accepted ones; default RS256, PS256, ES256, ES384, EdDSA"`
 	// Types are the accepted values of the header typ. Default: JWT, at+jwt and none at all.
@@ -85,6 +87,9 @@ func (c *Config) Validate() error {
 			fault("jwks: %w, nor an absolute path", err)
 		}
 	}
+	if c.CA != "" && !path.IsAbs(c.CA) {
+		fault("ca: %q is not an absolute path", c.CA)
+	}
 	for i, a := range c.Algorithms {
 		if !slices.Contains(algorithms, a) {
 			fault("algorithms[%d]: %q is not one of %s", i, a, strings.Join(algorithms, ", "))
@@ -113,6 +118,26 @@ func (c *Config) Validate() error {
 	}
 	if strings.ContainsFunc(c.Realm, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) {
 		fault("realm: %q has characters that need quoting", c.Realm)
+	}
+	return errors.Join(faults...)
+}
+
+// CheckFiles reads the files that the settings name, once.
+func (c *Config) CheckFiles() error {
+	var faults []error
+	if c.CA != "" {
+		if _, err := readPool(c.CA); err != nil {
+			faults = append(faults, fmt.Errorf("ca: %w", err))
+		}
+	}
+	if path.IsAbs(c.JWKS) {
+		text, err := readJWKS(c.JWKS)
+		if err == nil {
+			_, err = parseKeys(text)
+		}
+		if err != nil {
+			faults = append(faults, fmt.Errorf("jwks: %w", err))
+		}
 	}
 	return errors.Join(faults...)
 }

@@ -3,6 +3,8 @@ package jwt
 import (
 	"context"
 	"crypto"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,10 +23,11 @@ import (
 
 // source keeps an issuer's keys. Those that were good go on while their server is down.
 type source struct {
-	config  Config
-	client  *http.Client
-	log     *slog.Logger
-	metrics *routeMetrics
+	config    Config
+	client    *http.Client
+	transport *http.Transport // the client's, where it is our own
+	log       *slog.Logger
+	metrics   *routeMetrics
 
 	set  atomic.Pointer[keySet]
 	kick chan struct{}
@@ -54,12 +57,13 @@ const (
 )
 
 func newSource(c Config, client *http.Client, log *slog.Logger, m *routeMetrics) *source {
+	var transport *http.Transport
 	if client == nil {
-		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport = http.DefaultTransport.(*http.Transport).Clone()
 		client = &http.Client{Transport: transport, Timeout: fetchTimeout, CheckRedirect: sameSafety}
 	}
 	return &source{
-		config: c, client: client, log: log, metrics: m, kick: make(chan struct{}, 1), next: make(chan struct{}),
+		config: c, client: client, transport: transport, log: log, metrics: m, kick: make(chan struct{}, 1), next: make(chan struct{}),
 		budget: budgetMost, refilled: time.Now(),
 	}
 }
@@ -214,6 +218,9 @@ func (s *source) read(ctx context.Context) ([]byte, error) {
 	if path.IsAbs(from) {
 		return s.readFile(from)
 	}
+	if err := s.trust(); err != nil {
+		return nil, err
+	}
 	if from == "" {
 		var err error
 		if from, err = s.discover(ctx); err != nil {
@@ -232,17 +239,59 @@ func (s *source) readFile(name string) ([]byte, error) {
 		old.Size() == info.Size() {
 		return nil, nil
 	}
-	if info.Size() > maxJWKS {
-		return nil, fmt.Errorf("failed to read JWKS: it is larger than %d bytes", maxJWKS)
-	}
-	text, err := os.ReadFile(name)
+	text, err := readJWKS(name)
 	if err != nil {
-		return nil, fmt.Errorf("failed to read JWKS: %w", err)
+		return nil, err
 	}
 	if _, err := parseKeys(text); err == nil {
 		s.info = info // one that is half written is read again
 	}
 	return text, nil
+}
+
+func readJWKS(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open JWKS: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxJWKS+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("failed to read JWKS: %w", err)
+	case len(text) > maxJWKS:
+		return nil, fmt.Errorf("failed to read JWKS: it is larger than %d bytes", maxJWKS)
+	}
+	return text, nil
+}
+
+func readPool(name string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read certificates: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("failed to parse %s: it has no certificate", name)
+	}
+	return pool, nil
+}
+
+// trust has the next connections verified by what the CA's file holds now. There is one refresh at a time, and no
+// connection is kept from one to the next.
+func (s *source) trust() error {
+	if s.config.CA == "" || s.transport == nil {
+		return nil
+	}
+	pool, err := readPool(s.config.CA)
+	if err != nil {
+		return err
+	}
+	s.transport.CloseIdleConnections()
+	s.transport = s.transport.Clone()
+	s.transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	s.client.Transport = s.transport
+	return nil
 }
 
 // discover asks the issuer where its keys are (OpenID Connect Discovery 1.0, section 4; RFC 8414).

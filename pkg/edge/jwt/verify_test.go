@@ -485,6 +485,39 @@ func TestIssuerDown(t *testing.T) {
 	}
 }
 
+// TestPrivateCA fetches keys by TLS of a certificate that only the settings trust, and whose CA is replaced.
+func TestPrivateCA(t *testing.T) {
+	i := &issuer{}
+	i.Server = httptest.NewTLSServer(i)
+	t.Cleanup(i.Close)
+	k := newKey(t, "k", "ES256")
+	i.set(k)
+	c := configOf(i)
+	c.CA = filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(c.CA, []byte("not yet"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CheckFiles(); err == nil || !strings.Contains(err.Error(), "ca: ") {
+		t.Errorf("got %v", err)
+	}
+	v := start(t, c, Options{})
+	wait(t, "a failure", func() bool { return v.Ready() != nil && strings.Contains(v.Ready().Error(), "no certificate") })
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.Certificate().Raw})
+	if err := os.WriteFile(c.CA, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "trust", func() bool { return v.Ready() == nil })
+	if got := ask(v.Wrap(echo), bearing(sign(t, k, goodClaims(i), nil))).Code; got != http.StatusOK {
+		t.Errorf("got %d", got)
+	}
+	if err := c.CheckFiles(); err != nil {
+		t.Error(err)
+	}
+	stranger := configOf(i) // trusts the system's
+	s := start(t, stranger, Options{})
+	wait(t, "a refusal", func() bool { return s.Ready() != nil && strings.Contains(s.Ready().Error(), "certificate") })
+}
+
 func TestKeysByFile(t *testing.T) {
 	i := newIssuer(t)
 	name := filepath.Join(t.TempDir(), "jwks.json")
@@ -505,7 +538,13 @@ func TestKeysByFile(t *testing.T) {
 		}
 	}
 	a, b := newKey(t, "a", "EdDSA"), newKey(t, "b", "RS256")
+	if err := c.CheckFiles(); err == nil {
+		t.Error("a file that is not there is no fault")
+	}
 	write(a)
+	if err := c.CheckFiles(); err != nil {
+		t.Error(err)
+	}
 	wait(t, "reading the file", func() bool { return v.Ready() == nil })
 	h := v.Wrap(echo)
 	mine := goodClaims(i).with("iss", "me")

@@ -1,16 +1,34 @@
-package route
+// Package strict reads settings files in YAML into structs and goes on after each mistake, so that a person is told all
+// of them at once, with line and field. The usual decoders stop at the first, or do not tell its line.
+package strict
 
 import (
+	"bytes"
+	"cmp"
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net/netip"
 	"reflect"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
+
+// hints say in a person's words what the YAML parser means.
+var hints = map[string]string{
+	"did not find expected key":                      "indented otherwise than its neighbours?",
+	"mapping values are not allowed in this context": "indented too far, or a colon in a text without quotes?",
+	"could not find expected ':'":                    "a field without its colon?",
+	"found unexpected end of stream":                 "a quote that is not closed?",
+	"did not find expected ',' or ']'":               "a bracket that is not closed?",
+	"did not find expected ',' or '}'":               "a brace that is not closed?",
+}
 
 // Mistake is one thing that is wrong with a file.
 type Mistake struct {
@@ -41,19 +59,91 @@ func (m Mistakes) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// decoder turns YAML nodes into a struct and goes on after each mistake. The usual decoders stop at the first one,
-// or do not tell its line.
-type decoder struct {
+// Cover is whether one of the mistakes is of a field, or of what it is part of.
+func (m Mistakes) Cover(field string) bool {
+	return slices.ContainsFunc(m, func(each Mistake) bool {
+		rest, ok := strings.CutPrefix(field, each.Field)
+		return ok && (rest == "" || each.Field == "" || rest[0] == '.' || rest[0] == '[')
+	})
+}
+
+// Decoder reads one file.
+type Decoder struct {
 	mistakes Mistakes
 	lines    map[string]int // field → line, for what is checked afterwards
 }
 
-func (d *decoder) mistake(line int, field, format string, args ...any) {
+// Decode reads a document into the struct that into points to. What is wrong is among the [Decoder.Mistakes].
+func (d *Decoder) Decode(text []byte, into any) {
+	d.lines = map[string]int{}
+	document, more, err := parse(text)
+	switch {
+	case err != nil:
+		why := faultText(err)
+		if hint := hints[why]; hint != "" {
+			why += " (" + hint + ")"
+		}
+		d.Mistake(faultLine(text, err), "", "not YAML: %s", why)
+	case document == nil:
+		d.Mistake(0, "", "the file is empty")
+	default:
+		d.decode(document, reflect.ValueOf(into).Elem(), "")
+		if more != nil {
+			d.Mistake(more.Line, "", "a second document begins here, which nothing would read")
+		}
+	}
+}
+
+// parse reads the file's document, and one more, where there is one that says something.
+func parse(text []byte) (document, more *yaml.Node, err error) {
+	var nodes [2]*yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	for i := range nodes {
+		var node yaml.Node
+		switch err := decoder.Decode(&node); {
+		case errors.Is(err, io.EOF):
+		case err != nil:
+			return nil, nil, err
+		case len(node.Content) > 0 && (i == 0 || node.Content[0].Tag != "!!null"):
+			nodes[i] = node.Content[0]
+		}
+	}
+	return nodes[0], nodes[1], nil
+}
+
+// DropAfter forgets the mistakes after the first ones, which were found while reading, that these make pointless: what
+// could not be read is empty now, and that it must not be is no second mistake.
+func (d *Decoder) DropAfter(read Mistakes) {
+	d.Drop(func(m Mistake) bool { return !slices.Contains(read, m) && read.Cover(m.Field) })
+}
+
+// Drop forgets mistakes that another one makes pointless.
+func (d *Decoder) Drop(pointless func(Mistake) bool) {
+	d.mistakes = slices.DeleteFunc(d.mistakes, pointless)
+}
+
+// Add notes the faults of an error that [errors.Join] made, each of which begins with its field and a colon.
+func (d *Decoder) Add(err error) {
+	if err == nil {
+		return
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, each := range joined.Unwrap() {
+			d.Add(each)
+		}
+		return
+	}
+	field, text, _ := strings.Cut(err.Error(), ": ")
+	d.Mistake(d.Line(field), field, "%s", text)
+}
+
+// Mistake notes what is wrong with a field.
+func (d *Decoder) Mistake(line int, field, format string, args ...any) {
 	d.mistakes = append(d.mistakes, Mistake{Line: line, Field: field, Text: fmt.Sprintf(format, args...)})
 }
 
-// line finds the line of a field, or of what it is in.
-func (d *decoder) line(field string) int {
+// Line finds the line of a field, or of what it is in; 0 where the file has neither.
+func (d *Decoder) Line(field string) int {
 	for field != "" {
 		if line, ok := d.lines[field]; ok {
 			return line
@@ -63,27 +153,44 @@ func (d *decoder) line(field string) int {
 	return 0
 }
 
-// decodeFile reads one document into the struct that into points to.
-func (d *decoder) decodeFile(text []byte, into any) {
-	d.lines = map[string]int{}
-	var document yaml.Node
-	if err := yaml.Unmarshal(text, &document); err != nil {
-		line := 0
-		message := strings.TrimPrefix(err.Error(), "yaml: ")
-		if n, err := fmt.Sscanf(message, "line %d:", &line); n == 1 && err == nil {
-			_, message, _ = strings.Cut(message, ": ")
-		}
-		d.mistake(line, "", "not YAML: %s", message)
-		return
-	}
-	if len(document.Content) == 0 {
-		d.mistake(0, "", "the file is empty")
-		return
-	}
-	d.decode(document.Content[0], reflect.ValueOf(into).Elem(), "")
+// Mistakes are those so far, in the order of the file's lines.
+func (d *Decoder) Mistakes() Mistakes {
+	d.mistakes = slices.Clone(d.mistakes)
+	slices.SortStableFunc(d.mistakes, func(a, b Mistake) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Field, b.Field))
+	})
+	return d.mistakes
 }
 
-func (d *decoder) decode(node *yaml.Node, into reflect.Value, field string) {
+// faultText is what the YAML parser says, without its line.
+func faultText(err error) string {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		if _, after, ok := strings.Cut(rest, ": "); ok {
+			text = after
+		}
+	}
+	return text
+}
+
+// faultLine is where the YAML parser stopped. The line that it tells itself is often that of what it was in the middle
+// of, or one beside. It is the first line after which the file may end and fail for the same reason.
+func faultLine(text []byte, err error) int {
+	lines := slices.Collect(bytes.Lines(text))
+	why := faultText(err)
+	size := 0
+	sizes := make([]int, len(lines))
+	for i, line := range lines {
+		size += len(line)
+		sizes[i] = size
+	}
+	return 1 + min(len(lines)-1, sort.Search(len(lines), func(i int) bool {
+		_, _, err := parse(text[:sizes[i]])
+		return err != nil && faultText(err) == why
+	}))
+}
+
+func (d *Decoder) decode(node *yaml.Node, into reflect.Value, field string) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
@@ -114,13 +221,13 @@ func (d *decoder) decode(node *yaml.Node, into reflect.Value, field string) {
 	case reflect.Map:
 		d.decodeMap(node, into, field)
 	default:
-		panic(fmt.Sprintf("route: field %s is of type %s, which no file can hold", field, into.Type()))
+		panic(fmt.Sprintf("strict: field %s is of type %s, which no file can hold", field, into.Type()))
 	}
 }
 
-func (d *decoder) decodeStruct(node *yaml.Node, into reflect.Value, field string) {
+func (d *Decoder) decodeStruct(node *yaml.Node, into reflect.Value, field string) {
 	if node.Kind != yaml.MappingNode {
-		d.mistake(node.Line, field, "expected fields (%s), found %s", strings.Join(names(into.Type()), ", "), kind(node))
+		d.Mistake(node.Line, field, "expected fields (%s), found %s", strings.Join(names(into.Type()), ", "), kind(node))
 		return
 	}
 	seen := map[string]int{}
@@ -128,13 +235,13 @@ func (d *decoder) decodeStruct(node *yaml.Node, into reflect.Value, field string
 		key, value := node.Content[i], node.Content[i+1]
 		path := join(field, key.Value)
 		if line, ok := seen[key.Value]; ok {
-			d.mistake(key.Line, path, "given before, on line %d", line)
+			d.Mistake(key.Line, path, "given before, on line %d", line)
 			continue
 		}
 		seen[key.Value] = key.Line
 		index := fieldIndex(into.Type(), key.Value)
 		if index == nil {
-			d.mistake(key.Line, path, "no such field%s", suggest(key.Value, names(into.Type())))
+			d.Mistake(key.Line, path, "no such field%s", suggest(key.Value, names(into.Type())))
 			continue
 		}
 		d.decode(value, into.FieldByIndex(index), path)
@@ -142,9 +249,9 @@ func (d *decoder) decodeStruct(node *yaml.Node, into reflect.Value, field string
 	}
 }
 
-func (d *decoder) decodeMap(node *yaml.Node, into reflect.Value, field string) {
+func (d *Decoder) decodeMap(node *yaml.Node, into reflect.Value, field string) {
 	if node.Kind != yaml.MappingNode {
-		d.mistake(node.Line, field, "expected names and values, found %s", kind(node))
+		d.Mistake(node.Line, field, "expected names and values, found %s", kind(node))
 		return
 	}
 	into.Set(reflect.MakeMap(into.Type()))
@@ -169,13 +276,17 @@ func scalar(v reflect.Value) bool {
 	}
 }
 
-func (d *decoder) decodeScalar(node *yaml.Node, into reflect.Value, field string) {
+func (d *Decoder) decodeScalar(node *yaml.Node, into reflect.Value, field string) {
 	if node.Kind != yaml.ScalarNode {
-		d.mistake(node.Line, field, "expected one value, found %s", kind(node))
+		d.Mistake(node.Line, field, "expected one value, found %s", kind(node))
 		return
 	}
 	var err error
 	switch target := into.Addr().Interface().(type) {
+	case *netip.Prefix:
+		if err = target.UnmarshalText([]byte(node.Value)); err != nil { // its own words are those of Go
+			err = fmt.Errorf("%q is no prefix: write it as 192.0.2.0/24 or 2001:db8::/64", node.Value)
+		}
 	case encoding.TextUnmarshaler:
 		err = target.UnmarshalText([]byte(node.Value))
 	case json.Unmarshaler:
@@ -188,7 +299,7 @@ func (d *decoder) decodeScalar(node *yaml.Node, into reflect.Value, field string
 		err = setBasic(into, node)
 	}
 	if err != nil {
-		d.mistake(node.Line, field, "%v", err)
+		d.Mistake(node.Line, field, "%v", err)
 	}
 }
 

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+)
+
+// A newcomer's file with five mistakes: all five are told, and nothing else.
+func TestCheckTellsEveryMistake(t *testing.T) {
+	path := t.TempDir() + "/routes.yaml"
+	text := `routes:
+- name: Hegel
+  protocol: http
+  listen: 50061
+  backends: hegel
+- name: tftp
+  protocol: tftp
+  listen: 69000
+  backends: smee:69
+  timeout: 5s
+- {name: log, protocol: sylog, listen: 514, backends: "smee:514"}
+`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run([]string{"check", "-f", path}, &stdout, &stderr); code != 1 || stdout.Len() > 0 {
+		t.Errorf("exit status %d, output %q", code, stdout.String())
+	}
+	lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+	want := []string{
+		"stack-proxy: failed to parse routes file " + path + ":",
+		`line 2: routes[0].name: "Hegel" is no name`, `line 5: routes[0].backends[0]: "hegel" is no backend`,
+		`line 8: routes[1].listen[0]: "69000" is no port`, "line 10: routes[1].timeout: no such field (did you mean timeouts?)",
+		`line 11: routes[2].protocol: "sylog" is none of`,
+	}
+	if len(lines) != len(want) {
+		t.Fatalf("got %d lines:\n%s", len(lines), stderr.String())
+	}
+	for i := range want {
+		if !strings.HasPrefix(lines[i], want[i]) {
+			t.Errorf("line %d is %q, want %q", i, lines[i], want[i])
+		}
+	}
+}
+
+// What is wrong with the file is told beside what is wrong with the artifacts file, and with the files that it names.
+func TestCheckReadsOtherFiles(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return dir + "/" + name
+	}
+	const tail = ", tls: {certificates: {certificate: /none.crt, key: /none.key}}, jwt: {issuer: x, audience: x, jwks: /none.json}}"
+	routes := write("routes.yaml", "preset: classic\nroutes:\n- {name: a, protocol: grpc, listen: 443, backends: 'x:1', hosts: a"+tail)
+	clash := write("clash.yaml", "preset: classic\nroutes:\n- name: web\n  protocol: http\n  listen: 8080\n  backends: x:1\n")
+	artifacts := write("artifacts.yaml", "volume: files\nsets: {name: a, ulr: x}\n")
+	note := "Certificates, keys and directories were not looked at: check -files does.\n"
+	tests := map[string]struct {
+		args      []string
+		artifacts string
+		code      int
+		want      []string
+	}{
+		"not looked at": {args: []string{"-f", routes}, want: []string{note}},
+		"looked at": {args: []string{"-files", "-f", routes}, code: 1, want: []string{
+			"route a: tls.certificates[0].certificate: failed to open certificates: open /none.crt: no such file",
+			"route a: jwt.jwks: failed to open JWKS: open /none.json: no such file",
+			"route files: files.directory: failed to find files: stat " + dir + "/none: no such file",
+		}},
+		"artifacts": {args: []string{"-f", clash}, artifacts: artifacts, code: 1, want: []string{
+			artifacts + ":\nline 1: volume: \"files\" is not an absolute path\n",
+			"line 2: sets[0].ulr: no such field (did you mean url?)\n",
+			clash + ":\nline 5: routes[0].listen[0]: :8080/tcp is taken by route files of preset classic",
+		}},
+		"no artifacts file": {args: []string{"-f", routes}, artifacts: dir + "/none", code: 1, want: []string{"failed to read artifacts file"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("STACK_PROXY_ARTIFACTS_FILE", test.artifacts)
+			t.Setenv("STACK_PROXY_FILES_DIRECTORY", dir+"/none")
+			var stdout, stderr bytes.Buffer
+			if code := run(append([]string{"check"}, test.args...), &stdout, &stderr); code != test.code {
+				t.Errorf("exit status %d", code)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(stderr.String(), want) {
+					t.Errorf("no %q in:\n%s", want, stderr.String())
+				}
+			}
+			if strings.Contains(stderr.String(), note) != (test.want[0] == note) {
+				t.Errorf("what was looked at is not told:\n%s", stderr.String())
+			}
+		})
+	}
+}
+
+func TestCheckPrintsTable(t *testing.T) {
+	t.Setenv("STACK_PROXY_SMEE", "smee.tink.svc.cluster.local.")
+	var stdout, stderr bytes.Buffer
+	if code := run([]string{"check"}, &stdout, &stderr); code != 0 {
+		t.Fatalf("exit status %d: %s", code, stderr.String())
+	}
+	if !strings.Contains(stdout.String(), "smee.tink.svc.cluster.local.:69") {
+		t.Errorf("got\n%s", stdout.String())
+	}
+}
+
+func TestWrongSettingsAreAllTold(t *testing.T) {
+	for name, value := range map[string]string{
+		"PRESET": "clasic", "HEGEL": "http://hegel", "TRUSTED_PROXIES": "10.0.0.0/8", "DRAIN_GRACE": "-1s",
+	} {
+		t.Setenv("STACK_PROXY_"+name, value)
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run(nil, &stdout, &stderr); code != 1 {
+		t.Errorf("exit status %d", code)
+	}
+	for _, want := range []string{"STACK_PROXY_PRESET", "STACK_PROXY_HEGEL", "STACK_PROXY_DRAIN_GRACE"} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("the message does not name %s:\n%s", want, stderr.String())
+		}
+	}
+}

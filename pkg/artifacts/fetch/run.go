@@ -1,0 +1,157 @@
+package fetch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/tinkerbell/stack/internal/watch"
+)
+
+// How long a failed check waits for the next.
+const (
+	failedFirst = 30 * time.Second
+	failedMost  = 10 * time.Minute
+)
+
+// Run checks until ctx is done. A check that fails is repeated, with growing pauses; what is served stays. Other
+// settings are in force at once: a check by the old ones ends for them.
+func (f *Fetcher) Run(ctx context.Context) error {
+	pause := failedFirst
+	for ctx.Err() == nil {
+		if f.adopt() {
+			pause = failedFirst
+		}
+		wait := f.config.CheckEvery.D()
+		err := f.onceUnlessUpdated(ctx)
+		switch {
+		case f.pending():
+			continue
+		case err == nil:
+			pause = failedFirst
+		case ctx.Err() == nil:
+			if wait == 0 || pause < wait {
+				wait = pause
+			}
+			pause = min(2*pause, failedMost)
+		}
+		var due <-chan time.Time // never, where nothing failed and nothing is asked for
+		if wait > 0 {
+			due = time.After(wait)
+		}
+		select {
+		case <-ctx.Done():
+		case <-due:
+		case <-f.updated:
+		}
+	}
+	return nil
+}
+
+// onceUnlessUpdated is Once, cut short by other settings.
+func (f *Fetcher) onceUnlessUpdated(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-ctx.Done():
+		case <-f.updated:
+			cancel()
+		}
+	}()
+	err := f.Once(ctx)
+	cancel()
+	<-ended
+	return err
+}
+
+// Update has [Fetcher.Run] go on by other settings. With an error nothing changes. The volume stays: it is what is
+// being served.
+func (f *Fetcher) Update(c Config) error {
+	if err := c.Validate(); err != nil {
+		return fmt.Errorf("failed to change artifacts: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if c.Volume != f.config.Volume {
+		return fmt.Errorf("failed to change artifacts: the volume is %s until a restart, not %s", f.config.Volume, c.Volume)
+	}
+	f.next = &c
+	select {
+	case f.updated <- struct{}{}:
+	default: // it has been told and has not looked yet
+	}
+	return nil
+}
+
+func (f *Fetcher) pending() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.next != nil
+}
+
+// adopt puts the next settings in force, between two checks.
+func (f *Fetcher) adopt() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.next == nil {
+		return false
+	}
+	f.config, f.next = f.next.withDefaults(), nil
+	for name := range f.sets {
+		if !slices.ContainsFunc(f.config.Sets, func(s Set) bool { return s.Name == name }) {
+			delete(f.sets, name)
+			f.metrics.forget(name)
+		}
+	}
+	for _, set := range f.config.Sets {
+		if f.sets[set.Name] == nil {
+			f.sets[set.Name] = &SetStatus{Name: set.Name, State: StatePending.String()}
+			f.metrics.is(set.Name, StatePending)
+		}
+	}
+	return true
+}
+
+// Reloader gives the fetcher its settings file whenever it changes, and on request. It is a daemon.Task.
+type Reloader struct {
+	Fetcher *Fetcher
+	// Path is the file to watch.
+	Path string
+	// Load reads it.
+	Load func() (Config, error)
+	// Requests ask for a reload: SIGHUP.
+	Requests <-chan os.Signal
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// Run reloads until ctx is done. A wrong file changes nothing.
+func (r *Reloader) Run(ctx context.Context) error {
+	if r.Logger == nil {
+		r.Logger = slog.New(slog.DiscardHandler)
+	}
+	file := watch.File{Path: r.Path, Requests: r.Requests, Logger: r.Logger}
+	return file.Run(ctx, func() {
+		wanted, err := r.Load()
+		if err == nil {
+			err = r.Fetcher.Update(wanted)
+		}
+		r.Fetcher.metrics.reloaded(err)
+		if err != nil {
+			r.Logger.Error("failed to reload artifacts, the old ones stay in force", "error", err)
+			return
+		}
+		r.Logger.Info("artifacts reloaded", "sets", len(wanted.Sets))
+	})
+}
+
+// Ready implements daemon.Task.
+func (r *Reloader) Ready() error { return nil }
+
+// String implements daemon.Task.
+func (r *Reloader) String() string { return "reload of artifacts" }

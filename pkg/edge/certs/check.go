@@ -1,0 +1,87 @@
+package certs
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// CheckFiles reads the files that the settings name, once, and names every fault: what cannot be loaded, what has
+// expired, and which of the hosts no certificate is for.
+func (c *Config) CheckFiles(hosts []string) error {
+	var faults []error
+	var leaves []*x509.Certificate
+	for i, pair := range c.Certificates {
+		field := fmt.Sprintf("certificates[%d].certificate: ", i)
+		leaf, err := readPair(pair.Certificate, pair.Key)
+		switch {
+		case err != nil:
+			faults = append(faults, fmt.Errorf("%s%w", field, err))
+			continue
+		case time.Now().After(leaf.NotAfter):
+			faults = append(faults, fmt.Errorf("%s%s expired on %s", field, pair.Certificate, leaf.NotAfter.Format(time.DateOnly)))
+		}
+		leaves = append(leaves, leaf)
+	}
+	for _, host := range hosts {
+		one := host
+		if rest, ok := strings.CutPrefix(host, "*."); ok {
+			one = "any." + rest
+		}
+		named := func(leaf *x509.Certificate) bool { return leaf.VerifyHostname(one) == nil }
+		if host != "*" && len(leaves) == len(c.Certificates) && !slices.ContainsFunc(leaves, named) {
+			faults = append(faults, fmt.Errorf("certificates: none is for host %q", host))
+		}
+	}
+	if c.ClientCA != "" {
+		if err := checkPool(c.ClientCA); err != nil {
+			faults = append(faults, fmt.Errorf("clientCA: %w", err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// CheckFiles reads the files that the settings name, once, and names every fault.
+func (b *Backend) CheckFiles() error {
+	var faults []error
+	if b.CA != "" {
+		if err := checkPool(b.CA); err != nil {
+			faults = append(faults, fmt.Errorf("ca: %w", err))
+		}
+	}
+	if b.Certificate != "" {
+		if _, err := readPair(b.Certificate, b.Key); err != nil {
+			faults = append(faults, fmt.Errorf("certificate: %w", err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func readPair(certificate, key string) (*x509.Certificate, error) {
+	chain, err := readFile(certificate)
+	if err != nil {
+		return nil, err
+	}
+	private, err := readFile(key)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(chain, private)
+	if err != nil {
+		return nil, fmt.Errorf("failed to load %s with %s: %w", certificate, key, err)
+	}
+	return pair.Leaf, nil
+}
+
+func checkPool(name string) error {
+	text, err := readFile(name)
+	if err != nil {
+		return err
+	}
+	_, err = poolOf(name, text)
+	return err
+}
