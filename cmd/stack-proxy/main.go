@@ -78,7 +78,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if files != nil {
 		hangups, stop := onHangup()
 		defer stop()
-		again := &fetch.Reloader{Fetcher: files, Path: c.ArtifactsFile, Load: c.artifacts, Requests: hangups, Logger: logger}
+		again := &fetch.Reloader{
+			Fetcher: files, Path: c.ArtifactsFile, Load: c.artifacts, Requests: hangups, Logger: logger,
+		}
 		tasks, handlers["GET /artifacts"] = append(tasks, background{files}, again), files
 	}
 	server := admin.New(admin.Options{

@@ -32,7 +32,10 @@ func Parse(text []byte, defaults Defaults) (Table, error) {
 	d.Drop(func(m strict.Mistake) bool { // nor does it matter what is wrong with what does not apply
 		return slices.ContainsFunc(d.refused, func(field string) bool {
 			rest, ok := strings.CutPrefix(m.Field, field)
-			return ok && (rest != "" && strings.ContainsAny(rest[:1], ".[") || rest == "" && !strings.HasPrefix(m.Text, notApplicable))
+			if rest == "" {
+				return ok && !strings.HasPrefix(m.Text, notApplicable)
+			}
+			return ok && (rest[0] == '.' || rest[0] == '[')
 		})
 	})
 	if mistakes := d.Mistakes(); len(mistakes) > 0 {
@@ -117,7 +120,8 @@ func (d *checker) share(t Table, written int, p place, bound map[string][]place)
 		case p.route < written:
 			d.Mistake(d.Line(p.field()), p.field(), "%s is taken by route %s%s", key, other.Name, why)
 		default:
-			d.Mistake(d.Line(before.field()), before.field(), "%s is taken by route %s of preset %s%s (name the route %s to replace it)",
+			d.Mistake(d.Line(before.field()), before.field(),
+				"%s is taken by route %s of preset %s%s (name the route %s to replace it)",
 				key, r.Name, t.Preset, why, r.Name)
 		}
 		break

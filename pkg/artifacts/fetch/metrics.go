@@ -42,7 +42,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		switchd: prometheus.NewGauge(gauge("switched_timestamp_seconds", "When what is served was last replaced.")),
 	}
 	m.reloads = prometheus.NewCounterVec(counter("reloads_total",
-		"Changes of the settings file, by result: ok or error. The old settings stay in force after an error."), []string{"result"})
+		"Changes of the settings file, by result: ok or error. The old settings stay in force after an error."),
+		[]string{"result"})
 	for _, result := range []string{"ok", "error"} {
 		m.reloads.WithLabelValues(result)
 	}

@@ -23,7 +23,8 @@ func (c *Config) CheckFiles(hosts []string) error {
 			faults = append(faults, fmt.Errorf("%s%w", field, err))
 			continue
 		case time.Now().After(leaf.NotAfter):
-			faults = append(faults, fmt.Errorf("%s%s expired on %s", field, pair.Certificate, leaf.NotAfter.Format(time.DateOnly)))
+			faults = append(faults, fmt.Errorf("%s%s expired on %s", field, pair.Certificate,
+				leaf.NotAfter.Format(time.DateOnly)))
 		}
 		leaves = append(leaves, leaf)
 	}

@@ -63,7 +63,8 @@ func newSource(c Config, client *http.Client, log *slog.Logger, m *routeMetrics)
 		client = &http.Client{Transport: transport, Timeout: fetchTimeout, CheckRedirect: sameSafety}
 	}
 	return &source{
-		config: c, client: client, transport: transport, log: log, metrics: m, kick: make(chan struct{}, 1), next: make(chan struct{}),
+		config: c, client: client, transport: transport, log: log, metrics: m,
+		kick: make(chan struct{}, 1), next: make(chan struct{}),
 		budget: budgetMost, refilled: time.Now(),
 	}
 }

@@ -45,7 +45,8 @@ func Listen(at netip.AddrPort, n int) ([]*Socket, error) {
 			case errors.Is(err, unix.EADDRINUSE):
 				err = fmt.Errorf("taken by another socket (ss -lunp names it): %w", err)
 			case errors.Is(err, unix.EACCES):
-				err = fmt.Errorf("this user may not bind it: set the sysctl net.ipv4.ip_unprivileged_port_start=0 for the pod: %w", err)
+				err = fmt.Errorf("this user may not bind it: set the sysctl net.ipv4.ip_unprivileged_port_start=0 "+
+					"for the pod: %w", err)
 			case errors.Is(err, unix.EADDRNOTAVAIL):
 				err = fmt.Errorf("the address is on none of our interfaces: %w", err)
 			}
