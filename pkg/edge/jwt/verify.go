@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/golang-jwt/jwt/v5"
 
@@ -35,7 +36,9 @@ type Verifier struct {
 	source  *source
 	parser  *jwt.Parser
 	metrics *routeMetrics
-	strip   []string // headers that must not come from outside, canonical
+	wanted  []string // claims that must be there, sorted
+	tell    []string // headers that tell claims, sorted
+	strip   []string // the same, canonical: they must not come from outside
 
 	mu   sync.Mutex
 	seen map[[sha256.Size]byte]*verified
@@ -81,7 +84,8 @@ func New(c Config, o Options) (*Verifier, error) {
 		options = append(options, jwt.WithAudience(c.Audience...))
 	}
 	v.parser = jwt.NewParser(options...)
-	for header := range c.Forward {
+	v.wanted, v.tell = sortedKeys(c.Claims), sortedKeys(c.Forward)
+	for _, header := range v.tell {
 		v.strip = append(v.strip, http.CanonicalHeaderKey(header))
 	}
 	return v, nil
@@ -175,7 +179,7 @@ func (v *Verifier) check(ctx context.Context, token string) (*verified, outcome)
 	if keys == nil {
 		return nil, unavailable
 	}
-	sum := sha256.Sum256([]byte(token))
+	sum := digest(token)
 	if good := v.recall(sum, keys); good != nil {
 		return good, remembered
 	}
@@ -188,6 +192,11 @@ func (v *Verifier) check(ctx context.Context, token string) (*verified, outcome)
 		v.remember(sum, good)
 	}
 	return good, why
+}
+
+// digest is a token's. A conversion to bytes would be a copy on the heap, for every request; it is only read here.
+func digest(token string) [sha256.Size]byte {
+	return sha256.Sum256(unsafe.Slice(unsafe.StringData(token), len(token)))
 }
 
 func (v *Verifier) recall(sum [sha256.Size]byte, keys *keySet) *verified {
@@ -229,7 +238,7 @@ func (v *Verifier) verify(token string, keys *keySet) (*verified, outcome) {
 	if err != nil {
 		return nil, outcomeOf(err)
 	}
-	for _, name := range sortedKeys(v.config.Claims) {
+	for _, name := range v.wanted {
 		if !satisfies(name, find(claims, name), v.config.Claims[name]) {
 			return nil, forbidden
 		}
@@ -239,9 +248,9 @@ func (v *Verifier) verify(token string, keys *keySet) (*verified, outcome) {
 		return nil, malformed
 	}
 	good := &verified{keys: keys, until: expires.Add(v.config.Leeway.D())}
-	for _, header := range sortedKeys(v.config.Forward) {
+	for i, header := range v.tell {
 		if value := headerValue(find(claims, v.config.Forward[header])); value != "" {
-			good.forward = append(good.forward, forwarded{http.CanonicalHeaderKey(header), []string{value}})
+			good.forward = append(good.forward, forwarded{v.strip[i], []string{value}})
 		}
 	}
 	return good, passed
@@ -268,10 +277,13 @@ func (v *Verifier) keysFor(t *jwt.Token, keys *keySet) (any, error) {
 		return nil, errUnknownKey
 	}
 	found := keys.find(kid, t.Method.Alg())
-	if len(found) == 0 {
+	switch len(found) {
+	case 0:
 		return nil, errHeader // there is such a key, and it is not for this algorithm
+	case 1:
+		return found[0], nil
 	}
-	set := jwt.VerificationKeySet{}
+	set := jwt.VerificationKeySet{} // the token names none of several
 	for _, public := range found {
 		set.Keys = append(set.Keys, public)
 	}
