@@ -267,6 +267,7 @@ func (f *Front) newServer(s Settings) *server {
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
 	if s.TLS != nil { // the listener ends it; net/http only looks here for the protocols
+		made.ConnContext = withBelow
 		made.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	}
 	return made

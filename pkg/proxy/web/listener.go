@@ -3,7 +3,6 @@ package web
 import (
 	"crypto/tls"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -203,12 +202,8 @@ type conn struct {
 	broken error
 }
 
-const (
-	// deadlineStep spares moving the write deadline for each of many small writes.
-	deadlineStep = time.Second
-	// filePiece of a file goes to the kernel at once; the deadline and the counters move in between.
-	filePiece = 8 << 20
-)
+// deadlineStep spares moving the write deadline for each of many small writes.
+const deadlineStep = time.Second
 
 // RemoteAddr is the client's address. It reads the PROXY header first, where there is to be one; net/http asks in
 // the connection's own goroutine.
@@ -266,29 +261,6 @@ func (c *conn) Write(b []byte) (int, error) {
 	n, err := c.TCPConn.Write(b)
 	c.listener.metrics.bytesOut(int64(n))
 	return n, err
-}
-
-// ReadFrom implements io.ReaderFrom, in pieces that net still sees a file in.
-func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
-	limited, ok := r.(*io.LimitedReader)
-	if !ok {
-		limited = &io.LimitedReader{R: r, N: 1<<63 - 1}
-	}
-	for limited.N > 0 {
-		if err := c.arm(); err != nil {
-			return total, err
-		}
-		piece := &io.LimitedReader{R: limited.R, N: min(limited.N, filePiece)}
-		want := piece.N
-		n, err := c.TCPConn.ReadFrom(piece)
-		total += n
-		limited.N -= n
-		c.listener.metrics.bytesOut(n)
-		if err != nil || n < want {
-			return total, err
-		}
-	}
-	return total, nil
 }
 
 // arm gives the client the time that it may take nothing in.

@@ -66,6 +66,9 @@ type observer struct {
 func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	seen := &response{ResponseWriter: w}
+	if r.TLS != nil && r.ProtoMajor == 1 { // in HTTP/2 others' answers are under way on the connection too
+		seen.under, _ = r.Context().Value(below{}).(*conn)
+	}
 	if o.settings.Stall > 0 && r.Body != nil && r.Body != http.NoBody {
 		r.Body = &patient{ReadCloser: r.Body, control: http.NewResponseController(w), stall: o.settings.Stall}
 	}
@@ -118,6 +121,7 @@ func (o *observer) logs(code int) bool {
 // response remembers the code. ReadFrom goes through to net/http, or files would be copied in user space.
 type response struct {
 	http.ResponseWriter
+	under *conn // of TLS, which hides it from net/http; or nil
 	code  int
 	bytes int64
 }
@@ -142,7 +146,13 @@ func (r *response) Write(b []byte) (int, error) {
 
 // ReadFrom implements io.ReaderFrom.
 func (r *response) ReadFrom(source io.Reader) (int64, error) {
-	n, err := io.Copy(r.ResponseWriter, source)
+	var n int64
+	var err error
+	if r.under != nil && isFile(source) {
+		n, err = r.under.copyFile(r.ResponseWriter, source)
+	} else {
+		n, err = io.Copy(r.ResponseWriter, source)
+	}
 	r.bytes += n
 	return n, err
 }
