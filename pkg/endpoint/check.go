@@ -3,6 +3,7 @@ package endpoint
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,10 +13,34 @@ import (
 	"net/netip"
 )
 
-// CheckTCP is well when the endpoint takes a connection.
-func CheckTCP() Check {
+// Secure makes TLS of a connection to an endpoint; nil where endpoints speak none.
+type Secure interface {
+	Client(ctx context.Context, conn net.Conn, protocols ...string) (*tls.Conn, error)
+	// Name is whom the endpoint's certificate is for.
+	Name() string
+}
+
+// dialer opens connections, by TLS where there is some.
+func dialer(secure Secure, protocols ...string) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil || secure == nil {
+			return conn, err
+		}
+		secured, err := secure.Client(ctx, conn, protocols...)
+		if err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		return secured, nil
+	}
+}
+
+// CheckTCP is well when the endpoint takes a connection, and its certificate is the right one where it speaks TLS.
+func CheckTCP(secure Secure) Check {
+	dial := dialer(secure)
 	return func(ctx context.Context, addr netip.AddrPort) error {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr.String())
+		conn, err := dial(ctx, "tcp", addr.String())
 		if err != nil {
 			return err
 		}
@@ -24,21 +49,26 @@ func CheckTCP() Check {
 }
 
 // CheckHTTP is well when a GET of the path is answered with a code from 200 to 399.
-func CheckHTTP(path string) Check {
+func CheckHTTP(path string, secure Secure) Check {
 	if path == "" {
 		path = "/"
 	}
+	scheme, host := "http", ""
+	if secure != nil {
+		scheme, host = "https", secure.Name()
+	}
 	client := &http.Client{
 		// A connection of its own each time: one that is kept would not notice that nobody listens any more.
-		Transport:     &http.Transport{DisableKeepAlives: true},
+		Transport:     &http.Transport{DisableKeepAlives: true, DialTLSContext: dialer(secure, "http/1.1")},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return func(ctx context.Context, addr netip.AddrPort) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr.String()+path, nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr.String()+path, nil)
 		if err != nil {
 			return err
 		}
 		request.Header.Set("User-Agent", "stack-proxy health check")
+		request.Host = host
 		response, err := client.Do(request)
 		if err != nil {
 			return err
@@ -51,9 +81,9 @@ func CheckHTTP(path string) Check {
 	}
 }
 
-// CheckGRPC is well when grpc.health.v1.Health/Check says SERVING, over HTTP/2 without TLS. The two messages are
-// small enough to be written by hand, which spares the program a gRPC library.
-func CheckGRPC(service string) Check {
+// CheckGRPC is well when grpc.health.v1.Health/Check says SERVING, over HTTP/2. The two messages are small
+// enough to be written by hand, which spares the program a gRPC library.
+func CheckGRPC(service string, secure Secure) Check {
 	message := []byte{0, 0, 0, 0, 0} // not compressed, length
 	if service != "" {
 		message = append(message, 1<<3|2) // HealthCheckRequest.service = 1
@@ -62,15 +92,21 @@ func CheckGRPC(service string) Check {
 		binary.BigEndian.PutUint32(message[1:], uint32(len(message)-5))
 	}
 	var protocols http.Protocols
-	protocols.SetUnencryptedHTTP2(true)
+	scheme, host := "http", ""
+	if secure != nil {
+		scheme, host = "https", secure.Name()
+	}
+	protocols.SetUnencryptedHTTP2(secure == nil)
+	protocols.SetHTTP2(secure != nil)
 	return func(ctx context.Context, addr netip.AddrPort) error {
-		transport := &http.Transport{Protocols: &protocols}
+		transport := &http.Transport{Protocols: &protocols, DialTLSContext: dialer(secure, "h2")}
 		defer transport.CloseIdleConnections()
 		request, err := http.NewRequestWithContext(ctx, http.MethodPost,
-			"http://"+addr.String()+"/grpc.health.v1.Health/Check", bytes.NewReader(message))
+			scheme+"://"+addr.String()+"/grpc.health.v1.Health/Check", bytes.NewReader(message))
 		if err != nil {
 			return err
 		}
+		request.Host = host
 		request.Header.Set("Content-Type", "application/grpc")
 		request.Header.Set("Te", "trailers")
 		response, err := transport.RoundTrip(request)

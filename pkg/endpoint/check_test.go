@@ -1,7 +1,12 @@
 package endpoint
 
 import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -49,17 +54,17 @@ func TestChecks(t *testing.T) {
 		addr  netip.AddrPort
 		fault string
 	}{
-		"tcp":               {CheckTCP(), addr, ""},
-		"tcp, nobody":       {CheckTCP(), nobody, "refused"},
-		"http":              {CheckHTTP("/healthz"), addr, ""},
-		"http, redirect":    {CheckHTTP("/moved"), addr, ""},
-		"http, 503":         {CheckHTTP(""), addr, "503"},
-		"http, nobody":      {CheckHTTP(""), nobody, "refused"},
-		"grpc, server":      {CheckGRPC(""), addr, ""},
-		"grpc, service":     {CheckGRPC("tink"), addr, ""},
-		"grpc, not serving": {CheckGRPC("sick"), addr, "status 2"},
-		"grpc, unknown":     {CheckGRPC("none"), addr, `grpc-status "5"`},
-		"grpc, nobody":      {CheckGRPC(""), nobody, "refused"},
+		"tcp":               {CheckTCP(nil), addr, ""},
+		"tcp, nobody":       {CheckTCP(nil), nobody, "refused"},
+		"http":              {CheckHTTP("/healthz", nil), addr, ""},
+		"http, redirect":    {CheckHTTP("/moved", nil), addr, ""},
+		"http, 503":         {CheckHTTP("", nil), addr, "503"},
+		"http, nobody":      {CheckHTTP("", nil), nobody, "refused"},
+		"grpc, server":      {CheckGRPC("", nil), addr, ""},
+		"grpc, service":     {CheckGRPC("tink", nil), addr, ""},
+		"grpc, not serving": {CheckGRPC("sick", nil), addr, "status 2"},
+		"grpc, unknown":     {CheckGRPC("none", nil), addr, `grpc-status "5"`},
+		"grpc, nobody":      {CheckGRPC("", nil), nobody, "refused"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -68,5 +73,58 @@ func TestChecks(t *testing.T) {
 				t.Errorf("got %v, want %q", err, test.fault)
 			}
 		})
+	}
+}
+
+// trusting is a Secure of the tests' server.
+type trusting struct {
+	pool *x509.CertPool
+	name string
+}
+
+func (s trusting) Client(ctx context.Context, conn net.Conn, protocols ...string) (*tls.Conn, error) {
+	c := tls.Client(conn, &tls.Config{RootCAs: s.pool, ServerName: s.name, NextProtos: protocols})
+	return c, c.HandshakeContext(ctx)
+}
+
+func (s trusting) Name() string { return s.name }
+
+// TestChecksByTLS asks endpoints that speak TLS, as themselves and as somebody else.
+func TestChecksByTLS(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Host != "example.com" || r.TLS == nil {
+			http.Error(w, r.Host, http.StatusMisdirectedRequest)
+			return
+		}
+		if r.URL.Path != "/grpc.health.v1.Health/Check" {
+			return
+		}
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Trailer", "Grpc-Status")
+		_, _ = w.Write([]byte{0, 0, 0, 0, 2, 8, 1})
+		w.Header().Set("Grpc-Status", "0")
+	}))
+	server.EnableHTTP2 = true
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	pool := x509.NewCertPool()
+	pool.AddCert(server.Certificate())
+	addr := netip.MustParseAddrPort(server.Listener.Addr().String())
+	plain := serve(t, func(http.ResponseWriter, *http.Request) {})
+	for name, check := range map[string]func(Secure) Check{
+		"tcp":  CheckTCP,
+		"http": func(s Secure) Check { return CheckHTTP("/healthz", s) },
+		"grpc": func(s Secure) Check { return CheckGRPC("", s) },
+	} {
+		if err := check(trusting{pool, "example.com"})(t.Context(), addr); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := check(trusting{pool, "example.net"})(t.Context(), addr); err == nil || !strings.Contains(err.Error(), "example.net") {
+			t.Errorf("%s, another's certificate: %v", name, err)
+		}
+		if check(trusting{pool, "example.com"})(t.Context(), plain) == nil {
+			t.Errorf("%s: an endpoint without TLS is well", name)
+		}
 	}
 }

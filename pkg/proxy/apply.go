@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/route"
 )
@@ -42,7 +43,7 @@ func (p *Proxy) apply(t route.Table) error {
 	c := change{table: t, gates: gates, pools: map[string]*pool{}}
 	p.warmGates(gates)
 	for _, r := range t.Routes {
-		c.pools[r.Name] = p.poolFor(t, r)
+		c.pools[r.Name] = p.poolFor(t, r, gates[r.Name])
 	}
 	p.await(c.pools)
 	if err := p.prepare(&c, t); err != nil {
@@ -58,16 +59,20 @@ func (p *Proxy) apply(t route.Table) error {
 }
 
 // poolFor keeps a route's pool as long as nothing about it changed.
-func (p *Proxy) poolFor(t route.Table, r route.Route) *pool {
+func (p *Proxy) poolFor(t route.Table, r route.Route, g *gate) *pool {
 	if r.Protocol == route.Files {
 		return nil
 	}
+	var trust *certs.Trust
+	if g != nil {
+		trust = g.Trust()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if old := p.pools[r.Name]; old != nil && samePool(old.route, r) {
+	if old := p.pools[r.Name]; old != nil && old.trust == trust && samePool(old.route, r) {
 		return old
 	}
-	next := &pool{route: r, Pool: endpoint.NewPool(p.poolConfig(t, r))}
+	next := &pool{route: r, trust: trust, Pool: endpoint.NewPool(p.poolConfig(t, r, trust))}
 	if p.life != nil {
 		p.startPool(next)
 	}

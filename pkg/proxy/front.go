@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/tinkerbell/stack/pkg/artifacts"
+	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 	"github.com/tinkerbell/stack/pkg/proxy/web"
@@ -27,7 +28,7 @@ func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) 
 	switch r.Protocol {
 	case route.TCP:
 		return tcp.Listen(tcp.Config{
-			Route: r.Name, Listen: l.AddrPort(), Settings: tcpSettings(r, backend), Logger: log, Metrics: p.metrics.tcp,
+			Route: r.Name, Listen: l.AddrPort(), Settings: tcpSettings(r, backend, c.gates[r.Name]), Logger: log, Metrics: p.metrics.tcp,
 		})
 	case route.HTTP, route.GRPC, route.Files:
 		s, err := p.settingsAt(c, r.Address(l), nil)
@@ -58,7 +59,7 @@ func (p *Proxy) updateFront(c *change, old *running, next route.Route) {
 	backend := c.pools[next.Name]
 	switch f := old.front.(type) {
 	case *tcp.Front:
-		f.Update(tcpSettings(next, backend))
+		f.Update(tcpSettings(next, backend, c.gates[next.Name]))
 	case *web.Front:
 		s, err := p.settingsAt(c, next.Address(old.listen), old)
 		if err != nil {
@@ -71,7 +72,7 @@ func (p *Proxy) updateFront(c *change, old *running, next route.Route) {
 	}
 }
 
-func tcpSettings(r route.Route, backend *pool) tcp.Settings {
+func tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings {
 	s := tcp.Settings{
 		Pool:           backend.Pool,
 		Dial:           r.Timeouts.Dial.D(),
@@ -88,6 +89,12 @@ func tcpSettings(r route.Route, backend *pool) tcp.Settings {
 		s.SendProxy = 1
 	case "v2":
 		s.SendProxy = 2
+	}
+	if g != nil {
+		s.TLS, s.Gate = g.TLS(), g.Gate
+		if trust := g.Trust(); trust != nil {
+			s.Secure = trust
+		}
 	}
 	return s
 }
@@ -128,7 +135,7 @@ func (p *Proxy) webSettings(r route.Route, backend *pool) (web.Settings, error) 
 }
 
 // poolConfig says where a route's endpoints are.
-func (p *Proxy) poolConfig(t route.Table, r route.Route) endpoint.Config {
+func (p *Proxy) poolConfig(t route.Table, r route.Route, trust *certs.Trust) endpoint.Config {
 	sources := make([]endpoint.Source, len(r.Backends))
 	for i, b := range r.Backends {
 		sources[i] = p.source(b)
@@ -142,7 +149,7 @@ func (p *Proxy) poolConfig(t route.Table, r route.Route) endpoint.Config {
 			Eject:      r.Health.Passive.Eject.D(),
 			EjectMax:   r.Health.Passive.EjectMax.D(),
 			MaxEjected: r.Health.Passive.MaxEjected,
-			Check:      check(r.Health.Active),
+			Check:      check(r.Health.Active, trust),
 			Interval:   r.Health.Active.Interval.D(),
 			Timeout:    r.Health.Active.Timeout.D(),
 			Unhealthy:  r.Health.Active.Unhealthy,
@@ -154,14 +161,18 @@ func (p *Proxy) poolConfig(t route.Table, r route.Route) endpoint.Config {
 	}
 }
 
-func check(a route.Active) endpoint.Check {
+func check(a route.Active, trust *certs.Trust) endpoint.Check {
+	var secure endpoint.Secure
+	if trust != nil {
+		secure = trust
+	}
 	switch a.Type {
 	case "tcp":
-		return endpoint.CheckTCP()
+		return endpoint.CheckTCP(secure)
 	case "http":
-		return endpoint.CheckHTTP(a.Path)
+		return endpoint.CheckHTTP(a.Path, secure)
 	case "grpc":
-		return endpoint.CheckGRPC(a.Service)
+		return endpoint.CheckGRPC(a.Service, secure)
 	default:
 		return nil
 	}

@@ -32,7 +32,7 @@ func (p *Proxy) gatesFor(t route.Table) (map[string]*gate, error) {
 		config := r.Edge()
 		bare := config
 		bare.Hosts = nil
-		if !r.Web() || reflect.ValueOf(bare).IsZero() {
+		if !(r.Web() || r.Protocol == route.TCP) || reflect.ValueOf(bare).IsZero() {
 			continue
 		}
 		if old := p.gates[r.Name]; old != nil && reflect.DeepEqual(old.config, config) &&
@@ -41,7 +41,7 @@ func (p *Proxy) gatesFor(t route.Table) (map[string]*gate, error) {
 			continue
 		}
 		made, err := edge.New(config, edge.Options{
-			Route: r.Name, Logger: p.log, Metrics: p.metrics.edge, Protocols: []string{"h2", "http/1.1"},
+			Route: r.Name, Logger: p.log, Metrics: p.metrics.edge, Protocols: protocols(r),
 			Client: func(req *http.Request) netip.Addr { return web.Client(req, r.TrustedPrefixes) },
 		})
 		if err != nil {
@@ -51,6 +51,18 @@ func (p *Proxy) gatesFor(t route.Table) (map[string]*gate, error) {
 		gates[r.Name] = &gate{Gate: made, config: config, trusted: r.TrustedPrefixes}
 	}
 	return gates, errors.Join(faults...)
+}
+
+// protocols are what a route's TLS offers by ALPN.
+func protocols(r route.Route) []string {
+	switch {
+	case r.Web():
+		return []string{"h2", "http/1.1"}
+	case r.TLS != nil:
+		return r.TLS.ALPN
+	default:
+		return nil
+	}
 }
 
 // warmGates runs new gates before their routes go over to them, so that no request meets one without keys.

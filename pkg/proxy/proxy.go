@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
 	"github.com/tinkerbell/stack/pkg/route"
@@ -62,6 +63,7 @@ type Proxy struct {
 type pool struct {
 	*endpoint.Pool
 	route route.Route
+	trust *certs.Trust // of its checks; nil without TLS
 	stop  context.CancelFunc
 }
 

@@ -156,13 +156,11 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("syslog", r.Syslog != SyslogOptions{}, Syslog)
 	only("workers", r.Workers != 0, TFTP, Syslog, UDP)
 	only("hosts", len(r.Hosts) > 0, web...)
-	only("tls", r.TLS != nil, web...)
+	only("tls", r.TLS != nil, stream...)
+	only("tls.alpn", r.TLS != nil && len(r.TLS.ALPN) > 0, TCP)
 	only("jwt", r.JWT != nil, web...)
 	only("rewrite", r.Rewrite != nil, HTTP, Files)
-	only("backendTLS", r.BackendTLS != nil, HTTP, GRPC)
-	if active := r.Health.Active.Type; r.BackendTLS != nil && (active == "http" || active == "grpc") {
-		at("health.active.type", "%s does not go with backendTLS: checks speak no TLS", active)
-	}
+	only("backendTLS", r.BackendTLS != nil, TCP, HTTP, GRPC)
 	only("limits.requests", r.Limits.Requests != nil, web...)
 	only("trustedPrefixes", len(r.TrustedPrefixes) > 0, HTTP, GRPC)
 	only("accessLog", r.AccessLog != "", web...)

@@ -43,11 +43,11 @@ func TestEdgeMistakes(t *testing.T) {
 - {name: b, protocol: files, listen: 443, hosts: b}
 `, want: []string{"line 4: routes[1].listen[0]: :443/tcp is taken by route a, and either both have tls or none"}},
 		"not HTTP": {text: `
-- {name: a, protocol: tcp, listen: 80, backends: "x:1", hosts: a, tls: {certificates: {certificate: /a, key: /b}}}
+- {name: a, protocol: tcp, listen: 80, backends: "x:1", hosts: a, rewrite: {stripPrefix: /a}, tls: {certificates: {certificate: /a, key: /b}}}
 - {name: b, protocol: grpc, listen: 81, backends: "x:1", rewrite: {stripPrefix: /a}}
 - {name: c, protocol: tftp, listen: 69, backends: "x:1", limits: {requests: {preset: files}}}
 `, want: []string{
-			"line 3: routes[0].hosts: does not apply to protocol tcp", "line 3: routes[0].tls: does not apply to protocol tcp",
+			"line 3: routes[0].hosts: does not apply to protocol tcp", "line 3: routes[0].rewrite: does not apply to protocol tcp",
 			"line 4: routes[1].rewrite: does not apply to protocol grpc",
 			"line 5: routes[2].limits.requests: does not apply to protocol tftp",
 		}},
@@ -55,10 +55,13 @@ func TestEdgeMistakes(t *testing.T) {
 - {name: a, protocol: http, listen: 80, backends: "x:1", backendTLS: {ca: a}}
 - {name: b, protocol: http, listen: 81, backends: "x:1", backendTLS: {name: b}, health: {active: {type: http}}}
 - {name: c, protocol: tcp, listen: 82, backends: "x:1", backendTLS: {name: c}}
+- {name: d, protocol: tftp, listen: 82, backends: "x:1", backendTLS: {name: c}, tls: {certificates: {certificate: /a, key: b}}}
+- {name: e, protocol: http, listen: 83, backends: "x:1", tls: {certificates: {certificate: /a, key: /b}, alpn: h2}}
+- {name: f, protocol: tcp, listen: 84, backends: "x:1", tls: {certificates: {certificate: /a, key: /b}, alpn: [h2, ""]}}
 `, want: []string{
 			"line 3: routes[0].backendTLS.ca: ", "line 3: routes[0].backendTLS.name: missing",
-			"line 4: routes[1].health.active.type: http does not go with backendTLS",
-			"line 5: routes[2].backendTLS: does not apply to protocol tcp",
+			"line 6: routes[3].backendTLS: does not apply to protocol tftp", "line 6: routes[3].tls: does not apply to protocol tftp",
+			"line 7: routes[4].tls.alpn: does not apply to protocol http", "line 8: routes[5].tls.alpn[1]: ",
 		}},
 		"parts that are wrong": {text: `
 - name: a

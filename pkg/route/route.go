@@ -56,10 +56,10 @@ type Route struct {
 	Balance         string          `json:"balance,omitempty" enum:"round-robin,least-connections,maglev" desc:"how an endpoint is chosen; default round-robin, maglev (by client address) for tftp, syslog and udp"`
 	Optional        bool            `json:"optional,omitempty" desc:"the process is ready without it"`
 	Hosts           host.Hosts      `json:"hosts,omitempty" desc:"http, grpc, files: names that the route is for; routes with others may share its port"`
-	TLS             *certs.Config   `json:"tls,omitempty" desc:"http, grpc, files: ends TLS here"`
+	TLS             *certs.Config   `json:"tls,omitempty" desc:"tcp, http, grpc, files: ends TLS here"`
 	JWT             *jwt.Config     `json:"jwt,omitempty" desc:"http, grpc, files: requests need a good token"`
 	Rewrite         *rewrite.Config `json:"rewrite,omitempty" desc:"http, files: changes the path"`
-	BackendTLS      *certs.Backend  `json:"backendTLS,omitempty" desc:"http, grpc: TLS to the endpoints"`
+	BackendTLS      *certs.Backend  `json:"backendTLS,omitempty" desc:"tcp, http, grpc: TLS to the endpoints, also of active checks"`
 	Timeouts        Timeouts        `json:"timeouts,omitzero" desc:"0 is the default, below 0 is none"`
 	Limits          Limits          `json:"limits,omitzero" desc:"0 is the default"`
 	TrustedPrefixes []netip.Prefix  `json:"trustedPrefixes,omitempty" desc:"http, grpc: peers whose X-Forwarded-For is believed and appended to; it is overwritten for all others"`
@@ -116,7 +116,7 @@ type Passive struct {
 
 // Active health checks.
 type Active struct {
-	Type      string           `json:"type,omitempty" enum:"tcp,http,grpc" desc:"how to ask: connect, GET, or grpc.health.v1"`
+	Type      string           `json:"type,omitempty" enum:"tcp,http,grpc" desc:"how to ask: connect, GET, or grpc.health.v1; by TLS where the route has backendTLS"`
 	Path      string           `json:"path,omitempty" desc:"http: what to get, any 2xx or 3xx is well; default /"`
 	Service   string           `json:"service,omitempty" desc:"grpc: which service to ask for; default the server"`
 	Interval  setting.Duration `json:"interval,omitempty" desc:"between two checks; default 5s"`

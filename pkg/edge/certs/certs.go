@@ -260,6 +260,9 @@ func (t *Trust) Ready() error { return t.files.ready() }
 // String names the task.
 func (t *Trust) String() string { return "trust of route " + t.route }
 
+// Name is whom the endpoint's certificate must be for.
+func (t *Trust) Name() string { return t.config.Name }
+
 // Client makes a connection to an endpoint one of TLS.
 func (t *Trust) Client(ctx context.Context, conn net.Conn, protocols ...string) (*tls.Conn, error) {
 	now := t.current.Load()

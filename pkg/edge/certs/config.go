@@ -21,6 +21,8 @@ type Config struct {
 	// FirmwareCiphers also takes key exchange by RSA and CBC, without which iPXE from before 2023 cannot
 	// connect. They have no forward secrecy.
 	FirmwareCiphers bool `json:"firmwareCiphers,omitempty" desc:"also RSA key exchange and CBC, for iPXE from before 2023"`
+	// ALPN are the protocols to offer where the route does not say them: in front of TCP.
+	ALPN []string `json:"alpn,omitempty" desc:"tcp: protocols to offer, such as h2; the backend is told the chosen one by backendTLS"`
 	// ClientCA is a file of certificates that clients' own must come from.
 	ClientCA string `json:"clientCA,omitempty" desc:"file of certificates that clients must have one of"`
 	// ClientOptional lets clients without a certificate in; a wrong one is still refused.
@@ -64,6 +66,11 @@ func (c *Config) Validate() error {
 	}
 	if c.MinVersion == "1.3" && c.FirmwareCiphers {
 		fault("firmwareCiphers: TLS 1.3 has none of them")
+	}
+	for i, protocol := range c.ALPN {
+		if protocol == "" || len(protocol) > 255 {
+			fault("alpn[%d]: %q is no protocol's name", i, protocol)
+		}
 	}
 	if c.ClientCA != "" && !path.IsAbs(c.ClientCA) {
 		fault("clientCA: %q is not an absolute path", c.ClientCA)

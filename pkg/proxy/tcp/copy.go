@@ -37,28 +37,39 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 // copier copies one direction of a session.
 type copier struct {
 	session *session
-	dst     *net.TCPConn
-	src     *net.TCPConn
+	dst     stream
+	src     stream
 	way     way
 	bulk    int // bytes since the last pause
 }
 
 // copy moves bytes until the source ends (nil) or something fails.
 func (c *copier) copy() error {
-	raw, err := c.src.SyscallConn()
-	if err != nil {
-		return err
+	src, plain := c.src.(*net.TCPConn)
+	dst, _ := c.dst.(*net.TCPConn)
+	var raw syscall.RawConn
+	if plain {
+		var err error
+		if raw, err = src.SyscallConn(); err != nil {
+			return err
+		}
 	}
 	for {
-		if c.bulk >= spliceAfter {
-			if done, err := c.splice(); done || err != nil {
+		if plain && dst != nil && c.bulk >= spliceAfter {
+			if done, err := c.splice(dst, src); done || err != nil {
 				return err
 			}
 		}
 		if err := c.arm(); err != nil {
 			return err
 		}
-		n, err := c.once(raw)
+		var n int
+		var err error
+		if plain {
+			n, err = c.once(raw)
+		} else {
+			n, err = c.record()
+		}
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && c.othersMoved():
 			continue
@@ -113,20 +124,36 @@ func (c *copier) once(raw syscall.RawConn) (n int, err error) {
 	return n, nil
 }
 
+// record waits for what TLS brings and writes it. It holds a buffer all the while: only TLS knows what it has left of
+// the last record.
+func (c *copier) record() (int, error) {
+	buffer := buffers.Get().(*[bufferSize]byte)
+	defer buffers.Put(buffer)
+	n, err := c.src.Read(buffer[:])
+	if n > 0 {
+		_, err = c.dst.Write(buffer[:n])
+		return n, err
+	}
+	if errors.Is(err, io.EOF) {
+		return 0, nil
+	}
+	return 0, err
+}
+
 // splice moves bulk inside the kernel, in pieces, until the source pauses or ends (done).
-func (c *copier) splice() (done bool, err error) {
+func (c *copier) splice(dst, src *net.TCPConn) (done bool, err error) {
 	defer func() {
 		c.bulk = 0
 		if err == nil && !done {
-			err = c.src.SetReadDeadline(time.Time{})
+			err = src.SetReadDeadline(time.Time{})
 		}
 	}()
 	for {
-		if err := c.src.SetReadDeadline(time.Now().Add(splicePause)); err != nil {
+		if err := src.SetReadDeadline(time.Now().Add(splicePause)); err != nil {
 			return false, err
 		}
 		// A LimitedReader around the bare connection is the one wrapper that net sees through.
-		n, err := c.dst.ReadFrom(&io.LimitedReader{R: c.src, N: splicePiece})
+		n, err := dst.ReadFrom(&io.LimitedReader{R: src, N: splicePiece})
 		c.count(n)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):

@@ -1,11 +1,14 @@
 // Package tcp passes TCP connections through to a pool's endpoints: both directions on their own, an end of stream
 // as a half-close, a reset as a reset.
 //
-// Not its job: looking into the stream, terminating TLS, or keeping a connection alive when its endpoint is gone.
+// It can end TLS, and make TLS of what goes to the endpoints; the stream is then copied by records instead of spliced.
+//
+// Not its job: looking into the stream, or keeping a connection alive when its endpoint is gone.
 package tcp
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -60,6 +63,12 @@ type Settings struct {
 	AcceptProxy []netip.Prefix
 	// SendProxy tells the endpoint the client by a PROXY header: version 1 or 2; 0 does not.
 	SendProxy int
+	// TLS ends TLS on clients' connections; nil does not.
+	TLS *tls.Config
+	// Secure makes TLS of connections to endpoints; nil leaves them as they are.
+	Secure Secure
+	// Gate is asked for readiness, besides the pool; nil is ready.
+	Gate interface{ Ready() error }
 }
 
 // Front listens for one route.
@@ -125,7 +134,15 @@ func Bind(addr netip.AddrPort, keepalive, user time.Duration) (*net.TCPListener,
 func (f *Front) Addr() netip.AddrPort { return f.listener.Addr().(*net.TCPAddr).AddrPort() }
 
 // Ready is nil when a connection would find an endpoint to try.
-func (f *Front) Ready() error { return f.settings.Load().Pool.Ready() }
+func (f *Front) Ready() error {
+	s := f.settings.Load()
+	if s.Gate != nil {
+		if err := s.Gate.Ready(); err != nil {
+			return err
+		}
+	}
+	return s.Pool.Ready()
+}
 
 // Update sets what later connections are handled by. Those that are open go on as they began.
 func (f *Front) Update(s Settings) {

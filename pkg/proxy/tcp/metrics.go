@@ -11,11 +11,12 @@ const (
 	refusedBackend                  // no endpoint took it
 	refusedHeader                   // no valid PROXY header from a peer that must send one
 	refusedResources                // accept(2) failed: descriptors or memory
+	refusedTLS                      // the TLS handshake failed
 	refusals
 )
 
 func (r refusal) String() string {
-	return [...]string{"limit", "client_limit", "backend", "proxy_header", "resources"}[r]
+	return [...]string{"limit", "client_limit", "backend", "proxy_header", "resources", "tls"}[r]
 }
 
 // How a connection ended before its time: the label of stack_proxy_tcp_aborted_total.

@@ -3,7 +3,7 @@ package tcp
 import (
 	"context"
 	"errors"
-
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -29,6 +29,9 @@ type session struct {
 	aborted bool
 }
 
+// errAborted ends a session that the front has given up.
+var errAborted = errors.New("aborted")
+
 // run lives as long as the session.
 func (s *session) run(ctx context.Context) {
 	defer s.client.Close()
@@ -48,7 +51,17 @@ func (s *session) run(ctx context.Context) {
 		}
 		defer s.front.clients.give(source.Addr())
 	}
-	server, e, err := s.dial(ctx, source)
+	client, protocol := stream(s.client), ""
+	if s.settings.TLS != nil {
+		inner, chosen, err := s.handshake(ctx)
+		if err != nil { // firmware that is switched off, a scanner, a wrong certificate: the client's own affair
+			s.front.log.Debug("TLS handshake failed", "client", source, "error", err)
+			metrics.refused(refusedTLS)
+			return
+		}
+		client, protocol = inner, chosen
+	}
+	server, e, err := s.dial(ctx, source, target, protocol)
 	if err != nil {
 		s.front.log.Warn("no endpoint took the connection", "client", source, "error", err)
 		metrics.refused(refusedBackend)
@@ -56,17 +69,7 @@ func (s *session) run(ctx context.Context) {
 		return
 	}
 	defer e.Release()
-	defer server.Close()
-	if !s.adopt(server) {
-		return
-	}
-	if s.settings.SendProxy > 0 {
-		if err := s.tellClient(server, source, target); err != nil {
-			s.front.log.Warn("failed to send PROXY header", "endpoint", e.Addr, "error", err)
-			reset(s.client)
-			return
-		}
-	}
+	defer s.server.Close()
 	if len(s.early) > 0 {
 		if _, err := server.Write(s.early); err != nil {
 			reset(s.client)
@@ -74,7 +77,7 @@ func (s *session) run(ctx context.Context) {
 		}
 		metrics.bytes(toServer, int64(len(s.early)))
 	}
-	s.pass(server)
+	s.pass(client, server)
 }
 
 // adopt makes the endpoint's connection one that abort closes; false when it has been called already.
@@ -98,7 +101,9 @@ func (s *session) abort() {
 
 // dial connects to an endpoint, and to another one when it does not answer. While the front drains, a connection
 // that was accepted before is still served.
-func (s *session) dial(ctx context.Context, client netip.AddrPort) (*net.TCPConn, *endpoint.Endpoint, error) {
+func (s *session) dial(
+	ctx context.Context, source, target netip.AddrPort, protocol string,
+) (stream, *endpoint.Endpoint, error) {
 	ctx = context.WithoutCancel(ctx)
 	dialer := net.Dialer{
 		Timeout:   s.settings.Dial,
@@ -109,17 +114,21 @@ func (s *session) dial(ctx context.Context, client netip.AddrPort) (*net.TCPConn
 	var tried []*endpoint.Endpoint
 	var failures []error
 	for len(tried) < s.settings.Attempts {
-		e, err := s.settings.Pool.Acquire(client.Addr(), tried...)
+		e, err := s.settings.Pool.Acquire(source.Addr(), tried...)
 		if err != nil {
 			if len(failures) == 0 {
 				failures = append(failures, err)
 			}
 			break
 		}
-		conn, err := dialer.DialContext(ctx, "tcp", e.Addr.String())
+		server, err := s.attempt(ctx, &dialer, e, source, target, protocol)
 		if err == nil {
 			e.Succeeded()
-			return conn.(*net.TCPConn), e, nil
+			return server, e, nil
+		}
+		if errors.Is(err, errAborted) {
+			e.Release()
+			return nil, nil, err
 		}
 		s.front.metrics.dialFailed(dialReason(err))
 		e.Failed(err)
@@ -130,23 +139,43 @@ func (s *session) dial(ctx context.Context, client netip.AddrPort) (*net.TCPConn
 	return nil, nil, errors.Join(failures...)
 }
 
+// attempt connects to one endpoint.
+func (s *session) attempt(
+	ctx context.Context, dialer *net.Dialer, e *endpoint.Endpoint, source, target netip.AddrPort, protocol string,
+) (stream, error) {
+	conn, err := dialer.DialContext(ctx, "tcp", e.Addr.String())
+	if err != nil {
+		return nil, err
+	}
+	plain := conn.(*net.TCPConn)
+	if !s.adopt(plain) {
+		_ = plain.Close()
+		return nil, errAborted
+	}
+	server, err := s.introduce(ctx, plain, source, target, protocol)
+	if err != nil {
+		reset(plain)
+	}
+	return server, err
+}
+
 // pass copies both directions until both have ended.
-func (s *session) pass(server *net.TCPConn) {
+func (s *session) pass(client, server stream) {
 	if s.settings.Idle > 0 {
 		s.moved.Store(time.Now().UnixNano())
 	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.direction(s.client, server, toClient)
+		s.direction(client, server, toClient)
 	}()
-	s.direction(server, s.client, toServer)
+	s.direction(server, client, toServer)
 	<-ended
 }
 
 // direction copies until the source's end, and passes that on: an end as a half-close, an error as a reset of both
 // sides, since the stream is torn.
-func (s *session) direction(dst, src *net.TCPConn, way way) {
+func (s *session) direction(dst, src stream, way way) {
 	c := copier{session: s, dst: dst, src: src, way: way}
 	err := c.copy()
 	if err == nil {
@@ -157,15 +186,15 @@ func (s *session) direction(dst, src *net.TCPConn, way way) {
 		return
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		s.front.metrics.ended(endIdle)
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.ErrUnexpectedEOF):
 		s.front.metrics.ended(endReset)
 	case errors.Is(err, syscall.ETIMEDOUT):
 		s.front.metrics.ended(endTimeout)
 	default:
 		s.front.metrics.ended(endError)
 	}
-	reset(src)
-	reset(dst)
+	reset(s.client)
+	reset(s.server)
 }
 
 // reset closes a connection so that the peer learns that the stream is torn (RST instead of FIN).
@@ -187,6 +216,8 @@ func dialReason(err error) string {
 		return "reset"
 	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return "resources"
+	case errors.Is(err, errTLS):
+		return "tls"
 	default:
 		return "other"
 	}
