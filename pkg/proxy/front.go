@@ -28,7 +28,8 @@ func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) 
 	switch r.Protocol {
 	case route.TCP:
 		return tcp.Listen(tcp.Config{
-			Route: r.Name, Listen: l.AddrPort(), Settings: tcpSettings(r, backend, c.gates[r.Name]), Logger: log, Metrics: p.metrics.tcp,
+			Route: r.Name, Listen: l.AddrPort(), Settings: tcpSettings(r, backend, c.gates[r.Name]),
+			Logger: log, Metrics: p.metrics.tcp,
 		})
 	case route.HTTP, route.GRPC, route.Files:
 		s, err := p.settingsAt(c, r.Address(l), nil)

@@ -79,7 +79,8 @@ func TestSecure(t *testing.T) {
 		"ended here": {in: true}, "made here": {out: true}, "both": {in: true, out: true},
 	} {
 		for _, size := range []int{0, 1, 16 << 10, bufferSize + 1, spliceAfter + splicePiece + 17} {
-			settings, addr := Settings{}, netip.AddrPort{}
+			var settings Settings
+			var addr netip.AddrPort
 			if test.in {
 				settings.TLS = served
 			}
