@@ -29,6 +29,9 @@ type Config struct {
 	Balance Balance
 	// Health decides which are offered.
 	Health Health
+	// Before is the pool in whose place this one comes, or nil: what its sources said holds until they say more. A
+	// reload must not lose what is known, for the name server may be away.
+	Before *Pool
 	// Self is true for the proxy's own listening addresses; nil where there are none.
 	Self func(netip.AddrPort) bool
 	// Logger may be nil.
@@ -81,6 +84,10 @@ func NewPool(c Config) *Pool {
 	}
 	p.turn.Store(jitter)
 	p.view.Store(&view{})
+	if c.Before != nil {
+		p.inherit(c.Before)
+		p.config.Before = nil // or every pool that there ever was would stay in memory
+	}
 	for i, source := range c.Sources {
 		p.refresh[i] = make(chan struct{}, 1)
 		if f, ok := source.(fixed); ok {
@@ -88,6 +95,24 @@ func NewPool(c Config) *Pool {
 		}
 	}
 	return p
+}
+
+// inherit takes over the answers of sources of the same name.
+func (p *Pool) inherit(before *Pool) {
+	known := map[string][]Member{}
+	before.mu.Lock()
+	for i, a := range before.answers {
+		known[before.config.Sources[i].String()] = a.members
+	}
+	before.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, source := range p.config.Sources {
+		if _, ok := source.(fixed); !ok {
+			p.answers[i].members = p.sensible(source.String(), known[source.String()])
+		}
+	}
+	p.rebuild()
 }
 
 // Run follows the sources and checks the endpoints until ctx is done.

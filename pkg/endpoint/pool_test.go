@@ -284,6 +284,60 @@ func TestLastAnswerHolds(t *testing.T) {
 	}
 }
 
+// told is a source that says what the test has it say.
+type told struct {
+	name    string
+	members chan []Member
+}
+
+func (s told) String() string { return s.name }
+
+func (s told) Watch(ctx context.Context, _ <-chan struct{}, update func([]Member, error)) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case m := <-s.members:
+			update(m, nil)
+		}
+	}
+}
+
+// A pool in another's place knows what that one knew of the same backends, until it is told otherwise.
+func TestSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		same, other := told{"same", make(chan []Member)}, told{"other", make(chan []Member)}
+		before := NewPool(Config{Route: "r", Sources: []Source{same, Fixed(at(7))}})
+		before.update(0, []Member{{Addr: at(1)}}, nil)
+		next := NewPool(Config{Route: "r", Sources: []Source{other, same, Fixed(at(8))}, Before: before})
+		picks := func() map[netip.AddrPort]bool {
+			synctest.Wait()
+			got := map[netip.AddrPort]bool{}
+			for range 10 {
+				if addr, err := next.Pick(client(0)); err == nil {
+					got[addr] = true
+				}
+			}
+			return got
+		}
+		if got := picks(); len(got) != 2 || !got[at(1)] || !got[at(8)] {
+			t.Errorf("from the beginning: %v", got)
+		}
+		if next.config.Before != nil {
+			t.Error("the pool holds on to the one before")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- next.Run(ctx) }()
+		same.members <- []Member{{Addr: at(2)}}
+		if got := picks(); len(got) != 2 || !got[at(2)] || !got[at(8)] {
+			t.Errorf("told otherwise: %v", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
 func BenchmarkAcquire(b *testing.B) {
 	for _, balance := range []Balance{RoundRobin, LeastConnections, Maglev} {
 		b.Run(string(balance), func(b *testing.B) {

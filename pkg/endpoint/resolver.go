@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +35,7 @@ var ErrNotFound = errors.New("no such name")
 type Resolver struct {
 	ResolvConf string           // default /etc/resolv.conf
 	Hosts      string           // default /etc/hosts
+	Port       int              // of the name servers; default 53
 	Now        func() time.Time // default time.Now
 
 	mu    sync.Mutex
@@ -298,6 +300,9 @@ func (r *Resolver) config() (*dns.ClientConfig, error) {
 		}
 		if len(conf.Servers) == 0 {
 			return nil, fmt.Errorf("failed to find a name server in %s", path)
+		}
+		if r.Port != 0 {
+			conf.Port = strconv.Itoa(r.Port)
 		}
 		return conf, nil
 	})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -112,8 +113,7 @@ func (s *nameServer) asked() []string {
 	return s.asks
 }
 
-// resolver reads a resolv.conf that names the server; miekg's client takes the port of its config, so the test
-// sets it after the file has been read once.
+// resolver reads a resolv.conf that names the server.
 func (s *nameServer) resolver(t *testing.T, search string) *Resolver {
 	t.Helper()
 	host, port, _ := net.SplitHostPort(s.addr)
@@ -126,13 +126,11 @@ func (s *nameServer) resolver(t *testing.T, search string) *Resolver {
 	if err := os.WriteFile(hosts, []byte("192.0.2.1 static alias # comment\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := &Resolver{ResolvConf: conf, Hosts: hosts}
-	got, err := r.config()
+	number, err := strconv.Atoi(port)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got.Port = port
-	return r
+	return &Resolver{ResolvConf: conf, Hosts: hosts, Port: number}
 }
 
 func addrs(texts ...string) []netip.Addr {

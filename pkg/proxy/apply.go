@@ -72,7 +72,11 @@ func (p *Proxy) poolFor(t route.Table, r route.Route, g *gate) *pool {
 	if old := p.pools[r.Name]; old != nil && old.trust == trust && samePool(old.route, r) {
 		return old
 	}
-	next := &pool{route: r, trust: trust, Pool: endpoint.NewPool(p.poolConfig(t, r, trust))}
+	config := p.poolConfig(t, r, trust)
+	if old := p.pools[r.Name]; old != nil {
+		config.Before = old.Pool
+	}
+	next := &pool{route: r, trust: trust, Pool: endpoint.NewPool(config)}
 	if p.life != nil {
 		p.startPool(next)
 	}
