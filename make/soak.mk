@@ -1,0 +1,7 @@
+SOAK ?= 30m
+
+.PHONY: soak
+soak: ## all protocols at once for SOAK=30m with reloads and failing backends: stays stack-proxy small? needs root
+	CGO_ENABLED=0 go build -trimpath -o $(BIN)/stack-proxy ./cmd/stack-proxy
+	@cd test/e2e && go build -o $(BIN)/soak ./cmd/soak
+	@nice $(BIN)/soak -proxy $(BIN)/stack-proxy -duration $(SOAK) -dir $(BUILD)/soak

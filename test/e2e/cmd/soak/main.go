@@ -1,0 +1,71 @@
+// soak runs stack-proxy with every protocol at once while its routes and backends change, and judges whether it stays
+// as small as it was. It needs root: it works in a network namespace of its own.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/soak"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx)
+	stop()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit): // it has said why
+		os.Exit(1)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	o := soak.Options{Log: os.Stderr, Full: true}
+	flag.StringVar(&o.Proxy, "proxy", "build/bin/stack-proxy", "the stack-proxy executable")
+	flag.DurationVar(&o.Duration, "duration", 30*time.Minute, "of the load")
+	flag.DurationVar(&o.Idle, "idle", 0, "silence of the idle gRPC streams; default a third of the duration, at most 10m")
+	flag.StringVar(&o.Dir, "dir", "build/soak", "where result.json, result.md and the proxy's log go")
+	flag.Parse()
+	if done, err := soak.Enter(ctx); done || err != nil {
+		return err
+	}
+	var err error
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return fmt.Errorf("failed to make directory of results: %w", err)
+	}
+	result, err := soak.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	encoded, err := json.MarshalIndent(result, "", " ")
+	if err != nil {
+		return err
+	}
+	report := result.Markdown()
+	fmt.Println(report)
+	err = errors.Join(os.WriteFile(filepath.Join(o.Dir, "result.json"), encoded, 0o644),
+		os.WriteFile(filepath.Join(o.Dir, "result.md"), []byte(report), 0o644))
+	if err != nil {
+		return fmt.Errorf("failed to write result: %w", err)
+	}
+	if len(result.Failures) > 0 {
+		return fmt.Errorf("%d things went wrong, see %s", len(result.Failures), o.Dir)
+	}
+	return nil
+}

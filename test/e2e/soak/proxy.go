@@ -1,0 +1,151 @@
+package soak
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+)
+
+// proxyProcess is the proxy as its users run it.
+type proxyProcess struct {
+	cmd  *exec.Cmd
+	log  *os.File
+	done chan error
+}
+
+func startProxy(r *run) (*proxyProcess, error) {
+	log, err := os.Create(r.path("stack-proxy.log"))
+	if err != nil {
+		return nil, fmt.Errorf("failed to make log: %w", err)
+	}
+	p := &proxyProcess{cmd: exec.Command(r.Proxy), log: log, done: make(chan error, 1)}
+	p.cmd.Env = append(os.Environ(),
+		"STACK_PROXY_ROUTES_FILE="+r.path("routes.yaml"), "STACK_PROXY_RESOLV_CONF="+r.path("resolv.conf"),
+		"STACK_PROXY_ADMIN_ADDRESS="+address(portAdmin), "STACK_PROXY_PPROF=true", "STACK_PROXY_LOG_LEVEL=warn",
+		"STACK_PROXY_DRAIN_GRACE=0s", "STACK_PROXY_DRAIN_TIMEOUT=10s",
+	)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("failed to start the proxy: %w", err)
+	}
+	go func() { p.done <- p.cmd.Wait() }()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		response, err := http.Get("http://" + address(portAdmin) + "/readyz")
+		if err == nil {
+			_ = response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return p, nil
+			}
+			err = errors.New(response.Status)
+		}
+		if time.Now().After(deadline) {
+			p.kill()
+			return nil, fmt.Errorf("failed to start the proxy, see %s: %w", log.Name(), err)
+		}
+	}
+}
+
+func (p *proxyProcess) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.log.Close()
+}
+
+// stop asks the proxy to end. It must, and say that all is well.
+func (p *proxyProcess) stop() error {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	select {
+	case err := <-p.done:
+		return err
+	case <-time.After(30 * time.Second):
+		return errors.New("still there 30 s after SIGTERM")
+	}
+}
+
+// metrics reads /metrics.
+func (p *proxyProcess) metrics(ctx context.Context) ([]byte, map[string]*dto.MetricFamily, error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address(portAdmin)+"/metrics", nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, nil, err
+	}
+	var parser expfmt.TextParser
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	return text, families, err
+}
+
+// judgeMetrics holds what the proxy tells after all this to the field's conventions, with the library that
+// "promtool check metrics" is made of, and to what was done to it.
+func (r *run) judgeMetrics(ctx context.Context) {
+	text, families, err := r.proxy.metrics(ctx)
+	if err != nil {
+		r.fail("failed to read the proxy's metrics: %v", err)
+		return
+	}
+	if err := os.WriteFile(r.path("metrics.txt"), text, 0o600); err != nil {
+		r.fail("failed to keep the metrics: %v", err)
+	}
+	problems, err := promlint.New(bytes.NewReader(text)).Lint()
+	if err != nil {
+		r.fail("failed to check the metrics: %v", err)
+	}
+	for _, problem := range problems {
+		if strings.HasPrefix(problem.Metric, "stack_proxy_") {
+			r.fail("metric %s: %s", problem.Metric, problem.Text)
+		}
+	}
+	for _, name := range []string{
+		"stack_proxy_tcp_transferred_bytes_total", "stack_proxy_tcp_connections_total", "stack_proxy_http_requests_total",
+		"stack_proxy_tftp_transfers_total", "stack_proxy_tftp_drops_total", "stack_proxy_syslog_datagrams_total",
+		"stack_proxy_udp_sessions_total", "stack_proxy_config_reloads_total",
+	} {
+		if !slices.ContainsFunc(families[name].GetMetric(), func(m *dto.Metric) bool {
+			return m.GetCounter().GetValue() > 0
+		}) {
+			r.fail("%s has counted nothing", name)
+		}
+	}
+}
+
+// stillOpen names a gauge that is not zero. Transfers that clients gave up take their time-out.
+func stillOpen(families map[string]*dto.MetricFamily) string {
+	for _, gauge := range []string{
+		"stack_proxy_tcp_open_connections", "stack_proxy_http_open_connections", "stack_proxy_tftp_transfers",
+		"stack_proxy_udp_sessions",
+	} {
+		if families[gauge] == nil {
+			return "no metric " + gauge
+		}
+		for _, m := range families[gauge].GetMetric() {
+			if m.GetGauge().GetValue() != 0 {
+				return gauge + " " + m.String()
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,81 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// forbidden is why there is no network namespace.
+var forbidden error
+
+func TestMain(m *testing.M) {
+	done, err := Enter(context.Background())
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		os.Exit(exit.ExitCode())
+	case errors.Is(err, os.ErrPermission):
+		forbidden = err
+	case err != nil:
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	case done:
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// The soak in short, with the race detector in the proxy. "make soak" is the long form, which judges the trends too.
+func TestSoak(t *testing.T) {
+	if forbidden != nil {
+		t.Skip(forbidden)
+	}
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
+	proxy := filepath.Join(t.TempDir(), "stack-proxy")
+	build := exec.Command("go", "build", "-race", "-o", proxy, "./cmd/stack-proxy")
+	build.Dir = "../../.."
+	if said, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("failed to build the proxy: %v: %s", err, said)
+	}
+	dir := t.TempDir()
+	result, err := Run(t.Context(), Options{
+		Proxy: proxy, Duration: 20 * time.Second, Idle: 6 * time.Second, Reload: time.Second, Churn: 2 * time.Second, Dir: dir,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, failure := range result.Failures {
+		t.Error(failure)
+	}
+	t.Log("\n" + result.Markdown())
+	if t.Failed() {
+		text, _ := os.ReadFile(filepath.Join(dir, "stack-proxy.log"))
+		t.Logf("the proxy said:\n%s", text[max(0, len(text)-8000):])
+	}
+}
+
+func TestTrends(t *testing.T) {
+	var flat, growing []Sample
+	for i := range 300 {
+		n := float64(100 + i%7)
+		flat = append(flat, Sample{Goroutines: n, Descriptors: n, RSS: n * (1 << 20), Heap: n * (1 << 20)})
+		n += float64(i) / 3
+		growing = append(growing, Sample{Goroutines: n, Descriptors: n, RSS: n * (1 << 20), Heap: n * (1 << 20)})
+	}
+	for i, each := range trends(flat) {
+		if each.Grown {
+			t.Errorf("flat: %+v", each)
+		}
+		if grown := trends(growing)[i]; !grown.Grown {
+			t.Errorf("growing: %+v", grown)
+		}
+	}
+}
