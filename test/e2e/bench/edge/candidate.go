@@ -36,10 +36,11 @@ const ourRoutes = `routes:
 `
 
 // nginxConf is tuned as its manual offers: sendfile with full packets, open files kept; under TLS large buffers, and
-// the cipher and the group that crypto/tls agrees on with the client. There is no resumption.
+// the cipher and the group that crypto/tls agrees on with the client. There is no resumption, though
+// nothing keeps it from making two tickets for every client of TLS 1.3.
 const nginxConf = `daemon off; user root; pid %[1]s/nginx.pid; error_log %[1]s/nginx.log; worker_processes 2;
 worker_rlimit_nofile 8192;
-events { worker_connections 4096; multi_accept on; }
+events { worker_connections 4096; }
 http {
   access_log off; default_type application/octet-stream; client_body_temp_path %[1]s/nginx-body;
   proxy_temp_path %[1]s/nginx-proxy; fastcgi_temp_path %[1]s/nginx-fastcgi; uwsgi_temp_path %[1]s/nginx-uwsgi;

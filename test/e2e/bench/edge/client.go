@@ -22,8 +22,16 @@ func secure() *tls.Config {
 		ServerName:         "bench",
 		MinVersion:         tls.VersionTLS13,
 		CurvePreferences:   []tls.CurveID{tls.X25519},
+		ClientSessionCache: forgetful{},
 	}
 }
+
+// forgetful has the client ask for tickets, as clients do, and never use one: every handshake is a full one. nginx
+// makes tickets in any case, so stack-proxy must.
+type forgetful struct{}
+
+func (forgetful) Get(string) (*tls.ClientSessionState, bool) { return nil, false }
+func (forgetful) Put(string, *tls.ClientSessionState)        {}
 
 // handshake makes a TLS connection, and looks whether it is the one that was meant.
 func handshake(ctx context.Context, conn net.Conn, config *tls.Config) (*tls.Conn, error) {
