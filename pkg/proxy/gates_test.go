@@ -274,6 +274,18 @@ func TestSeedsOuterEdge(t *testing.T) {
 			}
 		}
 	}
+	for host, want := range map[string]string{filesHost: "http/1.1", tinkHost: "h2"} {
+		conn, err := tls.Dial("tcp", o.addr.String(), &tls.Config{
+			RootCAs: o.roots, ServerName: host, NextProtos: []string{"h2", "http/1.1"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := conn.ConnectionState().NegotiatedProtocol; got != want {
+			t.Errorf("%s: a client that speaks both was given %q, want %q", host, got, want)
+		}
+		_ = conn.Close()
+	}
 	refused := 0
 	for range 400 {
 		if code, _ := o.get(t, h2, "/tink-stack/hook.ipxe"); code == http.StatusTooManyRequests {
