@@ -186,15 +186,16 @@ func octets(text string, size int) ([]byte, error) {
 	return raw, nil
 }
 
-// find returns the keys that a token may have been signed with. A kid that nobody has is no reason to try others.
-func (s *keySet) find(id, algorithm string) []crypto.PublicKey {
-	var found []crypto.PublicKey
+// find returns the keys that a token may have been signed with, and their number. A kid that nobody has is no reason
+// to try others.
+func (s *keySet) find(id, algorithm string) (found [maxTried]crypto.PublicKey, n int) {
 	for _, k := range s.keys {
-		if (id == "" || k.id == id) && slices.Contains(k.algorithms, algorithm) && len(found) < maxTried {
-			found = append(found, k.public)
+		if (id == "" || k.id == id) && slices.Contains(k.algorithms, algorithm) && n < maxTried {
+			found[n] = k.public
+			n++
 		}
 	}
-	return found
+	return found, n
 }
 
 // knows says whether there is a key of this id, of whatever algorithm.

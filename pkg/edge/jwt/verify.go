@@ -3,12 +3,10 @@ package jwt
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -263,7 +261,9 @@ func (v *Verifier) keysFor(t *jwt.Token, keys *keySet) (any, error) {
 	}
 	kind, present := t.Header["typ"]
 	name, isText := kind.(string)
-	name = strings.TrimPrefix(strings.ToLower(name), "application/")
+	if prefix := "application/"; len(name) > len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) {
+		name = name[len(prefix):]
+	}
 	accepted := slices.ContainsFunc(v.config.Types, func(s string) bool { return strings.EqualFold(s, name) })
 	if present && !isText || !accepted {
 		return nil, errHeader
@@ -276,15 +276,15 @@ func (v *Verifier) keysFor(t *jwt.Token, keys *keySet) (any, error) {
 	if !keys.knows(kid) {
 		return nil, errUnknownKey
 	}
-	found := keys.find(kid, t.Method.Alg())
-	switch len(found) {
+	found, n := keys.find(kid, t.Method.Alg())
+	switch n {
 	case 0:
 		return nil, errHeader // there is such a key, and it is not for this algorithm
 	case 1:
 		return found[0], nil
 	}
 	set := jwt.VerificationKeySet{} // the token names none of several
-	for _, public := range found {
+	for _, public := range found[:n] {
 		set.Keys = append(set.Keys, public)
 	}
 	return set, nil
@@ -331,70 +331,4 @@ func (v *Verifier) refuse(w http.ResponseWriter, r *http.Request, why outcome) {
 	}
 	w.Header().Set("Www-Authenticate", challenge)
 	reply.Write(w, r, http.StatusUnauthorized, reply.Unauthenticated, why.text())
-}
-
-// find looks a claim up, by its name or by the way to it.
-func find(claims map[string]any, name string) any {
-	if value, ok := claims[name]; ok {
-		return value
-	}
-	first, rest, ok := strings.Cut(name, ".")
-	if !ok {
-		return nil
-	}
-	inner, ok := claims[first].(map[string]any)
-	if !ok {
-		return nil
-	}
-	return find(inner, rest)
-}
-
-// satisfies says whether a claim is there, and has one of the values if there are any.
-func satisfies(name string, claim any, values []string) bool {
-	switch claim := claim.(type) {
-	case nil:
-		return false
-	case []any:
-		for _, each := range claim {
-			if satisfies("", each, values) {
-				return true
-			}
-		}
-		return false
-	case string:
-		if name == "scope" && len(values) > 0 {
-			words := strings.Fields(claim)
-			return slices.ContainsFunc(values, func(value string) bool { return slices.Contains(words, value) })
-		}
-		return len(values) == 0 || slices.Contains(values, claim)
-	default:
-		text, err := json.Marshal(claim)
-		return err == nil && (len(values) == 0 || slices.Contains(values, string(text)))
-	}
-}
-
-// headerValue writes a claim as a header: text as it is, a list of texts with commas, everything else as JSON. A
-// value with anything but printable ASCII, or with a percent sign, is percent-encoded: decoding is always right.
-func headerValue(claim any) string {
-	text, ok := claim.(string)
-	if list, isList := claim.([]any); isList {
-		words := make([]string, 0, len(list))
-		for _, each := range list {
-			if word, isText := each.(string); isText && !strings.Contains(word, ",") {
-				words = append(words, word)
-			}
-		}
-		text, ok = strings.Join(words, ","), len(words) == len(list)
-	}
-	if !ok && claim != nil {
-		encoded, err := json.Marshal(claim)
-		if err != nil {
-			return ""
-		}
-		text = string(encoded)
-	}
-	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' || r == '%' }) {
-		return url.PathEscape(text)
-	}
-	return strings.TrimSpace(text)
 }
