@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"reflect"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -106,12 +107,16 @@ type Options struct {
 	Protocols []string
 	// Client tells who a request is from, for the limits. Nil takes the peer.
 	Client func(*http.Request) netip.Addr
+	// Before is the gate that this one replaces. What it has loaded is taken over where it was asked for in the same
+	// way: another limit is no reason to lose keys whose server is away just now.
+	Before *Gate
 }
 
 // Gate is what stands before one route. It is a task: Run keeps certificates and keys fresh.
 type Gate struct {
 	route   string
 	client  func(*http.Request) netip.Addr
+	config  Config
 	certs   *certs.Store
 	jwt     *jwt.Verifier
 	limiter *limit.Limiter
@@ -129,7 +134,7 @@ func New(c Config, o Options) (*Gate, error) {
 	if m == nil {
 		m = &Metrics{}
 	}
-	g := &Gate{route: o.Route, client: o.Client}
+	g := &Gate{route: o.Route, config: c, client: o.Client}
 	var err error
 	if c.TLS != nil {
 		g.certs, err = certs.New(*c.TLS, certs.Options{
@@ -160,7 +165,23 @@ func New(c Config, o Options) (*Gate, error) {
 			return nil, err
 		}
 	}
+	if o.Before != nil {
+		g.takeOver(o.Before)
+	}
 	return g, nil
+}
+
+// takeOver has the parts begin with what those of another gate have.
+func (g *Gate) takeOver(before *Gate) {
+	if g.certs != nil && reflect.DeepEqual(g.config.TLS, before.config.TLS) {
+		g.certs.TakeOver(before.certs)
+	}
+	if g.trust != nil && reflect.DeepEqual(g.config.Backend, before.config.Backend) {
+		g.trust.TakeOver(before.trust)
+	}
+	if g.jwt != nil && before.jwt != nil {
+		g.jwt.TakeOver(before.jwt)
+	}
 }
 
 // TLS is for the listener; nil where the route has none.

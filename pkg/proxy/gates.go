@@ -40,8 +40,13 @@ func (p *Proxy) gatesFor(t route.Table) (map[string]*gate, error) {
 			gates[r.Name] = old
 			continue
 		}
+		var before *edge.Gate
+		if old := p.gates[r.Name]; old != nil {
+			before = old.Gate
+		}
 		made, err := edge.New(config, edge.Options{
-			Route: r.Name, Logger: p.log, Metrics: p.metrics.edge, Protocols: protocols(r),
+			Before: before,
+			Route:  r.Name, Logger: p.log, Metrics: p.metrics.edge, Protocols: protocols(r),
 			Client: func(req *http.Request) netip.Addr { return web.Client(req, r.TrustedPrefixes) },
 		})
 		if err != nil {

@@ -66,6 +66,13 @@ func New(c Config, o Options) (*Store, error) {
 	return s, nil
 }
 
+// TakeOver begins with the certificates of a store of the same settings, where our own look at the files failed.
+func (s *Store) TakeOver(old *Store) {
+	if l := old.current.Load(); l != nil && s.current.CompareAndSwap(nil, l) {
+		s.files.keep()
+	}
+}
+
 // Run reads the files again when they change, until ctx is done.
 func (s *Store) Run(ctx context.Context) error {
 	s.files.watch(ctx)
@@ -246,6 +253,13 @@ func (t *Trust) build(texts [][]byte) error {
 	}
 	t.current.Store(config)
 	return nil
+}
+
+// TakeOver begins with what a trust of the same settings knows, where our own look at the files failed.
+func (t *Trust) TakeOver(old *Trust) {
+	if config := old.current.Load(); config != nil && t.current.CompareAndSwap(nil, config) {
+		t.files.keep()
+	}
 }
 
 // Run reads the files again when they change, until ctx is done.

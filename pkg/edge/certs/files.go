@@ -61,6 +61,13 @@ func (f *files) load() error {
 	return f.conclude(true, nil)
 }
 
+// keep says that there is something to go on with, though the files are wrong.
+func (f *files) keep() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.built = true
+}
+
 // conclude notes, counts and logs an outcome, each fault once.
 func (f *files) conclude(changed bool, err error) error {
 	f.mu.Lock()
