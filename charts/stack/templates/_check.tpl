@@ -19,6 +19,12 @@
 {{- if and $b.parents (has $b.provider (list "multus" "none")) -}}
 {{- fail (printf "broadcast.parents is set and broadcast.provider is %s, which has no use for it: set the provider to init, or leave the parents out" $b.provider) -}}
 {{- end -}}
+{{- if gt (len $b.linkAddresses) (max 1 (len $b.parents) (len $b.multus.networks) | int) -}}
+{{- fail "broadcast.linkAddresses has more addresses than there are listeners: give at most one for each" -}}
+{{- end -}}
+{{- if and $v.relay.upstreamInterface $v.relay.upstreamAddress -}}
+{{- fail "relay.upstreamInterface and relay.upstreamAddress both say what giaddr is: set one of them" -}}
+{{- end -}}
 {{- if and (eq $b.kind "ipvlan") (eq $b.mac "stable") -}}
 {{- fail "broadcast.mac=stable is for macvlan, and an ipvlan has its parent's address: set broadcast.mac=random" -}}
 {{- end -}}

@@ -108,6 +108,23 @@ capabilities:
   {{- end }}
 {{- end -}}
 
+{{/* The relay's listeners, with the addresses that stand for them. Takes effective values. */}}
+{{- define "stack.listeners" -}}
+{{- $all := list -}}
+{{- range $i, $name := .listeners -}}
+{{- $link := "" -}}
+{{- if lt $i (len $.broadcast.linkAddresses) }}{{ $link = index $.broadcast.linkAddresses $i }}{{ end -}}
+{{- $all = append $all (ternary (printf "%s=%s" $name $link) $name (not (empty $link))) -}}
+{{- end -}}
+{{- join "," $all -}}
+{{- end -}}
+
+{{/* A volume's name for a Secret, whose own name may be longer and have dots. */}}
+{{- define "stack.secretVolume" -}}
+{{- printf "secret-%s" (. | replace "." "-" | trunc 40 | trimSuffix "-") -}}
+{{- if or (contains "." .) (gt (len .) 40) }}{{ printf "-%s" (sha256sum . | trunc 8) }}{{ end -}}
+{{- end -}}
+
 {{/* The probes of an admin port. Takes v and port: its name. */}}
 {{- define "stack.probes" -}}
 readinessProbe:

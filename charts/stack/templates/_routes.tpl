@@ -47,6 +47,7 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- $preset = set $preset "files" (dict "protocol" "files") -}}
 {{- end -}}
 {{- $routes := mergeOverwrite $preset $v.routes -}}
+{{- $shares := dict -}}
 {{- $taken := dict (printf "%v/TCP" $v.proxy.adminPort) "the proxy's admin port (proxy.adminPort)" -}}
 {{- $ports := list -}}
 {{- $table := list -}}
@@ -82,14 +83,18 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- range $i, $each := $listen -}}
 {{- $port := regexFind "[0-9]+$" (toString $each) -}}
 {{- $key := printf "%s/%s" $port $network -}}
-{{- if hasKey $taken $key }}{{ fail (printf "routes.%s listens on %s, which %s has: set routes.%s.port to another" $name $key (get $taken $key) $name) }}{{ end -}}
-{{- $_ := set $taken $key (printf "route %s" $name) -}}
+{{- $web := has $route.protocol (list "http" "grpc" "files") -}}
+{{- $shared := and $web (hasKey $shares $key) (or $route.hosts (get $shares $key)) -}}
+{{- if and (hasKey $taken $key) (not $shared) }}{{ fail (printf "routes.%s listens on %s, which %s has: set routes.%s.port to another%s" $name $key (get $taken $key) $name (ternary ", or hosts to both" "" (and $web (hasKey $shares $key)))) }}{{ end -}}
+{{- if $web }}{{ $_ := set $shares $key (not (empty $route.hosts)) }}{{ end -}}
+{{- if not $shared }}{{ $_ := set $taken $key (printf "route %s" $name) }}{{ end -}}
 {{- $service := true -}}
 {{- if hasKey $route "service" }}{{ $service = $route.service }}{{ end -}}
 {{- $portName := ternary $name (printf "%s-%d" ($name | trunc 12 | trimSuffix "-") $i) (eq $i 0) -}}
-{{- $ports = append $ports (dict "name" $portName "port" (int $port) "protocol" $network "route" $name "service" $service "kind" $route.protocol) -}}
+{{- $ports = append $ports (dict "name" $portName "port" (int $port) "protocol" $network "route" $name "service" $service "shared" $shared "kind" $route.protocol) -}}
 {{- end -}}
 {{- $row := merge (dict "name" $name "listen" $listen) (omit $route "enabled" "port" "service") -}}
+{{- if and (not (hasKey $row "optional")) (not $v.probes.requireBackends) }}{{ $_ := set $row "optional" true }}{{ end -}}
 {{- $table = append $table $row -}}
 {{- end -}}
 {{- end -}}

@@ -1,0 +1,72 @@
+package charttest
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// withoutValue are the variables that the chart has no value for, and why.
+var withoutValue = map[string]string{
+	"BROADCAST_INIT_HOST_PID":     "for tests: in a pod with hostPID it is 1",
+	"BROADCAST_INIT_HOST_PROC":    "for tests",
+	"STACK_PROXY_PRESET":          "the chart writes the routes file",
+	"STACK_PROXY_HEGEL":           "likewise: backends.hegel",
+	"STACK_PROXY_TINK_SERVER":     "likewise: backends.tink",
+	"STACK_PROXY_SMEE":            "likewise: backends.smee",
+	"STACK_PROXY_TINKERBELL":      "likewise: backends.tinkerbell",
+	"STACK_PROXY_TRUSTED_PROXIES": "likewise: trustedProxies",
+	"STACK_PROXY_RESOLV_CONF":     "the kubelet writes it: podSpec.dnsConfig",
+}
+
+// ownDefault are the variables that the chart sets to something else than the program's default.
+var ownDefault = map[string]bool{
+	"BROADCAST_INIT_LISTENER": true, "DHCP_RELAY_LISTENERS": true, "DHCP_RELAY_SERVERS": true,
+	"STACK_PROXY_FILES_DIRECTORY": true, "STACK_PROXY_ROUTES_FILE": true,
+	"STACK_PROBE_CHECKS": true, "STACK_PROBE_TIMEOUT": true,
+}
+
+// helpLine is a variable's line in a program's --help: name, type, default, meaning, two spaces or more between.
+var helpLine = regexp.MustCompile(`(?m)^ {2}([A-Z][A-Z0-9_]+) {2,}(\S.*?) {2,}(\S+) {2,}\S`)
+
+// TestEveryVariableIsReachable holds the chart to the programs: each variable has a value, or is listed above.
+func TestEveryVariableIsReachable(t *testing.T) {
+	programs := build(t)
+	template, err := os.ReadFile(chart + "/templates/deployment.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defaults := map[string]string{}
+	for _, program := range []string{"broadcast-init", "dhcp-relay", "stack-proxy"} {
+		help := helpLine.FindAllStringSubmatch(string(output(t, filepath.Join(programs, program), "--help")), -1)
+		if len(help) < 10 {
+			t.Fatalf("%s --help lists %d variables", program, len(help))
+		}
+		for _, line := range help {
+			if line[1] == "VARIABLE" {
+				continue
+			}
+			defaults[line[1]] = line[3]
+			why, left := withoutValue[line[1]]
+			if set := strings.Contains(string(template), line[1]); set == left {
+				t.Errorf("%s: set by the template: %v; said to have no value: %q", line[1], set, why)
+			}
+		}
+	}
+	for name := range withoutValue {
+		if _, ok := defaults[name]; !ok {
+			t.Errorf("%s is no variable of any program", name)
+		}
+	}
+	for _, o := range objects(t, render(t)) {
+		for _, c := range containers(t, o) {
+			for _, v := range c.Env {
+				if want := defaults[v.Name]; want != "" && want != "-" && v.Value != want && !ownDefault[v.Name] {
+					t.Errorf("%s: the chart's default is %s, the program's %s", v.Name, v.Value, want)
+				}
+			}
+		}
+	}
+}
