@@ -1,5 +1,4 @@
 # The chart on a real Kubernetes. Included by the Makefile.
-KUBE         := $(BUILD)/kube
 KUBE_VERSION := v1.36.3
 KUBE_LDFLAGS := -s -w -X k8s.io/component-base/version.gitVersion=$(KUBE_VERSION) \
 	-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36
@@ -7,27 +6,51 @@ KUBE_PARTS   := kubelet kube-apiserver kube-controller-manager kube-scheduler ku
 TINK_PARTS   := tink-server tink-controller
 KUBE_MODULES := $(CURDIR)/test/e2e/kube/modules
 KUBE_FLAGS   := -p 1 -trimpath
+# Outside the clone, so that a fresh one need not build them again; by what they are built from.
+KUBE_CACHE   ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tinkerbell-stack
+KUBE_KEY     := $(shell cat $(sort $(wildcard $(KUBE_MODULES)/go.* $(KUBE_MODULES)/*/go.* $(KUBE_MODULES)/*/*.go)) | sha256sum | cut -c1-12)
+KUBE         := $(KUBE_CACHE)/kube-$(KUBE_VERSION)-$(KUBE_KEY)
+KUBE_FILES   := $(addprefix $(KUBE)/,$(KUBE_PARTS) $(TINK_PARTS) coredns debian/usr/bin/etcd)
 
-.PHONY: e2e-kube
-e2e-kube: kube-binaries $(TOOLS)/helm $(TOOLS)/prometheus ## install the chart on a real Kubernetes and boot through it (KEEP=1 leaves it up); needs root
-	KEEP='$(KEEP)' test/e2e/kube/run
+.PHONY: e2e-kube e2e-kube-tools e2e-kube-run
+e2e-kube: kube-binaries e2e-kube-run ## install the chart on a real Kubernetes and boot through it (KEEP=1 leaves it up); needs root
+e2e-kube-tools: deps-e2e $(TOOLS)/helm $(TOOLS)/prometheus
+e2e-kube-run: e2e-kube-tools
+	KEEP='$(KEEP)' KUBE='$(KUBE)' test/e2e/kube/run
+
+.PHONY: deps-e2e
+deps-e2e:
+	@scripts/deps e2e
 
 .PHONY: kube-binaries
-kube-binaries: $(addprefix $(KUBE)/,$(KUBE_PARTS) $(TINK_PARTS)) $(KUBE)/debian/usr/bin/etcd $(KUBE)/smee $(KUBE)/hegel ## build Kubernetes and Tinkerbell once into build/kube (some 15 minutes)
+kube-binaries: $(KUBE_FILES) ## build Kubernetes and Tinkerbell once into the user's cache (some 20 minutes)
 
-$(addprefix $(KUBE)/,$(KUBE_PARTS)): $(KUBE)/%: $(KUBE_MODULES)/go.mod
-	@echo "building $* $(KUBE_VERSION)"
-	CGO_ENABLED=0 nice go build -C $(KUBE_MODULES) $(KUBE_FLAGS) -ldflags '$(KUBE_LDFLAGS)' -o $@ k8s.io/kubernetes/cmd/$*
-$(addprefix $(KUBE)/,$(TINK_PARTS)): $(KUBE)/%: $(KUBE_MODULES)/tink/go.mod
+# For scripts/ci-kube: where the binaries are, and whether all of them.
+.PHONY: kube-dir kube-cached
+kube-dir:
+	@echo $(KUBE)
+kube-cached:
+	@for file in $(KUBE_FILES); do test -e $$file || exit 1; done
+
+# kube-build <module> <package> <flags>: aside and renamed, so that what is there is whole.
+kube-build = CGO_ENABLED=0 nice go build -C $(1) $(KUBE_FLAGS) -ldflags '$(3)' -o $@.new $(2) && mv $@.new $@
+
+$(addprefix $(KUBE)/,$(KUBE_PARTS)): $(KUBE)/%:
+	@mkdir -p $(KUBE)
+	@echo "building $* $(KUBE_VERSION) (part $(words $(wildcard $(KUBE_FILES))) of $(words $(KUBE_FILES)) is there)"
+	@$(call kube-build,$(KUBE_MODULES),k8s.io/kubernetes/cmd/$*,$(KUBE_LDFLAGS))
+$(addprefix $(KUBE)/,$(TINK_PARTS)): $(KUBE)/%:
+	@mkdir -p $(KUBE)
 	@echo "building $*"
-	CGO_ENABLED=0 nice go build -C $(KUBE_MODULES)/tink $(KUBE_FLAGS) -ldflags '-s -w' -o $@ github.com/tinkerbell/tink/cmd/$*
-$(KUBE)/smee $(KUBE)/hegel: $(KUBE)/%: test/e2e/go.mod
-	@echo "building $*"
-	CGO_ENABLED=0 nice go build -C test/e2e $(KUBE_FLAGS) -ldflags '-s -w' -o $@ github.com/tinkerbell/$*/cmd/$*
+	@$(call kube-build,$(KUBE_MODULES)/tink,github.com/tinkerbell/tink/cmd/$*,-s -w)
+$(KUBE)/coredns:
+	@mkdir -p $(KUBE)
+	@echo "building coredns"
+	@$(call kube-build,$(KUBE_MODULES)/coredns,.,-s -w)
 
 # Debian's etcd, containerd, runc and network plug-ins, unpacked and not installed, since the packages start servers.
 $(KUBE)/debian/usr/bin/etcd:
-	@mkdir -p $(KUBE)/debian
 	@echo "unpacking Debian's etcd, containerd, runc and CNI plug-ins"
-	cd $(KUBE)/debian && apt-get download -qq etcd-server containerd runc containernetworking-plugins && \
-		for package in *.deb; do dpkg-deb -x $$package .; done && rm -f *.deb
+	@rm -rf $(KUBE)/debian $(KUBE)/debian.new && mkdir -p $(KUBE)/debian.new && cd $(KUBE)/debian.new && \
+		apt-get download -qq etcd-server containerd runc containernetworking-plugins && \
+		for package in *.deb; do dpkg-deb -x $$package .; done && rm -f *.deb && mv $(KUBE)/debian.new $(KUBE)/debian

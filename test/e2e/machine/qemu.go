@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +17,7 @@ import (
 
 // What QEMU and its firmware are called, and the packages that hold them.
 const (
-	qemu     = "qemu-system-x86_64"
+	QEMU     = "qemu-system-x86_64"
 	ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
 	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
 	ipxeROM  = "/usr/lib/ipxe/qemu/pxe-virtio.rom"
@@ -29,7 +30,7 @@ const KernelArgs = "loglevel=4 panic=-1 oops=panic"
 // Missing lists the Debian packages that firmware needs and that are not there.
 func Missing() []string {
 	var missing []string
-	if _, err := exec.LookPath(qemu); err != nil {
+	if _, err := exec.LookPath(QEMU); err != nil {
 		missing = append(missing, "qemu-system-x86")
 	}
 	if _, err := os.Stat(ipxeROM); err != nil {
@@ -45,13 +46,23 @@ func Missing() []string {
 
 // Boot switches a virtual machine on. Reports of the installer arrive at report, from another goroutine. The
 // process ends when the machine switches itself off, or dies, and with the lab.
-//
-// The emulator is TCG: it is there wherever Linux is, and firmware runs on it where nested KVM breaks it.
 func Boot(l *lab.Lab, m lab.Machine, report func(installer.Report)) (*lab.Proc, error) {
 	tap, err := l.AddTap(m.Name)
 	if err != nil {
 		return nil, err
 	}
+	args, err := Arguments(m, tap, l.RunDir())
+	if err != nil {
+		return nil, err
+	}
+	return l.Start(lab.Process{Name: m.Name, Role: lab.RoleLAN, Path: QEMU, Args: args, Stdout: Console(report)})
+}
+
+// Arguments are QEMU's, for a machine whose card is a tap of the network namespace that it runs in. In dir are its
+// variables and what its firmware prints. Its standard output is the kernel's console, see [Console].
+//
+// The emulator is TCG: it is there wherever Linux is, and firmware runs on it where nested KVM breaks it.
+func Arguments(m lab.Machine, tap, dir string) ([]string, error) {
 	nic := "virtio-net-pci,netdev=n0,mac=" + m.MAC.String()
 	args := []string{
 		"-accel", "tcg", "-smp", "1", "-no-reboot", "-display", "none", "-nographic", "-monitor", "none",
@@ -62,7 +73,7 @@ func Boot(l *lab.Lab, m lab.Machine, report func(installer.Report)) (*lab.Proc, 
 		args = append(args, "-M", "pc", "-m", "256", "-boot", "n")
 	case lab.UEFI: // without a ROM, so that OVMF's own PXE runs
 		nic += ",romfile=,bootindex=0"
-		vars := filepath.Join(l.RunDir(), m.Name+"-vars.fd")
+		vars := filepath.Join(dir, m.Name+"-vars.fd")
 		if err := copyFile(vars, ovmfVars); err != nil {
 			return nil, fmt.Errorf("failed to copy UEFI variables: %w", err)
 		}
@@ -70,22 +81,24 @@ func Boot(l *lab.Lab, m lab.Machine, report func(installer.Report)) (*lab.Proc, 
 			"-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+ovmfCode,
 			"-drive", "if=pflash,format=raw,unit=1,file="+vars)
 	}
-	args = append(args,
+	return append(args,
 		"-device", nic,
 		"-netdev", "tap,id=n0,script=no,downscript=no,ifname="+tap,
-		"-serial", "file:"+FirmwareLog(l, m.Name), // ttyS0: the firmware's console
+		"-serial", "file:"+firmwareLog(dir, m.Name), // ttyS0: the firmware's console
 		"-serial", "stdio", // ttyS1: Smee's script makes it the kernel's console
-	)
-	return l.Start(lab.Process{
-		Name: m.Name, Role: lab.RoleLAN, Path: qemu, Args: args, Stdout: &console{report: report},
-	})
+	), nil
 }
 
 // FirmwareLog is the file with what the firmware of a machine printed on its serial port. The log of the process
 // named as the machine has what the kernel and the installer printed.
 func FirmwareLog(l *lab.Lab, name string) string {
-	return filepath.Join(l.RunDir(), name+"-firmware.log")
+	return firmwareLog(l.RunDir(), name)
 }
+
+func firmwareLog(dir, name string) string { return filepath.Join(dir, name+"-firmware.log") }
+
+// Console is a writer for what a machine prints; it reports what its installer says there.
+func Console(report func(installer.Report)) io.Writer { return &console{report: report} }
 
 // console finds reports among what a machine prints.
 type console struct {
