@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -9,9 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/textproto"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
@@ -20,39 +17,22 @@ import (
 // A request without a body over HTTP/1.1, which is nearly all that firmware sends, goes the direct way: the client's
 // own goroutine writes it to a kept connection and reads the answer from it. net/http's Transport hands each request
 // to two goroutines and back, and ReverseProxy copies it twice; without them a small request costs a third less
-// (docs/benchmarks.md). Everything else - bodies, upgrades, HTTP/2, expectations - goes by ReverseProxy.
+// (docs/benchmarks.md). Everything else - bodies, upgrades, HTTP/2, expectations - goes by ReverseProxy. The plainest
+// requests do not come here either: see [plain].
 
-const (
-	// kept connections per endpoint, and for how long.
-	directKept = 256
-	directIdle = 60 * time.Second
-)
-
-// direct is the pool of connections to endpoints.
-type direct struct {
-	dialer   *net.Dialer
-	response time.Duration
-
-	mu       sync.Mutex
-	idle     map[netip.AddrPort][]*upstream
-	sweeping *time.Timer // set while connections are kept
-	closed   bool
+// attempt is a request that was sent, or failed, before this code got to see it.
+type attempt struct {
+	endpoint *endpoint.Endpoint
+	upstream *upstream // nothing of its answer has been taken
+	err      error     // why there is none
 }
 
-// upstream is a connection to an endpoint. At most one request is on it.
-type upstream struct {
-	net.Conn
-	reader *bufio.Reader
-	head   []byte // of the request, kept for its space
-	addr   netip.AddrPort
-	since  time.Time // idle
-	used   bool      // has answered a request before
-}
-
-func newDirect(s *Settings) *direct {
-	dialer := &net.Dialer{Timeout: atLeast(s.Dial)}
-	dialer.SetMultipathTCP(false)
-	return &direct{dialer: dialer, response: s.Response, idle: map[netip.AddrPort][]*upstream{}}
+// give lets go of an attempt that nobody takes up.
+func (a *attempt) give() {
+	if a.upstream != nil {
+		_ = a.upstream.Close()
+	}
+	a.endpoint.Release()
 }
 
 // simple is whether a request may go the direct way.
@@ -60,100 +40,6 @@ func simple(r *http.Request) bool {
 	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.ProtoMajor == 1 && r.ContentLength == 0 &&
 		len(r.TransferEncoding) == 0 && r.Header["Upgrade"] == nil && r.Header["Expect"] == nil && r.Header["Te"] == nil &&
 		strings.HasPrefix(r.RequestURI, "/")
-}
-
-// get takes a kept connection, the one used last, or opens one.
-func (d *direct) get(ctx context.Context, addr netip.AddrPort, fresh bool) (*upstream, error) {
-	if !fresh {
-		d.mu.Lock()
-		kept := d.idle[addr]
-		if n := len(kept); n > 0 {
-			u := kept[n-1]
-			kept[n-1] = nil
-			d.idle[addr] = kept[:n-1]
-			d.mu.Unlock()
-			if time.Since(u.since) < directIdle {
-				return u, nil
-			}
-			_ = u.Close()
-			d.drop(addr) // those below it are older still
-		} else {
-			d.mu.Unlock()
-		}
-	}
-	conn, err := d.dialer.DialContext(ctx, "tcp", addr.String())
-	if err != nil {
-		return nil, err
-	}
-	return &upstream{Conn: conn, addr: addr, reader: bufio.NewReaderSize(conn, 4<<10)}, nil
-}
-
-// put keeps a connection for the next request.
-func (d *direct) put(u *upstream) {
-	u.since, u.used = time.Now(), true
-	d.mu.Lock()
-	if !d.closed && len(d.idle[u.addr]) < directKept {
-		d.idle[u.addr] = append(d.idle[u.addr], u)
-		if d.sweeping == nil {
-			d.sweeping = time.AfterFunc(directIdle, d.sweep)
-		}
-		u = nil
-	}
-	d.mu.Unlock()
-	if u != nil {
-		_ = u.Close()
-	}
-}
-
-// sweep closes the connections that nobody used for long: the endpoint may have closed its side.
-func (d *direct) sweep() {
-	var old []*upstream
-	d.mu.Lock()
-	for addr, kept := range d.idle {
-		n := 0
-		for n < len(kept) && time.Since(kept[n].since) >= directIdle { // the longest idle come first
-			n++
-		}
-		old = append(old, kept[:n]...)
-		if d.idle[addr] = slices.Clone(kept[n:]); n == len(kept) {
-			delete(d.idle, addr)
-		}
-	}
-	d.sweeping = nil
-	if len(d.idle) > 0 && !d.closed {
-		d.sweeping = time.AfterFunc(directIdle/4, d.sweep)
-	}
-	d.mu.Unlock()
-	for _, u := range old {
-		_ = u.Close()
-	}
-}
-
-// drop closes the kept connections to an endpoint.
-func (d *direct) drop(addr netip.AddrPort) {
-	d.mu.Lock()
-	kept := d.idle[addr]
-	delete(d.idle, addr)
-	d.mu.Unlock()
-	for _, u := range kept {
-		_ = u.Close()
-	}
-}
-
-// close closes the kept connections, and those that come back.
-func (d *direct) close() {
-	d.mu.Lock()
-	all := d.idle
-	d.idle, d.closed = map[netip.AddrPort][]*upstream{}, true
-	if d.sweeping != nil {
-		d.sweeping.Stop()
-	}
-	d.mu.Unlock()
-	for _, kept := range all {
-		for _, u := range kept {
-			_ = u.Close()
-		}
-	}
 }
 
 // serveDirect answers a simple request.
@@ -167,15 +53,20 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 	}
 	var tried []*endpoint.Endpoint
 	var failures []error
+	begun := begunFor(r)
 	for {
-		e, err := p.settings.Pool.Acquire(client, tried...)
+		e, err := begun.endpoint, error(nil)
+		if e == nil {
+			e, err = p.settings.Pool.Acquire(client, tried...)
+		}
 		if err != nil {
 			if len(failures) == 0 {
 				failures = []error{err}
 			}
 			break
 		}
-		u, response, err := p.askDirect(r, e.Addr, who)
+		u, response, err := p.askDirect(r, e.Addr, who, begun)
+		begun = attempt{}
 		if err == nil {
 			e.Succeeded()
 			p.passDirect(w, r, u, response)
@@ -203,14 +94,22 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 // askDirect sends a request and reads the head of its answer. A kept connection may have been closed by the endpoint
 // meanwhile: a GET may be sent again, on a new one.
 func (p *proxy) askDirect(
-	r *http.Request, addr netip.AddrPort, who claims,
+	r *http.Request, addr netip.AddrPort, who claims, begun attempt,
 ) (*upstream, *http.Response, error) {
+	if begun.err != nil {
+		return nil, nil, begun.err
+	}
 	for fresh := false; ; fresh = true {
-		u, err := p.direct.get(r.Context(), addr, fresh)
-		if err != nil {
-			return nil, nil, err
+		u, head := begun.upstream, []byte(nil)
+		if begun.upstream = nil; u == nil {
+			var err error
+			if u, err = p.direct.get(r.Context(), addr, fresh); err != nil {
+				return nil, nil, err
+			}
+			u.head = appendRequest(u.head[:0], r, who)
+			head = u.head
 		}
-		response, err := u.ask(r, who, p.direct.response)
+		response, err := u.ask(r, head, p.direct.response)
 		if err == nil {
 			return u, response, nil
 		}
@@ -222,13 +121,13 @@ func (p *proxy) askDirect(
 	}
 }
 
-// ask writes the request and waits for the head of the answer.
-func (u *upstream) ask(r *http.Request, who claims, limit time.Duration) (_ *http.Response, err error) {
+// ask writes the request, unless that was done before, and waits for the head of the answer.
+func (u *upstream) ask(r *http.Request, head []byte, limit time.Duration) (_ *http.Response, err error) {
 	deadline := time.Time{}
 	if limit > 0 {
 		deadline = time.Now().Add(limit)
 	}
-	if err := u.SetReadDeadline(deadline); err != nil {
+	if err := u.waitUntil(deadline); err != nil {
 		return nil, err
 	}
 	// The client going away ends the wait.
@@ -238,9 +137,10 @@ func (u *upstream) ask(r *http.Request, who claims, limit time.Duration) (_ *htt
 			err = r.Context().Err() // the deadlines in the past may still be set
 		}
 	}()
-	u.head = appendRequest(u.head[:0], r, who)
-	if _, err := u.Write(u.head); err != nil {
-		return nil, err
+	if len(head) > 0 {
+		if _, err := u.Write(head); err != nil {
+			return nil, err
+		}
 	}
 	for {
 		response, err := http.ReadResponse(u.reader, r)
@@ -327,7 +227,7 @@ func (p *proxy) passDirect(w http.ResponseWriter, r *http.Request, u *upstream, 
 	stop := func() bool { return true }
 	if response.ContentLength < 0 || response.ContentLength > int64(u.reader.Buffered()) {
 		// More is to come, as slowly as it likes. The next request sets a deadline of its own.
-		_ = u.SetReadDeadline(time.Time{})
+		_ = u.waitUntil(time.Time{})
 		stop = context.AfterFunc(r.Context(), func() { _ = u.SetReadDeadline(time.Unix(1, 0)) })
 	}
 	buffer := bufferPool.Get().(*[32 << 10]byte)

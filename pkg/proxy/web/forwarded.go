@@ -29,10 +29,7 @@ func claimsOf(in *http.Request, peer netip.Addr, trusted []netip.Prefix) claims 
 		c.proto = "https"
 	}
 	if !trusts(trusted, peer) {
-		c.chain = peer.String()
-		c.realIP = c.chain
-		c.forwarded = forwarded([]netip.Addr{peer}, c.proto, c.host)
-		return c
+		return c.of(peer)
 	}
 	chain := append(believed(in.Header.Values(headerFor)), peer)
 	if sent := in.Header.Get(headerProto); sent == "http" || sent == "https" {
@@ -48,6 +45,14 @@ func claimsOf(in *http.Request, peer netip.Addr, trusted []netip.Prefix) claims 
 	c.chain = strings.Join(texts, ", ")
 	c.realIP = realClient(chain, trusted).String()
 	c.forwarded = forwarded(chain, c.proto, c.host)
+	return c
+}
+
+// of completes the claims where nobody but the peer is believed.
+func (c claims) of(peer netip.Addr) claims {
+	c.chain = peer.String()
+	c.realIP = c.chain
+	c.forwarded = forwarded([]netip.Addr{peer}, c.proto, c.host)
 	return c
 }
 

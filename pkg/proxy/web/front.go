@@ -128,6 +128,7 @@ type generation struct {
 	settings Settings
 	sites    []*site // the front's own route, then settings.Sites
 	server   *server
+	plain    *plain // nil where every request has to be looked at
 }
 
 // server is a net/http server. Most new settings take effect within it; those that it reads itself need another
@@ -136,10 +137,14 @@ type server struct {
 	*http.Server
 	handler atomic.Pointer[http.Handler]
 	ended   chan struct{} // it takes no more connections
+	retired atomic.Bool   // its connections close behind their next answer
 }
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c, ok := r.Context().Value(begunKey{}).(*conn); ok {
+		defer c.forget() // it is for the first request only
+	}
 	(*s.handler.Load()).ServeHTTP(w, r)
 }
 
@@ -153,7 +158,9 @@ func Listen(c Config) (*Front, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
-	f.listener = &listener{inner: bound, metrics: f.metrics, log: f.log, conns: map[*conn]struct{}{}}
+	f.listener = &listener{
+		inner: bound, metrics: f.metrics, log: f.log, express: f.express, conns: map[*conn]struct{}{},
+	}
 	f.Update(c.Settings)
 	return f, nil
 }
@@ -235,6 +242,7 @@ func same(a, b Settings) bool {
 func (f *Front) generation(s Settings, old *generation) *generation {
 	g := &generation{settings: s}
 	g.sites = f.sites(&g.settings, old)
+	g.plain = plainWay(g.sites)
 	handler := f.choose(g.sites)
 	if old != nil && sameServer(&old.settings, &s) {
 		g.server = old.server
@@ -264,6 +272,7 @@ func (f *Front) newServer(s Settings) *server {
 		IdleTimeout:       atLeast(s.Idle),
 		MaxHeaderBytes:    s.MaxHeader,
 		ErrorLog:          slog.NewLogLogger(f.log.Handler(), slog.LevelDebug),
+		ConnContext:       withBegun,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
 	if s.TLS != nil { // the listener ends it; net/http only looks here for the protocols
@@ -324,6 +333,7 @@ const (
 // deadline. For HTTP/1.1, http.Server.Shutdown would not do: it drops a request that it reads at that very moment.
 func (f *Front) shut(g *generation) {
 	<-g.server.ended // or a connection could slip in behind the count
+	g.server.retired.Store(true)
 	begun := time.Now()
 	if left := f.listener.active(g.server); left > 0 {
 		f.log.Info("draining connections", "connections", left, "seconds", g.settings.Drain.Seconds())
@@ -339,6 +349,7 @@ func (f *Front) shut(g *generation) {
 	for f.listener.active(g.server) > 0 && ctx.Err() == nil {
 		time.Sleep(drainPoll)
 		f.listener.closeSilent(g.server, begun.Add(silence))
+		f.listener.closeWaiting(g.server)
 		if !withGoAway {
 			g.server.SetKeepAlivesEnabled(false) // closes those that have become idle
 		}

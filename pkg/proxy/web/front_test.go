@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -37,7 +38,9 @@ type running struct {
 	http *http.Client
 }
 
-func start(t *testing.T, s Settings) running {
+func start(t *testing.T, s Settings) running { return startLogged(t, s, io.Discard) }
+
+func startLogged(t *testing.T, s Settings, log io.Writer) running {
 	t.Helper()
 	if s.Drain == 0 {
 		s.Drain = 5 * time.Second
@@ -45,6 +48,7 @@ func start(t *testing.T, s Settings) running {
 	metrics := NewMetrics(prometheus.NewRegistry())
 	f, err := Listen(Config{
 		Route: "r", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: s, Metrics: metrics,
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -29,6 +29,9 @@ type listener struct {
 
 	holder *held // guarded by the front's mutex
 
+	// express is given connections before net/http sees them; false leaves them to it.
+	express func(*conn) bool
+
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
 	clients map[netip.Addr]int
@@ -77,6 +80,7 @@ func (h *held) Accept() (net.Conn, error) {
 		case c == nil:
 		case secure != nil:
 			return tls.Server(c, secure), nil // the handshake is in the connection's own goroutine
+		case !c.header && h.express(c):
 		default:
 			return c, nil
 		}
@@ -153,6 +157,11 @@ func (l *listener) closeSilent(of *server, by time.Time) {
 	l.closeWhere(func(c *conn) bool { return c.server == of && !c.spoke.Load() })
 }
 
+// closeWaiting closes the connections of a server that wait for their next plain request.
+func (l *listener) closeWaiting(of *server) {
+	l.closeWhere(func(c *conn) bool { return c.server == of && c.phase.CompareAndSwap(phaseWaiting, phaseClosed) })
+}
+
 // closeAll closes the connections of a server, upgraded ones too, which it no longer knows.
 func (l *listener) closeAll(of *server) { l.closeWhere(func(c *conn) bool { return c.server == of }) }
 
@@ -195,9 +204,13 @@ type conn struct {
 	stall    time.Duration
 	armed    time.Time // when the write deadline was last moved
 
+	phase    atomic.Uint32
+	upstream atomic.Pointer[upstream] // what a plain request is being asked of; closed with the connection
+	begun    atomic.Pointer[attempt]  // of the request that net/http sees first
+
 	header bool // begins with a PROXY header
 	once   sync.Once
-	client net.Addr // what the header told
+	told   net.Addr // what the header told
 	early  []byte
 	broken error
 }
@@ -205,12 +218,19 @@ type conn struct {
 // deadlineStep spares moving the write deadline for each of many small writes.
 const deadlineStep = time.Second
 
+// Phases of a connection.
+const (
+	phaseBusy    = iota // or not yet spoken, or net/http's
+	phaseWaiting        // for the next plain request
+	phaseClosed         // in that wait
+)
+
 // RemoteAddr is the client's address. It reads the PROXY header first, where there is to be one; net/http asks in
 // the connection's own goroutine.
 func (c *conn) RemoteAddr() net.Addr {
 	c.readHeader()
-	if c.client != nil {
-		return c.client
+	if c.told != nil {
+		return c.told
 	}
 	return c.TCPConn.RemoteAddr()
 }
@@ -228,7 +248,7 @@ func (c *conn) readHeader() {
 			c.listener.log.Info("PROXY header refused", "peer", c.peer, "error", err)
 			_ = c.TCPConn.SetLinger(0)
 		case !header.Command.IsLocal() && addrPort(header.SourceAddr).IsValid():
-			c.client = header.SourceAddr
+			c.told = header.SourceAddr
 		}
 	})
 }
@@ -279,7 +299,18 @@ func (c *conn) arm() error {
 // Close implements net.Conn.
 func (c *conn) Close() error {
 	c.listener.remove(c)
+	if u := c.upstream.Swap(nil); u != nil {
+		_ = u.Close()
+	}
+	c.forget()
 	return c.TCPConn.Close()
+}
+
+// forget lets go of an attempt that was not taken up.
+func (c *conn) forget() {
+	if a := c.begun.Swap(nil); a != nil {
+		a.give()
+	}
 }
 
 func addrPort(addr net.Addr) netip.AddrPort {

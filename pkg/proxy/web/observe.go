@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -92,9 +93,10 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		took := time.Since(start)
 		o.metrics.ended(code, took)
 		if o.logs(code) {
-			o.log.Info("request", "method", r.Method, "path", r.URL.Path, "code", code, "bytes", seen.bytes,
-				"seconds", took.Seconds(), "client", peerOf(r), "host", r.Host, "agent", r.UserAgent(),
-				"torn", trouble != nil)
+			o.record(&access{
+				method: r.Method, path: r.URL.Path, code: code, bytes: seen.bytes, took: took,
+				client: peerOf(r), host: r.Host, agent: r.UserAgent(), torn: trouble != nil,
+			})
 		}
 		if trouble != nil {
 			panic(trouble)
@@ -116,6 +118,21 @@ func (o *observer) logs(code int) bool {
 		return a.errors
 	}
 	return a.every > 0 && o.turn.Add(1)%a.every == 0
+}
+
+// access is a line of the log.
+type access struct {
+	method, path, host, agent string
+	client                    netip.Addr
+	code                      int
+	bytes                     int64
+	took                      time.Duration
+	torn                      bool
+}
+
+func (o *observer) record(a *access) {
+	o.log.Info("request", "method", a.method, "path", a.path, "code", a.code, "bytes", a.bytes,
+		"seconds", a.took.Seconds(), "client", a.client, "host", a.host, "agent", a.agent, "torn", a.torn)
 }
 
 // response remembers the code. ReadFrom goes through to net/http, or files would be copied in user space.

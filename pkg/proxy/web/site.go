@@ -36,6 +36,7 @@ type site struct {
 	settings *Settings
 	proxy    *proxy // nil where settings.Handler answers
 	handler  http.Handler
+	observer *observer
 }
 
 // sites makes the parts of a generation; the first is the front's own route.
@@ -69,7 +70,8 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 	if s.GRPC {
 		made.handler = onlyHTTP2(made.handler)
 	}
-	made.handler = &observer{next: made.handler, settings: s, log: log, metrics: metrics}
+	made.observer = &observer{next: made.handler, settings: s, log: log, metrics: metrics}
+	made.handler = made.observer
 	return made
 }
 

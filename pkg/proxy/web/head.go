@@ -1,0 +1,326 @@
+package web
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// A plain request is a GET over HTTP/1.1 whose head says nothing that is not simply passed on; a plain answer is one
+// with a length. What is not surely plain is not: net/http judges it. So these two functions need not know what is
+// wrong with a head, only what is beyond doubt, and the fuzz tests hold net/http to agree with what they accept.
+
+// line is a header's, both parts slices of the head. The value has no space around it.
+type line struct{ name, value []byte }
+
+// plainRequest is a request's head, in slices of it.
+type plainRequest struct {
+	target, host []byte
+	lines        []line // without Host and what is for this hop only
+}
+
+const (
+	requestStart = "GET "
+	requestEnd   = " HTTP/1.1"
+	answerStart  = "HTTP/1.1 "
+)
+
+// parse reads a head that ends with an empty line, and tells whether it is plain.
+func (p *plainRequest) parse(head []byte) bool {
+	p.target, p.host, p.lines = nil, nil, p.lines[:0]
+	first, rest, ok := bytes.Cut(head, crlf)
+	if !ok || !bytes.HasPrefix(first, []byte(requestStart)) || !bytes.HasSuffix(first, []byte(requestEnd)) ||
+		len(first) < len(requestStart)+len(requestEnd) {
+		return false
+	}
+	p.target = first[len(requestStart) : len(first)-len(requestEnd)]
+	if !plainTarget(p.target) {
+		return false
+	}
+	for {
+		l, after, end, ok := nextLine(rest)
+		if !ok {
+			return false
+		}
+		if end {
+			return p.host != nil && len(after) == 0
+		}
+		rest = after
+		switch handling(l.name) {
+		case pass:
+			p.lines = append(p.lines, l)
+		case hop, claim:
+		case hostLine:
+			if p.host != nil || !all(l.value, &hostByte) || len(l.value) == 0 {
+				return false
+			}
+			p.host = l.value
+		case connectionLine:
+			if !equalFold(l.value, "keep-alive") {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+}
+
+// append writes the request for the next hop: its lines as they came, then who calls, then that we passed it.
+func (p *plainRequest) append(b []byte, who claims) []byte {
+	b = append(append(append(b, requestStart...), p.target...), requestEnd...)
+	b = append(append(append(b, "\r\nHost: "...), p.host...), crlf...)
+	b = who.append(appendLines(b, p.lines))
+	return append(appendHeader(b, "Via", viaDirect), crlf...)
+}
+
+func appendLines(b []byte, lines []line) []byte {
+	for _, l := range lines {
+		b = append(append(b, l.name...), ": "...)
+		b = append(append(b, l.value...), crlf...)
+	}
+	return b
+}
+
+// plainAnswer is an answer's head, in slices of it.
+type plainAnswer struct {
+	status []byte // the line behind the version: code and reason
+	code   int
+	length int64
+	dated  bool
+	close  bool
+	lines  []line // without what is for this hop only
+}
+
+// parse reads a head that ends with an empty line, and tells whether it is plain.
+func (p *plainAnswer) parse(head []byte) bool {
+	*p = plainAnswer{length: -1, lines: p.lines[:0]}
+	first, rest, ok := bytes.Cut(head, crlf)
+	if !ok || !bytes.HasPrefix(first, []byte(answerStart)) || !all(first, &valueByte) {
+		return false
+	}
+	p.status = first[len(answerStart):]
+	if len(p.status) < 4 || p.status[3] != ' ' {
+		return false
+	}
+	code, ok := number(p.status[:3])
+	if p.code = int(code); !ok || p.code < 200 || p.code > 599 || p.code == 204 || p.code == 304 {
+		return false
+	}
+	for {
+		l, after, end, ok := nextLine(rest)
+		if !ok {
+			return false
+		}
+		if end {
+			return p.length >= 0 && len(after) == 0
+		}
+		rest = after
+		switch handling(l.name) {
+		case hop:
+		case pass, hostLine, viaLine, claim:
+			p.dated = p.dated || equalFold(l.name, "date")
+			p.lines = append(p.lines, l)
+		case lengthLine:
+			n, ok := number(l.value)
+			if !ok || p.length >= 0 {
+				return false
+			}
+			p.length = n
+			p.lines = append(p.lines, l)
+		case connectionLine:
+			switch {
+			case equalFold(l.value, "close"):
+				p.close = true
+			case !equalFold(l.value, "keep-alive"):
+				return false
+			}
+		default:
+			return false
+		}
+	}
+}
+
+// append writes the head for the client, perhaps with a note that the connection will be closed.
+func (p *plainAnswer) append(b []byte, last bool) []byte {
+	b = append(append(append(b, answerStart...), p.status...), crlf...)
+	b = appendLines(b, p.lines)
+	if !p.dated { // RFC 9110 section 6.6.1
+		b = append(time.Now().UTC().AppendFormat(append(b, "Date: "...), http.TimeFormat), crlf...)
+	}
+	if last {
+		b = append(b, "Connection: close\r\n"...)
+	}
+	return append(b, crlf...)
+}
+
+var crlf = []byte("\r\n")
+
+// nextLine takes a header's line off a head; end is the empty one.
+func nextLine(head []byte) (l line, rest []byte, end, ok bool) {
+	at := bytes.IndexByte(head, '\n')
+	if at < 1 || head[at-1] != '\r' {
+		return l, nil, false, false
+	}
+	text, rest := head[:at-1], head[at+1:]
+	if len(text) == 0 {
+		return l, rest, true, true
+	}
+	name, value, found := bytes.Cut(text, []byte(":"))
+	if !found || len(name) == 0 || !all(name, &nameByte) || !all(value, &valueByte) {
+		return l, nil, false, false
+	}
+	return line{name, bytes.Trim(value, " \t")}, rest, false, true
+}
+
+// What a header's name means for a plain head.
+type meaning uint8
+
+const (
+	pass  meaning = iota
+	hop           // for this hop only
+	claim         // the client's word about who it is
+	hostLine
+	lengthLine
+	connectionLine
+	viaLine
+	unplain
+)
+
+// handling compares without regard to case. The switch by length spares most comparisons.
+func handling(name []byte) meaning {
+	is := func(known string) bool { return equalFold(name, known) }
+	switch len(name) {
+	case 2:
+		if is("te") {
+			return unplain
+		}
+	case 3:
+		if is("via") {
+			return viaLine
+		}
+	case 4:
+		if is("host") {
+			return hostLine
+		}
+	case 6:
+		if is("expect") {
+			return unplain
+		}
+	case 7:
+		if is("upgrade") || is("trailer") {
+			return unplain
+		}
+	case 9:
+		if is(headerForwarded) || is(headerRealIP) {
+			return claim
+		}
+	case 10:
+		switch {
+		case is("connection"):
+			return connectionLine
+		case is("keep-alive"):
+			return hop
+		}
+	case 14:
+		if is("content-length") {
+			return lengthLine
+		}
+	case 15:
+		if is(headerFor) {
+			return claim
+		}
+	case 16:
+		switch {
+		case is("proxy-connection"):
+			return unplain
+		case is(headerHost):
+			return claim
+		}
+	case 17:
+		switch {
+		case is("transfer-encoding"):
+			return unplain
+		case is(headerProto):
+			return claim
+		}
+	case 18:
+		if is("proxy-authenticate") {
+			return unplain
+		}
+	case 19:
+		if is("proxy-authorization") {
+			return unplain
+		}
+	}
+	return pass
+}
+
+// equalFold compares with a known word: letters, digits and hyphens.
+func equalFold(b []byte, known string) bool {
+	return len(b) == len(known) && strings.EqualFold(string(b), known) // the conversion does not allocate
+}
+
+// number reads digits, of which no length in bytes has more than 18.
+func number(digits []byte) (n int64, ok bool) {
+	if len(digits) == 0 || len(digits) > 18 {
+		return 0, false
+	}
+	for _, c := range digits {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = 10*n + int64(c-'0')
+	}
+	return n, true
+}
+
+// plainTarget is whether a target is a path of one way to read it, perhaps with a query.
+func plainTarget(target []byte) bool {
+	if len(target) == 0 || target[0] != '/' || bytes.HasPrefix(target, []byte("//")) || !all(target, &targetByte) {
+		return false
+	}
+	for i, c := range target {
+		if c == '%' && (i+2 >= len(target) || !hexDigit(target[i+1]) || !hexDigit(target[i+2])) {
+			return false
+		}
+	}
+	return true
+}
+
+func hexDigit(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+// Sets of bytes.
+type set [256]bool
+
+var (
+	letters    = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	nameByte   = of(letters + "-_")
+	hostByte   = of(letters + "-_.:[]")
+	targetByte = of(letters + "-._~!$&'()*+,;=:@/?%")
+	valueByte  = func() (s set) {
+		for c := ' '; c <= '~'; c++ {
+			s[c] = true
+		}
+		s['\t'] = true
+		return s
+	}()
+)
+
+func of(bytes string) (s set) {
+	for _, c := range []byte(bytes) {
+		s[c] = true
+	}
+	return s
+}
+
+func all(b []byte, s *set) bool {
+	for _, c := range b {
+		if !s[c] {
+			return false
+		}
+	}
+	return true
+}

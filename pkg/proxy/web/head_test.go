@@ -1,0 +1,174 @@
+package web
+
+import (
+	"bufio"
+	"bytes"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+var (
+	plainPeer  = netip.MustParseAddr("192.0.2.7")
+	oddsOfHead = []string{
+		"GET / HTTP/1.1\r\nHost: h\r\n\r\n",
+		"GET /2009-04-04/meta-data?a=b%20c HTTP/1.1\r\nHost: [2001:db8::1]:50061\r\nUser-Agent: x\r\nAccept: */*\r\n\r\n",
+		"GET / HTTP/1.1\r\nhost: h\r\nConnection: Keep-Alive\r\nKeep-Alive: 1\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nAccept:\t a \t\r\nX-A: 1\r\nx-a: 2\r\n\r\n",
+		// Not plain, each for one reason.
+		"GET / HTTP/1.1\r\nHost: h\r\n\r\nGET /victim HTTP/1.1\r\nHost: h\r\n\r\n",
+		"GET / HTTP/1.1\nHost: h\n\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nX: a\nTransfer-Encoding: chunked\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\ntransfer-ENCODING: chunked\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nHost: i\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost:\r\n\r\n",
+		"GET / HTTP/1.1\r\nX: y\r\n\r\n",
+		"GET / HTTP/1.0\r\nHost: h\r\n\r\n",
+		"GET  / HTTP/1.1\r\nHost: h\r\n\r\n",
+		"GET //a HTTP/1.1\r\nHost: h\r\n\r\n",
+		"GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n",
+		"GET /a#b HTTP/1.1\r\nHost: h\r\n\r\n",
+		"GET /a\tb HTTP/1.1\r\nHost: h\r\n\r\n",
+		"GET http://h/ HTTP/1.1\r\nHost: h\r\n\r\n",
+		"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nConnection: X-Real-IP\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nX : y\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nX: \x00\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nX: \xff\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nX: y\r\n",
+		"GET HTTP/1.1\r\nHost: h\r\n\r\n",
+	}
+	plainOdds = 4 // of them are plain
+)
+
+func TestPlainRequest(t *testing.T) {
+	for i, head := range oddsOfHead {
+		var p plainRequest
+		if got := p.parse([]byte(head)); got != (i < plainOdds) {
+			t.Errorf("plain is %v for %q", got, head)
+		}
+	}
+}
+
+// What is plain is, to net/http, one request with nothing behind it, and goes to the endpoint as the direct way would
+// send it.
+func FuzzPlainRequest(f *testing.F) {
+	for _, head := range oddsOfHead {
+		f.Add([]byte(head))
+	}
+	f.Fuzz(func(t *testing.T, head []byte) {
+		var p plainRequest
+		if !p.parse(head) {
+			return
+		}
+		reader := bufio.NewReaderSize(bytes.NewReader(head), len(head)+16)
+		r, err := http.ReadRequest(reader)
+		if err != nil || reader.Buffered() > 0 {
+			t.Fatalf("net/http: %v, %d bytes left", err, reader.Buffered())
+		}
+		if !simple(r) || r.Close || r.Host != string(p.host) || r.RequestURI != string(p.target) {
+			t.Fatalf("net/http reads %+v", r)
+		}
+		who := claimsOf(r, plainPeer, nil)
+		if own := (claims{proto: "http", host: string(p.host)}).of(plainPeer); own != who {
+			t.Fatalf("claims %+v, want %+v", own, who)
+		}
+		sameHead(t, p.append(nil, who), appendRequest(nil, r, who))
+	})
+}
+
+// sameHead is whether net/http reads two heads alike.
+func sameHead(t *testing.T, got, want []byte) {
+	t.Helper()
+	var read [2]*http.Request
+	for i, text := range [][]byte{got, want} {
+		reader := bufio.NewReaderSize(bytes.NewReader(text), len(text)+16)
+		r, err := http.ReadRequest(reader)
+		if err != nil || reader.Buffered() > 0 {
+			t.Fatalf("net/http: %v, %d bytes left of %q", err, reader.Buffered(), text)
+		}
+		read[i] = r
+	}
+	a, b := read[0], read[1]
+	if a.Method != b.Method || a.RequestURI != b.RequestURI || a.Host != b.Host || len(a.Header) != len(b.Header) {
+		t.Fatalf("got  %q\nwant %q", got, want)
+	}
+	for name, values := range b.Header {
+		if strings.Join(a.Header[name], "\n") != strings.Join(values, "\n") {
+			t.Fatalf("%s is %q, want %q", name, a.Header[name], values)
+		}
+	}
+}
+
+var answers = []string{
+	"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n",
+	"HTTP/1.1 404 Not Found\r\ncontent-length:0\r\nConnection: close\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n",
+	"HTTP/1.1 206 \r\nContent-Length: 7\r\nContent-Range: bytes 0-6/7\r\nKeep-Alive: timeout=5\r\nConnection: keep-alive\r\n\r\n",
+	// Not plain.
+	"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nContent-Length: +2\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\n",
+	"HTTP/1.1 200 OK\r\n\r\n",
+	"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n",
+	"HTTP/1.1 100 Continue\r\nContent-Length: 2\r\n\r\n",
+	"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+	"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n",
+	"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n",
+	"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: X\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTrailer: X\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: a\r\n b\r\n\r\n",
+}
+
+func TestPlainAnswer(t *testing.T) {
+	for i, head := range answers {
+		var p plainAnswer
+		if got := p.parse([]byte(head)); got != (i < 3) {
+			t.Errorf("plain is %v for %q", got, head)
+		}
+	}
+}
+
+// What is plain has, to net/http, the same length and code; and what the client gets has the same length again, is
+// kept open, has a date, and no header of the other hop.
+func FuzzPlainAnswer(f *testing.F) {
+	for _, head := range answers {
+		f.Add([]byte(head))
+	}
+	f.Fuzz(func(t *testing.T, head []byte) {
+		var p plainAnswer
+		if !p.parse(head) {
+			return
+		}
+		asked := &http.Request{Method: http.MethodGet}
+		read := func(head []byte) *http.Response {
+			reader := bufio.NewReaderSize(bytes.NewReader(head), len(head)+16)
+			r, err := http.ReadResponse(reader, asked)
+			if err != nil || reader.Buffered() > 0 {
+				t.Fatalf("net/http: %v, %d bytes left of %q", err, reader.Buffered(), head)
+			}
+			if len(r.TransferEncoding) > 0 || r.ContentLength != p.length || r.StatusCode != p.code {
+				t.Fatalf("net/http reads %+v of %q", r, head)
+			}
+			return r
+		}
+		if r := read(head); r.Close != p.close {
+			t.Fatalf("close is %v, to net/http %v", p.close, r.Close)
+		}
+		for _, last := range []bool{false, true} {
+			r := read(p.append(nil, last))
+			if r.Close != last || r.Header.Get("Date") == "" && !p.dated || r.Header.Get("Keep-Alive") != "" {
+				t.Fatalf("the client gets %+v", r)
+			}
+		}
+	})
+}

@@ -1,0 +1,207 @@
+package web
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// talk is a client's connection.
+type talk struct {
+	net.Conn
+	*bufio.Reader
+}
+
+func (r running) talk(t *testing.T) talk {
+	t.Helper()
+	conn, err := net.Dial("tcp", r.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	return talk{conn, bufio.NewReader(conn)}
+}
+
+func (c talk) Read(b []byte) (int, error) { return c.Reader.Read(b) }
+
+// ask sends a request and returns the answer with its body.
+func (c talk) ask(t *testing.T, head string) (*http.Response, string) {
+	t.Helper()
+	if _, err := io.WriteString(c.Conn, head); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(c.Reader, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response, string(body)
+}
+
+const plainGet = "GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+
+// A connection goes over to net/http in the midst of a request, and the endpoint is not asked twice.
+func TestHandOver(t *testing.T) {
+	chunked := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+	for name, answer := range map[string]string{
+		"chunked":   chunked,
+		"no length": "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nok",
+		"long head": "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 8000) + "\r\nContent-Length: 2\r\n\r\nok",
+		"interim":   "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + fine,
+	} {
+		addr, connections := raw(t, fine, answer)
+		r := start(t, Settings{Pool: pool(addr)})
+		c := r.talk(t)
+		for i := range 2 {
+			if response, body := c.ask(t, plainGet); response.StatusCode != 200 || body != "ok" {
+				t.Errorf("%s: answer %d is %d %q", name, i, response.StatusCode, body)
+			}
+		}
+		if n := connections.Load(); n != 1 {
+			t.Errorf("%s: %d connections to the endpoint", name, n)
+		}
+		if n := testutil.ToFloat64(r.requests.WithLabelValues("r", "200")); n != 2 {
+			t.Errorf("%s: %v requests counted", name, n)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+		if n := testutil.ToFloat64(r.flight.WithLabelValues("r")); n != 0 {
+			t.Errorf("%s: %v requests in flight", name, n)
+		}
+	}
+}
+
+// Plain requests, odd ones and plain ones again, on one connection, counted once each.
+func TestMixedConnection(t *testing.T) {
+	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		_, _ = io.WriteString(w, r.Method+string(body)+r.Header.Get("X-Forwarded-For"))
+	}))})
+	c := r.talk(t)
+	for _, one := range [][2]string{
+		{plainGet, "GET127.0.0.1"},
+		{"GET / HTTP/1.1\r\nHost: h\r\nX-forwarded-FOR: 192.0.2.1\r\n\r\n", "GET127.0.0.1"},
+		{"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nab", "POSTab127.0.0.1"},
+		{plainGet, "GET127.0.0.1"},
+	} {
+		if _, body := c.ask(t, one[0]); body != one[1] {
+			t.Errorf("%q got %q", one[0], body)
+		}
+	}
+	if n := testutil.ToFloat64(r.requests.WithLabelValues("r", "200")); n != 4 {
+		t.Errorf("%v requests counted, want 4", n)
+	}
+	if n := testutil.ToFloat64(r.connections.WithLabelValues("r")); n != 1 {
+		t.Errorf("%v connections counted, want 1", n)
+	}
+}
+
+// The head of a plain request in two pieces, and two requests in one, are answered like any other.
+func TestHeadInPieces(t *testing.T) {
+	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.URL.Path)
+	}))})
+	c := r.talk(t)
+	_, _ = io.WriteString(c.Conn, plainGet[:7])
+	time.Sleep(20 * time.Millisecond)
+	if _, body := c.ask(t, plainGet[7:]); body != "/" {
+		t.Errorf("got %q", body)
+	}
+	c = r.talk(t)
+	if _, body := c.ask(t, plainGet+"GET /second HTTP/1.1\r\nHost: h\r\n\r\n"); body != "/" {
+		t.Errorf("got %q", body)
+	}
+	if _, body := c.ask(t, ""); body != "/second" {
+		t.Errorf("got %q", body)
+	}
+}
+
+// A drain closes connections that wait for their next request, and tells those that are being answered.
+func TestDrainOfPlainConnections(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	r := start(t, Settings{Drain: time.Minute, Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			close(asked)
+			<-answer
+		}
+		_, _ = io.WriteString(w, "done")
+	}))})
+	idle, busy := r.talk(t), r.talk(t)
+	idle.ask(t, plainGet)
+	busy.ask(t, plainGet)
+	_, _ = io.WriteString(busy.Conn, "GET /slow HTTP/1.1\r\nHost: h\r\n\r\n")
+	<-asked
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.stop() }()
+	if _, err := idle.Peek(1); !errors.Is(err, io.EOF) {
+		t.Errorf("the waiting connection got %v, want its end", err)
+	}
+	close(answer)
+	if response, body := busy.ask(t, ""); body != "done" || !response.Close {
+		t.Errorf("the request under way got %q, close %v", body, response.Close)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// The next request is not waited for beyond the idle time, the first not beyond the header's.
+func TestPlainTimeouts(t *testing.T) {
+	addr, _ := raw(t, fine, fine, fine)
+	r := start(t, Settings{Pool: pool(addr), Timeouts: Timeouts{Idle: 3 * time.Second, Header: 2 * time.Second}})
+	silent, idle := r.talk(t), r.talk(t)
+	for range 3 {
+		idle.ask(t, plainGet)
+	}
+	for name, c := range map[string]talk{"silent": silent, "idle": idle} {
+		if _, err := c.Peek(1); !errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the %s connection got %v, want its end", name, err)
+		}
+	}
+}
+
+// An endpoint that says nothing is given up in time, and asked once.
+func TestSilentEndpoint(t *testing.T) {
+	addr, connections := raw(t, "", fine)
+	r := start(t, Settings{Pool: pool(addr), Timeouts: Timeouts{Response: 100 * time.Millisecond}})
+	response, _ := r.talk(t).ask(t, plainGet)
+	if response.StatusCode != http.StatusGatewayTimeout {
+		t.Errorf("got %d", response.StatusCode)
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections to the endpoint", n)
+	}
+}
+
+// The access log has plain requests as it has others.
+func TestPlainAccess(t *testing.T) {
+	var log strings.Builder
+	var every AccessLog
+	if err := every.UnmarshalText([]byte("all")); err != nil {
+		t.Fatal(err)
+	}
+	addr, _ := raw(t, fine)
+	r := startLogged(t, Settings{Pool: pool(addr), AccessLog: every}, &log)
+	r.talk(t).ask(t, "GET /a%20b?c HTTP/1.1\r\nHost: h\r\nuser-agent: me\r\n\r\n")
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	for _, part := range []string{"path=\"/a b\"", "code=200", "bytes=2", "client=127.0.0.1", "host=h", "agent=me"} {
+		if !strings.Contains(log.String(), part) {
+			t.Errorf("no %s in %s", part, log.String())
+		}
+	}
+}
