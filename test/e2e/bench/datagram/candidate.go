@@ -3,7 +3,6 @@ package datagram
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,10 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
-)
 
-// errLeftOut says that a candidate is not installed.
-var errLeftOut = errors.New("left out")
+	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+)
 
 // process is a candidate that runs.
 type process struct {
@@ -71,7 +69,7 @@ func startCandidate(ctx context.Context, n *network, o Options, name string) (*p
 			"STACK_PROXY_DRAIN_TIMEOUT=0s")
 	case "nginx-chart", "nginx-tuned":
 		if o.Nginx == "" {
-			return nil, errLeftOut
+			return nil, fmt.Errorf("no nginx is given for %s: %w", name, rounds.ErrLeftOut)
 		}
 		conf := nginxChart
 		if name == "nginx-tuned" {

@@ -3,13 +3,15 @@ package datagram
 import (
 	"fmt"
 	"strings"
+
+	"github.com/tinkerbell/stack/test/e2e/bench/report"
 )
 
 // barWidth is the length of the longest bar, in characters.
 const barWidth = 40
 
 // Markdown writes rows as a chart for each metric: a bar for each candidate's median.
-func Markdown(rows []Row) string {
+func Markdown(rows []report.Row) string {
 	var out strings.Builder
 	seen := make(map[[2]string]bool)
 	for _, first := range rows {
@@ -18,7 +20,7 @@ func Markdown(rows []Row) string {
 			continue
 		}
 		seen[key] = true
-		var same []Row
+		var same []report.Row
 		for _, r := range rows {
 			if r.Case == first.Case && r.Metric == first.Metric {
 				same = append(same, r)
@@ -29,7 +31,7 @@ func Markdown(rows []Row) string {
 	return out.String()
 }
 
-func chart(out *strings.Builder, rows []Row) {
+func chart(out *strings.Builder, rows []report.Row) {
 	longest := 0.0
 	for _, r := range rows {
 		longest = max(longest, r.Median)

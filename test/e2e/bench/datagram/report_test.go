@@ -3,22 +3,13 @@ package datagram
 import (
 	"strings"
 	"testing"
+
+	"github.com/tinkerbell/stack/test/e2e/bench/report"
+	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 )
 
-func TestSummarize(t *testing.T) {
-	c := benchCase{name: "c", units: map[string]string{"m": "us"}, only: []string{"ours", "absent", "theirs"}}
-	got := summarize(c, map[string][]sample{
-		"theirs": {{"m": 4}, {"m": 2}},
-		"ours":   {{"m": 3}, {"m": 1}, {"m": 8}},
-	})
-	want := []Row{{Case: "c", Candidate: "ours", Metric: "m", Unit: "us", Median: 3, Min: 1, Max: 8, Runs: 3}, {Case: "c", Candidate: "theirs", Metric: "m", Unit: "us", Median: 3, Min: 2, Max: 4, Runs: 2}}
-	if len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
 func TestSubtractDirect(t *testing.T) {
-	round := map[string]sample{direct: {"us_per_block": 10}, "ours": {"us_per_block": 25}}
+	round := map[string]rounds.Sample{direct: {"us_per_block": 10}, "ours": {"us_per_block": 25}}
 	subtractDirect(round)
 	if got := round["ours"]["added_us_per_block"]; got != 15 {
 		t.Errorf("got %v, want 15", got)
@@ -29,7 +20,7 @@ func TestSubtractDirect(t *testing.T) {
 }
 
 func TestMarkdown(t *testing.T) {
-	got := Markdown([]Row{
+	got := Markdown([]report.Row{
 		{Case: "c", Candidate: "ours", Metric: "loss", Unit: "%", Median: 0, Min: 0, Max: 0, Runs: 5}, {Case: "c", Candidate: "ours", Metric: "rate", Unit: "1/s", Median: 2000, Min: 1500, Max: 2500, Runs: 5},
 		{Case: "c", Candidate: "theirs", Metric: "loss", Unit: "%", Median: 10, Min: 0, Max: 20, Runs: 5}, {Case: "c", Candidate: "theirs", Metric: "rate", Unit: "1/s", Median: 1000, Min: 900, Max: 1100, Runs: 5},
 	})

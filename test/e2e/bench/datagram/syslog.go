@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 )
 
 const (
@@ -22,7 +24,7 @@ const (
 )
 
 // measureSyslog sends lines at a fixed rate from many machines and counts what arrives.
-func measureSyslog(ctx context.Context, n *network, target string, p *process) (sample, error) {
+func measureSyslog(ctx context.Context, n *network, target string, p *process) (rounds.Sample, error) {
 	server, err := listenUDP(n.server, net.ParseIP(serverIP), 514)
 	if err != nil {
 		return nil, err
@@ -93,7 +95,7 @@ func measureSyslog(ctx context.Context, n *network, target string, p *process) (
 		return nil, err
 	}
 	got := float64(received.Load())
-	s := sample{"loss_pct": 100 * (float64(sent) - got) / float64(sent)}
+	s := rounds.Sample{"loss_pct": 100 * (float64(sent) - got) / float64(sent)}
 	if p != nil {
 		s["datagrams_per_cpu_s"] = got / (after - before).Seconds()
 	}

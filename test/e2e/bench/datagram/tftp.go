@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 )
 
 const (
@@ -119,7 +121,7 @@ func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, blocks int
 func never() bool { return false }
 
 // measureBlocks is one client in lockstep: the time of a block.
-func measureBlocks(ctx context.Context, n *network, target string, p *process) (sample, error) {
+func measureBlocks(ctx context.Context, n *network, target string, p *process) (rounds.Sample, error) {
 	stop, err := startServer(n, lockstep)
 	if err != nil {
 		return nil, err
@@ -147,7 +149,7 @@ func measureBlocks(ctx context.Context, n *network, target string, p *process) (
 	if err != nil {
 		return nil, err
 	}
-	s := sample{"us_per_block": float64(elapsed.Microseconds()) / lockstep}
+	s := rounds.Sample{"us_per_block": float64(elapsed.Microseconds()) / lockstep}
 	if p != nil {
 		s["cpu_us_per_block"] = float64((after - before).Microseconds()) / lockstep
 	}
@@ -155,7 +157,7 @@ func measureBlocks(ctx context.Context, n *network, target string, p *process) (
 }
 
 // measureRack is a rack that boots at once over a network that loses one datagram in a hundred each way.
-func measureRack(ctx context.Context, n *network, target string, _ *process) (sample, error) {
+func measureRack(ctx context.Context, n *network, target string, _ *process) (rounds.Sample, error) {
 	stop, err := startServer(n, rackBlocks)
 	if err != nil {
 		return nil, err
@@ -183,7 +185,7 @@ func measureRack(ctx context.Context, n *network, target string, _ *process) (sa
 		})
 	}
 	booting.Wait()
-	return sample{
+	return rounds.Sample{
 		"completed_pct": 100 * float64(completed.Load()) / rack,
 		"seconds":       time.Since(start).Seconds(),
 	}, nil

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Process is a candidate that runs: a process group, with its children.
+// Process is a candidate that runs: a process group. Nil is none: a path without a candidate costs nothing.
 type Process struct {
 	Name  string
 	cmd   *exec.Cmd
@@ -65,14 +65,25 @@ func (p *Process) wait(ctx context.Context, addr string) error {
 
 // Stop ends the process group.
 func (p *Process) Stop() {
+	if p == nil {
+		return
+	}
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	<-p.ended
+}
+
+// PIDs are the process and its children.
+func (p *Process) PIDs() []int {
+	if p == nil {
+		return nil
+	}
+	return family(p.cmd.Process.Pid)
 }
 
 // CPU is the processor time used so far, user and system, in seconds, of the process and its children.
 func (p *Process) CPU() float64 {
 	ticks := 0
-	for _, pid := range Family(p.cmd.Process.Pid) {
+	for _, pid := range p.PIDs() {
 		if fields := stat(pid); len(fields) > 13 {
 			user, _ := strconv.Atoi(fields[11])
 			system, _ := strconv.Atoi(fields[12])
@@ -82,8 +93,23 @@ func (p *Process) CPU() float64 {
 	return float64(ticks) / 100
 }
 
-// Family is a process and its children.
-func Family(parent int) []int {
+// Memory is what is resident, in KiB, of the process and its children, with their share of what they share.
+func (p *Process) Memory() float64 {
+	total := 0.0
+	for _, pid := range p.PIDs() {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+		for line := range strings.Lines(string(text)) {
+			if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "Pss:" {
+				kib, _ := strconv.ParseFloat(fields[1], 64)
+				total += kib
+			}
+		}
+	}
+	return total
+}
+
+// family is a process and its children.
+func family(parent int) []int {
 	pids := []int{parent}
 	entries, _ := os.ReadDir("/proc")
 	for _, entry := range entries {

@@ -24,9 +24,12 @@ func TestProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	for p.CPU() < 0.05 && t.Context().Err() == nil { // the child's, not the shell's
-		if len(Family(cmd.Process.Pid)) > 2 {
+		if len(p.PIDs()) > 2 {
 			t.Fatal("the shell has more than one child")
 		}
+	}
+	if p.Memory() == 0 {
+		t.Error("it has no memory")
 	}
 	p.Stop()
 	if cmd.ProcessState == nil || p.CPU() != 0 {

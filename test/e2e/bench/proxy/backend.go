@@ -8,12 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
+
+	"github.com/tinkerbell/stack/test/e2e/bench/process"
 )
 
 // backends are what the candidates pass to: nginx for HTTP, since it costs the least, and sockets of ours for TCP.
 type backends struct {
-	nginx    *exec.Cmd
+	nginx    *process.Process
 	dir      string
 	listener net.Listener
 }
@@ -39,14 +40,14 @@ func startBackends(ctx context.Context) (*backends, error) {
 	if err := os.WriteFile(file, fmt.Appendf(nil, backendConf, dir, descriptors()), 0o600); err != nil {
 		return nil, err
 	}
-	b := &backends{dir: dir, nginx: exec.CommandContext(ctx, find("nginx"), "-c", file, "-p", dir)}
-	b.nginx.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := b.nginx.Start(); err != nil {
-		return nil, fmt.Errorf("failed to start the HTTP backend, nginx (Debian: nginx-light libnginx-mod-stream): %w", err)
+	b := &backends{dir: dir}
+	path, err := process.Find("nginx")
+	if err == nil {
+		b.nginx, err = process.Start(ctx, "nginx", httpBackend, exec.CommandContext(ctx, path, "-c", file, "-p", dir))
 	}
-	if err := waitFor(httpBackend); err != nil {
+	if err != nil {
 		b.stop()
-		return nil, fmt.Errorf("failed to start the HTTP backend: %w", err)
+		return nil, fmt.Errorf("failed to start the HTTP backend, nginx (Debian: nginx-light libnginx-mod-stream): %w", err)
 	}
 	var config net.ListenConfig
 	config.SetMultipathTCP(false)
@@ -93,14 +94,8 @@ func (b *backends) serve() {
 	}
 }
 
-// pids are the processes of the HTTP backend.
-func (b *backends) pids() []int { return family(b.nginx.Process.Pid) }
-
 func (b *backends) stop() {
-	if b.nginx != nil && b.nginx.Process != nil {
-		_ = syscall.Kill(-b.nginx.Process.Pid, syscall.SIGKILL)
-		_ = b.nginx.Wait()
-	}
+	b.nginx.Stop()
 	if b.listener != nil {
 		_ = b.listener.Close()
 	}

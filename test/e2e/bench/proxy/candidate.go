@@ -1,18 +1,14 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"syscall"
-	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/bench/process"
+	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 )
 
 // The candidates.
@@ -31,8 +27,6 @@ const (
 	httpBackend = "127.0.0.2:7171"
 	tcpBackend  = "127.0.0.2:42113"
 )
-
-var errLeftOut = errors.New("not installed")
 
 const ourRoutes = `routes:
   - {name: smee-http, protocol: http, listen: "127.0.0.1:7171", backends: "127.0.0.2:7171"}
@@ -105,156 +99,66 @@ listen tcp
 
 // candidate is a proxy that runs, or none.
 type candidate struct {
-	name      string
-	http, tcp string // where to ask
-	cmd       *exec.Cmd
-	dir       string
-	log       *bytes.Buffer
+	*process.Process        // nil without a proxy
+	http, tcp        string // where to ask
+	dir              string
 }
 
 func startCandidate(ctx context.Context, stackProxy, name string) (*candidate, error) {
 	if name == direct {
-		return &candidate{name: name, http: httpBackend, tcp: tcpBackend}, nil
+		return &candidate{http: httpBackend, tcp: tcpBackend}, nil
 	}
 	dir, err := os.MkdirTemp("", "bench-proxy-")
 	if err != nil {
 		return nil, err
 	}
-	c := &candidate{name: name, http: httpAddr, tcp: tcpAddr, dir: dir, log: new(bytes.Buffer)}
-	file := filepath.Join(dir, "conf")
-	text := ""
-	switch name {
-	case ours:
-		text = ourRoutes
-		c.cmd = exec.CommandContext(ctx, stackProxy)
-		c.cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
-			"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090")
-	case nginxChart:
-		text = fmt.Sprintf(nginxChartConf, dir)
-		c.cmd = exec.CommandContext(ctx, find("nginx"), "-c", file, "-p", dir)
-	case nginxTuned:
-		load := ""
-		if module := "/usr/lib/nginx/modules/ngx_stream_module.so"; exists(module) {
-			load = "load_module " + module + ";"
-		}
-		text = fmt.Sprintf(nginxTunedConf, dir, load, descriptors())
-		c.cmd = exec.CommandContext(ctx, find("nginx"), "-c", file, "-p", dir)
-	case haproxy:
-		text = fmt.Sprintf(haproxyConf, descriptors()/2-300)
-		c.cmd = exec.CommandContext(ctx, find("haproxy"), "-f", file, "-db")
-	}
-	if c.cmd.Path == "" || !exists(c.cmd.Path) {
-		return nil, fmt.Errorf("%s: %w", name, errLeftOut)
-	}
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return nil, err
-	}
-	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := c.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("failed to start %s: %w", name, err)
-	}
-	if err := waitFor(c.http); err != nil {
+	c := &candidate{http: httpAddr, tcp: tcpAddr, dir: dir}
+	if c.Process, err = c.start(ctx, stackProxy, name); err != nil {
 		c.stop()
-		return nil, fmt.Errorf("failed to start %s: %w\n%s", name, err, c.log)
+		return nil, err
 	}
 	return c, nil
 }
 
-func waitFor(addr string) error {
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		conn, err := net.Dial("tcp", addr)
-		if err == nil {
-			return conn.Close()
+func (c *candidate) start(ctx context.Context, stackProxy, name string) (*process.Process, error) {
+	file := filepath.Join(c.dir, "conf")
+	path, text, args := stackProxy, ourRoutes, []string(nil)
+	if name != ours {
+		program := "nginx"
+		args = []string{"-c", file, "-p", c.dir}
+		switch name {
+		case nginxChart:
+			text = fmt.Sprintf(nginxChartConf, c.dir)
+		case nginxTuned:
+			text = fmt.Sprintf(nginxTunedConf, c.dir, loadStream(), descriptors())
+		case haproxy:
+			program, args = "haproxy", []string{"-f", file, "-db"}
+			text = fmt.Sprintf(haproxyConf, descriptors()/2-300)
 		}
-		if time.Now().After(deadline) {
-			return err
+		var err error
+		if path, err = process.Find(program); err != nil {
+			return nil, fmt.Errorf("failed to find %s for %s: %w", program, name, rounds.ErrLeftOut)
 		}
 	}
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
+		"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090")
+	return process.Start(ctx, name, c.http, cmd)
 }
 
-// stop ends the candidate's process group.
+// loadStream has nginx load its stream module, which Debian has apart.
+func loadStream() string {
+	const module = "/usr/lib/nginx/modules/ngx_stream_module.so"
+	if _, err := os.Stat(module); err != nil {
+		return ""
+	}
+	return "load_module " + module + ";"
+}
+
 func (c *candidate) stop() {
-	if c.cmd == nil {
-		return
-	}
-	_ = syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL)
-	_ = c.cmd.Wait()
+	c.Stop()
 	_ = os.RemoveAll(c.dir)
-}
-
-// pids are the candidate's processes: nginx has workers.
-func (c *candidate) pids() []int {
-	if c.cmd == nil {
-		return nil
-	}
-	return family(c.cmd.Process.Pid)
-}
-
-// family is a process and its children.
-func family(parent int) []int {
-	pids := []int{parent}
-	entries, _ := os.ReadDir("/proc")
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		if fields := stat(pid); len(fields) > 2 && fields[1] == strconv.Itoa(pids[0]) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// cpu is the processor time used so far, in seconds.
-func (c *candidate) cpu() float64 {
-	ticks := 0
-	for _, pid := range c.pids() {
-		if fields := stat(pid); len(fields) > 13 {
-			user, _ := strconv.Atoi(fields[11])
-			system, _ := strconv.Atoi(fields[12])
-			ticks += user + system
-		}
-	}
-	return float64(ticks) / 100
-}
-
-// rss is the resident memory in KiB, without what processes share.
-func (c *candidate) rss() float64 {
-	total := 0.0
-	for _, pid := range c.pids() {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-		for line := range strings.Lines(string(text)) {
-			if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "Pss:" {
-				kib, _ := strconv.ParseFloat(fields[1], 64)
-				total += kib
-			}
-		}
-	}
-	return total
-}
-
-// stat is /proc/pid/stat from the state on.
-func stat(pid int) []string {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return nil
-	}
-	_, after, _ := strings.Cut(string(text), ") ")
-	return strings.Fields(after)
-}
-
-func find(name string) string {
-	for _, dir := range []string{"/usr/sbin/", "/usr/bin/", "/usr/local/bin/"} {
-		if exists(dir + name) {
-			return dir + name
-		}
-	}
-	return name
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

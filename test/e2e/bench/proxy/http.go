@@ -15,28 +15,35 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/bench/process"
+	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 )
 
 var wrkRequests = regexp.MustCompile(`(?m)^\s*(\d+) requests in ([0-9.]+)s`)
 
 // measureSmall has wrk ask for a small answer as fast as it can, on 32 connections.
-func measureSmall(ctx context.Context, b *bench, c *candidate) (sample, error) {
-	used := c.cpu()
-	cmd := exec.CommandContext(ctx, find("wrk"), "-t1", "-c32", "-d"+strconv.Itoa(max(int(b.Duration.Seconds()), 1))+"s",
+func measureSmall(ctx context.Context, b *bench, c *candidate) (rounds.Sample, error) {
+	used := c.CPU()
+	wrk, err := process.Find("wrk")
+	if err != nil {
+		return nil, fmt.Errorf("failed to find wrk (Debian: wrk): %w", err)
+	}
+	cmd := exec.CommandContext(ctx, wrk, "-t1", "-c32", "-d"+strconv.Itoa(max(int(b.Duration.Seconds()), 1))+"s",
 		"http://"+c.http+"/auto.ipxe")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return nil, fmt.Errorf("failed to run wrk (Debian: wrk): %w\n%s", err, out)
+		return nil, fmt.Errorf("failed to run wrk: %w\n%s", err, out)
 	}
-	cpu := c.cpu() - used
+	cpu := c.CPU() - used
 	match := wrkRequests.FindSubmatch(out)
 	if match == nil || bytes.Contains(out, []byte("Non-2xx")) {
 		return nil, fmt.Errorf("wrk did not do its work:\n%s", out)
 	}
 	requests, _ := strconv.ParseFloat(string(match[1]), 64)
 	seconds, _ := strconv.ParseFloat(string(match[2]), 64)
-	s := sample{"req_per_s": requests / seconds}
-	if c.cmd != nil {
+	s := rounds.Sample{"req_per_s": requests / seconds}
+	if c.Process != nil {
 		s["req_per_cpu_s"] = requests / cpu
 	}
 	return s, nil
@@ -49,13 +56,13 @@ const (
 
 // measureRate asks at a fixed rate whatever the answers do, and times each request from the moment it was due, so
 // that a stall shows in every request behind it.
-func measureRate(ctx context.Context, b *bench, c *candidate) (sample, error) {
-	pids := append(append(c.pids(), b.backends.pids()...), os.Getpid())
-	if err := realtime(pids...); err != nil {
+func measureRate(ctx context.Context, b *bench, c *candidate) (rounds.Sample, error) {
+	pids := append(append(c.PIDs(), b.backends.nginx.PIDs()...), os.Getpid())
+	if err := process.Realtime(pids...); err != nil {
 		return nil, err
 	}
-	defer func() { _ = ordinary(append(b.backends.pids(), os.Getpid())...) }()
-	used, begun := c.cpu(), time.Now()
+	defer func() { _ = process.Ordinary(append(b.backends.nginx.PIDs(), os.Getpid())...) }()
+	used, begun := c.CPU(), time.Now()
 	var mu sync.Mutex
 	var all []time.Duration
 	var failed atomic.Int64
@@ -76,11 +83,11 @@ func measureRate(ctx context.Context, b *bench, c *candidate) (sample, error) {
 	if failed.Load() > 0 {
 		return nil, fmt.Errorf("%d of %d clients failed", failed.Load(), rateClients)
 	}
-	cpu := c.cpu() - used
+	cpu := c.CPU() - used
 	slices.Sort(all)
 	at := func(share float64) float64 { return float64(all[int(share*float64(len(all)-1))].Nanoseconds()) / 1e3 }
-	s := sample{"p50_us": at(0.5), "p99_us": at(0.99)}
-	if c.cmd != nil {
+	s := rounds.Sample{"p50_us": at(0.5), "p99_us": at(0.99)}
+	if c.Process != nil {
 		s["cpu_pct"] = cpu / time.Since(begun).Seconds() * 100
 	}
 	return s, ctx.Err()

@@ -13,12 +13,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 )
 
 // measureBulk downloads over two connections for the time of a measurement. The client does not look at the bytes.
-func measureBulk(ctx context.Context, b *bench, c *candidate) (sample, error) {
+func measureBulk(ctx context.Context, b *bench, c *candidate) (rounds.Sample, error) {
 	var total atomic.Int64
-	begun, used := time.Now(), c.cpu()
+	begun, used := time.Now(), c.CPU()
 	var clients sync.WaitGroup
 	failures := make(chan error, 2)
 	for range 2 {
@@ -43,9 +45,9 @@ func measureBulk(ctx context.Context, b *bench, c *candidate) (sample, error) {
 		return nil, fmt.Errorf("download ended early: %w", err)
 	default:
 	}
-	took, cpu := time.Since(begun).Seconds(), c.cpu()-used
+	took, cpu := time.Since(begun).Seconds(), c.CPU()-used
 	gib := float64(total.Load()) / (1 << 30)
-	return sample{"cpu_s_per_gib": cpu / gib, "gbit_per_s": float64(total.Load()) * 8 / 1e9 / took}, ctx.Err()
+	return rounds.Sample{"cpu_s_per_gib": cpu / gib, "gbit_per_s": float64(total.Load()) * 8 / 1e9 / took}, ctx.Err()
 }
 
 // discard has the kernel throw away what arrives (MSG_TRUNC), so that the client's copies do not fill the machine.
@@ -75,9 +77,9 @@ func discard(conn *net.TCPConn, total *atomic.Int64) error {
 }
 
 // measureConnect opens short connections: a byte there, a byte back, the end.
-func measureConnect(ctx context.Context, b *bench, c *candidate) (sample, error) {
+func measureConnect(ctx context.Context, b *bench, c *candidate) (rounds.Sample, error) {
 	var done, failed atomic.Int64
-	begun, used := time.Now(), c.cpu()
+	begun, used := time.Now(), c.CPU()
 	end := begun.Add(b.Duration)
 	var clients sync.WaitGroup
 	for range 32 {
@@ -102,13 +104,13 @@ func measureConnect(ctx context.Context, b *bench, c *candidate) (sample, error)
 		})
 	}
 	clients.Wait()
-	took, cpu := time.Since(begun).Seconds(), c.cpu()-used
+	took, cpu := time.Since(begun).Seconds(), c.CPU()-used
 	n := float64(done.Load())
 	if failed.Load() > done.Load()/100 {
 		return nil, fmt.Errorf("%d of %d connections failed", failed.Load(), done.Load()+failed.Load())
 	}
-	s := sample{"conns_per_s": n / took}
-	if c.cmd != nil {
+	s := rounds.Sample{"conns_per_s": n / took}
+	if c.Process != nil {
 		s["cpu_us_per_conn"] = cpu / n * 1e6
 	}
 	return s, ctx.Err()
@@ -137,7 +139,7 @@ func descriptors() int {
 
 // measureIdle opens connections that have said one byte each way, as an idle gRPC stream has, and weighs them. The
 // kernel's share is the machine's, so it holds the client's and the backend's sockets too.
-func measureIdle(ctx context.Context, b *bench, c *candidate) (sample, error) {
+func measureIdle(ctx context.Context, b *bench, c *candidate) (rounds.Sample, error) {
 	count := idleConnections()
 	// One connection first, so that what is allocated once does not count.
 	warm, err := idle(c)
@@ -146,7 +148,7 @@ func measureIdle(ctx context.Context, b *bench, c *candidate) (sample, error) {
 	}
 	defer warm.Close()
 	time.Sleep(500 * time.Millisecond)
-	rss, kernel := c.rss(), kernelKiB()
+	rss, kernel := c.Memory(), kernelKiB()
 	conns := make([]net.Conn, 0, count)
 	defer func() {
 		for _, conn := range conns {
@@ -166,8 +168,8 @@ func measureIdle(ctx context.Context, b *bench, c *candidate) (sample, error) {
 		return nil, ctx.Err()
 	case <-time.After(2 * time.Second):
 	}
-	return sample{
-		"kib_per_conn":        (c.rss() - rss) / float64(count),
+	return rounds.Sample{
+		"kib_per_conn":        (c.Memory() - rss) / float64(count),
 		"connections":         float64(count),
 		"kernel_kib_per_conn": (kernelKiB() - kernel) / float64(count),
 	}, nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -95,13 +96,13 @@ func run(ctx context.Context, c Case, o Options) ([]report.Row, error) {
 	return summarize(c, collected), nil
 }
 
-// summarize makes rows, sorted by metric, then by candidate.
+// summarize makes rows, metric by metric, with the candidates in their order.
 func summarize(c Case, collected map[string][]Sample) []report.Row {
 	var rows []report.Row
-	for name, samples := range collected {
-		for metric, unit := range c.Units {
+	for _, metric := range slices.Sorted(maps.Keys(c.Units)) {
+		for _, name := range c.Candidates {
 			var values []float64
-			for _, s := range samples {
+			for _, s := range collected[name] {
 				if v, ok := s[metric]; ok {
 					values = append(values, v)
 				}
@@ -111,14 +112,11 @@ func summarize(c Case, collected map[string][]Sample) []report.Row {
 			}
 			slices.Sort(values)
 			rows = append(rows, report.Row{
-				Case: c.Name, Candidate: name, Metric: metric, Unit: unit, Runs: len(values),
+				Case: c.Name, Candidate: name, Metric: metric, Unit: c.Units[metric], Runs: len(values),
 				Median: Median(values), Min: values[0], Max: values[len(values)-1],
 			})
 		}
 	}
-	slices.SortFunc(rows, func(a, b report.Row) int {
-		return strings.Compare(a.Metric+" "+a.Candidate, b.Metric+" "+b.Candidate)
-	})
 	return rows
 }
 

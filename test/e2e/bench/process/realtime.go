@@ -1,4 +1,4 @@
-package proxy
+package process
 
 import (
 	"fmt"
@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// realtime gives every thread of some processes real-time priority, so that a paced measurement times the candidates
+// Realtime gives every thread of some processes real-time priority, so that a paced measurement times the candidates
 // and not what else the machine does. Threads and processes that they make inherit it.
-func realtime(pids ...int) error {
+func Realtime(pids ...int) error {
 	return schedule(&unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 10}, pids...)
 }
 
-// ordinary takes it back.
-func ordinary(pids ...int) error {
+// Ordinary takes it back.
+func Ordinary(pids ...int) error {
 	return schedule(&unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}, pids...)
 }
 
