@@ -143,9 +143,24 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 		r.Out.URL.Scheme = "https"
 	}
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came: the backend judges it
+	if toHTTP(r.Out.Header.Get("Upgrade")) {
+		r.Out.Header.Del("Upgrade")
+		r.Out.Header.Del("Connection")
+	}
 	claimsOf(r.In, peerOf(r.In), p.settings.Trusted).set(r.Out.Header)
 	via := fmt.Sprintf("%d.%d %s", r.In.ProtoMajor, r.In.ProtoMinor, pseudonym)
 	r.Out.Header["Via"] = append(r.Out.Header["Via"], via)
+}
+
+// toHTTP is whether a client asks to go on in another version of HTTP. What it says then is not looked into, so it
+// could tell the endpoint any address of its own.
+func toHTTP(upgrade string) bool {
+	for protocol := range strings.SplitSeq(strings.ToLower(upgrade), ",") {
+		if protocol = strings.TrimSpace(protocol); protocol == "h2c" || strings.HasPrefix(protocol, "http/") {
+			return true
+		}
+	}
+	return false
 }
 
 // peerOf is the address of the connection's other end.

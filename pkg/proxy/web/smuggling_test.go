@@ -2,26 +2,30 @@ package web
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
-// Requests whose end two readers could see at different places. None may reach the backend as anything but what the
-// client's connection is answered for: either refused, or one request with one meaning.
-func TestSmuggling(t *testing.T) {
+// ambiguous is a request whose end, or meaning, two readers could see at different places.
+type ambiguous struct {
+	raw      string
+	code     int    // of the first answer
+	reaches  string // what the backend sees, in order: method path body; "*" is a matter of time
+	requests int    // answers on the connection; 0 is 1
+}
+
+func smuggling() map[string]ambiguous {
 	const victim = "GET /victim HTTP/1.1\r\nHost: h\r\n\r\n"
-	tests := map[string]struct {
-		raw      string
-		code     int    // of the first answer
-		reaches  string // what the backend sees, in order: method path body
-		requests int    // answers on the connection; 0 is 1
-	}{
+	return map[string]ambiguous{
 		"plain":     {"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc", 200, "POST /a abc", 1},
 		"pipelined": {"GET /a HTTP/1.1\r\nHost: h\r\n\r\nGET /b HTTP/1.1\r\nHost: h\r\n\r\n", 200, "GET /a ;GET /b ", 2},
 		"chunked": {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", 200,
@@ -64,8 +68,59 @@ func TestSmuggling(t *testing.T) {
 		"obs-fold in a value": {"GET /a HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\n\r\n", 200, "GET /a ", 1},
 		"folded coding":       {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding:\r\n chunked\r\n\r\n0\r\n\r\n", 200, "POST /a ", 1},
 		"bare LF":             {"GET /a HTTP/1.1\nHost: h\n\n", 200, "GET /a ", 1},
+		"length twice, the same": {"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 200,
+			"POST /a abc", 1},
+		"empty length":    {"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length:\r\n\r\nabc" + victim, 400, "", 0},
+		"length and more": {"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3abc\r\n\r\nabc" + victim, 400, "", 0},
+		"spaced length":   {"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 1 3\r\n\r\nabc" + victim, 400, "", 0},
+		"length of a GET": {"GET /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc", 200, "GET /a abc", 1},
+		"chunks and length": {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n" +
+			"0\r\n\r\n" + victim, 200, "POST /a ", 0},
+		"chunks and length 0": {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n" +
+			"3\r\nabc\r\n0\r\n\r\n" + victim, 200, "POST /a abc", 0},
+		"coding in capitals": {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: CHUNKED\r\n\r\n0\r\n\r\n", 200, "POST /a ", 1},
+		"coding after VT": {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: \vchunked\r\n\r\n0\r\n\r\n" + victim, 400, "",
+			0},
+		"empty coding":  {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding:\r\n\r\n0\r\n\r\n" + victim, 501, "", 0},
+		"identity":      {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: identity\r\n\r\n" + victim, 501, "", 0},
+		"gzip, chunked": {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n" + victim, 501, "", 0},
+		"chunks in 1.0": {"POST /a HTTP/1.0\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + victim, 200, "*", 0},
+		"chunk extension": {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3;a=\"b\"\r\nabc\r\n0;x\r\n\r\n", 200,
+			"POST /a abc", 1},
+		"LF in extension": {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3;a\nabc\r\n0\r\n\r\n" + victim,
+			502, "*", 0},
+		"LF after size": {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\nabc\r\n0\r\n\r\n" + victim,
+			502, "*", 0},
+		"chunk of 2^64": {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000003\r\nabc\r\n0\r\n" +
+			"\r\n" + victim, 502, "*", 0},
+		"negative chunk": {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n-3\r\nabc\r\n0\r\n\r\n" + victim,
+			502, "*", 0},
+		"hex chunk": {"POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n0x3\r\nabc\r\n0\r\n\r\n" + victim,
+			502, "*", 0},
+		"trailer": {"POST /a HTTP/1.1\r\nHost: h\r\nTrailer: X-Forwarded-For\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n" +
+			"0\r\nX-Forwarded-For: 192.0.2.66\r\nContent-Length: 3\r\n\r\n", 200, "POST /a abc", 1},
+		"absolute form":       {"GET http://other/a HTTP/1.1\r\nHost: h\r\n\r\n", 200, "GET /a ", 1},
+		"absolute with user":  {"GET http://u@other/a HTTP/1.1\r\nHost: h\r\n\r\n", 200, "GET /a ", 1},
+		"asterisk":            {"OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n", 200, "", 1},
+		"NUL in path":         {"GET /a\x00b HTTP/1.1\r\nHost: h\r\n\r\n", 400, "", 0},
+		"NUL in name":         {"GET /a HTTP/1.1\r\nHost: h\r\nX\x00Y: x\r\n\r\n", 400, "", 0},
+		"control in value":    {"GET /a HTTP/1.1\r\nHost: h\r\nX: a\x07b\r\n\r\n", 400, "", 0},
+		"bytes above ASCII":   {"GET /a HTTP/1.1\r\nHost: h\r\nX: \xff\xfe\r\n\r\n", 200, "GET /a ", 1},
+		"lower-case method":   {"get /a HTTP/1.1\r\nHost: h\r\n\r\n", 200, "get /a ", 1},
+		"two spaces":          {"GET  /a HTTP/1.1\r\nHost: h\r\n\r\n", 400, "", 0},
+		"tab in request line": {"GET\t/a\tHTTP/1.1\r\nHost: h\r\n\r\n", 400, "", 0},
+		"empty lines first":   {"\r\n\r\nGET /a HTTP/1.1\r\nHost: h\r\n\r\n", 400, "", 0},
+		"upgrade to h2c": {"GET /a HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n" +
+			"HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n", 200, "GET /a ", 1},
+		"upgrade to h2c, too": {"GET /a HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket, H2C\r\n\r\n", 200,
+			"GET /a ", 1},
 	}
-	for name, test := range tests {
+}
+
+// None may reach the backend as anything but what the client's connection is answered for: either refused, or one
+// request with one meaning.
+func TestSmuggling(t *testing.T) {
+	for name, test := range smuggling() {
 		t.Run(name, func(t *testing.T) {
 			var mu sync.Mutex
 			var seen []string
@@ -84,25 +139,7 @@ func TestSmuggling(t *testing.T) {
 			}
 			defer conn.Close()
 			_, _ = io.WriteString(conn, test.raw)
-			reader := bufio.NewReader(conn)
-			first, answers := 0, 0
-			for {
-				// The first answer has all the time; another one would follow at once.
-				wait := 10 * time.Second
-				if answers > 0 {
-					wait = 150 * time.Millisecond
-				}
-				_ = conn.SetReadDeadline(time.Now().Add(wait))
-				response, err := http.ReadResponse(reader, nil)
-				if err != nil {
-					break
-				}
-				_, _ = io.Copy(io.Discard, response.Body)
-				_ = response.Body.Close()
-				if answers++; answers == 1 {
-					first = response.StatusCode
-				}
-			}
+			answers, first := answersOn(conn)
 			if want := max(test.requests, 1); answers != want || first != test.code {
 				t.Errorf("%d answers, the first %d; want %d and %d", answers, first, want, test.code)
 			}
@@ -119,6 +156,163 @@ func TestSmuggling(t *testing.T) {
 			}
 		})
 	}
+}
+
+// answersOn reads what comes back, and tells how many answers there were and the first one's code.
+func answersOn(conn net.Conn) (answers, first int) {
+	reader := bufio.NewReader(conn)
+	for {
+		// The first answer has all the time; another one would follow at once.
+		wait := 10 * time.Second
+		if answers > 0 {
+			wait = 150 * time.Millisecond
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(wait))
+		response, err := http.ReadResponse(reader, nil)
+		if err != nil {
+			return answers, first
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		_ = response.Body.Close()
+		if answers++; answers == 1 {
+			first = response.StatusCode
+		}
+	}
+}
+
+// What leaves for the endpoint, byte by byte, is written anew: one length or chunks, every line ended by CRLF, names that
+// are tokens, no fold, no control character, nothing that the client says about its address. A reader less careful than
+// Go's cannot read it in two ways.
+func TestSmuggledBytes(t *testing.T) {
+	for name, test := range smuggling() {
+		t.Run(name, func(t *testing.T) {
+			addr, received := recorder(t)
+			r := start(t, Settings{Pool: pool(addr)})
+			conn, err := net.Dial("tcp", r.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, test.raw)
+			answersOn(conn)
+			_ = conn.Close()
+			if err := r.stop(); err != nil {
+				t.Error(err)
+			}
+			for _, text := range received() {
+				// After the body of one request on a kept connection there may be the next.
+				for rest := text; rest != ""; {
+					rest = oneRequest(t, rest)
+				}
+			}
+		})
+	}
+}
+
+// recorder is an endpoint that answers whatever it gets and keeps the bytes of each connection.
+func recorder(t *testing.T) (addr string, received func() []string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var texts []string
+	var group sync.WaitGroup
+	group.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			group.Go(func() {
+				defer conn.Close()
+				var text bytes.Buffer
+				reader := bufio.NewReader(io.TeeReader(conn, &text))
+				for {
+					request, err := http.ReadRequest(reader)
+					if err != nil {
+						break
+					}
+					_, _ = io.Copy(io.Discard, request.Body)
+					_, _ = io.WriteString(conn, fine)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				texts = append(texts, text.String())
+			})
+		}
+	})
+	received = sync.OnceValue(func() []string {
+		_ = listener.Close()
+		group.Wait()
+		return texts
+	})
+	t.Cleanup(func() { received() })
+	return listener.Addr().String(), received
+}
+
+var (
+	plainLine  = regexp.MustCompile(`^[A-Za-z]+ (/[!-~]*|\*) HTTP/1\.1$`)
+	plainField = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+: [^\\x00-\\x08\\x0a-\\x1f\\x7f]*$")
+	plainChunk = regexp.MustCompile(`^[0-9a-f]+$`)
+)
+
+// oneRequest holds one request on the wire to the strict grammar and returns what follows.
+func oneRequest(t *testing.T, text string) (rest string) {
+	t.Helper()
+	head, rest, whole := strings.Cut(text, "\r\n\r\n")
+	lines := strings.Split(head, "\r\n")
+	if !whole || !plainLine.MatchString(lines[0]) {
+		t.Fatalf("not a plain request: %q", text)
+	}
+	fields := map[string][]string{}
+	for _, line := range lines[1:] {
+		if !plainField.MatchString(line) {
+			t.Errorf("not a plain field: %q", line)
+		}
+		name, value, _ := strings.Cut(line, ": ")
+		fields[strings.ToLower(name)] = append(fields[strings.ToLower(name)], value)
+	}
+	if got := fields["x-forwarded-for"]; len(got) != 1 || got[0] != "127.0.0.1" {
+		t.Errorf("X-Forwarded-For is %q", got)
+	}
+	if strings.Contains(text, "192.0.2.66") {
+		t.Errorf("a trailer's address passed: %q", text)
+	}
+	if got := fields["upgrade"]; got != nil {
+		t.Errorf("asks to upgrade to %q", got)
+	}
+	length, coding := fields["content-length"], fields["transfer-encoding"]
+	switch {
+	case len(length)+len(coding) > 1:
+		t.Errorf("lengths %q, codings %q", length, coding)
+	case len(length) == 1:
+		n, err := strconv.Atoi(length[0])
+		if err != nil || n > len(rest) {
+			return "" // the client's body was torn, and so is this one
+		}
+		return rest[n:]
+	case len(coding) == 1:
+		for {
+			size, after, ok := strings.Cut(rest, "\r\n")
+			if !ok {
+				return "" // torn
+			}
+			n, err := strconv.ParseUint(size, 16, 31)
+			if err != nil || !plainChunk.MatchString(size) {
+				t.Fatalf("chunk size %q", size)
+			}
+			if int(n)+2 > len(after) {
+				return "" // torn
+			}
+			rest = after[n+2:]
+			if n == 0 {
+				return rest
+			}
+		}
+	}
+	return rest
 }
 
 // A header beyond the limit is refused, not read to its end.
