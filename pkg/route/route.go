@@ -87,7 +87,7 @@ type Timeouts struct {
 // Limits of a route.
 type Limits struct {
 	Connections          int           `json:"connections,omitempty" desc:"tcp, http, grpc, files: open at a time; default unlimited"`
-	ConnectionsPerClient int           `json:"connectionsPerClient,omitempty" desc:"the same, by client address"`
+	ConnectionsPerClient int           `json:"connectionsPerClient,omitempty" desc:"the same, by client address (that of the PROXY header, where one is accepted)"`
 	Requests             *limit.Config `json:"requests,omitempty" desc:"http, grpc, files: their rate, and how many are under way"`
 	Header               setting.Size  `json:"header,omitempty" desc:"http, grpc, files: a request's header; default 64Ki"`
 	Sessions             int           `json:"sessions,omitempty" desc:"tftp, udp: at a time; default 4096"`

@@ -252,6 +252,25 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// Behind a load balancer the limit counts the clients that it tells.
+func TestClientLimitBehindProxyHeader(t *testing.T) {
+	r := start(t, Settings{MaxPerClient: 1, AcceptProxy: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
+		backend(t, echo))
+	for i, test := range []struct {
+		client string
+		taken  bool
+	}{{"192.0.2.7", true}, {"192.0.2.7", false}, {"192.0.2.8", true}, {"192.0.2.8", false}} {
+		conn := r.dial(t)
+		_, _ = io.WriteString(conn, "PROXY TCP4 "+test.client+" 192.0.2.1 1234 42113\r\nx")
+		if n, _ := conn.Read(make([]byte, 1)); (n == 1) != test.taken {
+			t.Errorf("connection %d of %s: taken %v", i, test.client, n == 1)
+		}
+	}
+	if n := testutil.ToFloat64(r.refusals.WithLabelValues("r", "client_limit")); n != 2 {
+		t.Errorf("counted %v refusals", n)
+	}
+}
+
 func TestDrain(t *testing.T) {
 	r := start(t, Settings{Drain: 10 * time.Second}, backend(t, echo))
 	conn := r.dial(t)

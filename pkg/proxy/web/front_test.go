@@ -385,6 +385,55 @@ func TestConnectionLimits(t *testing.T) {
 	}
 }
 
+// Behind a load balancer the limit counts the clients that it tells, not itself.
+func TestClientLimitBehindProxyHeader(t *testing.T) {
+	r := start(t, Settings{
+		MaxPerClient: 2, AcceptProxy: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
+		Pool: pool(backend(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })),
+	})
+	ask := func(header string) (net.Conn, bool) {
+		conn, err := net.Dial("tcp", r.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_, _ = io.WriteString(conn, header+"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return conn, false
+		}
+		_ = response.Body.Close()
+		return conn, true
+	}
+	from := func(client string) string { return "PROXY TCP4 " + client + " 192.0.2.1 1234 50061\r\n" }
+	first, _ := ask(from("192.0.2.7"))
+	for i, test := range []struct {
+		header string
+		taken  bool
+	}{
+		{from("192.0.2.7"), true}, {from("192.0.2.7"), false}, {from("192.0.2.8"), true}, {from("192.0.2.8"), true},
+		{from("192.0.2.8"), false}, {"PROXY UNKNOWN\r\n", true}, {"PROXY UNKNOWN\r\n", true}, {"PROXY UNKNOWN\r\n", false},
+	} {
+		if _, taken := ask(test.header); taken != test.taken {
+			t.Errorf("connection %d, %q: taken %v", i, test.header, taken)
+		}
+	}
+	if n := testutil.ToFloat64(r.refusals.WithLabelValues("r", "client_limit")); n != 3 {
+		t.Errorf("counted %v refusals", n)
+	}
+	// A place that is given back is free.
+	_ = first.Close()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if _, taken := ask(from("192.0.2.7")); taken {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the place of a connection that ended is not free")
+		}
+	}
+}
+
 // A client that takes nothing of a large answer is cut off.
 func TestSlowReader(t *testing.T) {
 	r := start(t, Settings{

@@ -17,6 +17,9 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
 
+// errClientLimit ends a connection whose client has as many as it may.
+var errClientLimit = errors.New("the client has too many connections")
+
 // errRetired ends a server whose successor has the socket.
 var errRetired = errors.New("another server has the socket now")
 
@@ -97,14 +100,10 @@ func (l *listener) admit(inner *net.TCPConn, server *server) *conn {
 	switch {
 	case s.MaxConnections > 0 && len(l.conns) >= s.MaxConnections:
 		reason = "limit"
-	case s.MaxPerClient > 0 && !c.header && l.clients[c.peer.Addr()] >= s.MaxPerClient:
+	case !c.header && !l.count(c, c.peer.Addr(), s.MaxPerClient): // else when the header has told the client
 		reason = "client_limit"
 	default:
 		l.conns[c] = struct{}{}
-		if l.clients == nil {
-			l.clients = map[netip.Addr]int{}
-		}
-		l.clients[c.peer.Addr()]++
 	}
 	l.mu.Unlock()
 	if reason != "" {
@@ -118,6 +117,30 @@ func (l *listener) admit(inner *net.TCPConn, server *server) *conn {
 		l.pace(inner, s.Pace)
 	}
 	return c
+}
+
+// count adds a connection to its client's, unless there are that many already. The caller holds mu.
+func (l *listener) count(c *conn, client netip.Addr, most int) bool {
+	if most > 0 && l.clients[client] >= most {
+		return false
+	}
+	if l.clients == nil {
+		l.clients = map[netip.Addr]int{}
+	}
+	l.clients[client]++
+	c.counted = client
+	return true
+}
+
+// charge counts a connection whose PROXY header has told the client.
+func (l *listener) charge(c *conn, client netip.Addr) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, open := l.conns[c]; open && !l.count(c, client.Unmap(), l.settings.Load().MaxPerClient) {
+		l.metrics.refused("client_limit")
+		return errClientLimit
+	}
+	return nil
 }
 
 // pace has the kernel space the packets out, so that one machine with a fast link does not starve the others.
@@ -186,9 +209,8 @@ func (l *listener) remove(c *conn) {
 		return
 	}
 	delete(l.conns, c)
-	client := c.peer.Addr()
-	if l.clients[client]--; l.clients[client] <= 0 {
-		delete(l.clients, client)
+	if l.clients[c.counted]--; l.clients[c.counted] <= 0 {
+		delete(l.clients, c.counted)
 	}
 	l.metrics.closed()
 }
@@ -201,6 +223,7 @@ type conn struct {
 	listener *listener
 	spoke    atomic.Bool // has sent something
 	peer     netip.AddrPort
+	counted  netip.Addr // whose connection it is, to the limit; guarded by the listener's mutex
 	stall    time.Duration
 	armed    time.Time // when the write deadline was last moved
 
@@ -246,9 +269,14 @@ func (c *conn) readHeader() {
 		case err != nil:
 			c.listener.metrics.refused("proxy_header")
 			c.listener.log.Info("PROXY header refused", "peer", c.peer, "error", err)
-			_ = c.TCPConn.SetLinger(0)
 		case !header.Command.IsLocal() && addrPort(header.SourceAddr).IsValid():
 			c.told = header.SourceAddr
+			c.broken = c.listener.charge(c, addrPort(header.SourceAddr).Addr())
+		default: // the load balancer's own
+			c.broken = c.listener.charge(c, c.peer.Addr())
+		}
+		if c.broken != nil {
+			_ = c.TCPConn.SetLinger(0)
 		}
 	})
 }
@@ -257,7 +285,7 @@ func (c *conn) readHeader() {
 func (c *conn) Read(b []byte) (int, error) {
 	c.readHeader()
 	if c.broken != nil {
-		return 0, c.broken
+		return 0, &net.OpError{Op: "read", Net: "tcp", Err: c.broken} // net/http answers other errors with a 400
 	}
 	if len(c.early) > 0 {
 		n := copy(b, c.early)
