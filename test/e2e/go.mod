@@ -18,6 +18,7 @@ require (
 	github.com/prometheus/client_model v0.6.1
 	github.com/prometheus/common v0.55.0
 	github.com/summerwind/h2spec v2.2.1+incompatible
+	github.com/tinkerbell/ipxedust v0.0.0-20241209190914-3b26a5502f13
 	github.com/vishvananda/netlink v1.3.1
 	github.com/vishvananda/netns v0.0.5
 	golang.org/x/net v0.59.0
@@ -101,7 +102,6 @@ require (
 	github.com/spf13/viper v1.19.0 // indirect
 	github.com/subosito/gotenv v1.6.0 // indirect
 	github.com/tinkerbell/hegel v0.14.2 // indirect
-	github.com/tinkerbell/ipxedust v0.0.0-20241209190914-3b26a5502f13 // indirect
 	github.com/tinkerbell/smee v0.15.2 // indirect
 	github.com/tinkerbell/tink v0.12.2 // indirect
 	github.com/twitchyliquid64/golang-asm v0.15.1 // indirect

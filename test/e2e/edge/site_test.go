@@ -144,11 +144,15 @@ func (s *site) write(t *testing.T, name string, text []byte) {
 	}
 }
 
-// certificates makes those of the two hosts, as one wildcard, anew: by ECDSA, and by RSA for iPXE.
+// certificates makes those of the two hosts, as one wildcard, anew: by ECDSA, and by RSA for iPXE, which also wants to
+// be shown the root.
 func (s *site) certificates(t *testing.T) {
 	t.Helper()
 	for name, elliptic := range map[string]bool{"tls": true, "rsa": false} {
 		made := s.authority.issue(t, elliptic, "*.orch.example.org")
+		if !elliptic {
+			made.cert = append(made.cert, s.authority.pem...)
+		}
 		s.write(t, "certs/"+name+".crt", made.cert)
 		s.write(t, "certs/"+name+".key", made.key)
 	}
@@ -247,13 +251,13 @@ func (s *site) client(t *testing.T, protocol string) *http.Client {
 // authority signs the site's certificates.
 type authority struct {
 	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	key  *rsa.PrivateKey // iPXE knows no ECDSA
 	pem  []byte
 }
 
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,6 +47,17 @@ func Missing() []string {
 // Boot switches a virtual machine on. Reports of the installer arrive at report, from another goroutine. The
 // process ends when the machine switches itself off, or dies, and with the lab.
 func Boot(l *lab.Lab, m lab.Machine, report func(installer.Report)) (*lab.Proc, error) {
+	return boot(l, m, report)
+}
+
+// BootDisk switches a UEFI machine on that boots a program from a disk, EFI/BOOT/BOOTX64.EFI of a directory, and has
+// the network as that program uses it.
+func BootDisk(l *lab.Lab, m lab.Machine, dir string) (*lab.Proc, error) {
+	return boot(l, m, func(installer.Report) {}, "-drive", "if=none,id=disk,format=raw,readonly=on,file=fat:"+dir,
+		"-device", "virtio-blk-pci,drive=disk,bootindex=0")
+}
+
+func boot(l *lab.Lab, m lab.Machine, report func(installer.Report), more ...string) (*lab.Proc, error) {
 	tap, err := l.AddTap(m.Name)
 	if err != nil {
 		return nil, err
@@ -55,7 +66,9 @@ func Boot(l *lab.Lab, m lab.Machine, report func(installer.Report)) (*lab.Proc, 
 	if err != nil {
 		return nil, err
 	}
-	return l.Start(lab.Process{Name: m.Name, Role: lab.RoleLAN, Path: QEMU, Args: args, Stdout: Console(report)})
+	return l.Start(lab.Process{
+		Name: m.Name, Role: lab.RoleLAN, Path: QEMU, Args: append(args, more...), Stdout: Console(report),
+	})
 }
 
 // Arguments are QEMU's, for a machine whose card is a tap of the network namespace that it runs in. In dir are its
@@ -72,7 +85,7 @@ func Arguments(m lab.Machine, tap, dir string) ([]string, error) {
 	case lab.BIOS: // the ROM of QEMU's card is iPXE
 		args = append(args, "-M", "pc", "-m", "256", "-boot", "n")
 	case lab.UEFI: // without a ROM, so that OVMF's own PXE runs
-		nic += ",romfile=,bootindex=0"
+		nic += ",romfile=,bootindex=1"
 		vars := filepath.Join(dir, m.Name+"-vars.fd")
 		if err := copyFile(vars, ovmfVars); err != nil {
 			return nil, fmt.Errorf("failed to copy UEFI variables: %w", err)
