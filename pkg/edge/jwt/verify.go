@@ -3,6 +3,7 @@ package jwt
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -244,6 +245,9 @@ func (v *Verifier) verify(token string, keys *keySet) (*verified, outcome) {
 	if err != nil {
 		return nil, outcomeOf(err)
 	}
+	if !v.whole(token) {
+		return nil, malformed
+	}
 	for _, name := range v.wanted {
 		if !satisfies(name, find(claims, name), v.config.Claims[name]) {
 			return nil, forbidden
@@ -260,6 +264,15 @@ func (v *Verifier) verify(token string, keys *keySet) (*verified, outcome) {
 		}
 	}
 	return good, passed
+}
+
+// whole is whether a token's claims are one JSON value and nothing behind it: the library reads the first value only,
+// and the backend, which may read the token too, must not find another there.
+func (v *Verifier) whole(token string) bool {
+	_, rest, _ := strings.Cut(token, ".")
+	part, _, _ := strings.Cut(rest, ".")
+	text, err := v.parser.DecodeSegment(part)
+	return err == nil && json.Valid(text)
 }
 
 // keysFor looks at the header, and chooses the keys by its kid and alg; never by what else it brings (jwk, jku, x5c).
