@@ -1,0 +1,200 @@
+package edge_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/lab"
+)
+
+// TestFetchKilled kills the real "stack-proxy fetch" at random points, a hundred times, while releases come, lie and
+// go, and has machines download from the real stack-proxy that serves the volume all the while: whatever is answered
+// is, byte by byte, of one release or the other, and once there, a file does not go away.
+func TestFetchKilled(t *testing.T) {
+	t.Parallel()
+	kills := 100
+	if testing.Short() {
+		kills = 10
+	}
+	dir := t.TempDir()
+	program := buildProxy(t, dir)
+	volume := filepath.Join(dir, "volume")
+	const kernel, initramfs, image = "vmlinuz", "initramfs", "image-latest-lts-x86_64.iso"
+	var served, published [2]map[string][]byte // by version
+	for i := range served {
+		v := uint64(i)
+		served[i] = map[string][]byte{kernel: noise(10+v, 400<<10), initramfs: noise(20+v, 200<<10), image: noise(30+v, 600<<10)}
+		os := map[string][]byte{kernel: served[i][kernel], initramfs: served[i][initramfs]}
+		published[i] = map[string][]byte{image: served[i][image], "hook-latest-lts-x86_64.tar.gz": tarball(t, os)}
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(1, seed))
+	r := &release{random: rand.New(rand.NewPCG(2, seed)), faults: map[string]int{}}
+	server := httptest.NewServer(r)
+	defer server.Close()
+	artifacts := filepath.Join(dir, "artifacts.yaml")
+	text := fmt.Sprintf("volume: %s\nattempts: 3\nretryFirst: 1ms\nretryMost: 5ms\nstallTimeout: 100ms\nsets:\n- {name: hook, url: '%s'}\n",
+		volume, server.URL)
+	if err := os.WriteFile(artifacts, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fetch := func(ctx context.Context) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, program, "fetch", "-f", artifacts)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		return cmd
+	}
+	base := serveVolume(t, program, dir, filepath.Join(volume, "current"))
+
+	var stop atomic.Bool
+	var downloads [2]atomic.Int64
+	var machines sync.WaitGroup
+	for name := range served[0] {
+		machines.Go(func() {
+			there := false
+			for !stop.Load() {
+				status, body, err := download(base + "/" + name)
+				whole := -1
+				for i := range served {
+					if bytes.Equal(body, served[i][name]) {
+						whole = i
+					}
+				}
+				switch {
+				case err != nil:
+					t.Errorf("%s: %v", name, err)
+				case status == http.StatusOK && whole < 0:
+					t.Errorf("%s: %d bytes of neither release", name, len(body))
+				case status == http.StatusOK:
+					there = true
+					downloads[whole].Add(1)
+				case there || status != http.StatusServiceUnavailable && status != http.StatusNotFound:
+					t.Errorf("%s: got %d, there before: %t", name, status, there)
+				default:
+					time.Sleep(time.Millisecond)
+				}
+			}
+		})
+	}
+	ended := map[string]int{}
+	const killed = "signal: killed"
+	version := 0
+	for round := 0; ended[killed] < kills && round < 10*kills; round++ {
+		if round%5 == 0 {
+			version = 1 - version
+		}
+		r.publish(published[version], round%2 == 1, round%10 == 9)
+		cmd := fetch(t.Context())
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(5+random.IntN(100)) * time.Millisecond)
+		_ = cmd.Process.Kill() // it may have ended
+		ended[fmt.Sprint(cmd.Wait())]++
+	}
+	r.publish(published[version], false, false)
+	if said, err := fetch(t.Context()).CombinedOutput(); err != nil {
+		t.Errorf("the last run failed: %v\n%s", err, said)
+	}
+	stop.Store(true)
+	machines.Wait()
+	for name, want := range served[version] {
+		if status, body, err := download(base + "/" + name); err != nil || status != http.StatusOK || !bytes.Equal(body, want) {
+			t.Errorf("at last %s is %d with %d bytes, %v", name, status, len(body), err)
+		}
+	}
+	if left, _ := os.ReadDir(filepath.Join(volume, "partial")); len(left) > 0 {
+		t.Errorf("%d downloads are left under way", len(left))
+	}
+	t.Logf("ended by %v; faults %v; downloads %d and %d", ended, r.faults, downloads[0].Load(), downloads[1].Load())
+	if ended[killed] < kills {
+		t.Errorf("only %d runs were killed before they ended", ended[killed])
+	}
+	if !testing.Short() && (downloads[0].Load() == 0 || downloads[1].Load() == 0) {
+		t.Error("only one release was ever served")
+	}
+}
+
+func download(url string) (int, []byte, error) {
+	answer, err := http.Get(url)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	return answer.StatusCode, body, err
+}
+
+// buildProxy builds the program.
+func buildProxy(t *testing.T, dir string) string {
+	t.Helper()
+	repo, err := lab.Repo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "stack-proxy")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, "./cmd/stack-proxy")
+	cmd.Dir, cmd.Env = repo, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("failed to build stack-proxy: %v: %s", err, said)
+	}
+	return program
+}
+
+// serveVolume runs stack-proxy with one route, which serves a directory on loopback, and returns its URL.
+func serveVolume(t *testing.T, program, dir, files string) string {
+	t.Helper()
+	var ports [2]string
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ports[i] = l.Addr().String()
+		_ = l.Close()
+	}
+	routes := filepath.Join(dir, "routes.yaml")
+	text := fmt.Sprintf("routes:\n- {name: files, protocol: files, listen: '%s', files: {directory: %s}}\n", ports[0], files)
+	if err := os.WriteFile(routes, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var said bytes.Buffer
+	cmd := exec.Command(program)
+	cmd.Env = []string{
+		"STACK_PROXY_ROUTES_FILE=" + routes, "STACK_PROXY_ADMIN_ADDRESS=" + ports[1], "STACK_PROXY_DRAIN_GRACE=0s",
+	}
+	cmd.Stderr, cmd.SysProcAttr = &said, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil || t.Failed() {
+			t.Logf("stack-proxy: %v\n%s", err, said.String())
+		}
+	})
+	base := "http://" + ports[0]
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if _, _, err := download(base + "/"); err == nil {
+			return base
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("stack-proxy does not answer")
+		}
+	}
+}
