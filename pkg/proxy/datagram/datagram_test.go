@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -479,4 +480,17 @@ func TestWakeEndsRun(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// A batch's 4 MiB, of which hardly any are ever used, must not set the pace of garbage collection.
+func TestBatchIsOutsideOfTheHeap(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	b := NewBatch(64)
+	runtime.ReadMemStats(&after)
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 64*bufferSize/8 {
+		t.Errorf("a batch took %d bytes of the heap", grown)
+	}
+	b.Close()
+	b.Close()
 }

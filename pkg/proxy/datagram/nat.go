@@ -84,6 +84,8 @@ func (w *Worker[T]) Wake() { w.poller.Wake() }
 func (w *Worker[T]) Close() {
 	w.poller.Close()
 	w.listener.Close()
+	w.in.Close()
+	w.out.Close()
 }
 
 // Run serves until ctx is done and then until the last live session has ended or the time to drain is over.

@@ -113,6 +113,11 @@ func (w *worker) close() {
 			s.Close()
 		}
 	}
+	for _, b := range []*datagram.Batch{w.in, w.v4.out, w.v6.out} {
+		if b != nil {
+			b.Close()
+		}
+	}
 	if w.poller != nil {
 		w.poller.Close()
 	}
