@@ -131,6 +131,44 @@ func TestSurplusIsNotTheNextAnswer(t *testing.T) {
 	}
 }
 
+// An endpoint that closes idle connections may say so first. That is not the answer to what comes next.
+func TestLateSurplusIsNotTheNextAnswer(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, done := make(chan net.Conn, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 2 {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			if _, err := http.ReadRequest(bufio.NewReader(conn)); err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, fine)
+			late <- conn
+		}
+	}()
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-done
+	})
+	r := start(t, Settings{Pool: pool(listener.Addr().String())})
+	if code, body := r.get(t, "/"); code != 200 || body != "ok" {
+		t.Fatalf("first request got %d %q", code, body)
+	}
+	conn := <-late
+	_, _ = io.WriteString(conn, "HTTP/1.1 408 Request Timeout\r\nContent-Length: 4\r\n\r\nlate")
+	// On the loopback what was written has arrived.
+	if code, body := r.get(t, "/"); code != 200 || body != "ok" {
+		t.Errorf("second request got %d %q", code, body)
+	}
+}
+
 func TestAnswerHeaders(t *testing.T) {
 	addr, _ := raw(t, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 418 I'm a teapot\r\nConnection: X-Hop\r\n"+
 		"X-Hop: 1\r\nKeep-Alive: timeout=5\r\nX-Two: a\r\nX-Two: b\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n"+

@@ -3,11 +3,15 @@ package web
 import (
 	"bufio"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -42,6 +46,7 @@ type upstream struct {
 	since  time.Time // idle
 	until  time.Time // the read deadline
 	used   bool      // has answered a request before
+	look   func() (n int, err error)
 }
 
 // waitUntil sets the read deadline; zero is none.
@@ -50,30 +55,76 @@ func (u *upstream) waitUntil(deadline time.Time) error {
 	return u.SetReadDeadline(deadline)
 }
 
-// get takes a kept connection, the one used last, or opens one.
+// get takes a kept connection, the one used last, or opens one. One on which the endpoint has spoken, or ended, since
+// its last answer is not taken: what lies there (a 408 for the idle, a surplus that came late) is nobody's answer.
 func (d *direct) get(ctx context.Context, addr netip.AddrPort, fresh bool) (*upstream, error) {
-	if !fresh {
-		d.mu.Lock()
-		kept := d.idle[addr]
-		if n := len(kept); n > 0 {
-			u := kept[n-1]
-			kept[n-1] = nil
-			d.idle[addr] = kept[:n-1]
-			d.mu.Unlock()
-			if time.Since(u.since) < directIdle {
-				return u, nil
-			}
-			_ = u.Close()
+	for !fresh {
+		u := d.pop(addr)
+		switch {
+		case u == nil:
+			fresh = true
+			continue
+		case time.Since(u.since) >= directIdle:
 			d.drop(addr) // those below it are older still
-		} else {
-			d.mu.Unlock()
+		case u.quiet():
+			return u, nil
 		}
+		_ = u.Close()
 	}
 	conn, err := d.dialer.DialContext(ctx, "tcp", addr.String())
 	if err != nil {
 		return nil, err
 	}
-	return &upstream{Conn: conn, addr: addr, reader: bufio.NewReaderSize(conn, 4<<10)}, nil
+	u := &upstream{Conn: conn, addr: addr, reader: bufio.NewReaderSize(conn, 4<<10)}
+	if raw, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
+		u.look = lookAt(raw)
+	}
+	return u, nil
+}
+
+// pop takes the connection used last off those that are kept for an endpoint; nil where there is none.
+func (d *direct) pop(addr netip.AddrPort) *upstream {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	kept := d.idle[addr]
+	n := len(kept)
+	if n == 0 {
+		return nil
+	}
+	u := kept[n-1]
+	kept[n-1] = nil
+	d.idle[addr] = kept[:n-1]
+	return u
+}
+
+// quiet is whether an idle connection is open and has nothing to be read.
+func (u *upstream) quiet() bool {
+	if u.look == nil {
+		return true
+	}
+	_, err := u.look()
+	return errors.Is(err, unix.EAGAIN)
+}
+
+// lookAt returns a function that looks whether a connection has something to be read (n > 0), has ended (n = 0), or
+// neither (EAGAIN). It takes nothing away, and allocates nothing.
+func lookAt(raw syscall.RawConn) func() (n int, err error) {
+	var one [1]byte
+	var n int
+	var err error
+	peek := func(fd uintptr) {
+		for {
+			if n, _, err = unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT); !errors.Is(err, unix.EINTR) {
+				return
+			}
+		}
+	}
+	return func() (int, error) {
+		if failure := raw.Control(peek); failure != nil {
+			return 0, failure
+		}
+		return n, err
+	}
 }
 
 // put keeps a connection for the next request.

@@ -281,14 +281,8 @@ func (c *conn) gone() bool {
 	if err != nil {
 		return true
 	}
-	var one [1]byte
-	n := 0
-	if failure := raw.Control(func(fd uintptr) {
-		n, _, err = unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	}); failure != nil {
-		return true
-	}
-	return err == nil && n == 0 || err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR)
+	n, err := lookAt(raw)()
+	return err == nil && n == 0 || err != nil && !errors.Is(err, unix.EAGAIN)
 }
 
 // plainAnswer reads the answer's head. One that is not plain is left in the reader.
