@@ -18,8 +18,8 @@ type mmsghdr struct {
 }
 
 // A Batch is a number of datagrams that cross the kernel's border in one system call. Its buffers lie outside of Go's
-// heap, where memory that no datagram has needed yet costs nothing and does not count for the collector's pace. Between Receive and Send a datagram moves from batch to batch by exchange of
-// buffers ([Batch.Take]), not by copy.
+// heap, where memory that no datagram has needed yet costs nothing and does not count for the collector's pace.
+// Between Receive and Send a datagram moves from batch to batch by exchange of buffers ([Batch.Take]), not by copy.
 type Batch struct {
 	headers []mmsghdr
 	iovecs  []unix.Iovec
