@@ -58,7 +58,7 @@ func (p *Proxy) gatesFor(t route.Table) (map[string]*gate, error) {
 	return gates, errors.Join(faults...)
 }
 
-// protocols are what a route's TLS offers by ALPN, the best first. A file over HTTP/2 costs two and a half times the
+// protocols are what a route's TLS offers by ALPN, the best first. A file over HTTP/2 costs more than twice the
 // processor time: it is for those who speak nothing else.
 func protocols(r route.Route) []string {
 	switch {
