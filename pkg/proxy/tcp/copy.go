@@ -3,10 +3,8 @@ package tcp
 import (
 	"errors"
 	"io"
-	"net"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,8 +24,8 @@ const (
 	// spliceAfter bytes without a pause, a direction is bulk: it goes by splice(2) then. Before, it does not pay
 	// to hold a pipe: two descriptors, and kernel memory that is bounded for a process that is not root.
 	spliceAfter = 256 << 10
-	// splicePiece is spliced between two looks at the counters.
-	splicePiece = 4 << 20
+	// spliceSize is what a pipe is asked to hold.
+	spliceSize = 1 << 20
 	// splicePause is how long a bulk direction may be silent before it gives its pipe back.
 	splicePause = time.Second
 )
@@ -45,15 +43,8 @@ type copier struct {
 
 // copy moves bytes until the source ends (nil) or something fails.
 func (c *copier) copy() error {
-	src, plain := c.src.(*net.TCPConn)
-	dst, _ := c.dst.(*net.TCPConn)
-	var raw syscall.RawConn
-	if plain {
-		var err error
-		if raw, err = src.SyscallConn(); err != nil {
-			return err
-		}
-	}
+	src, plain := c.src.(*socket)
+	dst, _ := c.dst.(*socket)
 	for {
 		if plain && dst != nil && c.bulk >= spliceAfter {
 			if done, err := c.splice(dst, src); done || err != nil {
@@ -66,7 +57,7 @@ func (c *copier) copy() error {
 		var n int
 		var err error
 		if plain {
-			n, err = c.once(raw)
+			n, err = c.once(src)
 		} else {
 			n, err = c.record()
 		}
@@ -84,10 +75,10 @@ func (c *copier) copy() error {
 
 // once waits until the source has bytes and writes them. It waits without a buffer: the function below runs when
 // the poller thinks that there is something to read, and takes a buffer for as long as it has it.
-func (c *copier) once(raw syscall.RawConn) (n int, err error) {
+func (c *copier) once(src *socket) (n int, err error) {
 	var buffer *[bufferSize]byte
 	waited := false
-	failure := raw.Read(func(fd uintptr) bool {
+	failure := src.raw.Read(func(fd uintptr) bool {
 		buffer = buffers.Get().(*[bufferSize]byte)
 		for {
 			n, err = unix.Read(int(fd), buffer[:])
@@ -106,7 +97,7 @@ func (c *copier) once(raw syscall.RawConn) (n int, err error) {
 		defer buffers.Put(buffer)
 	}
 	if failure != nil {
-		return 0, failure
+		return 0, src.reason(failure)
 	}
 	if err != nil {
 		return 0, os.NewSyscallError("read", err)
@@ -138,32 +129,6 @@ func (c *copier) record() (int, error) {
 		return 0, nil
 	}
 	return 0, err
-}
-
-// splice moves bulk inside the kernel, in pieces, until the source pauses or ends (done).
-func (c *copier) splice(dst, src *net.TCPConn) (done bool, err error) {
-	defer func() {
-		c.bulk = 0
-		if err == nil && !done {
-			err = src.SetReadDeadline(time.Time{})
-		}
-	}()
-	for {
-		if err := src.SetReadDeadline(time.Now().Add(splicePause)); err != nil {
-			return false, err
-		}
-		// A LimitedReader around the bare connection is the one wrapper that net sees through.
-		n, err := dst.ReadFrom(&io.LimitedReader{R: src, N: splicePiece})
-		c.count(n)
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return false, nil
-		case err != nil:
-			return false, err
-		case n < splicePiece:
-			return true, nil
-		}
-	}
 }
 
 // arm sets the idle timeout, where there is one.

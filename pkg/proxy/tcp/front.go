@@ -75,7 +75,8 @@ type Settings struct {
 type Front struct {
 	config   Config
 	log      *slog.Logger
-	listener *net.TCPListener
+	listener *socket
+	addr     netip.AddrPort
 	settings atomic.Pointer[Settings]
 	metrics  *routeMetrics
 	clients  counts
@@ -102,7 +103,11 @@ func Listen(c Config) (*Front, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
-	f.listener = listener
+	defer listener.Close()
+	f.addr = listener.Addr().(*net.TCPAddr).AddrPort()
+	if f.listener, err = listening(listener); err != nil {
+		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
+	}
 	return f, nil
 }
 
@@ -131,7 +136,7 @@ func Bind(addr netip.AddrPort, keepalive, user time.Duration) (*net.TCPListener,
 }
 
 // Addr is where the front listens.
-func (f *Front) Addr() netip.AddrPort { return f.listener.Addr().(*net.TCPAddr).AddrPort() }
+func (f *Front) Addr() netip.AddrPort { return f.addr }
 
 // Ready is nil when a connection would find an endpoint to try.
 func (f *Front) Ready() error {
@@ -162,11 +167,7 @@ func (f *Front) Update(s Settings) {
 	if before == nil || before.Keepalive == s.Keepalive && before.UserTimeout == s.UserTimeout {
 		return
 	}
-	raw, err := f.listener.SyscallConn()
-	if err == nil {
-		err = socketOptions(s.Keepalive, s.UserTimeout)("", "", raw)
-	}
-	if err != nil {
+	if err := socketOptions(s.Keepalive, s.UserTimeout)("", "", f.listener.raw); err != nil {
 		f.log.Warn("failed to set keepalive", "error", err)
 	}
 }
@@ -200,7 +201,7 @@ func (f *Front) Serve(ctx context.Context) error {
 func (f *Front) accept(ctx context.Context) error {
 	pause := time.Duration(0)
 	for {
-		conn, err := f.listener.AcceptTCP()
+		conn, peer, err := f.listener.accept()
 		switch {
 		case ctx.Err() != nil:
 			if conn != nil {
@@ -221,14 +222,14 @@ func (f *Front) accept(ctx context.Context) error {
 			}
 			continue
 		}
-		f.admit(ctx, conn)
+		f.admit(ctx, conn, peer)
 	}
 }
 
 // admit applies the limits that need no look at the client's PROXY header.
-func (f *Front) admit(ctx context.Context, conn *net.TCPConn) {
+func (f *Front) admit(ctx context.Context, conn *socket, peer netip.AddrPort) {
 	s := f.settings.Load()
-	one := &session{front: f, settings: s, client: conn, peer: addrPort(conn.RemoteAddr())}
+	one := &session{front: f, settings: s, client: conn, peer: peer}
 	f.mu.Lock()
 	full := s.MaxConnections > 0 && len(f.conns) >= s.MaxConnections
 	if !full {
@@ -282,31 +283,35 @@ func (f *Front) drain() {
 	<-ended
 }
 
-// socketOptions sets keepalive and TCP_USER_TIMEOUT before a socket listens or connects.
+// socketOptions is setOptions for net.
 func socketOptions(keepalive, user time.Duration) func(string, string, syscall.RawConn) error {
-	return func(_, _ string, raw syscall.RawConn) error {
-		var failure error
-		err := raw.Control(func(fd uintptr) {
-			set := func(level, name, value int) {
-				if err := unix.SetsockoptInt(int(fd), level, name, value); err != nil && failure == nil {
-					failure = os.NewSyscallError("setsockopt", err)
-				}
-			}
-			if keepalive <= 0 {
-				set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
-			} else {
-				seconds := max(int(keepalive/time.Second), 1)
-				set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
-				set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds)
-				set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, max(seconds/3, 1))
-				if user <= 0 { // else that decides how many probes there are (tcp(7))
-					set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
-				}
-			}
-			set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(user, 0).Milliseconds()))
-		})
+	return func(_, _ string, raw syscall.RawConn) (failure error) {
+		err := raw.Control(func(fd uintptr) { failure = setOptions(int(fd), keepalive, user) })
 		return errors.Join(err, failure)
 	}
+}
+
+// setOptions sets keepalive, TCP_USER_TIMEOUT and TCP_NODELAY, before a socket listens or connects.
+func setOptions(fd int, keepalive, user time.Duration) (failure error) {
+	set := func(level, name, value int) {
+		if err := unix.SetsockoptInt(fd, level, name, value); err != nil && failure == nil {
+			failure = os.NewSyscallError("setsockopt", err)
+		}
+	}
+	if keepalive <= 0 {
+		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
+	} else {
+		seconds := max(int(keepalive/time.Second), 1)
+		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+		set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds)
+		set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, max(seconds/3, 1))
+		if user <= 0 { // else that decides how many probes there are (tcp(7))
+			set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
+		}
+	}
+	set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(user, 0).Milliseconds()))
+	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	return failure
 }
 
 // counts bounds how many connections each client has. Only clients with connections are in it.

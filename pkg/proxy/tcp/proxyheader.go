@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pires/go-proxyproto"
+	"golang.org/x/sys/unix"
 )
 
 // headerTimeout bounds the wait for a PROXY header, which its sender sends at once.
@@ -18,7 +19,9 @@ const headerTimeout = 5 * time.Second
 // clientAddress tells who the client is and which address it asked: the two ends of the connection, or, where the
 // peer is a load balancer of ours, what its PROXY header says. Bytes read beyond the header are kept in early.
 func (s *session) clientAddress() (source, target netip.AddrPort, err error) {
-	target = addrPort(s.client.LocalAddr())
+	if s.settings.SendProxy > 0 {
+		target = s.client.address(unix.Getsockname)
+	}
 	if !contains(s.settings.AcceptProxy, s.peer.Addr()) {
 		return s.peer, target, nil
 	}

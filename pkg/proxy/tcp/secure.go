@@ -30,13 +30,13 @@ type stream interface {
 
 // prefixed is a connection of which a part has been read already.
 type prefixed struct {
-	*net.TCPConn
+	net.Conn
 	early []byte
 }
 
 func (p *prefixed) Read(b []byte) (int, error) {
 	if len(p.early) == 0 {
-		return p.TCPConn.Read(b)
+		return p.Conn.Read(b)
 	}
 	n := copy(b, p.early)
 	p.early = p.early[n:]
@@ -61,7 +61,7 @@ var errTLS = errors.New("no TLS with the endpoint")
 // introduce says on a new connection to an endpoint what comes before the client's own bytes: its PROXY header, and
 // TLS, offering the protocol that the client chose.
 func (s *session) introduce(
-	ctx context.Context, conn *net.TCPConn, source, target netip.AddrPort, protocol string,
+	ctx context.Context, conn *socket, source, target netip.AddrPort, protocol string,
 ) (stream, error) {
 	if s.settings.SendProxy > 0 {
 		if err := s.tellClient(conn, source, target); err != nil {

@@ -78,7 +78,7 @@ func TestSecure(t *testing.T) {
 	for name, test := range map[string]struct{ in, out bool }{
 		"ended here": {in: true}, "made here": {out: true}, "both": {in: true, out: true},
 	} {
-		for _, size := range []int{0, 1, 16 << 10, bufferSize + 1, spliceAfter + splicePiece + 17} {
+		for _, size := range []int{0, 1, 16 << 10, bufferSize + 1, spliceAfter + 4*spliceSize + 17} {
 			var settings Settings
 			var addr netip.AddrPort
 			if test.in {

@@ -19,13 +19,13 @@ import (
 type session struct {
 	front    *Front
 	settings *Settings
-	client   *net.TCPConn
+	client   *socket
 	peer     netip.AddrPort // who is at the other end of client
 	early    []byte         // what came with the client's PROXY header
 	moved    atomic.Int64   // when something moved last, where there is an idle timeout: Unix nanoseconds
 
 	mu      sync.Mutex
-	server  *net.TCPConn
+	server  *socket
 	aborted bool
 }
 
@@ -81,7 +81,7 @@ func (s *session) run(ctx context.Context) {
 }
 
 // adopt makes the endpoint's connection one that abort closes; false when it has been called already.
-func (s *session) adopt(server *net.TCPConn) bool {
+func (s *session) adopt(server *socket) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.server = server
@@ -105,12 +105,6 @@ func (s *session) dial(
 	ctx context.Context, source, target netip.AddrPort, protocol string,
 ) (stream, *endpoint.Endpoint, error) {
 	ctx = context.WithoutCancel(ctx)
-	dialer := net.Dialer{
-		Timeout:   s.settings.Dial,
-		KeepAlive: -1,
-		Control:   socketOptions(s.settings.Keepalive, s.settings.UserTimeout),
-	}
-	dialer.SetMultipathTCP(false)
 	var tried []*endpoint.Endpoint
 	var failures []error
 	for len(tried) < s.settings.Attempts {
@@ -121,7 +115,7 @@ func (s *session) dial(
 			}
 			break
 		}
-		server, err := s.attempt(ctx, &dialer, e, source, target, protocol)
+		server, err := s.attempt(ctx, e, source, target, protocol)
 		if err == nil {
 			e.Succeeded()
 			return server, e, nil
@@ -141,13 +135,12 @@ func (s *session) dial(
 
 // attempt connects to one endpoint.
 func (s *session) attempt(
-	ctx context.Context, dialer *net.Dialer, e *endpoint.Endpoint, source, target netip.AddrPort, protocol string,
+	ctx context.Context, e *endpoint.Endpoint, source, target netip.AddrPort, protocol string,
 ) (stream, error) {
-	conn, err := dialer.DialContext(ctx, "tcp", e.Addr.String())
+	plain, err := dial(e.Addr, s.settings)
 	if err != nil {
 		return nil, err
 	}
-	plain := conn.(*net.TCPConn)
 	if !s.adopt(plain) {
 		_ = plain.Close()
 		return nil, errAborted
@@ -182,7 +175,7 @@ func (s *session) direction(dst, src stream, way way) {
 		err = dst.CloseWrite()
 	}
 	switch {
-	case err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ENOTCONN):
+	case err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.ENOTCONN):
 		return
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		s.front.metrics.ended(endIdle)
@@ -195,12 +188,6 @@ func (s *session) direction(dst, src stream, way way) {
 	}
 	reset(s.client)
 	reset(s.server)
-}
-
-// reset closes a connection so that the peer learns that the stream is torn (RST instead of FIN).
-func reset(conn *net.TCPConn) {
-	_ = conn.SetLinger(0)
-	_ = conn.Close()
 }
 
 func dialReason(err error) string {

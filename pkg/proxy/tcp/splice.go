@@ -1,0 +1,94 @@
+package tcp
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pipe is where spliced bytes are between two sockets.
+type pipe struct{ read, write int }
+
+func newPipe() (pipe, error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return pipe{}, os.NewSyscallError("pipe2", err)
+	}
+	_, _ = unix.FcntlInt(uintptr(ends[0]), unix.F_SETPIPE_SZ, spliceSize) // a smaller one does, too
+	return pipe{ends[0], ends[1]}, nil
+}
+
+func (p pipe) close() {
+	_ = unix.Close(p.read)
+	_ = unix.Close(p.write)
+}
+
+const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
+
+// fill waits until the source has bytes and takes what the pipe, which must be empty, holds of them; 0 at its end.
+func (p pipe) fill(src *socket) (n int64, err error) {
+	failure := src.raw.Read(func(fd uintptr) bool {
+		for {
+			n, err = unix.Splice(int(fd), nil, p.write, nil, spliceSize, spliceFlags)
+			if !errors.Is(err, unix.EINTR) {
+				return !errors.Is(err, unix.EAGAIN)
+			}
+		}
+	})
+	if failure != nil {
+		return 0, src.reason(failure)
+	}
+	return n, os.NewSyscallError("splice", err)
+}
+
+// drain gives the n bytes in the pipe to the destination.
+func (p pipe) drain(dst *socket, n int64) (err error) {
+	for n > 0 && err == nil {
+		var moved int64
+		failure := dst.raw.Write(func(fd uintptr) bool {
+			for {
+				moved, err = unix.Splice(p.read, nil, int(fd), nil, int(n), spliceFlags)
+				if !errors.Is(err, unix.EINTR) {
+					return !errors.Is(err, unix.EAGAIN)
+				}
+			}
+		})
+		if failure != nil {
+			return dst.reason(failure)
+		}
+		n -= moved
+	}
+	return os.NewSyscallError("splice", err)
+}
+
+// splice moves bulk inside the kernel until the source pauses or ends (done).
+func (c *copier) splice(dst, src *socket) (done bool, err error) {
+	c.bulk = 0
+	p, err := newPipe()
+	if err != nil {
+		return false, nil // no descriptors, no kernel memory: user space can do it
+	}
+	defer p.close()
+	var armed time.Time
+	for {
+		if now := time.Now(); now.Sub(armed) > splicePause/4 {
+			if err := src.SetReadDeadline(now.Add(splicePause)); err != nil {
+				return false, err
+			}
+			armed = now
+		}
+		n, err := p.fill(src)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return false, src.SetReadDeadline(time.Time{})
+		case err != nil || n == 0:
+			return err == nil, err
+		}
+		if err := p.drain(dst, n); err != nil {
+			return false, err
+		}
+		c.count(n)
+	}
+}
