@@ -23,6 +23,14 @@ const (
 	issuerURL  = "https://" + issuerHost + "/realms/master"
 )
 
+// provider gives tokens, by HTTPS as issuerURL, and does what a test asks of it.
+type provider interface {
+	sign(claims map[string]any) (string, error) // any claims, with the newest key
+	rotate(t *testing.T)                        // signs by a new key from now on; the one before is still listed
+	fail(down bool)
+	keysAsked() int // how often it was asked where its keys are
+}
+
 // issuer is an OpenID provider as far as machines need one: discovery, keys, and tokens for who has a secret (the
 // client credentials grant, RFC 6749 4.4). It signs by go-jose, which is not the library that checks.
 type issuer struct {
@@ -93,7 +101,6 @@ func (i *issuer) token(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"access_token": text, "token_type": "Bearer", "expires_in": 300})
 }
 
-// sign makes a token of any claims, with the newest key.
 func (i *issuer) sign(claims map[string]any) (string, error) {
 	i.mu.Lock()
 	key := i.keys[len(i.keys)-1]
@@ -105,7 +112,6 @@ func (i *issuer) sign(claims map[string]any) (string, error) {
 	return jwt.Signed(signer).Claims(claims).Serialize()
 }
 
-// rotate signs by a new key from now on. The one before is still listed, older ones are not.
 func (i *issuer) rotate(t *testing.T) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -124,7 +130,6 @@ func (i *issuer) fail(down bool) {
 	i.down = down
 }
 
-// keysAsked is how often the keys, or where they are, have been asked for.
 func (i *issuer) keysAsked() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -53,7 +53,7 @@ type site struct {
 	dir       string // certs/, routes/ and artifacts/, as mounted
 	authority *authority
 	roots     *x509.CertPool
-	issuer    *issuer
+	issuer    provider
 	worker    string // network namespace
 
 	mu   sync.Mutex
@@ -89,7 +89,11 @@ func newSite(t *testing.T) *site {
 		}}},
 	})
 	keycloak := s.authority.issue(t, true, issuerHost)
-	s.issuer = serveIssuer(t, s.listen(t, lab.RoleHegel, netip.AddrPortFrom(lab.HegelIP, 443)), keycloak.pair(t))
+	if program := os.Getenv("EDGE_ISSUER"); program != "" { // make test-issuer
+		s.issuer = startFosite(t, s, program, keycloak)
+	} else {
+		s.issuer = serveIssuer(t, s.listen(t, lab.RoleHegel, netip.AddrPortFrom(lab.HegelIP, 443)), keycloak.pair(t))
+	}
 	if err := s.SetRecord(issuerHost, lab.HegelIP); err != nil {
 		t.Fatal(err)
 	}
