@@ -1,11 +1,15 @@
 package web
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/rand"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"testing"
+	"time"
 )
 
 // An endpoint that answers while the body is still on its way: both arrive whole.
@@ -48,5 +52,48 @@ func TestAnswerBeforeTheBody(t *testing.T) {
 		if response.StatusCode != http.StatusRequestEntityTooLarge {
 			t.Errorf("got %s", response.Status)
 		}
+	}
+}
+
+// A body that stalled is not waited for, and what comes of it later is not the next request.
+func TestStalledBodyIsNotTheNextRequest(t *testing.T) {
+	for name, handler := range map[string]http.HandlerFunc{
+		"endpoint reads":   func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) },
+		"endpoint answers": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, Settings{
+				Timeouts: Timeouts{Stall: 100 * time.Millisecond},
+				Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path != "/upload" {
+						t.Errorf("the endpoint saw %s %s", r.Method, r.URL)
+					}
+					handler(w, r)
+				})),
+			})
+			conn, err := net.Dial("tcp", r.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			const victim = "GET /victim HTTP/1.1\r\nHost: h\r\n\r\n"
+			fmt.Fprintf(conn, "POST /upload HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n0123456789", 10+len(victim))
+			_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+			reader := bufio.NewReader(conn)
+			first, err := http.ReadResponse(reader, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, first.Body)
+			_ = first.Body.Close()
+			if first.StatusCode != http.StatusRequestTimeout {
+				t.Errorf("got %s", first.Status)
+			}
+			_, _ = io.WriteString(conn, victim)
+			if second, err := http.ReadResponse(reader, nil); err == nil {
+				_ = second.Body.Close()
+				t.Errorf("after %s the rest of the body was answered: %s", first.Status, second.Status)
+			}
+		})
 	}
 }

@@ -84,7 +84,7 @@ func (c *conn) copyFile(w io.Writer, file io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{w}, file, piece[:]) // net/http's ReadFrom would take a smaller one
 }
 
-// below is the key of a TLS connection's conn in its requests' contexts.
+// below is the key of the conn in its requests' contexts; below TLS, where there is.
 type below struct{}
 
 func withBelow(ctx context.Context, c net.Conn) context.Context {

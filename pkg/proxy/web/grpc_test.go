@@ -5,10 +5,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // h2c is a backend that speaks HTTP/2 without TLS.
@@ -137,5 +141,54 @@ func TestGRPCDrain(t *testing.T) {
 	}
 	if err := <-stopped; err != nil {
 		t.Error(err)
+	}
+}
+
+// An endpoint that dies in the midst of a stream: the client learns of it at once, though it says nothing itself.
+func TestGRPCEndpointGone(t *testing.T) {
+	begun := make(chan struct{})
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/grpc")
+		_ = http.NewResponseController(w).Flush()
+		close(begun)
+		<-r.Context().Done()
+	}))
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	var conns sync.Map
+	server.Config.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		conns.Store(conn, nil)
+		return ctx
+	}
+	server.Start()
+	defer server.Close()
+	r := start(t, Settings{GRPC: true, Pool: pool(server.URL)})
+	r.speakH2C(t)
+	out, in := io.Pipe()
+	defer in.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+"/s/Talk", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/grpc")
+	response, err := r.http.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	<-begun
+	conns.Range(func(conn, _ any) bool { return conn.(net.Conn).Close() == nil })
+	if _, err := io.ReadAll(response.Body); err != nil || response.Trailer.Get("Grpc-Status") != "14" {
+		t.Errorf("the client's stream ended with %v, trailers %v", err, response.Trailer)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if testutil.ToFloat64(r.failures.WithLabelValues("r", "torn")) == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the torn stream is not counted")
+		}
 	}
 }

@@ -3,6 +3,7 @@ package web
 import (
 	"crypto/tls"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -231,6 +232,10 @@ type conn struct {
 	upstream atomic.Pointer[upstream] // what a plain request is being asked of; closed with the connection
 	begun    atomic.Pointer[attempt]  // of the request that net/http sees first
 
+	// A body whose client stalled was not read to its end: net/http would take what still comes of it for the next
+	// request. Nothing more is read then.
+	inBody, spent atomic.Bool
+
 	header bool // begins with a PROXY header
 	once   sync.Once
 	told   net.Addr // what the header told
@@ -293,9 +298,15 @@ func (c *conn) Read(b []byte) (int, error) {
 		c.listener.metrics.bytesIn(n)
 		return n, nil
 	}
+	if c.spent.Load() {
+		return 0, io.EOF
+	}
 	n, err := c.TCPConn.Read(b)
 	if n > 0 && !c.spoke.Load() {
 		c.spoke.Store(true)
+	}
+	if err != nil && c.inBody.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+		c.spent.Store(true)
 	}
 	c.listener.metrics.bytesIn(n)
 	return n, err

@@ -1,13 +1,16 @@
 package web
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -67,11 +70,21 @@ type observer struct {
 func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	seen := &response{ResponseWriter: w}
-	if r.TLS != nil && r.ProtoMajor == 1 { // in HTTP/2 others' answers are under way on the connection too
-		seen.under, _ = r.Context().Value(below{}).(*conn)
+	var under *conn
+	if r.ProtoMajor == 1 { // in HTTP/2 others' requests and answers are under way on the connection too
+		under, _ = r.Context().Value(below{}).(*conn)
 	}
-	if o.settings.Stall > 0 && r.Body != nil && r.Body != http.NoBody {
-		r.Body = &patient{ReadCloser: r.Body, control: http.NewResponseController(w), stall: o.settings.Stall}
+	if r.TLS != nil {
+		seen.under = under
+	}
+	body := r.Body != nil && r.Body != http.NoBody
+	if under != nil {
+		under.inBody.Store(body)
+	}
+	if o.settings.Stall > 0 && body {
+		r.Body = &patient{
+			ReadCloser: r.Body, control: http.NewResponseController(w), stall: o.settings.Stall, under: under,
+		}
 	}
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
 		// There may have been a Content-Length too, which net/http has removed: whoever framed the request by it
@@ -85,18 +98,28 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			code = http.StatusOK
 		}
 		trouble := recover()
-		if trouble != nil {
+		torn := trouble != nil && r.Context().Err() == nil
+		switch {
+		case torn:
 			// The proxy aborts so when an endpoint breaks off in the midst of a body: the client must see a torn
 			// response, not a short one.
 			o.metrics.failed("torn")
+		case trouble != nil:
+			o.metrics.failed("client_gone")
 		}
 		took := time.Since(start)
 		o.metrics.ended(code, took)
-		if o.logs(code) {
+		if o.logs(code, torn) {
 			o.record(&access{
 				method: r.Method, path: r.URL.Path, code: code, bytes: seen.bytes, took: took,
-				client: peerOf(r), host: r.Host, agent: r.UserAgent(), torn: trouble != nil,
+				client: peerOf(r), host: r.Host, agent: r.UserAgent(), torn: torn,
 			})
+		}
+		if torn && r.ProtoMajor == 2 && isGRPCCall(r) && seen.code == http.StatusOK {
+			// A client of gRPC reads this: a stream that is reset would be an internal error, which nobody tries again.
+			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "14")
+			w.Header().Set(http.TrailerPrefix+"Grpc-Message", "stack-proxy: the backend broke the connection")
+			return
 		}
 		if trouble != nil {
 			panic(trouble)
@@ -112,12 +135,16 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (o *observer) logs(code int) bool {
+func (o *observer) logs(code int, torn bool) bool {
 	a := o.settings.AccessLog
-	if code >= http.StatusBadRequest {
+	if code >= http.StatusBadRequest || torn {
 		return a.errors
 	}
 	return a.every > 0 && o.turn.Add(1)%a.every == 0
+}
+
+func isGRPCCall(r *http.Request) bool {
+	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
 // access is a line of the log.
@@ -131,8 +158,12 @@ type access struct {
 }
 
 func (o *observer) record(a *access) {
-	o.log.Info("request", "method", a.method, "path", a.path, "code", a.code, "bytes", a.bytes,
-		"seconds", a.took.Seconds(), "client", a.client, "host", a.host, "agent", a.agent, "torn", a.torn)
+	level := slog.LevelInfo
+	if a.torn {
+		level = slog.LevelWarn
+	}
+	o.log.Log(context.Background(), level, "request", "method", a.method, "path", a.path, "code", a.code,
+		"bytes", a.bytes, "seconds", a.took.Seconds(), "client", a.client, "host", a.host, "agent", a.agent, "torn", a.torn)
 }
 
 // response remembers the code. ReadFrom goes through to net/http, or files would be copied in user space.
@@ -180,6 +211,17 @@ type patient struct {
 	control *http.ResponseController
 	stall   time.Duration
 	armed   time.Time
+	under   *conn // nil in HTTP/2
+	late    atomic.Bool
+}
+
+// late is whether a request's client stalled in its body.
+func late(r *http.Request) bool {
+	if p, ok := r.Body.(*patient); ok && p.late.Load() {
+		return true
+	}
+	under, ok := r.Context().Value(below{}).(*conn)
+	return ok && under.spent.Load()
 }
 
 // Read implements io.Reader.
@@ -195,6 +237,11 @@ func (p *patient) Read(b []byte) (int, error) {
 		// The answer may take its time now. After any other error the deadline stays, or net/http would wait for
 		// the rest of the body for ever.
 		_ = p.control.SetReadDeadline(time.Time{})
+		if p.under != nil {
+			p.under.inBody.Store(false)
+		}
+	} else if errors.Is(err, os.ErrDeadlineExceeded) {
+		p.late.Store(true)
 	}
 	return n, err
 }

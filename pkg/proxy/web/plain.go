@@ -183,7 +183,7 @@ func (x *express) serve(way *plain) (again, handed bool) {
 func (x *express) ended(way *plain, start time.Time, code int, bytes int64, torn bool) {
 	took := time.Since(start)
 	way.metrics.ended(code, took)
-	if !way.observer.logs(code) {
+	if !way.observer.logs(code, torn) {
 		return
 	}
 	a := access{
@@ -356,7 +356,12 @@ func (s *single) Addr() net.Addr { return s.LocalAddr() }
 type begunKey struct{}
 
 func withBegun(ctx context.Context, nc net.Conn) context.Context {
-	if c, ok := nc.(*conn); ok && c.begun.Load() != nil {
+	c, ok := nc.(*conn)
+	if !ok {
+		return ctx
+	}
+	ctx = context.WithValue(ctx, below{}, c)
+	if c.begun.Load() != nil {
 		return context.WithValue(ctx, begunKey{}, c)
 	}
 	return ctx

@@ -10,11 +10,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"net/netip"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -142,6 +144,11 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	if p.settings.Secure != nil {
 		r.Out.URL.Scheme = "https"
 	}
+	if r.In.ProtoMajor == 2 && r.Out.Body != nil {
+		// ReverseProxy hides Close, for HTTP/1.1 could wait in it. A stream must be woken so: its endpoint may be gone
+		// while its client is silent for hours.
+		r.Out.Body = r.In.Body
+	}
 	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came: the backend judges it
 	if toHTTP(r.Out.Header.Get("Upgrade")) {
 		r.Out.Header.Del("Upgrade")
@@ -176,10 +183,12 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	if real, err := netip.ParseAddr(r.Header.Get(headerRealIP)); err == nil {
 		client = real
 	}
-	body := r.Body
-	if body != nil && body != http.NoBody {
-		r.Body = io.NopCloser(body) // the transport closes it when it fails to connect
-		defer func() { r.Body = body }()
+	if body := r.Body; body != nil && body != http.NoBody {
+		k := &kept{ReadCloser: body}
+		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+			GotConn: func(httptrace.GotConnInfo) { k.given.Store(true) },
+		}))
+		r.Body = k
 	}
 	var tried []*endpoint.Endpoint
 	var failures []error
@@ -211,6 +220,21 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		p.metrics.retried()
 	}
+}
+
+// kept is a body that outlives failures to connect, for the next endpoint: the transport closes it then. Once there is
+// a connection, to close it must wake whoever reads it, or a stream that its endpoint broke would wait for its client.
+type kept struct {
+	io.ReadCloser
+	given atomic.Bool
+}
+
+// Close implements io.Closer.
+func (k *kept) Close() error {
+	if k.given.Load() {
+		return k.ReadCloser.Close()
+	}
+	return nil
 }
 
 // release ends the endpoint's use when the response's body is closed. The body of an upgraded connection can be
@@ -247,6 +271,8 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, errLoop):
 		code, reason = http.StatusLoopDetected, "loop"
+	case late(r):
+		code, reason = http.StatusRequestTimeout, "client_stalled"
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
 		code, reason = 499, "client_gone" // nobody reads it; the code is nginx's, for the counters
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -265,7 +291,7 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	text := fmt.Sprintf("stack-proxy: route %s: %s", p.route, explain(code, reason))
 	header := w.Header()
-	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+	if isGRPCCall(r) {
 		// A gRPC client reads these, not the status line: 14 is UNAVAILABLE.
 		header.Set("Content-Type", "application/grpc")
 		header.Set("Grpc-Status", "14")
@@ -288,6 +314,8 @@ func explain(code int, reason string) string {
 	switch reason {
 	case "loop":
 		return errLoop.Error()
+	case "client_stalled":
+		return "the request's body did not come in time"
 	case "refused":
 		return "the backend refused the connection"
 	case "timeout":
