@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -250,7 +251,7 @@ func (r *run) doIdle(port int) func(context.Context, int) error {
 func (r *run) doTFTP(ctx context.Context, _ int) error {
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
-	conn, err := net.Dial("udp", address(portTFTP))
+	conn, err := dialUDP(portTFTP)
 	if err != nil {
 		return err
 	}
@@ -278,7 +279,7 @@ func (r *run) doSyslog(_ context.Context, worker int) error {
 
 // doUDP has ten exchanges on one port, each tried again as clients of UDP do.
 func (r *run) doUDP(context.Context, int) error {
-	conn, err := net.Dial("udp", address(portUDP))
+	conn, err := dialUDP(portUDP)
 	if err != nil {
 		return err
 	}
@@ -354,13 +355,25 @@ func leave(port int, text string) error {
 }
 
 func shout(port int, text string) error {
-	conn, err := net.Dial("udp", address(port))
+	conn, err := dialUDP(port)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	_, err = io.WriteString(conn, text)
 	return err
+}
+
+// dialUDP takes a port below those that the kernel hands out. Client and proxy share the loopback here: a late datagram
+// to a client that has gone would reach a socket of the proxy that was given its port.
+func dialUDP(port int) (*net.UDPConn, error) {
+	for {
+		local := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 10000 + rand.IntN(20000)}
+		conn, err := net.DialUDP("udp", local, &net.UDPAddr{IP: net.ParseIP(proxyIP), Port: port})
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return conn, err
+		}
+	}
 }
 
 // pattern is bytes that do not repeat soon.

@@ -34,7 +34,7 @@ func startProxy(r *run) (*proxyProcess, error) {
 	p := &proxyProcess{cmd: exec.Command(r.Proxy), log: log, done: make(chan error, 1)}
 	p.cmd.Env = append(os.Environ(),
 		"STACK_PROXY_ROUTES_FILE="+r.path("routes.yaml"), "STACK_PROXY_RESOLV_CONF="+r.path("resolv.conf"),
-		"STACK_PROXY_ADMIN_ADDRESS="+address(portAdmin), "STACK_PROXY_PPROF=true", "STACK_PROXY_LOG_LEVEL=warn",
+		"STACK_PROXY_ADMIN_ADDRESS="+address(portAdmin), "STACK_PROXY_PPROF=true", "STACK_PROXY_LOG_LEVEL="+r.LogLevel,
 		"STACK_PROXY_DRAIN_GRACE=0s", "STACK_PROXY_DRAIN_TIMEOUT=10s",
 	)
 	p.cmd.Stdout, p.cmd.Stderr = log, log

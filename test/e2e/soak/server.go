@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pin/tftp/v3"
@@ -29,6 +30,7 @@ type server struct {
 	ip     string
 	single bool // TFTP from one port, as Smee does; else from a port for each transfer
 	run    *run
+	sinks  atomic.Int64 // uploads that have begun
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{} // of TCP
@@ -136,6 +138,16 @@ func (s *server) startHTTP() error {
 	mux.HandleFunc("POST /echo", func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex() // answers before it has heard all
 		_, _ = io.Copy(w, r.Body)
+	})
+	mux.HandleFunc("GET /half", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "2000")
+		_, _ = w.Write(make([]byte, 1000))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	mux.HandleFunc("POST /sink", func(_ http.ResponseWriter, r *http.Request) {
+		s.sinks.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body)
 	})
 	mux.HandleFunc("GET /stream", func(w http.ResponseWriter, r *http.Request) {
 		for i := range 5 {

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 )
@@ -26,6 +27,7 @@ type Options struct {
 	Dir      string        // for the routes, the zone, the files and the proxy's log
 	Full     bool          // judge the trends, which takes minutes, and wait for kept connections to go
 	Log      io.Writer
+	LogLevel string // of the proxy; default warn
 }
 
 // Result of a run.
@@ -72,13 +74,17 @@ type run struct {
 
 	mu       sync.Mutex
 	failures []string
+	kinds    map[string]int // of failures, of which the first few are kept
 	reloads  map[string]int
 }
 
 func (r *run) fail(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if text := fmt.Sprintf(format, args...); len(r.failures) < 50 {
+	text := fmt.Sprintf(format, args...)
+	kind, _, _ := strings.Cut(text, ":")
+	if r.kinds[kind]++; r.kinds[kind] <= 10 {
+		text = time.Now().UTC().Format(time.TimeOnly) + " " + text
 		r.failures = append(r.failures, text)
 		fmt.Fprintln(r.Log, text)
 	}
@@ -96,10 +102,13 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if o.Churn == 0 {
 		o.Churn = 10 * time.Second
 	}
+	if o.LogLevel == "" {
+		o.LogLevel = "warn"
+	}
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
-	r := &run{Options: o, tally: newTally(), reloads: map[string]int{}}
+	r := &run{Options: o, tally: newTally(), reloads: map[string]int{}, kinds: map[string]int{}}
 	if err := r.site(); err != nil {
 		return nil, err
 	}

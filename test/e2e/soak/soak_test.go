@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 )
@@ -28,7 +29,39 @@ func TestMain(m *testing.M) {
 	case done:
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if built.path != "" {
+		_ = os.RemoveAll(filepath.Dir(built.path))
+	}
+	os.Exit(code)
+}
+
+// built is the proxy with the race detector.
+var built struct {
+	sync.Once
+	path string
+	err  error
+}
+
+// program builds the proxy once.
+func program(t *testing.T) string {
+	t.Helper()
+	built.Do(func() {
+		var dir string
+		if dir, built.err = os.MkdirTemp("", "stack-proxy-"); built.err != nil {
+			return
+		}
+		built.path = filepath.Join(dir, "stack-proxy")
+		build := exec.Command("go", "build", "-race", "-o", built.path, "./cmd/stack-proxy")
+		build.Dir = "../../.."
+		if said, err := build.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("failed to build the proxy: %w: %s", err, said)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.path
 }
 
 // The soak in short, with the race detector in the proxy. "make soak" is the long form, which judges the trends too.
@@ -39,15 +72,9 @@ func TestSoak(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes half a minute")
 	}
-	proxy := filepath.Join(t.TempDir(), "stack-proxy")
-	build := exec.Command("go", "build", "-race", "-o", proxy, "./cmd/stack-proxy")
-	build.Dir = "../../.."
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("failed to build the proxy: %v: %s", err, said)
-	}
 	dir := t.TempDir()
 	result, err := Run(t.Context(), Options{
-		Proxy: proxy, Duration: 20 * time.Second, Idle: 6 * time.Second, Reload: time.Second, Churn: 2 * time.Second, Dir: dir,
+		Proxy: program(t), Duration: 20 * time.Second, Idle: 6 * time.Second, Reload: time.Second, Churn: 2 * time.Second, Dir: dir,
 	})
 	if err != nil {
 		t.Fatal(err)
