@@ -20,8 +20,12 @@ const (
 
 // ReadFrom implements io.ReaderFrom, in pieces that net still sees a file in.
 func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
-	if isFile(r) && c.cork(true) {
-		defer c.cork(false)
+	begin := int64(-1)
+	if isFile(r) {
+		begin = position(r.(*io.LimitedReader).R)
+		if c.cork(true) {
+			defer c.cork(false)
+		}
 	}
 	limited, ok := r.(*io.LimitedReader)
 	if !ok {
@@ -38,11 +42,25 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 		total += n
 		limited.N -= n
 		c.listener.metrics.bytesOut(n)
+		// Without sendfile(2), or from anything but a file, what was read and not written is lost.
+		if c.slow(n, err) && begin >= 0 && position(limited.R) == begin+total {
+			continue
+		}
 		if err != nil || n < want {
 			return total, err
 		}
 	}
 	return total, nil
+}
+
+// position is how far a file has been read; -1 where that is not to be known.
+func position(r io.Reader) int64 {
+	if file, ok := r.(*os.File); ok {
+		if at, err := file.Seek(0, io.SeekCurrent); err == nil {
+			return at
+		}
+	}
+	return -1
 }
 
 // isFile is whether what a handler copies is a file, and a long one. A stream must not wait for a full packet.

@@ -210,8 +210,10 @@ func (l *listener) remove(c *conn) {
 		return
 	}
 	delete(l.conns, c)
-	if l.clients[c.counted]--; l.clients[c.counted] <= 0 {
-		delete(l.clients, c.counted)
+	if c.counted.IsValid() { // no PROXY header may have told whose it is
+		if l.clients[c.counted]--; l.clients[c.counted] <= 0 {
+			delete(l.clients, c.counted)
+		}
 	}
 	l.metrics.closed()
 }
@@ -293,6 +295,7 @@ func (c *conn) Read(b []byte) (int, error) {
 		return 0, &net.OpError{Op: "read", Net: "tcp", Err: c.broken} // net/http answers other errors with a 400
 	}
 	if len(c.early) > 0 {
+		c.spoke.Store(true)
 		n := copy(b, c.early)
 		c.early = c.early[n:]
 		c.listener.metrics.bytesIn(n)
@@ -313,13 +316,18 @@ func (c *conn) Read(b []byte) (int, error) {
 }
 
 // Write implements net.Conn.
-func (c *conn) Write(b []byte) (int, error) {
-	if err := c.arm(); err != nil {
-		return 0, err
+func (c *conn) Write(b []byte) (total int, err error) {
+	for {
+		if err := c.arm(); err != nil {
+			return total, err
+		}
+		n, err := c.TCPConn.Write(b[total:])
+		total += n
+		c.listener.metrics.bytesOut(int64(n))
+		if !c.slow(int64(n), err) {
+			return total, err
+		}
 	}
-	n, err := c.TCPConn.Write(b)
-	c.listener.metrics.bytesOut(int64(n))
-	return n, err
 }
 
 // arm gives the client the time that it may take nothing in.
@@ -328,11 +336,20 @@ func (c *conn) arm() error {
 		return nil
 	}
 	now := time.Now()
-	if now.Sub(c.armed) < deadlineStep {
+	if now.Sub(c.armed) < min(deadlineStep, c.stall/8) {
 		return nil
 	}
 	c.armed = now
 	return c.TCPConn.SetWriteDeadline(now.Add(c.stall))
+}
+
+// slow is whether a write ended at its deadline although the client takes something in: it may go on.
+func (c *conn) slow(n int64, err error) bool {
+	if n == 0 || c.stall <= 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	c.armed = time.Time{}
+	return true
 }
 
 // Close implements net.Conn.

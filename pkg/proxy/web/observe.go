@@ -226,7 +226,7 @@ func late(r *http.Request) bool {
 
 // Read implements io.Reader.
 func (p *patient) Read(b []byte) (int, error) {
-	if now := time.Now(); now.Sub(p.armed) > deadlineStep {
+	if now := time.Now(); now.Sub(p.armed) > min(deadlineStep, p.stall/8) {
 		p.armed = now
 		if err := p.control.SetReadDeadline(now.Add(p.stall)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return 0, err

@@ -1,0 +1,91 @@
+package web
+
+import (
+	"crypto/rand"
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+
+// A load balancer's health check connects and says nothing, perhaps before any client has come.
+func TestConnectionWithoutItsProxyHeader(t *testing.T) {
+	addr, _ := raw(t, fine)
+	r := start(t, Settings{AcceptProxy: loopback, Pool: pool(addr)})
+	_ = r.talk(t).Conn.Close()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if testutil.ToFloat64(r.refusals.WithLabelValues("r", "proxy_header")) == 1 && r.Active() == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the connection is still open")
+		}
+	}
+	if _, body := r.talk(t).ask(t, "PROXY TCP4 192.0.2.7 192.0.2.1 1234 50061\r\n"+plainGet); body != "ok" {
+		t.Errorf("got %q", body)
+	}
+}
+
+// A request that came in one piece with its PROXY header is one: a drain waits for its answer.
+func TestDrainBehindProxyHeader(t *testing.T) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	r := start(t, Settings{Drain: time.Minute, AcceptProxy: loopback,
+		Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
+			close(asked)
+			select {
+			case <-answer:
+			case <-r.Context().Done():
+				t.Error("the drain cut the request")
+			}
+			_, _ = io.WriteString(w, "done")
+		}))})
+	c := r.talk(t)
+	_, _ = io.WriteString(c.Conn, "PROXY TCP4 192.0.2.7 192.0.2.1 1234 50061\r\n"+plainGet)
+	<-asked
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.stop() }()
+	// Silent connections are closed by then.
+	_ = c.SetReadDeadline(time.Now().Add(silence * 3 / 2))
+	if _, err := c.Peek(1); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection got %v before its answer", err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+	close(answer)
+	if _, body := c.ask(t, ""); body != "done" {
+		t.Errorf("got %q", body)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// A client that is slow, but never stops, gets its file: the stall is about the pause, not the whole.
+func TestSlowClientOfAFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "image")
+	content := make([]byte, filePiece+corkFrom)
+	_, _ = rand.Read(content)
+	if err := os.WriteFile(name, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const stall = 2 * time.Second
+	r := start(t, Settings{
+		Timeouts: Timeouts{Stall: stall}, Pace: int64(len(content)) / 4, // bytes per second
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, name) }),
+	})
+	response, err := r.http.Get(r.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if n, err := io.Copy(io.Discard, response.Body); err != nil || n != int64(len(content)) {
+		t.Errorf("got %d bytes of %d, %v", n, len(content), err)
+	}
+}
