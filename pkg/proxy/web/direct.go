@@ -68,9 +68,9 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 		u, response, err := p.askDirect(r, e.Addr, who, begun)
 		begun = attempt{}
 		if err == nil {
+			defer e.Release() // also where the answer breaks off, which is a panic
 			e.Succeeded()
 			p.passDirect(w, r, u, response)
-			e.Release()
 			return
 		}
 		e.Release()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // raw is a backend that answers each request of a connection with the next of some texts, and closes after the last.
@@ -265,5 +266,34 @@ func TestLargeAnswer(t *testing.T) {
 	}))})
 	if _, body := r.get(t, "/"); body != text {
 		t.Errorf("got %d bytes of %d", len(body), len(text))
+	}
+}
+
+// An answer that breaks off gives its endpoint back.
+func TestTornAnswerReleasesItsEndpoint(t *testing.T) {
+	torn := "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok"
+	for name, request := range map[string]string{
+		"plain": plainGet, "direct": "GET / HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n\r\n",
+		"reverse": "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n",
+	} {
+		addr, _ := raw(t, torn)
+		p := pool(addr)
+		r := start(t, Settings{Pool: p})
+		c := r.talk(t)
+		_, _ = io.WriteString(c.Conn, request)
+		if response, err := http.ReadResponse(c.Reader, nil); err == nil {
+			if body, err := io.ReadAll(response.Body); err == nil {
+				t.Errorf("%s: got %q and a clean end", name, body)
+			}
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+		if s := p.Status(); s[0].Active != 0 {
+			t.Errorf("%s: %d requests are still said to be at the endpoint", name, s[0].Active)
+		}
+		if n := testutil.ToFloat64(r.failures.WithLabelValues("r", "torn")); n != 1 {
+			t.Errorf("%s: counted %v torn answers", name, n)
+		}
 	}
 }

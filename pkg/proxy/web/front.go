@@ -127,6 +127,7 @@ type Front struct {
 type generation struct {
 	settings Settings
 	sites    []*site // the front's own route, then settings.Sites
+	handler  http.Handler
 	server   *server
 	plain    *plain // nil where every request has to be looked at
 }
@@ -135,7 +136,7 @@ type generation struct {
 // one, on the same socket.
 type server struct {
 	*http.Server
-	handler atomic.Pointer[http.Handler]
+	front   *Front
 	ended   chan struct{} // it takes no more connections
 	retired atomic.Bool   // its connections close behind their next answer
 }
@@ -145,7 +146,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(begunKey{}).(*conn); ok {
 		defer c.forget() // it is for the first request only
 	}
-	(*s.handler.Load()).ServeHTTP(w, r)
+	// Of the settings in force, also on a connection that another server's settings opened: a gate must hold at once.
+	s.front.current.Load().handler.ServeHTTP(w, r)
 }
 
 // Listen binds the front's socket.
@@ -243,13 +245,12 @@ func (f *Front) generation(s Settings, old *generation) *generation {
 	g := &generation{settings: s}
 	g.sites = f.sites(&g.settings, old)
 	g.plain = plainWay(g.sites)
-	handler := f.choose(g.sites)
+	g.handler = f.choose(g.sites)
 	if old != nil && sameServer(&old.settings, &s) {
 		g.server = old.server
 	} else {
 		g.server = f.newServer(s)
 	}
-	g.server.handler.Store(&handler)
 	return g
 }
 
@@ -264,7 +265,7 @@ func (f *Front) newServer(s Settings) *server {
 	protocols.SetHTTP1(s.TLS != nil || s.any(notGRPC))
 	protocols.SetHTTP2(s.TLS != nil)
 	protocols.SetUnencryptedHTTP2(s.TLS == nil && s.any(isGRPC))
-	made := &server{ended: make(chan struct{})}
+	made := &server{front: f, ended: make(chan struct{})}
 	made.Server = &http.Server{
 		Handler:           made,
 		Protocols:         &protocols,

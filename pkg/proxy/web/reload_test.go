@@ -1,0 +1,67 @@
+package web
+
+import (
+	"io"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// refusing is a gate that lets nothing pass.
+type refusing struct{}
+
+func (*refusing) Ready() error { return nil }
+func (*refusing) Wrap(http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+}
+
+// A gate that comes by a reload holds for the next request on whatever connection, also where the same reload makes
+// another server that leaves the open connections to the one before.
+func TestGateByReload(t *testing.T) {
+	for name, header := range map[string]time.Duration{"same server": 0, "another server": 9 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, "secret")
+			}))})
+			plain, begun, express := r.talk(t), r.talk(t), r.talk(t)
+			for _, c := range []talk{plain, begun} {
+				if _, body := c.ask(t, plainGet); body != "secret" {
+					t.Fatalf("got %q", body)
+				}
+			}
+			_, _ = io.WriteString(begun.Conn, plainGet[:9])
+			_, _ = io.WriteString(express.Conn, plainGet[:9])
+			for deadline := time.Now().Add(20 * time.Second); r.handed() < 2; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("the heads in pieces did not arrive")
+				}
+			}
+			r.Update(Settings{
+				Pool: r.current.Load().settings.Pool, Gate: &refusing{}, Drain: time.Minute, Timeouts: Timeouts{Header: header},
+			})
+			for i, c := range []talk{begun, express} {
+				if response, body := c.ask(t, plainGet[9:]); response.StatusCode != http.StatusUnauthorized {
+					t.Errorf("begun request %d got %d %q", i, response.StatusCode, body)
+				}
+			}
+			if header == 0 {
+				if response, body := plain.ask(t, plainGet); response.StatusCode != http.StatusUnauthorized {
+					t.Errorf("the plain connection got %d %q", response.StatusCode, body)
+				}
+			}
+		})
+	}
+}
+
+// handed is how many connections net/http's servers have begun to read from.
+func (r running) handed() int {
+	r.listener.mu.Lock()
+	defer r.listener.mu.Unlock()
+	n := 0
+	for c := range r.listener.conns {
+		if c.phase.Load() == phaseBusy && c.spoke.Load() {
+			n++
+		}
+	}
+	return n
+}
