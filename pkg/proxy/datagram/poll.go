@@ -56,7 +56,7 @@ func NewPoller(size int) (*Poller, error) {
 		p.Close()
 		return nil, fmt.Errorf("failed to make eventfd: %w", err)
 	}
-	if err := p.add(p.wake, wakeToken); err != nil {
+	if err := p.control(unix.EPOLL_CTL_ADD, p.wake, wakeToken, 0); err != nil {
 		p.Close()
 		return nil, err
 	}
@@ -64,13 +64,24 @@ func NewPoller(size int) (*Poller, error) {
 }
 
 // Add reports the socket under the token until it is closed.
-func (p *Poller) Add(s *Socket, t Token) error { return p.add(s.fd, t) }
+func (p *Poller) Add(s *Socket, t Token) error { return p.control(unix.EPOLL_CTL_ADD, s.fd, t, 0) }
 
-func (p *Poller) add(fd int, t Token) error {
-	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: t.ID, Pad: t.Generation}
+// AddOnce is Add for one report, and another one after each [Poller.Again]. In between the socket wakes nobody: else
+// the runtime's poller wakes a thread for each datagram that comes while its reader is not waiting.
+func (p *Poller) AddOnce(s *Socket, t Token) error {
+	return p.control(unix.EPOLL_CTL_ADD, s.fd, t, unix.EPOLLONESHOT)
+}
+
+// Again reports a socket of AddOnce once more, at once if it is readable.
+func (p *Poller) Again(s *Socket, t Token) error {
+	return p.control(unix.EPOLL_CTL_MOD, s.fd, t, unix.EPOLLONESHOT)
+}
+
+func (p *Poller) control(operation, fd int, t Token, flags uint32) error {
+	event := unix.EpollEvent{Events: unix.EPOLLIN | flags, Fd: t.ID, Pad: t.Generation}
 	var failed error
 	if err := p.raw.Control(func(epoll uintptr) {
-		failed = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, fd, &event)
+		failed = unix.EpollCtl(int(epoll), operation, fd, &event)
 	}); err != nil {
 		return fmt.Errorf("failed to watch socket: %w", err)
 	}

@@ -75,7 +75,7 @@ func newWorker(c Config, listener *datagram.Socket, m *meters, gate *datagram.Ga
 			return nil, err
 		}
 	}
-	if err := w.poller.Add(listener, datagram.Token{}); err != nil {
+	if err := w.poller.AddOnce(listener, datagram.Token{}); err != nil {
 		return nil, err
 	}
 	w.listener = listener
@@ -142,6 +142,9 @@ func (w *worker) run(ctx context.Context) error {
 			}
 		}
 		last = time.Now()
+		if err := w.poller.Again(w.listener, datagram.Token{}); err != nil {
+			return err
+		}
 	}
 	for deadline := time.Now().Add(w.config.DrainTimeout); w.turn() > 0 && time.Now().Before(deadline); {
 	}
