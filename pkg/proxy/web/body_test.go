@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -95,5 +96,47 @@ func TestStalledBodyIsNotTheNextRequest(t *testing.T) {
 				t.Errorf("after %s the rest of the body was answered: %s", first.Status, second.Status)
 			}
 		})
+	}
+}
+
+// A reload for which the old server must go: a client that has begun its next request at that moment gets its answer.
+func TestKeptConnectionOutlivesReload(t *testing.T) {
+	addr := backend(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	r := start(t, Settings{Pool: pool(addr), Drain: 20 * time.Second})
+	for _, request := range []string{
+		"GET / HTTP/1.1\r\nHost: h\r\n\r\n", "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc",
+	} {
+		conn, err := net.Dial("tcp", r.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		reader := bufio.NewReader(conn)
+		ask := func() *http.Response {
+			_, _ = io.WriteString(conn, request)
+			response, err := http.ReadResponse(reader, nil)
+			if err != nil {
+				t.Fatalf("%q: %v", request, err)
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+			_ = response.Body.Close()
+			return response
+		}
+		ask()
+		before := r.current.Load().server
+		s := r.current.Load().settings
+		s.MaxHeader++
+		r.Update(s)
+		for !before.retired.Load() {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(10 * drainPoll)
+		if last := ask(); !last.Close {
+			t.Errorf("%q: the answer does not tell that the connection ends", request)
+		}
+		if _, err := reader.ReadByte(); !errors.Is(err, io.EOF) {
+			t.Errorf("%q: the connection goes on: %v", request, err)
+		}
 	}
 }

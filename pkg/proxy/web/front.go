@@ -121,6 +121,7 @@ type Front struct {
 	current atomic.Pointer[generation]
 	serving func(*server) // set while Serve runs
 	retired sync.WaitGroup
+	ending  atomic.Bool
 }
 
 // generation is what one set of settings made.
@@ -145,6 +146,9 @@ type server struct {
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(begunKey{}).(*conn); ok {
 		defer c.forget() // it is for the first request only
+	}
+	if s.retired.Load() && r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
 	}
 	// Of the settings in force, also on a connection that another server's settings opened: a gate must hold at once.
 	s.front.current.Load().handler.ServeHTTP(w, r)
@@ -224,7 +228,7 @@ func (f *Front) Update(s Settings) {
 	}
 	if f.serving != nil && next.server != old.server {
 		f.serving(next.server)
-		f.retired.Go(func() { f.shut(old) })
+		f.retired.Go(func() { f.shut(old, f.ending.Load) })
 	}
 }
 
@@ -318,7 +322,8 @@ func (f *Front) Serve(ctx context.Context) error {
 	f.serving = nil
 	f.mu.Unlock()
 	_ = f.listener.inner.Close()
-	f.shut(f.current.Load())
+	f.ending.Store(true)
+	f.shut(f.current.Load(), func() bool { return true })
 	f.retired.Wait()
 	return err
 }
@@ -332,7 +337,10 @@ const (
 
 // shut ends a generation's server: idle connections at once, the others when their request has ended, all at the
 // deadline. For HTTP/1.1, http.Server.Shutdown would not do: it drops a request that it reads at that very moment.
-func (f *Front) shut(g *generation) {
+//
+// As long as hurry is false, idle connections may stay for one more request, which is answered with "Connection:
+// close": a client could be sending it just now, and not every request may be sent twice.
+func (f *Front) shut(g *generation, hurry func() bool) {
 	<-g.server.ended // or a connection could slip in behind the count
 	g.server.retired.Store(true)
 	begun := time.Now()
@@ -344,16 +352,16 @@ func (f *Front) shut(g *generation) {
 	withGoAway := g.settings.any(isGRPC) || g.settings.TLS != nil
 	if withGoAway {
 		_ = g.server.Shutdown(ctx) // sends GOAWAY
-	} else {
-		g.server.SetKeepAlivesEnabled(false)
 	}
 	for f.listener.active(g.server) > 0 && ctx.Err() == nil {
-		time.Sleep(drainPoll)
-		f.listener.closeSilent(g.server, begun.Add(silence))
-		f.listener.closeWaiting(g.server)
-		if !withGoAway {
-			g.server.SetKeepAlivesEnabled(false) // closes those that have become idle
+		if withGoAway || hurry() {
+			f.listener.closeSilent(g.server, begun.Add(silence))
+			f.listener.closeWaiting(g.server)
 		}
+		if !withGoAway && hurry() {
+			g.server.SetKeepAlivesEnabled(false) // closes those that are idle
+		}
+		time.Sleep(drainPoll)
 	}
 	if left := f.listener.active(g.server); left > 0 {
 		f.log.Warn("closed connections that did not end in time", "connections", left)

@@ -53,7 +53,8 @@ type express struct {
 	*conn
 	front   *Front
 	client  netip.Addr
-	first   bool
+	first   bool      // no request has come yet
+	last    bool      // the answer has said that the connection ends
 	armed   time.Time // when the read deadline was last moved
 	request plainRequest
 	answer  plainAnswer
@@ -71,7 +72,7 @@ func (f *Front) express(c *conn) bool {
 	}
 	f.retired.Go(func() {
 		x := expresses.Get().(*express)
-		x.conn, x.front, x.first, x.armed, x.who = c, f, true, time.Time{}, claims{}
+		x.conn, x.front, x.first, x.last, x.armed, x.who = c, f, true, false, time.Time{}, claims{}
 		x.client = c.peer.Addr().WithZone("")
 		c.early = bytes.Clone(x.in[:x.run()])
 		x.conn, x.front = nil, nil
@@ -123,9 +124,6 @@ func (x *express) next() (n int, err error) {
 	}
 	if !x.first {
 		x.phase.Store(phaseWaiting)
-		if x.server.retired.Load() {
-			return 0, net.ErrClosed
-		}
 	}
 	n, err = x.TCPConn.Read(x.in[:])
 	if !x.phase.CompareAndSwap(phaseWaiting, phaseBusy) && !x.first {
@@ -176,7 +174,7 @@ func (x *express) serve(way *plain) (again, handed bool) {
 		way.metrics.failed("torn")
 	}
 	x.ended(way, start, x.answer.code, sent, readErr != nil)
-	return whole && !x.server.retired.Load(), false
+	return whole && !x.last, false
 }
 
 // ended counts and logs a request.
@@ -294,7 +292,8 @@ func (x *express) plainAnswer(u *upstream) bool {
 
 // pass writes the answer to the client.
 func (x *express) pass(u *upstream) (sent int64, readErr, writeErr error) {
-	x.out = x.answer.append(x.out[:0], x.server.retired.Load())
+	x.last = x.server.retired.Load()
+	x.out = x.answer.append(x.out[:0], x.last)
 	_, _ = u.reader.Discard(headEnd(u.reader)) // it is in the buffer
 	body, _ := u.reader.Peek(int(min(x.answer.length, int64(u.reader.Buffered()))))
 	x.out = append(x.out, body...)
