@@ -59,7 +59,7 @@ func TestTransfers(t *testing.T) {
 }
 
 func (f *Front) outcomes(o Outcome) int {
-	m := f.config.Metrics.of(f.config.Route)
+	m := f.handler.meters
 	return int(counter(m.transfers[o]))
 }
 

@@ -37,7 +37,7 @@ func (h *handler) Client(w *worker, s *session, d datagram.Datagram) {
 		h.drop(drop)
 		return
 	}
-	h.meters.passed(fromClient, len(d.Data))
+	h.meters.traffic.Passed(datagram.FromClient, len(d.Data))
 }
 
 func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
@@ -131,7 +131,7 @@ func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte)
 		h.drop(drop)
 		return false
 	}
-	h.meters.passed(fromServer, len(data))
+	h.meters.traffic.Passed(datagram.FromServer, len(data))
 	return true
 }
 

@@ -155,7 +155,7 @@ func counter(c prometheus.Metric) float64 {
 	return m.GetCounter().GetValue()
 }
 
-func (f *Front) drops(d Drop) int { return int(counter(f.config.Metrics.of(f.config.Route).drops[d])) }
+func (f *Front) drops(d Drop) int { return int(counter(f.handler.meters.drops[d])) }
 
 // silentServer takes requests and never answers.
 func (l *lab) silentServer(t testing.TB, at string) {

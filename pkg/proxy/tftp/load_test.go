@@ -39,7 +39,7 @@ func (l *lab) workers(t testing.TB, c Config) *Front {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	for _, w := range f.workers {
+	for _, w := range f.Workers() {
 		running.Go(func() {
 			if err := l.proxy.Try(func() error { return w.Run(ctx) }); err != nil {
 				t.Errorf("run: %v", err)

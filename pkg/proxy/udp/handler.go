@@ -32,7 +32,7 @@ func (h *handler) Client(w *worker, s *session, d datagram.Datagram) {
 		h.meters.drops[drop].Inc()
 		return
 	}
-	h.meters.passed(fromClient, len(d.Data))
+	h.meters.traffic.Passed(datagram.FromClient, len(d.Data))
 }
 
 func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
@@ -71,7 +71,7 @@ func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte)
 		s.State.answered = true
 		h.report.Well(s.Endpoint)
 	}
-	h.meters.passed(fromServer, len(data))
+	h.meters.traffic.Passed(datagram.FromServer, len(data))
 	return true
 }
 

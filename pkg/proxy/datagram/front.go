@@ -1,0 +1,128 @@
+package datagram
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+)
+
+// Defaults of [Bounds].
+const (
+	DefaultIdle        = 90 * time.Second
+	DefaultMaxSessions = 4096
+	DefaultMaxClient   = 64
+)
+
+// Bounds are what of a front may change while it serves.
+type Bounds struct {
+	// Idle ends a silent session; zero is DefaultIdle. Linger is how long a finished one stays, at most Idle.
+	Idle, Linger time.Duration
+	// Drain is how long sessions may go on after shutdown began.
+	Drain time.Duration
+	// MaxSessions and MaxSessionsPerClient bound the table; zero is DefaultMaxSessions and DefaultMaxClient.
+	MaxSessions, MaxSessionsPerClient int
+}
+
+func (b *Bounds) setDefaults() {
+	if b.Idle <= 0 {
+		b.Idle = DefaultIdle
+	}
+	if b.MaxSessions <= 0 {
+		b.MaxSessions = DefaultMaxSessions
+	}
+	if b.MaxSessionsPerClient <= 0 {
+		b.MaxSessionsPerClient = DefaultMaxClient
+	}
+	b.Linger = min(b.Linger, b.Idle)
+}
+
+// Front is an open route: a port, the workers that share it, and their life. A protocol embeds it.
+type Front[T any] struct {
+	route   string
+	local   netip.AddrPort
+	limits  *Limits
+	timing  *Timing
+	workers []*Worker[T]
+	serving atomic.Bool
+}
+
+// FrontConfig makes a [Front].
+type FrontConfig[T any] struct {
+	// Route names it in errors, with its protocol: "tftp route pxe".
+	Route string
+	// Listen is the address and port that clients ask. The zero address is all, IPv4 and IPv6 alike.
+	Listen netip.AddrPort
+	// Workers is the number of sockets and loops that share the port; zero is one.
+	Workers int
+	// Handler is shared by the workers.
+	Handler Handler[T]
+	// Pick chooses the endpoint for a client. It must not block.
+	Pick func(client netip.Addr) (netip.AddrPort, error)
+	Bounds
+}
+
+// NewFront binds the port. Serve or Close has to follow.
+func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
+	if c.Pick == nil {
+		return nil, fmt.Errorf("failed to open %s: it has no backend", c.Route)
+	}
+	c.setDefaults()
+	sockets, err := Listen(c.Listen, max(c.Workers, 1))
+	if err != nil {
+		return nil, err
+	}
+	f := &Front[T]{
+		route:  c.Route,
+		local:  sockets[0].Local(),
+		limits: NewLimits(c.MaxSessions, c.MaxSessionsPerClient),
+		timing: NewTiming(c.Idle, c.Linger, c.Drain),
+	}
+	f.workers, err = NewWorkers(sockets, c.Handler, Options{Limits: f.limits, Pick: c.Pick, Timing: f.timing})
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// SetBounds changes the bounds while the front serves.
+func (f *Front[T]) SetBounds(b Bounds) {
+	b.setDefaults()
+	f.limits.Set(b.MaxSessions, b.MaxSessionsPerClient)
+	f.timing.Set(b.Idle, b.Linger, b.Drain)
+	for _, w := range f.workers {
+		w.Wake()
+	}
+}
+
+// Addr is the bound address and port.
+func (f *Front[T]) Addr() netip.AddrPort { return f.local }
+
+// Sessions is the number of sessions in the table, those included that ended a moment ago.
+func (f *Front[T]) Sessions() int { return f.limits.Len() }
+
+// Serve passes datagrams until ctx is done, then those of known sessions for at most Drain.
+func (f *Front[T]) Serve(ctx context.Context) error {
+	f.serving.Store(true)
+	defer f.serving.Store(false)
+	return RunAll(ctx, f.workers)
+}
+
+// Workers are what Serve runs, for those who have to run each in a place of its own.
+func (f *Front[T]) Workers() []*Worker[T] { return f.workers }
+
+// Ready tells whether datagrams are passed now.
+func (f *Front[T]) Ready() error {
+	if !f.serving.Load() {
+		return fmt.Errorf("%s is not being served", f.route)
+	}
+	return nil
+}
+
+// Close gives up a front that was never served.
+func (f *Front[T]) Close() {
+	for _, w := range f.workers {
+		w.Close()
+	}
+}
