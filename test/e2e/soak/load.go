@@ -22,8 +22,8 @@ import (
 // tftpSize is what a TFTP transfer is about: some 140 blocks.
 const tftpSize = 200_000
 
-// exchangeTimeout bounds one exchange of the short kinds.
-const exchangeTimeout = 20 * time.Second
+// exchangeTimeout bounds one exchange of the short kinds: others may have the processors for seconds.
+const exchangeTimeout = time.Minute
 
 // load is one kind of traffic: what its workers do again and again.
 type load struct {
