@@ -64,7 +64,7 @@ func start(t testing.TB, ns *nstest.NS, args ...string) {
 	})
 }
 
-// servers are ordinary ones: each transfer has a port of its own.
+// servers are ordinary ones, where each transfer has a port of its own, and one that answers from its only port.
 func servers(t *testing.T) map[string]func(ns *nstest.NS, root string) {
 	return map[string]func(ns *nstest.NS, root string){
 		"dnsmasq": func(ns *nstest.NS, root string) {
@@ -75,6 +75,19 @@ func servers(t *testing.T) map[string]func(ns *nstest.NS, root string) {
 			start(t, ns, program(t, "in.tftpd", "tftpd-hpa"), "--foreground", "--address", serverIP+":69",
 				"--user", "root", "--secure", root)
 		},
+		"single port": func(ns *nstest.NS, root string) {
+			files := map[string][]byte{}
+			entries, err := os.ReadDir(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, entry := range entries {
+				if files[entry.Name()], err = os.ReadFile(filepath.Join(root, entry.Name())); err != nil {
+					t.Fatal(err)
+				}
+			}
+			(&fileServer{files: files, singlePort: true}).listen(t, ns, serverIP+":69")
+		},
 	}
 }
 
@@ -83,7 +96,7 @@ func TestRealPeers(t *testing.T) {
 		t.Skip("needs root to start the servers")
 	}
 	hpa, atftp := program(t, "tftp", "tftp-hpa"), program(t, "atftp", "atftp")
-	busybox := program(t, "busybox", "busybox")
+	busybox, curl := program(t, "busybox", "busybox"), program(t, "curl", "curl")
 	root := t.TempDir()
 	if err := os.Chmod(root, 0o755); err != nil {
 		t.Fatal(err)
@@ -114,6 +127,9 @@ func TestRealPeers(t *testing.T) {
 				{atftp, "--option", "windowsize 16", "--option", "blksize 1428", "--get", "-r", "big", "-l", "got", proxyIP},
 				{busybox, "tftp", "-g", "-r", "big", "-l", "got", "-b", "1468", proxyIP},
 				{busybox, "tftp", "-g", "-r", "even", "-l", "got", proxyIP},
+				{curl, "-sS", "-o", "got", "tftp://" + proxyIP + "/big"},
+				{curl, "-sS", "--tftp-blksize", "65464", "-o", "got", "tftp://" + proxyIP + "/big"},
+				{curl, "-sS", "--tftp-no-options", "-o", "got", "tftp://" + proxyIP + "/even"},
 			} {
 				if err := run(t, l.client, dir, args...); err != nil {
 					t.Error(err)
@@ -138,7 +154,7 @@ func TestRealPeers(t *testing.T) {
 			if got := f.drops(DropStranger) + f.drops(DropUnexpected) + f.drops(DropMalformed); got != 0 {
 				t.Errorf("%d datagrams of honest peers dropped", got)
 			}
-			eventually(t, "nine transfers completed", func() bool { return f.outcomes(OutcomeCompleted) >= 9 })
+			eventually(t, "twelve transfers completed", func() bool { return f.outcomes(OutcomeCompleted) >= 12 })
 		})
 	}
 }
@@ -151,7 +167,7 @@ func TestBeyondTheBlockCounter(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds")
 	}
-	hpa := program(t, "tftp", "tftp-hpa")
+	hpa, atftp, curl := program(t, "tftp", "tftp-hpa"), program(t, "atftp", "atftp"), program(t, "curl", "curl")
 	root := t.TempDir()
 	if err := os.Chmod(root, 0o755); err != nil {
 		t.Fatal(err)
@@ -160,19 +176,27 @@ func TestBeyondTheBlockCounter(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "huge"), want, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	l := newLab(t)
-	start(t, l.server, program(t, "in.tftpd", "tftpd-hpa"), "--foreground", "--address", serverIP+":69",
-		"--user", "root", "--secure", root)
-	f := l.front(t, Config{Pick: to(serverIP + ":69")})
-	dir := t.TempDir()
-	eventually(t, "fetched", func() bool {
-		return run(t, l.client, dir, hpa, "-m", "binary", proxyIP, "-c", "get", "huge", "got") == nil
-	})
-	got, err := os.ReadFile(filepath.Join(dir, "got"))
-	if err != nil || !bytes.Equal(got, want) {
-		t.Errorf("got %d bytes, %v", len(got), err)
+	for _, tt := range []struct {
+		server string
+		client []string
+	}{
+		{"tftpd-hpa", []string{hpa, "-m", "binary", proxyIP, "-c", "get", "huge", "got"}},
+		{"dnsmasq", []string{curl, "-sS", "--tftp-blksize", "512", "-o", "got", "tftp://" + proxyIP + "/huge"}},
+		{"single port", []string{atftp, "--option", "windowsize 16", "--get", "-r", "huge", "-l", "got", proxyIP}},
+	} {
+		t.Run(tt.server, func(t *testing.T) {
+			l := newLab(t)
+			servers(t)[tt.server](l.server, root)
+			f := l.front(t, Config{Pick: to(serverIP + ":69")})
+			dir := t.TempDir()
+			eventually(t, "fetched", func() bool { return run(t, l.client, dir, tt.client...) == nil })
+			got, err := os.ReadFile(filepath.Join(dir, "got"))
+			if err != nil || !bytes.Equal(got, want) {
+				t.Errorf("got %d bytes, %v", len(got), err)
+			}
+			eventually(t, "seen to complete", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
+		})
 	}
-	eventually(t, "seen to complete", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
 }
 
 func TestWritesWhereAllowed(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
 )
@@ -299,6 +300,26 @@ func TestStranger(t *testing.T) {
 		_, _ = listen(t, l.server, at).WriteToUDPAddrPort([]byte("evil"), session)
 	}
 	eventually(t, "strangers dropped", func() bool { return counter(f.meters.drops[DropStranger]) == 2 })
+}
+
+// Nobody can be answered at port 0, and a backend must not be asked for nobody.
+func TestPortZero(t *testing.T) {
+	l := newLab(t)
+	f := l.front(t, Config{Pick: to(serverIP + ":5000")})
+	l.client.Do(t, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		// Source port 0, port 5000, 9 bytes, no checksum.
+		return unix.Sendto(fd, []byte{0, 0, 5000 >> 8, 5000 & 0xff, 0, 9, 0, 0, 'x'}, 0,
+			&unix.SockaddrInet4{Addr: netip.MustParseAddr(proxyIP).As4()})
+	})
+	eventually(t, "dropped", func() bool { return counter(f.meters.drops[DropPortZero]) == 1 })
+	if n := f.Sessions(); n != 0 {
+		t.Errorf("%d sessions", n)
+	}
 }
 
 func eventually(t testing.TB, what string, ok func() bool) {
