@@ -75,7 +75,9 @@ func run(listen, control, base, certificate, key string) error {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
-	test.HandleFunc("POST /down/{state}", func(_ http.ResponseWriter, r *http.Request) { i.away(r.PathValue("state") == "on") })
+	test.HandleFunc("POST /down/{state}", func(_ http.ResponseWriter, r *http.Request) {
+		i.away(r.PathValue("state") == "on")
+	})
 	test.HandleFunc("POST /sign", i.sign)
 	test.HandleFunc("GET /asked", func(w http.ResponseWriter, _ *http.Request) {
 		i.mu.Lock()
@@ -85,7 +87,8 @@ func run(listen, control, base, certificate, key string) error {
 	failed := make(chan error, 2)
 	server := func(address string, h http.Handler) *http.Server {
 		return &http.Server{
-			Addr: address, Handler: h, ReadHeaderTimeout: 10 * time.Second, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+			Addr: address, Handler: h, ReadHeaderTimeout: 10 * time.Second,
+			TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 		}
 	}
 	go func() { failed <- server(control, test).ListenAndServe() }()
@@ -104,7 +107,8 @@ func (i *issuer) compose() error {
 		ID: "worker", Secret: secret, GrantTypes: []string{"client_credentials"}, Audience: []string{"tink"},
 	}
 	config := &fosite.Config{
-		AccessTokenLifespan: lifespan, AccessTokenIssuer: i.url, GlobalSecret: []byte("thirty-two bytes that are no secret"),
+		AccessTokenLifespan: lifespan, AccessTokenIssuer: i.url,
+		GlobalSecret: []byte("thirty-two bytes that are no secret"),
 	}
 	current := func(context.Context) (any, error) { return i.current(), nil }
 	i.signer = &jwt.DefaultSigner{GetPrivateKey: current}
