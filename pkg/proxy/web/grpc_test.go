@@ -8,11 +8,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 )
 
 // h2c is a backend that speaks HTTP/2 without TLS.
@@ -84,6 +87,54 @@ func TestGRPCStream(t *testing.T) {
 	}
 	if got := response.Header.Get("Seen"); got != "127.0.0.1 trailers" {
 		t.Errorf("the backend saw %q", got)
+	}
+}
+
+// An answer of trailers only stays one: its header block ends the stream. With a flush in between, a gRPC client would
+// find headers without trailers, and call it an internal error.
+func TestGRPCTrailersOnly(t *testing.T) {
+	r := start(t, Settings{GRPC: true, Pool: pool(h2c(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Grpc-Status", "3")
+		w.Header().Set("Grpc-Message", "invalid worker id")
+	}))})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
+	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	framer := http2.NewFramer(conn, conn)
+	_ = framer.WriteSettings()
+	var block bytes.Buffer
+	encoder := hpack.NewEncoder(&block)
+	for stream := uint32(1); stream < 1000; stream += 2 {
+		block.Reset()
+		for _, field := range [][2]string{
+			{":method", "POST"}, {":scheme", "http"}, {":authority", "tink"}, {":path", "/s/Call"}, {"content-type", "application/grpc"},
+		} {
+			_ = encoder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]})
+		}
+		if err := framer.WriteHeaders(http2.HeadersFrameParam{
+			StreamID: stream, BlockFragment: block.Bytes(), EndStream: true, EndHeaders: true,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			frame, err := framer.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if headers, ok := frame.(*http2.HeadersFrame); ok && headers.StreamID == stream {
+				if !headers.StreamEnded() {
+					t.Fatalf("call %d: the header block does not end the stream", stream/2)
+				}
+				break
+			}
+		}
 	}
 }
 

@@ -59,9 +59,8 @@ func newProxy(route string, s *Settings, log *slog.Logger, metrics *routeMetrics
 		ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		BufferPool:   buffers{},
 	}
-	if s.GRPC {
-		p.reverse.FlushInterval = -1
-	}
+	// No FlushInterval: answers without a length, as those of gRPC are, are flushed at once anyway, and one of trailers
+	// only must not be flushed before its end.
 	return p
 }
 
