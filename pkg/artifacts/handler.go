@@ -18,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -45,6 +46,8 @@ type Handler struct {
 
 	mu  sync.RWMutex
 	gen *generation
+
+	said [misses]atomic.Int64 // when a fault was logged last: Unix nanoseconds
 }
 
 // generation is an open directory.
@@ -237,16 +240,30 @@ func (h *Handler) openOne(name string) (*served, error) {
 	return s, nil
 }
 
+// quietFor is how long a fault that was logged is not logged again: machines ask again all the time, and the metric
+// counts each.
+const quietFor = 10 * time.Second
+
+// loud is whether a fault is to be logged.
+func (h *Handler) loud(why miss) bool {
+	last, now := h.said[why].Load(), time.Now().UnixNano()
+	return now-last >= int64(quietFor) && h.said[why].CompareAndSwap(last, now)
+}
+
 // fail answers for a file that cannot be served.
 func (h *Handler) fail(w http.ResponseWriter, name string, err error) {
 	switch {
 	case errors.Is(err, errDamaged):
-		h.log.Error("file damaged", "file", name, "error", err)
+		if h.loud(missDamaged) {
+			h.log.Error("file damaged", "file", name, "error", err)
+		}
 		h.config.Metrics.missed(h.config.Route, missDamaged)
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "file is damaged; it is fetched again at the next check", http.StatusServiceUnavailable)
 	case h.Ready() != nil:
-		h.log.Error("files unavailable", "error", err)
+		if h.loud(missDirectory) {
+			h.log.Error("files unavailable", "error", err)
+		}
 		h.config.Metrics.missed(h.config.Route, missDirectory)
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "files are not there yet", http.StatusServiceUnavailable)

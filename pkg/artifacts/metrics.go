@@ -14,6 +14,7 @@ const (
 	missDamaged               // its size is not the manifest's
 	missDirectory             // the directory is not there
 	missError                 // descriptors, or the disk
+	misses
 )
 
 func (m miss) String() string { return [...]string{"name", "damaged", "directory", "error"}[m] }

@@ -168,7 +168,7 @@ func serveVolume(t *testing.T, program, dir, files string) string {
 		_ = l.Close()
 	}
 	routes := filepath.Join(dir, "routes.yaml")
-	text := fmt.Sprintf("routes:\n- {name: files, protocol: files, listen: '%s', files: {directory: %s}}\n", ports[0], files)
+	text := fmt.Sprintf("routes:\n- {name: files, protocol: files, listen: '%s', files: {directory: %s}, accessLog: 'off'}\n", ports[0], files)
 	if err := os.WriteFile(routes, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
