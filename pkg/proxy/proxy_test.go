@@ -336,8 +336,18 @@ func TestLoopIsRefused(t *testing.T) {
 		Table:     table(row("a", route.TCP, l, self), row("b", route.TCP, free(t), outer)),
 		Addresses: []netip.Addr{public},
 	})
+	// Two routes that lead to each other go round as well, and with a machine's address as the source nothing else could
+	// tell it.
+	there, back := free(t), free(t)
+	leads := func(name string, at, to route.Listen) route.Route {
+		one := row(name, route.Syslog, at, route.Backend{Host: to.AddrPort().Addr().String(), Port: to.AddrPort().Port()})
+		one.Syslog.Source = "none"
+		return one
+	}
+	r.apply(t, table(row("a", route.TCP, l, self), row("b", route.TCP, free(t), outer), leads("there", there, back),
+		leads("back", back, there)))
 	err := r.Ready()
-	for _, name := range []string{"route a: ", "route b: "} {
+	for _, name := range []string{"route a: ", "route b: ", "route there: ", "route back: "} {
 		if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "the proxy itself") {
 			t.Errorf("Ready() = %v, want %s", err, name)
 		}
