@@ -22,6 +22,7 @@ import (
 
 // attempt is a request that was sent, or failed, before this code got to see it.
 type attempt struct {
+	start    time.Time // of the request
 	endpoint *endpoint.Endpoint
 	upstream *upstream // nothing of its answer has been taken
 	err      error     // why there is none
@@ -142,6 +143,8 @@ func (u *upstream) ask(r *http.Request, head []byte, limit time.Duration) (_ *ht
 			return nil, err
 		}
 	}
+	u.bounded, u.room = true, answerHead
+	defer func() { u.bounded = false }()
 	for {
 		response, err := http.ReadResponse(u.reader, r)
 		if err != nil {
@@ -149,7 +152,7 @@ func (u *upstream) ask(r *http.Request, head []byte, limit time.Duration) (_ *ht
 		}
 		switch {
 		case response.StatusCode == http.StatusSwitchingProtocols:
-			return nil, errors.New("the endpoint switched protocols without being asked to")
+			return nil, errSwitched
 		case response.StatusCode >= http.StatusOK:
 			return response, nil
 		}

@@ -246,6 +246,13 @@ func TestUpgrade(t *testing.T) {
 	if line, err := reader.ReadString('\n'); line != "HELLO\n" {
 		t.Errorf("got %q, %v", line, err)
 	}
+	_ = conn.Close()
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if n := testutil.ToFloat64(r.requests.WithLabelValues("r", "101")); n != 1 {
+		t.Errorf("counted %v requests with code 101", n)
+	}
 }
 
 // A response that breaks off must look broken to the client, not complete.

@@ -47,6 +47,27 @@ type upstream struct {
 	until  time.Time // the read deadline
 	used   bool      // has answered a request before
 	look   func() (n int, err error)
+
+	bounded bool // what is read is a head
+	room    int  // how many bytes more of it are read
+}
+
+// answerHead bounds an answer's head, interim answers included, in bytes.
+const answerHead = 256 << 10
+
+var errLongHead = errors.New("the head of the endpoint's answer is too long")
+
+// Read implements io.Reader.
+func (u *upstream) Read(b []byte) (int, error) {
+	if !u.bounded {
+		return u.Conn.Read(b)
+	}
+	if u.room <= 0 {
+		return 0, errLongHead
+	}
+	n, err := u.Conn.Read(b[:min(len(b), u.room)])
+	u.room -= n
+	return n, err
 }
 
 // waitUntil sets the read deadline; zero is none.
@@ -55,27 +76,41 @@ func (u *upstream) waitUntil(deadline time.Time) error {
 	return u.SetReadDeadline(deadline)
 }
 
-// get takes a kept connection, the one used last, or opens one. One on which the endpoint has spoken, or ended, since
-// its last answer is not taken: what lies there (a 408 for the idle, a surplus that came late) is nobody's answer.
+// get takes a kept connection, or opens one.
 func (d *direct) get(ctx context.Context, addr netip.AddrPort, fresh bool) (*upstream, error) {
-	for !fresh {
+	if !fresh {
+		if u := d.take(addr); u != nil {
+			return u, nil
+		}
+	}
+	return d.open(ctx, addr)
+}
+
+// take takes the kept connection used last; nil where there is none. One on which the endpoint has spoken, or ended,
+// since its last answer is not taken: what lies there (a 408 for the idle, a surplus that came late) is nobody's answer.
+func (d *direct) take(addr netip.AddrPort) *upstream {
+	for {
 		u := d.pop(addr)
 		switch {
 		case u == nil:
-			fresh = true
-			continue
+			return nil
 		case time.Since(u.since) >= directIdle:
 			d.drop(addr) // those below it are older still
 		case u.quiet():
-			return u, nil
+			return u
 		}
 		_ = u.Close()
 	}
+}
+
+// open opens a connection.
+func (d *direct) open(ctx context.Context, addr netip.AddrPort) (*upstream, error) {
 	conn, err := d.dialer.DialContext(ctx, "tcp", addr.String())
 	if err != nil {
 		return nil, err
 	}
-	u := &upstream{Conn: conn, addr: addr, reader: bufio.NewReaderSize(conn, 4<<10)}
+	u := &upstream{Conn: conn, addr: addr}
+	u.reader = bufio.NewReaderSize(u, 4<<10)
 	if raw, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
 		u.look = lookAt(raw)
 	}

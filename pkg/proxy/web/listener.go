@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -231,8 +232,10 @@ type conn struct {
 	armed    time.Time // when the write deadline was last moved
 
 	phase    atomic.Uint32
-	upstream atomic.Pointer[upstream] // what a plain request is being asked of; closed with the connection
-	begun    atomic.Pointer[attempt]  // of the request that net/http sees first
+	closed   atomic.Bool
+	dialing  atomic.Pointer[context.CancelFunc] // ends a plain request's attempt to connect
+	upstream atomic.Pointer[upstream]           // what a plain request is being asked of; closed with the connection
+	begun    atomic.Pointer[attempt]            // of the request that net/http sees first
 
 	// A body whose client stalled was not read to its end: net/http would take what still comes of it for the next
 	// request. Nothing more is read then.
@@ -355,6 +358,10 @@ func (c *conn) slow(n int64, err error) bool {
 // Close implements net.Conn.
 func (c *conn) Close() error {
 	c.listener.remove(c)
+	c.closed.Store(true)
+	if cancel := c.dialing.Load(); cancel != nil {
+		(*cancel)()
+	}
 	if u := c.upstream.Swap(nil); u != nil {
 		_ = u.Close()
 	}

@@ -1,11 +1,13 @@
 package web
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -68,7 +70,7 @@ type observer struct {
 
 // ServeHTTP implements http.Handler.
 func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start := time.Now()
+	start := startOf(r)
 	seen := &response{ResponseWriter: w}
 	var under *conn
 	if r.ProtoMajor == 1 { // in HTTP/2 others' requests and answers are under way on the connection too
@@ -176,6 +178,15 @@ type response struct {
 
 // Unwrap lets http.ResponseController reach flushing and hijacking.
 func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// Hijack implements http.Hijacker, for protocols that the endpoint switches to.
+func (r *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
+	if err == nil && r.code == 0 {
+		r.code = http.StatusSwitchingProtocols
+	}
+	return c, buffered, err
+}
 
 // WriteHeader implements http.ResponseWriter.
 func (r *response) WriteHeader(code int) {

@@ -158,7 +158,7 @@ func (x *express) serve(way *plain) (again, handed bool) {
 	if err != nil || !x.plainAnswer(u) {
 		way.metrics.handed()
 		x.upstream.Store(nil)
-		x.begun.Store(&attempt{endpoint: e, upstream: u, err: err})
+		x.begun.Store(&attempt{start: start, endpoint: e, upstream: u, err: err})
 		return false, true
 	}
 	e.Succeeded()
@@ -207,23 +207,51 @@ func (x *express) ask(way *plain, addr netip.AddrPort, start time.Time) (*upstre
 	}
 	x.out = x.request.append(x.out[:0], x.who)
 	for fresh := false; ; fresh = true {
-		u, err := way.direct.get(context.Background(), addr, fresh)
-		if err != nil {
-			return nil, err
+		u, err := x.reach(way.direct, addr, fresh)
+		if err == nil {
+			err = x.exchange(u, start, way.direct.response)
 		}
-		x.upstream.Store(u)
-		if err = x.exchange(u, start, way.direct.response); err == nil {
+		if err == nil {
 			return u, nil
 		}
-		_ = u.Close()
+		if u != nil {
+			_ = u.Close()
+		}
+		if x.closed.Load() { // by the end of a drain, and the connection to the endpoint with it
+			return nil, errGone
+		}
 		var timeout net.Error
-		if !u.used || errors.Is(err, errGone) || errors.As(err, &timeout) && timeout.Timeout() {
+		if u == nil || !u.used || errors.Is(err, errGone) || errors.As(err, &timeout) && timeout.Timeout() {
 			return nil, err
 		}
 	}
 }
 
-// exchange writes the request and waits until the answer's head is in the reader's buffer, or does not fit.
+// reach takes a kept connection or opens one, and has it closed with the client's.
+func (x *express) reach(d *direct, addr netip.AddrPort, fresh bool) (u *upstream, err error) {
+	if !fresh {
+		u = d.take(addr)
+	}
+	if u == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer func() {
+			cancel()
+			x.dialing.Store(nil)
+		}()
+		if x.dialing.Store(&cancel); x.closed.Load() {
+			return nil, errGone
+		}
+		if u, err = d.open(ctx, addr); err != nil {
+			return nil, err
+		}
+	}
+	if x.upstream.Store(u); x.closed.Load() {
+		return u, errGone
+	}
+	return u, nil
+}
+
+// exchange writes the request and waits until the answer's head is in the reader's buffer, or does not fit, or is odd.
 func (x *express) exchange(u *upstream, start time.Time, limit time.Duration) error {
 	step := tick
 	if limit > 0 {
@@ -240,7 +268,7 @@ func (x *express) exchange(u *upstream, start time.Time, limit time.Duration) er
 	for want := 1; ; want = u.reader.Buffered() + 1 {
 		_, err := u.reader.Peek(want)
 		switch {
-		case errors.Is(err, bufio.ErrBufferFull), headEnd(u.reader) > 0:
+		case errors.Is(err, bufio.ErrBufferFull), headEnd(u.reader) > 0, odd(u.reader):
 			return nil
 		case err == nil:
 		case limit > 0 && time.Since(start) >= limit:
@@ -260,6 +288,20 @@ func headEnd(r *bufio.Reader) int {
 		return at + 4
 	}
 	return 0
+}
+
+// odd is whether what has come of a head cannot become a plain one's. It may be whole to net/http, or never be.
+func odd(r *bufio.Reader) bool {
+	b, _ := r.Peek(r.Buffered())
+	if n := min(len(b), len(answerStart)); string(b[:n]) != answerStart[:n] {
+		return true
+	}
+	for at := range b {
+		if b[at] == '\n' && b[at-1] != '\r' { // it does not start with one
+			return true
+		}
+	}
+	return false
 }
 
 // stay decides whether to wait on after a failed read: if it was a tick's end, and the client is there.
@@ -328,50 +370,4 @@ func (x *express) pass(u *upstream) (sent int64, readErr, writeErr error) {
 		}
 	}
 	return sent, nil, nil
-}
-
-// single is a listener with one connection, by which net/http's server takes over one that it did not accept.
-type single struct {
-	*conn
-	taken bool
-}
-
-// Accept implements net.Listener.
-func (s *single) Accept() (net.Conn, error) {
-	if s.taken {
-		return nil, errRetired
-	}
-	s.taken = true
-	return s.conn, nil
-}
-
-// Close implements net.Listener; the connection stays.
-func (s *single) Close() error { return nil }
-
-// Addr implements net.Listener.
-func (s *single) Addr() net.Addr { return s.LocalAddr() }
-
-// begunKey is the context's key for a connection with an attempt.
-type begunKey struct{}
-
-func withBegun(ctx context.Context, nc net.Conn) context.Context {
-	c, ok := nc.(*conn)
-	if !ok {
-		return ctx
-	}
-	ctx = context.WithValue(ctx, below{}, c)
-	if c.begun.Load() != nil {
-		return context.WithValue(ctx, begunKey{}, c)
-	}
-	return ctx
-}
-
-// begunFor takes up what was begun for a request.
-func begunFor(r *http.Request) attempt {
-	if c, ok := r.Context().Value(begunKey{}).(*conn); ok {
-		if a := c.begun.Swap(nil); a != nil {
-			return *a
-		}
-	}
-	return attempt{}
 }

@@ -6,12 +6,17 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/sys/unix"
 )
 
 // talk is a client's connection.
@@ -203,5 +208,104 @@ func TestPlainAccess(t *testing.T) {
 		if !strings.Contains(log.String(), part) {
 			t.Errorf("no %s in %s", part, log.String())
 		}
+	}
+}
+
+// The time of a request that was handed over counts from its head, not from the handing over.
+func TestHandOverKeepsTheTime(t *testing.T) {
+	const thought = 50 * time.Millisecond
+	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, _ *http.Request) {
+		time.Sleep(thought)
+		_ = http.NewResponseController(w).Flush() // chunked
+	}))})
+	r.talk(t).ask(t, plainGet)
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	var sample dto.Metric
+	if err := r.durations.WithLabelValues("r").(prometheus.Metric).Write(&sample); err != nil {
+		t.Fatal(err)
+	}
+	if h := sample.GetHistogram(); h.GetSampleCount() != 1 || h.GetSampleSum() < thought.Seconds() {
+		t.Errorf("%d requests of %v s in all", h.GetSampleCount(), h.GetSampleSum())
+	}
+}
+
+// A drain's deadline ends a request for good: its endpoint is not asked again, on another connection.
+func TestEndOfDrainAsksNobodyAgain(t *testing.T) {
+	var asked atomic.Int64
+	slow, ended := make(chan struct{}), make(chan struct{})
+	r := start(t, Settings{Drain: 50 * time.Millisecond, Pool: pool(backend(t, func(_ http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 2 {
+			close(slow)
+			<-r.Context().Done()
+			close(ended)
+		}
+	}))})
+	c := r.talk(t)
+	c.ask(t, plainGet)
+	_, _ = io.WriteString(c.Conn, plainGet)
+	<-slow
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	<-ended
+	if n := asked.Load(); n != 2 {
+		t.Errorf("the endpoint saw %d requests, want 2", n)
+	}
+	if n := testutil.ToFloat64(r.flight.WithLabelValues("r")); n != 0 {
+		t.Errorf("%v requests in flight", n)
+	}
+}
+
+// A drain's deadline ends an attempt to connect, too. (net/http's Transport dials on for the next request.)
+func TestEndOfDrainEndsDialing(t *testing.T) {
+	r := start(t, Settings{Drain: 50 * time.Millisecond, Timeouts: Timeouts{Dial: -1}, Pool: pool(deaf(t))})
+	for _, way := range []string{"plain", "direct"} {
+		_, _ = io.WriteString(r.talk(t).Conn, ways[way])
+	}
+	for deadline := time.Now().Add(20 * time.Second); testutil.ToFloat64(r.flight.WithLabelValues("r")) < 2; {
+		if time.Now().After(deadline) {
+			t.Fatal("the requests did not arrive")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.stop() }()
+	select {
+	case err := <-stopped:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the front does not end")
+	}
+}
+
+// deaf is an address that takes no connection and refuses none.
+func deaf(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(name.(*unix.SockaddrInet4).Port)).String()
+	for {
+		conn, err := net.DialTimeout("tcp", addr, 100*time.Millisecond)
+		if err != nil {
+			return addr // its queue is full
+		}
+		t.Cleanup(func() { _ = conn.Close() })
 	}
 }

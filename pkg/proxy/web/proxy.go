@@ -80,7 +80,7 @@ func newTransport(s *Settings) *http.Transport {
 		IdleConnTimeout:        90 * time.Second,
 		ResponseHeaderTimeout:  atLeast(s.Response),
 		ExpectContinueTimeout:  time.Second,
-		MaxResponseHeaderBytes: 256 << 10,
+		MaxResponseHeaderBytes: answerHead,
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
 }
@@ -201,6 +201,11 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		r.URL.Host = e.Addr.String()
 		response, err := p.transport.RoundTrip(r)
+		if err == nil && response.StatusCode == http.StatusSwitchingProtocols &&
+			!strings.EqualFold(response.Header.Get("Upgrade"), r.Header.Get("Upgrade")) {
+			_ = response.Body.Close() // ReverseProxy would leave it open
+			err = errSwitched
+		}
 		if err == nil {
 			e.Succeeded()
 			response.Body = release(response.Body, e)
@@ -260,6 +265,8 @@ type releasingWriter struct {
 	releasing
 	io.Writer
 }
+
+var errSwitched = errors.New("the endpoint switched to a protocol that it was not asked for")
 
 var errLoop = errors.New("the request has been here before: the backend leads back to this proxy")
 
