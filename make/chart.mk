@@ -2,11 +2,11 @@
 CHART := $(CURDIR)/charts/stack
 
 .PHONY: chart
-chart: $(TOOLS)/helm $(TOOLS)/helm-unittest $(TOOLS)/kubeconform $(TOOLS)/promtool ## lint, render and test the Helm chart
+chart: $(TOOLS)/helm $(TOOLS)/helm-unittest $(TOOLS)/kubeconform $(TOOLS)/promtool $(TOOLS)/gotestsum ## lint, render and test the Helm chart
 	cd tools/helm && go run ./cmd/chartdoc -check $(CHART)
 	$(TOOLS)/helm lint --strict $(CHART)
 	$(TOOLS)/helm-unittest $(CHART)
-	cd tools/helm && TOOLS=$(TOOLS) go test ./...
+	cd tools/helm && TOOLS=$(TOOLS) $(TOOLS)/gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg -- ./...
 
 .PHONY: chart-docs
 chart-docs: ## make the chart's values.schema.json and README table from values.yaml
