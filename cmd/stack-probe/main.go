@@ -18,7 +18,7 @@ type config struct {
 	daemon.Settings
 	Timeout time.Duration `default:"30s" desc:"how long all checks may take"`
 
-	Checks []string `required:"true" desc:"what to ask: name=http://host:port/path, tcp://host:port, grpc://host:port, tftp://host:port/file, dhcp://host:port?metrics=URL; separated by spaces or commas"`
+	Checks []string `required:"true" desc:"what to ask: name=http://host:port/path, https://host:port/path?host=name, tcp://host:port, grpc://host:port, tftp://host:port/file, dhcp://host:port?metrics=URL; separated by spaces or commas"`
 }
 
 // checks parses the list.

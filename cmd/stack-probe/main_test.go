@@ -56,6 +56,12 @@ func serveUDP(t *testing.T, answer func(request []byte) []byte) string {
 func TestProbe(t *testing.T) {
 	web := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
 	dead := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Host == "edge.example" && r.TLS.ServerName == "edge.example" && r.URL.RawQuery == "" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(secure.Close)
 	tink := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/grpc")
 		if r.ProtoMajor != 2 || r.URL.Path != workflowStream {
@@ -91,6 +97,8 @@ func TestProbe(t *testing.T) {
 	}{
 		"http that finds nothing is an answer": {"smee=http://" + web + "/", "5s", "status 404 Not Found", 0},
 		"http without a backend":               {"smee=http://" + dead + "/", "5s", "failed to reach the backend", 1},
+		"https asks for a name":                {"edge=" + secure.URL + "/?host=edge.example", "5s", "status 401 Unauthorized", 0},
+		"https on a port without TLS":          {"edge=https://" + web + "/", "5s", "server gave HTTP response", 1},
 		"tcp":                                  {"ssh=tcp://" + web, "5s", "connected to " + web, 0},
 		"grpc that refuses is an answer":       {"tink=grpc://" + tink, "5s", "grpc-status 3", 0},
 		"grpc that is none":                    {"tink=grpc://" + web, "5s", "failed to find gRPC", 1},

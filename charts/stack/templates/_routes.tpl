@@ -88,10 +88,13 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- if and (hasKey $taken $key) (not $shared) }}{{ fail (printf "routes.%s listens on %s, which %s has: set routes.%s.port to another%s" $name $key (get $taken $key) $name (ternary ", or hosts to both" "" (and $web (hasKey $shares $key)))) }}{{ end -}}
 {{- if $web }}{{ $_ := set $shares $key (not (empty $route.hosts)) }}{{ end -}}
 {{- if not $shared }}{{ $_ := set $taken $key (printf "route %s" $name) }}{{ end -}}
+{{- $host := $route.hosts | default "" -}}
+{{- if kindIs "slice" $host }}{{ $host = first $host }}{{ end -}}
+{{- $host = $host | replace "*" "probe" -}}
 {{- $service := true -}}
 {{- if hasKey $route "service" }}{{ $service = $route.service }}{{ end -}}
 {{- $portName := ternary $name (printf "%s-%d" ($name | trunc 12 | trimSuffix "-") $i) (eq $i 0) -}}
-{{- $ports = append $ports (dict "name" $portName "port" (int $port) "protocol" $network "route" $name "service" $service "shared" $shared "kind" $route.protocol) -}}
+{{- $ports = append $ports (dict "name" $portName "port" (int $port) "protocol" $network "route" $name "service" $service "shared" $shared "kind" $route.protocol "tls" (not (empty $route.tls)) "host" $host) -}}
 {{- end -}}
 {{- $row := merge (dict "name" $name "listen" $listen) (omit $route "enabled" "port" "service") -}}
 {{- if and (not (hasKey $row "optional")) (not $v.probes.requireBackends) }}{{ $_ := set $row "optional" true }}{{ end -}}
