@@ -19,7 +19,6 @@ tink.*, global.*) written over them. As YAML: the values, and beside them
   (list "stack.clusterDomain" "clusterDomain")
   (list "stack.name" "service.name") (list "stack.lbClass" "service.loadBalancerClass")
   (list "stack.service.type" "service.type") (list "stack.service.annotations" "service.annotations")
-  (list "stack.deployment.strategy" "updateStrategy")
   (list "stack.hook.enabled" "files.enabled")
   (list "stack.relay.enabled" "relay.enabled") (list "stack.relay.maxHopCount" "relay.maxHops")
   (list "stack.relay.presentGiaddrAction" "relay.presentGiaddrAction")
@@ -43,6 +42,15 @@ tink.*, global.*) written over them. As YAML: the values, and beside them
 {{- end -}}
 
 {{- /* Values that mean something else here. */ -}}
+{{- $strategy := dig "deployment" "strategy" dict $old -}}
+{{- if eq (len (keys $strategy)) 1 -}}
+{{- /* The former default. Kubernetes' own details of it would run two listeners on one interface. */ -}}
+{{- $strategy = ternary dict $strategy (eq (toString $strategy.type) "RollingUpdate") -}}
+{{- end -}}
+{{- if $strategy -}}
+{{- $_ := set $v "updateStrategy" $strategy -}}
+{{- $mapped = append $mapped "stack.deployment.strategy -> updateStrategy" -}}
+{{- end -}}
 {{- $service := $old.service | default dict -}}
 {{- if and (hasKey $service "enabled") (not $service.enabled) -}}
 {{- $_ := set $v.service "enabled" false -}}
