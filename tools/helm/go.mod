@@ -11,6 +11,7 @@ tool (
 )
 
 require (
+	github.com/grafana/grafana-foundation-sdk/go v0.0.12
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.2
 	go.yaml.in/yaml/v3 v3.0.4
 	k8s.io/api v0.36.3

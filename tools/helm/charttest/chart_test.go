@@ -134,6 +134,15 @@ func TestExamplesAreValid(t *testing.T) {
 			}
 		})
 	}
+	t.Run("argocd-application.yaml", func(t *testing.T) {
+		text, err := os.ReadFile(chart + "/examples/argocd-application.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := judge(t, text); err != nil {
+			t.Errorf("kubeconform: %v\n%s", err, out)
+		}
+	})
 	t.Run("an unknown field is refused", func(t *testing.T) {
 		rendered := bytes.Replace(render(t), []byte("revisionHistoryLimit"), []byte("revisionHistroyLimit"), 1)
 		if out, err := judge(t, rendered); err == nil {

@@ -1,5 +1,6 @@
 // Command kubeschemas writes the JSON schemas by which kubeconform judges the chart's objects, without a network of
-// schemas: from the OpenAPI document in the Kubernetes module and from the CRDs in the modules of their projects.
+// schemas: from the OpenAPI document in the Kubernetes module and from the CRDs in the modules of their projects. With
+// -crds it lists the files of the CRDs instead, for a cluster to have them.
 package main
 
 import (
@@ -32,14 +33,19 @@ var crds = []struct{ module, files string }{
 		"github.com/traefik/traefik/v3@v3.5.0",
 		"docs/content/reference/dynamic-configuration/kubernetes-crd-definition-v1.yml",
 	},
+	{"github.com/argoproj/argo-cd/v3@v3.2.0", "manifests/crds/application-crd.yaml"},
 }
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: kubeschemas <directory>")
+		fmt.Fprintln(os.Stderr, "usage: kubeschemas <directory>|-crds")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1]); err != nil {
+	work := run
+	if os.Args[1] == "-crds" {
+		work = list
+	}
+	if err := work(os.Args[1]); err != nil {
 		fmt.Fprintf(os.Stderr, "kubeschemas: %v\n", err)
 		os.Exit(1)
 	}
@@ -58,6 +64,33 @@ func run(directory string) error {
 		}
 	}
 	return nil
+}
+
+// list prints where the files of the CRDs are.
+func list(string) error {
+	for _, crd := range crds {
+		paths, err := find(crd.module, crd.files)
+		if err != nil {
+			return err
+		}
+		for _, path := range paths {
+			fmt.Println(path)
+		}
+	}
+	return nil
+}
+
+// find downloads a module and says where its files are.
+func find(name, files string) ([]string, error) {
+	root, err := module(name)
+	if err != nil {
+		return nil, err
+	}
+	paths, err := filepath.Glob(filepath.Join(root, files))
+	if err != nil || len(paths) == 0 {
+		return nil, fmt.Errorf("no file %s in %s: %w", files, name, err)
+	}
+	return paths, nil
 }
 
 // module downloads a module and says where it is.
@@ -114,13 +147,9 @@ func builtin(directory string) error {
 
 // custom writes a schema for each version of each CRD.
 func custom(directory, name, files string) error {
-	root, err := module(name)
+	paths, err := find(name, files)
 	if err != nil {
 		return err
-	}
-	paths, err := filepath.Glob(filepath.Join(root, files))
-	if err != nil || len(paths) == 0 {
-		return fmt.Errorf("no file %s: %w", files, err)
 	}
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
