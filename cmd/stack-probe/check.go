@@ -76,8 +76,8 @@ func (c check) tcp(ctx context.Context) (string, error) {
 	return "connected to " + conn.RemoteAddr().String(), nil
 }
 
-// http takes any answer but one that a proxy gives in place of its backend. A query host=name asks for that name, in TLS
-// and in the request.
+// http takes any answer but one that a proxy gives in place of its backend. A query host=name asks for that name, in
+// TLS and in the request.
 func (c check) http(ctx context.Context) (string, error) {
 	u := *c.url
 	host := u.Query().Get("host")

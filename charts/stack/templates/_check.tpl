@@ -25,6 +25,16 @@
 {{- if and $v.relay.upstreamInterface $v.relay.upstreamAddress -}}
 {{- fail "relay.upstreamInterface and relay.upstreamAddress both say what giaddr is: set one of them" -}}
 {{- end -}}
+{{- if and $b.parents (not $v.relay.enabled) (ne $b.provider "hostNetwork") -}}
+{{- fail "broadcast.parents is set and relay.enabled is false, so nobody listens there: enable the relay, or leave the parents out" -}}
+{{- end -}}
+{{- $drain := add (include "stack.seconds" $v.proxy.drainTimeout | int) (include "stack.seconds" $v.proxy.drainGrace | int) -}}
+{{- if and $v.terminationGracePeriodSeconds (lt (int $v.terminationGracePeriodSeconds) (int $drain)) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %v and draining takes up to %v s: set it to %v or more, or proxy.drainTimeout and proxy.drainGrace to less" $v.terminationGracePeriodSeconds $drain (add $drain 5)) -}}
+{{- end -}}
+{{- if and $v.publicIP $v.service.ipFamilies (not (has (ternary "IPv6" "IPv4" (contains ":" $v.publicIP)) $v.service.ipFamilies)) -}}
+{{- fail (printf "publicIP is %s and service.ipFamilies is %s: add the address's family, or set another address" $v.publicIP (toJson $v.service.ipFamilies)) -}}
+{{- end -}}
 {{- if and (eq $b.kind "ipvlan") (eq $b.mac "stable") -}}
 {{- fail "broadcast.mac=stable is for macvlan, and an ipvlan has its parent's address: set broadcast.mac=random" -}}
 {{- end -}}

@@ -101,6 +101,15 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- $table = append $table $row -}}
 {{- end -}}
 {{- end -}}
+{{- $names := list -}}
+{{- range $ports }}{{ $names = concat $names (list .name .route) }}{{ end -}}
+{{- range $v.test.except }}
+{{- if not (has . $names) }}{{ fail (printf "test.except names route %s, and there is none: name one of %s" . ($names | uniq | join ", ")) }}{{ end -}}
+{{- end -}}
+{{- range $name, $_ := $v.service.nodePorts -}}
+{{- if not (has $name $names) }}{{ fail (printf "service.nodePorts names %s, and no route is called so: name one of %s" $name ($names | uniq | join ", ")) }}{{ end -}}
+{{- end -}}
+{{- if and $v.service.nodePorts (eq $v.service.type "ClusterIP") }}{{ fail "service.nodePorts is set and service.type is ClusterIP: set the type to NodePort or LoadBalancer, or leave the ports out" }}{{ end -}}
 {{- if not $ports }}{{ fail "nothing to serve: preset=none needs routes, and relay.enabled is false" }}{{ end -}}
 
 {{- $listeners := list -}}
