@@ -6,7 +6,8 @@ chart: $(TOOLS)/helm $(TOOLS)/helm-unittest $(TOOLS)/kubeconform $(TOOLS)/promto
 	cd tools/helm && go run ./cmd/chartdoc -check $(CHART)
 	$(TOOLS)/helm lint --strict $(CHART)
 	$(TOOLS)/helm-unittest $(CHART)
-	cd tools/helm && TOOLS=$(TOOLS) $(TOOLS)/gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg -- ./...
+	cd tools/helm && TOOLS=$(TOOLS) $(TOOLS)/gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg \
+		--rerun-fails=2 --rerun-fails-max-failures=3 --packages=./...
 
 .PHONY: chart-docs
 chart-docs: ## make the chart's values.schema.json and README table from values.yaml
@@ -29,6 +30,7 @@ $(TOOLS)/promtool:
 	@mkdir -p $(TOOLS) $(BUILD)/chart/promtool
 	@if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null; then \
 		echo "unpacking Debian's promtool and prometheus, for the alerts' tests"; \
-		cd $(BUILD)/chart/promtool && apt-get download -qq prometheus 2>/dev/null && dpkg-deb -x prometheus_*.deb . && \
+		cd $(BUILD)/chart/promtool && { apt-get download -qq prometheus 2>/dev/null || \
+			{ apt-get update -qq && apt-get download -qq prometheus; }; } && dpkg-deb -x prometheus_*.deb . && \
 		cp usr/bin/promtool usr/bin/prometheus $(TOOLS)/ && cd .. && rm -rf promtool; \
 	else echo "no apt-get: the alerts' rules are not tested"; fi

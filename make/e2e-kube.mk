@@ -10,6 +10,7 @@ KUBE_FLAGS   := -p 1 -trimpath
 KUBE_CACHE   ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tinkerbell-stack
 KUBE_KEY     := $(shell cat $(sort $(wildcard $(KUBE_MODULES)/go.* $(KUBE_MODULES)/*/go.* $(KUBE_MODULES)/*/*.go)) | sha256sum | cut -c1-12)
 KUBE         := $(KUBE_CACHE)/kube-$(KUBE_VERSION)-$(KUBE_KEY)
+KUBE_DEBIAN  := etcd-server containerd runc containernetworking-plugins
 KUBE_FILES   := $(addprefix $(KUBE)/,$(KUBE_PARTS) $(TINK_PARTS) coredns debian/usr/bin/etcd)
 
 .PHONY: e2e-kube e2e-kube-tools e2e-kube-run
@@ -52,5 +53,5 @@ $(KUBE)/coredns:
 $(KUBE)/debian/usr/bin/etcd:
 	@echo "unpacking Debian's etcd, containerd, runc and CNI plug-ins"
 	@rm -rf $(KUBE)/debian $(KUBE)/debian.new && mkdir -p $(KUBE)/debian.new && cd $(KUBE)/debian.new && \
-		apt-get download -qq etcd-server containerd runc containernetworking-plugins && \
+		{ apt-get download -qq $(KUBE_DEBIAN) 2>/dev/null || { apt-get update -qq && apt-get download -qq $(KUBE_DEBIAN); }; } && \
 		for package in *.deb; do dpkg-deb -x $$package .; done && rm -f *.deb && mv $(KUBE)/debian.new $(KUBE)/debian
