@@ -49,7 +49,7 @@ func TestKilled(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
 	points := map[string]int{}
 	seen := map[int]int{}
-	most := 80 * time.Millisecond // what a run takes, about; it is found out below, since machines differ
+	was, most := -1, 80*time.Millisecond // what a run takes, about; it is found out below, since machines differ
 	for round := range rounds {
 		publish(round)
 		if round%7 == 3 {
@@ -92,10 +92,11 @@ func TestKilled(t *testing.T) {
 		if whole >= 0 {
 			seen[whole]++
 		}
-		if whole == round%2 { // it went over to this round's release
-			most = max(most*2/3, 20*time.Millisecond)
-		} else {
-			most = min(most*6/5, 3*time.Second)
+		switch {
+		case whole != was: // it went over to the other release
+			was, most = whole, max(most*3/4, 20*time.Millisecond)
+		case whole != round%2: // it did not come so far
+			most = min(most*5/4, 3*time.Second)
 		}
 	}
 	t.Logf("killed with this left behind: %v; served after: %v", points, seen)
