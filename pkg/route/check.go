@@ -2,12 +2,14 @@ package route
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/internal/strict"
@@ -214,6 +216,14 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 	} {
 		if d < 0 {
 			at(field, "%s is below 0", d)
+		}
+	}
+	for field, most := range map[string]struct{ is, may setting.Duration }{ // what the kernel takes
+		"timeouts.keepalive": {r.Timeouts.Keepalive, setting.Duration(32767 * time.Second)},
+		"timeouts.user":      {r.Timeouts.User, setting.Duration(math.MaxInt32 * time.Millisecond)},
+	} {
+		if most.is > most.may {
+			at(field, "%s is more than %s", most.is, most.may)
 		}
 	}
 	active := r.Health.Active

@@ -121,6 +121,8 @@ func TestMistakes(t *testing.T) {
 		"text for bool":   {route("  optional: maybe\n"), `line 6: routes[0].optional: "maybe" is neither true nor false`},
 		"fraction":        {route("  workers: 1.5\n"), `line 6: routes[0].workers: "1.5" is not a whole number`},
 		"below zero":      {route("  limits: {connections: -1}\n"), "line 6: routes[0].limits.connections: -1 is below 0"},
+		"long keepalive":  {route("  timeouts: {keepalive: 10h}\n"), "line 6: routes[0].timeouts.keepalive: 10h0m0s is more than 9h6m7s"},
+		"long patience":   {route("  timeouts: {user: 600h}\n"), "line 6: routes[0].timeouts.user: 600h0m0s is more than 596h31m23.647s"},
 		"wrong protocol":  {route("  tftp: {allowWrite: true}\n"), "line 6: routes[0].tftp: does not apply to protocol tcp"},
 		"check, no type":  {route("  health: {active: {interval: 1s}}\n"), "line 6: routes[0].health.active.type: required"},
 		"bad name":        {"routes: [{name: A_b, protocol: tcp, listen: 1, backends: a:1}]", `"A_b" is no name`},
