@@ -26,6 +26,9 @@ const (
 	spliceAfter = 256 << 10
 	// spliceSize is what a pipe is asked to hold.
 	spliceSize = 1 << 20
+	// spliceLeast is what a pipe must hold to be worth it. Beyond its share of the kernel's memory for pipes
+	// (pipe(7), pipe-user-pages-soft), a user gets them with room for two segments.
+	spliceLeast = 64 << 10
 	// splicePause is how long a bulk direction may be silent before it gives its pipe back.
 	splicePause = time.Second
 )
@@ -61,20 +64,19 @@ func (c *copier) copy() error {
 		} else {
 			n, err = c.record()
 		}
+		c.count(int64(n))
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && c.othersMoved():
 			continue
-		case err != nil:
+		case err != nil || n == 0:
 			return err
-		case n == 0:
-			return nil
 		}
-		c.count(int64(n))
 	}
 }
 
-// once waits until the source has bytes and writes them. It waits without a buffer: the function below runs when
-// the poller thinks that there is something to read, and takes a buffer for as long as it has it.
+// once waits until the source has bytes and writes them, and returns how many were written. It waits without a buffer:
+// the function below runs when the poller thinks that there is something to read, and takes a buffer for as long as it
+// has it.
 func (c *copier) once(src *socket) (n int, err error) {
 	var buffer *[bufferSize]byte
 	waited := false
@@ -103,16 +105,13 @@ func (c *copier) once(src *socket) (n int, err error) {
 		return 0, os.NewSyscallError("read", err)
 	}
 	if n == 0 {
-		return 0, nil
+		return 0, src.ended()
 	}
 	if waited {
 		c.bulk = 0
 	}
 	c.bulk += n
-	if _, err := c.dst.Write(buffer[:n]); err != nil {
-		return n, err
-	}
-	return n, nil
+	return c.dst.Write(buffer[:n])
 }
 
 // record waits for what TLS brings and writes it. It holds a buffer all the while: only TLS knows what it has left of
@@ -122,8 +121,7 @@ func (c *copier) record() (int, error) {
 	defer buffers.Put(buffer)
 	n, err := c.src.Read(buffer[:])
 	if n > 0 {
-		_, err = c.dst.Write(buffer[:n])
-		return n, err
+		return c.dst.Write(buffer[:n])
 	}
 	if errors.Is(err, io.EOF) {
 		return 0, nil
@@ -149,8 +147,11 @@ func (c *copier) othersMoved() bool {
 }
 
 func (c *copier) count(n int64) {
+	if n <= 0 {
+		return
+	}
 	c.session.front.metrics.bytes(c.way, n)
-	if c.session.settings.Idle > 0 && n > 0 {
+	if c.session.settings.Idle > 0 {
 		c.session.moved.Store(time.Now().UnixNano())
 	}
 }

@@ -28,31 +28,57 @@ type stream interface {
 	SetReadDeadline(t time.Time) error
 }
 
-// prefixed is a connection of which a part has been read already.
-type prefixed struct {
+// wire is the TCP connection below TLS.
+type wire struct {
 	net.Conn
-	early []byte
+	early []byte // what has been read of it already
+	ended bool   // the other end has sent its FIN
 }
 
-func (p *prefixed) Read(b []byte) (int, error) {
-	if len(p.early) == 0 {
-		return p.Conn.Read(b)
+func (w *wire) Read(b []byte) (int, error) {
+	if len(w.early) == 0 {
+		n, err := w.Conn.Read(b)
+		w.ended = w.ended || errors.Is(err, io.EOF)
+		return n, err
 	}
-	n := copy(b, p.early)
-	p.early = p.early[n:]
+	n := copy(b, w.early)
+	w.early = w.early[n:]
 	return n, nil
 }
 
+// SetWriteDeadline does nothing. TLS alone sets one: five seconds for a close_notify, and whoever is slow to read what
+// comes before it would lose that, too.
+func (w *wire) SetWriteDeadline(time.Time) error { return nil }
+
+// secured is TLS in a connection.
+type secured struct {
+	*tls.Conn
+	wire *wire
+	tcp  *socket
+}
+
+// end passes on that src has ended. An end of TLS that was not told by a close_notify is not told on by one: who is
+// behind the other TLS can see that something may be missing, as it could without us.
+func end(dst, src stream) error {
+	from, _ := src.(*secured)
+	to, _ := dst.(*secured)
+	if from != nil && to != nil && from.wire.ended {
+		return to.tcp.CloseWrite()
+	}
+	return dst.CloseWrite()
+}
+
 // handshake ends TLS on the client's connection, behind its PROXY header. It returns the protocol that was agreed on.
-func (s *session) handshake(ctx context.Context) (inner *tls.Conn, protocol string, err error) {
+func (s *session) handshake(ctx context.Context) (inner stream, protocol string, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handshakeTimeout)
 	defer cancel()
-	inner = tls.Server(&prefixed{s.client, s.early}, s.settings.TLS)
-	if err := inner.HandshakeContext(ctx); err != nil {
+	below := &wire{Conn: s.client, early: s.early}
+	conn := tls.Server(below, s.settings.TLS)
+	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, "", fmt.Errorf("failed to end TLS: %w", err)
 	}
 	s.early = nil
-	return inner, inner.ConnectionState().NegotiatedProtocol, nil
+	return &secured{conn, below, s.client}, conn.ConnectionState().NegotiatedProtocol, nil
 }
 
 // errTLS is a connection to an endpoint on which TLS itself failed: another's certificate, or no TLS at all.
@@ -71,15 +97,19 @@ func (s *session) introduce(
 	if s.settings.Secure == nil {
 		return conn, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.settings.Dial)
-	defer cancel()
+	if s.settings.Dial > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.settings.Dial)
+		defer cancel()
+	}
 	var protocols []string
 	if protocol != "" {
 		protocols = []string{protocol}
 	}
-	inner, err := s.settings.Secure.Client(ctx, conn, protocols...)
+	below := &wire{Conn: conn}
+	inner, err := s.settings.Secure.Client(ctx, below, protocols...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errTLS, err)
 	}
-	return inner, nil
+	return &secured{inner, below, conn}, nil
 }

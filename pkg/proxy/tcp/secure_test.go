@@ -79,7 +79,7 @@ func TestSecure(t *testing.T) {
 		"ended here": {in: true}, "made here": {out: true}, "both": {in: true, out: true},
 	} {
 		for _, size := range []int{0, 1, 16 << 10, bufferSize + 1, spliceAfter + 4*spliceSize + 17} {
-			var settings Settings
+			settings := Settings{Dial: time.Duration(size%2) * -time.Second} // none, or the default
 			var addr netip.AddrPort
 			if test.in {
 				settings.TLS = served
@@ -241,7 +241,7 @@ func TestSecureBehindProxyHeader(t *testing.T) {
 			t.Errorf("the endpoint got %+v, %v", got, err)
 			return
 		}
-		inner := tls.Server(&prefixed{conn, early}, served)
+		inner := tls.Server(&wire{Conn: conn, early: early}, served)
 		if err := inner.HandshakeContext(context.Background()); err != nil {
 			t.Error(err)
 			return

@@ -71,11 +71,12 @@ func (s *session) run(ctx context.Context) {
 	defer e.Release()
 	defer s.server.Close()
 	if len(s.early) > 0 {
-		if _, err := server.Write(s.early); err != nil {
+		n, err := server.Write(s.early)
+		metrics.bytes(toServer, int64(n))
+		if err != nil {
 			reset(s.client)
 			return
 		}
-		metrics.bytes(toServer, int64(len(s.early)))
 	}
 	s.pass(client, server)
 }
@@ -125,9 +126,13 @@ func (s *session) dial(
 			return nil, nil, err
 		}
 		s.front.metrics.dialFailed(dialReason(err))
+		failures = append(failures, err)
+		if exhausted(err) { // no endpoint's fault, and no better with another
+			e.Release()
+			break
+		}
 		e.Failed(err)
 		e.Release()
-		failures = append(failures, err)
 		tried = append(tried, e)
 	}
 	return nil, nil, errors.Join(failures...)
@@ -137,19 +142,26 @@ func (s *session) dial(
 func (s *session) attempt(
 	ctx context.Context, e *endpoint.Endpoint, source, target netip.AddrPort, protocol string,
 ) (stream, error) {
-	plain, err := dial(e.Addr, s.settings)
+	plain, err := dial(e.Addr, s.settings, s.adopt)
 	if err != nil {
-		return nil, err
-	}
-	if !s.adopt(plain) {
-		_ = plain.Close()
-		return nil, errAborted
+		return nil, s.blame(err)
 	}
 	server, err := s.introduce(ctx, plain, source, target, protocol)
 	if err != nil {
 		reset(plain)
+		return nil, s.blame(err)
 	}
-	return server, err
+	return server, nil
+}
+
+// blame does not hold what abort did against the endpoint.
+func (s *session) blame(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.aborted {
+		return errAborted
+	}
+	return err
 }
 
 // pass copies both directions until both have ended.
@@ -172,7 +184,7 @@ func (s *session) direction(dst, src stream, way way) {
 	c := copier{session: s, dst: dst, src: src, way: way}
 	err := c.copy()
 	if err == nil {
-		err = dst.CloseWrite()
+		err = end(dst, src)
 	}
 	switch {
 	case err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.ENOTCONN):
@@ -190,6 +202,12 @@ func (s *session) direction(dst, src stream, way way) {
 	reset(s.server)
 }
 
+// exhausted is whether we lack what a socket takes: descriptors or memory.
+func exhausted(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
+		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
+}
+
 func dialReason(err error) string {
 	var timeout net.Error
 	switch {
@@ -201,7 +219,7 @@ func dialReason(err error) string {
 		return "unreachable"
 	case errors.Is(err, syscall.ECONNRESET):
 		return "reset"
-	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+	case errors.Is(err, syscall.EADDRNOTAVAIL), exhausted(err):
 		return "resources"
 	case errors.Is(err, errTLS):
 		return "tls"

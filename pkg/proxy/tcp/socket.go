@@ -3,6 +3,7 @@ package tcp
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -19,8 +20,9 @@ import (
 // hands down anyway, and dials by way of a resolver, which together is a third of what a short connection costs.
 type socket struct {
 	*os.File
-	raw    syscall.RawConn
-	closed atomic.Bool
+	raw      syscall.RawConn
+	closed   atomic.Bool
+	finished atomic.Bool // our end of the stream has been sent
 }
 
 // newSocket owns the descriptor, which must not block.
@@ -50,8 +52,9 @@ func listening(l *net.TCPListener) (*socket, error) {
 	return newSocket(fd)
 }
 
-// dial connects within a time; the errors are the kernel's.
-func dial(addr netip.AddrPort, s *Settings) (*socket, error) {
+// dial connects within a time; the errors are the kernel's. Who adopts the socket can close it meanwhile, or refuses
+// it.
+func dial(addr netip.AddrPort, s *Settings, adopt func(*socket) bool) (*socket, error) {
 	family, target := sockaddr(addr)
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
@@ -64,6 +67,10 @@ func dial(addr netip.AddrPort, s *Settings) (*socket, error) {
 	c, err := newSocket(fd)
 	if err != nil {
 		return nil, err
+	}
+	if !adopt(c) {
+		_ = c.Close()
+		return nil, errAborted
 	}
 	if s.Dial > 0 {
 		err = c.SetWriteDeadline(time.Now().Add(s.Dial))
@@ -90,7 +97,7 @@ func (c *socket) connect(target unix.Sockaddr) error {
 	})
 	switch {
 	case err != nil:
-		return err
+		return c.reason(err)
 	case answer != nil && !errors.Is(answer, unix.EISCONN):
 		return os.NewSyscallError("connect", answer)
 	}
@@ -123,10 +130,59 @@ func (c *socket) accept() (conn *socket, peer netip.AddrPort, err error) {
 	return conn, addrPortOf(from), err
 }
 
-// reason tells a closed socket from one that fails.
+// reason tells a closed socket from one that fails. It takes off what the file puts around an error, in which TLS would
+// not know a deadline that has passed from the end of the connection.
 func (c *socket) reason(err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
 	if c.closed.Load() {
 		return net.ErrClosed
+	}
+	if wrapped := (*os.PathError)(nil); errors.As(err, &wrapped) {
+		return wrapped.Err
+	}
+	return err
+}
+
+// Read implements net.Conn.
+func (c *socket) Read(b []byte) (int, error) {
+	n, err := c.File.Read(b)
+	if errors.Is(err, io.EOF) {
+		if failure := c.ended(); failure != nil {
+			return n, failure
+		}
+	}
+	return n, c.reason(err)
+}
+
+// Write implements net.Conn.
+func (c *socket) Write(b []byte) (int, error) {
+	n, err := c.File.Write(b)
+	return n, c.reason(err)
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *socket) SetReadDeadline(t time.Time) error { return c.reason(c.File.SetReadDeadline(t)) }
+
+// ended tells a stream that ended (nil) from one that was reset or timed out. The kernel reports that once: to whoever
+// writes, if that is first, and whoever reads then sees an end. Only the state of the connection still tells: after the
+// other's FIN alone it is not closed before ours. After a FIN and then a reset, which finds us writing, the error is
+// another.
+func (c *socket) ended() (err error) {
+	if c.finished.Load() {
+		return nil // nobody writes who could have been first
+	}
+	failure := c.raw.Control(func(fd uintptr) {
+		if _, state := unix.Getpeername(int(fd)); !errors.Is(state, unix.ENOTCONN) {
+			return
+		}
+		if left, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); syscall.Errno(left) != unix.EPIPE {
+			err = os.NewSyscallError("read", unix.ECONNRESET)
+		}
+	})
+	if failure != nil { // who wrote was first there, too
+		return c.reason(failure)
 	}
 	return err
 }
@@ -140,6 +196,7 @@ func (c *socket) Close() error {
 // CloseWrite ends the stream towards the other end.
 func (c *socket) CloseWrite() error {
 	var err error
+	c.finished.Store(true)
 	if failure := c.raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_WR) }); failure != nil {
 		return c.reason(failure)
 	}

@@ -16,8 +16,19 @@ func newPipe() (pipe, error) {
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return pipe{}, os.NewSyscallError("pipe2", err)
 	}
-	_, _ = unix.FcntlInt(uintptr(ends[0]), unix.F_SETPIPE_SZ, spliceSize) // a smaller one does, too
-	return pipe{ends[0], ends[1]}, nil
+	p := pipe{ends[0], ends[1]}
+	size, err := unix.FcntlInt(uintptr(p.read), unix.F_SETPIPE_SZ, spliceSize)
+	if err != nil { // a smaller one does, too
+		size, err = unix.FcntlInt(uintptr(p.read), unix.F_GETPIPE_SZ, 0)
+	}
+	if err == nil && size < spliceLeast {
+		err = unix.ENOBUFS
+	}
+	if err != nil {
+		p.close()
+		return pipe{}, os.NewSyscallError("fcntl", err)
+	}
+	return p, nil
 }
 
 func (p pipe) close() {
@@ -40,11 +51,14 @@ func (p pipe) fill(src *socket) (n int64, err error) {
 	if failure != nil {
 		return 0, src.reason(failure)
 	}
+	if n == 0 && err == nil {
+		return 0, src.ended()
+	}
 	return n, os.NewSyscallError("splice", err)
 }
 
-// drain gives the n bytes in the pipe to the destination.
-func (p pipe) drain(dst *socket, n int64) (err error) {
+// drain gives the n bytes in the pipe to the destination, and counts them as they go.
+func (p pipe) drain(dst *socket, n int64, count func(int64)) (err error) {
 	for n > 0 && err == nil {
 		var moved int64
 		failure := dst.raw.Write(func(fd uintptr) bool {
@@ -59,6 +73,7 @@ func (p pipe) drain(dst *socket, n int64) (err error) {
 			return dst.reason(failure)
 		}
 		n -= moved
+		count(moved)
 	}
 	return os.NewSyscallError("splice", err)
 }
@@ -86,9 +101,8 @@ func (c *copier) splice(dst, src *socket) (done bool, err error) {
 		case err != nil || n == 0:
 			return err == nil, err
 		}
-		if err := p.drain(dst, n); err != nil {
+		if err := p.drain(dst, n, c.count); err != nil {
 			return false, err
 		}
-		c.count(n)
 	}
 }

@@ -1,0 +1,78 @@
+package tcp
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// Bytes in one direction keep the other one alive, which then still passes what comes; and waiting costs nothing.
+func TestIdleOneWay(t *testing.T) {
+	cert, pool := identity(t, tlsName)
+	served := &tls.Config{Certificates: []tls.Certificate{cert}}
+	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var settings Settings
+			settings.Idle = time.Second
+			if secure {
+				settings.TLS = served
+			}
+			got := make(chan string, 1)
+			r := start(t, settings, backend(t, func(conn *net.TCPConn) {
+				stop := make(chan struct{})
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					for {
+						select {
+						case <-stop:
+							return
+						case <-time.After(100 * time.Millisecond):
+							_, _ = conn.Write([]byte("x"))
+						}
+					}
+				}()
+				text, _ := io.ReadAll(conn)
+				close(stop)
+				<-ended
+				got <- string(text)
+			}))
+			raw := r.dial(t)
+			var conn stream = raw
+			if secure {
+				conn = tls.Client(raw, &tls.Config{RootCAs: pool, ServerName: tlsName})
+			}
+			before := cpu(t)
+			for range 35 {
+				if _, err := conn.Read(make([]byte, 1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if took := cpu(t) - before; took > 1500*time.Millisecond {
+				t.Errorf("waiting took %s of the processor", took)
+			}
+			_, _ = conn.Write([]byte("late"))
+			_ = conn.CloseWrite()
+			if text := <-got; text != "late" {
+				t.Errorf("the endpoint got %q of what came after the pause", text)
+			}
+			if n := testutil.ToFloat64(r.aborted.WithLabelValues("r", "error")); n != 0 {
+				t.Errorf("%v errors were counted", n)
+			}
+		})
+	}
+}
+
+func cpu(t *testing.T) time.Duration {
+	var use syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &use); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
+}

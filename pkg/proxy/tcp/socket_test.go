@@ -1,0 +1,273 @@
+package tcp
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+)
+
+func anyone(*socket) bool { return true }
+
+// TestEnded tells a stream's end from a torn stream, whoever the kernel told of it first.
+func TestEnded(t *testing.T) {
+	for name, test := range map[string]struct {
+		other func(*net.TCPConn)
+		write bool // we write before we read
+		want  error
+	}{
+		"FIN":                 {func(c *net.TCPConn) { _ = c.CloseWrite() }, false, io.EOF},
+		"reset":               {func(c *net.TCPConn) { _ = c.SetLinger(0); _ = c.Close() }, false, syscall.ECONNRESET},
+		"reset, told before":  {func(c *net.TCPConn) { _ = c.SetLinger(0); _ = c.Close() }, true, syscall.ECONNRESET},
+		"FIN, and then reset": {func(c *net.TCPConn) { _ = c.Close() }, false, io.EOF},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ready := make(chan *net.TCPConn, 1)
+			hold := make(chan struct{})
+			addr := backend(t, func(c *net.TCPConn) {
+				_, _ = c.Write([]byte("x"))
+				ready <- c
+				<-hold
+			})
+			defer close(hold)
+			c, err := dial(addr, &Settings{Dial: 20 * time.Second}, anyone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if n, err := c.Read(make([]byte, 1)); n != 1 {
+				t.Fatal(err)
+			}
+			test.other(<-ready)
+			if test.write { // until the kernel tells us
+				for err == nil {
+					_, err = c.Write([]byte("y"))
+				}
+				if !errors.Is(err, syscall.ECONNRESET) {
+					t.Fatal(err)
+				}
+			}
+			if name == "FIN, and then reset" {
+				_, _ = c.Write([]byte("y"))
+				for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+					var state error
+					_ = c.raw.Control(func(fd uintptr) { _, state = unix.Getpeername(int(fd)) })
+					if errors.Is(state, unix.ENOTCONN) {
+						break
+					}
+					time.Sleep(time.Millisecond)
+				}
+			}
+			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, test.want) {
+				t.Errorf("got %v, want %v", err, test.want)
+			}
+		})
+	}
+}
+
+// Both ends of a connection have what the kernel needs to find a dead peer; after a change, later ones have the new.
+func TestOptions(t *testing.T) {
+	r := start(t, Settings{Keepalive: 12 * time.Second, UserTimeout: 34 * time.Second}, backend(t, echo))
+	look := func(c *socket) (got [5]int) {
+		_ = c.raw.Control(func(fd uintptr) {
+			for i, o := range [5][2]int{
+				{unix.SOL_SOCKET, unix.SO_KEEPALIVE}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE},
+				{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}, {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT},
+				{unix.IPPROTO_TCP, unix.TCP_NODELAY},
+			} {
+				got[i], _ = unix.GetsockoptInt(int(fd), o[0], o[1])
+			}
+		})
+		return got
+	}
+	check := func(want, endpoint [5]int) {
+		t.Helper()
+		conn := r.dial(t)
+		_, _ = conn.Write([]byte("x"))
+		if n, err := conn.Read(make([]byte, 1)); n != 1 {
+			t.Fatal(err)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for s := range r.conns {
+			s.mu.Lock()
+			if s.peer.Port() == conn.LocalAddr().(*net.TCPAddr).AddrPort().Port() {
+				if got := look(s.client); got != want {
+					t.Errorf("the client's end has %v, want %v", got, want)
+				}
+				if got := look(s.server); got != endpoint {
+					t.Errorf("the endpoint's end has %v, want %v", got, endpoint)
+				}
+			}
+			s.mu.Unlock()
+		}
+	}
+	check([5]int{1, 12, 4, 34000, 1}, [5]int{1, 12, 4, 34000, 1})
+	s := *r.settings.Load()
+	s.Keepalive, s.UserTimeout = 60*time.Second, -1
+	r.Update(s)
+	check([5]int{1, 60, 20, 0, 1}, [5]int{1, 60, 20, 0, 1})
+	s.Keepalive, s.UserTimeout = -1, 5*time.Second
+	r.Update(s)
+	check([5]int{0, 60, 20, 5000, 1}, [5]int{0, 7200, 75, 5000, 1}) // the kernel's own, without a probe
+}
+
+// silent is an address where the kernel drops what wants to connect: the queue of those that wait is full.
+func silent(t *testing.T) netip.AddrPort {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := addrPortOf(name)
+	for range 4 {
+		c, err := dial(addr, &Settings{Dial: 200 * time.Millisecond}, anyone)
+		if err != nil {
+			return addr
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	t.Fatal("the queue does not fill")
+	return addr
+}
+
+// An endpoint that does not answer does not hold up a drain beyond its deadline, and is not blamed for its end.
+func TestDrainWhileConnecting(t *testing.T) {
+	const patience = 30 * time.Second
+	r := start(t, Settings{Dial: patience, Drain: 100 * time.Millisecond}, silent(t))
+	r.dial(t)
+	for r.Active() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	started := time.Now()
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(started); took >= patience {
+		t.Errorf("the drain took %s", took)
+	}
+	if n := testutil.CollectAndCount(r.dials); n != 0 {
+		t.Errorf("%d kinds of failed dials were counted", n)
+	}
+}
+
+// descriptors leaves the process just so many that it may open.
+func descriptors(t *testing.T, left int) (restore func()) {
+	t.Helper()
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	var taken []int
+	for { // up to where there are no holes
+		fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken = append(taken, fd)
+		if n := len(taken); n > 64 && taken[n-1] == taken[n-64]+63 {
+			break
+		}
+	}
+	low := limit
+	low.Cur = uint64(taken[len(taken)-1] + 1 + left)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+			t.Error(err)
+		}
+		for _, fd := range taken {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// Without descriptors for the endpoint's end, the client is refused and no endpoint is blamed.
+func TestNoDescriptorForEndpoint(t *testing.T) {
+	r := start(t, Settings{}, backend(t, echo), backend(t, echo))
+	restore := descriptors(t, 2) // the client's here, and the one that is accepted
+	err := r.refusal()
+	restore()
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v, want a reset", err)
+	}
+	if n := testutil.ToFloat64(r.dials.WithLabelValues("r", "resources")); n != 1 {
+		t.Errorf("%v failed dials were counted, want 1", n)
+	}
+	for _, e := range pool(r).Status() {
+		if e.Failures != 0 {
+			t.Errorf("endpoint %s is blamed %d times", e.Address, e.Failures)
+		}
+	}
+}
+
+func pool(r running) *endpoint.Pool { return r.settings.Load().Pool }
+
+// Without descriptors to accept with, clients wait, and the machine with them.
+func TestNoDescriptorForClient(t *testing.T) {
+	r := start(t, Settings{}, backend(t, echo))
+	restore := descriptors(t, 1)
+	conn := r.dial(t)
+	refused := func() float64 { return testutil.ToFloat64(r.refusals.WithLabelValues("r", "resources")) }
+	for refused() < 3 {
+		time.Sleep(time.Millisecond)
+	}
+	restore()
+	_, _ = conn.Write([]byte("x"))
+	if n, err := conn.Read(make([]byte, 1)); n != 1 {
+		t.Errorf("got %v of an echo after the shortage", err)
+	}
+	if n := refused(); n > 20 {
+		t.Errorf("accept was tried %v times", n)
+	}
+}
+
+// A user that holds many pipes gets those with room for next to nothing: worse than a copy.
+func TestPipeShare(t *testing.T) {
+	if unix.Geteuid() != 0 {
+		t.Skip("wants root, to become another user")
+	}
+	failed := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends as that user
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 54321, 54321, 54321); errno != 0 {
+			failed <- errno
+			return
+		}
+		for range 2000 {
+			p, err := newPipe()
+			if err != nil {
+				failed <- nil
+				return
+			}
+			defer p.close()
+			if size, err := unix.FcntlInt(uintptr(p.read), unix.F_GETPIPE_SZ, 0); size < spliceLeast {
+				failed <- errors.Join(errors.New("a pipe is too small"), err)
+				return
+			}
+		}
+		failed <- errors.New("pipes without end")
+	}()
+	if err := <-failed; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,115 @@
+package tcp
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A client that resets while both directions are in use wakes both, and the kernel tells only one of them of the
+// reset. The endpoint must not take the other's end of stream for the client's.
+func TestResetWhileStalled(t *testing.T) {
+	saw, stalled := make(chan error, 1), make(chan struct{}, 1)
+	r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
+		// More than all buffers hold: the direction to the client stands still. Nobody writes here when the reset comes,
+		// or this kernel would tell the writer of it.
+		_ = conn.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+		_, _ = conn.Write(make([]byte, 32<<20))
+		stalled <- struct{}{}
+		_, err := io.Copy(io.Discard, conn)
+		saw <- err
+	}))
+	for i := range 50 {
+		conn := r.dial(t)
+		if _, err := conn.Write([]byte("part")); err != nil {
+			t.Fatal(err)
+		}
+		<-stalled
+		_ = conn.SetLinger(0)
+		_ = conn.Close()
+		if err := <-saw; err == nil {
+			t.Fatalf("connection %d: the endpoint saw a clean end of a torn stream", i)
+		}
+	}
+}
+
+// A stream that TLS towards an endpoint did not end (FIN without close_notify) is not given a close_notify here: a
+// client that cares must be able to tell.
+func TestSecureTruncationIsPassedOn(t *testing.T) {
+	cert, pool := identity(t, tlsName)
+	served := &tls.Config{Certificates: []tls.Certificate{cert}}
+	for name, clean := range map[string]bool{"close_notify": true, "FIN": false} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, Settings{TLS: served, Secure: trusting{pool}}, backend(t, func(conn *net.TCPConn) {
+				inner := tls.Server(conn, served)
+				_, _ = inner.Write([]byte("half"))
+				if clean {
+					_ = inner.CloseWrite()
+				}
+				_ = conn.CloseWrite()
+				_, _ = io.Copy(io.Discard, conn)
+			}))
+			wire := &recorder{TCPConn: r.dial(t)}
+			conn := tls.Client(wire, &tls.Config{RootCAs: pool, ServerName: tlsName})
+			got, err := io.ReadAll(conn)
+			if string(got) != "half" || err != nil {
+				t.Fatalf("got %q, %v", got, err)
+			}
+			if wire.ended == clean {
+				t.Errorf("an end by close_notify %v became one by FIN %v", clean, wire.ended)
+			}
+		})
+	}
+}
+
+// recorder knows whether the TCP below TLS had ended when TLS did.
+type recorder struct {
+	*net.TCPConn
+	ended bool
+}
+
+func (r *recorder) Read(b []byte) (int, error) {
+	n, err := r.TCPConn.Read(b)
+	r.ended = r.ended || errors.Is(err, io.EOF)
+	return n, err
+}
+
+// A client that is slow to read gets all of it, though the end of TLS waits for long behind what it has not read.
+func TestSecureSlowReader(t *testing.T) {
+	cert, pool := identity(t, tlsName)
+	addr := backend(t, func(conn *net.TCPConn) {
+		inner := tls.Client(conn, &tls.Config{RootCAs: pool, ServerName: tlsName})
+		if err := inner.HandshakeContext(context.Background()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(6 * time.Second) // TLS of its own waits for five
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	c, err := dial(addr, &Settings{Dial: 20 * time.Second}, anyone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s := session{client: c, settings: &Settings{TLS: &tls.Config{Certificates: []tls.Certificate{cert}}}}
+	secure, _, err := s.handshake(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := false
+	for !full {
+		_ = c.raw.Write(func(fd uintptr) bool {
+			_, err := unix.Write(int(fd), make([]byte, 64<<10))
+			full = err != nil
+			return true
+		})
+	}
+	if err := secure.CloseWrite(); err != nil {
+		t.Errorf("the end got lost: %v", err)
+	}
+}
