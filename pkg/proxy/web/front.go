@@ -331,6 +331,8 @@ func (f *Front) Serve(ctx context.Context) error {
 // Steps of a drain.
 const (
 	drainPoll = 5 * time.Millisecond
+	// patientPoll is for idle connections that may take their time: there may be thousands to count.
+	patientPoll = 50 * time.Millisecond
 	// silence is how long a connection may be open without a byte before a drain closes it.
 	silence = time.Second
 )
@@ -354,14 +356,17 @@ func (f *Front) shut(g *generation, hurry func() bool) {
 		_ = g.server.Shutdown(ctx) // sends GOAWAY
 	}
 	for f.listener.active(g.server) > 0 && ctx.Err() == nil {
+		pause := drainPoll
 		if withGoAway || hurry() {
 			f.listener.closeSilent(g.server, begun.Add(silence))
 			f.listener.closeWaiting(g.server)
+		} else {
+			pause = patientPoll
 		}
 		if !withGoAway && hurry() {
 			g.server.SetKeepAlivesEnabled(false) // closes those that are idle
 		}
-		time.Sleep(drainPoll)
+		time.Sleep(pause)
 	}
 	if left := f.listener.active(g.server); left > 0 {
 		f.log.Warn("closed connections that did not end in time", "connections", left)
