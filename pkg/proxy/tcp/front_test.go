@@ -260,6 +260,20 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// A peer that must send a PROXY header and says nothing does not hold a connection, nor an endpoint's.
+func TestProxyHeaderNeverComes(t *testing.T) {
+	r := start(t, Settings{AcceptProxy: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
+		backend(t, func(*net.TCPConn) { t.Error("the endpoint was asked") }))
+	conn := r.dial(t)
+	_, _ = io.WriteString(conn, "PROXY TCP4 192.0.2.7 ")
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v, want a reset", err)
+	}
+	if n := testutil.ToFloat64(r.refusals.WithLabelValues("r", "proxy_header")); n != 1 {
+		t.Errorf("counted %v refusals", n)
+	}
+}
+
 // Behind a load balancer the limit counts the clients that it tells.
 func TestClientLimitBehindProxyHeader(t *testing.T) {
 	r := start(t, Settings{MaxPerClient: 1, AcceptProxy: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
