@@ -245,6 +245,9 @@ func (p *proxy) passDirect(w http.ResponseWriter, r *http.Request, u *upstream, 
 	default:
 		_ = u.Close()
 	}
+	if writeErr != nil {
+		p.metrics.failed("client_gone")
+	}
 	if readErr != nil {
 		// The client must see that the answer is torn.
 		panic(http.ErrAbortHandler)

@@ -147,6 +147,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(begunKey{}).(*conn); ok {
 		defer c.forget() // it is for the first request only
 	}
+	if c, ok := r.Context().Value(below{}).(*conn); ok && !c.asked.Load() {
+		c.asked.Store(true)
+	}
 	if s.retired.Load() && r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close")
 	}
@@ -353,6 +356,10 @@ func (f *Front) shut(g *generation, hurry func() bool) {
 	defer cancel()
 	withGoAway := g.settings.any(isGRPC) || g.settings.TLS != nil
 	if withGoAway {
+		// It drops the requests that are being read. A client that has just connected would not ask again.
+		for f.listener.unasked(g.server) && time.Since(begun) < silence && ctx.Err() == nil {
+			time.Sleep(drainPoll)
+		}
 		_ = g.server.Shutdown(ctx) // sends GOAWAY
 	}
 	for f.listener.active(g.server) > 0 && ctx.Err() == nil {

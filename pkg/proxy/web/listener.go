@@ -174,6 +174,18 @@ func (l *listener) active(of *server) int {
 	return n
 }
 
+// unasked is whether a connection of a net/http server has not got to its first request.
+func (l *listener) unasked(of *server) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.conns {
+		if c.server == of && !c.asked.Load() {
+			return true
+		}
+	}
+	return false
+}
+
 // closeSilent closes the connections of a server that have not sent a byte by some time.
 func (l *listener) closeSilent(of *server, by time.Time) {
 	if time.Now().Before(by) {
@@ -226,6 +238,7 @@ type conn struct {
 	server   *server
 	listener *listener
 	spoke    atomic.Bool // has sent something
+	asked    atomic.Bool // its first request has reached a handler of net/http
 	peer     netip.AddrPort
 	counted  netip.Addr // whose connection it is, to the limit; guarded by the listener's mutex
 	stall    time.Duration

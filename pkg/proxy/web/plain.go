@@ -170,8 +170,11 @@ func (x *express) serve(way *plain) (again, handed bool) {
 	} else {
 		_ = u.Close()
 	}
-	if readErr != nil {
+	switch {
+	case readErr != nil:
 		way.metrics.failed("torn")
+	case writeErr != nil:
+		way.metrics.failed("client_gone")
 	}
 	x.ended(way, start, x.answer.code, sent, readErr != nil)
 	return whole && !x.last, false
