@@ -265,11 +265,15 @@ func TestProxyHeaderNeverComes(t *testing.T) {
 	r := start(t, Settings{AcceptProxy: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
 		backend(t, func(*net.TCPConn) { t.Error("the endpoint was asked") }))
 	conn := r.dial(t)
-	_, _ = io.WriteString(conn, "PROXY TCP4 192.0.2.7 ")
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got %v, want a reset", err)
 	}
-	if n := testutil.ToFloat64(r.refusals.WithLabelValues("r", "proxy_header")); n != 1 {
+	torn := r.dial(t) // its sender sends it in one piece
+	_, _ = io.WriteString(torn, "PROXY TCP4 192.0.2.7 ")
+	if _, err := torn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v, want a reset", err)
+	}
+	if n := testutil.ToFloat64(r.refusals.WithLabelValues("r", "proxy_header")); n != 2 {
 		t.Errorf("counted %v refusals", n)
 	}
 }
