@@ -87,7 +87,8 @@ func (d *direct) get(ctx context.Context, addr netip.AddrPort, fresh bool) (*ups
 }
 
 // take takes the kept connection used last; nil where there is none. One on which the endpoint has spoken, or ended,
-// since its last answer is not taken: what lies there (a 408 for the idle, a surplus that came late) is nobody's answer.
+// since its last answer is not taken: what lies there (a 408 for the idle, a surplus that came late) is nobody's
+// answer.
 func (d *direct) take(addr netip.AddrPort) *upstream {
 	for {
 		u := d.pop(addr)
