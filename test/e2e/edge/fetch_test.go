@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -54,9 +55,7 @@ func TestFetchKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	fetch := func(ctx context.Context) *exec.Cmd {
-		cmd := exec.CommandContext(ctx, program, "fetch", "-f", artifacts)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		return cmd
+		return exec.CommandContext(ctx, program, "fetch", "-f", artifacts)
 	}
 	base := serveVolume(t, program, dir, filepath.Join(volume, "current"))
 
@@ -77,6 +76,7 @@ func TestFetchKilled(t *testing.T) {
 				switch {
 				case err != nil:
 					t.Errorf("%s: %v", name, err)
+					return
 				case status == http.StatusOK && whole < 0:
 					t.Errorf("%s: %d bytes of neither release", name, len(body))
 				case status == http.StatusOK:
@@ -178,14 +178,21 @@ func serveVolume(t *testing.T, program, dir, files string) string {
 		"STACK_PROXY_ROUTES_FILE=" + routes, "STACK_PROXY_ADMIN_ADDRESS=" + ports[1], "STACK_PROXY_DRAIN_GRACE=0s",
 	}
 	cmd.Stderr, cmd.SysProcAttr = &said, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	started, ended := make(chan error, 1), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // whose death the kernel takes for ours; other tests' threads come and go
+		defer runtime.UnlockOSThread()
+		started <- cmd.Start()
+		ended <- cmd.Wait()
+	}()
+	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		if err := cmd.Wait(); err != nil || t.Failed() {
-			t.Logf("stack-proxy: %v\n%s", err, said.String())
+		if err := <-ended; err != nil || t.Failed() {
+			t.Errorf("stack-proxy: %v\n%s", err, said.String())
 		}
 	})
 	base := "http://" + ports[0]
