@@ -155,9 +155,10 @@ func TestGRPCUnavailable(t *testing.T) {
 // A drain: the client is told by GOAWAY, so its next call goes elsewhere; the stream under way ends in its own time.
 func TestGRPCDrain(t *testing.T) {
 	begun, finish := make(chan struct{}), make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) }) // calls before the GOAWAY come here, too
 	r := start(t, Settings{GRPC: true, Pool: pool(h2c(t, func(w http.ResponseWriter, _ *http.Request) {
 		_ = http.NewResponseController(w).Flush()
-		close(begun)
+		begin()
 		<-finish
 		_, _ = w.Write([]byte("done"))
 	}))})
