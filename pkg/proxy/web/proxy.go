@@ -71,12 +71,18 @@ func newTransport(s *Settings) *http.Transport {
 	protocols.SetHTTP1(!s.GRPC)
 	protocols.SetUnencryptedHTTP2(s.GRPC && s.Secure == nil)
 	protocols.SetHTTP2(s.GRPC && s.Secure != nil)
+	kept := 512
+	if !s.GRPC && s.Secure == nil {
+		// None. Of an answer with more behind it, Transport may give the rest to the next request, if that takes the
+		// connection before it has looked: one machine would read another's data. The direct ways look first.
+		kept = -1
+	}
 	return &http.Transport{
 		DialContext:            dialer.DialContext,
 		DialTLSContext:         dialSecure(dialer, s),
 		Protocols:              &protocols,
 		DisableCompression:     true, // what the client did not ask for, the backend is not asked for
-		MaxIdleConnsPerHost:    512,
+		MaxIdleConnsPerHost:    kept,
 		IdleConnTimeout:        90 * time.Second,
 		ResponseHeaderTimeout:  atLeast(s.Response),
 		ExpectContinueTimeout:  time.Second,

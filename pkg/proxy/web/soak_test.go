@@ -256,3 +256,63 @@ func descriptors(t *testing.T) int {
 	}
 	return len(entries)
 }
+
+// An endpoint that says more than its answer, in one piece with it, while many requests wait for its connections.
+func TestSurplusUnderLoad(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var endpoint sync.WaitGroup
+	endpoint.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			endpoint.Go(func() {
+				defer conn.Close()
+				reader := bufio.NewReader(conn)
+				for {
+					request, err := http.ReadRequest(reader)
+					if err != nil {
+						return
+					}
+					path := request.URL.Path
+					fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%sHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison",
+						len(path), path)
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		endpoint.Wait()
+	})
+	for way, request := range ways {
+		r := start(t, Settings{Pool: pool(listener.Addr().String())})
+		var clients sync.WaitGroup
+		for i := range 32 {
+			c := r.talk(t)
+			clients.Go(func() {
+				for j := range 60 {
+					path := fmt.Sprintf("/client-%d/request-%d", i, j)
+					_, _ = io.WriteString(c.Conn, strings.Replace(request, "/", path, 1))
+					response, err := http.ReadResponse(c.Reader, nil)
+					if err != nil {
+						t.Errorf("%s: %v", way, err)
+						return
+					}
+					if body, err := io.ReadAll(response.Body); string(body) != path && response.StatusCode == http.StatusOK {
+						t.Errorf("%s: %s got %.80q, %v", way, path, body, err)
+						return
+					}
+				}
+			})
+		}
+		clients.Wait()
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
