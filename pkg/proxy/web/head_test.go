@@ -3,7 +3,9 @@ package web
 import (
 	"bufio"
 	"bytes"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -81,6 +83,38 @@ func FuzzPlainRequest(f *testing.F) {
 			t.Fatalf("claims %+v, want %+v", own, who)
 		}
 		sameHead(t, p.append(nil, who), appendRequest(nil, r, who))
+	})
+}
+
+// net/http's server, which looks closer than its reader of requests, refuses nothing that is plain.
+func FuzzPlainRequestIsServed(f *testing.F) {
+	for _, head := range oddsOfHead {
+		f.Add([]byte(head))
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Asked", r.Method+" "+r.RequestURI+" "+r.Host)
+	}))
+	defer server.Close()
+	f.Fuzz(func(t *testing.T, head []byte) {
+		var p plainRequest
+		if !p.parse(head) {
+			return
+		}
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Skip(err)
+		}
+		defer conn.Close()
+		_, _ = conn.Write(head)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("net/http: %v", err)
+		}
+		_ = response.Body.Close()
+		want := "GET " + string(p.target) + " " + string(p.host)
+		if got := response.Header.Get("X-Asked"); response.StatusCode != http.StatusOK || got != want || response.Close {
+			t.Fatalf("net/http answers %s to %q, want %q", response.Status, got, want)
+		}
 	})
 }
 

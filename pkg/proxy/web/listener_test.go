@@ -89,3 +89,47 @@ func TestSlowClientOfAFile(t *testing.T) {
 		t.Errorf("got %d bytes of %d, %v", n, len(content), err)
 	}
 }
+
+// The place of a connection is free again behind it, whichever way its requests went.
+func TestLimitsAreGivenBack(t *testing.T) {
+	r := start(t, Settings{MaxPerClient: 1, MaxConnections: 1, Pool: pool(backend(t,
+		func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Upgrade") == "" {
+				_ = http.NewResponseController(w).Flush() // chunked
+				return
+			}
+			if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+				_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+				_ = conn.Close()
+			}
+		}))})
+	for i, request := range []string{
+		plainGet, ways["direct"], ways["reverse"], plainGet[:5], "garbage\r\n\r\n", "", plainGet + plainGet,
+		"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", plainGet,
+	} {
+		c := r.talk(t)
+		_, _ = io.WriteString(c.Conn, request)
+		if len(request) > len(plainGet[:5]) {
+			if _, err := c.Peek(1); err != nil {
+				t.Errorf("connection %d got %v", i, err)
+			}
+		}
+		_ = c.Conn.Close()
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			if testutil.ToFloat64(r.connections.WithLabelValues("r")) == float64(i+1) && r.Active() == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("connection %d, %q, is still open", i, request)
+			}
+		}
+	}
+	for _, reason := range []string{"limit", "client_limit"} {
+		if n := testutil.ToFloat64(r.refusals.WithLabelValues("r", reason)); n != 0 {
+			t.Errorf("refused %v connections: %s", n, reason)
+		}
+	}
+	if left := len(r.listener.clients); left != 0 {
+		t.Errorf("%d clients are still counted", left)
+	}
+}
