@@ -77,7 +77,7 @@ type Timeouts struct {
 	Dial      setting.Duration `json:"dial,omitempty" desc:"one attempt to connect to an endpoint; default 2s"`
 	Idle      setting.Duration `json:"idle,omitempty" desc:"tcp: a connection on which nothing moves (default none); http: the wait for the next request (120s); tftp, udp: a session (90s)"`
 	Keepalive setting.Duration `json:"keepalive,omitempty" desc:"tcp: silence before the kernel probes the peer; default 30s"`
-	User      setting.Duration `json:"user,omitempty" desc:"tcp: how long sent data may stay unacknowledged (TCP_USER_TIMEOUT); default 60s"`
+	User      setting.Duration `json:"user,omitempty" desc:"tcp: how long sent data may stay unacknowledged, or a peer may read nothing of what waits for it (TCP_USER_TIMEOUT); default 60s"`
 	Header    setting.Duration `json:"header,omitempty" desc:"http: the time a client takes for a request's header; default 10s"`
 	Stall     setting.Duration `json:"stall,omitempty" desc:"http, files: how long a client may take or give nothing within a body; default 60s"`
 	Response  setting.Duration `json:"response,omitempty" desc:"http: the time an endpoint takes for a response's header; default 60s, none for grpc"`

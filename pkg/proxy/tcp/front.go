@@ -52,8 +52,9 @@ type Settings struct {
 	// Keepalive is how long a connection is silent before the kernel probes its peer (three times, a third of
 	// that apart). Default 30 s, below 0 never.
 	Keepalive time.Duration
-	// UserTimeout is how long sent data may stay unacknowledged (TCP_USER_TIMEOUT, RFC 5482). Default 60 s,
-	// below 0 the kernel's own (some 15 minutes).
+	// UserTimeout is how long sent data may stay unacknowledged, or a peer may read nothing of what waits for it:
+	// the kernel takes a window that stays closed for no answer (TCP_USER_TIMEOUT, RFC 5482). Default 60 s, below 0
+	// the kernel's own (some 15 minutes, and never for a closed window).
 	UserTimeout time.Duration
 	// Drain bounds how long connections may go on after the front was told to end.
 	Drain time.Duration
