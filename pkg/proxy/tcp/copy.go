@@ -66,7 +66,7 @@ func (c *copier) copy() error {
 		}
 		c.count(int64(n))
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded) && c.othersMoved():
+		case errors.Is(err, os.ErrDeadlineExceeded) && c.session.alive():
 			continue
 		case err != nil || n == 0:
 			return err
@@ -136,14 +136,6 @@ func (c *copier) arm() error {
 	}
 	last := time.Unix(0, c.session.moved.Load())
 	return c.src.SetReadDeadline(last.Add(c.session.settings.Idle))
-}
-
-// othersMoved is whether the other direction had bytes while this one waited.
-func (c *copier) othersMoved() bool {
-	if c.session.settings.Idle <= 0 {
-		return false
-	}
-	return time.Since(time.Unix(0, c.session.moved.Load())) < c.session.settings.Idle
 }
 
 func (c *copier) count(n int64) {

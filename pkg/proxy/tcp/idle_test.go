@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"syscall"
@@ -66,6 +67,29 @@ func TestIdleOneWay(t *testing.T) {
 				t.Errorf("%v errors were counted", n)
 			}
 		})
+	}
+}
+
+// A client that reads slowly is not idle, though no byte of what it is to read goes into our buffers for long.
+func TestIdleSlowReader(t *testing.T) {
+	t.Parallel()
+	const size = 8 << 20
+	r := start(t, Settings{Idle: 2 * time.Second}, backend(t, func(conn *net.TCPConn) {
+		_, _ = conn.Write(make([]byte, size))
+		_, _ = io.Copy(io.Discard, conn)
+	}))
+	conn := r.dial(t)
+	_ = conn.SetReadBuffer(128 << 10)
+	total := 0
+	for began := time.Now(); time.Since(began) < 4*time.Second; time.Sleep(100 * time.Millisecond) {
+		n, err := conn.Read(make([]byte, 32<<10))
+		if total += n; err != nil {
+			t.Fatalf("after %d bytes: %v", total, err)
+		}
+	}
+	rest, err := io.Copy(io.Discard, conn) // until the client is idle indeed
+	if total += int(rest); total != size || !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %d bytes, %v", total, err)
 	}
 }
 

@@ -27,6 +27,7 @@ type session struct {
 	mu      sync.Mutex
 	server  *socket
 	aborted bool
+	waiting int // bytes that waited to be taken by either peer when alive looked last
 }
 
 // errAborted ends a session that the front has given up.
@@ -176,6 +177,27 @@ func (s *session) pass(client, server stream) {
 	}()
 	s.direction(server, client, toServer)
 	<-ended
+}
+
+// alive is whether anything moved while a direction waited for the idle timeout: bytes that we passed on, or bytes that
+// a peer took of those. The kernel wakes who fills a connection only when a third of its buffer is free, which takes a
+// slow reader longer than the timeout may be.
+func (s *session) alive() bool {
+	if s.settings.Idle <= 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(time.Unix(0, s.moved.Load())) < s.settings.Idle {
+		return true
+	}
+	before := s.waiting
+	s.waiting = s.client.waiting() + s.server.waiting()
+	if s.waiting == before {
+		return false
+	}
+	s.moved.Store(time.Now().UnixNano())
+	return true
 }
 
 // direction copies until the source's end, and passes that on: an end as a half-close, an error as a reset of both

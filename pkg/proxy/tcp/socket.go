@@ -203,6 +203,12 @@ func (c *socket) CloseWrite() error {
 	return os.NewSyscallError("shutdown", err)
 }
 
+// waiting is how many bytes the other end has not taken yet.
+func (c *socket) waiting() (n int) {
+	_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+	return n
+}
+
 // reset closes a connection so that the peer learns that the stream is torn (RST instead of FIN).
 func reset(c *socket) {
 	_ = c.raw.Control(func(fd uintptr) {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"reflect"
 	"runtime"
 	"syscall"
 	"testing"
@@ -269,5 +270,19 @@ func TestPipeShare(t *testing.T) {
 	}()
 	if err := <-failed; err != nil {
 		t.Error(err)
+	}
+}
+
+func TestSockaddr(t *testing.T) {
+	for text, want := range map[string]unix.Sockaddr{
+		"192.0.2.1:80":          &unix.SockaddrInet4{Port: 80, Addr: [4]byte{192, 0, 2, 1}},
+		"[::ffff:192.0.2.1]:80": &unix.SockaddrInet4{Port: 80, Addr: [4]byte{192, 0, 2, 1}},
+		"[fe80::1%lo]:80":       &unix.SockaddrInet6{Port: 80, ZoneId: 1, Addr: [16]byte{0: 0xfe, 1: 0x80, 15: 1}},
+		"[fe80::1%7]:80":        &unix.SockaddrInet6{Port: 80, ZoneId: 7, Addr: [16]byte{0: 0xfe, 1: 0x80, 15: 1}},
+		"[2001:db8::1]:80":      &unix.SockaddrInet6{Port: 80, Addr: [16]byte{0: 0x20, 1: 0x01, 2: 0x0d, 3: 0xb8, 15: 1}},
+	} {
+		if _, got := sockaddr(netip.MustParseAddrPort(text)); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %+v, want %+v", text, got, want)
+		}
 	}
 }

@@ -82,6 +82,7 @@ func (r *recorder) Read(b []byte) (int, error) {
 
 // A client that is slow to read gets all of it, though the end of TLS waits for long behind what it has not read.
 func TestSecureSlowReader(t *testing.T) {
+	t.Parallel()
 	cert, pool := identity(t, tlsName)
 	addr := backend(t, func(conn *net.TCPConn) {
 		inner := tls.Client(conn, &tls.Config{RootCAs: pool, ServerName: tlsName})
