@@ -49,14 +49,14 @@ func (t *tally) excused(from, to time.Time) bool {
 }
 
 // count takes the result of an exchange, and tells whether it is a failure that nothing excuses.
-func (t *tally) count(name string, begun time.Time, err error) bool {
+func (t *tally) count(name string, begun time.Time, err error, excusable bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	one := t.of(name)
 	switch {
 	case err == nil:
 		one.OK++
-	case t.excused(begun, time.Now()):
+	case excusable && t.excused(begun, time.Now()):
 		one.Excused++
 	default:
 		one.Failed++
