@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -69,7 +70,7 @@ func (p *Proxy) poolFor(t route.Table, r route.Route, g *gate) *pool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if old := p.pools[r.Name]; old != nil && old.trust == trust && samePool(old.route, r) {
+	if old := p.pools[r.Name]; old != nil && old.trust == trust && samePool(old.route, r) && !p.entangled(old, t) {
 		return old
 	}
 	config := p.poolConfig(t, r, trust)
@@ -86,6 +87,14 @@ func (p *Proxy) poolFor(t route.Table, r route.Route, g *gate) *pool {
 func samePool(a, b route.Route) bool {
 	return a.Protocol.Network() == b.Protocol.Network() && a.Balance == b.Balance && a.Health == b.Health &&
 		reflect.DeepEqual(a.Backends, b.Backends)
+}
+
+// entangled is whether the next table listens where one of a pool's endpoints is, or the pool has none, perhaps because
+// the table in force listens there.
+func (p *Proxy) entangled(old *pool, t route.Table) bool {
+	self := p.self(t, old.route.Protocol.Network())
+	return old.Ready() != nil ||
+		slices.ContainsFunc(old.Status(), func(s endpoint.Status) bool { return self(s.Address) })
 }
 
 // await gives new pools the time to find their endpoints, so that no connection meets an empty one.

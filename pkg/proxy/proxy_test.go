@@ -354,6 +354,25 @@ func TestLoopIsRefused(t *testing.T) {
 	}
 }
 
+// A reload that only adds a route can make a loop of one that stays, and the next one can end it.
+func TestLoopByReload(t *testing.T) {
+	later := free(t)
+	leads := row("leads", route.TCP, free(t), route.Backend{Host: "127.0.0.1", Port: later.AddrPort().Port()})
+	r := start(t, Options{Table: table(leads)})
+	if err := r.Ready(); err != nil {
+		t.Fatal(err)
+	}
+	r.apply(t, table(leads, row("later", route.TCP, later, hello(t, "x"))))
+	if err := r.Ready(); err == nil || !strings.Contains(err.Error(), "route leads: ") ||
+		!strings.Contains(err.Error(), "the proxy itself") {
+		t.Errorf("Ready() = %v, want a loop", err)
+	}
+	r.apply(t, table(leads))
+	if err := r.Ready(); err != nil {
+		t.Errorf("without the loop, Ready() = %v", err)
+	}
+}
+
 func TestReloader(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "routes.yaml")

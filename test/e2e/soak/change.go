@@ -94,7 +94,7 @@ func (r *run) churn(ctx context.Context) {
 		case 2:
 			r.tally.changed("zone silent")
 			r.zone.silence(true)
-			pause(ctx, settle)
+			pause(ctx, r.silence(i/3))
 			r.zone.silence(false)
 			continue
 		}
@@ -104,6 +104,15 @@ func (r *run) churn(ctx context.Context) {
 		}
 		r.zone.set("backend.soak.", r.serving()...)
 	}
+}
+
+// silence is how long the zone's i-th one takes: a few lifetimes of its answers, and in a long run once in a while a
+// minute.
+func (r *run) silence(i int) time.Duration {
+	if r.Duration >= 20*time.Minute && i%5 == 1 {
+		return time.Minute
+	}
+	return settle
 }
 
 // kill ends a server. What it had open may fail, and nothing else: new connections find another one.
