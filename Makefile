@@ -37,7 +37,9 @@ demo: ## boot machines through the pod (MACHINE=bios,uefi or go; KEEP=1 leaves t
 test: deps $(TOOLS)/gotestsum ## all tests; without root it says what it leaves out
 	@GOTESTSUM=$(TOOLS)/gotestsum scripts/test
 
+# A cache of its own for each checkout: the linter's would speak of files in others that are gone.
 .PHONY: lint
+lint: export GOLANGCI_LINT_CACHE := $(BUILD)/lint-cache
 lint: $(TOOLS)/golangci-lint ## formatting and static checks
 	$(TOOLS)/golangci-lint run ./...
 	cd test/e2e && $(TOOLS)/golangci-lint run --config ../../.golangci.yml ./...
