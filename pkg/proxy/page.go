@@ -30,15 +30,12 @@ func (p *Proxy) Status() []Status {
 	for i, r := range p.table.Routes {
 		s := Status{Route: r, Ready: true}
 		for _, l := range r.Listen {
-			f := p.fronts[r.Address(l)]
-			if f == nil {
-				s.Ready, s.Reason = false, "not listening"
-				continue
+			if f := p.fronts[r.Address(l)]; f != nil {
+				s.Active += f.Active()
 			}
-			s.Active += f.Active()
-			if err := f.Ready(); err != nil {
-				s.Ready, s.Reason = false, err.Error()
-			}
+		}
+		if err := p.routeReady(r); err != nil {
+			s.Ready, s.Reason = false, err.Error()
 		}
 		if backend := p.pools[r.Name]; backend != nil {
 			s.Endpoints = backend.Status()

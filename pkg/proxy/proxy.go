@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
+	"github.com/tinkerbell/stack/pkg/proxy/web"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -175,23 +175,38 @@ func (p *Proxy) Apply(ctx context.Context, t route.Table) error {
 // Ready is nil when every route that is not optional could serve now. The error names those that could not.
 func (p *Proxy) Ready() error {
 	p.mu.Lock()
-	fronts := slices.Collect(maps.Values(p.fronts))
-	running := p.life != nil
-	p.mu.Unlock()
-	if !running {
+	defer p.mu.Unlock()
+	if p.life == nil {
 		return errors.New("not started yet")
 	}
 	var reasons []error
-	said := map[string]bool{}
-	for _, each := range fronts {
-		err := each.Ready()
-		if err != nil && !each.route.Optional && !said[each.route.Name] {
-			said[each.route.Name] = true
-			reasons = append(reasons, fmt.Errorf("route %s: %w", each.route.Name, err))
+	for _, r := range p.table.Routes {
+		if err := p.routeReady(r); err != nil && !r.Optional {
+			reasons = append(reasons, fmt.Errorf("route %s: %w", r.Name, err))
 		}
 	}
-	slices.SortFunc(reasons, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(reasons...)
+}
+
+// routeReady is nil when a route serves at all its addresses, whatever the routes that share these do. The caller holds
+// mu.
+func (p *Proxy) routeReady(r route.Route) error {
+	for _, l := range r.Listen {
+		f := p.fronts[r.Address(l)]
+		if f == nil {
+			return errors.New("not listening")
+		}
+		var err error
+		if shared, ok := f.front.(*web.Front); ok {
+			err = shared.ReadyFor(r.Name)
+		} else {
+			err = f.Ready()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // String implements daemon.Task.

@@ -26,6 +26,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -324,6 +325,34 @@ func TestReadyNamesRoute(t *testing.T) {
 	r.apply(t, table(files, optional))
 	if err := r.Ready(); err != nil {
 		t.Errorf("Ready() = %v", err)
+	}
+}
+
+// Routes of one port stand for themselves: what one lacks is not said of the other.
+func TestReadinessOfASharedPort(t *testing.T) {
+	l := free(t)
+	names := func(name string, optional bool, r route.Route) route.Route {
+		r.Hosts, r.Optional = host.Hosts{name}, optional
+		return r
+	}
+	missing := route.Route{
+		Name: "missing", Protocol: route.Files, Listen: []route.Listen{l},
+		Files: route.FilesOptions{Directory: filepath.Join(t.TempDir(), "nowhere")},
+	}
+	good := row("good", route.HTTP, l, hello(t, "x"))
+	r := start(t, Options{Table: table(names("a.example", false, good), names("b.example", true, missing))})
+	if err := r.Ready(); err != nil {
+		t.Errorf("with a missing part that is optional, Ready() = %v", err)
+	}
+	want := map[string]bool{"good": true, "missing": false}
+	for _, s := range r.Status() {
+		if s.Ready != want[s.Route.Name] {
+			t.Errorf("route %s: ready is %t: %s", s.Route.Name, s.Ready, s.Reason)
+		}
+	}
+	r.apply(t, table(names("a.example", true, good), names("b.example", false, missing)))
+	if err := r.Ready(); err == nil || !strings.HasPrefix(err.Error(), "route missing: ") {
+		t.Errorf("with a missing part that is not, Ready() = %v", err)
 	}
 }
 

@@ -189,6 +189,14 @@ func (f *Front) Ready() error {
 	return errors.Join(reasons...)
 }
 
+// ReadyFor is nil when a request for one of the routes that share the socket could be answered.
+func (f *Front) ReadyFor(route string) error {
+	if s := f.current.Load().site(route); s != nil {
+		return s.settings.ready()
+	}
+	return nil
+}
+
 func (s *Settings) ready() error {
 	if s.Gate != nil {
 		if err := s.Gate.Ready(); err != nil {

@@ -205,7 +205,7 @@ func exports(source, name string) bool {
 	if !ok || !strings.Contains(source, `Namespace: "`+namespace+`"`) {
 		return false
 	}
-	if strings.Contains(source, `Namespace: "`+namespace+`", Name: "`+rest+`"`) {
+	if strings.Contains(source, `Namespace: "`+namespace+`", Name: "`+rest+`"`) || strings.Contains(source, `gauge("`+rest+`"`) {
 		return true
 	}
 	subsystem, last, ok := strings.Cut(rest, "_")
