@@ -209,15 +209,13 @@ func TestSmuggledBytes(t *testing.T) {
 	}
 }
 
-// recorder is an endpoint that answers whatever it gets and keeps the bytes of each connection.
-func recorder(t *testing.T) (addr string, received func() []string) {
+// rawEndpoint serves each connection that it takes by a function, and closes it then. stop ends it, and waits for all.
+func rawEndpoint(t *testing.T, serve func(net.Conn)) (addr string, stop func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var mu sync.Mutex
-	var texts []string
 	var group sync.WaitGroup
 	group.Go(func() {
 		for {
@@ -227,29 +225,42 @@ func recorder(t *testing.T) (addr string, received func() []string) {
 			}
 			group.Go(func() {
 				defer conn.Close()
-				var text bytes.Buffer
-				reader := bufio.NewReader(io.TeeReader(conn, &text))
-				for {
-					request, err := http.ReadRequest(reader)
-					if err != nil {
-						break
-					}
-					_, _ = io.Copy(io.Discard, request.Body)
-					_, _ = io.WriteString(conn, fine)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				texts = append(texts, text.String())
+				serve(conn)
 			})
 		}
 	})
-	received = sync.OnceValue(func() []string {
+	stop = sync.OnceFunc(func() {
 		_ = listener.Close()
 		group.Wait()
-		return texts
 	})
-	t.Cleanup(func() { received() })
-	return listener.Addr().String(), received
+	t.Cleanup(stop)
+	return listener.Addr().String(), stop
+}
+
+// recorder is an endpoint that answers whatever it gets and keeps the bytes of each connection.
+func recorder(t *testing.T) (addr string, received func() []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var texts []string
+	addr, stop := rawEndpoint(t, func(conn net.Conn) {
+		var text bytes.Buffer
+		reader := bufio.NewReader(io.TeeReader(conn, &text))
+		for {
+			request, err := http.ReadRequest(reader)
+			if err != nil {
+				break
+			}
+			_, _ = io.Copy(io.Discard, request.Body)
+			_, _ = io.WriteString(conn, fine)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		texts = append(texts, text.String())
+	})
+	return addr, func() []string {
+		stop()
+		return texts
+	}
 }
 
 var (

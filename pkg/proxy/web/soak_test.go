@@ -22,38 +22,20 @@ import (
 // moody is an endpoint that answers each request with its path, in many manners, well or badly.
 func moody(t *testing.T) (addr string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var group sync.WaitGroup
-	group.Go(func() {
+	addr, _ = rawEndpoint(t, func(conn net.Conn) {
+		reader := bufio.NewReader(conn)
 		for {
-			conn, err := listener.Accept()
+			request, err := http.ReadRequest(reader)
 			if err != nil {
 				return
 			}
-			group.Go(func() {
-				defer conn.Close()
-				reader := bufio.NewReader(conn)
-				for {
-					request, err := http.ReadRequest(reader)
-					if err != nil {
-						return
-					}
-					body, err := io.ReadAll(request.Body)
-					if err != nil || !answerMoodily(conn, request.URL.Path+string(body)) {
-						return
-					}
-				}
-			})
+			body, err := io.ReadAll(request.Body)
+			if err != nil || !answerMoodily(conn, request.URL.Path+string(body)) {
+				return
+			}
 		}
 	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		group.Wait()
-	})
-	return listener.Addr().String()
+	return addr
 }
 
 // answerMoodily tells whether the connection goes on.
@@ -259,38 +241,20 @@ func descriptors(t *testing.T) int {
 
 // An endpoint that says more than its answer, in one piece with it, while many requests wait for its connections.
 func TestSurplusUnderLoad(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var endpoint sync.WaitGroup
-	endpoint.Go(func() {
+	addr, _ := rawEndpoint(t, func(conn net.Conn) {
+		reader := bufio.NewReader(conn)
 		for {
-			conn, err := listener.Accept()
+			request, err := http.ReadRequest(reader)
 			if err != nil {
 				return
 			}
-			endpoint.Go(func() {
-				defer conn.Close()
-				reader := bufio.NewReader(conn)
-				for {
-					request, err := http.ReadRequest(reader)
-					if err != nil {
-						return
-					}
-					path := request.URL.Path
-					fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%sHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison",
-						len(path), path)
-				}
-			})
+			path := request.URL.Path
+			fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%sHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison",
+				len(path), path)
 		}
 	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		endpoint.Wait()
-	})
 	for way, request := range ways {
-		r := start(t, Settings{Pool: pool(listener.Addr().String())})
+		r := start(t, Settings{Pool: pool(addr)})
 		var clients sync.WaitGroup
 		for i := range 32 {
 			c := r.talk(t)
