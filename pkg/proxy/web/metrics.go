@@ -14,6 +14,7 @@ type Metrics struct {
 	open        *prometheus.GaugeVec
 	refusals    *prometheus.CounterVec
 	requests    *prometheus.CounterVec
+	calls       *prometheus.CounterVec
 	flight      *prometheus.GaugeVec
 	durations   *prometheus.HistogramVec
 	transferred *prometheus.CounterVec
@@ -38,7 +39,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		open:        gauge("open_connections", "HTTP connections open now."),
 		refusals:    counter("refused_total", "HTTP connections that were closed at once, by reason.", "reason"),
 		requests:    counter("requests_total", "HTTP requests answered, by status code.", "code"),
-		flight:      gauge("requests_in_flight", "HTTP requests being answered now."),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "stack_proxy", Subsystem: "grpc", Name: "handled_total",
+			Help: "gRPC calls that ended, by gRPC's status code.",
+		}, []string{"route", "grpc_code"}),
+		flight: gauge("requests_in_flight", "HTTP requests being answered now."),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "stack_proxy", Subsystem: "http", Name: "request_duration_seconds",
 			Help:    "Time from a request's header to the end of its answer.",
@@ -50,8 +55,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			"Requests that no endpoint answered in full, by reason.", "reason"),
 		retries: counter("retries_total", "Requests given to another endpoint because one did not take the connection."),
 	}
-	r.MustRegister(m.connections, m.open, m.refusals, m.requests, m.flight, m.durations, m.transferred, m.failures,
-		m.retries)
+	r.MustRegister(m.connections, m.open, m.refusals, m.requests, m.calls, m.flight, m.durations, m.transferred,
+		m.failures, m.retries)
 	return m
 }
 
@@ -138,6 +143,21 @@ func (m *routeMetrics) ended(code int, took time.Duration) {
 		counter, _ = m.codes.LoadOrStore(code, m.all.requests.WithLabelValues(m.name, strconv.Itoa(code)))
 	}
 	counter.(prometheus.Counter).Inc()
+}
+
+// speaksGRPC makes the counters of a route for gRPC, so that the first of a kind is seen as an increase.
+func (m *routeMetrics) speaksGRPC() {
+	if m != nil {
+		for _, code := range grpcCodes {
+			m.all.calls.WithLabelValues(m.name, code)
+		}
+	}
+}
+
+func (m *routeMetrics) handled(grpcCode string) {
+	if m != nil {
+		m.all.calls.WithLabelValues(m.name, grpcCode).Inc()
+	}
 }
 
 func (m *routeMetrics) failed(reason string) {

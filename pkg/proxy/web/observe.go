@@ -11,14 +11,16 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/tinkerbell/stack/pkg/edge/reply"
 )
 
-// AccessLog says which requests are logged: "off", "errors" (codes from 400), "all", or "1/N" of those that went
-// well and all errors.
+// AccessLog says which requests are logged: "off", "errors" (codes from 400, and gRPC's grpcFaults), "all", or "1/N" of
+// those that went well and all errors.
 type AccessLog struct {
 	errors bool
 	every  uint64 // 1 of so many that went well; 0 none
@@ -94,39 +96,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 	}
 	o.metrics.began()
-	defer func() {
-		code := seen.code
-		if code == 0 {
-			code = http.StatusOK
-		}
-		trouble := recover()
-		torn := trouble != nil && r.Context().Err() == nil
-		switch {
-		case torn:
-			// The proxy aborts so when an endpoint breaks off in the midst of a body: the client must see a torn
-			// response, not a short one.
-			o.metrics.failed("torn")
-		case trouble != nil:
-			o.metrics.failed("client_gone")
-		}
-		took := time.Since(start)
-		o.metrics.ended(code, took)
-		if o.logs(code, torn) {
-			o.record(&access{
-				method: r.Method, path: r.URL.Path, code: code, bytes: seen.bytes, took: took,
-				client: peerOf(r), host: r.Host, agent: r.UserAgent(), torn: torn,
-			})
-		}
-		if torn && r.ProtoMajor == 2 && isGRPCCall(r) && seen.code == http.StatusOK {
-			// A client of gRPC reads this: a stream that is reset would be an internal error, which nobody tries again.
-			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "14")
-			w.Header().Set(http.TrailerPrefix+"Grpc-Message", "stack-proxy: the backend broke the connection")
-			return
-		}
-		if trouble != nil {
-			panic(trouble)
-		}
-	}()
+	defer func() { o.end(seen, r, start, recover()) }()
 	switch r.Method {
 	case "PRI": // the preface of HTTP/2, to a server that does not speak it here
 		http.Error(seen, "HTTP/2 is not spoken here", http.StatusHTTPVersionNotSupported)
@@ -137,16 +107,50 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (o *observer) logs(code int, torn bool) bool {
+// end counts and logs a request, and passes trouble on: with what the handler panicked.
+func (o *observer) end(seen *response, r *http.Request, start time.Time, trouble any) {
+	code := seen.code
+	if code == 0 {
+		code = http.StatusOK
+	}
+	torn := trouble != nil && r.Context().Err() == nil
+	switch {
+	case torn:
+		// The proxy aborts so when an endpoint breaks off in the midst of a body: the client must see a torn
+		// response, not a short one.
+		o.metrics.failed("torn")
+		if reply.IsGRPC(r) && seen.code == http.StatusOK {
+			// A client of gRPC reads this: a stream that is reset would be an internal error, which nobody tries again.
+			seen.Header().Set(trailerStatus, "14")
+			seen.Header().Set(trailerMessage, "stack-proxy: the backend broke the connection")
+			trouble = nil
+		}
+	case trouble != nil:
+		o.metrics.failed("client_gone")
+	}
+	took := time.Since(start)
+	grpc := grpcCode(r, seen.Header(), took, trouble != nil && !torn)
+	if grpc != "" {
+		o.metrics.handled(grpc)
+	}
+	if o.logs(code, torn || slices.Contains(grpcFaults, grpc)) {
+		o.record(&access{
+			method: r.Method, path: r.URL.Path, code: code, grpc: grpc, bytes: seen.bytes, took: took,
+			client: peerOf(r), host: r.Host, agent: r.UserAgent(), torn: torn,
+		})
+	}
+	o.metrics.ended(code, took)
+	if trouble != nil {
+		panic(trouble)
+	}
+}
+
+func (o *observer) logs(code int, faulty bool) bool {
 	a := o.settings.AccessLog
-	if code >= http.StatusBadRequest || torn {
+	if code >= http.StatusBadRequest || faulty {
 		return a.errors
 	}
 	return a.every > 0 && o.turn.Add(1)%a.every == 0
-}
-
-func isGRPCCall(r *http.Request) bool {
-	return strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
 // access is a line of the log.
@@ -154,6 +158,7 @@ type access struct {
 	method, path, host, agent string
 	client                    netip.Addr
 	code                      int
+	grpc                      string // the code's name; empty if it was no call
 	bytes                     int64
 	took                      time.Duration
 	torn                      bool
@@ -164,7 +169,11 @@ func (o *observer) record(a *access) {
 	if a.torn {
 		level = slog.LevelWarn
 	}
-	o.log.Log(context.Background(), level, "request", "method", a.method, "path", a.path, "code", a.code,
+	log := o.log
+	if a.grpc != "" {
+		log = log.With("grpc_code", a.grpc)
+	}
+	log.Log(context.Background(), level, "request", "method", a.method, "path", a.path, "code", a.code,
 		"bytes", a.bytes, "seconds", a.took.Seconds(), "client", a.client, "host", a.host, "agent", a.agent, "torn", a.torn)
 }
 

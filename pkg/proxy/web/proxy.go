@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
 
@@ -304,11 +305,14 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	text := fmt.Sprintf("stack-proxy: route %s: %s", p.route, explain(code, reason))
 	header := w.Header()
-	if isGRPCCall(r) {
-		// A gRPC client reads these, not the status line: 14 is UNAVAILABLE.
+	if reply.IsGRPC(r) {
+		// A gRPC client reads these, not the status line.
 		header.Set("Content-Type", "application/grpc")
-		header.Set("Grpc-Status", "14")
-		header.Set("Grpc-Message", text)
+		header.Set(headerStatus, "14") // UNAVAILABLE
+		if reason == "client_gone" {
+			header.Set(headerStatus, "1") // CANCELLED; nobody reads it
+		}
+		header.Set(headerMessage, text)
 		w.WriteHeader(http.StatusOK)
 		return
 	}

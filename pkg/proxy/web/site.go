@@ -69,6 +69,7 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 	}
 	if s.GRPC {
 		made.handler = onlyHTTP2(made.handler)
+		metrics.speaksGRPC()
 	}
 	made.observer = &observer{next: made.handler, settings: s, log: log, metrics: metrics}
 	made.handler = made.observer
