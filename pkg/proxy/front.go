@@ -37,7 +37,7 @@ func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) 
 			return nil, err
 		}
 		return web.Listen(web.Config{
-			Route: r.Name, Listen: l.AddrPort(), Settings: s, Logger: log, Metrics: p.metrics.web,
+			Route: r.Name, Listen: l.AddrPort(), Settings: s, Logger: p.log, Metrics: p.metrics.web,
 		})
 	default:
 		return p.listenDatagram(r, l, backend, log)

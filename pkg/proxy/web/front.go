@@ -30,7 +30,7 @@ type Config struct {
 	Listen netip.AddrPort
 	// Settings are what [Front.Update] may change.
 	Settings
-	// Logger may be nil.
+	// Logger may be nil. Lines get the route they are about: the front's own, or one of Sites.
 	Logger *slog.Logger
 	// Metrics may be nil.
 	Metrics *Metrics
@@ -159,10 +159,10 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // Listen binds the front's socket.
 func Listen(c Config) (*Front, error) {
-	f := &Front{config: c, log: c.Logger, metrics: c.Metrics.route(c.Route)}
-	if f.log == nil {
-		f.log = slog.New(slog.DiscardHandler)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	f := &Front{config: c, log: c.Logger.With("route", c.Route), metrics: c.Metrics.route(c.Route)}
 	bound, err := tcp.Bind(c.Listen, 30*time.Second, time.Minute)
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)

@@ -51,10 +51,7 @@ func (f *Front) sites(s *Settings, old *generation) []*site {
 
 func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *generation) *site {
 	made := &site{route: route, settings: s, handler: s.Handler}
-	log := f.log
-	if route != f.config.Route {
-		log = log.With("site", route)
-	}
+	log := f.config.Logger.With("route", route)
 	if made.handler == nil {
 		var before *proxy
 		if o := old.site(route); o != nil && o.settings.GRPC == s.GRPC && o.settings.Dial == s.Dial &&
