@@ -111,6 +111,46 @@ func TestCheckPrintsTable(t *testing.T) {
 	}
 }
 
+// The admin port is nobody's, be it the preset's or the file's, at the start as in the check.
+func TestCheckKnowsTheAdminPort(t *testing.T) {
+	path := t.TempDir() + "/routes.yaml"
+	text := "routes:\n- {name: a, protocol: http, listen: 9069, backends: 'a:1'}\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		args        []string
+		file, admin string
+		want        string
+	}{
+		"file":            {args: []string{"check", "-f", path}, want: path + ":\nline 2: routes[0].listen[0]: :9069/tcp is taken by the admin port"},
+		"start":           {file: path, want: "line 2: routes[0].listen[0]: :9069/tcp is taken by the admin port"},
+		"loopback":        {args: []string{"check", "-f", path}, admin: "127.0.0.1:9069", want: ":9069/tcp is taken by the admin port"},
+		"another":         {args: []string{"check", "-f", path}, admin: ":9068"},
+		"a name":          {args: []string{"check", "-f", path}, admin: "localhost:9069", want: ":9069/tcp is taken by the admin port"},
+		"no name":         {args: []string{"check", "-f", path}, admin: "9069"},
+		"preset":          {args: []string{"check"}, admin: ":8080", want: "failed to use preset classic:\npreset: :8080/tcp of route files is"},
+		"start by preset": {admin: ":8080", want: "preset: :8080/tcp of route files is"},
+		"another, preset": {args: []string{"check"}},
+		"datagrams' port": {args: []string{"check"}, admin: ":69"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("STACK_PROXY_ROUTES_FILE", test.file)
+			t.Setenv("STACK_PROXY_LOG_FORMAT", "text")
+			if test.admin != "" {
+				t.Setenv("STACK_PROXY_ADMIN_ADDRESS", test.admin)
+			}
+			var stdout, stderr bytes.Buffer
+			code := run(test.args, &stdout, &stderr)
+			said := strings.ReplaceAll(stderr.String(), `\n`, "\n")
+			if (code == 0) != (test.want == "") || !strings.Contains(said, test.want) {
+				t.Errorf("exit status %d, want %q:\n%s", code, test.want, said)
+			}
+		})
+	}
+}
+
 func TestWrongSettingsAreAllTold(t *testing.T) {
 	for name, value := range map[string]string{
 		"PRESET": "clasic", "HEGEL": "http://hegel", "TRUSTED_PROXIES": "10.0.0.0/8", "DRAIN_GRACE": "-1s",

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -67,20 +68,33 @@ func (c *config) defaults() route.Defaults {
 		Hegel: c.Hegel, TinkServer: c.TinkServer, Smee: c.Smee, Tinkerbell: c.Tinkerbell,
 		FilesDirectory: c.FilesDirectory,
 		Address:        c.ListenAddress,
+		Admin:          c.admin(),
 		Trusted:        c.TrustedProxies,
 		Drain:          setting.Duration(c.DrainTimeout),
 	}
 }
 
+// admin is where the admin port is going to be; invalid where the start will say what is wrong with it.
+func (c *config) admin() netip.AddrPort {
+	addr, err := net.ResolveTCPAddr("tcp", c.AdminAddress)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return addr.AddrPort()
+}
+
 // table reads the routes: the file's where there is one, else the preset's. Files that are still being fetched are
 // no reason to keep the other routes from their clients.
 func (c *config) table() (route.Table, error) {
-	t, ok := route.Preset(c.Preset, c.defaults())
-	if c.RoutesFile != "" || !ok {
-		var err error
-		if t, err = route.Load(c.RoutesFile, c.defaults()); err != nil {
-			return t, err
-		}
+	var t route.Table
+	var err error
+	if c.RoutesFile != "" {
+		t, err = route.Load(c.RoutesFile, c.defaults())
+	} else {
+		t, err = route.Preset(c.Preset, c.defaults())
+	}
+	if err != nil {
+		return t, err
 	}
 	for i := range t.Routes {
 		if c.ArtifactsFile != "" && t.Routes[i].Protocol == route.Files {

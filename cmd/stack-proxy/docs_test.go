@@ -92,9 +92,9 @@ func fields() string {
 }
 
 func preset(t *testing.T, name string) string {
-	table, ok := route.Preset(name, route.Defaults{FilesDirectory: "`STACK_PROXY_FILES_DIRECTORY`"})
-	if !ok {
-		t.Fatalf("there is no preset %s", name)
+	table, err := route.Preset(name, route.Defaults{FilesDirectory: "`STACK_PROXY_FILES_DIRECTORY`"})
+	if err != nil {
+		t.Fatal(err)
 	}
 	var b strings.Builder
 	b.WriteString("| port | route | protocol | backend |\n|---|---|---|---|\n")

@@ -28,7 +28,7 @@ func Parse(text []byte, defaults Defaults) (Table, error) {
 	d.Decode(text, &t)
 	read, written := d.Mistakes(), len(t.Routes)
 	t = t.merge(defaults)
-	d.check(t, written)
+	d.check(t, written, defaults)
 	t.fill(defaults)
 	d.DropAfter(read)
 	d.Drop(func(m strict.Mistake) bool { // nor does it matter what is wrong with what does not apply
@@ -63,19 +63,13 @@ func Load(path string, defaults Defaults) (Table, error) {
 
 var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// place is an address of a route.
-type place struct{ route, listen int }
-
-func (p place) field() string { return fmt.Sprintf("routes[%d].listen[%d]", p.route, p.listen) }
-
 // check finds what the types alone do not. Only the written routes, the first ones, have lines.
-func (d *checker) check(t Table, written int) {
+func (d *checker) check(t Table, written int, defaults Defaults) {
 	d.enums(reflect.ValueOf(t), "")
 	if len(t.Routes) == 0 && len(d.Mistakes()) == 0 {
 		d.Mistake(d.Line("routes"), "routes", "there is none")
 	}
 	named := map[string]int{}
-	bound := map[string][]place{}
 	for i, r := range t.Routes {
 		field := fmt.Sprintf("routes[%d]", i)
 		at := func(sub, format string, args ...any) {
@@ -99,36 +93,8 @@ func (d *checker) check(t Table, written int) {
 			named[r.Name] = i
 		}
 		r.check(at)
-		for j := range r.Listen {
-			d.share(t, written, place{i, j}, bound)
-		}
 	}
-}
-
-// share finds whether a route can have an address that others have. Where one of them is a preset's, which has no
-// line, it is told of the written one.
-func (d *checker) share(t Table, written int, p place, bound map[string][]place) {
-	r, l := t.Routes[p.route], t.Routes[p.route].Listen[p.listen]
-	if l.AddrPort().Port() == 0 {
-		return // reported when it was read
-	}
-	key := r.Address(l)
-	for _, before := range bound[key] {
-		other := t.Routes[before.route]
-		why, ok := canShare(r, other)
-		switch {
-		case ok:
-			continue
-		case p.route < written:
-			d.Mistake(d.Line(p.field()), p.field(), "%s is taken by route %s%s", key, other.Name, why)
-		default:
-			d.Mistake(d.Line(before.field()), before.field(),
-				"%s is taken by route %s of preset %s%s (name the route %s to replace it)",
-				key, r.Name, t.Preset, why, r.Name)
-		}
-		break
-	}
-	bound[key] = append(bound[key], p)
+	d.share(t, written, defaults)
 }
 
 // check finds what is missing, and what the route's protocol cannot do.

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/tinkerbell/stack/pkg/edge"
-	"github.com/tinkerbell/stack/pkg/edge/host"
 )
 
 // Edge is what stands before the route.
@@ -64,20 +63,4 @@ func (t Table) CheckFiles() error {
 		}
 	}
 	return errors.Join(faults...)
-}
-
-// canShare is whether a route can have the address that another has, and why not, where that is to be told.
-func canShare(r, other Route) (why string, ok bool) {
-	switch {
-	case !r.Web() || !other.Web():
-		return "", false
-	case len(r.Hosts) == 0 && len(other.Hosts) == 0:
-		return "; routes share a port by hosts", false
-	case (r.TLS == nil) != (other.TLS == nil):
-		return ", and either both have tls or none", false
-	}
-	if _, err := host.New([]host.Entry{{Hosts: r.Hosts}, {Hosts: other.Hosts}}); err != nil {
-		return ": " + err.Error(), false
-	}
-	return "", true
 }

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -18,6 +19,8 @@ type Defaults struct {
 	FilesDirectory string
 	// Address is where routes listen that name a port only; invalid is everywhere.
 	Address netip.Addr
+	// Admin is the admin port's address, which no route can have; invalid is unknown.
+	Admin netip.AddrPort
 	// Trusted prefixes of the http and grpc routes that have none.
 	Trusted []netip.Prefix
 	// Drain is the timeout of the routes that have none.
@@ -28,11 +31,19 @@ type Defaults struct {
 func Presets() []string { return []string{"classic", "tinkerbell"} }
 
 // Preset gives a built-in table: classic is the layout of the Helm chart "stack" (Hegel, Tink Server and Smee each
-// on its own), tinkerbell that of the one binary.
-func Preset(name string, d Defaults) (Table, bool) {
-	t, ok := d.preset(name)
-	t.fill(d)
-	return t, ok
+// on its own), tinkerbell that of the one binary. With an error, the defaults do not go with it.
+func Preset(name string, defaults Defaults) (Table, error) {
+	t, ok := defaults.preset(name)
+	if !ok {
+		return t, fmt.Errorf("failed to find preset %q", name)
+	}
+	d := &checker{}
+	d.check(t, 0, defaults)
+	t.fill(defaults)
+	if mistakes := d.Mistakes(); len(mistakes) > 0 {
+		return t, fmt.Errorf("failed to use preset %s:\n%w", name, mistakes)
+	}
+	return t, nil
 }
 
 func (d Defaults) preset(name string) (Table, bool) {
@@ -142,9 +153,23 @@ func (t *Table) fill(d Defaults) {
 			r.AccessLog = "errors"
 		}
 		for j, l := range r.Listen {
-			if !l.AddrPort().Addr().IsValid() && d.Address.IsValid() && !d.Address.IsUnspecified() {
-				r.Listen[j] = Listen(netip.AddrPortFrom(d.Address, l.AddrPort().Port()))
-			}
+			r.Listen[j] = d.bind(l)
 		}
 	}
+}
+
+// bind is where a route listens.
+func (d Defaults) bind(l Listen) Listen {
+	if l.Addr().IsValid() {
+		return l
+	}
+	return Listen(netip.AddrPortFrom(everywhere(d.Address), l.AddrPort().Port()))
+}
+
+// everywhere is invalid for all addresses, as in [Listen].
+func everywhere(addr netip.Addr) netip.Addr {
+	if addr.IsUnspecified() {
+		return netip.Addr{}
+	}
+	return addr.Unmap()
 }

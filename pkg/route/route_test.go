@@ -189,8 +189,8 @@ func TestPresetsAreValid(t *testing.T) {
 		if _, err := Parse([]byte("preset: "+name), Defaults{}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		table, ok := Preset(name, Defaults{Address: netip.MustParseAddr("192.0.2.1")})
-		if !ok || table.Routes[0].Listen[0].AddrPort().Addr() != netip.MustParseAddr("192.0.2.1") {
+		table, err := Preset(name, Defaults{Address: netip.MustParseAddr("192.0.2.1")})
+		if err != nil || table.Routes[0].Listen[0].AddrPort().Addr() != netip.MustParseAddr("192.0.2.1") {
 			t.Errorf("%s does not listen on the address asked for", name)
 		}
 	}
@@ -238,6 +238,74 @@ func TestClashesWithPreset(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			if _, err := Parse([]byte(test.text), Defaults{}); err != nil {
+				got = strings.Split(err.Error(), "\n")
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// Sockets on one port exclude each other, be they for one address or all, and whoever they belong to.
+func TestAddressesThatOverlap(t *testing.T) {
+	const tcp = "  protocol: tcp\n  backends: x:1\n"
+	const two = "routes:\n- name: a\n" + tcp + "  listen: A\n- name: b\n" + tcp + "  listen: B\n"
+	pair := func(a, b string) string { return strings.NewReplacer("A", `"`+a+`"`, "B", `"`+b+`"`).Replace(two) }
+	tests := map[string]struct {
+		text           string
+		address, admin string
+		want           []string
+	}{
+		"one, then all": {
+			text: pair("192.0.2.1:80", "80"),
+			want: []string{"line 9: routes[1].listen[0]: :80/tcp is taken by route a, which has 192.0.2.1:80/tcp"},
+		},
+		"all, then one": {
+			text: pair("[::]:80", "[2001:db8::1]:80"),
+			want: []string{"line 9: routes[1].listen[0]: [2001:db8::1]:80/tcp is taken by route a, which has :80/tcp"},
+		},
+		"one by default": {
+			text: pair("80", "192.0.2.1:80"), address: "192.0.2.1",
+			want: []string{"line 9: routes[1].listen[0]: 192.0.2.1:80/tcp is taken by route a, which has :80/tcp"},
+		},
+		"another by default": {text: pair("80", "192.0.2.2:80"), address: "192.0.2.1"},
+		"two":                {text: pair("192.0.2.1:80", "192.0.2.2:80")},
+		"two ports":          {text: pair("80", "192.0.2.2:81")},
+		"of a preset": {
+			text: "preset: classic\nroutes:\n- name: a\n" + tcp + "  listen: 192.0.2.1:8080\n",
+			want: []string{"line 6: routes[0].listen[0]: 192.0.2.1:8080/tcp is taken by route files of preset classic, " +
+				"which has :8080/tcp (name the route files to replace it)"},
+		},
+		"the admin port": {
+			text: pair("9068", "9069"), admin: "[::]:9069",
+			want: []string{"line 9: routes[1].listen[0]: :9069/tcp is taken by the admin port (STACK_PROXY_ADMIN_ADDRESS)"},
+		},
+		"the admin port on one address": {
+			text: pair("192.0.2.1:9069", "127.0.0.1:9069"), admin: "127.0.0.1:9069",
+			want: []string{
+				"line 9: routes[1].listen[0]: 127.0.0.1:9069/tcp is taken by the admin port (STACK_PROXY_ADMIN_ADDRESS)",
+			},
+		},
+		"the admin port, by datagrams": {
+			text: "routes:\n- {name: a, protocol: udp, listen: 9069, backends: 'x:1'}\n", admin: "0.0.0.0:9069",
+		},
+		"the admin port, a preset's": {
+			text: "preset: classic\nroutes: []\n", admin: "[::]:8080",
+			want: []string{"line 1: preset: :8080/tcp of route files is taken by the admin port (STACK_PROXY_ADMIN_ADDRESS)"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var defaults Defaults
+			if test.address != "" {
+				defaults.Address = netip.MustParseAddr(test.address)
+			}
+			if test.admin != "" {
+				defaults.Admin = netip.MustParseAddrPort(test.admin)
+			}
+			var got []string
+			if _, err := Parse([]byte(test.text), defaults); err != nil {
 				got = strings.Split(err.Error(), "\n")
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {

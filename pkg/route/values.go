@@ -15,6 +15,9 @@ type Listen netip.AddrPort
 // AddrPort is the value as the fronts take it; the address is invalid for all addresses.
 func (l Listen) AddrPort() netip.AddrPort { return netip.AddrPort(l) }
 
+// Addr is invalid for all addresses.
+func (l Listen) Addr() netip.Addr { return netip.AddrPort(l).Addr() }
+
 // String writes a port on all addresses as ":69".
 func (l Listen) String() string {
 	a := netip.AddrPort(l)
