@@ -1,4 +1,4 @@
-// Package archtest holds the tree to docs/design/architecture.md.
+// Package archtest holds the tree to docs/design/architecture.md, and what it logs to docs/*.md.
 package archtest
 
 import (
