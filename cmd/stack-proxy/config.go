@@ -18,7 +18,7 @@ import (
 type config struct {
 	daemon.Settings
 	AdminAddress string `split_words:"true" default:":9069" desc:"where /metrics, /healthz, /readyz and /routes are"`
-	Pprof        bool   `desc:"serve /debug/pprof/ on the admin port"`
+	Pprof        bool   `default:"false" desc:"serve /debug/pprof/ on the admin port"`
 
 	Preset          string         `default:"classic" desc:"built-in routes: classic (Hegel, Tink Server, Smee) or tinkerbell (one binary)"`
 	RoutesFile      string         `split_words:"true" desc:"routes in YAML instead of a preset; read again when it changes and on SIGHUP"`

@@ -18,6 +18,7 @@ type Metrics struct {
 	size    prometheus.Gauge
 	switchd prometheus.Gauge
 	reloads *prometheus.CounterVec
+	last    prometheus.Gauge
 }
 
 // NewMetrics registers the metrics.
@@ -47,7 +48,11 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	for _, result := range []string{"ok", "error"} {
 		m.reloads.WithLabelValues(result)
 	}
-	r.MustRegister(m.state, m.success, m.checks, m.retries, m.bytes, m.healed, m.files, m.size, m.switchd, m.reloads)
+	m.last = prometheus.NewGauge(gauge("last_reload_successful",
+		"Whether the last change of the settings file was taken: 1 or 0."))
+	m.last.Set(1) // else there would be no start
+	r.MustRegister(m.state, m.success, m.checks, m.retries, m.bytes, m.healed, m.files, m.size, m.switchd, m.reloads,
+		m.last)
 	return m
 }
 
@@ -76,8 +81,10 @@ func (m *Metrics) reloaded(err error) {
 	switch {
 	case m == nil:
 	case err != nil:
+		m.last.Set(0)
 		m.reloads.WithLabelValues("error").Inc()
 	default:
+		m.last.Set(1)
 		m.reloads.WithLabelValues("ok").Inc()
 	}
 }

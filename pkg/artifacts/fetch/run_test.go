@@ -86,10 +86,14 @@ func TestSettingsReload(t *testing.T) {
 	for i, wrong := range []string{"volume: [", text("Second", second.URL, c.Volume), text("second", second.URL, dir+"/elsewhere")} {
 		write(wrong)
 		await(t, "a counted fault", func() bool { return testutil.ToFloat64(bad) == float64(i+1) })
+		if got := testutil.ToFloat64(f.metrics.last); got != 0 {
+			t.Errorf("the last reload is told as %v after a fault", got)
+		}
 	}
 	second.set(map[string][]byte{"vmlinuz": []byte("three")})
 	write(text("second", second.URL, c.Volume))
 	await(t, "the next release", func() bool { return served(t, f)["vmlinuz"] == "three" })
+	await(t, "a mended file", func() bool { return testutil.ToFloat64(f.metrics.last) == 1 })
 
 	second.set(map[string][]byte{"vmlinuz": []byte("four")})
 	hangups <- syscall.SIGHUP
