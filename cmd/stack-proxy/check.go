@@ -33,11 +33,10 @@ func check(args []string, stdout, stderr io.Writer) int {
 		_, err := c.artifacts()
 		faults = append(faults, err)
 	}
-	table, err := c.table()
+	defaults := c.defaults()
+	defaults.ReadFiles = *deep
+	table, err := c.tableBy(defaults)
 	faults = append(faults, err)
-	if *deep && err == nil {
-		faults = append(faults, table.CheckFiles())
-	}
 	if err := errors.Join(faults...); err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", name, err)
 		return 1

@@ -56,7 +56,8 @@ func TestCheckReadsOtherFiles(t *testing.T) {
 		}
 		return dir + "/" + name
 	}
-	const tail = ", tls: {certificates: {certificate: /none.crt, key: /none.key}}, jwt: {issuer: x, audience: x, jwks: /none.json}}"
+	const tail = ",\n  tls: {certificates: {certificate: /none.crt, key: /none.key}},\n" +
+		"  jwt: {issuer: x, audience: x, jwks: /none.json}}"
 	routes := write("routes.yaml", "preset: classic\nroutes:\n- {name: a, protocol: grpc, listen: 443, backends: 'x:1', hosts: a"+tail)
 	clash := write("clash.yaml", "preset: classic\nroutes:\n- name: web\n  protocol: http\n  listen: 8080\n  backends: x:1\n")
 	artifacts := write("artifacts.yaml", "volume: files\nsets: {name: a, ulr: x}\n")
@@ -69,9 +70,9 @@ func TestCheckReadsOtherFiles(t *testing.T) {
 	}{
 		"not looked at": {args: []string{"-f", routes}, want: []string{note}},
 		"looked at": {args: []string{"-files", "-f", routes}, code: 1, want: []string{
-			"route a: tls.certificates[0].certificate: failed to open certificates: open /none.crt: no such file",
-			"route a: jwt.jwks: failed to open JWKS: open /none.json: no such file",
-			"route files: files.directory: failed to find files: stat " + dir + "/none: no such file",
+			routes + ":\nline 1: preset: route files: files.directory: failed to find files: stat " + dir + "/none: no such file",
+			"line 4: routes[0].tls.certificates[0].certificate: failed to open certificates: open /none.crt: no such file",
+			"line 5: routes[0].jwt.jwks: failed to open JWKS: open /none.json: no such file",
 		}},
 		"artifacts": {args: []string{"-f", clash}, artifacts: artifacts, code: 1, want: []string{
 			artifacts + ":\nline 1: volume: \"files\" is not an absolute path\n",

@@ -85,13 +85,15 @@ func (c *config) admin() netip.AddrPort {
 
 // table reads the routes: the file's where there is one, else the preset's. Files that are still being fetched are
 // no reason to keep the other routes from their clients.
-func (c *config) table() (route.Table, error) {
+func (c *config) table() (route.Table, error) { return c.tableBy(c.defaults()) }
+
+func (c *config) tableBy(defaults route.Defaults) (route.Table, error) {
 	var t route.Table
 	var err error
 	if c.RoutesFile != "" {
-		t, err = route.Load(c.RoutesFile, c.defaults())
+		t, err = route.Load(c.RoutesFile, defaults)
 	} else {
-		t, err = route.Preset(c.Preset, c.defaults())
+		t, err = route.Preset(c.Preset, defaults)
 	}
 	if err != nil {
 		return t, err

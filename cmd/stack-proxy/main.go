@@ -23,7 +23,7 @@ const (
 	summary = "the ingress of a Tinkerbell stack on one IP"
 	notes   = `Commands:
   check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table;
-                    -files also reads the certificates, keys and directories that it names
+                    -files also reads the certificates, keys, key sets and directories that it names
   fetch [-f FILE]   bring the OS files up to date once, and exit; -rollback goes back to the files before
 
 The routes and the artifacts file are read again when they change and on SIGHUP; a wrong one changes nothing.

@@ -1,8 +1,8 @@
 package route
 
 import (
-	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"slices"
 	"strings"
@@ -21,19 +21,10 @@ func (r Route) Edge() edge.Config {
 // Web is whether the route speaks HTTP.
 func (r Route) Web() bool { return slices.Contains([]Protocol{HTTP, GRPC, Files}, r.Protocol) }
 
-// checkEdge finds what is wrong with what stands before the route. The faults name the field they are in.
+// checkEdge finds what is wrong with what stands before the route.
 func (r Route) checkEdge(at func(field, format string, args ...any)) {
 	c := r.Edge()
-	err := c.Validate()
-	if err == nil {
-		return
-	}
-	faults := []error{err}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		faults = joined.Unwrap()
-	}
-	for _, fault := range faults {
-		field, text, _ := strings.Cut(fault.Error(), ": ")
+	for field, text := range faults(c.Validate()) {
 		if rest, ok := strings.CutPrefix(field, "limit."); ok {
 			field = "limits.requests." + rest
 		}
@@ -41,26 +32,45 @@ func (r Route) checkEdge(at func(field, format string, args ...any)) {
 	}
 }
 
-// CheckFiles reads what the routes name of the file system, once: certificates, keys, key sets, directories. Parse does
-// not, since they may come later, and are elsewhere where a file is checked before it is used.
-func (t Table) CheckFiles() error {
-	var faults []error
-	for _, r := range t.Routes {
-		fault := func(err error) { faults = append(faults, fmt.Errorf("route %s: %w", r.Name, err)) }
-		c := r.Edge()
-		if joined, ok := c.CheckFiles().(interface{ Unwrap() []error }); ok {
-			for _, each := range joined.Unwrap() {
-				fault(each)
+// faults are the edge's, each with the field that it names.
+func faults(err error) iter.Seq2[string, string] {
+	return func(yield func(field, text string) bool) {
+		all := []error{err}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			all = joined.Unwrap()
+		}
+		for _, fault := range all {
+			if fault == nil {
+				return
 			}
+			if field, text, _ := strings.Cut(fault.Error(), ": "); !yield(field, text) {
+				return
+			}
+		}
+	}
+}
+
+// checkFiles reads what the routes name of the file system, once: certificates, keys, key sets, directories.
+func (d *checker) checkFiles(t Table, written int) {
+	for i, r := range t.Routes {
+		fault := func(field, text string) {
+			full := fmt.Sprintf("routes[%d].%s", i, field)
+			if i >= written { // the preset's
+				full, text = "preset", fmt.Sprintf("route %s: %s: %s", r.Name, field, text)
+			}
+			d.Mistake(d.Line(full), full, "%s", text)
+		}
+		c := r.Edge()
+		for field, text := range faults(c.CheckFiles()) {
+			fault(field, text)
 		}
 		if r.Protocol != Files {
 			continue
 		}
 		if info, err := os.Stat(r.Files.Directory); err != nil {
-			fault(fmt.Errorf("files.directory: failed to find files: %w", err))
+			fault("files.directory", fmt.Sprintf("failed to find files: %v", err))
 		} else if !info.IsDir() {
-			fault(fmt.Errorf("files.directory: %s is no directory", r.Files.Directory))
+			fault("files.directory", r.Files.Directory+" is no directory")
 		}
 	}
-	return errors.Join(faults...)
 }

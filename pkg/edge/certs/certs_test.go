@@ -40,6 +40,7 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 	pem  []byte
 	pool *x509.CertPool
+	age  time.Duration // of the certificates that it issues; they are good for an hour
 }
 
 var serial atomic.Int64
@@ -81,7 +82,7 @@ func (a *authority) issue(t testing.TB, kind string, names ...string) (cert, key
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(serial.Add(1)), Subject: pkix.Name{CommonName: names[0]},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Hour - a.age), NotAfter: time.Now().Add(time.Hour - a.age),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
 	for _, name := range names {

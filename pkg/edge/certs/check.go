@@ -18,15 +18,12 @@ func (c *Config) CheckFiles(hosts []string) error {
 	for i, pair := range c.Certificates {
 		field := fmt.Sprintf("certificates[%d].certificate: ", i)
 		leaf, err := readPair(pair.Certificate, pair.Key)
-		switch {
-		case err != nil:
+		if err != nil {
 			faults = append(faults, fmt.Errorf("%s%w", field, err))
-			continue
-		case time.Now().After(leaf.NotAfter):
-			faults = append(faults, fmt.Errorf("%s%s expired on %s", field, pair.Certificate,
-				leaf.NotAfter.Format(time.DateOnly)))
 		}
-		leaves = append(leaves, leaf)
+		if leaf != nil {
+			leaves = append(leaves, leaf)
+		}
 	}
 	for _, host := range hosts {
 		one := host
@@ -62,6 +59,7 @@ func (b *Backend) CheckFiles() error {
 	return errors.Join(faults...)
 }
 
+// readPair also returns a certificate that has expired.
 func readPair(certificate, key string) (*x509.Certificate, error) {
 	chain, err := readFile(certificate)
 	if err != nil {
@@ -74,6 +72,9 @@ func readPair(certificate, key string) (*x509.Certificate, error) {
 	pair, err := tls.X509KeyPair(chain, private)
 	if err != nil {
 		return nil, fmt.Errorf("failed to load %s with %s: %w", certificate, key, err)
+	}
+	if end := pair.Leaf.NotAfter; time.Now().After(end) {
+		return pair.Leaf, fmt.Errorf("%s expired on %s", certificate, end.Format(time.DateOnly))
 	}
 	return pair.Leaf, nil
 }

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -12,6 +13,8 @@ func TestCheckFiles(t *testing.T) {
 	a, dir := newAuthority(t), t.TempDir()
 	good := a.pair(t, dir, "good", "ECDSA", "tink.example.org", "*.files.example.org")
 	other := a.pair(t, dir, "other", "ECDSA", "x")
+	a.age = 2 * time.Hour
+	old := a.pair(t, dir, "old", "ECDSA", "tink.example.org")
 	ca, rubbish := write(t, dir, "ca.crt", a.pem), write(t, dir, "rubbish", []byte("x"))
 	none := filepath.Join(dir, "none")
 	tests := map[string]struct {
@@ -30,6 +33,13 @@ func TestCheckFiles(t *testing.T) {
 		"another's key": {
 			Config{Certificates: []Pair{{good.Certificate, other.Key}}}, nil, []string{"certificates[0].certificate: failed to load " + good.Certificate},
 		},
+		"expired": {
+			Config{Certificates: []Pair{good, old}}, []string{"tink.example.org", "other.example.org"},
+			[]string{
+				"certificates[1].certificate: " + old.Certificate + " expired on ",
+				`certificates: none is for host "other.example.org"`,
+			},
+		},
 		"rubbish": {
 			Config{Certificates: []Pair{{rubbish, good.Key}}, ClientCA: rubbish}, nil,
 			[]string{"certificates[0].certificate: failed to load", "clientCA: failed to parse"},
@@ -46,6 +56,8 @@ func TestCheckFiles(t *testing.T) {
 	compare(t, backend.CheckFiles(), nil)
 	backend = Backend{CA: rubbish, Certificate: good.Certificate, Key: none}
 	compare(t, backend.CheckFiles(), []string{"ca: failed to parse", "certificate: failed to open"})
+	backend = Backend{CA: ca, Certificate: old.Certificate, Key: old.Key}
+	compare(t, backend.CheckFiles(), []string{"certificate: " + old.Certificate + " expired on "})
 }
 
 func compare(t *testing.T, err error, want []string) {
