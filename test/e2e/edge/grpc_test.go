@@ -46,6 +46,7 @@ func TestSeedsGRPCPath(t *testing.T) {
 	t.Run("unary", func(t *testing.T) { s.testUnary(t, worker) })
 	t.Run("stream", func(t *testing.T) { testStream(t, worker) })
 	t.Run("refused", func(t *testing.T) { s.testRefused(t, proto, token) })
+	t.Run("counted", func(t *testing.T) { s.testCounted(t) })
 	t.Run("keys rotated", func(t *testing.T) { s.testRotation(t, proto) })
 	t.Run("issuer away", func(t *testing.T) { s.testIssuerAway(t, proto) })
 	t.Run("limit", func(t *testing.T) { s.testLimit(t, proto) })
@@ -118,6 +119,18 @@ func (s *site) testRefused(t *testing.T, proto protoreflect.ServiceDescriptor, g
 	old := s.connect(t, proto, fixed(good), func(c *tls.Config) { c.MaxVersion = tls.VersionTLS12 })
 	if _, err := old.actions(t.Context(), nil); status.Code(err) != codes.Unavailable {
 		t.Errorf("TLS 1.2: got %v", err)
+	}
+}
+
+// testCounted is what the calls before have ended with, by gRPC's own codes: HTTP's was 200 for all.
+func (s *site) testCounted(t *testing.T) {
+	for code, want := range map[string]string{"OK": "2", "InvalidArgument": "300", "Unauthenticated": "12", "Unknown": "0"} {
+		if got := s.metric(t, `stack_proxy_grpc_handled_total{grpc_code="`+code+`",route="orchestrator"}`); got != want {
+			t.Errorf("%s calls are counted as %s, not %s", got, code, want)
+		}
+	}
+	if got := s.metric(t, `stack_proxy_http_requests_total{code="200",route="orchestrator"}`); got != "314" {
+		t.Errorf("%s requests are counted", got)
 	}
 }
 
