@@ -287,7 +287,7 @@ func (f *Front) newServer(s Settings) *server {
 		ReadHeaderTimeout: atLeast(s.Header),
 		IdleTimeout:       atLeast(s.Idle),
 		MaxHeaderBytes:    s.MaxHeader,
-		ErrorLog:          slog.NewLogLogger(f.log.Handler(), slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(handshakes{f.log.Handler(), f.metrics}, slog.LevelDebug),
 		ConnContext:       withBegun,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 	}
