@@ -44,6 +44,16 @@ type copier struct {
 	bulk    int // bytes since the last pause
 }
 
+// finish writes what was read of the direction before.
+func (c *copier) finish(rest []byte) error {
+	if len(rest) == 0 {
+		return nil
+	}
+	n, err := c.dst.Write(rest)
+	c.count(int64(n))
+	return err
+}
+
 // copy moves bytes until the source ends (nil) or something fails.
 func (c *copier) copy() error {
 	src, plain := c.src.(*socket)

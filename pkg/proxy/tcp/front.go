@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
 // Config makes a [Front].
@@ -31,6 +32,8 @@ type Config struct {
 	Route string
 	// Listen is where to listen; without an address on all of them, IPv4 and IPv6.
 	Listen netip.AddrPort
+	// Loops accept the connections and serve them while they are young. They must run until Serve has ended.
+	Loops *loop.Group
 	// Settings are what [Front.Update] may change.
 	Settings
 	// Logger may be nil.
@@ -76,12 +79,11 @@ type Settings struct {
 type Front struct {
 	config   Config
 	log      *slog.Logger
-	listener *socket
+	listener *listener
 	addr     netip.AddrPort
 	settings atomic.Pointer[Settings]
 	metrics  *routeMetrics
 	clients  counts
-	closing  atomic.Bool
 
 	mu    sync.Mutex
 	conns map[*session]struct{}
@@ -90,6 +92,9 @@ type Front struct {
 
 // Listen binds the front's socket.
 func Listen(c Config) (*Front, error) {
+	if len(c.Loops.Loops()) == 0 {
+		return nil, fmt.Errorf("failed to listen for route %s: no loops", c.Route)
+	}
 	f := &Front{
 		config:  c,
 		log:     c.Logger,
@@ -100,13 +105,13 @@ func Listen(c Config) (*Front, error) {
 		f.log = slog.New(slog.DiscardHandler)
 	}
 	f.Update(c.Settings)
-	listener, err := Bind(c.Listen, f.settings.Load().Keepalive, f.settings.Load().UserTimeout)
+	bound, err := Bind(c.Listen, f.settings.Load().Keepalive, f.settings.Load().UserTimeout)
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
-	defer listener.Close()
-	f.addr = listener.Addr().(*net.TCPAddr).AddrPort()
-	if f.listener, err = listening(listener); err != nil {
+	defer bound.Close()
+	f.addr = bound.Addr().(*net.TCPAddr).AddrPort()
+	if f.listener, err = listening(bound); err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
 	return f, nil
@@ -168,7 +173,7 @@ func (f *Front) Update(s Settings) {
 	if before == nil || before.Keepalive == s.Keepalive && before.UserTimeout == s.UserTimeout {
 		return
 	}
-	if err := socketOptions(s.Keepalive, s.UserTimeout)("", "", f.listener.raw); err != nil {
+	if err := f.listener.set(s.Keepalive, s.UserTimeout); err != nil {
 		f.log.Warn("failed to set keepalive", "error", err)
 	}
 }
@@ -183,13 +188,24 @@ func (f *Front) Active() int {
 // Serve takes connections until ctx is done, then lets the open ones end until the drain's deadline, and closes
 // what is left.
 func (f *Front) Serve(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() {
-		f.closing.Store(true)
-		_ = f.listener.Close()
-	})
-	defer stop()
-	defer f.listener.Close()
-	err := f.accept(ctx)
+	var nurseries []*nursery
+	failed := make(chan error, len(f.config.Loops.Loops()))
+	for _, l := range f.config.Loops.Loops() {
+		n := &nursery{front: f, loop: l, life: ctx}
+		nurseries = append(nurseries, n)
+		l.Do(func() { failed <- n.open() })
+	}
+	var err error
+	for ctx.Err() == nil && err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-failed:
+		}
+	}
+	for _, n := range nurseries {
+		n.close()
+	}
+	f.listener.close()
 	if err != nil {
 		err = fmt.Errorf("failed to accept connections of route %s: %w", f.config.Route, err)
 	}
@@ -197,56 +213,21 @@ func (f *Front) Serve(ctx context.Context) error {
 	return err
 }
 
-// accept hands every connection to a goroutine. Running out of descriptors or memory is survived: the kernel keeps
-// the waiting ones.
-func (f *Front) accept(ctx context.Context) error {
-	pause := time.Duration(0)
-	for {
-		conn, peer, err := f.listener.accept()
-		switch {
-		case ctx.Err() != nil:
-			if conn != nil {
-				_ = conn.Close()
-			}
-			return nil
-		case err == nil:
-			pause = 0
-		case errors.Is(err, net.ErrClosed):
-			return err
-		default:
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			f.log.Error("failed to accept connection", "error", err, "retry_ms", pause.Milliseconds())
-			f.metrics.refused(refusedResources)
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
-			continue
-		}
-		f.admit(ctx, conn, peer)
-	}
-}
-
-// admit applies the limits that need no look at the client's PROXY header.
-func (f *Front) admit(ctx context.Context, conn *socket, peer netip.AddrPort) {
-	s := f.settings.Load()
-	one := &session{front: f, settings: s, client: conn, peer: peer}
+// add counts a connection, unless there are as many as may be.
+func (f *Front) add(s *session) bool {
 	f.mu.Lock()
-	full := s.MaxConnections > 0 && len(f.conns) >= s.MaxConnections
+	full := s.settings.MaxConnections > 0 && len(f.conns) >= s.settings.MaxConnections
 	if !full {
-		f.conns[one] = struct{}{}
+		f.conns[s] = struct{}{}
 	}
 	f.mu.Unlock()
 	if full {
 		f.metrics.refused(refusedLimit)
-		reset(conn)
-		return
+		return false
 	}
 	f.metrics.opened()
-	f.done.Go(func() {
-		defer f.remove(one)
-		one.run(ctx)
-	})
+	f.done.Add(1)
+	return true
 }
 
 func (f *Front) remove(s *session) {
@@ -254,6 +235,7 @@ func (f *Front) remove(s *session) {
 	delete(f.conns, s)
 	f.mu.Unlock()
 	f.metrics.closed()
+	f.done.Done()
 }
 
 // drain waits for the open connections until the deadline, then closes them.

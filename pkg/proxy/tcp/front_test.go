@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -73,12 +75,53 @@ type running struct {
 	*Metrics
 }
 
+// ways runs a test with connections that stay in a loop, with such that leave it at once, and with such that leave it
+// when the first bytes have been passed on.
+func ways(t *testing.T, test func(t *testing.T)) {
+	t.Helper()
+	for _, way := range []struct {
+		name  string
+		age   time.Duration
+		bytes int
+	}{{"loop", time.Hour, youngBytes}, {"goroutines", 0, youngBytes}, {"both", time.Hour, 0}} {
+		t.Run(way.name, func(t *testing.T) {
+			age, bytes := youngAge, youngBytes
+			t.Cleanup(func() { youngAge, youngBytes = age, bytes })
+			youngAge, youngBytes = way.age, way.bytes
+			test(t)
+		})
+	}
+}
+
+// loops run until the test has ended.
+func loops(t *testing.T) *loop.Group {
+	t.Helper()
+	g := loop.NewGroup(2)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	var begun sync.WaitGroup
+	for _, l := range g.Loops() {
+		begun.Add(1)
+		l.Do(begun.Done)
+	}
+	begun.Wait()
+	return g
+}
+
 func start(t *testing.T, s Settings, addrs ...netip.AddrPort) running {
 	t.Helper()
 	metrics := NewMetrics(prometheus.NewRegistry())
 	s.Pool = endpoint.NewPool(endpoint.Config{Route: "r", Sources: []endpoint.Source{endpoint.Fixed(addrs...)}})
 	f, err := Listen(Config{
 		Route: "r", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: s, Metrics: metrics,
+		Loops: loops(t),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -129,99 +172,111 @@ func (r running) refusal() error {
 
 // Sizes below and above the point where a direction goes over to splice.
 func TestPass(t *testing.T) {
-	for _, size := range []int{0, 1, bufferSize, spliceAfter - 1, spliceAfter + 3*4*spliceSize + 17} {
-		r := start(t, Settings{}, backend(t, echo))
-		conn := r.dial(t)
-		sent := make([]byte, size)
-		_, _ = rand.Read(sent)
-		go func() {
-			_, _ = conn.Write(sent)
-			_ = conn.CloseWrite()
-		}()
-		got, err := io.ReadAll(conn)
-		if err != nil || !bytes.Equal(got, sent) {
-			t.Errorf("size %d: got %d bytes, equal %v, error %v", size, len(got), bytes.Equal(got, sent), err)
-		}
-		if err := r.stop(); err != nil {
-			t.Error(err)
-		}
-		for _, direction := range []string{"in", "out"} {
-			if n := testutil.ToFloat64(r.transferred.WithLabelValues("r", direction)); n != float64(size) {
-				t.Errorf("size %d: counted %v bytes %s", size, n, direction)
+	ways(t, func(t *testing.T) {
+		for _, size := range []int{0, 1, bufferSize, spliceAfter - 1, spliceAfter + 3*4*spliceSize + 17} {
+			r := start(t, Settings{}, backend(t, echo))
+			conn := r.dial(t)
+			sent := make([]byte, size)
+			_, _ = rand.Read(sent)
+			go func() {
+				_, _ = conn.Write(sent)
+				_ = conn.CloseWrite()
+			}()
+			got, err := io.ReadAll(conn)
+			if err != nil || !bytes.Equal(got, sent) {
+				t.Errorf("size %d: got %d bytes, equal %v, error %v", size, len(got), bytes.Equal(got, sent), err)
+			}
+			if err := r.stop(); err != nil {
+				t.Error(err)
+			}
+			for _, direction := range []string{"in", "out"} {
+				if n := testutil.ToFloat64(r.transferred.WithLabelValues("r", direction)); n != float64(size) {
+					t.Errorf("size %d: counted %v bytes %s", size, n, direction)
+				}
 			}
 		}
-	}
+	})
 }
 
 // A pause in the middle of a bulk transfer gives the pipe back; the rest goes through as before.
 func TestPauseInBulk(t *testing.T) {
-	r := start(t, Settings{}, backend(t, echo))
-	conn := r.dial(t)
-	part := bytes.Repeat([]byte("x"), 2*spliceAfter)
-	go func() {
-		for range 2 {
-			_, _ = conn.Write(part)
-			time.Sleep(splicePause + splicePause/2)
+	ways(t, func(t *testing.T) {
+		r := start(t, Settings{}, backend(t, echo))
+		conn := r.dial(t)
+		part := bytes.Repeat([]byte("x"), 2*spliceAfter)
+		go func() {
+			for range 2 {
+				_, _ = conn.Write(part)
+				time.Sleep(splicePause + splicePause/2)
+			}
+			_ = conn.CloseWrite()
+		}()
+		got, err := io.ReadAll(conn)
+		if err != nil || len(got) != 2*len(part) {
+			t.Errorf("got %d bytes, %v; want %d", len(got), err, 2*len(part))
 		}
-		_ = conn.CloseWrite()
-	}()
-	got, err := io.ReadAll(conn)
-	if err != nil || len(got) != 2*len(part) {
-		t.Errorf("got %d bytes, %v; want %d", len(got), err, 2*len(part))
-	}
+	})
 }
 
 // The client ends its direction; the answer still comes.
 func TestHalfClose(t *testing.T) {
-	r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
-		request, _ := io.ReadAll(conn)
-		time.Sleep(50 * time.Millisecond)
-		_, _ = conn.Write(bytes.ToUpper(request))
-	}))
-	conn := r.dial(t)
-	_, _ = conn.Write([]byte("hello"))
-	_ = conn.CloseWrite()
-	got, err := io.ReadAll(conn)
-	if string(got) != "HELLO" || err != nil {
-		t.Errorf("got %q, %v", got, err)
-	}
+	ways(t, func(t *testing.T) {
+		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
+			request, _ := io.ReadAll(conn)
+			time.Sleep(50 * time.Millisecond)
+			_, _ = conn.Write(bytes.ToUpper(request))
+		}))
+		conn := r.dial(t)
+		_, _ = conn.Write([]byte("hello"))
+		_ = conn.CloseWrite()
+		got, err := io.ReadAll(conn)
+		if string(got) != "HELLO" || err != nil {
+			t.Errorf("got %q, %v", got, err)
+		}
+	})
 }
 
 func TestResetIsPassedOn(t *testing.T) {
-	r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
-		_, _ = conn.Read(make([]byte, 1))
-		_ = conn.SetLinger(0)
-		_ = conn.Close()
-	}))
-	conn := r.dial(t)
-	_, _ = conn.Write([]byte("x"))
-	if _, err := io.ReadAll(conn); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("got %v, want a reset", err)
-	}
+	ways(t, func(t *testing.T) {
+		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
+			_, _ = conn.Read(make([]byte, 1))
+			_ = conn.SetLinger(0)
+			_ = conn.Close()
+		}))
+		conn := r.dial(t)
+		_, _ = conn.Write([]byte("x"))
+		if _, err := io.ReadAll(conn); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("got %v, want a reset", err)
+		}
+	})
 }
 
 func TestRetryOnNextEndpoint(t *testing.T) {
-	dead, alive := refused(t), backend(t, echo)
-	r := start(t, Settings{}, dead, alive)
-	for range 20 {
-		conn := r.dial(t)
-		_, _ = conn.Write([]byte("x"))
-		_ = conn.CloseWrite()
-		if got, err := io.ReadAll(conn); string(got) != "x" {
-			t.Fatalf("got %q, %v", got, err)
+	ways(t, func(t *testing.T) {
+		dead, alive := refused(t), backend(t, echo)
+		r := start(t, Settings{}, dead, alive)
+		for range 20 {
+			conn := r.dial(t)
+			_, _ = conn.Write([]byte("x"))
+			_ = conn.CloseWrite()
+			if got, err := io.ReadAll(conn); string(got) != "x" {
+				t.Fatalf("got %q, %v", got, err)
+			}
 		}
-	}
-	if n := testutil.ToFloat64(r.dials.WithLabelValues("r", "refused")); n != 3 {
-		t.Errorf("%v attempts at the dead endpoint, want 3 before it is ejected", n)
-	}
+		if n := testutil.ToFloat64(r.dials.WithLabelValues("r", "refused")); n != 3 {
+			t.Errorf("%v attempts at the dead endpoint, want 3 before it is ejected", n)
+		}
+	})
 }
 
 func TestNoEndpointResets(t *testing.T) {
-	r := start(t, Settings{}, refused(t))
-	err := r.refusal()
-	if !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("got %v, want a reset", err)
-	}
+	ways(t, func(t *testing.T) {
+		r := start(t, Settings{}, refused(t))
+		err := r.refusal()
+		if !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("got %v, want a reset", err)
+		}
+	})
 }
 
 func TestIdleTimeout(t *testing.T) {
@@ -243,21 +298,23 @@ func TestIdleTimeout(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	for name, s := range map[string]Settings{"total": {MaxConnections: 2}, "client": {MaxPerClient: 2}} {
-		t.Run(name, func(t *testing.T) {
-			r := start(t, s, backend(t, echo))
-			for i := range 2 {
-				conn := r.dial(t)
-				_, _ = conn.Write([]byte("x"))
-				if _, err := conn.Read(make([]byte, 1)); err != nil {
-					t.Errorf("connection %d: %v", i, err)
+	ways(t, func(t *testing.T) {
+		for name, s := range map[string]Settings{"total": {MaxConnections: 2}, "client": {MaxPerClient: 2}} {
+			t.Run(name, func(t *testing.T) {
+				r := start(t, s, backend(t, echo))
+				for i := range 2 {
+					conn := r.dial(t)
+					_, _ = conn.Write([]byte("x"))
+					if _, err := conn.Read(make([]byte, 1)); err != nil {
+						t.Errorf("connection %d: %v", i, err)
+					}
 				}
-			}
-			if err := r.refusal(); !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("the third connection got %v, want a reset", err)
-			}
-		})
-	}
+				if err := r.refusal(); !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("the third connection got %v, want a reset", err)
+				}
+			})
+		}
+	})
 }
 
 // A peer that must send a PROXY header and says nothing does not hold a connection, nor an endpoint's.
@@ -298,76 +355,82 @@ func TestClientLimitBehindProxyHeader(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
-	r := start(t, Settings{Drain: 10 * time.Second}, backend(t, echo))
-	conn := r.dial(t)
-	_, _ = conn.Write([]byte("x"))
-	_, _ = conn.Read(make([]byte, 1))
-	stopped := make(chan error, 1)
-	go func() { stopped <- r.stop() }()
-	for !r.closing.Load() {
-		time.Sleep(time.Millisecond)
-	}
-	if other, err := net.Dial("tcp", r.Addr().String()); err == nil {
-		_ = other.Close()
-		t.Error("a new connection was taken while draining")
-	}
-	_, _ = conn.Write([]byte("y"))
-	if n, err := conn.Read(make([]byte, 1)); n != 1 {
-		t.Fatalf("an open connection broke while draining: %v", err)
-	}
-	_ = conn.Close()
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	ways(t, func(t *testing.T) {
+		r := start(t, Settings{Drain: 10 * time.Second}, backend(t, echo))
+		conn := r.dial(t)
+		_, _ = conn.Write([]byte("x"))
+		_, _ = conn.Read(make([]byte, 1))
+		stopped := make(chan error, 1)
+		go func() { stopped <- r.stop() }()
+		for { // until new connections are refused
+			other, err := net.Dial("tcp", r.Addr().String())
+			if err != nil {
+				break
+			}
+			_ = other.Close()
+		}
+		_, _ = conn.Write([]byte("y"))
+		if n, err := conn.Read(make([]byte, 1)); n != 1 {
+			t.Fatalf("an open connection broke while draining: %v", err)
+		}
+		_ = conn.Close()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestDrainDeadline(t *testing.T) {
-	r := start(t, Settings{Drain: 100 * time.Millisecond}, backend(t, echo))
-	conn := r.dial(t)
-	_, _ = conn.Write([]byte("x"))
-	_, _ = conn.Read(make([]byte, 1))
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
-	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("got %v, want a reset", err)
-	}
+	ways(t, func(t *testing.T) {
+		r := start(t, Settings{Drain: 100 * time.Millisecond}, backend(t, echo))
+		conn := r.dial(t)
+		_, _ = conn.Write([]byte("x"))
+		_, _ = conn.Read(make([]byte, 1))
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("got %v, want a reset", err)
+		}
+	})
 }
 
 // New settings hold for new connections; the open ones go on with the endpoint they have.
 func TestUpdate(t *testing.T) {
-	say := func(text string) func(*net.TCPConn) {
-		return func(conn *net.TCPConn) {
-			for {
-				if _, err := conn.Read(make([]byte, 1)); err != nil {
-					return
+	ways(t, func(t *testing.T) {
+		say := func(text string) func(*net.TCPConn) {
+			return func(conn *net.TCPConn) {
+				for {
+					if _, err := conn.Read(make([]byte, 1)); err != nil {
+						return
+					}
+					_, _ = conn.Write([]byte(text))
 				}
-				_, _ = conn.Write([]byte(text))
 			}
 		}
-	}
-	r := start(t, Settings{}, backend(t, say("a")))
-	ask := func(conn *net.TCPConn) string {
-		_, _ = conn.Write([]byte("?"))
-		answer := make([]byte, 1)
-		_, _ = conn.Read(answer)
-		return string(answer)
-	}
-	old := r.dial(t)
-	if got := ask(old); got != "a" {
-		t.Fatalf("got %q", got)
-	}
-	r.Update(Settings{Pool: endpoint.NewPool(endpoint.Config{
-		Sources: []endpoint.Source{endpoint.Fixed(backend(t, say("b")))},
-	})})
-	if got := ask(old) + ask(r.dial(t)); got != "ab" {
-		t.Errorf("old and new connection got %q, want ab", got)
-	}
+		r := start(t, Settings{}, backend(t, say("a")))
+		ask := func(conn *net.TCPConn) string {
+			_, _ = conn.Write([]byte("?"))
+			answer := make([]byte, 1)
+			_, _ = conn.Read(answer)
+			return string(answer)
+		}
+		old := r.dial(t)
+		if got := ask(old); got != "a" {
+			t.Fatalf("got %q", got)
+		}
+		r.Update(Settings{Pool: endpoint.NewPool(endpoint.Config{
+			Sources: []endpoint.Source{endpoint.Fixed(backend(t, say("b")))},
+		})})
+		if got := ask(old) + ask(r.dial(t)); got != "ab" {
+			t.Errorf("old and new connection got %q, want ab", got)
+		}
+	})
 }
 
 func TestPortTaken(t *testing.T) {
 	taken := backend(t, echo)
-	_, err := Listen(Config{Route: "tink", Listen: taken})
+	_, err := Listen(Config{Route: "tink", Listen: taken, Loops: loops(t)})
 	if err == nil || !strings.Contains(err.Error(), "route tink: port") || !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("got %v", err)
 	}

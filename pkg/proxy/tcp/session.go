@@ -22,6 +22,9 @@ type session struct {
 	client   *socket
 	peer     netip.AddrPort // who is at the other end of client
 	early    []byte         // what came with the client's PROXY header
+	charged  bool           // counted as one of its client's
+	begun    *begun         // an attempt to connect
+	so       progress       // of both directions, before pass
 	moved    atomic.Int64   // when something moved last, where there is an idle timeout: Unix nanoseconds
 
 	mu      sync.Mutex
@@ -32,6 +35,20 @@ type session struct {
 
 // errAborted ends a session that the front has given up.
 var errAborted = errors.New("aborted")
+
+// progress is what was passed on before the session had goroutines.
+type progress [2]struct {
+	ended bool   // and passed on
+	rest  []byte // read, but not written
+}
+
+// begun is an attempt to connect that somebody else has begun, and perhaps seen fail.
+type begun struct {
+	endpoint *endpoint.Endpoint
+	fd       int // below 0 with an error
+	since    time.Time
+	err      error
+}
 
 // run lives as long as the session.
 func (s *session) run(ctx context.Context) {
@@ -44,14 +61,11 @@ func (s *session) run(ctx context.Context) {
 		reset(s.client)
 		return
 	}
-	if limit := s.settings.MaxPerClient; limit > 0 {
-		if !s.front.clients.take(source.Addr(), limit) {
-			metrics.refused(refusedClient)
-			reset(s.client)
-			return
-		}
-		defer s.front.clients.give(source.Addr())
+	if !s.charge(source.Addr()) {
+		reset(s.client)
+		return
 	}
+	defer s.discharge(source.Addr())
 	client, protocol := stream(s.client), ""
 	if s.settings.TLS != nil {
 		inner, chosen, err := s.handshake(ctx)
@@ -82,6 +96,25 @@ func (s *session) run(ctx context.Context) {
 	s.pass(client, server)
 }
 
+// charge counts the session as one of its client's, unless that has as many as it may.
+func (s *session) charge(client netip.Addr) bool {
+	limit := s.settings.MaxPerClient
+	if limit <= 0 || s.charged {
+		return true
+	}
+	s.charged = s.front.clients.take(client, limit)
+	if !s.charged {
+		s.front.metrics.refused(refusedClient)
+	}
+	return s.charged
+}
+
+func (s *session) discharge(client netip.Addr) {
+	if s.charged {
+		s.front.clients.give(client)
+	}
+}
+
 // adopt makes the endpoint's connection one that abort closes; false when it has been called already.
 func (s *session) adopt(server *socket) bool {
 	s.mu.Lock()
@@ -110,7 +143,7 @@ func (s *session) dial(
 	var tried []*endpoint.Endpoint
 	var failures []error
 	for len(tried) < s.settings.Attempts {
-		e, err := s.settings.Pool.Acquire(source.Addr(), tried...)
+		e, err := s.acquire(source.Addr(), tried)
 		if err != nil {
 			if len(failures) == 0 {
 				failures = append(failures, err)
@@ -139,11 +172,21 @@ func (s *session) dial(
 	return nil, nil, errors.Join(failures...)
 }
 
+// acquire picks an endpoint, or takes the one that was begun with.
+func (s *session) acquire(client netip.Addr, tried []*endpoint.Endpoint) (*endpoint.Endpoint, error) {
+	if s.begun != nil {
+		return s.begun.endpoint, nil
+	}
+	return s.settings.Pool.Acquire(client, tried...)
+}
+
 // attempt connects to one endpoint.
 func (s *session) attempt(
 	ctx context.Context, e *endpoint.Endpoint, source, target netip.AddrPort, protocol string,
 ) (stream, error) {
-	plain, err := dial(e.Addr, s.settings, s.adopt)
+	begun := s.begun
+	s.begun = nil
+	plain, err := dial(e.Addr, s.settings, begun, s.adopt)
 	if err != nil {
 		return nil, s.blame(err)
 	}
@@ -203,14 +246,28 @@ func (s *session) alive() bool {
 // direction copies until the source's end, and passes that on: an end as a half-close, an error as a reset of both
 // sides, since the stream is torn.
 func (s *session) direction(dst, src stream, way way) {
+	if s.so[way].ended {
+		return
+	}
 	c := copier{session: s, dst: dst, src: src, way: way}
-	err := c.copy()
+	err := c.finish(s.so[way].rest)
+	if err == nil {
+		err = c.copy()
+	}
 	if err == nil {
 		err = end(dst, src)
 	}
+	if s.broken(err) {
+		reset(s.client)
+		reset(s.server)
+	}
+}
+
+// broken is whether an error is more than an end, and counts it.
+func (s *session) broken(err error) bool {
 	switch {
 	case err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.ENOTCONN):
-		return
+		return false
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		s.front.metrics.ended(endIdle)
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.ErrUnexpectedEOF):
@@ -220,8 +277,7 @@ func (s *session) direction(dst, src stream, way way) {
 	default:
 		s.front.metrics.ended(endError)
 	}
-	reset(s.client)
-	reset(s.server)
+	return true
 }
 
 // exhausted is whether we lack what a socket takes: descriptors or memory.

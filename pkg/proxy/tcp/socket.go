@@ -36,35 +36,21 @@ func newSocket(fd int) (*socket, error) {
 	return &socket{File: file, raw: raw}, nil
 }
 
-// listening is another descriptor of a listening socket, which net would not let us accept from.
-func listening(l *net.TCPListener) (*socket, error) {
-	raw, err := l.SyscallConn()
-	if err != nil {
+// dial connects within a time, or goes on where somebody has begun to; the errors are the kernel's. Who adopts the
+// socket can close it meanwhile, or refuses it.
+func dial(addr netip.AddrPort, s *Settings, b *begun, adopt func(*socket) bool) (*socket, error) {
+	if b == nil {
+		b = &begun{since: time.Now()}
+		b.fd, b.err = open(addr)
+	}
+	if b.err != nil {
+		return nil, fmt.Errorf("failed to connect to %s: %w", addr, b.err)
+	}
+	if err := setOptions(b.fd, s.Keepalive, s.UserTimeout); err != nil {
+		_ = unix.Close(b.fd)
 		return nil, err
 	}
-	var fd int
-	if failure := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); failure != nil {
-		return nil, failure
-	}
-	if err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	return newSocket(fd)
-}
-
-// dial connects within a time; the errors are the kernel's. Who adopts the socket can close it meanwhile, or refuses
-// it.
-func dial(addr netip.AddrPort, s *Settings, adopt func(*socket) bool) (*socket, error) {
-	family, target := sockaddr(addr)
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
-	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
-	}
-	if err := setOptions(fd, s.Keepalive, s.UserTimeout); err != nil {
-		_ = unix.Close(fd)
-		return nil, err
-	}
-	c, err := newSocket(fd)
+	c, err := newSocket(b.fd)
 	if err != nil {
 		return nil, err
 	}
@@ -73,10 +59,10 @@ func dial(addr netip.AddrPort, s *Settings, adopt func(*socket) bool) (*socket, 
 		return nil, errAborted
 	}
 	if s.Dial > 0 {
-		err = c.SetWriteDeadline(time.Now().Add(s.Dial))
+		err = c.SetWriteDeadline(b.since.Add(s.Dial))
 	}
 	if err == nil {
-		err = c.connect(target)
+		err = c.connect(addr)
 	}
 	if err == nil {
 		err = c.SetWriteDeadline(time.Time{})
@@ -88,46 +74,42 @@ func dial(addr netip.AddrPort, s *Settings, adopt func(*socket) bool) (*socket, 
 	return c, nil
 }
 
-// connect asks again whenever the poller thinks that something has happened; what is connected says so.
-func (c *socket) connect(target unix.Sockaddr) error {
-	var answer error
-	err := c.raw.Write(func(fd uintptr) bool {
-		answer = unix.Connect(int(fd), target)
-		return !errors.Is(answer, unix.EINPROGRESS) && !errors.Is(answer, unix.EALREADY) && !errors.Is(answer, unix.EINTR)
-	})
-	switch {
-	case err != nil:
-		return c.reason(err)
-	case answer != nil && !errors.Is(answer, unix.EISCONN):
-		return os.NewSyscallError("connect", answer)
-	}
-	// A connection to a port of this host that nobody listens on may, by chance, meet itself.
-	if local, remote := c.address(unix.Getsockname), addrPortOf(target); local == remote {
-		return os.NewSyscallError("connect", unix.ECONNREFUSED)
-	}
-	return nil
+// open makes a socket that can be connected to an address.
+func open(addr netip.AddrPort) (fd int, err error) {
+	family, _ := sockaddr(addr)
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	return fd, os.NewSyscallError("socket", err)
 }
 
-// accept takes a connection that waits at a listening socket, with its other end's address.
-func (c *socket) accept() (conn *socket, peer netip.AddrPort, err error) {
-	var fd int
-	var from unix.Sockaddr
-	failure := c.raw.Read(func(listener uintptr) bool {
-		for {
-			fd, from, err = unix.Accept4(int(listener), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-			if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ECONNABORTED) {
-				return !errors.Is(err, unix.EAGAIN)
-			}
-		}
+// connect asks again whenever the poller thinks that something has happened.
+func (c *socket) connect(target netip.AddrPort) error {
+	var waiting bool
+	var answer error
+	err := c.raw.Write(func(fd uintptr) bool {
+		waiting, answer = connect(int(fd), target)
+		return !waiting
 	})
-	if failure != nil {
-		return nil, peer, c.reason(failure)
-	}
 	if err != nil {
-		return nil, peer, os.NewSyscallError("accept", err)
+		return c.reason(err)
 	}
-	conn, err = newSocket(fd)
-	return conn, addrPortOf(from), err
+	return answer
+}
+
+// connect connects a socket, or asks what has become of that: it may have to be waited for. What is connected already
+// says so.
+func connect(fd int, target netip.AddrPort) (waiting bool, err error) {
+	_, to := sockaddr(target)
+	switch err := unix.Connect(fd, to); {
+	case errors.Is(err, unix.EINPROGRESS), errors.Is(err, unix.EALREADY), errors.Is(err, unix.EINTR):
+		return true, nil
+	case err != nil && !errors.Is(err, unix.EISCONN):
+		return false, os.NewSyscallError("connect", err)
+	}
+	// A connection to a port of this host that nobody listens on may, by chance, meet itself.
+	if local, err := unix.Getsockname(fd); err == nil && addrPortOf(local) == addrPortOf(to) {
+		return false, os.NewSyscallError("connect", unix.ECONNREFUSED)
+	}
+	return false, nil
 }
 
 // reason tells a closed socket from one that fails. It takes off what the file puts around an error, in which TLS would
@@ -173,18 +155,21 @@ func (c *socket) ended() (err error) {
 	if c.finished.Load() {
 		return nil // nobody writes who could have been first
 	}
-	failure := c.raw.Control(func(fd uintptr) {
-		if _, state := unix.Getpeername(int(fd)); !errors.Is(state, unix.ENOTCONN) {
-			return
-		}
-		if left, _ := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); syscall.Errno(left) != unix.EPIPE {
-			err = os.NewSyscallError("read", unix.ECONNRESET)
-		}
-	})
-	if failure != nil { // who wrote was first there, too
-		return c.reason(failure)
+	if failure := c.raw.Control(func(fd uintptr) { err = ended(int(fd)) }); failure != nil {
+		return c.reason(failure) // who wrote was first there, too
 	}
 	return err
+}
+
+// ended is why a stream has ended: nil where the other end ended it. Ours must be open.
+func ended(fd int) error {
+	if _, state := unix.Getpeername(fd); !errors.Is(state, unix.ENOTCONN) {
+		return nil
+	}
+	if left, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); syscall.Errno(left) == unix.EPIPE {
+		return nil
+	}
+	return os.NewSyscallError("read", unix.ECONNRESET)
 }
 
 // Close implements net.Conn.
@@ -211,10 +196,12 @@ func (c *socket) waiting() (n int) {
 
 // reset closes a connection so that the peer learns that the stream is torn (RST instead of FIN).
 func reset(c *socket) {
-	_ = c.raw.Control(func(fd uintptr) {
-		_ = unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	})
+	_ = c.raw.Control(func(fd uintptr) { resetOnClose(int(fd)) })
 	_ = c.Close()
+}
+
+func resetOnClose(fd int) {
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 }
 
 // LocalAddr implements net.Conn.

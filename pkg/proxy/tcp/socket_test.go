@@ -40,7 +40,7 @@ func TestEnded(t *testing.T) {
 				<-hold
 			})
 			defer close(hold)
-			c, err := dial(addr, &Settings{Dial: 20 * time.Second}, anyone)
+			c, err := dial(addr, &Settings{Dial: 20 * time.Second}, nil, anyone)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -77,6 +77,8 @@ func TestEnded(t *testing.T) {
 
 // Both ends of a connection have what the kernel needs to find a dead peer; after a change, later ones have the new.
 func TestOptions(t *testing.T) {
+	defer func(before int) { youngBytes = before }(youngBytes)
+	youngBytes = 0 // those that have said something are no longer young
 	r := start(t, Settings{Keepalive: 12 * time.Second, UserTimeout: 34 * time.Second}, backend(t, echo))
 	look := func(c *socket) (got [5]int) {
 		_ = c.raw.Control(func(fd uintptr) {
@@ -139,7 +141,7 @@ func silent(t *testing.T) netip.AddrPort {
 	}
 	addr := addrPortOf(name)
 	for range 4 {
-		c, err := dial(addr, &Settings{Dial: 200 * time.Millisecond}, anyone)
+		c, err := dial(addr, &Settings{Dial: 200 * time.Millisecond}, nil, anyone)
 		if err != nil {
 			return addr
 		}
@@ -151,22 +153,24 @@ func silent(t *testing.T) netip.AddrPort {
 
 // An endpoint that does not answer does not hold up a drain beyond its deadline, and is not blamed for its end.
 func TestDrainWhileConnecting(t *testing.T) {
-	const patience = 30 * time.Second
-	r := start(t, Settings{Dial: patience, Drain: 100 * time.Millisecond}, silent(t))
-	r.dial(t)
-	for r.Active() == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	started := time.Now()
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
-	if took := time.Since(started); took >= patience {
-		t.Errorf("the drain took %s", took)
-	}
-	if n := testutil.CollectAndCount(r.dials); n != 0 {
-		t.Errorf("%d kinds of failed dials were counted", n)
-	}
+	ways(t, func(t *testing.T) {
+		const patience = 30 * time.Second
+		r := start(t, Settings{Dial: patience, Drain: 100 * time.Millisecond}, silent(t))
+		r.dial(t)
+		for r.Active() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		started := time.Now()
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(started); took >= patience {
+			t.Errorf("the drain took %s", took)
+		}
+		if n := testutil.CollectAndCount(r.dials); n != 0 {
+			t.Errorf("%d kinds of failed dials were counted", n)
+		}
+	})
 }
 
 // descriptors leaves the process just so many that it may open.
@@ -204,42 +208,46 @@ func descriptors(t *testing.T, left int) (restore func()) {
 
 // Without descriptors for the endpoint's end, the client is refused and no endpoint is blamed.
 func TestNoDescriptorForEndpoint(t *testing.T) {
-	r := start(t, Settings{}, backend(t, echo), backend(t, echo))
-	restore := descriptors(t, 2) // the client's here, and the one that is accepted
-	err := r.refusal()
-	restore()
-	if !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("got %v, want a reset", err)
-	}
-	if n := testutil.ToFloat64(r.dials.WithLabelValues("r", "resources")); n != 1 {
-		t.Errorf("%v failed dials were counted, want 1", n)
-	}
-	for _, e := range pool(r).Status() {
-		if e.Failures != 0 {
-			t.Errorf("endpoint %s is blamed %d times", e.Address, e.Failures)
+	ways(t, func(t *testing.T) {
+		r := start(t, Settings{}, backend(t, echo), backend(t, echo))
+		restore := descriptors(t, 2) // the client's here, and the one that is accepted
+		err := r.refusal()
+		restore()
+		if !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("got %v, want a reset", err)
 		}
-	}
+		if n := testutil.ToFloat64(r.dials.WithLabelValues("r", "resources")); n != 1 {
+			t.Errorf("%v failed dials were counted, want 1", n)
+		}
+		for _, e := range pool(r).Status() {
+			if e.Failures != 0 {
+				t.Errorf("endpoint %s is blamed %d times", e.Address, e.Failures)
+			}
+		}
+	})
 }
 
 func pool(r running) *endpoint.Pool { return r.settings.Load().Pool }
 
 // Without descriptors to accept with, clients wait, and the machine with them.
 func TestNoDescriptorForClient(t *testing.T) {
-	r := start(t, Settings{}, backend(t, echo))
-	restore := descriptors(t, 1)
-	conn := r.dial(t)
-	refused := func() float64 { return testutil.ToFloat64(r.refusals.WithLabelValues("r", "resources")) }
-	for refused() < 3 {
-		time.Sleep(time.Millisecond)
-	}
-	restore()
-	_, _ = conn.Write([]byte("x"))
-	if n, err := conn.Read(make([]byte, 1)); n != 1 {
-		t.Errorf("got %v of an echo after the shortage", err)
-	}
-	if n := refused(); n > 20 {
-		t.Errorf("accept was tried %v times", n)
-	}
+	ways(t, func(t *testing.T) {
+		r := start(t, Settings{}, backend(t, echo))
+		restore := descriptors(t, 1)
+		conn := r.dial(t)
+		refused := func() float64 { return testutil.ToFloat64(r.refusals.WithLabelValues("r", "resources")) }
+		for refused() < 3 {
+			time.Sleep(time.Millisecond)
+		}
+		restore()
+		_, _ = conn.Write([]byte("x"))
+		if n, err := conn.Read(make([]byte, 1)); n != 1 {
+			t.Errorf("got %v of an echo after the shortage", err)
+		}
+		if n := refused(); n > 20 {
+			t.Errorf("accept was tried %v times", n)
+		}
+	})
 }
 
 // A user that holds many pipes gets those with room for next to nothing: worse than a copy.

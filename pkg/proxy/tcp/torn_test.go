@@ -15,28 +15,30 @@ import (
 // A client that resets while both directions are in use wakes both, and the kernel tells only one of them of the
 // reset. The endpoint must not take the other's end of stream for the client's.
 func TestResetWhileStalled(t *testing.T) {
-	saw, stalled := make(chan error, 1), make(chan struct{}, 1)
-	r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
-		// More than all buffers hold: the direction to the client stands still. Nobody writes here when the reset comes,
-		// or this kernel would tell the writer of it.
-		_ = conn.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
-		_, _ = conn.Write(make([]byte, 32<<20))
-		stalled <- struct{}{}
-		_, err := io.Copy(io.Discard, conn)
-		saw <- err
-	}))
-	for i := range 50 {
-		conn := r.dial(t)
-		if _, err := conn.Write([]byte("part")); err != nil {
-			t.Fatal(err)
+	ways(t, func(t *testing.T) {
+		saw, stalled := make(chan error, 1), make(chan struct{}, 1)
+		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
+			// More than all buffers hold: the direction to the client stands still. Nobody writes here when the reset comes,
+			// or this kernel would tell the writer of it.
+			_ = conn.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+			_, _ = conn.Write(make([]byte, 32<<20))
+			stalled <- struct{}{}
+			_, err := io.Copy(io.Discard, conn)
+			saw <- err
+		}))
+		for i := range 50 {
+			conn := r.dial(t)
+			if _, err := conn.Write([]byte("part")); err != nil {
+				t.Fatal(err)
+			}
+			<-stalled
+			_ = conn.SetLinger(0)
+			_ = conn.Close()
+			if err := <-saw; err == nil {
+				t.Fatalf("connection %d: the endpoint saw a clean end of a torn stream", i)
+			}
 		}
-		<-stalled
-		_ = conn.SetLinger(0)
-		_ = conn.Close()
-		if err := <-saw; err == nil {
-			t.Fatalf("connection %d: the endpoint saw a clean end of a torn stream", i)
-		}
-	}
+	})
 }
 
 // A stream that TLS towards an endpoint did not end (FIN without close_notify) is not given a close_notify here: a
@@ -92,7 +94,7 @@ func TestSecureSlowReader(t *testing.T) {
 		time.Sleep(6 * time.Second) // TLS of its own waits for five
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	c, err := dial(addr, &Settings{Dial: 20 * time.Second}, anyone)
+	c, err := dial(addr, &Settings{Dial: 20 * time.Second}, nil, anyone)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,63 @@
+package tcp
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// listener is a listening socket that Go's poller does not know: it would wake a thread for every connection that a
+// loop takes.
+type listener struct {
+	mu sync.Mutex
+	fd int // below 0 when closed
+}
+
+// listening is another descriptor of a listening socket.
+func listening(l *net.TCPListener) (*listener, error) {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var fd int
+	if failure := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); failure != nil {
+		return nil, failure
+	}
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	return &listener{fd: fd}, nil
+}
+
+// set sets what later connections inherit.
+func (l *listener) set(keepalive, user time.Duration) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fd < 0 {
+		return net.ErrClosed
+	}
+	return setOptions(l.fd, keepalive, user)
+}
+
+func (l *listener) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fd >= 0 {
+		_ = unix.Close(l.fd)
+		l.fd = -1
+	}
+}
+
+// accept takes a connection that waits; EAGAIN where none does.
+func accept(listener int) (fd int, from unix.Sockaddr, err error) {
+	for {
+		fd, from, err = unix.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ECONNABORTED) {
+			return fd, from, os.NewSyscallError("accept", err)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+)
+
+const (
+	// acceptBatch is how many connections are taken before others get their turn.
+	acceptBatch = 64
+	// acceptPause and acceptPauses are the least and the longest wait after a connection could not be taken.
+	acceptPause, acceptPauses = 5 * time.Millisecond, time.Second
+)
+
+// youngAge is how long a connection stays in a loop, give or take a [loop.Tick], and youngBytes how much it passes on
+// there in both directions. Tests change them.
+var (
+	youngAge   = time.Second
+	youngBytes = 64 << 10
+)
+
+// nursery has the connections of a front that are young, in one loop. All of it is the loop's thread's, except open's
+// and close's callers.
+type nursery struct {
+	front *Front
+	loop  *loop.Loop
+	life  context.Context
+
+	listener loop.Handle
+	closed   bool
+	pause    time.Duration
+	// The connections by age.
+	oldest, youngest *young
+	looking          bool
+}
+
+// open takes connections, in the loop.
+func (n *nursery) open() (err error) {
+	if n.closed {
+		return nil
+	}
+	n.listener, err = n.loop.Watch(n.front.listener.fd, loop.Listening, n)
+	return err
+}
+
+// close takes no more connections, and leaves the young ones to goroutines. It waits for that.
+func (n *nursery) close() {
+	done := make(chan struct{})
+	if !n.loop.Do(func() {
+		defer close(done)
+		n.closed = true
+		n.loop.Release(n.front.listener.fd, n.listener)
+		for n.oldest != nil {
+			n.oldest.leave(toServer, nil)
+		}
+	}) {
+		return
+	}
+	<-done
+}
+
+// Ready implements loop.Watcher, for the listening socket. Running out of descriptors or memory is survived: the kernel
+// keeps the waiting connections.
+func (n *nursery) Ready(loop.Events) {
+	for range acceptBatch {
+		fd, from, err := accept(n.front.listener.fd)
+		switch {
+		case err == nil:
+			n.pause = 0
+			n.admit(fd, from)
+		case errors.Is(err, unix.EAGAIN):
+			return
+		default:
+			n.rest(err)
+			return
+		}
+	}
+}
+
+// rest takes no connections for a while.
+func (n *nursery) rest(err error) {
+	n.pause = min(max(2*n.pause, acceptPause), acceptPauses)
+	n.front.log.Error("failed to accept connection", "error", err, "retry_ms", n.pause.Milliseconds())
+	n.front.metrics.refused(refusedResources)
+	n.loop.Release(n.front.listener.fd, n.listener)
+	n.listener = loop.Handle{}
+	time.AfterFunc(n.pause, func() {
+		n.loop.Do(func() {
+			if err := n.open(); err != nil {
+				n.rest(err)
+			}
+		})
+	})
+}
+
+// admit begins a connection. What needs more than its own sockets to go on leaves at once.
+func (n *nursery) admit(fd int, from unix.Sockaddr) {
+	f := n.front
+	y := &young{
+		session: session{front: f, settings: f.settings.Load(), peer: addrPortOf(from)},
+		nursery: n, born: n.loop.Now(),
+	}
+	y.ends[toServer] = side{young: y, fd: fd, way: toServer}
+	y.ends[toClient] = side{young: y, fd: -1, way: toClient}
+	if !f.add(&y.session) {
+		resetOnClose(fd)
+		_ = unix.Close(fd)
+		return
+	}
+	n.keep(y)
+	if youngAge > 0 && y.plain() {
+		y.begin()
+	} else {
+		y.leave(toServer, nil)
+	}
+}
+
+// keep puts a connection behind the others.
+func (n *nursery) keep(y *young) {
+	y.older = n.youngest
+	if n.youngest != nil {
+		n.youngest.younger = y
+	} else {
+		n.oldest = y
+	}
+	n.youngest = y
+	if !n.looking {
+		n.looking = true
+		n.loop.Tick(n.look)
+	}
+}
+
+// drop takes a connection out.
+func (n *nursery) drop(y *young) {
+	if y.older != nil {
+		y.older.younger = y.younger
+	} else {
+		n.oldest = y.younger
+	}
+	if y.younger != nil {
+		y.younger.older = y.older
+	} else {
+		n.youngest = y.older
+	}
+	y.older, y.younger = nil, nil
+}
+
+// look lets those go that are no longer young, and those that still wait for an endpoint.
+func (n *nursery) look(now time.Time) (again bool) {
+	for y := n.oldest; y != nil; {
+		next, age := y.younger, now.Sub(y.born)
+		if age >= youngAge || y.attempt != nil && age >= connectAge {
+			y.leave(toServer, nil)
+		}
+		y = next
+	}
+	n.looking = n.oldest != nil
+	return n.looking
+}
