@@ -19,6 +19,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/web"
 	"github.com/tinkerbell/stack/pkg/route"
 )
@@ -47,6 +48,7 @@ type Proxy struct {
 	options Options
 	log     *slog.Logger
 	metrics *metrics
+	loops   *loop.Group
 	reloads chan reload
 
 	mu     sync.Mutex
@@ -87,6 +89,7 @@ func New(o Options) (*Proxy, error) {
 	p := &Proxy{
 		options: o,
 		log:     o.Logger,
+		loops:   loop.NewGroup(0),
 		reloads: make(chan reload),
 		pools:   map[string]*pool{},
 		fronts:  map[string]*running{},
@@ -108,6 +111,11 @@ func (p *Proxy) Run(ctx context.Context) error {
 	defer cancel()
 	p.mu.Lock()
 	p.life = life
+	p.group.Go(func() {
+		if err := p.loops.Run(life); err != nil {
+			p.fail(err)
+		}
+	})
 	for _, each := range p.pools {
 		p.startPool(each)
 	}
@@ -132,7 +140,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	fronts := slices.Collect(maps.Values(p.fronts))
 	p.mu.Unlock()
-	// The pools live until the last connection has ended: until then a request may want an endpoint.
+	// The pools and loops live until the last connection has ended: until then a request may want an endpoint.
 	for _, each := range fronts {
 		<-each.done
 	}
@@ -241,12 +249,17 @@ func (p *Proxy) startFront(each *running) {
 	p.group.Go(func() {
 		defer close(each.done)
 		if err := each.Serve(ctx); err != nil {
-			select {
-			case p.failed <- err:
-			default:
-			}
+			p.fail(err)
 		}
 	})
+}
+
+// fail ends Run with an error; the first one counts.
+func (p *Proxy) fail(err error) {
+	select {
+	case p.failed <- err:
+	default:
+	}
 }
 
 // self tells whether an endpoint of a route is this proxy, as far as addresses tell.

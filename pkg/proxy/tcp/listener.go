@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,9 +54,9 @@ func (l *listener) close() {
 }
 
 // accept takes a connection that waits; EAGAIN where none does.
-func accept(listener int) (fd int, from unix.Sockaddr, err error) {
+func accept(listener int) (fd int, from syscall.Sockaddr, err error) {
 	for {
-		fd, from, err = unix.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		fd, from, err = syscall.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ECONNABORTED) {
 			return fd, from, os.NewSyscallError("accept", err)
 		}

@@ -3,6 +3,7 @@ package tcp
 import (
 	"context"
 	"errors"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -99,7 +100,7 @@ func (n *nursery) rest(err error) {
 }
 
 // admit begins a connection. What needs more than its own sockets to go on leaves at once.
-func (n *nursery) admit(fd int, from unix.Sockaddr) {
+func (n *nursery) admit(fd int, from syscall.Sockaddr) {
 	f := n.front
 	y := &young{
 		session: session{front: f, settings: f.settings.Load(), peer: addrPortOf(from)},

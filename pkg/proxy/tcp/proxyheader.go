@@ -7,10 +7,10 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/pires/go-proxyproto"
-	"golang.org/x/sys/unix"
 )
 
 // headerTimeout bounds the wait for a PROXY header, which its sender sends at once.
@@ -20,7 +20,7 @@ const headerTimeout = 5 * time.Second
 // peer is a load balancer of ours, what its PROXY header says. Bytes read beyond the header are kept in early.
 func (s *session) clientAddress() (source, target netip.AddrPort, err error) {
 	if s.settings.SendProxy > 0 {
-		target = s.client.address(unix.Getsockname)
+		target = s.client.address(syscall.Getsockname)
 	}
 	if !contains(s.settings.AcceptProxy, s.peer.Addr()) {
 		return s.peer, target, nil

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Addresses are package syscall's: those of x/sys/unix ask the kernel of each socket which protocol it has.
+
 // socket is a TCP connection in the runtime's poller. It does what a *net.TCPConn does, and asks the kernel for
 // nothing that nobody wants to know: net asks for both addresses of every connection, sets options that a listener
 // hands down anyway, and dials by way of a resolver, which together is a third of what a short connection costs.
@@ -99,14 +101,14 @@ func (c *socket) connect(target netip.AddrPort) error {
 // says so.
 func connect(fd int, target netip.AddrPort) (waiting bool, err error) {
 	_, to := sockaddr(target)
-	switch err := unix.Connect(fd, to); {
+	switch err := syscall.Connect(fd, to); {
 	case errors.Is(err, unix.EINPROGRESS), errors.Is(err, unix.EALREADY), errors.Is(err, unix.EINTR):
 		return true, nil
 	case err != nil && !errors.Is(err, unix.EISCONN):
 		return false, os.NewSyscallError("connect", err)
 	}
 	// A connection to a port of this host that nobody listens on may, by chance, meet itself.
-	if local, err := unix.Getsockname(fd); err == nil && addrPortOf(local) == addrPortOf(to) {
+	if local, err := syscall.Getsockname(fd); err == nil && addrPortOf(local) == addrPortOf(to) {
 		return false, os.NewSyscallError("connect", unix.ECONNREFUSED)
 	}
 	return false, nil
@@ -163,7 +165,7 @@ func (c *socket) ended() (err error) {
 
 // ended is why a stream has ended: nil where the other end ended it. Ours must be open.
 func ended(fd int) error {
-	if _, state := unix.Getpeername(fd); !errors.Is(state, unix.ENOTCONN) {
+	if _, state := syscall.Getpeername(fd); !errors.Is(state, unix.ENOTCONN) {
 		return nil
 	}
 	if left, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); syscall.Errno(left) == unix.EPIPE {
@@ -205,13 +207,15 @@ func resetOnClose(fd int) {
 }
 
 // LocalAddr implements net.Conn.
-func (c *socket) LocalAddr() net.Addr { return net.TCPAddrFromAddrPort(c.address(unix.Getsockname)) }
+func (c *socket) LocalAddr() net.Addr { return net.TCPAddrFromAddrPort(c.address(syscall.Getsockname)) }
 
 // RemoteAddr implements net.Conn.
-func (c *socket) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.address(unix.Getpeername)) }
+func (c *socket) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(c.address(syscall.Getpeername))
+}
 
 // address asks the kernel for one end; it is invalid where the kernel does not know.
-func (c *socket) address(ask func(int) (unix.Sockaddr, error)) (addr netip.AddrPort) {
+func (c *socket) address(ask func(int) (syscall.Sockaddr, error)) (addr netip.AddrPort) {
 	_ = c.raw.Control(func(fd uintptr) {
 		if got, err := ask(int(fd)); err == nil {
 			addr = addrPortOf(got)
@@ -221,11 +225,11 @@ func (c *socket) address(ask func(int) (unix.Sockaddr, error)) (addr netip.AddrP
 }
 
 // sockaddr is an address as the kernel reads it.
-func sockaddr(addr netip.AddrPort) (family int, s unix.Sockaddr) {
+func sockaddr(addr netip.AddrPort) (family int, s syscall.Sockaddr) {
 	if ip := addr.Addr().Unmap(); ip.Is4() {
-		return unix.AF_INET, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: ip.As4()}
+		return unix.AF_INET, &syscall.SockaddrInet4{Port: int(addr.Port()), Addr: ip.As4()}
 	}
-	six := &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
+	six := &syscall.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
 	if zone := addr.Addr().Zone(); zone != "" {
 		if index, err := strconv.Atoi(zone); err == nil {
 			six.ZoneId = uint32(index)
@@ -237,11 +241,11 @@ func sockaddr(addr netip.AddrPort) (family int, s unix.Sockaddr) {
 }
 
 // addrPortOf is the kernel's address without zone, IPv4 as such.
-func addrPortOf(s unix.Sockaddr) netip.AddrPort {
+func addrPortOf(s syscall.Sockaddr) netip.AddrPort {
 	switch s := s.(type) {
-	case *unix.SockaddrInet4:
+	case *syscall.SockaddrInet4:
 		return netip.AddrPortFrom(netip.AddrFrom4(s.Addr), uint16(s.Port))
-	case *unix.SockaddrInet6:
+	case *syscall.SockaddrInet6:
 		return netip.AddrPortFrom(netip.AddrFrom16(s.Addr).Unmap(), uint16(s.Port))
 	}
 	return netip.AddrPort{}

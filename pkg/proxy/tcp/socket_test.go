@@ -132,10 +132,10 @@ func silent(t *testing.T) netip.AddrPort {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
 		t.Fatal(err)
 	}
-	name, err := unix.Getsockname(fd)
+	name, err := syscall.Getsockname(fd)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,12 +282,12 @@ func TestPipeShare(t *testing.T) {
 }
 
 func TestSockaddr(t *testing.T) {
-	for text, want := range map[string]unix.Sockaddr{
-		"192.0.2.1:80":          &unix.SockaddrInet4{Port: 80, Addr: [4]byte{192, 0, 2, 1}},
-		"[::ffff:192.0.2.1]:80": &unix.SockaddrInet4{Port: 80, Addr: [4]byte{192, 0, 2, 1}},
-		"[fe80::1%lo]:80":       &unix.SockaddrInet6{Port: 80, ZoneId: 1, Addr: [16]byte{0: 0xfe, 1: 0x80, 15: 1}},
-		"[fe80::1%7]:80":        &unix.SockaddrInet6{Port: 80, ZoneId: 7, Addr: [16]byte{0: 0xfe, 1: 0x80, 15: 1}},
-		"[2001:db8::1]:80":      &unix.SockaddrInet6{Port: 80, Addr: [16]byte{0: 0x20, 1: 0x01, 2: 0x0d, 3: 0xb8, 15: 1}},
+	for text, want := range map[string]syscall.Sockaddr{
+		"192.0.2.1:80":          &syscall.SockaddrInet4{Port: 80, Addr: [4]byte{192, 0, 2, 1}},
+		"[::ffff:192.0.2.1]:80": &syscall.SockaddrInet4{Port: 80, Addr: [4]byte{192, 0, 2, 1}},
+		"[fe80::1%lo]:80":       &syscall.SockaddrInet6{Port: 80, ZoneId: 1, Addr: [16]byte{0: 0xfe, 1: 0x80, 15: 1}},
+		"[fe80::1%7]:80":        &syscall.SockaddrInet6{Port: 80, ZoneId: 7, Addr: [16]byte{0: 0xfe, 1: 0x80, 15: 1}},
+		"[2001:db8::1]:80":      &syscall.SockaddrInet6{Port: 80, Addr: [16]byte{0: 0x20, 1: 0x01, 2: 0x0d, 3: 0xb8, 15: 1}},
 	} {
 		if _, got := sockaddr(netip.MustParseAddrPort(text)); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %+v, want %+v", text, got, want)

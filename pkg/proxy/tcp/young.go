@@ -152,7 +152,7 @@ func (s *side) move(all bool) {
 		case errors.Is(err, unix.EAGAIN):
 			return
 		case err != nil:
-			y.tear(os.NewSyscallError("read", err))
+			s.tear(os.NewSyscallError("read", err))
 			return
 		case n == 0:
 			s.end()
@@ -160,7 +160,7 @@ func (s *side) move(all bool) {
 		}
 		written, err := again(unix.Write, to.fd, buffer[:n])
 		if err != nil && !errors.Is(err, unix.EAGAIN) {
-			y.tear(os.NewSyscallError("write", err))
+			to.tear(os.NewSyscallError("write", err))
 			return
 		}
 		written = max(written, 0)
@@ -190,7 +190,7 @@ func (s *side) end() {
 	back := &y.ends[s.way.other()]
 	if !back.ended { // else the other end of this socket has our end already, and nothing was written to it since
 		if err := ended(s.fd); err != nil {
-			y.tear(err)
+			s.tear(err)
 			return
 		}
 	}
@@ -201,14 +201,16 @@ func (s *side) end() {
 	}
 	// Where the other connection is gone, there may still be something to be read of it.
 	if err := unix.Shutdown(back.fd, unix.SHUT_WR); err != nil && !errors.Is(err, unix.ENOTCONN) {
-		y.tear(os.NewSyscallError("shutdown", err))
+		back.tear(os.NewSyscallError("shutdown", err))
 	}
 }
 
-// tear ends a session whose stream is torn.
-func (y *young) tear(err error) {
+// tear ends a session whose stream is torn, as one of its sockets has told. The other one has to be told.
+func (s *side) tear(err error) {
+	y := s.young
 	if y.broken(err) {
-		for _, s := range y.ends {
+		resetOnClose(y.ends[s.way.other()].fd)
+		if !errors.Is(err, unix.ECONNRESET) { // that one is gone already
 			resetOnClose(s.fd)
 		}
 	}
