@@ -18,78 +18,76 @@ import (
 // A client that vanishes without a word, as a machine that is switched off: idle, keepalive finds out; with an answer on
 // its way, TCP_USER_TIMEOUT does. The endpoint learns of it, and the place is free.
 func TestHalfOpen(t *testing.T) {
-	ways(t, func(t *testing.T) {
-		for name, busy := range map[string]bool{"idle": false, "answer under way": true} {
-			t.Run(name, func(t *testing.T) {
-				client, proxy := nstest.New(t), nstest.New(t)
-				nstest.Veth(t, client, "c0", proxy, "p0")
-				client.Addr(t, "c0", "192.0.2.1/24")
-				proxy.Addr(t, "p0", "192.0.2.2/24")
-				gone := make(chan error, 1)
-				vanished := make(chan struct{})
-				addr := backend(t, func(conn *net.TCPConn) {
-					_, _ = io.CopyN(conn, conn, 1)
-					<-vanished
-					if busy {
-						_, _ = conn.Write(make([]byte, 1000))
-					}
-					_, err := io.Copy(io.Discard, conn)
-					gone <- err
-				})
-				metrics := NewMetrics(prometheus.NewRegistry())
-				var f *Front
-				group := loops(t)
-				proxy.Do(t, func() (err error) {
-					f, err = Listen(Config{
-						Route: "r", Listen: netip.MustParseAddrPort("192.0.2.2:42113"), Metrics: metrics, Loops: group,
-						Settings: Settings{
-							Keepalive: time.Second, UserTimeout: 3 * time.Second,
-							Pool: endpoint.NewPool(endpoint.Config{Sources: []endpoint.Source{endpoint.Fixed(addr)}}),
-						},
-					})
-					return err
-				})
-				ctx, cancel := context.WithCancel(t.Context())
-				served := make(chan error, 1)
-				go func() { served <- f.Serve(ctx) }()
-				defer func() {
-					cancel()
-					if err := <-served; err != nil {
-						t.Error(err)
-					}
-				}()
-				var conn net.Conn
-				client.Do(t, func() (err error) {
-					conn, err = net.Dial("tcp", "192.0.2.2:42113")
-					return err
-				})
-				defer conn.Close()
-				_, _ = conn.Write([]byte("x"))
-				_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-				if _, err := conn.Read(make([]byte, 1)); err != nil {
-					t.Fatal(err)
+	for name, busy := range map[string]bool{"idle": false, "answer under way": true} {
+		t.Run(name, func(t *testing.T) {
+			client, proxy := nstest.New(t), nstest.New(t)
+			nstest.Veth(t, client, "c0", proxy, "p0")
+			client.Addr(t, "c0", "192.0.2.1/24")
+			proxy.Addr(t, "p0", "192.0.2.2/24")
+			gone := make(chan error, 1)
+			vanished := make(chan struct{})
+			addr := backend(t, func(conn *net.TCPConn) {
+				_, _ = io.CopyN(conn, conn, 1)
+				<-vanished
+				if busy {
+					_, _ = conn.Write(make([]byte, 1000))
 				}
-				if err := client.Links().LinkSetDown(client.Link(t, "c0")); err != nil {
-					t.Fatal(err)
-				}
-				close(vanished)
-				select {
-				case err := <-gone:
-					if err == nil {
-						t.Error("the endpoint saw the client end in order")
-					}
-				case <-time.After(time.Minute):
-					t.Fatal("the endpoint waits for a client that is gone")
-				}
-				for deadline := time.Now().Add(20 * time.Second); f.Active() > 0; time.Sleep(5 * time.Millisecond) {
-					if time.Now().After(deadline) {
-						t.Fatal("the connection of a client that is gone is still open")
-					}
-				}
-				if n := testutil.ToFloat64(metrics.aborted.WithLabelValues("r", "timeout")); n != 1 {
-					t.Errorf("counted %v time-outs", n)
-				}
+				_, err := io.Copy(io.Discard, conn)
+				gone <- err
 			})
-		}
-	})
+			metrics := NewMetrics(prometheus.NewRegistry())
+			var f *Front
+			group := loops(t)
+			proxy.Do(t, func() (err error) {
+				f, err = Listen(Config{
+					Route: "r", Listen: netip.MustParseAddrPort("192.0.2.2:42113"), Metrics: metrics, Loops: group,
+					Settings: Settings{
+						Keepalive: time.Second, UserTimeout: 3 * time.Second,
+						Pool: endpoint.NewPool(endpoint.Config{Sources: []endpoint.Source{endpoint.Fixed(addr)}}),
+					},
+				})
+				return err
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			served := make(chan error, 1)
+			go func() { served <- f.Serve(ctx) }()
+			defer func() {
+				cancel()
+				if err := <-served; err != nil {
+					t.Error(err)
+				}
+			}()
+			var conn net.Conn
+			client.Do(t, func() (err error) {
+				conn, err = net.Dial("tcp", "192.0.2.2:42113")
+				return err
+			})
+			defer conn.Close()
+			_, _ = conn.Write([]byte("x"))
+			_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+			if _, err := conn.Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			if err := client.Links().LinkSetDown(client.Link(t, "c0")); err != nil {
+				t.Fatal(err)
+			}
+			close(vanished)
+			select {
+			case err := <-gone:
+				if err == nil {
+					t.Error("the endpoint saw the client end in order")
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("the endpoint waits for a client that is gone")
+			}
+			for deadline := time.Now().Add(20 * time.Second); f.Active() > 0; time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("the connection of a client that is gone is still open")
+				}
+			}
+			if n := testutil.ToFloat64(metrics.aborted.WithLabelValues("r", "timeout")); n != 1 {
+				t.Errorf("counted %v time-outs", n)
+			}
+		})
+	}
 }
