@@ -83,18 +83,32 @@ func New(list []Entry) (*Mux, error) {
 	return m, nil
 }
 
-// ServeHTTP implements http.Handler. A request on a TLS connection that was made for another route's name is
-// misdirected (RFC 9110, 15.5.20): that route may have asked for other certificates.
+// ServeHTTP implements http.Handler.
 func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	e := m.find(r.Host)
-	switch {
-	case e == nil:
-		reply.Write(w, r, http.StatusNotFound, reply.NotFound, "no such host")
-	case r.TLS != nil && r.TLS.ServerName != "" && m.find(r.TLS.ServerName) != e:
-		reply.Write(w, r, http.StatusMisdirectedRequest, reply.Unavailable, "the connection is for another host")
-	default:
-		e.handler.ServeHTTP(w, r)
+	if h := m.Choose(r); h != nil {
+		h.ServeHTTP(w, r)
+		return
 	}
+	m.Refuse(w, r)
+}
+
+// Choose is the handler for a request; nil where it is to be refused. One on a TLS connection that was made for another
+// route's name is misdirected (RFC 9110, 15.5.20): that route may have asked for other certificates.
+func (m *Mux) Choose(r *http.Request) http.Handler {
+	e := m.find(r.Host)
+	if e == nil || r.TLS != nil && r.TLS.ServerName != "" && m.find(r.TLS.ServerName) != e {
+		return nil
+	}
+	return e.handler
+}
+
+// Refuse answers a request for which there is no handler.
+func (m *Mux) Refuse(w http.ResponseWriter, r *http.Request) {
+	if m.find(r.Host) == nil {
+		reply.Write(w, r, http.StatusNotFound, reply.NotFound, "no such host")
+		return
+	}
+	reply.Write(w, r, http.StatusMisdirectedRequest, reply.Unavailable, "the connection is for another host")
 }
 
 // Index is which of the entries is for a host; -1 is none.

@@ -84,7 +84,7 @@ func onlyHTTP2(next http.Handler) http.Handler {
 	})
 }
 
-// choose is the handler of all the sites.
+// choose is the handler of all the sites. What none of them is for is counted and logged as the first one's.
 func (f *Front) choose(sites []*site) http.Handler {
 	if len(sites) == 1 && len(sites[0].settings.Hosts) == 0 {
 		return sites[0].handler
@@ -98,7 +98,17 @@ func (f *Front) choose(sites []*site) http.Handler {
 		f.log.Error("failed to share port", "error", err)
 		return sites[0].handler
 	}
-	return mux
+	first := sites[0].observer
+	others := &observer{
+		next: http.HandlerFunc(mux.Refuse), settings: first.settings, log: first.log, metrics: first.metrics,
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if chosen := mux.Choose(r); chosen != nil {
+			chosen.ServeHTTP(w, r)
+			return
+		}
+		others.ServeHTTP(w, r)
+	})
 }
 
 // site finds a route's part; nil where there is none.

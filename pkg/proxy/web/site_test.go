@@ -5,9 +5,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// Of routes that share a port, a line is about the one that the request was for.
+// Of routes that share a port, a line is about the one that the request was for; the first has what is for none.
 func TestLinesAreOfTheirRoute(t *testing.T) {
 	var log strings.Builder
 	var level AccessLog
@@ -18,7 +20,7 @@ func TestLinesAreOfTheirRoute(t *testing.T) {
 	r := startLogged(t, Settings{
 		Hosts: []string{"a.example"}, Pool: pool(refused(t)), AccessLog: level, Sites: []Site{{Route: "second", Settings: second}},
 	}, &log)
-	for _, host := range []string{"a.example", "b.example"} {
+	for _, host := range []string{"a.example", "b.example", "c.example"} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/"+host, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -35,8 +37,14 @@ func TestLinesAreOfTheirRoute(t *testing.T) {
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
-	for path, route := range map[string]string{"/a.example": "r", "/b.example": "second"} {
-		lines := 0
+	if got := testutil.ToFloat64(r.requests.WithLabelValues("r", "404")); got != 1 {
+		t.Errorf("%v requests for no route are counted", got)
+	}
+	for path, route := range map[string]string{"/a.example": "r", "/b.example": "second", "/c.example": "r"} {
+		lines, want := 0, 2 // the failure, and the access log's
+		if path == "/c.example" {
+			want = 1
+		}
 		for line := range strings.Lines(log.String()) {
 			if !strings.Contains(line, " path="+path+" ") {
 				continue
@@ -46,8 +54,8 @@ func TestLinesAreOfTheirRoute(t *testing.T) {
 				t.Errorf("%s is of route %s: %s", path, route, line)
 			}
 		}
-		if lines != 2 { // the failure, and the access log's
-			t.Errorf("%d lines have path %s", lines, path)
+		if lines != want {
+			t.Errorf("%d lines have path %s, not %d", lines, path, want)
 		}
 	}
 }
