@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -52,6 +53,11 @@ func (c *config) Validate() error {
 		if err := route.CheckHost(host); err != nil {
 			fault(variable, "%q: %w", host, err)
 		}
+	}
+	if _, port, err := net.SplitHostPort(c.AdminAddress); err != nil {
+		fault("ADMIN_ADDRESS", "%w", err)
+	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		fault("ADMIN_ADDRESS", "%q: %q is no port", c.AdminAddress, port)
 	}
 	if c.DrainGrace < 0 {
 		fault("DRAIN_GRACE", "%s: below 0", c.DrainGrace)
