@@ -3,28 +3,21 @@ package datagram
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
-	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // A Poller waits for sockets to become readable. Only Wake may be called from another goroutine.
 //
-// It is an epoll descriptor which itself is watched by the runtime's poller: to wait in a blocking epoll_wait
-// instead would take a thread out of the scheduler and back for every packet, and wake the runtime's monitor,
-// which costs more than the packet.
+// It blocks in epoll_wait(2), so the goroutine that waits must hold its thread (runtime.LockOSThread): else the
+// scheduler looks for another place for it after every wait, which costs more than a packet.
 type Poller struct {
-	file   *os.File
-	raw    syscall.RawConn
+	epoll  int
 	events []unix.EpollEvent
-	ready  int
-	failed error
-	poll   func(fd uintptr) bool // p.take, made once
-	armed  time.Time             // the read deadline of file, zero for none
 
 	mu   sync.Mutex // guards wake against Close
 	wake int
@@ -38,18 +31,9 @@ var wakeToken = Token{ID: -1}
 
 // NewPoller makes a poller that reports at most size events at once.
 func NewPoller(size int) (*Poller, error) {
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("failed to make epoll: %w", err)
-	}
-	if err := unix.SetNonblock(fd, true); err != nil { // so that os.File gives it to the runtime's poller
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("failed to make epoll: %w", err)
-	}
-	p := &Poller{file: os.NewFile(uintptr(fd), "epoll"), wake: -1, events: make([]unix.EpollEvent, size)}
-	p.poll = p.take
-	if p.raw, err = p.file.SyscallConn(); err != nil {
-		p.Close()
+	p := &Poller{epoll: -1, wake: -1, events: make([]unix.EpollEvent, size)}
+	var err error
+	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("failed to make epoll: %w", err)
 	}
 	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
@@ -66,8 +50,7 @@ func NewPoller(size int) (*Poller, error) {
 // Add reports the socket under the token until it is closed.
 func (p *Poller) Add(s *Socket, t Token) error { return p.control(unix.EPOLL_CTL_ADD, s.fd, t, 0) }
 
-// AddOnce is Add for one report, and another one after each [Poller.Again]. In between the socket wakes nobody: else
-// the runtime's poller wakes a thread for each datagram that comes while its reader is not waiting.
+// AddOnce is Add for one report, and another one after each [Poller.Again]. In between the socket wakes nobody.
 func (p *Poller) AddOnce(s *Socket, t Token) error {
 	return p.control(unix.EPOLL_CTL_ADD, s.fd, t, unix.EPOLLONESHOT)
 }
@@ -79,14 +62,8 @@ func (p *Poller) Again(s *Socket, t Token) error {
 
 func (p *Poller) control(operation, fd int, t Token, flags uint32) error {
 	event := unix.EpollEvent{Events: unix.EPOLLIN | flags, Fd: t.ID, Pad: t.Generation}
-	var failed error
-	if err := p.raw.Control(func(epoll uintptr) {
-		failed = unix.EpollCtl(int(epoll), operation, fd, &event)
-	}); err != nil {
-		return fmt.Errorf("failed to watch socket: %w", err)
-	}
-	if failed != nil {
-		return fmt.Errorf("failed to watch socket: %w", os.NewSyscallError("epoll_ctl", failed))
+	if err := unix.EpollCtl(p.epoll, operation, fd, &event); err != nil {
+		return fmt.Errorf("failed to watch socket: %w", os.NewSyscallError("epoll_ctl", err))
 	}
 	return nil
 }
@@ -97,23 +74,18 @@ type Event struct {
 	Failed bool
 }
 
-// Wait yields what has happened, after at most timeout (negative: without end). It may yield nothing: after the
-// timeout, after a Wake, and when a timeout was shorter than a later one.
+// Wait yields what has happened, after at most timeout, in whole milliseconds that are not less (negative: without
+// end). It may yield nothing: after the timeout, a Wake, or a signal.
 func (p *Poller) Wait(timeout time.Duration, yield func(Event)) error {
-	p.arm(timeout)
-	p.ready, p.failed = 0, nil
-	err := p.raw.Read(p.poll)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		p.armed = time.Time{}
-		return p.file.SetReadDeadline(time.Time{})
+	ms := -1
+	if timeout >= 0 {
+		ms = int(min((timeout+time.Millisecond-1)/time.Millisecond, math.MaxInt32))
 	}
-	if err == nil && p.failed != nil {
-		err = os.NewSyscallError("epoll_wait", p.failed)
+	n, err := unix.EpollWait(p.epoll, p.events, ms)
+	if err != nil && !errors.Is(err, unix.EINTR) {
+		return fmt.Errorf("failed to wait for datagrams: %w", os.NewSyscallError("epoll_wait", err))
 	}
-	if err != nil {
-		return fmt.Errorf("failed to wait for datagrams: %w", err)
-	}
-	for _, e := range p.events[:p.ready] {
+	for _, e := range p.events[:max(n, 0)] {
 		t := Token{ID: e.Fd, Generation: e.Pad}
 		if t == wakeToken {
 			var count [8]byte
@@ -123,36 +95,6 @@ func (p *Poller) Wait(timeout time.Duration, yield func(Event)) error {
 		yield(Event{Token: t, Failed: e.Events&unix.EPOLLERR != 0})
 	}
 	return nil
-}
-
-// arm sees to it that Wait ends in time. Under traffic the timeout moves with each packet: a deadline that is
-// too early by then costs one empty turn, which is cheaper than to move it.
-func (p *Poller) arm(timeout time.Duration) {
-	if timeout < 0 {
-		return
-	}
-	at := time.Now().Add(timeout)
-	if p.armed.IsZero() || at.Before(p.armed) {
-		p.armed = at
-		_ = p.file.SetReadDeadline(at) // fails only for what cannot be polled, and NewPoller would have failed
-	}
-}
-
-// take asks without waiting. False lets the runtime wait for the epoll descriptor to become readable.
-func (p *Poller) take(fd uintptr) bool {
-	for {
-		n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&p.events[0])),
-			uintptr(len(p.events)), 0, 0, 0)
-		switch errno {
-		case 0:
-			p.ready = int(n)
-			return n > 0
-		case unix.EINTR:
-		default:
-			p.failed = errno
-			return true
-		}
-	}
 }
 
 // Wake ends a Wait.
@@ -168,9 +110,10 @@ func (p *Poller) Wake() {
 func (p *Poller) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.file.Close()
-	if p.wake >= 0 {
-		_ = unix.Close(p.wake)
-		p.wake = -1
+	for _, fd := range []*int{&p.epoll, &p.wake} {
+		if *fd >= 0 {
+			_ = unix.Close(*fd)
+			*fd = -1
+		}
 	}
 }
