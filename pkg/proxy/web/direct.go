@@ -66,6 +66,9 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 			}
 			break
 		}
+		if len(tried) > 0 {
+			p.metrics.retried()
+		}
 		u, response, err := p.askDirect(r, e.Addr, who, begun)
 		begun = attempt{}
 		if err == nil {
@@ -87,7 +90,6 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 		if !errors.As(err, &dial) || dial.Op != "dial" || len(tried) == attempts {
 			break
 		}
-		p.metrics.retried()
 	}
 	p.fail(w, r, errors.Join(failures...))
 }

@@ -178,6 +178,9 @@ func TestErrors(t *testing.T) {
 			if code != test.code || !strings.Contains(body, test.text) {
 				t.Errorf("got %d %q, want %d %q", code, body, test.code, test.text)
 			}
+			if n := testutil.ToFloat64(r.retries.WithLabelValues("r")); n != 0 {
+				t.Errorf("%v requests were given to another endpoint, and there is none", n)
+			}
 		})
 	}
 }

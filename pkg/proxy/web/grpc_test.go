@@ -150,6 +150,9 @@ func TestGRPCUnavailable(t *testing.T) {
 	if response.StatusCode != 200 || response.Header.Get("Grpc-Status") != "14" {
 		t.Errorf("got %d, grpc-status %q", response.StatusCode, response.Header.Get("Grpc-Status"))
 	}
+	if n := testutil.ToFloat64(r.retries.WithLabelValues("r")); n != 0 {
+		t.Errorf("%v calls were given to another endpoint, and there is none", n)
+	}
 }
 
 // A drain: the client is told by GOAWAY, so its next call goes elsewhere; the stream under way ends in its own time.

@@ -207,6 +207,9 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 			return nil, errors.Join(failures...)
 		}
+		if len(tried) > 0 {
+			p.metrics.retried()
+		}
 		r.URL.Host = e.Addr.String()
 		response, err := p.transport.RoundTrip(r)
 		if err == nil && response.StatusCode == http.StatusSwitchingProtocols &&
@@ -230,7 +233,6 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 		if !errors.As(err, &dial) || dial.Op != "dial" || len(tried) == attempts {
 			return nil, errors.Join(failures...)
 		}
-		p.metrics.retried()
 	}
 }
 
