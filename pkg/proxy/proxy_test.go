@@ -554,3 +554,32 @@ func TestGraceAndDrain(t *testing.T) {
 		t.Error("a connection was taken after the end")
 	}
 }
+
+// A port that is taken at the start ends it, also where others were bound before.
+func TestPortTakenAtStart(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	bound, backend := free(t), hello(t, "a")
+	done := make(chan error, 1)
+	go func() {
+		_, err := New(Options{Table: table(row("bound", route.TCP, bound, backend),
+			row("taken", route.TCP, route.Listen(netip.MustParseAddrPort(taken.Addr().String())), backend))})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("New() = %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("New does not return")
+	}
+	again, err := net.Listen("tcp", bound.AddrPort().String())
+	if err != nil {
+		t.Fatalf("the other port stays bound: %v", err)
+	}
+	_ = again.Close()
+}

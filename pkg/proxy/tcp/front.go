@@ -186,8 +186,12 @@ func (f *Front) Active() int {
 }
 
 // Serve takes connections until ctx is done, then lets the open ones end until the drain's deadline, and closes
-// what is left.
+// what is left. Where ctx is done already it just closes the socket, and the loops need not run.
 func (f *Front) Serve(ctx context.Context) error {
+	defer f.listener.close()
+	if ctx.Err() != nil {
+		return nil
+	}
 	var nurseries []*nursery
 	failed := make(chan error, len(f.config.Loops.Loops()))
 	for _, l := range f.config.Loops.Loops() {
