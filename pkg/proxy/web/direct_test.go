@@ -55,7 +55,9 @@ func raw(t *testing.T, answers ...string) (addr string, connections *atomic.Int6
 const fine = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 // The endpoint closes a kept connection at the moment it is used again: the request is sent on another one.
-func TestStaleConnection(t *testing.T) {
+func TestStaleConnection(t *testing.T) { withAndWithout(t, testStaleConnection) }
+
+func testStaleConnection(t *testing.T, start starter) {
 	addr, connections := raw(t, fine)
 	r := start(t, Settings{Pool: pool(addr)})
 	for i := range 3 {
@@ -68,7 +70,9 @@ func TestStaleConnection(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreKept(t *testing.T) {
+func TestConnectionsAreKept(t *testing.T) { withAndWithout(t, testConnectionsAreKept) }
+
+func testConnectionsAreKept(t *testing.T, start starter) {
 	addr, connections := raw(t, fine, fine, "HTTP/1.1 204 No Content\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", fine)
 	r := start(t, Settings{Pool: pool(addr)})
@@ -119,7 +123,9 @@ func TestSweep(t *testing.T) {
 }
 
 // What an endpoint says beyond its answer must not become the next client's answer.
-func TestSurplusIsNotTheNextAnswer(t *testing.T) {
+func TestSurplusIsNotTheNextAnswer(t *testing.T) { withAndWithout(t, testSurplusIsNotTheNextAnswer) }
+
+func testSurplusIsNotTheNextAnswer(t *testing.T, start starter) {
 	addr, connections := raw(t, fine+"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison", fine)
 	r := start(t, Settings{Pool: pool(addr)})
 	for range 2 {
@@ -134,6 +140,10 @@ func TestSurplusIsNotTheNextAnswer(t *testing.T) {
 
 // An endpoint that closes idle connections may say so first. That is not the answer to what comes next.
 func TestLateSurplusIsNotTheNextAnswer(t *testing.T) {
+	withAndWithout(t, testLateSurplusIsNotTheNextAnswer)
+}
+
+func testLateSurplusIsNotTheNextAnswer(t *testing.T, start starter) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +180,9 @@ func TestLateSurplusIsNotTheNextAnswer(t *testing.T) {
 	}
 }
 
-func TestAnswerHeaders(t *testing.T) {
+func TestAnswerHeaders(t *testing.T) { withAndWithout(t, testAnswerHeaders) }
+
+func testAnswerHeaders(t *testing.T, start starter) {
 	addr, _ := raw(t, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 418 I'm a teapot\r\nConnection: X-Hop\r\n"+
 		"X-Hop: 1\r\nKeep-Alive: timeout=5\r\nX-Two: a\r\nX-Two: b\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n"+
 		"Content-Length: 6\r\n\r\n<html>")
@@ -187,7 +199,9 @@ func TestAnswerHeaders(t *testing.T) {
 	}
 }
 
-func TestHead(t *testing.T) {
+func TestHead(t *testing.T) { withAndWithout(t, testHead) }
+
+func testHead(t *testing.T, start starter) {
 	addr, connections := raw(t, "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", fine)
 	r := start(t, Settings{Pool: pool(addr)})
 	response, err := r.http.Head(r.url)
@@ -204,7 +218,9 @@ func TestHead(t *testing.T) {
 }
 
 // A stream without a length: each piece reaches the client when it comes.
-func TestStreamIsFlushed(t *testing.T) {
+func TestStreamIsFlushed(t *testing.T) { withAndWithout(t, testStreamIsFlushed) }
+
+func testStreamIsFlushed(t *testing.T, start starter) {
 	more := make(chan struct{})
 	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, _ *http.Request) {
 		for i := range 3 {
@@ -228,7 +244,9 @@ func TestStreamIsFlushed(t *testing.T) {
 }
 
 // A client that goes away ends the request at the endpoint, before the answer's head and within its body.
-func TestClientGone(t *testing.T) {
+func TestClientGone(t *testing.T) { withAndWithout(t, testClientGone) }
+
+func testClientGone(t *testing.T, start starter) {
 	for _, flush := range []bool{false, true} {
 		asked, ended := make(chan struct{}), make(chan struct{})
 		r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
@@ -259,7 +277,9 @@ func TestClientGone(t *testing.T) {
 }
 
 // A large answer arrives whole.
-func TestLargeAnswer(t *testing.T) {
+func TestLargeAnswer(t *testing.T) { withAndWithout(t, testLargeAnswer) }
+
+func testLargeAnswer(t *testing.T, start starter) {
 	text := strings.Repeat("0123456789abcdef", 1<<18)
 	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, text)
@@ -271,6 +291,10 @@ func TestLargeAnswer(t *testing.T) {
 
 // An answer that breaks off gives its endpoint back.
 func TestTornAnswerReleasesItsEndpoint(t *testing.T) {
+	withAndWithout(t, testTornAnswerReleasesItsEndpoint)
+}
+
+func testTornAnswerReleasesItsEndpoint(t *testing.T, start starter) {
 	torn := "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok"
 	for name, request := range map[string]string{
 		"plain": plainGet, "direct": "GET / HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n\r\n",

@@ -21,6 +21,10 @@ func (*open) Wrap(next http.Handler) http.Handler { return next }
 
 // A client that has connected when a drain begins, and asks at once, is answered.
 func TestDrainAnswersWhoHasConnected(t *testing.T) {
+	withAndWithout(t, testDrainAnswersWhoHasConnected)
+}
+
+func testDrainAnswersWhoHasConnected(t *testing.T, start starter) {
 	certificates := httptest.NewUnstartedServer(nil)
 	certificates.StartTLS()
 	defer certificates.Close()

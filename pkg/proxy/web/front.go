@@ -19,6 +19,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
 
@@ -34,6 +35,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics may be nil.
 	Metrics *Metrics
+	// Loops serve what needs no waiting. They are to run until the front has ended; nil is none.
+	Loops *loop.Group
 }
 
 // Settings are what later requests and connections are handled by.
@@ -116,6 +119,8 @@ type Front struct {
 	log      *slog.Logger
 	listener *listener
 	metrics  *routeMetrics
+	hubs     []*hub        // of the loops
+	turn     atomic.Uint32 // which of them is next
 
 	mu      sync.Mutex
 	current atomic.Pointer[generation]
@@ -157,13 +162,17 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.front.current.Load().handler.ServeHTTP(w, r)
 }
 
+// keepalive is when the kernel first asks whether a silent client is there.
+const keepalive = 30 * time.Second
+
 // Listen binds the front's socket.
 func Listen(c Config) (*Front, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	f := &Front{config: c, log: c.Logger.With("route", c.Route), metrics: c.Metrics.route(c.Route)}
-	bound, err := tcp.Bind(c.Listen, 30*time.Second, time.Minute)
+	f.hubs = f.hubsOf(c.Loops.Loops())
+	bound, err := tcp.Bind(c.Listen, keepalive, time.Minute)
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
@@ -337,60 +346,4 @@ func (f *Front) Serve(ctx context.Context) error {
 	f.shut(f.current.Load(), func() bool { return true })
 	f.retired.Wait()
 	return err
-}
-
-// Steps of a drain.
-const (
-	drainPoll = 5 * time.Millisecond
-	// patientPoll is for idle connections that may take their time: there may be thousands to count.
-	patientPoll = 50 * time.Millisecond
-	// silence is how long a connection may be open without a byte before a drain closes it.
-	silence = time.Second
-)
-
-// shut ends a generation's server: idle connections at once, the others when their request has ended, all at the
-// deadline. For HTTP/1.1, http.Server.Shutdown would not do: it drops a request that it reads at that very moment.
-//
-// As long as hurry is false, idle connections may stay for one more request, which is answered with "Connection:
-// close": a client could be sending it just now, and not every request may be sent twice.
-func (f *Front) shut(g *generation, hurry func() bool) {
-	<-g.server.ended // or a connection could slip in behind the count
-	g.server.retired.Store(true)
-	begun := time.Now()
-	if left := f.listener.active(g.server); left > 0 {
-		f.log.Info("draining connections", "connections", left, "seconds", g.settings.Drain.Seconds())
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), g.settings.Drain)
-	defer cancel()
-	withGoAway := g.settings.any(isGRPC) || g.settings.TLS != nil
-	if withGoAway {
-		// It drops the requests that are being read. A client that has just connected would not ask again.
-		for f.listener.unasked(g.server) && time.Since(begun) < silence && ctx.Err() == nil {
-			time.Sleep(drainPoll)
-		}
-		_ = g.server.Shutdown(ctx) // sends GOAWAY
-	}
-	for f.listener.active(g.server) > 0 && ctx.Err() == nil {
-		pause := drainPoll
-		if withGoAway || hurry() {
-			f.listener.closeSilent(g.server, begun.Add(silence))
-			f.listener.closeWaiting(g.server)
-		} else {
-			pause = patientPoll
-		}
-		if !withGoAway && hurry() {
-			g.server.SetKeepAlivesEnabled(false) // closes those that are idle
-		}
-		time.Sleep(pause)
-	}
-	if left := f.listener.active(g.server); left > 0 {
-		f.log.Warn("closed connections that did not end in time", "connections", left)
-	}
-	_ = g.server.Close()
-	f.listener.closeAll(g.server)
-	next := f.current.Load()
-	if next == g {
-		next = nil
-	}
-	g.closeProxies(next)
 }

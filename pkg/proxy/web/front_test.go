@@ -26,6 +26,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -42,12 +43,48 @@ func start(t *testing.T, s Settings) running { return startLogged(t, s, io.Disca
 
 func startLogged(t *testing.T, s Settings, log io.Writer) running {
 	t.Helper()
+	return startOn(t, s, log, loops(t))
+}
+
+// loops run until the test's fronts have ended.
+func loops(t *testing.T) *loop.Group {
+	t.Helper()
+	g := loop.NewGroup(2)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+// starter starts a front.
+type starter func(t *testing.T, s Settings, log ...io.Writer) running
+
+// withAndWithout runs a test with loops and without.
+func withAndWithout(t *testing.T, test func(*testing.T, starter)) {
+	t.Helper()
+	logTo := func(log []io.Writer) io.Writer { return io.MultiWriter(log...) }
+	t.Run("loops", func(t *testing.T) {
+		test(t, func(t *testing.T, s Settings, log ...io.Writer) running { return startLogged(t, s, logTo(log)) })
+	})
+	t.Run("goroutines", func(t *testing.T) {
+		test(t, func(t *testing.T, s Settings, log ...io.Writer) running { return startOn(t, s, logTo(log), nil) })
+	})
+}
+
+func startOn(t *testing.T, s Settings, log io.Writer, loops *loop.Group) running {
+	t.Helper()
 	if s.Drain == 0 {
 		s.Drain = 5 * time.Second
 	}
 	metrics := NewMetrics(prometheus.NewRegistry())
 	f, err := Listen(Config{
-		Route: "r", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: s, Metrics: metrics,
+		Route: "r", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: s, Metrics: metrics, Loops: loops,
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	if err != nil {
@@ -129,9 +166,7 @@ func TestRequestReachesBackend(t *testing.T) {
 	if code != 200 || body != want {
 		t.Errorf("got  %d %s\nwant 200 %s", code, body, want)
 	}
-	if n := testutil.ToFloat64(r.requests.WithLabelValues("r", "200")); n != 1 {
-		t.Errorf("counted %v requests", n)
-	}
+	r.counts(t, 1)
 }
 
 // A hop-by-hop trick: a client must not have the proxy take the address headers off again.
@@ -253,9 +288,10 @@ func TestUpgrade(t *testing.T) {
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}
-	if n := testutil.ToFloat64(r.requests.WithLabelValues("r", "101")); n != 1 {
-		t.Errorf("counted %v requests with code 101", n)
-	}
+	// It ends with its connection, of which nobody waits for more than the end.
+	eventually(t, "a request with code 101 is counted", func() bool {
+		return testutil.ToFloat64(r.requests.WithLabelValues("r", "101")) == 1
+	})
 }
 
 // A response that breaks off must look broken to the client, not complete.

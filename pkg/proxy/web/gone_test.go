@@ -13,6 +13,10 @@ import (
 // A client that leaves is counted alike on each way, and the endpoint is given back: before the answer, in the midst of
 // one that pauses, and in the midst of one that does not.
 func TestWaysAgreeOnAClientThatLeaves(t *testing.T) {
+	withAndWithout(t, testWaysAgreeOnAClientThatLeaves)
+}
+
+func testWaysAgreeOnAClientThatLeaves(t *testing.T, start starter) {
 	much := strings.Repeat("x", 16<<10) // net/http holds less of it back
 	for name, test := range map[string]struct {
 		begin string
@@ -55,7 +59,7 @@ func TestWaysAgreeOnAClientThatLeaves(t *testing.T) {
 					}))
 				}
 				var log lockedLog
-				r := startLogged(t, Settings{Pool: p, AccessLog: AccessLog{errors: true, every: 1}}, &log)
+				r := start(t, Settings{Pool: p, AccessLog: AccessLog{errors: true, every: 1}}, &log)
 				c := r.talk(t)
 				_, _ = io.WriteString(c.Conn, request)
 				<-asked

@@ -27,6 +27,7 @@ type direct struct {
 
 	mu       sync.Mutex
 	idle     map[netip.AddrPort][]*upstream
+	stocks   []*stock    // of the loops
 	sweeping *time.Timer // set while connections are kept
 	closed   bool
 }
@@ -47,6 +48,8 @@ type upstream struct {
 	until  time.Time // the read deadline
 	used   bool      // has answered a request before
 	look   func() (n int, err error)
+	early  []byte // what was read before there was a reader
+	broken error  // what comes behind that; nil is what the connection says
 
 	bounded bool // what is read is a head
 	room    int  // how many bytes more of it are read
@@ -59,6 +62,14 @@ var errLongHead = errors.New("the head of the endpoint's answer is too long")
 
 // Read implements io.Reader.
 func (u *upstream) Read(b []byte) (int, error) {
+	if len(u.early) > 0 {
+		n := copy(b, u.early)
+		u.early = u.early[n:]
+		return n, nil
+	}
+	if u.broken != nil {
+		return 0, u.broken
+	}
 	if !u.bounded {
 		return u.Conn.Read(b)
 	}
@@ -110,12 +121,23 @@ func (d *direct) open(ctx context.Context, addr netip.AddrPort) (*upstream, erro
 	if err != nil {
 		return nil, err
 	}
-	u := &upstream{Conn: conn, addr: addr}
-	u.reader = bufio.NewReaderSize(u, 4<<10)
+	return newUpstream(conn, addr, nil, nil), nil
+}
+
+const readerSize = 4 << 10
+
+// newUpstream goes on with a connection from which something may have been read, or failed to be. What was read is in
+// the reader's buffer then, where all look for it.
+func newUpstream(conn net.Conn, addr netip.AddrPort, early []byte, broken error) *upstream {
+	u := &upstream{Conn: conn, addr: addr, early: early, broken: broken}
+	u.reader = bufio.NewReaderSize(u, max(readerSize, len(early)))
+	if len(early) > 0 {
+		_, _ = u.reader.Peek(1)
+	}
 	if raw, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
 		u.look = lookAt(raw)
 	}
-	return u, nil
+	return u
 }
 
 // pop takes the connection used last off those that are kept for an endpoint; nil where there is none.
@@ -166,6 +188,9 @@ func lookAt(raw syscall.RawConn) func() (n int, err error) {
 // put keeps a connection for the next request.
 func (d *direct) put(u *upstream) {
 	u.since, u.used = time.Now(), true
+	if u.reader != nil && u.reader.Size() > readerSize {
+		u.reader = bufio.NewReaderSize(u, readerSize)
+	}
 	d.mu.Lock()
 	if !d.closed && len(d.idle[u.addr]) < directKept {
 		d.idle[u.addr] = append(d.idle[u.addr], u)
@@ -207,19 +232,22 @@ func (d *direct) sweep() {
 // drop closes the kept connections to an endpoint.
 func (d *direct) drop(addr netip.AddrPort) {
 	d.mu.Lock()
-	kept := d.idle[addr]
+	kept, stocks := d.idle[addr], d.stocks
 	delete(d.idle, addr)
 	d.mu.Unlock()
 	for _, u := range kept {
 		_ = u.Close()
+	}
+	for _, s := range stocks {
+		s.hub.soon(func() { s.drop(addr) })
 	}
 }
 
 // close closes the kept connections, and those that come back.
 func (d *direct) close() {
 	d.mu.Lock()
-	all := d.idle
-	d.idle, d.closed = map[netip.AddrPort][]*upstream{}, true
+	all, stocks := d.idle, d.stocks
+	d.idle, d.stocks, d.closed = map[netip.AddrPort][]*upstream{}, nil, true
 	if d.sweeping != nil {
 		d.sweeping.Stop()
 	}
@@ -228,5 +256,13 @@ func (d *direct) close() {
 		for _, u := range kept {
 			_ = u.Close()
 		}
+	}
+	for _, s := range stocks {
+		closed := make(chan struct{})
+		s.hub.soon(func() {
+			s.close()
+			close(closed)
+		})
+		<-closed // or its descriptors could outlive the front
 	}
 }

@@ -158,64 +158,6 @@ func (l *listener) pace(inner *net.TCPConn, bytesPerSecond int64) {
 	}
 }
 
-// active counts the open connections of a server; nil is all of them.
-func (l *listener) active(of *server) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if of == nil {
-		return len(l.conns)
-	}
-	n := 0
-	for c := range l.conns {
-		if c.server == of {
-			n++
-		}
-	}
-	return n
-}
-
-// unasked is whether a connection of a net/http server has not got to its first request.
-func (l *listener) unasked(of *server) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c := range l.conns {
-		if c.server == of && !c.asked.Load() {
-			return true
-		}
-	}
-	return false
-}
-
-// closeSilent closes the connections of a server that have not sent a byte by some time.
-func (l *listener) closeSilent(of *server, by time.Time) {
-	if time.Now().Before(by) {
-		return
-	}
-	l.closeWhere(func(c *conn) bool { return c.server == of && !c.spoke.Load() })
-}
-
-// closeWaiting closes the connections of a server that wait for their next plain request.
-func (l *listener) closeWaiting(of *server) {
-	l.closeWhere(func(c *conn) bool { return c.server == of && c.phase.CompareAndSwap(phaseWaiting, phaseClosed) })
-}
-
-// closeAll closes the connections of a server, upgraded ones too, which it no longer knows.
-func (l *listener) closeAll(of *server) { l.closeWhere(func(c *conn) bool { return c.server == of }) }
-
-func (l *listener) closeWhere(which func(*conn) bool) {
-	l.mu.Lock()
-	var some []*conn
-	for c := range l.conns {
-		if which(c) {
-			some = append(some, c)
-		}
-	}
-	l.mu.Unlock()
-	for _, c := range some {
-		_ = c.Close()
-	}
-}
-
 func (l *listener) remove(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,6 +191,7 @@ type conn struct {
 	dialing  atomic.Pointer[context.CancelFunc] // ends a plain request's attempt to connect
 	upstream atomic.Pointer[upstream]           // what a plain request is being asked of; closed with the connection
 	begun    atomic.Pointer[attempt]            // of the request that net/http sees first
+	inLoop   atomic.Pointer[swift]              // nil: TCPConn is it
 
 	// A body whose client stalled was not read to its end: net/http would take what still comes of it for the next
 	// request. Nothing more is read then.
@@ -379,6 +322,10 @@ func (c *conn) Close() error {
 		_ = u.Close()
 	}
 	c.forget()
+	if s := c.inLoop.Load(); s != nil {
+		s.close()
+		return nil
+	}
 	return c.TCPConn.Close()
 }
 

@@ -58,7 +58,9 @@ func (c talk) ask(t *testing.T, head string) (*http.Response, string) {
 const plainGet = "GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
 // A connection goes over to net/http in the midst of a request, and the endpoint is not asked twice.
-func TestHandOver(t *testing.T) {
+func TestHandOver(t *testing.T) { withAndWithout(t, testHandOver) }
+
+func testHandOver(t *testing.T, start starter) {
 	chunked := "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
 	for name, answer := range map[string]string{
 		"chunked":   chunked,
@@ -77,9 +79,7 @@ func TestHandOver(t *testing.T) {
 		if n := connections.Load(); n != 1 {
 			t.Errorf("%s: %d connections to the endpoint", name, n)
 		}
-		if n := testutil.ToFloat64(r.requests.WithLabelValues("r", "200")); n != 2 {
-			t.Errorf("%s: %v requests counted", name, n)
-		}
+		r.counts(t, 2)
 		if err := r.stop(); err != nil {
 			t.Error(err)
 		}
@@ -90,7 +90,9 @@ func TestHandOver(t *testing.T) {
 }
 
 // Plain requests, odd ones and plain ones again, on one connection, counted once each.
-func TestMixedConnection(t *testing.T) {
+func TestMixedConnection(t *testing.T) { withAndWithout(t, testMixedConnection) }
+
+func testMixedConnection(t *testing.T, start starter) {
 	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		_, _ = io.WriteString(w, r.Method+string(body)+r.Header.Get("X-Forwarded-For"))
@@ -106,16 +108,16 @@ func TestMixedConnection(t *testing.T) {
 			t.Errorf("%q got %q", one[0], body)
 		}
 	}
-	if n := testutil.ToFloat64(r.requests.WithLabelValues("r", "200")); n != 4 {
-		t.Errorf("%v requests counted, want 4", n)
-	}
+	r.counts(t, 4)
 	if n := testutil.ToFloat64(r.connections.WithLabelValues("r")); n != 1 {
 		t.Errorf("%v connections counted, want 1", n)
 	}
 }
 
 // The head of a plain request in two pieces, and two requests in one, are answered like any other.
-func TestHeadInPieces(t *testing.T) {
+func TestHeadInPieces(t *testing.T) { withAndWithout(t, testHeadInPieces) }
+
+func testHeadInPieces(t *testing.T, start starter) {
 	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.URL.Path)
 	}))})
@@ -135,7 +137,9 @@ func TestHeadInPieces(t *testing.T) {
 }
 
 // A drain closes connections that wait for their next request, and tells those that are being answered.
-func TestDrainOfPlainConnections(t *testing.T) {
+func TestDrainOfPlainConnections(t *testing.T) { withAndWithout(t, testDrainOfPlainConnections) }
+
+func testDrainOfPlainConnections(t *testing.T, start starter) {
 	asked, answer := make(chan struct{}), make(chan struct{})
 	r := start(t, Settings{Drain: time.Minute, Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
@@ -164,7 +168,9 @@ func TestDrainOfPlainConnections(t *testing.T) {
 }
 
 // The next request is not waited for beyond the idle time, the first not beyond the header's.
-func TestPlainTimeouts(t *testing.T) {
+func TestPlainTimeouts(t *testing.T) { withAndWithout(t, testPlainTimeouts) }
+
+func testPlainTimeouts(t *testing.T, start starter) {
 	addr, _ := raw(t, fine, fine, fine)
 	r := start(t, Settings{Pool: pool(addr), Timeouts: Timeouts{Idle: 3 * time.Second, Header: 2 * time.Second}})
 	silent, idle := r.talk(t), r.talk(t)
@@ -179,7 +185,9 @@ func TestPlainTimeouts(t *testing.T) {
 }
 
 // An endpoint that says nothing is given up in time, and asked once.
-func TestSilentEndpoint(t *testing.T) {
+func TestSilentEndpoint(t *testing.T) { withAndWithout(t, testSilentEndpoint) }
+
+func testSilentEndpoint(t *testing.T, start starter) {
 	addr, connections := raw(t, "", fine)
 	r := start(t, Settings{Pool: pool(addr), Timeouts: Timeouts{Response: 100 * time.Millisecond}})
 	response, _ := r.talk(t).ask(t, plainGet)
@@ -192,14 +200,16 @@ func TestSilentEndpoint(t *testing.T) {
 }
 
 // The access log has plain requests as it has others.
-func TestPlainAccess(t *testing.T) {
+func TestPlainAccess(t *testing.T) { withAndWithout(t, testPlainAccess) }
+
+func testPlainAccess(t *testing.T, start starter) {
 	var log strings.Builder
 	var every AccessLog
 	if err := every.UnmarshalText([]byte("all")); err != nil {
 		t.Fatal(err)
 	}
 	addr, _ := raw(t, fine)
-	r := startLogged(t, Settings{Pool: pool(addr), AccessLog: every}, &log)
+	r := start(t, Settings{Pool: pool(addr), AccessLog: every}, &log)
 	r.talk(t).ask(t, "GET /a%20b?c HTTP/1.1\r\nHost: h\r\nuser-agent: me\r\n\r\n")
 	if err := r.stop(); err != nil {
 		t.Error(err)
@@ -212,7 +222,9 @@ func TestPlainAccess(t *testing.T) {
 }
 
 // The time of a request that was handed over counts from its head, not from the handing over.
-func TestHandOverKeepsTheTime(t *testing.T) {
+func TestHandOverKeepsTheTime(t *testing.T) { withAndWithout(t, testHandOverKeepsTheTime) }
+
+func testHandOverKeepsTheTime(t *testing.T, start starter) {
 	const thought = 50 * time.Millisecond
 	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, _ *http.Request) {
 		time.Sleep(thought)
@@ -232,7 +244,9 @@ func TestHandOverKeepsTheTime(t *testing.T) {
 }
 
 // A drain's deadline ends a request for good: its endpoint is not asked again, on another connection.
-func TestEndOfDrainAsksNobodyAgain(t *testing.T) {
+func TestEndOfDrainAsksNobodyAgain(t *testing.T) { withAndWithout(t, testEndOfDrainAsksNobodyAgain) }
+
+func testEndOfDrainAsksNobodyAgain(t *testing.T, start starter) {
 	var asked atomic.Int64
 	slow, ended := make(chan struct{}), make(chan struct{})
 	r := start(t, Settings{Drain: 50 * time.Millisecond, Pool: pool(backend(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -259,7 +273,9 @@ func TestEndOfDrainAsksNobodyAgain(t *testing.T) {
 }
 
 // A drain's deadline ends an attempt to connect, too. (net/http's Transport dials on for the next request.)
-func TestEndOfDrainEndsDialing(t *testing.T) {
+func TestEndOfDrainEndsDialing(t *testing.T) { withAndWithout(t, testEndOfDrainEndsDialing) }
+
+func testEndOfDrainEndsDialing(t *testing.T, start starter) {
 	r := start(t, Settings{Drain: 50 * time.Millisecond, Timeouts: Timeouts{Dial: -1}, Pool: pool(deaf(t))})
 	for _, way := range []string{"plain", "direct"} {
 		_, _ = io.WriteString(r.talk(t).Conn, ways[way])

@@ -17,7 +17,9 @@ func (*refusing) Wrap(http.Handler) http.Handler {
 
 // A gate that comes by a reload holds for the next request on whatever connection, also where the same reload makes
 // another server that leaves the open connections to the one before.
-func TestGateByReload(t *testing.T) {
+func TestGateByReload(t *testing.T) { withAndWithout(t, testGateByReload) }
+
+func testGateByReload(t *testing.T, start starter) {
 	for name, header := range map[string]time.Duration{"same server": 0, "another server": 9 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -119,7 +119,9 @@ func smuggling() map[string]ambiguous {
 
 // None may reach the backend as anything but what the client's connection is answered for: either refused, or one
 // request with one meaning.
-func TestSmuggling(t *testing.T) {
+func TestSmuggling(t *testing.T) { withAndWithout(t, testSmuggling) }
+
+func testSmuggling(t *testing.T, start starter) {
 	for name, test := range smuggling() {
 		t.Run(name, func(t *testing.T) {
 			var mu sync.Mutex
@@ -183,7 +185,9 @@ func answersOn(conn net.Conn) (answers, first int) {
 // What leaves for the endpoint, byte by byte, is written anew: one length or chunks, every line ended by CRLF, names that
 // are tokens, no fold, no control character, nothing that the client says about its address. A reader less careful than
 // Go's cannot read it in two ways.
-func TestSmuggledBytes(t *testing.T) {
+func TestSmuggledBytes(t *testing.T) { withAndWithout(t, testSmuggledBytes) }
+
+func testSmuggledBytes(t *testing.T, start starter) {
 	for name, test := range smuggling() {
 		t.Run(name, func(t *testing.T) {
 			addr, received := recorder(t)
@@ -327,7 +331,9 @@ func oneRequest(t *testing.T, text string) (rest string) {
 }
 
 // A header beyond the limit is refused, not read to its end.
-func TestHeaderLimit(t *testing.T) {
+func TestHeaderLimit(t *testing.T) { withAndWithout(t, testHeaderLimit) }
+
+func testHeaderLimit(t *testing.T, start starter) {
 	r := start(t, Settings{Pool: pool(), MaxHeader: 8 << 10})
 	code, _ := r.get(t, "/", "X-Large", strings.Repeat("x", 16<<10))
 	if code != http.StatusRequestHeaderFieldsTooLarge {

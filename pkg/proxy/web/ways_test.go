@@ -45,7 +45,9 @@ var accessLine = regexp.MustCompile(`msg=request .*code=(\d+) bytes=(\d+) .*torn
 type outcome struct{ answer, counted, logged string }
 
 // An endpoint's answer, good or bad, means the same on each way: to the client, the counters and the log.
-func TestWaysAgree(t *testing.T) {
+func TestWaysAgree(t *testing.T) { withAndWithout(t, testWaysAgree) }
+
+func testWaysAgree(t *testing.T, start starter) {
 	head := strings.Repeat("X-Long: "+strings.Repeat("x", 1000)+"\r\n", 7)
 	for name, answers := range map[string][]string{
 		"length":                {fine},
@@ -91,7 +93,7 @@ func TestWaysAgree(t *testing.T) {
 			t.Parallel()
 			got := map[string]outcome{}
 			for way, request := range ways {
-				got[way] = askBy(t, request, answers...)
+				got[way] = askBy(t, start, request, answers...)
 			}
 			if diff := cmp.Diff(got["direct"], got["plain"], cmp.AllowUnexported(outcome{})); diff != "" {
 				t.Errorf("plain differs from direct:\n%s", diff)
@@ -103,7 +105,7 @@ func TestWaysAgree(t *testing.T) {
 	}
 }
 
-func askBy(t *testing.T, request string, answers ...string) outcome {
+func askBy(t *testing.T, start starter, request string, answers ...string) outcome {
 	t.Helper()
 	addr, _ := raw(t, answers...)
 	var log lockedLog
@@ -112,7 +114,7 @@ func askBy(t *testing.T, request string, answers ...string) outcome {
 		t.Fatal(err)
 	}
 	p := pool(addr)
-	r := startLogged(t, Settings{Pool: p, AccessLog: every, Timeouts: Timeouts{Response: 20 * time.Second}}, &log)
+	r := start(t, Settings{Pool: p, AccessLog: every, Timeouts: Timeouts{Response: 20 * time.Second}}, &log)
 	c := r.talk(t)
 	if _, err := io.WriteString(c.Conn, request); err != nil {
 		t.Fatal(err)

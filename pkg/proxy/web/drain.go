@@ -1,0 +1,120 @@
+package web
+
+import (
+	"context"
+	"time"
+)
+
+// Steps of a drain.
+const (
+	drainPoll = 5 * time.Millisecond
+	// patientPoll is for idle connections that may take their time: there may be thousands to count.
+	patientPoll = 50 * time.Millisecond
+	// silence is how long a connection may be open without a byte before a drain closes it.
+	silence = time.Second
+)
+
+// shut ends a generation's server: idle connections at once, the others when their request has ended, all at the
+// deadline. For HTTP/1.1, http.Server.Shutdown would not do: it drops a request that it reads at that very moment.
+//
+// As long as hurry is false, idle connections may stay for one more request, which is answered with "Connection:
+// close": a client could be sending it just now, and not every request may be sent twice.
+func (f *Front) shut(g *generation, hurry func() bool) {
+	<-g.server.ended // or a connection could slip in behind the count
+	g.server.retired.Store(true)
+	begun := time.Now()
+	if left := f.listener.active(g.server); left > 0 {
+		f.log.Info("draining connections", "connections", left, "seconds", g.settings.Drain.Seconds())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), g.settings.Drain)
+	defer cancel()
+	withGoAway := g.settings.any(isGRPC) || g.settings.TLS != nil
+	if withGoAway {
+		// It drops the requests that are being read. A client that has just connected would not ask again.
+		for f.listener.unasked(g.server) && time.Since(begun) < silence && ctx.Err() == nil {
+			time.Sleep(drainPoll)
+		}
+		_ = g.server.Shutdown(ctx) // sends GOAWAY
+	}
+	for f.listener.active(g.server) > 0 && ctx.Err() == nil {
+		pause := drainPoll
+		if withGoAway || hurry() {
+			f.listener.closeSilent(g.server, begun.Add(silence))
+			f.listener.closeWaiting(g.server)
+		} else {
+			pause = patientPoll
+		}
+		if !withGoAway && hurry() {
+			g.server.SetKeepAlivesEnabled(false) // closes those that are idle
+		}
+		time.Sleep(pause)
+	}
+	if left := f.listener.active(g.server); left > 0 {
+		f.log.Warn("closed connections that did not end in time", "connections", left)
+	}
+	_ = g.server.Close()
+	f.listener.closeAll(g.server)
+	next := f.current.Load()
+	if next == g {
+		next = nil
+	}
+	g.closeProxies(next)
+}
+
+// active counts the open connections of a server; nil is all of them.
+func (l *listener) active(of *server) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if of == nil {
+		return len(l.conns)
+	}
+	n := 0
+	for c := range l.conns {
+		if c.server == of {
+			n++
+		}
+	}
+	return n
+}
+
+// unasked is whether a connection of a net/http server has not got to its first request.
+func (l *listener) unasked(of *server) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.conns {
+		if c.server == of && !c.asked.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// closeSilent closes the connections of a server that have not sent a byte by some time.
+func (l *listener) closeSilent(of *server, by time.Time) {
+	if time.Now().Before(by) {
+		return
+	}
+	l.closeWhere(func(c *conn) bool { return c.server == of && !c.spoke.Load() })
+}
+
+// closeWaiting closes the connections of a server that wait for their next plain request.
+func (l *listener) closeWaiting(of *server) {
+	l.closeWhere(func(c *conn) bool { return c.server == of && c.phase.CompareAndSwap(phaseWaiting, phaseClosed) })
+}
+
+// closeAll closes the connections of a server, upgraded ones too, which it no longer knows.
+func (l *listener) closeAll(of *server) { l.closeWhere(func(c *conn) bool { return c.server == of }) }
+
+func (l *listener) closeWhere(which func(*conn) bool) {
+	l.mu.Lock()
+	var some []*conn
+	for c := range l.conns {
+		if which(c) {
+			some = append(some, c)
+		}
+	}
+	l.mu.Unlock()
+	for _, c := range some {
+		_ = c.Close()
+	}
+}

@@ -1,0 +1,125 @@
+package web
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+)
+
+// hub is a front's share of a loop: clients' connections, and those to endpoints. What it holds is for the loop's
+// thread only; others ask for something by soon.
+type hub struct {
+	front   *Front
+	loop    *loop.Loop
+	share   int // of directKept
+	all     []*swift
+	stock   *stock // of the direct that was used last
+	ticking bool
+
+	mu    sync.Mutex
+	ended bool // the loop has, and who has mu is in its place
+}
+
+func (f *Front) hubsOf(loops []*loop.Loop) (made []*hub) {
+	for _, l := range loops {
+		made = append(made, &hub{front: f, loop: l, share: max(directKept/len(loops), 1)})
+	}
+	return made
+}
+
+// soon has the loop call f. Where the loop has ended, which it should not before the front, f is called here.
+func (h *hub) soon(f func()) {
+	if h.loop.Do(f) {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+	f()
+}
+
+// swift gives a connection to a loop; false where that cannot be.
+func (f *Front) swift(c *conn) bool {
+	if len(f.hubs) == 0 {
+		return false
+	}
+	h := f.hubs[int(f.turn.Add(1))%len(f.hubs)]
+	fd, err := duplicate(c.TCPConn)
+	if err != nil {
+		return false
+	}
+	s := &swift{conn: c, hub: h, fd: fd, first: true, place: -1}
+	_ = c.TCPConn.Close() // the runtime's poller is not to be woken for it
+	f.retired.Add(1)      // until it leaves the loop
+	c.inLoop.Store(s)
+	if c.closed.Load() { // perhaps by who did not see yet that it is here
+		s.close()
+	} else if !h.loop.Do(s.enter) {
+		s.leave(expressFor(c, f), stageNext, asked{})
+	}
+	return true
+}
+
+// duplicate is another descriptor of the same connection.
+func duplicate(c *net.TCPConn) (fd int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if failure := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); failure != nil {
+		return 0, failure
+	}
+	return fd, os.NewSyscallError("fcntl", err)
+}
+
+func (h *hub) add(s *swift) {
+	s.place = len(h.all)
+	h.all = append(h.all, s)
+	if !h.ticking {
+		h.ticking = true
+		h.loop.Tick(h.tick)
+	}
+}
+
+func (h *hub) remove(s *swift) {
+	last := h.all[len(h.all)-1]
+	h.all[s.place], last.place = last, s.place
+	h.all[len(h.all)-1] = nil
+	h.all = h.all[:len(h.all)-1]
+}
+
+// tick ends what takes too long, or hands it to who can wait.
+func (h *hub) tick(now time.Time) (again bool) {
+	for i := len(h.all) - 1; i >= 0; i-- { // those that leave are replaced by the last
+		h.all[i].tick(now)
+	}
+	left := 0
+	if h.stock != nil {
+		left = h.stock.sweep(now)
+	}
+	h.ticking = len(h.all)+left > 0
+	return h.ticking
+}
+
+// forget closes a descriptor that the loop has watched.
+func (h *hub) forget(fd int, handle loop.Handle) {
+	if !h.ended {
+		h.loop.Forget(handle)
+	}
+	_ = unix.Close(fd)
+}
+
+// repeat does so with a system call that a signal has interrupted.
+func repeat(call func(int, []byte) (int, error), fd int, b []byte) (n int, err error) {
+	for {
+		if n, err = call(fd, b); !errors.Is(err, unix.EINTR) {
+			return max(n, 0), err
+		}
+	}
+}
