@@ -267,6 +267,8 @@ func killedStream(t *testing.T, s *site, port int) {
 		s.counted(t, "stack_proxy_tcp_connections_total", "pass", "pass")
 	} else {
 		s.counted(t, "stack_proxy_http_failures_total", "grpc", "torn")
+		s.counted(t, "stack_proxy_grpc_handled_total", "grpc", "Unavailable")
+		s.logged(t, map[string]any{"level": "WARN", "msg": "request", "route": "grpc", "grpc_code": "Unavailable", "torn": true})
 	}
 	s.start(t)
 	again, end, err := open(ctx, port)

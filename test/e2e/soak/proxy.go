@@ -121,6 +121,7 @@ func (r *run) judgeMetrics(ctx context.Context) {
 	}
 	for _, name := range []string{
 		"stack_proxy_tcp_transferred_bytes_total", "stack_proxy_tcp_connections_total", "stack_proxy_http_requests_total",
+		"stack_proxy_grpc_handled_total",
 		"stack_proxy_tftp_transfers_total", "stack_proxy_tftp_drops_total", "stack_proxy_syslog_datagrams_total",
 		"stack_proxy_udp_sessions_total", "stack_proxy_config_reloads_total",
 	} {
