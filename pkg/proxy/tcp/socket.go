@@ -154,11 +154,12 @@ func (c *socket) SetReadDeadline(t time.Time) error { return c.reason(c.File.Set
 // other's FIN alone it is not closed before ours. After a FIN and then a reset, which finds us writing, the error is
 // another.
 func (c *socket) ended() (err error) {
-	if c.finished.Load() {
-		return nil // nobody writes who could have been first
-	}
-	if failure := c.raw.Control(func(fd uintptr) { err = ended(int(fd)) }); failure != nil {
-		return c.reason(failure) // who wrote was first there, too
+	failure := c.raw.Control(func(fd uintptr) { err = ended(int(fd)) })
+	switch {
+	case c.finished.Load(): // nobody writes who could have been first, and our end may have closed the connection
+		return nil
+	case failure != nil: // who wrote was first there, too
+		return c.reason(failure)
 	}
 	return err
 }

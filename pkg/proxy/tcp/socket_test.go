@@ -75,6 +75,46 @@ func TestEnded(t *testing.T) {
 	}
 }
 
+// TestEndedWhileWeEnd has us end our stream between reading the other's end and asking why it has ended: the connection
+// is closed then, but was not reset.
+func TestEndedWhileWeEnd(t *testing.T) {
+	c, err := dial(backend(t, func(c *net.TCPConn) {
+		_ = c.CloseWrite()
+		_, _ = io.Copy(io.Discard, c)
+	}), &Settings{Dial: 20 * time.Second}, nil, anyone)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	real := c.raw
+	c.raw = asked{real, func() {
+		c.raw = real
+		if err := c.CloseWrite(); err != nil {
+			t.Error(err)
+		}
+		for deadline := time.Now().Add(20 * time.Second); c.RemoteAddr().(*net.TCPAddr).Port > 0; {
+			if time.Now().After(deadline) {
+				t.Fatal("the connection is not closed")
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("got %v, want an end", err)
+	}
+}
+
+// asked calls before the kernel is asked for something.
+type asked struct {
+	syscall.RawConn
+	before func()
+}
+
+func (a asked) Control(f func(uintptr)) error {
+	a.before()
+	return a.RawConn.Control(f)
+}
+
 // Both ends of a connection have what the kernel needs to find a dead peer; after a change, later ones have the new.
 func TestOptions(t *testing.T) {
 	defer func(before int) { youngBytes = before }(youngBytes)
