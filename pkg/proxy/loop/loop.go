@@ -83,6 +83,7 @@ type Loop struct {
 	count [8]byte
 	todo  []func()
 	ended bool
+	over  chan struct{}
 }
 
 // slot is what a handle stands for. Its generation tells events of its earlier sockets.
@@ -105,7 +106,7 @@ func NewGroup(n int) *Group {
 	g := &Group{loops: make([]*Loop, n)}
 	for i := range g.loops {
 		// Handles begin at index 1: the events of 0 are the loop's own.
-		g.loops[i] = &Loop{epoll: -1, wake: -1, slots: make([]slot, 1)}
+		g.loops[i] = &Loop{epoll: -1, wake: -1, slots: make([]slot, 1), over: make(chan struct{})}
 	}
 	return g
 }
@@ -118,12 +119,17 @@ func (g *Group) Loops() []*Loop {
 	return g.loops
 }
 
-// Run runs the loops until ctx is done. Who watches sockets until then is told nothing more.
+// Run runs the loops until ctx is done, or one of them fails. Who watches sockets until then is told nothing more.
 func (g *Group) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	var running sync.WaitGroup
 	failures := make([]error, len(g.loops))
 	for i, l := range g.loops {
-		running.Go(func() { failures[i] = l.run(ctx) })
+		running.Go(func() {
+			defer cancel()
+			failures[i] = l.run(ctx)
+		})
 	}
 	running.Wait()
 	return errors.Join(failures...)
@@ -143,6 +149,9 @@ func (l *Loop) Do(f func()) bool {
 	}
 	return true
 }
+
+// Ended is closed when the loop is over. What is its thread's is whoever's who sees that.
+func (l *Loop) Ended() <-chan struct{} { return l.over }
 
 // Now is when the loop was woken last.
 func (l *Loop) Now() time.Time { return l.now }
@@ -266,7 +275,9 @@ func (l *Loop) end() {
 	if wake >= 0 {
 		_ = unix.Close(wake)
 		_ = unix.Close(l.epoll)
+		l.epoll = -1
 	}
+	close(l.over)
 }
 
 // work does what others have asked for.

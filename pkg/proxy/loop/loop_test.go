@@ -295,3 +295,34 @@ func TestListening(t *testing.T) {
 		}
 	}
 }
+
+// TestGroupFails has descriptors for one of two loops at most: the group ends with an error instead of running with one.
+func TestGroupFails(t *testing.T) {
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	next, err := unix.Dup(0) // the lowest that is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Close(next)
+	few := before
+	few.Cur = uint64(next) + 2
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &before) }()
+	g := loop.NewGroup(2)
+	done := make(chan error, 1)
+	go func() { done <- g.Run(context.Background()) }()
+	if err := await(t, done); !errors.Is(err, unix.EMFILE) {
+		t.Errorf("Run() = %v", err)
+	}
+	for _, l := range g.Loops() {
+		await(t, l.Ended())
+		if l.Do(func() {}) {
+			t.Error("an ended loop does something")
+		}
+	}
+}

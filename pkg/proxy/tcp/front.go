@@ -197,7 +197,9 @@ func (f *Front) Serve(ctx context.Context) error {
 	for _, l := range f.config.Loops.Loops() {
 		n := &nursery{front: f, loop: l, life: ctx}
 		nurseries = append(nurseries, n)
-		l.Do(func() { failed <- n.open() })
+		if !l.Do(func() { failed <- n.open() }) {
+			failed <- errors.New("loop has ended")
+		}
 	}
 	var err error
 	for ctx.Err() == nil && err == nil {

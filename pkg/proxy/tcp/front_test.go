@@ -468,3 +468,50 @@ func TestProxyHeaders(t *testing.T) {
 		})
 	}
 }
+
+// Loops that have ended before their time take no connection more, and none is lost that they had.
+func TestLoopsEnd(t *testing.T) {
+	defer func(before time.Duration) { youngAge = before }(youngAge)
+	youngAge = time.Hour
+	g := loop.NewGroup(2)
+	life, end := context.WithCancel(t.Context())
+	over := make(chan error, 1)
+	go func() { over <- g.Run(life) }()
+	serve := func(ctx context.Context) (*Front, <-chan error) {
+		pool := endpoint.NewPool(endpoint.Config{Sources: []endpoint.Source{endpoint.Fixed(backend(t, echo))}})
+		f, err := Listen(Config{
+			Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: Settings{Pool: pool, Drain: 20 * time.Second}, Loops: g,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan error, 1)
+		go func() { served <- f.Serve(ctx) }()
+		return f, served
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	f, served := serve(ctx)
+	conn := running{Front: f}.dial(t)
+	hear := func(text string) {
+		t.Helper()
+		_, _ = conn.Write([]byte(text))
+		if n, err := conn.Read(make([]byte, 1)); n != 1 {
+			t.Errorf("got no %s: %v", text, err)
+		}
+	}
+	hear("x")
+	end()
+	if err := <-over; err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	hear("y")
+	_ = conn.Close()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	_, served = serve(t.Context())
+	if err := <-served; err == nil {
+		t.Error("a front serves with loops that have ended")
+	}
+}

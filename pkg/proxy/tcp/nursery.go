@@ -52,17 +52,23 @@ func (n *nursery) open() (err error) {
 // close takes no more connections, and leaves the young ones to goroutines. It waits for that.
 func (n *nursery) close() {
 	done := make(chan struct{})
-	if !n.loop.Do(func() {
+	if n.loop.Do(func() {
 		defer close(done)
-		n.closed = true
-		n.loop.Release(n.front.listener.fd, n.listener)
-		for n.oldest != nil {
-			n.oldest.leave(toServer, nil)
-		}
+		n.empty()
 	}) {
+		<-done
 		return
 	}
-	<-done
+	<-n.loop.Ended() // by a failure: we are alone
+	n.empty()
+}
+
+func (n *nursery) empty() {
+	n.closed = true
+	n.loop.Release(n.front.listener.fd, n.listener)
+	for n.oldest != nil {
+		n.oldest.leave(toServer, nil)
+	}
 }
 
 // Ready implements loop.Watcher, for the listening socket. Running out of descriptors or memory is survived: the kernel
