@@ -2,8 +2,8 @@
 //
 // A goroutine for each connection is the plainer program, and what most of ours have. But to wake one takes Go's
 // scheduler as long as the kernel needs to pass a small message on, and short exchanges are little else than being
-// woken. A [Loop] is one goroutine on a thread of its own that blocks in epoll_wait(2) and calls whoever watches the
-// socket: it serves what can be done at once. Whatever has to wait for anything but its sockets does not belong here.
+// woken. A [Loop] is one goroutine that blocks in epoll_wait(2) and calls whoever watches the socket: it serves what can
+// be done at once. Whatever has to wait for anything but its sockets does not belong here.
 //
 // Not its job: reading or writing, and knowing what the sockets are for.
 package loop
@@ -26,6 +26,10 @@ const (
 	batch = 128
 	// bufferSize is that of a loop's scratch space, in bytes.
 	bufferSize = 64 << 10
+	// turn is how long a loop goes on until it asks Go's scheduler for another turn. One that does not for 10 ms counts as
+	// hogging a processor, though it sleeps in the kernel most of the time: the runtime's monitor then wakes every 20 us
+	// to preempt it and to take the processor from it, which it has to get back behind each wait.
+	turn = 8 * time.Millisecond
 	// Tick is how often functions of [Loop.Tick] are called.
 	Tick = 500 * time.Millisecond
 )
@@ -69,14 +73,15 @@ type Handle struct{ index, generation int32 }
 
 // Loop is one thread's. Its methods but [Loop.Do] are for that thread only: for watchers and what Do and Tick call.
 type Loop struct {
-	epoll  int
-	slots  []slot
-	free   []int32
-	now    time.Time
-	ticks  []func(now time.Time) (again bool)
-	ticked time.Time
-	buffer [bufferSize]byte
-	events [batch]unix.EpollEvent
+	epoll   int
+	slots   []slot
+	free    []int32
+	now     time.Time
+	ticks   []func(now time.Time) (again bool)
+	ticked  time.Time
+	yielded time.Time
+	buffer  [bufferSize]byte
+	events  [batch]unix.EpollEvent
 
 	mu    sync.Mutex
 	wake  int // below 0 while nobody waits
@@ -207,9 +212,6 @@ func (l *Loop) run(ctx context.Context) (err error) {
 	if err := l.begin(); err != nil {
 		return err
 	}
-	// The loop's thread sleeps in the kernel, not in the scheduler: nothing else may have to wake it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	stop := context.AfterFunc(ctx, func() { l.Do(func() {}) })
 	defer stop()
 	for ctx.Err() == nil {
@@ -237,6 +239,10 @@ func (l *Loop) run(ctx context.Context) (err error) {
 			before := len(l.ticks)
 			kept := slices.DeleteFunc(l.ticks[:before:before], func(f func(time.Time) bool) bool { return !f(l.now) })
 			l.ticks = append(kept, l.ticks[before:]...)
+		}
+		if l.now.Sub(l.yielded) >= turn {
+			l.yielded = l.now
+			runtime.Gosched()
 		}
 	}
 	return nil

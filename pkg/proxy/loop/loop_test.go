@@ -112,7 +112,9 @@ func TestForgottenSocket(t *testing.T) {
 	in(t, l, func() {
 		for i := range handles {
 			handles[i], _ = l.Watch(sockets[i], loop.Stream, watcher(func(loop.Events) {
-				told++
+				if told++; told > 1 {
+					return // as the test ends, the peers do
+				}
 				other := 1 - i
 				l.Release(sockets[other], handles[other])
 				if _, err := l.Watch(sockets[2], loop.Stream, watcher(func(loop.Events) { wrong = true })); err != nil {
