@@ -39,15 +39,18 @@ type Events uint32
 
 // Readable is whether there is something to be read, be it an end or an error.
 func (e Events) Readable() bool {
-	return e&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
+	return e&(unix.EPOLLIN|unix.EPOLLPRI|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
 }
 
 // Writable is whether the socket takes bytes, or has connected, or failed to.
 func (e Events) Writable() bool { return e&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 }
 
 // Last is whether the other end has ended its stream, or the connection is broken: there may be an end to be read
-// behind the last bytes, for which there is no other event.
-func (e Events) Last() bool { return e&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 }
+// behind the last bytes, for which there is no other event. Behind an urgent byte, at which a read ends (RFC 6093),
+// there may be more in the same way.
+func (e Events) Last() bool {
+	return e&(unix.EPOLLPRI|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
+}
 
 // Mode is how a socket is watched.
 type Mode uint32
@@ -55,7 +58,7 @@ type Mode uint32
 // Modes. Streams report each change once: their watcher reads until there is nothing left.
 const (
 	// Stream is readable.
-	Stream Mode = unix.EPOLLIN | unix.EPOLLRDHUP | edge
+	Stream Mode = unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLRDHUP | edge
 	// Connecting is Stream, and connected.
 	Connecting Mode = Stream | unix.EPOLLOUT
 	// Listening reports for as long as connections wait, to one of the loops that watch the socket.

@@ -116,3 +116,35 @@ func TestSecureSlowReader(t *testing.T) {
 		t.Errorf("the end got lost: %v", err)
 	}
 }
+
+// A read ends at an urgent byte (RFC 6093), though there is more to be read behind it, of which the kernel does not tell
+// again.
+func TestUrgent(t *testing.T) {
+	ways(t, func(t *testing.T) {
+		r := start(t, Settings{}, backend(t, echo))
+		conn := r.dial(t)
+		hear := func(want string) {
+			t.Helper()
+			got := make([]byte, len(want))
+			if _, err := io.ReadFull(conn, got); string(got) != want {
+				t.Fatalf("got %q, %v; want %q", got, err, want)
+			}
+		}
+		_, _ = conn.Write([]byte("a"))
+		hear("a")
+		raw, err := conn.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		hold := make(chan struct{})
+		for _, l := range r.config.Loops.Loops() { // so that all is there when the loop reads
+			l.Do(func() { <-hold })
+		}
+		_ = raw.Control(func(fd uintptr) { err = unix.Send(int(fd), []byte("b!"), unix.MSG_OOB) })
+		if _, failure := conn.Write([]byte("c")); err != nil || failure != nil {
+			t.Fatal(err, failure)
+		}
+		close(hold)
+		hear("bc")
+	})
+}
