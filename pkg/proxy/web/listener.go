@@ -95,7 +95,8 @@ func (h *held) Accept() (net.Conn, error) {
 // admit applies the limits; nil when the connection is not taken.
 func (l *listener) admit(inner *net.TCPConn, server *server) *conn {
 	s := l.settings.Load()
-	c := &conn{TCPConn: inner, server: server, listener: l, peer: addrPort(inner.RemoteAddr()), stall: s.Stall}
+	c := &conn{TCPConn: inner, server: server, listener: l, remote: inner.RemoteAddr(), stall: s.Stall}
+	c.peer = addrPort(c.remote)
 	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(c.peer.Addr()) })
 	l.mu.Lock()
 	reason := ""
@@ -181,6 +182,7 @@ type conn struct {
 	listener *listener
 	spoke    atomic.Bool // has sent something
 	asked    atomic.Bool // its first request has reached a handler of net/http
+	remote   net.Addr    // as accept told it: the socket itself forgets it with a reset
 	peer     netip.AddrPort
 	counted  netip.Addr // whose connection it is, to the limit; guarded by the listener's mutex
 	stall    time.Duration
@@ -221,7 +223,7 @@ func (c *conn) RemoteAddr() net.Addr {
 	if c.told != nil {
 		return c.told
 	}
-	return c.TCPConn.RemoteAddr()
+	return c.remote
 }
 
 func (c *conn) readHeader() {

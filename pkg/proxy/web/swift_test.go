@@ -273,3 +273,31 @@ func TestSwiftShortTimes(t *testing.T) {
 		t.Errorf("%d connections are in a loop", n)
 	}
 }
+
+// What a client said before it reset its connection is still told to be from it: a socket that was reset no longer
+// knows its peer.
+func TestSwiftResetKeepsAddress(t *testing.T) {
+	told := make(chan string, 1)
+	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			told <- r.Header.Get(headerFor) + ", " + r.Header.Get(headerRealIP)
+		}
+		_, _ = io.WriteString(w, "ok")
+	}))})
+	c := r.talk(t)
+	c.ask(t, plainGet)
+	s := r.swifts()[0]
+	s.hub.call(t, func() { // while the loop is busy here
+		_, _ = io.WriteString(c.Conn, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nab")
+		_ = c.Conn.(*net.TCPConn).SetLinger(0)
+		_ = c.Conn.Close()
+	})
+	select {
+	case from := <-told:
+		if from != "127.0.0.1, 127.0.0.1" {
+			t.Errorf("the endpoint is told of %s", from)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the endpoint was not asked")
+	}
+}
