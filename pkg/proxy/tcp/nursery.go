@@ -14,6 +14,8 @@ import (
 const (
 	// acceptBatch is how many connections are taken before others get their turn.
 	acceptBatch = 64
+	// leaveBatch is how many connections leave before others get their turn: it takes some 10 us for each.
+	leaveBatch = 64
 	// acceptPause and acceptPauses are the least and the longest wait after a connection could not be taken.
 	acceptPause, acceptPauses = 5 * time.Millisecond, time.Second
 )
@@ -52,23 +54,27 @@ func (n *nursery) open() (err error) {
 // close takes no more connections, and leaves the young ones to goroutines. It waits for that.
 func (n *nursery) close() {
 	done := make(chan struct{})
+	every := func(*young) bool { return true }
 	if n.loop.Do(func() {
-		defer close(done)
-		n.empty()
+		n.shut()
+		n.release(every, func() { close(done) })
 	}) {
-		<-done
-		return
+		select {
+		case <-done:
+			return
+		case <-n.loop.Ended():
+		}
 	}
 	<-n.loop.Ended() // by a failure: we are alone
-	n.empty()
+	n.shut()
+	for n.some(every) {
+	}
 }
 
-func (n *nursery) empty() {
+// shut takes no more connections.
+func (n *nursery) shut() {
 	n.closed = true
 	n.loop.Release(n.front.listener.fd, n.listener)
-	for n.oldest != nil {
-		n.oldest.leave(toServer, nil)
-	}
 }
 
 // Ready implements loop.Watcher, for the listening socket. Running out of descriptors or memory is survived: the kernel
@@ -159,13 +165,36 @@ func (n *nursery) drop(y *young) {
 
 // look lets those go that are no longer young, and those that still wait for an endpoint.
 func (n *nursery) look(now time.Time) (again bool) {
+	n.release(func(y *young) bool {
+		age := now.Sub(y.born)
+		return age >= youngAge || y.attempt != nil && age >= connectAge
+	}, func() {})
+	n.looking = n.oldest != nil
+	return n.looking
+}
+
+// release lets connections go, and calls done behind the last. Thousands would keep all others waiting: it takes turns.
+func (n *nursery) release(which func(*young) bool, done func()) {
+	if !n.some(which) {
+		done()
+		return
+	}
+	n.loop.Do(func() { n.release(which, done) })
+}
+
+// some lets a few connections go, and is whether there are more.
+func (n *nursery) some(which func(*young) bool) (more bool) {
+	left := 0
 	for y := n.oldest; y != nil; {
-		next, age := y.younger, now.Sub(y.born)
-		if age >= youngAge || y.attempt != nil && age >= connectAge {
+		next := y.younger
+		if which(y) {
+			if left == leaveBatch {
+				return true
+			}
 			y.leave(toServer, nil)
+			left++
 		}
 		y = next
 	}
-	n.looking = n.oldest != nil
-	return n.looking
+	return false
 }

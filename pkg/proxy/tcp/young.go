@@ -253,7 +253,6 @@ func (y *young) leave(of way, rest []byte) {
 		y.client.finished.Store(y.so[toClient].ended)
 		switch {
 		case passing:
-			_ = setOptions(server, y.settings.Keepalive, y.settings.UserTimeout)
 			if y.server, err = newSocket(server); err == nil {
 				y.server.finished.Store(y.so[toServer].ended)
 			}
@@ -282,6 +281,7 @@ func (y *young) goOn(passing bool) {
 	defer y.client.Close()
 	defer y.endpoint.Release()
 	defer y.server.Close()
+	_ = socketOptions(y.settings.Keepalive, y.settings.UserTimeout)("", "", y.server.raw)
 	y.session.pass(y.client, y.server)
 }
 
