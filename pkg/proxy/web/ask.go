@@ -55,8 +55,8 @@ func (x *express) reach(d *direct, fresh, dialed bool) (u *upstream, err error) 
 	}
 	if u == nil {
 		limit := time.Time{}
-		if dialed && d.dialer.Timeout > 0 {
-			limit = x.start.Add(d.dialer.Timeout)
+		if dialed && d.limit > 0 {
+			limit = x.start.Add(d.limit)
 		}
 		ctx, cancel := withDeadline(limit)
 		defer func() {

@@ -3,9 +3,11 @@ package web
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -22,7 +24,8 @@ const (
 
 // direct is the pool of connections to endpoints.
 type direct struct {
-	dialer   *net.Dialer
+	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
+	limit    time.Duration // of dial; 0 is none
 	response time.Duration
 
 	mu       sync.Mutex
@@ -33,9 +36,9 @@ type direct struct {
 }
 
 func newDirect(s *Settings) *direct {
-	dialer := &net.Dialer{Timeout: atLeast(s.Dial)}
-	dialer.SetMultipathTCP(false)
-	return &direct{dialer: dialer, response: s.Response, idle: map[netip.AddrPort][]*upstream{}}
+	return &direct{
+		dial: dial(s), limit: atLeast(s.Dial), response: s.Response, idle: map[netip.AddrPort][]*upstream{},
+	}
 }
 
 // upstream is a connection to an endpoint. At most one request is on it.
@@ -117,7 +120,7 @@ func (d *direct) take(addr netip.AddrPort) *upstream {
 
 // open opens a connection.
 func (d *direct) open(ctx context.Context, addr netip.AddrPort) (*upstream, error) {
-	conn, err := d.dialer.DialContext(ctx, "tcp", addr.String())
+	conn, err := d.dial(ctx, "tcp", addr.String())
 	if err != nil {
 		return nil, err
 	}
@@ -134,8 +137,13 @@ func newUpstream(conn net.Conn, addr netip.AddrPort, early []byte, broken error)
 	if len(early) > 0 {
 		_, _ = u.reader.Peek(1)
 	}
-	if raw, err := conn.(*net.TCPConn).SyscallConn(); err == nil {
-		u.look = lookAt(raw)
+	switch conn := conn.(type) {
+	case *tls.Conn:
+		u.look = lookInto(conn)
+	case syscall.Conn:
+		if raw, err := conn.SyscallConn(); err == nil {
+			u.look = lookAt(raw)
+		}
 	}
 	return u
 }
@@ -180,6 +188,31 @@ func lookAt(raw syscall.RawConn) func() (n int, err error) {
 	return func() (int, error) {
 		if failure := raw.Control(peek); failure != nil {
 			return 0, failure
+		}
+		return n, err
+	}
+}
+
+// lookInto is lookAt for TLS, where what is to be read may have been read of the connection below it, too. What it finds
+// is taken away: nobody may use the connection then. The read deadline is in the past afterwards.
+func lookInto(conn *tls.Conn) func() (n int, err error) {
+	below := func() (int, error) { return 0, errors.ErrUnsupported }
+	if wire, ok := conn.NetConn().(syscall.Conn); ok {
+		if raw, err := wire.SyscallConn(); err == nil {
+			below = lookAt(raw)
+		}
+	}
+	return func() (int, error) {
+		if n, err := below(); !errors.Is(err, unix.EAGAIN) {
+			return n, err
+		}
+		if err := conn.SetReadDeadline(time.Unix(1, 0)); err != nil {
+			return 0, err
+		}
+		var one [1]byte
+		n, err := conn.Read(one[:])
+		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+			return 0, unix.EAGAIN
 		}
 		return n, err
 	}

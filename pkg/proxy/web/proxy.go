@@ -66,21 +66,19 @@ func newProxy(route string, s *Settings, log *slog.Logger, metrics *routeMetrics
 }
 
 func newTransport(s *Settings) *http.Transport {
-	dialer := &net.Dialer{Timeout: atLeast(s.Dial)}
-	dialer.SetMultipathTCP(false)
 	var protocols http.Protocols
 	protocols.SetHTTP1(!s.GRPC)
 	protocols.SetUnencryptedHTTP2(s.GRPC && s.Secure == nil)
 	protocols.SetHTTP2(s.GRPC && s.Secure != nil)
 	kept := 512
-	if !s.GRPC && s.Secure == nil {
+	if !s.GRPC {
 		// None. Of an answer with more behind it, Transport may give the rest to the next request, if that takes the
 		// connection before it has looked: one machine would read another's data. The direct ways look first.
 		kept = -1
 	}
 	return &http.Transport{
-		DialContext:            dialer.DialContext,
-		DialTLSContext:         dialSecure(dialer, s),
+		DialContext:            dial(s), // only this or the next is asked
+		DialTLSContext:         dial(s),
 		Protocols:              &protocols,
 		DisableCompression:     true, // what the client did not ask for, the backend is not asked for
 		MaxIdleConnsPerHost:    kept,
@@ -93,10 +91,12 @@ func newTransport(s *Settings) *http.Transport {
 	}
 }
 
-// dialSecure opens connections by TLS, within the time of an attempt; nil where endpoints speak none.
-func dialSecure(dialer *net.Dialer, s *Settings) func(context.Context, string, string) (net.Conn, error) {
+// dial opens connections to endpoints, by TLS where they speak it, within the time of an attempt.
+func dial(s *Settings) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	dialer := &net.Dialer{Timeout: atLeast(s.Dial)}
+	dialer.SetMultipathTCP(false)
 	if s.Secure == nil {
-		return nil
+		return dialer.DialContext
 	}
 	secure, limit, protocol := s.Secure, s.Dial, "http/1.1"
 	if s.GRPC {
@@ -129,7 +129,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if simple(r) && !p.settings.GRPC && p.settings.Secure == nil {
+	if simple(r) && !p.settings.GRPC {
 		p.serveDirect(w, r)
 		return
 	}

@@ -241,7 +241,7 @@ func descriptors(t *testing.T) int {
 
 // An endpoint that says more than its answer, in one piece with it, while many requests wait for its connections.
 func TestSurplusUnderLoad(t *testing.T) {
-	addr, _ := rawEndpoint(t, func(conn net.Conn) {
+	serve := func(conn net.Conn) {
 		reader := bufio.NewReader(conn)
 		for {
 			request, err := http.ReadRequest(reader)
@@ -252,31 +252,43 @@ func TestSurplusUnderLoad(t *testing.T) {
 			fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%sHTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison",
 				len(path), path)
 		}
-	})
+	}
+	addr, _ := rawEndpoint(t, serve)
+	secure, _ := secureEndpoint(t, serve)
 	for way, request := range ways {
-		r := start(t, Settings{Pool: pool(addr)})
-		var clients sync.WaitGroup
-		for i := range 32 {
-			c := r.talk(t)
-			clients.Go(func() {
-				for j := range 60 {
-					path := fmt.Sprintf("/client-%d/request-%d", i, j)
-					_, _ = io.WriteString(c.Conn, strings.Replace(request, "/", path, 1))
-					response, err := http.ReadResponse(c.Reader, nil)
-					if err != nil {
-						t.Errorf("%s: %v", way, err)
-						return
-					}
-					if body, err := io.ReadAll(response.Body); string(body) != path && response.StatusCode == http.StatusOK {
-						t.Errorf("%s: %s got %.80q, %v", way, path, body, err)
-						return
-					}
+		surplusUnderLoad(t, way, request, Settings{Pool: pool(addr)})
+		surplusUnderLoad(t, way+" by TLS", request, Settings{Pool: pool(secure), Secure: trusting{}})
+	}
+}
+
+func surplusUnderLoad(t *testing.T, way, request string, s Settings) {
+	t.Helper()
+	r := start(t, s)
+	requests := 60
+	if s.Secure != nil { // each takes a connection, and a handshake
+		requests = 15
+	}
+	var clients sync.WaitGroup
+	for i := range 32 {
+		c := r.talk(t)
+		clients.Go(func() {
+			for j := range requests {
+				path := fmt.Sprintf("/client-%d/request-%d", i, j)
+				_, _ = io.WriteString(c.Conn, strings.Replace(request, "/", path, 1))
+				response, err := http.ReadResponse(c.Reader, nil)
+				if err != nil {
+					t.Errorf("%s: %v", way, err)
+					return
 				}
-			})
-		}
-		clients.Wait()
-		if err := r.stop(); err != nil {
-			t.Error(err)
-		}
+				if body, err := io.ReadAll(response.Body); string(body) != path && response.StatusCode == http.StatusOK {
+					t.Errorf("%s: %s got %.80q, %v", way, path, body, err)
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if err := r.stop(); err != nil {
+		t.Error(err)
 	}
 }
