@@ -562,10 +562,10 @@ func TestPortTakenAtStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	bound, backend := free(t), hello(t, "a")
+	bound, web, backend := free(t), free(t), hello(t, "a")
 	done := make(chan error, 1)
 	go func() {
-		_, err := New(Options{Table: table(row("bound", route.TCP, bound, backend),
+		_, err := New(Options{Table: table(row("bound", route.TCP, bound, backend), row("web", route.HTTP, web, backend),
 			row("taken", route.TCP, route.Listen(netip.MustParseAddrPort(taken.Addr().String())), backend))})
 		done <- err
 	}()
@@ -577,9 +577,11 @@ func TestPortTakenAtStart(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("New does not return")
 	}
-	again, err := net.Listen("tcp", bound.AddrPort().String())
-	if err != nil {
-		t.Fatalf("the other port stays bound: %v", err)
+	for _, l := range []route.Listen{bound, web} {
+		again, err := net.Listen("tcp", l.AddrPort().String())
+		if err != nil {
+			t.Fatalf("the other port stays bound: %v", err)
+		}
+		_ = again.Close()
 	}
-	_ = again.Close()
 }

@@ -2,8 +2,8 @@
 //
 // A goroutine for each connection is the plainer program, and what most of ours have. But to wake one takes Go's
 // scheduler as long as the kernel needs to pass a small message on, and short exchanges are little else than being
-// woken. A [Loop] is one goroutine that blocks in epoll_wait(2) and calls whoever watches the socket: it serves what can
-// be done at once. Whatever has to wait for anything but its sockets does not belong here.
+// woken. A [Loop] is one goroutine that blocks in epoll_wait(2) and calls whoever watches the socket: it serves what
+// can be done at once. Whatever has to wait for anything but its sockets does not belong here.
 //
 // Not its job: reading or writing, and knowing what the sockets are for.
 package loop
@@ -26,8 +26,8 @@ const (
 	batch = 128
 	// bufferSize is that of a loop's scratch space, in bytes.
 	bufferSize = 64 << 10
-	// turn is how long a loop goes on until it asks Go's scheduler for another turn. One that does not for 10 ms counts as
-	// hogging a processor, though it sleeps in the kernel most of the time: the runtime's monitor then wakes every 20 us
+	// turn is how long a loop goes on until it asks Go's scheduler for another turn. One that does not for 10 ms counts
+	// as hogging a processor, though it sleeps in the kernel most of the time: the runtime's monitor then wakes every 20 us
 	// to preempt it and to take the processor from it, which it has to get back behind each wait.
 	turn = 8 * time.Millisecond
 	// Tick is how often functions of [Loop.Tick] are called.
