@@ -27,8 +27,8 @@ const (
 	// bufferSize is that of a loop's scratch space, in bytes.
 	bufferSize = 64 << 10
 	// turn is how long a loop goes on until it asks Go's scheduler for another turn. One that does not for 10 ms counts
-	// as hogging a processor, though it sleeps in the kernel most of the time: the runtime's monitor then wakes every 20 us
-	// to preempt it and to take the processor from it, which it has to get back behind each wait.
+	// as hogging a processor, though it sleeps in the kernel most of the time: the runtime's monitor then wakes every
+	// 20 us to preempt it and to take the processor from it, which it has to get back behind each wait.
 	turn = 8 * time.Millisecond
 	// Tick is how often functions of [Loop.Tick] are called.
 	Tick = 500 * time.Millisecond
