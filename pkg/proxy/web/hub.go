@@ -115,6 +115,13 @@ func (h *hub) forget(fd int, handle loop.Handle) {
 	_ = unix.Close(fd)
 }
 
+// release has the loop watch a descriptor no longer.
+func (h *hub) release(fd int, handle loop.Handle) {
+	if !h.ended {
+		h.loop.Release(fd, handle)
+	}
+}
+
 // repeat does so with a system call that a signal has interrupted.
 func repeat(call func(int, []byte) (int, error), fd int, b []byte) (n int, err error) {
 	for {

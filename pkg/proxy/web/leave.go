@@ -27,18 +27,20 @@ func (s *swift) leave(x *express, at stage, begun asked) {
 	s.busy, s.far, s.gone = nil, nil, true
 	if s.place >= 0 {
 		s.hub.remove(s)
-		s.hub.loop.Release(s.fd, s.handle)
+		s.hub.release(s.fd, s.handle)
 	}
 	if f != nil {
-		s.hub.loop.Release(f.fd, f.handle)
+		s.hub.release(f.fd, f.handle)
 		f.handle = loop.Handle{}
 		begun.early = bytes.Clone(begun.early) // the loop's buffer is not ours for longer
 	}
+	x.hasty = false
 	front.retired.Go(func() {
 		s.land(x)
-		if f != nil {
+		switch {
+		case f != nil:
 			x.taken = f.land(begun)
-		} else {
+		case at == stageBegun:
 			x.taken = taken{fresh: true, dialed: true}
 		}
 		if at == stageOdd && s.closed.Load() {
@@ -55,7 +57,7 @@ func (s *swift) land(x *express) {
 	c := s.conn
 	conn, err := adopt(s.fd, &c.closed)
 	if err == nil {
-		c.TCPConn = conn
+		c.TCPConn, c.armed = conn, time.Time{} // deadlines were the other one's
 		// As the listener has them: net has set its own.
 		err = conn.SetKeepAliveConfig(net.KeepAliveConfig{
 			Enable: true, Idle: keepalive, Interval: keepalive / 3, Count: -1,

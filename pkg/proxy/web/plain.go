@@ -26,7 +26,7 @@ import (
 type plain struct {
 	*proxy
 	observer *observer
-	swift    bool // no time is so short that a loop's clock would miss it
+	swift    bool // a loop may serve it: see there
 }
 
 func plainWay(sites []*site) *plain {
@@ -37,7 +37,9 @@ func plainWay(sites []*site) *plain {
 		return nil
 	}
 	coarse := func(limit time.Duration) bool { return limit <= 0 || limit >= 2*loop.Tick }
-	return &plain{proxy: one.proxy, observer: one.observer, swift: coarse(s.Dial) && coarse(s.Response)}
+	// A loop's clock would miss a time that is too short. Connections whose requests are all logged would only leave.
+	swift := coarse(s.Dial) && coarse(s.Response) && s.AccessLog.every != 1
+	return &plain{proxy: one.proxy, observer: one.observer, swift: swift}
 }
 
 const (
@@ -69,8 +71,10 @@ type express struct {
 	start    time.Time
 	endpoint *endpoint.Endpoint
 	taken    taken
-	reply    []byte // what has come of the answer in a loop; it waits for more
-	written  int    // bytes of the answer that the loop has written
+	reply    []byte  // what has come of the answer in a loop; it waits for more
+	written  int     // bytes of the answer that the loop has written
+	hasty    bool    // is in a loop, which does not wait for a log
+	line     *access // for the log, and not there yet
 }
 
 // taken is how far a loop has got with an endpoint.
@@ -85,12 +89,14 @@ type taken struct {
 // stage is how far a connection has got.
 type stage int
 
-// Stages. What is odd is net/http's; what is answered is still to be written, from express.written on.
+// Stages. What is odd is net/http's; what is answered is still to be written, from express.written on; what is over is
+// to be closed.
 const (
 	stageNext stage = iota
 	stageOdd
 	stageBegun
 	stageAnswered
+	stageOver
 )
 
 var expresses = sync.Pool{New: func() any { return new(express) }}
@@ -99,7 +105,7 @@ var expresses = sync.Pool{New: func() any { return new(express) }}
 func expressFor(c *conn, f *Front) *express {
 	x := expresses.Get().(*express)
 	x.conn, x.front, x.first, x.last, x.armed, x.who = c, f, true, false, time.Time{}, claims{}
-	x.client, x.reply = c.peer.Addr().WithZone(""), x.reply[:0]
+	x.client, x.reply, x.hasty = c.peer.Addr().WithZone(""), x.reply[:0], false
 	return x
 }
 
@@ -124,6 +130,7 @@ func (f *Front) express(c *conn) bool {
 // drive serves the connection to its end, with net/http's server where that has to.
 func (x *express) drive(at stage) {
 	c := x.conn
+	x.note()
 	c.early = bytes.Clone(x.in[:x.run(at)])
 	x.free()
 	one := &single{conn: c}
@@ -153,6 +160,7 @@ func (x *express) run(at stage) (n int) {
 			again, handed = x.serve()
 		case stageAnswered:
 			again = x.rest()
+		case stageOver:
 		default:
 			handed = true
 		}
@@ -273,7 +281,7 @@ func (x *express) ended(code int, bytes int64, torn bool) {
 	if !x.way.observer.logs(code, torn) {
 		return
 	}
-	a := access{
+	a := &access{
 		method: http.MethodGet, host: string(x.request.host), client: x.client, code: code, bytes: bytes,
 		took: took, torn: torn,
 	}
@@ -286,5 +294,16 @@ func (x *express) ended(code int, bytes int64, torn bool) {
 			break
 		}
 	}
-	x.way.observer.record(&a)
+	x.line = a
+	if !x.hasty {
+		x.note()
+	}
+}
+
+// note writes the line of the log.
+func (x *express) note() {
+	if x.line != nil {
+		x.way.observer.record(x.line)
+		x.line = nil
+	}
 }

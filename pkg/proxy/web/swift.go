@@ -11,9 +11,9 @@ import (
 
 // swift is a client's connection in a loop, where nobody has to be woken for a request: that is half of what a small
 // one costs. The loop serves only the straight case: a plain request that comes whole, an endpoint that takes it and
-// answers soon, an answer that is short and ends where it says, a client that takes it at once. With everything else
-// the connection leaves the loop, at that very point and for good, for a goroutine that goes on (see leave): a loop
-// decides nothing about bad input, or about who is to blame.
+// answers soon, an answer that is short and ends where it says, a client that takes it at once, nothing to be logged
+// (a log may have to be waited for). With everything else the connection leaves the loop, at that very point and for
+// good, for a goroutine that goes on (see leave): a loop decides nothing about bad input, or about who is to blame.
 type swift struct {
 	*conn
 	hub    *hub
@@ -88,7 +88,7 @@ func (s *swift) read() {
 		s.first = false
 		s.spoke.Store(true)
 	}
-	x.size, x.first, x.who = n, false, s.who
+	x.size, x.first, x.who, x.hasty = n, false, s.who, true
 	way := s.hub.front.current.Load().plain
 	if way == nil || !way.swift || !x.begin(way, s.hub.loop.Now()) {
 		s.leave(x, stageOdd, asked{})
@@ -188,6 +188,14 @@ func (s *swift) answer(body []byte) {
 		sent = 0
 	}
 	on := x.done(sent, nil, err)
+	if x.line != nil {
+		at := stageNext
+		if !on {
+			at = stageOver
+		}
+		s.leave(x, at, asked{})
+		return
+	}
 	s.busy = nil
 	x.free()
 	if !on {
@@ -244,10 +252,15 @@ func (s *swift) end() {
 	if x := s.busy; x != nil {
 		if s.far != nil {
 			s.far.close()
+			s.far = nil
 		}
 		x.gaveUp()
+		if x.line != nil {
+			s.leave(x, stageOver, asked{})
+			return
+		}
 		x.free()
-		s.busy, s.far = nil, nil
+		s.busy = nil
 	}
 	s.gone = true
 	if s.place >= 0 {
