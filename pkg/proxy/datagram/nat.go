@@ -3,7 +3,6 @@ package datagram
 import (
 	"context"
 	"net/netip"
-	"runtime"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -92,8 +91,6 @@ func (w *Worker[T]) Close() {
 // Run serves until ctx is done and then until the last live session has ended or the time to drain is over.
 func (w *Worker[T]) Run(ctx context.Context) error {
 	defer w.Close()
-	runtime.LockOSThread() // see Poller
-	defer runtime.UnlockOSThread()
 	stop := context.AfterFunc(ctx, w.poller.Wake)
 	defer stop()
 	defer w.closeAll()

@@ -9,15 +9,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
 // A Poller waits for sockets to become readable. Only Wake may be called from another goroutine.
 //
-// It blocks in epoll_wait(2), so the goroutine that waits must hold its thread (runtime.LockOSThread): else the
-// scheduler looks for another place for it after every wait, which costs more than a packet.
+// It blocks in epoll_wait(2): to wait by way of Go's poller takes three more system calls for a datagram.
 type Poller struct {
 	epoll  int
 	events []unix.EpollEvent
+	turn   loop.Turn
 
 	mu   sync.Mutex // guards wake against Close
 	wake int
@@ -81,6 +83,7 @@ func (p *Poller) Wait(timeout time.Duration, yield func(Event)) error {
 	if timeout >= 0 {
 		ms = int(min((timeout+time.Millisecond-1)/time.Millisecond, math.MaxInt32))
 	}
+	p.turn.End(time.Now())
 	n, err := unix.EpollWait(p.epoll, p.events, ms)
 	if err != nil && !errors.Is(err, unix.EINTR) {
 		return fmt.Errorf("failed to wait for datagrams: %w", os.NewSyscallError("epoll_wait", err))

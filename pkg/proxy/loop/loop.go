@@ -26,10 +26,6 @@ const (
 	batch = 128
 	// bufferSize is that of a loop's scratch space, in bytes.
 	bufferSize = 64 << 10
-	// turn is how long a loop goes on until it asks Go's scheduler for another turn. One that does not for 10 ms counts
-	// as hogging a processor, though it sleeps in the kernel most of the time: the runtime's monitor then wakes every
-	// 20 us to preempt it and to take the processor from it, which it has to get back behind each wait.
-	turn = 8 * time.Millisecond
 	// Tick is how often functions of [Loop.Tick] are called.
 	Tick = 500 * time.Millisecond
 )
@@ -76,15 +72,15 @@ type Handle struct{ index, generation int32 }
 
 // Loop is one thread's. Its methods but [Loop.Do] are for that thread only: for watchers and what Do and Tick call.
 type Loop struct {
-	epoll   int
-	slots   []slot
-	free    []int32
-	now     time.Time
-	ticks   []func(now time.Time) (again bool)
-	ticked  time.Time
-	yielded time.Time
-	buffer  [bufferSize]byte
-	events  [batch]unix.EpollEvent
+	epoll  int
+	slots  []slot
+	free   []int32
+	now    time.Time
+	ticks  []func(now time.Time) (again bool)
+	ticked time.Time
+	turn   Turn
+	buffer [bufferSize]byte
+	events [batch]unix.EpollEvent
 
 	mu    sync.Mutex
 	wake  int // below 0 while nobody waits
@@ -243,10 +239,7 @@ func (l *Loop) run(ctx context.Context) (err error) {
 			kept := slices.DeleteFunc(l.ticks[:before:before], func(f func(time.Time) bool) bool { return !f(l.now) })
 			l.ticks = append(kept, l.ticks[before:]...)
 		}
-		if l.now.Sub(l.yielded) >= turn {
-			l.yielded = l.now
-			runtime.Gosched()
-		}
+		l.turn.End(l.now)
 	}
 	return nil
 }

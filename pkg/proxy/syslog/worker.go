@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -127,8 +126,6 @@ func (w *worker) close() {
 // run forwards until ctx is done, and then what has arrived by then.
 func (w *worker) run(ctx context.Context) error {
 	defer w.close()
-	runtime.LockOSThread() // see datagram.Poller
-	defer runtime.UnlockOSThread()
 	stop := context.AfterFunc(ctx, w.poller.Wake)
 	defer stop()
 	var last time.Time
