@@ -98,11 +98,13 @@ func (n *nursery) Ready(loop.Events) {
 // rest takes no connections for a while.
 func (n *nursery) rest(err error) {
 	n.pause = min(max(2*n.pause, acceptPause), acceptPauses)
-	n.front.log.Error("failed to accept connection", "error", err, "retry_ms", n.pause.Milliseconds())
 	n.front.metrics.refused(refusedResources)
 	n.loop.Release(n.front.listener.fd, n.listener)
 	n.listener = loop.Handle{}
-	time.AfterFunc(n.pause, func() {
+	pause := n.pause
+	time.AfterFunc(pause, func() {
+		// Not in the loop: whoever reads the log may be slow.
+		n.front.log.Error("failed to accept connection", "error", err, "retry_ms", pause.Milliseconds())
 		n.loop.Do(func() {
 			if err := n.open(); err != nil {
 				n.rest(err)

@@ -1,9 +1,13 @@
 package tcp
 
 import (
+	"context"
+	"log/slog"
 	"net/netip"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
@@ -60,4 +64,41 @@ func TestManyLeave(t *testing.T) {
 		}
 		in(func() { left = here() })
 	}
+}
+
+// blocked is a log that nobody reads.
+type blocked struct {
+	slog.Handler
+	asked, read chan struct{}
+}
+
+func (b blocked) Handle(context.Context, slog.Record) error {
+	b.asked <- struct{}{}
+	<-b.read
+	return nil
+}
+
+// TestLogBlocks has nobody read the log: where no connection can be taken, the loop goes on with those it has.
+func TestLogBlocks(t *testing.T) {
+	log := blocked{slog.Default().Handler(), make(chan struct{}, 1), make(chan struct{})}
+	group := loops(t)
+	f, err := Listen(Config{
+		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Logger: slog.New(log), Loops: group,
+		Settings: Settings{Pool: endpoint.NewPool(endpoint.Config{})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.listener.close()
+	n := &nursery{front: f, loop: group.Loops()[0], life: t.Context()}
+	rested := make(chan struct{})
+	n.loop.Do(func() { defer close(rested); n.rest(unix.EMFILE) })
+	<-log.asked
+	select {
+	case <-rested:
+	case <-time.After(20 * time.Second):
+		t.Error("the loop waits for the log")
+	}
+	close(log.read)
+	n.close()
 }
