@@ -193,8 +193,8 @@ func lookAt(raw syscall.RawConn) func() (n int, err error) {
 	}
 }
 
-// lookInto is lookAt for TLS, where what is to be read may have been read of the connection below it, too. What it finds
-// is taken away: nobody may use the connection then. The read deadline is in the past afterwards.
+// lookInto is lookAt for TLS, where what is to be read may have been read of the connection below it, too. What it
+// finds is taken away: nobody may use the connection then. The read deadline is in the past afterwards.
 func lookInto(conn *tls.Conn) func() (n int, err error) {
 	below := func() (int, error) { return 0, errors.ErrUnsupported }
 	if wire, ok := conn.NetConn().(syscall.Conn); ok {
