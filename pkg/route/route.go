@@ -65,11 +65,11 @@ type Route struct {
 	TrustedPrefixes []netip.Prefix  `json:"trustedPrefixes,omitempty" desc:"http, grpc: peers whose X-Forwarded-For is believed and appended to; it is overwritten for all others"`
 	ProxyProtocol   ProxyProtocol   `json:"proxyProtocol,omitzero" desc:"tcp, http, grpc, files: PROXY headers, in and out"`
 	Health          Health          `json:"health,omitzero" desc:"which endpoints are offered"`
-	AccessLog       string          `json:"accessLog,omitempty" desc:"http, grpc, files: off, errors (default), all, or 1/N of what went well and all errors"`
+	AccessLog       string          `json:"accessLog,omitempty" form:"^(|off|errors|all|1/[1-9][0-9]{0,17})$" desc:"http, grpc, files: off, errors (default), all, or 1/N of what went well and all errors"`
 	Files           FilesOptions    `json:"files,omitzero" desc:"files only"`
 	TFTP            TFTPOptions     `json:"tftp,omitzero" desc:"tftp only"`
 	Syslog          SyslogOptions   `json:"syslog,omitzero" desc:"syslog only"`
-	Workers         int             `json:"workers,omitempty" desc:"tftp, syslog, udp: sockets that share the port, each with its own core; default 1"`
+	Workers         int             `json:"workers,omitempty" min:"0" max:"64" desc:"tftp, syslog, udp: sockets that share the port, each with its own core; default 1"`
 }
 
 // Timeouts of a route.
@@ -81,17 +81,17 @@ type Timeouts struct {
 	Header    setting.Duration `json:"header,omitempty" desc:"http: the time a client takes for a request's header; default 10s"`
 	Stall     setting.Duration `json:"stall,omitempty" desc:"http, files: how long a client may take or give nothing within a body; default 60s"`
 	Response  setting.Duration `json:"response,omitempty" desc:"http: the time an endpoint takes for a response's header; default 60s, none for grpc"`
-	Drain     setting.Duration `json:"drain,omitempty" desc:"how long what is open may go on when the route ends; default STACK_PROXY_DRAIN_TIMEOUT"`
+	Drain     setting.Duration `json:"drain,omitempty" min:"0" desc:"how long what is open may go on when the route ends; default STACK_PROXY_DRAIN_TIMEOUT"`
 }
 
 // Limits of a route.
 type Limits struct {
-	Connections          int           `json:"connections,omitempty" desc:"tcp, http, grpc, files: open at a time; default unlimited"`
-	ConnectionsPerClient int           `json:"connectionsPerClient,omitempty" desc:"the same, by client address (that of the PROXY header, where one is accepted)"`
+	Connections          int           `json:"connections,omitempty" min:"0" desc:"tcp, http, grpc, files: open at a time; default unlimited"`
+	ConnectionsPerClient int           `json:"connectionsPerClient,omitempty" min:"0" desc:"the same, by client address (that of the PROXY header, where one is accepted)"`
 	Requests             *limit.Config `json:"requests,omitempty" desc:"http, grpc, files: their rate, and how many are under way"`
 	Header               setting.Size  `json:"header,omitempty" desc:"http, grpc, files: a request's header; default 64Ki"`
-	Sessions             int           `json:"sessions,omitempty" desc:"tftp, udp: at a time; default 4096"`
-	SessionsPerClient    int           `json:"sessionsPerClient,omitempty" desc:"the same, by client address; default 64"`
+	Sessions             int           `json:"sessions,omitempty" min:"0" desc:"tftp, udp: at a time; default 4096"`
+	SessionsPerClient    int           `json:"sessionsPerClient,omitempty" min:"0" desc:"the same, by client address; default 64"`
 }
 
 // ProxyProtocol says where PROXY headers are read and written.
@@ -109,20 +109,20 @@ type Health struct {
 // Passive health.
 type Passive struct {
 	Failures   int              `json:"failures,omitempty" desc:"in a row eject an endpoint; default 3, below 0 never"`
-	Eject      setting.Duration `json:"eject,omitempty" desc:"how long, doubled each time in a row; default 5s"`
+	Eject      setting.Duration `json:"eject,omitempty" min:"0" desc:"how long, doubled each time in a row; default 5s"`
 	EjectMax   setting.Duration `json:"ejectMax,omitempty" desc:"at most; default 60s"`
-	MaxEjected int              `json:"maxEjected,omitempty" desc:"percent of the endpoints that may be ejected at a time; default 50"`
+	MaxEjected int              `json:"maxEjected,omitempty" min:"0" max:"100" desc:"percent of the endpoints that may be ejected at a time; default 50"`
 }
 
 // Active health checks.
 type Active struct {
 	Type      string           `json:"type,omitempty" enum:"tcp,http,grpc" desc:"how to ask: connect, GET, or grpc.health.v1; by TLS where the route has backendTLS"`
-	Path      string           `json:"path,omitempty" desc:"http: what to get, any 2xx or 3xx is well; default /"`
+	Path      string           `json:"path,omitempty" form:"^(/.*)?$" desc:"http: what to get, any 2xx or 3xx is well; default /"`
 	Service   string           `json:"service,omitempty" desc:"grpc: which service to ask for; default the server"`
-	Interval  setting.Duration `json:"interval,omitempty" desc:"between two checks; default 5s"`
-	Timeout   setting.Duration `json:"timeout,omitempty" desc:"of one; default 2s"`
-	Unhealthy int              `json:"unhealthy,omitempty" desc:"failures in a row take an endpoint out; default 2"`
-	Healthy   int              `json:"healthy,omitempty" desc:"successes in a row bring it back; default 1"`
+	Interval  setting.Duration `json:"interval,omitempty" min:"0" desc:"between two checks; default 5s"`
+	Timeout   setting.Duration `json:"timeout,omitempty" min:"0" desc:"of one; default 2s"`
+	Unhealthy int              `json:"unhealthy,omitempty" min:"0" desc:"failures in a row take an endpoint out; default 2"`
+	Healthy   int              `json:"healthy,omitempty" min:"0" desc:"successes in a row bring it back; default 1"`
 }
 
 // FilesOptions of a files route.

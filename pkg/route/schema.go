@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
+	"strconv"
 	"strings"
 
 	"github.com/tinkerbell/stack/internal/setting"
@@ -21,9 +22,48 @@ func Schema() ([]byte, error) {
 }
 
 const (
-	durationForm = `^-?([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`
+	positiveForm = `(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+)$`
+	durationForm = `^[-+]?` + positiveForm
 	sizeForm     = `^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$`
+	octetForm    = `(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])`
+	prefixForm   = `^(` + octetForm + `(\.` + octetForm + `){3}/(3[0-2]|[12]?[0-9])` +
+		`|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$`
 )
+
+// bound narrows a field's schema by its tags min, max (numbers and durations, of which min is 0) and form.
+func bound(property map[string]any, tag reflect.StructTag) {
+	items := []map[string]any{property}
+	for _, each := range asList(property["anyOf"]) {
+		items = append(items, each)
+		if list, ok := each["items"].(map[string]any); ok {
+			items = append(items, list)
+		}
+	}
+	for _, s := range items {
+		if form := tag.Get("form"); form != "" && s["type"] == "string" {
+			s["pattern"] = form
+		}
+		if s["pattern"] == durationForm && tag.Get("min") == "0" {
+			s["pattern"] = "^[+]?" + positiveForm
+		}
+		for key, from := range map[string]string{"minimum": "min", "maximum": "max"} {
+			if n, err := strconv.Atoi(tag.Get(from)); err == nil && s["type"] == "integer" {
+				s[key] = n
+			}
+		}
+	}
+}
+
+func asList(anyOf any) []map[string]any {
+	var all []map[string]any
+	list, _ := anyOf.([]any)
+	for _, each := range list {
+		if s, ok := each.(map[string]any); ok {
+			all = append(all, s)
+		}
+	}
+	return all
+}
 
 func schemaOf(t reflect.Type, enum string) map[string]any {
 	text := func(pattern string) map[string]any {
@@ -42,7 +82,7 @@ func schemaOf(t reflect.Type, enum string) map[string]any {
 	case reflect.TypeFor[Backend]():
 		return text(":")
 	case reflect.TypeFor[netip.Prefix]():
-		return text("/")
+		return text(prefixForm)
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -58,6 +98,7 @@ func schemaOf(t reflect.Type, enum string) map[string]any {
 			f := t.Field(i)
 			name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 			property := schemaOf(f.Type, f.Tag.Get("enum"))
+			bound(property, f.Tag)
 			if desc := f.Tag.Get("desc"); desc != "" {
 				property["description"] = desc
 			}

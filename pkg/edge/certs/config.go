@@ -17,33 +17,33 @@ type Config struct {
 	// clients that name none, or one that no certificate has.
 	Certificates []Pair `json:"certificates" desc:"by SNI and by what the client can verify; the first is for all others"`
 	// MinVersion is "1.2" (the default: firmware has no other) or "1.3".
-	MinVersion string `json:"minVersion,omitempty" desc:"1.2 (default) or 1.3"`
+	MinVersion string `json:"minVersion,omitempty" form:"^(|1\\.[23])$" desc:"1.2 (default) or 1.3"`
 	// FirmwareCiphers also takes key exchange by RSA and CBC, without which iPXE from before 2023 cannot
 	// connect. They have no forward secrecy.
 	FirmwareCiphers bool `json:"firmwareCiphers,omitempty" desc:"also RSA key exchange and CBC, for iPXE from before 2023"`
 	// ALPN are the protocols to offer where the route does not say them: in front of TCP.
 	ALPN []string `json:"alpn,omitempty" desc:"tcp: protocols to offer, such as h2; the backend is told the chosen one by backendTLS"`
 	// ClientCA is a file of certificates that clients' own must come from.
-	ClientCA string `json:"clientCA,omitempty" desc:"file of certificates that clients must have one of"`
+	ClientCA string `json:"clientCA,omitempty" form:"^(/.*)?$" desc:"file of certificates that clients must have one of"`
 	// ClientOptional lets clients without a certificate in; a wrong one is still refused.
 	ClientOptional bool `json:"clientOptional,omitempty" desc:"clients without a certificate are let in"`
 }
 
 // Pair is a certificate with its chain, and its key, in PEM.
 type Pair struct {
-	Certificate string `json:"certificate" desc:"file in PEM, with its chain; read again when it changes"`
-	Key         string `json:"key" desc:"file in PEM"`
+	Certificate string `json:"certificate" form:"^/" desc:"file in PEM, with its chain; read again when it changes"`
+	Key         string `json:"key" form:"^/" desc:"file in PEM"`
 }
 
 // Backend is the TLS towards an endpoint.
 type Backend struct {
 	// CA is a file of certificates to trust. Default: the system's.
-	CA string `json:"ca,omitempty" desc:"file of certificates to trust; default the system's"`
+	CA string `json:"ca,omitempty" form:"^(/.*)?$" desc:"file of certificates to trust; default the system's"`
 	// Name must be in the endpoint's certificate, and is sent as SNI. Endpoints are known by address only.
-	Name string `json:"name" desc:"must be in the endpoint's certificate"`
+	Name string `json:"name" form:"." desc:"must be in the endpoint's certificate"`
 	// Certificate and Key are our own, if the endpoint wants to see one.
-	Certificate string `json:"certificate,omitempty" desc:"our own, in PEM"`
-	Key         string `json:"key,omitempty" desc:"its key"`
+	Certificate string `json:"certificate,omitempty" form:"^(/.*)?$" desc:"our own, in PEM"`
+	Key         string `json:"key,omitempty" form:"^(/.*)?$" desc:"its key"`
 }
 
 // Validate names every fault. The files are looked at later: they may come after the start.

@@ -22,16 +22,16 @@ import (
 // Config says which tokens are good.
 type Config struct {
 	// Issuer must be the token's iss.
-	Issuer string `json:"issuer" desc:"must be the iss"`
+	Issuer string `json:"issuer" form:"." desc:"must be the iss"`
 	// Audience must have one of the token's aud; "*" takes any, which lets tokens in that were made for others.
-	Audience []string `json:"audience" desc:"must have one of the aud; * takes any"`
+	Audience []string `json:"audience" form:"." desc:"must have one of the aud; * takes any"`
 	// JWKS is where the keys are: a URL or an absolute path. Default: where the issuer's
 	// .well-known/openid-configuration says.
 	JWKS string `json:"jwks,omitempty" desc:"URL or file of the keys; default by the issuer's discovery"`
 	// CA is a file of certificates to trust for https. Default: the system's.
-	CA string `json:"ca,omitempty" desc:"file of certificates to trust when keys are fetched; default the system's"`
+	CA string `json:"ca,omitempty" form:"^(/.*)?$" desc:"file of certificates to trust when keys are fetched; default the system's"`
 	// Algorithms are those accepted. Default: RS256, PS256, ES256, ES384, EdDSA.
-	Algorithms []string `json:"algorithms,omitempty" desc:"accepted ones; default RS256, PS256, ES256, ES384, EdDSA"`
+	Algorithms []string `json:"algorithms,omitempty" form:"^(RS|PS|ES)(256|384|512)$|^EdDSA$" desc:"accepted ones; default RS256, PS256, ES256, ES384, EdDSA"`
 	// Types are the accepted values of the header typ. Default: JWT, at+jwt and none at all.
 	Types []string `json:"types,omitempty" desc:"accepted typ; default JWT, at+jwt and none"`
 	// Claims must be there, and where values are given, have one of them. Dots lead into objects:
@@ -42,7 +42,7 @@ type Config struct {
 	// StripToken keeps the token from the backend.
 	StripToken bool `json:"stripToken,omitempty" desc:"keeps the token from the backend"`
 	// Leeway is how far clocks may differ. Default 30s.
-	Leeway setting.Duration `json:"leeway,omitempty" desc:"how far clocks may differ; default 30s"`
+	Leeway setting.Duration `json:"leeway,omitempty" min:"0" desc:"how far clocks may differ; default 30s"`
 	// RefreshEvery is how often the keys are fetched again. Default 5m.
 	RefreshEvery setting.Duration `json:"refreshEvery,omitempty" desc:"how often keys are fetched; default 5m"`
 	// Realm is for WWW-Authenticate. Default "stack".

@@ -23,22 +23,22 @@ import (
 type Config struct {
 	// Preset fills what is not set: "files" is what the file path of a Tinkerbell ingress has, 500 requests
 	// a second and 70 at a time for each client.
-	Preset string `json:"preset,omitempty" desc:"files: 500/s with bursts of 2500, and 70 at a time, for each client"`
+	Preset string `json:"preset,omitempty" form:"^(|files)$" desc:"files: 500/s with bursts of 2500, and 70 at a time, for each client"`
 	// Total is the rate of all clients, PerClient that of one.
 	Total     Rate `json:"total,omitzero" desc:"rate of all clients"`
 	PerClient Rate `json:"perClient,omitzero" desc:"rate of one client (IPv6: a /64)"`
 	// Concurrent bounds the requests under way; a gRPC stream is one for as long as it is open.
-	Concurrent          int `json:"concurrent,omitempty" desc:"requests under way"`
-	ConcurrentPerClient int `json:"concurrentPerClient,omitempty" desc:"the same, by client"`
+	Concurrent          int `json:"concurrent,omitempty" min:"0" desc:"requests under way"`
+	ConcurrentPerClient int `json:"concurrentPerClient,omitempty" min:"0" desc:"the same, by client"`
 	// MaxClients bounds the table of rates. Default 65536; beyond it newcomers share one rate.
-	MaxClients int `json:"maxClients,omitempty" desc:"bound of the table; default 65536"`
+	MaxClients int `json:"maxClients,omitempty" min:"0" desc:"bound of the table; default 65536"`
 }
 
 // Rate is so many a second, and so many at once after a pause.
 type Rate struct {
 	PerSecond float64 `json:"perSecond" desc:"requests a second"`
 	// Burst is how many may come at once. Default: those of a second, at least 1.
-	Burst int `json:"burst,omitempty" desc:"how many at once; default those of a second"`
+	Burst int `json:"burst,omitempty" min:"0" max:"1000000" desc:"how many at once; default those of a second"`
 }
 
 // presetFiles is what ingress-nginx makes of limit-rps 500 and limit-connections 70: by client, a burst of five
