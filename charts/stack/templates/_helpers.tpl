@@ -181,7 +181,7 @@ default
 {{- range .v.ports -}}
 {{- if and (eq .route $.route) .service (not $found) }}{{ $found = toString .port }}{{ end -}}
 {{- end -}}
-{{- if not $found }}{{ fail (printf "%s goes to route %q, which is not on the Service: name one of %s" .of .route (include "stack.routeNames" .v)) }}{{ end -}}
+{{- if not $found }}{{ include "stack.refuse" (dict "v" .v "text" (printf "%s is %q, which is no route on the Service: name one of %s" .of .route (include "stack.routeNames" .v))) }}{{ end -}}
 {{- $found -}}
 {{- end -}}
 

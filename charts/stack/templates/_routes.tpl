@@ -47,16 +47,15 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- $preset = set $preset "files" (dict "protocol" "files") -}}
 {{- end -}}
 {{- $routes := mergeOverwrite $preset $v.routes -}}
-{{- $shares := dict -}}
-{{- $taken := dict (printf "%v/TCP" $v.proxy.adminPort) "the proxy's admin port (proxy.adminPort)" -}}
+{{- $taken := dict (printf "%v/TCP" $v.proxy.adminPort) (list (dict "what" "the proxy's admin port" "away" "proxy.adminPort to another")) -}}
 {{- $ports := list -}}
 {{- $table := list -}}
 {{- $services := list -}}
 {{- if $v.relay.enabled -}}
 {{- $key := printf "%v/TCP" $v.relay.adminPort -}}
-{{- if hasKey $taken $key }}{{ fail (printf "relay.adminPort and proxy.adminPort are both %v: both programs share the pod's network, so set another" $v.relay.adminPort) }}{{ end -}}
-{{- $_ := set $taken $key "the relay's admin port (relay.adminPort)" -}}
-{{- $_ := set $taken "67/UDP" "the DHCP relay" -}}
+{{- if hasKey $taken $key }}{{ include "stack.refuse" (dict "v" $v "text" (printf "relay.adminPort and proxy.adminPort are both %v: both programs share the pod's network, so set one of relay.adminPort and proxy.adminPort to another" $v.relay.adminPort)) }}{{ end -}}
+{{- $_ := set $taken $key (list (dict "what" "the relay's admin port" "away" "relay.adminPort to another")) -}}
+{{- $_ := set $taken "67/UDP" (list (dict "what" "the DHCP relay" "away" "relay.enabled=false")) -}}
 {{- $ports = append $ports (dict "name" "dhcp" "port" 67 "protocol" "UDP" "route" "dhcp" "service" true "kind" "dhcp") -}}
 {{- end -}}
 {{- range $name, $route := $routes -}}
@@ -65,29 +64,30 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- if and (eq (toString $route.protocol) "files") (not $v.files.enabled) }}{{ $enabled = false }}{{ end -}}
 {{- if $enabled -}}
 {{- if not $route.protocol -}}
-{{- fail (printf "routes.%s has no protocol and is none of preset %s: set routes.%s.protocol to tcp, http, grpc, tftp, syslog, udp or files" $name $v.preset $name) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "routes.%s has no protocol and is none of preset %s: set routes.%s.protocol to tcp, http, grpc, tftp, syslog, udp or files" $name $v.preset $name)) -}}
 {{- end -}}
 {{- $listen := $route.listen | default (list $route.port | compact) -}}
-{{- if not $listen }}{{ fail (printf "routes.%s has no port: set routes.%s.port" $name $name) }}{{ end -}}
+{{- if not $listen }}{{ include "stack.refuse" (dict "v" $v "text" (printf "routes.%s has no port: set routes.%s.port" $name $name)) }}{{ end -}}
 {{- if ne $route.protocol "files" -}}
-{{- if not $route.backends }}{{ fail (printf "routes.%s has no backend: set routes.%s.backends to a list of host:port" $name $name) }}{{ end -}}
+{{- if not $route.backends }}{{ include "stack.refuse" (dict "v" $v "text" (printf "routes.%s has no backend: set routes.%s.backends to a list of host:port" $name $name)) }}{{ end -}}
 {{- range $route.backends -}}
-{{- if hasPrefix ":" . }}{{ fail (printf "preset %s has route %s, whose backend has no host: set it in backends.*, or set routes.%s.enabled=false" $v.preset $name $name) }}{{ end -}}
+{{- if hasPrefix ":" . }}{{ include "stack.refuse" (dict "v" $v "text" (printf "preset %s has route %s, whose backend has no host: set backends.%s.host, or routes.%s.enabled=false" $v.preset $name (ternary (splitList "-" $name | first) "tinkerbell" (eq $v.preset "classic")) $name)) }}{{ end -}}
 {{- if hasPrefix "service:" . -}}
 {{- $from := trimPrefix "service:" . -}}
 {{- $services = append $services (ternary (first (splitList "/" $from)) $.Release.Namespace (contains "/" $from)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- include "stack.checkRoute" (dict "v" $v "name" $name "route" $route) -}}
 {{- $network := ternary "UDP" "TCP" (has $route.protocol (list "tftp" "syslog" "udp")) -}}
+{{- $own := dict "name" $name "route" $route "user" (get $v.routes $name | default dict) "protocol" $route.protocol -}}
+{{- $_ := set $own "portKey" (printf "routes.%s.%s" $name (ternary "listen" "port" (hasKey $route "listen"))) -}}
 {{- range $i, $each := $listen -}}
 {{- $port := regexFind "[0-9]+$" (toString $each) -}}
 {{- $key := printf "%s/%s" $port $network -}}
-{{- $web := has $route.protocol (list "http" "grpc" "files") -}}
-{{- $shared := and $web (hasKey $shares $key) (or $route.hosts (get $shares $key)) -}}
-{{- if and (hasKey $taken $key) (not $shared) }}{{ fail (printf "routes.%s listens on %s, which %s has: set routes.%s.port to another%s" $name $key (get $taken $key) $name (ternary ", or hosts to both" "" (and $web (hasKey $shares $key)))) }}{{ end -}}
-{{- if $web }}{{ $_ := set $shares $key (not (empty $route.hosts)) }}{{ end -}}
-{{- if not $shared }}{{ $_ := set $taken $key (printf "route %s" $name) }}{{ end -}}
+{{- $shared := hasKey $taken $key -}}
+{{- if $shared }}{{ include "stack.share" (dict "v" $v "own" $own "others" (get $taken $key) "port" $key) }}{{ end -}}
+{{- $_ := set $taken $key (append (get $taken $key | default list) $own) -}}
 {{- $host := $route.hosts | default "" -}}
 {{- if kindIs "slice" $host }}{{ $host = first $host }}{{ end -}}
 {{- $host = $host | replace "*" "probe" -}}
@@ -104,13 +104,13 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- $names := list -}}
 {{- range $ports }}{{ $names = concat $names (list .name .route) }}{{ end -}}
 {{- range $v.test.except }}
-{{- if not (has . $names) }}{{ fail (printf "test.except names route %s, and there is none: name one of %s" . ($names | uniq | join ", ")) }}{{ end -}}
+{{- if not (has . $names) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "test.except names route %s, and there is none: name one of %s" . ($names | uniq | join ", "))) }}{{ end -}}
 {{- end -}}
 {{- range $name, $_ := $v.service.nodePorts -}}
-{{- if not (has $name $names) }}{{ fail (printf "service.nodePorts names %s, and no route is called so: name one of %s" $name ($names | uniq | join ", ")) }}{{ end -}}
+{{- if not (has $name $names) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "service.nodePorts names %s, and no route is called so: name one of %s" $name ($names | uniq | join ", "))) }}{{ end -}}
 {{- end -}}
-{{- if and $v.service.nodePorts (eq $v.service.type "ClusterIP") }}{{ fail "service.nodePorts is set and service.type is ClusterIP: set the type to NodePort or LoadBalancer, or leave the ports out" }}{{ end -}}
-{{- if not $ports }}{{ fail "nothing to serve: preset=none needs routes, and relay.enabled is false" }}{{ end -}}
+{{- if and $v.service.nodePorts (eq $v.service.type "ClusterIP") }}{{ include "stack.refuse" (dict "v" $v "text" "service.nodePorts is set and service.type is ClusterIP: set service.type to NodePort or LoadBalancer, or leave service.nodePorts out") }}{{ end -}}
+{{- if not $ports }}{{ include "stack.refuse" (dict "v" $v "text" (printf "nothing to serve: no route of preset %s or routes is enabled, and relay.enabled is false: set preset, routes or relay.enabled" $v.preset)) }}{{ end -}}
 
 {{- $listeners := list -}}
 {{- if and $v.relay.enabled (eq $v.broadcast.provider "init") -}}
@@ -122,9 +122,9 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- end -}}
 {{- $servers := $v.relay.servers -}}
 {{- if and $v.relay.enabled (not $servers) -}}
-{{- if eq $v.preset "none" }}{{ fail "the relay has no server: preset=none names none, so set relay.servers (or relay.enabled=false)" }}{{ end -}}
+{{- if eq $v.preset "none" }}{{ include "stack.refuse" (dict "v" $v "text" "the relay has no server: preset=none names none, so set relay.servers (or relay.enabled=false)") }}{{ end -}}
 {{- $backend := get $v.backends (ternary "smee" "tinkerbell" (eq $v.preset "classic")) -}}
-{{- if not $backend.host }}{{ fail (printf "the relay has no server: set backends.%s.host or relay.servers" (ternary "smee" "tinkerbell" (eq $v.preset "classic"))) }}{{ end -}}
+{{- if not $backend.host }}{{ include "stack.refuse" (dict "v" $v "text" (printf "the relay has no server: set backends.%s.host or relay.servers" (ternary "smee" "tinkerbell" (eq $v.preset "classic")))) }}{{ end -}}
 {{- $host := include "stack.host" (dict "host" $backend.host "namespace" $namespace "domain" $v.clusterDomain) -}}
 {{- $servers = list (ternary $host (printf "%s:%v" $host $backend.dhcpPort) (eq (int $backend.dhcpPort) 67)) -}}
 {{- end -}}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
 	"sigs.k8s.io/yaml"
 )
 
@@ -57,14 +56,7 @@ func TestSchema(t *testing.T) {
 	if err := json.Unmarshal(text, &raw); err != nil {
 		t.Fatal(err)
 	}
-	compiler := jsonschema.NewCompiler()
-	if err := compiler.AddResource("values.json", raw); err != nil {
-		t.Fatal(err)
-	}
-	schema, err := compiler.Compile("values.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	schema := valuesSchema(t)
 	text, err = os.ReadFile(chart + "/values.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,8 @@ import (
 const (
 	schemaFile = "values.schema.json"
 	readmeFile = "README.md"
+	// routesSchema is the proxy's, from the chart's directory.
+	routesSchema = "../../docs/routes.schema.json"
 )
 
 // The README's table stands between these.
@@ -58,6 +60,11 @@ func load(directory string) (*chart, error) {
 		return nil, fmt.Errorf("failed to read files/alerts.yaml: %w", err)
 	}
 	c.definitions["alertNames"] = names
+	fields, err := routeFields(read(routesSchema))
+	if err != nil {
+		return nil, fmt.Errorf("failed to read %s: %w", routesSchema, err)
+	}
+	c.definitions["routeFields"] = fields
 	c.readme = read(readmeFile)
 	var document yaml.Node
 	if err := yaml.Unmarshal(read("values.yaml"), &document); err != nil {
@@ -81,6 +88,26 @@ func alertNames(text []byte) (map[string]any, error) {
 		properties[a.Alert] = map[string]any{"use": "alert"}
 	}
 	return map[string]any{"type": "object", "properties": properties, "additionalProperties": false}, nil
+}
+
+// routeFields are the fields of a route as the proxy's own schema has them, but for its name, which is a key here.
+func routeFields(text []byte) (map[string]any, error) {
+	var schema struct {
+		Properties struct {
+			Routes struct {
+				AnyOf []struct{ Properties map[string]any }
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		return nil, err
+	}
+	if len(schema.Properties.Routes.AnyOf) == 0 || len(schema.Properties.Routes.AnyOf[0].Properties) == 0 {
+		return nil, errors.New("it has no fields of a route")
+	}
+	fields := schema.Properties.Routes.AnyOf[0].Properties
+	delete(fields, "name")
+	return fields, nil
 }
 
 func values(node *yaml.Node, prefix string) ([]value, error) {

@@ -1,0 +1,166 @@
+package charttest
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"sigs.k8s.io/yaml"
+)
+
+// valuesSchema compiles the chart's schema.
+func valuesSchema(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	text, err := os.ReadFile(chart + "/values.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var raw any
+	if err := json.Unmarshal(text, &raw); err != nil {
+		t.Fatal(err)
+	}
+	compiler := jsonschema.NewCompiler()
+	if err := compiler.AddResource("values.json", raw); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := compiler.Compile("values.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
+// TestTheSchemaAgreesWithTheCheck holds what the chart's schema says of a route to what "stack-proxy check" says.
+func TestTheSchemaAgreesWithTheCheck(t *testing.T) {
+	schema := valuesSchema(t)
+	proxy := filepath.Join(build(t), "stack-proxy")
+	const pair = `{certificate: /a, key: /b}`
+	for fragment, good := range map[string]bool{
+		`accessLog: errors`:                                                  true,
+		`accessLog: 1/100`:                                                   true,
+		`accessLog: 1/0`:                                                     false,
+		`hosts: a.example`:                                                   true,
+		`hosts: [a.example, "*"]`:                                            true,
+		`timeouts: {dial: 1.5s, idle: "0"}`:                                  true,
+		`timeouts: {idle: -1s, response: +5m30s}`:                            true,
+		`timeouts: {idle: .5s}`:                                              true,
+		`timeouts: {dail: 2s}`:                                               false,
+		`timeouts: {dial: 2}`:                                                false,
+		`timeouts: {dial: 2 s}`:                                              false,
+		`timeouts: {dial: 5d}`:                                               false,
+		`timeouts: {drain: -1s}`:                                             false,
+		`limits: {connections: 5, header: 64Ki}`:                             true,
+		`limits: {connections: -1}`:                                          false,
+		`limits: {connections: 1.5}`:                                         false,
+		`limits: {header: 1.5Ki}`:                                            false,
+		`limits: {header: 5000000}`:                                          true,
+		`limits: {requests: {preset: files}}`:                                true,
+		`limits: {requests: {preset: fils}}`:                                 false,
+		`limits: {requests: {total: {perSecond: 0.5}}}`:                      true,
+		`limits: {requests: {total: {perSecond: -1}}}`:                       false,
+		`limits: {requests: {total: {perSecond: 1, burst: -1}}}`:             false,
+		`limits: {requests: {perClient: {perSecond: 5, brst: 1}}}`:           false,
+		`health: {active: {type: http, path: /healthz, interval: 5s}}`:       true,
+		`health: {active: {type: htp}}`:                                      false,
+		`health: {active: {type: http, path: healthz}}`:                      false,
+		`health: {active: {type: http, timeout: -2s}}`:                       false,
+		`health: {passive: {failures: -1, maxEjected: 100}}`:                 true,
+		`health: {passive: {maxEjected: 101}}`:                               false,
+		`trustedPrefixes: 192.0.2.0/24`:                                      true,
+		`trustedPrefixes: ["2001:db8::/64"]`:                                 true,
+		`trustedPrefixes: [192.0.2.0/33]`:                                    false,
+		`trustedPrefixes: [192.0.2.1]`:                                       false,
+		`proxyProtocol: {accept: 192.0.2.0/24}`:                              true,
+		`proxyProtocol: {accept: [192.0.2.256/32]}`:                          false,
+		`balance: maglev`:                                                    true,
+		`balance: random`:                                                    false,
+		`optional: "yes"`:                                                    false,
+		`rewrite: {stripPrefix: /a}`:                                         true,
+		`rewrite: {strip: /a}`:                                               false,
+		`backendTLS: {name: a.example, ca: /ca.pem}`:                         true,
+		`backendTLS: {ca: /ca.pem}`:                                          false,
+		`backendTLS: {name: a.example, ca: ca.pem}`:                          false,
+		`tls: {certificates: ` + pair + `, minVersion: "1.3"}`:               true,
+		`tls: {certificates: [` + pair + `]}`:                                true,
+		`tls: {certificates: ` + pair + `, minVersion: 1.3}`:                 false,
+		`tls: {certificates: ` + pair + `, minVersion: "1.1"}`:               false,
+		`tls: {certificates: {certificate: /a}}`:                             false,
+		`tls: {minVersion: "1.3"}`:                                           false,
+		`jwt: {issuer: "https://a.example", audience: stack}`:                true,
+		`jwt: {issuer: "https://a.example", audience: a, leeway: -1s}`:       false,
+		`jwt: {issuer: "https://a.example", audience: [a, ""]}`:              false,
+		`jwt: {issuer: "https://a.example"}`:                                 false,
+		`jwt: {issuer: "https://a.example", audience: a, algorithms: PS256}`: true,
+		`jwt: {issuer: "https://a.example", audience: a, algorithms: none}`:  false,
+		`jwt: {issuer: "https://a.example", audience: a, claims: {b: [c]}}`:  true,
+		`workers: 65`:   false,
+		`backends: [a]`: false,
+	} {
+		t.Run(fragment, func(t *testing.T) {
+			text := fragment + "\nprotocol: http\nlisten: [8080]\n"
+			if !strings.HasPrefix(fragment, "backends") {
+				text += "backends: [\"a:1\"]\n"
+			}
+			var values any
+			in := strings.ReplaceAll(text, "\n", "\n    ")
+			if err := yaml.Unmarshal([]byte("routes:\n  a:\n    "+in), &values); err != nil {
+				t.Fatal(err)
+			}
+			if err := schema.Validate(values); (err == nil) != good {
+				t.Errorf("the schema's verdict is %v", err)
+			}
+			file := filepath.Join(t.TempDir(), "routes.yaml")
+			if err := os.WriteFile(file, []byte("routes:\n  - name: a\n    "+in), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := exec.CommandContext(t.Context(), proxy, "check", "-f", file).CombinedOutput(); (err == nil) != good {
+				t.Errorf("the check's verdict is %v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestFieldsByProtocolAgreeWithTheCheck holds the chart's table of which protocol a field is for to the proxy's.
+func TestFieldsByProtocolAgreeWithTheCheck(t *testing.T) {
+	helm := tool(t, "helm")
+	proxy := filepath.Join(build(t), "stack-proxy")
+	fields := map[string]string{
+		"files": `{"precompressed": true}`, "tftp": `{"allowWrite": true}`, "syslog": `{"source": "none"}`,
+		"workers": `2`, "hosts": `["a.example"]`, "tls": `{"certificates": [{"certificate": "/a", "key": "/b"}]}`,
+		"jwt": `{"issuer": "https://a.example", "audience": ["a"]}`, "rewrite": `{"stripPrefix": "/a"}`,
+		"backendTLS": `{"name": "a.example"}`, "trustedPrefixes": `["192.0.2.0/24"]`, "accessLog": `"all"`,
+		"proxyProtocol": `{"accept": ["192.0.2.0/24"]}`, "balance": `"maglev"`,
+	}
+	for _, protocol := range []string{"tcp", "http", "grpc", "tftp", "syslog", "udp", "files"} {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			for field, value := range fields {
+				text := "protocol: " + protocol + "\n    listen: [1080]\n    " + field + ": " + value
+				if protocol != "files" {
+					text += "\n    backends: [\"a:1\"]"
+				} else if field != "files" {
+					text += "\n    files: {directory: /}"
+				}
+				write := func(name, text string) string {
+					path := filepath.Join(t.TempDir(), name)
+					if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+						t.Fatal(err)
+					}
+					return path
+				}
+				routes := write("routes.yaml", "routes:\n  - name: a\n    "+text+"\n")
+				said, err := exec.CommandContext(t.Context(), proxy, "check", "-f", routes).CombinedOutput()
+				values := write("values.yaml", "preset: none\nrelay: {enabled: false}\nroutes:\n  a:\n    "+text+"\n")
+				out, failed := exec.CommandContext(t.Context(), helm, "template", "x", chart, "-f", values).CombinedOutput()
+				refused := err != nil && strings.Contains(string(said), "does not apply")
+				if (failed != nil) != refused {
+					t.Errorf("%s: the chart says %v\n%s\nthe check %v\n%s", field, failed, out, err, said)
+				}
+			}
+		})
+	}
+}
