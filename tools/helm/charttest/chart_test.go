@@ -151,6 +151,42 @@ func TestExamplesAreValid(t *testing.T) {
 	})
 }
 
+// TestAChangeOfWhatIsReloadedKeepsThePod renders the pod with one table of routes and set of OS files and with others.
+func TestAChangeOfWhatIsReloadedKeepsThePod(t *testing.T) {
+	const set = "files.fetch.sets[0].name=hook,files.fetch.sets[0].url=https://a.example/"
+	deployment := func(values string) (pod, files string) {
+		for _, o := range objects(t, render(t, "--set", values)) {
+			text, err := yaml.Marshal(o)
+			switch {
+			case err != nil:
+				t.Fatal(err)
+			case o.kind() == "Deployment":
+				pod = string(text)
+				for _, c := range containers(t, o) {
+					for _, m := range c.VolumeMounts {
+						if m.SubPath != "" || m.SubPathExpr != "" {
+							t.Errorf("%s mounts %s by a subPath, which the kubelet never renews", c.Name, m.MountPath)
+						}
+					}
+				}
+			case o.kind() == "ConfigMap":
+				files += string(text)
+			}
+		}
+		return pod, files
+	}
+	pod, files := deployment(set + "1")
+	for _, values := range []string{set + "2", set + "1,files.fetch.checkEvery=1h", set + "1,routes.tink.port=42114"} {
+		again, other := deployment(values)
+		if pod != again {
+			t.Errorf("%s replaces the pod:\n%s\nbefore:\n%s", values, again, pod)
+		}
+		if files == other {
+			t.Errorf("%s is in no ConfigMap", values)
+		}
+	}
+}
+
 func TestEveryVariableIsKnown(t *testing.T) {
 	programs := build(t)
 	help := map[string]string{}
