@@ -58,11 +58,16 @@ tink.*, global.*) written over them. As YAML: the values, and beside them
 {{- $mapped = append $mapped "stack.service.enabled=false -> service.enabled=false, broadcast.provider=hostNetwork" -}}
 {{- end -}}
 {{- $relay := $old.relay | default dict -}}
-{{- if $relay.sourceInterface -}}
+{{- $deaf := and (hasKey $relay "listenBroadcastTraffic") (not $relay.listenBroadcastTraffic) -}}
+{{- $hears := and $v.relay.enabled (not $deaf) -}}
+{{- if and $relay.sourceInterface $hears -}}
 {{- $_ := set $v.broadcast "parents" (list $relay.sourceInterface) -}}
 {{- $mapped = append $mapped "stack.relay.sourceInterface -> broadcast.parents" -}}
+{{- else if $relay.sourceInterface -}}
+{{- /* It was the interface to listen on, and said nothing where nobody did. */ -}}
+{{- $ignored = append $ignored (printf "stack.relay.sourceInterface: nobody listens there, since stack.relay.%s is false" (ternary "listenBroadcastTraffic" "enabled" $deaf)) -}}
 {{- end -}}
-{{- if and (hasKey $relay "listenBroadcastTraffic") (not $relay.listenBroadcastTraffic) -}}
+{{- if $deaf -}}
 {{- $_ := set $v.broadcast "provider" "none" -}}
 {{- $mapped = append $mapped "stack.relay.listenBroadcastTraffic=false -> broadcast.provider=none" -}}
 {{- end -}}
