@@ -75,7 +75,7 @@ func (e *Endpoint) Succeeded() {
 	}
 	e.row.Store(0)
 	e.pool.mu.Lock()
-	defer e.pool.mu.Unlock()
+	defer e.pool.unlock()
 	if !e.ejected {
 		e.times = 0
 	}
@@ -92,7 +92,7 @@ func (e *Endpoint) Failed(err error) {
 		return
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	ejected := 1
 	for _, other := range p.endpoints {
 		if other.ejected {
@@ -108,7 +108,7 @@ func (e *Endpoint) Failed(err error) {
 	e.row.Store(0)
 	e.back = time.AfterFunc(wait, func() {
 		p.mu.Lock()
-		defer p.mu.Unlock()
+		defer p.unlock()
 		if e.ejected {
 			e.ejected = false
 			p.log.Info("endpoint back on trial", "endpoint", e.Addr)
@@ -192,7 +192,7 @@ func (p *Pool) check(ctx context.Context, e *Endpoint) {
 // checked takes the result of an active check.
 func (p *Pool) checked(e *Endpoint, err error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	p.metrics.checked(err)
 	if (err != nil) == e.sick {
 		e.checkRow = 0

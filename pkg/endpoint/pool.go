@@ -43,7 +43,8 @@ type Config struct {
 // Pool is the backend of one route. Its methods are safe for concurrent use.
 type Pool struct {
 	config  Config
-	log     *slog.Logger
+	log     *slog.Logger // of lines
+	said    slog.Handler
 	metrics *routeMetrics
 	refresh []chan struct{}
 	turn    atomic.Uint64
@@ -55,7 +56,8 @@ type Pool struct {
 	endpoints map[netip.AddrPort]*Endpoint // those of the current answers
 	checking  map[*Endpoint]context.CancelFunc
 	checks    sync.WaitGroup
-	desperate bool // offering endpoints although none is healthy
+	desperate bool          // offering endpoints although none is healthy
+	unsaid    []slog.Record // for the log
 }
 
 type answered struct {
@@ -72,16 +74,13 @@ func NewPool(c Config) *Pool {
 	c.Health.setDefaults()
 	p := &Pool{
 		config:    c,
-		log:       c.Logger,
 		metrics:   c.Metrics.route(c.Route),
 		answers:   make([]answered, len(c.Sources)),
 		refresh:   make([]chan struct{}, len(c.Sources)),
 		endpoints: map[netip.AddrPort]*Endpoint{},
 		checking:  map[*Endpoint]context.CancelFunc{},
 	}
-	if p.log == nil {
-		p.log = slog.New(slog.DiscardHandler)
-	}
+	p.logTo(c.Logger)
 	p.turn.Store(jitter)
 	p.view.Store(&view{})
 	if c.Before != nil {
@@ -104,9 +103,9 @@ func (p *Pool) inherit(before *Pool) {
 	for i, a := range before.answers {
 		known[before.config.Sources[i].String()] = a.members
 	}
-	before.mu.Unlock()
+	before.unlock()
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	for i, source := range p.config.Sources {
 		if _, ok := source.(fixed); !ok {
 			p.answers[i].members = p.sensible(source.String(), known[source.String()])
@@ -120,7 +119,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.mu.Lock()
 	p.life = ctx
 	p.rebuild()
-	p.mu.Unlock()
+	p.unlock()
 	var watching sync.WaitGroup
 	for i, source := range p.config.Sources {
 		if _, ok := source.(fixed); ok {
@@ -142,7 +141,7 @@ func (p *Pool) Ready() error {
 		return nil
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	var reasons []error
 	for i, a := range p.answers {
 		switch source := p.config.Sources[i]; {
@@ -242,7 +241,7 @@ func (p *Pool) among(v *view, client netip.Addr, tried []*Endpoint) *Endpoint {
 // update takes a source's answer.
 func (p *Pool) update(source int, members []Member, err error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	a := &p.answers[source]
 	name := p.config.Sources[source].String()
 	p.metrics.lookup(err)
@@ -402,7 +401,7 @@ type Status struct {
 // Status tells the endpoints' state.
 func (p *Pool) Status() []Status {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	var all []Status
 	for _, e := range p.view.Load().all {
 		all = append(all, e.status())
