@@ -63,15 +63,8 @@ func (s *stock) take(addr netip.AddrPort) *far {
 		}
 		kept[len(kept)-1] = nil
 		s.idle[addr] = kept[:len(kept)-1]
-		var one [1]byte
-		for {
-			_, _, err := unix.Recvfrom(f.fd, one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-			if errors.Is(err, unix.EAGAIN) {
-				return f
-			}
-			if !errors.Is(err, unix.EINTR) {
-				break
-			}
+		if _, err := peek(f.fd); errors.Is(err, unix.EAGAIN) {
+			return f
 		}
 		f.close()
 	}
@@ -220,15 +213,16 @@ func farOptions(fd int) error {
 
 // self is whether a connection to a port of this host that nobody listens on has, by chance, met itself.
 func (f *far) self() bool {
+	remote := netip.AddrPortFrom(f.addr.Addr().Unmap(), f.addr.Port())
 	local, err := unix.Getsockname(f.fd)
 	if err != nil {
 		return true
 	}
 	switch a := local.(type) {
 	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)) == f.addr
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)) == remote
 	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port)) == f.addr
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port)) == remote
 	}
 	return true
 }

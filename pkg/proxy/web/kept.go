@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -175,18 +176,11 @@ func (u *upstream) quiet() bool {
 // lookAt returns a function that looks whether a connection has something to be read (n > 0), has ended (n = 0), or
 // neither (EAGAIN). It takes nothing away, and allocates nothing.
 func lookAt(raw syscall.RawConn) func() (n int, err error) {
-	var one [1]byte
 	var n int
 	var err error
-	peek := func(fd uintptr) {
-		for {
-			if n, _, err = unix.Recvfrom(int(fd), one[:], unix.MSG_PEEK|unix.MSG_DONTWAIT); !errors.Is(err, unix.EINTR) {
-				return
-			}
-		}
-	}
+	look := func(fd uintptr) { n, err = peek(int(fd)) }
 	return func() (int, error) {
-		if failure := raw.Control(peek); failure != nil {
+		if failure := raw.Control(look); failure != nil {
 			return 0, failure
 		}
 		return n, err
@@ -215,6 +209,22 @@ func lookInto(conn *tls.Conn) func() (n int, err error) {
 			return 0, unix.EAGAIN
 		}
 		return n, err
+	}
+}
+
+// peek looks at a socket that does not block, as lookAt says. unix.Recvfrom would allocate the sender's address.
+func peek(fd int) (n int, err error) {
+	var one [1]byte
+	for {
+		got, _, failure := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&one)), 1,
+			unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+		switch failure {
+		case 0:
+			return int(got), nil
+		case unix.EINTR:
+		default:
+			return 0, failure
+		}
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -300,4 +302,44 @@ func TestSwiftResetKeepsAddress(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Error("the endpoint was not asked")
 	}
+}
+
+// A plain request allocates nothing, in a loop as by a goroutine.
+func TestPlainAllocations(t *testing.T) { withAndWithout(t, testPlainAllocations) }
+
+func testPlainAllocations(t *testing.T, start starter) {
+	answer := []byte("HTTP/1.1 200 OK\r\nDate: x\r\nContent-Length: 2\r\n\r\nok")
+	addr, _ := rawEndpoint(t, func(conn net.Conn) {
+		buffer := make([]byte, 1<<10)
+		for {
+			if _, err := conn.Read(buffer); err != nil { // a small request comes whole
+				return
+			}
+			_, _ = conn.Write(answer)
+		}
+	})
+	r := start(t, Settings{Pool: pool(addr)})
+	c := r.talk(t)
+	request, buffer := []byte(plainGet), make([]byte, 1<<10)
+	n := testing.AllocsPerRun(500, func() {
+		if _, err := c.Conn.Write(request); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.Conn.Read(buffer); err != nil {
+			t.Error(err)
+		}
+	})
+	if n > 0 && !raced() {
+		t.Errorf("%v allocations for each request", n)
+	}
+	_ = c.Conn.Close()
+	if err := r.stop(); err != nil { // or the endpoint waits for us
+		t.Error(err)
+	}
+}
+
+// raced is whether the race detector is on, for which pools forget things on purpose.
+func raced() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
