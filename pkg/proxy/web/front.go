@@ -121,6 +121,7 @@ type Front struct {
 	metrics  *routeMetrics
 	hubs     []*hub        // of the loops
 	turn     atomic.Uint32 // which of them is next
+	worth    int           // requests, for a connection to go there
 
 	mu      sync.Mutex
 	current atomic.Pointer[generation]
@@ -171,7 +172,7 @@ func Listen(c Config) (*Front, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	f := &Front{config: c, log: c.Logger.With("route", c.Route), metrics: c.Metrics.route(c.Route)}
-	f.hubs = f.hubsOf(c.Loops.Loops())
+	f.hubs, f.worth = f.hubsOf(c.Loops.Loops()), swiftWorth
 	bound, err := tcp.Bind(c.Listen, keepalive, time.Minute)
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)

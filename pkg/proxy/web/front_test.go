@@ -77,7 +77,7 @@ func withAndWithout(t *testing.T, test func(*testing.T, starter)) {
 	})
 }
 
-func startOn(t *testing.T, s Settings, log io.Writer, loops *loop.Group) running {
+func startOn(t *testing.T, s Settings, log io.Writer, loops *loop.Group, worth ...int) running {
 	t.Helper()
 	if s.Drain == 0 {
 		s.Drain = 5 * time.Second
@@ -89,6 +89,10 @@ func startOn(t *testing.T, s Settings, log io.Writer, loops *loop.Group) running
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	f.worth = 0 // what is tested of loops begins with the first request
+	for _, n := range worth {
+		f.worth = n
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)

@@ -44,17 +44,28 @@ func (h *hub) soon(f func()) {
 	f()
 }
 
-// swift gives a connection to a loop; false where that cannot be.
-func (f *Front) swift(c *conn) bool {
-	if len(f.hubs) == 0 {
+// To give a connection to a loop, and to take it back, costs what some requests do. So it has to be worth it: clients
+// that come for one answer stay with the goroutine, and whoever often has to leave waits longer each time.
+const (
+	swiftWorth = 4
+	leftWorth  = 8 // as much more
+	mostWorth  = 1 << 16
+)
+
+// swift gives a connection to a loop; false where that cannot be, or is not worth it.
+func (f *Front) swift(x *express) bool {
+	if len(f.hubs) == 0 || x.row < x.worth {
 		return false
 	}
-	h := f.hubs[int(f.turn.Add(1))%len(f.hubs)]
+	if way := f.current.Load().plain; way == nil || !way.swift {
+		return false
+	}
+	c, h := x.conn, f.hubs[int(f.turn.Add(1))%len(f.hubs)]
 	fd, err := duplicate(c.TCPConn)
 	if err != nil {
 		return false
 	}
-	s := &swift{conn: c, hub: h, fd: fd, first: true, place: -1}
+	s := &swift{conn: c, hub: h, fd: fd, first: x.first, who: x.who, place: -1}
 	_ = c.TCPConn.Close() // the runtime's poller is not to be woken for it
 	f.retired.Add(1)      // until it leaves the loop
 	c.inLoop.Store(s)

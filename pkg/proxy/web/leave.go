@@ -25,6 +25,11 @@ type asked struct {
 func (s *swift) leave(x *express, at stage, begun asked) {
 	f, front := s.far, s.hub.front
 	s.busy, s.far, s.gone = nil, nil, true
+	x.first = s.first
+	s.worth = max(s.worth, swiftWorth)
+	if at != stageNext { // which is for a line of the log
+		s.worth = min(s.worth*leftWorth, mostWorth)
+	}
 	if s.place >= 0 {
 		s.hub.remove(s)
 		s.hub.release(s.fd, s.handle)

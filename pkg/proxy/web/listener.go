@@ -194,6 +194,7 @@ type conn struct {
 	upstream atomic.Pointer[upstream]           // what a plain request is being asked of; closed with the connection
 	begun    atomic.Pointer[attempt]            // of the request that net/http sees first
 	inLoop   atomic.Pointer[swift]              // nil: TCPConn is it
+	worth    int                                // requests in a row, to go into a loop
 
 	// A body whose client stalled was not read to its end: net/http would take what still comes of it for the next
 	// request. Nothing more is read then.

@@ -57,6 +57,7 @@ type express struct {
 	front   *Front
 	client  netip.Addr
 	first   bool      // no request has come yet
+	row     int       // how many requests in a row could have been a loop's
 	last    bool      // the answer has said that the connection ends
 	armed   time.Time // when the read deadline was last moved
 	request plainRequest
@@ -104,7 +105,7 @@ var expresses = sync.Pool{New: func() any { return new(express) }}
 // expressFor begins with a connection.
 func expressFor(c *conn, f *Front) *express {
 	x := expresses.Get().(*express)
-	x.conn, x.front, x.first, x.last, x.armed, x.who = c, f, true, false, time.Time{}, claims{}
+	x.conn, x.front, x.first, x.row, x.last, x.armed, x.who = c, f, true, 0, false, time.Time{}, claims{}
 	x.client, x.reply, x.hasty = c.peer.Addr().WithZone(""), x.reply[:0], false
 	return x
 }
@@ -117,21 +118,24 @@ func (x *express) free() {
 
 // express takes a connection; false where the route's requests are not for it.
 func (f *Front) express(c *conn) bool {
-	way := f.current.Load().plain
-	if way == nil {
+	if f.current.Load().plain == nil {
 		return false
 	}
-	if !way.swift || !f.swift(c) {
-		f.retired.Go(func() { expressFor(c, f).drive(stageNext) })
-	}
+	c.worth = f.worth
+	f.retired.Go(func() { expressFor(c, f).drive(stageNext) })
 	return true
 }
 
-// drive serves the connection to its end, with net/http's server where that has to.
+// drive serves the connection to its end, or until a loop has it, with net/http's server where that has to.
 func (x *express) drive(at stage) {
-	c := x.conn
 	x.note()
-	c.early = bytes.Clone(x.in[:x.run(at)])
+	n, moved := x.run(at)
+	if moved {
+		x.free()
+		return
+	}
+	c := x.conn
+	c.early = bytes.Clone(x.in[:n])
 	x.free()
 	one := &single{conn: c}
 	if len(c.early) > 0 {
@@ -142,12 +146,16 @@ func (x *express) drive(at stage) {
 	}
 }
 
-// run serves until the connection has ended, or its next request, of which it has read n bytes, is not plain.
-func (x *express) run(at stage) (n int) {
+// run serves until the connection has ended, or its next request, of which it has read n bytes, is not plain, or a loop
+// has it.
+func (x *express) run(at stage) (n int, moved bool) {
 	for ; ; at = stageNext {
 		if at == stageNext {
+			if x.front.swift(x) {
+				return 0, true
+			}
 			if err := x.next(); err != nil {
-				return 0
+				return 0, false
 			}
 			at = stageOdd
 			if way := x.front.current.Load().plain; way != nil && x.begin(way, time.Now()) {
@@ -165,10 +173,13 @@ func (x *express) run(at stage) (n int) {
 			handed = true
 		}
 		if handed {
-			return x.size
+			return x.size, false
 		}
 		if !again {
-			return 0
+			return 0, false
+		}
+		if x.row++; x.answer.length > swiftAnswer {
+			x.row = 0
 		}
 	}
 }

@@ -50,7 +50,9 @@ func (s *swift) enter() {
 	if s.gone { // who closes it was faster
 		return
 	}
-	s.since = s.hub.loop.Now()
+	if s.since = s.hub.loop.Now(); !s.first {
+		s.phase.Store(phaseWaiting)
+	}
 	var err error
 	if s.handle, err = s.hub.loop.Watch(s.fd, loop.Stream, s); err != nil {
 		s.leave(expressFor(s.conn, s.hub.front), stageNext, asked{})

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -121,6 +122,38 @@ func TestSwiftEndpoint(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A connection goes into a loop when that is worth it, and again after it had to leave.
+func TestSwiftComesAndGoes(t *testing.T) {
+	r := startOn(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" {
+			w.Header().Set("Content-Length", strconv.Itoa(swiftAnswer+1))
+			_, _ = io.WriteString(w, strings.Repeat("x", swiftAnswer+1))
+		}
+		_, _ = io.WriteString(w, r.URL.Path[1:])
+	}))}, io.Discard, loops(t), swiftWorth)
+	c := r.talk(t)
+	total := 0
+	ask := func(path string, want int) {
+		t.Helper()
+		_, body := c.ask(t, "GET "+path+" HTTP/1.1\r\nHost: h\r\n\r\n")
+		if total++; len(body) != want {
+			t.Errorf("request %d got %d bytes, want %d", total, len(body), want)
+		}
+	}
+	for _, worth := range []int{swiftWorth, swiftWorth * leftWorth} {
+		for range worth {
+			if n := len(r.swifts()); n != 0 {
+				t.Errorf("after %d requests the connection is in a loop", total)
+			}
+			ask("/abc", 3)
+		}
+		eventually(t, "the connection is in a loop", func() bool { return len(r.swifts()) == 1 })
+		ask("/abc", 3)
+		ask("/", swiftAnswer+1) // too long
+	}
+	r.counts(t, float64(total))
 }
 
 // An endpoint that takes no connection, or drops a new one, is blamed once, and the client told.
