@@ -67,27 +67,26 @@ func testWaysAgreeOnAClientThatLeaves(t *testing.T, start starter) {
 					_, _ = c.Peek(1)
 				}
 				_ = c.Conn.Close()
+				counted := func() (got string) {
+					for _, code := range []string{"200", "499", "502"} {
+						if testutil.ToFloat64(r.requests.WithLabelValues("r", code)) == 1 {
+							got += code
+						}
+					}
+					for _, reason := range []string{"torn", "error", "timeout", "client_gone"} {
+						if testutil.ToFloat64(r.failures.WithLabelValues("r", reason)) == 1 {
+							got += " " + reason
+						}
+					}
+					return got
+				}
 				for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-					if r.Active() == 0 && testutil.ToFloat64(r.flight.WithLabelValues("r")) == 0 {
+					if r.Active() == 0 && r.settled() && counted() == test.want {
 						break
 					}
 					if time.Now().After(deadline) {
-						t.Fatal("the request does not end")
+						t.Fatalf("counted %q, want %q; %d connections", counted(), test.want, r.Active())
 					}
-				}
-				got := ""
-				for _, code := range []string{"200", "499", "502"} {
-					if testutil.ToFloat64(r.requests.WithLabelValues("r", code)) == 1 {
-						got += code
-					}
-				}
-				for _, reason := range []string{"torn", "error", "timeout", "client_gone"} {
-					if testutil.ToFloat64(r.failures.WithLabelValues("r", reason)) == 1 {
-						got += " " + reason
-					}
-				}
-				if got != test.want {
-					t.Errorf("counted %q, want %q", got, test.want)
 				}
 				if s := p.Status()[0]; s.Active != 0 || s.Failures != 0 {
 					t.Errorf("the endpoint has %d requests and %d failures", s.Active, s.Failures)
