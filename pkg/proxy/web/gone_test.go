@@ -59,7 +59,7 @@ func testWaysAgreeOnAClientThatLeaves(t *testing.T, start starter) {
 					}))
 				}
 				var log lockedLog
-				r := start(t, Settings{Pool: p, AccessLog: AccessLog{errors: true, every: 1}}, &log)
+				r := start(t, Settings{Pool: p, AccessLog: AccessLog{errors: true}}, &log)
 				c := r.talk(t)
 				_, _ = io.WriteString(c.Conn, request)
 				<-asked
