@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// lines are logged once the pool's lock is let go: nobody may read the log, and those who only need the lock for a moment
-// are not to wait for it.
+// lines are logged once the pool's lock is let go: nobody may read the log, and those who only need the lock for a
+// moment are not to wait for it.
 type lines struct {
 	slog.Handler
 	pool *Pool

@@ -161,7 +161,7 @@ func (s *session) dial(
 		}
 		s.front.metrics.dialFailed(dialReason(err))
 		failures = append(failures, err)
-		if exhausted(err) { // no endpoint's fault, and no better with another
+		if Exhausted(err) { // no endpoint's fault, and no better with another
 			e.Release()
 			break
 		}
@@ -280,8 +280,8 @@ func (s *session) broken(err error) bool {
 	return true
 }
 
-// exhausted is whether we lack what a socket takes: descriptors or memory.
-func exhausted(err error) bool {
+// Exhausted is whether we lack what a socket takes: descriptors or memory.
+func Exhausted(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
 		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
 }
@@ -297,7 +297,7 @@ func dialReason(err error) string {
 		return "unreachable"
 	case errors.Is(err, syscall.ECONNRESET):
 		return "reset"
-	case errors.Is(err, syscall.EADDRNOTAVAIL), exhausted(err):
+	case errors.Is(err, syscall.EADDRNOTAVAIL), Exhausted(err):
 		return "resources"
 	case errors.Is(err, errTLS):
 		return "tls"

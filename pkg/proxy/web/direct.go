@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
 
 // A request without a body over HTTP/1.1, which is nearly all that firmware sends, goes the direct way: the client's
@@ -82,9 +83,12 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 			p.fail(w, r, r.Context().Err())
 			return
 		}
+		failures = append(failures, err)
+		if tcp.Exhausted(err) { // no endpoint's fault, and no better with another
+			break
+		}
 		e.Failed(err)
 		p.direct.drop(e.Addr)
-		failures = append(failures, err)
 		tried = append(tried, e)
 		var dial *net.OpError
 		if !errors.As(err, &dial) || dial.Op != "dial" || len(tried) == attempts {

@@ -8,8 +8,10 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -318,6 +320,27 @@ func testTornAnswerReleasesItsEndpoint(t *testing.T, start starter) {
 		}
 		if n := testutil.ToFloat64(r.failures.WithLabelValues("r", "torn")); n != 1 {
 			t.Errorf("%s: counted %v torn answers", name, n)
+		}
+	}
+}
+
+// That we have no descriptor left is no endpoint's fault.
+func TestExhausted(t *testing.T) {
+	for way, request := range ways {
+		p := pool("127.0.0.1:1", "127.0.0.1:2")
+		r := startOn(t, Settings{Pool: p}, io.Discard, nil)
+		fail := func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+		}
+		one := r.current.Load().plain.proxy
+		one.direct.dial, one.transport.DialContext = fail, fail
+		if response, body := r.talk(t).ask(t, request); response.StatusCode != http.StatusBadGateway {
+			t.Errorf("%s: got %d %q", way, response.StatusCode, body)
+		}
+		for _, s := range p.Status() {
+			if s.Failures != 0 || s.Active != 0 {
+				t.Errorf("%s: %v has %d failures, and is used %d times", way, s.Address, s.Failures, s.Active)
+			}
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
 
 // attempts is how many endpoints are asked to take a request.
@@ -226,8 +227,11 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 		if r.Context().Err() != nil {
 			return nil, r.Context().Err() // the client went away: no fault of the endpoint
 		}
-		e.Failed(err)
 		failures = append(failures, err)
+		if tcp.Exhausted(err) {
+			return nil, errors.Join(failures...)
+		}
+		e.Failed(err)
 		tried = append(tried, e)
 		var dial *net.OpError
 		if !errors.As(err, &dial) || dial.Op != "dial" || len(tried) == attempts {
