@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
@@ -254,4 +255,54 @@ func sockets(t *testing.T) (n int) {
 		}
 	}
 	return n
+}
+
+// A connection that has to leave its loop while there is no descriptor for it waits for one, and is closed in the end.
+func TestSwiftScarceDescriptors(t *testing.T) {
+	for name, soon := range map[string]bool{"soon there is one": true, "there is none": false} {
+		t.Run(name, func(t *testing.T) {
+			addr := backend(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
+			p := pool(addr)
+			r := start(t, Settings{Pool: p})
+			c := r.talk(t)
+			c.ask(t, plainGet)
+			eventually(t, "the connection is in a loop", func() bool { return len(r.swifts()) == 1 })
+			var before unix.Rlimit
+			if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+				t.Fatal(err)
+			}
+			restore := func() {
+				if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+					t.Error(err)
+				}
+			}
+			defer restore()
+			file, err := os.Open(os.DevNull)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer file.Close()
+			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(file.Fd()), Max: before.Max}); err != nil {
+				t.Fatal(err)
+			}
+			for file, err := os.Open(os.DevNull); err == nil; file, err = os.Open(os.DevNull) {
+				defer file.Close()
+			}
+			_, _ = io.WriteString(c.Conn, ways["direct"])
+			if soon {
+				time.Sleep(4 * adoptPause)
+				restore()
+				if _, body := c.ask(t, ""); body != "ok" {
+					t.Errorf("got %q", body)
+				}
+			} else if _, err := c.Peek(1); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("got %v, want the connection's end", err)
+			}
+			restore()
+			eventually(t, "nothing is under way", func() bool { return r.settled() && len(r.swifts()) == 0 })
+			if s := p.Status()[0]; s.Active != 0 || s.Failures != 0 {
+				t.Errorf("the endpoint has %d requests and %d failures", s.Active, s.Failures)
+			}
+		})
+	}
 }

@@ -20,7 +20,7 @@ import (
 // else goes to net/http together with the connection, and with what was begun for it. So each rule about odd input
 // stands in one place, and it is not here.
 //
-// Where the front has loops, they serve what needs no waiting, with the same steps: see [swift].
+// Where the front has loops, a connection that goes on so is given to one, which takes the same steps: see [swift].
 
 // plain is what serves plain requests; a generation has one where the socket is one route's without a gate.
 type plain struct {

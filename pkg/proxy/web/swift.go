@@ -12,8 +12,8 @@ import (
 // swift is a client's connection in a loop, where nobody has to be woken for a request: that is half of what a small
 // one costs. The loop serves only the straight case: a plain request that comes whole, an endpoint that takes it and
 // answers soon, an answer that is short and ends where it says, a client that takes it at once, nothing to be logged
-// (a log may have to be waited for). With everything else the connection leaves the loop, at that very point and for
-// good, for a goroutine that goes on (see leave): a loop decides nothing about bad input, or about who is to blame.
+// (a log may have to be waited for). With everything else the connection leaves the loop, at that very point, for a
+// goroutine that goes on (see leave): a loop decides nothing about bad input, or about who is to blame.
 type swift struct {
 	*conn
 	hub    *hub
