@@ -334,12 +334,14 @@ func TestExchanges(t *testing.T) {
 	if os.Getenv("STACK_SLOW") != "" {
 		n = 4000
 	}
-	with := func(t *testing.T, s Settings, log ...io.Writer) running { return startLogged(t, s, log[0]) }
 	without := func(t *testing.T, s Settings, log ...io.Writer) running { return startOn(t, s, log[0], nil) }
 	for seed := range n {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
 			x := newExchange(seed)
+			with := func(t *testing.T, s Settings, log ...io.Writer) running {
+				return startOn(t, s, log[0], loops(t), int(seed%3))
+			}
 			if diff := cmp.Diff(x.run(t, without), x.run(t, with)); diff != "" {
 				t.Errorf("with loops it is not the same:\n%s\nrequests: %.300q\nanswers: %.300q", diff, x.requests, x.answers)
 			}

@@ -38,6 +38,7 @@ func (h *hub) soon(f func()) {
 	if h.loop.Do(f) {
 		return
 	}
+	<-h.loop.Ended() // it may still be doing what it was asked before
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ended = true
