@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"sigs.k8s.io/yaml"
@@ -89,16 +90,33 @@ func examples(t *testing.T) []string {
 	return append(files, "testdata/everything.yaml", chart+"/tests/testdata/incumbent.yaml")
 }
 
-// build compiles the programs once for a test.
+// binaries is where build puts the programs.
+var binaries string
+
+func TestMain(m *testing.M) {
+	var err error
+	if binaries, err = os.MkdirTemp("", "charttest"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(binaries)
+	os.Exit(code)
+}
+
+var compile = sync.OnceValues(func() ([]byte, error) {
+	cmd := exec.Command("go", "build", "-o", binaries, "./cmd/...")
+	cmd.Dir = root
+	return cmd.CombinedOutput()
+})
+
+// build compiles the programs, once for all tests.
 func build(t *testing.T) string {
 	t.Helper()
-	directory := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", directory, "./cmd/...")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := compile(); err != nil {
 		t.Fatalf("failed to build programs: %v\n%s", err, out)
 	}
-	return directory
+	return binaries
 }
 
 func TestExamplesAreValid(t *testing.T) {

@@ -36,6 +36,7 @@ func valuesSchema(t *testing.T) *jsonschema.Schema {
 
 // TestTheSchemaAgreesWithTheCheck holds what the chart's schema says of a route to what "stack-proxy check" says.
 func TestTheSchemaAgreesWithTheCheck(t *testing.T) {
+	t.Parallel()
 	schema := valuesSchema(t)
 	proxy := filepath.Join(build(t), "stack-proxy")
 	const pair = `{certificate: /a, key: /b}`
@@ -126,6 +127,7 @@ func TestTheSchemaAgreesWithTheCheck(t *testing.T) {
 
 // TestFieldsByProtocolAgreeWithTheCheck holds the chart's table of which protocol a field is for to the proxy's.
 func TestFieldsByProtocolAgreeWithTheCheck(t *testing.T) {
+	t.Parallel()
 	helm := tool(t, "helm")
 	proxy := filepath.Join(build(t), "stack-proxy")
 	fields := map[string]string{
