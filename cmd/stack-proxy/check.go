@@ -21,6 +21,10 @@ func check(args []string, stdout, stderr io.Writer) int {
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
+	if flags.NArg() > 0 {
+		fmt.Fprintf(stderr, "%s check: unexpected argument %q: a file is given with -f\n", name, flags.Arg(0))
+		return 2
+	}
 	if err := daemon.ParseEnv(prefix, &c); err != nil {
 		fmt.Fprintf(stderr, "%s: failed to read settings: %v\n", name, err)
 		return 1

@@ -169,3 +169,12 @@ func TestWrongSettingsAreAllTold(t *testing.T) {
 		}
 	}
 }
+
+// A file without -f would be left unread, and the preset found right.
+func TestCheckTakesNoArguments(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	if code := run([]string{"check", "routes.yaml"}, &stdout, &stderr); code != 2 || stdout.Len() > 0 ||
+		!strings.Contains(stderr.String(), `unexpected argument "routes.yaml"`) {
+		t.Errorf("exit status %d: %s", code, stderr.String())
+	}
+}
