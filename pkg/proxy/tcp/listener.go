@@ -20,16 +20,9 @@ type listener struct {
 
 // listening is another descriptor of a listening socket.
 func listening(l *net.TCPListener) (*listener, error) {
-	raw, err := l.SyscallConn()
+	fd, err := Duplicate(l)
 	if err != nil {
 		return nil, err
-	}
-	var fd int
-	if failure := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); failure != nil {
-		return nil, failure
-	}
-	if err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
 	}
 	return &listener{fd: fd}, nil
 }

@@ -43,7 +43,7 @@ func newSocket(fd int) (*socket, error) {
 func dial(addr netip.AddrPort, s *Settings, b *begun, adopt func(*socket) bool) (*socket, error) {
 	if b == nil {
 		b = &begun{since: time.Now()}
-		b.fd, b.err = open(addr)
+		b.fd, b.err = Open(addr)
 	}
 	if b.err != nil {
 		return nil, fmt.Errorf("failed to connect to %s: %w", addr, b.err)
@@ -76,42 +76,18 @@ func dial(addr netip.AddrPort, s *Settings, b *begun, adopt func(*socket) bool) 
 	return c, nil
 }
 
-// open makes a socket that can be connected to an address.
-func open(addr netip.AddrPort) (fd int, err error) {
-	family, _ := sockaddr(addr)
-	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
-	return fd, os.NewSyscallError("socket", err)
-}
-
 // connect asks again whenever the poller thinks that something has happened.
 func (c *socket) connect(target netip.AddrPort) error {
 	var waiting bool
 	var answer error
 	err := c.raw.Write(func(fd uintptr) bool {
-		waiting, answer = connect(int(fd), target)
+		waiting, answer = Connect(int(fd), target)
 		return !waiting
 	})
 	if err != nil {
 		return c.reason(err)
 	}
 	return answer
-}
-
-// connect connects a socket, or asks what has become of that: it may have to be waited for. What is connected already
-// says so.
-func connect(fd int, target netip.AddrPort) (waiting bool, err error) {
-	_, to := sockaddr(target)
-	switch err := syscall.Connect(fd, to); {
-	case errors.Is(err, unix.EINPROGRESS), errors.Is(err, unix.EALREADY), errors.Is(err, unix.EINTR):
-		return true, nil
-	case err != nil && !errors.Is(err, unix.EISCONN):
-		return false, os.NewSyscallError("connect", err)
-	}
-	// A connection to a port of this host that nobody listens on may, by chance, meet itself.
-	if local, err := syscall.Getsockname(fd); err == nil && addrPortOf(local) == addrPortOf(to) {
-		return false, os.NewSyscallError("connect", unix.ECONNREFUSED)
-	}
-	return false, nil
 }
 
 // reason tells a closed socket from one that fails. It takes off what the file puts around an error, in which TLS would

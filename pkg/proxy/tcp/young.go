@@ -65,12 +65,12 @@ func (y *young) begin() {
 	}
 	y.attempt = &begun{endpoint: e, since: y.born}
 	server := &y.ends[toClient]
-	if server.fd, err = open(e.Addr); err == nil {
+	if server.fd, err = Open(e.Addr); err == nil {
 		err = noDelay(server.fd)
 	}
 	waiting := false
 	if err == nil {
-		waiting, err = connect(server.fd, e.Addr)
+		waiting, err = Connect(server.fd, e.Addr)
 	}
 	if err != nil {
 		y.fail(err)
@@ -128,7 +128,7 @@ func (s *side) Ready(e loop.Events) {
 			s.move(e.Last())
 		}
 	case s.way == toClient:
-		waiting, err := connect(s.fd, y.attempt.endpoint.Addr)
+		waiting, err := Connect(s.fd, y.attempt.endpoint.Addr)
 		switch {
 		case err != nil:
 			y.fail(err)
@@ -147,7 +147,7 @@ func (s *side) move(all bool) {
 	y := s.young
 	buffer, to := y.nursery.loop.Buffer(), &y.ends[s.way.other()]
 	for y.passing {
-		n, err := again(unix.Read, s.fd, buffer)
+		n, err := Again(unix.Read, s.fd, buffer)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return
@@ -158,12 +158,11 @@ func (s *side) move(all bool) {
 			s.end()
 			return
 		}
-		written, err := again(unix.Write, to.fd, buffer[:n])
+		written, err := Again(unix.Write, to.fd, buffer[:n])
 		if err != nil && !errors.Is(err, unix.EAGAIN) {
 			to.tear(os.NewSyscallError("write", err))
 			return
 		}
-		written = max(written, 0)
 		y.front.metrics.bytes(s.way, int64(written))
 		if y.moved += n; written < n || y.moved > youngBytes {
 			y.leave(s.way, buffer[written:n])
@@ -171,15 +170,6 @@ func (s *side) move(all bool) {
 		}
 		if n < len(buffer) && !all {
 			return
-		}
-	}
-}
-
-// again calls again after a signal.
-func again(call func(int, []byte) (int, error), fd int, b []byte) (n int, err error) {
-	for {
-		if n, err = call(fd, b); !errors.Is(err, unix.EINTR) {
-			return n, err
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
 
 // stock is a loop's kept connections to the endpoints of a direct, which closes them with its own.
@@ -141,11 +142,14 @@ func (f *far) Ready(e loop.Events) {
 		f.last = f.last || e.Last()
 		f.swift.receive()
 	case e.Writable():
+		s := f.swift
+		waiting, err := tcp.Connect(f.fd, f.addr)
+		if waiting {
+			return
+		}
 		f.connecting = false
 		f.last = e.Last()
-		s := f.swift
-		failure, err := unix.GetsockoptInt(f.fd, unix.SOL_SOCKET, unix.SO_ERROR)
-		if failure != 0 || err != nil || f.self() {
+		if err != nil {
 			s.redial()
 			return
 		}
@@ -160,31 +164,20 @@ var errNotHere = errors.New("not by a loop")
 
 // open begins to connect.
 func (s *stock) open(addr netip.AddrPort) (f *far, err error) {
-	var family int
-	var target unix.Sockaddr
-	switch ip := addr.Addr().Unmap(); {
-	case ip.Is4():
-		family, target = unix.AF_INET, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: ip.As4()}
-	case ip.Zone() == "":
-		family, target = unix.AF_INET6, &unix.SockaddrInet6{Port: int(addr.Port()), Addr: ip.As16()}
-	default:
+	if addr.Addr().Zone() != "" {
 		return nil, errNotHere
 	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	fd, err := tcp.Open(addr)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return nil, err
 	}
 	f = &far{stock: s, addr: addr, fd: fd}
 	if err = farOptions(fd); err == nil {
-		err = unix.Connect(fd, target)
-		f.connecting = errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EINTR)
+		f.connecting, err = tcp.Connect(fd, addr)
 	}
 	mode := loop.Stream
 	if f.connecting {
-		mode, err = loop.Connecting, nil
-	}
-	if err == nil && !f.connecting && f.self() {
-		err = errNotHere
+		mode = loop.Connecting
 	}
 	if err == nil {
 		f.handle, err = s.hub.loop.Watch(fd, mode, f)
@@ -209,20 +202,4 @@ func farOptions(fd int) error {
 		}
 	}
 	return nil
-}
-
-// self is whether a connection to a port of this host that nobody listens on has, by chance, met itself.
-func (f *far) self() bool {
-	remote := netip.AddrPortFrom(f.addr.Addr().Unmap(), f.addr.Port())
-	local, err := unix.Getsockname(f.fd)
-	if err != nil {
-		return true
-	}
-	switch a := local.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)) == remote
-	case *unix.SockaddrInet6:
-		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port)) == remote
-	}
-	return true
 }

@@ -1,15 +1,13 @@
 package web
 
 import (
-	"errors"
-	"net"
-	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
 
 // hub is a front's share of a loop: clients' connections, and those to endpoints. What it holds is for the loop's
@@ -62,7 +60,7 @@ func (f *Front) swift(x *express) bool {
 		return false
 	}
 	c, h := x.conn, f.hubs[int(f.turn.Add(1))%len(f.hubs)]
-	fd, err := duplicate(c.TCPConn)
+	fd, err := tcp.Duplicate(c.TCPConn)
 	if err != nil {
 		return false
 	}
@@ -76,18 +74,6 @@ func (f *Front) swift(x *express) bool {
 		s.leave(expressFor(c, f), stageNext, asked{})
 	}
 	return true
-}
-
-// duplicate is another descriptor of the same connection.
-func duplicate(c *net.TCPConn) (fd int, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	if failure := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); failure != nil {
-		return 0, failure
-	}
-	return fd, os.NewSyscallError("fcntl", err)
 }
 
 func (h *hub) add(s *swift) {
@@ -131,14 +117,5 @@ func (h *hub) forget(fd int, handle loop.Handle) {
 func (h *hub) release(fd int, handle loop.Handle) {
 	if !h.ended {
 		h.loop.Release(fd, handle)
-	}
-}
-
-// repeat does so with a system call that a signal has interrupted.
-func repeat(call func(int, []byte) (int, error), fd int, b []byte) (n int, err error) {
-	for {
-		if n, err = call(fd, b); !errors.Is(err, unix.EINTR) {
-			return max(n, 0), err
-		}
 	}
 }

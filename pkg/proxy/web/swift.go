@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
 
 // swift is a client's connection in a loop, where nobody has to be woken for a request: that is half of what a small
@@ -74,7 +75,7 @@ func (s *swift) Ready(e loop.Events) {
 // read takes the next request.
 func (s *swift) read() {
 	x := expressFor(s.conn, s.hub.front)
-	n, err := repeat(unix.Read, s.fd, x.in[:])
+	n, err := tcp.Again(unix.Read, s.fd, x.in[:])
 	if errors.Is(err, unix.EAGAIN) {
 		x.free()
 		s.more = false
@@ -112,7 +113,7 @@ func (s *swift) read() {
 
 // send writes the request; false if the connection has left the loop.
 func (s *swift) send() bool {
-	n, err := repeat(unix.Write, s.far.fd, s.busy.out)
+	n, err := tcp.Again(unix.Write, s.far.fd, s.busy.out)
 	if n == len(s.busy.out) {
 		return true
 	}
@@ -128,7 +129,7 @@ func (s *swift) receive() {
 	x, room := s.busy, s.hub.loop.Buffer()[:swiftAnswer]
 	have := copy(room, x.reply)
 	for {
-		n, err := repeat(unix.Read, s.far.fd, room[have:])
+		n, err := tcp.Again(unix.Read, s.far.fd, room[have:])
 		if errors.Is(err, unix.EAGAIN) {
 			break
 		}
@@ -172,7 +173,7 @@ func (s *swift) answer(body []byte) {
 	x.endpoint.Succeeded()
 	x.last = x.server.retired.Load()
 	x.out = append(x.answer.append(x.out[:0], x.last), body...)
-	n, err := repeat(unix.Write, s.fd, x.out)
+	n, err := tcp.Again(unix.Write, s.fd, x.out)
 	s.listener.metrics.bytesOut(int64(n))
 	s.far = nil
 	if x.answer.close || f.last {

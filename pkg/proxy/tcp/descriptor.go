@@ -1,0 +1,57 @@
+package tcp
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// What event loops do with descriptors, here and in package web.
+
+// Open makes a socket that can be connected to an address. It does not block.
+func Open(addr netip.AddrPort) (fd int, err error) {
+	family, _ := sockaddr(addr)
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	return fd, os.NewSyscallError("socket", err)
+}
+
+// Connect connects a socket, or asks what has become of that: it may have to be waited for. What is connected already
+// says so.
+func Connect(fd int, target netip.AddrPort) (waiting bool, err error) {
+	_, to := sockaddr(target)
+	switch err := syscall.Connect(fd, to); {
+	case errors.Is(err, unix.EINPROGRESS), errors.Is(err, unix.EALREADY), errors.Is(err, unix.EINTR):
+		return true, nil
+	case err != nil && !errors.Is(err, unix.EISCONN):
+		return false, os.NewSyscallError("connect", err)
+	}
+	// A connection to a port of this host that nobody listens on may, by chance, meet itself.
+	if local, err := syscall.Getsockname(fd); err == nil && addrPortOf(local) == addrPortOf(to) {
+		return false, os.NewSyscallError("connect", unix.ECONNREFUSED)
+	}
+	return false, nil
+}
+
+// Duplicate is another descriptor of the same socket.
+func Duplicate(c syscall.Conn) (fd int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if failure := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); failure != nil {
+		return 0, failure
+	}
+	return fd, os.NewSyscallError("fcntl", err)
+}
+
+// Again reads or writes by a call, again after a signal. n is never below 0.
+func Again(call func(int, []byte) (int, error), fd int, b []byte) (n int, err error) {
+	for {
+		if n, err = call(fd, b); !errors.Is(err, unix.EINTR) {
+			return max(n, 0), err
+		}
+	}
+}
