@@ -176,7 +176,7 @@ func appendRequest(b []byte, r *http.Request, who claims) []byte {
 	b = append(b, "\r\n"...)
 	listed := r.Header["Connection"]
 	for name, values := range r.Header {
-		if hopByHop(name) || claimed(name) || named(listed, name) {
+		if hopByHop(name) || claimed(name) || alias(name) || named(listed, name) {
 			continue
 		}
 		for _, value := range values {

@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 	"net/netip"
+	"net/textproto"
 	"slices"
 	"strings"
 )
@@ -81,6 +82,35 @@ func claimed(name string) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// alias is whether a name stands for a header that only this proxy may write, or that belongs to one connection, to a
+// backend that takes other characters for a hyphen, as CGI, WSGI and their heirs do: X_Forwarded_For.
+func alias(name string) bool {
+	if !strings.ContainsFunc(name, punctuation) {
+		return false
+	}
+	dashed := textproto.CanonicalMIMEHeaderKey(strings.Map(func(c rune) rune {
+		if punctuation(c) {
+			return '-'
+		}
+		return c
+	}, name))
+	return claimed(dashed) || hopByHop(dashed)
+}
+
+// punctuation is what a name may hold (RFC 9110, section 5.6.2) besides letters, digits and hyphens.
+func punctuation(c rune) bool {
+	return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
+}
+
+// dropAliases removes them from what goes to an endpoint.
+func dropAliases(h http.Header) {
+	for name := range h {
+		if alias(name) {
+			delete(h, name)
+		}
 	}
 }
 

@@ -187,9 +187,10 @@ const (
 	unplain
 )
 
-// handling compares without regard to case. The switch by length spares most comparisons.
+// handling compares without regard to case, and takes an underscore for a hyphen (see [alias]). The switch by length
+// spares most comparisons.
 func handling(name []byte) meaning {
-	is := func(known string) bool { return equalFold(name, known) }
+	is := func(known string) bool { return alike(name, known) }
 	switch len(name) {
 	case 2:
 		if is("te") {
@@ -223,8 +224,11 @@ func handling(name []byte) meaning {
 			return hop
 		}
 	case 14:
-		if is("content-length") {
+		switch {
+		case equalFold(name, "content-length"):
 			return lengthLine
+		case is("content-length"):
+			return unplain
 		}
 	case 15:
 		if is(headerFor) {
@@ -259,6 +263,22 @@ func handling(name []byte) meaning {
 // equalFold compares with a known word: letters, digits and hyphens.
 func equalFold(b []byte, known string) bool {
 	return len(b) == len(known) && strings.EqualFold(string(b), known) // the conversion does not allocate
+}
+
+// alike compares with a known word as equalFold does, and takes an underscore for a hyphen.
+func alike(b []byte, known string) bool {
+	if len(b) != len(known) {
+		return false
+	}
+	for i, c := range b {
+		if c == '_' {
+			c = '-'
+		}
+		if c|0x20 != known[i]|0x20 { // of the bytes of a name, only a letter's two cases are the same then
+			return false
+		}
+	}
+	return true
 }
 
 // number reads digits, of which no length in bytes has more than 18.

@@ -41,6 +41,8 @@ var (
 		"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nContent_Length: 5\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nTransfer_Encoding: chunked\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: h\r\nX : y\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: h\r\nX: \x00\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: h\r\nX: \xff\r\n\r\n",

@@ -162,6 +162,13 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 		r.Out.Header.Del("Upgrade")
 		r.Out.Header.Del("Connection")
 	}
+	dropAliases(r.Out.Header)
+	dropAliases(r.Out.Trailer)
+	for name := range r.Out.Trailer {
+		if claimed(name) { // a backend may take trailers for headers that it has overlooked
+			delete(r.Out.Trailer, name)
+		}
+	}
 	claimsOf(r.In, peerOf(r.In), p.settings.Trusted).set(r.Out.Header)
 	via := fmt.Sprintf("%d.%d %s", r.In.ProtoMajor, r.In.ProtoMinor, pseudonym)
 	r.Out.Header["Via"] = append(r.Out.Header["Via"], via)
