@@ -2,7 +2,6 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"io"
 	"os"
@@ -43,17 +42,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case err == nil:
 		return 0
 	case *clean:
-		logger.Error("failed to remove listener", "cause", cause(err), "error", err.Error())
+		logger.Error("failed to remove listener", "cause", hostlink.CauseOf(err).String(), "error", err.Error())
 	default:
-		logger.Error("failed to make listener", "cause", cause(err), "error", err.Error())
+		logger.Error("failed to make listener", "cause", hostlink.CauseOf(err).String(), "error", err.Error())
 	}
 	return 1
-}
-
-// cause is the known cause of an error, for logs.
-func cause(err error) string {
-	if fault, ok := errors.AsType[*hostlink.Fault](err); ok {
-		return fault.Cause.String()
-	}
-	return "unknown"
 }

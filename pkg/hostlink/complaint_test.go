@@ -153,7 +153,7 @@ func TestDefect_InterfaceLeftOnNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan.Spec.Name = "a/b" // which the kernel refuses when all but the name is done
-	if _, err := h.Apply(plan); err == nil {
+	if _, err := h.apply(plan); err == nil {
 		t.Fatal("got no failure")
 	}
 	if diff := cmp.Diff([]string{"lo"}, names(t, n.pod)); diff != "" {

@@ -1,6 +1,7 @@
 package hostlink
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"strings"
@@ -50,6 +51,16 @@ func samples(t *testing.T) []error {
 		deaf("macvlan0", "eth1", 12, 3*time.Second),
 		deaf("macvlan0", "eth1", 0, 3*time.Second),
 	}
+	for _, err := range []error{
+		fmt.Errorf("failed to name listener macvlan0: %w", unix.EEXIST),
+		fmt.Errorf("failed to make macvlan macvlan0 on eth1: %w", unix.EPERM),
+		fmt.Errorf("failed to make macvlan macvlan0 on eth1: %w", unix.ENOMEM),
+		fmt.Errorf("failed to ask for strict rtnetlink (Linux 4.20 or newer is needed): %w", unix.ENOPROTOOPT),
+		fmt.Errorf("failed to make macvlan macvlan0 on eth1: %w", unix.EINVAL),
+	} {
+		all = append(all, explain(err))
+	}
+	all = append(all, busy())
 	for _, warning := range h.warnings(cut, Macvlan) {
 		all = append(all, warning)
 	}

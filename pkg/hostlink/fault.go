@@ -12,27 +12,33 @@ type Cause uint8
 
 // The causes. Each is a row of the table in docs/broadcast-init.md.
 const (
-	NoCapability  Cause = iota + 1 // the process lacks CAP_NET_ADMIN over its own network namespace
-	NoHostAccess                   // it has it there, but not over the node's
-	NoProcess                      // the process that stands for the node does not exist
-	SameNamespace                  // that process shares the pod's network namespace
-	NoParent                       // no interface of the node is the parent that was named
-	Ambiguous                      // several are
-	NoRoute                        // no parent was named, and the node has no default route
-	ParentDown                     // the parent is administratively down
-	NoCarrier                      // the parent has no link
-	NotEthernet                    // the parent has no Ethernet frames
-	BridgePort                     // a bridge takes the parent's frames
-	BondSlave                      // a bond or team does
-	OtherKind                      // the parent already has children of the other kind
-	OtherMode                      // the parent already has ipvlans of another mode
-	Wireless                       // the parent's access point drops foreign MAC addresses
-	NameTaken                      // an interface that we did not make has the listener's name
-	NoKind                         // the kernel has no such kind of interface
-	MACTaken                       // another child of the parent has the listener's MAC address
-	MACFilter                      // the parent is a virtual card whose hypervisor drops foreign MAC addresses
-	NotIsolated                    // the kernel has no nftables, so the pod's IP layer hears as well
-	Deaf                           // the listener heard nothing in the time it was given
+	NoCapability     Cause = iota + 1 // the process lacks CAP_NET_ADMIN over its own network namespace
+	NoHostAccess                      // it has it there, but not over the node's
+	NoProcess                         // the process that stands for the node does not exist
+	SameNamespace                     // that process shares the pod's network namespace
+	NoParent                          // no interface of the node is the parent that was named
+	Ambiguous                         // several are
+	NoRoute                           // no parent was named, and the node has no default route
+	ParentDown                        // the parent is administratively down
+	NoCarrier                         // the parent has no link
+	NotEthernet                       // the parent has no Ethernet frames
+	BridgePort                        // a bridge takes the parent's frames
+	BondSlave                         // a bond or team does
+	OtherKind                         // the parent already has children of the other kind
+	OtherMode                         // the parent already has ipvlans of another mode
+	Wireless                          // the parent's access point drops foreign MAC addresses
+	NameTaken                         // an interface that we did not make has the listener's name
+	NoKind                            // the kernel has no such kind of interface
+	MACTaken                          // another child of the parent has the listener's MAC address
+	MACFilter                         // the parent is a virtual card whose hypervisor drops foreign MAC addresses
+	NotIsolated                       // the kernel has no nftables, so the pod's IP layer hears as well
+	Deaf                              // the listener heard nothing in the time it was given
+	Busy                              // another broadcast-init of the pod is at work
+	ChangedMeanwhile                  // an interface came or went while the listener was made
+	Forbidden                         // a security module refuses what NET_ADMIN allows
+	NoResources                       // the kernel has no memory, no descriptor or no time
+	OldKernel                         // the kernel lacks rtnetlink's requests about other namespaces
+	Refused                           // the kernel refused a step for another reason
 )
 
 var causes = map[Cause]string{
@@ -42,17 +48,18 @@ var causes = map[Cause]string{
 	BondSlave: "bond_slave", OtherKind: "other_kind", OtherMode: "other_mode",
 	Wireless: "wireless", NameTaken: "name_taken",
 	NoKind: "no_kind", MACTaken: "mac_taken", MACFilter: "mac_filter", NotIsolated: "not_isolated",
-	Deaf: "deaf",
+	Deaf: "deaf", Busy: "busy", ChangedMeanwhile: "changed_meanwhile", Forbidden: "forbidden",
+	NoResources: "no_resources", OldKernel: "old_kernel", Refused: "refused",
 }
 
 // String is the cause as it stands in logs.
 func (c Cause) String() string { return causes[c] }
 
 // Passing reports whether the cause may go away without anybody changing a setting: an interface appears or comes
-// up, an old pod ends.
+// up, an old pod or another broadcast-init of this pod ends.
 func (c Cause) Passing() bool {
 	switch c {
-	case NoParent, NoRoute, ParentDown, OtherKind, MACTaken:
+	case NoParent, NoRoute, ParentDown, OtherKind, MACTaken, Busy, ChangedMeanwhile, NoResources:
 		return true
 	default:
 		return false

@@ -11,6 +11,10 @@ import (
 // that was kept has counted the frames of its whole life. Frames are counted by the kernel; none is read, which
 // would take CAP_NET_RAW.
 func (h *Host) Hear(ctx context.Context, listener Listener, within time.Duration) error {
+	return explain(h.hear(ctx, listener, within))
+}
+
+func (h *Host) hear(ctx context.Context, listener Listener, within time.Duration) error {
 	before, err := h.conn.link(getLink(h.nsid, listener.Parent.Index))
 	if err != nil {
 		return fmt.Errorf("failed to watch parent %s: %w", listener.Parent.Name, h.asked(err))

@@ -60,7 +60,7 @@ func TestNoCarrier(t *testing.T) {
 	if len(plan.Warnings) != 1 || plan.Warnings[0].Cause != NoCarrier {
 		t.Errorf("got warnings %v, want no carrier", plan.Warnings)
 	}
-	if _, err := h.Apply(plan); err != nil {
+	if _, err := h.apply(plan); err != nil {
 		t.Error(err)
 	}
 }

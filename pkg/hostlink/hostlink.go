@@ -92,29 +92,33 @@ type Host struct {
 	nsid int    // what the pod's namespace calls the node's
 	conn *conn
 	pod  *netlink.Handle
+	lock *podLock
 
 	filter    *filter
 	filterErr error // why there is none
 }
 
 // Open opens the way from the calling thread's network namespace to the one of process o.PID. What is missing for
-// it (a capability, hostPID) is a [Fault].
+// it (a capability, hostPID) is a [Fault], as every error of this package is.
 func Open(o Options) (*Host, error) {
 	h := &Host{proc: filepath.Join(o.Proc, strconv.Itoa(o.PID))}
 	if err := checkCapability(); err != nil {
-		return nil, err
+		return nil, explain(err)
 	}
 	if err := checkApart(o, h.proc); err != nil {
-		return nil, err
+		return nil, explain(err)
 	}
-	if err := h.connect(o.PID); err != nil {
+	if err := h.connect(o); err != nil {
 		h.Close()
-		return nil, err
+		return nil, explain(err)
 	}
 	return h, nil
 }
 
-func (h *Host) connect(pid int) (err error) {
+func (h *Host) connect(o Options) (err error) {
+	if h.lock, err = openLock(o.Proc); err != nil {
+		return err
+	}
 	if h.conn, err = dial(); err != nil {
 		return err
 	}
@@ -122,7 +126,7 @@ func (h *Host) connect(pid int) (err error) {
 		return fmt.Errorf("failed to open rtnetlink: %w", err)
 	}
 	h.filter, h.filterErr = dialFilter()
-	h.nsid, err = h.namespaceID(pid)
+	h.nsid, err = h.namespaceID(o.PID)
 	return err
 }
 
@@ -136,6 +140,9 @@ func (h *Host) Close() {
 	}
 	if h.filter != nil {
 		h.filter.close()
+	}
+	if h.lock != nil {
+		h.lock.close()
 	}
 }
 

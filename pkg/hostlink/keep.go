@@ -159,7 +159,7 @@ func (k *Keeper) look(spec Spec, thorough bool) error {
 	}
 	var listener Listener
 	if err == nil {
-		listener, err = k.Host.Apply(plan)
+		listener, err = k.Host.Ensure(spec)
 	}
 	k.mu.Lock()
 	if k.faults == nil {
@@ -171,11 +171,7 @@ func (k *Keeper) look(spec Spec, thorough bool) error {
 	case err == nil:
 		k.announce(listener)
 	case last == nil || last.Error() != err.Error():
-		cause := "unknown"
-		if fault, ok := errors.AsType[*Fault](err); ok {
-			cause = fault.Cause.String()
-		}
-		k.logger().Error("listener not ready", "listener", spec.Name, "cause", cause, "error", err.Error())
+		k.logger().Error("listener not ready", "listener", spec.Name, "cause", CauseOf(err).String(), "error", err.Error())
 	}
 	return err
 }

@@ -21,7 +21,7 @@ func isLeftover(link Link) bool {
 func (h *Host) Leftovers() ([]Link, error) {
 	links, err := h.conn.links(h.nsid)
 	if err != nil {
-		return nil, h.asked(err)
+		return nil, explain(h.asked(err))
 	}
 	return slices.DeleteFunc(links, func(link Link) bool { return !isLeftover(link) }), nil
 }
@@ -35,5 +35,5 @@ func (h *Host) RemoveLeftover(link Link) error {
 	if errno, _ := asErrno(err); err == nil || errno == unix.ENODEV {
 		return nil
 	}
-	return fmt.Errorf("failed to remove %s from the node: %w", link.Name, err)
+	return explain(fmt.Errorf("failed to remove %s from the node: %w", link.Name, err))
 }

@@ -31,7 +31,7 @@ func (a Action) String() string {
 	return [...]string{Create: "create", Keep: "keep", Replace: "replace"}[a]
 }
 
-// Plan is what [Host.Apply] would do.
+// Plan is what [Host.Ensure] would do.
 type Plan struct {
 	Spec   Spec
 	Parent Link
@@ -57,17 +57,26 @@ type Listener struct {
 	Warnings []*Fault
 }
 
-// Ensure makes the listener that spec describes, or keeps the one that is there.
-func (h *Host) Ensure(spec Spec) (Listener, error) {
-	plan, err := h.Plan(spec)
-	if err != nil {
-		return Listener{}, err
-	}
-	return h.Apply(plan)
+// Ensure makes the listener that spec describes, or keeps the one that is there. Several at a time, of one pod, agree:
+// the first makes the listener, and the others find it made.
+func (h *Host) Ensure(spec Spec) (listener Listener, err error) {
+	err = h.lock.hold(func() error {
+		plan, err := h.plan(spec)
+		if err == nil {
+			listener, err = h.apply(plan)
+		}
+		return err
+	})
+	return listener, explain(err)
 }
 
-// Plan finds the parent and what there is, and changes nothing. Known obstacles are a [Fault].
+// Plan finds the parent and what there is, and changes nothing. Obstacles are a [Fault].
 func (h *Host) Plan(spec Spec) (Plan, error) {
+	plan, err := h.plan(spec)
+	return plan, explain(err)
+}
+
+func (h *Host) plan(spec Spec) (Plan, error) {
 	plan := Plan{Spec: spec}
 	existing, err := h.podLink(spec.Name)
 	if err != nil {
@@ -121,8 +130,9 @@ func (p Plan) String() string {
 	return text
 }
 
-// Apply does what was planned. A listener of ours that is right in kind, mode and parent stays; a wrong one goes.
-func (h *Host) Apply(plan Plan) (Listener, error) {
+// apply does what was planned. A listener of ours that is right in kind, mode and parent stays; a wrong one goes. The
+// caller holds the lock since the plan was made.
+func (h *Host) apply(plan Plan) (Listener, error) {
 	if fault := h.isolate(plan.Spec.Name); fault != nil {
 		plan.Warnings = append(plan.Warnings, fault)
 	}
@@ -304,10 +314,23 @@ func isTemporary(name string) bool { return temporaryPattern.MatchString(name) }
 
 // Clean removes every interface that this package made from the calling thread's network namespace, or only names
 // them; and the rules of those and of the listeners that are named. The node need not be within reach.
-func Clean(dryRun bool, listeners ...string) ([]string, error) {
+func Clean(dryRun bool, listeners ...string) (names []string, err error) {
 	if err := checkCapability(); err != nil && !dryRun {
-		return nil, err
+		return nil, explain(err)
 	}
+	lock, err := openLock("/proc")
+	if err != nil {
+		return nil, explain(err)
+	}
+	defer lock.close()
+	err = lock.hold(func() error {
+		names, err = removeAll(dryRun, listeners)
+		return err
+	})
+	return names, explain(err)
+}
+
+func removeAll(dryRun bool, listeners []string) ([]string, error) {
 	pod, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("failed to open rtnetlink: %w", err)
