@@ -117,6 +117,8 @@ func (p *Proxy) webSettings(r route.Route, backend *pool) (web.Settings, error) 
 		MaxPerClient:   r.Limits.ConnectionsPerClient,
 		AcceptProxy:    r.ProxyProtocol.Accept,
 		Drain:          r.Timeouts.Drain.D(),
+
+		SharedConnections: r.BackendConnections == "shared",
 	}
 	if err := s.AccessLog.UnmarshalText([]byte(r.AccessLog)); err != nil {
 		return s, fmt.Errorf("failed to read access log of route %s: %w", r.Name, err)

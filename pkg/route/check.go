@@ -132,6 +132,7 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("jwt", r.JWT != nil, web...)
 	only("rewrite", r.Rewrite != nil, HTTP, Files)
 	only("backendTLS", r.BackendTLS != nil, TCP, HTTP, GRPC)
+	only("backendConnections", r.BackendConnections != "", HTTP)
 	only("limits.requests", r.Limits.Requests != nil, web...)
 	only("trustedPrefixes", len(r.TrustedPrefixes) > 0, HTTP, GRPC)
 	only("accessLog", r.AccessLog != "", web...)

@@ -152,6 +152,9 @@ func (t *Table) fill(d Defaults) {
 				r.Balance = "maglev"
 			}
 		}
+		if r.Protocol == HTTP && r.BackendConnections == "" {
+			r.BackendConnections = "per-client"
+		}
 		if r.Protocol == Syslog && r.Syslog.Source == "" {
 			r.Syslog.Source = "rewrite"
 		}

@@ -70,6 +70,9 @@ type Route struct {
 	TFTP            TFTPOptions     `json:"tftp,omitzero" desc:"tftp only"`
 	Syslog          SyslogOptions   `json:"syslog,omitzero" desc:"syslog only"`
 	Workers         int             `json:"workers,omitempty" min:"0" max:"64" desc:"tftp, syslog, udp: sockets that share the port, each with its own core; default 1"`
+
+	// BackendConnections tells whether clients share the connections to endpoints, as HAProxy's http-reuse does.
+	BackendConnections string `json:"backendConnections,omitempty" enum:"per-client,shared" desc:"http: per-client (default) uses a connection to an endpoint for requests of one client address only; shared for those of all clients, who may then get each other's answers from an endpoint that breaks the protocol"`
 }
 
 // Timeouts of a route.

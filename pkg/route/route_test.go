@@ -97,7 +97,7 @@ routes:
 		{
 			Name: "boot", Protocol: HTTP, Listen: []Listen{at(7171)}, Backends: []Backend{{Host: "smee", Port: 7171}},
 			Balance: "round-robin", TrustedPrefixes: ten, AccessLog: "1/100", Limits: Limits{Header: 16 << 10},
-			Timeouts: Timeouts{Drain: setting.Duration(30 * time.Second)},
+			Timeouts: Timeouts{Drain: setting.Duration(30 * time.Second)}, BackendConnections: "per-client",
 		},
 	}}
 	if diff := cmp.Diff(want, got, compare); diff != "" {
@@ -131,6 +131,10 @@ func TestMistakes(t *testing.T) {
 		"port 0":          {"routes: [{name: a, protocol: tcp, listen: 0, backends: a:1}]", `"0" is no port`},
 		"only told once": {strings.Replace(route("  limits: {sessions: -1}\n"), "tcp", "syslog", 1),
 			"line 6: routes[0].limits.sessions: does not apply to protocol syslog"},
+		"connections of grpc": {strings.Replace(route("  backendConnections: shared\n"), "tcp", "grpc", 1),
+			"line 6: routes[0].backendConnections: does not apply to protocol grpc"},
+		"connections of nobody": {strings.Replace(route("  backendConnections: never\n"), "tcp", "http", 1),
+			`line 6: routes[0].backendConnections: "never" is none of per-client, shared`},
 		"rate of syslog": {strings.Replace(route("  limits: {requests: {total: {perSecond: -1}}}\n"), "tcp", "syslog", 1),
 			"line 6: routes[0].limits.requests: does not apply to protocol syslog"},
 		"bad preset":      {"preset: [classic]\nroutes: []\n", "line 1: preset: expected one value, found a list"},

@@ -50,8 +50,9 @@ func (x *express) ask() (*upstream, error) {
 
 // reach takes a kept connection or opens one, and has it closed with the client's.
 func (x *express) reach(d *direct, fresh, dialed bool) (u *upstream, err error) {
+	key := d.key(x.endpoint.Addr, x.client)
 	if !fresh {
-		u = d.take(x.endpoint.Addr)
+		u = d.take(key)
 	}
 	if u == nil {
 		limit := time.Time{}
@@ -66,7 +67,7 @@ func (x *express) reach(d *direct, fresh, dialed bool) (u *upstream, err error) 
 		if x.dialing.Store(&cancel); x.closed.Load() {
 			return nil, errGone
 		}
-		if u, err = d.open(ctx, x.endpoint.Addr); err != nil {
+		if u, err = d.open(ctx, key); err != nil {
 			return nil, err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/idle"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
 
@@ -70,7 +71,7 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 		if len(tried) > 0 {
 			p.metrics.retried()
 		}
-		u, response, err := p.askDirect(r, e.Addr, who, begun)
+		u, response, err := p.askDirect(r, p.direct.key(e.Addr, client), who, begun)
 		begun = attempt{}
 		if err == nil {
 			defer e.Release() // also where the answer breaks off, which is a panic
@@ -101,7 +102,7 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 // askDirect sends a request and reads the head of its answer. A kept connection may have been closed by the endpoint
 // meanwhile: a GET may be sent again, on a new one.
 func (p *proxy) askDirect(
-	r *http.Request, addr netip.AddrPort, who claims, begun attempt,
+	r *http.Request, key idle.Key, who claims, begun attempt,
 ) (*upstream, *http.Response, error) {
 	if begun.err != nil {
 		return nil, nil, begun.err
@@ -110,7 +111,7 @@ func (p *proxy) askDirect(
 		u, head := begun.upstream, []byte(nil)
 		if begun.upstream = nil; u == nil {
 			var err error
-			if u, err = p.direct.get(r.Context(), addr, fresh); err != nil {
+			if u, err = p.direct.get(r.Context(), key, fresh); err != nil {
 				return nil, nil, err
 			}
 			u.head = appendRequest(u.head[:0], r, who)

@@ -18,6 +18,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tinkerbell/stack/pkg/proxy/idle"
 )
 
 // raw is a backend that answers each request of a connection with the next of some texts, and closes after the last.
@@ -89,19 +91,19 @@ func testConnectionsAreKept(t *testing.T, start starter) {
 // Connections that nobody uses are given up.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &direct{idle: map[netip.AddrPort][]*upstream{}}
-		addr := netip.MustParseAddrPort("192.0.2.1:80")
+		d := newDirect(&Settings{})
+		key := d.key(netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddr("198.51.100.1"))
 		var others []net.Conn
 		keep := func() {
 			ours, other := net.Pipe()
 			others = append(others, other)
-			d.put(&upstream{Conn: ours, addr: addr})
+			d.put(&upstream{Conn: ours, Slot: idle.NewSlot[*upstream](key)})
 		}
 		kept := func() int {
 			synctest.Wait()
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			return len(d.idle[addr])
+			return d.idle.Len()
 		}
 		keep()
 		time.Sleep(directIdle - time.Second)

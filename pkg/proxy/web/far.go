@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/pkg/proxy/idle"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
@@ -16,19 +17,18 @@ import (
 type stock struct {
 	hub    *hub
 	direct *direct
-	idle   map[netip.AddrPort][]*far // used last comes last
-	closed bool
+	idle   *idle.Pool[*far]
 }
 
 // far is a loop's connection to an endpoint. At most one request is on it.
 type far struct {
+	idle.Slot[*far] // tells for which requests it is
+
 	stock      *stock
-	addr       netip.AddrPort
 	fd         int
 	handle     loop.Handle
 	swift      *swift // whose request is on it; nil while it is kept
-	since      time.Time
-	used       bool // has answered a request before
+	used       bool   // has answered a request before
 	connecting bool
 	last       bool // there may be an end behind what is read
 }
@@ -39,9 +39,11 @@ func (h *hub) stockOf(d *direct) *stock {
 		return h.stock
 	}
 	// The one before is closed by its direct: a front has two at a time only while it changes from one to the other.
-	s := &stock{hub: h, direct: d, idle: map[netip.AddrPort][]*far{}}
+	s := &stock{hub: h, direct: d, idle: idle.New[*far](keepLimits(d.shared, len(h.front.hubs)))}
 	d.mu.Lock()
-	if s.closed = d.closed; !s.closed {
+	if d.closed {
+		s.idle.Close()
+	} else {
 		d.stocks = append(d.stocks, s)
 	}
 	d.mu.Unlock()
@@ -49,21 +51,14 @@ func (h *hub) stockOf(d *direct) *stock {
 	return s
 }
 
-// take takes the kept connection used last; nil where there is none. As [direct.take], it looks for what the endpoint
-// has said meanwhile: the event that tells of it may be still to come.
-func (s *stock) take(addr netip.AddrPort) *far {
+// take takes the kept connection of a key that was used last; nil where there is none. As [direct.take], it looks for
+// what the endpoint has said meanwhile: the event that tells of it may be still to come.
+func (s *stock) take(key idle.Key) *far {
 	for {
-		kept := s.idle[addr]
-		if len(kept) == 0 {
+		f, ok := s.idle.Take(key, s.hub.loop.Now())
+		if !ok {
 			return nil
 		}
-		f := kept[len(kept)-1]
-		if s.hub.loop.Now().Sub(f.since) >= directIdle {
-			s.drop(addr) // those below it are older still
-			return nil
-		}
-		kept[len(kept)-1] = nil
-		s.idle[addr] = kept[:len(kept)-1]
 		if _, err := peek(f.fd); errors.Is(err, unix.EAGAIN) {
 			return f
 		}
@@ -71,61 +66,39 @@ func (s *stock) take(addr netip.AddrPort) *far {
 	}
 }
 
-// put keeps a connection for the next request.
+// put keeps a connection for the next request with its key.
 func (s *stock) put(f *far) {
-	f.swift, f.used, f.since = nil, true, s.hub.loop.Now()
-	if s.closed || len(s.idle[f.addr]) >= s.hub.share {
-		f.close()
-		return
+	f.swift, f.used = nil, true
+	if surplus, ok := s.idle.Put(f, s.hub.loop.Now()); ok {
+		surplus.close()
 	}
-	s.idle[f.addr] = append(s.idle[f.addr], f)
 }
 
 // sweep closes those that nobody used for long, and tells how many are left.
 func (s *stock) sweep(now time.Time) (left int) {
-	for addr, kept := range s.idle {
-		n := 0
-		for n < len(kept) && now.Sub(kept[n].since) >= directIdle {
-			kept[n].close()
-			n++
-		}
-		rest := copy(kept, kept[n:])
-		clear(kept[rest:])
-		if s.idle[addr] = kept[:rest]; rest == 0 {
-			delete(s.idle, addr)
-		}
-		left += rest
+	for f, ok := s.idle.Expired(now); ok; f, ok = s.idle.Expired(now) {
+		f.close()
 	}
-	return left
+	return s.idle.Len()
 }
 
 // drop closes those to an endpoint.
 func (s *stock) drop(addr netip.AddrPort) {
-	for _, f := range s.idle[addr] {
+	for _, f := range s.idle.RemoveAll(addr) {
 		f.close()
 	}
-	delete(s.idle, addr)
 }
 
 // close closes all, and those that come back.
 func (s *stock) close() {
-	s.closed = true
-	for addr := range s.idle {
-		s.drop(addr)
+	for _, f := range s.idle.Close() {
+		f.close()
 	}
 }
 
 // lose closes a kept connection that has said something, or ended.
 func (s *stock) lose(f *far) {
-	kept := s.idle[f.addr]
-	for i, each := range kept {
-		if each == f {
-			n := i + copy(kept[i:], kept[i+1:])
-			kept[n] = nil
-			s.idle[f.addr] = kept[:n]
-			break
-		}
-	}
+	s.idle.Remove(f)
 	f.close()
 }
 
@@ -143,7 +116,7 @@ func (f *far) Ready(e loop.Events) {
 		f.swift.receive()
 	case e.Writable():
 		s := f.swift
-		waiting, err := tcp.Connect(f.fd, f.addr)
+		waiting, err := tcp.Connect(f.fd, f.Key().Endpoint())
 		if waiting {
 			return
 		}
@@ -162,8 +135,9 @@ func (f *far) Ready(e loop.Events) {
 
 var errNotHere = errors.New("not by a loop")
 
-// open begins to connect.
-func (s *stock) open(addr netip.AddrPort) (f *far, err error) {
+// open begins to connect, for a key.
+func (s *stock) open(key idle.Key) (f *far, err error) {
+	addr := key.Endpoint()
 	if addr.Addr().Zone() != "" {
 		return nil, errNotHere
 	}
@@ -171,7 +145,7 @@ func (s *stock) open(addr netip.AddrPort) (f *far, err error) {
 	if err != nil {
 		return nil, err
 	}
-	f = &far{stock: s, addr: addr, fd: fd}
+	f = &far{Slot: idle.NewSlot[*far](key), stock: s, fd: fd}
 	if err = farOptions(fd); err == nil {
 		f.connecting, err = tcp.Connect(fd, addr)
 	}

@@ -15,7 +15,6 @@ import (
 type hub struct {
 	front   *Front
 	loop    *loop.Loop
-	share   int // of directKept
 	all     []*swift
 	stock   *stock // of the direct that was used last
 	ticking bool
@@ -26,7 +25,7 @@ type hub struct {
 
 func (f *Front) hubsOf(loops []*loop.Loop) (made []*hub) {
 	for _, l := range loops {
-		made = append(made, &hub{front: f, loop: l, share: max(directKept/len(loops), 1)})
+		made = append(made, &hub{front: f, loop: l})
 	}
 	return made
 }

@@ -50,9 +50,7 @@ func (r running) kept(t *testing.T) (n int) {
 	for _, h := range r.hubs {
 		h.call(t, func() {
 			if h.stock != nil {
-				for _, kept := range h.stock.idle {
-					n += len(kept)
-				}
+				n += h.stock.idle.Len()
 			}
 		})
 	}

@@ -8,29 +8,43 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/idle"
 )
 
 const (
-	// kept connections per endpoint, and for how long.
+	// directKept is how many idle connections a route keeps to its endpoints: so many for the goroutines, and as many
+	// for the loops.
 	directKept = 256
+	// directIdle is for how long.
 	directIdle = 60 * time.Second
 )
+
+// keepLimits are those of one of several pools that share directKept. One client may have half of it.
+func keepLimits(shared bool, pools int) idle.Limits {
+	limits := idle.Limits{Total: max(directKept/pools, 1), Age: directIdle}
+	limits.PerKey = limits.Total
+	if !shared {
+		limits.PerKey = max(limits.Total/2, 1)
+	}
+	return limits
+}
 
 // direct is the pool of connections to endpoints.
 type direct struct {
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	limit    time.Duration // of dial; 0 is none
 	response time.Duration
+	shared   bool // connections are for the requests of all clients
 
 	mu       sync.Mutex
-	idle     map[netip.AddrPort][]*upstream
+	idle     *idle.Pool[*upstream]
 	stocks   []*stock    // of the loops
 	sweeping *time.Timer // set while connections are kept
 	closed   bool
@@ -38,17 +52,26 @@ type direct struct {
 
 func newDirect(s *Settings) *direct {
 	return &direct{
-		dial: dial(s), limit: atLeast(s.Dial), response: s.Response, idle: map[netip.AddrPort][]*upstream{},
+		dial: dial(s), limit: atLeast(s.Dial), response: s.Response, shared: s.SharedConnections,
+		idle: idle.New[*upstream](keepLimits(s.SharedConnections, 1)),
 	}
+}
+
+// key is for the requests of a client to an endpoint. This is the only place where a client's address may be left out.
+func (d *direct) key(endpoint netip.AddrPort, client netip.Addr) idle.Key {
+	if d.shared {
+		return idle.Shared(endpoint)
+	}
+	return idle.PerClient(endpoint, client)
 }
 
 // upstream is a connection to an endpoint. At most one request is on it.
 type upstream struct {
 	net.Conn
+	idle.Slot[*upstream] // tells for which requests it is
+
 	reader *bufio.Reader
-	head   []byte // of the request, kept for its space
-	addr   netip.AddrPort
-	since  time.Time // idle
+	head   []byte    // of the request, kept for its space
 	until  time.Time // the read deadline
 	used   bool      // has answered a request before
 	look   func() (n int, err error)
@@ -91,49 +114,49 @@ func (u *upstream) waitUntil(deadline time.Time) error {
 	return u.SetReadDeadline(deadline)
 }
 
-// get takes a kept connection, or opens one.
-func (d *direct) get(ctx context.Context, addr netip.AddrPort, fresh bool) (*upstream, error) {
+// get takes a kept connection for a key, or opens one.
+func (d *direct) get(ctx context.Context, key idle.Key, fresh bool) (*upstream, error) {
 	if !fresh {
-		if u := d.take(addr); u != nil {
+		if u := d.take(key); u != nil {
 			return u, nil
 		}
 	}
-	return d.open(ctx, addr)
+	return d.open(ctx, key)
 }
 
-// take takes the kept connection used last; nil where there is none. One on which the endpoint has spoken, or ended,
-// since its last answer is not taken: what lies there (a 408 for the idle, a surplus that came late) is nobody's
-// answer.
-func (d *direct) take(addr netip.AddrPort) *upstream {
-	for {
-		u := d.pop(addr)
-		switch {
-		case u == nil:
+// take takes the kept connection of a key that was used last; nil where there is none. One on which the endpoint has
+// spoken, or ended, since its last answer is not taken: what lies there (a 408 for the idle, a surplus that came late)
+// is nobody's answer.
+func (d *direct) take(key idle.Key) *upstream {
+	for now := time.Now(); ; {
+		d.mu.Lock()
+		u, ok := d.idle.Take(key, now)
+		d.mu.Unlock()
+		if !ok {
 			return nil
-		case time.Since(u.since) >= directIdle:
-			d.drop(addr) // those below it are older still
-		case u.quiet():
+		}
+		if u.quiet() {
 			return u
 		}
 		_ = u.Close()
 	}
 }
 
-// open opens a connection.
-func (d *direct) open(ctx context.Context, addr netip.AddrPort) (*upstream, error) {
-	conn, err := d.dial(ctx, "tcp", addr.String())
+// open opens a connection for a key.
+func (d *direct) open(ctx context.Context, key idle.Key) (*upstream, error) {
+	conn, err := d.dial(ctx, "tcp", key.Endpoint().String())
 	if err != nil {
 		return nil, err
 	}
-	return newUpstream(conn, addr, nil, nil), nil
+	return newUpstream(conn, key, nil, nil), nil
 }
 
 const readerSize = 4 << 10
 
 // newUpstream goes on with a connection from which something may have been read, or failed to be. What was read is in
 // the reader's buffer then, where all look for it.
-func newUpstream(conn net.Conn, addr netip.AddrPort, early []byte, broken error) *upstream {
-	u := &upstream{Conn: conn, addr: addr, early: early, broken: broken}
+func newUpstream(conn net.Conn, key idle.Key, early []byte, broken error) *upstream {
+	u := &upstream{Conn: conn, Slot: idle.NewSlot[*upstream](key), early: early, broken: broken}
 	u.reader = bufio.NewReaderSize(u, max(readerSize, len(early)))
 	if len(early) > 0 {
 		_, _ = u.reader.Peek(1)
@@ -146,21 +169,6 @@ func newUpstream(conn net.Conn, addr netip.AddrPort, early []byte, broken error)
 			u.look = lookAt(raw)
 		}
 	}
-	return u
-}
-
-// pop takes the connection used last off those that are kept for an endpoint; nil where there is none.
-func (d *direct) pop(addr netip.AddrPort) *upstream {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	kept := d.idle[addr]
-	n := len(kept)
-	if n == 0 {
-		return nil
-	}
-	u := kept[n-1]
-	kept[n-1] = nil
-	d.idle[addr] = kept[:n-1]
 	return u
 }
 
@@ -228,42 +236,33 @@ func peek(fd int) (n int, err error) {
 	}
 }
 
-// put keeps a connection for the next request.
+// put keeps a connection for the next request with its key.
 func (d *direct) put(u *upstream) {
-	u.since, u.used = time.Now(), true
+	u.used = true
 	if u.reader != nil && u.reader.Size() > readerSize {
 		u.reader = bufio.NewReaderSize(u, readerSize)
 	}
 	d.mu.Lock()
-	if !d.closed && len(d.idle[u.addr]) < directKept {
-		d.idle[u.addr] = append(d.idle[u.addr], u)
-		if d.sweeping == nil {
-			d.sweeping = time.AfterFunc(directIdle, d.sweep)
-		}
-		u = nil
+	surplus, ok := d.idle.Put(u, time.Now())
+	if d.sweeping == nil && d.idle.Len() > 0 {
+		d.sweeping = time.AfterFunc(directIdle, d.sweep)
 	}
 	d.mu.Unlock()
-	if u != nil {
-		_ = u.Close()
+	if ok {
+		_ = surplus.Close()
 	}
 }
 
 // sweep closes the connections that nobody used for long: the endpoint may have closed its side.
 func (d *direct) sweep() {
 	var old []*upstream
+	now := time.Now()
 	d.mu.Lock()
-	for addr, kept := range d.idle {
-		n := 0
-		for n < len(kept) && time.Since(kept[n].since) >= directIdle { // the longest idle come first
-			n++
-		}
-		old = append(old, kept[:n]...)
-		if d.idle[addr] = slices.Clone(kept[n:]); n == len(kept) {
-			delete(d.idle, addr)
-		}
+	for u, ok := d.idle.Expired(now); ok; u, ok = d.idle.Expired(now) {
+		old = append(old, u)
 	}
 	d.sweeping = nil
-	if len(d.idle) > 0 && !d.closed {
+	if d.idle.Len() > 0 {
 		d.sweeping = time.AfterFunc(directIdle/4, d.sweep)
 	}
 	d.mu.Unlock()
@@ -275,8 +274,7 @@ func (d *direct) sweep() {
 // drop closes the kept connections to an endpoint.
 func (d *direct) drop(addr netip.AddrPort) {
 	d.mu.Lock()
-	kept, stocks := d.idle[addr], d.stocks
-	delete(d.idle, addr)
+	kept, stocks := d.idle.RemoveAll(addr), d.stocks
 	d.mu.Unlock()
 	for _, u := range kept {
 		_ = u.Close()
@@ -289,16 +287,14 @@ func (d *direct) drop(addr netip.AddrPort) {
 // close closes the kept connections, and those that come back.
 func (d *direct) close() {
 	d.mu.Lock()
-	all, stocks := d.idle, d.stocks
-	d.idle, d.stocks, d.closed = map[netip.AddrPort][]*upstream{}, nil, true
+	all, stocks := d.idle.Close(), d.stocks
+	d.stocks, d.closed = nil, true
 	if d.sweeping != nil {
 		d.sweeping.Stop()
 	}
 	d.mu.Unlock()
-	for _, kept := range all {
-		for _, u := range kept {
-			_ = u.Close()
-		}
+	for _, u := range all {
+		_ = u.Close()
 	}
 	for _, s := range stocks {
 		closed := make(chan struct{})

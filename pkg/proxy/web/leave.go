@@ -91,14 +91,14 @@ func (f *far) land(begun asked) taken {
 	var failure error
 	if begun.failure != nil {
 		failure = &net.OpError{
-			Op: begun.op, Net: "tcp", Source: conn.LocalAddr(), Addr: net.TCPAddrFromAddrPort(f.addr),
+			Op: begun.op, Net: "tcp", Source: conn.LocalAddr(), Addr: net.TCPAddrFromAddrPort(f.Key().Endpoint()),
 			Err: os.NewSyscallError(begun.op, begun.failure),
 		}
 	}
 	if begun.op == opWrite {
 		t.err, failure = failure, nil
 	}
-	t.upstream = newUpstream(conn, f.addr, begun.early, failure)
+	t.upstream = newUpstream(conn, f.Key(), begun.early, failure)
 	t.upstream.used = f.used
 	return t
 }

@@ -55,7 +55,8 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 	if made.handler == nil {
 		var before *proxy
 		if o := old.site(route); o != nil && o.settings.GRPC == s.GRPC && o.settings.Dial == s.Dial &&
-			o.settings.Response == s.Response && o.settings.Secure == s.Secure {
+			o.settings.Response == s.Response && o.settings.Secure == s.Secure &&
+			o.settings.SharedConnections == s.SharedConnections {
 			before = o.proxy // its connections to the endpoints serve on
 		}
 		made.proxy = newProxy(route, s, log, metrics, before)

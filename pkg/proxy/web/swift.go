@@ -99,9 +99,9 @@ func (s *swift) read() {
 	}
 	s.who = x.who
 	s.busy, s.since = x, x.start
-	stock := s.hub.stockOf(way.direct)
-	if s.far = stock.take(x.endpoint.Addr); s.far == nil {
-		if s.far, err = stock.open(x.endpoint.Addr); err != nil {
+	stock, key := s.hub.stockOf(way.direct), way.direct.key(x.endpoint.Addr, x.client)
+	if s.far = stock.take(key); s.far == nil {
+		if s.far, err = stock.open(key); err != nil {
 			s.redial()
 			return
 		}

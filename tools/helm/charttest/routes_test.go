@@ -98,8 +98,10 @@ func TestTheSchemaAgreesWithTheCheck(t *testing.T) {
 		`jwt: {issuer: "https://a.example", audience: a, algorithms: PS256}`: true,
 		`jwt: {issuer: "https://a.example", audience: a, algorithms: none}`:  false,
 		`jwt: {issuer: "https://a.example", audience: a, claims: {b: [c]}}`:  true,
-		`workers: 65`:   false,
-		`backends: [a]`: false,
+		`backendConnections: shared`:                                         true,
+		`backendConnections: never`:                                          false,
+		`workers: 65`:                                                        false,
+		`backends: [a]`:                                                      false,
 	} {
 		t.Run(fragment, func(t *testing.T) {
 			text := fragment + "\nprotocol: http\nlisten: [8080]\n"
@@ -135,7 +137,7 @@ func TestFieldsByProtocolAgreeWithTheCheck(t *testing.T) {
 		"workers": `2`, "hosts": `["a.example"]`, "tls": `{"certificates": [{"certificate": "/a", "key": "/b"}]}`,
 		"jwt": `{"issuer": "https://a.example", "audience": ["a"]}`, "rewrite": `{"stripPrefix": "/a"}`,
 		"backendTLS": `{"name": "a.example"}`, "trustedPrefixes": `["192.0.2.0/24"]`, "accessLog": `"all"`,
-		"proxyProtocol": `{"accept": ["192.0.2.0/24"]}`, "balance": `"maglev"`,
+		"proxyProtocol": `{"accept": ["192.0.2.0/24"]}`, "balance": `"maglev"`, "backendConnections": `"shared"`,
 	}
 	for _, protocol := range []string{"tcp", "http", "grpc", "tftp", "syslog", "udp", "files"} {
 		t.Run(protocol, func(t *testing.T) {
