@@ -47,25 +47,6 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-func TestLimits(t *testing.T) {
-	a, b, c := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
-	l := NewLimits(3, 2)
-	var got []Refusal
-	for _, client := range []netip.Addr{a, a, a, b, c} {
-		got = append(got, l.Acquire(client))
-	}
-	want := []Refusal{RefusedNot, RefusedNot, RefusedClientLimit, RefusedNot, RefusedTableFull}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	l.Release(a)
-	l.Release(a)
-	l.Release(b)
-	if l.Len() != 0 || len(l.clients) != 0 {
-		t.Errorf("%d places and %d clients are left", l.Len(), len(l.clients))
-	}
-}
-
 func TestGate(t *testing.T) {
 	g := NewGate(2)
 	now := time.Unix(100, 0)
@@ -82,22 +63,22 @@ func TestGate(t *testing.T) {
 func TestQueueKeepsOrder(t *testing.T) {
 	var q queue[int]
 	a, b, c := &Session[int]{State: 1}, &Session[int]{State: 2}, &Session[int]{State: 3}
-	q.push(a)
-	q.push(b)
-	q.push(c)
-	q.remove(b)
-	q.remove(a)
-	q.push(a)
+	for _, s := range []*Session[int]{a, b, c} {
+		q.push(s, listClient)
+	}
+	q.remove(b, listClient)
+	q.remove(a, listClient)
+	q.push(a, listClient)
 	var got []int
-	for s := q.first; s != nil; s = s.next {
+	for s := q.first; s != nil; s = s.links[listClient].next {
 		got = append(got, s.State)
 	}
 	if diff := cmp.Diff([]int{3, 1}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	q.remove(c)
-	q.remove(a)
-	if q.first != nil || q.last != nil {
+	q.remove(c, listClient)
+	q.remove(a, listClient)
+	if q.first != nil || q.last != nil || q.n != 0 {
 		t.Error("an empty queue has ends")
 	}
 }

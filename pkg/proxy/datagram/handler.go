@@ -42,7 +42,7 @@ const (
 	EndClosed   End = iota // the protocol closed it
 	EndIdle                // nothing was heard for the idle time
 	EndLingered            // it was finished and its time to linger is over
-	EndEvicted             // its place was needed: it was finished, or its client had not said a second word
+	EndEvicted             // its place was needed: it was finished, or its client was silent for longer than others
 	EndReplaced            // its client began anew
 	EndDrained             // the time to drain is over
 )
@@ -55,12 +55,14 @@ type Session[T any] struct {
 	Endpoint  Peer // where the next datagram goes
 	State     T
 
-	socket     *Socket
-	token      Token
-	active     time.Time
-	confirmed  bool
-	lingering  bool
-	prev, next *Session[T]
+	socket  *Socket
+	token   Token
+	active  time.Time // the last datagram of either side
+	stepped time.Time // the last step of the client; the beginning or the end, where there was none since
+	steps   uint64
+	rank    rank
+	groups  [lists]*group[T] // by list; nil where there is none
+	links   [lists]links[T]
 }
 
 // flow is what tells sessions apart: a client that asks two addresses gets its answers from each.
@@ -70,33 +72,6 @@ type flow struct {
 }
 
 func (s *Session[T]) flow() flow { return flow{s.Client, s.Asked} }
-
-// queue is a list of sessions, the longest silent one first.
-type queue[T any] struct{ first, last *Session[T] }
-
-func (q *queue[T]) push(s *Session[T]) {
-	s.prev, s.next = q.last, nil
-	if q.last != nil {
-		q.last.next = s
-	} else {
-		q.first = s
-	}
-	q.last = s
-}
-
-func (q *queue[T]) remove(s *Session[T]) {
-	if s.prev != nil {
-		s.prev.next = s.next
-	} else {
-		q.first = s.next
-	}
-	if s.next != nil {
-		s.next.prev = s.prev
-	} else {
-		q.last = s.prev
-	}
-	s.prev, s.next = nil, nil
-}
 
 // Options are what the workers of one front share.
 type Options struct {

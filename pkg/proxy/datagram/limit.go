@@ -2,26 +2,24 @@ package datagram
 
 import (
 	"net/netip"
-	"sync"
+	"sync/atomic"
 )
 
-// Limits bounds sessions over all workers of a front.
+// Limits bounds the sessions of a front. They may change while it serves.
 type Limits struct {
-	mu               sync.Mutex
-	total, perClient int
-	n                int
-	clients          map[netip.Addr]int
-	networks         map[netip.Prefix]int // of IPv6
+	total, perClient atomic.Int64
+	workers          atomic.Int64
+	taken            atomic.Int64
 }
 
 // NewLimits bounds the number of sessions in total, of each client address, and of each IPv6 network of 64 bits: a
 // machine has as many addresses there as it likes, but a LAN of honest ones is one network too, so that it may have
 // half of the total.
 func NewLimits(total, perClient int) *Limits {
-	return &Limits{
-		total: total, perClient: perClient,
-		clients: make(map[netip.Addr]int), networks: make(map[netip.Prefix]int),
-	}
+	l := new(Limits)
+	l.Set(total, perClient)
+	l.workers.Store(1)
+	return l
 }
 
 // network is the client's network of 64 bits, invalid for IPv4.
@@ -33,52 +31,29 @@ func network(client netip.Addr) netip.Prefix {
 	return p
 }
 
-// Set changes the bounds. Sessions beyond them live on.
+// Set changes the bounds. Sessions beyond them live on until their places are needed.
 func (l *Limits) Set(total, perClient int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.total, l.perClient = total, perClient
+	l.total.Store(int64(total))
+	l.perClient.Store(int64(perClient))
 }
 
-// Acquire takes a place for the client, or says why there is none.
-func (l *Limits) Acquire(client netip.Addr) Refusal {
-	n := network(client)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.clients[client] >= l.perClient, n.IsValid() && l.networks[n] >= max(l.total/2, 1):
-		return RefusedClientLimit
-	case l.n >= l.total:
-		return RefusedTableFull
-	}
-	l.n++
-	l.clients[client]++
-	if n.IsValid() {
-		l.networks[n]++
-	}
-	return RefusedNot
-}
+// Len is the number of sessions.
+func (l *Limits) Len() int { return int(l.taken.Load()) }
 
-// Release gives a place back.
-func (l *Limits) Release(client netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.n--
-	if l.clients[client]--; l.clients[client] <= 0 {
-		delete(l.clients, client)
-	}
-	if n := network(client); n.IsValid() {
-		if l.networks[n]--; l.networks[n] <= 0 {
-			delete(l.networks, n)
-		}
-	}
-}
+// leastShare is the part of a client's bound that each of several workers holds at least: the kernel spreads a
+// client's ports over them by chance.
+const leastShare = 8
 
-// Len is the number of places taken.
-func (l *Limits) Len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.n
+// share is the part of the bounds that one worker holds: for all sessions, for those of a client address and for those
+// of an IPv6 network. Workers share no sessions, so that each can make room for its own clients only.
+func (l *Limits) share() (total, perClient, perNetwork int) {
+	workers := int(l.workers.Load())
+	total, perClient = int(l.total.Load()), int(l.perClient.Load())
+	if workers > 1 {
+		total = (total + workers - 1) / workers
+		perClient = max((perClient+workers-1)/workers, min(perClient, leastShare))
+	}
+	return total, perClient, max(total/2, 1)
 }
 
 // Refusal says why no session was opened.

@@ -25,10 +25,11 @@ type Worker[T any] struct {
 	vacant     []int32
 	generation int32
 	byClient   map[flow]*Session[T]
-	fresh      queue[T] // live, but the client has not reacted to an answer: its address may be forged
-	live       queue[T]
-	finished   queue[T]
-	nLive      int // fresh ones too
+	live       queue[T] // by activity; those that have ended are in all only
+	all        group[T]
+	clients    map[netip.Addr]*group[T]
+	networks   map[netip.Prefix]*group[T] // of IPv6
+	knocks     knocks
 	draining   bool
 	now        time.Time
 	overflow   uint32
@@ -39,6 +40,7 @@ type Worker[T any] struct {
 // NewWorkers makes a worker for each listener, which it owns from now on, also when it fails.
 func NewWorkers[T any](listeners []*Socket, handler Handler[T], o Options) ([]*Worker[T], error) {
 	workers := make([]*Worker[T], 0, len(listeners))
+	o.Limits.workers.Store(int64(len(listeners)))
 	for i, listener := range listeners {
 		w, err := newWorker(listener, handler, o)
 		if err != nil {
@@ -69,6 +71,9 @@ func newWorker[T any](listener *Socket, handler Handler[T], o Options) (*Worker[
 		poller:   poller,
 		sessions: make([]*Session[T], 1), // 0 is the listener
 		byClient: make(map[flow]*Session[T]),
+		all:      group[T]{list: listWorker},
+		clients:  make(map[netip.Addr]*group[T]),
+		networks: make(map[netip.Prefix]*group[T]),
 		in:       NewBatch(batchSize),
 		out:      NewBatch(batchSize),
 	}, nil
@@ -101,7 +106,7 @@ func (w *Worker[T]) Run(ctx context.Context) error {
 			w.draining = true
 			deadline = w.now.Add(w.options.Timing.afterDrain())
 		}
-		if w.draining && (w.nLive == 0 || !w.now.Before(deadline)) {
+		if w.draining && (w.live.n == 0 || !w.now.Before(deadline)) {
 			return nil
 		}
 		if err := w.poller.Wait(w.timeout(deadline), w.event); err != nil {
@@ -132,13 +137,11 @@ func (w *Worker[T]) timeout(deadline time.Time) time.Duration {
 			timeout = d
 		}
 	}
-	for _, q := range []*queue[T]{&w.fresh, &w.live} {
-		if q.first != nil {
-			sooner(q.first.active.Add(w.options.Timing.afterIdle()))
-		}
+	if s := w.live.first; s != nil {
+		sooner(s.active.Add(w.options.Timing.afterIdle()))
 	}
-	if s := w.finished.first; s != nil {
-		sooner(s.active.Add(w.options.Timing.afterLinger()))
+	if s := w.all.queues[rankEnded].first; s != nil {
+		sooner(s.stepped.Add(w.options.Timing.afterLinger()))
 	}
 	if w.draining {
 		sooner(deadline)

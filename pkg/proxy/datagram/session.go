@@ -20,7 +20,7 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 	if err != nil {
 		return nil, RefusedNoEndpoint, err
 	}
-	if refusal := w.acquire(d.Client.Addr()); refusal != RefusedNot {
+	if refusal := w.makeRoom(d); refusal != RefusedNot {
 		return nil, refusal, nil
 	}
 	socket, err := Open(endpoint.Addr())
@@ -28,7 +28,6 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 		err = socket.ReportErrors()
 	}
 	if err != nil {
-		w.options.Limits.Release(d.Client.Addr())
 		return nil, RefusedSocket, err
 	}
 	s := &Session[T]{
@@ -38,19 +37,62 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 		Endpoint:  Peer{AddrPort: unmap(endpoint)},
 		socket:    socket,
 		active:    w.now,
+		stepped:   w.now,
+		rank:      rankNew,
 	}
 	s.token = w.token()
 	if err := w.poller.Add(socket, s.token); err != nil {
 		socket.Close()
 		w.vacant = append(w.vacant, s.token.ID)
-		w.options.Limits.Release(d.Client.Addr())
 		return nil, RefusedSocket, err
 	}
 	w.sessions[s.token.ID] = s
 	w.byClient[s.flow()] = s
-	w.fresh.push(s)
-	w.nLive++
+	w.live.push(s, listActivity)
+	w.join(s)
+	w.options.Limits.taken.Add(1)
 	return s, RefusedNot, nil
+}
+
+// join puts a session into the groups whose bounds it counts for.
+func (w *Worker[T]) join(s *Session[T]) {
+	client := s.Client.Addr()
+	s.groups[listWorker] = &w.all
+	s.groups[listClient] = member(w.clients, client, listClient)
+	if n := network(client); n.IsValid() {
+		s.groups[listNetwork] = member(w.networks, n, listNetwork)
+	}
+	for _, g := range s.groups {
+		if g != nil {
+			g.add(s)
+		}
+	}
+}
+
+func member[K comparable, T any](groups map[K]*group[T], key K, list int) *group[T] {
+	g := groups[key]
+	if g == nil {
+		g = &group[T]{list: list}
+		groups[key] = g
+	}
+	return g
+}
+
+// leave takes a session out of its groups.
+func (w *Worker[T]) leave(s *Session[T]) {
+	for _, g := range s.groups {
+		if g != nil {
+			g.remove(s)
+		}
+	}
+	client := s.Client.Addr()
+	if s.groups[listClient].n == 0 {
+		delete(w.clients, client)
+	}
+	if g := s.groups[listNetwork]; g != nil && g.n == 0 {
+		delete(w.networks, network(client))
+	}
+	s.groups = [lists]*group[T]{}
 }
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -70,27 +112,38 @@ func (w *Worker[T]) Move(s *Session[T]) {
 	}
 }
 
-// acquire takes a place, if need be that of the longest finished session, or else of the one that has longest waited
-// for its client to confirm it. That is as good as dead: who asked in earnest reacts to an answer at once.
-func (w *Worker[T]) acquire(client netip.Addr) Refusal {
-	refusal := w.options.Limits.Acquire(client)
-	switch refusal {
-	case RefusedTableFull:
-		for _, q := range []*queue[T]{&w.finished, &w.fresh} {
-			if q.first != nil {
-				w.close(q.first, EndEvicted)
-				return w.options.Limits.Acquire(client)
-			}
-		}
-	case RefusedClientLimit:
-		for s := w.finished.first; s != nil; s = s.next {
-			if s.Client.Addr() == client {
-				w.close(s, EndEvicted)
-				return w.options.Limits.Acquire(client)
-			}
+// makeRoom sees to it that the client of d finds a place, if need be that of a session that has ended or that waits
+// longest for its client. A place whose session may still be alive is for a client that asks for the second time.
+func (w *Worker[T]) makeRoom(d Datagram) Refusal {
+	client := d.Client.Addr()
+	total, perClient, perNetwork := w.options.Limits.share()
+	if refusal := w.makeRoomIn(w.clients[client], perClient, d); refusal != RefusedNot {
+		return RefusedClientLimit
+	}
+	if n := network(client); n.IsValid() {
+		if refusal := w.makeRoomIn(w.networks[n], perNetwork, d); refusal != RefusedNot {
+			return RefusedClientLimit
 		}
 	}
-	return refusal
+	return w.makeRoomIn(&w.all, total, d)
+}
+
+// makeRoomIn closes at most two sessions, so that a bound that was lowered is reached by and by.
+func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Refusal {
+	if g == nil || g.n < bound {
+		return RefusedNot
+	}
+	s, dead := g.victim(w.now, bound)
+	if s == nil || !dead && !w.knocks.again(flow{d.Client, d.Asked}, w.now) {
+		return RefusedTableFull
+	}
+	w.close(s, EndEvicted)
+	if g.n >= bound {
+		if s, dead := g.victim(w.now, bound); dead {
+			w.close(s, EndEvicted)
+		}
+	}
+	return RefusedNot
 }
 
 // token reserves a place in the list of sessions; its generation tells it from the place's earlier owners.
@@ -106,47 +159,47 @@ func (w *Worker[T]) token() Token {
 }
 
 func (w *Worker[T]) touch(s *Session[T]) {
-	if s.lingering || s.socket == nil {
+	if s.rank == rankEnded || s.socket == nil {
 		return
 	}
 	s.active = w.now
-	if q := w.queue(s); q.last != s {
-		q.remove(s)
-		q.push(s)
+	if w.live.last != s {
+		w.live.remove(s, listActivity)
+		w.live.push(s, listActivity)
 	}
 }
 
-// queue is the one that the session is in.
-func (w *Worker[T]) queue(s *Session[T]) *queue[T] {
-	switch {
-	case s.lingering:
-		return &w.finished
-	case s.confirmed:
-		return &w.live
-	}
-	return &w.fresh
-}
-
-// Confirm marks a session as one whose client reacted to an answer. Until then it gives way when the table is full.
-func (w *Worker[T]) Confirm(s *Session[T]) {
-	if s.confirmed || s.lingering || s.socket == nil {
+// Step notes that the session's client has reacted to an answer that it cannot have known without getting it. The more
+// steps, and the later the last one, the later the session gives way when the table is full.
+func (w *Worker[T]) Step(s *Session[T]) {
+	if s.rank == rankEnded || s.socket == nil {
 		return
 	}
-	w.fresh.remove(s)
-	s.confirmed = true
-	w.live.push(s)
+	s.steps++
+	s.stepped = w.now
+	w.setRank(s, rankOf(s.steps))
+}
+
+// setRank moves a session to the end of a rank's queues.
+func (w *Worker[T]) setRank(s *Session[T], r rank) {
+	for _, g := range s.groups {
+		if g == nil || s.rank == r && g.queues[r].last == s {
+			continue
+		}
+		g.queues[s.rank].remove(s, g.list)
+		g.queues[r].push(s, g.list)
+	}
+	s.rank = r
 }
 
 // Finish marks a session as ended: it lingers, and is the first to go when its place is needed.
 func (w *Worker[T]) Finish(s *Session[T]) {
-	if s.lingering || s.socket == nil {
+	if s.rank == rankEnded || s.socket == nil {
 		return
 	}
-	w.queue(s).remove(s)
-	s.lingering = true
-	s.active = w.now
-	w.finished.push(s)
-	w.nLive--
+	w.live.remove(s, listActivity)
+	s.stepped = w.now
+	w.setRank(s, rankEnded)
 }
 
 // CloseSession ends a session at once.
@@ -157,26 +210,25 @@ func (w *Worker[T]) CloseSession(s *Session[T]) {
 }
 
 func (w *Worker[T]) close(s *Session[T], why End) {
-	w.queue(s).remove(s)
-	if !s.lingering {
-		w.nLive--
+	if s.rank != rankEnded {
+		w.live.remove(s, listActivity)
 	}
+	w.leave(s)
 	s.socket.Close()
 	s.socket = nil
 	delete(w.byClient, s.flow())
 	w.sessions[s.token.ID] = nil
 	w.vacant = append(w.vacant, s.token.ID)
-	w.options.Limits.Release(s.Client.Addr())
+	w.options.Limits.taken.Add(-1)
 	w.handler.Closed(w, s, why)
 }
 
 func (w *Worker[T]) expire() {
-	for _, q := range []*queue[T]{&w.fresh, &w.live} {
-		for s := q.first; s != nil && w.now.Sub(s.active) >= w.options.Timing.afterIdle(); s = q.first {
-			w.close(s, EndIdle)
-		}
+	for s := w.live.first; s != nil && w.now.Sub(s.active) >= w.options.Timing.afterIdle(); s = w.live.first {
+		w.close(s, EndIdle)
 	}
-	for s := w.finished.first; s != nil && w.now.Sub(s.active) >= w.options.Timing.afterLinger(); s = w.finished.first {
+	ended := &w.all.queues[rankEnded]
+	for s := ended.first; s != nil && w.now.Sub(s.stepped) >= w.options.Timing.afterLinger(); s = ended.first {
 		w.close(s, EndLingered)
 	}
 }

@@ -64,8 +64,10 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 	if s.Send(d.Data, t.server) != nil {
 		return DropUnsent
 	}
-	t.moving = true
-	w.Confirm(s)
+	if t.steps(op, d.Data) {
+		t.moving = true
+		w.Step(s)
+	}
 	if op == opError {
 		t.fail(d.Data)
 		h.finish(w, s, OutcomeClientError)

@@ -136,52 +136,6 @@ func TestRequestFlood(t *testing.T) {
 	}
 }
 
-// Requests with forged sources, which never react to an answer, hold no places against honest clients.
-func TestFloodOfForgedSources(t *testing.T) {
-	l := newLab(t)
-	want := content(5000)
-	(&fileServer{files: map[string][]byte{"f": want}}).listen(t, l.server, serverIP+":69")
-	const places = 16
-	var reported atomic.Int32
-	f := l.front(t, Config{
-		Pick: to(serverIP + ":69"), MaxSessions: places,
-		Report: func(_ netip.AddrPort, err error) {
-			if err != nil {
-				reported.Add(1)
-			}
-		},
-	})
-	conn := l.raw(t)
-	flood := func() {
-		for i := range 2 * places {
-			conn.send(t, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)}), 2000),
-				netip.MustParseAddrPort(proxyIP+":69"), rrq("f"))
-		}
-	}
-	flood()
-	eventually(t, "places taken from the forged", func() bool { return f.outcomes(OutcomeEvicted) >= places })
-	if got, err := (fetch{file: "f", tries: 10}).run(l.client, proxyIP+":69"); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("an honest client gets %d bytes: %v", len(got), err)
-	}
-	// A transfer that has begun is not given up for them.
-	honest := l.udp(t)
-	defer honest.Close()
-	exchange(t, honest, rrq("f"), proxyIP+":69")
-	exchange(t, honest, []byte{0, opAck, 0, 1}, proxyIP+":69")
-	before := f.outcomes(OutcomeEvicted)
-	flood()
-	eventually(t, "more places taken", func() bool { return f.outcomes(OutcomeEvicted) >= before+places })
-	if got := exchange(t, honest, []byte{0, opAck, 0, 2}, proxyIP+":69"); len(got) < 4 || got[3] != 3 {
-		t.Errorf("the transfer goes on with %d bytes", len(got))
-	}
-	if f.Sessions() > places {
-		t.Errorf("%d sessions", f.Sessions())
-	}
-	if n := reported.Load(); n != 0 {
-		t.Errorf("the endpoint was blamed %d times", n)
-	}
-}
-
 // Datagrams from port 0 and from our own address cannot be answered.
 func TestImpossibleSources(t *testing.T) {
 	l := newLab(t)

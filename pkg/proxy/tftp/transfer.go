@@ -23,9 +23,11 @@ type transfer struct {
 	server   datagram.Peer // the server's TID, once it has answered
 	answered bool
 	moving   bool // the client has reacted to an answer
+	agreeing bool // the server has answered with an OACK
 	negotiated
 
 	high        uint64 // the highest block sent, unwrapped
+	acked       uint64 // the highest of them that was acknowledged
 	bytes       uint64 // payload up to the highest block
 	retransmits uint64
 	last        uint64 // the number of the final, short block
@@ -78,6 +80,23 @@ func unwrap(high uint64, n uint16) uint64 {
 	return high + uint64(delta)
 }
 
+// steps tells whether a client's datagram is one that only makes sense after an answer that came before it, for the
+// first time: an ACK of a block that was sent (or of the OACK), or a block within the window of what the server has
+// acknowledged. It has passed [transfer.expects], and [transfer.observe] follows.
+func (t *transfer) steps(op uint16, b []byte) bool {
+	n, _ := block(b)
+	at := unwrap(t.high, n)
+	switch {
+	case op == opAck && at == 0:
+		return n == 0 && t.agreeing && !t.moving
+	case op == opAck:
+		return t.acked < at && at <= t.high
+	case op == opData:
+		return t.high < at && at <= t.acked+uint64(t.window)
+	}
+	return false
+}
+
 // observe follows a datagram of either side; it has passed [transfer.expects].
 func (t *transfer) observe(op uint16, b []byte) (completed bool) {
 	switch op {
@@ -95,8 +114,12 @@ func (t *transfer) observe(op uint16, b []byte) (completed bool) {
 		}
 	case opAck:
 		n, _ := block(b)
+		if at := unwrap(t.high, n); at <= t.high {
+			t.acked = max(t.acked, at)
+		}
 		return t.complete && n == uint16(t.last)
 	case opOack:
+		t.agreeing = true
 		t.negotiated = parseOack(b)
 		t.agreed = optionText(b[2:])
 	}

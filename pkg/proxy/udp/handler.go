@@ -52,7 +52,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 		h.meters.live.Inc()
 		s = opened
 	} else if s.State.answered {
-		w.Confirm(s)
+		w.Step(s)
 	}
 	if s.Send(d.Data, s.Endpoint) != nil {
 		return DropUnsent

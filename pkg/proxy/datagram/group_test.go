@@ -1,0 +1,123 @@
+package datagram
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A full table gives up what has ended, then what was silent for longer than clients are, then the longest silent one
+// of the lowest rank that holds more than its reserve.
+func TestF6Victim(t *testing.T) {
+	now := time.Unix(1000, 0)
+	type of struct {
+		rank   rank
+		silent time.Duration
+	}
+	const s, ms = time.Second, time.Millisecond
+	for _, tt := range []struct {
+		name     string
+		sessions []of // each rank's in order, the longest silent first
+		bound    int
+		want     int // by index
+		dead     bool
+	}{
+		{"ended first", []of{{rankNew, 80 * s}, {rankEnded, 0}}, 8, 1, true},
+		{"longest silent newcomer", []of{{rankNew, 6 * s}, {rankNew, 5 * s}, {rankLong, 0}}, 8, 0, true},
+		{"longest silent by what they have to lose", []of{{rankNew, 6 * s}, {rankLong, 61 * s}}, 8, 0, true},
+		{"a long transfer that is dead", []of{{rankNew, 6 * s}, {rankLong, 80 * s}}, 8, 1, true},
+		{"a confirmed one too", []of{{rankFirst, 12 * s}, {rankNew, 4 * s}}, 8, 0, true},
+		{"the lowest rank", []of{{rankNew, 3 * ms}, {rankNew, 0}, {rankNew, 0}, {rankFirst, 4 * s}, {rankLong, 30 * s}}, 8, 0, false},
+		{"a reserve of newcomers", []of{{rankNew, 3 * ms}, {rankFirst, 4 * s}, {rankFirst, 3 * s}}, 8, 1, false},
+		{"the highest rank has none", []of{{rankNew, 3 * ms}, {rankSome, 4 * s}, {rankLong, 20 * s}}, 8, 2, false},
+		{"within the reserve", []of{{rankNew, 3 * ms}, {rankFirst, 4 * s}}, 80, 0, false},
+		{"nobody", nil, 8, -1, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := &group[int]{list: listClient}
+			for i, o := range tt.sessions {
+				g.add(&Session[int]{State: i, rank: o.rank, stepped: now.Add(-o.silent)})
+			}
+			got := -1
+			victim, dead := g.victim(now, tt.bound)
+			if victim != nil {
+				got = victim.State
+			}
+			if got != tt.want || dead != tt.dead {
+				t.Errorf("got session %d, dead %v, want %d, %v", got, dead, tt.want, tt.dead)
+			}
+		})
+	}
+}
+
+func TestRanks(t *testing.T) {
+	for steps, want := range map[uint64]rank{
+		0: rankNew, 1: rankFirst, 7: rankFirst, 8: rankSome, 63: rankSome, 64: rankMany, 511: rankMany, 512: rankLong,
+	} {
+		if got := rankOf(steps); got != want {
+			t.Errorf("%d steps: rank %d, want %d", steps, got, want)
+		}
+	}
+}
+
+// A client that knocks again is known for one to two periods, a flood of 20,000 others a second or not.
+func TestF6Knocks(t *testing.T) {
+	var k knocks
+	now := time.Unix(1000, 0)
+	asked := netip.MustParseAddr("192.0.2.2")
+	client := func(i int) flow {
+		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		return flow{Peer{AddrPort: netip.AddrPortFrom(a, 2070)}, asked}
+	}
+	real := flow{Peer{AddrPort: netip.MustParseAddrPort("192.0.2.7:2070")}, asked}
+	if k.again(real, now) {
+		t.Error("known at the first knock")
+	}
+	taken := 0
+	const flood = 20_000 * 4
+	for i := range flood {
+		if k.again(client(i), now.Add(time.Duration(i)*4*time.Second/flood)) {
+			taken++
+		}
+	}
+	if taken > flood/50 {
+		t.Errorf("%d of %d first knocks were taken for second ones", taken, flood)
+	}
+	other := real
+	other.client.AddrPort = netip.AddrPortFrom(real.client.Addr(), 2071)
+	var got []bool
+	for _, each := range []struct {
+		flow  flow
+		after time.Duration
+	}{
+		{real, 4 * time.Second}, {other, 4 * time.Second}, {real, knockPeriod + time.Second},
+		{real, 2 * knockPeriod}, {other, 2*knockPeriod + time.Second}, {real, 9 * knockPeriod},
+	} {
+		got = append(got, k.again(each.flow, now.Add(each.after)))
+	}
+	if diff := cmp.Diff([]bool{true, false, true, true, false, false}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if n := testing.AllocsPerRun(100, func() { k.again(real, now.Add(9*knockPeriod)) }); n != 0 {
+		t.Errorf("%v allocations a knock", n)
+	}
+}
+
+func TestShares(t *testing.T) {
+	for _, tt := range []struct{ total, perClient, workers int }{{4096, 64, 1}, {4096, 64, 2}, {4096, 64, 64}, {3, 2, 2}} {
+		l := NewLimits(tt.total, tt.perClient)
+		l.workers.Store(int64(tt.workers))
+		total, perClient, perNetwork := l.share()
+		if total*tt.workers < tt.total || total*tt.workers >= tt.total+tt.workers {
+			t.Errorf("%+v: %d a worker", tt, total)
+		}
+		if perClient > tt.perClient || perClient*tt.workers < tt.perClient || perClient < min(tt.perClient, leastShare) {
+			t.Errorf("%+v: %d for a client at one worker", tt, perClient)
+		}
+		if perNetwork != max(total/2, 1) {
+			t.Errorf("%+v: %d for a network of %d", tt, perNetwork, total)
+		}
+	}
+}
