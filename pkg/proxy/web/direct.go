@@ -160,6 +160,8 @@ func (u *upstream) ask(r *http.Request, head []byte, limit time.Duration) (_ *ht
 		switch {
 		case response.StatusCode == http.StatusSwitchingProtocols:
 			return nil, errSwitched
+		case response.StatusCode < http.StatusContinue:
+			return nil, errStatus
 		case response.StatusCode >= http.StatusOK:
 			return response, nil
 		}

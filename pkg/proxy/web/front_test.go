@@ -165,7 +165,7 @@ func TestRequestReachesBackend(t *testing.T) {
 	}))})
 	code, body := r.get(t, "/2009-04-04/meta-data?a;b=%zz", "X-Forwarded-For", "192.0.2.66", "X-Forwarded-For", "192.0.2.67",
 		"X-Real-IP", "192.0.2.66", "User-Agent", "iPXE/1.21")
-	want := fmt.Sprintf(`GET %s /2009-04-04/meta-data?a;b=%%zz xff=["127.0.0.1"] real=["127.0.0.1"] agent=["iPXE/1.21"]`,
+	want := fmt.Sprintf(`GET %s /2009-04-04/meta-data?a;b=%%25zz xff=["127.0.0.1"] real=["127.0.0.1"] agent=["iPXE/1.21"]`,
 		r.Addr())
 	if code != 200 || body != want {
 		t.Errorf("got  %d %s\nwant 200 %s", code, body, want)

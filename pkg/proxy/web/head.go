@@ -52,7 +52,7 @@ func (p *plainRequest) parse(head []byte) bool {
 			p.lines = append(p.lines, l)
 		case hop, claim:
 		case hostLine:
-			if p.host != nil || !all(l.value, &hostByte) || len(l.value) == 0 {
+			if p.host != nil || !plainHost(l.value) {
 				return false
 			}
 			p.host = l.value
@@ -302,6 +302,28 @@ func plainTarget(target []byte) bool {
 	}
 	for i, c := range target {
 		if c == '%' && (i+2 >= len(target) || !hexDigit(target[i+1]) || !hexDigit(target[i+2])) {
+			return false
+		}
+	}
+	return true
+}
+
+// plainHost is whether a Host is one, of the bytes that names and addresses usually have. Only an address in brackets
+// costs an allocation.
+func plainHost(host []byte) bool {
+	if len(host) == 0 || !all(host, &hostByte) {
+		return false
+	}
+	if host[0] == '[' {
+		return validHost(string(host))
+	}
+	name, port, _ := bytes.Cut(host, []byte(":"))
+	return len(name) > 0 && !bytes.ContainsAny(name, "[]") && allDigits(port)
+}
+
+func allDigits(b []byte) bool {
+	for _, c := range b {
+		if c < '0' || c > '9' {
 			return false
 		}
 	}

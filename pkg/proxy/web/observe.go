@@ -103,6 +103,13 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case http.MethodConnect:
 		http.Error(seen, "no tunnels", http.StatusMethodNotAllowed)
 	default:
+		if err := normalize(r); err != nil {
+			if r.ProtoMajor == 1 { // what follows on the connection may be meant otherwise, too
+				w.Header().Set("Connection", "close")
+			}
+			reply.Write(seen, r, http.StatusBadRequest, reply.InvalidArgument, err.Error())
+			return
+		}
 		o.next.ServeHTTP(seen, r)
 	}
 }

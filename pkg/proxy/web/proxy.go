@@ -16,7 +16,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -137,7 +136,9 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// An endpoint may answer before it has read all of the body. Without this, net/http would then read the rest
 	// itself and throw it away.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	p.reverse.ServeHTTP(w, r)
+	u := new(use)
+	defer u.end() // also where ReverseProxy panics before it closes the answer
+	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), useKey{}, u)))
 }
 
 // close gives up the connections to the endpoints; those in use when they come back.
@@ -163,12 +164,8 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 		r.Out.Header.Del("Connection")
 	}
 	dropAliases(r.Out.Header)
-	dropAliases(r.Out.Trailer)
-	for name := range r.Out.Trailer {
-		if claimed(name) { // a backend may take trailers for headers that it has overlooked
-			delete(r.Out.Trailer, name)
-		}
-	}
+	// Trailers of a request are dropped (RFC 9110, section 6.5.1): they could say what its header may not.
+	r.Out.Trailer = nil
 	claimsOf(r.In, peerOf(r.In), p.settings.Trusted).set(r.Out.Header)
 	via := fmt.Sprintf("%d.%d %s", r.In.ProtoMajor, r.In.ProtoMinor, pseudonym)
 	r.Out.Header["Via"] = append(r.Out.Header["Via"], via)
@@ -198,8 +195,9 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	if real, err := netip.ParseAddr(r.Header.Get(headerRealIP)); err == nil {
 		client = real
 	}
+	var k *kept
 	if body := r.Body; body != nil && body != http.NoBody {
-		k := &kept{ReadCloser: body}
+		k = &kept{ReadCloser: body}
 		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 			GotConn: func(httptrace.GotConnInfo) { k.given.Store(true) },
 		}))
@@ -220,22 +218,31 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		r.URL.Host = e.Addr.String()
 		response, err := p.transport.RoundTrip(r)
-		if err == nil && response.StatusCode == http.StatusSwitchingProtocols &&
-			!strings.EqualFold(response.Header.Get("Upgrade"), r.Header.Get("Upgrade")) {
-			_ = response.Body.Close() // ReverseProxy would leave it open
-			err = errSwitched
+		if err == nil {
+			if err = judgeStatus(response, r.Header.Get("Upgrade")); err != nil {
+				_ = response.Body.Close()
+			}
 		}
 		if err == nil {
 			e.Succeeded()
 			response.Body = release(response.Body, e)
+			if u, ok := r.Context().Value(useKey{}).(*use); ok {
+				u.body = response.Body
+			}
 			return response, nil
 		}
 		e.Release()
-		if r.Context().Err() != nil {
-			return nil, r.Context().Err() // the client went away: no fault of the endpoint
+		if r.Context().Err() != nil { // the client went away: no fault of the endpoint
+			if r.ProtoMajor == 1 && k.partial() { // or closed its side only: it may read an answer
+				return nil, bodyError{io.ErrUnexpectedEOF}
+			}
+			return nil, r.Context().Err()
+		}
+		if fault := k.broken(); fault != nil {
+			return nil, bodyError{fault}
 		}
 		failures = append(failures, err)
-		if tcp.Exhausted(err) {
+		if tcp.Exhausted(err) || k.partial() {
 			return nil, errors.Join(failures...)
 		}
 		e.Failed(err)
@@ -245,46 +252,6 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, errors.Join(failures...)
 		}
 	}
-}
-
-// kept is a body that outlives failures to connect, for the next endpoint: the transport closes it then. Once there is
-// a connection, to close it must wake whoever reads it, or a stream that its endpoint broke would wait for its client.
-type kept struct {
-	io.ReadCloser
-	given atomic.Bool
-}
-
-// Close implements io.Closer.
-func (k *kept) Close() error {
-	if k.given.Load() {
-		return k.ReadCloser.Close()
-	}
-	return nil
-}
-
-// release ends the endpoint's use when the response's body is closed. The body of an upgraded connection can be
-// written to as well.
-func release(body io.ReadCloser, e *endpoint.Endpoint) io.ReadCloser {
-	r := releasing{ReadCloser: body, once: sync.OnceFunc(e.Release)}
-	if w, ok := body.(io.Writer); ok {
-		return releasingWriter{releasing: r, Writer: w}
-	}
-	return r
-}
-
-type releasing struct {
-	io.ReadCloser
-	once func()
-}
-
-func (r releasing) Close() error {
-	r.once()
-	return r.ReadCloser.Close()
-}
-
-type releasingWriter struct {
-	releasing
-	io.Writer
 }
 
 var errSwitched = errors.New("the endpoint switched to a protocol that it was not asked for")
@@ -300,6 +267,8 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 		code, reason = http.StatusLoopDetected, "loop"
 	case late(r):
 		code, reason = http.StatusRequestTimeout, "client_stalled"
+	case errors.As(err, new(bodyError)):
+		code, reason = http.StatusBadRequest, "client_body"
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
 		code, reason = 499, "client_gone" // nobody reads it; the code is nginx's, for the counters
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -322,8 +291,11 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 		// A gRPC client reads these, not the status line.
 		header.Set("Content-Type", "application/grpc")
 		header.Set(headerStatus, "14") // UNAVAILABLE
-		if reason == "client_gone" {
+		switch reason {
+		case "client_gone":
 			header.Set(headerStatus, "1") // CANCELLED; nobody reads it
+		case "client_body":
+			header.Set(headerStatus, "3") // INVALID_ARGUMENT
 		}
 		header.Set(headerMessage, text)
 		w.WriteHeader(http.StatusOK)
@@ -346,6 +318,8 @@ func explain(code int, reason string) string {
 		return errLoop.Error()
 	case "client_stalled":
 		return "the request's body did not come in time"
+	case "client_body":
+		return "the request's body is malformed or incomplete"
 	case "refused":
 		return "the backend refused the connection"
 	case "timeout":

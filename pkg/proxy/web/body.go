@@ -1,0 +1,121 @@
+package web
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+)
+
+// kept is a request's body that outlives failures to connect, for the next endpoint: the transport closes it then. Once
+// there is a connection, to close it must wake whoever reads it, or a stream that its endpoint broke would wait for its
+// client. It remembers whether the client broke the body off, for which no endpoint is to blame.
+type kept struct {
+	io.ReadCloser
+	given  atomic.Bool           // to a connection
+	closed atomic.Bool           // by the transport: errors of reading are its own then
+	whole  atomic.Bool           // read to its end
+	fault  atomic.Pointer[error] // of reading from the client
+}
+
+// Read implements io.Reader.
+func (k *kept) Read(b []byte) (int, error) {
+	n, err := k.ReadCloser.Read(b)
+	switch {
+	case errors.Is(err, io.EOF):
+		k.whole.Store(true)
+	case err != nil && !k.closed.Load():
+		k.fault.CompareAndSwap(nil, &err)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (k *kept) Close() error {
+	if !k.given.Load() {
+		return nil
+	}
+	k.closed.Store(true)
+	return k.ReadCloser.Close()
+}
+
+// broken is why the client's body could not be read; nil where it could. A nil body is whole.
+func (k *kept) broken() error {
+	if k == nil {
+		return nil
+	}
+	if fault := k.fault.Load(); fault != nil {
+		return *fault
+	}
+	return nil
+}
+
+// partial is whether a connection got a part of the body, and its end is still the client's to send. An endpoint that
+// ends the connection then may have lost its patience with the client: that tells nothing about its health.
+func (k *kept) partial() bool { return k != nil && k.given.Load() && !k.whole.Load() }
+
+// bodyError is what is wrong with a request's body.
+type bodyError struct{ cause error }
+
+func (e bodyError) Error() string { return "failed to read the request's body: " + e.cause.Error() }
+func (e bodyError) Unwrap() error { return e.cause }
+
+// use is an answer of an endpoint, and the endpoint's use with it. It ends with the request.
+type use struct{ body io.Closer }
+
+type useKey struct{}
+
+func (u *use) end() {
+	if u.body != nil {
+		_ = u.body.Close()
+	}
+}
+
+// release ends the endpoint's use when the response's body is closed. The body of an upgraded connection can be
+// written to as well.
+func release(body io.ReadCloser, e *endpoint.Endpoint) io.ReadCloser {
+	r := releasing{Reader: body, once: sync.OnceValue(func() error {
+		e.Release()
+		return body.Close()
+	})}
+	if w, ok := body.(io.Writer); ok {
+		return releasingWriter{releasing: r, Writer: w}
+	}
+	return r
+}
+
+type releasing struct {
+	io.Reader
+	once func() error
+}
+
+// Close implements io.Closer.
+func (r releasing) Close() error { return r.once() }
+
+type releasingWriter struct {
+	releasing
+	io.Writer
+}
+
+var errStatus = errors.New("the endpoint's status code is none of HTTP's")
+
+// judgeStatus is an error where an answer's status cannot be passed on: net/http's server panics for codes of other
+// than three digits, and below 100. What an endpoint switches to must have been asked for; ReverseProxy compares with
+// the upgrade that it sent, as ASCII.
+func judgeStatus(response *http.Response, upgrade string) error {
+	switch code := response.StatusCode; {
+	case code < http.StatusContinue || code > 999:
+		return errStatus
+	case code != http.StatusSwitchingProtocols:
+		return nil
+	}
+	answered := response.Header.Get("Upgrade")
+	if upgrade == "" || len(answered) != len(upgrade) || !strings.EqualFold(answered, upgrade) {
+		return errSwitched
+	}
+	return nil
+}

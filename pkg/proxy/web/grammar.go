@@ -1,0 +1,212 @@
+package web
+
+import (
+	"errors"
+	"net/http"
+	"net/netip"
+	"net/textproto"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// net/http reads requests more generously than RFC 9112 writes them, and HTTP/2 has room for bytes that HTTP/1.1 does
+// not. What an endpoint gets is written in the strict grammar, so each request is brought to it, or refused, before
+// anything decides about it: limits, tokens, rewriting and the endpoint then see the same target.
+
+// Why a request is refused with 400.
+var (
+	errTarget = errors.New("the request target is malformed")
+	errForm   = errors.New("the request target has a form that is not served here")
+	errHost   = errors.New("the host is malformed")
+	errMethod = errors.New("the method is malformed")
+	errField  = errors.New("a header field is malformed")
+)
+
+// normalize brings a request to the grammar of RFC 9112, section 3, or says what is wrong with it. An absolute target
+// becomes a path, since its authority is the request's Host already. Bytes that RFC 3986 allows in no path or query are
+// percent-encoded, which a path's reader undoes. What the client's Connection header names is removed.
+func normalize(r *http.Request) error {
+	if !httpguts.ValidHeaderFieldName(r.Method) { // a method is a token, as a name is
+		return errMethod
+	}
+	if !validHost(r.Host) {
+		return errHost
+	}
+	if err := normalizeTarget(r); err != nil {
+		return err
+	}
+	if r.ProtoMajor > 1 {
+		if err := trimFields(r.Header); err != nil {
+			return err
+		}
+	}
+	dropListed(r.Header)
+	return nil
+}
+
+// normalizeTarget does so for the target.
+func normalizeTarget(r *http.Request) error {
+	target, err := pathOf(r)
+	if err != nil {
+		return err
+	}
+	if target == "*" { // net/http's server answers it by itself
+		r.RequestURI, r.URL.Path, r.URL.RawPath, r.URL.Scheme, r.URL.Host = target, target, "", "", ""
+		return nil
+	}
+	strict, ok := encodeTarget(target)
+	if !ok {
+		return errTarget
+	}
+	if strict == r.RequestURI {
+		return nil
+	}
+	r.RequestURI, r.URL.Scheme, r.URL.Host = strict, "", ""
+	path, query, _ := strings.Cut(strict, "?")
+	if r.URL.RawQuery = query; r.URL.Path == "" {
+		r.URL.Path = "/"
+	}
+	r.URL.RawPath = path // which means the same as Path
+	return nil
+}
+
+// pathOf is a request's target without scheme and authority. Only the forms of RFC 9112, sections 3.2.1, 3.2.2 and
+// 3.2.4, are taken, of the schemes http and https, and no userinfo (RFC 9110, section 4.2.4).
+func pathOf(r *http.Request) (string, error) {
+	raw := r.RequestURI
+	switch {
+	case strings.HasPrefix(raw, "/"):
+		return raw, nil
+	case raw == "*" && r.Method == http.MethodOptions:
+		return raw, nil
+	case r.ProtoMajor > 1, r.URL.Opaque != "", r.URL.User != nil, r.URL.Host == "",
+		r.URL.Scheme != "http" && r.URL.Scheme != "https":
+		return "", errForm
+	}
+	_, rest, found := strings.Cut(raw, "://")
+	if !found {
+		return "", errForm
+	}
+	at := strings.IndexAny(rest, "/?#")
+	switch {
+	case at < 0 && r.Method == http.MethodOptions:
+		return "*", nil
+	case at < 0:
+		return "/", nil
+	case rest[at] == '/':
+		return rest[at:], nil
+	default:
+		return "/" + rest[at:], nil
+	}
+}
+
+// encodeTarget percent-encodes the bytes that have no place in a path or query, and in a query a percent sign that
+// begins nothing, which means the same to whoever reads such a query at all; ok is false where there is a space, a
+// control character, or a fragment.
+func encodeTarget(target string) (strict string, ok bool) {
+	odd, query := 0, false
+	begins := func(i int) bool { return i+2 < len(target) && hexDigit(target[i+1]) && hexDigit(target[i+2]) }
+	for i := range len(target) {
+		switch c := target[i]; {
+		case c == '?':
+			query = true
+		case c == '%' && !begins(i):
+			if !query {
+				return "", false
+			}
+			odd++
+		case targetByte[c]:
+		case c <= ' ', c == 0x7f, c == '#':
+			return "", false
+		default:
+			odd++
+		}
+	}
+	if odd == 0 {
+		return target, true
+	}
+	const hex = "0123456789ABCDEF"
+	b := make([]byte, 0, len(target)+2*odd)
+	for i := range len(target) {
+		if c := target[i]; targetByte[c] && (c != '%' || begins(i)) {
+			b = append(b, c)
+		} else {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		}
+	}
+	return string(b), true
+}
+
+// validHost is whether a Host is empty, or a name or an address, perhaps with a port (RFC 9110, section 7.2; RFC 3986,
+// section 3.2.2).
+func validHost(host string) bool {
+	if host == "" {
+		return true
+	}
+	if literal, ok := strings.CutPrefix(host, "["); ok {
+		text, port, ok := strings.Cut(literal, "]")
+		addr, err := netip.ParseAddr(text)
+		return ok && err == nil && addr.Is6() && addr.Zone() == "" && (port == "" || port[0] == ':' && digits(port[1:]))
+	}
+	name, port, _ := strings.Cut(host, ":")
+	if name == "" || !digits(port) {
+		return false
+	}
+	for i := range len(name) {
+		if c := name[i]; !regNameByte[c] ||
+			c == '%' && (i+2 >= len(name) || !hexDigit(name[i+1]) || !hexDigit(name[i+2])) {
+			return false
+		}
+	}
+	return true
+}
+
+func digits(s string) bool { return strings.Trim(s, "0123456789") == "" }
+
+// regNameByte are the bytes of a registered name: unreserved, sub-delims, and the percent sign.
+var regNameByte = of(letters + "-._~!$&'()*+,;=%")
+
+// trimFields takes the space off the values of an HTTP/2 request, whose grammar has none around them (RFC 9113,
+// section 8.2.1), and which HTTP/1.1 would lose.
+func trimFields(h http.Header) error {
+	for name, values := range h {
+		if !httpguts.ValidHeaderFieldName(name) {
+			return errField
+		}
+		for i, value := range values {
+			if !httpguts.ValidHeaderFieldValue(value) {
+				return errField
+			}
+			values[i] = textproto.TrimString(value)
+		}
+	}
+	return nil
+}
+
+// dropListed removes the fields that the client says are for this hop only (RFC 9110, section 7.6.1). That comes first
+// of all, so that it cannot touch what is set here later on: a token's claims, the client's address. What a trusted
+// proxy says of the client stays, whatever its own client made it list. Of Connection itself an upgrade is left.
+func dropListed(h http.Header) {
+	lists := h["Connection"]
+	if len(lists) == 0 {
+		return
+	}
+	upgrade := false
+	for _, list := range lists {
+		for each := range strings.SplitSeq(list, ",") {
+			name := textproto.CanonicalMIMEHeaderKey(textproto.TrimString(each))
+			switch {
+			case name == "Upgrade":
+				upgrade = true
+			case name == "Via", claimed(name), hopByHop(name): // these have rules of their own
+			default:
+				delete(h, name)
+			}
+		}
+	}
+	delete(h, "Connection")
+	if upgrade {
+		h["Connection"] = []string{"Upgrade"}
+	}
+}
