@@ -171,7 +171,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	out := &counter{ResponseWriter: w}
 	start := time.Now()
-	http.ServeContent(out, r, name, f.info.ModTime(), f.File)
+	http.ServeContent(out, boundRanges(r), name, f.info.ModTime(), f.File)
 	label := ""
 	if f.known {
 		label = name // of the manifest's, so that the metric has a bound
