@@ -15,7 +15,9 @@
 {{- define "stack.check" -}}
 {{- $v := .v -}}
 {{- $b := $v.broadcast -}}
-{{- if and (eq $b.provider "hostNetwork") $v.relay.enabled (not $b.parents) -}}
+{{- include "stack.checkLabels" . -}}
+{{- include "stack.checkPod" . -}}
+{{- if and (eq $b.provider "hostNetwork") $v.relay.enabled (not $b.parents) (not $v.unheard) -}}
 {{- include "stack.refuse" (dict "v" $v "text" "broadcast.provider=hostNetwork listens on the node's own interfaces: set broadcast.parents to their names, such as [eno1]") -}}
 {{- end -}}
 {{- if eq $b.provider "hostNetwork" -}}
@@ -56,8 +58,19 @@
 {{- end -}}
 {{- if and $v.service.enabled (eq $v.service.type "LoadBalancer") $v.service.loadBalancerClass (not $v.publicIP) -}}
 {{- $asked := false -}}
-{{- range $key, $_ := $v.service.annotations }}{{ if regexMatch "(?i)(ips?|pool|name)$" $key }}{{ $asked = true }}{{ end }}{{ end -}}
+{{- range concat (include "stack.addressAnnotations" . | splitList " ") (include "stack.poolAnnotations" . | splitList " ") }}{{ if hasKey $v.service.annotations . }}{{ $asked = true }}{{ end }}{{ end -}}
 {{- if not $asked }}{{ include "stack.refuse" (dict "v" $v "text" (printf "service.loadBalancerClass is %s and no address is asked of it: set publicIP, or the class's annotation in service.annotations" $v.service.loadBalancerClass)) }}{{ end -}}
+{{- end -}}
+{{- if $v.publicIP -}}
+{{- range include "stack.addressAnnotations" . | splitList " " -}}
+{{- $addresses := get $v.service.annotations . -}}
+{{- if and $addresses (not (has $v.publicIP ($addresses | replace " " "" | splitList ","))) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "publicIP is %s and service.annotations asks for another address by %s=%s: have publicIP among them, or leave one of the two out" $v.publicIP . $addresses)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (include "stack.service" (dict "root" .root "v" $v)) (printf "%s-admin" (include "stack.fullname" .root)) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "service.name is %s, as the Service of the admin ports is called: set service.name to another" $v.service.name)) -}}
 {{- end -}}
 {{- if and $v.service.loadBalancerClass (ne $v.service.type "LoadBalancer") -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "service.loadBalancerClass is set and service.type is %s: set service.type=LoadBalancer, or leave service.loadBalancerClass out" $v.service.type)) -}}
@@ -89,5 +102,80 @@
 {{- end -}}
 {{- if and (eq (len $v.service.ipFamilies) 2) (eq $v.service.ipFamilyPolicy "SingleStack") -}}
 {{- include "stack.refuse" (dict "v" $v "text" "service.ipFamilies has two families and service.ipFamilyPolicy is SingleStack: set service.ipFamilyPolicy=PreferDualStack, or leave one of service.ipFamilies out") -}}
+{{- end -}}
+{{- include "stack.checkVersions" . -}}
+{{- end -}}
+
+{{/* Refuses what the cluster's version does not have. Takes v and root. */}}
+{{- define "stack.checkVersions" -}}
+{{- $v := .v -}}
+{{- $version := .root.Capabilities.KubeVersion.Version -}}
+{{- $init := and $v.relay.enabled (eq $v.broadcast.provider "init") -}}
+{{- range list
+  (list (and $init $v.broadcast.watch) "1.29" "broadcast.watch" "true" "broadcast.watch=false")
+  (list (and $v.files.enabled (eq $v.files.volume.type "image")) "1.33" "files.volume.type" "image" "files.volume.type to another")
+  (list (eq $v.proxy.zone "label") "1.35" "proxy.zone" "label" "proxy.zone to the zone itself") -}}
+{{- if and (index . 0) (not (semverCompare (printf ">=%s.0-0" (index . 1)) $version)) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "%s=%s needs Kubernetes %s and this is %s (helm template takes --kube-version): set %s" (index . 2) (index . 3) (index . 1) $version (index . 4))) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses labels by which the chart's own objects find each other. Takes v. */}}
+{{- define "stack.checkLabels" -}}
+{{- $v := .v -}}
+{{- range $path, $labels := dict "commonLabels" $v.commonLabels "podLabels" $v.podLabels "service.labels" $v.service.labels -}}
+{{- range list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" -}}
+{{- if hasKey $labels . }}{{ include "stack.refuse" (dict "v" $v "text" (printf "%s sets %s, by which the Service finds its pods: leave it out" $path .)) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses what would be twice in the pod. Takes v. */}}
+{{- define "stack.checkPod" -}}
+{{- $v := .v -}}
+{{- $values := dict "containers" "extraContainers" "initContainers" "extraInitContainers" "volumes" "extraVolumes"
+  "securityContext" "podSecurityContext" "nodeSelector" "nodeSelector" "tolerations" "tolerations" "affinity" "affinity"
+  "topologySpreadConstraints" "topologySpreadConstraints" "imagePullSecrets" "imagePullSecrets"
+  "priorityClassName" "priorityClassName" "serviceAccountName" "serviceAccount.name" "serviceAccount" "serviceAccount.name"
+  "terminationGracePeriodSeconds" "terminationGracePeriodSeconds" "hostNetwork" "broadcast.provider" "hostPID" "broadcast.provider" -}}
+{{- range $key, $_ := $v.podSpec -}}
+{{- with get $values $key }}{{ include "stack.refuse" (dict "v" $v "text" (printf "podSpec.%s is a value of its own: set %s in its place" $key .)) }}{{ end -}}
+{{- end -}}
+{{- $names := list "stack-proxy" -}}
+{{- if $v.relay.enabled }}{{ $names = append $names "dhcp-relay" }}{{ end -}}
+{{- if and $v.relay.enabled (eq $v.broadcast.provider "init") }}{{ $names = append $names "broadcast-init" }}{{ end -}}
+{{- range $list := list "extraInitContainers" "extraContainers" -}}
+{{- range $i, $each := get $v $list -}}
+{{- if has $each.name $names }}{{ include "stack.refuse" (dict "v" $v "text" (printf "%s[%d].name is %s, which another container of the pod has: set it to another" $list $i $each.name)) }}{{ end -}}
+{{- $names = append $names $each.name -}}
+{{- end -}}
+{{- end -}}
+{{- $names = list "routes" -}}
+{{- if $v.files.enabled }}{{ $names = append $names "files" }}{{ end -}}
+{{- range $v.proxy.secrets }}{{ $names = append $names (include "stack.secretVolume" .) }}{{ end -}}
+{{- range $i, $each := $v.extraVolumes -}}
+{{- if has $each.name $names }}{{ include "stack.refuse" (dict "v" $v "text" (printf "extraVolumes[%d].name is %s, which another volume of the pod has: set it to another" $i $each.name)) }}{{ end -}}
+{{- $names = append $names $each.name -}}
+{{- end -}}
+{{- range $program := list "proxy" "relay" "init" -}}
+{{- $own := get $v $program -}}
+{{- $paths := list -}}
+{{- if eq $program "proxy" -}}
+{{- $paths = list "/etc/stack-proxy" -}}
+{{- if $v.files.enabled }}{{ $paths = append $paths "/files" }}{{ end -}}
+{{- range $v.proxy.secrets }}{{ $paths = append $paths (printf "/secrets/%s" .) }}{{ end -}}
+{{- end -}}
+{{- range $i, $each := $own.extraVolumeMounts -}}
+{{- $path := trimSuffix "/" $each.mountPath -}}
+{{- if has $path $paths }}{{ include "stack.refuse" (dict "v" $v "text" (printf "%s.extraVolumeMounts[%d].mountPath is %s, where something else is mounted: set it to another" $program $i $each.mountPath)) }}{{ end -}}
+{{- if not (has $each.name $names) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "%s.extraVolumeMounts[%d].name is %s, and there is no such volume: add it to extraVolumes" $program $i $each.name)) }}{{ end -}}
+{{- $paths = append $paths $path -}}
+{{- end -}}
+{{- $variables := list -}}
+{{- range $i, $each := $own.extraEnv -}}
+{{- if has $each.name $variables }}{{ include "stack.refuse" (dict "v" $v "text" (printf "%s.extraEnv[%d].name is %s, which another one has: name it once" $program $i $each.name)) }}{{ end -}}
+{{- $variables = append $variables $each.name -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}

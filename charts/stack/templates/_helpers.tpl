@@ -1,18 +1,30 @@
-{{/* The release's full name: the release's own where it has the chart's in it. */}}
+{{/*
+The release's full name: the release's own where it has the chart's in it. Services are called after it, so it has no dot
+and begins with a letter; and it is short enough for what is put behind it.
+*/}}
 {{- define "stack.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- $full := printf "%s-%s" .Release.Name $name -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- $full = .Values.fullnameOverride -}}
 {{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- $full = .Release.Name -}}
 {{- end -}}
+{{- $short := $full | replace "." "-" -}}
+{{- if regexMatch "^[0-9]" $short }}{{ $short = printf "stack-%s" $short }}{{ end -}}
+{{- if gt (len $short) 53 }}{{ $short = printf "%s-%s" ($short | trunc 44 | trimSuffix "-") (sha256sum $full | trunc 8) }}{{ end -}}
+{{- $short -}}
 {{- end -}}
 
+{{/* The namespace of all objects but the Roles for others' endpoints. */}}
+{{- define "stack.namespace" -}}
+{{- .Values.namespaceOverride | default .Release.Namespace -}}
+{{- end -}}
+
+{{/* nameOverride is not in them: they are a Deployment's selector, which cannot be changed. */}}
 {{- define "stack.releaseLabels" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ .Chart.Name | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{/* The pods that serve. "helm test"'s pod is of the release and not one of them. */}}
@@ -21,27 +33,22 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: proxy
 {{- end -}}
 
-{{- define "stack.labels" -}}
-{{ include "stack.releaseLabels" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/part-of: tinkerbell
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
-{{- end -}}
-
-{{/* An object's metadata. Takes root, and name, namespace, labels and annotations, which may be left out. */}}
+{{/*
+An object's metadata. Takes root, v and name, and namespace, labels and annotations, which may be left out. Each label is
+there once: an object's own counts before commonLabels, and these before the chart's.
+*/}}
 {{- define "stack.metadata" -}}
-name: {{ .name }}
-namespace: {{ .namespace | default .root.Release.Namespace }}
+{{- $chart := dict
+  "app.kubernetes.io/version" (.root.Chart.AppVersion | replace "+" "_")
+  "app.kubernetes.io/part-of" "tinkerbell"
+  "app.kubernetes.io/managed-by" .root.Release.Service
+  "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-") -}}
+{{- $release := include "stack.releaseLabels" .root | fromYaml -}}
+name: {{ .name | quote }}
+namespace: {{ .namespace | default (include "stack.namespace" .root) | quote }}
 labels:
-  {{- include "stack.labels" .root | nindent 2 }}
-  {{- with .labels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+  {{- merge (dict) (.labels | default dict) $release .v.commonLabels $chart | toYaml | nindent 2 }}
+{{- with merge (dict) (.annotations | default dict) .v.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -93,19 +100,13 @@ annotations:
 {{- end -}}
 {{- end -}}
 
-{{/* What a container of ours may not do. Takes uid, and add: capabilities. */}}
+{{/* What a container of ours may not do. Takes uid, and add: capabilities; own: what the values say, which counts. */}}
 {{- define "stack.securityContext" -}}
-runAsUser: {{ .uid }}
-runAsGroup: {{ .uid }}
-runAsNonRoot: {{ ne (int .uid) 0 }}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-privileged: false
-capabilities:
-  drop: [ALL]
-  {{- with .add }}
-  add: {{ toJson . }}
-  {{- end }}
+{{- $capabilities := dict "drop" (list "ALL") -}}
+{{- if .add }}{{ $_ := set $capabilities "add" .add }}{{ end -}}
+{{- $context := dict "runAsUser" .uid "runAsGroup" .uid "runAsNonRoot" (ne (int .uid) 0) "allowPrivilegeEscalation" false
+  "readOnlyRootFilesystem" true "privileged" false "capabilities" $capabilities -}}
+{{- merge (dict) (.own | default dict) $context | toYaml -}}
 {{- end -}}
 
 {{/* The relay's listeners, with the addresses that stand for them. Takes effective values. */}}
@@ -127,27 +128,42 @@ capabilities:
 
 {{/* The probes of an admin port. Takes v and port: its name. */}}
 {{- define "stack.probes" -}}
+{{- with .v.probes -}}
+startupProbe:
+  httpGet: {path: /healthz, port: {{ $.port }}}
+  periodSeconds: {{ .startupPeriodSeconds }}
+  failureThreshold: {{ .startupFailureThreshold }}
+  timeoutSeconds: {{ .timeoutSeconds }}
 readinessProbe:
-  httpGet: {path: /readyz, port: {{ .port }}}
-  periodSeconds: {{ .v.probes.readinessPeriodSeconds }}
-  failureThreshold: {{ .v.probes.readinessFailureThreshold }}
-  timeoutSeconds: {{ .v.probes.timeoutSeconds }}
+  httpGet: {path: /readyz, port: {{ $.port }}}
+  periodSeconds: {{ .readinessPeriodSeconds }}
+  failureThreshold: {{ .readinessFailureThreshold }}
+  timeoutSeconds: {{ .timeoutSeconds }}
 livenessProbe:
-  httpGet: {path: /healthz, port: {{ .port }}}
-  periodSeconds: {{ .v.probes.livenessPeriodSeconds }}
-  failureThreshold: {{ .v.probes.livenessFailureThreshold }}
-  timeoutSeconds: {{ .v.probes.timeoutSeconds }}
+  httpGet: {path: /healthz, port: {{ $.port }}}
+  periodSeconds: {{ .livenessPeriodSeconds }}
+  failureThreshold: {{ .livenessFailureThreshold }}
+  timeoutSeconds: {{ .timeoutSeconds }}
+{{- end -}}
 {{- end -}}
 
-{{/* Variables, of pairs of a name and a value. What is empty or false is the program's default and left out. */}}
+{{/*
+Variables. Takes rows: each a name, a value and perhaps where it comes from, and extra: the user's own, which count in place
+of a row of the same name. What is empty or false is the program's default and left out.
+*/}}
 {{- define "stack.env" -}}
+{{- $own := list -}}
+{{- range .extra }}{{ $own = append $own .name }}{{ end -}}
 {{- $lines := list -}}
-{{- range . -}}
-{{- if index . 1 -}}
-{{- $lines = append $lines (printf "- {name: %s, value: %s}" (index . 0) (index . 1 | toString | quote)) -}}
+{{- range .rows -}}
+{{- if has (index . 0) $own -}}
+{{- else if gt (len .) 2 -}}
+{{- if index . 1 }}{{ $lines = append $lines (dict "name" (index . 0) "valueFrom" (index . 2)) }}{{ end -}}
+{{- else if index . 1 -}}
+{{- $lines = append $lines (dict "name" (index . 0) "value" (index . 1 | toString)) -}}
 {{- end -}}
 {{- end -}}
-{{- join "\n" $lines -}}
+{{- concat $lines (.extra | default list) | toYaml -}}
 {{- end -}}
 
 {{/* Seconds until a pod is killed: what draining takes, and some. */}}
@@ -175,13 +191,21 @@ default
 {{- .v.service.name | default (include "stack.fullname" .root) -}}
 {{- end -}}
 
-{{/* The Service's port of a route, for outer routes. Takes v, route, and of: who asks. */}}
+{{/*
+The Service's port of a route, for outer routes. Takes v, route, of: the key that names it, protocols: those that go through
+there, and through: its name.
+*/}}
 {{- define "stack.routePort" -}}
 {{- $found := "" -}}
+{{- $protocol := "" -}}
 {{- range .v.ports -}}
-{{- if and (eq .route $.route) .service (not $found) }}{{ $found = toString .port }}{{ end -}}
+{{- if and (eq .route $.route) .service (not $found) }}{{ $found = toString .port }}{{ $protocol = .kind }}{{ end -}}
 {{- end -}}
 {{- if not $found }}{{ include "stack.refuse" (dict "v" .v "text" (printf "%s is %q, which is no route on the Service: name one of %s" .of .route (include "stack.routeNames" .v))) }}{{ end -}}
+{{- if not (has $protocol .protocols) -}}
+{{- $way := ternary (printf ", or set routes.%s.protocol" .route) "" (and (eq $protocol "tcp") (has "http" .protocols)) -}}
+{{- include "stack.refuse" (dict "v" .v "text" (printf "%s is %q, whose protocol is %s, and %s takes %s: name another route%s" .of .route $protocol .through (join ", " .protocols) $way)) -}}
+{{- end -}}
 {{- $found -}}
 {{- end -}}
 
@@ -191,13 +215,28 @@ default
 {{- join ", " ($names | uniq) -}}
 {{- end -}}
 
-{{/* What both kinds of monitor say of an endpoint. */}}
+{{/* What both kinds of monitor say of an endpoint. Takes the monitor's values. */}}
 {{- define "stack.scrape" -}}
 {{- with .interval -}}
-interval: {{ . }}
+interval: {{ . | quote }}
+{{- end }}
+{{- with .scrapeTimeout }}
+scrapeTimeout: {{ . | quote }}
+{{- end }}
+{{- with .relabelings }}
+relabelings:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .metricRelabelings }}
 metricRelabelings:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{/* The annotations by which a Service asks for an address, and those that ask for one of a pool. */}}
+{{- define "stack.addressAnnotations" -}}
+metallb.io/loadBalancerIPs metallb.universe.tf/loadBalancerIPs kube-vip.io/loadbalancerIPs lbipam.cilium.io/ips io.cilium/lb-ipam-ips purelb.io/addresses
+{{- end -}}
+{{- define "stack.poolAnnotations" -}}
+metallb.io/address-pool metallb.universe.tf/address-pool purelb.io/service-group
 {{- end -}}

@@ -31,7 +31,7 @@ files: {protocol: files, port: 7173}
 {{- end -}}
 
 {{/*
-Everything that templates need, as YAML: the effective values (stack.values) and
+Everything that templates need, as JSON: the effective values (stack.values) and
   ports       of the Service and the pod: [{name, port, protocol, route, service, kind}]
   table       the proxy's routes file
   listeners   names of the relay's listeners
@@ -39,9 +39,15 @@ Everything that templates need, as YAML: the effective values (stack.values) and
   services    namespaces of the EndpointSlices that the proxy watches
 */}}
 {{- define "stack.effective" -}}
-{{- $v := include "stack.values" . | fromYaml -}}
-{{- include "stack.check" (dict "v" $v) -}}
-{{- $namespace := $v.backends.namespace | default .Release.Namespace -}}
+{{- /* All templates of a render have the same values, so that it is worked out once. */ -}}
+{{- if not (hasKey .Values "effective") }}{{ $_ := set .Values "effective" (include "stack.workOut" .) }}{{ end -}}
+{{- .Values.effective -}}
+{{- end -}}
+
+{{- define "stack.workOut" -}}
+{{- $v := include "stack.values" . | fromJson -}}
+{{- include "stack.check" (dict "v" $v "root" .) -}}
+{{- $namespace := $v.backends.namespace | default (include "stack.namespace" .) -}}
 {{- $preset := include (printf "stack.preset.%s" $v.preset) (dict "v" $v "namespace" $namespace) | fromYaml -}}
 {{- if and (not (hasKey $preset "files")) (hasKey $v.routes "files") -}}
 {{- $preset = set $preset "files" (dict "protocol" "files") -}}
@@ -51,13 +57,23 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- $ports := list -}}
 {{- $table := list -}}
 {{- $services := list -}}
+{{- $names := list "admin-proxy" "admin-relay" -}}
+{{- $listed := dict -}}
 {{- if $v.relay.enabled -}}
 {{- $key := printf "%v/TCP" $v.relay.adminPort -}}
 {{- if hasKey $taken $key }}{{ include "stack.refuse" (dict "v" $v "text" (printf "relay.adminPort and proxy.adminPort are both %v: both programs share the pod's network, so set one of relay.adminPort and proxy.adminPort to another" $v.relay.adminPort)) }}{{ end -}}
 {{- $_ := set $taken $key (list (dict "what" "the relay's admin port" "away" "relay.adminPort to another")) -}}
 {{- $_ := set $taken "67/UDP" (list (dict "what" "the DHCP relay" "away" "relay.enabled=false")) -}}
-{{- $ports = append $ports (dict "name" "dhcp" "port" 67 "protocol" "UDP" "route" "dhcp" "service" true "kind" "dhcp") -}}
+{{- $ports = append $ports (dict "name" "dhcp" "port" 67 "protocol" "UDP" "route" "dhcp" "service" true "listed" true "kind" "dhcp") -}}
+{{- $names = append $names "dhcp" -}}
 {{- end -}}
+{{- range $name, $route := $routes -}}
+{{- if has $name $names -}}
+{{- $owner := ternary "the DHCP relay's" (printf "%s's admin" (ternary "the proxy" "the relay" (eq $name "admin-proxy"))) (eq $name "dhcp") -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "routes.%s is called as %s port is: call the route otherwise" $name $owner)) -}}
+{{- end -}}
+{{- end -}}
+{{- $names = concat $names (keys $routes) -}}
 {{- range $name, $route := $routes -}}
 {{- $enabled := true -}}
 {{- if hasKey $route "enabled" }}{{ $enabled = $route.enabled }}{{ end -}}
@@ -74,7 +90,7 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- if hasPrefix ":" . }}{{ include "stack.refuse" (dict "v" $v "text" (printf "preset %s has route %s, whose backend has no host: set backends.%s.host, or routes.%s.enabled=false" $v.preset $name (ternary (splitList "-" $name | first) "tinkerbell" (eq $v.preset "classic")) $name)) }}{{ end -}}
 {{- if hasPrefix "service:" . -}}
 {{- $from := trimPrefix "service:" . -}}
-{{- $services = append $services (ternary (first (splitList "/" $from)) $.Release.Namespace (contains "/" $from)) -}}
+{{- $services = append $services (ternary (first (splitList "/" $from)) (include "stack.namespace" $) (contains "/" $from)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -93,21 +109,35 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- $host = $host | replace "*" "probe" -}}
 {{- $service := true -}}
 {{- if hasKey $route "service" }}{{ $service = $route.service }}{{ end -}}
-{{- $portName := ternary $name (printf "%s-%d" ($name | trunc 12 | trimSuffix "-") $i) (eq $i 0) -}}
-{{- $ports = append $ports (dict "name" $portName "port" (int $port) "protocol" $network "route" $name "service" $service "shared" $shared "kind" $route.protocol "tls" (not (empty $route.tls)) "host" $host) -}}
+{{- $portName := $name -}}
+{{- if gt $i 0 -}}
+{{- $portName = printf "%s-%s" ($name | trunc 9 | trimSuffix "-") $port -}}
+{{- if has $portName $names }}{{ $portName = printf "%s%s-%s" (lower $network) $port (sha256sum $name | trunc 4) }}{{ end -}}
+{{- $names = append $names $portName -}}
+{{- end -}}
+{{- $first := and $service (not (hasKey $listed $key)) -}}
+{{- if $first }}{{ $_ := set $listed $key $portName }}{{ end -}}
+{{- $ports = append $ports (dict "listed" $first "name" $portName "port" (int $port) "protocol" $network "route" $name "service" $service "shared" $shared "kind" $route.protocol "tls" (not (empty $route.tls)) "host" $host) -}}
 {{- end -}}
 {{- $row := merge (dict "name" $name "listen" $listen) (omit $route "enabled" "port" "service") -}}
 {{- if and (not (hasKey $row "optional")) (not $v.probes.requireBackends) }}{{ $_ := set $row "optional" true }}{{ end -}}
 {{- $table = append $table $row -}}
 {{- end -}}
 {{- end -}}
-{{- $names := list -}}
-{{- range $ports }}{{ $names = concat $names (list .name .route) }}{{ end -}}
+{{- $asked := list -}}
+{{- range $ports }}{{ $asked = concat $asked (list .name .route) }}{{ end -}}
 {{- range $v.test.except }}
-{{- if not (has . $names) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "test.except names route %s, and there is none: name one of %s" . ($names | uniq | join ", "))) }}{{ end -}}
+{{- if not (has . $asked) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "test.except names route %s, and there is none: name one of %s" . ($asked | uniq | join ", "))) }}{{ end -}}
 {{- end -}}
-{{- range $name, $_ := $v.service.nodePorts -}}
-{{- if not (has $name $names) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "service.nodePorts names %s, and no route is called so: name one of %s" $name ($names | uniq | join ", "))) }}{{ end -}}
+{{- $nodes := dict -}}
+{{- range $name, $node := $v.service.nodePorts -}}
+{{- $own := dict -}}
+{{- range $ports }}{{ if eq .name $name }}{{ $own = . }}{{ end }}{{ end -}}
+{{- if not $own }}{{ include "stack.refuse" (dict "v" $v "text" (printf "service.nodePorts names %s, and no port is called so: name one of %s" $name (include "stack.portNames" $ports))) }}{{ end -}}
+{{- if not $own.listed }}{{ include "stack.refuse" (dict "v" $v "text" (printf "service.nodePorts names %s, whose port the Service has not, or has under another name: name one of %s" $name (include "stack.portNames" $ports))) }}{{ end -}}
+{{- $key := printf "%v/%s" $node $own.protocol -}}
+{{- if hasKey $nodes $key }}{{ include "stack.refuse" (dict "v" $v "text" (printf "service.nodePorts.%s and service.nodePorts.%s are both %s: set one of them to another" (get $nodes $key) $name $key)) }}{{ end -}}
+{{- $_ := set $nodes $key $name -}}
 {{- end -}}
 {{- if and $v.service.nodePorts (eq $v.service.type "ClusterIP") }}{{ include "stack.refuse" (dict "v" $v "text" "service.nodePorts is set and service.type is ClusterIP: set service.type to NodePort or LoadBalancer, or leave service.nodePorts out") }}{{ end -}}
 {{- if not $ports }}{{ include "stack.refuse" (dict "v" $v "text" (printf "nothing to serve: no route of preset %s or routes is enabled, and relay.enabled is false: set preset, routes or relay.enabled" $v.preset)) }}{{ end -}}
@@ -120,6 +150,11 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- else if and $v.relay.enabled (eq $v.broadcast.provider "hostNetwork") -}}
 {{- $listeners = $v.broadcast.parents -}}
 {{- end -}}
+{{- range $i, $listener := $listeners -}}
+{{- range $j, $other := $listeners -}}
+{{- if and (lt $i $j) (eq $listener $other) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "broadcast.multus.networks[%d] and broadcast.multus.networks[%d] are both interface %s: set broadcast.multus.networks[%d].interface to another" $i $j $listener $j)) }}{{ end -}}
+{{- end -}}
+{{- end -}}
 {{- $servers := $v.relay.servers -}}
 {{- if and $v.relay.enabled (not $servers) -}}
 {{- if eq $v.preset "none" }}{{ include "stack.refuse" (dict "v" $v "text" "the relay has no server: preset=none names none, so set relay.servers (or relay.enabled=false)") }}{{ end -}}
@@ -128,5 +163,11 @@ Everything that templates need, as YAML: the effective values (stack.values) and
 {{- $host := include "stack.host" (dict "host" $backend.host "namespace" $namespace "domain" $v.clusterDomain) -}}
 {{- $servers = list (ternary $host (printf "%s:%v" $host $backend.dhcpPort) (eq (int $backend.dhcpPort) 67)) -}}
 {{- end -}}
-{{- merge (dict "ports" $ports "table" $table "listeners" $listeners "servers" $servers "services" ($services | uniq | sortAlpha)) $v | toYaml -}}
+{{- merge (dict "ports" $ports "table" $table "listeners" $listeners "servers" $servers "services" ($services | uniq | sortAlpha)) $v | toJson -}}
+{{- end -}}
+
+{{- define "stack.portNames" -}}
+{{- $names := list -}}
+{{- range . }}{{ if .listed }}{{ $names = append $names .name }}{{ end }}{{ end -}}
+{{- join ", " $names -}}
 {{- end -}}

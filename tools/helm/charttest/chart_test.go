@@ -87,7 +87,7 @@ func examples(t *testing.T) []string {
 		t.Fatalf("no examples: %v", err)
 	}
 	files = slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "argocd-application.yaml") })
-	return append(files, "testdata/everything.yaml", chart+"/tests/testdata/incumbent.yaml")
+	return append(files, "testdata/everything.yaml", chart+"/tests/testdata/former.yaml")
 }
 
 // binaries is where build puts the programs.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -166,6 +167,10 @@ func (c *chart) files() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	nullable(root)
+	if err := c.foreign(root); err != nil {
+		return nil, err
+	}
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
 	root["title"] = "Values of the chart " + filepath.Base(c.directory)
 	var schema bytes.Buffer
@@ -188,7 +193,36 @@ func (c *chart) files() (map[string][]byte, error) {
 	}
 	readme.WriteString(end)
 	readme.Write(after)
-	return map[string][]byte{schemaFile: schema.Bytes(), readmeFile: readme.Bytes()}, nil
+	defaults, err := c.defaults()
+	if err != nil {
+		return nil, err
+	}
+	return map[string][]byte{schemaFile: schema.Bytes(), readmeFile: readme.Bytes(), defaultsFile: defaults}, nil
+}
+
+// foreign lets the keys of another chart pass, which schema.defs.yaml lists by group: the templates refuse them, with a
+// sentence that says what to set here. A group that is not there is a mistake.
+func (c *chart) foreign(root map[string]any) error {
+	groups, _ := c.definitions["foreign"].(map[string]any)
+	for path, list := range groups {
+		names, ok := list.([]any)
+		if !ok {
+			return fmt.Errorf("foreign.%s is no list", path)
+		}
+		group := root
+		if path != "top" {
+			properties, _ := root["properties"].(map[string]any)
+			if group, ok = properties[path].(map[string]any); !ok {
+				return fmt.Errorf("foreign.%s is no group of values", path)
+			}
+		}
+		var either []string
+		for _, name := range names {
+			either = append(either, regexp.QuoteMeta(fmt.Sprint(name)))
+		}
+		group["patternProperties"] = map[string]any{"^(" + strings.Join(either, "|") + ")$": true}
+	}
+	return nil
 }
 
 // object is the schema of a group: its keys and no others.

@@ -1,4 +1,5 @@
-// Command chartdoc makes a chart's values.schema.json and the table of values in its README.md from values.yaml.
+// Command chartdoc makes a chart's values.schema.json, files/defaults.json and the table of values in its README.md from
+// values.yaml.
 //
 // A key's comment is
 //
@@ -42,7 +43,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{schemaFile, readmeFile} {
+	for _, name := range []string{schemaFile, readmeFile, defaultsFile} {
 		path := filepath.Join(c.directory, name)
 		have, err := os.ReadFile(path)
 		if err != nil && !os.IsNotExist(err) {

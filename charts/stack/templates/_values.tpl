@@ -1,0 +1,96 @@
+{{/*
+The values that the other templates read, as JSON: the chart's own, and where these say nothing those of the former chart
+(_former.tpl). Beside them
+  mapped, ignored, overruled   what became of the former chart's values, for NOTES.txt
+  off                          the former chart's switch for all of it
+*/}}
+{{- define "stack.values" -}}
+{{- include "stack.foreign" . -}}
+{{- $native := include "stack.native" . | fromJson -}}
+{{- $v := include "stack.former" (dict "v" $native.values "given" $native.given "patterns" $native.patterns) | fromJson -}}
+{{- $_ := set $v.image "registry" ($v.image.registry | default (get $v.global "imageRegistry")) -}}
+{{- $secrets := list -}}
+{{- range concat (get $v.global "imagePullSecrets" | default list) $v.imagePullSecrets -}}
+{{- $secrets = append $secrets (kindIs "string" . | ternary (dict "name" .) .) -}}
+{{- end -}}
+{{- $_ := set $v "imagePullSecrets" ($secrets | uniq) -}}
+{{- toJson $v -}}
+{{- end -}}
+
+{{/*
+The chart's own values, as JSON: values, where null and nothing are the default; given, the paths whose value is not the
+default; and the schema's patterns.
+*/}}
+{{- define "stack.native" -}}
+{{- $file := .Files.Get "files/defaults.json" | fromJson -}}
+{{- $values := dict -}}
+{{- $given := dict -}}
+{{- range $path, $default := $file.values -}}
+{{- $at := $.Values -}}
+{{- range splitList "." $path -}}
+{{- if kindIs "map" $at }}{{ $at = index $at . }}{{ end -}}
+{{- end -}}
+{{- if kindIs "invalid" $at -}}
+{{- $at = $default -}}
+{{- else -}}
+{{- $at = deepCopy $at -}}
+{{- if ne $path "stack" }}{{ include "stack.prune" $at }}{{ end -}}
+{{- if ne (toJson $at) (toJson $default) }}{{ $_ := set $given $path true }}{{ end -}}
+{{- end -}}
+{{- include "stack.put" (dict "in" $values "path" $path "value" $at) -}}
+{{- end -}}
+{{- dict "values" $values "given" $given "patterns" $file.patterns | toJson -}}
+{{- end -}}
+
+{{/* Takes keys that are null out of maps, however deep. */}}
+{{- define "stack.prune" -}}
+{{- $in := . -}}
+{{- if kindIs "map" $in -}}
+{{- range $key, $value := $in -}}
+{{- if kindIs "invalid" $value }}{{ $_ := unset $in $key }}{{ else if or (kindIs "map" $value) (kindIs "slice" $value) }}{{ include "stack.prune" $value }}{{ end -}}
+{{- end -}}
+{{- else if kindIs "slice" $in -}}
+{{- range $in }}{{ include "stack.prune" . }}{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Sets a value by its path. */}}
+{{- define "stack.put" -}}
+{{- $at := .in -}}
+{{- $keys := splitList "." .path -}}
+{{- range initial $keys -}}
+{{- if not (kindIs "map" (get $at .)) -}}
+{{- $_ := set $at . dict -}}
+{{- end -}}
+{{- $at = get $at . -}}
+{{- end -}}
+{{- $_ := set $at (last $keys) .value -}}
+{{- end -}}
+
+{{/* Refuses the values of Tinkerbell's own chart (helm/tinkerbell), and says what to set here. */}}
+{{- define "stack.foreign" -}}
+{{- $says := dict
+  "artifactsFileServer" "the route files serves them at publicIP:7173"
+  "deployment" "broadcast.parents and broadcast.kind take deployment.init.sourceInterface and interfaceMode"
+  "optional" "files.fetch.sets takes optional.hookos.downloadURL, and kube-vip is installed by its own chart"
+  "name" "backends.tinkerbell.host is Tinkerbell's Service" -}}
+{{- $found := list -}}
+{{- $hints := list -}}
+{{- range $key := keys $says | sortAlpha -}}
+{{- if hasKey $.Values $key }}{{ $found = append $found $key }}{{ $hints = append $hints (get $says $key) }}{{ end -}}
+{{- end -}}
+{{- $nested := dict
+  "service.lbClass" "service.loadBalancerClass is its class"
+  "service.loadBalancerIP" "publicIP is the one address"
+  "service.ports" "routes.<name>.port is a port"
+  "service.selector" ""
+  "rbac.type" "" "rbac.name" "" "rbac.additionalRoleRules" "" "rbac.secrets" "" -}}
+{{- range $path := keys $nested | sortAlpha -}}
+{{- $group := get $.Values (splitList "." $path | first) -}}
+{{- if and (kindIs "map" $group) (hasKey $group (splitList "." $path | last)) }}{{ $found = append $found $path }}{{ $hints = append $hints (get $nested $path) }}{{ end -}}
+{{- end -}}
+{{- if $found -}}
+{{- $hints = compact $hints -}}
+{{- fail (printf "%s %s of Tinkerbell's own chart, which stays a release of its own beside this one: leave %s out, and set here preset=tinkerbell, publicIP and trustedProxies%s (docs/chart.md, Beside Tinkerbell's own chart)" (join ", " $found) (ternary "is a value" "are values" (eq (len $found) 1)) (ternary "it" "them" (eq (len $found) 1)) (ternary (printf "; %s" (join "; " $hints)) "" (not (empty $hints)))) -}}
+{{- end -}}
+{{- end -}}
