@@ -16,8 +16,15 @@ import (
 type backends struct {
 	nginx    *process.Process
 	dir      string
+	files    string // the directory that candidates serve
 	listener net.Listener
 }
+
+// fileName and fileSize are of the file that candidates serve: about an iPXE binary.
+const (
+	fileName = "boot.efi"
+	fileSize = 64 << 10
+)
 
 const backendConf = `daemon off; user root; pid %[1]s/pid; error_log %[1]s/log; worker_processes 1;
 worker_rlimit_nofile %[2]d;
@@ -40,7 +47,11 @@ func startBackends(ctx context.Context) (*backends, error) {
 	if err := os.WriteFile(file, fmt.Appendf(nil, backendConf, dir, descriptors()), 0o600); err != nil {
 		return nil, err
 	}
-	b := &backends{dir: dir}
+	b := &backends{dir: dir, files: filepath.Join(dir, "files")}
+	if err := b.fill(); err != nil {
+		b.stop()
+		return nil, fmt.Errorf("failed to make a file to serve: %w", err)
+	}
 	path, err := process.Find("nginx")
 	if err == nil {
 		b.nginx, err = process.Start(ctx, "nginx", httpBackend, exec.CommandContext(ctx, path, "-c", file, "-p", dir))
@@ -57,6 +68,14 @@ func startBackends(ctx context.Context) (*backends, error) {
 	}
 	go b.serve()
 	return b, nil
+}
+
+// fill makes the file to serve. nginx's workers may be another user.
+func (b *backends) fill() error {
+	if err := errors.Join(os.Chmod(b.dir, 0o755), os.Mkdir(b.files, 0o755)); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(b.files, fileName), make([]byte, fileSize), 0o644)
 }
 
 // serve does what the first byte of a connection asks for: 'g' gives bytes until the client has gone, 's' says one

@@ -36,6 +36,11 @@ type bench struct {
 // measurement is of one candidate, which runs.
 type measurement func(ctx context.Context, b *bench, c *candidate) (rounds.Sample, error)
 
+var (
+	httpCandidates = []string{ours, nginxChart, nginxTuned, haproxy}
+	withShared     = []string{ours, oursShared, nginxChart, nginxTuned, haproxy}
+)
+
 func (b *bench) cases() []rounds.Case {
 	return []rounds.Case{
 		{
@@ -65,6 +70,22 @@ func (b *bench) cases() []rounds.Case {
 			Measure:    b.of(measureRate),
 			Settle:     subtractDirect,
 		},
+		b.visits("http-once", asking(visit{requests: gets(1)}), httpCandidates...),
+		b.visits("http-three", asking(visit{requests: gets(3)}), httpCandidates...),
+		b.visits("http10-kept", asking(visit{requests: repeat(get10, 500)}), httpCandidates...),
+		b.visits("post-once", asking(visit{requests: []string{post}}), httpCandidates...),
+		b.visits("file-once", asking(visit{requests: []string{getFile}, files: true}), ours, nginxChart, nginxTuned),
+		b.visits("clients-100", machines(100), withShared...),
+		b.visits("clients-1000", machines(1000), withShared...),
+		{
+			Name: "out-of-turn",
+			Units: map[string]string{
+				"foreign_answers": "1", "own_earlier_answers": "1", "failed_requests": "1", "requests": "1",
+				"second_answers": "1", "backend_connections": "1",
+			},
+			Candidates: []string{ours, oursShared, nginxChart, nginxTuned, haproxy},
+			Measure:    b.measureOutOfTurn,
+		},
 		{
 			Name:       "idle-10000",
 			Units:      map[string]string{"kib_per_conn": "KiB", "kernel_kib_per_conn": "KiB", "connections": "1"},
@@ -74,10 +95,22 @@ func (b *bench) cases() []rounds.Case {
 	}
 }
 
+// visits is a case of short connections.
+func (b *bench) visits(name string, next func(i int) visit, candidates ...string) rounds.Case {
+	return rounds.Case{
+		Name:       name,
+		Units:      map[string]string{"cpu_us_per_request": "us", "req_per_s": "1/s", "conns_per_s": "1/s"},
+		Candidates: candidates,
+		Measure: b.of(func(ctx context.Context, b *bench, c *candidate) (rounds.Sample, error) {
+			return measureVisits(ctx, b, c, next)
+		}),
+	}
+}
+
 // of measures a candidate that is started for it.
 func (b *bench) of(measure measurement) func(context.Context, string) (rounds.Sample, error) {
 	return func(ctx context.Context, name string) (rounds.Sample, error) {
-		c, err := startCandidate(ctx, b.Proxy, name)
+		c, err := startCandidate(ctx, b, name, httpBackend)
 		if err != nil {
 			return nil, err
 		}
@@ -102,7 +135,7 @@ func Run(ctx context.Context, o Options) ([]report.Row, error) {
 	for name, value := range map[string]string{
 		"core/somaxconn": "16384", "ipv4/ip_local_port_range": "2000 40000", "ipv4/tcp_tw_reuse": "1",
 		"ipv4/tcp_max_syn_backlog":     "16384",
-		"ipv4/ip_local_reserved_ports": "7171,9090,42113",
+		"ipv4/ip_local_reserved_ports": "7171,8080,9090,42113",
 	} {
 		if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0); err != nil {
 			return nil, fmt.Errorf("failed to set sysctl %s: %w", name, err)

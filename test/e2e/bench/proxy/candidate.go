@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/process"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
@@ -14,6 +15,7 @@ import (
 // The candidates.
 const (
 	ours       = "ours"
+	oursShared = "ours-shared" // with backendConnections: shared
 	nginxChart = "nginx-chart"
 	nginxTuned = "nginx-tuned"
 	haproxy    = "haproxy"
@@ -24,17 +26,20 @@ const (
 const (
 	httpAddr    = "127.0.0.1:7171"
 	tcpAddr     = "127.0.0.1:42113"
+	filesAddr   = "127.0.0.1:8080"
 	httpBackend = "127.0.0.2:7171"
 	tcpBackend  = "127.0.0.2:42113"
 )
 
+// ourRoutes takes the files' directory and whose requests connections to the backend are kept for.
 const ourRoutes = `routes:
-  - {name: smee-http, protocol: http, listen: "127.0.0.1:7171", backends: "127.0.0.2:7171"}
+  - {name: smee-http, protocol: http, listen: "127.0.0.1:7171", backends: "127.0.0.2:7171", backendConnections: %[2]s}
   - {name: tink, protocol: tcp, listen: "127.0.0.1:42113", backends: "127.0.0.2:42113"}
+  - {name: files, protocol: files, listen: "127.0.0.1:8080", files: {directory: "%[1]s"}}
 `
 
 // nginxChartConf does what the chart's nginx.conf does for HTTP: one worker, 1024 connections, names looked up at
-// run time, hence a new connection to the backend for each request. It has no TCP stream.
+// run time, hence a new connection to the backend for each request; and for files. It has no TCP stream.
 const nginxChartConf = `daemon off; user root; pid %[1]s/pid; error_log %[1]s/log; worker_processes 1;
 events { worker_connections 1024; }
 http {
@@ -48,6 +53,7 @@ http {
       proxy_pass http://$backend;
     }
   }
+  server { listen 127.0.0.1:8080; sendfile on; location / { root %[2]s; } }
 }
 `
 
@@ -68,6 +74,8 @@ http {
       proxy_pass http://backend;
     }
   }
+  sendfile on; tcp_nopush on; open_file_cache max=1000;
+  server { listen 127.0.0.1:8080 backlog=16384; location / { root %[4]s; } }
 }
 stream {
   server { listen 127.0.0.1:42113 backlog=16384; proxy_pass 127.0.0.2:42113; proxy_timeout 1h; }
@@ -104,7 +112,8 @@ type candidate struct {
 	dir              string
 }
 
-func startCandidate(ctx context.Context, stackProxy, name string) (*candidate, error) {
+// startCandidate starts a candidate before an HTTP backend, which is b.http or another.
+func startCandidate(ctx context.Context, b *bench, name, backend string) (*candidate, error) {
 	if name == direct {
 		return &candidate{http: httpBackend, tcp: tcpBackend}, nil
 	}
@@ -113,24 +122,29 @@ func startCandidate(ctx context.Context, stackProxy, name string) (*candidate, e
 		return nil, err
 	}
 	c := &candidate{http: httpAddr, tcp: tcpAddr, dir: dir}
-	if c.Process, err = c.start(ctx, stackProxy, name); err != nil {
+	if c.Process, err = c.start(ctx, b, name, backend); err != nil {
 		c.stop()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *candidate) start(ctx context.Context, stackProxy, name string) (*process.Process, error) {
+func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (*process.Process, error) {
 	file := filepath.Join(c.dir, "conf")
-	path, text, args := stackProxy, ourRoutes, []string(nil)
-	if name != ours {
+	path, text, args := b.Proxy, "", []string(nil)
+	switch name {
+	case ours:
+		text = fmt.Sprintf(ourRoutes, b.backends.files, "per-client")
+	case oursShared:
+		text = fmt.Sprintf(ourRoutes, b.backends.files, "shared")
+	default:
 		program := "nginx"
 		args = []string{"-c", file, "-p", c.dir}
 		switch name {
 		case nginxChart:
-			text = fmt.Sprintf(nginxChartConf, c.dir)
+			text = fmt.Sprintf(nginxChartConf, c.dir, b.backends.files)
 		case nginxTuned:
-			text = fmt.Sprintf(nginxTunedConf, c.dir, loadStream(), descriptors())
+			text = fmt.Sprintf(nginxTunedConf, c.dir, loadStream(), descriptors(), b.backends.files)
 		case haproxy:
 			program, args = "haproxy", []string{"-f", file, "-db"}
 			text = fmt.Sprintf(haproxyConf, descriptors()/2-300)
@@ -140,6 +154,7 @@ func (c *candidate) start(ctx context.Context, stackProxy, name string) (*proces
 			return nil, fmt.Errorf("failed to find %s for %s: %w", program, name, rounds.ErrLeftOut)
 		}
 	}
+	text = strings.ReplaceAll(text, httpBackend, backend)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
