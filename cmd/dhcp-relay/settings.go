@@ -54,6 +54,7 @@ type settings struct {
 	PendingExpiry time.Duration `split_words:"true" default:"10s" desc:"how long a request is remembered"`
 	ClientRate    int           `split_words:"true" default:"10" desc:"requests a second of one chaddr on a listener, or in unicasts of one sender; -1: no limit"`
 	TotalRate     int           `split_words:"true" default:"50000" desc:"requests a second of all clients on listeners, and as many unicasts; -1: no limit"`
+	NewcomerRate  int           `split_words:"true" default:"100" desc:"requests a second of machines never served, on each listener, beyond those that the servers answer; -1: no limit"`
 	TracePackets  int           `split_words:"true" default:"512" desc:"packets that are kept for dhcp-relay trace; -1: none"`
 }
 
@@ -106,6 +107,7 @@ func (s *settings) relay() relay.Config {
 		PendingExpiry:   s.PendingExpiry,
 		ClientRate:      s.ClientRate,
 		TotalRate:       s.TotalRate,
+		NewcomerRate:    s.NewcomerRate,
 		TracePackets:    s.TracePackets,
 	}
 	if s.ListenBroadcast {

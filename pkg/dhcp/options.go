@@ -9,6 +9,7 @@ const (
 	OptionType        = 53
 	OptionServerID    = 54
 	OptionVendorClass = 60
+	OptionClientID    = 61
 	OptionBootFile    = 67
 	OptionUserClass   = 77 // RFC 3004
 	OptionAgent       = 82 // RFC 3046

@@ -35,6 +35,7 @@ const (
 
 	defaultClientRate = 10
 	defaultTotalRate  = 50000
+	defaultNewcomers  = 100
 	defaultDeadAfter  = 20
 	defaultTrace      = 512
 
@@ -120,6 +121,9 @@ type Config struct {
 	// TotalRate is how many requests a second are relayed of all listeners, and as many unicasts (50,000). Negative: no
 	// limit.
 	TotalRate int
+	// NewcomerRate is how many requests a second of machines that were never served go to the servers from each
+	// listener, and of unicasts, beyond those that the servers answer (100). Negative: no limit.
+	NewcomerRate int
 	// DeadAfter is how many requests in a row a server leaves unanswered, for at least 5 s, until it is taken for
 	// dead: its name is looked up again, and its next address or another source port is tried (20).
 	DeadAfter int
@@ -151,6 +155,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.TotalRate == 0 {
 		c.TotalRate = defaultTotalRate
+	}
+	if c.NewcomerRate == 0 {
+		c.NewcomerRate = defaultNewcomers
 	}
 	if c.DeadAfter == 0 {
 		c.DeadAfter = defaultDeadAfter

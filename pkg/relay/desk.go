@@ -31,8 +31,9 @@ func newDesk(r *Relay, listener int, name string) *desk {
 	return d
 }
 
-// send gives a request to every server. It stays where it is until flush.
-func (d *desk) send(m dhcp.Message, to *routes, now int64) {
+// send gives a request to every server. It stays where it is until flush. served tells that the servers have answered
+// its client before.
+func (d *desk) send(m dhcp.Message, to *routes, now int64, served bool) {
 	answered := m.Giaddr() == to.giaddr && answerable(m.Type())
 	for i := range to.targets {
 		t := &to.targets[i]
@@ -44,7 +45,7 @@ func (d *desk) send(m dhcp.Message, to *routes, now int64) {
 			d.flush(to)
 		}
 		out.addUDP(m, t.peer, to.giaddr)
-		t.server.asked(now, answered)
+		t.server.asked(now, answered, served)
 		d.relay.trace.record(now, sentToServer, peer{ip: to.giaddr, port: serverPort}, t.peer, m)
 	}
 }

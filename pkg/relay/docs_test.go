@@ -25,7 +25,8 @@ func TestDocsNameEveryReasonAndMetric(t *testing.T) {
 		}
 	}
 	registry := prometheus.NewRegistry()
-	m, err := newMetrics(registry, []Listener{{Name: "macvlan0"}}, func() float64 { return 0 })
+	m, err := newMetrics(registry, []Listener{{Name: "macvlan0"}},
+		gauges{pending: func() float64 { return 0 }, waiting: func() float64 { return 0 }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,7 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 	}
 	var source strings.Builder
 	for _, directory := range []string{
-		".", "../dhcp", "../frame", "../../cmd/dhcp-relay",
+		".", "admit", "../dhcp", "../frame", "../../cmd/dhcp-relay",
 		"../../test/e2e/clients", "../../test/e2e/journey", "../../test/e2e/machine",
 	} {
 		entries, err := os.ReadDir(directory)

@@ -31,6 +31,7 @@ const (
 	// What a socket tells.
 	OtherHost // for another station or another VLAN, or sent by this host
 	Truncated // longer than any DHCP message that could be relayed
+	Overflow  // the listener's buffer was full: the kernel counts these, nobody saw them
 	Heard     // a broadcast at the unicast socket: the listeners read those
 
 	// What the policy refuses in a request.
@@ -42,6 +43,7 @@ const (
 	AgentRefused   // a giaddr or option 82 is there, and the mode is discard
 	ClientLimit    // one client asks too often
 	TotalLimit     // all clients together do
+	NewcomerLimit  // more machines that were never served ask than the servers answer
 	NoServer       // no server has an address at the moment
 	NoGiaddr       // the relay has no address that a server could answer
 
@@ -71,6 +73,7 @@ var dropNames = [numDrops]string{
 	BadMagic:        "bad-magic",
 	OtherHost:       "other-host",
 	Truncated:       "truncated",
+	Overflow:        "overflow",
 	Heard:           "heard-by-listener",
 	ReplyFromClient: "reply-from-client",
 	HopLimit:        "hop-limit",
@@ -80,6 +83,7 @@ var dropNames = [numDrops]string{
 	AgentRefused:    "agent-refused",
 	ClientLimit:     "client-limit",
 	TotalLimit:      "total-limit",
+	NewcomerLimit:   "newcomer-limit",
 	NoServer:        "no-server",
 	NoGiaddr:        "no-giaddr",
 	Unsolicited:     "unsolicited",

@@ -28,6 +28,7 @@ type server struct {
 	last   int64 // seen, when it was taken for dead
 
 	unanswered atomic.Int64 // requests since the last reply
+	ofServed   atomic.Int64 // of those, the ones of machines that were served before
 	since      atomic.Int64 // when the first of those was sent
 	seen       atomic.Int64 // when the last reply came; 0: never
 
@@ -46,11 +47,17 @@ func newServer(m *metrics, name string) *server {
 	return s
 }
 
-// asked notes a request, and whether its answer comes by way of this relay.
-func (s *server) asked(now int64, answered bool) {
+// asked notes a request, whether its answer comes by way of this relay, and whether its machine was served before.
+func (s *server) asked(now int64, answered, served bool) {
 	s.requests.Inc()
-	if answered && s.unanswered.Add(1) == 1 {
+	if !answered {
+		return
+	}
+	if s.unanswered.Add(1) == 1 {
 		s.since.Store(now)
+	}
+	if served {
+		s.ofServed.Add(1)
 	}
 }
 
@@ -86,6 +93,7 @@ func (h *health) answered(from peer, to *routes, now int64) {
 func (s *server) answered(now int64) {
 	s.replies.Inc()
 	s.unanswered.Store(0)
+	s.ofServed.Store(0)
 	s.seen.Store(now)
 }
 
@@ -100,6 +108,7 @@ func (h *health) unsolicited(now int64, from peer, m dhcp.Message) {
 // check looks at every server, and returns whether one needs another lookup. It runs about once a second, in the
 // goroutine of servers.
 func (h *health) check(now int64) (lookup bool) {
+	crowded := h.relay.crowded(now)
 	for _, s := range h.servers {
 		seen := s.seen.Load()
 		if seen != 0 {
@@ -112,21 +121,31 @@ func (h *health) check(now int64) (lookup bool) {
 			s.up.Set(1)
 			h.relay.logger.Info("server answers again", "server", s.name)
 		case unanswered >= int64(h.relay.config.DeadAfter) && now-s.since.Load() >= deadFor.Nanoseconds():
-			h.died(s, seen, unanswered, now)
 			lookup = true
+			if crowded && s.ofServed.Load() < int64(h.relay.config.DeadAfter) {
+				s.turn() // perhaps it is dead; but no server answers invented machines
+				continue
+			}
+			h.died(s, seen, unanswered, now)
 		}
 	}
 	return lookup
 }
 
-// died says so, and has the next requests take another way: to the next address, and from another source port, since
-// connection tracking keeps a flow between two fixed ports on an endpoint that is gone.
-func (h *health) died(s *server, seen, unanswered, now int64) {
-	s.up.Set(0)
-	s.dead, s.last = true, seen
+// turn has the next requests take another way: to the next address, and from another source port, since connection
+// tracking keeps a flow between two fixed ports on an endpoint that is gone.
+func (s *server) turn() {
 	s.next++
 	s.detour = !s.detour
 	s.unanswered.Store(0)
+	s.ofServed.Store(0)
+}
+
+// died says so, and has the next requests take another way.
+func (h *health) died(s *server, seen, unanswered, now int64) {
+	s.up.Set(0)
+	s.dead, s.last = true, seen
+	s.turn()
 	giaddr := netip.AddrFrom4(h.relay.routes.Load().giaddr).String()
 	switch {
 	case h.strangers.Load() >= unanswered/2:

@@ -14,7 +14,7 @@ func TestDeadServerStaysDead(t *testing.T) {
 	now := second
 	ask := func(n int) {
 		for range n {
-			s.asked(now, true)
+			s.asked(now, true, false)
 		}
 	}
 	steps := []struct {
@@ -60,7 +60,7 @@ func TestUnansweredCountsWhatComesBackHere(t *testing.T) {
 		if drop != None {
 			t.Fatalf("%s: %v", step.what, drop)
 		}
-		b.desk.send(m, b.routes, 1)
+		b.desk.send(m, b.routes, 1, false)
 		if got := s.unanswered.Load(); got != step.want {
 			t.Errorf("after %s: %d unanswered, want %d", step.what, got, step.want)
 		}

@@ -1,9 +1,6 @@
 package relay
 
-import (
-	"hash/maphash"
-	"sync"
-)
+import "sync"
 
 // limiter holds each client and all of them together to a rate. What is sent to this host by unicast has allowances of
 // its own, so that a pod that names a machine's chaddr spends nothing of the machine's. Its memory is fixed: clients
@@ -11,12 +8,12 @@ import (
 // allowance.
 type limiter struct {
 	mu     sync.Mutex
-	seed   maphash.Seed
 	client rate
 	total  rate
 	all    bucket // of the listeners
 	sent   bucket // of unicasts
-	sets   [limitSets][limitWays]bucket
+	// By client.
+	served, newcomers [limitSets][limitWays]bucket
 }
 
 const (
@@ -40,64 +37,64 @@ func newLimiter(client, total int) *limiter {
 		n = max(n, 0)
 		return rate{perSecond: float64(n), burst: float64(2 * n)}
 	}
-	l := &limiter{seed: maphash.MakeSeed(), client: allowance(client), total: allowance(total)}
+	l := &limiter{client: allowance(client), total: allowance(total)}
 	l.all.tokens, l.sent.tokens = l.total.burst, l.total.burst
 	return l
 }
 
 // take spends a token, if there is one.
-func (b *bucket) take(r rate, now int64) bool {
+func (b *bucket) take(r rate, now int64) bool { return b.takeAbove(0, r, now) }
+
+// takeAbove spends a token, if there is one above a reserve.
+func (b *bucket) takeAbove(reserve float64, r rate, now int64) bool {
 	b.tokens = min(r.burst, b.tokens+float64(now-b.at)*r.perSecond/1e9)
 	b.at = now
-	if b.tokens < 1 {
+	if b.tokens < 1+reserve {
 		return false
 	}
 	b.tokens--
 	return true
 }
 
-// allow decides about a request. A client without a hardware address (InfiniBand) has no allowance of its own.
-func (l *limiter) allow(k key, a *arrival, now int64) Drop {
+// allow decides about a request. A client that shows nothing it could be known by has no allowance of its own. Clients
+// that were never served may spend half of the total's burst, so that they leave the others something.
+func (l *limiter) allow(a *arrival, now int64) Drop {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.client.perSecond > 0 && k.hlen > 0 && !l.ofClient(k, a, now).take(l.client, now) {
+	if l.client.perSecond > 0 && a.client != 0 && !l.ofClient(a, now).take(l.client, now) {
 		return ClientLimit
 	}
-	all := &l.all
+	all, reserve := &l.all, 0.
 	if a.listener == unicast {
 		all = &l.sent
 	}
-	if l.total.perSecond > 0 && !all.take(l.total, now) {
+	if !a.served {
+		reserve = l.total.burst / 2
+	}
+	if l.total.perSecond > 0 && !all.takeAbove(reserve, l.total, now) {
 		return TotalLimit
 	}
 	return None
 }
 
-// client is who has an allowance: a chaddr on a listener, or one that a sender of unicasts names.
-type client struct {
-	chaddr   [16]byte
-	listener int16
-	sender   [4]byte
-}
-
-// ofClient finds the bucket of a client, or makes one. The caller holds mu.
-func (l *limiter) ofClient(k key, a *arrival, now int64) *bucket {
-	who := client{chaddr: k.chaddr, listener: a.listener}
-	if a.listener == unicast {
-		who.sender = a.source.ip
+// ofClient finds the bucket of a client, or makes one. Clients that were served have sets of their own: the invented
+// ones cannot have their buckets forgotten. The caller holds mu.
+func (l *limiter) ofClient(a *arrival, now int64) *bucket {
+	sets := &l.newcomers
+	if a.served {
+		sets = &l.served
 	}
-	tag := maphash.Comparable(l.seed, who)
-	set := &l.sets[tag%limitSets]
+	set := &sets[a.client%limitSets]
 	oldest := &set[0]
 	for i := range set {
 		b := &set[i]
-		if b.tag == tag {
+		if b.tag == a.client {
 			return b
 		}
 		if b.at < oldest.at {
 			oldest = b
 		}
 	}
-	*oldest = bucket{tag: tag, tokens: l.client.burst, at: now}
+	*oldest = bucket{tag: a.client, tokens: l.client.burst, at: now}
 	return oldest
 }

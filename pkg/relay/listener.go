@@ -29,6 +29,7 @@ type listener struct {
 	why     atomic.Pointer[string] // why there is no port
 	changed chan struct{}          // something about a link has
 	inbox   *inbox
+	counted int64 // when the kernel was last asked what it had to drop
 }
 
 // port is an open listener.
@@ -255,6 +256,7 @@ func (l *listener) requests(n int, a *arrival) {
 	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
 	if p := l.port.Load(); p != nil {
 		a.agent = p.agent
+		l.countLost(p, now)
 	}
 	for i := range n {
 		m, drop := l.view(i, a, now)
@@ -269,13 +271,32 @@ func (l *listener) requests(n int, a *arrival) {
 			}
 			continue
 		}
+		if a.waits {
+			continue // its room sends it
+		}
 		l.metrics.relayed(toServer, m.Type())
-		l.send(m, routes, now)
+		l.send(m, routes, now, a.served)
 		if verbose {
 			r.logMessage("relayed request", l.name, m)
 		}
 	}
 	l.flush(routes)
+}
+
+// countLost counts what the kernel had to drop, since the socket's buffer was full. It asks once a second, while packets
+// arrive: when none do, none are dropped.
+func (l *listener) countLost(p *port, now int64) {
+	if now-l.counted < int64(time.Second) {
+		return
+	}
+	l.counted = now
+	_ = p.control(func(fd int) error {
+		statistics, err := unix.GetsockoptTpacketStats(fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+		if err == nil && statistics.Drops > 0 {
+			l.metrics.lost(Overflow, statistics.Drops)
+		}
+		return err
+	})
 }
 
 // The parts of struct tpacket_auxdata (packet(7)) that matter.

@@ -38,7 +38,10 @@ type portMetrics struct {
 	omitted prometheus.Counter
 }
 
-func newMetrics(registerer prometheus.Registerer, listeners []Listener, pending func() float64) (*metrics, error) {
+// gauges are read when the metrics are.
+type gauges struct{ pending, waiting func() float64 }
+
+func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gauges) (*metrics, error) {
 	packets := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "dhcp_relay_packets_total",
 		Help: "Packets relayed, by the listener at the client's side, direction and DHCP message type. " +
@@ -98,7 +101,10 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, pending 
 		packets, drops, omitted, m.latency, m.ready, m.requests, m.replies, m.serverUp, m.seen,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "dhcp_relay_pending", Help: "Requests that are remembered for their replies.",
-		}, pending),
+		}, read.pending),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "dhcp_relay_waiting", Help: "Requests of machines never served that wait until others are answered.",
+		}, read.waiting),
 	} {
 		if err := registerer.Register(collector); err != nil {
 			return nil, err
@@ -118,5 +124,7 @@ func (m *metrics) port(listener int) *portMetrics {
 func (p *portMetrics) relayed(d direction, t dhcp.Type) { p.packets[d][t].Inc() }
 
 func (p *portMetrics) dropped(d direction, reason Drop) { p.drops[d][reason].Inc() }
+
+func (p *portMetrics) lost(reason Drop, n uint32) { p.drops[toServer][reason].Add(float64(n)) }
 
 func (m *metrics) answered(wait int64) { m.latency.Observe(time.Duration(wait).Seconds()) }

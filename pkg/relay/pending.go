@@ -49,6 +49,8 @@ type origin struct {
 	// from and local are both ends of a unicast request: the reply takes the same path.
 	from  peer
 	local [4]byte
+	// client is what the client is known by, zero if that is not known here.
+	client uint64
 }
 
 // unicast is the origin of what arrived at an address of this host instead of at a listener.

@@ -20,10 +20,15 @@ type arrival struct {
 	agent []byte
 	// trusted tells that the listener may bring option 82 of its own.
 	trusted bool
+
+	// What request finds out: client is what the sender is known by, served that the servers gave it an address before,
+	// and waits that the request was put aside and is sent by its room.
+	client        uint64
+	served, waits bool
 }
 
 // request decides about a request, and edits it in place for the servers. There must be room behind it for padding and
-// option 82.
+// option 82. Where a.waits is true afterwards, the request was copied, and is not to be sent.
 func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.Message, Drop) {
 	r := d.relay
 	if drop := ofMessage(m.Check()); drop != None {
@@ -51,13 +56,19 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 		return m, AgentRefused
 	}
 	k := keyOf(m)
-	if drop := r.limits.allow(k, a, now); drop != None {
+	a.client = r.clientOf(k, m, a.listener, a.source.ip)
+	room := r.room(a.listener)
+	slot, drop := room.ask(m, a, to, now)
+	if drop != None {
+		if drop == NewcomerLimit {
+			r.notices.warn(now, "more new machines ask than the servers answer", func() []any {
+				return []any{"listener", room.name, "waiting", room.waiting(),
+					"remedy", "look for a flood, or servers that are down; machines that were served before are not held back"}
+			})
+		}
 		return m, drop
 	}
-	if drop := to.usable(); drop != None {
-		return m, drop
-	}
-	o := origin{listener: a.listener, giaddr: giaddr, from: a.source, local: a.local}
+	o := origin{listener: a.listener, giaddr: giaddr, from: a.source, local: a.local, client: a.client}
 	if a.listener == unicast {
 		// The server has to answer this relay and not the one before it: only what passes here again leaves from
 		// the address that was asked.
@@ -65,8 +76,13 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 	}
 	m.Relayed(to.giaddr)
 	m = d.addAgent(m, k, a, &o, hasAgent, to, now)
+	m = dhcp.Pad(m)
+	if a.waits = slot != nil; a.waits {
+		room.keep(slot, k, o, m, now)
+		return m, None
+	}
 	r.pending.remember(k, o, now)
-	return dhcp.Pad(m), None
+	return m, None
 }
 
 // own tells whether giaddr is an address by which clients or servers know this relay.
@@ -164,6 +180,10 @@ func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Mes
 	if first {
 		r.metrics.answered(waited)
 	}
+	if o.client == 0 { // known by its token only
+		o.client = r.clientOf(keyOf(m), m, o.listener, o.from.ip)
+	}
+	r.room(o.listener).answered(o.client, m, first, now)
 	r.health.answered(from, to, now)
 	m = dhcp.Pad(m)
 	switch {

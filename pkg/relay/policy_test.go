@@ -220,7 +220,7 @@ func TestDoesNotAllocate(t *testing.T) {
 		if drop != None {
 			t.Fatal(drop)
 		}
-		b.desk.send(m, b.routes, b.now())
+		b.desk.send(m, b.routes, b.now(), false)
 		b.desk.toServers.clear()
 		copy(reply, m)
 		reply[0] = byte(dhcp.Reply)
@@ -246,7 +246,7 @@ func BenchmarkTransaction(tb *testing.B) {
 		copy(slot, request)
 		binary.BigEndian.PutUint32(slot[4:], n)
 		m, _ := b.desk.request(dhcp.Message(slot[:len(request)]), &b.heard, b.routes, int64(n))
-		b.desk.send(m, b.routes, int64(n))
+		b.desk.send(m, b.routes, int64(n), false)
 		b.desk.toServers.clear()
 		m[0] = byte(dhcp.Reply)
 		if _, _, drop := b.desk.reply(m, b.routes.targets[0].peer, b.routes, int64(n)); drop != None {

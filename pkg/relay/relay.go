@@ -1,7 +1,7 @@
 // Package relay is a DHCP relay agent for provisioning: it hears machines on one or more VLANs, has their requests
 // answered by servers elsewhere, and brings the answers back.
 //
-//	listener (raw frames) ─► policy ─► edit in place ─► UDP 67 ─► servers
+//	listener (raw frames) ─► policy, gate ─► edit in place ─► UDP 67 ─► servers
 //	listener (raw frames) ◄─ address ◄─ pending      ◄─ UDP 67 ◄─┘
 //
 // The same UDP socket serves clients and routers that address this host by unicast. Everything else is in
@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,8 @@ type Relay struct {
 	notices   notices
 	pending   *pending
 	limits    *limiter
+	rooms     []*room      // that of unicasts, then those of the listeners
+	seed      maphash.Seed // of clients' tags: secret, so that no sender can aim at one place of a table
 	trace     *trace
 	health    *health
 	listeners []*listener
@@ -65,9 +68,12 @@ func assemble(config Config) (*Relay, error) {
 		limits:  newLimiter(config.ClientRate, config.TotalRate),
 		trace:   newTrace(config.TracePackets),
 		start:   time.Now(),
+		seed:    maphash.MakeSeed(),
 	}
-	metrics, err := newMetrics(config.Registerer, config.Listeners,
-		func() float64 { return float64(r.pending.sweep(r.now())) })
+	metrics, err := newMetrics(config.Registerer, config.Listeners, gauges{
+		pending: func() float64 { return float64(r.pending.sweep(r.now())) },
+		waiting: r.waiting,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("failed to register metrics: %w", err)
 	}
@@ -76,6 +82,9 @@ func assemble(config Config) (*Relay, error) {
 	r.health = &health{relay: r}
 	for _, name := range config.Servers {
 		r.health.servers = append(r.health.servers, newServer(metrics, name))
+	}
+	for i := unicast; i < len(config.Listeners); i++ {
+		r.rooms = append(r.rooms, newRoom(r, i))
 	}
 	for i, l := range config.Listeners {
 		r.listeners = append(r.listeners, newListener(r, i, l))
@@ -109,6 +118,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Go(func() error { return r.servers.run(ctx) })
 	group.Go(func() error { return r.watch(ctx) })
 	group.Go(func() error { return r.upstream.run(answering) })
+	for _, w := range r.rooms {
+		group.Go(func() error { return w.run(ctx) })
+	}
 	for _, l := range r.listeners {
 		group.Go(func() error { return l.run(ctx, answering.Done()) })
 	}

@@ -141,12 +141,13 @@ func (u *upstream) ask(i int, m dhcp.Message, from peer, routes *routes, now int
 		return drop
 	}
 	u.relay.trace.record(now, fromUnicast, from, peer{ip: local, port: serverPort}, m)
-	m, drop = u.request(m, &arrival{listener: unicast, source: from, local: local}, routes, now)
-	if drop != None {
+	a := arrival{listener: unicast, source: from, local: local}
+	m, drop = u.request(m, &a, routes, now)
+	if drop != None || a.waits {
 		return drop
 	}
 	u.metrics.relayed(toServer, m.Type())
-	u.send(m, routes, now)
+	u.send(m, routes, now, a.served)
 	if verbose {
 		u.relay.logMessage("relayed request", unicastLabel, m, "source", from.String())
 	}

@@ -194,6 +194,33 @@ func (l *Lab) AddTap(machine string) (ifname string, err error) {
 	return name, nil
 }
 
+// IsolatePorts keeps the machines' ports apart, those that there are by now: what a machine sends reaches the node and
+// the router, but no other machine, as with a switch's protected ports (private VLAN).
+func (l *Lab) IsolatePorts() error {
+	err := l.Do(RoleLAN, func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
+		}
+		for _, link := range links {
+			if !strings.HasPrefix(link.Attrs().Name, machinePort) {
+				continue
+			}
+			if err := netlink.LinkSetIsolated(link, true); err != nil {
+				return fmt.Errorf("%s: %w", link.Attrs().Name, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("failed to isolate ports: %w", err)
+	}
+	return nil
+}
+
+// machinePort begins the names of the machines' ports on the LAN.
+const machinePort = "port"
+
 func (l *Lab) portName() (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,7 +228,7 @@ func (l *Lab) portName() (string, error) {
 		return "", errors.New("failed to add port: the lab is down")
 	}
 	l.taps++
-	return fmt.Sprintf("port%d", l.taps), nil
+	return fmt.Sprintf("%s%d", machinePort, l.taps), nil
 }
 
 // SetLink takes a link up or down, as a pulled cable or a flapping switch port does.

@@ -23,6 +23,8 @@ type Load struct {
 	Duration time.Duration
 	// First is the first xid.
 	First uint32
+	// Stop ends the load early when it is closed. It may be nil.
+	Stop <-chan struct{}
 }
 
 // Result is what the generator saw.
@@ -129,6 +131,11 @@ func (g *generator) transmit(b *batch, mac net.HardwareAddr) (int, error) {
 	}
 	sent := 0
 	for sent < len(g.sent) {
+		select {
+		case <-g.load.Stop:
+			return sent, nil
+		default:
+		}
 		since := time.Since(g.start)
 		if since > g.load.Duration+linger {
 			break

@@ -1,0 +1,257 @@
+package relay
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/dhcp"
+)
+
+// invented is a DISCOVER of machine number n.
+func invented(n int) dhcp.Message {
+	m := message(dhcp.Request, byte(dhcp.Discover))
+	binary.BigEndian.PutUint32(m[4:], uint32(n))
+	binary.BigEndian.PutUint32(m[30:], uint32(n)*2654435761)
+	return m
+}
+
+// crowd has so many new machines ask at one time that others have to wait.
+func (b *bench) crowd(tb testing.TB) {
+	tb.Helper()
+	for n := range newcomerBurst {
+		if _, drop := b.hear(invented(n + 1<<20)); drop != None {
+			tb.Fatalf("newcomer %d: got %v", n, drop)
+		}
+	}
+}
+
+// TestServedMachineIsNotHeldBack: DISCOVER to ACK before a flood, and everything during it passes at once. What is
+// invented waits, takes no place among the requests that are remembered, and then is refused.
+func TestServedMachineIsNotHeldBack(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.NewcomerRate = 1 })
+	for _, kind := range []dhcp.Type{dhcp.Discover, dhcp.Requests} {
+		m, drop := b.hear(message(dhcp.Request, byte(kind)))
+		if drop != None {
+			t.Fatal(drop)
+		}
+		reply := bytes.Clone(m)
+		reply[19] = 50 // yiaddr
+		reply[242] = byte(kind) + 1
+		if kind == dhcp.Requests {
+			reply[242] = byte(dhcp.Ack)
+		}
+		if _, _, drop := b.answer(reply); drop != None {
+			t.Fatal(drop)
+		}
+	}
+	b.crowd(t)
+	pending, got := b.pending.live, map[Drop]int{}
+	waits := 0
+	for n := range 2000 {
+		a := b.heard
+		_, drop := b.desk.request(invented(n), &a, b.routes, b.now())
+		got[drop]++
+		if a.waits {
+			waits++
+		}
+	}
+	if got[None] != waits || waits == 0 || got[NewcomerLimit] < 1000 || got[None]+got[NewcomerLimit] != 2000 {
+		t.Errorf("invented machines: got %v, of which %d wait", got, waits)
+	}
+	if b.pending.live != pending {
+		t.Errorf("%d requests are remembered, want %d", b.pending.live, pending)
+	}
+	if b.waiting() != float64(waits) || !b.crowded(b.now()) {
+		t.Errorf("%v wait, want %d", b.waiting(), waits)
+	}
+	for range 100 {
+		a := b.heard
+		_, drop := b.desk.request(message(dhcp.Request, byte(dhcp.Discover)), &a, b.routes, b.now())
+		if drop != None || a.waits || !a.served {
+			t.Fatalf("the served machine: got %v, waits %v", drop, a.waits)
+		}
+	}
+}
+
+// TestWhatWaitsIsSentInTurn by the room's goroutine: the bytes that the policy made, when there is time or an answer.
+func TestWhatWaitsIsSentInTurn(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.NewcomerRate = 50 })
+	server, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	s, err := newSocket(unix.AF_INET, unix.SOCK_DGRAM, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	local := server.LocalAddr().(*net.UDPAddr).AddrPort()
+	b.upstream = &upstream{socket: s}
+	b.routes.giaddr, b.routes.targets[0].peer = [4]byte{127, 0, 0, 1}, peerOf(local)
+	b.crowd(t)
+	want := map[string]bool{}
+	for n := range 20 {
+		a := b.heard
+		m, drop := b.desk.request(invented(n), &a, b.routes, b.now())
+		if drop != None {
+			t.Fatal(drop)
+		}
+		if a.waits {
+			want[string(m)] = true
+		} else {
+			t.Logf("request %d need not wait: time has passed", n)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- b.room(0).run(ctx) }()
+	_ = server.SetReadDeadline(time.Now().Add(20 * time.Second))
+	got := make([]byte, 2048)
+	for left := len(want); left > 0; left-- {
+		n, err := server.Read(got)
+		if err != nil {
+			t.Fatalf("%d requests never came: %v", left, err)
+		}
+		if !want[string(got[:n])] {
+			t.Fatalf("got %d bytes that nobody sent", n)
+		}
+		delete(want, string(got[:n]))
+		if found := b.pending.unanswered(); found == 0 {
+			t.Error("a request that was sent is not remembered")
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if got := b.waiting(); got != 0 {
+		t.Errorf("%v still wait", got)
+	}
+}
+
+// TestWhatWaitsWithoutServer is dropped as such.
+func TestWhatWaitsWithoutServer(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.NewcomerRate = 1 })
+	b.crowd(t)
+	for n := range 5 {
+		if _, drop := b.hear(invented(n)); drop != None {
+			t.Fatal(drop)
+		}
+	}
+	b.Relay.routes.Store(&routes{})
+	b.upstream = &upstream{}
+	pending := b.pending.live
+	b.room(0).release(b.now() + int64(900*time.Millisecond))
+	b.room(0).release(b.now() + int64(3*time.Second)) // the rest has waited in vain
+	if b.waiting() != 0 || b.pending.live != pending {
+		t.Errorf("%v wait, %d are remembered", b.waiting(), b.pending.live-pending)
+	}
+}
+
+// TestNewcomersDoNotCallServerDead: nobody answers invented machines. What served ones are owed counts.
+func TestNewcomersDoNotCallServerDead(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.NewcomerRate, c.DeadAfter = 1, 20 })
+	s, now := b.health.servers[0], b.now()
+	b.crowd(t)
+	for n := range 1000 {
+		_, _ = b.hear(invented(n))
+		s.asked(now, true, false)
+	}
+	late := now + int64(6*time.Second)
+	if lookup := b.health.check(late); !lookup || s.dead || !s.detour {
+		t.Errorf("newcomers: got lookup %v, dead %v, another way %v", lookup, s.dead, s.detour)
+	}
+	for range 20 {
+		s.asked(now, true, true)
+	}
+	if lookup := b.health.check(late); !lookup || !s.dead {
+		t.Errorf("served machines: got lookup %v, dead %v", lookup, s.dead)
+	}
+}
+
+// TestInfiniBandClientsAreTwo: they show no hardware address and are known by their client identifiers, by which their
+// replies find them too, though servers need not echo those (RFC 2131; RFC 6842 came later).
+func TestInfiniBandClientsAreTwo(t *testing.T) {
+	b := newBench(t, nil)
+	seen := map[uint64]bool{0: true}
+	for n := range 3 {
+		m := message(dhcp.Request, byte(dhcp.Discover))
+		m[1], m[2] = dhcp.HTypeInfiniBand, 0
+		clear(m[28:44])
+		end := bytes.LastIndexByte(m, dhcp.OptionEnd)
+		m = append(m[:end:end], dhcp.OptionClientID, 4, 0xff, 0, 0, byte(n), dhcp.OptionEnd)
+		a := b.heard
+		if _, drop := b.desk.request(append(make(dhcp.Message, 0, slotLen), m...), &a, b.routes, b.now()); drop != None {
+			t.Fatal(drop)
+		}
+		if seen[a.client] {
+			t.Errorf("client %d is another", n)
+		}
+		seen[a.client] = true
+	}
+	m := message(dhcp.Request, byte(dhcp.Discover))
+	m[2] = 0
+	if got := b.clientOf(keyOf(m), m, 0, [4]byte{}); got != 0 {
+		t.Errorf("a client that shows nothing is known as %x", got)
+	}
+}
+
+// TestCrowdAllocatesNothing for a request that is refused, or waits and is sent.
+func TestCrowdAllocatesNothing(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.NewcomerRate = 1000 })
+	b.crowd(t)
+	slot, n, now := make([]byte, slotLen), 0, b.now()
+	drops := map[Drop]int{None: 0, NewcomerLimit: 0}
+	got := testing.AllocsPerRun(20000, func() {
+		n++
+		now += 50_000 // 20,000 a second
+		m := slot[:copy(slot, message0)]
+		binary.BigEndian.PutUint32(m[4:], uint32(n))
+		binary.BigEndian.PutUint32(m[30:], uint32(n)*2654435761)
+		a := b.heard
+		_, drop := b.desk.request(m, &a, b.routes, now)
+		drops[drop]++
+		if n%20 == 0 {
+			w := b.room(0)
+			for _, place := range w.next[:w.take(now)] {
+				w.gate.Free(place)
+			}
+		}
+	})
+	if got != 0 {
+		t.Errorf("got %v allocations", got)
+	}
+	if drops[None] < 500 || drops[NewcomerLimit] < 10000 {
+		t.Errorf("got %v", drops)
+	}
+	if diff := cmp.Diff(2, len(drops)); diff != "" {
+		t.Error(drops)
+	}
+}
+
+var message0 = message(dhcp.Request, byte(dhcp.Discover))
+
+// BenchmarkCrowd is a request among 20,000 a second of invented machines.
+func BenchmarkCrowd(tb *testing.B) {
+	b := newBench(tb, nil)
+	b.crowd(tb)
+	slot, n, now := make([]byte, slotLen), 0, b.now()
+	tb.ReportAllocs()
+	for tb.Loop() {
+		n++
+		now += 50_000
+		m := slot[:copy(slot, message0)]
+		binary.BigEndian.PutUint32(m[4:], uint32(n))
+		binary.BigEndian.PutUint32(m[30:], uint32(n)*2654435761)
+		a := b.heard
+		_, _ = b.desk.request(m, &a, b.routes, now)
+	}
+}
