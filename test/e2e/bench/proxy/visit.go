@@ -73,6 +73,18 @@ const visitors = 32
 // measureVisits has visitors make one visit after the other. The client is ours and costs more than wrk would, so that
 // the rates are lower than they could be; the processor time is the candidate's own.
 func measureVisits(ctx context.Context, b *bench, c *candidate, next func(i int) visit) (rounds.Sample, error) {
+	// A candidate is started when it takes connections on its first port, so the first visit may have to wait.
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		first := next(0)
+		_, err := first.make(ctx, c.address(first), make([]byte, fileSize))
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return nil, fmt.Errorf("failed to make a first visit: %w", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 	var count, requests, failed atomic.Int64
 	var why atomic.Pointer[error]
 	used, begun := c.CPU(), time.Now()
@@ -83,11 +95,7 @@ func measureVisits(ctx context.Context, b *bench, c *candidate, next func(i int)
 			buffer := make([]byte, fileSize)
 			for ctx.Err() == nil && time.Now().Before(end) {
 				v := next(int(count.Add(1)))
-				addr := c.http
-				if v.files {
-					addr = filesAddr
-				}
-				n, err := v.make(ctx, addr, buffer)
+				n, err := v.make(ctx, c.address(v), buffer)
 				requests.Add(int64(n))
 				if err != nil {
 					failed.Add(1)
@@ -104,6 +112,14 @@ func measureVisits(ctx context.Context, b *bench, c *candidate, next func(i int)
 	return rounds.Sample{
 		"cpu_us_per_request": cpu / n * 1e6, "req_per_s": n / took, "conns_per_s": float64(count.Load()) / took,
 	}, ctx.Err()
+}
+
+// address is where a visit goes.
+func (c *candidate) address(v visit) string {
+	if v.files {
+		return filesAddr
+	}
+	return c.http
 }
 
 // dialer connects from an address, which shares ports with the other addresses.
