@@ -49,6 +49,9 @@ func check(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "%s: failed to print routes: %v\n", name, err)
 		return 1
 	}
+	for _, each := range table.PassThroughs() {
+		fmt.Fprintf(stderr, "Warning: %s.\n", each)
+	}
 	secured := func(r route.Route) bool { return r.TLS != nil || r.JWT != nil || r.BackendTLS != nil }
 	if !*deep && slices.ContainsFunc(table.Routes, secured) {
 		fmt.Fprintln(stderr, "Certificates, keys and directories were not looked at: check -files does.")

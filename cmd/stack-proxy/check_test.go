@@ -178,3 +178,55 @@ func TestCheckTakesNoArguments(t *testing.T) {
 		t.Errorf("exit status %d: %s", code, stderr.String())
 	}
 }
+
+// A pass-through that a machine could use to be another is warned of, and is no mistake; the presets have none.
+func TestA1CheckWarnsOfPassThrough(t *testing.T) {
+	path := t.TempDir() + "/routes.yaml"
+	text := "preset: tinkerbell\nroutes:\n- {name: https, protocol: tcp, listen: 7443, backends: \"tinkerbell:7443\"}\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run([]string{"check", "-f", path}, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "https") ||
+		!strings.HasPrefix(stderr.String(), "Warning: route https passes streams through to tinkerbell:7443, which route http") ||
+		strings.Count(stderr.String(), "Warning") != 1 {
+		t.Errorf("exit status %d\n%s%s", code, stdout.String(), stderr.String())
+	}
+	for _, preset := range []string{"classic", "tinkerbell"} {
+		t.Setenv("STACK_PROXY_PRESET", preset)
+		t.Setenv("STACK_PROXY_CERTIFICATE_FILE", "/a.crt")
+		t.Setenv("STACK_PROXY_KEY_FILE", "/a.key")
+		stderr.Reset()
+		if code := run([]string{"check"}, &stdout, &stderr); code != 0 || strings.Contains(stderr.String(), "Warning") {
+			t.Errorf("%s: exit status %d, %s", preset, code, stderr.String())
+		}
+	}
+}
+
+// The variables of the HTTPS route go together, or the start ends with what is missing.
+func TestA1CertificateVariables(t *testing.T) {
+	for name, test := range map[string]struct {
+		set  map[string]string
+		want string
+	}{
+		"no key":         {map[string]string{"CERTIFICATE_FILE": "/a"}, `STACK_PROXY_CERTIFICATE_FILE="/a": goes with STACK_PROXY_KEY_FILE`},
+		"no certificate": {map[string]string{"KEY_FILE": "/a"}, `STACK_PROXY_KEY_FILE="/a": goes with STACK_PROXY_CERTIFICATE_FILE`},
+		"only a CA":      {map[string]string{"TINKERBELL_CA": "/a"}, `STACK_PROXY_TINKERBELL_CA="/a": there is no HTTPS route without`},
+		"only a name":    {map[string]string{"TINKERBELL_NAME": "a"}, `STACK_PROXY_TINKERBELL_NAME="a": goes with STACK_PROXY_TINKERBELL_CA`},
+		"relative": {map[string]string{"CERTIFICATE_FILE": "a", "KEY_FILE": "/b"},
+			`STACK_PROXY_CERTIFICATE_FILE="a": not an absolute path`},
+		"all": {map[string]string{"CERTIFICATE_FILE": "/a", "KEY_FILE": "/b", "TINKERBELL_CA": "/c", "TINKERBELL_NAME": "d"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("STACK_PROXY_PRESET", "tinkerbell")
+			for variable, value := range test.set {
+				t.Setenv("STACK_PROXY_"+variable, value)
+			}
+			var stdout, stderr bytes.Buffer
+			code := run([]string{"check"}, &stdout, &stderr)
+			if (code == 0) != (test.want == "") || !strings.Contains(stderr.String(), test.want) {
+				t.Errorf("exit status %d: %s", code, stderr.String())
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,6 +28,10 @@ type config struct {
 	TinkServer      string         `split_words:"true" default:"tink-server" desc:"classic: Tink Server's host, or host:port"`
 	Smee            string         `default:"smee" desc:"classic: Smee's host, or host:port of its HTTP server"`
 	Tinkerbell      string         `default:"tinkerbell" desc:"tinkerbell: the host"`
+	TinkerbellCA    string         `split_words:"true" desc:"tinkerbell: file of certificates to trust in Tinkerbell's HTTPS server, which the HTTPS route then asks; default it asks the HTTP server"`
+	TinkerbellName  string         `split_words:"true" desc:"tinkerbell: name in Tinkerbell's certificate; default the host"`
+	CertificateFile string         `split_words:"true" desc:"tinkerbell: certificate of the HTTPS route, in PEM with its chain; default there is no such route"`
+	KeyFile         string         `split_words:"true" desc:"tinkerbell: its key, in PEM"`
 	FilesDirectory  string         `split_words:"true" default:"/artifacts" desc:"what is served as files"`
 	ArtifactsFile   string         `split_words:"true" desc:"what to fetch and serve as files, in YAML (docs/os-files.md); default nothing is fetched"`
 	ListenAddress   netip.Addr     `split_words:"true" desc:"one address to listen on; default all, IPv4 and IPv6"`
@@ -54,6 +59,7 @@ func (c *config) Validate() error {
 			fault(variable, "%q: %w", host, err)
 		}
 	}
+	c.checkTLS(fault)
 	if _, port, err := net.SplitHostPort(c.AdminAddress); err != nil {
 		fault("ADMIN_ADDRESS", "%w", err)
 	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
@@ -68,10 +74,33 @@ func (c *config) Validate() error {
 	return errors.Join(faults...)
 }
 
+// checkTLS finds what does not go together. What is in the files is for the routes to tell.
+func (c *config) checkTLS(fault func(variable, format string, args ...any)) {
+	switch {
+	case c.CertificateFile != "" && c.KeyFile == "":
+		fault("CERTIFICATE_FILE", "%q: goes with "+prefix+"_KEY_FILE", c.CertificateFile)
+	case c.CertificateFile == "" && c.KeyFile != "":
+		fault("KEY_FILE", "%q: goes with "+prefix+"_CERTIFICATE_FILE", c.KeyFile)
+	case c.CertificateFile == "" && c.TinkerbellCA != "":
+		fault("TINKERBELL_CA", "%q: there is no HTTPS route without "+prefix+"_CERTIFICATE_FILE", c.TinkerbellCA)
+	}
+	if c.TinkerbellCA == "" && c.TinkerbellName != "" {
+		fault("TINKERBELL_NAME", "%q: goes with "+prefix+"_TINKERBELL_CA", c.TinkerbellName)
+	}
+	for variable, file := range map[string]string{
+		"CERTIFICATE_FILE": c.CertificateFile, "KEY_FILE": c.KeyFile, "TINKERBELL_CA": c.TinkerbellCA,
+	} {
+		if file != "" && !filepath.IsAbs(file) {
+			fault(variable, "%q: not an absolute path", file)
+		}
+	}
+}
+
 // defaults are what the settings mean for routes.
 func (c *config) defaults() route.Defaults {
 	return route.Defaults{
 		Hegel: c.Hegel, TinkServer: c.TinkServer, Smee: c.Smee, Tinkerbell: c.Tinkerbell,
+		Certificate: c.CertificateFile, Key: c.KeyFile, TinkerbellCA: c.TinkerbellCA, TinkerbellName: c.TinkerbellName,
 		FilesDirectory: c.FilesDirectory,
 		Address:        c.ListenAddress,
 		Admin:          c.admin(),

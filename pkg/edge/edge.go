@@ -1,5 +1,5 @@
-// Package edge is what may stand before a front: TLS, limits, tokens, a rewritten path, each where a route asks for
-// it. A [Gate] puts the packages below together, in the order in which they are cheapest to refuse by.
+// Package edge is what may stand before a front: TLS, limits, tokens, a rewritten path, hidden paths, each where a route
+// asks for it. A [Gate] puts the packages below together, in the order in which they are cheapest to refuse by.
 package edge
 
 import (
@@ -19,6 +19,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/edge/jwt"
 	"github.com/tinkerbell/stack/pkg/edge/limit"
+	"github.com/tinkerbell/stack/pkg/edge/paths"
 	"github.com/tinkerbell/stack/pkg/edge/rewrite"
 )
 
@@ -29,6 +30,7 @@ type Config struct {
 	JWT     *jwt.Config
 	Limit   *limit.Config
 	Rewrite *rewrite.Config
+	Paths   *paths.Config
 	Backend *certs.Backend
 }
 
@@ -47,6 +49,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Rewrite != nil {
 		all.add("rewrite.", c.Rewrite.Validate())
+	}
+	if c.Paths != nil {
+		all.add("paths.", c.Paths.Validate())
 	}
 	if c.Backend != nil {
 		all.add("backendTLS.", c.Backend.Validate())
@@ -91,11 +96,12 @@ type Metrics struct {
 	certs *certs.Metrics
 	jwt   *jwt.Metrics
 	limit *limit.Metrics
+	paths *paths.Metrics
 }
 
 // NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) *Metrics {
-	return &Metrics{certs.NewMetrics(r), jwt.NewMetrics(r), limit.NewMetrics(r)}
+	return &Metrics{certs.NewMetrics(r), jwt.NewMetrics(r), limit.NewMetrics(r), paths.NewMetrics(r)}
 }
 
 // Options are what a [Gate] has besides its settings; each may be nil.
@@ -121,6 +127,7 @@ type Gate struct {
 	jwt     *jwt.Verifier
 	limiter *limit.Limiter
 	rewrite *rewrite.Rule
+	paths   *paths.Guard
 	tls     *tls.Config
 	trust   *certs.Trust
 }
@@ -165,6 +172,11 @@ func New(c Config, o Options) (*Gate, error) {
 			return nil, err
 		}
 	}
+	if c.Paths != nil {
+		if g.paths, err = paths.New(*c.Paths, o.Route, m.paths); err != nil {
+			return nil, err
+		}
+	}
 	if o.Before != nil {
 		g.takeOver(o.Before)
 	}
@@ -190,9 +202,12 @@ func (g *Gate) TLS() *tls.Config { return g.tls }
 // Trust is for connections to the backend; nil where they have no TLS.
 func (g *Gate) Trust() *certs.Trust { return g.trust }
 
-// Wrap puts limits, tokens and the rewriting before a handler, in this order: a counter costs less than a signature,
-// and only who may pass is told whether a path exists.
+// Wrap puts limits, tokens, the rewriting and the paths before a handler, in this order: a counter costs less than a
+// signature, only who may pass is told whether a path exists, and the backend's paths are those that are rewritten.
 func (g *Gate) Wrap(next http.Handler) http.Handler {
+	if g.paths != nil {
+		next = g.paths.Wrap(next)
+	}
 	if g.rewrite != nil {
 		next = g.rewrite.Wrap(next)
 	}
@@ -203,6 +218,15 @@ func (g *Gate) Wrap(next http.Handler) http.Handler {
 		next = g.limiter.Wrap(next, g.client)
 	}
 	return next
+}
+
+// Passing is a function that says that a GET of a target passes beyond doubt, without Wrap. It is nil where more than
+// the path is looked at.
+func (g *Gate) Passing() func(target []byte) bool {
+	if g.paths == nil || g.certs != nil || g.jwt != nil || g.limiter != nil || g.rewrite != nil || g.trust != nil {
+		return nil
+	}
+	return g.paths.Passes
 }
 
 // SharedTLS is for a listener that several gates share: each TLS connection gets that of the gate whose host it asks

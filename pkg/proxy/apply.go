@@ -55,8 +55,20 @@ func (p *Proxy) apply(t route.Table) error {
 		stopGates(c.gates, p.gates)
 		return err
 	}
+	p.warn(t)
 	p.commit(&c)
 	return p.reopenAll(&c)
+}
+
+// warn tells of the next table's pass-throughs, once each as long as they last.
+func (p *Proxy) warn(t route.Table) {
+	before := p.table.PassThroughs()
+	for _, each := range t.PassThroughs() {
+		if !slices.Contains(before, each) {
+			p.log.Warn("pass-through to a backend of an HTTP route", "route", each.Route, "backend", each.Backend,
+				"http_route", each.HTTP)
+		}
+	}
 }
 
 // poolFor keeps a route's pool as long as nothing about it changed.

@@ -123,6 +123,7 @@ func (r Route) check(at func(field, format string, args ...any)) {
 		}
 	}
 	only("files", r.Files != FilesOptions{}, Files)
+	only("tcp", r.TCP != TCPOptions{}, TCP)
 	only("tftp", r.TFTP != TFTPOptions{}, TFTP)
 	only("syslog", r.Syslog != SyslogOptions{}, Syslog)
 	only("workers", r.Workers != 0, TFTP, Syslog, UDP)
@@ -131,6 +132,7 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("tls.alpn", r.TLS != nil && len(r.TLS.ALPN) > 0, TCP)
 	only("jwt", r.JWT != nil, web...)
 	only("rewrite", r.Rewrite != nil, HTTP, Files)
+	only("paths", r.Paths != nil, web...)
 	only("backendTLS", r.BackendTLS != nil, TCP, HTTP, GRPC)
 	only("backendConnections", r.BackendConnections != "", HTTP)
 	only("limits.requests", r.Limits.Requests != nil, web...)

@@ -14,7 +14,7 @@ import (
 func (r Route) Edge() edge.Config {
 	return edge.Config{
 		Hosts: r.Hosts, TLS: r.TLS, JWT: r.JWT, Limit: r.Limits.Requests, Rewrite: r.Rewrite,
-		Backend: r.BackendTLS,
+		Paths: r.Paths, Backend: r.BackendTLS,
 	}
 }
 

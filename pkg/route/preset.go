@@ -1,13 +1,17 @@
 package route
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/pkg/edge/certs"
+	"github.com/tinkerbell/stack/pkg/edge/paths"
 )
 
 // Defaults are what a table takes from the program's settings.
@@ -15,6 +19,11 @@ type Defaults struct {
 	// Hegel, TinkServer, Smee and Tinkerbell are the presets' backends: a host, or a host and a port in place of
 	// the preset's.
 	Hegel, TinkServer, Smee, Tinkerbell string
+	// Certificate and Key are files of the HTTPS route in front of Tinkerbell; without them there is no such route.
+	Certificate, Key string
+	// TinkerbellCA is a file of certificates to trust in Tinkerbell's own HTTPS server, which that route then asks;
+	// without it, it asks the HTTP server. TinkerbellName is the name in Tinkerbell's certificate; empty is the host.
+	TinkerbellCA, TinkerbellName string
 	// FilesDirectory is what a files route serves that does not say.
 	FilesDirectory string
 	// Address is where routes listen that name a port only; invalid is everywhere.
@@ -58,33 +67,60 @@ func (d Defaults) preset(name string) (Table, bool) {
 	switch name {
 	case "classic":
 		return Table{Routes: []Route{
-			{Name: "hegel", Protocol: HTTP, Listen: port(50061), Backends: backend(d.Hegel, "hegel", 50061)},
-			{Name: "tink", Protocol: TCP, Listen: port(42113), Backends: backend(d.TinkServer, "tink-server", 42113)},
-			{Name: "smee-http", Protocol: HTTP, Listen: port(7171), Backends: backend(d.Smee, "smee", 7171)},
+			{
+				Name: "hegel", Protocol: HTTP, Listen: port(50061), Backends: backend(d.Hegel, "hegel", 50061),
+				Paths: &paths.Config{Deny: []string{"/metrics", "/healthz"}},
+			},
+			{
+				Name: "tink", Protocol: TCP, Listen: port(42113), Backends: backend(d.TinkServer, "tink-server", 42113),
+				TCP: TCPOptions{IgnoresAddressHeaders: true},
+			},
+			{
+				Name: "smee-http", Protocol: HTTP, Listen: port(7171), Backends: backend(d.Smee, "smee", 7171),
+				Paths: &paths.Config{Deny: []string{"/metrics", "/healthcheck"}},
+			},
 			{Name: "smee-tftp", Protocol: TFTP, Listen: port(69), Backends: backend(hostOf(d.Smee), "smee", 69)},
 			{Name: "smee-syslog", Protocol: Syslog, Listen: port(514), Backends: backend(hostOf(d.Smee), "smee", 514)},
 			files(8080),
 		}}, true
 	case "tinkerbell":
-		host := hostOf(d.Tinkerbell)
-		return Table{Routes: []Route{
-			{Name: "http", Protocol: HTTP, Listen: port(7080), Backends: backend(host, "tinkerbell", 7080)},
-			{
-				Name: "https", Protocol: TCP, Listen: port(7443), Backends: backend(host, "tinkerbell", 7443),
-				Optional: true,
-			},
-			{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: backend(host, "tinkerbell", 42113)},
-			{Name: "tftp", Protocol: TFTP, Listen: port(69), Backends: backend(host, "tinkerbell", 69)},
-			{Name: "syslog", Protocol: Syslog, Listen: port(514), Backends: backend(host, "tinkerbell", 514)},
-			{
-				Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: backend(host, "tinkerbell", 2222),
-				Optional: true,
-			},
-			files(7173),
-		}}, true
+		return Table{Routes: d.tinkerbell(port, files(7173))}, true
 	default:
 		return Table{}, false
 	}
+}
+
+// tinkerbellPaths are what machines need of Tinkerbell's HTTP servers: scripts and binaries of iPXE, ISO, PXE over
+// HTTP, metadata. Its user interface takes every path that is nothing else, so all but these are hidden.
+var tinkerbellPaths = []string{"/ipxe", "/iso", "/tftp", "/2009-04-04", "/metadata", "/tootles"}
+
+// tinkerbell is the one binary's preset. Its HTTPS is ended here, since Tinkerbell believes what a request from us says
+// of its client, and in a stream that is passed through that would be the client itself.
+func (d Defaults) tinkerbell(port func(uint16) []Listen, files Route) []Route {
+	host := hostOf(d.Tinkerbell)
+	at := func(port uint16) []Backend { return backend(host, "tinkerbell", port) }
+	visible := &paths.Config{Allow: tinkerbellPaths}
+	routes := []Route{{Name: "http", Protocol: HTTP, Listen: port(7080), Backends: at(7080), Paths: visible}}
+	if d.Certificate != "" {
+		own := certs.Pair{Certificate: d.Certificate, Key: d.Key}
+		https := Route{
+			Name: "https", Protocol: HTTP, Listen: port(7443), Backends: at(7080), Paths: visible, Optional: true,
+			TLS: &certs.Config{Certificates: []certs.Pair{own}},
+		}
+		if d.TinkerbellCA != "" {
+			name := cmp.Or(d.TinkerbellName, strings.TrimSuffix(host, "."), "tinkerbell")
+			https.Backends, https.BackendTLS = at(7443), &certs.Backend{CA: d.TinkerbellCA, Name: name}
+		}
+		routes = append(routes, https)
+	}
+	other := TCPOptions{IgnoresAddressHeaders: true}
+	return append(routes,
+		Route{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: at(42113), TCP: other},
+		Route{Name: "tftp", Protocol: TFTP, Listen: port(69), Backends: at(69)},
+		Route{Name: "syslog", Protocol: Syslog, Listen: port(514), Backends: at(514)},
+		Route{Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: at(2222), TCP: other, Optional: true},
+		files,
+	)
 }
 
 // backend is a setting's host, with the port that belongs to the route unless the setting has one.

@@ -10,6 +10,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/edge/jwt"
 	"github.com/tinkerbell/stack/pkg/edge/limit"
+	"github.com/tinkerbell/stack/pkg/edge/paths"
 	"github.com/tinkerbell/stack/pkg/edge/rewrite"
 )
 
@@ -59,6 +60,7 @@ type Route struct {
 	TLS             *certs.Config   `json:"tls,omitempty" desc:"tcp, http, grpc, files: ends TLS here"`
 	JWT             *jwt.Config     `json:"jwt,omitempty" desc:"http, grpc, files: requests need a good token"`
 	Rewrite         *rewrite.Config `json:"rewrite,omitempty" desc:"http, files: changes the path"`
+	Paths           *paths.Config   `json:"paths,omitempty" desc:"http, grpc, files: which paths exist, as the backend sees them"`
 	BackendTLS      *certs.Backend  `json:"backendTLS,omitempty" desc:"tcp, http, grpc: TLS to the endpoints, also of active checks"`
 	Timeouts        Timeouts        `json:"timeouts,omitzero" desc:"0 is the default, below 0 is none"`
 	Limits          Limits          `json:"limits,omitzero" desc:"0 is the default"`
@@ -67,6 +69,7 @@ type Route struct {
 	Health          Health          `json:"health,omitzero" desc:"which endpoints are offered"`
 	AccessLog       string          `json:"accessLog,omitempty" form:"^(|off|errors|all|1/[1-9][0-9]{0,17})$" desc:"http, grpc, files: off, errors (default), all, or 1/N of what went well and all errors"`
 	Files           FilesOptions    `json:"files,omitzero" desc:"files only"`
+	TCP             TCPOptions      `json:"tcp,omitzero" desc:"tcp only"`
 	TFTP            TFTPOptions     `json:"tftp,omitzero" desc:"tftp only"`
 	Syslog          SyslogOptions   `json:"syslog,omitzero" desc:"syslog only"`
 	Workers         int             `json:"workers,omitempty" min:"0" max:"64" desc:"tftp, syslog, udp: sockets that share the port, each with its own core; default 1"`
@@ -133,6 +136,11 @@ type FilesOptions struct {
 	Directory     string       `json:"directory,omitempty" desc:"what is served; default STACK_PROXY_FILES_DIRECTORY"`
 	Precompressed bool         `json:"precompressed,omitempty" desc:"serve name.zst or name.gz to clients that accept it"`
 	Pace          setting.Size `json:"pace,omitempty" desc:"bytes per second and connection; default unlimited"`
+}
+
+// TCPOptions of a tcp route.
+type TCPOptions struct {
+	IgnoresAddressHeaders bool `json:"ignoresAddressHeaders,omitempty" desc:"the backend does not know its clients by X-Forwarded-For and the like: no warning where an http or grpc route reaches its host, too"`
 }
 
 // TFTPOptions of a tftp route.

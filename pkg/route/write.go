@@ -43,6 +43,7 @@ func (r Route) notes() string {
 	add(r.JWT != nil, "JWT")
 	add(r.Limits.Requests != nil, "limited requests")
 	add(r.Rewrite != nil, "rewritten")
+	add(r.Paths != nil, "%s", r.pathNote())
 	add(r.BackendTLS != nil, "TLS to %s", r.backendName())
 	add(r.BackendConnections == "shared", "shared connections to endpoints")
 	add(len(r.TrustedPrefixes) > 0, "trusts %v", r.TrustedPrefixes)
@@ -60,4 +61,16 @@ func (r Route) backendName() string {
 		return ""
 	}
 	return r.BackendTLS.Name
+}
+
+// pathNote tells which paths exist.
+func (r Route) pathNote() string {
+	switch {
+	case r.Paths == nil:
+		return ""
+	case len(r.Paths.Allow) > 0:
+		return "only paths " + strings.Join(r.Paths.Allow, ",")
+	default:
+		return "no paths " + strings.Join(r.Paths.Deny, ",")
+	}
 }

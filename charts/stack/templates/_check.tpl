@@ -43,6 +43,13 @@
 {{- if and $b.parents (not $v.relay.enabled) (ne $b.provider "hostNetwork") -}}
 {{- include "stack.refuse" (dict "v" $v "text" "broadcast.parents is set and relay.enabled is false, so nobody listens there: set relay.enabled=true, or leave broadcast.parents out") -}}
 {{- end -}}
+{{- $tls := $v.backends.tinkerbell.tls -}}
+{{- if and $tls.caSecret (not $tls.secret) -}}
+{{- include "stack.refuse" (dict "v" $v "text" "backends.tinkerbell.tls.caSecret is set, and without a certificate there is no port 7443: set backends.tinkerbell.tls.secret, or leave backends.tinkerbell.tls.caSecret out") -}}
+{{- end -}}
+{{- if and $tls.name (not $tls.caSecret) -}}
+{{- include "stack.refuse" (dict "v" $v "text" "backends.tinkerbell.tls.name is set, and Tinkerbell is not asked by TLS: set backends.tinkerbell.tls.caSecret, or leave backends.tinkerbell.tls.name out") -}}
+{{- end -}}
 {{- $drain := add (include "stack.seconds" $v.proxy.drainTimeout | int) (include "stack.seconds" $v.proxy.drainGrace | int) -}}
 {{- if and $v.terminationGracePeriodSeconds (lt (int $v.terminationGracePeriodSeconds) (int $drain)) -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "terminationGracePeriodSeconds is %v and draining takes up to %v s: set terminationGracePeriodSeconds to %v or more, or proxy.drainTimeout and proxy.drainGrace to less" $v.terminationGracePeriodSeconds $drain (add $drain 5))) -}}

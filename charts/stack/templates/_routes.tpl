@@ -5,9 +5,9 @@
 {{- $hegel := include "stack.host" (merge (dict "host" $b.hegel.host) $host) -}}
 {{- $tink := include "stack.host" (merge (dict "host" $b.tink.host) $host) -}}
 {{- $smee := include "stack.host" (merge (dict "host" $b.smee.host) $host) -}}
-hegel: {protocol: http, port: 50061, backends: ["{{ $hegel }}:{{ $b.hegel.port }}"]}
-tink: {protocol: tcp, port: 42113, backends: ["{{ $tink }}:{{ $b.tink.port }}"]}
-smee-http: {protocol: http, port: 7171, backends: ["{{ $smee }}:{{ $b.smee.httpPort }}"]}
+hegel: {protocol: http, port: 50061, backends: ["{{ $hegel }}:{{ $b.hegel.port }}"], paths: {deny: [/metrics, /healthz]}}
+tink: {protocol: tcp, port: 42113, backends: ["{{ $tink }}:{{ $b.tink.port }}"], tcp: {ignoresAddressHeaders: true}}
+smee-http: {protocol: http, port: 7171, backends: ["{{ $smee }}:{{ $b.smee.httpPort }}"], paths: {deny: [/metrics, /healthcheck]}}
 smee-tftp: {protocol: tftp, port: 69, backends: ["{{ $smee }}:{{ $b.smee.tftpPort }}"]}
 smee-syslog: {protocol: syslog, port: 514, backends: ["{{ $smee }}:{{ $b.smee.syslogPort }}"]}
 files: {protocol: files, port: 8080}
@@ -17,12 +17,24 @@ files: {protocol: files, port: 8080}
 {{- define "stack.preset.tinkerbell" -}}
 {{- $b := .v.backends.tinkerbell -}}
 {{- $host := include "stack.host" (dict "host" $b.host "namespace" .namespace "domain" .v.clusterDomain) -}}
-http: {protocol: http, port: 7080, backends: ["{{ $host }}:{{ $b.httpPort }}"]}
-https: {protocol: tcp, port: 7443, backends: ["{{ $host }}:{{ $b.httpsPort }}"], optional: true}
-grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:{{ $b.grpcPort }}"]}
+{{- $paths := "{allow: [/ipxe, /iso, /tftp, /2009-04-04, /metadata, /tootles]}" }}
+http: {protocol: http, port: 7080, backends: ["{{ $host }}:{{ $b.httpPort }}"], paths: {{ $paths }}}
+{{- with $b.tls.secret }}
+https:
+  protocol: http
+  port: 7443
+  backends: ["{{ $host }}:{{ ternary $b.httpsPort $b.httpPort (not (empty $b.tls.caSecret)) }}"]
+  optional: true
+  paths: {{ $paths }}
+  tls: {certificates: [{certificate: /secrets/{{ . }}/tls.crt, key: /secrets/{{ . }}/tls.key}]}
+  {{- with $b.tls.caSecret }}
+  backendTLS: {ca: /secrets/{{ . }}/ca.crt, name: {{ $b.tls.name | default (trimSuffix "." $host) | quote }}}
+  {{- end }}
+{{- end }}
+grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:{{ $b.grpcPort }}"], tcp: {ignoresAddressHeaders: true}}
 tftp: {protocol: tftp, port: 69, backends: ["{{ $host }}:{{ $b.tftpPort }}"]}
 syslog: {protocol: syslog, port: 514, backends: ["{{ $host }}:{{ $b.syslogPort }}"]}
-ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:{{ $b.sshPort }}"], optional: true}
+ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:{{ $b.sshPort }}"], optional: true, tcp: {ignoresAddressHeaders: true}}
 files: {protocol: files, port: 7173}
 {{- end -}}
 
@@ -53,6 +65,10 @@ Everything that templates need, as JSON: the effective values (stack.values) and
 {{- $preset = set $preset "files" (dict "protocol" "files") -}}
 {{- end -}}
 {{- $routes := mergeOverwrite $preset $v.routes -}}
+{{- $tls := $v.backends.tinkerbell.tls -}}
+{{- if and (eq $v.preset "tinkerbell") $tls.secret -}}
+{{- $_ := set $v.proxy "secrets" (concat $v.proxy.secrets (list $tls.secret $tls.caSecret) | compact | uniq) -}}
+{{- end -}}
 {{- $taken := dict (printf "%v/TCP" $v.proxy.adminPort) (list (dict "what" "the proxy's admin port" "away" "proxy.adminPort to another")) -}}
 {{- $ports := list -}}
 {{- $table := list -}}
@@ -79,6 +95,9 @@ Everything that templates need, as JSON: the effective values (stack.values) and
 {{- if hasKey $route "enabled" }}{{ $enabled = $route.enabled }}{{ end -}}
 {{- if and (eq (toString $route.protocol) "files") (not $v.files.enabled) }}{{ $enabled = false }}{{ end -}}
 {{- if $enabled -}}
+{{- if and (not $route.protocol) (eq $name "https") (eq $v.preset "tinkerbell") -}}
+{{- include "stack.refuse" (dict "v" $v "text" "routes.https is set, and preset tinkerbell has that route only with a certificate: set backends.tinkerbell.tls.secret, or leave routes.https out") -}}
+{{- end -}}
 {{- if not $route.protocol -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "routes.%s has no protocol and is none of preset %s: set routes.%s.protocol to tcp, http, grpc, tftp, syslog, udp or files" $name $v.preset $name)) -}}
 {{- end -}}
@@ -107,6 +126,9 @@ Everything that templates need, as JSON: the effective values (stack.values) and
 {{- $host := $route.hosts | default "" -}}
 {{- if kindIs "slice" $host }}{{ $host = first $host }}{{ end -}}
 {{- $host = $host | replace "*" "probe" -}}
+{{- /* What "helm test" asks for: a path that reaches the backend. */ -}}
+{{- $path := dig "paths" "allow" "" $route -}}
+{{- if kindIs "slice" $path }}{{ $path = first $path }}{{ end -}}
 {{- $service := true -}}
 {{- if hasKey $route "service" }}{{ $service = $route.service }}{{ end -}}
 {{- $portName := $name -}}
@@ -117,7 +139,7 @@ Everything that templates need, as JSON: the effective values (stack.values) and
 {{- end -}}
 {{- $first := and $service (not (hasKey $listed $key)) -}}
 {{- if $first }}{{ $_ := set $listed $key $portName }}{{ end -}}
-{{- $ports = append $ports (dict "listed" $first "name" $portName "port" (int $port) "protocol" $network "route" $name "service" $service "shared" $shared "kind" $route.protocol "tls" (not (empty $route.tls)) "host" $host) -}}
+{{- $ports = append $ports (dict "listed" $first "name" $portName "port" (int $port) "protocol" $network "route" $name "service" $service "shared" $shared "kind" $route.protocol "tls" (not (empty $route.tls)) "host" $host "path" (trimPrefix "/" $path)) -}}
 {{- end -}}
 {{- $row := merge (dict "name" $name "listen" $listen) (omit $route "enabled" "port" "service") -}}
 {{- if and (not (hasKey $row "optional")) (not $v.probes.requireBackends) }}{{ $_ := set $row "optional" true }}{{ end -}}

@@ -4,8 +4,8 @@
 {{- $stream := prepend $web "tcp" -}}
 {{- $datagrams := list "tftp" "syslog" "udp" -}}
 {{- $forward := list "tcp" "http" "grpc" -}}
-{{- $fields := dict "files" (list "files") "tftp" (list "tftp") "syslog" (list "syslog") "workers" $datagrams
-  "hosts" $web "tls" $stream "jwt" $web "rewrite" (list "http" "files") "backendTLS" $forward
+{{- $fields := dict "files" (list "files") "tcp" (list "tcp") "tftp" (list "tftp") "syslog" (list "syslog") "workers" $datagrams
+  "hosts" $web "tls" $stream "jwt" $web "rewrite" (list "http" "files") "paths" $web "backendTLS" $forward
   "backendConnections" (list "http")
   "trustedPrefixes" (list "http" "grpc") "accessLog" $web "proxyProtocol" $stream
   "backends" (concat $forward $datagrams) "balance" (concat $forward $datagrams) -}}

@@ -27,10 +27,10 @@ func (h *heard) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body) // trailers are there after that
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for kind, header := range map[string]http.Header{"": r.Header, "trailer ": r.Trailer} {
+	for kind, header := range map[string]http.Header{"": r.Header, "trailer": r.Trailer} {
 		for name, values := range header {
 			if h.names = append(h.names, name); kind != "" && claimed(name) {
-				h.names = append(h.names, kind+name)
+				h.names = append(h.names, kind+" "+name)
 			}
 			if slices.ContainsFunc(values, func(v string) bool { return strings.Contains(v, "192.0.2.66") }) {
 				h.names = append(h.names, name+" with the client's word")

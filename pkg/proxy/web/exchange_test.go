@@ -300,7 +300,11 @@ func (x *exchange) run(t *testing.T, start starter) result {
 	every := AccessLog{errors: true, every: x.seed % 4}
 	var log lockedLog
 	p := pool(addr)
-	r := start(t, Settings{Pool: p, AccessLog: every, Timeouts: Timeouts{Response: 20 * time.Second}}, &log)
+	settings := Settings{Pool: p, AccessLog: every, Timeouts: Timeouts{Response: 20 * time.Second}}
+	if x.seed%2 == 1 {
+		settings.Gate = hiding{}
+	}
+	r := start(t, settings, &log)
 	conn := r.talk(t).Conn
 	out.Client = x.ask(conn)
 	_ = conn.Close()

@@ -15,31 +15,38 @@ import (
 )
 
 // A connection begins here, not in net/http's server: as long as its requests are plain (see [plainRequest]), come
-// whole in one read, and nothing but a backend stands behind the route, one goroutine reads each, writes it to a kept
-// connection, and writes the answer back: four system calls and no allocation. The first request that is anything
-// else goes to net/http together with the connection, and with what was begun for it. So each rule about odd input
-// stands in one place, and it is not here.
+// whole in one read, pass the route's gate beyond doubt, and nothing but a backend stands behind the route, one
+// goroutine reads each, writes it to a kept connection, and writes the answer back: four system calls and no
+// allocation. The first request that is anything else goes to net/http together with the connection, and with what was
+// begun for it. So each rule about odd input stands in one place, and it is not here.
 //
 // Where the front has loops, a connection that goes on so is given to one, which takes the same steps: see [swift].
 
-// plain is what serves plain requests; a generation has one where the socket is one route's without a gate.
+// plain is what serves plain requests; a generation has one where the socket is one route's, and its gate, if it has
+// one, looks at nothing but the target.
 type plain struct {
 	*proxy
 	observer *observer
-	swift    bool // a loop may serve it: see there
+	passes   func(target []byte) bool // the gate's; nil passes all
+	swift    bool                     // a loop may serve it: see there
 }
 
 func plainWay(sites []*site) *plain {
 	one := sites[0]
 	s := one.settings
-	if len(sites) > 1 || len(s.Hosts) > 0 || one.proxy == nil || s.Gate != nil || s.GRPC || s.TLS != nil ||
-		s.Secure != nil {
+	if len(sites) > 1 || len(s.Hosts) > 0 || one.proxy == nil || s.GRPC || s.TLS != nil || s.Secure != nil {
 		return nil
+	}
+	var passes func([]byte) bool
+	if s.Gate != nil {
+		if passes = s.Gate.Passing(); passes == nil {
+			return nil
+		}
 	}
 	coarse := func(limit time.Duration) bool { return limit <= 0 || limit >= 2*loop.Tick }
 	// A loop's clock would miss a time that is too short. Connections whose requests are all logged would only leave.
 	swift := coarse(s.Dial) && coarse(s.Response) && s.AccessLog.every != 1
-	return &plain{proxy: one.proxy, observer: one.observer, swift: swift}
+	return &plain{proxy: one.proxy, observer: one.observer, passes: passes, swift: swift}
 }
 
 const (
@@ -217,6 +224,9 @@ func (x *express) next() (err error) {
 // begin takes up a request that has come; false where it is not plain, or nobody can be asked.
 func (x *express) begin(way *plain, now time.Time) bool {
 	if !x.request.parse(x.in[:x.size]) || trusts(way.settings.Trusted, x.client) {
+		return false
+	}
+	if way.passes != nil && !way.passes(x.request.target) {
 		return false
 	}
 	e, err := way.settings.Pool.Acquire(x.client)

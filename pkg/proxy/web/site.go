@@ -11,11 +11,14 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/host"
 )
 
-// Gate is what stands before a route's requests: limits, tokens, a rewritten path.
+// Gate is what stands before a route's requests: limits, tokens, a rewritten path, hidden paths.
 type Gate interface {
 	// Wrap puts the gate before a handler. It passes the ResponseWriter on as it is.
 	Wrap(next http.Handler) http.Handler
 	Ready() error
+	// Passing is a function that says that a GET of a target passes beyond doubt. Nothing else goes around Wrap, and
+	// nothing at all where it is nil.
+	Passing() func(target []byte) bool
 }
 
 // Secure makes TLS of a connection to an endpoint.

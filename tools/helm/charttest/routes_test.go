@@ -100,6 +100,12 @@ func TestTheSchemaAgreesWithTheCheck(t *testing.T) {
 		`jwt: {issuer: "https://a.example", audience: a, claims: {b: [c]}}`:  true,
 		`backendConnections: shared`:                                         true,
 		`backendConnections: never`:                                          false,
+		`paths: {deny: /metrics}`:                                            true,
+		`paths: {allow: [/a, /b]}`:                                           true,
+		`paths: {deny: [/]}`:                                                 false,
+		`paths: {deny: metrics}`:                                             false,
+		`paths: {denied: /metrics}`:                                          false,
+		`tcp: {ignoresAddressHeader: true}`:                                  false,
 		`workers: 65`:                                                        false,
 		`backends: [a]`:                                                      false,
 	} {
@@ -136,6 +142,7 @@ func TestFieldsByProtocolAgreeWithTheCheck(t *testing.T) {
 		"files": `{"precompressed": true}`, "tftp": `{"allowWrite": true}`, "syslog": `{"source": "none"}`,
 		"workers": `2`, "hosts": `["a.example"]`, "tls": `{"certificates": [{"certificate": "/a", "key": "/b"}]}`,
 		"jwt": `{"issuer": "https://a.example", "audience": ["a"]}`, "rewrite": `{"stripPrefix": "/a"}`,
+		"paths": `{"deny": ["/a"]}`, "tcp": `{"ignoresAddressHeaders": true}`,
 		"backendTLS": `{"name": "a.example"}`, "trustedPrefixes": `["192.0.2.0/24"]`, "accessLog": `"all"`,
 		"proxyProtocol": `{"accept": ["192.0.2.0/24"]}`, "balance": `"maglev"`, "backendConnections": `"shared"`,
 	}

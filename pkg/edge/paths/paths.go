@@ -1,0 +1,160 @@
+// Package paths refuses requests by their path: those that a rule denies, or those that none allows.
+//
+// A rule is a prefix that ends where a part of the path ends, and is compared with the path as the backend will read
+// it. Backends do not agree on that: some resolve dot segments, merge slashes, cut parameters off, decode twice, others
+// do not. So a path that two of them could read in two ways passes only if it does so whichever way it is read.
+package paths
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/tinkerbell/stack/pkg/edge/reply"
+)
+
+// Config says which paths exist. At least one of the lists is given; Deny wins.
+type Config struct {
+	// Deny is compared without regard to case: what a backend takes for another path than the rule's is hidden, too.
+	Deny []string `json:"deny,omitempty" form:"^(/[^/%;?#]+)+$" desc:"prefixes such as /metrics, where a part of the path ends: 404, in any case and spelling"`
+	// Allow is compared with regard to case.
+	Allow []string `json:"allow,omitempty" form:"^(/[^/%;?#]+)+$" desc:"only these prefixes exist; default all"`
+}
+
+// Validate names every fault.
+func (c *Config) Validate() error {
+	var faults []error
+	if len(c.Deny) == 0 && len(c.Allow) == 0 {
+		faults = append(faults, errors.New("deny: missing (or allow)"))
+	}
+	check := func(field string, rules []string) {
+		for i, rule := range rules {
+			if !strings.HasPrefix(rule, "/") || rule == "/" || rule != path.Clean(rule) ||
+				strings.ContainsAny(rule, `%\;?#`+"\x00") {
+				faults = append(faults, fmt.Errorf("%s[%d]: %q is not like /prefix", field, i, rule))
+			}
+		}
+	}
+	check("deny", c.Deny)
+	check("allow", c.Allow)
+	return errors.Join(faults...)
+}
+
+// Guard refuses by the rules.
+type Guard struct {
+	deny, allow [][]string // parts of the rules
+	config      Config
+	metrics     *routeMetrics
+}
+
+// New makes a guard. The metrics may be nil.
+func New(c Config, route string, m *Metrics) (*Guard, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("failed to set up paths of route %s: %w", route, err)
+	}
+	g := &Guard{config: c, metrics: m.route(route)}
+	for _, rule := range c.Deny {
+		g.deny = append(g.deny, strings.Split(rule[1:], "/"))
+	}
+	for _, rule := range c.Allow {
+		g.allow = append(g.allow, strings.Split(rule[1:], "/"))
+	}
+	return g, nil
+}
+
+// Wrap refuses the requests of which the rules say so. The ResponseWriter is passed on as it is.
+func (g *Guard) Wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		why := g.check(r.URL.EscapedPath())
+		if r.URL.Opaque != "" {
+			why = refusedAmbiguous // it is no path
+		}
+		if why != passed {
+			g.metrics.refuse(why)
+			reply.Write(w, r, http.StatusNotFound, reply.NotFound, "no such path")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Passes says that a request for a target passes beyond doubt. Where it does not, [Guard.Wrap] decides. It costs no
+// allocation.
+func (g *Guard) Passes(target []byte) bool {
+	end := len(target)
+	for i, c := range target {
+		if c == '?' {
+			end = i
+			break
+		}
+		after := i > 0 && target[i-1] == '/'
+		if c == '%' || c == ';' || c == '\\' || c == '#' || c < ' ' || c >= 0x7f || after && (c == '/' || c == '.') {
+			return false
+		}
+	}
+	p := target[:end]
+	for _, rule := range g.config.Deny {
+		if below(p, rule) && strings.EqualFold(string(p[:len(rule)]), rule) {
+			return false
+		}
+	}
+	for _, rule := range g.config.Allow {
+		if below(p, rule) && string(p[:len(rule)]) == rule {
+			return true
+		}
+	}
+	return len(g.config.Allow) == 0 && end > 0 && p[0] == '/'
+}
+
+// below is whether a path is as long as the rule, and what follows begins another part.
+func below(p []byte, rule string) bool {
+	return len(p) == len(rule) || len(p) > len(rule) && p[len(rule)] == '/'
+}
+
+// check judges a path as it is written in a request.
+func (g *Guard) check(escaped string) refusal {
+	parts, how := read(escaped)
+	if how == endless {
+		return refusedAmbiguous
+	}
+	for _, rule := range g.deny {
+		if how == single && hasPrefix(parts, rule, strings.EqualFold) {
+			return refusedDenied
+		}
+		// Whatever a backend resolves or merges, it only leaves parts out.
+		if how != single && hasSubsequence(parts, rule) {
+			return refusedAmbiguous
+		}
+	}
+	if len(g.allow) == 0 {
+		return passed
+	}
+	if how == ambiguous {
+		return refusedAmbiguous
+	}
+	same := func(a, b string) bool { return a == b }
+	if !slices.ContainsFunc(g.allow, func(rule []string) bool { return hasPrefix(parts, rule, same) }) {
+		return refusedUnlisted
+	}
+	return passed
+}
+
+func hasPrefix(parts, rule []string, same func(a, b string) bool) bool {
+	if len(parts) < len(rule) {
+		return false
+	}
+	return slices.EqualFunc(parts[:len(rule)], rule, same)
+}
+
+// hasSubsequence is whether the rule's parts are among the path's, in order, whatever stands between.
+func hasSubsequence(parts, rule []string) bool {
+	for _, part := range parts {
+		if len(rule) > 0 && strings.EqualFold(part, rule[0]) {
+			rule = rule[1:]
+		}
+	}
+	return len(rule) == 0
+}

@@ -1,0 +1,105 @@
+package paths
+
+import "strings"
+
+// reading is how a path can be read.
+type reading uint8
+
+const (
+	single    reading = iota // in one way
+	merging                  // in two: empty parts between slashes count, or do not
+	ambiguous                // in more
+	endless                  // it is percent-encoded too often to tell
+)
+
+// decodings is how often a path may be percent-encoded. Once is usual, twice is an attack, or a backend that decodes
+// what was decoded before.
+const decodings = 4
+
+// read takes a path apart as it is written in a request: into its parts, percent-decoded to the end, without
+// parameters. A slash at the end is an empty part, as are two in a row.
+func read(escaped string) (parts []string, how reading) {
+	p, how := decode(escaped)
+	if strings.Contains(p, `\`) {
+		p, how = strings.ReplaceAll(p, `\`, "/"), max(how, ambiguous)
+	}
+	rest, rooted := strings.CutPrefix(p, "/")
+	if !rooted {
+		how = max(how, ambiguous)
+	}
+	parts = strings.Split(rest, "/")
+	for i, part := range parts {
+		// Servers of servlets cut a part off at the semicolon, readers of C strings at NUL; what is decoded twice may hold
+		// the query, too.
+		if at := strings.IndexAny(part, ";?#\x00"); at >= 0 {
+			part, how = part[:at], max(how, ambiguous)
+			parts[i] = part
+		}
+		switch {
+		case part == "." || part == "..":
+			how = max(how, ambiguous)
+		case part == "" && i < len(parts)-1:
+			how = max(how, merging)
+		}
+	}
+	return parts, how
+}
+
+// decode decodes until there is nothing left to be decoded.
+func decode(escaped string) (p string, how reading) {
+	if strings.IndexByte(escaped, '%') < 0 {
+		return escaped, single
+	}
+	for n := range decodings {
+		next, slashes := unescape(escaped)
+		if slashes {
+			how = max(how, ambiguous) // some take them for a part's text
+		}
+		if next == escaped {
+			return next, how
+		}
+		if n > 0 {
+			how = max(how, ambiguous)
+		}
+		escaped = next
+	}
+	if next, _ := unescape(escaped); next != escaped {
+		return escaped, endless
+	}
+	return escaped, how
+}
+
+// unescape decodes once; slashes tells that there were encoded ones. A percent sign that encodes nothing stays.
+func unescape(s string) (out string, slashes bool) {
+	if strings.IndexByte(s, '%') < 0 {
+		return s, false
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c == '%' && i+2 < len(s) {
+			high, low := digit(s[i+1]), digit(s[i+2])
+			if high < 16 && low < 16 {
+				c = high<<4 | low
+				i += 2
+				slashes = slashes || c == '/'
+			}
+		}
+		b = append(b, c)
+	}
+	return string(b), slashes
+}
+
+// digit is the value of a hexadecimal digit; 16 is none.
+func digit(c byte) byte {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0'
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10
+	case 'A' <= c && c <= 'F':
+		return c - 'A' + 10
+	default:
+		return 16
+	}
+}

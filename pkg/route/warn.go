@@ -1,0 +1,83 @@
+package route
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// PassThrough is a tcp route that leads where an http or grpc route leads, too. That backend trusts the proxy's
+// address, since it has to believe the address headers that the proxy writes; and in a stream that is passed through it
+// is the client that writes them.
+type PassThrough struct {
+	Route   string // the tcp route
+	Backend string // its backend
+	HTTP    string // the other route
+}
+
+// String says what is wrong, and what to do.
+func (p PassThrough) String() string {
+	return fmt.Sprintf("route %s passes streams through to %s, which route %s reaches, too: whoever connects can claim "+
+		"any address there, if that port knows clients by X-Forwarded-For. Make it protocol http (with tls and "+
+		"backendTLS), send PROXY headers, or say tcp.ignoresAddressHeaders", p.Route, p.Backend, p.HTTP)
+}
+
+// PassThroughs finds them, one for each backend of a tcp route. A route that sends PROXY headers is none: its backend
+// sees the client's address, and does not trust that.
+func (t Table) PassThroughs() []PassThrough {
+	var all []PassThrough
+	for _, r := range t.Routes {
+		if r.Protocol != TCP || r.TCP.IgnoresAddressHeaders || r.ProxyProtocol.Send != "" {
+			continue
+		}
+		for _, b := range r.Backends {
+			if other, ok := t.webRouteTo(b); ok {
+				all = append(all, PassThrough{Route: r.Name, Backend: b.String(), HTTP: other})
+			}
+		}
+	}
+	return all
+}
+
+// webRouteTo is an http or grpc route with a backend on the same host.
+func (t Table) webRouteTo(b Backend) (name string, ok bool) {
+	for _, r := range t.Routes {
+		if r.Protocol != HTTP && r.Protocol != GRPC {
+			continue
+		}
+		for _, each := range r.Backends {
+			if b.sameHost(each) {
+				return r.Name, true
+			}
+		}
+	}
+	return "", false
+}
+
+// sameHost is whether two backends are ports of one host, or Service, as far as what is written tells.
+func (b Backend) sameHost(other Backend) bool {
+	if b.Service != nil && other.Service != nil {
+		return b.Service.Name == other.Service.Name && b.Service.Namespace == other.Service.Namespace
+	}
+	x, y := b.hostName(), other.hostName()
+	// A short name is completed by the search path, as a Service's is by its namespace.
+	return x == y || isShort(x) && strings.HasPrefix(y, x+".") || isShort(y) && strings.HasPrefix(x, y+".") ||
+		b.Service != nil && strings.HasPrefix(y, x+".svc.") || other.Service != nil && strings.HasPrefix(x, y+".svc.")
+}
+
+// hostName is the host in one spelling.
+func (b Backend) hostName() string {
+	switch s := b.Service; {
+	case s != nil && s.Namespace != "":
+		return s.Name + "." + s.Namespace
+	case s != nil:
+		return s.Name
+	}
+	if addr, err := netip.ParseAddr(b.Host); err == nil {
+		return addr.Unmap().String()
+	}
+	return strings.ToLower(strings.TrimSuffix(b.Host, "."))
+}
+
+// isShort is whether a name has no dot. An IPv6 address has none, and is none.
+func isShort(host string) bool { return !strings.ContainsAny(host, ".:") }

@@ -1,0 +1,145 @@
+package route
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A pass-through to a host that an HTTP route reaches is named, and nothing else is.
+func TestA1PassThroughToATrustingBackend(t *testing.T) {
+	const http = "routes:\n- {name: web, protocol: http, listen: 80, backends: [BACKEND]}\n"
+	tests := map[string]struct {
+		http, tcp string // backends
+		more      string // fields of the tcp route
+		want      bool
+	}{
+		"another port":               {http: "tinkerbell:7080", tcp: "tinkerbell:7443", want: true},
+		"the same":                   {http: "tinkerbell:7080", tcp: "tinkerbell:7080", want: true},
+		"in capitals, with a dot":    {http: "tinkerbell.svc.:7080", tcp: "Tinkerbell.Svc:7443", want: true},
+		"short and long":             {http: "tinkerbell.tink.svc.cluster.local.:7080", tcp: "tinkerbell:7443", want: true},
+		"long and short":             {http: "tinkerbell:7080", tcp: "tinkerbell.tink:7443", want: true},
+		"addresses":                  {http: "192.0.2.7:7080", tcp: "192.0.2.7:7443", want: true},
+		"an address, mapped":         {http: "192.0.2.7:7080", tcp: `"[::ffff:192.0.2.7]:7443"`, want: true},
+		"IPv6 in two spellings":      {http: `"[2001:db8::7]:80"`, tcp: `"[2001:db8:0::7]:81"`, want: true},
+		"a Service":                  {http: "service:tink/tinkerbell:http", tcp: "service:tink/tinkerbell:https", want: true},
+		"a Service and its name":     {http: "service:tink/tinkerbell:http", tcp: "tinkerbell.tink.svc.cluster.local:7443", want: true},
+		"its name and a Service":     {http: "tinkerbell:80", tcp: "service:tink/tinkerbell:https", want: true},
+		"service records":            {http: "srv:_http._tcp.a.example", tcp: "srv:_http._tcp.a.example", want: true},
+		"with TLS":                   {http: "t:80", tcp: "t:81", more: ", tls: {certificates: {certificate: /a, key: /b}}", want: true},
+		"another host":               {http: "hegel:50061", tcp: "tink-server:42113"},
+		"another host, same letters": {http: "tink:50061", tcp: "tink-server:42113"},
+		"another namespace":          {http: "service:a/tinkerbell:http", tcp: "service:b/tinkerbell:https"},
+		"another domain":             {http: "a.example.org:80", tcp: "a.example.com:81"},
+		"another IPv6 address":       {http: `"[2001:db8::7]:80"`, tcp: `"[2001:db8::8]:80"`},
+		"it says that it ignores":    {http: "t:80", tcp: "t:22", more: ", tcp: {ignoresAddressHeaders: true}"},
+		"it is told by PROXY":        {http: "t:80", tcp: "t:22", more: ", proxyProtocol: {send: v2}"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			text := strings.ReplaceAll(http, "BACKEND", test.http) +
+				"- {name: through, protocol: tcp, listen: 81, backends: [" + test.tcp + "]" + test.more + "}\n"
+			table, err := Parse([]byte(text), Defaults{})
+			if err != nil {
+				t.Fatalf("%v in\n%s", err, text)
+			}
+			got := table.PassThroughs()
+			if (len(got) == 1) != test.want || len(got) > 1 {
+				t.Fatalf("%+v", got)
+			}
+			if test.want && (got[0].Route != "through" || got[0].HTTP != "web" || !strings.Contains(got[0].String(), "through")) {
+				t.Errorf("%+v: %s", got[0], got[0])
+			}
+		})
+	}
+}
+
+// No preset passes a machine's words through to a backend that believes us, and none is warned of, even where one host
+// has all the services.
+func TestA1PresetsPassNothingThroughToATrustingBackend(t *testing.T) {
+	for name, defaults := range map[string]Defaults{
+		"hosts":     {},
+		"one host":  {Hegel: "192.0.2.7", TinkServer: "192.0.2.7", Smee: "192.0.2.7", Tinkerbell: "192.0.2.7"},
+		"HTTPS":     {Certificate: "/a", Key: "/b"},
+		"both ways": {Certificate: "/a", Key: "/b", TinkerbellCA: "/c"},
+	} {
+		for _, preset := range Presets() {
+			table, err := Preset(preset, defaults)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := table.PassThroughs(); len(got) > 0 {
+				t.Errorf("%s, %s: %v", preset, name, got)
+			}
+			for _, r := range table.Routes {
+				if r.Protocol == TCP && !slices.Contains([]string{"tink", "grpc", "ssh"}, r.Name) {
+					t.Errorf("%s, %s: route %s is passed through: does its backend know clients by a header?", preset, name, r.Name)
+				}
+			}
+		}
+	}
+}
+
+// Port 7443 of the preset ends TLS, and is there with a certificate only.
+func TestA1HTTPSEndsHere(t *testing.T) {
+	https := func(d Defaults) (string, bool) {
+		table, err := Preset("tinkerbell", d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(table.Routes, func(r Route) bool { return r.Listen[0].AddrPort().Port() == 7443 })
+		if at < 0 {
+			return "", false
+		}
+		r := table.Routes[at]
+		said := string(r.Protocol) + " " + r.Backends[0].String() + " " + r.TLS.Certificates[0].Certificate + " " +
+			r.TLS.Certificates[0].Key
+		if r.BackendTLS != nil {
+			said += " " + r.BackendTLS.CA + " " + r.BackendTLS.Name
+		}
+		return said, true
+	}
+	if said, ok := https(Defaults{}); ok {
+		t.Errorf("there is a route without a certificate: %s", said)
+	}
+	for want, d := range map[string]Defaults{
+		"http tinkerbell:7080 /a /b":                  {Certificate: "/a", Key: "/b"},
+		"http tinkerbell:7443 /a /b /c tinkerbell":    {Certificate: "/a", Key: "/b", TinkerbellCA: "/c"},
+		"http t.tink.svc:7443 /a /b /c t.tink.svc":    {Certificate: "/a", Key: "/b", TinkerbellCA: "/c", Tinkerbell: "t.tink.svc"},
+		"http t.tink.svc.:7443 /a /b /c boot.example": {Certificate: "/a", Key: "/b", TinkerbellCA: "/c", Tinkerbell: "t.tink.svc.", TinkerbellName: "boot.example"},
+	} {
+		if got, _ := https(d); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// Metrics and user interfaces are not for machines.
+func TestA3PresetsHidePaths(t *testing.T) {
+	hidden := map[string]map[string][]string{}
+	for _, preset := range Presets() {
+		table, err := Preset(preset, Defaults{Certificate: "/a", Key: "/b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		hidden[preset] = map[string][]string{}
+		for _, r := range table.Routes {
+			if r.Protocol == HTTP {
+				hidden[preset][r.Name] = append(append([]string{"deny"}, r.Paths.Deny...), append([]string{"allow"}, r.Paths.Allow...)...)
+			}
+		}
+	}
+	modern := []string{"deny", "allow", "/ipxe", "/iso", "/tftp", "/2009-04-04", "/metadata", "/tootles"}
+	want := map[string]map[string][]string{
+		"classic": {
+			"hegel":     {"deny", "/metrics", "/healthz", "allow"},
+			"smee-http": {"deny", "/metrics", "/healthcheck", "allow"},
+		},
+		"tinkerbell": {"http": modern, "https": modern},
+	}
+	if diff := cmp.Diff(want, hidden); diff != "" {
+		t.Error(diff)
+	}
+}
