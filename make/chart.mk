@@ -6,8 +6,7 @@ chart: $(TOOLS)/helm $(TOOLS)/helm-unittest $(TOOLS)/kubeconform $(TOOLS)/promto
 	cd tools/helm && go run ./cmd/chartdoc -check $(CHART)
 	$(TOOLS)/helm lint --strict $(CHART)
 	$(TOOLS)/helm-unittest $(CHART)
-	cd tools/helm && TOOLS=$(TOOLS) $(TOOLS)/gotestsum --format pkgname-and-test-fails --format-hide-empty-pkg \
-		--rerun-fails=2 --rerun-fails-max-failures=3 --packages=./...
+	cd tools/helm && TOOLS=$(TOOLS) GOTESTSUM=$(TOOLS)/gotestsum ../../scripts/gotest
 
 .PHONY: chart-docs
 chart-docs: ## make the chart's values.schema.json and README table from values.yaml
