@@ -27,6 +27,10 @@ build: $(addprefix build-,$(PROGRAMS)) ## build the three programs into build/bi
 $(addprefix build-,$(PROGRAMS)): build-%:
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/$* ./cmd/$*
 
+.PHONY: ci
+ci: ## all that CI runs on a fresh clone: lint, test, chart, images, and the chart on a real Kubernetes
+	@.ci/run
+
 .PHONY: demo
 demo: ## boot machines through the pod (MACHINE=bios,uefi or go; KEEP=1 leaves the lab up); needs root
 	@echo "building the demo (some minutes the first time: Smee and Hegel come with it)"

@@ -1,0 +1,91 @@
+# What a release is made of. Included by the Makefile. docs/release.md says what comes out.
+REGISTRY     ?=
+RELEASE_DIR  := $(BUILD)/release
+RELEASE      := $(BIN)/release
+RELEASE_SOURCE := https://github.com/tinkerbell/stack
+# Helm as it is there, or built.
+HELM         ?= $(or $(shell command -v helm 2>/dev/null),$(TOOLS)/helm)
+# The key to sign with; empty: keyless, by the identity of the workflow that runs it.
+COSIGN_KEY   ?=
+export COSIGN_KEY
+# The names of programs and platforms in the release's files.
+RELEASE_PLATFORMS := $(subst $(comma),$(space),$(IMAGE_PLATFORMS))
+
+.PHONY: publish
+publish: release-images release-chart ## build images and chart and push them: REGISTRY=registry.example/path
+
+.PHONY: release-registry
+release-registry:
+	@test -n '$(REGISTRY)' || { echo "no REGISTRY: set one that you may push to, such as REGISTRY=registry.example/path" >&2; exit 2; }
+
+.PHONY: release-tool
+release-tool:
+	@go build -C tools/release -o $(RELEASE) .
+
+.PHONY: release-images
+release-images: release-registry release-tool ## push the images of both platforms, by digest
+	@rm -rf $(BUILD)/images && mkdir -p $(RELEASE_DIR)
+	@$(MAKE) --no-print-directory images IMAGE_REPOSITORY='$(REGISTRY)/stack'
+	$(RELEASE) images -from $(BUILD)/images -repository '$(REGISTRY)/stack' -tag '$(VERSION)' -list $(RELEASE_DIR)/images.json
+
+.PHONY: release-chart
+release-chart: release-registry release-tool $(filter $(TOOLS)/%,$(HELM)) ## push the chart that names the pushed images
+	@rm -rf $(RELEASE_DIR)/charts && mkdir -p $(RELEASE_DIR)/charts
+	$(RELEASE) chart -from $(CHART) -to $(RELEASE_DIR)/charts/stack -version '$(VERSION)' -list $(RELEASE_DIR)/images.json
+	$(HELM) package $(RELEASE_DIR)/charts/stack --destination $(RELEASE_DIR)/charts
+	$(HELM) push $(RELEASE_DIR)/charts/stack-*.tgz 'oci://$(REGISTRY)/charts' >$(RELEASE_DIR)/chart.txt 2>&1 || \
+		{ cat $(RELEASE_DIR)/chart.txt; exit 1; }
+	@cat $(RELEASE_DIR)/chart.txt
+
+# What is signed, and what is said of it.
+$(RELEASE_DIR)/artifacts.txt: $(RELEASE_DIR)/images.json $(RELEASE_DIR)/chart.txt | release-tool
+	$(RELEASE) artifacts -list $(RELEASE_DIR)/images.json -chart $(RELEASE_DIR)/chart.txt >$@.new && mv $@.new $@
+.PHONY: release-provenance
+release-provenance: release-tool
+	$(RELEASE) provenance -source $(RELEASE_SOURCE) -revision '$(COMMIT)' -version '$(VERSION)' \
+		-platforms '$(IMAGE_PLATFORMS)' \
+		-builder '$(if $(GITHUB_WORKFLOW_REF),https://github.com/$(GITHUB_WORKFLOW_REF),local)' \
+		-invocation '$(if $(GITHUB_RUN_ID),$(RELEASE_SOURCE)/actions/runs/$(GITHUB_RUN_ID))' \
+		>$(RELEASE_DIR)/provenance.json
+
+.PHONY: release-sign
+release-sign: release-provenance $(RELEASE_DIR)/artifacts.txt $(TOOLS)/cosign ## sign images and chart, attest SBOMs and provenance
+	@COSIGN=$(TOOLS)/cosign scripts/sign sign $(RELEASE_DIR)
+
+.PHONY: release-verify
+release-verify: $(RELEASE_DIR)/artifacts.txt $(TOOLS)/cosign ## verify what release-sign signed
+	@COSIGN=$(TOOLS)/cosign scripts/sign verify $(RELEASE_DIR)
+
+.PHONY: release-binaries
+release-binaries: ## build the programs for both platforms into build/release/bin, with checksums
+	@rm -rf $(RELEASE_DIR)/bin && mkdir -p $(RELEASE_DIR)/bin
+	@set -e; for platform in $(RELEASE_PLATFORMS); do for program in $(IMAGE_PROGRAMS); do \
+		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -trimpath -ldflags '$(LDFLAGS)' \
+			-o $(RELEASE_DIR)/bin/$$program-$${platform%/*}-$${platform#*/} ./cmd/$$program; \
+	done; done
+	@cd $(RELEASE_DIR)/bin && sha256sum * >../SHA256SUMS && mv ../SHA256SUMS . && cat SHA256SUMS
+
+.PHONY: release-notes
+release-notes: release-tool ## write the version's notes from CHANGELOG.md
+	@mkdir -p $(RELEASE_DIR)
+	$(RELEASE) notes -version '$(VERSION)' >$(RELEASE_DIR)/notes.md
+
+.PHONY: release-check
+release-check: release-notes ## is the tag the chart's version, and does CHANGELOG.md say what it changes?
+	@test '$(VERSION)' = "v$$(sed -n 's/^version: //p' $(CHART)/Chart.yaml)" || \
+		{ echo "the tag is $(VERSION), charts/stack/Chart.yaml says $$(sed -n 's/^version: //p' $(CHART)/Chart.yaml)" >&2; exit 1; }
+
+.PHONY: release-github
+release-github: ## make the release on GitHub, with notes, binaries and SBOMs; needs gh
+	gh release create '$(VERSION)' --verify-tag --notes-file $(RELEASE_DIR)/notes.md \
+		$(RELEASE_DIR)/bin/* $(BUILD)/images/*.spdx.json
+
+.PHONY: test-release
+test-release: $(TOOLS)/gotestsum ## test the release's tools, and that the workflows only call make
+	cd tools/release && GOTESTSUM=$(TOOLS)/gotestsum ../../scripts/gotest
+
+$(TOOLS)/cosign: tools/release/go.mod
+	@echo "building cosign (some minutes the first time)"
+	CGO_ENABLED=0 nice go build -C tools/release -trimpath -ldflags '-s -w' -o $@ github.com/sigstore/cosign/v3/cmd/cosign
+$(TOOLS)/registry: tools/release/go.mod tools/release/cmd/registry/main.go
+	CGO_ENABLED=0 nice go build -C tools/release -trimpath -ldflags '-s -w' -o $@ ./cmd/registry
