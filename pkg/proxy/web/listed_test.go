@@ -16,6 +16,8 @@ type telling struct{}
 
 func (telling) Ready() error { return nil }
 
+func (telling) Passing() func([]byte) bool { return nil }
+
 func (telling) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header["X-Auth-Subject"] = []string{"machine"}
