@@ -229,19 +229,6 @@ func (g *Gate) Passing() func(target []byte) bool {
 	return g.paths.Passes
 }
 
-// SharedTLS is for a listener that several gates share: each TLS connection gets that of the gate whose host it asks
-// for, or the first's. hosts are the gates', in the same order.
-func SharedTLS(gates []*Gate, hosts *host.Mux) *tls.Config {
-	if len(gates) == 1 {
-		return gates[0].tls
-	}
-	shared := gates[0].tls.Clone()
-	shared.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		return gates[max(0, hosts.Index(hello.ServerName))].tls.GetConfigForClient(hello)
-	}
-	return shared
-}
-
 // Run keeps certificates and keys fresh until ctx is done.
 func (g *Gate) Run(ctx context.Context) error {
 	var running sync.WaitGroup

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"net/http"
 	"net/netip"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/edge"
-	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/proxy/web"
 	"github.com/tinkerbell/stack/pkg/route"
 )
@@ -128,8 +126,6 @@ func sharing(t route.Table, key string) []route.Route {
 func (p *Proxy) settingsAt(c *change, key string, old *running) (web.Settings, error) {
 	routes := sharing(c.table, key)
 	var settings web.Settings
-	var gates []*edge.Gate
-	entries := make([]host.Entry, len(routes))
 	for i, r := range routes {
 		s, err := p.webSettings(r, c.pools[r.Name])
 		if err != nil {
@@ -140,10 +136,9 @@ func (p *Proxy) settingsAt(c *change, key string, old *running) (web.Settings, e
 				s.Handler, s.Ready = handler, ready // the same files: nothing to open again
 			}
 		}
-		s.Hosts, entries[i].Hosts = r.Hosts, r.Hosts
+		s.Hosts = r.Hosts
 		if g := c.gates[r.Name]; g != nil {
-			s.Gate = g.Gate
-			gates = append(gates, g.Gate)
+			s.Gate, s.TLS = g.Gate, g.TLS()
 			if trust := g.Trust(); trust != nil {
 				s.Secure = trust
 			}
@@ -154,20 +149,7 @@ func (p *Proxy) settingsAt(c *change, key string, old *running) (web.Settings, e
 			settings.Sites = append(settings.Sites, web.Site{Route: r.Name, Settings: s})
 		}
 	}
-	secure, err := sharedTLS(routes, gates, entries)
-	settings.TLS = secure
-	return settings, err
-}
-
-func sharedTLS(routes []route.Route, gates []*edge.Gate, entries []host.Entry) (*tls.Config, error) {
-	if routes[0].TLS == nil {
-		return nil, nil
-	}
-	hosts, err := host.New(entries)
-	if err != nil {
-		return nil, err
-	}
-	return edge.SharedTLS(gates, hosts), nil // every route has a gate, since every one has TLS
+	return settings, nil
 }
 
 func oldFront(old *running) (*web.Front, bool) {

@@ -85,7 +85,7 @@ func (s *Store) Ready() error { return s.files.ready() }
 // String names the task.
 func (s *Store) String() string { return "certificates of route " + s.route }
 
-// TLS is for listeners. Connections that are open, and sessions, are not touched by a change.
+// TLS is for listeners. Connections that are open are not touched by a change; sessions from before it are not resumed.
 func (s *Store) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: s.config.minVersion(),
@@ -130,6 +130,9 @@ func (s *Store) build(texts [][]byte) error {
 			l.config.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}
+	// Sessions are of this configuration alone. By default all routes of a listener would share the tickets' keys, and a
+	// session that one of them let in would be resumed by another, or behind a change, without a look at the client.
+	l.config.WrapSession, l.config.UnwrapSession = l.config.EncryptTicket, l.config.DecryptTicket
 	s.current.Store(l)
 	return nil
 }

@@ -59,7 +59,8 @@ type Settings struct {
 	AcceptProxy []netip.Prefix
 	// Pace bounds a connection's rate in bytes per second, by the kernel (SO_MAX_PACING_RATE); 0 does not.
 	Pace int64
-	// TLS ends TLS on the front's connections; nil does not. It offers h2 and http/1.1.
+	// TLS ends TLS on the connections that are for the route; nil does not. It offers h2 and http/1.1. Sites have their
+	// own, all or none. It should not take the session tickets of another one.
 	TLS *tls.Config
 	// Secure makes TLS of connections to endpoints; nil leaves them as they are.
 	Secure Secure
@@ -139,6 +140,7 @@ type generation struct {
 	settings Settings
 	sites    []*site // the front's own route, then settings.Sites
 	handler  http.Handler
+	hosts    *host.Mux // chooses among the sites; nil where there is one for any host
 	server   *server
 	plain    *plain // nil where every request has to be looked at
 }
@@ -184,6 +186,7 @@ func Listen(c Config) (*Front, error) {
 	f.listener = &listener{
 		inner: bound, metrics: f.metrics, log: f.log, express: f.express, conns: map[*conn]struct{}{},
 	}
+	f.listener.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
 	f.Update(c.Settings)
 	return f, nil
 }
@@ -274,7 +277,7 @@ func (f *Front) generation(s Settings, old *generation) *generation {
 	g := &generation{settings: s}
 	g.sites = f.sites(&g.settings, old)
 	g.plain = plainWay(g.sites)
-	g.handler = f.choose(g.sites)
+	g.handler, g.hosts = f.choose(g.sites)
 	if old != nil && sameServer(&old.settings, &s) {
 		g.server = old.server
 	} else {

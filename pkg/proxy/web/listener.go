@@ -32,6 +32,8 @@ type listener struct {
 	metrics  *routeMetrics
 	log      *slog.Logger
 
+	tls *tls.Config // asks the front for a route's
+
 	holder *held // guarded by the front's mutex
 
 	// express is given connections before net/http sees them; false leaves them to it.
@@ -84,7 +86,7 @@ func (h *held) Accept() (net.Conn, error) {
 		switch secure := h.settings.Load().TLS; {
 		case c == nil:
 		case secure != nil:
-			return tls.Server(c, secure), nil // the handshake is in the connection's own goroutine
+			return tls.Server(c, h.tls), nil // the handshake is in the connection's own goroutine
 		case !c.header && h.express(c):
 		default:
 			return c, nil
@@ -195,6 +197,7 @@ type conn struct {
 	begun    atomic.Pointer[attempt]            // of the request that net/http sees first
 	inLoop   atomic.Pointer[swift]              // nil: TCPConn is it
 	worth    int                                // requests in a row, to go into a loop
+	agreed   atomic.Pointer[agreement]          // nil without TLS
 
 	// A body whose client stalled was not read to its end: net/http would take what still comes of it for the next
 	// request. Nothing more is read then.

@@ -88,31 +88,42 @@ func onlyHTTP2(next http.Handler) http.Handler {
 	})
 }
 
-// choose is the handler of all the sites. What none of them is for is counted and logged as the first one's.
-func (f *Front) choose(sites []*site) http.Handler {
-	if len(sites) == 1 && len(sites[0].settings.Hosts) == 0 {
-		return sites[0].handler
+// choose is the handler of all the sites, and what chooses among them; nil where there is one for any host. What none of
+// them is for is counted and logged as the first one's.
+func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
+	first := sites[0]
+	refuse := func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+		o := first.observer
+		(&observer{next: next, settings: o.settings, log: o.log, metrics: o.metrics}).ServeHTTP(w, r)
+	}
+	serve := func(chosen *site, w http.ResponseWriter, r *http.Request) {
+		if holds, ends := chosen.holds(r); !holds {
+			refuse(w, r, func(w http.ResponseWriter, r *http.Request) { misdirected(w, r, ends) })
+			return
+		}
+		chosen.handler.ServeHTTP(w, r)
+	}
+	if len(sites) == 1 && len(first.settings.Hosts) == 0 {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serve(first, w, r) }), nil
 	}
 	entries := make([]host.Entry, len(sites))
 	for i, s := range sites {
-		entries[i] = host.Entry{Hosts: s.settings.Hosts, Handler: s.handler}
+		entries[i] = host.Entry{Hosts: s.settings.Hosts, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			serve(s, w, r)
+		})}
 	}
 	mux, err := host.New(entries)
 	if err != nil { // the routes file is checked for it
 		f.log.Error("failed to share port", "error", err)
-		return sites[0].handler
-	}
-	first := sites[0].observer
-	others := &observer{
-		next: http.HandlerFunc(mux.Refuse), settings: first.settings, log: first.log, metrics: first.metrics,
+		return entries[0].Handler, nil
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if chosen := mux.Choose(r); chosen != nil {
 			chosen.ServeHTTP(w, r)
 			return
 		}
-		others.ServeHTTP(w, r)
-	})
+		refuse(w, r, mux.Refuse)
+	}), mux
 }
 
 // site finds a route's part; nil where there is none.
