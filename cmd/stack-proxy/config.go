@@ -38,6 +38,7 @@ type config struct {
 	TrustedProxies  []netip.Prefix `split_words:"true" desc:"prefixes whose X-Forwarded-For is believed and appended to; overwritten for all others"`
 	PublicAddresses []netip.Addr   `split_words:"true" desc:"addresses of the service, to recognize a backend that leads back here"`
 	Zone            string         `desc:"topology zone of the node: endpoints meant for it are preferred (service: backends)"`
+	CatchAnswers    bool           `split_words:"true" default:"false" desc:"take every UDP datagram that comes in for another host, so that answers to machines reach tftp routes with source: transparent; for a pod's own network only (docs/tftp.md)"`
 	DrainGrace      time.Duration  `split_words:"true" default:"5s" desc:"after SIGTERM, how long new connections are still taken"`
 	DrainTimeout    time.Duration  `split_words:"true" default:"30s" desc:"after that, how long what is open may go on"`
 	ResolvConf      string         `split_words:"true" default:"/etc/resolv.conf" desc:"name servers and search path"`

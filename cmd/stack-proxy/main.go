@@ -59,13 +59,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	p, err := proxy.New(proxy.Options{
-		Table:     table,
-		Resolver:  &endpoint.Resolver{ResolvConf: c.ResolvConf},
-		Kube:      &kube.Client{Zone: c.Zone, Logger: logger},
-		Addresses: c.PublicAddresses,
-		Grace:     c.DrainGrace,
-		Logger:    logger,
-		Registry:  registry,
+		Table:        table,
+		CatchAnswers: c.CatchAnswers,
+		Resolver:     &endpoint.Resolver{ResolvConf: c.ResolvConf},
+		Kube:         &kube.Client{Zone: c.Zone, Logger: logger},
+		Addresses:    c.PublicAddresses,
+		Grace:        c.DrainGrace,
+		Logger:       logger,
+		Registry:     registry,
 	})
 	if err != nil {
 		logger.Error("failed to start", "error", err)

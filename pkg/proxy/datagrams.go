@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/proxy/syslog"
 	"github.com/tinkerbell/stack/pkg/proxy/tftp"
 	"github.com/tinkerbell/stack/pkg/proxy/udp"
@@ -30,6 +31,11 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 	case route.TFTP:
 		c := tftpConfig(r)
 		c.Listen, c.Pick, c.Report, c.Logger, c.Metrics = l.AddrPort(), f.pick, f.report, log, p.metrics.tftp
+		if c.Transparent && p.options.CatchAnswers {
+			if err := datagram.CatchAnswers(); err != nil {
+				return nil, fmt.Errorf("failed to open tftp route %s: %w", r.Name, err)
+			}
+		}
 		opened, err := tftp.Listen(c)
 		if err != nil {
 			return nil, err
@@ -75,6 +81,7 @@ func tftpConfig(r route.Route) tftp.Config {
 	return tftp.Config{
 		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions,
 		MaxSessionsPerClient: r.Limits.SessionsPerClient, Workers: r.Workers, AllowWrite: r.TFTP.AllowWrite,
+		Transparent: r.TFTP.Source == "transparent",
 	}
 }
 
@@ -89,5 +96,6 @@ func udpConfig(r route.Route) udp.Config {
 // sameDatagram is whether an open datagram front can serve the next version of its route. A syslog front keeps no
 // sessions: opening it anew costs nothing.
 func sameDatagram(a, b route.Route) bool {
-	return a.Workers == b.Workers && a.Syslog == b.Syslog && (a.Protocol != route.Syslog || a.Timeouts == b.Timeouts)
+	return a.Workers == b.Workers && a.Syslog == b.Syslog && a.TFTP.Source == b.TFTP.Source &&
+		(a.Protocol != route.Syslog || a.Timeouts == b.Timeouts)
 }

@@ -35,6 +35,9 @@ type Options struct {
 	// Addresses are those by which clients know us, besides those of our interfaces: the service's. A backend
 	// that is one of them, on a port that we listen on, is a loop.
 	Addresses []netip.Addr
+	// CatchAnswers sets the rules that bring answers to machines' addresses to transparent tftp routes; see
+	// [datagram.CatchAnswers].
+	CatchAnswers bool
 	// Grace is how long connections are still taken after the order to end: until nobody sends new ones.
 	Grace time.Duration
 	// Logger may be nil.

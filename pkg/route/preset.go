@@ -194,6 +194,9 @@ func (t *Table) fill(d Defaults) {
 		if r.Protocol == Syslog && r.Syslog.Source == "" {
 			r.Syslog.Source = "rewrite"
 		}
+		if r.Protocol == TFTP && r.TFTP.Source == "" {
+			r.TFTP.Source = "proxy"
+		}
 		if r.AccessLog == "" && (r.Protocol == HTTP || r.Protocol == GRPC || r.Protocol == Files) {
 			r.AccessLog = "errors"
 		}

@@ -145,7 +145,8 @@ type TCPOptions struct {
 
 // TFTPOptions of a tftp route.
 type TFTPOptions struct {
-	AllowWrite bool `json:"allowWrite,omitempty" desc:"pass write requests on; they are refused otherwise"`
+	AllowWrite bool   `json:"allowWrite,omitempty" desc:"pass write requests on; they are refused otherwise"`
+	Source     string `json:"source,omitempty" enum:"transparent,proxy" desc:"whose address the server sees: the machine's (needs NET_ADMIN or NET_RAW, and answers that are routed to us) or ours; default proxy"`
 }
 
 // SyslogOptions of a syslog route.

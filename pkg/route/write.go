@@ -52,6 +52,7 @@ func (r Route) notes() string {
 	add(r.Health.Active.Type != "", "%s checks", r.Health.Active.Type)
 	add(r.Limits.Connections > 0, "at most %d connections", r.Limits.Connections)
 	add(r.Syslog.Source != "", "source %s", r.Syslog.Source)
+	add(r.TFTP.Source == "transparent", "source %s", r.TFTP.Source)
 	add(r.TFTP.AllowWrite, "writes allowed")
 	return strings.Join(notes, "; ")
 }

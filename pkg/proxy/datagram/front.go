@@ -60,6 +60,8 @@ type FrontConfig[T any] struct {
 	Handler Handler[T]
 	// Pick chooses the endpoint for a client. It must not block.
 	Pick func(client netip.Addr) (netip.AddrPort, error)
+	// Transparent is [Options.Transparent]. It needs CAP_NET_ADMIN or CAP_NET_RAW.
+	Transparent bool
 	Bounds
 }
 
@@ -67,6 +69,12 @@ type FrontConfig[T any] struct {
 func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
 	if c.Pick == nil {
 		return nil, fmt.Errorf("failed to open %s: it has no backend", c.Route)
+	}
+	if c.Transparent {
+		if err := MayBeTransparent(); err != nil {
+			return nil, fmt.Errorf("failed to keep the source of %s (source: transparent needs CAP_NET_ADMIN or "+
+				"CAP_NET_RAW): %w", c.Route, err)
+		}
 	}
 	c.setDefaults()
 	sockets, err := Listen(c.Listen, max(c.Workers, 1))
@@ -79,7 +87,9 @@ func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
 		limits: NewLimits(c.MaxSessions, c.MaxSessionsPerClient),
 		timing: NewTiming(c.Idle, c.Linger, c.Drain),
 	}
-	f.workers, err = NewWorkers(sockets, c.Handler, Options{Limits: f.limits, Pick: c.Pick, Timing: f.timing})
+	f.workers, err = NewWorkers(sockets, c.Handler, Options{
+		Limits: f.limits, Pick: c.Pick, Timing: f.timing, Transparent: c.Transparent,
+	})
 	if err != nil {
 		return nil, err
 	}

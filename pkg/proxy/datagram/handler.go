@@ -53,7 +53,9 @@ type Session[T any] struct {
 	Asked     netip.Addr
 	Interface uint32
 	Endpoint  Peer // where the next datagram goes
-	State     T
+	// Transparent tells whether the endpoint sees the client's address.
+	Transparent bool
+	State       T
 
 	socket  *Socket
 	token   Token
@@ -79,6 +81,8 @@ type Options struct {
 	// Pick chooses an endpoint for a client; it must not block.
 	Pick   func(client netip.Addr) (netip.AddrPort, error)
 	Timing *Timing
+	// Transparent sessions send from their clients' addresses, where those can be sources towards their endpoints.
+	Transparent bool
 }
 
 // Timing is a front's timeouts. They may change while it serves, and then hold for sessions that live as well.

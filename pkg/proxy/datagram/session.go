@@ -20,10 +20,19 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 	if err != nil {
 		return nil, RefusedNoEndpoint, err
 	}
+	transparent := w.options.Transparent && CanSpeakFor(d.Client.Addr(), endpoint.Addr())
+	if transparent && w.isSelf(endpoint) {
+		return nil, RefusedLoop, nil // it would come in as the client's, and begin another session
+	}
 	if refusal := w.makeRoom(d); refusal != RefusedNot {
 		return nil, refusal, nil
 	}
-	socket, err := Open(endpoint.Addr())
+	var socket *Socket
+	if transparent {
+		socket, err = OpenAs(d.Client.AddrPort)
+	} else {
+		socket, err = Open(endpoint.Addr())
+	}
 	if err == nil {
 		err = socket.ReportErrors()
 	}
@@ -31,14 +40,15 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 		return nil, RefusedSocket, err
 	}
 	s := &Session[T]{
-		Client:    d.Client,
-		Asked:     d.Asked,
-		Interface: d.Interface,
-		Endpoint:  Peer{AddrPort: unmap(endpoint)},
-		socket:    socket,
-		active:    w.now,
-		stepped:   w.now,
-		rank:      rankNew,
+		Client:      d.Client,
+		Asked:       d.Asked,
+		Interface:   d.Interface,
+		Endpoint:    Peer{AddrPort: unmap(endpoint)},
+		Transparent: transparent,
+		socket:      socket,
+		active:      w.now,
+		stepped:     w.now,
+		rank:        rankNew,
 	}
 	s.token = w.token()
 	if err := w.poller.Add(socket, s.token); err != nil {
@@ -93,6 +103,15 @@ func (w *Worker[T]) leave(s *Session[T]) {
 		delete(w.networks, network(client))
 	}
 	s.groups = [lists]*group[T]{}
+}
+
+// isSelf tells whether an endpoint is our own listener.
+func (w *Worker[T]) isSelf(endpoint netip.AddrPort) bool {
+	local := w.listener.Local()
+	if endpoint.Port() != local.Port() {
+		return false
+	}
+	return endpoint.Addr().Unmap() == local.Addr() || local.Addr().IsUnspecified() && isLocal(endpoint.Addr().Unmap())
 }
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})

@@ -202,16 +202,6 @@ func (s *Socket) ReceiveBuffer() int {
 	return n
 }
 
-// Transparent lets the socket send from addresses that are not its host's (IP_TRANSPARENT). It needs
-// CAP_NET_ADMIN or CAP_NET_RAW.
-func (s *Socket) Transparent() error {
-	o := option{unix.IPPROTO_IP, unix.IP_TRANSPARENT, 1}
-	if s.family == unix.AF_INET6 {
-		o = option{unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT, 1}
-	}
-	return s.set(o)
-}
-
 // ReportErrors queues what ICMP says about datagrams sent.
 func (s *Socket) ReportErrors() error {
 	if s.family == unix.AF_INET6 {

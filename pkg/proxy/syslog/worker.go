@@ -248,7 +248,7 @@ func stream(client netip.Addr) uint32 {
 
 // source is the route's, but for clients whose address cannot be a source towards the endpoint.
 func (w *worker) source(client, endpoint netip.Addr) Source {
-	if w.config.Source == SourceTransparent && (client.Is4() != endpoint.Is4() || !client.IsGlobalUnicast()) {
+	if w.config.Source == SourceTransparent && !datagram.CanSpeakFor(client, endpoint) {
 		return SourceRewrite
 	}
 	return w.config.Source

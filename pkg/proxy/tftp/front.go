@@ -41,6 +41,9 @@ type Config struct {
 	Workers int
 	// AllowWrite passes write requests on; else they are answered with ERROR 2.
 	AllowWrite bool
+	// Transparent sends to endpoints from the machine's address, and from its port where that is free. It needs
+	// CAP_NET_ADMIN or CAP_NET_RAW, and answers that the network brings to us (see [datagram.CatchAnswers]).
+	Transparent bool
 	// Logger names the route already. It may be nil, Metrics too.
 	Logger  *slog.Logger
 	Metrics *Metrics
@@ -77,6 +80,7 @@ func Listen(c Config) (*Front, error) {
 	h.allowWrite.Store(c.AllowWrite)
 	front, err := datagram.NewFront(datagram.FrontConfig[transfer]{
 		Route: "tftp route " + c.Route, Listen: c.Listen, Workers: c.Workers, Pick: c.Pick, Bounds: c.bounds(), Handler: h,
+		Transparent: c.Transparent,
 	})
 	if err != nil {
 		return nil, err

@@ -266,11 +266,20 @@ func (t *transfer) attrs(s *session, outcome Outcome, seconds float64) []slog.At
 	if t.write {
 		attrs = append(attrs, slog.Bool("write", true))
 	}
+	if s.Transparent {
+		attrs = append(attrs, slog.String("source", "transparent"))
+		if outcome == OutcomeNoAnswer {
+			attrs = append(attrs, slog.String("remedy", unheard))
+		}
+	}
 	if t.message != "" {
 		attrs = append(attrs, slog.Uint64("code", uint64(t.code)), slog.String("message", t.message))
 	}
 	return attrs
 }
+
+// unheard is what a machine's log line says where its server may have answered it directly, past us.
+const unheard = "route the server's answers to machines' addresses to this proxy, or set source: proxy (docs/tftp.md)"
 
 // Lost counts what a full receive buffer has cost.
 func (h *handler) Lost(n uint32) { h.meters.drops[DropOverflow].Add(float64(n)) }

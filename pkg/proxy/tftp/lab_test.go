@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os/exec"
+	"runtime"
 	"testing"
 	"time"
 
@@ -81,6 +83,11 @@ func (l *lab) front(t testing.TB, c Config) *Front {
 		}
 	})
 	return f
+}
+
+// at is a port of the proxy's address.
+func (l *lab) at(port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(proxyIP), port)
 }
 
 // eventually waits for a condition that another goroutine brings about.
@@ -188,4 +195,26 @@ func (s rawSocket) send(t testing.TB, from, to netip.AddrPort, payload []byte) {
 	if err := unix.Sendto(s.fd, ipv4(from, to, payload), 0, &unix.SockaddrInet4{Addr: to.Addr().As4()}); err != nil {
 		t.Errorf("failed to send from %s: %v", from, err)
 	}
+}
+
+// command runs a program to its end.
+func command(args ...string) (string, error) {
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	return string(out), err
+}
+
+// withoutCapabilities runs f on a thread that has lost them, and that ends with f.
+func withoutCapabilities(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlock it
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		if err := unix.Capset(&header, &none[0]); err != nil {
+			done <- err
+			return
+		}
+		done <- f()
+	}()
+	return <-done
 }

@@ -22,6 +22,7 @@ type fileServer struct {
 	singlePort bool
 	lose       func() bool // drops a datagram it would send
 	onRequest  func()
+	onPeer     func(netip.AddrPort) // sees who asks
 }
 
 const retryAfter = 100 * time.Millisecond
@@ -80,6 +81,9 @@ func (fs *fileServer) serve(
 		}
 		if fs.onRequest != nil {
 			fs.onRequest()
+		}
+		if fs.onPeer != nil {
+			fs.onPeer(from)
 		}
 		if peers[from] != nil && fs.singlePort {
 			continue // a repetition

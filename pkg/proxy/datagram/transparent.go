@@ -1,0 +1,57 @@
+package datagram
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+// Transparent lets the socket send from addresses that are not its host's (IP_TRANSPARENT). It needs
+// CAP_NET_ADMIN or CAP_NET_RAW.
+func (s *Socket) Transparent() error {
+	o := option{unix.IPPROTO_IP, unix.IP_TRANSPARENT, 1}
+	if s.family == unix.AF_INET6 {
+		o = option{unix.IPPROTO_IPV6, unix.IPV6_TRANSPARENT, 1}
+	}
+	return s.set(o)
+}
+
+// MayBeTransparent tells whether this process may have transparent sockets.
+func MayBeTransparent() error {
+	s, err := open(netip.IPv4Unspecified())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.Transparent()
+}
+
+// CanSpeakFor tells whether a client's address can be a source towards an endpoint: one of the same family, and not a
+// link-local one.
+func CanSpeakFor(client, endpoint netip.Addr) bool {
+	return client.Is4() == endpoint.Unmap().Is4() && client.IsGlobalUnicast()
+}
+
+// OpenAs makes a transparent socket that sends from a client's address, and from its port where no other socket of ours
+// has both, and gets what is sent to them, as far as the network brings it here (see [CatchAnswers]).
+func OpenAs(client netip.AddrPort) (*Socket, error) {
+	s, err := open(client.Addr())
+	if err != nil {
+		return nil, fmt.Errorf("failed to open udp socket: %w", err)
+	}
+	if err := s.Transparent(); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("failed to open udp socket with a client's address: %w", err)
+	}
+	err = s.bind(client.Addr(), client.Port())
+	if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EACCES) { // a port below 1024 may be forbidden
+		err = s.bind(client.Addr(), 0)
+	}
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("failed to bind udp socket to client %s: %w", client, err)
+	}
+	return s, nil
+}

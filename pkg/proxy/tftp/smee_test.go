@@ -1,0 +1,75 @@
+package tftp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Smee of the modern Tinkerbell finds a Raspberry Pi by its address, and serves its config.txt and cmdline.txt from the
+// machine's Hardware, and its firmware from a directory that the Hardware names. TINKERBELL=PATH is its binary
+// (go build ./cmd/tinkerbell in a checkout of tinkerbell/tinkerbell).
+func TestA2NewSmee(t *testing.T) {
+	binary := os.Getenv("TINKERBELL")
+	if binary == "" {
+		t.Skip("needs TINKERBELL=PATH, the binary of the modern Tinkerbell")
+	}
+	const serial = "a1b2c3d4"
+	dir := t.TempDir()
+	files := map[string]int{"start4.elf": 900_000, "kernel8.img": 512 * 40}
+	for name, size := range files {
+		path := filepath.Join(dir, "rpi4", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content(size), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hardware := filepath.Join(dir, "hardware.yaml")
+	text := fmt.Sprintf(`- apiVersion: tinkerbell.org/v1alpha1
+  kind: Hardware
+  metadata: {name: pi, namespace: default}
+  spec:
+    interfaces:
+    - dhcp:
+        mac: "dc:a6:32:00:00:01"
+        ip: {address: %s, netmask: 255.255.255.0, gateway: %s}
+      netboot:
+        allowPXE: true
+        osie: {kernelParams: [console=ttyAMA0, quiet]}
+        rpi: {serialNum: %s, firmwarePath: rpi4, configTxt: "arm_64bit=1\n"}
+`, clientIP, proxyIP, serial)
+	if err := os.WriteFile(hardware, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t)
+	l.returns(t)
+	l.caught(t)
+	start(t, l.server, binary, "--backend=file", "--backend-file-path="+hardware, "--enable-tootles=false",
+		"--enable-tink-server=false", "--enable-tink-controller=false", "--enable-rufio-controller=false",
+		"--enable-secondstar=false", "--enable-ui=false", "--enable-crd-migrations=false", "--dhcp-enabled=false",
+		"--tftp-asset-dir="+dir, "--tftp-server-bind-addr="+serverIP, "--public-ipv4="+serverIP,
+		"--dhcp-tftp-ip="+serverIP, "--bind-address="+serverIP, "--syslog-enabled=false")
+	f := l.front(t, Config{Pick: to(serverIP + ":69"), Transparent: true})
+	l.front(t, Config{Pick: to(serverIP + ":69"), Route: "hidden", Listen: l.at(6900)})
+	get := func(port int, file string) ([]byte, error) {
+		return fetch{file: serial + "/" + file, options: []string{"tsize", "0", "blksize", "1024"}}.run(
+			l.client, fmt.Sprintf("%s:%d", proxyIP, port))
+	}
+	eventually(t, "Smee up", func() bool { _, err := get(69, "config.txt"); return err == nil })
+	for name, want := range map[string][]byte{
+		"config.txt": []byte("arm_64bit=1\n"), "cmdline.txt": []byte("console=ttyAMA0 quiet"),
+		"start4.elf": content(files["start4.elf"]), "kernel8.img": content(files["kernel8.img"]),
+	} {
+		if got, err := get(69, name); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: got %d bytes of %d, %v", name, len(got), len(want), err)
+		}
+		if _, err := get(6900, name); err == nil {
+			t.Errorf("%s: a server that does not see the machine gave it", name)
+		}
+	}
+	if got := f.outcomes(OutcomeTimeout) + f.outcomes(OutcomeNoAnswer); got != 0 {
+		t.Errorf("%d transfers without an end", got)
+	}
+}
