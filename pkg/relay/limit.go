@@ -29,7 +29,18 @@ type bucket struct {
 	tag    uint64 // of the client
 	tokens float64
 	at     int64 // when tokens was true, in nanoseconds
+	again  spare
 }
+
+// spare is what a client has beside its allowance for requests that it repeats: who forges its chaddr, with a new xid
+// each time, spends the allowance and not this.
+type spare struct {
+	tokens float64
+	at     int64
+}
+
+// spareRate is that of a spare: firmware repeats a request once a second at most.
+var spareRate = rate{perSecond: 2, burst: 2}
 
 // newLimiter takes requests a second; what is not positive is no limit. A burst is what two seconds allow.
 func newLimiter(client, total int) *limiter {
@@ -54,6 +65,17 @@ func (b *bucket) takeAbove(reserve float64, r rate, now int64) bool {
 	}
 	b.tokens--
 	return true
+}
+
+// repeats decides about a repeated request of a served client that allow had no allowance for.
+func (l *limiter) repeats(a *arrival, now int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.ofClient(a, now)
+	s := bucket{tokens: b.again.tokens, at: b.again.at}
+	ok := s.take(spareRate, now)
+	b.again = spare{tokens: s.tokens, at: s.at}
+	return ok
 }
 
 // allow decides about a request. A client that shows nothing it could be known by has no allowance of its own. Clients
@@ -95,6 +117,6 @@ func (l *limiter) ofClient(a *arrival, now int64) *bucket {
 			oldest = b
 		}
 	}
-	*oldest = bucket{tag: a.client, tokens: l.client.burst, at: now}
+	*oldest = bucket{tag: a.client, tokens: l.client.burst, at: now, again: spare{tokens: spareRate.burst, at: now}}
 	return oldest
 }

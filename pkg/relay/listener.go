@@ -283,8 +283,8 @@ func (l *listener) requests(n int, a *arrival) {
 	l.flush(routes)
 }
 
-// countLost counts what the kernel had to drop, since the socket's buffer was full. It asks once a second, while packets
-// arrive: when none do, none are dropped.
+// countLost counts what the kernel had to drop, since the socket's buffer was full. It asks once a second, while
+// packets arrive: when none do, none are dropped.
 func (l *listener) countLost(p *port, now int64) {
 	if now-l.counted < int64(time.Second) {
 		return

@@ -88,7 +88,12 @@ func (w *room) ask(m dhcp.Message, a *arrival, to *routes, now int64) (slot *wai
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	a.served = w.gate.Served(a.client)
-	if drop := w.relay.limits.allow(a, now); drop != None {
+	drop = w.relay.limits.allow(a, now)
+	if drop == ClientLimit && a.served && w.gate.Again(w.relay.transactionOf(a.client, m), now) &&
+		w.relay.limits.repeats(a, now) {
+		drop = None
+	}
+	if drop != None {
 		return nil, drop
 	}
 	if drop := to.usable(); drop != None {
@@ -245,6 +250,16 @@ func (r *Relay) clientOf(k key, m dhcp.Message, listener int16, sender [4]byte) 
 		who.byID = true
 	}
 	return max(maphash.Comparable(r.seed, who), 1)
+}
+
+// transactionOf is a tag of one transaction of a client.
+func (r *Relay) transactionOf(client uint64, m dhcp.Message) uint64 {
+	return maphash.Comparable(r.seed, transaction{client: client, xid: m.XID()})
+}
+
+type transaction struct {
+	client uint64
+	xid    uint32
 }
 
 // client is what distinguishes two clients.

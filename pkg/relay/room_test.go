@@ -80,6 +80,44 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 	}
 }
 
+// TestForgedChaddrDoesNotLockOut: somebody sends a thousand requests a second with a served machine's chaddr, each with a
+// new xid. The machine is heard when it repeats its own, and the forger's part stays that of one client.
+func TestForgedChaddrDoesNotLockOut(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.ClientRate = 10 })
+	request := func(xid uint32) dhcp.Message {
+		m := message(dhcp.Request, byte(dhcp.Discover))
+		binary.BigEndian.PutUint32(m[4:], xid)
+		return m
+	}
+	at := int64(1)
+	ask := func(m dhcp.Message) Drop {
+		a := b.heard
+		_, drop := b.desk.request(m, &a, b.routes, at)
+		return drop
+	}
+	a := b.heard
+	if _, drop := b.desk.request(request(1), &a, b.routes, at); drop != None {
+		t.Fatal(drop)
+	}
+	ack := request(1)
+	ack[19], ack[242] = 50, byte(dhcp.Ack)
+	b.room(0).answered(a.client, ack, true, at)
+	forged := map[Drop]int{}
+	const own = 0xfeedbeef
+	for second := range 5 {
+		for i := range 1000 {
+			at += int64(time.Millisecond)
+			forged[ask(request(uint32(1000*second+i+10)))]++
+		}
+		if drop := ask(request(own)); second > 0 && drop != None {
+			t.Errorf("second %d: the machine repeats its request, and got %v", second, drop)
+		}
+	}
+	if got := forged[None]; got < 60 || got > 20+51 {
+		t.Errorf("%d forged requests passed in 5 s at 10 a second", got)
+	}
+}
+
 // TestWhatWaitsIsSentInTurn by the room's goroutine: the bytes that the policy made, when there is time or an answer.
 func TestWhatWaitsIsSentInTurn(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.NewcomerRate = 50 })

@@ -109,6 +109,17 @@ func NewGate(limit Limit) *Gate {
 // tag 0, and are always new.
 func (g *Gate) Served(tag uint64) bool { return tag != 0 && g.served.find(tag) != nil }
 
+// Again tells whether a tag was noted half a second ago or earlier, and notes it. The caller asks about requests that
+// it would refuse.
+func (g *Gate) Again(tag uint64, now int64) bool {
+	e, fresh := g.asked.put(tag, now)
+	if fresh || e.age(now) < apart {
+		return false
+	}
+	e.touch(now)
+	return true
+}
+
 // Ask decides about a request of a client. With the verdict [Wait] comes a place; the caller puts the request there and
 // calls [Gate.Put]. A served client's request is always sent: the caller limits those by client.
 func (g *Gate) Ask(tag uint64, isRequest bool, now int64) (verdict Verdict, place int32, class Class) {
