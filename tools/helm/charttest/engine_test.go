@@ -22,6 +22,7 @@ var load = sync.OnceValues(func() (*chartv2.Chart, error) { return loader.Load(c
 type release struct {
 	name       string // default stack
 	kubernetes string // default v1.36.0
+	skipSchema bool   // the caller has looked
 }
 
 // rendered is what Helm's engine makes of the chart, by template.
@@ -86,7 +87,7 @@ func inProcess(at release, values map[string]any) (rendered, error) {
 	capabilities := common.DefaultCapabilities.Copy()
 	capabilities.KubeVersion = *version
 	options := common.ReleaseOptions{Name: at.name, Namespace: "tinkerbell", IsInstall: true, Revision: 1}
-	all, err := util.ToRenderValues(c, values, options, capabilities)
+	all, err := util.ToRenderValuesWithSchemaValidation(c, values, options, capabilities, at.skipSchema)
 	if err != nil {
 		return nil, err
 	}
