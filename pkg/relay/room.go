@@ -24,8 +24,8 @@ type room struct {
 
 	mu    sync.Mutex
 	gate  *admit.Gate
-	slots [admit.Places]waiting
-	next  [batch]int32 // places; of run only
+	slots [admit.Places]waiting // untouched, and so not resident, until requests wait
+	next  [batch]int32          // places; of run only
 }
 
 // waiting is a request that waits, edited for the servers.
@@ -34,7 +34,8 @@ type waiting struct {
 	origin origin
 	place  int32
 	class  admit.Class
-	bytes  []byte
+	n      int
+	bytes  [mostWaiting]byte
 }
 
 // mostWaiting is the longest request that may wait, in bytes. Longer ones go at once or not at all.
@@ -55,15 +56,10 @@ func newRoom(r *Relay, index int) *room {
 	if index != unicast {
 		name = r.config.Listeners[index].Name
 	}
-	w := &room{
+	return &room{
 		desk: newDesk(r, index, name), index: index, wake: make(chan struct{}, 1),
 		gate: admit.NewGate(admit.Limit{Rate: r.config.NewcomerRate, Burst: newcomerBurst}),
 	}
-	bytes := make([]byte, admit.Places*mostWaiting) // untouched, and so not resident, until requests wait
-	for i := range w.slots {
-		w.slots[i].bytes = bytes[i*mostWaiting : i*mostWaiting : (i+1)*mostWaiting]
-	}
-	return w
 }
 
 // room is that of a listener, or of unicasts.
@@ -117,7 +113,7 @@ func (w *room) ask(m dhcp.Message, a *arrival, to *routes, now int64) (slot *wai
 // keep has a request wait in its slot.
 func (w *room) keep(slot *waiting, k key, o origin, m dhcp.Message, now int64) {
 	slot.key, slot.origin = k, o
-	slot.bytes = append(slot.bytes[:0], m...)
+	slot.n = copy(slot.bytes[:], m)
 	w.crowdedAt.Store(now)
 	w.mu.Lock()
 	w.gate.Put(slot.place, slot.class, o.client, now)
@@ -191,7 +187,7 @@ func (w *room) release(now int64) (wait time.Duration, more bool) {
 		n = w.take(now)
 		for _, place := range w.next[:n] {
 			slot := &w.slots[place]
-			metrics, m := r.metrics.port(w.index), dhcp.Message(slot.bytes)
+			metrics, m := r.metrics.port(w.index), dhcp.Message(slot.bytes[:slot.n])
 			if drop := routes.usable(); drop != None {
 				metrics.dropped(toServer, drop)
 				continue

@@ -88,7 +88,7 @@ func command(candidate string, o Options, found map[string]string, saturate bool
 			c.Env = append(c.Env, "DHCP_RELAY_SEGMENTS=true")
 		}
 		if saturate { // the others have no limit either
-			c.Env = append(c.Env, "DHCP_RELAY_TOTAL_RATE=-1")
+			c.Env = append(c.Env, "DHCP_RELAY_TOTAL_RATE=-1", "DHCP_RELAY_NEWCOMER_RATE=-1")
 		}
 		return c
 	case ISC: // as the incumbent's chart starts it
