@@ -126,7 +126,7 @@ func (l *Limiter) Wrap(next http.Handler, client func(*http.Request) netip.Addr)
 		client = func(r *http.Request) netip.Addr { return peer(r.RemoteAddr) }
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who := key(client(r))
+		who := Key(client(r))
 		if drop, wait := l.take(who); drop != 0 {
 			l.refuse(w, r, drop, wait)
 			return
@@ -173,8 +173,8 @@ func (l *Limiter) Clients() int {
 	return l.perClient.len()
 }
 
-// key is what a client is counted by.
-func key(a netip.Addr) netip.Addr {
+// Key is what a client is counted by: an IPv4 address, or an IPv6 /64.
+func Key(a netip.Addr) netip.Addr {
 	a = a.Unmap().WithZone("")
 	if a.Is6() {
 		if p, err := a.Prefix(64); err == nil {

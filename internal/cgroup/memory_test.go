@@ -1,0 +1,72 @@
+package cgroup_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/tinkerbell/stack/internal/cgroup"
+)
+
+func TestMemory(t *testing.T) {
+	tests := map[string]struct {
+		files map[string]string
+		limit int64
+		used  int64
+		err   error
+	}{
+		"v2": {
+			files: map[string]string{
+				"memory.max": "268435456\n", "memory.current": "5000000\n",
+				"memory.stat": "anon 1\nfile 900000\ninactive_file 400000\nactive_file 100000\n",
+			},
+			limit: 256 << 20, used: 4500000,
+		},
+		"v1": {
+			files: map[string]string{
+				"memory/memory.limit_in_bytes": "1000000\n", "memory/memory.usage_in_bytes": "500000\n",
+				"memory/memory.kmem.tcp.usage_in_bytes": "30000\n",
+				"memory/memory.stat":                    "inactive_file 7\ntotal_inactive_file 20000\ntotal_active_file 10000\n",
+			},
+			limit: 1000000, used: 500000,
+		},
+		"v1 without sockets": {
+			files: map[string]string{
+				"memory/memory.limit_in_bytes": "1000000\n", "memory/memory.usage_in_bytes": "500000\n", "memory/memory.stat": "cache 1\n",
+			},
+			limit: 1000000, used: 500000,
+		},
+		"v2 without limit": {files: map[string]string{"memory.max": "max\n"}, err: cgroup.ErrNone},
+		"v1 without limit": {
+			files: map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712\n"}, err: cgroup.ErrNone,
+		},
+		"none": {err: cgroup.ErrNone},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			for name, text := range test.files {
+				path := filepath.Join(root, name)
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m, err := cgroup.Open(root)
+			if !errors.Is(err, test.err) {
+				t.Fatalf("got %v, want %v", err, test.err)
+			}
+			if err != nil {
+				return
+			}
+			defer func() {
+				if err := m.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			if used, err := m.Used(); err != nil || used != test.used || m.Limit() != test.limit {
+				t.Errorf("got %d of %d, want %d of %d: %v", used, m.Limit(), test.used, test.limit, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,294 @@
+// Package admission bounds what clients may take of the process: memory and descriptors, in total, by client, and by
+// route.
+//
+// Fronts charge what a connection or request costs to an [Account] before they serve it. While there is room everybody
+// gets what they ask for. When there is none, the client with the largest charge gives up what has been without progress
+// for longest, so that a client with little always gets in; and a part of the room is each route's own, so that the
+// clients of one route do not shut out those of another.
+//
+// The charges are what the parts of the program cost when measured. What they do not cover, above all the kernel's socket
+// buffers, is measured as a whole: while the container's memory is nearly full the account gives up connections and
+// shrinks the room (see [Account.Run]).
+//
+// Not its job: closing connections, or the limits that a route sets itself.
+package admission
+
+import (
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/edge/limit"
+)
+
+// Limits are what all connections and requests together may take.
+type Limits struct {
+	// Memory is in bytes.
+	Memory int64
+	// Descriptors are open files.
+	Descriptors int
+}
+
+// Cost is what one connection or request takes.
+type Cost struct {
+	Memory      int64 // bytes
+	Descriptors int
+}
+
+// Holder has what was charged to a [Lease].
+type Holder interface {
+	// Evict has it closed soon. It is called once at most, from any goroutine, and must not wait.
+	Evict()
+}
+
+// Refusal is why something is not admitted: the label of a metric.
+type Refusal uint8
+
+// Refusals.
+const (
+	Admitted Refusal = iota
+	// Memory: all of it is in use by clients with no more than this one.
+	Memory
+	// Descriptors: the same.
+	Descriptors
+	// ClientShare: the client has its half of the whole.
+	ClientShare
+	refusals
+)
+
+func (r Refusal) String() string {
+	return [...]string{"admitted", "memory", "descriptors", "client_share"}[r]
+}
+
+const (
+	// clientShare is the part of the whole that a client may have on a route, as a divisor.
+	clientShare = 2
+	// routeShare is the part of the whole that is shared out among the routes as their own, as a divisor.
+	routeShare = 2
+	// stale is how long a client's connection has to be without progress to be given up for another one of the same
+	// client.
+	stale = 2 * time.Second
+	// most is how many leases are given up for one.
+	most = 8
+)
+
+// Account is what the connections of a process share. A nil Account admits everything.
+type Account struct {
+	memory int64 // the limit
+	price  int64 // bytes that a descriptor counts as, so that one sum bounds both
+	now    atomic.Int64
+	wake   chan struct{}
+	log    *slog.Logger
+
+	mu     sync.Mutex
+	room   int64 // what may be used now: memory, or less under pressure
+	used   int64
+	routes []*Route
+	free   []*client // for their space
+}
+
+// New makes an account. The logger may be nil.
+func New(l Limits, log *slog.Logger) *Account {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	a := &Account{memory: max(l.Memory, 1), log: log, wake: make(chan struct{}, 1)}
+	a.room = a.memory
+	a.price = a.memory / int64(max(l.Descriptors, 1))
+	a.now.Store(time.Now().UnixNano())
+	return a
+}
+
+// Route is the part of the account that has a route's connections.
+type Route struct {
+	account *Account
+	name    string
+
+	// Guarded by the account's mutex.
+	used    int64
+	clients map[netip.Addr]*client
+	largest clientHeap
+	evicted uint64
+	refused [refusals]uint64
+	logged  notice
+}
+
+// Route returns the part of a route, always the same for a name. Each takes its share of the whole. Of a nil account it
+// is nil.
+func (a *Account) Route(name string) *Route {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range a.routes {
+		if r.name == name {
+			return r
+		}
+	}
+	r := &Route{account: a, name: name, clients: map[netip.Addr]*client{}}
+	a.routes = append(a.routes, r)
+	return r
+}
+
+// Admit charges a connection or request to a client, unless there is no room for it. Then the lease is as before.
+func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
+	if r == nil {
+		return Admitted
+	}
+	a := r.account
+	var gone victims
+	a.mu.Lock()
+	l.route, l.holder = r, h
+	why := a.admit(l, limit.Key(from), a.charge(cost), &gone)
+	if why == Memory && int64(cost.Descriptors)*a.price > cost.Memory {
+		why = Descriptors
+	}
+	r.refused[why]++
+	wake := a.used > a.memory/busyPart
+	a.mu.Unlock()
+	gone.evict()
+	if wake {
+		a.hurry()
+	}
+	return why
+}
+
+// admit charges a lease to a client. The caller holds mu.
+func (a *Account) admit(l *Lease, from netip.Addr, charge int64, gone *victims) Refusal {
+	c := a.clientOf(l.route, from)
+	why := a.makeRoom(c, charge, gone)
+	if why != Admitted {
+		a.forget(c)
+		return why
+	}
+	l.charge = charge
+	l.progress.Store(a.now.Load())
+	c.add(l)
+	a.add(c, charge)
+	return Admitted
+}
+
+// charge is what a cost counts as.
+func (a *Account) charge(c Cost) int64 { return max(c.Memory, int64(c.Descriptors)*a.price) }
+
+// add changes what a client has in use. The caller holds mu.
+func (a *Account) add(c *client, charge int64) {
+	a.used += charge
+	c.route.used += charge
+	c.used += charge
+	c.route.largest.fix(c)
+}
+
+// makeRoom finds room for one more charge of a client. The caller holds mu.
+func (a *Account) makeRoom(c *client, need int64, gone *victims) Refusal {
+	for {
+		var l *Lease
+		switch {
+		case c.used+need > a.memory/clientShare:
+			if l = c.oldest(a.now.Load()); l == nil || !l.stale() {
+				return ClientShare
+			}
+		case a.used+need <= a.room:
+			return Admitted
+		default:
+			if l = a.victim(c, need); l == nil {
+				return Memory
+			}
+		}
+		if gone.n == most {
+			return Memory
+		}
+		gone.add(l.holder)
+		a.evict(l, c)
+	}
+}
+
+// victim is what has to go for a charge of a client, nil where that is itself the one with the most. The caller holds mu.
+func (a *Account) victim(c *client, need int64) *Lease {
+	share := a.share()
+	top := a.top(func(r *Route) bool { return r == c.route || r.used > share })
+	if top == nil {
+		return nil
+	}
+	now := a.now.Load()
+	if top != c && (top.used > c.used+need || top.route != c.route && c.route.used+need <= share) {
+		return top.oldest(now)
+	}
+	if l := c.oldest(now); l != nil && l.stale() {
+		return l
+	}
+	return nil
+}
+
+// share is what each route has for itself. The caller holds mu.
+func (a *Account) share() int64 { return a.room / int64(routeShare*max(len(a.routes), 1)) }
+
+// top is the client with the most, of some routes. The caller holds mu.
+func (a *Account) top(of func(*Route) bool) (top *client) {
+	for _, r := range a.routes {
+		if len(r.largest) > 0 && (top == nil || r.largest[0].used > top.used) && of(r) {
+			top = r.largest[0]
+		}
+	}
+	return top
+}
+
+// evict takes a lease off the account for another one, of a client that is not forgotten. The caller holds mu and evicts
+// the holder behind it.
+func (a *Account) evict(l *Lease, by *client) {
+	c := l.client
+	c.route.evicted++
+	a.release(l)
+	if c != by {
+		a.forget(c)
+	}
+}
+
+// release takes a lease off the account. The caller holds mu, and forgets the client.
+func (a *Account) release(l *Lease) {
+	c := l.client
+	c.remove(l)
+	a.add(c, -l.charge)
+	l.charge = 0
+}
+
+// shed gives up what is without progress for longest of those with the most, until so much is free.
+func (a *Account) shed(bytes int64) {
+	var gone []Holder
+	a.mu.Lock()
+	for bytes > 0 && a.used > 0 {
+		share := a.share()
+		top := a.top(func(r *Route) bool { return r.used > share })
+		if top == nil {
+			top = a.top(func(*Route) bool { return true })
+		}
+		l := top.oldest(a.now.Load())
+		bytes -= l.charge
+		gone = append(gone, l.holder)
+		a.evict(l, nil)
+	}
+	a.mu.Unlock()
+	for _, h := range gone {
+		h.Evict()
+	}
+}
+
+// victims are to be evicted when the account's mutex is free again.
+type victims struct {
+	n   int
+	all [most]Holder
+}
+
+func (v *victims) add(h Holder) {
+	v.all[v.n] = h
+	v.n++
+}
+
+func (v *victims) evict() {
+	for _, h := range v.all[:v.n] {
+		h.Evict()
+	}
+}

@@ -1,0 +1,131 @@
+package admission
+
+import "net/netip"
+
+// client is what one client has of a route. All of it is guarded by the account's mutex.
+type client struct {
+	addr  netip.Addr
+	route *Route
+	used  int64
+	index int // in the route's heap
+
+	// Its leases, by since: first goes first.
+	first, last *Lease
+}
+
+// keptClients is how many unused ones are kept for their space.
+const keptClients = 256
+
+// clientOf finds a client, or makes one.
+func (a *Account) clientOf(r *Route, addr netip.Addr) *client {
+	c := r.clients[addr]
+	if c != nil {
+		return c
+	}
+	if n := len(a.free); n > 0 {
+		c, a.free = a.free[n-1], a.free[:n-1]
+	} else {
+		c = &client{}
+	}
+	*c = client{addr: addr, route: r, index: len(r.largest)}
+	r.clients[addr] = c
+	r.largest = append(r.largest, c)
+	return c
+}
+
+// forget drops a client that has nothing.
+func (a *Account) forget(c *client) {
+	if c.first != nil {
+		return
+	}
+	c.route.largest.remove(c)
+	delete(c.route.clients, c.addr)
+	if len(a.free) < keptClients {
+		a.free = append(a.free, c)
+	}
+}
+
+// add puts a lease behind the others.
+func (c *client) add(l *Lease) {
+	l.client, l.since = c, l.progress.Load()
+	l.older, l.next = c.last, nil
+	if c.last != nil {
+		c.last.next = l
+	} else {
+		c.first = l
+	}
+	c.last = l
+}
+
+func (c *client) remove(l *Lease) {
+	if l.older != nil {
+		l.older.next = l.next
+	} else {
+		c.first = l.next
+	}
+	if l.next != nil {
+		l.next.older = l.older
+	} else {
+		c.last = l.older
+	}
+	l.client, l.older, l.next = nil, nil, nil
+}
+
+// oldest is the lease that has been without progress for longest. Those that got on since they were put in their place
+// go to the end first: to keep the list in order at all times would take the mutex for each step of each connection.
+func (c *client) oldest(now int64) *Lease {
+	for l := c.first; l != nil; l = c.first {
+		if l.progress.Load() <= l.since || l.since >= now {
+			return l
+		}
+		c.remove(l)
+		c.add(l)
+	}
+	return nil
+}
+
+// clientHeap has the clients of a route, that with the most first.
+type clientHeap []*client
+
+// fix moves a client to its place after its use has changed.
+func (h clientHeap) fix(c *client) {
+	i := c.index
+	for i > 0 {
+		above := (i - 1) / 2
+		if h[above].used >= h[i].used {
+			break
+		}
+		h.swap(i, above)
+		i = above
+	}
+	for {
+		below := 2*i + 1
+		if below >= len(h) {
+			return
+		}
+		if below+1 < len(h) && h[below+1].used > h[below].used {
+			below++
+		}
+		if h[i].used >= h[below].used {
+			return
+		}
+		h.swap(i, below)
+		i = below
+	}
+}
+
+func (h clientHeap) swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+func (h *clientHeap) remove(c *client) {
+	last := len(*h) - 1
+	i := c.index
+	h.swap(i, last)
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	if i < last {
+		h.fix((*h)[i])
+	}
+}

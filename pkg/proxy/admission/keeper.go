@@ -1,0 +1,179 @@
+package admission
+
+import (
+	"context"
+	"math"
+	"net/netip"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+)
+
+const (
+	// busyPart of the memory in use makes the keeper look more often, as a divisor.
+	busyPart = 16
+	// busyTick is how often it looks then: at 10 Gbit/s, 25 MB arrive in that time.
+	busyTick, idleTick = 20 * time.Millisecond, 250 * time.Millisecond
+
+	// Of the container's memory, in percent: where connections are given up, and where the room grows again.
+	shedAt, growAt = 82, 70
+	// urgentAt does not wait for what was given up before to show, as settle does.
+	urgentAt, settle = 90, 3 * busyTick
+	// goTarget is where all that the container has should stay, when Go gives back what it can.
+	goTarget = 74
+	// goLeast is what Go's own limit is at least, in percent of the container's.
+	goLeast = 25
+	// leastRoom is what pressure leaves of the room, as a divisor.
+	leastRoom = 16
+
+	noticeEvery = time.Minute
+)
+
+// Gauge measures the container.
+type Gauge interface {
+	// Used is the memory that is used and cannot be taken back, in bytes.
+	Used() (int64, error)
+	// Limit is how much of it there may be.
+	Limit() int64
+}
+
+// Run keeps the account's clock, and holds the container below its limit: what the charges do not cover shows there. A
+// nil gauge is no limit.
+func (a *Account) Run(ctx context.Context, g Gauge) {
+	if a == nil {
+		return
+	}
+	k := newKeeper(a, g)
+	for {
+		wait, wake := idleTick, a.wake
+		if a.busy() {
+			wait, wake = busyTick, nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		case <-time.After(wait):
+		}
+		now := time.Now()
+		a.now.Store(now.UnixNano())
+		k.look(now)
+		a.tell(now)
+	}
+}
+
+// hurry has the keeper look now, if it waits for something to happen.
+func (a *Account) hurry() {
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (a *Account) busy() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.used > a.memory/busyPart || a.room < a.memory
+}
+
+// keeper compares what the container uses with what it may.
+type keeper struct {
+	account *Account
+	gauge   Gauge
+	most    int64 // Go's limit as the program began with
+	now     int64 // and as it is now
+	sample  []metrics.Sample
+	shed    time.Time // when connections were given up
+}
+
+func newKeeper(a *Account, g Gauge) *keeper {
+	k := &keeper{account: a, gauge: g, most: debug.SetMemoryLimit(-1)}
+	k.now = k.most
+	k.sample = []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	return k
+}
+
+// look measures, and acts on it.
+func (k *keeper) look(now time.Time) {
+	if k.gauge == nil {
+		return
+	}
+	used, err := k.gauge.Used()
+	if err != nil {
+		return // no cgroup to be read: the charges have to do
+	}
+	limit := k.gauge.Limit()
+	k.tune(used, limit)
+	a := k.account
+	switch {
+	case used > limit/100*shedAt && (used > limit/100*urgentAt || now.Sub(k.shed) > settle):
+		k.shed = now
+		over := used - limit/100*shedAt
+		a.mu.Lock()
+		// A charge covers less than what it is measured to be: the excess is shared by all of it.
+		part := max(over*4, a.used/8)
+		a.room = max(min(a.room, a.used-part), a.memory/leastRoom)
+		part = a.used - a.room
+		a.mu.Unlock()
+		a.shed(part)
+	case used < limit/100*growAt:
+		a.mu.Lock()
+		if a.room < a.memory {
+			a.room = min(a.memory, a.room+max(a.memory/1024, 1))
+		}
+		a.mu.Unlock()
+	}
+}
+
+// tune has Go's heap make way for the kernel's buffers: garbage is collected before connections are given up.
+func (k *keeper) tune(used, limit int64) {
+	metrics.Read(k.sample)
+	own := int64(k.sample[0].Value.Uint64() - k.sample[1].Value.Uint64())
+	want := max(limit/100*goTarget-max(used-own, 0), limit/100*goLeast)
+	want = min(want, k.most)
+	if math.Abs(float64(want-k.now)) > float64(limit)/64 {
+		debug.SetMemoryLimit(want)
+		k.now = want
+	}
+}
+
+// notice is what was logged of a route.
+type notice struct {
+	at               time.Time
+	evicted, refused uint64
+}
+
+// tell logs what was given up and refused, for each route once a minute at most.
+func (a *Account) tell(now time.Time) {
+	type line struct {
+		route            string
+		evicted, refused uint64
+		client           netip.Addr
+		used             int64
+		room, memory     int64
+	}
+	var lines []line
+	a.mu.Lock()
+	for _, r := range a.routes {
+		refused := uint64(0)
+		for _, n := range r.refused[Memory:] {
+			refused += n
+		}
+		if now.Sub(r.logged.at) < noticeEvery || r.evicted == r.logged.evicted && refused == r.logged.refused {
+			continue
+		}
+		l := line{
+			route: r.name, evicted: r.evicted - r.logged.evicted, refused: refused - r.logged.refused, room: a.room,
+			memory: a.memory,
+		}
+		if len(r.largest) > 0 {
+			l.client, l.used = r.largest[0].addr, r.largest[0].used
+		}
+		lines, r.logged = append(lines, l), notice{now, r.evicted, refused}
+	}
+	a.mu.Unlock()
+	for _, l := range lines {
+		a.log.Warn("no room for all connections", "route", l.route, "given_up", l.evicted, "refused", l.refused,
+			"largest_client", l.client, "largest_client_bytes", l.used, "room_bytes", l.room, "limit_bytes", l.memory)
+	}
+}
