@@ -46,7 +46,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return code
 	}
 	logger := c.Logger(stderr)
-	tuneMemory()
+	container, err := tuneMemory()
+	if err != nil {
+		logger.Warn("failed to find the container's memory", "error", err)
+	}
 	registry := admin.NewRegistry()
 	files, err := c.fetcher(logger, registry)
 	if err != nil {
@@ -58,7 +61,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		logger.Error("failed to start", "error", err)
 		return 1
 	}
-	p, err := proxy.New(proxy.Options{
+	options := proxy.Options{
 		Table:        table,
 		CatchAnswers: c.CatchAnswers,
 		Resolver:     &endpoint.Resolver{ResolvConf: c.ResolvConf},
@@ -67,7 +70,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Grace:        c.DrainGrace,
 		Logger:       logger,
 		Registry:     registry,
-	})
+		Account:      account(table, container, logger),
+	}
+	if container != nil {
+		options.Container = container
+	}
+	p, err := proxy.New(options)
 	if err != nil {
 		logger.Error("failed to start", "error", err)
 		return 1

@@ -47,6 +47,9 @@ func newMetrics(r prometheus.Registerer, p *Proxy) *metrics {
 	}
 	m.reloadGood.Set(1)
 	m.reloadTime.SetToCurrentTime()
+	if p.options.Account != nil {
+		r.MustRegister(p.options.Account)
+	}
 	r.MustRegister(m.reloads, m.reloadGood, m.reloadTime, &collector{p})
 	return m
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/web"
 	"github.com/tinkerbell/stack/pkg/route"
@@ -40,6 +41,9 @@ type Options struct {
 	CatchAnswers bool
 	// Grace is how long connections are still taken after the order to end: until nobody sends new ones.
 	Grace time.Duration
+	// Account bounds what connections take; nil does not. Container measures it all; nil is a container without a limit.
+	Account   *admission.Account
+	Container admission.Gauge
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Registry may be nil.
@@ -119,6 +123,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 			p.fail(err)
 		}
 	})
+	p.group.Go(func() { p.options.Account.Run(life, p.options.Container) })
 	for _, each := range p.pools {
 		p.startPool(each)
 	}

@@ -92,8 +92,8 @@ type Timeouts struct {
 
 // Limits of a route.
 type Limits struct {
-	Connections          int           `json:"connections,omitempty" min:"0" desc:"tcp, http, grpc, files: open at a time; default unlimited"`
-	ConnectionsPerClient int           `json:"connectionsPerClient,omitempty" min:"0" desc:"the same, by client address (that of the PROXY header, where one is accepted)"`
+	Connections          int           `json:"connections,omitempty" min:"0" desc:"tcp, http, grpc, files: open at a time; default what memory and descriptors allow"`
+	ConnectionsPerClient int           `json:"connectionsPerClient,omitempty" min:"0" desc:"the same, by client address (IPv6: a /64; that of the PROXY header, where one is accepted)"`
 	Requests             *limit.Config `json:"requests,omitempty" desc:"http, grpc, files: their rate, and how many are under way"`
 	Header               setting.Size  `json:"header,omitempty" desc:"http, grpc, files: a request's header; default 64Ki"`
 	Sessions             int           `json:"sessions,omitempty" min:"0" desc:"tftp, udp: at a time; default 4096"`

@@ -129,7 +129,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	server := &http.Server{Handler: s.mux, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(&bound{Listener: listener, most: maxConnections}) }()
 	select {
 	case err := <-served:
 		return fmt.Errorf("failed to serve admin address %q: %w", s.options.Address, err)

@@ -70,6 +70,8 @@ const (
 	// stale is how long a client's connection has to be without progress to be given up for another one of the same
 	// client.
 	stale = 2 * time.Second
+	// looks is how many clients are looked at for one that is stale, where none has more than the others.
+	looks = 16
 	// most is how many leases are given up for one.
 	most = 8
 )
@@ -159,7 +161,7 @@ func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
 // admit charges a lease to a client. The caller holds mu.
 func (a *Account) admit(l *Lease, from netip.Addr, charge int64, gone *victims) Refusal {
 	c := a.clientOf(l.route, from)
-	why := a.makeRoom(c, charge, gone)
+	why := a.makeRoom(c, charge, a.room, gone)
 	if why != Admitted {
 		a.forget(c)
 		return why
@@ -182,8 +184,9 @@ func (a *Account) add(c *client, charge int64) {
 	c.route.largest.fix(c)
 }
 
-// makeRoom finds room for one more charge of a client. The caller holds mu.
-func (a *Account) makeRoom(c *client, need int64, gone *victims) Refusal {
+// makeRoom finds room for one more charge of a client, below a bound in all. The caller holds mu.
+func (a *Account) makeRoom(c *client, need, bound int64, gone *victims) Refusal {
+	bound = max(bound, a.used) // the charge takes the place of others, at least
 	for {
 		var l *Lease
 		switch {
@@ -191,7 +194,7 @@ func (a *Account) makeRoom(c *client, need int64, gone *victims) Refusal {
 			if l = c.oldest(a.now.Load()); l == nil || !l.stale() {
 				return ClientShare
 			}
-		case a.used+need <= a.room:
+		case a.used+need <= bound:
 			return Admitted
 		default:
 			if l = a.victim(c, need); l == nil {
@@ -219,6 +222,12 @@ func (a *Account) victim(c *client, need int64) *Lease {
 	}
 	if l := c.oldest(now); l != nil && l.stale() {
 		return l
+	}
+	// All have little: one that does not get on goes.
+	for _, each := range top.route.largest[:min(len(top.route.largest), looks)] {
+		if l := each.oldest(now); l != nil && l.stale() {
+			return l
+		}
 	}
 	return nil
 }

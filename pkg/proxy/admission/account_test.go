@@ -252,7 +252,7 @@ func TestPressure(t *testing.T) {
 			t.Errorf("%d were given up without need", n)
 		}
 		g.used.Store(1 << 30)
-		time.Sleep(time.Second)
+		time.Sleep(2 * time.Second)
 		if n := evicted(greedy); n < 300 {
 			t.Errorf("%d of 400 were given up", n)
 		}

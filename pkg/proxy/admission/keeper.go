@@ -15,16 +15,19 @@ const (
 	// busyTick is how often it looks then: at 10 Gbit/s, 25 MB arrive in that time.
 	busyTick, idleTick = 20 * time.Millisecond, 250 * time.Millisecond
 
-	// Of the container's memory, in percent: where connections are given up, and where the room grows again.
-	shedAt, growAt = 82, 70
-	// urgentAt does not wait for what was given up before to show, as settle does.
-	urgentAt, settle = 90, 3 * busyTick
+	// shedAt is where connections are given up, in percent of the container's memory. urgentAt does not wait for what was
+	// given up before to show, as settle does.
+	shedAt, urgentAt = 80, 86
+	settle           = 3 * busyTick
 	// goTarget is where all that the container has should stay, when Go gives back what it can.
-	goTarget = 74
+	goTarget = 64
 	// goLeast is what Go's own limit is at least, in percent of the container's.
 	goLeast = 25
+	// pace is the part of what is free below shedAt that may be charged until the next look, as a divisor: a connection
+	// that is served can come to hold so many times its charge in sockets' buffers.
+	pace = 16
 	// leastRoom is what pressure leaves of the room, as a divisor.
-	leastRoom = 16
+	leastRoom = 32
 
 	noticeEvery = time.Minute
 )
@@ -104,25 +107,23 @@ func (k *keeper) look(now time.Time) {
 	}
 	limit := k.gauge.Limit()
 	k.tune(used, limit)
-	a := k.account
+	a, free := k.account, limit/100*shedAt-used
+	shed := int64(0)
+	a.mu.Lock()
 	switch {
-	case used > limit/100*shedAt && (used > limit/100*urgentAt || now.Sub(k.shed) > settle):
-		k.shed = now
-		over := used - limit/100*shedAt
-		a.mu.Lock()
+	case free >= 0:
+		a.room = min(a.used+free/pace, a.memory)
+	case used > limit/100*urgentAt || now.Sub(k.shed) > settle:
 		// A charge covers less than what it is measured to be: the excess is shared by all of it.
-		part := max(over*4, a.used/8)
-		a.room = max(min(a.room, a.used-part), a.memory/leastRoom)
-		part = a.used - a.room
-		a.mu.Unlock()
-		a.shed(part)
-	case used < limit/100*growAt:
-		a.mu.Lock()
-		if a.room < a.memory {
-			a.room = min(a.memory, a.room+max(a.memory/1024, 1))
-		}
-		a.mu.Unlock()
+		k.shed = now
+		a.room = a.used - max(-4*free, a.used/8)
+		shed = a.used - max(a.room, a.memory/leastRoom)
+	default:
+		a.room = min(a.room, a.used)
 	}
+	a.room = max(a.room, a.memory/leastRoom)
+	a.mu.Unlock()
+	a.shed(shed)
 }
 
 // tune has Go's heap make way for the kernel's buffers: garbage is collected before connections are given up.

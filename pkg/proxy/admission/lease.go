@@ -28,6 +28,10 @@ func (l *Lease) Touch() {
 	}
 }
 
+// little is what a lease may grow by, in bytes, while pressure leaves no room for new ones: a request of what is let in is
+// served.
+const little = 48 << 10
+
 // Grow charges more memory, in bytes. It is another refusal than [Admitted] when there is none, or when the lease has
 // been evicted: the holder should end then.
 func (l *Lease) Grow(bytes int64) Refusal {
@@ -39,7 +43,11 @@ func (l *Lease) Grow(bytes int64) Refusal {
 	a.mu.Lock()
 	why := Memory
 	if c := l.client; c != nil {
-		why = a.makeRoom(c, bytes, &gone)
+		bound := a.room
+		if bytes <= little {
+			bound = a.memory
+		}
+		why = a.makeRoom(c, bytes, bound, &gone)
 		switch {
 		case l.client == nil: // it was itself what had to go
 			why = Memory

@@ -22,7 +22,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/pkg/edge/limit"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
@@ -34,6 +36,8 @@ type Config struct {
 	Listen netip.AddrPort
 	// Loops accept the connections and serve them while they are young. They must run until Serve has ended.
 	Loops *loop.Group
+	// Account bounds the memory and descriptors of the connections; nil does not.
+	Account *admission.Account
 	// Settings are what [Front.Update] may change.
 	Settings
 	// Logger may be nil.
@@ -84,6 +88,7 @@ type Front struct {
 	settings atomic.Pointer[Settings]
 	metrics  *routeMetrics
 	clients  counts
+	room     *admission.Route
 
 	mu    sync.Mutex
 	conns map[*session]struct{}
@@ -100,6 +105,7 @@ func Listen(c Config) (*Front, error) {
 		log:     c.Logger,
 		metrics: c.Metrics.route(c.Route),
 		conns:   map[*session]struct{}{},
+		room:    c.Account.Route(c.Route),
 	}
 	if f.log == nil {
 		f.log = slog.New(slog.DiscardHandler)
@@ -240,6 +246,7 @@ func (f *Front) remove(s *session) {
 	f.mu.Lock()
 	delete(f.conns, s)
 	f.mu.Unlock()
+	s.lease.Release()
 	f.metrics.closed()
 	f.done.Done()
 }
@@ -280,7 +287,11 @@ func socketOptions(keepalive, user time.Duration) func(string, string, syscall.R
 	}
 }
 
-// setOptions sets keepalive, TCP_USER_TIMEOUT and TCP_NODELAY, before a socket listens or connects.
+// unsent is how many bytes a socket takes beyond what is on its way to the peer. The kernel's own bound is megabytes, which
+// each slow reader could have us hold; what is on its way is bounded by what the peer and the network take.
+const unsent = 128 << 10
+
+// setOptions sets keepalive, TCP_USER_TIMEOUT, TCP_NOTSENT_LOWAT and TCP_NODELAY, before a socket listens or connects.
 func setOptions(fd int, keepalive, user time.Duration) (failure error) {
 	set := func(level, name, value int) {
 		if err := unix.SetsockoptInt(fd, level, name, value); err != nil && failure == nil {
@@ -298,6 +309,7 @@ func setOptions(fd int, keepalive, user time.Duration) (failure error) {
 			set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
 		}
 	}
+	set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
 	set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(user, 0).Milliseconds()))
 	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	return failure
@@ -311,6 +323,7 @@ type counts struct {
 
 // take counts one more for a client, unless it has max already.
 func (c *counts) take(client netip.Addr, most int) bool {
+	client = limit.Key(client)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.all[client] >= most {
@@ -324,6 +337,7 @@ func (c *counts) take(client netip.Addr, most int) bool {
 }
 
 func (c *counts) give(client netip.Addr) {
+	client = limit.Key(client)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.all[client]--; c.all[client] <= 0 {

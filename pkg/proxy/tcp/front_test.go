@@ -117,12 +117,16 @@ func loops(t *testing.T) *loop.Group {
 
 func start(t *testing.T, s Settings, addrs ...netip.AddrPort) running {
 	t.Helper()
+	return startBy(t, Config{Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: s}, addrs...)
+}
+
+// startBy starts a front of the route r.
+func startBy(t *testing.T, c Config, addrs ...netip.AddrPort) running {
+	t.Helper()
 	metrics := NewMetrics(prometheus.NewRegistry())
-	s.Pool = endpoint.NewPool(endpoint.Config{Route: "r", Sources: []endpoint.Source{endpoint.Fixed(addrs...)}})
-	f, err := Listen(Config{
-		Route: "r", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: s, Metrics: metrics,
-		Loops: loops(t),
-	})
+	c.Pool = endpoint.NewPool(endpoint.Config{Route: "r", Sources: []endpoint.Source{endpoint.Fixed(addrs...)}})
+	c.Route, c.Metrics, c.Loops = "r", metrics, loops(t)
+	f, err := Listen(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,11 +12,14 @@ const (
 	refusedHeader                   // no valid PROXY header from a peer that must send one
 	refusedResources                // accept(2) failed: descriptors or memory
 	refusedTLS                      // the TLS handshake failed
+	refusedMemory                   // what the account says: no room
+	refusedDescriptors
+	refusedShare
 	refusals
 )
 
 func (r refusal) String() string {
-	return [...]string{"limit", "client_limit", "backend", "proxy_header", "resources", "tls"}[r]
+	return [...]string{"limit", "client_limit", "backend", "proxy_header", "resources", "tls", "memory", "descriptors", "client_share"}[r]
 }
 
 // How a connection ended before its time: the label of stack_proxy_tcp_aborted_total.

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
@@ -123,6 +124,13 @@ func (n *nursery) admit(fd int, from syscall.Sockaddr) {
 	y.ends[toServer] = side{young: y, fd: fd, way: toServer}
 	y.ends[toClient] = side{young: y, fd: -1, way: toClient}
 	if !f.add(&y.session) {
+		resetOnClose(fd)
+		_ = unix.Close(fd)
+		return
+	}
+	if why := f.room.Admit(&y.lease, y, y.peer.Addr(), costOf(y.settings)); why != admission.Admitted {
+		f.metrics.refused(refusalOf(why))
+		f.remove(&y.session)
 		resetOnClose(fd)
 		_ = unix.Close(fd)
 		return

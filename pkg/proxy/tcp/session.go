@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
 // session is one client's connection and the endpoint's that belongs to it.
@@ -25,7 +26,8 @@ type session struct {
 	charged  bool           // counted as one of its client's
 	begun    *begun         // an attempt to connect
 	so       progress       // of both directions, before pass
-	moved    atomic.Int64   // when something moved last, where there is an idle timeout: Unix nanoseconds
+	lease    admission.Lease
+	moved    atomic.Int64 // when something moved last, where there is an idle timeout: Unix nanoseconds
 
 	mu      sync.Mutex
 	server  *socket
@@ -98,6 +100,10 @@ func (s *session) run(ctx context.Context) {
 
 // charge counts the session as one of its client's, unless that has as many as it may.
 func (s *session) charge(client netip.Addr) bool {
+	if why := s.lease.Move(client); why != admission.Admitted {
+		s.front.metrics.refused(refusalOf(why))
+		return false
+	}
 	limit := s.settings.MaxPerClient
 	if limit <= 0 || s.charged {
 		return true

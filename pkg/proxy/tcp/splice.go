@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
 // pipe is where spliced bytes are between two sockets.
@@ -86,6 +88,9 @@ func (c *copier) splice(dst, src *socket) (done bool, err error) {
 		return false, nil // no descriptors, no kernel memory: user space can do it
 	}
 	defer p.close()
+	if lease := &c.session.lease; lease.Grow(costBulk) == admission.Admitted {
+		defer lease.Shrink(costBulk)
+	}
 	var armed time.Time
 	for {
 		if now := time.Now(); now.Sub(armed) > splicePause/4 {

@@ -164,6 +164,7 @@ func (s *side) move(all bool) {
 			return
 		}
 		y.front.metrics.bytes(s.way, int64(written))
+		y.lease.Touch()
 		if y.moved += n; written < n || y.moved > youngBytes {
 			y.leave(s.way, buffer[written:n])
 			return

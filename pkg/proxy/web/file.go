@@ -36,12 +36,14 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 		if err := c.arm(); err != nil {
 			return total, err
 		}
+		c.lease.Touch()
 		piece.N = min(limited.N, filePiece)
 		want := piece.N
 		n, err := c.TCPConn.ReadFrom(piece)
 		total += n
 		limited.N -= n
 		c.listener.metrics.bytesOut(n)
+		c.answered(n)
 		// Without sendfile(2), or from anything but a file, what was read and not written is lost.
 		if c.slow(n, err) && begin >= 0 && position(limited.R) == begin+total {
 			continue

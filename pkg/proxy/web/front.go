@@ -19,6 +19,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
@@ -35,6 +36,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics may be nil.
 	Metrics *Metrics
+	// Account bounds the memory and descriptors of the connections; nil does not.
+	Account *admission.Account
 	// Loops serve what needs no waiting. They are to run until the front has ended; nil is none.
 	Loops *loop.Group
 }
@@ -184,7 +187,7 @@ func Listen(c Config) (*Front, error) {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
 	f.listener = &listener{
-		inner: bound, metrics: f.metrics, log: f.log, express: f.express, conns: map[*conn]struct{}{},
+		room: c.Account.Route(c.Route), inner: bound, metrics: f.metrics, log: f.log, express: f.express, conns: map[*conn]struct{}{},
 	}
 	f.listener.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
 	f.Update(c.Settings)
@@ -306,7 +309,7 @@ func (f *Front) newServer(s Settings) *server {
 		MaxHeaderBytes:    s.MaxHeader,
 		ErrorLog:          slog.NewLogLogger(handshakes{f.log.Handler(), f.metrics}, slog.LevelDebug),
 		ConnContext:       withBegun,
-		HTTP2:             &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+		HTTP2:             http2Config(),
 	}
 	if s.TLS != nil { // the listener ends it; net/http only looks here for the protocols
 		made.ConnContext = withBelow

@@ -79,14 +79,21 @@ func withAndWithout(t *testing.T, test func(*testing.T, starter)) {
 
 func startOn(t *testing.T, s Settings, log io.Writer, loops *loop.Group, worth ...int) running {
 	t.Helper()
-	if s.Drain == 0 {
-		s.Drain = 5 * time.Second
+	return startBy(t, Config{
+		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: s, Loops: loops,
+		Logger: slog.New(slog.NewTextHandler(log, nil)),
+	}, worth...)
+}
+
+// startBy starts a front of the route r.
+func startBy(t *testing.T, c Config, worth ...int) running {
+	t.Helper()
+	if c.Drain == 0 {
+		c.Drain = 5 * time.Second
 	}
 	metrics := NewMetrics(prometheus.NewRegistry())
-	f, err := Listen(Config{
-		Route: "r", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: s, Metrics: metrics, Loops: loops,
-		Logger: slog.New(slog.NewTextHandler(log, nil)),
-	})
+	c.Route, c.Metrics = "r", metrics
+	f, err := Listen(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/pkg/edge/limit"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
 
@@ -31,6 +33,7 @@ type listener struct {
 	settings atomic.Pointer[Settings]
 	metrics  *routeMetrics
 	log      *slog.Logger
+	room     *admission.Route
 
 	tls *tls.Config // asks the front for a route's
 
@@ -118,6 +121,12 @@ func (l *listener) admit(inner *net.TCPConn, server *server) *conn {
 		return nil
 	}
 	l.metrics.opened()
+	if why := l.room.Admit(&c.lease, c, c.peer.Addr(), costOf(s)); why != admission.Admitted {
+		l.metrics.refused(why.String())
+		_ = inner.SetLinger(0)
+		_ = c.Close()
+		return nil
+	}
 	if s.Pace > 0 {
 		l.pace(inner, s.Pace)
 	}
@@ -126,6 +135,7 @@ func (l *listener) admit(inner *net.TCPConn, server *server) *conn {
 
 // count adds a connection to its client's, unless there are that many already. The caller holds mu.
 func (l *listener) count(c *conn, client netip.Addr, most int) bool {
+	client = limit.Key(client)
 	if most > 0 && l.clients[client] >= most {
 		return false
 	}
@@ -140,10 +150,16 @@ func (l *listener) count(c *conn, client netip.Addr, most int) bool {
 // charge counts a connection whose PROXY header has told the client.
 func (l *listener) charge(c *conn, client netip.Addr) error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, open := l.conns[c]; open && !l.count(c, client.Unmap(), l.settings.Load().MaxPerClient) {
+	_, open := l.conns[c]
+	full := open && !l.count(c, client, l.settings.Load().MaxPerClient)
+	l.mu.Unlock()
+	if full {
 		l.metrics.refused("client_limit")
 		return errClientLimit
+	}
+	if why := c.lease.Move(client); open && why != admission.Admitted {
+		l.metrics.refused(why.String())
+		return errNoRoom
 	}
 	return nil
 }
@@ -173,6 +189,7 @@ func (l *listener) remove(c *conn) {
 			delete(l.clients, c.counted)
 		}
 	}
+	c.lease.Release()
 	l.metrics.closed()
 }
 
@@ -182,13 +199,20 @@ type conn struct {
 	*net.TCPConn
 	server   *server
 	listener *listener
-	spoke    atomic.Bool // has sent something
-	asked    atomic.Bool // its first request has reached a handler of net/http
-	remote   net.Addr    // as accept told it: the socket itself forgets it with a reset
-	peer     netip.AddrPort
-	counted  netip.Addr // whose connection it is, to the limit; guarded by the listener's mutex
-	stall    time.Duration
-	armed    time.Time // when the write deadline was last moved
+	lease    admission.Lease
+	unread   unread
+	// turnedDown are its requests for which there was no room; multiplexed is HTTP/2.
+	turnedDown  atomic.Int32
+	multiplexed atomic.Bool
+	answer      int64       // bytes written of the answer
+	long        bool        // charged for it
+	spoke       atomic.Bool // has sent something
+	asked       atomic.Bool // its first request has reached a handler of net/http
+	remote      net.Addr    // as accept told it: the socket itself forgets it with a reset
+	peer        netip.AddrPort
+	counted     netip.Addr // whose connection it is, to the limit; guarded by the listener's mutex
+	stall       time.Duration
+	armed       time.Time // when the write deadline was last moved
 
 	phase    atomic.Uint32
 	closed   atomic.Bool
@@ -277,6 +301,9 @@ func (c *conn) Read(b []byte) (int, error) {
 		c.spent.Store(true)
 	}
 	c.listener.metrics.bytesIn(n)
+	if !c.received(n) {
+		return 0, &net.OpError{Op: "read", Net: "tcp", Err: errNoRoom}
+	}
 	return n, err
 }
 
@@ -286,9 +313,11 @@ func (c *conn) Write(b []byte) (total int, err error) {
 		if err := c.arm(); err != nil {
 			return total, err
 		}
+		c.lease.Touch()
 		n, err := c.TCPConn.Write(b[total:])
 		total += n
 		c.listener.metrics.bytesOut(int64(n))
+		c.answered(int64(n))
 		if !c.slow(int64(n), err) {
 			return total, err
 		}

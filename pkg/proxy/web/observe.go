@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/edge/reply"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
 // AccessLog says which requests are logged: "off", "errors" (codes from 400, and gRPC's grpcFaults), "all", or "1/N" of
@@ -67,6 +68,7 @@ type observer struct {
 	settings *Settings
 	log      *slog.Logger
 	metrics  *routeMetrics
+	room     *admission.Route
 	turn     atomic.Uint64
 }
 
@@ -82,6 +84,8 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		seen.under = under
 	}
 	body := r.Body != nil && r.Body != http.NoBody
+	refused := seen.enter(r, o.settings, o.room, body)
+	defer seen.leave()
 	if under != nil {
 		under.inBody.Store(body)
 	}
@@ -97,6 +101,12 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	o.metrics.began()
 	defer func() { o.end(seen, r, start, recover()) }()
+	if seen.refused = refused != admission.Admitted; seen.refused {
+		o.metrics.refused(refused.String())
+		w.Header().Set("Retry-After", "1")
+		reply.Write(seen, r, http.StatusServiceUnavailable, reply.ResourceExhausted, "no room for another request")
+		return
+	}
 	switch r.Method {
 	case "PRI": // the preface of HTTP/2, to a server that does not speak it here
 		http.Error(seen, "HTTP/2 is not spoken here", http.StatusHTTPVersionNotSupported)
@@ -140,7 +150,7 @@ func (o *observer) end(seen *response, r *http.Request, start time.Time, trouble
 	if grpc != "" {
 		o.metrics.handled(grpc)
 	}
-	if o.logs(code, torn || slices.Contains(grpcFaults, grpc)) {
+	if !seen.refused && o.logs(code, torn || slices.Contains(grpcFaults, grpc)) {
 		o.record(&access{
 			method: r.Method, path: r.URL.Path, code: code, grpc: grpc, bytes: seen.bytes, took: took,
 			client: peerOf(r), host: r.Host, agent: r.UserAgent(), torn: torn,
@@ -190,6 +200,9 @@ type response struct {
 	under *conn // of TLS, which hides it from net/http; or nil
 	code  int
 	bytes int64
+	share share
+	// refused: there was no room for it. That is logged for all of them at a time.
+	refused bool
 }
 
 // Unwrap lets http.ResponseController reach flushing and hijacking.

@@ -234,6 +234,7 @@ func (x *express) begin(way *plain, now time.Time) bool {
 		return false
 	}
 	x.way, x.start, x.endpoint = way, now, e
+	x.lease.Touch()
 	way.metrics.began()
 	if string(x.request.host) != x.who.host || x.who.chain == "" {
 		x.who = claims{proto: "http", host: string(x.request.host)}.of(x.client)
@@ -284,6 +285,7 @@ func (x *express) gaveUp() {
 // done is when the answer has been passed on, or could not be.
 func (x *express) done(sent int64, readErr, writeErr error) (again bool) {
 	x.endpoint.Release()
+	x.nextAnswer()
 	switch {
 	case readErr != nil:
 		x.way.metrics.failed("torn")

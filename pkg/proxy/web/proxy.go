@@ -86,6 +86,7 @@ func newTransport(s *Settings) *http.Transport {
 		ResponseHeaderTimeout:  atLeast(s.Response),
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: answerHead,
+		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: farWindow},
 		// No HTTP/2 pings: grpc-go's servers take more than one in five minutes for abuse, and end the connection with
 		// the streams that idle on it. TCP's keepalive finds endpoints that are gone.
 	}

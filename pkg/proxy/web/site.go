@@ -72,7 +72,7 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 		made.handler = onlyHTTP2(made.handler)
 		metrics.speaksGRPC()
 	}
-	made.observer = &observer{next: made.handler, settings: s, log: log, metrics: metrics}
+	made.observer = &observer{next: made.handler, settings: s, log: log, metrics: metrics, room: f.config.Account.Route(route)}
 	made.handler = made.observer
 	return made
 }
@@ -94,7 +94,7 @@ func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
 	first := sites[0]
 	refuse := func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		o := first.observer
-		(&observer{next: next, settings: o.settings, log: o.log, metrics: o.metrics}).ServeHTTP(w, r)
+		(&observer{next: next, settings: o.settings, log: o.log, metrics: o.metrics, room: o.room}).ServeHTTP(w, r)
 	}
 	serve := func(chosen *site, w http.ResponseWriter, r *http.Request) {
 		if holds, ends := chosen.holds(r); !holds {

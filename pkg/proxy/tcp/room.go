@@ -1,0 +1,65 @@
+package tcp
+
+import "github.com/tinkerbell/stack/pkg/proxy/admission"
+
+// What a session costs, in bytes, as measured: two sockets, two goroutines with their stacks, and what the garbage
+// collector leaves in between.
+const (
+	costSession        = 20 << 10
+	costTLS            = 64 << 10  // more for each side that has it: state, and a buffer that waits with its reader
+	costBulk           = 256 << 10 // more while a direction is bulk: sockets' buffers
+	sessionDescriptors = 2
+)
+
+// costOf is what a new session costs.
+func costOf(s *Settings) admission.Cost {
+	c := admission.Cost{Memory: costSession, Descriptors: sessionDescriptors}
+	if s.TLS != nil {
+		c.Memory += costTLS
+	}
+	if s.Secure != nil {
+		c.Memory += costTLS
+	}
+	return c
+}
+
+func refusalOf(why admission.Refusal) refusal {
+	switch why {
+	case admission.Descriptors:
+		return refusedDescriptors
+	case admission.ClientShare:
+		return refusedShare
+	default:
+		return refusedMemory
+	}
+}
+
+// Evict implements admission.Holder. A session that is still in its loop is the loop's to close.
+func (y *young) Evict() {
+	if !y.grown() {
+		asked := y.nursery.loop.Do(func() {
+			if !y.grown() && y.ends[toServer].fd >= 0 {
+				for i := range y.ends {
+					resetOnClose(y.ends[i].fd)
+				}
+				if y.attempt != nil {
+					y.attempt.endpoint.Release()
+				}
+				y.close()
+			}
+		})
+		if asked {
+			return
+		}
+	}
+	if y.grown() {
+		y.abort()
+	}
+}
+
+// grown is whether the session has left its loop.
+func (y *young) grown() bool {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	return y.client != nil
+}

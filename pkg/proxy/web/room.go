@@ -1,0 +1,216 @@
+package web
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
+)
+
+// What connections and requests cost, in bytes, as measured: the kernel's structures, goroutines with their stacks,
+// buffers, and what the garbage collector leaves in between.
+const (
+	costConnection = 24 << 10
+	costTLS        = 32 << 10 // more
+	costHTTP2      = 16 << 10 // more
+	// costRequest is one under way; costBody is more for one with a body, which takes the longest of the ways.
+	costRequest = 16 << 10
+	costBody    = 24 << 10
+	// costStream is more for a stream of HTTP/2.
+	costStream = 48 << 10
+	// costLong is more for an answer that is longer than longAnswer: sockets' buffers.
+	costLong, longAnswer = 128 << 10, 64 << 10
+	// costFactor is what a byte of a header costs while it is read.
+	costFactor = 4
+	// unreadFree bytes that no request has taken yet are in the connection's own cost, unreadStep are charged at a time.
+	unreadFree, unreadStep = 4 << 10, 16 << 10
+	// connectionDescriptors are a connection's: its own, and that to an endpoint or of a file.
+	connectionDescriptors = 2
+)
+
+// Bounds of HTTP/2.
+const (
+	maxStreams = 250
+	// window is what a client may send of bodies before they are read, on a stream and a connection, in bytes.
+	window = 64 << 10
+	// farWindow is the same for the answers of an endpoint, by stream.
+	farWindow = 64 << 10
+)
+
+// errNoRoom ends a connection for which there is no memory.
+var errNoRoom = errors.New("there is no room for the connection")
+
+func http2Config() *http.HTTP2Config {
+	return &http.HTTP2Config{
+		SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, MaxConcurrentStreams: maxStreams,
+		MaxReceiveBufferPerStream: window, MaxReceiveBufferPerConnection: window,
+	}
+}
+
+// costOf is what a new connection costs.
+func costOf(s *Settings) admission.Cost {
+	c := admission.Cost{Memory: costConnection, Descriptors: connectionDescriptors}
+	if s.TLS != nil {
+		c.Memory += costTLS
+	}
+	if s.TLS != nil || s.any(isGRPC) {
+		c.Memory += costHTTP2
+	}
+	return c
+}
+
+// patience is how many requests of a connection are turned down before it is closed.
+const patience = 8
+
+// Evict implements admission.Holder.
+func (c *conn) Evict() {
+	if c.inLoop.Load() == nil {
+		_ = c.TCPConn.SetLinger(0)
+	}
+	_ = c.Close()
+}
+
+// unread is what has come of a client and was not taken by a request: a header that is not whole, or bodies in HTTP/2.
+type unread struct {
+	bytes   atomic.Int64
+	charged int64        // for whoever reads
+	busy    atomic.Int32 // requests of HTTP/1.1 under way: what is read then is a body, as it is asked for
+}
+
+// received charges what has come; false when there is no room for it.
+func (c *conn) received(n int) bool {
+	u := &c.unread
+	if u.busy.Load() > 0 {
+		return true
+	}
+	due := int64(0)
+	if held := u.bytes.Add(int64(n)); held > unreadFree {
+		due = (held + unreadStep - 1) / unreadStep * unreadStep * costFactor
+	}
+	switch {
+	case due > u.charged:
+		if c.lease.Grow(due-u.charged) != admission.Admitted {
+			c.Evict()
+			return false
+		}
+	case due < u.charged:
+		c.lease.Shrink(u.charged - due)
+	}
+	u.charged = due
+	return true
+}
+
+// taken notes that a request has taken bytes of a body.
+func (u *unread) taken(n int) {
+	if u.bytes.Add(-int64(n)) < 0 {
+		u.bytes.Store(0)
+	}
+}
+
+// answered charges an answer that gets long. It goes on without room, too: what its sockets hold shows in the container's
+// memory, and has the account give up connections where that is short.
+func (c *conn) answered(n int64) {
+	if c.multiplexed.Load() {
+		return
+	}
+	c.answer += n
+	if !c.long && c.answer > longAnswer {
+		c.long = c.lease.Grow(costLong) == admission.Admitted
+		c.answer = 0
+	}
+}
+
+// nextAnswer is before another answer.
+func (c *conn) nextAnswer() {
+	if c.answer = 0; c.long {
+		c.long = false
+		c.lease.Shrink(costLong)
+	}
+}
+
+// share is what a request has been charged: in HTTP/1.1 as a part of its connection, in HTTP/2 on its own.
+type share struct {
+	conn   *conn
+	grown  int64
+	stream admission.Lease
+
+	mu   sync.Mutex
+	over bool
+}
+
+// enter charges a request. What its header has been charged becomes its own.
+func (s *response) enter(r *http.Request, settings *Settings, room *admission.Route, body bool) admission.Refusal {
+	c, ok := r.Context().Value(below{}).(*conn)
+	if !ok {
+		return admission.Admitted
+	}
+	cost := costRequest + 2*max(c.unread.bytes.Swap(0)-unreadFree, 0)
+	if body {
+		cost += costBody
+	}
+	if r.ProtoMajor == 2 {
+		c.multiplexed.Store(true)
+		cost += costStream
+		if body {
+			r.Body = &counted{r.Body, &c.unread}
+		}
+		why := room.Admit(&s.share.stream, s, Client(r, settings.Trusted), admission.Cost{Memory: cost})
+		if why != admission.Admitted && c.turnedDown.Add(1) > patience {
+			c.Evict() // it asks on and on, which costs time if not memory
+		}
+		return why
+	}
+	c.unread.busy.Add(1)
+	s.share.conn = c
+	c.lease.Touch()
+	why := c.lease.Grow(cost)
+	if why == admission.Admitted {
+		s.share.grown = cost
+	}
+	return why
+}
+
+// leave gives back what enter has charged.
+func (s *response) leave() {
+	s.share.mu.Lock()
+	s.share.over = true
+	s.share.mu.Unlock()
+	s.share.stream.Release()
+	if c := s.share.conn; c != nil {
+		c.nextAnswer()
+		c.lease.Shrink(s.share.grown)
+		c.lease.Touch()
+		c.unread.busy.Add(-1)
+	}
+}
+
+// Evict implements admission.Holder, for a stream of HTTP/2: it is reset.
+func (s *response) Evict() {
+	go func() { // the connection's own goroutine may be writing
+		s.share.mu.Lock()
+		defer s.share.mu.Unlock()
+		if s.share.over {
+			return
+		}
+		control, past := http.NewResponseController(s.ResponseWriter), time.Unix(1, 0)
+		_ = control.SetReadDeadline(past)
+		_ = control.SetWriteDeadline(past)
+	}()
+}
+
+// counted is a body in HTTP/2.
+type counted struct {
+	io.ReadCloser
+	unread *unread
+}
+
+// Read implements io.Reader.
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.ReadCloser.Read(b)
+	c.unread.taken(n)
+	return n, err
+}

@@ -1,0 +1,129 @@
+package attack
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ErrNoMemory is returned where no cgroup with a limit of memory can be made.
+var ErrNoMemory = errors.New("needs root and a cgroup (v1 or v2) in which a limit of memory can be set")
+
+// Container is a cgroup with a limit, as a container runtime makes one.
+type Container struct {
+	dir string // of the cgroup
+	on  string // where a process in the container sees it
+	v2  bool
+
+	stop chan struct{}
+	peak chan int64
+}
+
+const cgroups = "/sys/fs/cgroup"
+
+// NewContainer makes a container.
+func NewContainer(limit int64) (*Container, error) {
+	c := &Container{on: filepath.Join(cgroups, "memory")}
+	if _, err := os.Stat(filepath.Join(cgroups, "cgroup.controllers")); err == nil {
+		c.on, c.v2 = cgroups, true
+	}
+	c.dir = filepath.Join(c.on, "stack-attack-"+strconv.Itoa(os.Getpid()))
+	if err := os.Mkdir(c.dir, 0o755); err != nil {
+		return nil, errors.Join(ErrNoMemory, err)
+	}
+	name := "memory.limit_in_bytes"
+	if c.v2 {
+		name = "memory.max"
+	} else if err := c.write("memory.kmem.tcp.limit_in_bytes", 1<<40); err != nil {
+		// Only with a limit are sockets' buffers counted, which in v2 are always.
+		return nil, errors.Join(ErrNoMemory, err, c.Remove())
+	}
+	if err := c.write(name, limit); err != nil {
+		return nil, errors.Join(ErrNoMemory, err, c.Remove())
+	}
+	return c, nil
+}
+
+func (c *Container) write(name string, value int64) error {
+	return os.WriteFile(filepath.Join(c.dir, name), []byte(strconv.FormatInt(value, 10)), 0o644)
+}
+
+// Watch measures the peak in v1, where sockets' buffers are counted apart; v2 has it.
+func (c *Container) Watch() {
+	c.stop, c.peak = make(chan struct{}), make(chan int64, 1)
+	if c.v2 {
+		return
+	}
+	go func() {
+		peak := int64(0)
+		for {
+			own, _ := c.number("memory.usage_in_bytes")
+			sockets, _ := c.number("memory.kmem.tcp.usage_in_bytes")
+			peak = max(peak, own+sockets)
+			select {
+			case <-c.stop:
+				c.peak <- peak
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}()
+}
+
+// Remove removes it; its process must have ended.
+func (c *Container) Remove() error { return os.Remove(c.dir) }
+
+// Command starts a program in it; nil is no container.
+func (c *Container) Command(program string) []string {
+	if c == nil {
+		return []string{"sh", "-c", "exec " + program}
+	}
+	script := fmt.Sprintf("echo $$ > %[1]s/cgroup.procs && mount --bind %[1]s %[2]s && exec %[3]s", c.dir, c.on, program)
+	return []string{"unshare", "--mount", "sh", "-c", script}
+}
+
+// Peak ends Watch and is the most memory that it has used, in bytes, and how often the kernel has killed for more.
+func (c *Container) Peak() (peak int64, kills int, err error) {
+	if c.v2 {
+		peak, err = c.number("memory.peak")
+		events, failure := c.fields("memory.events")
+		return peak, int(events["oom_kill"]), errors.Join(err, failure)
+	}
+	close(c.stop)
+	control, err := c.fields("memory.oom_control")
+	return <-c.peak, int(control["oom_kill"]), err
+}
+
+// Parts is what it uses now, for the log.
+func (c *Container) Parts() string {
+	if c.v2 {
+		f, _ := c.fields("memory.stat")
+		return fmt.Sprintf("anon %d, kernel %d, sock %d, file %d MiB", f["anon"]>>20, f["kernel"]>>20, f["sock"]>>20, f["file"]>>20)
+	}
+	f, _ := c.fields("memory.stat")
+	kernel, _ := c.number("memory.kmem.usage_in_bytes")
+	sockets, _ := c.number("memory.kmem.tcp.usage_in_bytes")
+	return fmt.Sprintf("anon %d, kernel %d, sock %d, file %d MiB", f["total_rss"]>>20, kernel>>20, sockets>>20, f["total_cache"]>>20)
+}
+
+func (c *Container) number(name string) (int64, error) {
+	text, err := os.ReadFile(filepath.Join(c.dir, name))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+}
+
+func (c *Container) fields(name string) (map[string]int64, error) {
+	text, err := os.ReadFile(filepath.Join(c.dir, name))
+	found := map[string]int64{}
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		found[key], _ = strconv.ParseInt(value, 10, 64)
+	}
+	return found, err
+}
