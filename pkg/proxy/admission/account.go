@@ -161,7 +161,11 @@ func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
 // admit charges a lease to a client. The caller holds mu.
 func (a *Account) admit(l *Lease, from netip.Addr, charge int64, gone *victims) Refusal {
 	c := a.clientOf(l.route, from)
-	why := a.makeRoom(c, charge, a.room, gone)
+	bound := a.room
+	if c.first == nil { // nobody is shut out for what others do
+		bound = a.memory
+	}
+	why := a.makeRoom(c, charge, bound, gone)
 	if why != Admitted {
 		a.forget(c)
 		return why

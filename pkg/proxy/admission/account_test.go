@@ -259,8 +259,9 @@ func TestPressure(t *testing.T) {
 		if n := evicted(modest); n > 0 {
 			t.Errorf("%d of the modest client's were given up", n)
 		}
-		if _, why := open(t, r, address(3), 100, one); why != admission.Memory {
-			t.Errorf("there is room while the container is full: %s", why)
+		all, why := open(t, r, address(3), 100, one)
+		if why != admission.Memory || len(all) == 0 {
+			t.Errorf("a newcomer has %d while the container is full, then %s", len(all), why)
 		}
 		g.used.Store(1 << 20)
 		time.Sleep(time.Minute)

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,6 +46,14 @@ func Duplicate(c syscall.Conn) (fd int, err error) {
 		return 0, failure
 	}
 	return fd, os.NewSyscallError("fcntl", err)
+}
+
+// Disconnect resets a connection and frees what its buffers hold, at once: closing waits for whoever uses the descriptor.
+func Disconnect(raw syscall.RawConn) {
+	_ = raw.Control(func(fd uintptr) {
+		none := unix.RawSockaddr{Family: unix.AF_UNSPEC} // connect(2)
+		_, _, _ = unix.RawSyscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
+	})
 }
 
 // Again reads or writes by a call, again after a signal. n is never below 0.

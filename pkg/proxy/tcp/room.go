@@ -53,6 +53,13 @@ func (y *young) Evict() {
 		}
 	}
 	if y.grown() {
+		y.mu.Lock()
+		for _, s := range []*socket{y.client, y.server} {
+			if s != nil {
+				Disconnect(s.raw)
+			}
+		}
+		y.mu.Unlock()
 		y.abort()
 	}
 }

@@ -3,12 +3,15 @@ package web
 import (
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
 
 // What connections and requests cost, in bytes, as measured: the kernel's structures, goroutines with their stacks,
@@ -70,8 +73,21 @@ const patience = 8
 func (c *conn) Evict() {
 	if c.inLoop.Load() == nil {
 		_ = c.TCPConn.SetLinger(0)
+		disconnect(c.TCPConn)
+		if u := c.upstream.Load(); u != nil {
+			disconnect(u.Conn)
+		}
 	}
 	_ = c.Close()
+}
+
+// disconnect has the kernel free what a connection's buffers hold.
+func disconnect(c net.Conn) {
+	if c, ok := c.(syscall.Conn); ok {
+		if raw, err := c.SyscallConn(); err == nil {
+			tcp.Disconnect(raw)
+		}
+	}
 }
 
 // unread is what has come of a client and was not taken by a request: a header that is not whole, or bodies in HTTP/2.

@@ -73,7 +73,7 @@ func TestF2UnfinishedHeadersMakeRoom(t *testing.T) {
 			for i := range 12 {
 				c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", r.Addr().Port()))
 				if err != nil {
-					t.Fatal(err)
+					continue // refused already
 				}
 				defer c.Close()
 				_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\nX: "+strings.Repeat("a", 60000))

