@@ -1,12 +1,14 @@
 package charttest
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -80,5 +82,56 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 	slices.Sort(headings)
 	if !slices.Equal(alerts, headings) {
 		t.Errorf("docs/alerts.md has %v, the rules have %v", headings, alerts)
+	}
+}
+
+// TestAnotherPodsReplyIsNoRogues: several pods without a key drop each other's replies as unsolicited.
+func TestAnotherPodsReplyIsNoRogues(t *testing.T) {
+	for values, unsolicited := range map[string]bool{
+		"{}":          true,
+		"replicas: 2": false,
+		"replicas: 2\nrelay: {tokenKey: {existingSecret: key}}":                        true,
+		"replicas: 2\nrelay: {extraEnv: [{name: DHCP_RELAY_TOKEN_KEY, value: a-key}]}": true,
+	} {
+		text := rendersFrom(t, values+"\n")["stack/templates/monitors.yaml"]
+		if text != "" && strings.TrimSpace(text) != "" {
+			t.Fatalf("monitors are on by themselves:\n%s", text)
+		}
+		on := merged(from(t, values), from(t, "monitoring: {prometheusRule: {enabled: true}}"))
+		out, err := inProcess(release{}, on)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = out["stack/templates/monitors.yaml"]
+		if !strings.Contains(text, "reply-from-client|untrusted-server") || strings.Contains(text, "ROGUE") ||
+			strings.Contains(text, "unsolicited|") != unsolicited {
+			t.Errorf("%s: the rogue alert asks for unsolicited replies: %v", values, !unsolicited)
+		}
+	}
+}
+
+// TestDashboardsDifferByRelease: two releases' dashboards stand beside each other in Grafana.
+func TestDashboardsDifferByRelease(t *testing.T) {
+	seen := map[string]bool{}
+	for _, name := range []string{"one", "two"} {
+		out, err := inProcess(release{name: name}, from(t, "monitoring: {dashboard: {enabled: true}}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var dashboards corev1.ConfigMap
+		out.object(t, "ConfigMap", "-dashboard", &dashboards)
+		for _, text := range dashboards.Data {
+			var d struct{ UID, Title string }
+			if err := json.Unmarshal([]byte(text), &d); err != nil {
+				t.Fatal(err)
+			}
+			if d.UID == "" || len(d.UID) > 40 || seen[d.UID] || seen[d.Title] || !strings.Contains(d.Title, name) {
+				t.Errorf("UID %q, title %q", d.UID, d.Title)
+			}
+			seen[d.UID], seen[d.Title] = true, true
+		}
+	}
+	if len(seen) != 4 {
+		t.Errorf("%v", seen)
 	}
 }
