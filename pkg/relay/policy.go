@@ -57,7 +57,7 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 	}
 	k := keyOf(m)
 	a.client = r.clientOf(k, m, a.listener, a.source.ip)
-	room := r.room(a.listener)
+	room := r.room(a.listener, a.source.ip)
 	slot, drop := room.ask(m, a, to, now)
 	if drop != None {
 		if drop == NewcomerLimit {
@@ -183,7 +183,7 @@ func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Mes
 	if o.client == 0 { // known by its token only
 		o.client = r.clientOf(keyOf(m), m, o.listener, o.from.ip)
 	}
-	r.room(o.listener).answered(o.client, m, first, now)
+	r.room(o.listener, o.from.ip).answered(o.client, m, first, now)
 	r.health.answered(from, to, now)
 	m = dhcp.Pad(m)
 	switch {

@@ -31,7 +31,8 @@ type Relay struct {
 	notices   notices
 	pending   *pending
 	limits    *limiter
-	rooms     []*room      // that of unicasts, then those of the listeners
+	rooms     []*room      // that of unicasts, those of the listeners, and agents
+	agents    *room        // of the trusted relay agents' unicasts; nil where none is trusted
 	seed      maphash.Seed // of clients' tags: secret, so that no sender can aim at one place of a table
 	trace     *trace
 	health    *health
@@ -85,6 +86,10 @@ func assemble(config Config) (*Relay, error) {
 	}
 	for i := unicast; i < len(config.Listeners); i++ {
 		r.rooms = append(r.rooms, newRoom(r, i))
+	}
+	if len(config.TrustedRelays) > 0 {
+		r.agents = newRoom(r, unicast)
+		r.rooms = append(r.rooms, r.agents)
 	}
 	for i, l := range config.Listeners {
 		r.listeners = append(r.listeners, newListener(r, i, l))

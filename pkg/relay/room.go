@@ -62,8 +62,14 @@ func newRoom(r *Relay, index int) *room {
 	}
 }
 
-// room is that of a listener, or of unicasts.
-func (r *Relay) room(listener int16) *room { return r.rooms[listener-unicast] }
+// room is that of a listener, of the trusted relay agents' unicasts, or of all other unicasts: what a pod sends does
+// not hold back the machines behind a router.
+func (r *Relay) room(listener int16, sender [4]byte) *room {
+	if listener == unicast && r.agents != nil && within(r.config.TrustedRelays, sender) {
+		return r.agents
+	}
+	return r.rooms[listener-unicast]
+}
 
 // waiting is how many requests wait.
 func (r *Relay) waiting() float64 {

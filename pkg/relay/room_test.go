@@ -101,7 +101,7 @@ func TestForgedChaddrDoesNotLockOut(t *testing.T) {
 	}
 	ack := request(1)
 	ack[19], ack[242] = 50, byte(dhcp.Ack)
-	b.room(0).answered(a.client, ack, true, at)
+	b.room(0, [4]byte{}).answered(a.client, ack, true, at)
 	forged := map[Drop]int{}
 	const own = 0xfeedbeef
 	for second := range 5 {
@@ -115,6 +115,32 @@ func TestForgedChaddrDoesNotLockOut(t *testing.T) {
 	}
 	if got := forged[None]; got < 60 || got > 20+51 {
 		t.Errorf("%d forged requests passed in 5 s at 10 a second", got)
+	}
+}
+
+// TestPodCannotHoldBackRouter: a pod that sends invented machines' requests to the relay crowds neither a VLAN nor the
+// machines behind a trusted router.
+func TestPodCannotHoldBackRouter(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.NewcomerRate = 1 })
+	pod := arrival{listener: unicast, source: peer{ip: [4]byte{10, 244, 0, 66}, port: 68}}
+	router := arrival{listener: unicast, source: peer{ip: theirGiaddr, port: 67}}
+	got := map[Drop]int{}
+	for n := range 5000 {
+		a := pod
+		_, drop := b.desk.request(invented(n), &a, b.routes, 1)
+		got[drop]++
+	}
+	if got[NewcomerLimit] < 2000 {
+		t.Errorf("the pod: got %v", got)
+	}
+	for name, a := range map[string]arrival{"router": router, "VLAN": b.heard} {
+		m := invented(9999)
+		if name == "router" {
+			m = withGiaddr(m, theirGiaddr)
+		}
+		if _, drop := b.desk.request(m, &a, b.routes, 1); drop != None || a.waits {
+			t.Errorf("%s: got %v, waits %v", name, drop, a.waits)
+		}
 	}
 }
 
@@ -150,7 +176,7 @@ func TestWhatWaitsIsSentInTurn(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- b.room(0).run(ctx) }()
+	go func() { ended <- b.room(0, [4]byte{}).run(ctx) }()
 	_ = server.SetReadDeadline(time.Now().Add(20 * time.Second))
 	got := make([]byte, 2048)
 	for left := len(want); left > 0; left-- {
@@ -187,8 +213,8 @@ func TestWhatWaitsWithoutServer(t *testing.T) {
 	b.Relay.routes.Store(&routes{})
 	b.upstream = &upstream{}
 	pending := b.pending.live
-	b.room(0).release(b.now() + int64(900*time.Millisecond))
-	b.room(0).release(b.now() + int64(3*time.Second)) // the rest has waited in vain
+	b.room(0, [4]byte{}).release(b.now() + int64(900*time.Millisecond))
+	b.room(0, [4]byte{}).release(b.now() + int64(3*time.Second)) // the rest has waited in vain
 	if b.waiting() != 0 || b.pending.live != pending {
 		t.Errorf("%v wait, %d are remembered", b.waiting(), b.pending.live-pending)
 	}
@@ -258,7 +284,7 @@ func TestCrowdAllocatesNothing(t *testing.T) {
 		_, drop := b.desk.request(m, &a, b.routes, now)
 		drops[drop]++
 		if n%20 == 0 {
-			w := b.room(0)
+			w := b.room(0, [4]byte{})
 			for _, place := range w.next[:w.take(now)] {
 				w.gate.Free(place)
 			}
