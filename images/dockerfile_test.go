@@ -79,7 +79,7 @@ func (b builder) golang(t *testing.T, name string) {
 	container := b.do(t, "from", "scratch")
 	b.do(t, "copy", "--quiet", container, root, "/")
 	b.do(t, "config", "--env", "PATH=/usr/local/go/bin:/bin", "--env", "GOPATH=/go", "--env", "GOPROXY=off",
-		"--env", "GOTOOLCHAIN=local", container)
+		"--env", "GOTOOLCHAIN=local", "--env", "GOCACHE=/cache", container)
 	b.do(t, "commit", "--quiet", "--rm", container, "localhost/"+name)
 }
 
@@ -116,7 +116,7 @@ func TestDockerfile(t *testing.T) {
 			b.do(t, "bud", "--quiet", "--layers", "--isolation", "chroot", "--pull-never", "--build-arg", "VERSION=v1.2.3",
 				"--volume", goEnv(t, "GOROOT")+":/usr/local/go:ro",
 				"--volume", goEnv(t, "GOMODCACHE")+":/go/pkg/mod:ro",
-				"--volume", goEnv(t, "GOCACHE")+":/root/.cache/go-build",
+				"--volume", goEnv(t, "GOCACHE")+":/cache",
 				"--file", "Dockerfile", "--target", program, "--tag", program, "..")
 			b.check(t, program)
 		})
