@@ -1,5 +1,5 @@
-// Package edge is what may stand before a front: TLS, limits, tokens, a rewritten path, hidden paths, each where a route
-// asks for it. A [Gate] puts the packages below together, in the order in which they are cheapest to refuse by.
+// Package edge is what may stand before a front: TLS, limits, tokens, a rewritten path, hidden paths, each where a
+// route asks for it. A [Gate] puts the packages below together, in the order in which they are cheapest to refuse by.
 package edge
 
 import (

@@ -144,7 +144,8 @@ func (v *Verifier) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// clean removes the headers that only we may set. Many backends take an underscore for a dash.
+// clean removes the headers that only we may set. Many backends take an underscore, or any other punctuation, for a
+// hyphen.
 func (v *Verifier) clean(h http.Header) {
 	for _, name := range v.strip {
 		delete(h, name)
@@ -153,11 +154,21 @@ func (v *Verifier) clean(h http.Header) {
 		return
 	}
 	for name := range h {
-		dashed := http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
-		if dashed != name && slices.Contains(v.strip, dashed) {
+		own := hyphened(name)
+		if slices.ContainsFunc(v.strip, func(only string) bool { return hyphened(only) == own }) {
 			delete(h, name)
 		}
 	}
+}
+
+// hyphened is a name with hyphens for all punctuation.
+func hyphened(name string) string {
+	return http.CanonicalHeaderKey(strings.Map(func(c rune) rune {
+		if c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' {
+			return c
+		}
+		return '-'
+	}, name))
 }
 
 // bearer takes the token from the request (RFC 6750, 2.1). Other places, such as the query, are not looked at: they
