@@ -59,9 +59,6 @@ func testA3HiddenInEveryWay(t *testing.T, start starter) {
 		c := r.talk(t)
 		for range 2 {
 			for path, code := range map[string]int{"/1": 200, "/2": 404, "/2/x": 404, "/22": 200, "/%32": 404, "/%31": 200} {
-				if way == "body" { // a body that a gate refuses is not read, and ends the connection
-					c = r.talk(t)
-				}
 				got, body := c.ask(t, strings.Replace(request, " / ", " "+path+"?a=/2 ", 1))
 				if got.StatusCode != code || (body == "here") != (code == 200) {
 					t.Errorf("%s: %s is answered %d %q", way, path, got.StatusCode, body)

@@ -100,7 +100,14 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
 	}
 	o.metrics.began()
-	defer func() { o.end(seen, r, start, recover()) }()
+	defer func() {
+		if under != nil {
+			// A body that the handler left is net/http's to read or to leave. The deadline by which it then ends a read
+			// of its own is not the client's being late.
+			under.inBody.Store(false)
+		}
+		o.end(seen, r, start, recover())
+	}()
 	if seen.refused = refused != admission.Admitted; seen.refused {
 		o.metrics.refused(refused.String())
 		w.Header().Set("Retry-After", "1")
