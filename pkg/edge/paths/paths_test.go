@@ -124,7 +124,6 @@ func readings(escaped string) (all []string) {
 				eachPart(strings.ReplaceAll(p, `\`, "/"), func(s string) string { return cut(s, ";?#\x00") })} {
 				add(p)
 				add(path.Clean("/" + p))
-				add((&url.URL{Path: "/"}).JoinPath(p).Path)
 				add((&url.URL{Path: "/"}).ResolveReference(&url.URL{Path: p}).Path) // keeps empty parts
 			}
 		}
