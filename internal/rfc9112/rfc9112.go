@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"regexp"
 	"strconv"
@@ -84,7 +85,7 @@ func ReadRequest(b []byte) (r Request, rest []byte, err error) {
 		return r, nil, fmt.Errorf("method %q", r.Method)
 	}
 	switch {
-	case r.Target == "*" && r.Method == "OPTIONS", matches(originForm, r.Target), matches(absoluteForm, r.Target):
+	case r.Target == "*" && r.Method == http.MethodOptions, matches(originForm, r.Target), matches(absoluteForm, r.Target):
 	default:
 		return r, nil, fmt.Errorf("target %q of %s", r.Target, r.Method)
 	}
@@ -148,7 +149,9 @@ func ReadResponse(b []byte, method string, ended bool) (r Response, rest []byte,
 	return r, rest, err
 }
 
-func matches(form *regexp.Regexp, s string) bool { return form.MatchString(s) && !strings.Contains(s, "\n") }
+func matches(form *regexp.Regexp, s string) bool {
+	return form.MatchString(s) && !strings.Contains(s, "\n")
+}
 
 // cutLine takes a line off b. It ends with CRLF, and has neither of the two within.
 func cutLine(b []byte) (line string, rest []byte, err error) {

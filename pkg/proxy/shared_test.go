@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -22,8 +23,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"golang.org/x/net/http2"
 
 	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/pkg/route"
@@ -189,7 +188,7 @@ func (s *anySession) Put(_ string, session *tls.ClientSessionState) {
 type call struct {
 	conn   *tls.Conn
 	reader *bufio.Reader
-	two    *http2.ClientConn
+	two    *http.ClientConn
 }
 
 func (p *sharedPort) dial(t *testing.T, c caller) (*call, error) {
@@ -221,7 +220,11 @@ func (p *sharedPort) dial(t *testing.T, c caller) (*call, error) {
 	t.Cleanup(func() { _ = secured.Close() })
 	made := &call{conn: secured, reader: bufio.NewReader(secured)}
 	if c.protocol == "h2" {
-		if made.two, err = new(http2.Transport).NewClientConn(secured); err != nil {
+		transport := &http.Transport{
+			ForceAttemptHTTP2: true,
+			DialTLSContext:    func(context.Context, string, string) (net.Conn, error) { return secured, nil },
+		}
+		if made.two, err = transport.NewClientConn(t.Context(), "https", p.listen.String()); err != nil {
 			return nil, err
 		}
 	}

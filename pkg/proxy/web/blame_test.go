@@ -180,7 +180,7 @@ func TestF5BrokenStreams(t *testing.T) {
 					asked <- struct{}{}
 					_, _ = io.Copy(io.Discard, r.Body)
 				})
-				addr := ""
+				var addr string
 				if grpc {
 					addr = h2c(t, handler)
 				} else {

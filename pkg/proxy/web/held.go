@@ -95,8 +95,8 @@ func (s *site) holds(r *http.Request) (holds, ends bool) {
 	return true, false
 }
 
-// satisfies is whether a handshake of a TLS configuration could have made a connection: by version, cipher, protocol and
-// the client's certificate. Another certificate of our own does not matter to those who have verified the former.
+// satisfies is whether a handshake of a TLS configuration could have made a connection: by version, cipher, protocol
+// and the client's certificate. Another certificate of our own does not matter to those who have verified the former.
 func satisfies(made *tls.ConnectionState, config *tls.Config) bool {
 	switch {
 	case made.Version < config.MinVersion,
@@ -110,7 +110,8 @@ func satisfies(made *tls.ConnectionState, config *tls.Config) bool {
 		return true
 	}
 	options := x509.VerifyOptions{
-		Roots: config.ClientCAs, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Roots: config.ClientCAs, Intermediates: x509.NewCertPool(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	for _, each := range made.PeerCertificates[1:] {
 		options.Intermediates.AddCert(each)

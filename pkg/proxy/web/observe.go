@@ -75,7 +75,7 @@ type observer struct {
 // ServeHTTP implements http.Handler.
 func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := startOf(r)
-	seen := &response{ResponseWriter: w}
+	seen := &response{ResponseWriter: w, old: !r.ProtoAtLeast(1, 1)}
 	var under *conn
 	if r.ProtoMajor == 1 { // in HTTP/2 others' requests and answers are under way on the connection too
 		under, _ = r.Context().Value(below{}).(*conn)
@@ -205,6 +205,7 @@ func (o *observer) record(a *access) {
 type response struct {
 	http.ResponseWriter
 	under *conn // of TLS, which hides it from net/http; or nil
+	old   bool  // HTTP/1.0, whose clients know no interim answers
 	code  int
 	bytes int64
 	share share
@@ -228,6 +229,8 @@ func (r *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (r *response) WriteHeader(code int) {
 	if r.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
 		r.code = code
+	} else if r.old && code < http.StatusOK { // RFC 9110, section 15.2
+		return
 	}
 	r.ResponseWriter.WriteHeader(code)
 }

@@ -88,8 +88,8 @@ func onlyHTTP2(next http.Handler) http.Handler {
 	})
 }
 
-// choose is the handler of all the sites, and what chooses among them; nil where there is one for any host. What none of
-// them is for is counted and logged as the first one's.
+// choose is the handler of all the sites, and what chooses among them; nil where there is one for any host. What none
+// of them is for is counted and logged as the first one's.
 func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
 	first := sites[0]
 	refuse := func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
@@ -108,9 +108,8 @@ func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
 	}
 	entries := make([]host.Entry, len(sites))
 	for i, s := range sites {
-		entries[i] = host.Entry{Hosts: s.settings.Hosts, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			serve(s, w, r)
-		})}
+		served := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serve(s, w, r) })
+		entries[i] = host.Entry{Hosts: s.settings.Hosts, Handler: served}
 	}
 	mux, err := host.New(entries)
 	if err != nil { // the routes file is checked for it

@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -81,7 +80,11 @@ func (e *strictEndpoint) serve(conn net.Conn) {
 				e.mu.Unlock()
 				return
 			}
-			e.saw = append(e.saw, fmt.Sprintf("%s %s %s %q", request.Method, request.Target, request.Fields.Values("Host"), request.Body))
+			name := request.Fields.Values("Host")[0]
+			if name == e.addr { // net/http's Transport writes it for a request of HTTP/1.0 without a Host
+				name = ""
+			}
+			e.saw = append(e.saw, fmt.Sprintf("%s %s %s %q", request.Method, request.Target, name, request.Body))
 			e.mu.Unlock()
 			text = rest
 			answer := fine
@@ -102,7 +105,7 @@ func (e *strictEndpoint) taken() (saw, wrong []string) {
 	return saw, wrong
 }
 
-// strictFronts are fronts for every way to one endpoint each: by goroutines, by loops, and by net/http's server alone.
+// strictFront is a front for one way: by goroutines, by loops, or by net/http's server alone.
 type strictFront struct {
 	way      string
 	addr     string
@@ -239,7 +242,7 @@ func testCorpusAnswers(t *testing.T, start starter) {
 				addr, _ := raw(t, answer)
 				r := start(t, Settings{Pool: pool(addr), Timeouts: Timeouts{Response: 20 * time.Second}})
 				conn := r.talk(t).Conn
-				_, _ = io.WriteString(conn, strings.Replace(request, "\r\n\r\n", "\r\n\r\n", 1))
+				_, _ = io.WriteString(conn, request)
 				got[way] = strictAnswer(t, way, answer, conn)
 				_ = conn.Close()
 			}
@@ -257,11 +260,11 @@ func strictAnswer(t *testing.T, way, answer string, conn net.Conn) string {
 	t.Helper()
 	var text []byte
 	reader := bufio.NewReader(conn)
-	for ended := false; ; {
+	for {
 		b := make([]byte, 4<<10)
 		n, err := reader.Read(b)
 		text = append(text, b[:n]...)
-		ended = err != nil
+		ended := err != nil
 		for {
 			response, rest, err := rfc9112.ReadResponse(text, http.MethodGet, ended)
 			switch {

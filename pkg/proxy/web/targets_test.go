@@ -2,6 +2,7 @@ package web
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -20,7 +21,7 @@ var oddTargets = []string{
 	"victim.example", "*", "/victim#a", "/victim#", "/%zz/victim", "/vic%tim%", "HTTPX://victim/",
 }
 
-// bodies are what a request goes on with behind its target, for each way to the endpoint.
+// formsOfRequests are requests for a target by each way to the endpoint.
 var formsOfRequests = map[string]string{
 	"plain":   "GET TARGET HTTP/1.1\r\nHost: h\r\n\r\n",
 	"direct":  "GET TARGET HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n\r\n",
@@ -96,7 +97,7 @@ func judge(t *testing.T, texts []string, each func(rfc9112.Request)) {
 	for _, text := range texts {
 		for rest := []byte(text); len(rest) > 0; {
 			request, after, err := rfc9112.ReadRequest(rest)
-			if err == rfc9112.ErrShort {
+			if errors.Is(err, rfc9112.ErrShort) {
 				break
 			}
 			if err != nil {
