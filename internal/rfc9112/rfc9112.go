@@ -85,7 +85,8 @@ func ReadRequest(b []byte) (r Request, rest []byte, err error) {
 		return r, nil, fmt.Errorf("method %q", r.Method)
 	}
 	switch {
-	case r.Target == "*" && r.Method == http.MethodOptions, matches(originForm, r.Target), matches(absoluteForm, r.Target):
+	case r.Target == "*" && r.Method == http.MethodOptions:
+	case matches(originForm, r.Target), matches(absoluteForm, r.Target):
 	default:
 		return r, nil, fmt.Errorf("target %q of %s", r.Target, r.Method)
 	}
