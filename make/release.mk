@@ -1,4 +1,4 @@
-# What a release is made of. Included by the Makefile. docs/release.md says what comes out.
+# What a release is made of, and its rehearsal. Included by the Makefile. docs/release.md says what comes out.
 REGISTRY     ?=
 RELEASE_DIR  := $(BUILD)/release
 RELEASE      := $(BIN)/release
@@ -83,6 +83,10 @@ release-github: ## make the release on GitHub, with notes, binaries and SBOMs; n
 .PHONY: test-release
 test-release: $(TOOLS)/gotestsum ## test the release's tools, and that the workflows only call make
 	cd tools/release && GOTESTSUM=$(TOOLS)/gotestsum ../../scripts/gotest
+
+.PHONY: release-rehearsal
+release-rehearsal: kube-binaries deps-e2e release-tool $(TOOLS)/helm $(TOOLS)/prometheus $(TOOLS)/cosign $(TOOLS)/registry ## release to a registry of our own and install from it on a real Kubernetes; needs root
+	KEEP='$(KEEP)' KUBE='$(KUBE)' test/e2e/kube/rehearse
 
 $(TOOLS)/cosign: tools/release/go.mod
 	@echo "building cosign (some minutes the first time)"

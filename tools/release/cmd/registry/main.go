@@ -35,7 +35,7 @@ func serve(listen, root, certificate, key string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	settings, err := configuration.Parse(strings.NewReader(fmt.Sprintf(
-		"version: 0.1\nlog: {level: warn}\nstorage: {filesystem: {rootdirectory: %q}}\nhttp: {addr: %q, secret: rehearsal}\n",
+		"version: 0.1\nlog: {level: warn, accesslog: {disabled: true}}\nstorage: {filesystem: {rootdirectory: %q}}\nhttp: {addr: %q, secret: rehearsal}\n",
 		root, listen)))
 	if err != nil {
 		return err
