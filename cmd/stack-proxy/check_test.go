@@ -192,7 +192,7 @@ func TestA1CheckWarnsOfPassThrough(t *testing.T) {
 		strings.Count(stderr.String(), "Warning") != 1 {
 		t.Errorf("exit status %d\n%s%s", code, stdout.String(), stderr.String())
 	}
-	for _, preset := range []string{"classic", "tinkerbell"} {
+	for _, preset := range []string{"classic", "tinkerbell", "tinkerbell-0.22"} {
 		t.Setenv("STACK_PROXY_PRESET", preset)
 		t.Setenv("STACK_PROXY_CERTIFICATE_FILE", "/a.crt")
 		t.Setenv("STACK_PROXY_KEY_FILE", "/a.key")

@@ -22,12 +22,12 @@ type config struct {
 	AdminAddress string `split_words:"true" default:":9069" desc:"where /metrics, /healthz, /readyz and /routes are"`
 	Pprof        bool   `default:"false" desc:"serve /debug/pprof/ on the admin port"`
 
-	Preset          string         `default:"classic" desc:"built-in routes: classic (Hegel, Tink Server, Smee) or tinkerbell (one binary)"`
+	Preset          string         `default:"classic" desc:"built-in routes: classic (Hegel, Tink Server, Smee), tinkerbell (one binary) or tinkerbell-0.22 (one binary before 0.23)"`
 	RoutesFile      string         `split_words:"true" desc:"routes in YAML instead of a preset; read again when it changes and on SIGHUP"`
 	Hegel           string         `default:"hegel" desc:"classic: Hegel's host, or host:port"`
 	TinkServer      string         `split_words:"true" default:"tink-server" desc:"classic: Tink Server's host, or host:port"`
 	Smee            string         `default:"smee" desc:"classic: Smee's host, or host:port of its HTTP server"`
-	Tinkerbell      string         `default:"tinkerbell" desc:"tinkerbell: the host"`
+	Tinkerbell      string         `default:"tinkerbell" desc:"tinkerbell, tinkerbell-0.22: the host"`
 	TinkerbellCA    string         `split_words:"true" desc:"tinkerbell: file of certificates to trust in Tinkerbell's HTTPS server, which the HTTPS route then asks; default it asks the HTTP server"`
 	TinkerbellName  string         `split_words:"true" desc:"tinkerbell: name in Tinkerbell's certificate; default the host"`
 	CertificateFile string         `split_words:"true" desc:"tinkerbell: certificate of the HTTPS route, in PEM with its chain; default there is no such route"`

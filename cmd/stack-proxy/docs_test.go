@@ -31,6 +31,7 @@ func TestDocumentsAgreeWithCode(t *testing.T) {
 	want := string(text)
 	for name, table := range map[string]string{
 		"variables": variables(), "fields": fields(), "classic": preset(t, "classic"), "tinkerbell": preset(t, "tinkerbell"),
+		"tinkerbell-0.22": preset(t, "tinkerbell-0.22"),
 	} {
 		part := regexp.MustCompile(`(?s)(<!-- begin ` + name + ` -->\n).*?(<!-- end ` + name + ` -->)`)
 		if !part.MatchString(want) {

@@ -40,10 +40,10 @@ type Defaults struct {
 }
 
 // Presets lists the built-in tables.
-func Presets() []string { return []string{"classic", "tinkerbell"} }
+func Presets() []string { return []string{"classic", "tinkerbell", "tinkerbell-0.22"} }
 
 // Preset gives a built-in table: classic is the layout of the Helm chart "stack" (Hegel, Tink Server and Smee each
-// on its own), tinkerbell that of the one binary. With an error, the defaults do not go with it.
+// on its own), tinkerbell that of the one binary, tinkerbell-0.22 that of the binary before 0.23. With an error, the defaults do not go with it.
 func Preset(name string, defaults Defaults) (Table, error) {
 	t, ok := defaults.preset(name)
 	if !ok {
@@ -85,6 +85,8 @@ func (d Defaults) preset(name string) (Table, bool) {
 		}}, true
 	case "tinkerbell":
 		return Table{Routes: d.tinkerbell(port, files(7173))}, true
+	case "tinkerbell-0.22":
+		return Table{Routes: d.tinkerbell022(port, files(7173))}, true
 	default:
 		return Table{}, false
 	}
@@ -121,6 +123,28 @@ func (d Defaults) tinkerbell(port func(uint16) []Listen, files Route) []Route {
 		Route{Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: at(2222), TCP: other, Optional: true},
 		files,
 	)
+}
+
+// tinkerbell022 is the one binary up to 0.22, whose Smee and Tootles had HTTP ports of their own. (Tootles had 50061 in 0.18.)
+func (d Defaults) tinkerbell022(port func(uint16) []Listen, files Route) []Route {
+	host := hostOf(d.Tinkerbell)
+	at := func(port uint16) []Backend { return backend(host, "tinkerbell", port) }
+	other := TCPOptions{IgnoresAddressHeaders: true}
+	return []Route{
+		{
+			Name: "http", Protocol: HTTP, Listen: port(7171), Backends: at(7171),
+			Paths: &paths.Config{Deny: []string{"/metrics", "/healthcheck"}},
+		},
+		{
+			Name: "metadata", Protocol: HTTP, Listen: port(7172), Backends: at(7172),
+			Paths: &paths.Config{Deny: []string{"/metrics", "/healthz"}},
+		},
+		{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: at(42113), TCP: other},
+		{Name: "tftp", Protocol: TFTP, Listen: port(69), Backends: at(69)},
+		{Name: "syslog", Protocol: Syslog, Listen: port(514), Backends: at(514)},
+		{Name: "ssh", Protocol: TCP, Listen: port(2222), Backends: at(2222), TCP: other, Optional: true},
+		files,
+	}
 }
 
 // backend is a setting's host, with the port that belongs to the route unless the setting has one.

@@ -42,7 +42,7 @@ func (p Protocol) Network() string {
 // Table is the whole file.
 type Table struct {
 	// Preset begins with a built-in table; routes of the same name replace its routes.
-	Preset string `json:"preset,omitempty" enum:"classic,tinkerbell" desc:"begin with the routes of a built-in table; routes of the same name replace them"`
+	Preset string `json:"preset,omitempty" enum:"classic,tinkerbell,tinkerbell-0.22" desc:"begin with the routes of a built-in table; routes of the same name replace them"`
 	// TrustedPrefixes hold for every route that has none of its own.
 	TrustedPrefixes []netip.Prefix `json:"trustedPrefixes,omitempty" desc:"peers whose X-Forwarded-For is believed, for the routes that do not say"`
 	Routes          []Route        `json:"routes,omitempty" desc:"the routes"`

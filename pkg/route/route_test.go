@@ -35,7 +35,7 @@ func TestAllMistakesAtOnce(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	want := strings.Split(strings.TrimSpace(`
-line 1: preset: "clasic" is none of classic, tinkerbell
+line 1: preset: "clasic" is none of classic, tinkerbell, tinkerbell-0.22
 line 4: routes[0].protocol: "https" is none of tcp, http, grpc, tftp, syslog, udp, files
 line 7: routes[0].trustedPrefixes[0]: "10.0.0.0/33" is no prefix: write it as 192.0.2.0/24 or 2001:db8::/64
 line 8: routes[1].backends: required

@@ -138,6 +138,10 @@ func TestA3PresetsHidePaths(t *testing.T) {
 			"smee-http": {"deny", "/metrics", "/healthcheck", "allow"},
 		},
 		"tinkerbell": {"http": modern, "https": modern},
+		"tinkerbell-0.22": {
+			"http":     {"deny", "/metrics", "/healthcheck", "allow"},
+			"metadata": {"deny", "/metrics", "/healthz", "allow"},
+		},
 	}
 	if diff := cmp.Diff(want, hidden); diff != "" {
 		t.Error(diff)

@@ -44,6 +44,9 @@
 {{- include "stack.refuse" (dict "v" $v "text" "broadcast.parents is set and relay.enabled is false, so nobody listens there: set relay.enabled=true, or leave broadcast.parents out") -}}
 {{- end -}}
 {{- $tls := $v.backends.tinkerbell.tls -}}
+{{- if and $tls.secret (ne $v.preset "tinkerbell") -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "backends.tinkerbell.tls.secret is set, and preset %s has no HTTPS route: set preset=tinkerbell, or routes.https with a tls of its own" $v.preset)) -}}
+{{- end -}}
 {{- if and $tls.caSecret (not $tls.secret) -}}
 {{- include "stack.refuse" (dict "v" $v "text" "backends.tinkerbell.tls.caSecret is set, and without a certificate there is no port 7443: set backends.tinkerbell.tls.secret, or leave backends.tinkerbell.tls.caSecret out") -}}
 {{- end -}}

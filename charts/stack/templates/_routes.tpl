@@ -38,6 +38,19 @@ ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:{{ $b.sshPort }}"], opt
 files: {protocol: files, port: 7173}
 {{- end -}}
 
+{{/* The one binary before 0.23, whose Smee and Tootles had HTTP ports of their own. */}}
+{{- define "stack.preset.tinkerbell-0.22" -}}
+{{- $b := .v.backends.tinkerbell -}}
+{{- $host := include "stack.host" (dict "host" $b.host "namespace" .namespace "domain" .v.clusterDomain) -}}
+http: {protocol: http, port: 7171, backends: ["{{ $host }}:{{ $b.smeePort }}"], paths: {deny: [/metrics, /healthcheck]}}
+metadata: {protocol: http, port: 7172, backends: ["{{ $host }}:{{ $b.tootlesPort }}"], paths: {deny: [/metrics, /healthz]}}
+grpc: {protocol: tcp, port: 42113, backends: ["{{ $host }}:{{ $b.grpcPort }}"], tcp: {ignoresAddressHeaders: true}}
+tftp: {protocol: tftp, port: 69, backends: ["{{ $host }}:{{ $b.tftpPort }}"]}
+syslog: {protocol: syslog, port: 514, backends: ["{{ $host }}:{{ $b.syslogPort }}"]}
+ssh: {protocol: tcp, port: 2222, backends: ["{{ $host }}:{{ $b.sshPort }}"], optional: true, tcp: {ignoresAddressHeaders: true}}
+files: {protocol: files, port: 7173}
+{{- end -}}
+
 {{- define "stack.preset.none" -}}
 {}
 {{- end -}}

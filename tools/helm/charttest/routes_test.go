@@ -2,13 +2,17 @@ package charttest
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -173,5 +177,41 @@ func TestFieldsByProtocolAgreeWithTheCheck(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestPresetsAgreeWithTheProxys compares the chart's presets with the tables of docs/stack-proxy.md, which are made from the
+// proxy's own.
+func TestPresetsAgreeWithTheProxys(t *testing.T) {
+	text, err := os.ReadFile(root + "/docs/stack-proxy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile(`(?m)^\| (\d+)/(?:tcp|udp) \| (\S+) \| (\S+) \|`)
+	for _, preset := range []string{"classic", "tinkerbell", "tinkerbell-0.22"} {
+		_, table, _ := strings.Cut(string(text), "<!-- begin "+preset+" -->")
+		table, _, _ = strings.Cut(table, "<!-- end "+preset+" -->")
+		want := map[string]string{}
+		for _, cells := range row.FindAllStringSubmatch(table, -1) {
+			want[cells[2]] = cells[1] + " " + cells[3]
+		}
+		var file struct {
+			Routes []struct {
+				Name, Protocol string
+				Listen         []int
+			}
+		}
+		var routes corev1.ConfigMap
+		rendersFrom(t, "preset: "+preset).object(t, "ConfigMap", "-routes", &routes)
+		if err := yaml.Unmarshal([]byte(routes.Data["routes.yaml"]), &file); err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, r := range file.Routes {
+			got[r.Name] = fmt.Sprint(r.Listen[0], " ", r.Protocol)
+		}
+		if len(want) == 0 || !maps.Equal(got, want) {
+			t.Errorf("%s: the chart has %v, the proxy %v", preset, got, want)
+		}
 	}
 }
