@@ -57,6 +57,7 @@ type Proxy struct {
 	metrics *metrics
 	loops   *loop.Group
 	reloads chan reload
+	startBy time.Time // until when the first table may wait for its ports
 
 	mu     sync.Mutex
 	table  route.Table
@@ -98,6 +99,7 @@ func New(o Options) (*Proxy, error) {
 		log:     o.Logger,
 		loops:   loop.NewGroup(0),
 		reloads: make(chan reload),
+		startBy: time.Now().Add(takenMost),
 		pools:   map[string]*pool{},
 		fronts:  map[string]*running{},
 		failed:  make(chan error, 1),
