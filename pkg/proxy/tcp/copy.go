@@ -41,7 +41,9 @@ type copier struct {
 	dst     stream
 	src     stream
 	way     way
-	bulk    int // bytes since the last pause
+	bulk    int  // bytes since the last pause
+	passed  int  // bytes by TLS, until its buffers are large
+	large   bool // they are
 }
 
 // finish writes what was read of the direction before.
@@ -56,6 +58,7 @@ func (c *copier) finish(rest []byte) error {
 
 // copy moves bytes until the source ends (nil) or something fails.
 func (c *copier) copy() error {
+	defer c.shorten()
 	src, plain := c.src.(*socket)
 	dst, _ := c.dst.(*socket)
 	for {
@@ -131,6 +134,10 @@ func (c *copier) record() (int, error) {
 	defer buffers.Put(buffer)
 	n, err := c.src.Read(buffer[:])
 	if n > 0 {
+		if c.passed += n; c.passed >= spliceAfter {
+			c.passed = 0
+			c.lengthen()
+		}
 		return c.dst.Write(buffer[:n])
 	}
 	if errors.Is(err, io.EOF) {

@@ -16,6 +16,9 @@ import (
 func Open(addr netip.AddrPort) (fd int, err error) {
 	family, _ := sockaddr(addr)
 	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	if err == nil { // where that fails, the buffer is the kernel's usual one
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, smallReceive)
+	}
 	return fd, os.NewSyscallError("socket", err)
 }
 

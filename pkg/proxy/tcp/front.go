@@ -287,10 +287,6 @@ func socketOptions(keepalive, user time.Duration) func(string, string, syscall.R
 	}
 }
 
-// unsent is how many bytes a socket takes beyond what is on its way to the peer. The kernel's own bound is megabytes, which
-// each slow reader could have us hold; what is on its way is bounded by what the peer and the network take.
-const unsent = 128 << 10
-
 // setOptions sets keepalive, TCP_USER_TIMEOUT, TCP_NOTSENT_LOWAT and TCP_NODELAY, before a socket listens or connects.
 func setOptions(fd int, keepalive, user time.Duration) (failure error) {
 	set := func(level, name, value int) {
@@ -309,7 +305,7 @@ func setOptions(fd int, keepalive, user time.Duration) (failure error) {
 			set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
 		}
 	}
-	set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
+	set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, smallUnsent)
 	set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(user, 0).Milliseconds()))
 	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	return failure

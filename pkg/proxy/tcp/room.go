@@ -23,6 +23,49 @@ func costOf(s *Settings) admission.Cost {
 	return c
 }
 
+// widen gives a bulk direction large buffers, where there is room.
+func (c *copier) widen(dst, src *socket) bool {
+	if c.session.lease.Grow(costBulk) != admission.Admitted {
+		return false
+	}
+	SetSendBuffer(dst.raw, true)
+	if c.way == toClient {
+		SetReceiveBuffer(src.raw, true)
+	}
+	return true
+}
+
+// narrow takes them back.
+func (c *copier) narrow(dst, src *socket) {
+	SetSendBuffer(dst.raw, false)
+	if c.way == toClient {
+		SetReceiveBuffer(src.raw, false)
+	}
+	c.session.lease.Shrink(costBulk)
+}
+
+// lengthen is widen for a direction with TLS, until its end.
+func (c *copier) lengthen() {
+	if !c.large {
+		c.large = c.widen(below(c.dst), below(c.src))
+	}
+}
+
+// shorten is narrow behind lengthen.
+func (c *copier) shorten() {
+	if c.large {
+		c.narrow(below(c.dst), below(c.src))
+	}
+}
+
+// below is a stream's connection.
+func below(s stream) *socket {
+	if secure, ok := s.(*secured); ok {
+		return secure.tcp
+	}
+	return s.(*socket)
+}
+
 func refusalOf(why admission.Refusal) refusal {
 	switch why {
 	case admission.Descriptors:

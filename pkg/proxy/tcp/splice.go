@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
 // pipe is where spliced bytes are between two sockets.
@@ -88,8 +86,8 @@ func (c *copier) splice(dst, src *socket) (done bool, err error) {
 		return false, nil // no descriptors, no kernel memory: user space can do it
 	}
 	defer p.close()
-	if lease := &c.session.lease; lease.Grow(costBulk) == admission.Admitted {
-		defer lease.Shrink(costBulk)
+	if c.widen(dst, src) {
+		defer c.narrow(dst, src)
 	}
 	var armed time.Time
 	for {

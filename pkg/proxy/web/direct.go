@@ -76,6 +76,7 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 		if err == nil {
 			defer e.Release() // also where the answer breaks off, which is a panic
 			e.Succeeded()
+			expectLong(r, response.ContentLength, u)
 			p.passDirect(w, r, u, response)
 			return
 		}

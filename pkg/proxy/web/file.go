@@ -23,6 +23,7 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 	begin := int64(-1)
 	if isFile(r) {
 		begin = position(r.(*io.LimitedReader).R)
+		c.lengthen(nil)
 		if c.cork(true) {
 			defer c.cork(false)
 		}
@@ -96,6 +97,7 @@ var pieces = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 // copyFile sends a file by way of w, which leads through TLS to the connection. It must not be shared with another
 // answer meanwhile, as in HTTP/2.
 func (c *conn) copyFile(w io.Writer, file io.Reader) (int64, error) {
+	c.lengthen(nil)
 	if c.cork(true) {
 		defer c.cork(false)
 	}

@@ -75,6 +75,7 @@ type upstream struct {
 	until  time.Time // the read deadline
 	used   bool      // has answered a request before
 	look   func() (n int, err error)
+	wide   bool   // has a large buffer
 	early  []byte // what was read before there was a reader
 	broken error  // what comes behind that; nil is what the connection says
 
@@ -238,6 +239,7 @@ func peek(fd int) (n int, err error) {
 
 // put keeps a connection for the next request with its key.
 func (d *direct) put(u *upstream) {
+	u.widen(false)
 	u.used = true
 	if u.reader != nil && u.reader.Size() > readerSize {
 		u.reader = bufio.NewReaderSize(u, readerSize)

@@ -94,7 +94,7 @@ func newTransport(s *Settings) *http.Transport {
 
 // dial opens connections to endpoints, by TLS where they speak it, within the time of an attempt.
 func dial(s *Settings) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	dialer := &net.Dialer{Timeout: atLeast(s.Dial)}
+	dialer := &net.Dialer{Timeout: atLeast(s.Dial), Control: tcp.SmallReceiveBuffer}
 	dialer.SetMultipathTCP(false)
 	if s.Secure == nil {
 		return dialer.DialContext

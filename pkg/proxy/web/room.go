@@ -127,16 +127,28 @@ func (u *unread) taken(n int) {
 	}
 }
 
-// answered charges an answer that gets long. It goes on without room, too: what its sockets hold shows in the container's
-// memory, and has the account give up connections where that is short.
+// answered notes what has been written of an answer.
 func (c *conn) answered(n int64) {
 	if c.multiplexed.Load() {
 		return
 	}
-	c.answer += n
-	if !c.long && c.answer > longAnswer {
-		c.long = c.lease.Grow(costLong) == admission.Admitted
+	if c.answer += n; c.answer > longAnswer {
 		c.answer = 0
+		c.lengthen(c.upstream.Load())
+	}
+}
+
+// lengthen gives a long answer large buffers, where there is room for them; it goes on with small ones where there is not.
+func (c *conn) lengthen(u *upstream) {
+	if c.long || c.lease.Grow(costLong) != admission.Admitted {
+		return
+	}
+	c.long = true
+	if raw, err := c.SyscallConn(); err == nil {
+		tcp.SetSendBuffer(raw, true)
+	}
+	if u != nil {
+		u.widen(true)
 	}
 }
 
@@ -145,6 +157,26 @@ func (c *conn) nextAnswer() {
 	if c.answer = 0; c.long {
 		c.long = false
 		c.lease.Shrink(costLong)
+		if raw, err := c.SyscallConn(); err == nil {
+			tcp.SetSendBuffer(raw, false)
+		}
+	}
+}
+
+// widen makes the buffer of what an endpoint sends large or small.
+func (u *upstream) widen(large bool) {
+	if c, ok := u.Conn.(syscall.Conn); ok && u.wide != large {
+		if raw, err := c.SyscallConn(); err == nil {
+			tcp.SetReceiveBuffer(raw, large)
+			u.wide = large
+		}
+	}
+}
+
+// expectLong is lengthen for a request whose answer is going to be long.
+func expectLong(r *http.Request, length int64, u *upstream) {
+	if c, ok := r.Context().Value(below{}).(*conn); ok && r.ProtoMajor == 1 && length > longAnswer {
+		c.lengthen(u)
 	}
 }
 
