@@ -67,8 +67,8 @@ func Open(root string) (*Memory, error) {
 // Limit is in bytes.
 func (m *Memory) Limit() int64 { return m.limit }
 
-// Used is what the kernel cannot take back, in bytes: processes' memory, its own, sockets' buffers, files in tmpfs. What it
-// keeps of other files is left out.
+// Used is what the kernel cannot take back, in bytes: processes' memory, its own, sockets' buffers, files in tmpfs.
+// What it keeps of other files is left out.
 func (m *Memory) Used() (int64, error) {
 	used := int64(0)
 	for _, f := range m.usage {

@@ -2,13 +2,13 @@
 // route.
 //
 // Fronts charge what a connection or request costs to an [Account] before they serve it. While there is room everybody
-// gets what they ask for. When there is none, the client with the largest charge gives up what has been without progress
-// for longest, so that a client with little always gets in; and a part of the room is each route's own, so that the
-// clients of one route do not shut out those of another.
+// gets what they ask for. When there is none, the client with the largest charge gives up what has been without
+// progress for longest, so that a client with little always gets in; and a part of the room is each route's own, so
+// that the clients of one route do not shut out those of another.
 //
-// The charges are what the parts of the program cost when measured. What they do not cover, above all the kernel's socket
-// buffers, is measured as a whole: while the container's memory is nearly full the account gives up connections and
-// shrinks the room (see [Account.Run]).
+// The charges are what the parts of the program cost when measured. What they do not cover, above all the kernel's
+// socket buffers, is measured as a whole: while the container's memory is nearly full the account gives up connections
+// and shrinks the room (see [Account.Run]).
 //
 // Not its job: closing connections, or the limits that a route sets itself.
 package admission
@@ -70,6 +70,9 @@ const (
 	// stale is how long a client's connection has to be without progress to be given up for another one of the same
 	// client.
 	stale = 2 * time.Second
+	// much is how many times as much as a newcomer a client has to have to make room for it: clients with about the same
+	// would push each other out on and on.
+	much = 2
 	// looks is how many clients are looked at for one that is stale, where none has more than the others.
 	looks = 16
 	// most is how many leases are given up for one.
@@ -81,6 +84,7 @@ type Account struct {
 	memory int64 // the limit
 	price  int64 // bytes that a descriptor counts as, so that one sum bounds both
 	now    atomic.Int64
+	short  atomic.Bool // the container's memory is
 	wake   chan struct{}
 	log    *slog.Logger
 
@@ -213,7 +217,8 @@ func (a *Account) makeRoom(c *client, need, bound int64, gone *victims) Refusal 
 	}
 }
 
-// victim is what has to go for a charge of a client, nil where that is itself the one with the most. The caller holds mu.
+// victim is what has to go for a charge of a client, nil where that is itself the one with the most. The caller holds
+// mu.
 func (a *Account) victim(c *client, need int64) *Lease {
 	share := a.share()
 	top := a.top(func(r *Route) bool { return r == c.route || r.used > share })
@@ -221,7 +226,7 @@ func (a *Account) victim(c *client, need int64) *Lease {
 		return nil
 	}
 	now := a.now.Load()
-	if top != c && (top.used > c.used+need || top.route != c.route && c.route.used+need <= share) {
+	if top != c && (top.used >= much*(c.used+need) || top.route != c.route && c.route.used+need <= share) {
 		return top.oldest(now)
 	}
 	if l := c.oldest(now); l != nil && l.stale() {
@@ -249,8 +254,8 @@ func (a *Account) top(of func(*Route) bool) (top *client) {
 	return top
 }
 
-// evict takes a lease off the account for another one, of a client that is not forgotten. The caller holds mu and evicts
-// the holder behind it.
+// evict takes a lease off the account for another one, of a client that is not forgotten. The caller holds mu and
+// evicts the holder behind it.
 func (a *Account) evict(l *Lease, by *client) {
 	c := l.client
 	c.route.evicted++

@@ -17,15 +17,17 @@ const (
 
 	// shedAt is where connections are given up, in percent of the container's memory. urgentAt does not wait for what was
 	// given up before to show, as settle does.
-	shedAt, urgentAt = 80, 86
+	shedAt, urgentAt = 75, 81
 	settle           = 3 * busyTick
+	// nearly is how far below shedAt memory is short.
+	nearly = 10
 	// goTarget is where all that the container has should stay, when Go gives back what it can.
-	goTarget = 64
+	goTarget = 60
 	// goLeast is what Go's own limit is at least, in percent of the container's.
 	goLeast = 25
 	// pace is the part of what is free below shedAt that may be charged until the next look, as a divisor: a connection
 	// that is served can come to hold so many times its charge in sockets' buffers.
-	pace = 16
+	pace = 32
 	// leastRoom is what pressure leaves of the room, as a divisor.
 	leastRoom = 32
 
@@ -108,6 +110,7 @@ func (k *keeper) look(now time.Time) {
 	limit := k.gauge.Limit()
 	k.tune(used, limit)
 	a, free := k.account, limit/100*shedAt-used
+	a.short.Store(free < limit/100*nearly)
 	shed := int64(0)
 	a.mu.Lock()
 	switch {

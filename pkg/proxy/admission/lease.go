@@ -28,8 +28,8 @@ func (l *Lease) Touch() {
 	}
 }
 
-// little is what a lease may grow by, in bytes, while pressure leaves no room for new ones: a request of what is let in is
-// served.
+// little is what a lease may grow by, in bytes, while pressure leaves no room for new ones: a request of what is let in
+// is served.
 const little = 48 << 10
 
 // Grow charges more memory, in bytes. It is another refusal than [Admitted] when there is none, or when the lease has
@@ -62,6 +62,9 @@ func (l *Lease) Grow(bytes int64) Refusal {
 	gone.evict()
 	return why
 }
+
+// Short is whether the container's memory is short: what was refused by Grow should not go on then.
+func (l *Lease) Short() bool { return l.route != nil && l.route.account.short.Load() }
 
 // Shrink takes memory off that Grow has charged.
 func (l *Lease) Shrink(bytes int64) {

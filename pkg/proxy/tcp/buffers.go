@@ -6,14 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sockets begin with small buffers. What a peer does not take, or an endpoint sends that a peer does not take, stays in them,
-// and counts as our memory: the kernel's own bounds are megabytes. Where there is room, long streams get larger ones.
+// Sockets begin with small buffers. What a peer does not take, or an endpoint sends that a peer does not take, stays in
+// them, and counts as our memory: the kernel's own bounds are megabytes. Where there is room, long streams get larger
+// ones.
 const (
-	// smallUnsent and largeUnsent are how many bytes a socket takes beyond those that are on their way (TCP_NOTSENT_LOWAT).
-	smallUnsent, largeUnsent = 32 << 10, 256 << 10
+	// smallUnsent and largeUnsent are how many bytes a socket takes beyond those that are on their way
+	// (TCP_NOTSENT_LOWAT).
+	smallUnsent, largeUnsent = 32 << 10, 128 << 10
 	// smallReceive and largeReceive are what an endpoint may send before it is read (SO_RCVBUF); the kernel takes as much
-	// again for its own, and bounds the large one (net.core.rmem_max).
-	smallReceive, largeReceive = 64 << 10, 1 << 20
+	// again for its own.
+	smallReceive, largeReceive = 64 << 10, 256 << 10
 )
 
 // SetSendBuffer makes what a socket holds for its peer large or small.

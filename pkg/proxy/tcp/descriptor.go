@@ -51,7 +51,8 @@ func Duplicate(c syscall.Conn) (fd int, err error) {
 	return fd, os.NewSyscallError("fcntl", err)
 }
 
-// Disconnect resets a connection and frees what its buffers hold, at once: closing waits for whoever uses the descriptor.
+// Disconnect resets a connection and frees what its buffers hold, at once: closing waits for whoever uses the
+// descriptor.
 func Disconnect(raw syscall.RawConn) {
 	_ = raw.Control(func(fd uintptr) {
 		none := unix.RawSockaddr{Family: unix.AF_UNSPEC} // connect(2)

@@ -19,7 +19,9 @@ const (
 )
 
 func (r refusal) String() string {
-	return [...]string{"limit", "client_limit", "backend", "proxy_header", "resources", "tls", "memory", "descriptors", "client_share"}[r]
+	return [...]string{
+		"limit", "client_limit", "backend", "proxy_header", "resources", "tls", "memory", "descriptors", "client_share",
+	}[r]
 }
 
 // How a connection ended before its time: the label of stack_proxy_tcp_aborted_total.

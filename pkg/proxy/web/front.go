@@ -187,7 +187,8 @@ func Listen(c Config) (*Front, error) {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
 	f.listener = &listener{
-		room: c.Account.Route(c.Route), inner: bound, metrics: f.metrics, log: f.log, express: f.express, conns: map[*conn]struct{}{},
+		inner: bound, metrics: f.metrics, log: f.log, express: f.express, conns: map[*conn]struct{}{},
+		room: c.Account.Route(c.Route),
 	}
 	f.listener.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
 	f.Update(c.Settings)

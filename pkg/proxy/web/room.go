@@ -26,7 +26,7 @@ const (
 	// costStream is more for a stream of HTTP/2.
 	costStream = 48 << 10
 	// costLong is more for an answer that is longer than longAnswer: sockets' buffers.
-	costLong, longAnswer = 128 << 10, 64 << 10
+	costLong, longAnswer = 256 << 10, 64 << 10
 	// costFactor is what a byte of a header costs while it is read.
 	costFactor = 4
 	// unreadFree bytes that no request has taken yet are in the connection's own cost, unreadStep are charged at a time.
@@ -67,7 +67,7 @@ func costOf(s *Settings) admission.Cost {
 }
 
 // patience is how many requests of a connection are turned down before it is closed.
-const patience = 8
+const patience = 4
 
 // Evict implements admission.Holder.
 func (c *conn) Evict() {
@@ -138,9 +138,16 @@ func (c *conn) answered(n int64) {
 	}
 }
 
-// lengthen gives a long answer large buffers, where there is room for them; it goes on with small ones where there is not.
+// lengthen gives a long answer large buffers, where there is room for them; it goes on with small ones where there is
+// not.
 func (c *conn) lengthen(u *upstream) {
-	if c.long || c.lease.Grow(costLong) != admission.Admitted {
+	if c.long {
+		return
+	}
+	if c.lease.Grow(costLong) != admission.Admitted {
+		if c.lease.Short() {
+			c.Evict()
+		}
 		return
 	}
 	c.long = true

@@ -72,7 +72,9 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 		made.handler = onlyHTTP2(made.handler)
 		metrics.speaksGRPC()
 	}
-	made.observer = &observer{next: made.handler, settings: s, log: log, metrics: metrics, room: f.config.Account.Route(route)}
+	made.observer = &observer{
+		next: made.handler, settings: s, log: log, metrics: metrics, room: f.config.Account.Route(route),
+	}
 	made.handler = made.observer
 	return made
 }

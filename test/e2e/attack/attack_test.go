@@ -108,8 +108,8 @@ func program(t *testing.T) string {
 	return path
 }
 
-// Whatever clients do slowly, 20,000 connections of 64 addresses at a time, the pod stays below the chart's limit, and a
-// machine boots meanwhile, each time.
+// Whatever clients do slowly, 20,000 connections of 64 addresses at a time, the pod stays below the chart's limit, and
+// a machine boots meanwhile, each time.
 func TestF2SlowAttacks(t *testing.T) {
 	if forbidden != nil {
 		t.Skip(forbidden)
@@ -178,7 +178,8 @@ func attacked(t *testing.T, attack int, proxy, dir string, limit int64) {
 	}
 }
 
-// start20000 starts the attackers. Full is whether all connections have been opened; report ends them, and is how it went.
+// start20000 starts the attackers. Full is whether all connections have been opened; report ends them, and is how it
+// went.
 func start20000(t *testing.T, attack int) (full func() bool, report func() string) {
 	t.Helper()
 	self, err := os.Executable()

@@ -1,5 +1,5 @@
-// Package attack holds stack-proxy, with the chart's own limits, under the slow attacks that end a server by its memory,
-// while a machine boots through it.
+// Package attack holds stack-proxy, with the chart's own limits, under the slow attacks that end a server by its
+// memory, while a machine boots through it.
 package attack
 
 import (
@@ -102,8 +102,8 @@ func begin(c net.Conn) (*http2.Framer, *bytes.Buffer) {
 	return framer, &out
 }
 
-// continuation sends a header that does not end in HTTP/2: one stream that waits for its body, and one whose header does
-// not end.
+// continuation sends a header that does not end in HTTP/2: one stream that waits for its body, and one whose header
+// does not end.
 func continuation(c net.Conn, _ int) error {
 	framer, out := begin(c)
 	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headerBlock("POST", 8000), EndHeaders: true})
@@ -136,8 +136,8 @@ const Sources = 64
 
 func source(n int) net.IP { return net.IPv4(127, 1, 0, byte(1+n%Sources)) }
 
-// Run holds some connections of an attack from a number on, and opens them again when they are lost, until ctx is done. It
-// calls full when it has opened each once, and tells how many it opened, and how many it held at most.
+// Run holds some connections of an attack from a number on, and opens them again when they are lost, until ctx is done.
+// It calls full when it has opened each once, and tells how many it opened, and how many it held at most.
 func (a Attack) Run(ctx context.Context, from, connections int, full func()) string {
 	var opened, held, most, first atomic.Int64
 	var group sync.WaitGroup
