@@ -63,8 +63,18 @@ func (l *Lease) Grow(bytes int64) Refusal {
 	return why
 }
 
-// Short is whether the container's memory is short: what was refused by Grow should not go on then.
-func (l *Lease) Short() bool { return l.route != nil && l.route.account.short.Load() }
+// Short is whether the container's memory is short, and the client one of those that have much: what was refused by Grow
+// should not go on then.
+func (l *Lease) Short() bool {
+	if l.route == nil || !l.route.account.short.Load() {
+		return false
+	}
+	a := l.route.account
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	top := a.top(func(*Route) bool { return true })
+	return l.client == nil || much*l.client.used >= top.used
+}
 
 // Shrink takes memory off that Grow has charged.
 func (l *Lease) Shrink(bytes int64) {
