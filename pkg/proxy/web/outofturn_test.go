@@ -256,8 +256,17 @@ func testF7SharedConnections(t *testing.T, request string) {
 		}
 	})
 	r := startOn(t, Settings{Pool: pool(addr), SharedConnections: true}, io.Discard, nil) // a loop each would have a pool each
+	var ended int64 // connections of the pool before
+	kept := func() bool {
+		d := r.current.Load().sites[0].proxy.direct
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return int64(d.idle.Len()) == connections.Load()-ended
+	}
 	ask := func(n int) {
 		t.Helper()
+		// A client has its answer a moment before the connection is kept.
+		defer eventually(t, "the endpoint's connection is kept", kept)
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(n))}}
 		conn, err := dialer.DialContext(t.Context(), "tcp", r.Addr().String())
 		if err != nil {
@@ -279,6 +288,7 @@ func testF7SharedConnections(t *testing.T, request string) {
 	settings := r.current.Load().settings
 	settings.SharedConnections = false
 	r.Update(settings)
+	ended = connections.Load()
 	for range 2 {
 		before = connections.Load()
 		for n := range 8 {
