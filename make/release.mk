@@ -80,9 +80,10 @@ release-github: ## make the release on GitHub, with notes, binaries and SBOMs; n
 	gh release create '$(VERSION)' --verify-tag --notes-file $(RELEASE_DIR)/notes.md \
 		$(RELEASE_DIR)/bin/* $(BUILD)/images/*.spdx.json
 
+# Not from the cache of tests, which does not see the files of other modules.
 .PHONY: test-release
 test-release: $(TOOLS)/gotestsum ## test the release's tools, and that the workflows only call make
-	cd tools/release && GOTESTSUM=$(TOOLS)/gotestsum ../../scripts/gotest
+	cd tools/release && GOTESTSUM=$(TOOLS)/gotestsum ../../scripts/gotest -- -count=1
 
 .PHONY: release-rehearsal
 release-rehearsal: kube-binaries deps-e2e release-tool $(TOOLS)/helm $(TOOLS)/prometheus $(TOOLS)/cosign $(TOOLS)/registry ## release to a registry of our own and install from it on a real Kubernetes; needs root
