@@ -90,12 +90,16 @@ func (g *Guard) Passes(target []byte) bool {
 			end = i
 			break
 		}
-		after := i > 0 && target[i-1] == '/'
-		if c == '%' || c == ';' || c == '\\' || c == '#' || c < ' ' || c >= 0x7f || after && (c == '/' || c == '.') {
+		after, dotted := i > 0 && target[i-1] == '/', i > 0 && target[i-1] == '.'
+		if c == '%' || c == ';' || c == '\\' || c == '#' || c <= ' ' || c >= 0x7f ||
+			after && (c == '/' || c == '.') || dotted && c == '/' {
 			return false
 		}
 	}
 	p := target[:end]
+	if end > 0 && p[end-1] == '.' {
+		return false
+	}
 	for _, rule := range g.config.Deny {
 		if below(p, rule) && strings.EqualFold(string(p[:len(rule)]), rule) {
 			return false
@@ -121,7 +125,7 @@ func (g *Guard) check(escaped string) refusal {
 		return refusedAmbiguous
 	}
 	for _, rule := range g.deny {
-		if how == single && hasPrefix(parts, rule, strings.EqualFold) {
+		if how == single && hasPrefix(parts, rule, alike) {
 			return refusedDenied
 		}
 		// Whatever a backend resolves or merges, it only leaves parts out.
@@ -149,10 +153,17 @@ func hasPrefix(parts, rule []string, same func(a, b string) bool) bool {
 	return slices.EqualFunc(parts[:len(rule)], rule, same)
 }
 
+// alike compares without regard to case. Not every change of case is one to strings.EqualFold: in lower case, U+0130 is
+// an i, and in upper case, U+0131 is an I.
+func alike(a, b string) bool {
+	lower, upper := strings.ToLower(a), strings.ToUpper(a)
+	return strings.EqualFold(a, b) || lower == strings.ToLower(b) || upper == strings.ToUpper(b)
+}
+
 // hasSubsequence is whether the rule's parts are among the path's, in order, whatever stands between.
 func hasSubsequence(parts, rule []string) bool {
 	for _, part := range parts {
-		if len(rule) > 0 && strings.EqualFold(part, rule[0]) {
+		if len(rule) > 0 && (alike(part, rule[0]) || alike(bare(part), rule[0])) {
 			rule = rule[1:]
 		}
 	}

@@ -28,6 +28,7 @@ func guard(t testing.TB, c Config) *Guard {
 func TestA3Paths(t *testing.T) {
 	deny := Config{Deny: []string{"/metrics", "/smee/metrics", "/debug"}}
 	allow := Config{Allow: []string{"/ipxe", "/2009-04-04", "/metadata"}}
+	dotted := Config{Deny: []string{"/end."}}
 	both := Config{Allow: []string{"/ipxe"}, Deny: []string{"/ipxe/secret"}}
 	tests := []struct {
 		rules Config
@@ -76,6 +77,21 @@ func TestA3Paths(t *testing.T) {
 		{deny, "/metrics%23x", refusedAmbiguous},
 		{deny, "/metrics%00.ipxe", refusedAmbiguous},
 		{deny, "/x/../metrics//..", refusedAmbiguous},
+		{deny, "/metrics%0a", refusedAmbiguous},
+		{deny, "/metrics%20", refusedAmbiguous},
+		{deny, "/%09METRICS%0D%0A", refusedAmbiguous},
+		{deny, "/metrics%c2%85", refusedAmbiguous},
+		{deny, "/metrics%a0", refusedAmbiguous},
+		{deny, "/%ef%bb%bfmetrics", refusedAmbiguous},
+		{deny, "/metrics.", refusedAmbiguous},
+		{deny, "/metrics..%20/x", refusedAmbiguous},
+		{deny, "/smee%20/%0ametrics", refusedAmbiguous},
+		{deny, "/%20/metrics", refusedAmbiguous},
+		{deny, "/metr%c4%b1cs", refusedDenied}, // in upper case
+		{deny, "/metr%c4%b0cs", refusedDenied}, // in lower case
+		{deny, "/x%0a/my%20file.", passed},
+		{dotted, "/end.", refusedAmbiguous},
+		{dotted, "/end", passed},
 		{deny, "/smee//x/../metrics", refusedAmbiguous},
 		{deny, "metrics", refusedAmbiguous},
 		{allow, "/ipxe", passed},
@@ -95,6 +111,11 @@ func TestA3Paths(t *testing.T) {
 		{allow, "/ipxe%2fx", refusedAmbiguous},
 		{allow, "/ipxe/..%252flogin", refusedAmbiguous},
 		{allow, "/ipxe;x/y", refusedAmbiguous},
+		{allow, "/ipxe%0a", refusedAmbiguous},
+		{allow, "/ipxe/x%20", refusedAmbiguous},
+		{allow, "/ipxe/x..", refusedAmbiguous},
+		{allow, "/ipxe/my%20file.efi", passed},
+		{allow, "/ipxe/...", refusedAmbiguous},
 		{allow, "*", refusedAmbiguous},
 		{both, "/ipxe/x", passed},
 		{both, "/ipxe/secret", refusedDenied},
@@ -110,7 +131,7 @@ func TestA3Paths(t *testing.T) {
 }
 
 // readings are what backends make of a path: decoded once or more, with parameters or without, with dot segments and
-// empty parts resolved, merged, or left.
+// empty parts resolved, merged, or left, and with white space and dots at the ends of parts, or without.
 func readings(escaped string) (all []string) {
 	add := func(p string) {
 		if !slices.Contains(all, p) {
@@ -124,6 +145,9 @@ func readings(escaped string) (all []string) {
 				eachPart(strings.ReplaceAll(p, `\`, "/"), func(s string) string { return cut(s, ";?#\x00") })} {
 				add(p)
 				add(path.Clean("/" + p))
+				add(path.Clean("/" + eachPart(p, strings.TrimSpace)))
+				add(path.Clean("/" + eachPart(p, func(s string) string { return strings.Trim(s, "\x1c\x1d\x1e\x1f \t\r\n") })))
+				add(path.Clean("/" + eachPart(p, func(s string) string { return strings.TrimRight(s, ". ") })))
 				add((&url.URL{Path: "/"}).ResolveReference(&url.URL{Path: p}).Path) // keeps empty parts
 			}
 		}
@@ -162,7 +186,8 @@ func FuzzA3Paths(f *testing.F) {
 		"/", "/metrics", "/%6detrics", "/x/..%2fmetrics", "//metrics", "/a/b/../../metrics", "/metrics;x", "/x/..;/metrics",
 		"/%256detrics", "/ipxe/../metrics", "/ipxe//x", "/smee/%2e/metrics", `/smee\metrics`, "/metrics%00", "/metrics%3f",
 		"/a/b//../../metrics", "/ipxe/x%2F..%2f..%2fmetrics", "/.ipxe", "/ipxe/x?a=../metrics", "/100%", "/%zz/%2",
-		"/x/../metrics//..", "/%2569pxe/x", "/ipxe%25252f..%25252fx",
+		"/x/../metrics//..", "/%2569pxe/x", "/ipxe%25252f..%25252fx", "/metrics%0a", "/metrics.%20.", "/x/%20../metrics",
+		"/ipxe/..%20/metrics", "/ipxe/x./", "/ipxe/.../x",
 	} {
 		f.Add(seed)
 	}

@@ -1,6 +1,10 @@
 package paths
 
-import "strings"
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
 
 // reading is how a path can be read.
 type reading uint8
@@ -36,13 +40,21 @@ func read(escaped string) (parts []string, how reading) {
 			parts[i] = part
 		}
 		switch {
-		case part == "." || part == "..":
+		case bare(part) != part: // dot segments, too
 			how = max(how, ambiguous)
 		case part == "" && i < len(parts)-1:
 			how = max(how, merging)
 		}
 	}
 	return parts, how
+}
+
+// bare is a part without what some backends do not see at its ends: white space and control characters, which they
+// strip, or before which a regular expression's $ matches (nginx, Python); and the dots behind a name (Windows).
+func bare(part string) string {
+	unseen := func(r rune) bool { return r == utf8.RuneError || unicode.IsSpace(r) || !unicode.IsGraphic(r) }
+	part = strings.TrimLeftFunc(part, unseen)
+	return strings.TrimRightFunc(part, func(r rune) bool { return r == '.' || unseen(r) })
 }
 
 // decode decodes until there is nothing left to be decoded.
