@@ -1,6 +1,8 @@
 package charttest
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
 	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
@@ -87,11 +90,38 @@ func inProcess(at release, values map[string]any) (rendered, error) {
 	capabilities := common.DefaultCapabilities.Copy()
 	capabilities.KubeVersion = *version
 	options := common.ReleaseOptions{Name: at.name, Namespace: "tinkerbell", IsInstall: true, Revision: 1}
-	all, err := util.ToRenderValuesWithSchemaValidation(c, values, options, capabilities, at.skipSchema)
+	// Helm compiles the schema each time, which takes longer than all the rest.
+	all, err := util.ToRenderValuesWithSchemaValidation(c, values, options, capabilities, true)
 	if err != nil {
 		return nil, err
 	}
+	if !at.skipSchema {
+		if err := valid(all["Values"]); err != nil {
+			return nil, err
+		}
+	}
 	return engine.Render(c, all)
+}
+
+var schemaOfValues = sync.OnceValues(func() (*jsonschema.Schema, error) {
+	return jsonschema.NewCompiler().Compile(chart + "/values.schema.json")
+})
+
+// valid holds values to the chart's schema, as Helm does.
+func valid(values any) error {
+	schema, err := schemaOfValues()
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(values)
+	if err != nil {
+		return err
+	}
+	plain, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	return schema.Validate(plain)
 }
 
 // from reads values.
