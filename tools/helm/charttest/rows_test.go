@@ -143,7 +143,11 @@ init: {extraEnv: [{name: A, value: b}], extraVolumeMounts: [{name: extra, mountP
 	if pod.DNSPolicy != corev1.DNSDefault || !*pod.EnableServiceLinks || *pod.RuntimeClassName != "gvisor" || len(pod.HostAliases) != 1 {
 		t.Errorf("podSpec is not all there: %+v", pod)
 	}
-	if len(pod.SecurityContext.Sysctls) != 2 || *pod.SecurityContext.RunAsNonRoot || pod.SecurityContext.SeccompProfile.Type != "Unconfined" {
+	sysctls := map[string]int{}
+	for _, each := range pod.SecurityContext.Sysctls {
+		sysctls[each.Name]++
+	}
+	if sysctls["net.core.somaxconn"] != 1 || sysctls["net.ipv4.ip_unprivileged_port_start"] != 1 || *pod.SecurityContext.RunAsNonRoot || pod.SecurityContext.SeccompProfile.Type != "Unconfined" {
 		t.Errorf("the pod's security context is %+v", pod.SecurityContext)
 	}
 	proxy := pod.Containers[0]
