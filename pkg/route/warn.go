@@ -54,30 +54,32 @@ func (t Table) webRouteTo(b Backend) (name string, ok bool) {
 	return "", false
 }
 
-// sameHost is whether two backends are ports of one host, or Service, as far as what is written tells.
+// sameHost is whether two backends can be ports of one host, or Service, as far as what is written tells.
 func (b Backend) sameHost(other Backend) bool {
-	if b.Service != nil && other.Service != nil {
-		return b.Service.Name == other.Service.Name && b.Service.Namespace == other.Service.Namespace
+	x, xIsName := b.hostName()
+	y, yIsName := other.hostName()
+	if x == y || !xIsName || !yIsName {
+		return x == y
 	}
-	x, y := b.hostName(), other.hostName()
-	// A short name is completed by the search path, as a Service's is by its namespace.
-	return x == y || isShort(x) && strings.HasPrefix(y, x+".") || isShort(y) && strings.HasPrefix(x, y+".") ||
-		b.Service != nil && strings.HasPrefix(y, x+".svc.") || other.Service != nil && strings.HasPrefix(x, y+".svc.")
+	// The search path may complete the shorter one to the longer one, as a Service's name by namespace and domain.
+	return strings.HasPrefix(y, x+".") || strings.HasPrefix(x, y+".")
 }
 
-// hostName is the host in one spelling.
-func (b Backend) hostName() string {
+// hostName is the host in one spelling. Of service records it is the host that they are of: a Service has them for each
+// of its ports.
+func (b Backend) hostName() (host string, isName bool) {
 	switch s := b.Service; {
 	case s != nil && s.Namespace != "":
-		return s.Name + "." + s.Namespace
+		return s.Name + "." + s.Namespace, true
 	case s != nil:
-		return s.Name
+		return s.Name, true
 	}
 	if addr, err := netip.ParseAddr(b.Host); err == nil {
-		return addr.Unmap().String()
+		return addr.Unmap().String(), false
 	}
-	return strings.ToLower(strings.TrimSuffix(b.Host, "."))
+	host = strings.ToLower(strings.TrimSuffix(b.Host, "."))
+	for b.SRV && strings.HasPrefix(host, "_") {
+		_, host, _ = strings.Cut(host, ".")
+	}
+	return host, true
 }
-
-// isShort is whether a name has no dot. An IPv6 address has none, and is none.
-func isShort(host string) bool { return !strings.ContainsAny(host, ".:") }
