@@ -43,7 +43,8 @@ type Defaults struct {
 func Presets() []string { return []string{"classic", "tinkerbell", "tinkerbell-0.22"} }
 
 // Preset gives a built-in table: classic is the layout of the Helm chart "stack" (Hegel, Tink Server and Smee each
-// on its own), tinkerbell that of the one binary, tinkerbell-0.22 that of the binary before 0.23. With an error, the defaults do not go with it.
+// on its own), tinkerbell that of the one binary, tinkerbell-0.22 that of the binary before 0.23. With an error, the
+// defaults do not go with it.
 func Preset(name string, defaults Defaults) (Table, error) {
 	t, ok := defaults.preset(name)
 	if !ok {
@@ -125,7 +126,8 @@ func (d Defaults) tinkerbell(port func(uint16) []Listen, files Route) []Route {
 	)
 }
 
-// tinkerbell022 is the one binary up to 0.22, whose Smee and Tootles had HTTP ports of their own. (Tootles had 50061 in 0.18.)
+// tinkerbell022 is the one binary up to 0.22, whose Smee and Tootles had HTTP ports of their own. (Tootles had 50061 in
+// 0.18.)
 func (d Defaults) tinkerbell022(port func(uint16) []Listen, files Route) []Route {
 	host := hostOf(d.Tinkerbell)
 	at := func(port uint16) []Backend { return backend(host, "tinkerbell", port) }

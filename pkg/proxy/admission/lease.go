@@ -63,8 +63,8 @@ func (l *Lease) Grow(bytes int64) Refusal {
 	return why
 }
 
-// Short is whether the container's memory is short, and the client one of those that have much: what was refused by Grow
-// should not go on then.
+// Short is whether the container's memory is short, and the client one of those that have much: an answer for which
+// Grow was refused should not go on then.
 func (l *Lease) Short() bool {
 	if l.route == nil || !l.route.account.short.Load() {
 		return false
