@@ -133,16 +133,17 @@ func TestRealMachineBootsInFlood(t *testing.T) {
 		// flood is what the attacker sends in a tick, number n.
 		flood func(s *site, random *rand.Rand, n int)
 		asks  int // of the machine, at most
+		lead  time.Duration
 	}{
-		"300 a second":     {func(s *site, r *rand.Rand, n int) { invent(s, r, n%3/2) }, 3},
-		"1,000 a second":   {func(s *site, r *rand.Rand, _ int) { invent(s, r, 1) }, 4},
-		"20,000 a second":  {func(s *site, r *rand.Rand, _ int) { invent(s, r, 20) }, 4},
-		"100,000 a second": {func(s *site, r *rand.Rand, _ int) { invent(s, r, 100) }, 5},
+		"300 a second":     {func(s *site, r *rand.Rand, n int) { invent(s, r, n%3/2) }, 3, 5 * time.Second},
+		"1,000 a second":   {func(s *site, r *rand.Rand, _ int) { invent(s, r, 1) }, 4, 5 * time.Second},
+		"20,000 a second":  {func(s *site, r *rand.Rand, _ int) { invent(s, r, 20) }, 4, 5 * time.Second},
+		"100,000 a second": {func(s *site, r *rand.Rand, _ int) { invent(s, r, 100) }, 5, 5 * time.Second},
 		"REQUESTs without an OFFER": {func(s *site, r *rand.Rand, _ int) {
 			for range 20 {
 				s.ask(&machine{tag: r.Uint64() | 1, isRequest: true})
 			}
-		}, 4},
+		}, 4, 5 * time.Second},
 		"each asks twice": {func() func(s *site, r *rand.Rand, n int) {
 			var last [1000][]*machine
 			return func(s *site, r *rand.Rand, n int) {
@@ -151,17 +152,22 @@ func TestRealMachineBootsInFlood(t *testing.T) {
 				}
 				last[n%1000] = last[n%1000][:0]
 				for range 10 {
-					m := &machine{tag: r.Uint64() | 1}
+					m := &machine{tag: r.Uint64() | 1<<63}
 					last[n%1000] = append(last[n%1000], m)
 					s.ask(m)
 				}
 			}
-		}(), 6},
+		}(), 6, 5 * time.Second},
+		"the same 50,000 in any order": {func(s *site, r *rand.Rand, _ int) {
+			for range 20 {
+				s.ask(&machine{tag: uint64(r.IntN(50_000)+1) * 0x9e3779b97f4a7c15})
+			}
+		}, 3, 30 * time.Second}, // by then each has asked several times
 		"the same 2,000 again and again": {func(s *site, _ *rand.Rand, n int) {
 			for i := range 20 {
 				s.ask(&machine{tag: uint64((n*20+i)%2000)<<32 | uint64(i) | 1<<60})
 			}
-		}, 6},
+		}, 6, 5 * time.Second},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -175,7 +181,7 @@ func TestRealMachineBootsInFlood(t *testing.T) {
 					s.step(tick)
 				}
 			}
-			run(func() bool { return s.now > int64(5*time.Second) })
+			run(func() bool { return s.now > int64(test.lead) })
 			m.next = s.now
 			sent, since := s.sent, s.now
 			run(func() bool { s.retry(m); return m.booted != 0 || m.asked > 20 })
@@ -198,10 +204,37 @@ func TestRealMachineBootsInFlood(t *testing.T) {
 	}
 }
 
+// TestFirmwareIsRememberedInFlood: it waits 4 s until it asks again, and then 8 s (PXE specification 2.1, section 2.2.3).
+// Nearly each is known by then, although 20,000 a second have asked in between.
+func TestFirmwareIsRememberedInFlood(t *testing.T) {
+	const machines = 2000
+	s, random := newSite(usual), rand.New(rand.NewPCG(1, 2))
+	s.server = func(*machine) *Answer { return nil }
+	class := func(i uint64) Class {
+		_, c := s.gate.class(i*0x9e3779b97f4a7c15, false, s.now)
+		return c
+	}
+	forgotten := 0
+	for n, wait := range []time.Duration{0, 4 * time.Second, 8 * time.Second} {
+		for range wait / time.Millisecond {
+			invent(s, random, 20)
+			s.step(time.Millisecond)
+		}
+		for i := range uint64(machines) {
+			if got := class(i + 1); got > First-Class(n) {
+				forgotten++
+			}
+		}
+	}
+	if forgotten > machines/50 {
+		t.Errorf("%d of %d requests were taken for a machine's first", forgotten, 2*machines)
+	}
+}
+
 // invent has n machines ask that nobody has seen before.
 func invent(s *site, random *rand.Rand, n int) {
 	for range n {
-		s.ask(&machine{tag: random.Uint64() | 1})
+		s.ask(&machine{tag: random.Uint64() | 1<<63})
 	}
 }
 
@@ -223,7 +256,7 @@ func TestNothingWaitsWithoutPressure(t *testing.T) {
 		s.server = answers()
 		for range 5000 {
 			for range 20 {
-				if got := s.ask(&machine{tag: random.Uint64() | 1}); got != Send {
+				if got := s.ask(&machine{tag: random.Uint64() | 1<<63}); got != Send {
 					t.Fatalf("after %v: got %v", time.Duration(s.now), got)
 				}
 			}

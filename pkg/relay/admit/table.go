@@ -2,8 +2,9 @@ package admit
 
 import "time"
 
-// ways is how many entries a set has. Where a set is full the entry that was touched longest ago is replaced.
-const ways = 4
+// ways is how many entries a set has: a cache line's. Where a set is full the entry that was touched longest ago is
+// replaced.
+const ways = 8
 
 // table remembers clients. Its size is fixed.
 type table struct {
