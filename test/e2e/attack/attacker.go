@@ -121,7 +121,9 @@ func manyStreams(c net.Conn, _ int) error {
 	framer, out := begin(c)
 	for i := range streams {
 		id := uint32(2*i + 1)
-		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headerBlock("POST", 100), EndHeaders: true})
+		_ = framer.WriteHeaders(http2.HeadersFrameParam{
+			StreamID: id, BlockFragment: headerBlock("POST", 100), EndHeaders: true,
+		})
 		_ = framer.WriteData(id, false, []byte{0, 0, 0, 0, 100, 1})
 	}
 	_, err := c.Write(out.Bytes())

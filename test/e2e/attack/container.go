@@ -102,12 +102,14 @@ func (c *Container) Peak() (peak int64, kills int, err error) {
 func (c *Container) Parts() string {
 	if c.v2 {
 		f, _ := c.fields("memory.stat")
-		return fmt.Sprintf("anon %d, kernel %d, sock %d, file %d MiB", f["anon"]>>20, f["kernel"]>>20, f["sock"]>>20, f["file"]>>20)
+		return fmt.Sprintf("anon %d, kernel %d, sock %d, file %d MiB",
+			f["anon"]>>20, f["kernel"]>>20, f["sock"]>>20, f["file"]>>20)
 	}
 	f, _ := c.fields("memory.stat")
 	kernel, _ := c.number("memory.kmem.usage_in_bytes")
 	sockets, _ := c.number("memory.kmem.tcp.usage_in_bytes")
-	return fmt.Sprintf("anon %d, kernel %d, sock %d, file %d MiB", f["total_rss"]>>20, kernel>>20, sockets>>20, f["total_cache"]>>20)
+	return fmt.Sprintf("anon %d, kernel %d, sock %d, file %d MiB",
+		f["total_rss"]>>20, kernel>>20, sockets>>20, f["total_cache"]>>20)
 }
 
 func (c *Container) number(name string) (int64, error) {

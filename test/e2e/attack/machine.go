@@ -92,7 +92,8 @@ func get(ctx context.Context, client *http.Client, url string, want []byte) erro
 
 func call(ctx context.Context, client *http.Client) error {
 	message := []byte{0, 0, 0, 0, 1, 7}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address(portGRPC)+"/echo.Echo/Call", bytes.NewReader(message))
+	url := "http://" + address(portGRPC) + "/echo.Echo/Call"
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(message))
 	if err != nil {
 		return err
 	}

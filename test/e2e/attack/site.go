@@ -41,7 +41,11 @@ const large = 32 << 20
 const routes = `routes:
 - {name: http, protocol: http, listen: 7171, backends: "127.0.0.1:17171"}
 - {name: files, protocol: files, listen: 8080, files: {directory: DIR/files}}
-- {name: tls, protocol: http, listen: 8443, backends: "127.0.0.1:17171", tls: {certificates: {certificate: DIR/tls.crt, key: DIR/tls.key}}}
+- name: tls
+  protocol: http
+  listen: 8443
+  backends: "127.0.0.1:17171"
+  tls: {certificates: {certificate: DIR/tls.crt, key: DIR/tls.key}}
 - {name: grpc, protocol: grpc, listen: 42114, backends: "127.0.0.1:52114"}
 - {name: tcp, protocol: tcp, listen: 42113, backends: "127.0.0.1:52113"}
 - {name: tftp, protocol: tftp, listen: 69, backends: "127.0.0.1:10069"}
@@ -71,7 +75,8 @@ func write(dir string) error {
 		os.WriteFile(filepath.Join(dir, "files", "kernel"), content, 0o600),
 		os.WriteFile(filepath.Join(dir, "tls.crt"), encode("CERTIFICATE", certificate), 0o600),
 		os.WriteFile(filepath.Join(dir, "tls.key"), encode("PRIVATE KEY", text), 0o600),
-		os.WriteFile(filepath.Join(dir, "routes.yaml"), bytes.ReplaceAll([]byte(routes), []byte("DIR"), []byte(dir)), 0o600),
+		os.WriteFile(filepath.Join(dir, "routes.yaml"),
+			bytes.ReplaceAll([]byte(routes), []byte("DIR"), []byte(dir)), 0o600),
 	)
 }
 
