@@ -112,6 +112,30 @@ func testF5MalformedBodyBlamesNobody(t *testing.T, start starter) {
 	}
 }
 
+// What a client asks to switch to in bytes that name no protocol is its own mistake, and never reaches an endpoint.
+func TestF5OddUpgrade(t *testing.T) {
+	addr, received := recorder(t)
+	p := pool(addr)
+	r := start(t, Settings{Pool: p})
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		for _, upgrade := range []string{"\xff", "web\tsocket", "websocket, \xc3\xa9"} {
+			c := r.talk(t)
+			_, _ = fmt.Fprintf(c.Conn, "%s / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: %s\r\n\r\n", method, upgrade)
+			if code := codeOf(c); code != http.StatusBadRequest {
+				t.Errorf("%s, %q: got %d", method, upgrade, code)
+			}
+			_ = c.Conn.Close()
+		}
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	blameless(t, p)
+	if got := received(); len(got) > 0 {
+		t.Errorf("arrived: %q", got)
+	}
+}
+
 // An endpoint that closes because its client is slow is not blamed for that; one that closes when it has all of the
 // request is.
 func TestF5ImpatientEndpoint(t *testing.T) {

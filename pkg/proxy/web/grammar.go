@@ -41,6 +41,11 @@ func normalize(r *http.Request) error {
 			return err
 		}
 	}
+	for _, value := range r.Header["Upgrade"] { // names and versions of protocols (RFC 9110, section 7.8)
+		if strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' }) {
+			return errField
+		}
+	}
 	dropListed(r.Header)
 	return nil
 }
