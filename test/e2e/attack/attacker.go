@@ -106,7 +106,9 @@ func begin(c net.Conn) (*http2.Framer, *bytes.Buffer) {
 // does not end.
 func continuation(c net.Conn, _ int) error {
 	framer, out := begin(c)
-	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: headerBlock("POST", 8000), EndHeaders: true})
+	_ = framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: 1, BlockFragment: headerBlock("POST", 8000), EndHeaders: true,
+	})
 	block := headerBlock("POST", longHeader/2)
 	_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: block[:16000]})
 	for rest := block[16000:]; len(rest) > 1000; rest = rest[1000:] {
