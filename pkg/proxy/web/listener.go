@@ -201,9 +201,11 @@ type conn struct {
 	listener *listener
 	lease    admission.Lease
 	unread   unread
-	// turnedDown are its requests for which there was no room; multiplexed is HTTP/2.
+	// turnedDown are its requests for which there was no room; multiplexed is HTTP/2; switched, another protocol, whose
+	// answer's length is not noted: its socket keeps small buffers, and is written to by another goroutine.
 	turnedDown  atomic.Int32
 	multiplexed atomic.Bool
+	switched    atomic.Bool
 	answer      int64       // bytes written of the answer
 	long        bool        // charged for it
 	spoke       atomic.Bool // has sent something

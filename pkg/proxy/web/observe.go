@@ -13,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -90,9 +91,11 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		under.inBody.Store(body)
 	}
 	if o.settings.Stall > 0 && body {
-		r.Body = &patient{
+		waiting := &patient{
 			ReadCloser: r.Body, control: http.NewResponseController(w), stall: o.settings.Stall, under: under,
 		}
+		defer waiting.leave()
+		r.Body = waiting
 	}
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
 		// There may have been a Content-Length too, which net/http has removed: whoever framed the request by it
@@ -218,6 +221,9 @@ func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 // Hijack implements http.Hijacker, for protocols that the endpoint switches to.
 func (r *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if r.share.conn != nil {
+		r.share.conn.switched.Store(true)
+	}
 	c, buffered, err := http.NewResponseController(r.ResponseWriter).Hijack()
 	if err == nil && r.code == 0 {
 		r.code = http.StatusSwitchingProtocols
@@ -263,6 +269,34 @@ type patient struct {
 	armed   time.Time
 	under   *conn // nil in HTTP/2
 	late    atomic.Bool
+
+	// The Transport may read on when the endpoint has answered and the handler has returned. In HTTP/2 the control is
+	// gone then, and to use it is a panic; in HTTP/1.1 it is the next request's.
+	mu   sync.Mutex
+	over bool
+}
+
+// leave is before the handler returns.
+func (p *patient) leave() {
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+}
+
+// wait sets the read deadline; zero is none.
+func (p *patient) wait(deadline time.Time) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over {
+		return http.ErrBodyReadAfterClose
+	}
+	if p.under != nil && deadline.IsZero() {
+		p.under.inBody.Store(false)
+	}
+	if err := p.control.SetReadDeadline(deadline); !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
 }
 
 // late is whether a request's client stalled in its body.
@@ -278,7 +312,7 @@ func late(r *http.Request) bool {
 func (p *patient) Read(b []byte) (int, error) {
 	if now := time.Now(); now.Sub(p.armed) > min(deadlineStep, p.stall/8) {
 		p.armed = now
-		if err := p.control.SetReadDeadline(now.Add(p.stall)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		if err := p.wait(now.Add(p.stall)); err != nil {
 			return 0, err
 		}
 	}
@@ -286,10 +320,7 @@ func (p *patient) Read(b []byte) (int, error) {
 	if errors.Is(err, io.EOF) {
 		// The answer may take its time now. After any other error the deadline stays, or net/http would wait for
 		// the rest of the body for ever.
-		_ = p.control.SetReadDeadline(time.Time{})
-		if p.under != nil {
-			p.under.inBody.Store(false)
-		}
+		_ = p.wait(time.Time{})
 	} else if errors.Is(err, os.ErrDeadlineExceeded) {
 		p.late.Store(true)
 	}

@@ -130,7 +130,7 @@ func (u *unread) taken(n int) {
 
 // answered notes what has been written of an answer.
 func (c *conn) answered(n int64) {
-	if c.multiplexed.Load() {
+	if c.multiplexed.Load() || c.switched.Load() {
 		return
 	}
 	if c.answer += n; c.answer > longAnswer {
@@ -162,6 +162,9 @@ func (c *conn) lengthen(u *upstream) {
 
 // nextAnswer is before another answer.
 func (c *conn) nextAnswer() {
+	if c.switched.Load() {
+		return
+	}
 	if c.answer = 0; c.long {
 		c.long = false
 		c.lease.Shrink(costLong)
