@@ -15,7 +15,9 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- $blocks := list "stack" "smee" "hegel" "tink" "rufio" "boots" -}}
 {{- $former := false -}}
 {{- range $blocks }}{{ if get $v . }}{{ $former = true }}{{ end }}{{ end -}}
-{{- range list "publicIP" "trustedProxies" "rbac" }}{{ if get $global . }}{{ $former = true }}{{ end }}{{ end -}}
+{{- range list "publicIP" "trustedProxies" "rbac.type" -}}
+{{- if (include "stack.dig" (dict "in" $global "path" .) | fromJson).set }}{{ $former = true }}{{ end -}}
+{{- end -}}
 {{- /* What the former chart did where its values said nothing, as of 0.6.3. */ -}}
 {{- $defaults := dict -}}
 {{- if $former -}}
@@ -56,7 +58,9 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- $known = append $known $from -}}
 {{- $value := include "stack.dig" (dict "in" $v "path" $from) | fromJson -}}
 {{- $default := get $defaults $from -}}
-{{- if or $value.set $default -}}
+{{- if and (hasPrefix "backends." (index $move 2)) (ne $v.preset "classic") -}}
+{{- if $value.set }}{{ $ignored = append $ignored (printf "%s: preset %s has no such backend" $from $v.preset) }}{{ end -}}
+{{- else if or $value.set $default -}}
 {{- $taken := include "stack.formerValue" (dict "path" $from "kind" (index $move 1) "value" (ternary $value.value $default $value.set) "patterns" $.patterns) | fromJson -}}
 {{- range $to := slice $move 2 -}}
 {{- if or (hasKey $given $to) (and (hasPrefix "routes." $to) (include "stack.dig" (dict "in" $own "path" $to) | fromJson).set) -}}
@@ -103,6 +107,7 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- end -}}
 
 {{- $strategy := get $stack "deployment.strategy" | default dict -}}
+{{- include "stack.prune" $strategy -}}
 {{- if and (eq (len (keys $strategy)) 1) (eq (toString $strategy.type) "RollingUpdate") -}}
 {{- /* The former default. Kubernetes' own details of it would run two listeners on one interface. */ -}}
 {{- $strategy = dict -}}
@@ -216,7 +221,7 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- $value := include "stack.dig" (dict "in" $v.smee "path" $path) | fromJson -}}
 {{- if $value.set }}{{ $_ := set $smee $path (include "stack.formerValue" (dict "path" (printf "smee.%s" $path) "kind" "switch" "value" $value.value "patterns" $.patterns) | fromJson).value }}{{ end -}}
 {{- end -}}
-{{- if or $smee.hostNetwork (and (hasKey $smee "deploy") (not $smee.deploy)) -}}
+{{- if and (eq $v.preset "classic") (or $smee.hostNetwork (and (hasKey $smee "deploy") (not $smee.deploy))) -}}
 {{- range list "smee-http" "smee-tftp" "smee-syslog" -}}
 {{- $path := printf "routes.%s.enabled" . -}}
 {{- if not (include "stack.dig" (dict "in" $own "path" $path) | fromJson).set }}{{ include "stack.put" (dict "in" $v "path" $path "value" false) }}{{ end -}}

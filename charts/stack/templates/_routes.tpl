@@ -122,6 +122,7 @@ Everything that templates need, as JSON: the effective values (stack.values) and
 {{- if hasPrefix ":" . }}{{ include "stack.refuse" (dict "v" $v "text" (printf "preset %s has route %s, whose backend has no host: set backends.%s.host, or routes.%s.enabled=false" $v.preset $name (ternary (splitList "-" $name | first) "tinkerbell" (eq $v.preset "classic")) $name)) }}{{ end -}}
 {{- if hasPrefix "service:" . -}}
 {{- $from := trimPrefix "service:" . -}}
+{{- if not (regexMatch "^([^/:]+/)?[^/:]+:[^/:]+$" $from) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "routes.%s.backends has %s, which is no Service: write it as service:NAMESPACE/NAME:PORT" $name .)) }}{{ end -}}
 {{- $services = append $services (ternary (first (splitList "/" $from)) (include "stack.namespace" $) (contains "/" $from)) -}}
 {{- end -}}
 {{- end -}}
@@ -140,7 +141,7 @@ Everything that templates need, as JSON: the effective values (stack.values) and
 {{- if kindIs "slice" $host }}{{ $host = first $host }}{{ end -}}
 {{- $host = $host | replace "*" "probe" -}}
 {{- /* What "helm test" asks for: a path that reaches the backend. */ -}}
-{{- $path := dig "paths" "allow" "" $route -}}
+{{- $path := dig "paths" "allow" "" $route | default "" -}}
 {{- if kindIs "slice" $path }}{{ $path = first $path }}{{ end -}}
 {{- $service := true -}}
 {{- if hasKey $route "service" }}{{ $service = $route.service }}{{ end -}}
@@ -155,6 +156,7 @@ Everything that templates need, as JSON: the effective values (stack.values) and
 {{- $ports = append $ports (dict "listed" $first "name" $portName "port" (int $port) "protocol" $network "route" $name "service" $service "shared" $shared "kind" $route.protocol "tls" (not (empty $route.tls)) "host" $host "path" (trimPrefix "/" $path)) -}}
 {{- end -}}
 {{- $row := merge (dict "name" $name "listen" $listen) (omit $route "enabled" "port" "service") -}}
+{{- if and (hasKey $row "paths") (empty (compact (list $row.paths.allow $row.paths.deny))) }}{{ $_ := unset $row "paths" }}{{ end -}}
 {{- if and (not (hasKey $row "optional")) (not $v.probes.requireBackends) }}{{ $_ := set $row "optional" true }}{{ end -}}
 {{- $table = append $table $row -}}
 {{- end -}}

@@ -283,6 +283,58 @@ func TestC4NothingVanishesSilently(t *testing.T) {
 	}
 }
 
+// TestC4FormerBackendsAreClassic: the other presets have neither those backends nor their routes, and a helm get values
+// --all of the former chart names them all.
+func TestC4FormerBackendsAreClassic(t *testing.T) {
+	for _, preset := range []string{"tinkerbell", "tinkerbell-0.22"} {
+		out := rendersFrom(t, "preset: "+preset+`
+global: {publicIP: 192.0.2.2}
+hegel: {name: hegel, service: {port: 50061}}
+tink: {server: {name: tink-server, service: {port: 42113}}}
+smee: {name: smee, hostNetwork: true, http: {port: 7171}, tftp: {port: 69}, syslog: {port: 514}}
+`)
+		for _, line := range []string{
+			"smee.http.port: preset " + preset + " has no such backend", "hegel.name: preset " + preset, "tink.server.service.port: preset " + preset,
+		} {
+			if !strings.Contains(out.notes(), line) {
+				t.Errorf("want %q in\n%s", line, out.notes())
+			}
+		}
+		if strings.Contains(out.notes(), "smee-tftp") || strings.Contains(out.notes(), "-> backends.") {
+			t.Errorf("the notes speak of the classic routes:\n%s", out.notes())
+		}
+	}
+}
+
+// TestC1GlobalsOfOthersAreNotTheFormerCharts: a chart above this one may have a global.rbac of its own.
+func TestC1GlobalsOfOthersAreNotTheFormerCharts(t *testing.T) {
+	for values, want := range map[string]string{
+		"global: {rbac: {create: true}, publicIP: '', trustedProxies: []}": "stack",
+		"global: {rbac: {type: Role}}":                                     "tink-stack",
+	} {
+		var service corev1.Service
+		rendersFrom(t, values).object(t, "Service", "stack", &service)
+		if service.Name != want {
+			t.Errorf("%s: the Service is %s, want %s", values, service.Name, want)
+		}
+	}
+}
+
+// TestC2StrategyHasNoNull as the API's types want it.
+func TestC2StrategyHasNoNull(t *testing.T) {
+	var deployment appsv1.Deployment
+	out := rendersFrom(t, "stack: {deployment: {strategy: {type: Recreate, rollingUpdate: null}}}")
+	out.object(t, "Deployment", "-proxy", &deployment)
+	if deployment.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType {
+		t.Errorf("%+v", deployment.Spec.Strategy)
+	}
+	for _, document := range out.documents() {
+		if strings.Contains(document, "rollingUpdate: null") {
+			t.Errorf("a null is left:\n%s", document)
+		}
+	}
+}
+
 // TestModernChartsValuesAreRefusedWithOneSentence: the values of Tinkerbell's own chart, also as EKS Anywhere makes them.
 func TestModernChartsValuesAreRefusedWithOneSentence(t *testing.T) {
 	for values, says := range map[string][]string{

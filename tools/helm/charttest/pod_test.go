@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -119,6 +120,23 @@ func hostPorts(spec *corev1.PodSpec) {
 	for i := range spec.Containers {
 		for j := range spec.Containers[i].Ports {
 			spec.Containers[i].Ports[j].HostPort = spec.Containers[i].Ports[j].ContainerPort
+		}
+	}
+}
+
+// TestNotesSayWhatTheNamespaceHasToAdmit: each pod that is not restricted's.
+func TestNotesSayWhatTheNamespaceHasToAdmit(t *testing.T) {
+	for values, privileged := range map[string]bool{
+		"{}":                          true,
+		"broadcast: {provider: none}": false,
+		"relay: {enabled: false}":     false,
+		"broadcast: {provider: hostNetwork, parents: [eno1]}":                                             true,
+		"broadcast: {provider: none}\nroutes: {smee-tftp: {tftp: {source: transparent}}}":                 true,
+		"relay: {enabled: false}\nroutes: {smee-syslog: {syslog: {source: transparent}}}":                 true,
+		"relay: {enabled: false}\nroutes: {smee-syslog: {enabled: false, syslog: {source: transparent}}}": false,
+	} {
+		if got := strings.Contains(rendersFrom(t, values).notes(), "pod-security.kubernetes.io/enforce=privileged"); got != privileged {
+			t.Errorf("%s: the notes ask for it: %v", values, got)
 		}
 	}
 }

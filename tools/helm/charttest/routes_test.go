@@ -180,6 +180,52 @@ func TestFieldsByProtocolAgreeWithTheCheck(t *testing.T) {
 	}
 }
 
+// TestEmptyListsOfPathsTakeThePresetsAway in a form that the proxy takes.
+func TestEmptyListsOfPathsTakeThePresetsAway(t *testing.T) {
+	for values, want := range map[string]string{
+		"routes: {hegel: {paths: {deny: []}}}":                                   "none",
+		"routes: {hegel: {paths: {allow: []}}}":                                  "deny",
+		"preset: tinkerbell\nroutes: {http: {paths: {allow: []}}}":               "none",
+		"preset: tinkerbell\nroutes: {http: {paths: {allow: [], deny: [/a]}}}":   "deny",
+		"preset: tinkerbell\nroutes: {http: {paths: {deny: []}}}":                "allow",
+		"preset: tinkerbell\nroutes: {http: {paths: {allow: [/a], deny: null}}}": "allow",
+	} {
+		var config corev1.ConfigMap
+		rendersFrom(t, values).object(t, "ConfigMap", "-routes", &config)
+		file := filepath.Join(t.TempDir(), "routes.yaml")
+		if err := os.WriteFile(file, []byte(config.Data["routes.yaml"]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.CommandContext(t.Context(), filepath.Join(build(t), "stack-proxy"), "check", "-f", file).CombinedOutput(); err != nil {
+			t.Errorf("%s: stack-proxy check says %v\n%s", values, err, out)
+		}
+		var table struct {
+			Routes []struct {
+				Name  string
+				Paths *struct{ Allow, Deny []string }
+			}
+		}
+		if err := yaml.Unmarshal([]byte(config.Data["routes.yaml"]), &table); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range table.Routes {
+			if r.Name != "hegel" && r.Name != "http" {
+				continue
+			}
+			got := "none"
+			if r.Paths != nil && len(r.Paths.Allow) > 0 {
+				got = "allow"
+			} else if r.Paths != nil && len(r.Paths.Deny) > 0 {
+				got = "deny"
+			}
+			if got != want {
+				t.Errorf("%s: %s of %+v, want %s", values, got, r.Paths, want)
+			}
+		}
+	}
+	refuses(t, "routes: {a: {protocol: tcp, port: 1, backends: ['service:x']}}", "routes.a.backends has service:x, which is no Service: write it as service:NAMESPACE/NAME:PORT")
+}
+
 // TestPresetsAgreeWithTheProxys compares the chart's presets with the tables of docs/stack-proxy.md, which are made from the
 // proxy's own.
 func TestPresetsAgreeWithTheProxys(t *testing.T) {
