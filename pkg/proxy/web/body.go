@@ -22,9 +22,23 @@ type kept struct {
 	fault  atomic.Pointer[error] // of reading from the client
 }
 
+// errReading is a panic of net/http's server while the Transport reads a body.
+var errReading = errors.New("the body cannot be read any more")
+
+// read reads. net/http's server panics where a body is read while it reads the connection itself, before it touches
+// anything. The Transport reads in a goroutine of its own, where that would end the process.
+func (k *kept) read(b []byte) (n int, err error) {
+	defer func() {
+		if recover() != nil {
+			n, err = 0, errReading
+		}
+	}()
+	return k.ReadCloser.Read(b)
+}
+
 // Read implements io.Reader.
 func (k *kept) Read(b []byte) (int, error) {
-	n, err := k.ReadCloser.Read(b)
+	n, err := k.read(b)
 	switch {
 	case errors.Is(err, io.EOF):
 		k.whole.Store(true)

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -74,5 +75,18 @@ func testF5EarlyAnswerToBody(t *testing.T, start starter) {
 	clients.Wait()
 	if err := r.stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// panicking is a body as net/http's while its server reads the connection.
+type panicking struct{ io.ReadCloser }
+
+func (panicking) Read([]byte) (int, error) { panic("invalid concurrent Body.Read call") }
+
+// A panic while the Transport reads a body is an error of that request, not the end of the process.
+func TestF5BodyReadPanics(t *testing.T) {
+	k := &kept{ReadCloser: panicking{}}
+	if n, err := k.Read(make([]byte, 1)); n != 0 || !errors.Is(err, errReading) || !errors.Is(k.broken(), errReading) {
+		t.Errorf("read %d: %v, broken: %v", n, err, k.broken())
 	}
 }
