@@ -241,6 +241,7 @@ func TestF6FloodOfTheTable(t *testing.T) {
 			if testing.Short() && !tt.short {
 				t.Skip("takes some seconds")
 			}
+			t.Parallel() // each waits mostly for clients that ask again after 5 s
 			l := newLab(t)
 			requests := l.steadyServer(t, want)
 			f := l.workers(t, Config{Pick: to(serverIP + ":69"), MaxSessions: tt.places, Workers: tt.workers})
