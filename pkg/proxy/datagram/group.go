@@ -91,6 +91,21 @@ type group[T any] struct {
 	list   int
 	queues [ranks]queue[T]
 	n      int
+	// yielded is when a long session that was alive last gave way.
+	yielded time.Time
+}
+
+// longLives is the least time, on average, for which long sessions that are alive keep their places. Where more honest
+// clients ask than there are places, each would otherwise turn out another one, and none would come to its end.
+const longLives = 60 * time.Second
+
+// yields tells whether one more long session that is alive may give way, and notes that it does.
+func (g *group[T]) yields(now time.Time, bound int) bool {
+	if now.Sub(g.yielded) < longLives/time.Duration(max(bound, 1)) {
+		return false
+	}
+	g.yielded = now
+	return true
 }
 
 func (g *group[T]) add(s *Session[T]) {

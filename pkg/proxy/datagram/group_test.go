@@ -52,6 +52,23 @@ func TestF6Victim(t *testing.T) {
 	}
 }
 
+// Where more clients ask again and again than there are places, long sessions that are alive give way one by one: each
+// keeps its place for a minute on average.
+func TestLongSessionsLive(t *testing.T) {
+	for _, bound := range []int{1, 8, 4096} {
+		g, now, gone := new(group[int]), time.Unix(1000, 0), 0
+		for range 60_000 { // a minute of 1,000 requests a second
+			now = now.Add(time.Millisecond)
+			if g.yields(now, bound) {
+				gone++
+			}
+		}
+		if gone < 1 || gone > bound {
+			t.Errorf("of %d long sessions %d gave way in a minute", bound, gone)
+		}
+	}
+}
+
 func TestRanks(t *testing.T) {
 	for steps, want := range map[uint64]rank{
 		0: rankNew, 1: rankFirst, 7: rankFirst, 8: rankSome, 63: rankSome, 64: rankMany, 511: rankMany, 512: rankLong,

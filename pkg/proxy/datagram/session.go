@@ -33,10 +33,11 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 	} else {
 		socket, err = Open(endpoint.Addr())
 	}
-	if err == nil {
-		err = socket.ReportErrors()
-	}
 	if err != nil {
+		return nil, RefusedSocket, err
+	}
+	if err := socket.ReportErrors(); err != nil {
+		socket.Close()
 		return nil, RefusedSocket, err
 	}
 	s := &Session[T]{
@@ -154,6 +155,9 @@ func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Refusal {
 	}
 	s, dead := g.victim(w.now, bound)
 	if s == nil || !dead && !w.knocks.again(flow{d.Client, d.Asked}, w.now) {
+		return RefusedTableFull
+	}
+	if !dead && s.rank == rankLong && !g.yields(w.now, bound) {
 		return RefusedTableFull
 	}
 	w.close(s, EndEvicted)
