@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -79,7 +80,13 @@ func (e bodyError) Error() string { return "failed to read the request's body: "
 func (e bodyError) Unwrap() error { return e.cause }
 
 // use is an answer of an endpoint, and the endpoint's use with it. It ends with the request.
-type use struct{ body io.Closer }
+type use struct {
+	body io.Closer
+	// untraced is the request's context in HTTP/2, without ReverseProxy's trace, which would write interim answers and
+	// then clear their header while the server of HTTP/2 may still be reading it: where the client has reset the stream,
+	// it does not wait. They are dropped, as on the direct way.
+	untraced context.Context
+}
 
 type useKey struct{}
 

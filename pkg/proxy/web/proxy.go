@@ -139,7 +139,11 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).EnableFullDuplex()
 	u := new(use)
 	defer u.end() // also where ReverseProxy panics before it closes the answer
-	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), useKey{}, u)))
+	r = r.WithContext(context.WithValue(r.Context(), useKey{}, u))
+	if r.ProtoMajor == 2 {
+		u.untraced = r.Context()
+	}
+	p.reverse.ServeHTTP(w, r)
 }
 
 // close gives up the connections to the endpoints; those in use when they come back.
@@ -192,6 +196,9 @@ func peerOf(r *http.Request) netip.Addr {
 // RoundTrip implements http.RoundTripper: it asks one endpoint, and another one as long as none has seen anything of
 // the request.
 func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
+	if u, ok := r.Context().Value(useKey{}).(*use); ok && u.untraced != nil {
+		r = r.WithContext(u.untraced)
+	}
 	client := peerOf(r)
 	if real, err := netip.ParseAddr(r.Header.Get(headerRealIP)); err == nil {
 		client = real
