@@ -65,6 +65,9 @@ func (r Refusal) String() string {
 const (
 	// clientShare is the part of the whole that a client may have on a route, as a divisor.
 	clientShare = 2
+	// spareShare is the part of the whole up to which a client's leases may grow by what they can do without, as a divisor:
+	// the rest is for its other connections.
+	spareShare = 4
 	// routeShare is the part of the whole that is shared out among the routes as their own, as a divisor.
 	routeShare = 2
 	// stale is how long a client's connection has to be without progress to be given up for another one of the same
@@ -89,7 +92,9 @@ type Account struct {
 	log    *slog.Logger
 
 	mu     sync.Mutex
-	room   int64 // what may be used now: memory, or less under pressure
+	room   int64         // what may be used now: memory, or less under pressure
+	plenty bool          // it is less only until the next look
+	looked chan struct{} // closed by the next look, where somebody waits for it
 	used   int64
 	routes []*Route
 	free   []*client // for their space
@@ -148,7 +153,7 @@ func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
 	var gone victims
 	a.mu.Lock()
 	l.route, l.holder = r, h
-	why := a.admit(l, limit.Key(from), a.charge(cost), &gone)
+	why := a.admit(l, limit.Key(from), a.charge(cost), a.room, &gone)
 	if why == Memory && int64(cost.Descriptors)*a.price > cost.Memory {
 		why = Descriptors
 	}
@@ -162,10 +167,9 @@ func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
 	return why
 }
 
-// admit charges a lease to a client. The caller holds mu.
-func (a *Account) admit(l *Lease, from netip.Addr, charge int64, gone *victims) Refusal {
+// admit charges a lease to a client, below a bound in all. The caller holds mu.
+func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, gone *victims) Refusal {
 	c := a.clientOf(l.route, from)
-	bound := a.room
 	if c.first == nil { // nobody is shut out for what others do
 		bound = a.memory
 	}

@@ -28,6 +28,9 @@ const (
 	// pace is the part of what is free below shedAt that may be charged until the next look, as a divisor: a connection
 	// that is served can come to hold so many times its charge in sockets' buffers.
 	pace = 32
+	// plenty is how much of the container's memory is free below shedAt when newcomers wait for the next look rather than
+	// be refused, as a divisor; waits how many looks one waits for at most.
+	plenty, waits = 8, 8
 	// leastRoom is what pressure leaves of the room, as a divisor.
 	leastRoom = 32
 
@@ -125,6 +128,11 @@ func (k *keeper) look(now time.Time) {
 		a.room = min(a.room, a.used)
 	}
 	a.room = max(a.room, a.memory/leastRoom)
+	a.plenty = free >= limit/plenty
+	if a.looked != nil {
+		close(a.looked)
+		a.looked = nil
+	}
 	a.mu.Unlock()
 	a.shed(shed)
 }

@@ -63,17 +63,25 @@ func (l *Lease) Grow(bytes int64) Refusal {
 	return why
 }
 
-// Short is whether the container's memory is short, and the client one of those that have much: an answer for which
-// Grow was refused should not go on then.
-func (l *Lease) Short() bool {
-	if l.route == nil || !l.route.account.short.Load() {
-		return false
+// Spare is Grow for what the holder can do without: only where there is room anyway, so that nothing is given up for
+// it. It is no refusal where there is none.
+func (l *Lease) Spare(bytes int64) bool {
+	if l.route == nil {
+		return true
 	}
 	a := l.route.account
+	if a.short.Load() {
+		return false
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	top := a.top(func(*Route) bool { return true })
-	return l.client == nil || much*l.client.used >= top.used
+	c := l.client
+	if c == nil || a.used+bytes > a.room || c.used+bytes > a.memory/spareShare {
+		return false
+	}
+	l.charge += bytes
+	a.add(c, bytes)
+	return true
 }
 
 // Shrink takes memory off that Grow has charged.
@@ -108,7 +116,7 @@ func (l *Lease) Move(to netip.Addr) Refusal {
 		charge := l.charge
 		a.release(l)
 		a.forget(c)
-		why = a.admit(l, limit.Key(to), charge, &gone)
+		why = a.admit(l, limit.Key(to), charge, a.memory, &gone) // it has been let in
 		l.route.refused[why]++
 	}
 	a.mu.Unlock()

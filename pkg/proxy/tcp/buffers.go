@@ -15,7 +15,7 @@ const (
 	smallUnsent, largeUnsent = 32 << 10, 128 << 10
 	// smallReceive and largeReceive are what an endpoint may send before it is read (SO_RCVBUF); the kernel takes as much
 	// again for its own.
-	smallReceive, largeReceive = 64 << 10, 256 << 10
+	smallReceive, largeReceive = 32 << 10, 256 << 10
 )
 
 // SetSendBuffer makes what a socket holds for its peer large or small.

@@ -81,7 +81,12 @@ func (n *nursery) shut() {
 // Ready implements loop.Watcher, for the listening socket. Running out of descriptors or memory is survived: the kernel
 // keeps the waiting connections.
 func (n *nursery) Ready(loop.Events) {
+	cost := costOf(n.front.settings.Load())
 	for range acceptBatch {
+		if n.front.room.Held(cost) {
+			n.resume(admission.HoldTime, func() {})
+			return
+		}
 		fd, from, err := accept(n.front.listener.fd)
 		switch {
 		case err == nil:
@@ -100,12 +105,18 @@ func (n *nursery) Ready(loop.Events) {
 func (n *nursery) rest(err error) {
 	n.pause = min(max(2*n.pause, acceptPause), acceptPauses)
 	n.front.metrics.refused(refusedResources)
+	pause := n.pause
+	n.resume(pause, func() { // not in the loop: whoever reads the log may be slow
+		n.front.log.Error("failed to accept connection", "error", err, "retry_ms", pause.Milliseconds())
+	})
+}
+
+// resume takes no connections until a time is over, and calls over first then.
+func (n *nursery) resume(pause time.Duration, over func()) {
 	n.loop.Release(n.front.listener.fd, n.listener)
 	n.listener = loop.Handle{}
-	pause := n.pause
 	time.AfterFunc(pause, func() {
-		// Not in the loop: whoever reads the log may be slow.
-		n.front.log.Error("failed to accept connection", "error", err, "retry_ms", pause.Milliseconds())
+		over()
 		n.loop.Do(func() {
 			if err := n.open(); err != nil {
 				n.rest(err)

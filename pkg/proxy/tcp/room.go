@@ -7,7 +7,7 @@ import "github.com/tinkerbell/stack/pkg/proxy/admission"
 const (
 	costSession        = 20 << 10
 	costTLS            = 64 << 10  // more for each side that has it: state, and a buffer that waits with its reader
-	costBulk           = 256 << 10 // more while a direction is bulk: sockets' buffers
+	costBulk           = 640 << 10 // more while a direction is bulk: sockets' buffers
 	sessionDescriptors = 2
 )
 
@@ -25,7 +25,7 @@ func costOf(s *Settings) admission.Cost {
 
 // widen gives a bulk direction large buffers, where there is room.
 func (c *copier) widen(dst, src *socket) bool {
-	if c.session.lease.Grow(costBulk) != admission.Admitted {
+	if !c.session.lease.Spare(costBulk) {
 		return false
 	}
 	SetSendBuffer(dst.raw, true)
@@ -79,32 +79,40 @@ func refusalOf(why admission.Refusal) refusal {
 
 // Evict implements admission.Holder. A session that is still in its loop is the loop's to close.
 func (y *young) Evict() {
+	if y.grown() || !y.nursery.loop.Do(y.evictYoung) {
+		y.evictGrown()
+	}
+}
+
+// evictYoung is in the loop, which the session may have left since it was asked.
+func (y *young) evictYoung() {
+	switch {
+	case y.grown():
+		y.evictGrown()
+	case y.ends[toServer].fd >= 0:
+		for i := range y.ends {
+			resetOnClose(y.ends[i].fd)
+		}
+		if y.attempt != nil {
+			y.attempt.endpoint.Release()
+		}
+		y.close()
+	}
+}
+
+// evictGrown ends a session that has left its loop.
+func (y *young) evictGrown() {
 	if !y.grown() {
-		asked := y.nursery.loop.Do(func() {
-			if !y.grown() && y.ends[toServer].fd >= 0 {
-				for i := range y.ends {
-					resetOnClose(y.ends[i].fd)
-				}
-				if y.attempt != nil {
-					y.attempt.endpoint.Release()
-				}
-				y.close()
-			}
-		})
-		if asked {
-			return
+		return
+	}
+	y.mu.Lock()
+	for _, s := range []*socket{y.client, y.server} {
+		if s != nil {
+			Disconnect(s.raw)
 		}
 	}
-	if y.grown() {
-		y.mu.Lock()
-		for _, s := range []*socket{y.client, y.server} {
-			if s != nil {
-				Disconnect(s.raw)
-			}
-		}
-		y.mu.Unlock()
-		y.abort()
-	}
+	y.mu.Unlock()
+	y.abort()
 }
 
 // grown is whether the session has left its loop.

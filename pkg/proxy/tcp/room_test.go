@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
@@ -92,5 +94,53 @@ func TestF11ClientLimitCountsPrefixes(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// A session that leaves its loop between the decision to give it up and the loop's turn is given up all the same.
+func TestEvictWhileLeaving(t *testing.T) {
+	group := loops(t)
+	f, err := Listen(Config{
+		Route: "r", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Loops: group, Metrics: NewMetrics(prometheus.NewRegistry()),
+		Settings: Settings{
+			Pool:  endpoint.NewPool(endpoint.Config{Route: "r", Sources: []endpoint.Source{endpoint.Fixed(backend(t, echo))}}),
+			Drain: 10 * time.Second,
+		},
+		Account: admission.New(admission.Limits{Memory: 1 << 30, Descriptors: 16}, nil),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := group.Loops()[0]
+	n := &nursery{front: f, loop: l, life: t.Context()}
+	opened := make(chan error, 1)
+	l.Do(func() { opened <- n.open() })
+	if err := <-opened; err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		n.close()
+		f.listener.close()
+		f.drain()
+	}()
+	c, ok := running{Front: f}.from(t, "127.0.0.1", "127.0.0.1")
+	if !ok {
+		t.Fatal("not served")
+	}
+	found, evicted := make(chan *young), make(chan struct{})
+	l.Do(func() {
+		y := n.oldest
+		found <- y
+		<-evicted
+		if y != nil {
+			y.leave(toServer, nil)
+		}
+	})
+	if y := <-found; y != nil { // else it has left by its age already
+		y.Evict()
+	}
+	close(evicted)
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the connection is still there: %v", err)
 	}
 }

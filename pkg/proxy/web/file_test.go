@@ -19,7 +19,7 @@ import (
 // would hold small answers back.
 func TestFilesAreCorkedMeanwhile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "image")
-	content := make([]byte, 3*filePiece+123) // more than the sockets' buffers hold
+	content := make([]byte, 24<<20+123) // more than the sockets' buffers hold
 	_, _ = rand.Read(content)
 	if err := os.WriteFile(name, content, 0o600); err != nil {
 		t.Fatal(err)

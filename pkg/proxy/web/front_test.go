@@ -545,7 +545,7 @@ func TestSlowWriter(t *testing.T) {
 // The observer and the connection must leave sendfile reachable: a file goes down to the TCP connection as such.
 func TestFilesKeepReadFrom(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "image")
-	content := make([]byte, 3*filePiece+123)
+	content := make([]byte, 24<<20+123)
 	_, _ = rand.Read(content)
 	if err := os.WriteFile(name, content, 0o600); err != nil {
 		t.Fatal(err)

@@ -77,6 +77,7 @@ func (h *held) Accept() (net.Conn, error) {
 		if h.gone.Load() {
 			return nil, errRetired
 		}
+		h.room.Wait(costOf(h.settings.Load()))
 		inner, err := h.inner.AcceptTCP()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			continue

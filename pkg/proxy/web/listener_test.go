@@ -70,7 +70,7 @@ func TestDrainBehindProxyHeader(t *testing.T) {
 // A client that is slow, but never stops, gets its file: the stall is about the pause, not the whole.
 func TestSlowClientOfAFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "image")
-	content := make([]byte, filePiece+corkFrom)
+	content := make([]byte, 8<<20+corkFrom)
 	_, _ = rand.Read(content)
 	if err := os.WriteFile(name, content, 0o600); err != nil {
 		t.Fatal(err)

@@ -26,11 +26,13 @@ const (
 	// costStream is more for a stream of HTTP/2.
 	costStream = 48 << 10
 	// costLong is more for an answer that is longer than longAnswer: sockets' buffers.
-	costLong, longAnswer = 256 << 10, 64 << 10
+	costLong, longAnswer = 640 << 10, 64 << 10
 	// costFactor is what a byte of a header costs while it is read.
 	costFactor = 4
 	// unreadFree bytes that no request has taken yet are in the connection's own cost, unreadStep are charged at a time.
 	unreadFree, unreadStep = 4 << 10, 16 << 10
+	// unreadMost is what is held of a multiplexed connection at most: a header and its window of bodies.
+	unreadMost = 64<<10 + window
 	// connectionDescriptors are a connection's: its own, and that to an endpoint or of a file.
 	connectionDescriptors = 2
 )
@@ -96,6 +98,21 @@ type unread struct {
 	bytes   atomic.Int64
 	charged int64        // for whoever reads
 	busy    atomic.Int32 // requests of HTTP/1.1 under way: what is read then is a body, as it is asked for
+	faded   time.Time    // when a multiplexed connection's bytes were last halved
+}
+
+// fadeEvery is how often half of what has come on a multiplexed connection is taken for gone.
+const fadeEvery = time.Minute
+
+// fade forgets slowly. In HTTP/2 most of what comes is never a request's: frames' heads, windows, pings. A connection
+// that is open for months must not be charged for all that it ever sent; and a header that does not end does not last:
+// such a client cannot answer our ping. No more than windows and a header is held at any time.
+func (u *unread) fade(now time.Time) {
+	held := min(u.bytes.Load(), unreadMost)
+	if now.Sub(u.faded) >= fadeEvery {
+		held, u.faded = held/2, now
+	}
+	u.bytes.Store(held)
 }
 
 // received charges what has come; false when there is no room for it.
@@ -103,6 +120,9 @@ func (c *conn) received(n int) bool {
 	u := &c.unread
 	if u.busy.Load() > 0 {
 		return true
+	}
+	if c.multiplexed.Load() {
+		u.fade(time.Now())
 	}
 	due := int64(0)
 	if held := u.bytes.Add(int64(n)); held > unreadFree {
@@ -142,13 +162,7 @@ func (c *conn) answered(n int64) {
 // lengthen gives a long answer large buffers, where there is room for them; it goes on with small ones where there is
 // not.
 func (c *conn) lengthen(u *upstream) {
-	if c.long {
-		return
-	}
-	if c.lease.Grow(costLong) != admission.Admitted {
-		if c.lease.Short() {
-			c.Evict()
-		}
+	if c.long || !c.lease.Spare(costLong) {
 		return
 	}
 	c.long = true

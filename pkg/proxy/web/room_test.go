@@ -197,3 +197,25 @@ func TestF11ClientLimitCountsPrefixes(t *testing.T) {
 		})
 	}
 }
+
+// What an open connection of HTTP/2 sends besides requests (pings, windows) is not charged for ever: a worker's stream
+// may last for months.
+func TestPingsAreForgotten(t *testing.T) {
+	var u unread
+	now := time.Now()
+	for range 90 * 24 * 120 { // every 30 s
+		now = now.Add(30 * time.Second)
+		u.fade(now)
+		u.bytes.Add(17)
+	}
+	if held := u.bytes.Load(); held > unreadFree {
+		t.Errorf("%d bytes of pings are held", held)
+	}
+	for range 1000 { // windows, for a large answer
+		u.fade(now)
+		u.bytes.Add(16 << 10)
+	}
+	if held := u.bytes.Load(); held > unreadMost+16<<10 {
+		t.Errorf("%d bytes are held", held)
+	}
+}

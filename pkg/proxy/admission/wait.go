@@ -1,0 +1,47 @@
+package admission
+
+import "time"
+
+// Many machines that come at the same moment take what may be charged until the next look at the container (see pace),
+// although most of its memory is free. They wait for that look; to refuse them would be for nothing.
+
+// HoldTime is when to ask [Route.Held] again.
+const HoldTime = busyTick
+
+// Held is whether something should wait a little before it is admitted: there will be room behind the next look at the
+// container.
+func (r *Route) Held(cost Cost) bool { return r.held(cost) != nil }
+
+// Wait waits while [Route.Held], for a few looks at most.
+func (r *Route) Wait(cost Cost) {
+	for range waits {
+		looked := r.held(cost)
+		if looked == nil {
+			return
+		}
+		select {
+		case <-looked:
+		case <-time.After(idleTick):
+			return
+		}
+	}
+}
+
+// held is closed behind the next look; nil where nothing should wait for that.
+func (r *Route) held(cost Cost) <-chan struct{} {
+	if r == nil {
+		return nil
+	}
+	a := r.account
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	after := a.used + a.charge(cost)
+	if !a.plenty || after <= a.room || after > a.memory {
+		return nil
+	}
+	if a.looked == nil {
+		a.looked = make(chan struct{})
+	}
+	a.hurry()
+	return a.looked
+}
