@@ -70,13 +70,16 @@ type Config struct {
 	HWAddr   net.HardwareAddr // hw_addr=
 	Syslog   string           // syslog_host=, with the port
 	Tink     string           // grpc_authority=
-	Metadata string           // base URL of Hegel: it is behind the same IP as Tink, on 50061
+	Metadata string           // base URL of Hegel: it is behind the same IP as Tink, on 50061; empty: no such step
 	Addr     netip.Addr       // of this machine, as DHCP gave it
 	Hostname string           // likewise
 	Attempts time.Duration    // how long a step tries again; default 10 s
 	Dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	Report   func(Report)
 }
+
+// NoMetadata on the kernel's command line leaves the step of the metadata out, where no server has it.
+const NoMetadata = "metadata=none"
 
 // ParseCommandLine reads what Smee put on the kernel's command line.
 func ParseCommandLine(line string) (Config, error) {
@@ -103,13 +106,17 @@ func ParseCommandLine(line string) (Config, error) {
 	if err := errors.Join(faults...); err != nil {
 		return Config{}, fmt.Errorf("failed to parse kernel command line: %w", err)
 	}
-	return Config{
+	config := Config{
 		WorkerID: values["worker_id"],
 		HWAddr:   mac,
 		Syslog:   net.JoinHostPort(values["syslog_host"], "514"),
 		Tink:     values["grpc_authority"],
 		Metadata: "http://" + net.JoinHostPort(host, "50061"),
-	}, nil
+	}
+	if "metadata="+values["metadata"] == NoMetadata {
+		config.Metadata = ""
+	}
+	return config, nil
 }
 
 // run is one installation.
@@ -140,6 +147,9 @@ func Run(ctx context.Context, c Config) error {
 		{StepGRPC, 10 * time.Second, r.workflow},
 		{StepArtifact, time.Minute, r.artifact},
 	} {
+		if step.name == StepMetadata && c.Metadata == "" {
+			continue
+		}
 		detail, data, err := r.again(ctx, step)
 		if err != nil {
 			c.Report(Report{Step: step.name, Detail: err.Error()})

@@ -34,6 +34,9 @@ func TestParseCommandLine(t *testing.T) {
 		got.Tink != want.Tink || got.Metadata != want.Metadata {
 		t.Errorf("got %+v", got)
 	}
+	if got, err = installer.ParseCommandLine(commandLine + " " + installer.NoMetadata); err != nil || got.Metadata != "" {
+		t.Errorf("without metadata: got %+v, %v", got, err)
+	}
 	_, err = installer.ParseCommandLine("grpc_authority=192.0.2.2 hw_addr=x worker_id=w")
 	if err == nil {
 		t.Fatal("a bad command line is taken")

@@ -117,7 +117,7 @@ func (j *Journey) invite() error {
 		default:
 			return fmt.Errorf("failed to make machine: firmware %q is none of bios, uefi, go", firmware)
 		}
-		t := newTraveller(m, firmware)
+		t := newTraveller(m, firmware, stagesOf(j.opts.Lab.Tinkerbell != ""))
 		t.passed, t.scale = j.opts.Passed, j.opts.Scale
 		t.hint = func(s stage, since time.Time) string { return j.hint(t, s, since) }
 		j.travellers = append(j.travellers, t)
@@ -145,7 +145,10 @@ func (j *Journey) up(ctx context.Context) error {
 	if opts.Tink, err = j.standIn(ctx, repo, logs); err != nil {
 		return err
 	}
-	args := map[string][]string{lab.Smee: {"-extra-kernel-args", machine.KernelArgs}}
+	args := map[string][]string{
+		lab.Smee:       {"-extra-kernel-args", machine.KernelArgs},
+		lab.Tinkerbell: {"--ipxe-http-script-extra-kernel-args", machine.KernelArgs + " " + installer.NoMetadata},
+	}
 	for name, more := range opts.Args {
 		args[name] = append(args[name], more...)
 	}
@@ -174,13 +177,17 @@ func (j *Journey) standIn(ctx context.Context, repo, dir string) (lab.Command, e
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return lab.Command{}, fmt.Errorf("failed to build tink-standin: %w: %s", err, said)
 	}
+	filesPort := uint16(8080)
+	if j.opts.Lab.Tinkerbell != "" {
+		filesPort = lab.TinkerbellFilesPort
+	}
 	workflows := map[string][]tink.Workflow{}
 	for _, t := range j.travellers {
 		worker := t.machine.MAC.String() // what Smee puts on the kernel's command line
 		workflows[worker] = []tink.Workflow{{ID: workflowOf(t.machine), Actions: []tink.Action{{
 			TaskName: "os-installation", Name: "stream-image", Image: "image2disk", Timeout: 600, WorkerID: worker,
 			Environment: []string{
-				"IMG_URL=http://" + netip.AddrPortFrom(lab.ServiceIP, 8080).String() + "/" + machine.ArtifactFile,
+				"IMG_URL=http://" + netip.AddrPortFrom(lab.ServiceIP, filesPort).String() + "/" + machine.ArtifactFile,
 				"IMG_SHA512=" + j.opts.Media.ArtifactSHA512,
 				"DEST_DISK=/dev/sda",
 			},
@@ -194,7 +201,7 @@ func (j *Journey) standIn(ctx context.Context, repo, dir string) (lab.Command, e
 	if err := os.WriteFile(file, text, 0o644); err != nil {
 		return lab.Command{}, fmt.Errorf("failed to write workflows: %w", err)
 	}
-	listen := netip.AddrPortFrom(lab.TinkIP, 42113).String()
+	listen := j.opts.Lab.TinkAddr().String()
 	return lab.Command{Path: path, Args: []string{"-listen", listen, "-workflows", file}}, nil
 }
 

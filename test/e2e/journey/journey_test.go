@@ -28,8 +28,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// travel has one machine travel, and ends its lab with the test.
+// travel has one machine travel, and ends its lab.
 func travel(t *testing.T, firmware string, change func(*journey.Options)) *journey.Journey {
+	t.Helper()
+	j := travelOnly(t, firmware, change)
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+	return j
+}
+
+// travelOnly has one machine travel; the caller ends its lab.
+func travelOnly(t *testing.T, firmware string, change func(*journey.Options)) *journey.Journey {
 	t.Helper()
 	if err := lab.Preflight(); errors.Is(err, lab.ErrUnsupported) {
 		t.Skip(err)
@@ -75,9 +85,6 @@ func travel(t *testing.T, firmware string, change func(*journey.Options)) *journ
 	j, err := journey.Run(ctx, opts)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if err := j.Close(); err != nil {
-		t.Error(err)
 	}
 	return j
 }

@@ -7,6 +7,7 @@ package journey
 
 import (
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,7 +101,31 @@ func Steps() []string {
 	return names
 }
 
-func indexOf(step string) int {
+// stagesOf gives the stages of a journey: through Smee and Hegel, or through the one binary, which has other ports and
+// serves no metadata without the Kubernetes API.
+func stagesOf(oneBinary bool) []stage {
+	if !oneBinary {
+		return stages
+	}
+	ports := strings.NewReplacer("7171/tcp", "7080/tcp", "8080/tcp", "7173/tcp")
+	var own []stage
+	for _, s := range stages {
+		if s.name == StepMetadata {
+			continue
+		}
+		s.missing = ports.Replace(s.missing)
+		s.programs = slices.Clone(s.programs)
+		for i, program := range s.programs {
+			if program == lab.Smee {
+				s.programs[i] = lab.Tinkerbell
+			}
+		}
+		own = append(own, s)
+	}
+	return own
+}
+
+func indexOf(stages []stage, step string) int {
 	for i, stage := range stages {
 		if stage.name == step {
 			return i
@@ -109,7 +134,7 @@ func indexOf(step string) int {
 	return -1
 }
 
-// stepOf says which step a document on 7171 or 8080 is.
+// stepOf says which step a document is.
 func stepOf(document, kernel, initramfs string) string {
 	document, _, _ = strings.Cut(document, "?")
 	switch path.Base(document) {

@@ -21,7 +21,8 @@ type traveller struct {
 	machine  lab.Machine
 	firmware string // "bios", "uefi" or "go"
 	start    time.Time
-	steps    []Step
+	stages   []stage
+	steps    []Step // of the stages
 	marks    chan mark
 	passed   func(machine string, step Step)
 	// hint says what the programs of a stage have been up to since it began.
@@ -29,8 +30,8 @@ type traveller struct {
 	scale float64 // of the times allowed
 }
 
-func newTraveller(machine lab.Machine, firmware string) *traveller {
-	t := &traveller{machine: machine, firmware: firmware, marks: make(chan mark, 256), scale: 1}
+func newTraveller(machine lab.Machine, firmware string, stages []stage) *traveller {
+	t := &traveller{machine: machine, firmware: firmware, stages: stages, marks: make(chan mark, 256), scale: 1}
 	for _, stage := range stages {
 		t.steps = append(t.steps, Step{Name: stage.name, Detail: notReached})
 	}
@@ -54,19 +55,19 @@ func (t *traveller) travel(ctx context.Context) MachineResult {
 	since := t.start
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for current < len(stages) {
-		timer.Reset(time.Until(since.Add(t.allowed(stages[current]))))
+	for current < len(t.stages) {
+		timer.Reset(time.Until(since.Add(t.allowed(t.stages[current]))))
 		var m mark
 		select {
 		case m = <-t.marks:
 		case <-timer.C:
-			m = mark{detail: t.late(stages[current], since), at: time.Now()}
+			m = mark{detail: t.late(t.stages[current], since), at: time.Now()}
 		case <-ctx.Done():
 			m = mark{detail: context.Cause(ctx).Error(), at: time.Now()}
 		}
 		at := current
 		if m.step != "" {
-			if at = indexOf(m.step); at < 0 {
+			if at = indexOf(t.stages, m.step); at < 0 {
 				continue
 			}
 		}
@@ -79,12 +80,12 @@ func (t *traveller) travel(ctx context.Context) MachineResult {
 		if !m.ok {
 			return t.result(t.steps[at].Seconds)
 		}
-		for current < len(stages) && t.steps[current].OK {
+		for current < len(t.stages) && t.steps[current].OK {
 			current++
 			since = m.at
 		}
 	}
-	return t.result(t.steps[len(stages)-1].Seconds)
+	return t.result(t.steps[len(t.stages)-1].Seconds)
 }
 
 func (t *traveller) allowed(s stage) time.Duration {

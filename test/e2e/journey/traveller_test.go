@@ -19,7 +19,7 @@ import (
 // alone is a traveller without a lab.
 func alone(firmware string) (*traveller, *[]string) {
 	var passed []string
-	t := newTraveller(lab.Machine{Name: firmware}, firmware)
+	t := newTraveller(lab.Machine{Name: firmware}, firmware, stages)
 	t.passed = func(_ string, step Step) { passed = append(passed, step.Name) }
 	t.hint = func(s stage, _ time.Time) string { return "about " + s.name }
 	t.start = time.Now()

@@ -64,7 +64,11 @@ var smeeHost = regexp.MustCompile(`"(host|hostname)":"([^"]*)"`)
 
 // followSmee waits for the machines' syslog lines in Smee's log.
 func (j *Journey) followSmee(ctx context.Context) {
-	_ = lab.Tail(ctx, j.Lab.LogPath(lab.Smee), func(line string) bool { // it ends with ctx
+	server := lab.Smee
+	if j.opts.Lab.Tinkerbell != "" {
+		server = lab.Tinkerbell // Smee is a part of it
+	}
+	_ = lab.Tail(ctx, j.Lab.LogPath(server), func(line string) bool { // it ends with ctx
 		if !strings.Contains(line, `"app-name":"installer"`) {
 			return true
 		}
@@ -107,7 +111,7 @@ func listener(l *lab.Lab) (detail string, err error) {
 // because adds to an error what else is known.
 func (j *Journey) because(err error) string {
 	text := err.Error()
-	if more := j.dead(lab.DHCPRelay, lab.StackProxy, lab.Smee, lab.Hegel, lab.Tink); more != "" {
+	if more := j.dead(lab.DHCPRelay, lab.StackProxy, lab.Smee, lab.Hegel, lab.Tinkerbell, lab.Tink); more != "" {
 		text += "; " + more
 	}
 	return text

@@ -59,10 +59,10 @@ func build(ctx context.Context, opts Options) (binaries, error) {
 			own = append(own, "./cmd/"+name)
 		}
 	}
-	if !slices.Contains(opts.Without, Smee) {
+	if !opts.leavesOut(Smee) {
 		services = append(services, smeePackage)
 	}
-	if !slices.Contains(opts.Without, Hegel) {
+	if !opts.leavesOut(Hegel) {
 		services = append(services, hegelPackage)
 	}
 	if len(services) > 0 {

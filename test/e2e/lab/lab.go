@@ -47,6 +47,7 @@ const (
 	Smee          = "smee"
 	Hegel         = "hegel"
 	Tink          = "tink"
+	Tinkerbell    = "tinkerbell" // the one binary, in place of Smee and Hegel
 	DNS           = "dns"
 	RA            = "ra" // IPv6 router advertisements, for which iPXE waits
 )
@@ -94,8 +95,11 @@ type Options struct {
 	RunDir string
 	// Artifacts is the directory that stack-proxy serves on 8080. Default: an empty one.
 	Artifacts string
-	// Tink is the server for port 42113, run in [RoleTink]. Without a Path there is none.
+	// Tink is the server for port 42113, at [Options.TinkAddr]. Without a Path there is none.
 	Tink Command
+	// Tinkerbell is the path of the one binary (0.23 or later). It runs in [RoleSmee] in place of Smee and Hegel, and
+	// stack-proxy has the preset for it. It serves no metadata: that needs the Kubernetes API.
+	Tinkerbell string
 	// Without names programs that are not started; [Lab.Restart] starts one later.
 	Without []string
 	// Env adds "NAME=value" to a program's environment, by name; a later value wins.
@@ -158,7 +162,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		failed:  make(chan error, 16),
 		procs:   map[string]*Proc{},
 		records: map[string][]netip.Addr{},
-		addrs:   map[string]netip.Addr{Smee: SmeeIP, Hegel: HegelIP, Tink: TinkIP},
+		addrs:   map[string]netip.Addr{Smee: SmeeIP, Hegel: HegelIP, Tink: opts.TinkAddr().Addr()},
 	}
 	if err := l.up(ctx); err != nil {
 		return nil, errors.Join(err, l.Down())
@@ -186,7 +190,7 @@ func (l *Lab) up(ctx context.Context) error {
 		return err
 	}
 	for _, name := range startOrder {
-		if slices.Contains(l.opts.Without, name) || (name == Tink && l.opts.Tink.Path == "") {
+		if l.opts.leavesOut(name) {
 			continue
 		}
 		l.opts.Logf("starting %s", name)

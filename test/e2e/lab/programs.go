@@ -22,7 +22,7 @@ import (
 
 // startOrder is what a lab consists of besides its node: names first, then the services, then the pod as a
 // kubelet starts it.
-var startOrder = []string{DNS, RA, Smee, Hegel, Tink, BroadcastInit, DHCPRelay, StackProxy}
+var startOrder = []string{DNS, RA, Smee, Hegel, Tinkerbell, Tink, BroadcastInit, DHCPRelay, StackProxy}
 
 // Admin ports of the pod's programs, in [RolePod].
 const (
@@ -109,24 +109,34 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 		args, err := l.hegelArgs()
 		url := "http://" + hostPort(l.addrOf(Hegel), 50061) + "/healthz"
 		return Process{Role: RoleHegel, Path: l.bin.hegel, Args: args}, l.httpReady(RoleHegel, url), err
+	case Tinkerbell:
+		if l.opts.Tinkerbell == "" {
+			return Process{}, nil, errors.New("failed to start tinkerbell: Options.Tinkerbell names no program")
+		}
+		return l.tinkerbell()
 	case Tink:
 		if l.opts.Tink.Path == "" {
 			return Process{}, nil, errors.New("failed to start tink: Options.Tink names no program")
 		}
 		tink := Process{
-			Role: RoleTink, Path: l.opts.Tink.Path, Args: slices.Clone(l.opts.Tink.Args), Env: slices.Clone(l.opts.Tink.Env),
+			Role: l.opts.tinkRole(), Path: l.opts.Tink.Path,
+			Args: slices.Clone(l.opts.Tink.Args), Env: slices.Clone(l.opts.Tink.Env),
 		}
-		return tink, l.tcpReady(RoleTink, hostPort(l.addrOf(Tink), 42113)), nil
+		return tink, l.tcpReady(l.opts.tinkRole(), hostPort(l.addrOf(Tink), 42113)), nil
 	case BroadcastInit:
 		return Process{
 			Role: RolePod, Path: l.bin.broadcastInit, Env: []string{},
 			Security: &Security{UID: 0, Capabilities: []int{unix.CAP_NET_ADMIN}},
 		}, nil, nil
 	case DHCPRelay:
+		server := "smee"
+		if l.opts.Tinkerbell != "" {
+			server = tinkerbellService
+		}
 		return Process{
 			Role: RolePod, Path: l.bin.dhcpRelay,
 			Env: []string{
-				"DHCP_RELAY_SERVERS=" + serviceName("smee") + ".",
+				"DHCP_RELAY_SERVERS=" + serviceName(server) + ".",
 				"DHCP_RELAY_UPSTREAM_INTERFACE=eth0",
 				"DHCP_RELAY_SOURCE_ADDRESS=" + ServiceIP.String(),
 				"DHCP_RELAY_ADMIN_ADDRESS=" + hostPort(PodIP, RelayAdminPort),
@@ -134,9 +144,13 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 			Security: &Security{UID: 0, Capabilities: []int{unix.CAP_NET_RAW}},
 		}, l.httpReady(RolePod, "http://"+hostPort(PodIP, RelayAdminPort)+"/readyz"), nil
 	case StackProxy:
+		env := []string{"STACK_PROXY_ADMIN_ADDRESS=" + hostPort(PodIP, ProxyAdminPort)}
+		if l.opts.Tinkerbell != "" {
+			env = append(env, "STACK_PROXY_PRESET=tinkerbell")
+		}
 		return Process{
 			Role: RolePod, Path: l.bin.stackProxy,
-			Env: []string{"STACK_PROXY_ADMIN_ADDRESS=" + hostPort(PodIP, ProxyAdminPort)},
+			Env: env,
 			Security: &Security{
 				UID:    unprivileged,
 				Mounts: map[string]string{artifactsInPod: l.opts.Artifacts},
@@ -159,6 +173,10 @@ func (l *Lab) defaultZone() error {
 	defer l.mu.Unlock()
 	if _, err := os.Stat(l.zonePath()); err == nil {
 		return nil
+	}
+	if l.opts.Tinkerbell != "" { // one name for everything, and no other
+		l.records[serviceName(tinkerbellService)] = []netip.Addr{SmeeIP}
+		return l.writeZone()
 	}
 	for program, service := range serviceOf {
 		l.records[serviceName(service)] = []netip.Addr{l.addrs[program]}

@@ -37,7 +37,7 @@ const (
 
 // Ports of the service IP.
 var (
-	TCPPorts = []uint16{50061, 42113, 8080, 7171, 443}
+	TCPPorts = []uint16{50061, 42113, 8080, 7171, 443, TinkerbellHTTPPort, TinkerbellFilesPort}
 	UDPPorts = []uint16{69, 514, 67}
 )
 

@@ -61,6 +61,23 @@ func TestReservation(t *testing.T) {
 	boot(t, lab.Options{}, []test{{uefi, "ipxe.efi", grant, grant}}, nil)
 }
 
+// TestTinkerbell has the modern Tinkerbell in Smee's place, behind stack-proxy with the preset for it. The script comes
+// from a path of the preset's list. TINKERBELL=PATH is its binary.
+func TestTinkerbell(t *testing.T) {
+	binary := os.Getenv("TINKERBELL")
+	if binary == "" {
+		t.Skip("needs TINKERBELL=PATH, the binary of Tinkerbell 0.23 or later")
+	}
+	var tests []test
+	for m, file := range map[*lab.Machine]string{
+		&bios: "tftp://192.0.2.2:69/" + bios.MAC.String() + "/undionly.kpxe", &uefi: "ipxe.efi",
+	} {
+		grant := m.IP.String() + " from " + lab.ServiceIP.String() + ", "
+		tests = append(tests, test{*m, file, grant, grant})
+	}
+	boot(t, lab.Options{Tinkerbell: binary}, tests, nil)
+}
+
 var (
 	bios = lab.Machine{
 		Name: "bios", Firmware: lab.BIOS,

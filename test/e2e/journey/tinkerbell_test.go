@@ -1,0 +1,185 @@
+package journey_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tinkerbell/stack/test/e2e/journey"
+	"github.com/tinkerbell/stack/test/e2e/lab"
+)
+
+// TestTinkerbellJourney takes a machine through the modern Tinkerbell, one binary in place of Smee and Hegel, with
+// stack-proxy's preset for it. TINKERBELL=PATH is the binary (0.23 or later). Its metadata needs the Kubernetes API, so
+// that step is left out; that the path passes is looked at all the same.
+func TestTinkerbellJourney(t *testing.T) {
+	binary := os.Getenv("TINKERBELL")
+	if binary == "" {
+		t.Skip("needs TINKERBELL=PATH, the binary of Tinkerbell 0.23 or later")
+	}
+	t.Log("left out: metadata, which Tinkerbell serves with the Kubernetes API only; Tink Server is the stand-in")
+	t.Run("go", func(t *testing.T) {
+		asked := false
+		j := travelOnly(t, "go", func(opts *journey.Options) {
+			opts.Lab.Tinkerbell = binary
+			opts.Before = func(l *lab.Lab, what string) {
+				if what == "install" { // the machine still has the address that iPXE got
+					checkPreset(t, l, "host-go")
+					asked = true
+				}
+			}
+		})
+		checkTinkerbell(t, j, len(hidden))
+		if !asked {
+			t.Error("the preset's paths were not looked at")
+		}
+	})
+	t.Run("bios", func(t *testing.T) {
+		checkTinkerbell(t, travelOnly(t, "bios", func(opts *journey.Options) {
+			opts.Lab.Tinkerbell, opts.Scale = binary, 2 // CI may be slow
+		}), 0)
+	})
+}
+
+// checkTinkerbell ends a journey through the one binary and looks at how it went: every step but the metadata, by the
+// ports and paths of the preset, and so many requests refused.
+func checkTinkerbell(t *testing.T, j *journey.Journey, refused int) {
+	t.Helper()
+	defer func() {
+		if err := j.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if !j.Result.OK {
+		t.Fatal(j.Result.Failure())
+	}
+	var got []string
+	details := map[string]string{}
+	for _, step := range j.Result.Machines[0].Steps {
+		got, details[step.Name] = append(got, step.Name), step.Detail
+	}
+	want := slices.DeleteFunc(journey.Steps(), func(step string) bool { return step == journey.StepMetadata })
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("the steps (-want +got): %s", diff)
+	}
+	for step, parts := range map[string][]string{
+		journey.StepTFTP:      {"undionly.kpxe", " from 192.0.2.2:69"},
+		journey.StepScript:    {"/ipxe/script/", "/auto.ipxe", " from 192.0.2.2:7080"},
+		journey.StepKernel:    {" from 192.0.2.2:7173"},
+		journey.StepInitramfs: {" from 192.0.2.2:7173"},
+	} {
+		for _, part := range parts {
+			if !strings.Contains(details[step], part) {
+				t.Errorf("%s: %q does not tell of %q", step, details[step], part)
+			}
+		}
+	}
+	if got := refusedPaths(t, j.Lab); got != refused {
+		t.Errorf("%d requests were refused for their paths, want %d", got, refused)
+	}
+}
+
+// hidden is what Tinkerbell serves and the preset hides from machines.
+var hidden = []string{"/metrics", "/smee/metrics", "/healthcheck", "/readyz"}
+
+// checkPreset asks as a machine for what machines ask Tinkerbell for: it passes. What is hidden does not. It is not
+// called by the test's own goroutine, and so ends nothing.
+func checkPreset(t *testing.T, l *lab.Lab, host string) {
+	ask := func(role string, at netip.Addr, path string) int {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		url := "http://" + netip.AddrPortFrom(at, lab.TinkerbellHTTPPort).String() + path
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		response, err := l.Client(role).Do(request)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		defer func() { _ = response.Body.Close() }()
+		if n, err := io.Copy(io.Discard, response.Body); err != nil {
+			t.Errorf("%s: %d bytes, then %v", path, n, err)
+		}
+		return response.StatusCode
+	}
+	if got := refusedPaths(t, l); got != 0 {
+		t.Errorf("%d requests of the machine were refused for their paths", got)
+	}
+	for path, want := range map[string]int{
+		"/ipxe/binary/undionly.kpxe": http.StatusOK, // HTTP boot
+		"/ipxe/binary/ipxe.efi":      http.StatusOK,
+		"/ipxe/binary/snp-arm64.efi": http.StatusOK,
+		// These have no server here, and Tinkerbell says so.
+		"/2009-04-04/meta-data/hostname":    http.StatusNotFound,
+		"/metadata":                         http.StatusNotFound,
+		"/tftp/pxelinux.cfg/01-52-54-00-01": http.StatusNotFound,
+	} {
+		direct, through := ask(lab.RolePod, lab.SmeeIP, path), ask(host, lab.ServiceIP, path)
+		t.Logf("%s: %d from Tinkerbell, %d through stack-proxy", path, direct, through)
+		if direct != want || through != want {
+			t.Errorf("%s: got %d from Tinkerbell, %d through stack-proxy, want %d", path, direct, through, want)
+		}
+	}
+	if got := refusedPaths(t, l); got != 0 {
+		t.Errorf("%d requests for what machines need were refused for their paths", got)
+	}
+	for _, path := range hidden {
+		direct, through := ask(lab.RolePod, lab.SmeeIP, path), ask(host, lab.ServiceIP, path)
+		if direct != http.StatusOK || through != http.StatusNotFound {
+			t.Errorf("%s: got %d from Tinkerbell, %d through stack-proxy, want 200 and 404", path, direct, through)
+		}
+	}
+}
+
+// refusedPaths sums stack-proxy's counter of the requests that were refused for their paths; -1 is unknown.
+func refusedPaths(t *testing.T, l *lab.Lab) (sum int) {
+	t.Helper()
+	url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(lab.PodIP, lab.ProxyAdminPort))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Error(err)
+		return -1
+	}
+	response, err := l.Client(lab.RolePod).Do(request)
+	if err != nil {
+		t.Error(err)
+		return -1
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Error(err)
+		return -1
+	}
+	series := 0
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "stack_proxy_paths_refused_total{") {
+			continue
+		}
+		series++
+		var n int
+		if _, err := fmt.Sscan(line[strings.LastIndex(line, "}")+1:], &n); err != nil {
+			t.Errorf("%s: %v", line, err)
+			return -1
+		}
+		sum += n
+	}
+	if series == 0 {
+		t.Error("stack-proxy counts no refused paths")
+		return -1
+	}
+	return sum
+}

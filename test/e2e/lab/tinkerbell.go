@@ -1,0 +1,115 @@
+package lab
+
+import (
+	"context"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Ports of the one binary as the preset "tinkerbell" has them.
+const (
+	TinkerbellHTTPPort  = 7080
+	TinkerbellFilesPort = 7173 // of stack-proxy, for which the binary has no server of its own
+)
+
+// tinkerbellService is the name of the one binary's Kubernetes service, which the preset asks for everything.
+const tinkerbellService = "tinkerbell"
+
+// leavesOut tells whether a program is not started with the lab.
+func (o *Options) leavesOut(name string) bool {
+	switch {
+	case slices.Contains(o.Without, name):
+		return true
+	case name == Tink:
+		return o.Tink.Path == ""
+	case name == Tinkerbell:
+		return o.Tinkerbell == ""
+	case name == Smee, name == Hegel:
+		return o.Tinkerbell != ""
+	}
+	return false
+}
+
+// TinkAddr is where [Options.Tink] has to listen: with the one binary, that is the binary's own address, since one
+// Service name stands for all its ports.
+func (o *Options) TinkAddr() netip.AddrPort {
+	if o.Tinkerbell != "" {
+		return netip.AddrPortFrom(SmeeIP, 42113)
+	}
+	return netip.AddrPortFrom(TinkIP, 42113)
+}
+
+// tinkRole is the namespace of [Options.Tink].
+func (o *Options) tinkRole() string {
+	if o.Tinkerbell != "" {
+		return RoleSmee
+	}
+	return RoleTink
+}
+
+// tinkerbell runs the one binary in Smee's place. What needs the Kubernetes API is off: metadata (Tootles), Tink
+// Server, controllers, SSH, the user interface.
+func (l *Lab) tinkerbell() (Process, func(context.Context) error, error) {
+	path := filepath.Join(l.opts.RunDir, "hardware.yaml")
+	if err := writeJSON(path, tinkerbellHardware(l.opts.Machines)); err != nil {
+		return Process{}, nil, err
+	}
+	service, own := ServiceIP.String(), SmeeIP.String()
+	args := []string{
+		"--backend=file", "--backend-file-path=" + path,
+		"--enable-tootles=false", "--enable-tink-server=false", "--enable-tink-controller=false",
+		"--enable-rufio-controller=false", "--enable-secondstar=false", "--enable-ui=false",
+		"--enable-crd-migrations=false",
+		"--public-ipv4=" + service,
+		"--bind-address=" + own,
+		"--tftp-server-bind-addr=" + own,
+		"--syslog-bind-addr=" + own,
+		"--dhcp-ip-for-packet=" + service,
+		"--dhcp-tftp-ip=" + service,
+		"--dhcp-syslog-ip=" + service,
+		"--ipxe-http-script-osie-url=http://" + hostPort(ServiceIP, TinkerbellFilesPort),
+		"--ipxe-script-tink-server-addr-port=" + hostPort(ServiceIP, 42113),
+		"--trusted-proxies=" + PodIP.String() + "/32",
+	}
+	ready := l.httpReady(RoleSmee, "http://"+hostPort(SmeeIP, TinkerbellHTTPPort)+"/healthcheck")
+	return Process{Role: RoleSmee, Path: l.opts.Tinkerbell, Args: args}, ready, nil
+}
+
+// tinkerbellHardware is the format of the one binary's file backend: Hardware of tinkerbell.org/v1alpha1.
+func tinkerbellHardware(machines []Machine) []any {
+	hardware := []any{}
+	for _, m := range machines {
+		lease := m.Lease
+		if lease == 0 {
+			lease = 24 * time.Hour
+		}
+		netboot := map[string]any{"allowPXE": !m.NoPXE}
+		if m.Script != "" {
+			netboot["ipxe"] = map[string]any{"contents": m.Script}
+		}
+		hardware = append(hardware, map[string]any{
+			"apiVersion": "tinkerbell.org/v1alpha1",
+			"kind":       "Hardware",
+			"metadata":   map[string]any{"name": m.Name, "namespace": Namespace},
+			"spec": map[string]any{"interfaces": []any{map[string]any{
+				"dhcp": map[string]any{
+					"mac":          m.MAC.String(),
+					"hostname":     m.Name,
+					"domain_name":  "lab.example",
+					"lease_time":   int(lease / time.Second),
+					"name_servers": []string{GatewayIP.String()},
+					"time_servers": []string{GatewayIP.String()},
+					"arch":         "x86_64",
+					"uefi":         m.Firmware == UEFI,
+					"ip": map[string]any{
+						"address": m.IP.String(), "netmask": netmask(LAN), "gateway": GatewayIP.String(),
+					},
+				},
+				"netboot": netboot,
+			}}},
+		})
+	}
+	return hardware
+}
