@@ -101,7 +101,8 @@ func TestF11ClientLimitCountsPrefixes(t *testing.T) {
 func TestEvictWhileLeaving(t *testing.T) {
 	group := loops(t)
 	f, err := Listen(Config{
-		Route: "r", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Loops: group, Metrics: NewMetrics(prometheus.NewRegistry()),
+		Route: "r", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Loops: group,
+		Metrics: NewMetrics(prometheus.NewRegistry()),
 		Settings: Settings{
 			Pool:  endpoint.NewPool(endpoint.Config{Route: "r", Sources: []endpoint.Source{endpoint.Fixed(backend(t, echo))}}),
 			Drain: 10 * time.Second,
