@@ -53,7 +53,8 @@ func http2Config() *http.HTTP2Config {
 	return &http.HTTP2Config{
 		SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, MaxConcurrentStreams: maxStreams,
 		MaxReceiveBufferPerStream: window, MaxReceiveBufferPerConnection: window,
-		MaxReadFrameSize: 16 << 10, // the least that HTTP/2 has (RFC 9113, section 4.2); net/http would buffer a frame of 1 MiB
+		// The least that HTTP/2 has (RFC 9113, section 4.2); net/http would buffer a frame of 1 MiB.
+		MaxReadFrameSize: 16 << 10,
 	}
 }
 

@@ -2,11 +2,16 @@ package web
 
 import (
 	"bytes"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/net/http2"
@@ -79,6 +84,40 @@ func TestF12InterimAnswers(t *testing.T) {
 			t.Errorf("HTTP/%s: got %d, want %d", version, code, want)
 		}
 		_ = c.Conn.Close()
+	}
+}
+
+// An HTTP/2 client gets no interim answers of endpoints: net/http's server encodes their header while ReverseProxy clears
+// it, where the client resets the stream at that moment.
+func TestF12NoInterimAnswersByHTTP2(t *testing.T) {
+	certificate := httptest.NewUnstartedServer(nil)
+	certificate.StartTLS()
+	defer certificate.Close()
+	addr, _ := raw(t, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"+fine)
+	r := start(t, Settings{Pool: pool(addr), TLS: &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: certificate.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"},
+	}})
+	for proto, want := range map[string]int{"HTTP/1.1": 1, "HTTP/2.0": 0} {
+		transport := &http.Transport{
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: proto == "HTTP/2.0",
+		}
+		var interim atomic.Int32
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+			Got1xxResponse: func(int, textproto.MIMEHeader) error { interim.Add(1); return nil },
+		})
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+r.Addr().String(), strings.NewReader("ok"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := transport.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		transport.CloseIdleConnections()
+		if n := int(interim.Load()); response.Proto != proto || response.StatusCode != http.StatusOK || n != want {
+			t.Errorf("%s: %s by %s after %d interim answers, want %d", proto, response.Status, response.Proto, n, want)
+		}
 	}
 }
 
