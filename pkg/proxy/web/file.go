@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// filePiece of a file goes to the kernel at once; the deadline, the counters and the lease's progress move between two.
+	// filePiece of a file goes to the kernel at once. Between two, deadline, counters and the lease's progress move.
 	// A slow machine takes one in less time than it would be taken for one that does not get on.
 	filePiece = 256 << 10
 	// corkFrom is how long a file has to be for two more system calls to be worth it.
