@@ -17,17 +17,17 @@ const (
 
 	// shedAt is where connections are given up, in percent of the container's memory. urgentAt does not wait for what was
 	// given up before to show, as settle does.
-	shedAt, urgentAt = 75, 81
+	shedAt, urgentAt = 66, 72
 	settle           = 3 * busyTick
 	// nearly is how far below shedAt memory is short.
 	nearly = 10
 	// goTarget is where all that the container has should stay, when Go gives back what it can.
-	goTarget = 60
+	goTarget = 54
 	// goLeast is what Go's own limit is at least, in percent of the container's.
 	goLeast = 25
 	// pace is the part of what is free below shedAt that may be charged until the next look, as a divisor: a connection
 	// that is served can come to hold so many times its charge in sockets' buffers.
-	pace = 32
+	pace = 64
 	// plenty is how much of the container's memory is free below shedAt when newcomers wait for the next look rather than
 	// be refused, as a divisor; waits how many looks one waits for at most.
 	plenty, waits = 8, 8
@@ -77,6 +77,9 @@ func (a *Account) hurry() {
 	default:
 	}
 }
+
+// Crowded is whether so much is in use that what connections may come to hold has to be bounded from the start.
+func (r *Route) Crowded() bool { return r != nil && r.account.busy() }
 
 func (a *Account) busy() bool {
 	a.mu.Lock()

@@ -80,7 +80,7 @@ func TestSpareTakesNothing(t *testing.T) {
 		modest[0].Shrink(200)
 		g := &gauge{}
 		kept(t, a, g)
-		g.used.Store((1 << 30) / 100 * 70)
+		g.used.Store((1 << 30) / 100 * 60)
 		time.Sleep(time.Second)
 		if modest[0].Spare(1) || evicted(all) > 0 {
 			t.Error("the container's memory is short")

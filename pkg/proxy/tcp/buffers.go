@@ -4,44 +4,76 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
-// Sockets begin with small buffers. What a peer does not take, or an endpoint sends that a peer does not take, stays in
-// them, and counts as our memory: the kernel's own bounds are megabytes. Where there is room, long streams get larger
-// ones.
+// Buffers is how much the kernel may hold of a long stream. What a peer does not take, or an endpoint sends that a peer
+// does not take, stays in sockets' buffers and counts as our memory: the kernel's own bounds are megabytes. So streams
+// begin with what few bytes need, and get more where there is room for it.
+type Buffers uint8
+
+// The sizes of [Buffers].
 const (
-	// smallUnsent and largeUnsent are how many bytes a socket takes beyond those that are on their way
-	// (TCP_NOTSENT_LOWAT).
-	smallUnsent, largeUnsent = 32 << 10, 128 << 10
-	// smallReceive and largeReceive are what an endpoint may send before it is read (SO_RCVBUF); the kernel takes as much
-	// again for its own.
-	smallReceive, largeReceive = 32 << 10, 256 << 10
+	Small Buffers = iota
+	Large
+	// Unbounded leaves them to the kernel, which takes less than half of the processor time then.
+	Unbounded
 )
 
-// SetSendBuffer makes what a socket holds for its peer large or small.
-func SetSendBuffer(raw syscall.RawConn, large bool) {
-	setBuffer(raw, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, pick(large, largeUnsent, smallUnsent))
+var (
+	// unsent is how many bytes a socket takes beyond those that are on their way (TCP_NOTSENT_LOWAT).
+	unsent = [...]int{Small: 32 << 10, Large: 128 << 10, Unbounded: 4 << 20}
+	// received is what an endpoint may send before it is read (SO_RCVBUF); the kernel takes as much again for its own.
+	received = [...]int{Small: 32 << 10, Large: 256 << 10, Unbounded: 4 << 20}
+	// costs are what they are charged, beyond a connection's own cost.
+	costs = [...]int64{Small: 0, Large: 640 << 10, Unbounded: 8 << 20}
+)
+
+// Widen charges a lease for the largest buffers that there is room for, up to most.
+func Widen(lease *admission.Lease, most Buffers) Buffers {
+	switch {
+	case most == Unbounded && lease.Ample(costs[Unbounded]):
+		return Unbounded
+	case lease.Ample(costs[Large]):
+		return Large
+	default:
+		return Small
+	}
 }
 
-// SetReceiveBuffer makes what a socket holds of its peer large or small.
-func SetReceiveBuffer(raw syscall.RawConn, large bool) {
-	setBuffer(raw, unix.SOL_SOCKET, unix.SO_RCVBUF, pick(large, largeReceive, smallReceive))
+// Narrow takes off what Widen has charged.
+func Narrow(lease *admission.Lease, size Buffers) { lease.Shrink(costs[size]) }
+
+// SetSendBuffer bounds what a socket holds for its peer.
+func SetSendBuffer(raw syscall.RawConn, size Buffers) {
+	setBuffer(raw, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent[size])
 }
 
-// SmallReceiveBuffer is [SetReceiveBuffer] for net.Dialer, before it connects.
+// ReceiveBuffer bounds what an endpoint's socket holds of its peer. A socket begins with the kernel's first size, some
+// 128 KiB, which grows with what is read. A bound is for good: the kernel lets no buffer grow again for which one was
+// set.
+type ReceiveBuffer struct {
+	size  Buffers
+	bound bool
+}
+
+// Set bounds the buffer.
+func (b *ReceiveBuffer) Set(raw syscall.RawConn, size Buffers) {
+	if b.bound && b.size == size || !b.bound && size == Unbounded {
+		return
+	}
+	b.size, b.bound = size, true
+	setBuffer(raw, unix.SOL_SOCKET, unix.SO_RCVBUF, received[size])
+}
+
+// SmallReceiveBuffer bounds the buffer of a [net.Dialer]'s sockets for good, before they connect.
 func SmallReceiveBuffer(_, _ string, raw syscall.RawConn) error {
-	SetReceiveBuffer(raw, false)
+	setBuffer(raw, unix.SOL_SOCKET, unix.SO_RCVBUF, received[Small])
 	return nil
 }
 
 // setBuffer sets an option. Where that fails, the buffers are as they were.
 func setBuffer(raw syscall.RawConn, level, option, value int) {
 	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), level, option, value) })
-}
-
-func pick(large bool, a, b int) int {
-	if large {
-		return a
-	}
-	return b
 }

@@ -41,9 +41,10 @@ type copier struct {
 	dst     stream
 	src     stream
 	way     way
-	bulk    int  // bytes since the last pause
-	passed  int  // bytes by TLS, until its buffers are large
-	large   bool // they are
+	bulk    int // bytes since the last pause
+	passed  int // bytes by TLS, until its buffers are large
+	buffers Buffers
+	receive ReceiveBuffer // of the endpoint's socket
 }
 
 // finish writes what was read of the direction before.

@@ -12,12 +12,12 @@ import (
 
 // What event loops do with descriptors, here and in package web.
 
-// Open makes a socket that can be connected to an address. It does not block.
-func Open(addr netip.AddrPort) (fd int, err error) {
+// Open makes a socket that can be connected to an address; with a small receive buffer, where bound. It does not block.
+func Open(addr netip.AddrPort, bound bool) (fd int, err error) {
 	family, _ := sockaddr(addr)
 	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
-	if err == nil { // where that fails, the buffer is the kernel's usual one
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, smallReceive)
+	if err == nil && bound { // where that fails, the buffer is the kernel's usual one
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, received[Small])
 	}
 	return fd, os.NewSyscallError("socket", err)
 }

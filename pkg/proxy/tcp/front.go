@@ -305,7 +305,7 @@ func setOptions(fd int, keepalive, user time.Duration) (failure error) {
 			set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
 		}
 	}
-	set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, smallUnsent)
+	set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent[Small])
 	set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(user, 0).Milliseconds()))
 	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	return failure

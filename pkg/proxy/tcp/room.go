@@ -6,8 +6,7 @@ import "github.com/tinkerbell/stack/pkg/proxy/admission"
 // collector leaves in between.
 const (
 	costSession        = 20 << 10
-	costTLS            = 64 << 10  // more for each side that has it: state, and a buffer that waits with its reader
-	costBulk           = 640 << 10 // more while a direction is bulk: sockets' buffers
+	costTLS            = 64 << 10 // more for each side that has it: state, and a buffer that waits with its reader
 	sessionDescriptors = 2
 )
 
@@ -23,40 +22,37 @@ func costOf(s *Settings) admission.Cost {
 	return c
 }
 
-// widen gives a bulk direction large buffers, where there is room.
-func (c *copier) widen(dst, src *socket) bool {
-	if !c.session.lease.Spare(costBulk) {
-		return false
-	}
-	SetSendBuffer(dst.raw, true)
-	if c.way == toClient {
-		SetReceiveBuffer(src.raw, true)
-	}
-	return true
+// widen gives a bulk direction the largest buffers that there is room for.
+func (c *copier) widen(dst, src *socket) {
+	c.buffers = Widen(&c.session.lease, Unbounded)
+	c.resize(dst, src, c.buffers)
 }
 
 // narrow takes them back.
 func (c *copier) narrow(dst, src *socket) {
-	SetSendBuffer(dst.raw, false)
-	if c.way == toClient {
-		SetReceiveBuffer(src.raw, false)
+	if c.buffers != Small {
+		c.resize(dst, src, Small)
+		Narrow(&c.session.lease, c.buffers)
+		c.buffers = Small
 	}
-	c.session.lease.Shrink(costBulk)
+}
+
+func (c *copier) resize(dst, src *socket, size Buffers) {
+	SetSendBuffer(dst.raw, size)
+	if c.way == toClient {
+		c.receive.Set(src.raw, size)
+	}
 }
 
 // lengthen is widen for a direction with TLS, until its end.
 func (c *copier) lengthen() {
-	if !c.large {
-		c.large = c.widen(below(c.dst), below(c.src))
+	if c.buffers == Small {
+		c.widen(below(c.dst), below(c.src))
 	}
 }
 
 // shorten is narrow behind lengthen.
-func (c *copier) shorten() {
-	if c.large {
-		c.narrow(below(c.dst), below(c.src))
-	}
-}
+func (c *copier) shorten() { c.narrow(below(c.dst), below(c.src)) }
 
 // below is a stream's connection.
 func below(s stream) *socket {

@@ -192,7 +192,7 @@ func (s *session) attempt(
 ) (stream, error) {
 	begun := s.begun
 	s.begun = nil
-	plain, err := dial(e.Addr, s.settings, begun, s.adopt)
+	plain, err := dial(e.Addr, s.settings, s.front.room.Crowded(), begun, s.adopt)
 	if err != nil {
 		return nil, s.blame(err)
 	}

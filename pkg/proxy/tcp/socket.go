@@ -39,11 +39,11 @@ func newSocket(fd int) (*socket, error) {
 }
 
 // dial connects within a time, or goes on where somebody has begun to; the errors are the kernel's. Who adopts the
-// socket can close it meanwhile, or refuses it.
-func dial(addr netip.AddrPort, s *Settings, b *begun, adopt func(*socket) bool) (*socket, error) {
+// socket can close it meanwhile, or refuses it. Bound is for [Open].
+func dial(addr netip.AddrPort, s *Settings, bound bool, b *begun, adopt func(*socket) bool) (*socket, error) {
 	if b == nil {
 		b = &begun{since: time.Now()}
-		b.fd, b.err = Open(addr)
+		b.fd, b.err = Open(addr, bound)
 	}
 	if b.err != nil {
 		return nil, fmt.Errorf("failed to connect to %s: %w", addr, b.err)

@@ -40,7 +40,7 @@ func TestEnded(t *testing.T) {
 				<-hold
 			})
 			defer close(hold)
-			c, err := dial(addr, &Settings{Dial: 20 * time.Second}, nil, anyone)
+			c, err := dial(addr, &Settings{Dial: 20 * time.Second}, false, nil, anyone)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,7 +81,7 @@ func TestEndedWhileWeEnd(t *testing.T) {
 	c, err := dial(backend(t, func(c *net.TCPConn) {
 		_ = c.CloseWrite()
 		_, _ = io.Copy(io.Discard, c)
-	}), &Settings{Dial: 20 * time.Second}, nil, anyone)
+	}), &Settings{Dial: 20 * time.Second}, false, nil, anyone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func silent(t *testing.T) netip.AddrPort {
 	}
 	addr := addrPortOf(name)
 	for range 4 {
-		c, err := dial(addr, &Settings{Dial: 200 * time.Millisecond}, nil, anyone)
+		c, err := dial(addr, &Settings{Dial: 200 * time.Millisecond}, false, nil, anyone)
 		if err != nil {
 			return addr
 		}

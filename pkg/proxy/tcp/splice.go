@@ -86,9 +86,8 @@ func (c *copier) splice(dst, src *socket) (done bool, err error) {
 		return false, nil // no descriptors, no kernel memory: user space can do it
 	}
 	defer p.close()
-	if c.widen(dst, src) {
-		defer c.narrow(dst, src)
-	}
+	c.widen(dst, src)
+	defer c.narrow(dst, src)
 	var armed time.Time
 	for {
 		if now := time.Now(); now.Sub(armed) > splicePause/4 {

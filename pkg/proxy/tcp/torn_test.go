@@ -94,7 +94,7 @@ func TestSecureSlowReader(t *testing.T) {
 		time.Sleep(6 * time.Second) // TLS of its own waits for five
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	c, err := dial(addr, &Settings{Dial: 20 * time.Second}, nil, anyone)
+	c, err := dial(addr, &Settings{Dial: 20 * time.Second}, false, nil, anyone)
 	if err != nil {
 		t.Fatal(err)
 	}

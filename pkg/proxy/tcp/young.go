@@ -65,7 +65,7 @@ func (y *young) begin() {
 	}
 	y.attempt = &begun{endpoint: e, since: y.born}
 	server := &y.ends[toClient]
-	if server.fd, err = Open(e.Addr); err == nil {
+	if server.fd, err = Open(e.Addr, y.nursery.front.room.Crowded()); err == nil {
 		err = noDelay(server.fd)
 	}
 	waiting := false

@@ -141,7 +141,7 @@ func (s *stock) open(key idle.Key) (f *far, err error) {
 	if addr.Addr().Zone() != "" {
 		return nil, errNotHere
 	}
-	fd, err := tcp.Open(addr)
+	fd, err := tcp.Open(addr, true)
 	if err != nil {
 		return nil, err
 	}

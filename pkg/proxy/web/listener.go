@@ -208,7 +208,7 @@ type conn struct {
 	multiplexed atomic.Bool
 	switched    atomic.Bool
 	answer      int64       // bytes written of the answer
-	long        bool        // charged for it
+	buffers     tcp.Buffers // charged for it
 	spoke       atomic.Bool // has sent something
 	asked       atomic.Bool // its first request has reached a handler of net/http
 	remote      net.Addr    // as accept told it: the socket itself forgets it with a reset

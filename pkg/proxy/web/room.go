@@ -1,6 +1,7 @@
 package web
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -25,8 +26,8 @@ const (
 	costBody    = 24 << 10
 	// costStream is more for a stream of HTTP/2.
 	costStream = 48 << 10
-	// costLong is more for an answer that is longer than longAnswer: sockets' buffers.
-	costLong, longAnswer = 640 << 10, 64 << 10
+	// longAnswer is where an answer gets larger buffers.
+	longAnswer = 64 << 10
 	// costFactor is what a byte of a header costs while it is read.
 	costFactor = 4
 	// unreadFree bytes that no request has taken yet are in the connection's own cost, unreadStep are charged at a time.
@@ -163,15 +164,21 @@ func (c *conn) answered(n int64) {
 // lengthen gives a long answer large buffers, where there is room for them; it goes on with small ones where there is
 // not.
 func (c *conn) lengthen(u *upstream) {
-	if c.long || !c.lease.Spare(costLong) {
+	if c.buffers != tcp.Small {
 		return
 	}
-	c.long = true
-	if raw, err := c.SyscallConn(); err == nil {
-		tcp.SetSendBuffer(raw, true)
+	// Only for files: slow readers of a backend fill the sockets to both sides, those by TLS its buffers as well.
+	most := tcp.Large
+	if s := c.listener.settings.Load(); s.Handler != nil && s.TLS == nil {
+		most = tcp.Unbounded
+	}
+	if c.buffers = tcp.Widen(&c.lease, most); c.buffers != tcp.Small {
+		if raw, err := c.SyscallConn(); err == nil {
+			tcp.SetSendBuffer(raw, c.buffers)
+		}
 	}
 	if u != nil {
-		u.widen(true)
+		u.resize(c.buffers)
 	}
 }
 
@@ -180,21 +187,25 @@ func (c *conn) nextAnswer() {
 	if c.switched.Load() {
 		return
 	}
-	if c.answer = 0; c.long {
-		c.long = false
-		c.lease.Shrink(costLong)
+	if c.answer = 0; c.buffers != tcp.Small {
 		if raw, err := c.SyscallConn(); err == nil {
-			tcp.SetSendBuffer(raw, false)
+			tcp.SetSendBuffer(raw, tcp.Small)
 		}
+		tcp.Narrow(&c.lease, c.buffers)
+		c.buffers = tcp.Small
 	}
 }
 
-// widen makes the buffer of what an endpoint sends large or small.
-func (u *upstream) widen(large bool) {
-	if c, ok := u.Conn.(syscall.Conn); ok && u.wide != large {
+// resize bounds the buffer of what an endpoint sends.
+func (u *upstream) resize(size tcp.Buffers) {
+	below := u.Conn
+	if secure, ok := below.(*tls.Conn); ok {
+		below = secure.NetConn()
+	}
+	if c, ok := below.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
-			tcp.SetReceiveBuffer(raw, large)
-			u.wide = large
+			u.receive.Set(raw, size)
+			u.long = true
 		}
 	}
 }
