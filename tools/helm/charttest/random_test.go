@@ -2,10 +2,8 @@ package charttest
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -44,14 +42,7 @@ func match(pattern string) func(string) bool {
 // TestRandomValues renders a thousand values files that the schema takes. Each is refused with a sentence of the chart's
 // own, or makes objects that the API takes: strictly decoded, by the kinds' schemas, and by what no schema says.
 func TestRandomValues(t *testing.T) {
-	text, err := os.ReadFile(chart + "/values.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var raw map[string]any
-	if err := json.Unmarshal(text, &raw); err != nil {
-		t.Fatal(err)
-	}
+	raw := rawSchema(t)
 	judge := newJudge(t)
 	names := []string{"stack", "a.b", "9lives", strings.Repeat("x", 53), "null", "stack.1-2"}
 	var good, refused int

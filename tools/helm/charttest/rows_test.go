@@ -49,14 +49,7 @@ func TestR2NullIsTheDefault(t *testing.T) {
 			}
 		}
 	}
-	var raw map[string]any
-	text, err := os.ReadFile(chart + "/values.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(text, &raw); err != nil {
-		t.Fatal(err)
-	}
+	raw := rawSchema(t)
 	together := map[string]any{}
 	groups := map[string]bool{}
 	documented(raw, nil, func(path []string, _ map[string]any) {

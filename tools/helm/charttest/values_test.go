@@ -47,17 +47,23 @@ func wrong(leaf map[string]any) any {
 	}
 }
 
-func TestSchema(t *testing.T) {
+// rawSchema is the values' schema as it is written.
+func rawSchema(t *testing.T) (raw map[string]any) {
+	t.Helper()
 	text, err := os.ReadFile(chart + "/values.schema.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var raw map[string]any
 	if err := json.Unmarshal(text, &raw); err != nil {
 		t.Fatal(err)
 	}
+	return raw
+}
+
+func TestSchema(t *testing.T) {
+	raw := rawSchema(t)
 	schema := valuesSchema(t)
-	text, err = os.ReadFile(chart + "/values.yaml")
+	text, err := os.ReadFile(chart + "/values.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,16 +95,9 @@ func TestSchema(t *testing.T) {
 
 // TestEveryValueIsUsed finds values that no template reads.
 func TestEveryValueIsUsed(t *testing.T) {
-	text, err := os.ReadFile(chart + "/values.schema.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var raw map[string]any
-	if err := json.Unmarshal(text, &raw); err != nil {
-		t.Fatal(err)
-	}
+	raw := rawSchema(t)
 	var templates strings.Builder
-	err = filepath.WalkDir(chart+"/templates", func(path string, entry os.DirEntry, err error) error {
+	err := filepath.WalkDir(chart+"/templates", func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
