@@ -13,7 +13,7 @@ type limiter struct {
 	all    bucket // of the listeners
 	sent   bucket // of unicasts
 	// By client.
-	served, newcomers [limitSets][limitWays]bucket
+	served, newcomers [limitSets][limitWays]account
 }
 
 const (
@@ -26,20 +26,20 @@ type rate struct{ perSecond, burst float64 }
 
 // bucket is what is left of an allowance.
 type bucket struct {
-	tag    uint64 // of the client
 	tokens float64
 	at     int64 // when tokens was true, in nanoseconds
-	again  spare
 }
 
-// spare is what a client has beside its allowance for requests that it repeats: who forges its chaddr, with a new xid
-// each time, spends the allowance and not this.
-type spare struct {
-	tokens float64
-	at     int64
+// account is what a client has left.
+type account struct {
+	tag uint64 // of the client
+	bucket
+	// again is for requests that the client repeats: a sender that forges its chaddr, with a new xid each time, spends
+	// the allowance and not this.
+	again bucket
 }
 
-// spareRate is that of a spare: firmware repeats a request once a second at most.
+// spareRate is that of again: firmware repeats a request once a second at most.
 var spareRate = rate{perSecond: 2, burst: 2}
 
 // newLimiter takes requests a second; what is not positive is no limit. A burst is what two seconds allow.
@@ -71,11 +71,7 @@ func (b *bucket) takeAbove(reserve float64, r rate, now int64) bool {
 func (l *limiter) repeats(a *arrival, now int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.ofClient(a, now)
-	s := bucket{tokens: b.again.tokens, at: b.again.at}
-	ok := s.take(spareRate, now)
-	b.again = spare{tokens: s.tokens, at: s.at}
-	return ok
+	return l.ofClient(a, now).again.take(spareRate, now)
 }
 
 // allow decides about a request. A client that shows nothing it could be known by has no allowance of its own. Clients
@@ -99,9 +95,9 @@ func (l *limiter) allow(a *arrival, now int64) Drop {
 	return None
 }
 
-// ofClient finds the bucket of a client, or makes one. Clients that were served have sets of their own: the invented
-// ones cannot have their buckets forgotten. The caller holds mu.
-func (l *limiter) ofClient(a *arrival, now int64) *bucket {
+// ofClient finds the account of a client, or makes one. Clients that were served have sets of their own: the invented
+// ones cannot have their accounts forgotten. The caller holds mu.
+func (l *limiter) ofClient(a *arrival, now int64) *account {
 	sets := &l.newcomers
 	if a.served {
 		sets = &l.served
@@ -117,6 +113,8 @@ func (l *limiter) ofClient(a *arrival, now int64) *bucket {
 			oldest = b
 		}
 	}
-	*oldest = bucket{tag: a.client, tokens: l.client.burst, at: now, again: spare{tokens: spareRate.burst, at: now}}
+	*oldest = account{
+		tag: a.client, bucket: bucket{tokens: l.client.burst, at: now}, again: bucket{tokens: spareRate.burst, at: now},
+	}
 	return oldest
 }
