@@ -75,7 +75,7 @@ func (c *config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// checkTLS finds what does not go together. What is in the files is for the routes to tell.
+// checkTLS finds variables that do not go together. The routes tell of faults in the files themselves.
 func (c *config) checkTLS(fault func(variable, format string, args ...any)) {
 	switch {
 	case c.CertificateFile != "" && c.KeyFile == "":

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tinkerbell/stack/internal/cgroup"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -37,13 +38,13 @@ func tuneMemory() (*cgroup.Memory, error) {
 	return container, err
 }
 
-// What is not for connections (docs/design/limits.md).
+// The parts of memory and descriptors that connections cannot have (docs/design/limits.md).
 const (
 	// freeMemory is what counts for the container's where that has no limit, in bytes.
 	freeMemory = 2 << 30
 	// programMemory is what the program takes by itself, in bytes; sessionMemory a datagram session.
 	programMemory, sessionMemory = 32 << 20, 3 << 10
-	// connectionShare of what is left is for connections, in percent: the rest is for the kernel's buffers.
+	// connectionShare is the connections' share of the remaining memory, in percent: the kernel's buffers have the rest.
 	connectionShare = 60
 	// programDescriptors are for the admin port, listeners, files and lookups; routeDescriptors for each route's idle
 	// connections to endpoints.
@@ -60,7 +61,7 @@ func limits(t route.Table, memory int64, descriptors uint64) admission.Limits {
 		if r.Protocol.Network() == "udp" && r.Protocol != route.Syslog {
 			each := r.Limits.Sessions
 			if each == 0 {
-				each = defaultSessions
+				each = datagram.DefaultMaxSessions
 			}
 			sessions += each
 		}
@@ -71,9 +72,6 @@ func limits(t route.Table, memory int64, descriptors uint64) admission.Limits {
 	l.Descriptors = have - min(programDescriptors+len(t.Routes)*routeDescriptors+sessions, have/2)
 	return l
 }
-
-// defaultSessions are those of a route that does not say.
-const defaultSessions = 4096
 
 // account makes what the connections' memory and descriptors are charged to.
 func account(t route.Table, container *cgroup.Memory, log *slog.Logger) *admission.Account {

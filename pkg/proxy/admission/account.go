@@ -65,8 +65,7 @@ func (r Refusal) String() string {
 const (
 	// clientShare is the part of the whole that a client may have on a route, as a divisor.
 	clientShare = 2
-	// spareShare is the part of the whole up to which a client's leases may grow by what they can do without, as a
-	// divisor: the rest is for its other connections.
+	// spareShare is the part of the room up to which leases may grow by what they can do without, as a divisor.
 	spareShare = 4
 	// routeShare is the part of the whole that is shared out among the routes as their own, as a divisor.
 	routeShare = 2

@@ -63,15 +63,9 @@ func (l *Lease) Grow(bytes int64) Refusal {
 	return why
 }
 
-// Spare is Grow for what the holder can do without: only where there is room anyway, so that nothing is given up for
-// it. It is no refusal where there is none.
-func (l *Lease) Spare(bytes int64) bool { return l.spare(bytes, 1) }
-
-// Ample is Spare where three quarters of the room are left to others.
-func (l *Lease) Ample(bytes int64) bool { return l.spare(bytes, 4) }
-
-// spare is both: part of the room may be used, as a divisor.
-func (l *Lease) spare(bytes, part int64) bool {
+// Spare is Grow for what the holder can do without: only where most of the room is left to others, so that nothing is
+// given up for it. It is no refusal where there is none.
+func (l *Lease) Spare(bytes int64) bool {
 	if l.route == nil {
 		return true
 	}
@@ -81,12 +75,11 @@ func (l *Lease) spare(bytes, part int64) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c := l.client
-	if c == nil || a.used+bytes > a.room/part || c.used+bytes > a.memory/spareShare {
+	if l.client == nil || a.used+bytes > a.room/spareShare {
 		return false
 	}
 	l.charge += bytes
-	a.add(c, bytes)
+	a.add(l.client, bytes)
 	return true
 }
 

@@ -65,8 +65,8 @@ func TestSpareTakesNothing(t *testing.T) {
 		for n := range 4 {
 			some, _ := open(t, r, address(n), 2, one)
 			all = append(all, some...)
-			if !some[0].Spare(200) || some[1].Spare(100) {
-				t.Errorf("client %d may not have 200, or may have 300 of 1000", n)
+			if some[0].Spare(200) != (n == 0) || some[1].Spare(100) {
+				t.Errorf("client %d: the first may have 200, and nobody may have more than a quarter of 1000 in all", n)
 			}
 		}
 		modest, _ := open(t, r, address(5), 1, one)

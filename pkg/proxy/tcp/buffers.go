@@ -33,9 +33,9 @@ var (
 // Widen charges a lease for the largest buffers that there is room for, up to most.
 func Widen(lease *admission.Lease, most Buffers) Buffers {
 	switch {
-	case most == Unbounded && lease.Ample(costs[Unbounded]):
+	case most == Unbounded && lease.Spare(costs[Unbounded]):
 		return Unbounded
-	case lease.Ample(costs[Large]):
+	case lease.Spare(costs[Large]):
 		return Large
 	default:
 		return Small
@@ -50,26 +50,16 @@ func SetSendBuffer(raw syscall.RawConn, size Buffers) {
 	setBuffer(raw, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent[size])
 }
 
-// ReceiveBuffer bounds what an endpoint's socket holds of its peer. A socket begins with the kernel's first size, some
-// 128 KiB, which grows with what is read. A bound is for good: the kernel lets no buffer grow again for which one was
-// set.
-type ReceiveBuffer struct {
-	size  Buffers
-	bound bool
-}
-
-// Set bounds the buffer.
-func (b *ReceiveBuffer) Set(raw syscall.RawConn, size Buffers) {
-	if b.bound && b.size == size || !b.bound && size == Unbounded {
-		return
-	}
-	b.size, b.bound = size, true
+// SetReceiveBuffer bounds what an endpoint's socket holds of its peer. A socket begins with the kernel's first size,
+// some 128 KiB, which grows with what is read. A bound is for good: the kernel lets no buffer grow again for which one
+// was set.
+func SetReceiveBuffer(raw syscall.RawConn, size Buffers) {
 	setBuffer(raw, unix.SOL_SOCKET, unix.SO_RCVBUF, received[size])
 }
 
 // SmallReceiveBuffer bounds the buffer of a [net.Dialer]'s sockets for good, before they connect.
 func SmallReceiveBuffer(_, _ string, raw syscall.RawConn) error {
-	setBuffer(raw, unix.SOL_SOCKET, unix.SO_RCVBUF, received[Small])
+	SetReceiveBuffer(raw, Small)
 	return nil
 }
 

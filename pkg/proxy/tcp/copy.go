@@ -44,7 +44,7 @@ type copier struct {
 	bulk    int // bytes since the last pause
 	passed  int // bytes by TLS, until its buffers are large
 	buffers Buffers
-	receive ReceiveBuffer // of the endpoint's socket
+	bound   bool // the endpoint's receive buffer is
 }
 
 // finish writes what was read of the direction before.

@@ -39,8 +39,9 @@ func (c *copier) narrow(dst, src *socket) {
 
 func (c *copier) resize(dst, src *socket, size Buffers) {
 	SetSendBuffer(dst.raw, size)
-	if c.way == toClient {
-		c.receive.Set(src.raw, size)
+	if c.way == toClient && (c.bound || size != Unbounded) {
+		SetReceiveBuffer(src.raw, size)
+		c.bound = true
 	}
 }
 

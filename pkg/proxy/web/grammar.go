@@ -152,10 +152,10 @@ func validHost(host string) bool {
 	if literal, ok := strings.CutPrefix(host, "["); ok {
 		text, port, ok := strings.Cut(literal, "]")
 		addr, err := netip.ParseAddr(text)
-		return ok && err == nil && addr.Is6() && addr.Zone() == "" && (port == "" || port[0] == ':' && digits(port[1:]))
+		return ok && err == nil && addr.Is6() && addr.Zone() == "" && (port == "" || port[0] == ':' && allDigits(port[1:]))
 	}
 	name, port, _ := strings.Cut(host, ":")
-	if name == "" || !digits(port) {
+	if name == "" || !allDigits(port) {
 		return false
 	}
 	for i := range len(name) {
@@ -166,8 +166,6 @@ func validHost(host string) bool {
 	}
 	return true
 }
-
-func digits(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
 // regNameByte are the bytes of a registered name: unreserved, sub-delims, and the percent sign.
 var regNameByte = of(letters + "-._~!$&'()*+,;=%")

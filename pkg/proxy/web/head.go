@@ -321,9 +321,9 @@ func plainHost(host []byte) bool {
 	return len(name) > 0 && !bytes.ContainsAny(name, "[]") && allDigits(port)
 }
 
-func allDigits(b []byte) bool {
-	for _, c := range b {
-		if c < '0' || c > '9' {
+func allDigits[T string | []byte](text T) bool {
+	for i := range len(text) {
+		if c := text[i]; c < '0' || c > '9' {
 			return false
 		}
 	}

@@ -71,15 +71,14 @@ type upstream struct {
 	net.Conn
 	idle.Slot[*upstream] // tells for which requests it is
 
-	reader  *bufio.Reader
-	head    []byte    // of the request, kept for its space
-	until   time.Time // the read deadline
-	used    bool      // has answered a request before
-	look    func() (n int, err error)
-	receive tcp.ReceiveBuffer
-	long    bool   // its buffer was for a long answer
-	early   []byte // what was read before there was a reader
-	broken  error  // what comes behind that; nil is what the connection says
+	reader   *bufio.Reader
+	head     []byte    // of the request, kept for its space
+	until    time.Time // the read deadline
+	used     bool      // has answered a request before
+	look     func() (n int, err error)
+	received tcp.Buffers // the bound of what is received
+	early    []byte      // what was read before there was a reader
+	broken   error       // what comes behind that; nil is what the connection says
 
 	bounded bool // what is read is a head
 	room    int  // how many bytes more of it are read
@@ -241,10 +240,7 @@ func peek(fd int) (n int, err error) {
 
 // put keeps a connection for the next request with its key.
 func (d *direct) put(u *upstream) {
-	if u.long {
-		u.resize(tcp.Small)
-		u.long = false
-	}
+	u.resize(tcp.Small)
 	u.used = true
 	if u.reader != nil && u.reader.Size() > readerSize {
 		u.reader = bufio.NewReaderSize(u, readerSize)

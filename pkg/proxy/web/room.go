@@ -172,10 +172,11 @@ func (c *conn) lengthen(u *upstream) {
 	if s := c.listener.settings.Load(); s.Handler != nil && s.TLS == nil {
 		most = tcp.Unbounded
 	}
-	if c.buffers = tcp.Widen(&c.lease, most); c.buffers != tcp.Small {
-		if raw, err := c.SyscallConn(); err == nil {
-			tcp.SetSendBuffer(raw, c.buffers)
-		}
+	if c.buffers = tcp.Widen(&c.lease, most); c.buffers == tcp.Small {
+		return
+	}
+	if raw, err := c.SyscallConn(); err == nil {
+		tcp.SetSendBuffer(raw, c.buffers)
 	}
 	if u != nil {
 		u.resize(c.buffers)
@@ -196,16 +197,19 @@ func (c *conn) nextAnswer() {
 	}
 }
 
-// resize bounds the buffer of what an endpoint sends.
+// resize sets the bound of what an endpoint sends, which is small from the start.
 func (u *upstream) resize(size tcp.Buffers) {
+	if u.received == size {
+		return
+	}
 	below := u.Conn
 	if secure, ok := below.(*tls.Conn); ok {
 		below = secure.NetConn()
 	}
 	if c, ok := below.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
-			u.receive.Set(raw, size)
-			u.long = true
+			tcp.SetReceiveBuffer(raw, size)
+			u.received = size
 		}
 	}
 }

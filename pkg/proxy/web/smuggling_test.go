@@ -214,7 +214,7 @@ func testSmuggledBytes(t *testing.T, start starter) {
 }
 
 // rawEndpoint serves each connection that it takes by a function, and closes it then. stop ends it, and waits for all.
-func rawEndpoint(t *testing.T, serve func(net.Conn)) (addr string, stop func()) {
+func rawEndpoint(t testing.TB, serve func(net.Conn)) (addr string, stop func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

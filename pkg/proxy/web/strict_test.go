@@ -36,28 +36,7 @@ type strictEndpoint struct {
 func newStrictEndpoint(t testing.TB) *strictEndpoint {
 	t.Helper()
 	e := &strictEndpoint{}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.addr = listener.Addr().String()
-	var group sync.WaitGroup
-	group.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			group.Go(func() {
-				defer conn.Close()
-				e.serve(conn)
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		group.Wait()
-	})
+	e.addr, _ = rawEndpoint(t, e.serve)
 	return e
 }
 
