@@ -1,0 +1,143 @@
+package boot
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Kind is what an event tells.
+type Kind uint8
+
+// The kinds of events, and which program makes them.
+const (
+	DHCPRequest Kind = 1 + iota // dhcp-relay: a machine's message, passed on or dropped
+	DHCPReply                   // dhcp-relay: a server's message to a machine, passed on or dropped
+	TFTP                        // stack-proxy: a transfer has begun or ended
+	HTTP                        // stack-proxy: an exchange has begun or ended; files of the proxy's own included
+	Stream                      // stack-proxy: a TCP connection, or a gRPC call, has begun or ended
+	Syslog                      // stack-proxy: a line
+)
+
+// Outcome is how far the matter of an event got.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Passed   Outcome = iota // a message was passed on; a line was forwarded
+	Began                   // it goes on
+	Done                    // it ended in order, an error status included: see Status
+	Torn                    // it ended before all of it was there
+	Refused                 // this pod refused it: see Reason
+	NoServer                // no endpoint took it
+	Dropped                 // the packet was dropped: see Reason
+)
+
+// Field is one of an event's texts.
+type Field uint8
+
+// The texts. Which of them an event has depends on its kind.
+const (
+	VendorClass Field = iota // DHCP option 60
+	UserClass                // DHCP option 77
+	HostName                 // DHCP option 12
+	File                     // DHCP boot file (field or option 67), TFTP file, path of an HTTP request or a gRPC method
+	Agent                    // User-Agent; a syslog line's tag
+	Message                  // text of a TFTP error or of a syslog line; grpc-message
+	Method                   // of an HTTP request
+	Place                    // listener of the relay; route of the proxy
+	Reason                   // a drop reason's or refusal's name
+	fields
+)
+
+// TextRoom is how many bytes all texts of an event have together; what does not fit is cut at the end.
+const TextRoom = 384
+
+// Event is one thing that a program heard of a machine. It has a fixed size and no pointers, so that a queue of events
+// is one block of memory that the garbage collector does not look into. Addresses are 16 bytes, IPv4 mapped; all zero
+// means none.
+type Event struct {
+	At   int64         // when it ended (or was seen): nanoseconds since 1970
+	Took time.Duration // since it began; of a reply: since the request
+
+	Kind    Kind
+	Outcome Outcome
+	DHCP    uint8 // message type: option 53, or that of DHCPv6 with V6 set
+	V6      bool
+
+	MAC  [6]byte  // chaddr, or from option 79 and the frame; zero where it is not known
+	UUID [16]byte // option 97 without its type; zero where there is none
+	XID  uint32
+
+	HasArch bool
+	Arch    uint16 // option 93 (RFC 4578, RFC 5970): see iana.Arch of insomniacslk/dhcp
+	Secs    uint16 // of a request's header
+	Lease   uint32 // seconds, option 51
+
+	Client    [16]byte // source address of the machine; ciaddr in DHCP
+	Given     [16]byte // yiaddr
+	Requested [16]byte // option 50
+	Server    [16]byte // server identifier, option 54
+	Next      [16]byte // siaddr
+	Relay     [16]byte // giaddr that the message came with: a router before this relay
+	Endpoint  [16]byte // backend that answered, or server that was asked
+	Port      uint16   // of Endpoint
+
+	Route    uint16 // port of the proxy that the machine asked
+	Status   uint16 // HTTP status, gRPC code, TFTP error code plus 1 (0: no error)
+	Bytes    uint64 // that went to the machine
+	Expected uint64 // that were announced by tsize or Content-Length; 0 unknown
+	Resent   uint32 // TFTP blocks that were sent again
+	Block    uint16 // TFTP block size agreed
+	Window   uint16 // TFTP window size agreed
+	Offset   uint64 // where the range that was asked for begins
+	Priority uint8  // syslog: facility*8 + severity
+
+	ends [fields]uint16
+	text [TextRoom]byte
+}
+
+// SetText sets a text, cut to most bytes and to the room that is left. Texts are set once each, in the order of Field:
+// a text that comes after a later one is left out.
+func SetText[T string | []byte](e *Event, f Field, most int, text T) {
+	begin := e.ends[f]
+	for i := f; i < fields; i++ {
+		if e.ends[i] != begin {
+			return
+		}
+	}
+	n := copy(e.text[begin:], text[:min(len(text), most)])
+	for i := f; i < fields; i++ {
+		e.ends[i] = begin + uint16(n)
+	}
+}
+
+// Text returns a text, as the machine or server sent it: anything may be in it.
+func (e *Event) Text(f Field) []byte {
+	begin := uint16(0)
+	if f > 0 {
+		begin = e.ends[f-1]
+	}
+	return e.text[begin:e.ends[f]]
+}
+
+// Clean returns text fit for a page, terminal, log or API: valid UTF-8 without control characters, and without the
+// characters that change the direction or look of others.
+func Clean(text []byte) string {
+	s := strings.ToValidUTF8(string(text), string(utf8.RuneError))
+	return strings.Map(func(r rune) rune {
+		if printable(r) {
+			return r
+		}
+		return utf8.RuneError
+	}, s)
+}
+
+// Addr returns an event's address; the zero Addr where there is none.
+func Addr(b [16]byte) netip.Addr {
+	if b == ([16]byte{}) {
+		return netip.Addr{}
+	}
+	return netip.AddrFrom16(b).Unmap()
+}
