@@ -140,10 +140,11 @@ const Sources = 64
 
 func source(n int) net.IP { return net.IPv4(127, 1, 0, byte(1+n%Sources)) }
 
-// Run holds some connections of an attack from a number on, and opens them again when they are lost, until ctx is done.
-// It calls full when it has opened each once, and tells how many it opened, and how many it held at most.
+// Run holds some connections of an attack from a number on, and opens them again when they are lost or refused, until ctx
+// is done. It calls full when it has tried each once, and tells how many it opened, how often it was refused (a connection
+// was reset before the attack's first words were through), and how many it held at most.
 func (a Attack) Run(ctx context.Context, from, connections int, full func()) string {
-	var opened, held, most, first atomic.Int64
+	var opened, refused, held, most, first atomic.Int64
 	var group sync.WaitGroup
 	dialing := make(chan struct{}, 128)
 	for i := range connections {
@@ -157,9 +158,11 @@ func (a Attack) Run(ctx context.Context, from, connections int, full func()) str
 				dialing <- struct{}{}
 				c, err := a.open(ctx, n)
 				<-dialing
-				if err == nil {
+				once()
+				if err != nil {
+					refused.Add(1)
+				} else {
 					opened.Add(1)
-					once()
 					for now := held.Add(1); ; {
 						if before := most.Load(); now <= before || most.CompareAndSwap(before, now) {
 							break
@@ -176,7 +179,7 @@ func (a Attack) Run(ctx context.Context, from, connections int, full func()) str
 		})
 	}
 	group.Wait()
-	return fmt.Sprintf("opened %d, held %d", opened.Load(), most.Load())
+	return fmt.Sprintf("opened %d, refused %d, held %d", opened.Load(), refused.Load(), most.Load())
 }
 
 func (a Attack) open(ctx context.Context, n int) (net.Conn, error) {
@@ -240,12 +243,12 @@ func RunPart(setting string) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	fmt.Println(Attacks()[attack].Run(ctx, from, connections, func() { fmt.Println(opened) }))
+	fmt.Println(Attacks()[attack].Run(ctx, from, connections, func() { fmt.Println(tried) }))
 	return nil
 }
 
-// opened is what an attacker's process says when it has opened all of its connections.
-const opened = "opened all"
+// tried is what an attacker's process says when it has tried each of its connections.
+const tried = "tried all"
 
 func setting(attack, from, connections int) string {
 	return Part + "=" + strconv.Itoa(attack) + " " + strconv.Itoa(from) + " " + strconv.Itoa(connections)
