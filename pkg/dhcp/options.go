@@ -7,6 +7,8 @@ const (
 	OptionHostName    = 12
 	OptionRequestedIP = 50
 	OptionType        = 53
+	OptionLease       = 51
+	OptionOverload    = 52
 	OptionServerID    = 54
 	OptionVendorClass = 60
 	OptionClientID    = 61
@@ -14,6 +16,7 @@ const (
 	OptionUserClass   = 77 // RFC 3004
 	OptionAgent       = 82 // RFC 3046
 	OptionClientArch  = 93 // RFC 4578
+	OptionUUID        = 97 // RFC 4578
 	OptionEnd         = 255
 )
 
@@ -77,6 +80,20 @@ func (m Message) Option(want uint8) (value []byte, found bool) {
 		}
 		if code == want {
 			return value, true
+		}
+		i = after
+	}
+}
+
+// Options yields the options of the options field in their order, as [Message.Option] finds them.
+func (m Message) Options(yield func(code uint8, value []byte) bool) {
+	if !m.HasOptions() {
+		return
+	}
+	for i := offFirst; ; {
+		code, value, after, ok := m.next(i)
+		if !ok || !yield(code, value) {
+			return
 		}
 		i = after
 	}

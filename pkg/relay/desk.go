@@ -17,10 +17,13 @@ type desk struct {
 	toServers *outbox
 	// detour is for servers that are reached from another source port; see health.
 	detour *outbox
+
+	teller
 }
 
 func newDesk(r *Relay, listener int, name string) *desk {
 	d := &desk{relay: r, metrics: r.metrics.port(listener), name: name, signer: newSigner(r.config.TokenKey)}
+	d.tell = r.config.Event
 	failed := func(errno unix.Errno) {
 		d.metrics.dropped(toServer, SendFailed)
 		r.notices.warn(r.now(), "failed to send request", func() []any {

@@ -254,6 +254,7 @@ func (l *listener) serve(ctx context.Context, p *port) error {
 func (l *listener) requests(n int, a *arrival) {
 	r := l.relay
 	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
+	l.setClock(r, now)
 	if p := l.port.Load(); p != nil {
 		a.agent = p.agent
 		l.countLost(p, now)
@@ -262,6 +263,12 @@ func (l *listener) requests(n int, a *arrival) {
 		m, drop := l.view(i, a, now)
 		if drop == None {
 			m, drop = l.request(m, a, routes, now)
+		}
+		if drop == OtherHost {
+			m, a.giaddr = l.overheard(i), [4]byte{}
+		}
+		if !a.waits || drop != None {
+			l.tellRequest(m, a, routes, now, drop)
 		}
 		if drop != None {
 			l.metrics.dropped(toServer, drop)

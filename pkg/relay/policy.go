@@ -20,6 +20,8 @@ type arrival struct {
 	agent []byte
 	// trusted tells that the listener may bring option 82 of its own.
 	trusted bool
+	// giaddr is what the last message came with.
+	giaddr [4]byte
 
 	// What request finds out: client is what the sender is known by, served that the servers gave it an address before,
 	// and waits that the request was put aside and is sent by its room.
@@ -34,13 +36,14 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 	if drop := ofMessage(m.Check()); drop != None {
 		return m, drop
 	}
+	a.giaddr = m.Giaddr()
 	if m.Op() != dhcp.Request {
 		return m, ReplyFromClient
 	}
 	if int(m.Hops()) >= r.config.MaxHops {
 		return m, HopLimit
 	}
-	giaddr, hasAgent := m.Giaddr(), m.HasAgent()
+	giaddr, hasAgent := a.giaddr, m.HasAgent()
 	switch {
 	case giaddr != [4]byte{} && r.own(giaddr, to):
 		return m, Loop
@@ -158,6 +161,7 @@ func (o origin) isLast(m dhcp.Message) bool {
 // reply decides about a reply, and makes it what the client or the relay agent is to get.
 func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Message, origin, Drop) {
 	r := d.relay
+	d.waited = 0
 	if drop := ofMessage(m.Check()); drop != None {
 		return m, origin{}, drop
 	}
@@ -177,6 +181,7 @@ func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Mes
 		r.health.unsolicited(now, from, m)
 		return m, origin{}, Unsolicited
 	}
+	d.waited = waited
 	if first {
 		r.metrics.answered(waited)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
@@ -202,9 +203,11 @@ func TestTrustedServers(t *testing.T) {
 	}
 }
 
-// TestDoesNotAllocate: the whole way of a transaction through the policy, with option 82, token and limits.
+// TestDoesNotAllocate: the whole way of a transaction through the policy, with option 82, token, limits and events.
 func TestDoesNotAllocate(t *testing.T) {
+	events := 0
 	b := newBench(t, func(c *Config) {
+		c.Event = func(*boot.Event) { events++ }
 		c.Agent = Agent{Options: []SubOption{CircuitID, RemoteID}}
 		c.TokenKey = []byte("0123456789abcdef")
 		c.ClientRate, c.TotalRate = 1<<20, 1<<30
@@ -220,15 +223,21 @@ func TestDoesNotAllocate(t *testing.T) {
 		if drop != None {
 			t.Fatal(drop)
 		}
+		b.desk.tellRequest(m, &b.heard, b.routes, b.now(), drop)
 		b.desk.send(m, b.routes, b.now(), false)
 		b.desk.toServers.clear()
 		copy(reply, m)
 		reply[0] = byte(dhcp.Reply)
 		from := b.routes.targets[0].peer
-		if _, _, drop := b.desk.reply(dhcp.Message(reply[:len(m)]), from, b.routes, b.now()); drop != None {
+		answer, o, drop := b.desk.reply(dhcp.Message(reply[:len(m)]), from, b.routes, b.now())
+		if drop != None {
 			t.Fatal(drop)
 		}
+		b.desk.tellReply(answer, &o, from, b.now(), drop)
 	})
+	if events != 2*2001 { // and one to warm up
+		t.Errorf("told of %d messages", events)
+	}
 	if got != 0 {
 		t.Errorf("got %v allocations per transaction", got)
 	}

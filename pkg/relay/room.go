@@ -189,12 +189,15 @@ func (w *room) run(ctx context.Context) error {
 func (w *room) release(now int64) (wait time.Duration, more bool) {
 	r := w.relay
 	routes, verbose := r.routes.Load(), r.verbose()
+	w.setClock(r, now)
 	for n := batch; n == batch; {
 		n = w.take(now)
 		for _, place := range w.next[:n] {
 			slot := &w.slots[place]
 			metrics, m := r.metrics.port(w.index), dhcp.Message(slot.bytes[:slot.n])
-			if drop := routes.usable(); drop != None {
+			drop := routes.usable()
+			w.tellWaiting(slot, routes, now, drop)
+			if drop != None {
 				metrics.dropped(toServer, drop)
 				continue
 			}
@@ -226,6 +229,7 @@ func (w *room) take(now int64) (n int) {
 		case admit.Wait:
 			return n
 		case admit.Refuse:
+			w.tellWaiting(&w.slots[place], w.relay.routes.Load(), now, NewcomerLimit)
 			w.gate.Free(place)
 			w.relay.metrics.port(w.index).dropped(toServer, NewcomerLimit)
 		case admit.Send:

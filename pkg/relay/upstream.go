@@ -96,6 +96,7 @@ func (u *upstream) run(ctx context.Context) error {
 func (u *upstream) batch(n int) {
 	r := u.relay
 	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
+	u.setClock(r, now)
 	for i := range n {
 		b, whole := u.inbox.packet(i)
 		m, from := dhcp.Message(b), u.inbox.from(i)
@@ -143,6 +144,9 @@ func (u *upstream) ask(i int, m dhcp.Message, from peer, routes *routes, now int
 	u.relay.trace.record(now, fromUnicast, from, peer{ip: local, port: serverPort}, m)
 	a := arrival{listener: unicast, source: from, local: local}
 	m, drop = u.request(m, &a, routes, now)
+	if !a.waits {
+		u.tellRequest(m, &a, routes, now, drop)
+	}
 	if drop != None || a.waits {
 		return drop
 	}
@@ -173,9 +177,11 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now 
 	r.trace.record(now, fromServer, from, peer{ip: routes.giaddr, port: serverPort}, m)
 	m, o, drop := u.reply(m, from, routes, now)
 	if drop != None {
+		u.tellReply(m, &o, from, now, drop)
 		return drop
 	}
 	if o.listener == unicast {
+		u.tellReply(m, &o, from, now, None)
 		if u.unicasts.full() {
 			u.unicasts.flush(u.socket)
 		}
@@ -191,10 +197,13 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now 
 	p := r.listeners[o.listener].port.Load()
 	switch {
 	case p == nil:
-		metrics.dropped(toClient, ListenerDown)
-		return None
+		drop = ListenerDown
 	case len(m)+ipAndUDP > p.mtu:
-		metrics.dropped(toClient, TooLong)
+		drop = TooLong
+	}
+	u.tellReply(m, &o, from, now, drop)
+	if drop != None {
+		metrics.dropped(toClient, drop) // of its listener, and not of the socket that it came to
 		return None
 	}
 	whole := u.inbox.slot(i)[:headroom+len(m)]
