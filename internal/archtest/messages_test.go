@@ -16,10 +16,10 @@ import (
 
 // warnings are the messages that the programs log as warnings, errors, or by a level that is found at run time, and
 // where: the constant argument of a logger's Warn and Error, of Log and LogAttrs behind context and level, and of
-// warn, which logs at times only, behind the time.
+// warn and WarnAt, which log at times only, behind the time.
 func warnings(t *testing.T) map[string]token.Position {
 	t.Helper()
-	argument := map[string]int{"Warn": 0, "Error": 0, "warn": 1, "Log": 2, "LogAttrs": 2}
+	argument := map[string]int{"Warn": 0, "Error": 0, "warn": 1, "WarnAt": 1, "Log": 2, "LogAttrs": 2}
 	found, files := map[string]token.Position{}, token.NewFileSet()
 	look := func(node ast.Node) bool {
 		call, ok := node.(*ast.CallExpr)

@@ -13,11 +13,12 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 )
 
 // message makes a DHCP message as bytes: op, type and options as they stand behind the type.
 func message(op dhcp.Op, kind byte, options ...byte) dhcp.Message {
-	m := make([]byte, dhcp.MinLen, slotLen)
+	m := make([]byte, dhcp.MinLen, mmsg.SlotLen)
 	m[0], m[1], m[2] = byte(op), 1, 6
 	binary.BigEndian.PutUint32(m[4:], 0x12345678)
 	copy(m[28:], []byte{2, 0, 0, 0, 0, 0x50})

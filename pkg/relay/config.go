@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
 // Ports of DHCP (RFC 2131 section 4.1).
@@ -203,9 +202,9 @@ func (c Config) Validate() error {
 	if len(c.Servers) == 0 {
 		fault("Servers", "a relay needs the name or address of a DHCP server")
 	}
-	for _, server := range c.Servers {
-		if _, _, err := splitServer(server); err != nil {
-			fault("Servers", "%q: %v", server, err)
+	for _, name := range c.Servers {
+		if err := checkServer(name); err != nil {
+			fault("Servers", "%q: %v", name, err)
 		}
 	}
 	faults = append(faults, c.validateListeners()...)
@@ -267,27 +266,17 @@ func (c Config) validateListeners() (faults []error) {
 	return faults
 }
 
-// usable tells an address that can stand in giaddr or as the source of a reply: IPv4, and not loopback (trap of
-// the incumbent: 127.1.1.1), unspecified or a group.
-func usable(a netip.Addr) bool {
-	return a.Is4() && !a.IsLoopback() && !a.IsUnspecified() && !a.IsMulticast() && a.As4() != limitedBroadcast
-}
+// usable tells an address that can stand in giaddr or as the source of a reply.
+func usable(a netip.Addr) bool { return a.Is4() && server.Usable(a) }
 
-// splitServer parses "host" or "host:port".
-func splitServer(s string) (host string, port uint16, err error) {
-	host, port = s, serverPort
-	if h, p, splitErr := net.SplitHostPort(s); splitErr == nil {
-		n, err := strconv.ParseUint(p, 10, 16)
-		if err != nil || n == 0 {
-			return "", 0, fmt.Errorf("port %q is not within 1 and 65535", p)
-		}
-		host, port = h, uint16(n)
-	}
-	if host == "" {
-		return "", 0, errors.New("no host")
+// checkServer is what is wrong with a server's name.
+func checkServer(name string) error {
+	host, _, err := server.Split(name, serverPort)
+	if err != nil {
+		return err
 	}
 	if addr, err := netip.ParseAddr(host); err == nil && !addr.Is4() {
-		return "", 0, errors.New("not IPv4: DHCPv6 is another protocol, which this relay does not speak")
+		return errors.New("not IPv4: DHCPv6 has servers of its own")
 	}
-	return host, port, nil
+	return nil
 }

@@ -1,9 +1,12 @@
 package relay
 
 import (
+	"net/netip"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 )
 
 // desk is where one goroutine works on packets: its way to the servers and its scratch memory.
@@ -14,9 +17,9 @@ type desk struct {
 	scratch [dhcp.MaxAgent + 64]byte
 	signer  *signer
 
-	toServers *outbox
+	toServers *mmsg.Outbox
 	// detour is for servers that are reached from another source port; see health.
-	detour *outbox
+	detour *mmsg.Outbox
 
 	teller
 }
@@ -26,11 +29,11 @@ func newDesk(r *Relay, listener int, name string) *desk {
 	d.tell = r.config.Event
 	failed := func(errno unix.Errno) {
 		d.metrics.dropped(toServer, SendFailed)
-		r.notices.warn(r.now(), "failed to send request", func() []any {
+		r.notices.WarnAt(r.now(), "failed to send request", func() []any {
 			return []any{"listener", name, "error", errno.Error()}
 		})
 	}
-	d.toServers, d.detour = newOutbox(r.config.Segments, failed), newOutbox(r.config.Segments, failed)
+	d.toServers, d.detour = mmsg.NewOutbox(r.config.Segments, failed), mmsg.NewOutbox(r.config.Segments, failed)
 	return d
 }
 
@@ -41,30 +44,26 @@ func (d *desk) send(m dhcp.Message, to *routes, now int64, served bool) {
 	for i := range to.targets {
 		t := &to.targets[i]
 		out := d.toServers
-		if t.detour != nil {
+		if t.Detour != nil {
 			out = d.detour
 		}
-		if out.full() {
+		if out.Full() {
 			d.flush(to)
 		}
-		out.addUDP(m, t.peer, to.giaddr)
-		t.server.asked(now, answered, served)
-		d.relay.trace.record(now, sentToServer, peer{ip: to.giaddr, port: serverPort}, t.peer, m)
+		out.AddUDP(m, t.Addr, netip.AddrFrom4(to.giaddr), 0)
+		t.Server.Asked(now, answered, served)
+		d.relay.trace.record(now, sentToServer, peer{ip: to.giaddr, port: serverPort}, peerOf(t.Addr), m)
 	}
 }
 
-// answerable tells whether servers answer a request of this type: none does a RELEASE or a DECLINE (RFC 2131 section
-// 4.3, 4.4.4).
-func answerable(t dhcp.Type) bool { return t != dhcp.Release && t != dhcp.Decline }
-
 func (d *desk) flush(to *routes) {
-	d.toServers.flush(d.relay.upstream.socket)
-	if d.detour.packets == 0 {
+	d.toServers.Flush(d.relay.upstream.Socket)
+	if d.detour.Len() == 0 {
 		return
 	}
 	for i := range to.targets {
-		if s := to.targets[i].detour; s != nil {
-			d.detour.flush(s) // all detours are the same socket
+		if s := to.targets[i].Detour; s != nil {
+			d.detour.Flush(s) // all detours are the same socket
 			return
 		}
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
 const docs = "../../docs/dhcp-relay.md"
@@ -30,7 +32,7 @@ func TestDocsNameEveryReasonAndMetric(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newServer(m, "smee")
+	server.New(server.Config{Names: []string{"smee"}, Metrics: m.servers})
 	m.ready.WithLabelValues("macvlan0").Set(1)
 	families, err := registry.Gather()
 	if err != nil {
@@ -58,7 +60,7 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 	}
 	var source strings.Builder
 	for _, directory := range []string{
-		".", "admit", "../dhcp", "../frame", "../../cmd/dhcp-relay",
+		".", "admit", "pending", "server", "../dhcp", "../frame", "../../cmd/dhcp-relay",
 		"../../test/e2e/clients", "../../test/e2e/journey", "../../test/e2e/machine",
 	} {
 		entries, err := os.ReadDir(directory)

@@ -41,11 +41,11 @@ const (
 	UntrustedRelay // a giaddr from outside the trusted prefixes
 	UntrustedAgent // option 82 without a giaddr (RFC 3046 section 2.1)
 	AgentRefused   // a giaddr or option 82 is there, and the mode is discard
+	NoServer       // no server has an address at the moment
+	NoGiaddr       // the relay has no address that a server could answer
 	ClientLimit    // one client asks too often
 	TotalLimit     // all clients together do
 	NewcomerLimit  // more machines that were never served ask than the servers answer
-	NoServer       // no server has an address at the moment
-	NoGiaddr       // the relay has no address that a server could answer
 
 	// What it refuses in a reply.
 	Unsolicited     // nobody asked: no pending request has this xid and chaddr
@@ -81,11 +81,11 @@ var dropNames = [numDrops]string{
 	UntrustedRelay:  "untrusted-relay",
 	UntrustedAgent:  "untrusted-option82",
 	AgentRefused:    "agent-refused",
+	NoServer:        "no-server",
+	NoGiaddr:        "no-giaddr",
 	ClientLimit:     "client-limit",
 	TotalLimit:      "total-limit",
 	NewcomerLimit:   "newcomer-limit",
-	NoServer:        "no-server",
-	NoGiaddr:        "no-giaddr",
 	Unsolicited:     "unsolicited",
 	UntrustedServer: "untrusted-server",
 	TooLong:         "too-long",

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 )
 
 // FuzzPolicy is a request and a reply of any bytes: never a panic, and of a request only what may change does.
@@ -16,10 +17,10 @@ func FuzzPolicy(f *testing.F) {
 	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Ack), 82, 3, 1, 1, 'x')), false)
 	bench := newBench(f, func(c *Config) { c.TracePackets, c.Pending = -1, 16 })
 	f.Fuzz(func(t *testing.T, b []byte, viaUnicast bool) {
-		if len(b) > received {
+		if len(b) > mmsg.Received {
 			return
 		}
-		slot := make([]byte, len(b), slotLen)
+		slot := make([]byte, len(b), mmsg.SlotLen)
 		copy(slot, b)
 		a := bench.heard
 		if viaUnicast {
@@ -36,7 +37,7 @@ func FuzzPolicy(f *testing.F) {
 			t.Fatal("hops are not counted")
 		}
 		got[0] = byte(dhcp.Reply)
-		if _, _, drop := bench.desk.reply(got, bench.routes.targets[0].peer, bench.routes, 0); drop != None {
+		if _, _, drop := bench.desk.reply(got, peerOf(bench.routes.targets[0].Addr), bench.routes, 0); drop != None {
 			t.Fatalf("the answer is dropped: %v", drop)
 		}
 	})
@@ -53,10 +54,10 @@ func FuzzReply(f *testing.F) {
 		c.TokenKey = []byte("0123456789abcdef")
 	})
 	f.Fuzz(func(t *testing.T, b []byte, flags, agent byte) {
-		if len(b) > received || len(b) > 0 && b[0] != byte(dhcp.Reply) {
+		if len(b) > mmsg.Received || len(b) > 0 && b[0] != byte(dhcp.Reply) {
 			return
 		}
-		slot := make([]byte, headroom+len(b), slotLen)
+		slot := make([]byte, headroom+len(b), mmsg.SlotLen)
 		copy(slot[headroom:], b)
 		m := dhcp.Message(slot[headroom:])
 		if m.Check() == dhcp.OK && flags&4 == 0 {
@@ -64,7 +65,7 @@ func FuzzReply(f *testing.F) {
 			if flags&8 != 0 {
 				o.listener = unicast
 			}
-			bench.pending.remember(keyOf(m), o, 0)
+			bench.pending.Remember(keyOf(m), o, 0)
 		}
 		got, o, drop := bench.desk.reply(m, peer{}, bench.routes, 0)
 		if drop != None {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -16,6 +15,8 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
 // listener is an interface on a provisioning VLAN: it hears requests and sends replies as raw frames. It outlives
@@ -28,13 +29,13 @@ type listener struct {
 	port    atomic.Pointer[port]
 	why     atomic.Pointer[string] // why there is no port
 	changed chan struct{}          // something about a link has
-	inbox   *inbox
+	inbox   *mmsg.Inbox
 	counted int64 // when the kernel was last asked what it had to drop
 }
 
 // port is an open listener.
 type port struct {
-	*socket
+	*mmsg.Socket
 	ifindex int
 	mac     frame.MAC
 	mtu     int
@@ -61,7 +62,7 @@ func newListener(r *Relay, index int, config Listener) *listener {
 		config:  config,
 		trusted: slices.Contains(r.config.TrustedListeners, config.Name),
 		changed: make(chan struct{}, 1),
-		inbox:   newInbox(0),
+		inbox:   mmsg.NewInbox(0),
 	}
 	l.down("starting")
 	return l
@@ -159,7 +160,7 @@ func (l *listener) look() (*port, error) {
 		return nil, fmt.Errorf("interface %s is no Ethernet: its address is %q", l.name, link.HardwareAddr)
 	}
 	p := &port{ifindex: link.Index, mac: frame.MAC(link.HardwareAddr), mtu: link.MTU}
-	if address := firstAddress(link); address.IsValid() {
+	if address := server.FirstAddress(link, false); address.IsValid() {
 		p.address = address.As4()
 	}
 	return p, nil
@@ -176,12 +177,12 @@ func (l *listener) open() (*port, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSocket(unix.AF_PACKET, unix.SOCK_RAW, "listener "+l.name)
+	s, err := mmsg.NewSocket(unix.AF_PACKET, unix.SOCK_RAW, "listener "+l.name)
 	if err != nil {
 		return nil, err
 	}
-	err = s.control(func(fd int) error {
-		if err := attach(fd, filter); err != nil {
+	err = s.Control(func(fd int) error {
+		if err := mmsg.Attach(fd, filter); err != nil {
 			return err
 		}
 		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1); err != nil {
@@ -191,51 +192,33 @@ func (l *listener) open() (*port, error) {
 		_ = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // as far as rmem_max allows
 		return os.NewSyscallError("bind",
-			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: p.ifindex}))
+			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: mmsg.Htons(unix.ETH_P_IP), Ifindex: p.ifindex}))
 	})
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	p.socket = s
+	p.Socket = s
 	p.agent = l.relay.config.agentOf(l.config, p.mac, p.address)
 	return p, nil
-}
-
-// firstAddress is an interface's first IPv4 address that others can know, invalid if it has none.
-func firstAddress(link *net.Interface) netip.Addr {
-	addresses, err := link.Addrs()
-	if err != nil {
-		return netip.Addr{}
-	}
-	for _, each := range addresses {
-		prefix, ok := each.(*net.IPNet)
-		if !ok {
-			continue
-		}
-		if address, ok := netip.AddrFromSlice(prefix.IP.To4()); ok && usable(address) {
-			return address
-		}
-	}
-	return netip.Addr{}
 }
 
 // serve reads requests until the socket fails, the interface changes, or ctx is done.
 func (l *listener) serve(ctx context.Context, p *port) error {
 	ended := make(chan error, 1)
 	a := arrival{listener: int16(l.index), trusted: l.trusted}
-	go func() { ended <- p.pump(l.inbox, func(n int) { l.requests(n, &a) }) }()
+	go func() { ended <- p.Pump(l.inbox, func(n int) { l.requests(n, &a) }) }()
 	for {
 		select {
 		case err := <-ended:
 			return err
 		case <-ctx.Done():
-			p.stop()
+			p.Stop()
 			return <-ended
 		case <-l.changed:
 			now, err := l.look()
 			if err == nil && now.ifindex == p.ifindex {
 				// The same interface, perhaps with another address, MAC or MTU: the socket stays.
-				now.socket = p.socket
+				now.Socket = p.Socket
 				now.agent = l.relay.config.agentOf(l.config, now.mac, now.address)
 				l.port.Store(now)
 				continue
@@ -243,7 +226,7 @@ func (l *listener) serve(ctx context.Context, p *port) error {
 			if err == nil {
 				err = errors.New("another interface has its name")
 			}
-			p.stop()
+			p.Stop()
 			<-ended
 			return err
 		}
@@ -297,7 +280,7 @@ func (l *listener) countLost(p *port, now int64) {
 		return
 	}
 	l.counted = now
-	_ = p.control(func(fd int) error {
+	_ = p.Control(func(fd int) error {
 		statistics, err := unix.GetsockoptTpacketStats(fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
 		if err == nil && statistics.Drops > 0 {
 			l.metrics.lost(Overflow, statistics.Drops)
@@ -318,16 +301,16 @@ const (
 func (l *listener) view(i int, a *arrival, now int64) (dhcp.Message, Drop) {
 	// The filter refuses these as well; a socket that was opened before its interface was renamed, or a kernel
 	// without the filter's extensions, must not leak another VLAN's requests.
-	if kind := l.inbox.link(i).Pkttype; kind == unix.PACKET_OTHERHOST || kind == unix.PACKET_OUTGOING {
+	if kind := l.inbox.Link(i).Pkttype; kind == unix.PACKET_OTHERHOST || kind == unix.PACKET_OUTGOING {
 		return nil, OtherHost
 	}
-	b, whole := l.inbox.packet(i)
+	b, whole := l.inbox.Packet(i)
 	if !whole {
 		return nil, Truncated
 	}
 	l.relay.trace.record(now, onListener, peer{}, peer{}, b)
 	sum := frame.Verify
-	if aux := l.inbox.message(i, unix.SOL_PACKET, unix.PACKET_AUXDATA); len(aux) >= auxLen {
+	if aux := l.inbox.Message(i, unix.SOL_PACKET, unix.PACKET_AUXDATA); len(aux) >= auxLen {
 		status := *(*uint32)(unsafe.Pointer(&aux[auxStatus]))
 		if status&(unix.TP_STATUS_CSUMNOTREADY|unix.TP_STATUS_CSUM_VALID) != 0 {
 			sum = frame.Trust

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
 // direction is the side of the relay that a packet leaves by.
@@ -27,9 +28,7 @@ type metrics struct {
 	ports   []portMetrics // by listener, the unicast socket last
 	latency prometheus.Histogram
 	ready   *prometheus.GaugeVec
-	// By server, as it is named in the settings.
-	requests, replies *prometheus.CounterVec
-	serverUp, seen    *prometheus.GaugeVec
+	servers *server.Metrics
 }
 
 type portMetrics struct {
@@ -55,22 +54,8 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gau
 		Name: "dhcp_relay_option82_omitted_total",
 		Help: "Requests relayed without the option 82 that they should have got, since it did not fit.",
 	}, []string{"listener"})
-	server := []string{"server"}
 	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dhcp_relay_server_requests_total", Help: "Requests sent to the server.",
-		}, server),
-		replies: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dhcp_relay_server_replies_total",
-			Help: "Replies from the server that match a request. One from an address that is none of the servers' " +
-				"(a Service may translate it) counts for all.",
-		}, server),
-		serverUp: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "dhcp_relay_server_up", Help: "Whether the server answers (0: it left many requests in a row unanswered).",
-		}, server),
-		seen: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "dhcp_relay_server_last_reply_timestamp_seconds", Help: "When the server last answered; 0: never.",
-		}, server),
+		servers: server.NewMetrics("dhcp_relay"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "dhcp_relay_reply_seconds",
 			Help:    "Time from a request being relayed to its first reply.",
@@ -97,15 +82,15 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gau
 	if registerer == nil {
 		return m, nil
 	}
-	for _, collector := range []prometheus.Collector{
-		packets, drops, omitted, m.latency, m.ready, m.requests, m.replies, m.serverUp, m.seen,
+	for _, collector := range append(m.servers.Collectors(),
+		packets, drops, omitted, m.latency, m.ready,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "dhcp_relay_pending", Help: "Requests that are remembered for their replies.",
 		}, read.pending),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "dhcp_relay_waiting", Help: "Requests of machines never served that wait until others are answered.",
 		}, read.waiting),
-	} {
+	) {
 		if err := registerer.Register(collector); err != nil {
 			return nil, err
 		}

@@ -48,7 +48,7 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 	case giaddr != [4]byte{} && r.own(giaddr, to):
 		return m, Loop
 	case giaddr != [4]byte{} && !r.trusts(giaddr, a):
-		r.notices.warn(now, "refused a relay agent", func() []any {
+		r.notices.WarnAt(now, "refused a relay agent", func() []any {
 			return []any{"giaddr", dhcp.Addr(giaddr), "source", a.source.String(),
 				"remedy", "name its prefix in TRUSTED_RELAYS"}
 		})
@@ -61,14 +61,11 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 	k := keyOf(m)
 	a.client = r.clientOf(k, m, a.listener, a.source.ip)
 	room := r.room(a.listener, a.source.ip)
-	slot, drop := room.ask(m, a, to, now)
+	if drop := to.usable(); drop != None {
+		return m, drop
+	}
+	slot, drop := room.ask(m, a, now)
 	if drop != None {
-		if drop == NewcomerLimit {
-			r.notices.warn(now, "more new machines ask than the servers answer", func() []any {
-				return []any{"listener", room.name, "waiting", room.waiting(),
-					"remedy", "look for a flood, or servers that are down; machines that were served before are not held back"}
-			})
-		}
 		return m, drop
 	}
 	o := origin{listener: a.listener, giaddr: giaddr, from: a.source, local: a.local, client: a.client}
@@ -81,10 +78,10 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 	m = d.addAgent(m, k, a, &o, hasAgent, to, now)
 	m = dhcp.Pad(m)
 	if a.waits = slot != nil; a.waits {
-		room.keep(slot, k, o, m, now)
+		room.Keep(slot, waiting{key: k, origin: o}, m, now)
 		return m, None
 	}
-	r.pending.remember(k, o, now)
+	r.pending.Remember(k, o, now)
 	return m, None
 }
 
@@ -168,7 +165,7 @@ func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Mes
 	if len(r.config.TrustedServers) > 0 && !within(r.config.TrustedServers, from.ip) {
 		return m, origin{}, UntrustedServer
 	}
-	o, waited, first, found := r.pending.match(keyOf(m), now)
+	o, waited, first, found := r.pending.Match(keyOf(m), now)
 	switch {
 	case d.signer == nil:
 	case found && o.added: // xid and chaddr can be guessed or overheard: where a token was sent it has to come back
@@ -178,7 +175,7 @@ func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Mes
 		found = found && int(o.listener) < len(r.listeners) && o.listener >= unicast
 	}
 	if !found {
-		r.health.unsolicited(now, from, m)
+		r.unsolicited(now, from, m)
 		return m, origin{}, Unsolicited
 	}
 	d.waited = waited
@@ -189,7 +186,7 @@ func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Mes
 		o.client = r.clientOf(keyOf(m), m, o.listener, o.from.ip)
 	}
 	r.room(o.listener, o.from.ip).answered(o.client, m, first, now)
-	r.health.answered(from, to, now)
+	r.servers.Answered(netip.AddrFrom4(from.ip), to.targets, now)
 	m = dhcp.Pad(m)
 	switch {
 	case o.added && o.sole:

@@ -12,6 +12,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
 var (
@@ -48,8 +50,8 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 		tb.Fatal(err)
 	}
 	to := &routes{giaddr: ourGiaddr, mtu: 1500}
-	for _, s := range r.health.servers {
-		to.targets = append(to.targets, target{peer: peer{ip: [4]byte{10, 244, 0, 11}, port: 67}, server: s})
+	for _, s := range r.servers.Servers() {
+		to.targets = append(to.targets, server.Target{Addr: netip.MustParseAddrPort("10.244.0.11:67"), Server: s})
 	}
 	r.routes.Store(to)
 	b := &bench{Relay: r, desk: newDesk(r, 0, "macvlan0"), routes: to}
@@ -68,7 +70,7 @@ func (b *bench) hear(m dhcp.Message) (dhcp.Message, Drop) {
 
 // answer is the server's reply to a request: the request turned around, with whatever options it had.
 func (b *bench) answer(m dhcp.Message) (dhcp.Message, origin, Drop) {
-	reply := make(dhcp.Message, len(m), slotLen)
+	reply := make(dhcp.Message, len(m), mmsg.SlotLen)
 	copy(reply, m)
 	reply[0] = byte(dhcp.Reply)
 	return b.desk.reply(reply, peer{ip: [4]byte{10, 244, 0, 11}, port: 67}, b.routes, b.now())
@@ -135,7 +137,7 @@ func TestNegative(t *testing.T) {
 				t.Fatalf("got %v, want %v", drop, test.want)
 			}
 			if drop != None {
-				if b.pending.live != 0 {
+				if b.pending.Len() != 0 {
 					t.Error("a dropped request is pending")
 				}
 				return
@@ -161,7 +163,7 @@ func TestNoRoute(t *testing.T) {
 	if _, drop := b.hear(message(dhcp.Request, byte(dhcp.Discover))); drop != NoServer {
 		t.Errorf("got %v", drop)
 	}
-	b.routes = &routes{targets: []target{{}}}
+	b.routes = &routes{targets: []server.Target{{}}}
 	if _, drop := b.hear(message(dhcp.Request, byte(dhcp.Discover))); drop != NoGiaddr {
 		t.Errorf("got %v", drop)
 	}
@@ -213,7 +215,7 @@ func TestDoesNotAllocate(t *testing.T) {
 		c.ClientRate, c.TotalRate = 1<<20, 1<<30
 	})
 	request := message(dhcp.Request, byte(dhcp.Discover))
-	slot, reply := make([]byte, slotLen), make([]byte, slotLen)
+	slot, reply := make([]byte, mmsg.SlotLen), make([]byte, mmsg.SlotLen)
 	n := uint32(0)
 	got := testing.AllocsPerRun(2000, func() {
 		n++
@@ -225,10 +227,10 @@ func TestDoesNotAllocate(t *testing.T) {
 		}
 		b.desk.tellRequest(m, &b.heard, b.routes, b.now(), drop)
 		b.desk.send(m, b.routes, b.now(), false)
-		b.desk.toServers.clear()
+		b.desk.toServers.Clear()
 		copy(reply, m)
 		reply[0] = byte(dhcp.Reply)
-		from := b.routes.targets[0].peer
+		from := peerOf(b.routes.targets[0].Addr)
 		answer, o, drop := b.desk.reply(dhcp.Message(reply[:len(m)]), from, b.routes, b.now())
 		if drop != None {
 			t.Fatal(drop)
@@ -247,7 +249,7 @@ func TestDoesNotAllocate(t *testing.T) {
 func BenchmarkTransaction(tb *testing.B) {
 	b := newBench(tb, nil)
 	request := message(dhcp.Request, byte(dhcp.Discover))
-	slot := make([]byte, slotLen)
+	slot := make([]byte, mmsg.SlotLen)
 	n := uint32(0)
 	tb.ReportAllocs()
 	for tb.Loop() {
@@ -256,9 +258,9 @@ func BenchmarkTransaction(tb *testing.B) {
 		binary.BigEndian.PutUint32(slot[4:], n)
 		m, _ := b.desk.request(dhcp.Message(slot[:len(request)]), &b.heard, b.routes, int64(n))
 		b.desk.send(m, b.routes, int64(n), false)
-		b.desk.toServers.clear()
+		b.desk.toServers.Clear()
 		m[0] = byte(dhcp.Reply)
-		if _, _, drop := b.desk.reply(m, b.routes.targets[0].peer, b.routes, int64(n)); drop != None {
+		if _, _, drop := b.desk.reply(m, peerOf(b.routes.targets[0].Addr), b.routes, int64(n)); drop != None {
 			tb.Fatal(drop)
 		}
 	}
@@ -318,6 +320,33 @@ func TestTrap02OwnAddressesAreLoops(t *testing.T) {
 	} {
 		if _, drop := b.hear(withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), own)); drop != want {
 			t.Errorf("giaddr %v: got %v, want %v", own, drop, want)
+		}
+	}
+}
+
+// TestUnansweredCountsWhatComesBackHere: a server is not dead because nobody answers a RELEASE or a DECLINE, or because
+// it answers another relay agent past us.
+func TestUnansweredCountsWhatComesBackHere(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.servers.Servers()[0]
+	for _, step := range []struct {
+		what string
+		m    dhcp.Message
+		want int64
+	}{
+		{"another relay's", withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), theirGiaddr), 0},
+		{"a RELEASE", message(dhcp.Request, byte(dhcp.Release)), 0},
+		{"a DECLINE", message(dhcp.Request, byte(dhcp.Decline)), 0},
+		{"a DISCOVER", message(dhcp.Request, byte(dhcp.Discover)), 1},
+		{"a REQUEST", message(dhcp.Request, 3), 2},
+	} {
+		m, drop := b.hear(step.m)
+		if drop != None {
+			t.Fatalf("%s: %v", step.what, drop)
+		}
+		b.desk.send(m, b.routes, 1, false)
+		if got := s.Unanswered(); got != step.want {
+			t.Errorf("after %s: %d unanswered, want %d", step.what, got, step.want)
 		}
 	}
 }

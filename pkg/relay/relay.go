@@ -21,6 +21,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/tinkerbell/stack/pkg/relay/admit"
+	"github.com/tinkerbell/stack/pkg/relay/notice"
+	"github.com/tinkerbell/stack/pkg/relay/pending"
+	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
 // Relay is a daemon.Task.
@@ -28,17 +33,16 @@ type Relay struct {
 	config    Config
 	logger    *slog.Logger
 	metrics   *metrics
-	notices   notices
-	pending   *pending
-	limits    *limiter
+	notices   *notice.Board
+	pending   *pending.Table[key, origin]
+	limits    *admit.Limiter
 	rooms     []*room      // that of unicasts, those of the listeners, and agents
 	agents    *room        // of the trusted relay agents' unicasts; nil where none is trusted
 	seed      maphash.Seed // of clients' tags: secret, so that no sender can aim at one place of a table
 	trace     *trace
-	health    *health
 	listeners []*listener
 	upstream  *upstream
-	servers   *servers
+	servers   *server.Pool
 	start     time.Time
 	// routes is what the packets' path needs to know; servers replaces it as a whole.
 	routes atomic.Pointer[routes]
@@ -64,15 +68,15 @@ func assemble(config Config) (*Relay, error) {
 	r := &Relay{
 		config:  config,
 		logger:  config.Logger,
-		notices: notices{logger: config.Logger},
-		pending: newPending(config.Pending, config.PendingExpiry),
-		limits:  newLimiter(config.ClientRate, config.TotalRate),
+		notices: notice.New(config.Logger),
+		pending: pending.New[key, origin](config.Pending, config.PendingExpiry),
+		limits:  admit.NewLimiter(config.ClientRate, config.TotalRate),
 		trace:   newTrace(config.TracePackets),
 		start:   time.Now(),
 		seed:    maphash.MakeSeed(),
 	}
 	metrics, err := newMetrics(config.Registerer, config.Listeners, gauges{
-		pending: func() float64 { return float64(r.pending.sweep(r.now())) },
+		pending: func() float64 { return float64(r.pending.Sweep(r.now())) },
 		waiting: r.waiting,
 	})
 	if err != nil {
@@ -80,10 +84,6 @@ func assemble(config Config) (*Relay, error) {
 	}
 	r.metrics = metrics
 	r.routes.Store(&routes{})
-	r.health = &health{relay: r}
-	for _, name := range config.Servers {
-		r.health.servers = append(r.health.servers, newServer(metrics, name))
-	}
 	for i := unicast; i < len(config.Listeners); i++ {
 		r.rooms = append(r.rooms, newRoom(r, i))
 	}
@@ -98,16 +98,6 @@ func assemble(config Config) (*Relay, error) {
 	return r, nil
 }
 
-// now is the relay's clock: nanoseconds since it was made.
-func (r *Relay) now() int64 { return int64(time.Since(r.start)) }
-
-// wall is the wall clock at a time of the relay's clock. It asks anew, since the wall clock may be set while the relay
-// runs: machines often start before they know the time.
-func (r *Relay) wall(at int64) time.Time { return time.Now().Add(time.Duration(at - r.now())) }
-
-// unix is wall in seconds.
-func (r *Relay) unix(now int64) uint32 { return uint32(r.wall(now).Unix()) }
-
 // Run implements daemon.Task: it relays until ctx is done. Then it takes no more requests from its listeners, and
 // brings the answers that are under way.
 func (r *Relay) Run(ctx context.Context) error {
@@ -120,7 +110,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		stop()
 		return nil
 	})
-	group.Go(func() error { return r.servers.run(ctx) })
+	group.Go(func() error { return r.servers.Run(ctx) })
 	group.Go(func() error { return r.watch(ctx) })
 	group.Go(func() error { return r.upstream.run(answering) })
 	for _, w := range r.rooms {
@@ -140,7 +130,7 @@ const (
 
 // drain waits until every request has had a reply, for a second at most.
 func (r *Relay) drain() {
-	for end := time.Now().Add(drainMost); r.pending.unanswered() > 0 && time.Now().Before(end); {
+	for end := time.Now().Add(drainMost); r.pending.Unanswered() > 0 && time.Now().Before(end); {
 		time.Sleep(drainCheck)
 	}
 }
@@ -148,7 +138,7 @@ func (r *Relay) drain() {
 // Ready implements daemon.Task: every listener is open, and there is a server to ask and an address to be answered
 // at.
 func (r *Relay) Ready() error {
-	faults := []error{r.servers.ready()}
+	faults := []error{r.servers.Ready()}
 	for _, l := range r.listeners {
 		faults = append(faults, l.ready())
 	}

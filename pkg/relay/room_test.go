@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/relay/admit"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 )
 
 // invented is a DISCOVER of machine number n.
@@ -52,7 +54,7 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 		}
 	}
 	b.crowd(t)
-	pending, got := b.pending.live, map[Drop]int{}
+	pending, got := b.pending.Len(), map[Drop]int{}
 	waits := 0
 	for n := range 2000 {
 		a := b.heard
@@ -65,8 +67,8 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 	if got[None] != waits || waits == 0 || got[NewcomerLimit] < 1000 || got[None]+got[NewcomerLimit] != 2000 {
 		t.Errorf("invented machines: got %v, of which %d wait", got, waits)
 	}
-	if b.pending.live != pending {
-		t.Errorf("%d requests are remembered, want %d", b.pending.live, pending)
+	if b.pending.Len() != pending {
+		t.Errorf("%d requests are remembered, want %d", b.pending.Len(), pending)
 	}
 	if b.waiting() != float64(waits) || !b.crowded(b.now()) {
 		t.Errorf("%v wait, want %d", b.waiting(), waits)
@@ -152,14 +154,14 @@ func TestWhatWaitsIsSentInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	s, err := newSocket(unix.AF_INET, unix.SOCK_DGRAM, "test")
+	s, err := mmsg.NewSocket(unix.AF_INET, unix.SOCK_DGRAM, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
 	local := server.LocalAddr().(*net.UDPAddr).AddrPort()
-	b.upstream = &upstream{socket: s}
-	b.routes.giaddr, b.routes.targets[0].peer = [4]byte{127, 0, 0, 1}, peerOf(local)
+	b.upstream = &upstream{Socket: s}
+	b.routes.giaddr, b.routes.targets[0].Addr = [4]byte{127, 0, 0, 1}, local
 	b.crowd(t)
 	want := map[string]bool{}
 	for n := range 20 {
@@ -188,7 +190,7 @@ func TestWhatWaitsIsSentInTurn(t *testing.T) {
 			t.Fatalf("got %d bytes that nobody sent", n)
 		}
 		delete(want, string(got[:n]))
-		if found := b.pending.unanswered(); found == 0 {
+		if found := b.pending.Unanswered(); found == 0 {
 			t.Error("a request that was sent is not remembered")
 		}
 	}
@@ -212,32 +214,11 @@ func TestWhatWaitsWithoutServer(t *testing.T) {
 	}
 	b.Relay.routes.Store(&routes{})
 	b.upstream = &upstream{}
-	pending := b.pending.live
-	b.room(0, [4]byte{}).release(b.now() + int64(900*time.Millisecond))
-	b.room(0, [4]byte{}).release(b.now() + int64(3*time.Second)) // the rest has waited in vain
-	if b.waiting() != 0 || b.pending.live != pending {
-		t.Errorf("%v wait, %d are remembered", b.waiting(), b.pending.live-pending)
-	}
-}
-
-// TestNewcomersDoNotCallServerDead: nobody answers invented machines. What served ones are owed counts.
-func TestNewcomersDoNotCallServerDead(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.NewcomerRate, c.DeadAfter = 1, 20 })
-	s, now := b.health.servers[0], b.now()
-	b.crowd(t)
-	for n := range 1000 {
-		_, _ = b.hear(invented(n))
-		s.asked(now, true, false)
-	}
-	late := now + int64(6*time.Second)
-	if lookup := b.health.check(late); !lookup || s.dead || !s.detour {
-		t.Errorf("newcomers: got lookup %v, dead %v, another way %v", lookup, s.dead, s.detour)
-	}
-	for range 20 {
-		s.asked(now, true, true)
-	}
-	if lookup := b.health.check(late); !lookup || !s.dead {
-		t.Errorf("served machines: got lookup %v, dead %v", lookup, s.dead)
+	pending := b.pending.Len()
+	b.room(0, [4]byte{}).Release(b.now()+int64(900*time.Millisecond), b.room(0, [4]byte{}))
+	b.room(0, [4]byte{}).Release(b.now()+int64(3*time.Second), b.room(0, [4]byte{})) // the rest has waited in vain
+	if b.waiting() != 0 || b.pending.Len() != pending {
+		t.Errorf("%v wait, %d are remembered", b.waiting(), b.pending.Len()-pending)
 	}
 }
 
@@ -253,7 +234,7 @@ func TestInfiniBandClientsAreTwo(t *testing.T) {
 		end := bytes.LastIndexByte(m, dhcp.OptionEnd)
 		m = append(m[:end:end], dhcp.OptionClientID, 4, 0xff, 0, 0, byte(n), dhcp.OptionEnd)
 		a := b.heard
-		if _, drop := b.desk.request(append(make(dhcp.Message, 0, slotLen), m...), &a, b.routes, b.now()); drop != None {
+		if _, drop := b.desk.request(append(make(dhcp.Message, 0, mmsg.SlotLen), m...), &a, b.routes, b.now()); drop != None {
 			t.Fatal(drop)
 		}
 		if seen[a.client] {
@@ -268,11 +249,18 @@ func TestInfiniBandClientsAreTwo(t *testing.T) {
 	}
 }
 
+// discard is a way that leads nowhere.
+type discard struct{}
+
+func (discard) Send(*waiting, []byte, int64)    {}
+func (discard) Flush()                          {}
+func (discard) Refused(*waiting, []byte, int64) {}
+
 // TestCrowdAllocatesNothing for a request that is refused, or waits and is sent.
 func TestCrowdAllocatesNothing(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.NewcomerRate = 1000 })
 	b.crowd(t)
-	slot, n, now := make([]byte, slotLen), 0, b.now()
+	slot, n, now := make([]byte, mmsg.SlotLen), 0, b.now()
 	drops := map[Drop]int{None: 0, NewcomerLimit: 0}
 	got := testing.AllocsPerRun(20000, func() {
 		n++
@@ -285,9 +273,7 @@ func TestCrowdAllocatesNothing(t *testing.T) {
 		drops[drop]++
 		if n%20 == 0 {
 			w := b.room(0, [4]byte{})
-			for _, place := range w.next[:w.take(now)] {
-				w.gate.Free(place)
-			}
+			w.Release(now, discard{})
 		}
 	})
 	if got != 0 {
@@ -307,7 +293,7 @@ var message0 = message(dhcp.Request, byte(dhcp.Discover))
 func BenchmarkCrowd(tb *testing.B) {
 	b := newBench(tb, nil)
 	b.crowd(tb)
-	slot, n, now := make([]byte, slotLen), 0, b.now()
+	slot, n, now := make([]byte, mmsg.SlotLen), 0, b.now()
 	tb.ReportAllocs()
 	for tb.Loop() {
 		n++
@@ -317,5 +303,38 @@ func BenchmarkCrowd(tb *testing.B) {
 		binary.BigEndian.PutUint32(m[30:], uint32(n)*2654435761)
 		a := b.heard
 		_, _ = b.desk.request(m, &a, b.routes, now)
+	}
+}
+
+// TestPodCannotStarveMachine: neither by the machine's chaddr nor by so many requests that the total is spent; nor can
+// a machine of another VLAN.
+func TestPodCannotStarveMachine(t *testing.T) {
+	b := newBench(t, func(c *Config) {
+		c.ClientRate, c.TotalRate = 10, 100
+		c.Listeners = append(c.Listeners, Listener{Name: "macvlan1"})
+	})
+	allow := func(n int, a arrival) admit.Refusal {
+		k := key{xid: uint32(n), chaddr: [16]byte{2, byte(n >> 8), byte(n), 1}, hlen: 6}
+		tag := b.clientOf(k, nil, a.listener, a.source.ip)
+		return b.limits.Allow(&admit.Asker{Tag: tag, Unicast: a.listener == unicast}, true, 1)
+	}
+	machine, neighbour := arrival{listener: 0}, arrival{listener: 1}
+	pod := arrival{listener: unicast, source: peer{ip: [4]byte{10, 244, 0, 66}, port: 68}}
+	for i := range 1000 {
+		allow(1, pod)
+		allow(i, pod)
+	}
+	for range 30 {
+		allow(1, neighbour)
+	}
+	if got := allow(1, machine); got != admit.Admitted {
+		t.Errorf("the machine on the VLAN: %v", got)
+	}
+	if got := allow(1, pod); got != admit.Client {
+		t.Errorf("the pod: %v", got)
+	}
+	other := arrival{listener: unicast, source: peer{ip: [4]byte{10, 244, 0, 67}, port: 68}}
+	if got := allow(1, other); got != admit.Total {
+		t.Errorf("one more pod: %v", got)
 	}
 }

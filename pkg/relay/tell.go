@@ -59,15 +59,15 @@ func (d *desk) tellRequest(m dhcp.Message, a *arrival, to *routes, now int64, dr
 	case m.Op() == dhcp.Reply:
 		from = a.source
 	case len(to.targets) > 0:
-		from = to.targets[0].peer
+		from = peerOf(to.targets[0].Addr)
 	}
 	d.told(m, a.giaddr, from, d.name, now, drop)
 }
 
 // tellWaiting tells of a message from a machine that had to wait.
-func (w *room) tellWaiting(slot *waiting, to *routes, now int64, drop Drop) {
-	a := arrival{giaddr: slot.origin.giaddr, source: slot.origin.from}
-	w.tellRequest(dhcp.Message(slot.bytes[:slot.n]), &a, to, now, drop)
+func (w *room) tellWaiting(note *waiting, m dhcp.Message, to *routes, now int64, drop Drop) {
+	a := arrival{giaddr: note.origin.giaddr, source: note.origin.from}
+	w.tellRequest(m, &a, to, now, drop)
 }
 
 // tellReply tells of a message from a server. The place is where the machine is.
@@ -198,7 +198,7 @@ func untilNUL(value []byte) []byte {
 // overheard is the message in a frame that is for another station or VLAN; nil where there is none. It is told of: a
 // machine whose messages carry the tag of another VLAN is heard by nobody.
 func (l *listener) overheard(i int) dhcp.Message {
-	b, whole := l.inbox.packet(i)
+	b, whole := l.inbox.Packet(i)
 	if l.tell == nil || !whole {
 		return nil
 	}

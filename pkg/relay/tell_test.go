@@ -13,6 +13,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 )
 
 // told is a boot.Event for comparison.
@@ -54,7 +55,7 @@ func machine(t *testing.T, change ...dhcpv4.Modifier) dhcp.Message {
 		t.Fatal(err)
 	}
 	m.TransactionID = dhcpv4.TransactionID{1, 2, 3, 4}
-	out := make(dhcp.Message, slotLen)
+	out := make(dhcp.Message, mmsg.SlotLen)
 	return out[:copy(out, m.ToBytes())]
 }
 
@@ -145,7 +146,7 @@ func TestTellsOfRequests(t *testing.T) {
 			},
 		},
 		"no message": {
-			m:      func(*testing.T) dhcp.Message { return make(dhcp.Message, 100, slotLen) },
+			m:      func(*testing.T) dhcp.Message { return make(dhcp.Message, 100, mmsg.SlotLen) },
 			silent: true,
 		},
 	}
@@ -195,7 +196,7 @@ func TestTellsOfReplies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out := make(dhcp.Message, slotLen)
+		out := make(dhcp.Message, mmsg.SlotLen)
 		return out[:copy(out, m.ToBytes())]
 	}
 	base := told{
@@ -266,6 +267,14 @@ func TestTellsOfReplies(t *testing.T) {
 	}
 }
 
+// teaser tells of what has waited, and sends nothing.
+type teaser struct{ *room }
+
+func (t teaser) Send(note *waiting, b []byte, now int64) {
+	t.tellWaiting(note, b, t.relay.routes.Load(), now, None)
+}
+func (teaser) Flush() {}
+
 // TestTellsOfWaitingRequests when they are sent, or refused: once each.
 func TestTellsOfWaitingRequests(t *testing.T) {
 	reasons := map[string]int{}
@@ -279,19 +288,16 @@ func TestTellsOfWaitingRequests(t *testing.T) {
 		_, _ = b.desk.request(invented(n), &a, b.routes, b.now())
 	}
 	w, now := b.room(0, [4]byte{}), b.now()
-	before := w.waiting()
+	before := w.Waiting()
 	if before == 0 {
 		t.Fatal("nobody waits")
 	}
 	for range 1000 {
 		now += int64(10 * time.Millisecond)
-		for _, place := range w.next[:w.take(now)] {
-			w.tellWaiting(&w.slots[place], b.routes, now, None)
-			w.gate.Free(place)
-		}
+		w.Release(now, teaser{w})
 	}
-	if reasons[""] == 0 || reasons[""]+reasons[NewcomerLimit.String()] > before || w.waiting() != 0 {
-		t.Errorf("%d waited, %d still do: told of %v", before, w.waiting(), reasons)
+	if reasons[""] == 0 || reasons[""]+reasons[NewcomerLimit.String()] > before || w.Waiting() != 0 {
+		t.Errorf("%d waited, %d still do: told of %v", before, w.Waiting(), reasons)
 	}
 }
 

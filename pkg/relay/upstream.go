@@ -6,21 +6,24 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 )
+
+// headroom is what is left free in front of what the servers send: for the headers of a raw frame.
+const headroom = frame.HeaderLen
 
 // upstream is the UDP socket on port 67: requests leave through it, replies and unicast requests arrive.
 type upstream struct {
-	*socket
+	*mmsg.Socket
 	*desk
-	inbox    *inbox
-	unicasts *outbox   // to clients and routers that asked by unicast
-	frames   []*outbox // to the clients on each listener
+	inbox    *mmsg.Inbox
+	unicasts *mmsg.Outbox   // to clients and routers that asked by unicast
+	frames   []*mmsg.Outbox // to the clients on each listener
 }
 
 // newUpstream binds to the wildcard address: the address of the host may change, and a unicast may be sent to any of
@@ -30,12 +33,12 @@ func newUpstream(r *Relay) (*upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSocket(unix.AF_INET, unix.SOCK_DGRAM, "udp port 67")
+	s, err := mmsg.NewSocket(unix.AF_INET, unix.SOCK_DGRAM, "udp port 67")
 	if err != nil {
 		return nil, fmt.Errorf("failed to open upstream socket: %w", err)
 	}
-	err = s.control(func(fd int) error {
-		if err := attach(fd, filter); err != nil {
+	err = s.Control(func(fd int) error {
+		if err := mmsg.Attach(fd, filter); err != nil {
 			return err
 		}
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1); err != nil {
@@ -59,17 +62,17 @@ func newUpstream(r *Relay) (*upstream, error) {
 		}
 		return nil, errors.Join(fmt.Errorf("failed to bind UDP port %d: %w", serverPort, err), closeErr)
 	}
-	u := &upstream{socket: s, desk: newDesk(r, unicast, unicastLabel), inbox: newInbox(headroom)}
-	u.unicasts = newOutbox(false, func(errno unix.Errno) { u.failed(unicast, errno) })
+	u := &upstream{Socket: s, desk: newDesk(r, unicast, unicastLabel), inbox: mmsg.NewInbox(headroom)}
+	u.unicasts = mmsg.NewOutbox(false, func(errno unix.Errno) { u.failed(unicast, errno) })
 	for i := range r.listeners {
-		u.frames = append(u.frames, newOutbox(false, func(errno unix.Errno) { u.failed(i, errno) }))
+		u.frames = append(u.frames, mmsg.NewOutbox(false, func(errno unix.Errno) { u.failed(i, errno) }))
 	}
 	return u, nil
 }
 
 func (u *upstream) failed(listener int, errno unix.Errno) {
 	u.relay.metrics.port(listener).dropped(toClient, SendFailed)
-	u.relay.notices.warn(u.relay.now(), "failed to send reply", func() []any {
+	u.relay.notices.WarnAt(u.relay.now(), "failed to send reply", func() []any {
 		name := unicastLabel
 		if listener != unicast {
 			name = u.relay.listeners[listener].name
@@ -80,9 +83,9 @@ func (u *upstream) failed(listener int, errno unix.Errno) {
 
 // run reads the socket until ctx is done, and closes it.
 func (u *upstream) run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, u.stop)
+	stop := context.AfterFunc(ctx, u.Stop)
 	defer stop()
-	err := u.pump(u.inbox, u.batch)
+	err := u.Pump(u.inbox, u.batch)
 	if closeErr := u.Close(); closeErr != nil {
 		err = errors.Join(err, closeErr)
 	}
@@ -98,8 +101,8 @@ func (u *upstream) batch(n int) {
 	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
 	u.setClock(r, now)
 	for i := range n {
-		b, whole := u.inbox.packet(i)
-		m, from := dhcp.Message(b), u.inbox.from(i)
+		b, whole := u.inbox.Packet(i)
+		m, from := dhcp.Message(b), peerOf(u.inbox.From(i))
 		side, drop := toClient, Truncated
 		switch {
 		case whole && len(m) > 0 && m[0] == byte(dhcp.Reply):
@@ -117,22 +120,22 @@ func (u *upstream) batch(n int) {
 		}
 	}
 	u.desk.flush(routes)
-	u.unicasts.flush(u.socket)
+	u.unicasts.Flush(u.Socket)
 	for i, out := range u.frames {
 		u.flush(i, out)
 	}
 }
 
 // flush sends the frames for one listener.
-func (u *upstream) flush(listener int, out *outbox) {
+func (u *upstream) flush(listener int, out *mmsg.Outbox) {
 	if p := u.relay.listeners[listener].port.Load(); p != nil {
-		out.flush(p.socket)
+		out.Flush(p.Socket)
 		return
 	}
-	for range out.packets {
+	for range out.Len() {
 		u.relay.metrics.port(listener).dropped(toClient, ListenerDown)
 	}
-	out.clear()
+	out.Clear()
 }
 
 // ask relays what a client or a router sent to an address of this host.
@@ -160,15 +163,11 @@ func (u *upstream) ask(i int, m dhcp.Message, from peer, routes *routes, now int
 
 // local is the address that datagram i was sent to. A broadcast is for the listeners.
 func (u *upstream) local(i int) ([4]byte, Drop) {
-	data := u.inbox.message(i, unix.IPPROTO_IP, unix.IP_PKTINFO)
-	if len(data) < unix.SizeofInet4Pktinfo {
+	at, _, ok := u.inbox.Local(i)
+	if !ok {
 		return [4]byte{}, Heard
 	}
-	info := (*unix.Inet4Pktinfo)(unsafe.Pointer(&data[0]))
-	if info.Addr != info.Spec_dst {
-		return [4]byte{}, Heard
-	}
-	return info.Addr, None
+	return at.As4(), None
 }
 
 // answer brings a server's answer to whoever asked.
@@ -182,10 +181,10 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now 
 	}
 	if o.listener == unicast {
 		u.tellReply(m, &o, from, now, None)
-		if u.unicasts.full() {
-			u.unicasts.flush(u.socket)
+		if u.unicasts.Full() {
+			u.unicasts.Flush(u.Socket)
 		}
-		u.unicasts.addUDP(m, o.from, o.local)
+		u.unicasts.AddUDP(m, o.from.addrPort(), netip.AddrFrom4(o.local), 0)
 		r.trace.record(now, toUnicast, peer{ip: o.local, port: serverPort}, o.from, m)
 		u.metrics.relayed(toClient, m.Type())
 		if verbose {
@@ -206,12 +205,12 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now 
 		metrics.dropped(toClient, drop) // of its listener, and not of the socket that it came to
 		return None
 	}
-	whole := u.inbox.slot(i)[:headroom+len(m)]
+	whole := u.inbox.Slot(i)[:headroom+len(m)]
 	to := putReply(whole, p.mac, r.source(p, routes), r.config.AlwaysBroadcast)
-	if out := u.frames[o.listener]; out.full() {
+	if out := u.frames[o.listener]; out.Full() {
 		u.flush(int(o.listener), out)
 	}
-	u.frames[o.listener].addFrame(whole, p.ifindex)
+	u.frames[o.listener].AddFrame(whole, p.ifindex)
 	r.trace.record(now, onListener, peer{}, peer{}, whole)
 	metrics.relayed(toClient, m.Type())
 	if verbose {

@@ -8,15 +8,17 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 )
 
 // openWatch subscribes to rtnetlink's events about links and IPv4 addresses. It takes no capability.
-func openWatch() (*socket, error) {
-	s, err := newSocket(unix.AF_NETLINK, unix.SOCK_RAW, "link events")
+func openWatch() (*mmsg.Socket, error) {
+	s, err := mmsg.NewSocket(unix.AF_NETLINK, unix.SOCK_RAW, "link events")
 	if err != nil {
 		return nil, err
 	}
-	err = s.control(func(fd int) error {
+	err = s.Control(func(fd int) error {
 		return os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrNetlink{
 			Family: unix.AF_NETLINK,
 			Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR,
@@ -35,11 +37,11 @@ func (r *Relay) watch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to subscribe to link events: %w", err)
 	}
-	stop := context.AfterFunc(ctx, s.stop)
+	stop := context.AfterFunc(ctx, s.Stop)
 	defer stop()
 	buffer := make([]byte, 1<<15)
 	for {
-		_, err := s.file.Read(buffer)
+		_, err := s.Read(buffer)
 		switch {
 		case ctx.Err() != nil:
 			return s.Close()
@@ -56,5 +58,5 @@ func (r *Relay) linksChanged() {
 	for _, l := range r.listeners {
 		l.wake()
 	}
-	r.servers.refresh()
+	r.servers.Refresh()
 }

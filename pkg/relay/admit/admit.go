@@ -2,8 +2,8 @@
 // when more machines ask than the servers answer.
 //
 // It knows clients by a tag, which is a keyed hash of what identifies them, and time as nanoseconds of the caller's
-// clock. It does no I/O, holds no packets and starts nothing: the caller keeps a waiting request's bytes in the place
-// that a [Gate] gave it. Everything is of fixed size, whatever is sent.
+// clock. It does no I/O and starts nothing: a [Gate] decides, a [Room] keeps the bytes of what waits and hands them to
+// the caller when their turn comes, a [Limiter] counts. Everything is of fixed size, whatever is sent.
 //
 // Why it decides as it does, and what an attacker can still do: docs/design/dhcp-relay.md.
 package admit

@@ -1,27 +1,36 @@
-package relay
+package pending
 
 import (
 	"testing"
 	"time"
 )
 
+// key is of the size of the relays' own.
+type key struct {
+	xid    uint32
+	chaddr [16]byte
+	hlen   uint8
+}
+
+type origin struct{ listener int }
+
 func keyNumber(n int) key {
 	return key{xid: uint32(n), chaddr: [16]byte{2, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n), 1}, hlen: 6}
 }
 
 func TestPendingMatchesOnlyWhatWasAsked(t *testing.T) {
-	p := newPending(8, time.Second)
+	p := New[key, origin](8, time.Second)
 	asked := keyNumber(1)
-	p.remember(asked, origin{listener: 3}, 0)
+	p.Remember(asked, origin{listener: 3}, 0)
 	other := asked
 	other.chaddr[5]++
 	for name, k := range map[string]key{"another xid": keyNumber(2), "another chaddr": other} {
-		if _, _, _, found := p.match(k, 0); found {
+		if _, _, _, found := p.Match(k, 0); found {
 			t.Errorf("%s: matches", name)
 		}
 	}
 	for i, wantFirst := range []bool{true, false, false} {
-		o, waited, first, found := p.match(asked, 500)
+		o, waited, first, found := p.Match(asked, 500)
 		if !found || o.listener != 3 || waited != 500 || first != wantFirst {
 			t.Errorf("reply %d: got %+v %d %v %v", i, o, waited, first, found)
 		}
@@ -29,16 +38,16 @@ func TestPendingMatchesOnlyWhatWasAsked(t *testing.T) {
 }
 
 func TestPendingExpires(t *testing.T) {
-	p := newPending(8, time.Second)
-	p.remember(keyNumber(1), origin{}, 0)
-	p.remember(keyNumber(2), origin{}, int64(time.Second))
-	if _, _, _, found := p.match(keyNumber(1), int64(time.Second)+1); found {
+	p := New[key, origin](8, time.Second)
+	p.Remember(keyNumber(1), origin{}, 0)
+	p.Remember(keyNumber(2), origin{}, int64(time.Second))
+	if _, _, _, found := p.Match(keyNumber(1), int64(time.Second)+1); found {
 		t.Error("an expired request matches")
 	}
-	if n := p.sweep(int64(time.Second) + 1); n != 1 {
+	if n := p.Sweep(int64(time.Second) + 1); n != 1 {
 		t.Errorf("got %d left, want 1", n)
 	}
-	if n := p.sweep(int64(2*time.Second) + 1); n != 0 {
+	if n := p.Sweep(int64(2*time.Second) + 1); n != 0 {
 		t.Errorf("got %d left, want none", n)
 	}
 }
@@ -46,25 +55,25 @@ func TestPendingExpires(t *testing.T) {
 // TestPendingIsBounded is the flood of random MACs: the newest requests are known, and nothing grows.
 func TestPendingIsBounded(t *testing.T) {
 	const size = 1000
-	p := newPending(size, time.Hour)
+	p := New[key, origin](size, time.Hour)
 	for i := range 50 * size {
-		p.remember(keyNumber(i), origin{}, int64(i))
+		p.Remember(keyNumber(i), origin{}, int64(i))
 		if i%7 == 0 {
-			p.remember(keyNumber(i), origin{}, int64(i)) // a client that repeats itself
+			p.Remember(keyNumber(i), origin{}, int64(i)) // a client that repeats itself
 		}
 	}
 	if p.live > size || len(p.entries) != size+1 {
 		t.Errorf("got %d live of %d", p.live, len(p.entries))
 	}
 	for i := 50*size - size/2; i < 50*size; i++ {
-		if _, _, _, found := p.match(keyNumber(i), int64(i)); !found {
+		if _, _, _, found := p.Match(keyNumber(i), int64(i)); !found {
 			t.Fatalf("request %d of %d is forgotten", i, 50*size)
 		}
 	}
-	if _, _, _, found := p.match(keyNumber(1), 0); found {
+	if _, _, _, found := p.Match(keyNumber(1), 0); found {
 		t.Error("the oldest is still known")
 	}
-	if n := p.sweep(int64(2 * time.Hour)); n != 0 {
+	if n := p.Sweep(int64(2 * time.Hour)); n != 0 {
 		t.Errorf("got %d left", n)
 	}
 	for i, head := range p.buckets {
@@ -75,24 +84,24 @@ func TestPendingIsBounded(t *testing.T) {
 }
 
 func TestPendingDoesNotAllocate(t *testing.T) {
-	p := newPending(1000, time.Hour)
+	p := New[key, origin](1000, time.Hour)
 	n := 0
 	if got := testing.AllocsPerRun(5000, func() {
 		n++
-		p.remember(keyNumber(n), origin{}, int64(n))
-		p.match(keyNumber(n), int64(n))
+		p.Remember(keyNumber(n), origin{}, int64(n))
+		p.Match(keyNumber(n), int64(n))
 	}); got != 0 {
 		t.Errorf("got %v allocations per transaction", got)
 	}
 }
 
 func BenchmarkPending(b *testing.B) {
-	p := newPending(32768, time.Hour)
+	p := New[key, origin](32768, time.Hour)
 	n := 0
 	b.ReportAllocs()
 	for b.Loop() {
 		n++
-		p.remember(keyNumber(n), origin{}, int64(n))
-		p.match(keyNumber(n), int64(n))
+		p.Remember(keyNumber(n), origin{}, int64(n))
+		p.Match(keyNumber(n), int64(n))
 	}
 }

@@ -1,12 +1,12 @@
-package relay
+package admit
 
 import "sync"
 
-// limiter holds each client and all of them together to a rate. What is sent to this host by unicast has allowances of
-// its own, so that a pod that names a machine's chaddr spends nothing of the machine's. Its memory is fixed: clients
+// Limiter holds each client and all of them together to a rate. What is sent to this host by unicast has allowances of
+// its own, so that a pod that names a machine's address spends nothing of the machine's. Its memory is fixed: clients
 // share a table of sets, and in a full set the client that was quiet longest is forgotten, which only gives it a fresh
 // allowance.
-type limiter struct {
+type Limiter struct {
 	mu     sync.Mutex
 	client rate
 	total  rate
@@ -42,13 +42,13 @@ type account struct {
 // spareRate is that of again: firmware repeats a request once a second at most.
 var spareRate = rate{perSecond: 2, burst: 2}
 
-// newLimiter takes requests a second; what is not positive is no limit. A burst is what two seconds allow.
-func newLimiter(client, total int) *limiter {
+// NewLimiter takes requests a second; what is not positive is no limit. A burst is what two seconds allow.
+func NewLimiter(client, total int) *Limiter {
 	allowance := func(n int) rate {
 		n = max(n, 0)
 		return rate{perSecond: float64(n), burst: float64(2 * n)}
 	}
-	l := &limiter{client: allowance(client), total: allowance(total)}
+	l := &Limiter{client: allowance(client), total: allowance(total)}
 	l.all.tokens, l.sent.tokens = l.total.burst, l.total.burst
 	return l
 }
@@ -67,46 +67,49 @@ func (b *bucket) takeAbove(reserve float64, r rate, now int64) bool {
 	return true
 }
 
-// repeats decides about a repeated request of a served client that allow had no allowance for.
-func (l *limiter) repeats(a *arrival, now int64) bool {
+// Repeats decides about a repeated request of a served client that Allow had no allowance for.
+func (l *Limiter) Repeats(a *Asker, served bool, now int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ofClient(a, now).again.take(spareRate, now)
+	return l.ofClient(a.Tag, served, now).again.take(spareRate, now)
 }
 
-// allow decides about a request. A client that shows nothing it could be known by has no allowance of its own. Clients
-// that were never served may spend half of the total's burst, so that they leave the others something.
-func (l *limiter) allow(a *arrival, now int64) Drop {
+// Allow decides about a request. A client that shows nothing it could be known by has no allowance of its own; one that
+// has a second name needs the allowance of both. Clients that were never served may spend half of the total's burst, so
+// that they leave the others something.
+func (l *Limiter) Allow(a *Asker, served bool, now int64) Refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.client.perSecond > 0 && a.client != 0 && !l.ofClient(a, now).take(l.client, now) {
-		return ClientLimit
+	for _, tag := range [...]uint64{a.Tag, a.Also} {
+		if l.client.perSecond > 0 && tag != 0 && !l.ofClient(tag, served, now).take(l.client, now) {
+			return Client
+		}
 	}
 	all, reserve := &l.all, 0.
-	if a.listener == unicast {
+	if a.Unicast {
 		all = &l.sent
 	}
-	if !a.served {
+	if !served {
 		reserve = l.total.burst / 2
 	}
 	if l.total.perSecond > 0 && !all.takeAbove(reserve, l.total, now) {
-		return TotalLimit
+		return Total
 	}
-	return None
+	return Admitted
 }
 
 // ofClient finds the account of a client, or makes one. Clients that were served have sets of their own: the invented
 // ones cannot have their accounts forgotten. The caller holds mu.
-func (l *limiter) ofClient(a *arrival, now int64) *account {
+func (l *Limiter) ofClient(tag uint64, served bool, now int64) *account {
 	sets := &l.newcomers
-	if a.served {
+	if served {
 		sets = &l.served
 	}
-	set := &sets[a.client%limitSets]
+	set := &sets[tag%limitSets]
 	oldest := &set[0]
 	for i := range set {
 		b := &set[i]
-		if b.tag == a.client {
+		if b.tag == tag {
 			return b
 		}
 		if b.at < oldest.at {
@@ -114,7 +117,7 @@ func (l *limiter) ofClient(a *arrival, now int64) *account {
 		}
 	}
 	*oldest = account{
-		tag: a.client, bucket: bucket{tokens: l.client.burst, at: now}, again: bucket{tokens: spareRate.burst, at: now},
+		tag: tag, bucket: bucket{tokens: l.client.burst, at: now}, again: bucket{tokens: spareRate.burst, at: now},
 	}
 	return oldest
 }

@@ -1,0 +1,157 @@
+// Package pending remembers the requests that wait for replies.
+package pending
+
+import (
+	"hash/maphash"
+	"sync"
+	"time"
+)
+
+// Table remembers requests: K identifies a transaction, V is where it came from. Neither should hold pointers: the
+// table is large, and the garbage collector need not look into it then. Memory is bounded: a new request takes the place
+// of
+// the oldest when all places are taken, and none lives longer than the expiry. A request stays after its first reply,
+// since there may be a reply of every server.
+//
+// Times are nanoseconds of the caller's clock.
+type Table[K comparable, V any] struct {
+	mu      sync.Mutex
+	seed    maphash.Seed // secret, so that no sender can aim at one bucket
+	expiry  int64
+	entries []entry[K, V] // entries[0] is unused: index 0 ends chains
+	buckets []int32
+	oldest  int32 // the place that is taken next
+	live    int
+	waiting int // of those live, without a reply so far
+}
+
+type entry[K comparable, V any] struct {
+	key    K
+	origin V
+	at     int64 // when it was relayed
+	first  bool  // no reply so far
+	live   bool
+	next   int32 // in the same bucket; 0 ends the chain
+}
+
+// New makes a table for that many requests.
+func New[K comparable, V any](size int, expiry time.Duration) *Table[K, V] {
+	buckets := 1
+	for buckets < size {
+		buckets *= 2
+	}
+	return &Table[K, V]{
+		seed:    maphash.MakeSeed(),
+		expiry:  expiry.Nanoseconds(),
+		entries: make([]entry[K, V], size+1),
+		buckets: make([]int32, buckets),
+		oldest:  1,
+	}
+}
+
+func (p *Table[K, V]) bucket(k *K) *int32 {
+	return &p.buckets[maphash.Comparable(p.seed, *k)&uint64(len(p.buckets)-1)]
+}
+
+// Remember notes a request. A repeated one replaces the earlier.
+func (p *Table[K, V]) Remember(k K, o V, now int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := p.find(&k); i != 0 {
+		p.forget(i)
+	}
+	at := p.oldest
+	p.oldest++
+	if int(p.oldest) == len(p.entries) {
+		p.oldest = 1
+	}
+	if p.entries[at].live {
+		p.forget(at)
+	}
+	head := p.bucket(&k)
+	p.entries[at] = entry[K, V]{key: k, origin: o, at: now, first: true, live: true, next: *head}
+	*head = at
+	p.live++
+	p.waiting++
+}
+
+// Match finds the request that a reply answers, the time since it was relayed, and whether this is its first
+// reply.
+func (p *Table[K, V]) Match(k K, now int64) (o V, waited int64, first, found bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := p.find(&k)
+	if i == 0 {
+		return o, 0, false, false
+	}
+	e := &p.entries[i]
+	waited = now - e.at
+	if waited > p.expiry {
+		p.forget(i)
+		return o, 0, false, false
+	}
+	if first = e.first; first {
+		e.first = false
+		p.waiting--
+	}
+	return e.origin, waited, first, true
+}
+
+// Sweep forgets what has expired and returns how many requests are left.
+func (p *Table[K, V]) Sweep(now int64) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// From the oldest place on, entries are in the order of their times.
+	for i, n := p.oldest, 1; n < len(p.entries) && p.live > 0; n++ {
+		if e := &p.entries[i]; e.live {
+			if now-e.at <= p.expiry {
+				break
+			}
+			p.forget(i)
+		}
+		i++
+		if int(i) == len(p.entries) {
+			i = 1
+		}
+	}
+	return p.live
+}
+
+// Len is how many requests are remembered, those that have expired since the last Sweep included.
+func (p *Table[K, V]) Len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.live
+}
+
+// Unanswered is how many requests have had no reply.
+func (p *Table[K, V]) Unanswered() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.waiting
+}
+
+// find returns the place of a live entry, 0 if there is none. The caller holds mu.
+func (p *Table[K, V]) find(k *K) int32 {
+	for i := *p.bucket(k); i != 0; i = p.entries[i].next {
+		if p.entries[i].key == *k {
+			return i
+		}
+	}
+	return 0
+}
+
+// forget unlinks an entry. The caller holds mu.
+func (p *Table[K, V]) forget(at int32) {
+	e := &p.entries[at]
+	link := p.bucket(&e.key)
+	for *link != at {
+		link = &p.entries[*link].next
+	}
+	*link = e.next
+	e.live = false
+	p.live--
+	if e.first {
+		p.waiting--
+	}
+}

@@ -1,0 +1,71 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+// routes is where requests go: one address of each server, and the address that they answer. It is never changed,
+// only replaced.
+type routes struct {
+	giaddr  [4]byte
+	mtu     int // of the interface that carries giaddr
+	targets []server.Target
+}
+
+// usable tells why no request can be relayed, if so.
+func (r *routes) usable() Drop {
+	switch {
+	case len(r.targets) == 0:
+		return NoServer
+	case r.giaddr == [4]byte{}:
+		return NoGiaddr
+	}
+	return None
+}
+
+// newServers makes the servers' pool, which publishes the routes.
+func newServers(r *Relay) *server.Pool {
+	c := &r.config
+	return server.New(server.Config{
+		Names: c.Servers, Port: serverPort,
+		Interface: c.UpstreamInterface, Address: c.UpstreamAddress,
+		ResolveInterval: c.ResolveInterval, Lookup: c.Lookup, DeadAfter: c.DeadAfter,
+		Crowded: r.crowded, Clock: r.now, Wall: r.wall,
+		Publish: func(next *server.Routes) {
+			to := &routes{mtu: next.MTU, targets: next.Targets}
+			if next.Source.IsValid() {
+				to.giaddr = next.Source.As4()
+			}
+			r.routes.Store(to)
+		},
+		Words: server.Words{
+			Source: "giaddr", Settings: "UPSTREAM_ADDRESS and UPSTREAM_INTERFACE", Identity: "xid or chaddr",
+		},
+		Logger: c.Logger, Notices: r.notices, Metrics: r.metrics.servers,
+	})
+}
+
+// answerable tells whether servers answer a request of this type: none does a RELEASE or a DECLINE (RFC 2131 section
+// 4.3, 4.4.4).
+func answerable(t dhcp.Type) bool { return t != dhcp.Release && t != dhcp.Decline }
+
+// unsolicited notes a reply that matched nothing.
+func (r *Relay) unsolicited(now int64, from peer, m dhcp.Message) {
+	r.servers.Unsolicited()
+	r.notices.WarnAt(now, "dropped a reply that nobody asked for", func() []any {
+		return []any{"source", from.String(), "type", m.Type().String(), "xid", m.XID(), "giaddr", dhcp.Addr(m.Giaddr())}
+	})
+}
+
+// now is the relay's clock: nanoseconds since it was made.
+func (r *Relay) now() int64 { return int64(time.Since(r.start)) }
+
+// wall is the wall clock at a time of the relay's clock. It asks anew, since the wall clock may be set while the relay
+// runs: machines often start before they know the time.
+func (r *Relay) wall(at int64) time.Time { return time.Now().Add(time.Duration(at - r.now())) }
+
+// unix is wall in seconds.
+func (r *Relay) unix(now int64) uint32 { return uint32(r.wall(now).Unix()) }

@@ -1,0 +1,387 @@
+// Package server knows where the DHCP servers are, how this host reaches them, and whether they answer.
+//
+// A [Pool] looks their names up again and again and publishes the [Routes] that requests take. A server that leaves
+// many requests in a row unanswered is asked another way: at its next address, and from another source port.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/relay/notice"
+)
+
+// Routes is where requests go: one address of each server, and the address that they answer. It is never changed,
+// only replaced.
+type Routes struct {
+	Source  netip.Addr // the address that servers answer: invalid while none is known
+	MTU     int        // of the interface that carries Source
+	Targets []Target
+}
+
+// Target is where one server is.
+type Target struct {
+	Addr   netip.AddrPort
+	Server *Server
+	Detour *mmsg.Socket // where requests leave by another port, else nil
+}
+
+// Words are how the log calls things that the families name differently.
+type Words struct {
+	Source   string // the address that servers answer, also the key of its value
+	Settings string // the settings that choose it
+	Identity string // what a reply has to repeat
+}
+
+// Config is what a pool needs to know. All of it is needed, but for Interface and Address.
+type Config struct {
+	// Names are names or addresses, with ":port" where it is not Port.
+	Names []string
+	Port  uint16
+	// IPv6 is the family of all addresses.
+	IPv6 bool
+	// Interface gives the address that servers answer: its first. Empty: see Address.
+	Interface string
+	// Address is it. Neither: the address from which the kernel sends to the first server.
+	Address netip.Addr
+	// ResolveInterval is how long an answer about a server's name is used at most, if its records live longer.
+	ResolveInterval time.Duration
+	// Lookup finds a host's addresses, and for how long they hold.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
+	// DeadAfter is how many requests in a row a server leaves unanswered, for at least 5 s, until it is taken for dead.
+	DeadAfter int
+	// Crowded tells whether more machines ask than the servers answer.
+	Crowded func(now int64) bool
+	// Publish takes new routes.
+	Publish func(*Routes)
+	// Clock is the clock of all times, in nanoseconds, and Wall the wall clock at one of its times.
+	Clock func() int64
+	Wall  func(at int64) time.Time
+
+	Words   Words
+	Logger  *slog.Logger
+	Notices *notice.Board
+	Metrics *Metrics
+}
+
+// Pool is the servers. Their addresses are looked up, and their health is watched, while it runs.
+type Pool struct {
+	config    Config
+	servers   []*Server
+	strangers atomic.Int64          // replies that match nothing, since the last one that matched
+	why       atomic.Pointer[error] // why the routes are not usable
+	kick      chan struct{}
+	last      *Routes // what was published last; of Run only
+	// detour is the socket of the routes' detours; stale is the one before, until no route names it any more.
+	detour, stale *mmsg.Socket
+}
+
+// Times of lookups.
+const (
+	lookupTimeout = 5 * time.Second
+	retryLookup   = time.Second // while there is no usable route
+)
+
+var errStarting = errors.New("looking for the servers")
+
+// New makes a pool. The caller has checked the names by [Split].
+func New(config Config) *Pool {
+	p := &Pool{config: config, kick: make(chan struct{}, 1), last: &Routes{}}
+	for _, name := range config.Names {
+		host, port, _ := Split(name, config.Port)
+		p.servers = append(p.servers, newServer(config.Metrics, name, host, port))
+	}
+	p.why.Store(&errStarting)
+	return p
+}
+
+// Servers are the pool's, in the order of their names.
+func (p *Pool) Servers() []*Server { return p.servers }
+
+func (p *Pool) portText() string { return strconv.Itoa(int(p.config.Port)) }
+
+// Ready tells why there is no server to ask, or no address to be answered at, if so.
+func (p *Pool) Ready() error { return *p.why.Load() }
+
+// Refresh asks for a lookup now.
+func (p *Pool) Refresh() {
+	select {
+	case p.kick <- struct{}{}:
+	default: // one is due already
+	}
+}
+
+// checkEvery is how often the servers' health is looked at.
+const checkEvery = time.Second
+
+// Run looks up until ctx is done.
+func (p *Pool) Run(ctx context.Context) error {
+	check := time.NewTicker(checkEvery)
+	defer check.Stop()
+	defer func() {
+		closeSocket(&p.detour)
+		closeSocket(&p.stale)
+	}()
+	for {
+		next, wait, err := p.lookup(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		p.set(next, err)
+		closeSocket(&p.stale)
+		if err != nil {
+			wait = min(wait, retryLookup)
+		}
+		if !p.sleep(ctx, check.C, wait) {
+			return nil
+		}
+	}
+}
+
+// sleep waits until the next lookup is due, and watches the servers' health meanwhile. It is false when ctx is done.
+func (p *Pool) sleep(ctx context.Context, check <-chan time.Time, wait time.Duration) bool {
+	due := time.NewTimer(wait)
+	defer due.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-p.kick:
+			return true
+		case <-due.C:
+			return true
+		case <-check:
+			if p.check(p.config.Clock()) {
+				p.stale, p.detour = p.detour, nil // a new one has a new port
+				return true
+			}
+		}
+	}
+}
+
+// set publishes new routes, and logs what changed.
+func (p *Pool) set(next *Routes, err error) {
+	logger, last, lastErr := p.config.Logger, p.last, p.Ready()
+	if err != nil && (lastErr == nil || lastErr.Error() != err.Error()) {
+		logger.Warn("cannot relay", "error", err.Error())
+	}
+	if !slices.Equal(last.Targets, next.Targets) || last.Source != next.Source {
+		p.warnOfSource(next)
+		for _, t := range next.Targets {
+			logger.Info("relaying to server", "server", t.Server.name, "address", t.Addr.String(),
+				p.config.Words.Source, next.Source.String())
+		}
+	}
+	p.last = next
+	p.config.Publish(next)
+	p.why.Store(&err)
+}
+
+// lookup makes routes, and tells how long they hold. They may be usable although a server is missing: err is nil when
+// at least one server and the address that it answers are known.
+func (p *Pool) lookup(ctx context.Context) (next *Routes, wait time.Duration, err error) {
+	next, wait = &Routes{}, p.config.ResolveInterval
+	var faults []error
+	for _, s := range p.servers {
+		addresses, ttl, err := p.resolve(ctx, s.host)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("failed to resolve server %s: %w", s.host, err))
+			// A name server that is away for a while does not make the DHCP server unreachable.
+			addresses, ttl = s.known, retryLookup
+		}
+		wait = min(wait, ttl)
+		s.known = addresses
+		if len(addresses) == 0 {
+			continue
+		}
+		to := Target{Server: s, Addr: netip.AddrPortFrom(addresses[s.next%len(addresses)], s.port)}
+		if s.detour {
+			to.Detour = p.openDetour()
+		}
+		next.Targets = append(next.Targets, to)
+	}
+	if len(next.Targets) == 0 {
+		return next, wait, errors.Join(faults...)
+	}
+	for _, fault := range faults {
+		p.config.Notices.WarnAt(p.config.Clock(), "failed to look up a server", func() []any {
+			return []any{"error", fault.Error()}
+		})
+	}
+	source, err := p.source(next.Targets[0].Addr)
+	if err != nil {
+		return next, wait, err
+	}
+	next.Source, next.MTU = source, mtuOf(source)
+	return next, wait, nil
+}
+
+// openDetour opens the detour unless it is open. Without one, requests leave by the usual port.
+func (p *Pool) openDetour() *mmsg.Socket {
+	if p.detour == nil {
+		detour, err := openDetour(p.config.IPv6)
+		if err != nil {
+			p.config.Notices.WarnAt(p.config.Clock(), "failed to open another source port", func() []any {
+				return []any{"error", err.Error()}
+			})
+			return nil
+		}
+		p.detour = detour
+	}
+	return p.detour
+}
+
+// warnOfSource is for the third classic mistake: an address to answer that the servers cannot reach. Whether they can
+// only they know, but where the kernel would send from another address, they often cannot.
+func (p *Pool) warnOfSource(next *Routes) {
+	words := &p.config.Words
+	for _, t := range next.Targets {
+		source, err := sourceTowards(t.Addr)
+		if err != nil || source == next.Source || !next.Source.IsValid() || !Usable(next.Source) {
+			continue
+		}
+		args := []any{
+			"server", t.Server.name, words.Source, next.Source.String(), "address_towards_server", source.String(),
+			"remedy", "leave " + words.Settings + " unset, or check the server's route to " + words.Source,
+		}
+		if p.config.IPv6 {
+			p.config.Logger.Warn("server may be unable to reach the upstream address", args...)
+		} else {
+			p.config.Logger.Warn("server may be unable to reach giaddr", args...)
+		}
+	}
+}
+
+// defaultMTU is assumed where the interface is not found.
+const defaultMTU = 1500
+
+// mtuOf is the MTU of the interface that carries an address.
+func mtuOf(address netip.Addr) int {
+	links, err := net.Interfaces()
+	if err != nil {
+		return defaultMTU
+	}
+	for i := range links {
+		addresses, err := links[i].Addrs()
+		if err != nil {
+			continue
+		}
+		for _, each := range addresses {
+			if prefix, ok := each.(*net.IPNet); ok && prefix.IP.Equal(address.AsSlice()) {
+				return links[i].MTU
+			}
+		}
+	}
+	return defaultMTU
+}
+
+// resolve returns the addresses of a host in the pool's family, in a stable order, and for how long they hold.
+func (p *Pool) resolve(ctx context.Context, host string) ([]netip.Addr, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	found, ttl, err := p.config.Lookup(ctx, host)
+	if err != nil {
+		return nil, 0, err
+	}
+	found = slices.DeleteFunc(slices.Clone(found), func(a netip.Addr) bool { return !p.inFamily(a) })
+	if len(found) == 0 {
+		return nil, 0, errors.New("it has no " + p.family() + " address")
+	}
+	slices.SortFunc(found, netip.Addr.Compare)
+	return found, ttl, nil
+}
+
+func (p *Pool) inFamily(a netip.Addr) bool { return a.Is6() == p.config.IPv6 && !a.Is4In6() }
+
+func (p *Pool) family() string {
+	if p.config.IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// source is the address that servers answer.
+func (p *Pool) source(server netip.AddrPort) (netip.Addr, error) {
+	config, words := &p.config, &p.config.Words
+	if config.Address.IsValid() {
+		return config.Address, ownAddress(config.Address)
+	}
+	if config.Interface != "" {
+		link, err := net.InterfaceByName(config.Interface)
+		if err != nil {
+			return netip.Addr{}, fmt.Errorf("no upstream interface %s here", config.Interface)
+		}
+		address := FirstAddress(link, config.IPv6)
+		if !address.IsValid() {
+			return netip.Addr{}, fmt.Errorf("upstream interface %s has no %s address", config.Interface, p.family())
+		}
+		return address, nil
+	}
+	address, err := sourceTowards(server)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("failed to find %s: no route to server %s: %w", words.Source, server, err)
+	}
+	if !Usable(address) {
+		return netip.Addr{}, fmt.Errorf("failed to find %s: towards server %s this host is %s, which no server "+
+			"can answer", words.Source, server, address)
+	}
+	return address, nil
+}
+
+// FirstAddress is an interface's first address of a family that others can know, invalid if it has none.
+func FirstAddress(link *net.Interface, ipv6 bool) netip.Addr {
+	addresses, err := link.Addrs()
+	if err != nil {
+		return netip.Addr{}
+	}
+	for _, each := range addresses {
+		prefix, ok := each.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		address, ok := netip.AddrFromSlice(prefix.IP)
+		if address = address.Unmap(); ok && address.Is6() == ipv6 && Usable(address) {
+			return address
+		}
+	}
+	return netip.Addr{}
+}
+
+// sourceTowards is the address that the kernel sends from to a server. Nothing is sent.
+func sourceTowards(server netip.AddrPort) (netip.Addr, error) {
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(server))
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer conn.Close()
+	local, ok := conn.LocalAddr().(*net.UDPAddr)
+	if !ok {
+		return netip.Addr{}, fmt.Errorf("unexpected address %v", conn.LocalAddr())
+	}
+	return local.AddrPort().Addr().Unmap(), nil
+}
+
+// ownAddress is nil if an interface of this namespace carries the address.
+func ownAddress(address netip.Addr) error {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return fmt.Errorf("failed to list own addresses: %w", err)
+	}
+	for _, each := range addresses {
+		if prefix, ok := each.(*net.IPNet); ok {
+			if own, ok := netip.AddrFromSlice(prefix.IP); ok && own.Unmap() == address {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("upstream address %s is on no interface here", address)
+}
