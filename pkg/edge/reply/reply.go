@@ -29,8 +29,12 @@ func IsGRPC(r *http.Request) bool {
 }
 
 // Write refuses a request: with status and a line of text, or, if it is a gRPC call, with code and the text as its
-// message, in headers that are the trailers as well (Trailers-Only).
+// message, in headers that are the trailers as well (Trailers-Only). A ResponseWriter with a method Refused is told of
+// the text.
 func Write(w http.ResponseWriter, r *http.Request, status int, code Code, text string) {
+	if told, ok := w.(interface{ Refused(text string) }); ok {
+		told.Refused(text)
+	}
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	if IsGRPC(r) {

@@ -185,6 +185,7 @@ func (x *express) pass(u *upstream) (sent int64, readErr, writeErr error) {
 	if _, err := x.Write(x.out); err != nil {
 		return 0, nil, err
 	}
+	x.tellBegin()
 	sent = int64(len(body))
 	if sent == x.answer.length {
 		return sent, nil, nil

@@ -86,6 +86,7 @@ type use struct {
 	// then clear their header while the server of HTTP/2 may still be reading it: where the client has reset the stream,
 	// it does not wait. They are dropped, as on the direct way.
 	untraced context.Context
+	fate     *fate // of the request; nil where nobody asks for it
 }
 
 type useKey struct{}

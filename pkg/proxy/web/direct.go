@@ -71,6 +71,7 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 		if len(tried) > 0 {
 			p.metrics.retried()
 		}
+		fateOf(w).asked(e.Addr)
 		u, response, err := p.askDirect(r, p.direct.key(e.Addr, client), who, begun)
 		begun = attempt{}
 		if err == nil {
@@ -256,7 +257,7 @@ func (p *proxy) passDirect(w http.ResponseWriter, r *http.Request, u *upstream, 
 		_ = u.Close()
 	}
 	if writeErr != nil {
-		p.metrics.failed("client_gone")
+		p.metrics.failed(reasonGone)
 	}
 	if readErr != nil {
 		// The client must see that the answer is torn.

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
@@ -32,6 +33,9 @@ type Config struct {
 	Listen netip.AddrPort
 	// Settings are what [Front.Update] may change.
 	Settings
+	// Event is told of the beginnings of long answers and of gRPC calls, and of the end of every request. The event is
+	// valid during the call. It is called from several goroutines and from loops, and must not wait. Nil: nobody is told.
+	Event func(*boot.Event)
 	// Logger may be nil. Lines get the route they are about: the front's own, or one of Sites.
 	Logger *slog.Logger
 	// Metrics may be nil.

@@ -37,6 +37,7 @@ type running struct {
 	stop func() error
 	url  string
 	http *http.Client
+	told *tales
 }
 
 func start(t *testing.T, s Settings) running { return startLogged(t, s, io.Discard) }
@@ -92,7 +93,8 @@ func startBy(t *testing.T, c Config, worth ...int) running {
 		c.Drain = 5 * time.Second
 	}
 	metrics := NewMetrics(prometheus.NewRegistry())
-	c.Route, c.Metrics = "r", metrics
+	told := new(tales)
+	c.Route, c.Metrics, c.Event = "r", metrics, told.add // so that every test is one with events
 	f, err := Listen(c)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +117,7 @@ func startBy(t *testing.T, c Config, worth ...int) running {
 			t.Errorf("Serve() = %v", err)
 		}
 	})
-	return running{f, metrics, stop, "http://" + f.Addr().String(), &http.Client{Transport: transport}}
+	return running{f, metrics, stop, "http://" + f.Addr().String(), &http.Client{Transport: transport}, told}
 }
 
 func pool(addrs ...string) *endpoint.Pool {

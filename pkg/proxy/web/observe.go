@@ -71,12 +71,16 @@ type observer struct {
 	metrics  *routeMetrics
 	room     *admission.Route
 	turn     atomic.Uint64
+	teller
 }
 
 // ServeHTTP implements http.Handler.
 func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := startOf(r)
 	seen := &response{ResponseWriter: w, old: !r.ProtoAtLeast(1, 1)}
+	if o.tell != nil {
+		seen.request = request{Request: r, observer: o, path: r.URL.Path, start: start}
+	}
 	var under *conn
 	if r.ProtoMajor == 1 { // in HTTP/2 others' requests and answers are under way on the connection too
 		under, _ = r.Context().Value(below{}).(*conn)
@@ -119,8 +123,10 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.Method {
 	case "PRI": // the preface of HTTP/2, to a server that does not speak it here
+		seen.Refused("HTTP/2 is not spoken here")
 		http.Error(seen, "HTTP/2 is not spoken here", http.StatusHTTPVersionNotSupported)
 	case http.MethodConnect:
+		seen.Refused("no tunnels")
 		http.Error(seen, "no tunnels", http.StatusMethodNotAllowed)
 	default:
 		if err := normalize(r); err != nil {
@@ -130,6 +136,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			reply.Write(seen, r, http.StatusBadRequest, reply.InvalidArgument, err.Error())
 			return
 		}
+		seen.tellCall()
 		o.next.ServeHTTP(seen, r)
 	}
 }
@@ -145,7 +152,8 @@ func (o *observer) end(seen *response, r *http.Request, start time.Time, trouble
 	case torn:
 		// The proxy aborts so when an endpoint breaks off in the midst of a body: the client must see a torn
 		// response, not a short one.
-		o.metrics.failed("torn")
+		o.metrics.failed(reasonTorn)
+		seen.fate.torn(reasonTorn)
 		if reply.IsGRPC(r) && seen.code == http.StatusOK {
 			// A client of gRPC reads this: a stream that is reset would be an internal error, which nobody tries again.
 			seen.Header().Set(trailerStatus, "14")
@@ -153,7 +161,8 @@ func (o *observer) end(seen *response, r *http.Request, start time.Time, trouble
 			trouble = nil
 		}
 	case trouble != nil:
-		o.metrics.failed("client_gone")
+		o.metrics.failed(reasonGone)
+		seen.fate.torn(reasonGone)
 	}
 	took := time.Since(start)
 	grpc := grpcCode(r, seen.Header(), took, trouble != nil && !torn)
@@ -167,6 +176,7 @@ func (o *observer) end(seen *response, r *http.Request, start time.Time, trouble
 		})
 	}
 	o.metrics.ended(code, took)
+	seen.tellEnd(code, took, grpc)
 	if trouble != nil {
 		panic(trouble)
 	}
@@ -214,6 +224,8 @@ type response struct {
 	share share
 	// refused: there was no room for it. That is logged for all of them at a time.
 	refused bool
+	request request // to be told of
+	fate    fate
 }
 
 // Unwrap lets http.ResponseController reach flushing and hijacking.
@@ -235,6 +247,7 @@ func (r *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (r *response) WriteHeader(code int) {
 	if r.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
 		r.code = code
+		r.tellLong(r.expected())
 	} else if r.old && code < http.StatusOK { // RFC 9110, section 15.2
 		return
 	}
@@ -245,7 +258,16 @@ func (r *response) WriteHeader(code int) {
 func (r *response) Write(b []byte) (int, error) {
 	n, err := r.ResponseWriter.Write(b)
 	r.bytes += int64(n)
+	r.wrote(err)
 	return n, err
+}
+
+// wrote notes how writing went.
+func (r *response) wrote(err error) {
+	if err != nil {
+		r.fate.unsent = err
+	}
+	r.tellLong(uint64(r.bytes))
 }
 
 // ReadFrom implements io.ReaderFrom.
@@ -258,6 +280,7 @@ func (r *response) ReadFrom(source io.Reader) (int64, error) {
 		n, err = io.Copy(r.ResponseWriter, source)
 	}
 	r.bytes += n
+	r.wrote(err)
 	return n, err
 }
 

@@ -278,29 +278,34 @@ func (x *express) rest() (again bool) {
 // gaveUp is when the client has gone before its answer.
 func (x *express) gaveUp() {
 	x.endpoint.Release()
-	x.way.metrics.failed("client_gone")
-	x.ended(499, 0, false)
+	x.way.metrics.failed(reasonGone)
+	x.ended(499, 0, 0, reasonGone)
 }
 
 // done is when the answer has been passed on, or could not be.
 func (x *express) done(sent int64, readErr, writeErr error) (again bool) {
 	x.endpoint.Release()
 	x.nextAnswer()
+	reason := ""
 	switch {
 	case readErr != nil:
-		x.way.metrics.failed("torn")
+		reason = reasonTorn
 	case writeErr != nil:
-		x.way.metrics.failed("client_gone")
+		reason = reasonGone
 	}
-	x.ended(x.answer.code, sent, readErr != nil)
+	if reason != "" {
+		x.way.metrics.failed(reason)
+	}
+	x.ended(x.answer.code, sent, x.answer.length, reason)
 	return readErr == nil && writeErr == nil && !x.last
 }
 
-// ended counts and logs a request.
-func (x *express) ended(code int, bytes int64, torn bool) {
-	took := time.Since(x.start)
+// ended counts, logs and tells of a request. Its answer was not whole where there is a reason.
+func (x *express) ended(code int, bytes, expected int64, reason string) {
+	took, torn := time.Since(x.start), reason == reasonTorn
 	x.listener.metrics.bytesIn(x.size)
 	x.way.metrics.ended(code, took)
+	x.tellEnd(code, bytes, expected, took, reason)
 	if !x.way.observer.logs(code, torn) {
 		return
 	}

@@ -137,7 +137,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// An endpoint may answer before it has read all of the body. Without this, net/http would then read the rest
 	// itself and throw it away.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	u := new(use)
+	u := &use{fate: fateOf(w)}
 	defer u.end() // also where ReverseProxy panics before it closes the answer
 	r = r.WithContext(context.WithValue(r.Context(), useKey{}, u))
 	if r.ProtoMajor == 2 {
@@ -224,6 +224,9 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 		if len(tried) > 0 {
 			p.metrics.retried()
 		}
+		if u, ok := r.Context().Value(useKey{}).(*use); ok {
+			u.fate.asked(e.Addr)
+		}
 		r.URL.Host = e.Addr.String()
 		response, err := p.transport.RoundTrip(r)
 		if err == nil {
@@ -274,11 +277,11 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errLoop):
 		code, reason = http.StatusLoopDetected, "loop"
 	case late(r):
-		code, reason = http.StatusRequestTimeout, "client_stalled"
+		code, reason = http.StatusRequestTimeout, reasonStalled
 	case errors.As(err, new(bodyError)):
-		code, reason = http.StatusBadRequest, "client_body"
+		code, reason = http.StatusBadRequest, reasonBody
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
-		code, reason = 499, "client_gone" // nobody reads it; the code is nginx's, for the counters
+		code, reason = 499, reasonGone // nobody reads it; the code is nginx's, for the counters
 	case errors.Is(err, syscall.ECONNREFUSED):
 		reason = "refused"
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
@@ -289,7 +292,8 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 		code, reason = http.StatusServiceUnavailable, "no_endpoint"
 	}
 	p.metrics.failed(reason)
-	if reason != "client_gone" {
+	fateOf(w).failed(reason)
+	if reason != reasonGone {
 		p.log.Warn("request failed", "code", code, "reason", reason, "method", r.Method, "path", r.URL.Path,
 			"client", peerOf(r), "error", err)
 	}
@@ -300,9 +304,9 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 		header.Set("Content-Type", "application/grpc")
 		header.Set(headerStatus, "14") // UNAVAILABLE
 		switch reason {
-		case "client_gone":
+		case reasonGone:
 			header.Set(headerStatus, "1") // CANCELLED; nobody reads it
-		case "client_body":
+		case reasonBody:
 			header.Set(headerStatus, "3") // INVALID_ARGUMENT
 		}
 		header.Set(headerMessage, text)
@@ -324,9 +328,9 @@ func explain(code int, reason string) string {
 	switch reason {
 	case "loop":
 		return errLoop.Error()
-	case "client_stalled":
+	case reasonStalled:
 		return "the request's body did not come in time"
-	case "client_body":
+	case reasonBody:
 		return "the request's body is malformed or incomplete"
 	case "refused":
 		return "the backend refused the connection"

@@ -74,6 +74,7 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 	}
 	made.observer = &observer{
 		next: made.handler, settings: s, log: log, metrics: metrics, room: f.config.Account.Route(route),
+		teller: teller{tell: f.config.Event, route: route, port: f.Addr().Port()},
 	}
 	made.handler = made.observer
 	return made
@@ -83,6 +84,9 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 func onlyHTTP2(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor < 2 {
+			if seen, ok := w.(*response); ok {
+				seen.Refused("gRPC needs HTTP/2")
+			}
 			http.Error(w, "gRPC needs HTTP/2", http.StatusHTTPVersionNotSupported)
 			return
 		}
@@ -96,7 +100,8 @@ func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
 	first := sites[0]
 	refuse := func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		o := first.observer
-		(&observer{next: next, settings: o.settings, log: o.log, metrics: o.metrics, room: o.room}).ServeHTTP(w, r)
+		(&observer{next: next, settings: o.settings, log: o.log, metrics: o.metrics, room: o.room, teller: o.teller}).
+			ServeHTTP(w, r)
 	}
 	serve := func(chosen *site, w http.ResponseWriter, r *http.Request) {
 		if holds, ends := chosen.holds(r); !holds {

@@ -41,10 +41,10 @@ func (l *lockedLog) String() string {
 
 var accessLine = regexp.MustCompile(`msg=request .*code=(\d+) bytes=(\d+) .*torn=(\w+)`)
 
-// outcome is what a client and the counters say of an answer.
-type outcome struct{ answer, counted, logged string }
+// outcome is what a client, the counters, the log and the events say of an answer.
+type outcome struct{ answer, counted, logged, told string }
 
-// An endpoint's answer, good or bad, means the same on each way: to the client, the counters and the log.
+// An endpoint's answer, good or bad, means the same on each way: to the client, the counters, the log and the events.
 func TestWaysAgree(t *testing.T) { withAndWithout(t, testWaysAgree) }
 
 func testWaysAgree(t *testing.T, start starter) {
@@ -150,6 +150,9 @@ func askBy(t *testing.T, start starter, request string, answers ...string) outco
 		p.Status()[0].Active, p.Status()[0].Failures)
 	for _, l := range accessLine.FindAllStringSubmatch(log.String(), -1) {
 		o.logged += strings.Join(l[1:], " ") + "; "
+	}
+	for _, e := range r.told.all() {
+		o.told += strings.ReplaceAll(e.String(), addr, "endpoint") + "; "
 	}
 	return o
 }

@@ -1,0 +1,276 @@
+package web
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"io/fs"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/edge/reply"
+)
+
+// teller tells of a route's requests. It reads what was done and changes nothing of it.
+type teller struct {
+	tell  func(*boot.Event) // nil: nobody is told
+	route string
+	port  uint16
+}
+
+// Lengths of texts in an event, in bytes.
+const (
+	mostPath, mostAgent, mostMessage, mostMethod, mostPlace, mostReason = 160, 64, 64, 12, 24, 48
+)
+
+// Why an answer did not get whole to its client, or there was none.
+const (
+	reasonTorn    = "torn"
+	reasonGone    = "client_gone"
+	reasonStalled = "client_stalled"
+	reasonBody    = "client_body"
+)
+
+// fate is what became of a request, beyond its code.
+type fate struct {
+	outcome  boot.Outcome // Passed: as the code and the bytes say
+	reason   string
+	endpoint netip.AddrPort // that was asked last
+	begun    bool           // its beginning was told
+	unsent   error          // of writing the answer
+}
+
+// Refused implements the interface by which package reply tells that a request goes no further.
+func (r *response) Refused(text string) { r.fate.outcome, r.fate.reason = boot.Refused, text }
+
+// fateOf is the fate of the request that w answers; nil where w is not an observer's.
+func fateOf(w http.ResponseWriter) *fate {
+	if r, ok := w.(*response); ok {
+		return &r.fate
+	}
+	return nil
+}
+
+// asked notes the endpoint that a request goes to.
+func (f *fate) asked(endpoint netip.AddrPort) {
+	if f != nil {
+		f.endpoint = endpoint
+	}
+}
+
+// failed notes why no endpoint has answered.
+func (f *fate) failed(reason string) {
+	if f == nil {
+		return
+	}
+	f.outcome, f.reason = boot.NoServer, reason
+	switch reason {
+	case reasonGone:
+		f.outcome = boot.Torn
+	case reasonStalled, reasonBody:
+		f.outcome = boot.Refused
+	}
+}
+
+// torn notes that an answer did not get whole to its client.
+func (f *fate) torn(reason string) { f.outcome, f.reason = boot.Torn, reason }
+
+// request is what is told of a request that net/http serves, from its beginning on.
+type request struct {
+	*http.Request
+	observer *observer // nil: nobody is told
+	path     string    // as the client asked for it: a gate may rewrite the one in Request
+	start    time.Time
+}
+
+// fill puts it into an event, with the answer's fate so far.
+func (r *request) fill(e *boot.Event, f *fate) {
+	e.Kind, e.At = boot.HTTP, r.start.UnixNano()
+	e.Route, e.Client = r.observer.port, boot.Bytes(Client(r.Request, r.observer.settings.Trusted))
+	e.Endpoint, e.Port = boot.Bytes(f.endpoint.Addr()), f.endpoint.Port()
+	e.Offset = offset(r.Header.Get("Range"))
+	boot.SetText(e, boot.File, mostPath, r.path)
+	boot.SetText(e, boot.Agent, mostAgent, r.UserAgent())
+}
+
+// name ends an event's texts.
+func (t *teller) name(e *boot.Event, method, reason string) {
+	boot.SetText(e, boot.Method, mostMethod, method)
+	boot.SetText(e, boot.Place, mostPlace, t.route)
+	boot.SetText(e, boot.Reason, mostReason, reason)
+}
+
+// tellCall tells that a gRPC call is under way: it may be a stream that is silent for hours.
+func (r *response) tellCall() {
+	if r.request.observer == nil || !reply.IsGRPC(r.request.Request) {
+		return
+	}
+	e := boot.Borrow()
+	defer e.Return()
+	r.request.fill(e, &r.fate)
+	e.Kind, e.Outcome = boot.Stream, boot.Began
+	r.request.observer.name(e, "", "")
+	r.request.observer.tell(e)
+}
+
+// tellLong tells that a long answer is under way, once: when its head says so, or, where that tells no length, when as
+// much has been written.
+func (r *response) tellLong(length uint64) {
+	if r.fate.begun || r.request.observer == nil || length < longAnswer || reply.IsGRPC(r.request.Request) {
+		return
+	}
+	r.fate.begun = true
+	e := boot.Borrow()
+	defer e.Return()
+	r.request.fill(e, &r.fate)
+	e.Outcome, e.Status, e.Expected = boot.Began, uint16(cmp.Or(r.code, http.StatusOK)), r.expected()
+	r.request.observer.name(e, r.request.Method, "")
+	r.request.observer.tell(e)
+}
+
+// tellEnd tells what became of a request. grpc is the name of a call's code; empty if it was none.
+func (r *response) tellEnd(code int, took time.Duration, grpc string) {
+	if r.request.observer == nil {
+		return
+	}
+	e := boot.Borrow()
+	defer e.Return()
+	r.request.fill(e, &r.fate)
+	e.At, e.Took = e.At+int64(took), took
+	e.Outcome, e.Status, e.Bytes, e.Expected = boot.Done, uint16(code), uint64(r.bytes), r.expected()
+	method, message := r.request.Method, ""
+	switch {
+	case grpc != "":
+		e.Kind, e.Status, e.Expected, method = boot.Stream, grpcNumber(grpc), 0, ""
+		message = grpcMessage(r.Header())
+	case method == http.MethodHead:
+		e.Bytes = 0
+	}
+	if r.fate.outcome == boot.Passed && e.Bytes < e.Expected && code != http.StatusNotModified {
+		r.fate.torn(shortOf(r.fate.unsent))
+	}
+	if r.fate.outcome != boot.Passed {
+		e.Outcome = r.fate.outcome
+	}
+	boot.SetText(e, boot.Message, mostMessage, message)
+	r.request.observer.name(e, method, r.fate.reason)
+	r.request.observer.tell(e)
+}
+
+// shortOf is why an answer was short, by the error of writing it: a file that has become shorter, or one that cannot be
+// read on, is our fault.
+func shortOf(unsent error) string {
+	if unsent == nil || errors.As(unsent, new(*fs.PathError)) {
+		return reasonTorn
+	}
+	return reasonGone
+}
+
+// expected is the length that an answer's head tells; 0 where it tells none.
+func (r *response) expected() uint64 {
+	if r.request.observer == nil || r.request.Method == http.MethodHead {
+		return 0
+	}
+	values := r.Header()["Content-Length"]
+	if len(values) == 0 {
+		return 0
+	}
+	n, _ := strconv.ParseUint(values[0], 10, 63)
+	return n
+}
+
+// offset is where the range begins that a Range header asks for: the first, where there are several.
+func offset[T string | []byte](ranges T) uint64 {
+	const unit = "bytes="
+	if len(ranges) < len(unit) || string(ranges[:len(unit)]) != unit {
+		return 0
+	}
+	n := uint64(0)
+	for _, c := range []byte(ranges[len(unit):]) {
+		if c < '0' || c > '9' || n > 1<<58 {
+			break
+		}
+		n = 10*n + uint64(c-'0')
+	}
+	return n
+}
+
+// grpcNumber is a code's number; that of Unknown for what gRPC has no number for.
+func grpcNumber(name string) uint16 {
+	if i := slices.Index(grpcCodes[:], name); i >= 0 && name != grpcOther {
+		return uint16(i)
+	}
+	return 2
+}
+
+// grpcMessage is the text of a call's status.
+func grpcMessage(answer http.Header) string {
+	values := slices.Concat(answer[headerMessage], answer[trailerMessage])
+	if len(values) == 0 {
+		return ""
+	}
+	text := values[len(values)-1]
+	if decoded, err := url.PathUnescape(text); err == nil {
+		return decoded
+	}
+	return text
+}
+
+// tellBegin tells that the answer to a plain request is under way, where that is long.
+func (x *express) tellBegin() {
+	if o := x.way.observer; o.tell != nil && x.answer.length >= longAnswer {
+		e := boot.Borrow()
+		defer e.Return()
+		o.fillPlain(e, x)
+		e.Outcome, e.Status, e.Expected = boot.Began, uint16(x.answer.code), uint64(x.answer.length)
+		o.name(e, http.MethodGet, "")
+		o.tell(e)
+	}
+}
+
+// tellEnd tells what became of a plain request.
+func (x *express) tellEnd(code int, sent, expected int64, took time.Duration, reason string) {
+	o := x.way.observer
+	if o.tell == nil {
+		return
+	}
+	e := boot.Borrow()
+	defer e.Return()
+	o.fillPlain(e, x)
+	e.At, e.Took = e.At+int64(took), took
+	e.Outcome, e.Status, e.Bytes, e.Expected = boot.Done, uint16(code), uint64(sent), uint64(expected)
+	if reason != "" {
+		e.Outcome = boot.Torn
+	}
+	o.name(e, http.MethodGet, reason)
+	o.tell(e)
+}
+
+// fillPlain is fill for a plain request.
+func (t *teller) fillPlain(e *boot.Event, x *express) {
+	e.Kind, e.At = boot.HTTP, x.start.UnixNano()
+	e.Route, e.Client = t.port, boot.Bytes(x.client)
+	e.Endpoint, e.Port = boot.Bytes(x.endpoint.Addr.Addr()), x.endpoint.Addr.Port()
+	var agent []byte
+	for _, l := range x.request.lines {
+		switch {
+		case len(l.name) == 5 && equalFold(l.name, "range"):
+			e.Offset = offset(l.value)
+		case len(l.name) == 10 && equalFold(l.name, "user-agent"):
+			agent = l.value
+		}
+	}
+	path, _, _ := bytes.Cut(x.request.target, []byte("?"))
+	if bytes.IndexByte(path, '%') >= 0 {
+		if decoded, err := url.PathUnescape(string(path)); err == nil {
+			path = []byte(decoded)
+		}
+	}
+	boot.SetText(e, boot.File, mostPath, path)
+	boot.SetText(e, boot.Agent, mostAgent, agent)
+}
