@@ -60,6 +60,28 @@
 {{- if and $v.publicIP $v.service.ipFamilies (not (has (ternary "IPv6" "IPv4" (contains ":" $v.publicIP)) $v.service.ipFamilies)) -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "publicIP is %s and service.ipFamilies is %s: add the address's family to service.ipFamilies, or set publicIP to another" $v.publicIP (toJson $v.service.ipFamilies))) -}}
 {{- end -}}
+{{- if $v.publicIPv6 -}}
+{{- if not (contains ":" $v.publicIPv6) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "publicIPv6 is %s, which is no IPv6 address: set publicIP to it, and publicIPv6 to an IPv6 address" $v.publicIPv6)) -}}
+{{- end -}}
+{{- if or (not $v.publicIP) (contains ":" $v.publicIP) -}}
+{{- include "stack.refuse" (dict "v" $v "text" "publicIPv6 stands beside an IPv4 address: set publicIP to that, or, where there is none, publicIP to the IPv6 address and leave publicIPv6 out") -}}
+{{- end -}}
+{{- if or (eq $v.service.ipFamilyPolicy "SingleStack") (eq (len $v.service.ipFamilies) 1) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "publicIPv6 needs both families, and service.ipFamilyPolicy is %q, service.ipFamilies %s: leave them out, or publicIPv6" $v.service.ipFamilyPolicy (toJson $v.service.ipFamilies))) -}}
+{{- end -}}
+{{- $asked := include "stack.addressAnnotation" (dict "v" $v) -}}
+{{- range include "stack.addressAnnotations" . | splitList " " -}}
+{{- $addresses := get $v.service.annotations . -}}
+{{- if and $addresses (not (has $v.publicIPv6 ($addresses | replace " " "" | splitList ","))) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "publicIPv6 is %s and service.annotations asks for another address by %s=%s: have publicIPv6 among them, or leave one of the two out" $v.publicIPv6 . $addresses)) -}}
+{{- end -}}
+{{- if $addresses }}{{ $asked = "annotated" }}{{ end -}}
+{{- end -}}
+{{- if and $v.service.enabled (eq $v.service.type "LoadBalancer") (not $asked) -}}
+{{- include "stack.refuse" (dict "v" $v "text" "publicIPv6 and publicIP are two addresses, and how your load balancer is asked for two is not known: set service.loadBalancerClass, or its annotation in service.annotations, such as metallb.io/loadBalancerIPs") -}}
+{{- end -}}
+{{- end -}}
 {{- if and (eq $b.kind "ipvlan") (eq $b.mac "stable") -}}
 {{- include "stack.refuse" (dict "v" $v "text" "broadcast.mac=stable is for macvlan, and an ipvlan has its parent's address: set broadcast.mac=random") -}}
 {{- end -}}

@@ -237,6 +237,24 @@ metricRelabelings:
 {{- define "stack.addressAnnotations" -}}
 metallb.io/loadBalancerIPs metallb.universe.tf/loadBalancerIPs kube-vip.io/loadbalancerIPs lbipam.cilium.io/ips io.cilium/lb-ipam-ips purelb.io/addresses
 {{- end -}}
+{{/*
+The annotation by which the class's load balancer is asked for addresses. Cilium reads no other; two addresses do not fit
+into loadBalancerIP, which takes one. Empty where loadBalancerIP does it, or nothing is known of the class. Takes v.
+*/}}
+{{- define "stack.addressAnnotation" -}}
+{{- $class := .v.service.loadBalancerClass -}}
+{{- if hasPrefix "io.cilium/" $class -}}
+lbipam.cilium.io/ips
+{{- else if .v.publicIPv6 -}}
+{{- if hasPrefix "kube-vip.io/" $class -}}
+kube-vip.io/loadbalancerIPs
+{{- else if hasPrefix "purelb.io/" $class -}}
+purelb.io/addresses
+{{- else if hasPrefix "metallb" $class -}}
+metallb.io/loadBalancerIPs
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- define "stack.poolAnnotations" -}}
 metallb.io/address-pool metallb.universe.tf/address-pool purelb.io/service-group
 {{- end -}}
