@@ -27,7 +27,8 @@ type kept struct {
 var errReading = errors.New("the body cannot be read any more")
 
 // read reads. net/http's server panics where a body is read while it reads the connection itself, before it touches
-// anything. The Transport reads in a goroutine of its own, where that would end the process.
+// anything; response.WriteHeader keeps it from that. The Transport reads in a goroutine of its own, where a panic would
+// end the process, so that one which is overlooked must end its exchange only.
 func (k *kept) read(b []byte) (n int, err error) {
 	defer func() {
 		if recover() != nil {

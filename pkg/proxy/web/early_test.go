@@ -1,6 +1,8 @@
 package web
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -73,6 +75,68 @@ func testF5EarlyAnswerToBody(t *testing.T, start starter) {
 		})
 	}
 	clients.Wait()
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// An endpoint answers before the body is whole, and the client sends the rest together with its next request: net/http's
+// server would wait for a third one beside the goroutine that serves the second, and panic where both read. So the
+// connection ends with an early answer, and only then.
+func TestF5EarlyAnswerEndsTheConnection(t *testing.T) {
+	withAndWithout(t, testF5EarlyAnswerEndsTheConnection)
+}
+
+func testF5EarlyAnswerEndsTheConnection(t *testing.T, start starter) {
+	addr, _ := rawEndpoint(t, func(conn net.Conn) {
+		b := make([]byte, 4<<10)
+		for {
+			n, err := conn.Read(b)
+			if err != nil {
+				_ = conn.Close()
+				return
+			}
+			if bytes.Contains(b[:n], []byte("/early")) || bytes.HasSuffix(b[:n], []byte("56789")) {
+				_, _ = io.WriteString(conn, "HTTP/1.1 204 No Content\r\n\r\n")
+			}
+		}
+	})
+	r := start(t, Settings{Pool: pool(addr), Timeouts: Timeouts{Stall: time.Minute}})
+	for _, c := range []struct {
+		name, path, first, rest string
+		closes                  bool
+	}{
+		{"length, early", "/early", "Content-Length: 10\r\n\r\n01234", "56789", true},
+		{"chunks, early", "/early", "Transfer-Encoding: chunked\r\n\r\n5\r\n01234\r\n", "5\r\n56789\r\n0\r\n\r\n", true},
+		{"length, whole", "/", "Content-Length: 10\r\n\r\n0123456789", "", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conn, err := net.Dial("tcp", r.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+			in := bufio.NewReader(conn)
+			_, _ = io.WriteString(conn, "POST "+c.path+" HTTP/1.1\r\nHost: x\r\n"+c.first)
+			answer, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if answer.StatusCode != http.StatusNoContent || answer.Close != c.closes {
+				t.Fatalf("got %d, close %t, want %t", answer.StatusCode, answer.Close, c.closes)
+			}
+			_, _ = io.WriteString(conn, c.rest+"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n01234")
+			time.Sleep(5 * time.Millisecond) // the second body comes in two parts
+			_, _ = io.WriteString(conn, "56789")
+			answer, err = http.ReadResponse(in, nil)
+			if c.closes && err == nil {
+				t.Errorf("the connection went on: %d", answer.StatusCode)
+			} else if !c.closes && (err != nil || answer.StatusCode != http.StatusNoContent) {
+				t.Errorf("the connection did not go on: %v", err)
+			}
+		})
+	}
 	if err := r.stop(); err != nil {
 		t.Error(err)
 	}

@@ -94,12 +94,15 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if under != nil {
 		under.inBody.Store(body)
 	}
-	if o.settings.Stall > 0 && body {
+	if body {
 		waiting := &patient{
 			ReadCloser: r.Body, control: http.NewResponseController(w), stall: o.settings.Stall, under: under,
 		}
 		defer waiting.leave()
 		r.Body = waiting
+		if r.ProtoMajor == 1 {
+			seen.body = waiting
+		}
 	}
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
 		// There may have been a Content-Length too, which net/http has removed: whoever framed the request by it
@@ -226,10 +229,18 @@ type response struct {
 	refused bool
 	request request // to be told of
 	fate    fate
+	body    *patient // of a request in HTTP/1.1; nil where it has none
+	duplex  bool     // the answer may begin before the request's body has ended
 }
 
 // Unwrap lets http.ResponseController reach flushing and hijacking.
 func (r *response) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// EnableFullDuplex is what http.ResponseController calls.
+func (r *response) EnableFullDuplex() error {
+	r.duplex = true
+	return http.NewResponseController(r.ResponseWriter).EnableFullDuplex()
+}
 
 // Hijack implements http.Hijacker, for protocols that the endpoint switches to.
 func (r *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
@@ -250,6 +261,12 @@ func (r *response) WriteHeader(code int) {
 		r.tellLong(r.expected())
 	} else if r.old && code < http.StatusOK { // RFC 9110, section 15.2
 		return
+	}
+	if r.duplex && code >= http.StatusOK && r.body != nil && !r.body.whole.Load() {
+		// The rest of the body comes after the answer has begun. When net/http's server then reads to its end, it begins
+		// to wait for the next request in a second goroutine, beside the one that serves the connection, and whichever
+		// reads second panics: that may be the Transport's. RFC 9112, section 9.6: no other request after this answer.
+		r.Header().Set("Connection", "close")
 	}
 	r.ResponseWriter.WriteHeader(code)
 }
@@ -284,7 +301,7 @@ func (r *response) ReadFrom(source io.Reader) (int64, error) {
 	return n, err
 }
 
-// patient is a request's body whose client may pause, but not for ever.
+// patient is a request's body whose client may pause, but not for ever unless stall is 0.
 type patient struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -292,6 +309,7 @@ type patient struct {
 	armed   time.Time
 	under   *conn // nil in HTTP/2
 	late    atomic.Bool
+	whole   atomic.Bool // read to its end
 
 	// The Transport may read on when the endpoint has answered and the handler has returned. In HTTP/2 the control is
 	// gone then, and to use it is a panic; in HTTP/1.1 it is the next request's.
@@ -333,7 +351,7 @@ func late(r *http.Request) bool {
 
 // Read implements io.Reader.
 func (p *patient) Read(b []byte) (int, error) {
-	if now := time.Now(); now.Sub(p.armed) > min(deadlineStep, p.stall/8) {
+	if now := time.Now(); p.stall > 0 && now.Sub(p.armed) > min(deadlineStep, p.stall/8) {
 		p.armed = now
 		if err := p.wait(now.Add(p.stall)); err != nil {
 			return 0, err
@@ -341,9 +359,12 @@ func (p *patient) Read(b []byte) (int, error) {
 	}
 	n, err := p.ReadCloser.Read(b)
 	if errors.Is(err, io.EOF) {
-		// The answer may take its time now. After any other error the deadline stays, or net/http would wait for
-		// the rest of the body for ever.
-		_ = p.wait(time.Time{})
+		p.whole.Store(true)
+		if p.stall > 0 {
+			// The answer may take its time now. After any other error the deadline stays, or net/http would wait for
+			// the rest of the body for ever.
+			_ = p.wait(time.Time{})
+		}
 	} else if errors.Is(err, os.ErrDeadlineExceeded) {
 		p.late.Store(true)
 	}
