@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
@@ -44,6 +45,9 @@ type Config struct {
 	// Transparent sends to endpoints from the machine's address, and from its port where that is free. It needs
 	// CAP_NET_ADMIN or CAP_NET_RAW, and answers that the network brings to us (see [datagram.CatchAnswers]).
 	Transparent bool
+	// Event is told of each transfer when it begins and when it ends, and of each request that is refused. The event is
+	// valid during the call. It is called by every worker and must not wait. Nil: nobody is told.
+	Event func(*boot.Event)
 	// Logger names the route already. It may be nil, Metrics too.
 	Logger  *slog.Logger
 	Metrics *Metrics
@@ -85,6 +89,7 @@ func Listen(c Config) (*Front, error) {
 	if err != nil {
 		return nil, err
 	}
+	h.port = front.Addr().Port()
 	return &Front{front, h}, nil
 }
 

@@ -27,6 +27,7 @@ type handler struct {
 	ended *datagram.Gate
 	// patience is how long an endpoint may leave a request unanswered before a repetition goes elsewhere.
 	patience time.Duration
+	port     uint16 // that machines ask
 }
 
 const defaultPatience = 5 * time.Second
@@ -85,6 +86,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	}
 	if r.op == opWrite && !h.allowWrite.Load() {
 		w.Answer(d, writeError)
+		h.tellRefused(w, d, r, DropWriteRefused)
 		return DropWriteRefused
 	}
 	if s != nil && s.State.repeats(d.Data) {
@@ -93,12 +95,14 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	s, refusal, err := w.Open(d)
 	if refusal != datagram.RefusedNot {
 		drop := refusals[refusal]
+		h.tellRefused(w, d, r, drop)
 		h.warn(w.Now()).Warn("request dropped", slog.String("reason", drop.String()), slog.Any("client", d.Client.AddrPort),
 			slog.String("file", string(clip(r.file))), slog.Any("error", err))
 		return drop
 	}
 	s.State = newTransfer(d.Data, r, w.Now())
 	h.meters.live.Inc()
+	h.tellBegin(s)
 	if err := s.Send(d.Data, s.Endpoint); err != nil {
 		h.warn(w.Now()).Warn("request not sent", slog.Any("endpoint", s.Endpoint.AddrPort), slog.Any("error", err))
 		return DropUnsent
@@ -230,6 +234,7 @@ func (h *handler) settle(w *worker, s *session, outcome Outcome) {
 	}
 	h.meters.live.Dec()
 	h.meters.transfers[outcome].Inc()
+	h.tellEnd(w, s, outcome)
 	seconds := w.Now().Sub(t.started).Seconds()
 	level := slog.LevelInfo
 	switch outcome {

@@ -84,8 +84,9 @@ func eachOption(options []byte, f func(name, value []byte)) {
 
 // negotiated is what an OACK says, as far as the proxy needs it.
 type negotiated struct {
-	block  int // bytes (RFC 2348)
-	window int // blocks (RFC 7440)
+	block  int    // bytes (RFC 2348)
+	window int    // blocks (RFC 7440)
+	size   uint64 // bytes of the file (RFC 2349); 0 unknown
 }
 
 // parseOack reads an OACK.
@@ -95,11 +96,14 @@ func parseOack(b []byte) negotiated {
 		return n
 	}
 	eachOption(b[2:], func(name, value []byte) {
-		v, err := strconv.ParseUint(string(value), 10, 16)
+		v, err := strconv.ParseUint(string(value), 10, 64)
 		if err != nil || v == 0 {
 			return
 		}
 		switch {
+		case bytes.EqualFold(name, []byte("tsize")):
+			n.size = v
+		case v > 1<<16-1:
 		case bytes.EqualFold(name, []byte("blksize")) && v >= 8:
 			n.block = int(v)
 		case bytes.EqualFold(name, []byte("windowsize")):

@@ -44,12 +44,12 @@ func TestParseOack(t *testing.T) {
 		in   string
 		want negotiated
 	}{
-		{"\x00\x06", negotiated{512, 1}},
-		{"\x00\x06blksize\x0065464\x00windowsize\x0016\x00tsize\x005\x00", negotiated{65464, 16}},
-		{"\x00\x06BLKSIZE\x001428", negotiated{1428, 1}},
-		{"\x00\x06blksize\x000\x00windowsize\x0099999\x00", negotiated{512, 1}},
-		{"\x00\x06blksize\x00x\x00", negotiated{512, 1}},
-		{"", negotiated{512, 1}},
+		{"\x00\x06", negotiated{512, 1, 0}},
+		{"\x00\x06blksize\x0065464\x00windowsize\x0016\x00tsize\x005\x00", negotiated{65464, 16, 5}},
+		{"\x00\x06BLKSIZE\x001428", negotiated{1428, 1, 0}},
+		{"\x00\x06blksize\x000\x00windowsize\x0099999\x00", negotiated{512, 1, 0}},
+		{"\x00\x06blksize\x00x\x00", negotiated{512, 1, 0}},
+		{"", negotiated{512, 1, 0}},
 	} {
 		if diff := cmp.Diff(tt.want, parseOack([]byte(tt.in)), cmp.AllowUnexported(negotiated{})); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", tt.in, diff)
