@@ -1,0 +1,99 @@
+package hardware
+
+import (
+	"bytes"
+	"net"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// groupVersion is Tinkerbell's.
+var groupVersion = schema.GroupVersion{Group: "tinkerbell.org", Version: "v1alpha1"}
+
+// kind and resource of the objects.
+const (
+	kind     = "Hardware"
+	resource = "hardware"
+)
+
+// maxInterfaces bounds what is kept of one object.
+const maxInterfaces = 64
+
+// object is what this package reads of a Hardware object. Decoding skips the rest, user data and templates included.
+type object struct {
+	meta.TypeMeta   `json:",inline"`
+	meta.ObjectMeta `json:"metadata"`
+	Spec            spec `json:"spec"`
+}
+
+type spec struct {
+	Interfaces []nic `json:"interfaces"`
+}
+
+// nic is a network interface of a machine. What is left out of an object allows nothing, as Smee reads it.
+type nic struct {
+	DHCP struct {
+		MAC string `json:"mac"`
+	} `json:"dhcp"`
+	Netboot struct {
+		AllowPXE bool `json:"allowPXE"`
+	} `json:"netboot"`
+}
+
+type objectList struct {
+	meta.TypeMeta `json:",inline"`
+	meta.ListMeta `json:"metadata"`
+	Items         []object `json:"items"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (o *object) DeepCopyObject() runtime.Object {
+	c := *o
+	o.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
+	c.Spec.Interfaces = append([]nic(nil), o.Spec.Interfaces...)
+	return &c
+}
+
+// DeepCopyObject implements runtime.Object.
+func (l *objectList) DeepCopyObject() runtime.Object {
+	c := objectList{TypeMeta: l.TypeMeta}
+	l.ListMeta.DeepCopyInto(&c.ListMeta)
+	for i := range l.Items {
+		if o, ok := l.Items[i].DeepCopyObject().(*object); ok {
+			c.Items = append(c.Items, *o)
+		}
+	}
+	return &c
+}
+
+// scheme knows these two types, in place of Tinkerbell's whole API.
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	meta.AddToGroupVersion(s, meta.SchemeGroupVersion)
+	meta.AddToGroupVersion(s, groupVersion)
+	s.AddKnownTypeWithName(groupVersion.WithKind(kind), &object{})
+	s.AddKnownTypeWithName(groupVersion.WithKind(kind+"List"), &objectList{})
+	return s
+}()
+
+// trim leaves of an object what is kept: identity, MACs and whether they may boot.
+func trim(given any) (any, error) {
+	o, ok := given.(*object)
+	if !ok {
+		return given, nil
+	}
+	kept := &object{ObjectMeta: meta.ObjectMeta{
+		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
+	}}
+	for _, i := range o.Spec.Interfaces {
+		mac, err := net.ParseMAC(i.DHCP.MAC)
+		if err != nil || len(mac) != 6 || bytes.Equal(mac, make([]byte, 6)) || len(kept.Spec.Interfaces) == maxInterfaces {
+			continue
+		}
+		i.DHCP.MAC = mac.String()
+		kept.Spec.Interfaces = append(kept.Spec.Interfaces, i)
+	}
+	return kept, nil
+}

@@ -1,0 +1,221 @@
+// Package hardware knows the Hardware objects of Tinkerbell: which machine has which name, whether it may boot from
+// the network, and which MAC is most like one that no object has. It writes Events on the objects, so that
+// "kubectl describe hardware" tells how far a boot got. Without the Kubernetes API it knows nothing, says so once, and
+// tries again.
+package hardware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+)
+
+// namespaceFile tells a pod its own namespace.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// Time between two tries to reach the API, at first and at most.
+const (
+	firstWait = time.Second
+	mostWait  = 30 * time.Second
+)
+
+// pageSize is how many objects are asked for at once where the API server does not stream them.
+const pageSize = 250
+
+// Options are what a watcher needs.
+type Options struct {
+	// Config says how to reach the API; nil is the pod's service account. It needs the verbs get, list and watch on
+	// hardware of tinkerbell.org, and create and patch on events, in each namespace.
+	Config *rest.Config
+	// Namespaces are where the objects are; empty is the pod's own.
+	Namespaces []string
+	// Pod is the pod's name, in Events.
+	Pod     string
+	Logger  *slog.Logger
+	Metrics *Metrics
+}
+
+// Watcher follows the Hardware objects of some namespaces. It is a daemon.Task that never makes the process unready.
+type Watcher struct {
+	options Options
+	log     *slog.Logger
+	metrics *Metrics
+	index   *index
+	events  *events
+}
+
+// New makes a watcher, which knows nothing before Run.
+func New(o Options) *Watcher {
+	w := &Watcher{options: o, log: o.Logger, metrics: o.Metrics, index: newIndex()}
+	if w.log == nil {
+		w.log = slog.New(slog.DiscardHandler)
+	}
+	if w.metrics == nil {
+		w.metrics = NewMetrics(nil)
+	}
+	w.events = newEvents(w.log, w.metrics, o.Pod)
+	return w
+}
+
+// String implements daemon.Task.
+func (*Watcher) String() string { return "hardware" }
+
+// Ready implements daemon.Task: machines boot without it.
+func (*Watcher) Ready() error { return nil }
+
+// Lookup implements the journal's Options.Hardware: what Kubernetes knows of a MAC, and whether it was asked.
+func (w *Watcher) Lookup(mac [6]byte) (journal.Hardware, bool) {
+	return w.index.lookup(mac, max(len(w.options.Namespaces), 1))
+}
+
+// Run implements daemon.Task.
+func (w *Watcher) Run(ctx context.Context) error {
+	config, namespaces, err := w.connect()
+	if err != nil {
+		w.log.Warn("failed to watch hardware", "error", err)
+		<-ctx.Done()
+		return nil
+	}
+	// The library has an opinion on each error that Run tells of in its own way.
+	ctx = klog.NewContext(ctx, klog.New(nil))
+	var working sync.WaitGroup
+	for _, namespace := range namespaces {
+		w.metrics.watching.WithLabelValues(namespace).Set(0)
+		working.Go(func() { w.follow(ctx, config, namespace) })
+	}
+	working.Go(func() { w.events.run(ctx, config) })
+	working.Wait()
+	return nil
+}
+
+// connect finds the API and the namespaces.
+func (w *Watcher) connect() (*rest.Config, []string, error) {
+	config, namespaces := w.options.Config, w.options.Namespaces
+	if config == nil {
+		var err error
+		if config, err = rest.InClusterConfig(); err != nil {
+			return nil, nil, fmt.Errorf("failed to reach the Kubernetes API (a service account token is needed): %w", err)
+		}
+	}
+	if len(namespaces) == 0 {
+		text, err := os.ReadFile(namespaceFile)
+		if err != nil {
+			return nil, nil, fmt.Errorf("failed to find the pod's own namespace: %w", err)
+		}
+		namespaces = []string{strings.TrimSpace(string(text))}
+	}
+	return config, namespaces, nil
+}
+
+// client speaks one group of the API.
+func client(c *rest.Config, path string, group schema.GroupVersion, types *runtime.Scheme) (rest.Interface, error) {
+	config := rest.CopyConfig(c)
+	config.APIPath = path
+	config.GroupVersion = &group
+	config.NegotiatedSerializer = serializer.NewCodecFactory(types).WithoutConversion()
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	config.UserAgent = "stack-proxy"
+	config.QPS, config.Burst = eventsPerSecond, eventsAtOnce
+	return rest.RESTClientFor(config)
+}
+
+// follow reads and watches the objects of one namespace until ctx is done.
+func (w *Watcher) follow(ctx context.Context, config *rest.Config, namespace string) {
+	f := &follower{Watcher: w, namespace: namespace}
+	c, err := client(config, "/apis", groupVersion, scheme)
+	if err != nil {
+		f.failed(err)
+		return
+	}
+	store := &part{
+		index: w.index, entries: map[string]*entry{}, replaced: f.succeeded,
+		changed: func() { w.metrics.objects.Set(float64(w.index.objects())) }, left: w.metrics.left.Inc,
+	}
+	options := cache.ReflectorOptions{Name: "hardware"}
+	reflector := cache.NewReflectorWithOptions(f.listerWatcher(c), &object{}, store, options)
+	reflector.WatchListPageSize = pageSize
+	for wait := firstWait; ctx.Err() == nil; wait = min(2*wait, mostWait) {
+		f.good = false
+		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
+			f.failed(err)
+		}
+		if f.good {
+			wait = firstWait
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// follower is the state of one namespace's watch, used by its goroutine alone.
+type follower struct {
+	*Watcher
+	namespace string
+	told      bool // that it fails
+	good      bool // that the last try read all objects
+}
+
+// failed tells of an outage once, and counts each try.
+func (f *follower) failed(err error) {
+	f.metrics.errors.WithLabelValues(f.namespace).Inc()
+	f.metrics.watching.WithLabelValues(f.namespace).Set(0)
+	if !f.told {
+		f.log.Warn("failed to watch hardware", "namespace", f.namespace, "error", err)
+	}
+	f.told = true
+}
+
+func (f *follower) succeeded() {
+	f.metrics.watching.WithLabelValues(f.namespace).Set(1)
+	f.log.Info("watching hardware", "namespace", f.namespace, "objects", f.index.objects())
+	f.told, f.good = false, true
+}
+
+// listerWatcher asks the API for the objects of the namespace.
+func (f *follower) listerWatcher(c rest.Interface) cache.ListerWatcher {
+	request := func(o meta.ListOptions) *rest.Request {
+		return c.Get().Namespace(f.namespace).Resource(resource).VersionedParams(&o, runtime.NewParameterCodec(scheme))
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o meta.ListOptions) (runtime.Object, error) {
+			if o.ResourceVersion == "0" {
+				o.ResourceVersion = "" // from the API server's cache, all would come in one answer
+			}
+			list := &objectList{}
+			return list, request(o).Do(ctx).Into(list)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o meta.ListOptions) (watch.Interface, error) {
+			o.Watch = true
+			w, err := request(o).Watch(ctx)
+			return w, plain(err)
+		},
+	}
+}
+
+// plain leaves the reflector only those errors that it has to know: for others it would wait by itself, whether we
+// are to stop or not.
+func plain(err error) error {
+	if err == nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.IsTimeout(err) {
+		return err
+	}
+	return errors.New(err.Error())
+}

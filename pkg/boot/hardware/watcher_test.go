@@ -1,0 +1,298 @@
+package hardware
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"k8s.io/client-go/rest"
+
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+)
+
+// start runs a watcher until the test ends, or stop is called.
+func start(t *testing.T, o Options) (w *Watcher, stop func()) {
+	t.Helper()
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics(nil)
+	}
+	if o.Namespaces == nil {
+		o.Namespaces = []string{"tink"}
+	}
+	w = New(o)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return w, stop
+}
+
+func (w *Watcher) is(text string, want journal.Hardware) func() bool {
+	return func() bool {
+		c := [6]byte{}
+		_, _ = fmt.Sscanf(text, "%02x:%02x:%02x:%02x:%02x:%02x", &c[0], &c[1], &c[2], &c[3], &c[4], &c[5])
+		got, ok := w.Lookup(c)
+		return ok && got == want
+	}
+}
+
+func TestObjectsAreFollowed(t *testing.T) {
+	for name, streams := range map[string]bool{"streamed": true, "listed": false} {
+		t.Run(name, func(t *testing.T) {
+			a := newAPI(t)
+			a.streams = streams
+			a.objects = []string{
+				hardware("m1", "1", "52:54:00:5e:00:01 true", "52:54:00:5e:00:11 false"),
+				hardware("m2", "2", "52:54:00:5E:00:02"), // nothing said of netboot
+			}
+			for i := range 600 {
+				a.objects = append(a.objects, hardware(fmt.Sprint("x", i), "3", fmt.Sprintf("aa:aa:aa:aa:%02x:%02x true", i/256, i%256)))
+			}
+			w, _ := start(t, Options{Config: a.config()})
+			if _, ok := w.Lookup(mac(t, "52:54:00:5e:00:77")); ok {
+				t.Error("something is said of an unknown MAC before the objects were read")
+			}
+			until(t, "m1", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
+			for text, want := range map[string]journal.Hardware{
+				"52:54:00:5e:00:11": {Known: true, Name: "tink/m1"},
+				"52:54:00:5e:00:02": {Known: true, Name: "tink/m2"},
+				"52:54:00:5e:00:20": {Closest: "52:54:00:5e:00:02 (tink/m2)"},
+				"be:ef:be:ef:be:ef": {},
+			} {
+				if got, ok := w.Lookup(mac(t, text)); !ok || got != want {
+					t.Errorf("%s: %v\n%s", text, ok, cmp.Diff(want, got))
+				}
+			}
+			a.change(t, "MODIFIED", hardware("m1", "101", "52:54:00:5e:00:03 true"))
+			until(t, "another MAC", w.is("52:54:00:5e:00:03", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
+			until(t, "the former MAC's end", w.is("52:54:00:5e:00:01", journal.Hardware{Closest: "52:54:00:5e:00:02 (tink/m2)"}))
+			a.change(t, "DELETED", hardware("m2", "102", "52:54:00:5e:00:02"))
+			until(t, "an object's end", w.is("52:54:00:5e:00:02", journal.Hardware{Closest: "52:54:00:5e:00:03 (tink/m1)"}))
+			if got := testutil.ToFloat64(w.metrics.objects); got != 601 {
+				t.Errorf("%v objects", got)
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			if pages := (602 + pageSize - 1) / pageSize; !streams && a.pages != pages {
+				t.Errorf("%d pages, want %d", a.pages, pages)
+			}
+			for _, asked := range a.asked {
+				if asked != "GET /apis/tinkerbell.org/v1alpha1/namespaces/tink/hardware" {
+					t.Errorf("asked for %s", asked)
+				}
+			}
+		})
+	}
+}
+
+// Two objects with one MAC: the first by name is told of, and the other when that is gone.
+func TestSharedMAC(t *testing.T) {
+	a := newAPI(t)
+	a.objects = []string{hardware("b", "1", "52:54:00:5e:00:01 true", "52:54:00:5e:00:01 false"), hardware("a", "2", "52:54:00:5e:00:01")}
+	w, _ := start(t, Options{Config: a.config()})
+	until(t, "the first", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/a"}))
+	a.change(t, "DELETED", hardware("a", "3", "52:54:00:5e:00:01"))
+	until(t, "the other", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/b", Netboot: true}))
+}
+
+// An API that refuses is told of once, counted each time, and asked again.
+func TestOutageIsToldOnce(t *testing.T) {
+	a := newAPI(t)
+	a.refuse = http.StatusForbidden
+	var log syncBuffer
+	w, _ := start(t, Options{Config: a.config(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	until(t, "the second failure", func() bool { return testutil.ToFloat64(w.metrics.errors.WithLabelValues("tink")) >= 2 })
+	if _, ok := w.Lookup(mac(t, "52:54:00:5e:00:01")); ok {
+		t.Error("something is said of a MAC without the objects")
+	}
+	a.set(func(a *api) { a.refuse, a.objects = 0, []string{hardware("m1", "1", "52:54:00:5e:00:01 true")} })
+	until(t, "m1", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
+	until(t, "the metric", func() bool { return testutil.ToFloat64(w.metrics.watching.WithLabelValues("tink")) == 1 })
+	if n := strings.Count(log.String(), "failed to watch hardware"); n != 1 || strings.Count(log.String(), "\n") != 2 {
+		t.Errorf("told %d times:\n%s", n, log.String())
+	}
+}
+
+func TestOutsideACluster(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	var log syncBuffer
+	w, stop := start(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	until(t, "the log line", func() bool { return strings.Contains(log.String(), "failed to watch hardware") })
+	if err := w.Ready(); err != nil {
+		t.Errorf("not ready: %v", err)
+	}
+	stop()
+}
+
+// Nobody listens: the watcher ends at once when it is told to.
+func TestStopsWhileTheAPIIsAway(t *testing.T) {
+	w, stop := start(t, Options{Config: &rest.Config{Host: "http://127.0.0.1:1"}})
+	until(t, "a failure", func() bool { return testutil.ToFloat64(w.metrics.errors.WithLabelValues("tink")) >= 1 })
+	begin := time.Now()
+	stop()
+	if took := time.Since(begin); took > 20*time.Second {
+		t.Errorf("it took %s to stop", took)
+	}
+}
+
+// What objects say cannot grow what is kept of them.
+func TestHostileObjects(t *testing.T) {
+	x := newIndex()
+	left := 0
+	p := &part{index: x, entries: map[string]*entry{}, changed: func() {}, replaced: func() {}, left: func() { left++ }}
+	o := &object{}
+	o.Name, o.Namespace = "m", "tink"
+	for _, text := range []string{"", "52:54:00:5e:00", "52:54:00:5e:00:01:02:03", "zz:54:00:5e:00:01", "00:00:00:00:00:00", strings.Repeat("a", 1<<16)} {
+		i := nic{}
+		i.DHCP.MAC = text
+		o.Spec.Interfaces = append(o.Spec.Interfaces, i)
+	}
+	for i := range 1000 {
+		n := nic{}
+		n.DHCP.MAC = fmt.Sprintf("52:54:00:5e:%02x:%02x", i/256, i%256)
+		o.Spec.Interfaces = append(o.Spec.Interfaces, n)
+	}
+	if err := p.Replace([]any{o, "no object"}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if len(x.macs) != maxInterfaces || !p.synced {
+		t.Errorf("%d MACs", len(x.macs))
+	}
+	for i := range maxObjects + 10 {
+		o := &object{}
+		o.Name = fmt.Sprint(i)
+		if err := p.Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if x.objects() != maxObjects || left != 11 {
+		t.Errorf("%d objects, %d left out", x.objects(), left)
+	}
+	// Questions about MACs that somebody invents, each asked once.
+	for i := range 3 * maxRemembered {
+		x.closest([6]byte{1, byte(i >> 16), byte(i >> 8), byte(i)})
+	}
+	if len(x.answers) > maxRemembered {
+		t.Errorf("%d answers are kept", len(x.answers))
+	}
+}
+
+// many fills an index with objects of two interfaces.
+func many(t testing.TB, number int) *index {
+	x := newIndex()
+	p := &part{index: x, entries: map[string]*entry{}, changed: func() {}, replaced: func() {}, left: func() {}}
+	for i := range number {
+		o := &object{}
+		o.Namespace, o.Name, o.UID = "tinkerbell", fmt.Sprintf("machine-%05d", i), "0b3a6d2e-1f6c-4d0f-9a52-6b3d1a4c5e6f"
+		for j := range 2 {
+			n := nic{}
+			n.DHCP.MAC = fmt.Sprintf("0c:c4:7a:%02x:%02x:%02x", j, i/256, i%256)
+			o.Spec.Interfaces = append(o.Spec.Interfaces, n)
+		}
+		if err := p.Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.synced = 1
+	return x
+}
+
+func TestTenThousandObjectsAreSmall(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	x := many(t, 10_000)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / 10_000; each > 1000 {
+		t.Errorf("%d bytes for each object", each)
+	} else {
+		t.Logf("%d bytes for each object", each)
+	}
+	got, ok := x.lookup([6]byte{0x0c, 0xc4, 0x7a, 1, 0x12, 0x34}, 1)
+	if !ok || !got.Known {
+		t.Fatalf("%+v", got)
+	}
+	got, ok = x.lookup([6]byte{0x0c, 0xc4, 0x7a, 9, 0x12, 0x34}, 1)
+	if !ok || got.Known || got.Closest != "0c:c4:7a:00:12:34 (tinkerbell/machine-04660)" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// More questions than there is time for are left without a closest MAC, and are not wrong.
+func TestSearchesAreLimited(t *testing.T) {
+	x := many(t, 10)
+	answered := 0
+	for i := range 10 * searchesAtOnce {
+		if got, ok := x.lookup([6]byte{0x0c, 0xc4, 0x7a, 0, 0xff, byte(i)}, 1); ok && got.Closest != "" {
+			answered++
+		} else if got.Known || !ok {
+			t.Fatalf("%+v", got)
+		}
+	}
+	if answered < searchesAtOnce {
+		t.Errorf("%d questions were answered", answered)
+	}
+}
+
+func BenchmarkClosest(b *testing.B) {
+	x := many(b, 10_000)
+	x.searches.SetLimit(1e9)
+	for i := 0; b.Loop(); i++ {
+		x.closest([6]byte{0x0c, 0xc4, byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i)})
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	x := many(b, 10_000)
+	b.ReportAllocs()
+	for b.Loop() {
+		if got, ok := x.lookup([6]byte{0x0c, 0xc4, 0x7a, 0, 0x12, 0x34}, 1); !ok || !got.Known {
+			b.Fatal(got)
+		}
+	}
+}
+
+// syncBuffer is a log that may be read while it is written.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// An error of the API is left as it is only where the reflector acts on it.
+func TestPlain(t *testing.T) {
+	if plain(nil) != nil {
+		t.Error("nil is an error")
+	}
+	if err := plain(fmt.Errorf("a: %w", context.DeadlineExceeded)); slices.Contains([]error{context.DeadlineExceeded}, err) || err.Error() != "a: context deadline exceeded" {
+		t.Errorf("%v", err)
+	}
+}
