@@ -1,0 +1,134 @@
+package page
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+)
+
+// List is the answer of /api/v1/boots.
+type List struct {
+	Now        time.Time             `json:"now"`
+	Pod        string                `json:"pod,omitempty"`        // the replica that answers
+	Counts     map[journal.State]int `json:"counts"`               // of machines that match, whatever state was asked for
+	Machines   []journal.MachineView `json:"machines"`             // stuck first; the newest boot, no answers, no lines
+	Unanswered []Unanswered          `json:"unanswered,omitempty"` // replicas whose machines are missing
+}
+
+// Machine is the answer of /api/v1/boots/{id}.
+type Machine struct {
+	journal.MachineView
+	Unanswered []Unanswered `json:"unanswered,omitempty"`
+}
+
+//go:embed openapi.yaml
+var openAPI []byte
+
+func (s *Server) serveOpenAPI(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, _ = w.Write(openAPI)
+}
+
+func (s *Server) serveList(w http.ResponseWriter, r *http.Request) {
+	f, err := parseFilter(r.URL.Query())
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	snapshot := s.fleet.snapshot(r.Context(), f.Own)
+	counts, found := count(snapshot, f)
+	head, err := json.Marshal(List{
+		Now: s.options.Now().UTC(), Pod: s.options.Pod, Counts: counts, Machines: []journal.MachineView{},
+		Unanswered: snapshot.unanswered,
+	})
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	// Machines are encoded once for all that ask.
+	const empty = `"machines":[]`
+	before, after, _ := bytes.Cut(head, []byte(empty))
+	var b bytes.Buffer
+	b.Write(before)
+	b.WriteString(empty[:len(empty)-1])
+	for i, e := range found {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(e.json())
+	}
+	b.WriteByte(']')
+	b.Write(after)
+	b.WriteByte('\n')
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(b.Bytes())
+}
+
+func (s *Server) serveMachine(w http.ResponseWriter, r *http.Request) {
+	f, err := parseFilter(r.URL.Query())
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	m, unanswered, found := s.fleet.machine(r.Context(), machineID(r.PathValue("id")), f.Own)
+	if !found {
+		refuse(w, http.StatusNotFound, "nothing was heard of this machine, or it was forgotten since")
+		return
+	}
+	answer, err := json.Marshal(Machine{m, unanswered})
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(answer, '\n'))
+}
+
+// count counts the machines that a filter lets through by state, and returns those of the state that it asks for.
+func count(s *snapshot, f Filter) (counts map[journal.State]int, found []*entry) {
+	counts = make(map[journal.State]int, len(states))
+	for _, state := range states {
+		counts[state] = 0
+	}
+	found = []*entry{}
+	for _, e := range s.matching(f.any()) {
+		state := newest(&e.view).State
+		counts[state]++
+		if f.State == "" || f.State == state {
+			found = append(found, e)
+		}
+	}
+	return counts, found
+}
+
+// machineID is the ID that is meant by the text of a path: a MAC in any spelling, or an address.
+func machineID(text string) string {
+	if mac, err := net.ParseMAC(text); err == nil && len(mac) == 6 {
+		return mac.String()
+	}
+	if address, err := netip.ParseAddr(text); err == nil {
+		return address.Unmap().String()
+	}
+	return strings.ToLower(text)
+}
+
+// refuse answers an error as application/problem+json (RFC 9457).
+func refuse(w http.ResponseWriter, status int, detail string) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(Problem{http.StatusText(status), status, Clean(detail, textLength)})
+}
+
+// Problem is an answer to what cannot be answered (RFC 9457).
+type Problem struct {
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+}

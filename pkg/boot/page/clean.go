@@ -1,0 +1,106 @@
+package page
+
+import (
+	"slices"
+	"unicode/utf8"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+)
+
+// How many bytes of a text are shown. The journal has bounds of its own; another replica's answer has none.
+const (
+	nameLength = 128
+	textLength = 512
+)
+
+// Clean returns a text of a machine, cut to most bytes, as [boot.Clean] shows it. Nearly all texts are returned as they
+// are.
+func Clean(text string, most int) string {
+	plain := len(text) <= most
+	for i := 0; plain && i < len(text); i++ {
+		plain = text[i] >= ' ' && text[i] < 0x7f
+	}
+	if plain {
+		return text
+	}
+	return cut(boot.Clean([]byte(text[:min(len(text), most)])), most)
+}
+
+// cut shortens valid UTF-8 to most bytes, the mark of it included.
+func cut(text string, most int) string {
+	const mark = "…"
+	if len(text) <= most {
+		return text
+	}
+	end := max(most-len(mark), 0)
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + mark
+}
+
+// cleaned returns a machine that may be shown: every text cleaned, and nothing shared with the original.
+func cleaned(m journal.MachineView) journal.MachineView {
+	for _, text := range []*string{&m.ID, &m.MAC, &m.UUID, &m.Name, &m.Hardware, &m.Arch, &m.Pod} {
+		*text = Clean(*text, nameLength)
+	}
+	m.VendorClass, m.UserClass = Clean(m.VendorClass, textLength), Clean(m.UserClass, textLength)
+	m.OtherMACs = slices.Clone(m.OtherMACs)
+	for i := range m.OtherMACs {
+		m.OtherMACs[i] = Clean(m.OtherMACs[i], nameLength)
+	}
+	boots := make([]journal.BootView, len(m.Boots))
+	for i := range m.Boots {
+		boots[i] = cleanedBoot(m.Boots[i])
+	}
+	m.Boots = boots
+	m.Lines = slices.Clone(m.Lines)
+	for i := range m.Lines {
+		l := &m.Lines[i]
+		l.Facility, l.Severity = Clean(l.Facility, nameLength), Clean(l.Severity, nameLength)
+		l.Tag, l.Text = Clean(l.Tag, nameLength), Clean(l.Text, textLength)
+	}
+	return m
+}
+
+func cleanedBoot(b journal.BootView) journal.BootView {
+	b.ID = Clean(b.ID, nameLength)
+	b.State, b.At = journal.State(Clean(string(b.State), nameLength)), cleanedStep(b.At)
+	b.Next = cleanedStep(b.Next)
+	if b.Cause != nil {
+		c := *b.Cause
+		c.Name, c.Text, c.Remedy = Clean(c.Name, nameLength), Clean(c.Text, textLength), Clean(c.Remedy, textLength)
+		b.Cause = &c
+	}
+	steps := make([]journal.StepView, len(b.Steps))
+	for i, s := range b.Steps {
+		s.Step, s.Result = cleanedStep(s.Step), journal.Result(Clean(string(s.Result), nameLength))
+		s.From, s.Text = Clean(s.From, nameLength), Clean(s.Text, textLength)
+		s.Answers = slices.Clone(s.Answers)
+		for j := range s.Answers {
+			a := &s.Answers[j]
+			a.Kind = Clean(a.Kind, nameLength)
+			a.Text, a.Result = Clean(a.Text, textLength), Clean(a.Result, textLength)
+		}
+		steps[i] = s
+	}
+	b.Steps = steps
+	return b
+}
+
+func cleanedStep(s journal.Step) journal.Step { return journal.Step(Clean(string(s), nameLength)) }
+
+// brief returns what lists show of a machine: its newest boot, without answers and lines.
+func brief(m journal.MachineView) journal.MachineView {
+	m.Lines = nil
+	if len(m.Boots) > 0 {
+		b := m.Boots[0]
+		b.Steps = slices.Clone(b.Steps)
+		for i := range b.Steps {
+			b.Steps[i].Answers = nil
+		}
+		m.Boots = []journal.BootView{b}
+	}
+	return cleaned(m)
+}

@@ -1,0 +1,139 @@
+package page
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+)
+
+// states are all states, in the order of lists: what needs a person first.
+var states = []journal.State{journal.Stuck, journal.Booting, journal.Silent, journal.Booted}
+
+// steps are all steps, in the order that a boot through iPXE takes them.
+var steps = []journal.Step{
+	journal.DHCP, journal.Loader, journal.IPXEDHCP, journal.Script, journal.Kernel, journal.Initramfs, journal.OSDHCP,
+	journal.Syslog, journal.Metadata, journal.Agent, journal.Files, journal.Other,
+}
+
+// Filter says which machines are asked for. The zero Filter asks for all.
+type Filter struct {
+	State   journal.State
+	Step    journal.Step
+	Cause   string // its name
+	MAC     string // all or a part of it, in any spelling
+	Address string // an address, its beginning, or a prefix
+	Text    string // words that are all in what is known of the machine
+	Own     bool   // only machines that this replica heard
+	Page    int    // from 1: which part of the list; the API shows all
+}
+
+// parseFilter reads a filter from a query, and tells what is wrong with it.
+func parseFilter(q url.Values) (Filter, error) {
+	f := Filter{
+		State: journal.State(q.Get("state")), Step: journal.Step(q.Get("step")), Cause: q.Get("cause"),
+		MAC: digits(q.Get("mac")), Address: strings.TrimSpace(q.Get("address")), Text: q.Get("q"), Page: 1,
+	}
+	if f.State != "" && !slices.Contains(states, f.State) {
+		return f, fmt.Errorf("state %q: none of %v", cut(string(f.State), nameLength), states)
+	}
+	if f.Step != "" && !slices.Contains(steps, f.Step) {
+		return f, fmt.Errorf("step %q: none of %v", cut(string(f.Step), nameLength), steps)
+	}
+	var err error
+	if text := q.Get("own"); text != "" {
+		if f.Own, err = strconv.ParseBool(text); err != nil {
+			return f, fmt.Errorf("own %q: neither true nor false", cut(text, nameLength))
+		}
+	}
+	if text := q.Get("page"); text != "" {
+		if f.Page, err = strconv.Atoi(text); err != nil || f.Page < 1 {
+			return f, fmt.Errorf("page %q: not a number from 1", cut(text, nameLength))
+		}
+	}
+	return f, nil
+}
+
+// query is the inverse of parseFilter.
+func (f Filter) query() string {
+	q := url.Values{}
+	for name, value := range map[string]string{
+		"state": string(f.State), "step": string(f.Step), "cause": f.Cause, "mac": f.MAC, "address": f.Address, "q": f.Text,
+	} {
+		if value != "" {
+			q.Set(name, value)
+		}
+	}
+	if f.Own {
+		q.Set("own", "true")
+	}
+	if f.Page > 1 {
+		q.Set("page", strconv.Itoa(f.Page))
+	}
+	if len(q) == 0 {
+		return ""
+	}
+	return "?" + q.Encode()
+}
+
+// any is the filter without state: the states are counted over what it lets through.
+func (f Filter) any() Filter {
+	f.State = ""
+	return f
+}
+
+// matches tells whether a machine is asked for.
+func (f Filter) matches(e *entry) bool {
+	m := &e.view
+	b := newest(m)
+	switch {
+	case f.State != "" && b.State != f.State,
+		f.Step != "" && b.At != f.Step,
+		f.Cause != "" && (b.Cause == nil || b.Cause.Name != f.Cause),
+		f.MAC != "" && !slices.ContainsFunc(e.macs(), func(mac string) bool { return strings.Contains(mac, f.MAC) }),
+		f.Address != "" && !addressMatches(m.Address, f.Address):
+		return false
+	}
+	for word := range strings.FieldsSeq(strings.ToLower(f.Text)) {
+		if !strings.Contains(e.text(), word) && !e.macMatches(word) {
+			return false
+		}
+	}
+	return true
+}
+
+func addressMatches(a netip.Addr, want string) bool {
+	if !a.IsValid() {
+		return false
+	}
+	if prefix, err := netip.ParsePrefix(want); err == nil {
+		return prefix.Contains(a)
+	}
+	if exact, err := netip.ParseAddr(want); err == nil && exact == a {
+		return true
+	}
+	return strings.HasPrefix(a.String(), strings.ToLower(want))
+}
+
+// macMatches finds a MAC that is spelled in another way, or a part of it: 5254.0012, 52-54-00.
+func (e *entry) macMatches(word string) bool {
+	part := digits(word)
+	if len(part) < 4 || strings.Trim(word, "0123456789abcdef:-.") != "" {
+		return false
+	}
+	return slices.ContainsFunc(e.macs(), func(mac string) bool { return strings.Contains(mac, part) })
+}
+
+// digits returns a MAC's digits: "52-54-00" becomes "525400".
+func digits(mac string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune(":-. ", r) {
+			return -1
+		}
+		return r
+	}, strings.ToLower(mac))
+}

@@ -1,0 +1,249 @@
+package page
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+)
+
+const (
+	// perPage is how many machines a page shows.
+	perPage = 100
+	// maxCauses is how many causes are summed up above the list.
+	maxCauses = 4
+	// reload is after how many seconds a page without script loads itself again.
+	reload = 5
+)
+
+// listPage is what the template of the list shows.
+type listPage struct {
+	Title, Live string
+	Reload      int
+	Filter      Filter
+	Steps       []option
+	Heading     heading
+	Rows        []shownRow
+	Parts       parts
+	Now         stamp
+	Pod         string
+	Pods        bool
+	Filtered    bool
+}
+
+// heading is what stands above the rows and changes with them.
+type heading struct {
+	Chips      []chip
+	Causes     []causeCount
+	Unanswered []Unanswered
+}
+
+type option struct {
+	Value, Label string
+	Chosen       bool
+}
+
+// chip is a state with its count, and a link to show only that.
+type chip struct {
+	State, Label, Link string
+	Count              int
+	Chosen             bool
+}
+
+// causeCount is a cause that machines are stuck by.
+type causeCount struct {
+	Name, Text, Remedy, Link string
+	Count                    int
+	Chosen                   bool
+}
+
+// parts says which part of a long list is shown.
+type parts struct {
+	From, To, All       int
+	Previous, Following string // links
+	Filtered            bool
+	None                bool // nothing was heard of any machine
+}
+
+// listOf makes the list's page of a snapshot.
+func (s *Server) listOf(now *snapshot, f Filter) listPage {
+	counts, found := count(now, f)
+	at := s.options.Now()
+	p := listPage{
+		Title: "Boots", Live: "boots/live" + f.query(), Reload: reload, Filter: f, Now: stampAt(at, at), Pod: s.options.Pod,
+		Pods: now.pods > 1, Filtered: f != Filter{Page: f.Page},
+	}
+	for _, step := range steps {
+		p.Steps = append(p.Steps, option{string(step), StepLabel(step), step == f.Step})
+	}
+	p.Heading = heading{Chips: chips(counts, f), Causes: causes(found, f), Unanswered: now.unanswered}
+	last := max((len(found)+perPage-1)/perPage, 1)
+	f.Page = min(f.Page, last)
+	begin := (f.Page - 1) * perPage
+	end := min(begin+perPage, len(found))
+	p.Parts = parts{From: min(begin+1, end), To: end, All: len(found), Filtered: p.Filtered, None: len(now.entries) == 0}
+	link := func(number int) string { g := f; g.Page = number; return "boots" + g.query() }
+	if f.Page > 1 {
+		p.Parts.Previous = link(f.Page - 1)
+	}
+	if f.Page < last {
+		p.Parts.Following = link(f.Page + 1)
+	}
+	for _, e := range found[begin:end] {
+		p.Rows = append(p.Rows, shownRow{rowOf(e), at, p.Pods})
+	}
+	return p
+}
+
+func chips(counts map[journal.State]int, f Filter) []chip {
+	all := 0
+	made := []chip{{}}
+	link := func(state journal.State) string {
+		g := f
+		g.State, g.Page = state, 1
+		return "boots" + g.query()
+	}
+	for _, state := range states {
+		all += counts[state]
+		made = append(made, chip{string(state), string(state), link(state), counts[state], f.State == state})
+	}
+	made[0] = chip{"", "all", link(""), all, f.State == ""}
+	return made
+}
+
+// causes sums up what machines are stuck by, the most frequent first: one fault of a backend is one line.
+func causes(found []*entry, f Filter) []causeCount {
+	var sums []causeCount
+	for _, e := range found {
+		b := newest(&e.view)
+		if b.Cause == nil || b.State != journal.Stuck {
+			continue
+		}
+		i := slices.IndexFunc(sums, func(c causeCount) bool { return c.Name == b.Cause.Name })
+		if i < 0 {
+			g := f
+			g.Cause, g.Page = b.Cause.Name, 1
+			if f.Cause == b.Cause.Name {
+				g.Cause = ""
+			}
+			i = len(sums)
+			sums = append(sums, causeCount{
+				Name: b.Cause.Name, Remedy: b.Cause.Remedy, Link: "boots" + g.query(), Chosen: f.Cause == b.Cause.Name,
+			})
+		}
+		sums[i].Count++
+	}
+	slices.SortStableFunc(sums, func(a, b causeCount) int { return cmp.Compare(b.Count, a.Count) })
+	return sums[:min(len(sums), maxCauses)]
+}
+
+func (s *Server) serveListPage(w http.ResponseWriter, r *http.Request) {
+	f, err := parseFilter(r.URL.Query())
+	if err != nil {
+		http.Error(w, Clean(err.Error(), textLength), http.StatusBadRequest)
+		return
+	}
+	s.render(w, "list.html", s.listOf(s.fleet.snapshot(r.Context(), f.Own), f))
+}
+
+// render writes a page; a template that fails, which tests exclude, is no half page.
+func (s *Server) render(w http.ResponseWriter, name string, data any) {
+	text, err := markup(name, data)
+	if err != nil {
+		s.options.Logger.Error("failed to render boots page", "template", name, "error", err)
+		http.Error(w, "failed to render the page: see the log", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(text)
+}
+
+func markup(name string, data any) ([]byte, error) {
+	var b bytes.Buffer
+	err := templates.ExecuteTemplate(&b, name, data)
+	return b.Bytes(), err
+}
+
+// listUpdate is what a browser is sent: the rows that it has not, the order of all, and what stands around them.
+type listUpdate struct {
+	Order   []string          `json:"order"`
+	Rows    map[string]string `json:"rows"`
+	Heading string            `json:"heading,omitempty"`
+	Parts   string            `json:"parts,omitempty"`
+	Now     int64             `json:"now"` // milliseconds since 1970
+}
+
+func (s *Server) serveListLive(w http.ResponseWriter, r *http.Request) {
+	f, err := parseFilter(r.URL.Query())
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	st, done := s.open(w, true)
+	if st == nil {
+		return
+	}
+	defer done()
+	sent := make(map[string]row)
+	var update listUpdate
+	s.watch(r.Context(), st, f.Own, func(_ context.Context, now *snapshot) {
+		next, rows, err := s.updateOf(s.listOf(now, f), sent)
+		if err != nil {
+			s.options.Logger.Error("failed to render boots page", "template", "row", "error", err)
+			return
+		}
+		was := update
+		update, sent = next, rows
+		around := was.Heading == next.Heading && was.Parts == next.Parts
+		if around && len(next.Rows) == 0 && slices.Equal(was.Order, next.Order) {
+			return
+		}
+		if next.Heading == was.Heading {
+			next.Heading = ""
+		}
+		if next.Parts == was.Parts {
+			next.Parts = ""
+		}
+		encoded, _ := json.Marshal(next)
+		st.add("list", encoded)
+	})
+}
+
+// updateOf renders the rows of a page that were not sent yet, and returns all rows beside it.
+func (s *Server) updateOf(p listPage, sent map[string]row) (listUpdate, map[string]row, error) {
+	u := listUpdate{Rows: map[string]string{}, Order: make([]string, 0, len(p.Rows)), Now: s.options.Now().UnixMilli()}
+	rows := make(map[string]row, len(p.Rows))
+	for _, each := range p.Rows {
+		u.Order = append(u.Order, each.ID)
+		rows[each.ID] = each.row
+		if was, ok := sent[each.ID]; ok && was == each.row {
+			continue
+		}
+		text, err := markup("row", each)
+		if err != nil {
+			return u, nil, err
+		}
+		u.Rows[each.ID] = string(text)
+	}
+	heading, err := markup("heading", p.Heading)
+	if err != nil {
+		return u, nil, err
+	}
+	around, err := markup("parts", p.Parts)
+	u.Heading, u.Parts = string(heading), string(around)
+	return u, rows, err
+}
+
+// serveStatic lets a browser keep the style sheet and the script for as long as they are the same.
+func (s *Server) serveStatic(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-cache")
+	name := r.URL.Path[len("/boots/static/"):]
+	w.Header().Set("ETag", strconv.Quote(staticTag))
+	http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(staticFiles[name]))
+}
