@@ -142,7 +142,7 @@ func descriptors() int {
 func measureIdle(ctx context.Context, b *bench, c *candidate) (rounds.Sample, error) {
 	count := idleConnections()
 	// One connection first, so that what is allocated once does not count.
-	warm, err := idle(c)
+	warm, err := idle(c, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -156,8 +156,8 @@ func measureIdle(ctx context.Context, b *bench, c *candidate) (rounds.Sample, er
 			_ = conn.Close()
 		}
 	}()
-	for range count {
-		conn, err := idle(c)
+	for i := range count {
+		conn, err := idle(c, i)
 		if err != nil {
 			return nil, fmt.Errorf("connection %d: %w", len(conns), err)
 		}
@@ -175,8 +175,10 @@ func measureIdle(ctx context.Context, b *bench, c *candidate) (rounds.Sample, er
 	}, nil
 }
 
-func idle(c *candidate) (net.Conn, error) {
-	conn, err := net.Dial("tcp", c.tcp)
+// idle opens the i-th connection: they come from 64 addresses, since no client may have all there is room for.
+func idle(c *candidate, i int) (net.Conn, error) {
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, 0, byte(1+i%64))}}
+	conn, err := dialer.Dial("tcp", c.tcp)
 	if err != nil {
 		return nil, err
 	}
