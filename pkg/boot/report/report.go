@@ -1,0 +1,171 @@
+// Package report tells operators' own engines of boots: metrics for Prometheus, and a log line for each step, each
+// machine that is stuck and each boot's end. No metric has a MAC, an address or a name as its label, and the log is
+// bounded.
+package report
+
+import (
+	"log/slog"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+)
+
+// Bounds of the log.
+const (
+	linesPerSecond, linesAtOnce = 50, 1000
+	// textRoom is what a line has of one text of a machine, in bytes.
+	textRoom = 256
+)
+
+// Options are what a reporter needs.
+type Options struct {
+	// Counts are the machines at the moment: a journal's Counts.
+	Counts func() []journal.Count
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Registry may be nil.
+	Registry prometheus.Registerer
+}
+
+// Reporter counts and logs what changes in a journal.
+type Reporter struct {
+	log      *slog.Logger
+	steps    *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	stuck    *prometheus.CounterVec
+	boots    *prometheus.CounterVec
+	unlogged prometheus.Counter
+
+	lines *rate.Limiter
+	left  int // lines that were left out since the last one
+}
+
+// New makes a reporter and registers its metrics.
+func New(o Options) *Reporter {
+	r := &Reporter{
+		log: o.Logger, lines: rate.NewLimiter(linesPerSecond, linesAtOnce),
+		steps: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stack_boot_steps_total", Help: "Steps of boots that ended, by result: ok, failed.",
+		}, []string{"step", "result"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "stack_boot_step_duration_seconds", Help: "How long steps of boots took.",
+			Buckets: []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900},
+		}, []string{"step"}),
+		stuck: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stack_boot_stuck_total", Help: "Times that a machine was found to be stuck, by step and cause.",
+		}, []string{"step", "cause"}),
+		boots: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "stack_boot_boots_total", Help: "Boots that ended, by the state at their end.",
+		}, []string{"state"}),
+		unlogged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "stack_boot_unlogged_total", Help: "Log lines about boots that were left out, being too many.",
+		}),
+	}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	for _, state := range []journal.State{journal.Booted, journal.Stuck, journal.Silent} {
+		r.boots.WithLabelValues(string(state))
+	}
+	if o.Registry != nil {
+		o.Registry.MustRegister(r.steps, r.seconds, r.stuck, r.boots, r.unlogged, machines(o.Counts))
+	}
+	return r
+}
+
+// machines is a metric that is counted when it is asked for.
+type machines func() []journal.Count
+
+var machinesMetric = prometheus.NewDesc("stack_boot_machines",
+	"Machines that are known, by state and the step that they are at.", []string{"state", "step"}, nil)
+
+// Describe implements prometheus.Collector.
+func (machines) Describe(out chan<- *prometheus.Desc) { out <- machinesMetric }
+
+// Collect implements prometheus.Collector.
+func (m machines) Collect(out chan<- prometheus.Metric) {
+	for _, c := range m() {
+		out <- prometheus.MustNewConstMetric(machinesMetric, prometheus.GaugeValue, float64(c.Machines),
+			string(c.State), string(c.Step))
+	}
+}
+
+// Changed is the journal's Options.Changed.
+func (r *Reporter) Changed(c journal.Change) {
+	switch c.What {
+	case journal.StepEnded:
+		seconds := c.Step.End.Sub(c.Step.Begin).Seconds()
+		r.steps.WithLabelValues(string(c.Step.Step), string(c.Step.Result)).Inc()
+		r.seconds.WithLabelValues(string(c.Step.Step)).Observe(seconds)
+		if r.room(c.At) {
+			r.about(c).Info("boot step", "step", c.Step.Step, "result", c.Step.Result, "seconds", seconds,
+				"from", clean(c.Step.From), "text", clean(c.Step.Text))
+		}
+	case journal.CauseChanged:
+		if cause := c.Boot.Cause; cause != nil {
+			r.stuck.WithLabelValues(string(c.Boot.At), cause.Name).Inc()
+			if r.room(c.At) {
+				r.about(c).Warn("machine is stuck", "step", c.Boot.At, "cause", cause.Name,
+					"text", clean(cause.Text), "remedy", clean(cause.Remedy))
+			}
+		}
+	case journal.StateChanged:
+		if c.Boot.State == journal.Stuck && c.Boot.Cause == nil {
+			r.stuck.WithLabelValues(string(c.Boot.At), "unknown").Inc()
+			if r.room(c.At) {
+				r.about(c).Warn("machine is stuck", "step", c.Boot.At, "cause", "unknown")
+			}
+		}
+	case journal.BootEnded:
+		r.boots.WithLabelValues(string(c.Boot.State)).Inc()
+		if r.room(c.At) {
+			r.about(c).Info("boot ended", "step", c.Boot.At, "state", c.Boot.State,
+				"seconds", c.Boot.End.Sub(c.Boot.Begin).Seconds())
+		}
+	case journal.BootBegan: // its first step tells of it
+	}
+}
+
+// room tells whether a line may be written now, and of those that might not.
+func (r *Reporter) room(now time.Time) bool {
+	if !r.lines.AllowN(now, 1) {
+		r.left++
+		r.unlogged.Inc()
+		return false
+	}
+	if r.left > 0 {
+		r.log.Warn("boot lines were left out", "lines", r.left)
+		r.left = 0
+	}
+	return true
+}
+
+// about is a logger for lines about a change's machine.
+func (r *Reporter) about(c journal.Change) *slog.Logger {
+	log := r.log.With("mac", c.Machine.MAC)
+	if c.Machine.Address.IsValid() {
+		log = log.With("address", c.Machine.Address)
+	}
+	if c.Machine.Name != "" {
+		log = log.With("name", clean(c.Machine.Name))
+	}
+	return log
+}
+
+// clean makes a text of a machine fit for the log.
+func clean(text string) string {
+	text = boot.Clean([]byte(text[:min(len(text), 4*textRoom)]))
+	if len(text) <= textRoom {
+		return text
+	}
+	end := textRoom
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end]
+}
