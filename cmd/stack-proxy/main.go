@@ -24,6 +24,8 @@ const (
 	notes   = `Commands:
   check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table;
                     -files also reads the certificates, keys, key sets and directories that it names
+  boots [MACHINE]   show machines that boot, of a running stack-proxy: all, or one by its MAC;
+                    -w goes on with what changes, -o json prints the API's answers
   fetch [-f FILE]   bring the OS files up to date once, and exit; -rollback goes back to the files before
 
 The routes and the artifacts file are read again when they change and on SIGHUP; a wrong one changes nothing.
@@ -38,6 +40,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	program := daemon.Program{Name: name, Summary: summary, Prefix: prefix, Config: &c, Notes: notes}
 	if len(args) > 0 && args[0] == "check" {
 		return check(args[1:], stdout, stderr)
+	}
+	if len(args) > 0 && args[0] == "boots" {
+		return boots(args[1:], stdout, stderr)
 	}
 	if len(args) > 0 && args[0] == "fetch" {
 		return fetchOnce(args[1:], stderr)

@@ -69,13 +69,18 @@ func (e *entry) index() {
 	})
 }
 
-// before is the order of lists: what needs a person first, then the newest boot first.
-func before(a, b *entry) int {
-	x, y := newest(&a.view), newest(&b.view)
+// before is the order of lists.
+func before(a, b *entry) int { return compare(&a.view, &b.view) }
+
+// Before is the order of lists, for slices.SortFunc: what needs a person first, then the newest boot first.
+func Before(a, b journal.MachineView) int { return compare(&a, &b) }
+
+func compare(a, b *journal.MachineView) int {
+	x, y := newest(a), newest(b)
 	return cmp.Or(
 		cmp.Compare(slices.Index(states, x.State), slices.Index(states, y.State)),
 		y.Begin.Compare(x.Begin),
-		strings.Compare(a.view.ID, b.view.ID),
+		strings.Compare(a.ID, b.ID),
 	)
 }
 
