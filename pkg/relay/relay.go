@@ -23,7 +23,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tinkerbell/stack/pkg/relay/admit"
-	"github.com/tinkerbell/stack/pkg/relay/links"
 	"github.com/tinkerbell/stack/pkg/relay/notice"
 	"github.com/tinkerbell/stack/pkg/relay/pending"
 	"github.com/tinkerbell/stack/pkg/relay/server"
@@ -41,7 +40,7 @@ type Relay struct {
 	agents    *room        // of the trusted relay agents' unicasts; nil where none is trusted
 	seed      maphash.Seed // of clients' tags: secret, so that no sender can aim at one place of a table
 	trace     *trace
-	listeners []*ear
+	listeners []*listener
 	upstream  *upstream
 	servers   *server.Pool
 	start     time.Time
@@ -93,11 +92,7 @@ func assemble(config Config) (*Relay, error) {
 		r.rooms = append(r.rooms, r.agents)
 	}
 	for i, l := range config.Listeners {
-		heard, err := newEar(r, i, l)
-		if err != nil {
-			return nil, err
-		}
-		r.listeners = append(r.listeners, heard)
+		r.listeners = append(r.listeners, newListener(r, i, l))
 	}
 	r.servers = newServers(r)
 	return r, nil
@@ -111,28 +106,33 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer stop()
 	group.Go(func() error {
 		<-ctx.Done()
-		r.pending.Drain()
+		r.drain()
 		stop()
 		return nil
 	})
 	group.Go(func() error { return r.servers.Run(ctx) })
-	group.Go(func() error { return links.Watch(ctx, r.linksChanged) })
+	group.Go(func() error { return r.watch(ctx) })
 	group.Go(func() error { return r.upstream.run(answering) })
 	for _, w := range r.rooms {
 		group.Go(func() error { return w.run(ctx) })
 	}
 	for _, l := range r.listeners {
-		group.Go(func() error { return l.Run(ctx, answering.Done()) })
+		group.Go(func() error { return l.run(ctx, answering.Done()) })
 	}
 	return group.Wait()
 }
 
-// linksChanged has everything that depends on links look again at once. Without it they would within seconds.
-func (r *Relay) linksChanged() {
-	for _, l := range r.listeners {
-		l.Wake()
+// Times of a drain: servers answer within milliseconds, or not at all.
+const (
+	drainMost  = time.Second
+	drainCheck = 10 * time.Millisecond
+)
+
+// drain waits until every request has had a reply, for a second at most.
+func (r *Relay) drain() {
+	for end := time.Now().Add(drainMost); r.pending.Unanswered() > 0 && time.Now().Before(end); {
+		time.Sleep(drainCheck)
 	}
-	r.servers.Refresh()
 }
 
 // Ready implements daemon.Task: every listener is open, and there is a server to ask and an address to be answered
@@ -140,7 +140,7 @@ func (r *Relay) linksChanged() {
 func (r *Relay) Ready() error {
 	faults := []error{r.servers.Ready()}
 	for _, l := range r.listeners {
-		faults = append(faults, l.Ready())
+		faults = append(faults, l.ready())
 	}
 	return errors.Join(faults...)
 }

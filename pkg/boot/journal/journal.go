@@ -1,6 +1,9 @@
 package journal
 
 import (
+	"cmp"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,34 +14,305 @@ import (
 type Journal struct {
 	options Options
 
-	mu sync.RWMutex
+	mu        sync.RWMutex
+	ids       map[string]*machine
+	macs      map[[6]byte]*machine
+	uuids     map[[16]byte]*machine
+	addresses map[netip.Addr]binding
+	byRank    [ranks]list
+	history   list
+	active    map[*machine]struct{} // machines whose newest boot goes on
+	bytes     int                   // of all machines, estimated
+	scene     scene
+
+	// What is to be told once the lock is free. The goroutine that records has these for itself.
+	changed map[string]struct{}
+	changes []Change
+
+	watchers watchers
 }
 
 // New makes an empty journal.
 func New(o Options) *Journal {
 	o.Limits, o.Waits = o.Limits.withDefaults(), o.Waits.withDefaults()
-	return &Journal{options: o}
+	j := &Journal{
+		options: o, ids: map[string]*machine{}, macs: map[[6]byte]*machine{}, uuids: map[[16]byte]*machine{},
+		addresses: map[netip.Addr]binding{}, history: list{kind: history}, active: map[*machine]struct{}{},
+		scene: newScene(), changed: map[string]struct{}{},
+	}
+	return j
 }
 
 // Record takes an event, in the order of arrival. The time is the event's.
-func (j *Journal) Record(*boot.Event) {}
+func (j *Journal) Record(e *boot.Event) {
+	j.mu.Lock()
+	if m := j.machineOf(e); m != nil {
+		m.heard = max(m.heard, e.At)
+		switch e.Kind {
+		case boot.DHCPRequest:
+			j.dhcpRequest(m, e)
+		case boot.DHCPReply:
+			j.dhcpReply(m, e)
+		case boot.TFTP, boot.HTTP, boot.Stream:
+			j.served(m, e)
+		case boot.Syslog:
+			j.syslog(m, e)
+		}
+		j.settle(m, e.At)
+		j.touched(m)
+		j.changed[m.id] = struct{}{}
+		j.shrink(m)
+	}
+	j.mu.Unlock()
+	j.deliver()
+}
 
 // Tick tells the time, so that silence can mean something. It is to be called about once a second, by the goroutine
 // that records.
-func (j *Journal) Tick(time.Time) {}
+func (j *Journal) Tick(now time.Time) {
+	j.mu.Lock()
+	for m := range j.active {
+		if j.settle(m, now.UnixNano()) {
+			j.changed[m.id] = struct{}{}
+			j.account(m)
+		}
+	}
+	j.shrink(nil)
+	j.mu.Unlock()
+	j.deliver()
+}
 
-// Machines lists all machines without answers and lines: the stuck ones first, then those that boot, and among equals
-// those first that were heard last. What it returns is shared, and not to be changed.
-func (j *Journal) Machines() []MachineView { return nil }
+// settle brings the state and the cause of a machine up to date, and tells whether they have changed.
+func (j *Journal) settle(m *machine, now int64) bool {
+	b := m.newest()
+	if b == nil || m.forgotten {
+		delete(j.active, m)
+		return false
+	}
+	before, old := b.state, b.cause
+	cause := j.diagnose(m, b, now)
+	quiet := now - b.end
+	if cause != nil && cause.Name == NetbootNotAllowed && quiet >= int64(diskWait) && m.installed() {
+		b.local = true // It asks the network first at each start, and boots its disk since nobody lets it.
+		cause = nil
+	}
+	switch {
+	case b.local || b.booted(now):
+		b.state, cause = Booted, nil
+	case quiet >= int64(j.options.Waits.Silent):
+		if b.state, cause = Silent, old; old == nil {
+			b.cause = nil
+		}
+	case cause != nil:
+		b.state = Stuck
+	default:
+		b.state = Booting
+	}
+	b.setCause(cause, now)
+	if st := b.last(b.at); st != nil && cause != nil && b.at.isDHCP() && st.result == Going {
+		st.result = Failed
+	}
+	if name(old) != name(b.cause) {
+		j.tell(CauseChanged, m, b, now)
+	}
+	if b.state != before {
+		j.tellState(m, b, before, now)
+	}
+	j.tellSteps(m, b, now)
+	switch b.state {
+	case Booted, Silent:
+		j.endBoot(m, b, now)
+		delete(j.active, m)
+	default:
+		j.active[m] = struct{}{}
+	}
+	return b.state != before || name(old) != name(b.cause)
+}
+
+// diskWait is how long an installed machine that may not boot from the network asks before it takes its disk.
+const diskWait = time.Minute
+
+// agentWait is how long an agent asks for nothing when it has done its work.
+const agentWait = time.Minute
+
+// installed tells whether the boot before the newest one ended as it should.
+func (m *machine) installed() bool {
+	return len(m.boots) > 1 && m.boots[len(m.boots)-2].state == Booted
+}
+
+// booted tells whether a boot has ended in order.
+func (b *record) booted(now int64) bool {
+	switch {
+	case b.finished == 0 || b.failed.step == Agent || b.streams > 0 || b.short >= shortStreams:
+		return false
+	case b.reported || b.short > 0: // It may come back for more, or be sent away again.
+		return now-b.called >= int64(agentWait)
+	default:
+		return true
+	}
+}
+
+// setCause sets a cause, which is the same one as long as its name is.
+func (b *record) setCause(c *Cause, now int64) {
+	switch {
+	case c == nil:
+		b.cause = nil
+		return
+	case c == b.cause:
+		return
+	case b.cause != nil && b.cause.Name == c.Name:
+		if c.Text == b.cause.Text && c.Certain == b.cause.Certain {
+			return
+		}
+		c.Since = b.cause.Since
+	default:
+		c.Since = time.Unix(0, now).UTC()
+	}
+	b.cause = c
+}
+
+func name(c *Cause) string {
+	if c == nil {
+		return ""
+	}
+	return c.Name
+}
+
+// endBoot tells once that nothing more is expected of a boot.
+func (j *Journal) endBoot(m *machine, b *record, at int64) {
+	if b.ended {
+		return
+	}
+	b.ended = true
+	for i := range b.steps {
+		if s := &b.steps[i]; s.result == Going {
+			if s.result = Failed; b.state == Booted {
+				s.result = OK
+			}
+		}
+	}
+	j.tellSteps(m, b, at)
+	j.tell(BootEnded, m, b, at)
+}
+
+// tellSteps tells of the steps that have ended: those with a result behind which there are others, or whose machine does
+// not get on.
+func (j *Journal) tellSteps(m *machine, b *record, at int64) {
+	for i := range b.steps {
+		s := &b.steps[i]
+		if s.result == Going || s.result == s.told || i == len(b.steps)-1 && b.state == Booting && s.result == OK {
+			continue
+		}
+		s.told = s.result
+		if j.options.Changed != nil {
+			c := Change{What: StepEnded, At: moment(at), Machine: j.view(m), Boot: b.view(false), Step: s.view()}
+			c.Step.Answers = b.answersOf(i)
+			j.changes = append(j.changes, c)
+		}
+	}
+}
+
+func (j *Journal) tell(what What, m *machine, b *record, at int64) {
+	if j.options.Changed != nil {
+		j.changes = append(j.changes, Change{What: what, At: moment(at), Machine: j.view(m), Boot: b.view(what == BootEnded)})
+	}
+}
+
+func (j *Journal) tellState(m *machine, b *record, before State, at int64) {
+	if j.options.Changed != nil {
+		j.changes = append(j.changes, Change{
+			What: StateChanged, At: moment(at), Machine: j.view(m), Boot: b.view(false), Before: before,
+		})
+	}
+}
+
+// deliver tells what has changed, without the lock.
+func (j *Journal) deliver() {
+	for i := range j.changes {
+		j.options.Changed(j.changes[i])
+	}
+	clear(j.changes)
+	j.changes = j.changes[:0]
+	j.watchers.notify(j.changed)
+	clear(j.changed)
+}
+
+// Machines lists all machines without answers and lines, and with the newest boot of each only: the stuck ones first, then
+// those that boot, and among equals those first that were heard last.
+func (j *Journal) Machines() []MachineView {
+	j.mu.RLock()
+	views := make([]MachineView, 0, len(j.ids))
+	for _, m := range j.ids {
+		v := j.view(m)
+		if b := m.newest(); b != nil {
+			v.Boots = []BootView{b.view(false)}
+		}
+		views = append(views, v)
+	}
+	j.mu.RUnlock()
+	slices.SortFunc(views, compare)
+	return views
+}
+
+// compare orders machines: by state, then the one first that was heard last, then by ID.
+func compare(a, b MachineView) int {
+	if c := cmp.Compare(urgency(a), urgency(b)); c != 0 {
+		return c
+	}
+	if len(a.Boots) > 0 && len(b.Boots) > 0 {
+		if c := b.Boots[0].End.Compare(a.Boots[0].End); c != 0 {
+			return c
+		}
+	}
+	return cmp.Compare(a.ID, b.ID)
+}
+
+func urgency(v MachineView) int {
+	if len(v.Boots) == 0 {
+		return 4
+	}
+	return slices.Index([]State{Stuck, Booting, Booted, Silent}, v.Boots[0].State)
+}
 
 // Machine is all that is known of one machine, by its ID or by any of its MACs or its address.
-func (j *Journal) Machine(string) (MachineView, bool) { return MachineView{}, false }
+func (j *Journal) Machine(id string) (MachineView, bool) {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	m := j.lookup(id)
+	if m == nil {
+		return MachineView{}, false
+	}
+	v := j.view(m)
+	v.Boots = make([]BootView, 0, len(m.boots))
+	for _, b := range slices.Backward(m.boots) {
+		v.Boots = append(v.Boots, b.view(true))
+	}
+	for i := range m.lines {
+		v.Lines = append(v.Lines, m.lines[i].view())
+	}
+	return v, true
+}
 
 // Counts tells how many machines are in which state at which step.
-func (j *Journal) Counts() []Count { return nil }
-
-// Watch delivers the IDs of machines that changed, until stop is called. A reader that is too slow gets "" in place of
-// the IDs that it missed.
-func (j *Journal) Watch() (changes <-chan string, stop func()) {
-	return make(chan string), func() {}
+func (j *Journal) Counts() []Count {
+	type key struct {
+		state State
+		step  Step
+	}
+	sums := map[key]int{}
+	j.mu.RLock()
+	for _, m := range j.ids {
+		if b := m.newest(); b != nil {
+			sums[key{b.state, b.at}]++
+		}
+	}
+	j.mu.RUnlock()
+	counts := make([]Count, 0, len(sums))
+	for k, n := range sums {
+		counts = append(counts, Count{State: k.state, Step: k.step, Machines: n})
+	}
+	slices.SortFunc(counts, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(a.State, b.State), cmp.Compare(a.Step.order(), b.Step.order()), cmp.Compare(a.Step, b.Step))
+	})
+	return counts
 }

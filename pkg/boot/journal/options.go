@@ -1,9 +1,6 @@
 package journal
 
-import (
-	"log/slog"
-	"time"
-)
+import "time"
 
 // Options are what a [Journal] needs. The zero value is good.
 type Options struct {
@@ -16,8 +13,6 @@ type Options struct {
 	// Hardware tells what Kubernetes knows of a MAC; nil or false where that is not known. It is called with the
 	// journal locked, often: it looks into memory, does not wait, and does not call the journal.
 	Hardware func(mac [6]byte) (Hardware, bool)
-	// Log may be nil.
-	Log *slog.Logger
 	// Changed, which may be nil, is told of changes in their order, by the goroutine that calls Record and Tick and
 	// without the journal's lock. What it is given is its own to keep, not to change.
 	Changed func(Change)

@@ -1,0 +1,330 @@
+package journal
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+)
+
+// hardware is what Kubernetes knows in a test.
+func hardware(known map[string]Hardware) func([6]byte) (Hardware, bool) {
+	return func(mac [6]byte) (Hardware, bool) { return known[macString(mac)], true }
+}
+
+func again(shots func(at float64) shot, times ...float64) []shot {
+	var all []shot
+	for _, t := range times {
+		all = append(all, shots(t))
+	}
+	return all
+}
+
+// asks is a machine whose firmware asks again and again.
+func (a actor) asks(from float64) []shot {
+	return again(func(at float64) shot { return a.discover(at, pxe) }, from, from+4, from+12)
+}
+
+// case_ is a row of the table of causes: what was heard, and what it means for a machine.
+type row struct {
+	name     string
+	shots    []shot
+	until    float64 // seconds
+	hardware map[string]Hardware
+	want     string   // cause; empty: none
+	says     []string // parts of text and remedy
+	state    State    // empty: Stuck with a cause, Booting without
+	step     Step     // that it is at; empty: any
+}
+
+var elsewhere = "192.0.2.9"
+
+func causes() []row {
+	refusedCall := func(code uint16, message string) option {
+		return func(e *draft) {
+			e.Status = code
+			e.texts[boot.File] = "/proto.WorkflowService/GetWorkflowContexts"
+			e.texts[boot.Message] = message
+		}
+	}
+	kernelOf := func(n, of uint64, o boot.Outcome) option {
+		return func(e *draft) { e.Bytes, e.Expected, e.Outcome = n, of, o }
+	}
+	tagged := dropped("other-host")
+	served := two.lease(6, pxe, "ipxe.efi")
+	slow := func(o boot.Outcome, bytes uint64, resent uint32) option {
+		return func(e *draft) { e.Outcome, e.Bytes, e.Resent = o, bytes, resent }
+	}
+	return []row{
+		// DISCOVER again and again, no OFFER; the server answers others.
+		{name: "no answer, others have one", shots: film(one.discover(0, pxe), one.discover(4, pxe), served, one.discover(12, pxe)),
+			until: 13, want: NoHardware, says: []string{first, "3 times", "answers others", "Hardware object"}, step: DHCP},
+		{name: "no Hardware object", shots: one.asks(0), until: 4.5, want: NoHardware,
+			hardware: map[string]Hardware{first: {Closest: "52:54:00:5e:00:11 (default/node-11)"}},
+			says:     []string{"no Hardware object has this MAC", "closest is 52:54:00:5e:00:11 (default/node-11)"}},
+		{name: "the server answered another a moment ago", shots: film(two.lease(0, pxe, "ipxe.efi"), one.asks(20)), until: 33,
+			want: NoHardware, says: []string{"nobody else has asked since"}},
+		{name: "near: the second DISCOVER is answered", shots: film(one.discover(0, pxe), served[:0], one.lease(4, pxe, "ipxe.efi")),
+			until: 10, want: ""},
+		{name: "near: one DISCOVER only", shots: film(one.discover(0, pxe)), until: 60, want: ""},
+		{name: "allowPXE is false", shots: one.asks(0), until: 13, want: NetbootNotAllowed,
+			hardware: map[string]Hardware{first: {Known: true, Name: "default/node-1"}}, says: []string{"allowPXE", "default/node-1"}},
+		{name: "allowPXE is false, as Smee says it", shots: one.lease(0, pxe, "/netboot-not-allowed"), until: 1,
+			want: NetbootNotAllowed, says: []string{"allowPXE"}},
+		{name: "near: Hardware is there and allows it", shots: one.lease(0, pxe, "ipxe.efi"), until: 5, want: "",
+			hardware: map[string]Hardware{first: {Known: true, Netboot: true}}},
+
+		// The same, and the server answers nobody.
+		{name: "Smee is gone", shots: film(one.asks(0), two.asks(1), three.asks(2)), until: 15, want: ServerSilent,
+			says: []string{"2 other machines", "Smee", "giaddr"}, step: DHCP},
+		{name: "Smee is gone, behind a router", shots: film(one.discover(0, pxe, func(e *draft) { e.Relay = bytes16("10.0.0.1") }),
+			one.discover(4, pxe, func(e *draft) { e.Relay, e.Endpoint, e.Port = bytes16("10.0.0.1"), bytes16(smee), 67 })), until: 8,
+			want: ServerSilent, says: []string{"10.0.0.1", "192.0.2.2:67"}},
+		{name: "Smee is gone, and the Hardware object is right", shots: film(two.lease(0, pxe, "ipxe.efi"), one.asks(1)), until: 14,
+			hardware: map[string]Hardware{first: {Known: true, Netboot: true}}, want: ServerSilent},
+		{name: "Smee is gone between offer and ACK", shots: film(one.lease(0, pxe, "")[:2], one.request(1, pxe, smee),
+			one.request(4, pxe, smee), one.request(8, pxe, smee)), until: 9, want: ServerSilent, says: []string{"does not confirm"}},
+		{name: "the relay has no server", shots: again(func(at float64) shot { return one.discover(at, pxe, dropped("no-server")) }, 0, 4),
+			until: 5, want: NoServer, says: []string{"SERVER"}},
+		{name: "near: Smee is back", shots: film(one.asks(0), one.lease(20, pxe, "ipxe.efi")), until: 22, want: ""},
+		{name: "the relay drops its messages", shots: again(func(at float64) shot { return one.discover(at, pxe, dropped("client-limit")) }, 0, 4),
+			until: 5, want: RelayDropped, says: []string{"client-limit", "docs/dhcp-relay.md"}},
+		{name: "near: one was dropped, the next went on", shots: film(one.discover(0, pxe, dropped("client-limit")), one.lease(4, pxe, "ipxe.efi")),
+			until: 7, want: ""},
+		{name: "the relay drops the replies", shots: film(one.discover(0, pxe), one.reply(1, 2, "", dropped("untrusted-server")),
+			one.discover(4, pxe), one.reply(5, 2, "", dropped("untrusted-server"))), until: 6, want: ReplyDropped,
+			says: []string{"untrusted-server"}},
+
+		// DISCOVER never seen, but other frames of the MAC.
+		{name: "frames of another VLAN", shots: again(func(at float64) shot { return one.discover(at, pxe, tagged) }, 0, 4), until: 5,
+			want: WrongVLAN, says: []string{"VLAN"}},
+		{name: "replies for a machine that did not ask here",
+			shots: again(func(at float64) shot { return one.reply(at, 2, "", dropped("unsolicited")) }, 0, 4), until: 5,
+			want: WrongVLAN, says: []string{"another relay"}},
+		{name: "near: its own VLAN, too", shots: film(one.discover(0, pxe, tagged), one.lease(0.1, pxe, "ipxe.efi"), one.tftp(2, 1, "ipxe.efi")),
+			until: 6, want: ""},
+		{name: "near: a late reply", shots: film(one.lease(0, pxe, "ipxe.efi"), one.reply(1, 2, "", dropped("unsolicited")),
+			one.reply(2, 2, "", dropped("unsolicited"))), until: 6, want: ""},
+
+		// OFFER passed, REQUEST names another server.
+		{name: "a second DHCP server", shots: film(one.lease(0, pxe, "ipxe.efi")[:2], one.request(1, pxe, elsewhere)), until: 2,
+			want: OtherDHCPServer, says: []string{elsewhere, smee, "second DHCP server"}},
+		{name: "a second DHCP server, which is the only one that offers", shots: film(two.lease(0, pxe, "x"), one.discover(10, pxe),
+			one.request(11, pxe, elsewhere)), until: 12, want: OtherDHCPServer, says: []string{elsewhere}},
+		{name: "a second DHCP server, heard on the machine's side", shots: film(one.lease(0, pxe, "ipxe.efi")[:2],
+			one.reply(0.5, 5, "", dropped("reply-from-client"), func(e *draft) { e.Server = bytes16(elsewhere) })), until: 2,
+			want: OtherDHCPServer, says: []string{elsewhere}},
+		{name: "near: REQUEST names our server", shots: film(one.lease(0, pxe, "ipxe.efi")[:3]), until: 2, want: ""},
+		{name: "near: proxyDHCP leaves the address to another server", shots: film(one.discover(0, pxe),
+			one.reply(0.1, 2, "ipxe.efi", func(e *draft) { e.Given = [16]byte{} }), one.request(1, pxe, elsewhere),
+			one.tftp(3, 1, "ipxe.efi")), until: 6, want: ""},
+		{name: "near: another of our servers", shots: film(two.reply(0, 2, "x", func(e *draft) { e.Server = bytes16(elsewhere) }),
+			one.lease(1, pxe, "ipxe.efi")[:2], one.request(3, pxe, elsewhere)), until: 4, want: ""},
+		{name: "offers that are not taken", shots: film(one.lease(0, pxe, "")[:2], one.lease(4, pxe, "")[:2], one.lease(8, pxe, "")[:2]),
+			until: 10, want: OfferNotTaken, says: []string{"3 offers"}},
+		{name: "near: the third offer is taken", shots: film(one.lease(0, pxe, "")[:2], one.lease(4, pxe, "")[:2], one.lease(8, pxe, "a.efi")),
+			until: 10, want: ""},
+		{name: "the address is refused", shots: film(one.request(0, pxe, ""), one.reply(0.1, 6, ""), one.request(2, pxe, ""), one.reply(2.1, 6, "")),
+			until: 3, want: AddressRefused, says: []string{"2 times"}},
+		{name: "near: refused once, then a new one", shots: film(one.request(0, pxe, ""), one.reply(0.1, 6, ""), one.lease(1, pxe, "ipxe.efi")),
+			until: 5, want: ""},
+
+		// ACK, no loader asked.
+		{name: "no boot file", shots: one.lease(0, pxe, ""), until: 5, want: NoBootFile, says: []string{"no boot file", "EFI x86-64"}},
+		{name: "no boot file for this architecture", shots: film(one.discover(0, pxe, arch(2)), one.reply(0.1, 2, ""),
+			one.dhcp(0.2, boot.DHCPRequest, 3, with(boot.VendorClass, "PXEClient"), arch(2)), one.reply(0.3, 5, "")), until: 5,
+			want: NoBootFile, says: []string{"EFI Itanium, 2"}},
+		{name: "the loader is not asked for", shots: one.lease(0, pxe, "ipxe.efi"), until: 22, want: LoaderNotAsked,
+			says: []string{`"ipxe.efi"`, smee, "Secure Boot"}},
+		{name: "near: the loader is asked for", shots: film(one.lease(0, pxe, "ipxe.efi"), one.tftp(15, 1, "ipxe.efi")), until: 22, want: ""},
+		{name: "a loader for BIOS", shots: one.lease(0, pxe, "undionly.kpxe"), until: 22, want: WrongArchitecture,
+			says: []string{"made for BIOS", "EFI x86-64"}},
+		{name: "a loader for ARM", shots: film(one.lease(0, pxe, "snp-arm64.efi"), one.tftp(2, 1, "snp-arm64.efi"), one.discover(9, pxe)),
+			until: 10, want: WrongArchitecture, says: []string{"made for ARM64"}},
+		{name: "a kernel for ARM", shots: film(one.toScript(0), one.get(7, 1, files, 8080, "/vmlinuz-aarch64", size(9<<20))), until: 130,
+			want: WrongArchitecture, says: []string{"vmlinuz-aarch64", "ARM64"}},
+
+		// TFTP error 1 / 2, HTTP 404 / 403.
+		{name: "the loader's file is missing", shots: film(two.toLoader(0), one.lease(9, pxe, "ipxe.efi"),
+			one.tftp(10, 0, "ipxe-new.efi", size(0), status(2), with(boot.Message, "file not found"))), until: 14, want: NotFound,
+			says: []string{`"ipxe-new.efi"`, "192.0.2.2:69", "TFTP error 1: file not found", `"ipxe.efi"`}, step: Loader},
+		{name: "near: a file that firmware only tries", shots: film(one.lease(0, pxe, "ipxe.efi"),
+			one.tftp(1, 0, "revocations.efi", size(0), status(2)), one.tftp(2.5, 1, "ipxe.efi")), until: 8, want: ""},
+		{name: "the loader may not be read", shots: film(one.lease(0, pxe, "ipxe.efi"), one.tftp(1, 0, "ipxe.efi", size(0), status(3))),
+			until: 5, want: Forbidden, says: []string{"TFTP error 2"}},
+		{name: "404 of a script", shots: film(one.toIPXE(0), one.script(5, status(404))), until: 9, want: NotFound,
+			says: []string{"/auto.ipxe", "192.0.2.2:7171", "404"}, step: Script},
+		{name: "near: 404 of a script, then it is there", shots: film(one.toIPXE(0), one.script(5, status(404)), one.script(6)), until: 12, want: ""},
+		{name: "403 of a script", shots: film(one.toIPXE(0), one.script(5, status(403))), until: 9, want: Forbidden, says: []string{"403"}},
+		{name: "the proxy refuses a path", shots: film(one.toIPXE(0), one.script(5, status(404), outcome(boot.Refused), with(boot.Place, "smee-http"),
+			with(boot.Reason, "path"))), until: 9, want: RefusedHere, says: []string{"smee-http", "path"}},
+		{name: "500 of a script", shots: film(one.toIPXE(0), one.script(5, status(500))), until: 9, want: ServerError, says: []string{"500"}},
+		{name: "the kernel is gone", shots: film(two.toKernel(0), one.toScript(0), one.kernel(6, status(404))), until: 10, want: NotFound,
+			says: []string{"/vmlinuz-x86_64", files, "404", "initramfs-x86_64"}, step: Kernel},
+
+		// TFTP blocks sent again without end, a transfer stalls.
+		{name: "a transfer that ends unfinished", shots: film(one.lease(0, pxe, "ipxe.efi"), one.tftp(31, 30, "ipxe.efi", slow(boot.Torn, 20000, 6))),
+			until: 35, want: LoaderStalled, says: []string{"MTU", "1468", "6 blocks", "20000 of 97000"}, step: Loader},
+		{name: "a transfer that does not end", shots: film(one.lease(0, pxe, "ipxe.efi"), one.tftp(1, 0, "ipxe.efi", slow(boot.Began, 0, 0))),
+			until: 48, want: LoaderStalled, says: []string{"goes on for"}},
+		{name: "near: a slow transfer", shots: film(one.lease(0, pxe, "ipxe.efi"), one.tftp(1, 0, "ipxe.efi", slow(boot.Began, 0, 0)),
+			one.tftp(40, 39, "ipxe.efi", slow(boot.Done, 97000, 6))), until: 42, want: ""},
+		{name: "near: firmware asks for the size first", shots: film(one.lease(0, pxe, "ipxe.efi"),
+			one.tftp(1, 0, "ipxe.efi", slow(boot.Done, 1468, 0), status(1), with(boot.Reason, "client_error")), one.tftp(12, 1, "ipxe.efi")),
+			until: 14, want: ""},
+
+		// Loader, then DISCOVER as firmware again.
+		{name: "the firmware is back", shots: film(one.toLoader(0), one.discover(9, pxe)), until: 10, want: LoaderDidNotStart,
+			says: []string{"Secure Boot", `"ipxe.efi"`}, step: DHCP},
+		{name: "nothing after the loader", shots: one.toLoader(0), until: 50, want: LoaderDidNotStart, says: []string{"nothing was heard since"}},
+		{name: "near: iPXE asks", shots: one.toIPXE(0), until: 9, want: ""},
+		{name: "near: iPXE asks once the firmware was back", shots: film(one.toLoader(0), one.discover(9, pxe), one.toIPXE(12)), until: 20, want: ""},
+		{name: "near: switched off and on after the kernel", shots: film(one.toKernel(0), one.discover(15, pxe)), until: 16, want: ""},
+		{name: "iPXE loads itself", shots: film(one.toLoader(0), one.lease(4, tinkerbell, "ipxe.efi"), one.tftp(6, 1, "ipxe.efi"),
+			one.lease(8, tinkerbell, "ipxe.efi"), one.tftp(10, 1, "ipxe.efi"), one.lease(12, tinkerbell, "ipxe.efi")), until: 14,
+			want: LoaderLoop, says: []string{"3 times"}},
+
+		// Script served, kernel not asked for.
+		{name: "the script is not followed", shots: one.toScript(0), until: 27, want: ScriptNotFollowed,
+			says: []string{"/auto.ipxe", "certificate"}, step: Script},
+		{name: "near: the kernel comes from elsewhere", shots: film(one.toScript(0), one.lease(20, plain, "")), until: 45, want: ""},
+		{name: "the script is not asked for", shots: one.toIPXE(0), until: 27, want: ScriptNotAsked,
+			says: []string{"http://192.0.2.2:7171/52:54:00:5e:00:01/auto.ipxe"}, step: IPXEDHCP},
+		{name: "near: the script is asked for", shots: one.toScript(0), until: 22, want: ""},
+
+		// Kernel served, then silence.
+		{name: "silence after the kernel", shots: one.toKernel(0), until: 131, want: KernelSilent, says: []string{"console", "NIC"}},
+		{name: "silence after the kernel alone", shots: film(one.toScript(0), one.kernel(7)), until: 131, want: KernelSilent,
+			says: []string{"No initramfs"}},
+		{name: "near: a system that starts slowly", shots: film(one.toKernel(0), one.lease(100, plain, "")), until: 200, want: ""},
+		{name: "near: a system that logs", shots: film(one.toKernel(0), one.log(100, "kernel", "Linux")), until: 200, want: ""},
+		{name: "no agent", shots: one.toSystem(0), until: 340, want: SystemSilent},
+		{name: "near: an agent", shots: one.toAgent(0), until: 340, want: ""},
+		{name: "the system gets no address", shots: film(two.toKernel(0), one.toKernel(1), again(func(at float64) shot {
+			return one.discover(at, plain)
+		}, 30, 33, 40), two.lease(41, plain, "")), until: 44, want: NoHardware, step: OSDHCP},
+
+		// The agent's stream is refused.
+		{name: "the agent is refused", shots: film(one.toSystem(0), one.agent(35, 0.1, boot.Done, refusedCall(7, "worker not known"))),
+			until: 39, want: AgentRefused, says: []string{"PERMISSION_DENIED", "worker not known", "Workflow"}, step: Agent},
+		{name: "the agent's worker ID is unknown", shots: film(one.toSystem(0), one.agent(35, 0.1, boot.Done, refusedCall(5, ""))),
+			until: 39, want: AgentRefused, says: []string{"NOT_FOUND"}},
+		{name: "the agent is sent away", shots: film(one.toSystem(0), again(func(at float64) shot { return one.agent(at, 0.1, boot.Done) }, 35, 36, 37)),
+			until: 39, want: AgentRefused, says: []string{"3 times"}},
+		{name: "near: the agent is refused once", shots: film(one.toSystem(0), one.agent(35, 0.1, boot.Done, refusedCall(7, "")),
+			one.agent(36, 0, boot.Began, refusedCall(0, "")), one.agent(37, 1, boot.Done, refusedCall(0, ""))), until: 42, want: ""},
+		{name: "near: the agent hangs up", shots: film(one.toSystem(0), one.agent(35, 0.1, boot.Done, refusedCall(1, ""))), until: 39, want: ""},
+		{name: "no workflow", shots: film(one.toSystem(0), again(func(at float64) shot {
+			return one.agent(at, 0.1, boot.Done, refusedCall(0, ""))
+		}, 35, 95, 155, 215, 275, 335)), until: 340, want: NoWorkflow, says: []string{"Workflow"}},
+		{name: "Tink Server is gone", shots: film(one.toSystem(0), one.agent(35, 0.1, boot.NoServer)), until: 39, want: BackendDown,
+			says: []string{"tink"}},
+
+		// A file served short, a checksum asked twice.
+		{name: "the kernel is torn", shots: film(one.toScript(0), one.kernel(7, kernelOf(4<<20, 9<<20, boot.Torn))), until: 11, want: FileTorn,
+			says: []string{"4194304 of 9437184 bytes", "/vmlinuz-x86_64"}, step: Kernel},
+		{name: "the kernel is short", shots: film(one.toScript(0), one.kernel(7, kernelOf(4<<20, 9<<20, boot.Done))), until: 11, want: FileTorn},
+		{name: "near: torn once, then whole", shots: film(one.toScript(0), one.kernel(7, kernelOf(4<<20, 9<<20, boot.Torn)), one.kernel(8)),
+			until: 20, want: ""},
+		{name: "near: an ISO in parts", shots: film(one.get(1, 1, smee, 7171, "/iso/"+first+"/hook.iso", kernelOf(4<<20, 9<<20, boot.Torn),
+			with(boot.Agent, "BMC"))), until: 11, want: ""},
+		{name: "a checksum asked twice", shots: film(one.toAgent(0), again(func(at float64) shot {
+			return one.get(at, 1, files, 8080, "/image.sha512", with(boot.Agent, "Go-http-client/1.1"))
+		}, 40, 50)), until: 51, want: FileTorn, says: []string{"2 times"}},
+		{name: "near: an image twice", shots: film(one.toAgent(0), again(func(at float64) shot {
+			return one.get(at, 1, files, 8080, "/image.gz", with(boot.Agent, "Go-http-client/1.1"))
+		}, 40, 50)), until: 51, want: ""},
+		{name: "an image again and again", shots: film(one.toAgent(0), again(func(at float64) shot {
+			return one.get(at, 1, files, 8080, "/image.gz", with(boot.Agent, "Go-http-client/1.1"))
+		}, 40, 50, 60)), until: 61, want: FileTorn, says: []string{"3 times", "digest"}},
+
+		// Backends.
+		{name: "no endpoint for the script", shots: film(one.toIPXE(0), one.script(5, status(502), outcome(boot.NoServer),
+			with(boot.Place, "smee-http"))), until: 9, want: BackendDown, says: []string{"smee-http"}, step: Script},
+		{name: "503 of the script", shots: film(one.toIPXE(0), one.script(5, status(503))), until: 9, want: BackendDown, says: []string{"503"}},
+		{name: "the TFTP server is silent", shots: film(one.lease(0, pxe, "ipxe.efi"),
+			one.tftp(11, 10, "ipxe.efi", size(0), slow(boot.NoServer, 0, 0), with(boot.Place, "smee-tftp"))), until: 15, want: BackendDown,
+			says: []string{"smee-tftp"}},
+		{name: "Hegel is gone", shots: film(one.toSystem(0), one.metadata(33, status(502), outcome(boot.NoServer), with(boot.Place, "hegel"))),
+			until: 50, want: MetadataServerDown, says: []string{"hegel"}, step: Metadata},
+		{name: "near: Hegel is back", shots: film(one.toSystem(0), one.metadata(33, status(502), outcome(boot.NoServer)), one.metadata(40)),
+			until: 60, want: ""},
+		{name: "near: metadata that a system can do without", shots: film(one.toSystem(0), one.metadata(33, status(404)), one.metadata(34)),
+			until: 60, want: ""},
+
+		// All machines at the same step.
+		{name: "all machines stop at the script", shots: film(one.toScript(0), two.toScript(1), three.toScript(2)), until: 30, want: BackendDown,
+			says: []string{"3 machines", "script"}},
+		{name: "near: one of three gets on", shots: film(one.toScript(0), two.toScript(1), three.toKernel(2)), until: 30, want: ScriptNotFollowed},
+		{name: "all machines miss the kernel", shots: film(one.toScript(0), two.toScript(0), three.toScript(0), three.kernel(6, status(404)),
+			two.kernel(6.1, status(404)), one.kernel(6.2, status(404))), until: 11, want: NotFound, says: []string{"3 machines", "404"}},
+
+		// What no cause is for.
+		{name: "a system alone", shots: again(func(at float64) shot { return one.discover(at, plain) }, 0, 4, 12), until: 30, want: "", state: Booted},
+		{name: "silence for long", shots: film(one.lease(0, pxe, "ipxe.efi")[:2]), until: 1000, want: "", state: Silent},
+		{name: "stuck, and silent for long", shots: one.asks(0), until: 1000, want: ServerSilent, state: Silent},
+		{name: "nothing of note", shots: film(one.get(0, 1, files, 8080, "/favicon.ico", status(404), with(boot.Agent, "curl"))), until: 30, want: ""},
+	}
+}
+
+func TestCauses(t *testing.T) {
+	found := map[string]bool{}
+	for _, c := range causes() {
+		t.Run(c.name, func(t *testing.T) {
+			o := Options{}
+			if c.hardware != nil {
+				o.Hardware = hardware(c.hardware)
+			}
+			j := New(o)
+			shots := slices.Clone(c.shots)
+			slices.SortStableFunc(shots, func(a, b shot) int {
+				if a.at < b.at {
+					return -1
+				}
+				if a.at > b.at {
+					return 1
+				}
+				return 0
+			})
+			play(j, shots, c.until)
+			id := first
+			if _, ok := j.Machine(id); !ok {
+				id = one.address
+			}
+			b := newest(t, j, id)
+			if got := causeName(b); got != c.want {
+				t.Fatalf("got cause %q (%+v) at %s, want %q", got, b.Cause, b.At, c.want)
+			}
+			want := c.state
+			if want == "" {
+				if want = Booting; c.want != "" {
+					want = Stuck
+				}
+			}
+			if b.State != want {
+				t.Errorf("got state %s, want %s", b.State, want)
+			}
+			if c.step != "" && b.At != c.step {
+				t.Errorf("it is at %s, want %s", b.At, c.step)
+			}
+			if b.Cause == nil {
+				return
+			}
+			found[b.Cause.Name] = true
+			for _, part := range c.says {
+				if said := b.Cause.Text + " " + b.Cause.Remedy; !strings.Contains(said, part) {
+					t.Errorf("%q is not in %q", part, said)
+				}
+			}
+			if b.Cause.Remedy == "" || !strings.HasSuffix(strings.TrimSpace(b.Cause.Text), ".") || b.Cause.Since.IsZero() {
+				t.Errorf("not a whole cause: %+v", *b.Cause)
+			}
+		})
+	}
+	for _, name := range Causes() {
+		if !found[name] {
+			t.Errorf("no test finds %s", name)
+		}
+	}
+}

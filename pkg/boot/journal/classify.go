@@ -1,0 +1,216 @@
+package journal
+
+import (
+	"bytes"
+	"path"
+	"strings"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+)
+
+// Ports by which the presets' routes are known where a path does not tell (see pkg/route).
+const (
+	portAgent  = 42113
+	portHegel  = 50061
+	portTootle = 7172
+)
+
+// stepOf tells what step a transfer, request or connection belongs to. b is the machine's boot, nil if there is none.
+func stepOf(e *boot.Event, b *record) Step {
+	if e.Kind == boot.Syslog {
+		return Syslog
+	}
+	file := bytes.ToLower(e.Text(boot.File))
+	if bytes.Contains(file, []byte("workflowservice")) || e.Kind == boot.Stream && e.Route == portAgent {
+		return Agent
+	}
+	if e.Kind == boot.Stream {
+		if place := string(e.Text(boot.Place)); place == "tink" || place == "grpc" {
+			return Agent
+		}
+		return Other
+	}
+	if e.Kind == boot.TFTP && len(e.Text(boot.Method)) > 0 {
+		return Other // The machine writes.
+	}
+	if i := bytes.IndexByte(file, '?'); i >= 0 {
+		file = file[:i]
+	}
+	name := strings.ReplaceAll(string(file), "\\", "/") // as Windows' boot manager asks
+	if e.Kind == boot.HTTP && isMetadata(name, e.Route) {
+		return Metadata
+	}
+	at := Step("")
+	if b != nil {
+		at = b.at
+	}
+	if s := byName(path.Base(name), name); s != "" {
+		if s == Loader && at.order() >= Script.order() && strings.HasSuffix(name, ".efi") && !isLoaderEFI(path.Base(name)) {
+			return Kernel // a kernel with a stub, or a unified image
+		}
+		return s
+	}
+	return byPlace(e, b, at)
+}
+
+func isMetadata(name string, route uint16) bool {
+	for _, prefix := range []string{"/2009-04-04", "/latest/", "/metadata", "/tootles", "/openstack/"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	switch path.Base(name) {
+	case "meta-data", "user-data", "vendor-data", "network-config":
+		return true
+	}
+	return route == portHegel || route == portTootle
+}
+
+// byName tells the step of a file by its name, in small letters; empty if the name says nothing.
+func byName(base, name string) Step {
+	ext := path.Ext(base)
+	has := func(s string) bool { return strings.Contains(base, s) }
+	starts := func(s string) bool { return strings.HasPrefix(base, s) }
+	switch {
+	case isChecksum(base):
+		return Files
+	case ext == ".ipxe", ext == ".gpxe", strings.HasPrefix(name, "/ipxe/script/"), strings.Contains(name, "pxelinux.cfg/"),
+		starts("grub.cfg"), starts("boot.scr"), base == "extlinux.conf":
+		return Script
+	case has("initrd"), has("initramfs"), has(".cpio"), has("ramdisk"):
+		return Initramfs
+	case has("vmlinuz"), has("vmlinux"), starts("bzimage"), starts("zimage"), starts("uimage"), starts("kernel"),
+		base == "image", starts("image-"), base == "image.gz", base == "linux", ext == ".uki", ext == ".iso":
+		return Kernel
+	case ext == ".kpxe", ext == ".kkpxe", ext == ".pxe", ext == ".0", ext == ".c32", ext == ".efi", ext == ".dtb",
+		ext == ".dtbo", ext == ".wim", ext == ".sdi", ext == ".bcd", ext == ".lkrn",
+		strings.HasPrefix(name, "/ipxe/binary/"), starts("undionly"), starts("pxelinux"), starts("u-boot"),
+		isRaspberryPi(base, ext):
+		return Loader
+	default:
+		return ""
+	}
+}
+
+// isRaspberryPi knows the files that the boot ROM and the second stage of a Raspberry Pi ask for, kernels apart.
+func isRaspberryPi(base, ext string) bool {
+	switch base {
+	case "bootcode.bin", "config.txt", "cmdline.txt", "autoboot.txt", "pieeprom.sig", "pieeprom.upd", "recovery.elf",
+		"bootcfg.txt", "boot.img", "boot.sig", "dt-blob.bin":
+		return true
+	}
+	return ext == ".elf" && strings.HasPrefix(base, "start") || ext == ".dat" && strings.HasPrefix(base, "fixup") ||
+		strings.HasPrefix(base, "armstub")
+}
+
+func isLoaderEFI(base string) bool {
+	for _, s := range []string{"ipxe", "snp", "shim", "grub", "boot", "mm", "netboot"} {
+		if strings.HasPrefix(base, s) {
+			return true
+		}
+	}
+	return false
+}
+
+func isChecksum(base string) bool {
+	for _, s := range []string{".sha512", ".sha256", ".sha1", ".md5", ".asc", "checksum.txt", "sha512sum", "sha256sum"} {
+		if strings.HasSuffix(base, s) || strings.HasPrefix(base, s) {
+			return true
+		}
+	}
+	return false
+}
+
+// byPlace tells the step of a file whose name says nothing by how far the boot is, and by who asks.
+func byPlace(e *boot.Event, b *record, at Step) Step {
+	agent := e.Text(boot.Agent)
+	loader := e.Kind == boot.TFTP || bytes.HasPrefix(agent, []byte("iPXE")) || bytes.HasPrefix(agent, []byte("UefiHttpBoot"))
+	switch {
+	case at.order() >= OSDHCP.order():
+		return Files
+	case !loader:
+		if at.order() >= Kernel.order() {
+			return Files
+		}
+		return Other
+	case at.order() < IPXEDHCP.order():
+		if bytes.HasPrefix(agent, []byte("iPXE")) {
+			return Script
+		}
+		return Loader
+	case at == IPXEDHCP:
+		return Script
+	default:
+		// What a script has loaded: first a kernel, then what belongs to it. The same file again is the same step.
+		file := text(e, boot.File, maxFile)
+		for i := range b.answers {
+			if a := &b.answers[i]; a.text == file && b.steps[a.step].step.order() >= Kernel.order() {
+				return b.steps[a.step].step
+			}
+		}
+		if at == Script {
+			return Kernel
+		}
+		return Initramfs
+	}
+}
+
+// speaker tells which program of a machine sends a DHCP message.
+func speaker(e *boot.Event) (ipxe, firmware bool) {
+	user, vendor := e.Text(boot.UserClass), e.Text(boot.VendorClass)
+	ipxe = bytes.Contains(user, []byte("iPXE")) || bytes.Contains(user, []byte("gPXE")) || isTinkerbell(e)
+	firmware = e.HasArch || bytes.HasPrefix(vendor, []byte("PXEClient")) || bytes.HasPrefix(vendor, []byte("HTTPClient")) ||
+		bytes.HasPrefix(vendor, []byte("U-Boot"))
+	return ipxe, firmware && !ipxe
+}
+
+// isTinkerbell tells whether iPXE was loaded from Smee, whose build says so.
+func isTinkerbell(e *boot.Event) bool {
+	return bytes.Contains(e.Text(boot.UserClass), []byte("Tinkerbell"))
+}
+
+// role is what a DHCP message does, the same for both versions.
+type role uint8
+
+const (
+	otherRole role = iota
+	discover
+	offer
+	request
+	ack
+	nak
+	decline
+	release
+	inform
+)
+
+var (
+	roles4 = [...]role{1: discover, 2: offer, 3: request, 4: decline, 5: ack, 6: nak, 7: release, 8: inform}
+	roles6 = [...]role{
+		1: discover, 2: offer, 3: request, 4: request, 5: request, 6: request, 7: ack, 8: release, 9: decline, 11: inform,
+	}
+	names4 = [...]string{
+		1: "DISCOVER", 2: "OFFER", 3: "REQUEST", 4: "DECLINE", 5: "ACK", 6: "NAK", 7: "RELEASE", 8: "INFORM",
+	}
+	names6 = [...]string{
+		1: "SOLICIT", 2: "ADVERTISE", 3: "REQUEST", 4: "CONFIRM", 5: "RENEW", 6: "REBIND", 7: "REPLY", 8: "RELEASE",
+		9: "DECLINE", 10: "RECONFIGURE", 11: "INFORMATION-REQUEST",
+	}
+)
+
+// roleOf tells what a DHCP message does, and its name.
+func roleOf(e *boot.Event) (role, string) {
+	t := int(e.DHCP)
+	switch {
+	case e.V6 && t < len(roles6) && t > 0:
+		return roles6[t], names6[t]
+	case !e.V6 && t < len(roles4) && t > 0:
+		return roles4[t], names4[t]
+	case !e.V6 && t == 0 && e.Kind == boot.DHCPRequest: // BOOTP has no types
+		return discover, "BOOTREQUEST"
+	case !e.V6 && t == 0:
+		return ack, "BOOTREPLY"
+	default:
+		return otherRole, "DHCP"
+	}
+}

@@ -1,0 +1,175 @@
+package journal
+
+import "slices"
+
+// rank is how much a machine has shown to be real. Machines of a lower rank make room first.
+type rank uint8
+
+// The ranks.
+const (
+	heardOf  rank = iota // it only asked: anybody can forge that, for any number of MACs
+	offered              // a server offered it something
+	serviced             // it has an address or was served a file
+	ranks
+)
+
+// The lists that a machine may be in, each in the order in which machines were heard.
+const (
+	byRank  = iota
+	history // it has boots that are over, which make room before any machine of rank serviced does
+	lists
+)
+
+// link is a machine's place in a list.
+type link struct {
+	in             *list
+	older, younger *machine
+}
+
+// list is machines by the time they were heard.
+type list struct {
+	kind             int
+	oldest, youngest *machine
+	n                int
+}
+
+func (l *list) remove(m *machine) {
+	at := &m.links[l.kind]
+	if at.in != l {
+		return
+	}
+	if at.older != nil {
+		at.older.links[l.kind].younger = at.younger
+	} else {
+		l.oldest = at.younger
+	}
+	if at.younger != nil {
+		at.younger.links[l.kind].older = at.older
+	} else {
+		l.youngest = at.older
+	}
+	*at = link{}
+	l.n--
+}
+
+// push makes a machine the youngest of a list, which may be another one of the same kind than it is in.
+func (l *list) push(m *machine) {
+	at := &m.links[l.kind]
+	if at.in != nil {
+		at.in.remove(m)
+	}
+	*at = link{in: l, older: l.youngest}
+	if l.youngest != nil {
+		l.youngest.links[l.kind].younger = m
+	} else {
+		l.oldest = m
+	}
+	l.youngest = m
+	l.n++
+}
+
+// touched puts a machine that was heard in its lists' places and accounts for what it takes now.
+func (j *Journal) touched(m *machine) {
+	j.byRank[m.rank].push(m)
+	if len(m.boots) > 1 {
+		j.history.push(m)
+	} else if in := m.links[history].in; in != nil {
+		in.remove(m)
+	}
+	j.account(m)
+}
+
+func (j *Journal) account(m *machine) {
+	size := m.measure()
+	j.bytes += size - m.size
+	m.size = size
+}
+
+// shrink makes room until the limits hold. The machine that was just heard stays.
+func (j *Journal) shrink(keep *machine) {
+	l := j.options.Limits
+	for len(j.ids) > l.Machines {
+		if !j.forget(j.victim(keep)) {
+			return
+		}
+	}
+	for j.bytes > l.Bytes {
+		// Machines that were never served are the first to go, but for a share: those may be the operator's question.
+		if m := j.oldestOf(heardOf, keep); m != nil && j.byRank[heardOf].n > l.Machines/8 {
+			j.forget(m)
+		} else if m := j.history.oldest; m != nil {
+			m.boots = slices.Delete(m.boots, 0, 1)
+			if len(m.boots) == 1 {
+				j.history.remove(m)
+			}
+			j.account(m)
+		} else if !j.forget(j.victim(keep)) {
+			return
+		}
+	}
+}
+
+// victim chooses the machine that makes room for others: the oldest that only asked, if those have more than their
+// share of an eighth; else the oldest that does not boot any more; else the oldest of the lowest rank, which may be
+// the machine that was just heard. So nothing that only asks takes the place of a machine that was answered and boots.
+func (j *Journal) victim(keep *machine) *machine {
+	if m := j.oldestOf(heardOf, keep); m != nil && j.byRank[heardOf].n > j.options.Limits.Machines/8 {
+		return m
+	}
+	for r := offered; r < ranks; r++ {
+		if m := j.oldestOf(r, keep); m != nil && !m.isBooting() {
+			return m
+		}
+	}
+	for r := heardOf; r < serviced; r++ {
+		if m := j.byRank[r].oldest; m != nil {
+			return m
+		}
+	}
+	return j.oldestOf(serviced, keep)
+}
+
+// isBooting tells whether a machine boots at present.
+func (m *machine) isBooting() bool {
+	b := m.newest()
+	return b != nil && (b.state == Booting || b.state == Stuck)
+}
+
+func (j *Journal) oldestOf(r rank, keep *machine) *machine {
+	m := j.byRank[r].oldest
+	if m == keep && m != nil {
+		m = m.links[byRank].younger
+	}
+	return m
+}
+
+// forget removes a machine. It returns false if there is none.
+func (j *Journal) forget(m *machine) bool {
+	if m == nil {
+		return false
+	}
+	for kind := range m.links {
+		if in := m.links[kind].in; in != nil {
+			in.remove(m)
+		}
+	}
+	delete(j.ids, m.id)
+	for _, mac := range m.macs {
+		delete(j.macs, mac)
+	}
+	for _, a := range m.addresses {
+		if j.addresses[a].machine == m {
+			delete(j.addresses, a)
+		}
+	}
+	if j.uuids[m.uuid] == m {
+		delete(j.uuids, m.uuid)
+	}
+	if b := m.newest(); b != nil {
+		j.endBoot(m, b, b.end)
+	}
+	j.bytes -= m.size
+	m.forgotten = true
+	j.changed[m.id] = struct{}{}
+	return true
+}

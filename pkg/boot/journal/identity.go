@@ -1,0 +1,235 @@
+package journal
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+)
+
+// binding is the machine that an address belongs to.
+type binding struct {
+	machine *machine
+	until   int64 // end of the lease; 0 if no server was heard to give it: another sign may take it over
+}
+
+// machineOf finds the machine that an event is about, or makes it. It is nil for events that name nobody.
+func (j *Journal) machineOf(e *boot.Event) *machine {
+	if e.Kind == boot.DHCPRequest || e.Kind == boot.DHCPReply {
+		return j.byMAC(e.MAC, e.UUID)
+	}
+	client := boot.Addr(e.Client)
+	bound := j.addresses[client]
+	mac := e.MAC
+	if mac == ([6]byte{}) {
+		mac = macIn(e.Text(boot.File))
+	}
+	if m := j.macs[mac]; m != nil {
+		j.bind(m, client, e.At, 0)
+		return m
+	}
+	// A machine with a lease is believed to be itself, whatever MAC its paths name: else it could make up machines.
+	if m := bound.machine; m != nil && (mac == [6]byte{} || bound.until > e.At && len(m.macs) > 0) {
+		return m
+	}
+	if mac != ([6]byte{}) {
+		return j.adopt(mac, client, e.At)
+	}
+	if !client.IsValid() {
+		return nil
+	}
+	if m := j.ids[client.String()]; m != nil {
+		j.bind(m, client, e.At, 0)
+		return m
+	}
+	m := j.newMachine(client.String(), e.At)
+	j.bind(m, client, e.At, 0)
+	return m
+}
+
+// byMAC finds or makes the machine of a MAC. A MAC that is new belongs to the machine of its UUID, if there is one.
+func (j *Journal) byMAC(mac [6]byte, uuid [16]byte) *machine {
+	if mac == ([6]byte{}) || mac[0]&1 != 0 { // none, or a group's
+		return nil
+	}
+	m := j.macs[mac]
+	if m == nil && unique(uuid) {
+		if m = j.uuids[uuid]; m != nil {
+			if len(m.macs) < maxMACs {
+				m.macs = append(m.macs, mac)
+				j.macs[mac] = m
+			} else {
+				m = nil // So many: it is the UUID of a whole series of boards.
+			}
+		}
+	}
+	if m == nil {
+		m = j.newMachine(macString(mac), 0)
+		m.macs = [][6]byte{mac}
+		j.macs[mac] = m
+	}
+	if m.uuid == ([16]byte{}) && unique(uuid) {
+		m.uuid = uuid
+		if j.uuids[uuid] == nil {
+			j.uuids[uuid] = m
+		}
+	}
+	return m
+}
+
+// unique tells whether a UUID can be that of one machine: firmware without one sends a single byte again and again, or
+// the sample of the board's maker.
+func unique(uuid [16]byte) bool {
+	return bytes.Count(uuid[:], uuid[:1]) < 14 &&
+		uuid != [16]byte{0x00, 0x02, 0x00, 0x03, 0x00, 0x04, 0x00, 0x05, 0x00, 0x06, 0x00, 0x07, 0x00, 0x08, 0x00, 0x09} &&
+		uuid != [16]byte{0x03, 0x00, 0x02, 0x00, 0x04, 0x00, 0x05, 0x00, 0x00, 0x06, 0x00, 0x07, 0x00, 0x08, 0x00, 0x09} &&
+		uuid != [16]byte{0x12, 0x34, 0x56, 0x78, 0x12, 0x34, 0x12, 0x34, 0x12, 0x34, 0x12, 0x34, 0x56, 0x78, 0x90, 0xab}
+}
+
+// adopt makes the machine of a MAC that a path names. What was known of the address alone becomes its own.
+func (j *Journal) adopt(mac [6]byte, client netip.Addr, at int64) *machine {
+	m := j.ids[client.String()]
+	if m == nil || at-m.heard > int64(j.options.Waits.BootAgain) {
+		m = j.newMachine(macString(mac), at)
+	} else {
+		delete(j.ids, m.id)
+		j.changed[m.id] = struct{}{}
+		m.id = macString(mac)
+		j.ids[m.id] = m
+	}
+	m.macs = [][6]byte{mac}
+	j.macs[mac] = m
+	if b := m.newest(); b != nil {
+		b.mac = mac
+	}
+	j.bind(m, client, at, 0)
+	return m
+}
+
+func (j *Journal) newMachine(id string, at int64) *machine {
+	m := &machine{id: id, heard: at}
+	j.ids[id] = m
+	return m
+}
+
+// bind takes note that a machine has an address: by a server's word for the time of a lease, or, with no lease, by
+// another sign, which does not take an address from a machine that has it by a server's word.
+func (j *Journal) bind(m *machine, a netip.Addr, at int64, lease time.Duration) {
+	if !a.IsValid() || a.IsUnspecified() || a.IsMulticast() {
+		return
+	}
+	old := j.addresses[a]
+	switch {
+	case old.machine == m && lease == 0:
+		m.use(j, a)
+		return
+	case lease == 0 && old.machine != nil && old.until > at && len(old.machine.macs) > 0:
+		return
+	}
+	if old.machine != nil && old.machine != m {
+		old.machine.lose(a)
+	}
+	bound := binding{machine: m}
+	if lease > 0 {
+		bound.until = at + int64(lease)
+	}
+	j.addresses[a] = bound
+	m.use(j, a)
+}
+
+// use makes an address the newest of a machine, which forgets the oldest of too many.
+func (m *machine) use(j *Journal, a netip.Addr) {
+	if n := len(m.addresses); n > 0 && m.addresses[n-1] == a {
+		return
+	}
+	m.lose(a)
+	m.addresses = append(m.addresses, a)
+	if len(m.addresses) > maxAddresses {
+		old := m.addresses[0]
+		m.addresses = m.addresses[1:]
+		if j.addresses[old].machine == m {
+			delete(j.addresses, old)
+		}
+	}
+}
+
+// lose takes an address off a machine.
+func (m *machine) lose(a netip.Addr) {
+	for i, own := range m.addresses {
+		if own == a {
+			m.addresses = append(m.addresses[:i:i], m.addresses[i+1:]...)
+			return
+		}
+	}
+}
+
+// release takes note that a machine gave an address up.
+func (j *Journal) release(m *machine, a netip.Addr) {
+	if j.addresses[a].machine == m {
+		delete(j.addresses, a)
+		m.lose(a)
+	}
+}
+
+// macIn finds the MAC in a path, as Smee and PXELINUX put it there: a directory or file of its own, with colons, or with
+// hyphens after the hardware type. Zero if there is none.
+func macIn(file []byte) (mac [6]byte) {
+	const length = len("52:54:00:5e:00:01")
+	for len(file) > 0 {
+		part := file
+		if i := bytes.IndexAny(file, "/?=&"); i >= 0 {
+			part, file = file[:i], file[i+1:]
+		} else {
+			file = nil
+		}
+		if len(part) == length+3 && part[0] == '0' && part[1] == '1' && part[2] == '-' {
+			part = part[3:]
+		}
+		if len(part) == length && parseMAC(part, &mac) && mac[0]&1 == 0 && mac != ([6]byte{}) {
+			return mac
+		}
+	}
+	return [6]byte{}
+}
+
+// parseMAC reads six bytes in hexadecimal with a colon or a hyphen between any two of them.
+func parseMAC(s []byte, mac *[6]byte) bool {
+	for i := range 6 {
+		high, low := hexDigit(s[3*i]), hexDigit(s[3*i+1])
+		if high > 15 || low > 15 || i < 5 && (s[2] != ':' && s[2] != '-' || s[3*i+2] != s[2]) {
+			return false
+		}
+		mac[i] = high<<4 | low
+	}
+	return true
+}
+
+func hexDigit(c byte) byte {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0'
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10
+	case c >= 'A' && c <= 'F':
+		return c - 'A' + 10
+	default:
+		return 255
+	}
+}
+
+// lookup finds a machine as people name it: its ID, any of its MACs in any notation, or its address.
+func (j *Journal) lookup(id string) *machine {
+	if m := j.ids[id]; m != nil {
+		return m
+	}
+	if mac, err := net.ParseMAC(strings.TrimSpace(id)); err == nil && len(mac) == 6 {
+		return j.macs[[6]byte(mac)]
+	}
+	if a, err := netip.ParseAddr(strings.TrimSpace(id)); err == nil {
+		return j.addresses[a.Unmap()].machine
+	}
+	return nil
+}

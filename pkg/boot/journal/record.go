@@ -1,0 +1,151 @@
+package journal
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+)
+
+// newBoot begins a boot of a machine.
+func (j *Journal) newBoot(m *machine, e *boot.Event) *record {
+	at := e.At
+	if e.Outcome != boot.Began && e.Kind != boot.DHCPReply {
+		at -= int64(max(0, e.Took))
+	}
+	old := m.newest()
+	b := &record{begin: at, end: at, moved: at, state: Booting, mac: e.MAC}
+	if b.mac == ([6]byte{}) && len(m.macs) > 0 {
+		b.mac = m.macs[0]
+	}
+	b.id = fmt.Sprintf("%s-%x", time.Unix(0, at).UTC().Format("20060102T150405.000000000"), b.mac)
+	if len(m.macs) == 0 {
+		b.id = fmt.Sprintf("%s-%s", time.Unix(0, at).UTC().Format("20060102T150405.000000000"), m.id)
+	}
+	if old != nil {
+		j.supersede(m, old, b, at)
+	}
+	m.boots = append(m.boots, b)
+	if len(m.boots) > j.options.Limits.Boots {
+		m.boots = slices.Delete(m.boots, 0, 1)
+	}
+	j.active[m] = struct{}{}
+	j.tell(BootBegan, m, b, at)
+	j.tellState(m, b, "", at)
+	return b
+}
+
+// supersede ends a boot because another one begins, and carries over why boots of this machine fail.
+func (j *Journal) supersede(m *machine, old, b *record, at int64) {
+	if old.state == Booting {
+		before := old.state
+		old.state = Silent
+		if old.agentDone() {
+			old.state = Booted
+		}
+		j.tellState(m, old, before, at)
+	}
+	if c := old.cause; c != nil && old.state == Stuck {
+		if n := len(m.boots); old.before != nil || n > 1 && m.boots[n-2].cause != nil && m.boots[n-2].cause.Name == c.Name {
+			b.before = c
+		}
+	}
+	j.endBoot(m, old, at)
+}
+
+// agentDone tells whether the agent got through its work as far as that can be seen.
+func (b *record) agentDone() bool {
+	return b.failed.step == "" && (b.reported || b.at.order() >= Agent.order() && b.polls == 0 && b.short == 0)
+}
+
+// step finds the step of the present attempt, or begins it, and returns its index.
+func (b *record) step(s Step, at int64) int {
+	i := len(b.steps) - 1
+	for ; i >= b.attempt; i-- {
+		if b.steps[i].step == s {
+			break
+		}
+	}
+	if i < b.attempt {
+		if len(b.steps) >= maxSteps {
+			// So many attempts: they are the last one's.
+			i = len(b.steps) - 1
+			b.attempt = min(b.attempt, i)
+			for k := i; k >= 0; k-- {
+				if b.steps[k].step == s {
+					i = k
+					break
+				}
+			}
+		} else {
+			b.steps = append(b.steps, step{step: s, result: Going, begin: at, end: at})
+			i = len(b.steps) - 1
+		}
+	}
+	if b.steps[i].end < at {
+		b.steps[i].end = at
+	}
+	if s.order() > b.at.order() && (s != Syslog || b.kernel || b.at.order() >= OSDHCP.order()) || b.at == "" {
+		b.at = s
+		b.moved = max(b.moved, at)
+	}
+	return i
+}
+
+// sign takes note of a sign of life.
+func (b *record) sign(at int64) { b.end = max(b.end, at) }
+
+// add appends an answer to a step, or counts it with the one before if that was the same.
+func (j *Journal) add(b *record, i int, a answer) {
+	a.step, a.count = uint16(i), 1
+	for k := len(b.answers) - 1; k >= 0; k-- {
+		last := &b.answers[k]
+		if last.step != a.step {
+			continue
+		}
+		if !last.going && !a.going && last.kind == a.kind && last.text == a.text && last.result == a.result && last.from == a.from {
+			last.count++
+			last.end = a.end
+			last.bytes += a.bytes
+			last.expected = a.expected
+			return
+		}
+		break
+	}
+	b.answers = append(b.answers, a)
+	if n := len(b.answers) + len(b.steps) - j.options.Limits.Answers; n > 0 {
+		b.answers = slices.Delete(b.answers, 0, min(n, len(b.answers)))
+	}
+}
+
+// finish finds the answer that went on and ends now; nil if it is not kept.
+func (b *record) finish(i int, kind, text string) *answer {
+	for k := range b.answers {
+		if a := &b.answers[k]; a.going && a.step == uint16(i) && a.kind == kind && a.text == text {
+			return a
+		}
+	}
+	return nil
+}
+
+// goes tells whether something of a step goes on, and since when.
+func (b *record) goes(s Step) (since int64, on bool) {
+	for k := range b.answers {
+		if a := &b.answers[k]; a.going && b.steps[a.step].step == s && int(a.step) >= b.attempt {
+			return a.begin, true
+		}
+	}
+	return 0, false
+}
+
+func addrPort(e *boot.Event) netip.AddrPort {
+	a := boot.Addr(e.Endpoint)
+	if !a.IsValid() {
+		if a = boot.Addr(e.Server); !a.IsValid() {
+			return netip.AddrPort{}
+		}
+	}
+	return netip.AddrPortFrom(a, e.Port)
+}

@@ -1,0 +1,136 @@
+package journal
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+func moment(at int64) time.Time { return time.Unix(0, at).UTC() }
+
+// view is a machine without boots and lines.
+func (j *Journal) view(m *machine) MachineView {
+	v := MachineView{
+		ID: m.id, Name: m.host, Arch: m.archName(), VendorClass: m.vendor, UserClass: m.user, Pod: j.options.Pod,
+	}
+	if n := len(m.addresses); n > 0 {
+		v.Address = m.addresses[n-1]
+	}
+	if m.uuid != ([16]byte{}) {
+		v.UUID = uuidString(m.uuid)
+	}
+	if len(m.macs) == 0 {
+		return v
+	}
+	v.MAC = macString(m.macs[0])
+	for _, mac := range m.macs[1:] {
+		v.OtherMACs = append(v.OtherMACs, macString(mac))
+	}
+	if j.options.Hardware != nil {
+		for _, mac := range m.macs {
+			if h, ok := j.options.Hardware(mac); ok && h.Known {
+				v.Hardware = h.Name
+				v.Name = h.Name[strings.LastIndexByte(h.Name, '/')+1:]
+				break
+			}
+		}
+	}
+	return v
+}
+
+// uuidString is a UUID as firmware, Smee and dmidecode show it: option 97 has the first three parts with their lowest
+// byte first (SMBIOS 2.6, RFC 4578 section 2.3).
+func uuidString(u [16]byte) string {
+	return fmt.Sprintf("%02x%02x%02x%02x-%02x%02x-%02x%02x-%x-%x", u[3], u[2], u[1], u[0], u[5], u[4], u[7], u[6], u[8:10], u[10:])
+}
+
+// view is a boot, with answers if they are wanted.
+func (b *record) view(answers bool) BootView {
+	v := BootView{
+		ID: b.id, Begin: moment(b.begin), End: moment(b.end), State: b.state, At: b.at, Next: b.next(),
+		Steps: make([]StepView, len(b.steps)),
+	}
+	if b.cause != nil {
+		c := *b.cause
+		v.Cause = &c
+	}
+	for i := range b.steps {
+		v.Steps[i] = b.steps[i].view()
+		if answers {
+			v.Steps[i].Answers = b.answersOf(i)
+		}
+	}
+	return v
+}
+
+func (s *step) view() StepView {
+	v := StepView{Step: s.step, Result: s.result, Begin: moment(s.begin), End: moment(s.end), Bytes: s.bytes, Text: s.text}
+	if s.from.IsValid() {
+		v.From = peer(s.from)
+	}
+	return v
+}
+
+func (b *record) answersOf(i int) []Answer {
+	var views []Answer
+	for k := range b.answers {
+		if a := &b.answers[k]; int(a.step) == i {
+			views = append(views, Answer{
+				Begin: moment(a.begin), End: moment(a.end), Kind: a.kind, Text: a.text, Result: a.result, OK: a.ok,
+				Bytes: a.bytes, Expected: a.expected, From: a.from, Count: int(a.count),
+			})
+		}
+	}
+	return views
+}
+
+func (l *line) view() LineView {
+	return LineView{At: moment(l.at), Facility: facility(l.priority), Severity: severity(l.priority), Tag: l.tag, Text: l.text}
+}
+
+// next is the step that likely comes next; empty if there is none.
+func (b *record) next() Step {
+	if b.state == Booted || b.local {
+		return ""
+	}
+	switch b.at {
+	case DHCP:
+		if a := b.answered(); a != nil && strings.HasSuffix(a.file, ".ipxe") {
+			return Script
+		}
+		return Loader
+	case Loader:
+		return IPXEDHCP
+	case IPXEDHCP:
+		return Script
+	case Script:
+		return Kernel
+	case Kernel:
+		if b.last(Initramfs) == nil && !strings.HasSuffix(b.last(Kernel).text, ".iso") {
+			return Initramfs
+		}
+		return OSDHCP
+	case Initramfs:
+		return OSDHCP
+	case OSDHCP:
+		return Syslog
+	case Syslog:
+		return Metadata
+	case Metadata:
+		return Agent
+	case Agent:
+		return Files
+	default:
+		return ""
+	}
+}
+
+// answered is the exchange that gave the machine its address; nil if there is none.
+func (b *record) answered() *ask {
+	for i := range b.asks {
+		if b.asks[i].acked > 0 {
+			return &b.asks[i]
+		}
+	}
+	return nil
+}
