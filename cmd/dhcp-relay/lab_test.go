@@ -375,3 +375,11 @@ func answer(t *testing.T, request []byte, kind dhcpv4.MessageType, modifiers ...
 	}
 	return reply.ToBytes()
 }
+
+// deadline has the next reads of a socket end when patience does.
+func deadline(t *testing.T, conn interface{ SetReadDeadline(time.Time) error }) {
+	t.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -6,13 +6,17 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"runtime"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
 	"github.com/tinkerbell/stack/pkg/relay"
+	"github.com/tinkerbell/stack/pkg/relay6"
 )
 
 const notes = `It needs the capability NET_RAW for its listeners, and NET_BIND_SERVICE where port 67 is privileged.
@@ -49,9 +53,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 	logger := s.Logger(stderr)
 	registry := admin.NewRegistry()
-	config := s.relay()
-	config.Logger, config.Registerer = logger, registry
-	r, err := relay.New(config)
+	tasks, handlers, err := relays(&s, logger, registry)
 	if err != nil {
 		logger.Error("failed to start", "error", err.Error())
 		return 1
@@ -60,14 +62,41 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Logger: logger,
 		Admin: admin.New(admin.Options{
 			Address: s.AdminAddress, Registry: registry, Pprof: s.Pprof,
-			Handlers: map[string]http.Handler{"GET " + tracePath: traceHandler(r)},
+			Handlers: handlers,
 		}),
-		Tasks: []daemon.Task{r},
+		Tasks: tasks,
 	})
 	if err != nil {
 		return 1 // Run has logged it
 	}
 	return 0
+}
+
+// relays makes the relay of each family that is asked for.
+func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
+	tasks []daemon.Task, handlers map[string]http.Handler, err error,
+) {
+	handlers = map[string]http.Handler{}
+	if s.has4() {
+		config := s.relay()
+		config.Logger, config.Registerer = logger, registry
+		r, err := relay.New(config)
+		if err != nil {
+			return nil, nil, err
+		}
+		tasks = append(tasks, r)
+		handlers["GET "+tracePath] = traceHandler(r)
+	}
+	if s.Dhcpv6Enabled {
+		config := s.relay6()
+		config.Logger, config.Registerer = logger, registry
+		r, err := relay6.New(config)
+		if err != nil {
+			return nil, nil, err
+		}
+		tasks = append(tasks, r)
+	}
+	return tasks, handlers, nil
 }
 
 // adopt turns the arguments of ISC dhcrelay into variables, except for those that are set already.

@@ -11,6 +11,8 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/relay"
+	"github.com/tinkerbell/stack/pkg/relay/fault"
+	"github.com/tinkerbell/stack/pkg/relay6"
 )
 
 const (
@@ -30,7 +32,7 @@ type settings struct {
 	ClearGiaddr     bool       `split_words:"true" default:"false" desc:"take giaddr out of replies, for firmware that takes it for a gateway"`
 	SourceAddress   netip.Addr `split_words:"true" desc:"source of replies to the VLAN, such as the service IP; empty: the listener's address, else giaddr"`
 
-	Servers           []string      `required:"true" desc:"DHCP servers, host or host:port, separated by commas; each request goes to every one"`
+	Servers           []string      `desc:"DHCP servers, host or host:port, separated by commas; each request goes to every one; empty: DHCPv6 only"`
 	UpstreamInterface string        `split_words:"true" desc:"giaddr is this interface's address; empty: the address used towards the server"`
 	UpstreamAddress   netip.Addr    `split_words:"true" desc:"giaddr, an address of this pod that the servers reach"`
 	ResolveInterval   time.Duration `split_words:"true" default:"10s" desc:"how often the servers' names are looked up"`
@@ -49,6 +51,13 @@ type settings struct {
 	RemoteID     string            `split_words:"true" desc:"value of remote-id; empty: the listener's MAC address"`
 	SubscriberID string            `split_words:"true" desc:"value of subscriber-id"`
 	RelayID      hexBytes          `split_words:"true" desc:"value of relay-id, a DUID in hex; empty: made from the first listener's MAC address"`
+
+	Dhcpv6Enabled          bool            `split_words:"true" default:"false" desc:"relay DHCPv6 as well, on the same listeners"`
+	Dhcpv6Servers          []string        `split_words:"true" desc:"DHCPv6 servers, host, [address]:port or host:port; empty: the names in SERVERS, port 547"`
+	Dhcpv6LinkAddresses    []linkAddress   `split_words:"true" desc:"name=address: the link address of a listener, by which servers choose the prefix; empty: its own, else unspecified"`
+	Dhcpv6UpstreamAddress  netip.Addr      `split_words:"true" desc:"address of this pod that DHCPv6 requests leave from; empty: the address used towards the server"`
+	Dhcpv6Options          []relay6.Option `split_words:"true" desc:"options of RELAY-FORW besides interface-id and the client's MAC address: remote-id, subscriber-id, relay-id"`
+	Dhcpv6EnterpriseNumber uint32          `split_words:"true" default:"0" desc:"enterprise number in front of the DHCPv6 remote-id"`
 
 	Pending       int           `default:"32768" desc:"requests that are remembered for their replies, at most"`
 	PendingExpiry time.Duration `split_words:"true" default:"10s" desc:"how long a request is remembered"`
@@ -94,8 +103,9 @@ func (s *settings) relay() relay.Config {
 		TrustedServers:    s.TrustedServers,
 		PresentGiaddr:     s.PresentGiaddrAction,
 		Agent: relay.Agent{
-			Options: s.AgentOptions, CircuitID: s.CircuitID, RemoteID: s.RemoteID,
-			SubscriberID: s.SubscriberID, RelayID: s.RelayID,
+			Options: s.AgentOptions, CircuitID: s.CircuitID, RemoteID: s.without4(s.RemoteID, relay.RemoteID, relay6.RemoteID),
+			SubscriberID: s.without4(s.SubscriberID, relay.SubscriberID, relay6.SubscriberID),
+			RelayID:      []byte(s.without4(string(s.RelayID), relay.RelayID, relay6.RelayID)),
 		},
 		TokenKey:        []byte(s.TokenKey),
 		Segments:        s.Segments,
@@ -120,18 +130,26 @@ func (s *settings) relay() relay.Config {
 
 // Validate implements the check of pkg/daemon. A fault names the variable that has to be changed.
 func (s *settings) Validate() error {
-	joined, ok := s.relay().Validate().(interface{ Unwrap() []error })
-	if !ok {
+	var faults []error
+	if joined, ok := s.validate4().(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			if f, ok := errors.AsType[*fault.Fault](err); ok {
+				err = fmt.Errorf("%s_%s: %s", prefix, variable(f.Field), f.Text)
+			}
+			faults = append(faults, err)
+		}
+	}
+	return errors.Join(append(faults, s.validate6()...)...)
+}
+
+// has4 tells whether DHCPv4 is to be relayed.
+func (s *settings) has4() bool { return len(s.Servers) > 0 || !s.Dhcpv6Enabled }
+
+func (s *settings) validate4() error {
+	if !s.has4() {
 		return nil
 	}
-	var faults []error
-	for _, err := range joined.Unwrap() {
-		if fault, ok := errors.AsType[*relay.Fault](err); ok {
-			err = fmt.Errorf("%s_%s: %s", prefix, variable(fault.Field), fault.Text)
-		}
-		faults = append(faults, err)
-	}
-	return errors.Join(faults...)
+	return s.relay().Validate()
 }
 
 // variable is a field's name as envconfig's split_words has it: MaxHops is MAX_HOPS.

@@ -2,7 +2,7 @@
 //
 // It knows bytes only: no sockets, no DHCP. [Parse] looks into a received frame without copying, [Header.Put]
 // writes the 42 bytes in front of a payload that is already in place, and [Filter] is the kernel's half of the
-// selection.
+// selection. [Parse6], [Header6] and [Filter6] are the same for IPv6.
 package frame
 
 import (
@@ -49,10 +49,12 @@ const (
 	Fragment          // part of a larger datagram: a packet socket sees it before reassembly
 	BadLength         // a UDP length that does not fit the IPv4 length
 	BadChecksum       // a wrong UDP checksum
+	NotIPv6           // another EtherType or another IP version, by Parse6 instead of NotIPv4
 )
 
 var faultNames = [...]string{
 	"ok", "short-frame", "not-ipv4", "bad-ip-header", "not-udp", "fragment", "bad-udp-length", "bad-udp-checksum",
+	"not-ipv6",
 }
 
 func (f Fault) String() string { return faultNames[f] }

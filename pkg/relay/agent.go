@@ -7,6 +7,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/fault"
 )
 
 // Action is what happens to a request that carries a giaddr or option 82 already.
@@ -83,25 +84,25 @@ func (c Config) validateAgent() (faults []error) {
 		{RelayID, "RelayID", len(a.RelayID)},
 	} {
 		if text.len > maxText {
-			faults = append(faults, newFault(text.field, "%d bytes, more than %d", text.len, maxText))
+			faults = append(faults, fault.New(text.field, "%d bytes, more than %d", text.len, maxText))
 		}
 		if text.len > 0 && !a.has(text.name) {
-			faults = append(faults, newFault(text.field, "has a value, but %s is not among the agent options", text.name))
+			faults = append(faults, fault.New(text.field, "has a value, but %s is not among the agent options", text.name))
 		}
 	}
 	for i, option := range a.Options {
 		if slices.Contains(a.Options[:i], option) {
-			faults = append(faults, newFault("AgentOptions", "%s is named twice", option))
+			faults = append(faults, fault.New("AgentOptions", "%s is named twice", option))
 		}
 	}
 	if a.has(SubscriberID) && a.SubscriberID == "" {
-		faults = append(faults, newFault("SubscriberID", "has no value, and subscriber-id is asked for"))
+		faults = append(faults, fault.New("SubscriberID", "has no value, and subscriber-id is asked for"))
 	}
 	if a.has(RelayID) && len(a.RelayID) == 0 && len(c.Listeners) == 0 {
-		faults = append(faults, newFault("RelayID", "has no value, and there is no listener to take one from"))
+		faults = append(faults, fault.New("RelayID", "has no value, and there is no listener to take one from"))
 	}
 	if n := len(c.TokenKey); n > 0 && n < MinTokenKey {
-		faults = append(faults, newFault("TokenKey", "%d bytes, at least %d are needed", n, MinTokenKey))
+		faults = append(faults, fault.New("TokenKey", "%d bytes, at least %d are needed", n, MinTokenKey))
 	}
 	return faults
 }

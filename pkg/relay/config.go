@@ -13,6 +13,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/relay/fault"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
@@ -181,62 +182,48 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Fault is what is wrong with one field of a [Config].
-type Fault struct {
-	// Field is the field's name.
-	Field string
-	// Text says what is wrong with its value.
-	Text string
-}
-
-func (f *Fault) Error() string { return f.Field + ": " + f.Text }
-
-func newFault(field, format string, args ...any) error {
-	return &Fault{Field: field, Text: fmt.Sprintf(format, args...)}
-}
-
 // Validate joins every fault of the configuration.
 func (c Config) Validate() error {
 	var faults []error
-	fault := func(field, format string, args ...any) { faults = append(faults, newFault(field, format, args...)) }
+	add := func(field, format string, args ...any) { faults = append(faults, fault.New(field, format, args...)) }
 	if len(c.Servers) == 0 {
-		fault("Servers", "a relay needs the name or address of a DHCP server")
+		add("Servers", "a relay needs the name or address of a DHCP server")
 	}
 	for _, name := range c.Servers {
 		if err := checkServer(name); err != nil {
-			fault("Servers", "%q: %v", name, err)
+			add("Servers", "%q: %v", name, err)
 		}
 	}
 	faults = append(faults, c.validateListeners()...)
 	faults = append(faults, c.validateAgent()...)
 	if c.MaxHops < 0 || c.MaxHops > MaxHops {
-		fault("MaxHops", "%d: not within 1 and %d", c.MaxHops, MaxHops)
+		add("MaxHops", "%d: not within 1 and %d", c.MaxHops, MaxHops)
 	}
 	for _, a := range []struct {
 		field string
 		addr  netip.Addr
 	}{{"UpstreamAddress", c.UpstreamAddress}, {"SourceAddress", c.SourceAddress}} {
 		if a.addr.IsValid() && !usable(a.addr) {
-			fault(a.field, "%s: not an IPv4 address that others can reach", a.addr)
+			add(a.field, "%s: not an IPv4 address that others can reach", a.addr)
 		}
 	}
 	if c.UpstreamAddress.IsValid() && c.UpstreamInterface != "" {
-		fault("UpstreamAddress", "%s, and upstream interface %s: set one of them", c.UpstreamAddress, c.UpstreamInterface)
+		add("UpstreamAddress", "%s, and upstream interface %s: set one of them", c.UpstreamAddress, c.UpstreamInterface)
 	}
 	if c.TracePackets > 1<<16 {
-		fault("TracePackets", "%d: at most %d", c.TracePackets, 1<<16)
+		add("TracePackets", "%d: at most %d", c.TracePackets, 1<<16)
 	}
 	if c.DeadAfter < 0 {
-		fault("DeadAfter", "%d: not a positive number", c.DeadAfter)
+		add("DeadAfter", "%d: not a positive number", c.DeadAfter)
 	}
 	if c.Pending < 0 || c.Pending > 1<<24 {
-		fault("Pending", "%d: not within 1 and %d", c.Pending, 1<<24)
+		add("Pending", "%d: not within 1 and %d", c.Pending, 1<<24)
 	}
 	if c.ResolveInterval < 0 {
-		fault("ResolveInterval", "%s: below 0", c.ResolveInterval)
+		add("ResolveInterval", "%s: below 0", c.ResolveInterval)
 	}
 	if c.PendingExpiry < 0 {
-		fault("PendingExpiry", "%s: below 0", c.PendingExpiry)
+		add("PendingExpiry", "%s: below 0", c.PendingExpiry)
 	}
 	return errors.Join(faults...)
 }
@@ -246,21 +233,21 @@ func (c Config) validateListeners() (faults []error) {
 	for _, l := range c.Listeners {
 		switch {
 		case l.Name == "" || len(l.Name) > 15:
-			faults = append(faults, newFault("Listeners", "%q: not an interface name", l.Name))
+			faults = append(faults, fault.New("Listeners", "%q: not an interface name", l.Name))
 		case seen[l.Name]:
-			faults = append(faults, newFault("Listeners", "%q: named twice", l.Name))
+			faults = append(faults, fault.New("Listeners", "%q: named twice", l.Name))
 		case l.Name == c.UpstreamInterface:
-			faults = append(faults, newFault("Listeners", "%q: is the upstream interface too; where clients and servers "+
+			faults = append(faults, fault.New("Listeners", "%q: is the upstream interface too; where clients and servers "+
 				"share a LAN no relay is needed", l.Name))
 		case l.LinkAddress.IsValid() && !usable(l.LinkAddress):
-			faults = append(faults, newFault("Listeners", "%q: link address %s is not an IPv4 address of a LAN",
+			faults = append(faults, fault.New("Listeners", "%q: link address %s is not an IPv4 address of a LAN",
 				l.Name, l.LinkAddress))
 		}
 		seen[l.Name] = true
 	}
 	for _, name := range c.TrustedListeners {
 		if !seen[name] {
-			faults = append(faults, newFault("TrustedListeners", "%q: not a listener", name))
+			faults = append(faults, fault.New("TrustedListeners", "%q: not a listener", name))
 		}
 	}
 	return faults

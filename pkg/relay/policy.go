@@ -91,7 +91,7 @@ func (r *Relay) own(giaddr [4]byte, to *routes) bool {
 		return true
 	}
 	for _, l := range r.listeners {
-		if p := l.port.Load(); p != nil && p.address == giaddr {
+		if p := l.Port(); p != nil && p.Info.address == giaddr {
 			return true
 		}
 	}

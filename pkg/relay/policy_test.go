@@ -12,6 +12,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
@@ -314,7 +315,7 @@ func TestTrap02GiaddrOutsideTrustedIsNoReflector(t *testing.T) {
 // TestTrap02OwnAddressesAreLoops: not giaddr alone, but every address by which this relay is known.
 func TestTrap02OwnAddressesAreLoops(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.SourceAddress = netip.MustParseAddr("203.0.113.9") })
-	b.listeners[0].port.Store(&port{address: [4]byte{203, 0, 113, 8}})
+	b.listeners[0].SetPort(&listener.Port[link]{Info: link{address: [4]byte{203, 0, 113, 8}}})
 	for own, want := range map[[4]byte]Drop{
 		ourGiaddr: Loop, {203, 0, 113, 9}: Loop, {203, 0, 113, 8}: Loop, {203, 0, 113, 7}: None,
 	} {

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tinkerbell/stack/pkg/relay/admit"
+	"github.com/tinkerbell/stack/pkg/relay/links"
 	"github.com/tinkerbell/stack/pkg/relay/notice"
 	"github.com/tinkerbell/stack/pkg/relay/pending"
 	"github.com/tinkerbell/stack/pkg/relay/server"
@@ -40,7 +41,7 @@ type Relay struct {
 	agents    *room        // of the trusted relay agents' unicasts; nil where none is trusted
 	seed      maphash.Seed // of clients' tags: secret, so that no sender can aim at one place of a table
 	trace     *trace
-	listeners []*listener
+	listeners []*ear
 	upstream  *upstream
 	servers   *server.Pool
 	start     time.Time
@@ -92,7 +93,11 @@ func assemble(config Config) (*Relay, error) {
 		r.rooms = append(r.rooms, r.agents)
 	}
 	for i, l := range config.Listeners {
-		r.listeners = append(r.listeners, newListener(r, i, l))
+		heard, err := newEar(r, i, l)
+		if err != nil {
+			return nil, err
+		}
+		r.listeners = append(r.listeners, heard)
 	}
 	r.servers = newServers(r)
 	return r, nil
@@ -106,33 +111,28 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer stop()
 	group.Go(func() error {
 		<-ctx.Done()
-		r.drain()
+		r.pending.Drain()
 		stop()
 		return nil
 	})
 	group.Go(func() error { return r.servers.Run(ctx) })
-	group.Go(func() error { return r.watch(ctx) })
+	group.Go(func() error { return links.Watch(ctx, r.linksChanged) })
 	group.Go(func() error { return r.upstream.run(answering) })
 	for _, w := range r.rooms {
 		group.Go(func() error { return w.run(ctx) })
 	}
 	for _, l := range r.listeners {
-		group.Go(func() error { return l.run(ctx, answering.Done()) })
+		group.Go(func() error { return l.Run(ctx, answering.Done()) })
 	}
 	return group.Wait()
 }
 
-// Times of a drain: servers answer within milliseconds, or not at all.
-const (
-	drainMost  = time.Second
-	drainCheck = 10 * time.Millisecond
-)
-
-// drain waits until every request has had a reply, for a second at most.
-func (r *Relay) drain() {
-	for end := time.Now().Add(drainMost); r.pending.Unanswered() > 0 && time.Now().Before(end); {
-		time.Sleep(drainCheck)
+// linksChanged has everything that depends on links look again at once. Without it they would within seconds.
+func (r *Relay) linksChanged() {
+	for _, l := range r.listeners {
+		l.Wake()
 	}
+	r.servers.Refresh()
 }
 
 // Ready implements daemon.Task: every listener is open, and there is a server to ask and an address to be answered
@@ -140,7 +140,7 @@ func (r *Relay) drain() {
 func (r *Relay) Ready() error {
 	faults := []error{r.servers.Ready()}
 	for _, l := range r.listeners {
-		faults = append(faults, l.ready())
+		faults = append(faults, l.Ready())
 	}
 	return errors.Join(faults...)
 }

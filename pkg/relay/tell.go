@@ -197,8 +197,8 @@ func untilNUL(value []byte) []byte {
 
 // overheard is the message in a frame that is for another station or VLAN; nil where there is none. It is told of: a
 // machine whose messages carry the tag of another VLAN is heard by nobody.
-func (l *listener) overheard(i int) dhcp.Message {
-	b, whole := l.inbox.Packet(i)
+func (l *ear) overheard(i int) dhcp.Message {
+	b, whole := l.Inbox().Packet(i)
 	if l.tell == nil || !whole {
 		return nil
 	}

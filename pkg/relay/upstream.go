@@ -11,6 +11,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 )
 
@@ -48,7 +49,7 @@ func newUpstream(r *Relay) (*upstream, error) {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT); err != nil {
 			return os.NewSyscallError("setsockopt IP_MTU_DISCOVER", err)
 		}
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // as far as rmem_max allows
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, listener.ReceiveBuffer) // as far as rmem_max allows
 		return os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrInet4{Port: serverPort}))
 	})
 	if err != nil {
@@ -70,12 +71,12 @@ func newUpstream(r *Relay) (*upstream, error) {
 	return u, nil
 }
 
-func (u *upstream) failed(listener int, errno unix.Errno) {
-	u.relay.metrics.port(listener).dropped(toClient, SendFailed)
+func (u *upstream) failed(index int, errno unix.Errno) {
+	u.relay.metrics.port(index).dropped(toClient, SendFailed)
 	u.relay.notices.WarnAt(u.relay.now(), "failed to send reply", func() []any {
 		name := unicastLabel
-		if listener != unicast {
-			name = u.relay.listeners[listener].name
+		if index != unicast {
+			name = u.relay.listeners[index].name
 		}
 		return []any{"listener", name, "error", errno.Error()}
 	})
@@ -127,13 +128,13 @@ func (u *upstream) batch(n int) {
 }
 
 // flush sends the frames for one listener.
-func (u *upstream) flush(listener int, out *mmsg.Outbox) {
-	if p := u.relay.listeners[listener].port.Load(); p != nil {
+func (u *upstream) flush(index int, out *mmsg.Outbox) {
+	if p := u.relay.listeners[index].Port(); p != nil {
 		out.Flush(p.Socket)
 		return
 	}
 	for range out.Len() {
-		u.relay.metrics.port(listener).dropped(toClient, ListenerDown)
+		u.relay.metrics.port(index).dropped(toClient, ListenerDown)
 	}
 	out.Clear()
 }
@@ -193,11 +194,11 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now 
 		return None
 	}
 	metrics := r.metrics.port(int(o.listener))
-	p := r.listeners[o.listener].port.Load()
+	p := r.listeners[o.listener].Port()
 	switch {
 	case p == nil:
 		drop = ListenerDown
-	case len(m)+ipAndUDP > p.mtu:
+	case len(m)+ipAndUDP > p.MTU:
 		drop = TooLong
 	}
 	u.tellReply(m, &o, from, now, drop)
@@ -206,11 +207,11 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now 
 		return None
 	}
 	whole := u.inbox.Slot(i)[:headroom+len(m)]
-	to := putReply(whole, p.mac, r.source(p, routes), r.config.AlwaysBroadcast)
+	to := putReply(whole, p.MAC, r.source(p, routes), r.config.AlwaysBroadcast)
 	if out := u.frames[o.listener]; out.Full() {
 		u.flush(int(o.listener), out)
 	}
-	u.frames[o.listener].AddFrame(whole, p.ifindex)
+	u.frames[o.listener].AddFrame(whole, p.Index)
 	r.trace.record(now, onListener, peer{}, peer{}, whole)
 	metrics.relayed(toClient, m.Type())
 	if verbose {
@@ -233,12 +234,12 @@ func putReply(whole []byte, from frame.MAC, source [4]byte, alwaysBroadcast bool
 
 // source is the address that a reply on a listener comes from: the one that clients are to know, else the
 // interface's own, else the relay's.
-func (r *Relay) source(p *port, routes *routes) [4]byte {
+func (r *Relay) source(p *listener.Port[link], routes *routes) [4]byte {
 	switch {
 	case r.config.SourceAddress.IsValid():
 		return r.config.SourceAddress.As4()
-	case p.address != ([4]byte{}):
-		return p.address
+	case p.Info.address != ([4]byte{}):
+		return p.Info.address
 	}
 	return routes.giaddr
 }

@@ -133,6 +133,13 @@ func (r *Room[T]) Keep(slot *Slot[T], note T, b []byte, now int64) {
 	}
 }
 
+// Leave gives a slot back that Ask gave, instead of Keep.
+func (r *Room[T]) Leave(slot *Slot[T]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gate.Free(slot.place)
+}
+
 // rouse has Run look who is next.
 func (r *Room[T]) rouse() {
 	select {

@@ -8,8 +8,8 @@ import (
 )
 
 // Table remembers requests: K identifies a transaction, V is where it came from. Neither should hold pointers: the
-// table is large, and the garbage collector need not look into it then. Memory is bounded: a new request takes the place
-// of
+// table is large, and the garbage collector need not look into it then. Memory is bounded: a new request takes the
+// place of
 // the oldest when all places are taken, and none lives longer than the expiry. A request stays after its first reply,
 // since there may be a reply of every server.
 //
@@ -129,6 +129,19 @@ func (p *Table[K, V]) Unanswered() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.waiting
+}
+
+// Times of a drain: servers answer within milliseconds, or not at all.
+const (
+	drainMost  = time.Second
+	drainCheck = 10 * time.Millisecond
+)
+
+// Drain waits until every request has had a reply, for a second at most.
+func (p *Table[K, V]) Drain() {
+	for end := time.Now().Add(drainMost); p.Unanswered() > 0 && time.Now().Before(end); {
+		time.Sleep(drainCheck)
+	}
 }
 
 // find returns the place of a live entry, 0 if there is none. The caller holds mu.

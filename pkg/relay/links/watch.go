@@ -1,4 +1,5 @@
-package relay
+// Package links tells when a network link or an address of this host comes, goes or changes.
+package links
 
 import (
 	"context"
@@ -12,8 +13,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 )
 
-// openWatch subscribes to rtnetlink's events about links and IPv4 addresses. It takes no capability.
-func openWatch() (*mmsg.Socket, error) {
+// open subscribes to rtnetlink's events about links and addresses. It takes no capability.
+func open() (*mmsg.Socket, error) {
 	s, err := mmsg.NewSocket(unix.AF_NETLINK, unix.SOCK_RAW, "link events")
 	if err != nil {
 		return nil, err
@@ -21,7 +22,7 @@ func openWatch() (*mmsg.Socket, error) {
 	err = s.Control(func(fd int) error {
 		return os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrNetlink{
 			Family: unix.AF_NETLINK,
-			Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR,
+			Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR,
 		}))
 	})
 	if err != nil {
@@ -30,10 +31,10 @@ func openWatch() (*mmsg.Socket, error) {
 	return s, nil
 }
 
-// watch has listeners and lookups notice at once when a link or an address comes, goes or changes. Without it they
-// would within seconds. What an event says does not matter: whoever is woken looks for itself.
-func (r *Relay) watch(ctx context.Context) error {
-	s, err := openWatch()
+// Watch calls changed for each event until ctx is done. What an event says does not matter: whoever is told looks for
+// itself.
+func Watch(ctx context.Context, changed func()) error {
+	s, err := open()
 	if err != nil {
 		return fmt.Errorf("failed to subscribe to link events: %w", err)
 	}
@@ -46,17 +47,9 @@ func (r *Relay) watch(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return s.Close()
 		case err == nil || errors.Is(err, syscall.ENOBUFS): // too many events at once: some were lost, so look
-			r.linksChanged()
+			changed()
 		default:
 			return errors.Join(fmt.Errorf("failed to read link events: %w", err), s.Close())
 		}
 	}
-}
-
-// linksChanged has everything that depends on links look again.
-func (r *Relay) linksChanged() {
-	for _, l := range r.listeners {
-		l.wake()
-	}
-	r.servers.Refresh()
 }

@@ -1,0 +1,273 @@
+// Package listener hears frames on an interface that may come and go, by a packet socket, and lets others send there.
+package listener
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+)
+
+// Config is what a listener needs to know. T is what its user wants to know of the interface.
+type Config[T any] struct {
+	// Name is the interface's.
+	Name string
+	// Protocol is the EtherType that the socket gets, and Filter selects among its frames.
+	Protocol uint16
+	Filter   []bpf.RawInstruction
+	// Groups are the Ethernet groups whose frames the interface has to take.
+	Groups []frame.MAC
+	// Front is how many bytes are left free in front of each frame.
+	Front int
+	// Describe looks at the interface when the socket is opened, and again when a link or an address changes.
+	Describe func(*net.Interface) T
+	// Handle is called with each batch of n frames; they are in the listener's inbox during the call.
+	Handle func(n int)
+	// Changed is told when the listener is open, and when it is not any more.
+	Changed func(open bool)
+	// Lost is told how many frames the kernel had to drop, since the socket's buffer was full.
+	Lost   func(frames uint32)
+	Logger *slog.Logger
+}
+
+// Listener outlives its interface: while that is missing or down, it waits for it.
+type Listener[T any] struct {
+	config  Config[T]
+	inbox   *mmsg.Inbox
+	port    atomic.Pointer[Port[T]]
+	why     atomic.Pointer[string] // why there is no port
+	changed chan struct{}          // something about a link has
+	counted time.Time              // when the kernel was last asked what it had to drop
+}
+
+// Port is an open listener. It is never changed, only replaced.
+type Port[T any] struct {
+	*mmsg.Socket
+	Index int // of the interface
+	MAC   frame.MAC
+	MTU   int
+	Info  T
+}
+
+// Times between two attempts to open a listener. Link events shorten them.
+const (
+	reopenFirst = 250 * time.Millisecond
+	reopenMost  = 5 * time.Second
+)
+
+// ReceiveBuffer holds what arrives while the relay does not run, in bytes as the kernel counts (some 1,300 packets
+// per MiB).
+const ReceiveBuffer = 4 << 20
+
+// New makes a listener that is not open.
+func New[T any](config Config[T]) *Listener[T] {
+	l := &Listener[T]{config: config, changed: make(chan struct{}, 1), inbox: mmsg.NewInbox(config.Front)}
+	l.down("starting")
+	return l
+}
+
+// Inbox is where Handle finds the frames.
+func (l *Listener[T]) Inbox() *mmsg.Inbox { return l.inbox }
+
+// Port is the listener's, nil while it is not open.
+func (l *Listener[T]) Port() *Port[T] { return l.port.Load() }
+
+// SetPort is for tests: what the listener would know of its interface.
+func (l *Listener[T]) SetPort(p *Port[T]) { l.port.Store(p) }
+
+// Wake has the listener look at its interface again.
+func (l *Listener[T]) Wake() {
+	select {
+	case l.changed <- struct{}{}:
+	default: // it is about to
+	}
+}
+
+// Run opens the listener whenever its interface allows it, and reads it until ctx is done. Packets may leave through
+// it until drained is closed.
+func (l *Listener[T]) Run(ctx context.Context, drained <-chan struct{}) error {
+	name, logger := l.config.Name, l.config.Logger
+	wait := reopenFirst
+	logged := ""
+	for ctx.Err() == nil {
+		opened, err := l.open()
+		if errors.Is(err, os.ErrPermission) {
+			return fmt.Errorf("failed to open listener %s: %w (the container needs the capability NET_RAW)", name, err)
+		}
+		if err != nil {
+			l.down(err.Error())
+			if logged != err.Error() {
+				logged = err.Error()
+				logger.Warn("waiting for listener", "listener", name, "error", err.Error())
+			}
+			l.pause(ctx, wait)
+			wait = min(2*wait, reopenMost)
+			continue
+		}
+		wait, logged = reopenFirst, ""
+		l.up(opened)
+		logger.Info("listening", "listener", name, "mac", net.HardwareAddr(opened.MAC[:]).String(), "mtu", opened.MTU)
+		since := time.Now()
+		err = l.serve(ctx, opened)
+		if ctx.Err() != nil {
+			<-drained
+		}
+		l.down("closed")
+		if closeErr := opened.Close(); closeErr != nil {
+			err = errors.Join(err, closeErr)
+		}
+		if ctx.Err() == nil {
+			logger.Warn("lost listener", "listener", name, "error", err.Error())
+			if time.Since(since) < reopenFirst { // never in a tight loop
+				l.pause(ctx, reopenFirst)
+			}
+		}
+	}
+	return nil
+}
+
+// pause waits for a time, a change of a link, or the end.
+func (l *Listener[T]) pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-l.changed:
+	case <-time.After(d):
+	}
+}
+
+func (l *Listener[T]) up(p *Port[T]) {
+	l.port.Store(p)
+	l.config.Changed(true)
+}
+
+func (l *Listener[T]) down(why string) {
+	l.why.Store(&why)
+	l.port.Store(nil)
+	l.config.Changed(false)
+}
+
+// Ready tells why the listener is not open, if so.
+func (l *Listener[T]) Ready() error {
+	if l.port.Load() != nil {
+		return nil
+	}
+	return fmt.Errorf("listener %s: %s", l.config.Name, *l.why.Load())
+}
+
+// look finds the interface and what is to be known about it.
+func (l *Listener[T]) look() (*Port[T], error) {
+	name := l.config.Name
+	link, err := net.InterfaceByName(name)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("no interface %s here: broadcast-init makes it, or the listener is misnamed", name)
+	case link.Flags&net.FlagUp == 0:
+		return nil, fmt.Errorf("interface %s is down", name)
+	case link.Flags&net.FlagRunning == 0:
+		return nil, fmt.Errorf("interface %s has no carrier: its parent on the node is down, or a cable is out", name)
+	case len(link.HardwareAddr) != 6:
+		return nil, fmt.Errorf("interface %s is no Ethernet: its address is %q", name, link.HardwareAddr)
+	}
+	return &Port[T]{
+		Index: link.Index, MAC: frame.MAC(link.HardwareAddr), MTU: link.MTU, Info: l.config.Describe(link),
+	}, nil
+}
+
+// open makes the packet socket. It is bound only after its filter is attached, so that it never holds a frame that
+// the filter would have refused.
+func (l *Listener[T]) open() (*Port[T], error) {
+	p, err := l.look()
+	if err != nil {
+		return nil, err
+	}
+	s, err := mmsg.NewSocket(unix.AF_PACKET, unix.SOCK_RAW, "listener "+l.config.Name)
+	if err != nil {
+		return nil, err
+	}
+	err = s.Control(func(fd int) error {
+		if err := mmsg.Attach(fd, l.config.Filter); err != nil {
+			return err
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1); err != nil {
+			return os.NewSyscallError("setsockopt PACKET_AUXDATA", err)
+		}
+		// Not known before Linux 4.20; the filter refuses own transmissions too.
+		_ = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, ReceiveBuffer) // as far as rmem_max allows
+		for _, group := range l.config.Groups {
+			membership := unix.PacketMreq{Ifindex: int32(p.Index), Type: unix.PACKET_MR_MULTICAST, Alen: uint16(len(group))}
+			copy(membership.Address[:], group[:])
+			if err := unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &membership); err != nil {
+				return os.NewSyscallError("setsockopt PACKET_ADD_MEMBERSHIP", err)
+			}
+		}
+		return os.NewSyscallError("bind",
+			unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: mmsg.Htons(l.config.Protocol), Ifindex: p.Index}))
+	})
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	p.Socket = s
+	return p, nil
+}
+
+// serve reads requests until the socket fails, the interface changes, or ctx is done.
+func (l *Listener[T]) serve(ctx context.Context, p *Port[T]) error {
+	ended := make(chan error, 1)
+	go func() {
+		ended <- p.Pump(l.inbox, func(n int) {
+			l.countLost(p)
+			l.config.Handle(n)
+		})
+	}()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-ctx.Done():
+			p.Stop()
+			return <-ended
+		case <-l.changed:
+			now, err := l.look()
+			if err == nil && now.Index == p.Index {
+				// The same interface, perhaps with another address, MAC or MTU: the socket stays.
+				now.Socket = p.Socket
+				l.port.Store(now)
+				continue
+			}
+			if err == nil {
+				err = errors.New("another interface has its name")
+			}
+			p.Stop()
+			<-ended
+			return err
+		}
+	}
+}
+
+// countLost counts what the kernel had to drop. It asks once a second, while packets arrive: when none do, none are
+// dropped.
+func (l *Listener[T]) countLost(p *Port[T]) {
+	now := time.Now()
+	if now.Sub(l.counted) < time.Second {
+		return
+	}
+	l.counted = now
+	_ = p.Control(func(fd int) error {
+		statistics, err := unix.GetsockoptTpacketStats(fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+		if err == nil && statistics.Drops > 0 {
+			l.config.Lost(statistics.Drops)
+		}
+		return err
+	})
+}

@@ -1,0 +1,229 @@
+package relay6
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/relay/fault"
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+// Ports of DHCPv6 (RFC 8415 section 7.2).
+const (
+	serverPort = 547 // of servers and relay agents
+	clientPort = 546
+)
+
+// Defaults of the settings, and bounds.
+const (
+	defaultResolve = 10 * time.Second
+	defaultPending = 32768
+	defaultExpiry  = 10 * time.Second
+
+	defaultClientRate = 10
+	defaultTotalRate  = 50000
+	defaultNewcomers  = 100
+	defaultDeadAfter  = 20
+
+	// MinTokenKey is the least length of a token key in bytes.
+	MinTokenKey = 16
+	// maxText is the most bytes of an option's value: all of them have to fit in front of a message.
+	maxText = 48
+)
+
+// Listener is an interface on a provisioning VLAN.
+type Listener struct {
+	Name string
+	// LinkAddress is the link address of what is heard here (RFC 8415 section 19.1.1): an address of the VLAN's prefix,
+	// by which the server knows the link. Unset: the interface's own that is not link-local, or unspecified, and the
+	// server has to know the link by the Interface-Id, which is the interface's name.
+	LinkAddress netip.Addr
+}
+
+// Option is an option that this relay can add to a RELAY-FORW, besides Interface-Id and the client's link-layer
+// address.
+type Option string
+
+// The options by their names in the RFCs.
+const (
+	RemoteID     Option = "remote-id"     // RFC 4649: Config.RemoteID, or the listener's MAC address
+	SubscriberID Option = "subscriber-id" // RFC 4580: Config.SubscriberID
+	RelayID      Option = "relay-id"      // RFC 5460: Config.RelayID, or a DUID of the listener's MAC address
+)
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (o *Option) UnmarshalText(text []byte) error {
+	switch got := Option(text); got {
+	case RemoteID, SubscriberID, RelayID:
+		*o = got
+		return nil
+	default:
+		return fmt.Errorf("%q is none of %s, %s, %s", text, RemoteID, SubscriberID, RelayID)
+	}
+}
+
+// Config is what a relay needs to know. Zero values stand for the defaults named.
+type Config struct {
+	// Listeners are the interfaces on the provisioning VLANs. None: only what relay agents send to an address of this
+	// host is relayed, which takes no packet socket and no CAP_NET_RAW.
+	Listeners []Listener
+	// Servers are names or IPv6 addresses, with ":port" where it is not 547. Every request goes to each of them.
+	Servers []string
+	// UpstreamInterface gives the address that requests leave from: its first. Empty: see UpstreamAddress.
+	UpstreamInterface string
+	// UpstreamAddress is it, an address of this host that the servers reach. Neither: the address from which the kernel
+	// sends to the first server.
+	UpstreamAddress netip.Addr
+	// TrustedRelays are the prefixes whose relay agents may send RELAY-FORW messages.
+	TrustedRelays []netip.Prefix
+	// TrustedServers are the prefixes that replies may come from. None: any, since a reply has to match a request, and
+	// a Service may have translated its source.
+	TrustedServers []netip.Prefix
+	// Options are added to each RELAY-FORW, where they fit the MTU.
+	Options []Option
+	// RemoteID and SubscriberID are values of the options of these names, and RelayID is a DUID.
+	RemoteID, SubscriberID string
+	RelayID                []byte
+	// Enterprise is the enterprise number in front of the Remote-Id (RFC 4649 section 3).
+	Enterprise uint32
+	// TokenKey, if set, signs a token behind the name in the Interface-Id, by which a reply is recognised even when the
+	// request was relayed by another replica or before a restart. A reply has to bring it back. Replicas share the key.
+	// At least MinTokenKey bytes.
+	TokenKey []byte
+	// Segments lets consecutive requests to a server leave as segments of one message (UDP_SEGMENT). A server on this
+	// node that reads by a packet socket would take them for one request.
+	Segments bool
+	// ResolveInterval is how long an answer about a server's name is used at most, if its records live longer (10 s).
+	ResolveInterval time.Duration
+	// Lookup finds a host's addresses, and for how long they hold. Nil: as the pod's resolv.conf says.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
+	// Pending is the most requests that are remembered for their replies (32,768).
+	Pending int
+	// PendingExpiry is how long (10 s).
+	PendingExpiry time.Duration
+	// ClientRate is how many messages a second one MAC address may send, and one DUID, over two seconds (10). Negative:
+	// no limit.
+	ClientRate int
+	// TotalRate is how many messages a second are relayed of all listeners, and as many unicasts (50,000). Negative: no
+	// limit.
+	TotalRate int
+	// NewcomerRate is how many messages a second of machines that were never served go to the servers from each
+	// listener, and of unicasts, beyond those that the servers answer (100). Negative: no limit.
+	NewcomerRate int
+	// DeadAfter is how many messages in a row a server leaves unanswered, for at least 5 s, until it is taken for dead
+	// (20).
+	DeadAfter int
+
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Registerer takes the metrics. It may be nil.
+	Registerer prometheus.Registerer
+}
+
+// withDefaults fills in what is unset.
+func (c Config) withDefaults() Config {
+	number := func(n *int, otherwise int) {
+		if *n == 0 {
+			*n = otherwise
+		}
+	}
+	number(&c.Pending, defaultPending)
+	number(&c.ClientRate, defaultClientRate)
+	number(&c.TotalRate, defaultTotalRate)
+	number(&c.NewcomerRate, defaultNewcomers)
+	number(&c.DeadAfter, defaultDeadAfter)
+	if c.ResolveInterval == 0 {
+		c.ResolveInterval = defaultResolve
+	}
+	if c.PendingExpiry == 0 {
+		c.PendingExpiry = defaultExpiry
+	}
+	if c.Lookup == nil {
+		c.Lookup = (&endpoint.Resolver{}).Lookup
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Validate joins every fault of the configuration.
+func (c Config) Validate() error {
+	var faults []error
+	add := func(field, format string, args ...any) { faults = append(faults, fault.New(field, format, args...)) }
+	if len(c.Servers) == 0 {
+		add("Servers", "a relay needs the name or address of a DHCPv6 server")
+	}
+	for _, name := range c.Servers {
+		if err := checkServer(name); err != nil {
+			add("Servers", "%q: %v", name, err)
+		}
+	}
+	seen := map[string]bool{}
+	for _, l := range c.Listeners {
+		switch {
+		case l.Name == "" || len(l.Name) > maxName:
+			add("Listeners", "%q: not an interface name", l.Name)
+		case seen[l.Name]:
+			add("Listeners", "%q: named twice", l.Name)
+		case l.LinkAddress.IsValid() && !usable(l.LinkAddress):
+			add("LinkAddresses", "%s=%s: not an IPv6 address of a link's prefix", l.Name, l.LinkAddress)
+		}
+		seen[l.Name] = true
+	}
+	if c.UpstreamAddress.IsValid() && !usable(c.UpstreamAddress) {
+		add("UpstreamAddress", "%s: not an IPv6 address that others can reach", c.UpstreamAddress)
+	}
+	faults = append(faults, c.validateOptions()...)
+	if n := len(c.TokenKey); n > 0 && n < MinTokenKey {
+		add("TokenKey", "%d bytes, at least %d are needed", n, MinTokenKey)
+	}
+	return errors.Join(faults...)
+}
+
+// maxName is the longest name of an interface (IFNAMSIZ without its end).
+const maxName = 15
+
+func (c Config) validateOptions() (faults []error) {
+	named := map[Option]bool{}
+	for _, option := range c.Options {
+		if named[option] {
+			faults = append(faults, fault.New("Options", "%s is named twice", option))
+		}
+		named[option] = true
+	}
+	for _, text := range []struct {
+		field string
+		len   int
+	}{{"RemoteID", len(c.RemoteID)}, {"SubscriberID", len(c.SubscriberID)}, {"RelayID", len(c.RelayID)}} {
+		if text.len > maxText {
+			faults = append(faults, fault.New(text.field, "%d bytes, DHCPv6 takes at most %d", text.len, maxText))
+		}
+	}
+	if named[SubscriberID] && c.SubscriberID == "" {
+		faults = append(faults, fault.New("SubscriberID", "has no value, and subscriber-id is asked for"))
+	}
+	return faults
+}
+
+// usable tells an IPv6 address that others can reach beyond its link.
+func usable(a netip.Addr) bool { return a.Is6() && a.Zone() == "" && server.Usable(a) }
+
+// checkServer is what is wrong with a server's name.
+func checkServer(name string) error {
+	host, _, err := server.Split(name, serverPort)
+	if err != nil {
+		return err
+	}
+	if addr, err := netip.ParseAddr(host); err == nil && !usable(addr) {
+		return errors.New("not an IPv6 address that is reached beyond its link")
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package relay6
+
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+// desk is where one goroutine works on packets: its way to the servers and its scratch memory.
+type desk struct {
+	relay   *Relay
+	metrics *portMetrics // of what is sent to the servers
+	name    string       // for the log
+	scratch [front]byte
+	signer  *signer
+
+	toServers *mmsg.Outbox
+	// detour is for servers that are reached from another source port.
+	detour *mmsg.Outbox
+}
+
+func newDesk(r *Relay, listener int, name string) *desk {
+	d := &desk{relay: r, metrics: r.metrics.port(listener), name: name, signer: newSigner(r.config.TokenKey)}
+	failed := func(errno unix.Errno) {
+		d.metrics.dropped(toServer, SendFailed)
+		r.notices.WarnAt(r.now(), "failed to send request", func() []any {
+			return []any{"listener", name, "error", errno.Error()}
+		})
+	}
+	d.toServers, d.detour = mmsg.NewOutbox(r.config.Segments, failed), mmsg.NewOutbox(r.config.Segments, failed)
+	return d
+}
+
+// send gives a message to every server. It stays where it is until flush. served tells that the servers have answered
+// its client before.
+func (d *desk) send(b []byte, to *server.Routes, now int64, served bool) {
+	for i := range to.Targets {
+		t := &to.Targets[i]
+		out := d.toServers
+		if t.Detour != nil {
+			out = d.detour
+		}
+		if out.Full() {
+			d.flush(to)
+		}
+		out.AddUDP(b, t.Addr, to.Source, 0)
+		t.Server.Asked(now, true, served)
+	}
+}
+
+func (d *desk) flush(to *server.Routes) {
+	d.toServers.Flush(d.relay.upstream.Socket)
+	if d.detour.Len() == 0 {
+		return
+	}
+	for i := range to.Targets {
+		if s := to.Targets[i].Detour; s != nil {
+			d.detour.Flush(s) // all detours are the same socket
+			return
+		}
+	}
+}

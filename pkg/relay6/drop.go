@@ -1,0 +1,132 @@
+package relay6
+
+import (
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+// Drop says why a packet went no further. It is what the policy returns, what tests compare, a label of the drops
+// metric and a row of docs/dhcp-relay.md. What pkg/relay drops for the same reason has the same name there.
+type Drop uint8
+
+// The reasons. None means that the packet is forwarded.
+const (
+	None Drop = iota
+
+	// What frame.Parse6 finds.
+	ShortFrame
+	NotIPv6
+	NotUDP
+	Fragment
+	BadUDPLength
+	BadUDPChecksum
+
+	// What a socket tells.
+	OtherHost // for another station or another VLAN, or sent by this host
+	Truncated // longer than any message that could be relayed
+	Overflow  // the listener's buffer was full: the kernel counts these, nobody saw them
+	Heard     // to a group, at the unicast socket: the listeners read those
+
+	// What dhcp6.Message.Check finds, in its order.
+	ShortMessage
+	BadType
+	BadOptions
+	BadRelayMessage
+	TooDeep
+
+	// What the policy refuses in a request.
+	BadSource         // from an address that nobody can answer
+	ReplyFromClient   // a server's message on the machines' side: somebody else's server
+	UnicastFromClient // a client's message at the unicast socket: only relay agents send there
+	HopLimit          // has passed 8 relay agents
+	UntrustedRelay    // a RELAY-FORW from outside the trusted prefixes
+	UntrustedLink     // a RELAY-FORW whose link address is outside of them: it would choose the addresses to give
+	Loop              // our own RELAY-FORW comes back
+	NoServer          // no server has an address at the moment
+	ClientLimit       // one client asks too often
+	TotalLimit        // all clients together do
+	NewcomerLimit     // more machines that were never served ask than the servers answer
+	NoRoom            // the options that are to be added do not fit
+
+	// What it refuses in a reply.
+	UntrustedServer    // from outside the server prefixes
+	NotAReply          // something else than a RELAY-REPL with a server's message inside
+	Unsolicited        // nobody asked
+	WrongLink          // the link address, or the Interface-Id, is not the request's
+	ReconfigureRefused // a RECONFIGURE that no client may believe, or of nobody who may send one
+	TooLong            // larger than the listener's MTU
+	ListenerDown       // the listener that the client is on is gone
+
+	SendFailed // the kernel would not send it
+
+	numDrops
+)
+
+var dropNames = [numDrops]string{
+	None:               "none",
+	ShortFrame:         "short-frame",
+	NotIPv6:            "not-ipv6",
+	NotUDP:             "not-udp",
+	Fragment:           "fragment",
+	BadUDPLength:       "bad-udp-length",
+	BadUDPChecksum:     "bad-udp-checksum",
+	OtherHost:          "other-host",
+	Truncated:          "truncated",
+	Overflow:           "overflow",
+	Heard:              "heard-by-listener",
+	ShortMessage:       "short-message",
+	BadType:            "bad-type",
+	BadOptions:         "bad-options",
+	BadRelayMessage:    "bad-relay-message",
+	TooDeep:            "too-deep",
+	BadSource:          "bad-source",
+	ReplyFromClient:    "reply-from-client",
+	UnicastFromClient:  "unicast-from-client",
+	HopLimit:           "hop-limit",
+	UntrustedRelay:     "untrusted-relay",
+	UntrustedLink:      "untrusted-link-address",
+	Loop:               "loop",
+	NoServer:           "no-server",
+	ClientLimit:        "client-limit",
+	TotalLimit:         "total-limit",
+	NewcomerLimit:      "newcomer-limit",
+	NoRoom:             "no-room",
+	UntrustedServer:    "untrusted-server",
+	NotAReply:          "not-a-reply",
+	Unsolicited:        "unsolicited",
+	WrongLink:          "wrong-link",
+	ReconfigureRefused: "reconfigure-refused",
+	TooLong:            "too-long",
+	ListenerDown:       "listener-down",
+	SendFailed:         "send-failed",
+}
+
+func (d Drop) String() string { return dropNames[d] }
+
+// ofFrame carries a fault of package frame over.
+func ofFrame(f frame.Fault) Drop {
+	switch f {
+	case frame.OK:
+		return None
+	case frame.NotIPv6, frame.NotIPv4:
+		return NotIPv6
+	case frame.NotUDP:
+		return NotUDP
+	case frame.Fragment:
+		return Fragment
+	case frame.BadLength:
+		return BadUDPLength
+	case frame.BadChecksum:
+		return BadUDPChecksum
+	default:
+		return ShortFrame
+	}
+}
+
+// ofMessage carries a fault of package dhcp6 over: the enums are in the same order.
+func ofMessage(f dhcp6.Fault) Drop {
+	if f == dhcp6.OK {
+		return None
+	}
+	return ShortMessage + Drop(f-dhcp6.Short)
+}

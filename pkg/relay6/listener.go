@@ -1,0 +1,165 @@
+package relay6
+
+import (
+	"net"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/listener"
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+// ear is an interface on a provisioning VLAN: it hears messages there, and replies are sent there as raw frames.
+type ear struct {
+	*desk
+	*listener.Listener[link]
+	index  int
+	config Listener
+}
+
+// link is what is known of a listener's interface.
+type link struct {
+	// address is the link address that servers are told, zero where there is none.
+	address [16]byte
+	// local is the link-local address that replies come from.
+	local [16]byte
+	// options are what each RELAY-FORW from here gets besides.
+	options []byte
+}
+
+// allNodes is the group of every station, for replies to a client whose MAC address is not known.
+var allNodes = [16]byte{0xff, 2, 15: 1}
+
+func newEar(r *Relay, index int, config Listener) (*ear, error) {
+	filter, err := frame.Filter6(serverPort)
+	if err != nil {
+		return nil, err
+	}
+	l := &ear{desk: newDesk(r, index, config.Name), index: index, config: config}
+	ready := r.metrics.ready.WithLabelValues(config.Name)
+	l.Listener = listener.New(listener.Config[link]{
+		Name: config.Name, Protocol: unix.ETH_P_IPV6, Filter: filter, Front: front, Logger: r.logger,
+		// An interface without IPv6 listens to neither by itself.
+		Groups:   []frame.MAC{frame.GroupMAC(frame.AllRelays()), frame.GroupMAC(allNodes)},
+		Describe: l.describe,
+		Handle:   l.requests,
+		Changed: func(open bool) {
+			ready.Set(0)
+			if open {
+				ready.Set(1)
+			}
+		},
+		Lost: l.metrics.lost,
+	})
+	return l, nil
+}
+
+// describe finds the addresses. The interface needs none: replies come from the address that its MAC address makes, and
+// need no neighbour discovery, since they are sent as frames to the MAC address that asked.
+func (l *ear) describe(at *net.Interface) link {
+	mac := frame.MAC(at.HardwareAddr)
+	known := link{local: frame.LinkLocal(mac), options: l.relay.config.optionsOf(mac)}
+	if l.config.LinkAddress.IsValid() {
+		known.address = l.config.LinkAddress.As16()
+	} else if own := server.FirstAddress(at, true); own.IsValid() {
+		known.address = own.As16()
+	}
+	addresses, err := at.Addrs()
+	if err != nil {
+		return known
+	}
+	for _, each := range addresses {
+		prefix, ok := each.(*net.IPNet)
+		if address, valid := netip.AddrFromSlice(prefix.IP); ok && valid && address.Is6() && address.IsLinkLocalUnicast() {
+			known.local = address.As16()
+			break
+		}
+	}
+	return known
+}
+
+// optionsOf are the options that messages from a listener with this MAC address get.
+func (c *Config) optionsOf(mac frame.MAC) (b []byte) {
+	for _, option := range c.Options {
+		switch option {
+		case RemoteID:
+			value := append([]byte{
+				byte(c.Enterprise >> 24), byte(c.Enterprise >> 16), byte(c.Enterprise >> 8), byte(c.Enterprise),
+			}, c.RemoteID...)
+			if c.RemoteID == "" {
+				value = append(value, mac[:]...)
+			}
+			b = dhcp6.Append(b, dhcp6.OptionRemoteID, value)
+		case SubscriberID:
+			b = dhcp6.Append(b, dhcp6.OptionSubscriberID, []byte(c.SubscriberID))
+		case RelayID:
+			duid := c.RelayID
+			if len(duid) == 0 {
+				duid = append([]byte{0, 3, 0, 1}, mac[:]...) // DUID-LL (RFC 8415 section 11.4)
+			}
+			b = dhcp6.Append(b, dhcp6.OptionRelayID, duid)
+		}
+	}
+	return b
+}
+
+// requests relays a batch.
+func (l *ear) requests(n int) {
+	r := l.relay
+	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
+	p := l.Port()
+	if p == nil {
+		return
+	}
+	a := arrival{listener: int16(l.index), link: &p.Info}
+	for i := range n {
+		b, drop := l.view(i, &a)
+		if drop == None && b == nil {
+			continue // a router's word, and not a machine's
+		}
+		if drop == None {
+			b, drop = l.request(b, front+frame.HeaderLen6, &a, routes, now)
+		}
+		if drop != None {
+			l.metrics.dropped(toServer, drop)
+			if verbose {
+				r.logger.Debug("dropped packet", "listener", l.name, "direction", directionNames[toServer],
+					"source", netip.AddrFrom16(a.source).String(), "reason", drop.String())
+			}
+			continue
+		}
+		if a.waits {
+			continue // its room sends it
+		}
+		l.metrics.relayed(toServer, a.kind)
+		l.send(b, routes, now, a.served)
+		if verbose {
+			r.logMessage("relayed request", l.name, b)
+		}
+	}
+	l.flush(routes)
+}
+
+// view finds the message in frame i, which ends what it returns, and puts its sender into a.
+func (l *ear) view(i int, a *arrival) ([]byte, Drop) {
+	b, sum, unheard := listener.Frame(l.Inbox(), i)
+	switch unheard {
+	case listener.OtherHost:
+		return nil, OtherHost
+	case listener.Truncated:
+		return nil, Truncated
+	case listener.OK:
+	}
+	if _, ok := frame.ParseAdvertisement(b); ok {
+		return nil, None
+	}
+	datagram, fault := frame.Parse6(b, sum)
+	if fault != frame.OK {
+		return nil, ofFrame(fault)
+	}
+	a.source, a.port, a.mac = datagram.Src.Addr().As16(), datagram.Src.Port(), datagram.SrcMAC
+	return l.Inbox().Slot(i)[:front+frame.HeaderLen6+len(datagram.Payload)], None
+}

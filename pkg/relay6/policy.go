@@ -1,0 +1,178 @@
+package relay6
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+// front is what is left free in front of a packet: room for the RELAY-FORW around a message with all of its options, or
+// for the headers of a raw frame.
+const front = 320
+
+// ipAndUDP is the length of the headers around a message.
+const ipAndUDP = frame.IPv6Len + frame.UDPLen
+
+// request decides about the message b[at:], and wraps it in place for the servers: what it returns begins before at.
+// Where a.waits is true afterwards, it was copied, and is not to be sent.
+func (d *desk) request(b []byte, at int, a *arrival, to *server.Routes, now int64) ([]byte, Drop) {
+	r, m := d.relay, dhcp6.Message(b[at:])
+	a.waits = false
+	if drop := ofMessage(m.Check(dhcp6.HopLimit)); drop != None {
+		return nil, drop
+	}
+	inner, around := m.Innermost()
+	a.kind = inner.Type()
+	switch {
+	case !answerable(a.source):
+		return nil, BadSource
+	case m.Type().FromServer() || inner.Type().FromServer():
+		return nil, ReplyFromClient
+	case a.listener == unicast && around == nil:
+		return nil, UnicastFromClient
+	}
+	if around != nil {
+		if drop := d.relayed(m, a, now); drop != None {
+			return nil, drop
+		}
+	}
+	if len(to.Targets) == 0 || !to.Source.IsValid() {
+		return nil, NoServer
+	}
+	k := r.keyOf(inner, a.source)
+	tag, also := r.namesOf(a, k.duid, around)
+	a.client = tag
+	room := r.room(a.listener)
+	slot, drop := room.ask(inner, a, also, len(m)+front, now)
+	if drop != None {
+		return nil, drop
+	}
+	o := origin{
+		listener: a.listener, port: clientPort, mac: a.mac, local: a.local, ifindex: a.ifindex, client: a.client,
+	}
+	wrapped, drop := d.wrap(b, at, k, a, &o, around != nil, to, now)
+	if drop != None {
+		if slot != nil {
+			room.Leave(slot)
+		}
+		return nil, drop
+	}
+	if a.waits = slot != nil; a.waits {
+		room.Keep(slot, waiting{key: k, origin: o, kind: a.kind}, wrapped, now)
+		return nil, None
+	}
+	r.pending.Remember(k, o, now)
+	return wrapped, None
+}
+
+// answerable tells a source that a reply can be sent to.
+func answerable(source [16]byte) bool {
+	a := netip.AddrFrom16(source)
+	return !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && !a.Is4In6()
+}
+
+// relayed decides about a RELAY-FORW. Whoever sends one tells the server by its link address which addresses to give:
+// both have to be trusted, since on a LAN a source is easily forged.
+func (d *desk) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
+	r := d.relay
+	if m.Hops() >= dhcp6.HopLimit {
+		return HopLimit
+	}
+	if r.own(a.source) {
+		return Loop
+	}
+	trusted := within(r.config.TrustedRelays, a.source)
+	for level := m; level.IsRelay(); level = level.Inner() {
+		link := level.Link()
+		switch {
+		case level.Type() == dhcp6.RelayReply:
+			return ReplyFromClient
+		case link != [16]byte{} && r.own(link):
+			return Loop
+		case trusted && link != [16]byte{} && !within(r.config.TrustedRelays, link):
+			d.refused(a, "link_address", link, now)
+			return UntrustedLink
+		}
+	}
+	if !trusted {
+		d.refused(a, "link_address", m.Link(), now)
+		return UntrustedRelay
+	}
+	return None
+}
+
+// refused says so.
+func (d *desk) refused(a *arrival, what string, address [16]byte, now int64) {
+	d.relay.notices.WarnAt(now, "refused a relay agent", func() []any {
+		return []any{what, netip.AddrFrom16(address).String(), "source", netip.AddrFrom16(a.source).String(),
+			"remedy", "name its prefix in TRUSTED_RELAYS"}
+	})
+}
+
+// own tells whether an address is one that this relay sends from, or names as a link address.
+func (r *Relay) own(address [16]byte) bool {
+	if to := r.routes.Load(); to.Source.IsValid() && to.Source.As16() == address {
+		return true
+	}
+	for _, l := range r.listeners {
+		if p := l.Port(); p != nil && (p.Info.local == address || p.Info.address == address) {
+			return true
+		}
+	}
+	return false
+}
+
+func within(prefixes []netip.Prefix, ip [16]byte) bool {
+	addr := netip.AddrFrom16(ip)
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// global tells an address that is good beyond its link (RFC 8415 section 19.1.2: GUA or ULA).
+func global(ip [16]byte) bool { return netip.AddrFrom16(ip).IsGlobalUnicast() }
+
+// wrap puts a RELAY-FORW around a message (RFC 8415 section 19.1).
+func (d *desk) wrap(
+	b []byte, at int, k key, a *arrival, o *origin, relayed bool, to *server.Routes, now int64,
+) ([]byte, Drop) {
+	m := dhcp6.Message(b[at:])
+	head := dhcp6.Relay{Peer: a.source}
+	if a.link != nil {
+		head.Link = a.link.address
+	}
+	options := d.scratch[:0]
+	var fromPort uint16
+	if relayed {
+		head.Hops = m.Hops() + 1
+		if global(a.source) {
+			head.Link = [16]byte{} // the inner RELAY-FORW tells the link (section 19.1.2)
+		}
+		o.port = serverPort
+		// A relay agent that sends from another port, and says so, is answered there (RFC 8357 section 4.2).
+		if _, found := m.Option(dhcp6.OptionRelayPort); found && a.port != serverPort {
+			o.port, fromPort = a.port, a.port
+		}
+	}
+	o.link = head.Link
+	options = d.appendInterfaceID(options, k, o, m, now)
+	if !relayed {
+		options = dhcp6.AppendClientLinkAddr(options, a.mac)
+	}
+	if fromPort != 0 {
+		options = dhcp6.AppendRelayPort(options, fromPort)
+	}
+	if a.link != nil && len(a.link.options) > 0 {
+		if len(m)+len(options)+len(a.link.options)+dhcp6.RelayHeader+dhcp6.OptionHeader+ipAndUDP <= to.MTU {
+			options = append(options, a.link.options...)
+		} else {
+			d.metrics.omitted.Inc()
+		}
+	}
+	start, ok := dhcp6.Forward(b, at, head, options)
+	if !ok {
+		return nil, NoRoom
+	}
+	return b[start:], None
+}

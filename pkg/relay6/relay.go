@@ -1,0 +1,167 @@
+// Package relay6 is a DHCPv6 relay agent for provisioning (RFC 8415 section 19): it hears machines on one or more
+// VLANs, has their messages answered by servers elsewhere, and brings the answers back.
+//
+//	listener (raw frames) ─► policy, gate ─► RELAY-FORW around it ─► UDP 547 ─► servers
+//	listener (raw frames) ◄─ pending      ◄─ RELAY-REPL off it    ◄─ UDP 547 ◄─┘
+//
+// Machines send to ff02::1:2, which does not leave their link. The same UDP socket serves relay agents that send to
+// this host by unicast. What is not about DHCPv6 is shared with pkg/relay: the packages below that. Which message is
+// dropped why: docs/dhcp-relay.md.
+package relay6
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tinkerbell/stack/pkg/relay/admit"
+	"github.com/tinkerbell/stack/pkg/relay/links"
+	"github.com/tinkerbell/stack/pkg/relay/notice"
+	"github.com/tinkerbell/stack/pkg/relay/pending"
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+// Relay is a daemon.Task.
+type Relay struct {
+	config    Config
+	logger    *slog.Logger
+	metrics   *metrics
+	notices   *notice.Board
+	pending   *pending.Table[key, origin]
+	limits    *admit.Limiter
+	rooms     []*room // that of relay agents' unicasts, and those of the listeners
+	seed      maphash.Seed
+	listeners []*ear
+	upstream  *upstream
+	servers   *server.Pool
+	start     time.Time
+	// routes is what the packets' path needs to know; servers replaces it as a whole.
+	routes atomic.Pointer[server.Routes]
+}
+
+// New checks the configuration and binds the upstream socket, so that a port that is taken is an error at once.
+func New(config Config) (*Relay, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	r, err := assemble(config.withDefaults())
+	if err != nil {
+		return nil, err
+	}
+	if r.upstream, err = newUpstream(r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// assemble makes everything but the sockets.
+func assemble(config Config) (*Relay, error) {
+	logger := config.Logger.With("family", "ipv6")
+	r := &Relay{
+		config:  config,
+		logger:  logger,
+		notices: notice.New(logger),
+		pending: pending.New[key, origin](config.Pending, config.PendingExpiry),
+		limits:  admit.NewLimiter(config.ClientRate, config.TotalRate),
+		start:   time.Now(),
+		seed:    maphash.MakeSeed(),
+	}
+	metrics, err := newMetrics(config.Registerer, config.Listeners, gauges{
+		pending: func() float64 { return float64(r.pending.Sweep(r.now())) },
+		waiting: r.waiting,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("failed to register metrics: %w", err)
+	}
+	r.metrics = metrics
+	r.routes.Store(&server.Routes{})
+	for i := unicast; i < len(config.Listeners); i++ {
+		r.rooms = append(r.rooms, newRoom(r, i))
+	}
+	for i, l := range config.Listeners {
+		heard, err := newEar(r, i, l)
+		if err != nil {
+			return nil, err
+		}
+		r.listeners = append(r.listeners, heard)
+	}
+	r.servers = server.New(server.Config{
+		Names: config.Servers, Port: serverPort, IPv6: true,
+		Interface: config.UpstreamInterface, Address: config.UpstreamAddress,
+		ResolveInterval: config.ResolveInterval, Lookup: config.Lookup, DeadAfter: config.DeadAfter,
+		Crowded: r.crowded, Clock: r.now, Wall: r.wall, Publish: r.routes.Store,
+		Words: server.Words{
+			Source: "upstream_address", Settings: "DHCPV6_UPSTREAM_ADDRESS and UPSTREAM_INTERFACE",
+			Identity: "peer address, transaction or client identifier",
+		},
+		Logger: logger, Notices: r.notices, Metrics: metrics.servers,
+	})
+	return r, nil
+}
+
+// now is the relay's clock: nanoseconds since it was made.
+func (r *Relay) now() int64 { return int64(time.Since(r.start)) }
+
+// wall is the wall clock at a time of the relay's clock. It asks anew, since the wall clock may be set while the relay
+// runs.
+func (r *Relay) wall(at int64) time.Time { return time.Now().Add(time.Duration(at - r.now())) }
+
+// unix is wall in seconds.
+func (r *Relay) unix(now int64) uint32 { return uint32(r.wall(now).Unix()) }
+
+// Run implements daemon.Task: it relays until ctx is done. Then it takes no more requests from its listeners, and
+// brings the answers that are under way.
+func (r *Relay) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group.Go(func() error {
+		<-ctx.Done()
+		r.pending.Drain()
+		stop()
+		return nil
+	})
+	group.Go(func() error { return r.servers.Run(ctx) })
+	group.Go(func() error { return links.Watch(ctx, r.linksChanged) })
+	group.Go(func() error { return r.upstream.run(answering) })
+	for _, w := range r.rooms {
+		group.Go(func() error {
+			w.Run(ctx, r.now, w)
+			return nil
+		})
+	}
+	for _, l := range r.listeners {
+		group.Go(func() error { return l.Run(ctx, answering.Done()) })
+	}
+	return group.Wait()
+}
+
+// linksChanged has everything that depends on links look again at once.
+func (r *Relay) linksChanged() {
+	for _, l := range r.listeners {
+		l.Wake()
+	}
+	r.servers.Refresh()
+}
+
+// Ready implements daemon.Task: every listener is open, and there is a server to ask and an address to be answered
+// at.
+func (r *Relay) Ready() error {
+	faults := []error{r.servers.Ready()}
+	for _, l := range r.listeners {
+		faults = append(faults, l.Ready())
+	}
+	if err := errors.Join(faults...); err != nil {
+		return fmt.Errorf("DHCPv6: %w", err)
+	}
+	return nil
+}
+
+// String implements daemon.Task.
+func (r *Relay) String() string { return "relay6" }

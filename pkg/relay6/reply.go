@@ -1,0 +1,133 @@
+package relay6
+
+import (
+	"net/netip"
+
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/relay/admit"
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+// reply decides about what a server sent: whose it is. The message for that client or relay agent is m.Inner().
+func (d *desk) reply(m dhcp6.Message, from netip.Addr, to *server.Routes, now int64) (o origin, drop Drop) {
+	r := d.relay
+	if drop := ofMessage(m.Check(dhcp6.HopLimit + 1)); drop != None {
+		return o, drop
+	}
+	if len(r.config.TrustedServers) > 0 && !within(r.config.TrustedServers, from.As16()) {
+		return o, UntrustedServer
+	}
+	for level := m; level.IsRelay(); level = level.Inner() {
+		if level.Type() != dhcp6.RelayReply {
+			return o, NotAReply
+		}
+	}
+	client, around := m.Innermost()
+	if around == nil || fromClient(client.Type()) {
+		return o, NotAReply
+	}
+	if client.Type() == dhcp6.Reconfigure {
+		return d.reconfigure(m, client, from, to)
+	}
+	k := r.keyOf(client, m.Peer())
+	o, waited, first, found := r.pending.Match(k, now)
+	signed, known, read := d.interfaceID(m, client, now)
+	switch {
+	case !read: // an Interface-Id that this relay never sends
+		return o, r.unsolicited(m, client, from, now)
+	case d.signer != nil && known: // found or not: by this relay, by another replica or before a restart
+		if !found {
+			o, found = signed, true
+		}
+	case d.signer != nil:
+		found = false // peer address and transaction can be guessed or overheard: the token has to come back
+	}
+	if !found {
+		return o, r.unsolicited(m, client, from, now)
+	}
+	if o.link != m.Link() || !r.names(m, o.listener) {
+		return o, WrongLink
+	}
+	if first {
+		r.metrics.answered(waited)
+	}
+	answer := admit.Other
+	switch t := client.Type(); {
+	case t == dhcp6.Advertise:
+		answer = admit.Offered
+	case t == dhcp6.Reply && client.Grants():
+		answer = admit.Granted
+	}
+	r.room(o.listener).Answered(o.client, answer, first, now)
+	r.servers.Answered(from, to.Targets, now)
+	return o, None
+}
+
+// fromClient tells a type that clients send and servers never do. Types that are not known are relayed both ways
+// (RFC 7283 section 4).
+func fromClient(t dhcp6.Type) bool {
+	return t <= dhcp6.DHCPv4Query && !t.FromServer()
+}
+
+// names tells whether the Interface-Id of a reply, if it has one, names a listener. The server has to repeat it (RFC
+// 8415 section 21.18); without one the pending request tells where the reply goes. Behind the name is the token.
+func (r *Relay) names(m dhcp6.Message, listener int16) bool {
+	value, found := m.Option(dhcp6.OptionInterfaceID)
+	if !found {
+		return true
+	}
+	name, want := value, r.nameOf(listener)
+	if len(r.config.TokenKey) > 0 && len(value) == len(want)+tokenLen {
+		name = value[:len(want)]
+	}
+	return string(name) == want
+}
+
+// nameOf is a listener's name, also for the log.
+func (r *Relay) nameOf(listener int16) string {
+	if listener == unicast {
+		return unicastLabel
+	}
+	return r.config.Listeners[listener].Name
+}
+
+// unsolicited notes a reply that matches nothing.
+func (r *Relay) unsolicited(m, client dhcp6.Message, from netip.Addr, now int64) Drop {
+	r.servers.Unsolicited()
+	r.notices.WarnAt(now, "dropped a reply that nobody asked for", func() []any {
+		return []any{"source", from.String(), "type", client.Type().String(), "xid", client.XID(),
+			"peer", netip.AddrFrom16(m.Peer()).String()}
+	})
+	return Unsolicited
+}
+
+// reconfigure decides about a RECONFIGURE, which answers nothing (RFC 8415 section 18.3.11): it has to come from a
+// server that requests go to, to name a link of ours, and to be one that a client may believe: with the transaction
+// 0, the Reconfigure Message and the Authentication option (section 18.4.11).
+func (d *desk) reconfigure(m, client dhcp6.Message, from netip.Addr, to *server.Routes) (o origin, drop Drop) {
+	r := d.relay
+	known := len(r.config.TrustedServers) > 0
+	for i := range to.Targets {
+		known = known || to.Targets[i].Addr.Addr() == from
+	}
+	_, message := client.Option(dhcp6.OptionReconfMessage)
+	_, auth := client.Option(dhcp6.OptionAuth)
+	if !known || !message || !auth || client.XID() != 0 || !answerable(m.Peer()) {
+		return o, ReconfigureRefused
+	}
+	o = origin{port: clientPort, link: m.Link()}
+	if m.Inner().IsRelay() {
+		o.port = serverPort
+	}
+	_, named := m.Option(dhcp6.OptionInterfaceID)
+	for i, l := range r.listeners {
+		o.listener = int16(i)
+		p := l.Port()
+		switch {
+		case p == nil:
+		case named && r.names(m, o.listener), !named && p.Info.address == o.link && o.link != [16]byte{}:
+			return o, None
+		}
+	}
+	return o, ReconfigureRefused
+}

@@ -1,0 +1,103 @@
+package relay6
+
+import (
+	"slices"
+
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/relay/admit"
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+// room is where the messages of one listener, or those of relay agents sent to this host, wait while more machines ask
+// than the servers answer. It does not send what need not wait.
+type room struct {
+	*desk // of the goroutine that sends what has waited
+	*admit.Room[waiting]
+	index  int
+	routes *server.Routes // of one release
+}
+
+// waiting is a message that waits, wrapped for the servers.
+type waiting struct {
+	key    key
+	origin origin
+	kind   dhcp6.Type
+}
+
+// newcomerBurst is how many messages of machines that were never served may be unanswered before the rest waits: two
+// thousand may be switched on at once.
+const newcomerBurst = 2048
+
+func newRoom(r *Relay, index int) *room {
+	limit := admit.Limit{Rate: r.config.NewcomerRate, Burst: newcomerBurst}
+	return &room{
+		desk: newDesk(r, index, r.nameOf(int16(index))), index: index, Room: admit.NewRoom[waiting](limit, r.limits),
+	}
+}
+
+func (r *Relay) room(listener int16) *room { return r.rooms[listener-unicast] }
+
+// waiting is how many messages wait.
+func (r *Relay) waiting() float64 {
+	n := 0
+	for _, w := range r.rooms {
+		n += w.Waiting()
+	}
+	return float64(n)
+}
+
+// crowded tells whether more machines ask than the servers answer.
+func (r *Relay) crowded(now int64) bool {
+	return slices.ContainsFunc(r.rooms, func(w *room) bool { return w.Crowded(now) })
+}
+
+// ask decides about a message of a client: it goes to the servers now (no slot), waits in a slot until Keep, or is one
+// too many.
+func (w *room) ask(m dhcp6.Message, a *arrival, also uint64, length int, now int64) (*admit.Slot[waiting], Drop) {
+	asker := admit.Asker{
+		Tag: a.client, Also: also, XID: m.XID(), Unicast: a.listener == unicast, Requests: m.Type() == dhcp6.Request,
+	}
+	slot, served, refused := w.Ask(&asker, length, now)
+	a.served = served
+	switch refused {
+	case admit.Client:
+		return nil, ClientLimit
+	case admit.Total:
+		return nil, TotalLimit
+	case admit.Newcomers:
+		w.relay.notices.WarnAt(now, "more new machines ask than the servers answer", func() []any {
+			return []any{"listener", w.name, "waiting", w.Waiting(),
+				"remedy", "look for a flood, or servers that are down; machines that were served before are not held back"}
+		})
+		return nil, NewcomerLimit
+	default:
+		return slot, None
+	}
+}
+
+// Send implements admit.Way.
+func (w *room) Send(note *waiting, b []byte, now int64) {
+	r := w.relay
+	w.routes = r.routes.Load()
+	if len(w.routes.Targets) == 0 || !w.routes.Source.IsValid() {
+		w.metrics.dropped(toServer, NoServer)
+		return
+	}
+	r.pending.Remember(note.key, note.origin, now)
+	w.metrics.relayed(toServer, note.kind)
+	w.send(b, w.routes, now, false)
+	if r.verbose() {
+		r.logMessage("relayed request", w.name, b)
+	}
+}
+
+// Flush implements admit.Way.
+func (w *room) Flush() {
+	if w.routes != nil {
+		w.flush(w.routes)
+		w.routes = nil
+	}
+}
+
+// Refused implements admit.Way.
+func (w *room) Refused(*waiting, []byte, int64) { w.metrics.dropped(toServer, NewcomerLimit) }

@@ -1,0 +1,223 @@
+package relay6
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/listener"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+// upstream is the UDP socket on port 547: messages leave through it for the servers; replies, and what relay agents
+// send to this host, arrive.
+type upstream struct {
+	*mmsg.Socket
+	*desk
+	inbox    *mmsg.Inbox
+	unicasts *mmsg.Outbox   // to relay agents that asked by unicast
+	frames   []*mmsg.Outbox // to the clients on each listener
+}
+
+// newUpstream binds to the wildcard address: the address of the host may change, and a unicast may be sent to any of
+// them. IPV6_PKTINFO tells which, and answers leave from it.
+func newUpstream(r *Relay) (*upstream, error) {
+	filter, err := frame.UnicastFilter6()
+	if err != nil {
+		return nil, err
+	}
+	s, err := mmsg.NewSocket(unix.AF_INET6, unix.SOCK_DGRAM, "udp port 547")
+	if err != nil {
+		return nil, fmt.Errorf("failed to open DHCPv6 upstream socket: %w", err)
+	}
+	err = s.Control(func(fd int) error {
+		if err := mmsg.Attach(fd, filter); err != nil {
+			return err
+		}
+		for _, option := range []struct {
+			name  string
+			code  int
+			value int
+		}{
+			{"IPV6_V6ONLY", unix.IPV6_V6ONLY, 1},
+			{"IPV6_RECVPKTINFO", unix.IPV6_RECVPKTINFO, 1},
+			// A large message may be fragmented on its way; nothing here could answer "too big".
+			{"IPV6_MTU_DISCOVER", unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DONT},
+		} {
+			if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, option.code, option.value); err != nil {
+				return os.NewSyscallError("setsockopt "+option.name, err)
+			}
+		}
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, listener.ReceiveBuffer) // as far as rmem_max allows
+		return os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrInet6{Port: serverPort}))
+	})
+	if err != nil {
+		closeErr := s.Close()
+		switch {
+		case errors.Is(err, unix.EADDRINUSE):
+			err = fmt.Errorf("%w (another DHCPv6 server or relay runs in this network namespace)", err)
+		case errors.Is(err, unix.EACCES):
+			err = fmt.Errorf("%w (the container needs the capability NET_BIND_SERVICE, or the sysctl "+
+				"net.ipv4.ip_unprivileged_port_start at 67 or below)", err)
+		}
+		return nil, errors.Join(fmt.Errorf("failed to bind UDP port %d: %w", serverPort, err), closeErr)
+	}
+	u := &upstream{Socket: s, desk: newDesk(r, unicast, unicastLabel), inbox: mmsg.NewInbox(front)}
+	u.unicasts = mmsg.NewOutbox(false, func(errno unix.Errno) { u.failed(unicast, errno) })
+	for i := range r.listeners {
+		u.frames = append(u.frames, mmsg.NewOutbox(false, func(errno unix.Errno) { u.failed(i, errno) }))
+	}
+	return u, nil
+}
+
+func (u *upstream) failed(index int, errno unix.Errno) {
+	u.relay.metrics.port(index).dropped(toClient, SendFailed)
+	u.relay.notices.WarnAt(u.relay.now(), "failed to send reply", func() []any {
+		return []any{"listener", u.relay.nameOf(int16(index)), "error", errno.Error()}
+	})
+}
+
+// run reads the socket until ctx is done, and closes it.
+func (u *upstream) run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, u.Stop)
+	defer stop()
+	err := u.Pump(u.inbox, u.batch)
+	if closeErr := u.Close(); closeErr != nil {
+		err = errors.Join(err, closeErr)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("failed to read UDP port %d: %w", serverPort, err)
+}
+
+// batch relays what arrived.
+func (u *upstream) batch(n int) {
+	r := u.relay
+	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
+	for i := range n {
+		b, whole := u.inbox.Packet(i)
+		from := u.inbox.From(i)
+		side, drop := toClient, Truncated
+		switch {
+		case whole && len(b) > 0 && dhcp6.Message(b).Type() == dhcp6.RelayReply:
+			drop = u.answer(i, b, from, routes, now, verbose)
+		case whole:
+			side = toServer
+			drop = u.ask(i, from, routes, now, verbose)
+		}
+		if drop != None {
+			u.metrics.dropped(side, drop)
+			if verbose {
+				r.logger.Debug("dropped packet", "listener", unicastLabel, "direction", directionNames[side],
+					"source", from.String(), "reason", drop.String())
+			}
+		}
+	}
+	u.desk.flush(routes)
+	u.unicasts.Flush(u.Socket)
+	for i, out := range u.frames {
+		u.flush(i, out)
+	}
+}
+
+// flush sends the frames for one listener.
+func (u *upstream) flush(index int, out *mmsg.Outbox) {
+	if p := u.relay.listeners[index].Port(); p != nil {
+		out.Flush(p.Socket)
+		return
+	}
+	for range out.Len() {
+		u.relay.metrics.port(index).dropped(toClient, ListenerDown)
+	}
+	out.Clear()
+}
+
+// ask relays what a relay agent sent to an address of this host.
+func (u *upstream) ask(i int, from netip.AddrPort, routes *server.Routes, now int64, verbose bool) Drop {
+	local, ifindex, ok := u.inbox.Local(i)
+	if !ok {
+		return Heard
+	}
+	a := arrival{
+		listener: unicast, source: from.Addr().As16(), port: from.Port(), local: local.As16(), ifindex: int32(ifindex),
+	}
+	m, _ := u.inbox.Packet(i)
+	b, drop := u.request(u.inbox.Slot(i)[:front+len(m)], front, &a, routes, now)
+	if drop != None || a.waits {
+		return drop
+	}
+	u.metrics.relayed(toServer, a.kind)
+	u.send(b, routes, now, a.served)
+	if verbose {
+		u.relay.logMessage("relayed request", unicastLabel, b)
+	}
+	return None
+}
+
+// answer brings a server's answer to whoever asked.
+func (u *upstream) answer(i int, m dhcp6.Message, from netip.AddrPort, to *server.Routes, now int64, verbose bool) Drop {
+	r := u.relay
+	o, drop := u.reply(m, from.Addr(), to, now)
+	if drop != None {
+		return drop
+	}
+	client, _ := m.Innermost()
+	if verbose {
+		r.logMessage("relayed reply", r.nameOf(o.listener), m)
+	}
+	peer := m.Peer()
+	start, end := m.InnerAt()
+	if o.listener == unicast {
+		if u.unicasts.Full() {
+			u.unicasts.Flush(u.Socket)
+		}
+		to, link := netip.AddrPortFrom(netip.AddrFrom16(peer), o.port), 0
+		if to.Addr().IsLinkLocalUnicast() {
+			link = int(o.ifindex)
+		}
+		u.unicasts.AddUDP(m[start:end], to, netip.AddrFrom16(o.local), link)
+		u.metrics.relayed(toClient, client.Type())
+		return None
+	}
+	metrics := r.metrics.port(int(o.listener))
+	p := r.listeners[o.listener].Port()
+	switch {
+	case p == nil:
+		metrics.dropped(toClient, ListenerDown)
+		return None
+	case end-start+ipAndUDP > p.MTU:
+		metrics.dropped(toClient, TooLong)
+		return None
+	}
+	whole := u.inbox.Slot(i)[front+start-frame.HeaderLen6 : front+end]
+	header := frame.Header6{
+		SrcMAC: p.MAC, DstMAC: o.mac, Src: p.Info.local, Dst: peer, SrcPort: serverPort, DstPort: o.port,
+	}
+	if header.DstMAC == (frame.MAC{}) {
+		header.DstMAC = macOf(peer)
+	}
+	header.Put(whole)
+	if out := u.frames[o.listener]; out.Full() {
+		u.flush(int(o.listener), out)
+	}
+	u.frames[o.listener].AddFrame(whole, p.Index)
+	metrics.relayed(toClient, client.Type())
+	return None
+}
+
+// macOf is where a frame for an address goes whose owner has not asked: the MAC address that it was made from, or every
+// station's, of which the others ignore it.
+func macOf(address [16]byte) frame.MAC {
+	if mac, ok := frame.MACOf(address); ok {
+		return mac
+	}
+	return frame.GroupMAC(allNodes)
+}
