@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
 	"github.com/tinkerbell/stack/pkg/relay"
@@ -77,9 +79,15 @@ func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 	tasks []daemon.Task, handlers map[string]http.Handler, err error,
 ) {
 	handlers = map[string]http.Handler{}
+	var helpers []daemon.Task
+	var tell func(*boot.Event)
+	if s.BootsSocket != "" {
+		sender := feed.NewSender(feed.SenderConfig{Socket: s.BootsSocket, Logger: logger, Registerer: registry})
+		tell, helpers = sender.Event, []daemon.Task{sender}
+	}
 	if s.has4() {
 		config := s.relay()
-		config.Logger, config.Registerer = logger, registry
+		config.Logger, config.Registerer, config.Event = logger, registry, tell
 		r, err := relay.New(config)
 		if err != nil {
 			return nil, nil, err
@@ -96,7 +104,7 @@ func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 		}
 		tasks = append(tasks, r)
 	}
-	return tasks, handlers, nil
+	return daemon.Beside(tasks, logger, helpers...), handlers, nil
 }
 
 // adopt turns the arguments of ISC dhcrelay into variables, except for those that are set already.

@@ -64,6 +64,7 @@ type settings struct {
 	ClientRate    int           `split_words:"true" default:"10" desc:"requests a second of one chaddr on a listener, or in unicasts of one sender; -1: no limit"`
 	TotalRate     int           `split_words:"true" default:"50000" desc:"requests a second of all clients on listeners, and as many unicasts; -1: no limit"`
 	NewcomerRate  int           `split_words:"true" default:"100" desc:"requests a second of machines never served, on each listener, beyond those that the servers answer; -1: no limit"`
+	BootsSocket   string        `split_words:"true" desc:"Unix socket of stack-proxy, which shows machines that boot; default it is not told"`
 	TracePackets  int           `split_words:"true" default:"512" desc:"packets that are kept for dhcp-relay trace; -1: none"`
 }
 

@@ -42,6 +42,7 @@ type config struct {
 	DrainGrace      time.Duration  `split_words:"true" default:"5s" desc:"after SIGTERM, how long new connections are still taken"`
 	DrainTimeout    time.Duration  `split_words:"true" default:"30s" desc:"after that, how long what is open may go on"`
 	ResolvConf      string         `split_words:"true" default:"/etc/resolv.conf" desc:"name servers and search path"`
+	BootsConfig
 }
 
 // Validate implements the check that daemon.ParseEnv asks for.
@@ -72,6 +73,7 @@ func (c *config) Validate() error {
 	if c.DrainTimeout < 0 {
 		fault("DRAIN_TIMEOUT", "%s: below 0", c.DrainTimeout)
 	}
+	c.faults(fault)
 	return errors.Join(faults...)
 }
 

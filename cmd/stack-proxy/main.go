@@ -66,7 +66,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		logger.Error("failed to start", "error", err)
 		return 1
 	}
+	seen := newView(&c, logger, registry)
 	options := proxy.Options{
+		Event:        seen.event,
+		Line:         seen.line,
 		Table:        table,
 		CatchAnswers: c.CatchAnswers,
 		Resolver:     &endpoint.Resolver{ResolvConf: c.ResolvConf},
@@ -88,7 +91,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	hangups, stop := onHangup()
 	defer stop()
 	reloader := &proxy.Reloader{Proxy: p, Path: c.RoutesFile, Load: c.table, Requests: hangups, Logger: logger}
-	tasks, handlers := []daemon.Task{p, reloader}, map[string]http.Handler{"GET /routes": p}
+	tasks := append(daemon.Beside([]daemon.Task{p}, logger, seen.helpers...), reloader)
+	handlers := seen.pages(map[string]http.Handler{"GET /routes": p})
 	if files != nil {
 		hangups, stop := onHangup()
 		defer stop()

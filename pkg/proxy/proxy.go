@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
@@ -44,6 +45,9 @@ type Options struct {
 	// Account bounds what connections take; nil does not. Container measures it all; nil is a container without a limit.
 	Account   *admission.Account
 	Container admission.Gauge
+	// Event is told what machines do at the routes, and Line of lines of syslog. Both are called from many goroutines and
+	// must not wait; an event is valid during the call. Nil: nobody is told.
+	Event, Line func(*boot.Event)
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Registry may be nil.
