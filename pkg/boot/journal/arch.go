@@ -8,9 +8,6 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 )
 
-const wrongArchRemedy = "Have the server give this architecture its own file: see the loaders that Smee has, and the Hardware " +
-	"object's architecture and netboot section."
-
 // family is a kind of machine code, and how firmware starts it.
 type family string
 

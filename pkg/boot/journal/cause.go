@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot"
 )
 
 // The causes' names. Each has its row in docs/boots.md.
@@ -97,7 +99,7 @@ func (j *Journal) ofFailure(m *machine, b *record, now int64) *Cause {
 	}
 	c := explain(f, &j.scene)
 	if c.Name == BackendDown && f.step == Metadata {
-		c.Name = MetadataServerDown
+		c.Name, c.Remedy = MetadataServerDown, remedies[MetadataServerDown]
 	}
 	if n, first := j.scene.held(m, f.step, f.at, true); n >= crowd {
 		c.Text += fmt.Sprintf(" %d machines fail at this step since %s, and none got past it.", n, clock(first))
@@ -105,13 +107,14 @@ func (j *Journal) ofFailure(m *machine, b *record, now int64) *Cause {
 	return c
 }
 
-// certain is a cause that what was heard proves, likely is one that fits what was heard best.
-func certain(name, remedy, format string, args ...any) *Cause {
-	return &Cause{Name: name, Text: fmt.Sprintf(format, args...), Remedy: remedy, Certain: true}
+// certain is a cause that what was heard proves.
+func certain(name, format string, args ...any) *Cause {
+	return &Cause{Name: name, Text: fmt.Sprintf(format, args...), Remedy: remedies[name], Certain: true}
 }
 
-func likely(name, remedy, format string, args ...any) *Cause {
-	c := certain(name, remedy, format, args...)
+// likely is a cause that fits what was heard best.
+func likely(name, format string, args ...any) *Cause {
+	c := certain(name, format, args...)
 	c.Certain = false
 	return c
 }
@@ -122,70 +125,66 @@ func explain(f *failure, s *scene) *Cause {
 	switch {
 	case f.step == Agent:
 		return explainAgent(f, from)
-	case f.outcome == outcomeNoServer:
-		return certain(BackendDown, fmt.Sprintf("Look whether the service behind route %s runs, and whether its backend in the "+
-			"routes file is right.", f.place), "Nothing answered the request for %s: no endpoint of route %s could be reached%s.",
+	case f.outcome == boot.NoServer:
+		return certain(BackendDown, "Nothing answered the request for %s: no endpoint of route %s could be reached%s.",
 			file, f.place, at(f.from))
-	case f.outcome == outcomeRefused:
-		return certain(RefusedHere, "See the route's limits and paths in the routes file, and the reason in docs/stack-proxy.md.",
-			"stack-proxy refused the request for %s on route %s: %s.", file, f.place, f.message)
+	case f.outcome == boot.Refused:
+		return certain(RefusedHere, "stack-proxy refused the request for %s on route %s: %s.", file, f.place, f.message)
 	case f.tftp() && f.byMachine:
-		return likely(LoaderDidNotStart, "Look at the machine's screen: whether it has room for the file, and is meant to have it.",
-			"The machine broke off the transfer of %s from %s after %s (%s).", file, from, amount(f), f.code())
-	case f.outcome == outcomeTorn || f.status == 0 || f.status < 400 && !f.tftp():
+		c := likely(LoaderDidNotStart, "The machine broke off the transfer of %s from %s after %s (%s).",
+			file, from, amount(f), f.code())
+		c.Remedy = "Look at the machine's screen: whether it has room for the file, and is meant to have it."
+		return c
+	case f.outcome == boot.Torn || f.status == 0 || f.status < 400 && !f.tftp():
 		return explainTorn(f, file, from)
 	case f.is(404, 1), f.is(410, 1):
-		c := certain(NotFound, "Put the file there, or correct the name in the Hardware object, the script or the OS files' settings.",
-			"%s is not at %s (%s).", file, from, f.code())
+		c := certain(NotFound, "%s is not at %s (%s).", file, from, f.code())
 		if names := s.neighbours(f.file); names != "" {
 			c.Text += " Served from the same directory: " + names + "."
 		}
 		return c
 	case f.is(403, 2), f.is(401, 2), f.is(407, 2):
-		return certain(Forbidden, "Look at the service's permissions for this machine, and at the route's paths and tokens.",
-			"%s may not be read at %s (%s).", file, from, f.code())
+		return certain(Forbidden, "%s may not be read at %s (%s).", file, from, f.code())
 	case !f.tftp() && (f.status == 502 || f.status == 503 || f.status == 504):
-		return certain(BackendDown, fmt.Sprintf("Look whether the service behind route %s runs, and at its log.", f.place),
-			"%s answered the request for %s with %s.", from, file, f.code())
+		return certain(BackendDown, "%s on route %s answered the request for %s with %s.", from, f.place, file, f.code())
 	default:
-		return certain(ServerError, "Look at the log of the server that answered, at this time and for this machine.",
-			"%s answered the request for %s with an error (%s).", from, file, f.code())
+		return certain(ServerError, "%s answered the request for %s with an error (%s).", from, file, f.code())
 	}
 }
 
 func explainTorn(f *failure, file, from string) *Cause {
 	switch {
 	case f.tftp() && f.bytes == 0:
-		return likely(BackendDown, fmt.Sprintf("Look whether the TFTP server behind route %s runs, and whether its answers may come "+
-			"back from high ports.", f.place), "%s sent nothing of %s.", from, file)
+		return likely(BackendDown, "%s sent nothing of %s (route %s).", from, file, f.place)
 	case f.tftp():
-		return likely(LoaderStalled, "Look for loss and for a smaller MTU on the way (try a TFTP block size of 1024), and for a "+
-			"firewall that closes high UDP ports.", "The transfer of %s from %s stalled after %s; %d blocks of %d bytes were "+
-			"sent again.", file, from, amount(f), f.resent, max(f.block, 512))
+		return likely(LoaderStalled, "The transfer of %s from %s stalled after %s; %d blocks of %d bytes were sent again.",
+			file, from, amount(f), f.resent, max(f.block, 512))
 	case f.byMachine:
-		return likely(FileTorn, "Look at the link and at the machine's console: it may have no room for the file.",
-			"The machine hung up after %s of %s from %s.", amount(f), file, from)
+		c := likely(FileTorn, "The machine hung up after %s of %s from %s.", amount(f), file, from)
+		c.Remedy = "Look at the link and at the machine's console: it may have no room for the file."
+		return c
 	default:
-		return certain(FileTorn, "Look at the link, at the server's disk, and whether the file was replaced meanwhile.",
-			"%s from %s ended after %s.", file, from, amount(f))
+		return certain(FileTorn, "%s from %s ended after %s.", file, from, amount(f))
 	}
 }
 
 func explainAgent(f *failure, from string) *Cause {
-	if f.outcome == outcomeNoServer || f.status == grpcUnavailable {
-		return certain(BackendDown, fmt.Sprintf("Look whether Tink Server runs, and at the backend of route %s.", f.place),
-			"The agent's connection found no server: no endpoint of route %s answered%s.", f.place, at(f.from))
-	}
-	remedy := "Look whether a Workflow names this machine's Hardware object, and whether the agent's worker ID is the MAC in it."
-	if f.outcome == outcomeRefused {
-		return certain(AgentRefused, "See the limits of the route in the routes file, and the reason in docs/stack-proxy.md.",
-			"stack-proxy refused the agent on route %s: %s.", f.place, f.message)
+	switch {
+	case f.outcome == boot.NoServer || f.status == grpcUnavailable:
+		c := certain(BackendDown, "The agent's connection found no server: no endpoint of route %s answered%s.",
+			f.place, at(f.from))
+		c.Remedy = "Look whether Tink Server runs, and at the backend of its route."
+		return c
+	case f.outcome == boot.Refused:
+		c := certain(AgentRefused, "stack-proxy refused the agent on route %s: %s.", f.place, f.message)
+		c.Remedy = remedies[RefusedHere]
+		return c
 	}
 	said := f.code()
 	if f.message != "" {
 		said += ", " + quote(f.message)
 	}
-	return certain(AgentRefused, remedy, "Tink Server at %s refused the agent's %s: %s.", from, quote(f.file), said)
+	return certain(AgentRefused, "Tink Server at %s refused the agent's %s: %s.", from, quote(f.file), said)
 }
 
 // ofReturn explains firmware that asks again after it has got its loader.
@@ -193,13 +192,12 @@ func (j *Journal) ofReturn(m *machine, b *record) *Cause {
 	if b.returned.at == 0 || b.at.order() > Loader.order() {
 		return nil
 	}
+	file := quote(b.returned.file)
 	if why := m.mismatch(b.returned.file, true); why != "" {
-		return likely(WrongArchitecture, wrongArchRemedy, "The firmware got %s whole and asks for an address again: %s.",
-			quote(b.returned.file), why)
+		return likely(WrongArchitecture, "The firmware got %s whole and asks for an address again: %s.", file, why)
 	}
-	return likely(LoaderDidNotStart, "Switch Secure Boot off or have the loader signed; see whether the loader is made for this "+
-		"machine's architecture.", "The firmware got %s whole from %s and asks for an address again%s: it did not start it.",
-		quote(b.returned.file), peer(b.returned.from), m.archNote())
+	return likely(LoaderDidNotStart, "The firmware got %s whole from %s and asks for an address again%s: it did not "+
+		"start it.", file, peer(b.returned.from), m.archNote())
 }
 
 // ofFetches explains a file that is fetched whole again and again.
@@ -211,11 +209,13 @@ func (j *Journal) ofFetches(b *record) *Cause {
 	if f.count < 3 && (f.count < 2 || !isChecksum(strings.ToLower(f.file))) {
 		return nil
 	}
-	return likely(FileTorn, "Compare the file's digest with the one that the machine expects; look at its memory and disk.",
-		"%s was served whole %d times: what arrives is not what the machine expects.", quote(f.file), f.count)
+	c := likely(FileTorn, "%s was served whole %d times: what arrives is not what the machine expects.",
+		quote(f.file), f.count)
+	c.Remedy = "Compare the file's digest with the one that the machine expects; look at its memory and disk."
+	return c
 }
 
-func (f *failure) tftp() bool { return f.kind == kindTFTP }
+func (f *failure) tftp() bool { return f.kind == boot.TFTP }
 
 // is tells whether the answer was an HTTP status or a TFTP error.
 func (f *failure) is(http, tftp uint16) bool {
@@ -230,7 +230,7 @@ func (f *failure) code() string {
 	switch {
 	case f.tftp():
 		return strings.TrimSuffix(fmt.Sprintf("TFTP error %d: %s", f.status-1, f.message), ": ")
-	case f.kind == kindStream:
+	case f.kind == boot.Stream:
 		return "gRPC code " + strconv.Itoa(int(f.status)) + grpcName(f.status)
 	default:
 		return "HTTP status " + strconv.Itoa(int(f.status))

@@ -17,29 +17,26 @@ func (j *Journal) ofSilence(m *machine, b *record, now int64) *Cause {
 	case Loader:
 		switch {
 		case going && now-since >= int64(waits.Start):
-			c = likely(LoaderStalled, "Look for loss and for a smaller MTU on the way (try a TFTP block size of 1024), and for a "+
-				"firewall that closes high UDP ports.", "The transfer of %s from %s goes on for %s.", file, from, seconds(now-since))
+			c = likely(LoaderStalled, "The transfer of %s from %s goes on for %s.", file, from, seconds(now-since))
 		case !going && st.result == OK && quiet >= int64(waits.Start):
 			if why := m.mismatch(st.text, true); why != "" {
-				return likely(WrongArchitecture, wrongArchRemedy, "%s was served whole, and nothing was heard since: %s.", file, why)
+				return likely(WrongArchitecture, "%s was served whole, and nothing was heard since: %s.", file, why)
 			}
-			c = likely(LoaderDidNotStart, "Switch Secure Boot off or have the loader signed; see whether the loader is made for "+
-				"this machine's architecture; look at its screen.", "%s was served whole by %s, and nothing was heard since%s.",
+			c = likely(LoaderDidNotStart, "%s was served whole by %s, and nothing was heard since%s.",
 				file, from, m.archNote())
 		}
 	case Script:
 		if !going && st.result == OK && quiet >= int64(waits.Script) {
-			c = likely(ScriptNotFollowed, "See whether the URLs in the script are this service's address, and whether the machine "+
-				"trusts their certificate.", "The script %s was served by %s, and the machine asked for no kernel since.", file, from)
+			c = likely(ScriptNotFollowed, "The script %s was served by %s, and the machine asked for no kernel since.",
+				file, from)
 		}
 	case Kernel, Initramfs:
 		if !going && st.result == OK && quiet >= int64(waits.Kernel) && b.kernel {
-			c = j.kernelSilent(m, b, file)
+			c = kernelSilent(m, b, file)
 		}
 	case OSDHCP, Syslog, Metadata:
 		if !going && quiet >= int64(waits.System) && b.kernel {
-			c = likely(SystemSilent, "Look at the machine's console: whether its services start, and whether they know the address of "+
-				"metadata and Tink Server.", "The system runs since %s, and no agent asked for work.", clock(st.begin))
+			c = likely(SystemSilent, "The system runs since %s, and no agent asked for work.", clock(st.begin))
 		}
 	case Agent:
 		return j.ofAgent(b, now)
@@ -48,36 +45,37 @@ func (j *Journal) ofSilence(m *machine, b *record, now int64) *Cause {
 		return nil
 	}
 	if n, first := j.scene.held(m, b.at, b.moved, false); n >= crowd {
-		return likely(BackendDown, fmt.Sprintf("Look at the server and the files of this step (%s) rather than at the machines.", b.at),
-			"%d machines wait at this step since %s, and none got past it; the last thing served was %s by %s.", n, clock(first), file, from)
+		c = likely(BackendDown, "%d machines wait at this step since %s, and none got past it; the last thing served was "+
+			"%s by %s.", n, clock(first), file, from)
+		c.Remedy = fmt.Sprintf("Look at the server and the files of this step (%s) rather than at the machines.", b.at)
 	}
 	return c
 }
 
-func (j *Journal) kernelSilent(m *machine, b *record, file string) *Cause {
+func kernelSilent(m *machine, b *record, file string) *Cause {
 	if st := b.last(Kernel); st != nil {
 		if why := m.mismatch(st.text, true); why != "" {
-			return likely(WrongArchitecture, wrongArchRemedy, "%s was served whole, and nothing was heard since: %s.", quote(st.text), why)
+			return likely(WrongArchitecture, "%s was served whole, and nothing was heard since: %s.", quote(st.text), why)
 		}
 	}
-	missing := ""
+	c := likely(KernelSilent, "%s was served whole, and nothing was heard since.", file)
 	if b.last(Initramfs) == nil {
-		missing = " No initramfs was asked for."
+		c.Text += " No initramfs was asked for."
 	}
-	return likely(KernelSilent, "Look at the machine's console (console= in the kernel's arguments), at the driver of its NIC, and "+
-		"whether another interface asks for the system's address.", "%s was served whole, and nothing was heard since.%s", file, missing)
+	return c
 }
 
 // ofAgent explains an agent that is connected and gets nothing to do.
 func (j *Journal) ofAgent(b *record, now int64) *Cause {
-	remedy := "Look whether a Workflow names this machine's Hardware object, and whether the agent's worker ID is the MAC in it."
-	if b.short >= shortStreams {
-		return likely(AgentRefused, remedy, "The agent connected %d times, and each connection ended within moments.", b.short)
+	system := int64(j.options.Waits.System)
+	switch {
+	case b.short >= shortStreams:
+		return likely(AgentRefused, "The agent connected %d times, and each connection ended within moments.", b.short)
+	case b.polls > 0 && now-b.polls >= system && now-b.end < system:
+		return likely(NoWorkflow, "The agent asks for work since %s and has reported nothing.", clock(b.polls))
+	default:
+		return nil
 	}
-	if b.polls > 0 && now-b.polls >= int64(j.options.Waits.System) && now-b.end < int64(j.options.Waits.System) {
-		return likely(NoWorkflow, remedy, "The agent asks for work since %s and has reported nothing.", clock(b.polls))
-	}
-	return nil
 }
 
 // last is the last step of a kind in the present attempt; nil if there is none.

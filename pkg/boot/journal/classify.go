@@ -74,8 +74,8 @@ func byName(base, name string) Step {
 	switch {
 	case isChecksum(base):
 		return Files
-	case ext == ".ipxe", ext == ".gpxe", strings.HasPrefix(name, "/ipxe/script/"), strings.Contains(name, "pxelinux.cfg/"),
-		starts("grub.cfg"), starts("boot.scr"), base == "extlinux.conf":
+	case ext == ".ipxe", ext == ".gpxe", strings.HasPrefix(name, "/ipxe/script/"), starts("grub.cfg"), starts("boot.scr"),
+		base == "extlinux.conf", strings.Contains(name, "pxelinux.cfg/"):
 		return Script
 	case has("initrd"), has("initramfs"), has(".cpio"), has("ramdisk"):
 		return Initramfs
@@ -124,7 +124,8 @@ func isChecksum(base string) bool {
 // byPlace tells the step of a file whose name says nothing by how far the boot is, and by who asks.
 func byPlace(e *boot.Event, b *record, at Step) Step {
 	agent := e.Text(boot.Agent)
-	loader := e.Kind == boot.TFTP || bytes.HasPrefix(agent, []byte("iPXE")) || bytes.HasPrefix(agent, []byte("UefiHttpBoot"))
+	ipxe := bytes.HasPrefix(agent, []byte("iPXE"))
+	loader := e.Kind == boot.TFTP || ipxe || bytes.HasPrefix(agent, []byte("UefiHttpBoot"))
 	switch {
 	case at.order() >= OSDHCP.order():
 		return Files
@@ -134,7 +135,7 @@ func byPlace(e *boot.Event, b *record, at Step) Step {
 		}
 		return Other
 	case at.order() < IPXEDHCP.order():
-		if bytes.HasPrefix(agent, []byte("iPXE")) {
+		if ipxe {
 			return Script
 		}
 		return Loader
@@ -159,8 +160,10 @@ func byPlace(e *boot.Event, b *record, at Step) Step {
 func speaker(e *boot.Event) (ipxe, firmware bool) {
 	user, vendor := e.Text(boot.UserClass), e.Text(boot.VendorClass)
 	ipxe = bytes.Contains(user, []byte("iPXE")) || bytes.Contains(user, []byte("gPXE")) || isTinkerbell(e)
-	firmware = e.HasArch || bytes.HasPrefix(vendor, []byte("PXEClient")) || bytes.HasPrefix(vendor, []byte("HTTPClient")) ||
-		bytes.HasPrefix(vendor, []byte("U-Boot"))
+	firmware = e.HasArch
+	for _, prefix := range []string{"PXEClient", "HTTPClient", "U-Boot"} {
+		firmware = firmware || bytes.HasPrefix(vendor, []byte(prefix))
+	}
 	return ipxe, firmware && !ipxe
 }
 

@@ -65,7 +65,8 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 	case request:
 		a.requests++
 		a.offers = 0
-		if server := boot.Addr(e.Server); server.IsValid() && !slices.Contains(a.servers, server) && !j.scene.serves(server) {
+		server := boot.Addr(e.Server)
+		if server.IsValid() && !slices.Contains(a.servers, server) && !j.scene.serves(server) {
 			a.chosen = server
 		}
 		j.bind(m, boot.Addr(e.Requested), at, 0)
@@ -241,8 +242,8 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	}
 	from := addrPort(e)
 	j.add(b, i, answer{
-		kind: name, text: replyText(e), result: result, ok: !dropped && r != nak, begin: at - int64(max(0, e.Took)), end: at,
-		from: from,
+		kind: name, text: replyText(e), result: result, ok: !dropped && r != nak, from: from,
+		begin: at - int64(max(0, e.Took)), end: at,
 	})
 	a := b.ask(e.V6)
 	if dropped && string(e.Text(boot.Reason)) == "reply-from-client" {
@@ -265,13 +266,13 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	a.lost = ""
 	a.asked = 0
 	b.steps[i].from = from
-	if server := boot.Addr(e.Server); server.IsValid() && !slices.Contains(a.servers, server) && len(a.servers) < maxServers {
-		a.servers = append(a.servers, server)
+	a.server, a.next = boot.Addr(e.Server), boot.Addr(e.Next)
+	if a.server.IsValid() && !slices.Contains(a.servers, a.server) && len(a.servers) < maxServers {
+		a.servers = append(a.servers, a.server)
 	}
 	if file := text(e, boot.File, maxFile); file != "" {
 		a.file = file
 	}
-	a.server, a.next = boot.Addr(e.Server), boot.Addr(e.Next)
 	m.rise(offered)
 	switch r {
 	case offer:

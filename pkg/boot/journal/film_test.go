@@ -83,7 +83,6 @@ func parse(s string) (mac [6]byte) {
 // pxe, rom, tinkerbell and plain are who asks: firmware, iPXE as firmware, iPXE of Smee, an operating system.
 var (
 	pxe        = []option{with(boot.VendorClass, "PXEClient:Arch:00007:UNDI:003000"), arch(7)}
-	bios16     = []option{with(boot.VendorClass, "PXEClient:Arch:00000:UNDI:002001"), arch(0)}
 	rom        = []option{arch(0), with(boot.VendorClass, "PXEClient:Arch:00000:UNDI:002001"), with(boot.UserClass, "iPXE")}
 	tinkerbell = []option{arch(7), with(boot.VendorClass, "PXEClient:Arch:00007:UNDI:003010"), with(boot.UserClass, "Tinkerbell")}
 	plain      = []option{with(boot.VendorClass, "udhcp 1.36.1"), with(boot.HostName, "hook")}
@@ -234,9 +233,6 @@ func play(j *Journal, shots []shot, until float64) {
 		j.Tick(after(clock))
 	}
 }
-
-// at is when the last of shots was.
-func ends(shots []shot) float64 { return shots[len(shots)-1].at }
 
 func newest(t *testing.T, j *Journal, id string) BootView {
 	t.Helper()

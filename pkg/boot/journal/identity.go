@@ -174,8 +174,8 @@ func (j *Journal) release(m *machine, a netip.Addr) {
 	}
 }
 
-// macIn finds the MAC in a path, as Smee and PXELINUX put it there: a directory or file of its own, with colons, or with
-// hyphens after the hardware type. Zero if there is none.
+// macIn finds the MAC in a path, as Smee and PXELINUX put it there: a directory or file of its own, with colons, or
+// with hyphens after the hardware type. Zero if there is none.
 func macIn(file []byte) (mac [6]byte) {
 	const length = len("52:54:00:5e:00:01")
 	for len(file) > 0 {

@@ -195,8 +195,8 @@ func (j *Journal) endBoot(m *machine, b *record, at int64) {
 	j.tell(BootEnded, m, b, at)
 }
 
-// tellSteps tells of the steps that have ended: those with a result behind which there are others, or whose machine does
-// not get on.
+// tellSteps tells of the steps that have ended: those with a result behind which there are others, or whose machine
+// does not get on.
 func (j *Journal) tellSteps(m *machine, b *record, at int64) {
 	for i := range b.steps {
 		s := &b.steps[i]
@@ -214,7 +214,8 @@ func (j *Journal) tellSteps(m *machine, b *record, at int64) {
 
 func (j *Journal) tell(what What, m *machine, b *record, at int64) {
 	if j.options.Changed != nil {
-		j.changes = append(j.changes, Change{What: what, At: moment(at), Machine: j.view(m), Boot: b.view(what == BootEnded)})
+		c := Change{What: what, At: moment(at), Machine: j.view(m), Boot: b.view(what == BootEnded)}
+		j.changes = append(j.changes, c)
 	}
 }
 
@@ -237,8 +238,8 @@ func (j *Journal) deliver() {
 	clear(j.changed)
 }
 
-// Machines lists all machines without answers and lines, and with the newest boot of each only: the stuck ones first, then
-// those that boot, and among equals those first that were heard last.
+// Machines lists all machines without answers and lines, and with the newest boot of each only: the stuck ones first,
+// then those that boot, and among equals those first that were heard last.
 func (j *Journal) Machines() []MachineView {
 	j.mu.RLock()
 	views := make([]MachineView, 0, len(j.ids))
@@ -312,7 +313,8 @@ func (j *Journal) Counts() []Count {
 		counts = append(counts, Count{State: k.state, Step: k.step, Machines: n})
 	}
 	slices.SortFunc(counts, func(a, b Count) int {
-		return cmp.Or(cmp.Compare(a.State, b.State), cmp.Compare(a.Step.order(), b.Step.order()), cmp.Compare(a.Step, b.Step))
+		byOrder := cmp.Compare(a.Step.order(), b.Step.order())
+		return cmp.Or(cmp.Compare(a.State, b.State), byOrder, cmp.Compare(a.Step, b.Step))
 	})
 	return counts
 }

@@ -38,8 +38,8 @@ func (j *Journal) syslog(m *machine, e *boot.Event) {
 }
 
 var facilities = [...]string{
-	"kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp", "ntp", "security",
-	"console", "solaris-cron", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7",
+	"kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp", "ntp",
+	"security", "console", "solaris-cron", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7",
 }
 
 var severities = [...]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}

@@ -105,7 +105,7 @@ func (j *Journal) add(b *record, i int, a answer) {
 		if last.step != a.step {
 			continue
 		}
-		if !last.going && !a.going && last.kind == a.kind && last.text == a.text && last.result == a.result && last.from == a.from {
+		if !a.going && last.same(&a) {
 			last.count++
 			last.end = a.end
 			last.bytes += a.bytes
@@ -118,6 +118,11 @@ func (j *Journal) add(b *record, i int, a answer) {
 	if n := len(b.answers) + len(b.steps) - j.options.Limits.Answers; n > 0 {
 		b.answers = slices.Delete(b.answers, 0, min(n, len(b.answers)))
 	}
+}
+
+// same tells whether an answer that has ended is like another.
+func (a *answer) same(b *answer) bool {
+	return !a.going && a.kind == b.kind && a.text == b.text && a.result == b.result && a.from == b.from
 }
 
 // finish finds the answer that went on and ends now; nil if it is not kept.

@@ -96,8 +96,8 @@ func (s *scene) waiting(m *machine, now int64) int {
 // passed takes note that a machine got through a step.
 func (s *scene) passed(step Step, at int64) { s.got[step] = max(s.got[step], at) }
 
-// held takes note that a machine is stuck at a step since a time, and counts the machines that are, if none got past that
-// step since the first of them was stuck; or got through it, for those that fail it.
+// held takes note that a machine is stuck at a step since a time, and counts the machines that are, if none got past
+// that step since the first of them was stuck; or got through it, for those that fail it.
 func (s *scene) held(m *machine, step Step, since int64, fails bool) (machines int, first int64) {
 	places := s.stuck[step]
 	if places == nil {
@@ -112,7 +112,7 @@ func (s *scene) held(m *machine, step Step, since int64, fails bool) (machines i
 			own = i
 		case o.machine == nil:
 			free = i
-		case o.machine.forgotten || o.machine.newest() == nil || o.machine.newest().state != Stuck || o.machine.newest().at != step:
+		case !o.machine.stuckAt(step):
 			*o = sight{}
 			free = i
 		default:
@@ -130,6 +130,12 @@ func (s *scene) held(m *machine, step Step, since int64, fails bool) (machines i
 		}
 	}
 	return machines + 1, first
+}
+
+// stuckAt tells whether a machine is still stuck at a step.
+func (m *machine) stuckAt(step Step) bool {
+	b := m.newest()
+	return !m.forgotten && b != nil && b.state == Stuck && b.at == step
 }
 
 // servedFile takes note of a file that was served.

@@ -75,7 +75,8 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 func (j *Journal) beginsBoot(b *record, s Step, began int64) bool {
 	switch s {
 	case Loader, Script:
-		return b.state == Booted || b.state == Silent || b.at.order() >= OSDHCP.order() && began-b.moved > int64(j.options.Waits.Offer)
+		late := b.at.order() >= OSDHCP.order() && began-b.moved > int64(j.options.Waits.Offer)
+		return b.state == Booted || b.state == Silent || late
 	case Kernel, Initramfs:
 		return b.state == Booted && began-b.end > int64(j.options.Waits.BootAgain)
 	default:
@@ -285,8 +286,8 @@ func (b *record) fail(s Step, e *boot.Event) {
 	b.failed = f
 }
 
-// agent takes note of how the agent fares. Over TCP its connection is all that is seen; with gRPC, calls are, and an agent
-// asks again and again for work.
+// agent takes note of how the agent fares. Over TCP its connection is all that is seen; with gRPC, calls are, and an
+// agent asks again and again for work.
 func (b *record) agent(e *boot.Event, v verdict) {
 	const moment = 2e9
 	call := string(e.Text(boot.File))

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -41,7 +42,10 @@ func (j *Journal) view(m *machine) MachineView {
 // uuidString is a UUID as firmware, Smee and dmidecode show it: option 97 has the first three parts with their lowest
 // byte first (SMBIOS 2.6, RFC 4578 section 2.3).
 func uuidString(u [16]byte) string {
-	return fmt.Sprintf("%02x%02x%02x%02x-%02x%02x-%02x%02x-%x-%x", u[3], u[2], u[1], u[0], u[5], u[4], u[7], u[6], u[8:10], u[10:])
+	slices.Reverse(u[0:4])
+	slices.Reverse(u[4:6])
+	slices.Reverse(u[6:8])
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
 // view is a boot, with answers if they are wanted.
@@ -64,7 +68,9 @@ func (b *record) view(answers bool) BootView {
 }
 
 func (s *step) view() StepView {
-	v := StepView{Step: s.step, Result: s.result, Begin: moment(s.begin), End: moment(s.end), Bytes: s.bytes, Text: s.text}
+	v := StepView{
+		Step: s.step, Result: s.result, Begin: moment(s.begin), End: moment(s.end), Bytes: s.bytes, Text: s.text,
+	}
 	if s.from.IsValid() {
 		v.From = peer(s.from)
 	}
@@ -85,7 +91,9 @@ func (b *record) answersOf(i int) []Answer {
 }
 
 func (l *line) view() LineView {
-	return LineView{At: moment(l.at), Facility: facility(l.priority), Severity: severity(l.priority), Tag: l.tag, Text: l.text}
+	return LineView{
+		At: moment(l.at), Facility: facility(l.priority), Severity: severity(l.priority), Tag: l.tag, Text: l.text,
+	}
 }
 
 // next is the step that likely comes next; empty if there is none.
