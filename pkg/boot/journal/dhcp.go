@@ -153,7 +153,9 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*record, Step) {
 		b.setStage(s, e.MAC)
 		return b, s
 	default:
-		if left && (b == nil || !b.onlySystem()) {
+		// A system asks more than once; another boot that nothing else was heard of is not worth a record.
+		same := b != nil && (b.onlySystem() || b.local && e.At-b.end <= int64(j.options.Waits.BootAgain))
+		if left && !same {
 			b = j.newBoot(m, e)
 		}
 		if b.at.order() < Loader.order() {
@@ -172,7 +174,7 @@ func (b *record) begins(signature string) {
 	}
 }
 
-// onlySystem tells whether nothing was heard but the system's DHCP: another such boot is not worth a record.
+// onlySystem tells whether nothing was heard but the system's DHCP.
 func (b *record) onlySystem() bool { return len(b.steps) == 1 && b.steps[0].step == OSDHCP }
 
 // setStage begins another DHCP exchange where another program, or another interface, asks.

@@ -234,6 +234,13 @@ func play(j *Journal, shots []shot, until float64) {
 	}
 }
 
+// wait ticks every second.
+func wait(j *Journal, from, until float64) {
+	for clock := from; clock <= until; clock++ {
+		j.Tick(after(clock))
+	}
+}
+
 func newest(t *testing.T, j *Journal, id string) BootView {
 	t.Helper()
 	m, ok := j.Machine(id)

@@ -3,6 +3,7 @@ package journal
 import (
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/tinkerbell/stack/pkg/boot"
 )
@@ -188,12 +189,15 @@ func (m *machine) newest() *record {
 
 // bootAt is the boot that something belongs to that began at a time.
 func (m *machine) bootAt(begin int64) *record {
-	for i := len(m.boots) - 1; i > 0; i-- {
-		if m.boots[i].begin <= begin {
-			return m.boots[i]
+	for _, b := range slices.Backward(m.boots) {
+		if b.begin <= begin {
+			return b
 		}
 	}
-	return m.newest()
+	if len(m.boots) > 0 {
+		return m.boots[0]
+	}
+	return nil
 }
 
 // measure estimates the memory that a machine takes.
