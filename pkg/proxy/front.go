@@ -29,7 +29,7 @@ func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) 
 	case route.TCP:
 		return tcp.Listen(tcp.Config{
 			Route: r.Name, Listen: l.AddrPort(), Settings: tcpSettings(r, backend, c.gates[r.Name]),
-			Logger: log, Metrics: p.metrics.tcp, Loops: p.loops, Account: p.options.Account,
+			Logger: log, Metrics: p.metrics.tcp, Loops: p.loops, Account: p.options.Account, Event: p.options.Event,
 		})
 	case route.HTTP, route.GRPC, route.Files:
 		s, err := p.settingsAt(c, r.Address(l), nil)

@@ -16,31 +16,13 @@ type teller struct {
 	event  boot.Event        // memory of the one that is being told
 	clock  int64             // the wall clock's nanoseconds at 0 of the relay's clock, as of the batch
 	waited int64             // of the reply that was decided about last: nanoseconds since its request, 0 unknown
-	spare  allowance
+	spare  boot.Allowance // of messages that were dropped
 }
 
 // Lengths of texts in an event, in bytes. All of them together are less than what an event has room for.
 const (
 	mostClass, mostHost, mostFile, mostPlace, mostReason = 64, 48, 96, 16, 24
 )
-
-// toldDrops is how many messages that were dropped are told of in a second. A flood is dropped; what is told of it must
-// not take the place of what is told of machines that boot. The metrics count all of them.
-const toldDrops = 200
-
-// allowance is how many events are left in a second.
-type allowance struct {
-	second int64
-	told   int
-}
-
-func (a *allowance) take(now int64) bool {
-	if second := now / int64(time.Second); second != a.second {
-		a.second, a.told = second, 0
-	}
-	a.told++
-	return a.told <= toldDrops
-}
 
 // setClock is for a batch that came at a time of the relay's clock.
 func (t *teller) setClock(r *Relay, now int64) {
@@ -84,7 +66,7 @@ func (d *desk) tellReply(m dhcp.Message, o *origin, from peer, now int64, drop D
 
 // told tells of a message, which Check has found good.
 func (d *desk) told(m dhcp.Message, giaddr [4]byte, server peer, place string, now int64, drop Drop) {
-	if drop != None && !d.spare.take(now) {
+	if drop != None && !d.spare.Take(now) {
 		return
 	}
 	e := &d.event

@@ -314,15 +314,15 @@ func TestToldDropsAreBounded(t *testing.T) {
 		}
 	})
 	m, a := machine(t), b.heard
-	for range 10 * toldDrops {
+	for range 10 * boot.AllowanceRate {
 		b.desk.tellRequest(m, &a, b.routes, int64(time.Second), ClientLimit)
 	}
 	b.desk.tellRequest(m, &a, b.routes, int64(time.Second), None)
-	if dropped != toldDrops || passed != 1 {
+	if dropped != boot.AllowanceRate || passed != 1 {
 		t.Errorf("told of %d that were dropped and %d that were not", dropped, passed)
 	}
 	b.desk.tellRequest(m, &a, b.routes, 2*int64(time.Second), ClientLimit)
-	if dropped != toldDrops+1 {
+	if dropped != boot.AllowanceRate+1 {
 		t.Error("not told of the next second's")
 	}
 }

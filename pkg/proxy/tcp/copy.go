@@ -161,6 +161,7 @@ func (c *copier) count(n int64) {
 		return
 	}
 	c.session.front.metrics.bytes(c.way, n)
+	c.session.fate.bytes[c.way] += n
 	c.session.lease.Touch()
 	if c.session.settings.Idle > 0 {
 		c.session.moved.Store(time.Now().UnixNano())

@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/limit"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
@@ -40,6 +41,9 @@ type Config struct {
 	Account *admission.Account
 	// Settings are what [Front.Update] may change.
 	Settings
+	// Event is told of each connection when it has its endpoint, and when it has ended. The event is valid during the
+	// call. It is called from several goroutines and from loops, and must not wait. Nil: nobody is told.
+	Event func(*boot.Event)
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Metrics may be nil.
@@ -89,6 +93,7 @@ type Front struct {
 	metrics  *routeMetrics
 	clients  counts
 	room     *admission.Route
+	spare    boot.Allowance // of events of refused connections
 
 	mu    sync.Mutex
 	conns map[*session]struct{}
@@ -247,6 +252,7 @@ func (f *Front) remove(s *session) {
 	delete(f.conns, s)
 	f.mu.Unlock()
 	s.lease.Release()
+	s.tellEnd()
 	f.metrics.closed()
 	f.done.Done()
 }

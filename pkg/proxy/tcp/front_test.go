@@ -73,6 +73,7 @@ type running struct {
 	*Front
 	stop func() error // ends Serve and waits for it
 	*Metrics
+	told *tales
 }
 
 // ways runs a test with connections that stay in a loop, with such that leave it at once, and with such that leave it
@@ -125,7 +126,8 @@ func startBy(t *testing.T, c Config, addrs ...netip.AddrPort) running {
 	t.Helper()
 	metrics := NewMetrics(prometheus.NewRegistry())
 	c.Pool = endpoint.NewPool(endpoint.Config{Route: "r", Sources: []endpoint.Source{endpoint.Fixed(addrs...)}})
-	c.Route, c.Metrics, c.Loops = "r", metrics, loops(t)
+	told := new(tales)
+	c.Route, c.Metrics, c.Loops, c.Event = "r", metrics, loops(t), told.add // so that every test is one with events
 	f, err := Listen(c)
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +148,7 @@ func startBy(t *testing.T, c Config, addrs ...netip.AddrPort) running {
 			}
 		}
 	})
-	return running{f, stop, metrics}
+	return running{f, stop, metrics, told}
 }
 
 func (r running) dial(t *testing.T) *net.TCPConn {

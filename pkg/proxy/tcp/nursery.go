@@ -132,6 +132,7 @@ func (n *nursery) admit(fd int, from syscall.Sockaddr) {
 		session: session{front: f, settings: f.settings.Load(), peer: addrPortOf(from)},
 		nursery: n, born: n.loop.Now(),
 	}
+	y.fate.begun = y.born
 	y.ends[toServer] = side{young: y, fd: fd, way: toServer}
 	y.ends[toClient] = side{young: y, fd: -1, way: toClient}
 	if !f.add(&y.session) {
@@ -140,7 +141,7 @@ func (n *nursery) admit(fd int, from syscall.Sockaddr) {
 		return
 	}
 	if why := f.room.Admit(&y.lease, y, y.peer.Addr(), costOf(y.settings)); why != admission.Admitted {
-		f.metrics.refused(refusalOf(why))
+		y.refuse(refusalOf(why))
 		f.remove(&y.session)
 		resetOnClose(fd)
 		_ = unix.Close(fd)

@@ -28,6 +28,7 @@ type session struct {
 	so       progress       // of both directions, before pass
 	lease    admission.Lease
 	moved    atomic.Int64 // when something moved last, where there is an idle timeout: Unix nanoseconds
+	fate     fate
 
 	mu      sync.Mutex
 	server  *socket
@@ -59,10 +60,11 @@ func (s *session) run(ctx context.Context) {
 	source, target, err := s.clientAddress()
 	if err != nil {
 		s.front.log.Info("PROXY header refused", "peer", s.peer, "error", err)
-		metrics.refused(refusedHeader)
+		s.refuse(refusedHeader)
 		reset(s.client)
 		return
 	}
+	s.fate.client = source.Addr()
 	if !s.charge(source.Addr()) {
 		reset(s.client)
 		return
@@ -73,7 +75,7 @@ func (s *session) run(ctx context.Context) {
 		inner, chosen, err := s.handshake(ctx)
 		if err != nil { // firmware that is switched off, a scanner, a wrong certificate: the client's own affair
 			s.front.log.Debug("TLS handshake failed", "client", source, "error", err)
-			metrics.refused(refusedTLS)
+			s.refuse(refusedTLS)
 			return
 		}
 		client, protocol = inner, chosen
@@ -81,12 +83,13 @@ func (s *session) run(ctx context.Context) {
 	server, e, err := s.dial(ctx, source, target, protocol)
 	if err != nil {
 		s.front.log.Warn("no endpoint took the connection", "client", source, "error", err)
-		metrics.refused(refusedBackend)
+		s.refuse(refusedBackend)
 		reset(s.client)
 		return
 	}
 	defer e.Release()
 	defer s.server.Close()
+	s.connected(e.Addr)
 	if len(s.early) > 0 {
 		n, err := server.Write(s.early)
 		metrics.bytes(toServer, int64(n))
@@ -101,7 +104,7 @@ func (s *session) run(ctx context.Context) {
 // charge counts the session as one of its client's, unless that has as many as it may.
 func (s *session) charge(client netip.Addr) bool {
 	if why := s.lease.Move(client); why != admission.Admitted {
-		s.front.metrics.refused(refusalOf(why))
+		s.refuse(refusalOf(why))
 		return false
 	}
 	limit := s.settings.MaxPerClient
@@ -110,7 +113,7 @@ func (s *session) charge(client netip.Addr) bool {
 	}
 	s.charged = s.front.clients.take(client, limit)
 	if !s.charged {
-		s.front.metrics.refused(refusedClient)
+		s.refuse(refusedClient)
 	}
 	return s.charged
 }
@@ -271,18 +274,19 @@ func (s *session) direction(dst, src stream, way way) {
 
 // broken is whether an error is more than an end, and counts it.
 func (s *session) broken(err error) bool {
+	how := endError
 	switch {
 	case err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.ENOTCONN):
 		return false
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		s.front.metrics.ended(endIdle)
+		how = endIdle
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.ErrUnexpectedEOF):
-		s.front.metrics.ended(endReset)
+		how = endReset
 	case errors.Is(err, syscall.ETIMEDOUT):
-		s.front.metrics.ended(endTimeout)
-	default:
-		s.front.metrics.ended(endError)
+		how = endTimeout
 	}
+	s.front.metrics.ended(how)
+	s.fate.torn.CompareAndSwap(0, int32(how)+1)
 	return true
 }
 

@@ -107,6 +107,7 @@ func (y *young) fail(err error) {
 func (y *young) pass() {
 	y.attempt.endpoint.Succeeded()
 	y.endpoint, y.attempt, y.passing = y.attempt.endpoint, nil, true
+	y.connected(y.endpoint.Addr)
 	// What has come already is read before the socket is watched, and so it is not reported, too.
 	client := &y.ends[toServer]
 	client.move(false)
@@ -164,6 +165,7 @@ func (s *side) move(all bool) {
 			return
 		}
 		y.front.metrics.bytes(s.way, int64(written))
+		y.fate.bytes[s.way] += int64(written)
 		y.lease.Touch()
 		if y.moved += n; written < n || y.moved > youngBytes {
 			y.leave(s.way, buffer[written:n])

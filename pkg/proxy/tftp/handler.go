@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
@@ -27,7 +28,8 @@ type handler struct {
 	ended *datagram.Gate
 	// patience is how long an endpoint may leave a request unanswered before a repetition goes elsewhere.
 	patience time.Duration
-	port     uint16 // that machines ask
+	port     uint16         // that machines ask
+	spare    boot.Allowance // of events of refused requests
 }
 
 const defaultPatience = 5 * time.Second

@@ -52,7 +52,7 @@ func (h *handler) tellEnd(w *worker, s *session, outcome Outcome) {
 
 // tellRefused tells of a request that was not passed on.
 func (h *handler) tellRefused(w *worker, d datagram.Datagram, r request, drop Drop) {
-	if h.config.Event == nil {
+	if h.config.Event == nil || !h.spare.Take(w.Now().UnixNano()) {
 		return
 	}
 	e := boot.Borrow()

@@ -134,6 +134,7 @@ type Front struct {
 	hubs     []*hub        // of the loops
 	turn     atomic.Uint32 // which of them is next
 	worth    int           // requests, for a connection to go there
+	spare    boot.Allowance
 
 	mu      sync.Mutex
 	current atomic.Pointer[generation]

@@ -21,6 +21,7 @@ type teller struct {
 	tell  func(*boot.Event) // nil: nobody is told
 	route string
 	port  uint16
+	spare *boot.Allowance // of what is refused
 }
 
 // Lengths of texts in an event, in bytes.
@@ -156,6 +157,9 @@ func (r *response) tellEnd(code int, took time.Duration, grpc string) {
 	}
 	if r.fate.outcome != boot.Passed {
 		e.Outcome = r.fate.outcome
+	}
+	if e.Outcome == boot.Refused && !r.request.observer.spare.Take(e.At) {
+		return
 	}
 	boot.SetText(e, boot.Message, mostMessage, message)
 	r.request.observer.name(e, method, r.fate.reason)
