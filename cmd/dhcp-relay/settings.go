@@ -104,7 +104,8 @@ func (s *settings) relay() relay.Config {
 		TrustedServers:    s.TrustedServers,
 		PresentGiaddr:     s.PresentGiaddrAction,
 		Agent: relay.Agent{
-			Options: s.AgentOptions, CircuitID: s.CircuitID, RemoteID: s.without4(s.RemoteID, relay.RemoteID, relay6.RemoteID),
+			Options: s.AgentOptions, CircuitID: s.CircuitID,
+			RemoteID:     s.without4(s.RemoteID, relay.RemoteID, relay6.RemoteID),
 			SubscriberID: s.without4(s.SubscriberID, relay.SubscriberID, relay6.SubscriberID),
 			RelayID:      []byte(s.without4(string(s.RelayID), relay.RelayID, relay6.RelayID)),
 		},

@@ -16,8 +16,10 @@ import (
 type ear struct {
 	*desk
 	*listener.Listener[link]
-	index  int
-	config Listener
+	index   int
+	config  Listener
+	routers routers
+	opened  chan struct{} // the listener is
 }
 
 // link is what is known of a listener's interface.
@@ -38,7 +40,7 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &ear{desk: newDesk(r, index, config.Name), index: index, config: config}
+	l := &ear{desk: newDesk(r, index, config.Name), index: index, config: config, opened: make(chan struct{}, 1)}
 	ready := r.metrics.ready.WithLabelValues(config.Name)
 	l.Listener = listener.New(listener.Config[link]{
 		Name: config.Name, Protocol: unix.ETH_P_IPV6, Filter: filter, Front: front, Logger: r.logger,
@@ -50,6 +52,10 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 			ready.Set(0)
 			if open {
 				ready.Set(1)
+				select {
+				case l.opened <- struct{}{}:
+				default: // report is about to
+				}
 			}
 		},
 		Lost: l.metrics.lost,
@@ -116,12 +122,13 @@ func (l *ear) requests(n int) {
 	}
 	a := arrival{listener: int16(l.index), link: &p.Info}
 	for i := range n {
-		b, drop := l.view(i, &a)
+		b, drop := l.view(i, &a, now)
 		if drop == None && b == nil {
 			continue // a router's word, and not a machine's
 		}
 		if drop == None {
 			b, drop = l.request(b, front+frame.HeaderLen6, &a, routes, now)
+			l.unadvertised(a.kind, now)
 		}
 		if drop != None {
 			l.metrics.dropped(toServer, drop)
@@ -143,8 +150,9 @@ func (l *ear) requests(n int) {
 	l.flush(routes)
 }
 
-// view finds the message in frame i, which ends what it returns, and puts its sender into a.
-func (l *ear) view(i int, a *arrival) ([]byte, Drop) {
+// view finds the message in frame i, which ends what it returns, and puts its sender into a. There is none in a router
+// advertisement.
+func (l *ear) view(i int, a *arrival, now int64) ([]byte, Drop) {
 	b, sum, unheard := listener.Frame(l.Inbox(), i)
 	switch unheard {
 	case listener.OtherHost:
@@ -153,7 +161,8 @@ func (l *ear) view(i int, a *arrival) ([]byte, Drop) {
 		return nil, Truncated
 	case listener.OK:
 	}
-	if _, ok := frame.ParseAdvertisement(b); ok {
+	if said, ok := frame.ParseAdvertisement(b); ok {
+		l.routers.note(said, now)
 		return nil, None
 	}
 	datagram, fault := frame.Parse6(b, sum)

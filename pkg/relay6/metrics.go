@@ -38,6 +38,8 @@ type portMetrics struct {
 	packets [numDirections][dhcp6.NumTypes]prometheus.Counter
 	drops   [numDirections][numDrops]prometheus.Counter
 	omitted prometheus.Counter
+	// unadvertised is of listeners only.
+	unadvertised prometheus.Counter
 }
 
 // gauges are read when the metrics are.
@@ -60,6 +62,10 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gau
 		Name: prefix + "_options_omitted_total",
 		Help: "Messages relayed without Remote-Id, Subscriber-Id and Relay-Id, since they would have exceeded the MTU.",
 	}, []string{"listener"})
+	unadvertised := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: prefix + "_unadvertised_total",
+		Help: "Messages of machines on a link whose routers advertise no DHCPv6 (flags M and O).",
+	}, []string{"listener"})
 	m := &metrics{
 		servers: server.NewMetrics(prefix),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -74,6 +80,9 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gau
 	}
 	for _, l := range append(listeners[:len(listeners):len(listeners)], Listener{Name: unicastLabel}) {
 		port := portMetrics{omitted: omitted.WithLabelValues(l.Name)}
+		if l.Name != unicastLabel {
+			port.unadvertised = unadvertised.WithLabelValues(l.Name)
+		}
 		for d := range numDirections {
 			for t := range dhcp6.Type(dhcp6.NumTypes) {
 				port.packets[d][t] = packets.WithLabelValues(l.Name, directionNames[d], t.String())
@@ -88,7 +97,7 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gau
 		return m, nil
 	}
 	for _, collector := range append(m.servers.Collectors(),
-		packets, drops, omitted, m.latency, m.ready,
+		packets, drops, omitted, unadvertised, m.latency, m.ready,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: prefix + "_pending", Help: "DHCPv6 messages that are remembered for their replies.",
 		}, read.pending),

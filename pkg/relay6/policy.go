@@ -20,7 +20,7 @@ const ipAndUDP = frame.IPv6Len + frame.UDPLen
 // Where a.waits is true afterwards, it was copied, and is not to be sent.
 func (d *desk) request(b []byte, at int, a *arrival, to *server.Routes, now int64) ([]byte, Drop) {
 	r, m := d.relay, dhcp6.Message(b[at:])
-	a.waits = false
+	a.waits, a.kind = false, 0
 	if drop := ofMessage(m.Check(dhcp6.HopLimit)); drop != None {
 		return nil, drop
 	}

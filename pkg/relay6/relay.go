@@ -138,6 +138,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	for _, l := range r.listeners {
 		group.Go(func() error { return l.Run(ctx, answering.Done()) })
+		group.Go(func() error { return l.report(ctx) })
 	}
 	return group.Wait()
 }

@@ -108,7 +108,7 @@ func (u *upstream) batch(n int) {
 		side, drop := toClient, Truncated
 		switch {
 		case whole && len(b) > 0 && dhcp6.Message(b).Type() == dhcp6.RelayReply:
-			drop = u.answer(i, b, from, routes, now, verbose)
+			drop = u.answer(i, b, from.Addr(), routes, now, verbose)
 		case whole:
 			side = toServer
 			drop = u.ask(i, from, routes, now, verbose)
@@ -163,9 +163,9 @@ func (u *upstream) ask(i int, from netip.AddrPort, routes *server.Routes, now in
 }
 
 // answer brings a server's answer to whoever asked.
-func (u *upstream) answer(i int, m dhcp6.Message, from netip.AddrPort, to *server.Routes, now int64, verbose bool) Drop {
+func (u *upstream) answer(i int, m dhcp6.Message, from netip.Addr, to *server.Routes, now int64, verbose bool) Drop {
 	r := u.relay
-	o, drop := u.reply(m, from.Addr(), to, now)
+	o, drop := u.reply(m, from, to, now)
 	if drop != None {
 		return drop
 	}

@@ -1,0 +1,85 @@
+package relay6
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+// TestDocsNameEveryReasonAndMetric keeps the section of docs/dhcp-relay.md on DHCPv6 complete.
+func TestDocsNameEveryReasonAndMetric(t *testing.T) {
+	b, err := os.ReadFile("../../docs/dhcp-relay.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(b), "\n## DHCPv6\n")
+	if !found {
+		t.Fatal("there is no section on DHCPv6")
+	}
+	seen := map[string]bool{}
+	for d := None + 1; d < numDrops; d++ {
+		if d.String() == "" || seen[d.String()] || !strings.Contains(text, "`"+d.String()+"`") {
+			t.Errorf("drop reason %d (%q) has no row, or is there twice", d, d)
+		}
+		seen[d.String()] = true
+	}
+	registry := prometheus.NewRegistry()
+	none := func() float64 { return 0 }
+	m, err := newMetrics(registry, []Listener{{Name: "macvlan0"}}, gauges{pending: none, waiting: none})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.New(server.Config{Names: []string{"kea"}, Metrics: m.servers})
+	m.ready.WithLabelValues("macvlan0").Set(1)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if !strings.Contains(text, "`"+family.GetName()+"`") {
+			t.Errorf("metric %s has no row", family.GetName())
+		}
+	}
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		t.Errorf("metric %s: %s", problem.Metric, problem.Text)
+	}
+}
+
+// TestDocsNameTestsThatExist: a row that says which test proves it must be true.
+func TestDocsNameTestsThatExist(t *testing.T) {
+	b, err := os.ReadFile("../../docs/design/dhcpv6.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source strings.Builder
+	for _, directory := range []string{".", "../dhcp6", "../frame", "../relay/admit", "../hostlink", "../../cmd/dhcp-relay"} {
+		entries, err := os.ReadDir(directory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			if strings.HasSuffix(entry.Name(), "_test.go") {
+				text, err := os.ReadFile(directory + "/" + entry.Name())
+				if err != nil {
+					t.Fatal(err)
+				}
+				source.Write(text)
+			}
+		}
+	}
+	for _, match := range regexp.MustCompile("`(Test[A-Za-z0-9]+)[/`]").FindAllStringSubmatch(string(b), -1) {
+		if !strings.Contains(source.String(), "func "+match[1]+"(t *testing.T)") {
+			t.Errorf("no test %s", match[1])
+		}
+	}
+}

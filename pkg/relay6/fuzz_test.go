@@ -1,0 +1,113 @@
+package relay6
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+)
+
+// FuzzRequest is a message of any bytes, of a machine or a trusted agent: never a panic, it is relayed unchanged or not
+// at all, and its answer finds the way back.
+func FuzzRequest(f *testing.F) {
+	f.Add([]byte(message(dhcp6.Solicit)), byte(0), uint16(546))
+	f.Add([]byte(nest(3, message(dhcp6.Request))), byte(1), uint16(547))
+	f.Add([]byte(nest(33, message(dhcp6.Request))), byte(3), uint16(5470))
+	f.Add([]byte(around(dhcp6.RelayForward, 0, agentLink, clientIP, message(dhcp6.Renew), dhcp6.AppendRelayPort(nil, 0)...)),
+		byte(3), uint16(5470))
+	f.Add([]byte(around(dhcp6.RelayReply, 0, ourLink, clientIP, message(dhcp6.Reply))), byte(1), uint16(547))
+	f.Add([]byte(message(dhcp6.Solicit, 0, 8, 255, 255)), byte(0), uint16(546))
+	benches := [2]*bench{
+		newBench(f, func(c *Config) { c.Pending, c.NewcomerRate, c.Options = 16, -1, []Option{RemoteID} }),
+		newBench(f, func(c *Config) {
+			c.Pending, c.NewcomerRate, c.TokenKey = 16, -1, []byte("0123456789abcdef")
+		}),
+	}
+	f.Fuzz(func(t *testing.T, m []byte, flags byte, port uint16) {
+		if len(m) > mmsg.Received {
+			return
+		}
+		b := benches[flags>>7]
+		a := b.heard
+		if flags&1 != 0 {
+			a.source, a.port = agentIP, port
+		}
+		if flags&2 != 0 {
+			a.listener, a.link = unicast, nil
+		}
+		got, drop := b.hear(m, &a)
+		if drop != None {
+			_ = drop.String()
+			return
+		}
+		if !bytes.Equal(got.Inner(), m) || got.Peer() != a.source {
+			t.Fatal("the message changed")
+		}
+		back := append(dhcp6.Message{}, got...)
+		level := back
+		for level.IsRelay() {
+			level[0] = byte(dhcp6.RelayReply)
+			level = level.Inner()
+		}
+		level[0] = byte(dhcp6.Reply)
+		o, drop := b.desk.reply(back, serverIP, b.routes, b.now())
+		if drop != None {
+			t.Fatalf("the answer is dropped: %v", drop)
+		}
+		if o.listener != a.listener || o.port == 0 {
+			t.Fatalf("the answer goes to %+v", o)
+		}
+	})
+}
+
+// FuzzReply is anything that a server may send, asked for or not.
+func FuzzReply(f *testing.F) {
+	f.Add([]byte(around(dhcp6.RelayReply, 0, ourLink, clientIP, message(dhcp6.Advertise))), false)
+	f.Add([]byte(around(dhcp6.RelayReply, 0, ourLink, clientIP, message(dhcp6.Reconfigure))), true)
+	f.Add([]byte(around(dhcp6.RelayReply, 1, ourLink, agentIP, around(dhcp6.RelayReply, 0, agentLink, clientIP, message(dhcp6.Reply)))), true)
+	f.Add([]byte(around(dhcp6.RelayReply, 0, ourLink, clientIP, message(dhcp6.Reply),
+		dhcp6.Append(nil, dhcp6.OptionInterfaceID, make([]byte, 8+tokenLen))...)), true)
+	b := newBench(f, func(c *Config) { c.Pending, c.TokenKey = 16, []byte("0123456789abcdef") })
+	plain := newBench(f, func(c *Config) { c.Pending = 16 })
+	f.Fuzz(func(t *testing.T, m []byte, token bool) {
+		if len(m) == 0 || len(m) > mmsg.Received {
+			return
+		}
+		b := b
+		if !token {
+			b = plain
+			if client, peer, ok := transactionOf(m); ok {
+				b.pending.Remember(b.keyOf(client, peer), origin{link: ourLink}, 0)
+			}
+		}
+		slot := make([]byte, front+len(m))
+		copy(slot[front:], m)
+		reply := dhcp6.Message(slot[front:])
+		o, drop := b.desk.reply(reply, serverIP, b.routes, 0)
+		if drop != None {
+			return
+		}
+		if o.listener != 0 {
+			t.Fatalf("a reply that nobody asked for goes to %+v", o)
+		}
+		start, end := reply.InnerAt()
+		whole := slot[front+start-frame.HeaderLen6 : front+end]
+		header := frame.Header6{DstMAC: macOf(reply.Peer()), Dst: reply.Peer(), SrcPort: serverPort, DstPort: clientPort}
+		header.Put(whole)
+		got, fault := frame.Parse6(whole, frame.Verify)
+		if fault != frame.OK || !bytes.Equal(got.Payload, m[start:end]) {
+			t.Fatalf("the frame is bad: %v", fault)
+		}
+	})
+}
+
+// transactionOf is what a reply of any bytes claims to answer.
+func transactionOf(m dhcp6.Message) (client dhcp6.Message, peer [16]byte, ok bool) {
+	if m.Check(dhcp6.HopLimit+1) != dhcp6.OK || !m.IsRelay() {
+		return nil, peer, false
+	}
+	client, _ = m.Innermost()
+	return client, m.Peer(), true
+}

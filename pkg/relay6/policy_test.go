@@ -1,0 +1,424 @@
+package relay6
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/listener"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func ip(s string) [16]byte { return netip.MustParseAddr(s).As16() }
+
+var (
+	clientMAC  = frame.MAC{2, 0, 0, 0, 0, 0x50}
+	ourMAC     = frame.MAC{2, 0, 0, 0, 0, 1}
+	clientIP   = frame.LinkLocal(clientMAC)
+	ourLink    = ip("2001:db8:1::1")
+	ourAddress = netip.MustParseAddr("2001:db8:244::10")
+	serverIP   = netip.MustParseAddr("2001:db8:244::11")
+	agentIP    = ip("2001:db8:203::1") // of a trusted relay agent
+	agentLink  = ip("2001:db8:203:4::1")
+	strangerIP = ip("2001:db8:bad::1")
+)
+
+// bench is a relay without sockets, and a listener's desk.
+type bench struct {
+	*Relay
+	desk   *desk
+	routes *server.Routes
+	heard  arrival
+}
+
+func newBench(tb testing.TB, change func(*Config)) *bench {
+	tb.Helper()
+	config := Config{
+		Listeners:     []Listener{{Name: "macvlan0", LinkAddress: netip.AddrFrom16(ourLink)}},
+		Servers:       []string{serverIP.String()},
+		TrustedRelays: []netip.Prefix{netip.MustParsePrefix("2001:db8:203::/48"), netip.MustParsePrefix("fe80::77/128")},
+		ClientRate:    -1,
+		TotalRate:     -1,
+	}
+	if change != nil {
+		change(&config)
+	}
+	if err := config.Validate(); err != nil {
+		tb.Fatal(err)
+	}
+	r, err := assemble(config.withDefaults())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	to := &server.Routes{Source: ourAddress, MTU: 1500}
+	for _, s := range r.servers.Servers() {
+		to.Targets = append(to.Targets, server.Target{Addr: netip.AddrPortFrom(serverIP, 547), Server: s})
+	}
+	r.routes.Store(to)
+	b := &bench{Relay: r, desk: newDesk(r, 0, "macvlan0"), routes: to}
+	for i, l := range config.Listeners {
+		known := link{local: frame.LinkLocal(ourMAC), options: r.config.optionsOf(ourMAC)}
+		if l.LinkAddress.IsValid() {
+			known.address = l.LinkAddress.As16()
+		}
+		r.listeners[i].SetPort(&listener.Port[link]{MAC: ourMAC, MTU: 1500, Info: known})
+	}
+	b.heard = arrival{source: clientIP, port: clientPort, mac: clientMAC}
+	if len(r.listeners) > 0 {
+		b.heard.link = &r.listeners[0].Port().Info
+	}
+	return b
+}
+
+// hear relays a message that arrived so.
+func (b *bench) hear(m dhcp6.Message, a *arrival) (dhcp6.Message, Drop) {
+	slot := make([]byte, front+frame.HeaderLen6+len(m), mmsg.SlotLen+len(m))
+	copy(slot[front+frame.HeaderLen6:], m)
+	wrapped, drop := b.desk.request(slot, front+frame.HeaderLen6, a, b.routes, b.now())
+	return bytes.Clone(wrapped), drop
+}
+
+// fromClient is the machine's message heard on the listener.
+func (b *bench) fromClient(m dhcp6.Message) (dhcp6.Message, Drop) {
+	a := b.heard
+	return b.hear(m, &a)
+}
+
+// duid is the machine's client identifier option.
+var duid = []byte{0, 1, 0, 10, 0, 3, 0, 1, 2, 0, 0, 0, 0, 0x50}
+
+// message is the machine's message of a type with these options, as they stand, behind its client identifier.
+func message(t dhcp6.Type, options ...byte) dhcp6.Message {
+	m := append(dhcp6.Message{byte(t), 0x12, 0x34, 0x56}, duid...)
+	return append(m, options...)
+}
+
+// around puts a relay message around another.
+func around(t dhcp6.Type, hops uint8, link, peer [16]byte, m dhcp6.Message, options ...byte) dhcp6.Message {
+	b := append(make([]byte, 200), m...)
+	start, ok := dhcp6.Forward(b, 200, dhcp6.Relay{Hops: hops, Link: link, Peer: peer}, options)
+	if !ok {
+		panic("no room")
+	}
+	b[start] = byte(t)
+	return b[start:]
+}
+
+// nest puts a number of RELAY-FORWs around a message, each with the hop count that it should have.
+func nest(levels int, m dhcp6.Message) dhcp6.Message {
+	peer := clientIP
+	for n := range levels {
+		m = around(dhcp6.RelayForward, uint8(n), [16]byte{}, peer, m)
+		peer = agentIP
+	}
+	return m
+}
+
+// answered is the server's answer to what was wrapped: with the same relay messages around it and their options.
+func answered(request dhcp6.Message, t dhcp6.Type, options ...byte) dhcp6.Message {
+	if !request.IsRelay() {
+		reply := dhcp6.Message{byte(t), request[1], request[2], request[3]}
+		if id, found := request.Option(dhcp6.OptionClientID); found {
+			reply = dhcp6.Append(reply, dhcp6.OptionClientID, id)
+		}
+		return append(reply, options...)
+	}
+	var repeated []byte
+	if value, found := request.Option(dhcp6.OptionInterfaceID); found {
+		repeated = dhcp6.Append(nil, dhcp6.OptionInterfaceID, value)
+	}
+	return around(dhcp6.RelayReply, request.Hops(), request.Link(), request.Peer(),
+		answered(request.Inner(), t, options...), repeated...)
+}
+
+// TestRequests is what happens to each kind of message, good or bad.
+func TestRequests(t *testing.T) {
+	agent := arrival{source: agentIP, port: serverPort, mac: frame.MAC{2, 0, 0, 0, 0, 0x77}}
+	localAgent := arrival{source: ip("fe80::77"), port: serverPort, mac: frame.MAC{2, 0, 0, 0, 0, 0x77}}
+	relayed := func(m dhcp6.Message) dhcp6.Message { return around(dhcp6.RelayForward, 0, agentLink, clientIP, m) }
+	from := func(source [16]byte) arrival { return arrival{source: source, port: 546, mac: clientMAC} }
+	tests := map[string]struct {
+		m       dhcp6.Message
+		from    arrival // the machine, if it is left out
+		unicast bool
+		want    Drop
+	}{
+		"solicit":                         {m: message(dhcp6.Solicit)},
+		"request":                         {m: message(dhcp6.Request)},
+		"confirm":                         {m: message(dhcp6.Confirm)},
+		"renew":                           {m: message(dhcp6.Renew)},
+		"rebind":                          {m: message(dhcp6.Rebind)},
+		"release":                         {m: message(dhcp6.Release)},
+		"decline":                         {m: message(dhcp6.Decline)},
+		"information-request":             {m: message(dhcp6.InformationRequest)},
+		"unknown type (RFC 7283)":         {m: message(99)},
+		"without a client identifier":     {m: dhcp6.Message{byte(dhcp6.InformationRequest), 0, 0, 1}},
+		"garbage":                         {m: dhcp6.Message("garbage, and no DHCPv6"), want: BadOptions},
+		"empty":                           {m: dhcp6.Message{}, want: ShortMessage},
+		"type 0":                          {m: message(0), want: BadType},
+		"option cut off":                  {m: message(dhcp6.Solicit, 0, 8, 0, 2, 1), want: BadOptions},
+		"option of 65,535 bytes":          {m: message(dhcp6.Solicit, 0, 8, 255, 255, 1), want: BadOptions},
+		"advertise on the listener":       {m: message(dhcp6.Advertise), want: ReplyFromClient},
+		"reply on the listener":           {m: message(dhcp6.Reply), want: ReplyFromClient},
+		"reconfigure on the listener":     {m: message(dhcp6.Reconfigure), want: ReplyFromClient},
+		"relay-reply on the listener":     {m: around(dhcp6.RelayReply, 0, ourLink, clientIP, message(dhcp6.Reply)), want: ReplyFromClient},
+		"relay-reply inside":              {m: relayed(around(dhcp6.RelayReply, 0, agentLink, clientIP, message(dhcp6.Solicit))), from: agent, want: ReplyFromClient},
+		"reply inside":                    {m: relayed(message(dhcp6.Reply)), from: agent, want: ReplyFromClient},
+		"from nowhere":                    {m: message(dhcp6.Solicit), from: from(ip("::")), want: BadSource},
+		"from a group":                    {m: message(dhcp6.Solicit), from: from(ip("ff02::1")), want: BadSource},
+		"from loopback":                   {m: message(dhcp6.Solicit), from: from(ip("::1")), want: BadSource},
+		"from a global address":           {m: message(dhcp6.Confirm), from: from(ip("2001:db8:1::50"))},
+		"RELAY-FORW of a machine":         {m: relayed(message(dhcp6.Solicit)), want: UntrustedRelay},
+		"of an agent":                     {m: relayed(message(dhcp6.Solicit)), from: agent},
+		"of an agent, by unicast":         {m: relayed(message(dhcp6.Solicit)), from: agent, unicast: true},
+		"of an agent on the link":         {m: relayed(message(dhcp6.Solicit)), from: localAgent},
+		"of a stranger":                   {m: relayed(message(dhcp6.Solicit)), from: from(strangerIP), want: UntrustedRelay},
+		"of a stranger, by unicast":       {m: relayed(message(dhcp6.Solicit)), from: from(strangerIP), unicast: true, want: UntrustedRelay},
+		"no message inside":               {m: relayed(message(dhcp6.Solicit))[:dhcp6.RelayHeader], from: agent, want: BadRelayMessage},
+		"spoofed link address":            {m: around(dhcp6.RelayForward, 0, strangerIP, clientIP, message(dhcp6.Solicit)), from: agent, want: UntrustedLink},
+		"spoofed link address, one below": {m: around(dhcp6.RelayForward, 1, [16]byte{}, agentIP, around(dhcp6.RelayForward, 0, strangerIP, clientIP, message(dhcp6.Solicit))), from: agent, want: UntrustedLink},
+		"our link address":                {m: around(dhcp6.RelayForward, 0, ourLink, clientIP, message(dhcp6.Solicit)), from: agent, want: Loop},
+		"our link address, one below":     {m: around(dhcp6.RelayForward, 1, [16]byte{}, agentIP, around(dhcp6.RelayForward, 0, ourLink, clientIP, message(dhcp6.Solicit))), from: agent, want: Loop},
+		"our own address":                 {m: relayed(message(dhcp6.Solicit)), from: from(ourAddress.As16()), want: Loop},
+		"our link-local address":          {m: relayed(message(dhcp6.Solicit)), from: from(frame.LinkLocal(ourMAC)), want: Loop},
+		"hop count 7":                     {m: nest(8, message(dhcp6.Solicit)), from: agent},
+		"hop count 8":                     {m: around(dhcp6.RelayForward, 8, [16]byte{}, agentIP, message(dhcp6.Solicit)), from: agent, want: HopLimit},
+		"hop count 255":                   {m: around(dhcp6.RelayForward, 255, [16]byte{}, agentIP, message(dhcp6.Solicit)), from: agent, want: HopLimit},
+		"nine agents that count wrong":    {m: around(dhcp6.RelayForward, 0, [16]byte{}, agentIP, nest(8, message(dhcp6.Solicit))), from: agent, want: TooDeep},
+		"nest of 33":                      {m: nest(33, message(dhcp6.Solicit)), from: agent, want: TooDeep},
+		"machine by unicast":              {m: message(dhcp6.Renew), unicast: true, want: UnicastFromClient},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil)
+			a := test.from
+			if a.port == 0 {
+				a = b.heard
+			}
+			if a.link = b.heard.link; test.unicast {
+				a.listener, a.link, a.mac, a.local = unicast, nil, frame.MAC{}, ourAddress.As16()
+			}
+			got, drop := b.hear(test.m, &a)
+			if drop != test.want {
+				t.Fatalf("got %v, want %v", drop, test.want)
+			}
+			if drop != None {
+				if got != nil || b.pending.Len() != 0 {
+					t.Error("a dropped message is relayed, or pending")
+				}
+				return
+			}
+			if fault := got.Check(dhcp6.HopLimit + 1); fault != dhcp6.OK {
+				t.Fatalf("the RELAY-FORW is bad: %v", fault)
+			}
+			if !bytes.Equal(got.Inner(), test.m) {
+				t.Errorf("the message changed: got %x, want %x", got.Inner(), test.m)
+			}
+			wantHops := uint8(0)
+			if test.m.IsRelay() {
+				wantHops = test.m.Hops() + 1
+			}
+			if got.Type() != dhcp6.RelayForward || got.Hops() != wantHops || got.Peer() != a.source {
+				t.Errorf("got %v, hops %d, peer %x", got.Type(), got.Hops(), got.Peer())
+			}
+			wantLink := ourLink
+			if test.unicast || test.m.IsRelay() && a.source == agentIP {
+				wantLink = [16]byte{} // RFC 8415 section 19.1.2
+			}
+			if got.Link() != wantLink {
+				t.Errorf("got link address %x, want %x", got.Link(), wantLink)
+			}
+			if mac, found := got.ClientLinkAddr(); found == test.m.IsRelay() || found && mac != clientMAC {
+				t.Errorf("got option 79 %v, %x", found, mac) // RFC 6939: of the first agent only
+			}
+			// The answer comes back to the same place.
+			reply := answered(got, dhcp6.Reply)
+			o, drop := b.desk.reply(reply, serverIP, b.routes, b.now())
+			wantPort := uint16(clientPort)
+			if test.m.IsRelay() {
+				wantPort = serverPort
+			}
+			if drop != None || o.listener != a.listener || o.mac != a.mac || o.port != wantPort || o.local != a.local {
+				t.Errorf("the answer: got %v, %+v", drop, o)
+			}
+		})
+	}
+}
+
+// TestRelaySourcePort: an agent that sends from another port is answered there if it says so (RFC 8357), and the server
+// hears of it; one that does not is answered at 547.
+func TestRelaySourcePort(t *testing.T) {
+	for name, test := range map[string]struct {
+		options []byte
+		port    uint16
+		want    uint16
+		told    bool
+	}{
+		"usual port":             {port: 547, want: 547},
+		"usual port, and option": {port: 547, options: dhcp6.AppendRelayPort(nil, 0), want: 547},
+		"other port":             {port: 5470, want: 547},
+		"other port, and option": {port: 5470, options: dhcp6.AppendRelayPort(nil, 0), want: 5470, told: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil)
+			a := arrival{listener: unicast, source: agentIP, port: test.port, local: ourAddress.As16()}
+			got, drop := b.hear(around(dhcp6.RelayForward, 0, agentLink, clientIP, message(dhcp6.Solicit), test.options...), &a)
+			if drop != None {
+				t.Fatal(drop)
+			}
+			if port, found := got.RelayPort(); found != test.told || found && port != test.port {
+				t.Errorf("the server is told of port %d: %v", port, found)
+			}
+			if o, drop := b.desk.reply(answered(got, dhcp6.Advertise), serverIP, b.routes, b.now()); drop != None || o.port != test.want {
+				t.Errorf("got %v, port %d, want %d", drop, o.port, test.want)
+			}
+		})
+	}
+}
+
+// TestLinkAddressOfZero: without an address of its own the link is told by the Interface-Id.
+func TestLinkAddressOfZero(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Listeners[0].LinkAddress = netip.Addr{} })
+	got, drop := b.fromClient(message(dhcp6.Solicit))
+	id, _ := got.Option(dhcp6.OptionInterfaceID)
+	if drop != None || got.Link() != ([16]byte{}) || string(id) != "macvlan0" {
+		t.Errorf("got %v, link address %x, interface %q", drop, got.Link(), id)
+	}
+	if _, drop := b.desk.reply(answered(got, dhcp6.Advertise), serverIP, b.routes, b.now()); drop != None {
+		t.Errorf("the answer: %v", drop)
+	}
+}
+
+// TestOptionsFitTheMTU: those that may be left away are, and counted; the message goes all the same.
+func TestOptionsFitTheMTU(t *testing.T) {
+	change := func(c *Config) {
+		c.Options = []Option{RemoteID, SubscriberID, RelayID}
+		c.SubscriberID, c.Enterprise = "rack 7", 32473
+	}
+	padding := func(n int) []byte { return dhcp6.Append(nil, 8888, make([]byte, n)) }
+	const most = 1500 - 40 - 8
+	for name, test := range map[string]struct {
+		pad  int
+		want bool
+	}{"small": {pad: 0, want: true}, "too large": {pad: 1331}} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, change)
+			got, drop := b.fromClient(message(dhcp6.Solicit, padding(test.pad)...))
+			if drop != None {
+				t.Fatal(drop)
+			}
+			remote, found := got.Option(dhcp6.OptionRemoteID)
+			subscriber, _ := got.Option(dhcp6.OptionSubscriberID)
+			relay, _ := got.Option(dhcp6.OptionRelayID)
+			if found != test.want || len(got) > most {
+				t.Errorf("got %d bytes, remote-id %v", len(got), found)
+			}
+			if found && (!bytes.Equal(remote, append([]byte{0, 0, 0x7e, 0xd9}, ourMAC[:]...)) || string(subscriber) != "rack 7" ||
+				!bytes.Equal(relay, append([]byte{0, 3, 0, 1}, ourMAC[:]...))) {
+				t.Errorf("got %x, %q, %x", remote, subscriber, relay)
+			}
+			if _, found := got.ClientLinkAddr(); !found {
+				t.Error("option 79 was left away")
+			}
+		})
+	}
+}
+
+// TestLongestOptionsFitInFront: whatever the settings allow, there is room for it in front of a message.
+func TestLongestOptionsFitInFront(t *testing.T) {
+	text := string(bytes.Repeat([]byte("x"), maxText))
+	b := newBench(t, func(c *Config) {
+		c.Listeners[0].Name = "fifteen-letters"
+		c.Options = []Option{RemoteID, SubscriberID, RelayID}
+		c.RemoteID, c.SubscriberID, c.RelayID = text, text, []byte(text)
+		c.TokenKey = []byte("0123456789abcdef")
+	})
+	a := arrival{listener: unicast, source: agentIP, port: 5470, link: b.heard.link}
+	inner := around(dhcp6.RelayForward, 0, agentLink, clientIP, message(dhcp6.Solicit), dhcp6.AppendRelayPort(nil, 0)...)
+	slot := append(make([]byte, front), inner...)
+	if _, drop := b.desk.request(slot, front, &a, b.routes, b.now()); drop != None {
+		t.Errorf("an agent's: %v", drop)
+	}
+	a = b.heard
+	slot = append(make([]byte, front), message(dhcp6.Solicit)...)
+	if _, drop := b.desk.request(slot, front, &a, b.routes, b.now()); drop != None {
+		t.Errorf("a machine's: %v", drop)
+	}
+}
+
+func TestNoServer(t *testing.T) {
+	for name, routes := range map[string]*server.Routes{
+		"no server": {Source: ourAddress}, "no address": {Targets: []server.Target{{}}},
+	} {
+		b := newBench(t, nil)
+		b.routes = routes
+		if _, drop := b.fromClient(message(dhcp6.Solicit)); drop != NoServer {
+			t.Errorf("%s: got %v", name, drop)
+		}
+	}
+}
+
+// TestDoesNotAllocate: the whole way of a transaction through the policy, with all options, token and limits.
+func TestDoesNotAllocate(t *testing.T) {
+	b := newBench(t, func(c *Config) {
+		c.Options = []Option{RemoteID, RelayID}
+		c.TokenKey = []byte("0123456789abcdef")
+		c.ClientRate, c.TotalRate = 1<<20, 1<<30
+	})
+	n, at := uint32(0), front+frame.HeaderLen6
+	m := message(dhcp6.Solicit, 0, 8, 0, 2, 0, 0)
+	slot := make([]byte, at+len(m))
+	if got := testing.AllocsPerRun(2000, b.transaction(t, slot, m, &n)); got != 0 {
+		t.Errorf("got %v allocations per transaction", got)
+	}
+}
+
+// transaction is a message and its answer, once for each call.
+func (b *bench) transaction(tb testing.TB, slot []byte, m dhcp6.Message, n *uint32) func() {
+	at, reply := front+frame.HeaderLen6, make([]byte, mmsg.SlotLen)
+	whole := make([]byte, mmsg.SlotLen)
+	return func() {
+		*n++
+		copy(slot[at:], m)
+		binary.BigEndian.PutUint32(slot[at:], *n&0xffffff|uint32(dhcp6.Solicit)<<24)
+		a := b.heard
+		got, drop := b.desk.request(slot, at, &a, b.routes, b.now())
+		if drop != None {
+			tb.Fatal(drop)
+		}
+		b.desk.send(got, b.routes, b.now(), a.served)
+		b.desk.toServers.Clear()
+		back := dhcp6.Message(reply[:copy(reply, got)])
+		back[0] = byte(dhcp6.RelayReply)
+		start, end := back.InnerAt()
+		back[start] = byte(dhcp6.Reply)
+		o, drop := b.desk.reply(back, serverIP, b.routes, b.now())
+		if drop != None {
+			tb.Fatal(drop)
+		}
+		out := whole[:frame.HeaderLen6+end-start]
+		copy(out[frame.HeaderLen6:], back[start:end])
+		header := frame.Header6{DstMAC: o.mac, Dst: back.Peer(), SrcPort: serverPort, DstPort: o.port}
+		header.Put(out)
+	}
+}
+
+// BenchmarkTransaction is a SOLICIT and its answer through the policy.
+func BenchmarkTransaction(tb *testing.B) {
+	b := newBench(tb, nil)
+	m, n := message(dhcp6.Solicit, 0, 8, 0, 2, 0, 0), uint32(0)
+	slot := make([]byte, front+frame.HeaderLen6+len(m))
+	do := b.transaction(tb, slot, m, &n)
+	tb.ReportAllocs()
+	for tb.Loop() {
+		do()
+	}
+}

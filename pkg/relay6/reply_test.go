@@ -1,0 +1,225 @@
+package relay6
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/relay/listener"
+)
+
+// TestReplies is what happens to each kind of answer to one SOLICIT.
+func TestReplies(t *testing.T) {
+	trust := func(c *Config) { c.TrustedServers = []netip.Prefix{netip.MustParsePrefix("2001:db8:244::/64")} }
+	elsewhere := netip.MustParseAddr("2001:db8:96::1")
+	without := func(m dhcp6.Message) dhcp6.Message { // the Interface-Id
+		return around(dhcp6.RelayReply, 0, m.Link(), m.Peer(), m.Inner())
+	}
+	tests := map[string]struct {
+		reply  func(request dhcp6.Message) dhcp6.Message
+		change func(*Config)
+		from   netip.Addr
+		want   Drop
+	}{
+		"advertise":                     {reply: func(m dhcp6.Message) dhcp6.Message { return answered(m, dhcp6.Advertise) }},
+		"reply":                         {reply: func(m dhcp6.Message) dhcp6.Message { return answered(m, dhcp6.Reply) }},
+		"unknown type (RFC 7283)":       {reply: func(m dhcp6.Message) dhcp6.Message { return answered(m, 99) }},
+		"through a Service":             {from: elsewhere, reply: func(m dhcp6.Message) dhcp6.Message { return answered(m, dhcp6.Reply) }},
+		"trusted server":                {change: trust, reply: func(m dhcp6.Message) dhcp6.Message { return answered(m, dhcp6.Reply) }},
+		"untrusted server":              {change: trust, from: elsewhere, reply: func(m dhcp6.Message) dhcp6.Message { return answered(m, dhcp6.Reply) }, want: UntrustedServer},
+		"missing Interface-Id":          {reply: func(m dhcp6.Message) dhcp6.Message { return without(answered(m, dhcp6.Reply)) }},
+		"solicit inside":                {reply: func(m dhcp6.Message) dhcp6.Message { return answered(m, dhcp6.Solicit) }, want: NotAReply},
+		"RELAY-FORW inside":             {reply: func(m dhcp6.Message) dhcp6.Message { return around(dhcp6.RelayReply, 0, m.Link(), m.Peer(), m) }, want: NotAReply},
+		"RELAY-FORW as it was":          {reply: func(m dhcp6.Message) dhcp6.Message { return m }, want: NotAReply},
+		"no relay message":              {reply: func(dhcp6.Message) dhcp6.Message { return message(dhcp6.Reply) }, want: NotAReply},
+		"cut off":                       {reply: func(m dhcp6.Message) dhcp6.Message { m = answered(m, dhcp6.Reply); return m[:len(m)-1] }, want: BadOptions},
+		"another transaction":           {reply: func(m dhcp6.Message) dhcp6.Message { m = answered(m, dhcp6.Reply); m.Inner()[3]++; return m }, want: Unsolicited},
+		"another client identifier":     {reply: func(m dhcp6.Message) dhcp6.Message { m = answered(m, dhcp6.Reply); m.Inner()[17]++; return m }, want: Unsolicited},
+		"without the client identifier": {reply: func(m dhcp6.Message) dhcp6.Message { m = answered(m, dhcp6.Reply); m.Inner()[5] = 99; return m }, want: Unsolicited},
+		"another peer":                  {reply: func(m dhcp6.Message) dhcp6.Message { m = answered(m, dhcp6.Reply); m[33]++; return m }, want: Unsolicited},
+		"spoofed link address":          {reply: func(m dhcp6.Message) dhcp6.Message { m = answered(m, dhcp6.Reply); m[17]++; return m }, want: WrongLink},
+		"spoofed Interface-Id":          {reply: func(m dhcp6.Message) dhcp6.Message { m = answered(m, dhcp6.Reply); m[45]++; return m }, want: WrongLink},
+		"longer Interface-Id": {reply: func(m dhcp6.Message) dhcp6.Message {
+			id := dhcp6.Append(nil, dhcp6.OptionInterfaceID, []byte("macvlan01"))
+			m = answered(m, dhcp6.Reply)
+			return around(dhcp6.RelayReply, 0, m.Link(), m.Peer(), m.Inner(), id...)
+		}, want: WrongLink},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, test.change)
+			request, drop := b.fromClient(message(dhcp6.Solicit))
+			if drop != None {
+				t.Fatal(drop)
+			}
+			from := test.from
+			if !from.IsValid() {
+				from = serverIP
+			}
+			if _, drop := b.desk.reply(test.reply(request), from, b.routes, b.now()); drop != test.want {
+				t.Errorf("got %v, want %v", drop, test.want)
+			}
+		})
+	}
+}
+
+// TestAnswerOfEachServer: there may be one of every server, and none when the request has expired.
+func TestAnswerOfEachServer(t *testing.T) {
+	b := newBench(t, nil)
+	request, _ := b.fromClient(message(dhcp6.Solicit))
+	for range 3 {
+		if _, drop := b.desk.reply(answered(request, dhcp6.Advertise), serverIP, b.routes, b.now()); drop != None {
+			t.Error(drop)
+		}
+	}
+	late := b.now() + int64(11*time.Second)
+	if _, drop := b.desk.reply(answered(request, dhcp6.Advertise), serverIP, b.routes, late); drop != Unsolicited {
+		t.Errorf("an answer that comes too late: got %v", drop)
+	}
+}
+
+// TestToken: another replica knows the answer, and where it goes; none that was changed, is late, or answers another
+// client.
+func TestToken(t *testing.T) {
+	key := func(c *Config) { c.TokenKey = []byte("0123456789abcdef") }
+	request, drop := newBench(t, key).fromClient(message(dhcp6.Solicit))
+	if drop != None {
+		t.Fatal(drop)
+	}
+	id, _ := request.Option(dhcp6.OptionInterfaceID)
+	if string(id[:8]) != "macvlan0" || len(id) != 8+tokenLen {
+		t.Fatalf("got Interface-Id %q", id)
+	}
+	at := dhcp6.RelayHeader + dhcp6.OptionHeader + 8 // of the token
+	tests := map[string]struct {
+		change func(m dhcp6.Message) dhcp6.Message
+		config func(*Config)
+		late   time.Duration
+		want   Drop
+	}{
+		"by another replica":        {},
+		"listener changed":          {change: flip(at + 1), want: Unsolicited},
+		"port changed":              {change: flip(at + 3), want: Unsolicited},
+		"MAC address changed":       {change: flip(at + 5), want: Unsolicited},
+		"time changed":              {change: flip(at + 29), want: Unsolicited},
+		"code changed":              {change: flip(at + tokenLen - 1), want: Unsolicited},
+		"peer changed":              {change: flip(33), want: Unsolicited},
+		"link address changed":      {change: flip(17), want: Unsolicited},
+		"another name":              {change: flip(at - 1), want: WrongLink},
+		"another key":               {config: func(c *Config) { c.TokenKey = []byte("fedcba9876543210") }, want: Unsolicited},
+		"too late":                  {late: 12 * time.Second, want: Unsolicited},
+		"too early":                 {late: -12 * time.Second, want: Unsolicited},
+		"another client identifier": {change: func(m dhcp6.Message) dhcp6.Message { m.Inner()[17]++; return m }, want: Unsolicited},
+		"another transaction":       {change: func(m dhcp6.Message) dhcp6.Message { m.Inner()[3]++; return m }, want: Unsolicited},
+		"a replica with no such listener": {want: Unsolicited, config: func(c *Config) {
+			c.TokenKey, c.Listeners = []byte("0123456789abcdef"), nil
+		}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if test.config == nil {
+				test.config = key
+			}
+			b := newBench(t, test.config)
+			reply := answered(request, dhcp6.Advertise)
+			if test.change != nil {
+				reply = test.change(reply)
+			}
+			o, drop := b.desk.reply(reply, serverIP, b.routes, b.now()+int64(test.late))
+			if drop != test.want {
+				t.Fatalf("got %v, want %v", drop, test.want)
+			}
+			if drop == None && (o.listener != 0 || o.mac != clientMAC || o.port != clientPort) {
+				t.Errorf("got %+v", o)
+			}
+		})
+	}
+}
+
+// flip changes a byte.
+func flip(at int) func(dhcp6.Message) dhcp6.Message {
+	return func(m dhcp6.Message) dhcp6.Message {
+		m[at] ^= 1
+		return m
+	}
+}
+
+// TestTokenIsRequired where there is a key: peer address and transaction of a pending message can be guessed.
+func TestTokenIsRequired(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
+	request, _ := b.fromClient(message(dhcp6.Solicit))
+	reply := answered(request, dhcp6.Reply)
+	plain := dhcp6.Append(nil, dhcp6.OptionInterfaceID, []byte("macvlan0"))
+	for name, m := range map[string]dhcp6.Message{
+		"no Interface-Id":   around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner()),
+		"name without code": around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner(), plain...),
+	} {
+		if _, drop := b.desk.reply(m, serverIP, b.routes, b.now()); drop != Unsolicited {
+			t.Errorf("%s: got %v", name, drop)
+		}
+	}
+	if _, drop := b.desk.reply(reply, serverIP, b.routes, b.now()); drop != None {
+		t.Errorf("with its token: got %v", drop)
+	}
+}
+
+// TestReconfigure passes from a server that requests go to, on a link of ours, where a client may believe it.
+func TestReconfigure(t *testing.T) {
+	const reconf, auth = "\x00\x13\x00\x01\x05", "\x00\x0b\x00\x0b\x03\x01\x00\x00\x00\x00\x00\x00\x00\x00\x01"
+	good := append(dhcp6.Message{byte(dhcp6.Reconfigure), 0, 0, 0}, duid...)
+	good = append(good, reconf+auth...)
+	named := dhcp6.Append(nil, dhcp6.OptionInterfaceID, []byte("macvlan0"))
+	other := dhcp6.Append(nil, dhcp6.OptionInterfaceID, []byte("macvlan7"))
+	to := func(m dhcp6.Message, link [16]byte, options ...byte) dhcp6.Message {
+		return around(dhcp6.RelayReply, 0, link, clientIP, m, options...)
+	}
+	noAuth := append(append(dhcp6.Message{byte(dhcp6.Reconfigure), 0, 0, 0}, duid...), reconf...)
+	noMessage := append(append(dhcp6.Message{byte(dhcp6.Reconfigure), 0, 0, 0}, duid...), auth...)
+	transaction := append(dhcp6.Message{}, good...)
+	transaction[3] = 1
+	elsewhere := netip.MustParseAddr("2001:db8:96::1")
+	trusted := func(c *Config) { c.TrustedServers = []netip.Prefix{netip.MustParsePrefix("2001:db8:96::/64")} }
+	tests := map[string]struct {
+		m      dhcp6.Message
+		from   netip.Addr
+		change func(*Config)
+		want   Drop
+		port   uint16
+	}{
+		"by link address":           {m: to(good, ourLink), port: 546},
+		"by Interface-Id":           {m: to(good, [16]byte{}, named...), port: 546},
+		"to a relay agent":          {m: to(around(dhcp6.RelayReply, 0, agentLink, clientIP, good), ourLink), port: 547},
+		"another link address":      {m: to(good, agentLink), want: ReconfigureRefused},
+		"another interface":         {m: to(good, ourLink, other...), want: ReconfigureRefused},
+		"no link":                   {m: to(good, [16]byte{}), want: ReconfigureRefused},
+		"without authentication":    {m: to(noAuth, ourLink), want: ReconfigureRefused},
+		"without its message":       {m: to(noMessage, ourLink), want: ReconfigureRefused},
+		"with a transaction":        {m: to(transaction, ourLink), want: ReconfigureRefused},
+		"to everybody":              {m: around(dhcp6.RelayReply, 0, ourLink, ip("ff02::1"), good), want: ReconfigureRefused},
+		"of a stranger":             {m: to(good, ourLink), from: elsewhere, want: ReconfigureRefused},
+		"of another trusted server": {m: to(good, ourLink), from: elsewhere, change: trusted, port: 546},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, test.change)
+			from := test.from
+			if !from.IsValid() {
+				from = serverIP
+			}
+			o, drop := b.desk.reply(test.m, from, b.routes, b.now())
+			if drop != test.want || drop == None && (o.listener != 0 || o.port != test.port) {
+				t.Errorf("got %v, %+v", drop, o)
+			}
+		})
+	}
+}
+
+// TestListenerGone: the reply has no place to go, which is no crash.
+func TestListenerGone(t *testing.T) {
+	b := newBench(t, nil)
+	b.listeners[0].SetPort((*listener.Port[link])(nil))
+	if b.own(ourLink) {
+		t.Error("a listener that is not open has an address")
+	}
+}

@@ -1,0 +1,38 @@
+package relay6
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+)
+
+// reportEvery is how often a listener tells switches that it listens: they forget after 260 s (RFC 3810 section 9.4).
+// The pod's IP layer cannot answer their queries, since it hears nothing from a listener.
+const reportEvery = time.Minute
+
+// report tells switches of the group until ctx is done: when the listener opens, and every minute.
+func (l *ear) report(ctx context.Context) error {
+	out := mmsg.NewOutbox(false, func(errno unix.Errno) {
+		l.relay.logger.Debug("failed to report group to switches", "listener", l.name, "error", errno.Error())
+	})
+	b := make([]byte, 0, frame.ReportLen)
+	tick := time.NewTicker(reportEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.opened:
+		case <-tick.C:
+		}
+		if p := l.Port(); p != nil {
+			b = frame.AppendReport(b[:0], p.MAC, p.Info.local, frame.AllRelays())
+			out.AddFrame(b, p.Index)
+			out.Flush(p.Socket)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package relay6
+
+import (
+	"encoding/binary"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+// invented is a SOLICIT of machine number n, in a slot, and its arrival.
+func (b *bench) invented(slot []byte, n uint32, mac, id bool) ([]byte, arrival) {
+	a := b.heard
+	m := slot[:front+frame.HeaderLen6+copy(slot[front+frame.HeaderLen6:], message(dhcp6.Solicit))]
+	body := m[front+frame.HeaderLen6:]
+	binary.BigEndian.PutUint32(body, n&0xffffff|uint32(dhcp6.Solicit)<<24)
+	if mac {
+		binary.BigEndian.PutUint32(a.mac[2:], n*2654435761)
+	}
+	if id {
+		binary.BigEndian.PutUint32(body[14:], n*2246822519)
+	}
+	return m, a
+}
+
+// TestMillionDUIDsKeepMemoryBounded, and so do a million MAC addresses.
+func TestMillionDUIDsKeepMemoryBounded(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.ClientRate, c.TotalRate = 10, 50000 })
+	slot := make([]byte, 1024)
+	drops := map[Drop]int{}
+	flood := func(from, to uint32) {
+		for n := from; n < to; n++ {
+			m, a := b.invented(slot, n, true, true)
+			_, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, int64(n)*50_000)
+			drops[drop]++
+		}
+	}
+	flood(0, 10_000)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	flood(10_000, 1_000_000)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 1<<20 {
+		t.Errorf("a million clients took %d bytes", grown)
+	}
+	if drops[NewcomerLimit] < 900_000 || drops[None] < 2048 {
+		t.Errorf("got %v", drops)
+	}
+}
+
+// TestLimitsPerMACAndDUID: neither one MAC address with a new DUID each time, nor one DUID from a new MAC address each
+// time, gets more than one client.
+func TestLimitsPerMACAndDUID(t *testing.T) {
+	for name, test := range map[string]struct{ mac, id bool }{"one MAC address": {id: true}, "one DUID": {mac: true}} {
+		b := newBench(t, func(c *Config) { c.ClientRate = 10 })
+		slot := make([]byte, 1024)
+		drops := map[Drop]int{}
+		for n := range uint32(1000) {
+			m, a := b.invented(slot, n, test.mac, test.id)
+			_, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, 1)
+			drops[drop]++
+		}
+		if drops[None] != 20 || drops[ClientLimit] != 980 {
+			t.Errorf("%s: got %v", name, drops)
+		}
+	}
+}
+
+// TestServedMachineIsNotHeldBack by a flood of invented ones: it was given an address. An ADVERTISE is not enough, and
+// neither is a REPLY that gives none.
+func TestServedMachineIsNotHeldBack(t *testing.T) {
+	address := append([]byte{0, 3, 0, 40}, make([]byte, 12)...)
+	address = append(append(address, 0, 5, 0, 24), make([]byte, 20)...)
+	address = append(address, 0, 0, 1, 0)
+	for name, test := range map[string]struct {
+		answer  dhcp6.Type
+		options []byte
+		served  bool
+	}{
+		"an address": {dhcp6.Reply, address, true}, "an offer": {dhcp6.Advertise, address, false},
+		"no address": {dhcp6.Reply, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, func(c *Config) { c.NewcomerRate = 1 })
+			request, drop := b.fromClient(message(dhcp6.Request))
+			if drop != None {
+				t.Fatal(drop)
+			}
+			if _, drop := b.desk.reply(answered(request, test.answer, test.options...), serverIP, b.routes, b.now()); drop != None {
+				t.Fatal(drop)
+			}
+			slot := make([]byte, 1024)
+			refused := 0
+			for n := range uint32(6000) {
+				m, a := b.invented(slot, n, true, true)
+				if _, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, b.now()); drop == NewcomerLimit {
+					refused++
+				}
+			}
+			if refused < 2000 || !b.crowded(b.now()) || b.waiting() == 0 {
+				t.Errorf("%d of the flood were refused, %v wait", refused, b.waiting())
+			}
+			a := b.heard
+			_, drop = b.hear(message(dhcp6.Renew), &a)
+			if at := drop == None && a.served && !a.waits; at != test.served {
+				t.Errorf("got %v, served %v, waits %v", drop, a.served, a.waits)
+			}
+		})
+	}
+}
+
+// way notes what is sent.
+type way struct {
+	*room
+	sent [][]byte
+}
+
+func (w *way) Send(_ *waiting, b []byte, _ int64) { w.sent = append(w.sent, b) }
+func (w *way) Flush()                             {}
+
+// TestWhatWaitsIsSentInTurn: the bytes that the policy made, when there is time; the rest is refused after a second.
+func TestWhatWaitsIsSentInTurn(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.NewcomerRate = 100 })
+	slot := make([]byte, 1024)
+	waits := 0
+	for n := range uint32(newcomerBurst + 100) {
+		m, a := b.invented(slot, n, true, true)
+		if _, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, 1); drop != None {
+			t.Fatal(drop)
+		}
+		if a.waits {
+			waits++
+		}
+	}
+	w := &way{room: b.room(0)}
+	w.Release(int64(500*time.Millisecond), w)
+	if waits != 100 || len(w.sent) < 40 || len(w.sent) > 60 {
+		t.Fatalf("%d wait, %d were sent in half a second", waits, len(w.sent))
+	}
+	for _, b := range w.sent {
+		if m := dhcp6.Message(b); m.Check(dhcp6.HopLimit) != dhcp6.OK || m.Type() != dhcp6.RelayForward {
+			t.Fatalf("sent %x", b)
+		}
+	}
+	w.Release(int64(3*time.Second), w)
+	if left := b.waiting(); left != 0 {
+		t.Errorf("%v still wait", left)
+	}
+}
+
+// BenchmarkCrowd is a message among 20,000 a second of invented machines.
+func BenchmarkCrowd(tb *testing.B) {
+	b := newBench(tb, func(c *Config) { c.ClientRate, c.TotalRate = 10, 50000 })
+	slot, n := make([]byte, 1024), uint32(0)
+	tb.ReportAllocs()
+	for tb.Loop() {
+		n++
+		m, a := b.invented(slot, n, true, true)
+		_, _ = b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, int64(n)*50_000)
+	}
+}

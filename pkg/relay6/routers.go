@@ -1,0 +1,72 @@
+package relay6
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+const (
+	// mostRouters is how many routers of a link are remembered.
+	mostRouters = 4
+	// advertisedFor is how long an advertisement counts: the longest time between two (RFC 4861 section 6.2.1).
+	advertisedFor = 30 * time.Minute
+)
+
+// routers is what the routers of a link say of DHCPv6. It is for one goroutine.
+type routers struct {
+	heard [mostRouters]struct {
+		frame.Advertisement
+		at int64 // 0: none
+	}
+}
+
+// note remembers an advertisement in place of the router's last one, else of the oldest.
+func (r *routers) note(a frame.Advertisement, now int64) {
+	at := 0
+	for i := range r.heard {
+		if r.heard[i].Router == a.Router && r.heard[i].at != 0 {
+			at = i
+			break
+		}
+		if r.heard[i].at < r.heard[at].at {
+			at = i
+		}
+	}
+	r.heard[at].Advertisement, r.heard[at].at = a, max(now, 1)
+}
+
+// silent returns a router of the link that was heard of late, if none says that machines are to send messages of this
+// type: SOLICIT takes the flag M, INFORMATION-REQUEST the flag O, which M includes (RFC 4861 section 4.2).
+func (r *routers) silent(kind dhcp6.Type, now int64) (router [16]byte, found bool) {
+	if kind != dhcp6.Solicit && kind != dhcp6.InformationRequest {
+		return router, false
+	}
+	for i := range r.heard {
+		a := &r.heard[i]
+		switch {
+		case a.at == 0 || now-a.at > advertisedFor.Nanoseconds():
+		case a.Managed || a.Other && kind == dhcp6.InformationRequest:
+			return router, false
+		default:
+			router, found = a.Router, true
+		}
+	}
+	return router, found
+}
+
+// unadvertised counts a machine's message that the routers of its link do not call for, and warns. Firmware often sends
+// it all the same, systems do not.
+func (l *ear) unadvertised(kind dhcp6.Type, now int64) {
+	router, found := l.routers.silent(kind, now)
+	if !found {
+		return
+	}
+	l.metrics.unadvertised.Inc()
+	l.relay.notices.WarnAt(now, "router advertises no DHCPv6 while machines ask for it", func() []any {
+		return []any{"listener", l.name, "router", netip.AddrFrom16(router).String(), "type", kind.String(),
+			"remedy", "have the router set the flags M (managed) and O (other) in its advertisements"}
+	})
+}
