@@ -120,7 +120,8 @@ func newView(c *config, logger *slog.Logger, registry prometheus.Registerer) vie
 		return v
 	}
 	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "stack_proxy_boot_datagrams_refused_total", Help: "Datagrams at the socket of boots that dhcp-relay does not send.",
+		Name: "stack_proxy_boot_datagrams_refused_total",
+		Help: "Datagrams at the socket of boots that dhcp-relay does not send.",
 	}, func() float64 { return float64(receiver.Refused()) }))
 	v.helpers = append(v.helpers, receiver)
 	return v

@@ -47,6 +47,7 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, Report: f.report,
 			DrainTimeout: r.Timeouts.Drain.D(),
 			Source:       syslog.Source(r.Syslog.Source), Workers: r.Workers, Logger: log, Metrics: p.metrics.syslog,
+			Event: p.options.Line,
 		})
 		if err != nil {
 			return nil, err

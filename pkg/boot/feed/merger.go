@@ -10,9 +10,9 @@ import (
 
 // Merger hands the events of several queues to one recorder, in the order of their times. It is a daemon.Task.
 //
-// Each source has a queue of its own, so that one that is flooded costs the others nothing. An event waits for [Patience],
-// since what another source has told of an earlier time may still be on its way: the ACK that gives an address comes from
-// dhcp-relay by a socket, and the transfer of that address from our own process.
+// Each source has a queue of its own, so that one that is flooded costs the others nothing. An event waits for
+// [Patience], since what another source has told of an earlier time may still be on its way: the ACK that gives an
+// address comes from dhcp-relay by a socket, and the transfer of that address from our own process.
 type Merger struct {
 	record func(*boot.Event)
 	tick   func(time.Time)

@@ -13,8 +13,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
-// mode of the socket: the programs of the pod may run as different users, and none needs to read it. Who may reach it at
-// all is decided by the volume, which only they mount.
+// mode of the socket: the programs of the pod may run as different users, and none needs to read it. Who may reach it
+// at all is decided by the volume, which only they mount.
 const mode = 0o622
 
 // receiveBuffer is asked for, in bytes, so that a burst of datagrams waits and is not refused.

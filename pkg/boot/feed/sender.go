@@ -71,8 +71,8 @@ func NewSender(c SenderConfig) *Sender {
 	})
 	s.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "dhcp_relay_boot_events_dropped_total",
-		Help: "Events of boots that were not sent to stack-proxy, by reason: queue (more than could be sent), away (nobody " +
-			"has the socket), send (the kernel did not take them).",
+		Help: "Events of boots that were not sent to stack-proxy, by reason: queue (more than could be sent), away " +
+			"(nobody has the socket), send (the kernel did not take them).",
 	}, []string{"reason"})
 	for _, reason := range []string{droppedFull, droppedAway, droppedSent} {
 		s.dropped.WithLabelValues(reason)

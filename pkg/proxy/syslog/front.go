@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
@@ -48,6 +49,9 @@ type Config struct {
 	Source Source
 	// Workers is the number of sockets and loops that share the port; zero is one.
 	Workers int
+	// Event is told of each line. The event is valid during the call. It is called by every worker and must not wait.
+	// Nil: nobody is told.
+	Event func(*boot.Event)
 	// Logger names the route already. It may be nil, Metrics too.
 	Logger  *slog.Logger
 	Metrics *Metrics

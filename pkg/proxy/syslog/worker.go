@@ -36,7 +36,8 @@ type worker struct {
 	overflow uint32
 	// pace is the shortest time between two turns that find less than a full batch. Under load it makes batches
 	// out of what would be a wake-up for every datagram; a message that comes alone does not wait.
-	pace time.Duration
+	pace   time.Duration
+	teller teller
 }
 
 // upstream is a socket towards endpoints and what is to leave through it.
@@ -180,6 +181,7 @@ func (w *worker) turn() int {
 	if err := w.in.Receive(w.listener, batchSize); err != nil {
 		return 0
 	}
+	w.begin()
 	n, bytes := w.in.Len(), 0
 	for i := range n {
 		if total, known := w.in.Overflow(i); known && total != w.overflow {
@@ -209,6 +211,7 @@ func (w *worker) forward(i int) Drop {
 	endpoint, err := w.config.Pick(client.Addr())
 	if err != nil {
 		w.warn().Warn("no endpoint for syslog", "client", client.Addr(), "error", err)
+		w.tellDropped(client, data, DropNoEndpoint)
 		return DropNoEndpoint
 	}
 	to := datagram.Peer{AddrPort: netip.AddrPortFrom(endpoint.Addr().Unmap(), endpoint.Port())}
@@ -225,14 +228,7 @@ func (w *worker) forward(i int) Drop {
 		w.warn().Warn("no socket of the endpoint's family", "endpoint", to.AddrPort)
 		return DropNoEndpoint
 	}
-	switch w.source(client.Addr(), to.Addr()) {
-	case SourceNone:
-		up.out.Take(w.in, i, up.socket, to, netip.Addr{}, 0)
-	case SourceTransparent:
-		up.out.Take(w.in, i, up.socket, to, client.Addr(), 0)
-	case SourceRewrite:
-		up.out.Push(Parse(data).Append(up.out.Next(), client.Addr()), up.socket, to, netip.Addr{}, 0)
-	}
+	w.line(i, up, client, to)
 	up.out.Tag(stream(client.Addr()))
 	return DropNot
 }
