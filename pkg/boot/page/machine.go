@@ -200,9 +200,10 @@ func bootOf(b journal.BootView, now time.Time, current bool) bootPage {
 	scale := scaleOf(b, now, current)
 	p.Ticks = scale.ticks()
 	for i := range b.Steps {
-		p.Lanes = append(p.Lanes, laneOf(b, i, scale, now))
+		p.Lanes = append(p.Lanes, laneOf(b, i, scale, now, current))
 	}
-	waits := current && (b.State == journal.Stuck || b.State == journal.Booting)
+	going := slices.ContainsFunc(p.Lanes, func(l lane) bool { return l.Going })
+	waits := current && (b.State == journal.Stuck || b.State == journal.Booting && !going)
 	if waits && p.Next != "" {
 		w := scale.bar(b.End, scale.end, "wait")
 		p.WaitBar, p.WaitFrom = &w, p.End

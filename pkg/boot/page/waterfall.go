@@ -129,12 +129,16 @@ func axisLabel(d time.Duration) string {
 	return strings.TrimSuffix(strings.TrimSuffix(Duration(d), " 00 s"), " 00 m")
 }
 
-func laneOf(b journal.BootView, i int, s scale, now time.Time) lane {
+func laneOf(b journal.BootView, i int, s scale, now time.Time, current bool) lane {
 	step := b.Steps[i]
+	last := step.End
+	if current && step.Result == journal.Going && b.State == journal.Booting {
+		last = s.end
+	}
 	l := lane{
 		Key: i, Label: StepLabel(step.Step), Class: resultClass(step.Result), Result: string(step.Result),
 		Offset: "+" + Duration(step.Begin.Sub(b.Begin)), Took: Duration(step.End.Sub(step.Begin)), Bytes: Bytes(step.Bytes),
-		From: step.From, Text: step.Text, Span: s.bar(step.Begin, step.End, "span "+resultClass(step.Result)),
+		From: step.From, Text: step.Text, Span: s.bar(step.Begin, last, "span "+resultClass(step.Result)),
 		Going: step.Result == journal.Going, Begin: stampAt(step.Begin, now),
 		Open: step.Result == journal.Failed || b.State == journal.Stuck && i == len(b.Steps)-1,
 	}

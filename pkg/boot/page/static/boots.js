@@ -99,9 +99,12 @@
     endOfLog(true, 0);
   }
 
-  let source;
+  // A browser opens few connections to a server: tabs that nobody sees leave them to others.
+  let source, heard;
   const listen = (url) => {
     if (source) source.close();
+    heard = url;
+    if (document.hidden) return;
     first = true;
     source = new EventSource(url);
     const on = () => { live.className = "on"; live.textContent = "live"; };
@@ -113,9 +116,12 @@
       live.className = "off";
       live.textContent = "connecting";
       // A refusal ends an EventSource for good.
-      if (source.readyState === EventSource.CLOSED) setTimeout(() => listen(url), 5000);
+      if (source.readyState === EventSource.CLOSED) setTimeout(() => { if (heard === url) listen(url); }, 5000);
     };
   };
+  document.addEventListener("visibilitychange", () => {
+    if (heard) listen(heard);
+  });
   if (body.dataset.live) listen(body.dataset.live);
   setInterval(tick, 1000);
 

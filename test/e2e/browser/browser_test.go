@@ -1,0 +1,97 @@
+package browser
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/tinkerbell/stack/test/e2e/lab"
+)
+
+var update = flag.Bool("update", false, "take the screenshot of docs/boots.md anew")
+
+// start starts the site and a browser until the test ends.
+func start(t *testing.T) (*site, context.Context, string) {
+	t.Helper()
+	binary, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("needs Debian's package chromium")
+	}
+	repo, err := lab.Repo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := openSite(t.Context(), repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.close)
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(binary), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.UserDataDir(t.TempDir()), chromedp.Flag("hide-scrollbars", true))
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	if err := chromedp.Run(ctx); err != nil {
+		t.Fatalf("failed to start the browser: %v", err)
+	}
+	return s, ctx, repo
+}
+
+func open(t *testing.T, browser context.Context, v view) (*tab, func()) {
+	t.Helper()
+	tab, cancel, err := openTab(browser, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tab, cancel
+}
+
+const rows, stuckID, bootID = "#rows tr", "52:54:00:5e:00:00", "52:54:00:5e:00:08"
+
+var views = []view{
+	{name: "wide", width: 1440, height: 860, scale: 1, script: true},
+	{name: "wide-dark", width: 1440, height: 860, scale: 1, dark: true, script: true},
+	{name: "phone", width: 390, height: 844, scale: 2, phone: true, script: true},
+	{name: "phone-dark", width: 390, height: 844, scale: 2, phone: true, dark: true, script: true},
+}
+
+// Screenshots of every kind land in build/boots, for people to look at.
+func TestScreenshots(t *testing.T) {
+	s, browser, repo := start(t)
+	for _, n := range []int{0, 1, 30, 2000} {
+		if err := s.machines(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range views {
+			tab, shut := open(t, browser, v)
+			take := func(name, path, wait string) {
+				if err := tab.load(s.base+path, wait); err != nil {
+					t.Fatalf("%s: %v", path, err)
+				}
+				if err := tab.shoot(filepath.Join(repo, "build", "boots", fmt.Sprintf("%s-%d-%s.png", name, n, v.name)), false); err != nil {
+					t.Fatal(err)
+				}
+			}
+			take("list", "/boots", "#parts p")
+			if n == 30 {
+				take("stuck", "/boots/"+stuckID, ".cause")
+				take("booting", "/boots/52:54:00:5e:00:01", ".fall")
+				take("booted", "/boots/52:54:00:5e:00:0a", ".fall")
+				take("unknown", "/boots/02:00:00:00:00:01", ".empty")
+			}
+			if complaints := tab.complaints(); len(complaints) > 0 && n > 30 {
+				t.Errorf("%s: %q", v.name, complaints)
+			}
+			shut()
+		}
+	}
+}
