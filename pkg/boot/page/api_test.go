@@ -269,7 +269,7 @@ func TestOpenAPIHoldsForAnswers(t *testing.T) {
 				t.Errorf("got %s, described %v", kind, media)
 			}
 			last := ""
-			for lines.Scan() && !strings.Contains(last, `"type":"ready"`) {
+			for !strings.Contains(last, `"type":"ready"`) && lines.Scan() {
 				if text, ok := strings.CutPrefix(lines.Text(), prefix); ok && text != "" {
 					last = text
 					d.check("Event", text)

@@ -34,25 +34,26 @@ type Filter struct {
 
 // parseFilter reads a filter from a query, and tells what is wrong with it.
 func parseFilter(q url.Values) (Filter, error) {
+	text := func(name string) string { return Clean(q.Get(name), nameLength) }
 	f := Filter{
-		State: journal.State(q.Get("state")), Step: journal.Step(q.Get("step")), Cause: q.Get("cause"),
-		MAC: digits(q.Get("mac")), Address: strings.TrimSpace(q.Get("address")), Text: q.Get("q"), Page: 1,
+		State: journal.State(text("state")), Step: journal.Step(text("step")), Cause: text("cause"),
+		MAC: digits(text("mac")), Address: strings.TrimSpace(text("address")), Text: Clean(q.Get("q"), textLength), Page: 1,
 	}
 	if f.State != "" && !slices.Contains(states, f.State) {
-		return f, fmt.Errorf("state %q: none of %v", cut(string(f.State), nameLength), states)
+		return f, fmt.Errorf("state %q: none of %v", f.State, states)
 	}
 	if f.Step != "" && !slices.Contains(steps, f.Step) {
-		return f, fmt.Errorf("step %q: none of %v", cut(string(f.Step), nameLength), steps)
+		return f, fmt.Errorf("step %q: none of %v", f.Step, steps)
 	}
 	var err error
-	if text := q.Get("own"); text != "" {
+	if text := text("own"); text != "" {
 		if f.Own, err = strconv.ParseBool(text); err != nil {
-			return f, fmt.Errorf("own %q: neither true nor false", cut(text, nameLength))
+			return f, fmt.Errorf("own %q: neither true nor false", text)
 		}
 	}
-	if text := q.Get("page"); text != "" {
+	if text := text("page"); text != "" {
 		if f.Page, err = strconv.Atoi(text); err != nil || f.Page < 1 {
-			return f, fmt.Errorf("page %q: not a number from 1", cut(text, nameLength))
+			return f, fmt.Errorf("page %q: not a number from 1", text)
 		}
 	}
 	return f, nil

@@ -67,6 +67,7 @@ func New(o Options) *Server {
 	if o.ReplicaTimeout == 0 {
 		o.ReplicaTimeout = DefaultReplicaTimeout
 	}
+	o.Pod = Clean(o.Pod, nameLength)
 	s := &Server{options: o, instance: rand.Text(), end: make(chan struct{})}
 	s.fleet = newFleet(&s.options, s.instance)
 	return s

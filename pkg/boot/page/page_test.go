@@ -1,0 +1,322 @@
+package page
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+)
+
+func TestFilters(t *testing.T) {
+	now := newSnapshot(site(200, time.Now()), nil)
+	all := len(now.entries)
+	tests := map[string]struct {
+		query string
+		want  func(m *journal.MachineView) bool
+	}{
+		"all":   {"", func(*journal.MachineView) bool { return true }},
+		"state": {"state=stuck", func(m *journal.MachineView) bool { return m.Boots[0].State == journal.Stuck }},
+		"step":  {"step=initramfs", func(m *journal.MachineView) bool { return m.Boots[0].At == journal.Initramfs }},
+		"cause": {"cause=no-hardware", func(m *journal.MachineView) bool {
+			return m.Boots[0].Cause != nil && m.Boots[0].Cause.Name == "no-hardware"
+		}},
+		"mac":     {"mac=5254.005E.00.05", func(m *journal.MachineView) bool { return m.MAC == "52:54:00:5e:00:05" }},
+		"address": {"address=192.0.2.7", func(m *journal.MachineView) bool { return strings.HasPrefix(m.Address.String(), "192.0.2.7") }},
+		"prefix":  {"address=192.0.2.8/29", func(m *journal.MachineView) bool { a := m.Address.As16(); return m.Address.IsValid() && a[15]&^7 == 8 }},
+		"name":    {"q=RACK02-node", func(m *journal.MachineView) bool { return strings.HasPrefix(m.Name, "rack02-node") }},
+		"words": {"q=uefi+rack02", func(m *journal.MachineView) bool {
+			return strings.HasPrefix(m.Name, "rack02") && strings.Contains(m.Arch, "UEFI")
+		}},
+		"spelled MAC": {"q=5E-00-05", func(m *journal.MachineView) bool { return m.MAC == "52:54:00:5e:00:05" }},
+		"file": {"q=ipxe.efi", func(m *journal.MachineView) bool {
+			return len(m.Boots[0].Steps) > 1 && m.Boots[0].Steps[1].Text == "ipxe.efi"
+		}},
+		"both": {"state=booting&step=loader", func(m *journal.MachineView) bool {
+			return m.Boots[0].State == journal.Booting && m.Boots[0].At == journal.Loader
+		}},
+		"nothing": {"q=nonsense", func(*journal.MachineView) bool { return false }},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			query, err := url.ParseQuery(test.query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := parseFilter(query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			again, _ := url.ParseQuery(strings.TrimPrefix(f.query(), "?"))
+			if same, _ := parseFilter(again); same != f {
+				t.Errorf("%+v became %+v", f, same)
+			}
+			found := map[string]bool{}
+			for _, e := range now.matching(f) {
+				found[e.view.ID] = true
+			}
+			for _, e := range now.entries {
+				if want := test.want(&e.view); want != found[e.view.ID] {
+					t.Errorf("%s (%s): %v", e.view.ID, e.view.Name, !want)
+				}
+			}
+			if name != "all" && len(found) == all || name != "nothing" && len(found) == 0 {
+				t.Errorf("%d of %d match", len(found), all)
+			}
+		})
+	}
+}
+
+// Stuck machines come first, the newest boot before others; a long list is cut into parts.
+func TestListIsOrderedAndCut(t *testing.T) {
+	s := New(Options{Journal: newFake(site(250, time.Now())...)})
+	now := s.fleet.snapshot(t.Context(), false)
+	p := s.listOf(now, Filter{Page: 1})
+	if len(p.Rows) != perPage || p.Parts.All != 250 || p.Parts.Previous != "" || p.Parts.Following != "boots?page=2" {
+		t.Errorf("%d rows, %+v", len(p.Rows), p.Parts)
+	}
+	if last := s.listOf(now, Filter{Page: 99}); len(last.Rows) != 50 || last.Parts.From != 201 || last.Parts.Following != "" {
+		t.Errorf("%d rows, %+v", len(last.Rows), last.Parts)
+	}
+	rank := map[journal.State]int{journal.Stuck: 0, journal.Booting: 1, journal.Silent: 2, journal.Booted: 3}
+	for i := 1; i < len(now.entries); i++ {
+		a, b := newest(&now.entries[i-1].view), newest(&now.entries[i].view)
+		if rank[a.State] > rank[b.State] || a.State == b.State && a.Begin.Before(b.Begin) {
+			t.Errorf("%v at %v before %v at %v", a.State, a.Begin, b.State, b.Begin)
+		}
+	}
+	if got := p.Heading.Causes; len(got) != 2 || got[0].Name != "not-found" || got[0].Count < got[1].Count {
+		t.Errorf("causes %+v", got)
+	}
+}
+
+// What a step's end looks like in a list's stream: the row that changed, alone.
+func TestLiveSendsWhatChanged(t *testing.T) {
+	f := newFake(site(40, time.Now())...)
+	server := serve(t, Options{Journal: f})
+	lines, _ := events(t, server.URL+"/boots/live", mediaEvents)
+	next := func() (u listUpdate) {
+		t.Helper()
+		list := false
+		for lines.Scan() {
+			if text, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+				list = text == "list"
+			}
+			if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok && list {
+				if err := json.Unmarshal([]byte(text), &u); err != nil {
+					t.Fatal(err)
+				}
+				return u
+			}
+		}
+		t.Fatal("the stream has ended")
+		return u
+	}
+	first := next()
+	if len(first.Rows) != 40 || len(first.Order) != 40 || first.Heading == "" {
+		t.Fatalf("%d rows at first", len(first.Rows))
+	}
+	m, _ := f.Machine("52:54:00:5e:00:08")
+	b := &m.Boots[0]
+	b.Steps = append(b.Steps, journal.StepView{Step: journal.IPXEDHCP, Result: journal.OK, Begin: b.End, End: b.End})
+	b.At = journal.IPXEDHCP
+	f.put(m)
+	u := next()
+	if len(u.Rows) != 1 || !strings.Contains(u.Rows[m.ID], "iPXE DHCP") || u.Heading != "" || len(u.Order) != 40 {
+		t.Errorf("got %d rows, heading %q", len(u.Rows), u.Heading)
+	}
+	f.remove(m.ID)
+	if u = next(); len(u.Rows) != 0 || len(u.Order) != 39 || !strings.Contains(u.Heading, "<b>39</b> all") {
+		t.Errorf("got %d rows of %d, heading %q", len(u.Rows), len(u.Order), u.Heading)
+	}
+}
+
+// A filter holds for the stream too: what no longer matches is gone.
+func TestEventsFollowTheFilter(t *testing.T) {
+	f := newFake(site(40, time.Now())...)
+	server := serve(t, Options{Journal: f})
+	lines, _ := events(t, server.URL+"/api/v1/events?state=stuck", mediaLines)
+	var got []string
+	read := func(until string) {
+		t.Helper()
+		for lines.Scan() {
+			var e Event
+			if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+				t.Fatal(err)
+			}
+			text := e.Type + " " + e.ID
+			if e.Machine != nil {
+				text = e.Type + " " + e.Machine.ID
+			}
+			if got = append(got, strings.TrimSpace(text)); strings.HasPrefix(text, until) {
+				return
+			}
+		}
+		t.Fatal("the stream has ended")
+	}
+	read(EventReady)
+	m, _ := f.Machine("52:54:00:5e:00:00")
+	m.Boots[0].State, m.Boots[0].Cause = journal.Booting, nil
+	f.put(m)
+	read(EventGone)
+	want := []string{"hello", "machine 52:54:00:5e:00:00", "machine 52:54:00:5e:00:14", "ready", "gone 52:54:00:5e:00:00"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A stream that nobody reads any more, and one too many, are no burden.
+func TestStreamsAreBounded(t *testing.T) {
+	f := newFake(site(1, time.Now())...)
+	s := New(Options{Journal: f})
+	mux := http.NewServeMux()
+	for pattern, handler := range s.Handlers() {
+		mux.Handle(pattern, handler)
+	}
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	for range maxStreams {
+		request, _ := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/api/v1/events", http.NoBody)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Fatal(err, response)
+		}
+		defer response.Body.Close()
+	}
+	if status, header, _ := get(t, server.URL+"/boots/live"); status != http.StatusServiceUnavailable || header.Get("Retry-After") == "" {
+		t.Errorf("one too many: %d", status)
+	}
+	if status, _, _ := get(t, server.URL+"/boots"); status != http.StatusOK {
+		t.Errorf("the page itself: %d", status)
+	}
+	cancel()
+	until(t, "the end of the streams", func() bool { return s.streams.Load() == 0 })
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.watchers) != 0 {
+		t.Errorf("%d watchers are left", len(f.watchers))
+	}
+}
+
+// The streams end with the program, so that its drain does not wait for browsers.
+func TestStreamsEndWithTheProgram(t *testing.T) {
+	s := New(Options{Journal: newFake()})
+	mux := http.NewServeMux()
+	for pattern, handler := range s.Handlers() {
+		mux.Handle(pattern, handler)
+	}
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	lines, _ := events(t, server.URL+"/api/v1/events", mediaLines)
+	lines.Scan()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	for lines.Scan() {
+	}
+	if status, _, _ := get(t, server.URL+"/api/v1/events"); status != http.StatusServiceUnavailable {
+		t.Errorf("a stream after the end: %d", status)
+	}
+}
+
+// Packets go to requests from inside the pod, by a name that nobody else can have made, and from no other page.
+func TestPackets(t *testing.T) {
+	relay := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/trace" || r.URL.Query().Get("mac") != "52:54:00:00:00:01" {
+			http.Error(w, "no", http.StatusForbidden)
+			return
+		}
+		fmt.Fprint(w, "packets")
+	}))
+	defer relay.Close()
+	at := strings.TrimPrefix(relay.URL, "http://")
+	yes, no := func(*http.Request) bool { return true }, func(*http.Request) bool { return false }
+	tests := map[string]struct {
+		options Options
+		id      string
+		header  []string
+		status  int
+		body    string
+	}{
+		"packets":         {Options{Relay: at, Local: yes}, "52-54-00-00-00-01", nil, 200, "packets"},
+		"of this page":    {Options{Relay: at, Local: yes}, "52:54:00:00:00:01", []string{"Sec-Fetch-Site", "same-origin"}, 200, "packets"},
+		"localhost":       {Options{Relay: at, Local: yes}, "52:54:00:00:00:01", []string{"Host", "localhost:9069"}, 200, "packets"},
+		"another page":    {Options{Relay: at, Local: yes}, "52:54:00:00:00:01", []string{"Sec-Fetch-Site", "cross-site"}, 403, "/dhcp-relay trace"},
+		"a rebound name":  {Options{Relay: at, Local: yes}, "52:54:00:00:00:01", []string{"Host", "rebind.example:9069"}, 403, "/dhcp-relay trace"},
+		"another pod":     {Options{Relay: at, Local: no}, "52:54:00:00:00:01", nil, 403, "/dhcp-relay trace -mac 52:54:00:00:00:01"},
+		"nobody":          {Options{Relay: at}, "52:54:00:00:00:01", nil, 403, "/dhcp-relay trace"},
+		"no relay":        {Options{Local: yes}, "52:54:00:00:00:01", nil, 404, "no dhcp-relay"},
+		"relay away":      {Options{Relay: "127.0.0.1:1", Local: yes}, "52:54:00:00:00:01", nil, 502, "does not answer"},
+		"relay's refusal": {Options{Relay: at, Local: yes}, "52:54:00:00:00:02", nil, 502, "answers 403"},
+		"no MAC":          {Options{Relay: at, Local: yes}, "192.0.2.1", nil, 400, "found by MAC"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			test.options.Journal = newFake()
+			server := serve(t, test.options)
+			status, header, body := get(t, server.URL+"/boots/"+test.id+"/pcap", test.header...)
+			if status != test.status || !strings.Contains(body, test.body) {
+				t.Fatalf("got %d %s", status, body)
+			}
+			if status == http.StatusOK && (header.Get("Content-Type") != "application/vnd.tcpdump.pcap" ||
+				header.Get("Content-Disposition") != `attachment; filename="52-54-00-00-00-01.pcap"`) {
+				t.Errorf("header %v", header)
+			}
+		})
+	}
+}
+
+func TestDurations(t *testing.T) {
+	for d, want := range map[time.Duration][2]string{
+		-time.Second: {"0 s", "0 s"}, 0: {"0 ms", "0 s"}, 12 * time.Millisecond: {"12 ms", "0 s"}, 1500 * time.Millisecond: {"1.5 s", "1 s"},
+		59 * time.Second: {"59 s", "59 s"}, 61 * time.Second: {"1 m 01 s", "1 m 01 s"},
+		3661 * time.Second: {"1 h 01 m", "1 h 01 m"}, 50 * time.Hour: {"2 d 2 h", "2 d 2 h"},
+	} {
+		if got := [2]string{Duration(d), Age(d)}; got != want {
+			t.Errorf("%v: got %q, want %q", d, got, want)
+		}
+	}
+	for n, want := range map[uint64]string{0: "", 9: "9 B", 2048: "2.0 KiB", 3 << 20: "3.0 MiB", 5 << 30: "5.00 GiB"} {
+		if got := Bytes(n); got != want {
+			t.Errorf("%d: got %q, want %q", n, got, want)
+		}
+	}
+}
+
+// The time axis has some round times at every length, and no bar leaves the drawing.
+func TestWaterfall(t *testing.T) {
+	begin := time.Unix(1e9, 0)
+	for length := time.Millisecond; length < 3000*time.Hour; length = length*17/10 + time.Millisecond {
+		s := scale{begin, begin.Add(max(length, time.Second))}
+		if n := len(s.ticks()); n < 2 || n > 9 {
+			t.Errorf("%v: %d ticks", length, n)
+		}
+	}
+	for _, m := range site(40, time.Now()) {
+		p := bootOf(m.Boots[0], time.Now(), true)
+		for _, l := range p.Lanes {
+			for _, b := range append(l.Bars, l.Span) {
+				var x, width float64
+				if _, err := fmt.Sscan(b.X, &x); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := fmt.Sscan(b.Width, &width); err != nil || x < 0 || width < minWidth || x+width > fullWidth+.2 {
+					t.Errorf("%s %s: bar at %v, %v wide", m.ID, l.Label, x, width)
+				}
+			}
+		}
+	}
+}
