@@ -55,6 +55,7 @@ func (s *settings) relay6() relay6.Config {
 		ClientRate:        s.ClientRate,
 		TotalRate:         s.TotalRate,
 		NewcomerRate:      s.NewcomerRate,
+		TracePackets:      s.TracePackets,
 	}
 	if s.ListenBroadcast {
 		for _, l := range s.Listeners {

@@ -18,6 +18,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
 	"github.com/tinkerbell/stack/pkg/relay"
+	"github.com/tinkerbell/stack/pkg/relay/trace"
 	"github.com/tinkerbell/stack/pkg/relay6"
 )
 
@@ -33,7 +34,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == traceCommand {
-		return trace(args[1:], cmp.Or(os.Getenv(prefix+"_ADMIN_ADDRESS"), defaultAdmin), stdout, stderr)
+		return runTrace(args[1:], cmp.Or(os.Getenv(prefix+"_ADMIN_ADDRESS"), defaultAdmin), stdout, stderr)
 	}
 	if isISC(args) {
 		if err := adopt(args); err != nil {
@@ -78,7 +79,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 	tasks []daemon.Task, handlers map[string]http.Handler, err error,
 ) {
-	handlers = map[string]http.Handler{}
+	var rings []*trace.Ring
 	var helpers []daemon.Task
 	var tell func(*boot.Event)
 	if s.BootsSocket != "" {
@@ -92,8 +93,7 @@ func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 		if err != nil {
 			return nil, nil, err
 		}
-		tasks = append(tasks, r)
-		handlers["GET "+tracePath] = traceHandler(r)
+		tasks, rings = append(tasks, r), append(rings, r.Trace())
 	}
 	if s.Dhcpv6Enabled {
 		config := s.relay6()
@@ -102,8 +102,9 @@ func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 		if err != nil {
 			return nil, nil, err
 		}
-		tasks = append(tasks, r)
+		tasks, rings = append(tasks, r), append(rings, r.Trace())
 	}
+	handlers = map[string]http.Handler{"GET " + tracePath: traceHandler(rings...)}
 	return daemon.Beside(tasks, logger, helpers...), handlers, nil
 }
 

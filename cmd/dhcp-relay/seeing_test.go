@@ -96,7 +96,7 @@ func TestTraceIsNotForPods(t *testing.T) {
 			&net.TCPAddr{IP: podIP.AsSlice(), Port: 9067}))
 		q.RemoteAddr = peer
 		w := httptest.NewRecorder()
-		traceHandler(nil).ServeHTTP(w, q)
+		traceHandler().ServeHTTP(w, q)
 		if w.Code != want {
 			t.Errorf("from %q: got %d, want %d", peer, w.Code, want)
 		}

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/relay"
+	"github.com/tinkerbell/stack/pkg/relay/trace"
 )
 
 const (
@@ -25,7 +25,7 @@ const (
 
 // traceHandler serves the last packets as a pcap file: /trace?mac=02:00:00:00:00:50&last=20. Only to this network
 // namespace: xid and chaddr of what is pending is all that a rogue server needs.
-func traceHandler(r *relay.Relay) http.Handler {
+func traceHandler(rings ...*trace.Ring) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
 		if !fromHere(request) {
 			http.Error(w, "only from inside the pod: use dhcp-relay trace, or kubectl port-forward", http.StatusForbidden)
@@ -50,7 +50,7 @@ func traceHandler(r *relay.Relay) http.Handler {
 		}
 		w.Header().Set("Content-Type", "application/vnd.tcpdump.pcap")
 		w.Header().Set("Content-Disposition", `attachment; filename="dhcp-relay.pcap"`)
-		_ = r.WriteTrace(w, mac, last) // whoever asked has gone
+		_ = trace.Write(w, mac, last, rings...) // whoever asked has gone
 	})
 }
 
@@ -71,8 +71,9 @@ func fromHere(r *http.Request) bool {
 	}
 }
 
-// trace is the subcommand: it fetches the last packets of a running relay. admin is where that serves its admin port.
-func trace(args []string, admin string, stdout, stderr io.Writer) int {
+// runTrace is the subcommand: it fetches the last packets of a running relay. admin is where that serves its admin
+// port.
+func runTrace(args []string, admin string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("dhcp-relay trace", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	mac := flags.String("mac", "", "only packets of this hardware address")

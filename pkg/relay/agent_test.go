@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/relay/trace"
 )
 
 // TestPresentGiaddrAction is the matrix of the four modes: what the server sees, and what the client gets when the
@@ -262,10 +263,10 @@ func TestTraceHasNoTokens(t *testing.T) {
 		t.Fatal("no token")
 	}
 	code := token[tokenLen-tokenMAC:]
-	b.trace.record(0, sentToServer, peer{}, peer{}, request)
-	b.trace.record(0, fromServer, peer{}, peer{}, request)
+	b.trace.Payload(0, peer{}.addrPort(), peer{}.addrPort(), request)
+	b.trace.Payload(0, peer{}.addrPort(), peer{}.addrPort(), request)
 	var pcap bytes.Buffer
-	if err := b.WriteTrace(&pcap, nil, 0); err != nil {
+	if err := trace.Write(&pcap, nil, 0, b.Trace()); err != nil {
 		t.Fatal(err)
 	}
 	if bytes.Contains(pcap.Bytes(), code) || !bytes.Contains(pcap.Bytes(), token[:tokenLen-tokenMAC]) {

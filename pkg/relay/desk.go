@@ -52,7 +52,7 @@ func (d *desk) send(m dhcp.Message, to *routes, now int64, served bool) {
 		}
 		out.AddUDP(m, t.Addr, netip.AddrFrom4(to.giaddr), 0)
 		t.Server.Asked(now, answered, served)
-		d.relay.trace.record(now, sentToServer, peer{ip: to.giaddr, port: serverPort}, peerOf(t.Addr), m)
+		d.relay.trace.Payload(now, peer{ip: to.giaddr, port: serverPort}.addrPort(), t.Addr, m)
 	}
 }
 

@@ -107,7 +107,7 @@ func (l *ear) view(i int, a *arrival, now int64) (dhcp.Message, Drop) {
 		return nil, Truncated
 	case listener.OK:
 	}
-	l.relay.trace.record(now, onListener, peer{}, peer{}, b)
+	l.relay.trace.Frame(now, b)
 	datagram, fault := frame.Parse(b, sum)
 	if fault != frame.OK {
 		return nil, ofFrame(fault)

@@ -27,6 +27,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/notice"
 	"github.com/tinkerbell/stack/pkg/relay/pending"
 	"github.com/tinkerbell/stack/pkg/relay/server"
+	"github.com/tinkerbell/stack/pkg/relay/trace"
 )
 
 // Relay is a daemon.Task.
@@ -40,7 +41,7 @@ type Relay struct {
 	rooms     []*room      // that of unicasts, those of the listeners, and agents
 	agents    *room        // of the trusted relay agents' unicasts; nil where none is trusted
 	seed      maphash.Seed // of clients' tags: secret, so that no sender can aim at one place of a table
-	trace     *trace
+	trace     *trace.Ring
 	listeners []*ear
 	upstream  *upstream
 	servers   *server.Pool
@@ -72,10 +73,10 @@ func assemble(config Config) (*Relay, error) {
 		notices: notice.New(config.Logger),
 		pending: pending.New[key, origin](config.Pending, config.PendingExpiry),
 		limits:  admit.NewLimiter(config.ClientRate, config.TotalRate),
-		trace:   newTrace(config.TracePackets),
 		start:   time.Now(),
 		seed:    maphash.MakeSeed(),
 	}
+	r.trace = newTrace(r)
 	metrics, err := newMetrics(config.Registerer, config.Listeners, gauges{
 		pending: func() float64 { return float64(r.pending.Sweep(r.now())) },
 		waiting: r.waiting,

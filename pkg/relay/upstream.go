@@ -145,7 +145,7 @@ func (u *upstream) ask(i int, m dhcp.Message, from peer, routes *routes, now int
 	if drop != None {
 		return drop
 	}
-	u.relay.trace.record(now, fromUnicast, from, peer{ip: local, port: serverPort}, m)
+	u.relay.trace.Payload(now, from.addrPort(), peer{ip: local, port: serverPort}.addrPort(), m)
 	a := arrival{listener: unicast, source: from, local: local}
 	m, drop = u.request(m, &a, routes, now)
 	if !a.waits {
@@ -174,7 +174,7 @@ func (u *upstream) local(i int) ([4]byte, Drop) {
 // answer brings a server's answer to whoever asked.
 func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now int64, verbose bool) Drop {
 	r := u.relay
-	r.trace.record(now, fromServer, from, peer{ip: routes.giaddr, port: serverPort}, m)
+	r.trace.Payload(now, from.addrPort(), peer{ip: routes.giaddr, port: serverPort}.addrPort(), m)
 	m, o, drop := u.reply(m, from, routes, now)
 	if drop != None {
 		u.tellReply(m, &o, from, now, drop)
@@ -186,7 +186,7 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now 
 			u.unicasts.Flush(u.Socket)
 		}
 		u.unicasts.AddUDP(m, o.from.addrPort(), netip.AddrFrom4(o.local), 0)
-		r.trace.record(now, toUnicast, peer{ip: o.local, port: serverPort}, o.from, m)
+		r.trace.Payload(now, peer{ip: o.local, port: serverPort}.addrPort(), o.from.addrPort(), m)
 		u.metrics.relayed(toClient, m.Type())
 		if verbose {
 			r.logMessage("relayed reply", unicastLabel, m, "to", o.from.String())
@@ -212,7 +212,7 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now 
 		u.flush(int(o.listener), out)
 	}
 	u.frames[o.listener].AddFrame(whole, p.Index)
-	r.trace.record(now, onListener, peer{}, peer{}, whole)
+	r.trace.Frame(now, whole)
 	metrics.relayed(toClient, m.Type())
 	if verbose {
 		r.logMessage("relayed reply", r.listeners[o.listener].name, m, "to", netip.AddrFrom4(to.ip).String())

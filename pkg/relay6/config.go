@@ -31,6 +31,7 @@ const (
 	defaultTotalRate  = 50000
 	defaultNewcomers  = 100
 	defaultDeadAfter  = 20
+	defaultTrace      = 512
 
 	// MinTokenKey is the least length of a token key in bytes.
 	MinTokenKey = 16
@@ -120,6 +121,8 @@ type Config struct {
 	// DeadAfter is how many messages in a row a server leaves unanswered, for at least 5 s, until it is taken for dead
 	// (20).
 	DeadAfter int
+	// TracePackets is how many packets are kept for the trace (512). Negative: none.
+	TracePackets int
 
 	// Logger may be nil.
 	Logger *slog.Logger
@@ -139,6 +142,7 @@ func (c Config) withDefaults() Config {
 	number(&c.TotalRate, defaultTotalRate)
 	number(&c.NewcomerRate, defaultNewcomers)
 	number(&c.DeadAfter, defaultDeadAfter)
+	number(&c.TracePackets, defaultTrace)
 	if c.ResolveInterval == 0 {
 		c.ResolveInterval = defaultResolve
 	}

@@ -1,6 +1,8 @@
 package relay6
 
 import (
+	"net/netip"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/relay/mmsg"
@@ -46,6 +48,7 @@ func (d *desk) send(b []byte, to *server.Routes, now int64, served bool) {
 		}
 		out.AddUDP(b, t.Addr, to.Source, 0)
 		t.Server.Asked(now, true, served)
+		d.relay.trace.Payload(now, netip.AddrPortFrom(to.Source, serverPort), t.Addr, b)
 	}
 }
 

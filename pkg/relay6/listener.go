@@ -165,6 +165,7 @@ func (l *ear) view(i int, a *arrival, now int64) ([]byte, Drop) {
 		l.routers.note(said, now)
 		return nil, None
 	}
+	l.relay.trace.Frame(now, b)
 	datagram, fault := frame.Parse6(b, sum)
 	if fault != frame.OK {
 		return nil, ofFrame(fault)

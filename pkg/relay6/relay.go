@@ -25,6 +25,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/notice"
 	"github.com/tinkerbell/stack/pkg/relay/pending"
 	"github.com/tinkerbell/stack/pkg/relay/server"
+	"github.com/tinkerbell/stack/pkg/relay/trace"
 )
 
 // Relay is a daemon.Task.
@@ -40,6 +41,7 @@ type Relay struct {
 	listeners []*ear
 	upstream  *upstream
 	servers   *server.Pool
+	trace     *trace.Ring
 	start     time.Time
 	// routes is what the packets' path needs to know; servers replaces it as a whole.
 	routes atomic.Pointer[server.Routes]
@@ -72,6 +74,7 @@ func assemble(config Config) (*Relay, error) {
 		start:   time.Now(),
 		seed:    maphash.MakeSeed(),
 	}
+	r.trace = newTrace(r)
 	metrics, err := newMetrics(config.Registerer, config.Listeners, gauges{
 		pending: func() float64 { return float64(r.pending.Sweep(r.now())) },
 		waiting: r.waiting,

@@ -1,12 +1,16 @@
 package relay6
 
 import (
+	"bytes"
+	"encoding/binary"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
+	"github.com/tinkerbell/stack/pkg/relay/trace"
 )
 
 // TestReplies is what happens to each kind of answer to one SOLICIT.
@@ -221,5 +225,52 @@ func TestListenerGone(t *testing.T) {
 	b.listeners[0].SetPort((*listener.Port[link])(nil))
 	if b.own(ourLink) {
 		t.Error("a listener that is not open has an address")
+	}
+}
+
+// TestTrace has a client's packets of both sides, and the codes of no tokens: whoever is handed a trace cannot answer
+// what is pending in it.
+func TestTrace(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
+	request, drop := b.fromClient(message(dhcp6.Solicit))
+	if drop != None {
+		t.Fatal(drop)
+	}
+	id, _ := request.Option(dhcp6.OptionInterfaceID)
+	code := id[len(id)-tokenMAC:]
+	here, there := netip.AddrPortFrom(ourAddress, 547), netip.AddrPortFrom(serverIP, 547)
+	heard := make([]byte, frame.HeaderLen6, 200)
+	heard = append(heard, message(dhcp6.Solicit)...)
+	(&frame.Header6{SrcMAC: clientMAC, Src: clientIP, SrcPort: 546, DstPort: 547}).Put(heard)
+	b.trace.Frame(1, heard)
+	b.trace.Payload(2, here, there, request)
+	b.trace.Payload(3, there, here, answered(request, dhcp6.Advertise)) // without option 79
+	other := clientMAC
+	other[5]++
+	for name, test := range map[string]struct {
+		mac  []byte
+		want int
+	}{
+		"everybody": {want: 3}, "the client": {mac: clientMAC[:], want: 3}, "another": {mac: other[:]},
+		"no Ethernet": {mac: make([]byte, 8)},
+	} {
+		var pcap bytes.Buffer
+		if err := trace.Write(&pcap, test.mac, 0, b.Trace()); err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for rest := pcap.Bytes()[24:]; len(rest) > 0; found++ {
+			n := binary.LittleEndian.Uint32(rest[8:])
+			if _, fault := frame.Parse6(rest[16:16+n], frame.Verify); fault != frame.OK {
+				t.Errorf("%s: packet %d is bad: %v", name, found, fault)
+			}
+			rest = rest[16+n:]
+		}
+		if found != test.want {
+			t.Errorf("%s: got %d packets, want %d", name, found, test.want)
+		}
+		if bytes.Contains(pcap.Bytes(), code) {
+			t.Errorf("%s: the code of a token is in the trace", name)
+		}
 	}
 }

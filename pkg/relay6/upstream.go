@@ -108,7 +108,7 @@ func (u *upstream) batch(n int) {
 		side, drop := toClient, Truncated
 		switch {
 		case whole && len(b) > 0 && dhcp6.Message(b).Type() == dhcp6.RelayReply:
-			drop = u.answer(i, b, from.Addr(), routes, now, verbose)
+			drop = u.answer(i, b, from, routes, now, verbose)
 		case whole:
 			side = toServer
 			drop = u.ask(i, from, routes, now, verbose)
@@ -150,6 +150,7 @@ func (u *upstream) ask(i int, from netip.AddrPort, routes *server.Routes, now in
 		listener: unicast, source: from.Addr().As16(), port: from.Port(), local: local.As16(), ifindex: int32(ifindex),
 	}
 	m, _ := u.inbox.Packet(i)
+	u.relay.trace.Payload(now, from, netip.AddrPortFrom(local, serverPort), m)
 	b, drop := u.request(u.inbox.Slot(i)[:front+len(m)], front, &a, routes, now)
 	if drop != None || a.waits {
 		return drop
@@ -163,9 +164,14 @@ func (u *upstream) ask(i int, from netip.AddrPort, routes *server.Routes, now in
 }
 
 // answer brings a server's answer to whoever asked.
-func (u *upstream) answer(i int, m dhcp6.Message, from netip.Addr, to *server.Routes, now int64, verbose bool) Drop {
+func (u *upstream) answer(
+	i int, m dhcp6.Message, from netip.AddrPort, to *server.Routes, now int64, verbose bool,
+) Drop {
 	r := u.relay
-	o, drop := u.reply(m, from, to, now)
+	if to.Source.IsValid() {
+		r.trace.Payload(now, from, netip.AddrPortFrom(to.Source, serverPort), m)
+	}
+	o, drop := u.reply(m, from.Addr(), to, now)
 	if drop != None {
 		return drop
 	}
@@ -183,7 +189,9 @@ func (u *upstream) answer(i int, m dhcp6.Message, from netip.Addr, to *server.Ro
 		if to.Addr().IsLinkLocalUnicast() {
 			link = int(o.ifindex)
 		}
-		u.unicasts.AddUDP(m[start:end], to, netip.AddrFrom16(o.local), link)
+		local := netip.AddrFrom16(o.local)
+		u.unicasts.AddUDP(m[start:end], to, local, link)
+		r.trace.Payload(now, netip.AddrPortFrom(local, serverPort), to, m[start:end])
 		u.metrics.relayed(toClient, client.Type())
 		return None
 	}
@@ -209,6 +217,7 @@ func (u *upstream) answer(i int, m dhcp6.Message, from netip.Addr, to *server.Ro
 		u.flush(int(o.listener), out)
 	}
 	u.frames[o.listener].AddFrame(whole, p.Index)
+	r.trace.Frame(now, whole)
 	metrics.relayed(toClient, client.Type())
 	return None
 }
