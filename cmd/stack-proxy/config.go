@@ -43,6 +43,7 @@ type config struct {
 	DrainTimeout    time.Duration  `split_words:"true" default:"30s" desc:"after that, how long what is open may go on"`
 	ResolvConf      string         `split_words:"true" default:"/etc/resolv.conf" desc:"name servers and search path"`
 	BootsConfig
+	SignalsConfig
 }
 
 // Validate implements the check that daemon.ParseEnv asks for.
@@ -73,7 +74,8 @@ func (c *config) Validate() error {
 	if c.DrainTimeout < 0 {
 		fault("DRAIN_TIMEOUT", "%s: below 0", c.DrainTimeout)
 	}
-	c.faults(fault)
+	c.BootsConfig.faults(fault)
+	c.SignalsConfig.faults(c.Boots, fault)
 	return errors.Join(faults...)
 }
 

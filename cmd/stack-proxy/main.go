@@ -66,7 +66,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		logger.Error("failed to start", "error", err)
 		return 1
 	}
-	seen := newView(&c, logger, registry)
+	seen, err := newView(&c, os.Getenv, logger, registry)
+	if err != nil {
+		logger.Error("failed to start", "error", err)
+		return 1
+	}
 	options := proxy.Options{
 		Event:        seen.event,
 		Line:         seen.line,

@@ -81,19 +81,23 @@ const (
 )
 
 // newView makes the view, where it is asked for. Nothing that is wrong with it keeps the proxy from its work.
-func newView(c *config, logger *slog.Logger, registry prometheus.Registerer) view {
+func newView(c *config, getenv func(string) string, logger *slog.Logger, registry prometheus.Registerer) (view, error) {
 	if !c.Boots {
-		return view{}
+		return view{}, nil
 	}
 	if c.BootsPod == "" {
 		c.BootsPod, _ = os.Hostname()
+	}
+	elsewhere, err := newSignals(c, getenv, logger, registry)
+	if err != nil {
+		return view{}, err
 	}
 	j := journal.New(journal.Options{
 		Limits: journal.Limits{
 			Machines: c.BootsMachines, Boots: c.BootsEach, Answers: c.BootsAnswers, Lines: c.BootsLines,
 			Bytes: c.BootsMemory << 20,
 		},
-		Pod: c.BootsPod,
+		Pod: c.BootsPod, Hardware: elsewhere.lookup(), Changed: elsewhere.changed,
 	})
 	requests, lines, relayed := boot.NewQueue(eventRoom), boot.NewQueue(lineRoom), boot.NewQueue(eventRoom)
 	for source, q := range map[string]*boot.Queue{"requests": requests, "syslog": lines, "relay": relayed} {
@@ -106,25 +110,26 @@ func newView(c *config, logger *slog.Logger, registry prometheus.Registerer) vie
 	server := page.New(page.Options{
 		Journal: j, Pod: c.BootsPod, Replicas: c.replicas(), Relay: c.BootsRelay, Local: fromHere, Logger: logger,
 	})
+	recorder := feed.NewMerger(j.Record, j.Tick, relayed, requests, lines)
 	v := view{
 		event: requests.Put, line: lines.Put,
-		helpers: []daemon.Task{feed.NewMerger(j.Record, j.Tick, relayed, requests, lines), server},
+		helpers: append(elsewhere.of(j, recorder, logger, registry), server),
 		server:  server,
 	}
 	if c.BootsSocket == "" {
-		return v
+		return v, nil
 	}
 	receiver, err := feed.Listen(c.BootsSocket, relayed.Put)
 	if err != nil {
 		logger.Warn("nothing is known of DHCP", "error", err.Error())
-		return v
+		return v, nil
 	}
 	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "stack_proxy_boot_datagrams_refused_total",
 		Help: "Datagrams at the socket of boots that dhcp-relay does not send.",
 	}, func() float64 { return float64(receiver.Refused()) }))
 	v.helpers = append(v.helpers, receiver)
-	return v
+	return v, nil
 }
 
 // pages are those of the admin port, the view's among them.

@@ -143,6 +143,9 @@ func (j *Journal) oldestOf(r rank, keep *machine) *machine {
 	return m
 }
 
+// Forgotten is how many machines made room for others so far.
+func (j *Journal) Forgotten() uint64 { return j.forgotten.Load() }
+
 // forget removes a machine. It returns false if there is none.
 func (j *Journal) forget(m *machine) bool {
 	if m == nil {
@@ -170,6 +173,7 @@ func (j *Journal) forget(m *machine) bool {
 	}
 	j.bytes -= m.size
 	m.forgotten = true
+	j.forgotten.Add(1)
 	j.changed[m.id] = struct{}{}
 	return true
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/boot"
@@ -24,6 +25,7 @@ type Journal struct {
 	active    map[*machine]struct{} // machines whose newest boot goes on
 	bytes     int                   // of all machines, estimated
 	scene     scene
+	forgotten atomic.Uint64 // machines that made room
 
 	// What is to be told once the lock is free. The goroutine that records has these for itself.
 	changed map[string]struct{}
