@@ -37,6 +37,20 @@
 {{- if gt (len $b.linkAddresses) (max 1 (len $b.parents) (len $b.multus.networks) | int) -}}
 {{- include "stack.refuse" (dict "v" $v "text" "broadcast.linkAddresses has more addresses than there are listeners: give at most one for each of broadcast.parents or broadcast.multus.networks") -}}
 {{- end -}}
+{{- if $v.dhcpv6.enabled -}}
+{{- if not $v.relay.enabled -}}
+{{- include "stack.refuse" (dict "v" $v "text" "dhcpv6.enabled is true and relay.enabled is false, and the relay is one program for both: set relay.enabled=true, or dhcpv6.enabled=false") -}}
+{{- end -}}
+{{- if and (eq $v.preset "classic") (not $v.dhcpv6.servers) (not $v.relay.servers) -}}
+{{- include "stack.refuse" (dict "v" $v "text" "dhcpv6.enabled is true and Smee, the DHCP server of preset classic, has no DHCPv6: set dhcpv6.servers") -}}
+{{- end -}}
+{{- if gt (len $v.dhcpv6.linkAddresses) (max 1 (len $b.parents) (len $b.multus.networks) | int) -}}
+{{- include "stack.refuse" (dict "v" $v "text" "dhcpv6.linkAddresses has more addresses than there are listeners: give at most one for each of broadcast.parents or broadcast.multus.networks") -}}
+{{- end -}}
+{{- range concat $v.dhcpv6.linkAddresses (list $v.dhcpv6.upstreamAddress) -}}
+{{- if and . (not (contains ":" .)) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "dhcpv6.linkAddresses and dhcpv6.upstreamAddress take IPv6 addresses, and %s is none: set dhcpv6.linkAddresses or dhcpv6.upstreamAddress to another" .)) }}{{ end -}}
+{{- end -}}
+{{- end -}}
 {{- if and $v.relay.upstreamInterface $v.relay.upstreamAddress -}}
 {{- include "stack.refuse" (dict "v" $v "text" "relay.upstreamInterface and relay.upstreamAddress both say what giaddr is: set one of relay.upstreamInterface and relay.upstreamAddress") -}}
 {{- end -}}

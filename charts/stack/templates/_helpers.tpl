@@ -120,6 +120,15 @@ annotations:
 {{- join "," $all -}}
 {{- end -}}
 
+{{/* The link addresses of DHCPv6, by listener. Takes effective values. */}}
+{{- define "stack.linkAddresses6" -}}
+{{- $all := list -}}
+{{- range $i, $address := .dhcpv6.linkAddresses -}}
+{{- if and $address (lt $i (len $.listeners)) }}{{ $all = append $all (printf "%s=%s" (index $.listeners $i) $address) }}{{ end -}}
+{{- end -}}
+{{- join "," $all -}}
+{{- end -}}
+
 {{/* A volume's name for a Secret, whose own name may be longer and have dots. */}}
 {{- define "stack.secretVolume" -}}
 {{- printf "secret-%s" (. | replace "." "-" | trunc 40 | trimSuffix "-") -}}

@@ -95,10 +95,15 @@ Everything that templates need, as JSON: the effective values (stack.values) and
 {{- $_ := set $taken "67/UDP" (list (dict "what" "the DHCP relay" "away" "relay.enabled=false")) -}}
 {{- $ports = append $ports (dict "name" "dhcp" "port" 67 "protocol" "UDP" "route" "dhcp" "service" true "listed" true "kind" "dhcp") -}}
 {{- $names = append $names "dhcp" -}}
+{{- if $v.dhcpv6.enabled -}}
+{{- $_ := set $taken "547/UDP" (list (dict "what" "the DHCP relay" "away" "dhcpv6.enabled=false")) -}}
+{{- $ports = append $ports (dict "name" "dhcpv6" "port" 547 "protocol" "UDP" "route" "dhcpv6" "service" true "listed" true "kind" "dhcpv6") -}}
+{{- $names = append $names "dhcpv6" -}}
+{{- end -}}
 {{- end -}}
 {{- range $name, $route := $routes -}}
 {{- if has $name $names -}}
-{{- $owner := ternary "the DHCP relay's" (printf "%s's admin" (ternary "the proxy" "the relay" (eq $name "admin-proxy"))) (eq $name "dhcp") -}}
+{{- $owner := ternary "the DHCP relay's" (printf "%s's admin" (ternary "the proxy" "the relay" (eq $name "admin-proxy"))) (has $name (list "dhcp" "dhcpv6")) -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "routes.%s is called as %s port is: call the route otherwise" $name $owner)) -}}
 {{- end -}}
 {{- end -}}
