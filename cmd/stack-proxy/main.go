@@ -82,7 +82,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Grace:        c.DrainGrace,
 		Logger:       logger,
 		Registry:     registry,
-		Account:      account(table, container, logger),
+		Account:      account(table, container, c.bootsMemory(), logger),
 	}
 	if container != nil {
 		options.Container = container

@@ -51,8 +51,9 @@ const (
 	programDescriptors, routeDescriptors = 128, 64
 )
 
-// limits are what connections may take of the container's memory (0: no limit) and the process' descriptors.
-func limits(t route.Table, memory int64, descriptors uint64) admission.Limits {
+// limits are what connections may take of the container's memory (0: no limit) and the process' descriptors. Boots is
+// what is kept of machines that boot, in bytes.
+func limits(t route.Table, memory, boots int64, descriptors uint64) admission.Limits {
 	if memory == 0 {
 		memory = freeMemory
 	}
@@ -66,7 +67,7 @@ func limits(t route.Table, memory int64, descriptors uint64) admission.Limits {
 			sessions += each
 		}
 	}
-	others := programMemory + int64(sessions)*sessionMemory
+	others := programMemory + int64(sessions)*sessionMemory + boots
 	l := admission.Limits{Memory: (memory - min(others, memory/2)) / 100 * connectionShare}
 	have := int(min(descriptors, 1<<20))
 	l.Descriptors = have - min(programDescriptors+len(t.Routes)*routeDescriptors+sessions, have/2)
@@ -74,7 +75,7 @@ func limits(t route.Table, memory int64, descriptors uint64) admission.Limits {
 }
 
 // account makes what the connections' memory and descriptors are charged to.
-func account(t route.Table, container *cgroup.Memory, log *slog.Logger) *admission.Account {
+func account(t route.Table, container *cgroup.Memory, boots int64, log *slog.Logger) *admission.Account {
 	memory := int64(0)
 	if container != nil {
 		memory = container.Limit()
@@ -83,7 +84,7 @@ func account(t route.Table, container *cgroup.Memory, log *slog.Logger) *admissi
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		log.Warn("failed to read limit of descriptors", "error", err)
 	}
-	l := limits(t, memory, files.Cur)
+	l := limits(t, memory, boots, files.Cur)
 	log.Info("bounds of connections", "memory_bytes", l.Memory, "container_bytes", memory, "descriptors", l.Descriptors)
 	return admission.New(l, log)
 }

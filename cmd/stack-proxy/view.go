@@ -78,7 +78,17 @@ type view struct {
 const (
 	eventRoom = 4096
 	lineRoom  = 1024
+	// queuesMemory is what they take, in bytes, with those that wait for others of earlier times.
+	queuesMemory = 10 << 20
 )
+
+// bootsMemory is what the view may take, in bytes: what the journal keeps, and the queues before it.
+func (c *BootsConfig) bootsMemory() int64 {
+	if !c.Boots {
+		return 0
+	}
+	return int64(c.BootsMemory)<<20 + queuesMemory
+}
 
 // newView makes the view, where it is asked for. Nothing that is wrong with it keeps the proxy from its work.
 func newView(c *config, getenv func(string) string, logger *slog.Logger, registry prometheus.Registerer) (view, error) {

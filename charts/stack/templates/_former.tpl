@@ -12,7 +12,7 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- $mapped := list -}}
 {{- $ignored := list -}}
 {{- $overruled := list -}}
-{{- $blocks := list "stack" "smee" "hegel" "tink" "rufio" "boots" -}}
+{{- $blocks := list "stack" "smee" "hegel" "tink" "rufio" "formerBoots" -}}
 {{- $former := false -}}
 {{- range $blocks }}{{ if get $v . }}{{ $former = true }}{{ end }}{{ end -}}
 {{- range list "publicIP" "trustedProxies" "rbac.type" -}}
@@ -262,7 +262,7 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- if and $former $kubevip (not $off) (hasPrefix "kube-vip.io/" $v.service.loadBalancerClass) -}}
 {{- $ignored = append $ignored "stack.kubevip: this chart brings no load balancer; install kube-vip by its own chart (docs/former-chart.md), or the Service gets no address" -}}
 {{- end -}}
-{{- if $v.boots -}}
+{{- if $v.formerBoots -}}
 {{- $ignored = append $ignored "boots: Boots became Smee; its Service is backends.smee.host" -}}
 {{- end -}}
 {{- range list "rufio" "smee" "hegel" "tink" -}}

@@ -35,6 +35,14 @@ default; and the schema's patterns.
 {{- else -}}
 {{- $at = deepCopy $at -}}
 {{- if ne $path "stack" }}{{ include "stack.prune" $at }}{{ end -}}
+{{- if eq $path "boots" -}}
+{{- /* The former chart had other values of this name. */ -}}
+{{- $own := deepCopy $default -}}
+{{- $former := dict -}}
+{{- range $key, $value := $at }}{{ $_ := set (ternary $own $former (hasKey $default $key)) $key $value }}{{ end -}}
+{{- $_ := set $values "formerBoots" $former -}}
+{{- $at = $own -}}
+{{- end -}}
 {{- if ne (toJson $at) (toJson $default) }}{{ $_ := set $given $path true }}{{ end -}}
 {{- end -}}
 {{- include "stack.put" (dict "in" $values "path" $path "value" $at) -}}

@@ -22,6 +22,9 @@ var withoutValue = map[string]string{
 	"STACK_PROXY_TINKERBELL_CA":    "likewise: backends.tinkerbell.tls.caSecret",
 	"STACK_PROXY_TINKERBELL_NAME":  "likewise: backends.tinkerbell.tls.name",
 	"STACK_PROXY_TRUSTED_PROXIES":  "likewise: trustedProxies",
+	"STACK_PROXY_BOOTS_EACH":       "boots.memory and boots.machines bound the whole; else proxy.extraEnv",
+	"STACK_PROXY_BOOTS_ANSWERS":    "likewise",
+	"STACK_PROXY_BOOTS_LINES":      "likewise",
 	"STACK_PROXY_RESOLV_CONF":      "the kubelet writes it: podSpec.dnsConfig",
 }
 
@@ -29,6 +32,7 @@ var withoutValue = map[string]string{
 var ownDefault = map[string]bool{
 	"BROADCAST_INIT_LISTENER": true, "DHCP_RELAY_LISTENERS": true, "DHCP_RELAY_SERVERS": true,
 	"STACK_PROXY_FILES_DIRECTORY": true, "STACK_PROXY_ROUTES_FILE": true,
+	"STACK_PROXY_BOOTS":  true,
 	"STACK_PROBE_CHECKS": true, "STACK_PROBE_TIMEOUT": true,
 }
 
