@@ -69,7 +69,13 @@ func (l *lab6) askFrom(t *testing.T, payload []byte, source netip.Addr, port uin
 		SrcPort: port, DstPort: 547,
 	}
 	header.Put(b)
-	if _, err := l.lan6.WriteTo(b, &packet.Addr{HardwareAddr: header.DstMAC[:]}); err != nil {
+	l.put(t, b)
+}
+
+// put sends a frame on the LAN.
+func (l *lab6) put(t *testing.T, b []byte) {
+	t.Helper()
+	if _, err := l.lan6.WriteTo(b, &packet.Addr{HardwareAddr: b[:6]}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -16,7 +16,7 @@ type teller struct {
 	event  boot.Event        // memory of the one that is being told
 	clock  int64             // the wall clock's nanoseconds at 0 of the relay's clock, as of the batch
 	waited int64             // of the reply that was decided about last: nanoseconds since its request, 0 unknown
-	spare  boot.Allowance // of messages that were dropped
+	spare  boot.Allowance    // of messages that were dropped
 }
 
 // Lengths of texts in an event, in bytes. All of them together are less than what an event has room for.
