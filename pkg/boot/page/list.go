@@ -61,6 +61,7 @@ type causeCount struct {
 	Name, Text, Remedy, Link string
 	Count                    int
 	Chosen                   bool
+	Varies                   bool // the remedy is that of one of them
 }
 
 // parts says which part of a long list is shown.
@@ -138,6 +139,7 @@ func causes(found []*entry, f Filter) []causeCount {
 			})
 		}
 		sums[i].Count++
+		sums[i].Varies = sums[i].Varies || sums[i].Remedy != b.Cause.Remedy
 	}
 	slices.SortStableFunc(sums, func(a, b causeCount) int { return cmp.Compare(b.Count, a.Count) })
 	return sums[:min(len(sums), maxCauses)]

@@ -125,12 +125,12 @@ func (s *Server) machineOf(r *http.Request) (machinePage, bool) {
 	if !found {
 		return p, false
 	}
-	self := url.PathEscape(m.ID)
+	self := "./" + url.PathEscape(m.ID) // a MAC alone would read as a scheme
 	p.Found, p.ID, p.Name, p.Title = true, m.ID, m.Name, m.ID
 	if m.Name != "" {
 		p.Title = m.Name
 	}
-	p.API, p.Facts = "../api/v1/boots/"+self, facts(m)
+	p.API, p.Facts = "../api/v1/boots/"+url.PathEscape(m.ID), facts(m)
 	if s.options.Relay != "" && m.MAC != "" {
 		p.Packets, p.Command = self+"/pcap", "dhcp-relay trace -mac "+m.MAC
 	}

@@ -169,6 +169,7 @@ func openTab(browser context.Context, v view) (*tab, context.CancelFunc, error) 
 	}
 	err := chromedp.Run(ctx,
 		log.Enable(),
+		page.BringToFront(), // a page that nobody sees asks for no events
 		emulation.SetDeviceMetricsOverride(v.width, v.height, v.scale, v.phone),
 		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: colours}}),
 		emulation.SetScriptExecutionDisabled(!v.script),
@@ -192,12 +193,12 @@ func (t *tab) load(url string, wait string) error {
 	return chromedp.Run(t, chromedp.Navigate(url), chromedp.WaitVisible(wait, chromedp.ByQuery))
 }
 
-// shoot writes a screenshot of what is seen, or of the whole page.
-func (t *tab) shoot(path string, whole bool) error {
+// shoot writes a screenshot of what is seen.
+func (t *tab) shoot(path string) error {
 	var picture []byte
 	err := chromedp.Run(t, chromedp.ActionFunc(func(ctx context.Context) error {
-		var err error
-		picture, err = page.CaptureScreenshot().WithFormat(page.CaptureScreenshotFormatPng).WithCaptureBeyondViewport(whole).Do(ctx)
+		shot, err := page.CaptureScreenshot().WithFormat(page.CaptureScreenshotFormatPng).Do(ctx)
+		picture = shot
 		return err
 	}))
 	if err != nil {
