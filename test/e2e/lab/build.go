@@ -91,6 +91,19 @@ func goBuild(ctx context.Context, module, out string, packages []string) error {
 	return nil
 }
 
+// BuildCommand builds a program of this module, cmd/NAME, and returns its file.
+func BuildCommand(ctx context.Context, name string) (string, error) {
+	repo, err := Repo()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(repo, "build", "bin")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("failed to make %s: %w", dir, err)
+	}
+	return filepath.Join(dir, name), goBuild(ctx, filepath.Join(repo, "test", "e2e"), dir, []string{"./cmd/" + name})
+}
+
 // Repo is the directory of the repository that the working directory is in.
 func Repo() (string, error) {
 	dir, err := os.Getwd()

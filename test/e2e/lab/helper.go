@@ -25,6 +25,7 @@ func Init() {
 		"exec":    sandboxExec,
 		"dns":     serveDNS,
 		"ra":      serveRA,
+		"forward": serveForward,
 	}
 	job, ok := helpers[os.Args[1]]
 	if !ok {

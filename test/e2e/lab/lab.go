@@ -74,10 +74,12 @@ type Machine struct {
 	MAC      net.HardwareAddr
 	IP       netip.Addr // in LAN; Hegel knows the machine by it
 	Firmware Firmware
-	Userdata string        // what Hegel serves as /2009-04-04/user-data
-	Script   string        // iPXE script in place of Smee's own that boots HookOS from port 8080
-	Lease    time.Duration // default one day
-	NoPXE    bool          // DHCP only
+	Userdata string // what Hegel serves as /2009-04-04/user-data
+	Script   string // iPXE script in place of Smee's own that boots HookOS from port 8080
+	// ScriptURL is told to the machine in place of Smee's script.
+	ScriptURL string
+	Lease     time.Duration // default one day
+	NoPXE     bool          // DHCP only
 }
 
 // Command is a program that the caller supplies.
@@ -100,6 +102,8 @@ type Options struct {
 	// Tinkerbell is the path of the one binary (0.23 or later). It runs in [RoleSmee] in place of Smee and Hegel, and
 	// stack-proxy has the preset for it. It serves no metadata: that needs the Kubernetes API.
 	Tinkerbell string
+	// Routes is stack-proxy's routes file, in YAML; empty: the routes of its preset.
+	Routes string
 	// Without names programs that are not started; [Lab.Restart] starts one later.
 	Without []string
 	// Env adds "NAME=value" to a program's environment, by name; a later value wins.
@@ -179,6 +183,9 @@ func (l *Lab) up(ctx context.Context) error {
 		if err := os.MkdirAll(l.opts.Artifacts, 0o755); err != nil {
 			return fmt.Errorf("failed to make artifacts directory: %w", err)
 		}
+	}
+	if err := errors.Join(l.writeRoutes(), l.makeBootsDir()); err != nil {
+		return err
 	}
 	if err := l.wire(); err != nil {
 		return err

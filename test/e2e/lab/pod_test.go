@@ -36,6 +36,8 @@ func TestPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("capabilities", func(t *testing.T) { testCapabilities(t, l) })
+	t.Run("forward", func(t *testing.T) { testForward(t, l) })
+	t.Run("exec", func(t *testing.T) { testExec(t, l) })
 	t.Run("metadata", func(t *testing.T) {
 		url := "http://192.0.2.2:50061/2009-04-04/user-data"
 		if status, body := get(t, l, host, url, "192.0.2.77"); status != http.StatusOK || body != m.Userdata {
@@ -154,5 +156,50 @@ func testRestarts(t *testing.T, l *lab.Lab, host string, m lab.Machine) {
 	case err := <-l.Failed():
 		t.Error(err)
 	default:
+	}
+}
+
+// testForward asks the pod's admin port from outside of the lab.
+func testForward(t *testing.T, l *lab.Lab) {
+	target := netip.AddrPortFrom(lab.PodIP, lab.ProxyAdminPort).String()
+	taken, err := l.Forward(lab.RolePod, target, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := netip.MustParseAddrPort(taken).Port()
+	other, err := l.Forward(lab.RolePod, target, port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other == taken {
+		t.Errorf("two forwards listen on %s", taken)
+	}
+	for _, addr := range []string{taken, other} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+"/healthz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			t.Errorf("%s: got %s", addr, response.Status)
+		}
+	}
+}
+
+// testExec runs a command of stack-proxy in the pod.
+func testExec(t *testing.T, l *lab.Lab) {
+	said, err := l.Exec(t.Context(), lab.StackProxy, "check")
+	if err != nil || !strings.Contains(said, "smee-tftp") {
+		t.Errorf("got %q, %v, want the table of routes", said, err)
+	}
+	if _, err := l.Exec(t.Context(), lab.StackProxy, "check", "-unknown"); err == nil {
+		t.Error("a command that fails makes no error")
+	}
+	if _, err := l.Exec(t.Context(), lab.Smee); err == nil {
+		t.Error("Smee is taken for a program of the pod")
 	}
 }

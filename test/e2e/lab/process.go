@@ -34,6 +34,8 @@ type Process struct {
 	Security *Security
 	// Tmpfs hides directories of the host's root filesystem under empty ones, for programs that write there.
 	Tmpfs []string
+	// Files are open in the process, as file descriptors 3, 4, ...
+	Files []*os.File
 	// Watch reports the end of the process on [Lab.Failed].
 	Watch bool
 
@@ -48,6 +50,8 @@ type Security struct {
 	Ambient      bool  // raise Capabilities in the ambient set too, which is how they reach another user
 	// Mounts binds files and directories of the host read-only: path inside to path outside.
 	Mounts map[string]string
+	// Shared binds directories of the host that may be written to, as an emptyDir is: path inside to path outside.
+	Shared map[string]string
 }
 
 // Proc is a process of the lab.
@@ -189,7 +193,7 @@ func (l *Lab) start(p Process) (*Proc, error) {
 	}
 	// A session of its own: Ctrl-C is for the owner, which then takes the lab down.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNS}
-	cmd.Stdin = p.Stdin
+	cmd.Stdin, cmd.ExtraFiles = p.Stdin, p.Files
 	return l.launch(cmd, p, func() error {
 		return l.withPidNamespace(func(fd int) error {
 			if err := unix.Setns(fd, unix.CLONE_NEWPID); err != nil {

@@ -52,6 +52,11 @@ func (l *Lab) Restart(ctx context.Context, name string) error {
 	if security := l.opts.Security[name]; security != nil {
 		program.Security = security
 	}
+	if name == DHCPRelay || name == StackProxy {
+		shared := *program.Security
+		shared.Shared = map[string]string{bootsInPod: l.bootsDir()}
+		program.Security = &shared
+	}
 	program.Args = append(program.Args, l.opts.Args[name]...)
 	program.Env = append(program.Env, l.opts.Env[name]...)
 	if name == BroadcastInit {
@@ -140,28 +145,74 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 				"DHCP_RELAY_UPSTREAM_INTERFACE=eth0",
 				"DHCP_RELAY_SOURCE_ADDRESS=" + ServiceIP.String(),
 				"DHCP_RELAY_ADMIN_ADDRESS=" + hostPort(PodIP, RelayAdminPort),
+				"DHCP_RELAY_BOOTS_SOCKET=" + bootsSocket,
 			},
 			Security: &Security{UID: 0, Capabilities: []int{unix.CAP_NET_RAW}},
 		}, l.httpReady(RolePod, "http://"+hostPort(PodIP, RelayAdminPort)+"/readyz"), nil
 	case StackProxy:
-		env := []string{"STACK_PROXY_ADMIN_ADDRESS=" + hostPort(PodIP, ProxyAdminPort)}
+		env := []string{
+			"STACK_PROXY_ADMIN_ADDRESS=" + hostPort(PodIP, ProxyAdminPort),
+			"STACK_PROXY_BOOTS=true", "STACK_PROXY_BOOTS_SOCKET=" + bootsSocket, "STACK_PROXY_BOOTS_POD=" + RolePod,
+			"STACK_PROXY_BOOTS_RELAY=" + hostPort(PodIP, RelayAdminPort),
+		}
 		if l.opts.Tinkerbell != "" {
 			env = append(env, "STACK_PROXY_PRESET=tinkerbell")
 		}
+		mounts := map[string]string{artifactsInPod: l.opts.Artifacts}
+		if l.opts.Routes != "" {
+			env = append(env, "STACK_PROXY_ROUTES_FILE="+filepath.Join(routesInPod, routesFile))
+			mounts[routesInPod] = l.routesDir()
+		}
 		return Process{
 			Role: RolePod, Path: l.bin.stackProxy,
-			Env: env,
-			Security: &Security{
-				UID:    unprivileged,
-				Mounts: map[string]string{artifactsInPod: l.opts.Artifacts},
-			},
+			Env:      env,
+			Security: &Security{UID: unprivileged, Mounts: mounts},
 		}, l.httpReady(RolePod, "http://"+hostPort(PodIP, ProxyAdminPort)+"/readyz"), nil
 	}
 	return Process{}, nil, fmt.Errorf("failed to start %s: the lab knows no such program", name)
 }
 
-// artifactsInPod is where the chart mounts what stack-proxy serves on 8080.
-const artifactsInPod = "/artifacts"
+// Where the chart mounts what stack-proxy serves on 8080, and its routes file.
+const (
+	artifactsInPod = "/artifacts"
+	routesInPod    = "/etc/stack-proxy"
+	routesFile     = "routes.yaml"
+)
+
+// The volume by which dhcp-relay tells stack-proxy of machines that boot.
+const (
+	bootsInPod  = "/run/boots"
+	bootsSocket = bootsInPod + "/events.sock"
+)
+
+func (l *Lab) bootsDir() string { return filepath.Join(l.dir, "boots") }
+
+func (l *Lab) makeBootsDir() error {
+	err := os.MkdirAll(l.bootsDir(), 0o777)
+	if err == nil {
+		err = os.Chmod(l.bootsDir(), 0o777) // as an emptyDir is
+	}
+	if err != nil {
+		return fmt.Errorf("failed to make the volume for boots: %w", err)
+	}
+	return nil
+}
+
+func (l *Lab) routesDir() string { return filepath.Join(l.opts.RunDir, "routes") }
+
+func (l *Lab) writeRoutes() error {
+	if l.opts.Routes == "" {
+		return nil
+	}
+	err := os.MkdirAll(l.routesDir(), 0o755)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(l.routesDir(), routesFile), []byte(l.opts.Routes), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("failed to write routes: %w", err)
+	}
+	return nil
+}
 
 func (l *Lab) helperProcess(role string, job ...string) Process {
 	return Process{Role: role, Path: "/proc/self/exe", Args: job, argv0: helperName}
@@ -240,6 +291,9 @@ func smeeRecords(machines []Machine) map[string]any {
 		netboot := map[string]any{"allowPxe": !m.NoPXE}
 		if m.Script != "" {
 			netboot["ipxeScript"] = m.Script
+		}
+		if m.ScriptURL != "" {
+			netboot["ipxeScriptUrl"] = m.ScriptURL
 		}
 		records[m.MAC.String()] = map[string]any{
 			"ipAddress":        m.IP.String(),

@@ -97,6 +97,11 @@ func (s *sandbox) enterImage() error {
 			return err
 		}
 	}
+	for inside, outside := range s.Security.Shared {
+		if err := s.share(inside, outside); err != nil {
+			return err
+		}
+	}
 	s.Path, s.Args[0] = program, program
 	if err := unix.Mount("", s.Root, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|tmpfsFlags, ""); err != nil {
 		return fmt.Errorf("failed to make image read-only: %w", err)
@@ -133,6 +138,23 @@ func (s *sandbox) bindInside(inside, outside string) error {
 		return unix.Mount(outside, target, "", unix.MS_BIND, "")
 	}
 	return bind(outside, target)
+}
+
+// share binds a directory of the host into the image, to be written to.
+func (s *sandbox) share(inside, outside string) error {
+	target := filepath.Join(s.Root, inside)
+	err := os.MkdirAll(target, 0o755)
+	if err == nil {
+		err = unix.Mount(outside, target, "", unix.MS_BIND, "")
+	}
+	if err == nil { // not the flags of the host's file system
+		const flags = unix.MS_REMOUNT | unix.MS_BIND | unix.MS_NOSUID | unix.MS_NODEV
+		err = unix.Mount("", target, "", flags, "")
+	}
+	if err != nil {
+		return fmt.Errorf("failed to share %s: %w", inside, err)
+	}
+	return nil
 }
 
 // bind shows one file or directory at another's place, read-only.

@@ -35,6 +35,10 @@ type Client struct {
 	// Before is called before the machine begins with "discover", "tftp", "script", "kernel", "initramfs" and
 	// "install". It may be nil.
 	Before func(what string)
+	// Server is the only DHCP server whose offers the machine takes, where it is valid.
+	Server netip.Addr
+	// BadLoader has the firmware refuse the boot file that it got: it begins anew, as after Secure Boot's no.
+	BadLoader bool
 
 	role string
 }
@@ -89,6 +93,12 @@ func (c *Client) boot(ctx context.Context) (args string, err error) {
 	if err := c.tftp(ctx, lease); err != nil {
 		return "", err
 	}
+	if c.BadLoader {
+		if _, err := c.lease(ctx, netboot.PXE); err != nil {
+			return "", err
+		}
+		return "", errors.New("the firmware does not start the boot file")
+	}
 	c.Before("script")
 	if lease, err = c.lease(ctx, netboot.IPXE); err != nil {
 		return "", err
@@ -130,7 +140,7 @@ func (c *Client) lease(ctx context.Context, stage netboot.Stage) (lease netboot.
 		return lease, err
 	}
 	defer func() { _ = client.Close() }()
-	ask := netboot.Ask{Stage: stage, Arch: iana.INTEL_X86PC, Broadcast: c.Broadcast}
+	ask := netboot.Ask{Stage: stage, Arch: iana.INTEL_X86PC, Broadcast: c.Broadcast, Server: c.Server}
 	if c.Machine.Firmware == lab.UEFI {
 		ask.Arch = iana.EFI_X86_64
 	}

@@ -36,6 +36,8 @@ type Ask struct {
 	Arch      iana.Arch
 	UUID      [16]byte
 	Broadcast bool // the flag of RFC 2131 section 4.1: answer by broadcast
+	// Server is the only one whose offers are taken, where it is valid.
+	Server netip.Addr
 }
 
 // Lease is what a client was given.
@@ -85,7 +87,7 @@ func (d *DHCP) Lease(ctx context.Context, ask Ask) (Lease, error) {
 	if err != nil {
 		return Lease{}, fmt.Errorf("failed to build DISCOVER: %w", err)
 	}
-	offer, err := d.exchange(ctx, discover, dhcpv4.MessageTypeOffer)
+	offer, err := d.exchange(ctx, discover, dhcpv4.MessageTypeOffer, ask.Server)
 	if err != nil {
 		return Lease{}, err
 	}
@@ -93,7 +95,7 @@ func (d *DHCP) Lease(ctx context.Context, ask Ask) (Lease, error) {
 	if err != nil {
 		return Lease{}, fmt.Errorf("failed to build REQUEST: %w", err)
 	}
-	ack, err := d.exchange(ctx, request, dhcpv4.MessageTypeAck)
+	ack, err := d.exchange(ctx, request, dhcpv4.MessageTypeAck, ask.Server)
 	if err != nil {
 		return Lease{}, err
 	}
@@ -126,7 +128,7 @@ func (a Ask) modifiers() []dhcpv4.Modifier {
 }
 
 func (d *DHCP) exchange(
-	ctx context.Context, message *dhcpv4.DHCPv4, want dhcpv4.MessageType,
+	ctx context.Context, message *dhcpv4.DHCPv4, want dhcpv4.MessageType, server netip.Addr,
 ) (*dhcpv4.DHCPv4, error) {
 	var trouble error
 	frame := discoverFrame(d.mac, message.ToBytes())
@@ -165,7 +167,7 @@ func (d *DHCP) exchange(
 				trouble = err
 				continue
 			}
-			if answer == nil {
+			if answer == nil || server.IsValid() && answer.ServerIdentifier().String() != server.String() {
 				continue
 			}
 			switch answer.MessageType() {

@@ -103,7 +103,7 @@ func TestTFTP(t *testing.T) {
 	l.up(2001, "\x00\x01autoexec.ipxe\x00octet\x00")
 	l.down(2001, "\x00\x05\x00\x01no such file\x00")
 	l.down(2001, "\x00\x05\x00\x01no such file\x00")
-	l.want(Event{Machine: machine.String(), Kind: Trouble, Detail: "TFTP error 1 for autoexec.ipxe: no such file"})
+	l.want(Event{Machine: machine.String(), Kind: Trouble, Name: "autoexec.ipxe", Detail: "TFTP error 1 for autoexec.ipxe: no such file"})
 
 	l.down(2002, "\x00\x03\x00\x01x") // nobody asked
 	l.want()
@@ -200,7 +200,10 @@ func TestLastBytes(t *testing.T) {
 	last := c.now
 	pxe := discover(t, dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient:Arch:00000")))
 	c.put(pxe) // firmware begins anew: that proves nothing
-	c.want(Event{Machine: machine.String(), Kind: DHCP, Name: "DISCOVER", Detail: "PXEClient:Arch:00000"})
+	c.want(Event{
+		Machine: machine.String(), Kind: DHCP, Name: "DISCOVER", VendorClass: "PXEClient:Arch:00000",
+		Detail: "PXEClient:Arch:00000",
+	})
 	c.put(discover(t))
 	if len(c.events) != 2 || !c.events[0].At.Equal(last) {
 		t.Fatalf("got %v", c.events)
@@ -220,6 +223,7 @@ func TestDHCP(t *testing.T) {
 		dhcpv4.WithGeneric(dhcpv4.OptionUserClassInformation, []byte("iPXE"))))
 	l.want(Event{
 		Machine: machine.String(), Kind: DHCP, Name: "DISCOVER", Detail: `PXEClient, user class "iPXE"`,
+		VendorClass: "PXEClient", UserClass: "iPXE",
 	})
 	message, err := dhcpv4.New(dhcpv4.WithHwAddr(machine), dhcpv4.WithYourIP(client.AsSlice()),
 		dhcpv4.WithMessageType(dhcpv4.MessageTypeOffer),

@@ -22,6 +22,8 @@ type Packet struct {
 // TCP flags.
 const (
 	flagFIN = 0x01
+	flagSYN = 0x02
+	flagRST = 0x04
 	flagACK = 0x10
 )
 

@@ -25,12 +25,16 @@ const (
 	TFTP
 	// HTTP is a document that the machine received and acknowledged to the end; Name is the request's path.
 	HTTP
-	// Trouble is an answer that says no.
+	// Trouble is an answer that says no, or one that ends before all of it came; Name is the file or path.
 	Trouble
+	// Syslog is a line that the machine sent.
+	Syslog
+	// Stream is a connection to Tink Server's port that has ended.
+	Stream
 )
 
 func (k Kind) String() string {
-	return [...]string{"DHCP", "TFTP", "HTTP", "trouble"}[k]
+	return [...]string{"DHCP", "TFTP", "HTTP", "trouble", "syslog", "stream"}[k]
 }
 
 // Event is something that a machine did or got.
@@ -41,16 +45,19 @@ type Event struct {
 	Name    string
 	Bytes   int64
 	Took    time.Duration
-	Server  netip.AddrPort // TFTP and HTTP
+	Server  netip.AddrPort // TFTP, HTTP, syslog and streams
 	Detail  string
+	// Of a machine's DHCP message: options 60 and 77.
+	VendorClass, UserClass string
 }
 
 // Tracker turns a LAN's packets into events. It holds little: a file counts as received when the machine has
 // acknowledged its last byte.
 type Tracker struct {
-	emit  func(Event)
-	tftp  map[flow]*tftpTransfer
-	conns map[flow]*exchange
+	emit    func(Event)
+	tftp    map[flow]*tftpTransfer
+	conns   map[flow]*exchange
+	streams map[flow]time.Time // when it began
 }
 
 // flow is a machine's end of a conversation and the port it began with.
@@ -62,14 +69,26 @@ type flow struct {
 
 const maxFlows = 4096
 
+// Ports of the service IP that have no protocol which this package reads further.
+const (
+	syslogPort = 514
+	agentPort  = 42113
+)
+
 // NewTracker makes a tracker that calls emit, from within Packet.
 func NewTracker(emit func(Event)) *Tracker {
-	return &Tracker{emit: emit, tftp: map[flow]*tftpTransfer{}, conns: map[flow]*exchange{}}
+	return &Tracker{
+		emit: emit, tftp: map[flow]*tftpTransfer{}, conns: map[flow]*exchange{}, streams: map[flow]time.Time{},
+	}
 }
 
 // Packet takes a packet.
 func (t *Tracker) Packet(at time.Time, p Packet) {
 	if p.Proto == unix.IPPROTO_TCP {
+		if p.From.Port() == agentPort || p.To.Port() == agentPort {
+			t.stream(at, p)
+			return
+		}
 		t.tcp(at, p)
 		return
 	}
@@ -80,6 +99,8 @@ func (t *Tracker) Packet(at time.Time, p Packet) {
 		t.fromTFTPClient(at, p)
 	case p.From.Port() == 69:
 		t.fromTFTPServer(at, p)
+	case p.To.Port() == syslogPort:
+		t.emit(Event{At: at, Machine: p.Src.String(), Kind: Syslog, Server: p.To, Detail: string(p.Payload)})
 	}
 }
 
@@ -90,7 +111,8 @@ func (t *Tracker) dhcp(at time.Time, p Packet) {
 	}
 	event := Event{At: at, Machine: message.ClientHWAddr.String(), Kind: DHCP, Name: message.MessageType().String()}
 	if message.OpCode == dhcpv4.OpcodeBootRequest {
-		event.Detail = clientOf(message)
+		event.VendorClass, event.UserClass = message.ClassIdentifier(), userClass(message)
+		event.Detail = clientOf(event)
 		if !strings.HasPrefix(message.ClassIdentifier(), "PXEClient") {
 			t.booted(at, p)
 		}
@@ -125,16 +147,21 @@ func (t *Tracker) booted(at time.Time, p Packet) {
 }
 
 // clientOf says what a DHCP client says of itself.
-func clientOf(m *dhcpv4.DHCPv4) string {
-	who := m.ClassIdentifier()
+func clientOf(e Event) string {
+	who := e.VendorClass
 	if who == "" {
 		who = "no vendor class"
 	}
-	// Not message.UserClass: it takes the option for RFC 3004's list, which most firmware does not send.
-	if class := m.Options.Get(dhcpv4.OptionUserClassInformation); len(class) > 0 {
-		who += fmt.Sprintf(", user class %q", bytes.TrimFunc(class, func(r rune) bool { return r < ' ' }))
+	if e.UserClass != "" {
+		who += fmt.Sprintf(", user class %q", e.UserClass)
 	}
 	return who
+}
+
+// userClass is not message.UserClass: that takes the option for RFC 3004's list, which most firmware does not send.
+func userClass(m *dhcpv4.DHCPv4) string {
+	class := m.Options.Get(dhcpv4.OptionUserClassInformation)
+	return string(bytes.TrimFunc(class, func(r rune) bool { return r < ' ' }))
 }
 
 func bootFile(m *dhcpv4.DHCPv4) string {
@@ -204,7 +231,7 @@ func (t *Tracker) fromTFTPServer(at time.Time, p Packet) {
 		transfer.refused = true
 		text, _, _ := bytes.Cut(p.Payload[4:], []byte{0})
 		t.emit(Event{
-			At: at, Machine: p.Dst.String(), Kind: Trouble, Server: p.From,
+			At: at, Machine: p.Dst.String(), Kind: Trouble, Name: transfer.file, Took: at.Sub(transfer.start), Server: p.From,
 			Detail: fmt.Sprintf("TFTP error %d for %s: %s", number, transfer.file, text),
 		})
 	case 6:
@@ -257,6 +284,7 @@ func (t *Tracker) tcp(at time.Time, p Packet) {
 	}
 	if e := t.conns[down]; e != nil {
 		e.answer(p)
+		t.torn(at, down, e, p)
 		if next := p.Seq + uint32(len(p.Payload)); len(p.Payload) > 0 && int32(next-e.sent) > 0 {
 			e.sent, e.sentAt = next, at
 		}

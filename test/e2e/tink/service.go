@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -55,6 +56,8 @@ type Workflow struct {
 type Server struct {
 	// Workflows by worker id.
 	Workflows map[string][]Workflow
+	// Refused are ids of workers that are denied.
+	Refused []string
 	// Logger gets a line per call; nil discards.
 	Logger *slog.Logger
 }
@@ -99,6 +102,10 @@ func contexts(srv any, stream grpc.ServerStream) error {
 	}
 	if in.WorkerID == "" {
 		return status.Error(codes.InvalidArgument, "invalid worker id")
+	}
+	if slices.Contains(s.Refused, in.WorkerID) {
+		s.Logger.InfoContext(stream.Context(), "worker refused", "peer", peerOf(stream.Context()), "worker_id", in.WorkerID)
+		return status.Errorf(codes.PermissionDenied, "worker %s is not known", in.WorkerID)
 	}
 	workflows := s.Workflows[in.WorkerID]
 	s.Logger.InfoContext(stream.Context(), "contexts asked for", "peer", peerOf(stream.Context()),

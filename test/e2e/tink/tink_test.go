@@ -156,6 +156,7 @@ func TestCalls(t *testing.T) {
 	}
 	server := tink.NewGRPC(&tink.Server{
 		Workflows: map[string][]tink.Workflow{"w": {{ID: "f", Actions: []tink.Action{action}}}},
+		Refused:   []string{"stranger"},
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
@@ -185,6 +186,9 @@ func TestCalls(t *testing.T) {
 	}
 	if _, err = client.Contexts(ctx, ""); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("no worker id: %v", err)
+	}
+	if _, err = client.Contexts(ctx, "stranger"); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a worker that is refused: %v", err)
 	}
 	actions, err := client.Actions(ctx, "f")
 	if err != nil {
