@@ -1,0 +1,103 @@
+package boots
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"html"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/tinkerbell/stack/test/e2e/lab"
+)
+
+// view is what of the API's answer about a machine matters here. It is written anew from the API's description: this
+// module asks the pod as any client does.
+type view struct {
+	ID    string `json:"id"`
+	Boots []struct {
+		State string `json:"state"`
+		At    string `json:"at"`
+		Cause *struct {
+			Name   string `json:"name"`
+			Text   string `json:"text"`
+			Remedy string `json:"remedy"`
+		} `json:"cause"`
+	} `json:"boots"`
+}
+
+// verdict is what the pod says of a machine.
+type verdict struct {
+	name    string // of the cause; where there is none, the state and step
+	text    string
+	trouble string // a way of looking that says something else, or does not work
+}
+
+// look asks for a machine by the API and, where that names a cause, by the page and the command too.
+func (s *site) look(ctx context.Context, mac string) verdict {
+	body, err := s.get(ctx, "/api/v1/boots/"+mac)
+	if err != nil {
+		return verdict{name: "nothing", trouble: "API: " + err.Error()}
+	}
+	var v view
+	if err := json.Unmarshal([]byte(body), &v); err != nil {
+		return verdict{name: "nothing", trouble: "API: " + err.Error()}
+	}
+	if len(v.Boots) == 0 {
+		return verdict{name: "no boot", trouble: "API: the machine has no boot"}
+	}
+	boot := v.Boots[0]
+	if boot.Cause == nil {
+		said := strings.TrimSpace(boot.State + " at " + boot.At)
+		return verdict{name: said, trouble: "API: no cause: " + said}
+	}
+	said := verdict{name: boot.Cause.Name, text: boot.Cause.Text}
+	for _, way := range []struct {
+		name string
+		ask  func() (string, error)
+	}{
+		{"page", func() (string, error) { return s.get(ctx, "/boots/"+mac) }},
+		{"command", func() (string, error) { return s.Exec(ctx, lab.StackProxy, "boots", mac) }},
+	} {
+		shown, err := way.ask()
+		if err != nil {
+			said.trouble = fmt.Sprintf("%s: %v", way.name, err)
+			return said
+		}
+		shown = oneLine(html.UnescapeString(shown))
+		for _, part := range []string{boot.Cause.Text, boot.Cause.Remedy} {
+			if !strings.Contains(shown, oneLine(part)) {
+				said.trouble = fmt.Sprintf("%s: it does not say %q: %.2000s", way.name, part, shown)
+				return said
+			}
+		}
+	}
+	return said
+}
+
+// oneLine leaves out how a text is broken into lines.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// get asks the admin port, as through "kubectl port-forward".
+func (s *site) get(ctx context.Context, path string) (string, error) {
+	url := "http://" + netip.AddrPortFrom(lab.PodIP, lab.ProxyAdminPort).String() + path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := s.Client(lab.RolePod).Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 4<<20))
+	if err != nil {
+		return "", err
+	}
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s answers %s: %.200s", path, response.Status, body)
+	}
+	return string(body), nil
+}

@@ -1,0 +1,259 @@
+package boots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/installer"
+	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/machine"
+	"github.com/tinkerbell/stack/test/e2e/observe"
+)
+
+// Options say which faults are staged, and with what machines.
+type Options struct {
+	Faults []Fault
+	// Virtual tells which of the faults meet a virtual machine with real firmware; the others meet the Go machine. Nil:
+	// none.
+	Virtual func(Fault) bool
+	// Media is what the machines boot.
+	Media machine.Media
+	// Dir receives the capture and, in "logs", the logs of everything.
+	Dir string
+	// Parallel is how many machines run at once. Default: all of a phase.
+	Parallel int
+	// Patience is how long a machine may take to meet its fault, and the pod to name it. Default 90 s.
+	Patience time.Duration
+	// WireOnly asks the pod nothing: a fault is ok when the machine has met it.
+	WireOnly bool
+	// Done is called with each result. It may be nil.
+	Done func(Result)
+	// Logf tells progress. Default: silence.
+	Logf func(format string, args ...any)
+}
+
+// Run stages the faults in one site and asks the pod about each machine. The error is about the site; a fault that is
+// named wrongly is in the results, which have the order of the faults.
+func Run(ctx context.Context, o Options) (results []Result, err error) {
+	if o.Patience == 0 {
+		o.Patience = 90 * time.Second
+	}
+	if o.Parallel == 0 {
+		o.Parallel = len(o.Faults)
+	}
+	if o.Logf == nil {
+		o.Logf = func(string, ...any) {}
+	}
+	if o.Done == nil {
+		o.Done = func(Result) {}
+	}
+	if o.Virtual == nil {
+		o.Virtual = func(Fault) bool { return false }
+	}
+	r := &stage{Options: o, watched: map[string]*watched{}, results: make([]Result, len(o.Faults))}
+	for i, f := range o.Faults {
+		m := machineOf(f, i)
+		r.watched[m.MAC.String()] = &watched{machine: m}
+	}
+	if r.site, err = open(ctx, o, o.Faults, r.event); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	background, stop := context.WithCancel(ctx)
+	var follower sync.WaitGroup
+	follower.Go(func() { r.followTink(background) })
+	defer follower.Wait()
+	defer stop()
+	for phase := range phases {
+		if !slices.ContainsFunc(o.Faults, func(f Fault) bool { return f.phase == phase }) {
+			continue
+		}
+		if err := r.enter(phase); err != nil {
+			return nil, err
+		}
+		r.play(ctx, phase)
+	}
+	select {
+	case err := <-r.Failed():
+		return r.results, err
+	default:
+		return r.results, ctx.Err()
+	}
+}
+
+// stage is a run.
+type stage struct {
+	Options
+	*site
+	results []Result
+	watched map[string]*watched // by Ethernet address
+}
+
+// watched is a machine and what is known of it so far.
+type watched struct {
+	machine lab.Machine
+	mu      sync.Mutex
+	seen    seen
+}
+
+// event takes what the wire shows.
+func (r *stage) event(e observe.Event) {
+	w := r.watched[e.Machine]
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen.events = append(w.seen.events, e)
+	w.seen.stream = w.seen.stream || e.Kind == observe.Stream
+}
+
+// followTink takes what the stand-in of Tink logs of workers that it refuses.
+func (r *stage) followTink(ctx context.Context) {
+	_ = lab.Tail(ctx, r.LogPath(lab.Tink), func(line string) bool { // it ends with ctx
+		if !strings.Contains(line, `"worker refused"`) {
+			return true
+		}
+		for mac, w := range r.watched {
+			if strings.Contains(line, mac) {
+				w.mu.Lock()
+				w.seen.refused = true
+				w.mu.Unlock()
+			}
+		}
+		return true
+	})
+}
+
+func (w *watched) shows(f Fault) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return f.shown(&w.seen)
+}
+
+// summary is what the wire has shown, for whoever looks for a mistake.
+func (w *watched) summary() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	text := ""
+	for _, e := range w.seen.events {
+		if e.Kind != observe.Syslog {
+			text += fmt.Sprintf("%s %s %s; ", e.Kind, e.Name, e.Detail)
+		}
+	}
+	const most = 1500
+	return text[max(0, len(text)-most):]
+}
+
+// play has the machines of a phase meet their faults, some at once.
+func (r *stage) play(ctx context.Context, phase int) {
+	places := make(chan struct{}, r.Parallel)
+	var all sync.WaitGroup
+	for i, f := range r.Faults {
+		if f.phase != phase {
+			continue
+		}
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			r.results[i] = r.meet(ctx, f, r.watched[machineOf(f, i).MAC.String()])
+			r.Done(r.results[i])
+		})
+	}
+	all.Wait()
+}
+
+// meet switches a machine on and asks about it until its fault is named, or patience ends.
+func (r *stage) meet(ctx context.Context, f Fault, w *watched) Result {
+	result := Result{Fault: f.Name, Machine: "go", Expected: f.Cause}
+	virtual := r.Virtual(f)
+	if virtual {
+		result.Machine = f.Firmware.String()
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.Patience)
+	defer cancel()
+	began := time.Now()
+	off, err := r.power(ctx, f, w, virtual)
+	if err != nil {
+		result.Trouble = err.Error()
+		return result
+	}
+	defer off()
+	for result.Trouble = "the machine has not met its fault"; ; {
+		select {
+		case <-ctx.Done():
+			result.Seconds = time.Since(began).Seconds()
+			result.Trouble += "; the wire has shown: " + w.summary()
+			return result
+		case <-time.After(250 * time.Millisecond):
+		}
+		if !w.shows(f) {
+			continue
+		}
+		if r.WireOnly {
+			result.Said, result.OK, result.Trouble = "-", true, ""
+			result.Seconds = time.Since(began).Seconds()
+			return result
+		}
+		said := r.look(ctx, w.machine.MAC.String())
+		if said.name != result.Said {
+			r.Logf("%s: %s is said after %.1f s", f.Name, said.name, time.Since(began).Seconds())
+		}
+		result.Said, result.Text, result.Trouble = said.name, said.text, said.trouble
+		if said.trouble == "" && said.name == f.Cause && !strings.Contains(said.text, f.Names) {
+			result.Trouble = "it does not name " + f.Names
+			continue
+		}
+		if said.trouble == "" && said.name == f.Cause {
+			result.OK, result.Seconds = true, time.Since(began).Seconds()
+			return result
+		}
+	}
+}
+
+// power switches a machine on.
+func (r *stage) power(ctx context.Context, f Fault, w *watched, virtual bool) (off func(), err error) {
+	name := w.machine.Name
+	if virtual {
+		proc, err := machine.Boot(r.Lab, w.machine, func(installer.Report) {})
+		if err != nil {
+			return nil, err
+		}
+		return func() {
+			if err := r.Kill(proc.Name()); err != nil {
+				r.Logf("%s: %v", name, err)
+			}
+		}, nil
+	}
+	log, err := os.Create(r.LogPath(name))
+	if err != nil {
+		return nil, err
+	}
+	client := &goMachine{
+		Lab: r.Lab, Machine: w.machine, Media: r.Media, Timeout: r.Patience,
+		Report: func(installer.Report) {},
+		Logger: slog.New(slog.NewJSONHandler(log, nil)),
+	}
+	if f.client != nil {
+		f.client(client)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err := client.Run(ctx)
+		fmt.Fprintln(log, err)
+		_ = log.Close()
+	}()
+	return func() { cancel(); <-ended }, nil
+}
+
+// goMachine does on the wire what firmware does.
+type goMachine = machine.Client
