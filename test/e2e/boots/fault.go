@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/observe"
@@ -93,9 +94,10 @@ func Faults() []Fault {
 			shown: func(s *seen) bool { return s.trouble("TFTP error 1 for ") },
 		},
 		{
-			Name: "wrong architecture", Cause: "loader-did-not-start", Names: "ipxe.efi", Firmware: lab.UEFI, phase: otherLoaders,
+			Name: "wrong architecture", Cause: "loader-did-not-start", Names: "ipxe.efi",
+			Firmware: lab.UEFI, phase: otherLoaders,
 			client: func(c *goMachine) { c.BadLoader = true },
-			shown:  (*seen).beganAnew,
+			shown:  (*seen).loaderFailed,
 		},
 		{
 			Name: "Smee gone", Cause: "server-silent", Names: lab.SmeeIP.String(), phase: withoutSmee, Firmware: lab.UEFI,
@@ -161,12 +163,19 @@ func (s *seen) asked(path string) bool {
 	return slices.ContainsFunc(s.events, func(e observe.Event) bool { return strings.HasPrefix(e.Name, path) })
 }
 
-// beganAnew tells whether firmware asked for an address after it had its boot file whole.
-func (s *seen) beganAnew() bool {
+// loaderFailed tells whether firmware has its boot file whole, and has asked for an address as firmware since, or for
+// nothing: it tries IPv6 for more than a minute first.
+func (s *seen) loaderFailed() bool {
+	const quiet = 30 * time.Second
 	loaded := slices.IndexFunc(s.events, func(e observe.Event) bool { return e.Kind == observe.TFTP && e.Bytes > 0 })
-	return loaded >= 0 && slices.ContainsFunc(s.events[loaded:], func(e observe.Event) bool {
-		return e.Kind == observe.DHCP && e.Name == "DISCOVER" && e.UserClass == "" && e.VendorClass != ""
-	})
+	if loaded < 0 {
+		return false
+	}
+	since := s.events[loaded+1:]
+	return len(since) == 0 && time.Since(s.events[loaded].At) > quiet ||
+		slices.ContainsFunc(since, func(e observe.Event) bool {
+			return e.Kind == observe.DHCP && e.Name == "DISCOVER" && e.UserClass == "" && e.VendorClass != ""
+		})
 }
 
 // WithFirmware tells which faults "make boots" shows with real firmware. Hegel is asked by the installer alone, which

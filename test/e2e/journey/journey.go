@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"time"
@@ -57,6 +56,7 @@ type Journey struct {
 	wait       sync.WaitGroup
 	mu         sync.Mutex
 	trouble    map[string]observe.Event // by machine: the last answer that said no
+	boots      observe.Boot
 }
 
 // Run brings a lab up and has all machines travel at once. Whatever fails on the way is in the result; the error is
@@ -126,10 +126,6 @@ func (j *Journey) invite() error {
 }
 
 func (j *Journey) up(ctx context.Context) error {
-	repo, err := lab.Repo()
-	if err != nil {
-		return err
-	}
 	logs := filepath.Join(j.opts.Dir, "logs")
 	if err := os.RemoveAll(logs); err != nil {
 		return err
@@ -142,9 +138,11 @@ func (j *Journey) up(ctx context.Context) error {
 	for _, t := range j.travellers {
 		opts.Machines = append(opts.Machines, t.machine)
 	}
-	if opts.Tink, err = j.standIn(ctx, repo, logs); err != nil {
+	standIn, err := j.standIn(ctx, logs)
+	if err != nil {
 		return err
 	}
+	opts.Tink = standIn
 	args := map[string][]string{
 		lab.Smee:       {"-extra-kernel-args", machine.KernelArgs},
 		lab.Tinkerbell: {"--ipxe-http-script-extra-kernel-args", machine.KernelArgs + " " + installer.NoMetadata},
@@ -169,13 +167,10 @@ func (j *Journey) up(ctx context.Context) error {
 }
 
 // standIn builds what plays Tink Server and writes a workflow for each machine.
-func (j *Journey) standIn(ctx context.Context, repo, dir string) (lab.Command, error) {
-	path := filepath.Join(repo, "build", "bin", "tink-standin")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", path, "./cmd/tink-standin")
-	cmd.Dir = filepath.Join(repo, "test", "e2e")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-buildvcs=false")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return lab.Command{}, fmt.Errorf("failed to build tink-standin: %w: %s", err, said)
+func (j *Journey) standIn(ctx context.Context, dir string) (lab.Command, error) {
+	path, err := lab.BuildCommand(ctx, "tink-standin")
+	if err != nil {
+		return lab.Command{}, err
 	}
 	filesPort := uint16(8080)
 	if j.opts.Lab.Tinkerbell != "" {

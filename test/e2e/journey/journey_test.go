@@ -89,20 +89,43 @@ func travelOnly(t *testing.T, firmware string, change func(*journey.Options)) *j
 	return j
 }
 
-func TestGo(t *testing.T) {
-	j := travel(t, "go", nil)
+func TestGo(t *testing.T) { testJourney(t, "go") }
+
+func TestBIOS(t *testing.T) { testJourney(t, "bios") }
+
+func testJourney(t *testing.T, firmware string) {
+	j := travelOnly(t, firmware, func(opts *journey.Options) { opts.Scale = 2 }) // CI may be slow
+	if j.Result.OK {
+		checkBoots(t, j)
+	}
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
 	if !j.Result.OK {
 		t.Fatal(j.Result.Failure())
 	}
 	checkCapture(t, j)
 }
 
-func TestBIOS(t *testing.T) {
-	j := travel(t, "bios", func(opts *journey.Options) { opts.Scale = 2 }) // CI may be slow
-	if !j.Result.OK {
-		t.Fatal(j.Result.Failure())
+// checkBoots wants of the pod what the sniffer saw: the machine, its steps in their order, and their times.
+func checkBoots(t *testing.T, j *journey.Journey) {
+	t.Helper()
+	boots, err := j.Boots(t.Context())
+	if err != nil {
+		t.Error(err)
+		return
 	}
-	checkCapture(t, j)
+	var table strings.Builder
+	if err := journey.WriteBoots(&table, boots); err != nil {
+		t.Error(err)
+		return
+	}
+	t.Logf("\n%s", table.String())
+	for _, b := range boots {
+		for _, difference := range b.Differences() {
+			t.Error(difference)
+		}
+	}
 }
 
 // TestFaults kills each program before the machine is switched on. Nobody tells: the machine has to find out.

@@ -20,6 +20,9 @@ import (
 
 // event takes what the wire shows.
 func (j *Journey) event(e observe.Event) {
+	j.mu.Lock()
+	j.boots.Add(e)
+	j.mu.Unlock()
 	for _, t := range j.travellers {
 		if t.machine.MAC.String() == e.Machine {
 			j.seen(t, e)

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -44,6 +45,7 @@ type demo struct {
 	dir      string
 	firmware []string
 	keep     bool
+	page     string // address of the live page of boots
 	start    time.Time
 	mu       sync.Mutex
 	out      io.Writer
@@ -170,7 +172,10 @@ func (d *demo) show(ctx context.Context, media machine.Media) error {
 	j, err := journey.Run(ctx, journey.Options{
 		Firmware: d.firmware, Media: media, Dir: d.dir,
 		Lab: lab.Options{Logf: d.say},
-		Ready: func(*lab.Lab) error {
+		Ready: func(l *lab.Lab) error {
+			if err := d.publish(l); err != nil {
+				return err
+			}
 			d.say("the lab is up; switching on: %s", strings.Join(d.firmware, ", "))
 			fmt.Fprintf(d.out, "\n  since power-on\n")
 			power = time.Now()
@@ -190,6 +195,9 @@ func (d *demo) show(ctx context.Context, media machine.Media) error {
 		return err
 	}
 	d.summary(j, power)
+	if !power.IsZero() {
+		d.boots(ctx, j)
+	}
 	err = d.end(ctx, j)
 	if writeErr := j.Result.Write(filepath.Join(d.dir, "result.json")); writeErr != nil {
 		return errors.Join(err, writeErr)
@@ -201,6 +209,41 @@ func (d *demo) show(ctx context.Context, media machine.Media) error {
 		err = errors.New("a step did not pass")
 	}
 	return err
+}
+
+// publish makes the pod's page of boots an address of this machine's own.
+func (d *demo) publish(l *lab.Lab) error {
+	admin := netip.AddrPortFrom(lab.PodIP, lab.ProxyAdminPort)
+	addr, err := l.Forward(lab.RolePod, admin.String(), admin.Port())
+	if err != nil {
+		return err
+	}
+	d.page = "http://" + addr + "/boots"
+	d.say("the boots, live, in a browser of this machine: %s", d.page)
+	return nil
+}
+
+// boots shows what the pod knows of the boots beside what the sniffer saw.
+func (d *demo) boots(ctx context.Context, j *journey.Journey) {
+	boots, err := j.Boots(ctx)
+	if err == nil {
+		fmt.Fprintln(d.out)
+		err = journey.WriteBoots(d.out, boots)
+	}
+	if err != nil {
+		fmt.Fprintln(d.out, err)
+		return
+	}
+	differ := false
+	for _, b := range boots {
+		for _, difference := range b.Differences() {
+			differ = true
+			fmt.Fprintln(d.out, "They differ:", difference)
+		}
+	}
+	if !differ {
+		fmt.Fprintln(d.out, "The pod saw what the sniffer saw.")
+	}
 }
 
 // end takes the lab down, or leaves it up.
@@ -216,6 +259,7 @@ func (d *demo) end(ctx context.Context, j *journey.Journey) error {
 	for _, role := range l.Roles() {
 		fmt.Fprintf(d.out, "  %-10s nsenter --net=%s\n", role, l.NamespacePath(role))
 	}
+	fmt.Fprintf(d.out, "The boots, live:\n  %s\n", d.page)
 	fmt.Fprintf(d.out, "To take it down:\n  (cd %s && go run ./cmd/lab down %s)\n",
 		filepath.Join(d.repo, "test", "e2e"), l.ID())
 	return nil
