@@ -97,7 +97,7 @@ func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 	}
 	if s.Dhcpv6Enabled {
 		config := s.relay6()
-		config.Logger, config.Registerer = logger, registry
+		config.Logger, config.Registerer, config.Event = logger, registry, tell
 		r, err := relay6.New(config)
 		if err != nil {
 			return nil, nil, err

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/tinkerbell/stack/pkg/daemon"
 )
 
@@ -37,5 +39,69 @@ func TestSettingsNameEveryFault(t *testing.T) {
 		if named != 1 {
 			t.Errorf("%s is named %d times in:\n%v", variable, named, err)
 		}
+	}
+}
+
+// TestSettingsOfDHCPv6: its servers are those of DHCPv4 by name, unless others are named; every fault names its variable.
+func TestSettingsOfDHCPv6(t *testing.T) {
+	tests := map[string]struct {
+		env   map[string]string
+		want  []string
+		fault string
+	}{
+		"names of SERVERS":  {env: map[string]string{"SERVERS": "smee,kea:6767,192.0.2.1"}, want: []string{"smee", "kea"}},
+		"its own":           {env: map[string]string{"SERVERS": "smee", "DHCPV6_SERVERS": "[2001:db8::1]:5470"}, want: []string{"[2001:db8::1]:5470"}},
+		"IPv6 only":         {env: map[string]string{"DHCPV6_SERVERS": "2001:db8::1"}, want: []string{"2001:db8::1"}},
+		"addresses only":    {env: map[string]string{"SERVERS": "192.0.2.1"}, fault: "DHCPV6_SERVERS"},
+		"IPv4 address":      {env: map[string]string{"DHCPV6_SERVERS": "192.0.2.1"}, fault: "DHCPV6_SERVERS"},
+		"link-local server": {env: map[string]string{"DHCPV6_SERVERS": "fe80::1"}, fault: "DHCPV6_SERVERS"},
+		"link address of another": {
+			env: map[string]string{"SERVERS": "smee", "DHCPV6_LINK_ADDRESSES": "eth7=2001:db8::1"}, fault: "DHCPV6_LINK_ADDRESSES",
+		},
+		"link address is link-local": {
+			env: map[string]string{"SERVERS": "smee", "DHCPV6_LINK_ADDRESSES": "macvlan0=fe80::1"}, fault: "DHCPV6_LINK_ADDRESSES",
+		},
+		"link address without name": {
+			env: map[string]string{"SERVERS": "smee", "DHCPV6_LINK_ADDRESSES": "2001:db8::1"}, fault: "DHCPV6_LINK_ADDRESSES",
+		},
+		"upstream address": {
+			env: map[string]string{"SERVERS": "smee", "DHCPV6_UPSTREAM_ADDRESS": "::1"}, fault: "DHCPV6_UPSTREAM_ADDRESS",
+		},
+		"option twice": {
+			env: map[string]string{"SERVERS": "smee", "DHCPV6_OPTIONS": "relay-id,relay-id"}, fault: "DHCPV6_OPTIONS",
+		},
+		"option unheard of": {env: map[string]string{"SERVERS": "smee", "DHCPV6_OPTIONS": "circuit-id"}, fault: "DHCPV6_OPTIONS"},
+		"subscriber without value": {
+			env: map[string]string{"SERVERS": "smee", "DHCPV6_OPTIONS": "subscriber-id"}, fault: "SUBSCRIBER_ID",
+		},
+		"no IPv6 server is trusted": {
+			env: map[string]string{"SERVERS": "smee", "TRUSTED_SERVERS": "192.0.2.0/24"}, fault: "TRUSTED_SERVERS",
+		},
+		"value for DHCPv6 only": {
+			env:  map[string]string{"SERVERS": "smee", "DHCPV6_OPTIONS": "subscriber-id", "SUBSCRIBER_ID": "rack 7"},
+			want: []string{"smee"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(prefix+"_DHCPV6_ENABLED", "true")
+			for variable, value := range test.env {
+				t.Setenv(prefix+"_"+variable, value)
+			}
+			var s settings
+			err := daemon.ParseEnv(prefix, &s)
+			if test.fault != "" {
+				if err == nil || !strings.Contains(err.Error(), prefix+"_"+test.fault) {
+					t.Errorf("got %v, want a fault of %s", err, test.fault)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, s.relay6().Servers); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
 	}
 }

@@ -106,40 +106,63 @@ func (m Message) RelayPort() (port uint16, found bool) {
 	return binary.BigEndian.Uint16(value), true
 }
 
-// identities are the options that hold addresses or prefixes, the length of what stands in front of those, the option
-// that holds one, and where its valid lifetime is (sections 21.4 to 21.6, 21.21, 21.22).
-var identities = [...]struct {
-	code, one       uint16
-	skip, valid, of int
-}{
-	{code: OptionIANA, one: OptionIAAddress, skip: 12, valid: 20, of: 24},
-	{code: OptionIATA, one: OptionIAAddress, skip: 4, valid: 20, of: 24},
-	{code: OptionIAPD, one: OptionIAPrefix, skip: 12, valid: 4, of: 25},
+// Options are the options of the message itself, not of those inside of it; values share the message's memory.
+func (m Message) Options(yield func(code uint16, value []byte) bool) {
+	for options := m.options(); ; {
+		code, value, rest, ok := next(options)
+		if !ok || !yield(code, value) {
+			return
+		}
+		options = rest
+	}
+}
+
+// holder is an option that holds addresses or prefixes: the length of what stands in front of those, the option that
+// holds one, and where in it the address and its valid lifetime are (sections 21.4 to 21.6, 21.21, 21.22).
+type holder struct {
+	code, one                uint16
+	skip, address, valid, of int
+}
+
+var holders = [...]holder{
+	{code: OptionIANA, one: OptionIAAddress, skip: 12, address: 0, valid: 20, of: 24},
+	{code: OptionIATA, one: OptionIAAddress, skip: 4, address: 0, valid: 20, of: 24},
+	{code: OptionIAPD, one: OptionIAPrefix, skip: 12, address: 9, valid: 4, of: 25},
 }
 
 // Grants tells whether a server's message gives its client an address or a prefix: one with a valid lifetime.
 func (m Message) Grants() bool {
-	for _, each := range identities {
-		for options := m.options(); ; {
-			code, value, rest, ok := next(options)
-			if !ok {
-				break
-			}
-			options = rest
-			if code != each.code || len(value) < each.skip {
+	_, _, found := m.Granted()
+	return found
+}
+
+// Granted is the first address or prefix that a server's message gives its client, and its valid lifetime in seconds.
+func (m Message) Granted() (address [16]byte, seconds uint32, found bool) {
+	for i := range holders {
+		for code, value := range m.Options {
+			if code != holders[i].code || len(value) < holders[i].skip {
 				continue
 			}
-			for within := value[each.skip:]; ; {
-				code, value, rest, ok := next(within)
-				if !ok {
-					break
-				}
-				within = rest
-				if code == each.one && len(value) >= each.of && binary.BigEndian.Uint32(value[each.valid:]) != 0 {
-					return true
-				}
+			if address, seconds, found = holders[i].first(value); found {
+				return address, seconds, true
 			}
 		}
 	}
-	return false
+	return address, 0, false
+}
+
+// first is the first address in the value of an option that has a valid lifetime.
+func (h *holder) first(value []byte) (address [16]byte, seconds uint32, found bool) {
+	for within := value[h.skip:]; ; {
+		code, value, rest, ok := next(within)
+		if !ok {
+			return address, 0, false
+		}
+		if code == h.one && len(value) >= h.of {
+			if seconds = binary.BigEndian.Uint32(value[h.valid:]); seconds != 0 {
+				return [16]byte(value[h.address:]), seconds, true
+			}
+		}
+		within = rest
+	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/relay/fault"
 	"github.com/tinkerbell/stack/pkg/relay/server"
@@ -123,6 +124,10 @@ type Config struct {
 	DeadAfter int
 	// TracePackets is how many packets are kept for the trace (512). Negative: none.
 	TracePackets int
+
+	// Event is told of every message, what became of it, and what it says of a machine that boots. The event is valid
+	// during the call. It is called from several goroutines and must not wait. Nil: nothing is told.
+	Event func(*boot.Event)
 
 	// Logger may be nil.
 	Logger *slog.Logger

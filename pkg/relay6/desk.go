@@ -20,10 +20,13 @@ type desk struct {
 	toServers *mmsg.Outbox
 	// detour is for servers that are reached from another source port.
 	detour *mmsg.Outbox
+
+	teller
 }
 
 func newDesk(r *Relay, listener int, name string) *desk {
 	d := &desk{relay: r, metrics: r.metrics.port(listener), name: name, signer: newSigner(r.config.TokenKey)}
+	d.tell = r.config.Event
 	failed := func(errno unix.Errno) {
 		d.metrics.dropped(toServer, SendFailed)
 		r.notices.WarnAt(r.now(), "failed to send request", func() []any {

@@ -120,15 +120,20 @@ func (l *ear) requests(n int) {
 	if p == nil {
 		return
 	}
+	l.setClock(r, now)
 	a := arrival{listener: int16(l.index), link: &p.Info}
 	for i := range n {
-		b, drop := l.view(i, &a, now)
-		if drop == None && b == nil {
+		m, drop := l.view(i, &a, now)
+		if drop == None && m == nil {
 			continue // a router's word, and not a machine's
 		}
+		b := m
 		if drop == None {
-			b, drop = l.request(b, front+frame.HeaderLen6, &a, routes, now)
+			b, drop = l.request(m, front+frame.HeaderLen6, &a, routes, now)
 			l.unadvertised(a.kind, now)
+			if !a.waits {
+				l.tellRequest(m[front+frame.HeaderLen6:], &a, routes, now, drop)
+			}
 		}
 		if drop != None {
 			l.metrics.dropped(toServer, drop)

@@ -31,6 +31,9 @@ type origin struct {
 	port uint16
 	// mac is the sender's, on a listener. Zero if that is not known.
 	mac frame.MAC
+	// owner is the client's MAC address, which is another one where a relay agent sent its message. Zero if that is not
+	// known.
+	owner frame.MAC
 	// link is the link address that the server was told, which it has to repeat.
 	link [16]byte
 	// local is the address of this host that a unicast was sent to, and ifindex the link that it came by.
@@ -72,10 +75,9 @@ type client struct {
 
 // namesOf are what a client is known by: its MAC address and its DUID; by the DUID alone where there is no MAC address.
 // Zero for one that shows neither.
-func (r *Relay) namesOf(a *arrival, duid uint64, around dhcp6.Message) (tag, also uint64) {
-	who := client{mac: a.mac, listener: a.listener}
-	if around != nil {
-		who.mac, _ = around.ClientLinkAddr()
+func (r *Relay) namesOf(a *arrival, owner frame.MAC, duid uint64, relayed bool) (tag, also uint64) {
+	who := client{mac: owner, listener: a.listener}
+	if relayed {
 		who.sender = a.source
 	}
 	if who.mac != (frame.MAC{}) {

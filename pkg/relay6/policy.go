@@ -43,7 +43,11 @@ func (d *desk) request(b []byte, at int, a *arrival, to *server.Routes, now int6
 		return nil, NoServer
 	}
 	k := r.keyOf(inner, a.source)
-	tag, also := r.namesOf(a, k.duid, around)
+	owner := a.mac
+	if around != nil {
+		owner, _ = around.ClientLinkAddr()
+	}
+	tag, also := r.namesOf(a, owner, k.duid, around != nil)
 	a.client = tag
 	room := r.room(a.listener)
 	slot, drop := room.ask(inner, a, also, len(m)+front, now)
@@ -51,7 +55,8 @@ func (d *desk) request(b []byte, at int, a *arrival, to *server.Routes, now int6
 		return nil, drop
 	}
 	o := origin{
-		listener: a.listener, port: clientPort, mac: a.mac, local: a.local, ifindex: a.ifindex, client: a.client,
+		listener: a.listener, port: clientPort, mac: a.mac, owner: owner, local: a.local, ifindex: a.ifindex,
+		client: a.client,
 	}
 	wrapped, drop := d.wrap(b, at, k, a, &o, around != nil, to, now)
 	if drop != None {

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
@@ -366,9 +367,11 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
-// TestDoesNotAllocate: the whole way of a transaction through the policy, with all options, token and limits.
+// TestDoesNotAllocate: the whole way of a transaction through the policy, with all options, token, limits and events.
 func TestDoesNotAllocate(t *testing.T) {
+	events := 0
 	b := newBench(t, func(c *Config) {
+		c.Event = func(*boot.Event) { events++ }
 		c.Options = []Option{RemoteID, RelayID}
 		c.TokenKey = []byte("0123456789abcdef")
 		c.ClientRate, c.TotalRate = 1<<20, 1<<30
@@ -378,6 +381,9 @@ func TestDoesNotAllocate(t *testing.T) {
 	slot := make([]byte, at+len(m))
 	if got := testing.AllocsPerRun(2000, b.transaction(t, slot, m, &n)); got != 0 {
 		t.Errorf("got %v allocations per transaction", got)
+	}
+	if events != 2*2001 { // and one to warm up
+		t.Errorf("told of %d messages", events)
 	}
 }
 
@@ -394,6 +400,7 @@ func (b *bench) transaction(tb testing.TB, slot []byte, m dhcp6.Message, n *uint
 		if drop != None {
 			tb.Fatal(drop)
 		}
+		b.desk.tellRequest(slot[at:], &a, b.routes, b.now(), drop)
 		b.desk.send(got, b.routes, b.now(), a.served)
 		b.desk.toServers.Clear()
 		back := dhcp6.Message(reply[:copy(reply, got)])
@@ -404,6 +411,7 @@ func (b *bench) transaction(tb testing.TB, slot []byte, m dhcp6.Message, n *uint
 		if drop != None {
 			tb.Fatal(drop)
 		}
+		b.desk.tellReply(back, &o, b.routes.Targets[0].Addr, b.now(), drop)
 		out := whole[:frame.HeaderLen6+end-start]
 		copy(out[frame.HeaderLen6:], back[start:end])
 		header := frame.Header6{DstMAC: o.mac, Dst: back.Peer(), SrcPort: serverPort, DstPort: o.port}

@@ -11,6 +11,7 @@ import (
 // reply decides about what a server sent: whose it is. The message for that client or relay agent is m.Inner().
 func (d *desk) reply(m dhcp6.Message, from netip.Addr, to *server.Routes, now int64) (o origin, drop Drop) {
 	r := d.relay
+	d.waited = 0
 	if drop := ofMessage(m.Check(dhcp6.HopLimit + 1)); drop != None {
 		return o, drop
 	}
@@ -38,6 +39,10 @@ func (d *desk) reply(m dhcp6.Message, from netip.Addr, to *server.Routes, now in
 	case d.signer != nil && known: // found or not: by this relay, by another replica or before a restart
 		if !found {
 			o, found = signed, true
+			if !m.Inner().IsRelay() { // whose MAC address the token has
+				o.owner = o.mac
+				o.client, _ = r.namesOf(&arrival{listener: o.listener}, o.owner, k.duid, false)
+			}
 		}
 	case d.signer != nil:
 		found = false // peer address and transaction can be guessed or overheard: the token has to come back
@@ -48,6 +53,7 @@ func (d *desk) reply(m dhcp6.Message, from netip.Addr, to *server.Routes, now in
 	if o.link != m.Link() || !r.names(m, o.listener) {
 		return o, WrongLink
 	}
+	d.waited = waited
 	if first {
 		r.metrics.answered(waited)
 	}

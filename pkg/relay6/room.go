@@ -79,8 +79,14 @@ func (w *room) ask(m dhcp6.Message, a *arrival, also uint64, length int, now int
 func (w *room) Send(note *waiting, b []byte, now int64) {
 	r := w.relay
 	w.routes = r.routes.Load()
+	drop := None
 	if len(w.routes.Targets) == 0 || !w.routes.Source.IsValid() {
-		w.metrics.dropped(toServer, NoServer)
+		drop = NoServer
+	}
+	w.setClock(r, now)
+	w.tellWaiting(note, b, w.routes, now, drop)
+	if drop != None {
+		w.metrics.dropped(toServer, drop)
 		return
 	}
 	r.pending.Remember(note.key, note.origin, now)
@@ -100,4 +106,8 @@ func (w *room) Flush() {
 }
 
 // Refused implements admit.Way.
-func (w *room) Refused(*waiting, []byte, int64) { w.metrics.dropped(toServer, NewcomerLimit) }
+func (w *room) Refused(note *waiting, b []byte, now int64) {
+	w.setClock(w.relay, now)
+	w.tellWaiting(note, b, w.relay.routes.Load(), now, NewcomerLimit)
+	w.metrics.dropped(toServer, NewcomerLimit)
+}

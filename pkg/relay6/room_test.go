@@ -8,12 +8,15 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/admit"
 )
+
+var solicit = message(dhcp6.Solicit)
 
 // invented is a SOLICIT of machine number n, in a slot, and its arrival.
 func (b *bench) invented(slot []byte, n uint32, mac, id bool) ([]byte, arrival) {
 	a := b.heard
-	m := slot[:front+frame.HeaderLen6+copy(slot[front+frame.HeaderLen6:], message(dhcp6.Solicit))]
+	m := slot[:front+frame.HeaderLen6+copy(slot[front+frame.HeaderLen6:], solicit)]
 	body := m[front+frame.HeaderLen6:]
 	binary.BigEndian.PutUint32(body, n&0xffffff|uint32(dhcp6.Solicit)<<24)
 	if mac {
@@ -110,6 +113,49 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 				t.Errorf("got %v, served %v, waits %v", drop, a.served, a.waits)
 			}
 		})
+	}
+}
+
+// TestForgedDUIDDoesNotLockOut: somebody sends a thousand messages a second with a served machine's DUID, from a new MAC
+// address each. The machine is heard when it repeats its own.
+func TestForgedDUIDDoesNotLockOut(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.ClientRate = 10 })
+	tag, _ := b.namesOf(&b.heard, clientMAC, 0, false)
+	b.room(0).Answered(tag, admit.Granted, true, 1)
+	slot, at, forged := make([]byte, 1024), int64(1), map[Drop]int{}
+	ask := func(n uint32, mac bool) Drop {
+		m, a := b.invented(slot, n, mac, false)
+		_, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, at)
+		return drop
+	}
+	const own = 0xfeed
+	for second := range uint32(5) {
+		for i := range uint32(1000) {
+			at += int64(time.Millisecond)
+			forged[ask(1000*second+i+10, true)]++
+		}
+		if drop := ask(own, false); second > 0 && drop != None {
+			t.Errorf("second %d: the machine repeats its message, and got %v", second, drop)
+		}
+	}
+	if got := forged[None]; got < 50 || got > 20+51 {
+		t.Errorf("%d forged messages passed in 5 s at 10 a second", got)
+	}
+}
+
+// TestTokenMakesServed: a machine whose request another replica has relayed is served for this one as well.
+func TestTokenMakesServed(t *testing.T) {
+	key := func(c *Config) { c.TokenKey = []byte("0123456789abcdef") }
+	request, _ := newBench(t, key).fromClient(message(dhcp6.Request))
+	address := append([]byte{0, 3, 0, 40}, make([]byte, 12)...)
+	address = append(append(append(address, 0, 5, 0, 24), make([]byte, 20)...), 0, 0, 1, 0)
+	b := newBench(t, key)
+	if _, drop := b.desk.reply(answered(request, dhcp6.Reply, address...), serverIP, b.routes, b.now()); drop != None {
+		t.Fatal(drop)
+	}
+	a := b.heard
+	if _, drop := b.hear(message(dhcp6.Renew), &a); drop != None || !a.served {
+		t.Errorf("got %v, served %v", drop, a.served)
 	}
 }
 

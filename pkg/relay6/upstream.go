@@ -102,6 +102,7 @@ func (u *upstream) run(ctx context.Context) error {
 func (u *upstream) batch(n int) {
 	r := u.relay
 	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
+	u.setClock(r, now)
 	for i := range n {
 		b, whole := u.inbox.Packet(i)
 		from := u.inbox.From(i)
@@ -152,6 +153,9 @@ func (u *upstream) ask(i int, from netip.AddrPort, routes *server.Routes, now in
 	m, _ := u.inbox.Packet(i)
 	u.relay.trace.Payload(now, from, netip.AddrPortFrom(local, serverPort), m)
 	b, drop := u.request(u.inbox.Slot(i)[:front+len(m)], front, &a, routes, now)
+	if !a.waits {
+		u.tellRequest(m, &a, routes, now, drop)
+	}
 	if drop != None || a.waits {
 		return drop
 	}
@@ -173,6 +177,7 @@ func (u *upstream) answer(
 	}
 	o, drop := u.reply(m, from.Addr(), to, now)
 	if drop != None {
+		u.tellReply(m, &o, from, now, drop)
 		return drop
 	}
 	client, _ := m.Innermost()
@@ -182,6 +187,7 @@ func (u *upstream) answer(
 	peer := m.Peer()
 	start, end := m.InnerAt()
 	if o.listener == unicast {
+		u.tellReply(m, &o, from, now, None)
 		if u.unicasts.Full() {
 			u.unicasts.Flush(u.Socket)
 		}
@@ -199,10 +205,13 @@ func (u *upstream) answer(
 	p := r.listeners[o.listener].Port()
 	switch {
 	case p == nil:
-		metrics.dropped(toClient, ListenerDown)
-		return None
+		drop = ListenerDown
 	case end-start+ipAndUDP > p.MTU:
-		metrics.dropped(toClient, TooLong)
+		drop = TooLong
+	}
+	u.tellReply(m, &o, from, now, drop)
+	if drop != None {
+		metrics.dropped(toClient, drop) // of its listener, and not of the socket that it came to
 		return None
 	}
 	whole := u.inbox.Slot(i)[front+start-frame.HeaderLen6 : front+end]

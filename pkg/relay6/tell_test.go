@@ -1,0 +1,173 @@
+package relay6
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+// told is what a test compares of an event.
+type told struct {
+	Kind                               boot.Kind
+	Outcome                            boot.Outcome
+	Type                               uint8
+	MAC                                [6]byte
+	UUID                               [16]byte
+	Arch, Secs                         uint16
+	Lease                              uint32
+	Client, Given, Relay, Server       [16]byte
+	Vendor, User, File, Place, Dropped string
+}
+
+func eventOf(e *boot.Event) told {
+	return told{
+		Kind: e.Kind, Outcome: e.Outcome, Type: e.DHCP, MAC: e.MAC, UUID: e.UUID, Arch: e.Arch, Secs: e.Secs, Lease: e.Lease,
+		Client: e.Client, Given: e.Given, Relay: e.Relay, Server: e.Endpoint,
+		Vendor: string(e.Text(boot.VendorClass)), User: string(e.Text(boot.UserClass)), File: string(e.Text(boot.File)),
+		Place: string(e.Text(boot.Place)), Dropped: string(e.Text(boot.Reason)),
+	}
+}
+
+// firmware is the SOLICIT of a UEFI machine.
+func firmware() dhcp6.Message {
+	uuid := append([]byte{0, 4}, "0123456789abcdef"...)
+	m := dhcp6.Append(dhcp6.Message{byte(dhcp6.Solicit), 0, 0, 9}, dhcp6.OptionClientID, uuid)
+	m = dhcp6.Append(m, dhcp6.OptionElapsedTime, []byte{1, 0x90})
+	m = dhcp6.Append(m, dhcp6.OptionClientArch, []byte{0, 7})
+	m = dhcp6.Append(m, dhcp6.OptionUserClass, append([]byte{0, 4}, "iPXE"...))
+	return dhcp6.Append(m, dhcp6.OptionVendorClass, append([]byte{0, 0, 1, 0x57, 0, 9}, "PXEClient"...))
+}
+
+// TestTellsOfTransactions: what a machine's message and the answer to it say, and what became of them.
+func TestTellsOfTransactions(t *testing.T) {
+	var got []told
+	var took time.Duration
+	b := newBench(t, func(c *Config) {
+		c.Event = func(e *boot.Event) {
+			if !e.V6 || e.XID != 9 {
+				t.Errorf("got version 6 %v, transaction %x", e.V6, e.XID)
+			}
+			got, took = append(got, eventOf(e)), e.Took
+		}
+	})
+	tell := func(m dhcp6.Message, a arrival) (dhcp6.Message, Drop) {
+		wrapped, drop := b.hear(m, &a)
+		b.desk.tellRequest(m, &a, b.routes, b.now(), drop)
+		return wrapped, drop
+	}
+	machine := told{
+		Kind: boot.DHCPRequest, Type: 1, MAC: clientMAC, UUID: [16]byte([]byte("0123456789abcdef")), Arch: 7, Secs: 4,
+		Client: clientIP, Server: serverIP.As16(), Vendor: "PXEClient", User: "iPXE", Place: "macvlan0",
+	}
+	request, drop := tell(firmware(), b.heard)
+	if drop != None {
+		t.Fatal(drop)
+	}
+	want := []told{machine}
+
+	given := netip.MustParseAddr("2001:db8:1::50").As16()
+	address := append([]byte{0, 3, 0, 40}, make([]byte, 12)...)
+	address = append(append(append(address, 0, 5, 0, 24), given[:]...), 0, 0, 0, 0, 0, 0, 14, 16)
+	address = dhcp6.Append(address, dhcp6.OptionBootFileURL, []byte("http://boot/efi"))
+	reply, later := answered(request, dhcp6.Reply, address...), b.now()+int64(7*time.Millisecond)
+	from := netip.AddrPortFrom(serverIP, 547)
+	o, drop := b.desk.reply(reply, serverIP, b.routes, later)
+	b.desk.tellReply(reply, &o, from, later, drop)
+	answer := told{
+		Kind: boot.DHCPReply, Type: 7, MAC: clientMAC, UUID: machine.UUID, Lease: 3600, Client: clientIP, Given: given,
+		Server: serverIP.As16(), File: "http://boot/efi", Place: "macvlan0",
+	}
+	want = append(want, answer)
+	if took < 7*time.Millisecond || took > time.Minute {
+		t.Errorf("the answer took %v", took)
+	}
+
+	// An agent's, which is not trusted; and the answer to a machine behind one that is.
+	agent := arrival{source: strangerIP, port: 547, link: b.heard.link}
+	mac := dhcp6.AppendClientLinkAddr(nil, clientMAC)
+	relayed := around(dhcp6.RelayForward, 0, agentLink, clientIP, firmware(), mac...)
+	if _, drop := tell(relayed, agent); drop != UntrustedRelay {
+		t.Fatal(drop)
+	}
+	dropped := machine
+	dropped.Outcome, dropped.Relay, dropped.Dropped = boot.Dropped, strangerIP, "untrusted-relay"
+	agent.source = agentIP
+	request, drop = tell(relayed, agent)
+	if drop != None {
+		t.Fatal(drop)
+	}
+	passed := machine
+	passed.Relay = agentIP
+	reply = answered(request, dhcp6.Reply, address...)
+	o, drop = b.desk.reply(reply, serverIP, b.routes, b.now())
+	b.desk.tellReply(reply, &o, from, b.now(), drop)
+	behind := answer
+	behind.Relay = agentIP
+	want = append(want, dropped, passed, behind)
+
+	reply[33]++ // the peer address: nobody asked from there
+	o, drop = b.desk.reply(reply, serverIP, b.routes, b.now())
+	b.desk.tellReply(reply, &o, from, b.now(), drop)
+	stray := behind
+	stray.Outcome, stray.MAC, stray.Place, stray.Dropped = boot.Dropped, [6]byte{}, unicastLabel, "unsolicited"
+	stray.Relay[15]++
+	if diff := cmp.Diff(append(want, stray), got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestTellsOfWaitingMessages when they are sent, or refused: once each.
+func TestTellsOfWaitingMessages(t *testing.T) {
+	reasons := map[string]int{}
+	b := newBench(t, func(c *Config) {
+		c.NewcomerRate = 100
+		c.Event = func(e *boot.Event) { reasons[string(e.Text(boot.Reason))]++ }
+	})
+	slot := make([]byte, 1024)
+	for n := range uint32(newcomerBurst + 100) {
+		m, a := b.invented(slot, n, true, true)
+		if _, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, 1); drop != None {
+			t.Fatal(drop)
+		}
+	}
+	w := b.room(0)
+	b.upstream = &upstream{} // has no socket: nothing is flushed
+	w.Release(int64(500*time.Millisecond), unsent{w})
+	w.Release(int64(3*time.Second), unsent{w})
+	if reasons[""]+reasons[NewcomerLimit.String()] != 100 || reasons[""] < 40 {
+		t.Errorf("100 waited; told of %v", reasons)
+	}
+}
+
+// unsent is a room whose messages go nowhere.
+type unsent struct{ *room }
+
+func (u unsent) Flush() {
+	u.toServers.Clear()
+	u.room.routes = nil
+}
+
+// FuzzDescribe is a message of any bytes that a machine or a server may have sent.
+func FuzzDescribe(f *testing.F) {
+	f.Add([]byte(firmware()))
+	f.Add([]byte(message(dhcp6.Reply, 0, 3, 0, 12, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0)))
+	f.Add([]byte(message(dhcp6.Solicit, 0, 15, 0, 2, 255, 255, 0, 16, 0, 6, 0, 0, 0, 1, 255, 255)))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m := dhcp6.Message(b)
+		if m.Check(dhcp6.HopLimit) != dhcp6.OK {
+			return
+		}
+		client, _ := m.Innermost()
+		var e boot.Event
+		texts := describe(&e, client)
+		if len(texts.vendor)+len(texts.user)+len(texts.file) > len(b) || e.DHCP != client[0] {
+			t.Fatal("more was read than is there")
+		}
+	})
+}
