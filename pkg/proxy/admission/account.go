@@ -65,7 +65,7 @@ func (r Refusal) String() string {
 const (
 	// clientShare is the part of the whole that a client may have on a route, as a divisor.
 	clientShare = 2
-	// spareShare is the part of the room up to which leases may grow by what they can do without, as a divisor.
+	// spareShare is the part of the room up to which leases may have what they can do without, as a divisor.
 	spareShare = 4
 	// routeShare is the part of the whole that is shared out among the routes as their own, as a divisor.
 	routeShare = 2
@@ -95,8 +95,10 @@ type Account struct {
 	plenty bool          // it is less only until the next look
 	looked chan struct{} // closed by the next look, where somebody waits for it
 	used   int64
-	routes []*Route
-	free   []*client // for their space
+	// spared is what leases have of used that they can do without; wanting is how many share that.
+	spared, wanting int64
+	routes          []*Route
+	free            []*client // for their space
 }
 
 // New makes an account. The logger may be nil.
@@ -273,7 +275,9 @@ func (a *Account) release(l *Lease) {
 	c := l.client
 	c.remove(l)
 	a.add(c, -l.charge)
-	l.charge = 0
+	a.spared -= l.spare
+	a.wanting -= l.wanting
+	l.charge, l.spare, l.wanting = 0, 0, 0
 }
 
 // shed gives up what is without progress for longest of those with the most, until so much is free.

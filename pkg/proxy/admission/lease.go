@@ -17,6 +17,8 @@ type Lease struct {
 	// Guarded by the account's mutex.
 	client      *client // nil when it was evicted or released
 	charge      int64
+	spare       int64 // of charge: what the holder can do without
+	wanting     int64 // how many parts of the holder share that
 	since       int64 // its place in the client's list: progress as it was last looked at
 	older, next *Lease
 }
@@ -63,24 +65,49 @@ func (l *Lease) Grow(bytes int64) Refusal {
 	return why
 }
 
-// Spare is Grow for what the holder can do without: only where most of the room is left to others, so that nothing is
-// given up for it. It is no refusal where there is none.
-func (l *Lease) Spare(bytes int64) bool {
-	if l.route == nil {
-		return true
+// Spare is a part of a [Lease] that its holder can do without. The zero Spare has nothing.
+type Spare struct {
+	size  int64
+	wants bool // it counts among those that share what there is
+}
+
+// Spare charges what the holder can do without, in place of what s had: the largest of some sizes, in bytes and ascending.
+// A size has to fit for all that have asked, so that they have the same whoever came first, and in a part of the room, so
+// that nothing is given up for it. It tells how many of the sizes fit; 0 is none. The holder asks again as it gets on, and
+// without sizes when it is done.
+func (l *Lease) Spare(s *Spare, sizes ...int64) (fit int) {
+	if l.route == nil || !s.wants && len(sizes) == 0 {
+		return len(sizes)
 	}
 	a := l.route.account
-	if a.short.Load() {
-		return false
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if l.client == nil || a.used+bytes > a.room/spareShare {
-		return false
+	if l.client == nil {
+		return 0
 	}
-	l.charge += bytes
-	a.add(l.client, bytes)
-	return true
+	if wants := len(sizes) > 0; wants != s.wants {
+		s.wants = wants
+		by := int64(1)
+		if !wants {
+			by = -1
+		}
+		l.wanting += by
+		a.wanting += by
+	}
+	var size int64
+	if others := a.used - a.spared; !a.short.Load() {
+		for fit < len(sizes) && others+sizes[fit]*a.wanting <= a.room/spareShare {
+			size = sizes[fit]
+			fit++
+		}
+	}
+	more := size - s.size
+	s.size = size
+	l.spare += more
+	a.spared += more
+	l.charge += more
+	a.add(l.client, more)
+	return fit
 }
 
 // Shrink takes memory off that Grow has charged.
@@ -112,10 +139,14 @@ func (l *Lease) Move(to netip.Addr) Refusal {
 	case c.addr == limit.Key(to):
 		why = Admitted
 	default:
-		charge := l.charge
+		charge, spare, wanting := l.charge, l.spare, l.wanting
 		a.release(l)
 		a.forget(c)
-		why = a.admit(l, limit.Key(to), charge, a.memory, &gone) // it has been let in
+		if why = a.admit(l, limit.Key(to), charge, a.memory, &gone); why == Admitted { // it has been let in
+			l.spare, l.wanting = spare, wanting
+			a.spared += spare
+			a.wanting += wanting
+		}
 		l.route.refused[why]++
 	}
 	a.mu.Unlock()

@@ -55,34 +55,49 @@ func TestBurstWaitsForRoom(t *testing.T) {
 	}
 }
 
-// What a holder can do without takes nothing from others, nor more than a part.
+// What a holder can do without takes nothing from others, nor more than a part, and all have the same of it.
 func TestSpareTakesNothing(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	synctest.Test(t, func(t *testing.T) {
 		a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
 		r := a.Route("web")
+		sizes := []int64{10, 40, 200}
 		var all []*connection
-		for n := range 4 {
-			some, _ := open(t, r, address(n), 2, one)
-			all = append(all, some...)
-			if some[0].Spare(200) != (n == 0) || some[1].Spare(100) {
-				t.Errorf("client %d: the first may have 200, and nobody may have more than a quarter of 1000 in all", n)
+		spares := make([]admission.Spare, 9)
+		ask := func(want ...int) {
+			t.Helper()
+			for i := range want { // the first may have to make way for the last
+				all[i].Spare(&spares[i], sizes...)
+			}
+			for i, size := range want {
+				if fit := all[i].Spare(&spares[i], sizes...); fit != size {
+					t.Errorf("connection %d of %d has size %d, want %d", i, len(want), fit, size)
+				}
 			}
 		}
-		modest, _ := open(t, r, address(5), 1, one)
-		if modest[0].Spare(240) || evicted(all) > 0 {
-			t.Error("there is no room for it")
+		for n := range spares { // each takes 1 for itself
+			some, _ := open(t, r, address(n), 1, one)
+			all = append(all, some...)
 		}
-		all[0].Release()
-		if !modest[0].Spare(200) {
-			t.Error("there is room for it")
+		ask(3)
+		ask(2, 2)
+		ask(2, 2, 2, 2, 2, 2)
+		ask(1, 1, 1, 1, 1, 1, 1)
+		for i := 1; i < len(all); i++ {
+			all[i].Spare(&spares[i])
 		}
-		modest[0].Shrink(200)
+		ask(3)
+		ask(2, 2)
+		all[1].Release()
+		ask(3)
+		if evicted(all) > 0 {
+			t.Error("something was given up")
+		}
 		g := &gauge{}
 		kept(t, a, g)
 		g.used.Store((1 << 30) / 100 * 60)
 		time.Sleep(time.Second)
-		if modest[0].Spare(1) || evicted(all) > 0 {
+		if all[0].Spare(&spares[0], sizes...) != 0 || evicted(all) > 0 {
 			t.Error("the container's memory is short")
 		}
 	})

@@ -16,6 +16,7 @@ type Buffers uint8
 // The sizes of [Buffers].
 const (
 	Small Buffers = iota
+	Medium
 	Large
 	// Unbounded leaves them to the kernel, which takes less than half of the processor time then.
 	Unbounded
@@ -23,27 +24,18 @@ const (
 
 var (
 	// unsent is how many bytes a socket takes beyond those that are on their way (TCP_NOTSENT_LOWAT).
-	unsent = [...]int{Small: 32 << 10, Large: 128 << 10, Unbounded: 4 << 20}
+	unsent = [...]int{Small: 32 << 10, Medium: 128 << 10, Large: 1 << 20, Unbounded: 4 << 20}
 	// received is what an endpoint may send before it is read (SO_RCVBUF); the kernel takes as much again for its own.
-	received = [...]int{Small: 32 << 10, Large: 256 << 10, Unbounded: 4 << 20}
-	// costs are what they are charged, beyond a connection's own cost.
-	costs = [...]int64{Small: 0, Large: 640 << 10, Unbounded: 8 << 20}
+	received = [...]int{Small: 32 << 10, Medium: 256 << 10, Large: 512 << 10, Unbounded: 4 << 20}
+	// costs are what those after Small are charged, beyond a connection's own cost.
+	costs = []int64{640 << 10, 2 << 20, 8 << 20}
 )
 
-// Widen charges a lease for the largest buffers that there is room for, up to most.
-func Widen(lease *admission.Lease, most Buffers) Buffers {
-	switch {
-	case most == Unbounded && lease.Spare(costs[Unbounded]):
-		return Unbounded
-	case lease.Spare(costs[Large]):
-		return Large
-	default:
-		return Small
-	}
+// Widen charges a lease for the largest buffers that there is room for, up to most; what it charged before is taken off.
+// With Small nothing is charged.
+func Widen(lease *admission.Lease, spare *admission.Spare, most Buffers) Buffers {
+	return Buffers(lease.Spare(spare, costs[:most]...))
 }
-
-// Narrow takes off what Widen has charged.
-func Narrow(lease *admission.Lease, size Buffers) { lease.Shrink(costs[size]) }
 
 // SetSendBuffer bounds what a socket holds for its peer.
 func SetSendBuffer(raw syscall.RawConn, size Buffers) {

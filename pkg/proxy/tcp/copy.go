@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
 // way is the direction of a copy.
@@ -44,7 +46,8 @@ type copier struct {
 	bulk    int // bytes since the last pause
 	passed  int // bytes by TLS, until its buffers are large
 	buffers Buffers
-	bound   bool // the endpoint's receive buffer is
+	spare   admission.Spare // for them
+	bound   bool            // the endpoint's receive buffer is
 }
 
 // finish writes what was read of the direction before.

@@ -22,17 +22,18 @@ func costOf(s *Settings) admission.Cost {
 	return c
 }
 
-// widen gives a bulk direction the largest buffers that there is room for.
+// widen gives a bulk direction the largest buffers that there is room for; again, as long as it goes on.
 func (c *copier) widen(dst, src *socket) {
-	c.buffers = Widen(&c.session.lease, Unbounded)
-	c.resize(dst, src, c.buffers)
+	before := c.buffers
+	if c.buffers = Widen(&c.session.lease, &c.spare, Unbounded); c.buffers != before {
+		c.resize(dst, src, c.buffers)
+	}
 }
 
 // narrow takes them back.
 func (c *copier) narrow(dst, src *socket) {
-	if c.buffers != Small {
+	if Widen(&c.session.lease, &c.spare, Small); c.buffers != Small {
 		c.resize(dst, src, Small)
-		Narrow(&c.session.lease, c.buffers)
 		c.buffers = Small
 	}
 }

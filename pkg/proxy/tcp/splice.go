@@ -86,7 +86,6 @@ func (c *copier) splice(dst, src *socket) (done bool, err error) {
 		return false, nil // no descriptors, no kernel memory: user space can do it
 	}
 	defer p.close()
-	c.widen(dst, src)
 	defer c.narrow(dst, src)
 	var armed time.Time
 	for {
@@ -95,6 +94,7 @@ func (c *copier) splice(dst, src *socket) (done bool, err error) {
 				return false, err
 			}
 			armed = now
+			c.widen(dst, src)
 		}
 		n, err := p.fill(src)
 		switch {

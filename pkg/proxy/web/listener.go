@@ -207,11 +207,12 @@ type conn struct {
 	turnedDown  atomic.Int32
 	multiplexed atomic.Bool
 	switched    atomic.Bool
-	answer      int64       // bytes written of the answer
-	buffers     tcp.Buffers // charged for it
-	spoke       atomic.Bool // has sent something
-	asked       atomic.Bool // its first request has reached a handler of net/http
-	remote      net.Addr    // as accept told it: the socket itself forgets it with a reset
+	answer      int64           // bytes written of the answer
+	buffers     tcp.Buffers     // of it
+	spare       admission.Spare // for them
+	spoke       atomic.Bool     // has sent something
+	asked       atomic.Bool     // its first request has reached a handler of net/http
+	remote      net.Addr        // as accept told it: the socket itself forgets it with a reset
 	peer        netip.AddrPort
 	counted     netip.Addr // whose connection it is, to the limit; guarded by the listener's mutex
 	stall       time.Duration

@@ -161,18 +161,16 @@ func (c *conn) answered(n int64) {
 	}
 }
 
-// lengthen gives a long answer large buffers, where there is room for them; it goes on with small ones where there is
-// not.
+// lengthen gives a long answer large buffers, where there is room for them, and takes them back where there is not any
+// more. It is called again as the answer gets on.
 func (c *conn) lengthen(u *upstream) {
-	if c.buffers != tcp.Small {
-		return
-	}
 	// Only for files: slow readers of a backend fill the sockets to both sides, those by TLS its buffers as well.
-	most := tcp.Large
+	most := tcp.Medium
 	if s := c.listener.settings.Load(); s.Handler != nil && s.TLS == nil {
 		most = tcp.Unbounded
 	}
-	if c.buffers = tcp.Widen(&c.lease, most); c.buffers == tcp.Small {
+	before := c.buffers
+	if c.buffers = tcp.Widen(&c.lease, &c.spare, most); c.buffers == before {
 		return
 	}
 	if raw, err := c.SyscallConn(); err == nil {
@@ -188,11 +186,11 @@ func (c *conn) nextAnswer() {
 	if c.switched.Load() {
 		return
 	}
-	if c.answer = 0; c.buffers != tcp.Small {
+	c.answer = 0
+	if tcp.Widen(&c.lease, &c.spare, tcp.Small); c.buffers != tcp.Small {
 		if raw, err := c.SyscallConn(); err == nil {
 			tcp.SetSendBuffer(raw, tcp.Small)
 		}
-		tcp.Narrow(&c.lease, c.buffers)
 		c.buffers = tcp.Small
 	}
 }
