@@ -79,6 +79,9 @@ const (
 	looks = 16
 	// most is how many leases are given up for one.
 	most = 8
+	// barTime is how long a client gets no new connections when one of its requests was refused: to accept a connection, read
+	// fifty requests and refuse them costs a hundred times what it costs to refuse the connection.
+	barTime = time.Second
 )
 
 // Account is what the connections of a process share. A nil Account admits everything.
@@ -154,7 +157,7 @@ func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
 	var gone victims
 	a.mu.Lock()
 	l.route, l.holder = r, h
-	why := a.admit(l, limit.Key(from), a.charge(cost), a.room, &gone)
+	why := a.admit(l, limit.Key(from), a.charge(cost), a.room, cost.Descriptors > 0, &gone)
 	if why == Memory && int64(cost.Descriptors)*a.price > cost.Memory {
 		why = Descriptors
 	}
@@ -169,13 +172,19 @@ func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
 }
 
 // admit charges a lease to a client, below a bound in all. The caller holds mu.
-func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, gone *victims) Refusal {
+func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connection bool, gone *victims) Refusal {
 	c := a.clientOf(l.route, from)
+	if connection && a.now.Load() < c.barred {
+		return Memory
+	}
 	if c.first == nil { // nobody is shut out for what others do
 		bound = a.memory
 	}
 	why := a.makeRoom(c, charge, bound, gone)
 	if why != Admitted {
+		if !connection {
+			a.bar(c)
+		}
 		a.forget(c)
 		return why
 	}
@@ -184,6 +193,14 @@ func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, gone *vi
 	c.add(l)
 	a.add(c, charge)
 	return Admitted
+}
+
+// bar keeps a client, of which a request was refused, from opening connections for a while; not where there is going to be
+// room behind the next look. The caller holds mu.
+func (a *Account) bar(c *client) {
+	if !a.plenty {
+		c.barred = a.now.Load() + int64(barTime)
+	}
 }
 
 // charge is what a cost counts as.

@@ -25,6 +25,9 @@ const (
 	goTarget = 54
 	// goLeast is what Go's own limit is at least, in percent of the container's.
 	goLeast = 25
+	// liveAt is how much of Go's own limit may be in use behind a collection, in percent. Beyond it the collector has to run
+	// so often that it takes more of the processor than what is served.
+	liveAt = 85
 	// pace is the part of what is free below shedAt that may be charged until the next look, as a divisor: a connection
 	// that is served can come to hold so many times its charge in sockets' buffers.
 	pace = 64
@@ -95,12 +98,28 @@ type keeper struct {
 	now     int64 // and as it is now
 	sample  []metrics.Sample
 	shed    time.Time // when connections were given up
+	cycle   uint64    // the collection for which they were
 }
+
+// The order of a keeper's samples.
+const (
+	sampleTotal = iota
+	sampleReleased
+	sampleLive
+	sampleStacks
+	sampleCycles
+)
 
 func newKeeper(a *Account, g Gauge) *keeper {
 	k := &keeper{account: a, gauge: g, most: debug.SetMemoryLimit(-1)}
 	k.now = k.most
-	k.sample = []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	k.sample = []metrics.Sample{
+		sampleTotal:    {Name: "/memory/classes/total:bytes"},
+		sampleReleased: {Name: "/memory/classes/heap/released:bytes"},
+		sampleLive:     {Name: "/gc/heap/live:bytes"},
+		sampleStacks:   {Name: "/memory/classes/heap/stacks:bytes"},
+		sampleCycles:   {Name: "/gc/cycles/total:gc-cycles"},
+	}
 	return k
 }
 
@@ -114,12 +133,17 @@ func (k *keeper) look(now time.Time) {
 		return // no cgroup to be read: the charges have to do
 	}
 	limit := k.gauge.Limit()
+	metrics.Read(k.sample)
 	k.tune(used, limit)
+	overworked := k.overworked()
 	a, free := k.account, limit/100*shedAt-used
 	a.short.Store(free < limit/100*nearly)
 	shed := int64(0)
 	a.mu.Lock()
 	switch {
+	case free >= 0 && overworked > 0:
+		a.room = a.used - max(overworked, a.used/16)
+		shed = a.used - max(a.room, a.memory/leastRoom)
 	case free >= 0:
 		a.room = min(a.used+free/pace, a.memory)
 	case used > limit/100*urgentAt || now.Sub(k.shed) > settle:
@@ -142,14 +166,29 @@ func (k *keeper) look(now time.Time) {
 
 // tune has Go's heap make way for the kernel's buffers: garbage is collected before connections are given up.
 func (k *keeper) tune(used, limit int64) {
-	metrics.Read(k.sample)
-	own := int64(k.sample[0].Value.Uint64() - k.sample[1].Value.Uint64())
+	own := int64(k.sample[sampleTotal].Value.Uint64() - k.sample[sampleReleased].Value.Uint64())
 	want := max(limit/100*goTarget-max(used-own, 0), limit/100*goLeast)
 	want = min(want, k.most)
 	if math.Abs(float64(want-k.now)) > float64(limit)/64 {
 		debug.SetMemoryLimit(want)
 		k.now = want
 	}
+}
+
+// overworked is by how much more is in use than the collector can keep up with, in bytes; 0 where that was acted on for the
+// last collection.
+func (k *keeper) overworked() int64 {
+	cycle := k.sample[sampleCycles].Value.Uint64()
+	if cycle == k.cycle {
+		return 0
+	}
+	live := int64(k.sample[sampleLive].Value.Uint64() + k.sample[sampleStacks].Value.Uint64())
+	over := live - k.now/100*liveAt
+	if over <= 0 {
+		return 0
+	}
+	k.cycle = cycle
+	return over
 }
 
 // notice is what was logged of a route.

@@ -57,6 +57,8 @@ func (l *Lease) Grow(bytes int64) Refusal {
 		case why == Admitted:
 			l.charge += bytes
 			a.add(c, bytes)
+		default:
+			a.bar(c)
 		}
 		l.route.refused[why]++
 	}
@@ -142,7 +144,7 @@ func (l *Lease) Move(to netip.Addr) Refusal {
 		charge, spare, wanting := l.charge, l.spare, l.wanting
 		a.release(l)
 		a.forget(c)
-		if why = a.admit(l, limit.Key(to), charge, a.memory, &gone); why == Admitted { // it has been let in
+		if why = a.admit(l, limit.Key(to), charge, a.memory, true, &gone); why == Admitted { // it has been let in
 			l.spare, l.wanting = spare, wanting
 			a.spared += spare
 			a.wanting += wanting

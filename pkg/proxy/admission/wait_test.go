@@ -2,6 +2,7 @@ package admission_test
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
 	"testing"
 	"testing/synctest"
@@ -99,6 +100,63 @@ func TestSpareTakesNothing(t *testing.T) {
 		time.Sleep(time.Second)
 		if all[0].Spare(&spares[0], sizes...) != 0 || evicted(all) > 0 {
 			t.Error("the container's memory is short")
+		}
+	})
+}
+
+// A client of which a request was refused opens no connections for a second, so that it does not keep the processor busy
+// with requests to refuse. Others do, and it does later.
+func TestRefusedClientOpensNoConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
+		kept(t, a, nil)
+		r, cost := a.Route("web"), admission.Cost{Memory: 10, Descriptors: 1}
+		admit := func(client int, cost admission.Cost) admission.Refusal {
+			c := &connection{}
+			return r.Admit(&c.Lease, c, address(client), cost)
+		}
+		for _, step := range []struct {
+			client int
+			cost   admission.Cost
+			want   admission.Refusal
+		}{
+			{1, cost, admission.Admitted},
+			{1, admission.Cost{Memory: 600}, admission.ClientShare}, // a request
+			{1, cost, admission.Memory},
+			{2, cost, admission.Admitted},
+		} {
+			if why := admit(step.client, step.cost); why != step.want {
+				t.Errorf("client %d, %d bytes: %s, want %s", step.client, step.cost.Memory, why, step.want)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		if why := admit(1, cost); why != admission.Admitted {
+			t.Errorf("a second later: %s", why)
+		}
+	})
+}
+
+// What Go's collector cannot keep up with is given up, although the container has memory.
+func TestCollectorKeepsUp(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	synctest.Test(t, func(t *testing.T) {
+		a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
+		r := a.Route("web")
+		all, _ := open(t, r, address(1), 100, one)
+		g := &gauge{}
+		g.used.Store(1 << 20)
+		kept(t, a, g)
+		time.Sleep(time.Second)
+		if n := evicted(all); n > 0 {
+			t.Fatalf("%d were given up while there was room", n)
+		}
+		defer runtime.GC() // or the next test would have it too
+		heap := make([]byte, g.Limit())
+		runtime.GC()
+		time.Sleep(time.Second)
+		runtime.KeepAlive(heap)
+		if evicted(all) == 0 {
+			t.Error("nothing was given up")
 		}
 	})
 }
