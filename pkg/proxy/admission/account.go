@@ -79,8 +79,8 @@ const (
 	looks = 16
 	// most is how many leases are given up for one.
 	most = 8
-	// barTime is how long a client gets no new connections when one of its requests was refused: to accept a connection, read
-	// fifty requests and refuse them costs a hundred times what it costs to refuse the connection.
+	// barTime is how long a client gets no new connections when one of its requests was refused: to accept a connection,
+	// read fifty requests and refuse them costs a hundred times what it costs to refuse the connection.
 	barTime = time.Second
 )
 
@@ -195,8 +195,8 @@ func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connecti
 	return Admitted
 }
 
-// bar keeps a client, of which a request was refused, from opening connections for a while; not where there is going to be
-// room behind the next look. The caller holds mu.
+// bar keeps a client, of which a request was refused, from opening connections for a while; not where there is going
+// to be room behind the next look. The caller holds mu.
 func (a *Account) bar(c *client) {
 	if !a.plenty {
 		c.barred = a.now.Load() + int64(barTime)

@@ -25,8 +25,8 @@ const (
 	goTarget = 54
 	// goLeast is what Go's own limit is at least, in percent of the container's.
 	goLeast = 25
-	// liveAt is how much of Go's own limit may be in use behind a collection, in percent. Beyond it the collector has to run
-	// so often that it takes more of the processor than what is served.
+	// liveAt is how much of Go's own limit may be in use behind a collection, in percent. Beyond it the collector has to
+	// run so often that it takes more of the processor than what is served.
 	liveAt = 85
 	// pace is the part of what is free below shedAt that may be charged until the next look, as a divisor: a connection
 	// that is served can come to hold so many times its charge in sockets' buffers.
@@ -175,8 +175,8 @@ func (k *keeper) tune(used, limit int64) {
 	}
 }
 
-// overworked is by how much more is in use than the collector can keep up with, in bytes; 0 where that was acted on for the
-// last collection.
+// overworked is by how much more is in use than the collector can keep up with, in bytes; 0 where that was acted on
+// for the last collection.
 func (k *keeper) overworked() int64 {
 	cycle := k.sample[sampleCycles].Value.Uint64()
 	if cycle == k.cycle {

@@ -73,10 +73,10 @@ type Spare struct {
 	wants bool // it counts among those that share what there is
 }
 
-// Spare charges what the holder can do without, in place of what s had: the largest of some sizes, in bytes and ascending.
-// A size has to fit for all that have asked, so that they have the same whoever came first, and in a part of the room, so
-// that nothing is given up for it. It tells how many of the sizes fit; 0 is none. The holder asks again as it gets on, and
-// without sizes when it is done.
+// Spare charges what the holder can do without, in place of what s had: the largest of some sizes, in bytes and
+// ascending. A size has to fit for all that have asked, so that they have the same whoever came first, and in a part
+// of the room, so that nothing is given up for it. It tells how many of the sizes fit; 0 is none. The holder asks
+// again as it gets on, and without sizes when it is done.
 func (l *Lease) Spare(s *Spare, sizes ...int64) (fit int) {
 	if l.route == nil || !s.wants && len(sizes) == 0 {
 		return len(sizes)

@@ -31,8 +31,8 @@ var (
 	costs = []int64{640 << 10, 2 << 20, 8 << 20}
 )
 
-// Widen charges a lease for the largest buffers that there is room for, up to most; what it charged before is taken off.
-// With Small nothing is charged.
+// Widen charges a lease for the largest buffers that there is room for, up to most; what it charged before is taken
+// off. With Small nothing is charged.
 func Widen(lease *admission.Lease, spare *admission.Spare, most Buffers) Buffers {
 	return Buffers(lease.Spare(spare, costs[:most]...))
 }
