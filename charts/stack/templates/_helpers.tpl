@@ -188,7 +188,7 @@ of a row of the same name. What is empty or false is the program's default and l
 {{- define "stack.serviceAccount" -}}
 {{- if .v.serviceAccount.name -}}
 {{- .v.serviceAccount.name -}}
-{{- else if or .v.serviceAccount.create .v.services -}}
+{{- else if or .v.serviceAccount.create .v.services .v.hardware -}}
 {{- include "stack.fullname" .root -}}
 {{- else -}}
 default

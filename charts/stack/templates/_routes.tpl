@@ -62,6 +62,7 @@ Everything that templates need, as JSON: the effective values (stack.values) and
   listeners   names of the relay's listeners
   servers     of the relay
   services    namespaces of the EndpointSlices that the proxy watches
+  hardware    namespaces of the Hardware objects that it watches
 */}}
 {{- define "stack.effective" -}}
 {{- /* All templates of a render have the same values, so that it is worked out once. */ -}}
@@ -205,7 +206,9 @@ Everything that templates need, as JSON: the effective values (stack.values) and
 {{- $host := include "stack.host" (dict "host" $backend.host "namespace" $namespace "domain" $v.clusterDomain) -}}
 {{- $servers = list (ternary $host (printf "%s:%v" $host $backend.dhcpPort) (eq (int $backend.dhcpPort) 67)) -}}
 {{- end -}}
-{{- merge (dict "ports" $ports "table" $table "listeners" $listeners "servers" $servers "services" ($services | uniq | sortAlpha)) $v | toJson -}}
+{{- $hardware := list -}}
+{{- if and $v.boots.enabled $v.boots.kubernetes }}{{ $hardware = $v.boots.namespaces | default (list $namespace) | uniq | sortAlpha }}{{ end -}}
+{{- merge (dict "ports" $ports "table" $table "listeners" $listeners "servers" $servers "services" ($services | uniq | sortAlpha) "hardware" $hardware) $v | toJson -}}
 {{- end -}}
 
 {{- define "stack.portNames" -}}
