@@ -172,8 +172,8 @@ func TestLongMessagesAreFragmented(t *testing.T) {
 	p.waitReady(t)
 	whole := solicit(t).ToBytes()
 	n := 1500 - frame.IPv6Len - frame.UDPLen - len(whole) - 4
-	padding := append([]byte{0, 16, byte(n >> 8), byte(n)}, make([]byte, n)...)
-	sent := append(whole[:len(whole):len(whole)], padding...)
+	sent := make([]byte, len(whole)+4+n)
+	copy(sent[copy(sent, whole):], []byte{0, 16, byte(n >> 8), byte(n)})
 	l.ask(t, sent)
 	got, _ := receive(t, l.smee6)
 	if inner := forwarded(t, got).Options.RelayMessage().ToBytes(); string(inner) != string(sent) || len(got) <= 1452 {
@@ -428,4 +428,44 @@ func TestBurst6(t *testing.T) {
 		}
 		delete(want, inner)
 	}
+}
+
+// TestSeveralServers6: each gets every message, by name and by address, and each may answer. One that is silent is taken
+// for dead, and asked from another port from then on; its answer to port 547 brings it back.
+func TestSeveralServers6(t *testing.T) {
+	l := newLab6(t)
+	second := netip.MustParseAddr("2001:db8:244::12")
+	l.server.Addr(t, "eth0", second.String()+"/64")
+	var silentOne *net.UDPConn
+	l.server.Do(t, func() (err error) {
+		silentOne, err = net.ListenUDP("udp6", net.UDPAddrFromAddrPort(netip.AddrPortFrom(second, 5470)))
+		return err
+	})
+	defer silentOne.Close()
+	p := l.start6(t, "DHCPV6_SERVERS="+serverIP6.String()+",["+second.String()+"]:5470", "DEAD_AFTER=2", "CLIENT_RATE=-1")
+	p.waitReady(t)
+	ask := func() (answer []byte, source netip.AddrPort) {
+		l.ask(t, solicit(t).ToBytes())
+		got, from := receive(t, l.smee6)
+		send(t, l.smee6, advertise(t, forwarded(t, got)), from)
+		l.hear6(t, 546)
+		got, source = receive(t, silentOne)
+		return advertise(t, forwarded(t, got)), source
+	}
+	usual := netip.AddrPortFrom(podIP6, 547)
+	if _, source := ask(); source != usual {
+		t.Errorf("asked from %v", source)
+	}
+	name := `server="[` + second.String() + `]:5470"`
+	eventually(t, "the silent server is taken for dead", func() bool {
+		_, source := ask()
+		return source != usual && p.metric(`dhcp_relay6_server_up{`+name+`}`) == 0
+	})
+	if up := p.metric(`dhcp_relay6_server_up{server="` + serverIP6.String() + `"}`); up != 1 {
+		t.Errorf("the other server is up: %v", up)
+	}
+	reply, _ := ask()
+	send(t, silentOne, reply, usual)
+	l.hear6(t, 546)
+	eventually(t, "it is back", func() bool { return p.metric(`dhcp_relay6_server_up{`+name+`}`) == 1 })
 }
