@@ -18,9 +18,6 @@ func (e *Event) Return() {
 	borrowed.Put(e)
 }
 
-// Reset empties an event.
-func (e *Event) Reset() { *e = Event{} }
-
 // Bytes is an address as events have it: all zero where it is no address, or the unspecified one.
 func Bytes(a netip.Addr) [16]byte {
 	if !a.IsValid() || a.IsUnspecified() {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // Kind is what an event tells.
@@ -102,16 +103,29 @@ type Event struct {
 // a text that comes after a later one is left out.
 func SetText[T string | []byte](e *Event, f Field, most int, text T) {
 	begin := e.ends[f]
-	for i := f; i < fields; i++ {
-		if e.ends[i] != begin {
-			return
-		}
+	if e.ends[fields-1] != begin {
+		return
 	}
 	n := copy(e.text[begin:], text[:min(len(text), most)])
 	for i := f; i < fields; i++ {
 		e.ends[i] = begin + uint16(n)
 	}
 }
+
+// used is how many of an event's bytes say anything: texts are at its end, and rarely fill their room.
+func (e *Event) used() uintptr { return unsafe.Offsetof(e.text) + uintptr(e.ends[fields-1]) }
+
+// bytes are the first n bytes of an event, which has no pointers.
+func (e *Event) bytes(n uintptr) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(e)), n) }
+
+// Assign makes e say what another event does. Behind its last text, e stays as it is.
+func (e *Event) Assign(other *Event) {
+	n := other.used()
+	copy(e.bytes(n), other.bytes(n))
+}
+
+// Reset empties an event.
+func (e *Event) Reset() { clear(e.bytes(e.used())) }
 
 // Text returns a text, as the machine or server sent it: anything may be in it.
 func (e *Event) Text(f Field) []byte {

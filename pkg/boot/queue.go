@@ -46,7 +46,7 @@ func (q *Queue) Put(e *Event) {
 		switch turn := p.turn.Load(); {
 		case turn == at:
 			if q.tail.CompareAndSwap(at, at+1) {
-				p.event = *e
+				p.event.Assign(e)
 				p.turn.Store(at + 1)
 				return
 			}
@@ -69,7 +69,7 @@ func (q *Queue) Take(batch []Event) int {
 		if p.turn.Load() != at+1 {
 			break // Nothing there, or its writer is about to finish.
 		}
-		batch[n] = p.event
+		batch[n].Assign(&p.event)
 		p.turn.Store(at + uint64(len(q.places)))
 		n++
 		at++

@@ -14,7 +14,8 @@ import (
 type teller struct {
 	tell   func(*boot.Event) // nil: nobody is told
 	event  boot.Event        // memory of the one that is being told
-	clock  int64             // the wall clock's nanoseconds at 0 of the relay's clock, as of the batch
+	clock  int64             // the wall clock's nanoseconds at 0 of the relay's clock
+	looked int64             // when that was so: to look is half of what an event costs
 	waited int64             // of the reply that was decided about last: nanoseconds since its request, 0 unknown
 	spare  boot.Allowance    // of messages that were dropped
 }
@@ -26,8 +27,8 @@ const (
 
 // setClock is for a batch that came at a time of the relay's clock.
 func (t *teller) setClock(r *Relay, now int64) {
-	if t.tell != nil {
-		t.clock = r.wall(now).UnixNano() - now
+	if t.tell != nil && (t.clock == 0 || now-t.looked >= int64(time.Second)) {
+		t.clock, t.looked = r.wall(now).UnixNano()-now, now
 	}
 }
 

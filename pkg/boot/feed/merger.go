@@ -99,7 +99,7 @@ func (m *Merger) hold(e *boot.Event) {
 	last := len(m.free) - 1
 	place := m.free[last]
 	m.free = m.free[:last]
-	m.held[place] = *e
+	m.held[place].Assign(e)
 	m.order = append(m.order, place)
 }
 

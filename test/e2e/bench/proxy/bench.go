@@ -24,6 +24,7 @@ type Options struct {
 	Runs     int           // rounds, each of which measures every candidate once
 	Duration time.Duration // of one measurement
 	Cases    []string      // empty is all
+	Boots    bool          // compare stack-proxy with itself, showing boots and not
 	Log      io.Writer
 }
 
@@ -147,7 +148,23 @@ func Run(ctx context.Context, o Options) ([]report.Row, error) {
 		return nil, err
 	}
 	defer b.backends.stop()
-	return rounds.Run(ctx, b.cases(), rounds.Options{Runs: o.Runs, Cases: o.Cases, Log: o.Log})
+	cases := b.cases()
+	if o.Boots {
+		cases = withBoots(cases)
+	}
+	return rounds.Run(ctx, cases, rounds.Options{Runs: o.Runs, Cases: o.Cases, Log: o.Log})
+}
+
+// withBoots are the cases that go through stack-proxy, with and without boots.
+func withBoots(cases []rounds.Case) []rounds.Case {
+	var all []rounds.Case
+	for _, c := range cases {
+		if c.Name != "out-of-turn" && c.Name != "idle-10000" {
+			c.Candidates, c.Settle = []string{ours, oursBoots}, nil
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 func subtractDirect(round map[string]rounds.Sample) {

@@ -16,6 +16,7 @@ import (
 const (
 	ours       = "ours"
 	oursShared = "ours-shared" // with backendConnections: shared
+	oursBoots  = "ours-boots"  // that shows boots
 	nginxChart = "nginx-chart"
 	nginxTuned = "nginx-tuned"
 	haproxy    = "haproxy"
@@ -133,7 +134,7 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 	file := filepath.Join(c.dir, "conf")
 	path, text, args := b.Proxy, "", []string(nil)
 	switch name {
-	case ours:
+	case ours, oursBoots:
 		text = fmt.Sprintf(ourRoutes, b.backends.files, "per-client")
 	case oursShared:
 		text = fmt.Sprintf(ourRoutes, b.backends.files, "shared")
@@ -160,7 +161,7 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
-		"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090")
+		"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090", fmt.Sprintf("STACK_PROXY_BOOTS=%t", name == oursBoots))
 	return process.Start(ctx, name, c.http, cmd)
 }
 

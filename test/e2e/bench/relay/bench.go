@@ -38,8 +38,12 @@ type Options struct {
 	Duration time.Duration
 	// Cases are the names of the cases to run; none means all.
 	Cases []string
+	// Boots compares dhcp-relay with itself: telling stack-proxy what it hears of boots, and not.
+	Boots bool
 	// Log is told what happens.
 	Log io.Writer
+
+	socket string // of boots
 }
 
 // Row is one figure of the report.
@@ -64,6 +68,7 @@ var Cases = []Case{
 const (
 	Ours         = "ours"
 	OursSegments = "ours-segments" // with SEGMENTS=true; the echo server reads a UDP socket
+	OursBoots    = "ours-boots"    // with BOOTS_SOCKET, of which this process reads
 	ISC          = "isc-dhcrelay"
 	Dnsmasq      = "dnsmasq"
 	DHCPHelper   = "dhcp-helper"
@@ -73,19 +78,23 @@ const (
 var (
 	Candidates = []string{Ours, ISC, Dnsmasq, DHCPHelper}
 	measured   = []string{Ours, OursSegments, ISC, Dnsmasq, DHCPHelper}
+	compared   = []string{Ours, OursBoots}
 )
 
 // command starts a candidate.
 func command(candidate string, o Options, found map[string]string, saturate bool) *exec.Cmd {
 	switch candidate {
-	case Ours, OursSegments:
+	case Ours, OursSegments, OursBoots:
 		c := exec.Command(o.Relay)
 		c.Env = []string{
 			"DHCP_RELAY_LISTENERS=" + lanLink, "DHCP_RELAY_SERVERS=" + serverIP, "DHCP_RELAY_LOG_LEVEL=warn",
 			"DHCP_RELAY_ADMIN_ADDRESS=127.0.0.1:9067",
 		}
-		if candidate == OursSegments {
+		switch candidate {
+		case OursSegments:
 			c.Env = append(c.Env, "DHCP_RELAY_SEGMENTS=true")
+		case OursBoots:
+			c.Env = append(c.Env, "DHCP_RELAY_BOOTS_SOCKET="+o.socket)
 		}
 		if saturate { // the others have no limit either
 			c.Env = append(c.Env, "DHCP_RELAY_TOTAL_RATE=-1", "DHCP_RELAY_NEWCOMER_RATE=-1")
@@ -122,9 +131,21 @@ var units = []struct{ metric, unit string }{
 
 // Run measures every case with every candidate, in turns.
 func Run(ctx context.Context, o Options) ([]Row, error) {
-	found, missing := findPeers(o.Directory)
+	found, missing := map[string]string{}, []error(nil)
+	if !o.Boots {
+		found, missing = findPeers(o.Directory)
+	}
 	for _, err := range missing {
 		fmt.Fprintln(o.Log, err)
+	}
+	candidates := available(measured, found)
+	if o.Boots {
+		stop, err := o.hearBoots()
+		if err != nil {
+			return nil, err
+		}
+		defer stop()
+		candidates = compared
 	}
 	var rows []Row
 	for _, c := range Cases {
@@ -133,7 +154,8 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 		}
 		samples := map[string][]sample{}
 		for run := range o.Runs {
-			for _, candidate := range available(measured, found) {
+			for i := range candidates {
+				candidate := candidates[(i+run)%len(candidates)] // each has each place in turn
 				if err := ctx.Err(); err != nil {
 					return rows, err
 				}
@@ -147,13 +169,13 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 				samples[candidate] = append(samples[candidate], s)
 			}
 		}
-		rows = append(rows, summarise(c.Name, samples)...)
+		rows = append(rows, summarise(c.Name, candidates, samples)...)
 	}
 	return rows, nil
 }
 
-func summarise(name string, samples map[string][]sample) (rows []Row) {
-	for _, candidate := range measured {
+func summarise(name string, candidates []string, samples map[string][]sample) (rows []Row) {
+	for _, candidate := range candidates {
 		if len(samples[candidate]) == 0 {
 			continue
 		}

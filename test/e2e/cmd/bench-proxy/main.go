@@ -42,6 +42,7 @@ func run(ctx context.Context) error {
 	flag.DurationVar(&o.Duration, "duration", 3*time.Second, "time of one measurement")
 	cases := flag.String("cases", "", "some of "+strings.Join(proxy.CaseNames(), ",")+"; empty is all")
 	out := flag.String("out", "build/bench/proxy.json", "where the rows go; rows of other cases in it stay")
+	flag.BoolVar(&o.Boots, "boots", false, "compare stack-proxy with itself, showing boots and not")
 	flag.Parse()
 	if os.Getenv(inside) == "" {
 		return again(ctx)

@@ -44,6 +44,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&o.Runs, "runs", 5, "measurements of each case with each candidate")
 	flags.DurationVar(&o.Duration, "duration", 2*time.Second, "time of one measurement")
 	cases := flags.String("cases", "", "cases to run, separated by commas; all if empty")
+	flags.BoolVar(&o.Boots, "boots", false, "compare dhcp-relay with itself, telling of boots and not")
 	differential := flags.Bool("differential", false, "compare what the candidates do, not how fast")
 	out := flags.String("report", "build/bench/relay.json", "where the rows are written")
 	if err := flags.Parse(args); err != nil {
