@@ -139,6 +139,9 @@ func (e *Event) Text(f Field) []byte {
 // Clean returns text fit for a page, terminal, log or API: valid UTF-8 without control characters, and without the
 // characters that change the direction or look of others.
 func Clean(text []byte) string {
+	if plain(text) {
+		return string(text)
+	}
 	s := strings.ToValidUTF8(string(text), string(utf8.RuneError))
 	return strings.Map(func(r rune) rune {
 		if printable(r) {

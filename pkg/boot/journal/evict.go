@@ -171,6 +171,7 @@ func (j *Journal) forget(m *machine) bool {
 	if b := m.newest(); b != nil {
 		j.endBoot(m, b, b.end)
 	}
+	delete(j.active, m)
 	j.bytes -= m.size
 	m.forgotten = true
 	j.forgotten.Add(1)

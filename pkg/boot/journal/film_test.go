@@ -234,6 +234,14 @@ func play(j *Journal, shots []shot, until float64) {
 	}
 }
 
+// put records shots without telling the time in between.
+func put(j *Journal, shots ...shot) {
+	for _, s := range shots {
+		s.event.At = after(s.at).UnixNano()
+		j.Record(&s.event)
+	}
+}
+
 // wait ticks every second.
 func wait(j *Journal, from, until float64) {
 	for clock := from; clock <= until; clock++ {

@@ -131,6 +131,7 @@ func (j *Journal) bind(m *machine, a netip.Addr, at int64, lease time.Duration) 
 	}
 	if old.machine != nil && old.machine != m {
 		old.machine.lose(a)
+		j.account(old.machine)
 	}
 	bound := binding{machine: m}
 	if lease > 0 {

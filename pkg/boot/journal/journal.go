@@ -84,7 +84,7 @@ func (j *Journal) Tick(now time.Time) {
 	j.deliver()
 }
 
-// settle brings the state and the cause of a machine up to date, and tells whether they have changed.
+// settle brings the state and the cause of a machine up to date, and tells whether they, or the cause's text, changed.
 func (j *Journal) settle(m *machine, now int64) bool {
 	b := m.newest()
 	if b == nil || m.forgotten {
@@ -128,7 +128,7 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	default:
 		j.active[m] = struct{}{}
 	}
-	return b.state != before || name(old) != name(b.cause)
+	return b.state != before || b.cause != old
 }
 
 // diskWait is how long an installed machine that may not boot from the network asks before it takes its disk.
