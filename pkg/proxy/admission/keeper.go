@@ -25,9 +25,10 @@ const (
 	goTarget = 54
 	// goLeast is what Go's own limit is at least, in percent of the container's.
 	goLeast = 25
-	// liveAt is how much of Go's own limit may be in use behind a collection, in percent. Beyond it the collector has to
-	// run so often that it takes more of the processor than what is served.
-	liveAt = 85
+	// busyCollector is the part of the processor that Go's collector may have from one collection to the next. Where it has
+	// more, and more than liveAt percent of Go's own limit are in use behind a collection, connections are given up: it
+	// would run all the time.
+	busyCollector, liveAt = .2, 85
 	// pace is the part of what is free below shedAt that may be charged until the next look, as a divisor: a connection
 	// that is served can come to hold so many times its charge in sockets' buffers.
 	pace = 64
@@ -98,7 +99,8 @@ type keeper struct {
 	now     int64 // and as it is now
 	sample  []metrics.Sample
 	shed    time.Time // when connections were given up
-	cycle   uint64    // the collection for which they were
+	// collector and processor are the seconds that the collector, and all, have had until the last collection.
+	collector, processor float64
 }
 
 // The order of a keeper's samples.
@@ -107,7 +109,8 @@ const (
 	sampleReleased
 	sampleLive
 	sampleStacks
-	sampleCycles
+	sampleCollector
+	sampleProcessor
 )
 
 func newKeeper(a *Account, g Gauge) *keeper {
@@ -118,7 +121,9 @@ func newKeeper(a *Account, g Gauge) *keeper {
 		sampleReleased: {Name: "/memory/classes/heap/released:bytes"},
 		sampleLive:     {Name: "/gc/heap/live:bytes"},
 		sampleStacks:   {Name: "/memory/classes/heap/stacks:bytes"},
-		sampleCycles:   {Name: "/gc/cycles/total:gc-cycles"},
+		// Both are counted at the end of a collection.
+		sampleCollector: {Name: "/cpu/classes/gc/total:cpu-seconds"},
+		sampleProcessor: {Name: "/cpu/classes/total:cpu-seconds"},
 	}
 	return k
 }
@@ -175,20 +180,19 @@ func (k *keeper) tune(used, limit int64) {
 	}
 }
 
-// overworked is by how much more is in use than the collector can keep up with, in bytes; 0 where that was acted on
-// for the last collection.
+// overworked is by how much more is in use than the collector can keep up with, in bytes, told once for each collection.
 func (k *keeper) overworked() int64 {
-	cycle := k.sample[sampleCycles].Value.Uint64()
-	if cycle == k.cycle {
+	collector, processor := k.sample[sampleCollector].Value.Float64(), k.sample[sampleProcessor].Value.Float64()
+	if processor <= k.processor {
 		return 0
 	}
+	share := (collector - k.collector) / (processor - k.processor)
+	k.collector, k.processor = collector, processor
 	live := int64(k.sample[sampleLive].Value.Uint64() + k.sample[sampleStacks].Value.Uint64())
-	over := live - k.now/100*liveAt
-	if over <= 0 {
+	if share < busyCollector {
 		return 0
 	}
-	k.cycle = cycle
-	return over
+	return max(live-k.now/100*liveAt, 0)
 }
 
 // notice is what was logged of a route.
