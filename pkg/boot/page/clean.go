@@ -1,7 +1,6 @@
 package page
 
 import (
-	"slices"
 	"unicode/utf8"
 
 	"github.com/tinkerbell/stack/pkg/boot"
@@ -40,22 +39,21 @@ func cut(text string, most int) string {
 	return text[:end] + mark
 }
 
-// cleaned returns a machine that may be shown: every text cleaned, and nothing shared with the original.
+// cleaned returns a machine that may be shown: every text is cleaned, in place.
 func cleaned(m journal.MachineView) journal.MachineView {
 	for _, text := range []*string{&m.ID, &m.MAC, &m.UUID, &m.Name, &m.Hardware, &m.Arch, &m.Pod} {
 		*text = Clean(*text, nameLength)
 	}
 	m.VendorClass, m.UserClass = Clean(m.VendorClass, textLength), Clean(m.UserClass, textLength)
-	m.OtherMACs = slices.Clone(m.OtherMACs)
 	for i := range m.OtherMACs {
 		m.OtherMACs[i] = Clean(m.OtherMACs[i], nameLength)
 	}
-	boots := make([]journal.BootView, len(m.Boots))
 	for i := range m.Boots {
-		boots[i] = cleanedBoot(m.Boots[i])
+		cleanBoot(&m.Boots[i])
 	}
-	m.Boots = boots
-	m.Lines = slices.Clone(m.Lines)
+	if m.Boots == nil {
+		m.Boots = []journal.BootView{} // never null in JSON
+	}
 	for i := range m.Lines {
 		l := &m.Lines[i]
 		l.Facility, l.Severity = Clean(l.Facility, nameLength), Clean(l.Severity, nameLength)
@@ -64,43 +62,38 @@ func cleaned(m journal.MachineView) journal.MachineView {
 	return m
 }
 
-func cleanedBoot(b journal.BootView) journal.BootView {
+func cleanBoot(b *journal.BootView) {
 	b.ID = Clean(b.ID, nameLength)
 	b.State, b.At = journal.State(Clean(string(b.State), nameLength)), cleanedStep(b.At)
 	b.Next = cleanedStep(b.Next)
-	if b.Cause != nil {
-		c := *b.Cause
+	if c := b.Cause; c != nil {
 		c.Name, c.Text, c.Remedy = Clean(c.Name, nameLength), Clean(c.Text, textLength), Clean(c.Remedy, textLength)
-		b.Cause = &c
 	}
-	steps := make([]journal.StepView, len(b.Steps))
-	for i, s := range b.Steps {
+	if b.Steps == nil {
+		b.Steps = []journal.StepView{}
+	}
+	for i := range b.Steps {
+		s := &b.Steps[i]
 		s.Step, s.Result = cleanedStep(s.Step), journal.Result(Clean(string(s.Result), nameLength))
 		s.From, s.Text = Clean(s.From, nameLength), Clean(s.Text, textLength)
-		s.Answers = slices.Clone(s.Answers)
 		for j := range s.Answers {
 			a := &s.Answers[j]
 			a.Kind = Clean(a.Kind, nameLength)
 			a.Text, a.Result = Clean(a.Text, textLength), Clean(a.Result, textLength)
 		}
-		steps[i] = s
 	}
-	b.Steps = steps
-	return b
 }
 
 func cleanedStep(s journal.Step) journal.Step { return journal.Step(Clean(string(s), nameLength)) }
 
-// brief returns what lists show of a machine: its newest boot, without answers and lines.
+// brief returns what lists show of a machine, in place: its newest boot, without answers and lines.
 func brief(m journal.MachineView) journal.MachineView {
 	m.Lines = nil
 	if len(m.Boots) > 0 {
-		b := m.Boots[0]
-		b.Steps = slices.Clone(b.Steps)
-		for i := range b.Steps {
-			b.Steps[i].Answers = nil
+		m.Boots = m.Boots[:1]
+		for i := range m.Boots[0].Steps {
+			m.Boots[0].Steps[i].Answers = nil
 		}
-		m.Boots = []journal.BootView{b}
 	}
 	return cleaned(m)
 }

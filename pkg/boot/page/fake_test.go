@@ -54,7 +54,7 @@ func (f *fake) Machines() []journal.MachineView {
 	defer f.mu.Unlock()
 	all := make([]journal.MachineView, 0, len(f.machines))
 	for _, m := range f.machines {
-		all = append(all, brief(m))
+		all = append(all, brief(copied(m)))
 	}
 	return all
 }
@@ -63,7 +63,24 @@ func (f *fake) Machine(id string) (journal.MachineView, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m, ok := f.machines[id]
-	return cleaned(m), ok
+	return cleaned(copied(m)), ok
+}
+
+// copied returns a machine that shares nothing with the original.
+func copied(m journal.MachineView) journal.MachineView {
+	m.Lines, m.OtherMACs, m.Boots = slices.Clone(m.Lines), slices.Clone(m.OtherMACs), slices.Clone(m.Boots)
+	for i := range m.Boots {
+		b := &m.Boots[i]
+		if b.Cause != nil {
+			c := *b.Cause
+			b.Cause = &c
+		}
+		b.Steps = slices.Clone(b.Steps)
+		for j := range b.Steps {
+			b.Steps[j].Answers = slices.Clone(b.Steps[j].Answers)
+		}
+	}
+	return m
 }
 
 func (f *fake) Watch() (<-chan string, func()) {

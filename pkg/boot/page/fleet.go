@@ -13,8 +13,9 @@ import (
 const (
 	// gather is how long changes are gathered before they are shown.
 	gather = 250 * time.Millisecond
-	// restFactor is how many times as long as making a snapshot took the next one is put off.
-	restFactor = 10
+	// restFactor is how many times as long as making a snapshot took the next one is put off, at most by maxRest.
+	restFactor = 5
+	maxRest    = 300 * time.Millisecond
 	// resolveEvery is how often the replicas are looked up while somebody looks.
 	resolveEvery = 5 * time.Second
 	// linger is how long the other replicas are followed after somebody looked last.
@@ -65,7 +66,7 @@ func (f *fleet) snapshot(ctx context.Context, own bool) *snapshot {
 	older := f.last[own]
 	f.mu.Unlock()
 	begin := time.Now()
-	if older != nil && begin.Sub(older.taken) < max(gather/2, restFactor*older.cost/2) {
+	if older != nil && begin.Sub(older.taken) < max(gather/2, min(restFactor*older.cost, maxRest)) {
 		return older
 	}
 	machines := f.options.Journal.Machines()

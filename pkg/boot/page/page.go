@@ -14,7 +14,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
-// Journal is what is shown: a [journal.Journal].
+// Journal is what is shown: a [journal.Journal]. What it returns is the caller's own.
 type Journal interface {
 	// Machines are all machines, the stuck ones first, without answers and lines.
 	Machines() []journal.MachineView

@@ -99,7 +99,8 @@ func (m machine) step(name, text string) {
 	b := m.boot()
 	b["steps"] = append(b["steps"].([]any), map[string]any{
 		"step": name, "result": "going", "begin": now, "end": now, "text": text, "answers": []any{map[string]any{
-			"begin": now, "end": now, "kind": "GET", "text": text, "result": "200", "ok": true, "count": 1, "from": "10.96.14.20:7171",
+			"begin": now, "end": now, "kind": "GET", "text": text, "result": "200", "ok": true, "count": 1,
+			"from": "10.96.14.20:7171",
 		}},
 	})
 	b["at"], b["end"], b["state"] = name, now, "booting"
@@ -171,7 +172,9 @@ func openTab(browser context.Context, v view) (*tab, context.CancelFunc, error) 
 		log.Enable(),
 		page.BringToFront(), // a page that nobody sees asks for no events
 		emulation.SetDeviceMetricsOverride(v.width, v.height, v.scale, v.phone),
-		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: colours}}),
+		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{
+			{Name: "prefers-color-scheme", Value: colours},
+		}),
 		emulation.SetScriptExecutionDisabled(!v.script),
 	)
 	if err != nil {
