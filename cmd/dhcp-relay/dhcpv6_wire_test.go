@@ -469,3 +469,48 @@ func TestSeveralServers6(t *testing.T) {
 	l.hear6(t, 546)
 	eventually(t, "it is back", func() bool { return p.metric(`dhcp_relay6_server_up{`+name+`}`) == 1 })
 }
+
+// TestDrainBringsTheLastAnswer6: an answer that is under way when the relay is told to end arrives, and it ends in order.
+func TestDrainBringsTheLastAnswer6(t *testing.T) {
+	l := newLab6(t)
+	p := l.start6(t, "SERVERS=")
+	p.waitReady(t)
+	l.ask(t, solicit(t).ToBytes())
+	got, from := receive(t, l.smee6)
+	if err := p.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the drain begins", func() bool { return strings.Contains(p.log.String(), `"msg":"draining"`) })
+	send(t, l.smee6, advertise(t, forwarded(t, got)), from)
+	l.hear6(t, 546)
+	<-p.done
+	if code := p.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("got exit %d", code)
+	}
+}
+
+// TestLinkAddressOfTheListener is its own where none is set, as soon as it has one, and while it does.
+func TestLinkAddressOfTheListener(t *testing.T) {
+	l := newLab6(t)
+	p := l.start6(t, "CLIENT_RATE=-1")
+	p.waitReady(t)
+	link := func() netip.Addr {
+		l.ask(t, solicit(t).ToBytes())
+		got, _ := receive(t, l.smee6)
+		at, _ := netip.AddrFromSlice(forwarded(t, got).LinkAddr)
+		return at
+	}
+	if got := link(); got != netip.IPv6Unspecified() {
+		t.Errorf("without an address: got %v", got)
+	}
+	l.pod.Addr(t, "macvlan0", linkIP6.String()+"/64")
+	eventually(t, "the new address is the link address", func() bool { return link() == linkIP6 })
+	address, err := netlink.ParseAddr(linkIP6.String() + "/64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.pod.Links().AddrDel(l.pod.Link(t, "macvlan0"), address); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it is not any more", func() bool { return link() == netip.IPv6Unspecified() })
+}
