@@ -101,7 +101,7 @@ func (j *Journal) unanswered(m *machine, b *record, a *ask, now int64) *Cause {
 		return c
 	case a.requests > 0 && len(a.servers) > 0:
 		return likely(ServerSilent, "%s; %s offered an address and does not confirm it.", asked, a.servers[0])
-	case j.scene.waiting(m, now) > 1 || !found || a.opened-at > int64(15*time.Minute):
+	case m.rank >= offered || j.scene.waiting(m, now) > 1 || !found || a.opened-at > int64(15*time.Minute):
 		return j.silent(m, a, asked, now)
 	default:
 		c := likely(NoHardware, "%s without an answer; the server answered another machine at %s, and nobody else has "+

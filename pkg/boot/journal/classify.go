@@ -15,6 +15,9 @@ const (
 	portTootle = 7172
 )
 
+// autoexec is a script that iPXE for UEFI asks for where it was loaded from, whether there is one or not.
+const autoexec = "autoexec.ipxe"
+
 // stepOf tells what step a transfer, request or connection belongs to. b is the machine's boot, nil if there is none.
 func stepOf(e *boot.Event, b *record) Step {
 	if e.Kind == boot.Syslog {
@@ -43,6 +46,9 @@ func stepOf(e *boot.Event, b *record) Step {
 	at := Step("")
 	if b != nil {
 		at = b.at
+	}
+	if e.Kind == boot.TFTP && path.Base(name) == autoexec {
+		return Loader
 	}
 	if s := byName(path.Base(name), name); s != "" {
 		if s == Loader && at.order() >= Script.order() && strings.HasSuffix(name, ".efi") && !isLoaderEFI(path.Base(name)) {

@@ -222,10 +222,13 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 		j.scene.replied(m, at, boot.Addr(e.Server), boot.Addr(e.Endpoint))
 	}
 	given := boot.Addr(e.Given)
+	b := m.newest()
+	if b != nil && r == ack && b.ask(e.V6).confirmsAnother(given, boot.Addr(e.Server)) {
+		r = otherRole // Smee confirms a REQUEST for another server's offer as well; the machine does not take it.
+	}
 	if !dropped && r == ack && given.IsValid() {
 		j.bind(m, given, at, max(time.Minute, time.Duration(e.Lease)*time.Second))
 	}
-	b := m.newest()
 	if b == nil {
 		b = j.newBoot(m, e)
 	}
@@ -295,6 +298,12 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	case nak:
 		a.naks++
 	}
+}
+
+// confirmsAnother tells whether an ACK of a server is about an address of its own, while the machine asked for that of
+// another.
+func (a *ask) confirmsAnother(given, server netip.Addr) bool {
+	return a.chosen.IsValid() && !a.proxy && given.IsValid() && server.IsValid() && server != a.chosen
 }
 
 func replyText(e *boot.Event) string {

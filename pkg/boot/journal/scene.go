@@ -79,19 +79,23 @@ func note(places *[maxScene]sight, turn *int, m *machine, at int64) {
 	*turn++
 }
 
-// waiting counts machines, m included, that ask for an address without an answer at present.
+// waiting counts machines, m included, that ask for an address without an answer, and began to after the last reply to
+// anybody: one that the server leaves alone while it answers others says nothing of the server.
 func (s *scene) waiting(m *machine, now int64) int {
 	n := 1
 	for _, o := range s.asking {
 		if o.machine == nil || o.machine == m || o.machine.forgotten || now-o.at > int64(2*time.Minute) {
 			continue
 		}
-		if b := o.machine.newest(); b != nil && (b.asks[0].asked > 1 || b.asks[1].asked > 1) {
+		if b := o.machine.newest(); b != nil && (b.asks[0].alone(s.last[0].at) || b.asks[1].alone(s.last[0].at)) {
 			n++
 		}
 	}
 	return n
 }
+
+// alone tells whether a machine asks again and again since a time.
+func (a *ask) alone(since int64) bool { return a.asked > 1 && a.opened >= since }
 
 // passed takes note that a machine got through a step.
 func (s *scene) passed(step Step, at int64) { s.got[step] = max(s.got[step], at) }

@@ -91,7 +91,9 @@ func (j *Journal) answered(b *record, i int, e *boot.Event, v verdict, began int
 		about = text(e, boot.Place, maxName)
 	}
 	st := &b.steps[i]
-	st.from, st.text = addrPort(e), about
+	if v != neutral || st.text == "" {
+		st.from, st.text = addrPort(e), about
+	}
 	a := answer{
 		kind: kind, text: about, result: resultOf(e), ok: v != bad, going: v == goes, begin: began, end: e.At,
 		bytes: e.Bytes, expected: e.Expected, from: addrPort(e),
@@ -196,6 +198,8 @@ func judgeTFTP(e *boot.Event) verdict {
 	probe := e.Bytes <= 2*max(uint64(e.Block), 512) && e.Resent == 0
 	switch {
 	case fromClient(e) && probe, e.Outcome == boot.Torn && probe && e.Expected > e.Bytes && e.Bytes > 0:
+		return neutral
+	case e.Status == 2 && path.Base(string(e.Text(boot.File))) == autoexec:
 		return neutral
 	case e.Status > 0, e.Outcome == boot.Torn, e.Bytes < e.Expected:
 		return bad
