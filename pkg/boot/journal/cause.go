@@ -122,6 +122,9 @@ func likely(name, format string, args ...any) *Cause {
 // explain says what a failure means.
 func explain(f *failure, s *scene) *Cause {
 	file, from := quote(f.file), peer(f.from)
+	if !f.from.IsValid() && f.place != "" {
+		from = "route " + f.place // a file of this pod's own
+	}
 	switch {
 	case f.step == Agent:
 		return explainAgent(f, from)

@@ -24,8 +24,8 @@ func (j *Journal) syslog(m *machine, e *boot.Event) {
 		return
 	}
 	b.sign(e.At)
-	if b.at != "" && b.at.order() < Kernel.order() {
-		return // iPXE logs, too.
+	if b.at != "" && b.at.order() < Kernel.order() || l.tag == "ipxe" || strings.Contains(l.text, " ipxe: ") {
+		return // iPXE logs, too, and goes on to until it starts the kernel.
 	}
 	i := b.step(Syslog, e.At)
 	b.steps[i].result = OK

@@ -121,6 +121,9 @@ func machineOf(f Fault, place int) lab.Machine {
 	return m
 }
 
+// neighbour is a machine that is switched on when Smee is gone, too.
+var neighbour = lab.Machine{Name: "neighbour", MAC: net.HardwareAddr{0x52, 0x54, 0x00, 0x5e, 0x01, 0xff}}
+
 // script boots a kernel as a site's own script does, without a second attempt.
 func script(kernel string) string {
 	return "#!ipxe\nkernel " + kernel + " console=ttyS0\ninitrd " + url(filesPort, "/initramfs-x86_64") + "\nboot\n"

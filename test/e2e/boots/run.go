@@ -78,6 +78,14 @@ func Run(ctx context.Context, o Options) (results []Result, err error) {
 		if err := r.enter(phase); err != nil {
 			return nil, err
 		}
+		if phase == withoutSmee {
+			// That a server answers nobody is known by those whom it does not answer.
+			off, err := r.power(ctx, Fault{}, &watched{machine: neighbour}, false)
+			if err != nil {
+				return nil, err
+			}
+			defer off()
+		}
 		r.play(ctx, phase)
 	}
 	select {

@@ -30,7 +30,8 @@ type Span struct {
 	Begin, End float64
 }
 
-// What the two may differ by: their clocks are one, their places are not.
+// What the two may differ by: their clocks are one, their places are not. An answer ends for the pod when the kernel has
+// taken the last of it, and on the wire when the machine has acknowledged it.
 const (
 	toleranceSeconds = 0.2
 	tolerancePart    = 0.05
@@ -138,17 +139,15 @@ func (b Boot) Differences() (all []string) {
 		for _, each := range []struct {
 			what      string
 			wire, pod float64
-		}{{"begin", wire.Begin, pod.Begin}, {"end", wire.End, pod.End}, {"length", wire.length(), pod.length()}} {
+		}{{"begins", wire.Begin, pod.Begin}, {"ends", wire.End, pod.End}} {
 			if math.Abs(each.wire-each.pod) > max(toleranceSeconds, tolerancePart*each.wire) {
-				all = append(all, fmt.Sprintf("%s: %s: %s is %.2f s on the wire, %.2f s in the pod",
+				all = append(all, fmt.Sprintf("%s: %s %s after %.2f s on the wire, %.2f s in the pod",
 					b.Machine, wire.Step, each.what, each.wire, each.pod))
 			}
 		}
 	}
 	return all
 }
-
-func (s Span) length() float64 { return s.End - s.Begin }
 
 // WriteBoots writes the steps of each boot as both saw them.
 func WriteBoots(w io.Writer, boots []Boot) error {

@@ -25,10 +25,8 @@ func TestDifferences(t *testing.T) {
 			[]string{`m: the wire shows the steps "dhcp loader script", the pod "loader dhcp script"`},
 		},
 		{"times", []Span{{"dhcp", 0, 1.21}, {"loader", 2.25, 30}, {"script", 40, 41.3}}, []string{
-			"m: dhcp: end is 1.00 s on the wire, 1.21 s in the pod",
-			"m: dhcp: length is 1.00 s on the wire, 1.21 s in the pod",
-			"m: loader: begin is 2.00 s on the wire, 2.25 s in the pod",
-			"m: script: length is 1.00 s on the wire, 1.30 s in the pod",
+			"m: dhcp ends after 1.00 s on the wire, 1.21 s in the pod",
+			"m: loader begins after 2.00 s on the wire, 2.25 s in the pod",
 		}},
 		{"nothing", nil, []string{`m: the wire shows the steps "dhcp loader script", the pod ""`}},
 	} {

@@ -68,7 +68,9 @@ func (b *Boot) Add(e Event) {
 			p.add(StepLoader, e, true)
 		}
 	case Syslog:
-		p.add(StepSyslog, e, false)
+		if !strings.Contains(e.Detail, " ipxe: ") { // iPXE logs, too: the step is the system's
+			p.add(StepSyslog, e, false)
+		}
 	case Stream:
 		p.add(StepAgent, e, false)
 	}

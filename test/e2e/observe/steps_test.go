@@ -24,6 +24,7 @@ func TestSteps(t *testing.T) {
 		{At: at(5), Took: took(1.5), Kind: TFTP, Name: "undionly.kpxe"},
 		{At: at(6), Kind: DHCP, Name: "DISCOVER", VendorClass: "PXEClient:Arch:00000", UserClass: "iPXE"},
 		{At: at(7), Kind: DHCP, Name: "ACK"},
+		{At: at(7.2), Kind: Syslog, Detail: "<6>m1 ipxe: Configuring (net0)...... ok"},
 		{At: at(8), Took: took(0.5), Kind: HTTP, Name: "/52:54:00:00:00:01/auto.ipxe"},
 		{At: at(10), Took: took(1), Kind: HTTP, Name: "/vmlinuz-x86_64"},
 		{At: at(12), Took: took(1), Kind: Trouble, Name: "/initramfs-x86_64?a"},

@@ -1,0 +1,34 @@
+package journal
+
+import "testing"
+
+// TestIPXELogs is about iPXE, which sends its own lines until it starts the kernel: the system's step begins after it.
+func TestIPXELogs(t *testing.T) {
+	j := New(Options{})
+	steps := func() (names []Step) {
+		for _, s := range newest(t, j, first).Steps {
+			names = append(names, s.Step)
+		}
+		return names
+	}
+	has := func(s Step) bool {
+		for _, name := range steps() {
+			if name == s {
+				return true
+			}
+		}
+		return false
+	}
+	play(j, film(one.toIPXE(0), one.log(5, "ipxe", "Configuring (net0)... ok"), one.script(5.5), one.kernel(7),
+		one.log(7.5, "ipxe", "vmlinuz-x86_64... ok"), one.log(7.6, "", "m1 ipxe: initramfs-x86_64...")), 8)
+	if has(Syslog) {
+		t.Errorf("the steps are %q: iPXE's lines are taken for the system's", steps())
+	}
+	if m, _ := j.Machine(first); len(m.Lines) != 3 {
+		t.Errorf("%d lines are kept, want 3", len(m.Lines))
+	}
+	play(j, film(one.log(30, "kernel", "Linux version 6.6")), 31)
+	if !has(Syslog) {
+		t.Errorf("the steps are %q: the system's line is missing", steps())
+	}
+}
