@@ -10,14 +10,17 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // Load is what the generator sends: DISCOVERs of different machines, with the broadcast flag (which every candidate
-// handles in the same way).
+// handles in the same way), or SOLICITs.
 type Load struct {
 	Interface string
+	// IPv6 sends SOLICITs.
+	IPv6 bool
 	// Rate is in packets a second; 0 is as fast as possible.
 	Rate     int
 	Duration time.Duration
@@ -58,7 +61,11 @@ func Generate(load Load) (Result, error) {
 		return Result{}, err
 	}
 	defer unix.Close(out)
-	in, err := packetSocket(link.Index, unix.ETH_P_IP)
+	var messages traffic = discovers{link.HardwareAddr}
+	if load.IPv6 {
+		messages = solicits{link.HardwareAddr}
+	}
+	in, err := packetSocket(link.Index, messages.etherType())
 	if err != nil {
 		return Result{}, err
 	}
@@ -70,11 +77,12 @@ func Generate(load Load) (Result, error) {
 	if load.Rate == 0 {
 		count = int(load.Duration/time.Microsecond) * 2
 	}
-	g := &generator{load: load, sent: make([]atomic.Int64, count), wait: make([]int64, count), start: time.Now()}
+	g := &generator{load: load, messages: messages, start: time.Now()}
+	g.sent, g.wait = make([]atomic.Int64, count), make([]int64, count)
 	received := make(chan error, 1)
 	var stop atomic.Bool
 	go func() { received <- g.receive(newBatch(in, false), &stop) }()
-	sent, sendErr := g.transmit(newBatch(out, false), link.HardwareAddr)
+	sent, sendErr := g.transmit(newBatch(out, false))
 	time.Sleep(linger)
 	stop.Store(true)
 	if err := <-received; err != nil {
@@ -111,20 +119,35 @@ func packetSocket(ifindex, protocol int) (int, error) {
 	return fd, nil
 }
 
+// traffic is what a load's packets are: frames of ever different machines, and the answers to them.
+type traffic interface {
+	// etherType is the EtherType of requests and answers.
+	etherType() int
+	// frame makes a request.
+	frame() []byte
+	// stamp makes a frame the request of machine n, whose low 24 bits are the transaction's number.
+	stamp(frame []byte, n uint32)
+	// answered finds the number of the transaction that a frame answers.
+	answered(frame []byte) (n uint32, ok bool)
+	// mask has the bits of the transaction's number that an answer tells.
+	mask() uint32
+}
+
 type generator struct {
-	load  Load
-	start time.Time
-	sent  []atomic.Int64 // when each packet was sent, in nanoseconds since start
-	wait  []int64        // until its first answer
+	load     Load
+	messages traffic
+	start    time.Time
+	sent     []atomic.Int64 // when each packet was sent, in nanoseconds since start
+	wait     []int64        // until its first answer
 }
 
 // tick is the least time between two batches of a paced load: at 20,000 packets a second, four leave at once.
 const tick = 200 * time.Microsecond
 
-func (g *generator) transmit(b *batch, mac net.HardwareAddr) (int, error) {
+func (g *generator) transmit(b *batch) (int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	frame := discover(mac)
+	frame := g.messages.frame()
 	for i := range b.slots {
 		copy(b.slots[i][:], frame)
 		b.iovs[i].SetLen(len(frame))
@@ -154,12 +177,8 @@ func (g *generator) transmit(b *batch, mac net.HardwareAddr) (int, error) {
 		due = min(due, len(g.sent)-sent)
 		now := int64(time.Since(g.start))
 		for i := range due {
-			n := uint32(sent + i)
 			g.sent[sent+i].Store(now)
-			slot := b.slots[i][:]
-			binary.BigEndian.PutUint32(slot[xidAt:], g.load.First+n)
-			// Different machines, in an order that spreads over hash tables.
-			binary.BigEndian.PutUint32(slot[chaddrAt+2:], (g.load.First+n)*2654435761)
+			g.messages.stamp(b.slots[i][:len(frame)], g.load.First+uint32(sent+i))
 		}
 		if err := b.send(due); err != nil {
 			return sent, err
@@ -187,11 +206,11 @@ func (g *generator) receive(b *batch, stop *atomic.Bool) error {
 		}
 		now := int64(time.Since(g.start))
 		for i := range n {
-			p := b.packet(i)
-			if len(p) < chaddrAt || p[23] != 17 || binary.BigEndian.Uint16(p[36:]) != 68 || p[dhcpAt] != 2 {
+			n, ok := g.messages.answered(b.packet(i))
+			if !ok {
 				continue
 			}
-			at := binary.BigEndian.Uint32(p[xidAt:]) - g.load.First
+			at := (n - g.load.First) & g.messages.mask()
 			if int(at) < len(g.wait) && g.wait[at] == 0 {
 				g.wait[at] = max(1, now-g.sent[at].Load())
 			}
@@ -199,6 +218,28 @@ func (g *generator) receive(b *batch, stop *atomic.Bool) error {
 	}
 	return nil
 }
+
+// discovers are DISCOVERs from a network card.
+type discovers struct{ mac net.HardwareAddr }
+
+func (discovers) etherType() int { return unix.ETH_P_IP }
+
+func (d discovers) frame() []byte { return discover(d.mac) }
+
+func (discovers) stamp(frame []byte, n uint32) {
+	binary.BigEndian.PutUint32(frame[xidAt:], n)
+	// Different machines, in an order that spreads over hash tables.
+	binary.BigEndian.PutUint32(frame[chaddrAt+2:], n*2654435761)
+}
+
+func (discovers) answered(p []byte) (n uint32, ok bool) {
+	if len(p) < chaddrAt || p[23] != 17 || binary.BigEndian.Uint16(p[36:]) != 68 || p[dhcpAt] != 2 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint32(p[xidAt:]), true
+}
+
+func (discovers) mask() uint32 { return 0xffffffff }
 
 // discover is a frame as PXE firmware sends it; its UDP sum is left out (zero), so that it may be changed.
 func discover(mac net.HardwareAddr) []byte {
@@ -234,9 +275,18 @@ func discover(mac net.HardwareAddr) []byte {
 	return append(frame, m...)
 }
 
-// Echo answers every DISCOVER with an OFFER to its giaddr until stop is closed, and returns how many it received.
+// Echo answers every DISCOVER with an OFFER to its giaddr, or at an IPv6 address every RELAY-FORW with the SOLICIT in
+// it as an ADVERTISE, until stop is closed. It returns how many it received.
 func Echo(at net.IP, stop <-chan struct{}) (int, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	domain, answer := unix.AF_INET, turn
+	var own unix.Sockaddr
+	if at4 := at.To4(); at4 != nil {
+		own = &unix.SockaddrInet4{Port: 67, Addr: [4]byte(at4)}
+	} else {
+		domain, answer = unix.AF_INET6, turn6
+		own = &unix.SockaddrInet6{Port: 547, Addr: [16]byte(at)}
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, os.NewSyscallError("socket", err)
 	}
@@ -245,7 +295,7 @@ func Echo(at net.IP, stop <-chan struct{}) (int, error) {
 	if err := timeout(fd, 50*time.Millisecond); err != nil {
 		return 0, err
 	}
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: 67, Addr: [4]byte(at.To4())}); err != nil {
+	if err := unix.Bind(fd, own); err != nil {
 		return 0, os.NewSyscallError("bind", err)
 	}
 	b := newBatch(fd, true)
@@ -265,7 +315,7 @@ func Echo(at net.IP, stop <-chan struct{}) (int, error) {
 		}
 		received += n
 		for i := range n {
-			turn(b, i)
+			answer(b, i)
 		}
 		if err := b.send(n); err != nil {
 			return received, err
@@ -286,6 +336,7 @@ func turn(b *batch, i int) {
 		m[242] = 2
 	}
 	b.iovs[i].SetLen(len(m))
-	b.names[i].Addr = [4]byte(m[24:28])
-	b.names[i].Port = binary.NativeEndian.Uint16([]byte{0, 67})
+	name := (*unix.RawSockaddrInet4)(unsafe.Pointer(&b.names[i]))
+	name.Addr = [4]byte(m[24:28])
+	name.Port = binary.NativeEndian.Uint16([]byte{0, 67})
 }

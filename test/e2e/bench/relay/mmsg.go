@@ -24,7 +24,7 @@ type batch struct {
 	fd      int
 	headers [batchSize]mmsghdr
 	iovs    [batchSize]unix.Iovec
-	names   [batchSize]unix.RawSockaddrInet4
+	names   [batchSize]unix.RawSockaddrInet6 // large enough for IPv4's
 	slots   [batchSize][slotLen]byte
 }
 
@@ -37,7 +37,7 @@ func newBatch(fd int, named bool) *batch {
 		b.headers[i].hdr.SetIovlen(1)
 		if named {
 			b.headers[i].hdr.Name = (*byte)(unsafe.Pointer(&b.names[i]))
-			b.headers[i].hdr.Namelen = unix.SizeofSockaddrInet4
+			b.headers[i].hdr.Namelen = unix.SizeofSockaddrInet6
 		}
 	}
 	return b
@@ -48,7 +48,7 @@ func (b *batch) receive() (int, error) {
 	for i := range b.headers {
 		b.iovs[i].SetLen(slotLen)
 		if b.headers[i].hdr.Name != nil {
-			b.headers[i].hdr.Namelen = unix.SizeofSockaddrInet4
+			b.headers[i].hdr.Namelen = unix.SizeofSockaddrInet6
 		}
 	}
 	for {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,8 +28,13 @@ const (
 	machinesLAN = "192.0.2.200"
 	relayIP     = "10.244.0.10"
 	serverIP    = "10.244.0.11"
-	lanLink     = "lan0"
-	upLink      = "eth0"
+	relayLAN6   = "2001:db8:1::9"
+	// machinesLAN6 is for machines that have an address already.
+	machinesLAN6 = "2001:db8:1::77"
+	relayIP6     = "fd00:244::10"
+	serverIP6    = "fd00:244::11"
+	lanLink      = "lan0"
+	upLink       = "eth0"
 )
 
 func newSite() (s *site, err error) {
@@ -87,6 +93,12 @@ func in(ns netns.NsHandle, f func() error) error {
 }
 
 func (s *site) wire() error {
+	for _, ns := range []netns.NsHandle{s.machines, s.relay, s.server} {
+		// Without duplicate address detection an address is there at once.
+		if err := in(ns, func() error { return setConf6("default", "accept_dad", "0") }); err != nil {
+			return err
+		}
+	}
 	for _, join := range []struct {
 		ns   netns.NsHandle
 		name string
@@ -112,6 +124,8 @@ func (s *site) wire() error {
 		{s.machines, lanLink, machinesLAN + "/24"}, {s.relay, lanLink, relayLAN + "/24"},
 		{s.relay, upLink, relayIP + "/24"}, {s.server, upLink, serverIP + "/24"},
 		{s.machines, "lo", ""}, {s.relay, "lo", ""}, {s.server, "lo", ""},
+		{s.machines, lanLink, machinesLAN6 + "/64"}, {s.relay, lanLink, relayLAN6 + "/64"},
+		{s.relay, upLink, relayIP6 + "/64"}, {s.server, upLink, serverIP6 + "/64"},
 	} {
 		if err := raise(up.ns, up.link, up.address); err != nil {
 			return fmt.Errorf("failed to bring %s up: %w", up.link, err)
@@ -120,6 +134,15 @@ func (s *site) wire() error {
 	// dnsmasq and dhcp-helper put their address on the LAN into giaddr.
 	if err := route(s.server, "192.0.2.0/24", relayIP); err != nil {
 		return fmt.Errorf("failed to route the LAN to the server: %w", err)
+	}
+	// dnsmasq puts that on the LAN into the source of RELAY-FORW, too.
+	if err := route(s.server, "2001:db8:1::/64", relayIP6); err != nil {
+		return fmt.Errorf("failed to route the LAN to the server: %w", err)
+	}
+	for n := range machinesLinkLocal {
+		if err := raise(s.machines, lanLink, netip.AddrFrom16(linkLocal(n)).String()+"/64"); err != nil {
+			return fmt.Errorf("failed to give the machines their addresses: %w", err)
+		}
 	}
 	// Every candidate may hear a broadcast from 0.0.0.0 on its UDP socket.
 	return in(s.relay, func() error {
@@ -130,6 +153,15 @@ func (s *site) wire() error {
 		}
 		return nil
 	})
+}
+
+// setConf6 sets an IPv6 setting of the calling thread's network namespace.
+func setConf6(link, name, value string) error {
+	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/"+name, []byte(value), 0)
+	if err != nil {
+		return fmt.Errorf("failed to set %s of %s: %w", name, link, err)
+	}
+	return nil
 }
 
 func raise(ns netns.NsHandle, name, address string) error {
@@ -146,6 +178,9 @@ func raise(ns netns.NsHandle, name, address string) error {
 		parsed, err := netlink.ParseAddr(address)
 		if err != nil {
 			return err
+		}
+		if parsed.IP.To4() == nil {
+			parsed.Flags = unix.IFA_F_NODAD // or it can be bound a moment later only
 		}
 		if err := handle.AddrReplace(link, parsed); err != nil {
 			return err
@@ -231,4 +266,22 @@ func findPeer(program, name, directory string) (string, error) {
 		return "", fmt.Errorf("failed to unpack %s: %w\n%s", packages[0], err, out)
 	}
 	return unpacked, nil
+}
+
+// lower takes an address from a link.
+func lower(ns netns.NsHandle, name, address string) error {
+	handle, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	link, err := handle.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	parsed, err := netlink.ParseAddr(address)
+	if err != nil {
+		return err
+	}
+	return handle.AddrDel(link, parsed)
 }

@@ -34,15 +34,16 @@ func Table(w io.Writer, rows []Row) {
 	}
 }
 
-// DifferentialTable writes the comparisons as a Markdown table. Where a candidate did the same as ours stands "same".
-func DifferentialTable(w io.Writer, comparisons []Comparison) {
+// DifferentialTable writes the comparisons of candidates, of which ours is the first, as a Markdown table. Where a
+// candidate did the same as ours stands "same".
+func DifferentialTable(w io.Writer, comparisons []Comparison, candidates []string) {
 	tabs := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
 	defer tabs.Flush()
-	fmt.Fprintln(tabs, "| case\t| what is sent\t| ours\t| ISC dhcrelay\t| dnsmasq\t| dhcp-helper\t|")
-	fmt.Fprintln(tabs, "|---\t|---\t|---\t|---\t|---\t|---\t|")
+	fmt.Fprintf(tabs, "| case\t| what is sent\t| %s\t|\n", strings.Join(candidates, "\t| "))
+	fmt.Fprintf(tabs, "|---\t|---\t%s|\n", strings.Repeat("|---\t", len(candidates)))
 	for _, c := range comparisons {
 		fmt.Fprintf(tabs, "| `%s`\t| %s\t| %s\t", c.Name, c.What, c.Results[Ours])
-		for _, candidate := range Candidates[1:] {
+		for _, candidate := range candidates[1:] {
 			result, run := c.Results[candidate]
 			switch {
 			case !run:

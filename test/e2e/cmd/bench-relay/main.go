@@ -61,7 +61,12 @@ func run(args []string, stdout, stderr io.Writer) error {
 		if err != nil {
 			return err
 		}
-		relay.DifferentialTable(stdout, comparisons)
+		relay.DifferentialTable(stdout, comparisons, relay.Candidates)
+		if comparisons, err = relay.Differential6(o); err != nil {
+			return err
+		}
+		fmt.Fprintln(stdout)
+		relay.DifferentialTable(stdout, comparisons, relay.Probed6)
 		return nil
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -79,18 +84,20 @@ func run(args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// generate is the load generator's process: interface, rate, duration, first xid.
+// generate is the load generator's process: interface, rate, duration, first xid, whether it is DHCPv6.
 func generate(args []string, stdout io.Writer) error {
-	if len(args) != 4 {
+	if len(args) != 5 {
 		return fmt.Errorf("generate: got %d arguments", len(args))
 	}
 	rate, err1 := strconv.Atoi(args[1])
 	duration, err2 := time.ParseDuration(args[2])
 	first, err3 := strconv.ParseUint(args[3], 10, 32)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	ipv6, err4 := strconv.ParseBool(args[4])
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
-	result, err := relay.Generate(relay.Load{Interface: args[0], Rate: rate, Duration: duration, First: uint32(first)})
+	load := relay.Load{Interface: args[0], Rate: rate, Duration: duration, First: uint32(first), IPv6: ipv6}
+	result, err := relay.Generate(load)
 	if err != nil {
 		return err
 	}
