@@ -161,7 +161,10 @@ func (c Client) start(l *lab.Lab, role string, ack *dhcpv4.DHCPv4, extra ...stri
 	if err != nil {
 		return nil, fmt.Errorf("failed to configure %s: %w", c.Name, err)
 	}
-	process.Name, process.Role, process.Path = role+"-"+c.Name, role, c.Program
+	process.Name, process.Role = role+"-"+c.Name, role
+	if process.Path == "" {
+		process.Path = c.Program
+	}
 	process.Args = append(process.Args, extra...)
 	if ack != nil {
 		if err := c.remember(r.dir, &process, ack); err != nil {

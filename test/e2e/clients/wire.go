@@ -7,14 +7,17 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv6"
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/observe"
 )
 
 // Seen is a DHCP message on the wire.
@@ -23,12 +26,16 @@ type Seen struct {
 	EthDst   net.HardwareAddr
 	Src, Dst netip.AddrPort
 	Message  *dhcpv4.DHCPv4
+	Message6 *dhcpv6.Message // of DHCPv6, and then there is no Message
 }
 
 func (s Seen) String() string {
 	way := "in"
 	if s.Out {
 		way = "out"
+	}
+	if s.Message6 != nil {
+		return fmt.Sprintf("%s %s %s > %s (%s)", way, s.Message6.Type(), s.Src, s.Dst, s.EthDst)
 	}
 	m := s.Message
 	return fmt.Sprintf("%s %s %s > %s (%s) ciaddr %s yiaddr %s giaddr %s", way, m.MessageType(), s.Src, s.Dst, s.EthDst,
@@ -120,6 +127,9 @@ func (w *Wire) run(fd int) {
 
 // parse finds a DHCP message in an Ethernet frame.
 func parse(frame []byte) (s Seen, ok bool) {
+	if p, ok := observe.ParsePacket(frame); ok && p.From.Addr().Is6() {
+		return parse6(p)
+	}
 	if len(frame) < 14+20 || binary.BigEndian.Uint16(frame[12:]) != unix.ETH_P_IP || frame[14]>>4 != 4 {
 		return s, false
 	}
@@ -141,6 +151,19 @@ func parse(frame []byte) (s Seen, ok bool) {
 	s.EthDst = net.HardwareAddr(append([]byte(nil), frame[:6]...))
 	s.Message = message
 	return s, true
+}
+
+// parse6 finds a message of DHCPv6.
+func parse6(p observe.Packet) (s Seen, ok bool) {
+	if port := p.To.Port(); p.Proto != unix.IPPROTO_UDP ||
+		port != dhcpv6.DefaultClientPort && port != dhcpv6.DefaultServerPort {
+		return s, false
+	}
+	message, err := dhcpv6.MessageFromBytes(p.Payload)
+	if err != nil {
+		return s, false
+	}
+	return Seen{EthDst: slices.Clone(p.Dst), Src: p.From, Dst: p.To, Message6: message}, true
 }
 
 // Next waits for the next message that matches; what came before it is skipped in later calls. The error lists
@@ -179,6 +202,11 @@ func (w *Wire) Next(ctx context.Context, timeout time.Duration, match func(Seen)
 // Of matches messages of a kind, by the machine's Ethernet address.
 func Of(kind dhcpv4.MessageType, mac net.HardwareAddr) func(Seen) bool {
 	return func(s Seen) bool {
-		return s.Message.MessageType() == kind && s.Message.ClientHWAddr.String() == mac.String()
+		return s.Message != nil && s.Message.MessageType() == kind && s.Message.ClientHWAddr.String() == mac.String()
 	}
+}
+
+// Of6 matches messages of DHCPv6 of a kind.
+func Of6(kind dhcpv6.MessageType) func(Seen) bool {
+	return func(s Seen) bool { return s.Message6 != nil && s.Message6.Type() == kind }
 }

@@ -119,6 +119,12 @@ func ParseCommandLine(line string) (Config, error) {
 	return config, nil
 }
 
+// IPv6 tells whether the services have IPv6 addresses.
+func (c Config) IPv6() bool {
+	at, err := netip.ParseAddrPort(c.Tink)
+	return err == nil && at.Addr().Is6()
+}
+
 // run is one installation.
 type run struct {
 	Config
@@ -214,6 +220,9 @@ func (r *run) metadata(ctx context.Context) (string, map[string]string, error) {
 	for name, own := range map[string]string{
 		"instance-id": r.HWAddr.String(), "hostname": r.Hostname, "public-ipv4": r.Addr.String(),
 	} {
+		if name == "hostname" && own == "" {
+			continue // DHCPv6 tells none
+		}
 		if data[name] != own {
 			return "", nil, fmt.Errorf("metadata is another machine's: %s is %q, mine is %q", name, data[name], own)
 		}

@@ -48,6 +48,20 @@ func TestParseCommandLine(t *testing.T) {
 	}
 }
 
+func TestParseCommandLineIPv6(t *testing.T) {
+	line := strings.NewReplacer("192.0.2.2:", "[2001:db8:1::2]:", "192.0.2.2", "2001:db8:1::2").Replace(commandLine)
+	got, err := installer.ParseCommandLine(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Syslog != "[2001:db8:1::2]:514" || got.Metadata != "http://[2001:db8:1::2]:50061" || !got.IPv6() {
+		t.Errorf("got %+v, IPv6 %v", got, got.IPv6())
+	}
+	if got, err = installer.ParseCommandLine(commandLine); err != nil || got.IPv6() {
+		t.Errorf("of IPv4: got IPv6 %v, %v", got.IPv6(), err)
+	}
+}
+
 func TestLine(t *testing.T) {
 	report := installer.Report{Step: "grpc", OK: true, Detail: `a "b"` + "\n", Data: map[string]string{"x": "y"}}
 	line := report.Line()

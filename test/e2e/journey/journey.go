@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -108,8 +109,13 @@ func (j *Journey) invite() error {
 			Name:     firmware,
 			MAC:      net.HardwareAddr{0x52, 0x54, 0x00, 0x5e, 0x00, byte(i + 1)},
 			IP:       netip.AddrFrom4([4]byte{192, 0, 2, byte(101 + i)}),
+			IP6:      address6(i),
 			Userdata: "#cloud-config for " + firmware,
 		}
+		if firmware == firmwareGo && j.opts.Lab.IPv6 {
+			return errors.New("failed to make machine: the machine in Go has no IPv6, firmware has")
+		}
+		m.NoIPv4 = j.opts.Lab.IPv6
 		switch firmware {
 		case "bios", firmwareGo:
 		case "uefi":
@@ -117,7 +123,7 @@ func (j *Journey) invite() error {
 		default:
 			return fmt.Errorf("failed to make machine: firmware %q is none of bios, uefi, go", firmware)
 		}
-		t := newTraveller(m, firmware, stagesOf(j.opts.Lab.Tinkerbell != ""))
+		t := newTraveller(m, firmware, stagesOf(j.opts.Lab.Tinkerbell != "", j.opts.Lab.IPv6))
 		t.passed, t.scale = j.opts.Passed, j.opts.Scale
 		t.hint = func(s stage, since time.Time) string { return j.hint(t, s, since) }
 		j.travellers = append(j.travellers, t)
@@ -182,7 +188,7 @@ func (j *Journey) standIn(ctx context.Context, dir string) (lab.Command, error) 
 		workflows[worker] = []tink.Workflow{{ID: workflowOf(t.machine), Actions: []tink.Action{{
 			TaskName: "os-installation", Name: "stream-image", Image: "image2disk", Timeout: 600, WorkerID: worker,
 			Environment: []string{
-				"IMG_URL=http://" + netip.AddrPortFrom(lab.ServiceIP, filesPort).String() + "/" + machine.ArtifactFile,
+				"IMG_URL=http://" + netip.AddrPortFrom(j.opts.Lab.Service(), filesPort).String() + "/" + machine.ArtifactFile,
 				"IMG_SHA512=" + j.opts.Media.ArtifactSHA512,
 				"DEST_DISK=/dev/sda",
 			},
@@ -198,6 +204,13 @@ func (j *Journey) standIn(ctx context.Context, dir string) (lab.Command, error) 
 	}
 	listen := j.opts.Lab.TinkAddr().String()
 	return lab.Command{Path: path, Args: []string{"-listen", listen, "-workflows", file}}, nil
+}
+
+// address6 is the IPv6 address of a machine by its number.
+func address6(i int) netip.Addr {
+	addr := lab.LAN6.Masked().Addr().As16()
+	addr[14], addr[15] = 1, byte(16*i) // the first of a range
+	return netip.AddrFrom16(addr)
 }
 
 func workflowOf(m lab.Machine) string { return "install-" + m.Name }
@@ -329,7 +342,9 @@ func (j *Journey) markOf(t *traveller, r installer.Report) mark {
 		return mark{step: "sent"} // it counts when Smee has it
 	case StepMetadata:
 		refuse("Hegel's hostname", r.Data["hostname"], t.machine.Name)
-		refuse("Hegel's address", r.Data["public-ipv4"], t.machine.IP.String())
+		addrs := j.opts.Lab.Addrs(t.machine)
+		own := slices.IndexFunc(addrs, func(addr netip.Addr) bool { return addr.String() == r.Data["public-ipv4"] })
+		refuse("Hegel's address", r.Data["public-ipv4"], addrs[max(own, 0)].String())
 		refuse("Hegel's instance-id", r.Data["instance-id"], t.machine.MAC.String())
 	case StepGRPC:
 		refuse("workflow", r.Data["workflow"], workflowOf(t.machine))

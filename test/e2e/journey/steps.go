@@ -29,6 +29,11 @@ const (
 	StepGRPC      = "grpc"
 	StepArtifact  = "artifact"
 	StepPowerOff  = "power-off"
+
+	// In place of DISCOVER, OFFER and ACK where a machine has IPv6 alone.
+	StepSolicit   = "solicit"
+	StepAdvertise = "advertise"
+	StepReply     = "reply"
 )
 
 // stage is what is known about a step beforehand.
@@ -101,9 +106,31 @@ func Steps() []string {
 	return names
 }
 
+// steps6 are the steps by which a machine of IPv6 gets its address.
+var steps6 = map[string]string{StepDiscover: StepSolicit, StepOffer: StepAdvertise, StepAck: StepReply}
+
+// stages6 gives the stages of a machine that has IPv6 alone. Its addresses come from the lab's DHCPv6 server.
+func stages6() []stage {
+	words := strings.NewReplacer("DISCOVER", "SOLICIT", "OFFER", "ADVERTISE", "ACK", "REPLY",
+		"or Smee is", "or DHCPv6 server is")
+	own := slices.Clone(stages)
+	for i, s := range own {
+		if name, ok := steps6[s.name]; ok {
+			own[i].name, own[i].missing = name, words.Replace(s.missing)
+			if s.programs != nil {
+				own[i].programs = []string{lab.DHCPRelay, lab.DHCP6}
+			}
+		}
+	}
+	return own
+}
+
 // stagesOf gives the stages of a journey: through Smee and Hegel, or through the one binary, which has other ports and
 // serves no metadata without the Kubernetes API.
-func stagesOf(oneBinary bool) []stage {
+func stagesOf(oneBinary, ipv6 bool) []stage {
+	if ipv6 {
+		return stages6()
+	}
 	if !oneBinary {
 		return stages
 	}

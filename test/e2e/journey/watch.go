@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,7 +37,10 @@ func (j *Journey) seen(t *traveller, e observe.Event) {
 	m := mark{ok: true, detail: e.Detail, at: e.At}
 	switch e.Kind {
 	case observe.DHCP:
-		m.step = map[string]string{"DISCOVER": StepDiscover, "OFFER": StepOffer, "ACK": StepAck}[e.Name]
+		m.step = map[string]string{
+			"DISCOVER": StepDiscover, "OFFER": StepOffer, "ACK": StepAck,
+			"SOLICIT": StepSolicit, "ADVERTISE": StepAdvertise, "REPLY": StepReply,
+		}[e.Name]
 	case observe.TFTP:
 		if e.Bytes == 0 {
 			return // firmware that asks for the size
@@ -76,7 +81,9 @@ func (j *Journey) followSmee(ctx context.Context) {
 			return true
 		}
 		for _, t := range j.travellers {
-			if !strings.Contains(line, "machine "+t.machine.MAC.String()+" at "+t.machine.IP.String()+" begins") {
+			if !slices.ContainsFunc(j.opts.Lab.Addrs(t.machine), func(addr netip.Addr) bool {
+				return strings.Contains(line, "machine "+t.machine.MAC.String()+" at "+addr.String()+" begins")
+			}) {
 				continue
 			}
 			detail := "Smee logged it"

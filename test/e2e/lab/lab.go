@@ -49,7 +49,8 @@ const (
 	Tink          = "tink"
 	Tinkerbell    = "tinkerbell" // the one binary, in place of Smee and Hegel
 	DNS           = "dns"
-	RA            = "ra" // IPv6 router advertisements, for which iPXE waits
+	RA            = "ra"    // IPv6 router advertisements, for which iPXE waits
+	DHCP6         = "dhcp6" // dnsmasq as the DHCPv6 server of a site of IPv6, which Smee is not
 )
 
 // Firmware is what a machine boots with.
@@ -73,6 +74,7 @@ type Machine struct {
 	Name     string // also its hostname
 	MAC      net.HardwareAddr
 	IP       netip.Addr // in LAN; Hegel knows the machine by it
+	IP6      netip.Addr // in LAN6, where the site is one of IPv6: the first of [Machine.Range6]
 	Firmware Firmware
 	Userdata string // what Hegel serves as /2009-04-04/user-data
 	Script   string // iPXE script in place of Smee's own that boots HookOS from port 8080
@@ -80,6 +82,8 @@ type Machine struct {
 	ScriptURL string
 	Lease     time.Duration // default one day
 	NoPXE     bool          // DHCP only
+	NoIPv4    bool          // its firmware boots by IPv6 alone
+	HTTPBoot  bool          // UEFI only: its firmware boots by HTTP, without PXE
 }
 
 // Command is a program that the caller supplies.
@@ -104,6 +108,9 @@ type Options struct {
 	Tinkerbell string
 	// Routes is stack-proxy's routes file, in YAML; empty: the routes of its preset.
 	Routes string
+	// IPv6 makes it a site of IPv6: pods and service have IPv6 addresses, too, the router advertises that addresses come
+	// by DHCPv6, machines are told nothing but IPv6 addresses, and Smee answers no DHCP.
+	IPv6 bool
 	// Without names programs that are not started; [Lab.Restart] starts one later.
 	Without []string
 	// Env adds "NAME=value" to a program's environment, by name; a later value wins.
@@ -290,7 +297,15 @@ func (o *Options) check() error {
 		if len(m.MAC) != 6 {
 			faults = append(faults, fmt.Errorf("machine %s: %q is not an Ethernet address", m.Name, m.MAC))
 		}
-		for _, key := range []string{m.Name, m.MAC.String(), m.IP.String()} {
+		keys := []string{m.Name, m.MAC.String(), m.IP.String()}
+		if o.IPv6 {
+			keys = append(keys, m.IP6.String())
+			if !LAN6.Contains(m.IP6) || m.IP6 != m.Range6().Addr() {
+				faults = append(faults, fmt.Errorf("machine %s: address %s is not the first of a /%d in %s",
+					m.Name, m.IP6, rangeBits, LAN6))
+			}
+		}
+		for _, key := range keys {
 			if other, ok := seen[key]; ok {
 				faults = append(faults, fmt.Errorf("machine %s: %s belongs to machine %s", m.Name, key, other))
 			}

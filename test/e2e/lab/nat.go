@@ -16,16 +16,29 @@ import (
 //	prerouting:  ip daddr SERVICE tcp dport { ... } dnat to POD, udp likewise; the source is kept
 //	postrouting: ip saddr PODS ip daddr != PODS masquerade
 func forwardService() error {
+	return translate(nftables.TableFamilyIPv4, ServiceIP, PodIP, Pods, UDPPorts)
+}
+
+// forwardService6 does the same for IPv6.
+func forwardService6() error {
+	return translate(nftables.TableFamilyIPv6, ServiceIP6, PodIP6, Pods6, UDPPorts6)
+}
+
+func translate(family nftables.TableFamily, service, pod netip.Addr, pods netip.Prefix, udpPorts []uint16) error {
+	source, destination := uint32(ipSource), uint32(ipDestination)
+	if service.Is6() {
+		source, destination = ip6Source, ip6Destination
+	}
 	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("failed to open nftables: %w", err)
 	}
-	table := conn.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: "service"})
+	table := conn.AddTable(&nftables.Table{Family: family, Name: "service"})
 	pre := conn.AddChain(&nftables.Chain{
 		Name: "prerouting", Table: table, Type: nftables.ChainTypeNAT,
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest,
 	})
-	for protocol, ports := range map[byte][]uint16{unix.IPPROTO_TCP: TCPPorts, unix.IPPROTO_UDP: UDPPorts} {
+	for protocol, ports := range map[byte][]uint16{unix.IPPROTO_TCP: TCPPorts, unix.IPPROTO_UDP: udpPorts} {
 		set := &nftables.Set{Table: table, Anonymous: true, Constant: true, KeyType: nftables.TypeInetService}
 		var elements []nftables.SetElement
 		for _, port := range ports {
@@ -35,14 +48,14 @@ func forwardService() error {
 			return fmt.Errorf("failed to add ports: %w", err)
 		}
 		conn.AddRule(&nftables.Rule{Table: table, Chain: pre, Exprs: concat(
-			matchAddr(ipDestination, netip.PrefixFrom(ServiceIP, 32), expr.CmpOpEq),
+			matchAddr(destination, netip.PrefixFrom(service, service.BitLen()), expr.CmpOpEq),
 			[]expr.Any{
 				&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{protocol}},
 				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 				&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID},
-				&expr.Immediate{Register: 1, Data: PodIP.AsSlice()},
-				&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
+				&expr.Immediate{Register: 1, Data: pod.AsSlice()},
+				&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family), RegAddrMin: 1},
 			},
 		)})
 	}
@@ -51,8 +64,8 @@ func forwardService() error {
 		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
 	})
 	conn.AddRule(&nftables.Rule{Table: table, Chain: post, Exprs: concat(
-		matchAddr(ipSource, Pods, expr.CmpOpEq),
-		matchAddr(ipDestination, Pods, expr.CmpOpNeq),
+		matchAddr(source, pods, expr.CmpOpEq),
+		matchAddr(destination, pods, expr.CmpOpNeq),
 		[]expr.Any{&expr.Masq{}},
 	)})
 	if err := conn.Flush(); err != nil {
@@ -61,18 +74,21 @@ func forwardService() error {
 	return nil
 }
 
-// Offsets of the addresses in an IPv4 header.
+// Offsets of the addresses in the headers of IPv4 and IPv6.
 const (
-	ipSource      = 12
-	ipDestination = 16
+	ipSource       = 12
+	ipDestination  = 16
+	ip6Source      = 8
+	ip6Destination = 24
 )
 
 func matchAddr(offset uint32, prefix netip.Prefix, op expr.CmpOp) []expr.Any {
+	length := uint32(prefix.Addr().BitLen() / 8)
 	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length},
 		&expr.Bitwise{
-			SourceRegister: 1, DestRegister: 1, Len: 4,
-			Mask: ipNet(prefix).Mask, Xor: make([]byte, 4),
+			SourceRegister: 1, DestRegister: 1, Len: length,
+			Mask: ipNet(prefix).Mask, Xor: make([]byte, length),
 		},
 		&expr.Cmp{Op: op, Register: 1, Data: prefix.Masked().Addr().AsSlice()},
 	}

@@ -59,6 +59,11 @@ func (l *Lab) addNamespace(role string) error {
 		if err := unix.Mount(self, path, "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("failed to keep namespace %s: %w", role, err)
 		}
+		if l.opts.IPv6 { // duplicate address detection takes 1.5 s
+			if err := setSysctl("net/ipv6/conf/default/accept_dad", "0"); err != nil {
+				return err
+			}
+		}
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err

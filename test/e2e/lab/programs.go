@@ -22,7 +22,7 @@ import (
 
 // startOrder is what a lab consists of besides its node: names first, then the services, then the pod as a
 // kubelet starts it.
-var startOrder = []string{DNS, RA, Smee, Hegel, Tinkerbell, Tink, BroadcastInit, DHCPRelay, StackProxy}
+var startOrder = []string{DNS, RA, Smee, Hegel, Tinkerbell, Tink, DHCP6, BroadcastInit, DHCPRelay, StackProxy}
 
 // Admin ports of the pod's programs, in [RolePod].
 const (
@@ -105,7 +105,14 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 			return err
 		}, l.defaultZone()
 	case RA:
-		return l.helperProcess(RoleLAN, "ra"), nil, nil
+		args := []string{"ra"}
+		if l.opts.IPv6 {
+			args = append(args, managed)
+		}
+		return l.helperProcess(RoleLAN, args...), nil, nil
+	case DHCP6:
+		process := l.dhcp6Server()
+		return process, l.saysReady(DHCP6, "DHCPv6, static leases only on "), nil
 	case Smee:
 		args, err := l.smeeArgs()
 		url := "http://" + hostPort(l.addrOf(Smee), 7171) + "/healthcheck"
@@ -134,19 +141,9 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 			Security: &Security{UID: 0, Capabilities: []int{unix.CAP_NET_ADMIN}},
 		}, nil, nil
 	case DHCPRelay:
-		server := "smee"
-		if l.opts.Tinkerbell != "" {
-			server = tinkerbellService
-		}
 		return Process{
 			Role: RolePod, Path: l.bin.dhcpRelay,
-			Env: []string{
-				"DHCP_RELAY_SERVERS=" + serviceName(server) + ".",
-				"DHCP_RELAY_UPSTREAM_INTERFACE=eth0",
-				"DHCP_RELAY_SOURCE_ADDRESS=" + ServiceIP.String(),
-				"DHCP_RELAY_ADMIN_ADDRESS=" + hostPort(PodIP, RelayAdminPort),
-				"DHCP_RELAY_BOOTS_SOCKET=" + bootsSocket,
-			},
+			Env:      l.relayEnv(),
 			Security: &Security{UID: 0, Capabilities: []int{unix.CAP_NET_RAW}},
 		}, l.httpReady(RolePod, "http://"+hostPort(PodIP, RelayAdminPort)+"/readyz"), nil
 	case StackProxy:
@@ -232,6 +229,9 @@ func (l *Lab) defaultZone() error {
 	for program, service := range serviceOf {
 		l.records[serviceName(service)] = []netip.Addr{l.addrs[program]}
 	}
+	if l.opts.IPv6 {
+		l.records[serviceName(dhcp6Service)] = []netip.Addr{DHCP6IP}
+	}
 	return l.writeZone()
 }
 
@@ -242,8 +242,9 @@ func (l *Lab) smeeArgs() ([]string, error) {
 	if err := writeJSON(path, smeeRecords(l.opts.Machines)); err != nil {
 		return nil, err
 	}
-	service, own := ServiceIP.String(), l.addrOf(Smee).String()
+	service, own := l.opts.Service().String(), l.addrOf(Smee).String()
 	return []string{
+		"-dhcp-enabled=" + strconv.FormatBool(!l.opts.IPv6),
 		"-backend-kube-enabled=false",
 		"-backend-file-enabled=true",
 		"-backend-file-path", path,
@@ -259,15 +260,15 @@ func (l *Lab) smeeArgs() ([]string, error) {
 		"-syslog-addr", own,
 		"-http-addr", own,
 		"-http-port", "7171",
-		"-osie-url", "http://" + hostPort(ServiceIP, 8080),
-		"-tink-server", hostPort(ServiceIP, 42113),
+		"-osie-url", "http://" + hostPort(l.opts.Service(), 8080),
+		"-tink-server", hostPort(l.opts.Service(), 42113),
 		"-trusted-proxies", PodIP.String() + "/32",
 	}, nil
 }
 
 func (l *Lab) hegelArgs() ([]string, error) {
 	path := filepath.Join(l.opts.RunDir, "hegel.yaml")
-	if err := writeJSON(path, hegelInstances(l.opts.Machines)); err != nil {
+	if err := writeJSON(path, hegelInstances(&l.opts)); err != nil {
 		return nil, err
 	}
 	return []string{
@@ -312,22 +313,25 @@ func smeeRecords(machines []Machine) map[string]any {
 	return records
 }
 
-// hegelInstances is the format of Hegel's flat file, which knows a machine by its public IPv4 address.
-func hegelInstances(machines []Machine) []any {
+// hegelInstances is the format of Hegel's flat file, which knows a machine by its public IPv4 address. It takes any
+// text for one, an IPv6 address too.
+func hegelInstances(o *Options) []any {
 	instances := []any{}
-	for _, m := range machines {
-		instances = append(instances, map[string]any{
-			"userdata": m.Userdata,
-			"metadata": map[string]any{
-				"id":            m.MAC.String(),
-				"hostname":      m.Name,
-				"localHostname": m.Name,
-				"plan":          "lab",
-				"facility":      "lab",
-				"tags":          []string{m.Firmware.String()},
-				"ipv4":          map[string]any{"local": m.IP.String(), "public": m.IP.String()},
-			},
-		})
+	for _, m := range o.Machines {
+		for _, addr := range o.Addrs(m) {
+			instances = append(instances, map[string]any{
+				"userdata": m.Userdata,
+				"metadata": map[string]any{
+					"id":            m.MAC.String(),
+					"hostname":      m.Name,
+					"localHostname": m.Name,
+					"plan":          "lab",
+					"facility":      "lab",
+					"tags":          []string{m.Firmware.String()},
+					"ipv4":          map[string]any{"local": addr.String(), "public": addr.String()},
+				},
+			})
+		}
 	}
 	return instances
 }

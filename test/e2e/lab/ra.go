@@ -5,15 +5,19 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv6"
 )
 
+// managed is the argument of the ra helper for a site of IPv6.
+const managed = "managed"
+
 // serveRA is the ra helper: it sends router advertisements on the LAN each second. iPXE waits up to 13 s for one
 // before it goes on with IPv4.
-func serveRA([]string) error {
+func serveRA(args []string) error {
 	ifi, err := net.InterfaceByName(bridgeLAN)
 	if err != nil {
 		return err
@@ -34,7 +38,8 @@ func serveRA([]string) error {
 	if err := p.SetMulticastInterface(ifi); err != nil {
 		return err
 	}
-	message := icmp.Message{Type: ipv6.ICMPTypeRouterAdvertisement, Body: &icmp.RawBody{Data: advertisement(ifi)}}
+	body := &icmp.RawBody{Data: advertisement(ifi, slices.Contains(args, managed))}
+	message := icmp.Message{Type: ipv6.ICMPTypeRouterAdvertisement, Body: body}
 	packet, err := message.Marshal(nil) // the kernel fills in the checksum
 	if err != nil {
 		return err
@@ -54,15 +59,19 @@ func serveRA([]string) error {
 }
 
 // advertisement is the body of a router advertisement (RFC 4861 section 4.2): one prefix for stateless
-// addresses, no default router, no DHCPv6.
-func advertisement(ifi *net.Interface) []byte {
+// addresses, no default router, no DHCPv6. Of a managed link: the flags M and O, and no stateless addresses.
+func advertisement(ifi *net.Interface, managed bool) []byte {
 	const routerLifetime, prefixLifetime = 0, 3600
-	b := []byte{64, 0} // hop limit; neither managed nor other configuration
+	flags, prefixFlags := byte(0), byte(0xc0) // on-link, autonomous; section 4.6.2
+	if managed {
+		flags, prefixFlags = 0xc0, 0x80
+	}
+	b := []byte{64, flags} // hop limit
 	b = binary.BigEndian.AppendUint16(b, routerLifetime)
 	b = append(b, make([]byte, 8)...) // reachable time and retransmission timer: unspecified
 	b = append(b, 1, 1)               // source link-layer address, section 4.6.1
 	b = append(b, ifi.HardwareAddr...)
-	b = append(b, 3, 4, byte(LAN6.Bits()), 0xc0) // prefix information: on-link, autonomous; section 4.6.2
+	b = append(b, 3, 4, byte(LAN6.Bits()), prefixFlags)
 	b = binary.BigEndian.AppendUint32(b, prefixLifetime)
 	b = binary.BigEndian.AppendUint32(b, prefixLifetime)
 	b = append(b, 0, 0, 0, 0)

@@ -2,9 +2,13 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -24,6 +28,8 @@ func (o *Options) leavesOut(name string) bool {
 		return true
 	case name == Tink:
 		return o.Tink.Path == ""
+	case name == DHCP6:
+		return !o.IPv6 || o.Tinkerbell != ""
 	case name == Tinkerbell:
 		return o.Tinkerbell == ""
 	case name == Smee, name == Hegel:
@@ -73,8 +79,41 @@ func (l *Lab) tinkerbell() (Process, func(context.Context) error, error) {
 		"--ipxe-script-tink-server-addr-port=" + hostPort(ServiceIP, 42113),
 		"--trusted-proxies=" + PodIP.String() + "/32",
 	}
+	if l.opts.IPv6 {
+		more, err := tinkerbell6(l.opts.Tinkerbell)
+		if err != nil {
+			return Process{}, nil, err
+		}
+		args = append(args, more...)
+	}
 	ready := l.httpReady(RoleSmee, "http://"+hostPort(SmeeIP, TinkerbellHTTPPort)+"/healthcheck")
 	return Process{Role: RoleSmee, Path: l.opts.Tinkerbell, Args: args}, ready, nil
+}
+
+// ErrNoDHCPv6 is a Tinkerbell that has no DHCPv6 yet.
+var ErrNoDHCPv6 = errors.New("this Tinkerbell has no DHCPv6")
+
+// tinkerbell6 has the one binary serve DHCPv6, and point machines to the service's IPv6 address. In mode derived it
+// makes addresses of the relay's link-address and the machine's MAC, for which it needs option 79. Some of its flags are
+// called "dhcp-NAME-v6" in some versions, "dhcpv6-NAME" in others.
+func tinkerbell6(path string) ([]string, error) {
+	help, _ := exec.Command(path, "--help").CombinedOutput() // its status says nothing
+	flag := func(name string) string { return "--dhcpv6-" + name }
+	switch {
+	case strings.Contains(string(help), "--dhcp-enabled-v6"):
+		flag = func(name string) string { return "--dhcp-" + name + "-v6" }
+	case !strings.Contains(string(help), "--dhcpv6-enabled"):
+		return nil, ErrNoDHCPv6
+	}
+	service := ServiceIP6.String()
+	return []string{
+		flag("enabled") + "=true", flag("mode") + "=derived",
+		flag("derived-relay-address-prefix") + "=" + strconv.Itoa(LAN6.Bits()),
+		flag("tftp-ip") + "=" + service, flag("syslog-ip") + "=" + service,
+		"--public-ipv6=" + service,
+		"--ipxe-http-script-osie-url-v6=http://" + hostPort(ServiceIP6, TinkerbellFilesPort),
+		"--ipxe-script-tink-server-addr-port-v6=" + hostPort(ServiceIP6, 42113),
+	}, nil
 }
 
 // tinkerbellHardware is the format of the one binary's file backend: Hardware of tinkerbell.org/v1alpha1.

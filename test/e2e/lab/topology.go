@@ -63,6 +63,12 @@ func (l *Lab) wire() error {
 		{"make pods", l.wirePods},
 		{"make service IP", func() error { return l.Do(RoleNode, forwardService) }},
 	}
+	if l.opts.IPv6 {
+		steps = append(steps, struct {
+			what string
+			do   func() error
+		}{"add IPv6", l.wire6})
+	}
 	for _, step := range steps {
 		if err := step.do(); err != nil {
 			return fmt.Errorf("failed to %s: %w", step.what, err)
@@ -338,8 +344,7 @@ func removeAddr(ifname string, at netip.Prefix) error {
 }
 
 func addDefaultRoute(via netip.Addr) error {
-	everywhere := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	route := &netlink.Route{Dst: ipNet(everywhere), Gw: via.AsSlice()}
+	route := &netlink.Route{Dst: ipNet(everywhere(via)), Gw: via.AsSlice()}
 	if err := netlink.RouteReplace(route); err != nil {
 		return fmt.Errorf("failed to add default route via %s: %w", via, err)
 	}

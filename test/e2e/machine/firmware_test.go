@@ -160,30 +160,12 @@ func checkPorts(t *testing.T, capture string) {
 }
 
 func (test test) run(t *testing.T, l *lab.Lab, events <-chan observe.Event) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // an emulator on a busy machine
-	defer cancel()
-	proc, err := machine.Boot(l, test.machine, func(installer.Report) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := l.Kill(proc.Name()); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			said, err := os.ReadFile(machine.FirmwareLog(l, test.machine.Name))
-			t.Logf("the firmware says: %s %v", said, err)
-		}
-	}()
-	name, file := test.machine.Name, path.Base(test.bootFile)
+	file := path.Base(test.bootFile)
 	is := func(e observe.Event, kind, begins, ends string) bool {
 		return e.Kind == observe.DHCP && e.Name == kind &&
 			strings.HasPrefix(e.Detail, begins) && strings.HasSuffix(e.Detail, ends)
 	}
-	steps := []struct {
-		what  string
-		match func(observe.Event) bool
-	}{
+	follow(t, l, test.machine, events, []expected{
 		{"a DISCOVER", func(e observe.Event) bool { return is(e, "DISCOVER", "PXEClient:", "") }},
 		{"Smee's OFFER", func(e observe.Event) bool { return is(e, "OFFER", test.offer, ", boot file "+test.bootFile) }},
 		{"the ACK of its address", func(e observe.Event) bool { return is(e, "ACK", test.ack, "") }},
@@ -196,7 +178,33 @@ func (test test) run(t *testing.T, l *lab.Lab, events <-chan observe.Event) {
 		{"the script by HTTP", func(e observe.Event) bool {
 			return e.Kind == observe.HTTP && path.Base(e.Name) == "auto.ipxe" && e.Bytes > 0
 		}},
+	})
+}
+
+// expected is what a machine is to be seen to do next.
+type expected struct {
+	what  string
+	match func(observe.Event) bool
+}
+
+// follow switches a machine on and waits for one thing after the other.
+func follow(t *testing.T, l *lab.Lab, m lab.Machine, events <-chan observe.Event, steps []expected) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // an emulator on a busy machine
+	defer cancel()
+	proc, err := machine.Boot(l, m, func(installer.Report) {})
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer func() {
+		if err := l.Kill(proc.Name()); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			said, err := os.ReadFile(machine.FirmwareLog(l, m.Name))
+			t.Logf("the firmware says: %s %v", said, err)
+		}
+	}()
 	started := time.Now()
 	var seen []string
 	for _, step := range steps {
@@ -205,7 +213,7 @@ func (test test) run(t *testing.T, l *lab.Lab, events <-chan observe.Event) {
 			case e := <-events:
 				seen = append(seen, e.Kind.String()+" "+e.Name+" "+e.Detail)
 				if found = step.match(e); found {
-					t.Logf("%6.2f s %s, %s: %s %s", time.Since(started).Seconds(), name, step.what, e.Name, e.Detail)
+					t.Logf("%6.2f s %s, %s: %s %s", time.Since(started).Seconds(), m.Name, step.what, e.Name, e.Detail)
 				}
 			case <-proc.Done():
 				t.Fatalf("%s: %v; seen: %s", step.what, machine.ErrDied, strings.Join(seen, "; "))

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 
 	"github.com/tinkerbell/stack/test/e2e/installer"
 	"github.com/tinkerbell/stack/test/e2e/lab"
@@ -85,14 +86,26 @@ func Arguments(m lab.Machine, tap, dir string) ([]string, error) {
 	case lab.BIOS: // the ROM of QEMU's card is iPXE
 		args = append(args, "-M", "pc", "-m", "256", "-boot", "n")
 	case lab.UEFI: // without a ROM, so that OVMF's own PXE runs
-		nic += ",romfile=,bootindex=1"
+		nic += ",romfile=,addr=" + strconv.Itoa(nicSlot)
+		if !m.HTTPBoot {
+			nic += ",bootindex=1"
+		}
 		vars := filepath.Join(dir, m.Name+"-vars.fd")
 		if err := copyFile(vars, ovmfVars); err != nil {
 			return nil, fmt.Errorf("failed to copy UEFI variables: %w", err)
 		}
+		if m.HTTPBoot { // after what firmware tries by IPv4 and PXE it comes to it only in minutes
+			names, values := []string{"Boot0000", "BootOrder"}, [][]byte{httpBoot6(m.MAC), {0, 0}}
+			if err := setVariables(vars, names, values); err != nil {
+				return nil, err
+			}
+		}
 		args = append(args, "-M", "q35", "-m", "512",
 			"-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+ovmfCode,
 			"-drive", "if=pflash,format=raw,unit=1,file="+vars)
+		if m.NoIPv4 { // or it asks for an address by DHCPv4 first, for a minute
+			args = append(args, "-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n")
+		}
 	}
 	return append(args,
 		"-device", nic,

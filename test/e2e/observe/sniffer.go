@@ -106,7 +106,7 @@ func (s *Sniffer) read(socket *os.File, number int, packet func(time.Time, Packe
 		}
 		at, snap := time.Now(), SnapLen
 		p, ok := ParsePacket(buffer[:n])
-		if ok && p.Proto == unix.IPPROTO_UDP && (p.From.Port() == 67 || p.To.Port() == 67) {
+		if ok && p.isDHCP() {
 			snap = n
 		}
 		s.file.Packet(at, number, buffer[:n], snap)

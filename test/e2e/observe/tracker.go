@@ -19,7 +19,7 @@ type Kind uint8
 
 // The kinds of events.
 const (
-	// DHCP is a message; Name is its type in capitals.
+	// DHCP is a message, of DHCPv4 or DHCPv6; Name is its type in capitals.
 	DHCP Kind = iota
 	// TFTP is a file that the machine received and acknowledged to the end; Name is the file.
 	TFTP
@@ -95,6 +95,8 @@ func (t *Tracker) Packet(at time.Time, p Packet) {
 	switch {
 	case p.From.Port() == 67 || p.To.Port() == 67:
 		t.dhcp(at, p)
+	case p.isDHCP():
+		t.dhcp6(at, p)
 	case p.To.Port() == 69:
 		t.fromTFTPClient(at, p)
 	case p.From.Port() == 69:

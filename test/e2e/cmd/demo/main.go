@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -44,6 +45,7 @@ type demo struct {
 	repo     string
 	dir      string
 	firmware []string
+	ipv6     bool
 	keep     bool
 	page     string // address of the live page of boots
 	start    time.Time
@@ -54,19 +56,28 @@ type demo struct {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	d := &demo{out: out, start: time.Now()}
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
-	machines := flags.String("machines", "bios,uefi", "`list` of machines: bios and uefi (QEMU), go (a client in Go)")
+	machines := flags.String("machines", "",
+		"`list` of machines: bios and uefi (QEMU), go (a client in Go; not with IPv6); default: bios,uefi, with IPv6 uefi")
+	family := flags.String("family", "4", "`IP family` of the site: 4, or 6 for machines that boot by IPv6 alone")
 	flags.BoolVar(&d.keep, "keep", false, "leave the lab up, and say how to enter it and how to take it down")
 	flags.StringVar(&d.dir, "out", "", "`directory` for result.json, capture and logs (default: build/demo)")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp // flag has said why
 	}
-	d.firmware = strings.Split(*machines, ",")
+	d.ipv6 = *family == "6"
+	if *family != "4" && !d.ipv6 {
+		return fmt.Errorf("-family: %q is neither 4 nor 6", *family)
+	}
+	d.firmware = strings.Split(cmp.Or(*machines, map[bool]string{false: "bios,uefi", true: "uefi"}[d.ipv6]), ",")
 	slices.Sort(d.firmware)
 	d.firmware = slices.Compact(d.firmware)
 	for _, firmware := range d.firmware {
 		if !slices.Contains([]string{"bios", "uefi", "go"}, firmware) {
 			return fmt.Errorf("-machines: %q is none of bios, uefi, go", firmware)
 		}
+	}
+	if d.ipv6 && slices.Contains(d.firmware, "go") {
+		return errors.New("-family 6: the machine in Go has no IPv6, bios and uefi have")
 	}
 	var err error
 	if d.repo, err = lab.Repo(); err != nil {
@@ -144,20 +155,32 @@ func (d *demo) prepare(ctx context.Context) (machine.Media, error) {
 	return media, err
 }
 
+// missing lists the packages of firmware, and of the DHCPv6 server.
+func (d *demo) missing() []string {
+	missing := machine.Missing()
+	if _, err := exec.LookPath("dnsmasq"); err != nil && d.ipv6 {
+		missing = append(missing, "dnsmasq-base")
+	}
+	return missing
+}
+
 // packages has what QEMU needs installed.
 func (d *demo) packages(ctx context.Context) error {
-	if slices.Equal(d.firmware, []string{"go"}) || len(machine.Missing()) == 0 {
+	if slices.Equal(d.firmware, []string{"go"}) || len(d.missing()) == 0 {
 		return nil
 	}
-	d.say("real firmware needs what is missing here: %s", strings.Join(machine.Missing(), ", "))
+	d.say("real firmware needs what is missing here: %s", strings.Join(d.missing(), ", "))
 	cmd := exec.CommandContext(ctx, filepath.Join(d.repo, "scripts", "deps"), "demo")
 	cmd.Stdout, cmd.Stderr = d.out, d.out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("failed to install packages: %w", err)
 	}
-	missing := machine.Missing()
+	missing := d.missing()
 	if _, err := exec.LookPath("apt-get"); err == nil && len(missing) > 0 {
 		return fmt.Errorf("failed to install packages: %s not there yet", strings.Join(missing, ", "))
+	}
+	if len(missing) > 0 && d.ipv6 {
+		return fmt.Errorf("failed to install what a boot by IPv6 needs: %s not there", strings.Join(missing, ", "))
 	}
 	if len(missing) > 0 {
 		d.say("going on with the PXE client in Go, which needs none of %s", strings.Join(missing, ", "))
@@ -171,7 +194,7 @@ func (d *demo) show(ctx context.Context, media machine.Media) error {
 	var power time.Time
 	j, err := journey.Run(ctx, journey.Options{
 		Firmware: d.firmware, Media: media, Dir: d.dir,
-		Lab: lab.Options{Logf: d.say},
+		Lab: lab.Options{Logf: d.say, IPv6: d.ipv6},
 		Ready: func(l *lab.Lab) error {
 			if err := d.publish(l); err != nil {
 				return err

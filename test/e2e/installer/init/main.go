@@ -53,6 +53,10 @@ func install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Without duplicate address detection there is a link-local address at once.
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0); err != nil {
+		return fmt.Errorf("failed to switch duplicate address detection off: %w", err)
+	}
 	if err := loadModules("/modules"); err != nil {
 		return err
 	}
@@ -60,7 +64,7 @@ func install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lease, err := address(ctx, ifname)
+	lease, err := address(ctx, ifname, config.IPv6())
 	if err != nil {
 		return err
 	}
@@ -123,9 +127,19 @@ func waitForLink(ctx context.Context, mac net.HardwareAddr) (string, error) {
 	}
 }
 
-func address(ctx context.Context, ifname string) (netboot.Lease, error) {
+// address asks for an address in the family of the services.
+func address(ctx context.Context, ifname string, ipv6 bool) (netboot.Lease, error) {
 	if err := netboot.Flush(ifname); err != nil {
 		return netboot.Lease{}, err
+	}
+	if ipv6 {
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+		lease, err := netboot.Lease6(ctx, ifname)
+		if err != nil {
+			return lease, fmt.Errorf("failed to get an address by DHCPv6: %w", err)
+		}
+		return lease, netboot.Configure(ifname, lease)
 	}
 	client, err := netboot.OpenDHCP(ifname)
 	if err != nil {
