@@ -60,10 +60,14 @@ func (j *Journal) Record(e *boot.Event) {
 		case boot.Syslog:
 			j.syslog(m, e)
 		}
-		j.settle(m, e.At)
-		j.touched(m)
-		j.changed[m.id] = struct{}{}
-		j.shrink(m)
+		if len(m.boots) > 0 {
+			j.settle(m, e.At)
+			j.touched(m)
+			j.changed[m.id] = struct{}{}
+			j.shrink(m)
+		} else {
+			j.forget(m) // It was made for what is no part of a boot, as a lease that is renewed.
+		}
 	}
 	j.mu.Unlock()
 	j.deliver()
@@ -207,7 +211,7 @@ func (j *Journal) tellSteps(m *machine, b *record, at int64) {
 		}
 		s.told = s.result
 		if j.options.Changed != nil {
-			c := Change{What: StepEnded, At: moment(at), Machine: j.view(m), Boot: b.view(false), Step: s.view()}
+			c := Change{What: StepEnded, At: moment(at), Machine: j.view(m), Boot: b.view(false), Step: s.view(nil)}
 			c.Step.Answers = b.answersOf(i)
 			j.changes = append(j.changes, c)
 		}
@@ -244,37 +248,42 @@ func (j *Journal) deliver() {
 // then those that boot, and among equals those first that were heard last.
 func (j *Journal) Machines() []MachineView {
 	j.mu.RLock()
-	views := make([]MachineView, 0, len(j.ids))
+	defer j.mu.RUnlock()
+	machines := make([]*machine, 0, len(j.ids))
 	for _, m := range j.ids {
-		v := j.view(m)
-		if b := m.newest(); b != nil {
-			v.Boots = []BootView{b.view(false)}
-		}
-		views = append(views, v)
+		machines = append(machines, m)
 	}
-	j.mu.RUnlock()
-	slices.SortFunc(views, compare)
+	slices.SortFunc(machines, compare)
+	views := make([]MachineView, len(machines))
+	boots := make([]BootView, len(machines))
+	known := peers{}
+	for i, m := range machines {
+		views[i] = j.view(m)
+		boots[i] = m.newest().viewBy(false, known)
+		views[i].Boots = boots[i : i+1 : i+1]
+	}
 	return views
 }
 
 // compare orders machines: by state, then the one first that was heard last, then by ID.
-func compare(a, b MachineView) int {
-	if c := cmp.Compare(urgency(a), urgency(b)); c != 0 {
-		return c
-	}
-	if len(a.Boots) > 0 && len(b.Boots) > 0 {
-		if c := b.Boots[0].End.Compare(a.Boots[0].End); c != 0 {
-			return c
-		}
-	}
-	return cmp.Compare(a.ID, b.ID)
+func compare(a, b *machine) int {
+	one, other := a.newest(), b.newest()
+	return cmp.Or(cmp.Compare(one.state.urgency(), other.state.urgency()), cmp.Compare(other.end, one.end),
+		cmp.Compare(a.id, b.id))
 }
 
-func urgency(v MachineView) int {
-	if len(v.Boots) == 0 {
-		return 4
+// urgency orders states.
+func (s State) urgency() int {
+	switch s {
+	case Stuck:
+		return 0
+	case Booting:
+		return 1
+	case Booted:
+		return 2
+	default:
+		return 3
 	}
-	return slices.Index([]State{Stuck, Booting, Booted, Silent}, v.Boots[0].State)
 }
 
 // Machine is all that is known of one machine, by its ID or by any of its MACs or its address.

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ func (j *Journal) view(m *machine) MachineView {
 	if len(m.macs) == 0 {
 		return v
 	}
-	v.MAC = macString(m.macs[0])
+	v.MAC = m.id // which is that of the first
 	for _, mac := range m.macs[1:] {
 		v.OtherMACs = append(v.OtherMACs, macString(mac))
 	}
@@ -48,8 +49,26 @@ func uuidString(u [16]byte) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[0:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
+// peers are addresses as text. Most machines are served by the same few.
+type peers map[netip.AddrPort]string
+
+func (p peers) text(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return ""
+	}
+	text, known := p[a]
+	if !known {
+		if text = peer(a); p != nil {
+			p[a] = text
+		}
+	}
+	return text
+}
+
 // view is a boot, with answers if they are wanted.
-func (b *record) view(answers bool) BootView {
+func (b *record) view(answers bool) BootView { return b.viewBy(answers, nil) }
+
+func (b *record) viewBy(answers bool, known peers) BootView {
 	v := BootView{
 		ID: b.id, Begin: moment(b.begin), End: moment(b.end), State: b.state, At: b.at, Next: b.next(),
 		Steps: make([]StepView, len(b.steps)),
@@ -59,7 +78,7 @@ func (b *record) view(answers bool) BootView {
 		v.Cause = &c
 	}
 	for i := range b.steps {
-		v.Steps[i] = b.steps[i].view()
+		v.Steps[i] = b.steps[i].view(known)
 		if answers {
 			v.Steps[i].Answers = b.answersOf(i)
 		}
@@ -67,14 +86,11 @@ func (b *record) view(answers bool) BootView {
 	return v
 }
 
-func (s *step) view() StepView {
-	v := StepView{
+func (s *step) view(known peers) StepView {
+	return StepView{
 		Step: s.step, Result: s.result, Begin: moment(s.begin), End: moment(s.end), Bytes: s.bytes, Text: s.text,
+		From: known.text(s.from),
 	}
-	if s.from.IsValid() {
-		v.From = peer(s.from)
-	}
-	return v
 }
 
 func (b *record) answersOf(i int) []Answer {
