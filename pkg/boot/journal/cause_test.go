@@ -138,6 +138,7 @@ func causes() []row {
 
 		// ACK, no loader asked.
 		{name: "no boot file", shots: one.lease(0, pxe, ""), until: 5, want: NoBootFile, says: []string{"no boot file", "EFI x86-64"}},
+		{name: "no boot file by DHCPv6", shots: one.lease6(0, "", pxe...), until: 5, want: NoBootFile, says: []string{"of 2001:db8::2 to"}},
 		{name: "no boot file for this architecture", shots: film(one.discover(0, pxe, arch(2)), one.reply(0.1, 2, ""),
 			one.dhcp(0.2, boot.DHCPRequest, 3, with(boot.VendorClass, "PXEClient"), arch(2)), one.reply(0.3, 5, "")), until: 5,
 			want: NoBootFile, says: []string{"EFI Itanium, 2"}},

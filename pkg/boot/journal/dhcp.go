@@ -272,6 +272,9 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	a.asked = 0
 	b.steps[i].from = from
 	a.server, a.next = boot.Addr(e.Server), boot.Addr(e.Next)
+	if !a.server.IsValid() { // DHCPv6 servers are known by a DUID.
+		a.server = boot.Addr(e.Endpoint)
+	}
 	if a.server.IsValid() && !slices.Contains(a.servers, a.server) && len(a.servers) < maxServers {
 		a.servers = append(a.servers, a.server)
 	}

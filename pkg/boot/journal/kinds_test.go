@@ -16,7 +16,9 @@ func solicit(a actor, at float64, kind boot.Kind, t uint8, options ...option) sh
 
 // lease6 is an exchange of DHCPv6.
 func (a actor) lease6(at float64, file string, who ...option) []shot {
-	given := func(d *draft) { d.Given, d.Lease, d.Server = bytes16("2001:db8::101"), 3600, [16]byte{} }
+	given := func(d *draft) {
+		d.Given, d.Lease, d.Endpoint, d.Port = bytes16("2001:db8::101"), 3600, bytes16("2001:db8::2"), 547
+	}
 	return []shot{
 		solicit(a, at, boot.DHCPRequest, 1, who...), solicit(a, at+0.1, boot.DHCPReply, 2, given, with(boot.File, file)),
 		solicit(a, at+0.2, boot.DHCPRequest, 3, who...), solicit(a, at+0.3, boot.DHCPReply, 7, given, with(boot.File, file)),
