@@ -35,7 +35,7 @@ func start(t *testing.T) (*site, context.Context, string) {
 	}
 	t.Cleanup(s.close)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(binary), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.UserDataDir(t.TempDir()), chromedp.Flag("hide-scrollbars", true))
+		chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(90*time.Second), chromedp.Flag("hide-scrollbars", true))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
