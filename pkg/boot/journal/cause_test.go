@@ -186,6 +186,9 @@ func causes() []row {
 		// Loader, then DISCOVER as firmware again.
 		{name: "the firmware is back", shots: film(one.toLoader(0), one.discover(9, pxe)), until: 10, want: LoaderDidNotStart,
 			says: []string{"Secure Boot", `"ipxe.efi"`}, step: DHCP},
+		{name: "nothing after the loader but a look for a file's size", shots: film(one.toLoader(0),
+			one.tftp(2.1, 0, "grub.efi", slow(boot.Began, 0, 0)), one.tftp(2.2, 0.1, "grub.efi", slow(boot.Done, 0, 0), status(1),
+				with(boot.Reason, "client_error"))), until: 50, want: LoaderDidNotStart},
 		{name: "nothing after the loader", shots: one.toLoader(0), until: 50, want: LoaderDidNotStart, says: []string{"nothing was heard since"}},
 		{name: "near: iPXE asks", shots: one.toIPXE(0), until: 9, want: ""},
 		{name: "near: iPXE asks once the firmware was back", shots: film(one.toLoader(0), one.discover(9, pxe), one.toIPXE(12)), until: 20, want: ""},

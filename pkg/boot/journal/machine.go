@@ -79,6 +79,7 @@ type step struct {
 	step       Step
 	result     Result
 	told       Result // what StepEnded said
+	settled    Result // what its last answer that told anything said
 	begin, end int64
 	bytes      uint64
 	from       netip.AddrPort

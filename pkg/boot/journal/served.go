@@ -61,13 +61,17 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 			j.progress(m, b, s, e)
 		}
 	case good:
-		st.result = OK
+		st.result, st.settled = OK, OK
 		if st.step == s {
 			j.progress(m, b, s, e)
 		}
 	case bad:
-		st.result = Failed
+		st.result, st.settled = Failed, Failed
 		b.fail(s, e)
+	case neutral:
+		if _, on := b.goes(s); !on && st.settled != "" { // As before what says nothing began.
+			st.result = st.settled
+		}
 	}
 }
 
