@@ -74,6 +74,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	options := proxy.Options{
 		Event:        seen.event,
 		Line:         seen.line,
+		Budgets:      seen.each,
 		Table:        table,
 		CatchAnswers: c.CatchAnswers,
 		Resolver:     &endpoint.Resolver{ResolvConf: c.ResolvConf},

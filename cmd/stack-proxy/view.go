@@ -70,6 +70,7 @@ func splitPort(at string) (host string, port uint16, err error) {
 // is off.
 type view struct {
 	event, line func(*boot.Event)
+	each        *boot.Budgets
 	helpers     []daemon.Task
 	server      *page.Server
 }
@@ -110,19 +111,22 @@ func newView(c *config, getenv func(string) string, logger *slog.Logger, registr
 		Pod: c.BootsPod, Hardware: elsewhere.lookup(), Changed: elsewhere.changed,
 	})
 	requests, lines, relayed := boot.NewQueue(eventRoom), boot.NewQueue(lineRoom), boot.NewQueue(eventRoom)
-	for source, q := range map[string]*boot.Queue{"requests": requests, "syslog": lines, "relay": relayed} {
+	recorder, each := feed.NewMerger(j.Record, j.Tick, relayed, requests, lines), boot.NewBudgets()
+	for source, dropped := range map[string]func() uint64{
+		"requests": requests.Dropped, "syslog": lines.Dropped, "relay": relayed.Dropped, "client": each.Spared,
+	} {
 		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name:        "stack_proxy_boot_events_dropped_total",
-			Help:        "Events of boots that came faster than they are kept, by where they came from.",
+			Name: "stack_proxy_boot_events_dropped_total",
+			Help: "Events of boots that were not kept: more than there is room for, by where they came from; or, as " +
+				"client, more of one client than tells anything.",
 			ConstLabels: prometheus.Labels{"source": source},
-		}, func() float64 { return float64(q.Dropped()) }))
+		}, func() float64 { return float64(dropped()) }))
 	}
 	server := page.New(page.Options{
 		Journal: j, Pod: c.BootsPod, Replicas: c.replicas(), Relay: c.BootsRelay, Local: fromHere, Logger: logger,
 	})
-	recorder := feed.NewMerger(j.Record, j.Tick, relayed, requests, lines)
 	v := view{
-		event: requests.Put, line: lines.Put,
+		event: requests.Put, line: lines.Put, each: each,
 		helpers: append(elsewhere.of(j, recorder, logger, registry), server),
 		server:  server,
 	}

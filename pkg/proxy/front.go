@@ -38,7 +38,7 @@ func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) 
 		}
 		return web.Listen(web.Config{
 			Route: r.Name, Listen: l.AddrPort(), Settings: s, Logger: p.log, Metrics: p.metrics.web,
-			Loops: p.loops, Account: p.options.Account, Event: p.options.Event,
+			Loops: p.loops, Account: p.options.Account, Event: p.options.Event, Budgets: p.options.Budgets,
 		})
 	default:
 		return p.listenDatagram(r, l, backend, log)

@@ -48,6 +48,8 @@ type Options struct {
 	// Event is told what machines do at the routes, and Line of lines of syslog. Both are called from many goroutines and
 	// must not wait; an event is valid during the call. Nil: nobody is told.
 	Event, Line func(*boot.Event)
+	// Budgets bound what Event is told of each client's ordinary requests; nil does not.
+	Budgets *boot.Budgets
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Registry may be nil.

@@ -36,6 +36,8 @@ type Config struct {
 	// Event is told of the beginnings of long answers and of gRPC calls, and of the end of every request. The event is
 	// valid during the call. It is called from several goroutines and from loops, and must not wait. Nil: nobody is told.
 	Event func(*boot.Event)
+	// Budgets bound what Event is told of each client's ordinary requests; nil does not.
+	Budgets *boot.Budgets
 	// Logger may be nil. Lines get the route they are about: the front's own, or one of Sites.
 	Logger *slog.Logger
 	// Metrics may be nil.

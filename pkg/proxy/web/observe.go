@@ -79,7 +79,9 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := startOf(r)
 	seen := &response{ResponseWriter: w, old: !r.ProtoAtLeast(1, 1)}
 	if o.tell != nil {
-		seen.request = request{Request: r, observer: o, path: r.URL.Path, start: start}
+		seen.request = request{
+			Request: r, observer: o, path: r.URL.Path, client: Client(r, o.settings.Trusted), start: start,
+		}
 	}
 	var under *conn
 	if r.ProtoMajor == 1 { // in HTTP/2 others' requests and answers are under way on the connection too

@@ -74,7 +74,7 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 	}
 	made.observer = &observer{
 		next: made.handler, settings: s, log: log, metrics: metrics, room: f.config.Account.Route(route),
-		teller: teller{tell: f.config.Event, route: route, port: f.Addr().Port(), spare: &f.spare},
+		teller: teller{tell: f.config.Event, route: route, port: f.Addr().Port(), spare: &f.spare, each: f.config.Budgets},
 	}
 	made.handler = made.observer
 	return made

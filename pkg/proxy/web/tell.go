@@ -22,6 +22,7 @@ type teller struct {
 	route string
 	port  uint16
 	spare *boot.Allowance // of what is refused
+	each  *boot.Budgets   // of clients, for ordinary requests
 }
 
 // Lengths of texts in an event, in bytes.
@@ -86,13 +87,14 @@ type request struct {
 	*http.Request
 	observer *observer // nil: nobody is told
 	path     string    // as the client asked for it: a gate may rewrite the one in Request
+	client   netip.Addr
 	start    time.Time
 }
 
 // fill puts it into an event, with the answer's fate so far.
 func (r *request) fill(e *boot.Event, f *fate) {
 	e.Kind, e.At = boot.HTTP, r.start.UnixNano()
-	e.Route, e.Client = r.observer.port, boot.Bytes(Client(r.Request, r.observer.settings.Trusted))
+	e.Route, e.Client = r.observer.port, boot.Bytes(r.client)
 	e.Endpoint, e.Port = boot.Bytes(f.endpoint.Addr()), f.endpoint.Port()
 	e.Offset = offset(r.Header.Get("Range"))
 	boot.SetText(e, boot.File, mostPath, r.path)
@@ -122,7 +124,7 @@ func (r *response) tellCall() {
 // tellLong tells that a long answer is under way, once: when its head says so, or, where that tells no length, when as
 // much has been written.
 func (r *response) tellLong(length uint64) {
-	if r.fate.begun || r.request.observer == nil || length < longAnswer || reply.IsGRPC(r.request.Request) {
+	if r.fate.begun || r.request.observer == nil || length < boot.LongAnswer || reply.IsGRPC(r.request.Request) {
 		return
 	}
 	r.fate.begun = true
@@ -136,34 +138,43 @@ func (r *response) tellLong(length uint64) {
 
 // tellEnd tells what became of a request. grpc is the name of a call's code; empty if it was none.
 func (r *response) tellEnd(code int, took time.Duration, grpc string) {
-	if r.request.observer == nil {
+	o, f := r.request.observer, &r.fate
+	if o == nil {
 		return
+	}
+	at, sent, expected := r.request.start.UnixNano()+int64(took), uint64(r.bytes), r.expected()
+	switch {
+	case grpc != "":
+		expected = 0
+	case r.request.Method == http.MethodHead:
+		sent = 0
+	case f.outcome == boot.Passed && sent < expected && code != http.StatusNotModified:
+		f.torn(shortOf(f.unsent))
+	}
+	switch f.outcome {
+	case boot.Passed:
+		if grpc == "" && !o.each.Allow(r.request.client, at, code, max(sent, expected)) {
+			return
+		}
+	case boot.Refused:
+		if !o.spare.Take(at) {
+			return
+		}
 	}
 	e := boot.Borrow()
 	defer e.Return()
-	r.request.fill(e, &r.fate)
-	e.At, e.Took = e.At+int64(took), took
-	e.Outcome, e.Status, e.Bytes, e.Expected = boot.Done, uint16(code), uint64(r.bytes), r.expected()
-	method, message := r.request.Method, ""
-	switch {
-	case grpc != "":
-		e.Kind, e.Status, e.Expected, method = boot.Stream, grpcNumber(grpc), 0, ""
-		message = grpcMessage(r.Header())
-	case method == http.MethodHead:
-		e.Bytes = 0
+	r.request.fill(e, f)
+	e.At, e.Took, e.Status, e.Bytes, e.Expected = at, took, uint16(code), sent, expected
+	if e.Outcome = f.outcome; e.Outcome == boot.Passed {
+		e.Outcome = boot.Done
 	}
-	if r.fate.outcome == boot.Passed && e.Bytes < e.Expected && code != http.StatusNotModified {
-		r.fate.torn(shortOf(r.fate.unsent))
+	method := r.request.Method
+	if grpc != "" {
+		e.Kind, e.Status, method = boot.Stream, grpcNumber(grpc), ""
+		boot.SetText(e, boot.Message, mostMessage, grpcMessage(r.Header()))
 	}
-	if r.fate.outcome != boot.Passed {
-		e.Outcome = r.fate.outcome
-	}
-	if e.Outcome == boot.Refused && !r.request.observer.spare.Take(e.At) {
-		return
-	}
-	boot.SetText(e, boot.Message, mostMessage, message)
-	r.request.observer.name(e, method, r.fate.reason)
-	r.request.observer.tell(e)
+	o.name(e, method, f.reason)
+	o.tell(e)
 }
 
 // shortOf is why an answer was short, by the error of writing it: a file that has become shorter, or one that cannot be
@@ -227,7 +238,7 @@ func grpcMessage(answer http.Header) string {
 
 // tellBegin tells that the answer to a plain request is under way, where that is long.
 func (x *express) tellBegin() {
-	if o := x.way.observer; o.tell != nil && x.answer.length >= longAnswer {
+	if o := x.way.observer; o.tell != nil && x.answer.length >= boot.LongAnswer {
 		e := boot.Borrow()
 		defer e.Return()
 		o.fillPlain(e, x)
@@ -240,7 +251,7 @@ func (x *express) tellBegin() {
 // tellEnd tells what became of a plain request.
 func (x *express) tellEnd(code int, sent, expected int64, took time.Duration, reason string) {
 	o := x.way.observer
-	if o.tell == nil {
+	if o.tell == nil || reason == "" && !o.each.Allow(x.client, x.start.UnixNano()+int64(took), code, uint64(expected)) {
 		return
 	}
 	e := boot.Borrow()

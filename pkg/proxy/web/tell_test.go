@@ -532,6 +532,41 @@ func TestTellsOfTheClientBehindAProxy(t *testing.T) {
 	}
 }
 
+// TestBudgetOfAClient bounds what is told of its ordinary requests, on every way, and of nothing else.
+func TestBudgetOfAClient(t *testing.T) {
+	budgets := boot.NewBudgets()
+	for budgets.Allow(here, time.Now().Add(time.Hour).UnixNano(), 200, 0) { // all of the next hour's
+	}
+	url := backend(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/there" {
+			http.NotFound(w, r)
+		}
+	})
+	r := startBy(t, Config{
+		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Loops: loops(t), Budgets: budgets, Settings: Settings{Pool: pool(url)},
+	})
+	for _, path := range []string{"/there", "/gone"} {
+		for _, request := range byWay(path) {
+			c := r.talk(t)
+			if _, err := io.WriteString(c.Conn, request); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := http.ReadResponse(c.Reader, nil); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.Conn.Close()
+		}
+	}
+	for _, told := range r.told.await(t, 3) {
+		if told.Status != http.StatusNotFound {
+			t.Errorf("told of %+v", told)
+		}
+	}
+	if budgets.Spared() != 3+1 { // and the one that the test found it empty by
+		t.Errorf("%d spared", budgets.Spared())
+	}
+}
+
 // TestHostileTexts of a request are cut, and keep the rest of the event whole.
 func TestHostileTexts(t *testing.T) {
 	r := start(t, Settings{Pool: pool(backend(t, func(http.ResponseWriter, *http.Request) {}))})
