@@ -190,7 +190,7 @@ type expected struct {
 // follow switches a machine on and waits for one thing after the other.
 func follow(t *testing.T, l *lab.Lab, m lab.Machine, events <-chan observe.Event, steps []expected) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // an emulator on a busy machine
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // an emulator on a busy machine
 	defer cancel()
 	proc, err := machine.Boot(l, m, func(installer.Report) {})
 	if err != nil {

@@ -95,10 +95,13 @@ func Arguments(m lab.Machine, tap, dir string) ([]string, error) {
 			return nil, fmt.Errorf("failed to copy UEFI variables: %w", err)
 		}
 		if m.HTTPBoot { // after what firmware tries by IPv4 and PXE it comes to it only in minutes
-			names, values := []string{"Boot0000", "BootOrder"}, [][]byte{httpBoot6(m.MAC), {0, 0}}
+			// The driver fails at once while its link has no address yet: it is told to try again and again.
+			const tries = 500
+			names, values := []string{"Boot0000", "BootOrder"}, [][]byte{httpBoot6(m.MAC), make([]byte, 2*tries)}
 			if err := setVariables(vars, names, values); err != nil {
 				return nil, err
 			}
+			args = append(args, "-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string=n")
 		}
 		args = append(args, "-M", "q35", "-m", "512",
 			"-drive", "if=pflash,format=raw,unit=0,readonly=on,file="+ovmfCode,
