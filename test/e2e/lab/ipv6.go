@@ -73,9 +73,9 @@ func (o *Options) Service() netip.Addr {
 // rangeBits is the length of a machine's range of addresses.
 const rangeBits = 124
 
-// Range6 is what a machine's IPv6 addresses are of. To DHCPv6 every stage of a boot is another client, with a DUID or an
-// IAID of its own, and no server gives an address that one of them holds to the next: firmware's IP stack, its PXE, iPXE
-// and the operating system get one each.
+// Range6 is what a machine's IPv6 addresses are of. To DHCPv6 every stage of a boot is another client, with a DUID or
+// an IAID of its own, and no server gives an address that one of them holds to the next: firmware's IP stack, its PXE,
+// iPXE and the operating system get one each.
 func (m Machine) Range6() netip.Prefix { return netip.PrefixFrom(m.IP6, rangeBits).Masked() }
 
 // addresses6 are the addresses of the range.

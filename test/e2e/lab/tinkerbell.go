@@ -94,8 +94,8 @@ func (l *Lab) tinkerbell() (Process, func(context.Context) error, error) {
 var ErrNoDHCPv6 = errors.New("this Tinkerbell has no DHCPv6")
 
 // tinkerbell6 has the one binary serve DHCPv6, and point machines to the service's IPv6 address. In mode derived it
-// makes addresses of the relay's link-address and the machine's MAC, for which it needs option 79. Some of its flags are
-// called "dhcp-NAME-v6" in some versions, "dhcpv6-NAME" in others.
+// makes addresses of the relay's link-address and the machine's MAC, for which it needs option 79. Some of its flags
+// are called "dhcp-NAME-v6" in some versions, "dhcpv6-NAME" in others.
 func tinkerbell6(path string) ([]string, error) {
 	help, _ := exec.Command(path, "--help").CombinedOutput() // its status says nothing
 	flag := func(name string) string { return "--dhcpv6-" + name }

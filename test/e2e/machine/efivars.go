@@ -23,7 +23,7 @@ const (
 )
 
 // httpBoot6 is the boot entry of OVMF's HTTP boot by IPv6 for the card: firmware makes one of its own too, after those
-// of IPv4, each of which waits for a minute. The path has to be as the driver makes it: PciRoot(0)/Pci(2,0)/MAC/IPv6/Uri.
+// of IPv4, each of which waits for a minute. The path is as the driver makes it: PciRoot(0)/Pci(2,0)/MAC/IPv6/Uri.
 func httpBoot6(mac net.HardwareAddr) []byte {
 	path := []byte{2, 1, 12, 0, 0xd0, 0x41, 0x03, 0x0a, 0, 0, 0, 0} // PciRoot(0), section 10.3.3
 	path = append(path, 1, 1, 6, 0, 0, nicSlot)                     // Pci, 10.3.2
