@@ -18,6 +18,9 @@ const (
 // maxWait is how much of a wait is drawn: a machine that has been stuck for hours leaves its steps legible.
 const maxWait = 30 * time.Second
 
+// longest is how much of a boot is drawn: no clock goes wrong by more.
+const longest = 366 * 24 * time.Hour
+
 // lane is a step in the waterfall.
 type lane struct {
 	Key          int
@@ -72,6 +75,9 @@ func scaleOf(b journal.BootView, now time.Time, current bool) scale {
 	}
 	if least := b.Begin.Add(time.Second); end.Before(least) {
 		end = least
+	}
+	if most := b.Begin.Add(longest); end.After(most) {
+		end = most
 	}
 	return scale{b.Begin, end}
 }
