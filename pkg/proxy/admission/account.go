@@ -98,6 +98,8 @@ type Account struct {
 	plenty bool          // it is less only until the next look
 	looked chan struct{} // closed by the next look, where somebody waits for it
 	used   int64
+	// leaving is what evicted holders had that have not ended yet.
+	leaving int64
 	// spared is what leases have of used that they can do without; wanting is how many share that.
 	spared, wanting int64
 	routes          []*Route
@@ -281,6 +283,8 @@ func (a *Account) top(of func(*Route) bool) (top *client) {
 func (a *Account) evict(l *Lease, by *client) {
 	c := l.client
 	c.route.evicted++
+	l.leaving = l.charge
+	a.leaving += l.charge
 	a.release(l)
 	if c != by {
 		a.forget(c)

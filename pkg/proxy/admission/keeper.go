@@ -25,9 +25,9 @@ const (
 	goTarget = 54
 	// goLeast is what Go's own limit is at least, in percent of the container's.
 	goLeast = 25
-	// busyCollector is the part of the processor that Go's collector may have from one collection to the next. Where it has
-	// more, and more than liveAt percent of Go's own limit are in use behind a collection, connections are given up: it
-	// would run all the time.
+	// busyCollector is the part of the processor that Go's collector may have from one collection to the next. Where it
+	// has more, and more than liveAt percent of Go's own limit are in use behind a collection, connections are given up:
+	// it would run all the time.
 	busyCollector, liveAt = .2, 85
 	// pace is the part of what is free below shedAt that may be charged until the next look, as a divisor: a connection
 	// that is served can come to hold so many times its charge in sockets' buffers.
@@ -35,6 +35,8 @@ const (
 	// plenty is how much of the container's memory is free below shedAt when newcomers wait for the next look rather than
 	// be refused, as a divisor; waits how many looks one waits for at most.
 	plenty, waits = 8, 8
+	// leavingPart of the memory may be held by what was evicted and has not ended, before newcomers wait, as a divisor.
+	leavingPart = 8
 	// leastRoom is what pressure leaves of the room, as a divisor.
 	leastRoom = 32
 
@@ -180,7 +182,8 @@ func (k *keeper) tune(used, limit int64) {
 	}
 }
 
-// overworked is by how much more is in use than the collector can keep up with, in bytes, told once for each collection.
+// overworked is by how much more is in use than the collector can keep up with, in bytes, told once for each
+// collection.
 func (k *keeper) overworked() int64 {
 	collector, processor := k.sample[sampleCollector].Value.Float64(), k.sample[sampleProcessor].Value.Float64()
 	if processor <= k.processor {

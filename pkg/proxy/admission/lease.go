@@ -17,6 +17,7 @@ type Lease struct {
 	// Guarded by the account's mutex.
 	client      *client // nil when it was evicted or released
 	charge      int64
+	leaving     int64 // what it had when it was evicted, until it is released
 	spare       int64 // of charge: what the holder can do without
 	wanting     int64 // how many parts of the holder share that
 	since       int64 // its place in the client's list: progress as it was last looked at
@@ -156,7 +157,8 @@ func (l *Lease) Move(to netip.Addr) Refusal {
 	return why
 }
 
-// Release gives everything back. It may be called more than once, and after an eviction.
+// Release gives everything back: the holder has ended. It may be called more than once, and is called after an
+// eviction.
 func (l *Lease) Release() {
 	if l.route == nil {
 		return
@@ -164,6 +166,8 @@ func (l *Lease) Release() {
 	a := l.route.account
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.leaving -= l.leaving
+	l.leaving = 0
 	if c := l.client; c != nil {
 		a.release(l)
 		a.forget(c)

@@ -2,8 +2,10 @@ package admission
 
 import "time"
 
-// Many machines that come at the same moment take what may be charged until the next look at the container (see pace),
-// although most of its memory is free. They wait for that look; to refuse them would be for nothing.
+// Many machines that come at the same moment take what may be charged until the next look at the container (see
+// pace), although most of its memory is free. They wait for that look; to refuse them would be for nothing. Newcomers
+// wait as well while much of what was evicted has not ended, which takes the processor a while when it is busy: else
+// those who come and those who go would have the memory twice.
 
 // HoldTime is when to ask [Route.Held] again.
 const HoldTime = busyTick
@@ -36,12 +38,15 @@ func (r *Route) held(cost Cost) <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	after := a.used + a.charge(cost)
-	if !a.plenty || after <= a.room || after > a.memory {
+	crowd := a.leaving > a.memory/leavingPart
+	if !crowd && (!a.plenty || after <= a.room || after > a.memory) {
 		return nil
 	}
 	if a.looked == nil {
 		a.looked = make(chan struct{})
 	}
-	a.hurry()
+	if !crowd {
+		a.hurry()
+	}
 	return a.looked
 }
