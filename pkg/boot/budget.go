@@ -7,9 +7,10 @@ import (
 	"sync/atomic"
 )
 
-// A machine asks for some fifty things in a boot. A client that asks for hundreds in a second is a load test, or reads a
-// disk piece by piece: more of what it asks for tells nothing more, and to tell it is not free. So each client has a
-// budget of ordinary requests. What failed, what is long, calls, DHCP, TFTP and syslog have none: the queues bound them.
+// A machine asks for some fifty things in a boot. A client that asks for hundreds in a second is a load test, or reads
+// a disk piece by piece: more of what it asks for tells nothing more, and to tell it is not free. So each client has a
+// budget of ordinary requests. What failed, what is long, calls, DHCP, TFTP and syslog have none: the queues bound
+// them.
 const (
 	clientRate  = 32  // ordinary requests of one client in a second
 	clientBurst = 128 // that it may be ahead

@@ -43,8 +43,8 @@ const (
 	VendorClass Field = iota // DHCP option 60
 	UserClass                // DHCP option 77
 	HostName                 // DHCP option 12
-	File                     // DHCP boot file (field or option 67), TFTP file, path of an HTTP request or a gRPC method
-	Agent                    // User-Agent; a syslog line's tag
+	File                     // DHCP boot file (field or option 67), TFTP file, path of HTTP, gRPC method (TCP has none)
+	Agent                    // User-Agent; a syslog line's tag; options of a TFTP transfer, asked for or agreed
 	Message                  // text of a TFTP error or of a syslog line; grpc-message
 	Method                   // of an HTTP request
 	Place                    // listener of the relay; route of the proxy
