@@ -142,7 +142,7 @@ var fills = []struct {
 		}
 	}},
 	{"machines with all that one can have", func(j *Journal) {
-		for n := range 400 {
+		for n := range 220 {
 			stuffed(j, n, float64(n))
 		}
 	}},
@@ -154,7 +154,7 @@ var fills = []struct {
 		}
 	}},
 	{"addresses that send lines", func(j *Journal) {
-		for n := range 30_000 {
+		for n := range 6_000 {
 			a := actor{"", netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)}).String()}
 			for i := range 60 {
 				put(j, a.log(float64(i), "tag", strings.Repeat("y", maxText)))
