@@ -30,9 +30,15 @@ func (t *Tracker) dhcp6(at time.Time, p Packet) {
 	if err != nil {
 		return // between relays and servers
 	}
-	event := Event{At: at, Kind: DHCP, Name: message.Type().String()}
+	event := Event{At: at, Kind: DHCP, Name: message.Type().String(), IPv6: true}
 	if p.To.Port() == dhcpv6.DefaultServerPort {
 		event.Machine, event.Detail = p.Src.String(), clientOf6(message)
+		if classes := message.Options.VendorClasses(); len(classes) > 0 && len(classes[0].Data) > 0 {
+			event.VendorClass = string(classes[0].Data[0])
+		}
+		if users := message.Options.UserClasses(); len(users) > 0 {
+			event.UserClass = string(users[0])
+		}
 		if len(message.Options.ArchTypes()) == 0 {
 			t.booted(at, p)
 		}

@@ -32,7 +32,10 @@ func TestDHCPv6(t *testing.T) {
 	solicit.AddOption(&dhcpv6.OptVendorClass{EnterpriseNumber: 343, Data: [][]byte{[]byte("PXEClient:Arch:00007")}})
 	multicast := net.HardwareAddr{0x33, 0x33, 0, 1, 0, 2}
 	l.put(frame6(machine, multicast, fromMachine, everyRelay, solicit.ToBytes()))
-	l.want(Event{Machine: machine.String(), Kind: DHCP, Name: "SOLICIT", Detail: `PXEClient:Arch:00007, user class "iPXE"`})
+	l.want(Event{
+		Machine: machine.String(), Kind: DHCP, Name: "SOLICIT", Detail: `PXEClient:Arch:00007, user class "iPXE"`,
+		VendorClass: "PXEClient:Arch:00007", UserClass: "iPXE", IPv6: true,
+	})
 
 	advertise, err := dhcpv6.NewAdvertiseFromSolicit(solicit, dhcpv6.WithIANA(dhcpv6.OptIAAddress{
 		IPv6Addr: net.ParseIP("2001:db8::7"),
@@ -44,7 +47,7 @@ func TestDHCPv6(t *testing.T) {
 	fromRelay := netip.MustParseAddrPort("[fe80::2]:547")
 	l.put(frame6(node, machine, fromRelay, fromMachine, advertise.ToBytes()))
 	l.want(Event{
-		Machine: machine.String(), Kind: DHCP, Name: "ADVERTISE",
+		Machine: machine.String(), Kind: DHCP, Name: "ADVERTISE", IPv6: true,
 		Detail: "2001:db8::7, to its link-local address, boot file tftp://[2001:db8::2]/x",
 	})
 
@@ -55,7 +58,10 @@ func TestDHCPv6(t *testing.T) {
 	refusal.AddOption(&dhcpv6.OptStatusCode{StatusCode: iana.StatusNoAddrsAvail, StatusMessage: "none left"})
 	l.put(frame6(node, machine, fromRelay, fromMachine, refusal.ToBytes()))
 	l.want(
-		Event{Machine: machine.String(), Kind: DHCP, Name: "ADVERTISE", Detail: "no address, to its link-local address"},
+		Event{
+			Machine: machine.String(), Kind: DHCP, Name: "ADVERTISE", IPv6: true,
+			Detail: "no address, to its link-local address",
+		},
 		Event{Machine: machine.String(), Kind: Trouble, Detail: "DHCPv6 NoAddrsAvail: none left"},
 	)
 

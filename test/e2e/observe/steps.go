@@ -91,6 +91,9 @@ func (b *Boot) Steps(machine string) []Step {
 func (p *progress) dhcp(e Event) {
 	switch e.Name {
 	case "DISCOVER", "REQUEST", "DECLINE", "RELEASE", "INFORM": // the machine's own
+		if e.IPv6 {
+			break // it follows a SOLICIT
+		}
 		firmware := strings.HasPrefix(e.VendorClass, "PXEClient") || strings.HasPrefix(e.VendorClass, "HTTPClient")
 		switch {
 		case !firmware:
@@ -98,6 +101,16 @@ func (p *progress) dhcp(e Event) {
 		case e.UserClass == "Tinkerbell", e.UserClass == "iPXE" && p.has(StepLoader):
 			p.asked = StepIPXEDHCP
 		default:
+			p.asked = StepDHCP
+		}
+	case "SOLICIT", "RENEW", "REBIND", "CONFIRM", "INFORMATION-REQUEST":
+		// Of DHCPv6. The IP stack of UEFI asks, too, and like a system it says nothing of itself.
+		switch {
+		case e.UserClass == "Tinkerbell":
+			p.asked = StepIPXEDHCP
+		case e.VendorClass == "" && p.has(StepKernel):
+			p.asked = StepOSDHCP
+		case p.asked == "":
 			p.asked = StepDHCP
 		}
 	}

@@ -47,8 +47,9 @@ type Event struct {
 	Took    time.Duration
 	Server  netip.AddrPort // TFTP, HTTP, syslog and streams
 	Detail  string
-	// Of a machine's DHCP message: options 60 and 77.
+	// Of a machine's DHCP message: options 60 and 77, of DHCPv6 16 and 15.
 	VendorClass, UserClass string
+	IPv6                   bool // it is DHCPv6
 }
 
 // Tracker turns a LAN's packets into events. It holds little: a file counts as received when the machine has
