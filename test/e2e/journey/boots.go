@@ -131,6 +131,7 @@ func (b Boot) Differences() (all []string) {
 		}
 		return strings.Join(steps, " ")
 	}
+	b.Pod = b.inOrder()
 	if wire, pod := names(b.Wire), names(b.Pod); wire != pod || wire == "" {
 		return []string{fmt.Sprintf("%s: the wire shows the steps %q, the pod %q", b.Machine, wire, pod)}
 	}
@@ -147,6 +148,22 @@ func (b Boot) Differences() (all []string) {
 		}
 	}
 	return all
+}
+
+// inOrder gives the pod's steps, and those that begin at one time, within the tolerance, in the wire's order.
+func (b Boot) inOrder() []Span {
+	place := func(s Span) int {
+		return slices.IndexFunc(b.Wire, func(w Span) bool { return w.Step == s.Step })
+	}
+	pod := slices.Clone(b.Pod)
+	for range pod {
+		for i := 1; i < len(pod); i++ {
+			if math.Abs(pod[i].Begin-pod[i-1].Begin) <= toleranceSeconds && place(pod[i]) < place(pod[i-1]) {
+				pod[i-1], pod[i] = pod[i], pod[i-1]
+			}
+		}
+	}
+	return pod
 }
 
 // WriteBoots writes the steps of each boot as both saw them.

@@ -37,6 +37,13 @@ func TestDifferences(t *testing.T) {
 			}
 		})
 	}
+	together := Boot{
+		Machine: "m", Wire: []Span{{"syslog", 0.01, 1}, {"metadata", 0.02, 1}, {"agent", 0.5, 1}},
+		Pod: []Span{{"metadata", 0.02, 1}, {"syslog", 0.03, 1}, {"agent", 0.5, 1}},
+	}
+	if got := together.Differences(); len(got) != 0 {
+		t.Errorf("steps that begin at one time have an order: %q", got)
+	}
 	if got := (Boot{Machine: "m"}).Differences(); len(got) != 1 {
 		t.Errorf("two who saw nothing agree: %q", got)
 	}
