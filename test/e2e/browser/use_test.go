@@ -18,7 +18,7 @@ import (
 // do runs actions, each of which may take a while on a busy machine.
 func (t *tab) do(test *testing.T, what string, actions ...chromedp.Action) {
 	test.Helper()
-	ctx, cancel := context.WithTimeout(t, 30*time.Second)
+	ctx, cancel := context.WithTimeout(t, 90*time.Second)
 	defer cancel()
 	if err := chromedp.Run(ctx, actions...); err != nil {
 		test.Fatalf("%s: %v", what, err)
@@ -28,7 +28,7 @@ func (t *tab) do(test *testing.T, what string, actions ...chromedp.Action) {
 // until waits for an expression to hold, which is evaluated from outside: the page's own scripts may be off.
 func (t *tab) until(test *testing.T, what, expression string) {
 	test.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(90 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		var holds bool
 		if err := chromedp.Run(t, chromedp.Evaluate(expression, &holds)); err == nil && holds {
 			return
@@ -54,7 +54,7 @@ func (t *tab) packets(test *testing.T) string {
 	dir := test.TempDir()
 	t.do(test, "download", browser.SetDownloadBehavior(browser.SetDownloadBehaviorBehaviorAllow).WithDownloadPath(dir).WithEventsEnabled(true),
 		chromedp.Click("#pcap", chromedp.ByQuery))
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(90 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if names, _ := filepath.Glob(filepath.Join(dir, "*.pcap")); len(names) > 0 {
 			text, err := os.ReadFile(names[0])
 			if err != nil {
