@@ -140,9 +140,9 @@ const Sources = 64
 
 func source(n int) net.IP { return net.IPv4(127, 1, 0, byte(1+n%Sources)) }
 
-// Run holds some connections of an attack from a number on, and opens them again when they are lost or refused, until ctx
-// is done. It calls full when it has tried each once, and tells how many it opened, how often it was refused (a connection
-// was reset before the attack's first words were through), and how many it held at most.
+// Run holds some connections of an attack from a number on, and opens them again when they are lost or refused,
+// until ctx is done. It calls full when it has tried each once, and tells how many it opened, how often it was
+// refused (a connection was reset before the attack's first words were through), and how many it held at most.
 func (a Attack) Run(ctx context.Context, from, connections int, full func()) string {
 	var opened, refused, held, most, first atomic.Int64
 	var group sync.WaitGroup

@@ -30,8 +30,8 @@ type Span struct {
 	Begin, End float64
 }
 
-// What the two may differ by: their clocks are one, their places are not. An answer ends for the pod when the kernel has
-// taken the last of it, and on the wire when the machine has acknowledged it.
+// What the two may differ by: their clocks are one, their places are not. An answer ends for the pod when the
+// kernel has taken the last of it, and on the wire when the machine has acknowledged it.
 const (
 	toleranceSeconds = 0.2
 	tolerancePart    = 0.05

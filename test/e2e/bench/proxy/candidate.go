@@ -161,7 +161,8 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
-		"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090", fmt.Sprintf("STACK_PROXY_BOOTS=%t", name == oursBoots))
+		"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090",
+		fmt.Sprintf("STACK_PROXY_BOOTS=%t", name == oursBoots))
 	return process.Start(ctx, name, c.http, cmd)
 }
 
