@@ -194,7 +194,7 @@ func (s *Server) watch(ctx context.Context, st *stream, own bool, show func(cont
 			now := s.fleet.snapshot(ctx, own)
 			dirty = now.taken.Before(changed)
 			show(ctx, now)
-		} else if s.fleet.look(); time.Since(last) >= aliveEvery {
+		} else if s.fleet.look(own); time.Since(last) >= aliveEvery {
 			now := s.options.Now().UTC()
 			st.event(Event{Type: EventAlive, Now: &now})
 		}

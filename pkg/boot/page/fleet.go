@@ -38,7 +38,7 @@ type fleet struct {
 
 	mu       sync.Mutex
 	last     map[bool]*snapshot // by whether it is of this replica's machines only
-	looked   time.Time
+	looked   map[bool]time.Time // when somebody looked last, by the same
 	wake     chan struct{}
 	replicas map[netip.AddrPort]*replica
 	resolved bool
@@ -48,15 +48,15 @@ type fleet struct {
 
 func newFleet(o *Options, instance string) *fleet {
 	return &fleet{
-		options: o, instance: instance, last: map[bool]*snapshot{}, wake: make(chan struct{}, 1),
-		replicas: map[netip.AddrPort]*replica{}, news: make(chan struct{}),
+		options: o, instance: instance, last: map[bool]*snapshot{}, looked: map[bool]time.Time{},
+		wake: make(chan struct{}, 1), replicas: map[netip.AddrPort]*replica{}, news: make(chan struct{}),
 	}
 }
 
 // snapshot is all machines now: at most as old as changes are gathered for. With own, it is this replica's only.
 func (f *fleet) snapshot(ctx context.Context, own bool) *snapshot {
 	own = own || f.options.Replicas == nil
-	f.look()
+	f.look(own)
 	if !own {
 		f.await(ctx)
 	}
@@ -92,6 +92,7 @@ func (f *fleet) snapshot(ctx context.Context, own bool) *snapshot {
 
 // machine is all that is known of a machine.
 func (f *fleet) machine(ctx context.Context, id string, own bool) (journal.MachineView, []Unanswered, bool) {
+	f.look(own)
 	m, found := f.options.Journal.Machine(id)
 	if found {
 		m = cleaned(m)
@@ -128,11 +129,25 @@ func (f *fleet) machine(ctx context.Context, id string, own bool) (journal.Machi
 	return m, unanswered, found
 }
 
-// look notes that somebody looks.
-func (f *fleet) look() {
+// look notes that somebody looks. Whoever looks at this replica's machines only, as other replicas do, does not have
+// them followed: replicas that follow each other would else do so for ever.
+func (f *fleet) look(own bool) {
 	f.mu.Lock()
-	f.looked = time.Now()
+	f.looked[own || f.options.Replicas == nil] = time.Now()
 	f.mu.Unlock()
+}
+
+// idle forgets snapshots, which are as large as the journal, that nobody has looked at for long, and tells whether the
+// other replicas need not be followed.
+func (f *fleet) idle(now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for own := range f.last {
+		if now.Sub(f.looked[own]) > linger {
+			delete(f.last, own)
+		}
+	}
+	return now.Sub(f.looked[false]) > linger
 }
 
 // await has the other replicas followed, and waits until each has answered or failed, or the time for it is over.
@@ -262,11 +277,9 @@ func (f *fleet) run(ctx context.Context) {
 		case <-ticker.C:
 			asked = false
 		}
+		idle := f.idle(time.Now())
 		f.mu.Lock()
-		idle, resolved := time.Since(f.looked) > linger, f.resolved
-		if idle {
-			clear(f.last) // as large as the journal
-		}
+		resolved := f.resolved
 		f.mu.Unlock()
 		switch {
 		case f.options.Replicas == nil, idle && !resolved, asked && resolved:

@@ -205,6 +205,39 @@ func TestReplicasThatDoNotAnswerAreNamed(t *testing.T) {
 	}
 }
 
+// A machine that only another replica knows is found by who looks at nothing else before: a bookmark, the terminal.
+func TestMachineOfAnotherReplicaIsFoundAtOnce(t *testing.T) {
+	all := pods(t, 2)
+	m := site(1, time.Now())[0]
+	all[1].journal.put(m)
+	status, _, body := get(t, "http://"+all[0].address.String()+"/api/v1/boots/"+m.ID)
+	if status != http.StatusOK || strings.Contains(body, "unanswered") {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+// Replicas that follow each other do not keep each other at it: only whoever looks at all machines does.
+func TestReplicasAreNotFollowedForOtherReplicas(t *testing.T) {
+	none := func(context.Context) ([]netip.AddrPort, error) { return nil, nil }
+	f := New(Options{Journal: newFake(site(2, time.Now())...), Replicas: none}).fleet
+	asked, cancel := context.WithCancel(t.Context())
+	cancel() // nobody runs, so that nothing is to be waited for
+	f.snapshot(asked, false)
+	f.snapshot(asked, true)
+	if len(f.last) != 2 || f.idle(time.Now()) {
+		t.Fatalf("%d snapshots, idle: %v", len(f.last), f.idle(time.Now()))
+	}
+	f.looked[false] = time.Now().Add(-2 * linger)
+	f.snapshot(asked, true) // another replica follows this one
+	f.look(true)
+	if !f.idle(time.Now()) {
+		t.Error("the others are followed while nobody looks but another replica")
+	}
+	if f.last[true] == nil || f.last[false] != nil {
+		t.Errorf("snapshots that are kept: %v", f.last)
+	}
+}
+
 // A name that is not found leaves this replica's machines, and says so.
 func TestReplicasThatAreNotFound(t *testing.T) {
 	f := newFake(site(2, time.Now())...)
