@@ -27,7 +27,7 @@ func (j *Journal) ofDHCP(m *machine, b *record, now int64) *Cause {
 		switch {
 		case a.asked >= 2 && now-a.opened >= int64(waits.Offer):
 			return j.unanswered(m, b, a, now)
-		case a.offers >= 3 && a.requests == 0:
+		case a.offers >= 3 && a.discovers >= 3 && a.requests == 0: // several servers may offer for one DISCOVER
 			return likely(OfferNotTaken, "%d offers of %s went to %s, and it took none.",
 				a.offers, a.server, macString(b.mac))
 		case a.naks >= 2:
@@ -119,7 +119,11 @@ func (j *Journal) silent(m *machine, a *ask, asked string, now int64) *Cause {
 		c.Text += " of " + peer(a.to)
 	}
 	if n := j.scene.waiting(m, now); n > 1 {
-		c.Text += fmt.Sprintf(", as %d other machines do: the server answers nobody", n-1)
+		others := "1 other machine does"
+		if n > 2 {
+			others = fmt.Sprintf("%d other machines do", n-1)
+		}
+		c.Text += ", as " + others + ": the server answers nobody"
 		c.Certain = n >= crowd
 	}
 	if a.relay.IsValid() {

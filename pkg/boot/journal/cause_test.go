@@ -56,6 +56,9 @@ func causes() []row {
 	slow := func(o boot.Outcome, bytes uint64, resent uint32) option {
 		return func(e *draft) { e.Outcome, e.Bytes, e.Resent = o, bytes, resent }
 	}
+	offer := func(at float64, server string) shot {
+		return one.reply(at, 2, "ipxe.efi", func(e *draft) { e.Server = bytes16(server) })
+	}
 	return []row{
 		// DISCOVER again and again, no OFFER; the server answers others.
 		{name: "no answer, others have one", shots: film(one.discover(0, pxe), one.discover(4, pxe), served, one.discover(12, pxe)),
@@ -78,6 +81,8 @@ func causes() []row {
 		// The same, and the server answers nobody.
 		{name: "Smee is gone", shots: film(one.asks(0), two.asks(1), three.asks(2)), until: 15, want: ServerSilent,
 			says: []string{"2 other machines", "Smee", "giaddr"}, step: DHCP},
+		{name: "Smee is gone, for two machines", shots: film(one.asks(0), two.asks(1)), until: 15, want: ServerSilent,
+			says: []string{"as 1 other machine does: the server answers nobody"}, step: DHCP},
 		{name: "Smee is gone, behind a router", shots: film(one.discover(0, pxe, func(e *draft) { e.Relay = bytes16("10.0.0.1") }),
 			one.discover(4, pxe, func(e *draft) { e.Relay, e.Endpoint, e.Port = bytes16("10.0.0.1"), bytes16(smee), 67 })), until: 8,
 			want: ServerSilent, says: []string{"10.0.0.1", "192.0.2.2:67"}},
@@ -131,6 +136,8 @@ func causes() []row {
 			until: 10, want: OfferNotTaken, says: []string{"3 offers"}},
 		{name: "near: the third offer is taken", shots: film(one.lease(0, pxe, "")[:2], one.lease(4, pxe, "")[:2], one.lease(8, pxe, "a.efi")),
 			until: 10, want: ""},
+		{name: "near: three servers offer, and the firmware has not chosen yet", shots: film(one.discover(0, pxe), offer(0.1, "192.0.2.2"),
+			offer(0.2, "192.0.2.3"), offer(0.3, "192.0.2.4")), until: 3, want: ""},
 		{name: "the address is refused", shots: film(one.request(0, pxe, ""), one.reply(0.1, 6, ""), one.request(2, pxe, ""), one.reply(2.1, 6, "")),
 			until: 3, want: AddressRefused, says: []string{"2 times"}},
 		{name: "near: refused once, then a new one", shots: film(one.request(0, pxe, ""), one.reply(0.1, 6, ""), one.lease(1, pxe, "ipxe.efi")),

@@ -146,11 +146,18 @@ func (j *Journal) oldestOf(r rank, keep *machine) *machine {
 // Forgotten is how many machines made room for others so far.
 func (j *Journal) Forgotten() uint64 { return j.forgotten.Load() }
 
-// forget removes a machine. It returns false if there is none.
+// forget removes a machine that makes room for others. It returns false if there is none.
 func (j *Journal) forget(m *machine) bool {
 	if m == nil {
 		return false
 	}
+	j.remove(m)
+	j.forgotten.Add(1)
+	return true
+}
+
+// remove removes a machine.
+func (j *Journal) remove(m *machine) {
 	for kind := range m.links {
 		if in := m.links[kind].in; in != nil {
 			in.remove(m)
@@ -174,7 +181,5 @@ func (j *Journal) forget(m *machine) bool {
 	delete(j.active, m)
 	j.bytes -= m.size
 	m.forgotten = true
-	j.forgotten.Add(1)
 	j.changed[m.id] = struct{}{}
-	return true
 }

@@ -66,7 +66,7 @@ func (j *Journal) Record(e *boot.Event) {
 			j.changed[m.id] = struct{}{}
 			j.shrink(m)
 		} else {
-			j.forget(m) // It was made for what is no part of a boot, as a lease that is renewed.
+			j.remove(m) // It was made for what is no part of a boot, as a lease that is renewed.
 		}
 	}
 	j.mu.Unlock()

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot"
 )
 
 func TestWatch(t *testing.T) {
@@ -74,6 +76,18 @@ func TestForgottenMachinesAreTold(t *testing.T) {
 	}
 	if _, ok := j.Machine(first); ok {
 		t.Error("it is still there")
+	}
+	if n := j.Forgotten(); n != 1 {
+		t.Errorf("%d machines made room, want 1", n)
+	}
+}
+
+// A system that renews its lease is no machine that boots, and makes room for none.
+func TestRenewalsForgetNobody(t *testing.T) {
+	j := New(Options{})
+	put(j, one.dhcp(0, boot.DHCPRequest, 3, func(e *draft) { e.Client = bytes16(one.address) }))
+	if n := len(j.Machines()); n != 0 || j.Forgotten() != 0 {
+		t.Errorf("%d machines are known, %d made room", n, j.Forgotten())
 	}
 }
 
