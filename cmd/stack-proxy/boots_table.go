@@ -257,6 +257,8 @@ func (w *watched) take(line []byte) error {
 			}
 		}
 		w.ready = true
+	case page.EventAlive:
+		w.dirty = true // nothing is new, but how long ago machines were heard
 	}
 	return nil
 }

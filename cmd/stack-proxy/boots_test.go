@@ -214,3 +214,32 @@ func TestBootsWatches(t *testing.T) {
 		})
 	}
 }
+
+// In a terminal, ages go on while nothing else changes.
+func TestBootsWatchTellsTheAgeOfSilence(t *testing.T) {
+	var out bytes.Buffer
+	w := newWatched(&bootsCommand{stdout: &out, width: 200})
+	heard := time.Now().Add(-time.Minute)
+	for _, e := range []page.Event{
+		{Type: page.EventMachine, Machine: &journal.MachineView{
+			ID: "52:54:00:00:00:01", Boots: []journal.BootView{{State: journal.Booting, Begin: heard, End: heard}},
+		}},
+		{Type: page.EventReady},
+	} {
+		line, _ := json.Marshal(e)
+		if err := w.take(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.draw(); err != nil || !strings.Contains(out.String(), " 1 m ") {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	out.Reset()
+	w.ahead = time.Minute // as if that had gone by
+	if err := w.take([]byte(`{"type":"alive"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.draw(); err != nil || !strings.Contains(out.String(), " 2 m ") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
