@@ -130,7 +130,7 @@ func (l *ear) requests(n int) {
 		b := m
 		if drop == None {
 			b, drop = l.request(m, front+frame.HeaderLen6, &a, routes, now)
-			l.unadvertised(a.kind, now)
+			l.unadvertised(&a, now)
 			if !a.waits {
 				l.tellRequest(m[front+frame.HeaderLen6:], &a, routes, now, drop)
 			}

@@ -57,11 +57,11 @@ type arrival struct {
 	// link is what is known of the listener's interface.
 	link *link
 
-	// What request finds out: kind is the client's message's type, served that the servers gave it an address before,
-	// and waits that the message was put aside and is sent by its room.
-	kind          dhcp6.Type
-	client        uint64
-	served, waits bool
+	// What request finds out: kind is the client's message's type, relayed that another relay agent sent it, served that
+	// the servers gave its client an address before, and waits that the message was put aside and is sent by its room.
+	kind                   dhcp6.Type
+	client                 uint64
+	relayed, served, waits bool
 }
 
 // client is what distinguishes two clients. The same name of another VLAN, or of another relay agent, is another

@@ -20,12 +20,12 @@ const ipAndUDP = frame.IPv6Len + frame.UDPLen
 // Where a.waits is true afterwards, it was copied, and is not to be sent.
 func (d *desk) request(b []byte, at int, a *arrival, to *server.Routes, now int64) ([]byte, Drop) {
 	r, m := d.relay, dhcp6.Message(b[at:])
-	a.waits, a.kind = false, 0
+	a.waits, a.relayed, a.kind = false, false, 0
 	if drop := ofMessage(m.Check(dhcp6.HopLimit)); drop != None {
 		return nil, drop
 	}
 	inner, around := m.Innermost()
-	a.kind = inner.Type()
+	a.kind, a.relayed = inner.Type(), around != nil
 	switch {
 	case !answerable(a.source):
 		return nil, BadSource

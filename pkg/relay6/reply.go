@@ -109,7 +109,7 @@ func (r *Relay) unsolicited(m, client dhcp6.Message, from netip.Addr, now int64)
 
 // reconfigure decides about a RECONFIGURE, which answers nothing (RFC 8415 section 18.3.11): it has to come from a
 // server that requests go to, to name a link of ours, and to be one that a client may believe: with the transaction
-// 0, the Reconfigure Message and the Authentication option (section 18.4.11).
+// 0, the Reconfigure Message and the Authentication option (section 16.11).
 func (d *desk) reconfigure(m, client dhcp6.Message, from netip.Addr, to *server.Routes) (o origin, drop Drop) {
 	r := d.relay
 	known := len(r.config.TrustedServers) > 0

@@ -58,15 +58,15 @@ func (r *routers) silent(kind dhcp6.Type, now int64) (router [16]byte, found boo
 }
 
 // unadvertised counts a machine's message that the routers of its link do not call for, and warns. Firmware often sends
-// it all the same, systems do not.
-func (l *ear) unadvertised(kind dhcp6.Type, now int64) {
-	router, found := l.routers.silent(kind, now)
-	if !found {
+// it all the same, systems do not. The machines behind another relay agent are on other links.
+func (l *ear) unadvertised(a *arrival, now int64) {
+	router, found := l.routers.silent(a.kind, now)
+	if !found || a.relayed {
 		return
 	}
 	l.metrics.unadvertised.Inc()
 	l.relay.notices.WarnAt(now, "router advertises no DHCPv6 while machines ask for it", func() []any {
-		return []any{"listener", l.name, "router", netip.AddrFrom16(router).String(), "type", kind.String(),
+		return []any{"listener", l.name, "router", netip.AddrFrom16(router).String(), "type", a.kind.String(),
 			"remedy", "have the router set the flags M (managed) and O (other) in its advertisements"}
 	})
 }

@@ -44,10 +44,35 @@ func TestRoutersThatSayNothingOfDHCPv6(t *testing.T) {
 			for i, said := range test.heard {
 				l.routers.note(said, int64(i))
 			}
-			l.unadvertised(test.kind, int64(len(test.heard))+int64(test.later))
+			l.unadvertised(&arrival{kind: test.kind}, int64(len(test.heard))+int64(test.later))
 			if got := testutil.ToFloat64(l.metrics.unadvertised); got != 0 != test.want {
 				t.Errorf("counted %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// TestRoutersOfOtherLinks: this link's router need not advertise anything to the machines behind another relay agent.
+func TestRoutersOfOtherLinks(t *testing.T) {
+	b := newBench(t, nil)
+	l := b.listeners[0]
+	l.routers.note(frame.Advertisement{Router: ip("fe80::1")}, 0)
+	for _, test := range []struct {
+		source [16]byte
+		m      dhcp6.Message
+		want   float64
+	}{
+		{source: agentIP, m: nest(1, message(dhcp6.Solicit)), want: 0},
+		{source: clientIP, m: message(dhcp6.Solicit), want: 1},
+	} {
+		a := b.heard
+		a.source = test.source
+		if _, drop := b.hear(test.m, &a); drop != None {
+			t.Fatal(drop)
+		}
+		l.unadvertised(&a, 1)
+		if got := testutil.ToFloat64(l.metrics.unadvertised); got != test.want {
+			t.Errorf("after a message of %v counted %v, want %v", test.m.Type(), got, test.want)
+		}
 	}
 }
