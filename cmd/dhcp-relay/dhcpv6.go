@@ -115,9 +115,12 @@ func (s *settings) validate6() (faults []error) {
 	if len(s.TrustedServers) > 0 && len(ipv6(s.TrustedServers)) == 0 {
 		faults = append(faults, fault.New("TrustedServers", "has no IPv6 prefix for DHCPv6's servers"))
 	}
-	for _, l := range s.Dhcpv6LinkAddresses {
+	for i, l := range s.Dhcpv6LinkAddresses {
 		if !slices.ContainsFunc(s.Listeners, func(each listener) bool { return each.Name == l.name }) {
 			faults = append(faults, fault.New("LinkAddresses", "%q: not a listener", l.name))
+		}
+		if slices.ContainsFunc(s.Dhcpv6LinkAddresses[:i], func(each linkAddress) bool { return each.name == l.name }) {
+			faults = append(faults, fault.New("LinkAddresses", "%q: named twice", l.name))
 		}
 	}
 	if joined, ok := s.relay6().Validate().(interface{ Unwrap() []error }); ok {

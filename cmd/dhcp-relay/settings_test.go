@@ -64,8 +64,18 @@ func TestSettingsOfDHCPv6(t *testing.T) {
 		"link address without name": {
 			env: map[string]string{"SERVERS": "smee", "DHCPV6_LINK_ADDRESSES": "2001:db8::1"}, fault: "DHCPV6_LINK_ADDRESSES",
 		},
+		"link address twice": {
+			env:   map[string]string{"SERVERS": "smee", "DHCPV6_LINK_ADDRESSES": "macvlan0=2001:db8::1,macvlan0=2001:db8::2"},
+			fault: "DHCPV6_LINK_ADDRESSES",
+		},
 		"upstream address": {
 			env: map[string]string{"SERVERS": "smee", "DHCPV6_UPSTREAM_ADDRESS": "::1"}, fault: "DHCPV6_UPSTREAM_ADDRESS",
+		},
+		"upstream address and interface": {
+			env: map[string]string{
+				"SERVERS": "smee", "DHCPV6_UPSTREAM_ADDRESS": "2001:db8::1", "UPSTREAM_INTERFACE": "eth0",
+			},
+			fault: "DHCPV6_UPSTREAM_ADDRESS",
 		},
 		"option twice": {
 			env: map[string]string{"SERVERS": "smee", "DHCPV6_OPTIONS": "relay-id,relay-id"}, fault: "DHCPV6_OPTIONS",
@@ -103,5 +113,27 @@ func TestSettingsOfDHCPv6(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestNumbersWithoutDHCPv4: what the families share is looked at as well where only DHCPv6 is relayed.
+func TestNumbersWithoutDHCPv4(t *testing.T) {
+	numbers := map[string]string{
+		"PENDING": "-5", "PENDING_EXPIRY": "-1s", "RESOLVE_INTERVAL": "-1s", "DEAD_AFTER": "-3", "TRACE_PACKETS": "100000",
+	}
+	t.Setenv(prefix+"_DHCPV6_ENABLED", "true")
+	t.Setenv(prefix+"_DHCPV6_SERVERS", "2001:db8::1")
+	for variable, value := range numbers {
+		t.Setenv(prefix+"_"+variable, value)
+	}
+	var s settings
+	err := daemon.ParseEnv(prefix, &s)
+	if err == nil {
+		t.Fatal("got no error")
+	}
+	for variable := range numbers {
+		if n := strings.Count(err.Error(), prefix+"_"+variable+":"); n != 1 {
+			t.Errorf("%s is named %d times in:\n%v", variable, n, err)
+		}
 	}
 }

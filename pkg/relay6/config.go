@@ -190,9 +190,27 @@ func (c Config) Validate() error {
 	if c.UpstreamAddress.IsValid() && !usable(c.UpstreamAddress) {
 		add("UpstreamAddress", "%s: not an IPv6 address that others can reach", c.UpstreamAddress)
 	}
+	if c.UpstreamAddress.IsValid() && c.UpstreamInterface != "" {
+		add("UpstreamAddress", "%s, and upstream interface %s: set one of them", c.UpstreamAddress, c.UpstreamInterface)
+	}
 	faults = append(faults, c.validateOptions()...)
 	if n := len(c.TokenKey); n > 0 && n < MinTokenKey {
 		add("TokenKey", "%d bytes, at least %d are needed", n, MinTokenKey)
+	}
+	if c.TracePackets > 1<<16 {
+		add("TracePackets", "%d: at most %d", c.TracePackets, 1<<16)
+	}
+	if c.DeadAfter < 0 {
+		add("DeadAfter", "%d: not a positive number", c.DeadAfter)
+	}
+	if c.Pending < 0 || c.Pending > 1<<24 {
+		add("Pending", "%d: not within 1 and %d", c.Pending, 1<<24)
+	}
+	if c.ResolveInterval < 0 {
+		add("ResolveInterval", "%s: below 0", c.ResolveInterval)
+	}
+	if c.PendingExpiry < 0 {
+		add("PendingExpiry", "%s: below 0", c.PendingExpiry)
 	}
 	return errors.Join(faults...)
 }

@@ -47,6 +47,9 @@
 {{- if gt (len $v.dhcpv6.linkAddresses) (max 1 (len $b.parents) (len $b.multus.networks) | int) -}}
 {{- include "stack.refuse" (dict "v" $v "text" "dhcpv6.linkAddresses has more addresses than there are listeners: give at most one for each of broadcast.parents or broadcast.multus.networks") -}}
 {{- end -}}
+{{- if and $v.relay.upstreamInterface $v.dhcpv6.upstreamAddress -}}
+{{- include "stack.refuse" (dict "v" $v "text" "relay.upstreamInterface and dhcpv6.upstreamAddress both say where DHCPv6 requests leave from: set one of relay.upstreamInterface and dhcpv6.upstreamAddress") -}}
+{{- end -}}
 {{- range concat $v.dhcpv6.linkAddresses (list $v.dhcpv6.upstreamAddress) -}}
 {{- if and . (not (contains ":" .)) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "dhcpv6.linkAddresses and dhcpv6.upstreamAddress take IPv6 addresses, and %s is none: set dhcpv6.linkAddresses or dhcpv6.upstreamAddress to another" .)) }}{{ end -}}
 {{- end -}}
