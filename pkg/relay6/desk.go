@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
@@ -40,6 +41,7 @@ func newDesk(r *Relay, listener int, name string) *desk {
 // send gives a message to every server. It stays where it is until flush. served tells that the servers have answered
 // its client before.
 func (d *desk) send(b []byte, to *server.Routes, now int64, served bool) {
+	answered := d.answered(b)
 	for i := range to.Targets {
 		t := &to.Targets[i]
 		out := d.toServers
@@ -50,9 +52,20 @@ func (d *desk) send(b []byte, to *server.Routes, now int64, served bool) {
 			d.flush(to)
 		}
 		out.AddUDP(b, t.Addr, to.Source, 0)
-		t.Server.Asked(now, true, served)
+		t.Server.Asked(now, answered, served)
 		d.relay.trace.Payload(now, netip.AddrPortFrom(to.Source, serverPort), t.Addr, b)
 	}
+}
+
+// answered tells whether every server that gets a relay message answers it. All but one of several discard what names
+// that one (RFC 8415 sections 16.4, 16.6, 16.8, 16.9), such as every RENEW, and are none the less alive.
+func (d *desk) answered(m dhcp6.Message) bool {
+	if len(d.relay.config.Servers) == 1 {
+		return true
+	}
+	client, _ := m.Innermost()
+	_, named := client.Option(dhcp6.OptionServerID)
+	return !named
 }
 
 func (d *desk) flush(to *server.Routes) {

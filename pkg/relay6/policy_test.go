@@ -430,3 +430,32 @@ func BenchmarkTransaction(tb *testing.B) {
 		do()
 	}
 }
+
+// TestRenewalsOfAnotherServer: a server is not blamed for its silence about messages that name another one.
+func TestRenewalsOfAnotherServer(t *testing.T) {
+	named := dhcp6.Append(nil, dhcp6.OptionServerID, []byte{0, 3, 0, 1, 2, 0, 0, 0, 0, 9})
+	for name, test := range map[string]struct {
+		servers []string
+		m       dhcp6.Message
+		want    int64
+	}{
+		"renew, one server":    {servers: []string{"2001:db8::1"}, m: message(dhcp6.Renew, named...), want: 1},
+		"renew, two servers":   {servers: []string{"2001:db8::1", "2001:db8::2"}, m: message(dhcp6.Renew, named...)},
+		"solicit, two servers": {servers: []string{"2001:db8::1", "2001:db8::2"}, m: message(dhcp6.Solicit), want: 1},
+		"rebind, two servers":  {servers: []string{"2001:db8::1", "2001:db8::2"}, m: message(dhcp6.Rebind), want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, func(c *Config) { c.Servers = test.servers })
+			got, drop := b.fromClient(test.m)
+			if drop != None {
+				t.Fatal(drop)
+			}
+			b.desk.send(got, b.routes, b.now(), true)
+			for _, s := range b.servers.Servers() {
+				if s.Unanswered() != test.want {
+					t.Errorf("%d are unanswered, want %d", s.Unanswered(), test.want)
+				}
+			}
+		})
+	}
+}
