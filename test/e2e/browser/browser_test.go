@@ -35,7 +35,7 @@ func start(t *testing.T) (*site, context.Context, string) {
 	}
 	t.Cleanup(s.close)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(binary), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.UserDataDir(t.TempDir()), chromedp.WSURLReadTimeout(90*time.Second), chromedp.Flag("hide-scrollbars", true))
+		chromedp.UserDataDir(profile(t)), chromedp.WSURLReadTimeout(90*time.Second), chromedp.Flag("hide-scrollbars", true))
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
@@ -46,6 +46,26 @@ func start(t *testing.T) (*site, context.Context, string) {
 		t.Fatalf("failed to start the browser: %v", err)
 	}
 	return s, ctx, repo
+}
+
+// profile is a directory for the browser, whose processes write to it for a moment after the first of them has ended.
+func profile(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "browser-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			if err := os.RemoveAll(dir); err == nil {
+				return
+			} else if time.Now().After(end) {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	return dir
 }
 
 func open(t *testing.T, browser context.Context, v view) (*tab, func()) {
