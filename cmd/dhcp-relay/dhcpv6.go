@@ -48,14 +48,7 @@ func (s *settings) relay6() relay6.Config {
 		Enterprise:        s.Dhcpv6EnterpriseNumber,
 		TokenKey:          []byte(s.TokenKey),
 		Segments:          s.Segments,
-		ResolveInterval:   s.ResolveInterval,
-		DeadAfter:         s.DeadAfter,
-		Pending:           s.Pending,
-		PendingExpiry:     s.PendingExpiry,
-		ClientRate:        s.ClientRate,
-		TotalRate:         s.TotalRate,
-		NewcomerRate:      s.NewcomerRate,
-		TracePackets:      s.TracePackets,
+		Bounds:            s.bounds(),
 	}
 	if s.ListenBroadcast {
 		for _, l := range s.Listeners {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/relay"
+	"github.com/tinkerbell/stack/pkg/relay/bounds"
 	"github.com/tinkerbell/stack/pkg/relay/fault"
 	"github.com/tinkerbell/stack/pkg/relay6"
 )
@@ -113,6 +114,19 @@ func (s *settings) relay() relay.Config {
 		Segments:        s.Segments,
 		ClearGiaddr:     s.ClearGiaddr,
 		AlwaysBroadcast: s.AlwaysBroadcast,
+		Bounds:          s.bounds(),
+	}
+	if s.ListenBroadcast {
+		for _, l := range s.Listeners {
+			c.Listeners = append(c.Listeners, relay.Listener(l))
+		}
+	}
+	return c
+}
+
+// bounds are what the settings mean for either family.
+func (s *settings) bounds() bounds.Bounds {
+	return bounds.Bounds{
 		ResolveInterval: s.ResolveInterval,
 		DeadAfter:       s.DeadAfter,
 		Pending:         s.Pending,
@@ -122,12 +136,6 @@ func (s *settings) relay() relay.Config {
 		NewcomerRate:    s.NewcomerRate,
 		TracePackets:    s.TracePackets,
 	}
-	if s.ListenBroadcast {
-		for _, l := range s.Listeners {
-			c.Listeners = append(c.Listeners, relay.Listener(l))
-		}
-	}
-	return c
 }
 
 // Validate implements the check of pkg/daemon. A fault names the variable that has to be changed.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/relay/bounds"
 	"github.com/tinkerbell/stack/pkg/relay/fault"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
@@ -29,16 +30,6 @@ const (
 	MaxHops = 16
 	// DefaultHops is the hop limit where none is set.
 	DefaultHops = 4
-
-	defaultResolve = 10 * time.Second
-	defaultPending = 32768
-	defaultExpiry  = 10 * time.Second
-
-	defaultClientRate = 10
-	defaultTotalRate  = 50000
-	defaultNewcomers  = 100
-	defaultDeadAfter  = 20
-	defaultTrace      = 512
 
 	// MinTokenKey is the least length of a token key in bytes.
 	MinTokenKey = 16
@@ -106,30 +97,9 @@ type Config struct {
 	// AlwaysBroadcast sends every reply on a listener to everybody, for firmware that does not hear unicasts
 	// and does not say so.
 	AlwaysBroadcast bool
-	// ResolveInterval is how long an answer about a server's name is used at most, if its records live longer
-	// (10 s).
-	ResolveInterval time.Duration
 	// Lookup finds a host's addresses, and for how long they hold. Nil: as the pod's resolv.conf says.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
-	// Pending is the most requests that are remembered for their replies (32,768).
-	Pending int
-	// PendingExpiry is how long (10 s).
-	PendingExpiry time.Duration
-
-	// ClientRate is how many requests a second one chaddr may send on a listener, and in unicasts of one sender, over
-	// two seconds (10). Negative: no limit.
-	ClientRate int
-	// TotalRate is how many requests a second are relayed of all listeners, and as many unicasts (50,000). Negative: no
-	// limit.
-	TotalRate int
-	// NewcomerRate is how many requests a second of machines that were never served go to the servers from each
-	// listener, and of unicasts, beyond those that the servers answer (100). Negative: no limit.
-	NewcomerRate int
-	// DeadAfter is how many requests in a row a server leaves unanswered, for at least 5 s, until it is taken for
-	// dead: its name is looked up again, and its next address or another source port is tried (20).
-	DeadAfter int
-	// TracePackets is how many packets are kept for the trace (512). Negative: none.
-	TracePackets int
+	bounds.Bounds
 
 	// Event is told of every message, what became of it, and what it says of a machine that boots. The event is valid
 	// during the call. It is called from several goroutines and must not wait. Nil: nothing is told.
@@ -146,30 +116,7 @@ func (c Config) withDefaults() Config {
 	if c.MaxHops == 0 {
 		c.MaxHops = DefaultHops
 	}
-	if c.ResolveInterval == 0 {
-		c.ResolveInterval = defaultResolve
-	}
-	if c.Pending == 0 {
-		c.Pending = defaultPending
-	}
-	if c.PendingExpiry == 0 {
-		c.PendingExpiry = defaultExpiry
-	}
-	if c.ClientRate == 0 {
-		c.ClientRate = defaultClientRate
-	}
-	if c.TotalRate == 0 {
-		c.TotalRate = defaultTotalRate
-	}
-	if c.NewcomerRate == 0 {
-		c.NewcomerRate = defaultNewcomers
-	}
-	if c.DeadAfter == 0 {
-		c.DeadAfter = defaultDeadAfter
-	}
-	if c.TracePackets == 0 {
-		c.TracePackets = defaultTrace
-	}
+	c.Bounds = c.WithDefaults()
 	if c.PresentGiaddr == "" {
 		c.PresentGiaddr = Forward
 	}
@@ -210,22 +157,7 @@ func (c Config) Validate() error {
 	if c.UpstreamAddress.IsValid() && c.UpstreamInterface != "" {
 		add("UpstreamAddress", "%s, and upstream interface %s: set one of them", c.UpstreamAddress, c.UpstreamInterface)
 	}
-	if c.TracePackets > 1<<16 {
-		add("TracePackets", "%d: at most %d", c.TracePackets, 1<<16)
-	}
-	if c.DeadAfter < 0 {
-		add("DeadAfter", "%d: not a positive number", c.DeadAfter)
-	}
-	if c.Pending < 0 || c.Pending > 1<<24 {
-		add("Pending", "%d: not within 1 and %d", c.Pending, 1<<24)
-	}
-	if c.ResolveInterval < 0 {
-		add("ResolveInterval", "%s: below 0", c.ResolveInterval)
-	}
-	if c.PendingExpiry < 0 {
-		add("PendingExpiry", "%s: below 0", c.PendingExpiry)
-	}
-	return errors.Join(faults...)
+	return errors.Join(append(faults, c.Faults()...)...)
 }
 
 func (c Config) validateListeners() (faults []error) {

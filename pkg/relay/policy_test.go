@@ -12,6 +12,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/bounds"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/server"
@@ -37,8 +38,7 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 		Listeners:     []Listener{{Name: "macvlan0"}},
 		Servers:       []string{"10.244.0.11"},
 		TrustedRelays: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")},
-		ClientRate:    -1,
-		TotalRate:     -1,
+		Bounds:        bounds.Bounds{ClientRate: -1, TotalRate: -1},
 	}
 	if change != nil {
 		change(&config)

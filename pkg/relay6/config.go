@@ -12,6 +12,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/relay/bounds"
 	"github.com/tinkerbell/stack/pkg/relay/fault"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
@@ -24,16 +25,6 @@ const (
 
 // Defaults of the settings, and bounds.
 const (
-	defaultResolve = 10 * time.Second
-	defaultPending = 32768
-	defaultExpiry  = 10 * time.Second
-
-	defaultClientRate = 10
-	defaultTotalRate  = 50000
-	defaultNewcomers  = 100
-	defaultDeadAfter  = 20
-	defaultTrace      = 512
-
 	// MinTokenKey is the least length of a token key in bytes.
 	MinTokenKey = 16
 	// maxText is the most bytes of an option's value: all of them have to fit in front of a message.
@@ -102,28 +93,9 @@ type Config struct {
 	// Segments lets consecutive requests to a server leave as segments of one message (UDP_SEGMENT). A server on this
 	// node that reads by a packet socket would take them for one request.
 	Segments bool
-	// ResolveInterval is how long an answer about a server's name is used at most, if its records live longer (10 s).
-	ResolveInterval time.Duration
 	// Lookup finds a host's addresses, and for how long they hold. Nil: as the pod's resolv.conf says.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
-	// Pending is the most requests that are remembered for their replies (32,768).
-	Pending int
-	// PendingExpiry is how long (10 s).
-	PendingExpiry time.Duration
-	// ClientRate is how many messages a second one MAC address may send, and one DUID, over two seconds (10). Negative:
-	// no limit.
-	ClientRate int
-	// TotalRate is how many messages a second are relayed of all listeners, and as many unicasts (50,000). Negative: no
-	// limit.
-	TotalRate int
-	// NewcomerRate is how many messages a second of machines that were never served go to the servers from each
-	// listener, and of unicasts, beyond those that the servers answer (100). Negative: no limit.
-	NewcomerRate int
-	// DeadAfter is how many messages in a row a server leaves unanswered, for at least 5 s, until it is taken for dead
-	// (20).
-	DeadAfter int
-	// TracePackets is how many packets are kept for the trace (512). Negative: none.
-	TracePackets int
+	bounds.Bounds
 
 	// Event is told of every message, what became of it, and what it says of a machine that boots. The event is valid
 	// during the call. It is called from several goroutines and must not wait. Nil: nothing is told.
@@ -137,23 +109,7 @@ type Config struct {
 
 // withDefaults fills in what is unset.
 func (c Config) withDefaults() Config {
-	number := func(n *int, otherwise int) {
-		if *n == 0 {
-			*n = otherwise
-		}
-	}
-	number(&c.Pending, defaultPending)
-	number(&c.ClientRate, defaultClientRate)
-	number(&c.TotalRate, defaultTotalRate)
-	number(&c.NewcomerRate, defaultNewcomers)
-	number(&c.DeadAfter, defaultDeadAfter)
-	number(&c.TracePackets, defaultTrace)
-	if c.ResolveInterval == 0 {
-		c.ResolveInterval = defaultResolve
-	}
-	if c.PendingExpiry == 0 {
-		c.PendingExpiry = defaultExpiry
-	}
+	c.Bounds = c.WithDefaults()
 	if c.Lookup == nil {
 		c.Lookup = (&endpoint.Resolver{}).Lookup
 	}
@@ -197,22 +153,7 @@ func (c Config) Validate() error {
 	if n := len(c.TokenKey); n > 0 && n < MinTokenKey {
 		add("TokenKey", "%d bytes, at least %d are needed", n, MinTokenKey)
 	}
-	if c.TracePackets > 1<<16 {
-		add("TracePackets", "%d: at most %d", c.TracePackets, 1<<16)
-	}
-	if c.DeadAfter < 0 {
-		add("DeadAfter", "%d: not a positive number", c.DeadAfter)
-	}
-	if c.Pending < 0 || c.Pending > 1<<24 {
-		add("Pending", "%d: not within 1 and %d", c.Pending, 1<<24)
-	}
-	if c.ResolveInterval < 0 {
-		add("ResolveInterval", "%s: below 0", c.ResolveInterval)
-	}
-	if c.PendingExpiry < 0 {
-		add("PendingExpiry", "%s: below 0", c.PendingExpiry)
-	}
-	return errors.Join(faults...)
+	return errors.Join(append(faults, c.Faults()...)...)
 }
 
 // maxName is the longest name of an interface (IFNAMSIZ without its end).

@@ -11,6 +11,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/bounds"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/server"
@@ -46,8 +47,7 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 		Listeners:     []Listener{{Name: "macvlan0", LinkAddress: netip.AddrFrom16(ourLink)}},
 		Servers:       []string{serverIP.String()},
 		TrustedRelays: []netip.Prefix{netip.MustParsePrefix("2001:db8:203::/48"), netip.MustParsePrefix("fe80::77/128")},
-		ClientRate:    -1,
-		TotalRate:     -1,
+		Bounds:        bounds.Bounds{ClientRate: -1, TotalRate: -1},
 	}
 	if change != nil {
 		change(&config)

@@ -1,0 +1,79 @@
+// Package bounds has the settings of a relay that are the same for DHCPv4 and DHCPv6: how much it remembers, how much
+// it lets through, and how long it waits.
+package bounds
+
+import (
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/relay/fault"
+)
+
+// The most of what is kept.
+const (
+	maxPending = 1 << 24
+	maxTrace   = 1 << 16
+)
+
+// Bounds are those settings. Zero is the default, which is in brackets.
+type Bounds struct {
+	// ResolveInterval is how long an answer about a server's name is used at most, if its records live longer (10 s).
+	ResolveInterval time.Duration
+	// Pending is the most requests that are remembered for their replies (32,768).
+	Pending int
+	// PendingExpiry is how long (10 s).
+	PendingExpiry time.Duration
+	// ClientRate is how many requests a second one chaddr may send on a listener, and in unicasts of one sender, over two
+	// seconds; of DHCPv6 one MAC address, and one DUID (10). Negative: no limit.
+	ClientRate int
+	// TotalRate is how many requests a second are relayed of all listeners, and as many unicasts (50,000). Negative: no
+	// limit.
+	TotalRate int
+	// NewcomerRate is how many requests a second of machines that were never served go to the servers from each
+	// listener, and of unicasts, beyond those that the servers answer (100). Negative: no limit.
+	NewcomerRate int
+	// DeadAfter is how many requests in a row a server leaves unanswered, for at least 5 s, until it is taken for
+	// dead: its name is looked up again, and its next address or another source port is tried (20).
+	DeadAfter int
+	// TracePackets is how many packets are kept for the trace (512). Negative: none.
+	TracePackets int
+}
+
+// WithDefaults fills in what is unset.
+func (b Bounds) WithDefaults() Bounds {
+	unset(&b.ResolveInterval, 10*time.Second)
+	unset(&b.Pending, 32768)
+	unset(&b.PendingExpiry, 10*time.Second)
+	unset(&b.ClientRate, 10)
+	unset(&b.TotalRate, 50000)
+	unset(&b.NewcomerRate, 100)
+	unset(&b.DeadAfter, 20)
+	unset(&b.TracePackets, 512)
+	return b
+}
+
+func unset[T int | time.Duration](value *T, otherwise T) {
+	if *value == 0 {
+		*value = otherwise
+	}
+}
+
+// Faults are what is impossible.
+func (b Bounds) Faults() (faults []error) {
+	add := func(field, format string, args ...any) { faults = append(faults, fault.New(field, format, args...)) }
+	if b.TracePackets > maxTrace {
+		add("TracePackets", "%d: at most %d", b.TracePackets, maxTrace)
+	}
+	if b.DeadAfter < 0 {
+		add("DeadAfter", "%d: not a positive number", b.DeadAfter)
+	}
+	if b.Pending < 0 || b.Pending > maxPending {
+		add("Pending", "%d: not within 1 and %d", b.Pending, maxPending)
+	}
+	if b.ResolveInterval < 0 {
+		add("ResolveInterval", "%s: below 0", b.ResolveInterval)
+	}
+	if b.PendingExpiry < 0 {
+		add("PendingExpiry", "%s: below 0", b.PendingExpiry)
+	}
+	return faults
+}
