@@ -2,7 +2,6 @@ package relay6
 
 import (
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -52,34 +51,5 @@ func TestDocsNameEveryReasonAndMetric(t *testing.T) {
 	}
 	for _, problem := range problems {
 		t.Errorf("metric %s: %s", problem.Metric, problem.Text)
-	}
-}
-
-// TestDocsNameTestsThatExist: a row that says which test proves it must be true.
-func TestDocsNameTestsThatExist(t *testing.T) {
-	b, err := os.ReadFile("../../docs/design/dhcpv6.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var source strings.Builder
-	for _, directory := range []string{".", "../dhcp6", "../frame", "../relay/admit", "../hostlink", "../../cmd/dhcp-relay"} {
-		entries, err := os.ReadDir(directory)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, entry := range entries {
-			if strings.HasSuffix(entry.Name(), "_test.go") {
-				text, err := os.ReadFile(directory + "/" + entry.Name())
-				if err != nil {
-					t.Fatal(err)
-				}
-				source.Write(text)
-			}
-		}
-	}
-	for _, match := range regexp.MustCompile("`(Test[A-Za-z0-9]+)[/`]").FindAllStringSubmatch(string(b), -1) {
-		if !strings.Contains(source.String(), "func "+match[1]+"(t *testing.T)") {
-			t.Errorf("no test %s", match[1])
-		}
 	}
 }
