@@ -2,9 +2,7 @@ package boot
 
 import (
 	"net/netip"
-	"strings"
 	"time"
-	"unicode/utf8"
 	"unsafe"
 )
 
@@ -134,21 +132,6 @@ func (e *Event) Text(f Field) []byte {
 		begin = e.ends[f-1]
 	}
 	return e.text[begin:e.ends[f]]
-}
-
-// Clean returns text fit for a page, terminal, log or API: valid UTF-8 without control characters, and without the
-// characters that change the direction or look of others.
-func Clean(text []byte) string {
-	if plain(text) {
-		return string(text)
-	}
-	s := strings.ToValidUTF8(string(text), string(utf8.RuneError))
-	return strings.Map(func(r rune) rune {
-		if printable(r) {
-			return r
-		}
-		return utf8.RuneError
-	}, s)
 }
 
 // Addr returns an event's address; the zero Addr where there is none.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/time/rate"
 	core "k8s.io/api/core/v1"
@@ -140,15 +139,7 @@ func stuckMessage(c journal.Change) string {
 
 // message makes a text fit for an Event: no control characters, valid, and not too long.
 func message(text string) string {
-	text = boot.Clean([]byte(text))
-	if len(text) <= messageRoom {
-		return text
-	}
-	end := messageRoom - len("…")
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "…"
+	return boot.Cut(boot.Clean([]byte(text)), messageRoom, "…")
 }
 
 // add queues an Event, or counts it as limited.

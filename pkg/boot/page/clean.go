@@ -1,8 +1,6 @@
 package page
 
 import (
-	"unicode/utf8"
-
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
@@ -23,20 +21,7 @@ func Clean(text string, most int) string {
 	if plain {
 		return text
 	}
-	return cut(boot.Clean([]byte(text[:min(len(text), most)])), most)
-}
-
-// cut shortens valid UTF-8 to most bytes, the mark of it included.
-func cut(text string, most int) string {
-	const mark = "…"
-	if len(text) <= most {
-		return text
-	}
-	end := max(most-len(mark), 0)
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + mark
+	return boot.Cut(boot.Clean([]byte(text[:min(len(text), most)])), most, "…")
 }
 
 // cleaned returns a machine that may be shown: every text is cleaned, in place.

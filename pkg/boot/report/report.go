@@ -6,7 +6,6 @@ package report
 import (
 	"log/slog"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
@@ -158,14 +157,4 @@ func (r *Reporter) about(c journal.Change) *slog.Logger {
 }
 
 // clean makes a text of a machine fit for the log.
-func clean(text string) string {
-	text = boot.Clean([]byte(text[:min(len(text), 4*textRoom)]))
-	if len(text) <= textRoom {
-		return text
-	}
-	end := textRoom
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end]
-}
+func clean(text string) string { return boot.CleanCut(text, textRoom) }

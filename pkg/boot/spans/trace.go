@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -181,14 +180,4 @@ func answer(a journal.Answer) []attribute.KeyValue {
 func size(key attribute.Key, n uint64) attribute.KeyValue { return key.Int64(int64(min(n, 1<<62))) }
 
 // clean makes a text of a machine fit for a trace.
-func clean(text string) string {
-	text = boot.Clean([]byte(text[:min(len(text), 4*textRoom)]))
-	if len(text) <= textRoom {
-		return text
-	}
-	end := textRoom
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end]
-}
+func clean(text string) string { return boot.CleanCut(text, textRoom) }
