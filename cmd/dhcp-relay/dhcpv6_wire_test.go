@@ -201,6 +201,36 @@ func TestReplyNobodyAskedFor6(t *testing.T) {
 	l.hear6(t, 546)
 }
 
+// TestCopyGetsNoAnswer6: another machine on the LAN that repeats a machine's message, with its own MAC address in the
+// frame, is not heard, and the answer goes to the machine.
+func TestCopyGetsNoAnswer6(t *testing.T) {
+	l := newLab6(t)
+	p := l.start6(t)
+	p.waitReady(t)
+	sent := solicit(t).ToBytes()
+	l.ask(t, sent)
+	got, from := receive(t, l.smee6)
+	copied := append(make([]byte, frame.HeaderLen6), sent...)
+	group := frame.AllRelays()
+	header := frame.Header6{
+		SrcMAC: frame.MAC{2, 0, 0, 0, 0, 0x66}, DstMAC: frame.GroupMAC(group), Src: clientFE80.As16(), Dst: group,
+		SrcPort: 546, DstPort: 547,
+	}
+	header.Put(copied)
+	l.put(t, copied)
+	eventually(t, "the copy is dropped", func() bool {
+		return p.metric(`dhcp_relay6_drops_total{direction="to-server",listener="macvlan0",reason="transaction-taken"}`) == 1
+	})
+	send(t, l.smee6, advertise(t, forwarded(t, got)), from)
+	if heard := l.hear6(t, 546); heard.DstMAC != [6]byte(clientMAC) {
+		t.Errorf("the answer went to %x", heard.DstMAC)
+	}
+	p.wantMetric(t, `dhcp_relay6_packets_total{direction="to-server",listener="macvlan0",type="solicit"} 1`)
+	if warning := "refused a copy of another machine's message"; !strings.Contains(p.log.String(), warning) {
+		t.Errorf("the log has no %q", warning)
+	}
+}
+
 // TestReconfigureReachesTheClient, which asked for nothing, and one that it may not believe does not.
 func TestReconfigureReachesTheClient(t *testing.T) {
 	l := newLab6(t)

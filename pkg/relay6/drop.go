@@ -45,6 +45,7 @@ const (
 	NoServer          // no server has an address at the moment
 	ClientLimit       // one client asks too often
 	TotalLimit        // all clients together do
+	TransactionTaken  // a copy of a message of another MAC address that waits for its answer
 	NewcomerLimit     // more machines that were never served ask than the servers answer
 	NoRoom            // the options that are to be added do not fit
 
@@ -89,6 +90,7 @@ var dropNames = [numDrops]string{
 	NoServer:           "no-server",
 	ClientLimit:        "client-limit",
 	TotalLimit:         "total-limit",
+	TransactionTaken:   "transaction-taken",
 	NewcomerLimit:      "newcomer-limit",
 	NoRoom:             "no-room",
 	UntrustedServer:    "untrusted-server",

@@ -2,6 +2,8 @@ package relay6
 
 import (
 	"hash/maphash"
+	"net"
+	"net/netip"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
@@ -31,6 +33,9 @@ type origin struct {
 	port uint16
 	// mac is the sender's, on a listener. Zero if that is not known.
 	mac frame.MAC
+	// own tells that the peer address is made from mac, as firmware's is. No other machine can show that without sending
+	// with that MAC address.
+	own bool
 	// owner is the client's MAC address, which is another one where a relay agent sent its message. Zero if that is not
 	// known.
 	owner frame.MAC
@@ -42,6 +47,26 @@ type origin struct {
 	// client is what the client is known by, zero if that is not known here.
 	client uint64
 }
+
+// remember notes where a message came from. Whoever is on the link sees a machine's message, and could have the answer's
+// frame sent to itself by repeating that message: while the answer is awaited, the transaction is the first sender's.
+// Another MAC address takes it over only if the peer address is made from it, since the one before was a copy then.
+func (d *desk) remember(k key, o origin, now int64) Drop {
+	r := d.relay
+	earlier, ok := r.pending.RememberIf(k, o, now, supersedes)
+	if ok {
+		return None
+	}
+	r.notices.WarnAt(now, "refused a copy of another machine's message", func() []any {
+		return []any{"listener", d.name, "peer", netip.AddrFrom16(k.peer).String(),
+			"mac", net.HardwareAddr(o.mac[:]).String(), "first_mac", net.HardwareAddr(earlier.mac[:]).String(),
+			"remedy", "find the machine with that MAC address: it wants the answer to another one"}
+	})
+	return TransactionTaken
+}
+
+// supersedes tells whether a later message of the same transaction may take the place of the earlier one.
+func supersedes(earlier, later origin) bool { return later.mac == earlier.mac || later.own }
 
 // arrival is how a message reached the relay.
 type arrival struct {

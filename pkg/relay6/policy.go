@@ -55,7 +55,7 @@ func (d *desk) request(b []byte, at int, a *arrival, to *server.Routes, now int6
 		return nil, drop
 	}
 	o := origin{
-		listener: a.listener, port: clientPort, mac: a.mac, owner: owner, local: a.local, ifindex: a.ifindex,
+		listener: a.listener, port: clientPort, mac: a.mac, own: frame.LinkLocal(a.mac) == a.source, owner: owner, local: a.local, ifindex: a.ifindex,
 		client: a.client,
 	}
 	wrapped, drop := d.wrap(b, at, k, a, &o, around != nil, to, now)
@@ -69,7 +69,9 @@ func (d *desk) request(b []byte, at int, a *arrival, to *server.Routes, now int6
 		room.Keep(slot, waiting{key: k, origin: o, kind: a.kind}, wrapped, now)
 		return nil, None
 	}
-	r.pending.Remember(k, o, now)
+	if drop := d.remember(k, o, now); drop != None {
+		return nil, drop
+	}
 	return wrapped, None
 }
 

@@ -80,10 +80,13 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 }
 
 // hear relays a message that arrived so.
-func (b *bench) hear(m dhcp6.Message, a *arrival) (dhcp6.Message, Drop) {
+func (b *bench) hear(m dhcp6.Message, a *arrival) (dhcp6.Message, Drop) { return b.hearAt(m, a, b.now()) }
+
+// hearAt does so at a time.
+func (b *bench) hearAt(m dhcp6.Message, a *arrival, now int64) (dhcp6.Message, Drop) {
 	slot := make([]byte, front+frame.HeaderLen6+len(m), mmsg.SlotLen+len(m))
 	copy(slot[front+frame.HeaderLen6:], m)
-	wrapped, drop := b.desk.request(slot, front+frame.HeaderLen6, a, b.routes, b.now())
+	wrapped, drop := b.desk.request(slot, front+frame.HeaderLen6, a, b.routes, now)
 	return bytes.Clone(wrapped), drop
 }
 

@@ -82,6 +82,8 @@ func (w *room) Send(note *waiting, b []byte, now int64) {
 	drop := None
 	if len(w.routes.Targets) == 0 || !w.routes.Source.IsValid() {
 		drop = NoServer
+	} else {
+		drop = w.remember(note.key, note.origin, now)
 	}
 	w.setClock(r, now)
 	w.tellWaiting(note, b, w.routes, now, drop)
@@ -89,7 +91,6 @@ func (w *room) Send(note *waiting, b []byte, now int64) {
 		w.metrics.dropped(toServer, drop)
 		return
 	}
-	r.pending.Remember(note.key, note.origin, now)
 	w.metrics.relayed(toServer, note.kind)
 	w.send(b, w.routes, now, false)
 	if r.verbose() {

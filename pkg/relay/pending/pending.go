@@ -9,9 +9,8 @@ import (
 
 // Table remembers requests: K identifies a transaction, V is where it came from. Neither should hold pointers: the
 // table is large, and the garbage collector need not look into it then. Memory is bounded: a new request takes the
-// place of
-// the oldest when all places are taken, and none lives longer than the expiry. A request stays after its first reply,
-// since there may be a reply of every server.
+// place of the oldest when all places are taken, and none lives longer than the expiry. A request stays after its first
+// reply, since there may be a reply of every server.
 //
 // Times are nanoseconds of the caller's clock.
 type Table[K comparable, V any] struct {
@@ -57,7 +56,25 @@ func (p *Table[K, V]) bucket(k *K) *int32 {
 func (p *Table[K, V]) Remember(k K, o V, now int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if i := p.find(&k); i != 0 {
+	p.remember(&k, &o, now)
+}
+
+// RememberIf is Remember for requests that somebody else may have copied: where the transaction is known already, and
+// has not expired, replaces tells whether the request may take the earlier one's place. It returns the earlier one's
+// origin, and ok is false, if it may not.
+func (p *Table[K, V]) RememberIf(k K, o V, now int64, replaces func(earlier, later V) bool) (earlier V, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := p.find(&k); i != 0 && now-p.entries[i].at <= p.expiry && !replaces(p.entries[i].origin, o) {
+		return p.entries[i].origin, false
+	}
+	p.remember(&k, &o, now)
+	return earlier, true
+}
+
+// remember is Remember; the caller holds mu.
+func (p *Table[K, V]) remember(k *K, o *V, now int64) {
+	if i := p.find(k); i != 0 {
 		p.forget(i)
 	}
 	at := p.oldest
@@ -68,8 +85,8 @@ func (p *Table[K, V]) Remember(k K, o V, now int64) {
 	if p.entries[at].live {
 		p.forget(at)
 	}
-	head := p.bucket(&k)
-	p.entries[at] = entry[K, V]{key: k, origin: o, at: now, first: true, live: true, next: *head}
+	head := p.bucket(k)
+	p.entries[at] = entry[K, V]{key: *k, origin: *o, at: now, first: true, live: true, next: *head}
 	*head = at
 	p.live++
 	p.waiting++
