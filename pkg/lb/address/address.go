@@ -1,0 +1,115 @@
+// Package address puts an address on a link for some seconds at a time. The kernel takes it away when it is not put
+// again, so that it does not outlive a process that hangs or was killed.
+package address
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// KernelDelay is how late the kernel may be in taking an address away: it counts whole seconds, and looks at
+// lifetimes at most once a second (ADDRCONF_TIMER_FUZZ_MAX).
+const KernelDelay = time.Second
+
+// ErrTooLate is returned by Put when less than the least lifetime is left.
+var ErrTooLate = errors.New("the lease has been held too long without a renewal")
+
+// Manager changes the addresses of the links of one network namespace. It needs the capability NET_ADMIN.
+type Manager struct{ links *netlink.Handle }
+
+// New makes a manager for this thread's network namespace.
+func New() (*Manager, error) {
+	links, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open rtnetlink: %w", err)
+	}
+	return &Manager{links: links}, nil
+}
+
+// NewAt makes a manager of another namespace by its handle.
+func NewAt(links *netlink.Handle) *Manager { return &Manager{links: links} }
+
+// Close ends the manager.
+func (m *Manager) Close() { m.links.Close() }
+
+// Lifetime is how many whole seconds an address may live, so that the kernel has taken it away when left has passed,
+// even if it is late. It is 0 if that is less than a second.
+func Lifetime(left time.Duration) int { return max(0, int((left-KernelDelay)/time.Second)) }
+
+// Put puts an address on a link, or prolongs its life there: until left has passed at most. The address has no network
+// route, is usable at once (no duplicate address detection: the caller has probed for it), and is never chosen as the
+// source of the node's own connections.
+func (m *Manager) Put(link Link, ip netip.Addr, left time.Duration) error {
+	lifetime := Lifetime(left)
+	if lifetime == 0 {
+		return ErrTooLate
+	}
+	address := describe(ip)
+	address.ValidLft, address.PreferedLft = lifetime, 0
+	if err := m.links.AddrReplace(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: link.Index}}, address); err != nil {
+		return fmt.Errorf("failed to put %s on link %s (the capability NET_ADMIN is needed): %w", ip, link.Name, err)
+	}
+	return nil
+}
+
+func describe(ip netip.Addr) *netlink.Addr {
+	bits := ip.BitLen()
+	return &netlink.Addr{
+		IPNet: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(bits, bits)},
+		Flags: unix.IFA_F_NOPREFIXROUTE | unix.IFA_F_NODAD,
+	}
+}
+
+// Remove takes an address of Put off all links; found tells whether there was one. It touches no address of others.
+func (m *Manager) Remove(ip netip.Addr) (found bool, err error) {
+	entries, err := m.list(ip)
+	if err != nil {
+		return false, err
+	}
+	for _, e := range entries {
+		if e.prefix.Addr() != ip || !e.ours {
+			continue
+		}
+		found = true
+		link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: e.link}}
+		if err := m.links.AddrDel(link, describe(ip)); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) &&
+			!errors.Is(err, unix.ENODEV) {
+			return true, fmt.Errorf("failed to remove %s (the capability NET_ADMIN is needed): %w", ip, err)
+		}
+	}
+	return found, nil
+}
+
+// Has tells whether a link has an address of Put.
+func (m *Manager) Has(link Link, ip netip.Addr) (bool, error) {
+	entries, err := m.list(ip)
+	for _, e := range entries {
+		if e.prefix.Addr() == ip && e.ours && e.link == link.Index {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+// Left lists the addresses of Put that this host has: those of a run before, and of this one.
+func (m *Manager) Left() ([]netip.Addr, error) {
+	var all []netip.Addr
+	for _, family := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		entries, err := m.list(family)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if e.ours {
+				all = append(all, e.prefix.Addr())
+			}
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,60 @@
+package announce
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A burst at once, then slowly; a burst again when asked.
+func TestScheduleOfAnnouncements(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var sent []time.Duration
+		a := New(func() error { sent = append(sent, time.Since(start)); return nil }, func(error) {
+			t.Error("told of a failure")
+		}, 0)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); a.Run(ctx) }()
+		time.Sleep(130 * time.Second)
+		a.Again()
+		synctest.Wait()
+		time.Sleep(2 * time.Second)
+		stop()
+		<-done
+		ms := time.Millisecond
+		want := []time.Duration{
+			0, 1100 * ms, 2200 * ms, 3300 * ms, 4400 * ms, 64400 * ms, 124400 * ms, 130000 * ms, 131100 * ms,
+		}
+		if diff := cmp.Diff(want, sent); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestFailureIsToldUntilItIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down, calls := errors.New("network is down"), 0
+		var told []error
+		a := New(func() error {
+			if calls++; calls == 2 || calls == 3 {
+				return down
+			}
+			return nil
+		}, func(err error) { told = append(told, err) }, time.Second)
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		defer stop()
+		a.Run(ctx)
+		if len(told) != 3 || !errors.Is(told[0], down) || !errors.Is(told[1], down) || told[2] != nil {
+			t.Errorf("told %v", told)
+		}
+	})
+}
