@@ -15,7 +15,10 @@ import (
 
 // KernelDelay is how late the kernel may be in taking an address away: it counts whole seconds, and looks at
 // lifetimes at most once a second (ADDRCONF_TIMER_FUZZ_MAX).
-const KernelDelay = time.Second
+const KernelDelay = time.Second + callDelay
+
+// callDelay is how long a call to the kernel may take, during which the process may stand still.
+const callDelay = 50 * time.Millisecond
 
 // ErrTooLate is returned by Put when less than the least lifetime is left.
 var ErrTooLate = errors.New("the lease has been held too long without a renewal")
@@ -42,11 +45,11 @@ func (m *Manager) Close() { m.links.Close() }
 // even if it is late. It is 0 if that is less than a second.
 func Lifetime(left time.Duration) int { return max(0, int((left-KernelDelay)/time.Second)) }
 
-// Put puts an address on a link, or prolongs its life there: until left has passed at most. The address has no network
+// Put puts an address on a link, or prolongs its life there, so that it is gone at end. The address has no network
 // route, is usable at once (no duplicate address detection: the caller has probed for it), and is never chosen as the
 // source of the node's own connections.
-func (m *Manager) Put(link Link, ip netip.Addr, left time.Duration) error {
-	lifetime := Lifetime(left)
+func (m *Manager) Put(link Link, ip netip.Addr, end time.Time) error {
+	lifetime := Lifetime(time.Until(end))
 	if lifetime == 0 {
 		return ErrTooLate
 	}
@@ -54,6 +57,11 @@ func (m *Manager) Put(link Link, ip netip.Addr, left time.Duration) error {
 	address.ValidLft, address.PreferedLft = lifetime, 0
 	if err := m.links.AddrReplace(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: link.Index}}, address); err != nil {
 		return fmt.Errorf("failed to put %s on link %s (the capability NET_ADMIN is needed): %w", ip, link.Name, err)
+	}
+	// The process may have stood still since the lifetime was counted: then the address would live too long.
+	if Lifetime(time.Until(end)+callDelay) < lifetime {
+		_, err := m.Remove(ip)
+		return errors.Join(ErrTooLate, err)
 	}
 	return nil
 }

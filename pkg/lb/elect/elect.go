@@ -1,0 +1,281 @@
+// Package elect decides which node holds a Lease: it acquires it, renews it while the node serves, gives it up, and
+// releases it. What the lease allows ends before anybody else may take it; docs/design/stack-lb.md has the argument.
+//
+// No decision reads the times that are written in a Lease, nor the wall clock.
+package elect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Leases is what of the API's client is used, of one namespace.
+type Leases interface {
+	Get(context.Context, string, meta.GetOptions) (*coordination.Lease, error)
+	Create(context.Context, *coordination.Lease, meta.CreateOptions) (*coordination.Lease, error)
+	Update(context.Context, *coordination.Lease, meta.UpdateOptions) (*coordination.Lease, error)
+	Delete(context.Context, string, meta.DeleteOptions) error
+}
+
+// Config is what an elector needs. The functions are called by Run's goroutine.
+type Config struct {
+	Leases Leases
+	// Name is the Lease's, and Labels are what it gets when it is created.
+	Name   string
+	Labels map[string]string
+	// Identity names this node. Two nodes that run at one time never have the same.
+	Identity string
+	Times    Times
+	// Candidate says why this node may not hold the lease now, nor go on holding it.
+	Candidate func() error
+	// Renewed is called when the lease was acquired (first) or renewed, with the start of the request. What it
+	// allows ends at start + Times.Hold() unless it is called again. An error gives the lease up.
+	Renewed func(ctx context.Context, start time.Time, first bool) error
+	// Withdraw ends what the lease allows, for a reason. After an error the lease is not released.
+	Withdraw func(why error) error
+	// Requested is told of each request: how long it took, and its error. It may be nil.
+	Requested func(time.Duration, error)
+}
+
+// Elector holds or awaits one Lease.
+type Elector struct {
+	config Config
+	poke   chan struct{}
+
+	// of Run's goroutine alone
+	mine  bool
+	start time.Time // of the request by which it was last renewed
+
+	mu   sync.Mutex
+	seen observation
+}
+
+// observation is the version of the Lease that was last seen, and when by the monotonic clock.
+type observation struct {
+	known bool
+	lease *coordination.Lease // nil if there is none
+	at    time.Time
+}
+
+// errors of why a lease is given up.
+var (
+	ErrDeadline = errors.New("the lease could not be renewed in time")
+	ErrTaken    = errors.New("another node has taken the lease")
+	ErrDeleted  = errors.New("the lease was deleted")
+	ErrLeaving  = errors.New("this node leaves")
+)
+
+// New makes an elector, which does nothing before Run.
+func New(c Config) *Elector {
+	if c.Requested == nil {
+		c.Requested = func(time.Duration, error) {}
+	}
+	return &Elector{config: c, poke: make(chan struct{}, 1)}
+}
+
+// Poke has Candidate asked again now, since something has changed. It may be called from any goroutine.
+func (e *Elector) Poke() {
+	select {
+	case e.poke <- struct{}{}:
+	default:
+	}
+}
+
+// Observe tells of a version of the Lease, or that it was deleted. It may be called from any goroutine, and later than
+// Run has seen a newer version.
+func (e *Elector) Observe(lease *coordination.Lease, deleted bool) {
+	e.mu.Lock()
+	late := e.seen.lease != nil && !newer(lease, e.seen.lease)
+	if deleted { // the version of a deletion may be the last one that was written
+		late = e.seen.lease != nil && e.seen.lease.UID != lease.UID
+	}
+	if !late {
+		if deleted {
+			lease = nil
+		}
+		e.observe(lease)
+	}
+	e.mu.Unlock()
+	e.Poke()
+}
+
+// Holder is who holds the lease as far as this node has seen; expired if it has not been renewed for the time that it
+// says.
+func (e *Elector) Holder() (identity string, expired bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.seen.lease == nil {
+		return "", false
+	}
+	return holder(e.seen.lease), time.Since(e.seen.at) > e.duration(e.seen.lease)
+}
+
+// Run holds the lease when it can until ctx is done, then withdraws and releases it.
+func (e *Elector) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if e.mine {
+			e.hold(ctx)
+		} else {
+			e.stand(ctx)
+		}
+	}
+	if identity, _ := e.Holder(); e.mine || identity == e.config.Identity {
+		e.giveUp(ctx, ErrLeaving)
+	}
+}
+
+// stand waits as a candidate until something may have changed, or acquires the lease.
+func (e *Elector) stand(ctx context.Context) {
+	if e.config.Candidate() != nil {
+		e.wait(ctx, e.config.Times.Retry)
+		return
+	}
+	e.mu.Lock()
+	seen := e.seen
+	e.mu.Unlock()
+	switch {
+	case !seen.known:
+		if e.look(ctx) != nil {
+			e.wait(ctx, e.config.Times.Retry)
+		}
+		return
+	case seen.lease != nil && holder(seen.lease) != "" && holder(seen.lease) != e.config.Identity:
+		if left := e.duration(seen.lease) - time.Since(seen.at); left > 0 {
+			e.wait(ctx, left)
+			return
+		}
+	}
+	e.acquire(ctx, seen.lease)
+}
+
+// acquire writes this node into the version of the lease that was seen, or into a new one.
+func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
+	start := time.Now()
+	next := e.record(seen, start, true)
+	err := e.write(ctx, next)
+	if err != nil {
+		if conflicts(err) {
+			err = e.look(ctx)
+		}
+		if err != nil {
+			e.wait(ctx, e.config.Times.Retry)
+		}
+		return
+	}
+	e.mine, e.start = true, start
+	if err := e.config.Renewed(ctx, start, true); err != nil {
+		e.giveUp(ctx, err)
+		e.wait(ctx, e.config.Times.Retry)
+	}
+}
+
+// hold waits until the next renewal is due, and renews.
+func (e *Elector) hold(ctx context.Context) {
+	if err := e.config.Candidate(); err != nil {
+		e.giveUp(ctx, err)
+		return
+	}
+	e.mu.Lock()
+	seen := e.seen.lease
+	e.mu.Unlock()
+	if seen == nil || holder(seen) != e.config.Identity {
+		e.lose(lostTo(seen))
+		return
+	}
+	if left := e.config.Times.Deadline - time.Since(e.start); left <= 0 {
+		e.lose(ErrDeadline)
+		return
+	}
+	if early := e.config.Times.Retry - time.Since(e.start); early > 0 {
+		e.wait(ctx, early)
+		return
+	}
+	start := time.Now()
+	err := e.write(ctx, e.record(seen, start, false))
+	switch {
+	case err == nil:
+		e.start = start
+		if err := e.config.Renewed(ctx, start, false); err != nil {
+			e.giveUp(ctx, err)
+		}
+	case conflicts(err) && e.look(ctx) == nil:
+		// The next round sees who holds it.
+	default:
+		e.wait(ctx, min(e.config.Times.Retry/2, e.config.Times.Deadline-time.Since(e.start)))
+	}
+}
+
+func lostTo(lease *coordination.Lease) error {
+	if lease == nil {
+		return ErrDeleted
+	}
+	return fmt.Errorf("%w: %s", ErrTaken, holder(lease))
+}
+
+// lose withdraws where the lease is no longer ours to release. What Withdraw cannot end ends with the lease's time.
+func (e *Elector) lose(why error) {
+	_ = e.config.Withdraw(why) // it has said what is wrong
+	e.mine = false
+}
+
+// giveUp withdraws, then releases the lease, so that another node may have it at once.
+func (e *Elector) giveUp(ctx context.Context, why error) {
+	err := e.config.Withdraw(why)
+	e.mine = false
+	if err != nil {
+		return // the lease ends by itself, and so does what it allows
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.config.Times.Deadline)
+	defer cancel()
+	for {
+		e.mu.Lock()
+		seen := e.seen.lease
+		e.mu.Unlock()
+		if seen == nil || holder(seen) != e.config.Identity {
+			return
+		}
+		free := e.record(seen, time.Now(), false)
+		nobody, short := "", int32(1)
+		free.Spec.HolderIdentity, free.Spec.LeaseDurationSeconds = &nobody, &short
+		err := e.write(ctx, free)
+		if err == nil || !conflicts(err) || e.look(ctx) != nil {
+			return
+		}
+	}
+}
+
+// Delete deletes the Lease if nobody holds it, as far as this node has seen. Run has to have returned.
+func (e *Elector) Delete(ctx context.Context) error {
+	e.mu.Lock()
+	seen := e.seen.lease
+	e.mu.Unlock()
+	if seen == nil || holder(seen) != "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.config.Times.Deadline)
+	defer cancel()
+	err := e.config.Leases.Delete(ctx, e.config.Name, meta.DeleteOptions{
+		Preconditions: &meta.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion},
+	})
+	if err != nil && !conflicts(err) {
+		return fmt.Errorf("failed to delete lease %s: %w", e.config.Name, err)
+	}
+	return nil
+}
+
+// wait waits for as long, or until something has changed.
+func (e *Elector) wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-e.poke:
+	case <-timer.C:
+	}
+}

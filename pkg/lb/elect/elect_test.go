@@ -1,0 +1,440 @@
+package elect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// node is a node with an address of the kernel's: there until it is taken away, or until its end.
+type node struct {
+	elector *Elector
+	name    string
+	stop    context.CancelFunc
+	done    chan struct{}
+
+	mu      sync.Mutex
+	cannot  error // why it is no candidate
+	refuse  error // of Renewed
+	stuck   error // of Withdraw
+	end     time.Time
+	stopped time.Time // until then its process does not run
+	firsts  int
+	why     []error
+}
+
+func (n *node) owns() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return time.Now().Before(n.end)
+}
+
+// stand is where a process stops when it is told to.
+func (n *node) stand() {
+	n.mu.Lock()
+	until := n.stopped
+	n.mu.Unlock()
+	time.Sleep(time.Until(until))
+}
+
+// reason is why it withdrew for the first time.
+func (n *node) reason() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.why) == 0 {
+		return nil
+	}
+	return n.why[0]
+}
+
+// set changes the node, and has it look.
+func (n *node) set(change func(*node)) {
+	n.mu.Lock()
+	change(n)
+	n.mu.Unlock()
+	n.elector.Poke()
+}
+
+// start runs a node on the API.
+func start(t *testing.T, a *api, name string, times Times) *node {
+	t.Helper()
+	n := &node{name: name, done: make(chan struct{})}
+	n.elector = New(Config{
+		Leases: a, Name: "vip", Identity: name, Times: times,
+		Candidate: func() error {
+			n.stand()
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.cannot
+		},
+		Renewed: func(_ context.Context, start time.Time, first bool) error {
+			n.stand()
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if first {
+				n.firsts++
+			}
+			if n.refuse == nil {
+				// As late as the kernel may be.
+				left := times.Hold() - time.Since(start) - time.Second
+				if left < time.Second {
+					return errors.New("too late")
+				}
+				n.end = time.Now().Add(left.Truncate(time.Second) + 999*time.Millisecond)
+			}
+			return n.refuse
+		},
+		Withdraw: func(why error) error {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.why = append(n.why, why)
+			if n.stuck == nil {
+				n.end = time.Time{}
+			}
+			return n.stuck
+		},
+	})
+	a.set(func() { a.electors = append(a.electors, n.elector) })
+	ctx, stop := context.WithCancel(t.Context())
+	n.stop = stop
+	go func() { defer close(n.done); n.elector.Run(ctx) }()
+	return n
+}
+
+func (n *node) leave() {
+	n.stop()
+	<-n.done
+}
+
+// outage is how long it takes until one of the nodes owns the address.
+func outage(t *testing.T, nodes ...*node) time.Duration {
+	t.Helper()
+	start := time.Now()
+	for time.Since(start) < time.Minute {
+		for _, n := range nodes {
+			if n.owns() {
+				return time.Since(start)
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("nobody owns the address for a minute")
+	return 0
+}
+
+func TestLeaseMoves(t *testing.T) {
+	tests := map[string]struct {
+		fault func(t *testing.T, a *api, holder *node)
+		most  time.Duration
+		why   error
+	}{
+		"the node leaves": {
+			fault: func(_ *testing.T, _ *api, n *node) { n.leave() }, most: 20 * time.Millisecond, why: ErrLeaving,
+		},
+		"the node does not serve": {
+			fault: func(_ *testing.T, _ *api, n *node) {
+				n.set(func(n *node) { n.cannot = errors.New("no endpoint") })
+			}, most: 20 * time.Millisecond,
+		},
+		"the address cannot be put any more": {
+			fault: func(_ *testing.T, _ *api, n *node) { n.set(func(n *node) { n.refuse = errors.New("link is gone") }) },
+			most:  1020 * time.Millisecond,
+		},
+		"the lease was taken by hand": {
+			fault: func(_ *testing.T, a *api, n *node) {
+				a.set(func() {
+					stranger, l := "stranger", a.lease.DeepCopy()
+					l.Spec.HolderIdentity = &stranger
+					a.store(l)
+				})
+			}, most: 7020 * time.Millisecond, why: ErrTaken,
+		},
+		"the lease was deleted by hand": {
+			fault: func(_ *testing.T, a *api, n *node) { a.set(a.remove) },
+			most:  20 * time.Millisecond, why: ErrDeleted, // its last holder is the first to know
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &api{}
+				n1 := start(t, a, "n1", Default)
+				outage(t, n1)
+				n2 := start(t, a, "n2", Default)
+				time.Sleep(10 * time.Second)
+				if !n1.owns() || n2.owns() {
+					t.Fatalf("n1 owns %v, n2 owns %v", n1.owns(), n2.owns())
+				}
+				test.fault(t, a, n1)
+				began := time.Now()
+				for n1.reason() == nil {
+					if time.Since(began) > 2*time.Second {
+						t.Fatal("n1 has not withdrawn")
+					}
+					synctest.Wait()
+					time.Sleep(time.Millisecond)
+				}
+				outage(t, n1, n2)
+				if took := time.Since(began); took > test.most {
+					t.Errorf("took %v, more than %v", took, test.most)
+				}
+				if n1.owns() && n2.owns() {
+					t.Error("two owners")
+				}
+				if test.why != nil && !errors.Is(n1.reason(), test.why) {
+					t.Errorf("withdrawn since %v, want %v", n1.reason(), test.why)
+				}
+				n1.leave()
+				n2.leave()
+				a.requests.Wait()
+				if holder := a.holder(); n2.owns() || holder != "" {
+					t.Errorf("left the lease to %q", holder)
+				}
+			})
+		})
+	}
+}
+
+// A node that dies (its elector never runs again) loses the lease after its time, and not before; whether it restarts
+// under its name, it has it back at once.
+func TestNodeThatDies(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		t.Run(fmt.Sprintf("restarts %v", restarts), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &api{}
+				nobody, dead, seconds := "", "n1", int32(6)
+				n2 := start(t, a, "n2", Default)
+				outage(t, n2)
+				n2.set(func(n *node) { n.cannot = errors.New("waits") })
+				time.Sleep(time.Second)
+				if a.holder() != nobody {
+					t.Fatalf("holder %q", a.holder())
+				}
+				a.set(func() {
+					l := a.lease.DeepCopy()
+					l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = &dead, &seconds
+					a.store(l)
+				})
+				n2.set(func(n *node) { n.cannot = nil })
+				if restarts {
+					n1 := start(t, a, dead, Default)
+					if took := outage(t, n1); took > 20*time.Millisecond {
+						t.Errorf("took %v", took)
+					}
+					n1.leave()
+				} else if took := outage(t, n2); took < 6*time.Second || took > 6020*time.Millisecond {
+					t.Errorf("took %v", took)
+				}
+				n2.leave()
+				a.requests.Wait()
+			})
+		})
+	}
+}
+
+// Without the API the holder gives up in time, and has the address again when the API is back.
+func TestAPIAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{}
+		n1, n2 := start(t, a, "n1", Default), start(t, a, "n2", Default)
+		outage(t, n1, n2)
+		time.Sleep(5500 * time.Millisecond)
+		a.set(func() { a.away = true })
+		time.Sleep(4 * time.Second)
+		if n1.owns() || n2.owns() {
+			t.Error("the address is owned though nobody can renew")
+		}
+		time.Sleep(56 * time.Second)
+		a.set(func() { a.away = false })
+		if took := outage(t, n1, n2); took > 1500*time.Millisecond {
+			t.Errorf("took %v", took)
+		}
+		n1.leave()
+		n2.leave()
+		a.requests.Wait()
+	})
+}
+
+// A lease that was deleted while a node holds it, which does not know yet, is held for its time.
+func TestDeletedLeaseIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{}
+		n1 := start(t, a, "n1", Default)
+		outage(t, n1)
+		n2 := start(t, a, "n2", Default)
+		time.Sleep(2 * time.Second)
+		n1.set(func(n *node) { n.stopped = time.Now().Add(10 * time.Second) })
+		a.set(a.remove)
+		for began := time.Now(); time.Since(began) < 8*time.Second; time.Sleep(10 * time.Millisecond) {
+			if n1.owns() && n2.owns() {
+				t.Fatal("two owners")
+			}
+		}
+		if !n2.owns() {
+			t.Error("nobody owns the address")
+		}
+		n1.leave()
+		n2.leave()
+		a.requests.Wait()
+	})
+}
+
+func TestLeaseIsNotReleasedWhileTheAddressIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{}
+		n1 := start(t, a, "n1", Default)
+		outage(t, n1)
+		n2 := start(t, a, "n2", Default)
+		time.Sleep(3 * time.Second)
+		n1.set(func(n *node) { n.stuck = errors.New("operation not permitted") })
+		n1.leave()
+		if !n1.owns() {
+			t.Fatal("the test's node has no address any more")
+		}
+		for n1.owns() {
+			if n2.owns() {
+				t.Fatal("two owners")
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		outage(t, n2)
+		n2.leave()
+		a.requests.Wait()
+	})
+}
+
+func TestDeleteOnlyWhatNobodyHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{}
+		n1 := start(t, a, "n1", Default)
+		outage(t, n1)
+		n2 := start(t, a, "n2", Default)
+		time.Sleep(time.Second)
+		n1.leave()
+		outage(t, n2)
+		a.requests.Wait()
+		if err := n1.elector.Delete(t.Context()); err != nil || !a.exists() {
+			t.Fatalf("deleted the lease of another node: %v", err)
+		}
+		n2.leave()
+		if err := n2.elector.Delete(t.Context()); err != nil || a.lease != nil {
+			t.Errorf("%v, the lease is %v", err, a.lease)
+		}
+		a.requests.Wait()
+	})
+}
+
+// TestNeverTwoOwners has nodes on an API whose requests are late, lost, answered to nobody and refused, while nodes leave,
+// come, stop serving, and stand still for seconds: at no time do two own the address, kernel's delay included.
+func TestNeverTwoOwners(t *testing.T) {
+	for seed := range uint64(30) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := random(seed)
+				a := &api{}
+				a.set(func() {
+					a.delay = func() time.Duration {
+						if r.IntN(20) == 0 {
+							return time.Duration(r.IntN(9000)) * time.Millisecond
+						}
+						return time.Duration(r.IntN(100)) * time.Millisecond
+					}
+					a.lose = func() bool { return r.IntN(10) == 0 }
+				})
+				lock := a.delay
+				a.delay = func() time.Duration { a.mu.Lock(); defer a.mu.Unlock(); return lock() }
+				names := []string{"n0", "n1", "n2"}
+				nodes := make([]*node, len(names))
+				for i, name := range names {
+					nodes[i] = start(t, a, name, Default)
+				}
+				owned := 0
+				for step := range 60000 {
+					time.Sleep(10 * time.Millisecond)
+					owners := 0
+					for _, n := range nodes {
+						if n.owns() {
+							owners++
+						}
+					}
+					if owners > 1 {
+						t.Fatalf("two owners after %d steps", step)
+					}
+					owned += owners
+					if step%500 != 0 {
+						continue
+					}
+					a.mu.Lock()
+					i, action := r.IntN(len(nodes)), r.IntN(6)
+					long := time.Duration(r.IntN(15000)) * time.Millisecond
+					a.mu.Unlock()
+					switch action {
+					case 0:
+						nodes[i].leave()
+						nodes[i] = start(t, a, names[i], Default)
+					case 1:
+						nodes[i].set(func(n *node) { n.cannot = errors.New("no endpoint") })
+					case 2:
+						for _, n := range nodes {
+							n.set(func(n *node) { n.cannot = nil })
+						}
+					case 3:
+						a.set(func() { a.away = !a.away })
+					case 4, 5:
+						nodes[i].set(func(n *node) { n.stopped = time.Now().Add(long) })
+					}
+				}
+				if owned < 1000 {
+					t.Errorf("the address was owned for %d steps only", owned)
+				}
+				for _, n := range nodes {
+					n.leave()
+				}
+				a.requests.Wait()
+			})
+		})
+	}
+}
+
+func TestTimes(t *testing.T) {
+	s := time.Second
+	for name, test := range map[string]struct {
+		times Times
+		want  []string
+	}{
+		"default":             {Default, nil},
+		"short":               {Times{3 * s, s, s / 2}, nil},
+		"kube's":              {Times{15 * s, 10 * s, 2 * s}, nil},
+		"no lease":            {Times{0, s, s / 2}, []string{"LEASE_DURATION", "RENEW_DEADLINE"}},
+		"parts of a second":   {Times{6500 * time.Millisecond, 4 * s, s}, []string{"LEASE_DURATION"}},
+		"deadline too long":   {Times{6 * s, 5 * s, s}, []string{"RENEW_DEADLINE"}},
+		"retry too long":      {Times{6 * s, 4 * s, 3 * s}, []string{"RETRY_PERIOD"}},
+		"no retry":            {Times{6 * s, 4 * s, 0}, []string{"RETRY_PERIOD"}},
+		"deadline is nothing": {Times{6 * s, 0, s}, []string{"RETRY_PERIOD"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := test.times.Validate(s)
+			lines := 0
+			if err != nil {
+				lines = len(strings.Split(err.Error(), "\n"))
+			}
+			if lines != len(test.want) {
+				t.Errorf("got %v", err)
+			}
+			for _, want := range test.want {
+				if err == nil || !strings.Contains(err.Error(), want+":") {
+					t.Errorf("got %v, want a fault of %s", err, want)
+				}
+			}
+		})
+	}
+}
