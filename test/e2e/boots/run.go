@@ -15,6 +15,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/observe"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // Options say which faults are staged, and with what machines.
@@ -29,7 +30,8 @@ type Options struct {
 	Dir string
 	// Parallel is how many machines run at once. Default: all of a phase.
 	Parallel int
-	// Patience is how long a machine may take to meet its fault, and the pod to name it. Default 90 s.
+	// Patience is how long nothing may move until a machine has met its fault, and how long the pod may then take to name
+	// it. Default 90 s.
 	Patience time.Duration
 	// WireOnly asks the pod nothing: a fault is ok when the machine has met it.
 	WireOnly bool
@@ -80,7 +82,7 @@ func Run(ctx context.Context, o Options) (results []Result, err error) {
 		}
 		if phase == withoutSmee {
 			// That a server answers nobody is known by those whom it does not answer.
-			off, err := r.power(ctx, Fault{}, &watched{machine: neighbour}, false)
+			off, _, err := r.power(ctx, Fault{}, &watched{machine: neighbour}, false)
 			if err != nil {
 				return nil, err
 			}
@@ -179,70 +181,84 @@ func (r *stage) play(ctx context.Context, phase int) {
 }
 
 // meet switches a machine on and asks about it until its fault is named, or patience ends.
-func (r *stage) meet(ctx context.Context, f Fault, w *watched) Result {
-	result := Result{Fault: f.Name, Machine: "go", Expected: f.Cause}
+func (r *stage) meet(ctx context.Context, f Fault, w *watched) (result Result) {
+	result = Result{Fault: f.Name, Machine: "go", Expected: f.Cause}
 	virtual := r.Virtual(f)
 	if virtual {
 		result.Machine = f.Firmware.String()
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.Patience)
-	defer cancel()
 	began := time.Now()
-	off, err := r.power(ctx, f, w, virtual)
+	defer func() { result.Seconds = time.Since(began).Seconds() }()
+	off, waited, err := r.power(ctx, f, w, virtual)
 	if err != nil {
 		result.Trouble = err.Error()
 		return result
 	}
 	defer off()
-	for result.Trouble = "the machine has not met its fault"; ; {
-		select {
-		case <-ctx.Done():
-			result.Seconds = time.Since(began).Seconds()
-			result.Trouble += "; the wire has shown: " + w.summary()
-			return result
-		case <-time.After(250 * time.Millisecond):
-		}
-		if !w.shows(f) {
-			continue
-		}
-		if r.WireOnly {
-			result.Said, result.OK, result.Trouble = "-", true, ""
-			result.Seconds = time.Since(began).Seconds()
-			return result
-		}
-		said := r.look(ctx, w.machine.MAC.String())
-		if said.name != result.Said {
-			r.Logf("%s: %s is said after %.1f s", f.Name, said.name, time.Since(began).Seconds())
-		}
-		result.Said, result.Text, result.Trouble = said.name, said.text, said.trouble
-		if said.trouble == "" && said.name == f.Cause && !strings.Contains(said.text, f.Names) {
-			result.Trouble = "it does not name " + f.Names
-			continue
-		}
-		if said.trouble == "" && said.name == f.Cause {
-			result.OK, result.Seconds = true, time.Since(began).Seconds()
-			return result
-		}
+	const pause = 250 * time.Millisecond
+	patience := progress.Patience{
+		Quiet: r.Patience, Waited: waited,
+		Signs: []func() string{func() string { return r.sniffer.Far(w.machine.MAC.String()) }},
 	}
+	err = progress.Until(ctx, patience, pause, func(context.Context) error {
+		if !w.shows(f) {
+			return errors.New("the machine has not met its fault")
+		}
+		return nil
+	})
+	if err == nil && r.WireOnly {
+		result.Said, result.OK = "-", true
+		return result
+	}
+	if err == nil { // what the pod says has its own times, which this one allows for: nothing is a sign
+		err = progress.Until(ctx, progress.Patience{Quiet: r.Patience}, pause, func(ctx context.Context) error {
+			return r.named(ctx, f, w, began, &result)
+		})
+	}
+	if err != nil {
+		result.Trouble = err.Error() + "; the wire has shown: " + w.summary()
+	}
+	result.OK = err == nil
+	return result
 }
 
-// power switches a machine on.
-func (r *stage) power(ctx context.Context, f Fault, w *watched, virtual bool) (off func(), err error) {
+// named asks the pod what is the matter with a machine. The error says that it does not name the fault.
+func (r *stage) named(ctx context.Context, f Fault, w *watched, began time.Time, result *Result) error {
+	said := r.look(ctx, w.machine.MAC.String())
+	if said.name != result.Said {
+		r.Logf("%s: %s is said after %.1f s", f.Name, said.name, time.Since(began).Seconds())
+	}
+	result.Said, result.Text = said.name, said.text
+	switch {
+	case said.trouble != "":
+		return errors.New(said.trouble)
+	case said.name != f.Cause:
+		return fmt.Errorf("it says %q", said.name)
+	case !strings.Contains(said.text, f.Names):
+		return fmt.Errorf("it does not name %s", f.Names)
+	}
+	return nil
+}
+
+// power switches a machine on. An emulator can tell how long it has waited for a processor.
+func (r *stage) power(
+	ctx context.Context, f Fault, w *watched, virtual bool,
+) (off func(), waited func() time.Duration, err error) {
 	name := w.machine.Name
 	if virtual {
 		proc, err := machine.Boot(r.Lab, w.machine, func(installer.Report) {})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		return func() {
 			if err := r.Kill(proc.Name()); err != nil {
 				r.Logf("%s: %v", name, err)
 			}
-		}, nil
+		}, proc.Starved, nil
 	}
 	log, err := os.Create(r.LogPath(name))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	client := &goMachine{
 		Lab: r.Lab, Machine: w.machine, Media: r.Media, Timeout: r.Patience,
@@ -260,7 +276,7 @@ func (r *stage) power(ctx context.Context, f Fault, w *watched, virtual bool) (o
 		fmt.Fprintln(log, err)
 		_ = log.Close()
 	}()
-	return func() { cancel(); <-ended }, nil
+	return func() { cancel(); <-ended }, nil, nil
 }
 
 // goMachine does on the wire what firmware does.

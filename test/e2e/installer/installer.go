@@ -22,6 +22,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/tinkerbell/stack/test/e2e/progress"
 	"github.com/tinkerbell/stack/test/e2e/tink"
 )
 
@@ -73,7 +74,7 @@ type Config struct {
 	Metadata string           // base URL of Hegel: it is behind the same IP as Tink, on 50061; empty: no such step
 	Addr     netip.Addr       // of this machine, as DHCP gave it
 	Hostname string           // likewise
-	Attempts time.Duration    // how long a step tries again; default 10 s
+	Attempts time.Duration    // how long a step that failed tries again; default 10 s
 	Dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	Report   func(Report)
 }
@@ -135,9 +136,9 @@ type run struct {
 
 // step does something and says what it was.
 type step struct {
-	name    string
-	attempt time.Duration // how long it may take once
-	do      func(context.Context) (detail string, data map[string]string, err error)
+	name  string
+	quiet time.Duration // how long nothing may move in it
+	do    func(context.Context, *progress.Watch) (detail string, data map[string]string, err error)
 }
 
 // Run does the steps up to the artifact. Each is reported; the first that fails ends the run.
@@ -151,7 +152,7 @@ func Run(ctx context.Context, c Config) error {
 		{StepSyslog, 5 * time.Second, r.syslog},
 		{StepMetadata, 10 * time.Second, r.metadata},
 		{StepGRPC, 10 * time.Second, r.workflow},
-		{StepArtifact, time.Minute, r.artifact},
+		{StepArtifact, 30 * time.Second, r.artifact},
 	} {
 		if step.name == StepMetadata && c.Metadata == "" {
 			continue
@@ -167,14 +168,19 @@ func Run(ctx context.Context, c Config) error {
 	return nil
 }
 
-// again does a step until it works, but starts no new attempt later than c.Attempts.
+// again does a step until it works, but starts no new attempt later than c.Attempts after the first one failed.
 func (r *run) again(ctx context.Context, s step) (string, map[string]string, error) {
 	const pause = 500 * time.Millisecond
-	for start := time.Now(); ; {
-		attempt, cancel := context.WithTimeout(ctx, s.attempt)
-		detail, data, err := s.do(attempt)
-		cancel()
-		if err == nil || ctx.Err() != nil || time.Since(start)+pause > r.Attempts {
+	var failed time.Time
+	for {
+		attempt, watch := progress.Begin(ctx, progress.Patience{Quiet: s.quiet})
+		detail, data, err := s.do(attempt, watch)
+		err = watch.Why(attempt, err)
+		watch.End()
+		if failed.IsZero() {
+			failed = time.Now()
+		}
+		if err == nil || ctx.Err() != nil || time.Since(failed)+pause > r.Attempts {
 			return detail, data, err
 		}
 		select {
@@ -184,7 +190,7 @@ func (r *run) again(ctx context.Context, s step) (string, map[string]string, err
 	}
 }
 
-func (r *run) syslog(ctx context.Context) (string, map[string]string, error) {
+func (r *run) syslog(ctx context.Context, _ *progress.Watch) (string, map[string]string, error) {
 	text := "machine " + r.HWAddr.String() + " at " + r.Addr.String() + " begins"
 	for range 2 { // a datagram may be lost
 		if err := r.say(ctx, text); err != nil {
@@ -208,10 +214,10 @@ func (r *run) say(ctx context.Context, text string) error {
 	return nil
 }
 
-func (r *run) metadata(ctx context.Context) (string, map[string]string, error) {
+func (r *run) metadata(ctx context.Context, watch *progress.Watch) (string, map[string]string, error) {
 	data := map[string]string{}
 	for _, name := range []string{"instance-id", "hostname", "public-ipv4"} {
-		text, err := r.get(ctx, r.Metadata+"/2009-04-04/meta-data/"+name)
+		text, err := r.get(ctx, watch, r.Metadata+"/2009-04-04/meta-data/"+name)
 		if err != nil {
 			return "", nil, err
 		}
@@ -231,13 +237,13 @@ func (r *run) metadata(ctx context.Context) (string, map[string]string, error) {
 }
 
 // get reads a small document.
-func (r *run) get(ctx context.Context, url string) (string, error) {
+func (r *run) get(ctx context.Context, watch *progress.Watch, url string) (string, error) {
 	response, err := r.open(ctx, url)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	body, err := io.ReadAll(io.LimitReader(watch.Reader(response.Body), 1<<20))
 	if err != nil {
 		return "", fmt.Errorf("failed to read %s: %w", url, err)
 	}
@@ -267,7 +273,7 @@ func (r *run) dialTink() (*tink.Client, error) {
 	}))
 }
 
-func (r *run) workflow(ctx context.Context) (string, map[string]string, error) {
+func (r *run) workflow(ctx context.Context, watch *progress.Watch) (string, map[string]string, error) {
 	client, err := r.dialTink()
 	if err != nil {
 		return "", nil, err
@@ -281,6 +287,7 @@ func (r *run) workflow(ctx context.Context) (string, map[string]string, error) {
 		return "", nil, fmt.Errorf("no workflow for worker %s", r.WorkerID)
 	}
 	r.workflowID = contexts[0].WorkflowID
+	watch.Moved("workflow " + r.workflowID + " is named")
 	actions, err := client.Actions(ctx, r.workflowID)
 	if err != nil {
 		return "", nil, err
@@ -289,6 +296,7 @@ func (r *run) workflow(ctx context.Context) (string, map[string]string, error) {
 		return "", nil, fmt.Errorf("workflow %s has no action", r.workflowID)
 	}
 	r.action = actions[0]
+	watch.Moved("its actions are known")
 	if r.action.WorkerID != r.WorkerID {
 		return "", nil, fmt.Errorf("workflow %s is for worker %s", r.workflowID, r.action.WorkerID)
 	}
@@ -307,7 +315,7 @@ func (r *run) tell(ctx context.Context, client *tink.Client, state tink.State, t
 }
 
 // artifact streams the image that the workflow's action names, as Tinkerbell's image2disk does, and tells Tink.
-func (r *run) artifact(ctx context.Context) (string, map[string]string, error) {
+func (r *run) artifact(ctx context.Context, watch *progress.Watch) (string, map[string]string, error) {
 	var url, want string
 	for _, variable := range r.action.Environment {
 		switch name, value, _ := strings.Cut(variable, "="); name {
@@ -327,7 +335,7 @@ func (r *run) artifact(ctx context.Context) (string, map[string]string, error) {
 	}
 	defer func() { _ = response.Body.Close() }()
 	hash := sha512.New()
-	n, err := io.Copy(hash, response.Body)
+	n, err := io.Copy(hash, watch.Reader(response.Body))
 	if err != nil {
 		return "", nil, fmt.Errorf("failed to read %s after %d bytes: %w", url, n, err)
 	}

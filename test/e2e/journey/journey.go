@@ -126,6 +126,7 @@ func (j *Journey) invite() error {
 		t := newTraveller(m, firmware, stagesOf(j.opts.Lab.Tinkerbell != "", j.opts.Lab.IPv6))
 		t.passed, t.scale = j.opts.Passed, j.opts.Scale
 		t.hint = func(s stage, since time.Time) string { return j.hint(t, s, since) }
+		t.signs = func(s stage) []func() string { return j.signs(t, s) }
 		j.travellers = append(j.travellers, t)
 	}
 	return nil
@@ -278,6 +279,7 @@ func (j *Journey) start(ctx context.Context, t *traveller) {
 		t.put(mark{step: StepDiscover, detail: err.Error()})
 		return
 	}
+	t.waited = proc.Starved
 	j.wait.Go(func() {
 		select {
 		case <-proc.Done():

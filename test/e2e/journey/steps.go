@@ -39,62 +39,63 @@ const (
 // stage is what is known about a step beforehand.
 type stage struct {
 	name     string
-	firmware time.Duration // within which it has to follow the one before, under emulation on a busy machine
+	firmware time.Duration // how long nothing may move in it under emulation
 	client   time.Duration // the same for a machine in Go
 	missing  string        // what it means when it does not come
 	programs []string      // whose fault that may be
+	alone    bool          // the machine computes alone: what it prints is a sign that it gets on
 }
 
 var stages = []stage{
 	{
 		StepInterface, 10 * time.Second, 10 * time.Second, "the pod has no listener on the provisioning LAN",
-		[]string{lab.BroadcastInit},
+		[]string{lab.BroadcastInit}, false,
 	},
 	{
 		StepDiscover, 90 * time.Second, 10 * time.Second,
-		"the machine sent no DISCOVER: its firmware did not get that far", nil,
+		"the machine sent no DISCOVER: its firmware did not get that far", nil, true,
 	},
 	{
 		StepOffer, 30 * time.Second, 10 * time.Second, "no OFFER came to the machine: relay or Smee is silent",
-		[]string{lab.DHCPRelay, lab.Smee},
+		[]string{lab.DHCPRelay, lab.Smee}, false,
 	},
 	{
 		StepAck, 30 * time.Second, 10 * time.Second, "no ACK came to the machine: relay or Smee is silent",
-		[]string{lab.DHCPRelay, lab.Smee},
+		[]string{lab.DHCPRelay, lab.Smee}, false,
 	},
 	{
 		StepTFTP, 60 * time.Second, 15 * time.Second, "no whole file came from 69/udp of the service IP",
-		[]string{lab.StackProxy, lab.Smee},
+		[]string{lab.StackProxy, lab.Smee}, false,
 	},
 	{
 		StepScript, 60 * time.Second, 15 * time.Second, "no iPXE script came from 7171/tcp of the service IP",
-		[]string{lab.StackProxy, lab.Smee},
+		[]string{lab.StackProxy, lab.Smee}, false,
 	},
 	{
 		StepKernel, 60 * time.Second, 15 * time.Second, "no whole kernel came from 8080/tcp of the service IP",
-		[]string{lab.StackProxy},
+		[]string{lab.StackProxy}, false,
 	},
 	{
 		StepInitramfs, 60 * time.Second, 15 * time.Second, "no whole initramfs came from 8080/tcp of the service IP",
-		[]string{lab.StackProxy},
+		[]string{lab.StackProxy}, false,
 	},
 	{
 		StepSyslog, 90 * time.Second, 15 * time.Second, "Smee logged no line of this machine from 514/udp",
-		[]string{lab.StackProxy, lab.Smee},
+		[]string{lab.StackProxy, lab.Smee}, true,
 	},
 	{
 		StepMetadata, 45 * time.Second, 15 * time.Second, "no metadata from 50061/tcp of the service IP",
-		[]string{lab.StackProxy, lab.Hegel},
+		[]string{lab.StackProxy, lab.Hegel}, false,
 	},
 	{
 		StepGRPC, 45 * time.Second, 15 * time.Second, "no workflow from 42113/tcp of the service IP",
-		[]string{lab.StackProxy, lab.Tink},
+		[]string{lab.StackProxy, lab.Tink}, false,
 	},
 	{
 		StepArtifact, 90 * time.Second, 30 * time.Second, "no whole artifact from 8080/tcp of the service IP",
-		[]string{lab.StackProxy, lab.Tink},
+		[]string{lab.StackProxy, lab.Tink}, false,
 	},
-	{StepPowerOff, 30 * time.Second, 10 * time.Second, "the machine did not switch itself off", nil},
+	{StepPowerOff, 30 * time.Second, 10 * time.Second, "the machine did not switch itself off", nil, true},
 }
 
 // Steps are the names of all steps, in order.

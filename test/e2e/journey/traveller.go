@@ -2,10 +2,11 @@ package journey
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // mark says that a machine passed a step, or failed in it.
@@ -27,11 +28,16 @@ type traveller struct {
 	passed   func(machine string, step Step)
 	// hint says what the programs of a stage have been up to since it began.
 	hint  func(s stage, since time.Time) string
-	scale float64 // of the times allowed
+	scale float64   // of the times allowed
+	since time.Time // when the last step was passed
+	// signs are those that something moves in a stage, and waited is how long the emulator has waited for a processor.
+	signs  func(stage) []func() string
+	waited func() time.Duration
 }
 
 func newTraveller(machine lab.Machine, firmware string, stages []stage) *traveller {
 	t := &traveller{machine: machine, firmware: firmware, stages: stages, marks: make(chan mark, 256), scale: 1}
+	t.signs = func(stage) []func() string { return nil }
 	for _, stage := range stages {
 		t.steps = append(t.steps, Step{Name: stage.name, Detail: notReached})
 	}
@@ -51,19 +57,28 @@ func (t *traveller) put(m mark) {
 
 // travel waits for one step after the other until all are passed or one failed.
 func (t *traveller) travel(ctx context.Context) MachineResult {
-	current := 0
-	since := t.start
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for current < len(t.stages) {
-		timer.Reset(time.Until(since.Add(t.allowed(t.stages[current]))))
+	t.since = t.start
+	for current := range t.stages {
+		if failed := t.pass(ctx, current); failed != nil {
+			return t.result(failed.Seconds)
+		}
+	}
+	return t.result(t.steps[len(t.stages)-1].Seconds)
+}
+
+// pass waits until a step is passed, or any failed.
+func (t *traveller) pass(ctx context.Context, current int) (failed *Step) {
+	if t.steps[current].OK {
+		return nil
+	}
+	step, watch := progress.Begin(ctx, t.patience(t.stages[current]))
+	defer watch.End()
+	for !t.steps[current].OK {
 		var m mark
 		select {
 		case m = <-t.marks:
-		case <-timer.C:
-			m = mark{detail: t.late(t.stages[current], since), at: time.Now()}
-		case <-ctx.Done():
-			m = mark{detail: context.Cause(ctx).Error(), at: time.Now()}
+		case <-step.Done():
+			m = mark{detail: t.gaveUp(t.stages[current], context.Cause(step)), at: time.Now()}
 		}
 		at := current
 		if m.step != "" {
@@ -76,29 +91,33 @@ func (t *traveller) travel(ctx context.Context) MachineResult {
 		}
 		t.steps[at].OK, t.steps[at].Detail = m.ok, oneLine(m.detail)
 		t.steps[at].Seconds = max(0, m.at.Sub(t.start).Seconds())
+		t.since = m.at
 		t.passed(t.machine.Name, t.steps[at])
 		if !m.ok {
-			return t.result(t.steps[at].Seconds)
-		}
-		for current < len(t.stages) && t.steps[current].OK {
-			current++
-			since = m.at
+			return &t.steps[at]
 		}
 	}
-	return t.result(t.steps[len(t.stages)-1].Seconds)
+	return nil
 }
 
-func (t *traveller) allowed(s stage) time.Duration {
+// patience is how long nothing may move in a stage.
+func (t *traveller) patience(s stage) progress.Patience {
+	patience := progress.Patience{Signs: t.signs(s), Waited: t.waited}
+	quiet := s.firmware
 	if t.firmware == firmwareGo {
-		return time.Duration(float64(s.client) * t.scale)
+		quiet = s.client
 	}
-	return time.Duration(float64(s.firmware) * t.scale)
+	patience.Quiet = time.Duration(float64(quiet) * t.scale)
+	return patience
 }
 
-// late says what did not come in time, and what may be the matter.
-func (t *traveller) late(s stage, since time.Time) string {
-	text := fmt.Sprintf("%s within %s", s.missing, t.allowed(s).Round(time.Millisecond))
-	if hint := t.hint(s, since); hint != "" {
+// gaveUp says why a stage was not passed: what did not move, and what may be the matter.
+func (t *traveller) gaveUp(s stage, cause error) string {
+	if !errors.As(cause, new(*progress.Stalled)) {
+		return cause.Error()
+	}
+	text := s.missing + ": " + cause.Error()
+	if hint := t.hint(s, t.since); hint != "" {
 		text += "; " + hint
 	}
 	return text

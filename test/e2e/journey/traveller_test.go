@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,6 +57,50 @@ func TestTravel(t *testing.T) {
 	})
 }
 
+// A kernel that comes slowly is waited for, beyond the time in which nothing may move. One that stalls is given up, and the
+// reason says how far it came.
+func TestTravelSlowly(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		pieces int // of 20
+		reason string
+	}{
+		{"slow", 20, ""},
+		{"stalls", 15, "no whole kernel came from 8080/tcp of the service IP: " +
+			"nothing moved for 1m0s, given up after 13m30s: HTTP /vmlinuz: 15 of 20 bytes; about kernel"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				traveller, _ := alone("bios")
+				var came atomic.Int64
+				traveller.signs = func(s stage) []func() string {
+					if s.name != StepKernel {
+						return nil
+					}
+					return []func() string{func() string { return fmt.Sprintf("HTTP /vmlinuz: %d of 20 bytes", came.Load()) }}
+				}
+				go func() {
+					for _, step := range Steps() {
+						for step == StepKernel && came.Load() < 20 {
+							time.Sleep(50 * time.Second)
+							if came.Load() == int64(test.pieces) {
+								return
+							}
+							came.Add(1)
+						}
+						traveller.put(mark{step: step, ok: true})
+					}
+				}()
+				result := traveller.travel(t.Context())
+				step, reason := result.Failure()
+				if result.OK != (test.reason == "") || reason != test.reason || reason != "" && step != StepKernel {
+					t.Errorf("got %s: %s", step, reason)
+				}
+			})
+		})
+	}
+}
+
 func TestTravelFails(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -69,7 +115,7 @@ func TestTravelFails(t *testing.T) {
 				time.Sleep(3 * time.Second)
 				tr.put(mark{step: StepDiscover, ok: true})
 			}, StepOffer,
-			"no OFFER came to the machine: relay or Smee is silent within 10s; about offer", 13,
+			"no OFFER came to the machine: relay or Smee is silent: nothing moved for 10s; about offer", 13,
 		},
 		{
 			"a step fails", func(tr *traveller, _ context.CancelCauseFunc) {

@@ -146,10 +146,37 @@ func (j *Journey) hint(t *traveller, s stage, since time.Time) string {
 			hints = append(hints, name+" says: "+line)
 		}
 	}
-	if len(s.programs) == 0 && t.firmware != firmwareGo {
-		hints = append(hints, "see "+machine.FirmwareLog(j.Lab, t.machine.Name))
+	if t.firmware != firmwareGo && !s.alone { // else its signs say so
+		hints = append(hints, j.printed(t)()...)
 	}
 	return strings.Join(hints, "; ")
+}
+
+// signs are how far the transfer of a stage has come, and what the machine prints where it computes alone.
+func (j *Journey) signs(t *traveller, s stage) (signs []func() string) {
+	if j.Lab == nil {
+		return nil
+	}
+	signs = append(signs, func() string { return j.sniffer.Far(t.machine.MAC.String()) })
+	if s.alone && t.firmware != firmwareGo {
+		printed := j.printed(t)
+		signs = append(signs, func() string { return strings.Join(printed(), "; ") })
+	}
+	return signs
+}
+
+// printed says what a virtual machine printed last: its firmware, and the system that it booted.
+func (j *Journey) printed(t *traveller) func() []string {
+	firmware := lab.LastLine("the firmware", machine.FirmwareLog(j.Lab, t.machine.Name))
+	system := lab.LastLine("the system", j.Lab.LogPath(t.machine.Name))
+	return func() (texts []string) {
+		for _, text := range []string{firmware(), system()} {
+			if text != "" {
+				texts = append(texts, text)
+			}
+		}
+		return texts
+	}
 }
 
 // dead names the programs that are not running.

@@ -18,6 +18,8 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // startOrder is what a lab consists of besides its node: names first, then the services, then the pod as a
@@ -33,7 +35,7 @@ const (
 // unprivileged is the user that the chart gives stack-proxy.
 const unprivileged = 65532
 
-// readyTimeout is for a program on a busy machine of two cores.
+// readyTimeout is how long a program that starts may print nothing new, not counting what it waits for a processor.
 const readyTimeout = 30 * time.Second
 
 // Restart starts a program of the lab, ending it first where it runs, and waits until it is ready. The error
@@ -60,8 +62,8 @@ func (l *Lab) Restart(ctx context.Context, name string) error {
 	program.Args = append(program.Args, l.opts.Args[name]...)
 	program.Env = append(program.Env, l.opts.Env[name]...)
 	if name == BroadcastInit {
-		ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-		defer cancel()
+		ctx, watch := progress.Begin(ctx, l.patience(name))
+		defer watch.End()
 		return l.Run(ctx, program) // an init container: it does its work and ends
 	}
 	program.Watch = true
@@ -76,21 +78,20 @@ func (l *Lab) Restart(ctx context.Context, name string) error {
 }
 
 func (l *Lab) waitReady(ctx context.Context, proc *Proc, ready func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	for {
-		err := ready(ctx)
-		if err == nil {
-			return nil
-		}
+	patience := l.patience(proc.name)
+	patience.Waited = proc.Starved
+	err := progress.Until(ctx, patience, 25*time.Millisecond, func(ctx context.Context) error {
 		select {
 		case <-proc.done:
-			return fmt.Errorf("%s ended before it was ready (%s): %s", proc.name, proc.cmd.ProcessState, logTail(proc.log))
-		case <-ctx.Done():
-			return fmt.Errorf("%s did not get ready: %w: %s", proc.name, err, logTail(proc.log))
-		case <-time.After(25 * time.Millisecond):
+			return progress.Final(fmt.Errorf("%s ended before it was ready (%s)", proc.name, proc.cmd.ProcessState))
+		default:
+			return ready(ctx)
 		}
+	})
+	if err != nil {
+		return fmt.Errorf("%s did not start: %w: %s", proc.name, err, logTail(proc.log))
 	}
+	return nil
 }
 
 // program says how a program of the lab is run and how its readiness shows.
@@ -348,11 +349,13 @@ func writeJSON(path string, value any) error {
 	return nil
 }
 
-// Client is an HTTP client whose connections start in a role's namespace.
+// Client is an HTTP client whose connections start in a role's namespace. It gives up when nothing comes for 30 s.
 func (l *Lab) Client(role string) *http.Client {
 	return &http.Client{
-		Transport: &http.Transport{DialContext: l.Dial(role), DisableKeepAlives: true},
-		Timeout:   30 * time.Second,
+		Transport: progress.Transport{
+			RoundTripper: &http.Transport{DialContext: l.Dial(role), DisableKeepAlives: true},
+			Patience:     progress.Patience{Quiet: 30 * time.Second},
+		},
 	}
 }
 

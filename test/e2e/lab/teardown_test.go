@@ -124,7 +124,7 @@ func TestUpFails(t *testing.T) {
 		Without: append([]string{lab.Hegel}, ours...),
 		Args:    map[string][]string{lab.Smee: {"-backend-file-path", "/no/such/file"}},
 	})
-	if err == nil || !strings.Contains(err.Error(), "smee ended before it was ready (exit status 2)") ||
+	if err == nil || !strings.Contains(err.Error(), "smee did not start: smee ended before it was ready (exit status 2)") ||
 		!strings.Contains(err.Error(), "no such file or directory") {
 		t.Errorf("got error %v, want one with the program, its status and what it said", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/installer"
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/netboot"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // hostLink is the interface of a host in the lab.
@@ -28,7 +29,7 @@ type Client struct {
 	Media   Media
 	// Broadcast sets the flag of RFC 2131 section 4.1 in every DHCP message.
 	Broadcast bool
-	// Timeout of each answer on the wire. Default 15 s.
+	// Timeout is how long nothing may move: no answer, no new block, no byte of a download. Default 15 s.
 	Timeout time.Duration
 	Report  func(installer.Report)
 	Logger  *slog.Logger
@@ -82,6 +83,11 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
+// watch begins something on the wire.
+func (c *Client) watch(ctx context.Context) (context.Context, *progress.Watch) {
+	return progress.Begin(ctx, progress.Patience{Quiet: c.Timeout})
+}
+
 // boot goes from power-on to the kernel's command line.
 func (c *Client) boot(ctx context.Context) (args string, err error) {
 	c.Before("discover")
@@ -126,8 +132,8 @@ func (c *Client) boot(ctx context.Context) (args string, err error) {
 // lease asks for an address and takes it on. Whatever asks has none before, as the stages of a boot do not tell
 // each other.
 func (c *Client) lease(ctx context.Context, stage netboot.Stage) (lease netboot.Lease, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
+	ctx, watch := c.watch(ctx)
+	defer watch.End()
 	var client *netboot.DHCP
 	err = c.Lab.Do(c.role, func() error {
 		if err := netboot.Flush(hostLink); err != nil {
@@ -140,7 +146,9 @@ func (c *Client) lease(ctx context.Context, stage netboot.Stage) (lease netboot.
 		return lease, err
 	}
 	defer func() { _ = client.Close() }()
-	ask := netboot.Ask{Stage: stage, Arch: iana.INTEL_X86PC, Broadcast: c.Broadcast, Server: c.Server}
+	ask := netboot.Ask{
+		Stage: stage, Arch: iana.INTEL_X86PC, Broadcast: c.Broadcast, Server: c.Server, Moved: watch.Moved,
+	}
 	if c.Machine.Firmware == lab.UEFI {
 		ask.Arch = iana.EFI_X86_64
 	}
@@ -154,8 +162,8 @@ func (c *Client) lease(ctx context.Context, stage netboot.Stage) (lease netboot.
 }
 
 func (c *Client) tftp(ctx context.Context, lease netboot.Lease) error {
-	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
-	defer cancel()
+	ctx, watch := c.watch(ctx)
+	defer watch.End()
 	if !lease.Next.IsValid() || lease.BootFile == "" {
 		return errors.New("the lease names no boot file")
 	}
@@ -164,7 +172,7 @@ func (c *Client) tftp(ctx context.Context, lease netboot.Lease) error {
 		return fmt.Errorf("failed to reach 69/udp: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
-	content, err := netboot.ReadFile(ctx, conn, lease.BootFile)
+	content, err := netboot.ReadFileFunc(ctx, conn, lease.BootFile, watch.Bytes)
 	if err != nil {
 		return err
 	}
@@ -174,20 +182,20 @@ func (c *Client) tftp(ctx context.Context, lease netboot.Lease) error {
 
 // download reads a document of at most some bytes and checks that it is whole.
 func (c *Client) download(ctx context.Context, client *http.Client, url string, most int64) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*c.Timeout)
-	defer cancel()
+	ctx, watch := c.watch(ctx)
+	defer watch.End()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, fmt.Errorf("failed to ask for %q: %w", url, err)
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("failed to download: %w", err)
+		return nil, fmt.Errorf("failed to download: %w", watch.Why(ctx, err))
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, most))
+	body, err := io.ReadAll(io.LimitReader(watch.Reader(response.Body), most))
 	if err != nil {
-		return nil, fmt.Errorf("failed to download %s after %d bytes: %w", url, len(body), err)
+		return nil, fmt.Errorf("failed to download %s after %d bytes: %w", url, len(body), watch.Why(ctx, err))
 	}
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("failed to download %s: %s: %.200s", url, response.Status, body)

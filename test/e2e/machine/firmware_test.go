@@ -17,6 +17,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/observe"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 func TestMain(m *testing.M) {
@@ -123,7 +124,7 @@ func boot(t *testing.T, options lab.Options, tests []test, prepare func(*testing
 		for _, test := range tests {
 			t.Run(test.machine.Name, func(t *testing.T) {
 				t.Parallel()
-				test.run(t, l, events[test.machine.MAC.String()])
+				test.run(t, l, sniffer, events[test.machine.MAC.String()])
 			})
 		}
 	})
@@ -159,13 +160,13 @@ func checkPorts(t *testing.T, capture string) {
 	}
 }
 
-func (test test) run(t *testing.T, l *lab.Lab, events <-chan observe.Event) {
+func (test test) run(t *testing.T, l *lab.Lab, sniffer *observe.Sniffer, events <-chan observe.Event) {
 	file := path.Base(test.bootFile)
 	is := func(e observe.Event, kind, begins, ends string) bool {
 		return e.Kind == observe.DHCP && e.Name == kind &&
 			strings.HasPrefix(e.Detail, begins) && strings.HasSuffix(e.Detail, ends)
 	}
-	follow(t, l, test.machine, events, []expected{
+	follow(t, l, test.machine, sniffer, events, []expected{
 		{"a DISCOVER", func(e observe.Event) bool { return is(e, "DISCOVER", "PXEClient:", "") }},
 		{"Smee's OFFER", func(e observe.Event) bool { return is(e, "OFFER", test.offer, ", boot file "+test.bootFile) }},
 		{"the ACK of its address", func(e observe.Event) bool { return is(e, "ACK", test.ack, "") }},
@@ -188,10 +189,10 @@ type expected struct {
 }
 
 // follow switches a machine on and waits for one thing after the other.
-func follow(t *testing.T, l *lab.Lab, m lab.Machine, events <-chan observe.Event, steps []expected) {
+func follow(
+	t *testing.T, l *lab.Lab, m lab.Machine, sniffer *observe.Sniffer, events <-chan observe.Event, steps []expected,
+) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // an emulator on a busy machine
-	defer cancel()
 	proc, err := machine.Boot(l, m, func(installer.Report) {})
 	if err != nil {
 		t.Fatal(err)
@@ -207,19 +208,36 @@ func follow(t *testing.T, l *lab.Lab, m lab.Machine, events <-chan observe.Event
 	}()
 	started := time.Now()
 	var seen []string
-	for _, step := range steps {
-		for found := false; !found; {
+	patience := firmwarePatience(l, proc, m)
+	await := func(step expected) {
+		ctx, watch := progress.Begin(t.Context(), patience)
+		defer watch.End()
+		for {
 			select {
 			case e := <-events:
 				seen = append(seen, e.Kind.String()+" "+e.Name+" "+e.Detail)
-				if found = step.match(e); found {
+				if step.match(e) {
 					t.Logf("%6.2f s %s, %s: %s %s", time.Since(started).Seconds(), m.Name, step.what, e.Name, e.Detail)
+					return
 				}
 			case <-proc.Done():
 				t.Fatalf("%s: %v; seen: %s", step.what, machine.ErrDied, strings.Join(seen, "; "))
 			case <-ctx.Done():
-				t.Fatalf("%s: not within %s; seen: %s", step.what, time.Since(started), strings.Join(seen, "; "))
+				t.Fatalf("%s: %v; seen: %s", step.what, context.Cause(ctx), strings.Join(seen, "; "))
 			}
 		}
+	}
+	for _, step := range steps {
+		await(step)
+		// What firmware prints on the network's behalf it prints again and again.
+		patience.Signs = []func() string{func() string { return sniffer.Far(m.MAC.String()) }}
+	}
+}
+
+// firmwarePatience is how long firmware may print nothing new, until it is on the network.
+func firmwarePatience(l *lab.Lab, proc *lab.Proc, m lab.Machine) progress.Patience {
+	return progress.Patience{
+		Quiet: time.Minute, Waited: proc.Starved,
+		Signs: []func() string{lab.LastLine("the firmware", machine.FirmwareLog(l, m.Name))},
 	}
 }

@@ -2,6 +2,7 @@ package machine_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/netboot"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // TestFloodKeepsNoMachineFromBooting has 20,000 DISCOVERs a second of invented machines sent to the LAN, with real Smee
@@ -100,10 +102,15 @@ func flood(t *testing.T, l *lab.Lab, rate int) (sent func() int) {
 		})
 	}()
 	const held = `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="newcomer-limit"}`
-	for end := time.Now().Add(30 * time.Second); relayMetric(t, l, held) == 0; time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the flood is not held back")
+	patience := progress.Patience{Quiet: 30 * time.Second}
+	err = progress.Until(t.Context(), patience, 100*time.Millisecond, func(context.Context) error {
+		if relayMetric(t, l, held) == 0 {
+			return errors.New("the flood is not held back")
 		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return func() int {
 		close(stop)
@@ -124,13 +131,13 @@ func isolate(l *lab.Lab) error {
 // powerOn switches firmware on and returns how long it took to have Smee's script.
 func powerOn(t *testing.T, l *lab.Lab, m lab.Machine) time.Duration {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
 	started := time.Now()
 	proc, err := machine.Boot(l, m, func(installer.Report) {})
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, watch := progress.Begin(t.Context(), firmwarePatience(l, proc, m))
+	defer watch.End()
 	if err := isolate(l); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +147,7 @@ func powerOn(t *testing.T, l *lab.Lab, m lab.Machine) time.Duration {
 	took := time.Since(started)
 	if err != nil || ctx.Err() != nil {
 		said, _ := os.ReadFile(machine.FirmwareLog(l, m.Name))
-		t.Errorf("%s did not boot within %.0f s: %v; its firmware says: %s", m.Name, took.Seconds(), err, said)
+		t.Errorf("%s did not boot in %.0f s: %v; its firmware says: %s", m.Name, took.Seconds(), err, said)
 	}
 	if err := l.Kill(proc.Name()); err != nil {
 		t.Error(err)
@@ -151,8 +158,8 @@ func powerOn(t *testing.T, l *lab.Lab, m lab.Machine) time.Duration {
 // bootInGo goes from the first DISCOVER to Smee's script.
 func bootInGo(t *testing.T, l *lab.Lab, m lab.Machine) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx, watch := progress.Begin(t.Context(), progress.Patience{Quiet: time.Minute})
+	defer watch.End()
 	role, err := l.AddHost(m.Name, m.MAC)
 	if err != nil {
 		return err
@@ -166,7 +173,7 @@ func bootInGo(t *testing.T, l *lab.Lab, m lab.Machine) error {
 			return lease, err
 		}
 		defer client.Close()
-		if lease, err = client.Lease(ctx, netboot.Ask{Stage: stage, Arch: iana.INTEL_X86PC}); err != nil {
+		if lease, err = client.Lease(ctx, netboot.Ask{Stage: stage, Arch: iana.INTEL_X86PC, Moved: watch.Moved}); err != nil {
 			return lease, err
 		}
 		return lease, l.Do(role, func() error { return netboot.Configure("eth0", lease) })
@@ -180,7 +187,7 @@ func bootInGo(t *testing.T, l *lab.Lab, m lab.Machine) error {
 		return err
 	}
 	defer conn.Close()
-	content, err := netboot.ReadFile(ctx, conn, first.BootFile)
+	content, err := netboot.ReadFileFunc(ctx, conn, first.BootFile, watch.Bytes)
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,7 @@ func TestFirmwareIPv6(t *testing.T) {
 						rest == "to its link-local address, boot file "+file
 				}
 				script := "http://[2001:db8:1::2]:7171/" + m.MAC.String() + "/auto.ipxe"
-				follow(t, l, m, events[m.MAC.String()], []expected{
+				follow(t, l, m, sniffer, events[m.MAC.String()], []expected{
 					{"a SOLICIT", func(e observe.Event) bool {
 						return e.Name == "SOLICIT" && strings.HasPrefix(e.Detail, test.class)
 					}},

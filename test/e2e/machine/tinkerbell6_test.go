@@ -36,7 +36,7 @@ func TestTinkerbellIPv6(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	follow(t, l, m, events, []expected{
+	follow(t, l, m, sniffer, events, []expected{
 		{"a SOLICIT", func(e observe.Event) bool { return e.Name == "SOLICIT" && strings.HasPrefix(e.Detail, "PXEClient:") }},
 		{"the REPLY", func(e observe.Event) bool {
 			return e.Name == "REPLY" && strings.HasPrefix(e.Detail, "2001:db8:1:") && strings.Contains(e.Detail, "tftp://[2001:db8:1::2]")

@@ -38,6 +38,8 @@ type Ask struct {
 	Broadcast bool // the flag of RFC 2131 section 4.1: answer by broadcast
 	// Server is the only one whose offers are taken, where it is valid.
 	Server netip.Addr
+	// Moved is called with each answer that is taken. It may be nil.
+	Moved func(far string)
 }
 
 // Lease is what a client was given.
@@ -90,6 +92,9 @@ func (d *DHCP) Lease(ctx context.Context, ask Ask) (Lease, error) {
 	offer, err := d.exchange(ctx, discover, dhcpv4.MessageTypeOffer, ask.Server)
 	if err != nil {
 		return Lease{}, err
+	}
+	if ask.Moved != nil {
+		ask.Moved("an OFFER came")
 	}
 	request, err := dhcpv4.NewRequestFromOffer(offer, ask.modifiers()...)
 	if err != nil {

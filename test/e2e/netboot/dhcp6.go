@@ -15,8 +15,8 @@ import (
 const linkBits = 64
 
 // Lease6 asks for an address by DHCPv6 as an operating system does: SOLICIT, ADVERTISE, REQUEST, REPLY. The interface
-// has to be up. It sends again each second until ctx is done.
-func Lease6(ctx context.Context, ifname string) (lease Lease, err error) {
+// has to be up. It sends again each second until ctx is done, and calls moved with each answer that it takes.
+func Lease6(ctx context.Context, ifname string, moved func(far string)) (lease Lease, err error) {
 	client, err := open6(ctx, ifname)
 	if err != nil {
 		return lease, err
@@ -26,6 +26,7 @@ func Lease6(ctx context.Context, ifname string) (lease Lease, err error) {
 	if err != nil {
 		return lease, fmt.Errorf("no ADVERTISE: %w", err)
 	}
+	moved("an ADVERTISE came")
 	reply, err := client.Request(ctx, advertise)
 	if err != nil {
 		return lease, fmt.Errorf("no REPLY: %w", err)

@@ -30,11 +30,16 @@ const maxFile = 64 << 20
 // ReadFile reads a file by TFTP over conn, which is connected to port 69 of the server: the kernel then drops what
 // comes from anywhere else, as a firewall in front of a machine would. It asks for block and transfer size.
 func ReadFile(ctx context.Context, conn net.Conn, name string) ([]byte, error) {
+	return ReadFileFunc(ctx, conn, name, func(int) {})
+}
+
+// ReadFileFunc is [ReadFile], and calls moved with the bytes of each block that is new.
+func ReadFileFunc(ctx context.Context, conn net.Conn, name string, moved func(bytes int)) ([]byte, error) {
 	request := []byte{0, opRead}
 	for _, word := range []string{name, "octet", "blksize", strconv.Itoa(BlockSize), "tsize", "0"} {
 		request = append(append(request, word...), 0)
 	}
-	t := transfer{conn: conn, last: request, size: 512, total: -1}
+	t := transfer{conn: conn, last: request, size: 512, total: -1, moved: moved}
 	content, err := t.run(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("failed to read %s from %s by TFTP after %d bytes: %w", name, conn.RemoteAddr(),
@@ -50,6 +55,7 @@ type transfer struct {
 	total   int    // as the server said, or -1
 	block   uint16 // the last one received
 	content []byte
+	moved   func(bytes int)
 }
 
 func (t *transfer) run(ctx context.Context) ([]byte, error) {
@@ -77,7 +83,11 @@ func (t *transfer) run(ctx context.Context) ([]byte, error) {
 			return nil, err
 		}
 		wait = time.Second
+		had := len(t.content)
 		done, err := t.receive(buffer[:n])
+		if more := len(t.content) - had; more > 0 {
+			t.moved(more)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -30,6 +30,7 @@ const (
 // Sniffer watches a lab.
 type Sniffer struct {
 	file    *File
+	tracker *Tracker
 	sockets []*os.File
 	wait    sync.WaitGroup
 	mu      sync.Mutex
@@ -42,13 +43,12 @@ func Watch(l *lab.Lab, path string, emit func(Event)) (*Sniffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sniffer{file: file}
-	tracker := NewTracker(emit)
+	s := &Sniffer{file: file, tracker: NewTracker(emit)}
 	for _, point := range []struct {
 		role, link, name, description string
 		packet                        func(time.Time, Packet)
 	}{
-		{lab.RoleLAN, lanBridge, LAN, "the machines' LAN", tracker.Packet},
+		{lab.RoleLAN, lanBridge, LAN, "the machines' LAN", s.tracker.Packet},
 		{lab.RoleNode, podsBridge, Pods, "the node's bridge to the pods", nil},
 	} {
 		var socket *os.File

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -59,6 +60,9 @@ type Tracker struct {
 	tftp    map[flow]*tftpTransfer
 	conns   map[flow]*exchange
 	streams map[flow]time.Time // when it began
+
+	mu   sync.Mutex
+	fars map[[6]byte]far // by machine
 }
 
 // flow is a machine's end of a conversation and the port it began with.
@@ -80,6 +84,7 @@ const (
 func NewTracker(emit func(Event)) *Tracker {
 	return &Tracker{
 		emit: emit, tftp: map[flow]*tftpTransfer{}, conns: map[flow]*exchange{}, streams: map[flow]time.Time{},
+		fars: map[[6]byte]far{},
 	}
 }
 
@@ -178,7 +183,8 @@ func bootFile(m *dhcpv4.DHCPv4) string {
 type tftpTransfer struct {
 	file    string
 	start   time.Time
-	size    int // of a block
+	size    int   // of a block
+	total   int64 // of the file as the server announced it; 0: not known
 	last    uint16
 	bytes   int64
 	whole   bool // the last block was sent
@@ -227,6 +233,7 @@ func (t *Tracker) fromTFTPServer(at time.Time, p Packet) {
 		transfer.last = number
 		transfer.bytes += int64(len(p.Payload) - 4)
 		transfer.whole = len(p.Payload)-4 < transfer.size
+		t.came([6]byte(p.Dst), far{kind: TFTP, name: transfer.file, bytes: transfer.bytes, total: transfer.total})
 	case 5:
 		if transfer.refused {
 			return
@@ -242,6 +249,8 @@ func (t *Tracker) fromTFTPServer(at time.Time, p Packet) {
 		for i := 0; i+1 < len(words); i += 2 {
 			if size, err := strconv.Atoi(words[i+1]); err == nil && strings.EqualFold(words[i], "blksize") && size > 0 {
 				transfer.size = size
+			} else if err == nil && strings.EqualFold(words[i], "tsize") && size > 0 {
+				transfer.total = int64(size)
 			}
 		}
 	}
@@ -290,6 +299,7 @@ func (t *Tracker) tcp(at time.Time, p Packet) {
 		t.torn(at, down, e, p)
 		if next := p.Seq + uint32(len(p.Payload)); len(p.Payload) > 0 && int32(next-e.sent) > 0 {
 			e.sent, e.sentAt = next, at
+			t.came(down.machine, e.far())
 		}
 	}
 }
@@ -304,6 +314,14 @@ func (t *Tracker) finish(at time.Time, key flow, e *exchange, detail string) {
 		event.Detail = fmt.Sprintf("HTTP status %d for %s", e.status, e.path)
 	}
 	t.emit(event)
+}
+
+// far is how far the answer has come, its header not counted once that is whole.
+func (e *exchange) far() far {
+	if e.status == 0 {
+		return far{kind: HTTP, name: e.path, bytes: int64(e.sent - e.first)}
+	}
+	return far{kind: HTTP, name: e.path, bytes: int64(int32(e.sent - e.body)), total: max(0, e.length)}
 }
 
 // answer takes a segment from the server.

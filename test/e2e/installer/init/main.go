@@ -18,16 +18,19 @@ import (
 
 	"github.com/tinkerbell/stack/test/e2e/installer"
 	"github.com/tinkerbell/stack/test/e2e/netboot"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
+
+// How long nothing may move, in an emulator on a busy machine, until the driver has made the interface, and while the
+// machine waits for its address.
+const linkPatience, leasePatience = time.Minute, 30 * time.Second
 
 func main() {
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "init: I play the first process of a machine and switch it off: refusing to run as another")
 		os.Exit(2)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	if err := install(ctx); err != nil {
+	if err := install(context.Background()); err != nil {
 		fmt.Println("\ninit:", err)
 	} else {
 		report(installer.Report{Step: installer.StepPowerOff, OK: true, Detail: "asked the kernel to switch off"})
@@ -108,23 +111,21 @@ func loadModules(dir string) error {
 }
 
 // waitForLink waits until the driver has made the interface that the machine booted from.
-func waitForLink(ctx context.Context, mac net.HardwareAddr) (string, error) {
-	for {
+func waitForLink(ctx context.Context, mac net.HardwareAddr) (name string, err error) {
+	err = progress.Until(ctx, progress.Patience{Quiet: linkPatience}, 10*time.Millisecond, func(context.Context) error {
 		links, err := net.Interfaces()
-		if err != nil {
-			return "", fmt.Errorf("failed to list interfaces: %w", err)
-		}
 		for _, link := range links {
 			if link.HardwareAddr.String() == mac.String() {
-				return link.Name, nil
+				name = link.Name
+				return nil
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return "", fmt.Errorf("failed to find interface with address %s: %w", mac, ctx.Err())
-		case <-time.After(10 * time.Millisecond):
-		}
+		return errors.Join(fmt.Errorf("%d interfaces, none of them has it", len(links)), err)
+	})
+	if err != nil {
+		return "", fmt.Errorf("failed to find interface with address %s: %w", mac, err)
 	}
+	return name, nil
 }
 
 // address asks for an address in the family of the services.
@@ -132,10 +133,10 @@ func address(ctx context.Context, ifname string, ipv6 bool) (netboot.Lease, erro
 	if err := netboot.Flush(ifname); err != nil {
 		return netboot.Lease{}, err
 	}
+	ctx, watch := progress.Begin(ctx, progress.Patience{Quiet: leasePatience})
+	defer watch.End()
 	if ipv6 {
-		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-		defer cancel()
-		lease, err := netboot.Lease6(ctx, ifname)
+		lease, err := netboot.Lease6(ctx, ifname, watch.Moved)
 		if err != nil {
 			return lease, fmt.Errorf("failed to get an address by DHCPv6: %w", err)
 		}
@@ -146,9 +147,7 @@ func address(ctx context.Context, ifname string, ipv6 bool) (netboot.Lease, erro
 		return netboot.Lease{}, err
 	}
 	defer func() { _ = client.Close() }()
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	lease, err := client.Lease(ctx, netboot.Ask{Stage: netboot.System})
+	lease, err := client.Lease(ctx, netboot.Ask{Stage: netboot.System, Moved: watch.Moved})
 	if err != nil {
 		return netboot.Lease{}, fmt.Errorf("failed to get an address by DHCP: %w", err)
 	}
