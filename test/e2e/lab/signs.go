@@ -32,8 +32,8 @@ func (p *Proc) Starved() (waited time.Duration) {
 // control finds what moves a terminal's cursor or changes its colours.
 var control = regexp.MustCompile(`\x1b\[[0-9;?=]*[A-Za-z]|[^\t\x20-\x7e]`)
 
-// LastLine is a sign of progress: the last line of a file with what somebody printed, named as it. The dots that firmware
-// prints while it waits are no part of it.
+// LastLine is a sign of progress: the last line of a file with what somebody printed, named as it. The dots that
+// firmware prints while it waits are no part of it.
 func LastLine(name, path string) func() string {
 	return func() string {
 		const most, end = 200, 4096

@@ -20,8 +20,8 @@ func (f far) String() string {
 	return fmt.Sprintf("%s %s: %d bytes", f.kind, f.name, f.bytes)
 }
 
-// Far says how far the last transfer of the machine with an Ethernet address has come. The text changes with each byte that
-// is new to the wire; what is sent again changes nothing. It is empty where the machine has begun none.
+// Far says how far the last transfer of the machine with an Ethernet address has come. The text changes with each byte
+// that is new to the wire; what is sent again changes nothing. It is empty where the machine has begun none.
 func (s *Sniffer) Far(machine string) string { return s.tracker.Far(machine) }
 
 // Far is [Sniffer.Far]. It may be called from any goroutine.

@@ -2,12 +2,13 @@ package progress
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 )
 
-// Transport is an HTTP transport that gives a request up when neither its answer begins nor a byte of its body comes for the
-// patience. An [http.Client] needs no Timeout then, which would end a long download.
+// Transport is an HTTP transport that gives a request up when neither its answer begins nor a byte of its body comes
+// for the patience. An [http.Client] needs no Timeout then, which would end a long download.
 type Transport struct {
 	http.RoundTripper
 	Patience Patience
@@ -42,7 +43,7 @@ type body struct {
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.Bytes(n)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = b.Why(b.ctx, err)
 	}
 	return n, err

@@ -20,8 +20,8 @@ type Patience struct {
 	// Signs are looked at from time to time, by another goroutine. One whose text is not what it was has moved. The last
 	// texts are in the error.
 	Signs []func() string
-	// Waited is how long in all the step's process has waited for a processor. That time does not count as quiet. It may be
-	// nil.
+	// Waited is how long in all the step's process has waited for a processor. That time does not count as quiet. It may
+	// be nil.
 	Waited func() time.Duration
 }
 
