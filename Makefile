@@ -33,7 +33,7 @@ ci: ## all that CI runs on a fresh clone: lint, test, chart, images, and the cha
 	@.ci/run
 
 .PHONY: demo
-demo: ## boot machines through the pod (MACHINE=bios,uefi or go; FAMILY=6: by IPv6 alone; KEEP=1 leaves the lab up); needs root
+demo: ## boot machines through the pod (MACHINE=bios,uefi or go; FAMILY=6: by IPv6 alone, also uefi-http; KEEP=1 leaves the lab up); needs root
 	@echo "building the demo (some minutes the first time: Smee and Hegel come with it)"
 	@cd test/e2e && go build -o $(BIN)/demo ./cmd/demo
 	@$(BIN)/demo -machines '$(MACHINE)' -family '$(FAMILY)' $(if $(filter-out 0 no false,$(KEEP)),-keep)

@@ -21,12 +21,15 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/tink"
 )
 
-// firmwareGo is what a machine in Go has for firmware.
-const firmwareGo = "go"
+// Firmware that is not only a name of [lab.Machine]'s.
+const (
+	firmwareGo   = "go"        // a machine in Go
+	firmwareHTTP = "uefi-http" // OVMF that boots by HTTP, by IPv6 alone
+)
 
 // Options say who travels and where what is seen goes.
 type Options struct {
-	// Firmware of each machine: "bios", "uefi" or "go". It is also the machine's name.
+	// Firmware of each machine: "bios", "uefi", "uefi-http" or "go". It is also the machine's name.
 	Firmware []string
 	// Media is what the machines boot and install.
 	Media machine.Media
@@ -120,10 +123,15 @@ func (j *Journey) invite() error {
 		case "bios", firmwareGo:
 		case "uefi":
 			m.Firmware = lab.UEFI
+		case firmwareHTTP:
+			if !j.opts.Lab.IPv6 {
+				return errors.New("failed to make machine: the lab's HTTP boot is by IPv6 alone")
+			}
+			m.Firmware, m.HTTPBoot = lab.UEFI, true
 		default:
-			return fmt.Errorf("failed to make machine: firmware %q is none of bios, uefi, go", firmware)
+			return fmt.Errorf("failed to make machine: firmware %q is none of bios, uefi, uefi-http, go", firmware)
 		}
-		t := newTraveller(m, firmware, stagesOf(j.opts.Lab.Tinkerbell != "", j.opts.Lab.IPv6))
+		t := newTraveller(m, firmware, stagesOf(firmware, j.opts.Lab.Tinkerbell != "", j.opts.Lab.IPv6))
 		t.passed, t.scale = j.opts.Passed, j.opts.Scale
 		t.hint = func(s stage, since time.Time) string { return j.hint(t, s, since) }
 		t.signs = func(s stage) []func() string { return j.signs(t, s) }

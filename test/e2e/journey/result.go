@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
@@ -76,9 +77,13 @@ func (r Result) Table(w io.Writer) error {
 		fmt.Fprintf(table, "\t%s", m.Name)
 	}
 	fmt.Fprintln(table)
-	for i, name := range Steps() {
-		fmt.Fprint(table, name)
+	for i := range r.rows() {
+		fmt.Fprint(table, r.row(i))
 		for _, m := range r.Machines {
+			if i >= len(m.Steps) {
+				fmt.Fprint(table, "\t")
+				continue
+			}
 			switch s := m.Steps[i]; {
 			case s.OK:
 				fmt.Fprintf(table, "\t%.1f s", s.Seconds)
@@ -91,6 +96,25 @@ func (r Result) Table(w io.Writer) error {
 		fmt.Fprintln(table)
 	}
 	return table.Flush()
+}
+
+// rows is how many steps the longest way has.
+func (r Result) rows() (n int) {
+	for _, m := range r.Machines {
+		n = max(n, len(m.Steps))
+	}
+	return n
+}
+
+// row is the name of a step: several where machines do not boot alike.
+func (r Result) row(i int) string {
+	var names []string
+	for _, m := range r.Machines {
+		if i < len(m.Steps) && !slices.Contains(names, m.Steps[i].Name) {
+			names = append(names, m.Steps[i].Name)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // firstLine leaves out what of an error quotes a log.

@@ -34,6 +34,9 @@ const (
 	StepSolicit   = "solicit"
 	StepAdvertise = "advertise"
 	StepReply     = "reply"
+
+	// In place of TFTP where firmware boots by HTTP.
+	StepHTTPBoot = "http-boot"
 )
 
 // stage is what is known about a step beforehand.
@@ -126,10 +129,26 @@ func stages6() []stage {
 	return own
 }
 
+// byHTTP has the first file come by HTTP in place of TFTP.
+func byHTTP(stages []stage) []stage {
+	own := slices.Clone(stages)
+	for i, s := range own {
+		if s.name == StepTFTP {
+			// OVMF asks for the file's length first, and takes its time between the packets.
+			own[i].name, own[i].firmware = StepHTTPBoot, 2*s.firmware
+			own[i].missing = "no whole boot file came from 7171/tcp of the service IP"
+		}
+	}
+	return own
+}
+
 // stagesOf gives the stages of a journey: through Smee and Hegel, or through the one binary, which has other ports and
 // serves no metadata without the Kubernetes API.
-func stagesOf(oneBinary, ipv6 bool) []stage {
+func stagesOf(firmware string, oneBinary, ipv6 bool) []stage {
 	if ipv6 {
+		if firmware == firmwareHTTP {
+			return byHTTP(stages6())
+		}
 		return stages6()
 	}
 	if !oneBinary {
@@ -166,6 +185,8 @@ func indexOf(stages []stage, step string) int {
 func stepOf(document, kernel, initramfs string) string {
 	document, _, _ = strings.Cut(document, "?")
 	switch path.Base(document) {
+	case "ipxe.efi":
+		return StepHTTPBoot
 	case "auto.ipxe":
 		return StepScript
 	case kernel:

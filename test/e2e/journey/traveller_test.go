@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -184,6 +185,19 @@ func TestResult(t *testing.T) {
 			t.Errorf("no %q in\n%s", line, table.String())
 		}
 	}
+	six := MachineResult{Name: "uefi-http", Steps: slices.Clone(good.Steps)}
+	for i, s := range stagesOf(firmwareHTTP, false, true) {
+		six.Steps[i].Name = s.name
+	}
+	table.Reset()
+	if err := (Result{Machines: []MachineResult{good, six}}).Table(&table); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"\ndiscover, solicit  1.0 s", "\ntftp, http-boot    4.0 s", "\nscript             5.0 s"} {
+		if !strings.Contains(table.String(), line) {
+			t.Errorf("no %q in\n%s", line, table.String())
+		}
+	}
 	path := filepath.Join(t.TempDir(), "result.json")
 	if err := result.Write(path); err != nil {
 		t.Fatal(err)
@@ -214,6 +228,7 @@ func TestResult(t *testing.T) {
 func TestStepOf(t *testing.T) {
 	for path, want := range map[string]string{
 		"/52:54:00:00:00:01/auto.ipxe": StepScript, "/k?x=/i": StepKernel, "/dir/i": StepInitramfs,
+		"/ipxe/ipxe.efi":                 StepHTTPBoot,
 		"/2009-04-04/meta-data/hostname": "", "/": "",
 	} {
 		if got := stepOf(path, "k", "i"); got != want {

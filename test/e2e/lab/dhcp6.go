@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,10 +68,25 @@ func scriptURL(m Machine) string {
 	return "http://" + hostPort(ServiceIP6, 7171) + "/" + m.MAC.String() + "/auto.ipxe"
 }
 
-// httpClass is the vendor class without which UEFI's HTTP boot takes no offer: option 16, RFC 8415 section 21.16.
+// httpName is the vendor class without which UEFI's HTTP boot takes no offer (UEFI 24.7.3.1).
+const httpName = "HTTPClient"
+
+// httpClass is its option: an enterprise number, and classes each behind its length (RFC 8415 section 21.16).
 func httpClass() []byte {
-	const name = "HTTPClient"
-	return append([]byte{0, 0, enterprise >> 8, enterprise & 0xff, 0, byte(len(name))}, name...)
+	return append([]byte{0, 0, enterprise >> 8, enterprise & 0xff, 0, byte(len(httpName))}, httpName...)
+}
+
+// dnsmasqHTTPClass is httpClass for dnsmasq, which knows nothing of the enterprise number: it takes texts, and writes each
+// behind its length. The first text and its length stand where the number belongs, at which OVMF does not look.
+const dnsmasqHTTPClass = "UE," + httpName
+
+// halfOf is the lower (0) or upper (1) half of a range. OVMF's HTTP boot asks while its IP stack does, and dnsmasq advertises
+// the same address to both: it refuses the one that requests it later, and OVMF repeats that request for ever. Out of a
+// range of its own HTTP boot is given what it was offered. Kea gives it another address.
+func halfOf(of netip.Prefix, half byte) netip.Prefix {
+	addr := of.Addr().As16()
+	addr[15] |= half << (127 - of.Bits())
+	return netip.PrefixFrom(netip.AddrFrom16(addr), of.Bits()+1)
 }
 
 // dhcp6Server is dnsmasq as the DHCPv6 server behind the relay. It knows machines by option 79 (RFC 6939) alone, since
@@ -84,12 +100,13 @@ func (l *Lab) dhcp6Server() Process {
 		"--dhcp-userclass=set:tinkerbell," + tinkerbellClass,
 		"--dhcp-match=set:http,option6:61,16", // architecture: x64 UEFI HTTP boot
 		"--dhcp-option=tag:http,option6:bootfile-url," + httpBootURL(),
-		fmt.Sprintf("--dhcp-option-force=tag:http,option6:%d,%s", optVendorClass, colons(httpClass())),
+		fmt.Sprintf("--dhcp-option-force=tag:http,option6:%d,%s", optVendorClass, dnsmasqHTTPClass),
 	}
 	for i, m := range l.opts.Machines {
 		tag := fmt.Sprintf("machine%d", i)
 		args = append(args,
-			fmt.Sprintf("--dhcp-host=%s,set:%s,[%s]", m.MAC, tag, m.Range6()),
+			fmt.Sprintf("--dhcp-host=%s,set:%s,[%s]", m.MAC, tag, halfOf(m.Range6(), 0)),
+			fmt.Sprintf("--dhcp-host=tag:http,%s,set:%s,[%s]", m.MAC, tag, halfOf(m.Range6(), 1)),
 			fmt.Sprintf("--dhcp-option=tag:%s,tag:!tinkerbell,tag:!http,option6:bootfile-url,%s", tag, bootFileURL(m)),
 			fmt.Sprintf("--dhcp-option=tag:%s,tag:tinkerbell,option6:bootfile-url,%s", tag, scriptURL(m)))
 	}
@@ -163,14 +180,6 @@ func keaConfig(machines []Machine) map[string]any {
 			"output_options": []object{{"output": "stdout"}},
 		}},
 	}}
-}
-
-func colons(b []byte) string {
-	parts := make([]string, len(b))
-	for i := range b {
-		parts[i] = hex.EncodeToString(b[i : i+1])
-	}
-	return strings.Join(parts, ":")
 }
 
 // saysReady waits for a text in a program's log.

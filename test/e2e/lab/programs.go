@@ -223,15 +223,15 @@ func (l *Lab) defaultZone() error {
 	if _, err := os.Stat(l.zonePath()); err == nil {
 		return nil
 	}
-	if l.opts.Tinkerbell != "" { // one name for everything, and no other
+	if l.opts.IPv6 { // also where Tinkerbell answers DHCPv6: its other servers listen by IPv4
+		l.records[serviceName(dhcp6Service)] = []netip.Addr{DHCP6IP}
+	}
+	if l.opts.Tinkerbell != "" { // one name for everything else
 		l.records[serviceName(tinkerbellService)] = []netip.Addr{SmeeIP}
 		return l.writeZone()
 	}
 	for program, service := range serviceOf {
 		l.records[serviceName(service)] = []netip.Addr{l.addrs[program]}
-	}
-	if l.opts.IPv6 {
-		l.records[serviceName(dhcp6Service)] = []netip.Addr{DHCP6IP}
 	}
 	return l.writeZone()
 }

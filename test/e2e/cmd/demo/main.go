@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	d := &demo{out: out, start: time.Now()}
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	machines := flags.String("machines", "",
-		"`list` of machines: bios and uefi (QEMU), go (a client in Go; not with IPv6); default: bios,uefi, with IPv6 uefi")
+		"`list` of machines: bios and uefi (QEMU), uefi-http (HTTP boot, IPv6 alone), go (a client in Go; not with IPv6); default: bios,uefi, with IPv6 uefi")
 	family := flags.String("family", "4", "`IP family` of the site: 4, or 6 for machines that boot by IPv6 alone")
 	flags.BoolVar(&d.keep, "keep", false, "leave the lab up, and say how to enter it and how to take it down")
 	flags.StringVar(&d.dir, "out", "", "`directory` for result.json, capture and logs (default: build/demo)")
@@ -72,8 +72,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	slices.Sort(d.firmware)
 	d.firmware = slices.Compact(d.firmware)
 	for _, firmware := range d.firmware {
-		if !slices.Contains([]string{"bios", "uefi", "go"}, firmware) {
-			return fmt.Errorf("-machines: %q is none of bios, uefi, go", firmware)
+		if !slices.Contains([]string{"bios", "uefi", "uefi-http", "go"}, firmware) {
+			return fmt.Errorf("-machines: %q is none of bios, uefi, uefi-http, go", firmware)
+		}
+		if firmware == "uefi-http" && !d.ipv6 {
+			return errors.New("-machines: uefi-http boots by IPv6 alone: -family 6")
 		}
 	}
 	if d.ipv6 && slices.Contains(d.firmware, "go") {
