@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -45,7 +46,7 @@ type settings struct {
 	TrustedRelays       []netip.Prefix `split_words:"true" desc:"prefixes of relay agents (routers' helpers) whose requests are accepted"`
 	TrustedListeners    []string       `split_words:"true" desc:"listeners on which a client's own option 82 is accepted"`
 	TrustedServers      []netip.Prefix `split_words:"true" desc:"prefixes that replies may come from; empty: any, since a reply has to match a request"`
-	TokenKey            string         `split_words:"true" desc:"signs a token in option 82, by which any replica knows a reply; at least 16 bytes, the same for all"`
+	TokenKey            string         `split_words:"true" desc:"signs a token in option 82 (DHCPv6: Interface-Id), by which any replica knows a reply; at least 16 bytes, the same for all"`
 
 	AgentOptions []relay.SubOption `split_words:"true" desc:"option 82: circuit-id, remote-id, link-selection, subscriber-id, relay-id, server-id-override"`
 	CircuitID    string            `split_words:"true" desc:"value of circuit-id; empty: the listener's name"`
@@ -62,7 +63,7 @@ type settings struct {
 
 	Pending       int           `default:"32768" desc:"requests that are remembered for their replies, at most"`
 	PendingExpiry time.Duration `split_words:"true" default:"10s" desc:"how long a request is remembered"`
-	ClientRate    int           `split_words:"true" default:"10" desc:"requests a second of one chaddr on a listener, or in unicasts of one sender; -1: no limit"`
+	ClientRate    int           `split_words:"true" default:"10" desc:"requests a second of one chaddr (DHCPv6: MAC address, and DUID) on a listener, or in unicasts of one sender; -1: no limit"`
 	TotalRate     int           `split_words:"true" default:"50000" desc:"requests a second of all clients on listeners, and as many unicasts; -1: no limit"`
 	NewcomerRate  int           `split_words:"true" default:"100" desc:"requests a second of machines never served, on each listener, beyond those that the servers answer; -1: no limit"`
 	BootsSocket   string        `split_words:"true" desc:"Unix socket of stack-proxy, which shows machines that boot; default it is not told"`
@@ -110,7 +111,6 @@ func (s *settings) relay() relay.Config {
 			SubscriberID: s.without4(s.SubscriberID, relay.SubscriberID, relay6.SubscriberID),
 			RelayID:      []byte(s.without4(string(s.RelayID), relay.RelayID, relay6.RelayID)),
 		},
-		TokenKey:        []byte(s.TokenKey),
 		Segments:        s.Segments,
 		ClearGiaddr:     s.ClearGiaddr,
 		AlwaysBroadcast: s.AlwaysBroadcast,
@@ -135,6 +135,7 @@ func (s *settings) bounds() bounds.Bounds {
 		TotalRate:       s.TotalRate,
 		NewcomerRate:    s.NewcomerRate,
 		TracePackets:    s.TracePackets,
+		TokenKey:        []byte(s.TokenKey),
 	}
 }
 
@@ -149,7 +150,13 @@ func (s *settings) Validate() error {
 			faults = append(faults, err)
 		}
 	}
-	return errors.Join(append(faults, s.validate6()...)...)
+	faults = append(append(faults, s.validate6()...), s.validateIdle()...)
+	seen := map[string]bool{} // what the families share is checked by both
+	return errors.Join(slices.DeleteFunc(faults, func(err error) bool {
+		again := seen[err.Error()]
+		seen[err.Error()] = true
+		return again
+	})...)
 }
 
 // has4 tells whether DHCPv4 is to be relayed.

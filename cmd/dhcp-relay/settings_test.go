@@ -116,10 +116,100 @@ func TestSettingsOfDHCPv6(t *testing.T) {
 	}
 }
 
+// TestSettingsWithoutEffect: a setting that does nothing is refused, and the fault says why it does nothing.
+func TestSettingsWithoutEffect(t *testing.T) {
+	const four, six = "SERVERS", "DHCPV6_ENABLED"
+	families := map[string]map[string]string{
+		four:       {"SERVERS": "192.0.2.1"},
+		six:        {"DHCPV6_ENABLED": "true", "DHCPV6_SERVERS": "2001:db8::1"},
+		four + six: {"SERVERS": "192.0.2.1", "DHCPV6_ENABLED": "true", "DHCPV6_SERVERS": "2001:db8::1"},
+	}
+	for _, test := range []struct {
+		families, variable, value, with string
+		why                             string // empty: it has an effect
+	}{
+		{four, "DHCPV6_SERVERS", "2001:db8::1", "", "DHCPV6_ENABLED is not true"},
+		{four, "DHCPV6_LINK_ADDRESSES", "macvlan0=2001:db8::1", "", "DHCPV6_ENABLED is not true"},
+		{four, "DHCPV6_UPSTREAM_ADDRESS", "2001:db8::1", "", "DHCPV6_ENABLED is not true"},
+		{four, "DHCPV6_OPTIONS", "relay-id", "", "DHCPV6_ENABLED is not true"},
+		{four, "DHCPV6_ENTERPRISE_NUMBER", "343", "", "DHCPV6_ENABLED is not true"},
+		{four, "TRUSTED_RELAYS", "192.0.2.0/24,2001:db8::/32", "", "2001:db8::/32 is of IPv6"},
+		{four, "TRUSTED_SERVERS", "2001:db8::/32", "", "2001:db8::/32 is of IPv6"},
+		{six, "TRUSTED_RELAYS", "192.0.2.0/24,2001:db8::/32", "", "192.0.2.0/24 is of IPv4"},
+		{six, "LISTENERS", "macvlan0=192.0.2.1", "", "SERVERS names no"},
+		{six, "ALWAYS_BROADCAST", "true", "", "SERVERS names no"},
+		{six, "CLEAR_GIADDR", "true", "", "SERVERS names no"},
+		{six, "SOURCE_ADDRESS", "192.0.2.2", "", "SERVERS names no"},
+		{six, "UPSTREAM_ADDRESS", "192.0.2.2", "", "SERVERS names no"},
+		{six, "MAX_HOPS", "7", "", "SERVERS names no"},
+		{six, "PRESENT_GIADDR_ACTION", "discard", "", "SERVERS names no"},
+		{six, "TRUSTED_LISTENERS", "macvlan0", "", "SERVERS names no"},
+		{six, "AGENT_OPTIONS", "circuit-id", "", "SERVERS names no"},
+		{six, "CIRCUIT_ID", "x", "", "SERVERS names no"},
+		{six, "REMOTE_ID", "x", "", "DHCPV6_OPTIONS has no remote-id"},
+		{six, "SUBSCRIBER_ID", "x", "", "DHCPV6_OPTIONS has no subscriber-id"},
+		{six, "RELAY_ID", "000300010203", "", "DHCPV6_OPTIONS has no relay-id"},
+		{six, "DHCPV6_ENTERPRISE_NUMBER", "343", "", "DHCPV6_OPTIONS has no remote-id"},
+		{six, "DHCPV6_LINK_ADDRESSES", "macvlan0=2001:db8::1", "LISTEN_BROADCAST=false", "LISTEN_BROADCAST is false"},
+		{six, "DHCPV6_ENTERPRISE_NUMBER", "343", "DHCPV6_OPTIONS=remote-id", ""},
+		{six, "REMOTE_ID", "x", "DHCPV6_OPTIONS=remote-id", ""},
+		{six, "MAX_HOPS", "4", "", ""},
+		{four + six, "TRUSTED_RELAYS", "192.0.2.0/24,2001:db8::/32", "", ""},
+		{four + six, "REMOTE_ID", "x", "AGENT_OPTIONS=remote-id", ""},
+		{four + six, "SOURCE_ADDRESS", "192.0.2.2", "", ""},
+	} {
+		t.Run(test.families+"/"+test.variable+"="+test.value+" "+test.with, func(t *testing.T) {
+			for variable, value := range families[test.families] {
+				t.Setenv(prefix+"_"+variable, value)
+			}
+			t.Setenv(prefix+"_"+test.variable, test.value)
+			if variable, value, found := strings.Cut(test.with, "="); found {
+				t.Setenv(prefix+"_"+variable, value)
+			}
+			var s settings
+			err := daemon.ParseEnv(prefix, &s)
+			if test.why == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), prefix+"_"+test.variable+": ") || !strings.Contains(err.Error(), test.why) {
+				t.Errorf("got %v, want a fault of %s: %s", err, test.variable, test.why)
+			}
+		})
+	}
+}
+
+// TestFaultOfBothFamiliesIsToldOnce: what DHCPv4 and DHCPv6 share is wrong for both.
+func TestFaultOfBothFamiliesIsToldOnce(t *testing.T) {
+	shared := map[string]string{
+		"PENDING": "-5", "PENDING_EXPIRY": "-1s", "RESOLVE_INTERVAL": "-1s", "DEAD_AFTER": "-3", "TRACE_PACKETS": "100000",
+		"TOKEN_KEY": "short", "LISTENERS": "a,a",
+	}
+	t.Setenv(prefix+"_SERVERS", "192.0.2.1")
+	t.Setenv(prefix+"_DHCPV6_ENABLED", "true")
+	t.Setenv(prefix+"_DHCPV6_SERVERS", "2001:db8::1")
+	for variable, value := range shared {
+		t.Setenv(prefix+"_"+variable, value)
+	}
+	var s settings
+	err := daemon.ParseEnv(prefix, &s)
+	if err == nil {
+		t.Fatal("got no error")
+	}
+	for variable := range shared {
+		if n := strings.Count(err.Error(), prefix+"_"+variable+":"); n != 1 {
+			t.Errorf("%s is named %d times in:\n%v", variable, n, err)
+		}
+	}
+}
+
 // TestNumbersWithoutDHCPv4: what the families share is looked at as well where only DHCPv6 is relayed.
 func TestNumbersWithoutDHCPv4(t *testing.T) {
 	numbers := map[string]string{
 		"PENDING": "-5", "PENDING_EXPIRY": "-1s", "RESOLVE_INTERVAL": "-1s", "DEAD_AFTER": "-3", "TRACE_PACKETS": "100000",
+		"TOKEN_KEY": "short",
 	}
 	t.Setenv(prefix+"_DHCPV6_ENABLED", "true")
 	t.Setenv(prefix+"_DHCPV6_SERVERS", "2001:db8::1")

@@ -101,9 +101,6 @@ func (c Config) validateAgent() (faults []error) {
 	if a.has(RelayID) && len(a.RelayID) == 0 && len(c.Listeners) == 0 {
 		faults = append(faults, fault.New("RelayID", "has no value, and there is no listener to take one from"))
 	}
-	if n := len(c.TokenKey); n > 0 && n < MinTokenKey {
-		faults = append(faults, fault.New("TokenKey", "%d bytes, at least %d are needed", n, MinTokenKey))
-	}
 	return faults
 }
 

@@ -30,9 +30,6 @@ const (
 	MaxHops = 16
 	// DefaultHops is the hop limit where none is set.
 	DefaultHops = 4
-
-	// MinTokenKey is the least length of a token key in bytes.
-	MinTokenKey = 16
 )
 
 // Listener is an interface on a provisioning VLAN.
@@ -82,10 +79,6 @@ type Config struct {
 	PresentGiaddr Action
 	// Agent is what this relay puts into option 82.
 	Agent Agent
-	// TokenKey, if set, signs a token in option 82, by which a reply is recognised even when the request was
-	// relayed by another replica or before a restart. A reply to a request that took a token with it has to bring it
-	// back. Replicas share the key. At least MinTokenKey bytes.
-	TokenKey []byte
 	// Segments lets consecutive requests to a server leave as segments of one message (UDP_SEGMENT). A server on this
 	// node that reads by a packet socket would take them for one request.
 	Segments bool

@@ -23,13 +23,8 @@ const (
 	clientPort = 546
 )
 
-// Defaults of the settings, and bounds.
-const (
-	// MinTokenKey is the least length of a token key in bytes.
-	MinTokenKey = 16
-	// maxText is the most bytes of an option's value: all of them have to fit in front of a message.
-	maxText = 48
-)
+// maxText is the most bytes of an option's value: all of them have to fit in front of a message.
+const maxText = 48
 
 // Listener is an interface on a provisioning VLAN.
 type Listener struct {
@@ -86,10 +81,6 @@ type Config struct {
 	RelayID                []byte
 	// Enterprise is the enterprise number in front of the Remote-Id (RFC 4649 section 3).
 	Enterprise uint32
-	// TokenKey, if set, signs a token behind the name in the Interface-Id, by which a reply is recognised even when the
-	// request was relayed by another replica or before a restart. A reply has to bring it back. Replicas share the key.
-	// At least MinTokenKey bytes.
-	TokenKey []byte
 	// Segments lets consecutive requests to a server leave as segments of one message (UDP_SEGMENT). A server on this
 	// node that reads by a packet socket would take them for one request.
 	Segments bool
@@ -150,9 +141,6 @@ func (c Config) Validate() error {
 		add("UpstreamAddress", "%s, and upstream interface %s: set one of them", c.UpstreamAddress, c.UpstreamInterface)
 	}
 	faults = append(faults, c.validateOptions()...)
-	if n := len(c.TokenKey); n > 0 && n < MinTokenKey {
-		add("TokenKey", "%d bytes, at least %d are needed", n, MinTokenKey)
-	}
 	return errors.Join(append(faults, c.Faults()...)...)
 }
 

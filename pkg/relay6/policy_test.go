@@ -80,7 +80,9 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 }
 
 // hear relays a message that arrived so.
-func (b *bench) hear(m dhcp6.Message, a *arrival) (dhcp6.Message, Drop) { return b.hearAt(m, a, b.now()) }
+func (b *bench) hear(m dhcp6.Message, a *arrival) (dhcp6.Message, Drop) {
+	return b.hearAt(m, a, b.now())
+}
 
 // hearAt does so at a time.
 func (b *bench) hearAt(m dhcp6.Message, a *arrival, now int64) (dhcp6.Message, Drop) {

@@ -47,11 +47,21 @@
 {{- if gt (len $v.dhcpv6.linkAddresses) (max 1 (len $b.parents) (len $b.multus.networks) | int) -}}
 {{- include "stack.refuse" (dict "v" $v "text" "dhcpv6.linkAddresses has more addresses than there are listeners: give at most one for each of broadcast.parents or broadcast.multus.networks") -}}
 {{- end -}}
+{{- if and $v.dhcpv6.linkAddresses (eq $b.provider "none") -}}
+{{- include "stack.refuse" (dict "v" $v "text" "dhcpv6.linkAddresses is set and broadcast.provider is none, so that there is no listener: leave dhcpv6.linkAddresses out") -}}
+{{- end -}}
+{{- if and $v.dhcpv6.enterpriseNumber (not (has "remote-id" $v.dhcpv6.options)) -}}
+{{- include "stack.refuse" (dict "v" $v "text" "dhcpv6.enterpriseNumber is for the remote-id, which nothing asks for: add remote-id to dhcpv6.options, or leave dhcpv6.enterpriseNumber out") -}}
+{{- end -}}
 {{- if and $v.relay.upstreamInterface $v.dhcpv6.upstreamAddress -}}
 {{- include "stack.refuse" (dict "v" $v "text" "relay.upstreamInterface and dhcpv6.upstreamAddress both say where DHCPv6 requests leave from: set one of relay.upstreamInterface and dhcpv6.upstreamAddress") -}}
 {{- end -}}
 {{- range concat $v.dhcpv6.linkAddresses (list $v.dhcpv6.upstreamAddress) -}}
 {{- if and . (not (contains ":" .)) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "dhcpv6.linkAddresses and dhcpv6.upstreamAddress take IPv6 addresses, and %s is none: set dhcpv6.linkAddresses or dhcpv6.upstreamAddress to another" .)) }}{{ end -}}
+{{- end -}}
+{{- else if $v.relay.enabled -}}
+{{- range concat $v.relay.trustedRelays $v.relay.trustedServers -}}
+{{- if contains ":" . }}{{ include "stack.refuse" (dict "v" $v "text" (printf "%s is a prefix of IPv6, and DHCPv6 is not relayed: set dhcpv6.enabled=true, or take it out of relay.trustedRelays and relay.trustedServers" .)) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- if and $v.relay.upstreamInterface $v.relay.upstreamAddress -}}

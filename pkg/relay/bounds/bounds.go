@@ -1,5 +1,5 @@
 // Package bounds has the settings of a relay that are the same for DHCPv4 and DHCPv6: how much it remembers, how much
-// it lets through, and how long it waits.
+// it lets through, how long it waits, and the key by which it knows replies.
 package bounds
 
 import (
@@ -7,6 +7,9 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/relay/fault"
 )
+
+// MinTokenKey is the least length of a token key in bytes.
+const MinTokenKey = 16
 
 // The most of what is kept.
 const (
@@ -36,6 +39,10 @@ type Bounds struct {
 	DeadAfter int
 	// TracePackets is how many packets are kept for the trace (512). Negative: none.
 	TracePackets int
+	// TokenKey, if set, signs a token that a server repeats: in option 82, of DHCPv6 behind the name in the Interface-Id.
+	// By it a reply is recognised even when the request was relayed by another replica or before a restart. A reply to a
+	// request that took a token with it has to bring it back. Replicas share the key, of at least MinTokenKey bytes.
+	TokenKey []byte
 }
 
 // WithDefaults fills in what is unset.
@@ -74,6 +81,9 @@ func (b Bounds) Faults() (faults []error) {
 	}
 	if b.PendingExpiry < 0 {
 		add("PendingExpiry", "%s: below 0", b.PendingExpiry)
+	}
+	if n := len(b.TokenKey); n > 0 && n < MinTokenKey {
+		add("TokenKey", "%d bytes, at least %d are needed", n, MinTokenKey)
 	}
 	return faults
 }

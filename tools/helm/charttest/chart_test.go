@@ -229,7 +229,7 @@ func TestEveryVariableIsKnown(t *testing.T) {
 }
 
 // metric finds metrics' names in PromQL.
-var metric = regexp.MustCompile(`\b(stack_proxy|stack_boot|dhcp_relay|stack_build|process)_[a-z0-9_]+\b`)
+var metric = regexp.MustCompile(`\b(stack_proxy|stack_boot|dhcp_relay6?|stack_build|process)_[a-z0-9_]+\b`)
 
 func TestEveryMetricIsExported(t *testing.T) {
 	sources := goFiles(t)
@@ -258,8 +258,12 @@ func exports(source, name string) bool {
 	if strings.Contains(source, `"`+name+`"`) {
 		return true
 	}
-	if rest, ok := strings.CutPrefix(name, "dhcp_relay"); ok && strings.Contains(source, `prefix + "`+rest+`"`) {
-		return true
+	for _, family := range []string{"dhcp_relay", "dhcp_relay6"} {
+		rest, ok := strings.CutPrefix(name, family)
+		if ok && strings.Contains(source, `prefix + "`+rest+`"`) &&
+			(strings.Contains(source, `prefix = "`+family+`"`) || !strings.Contains(source, `prefix = "`)) { // or package server's
+			return true
+		}
 	}
 	const namespace = "stack_proxy"
 	rest, ok := strings.CutPrefix(name, namespace+"_")
