@@ -75,7 +75,8 @@ func (s *settings) idle6(why string) []idle {
 	}
 }
 
-// idleOptions are values of options that nothing asks for, where DHCPv6 is relayed. DHCPv4 complains of those of its own.
+// idleOptions are values of options that nothing asks for, where DHCPv6 is relayed. DHCPv4 complains of those of its
+// own.
 func (s *settings) idleOptions() []idle {
 	if !s.Dhcpv6Enabled {
 		return nil

@@ -48,9 +48,10 @@ type origin struct {
 	client uint64
 }
 
-// remember notes where a message came from. Whoever is on the link sees a machine's message, and could have the answer's
-// frame sent to itself by repeating that message: while the answer is awaited, the transaction is the first sender's.
-// Another MAC address takes it over only if the peer address is made from it, since the one before was a copy then.
+// remember notes where a message came from. Whoever is on the link sees a machine's message, and could have the
+// answer's frame sent to itself by repeating that message: while the answer is awaited, the transaction is the first
+// sender's. Another MAC address takes it over only if the peer address is made from it, since the one before was a
+// copy then.
 func (d *desk) remember(k key, o origin, now int64) Drop {
 	r := d.relay
 	earlier, ok := r.pending.RememberIf(k, o, now, supersedes)

@@ -55,7 +55,8 @@ func (d *desk) request(b []byte, at int, a *arrival, to *server.Routes, now int6
 		return nil, drop
 	}
 	o := origin{
-		listener: a.listener, port: clientPort, mac: a.mac, own: frame.LinkLocal(a.mac) == a.source, owner: owner, local: a.local, ifindex: a.ifindex,
+		listener: a.listener, port: clientPort, mac: a.mac, own: frame.LinkLocal(a.mac) == a.source, owner: owner,
+		local: a.local, ifindex: a.ifindex,
 		client: a.client,
 	}
 	wrapped, drop := d.wrap(b, at, k, a, &o, around != nil, to, now)

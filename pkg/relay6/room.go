@@ -79,7 +79,7 @@ func (w *room) ask(m dhcp6.Message, a *arrival, also uint64, length int, now int
 func (w *room) Send(note *waiting, b []byte, now int64) {
 	r := w.relay
 	w.routes = r.routes.Load()
-	drop := None
+	var drop Drop
 	if len(w.routes.Targets) == 0 || !w.routes.Source.IsValid() {
 		drop = NoServer
 	} else {
