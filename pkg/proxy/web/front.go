@@ -161,6 +161,7 @@ type server struct {
 	*http.Server
 	front   *Front
 	ended   chan struct{} // it takes no more connections
+	idle    time.Duration // for which connections may be; 0 is for ever
 	retired atomic.Bool   // its connections close behind their next answer
 }
 
@@ -308,16 +309,20 @@ func (f *Front) newServer(s Settings) *server {
 	protocols.SetHTTP1(s.TLS != nil || s.any(notGRPC))
 	protocols.SetHTTP2(s.TLS != nil)
 	protocols.SetUnencryptedHTTP2(s.TLS == nil && s.any(isGRPC))
-	made := &server{front: f, ended: make(chan struct{})}
+	made := &server{front: f, ended: make(chan struct{}), idle: atLeast(s.Idle)}
 	made.Server = &http.Server{
 		Handler:           made,
 		Protocols:         &protocols,
 		ReadHeaderTimeout: atLeast(s.Header),
-		IdleTimeout:       atLeast(s.Idle),
 		MaxHeaderBytes:    s.MaxHeader,
 		ErrorLog:          slog.NewLogLogger(handshakes{f.log.Handler(), f.metrics}, slog.LevelDebug),
 		ConnContext:       withBegun,
 		HTTP2:             http2Config(),
+	}
+	if protocols.HTTP2() || protocols.UnencryptedHTTP2() {
+		made.ConnState = idlingState
+	} else {
+		made.IdleTimeout = made.idle
 	}
 	if s.TLS != nil { // the listener ends it; net/http only looks here for the protocols
 		made.ConnContext = withBelow

@@ -103,6 +103,9 @@ func (l *listener) admit(inner *net.TCPConn, server *server) *conn {
 	s := l.settings.Load()
 	c := &conn{TCPConn: inner, server: server, listener: l, remote: inner.RemoteAddr(), stall: s.Stall}
 	c.peer = addrPort(c.remote)
+	if server.ConnState != nil {
+		c.idling.limit = server.idle
+	}
 	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(c.peer.Addr()) })
 	l.mu.Lock()
 	reason := ""
@@ -202,6 +205,7 @@ type conn struct {
 	listener *listener
 	lease    admission.Lease
 	unread   unread
+	idling   idling
 	// turnedDown are its requests for which there was no room; multiplexed is HTTP/2; switched, another protocol, whose
 	// answer's length is not noted: its socket keeps small buffers, and is written to by another goroutine.
 	turnedDown  atomic.Int32
@@ -354,6 +358,7 @@ func (c *conn) slow(n int64, err error) bool {
 func (c *conn) Close() error {
 	c.listener.remove(c)
 	c.closed.Store(true)
+	c.idling.stop()
 	if cancel := c.dialing.Load(); cancel != nil {
 		(*cancel)()
 	}

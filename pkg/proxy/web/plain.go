@@ -195,7 +195,7 @@ func (x *express) run(at stage) (n int, moved bool) {
 func (x *express) next() (err error) {
 	limit := x.server.ReadHeaderTimeout
 	if !x.first {
-		limit = x.server.IdleTimeout
+		limit = x.server.idle
 	}
 	if now := time.Now(); limit > 0 && now.Sub(x.armed) > min(deadlineStep, limit/8) {
 		if err := x.SetReadDeadline(now.Add(limit)); err != nil {

@@ -233,7 +233,7 @@ func (s *swift) tick(now time.Time) {
 	default:
 		limit := s.server.ReadHeaderTimeout
 		if !s.first {
-			limit = s.server.IdleTimeout
+			limit = s.server.idle
 		}
 		if limit > 0 && past >= limit {
 			s.end()
