@@ -165,6 +165,62 @@ func TestBadInput6(t *testing.T) {
 	l.hear6(t, 546)
 }
 
+// TestFragmentIsCounted6: a machine's message in fragments is not read, and its first fragment is counted.
+func TestFragmentIsCounted6(t *testing.T) {
+	l := newLab6(t)
+	p := l.start6(t)
+	p.waitReady(t)
+	group := frame.AllRelays()
+	whole := append(make([]byte, frame.HeaderLen6), solicit(t).ToBytes()...)
+	header := frame.Header6{
+		SrcMAC: frame.MAC(clientMAC), DstMAC: frame.GroupMAC(group), Src: clientFE80.As16(), Dst: group,
+		SrcPort: 546, DstPort: 547,
+	}
+	header.Put(whole)
+	const ip = frame.HeaderLen6 - frame.UDPLen
+	for _, offset := range []byte{1, 8} { // the first one, more follow; and a later one
+		b := append(append([]byte(nil), whole[:ip]...), 17, 0, 0, offset, 0, 0, 0, 9)
+		b = append(b, whole[ip:ip+16]...)
+		b[20], b[18], b[19] = 44, 0, byte(len(b)-ip)
+		l.put(t, b)
+	}
+	l.ask(t, solicit(t).ToBytes())
+	receive(t, l.smee6)
+	p.wantMetric(t, `dhcp_relay6_drops_total{direction="to-server",listener="macvlan0",reason="fragment"} 1`)
+}
+
+// TestLargestDatagram6: an agent sends as much as UDP takes, most of it one option; a server does as well. Both are
+// counted, and the next message is relayed.
+func TestLargestDatagram6(t *testing.T) {
+	l := newLab6(t)
+	l.server.Addr(t, "eth0", agentIP6.String()+"/64")
+	p := l.start6(t, "TRUSTED_RELAYS="+agentIP6.String()+"/128,2001:db8:203::/48")
+	p.waitReady(t)
+	var agent *net.UDPConn
+	l.server.Do(t, func() (err error) {
+		agent, err = net.ListenUDP("udp6", net.UDPAddrFromAddrPort(netip.AddrPortFrom(agentIP6, 5470)))
+		return err
+	})
+	defer agent.Close()
+	const most = 65_527 // bytes of payload (RFC 8200 section 4.5 and RFC 768)
+	fill := func(m *dhcpv6.RelayMessage) []byte {
+		n := most - len(m.ToBytes()) - 4
+		m.Options.Options = append([]dhcpv6.Option{
+			&dhcpv6.OptionGeneric{OptionCode: dhcpv6.OptionVendorOpts, OptionData: make([]byte, n)},
+		}, m.Options.Options...)
+		return m.ToBytes()
+	}
+	pod := netip.AddrPortFrom(podIP6, 547)
+	send(t, agent, fill(agentForward(t, 0, solicit(t))), pod)
+	p.wantMetric(t, `dhcp_relay6_drops_total{direction="to-server",listener="unicast",reason="truncated"} 1`)
+	reply := agentForward(t, 0, solicit(t))
+	reply.MessageType = dhcpv6.MessageTypeRelayReply
+	send(t, l.smee6, fill(reply), pod)
+	p.wantMetric(t, `dhcp_relay6_drops_total{direction="to-client",listener="unicast",reason="truncated"} 1`)
+	send(t, agent, agentForward(t, 0, solicit(t)).ToBytes(), pod)
+	receive(t, l.smee6)
+}
+
 // TestLongMessagesAreFragmented and put together again by the server's kernel: with the RELAY-FORW they exceed the MTU.
 func TestLongMessagesAreFragmented(t *testing.T) {
 	l := newLab6(t)
@@ -256,6 +312,42 @@ func TestReconfigureReachesTheClient(t *testing.T) {
 	heard := l.hear6(t, 546)
 	if heard.DstMAC != [6]byte(clientMAC) || heard.Payload[0] != byte(dhcpv6.MessageTypeReconfigure) {
 		t.Errorf("got %x to %x", heard.Payload, heard.DstMAC)
+	}
+}
+
+// TestReconfigureReachesTheAgent6 that sends to the pod's address, where the server repeats the Interface-Id that it was
+// given.
+func TestReconfigureReachesTheAgent6(t *testing.T) {
+	l := newLab6(t)
+	l.server.Addr(t, "eth0", agentIP6.String()+"/64")
+	p := l.start6(t, "TRUSTED_RELAYS="+agentIP6.String()+"/128,2001:db8:203::/48")
+	p.waitReady(t)
+	var agent *net.UDPConn
+	l.server.Do(t, func() (err error) {
+		agent, err = net.ListenUDP("udp6", net.UDPAddrFromAddrPort(netip.AddrPortFrom(agentIP6, 547)))
+		return err
+	})
+	defer agent.Close()
+	pod := netip.AddrPortFrom(podIP6, 547)
+	send(t, agent, agentForward(t, 0, solicit(t)).ToBytes(), pod)
+	got, from := receive(t, l.smee6)
+	told := forwarded(t, got)
+
+	inner := &dhcpv6.Message{MessageType: dhcpv6.MessageTypeReconfigure}
+	inner.AddOption(dhcpv6.OptClientID(&dhcpv6.DUIDLL{HWType: 1, LinkLayerAddr: clientMAC}))
+	inner.AddOption(&dhcpv6.OptionGeneric{OptionCode: dhcpv6.OptionReconfMessage, OptionData: []byte{5}})
+	inner.AddOption(&dhcpv6.OptionGeneric{OptionCode: dhcpv6.OptionAuth, OptionData: make([]byte, 11)})
+	m := agentForward(t, 0, inner)
+	m.MessageType = dhcpv6.MessageTypeRelayReply
+	around := &dhcpv6.RelayMessage{
+		MessageType: dhcpv6.MessageTypeRelayReply, HopCount: 1, LinkAddr: told.LinkAddr, PeerAddr: told.PeerAddr,
+	}
+	around.AddOption(dhcpv6.OptInterfaceID(told.Options.InterfaceID()))
+	around.AddOption(dhcpv6.OptRelayMessage(m))
+	send(t, l.smee6, around.ToBytes(), from)
+	heard, source := receive(t, agent)
+	if want := m.ToBytes(); source != pod || string(heard) != string(want) {
+		t.Errorf("got %x from %v, want %x", heard, source, want)
 	}
 }
 

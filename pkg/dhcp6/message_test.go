@@ -119,6 +119,30 @@ func TestForwardNeedsRoom(t *testing.T) {
 	}
 }
 
+// TestLargestOption: an option of 65,535 bytes is read whole. A RELAY-FORW has no option that is large enough for the
+// message that holds it.
+func TestLargestOption(t *testing.T) {
+	value := bytes.Repeat([]byte{7}, 0xffff)
+	m := Message(Append([]byte{byte(Solicit), 0, 0, 1}, OptionUserClass, value))
+	m = Append(m, OptionElapsedTime, []byte{0, 1})
+	if fault := m.Check(HopLimit); fault != OK {
+		t.Fatal(fault)
+	}
+	if got, found := m.Option(OptionUserClass); !found || !bytes.Equal(got, value) {
+		t.Errorf("got %d bytes", len(got))
+	}
+	if got, found := m.Option(OptionElapsedTime); !found || len(got) != 2 {
+		t.Errorf("behind it: got %d bytes, %v", len(got), found)
+	}
+	if fault := m[:len(m)-7].Check(HopLimit); fault != BadOptions { // with one byte less of the large one
+		t.Errorf("cut off: got %v", fault)
+	}
+	b := append(make([]byte, 100), m...)
+	if _, ok := Forward(b, 100, Relay{}, nil); ok {
+		t.Error("it is wrapped")
+	}
+}
+
 func TestGrants(t *testing.T) {
 	address := func(valid byte) []byte {
 		return append(append([]byte{0, 5, 0, 24}, make([]byte, 20)...), 0, 0, 0, valid)

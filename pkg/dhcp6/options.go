@@ -97,6 +97,12 @@ func AppendRelayPort(b []byte, port uint16) []byte {
 	return binary.BigEndian.AppendUint16(b, port)
 }
 
+// HasRelayPort tells whether there is a Relay Source Port option.
+func (m Message) HasRelayPort() bool {
+	_, found := m.Option(OptionRelayPort)
+	return found
+}
+
 // RelayPort is the port in the Relay Source Port option.
 func (m Message) RelayPort() (port uint16, found bool) {
 	value, found := m.Option(OptionRelayPort)

@@ -126,8 +126,8 @@ var allRelays = [16]byte{0xff, 2, 13: 1, 15: 2}
 func AllRelays() [16]byte { return allRelays }
 
 // Filter6 selects, in the kernel, the frames that a DHCPv6 listener is to read: UDP to the port in IPv6 without
-// extension headers, to ff02::1:2; and router advertisements, by which the listener knows what the link's routers say
-// of DHCPv6.
+// extension headers, to ff02::1:2; the first fragment of such a datagram, which is only counted; and router
+// advertisements, by which the listener knows what the link's routers say of DHCPv6.
 //
 // Like [Filter] it leaves out other hosts' frames, the machine's own transmissions, frames of other VLANs whose tag the
 // network card took off, and unicasts, which an ordinary socket receives.
@@ -136,35 +136,46 @@ func Filter6(port uint16) ([]bpf.RawInstruction, error) {
 		accept     = 0xffff // bytes to keep
 		vlanIDMask = 0x0fff
 		kept       = 128 // bytes of a router advertisement: its fixed part
+		transport  = EthernetLen + IPv6Len
+
+		fragmentLen    = 8      // of the fragment header (RFC 8200 section 4.5)
+		fragmentOffset = 0xfff8 // in its third and fourth byte
 	)
 	program := []bpf.Instruction{
 		/*  0 */ bpf.LoadExtension{Num: bpf.ExtVLANTag},
 		/*  1 */ bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: vlanIDMask},
-		/*  2 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 23}, // a VLAN, not a mere priority tag
+		/*  2 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 30}, // a VLAN, not a mere priority tag
 		/*  3 */ bpf.LoadExtension{Num: bpf.ExtType},
 		/*  4 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetMulticast, SkipTrue: 2},
 		/*  5 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetBroadcast, SkipTrue: 1},
-		/*  6 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: packetHost, SkipTrue: 19},
+		/*  6 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: packetHost, SkipTrue: 26},
 		/*  7 */ bpf.LoadAbsolute{Off: 12, Size: 2},
-		/*  8 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: etherTypeIPv6, SkipTrue: 17},
+		/*  8 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: etherTypeIPv6, SkipTrue: 24},
 		/*  9 */ bpf.LoadAbsolute{Off: 20, Size: 1},
-		/* 10 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolICMPv6, SkipTrue: 11},
-		/* 11 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 14},
-		/* 12 */ bpf.LoadAbsolute{Off: EthernetLen + IPv6Len + 2, Size: 2},
-		/* 13 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(port), SkipTrue: 12},
-		/* 14 */ bpf.LoadAbsolute{Off: 38, Size: 4},
-		/* 15 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0xff020000, SkipTrue: 10},
-		/* 16 */ bpf.LoadAbsolute{Off: 42, Size: 4},
-		/* 17 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 8},
-		/* 18 */ bpf.LoadAbsolute{Off: 46, Size: 4},
-		/* 19 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 6},
-		/* 20 */ bpf.LoadAbsolute{Off: 50, Size: 4},
-		/* 21 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0x00010002, SkipTrue: 3, SkipFalse: 4},
-		/* 22 */ bpf.LoadAbsolute{Off: EthernetLen + IPv6Len, Size: 1},
-		/* 23 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: routerAdvertisement, SkipTrue: 2},
-		/* 24 */ bpf.RetConstant{Val: kept},
-		/* 25 */ bpf.RetConstant{Val: accept},
-		/* 26 */ bpf.RetConstant{Val: 0},
+		/* 10 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolICMPv6, SkipTrue: 18},
+		/* 11 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerFragment, SkipTrue: 3},
+		/* 12 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 20},
+		/* 13 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
+		/* 14 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(port), SkipTrue: 6, SkipFalse: 18},
+		/* 15 */ bpf.LoadAbsolute{Off: transport, Size: 1}, // a fragment's header
+		/* 16 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 16},
+		/* 17 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
+		/* 18 */ bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: fragmentOffset, SkipTrue: 14},
+		/* 19 */ bpf.LoadAbsolute{Off: transport + fragmentLen + 2, Size: 2},
+		/* 20 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(port), SkipTrue: 12},
+		/* 21 */ bpf.LoadAbsolute{Off: 38, Size: 4},
+		/* 22 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0xff020000, SkipTrue: 10},
+		/* 23 */ bpf.LoadAbsolute{Off: 42, Size: 4},
+		/* 24 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 8},
+		/* 25 */ bpf.LoadAbsolute{Off: 46, Size: 4},
+		/* 26 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 6},
+		/* 27 */ bpf.LoadAbsolute{Off: 50, Size: 4},
+		/* 28 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0x00010002, SkipTrue: 3, SkipFalse: 4},
+		/* 29 */ bpf.LoadAbsolute{Off: transport, Size: 1},
+		/* 30 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: routerAdvertisement, SkipTrue: 2},
+		/* 31 */ bpf.RetConstant{Val: kept},
+		/* 32 */ bpf.RetConstant{Val: accept},
+		/* 33 */ bpf.RetConstant{Val: 0},
 	}
 	raw, err := bpf.Assemble(program)
 	if err != nil {

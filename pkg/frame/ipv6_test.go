@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -127,6 +128,13 @@ func TestFilter6(t *testing.T) {
 		"bits below":                  {change: set(48, 1)},
 		"to port 546":                 {change: set(56, 2, 34)},
 		"TCP":                         {change: set(20, 6)},
+		"hop-by-hop options":          {change: set(20, 0)},
+		"first fragment":              {change: fragment(17, 0x0001, 547), want: true},
+		"only fragment":               {change: fragment(17, 0, 547), want: true},
+		"later fragment":              {change: fragment(17, 0x0009, 547)},
+		"fragment to port 546":        {change: fragment(17, 0x0001, 546)},
+		"fragment of TCP":             {change: fragment(6, 0x0001, 547)},
+		"fragment, cut off":           {change: func(b []byte) []byte { return fragment(17, 0x0001, 547)(b)[:64] }},
 		"IPv4":                        {change: set(12, 8, 0)},
 		"short":                       {change: func(b []byte) []byte { return b[:50] }},
 		"router advertisement":        {b: ra, want: true},
@@ -152,6 +160,18 @@ func TestFilter6(t *testing.T) {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// fragment makes a datagram a fragment: of a protocol, with the offset and the flag M as they stand in its header.
+func fragment(protocol byte, offset, port uint16) func([]byte) []byte {
+	return func(b []byte) []byte {
+		header := []byte{protocol, 0, byte(offset >> 8), byte(offset), 0, 0, 0, 1}
+		b = slices.Insert(b, EthernetLen+IPv6Len, header...)
+		b[20] = headerFragment
+		binary.BigEndian.PutUint16(b[18:], uint16(len(b)-EthernetLen-IPv6Len))
+		binary.BigEndian.PutUint16(b[EthernetLen+IPv6Len+len(header)+2:], port)
+		return b
 	}
 }
 

@@ -45,7 +45,9 @@ func (d *desk) send(b []byte, to *server.Routes, now int64, served bool) {
 	for i := range to.Targets {
 		t := &to.Targets[i]
 		out := d.toServers
-		if t.Detour != nil {
+		// A server answers the port that a message with the Relay Source Port option came from (RFC 8357 section 5.2),
+		// and nobody reads at the detour's.
+		if t.Detour != nil && !dhcp6.Message(b).HasRelayPort() {
 			out = d.detour
 		}
 		if out.Full() {

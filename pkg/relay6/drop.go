@@ -16,7 +16,6 @@ const (
 	// What frame.Parse6 finds.
 	ShortFrame
 	NotIPv6
-	NotUDP
 	Fragment
 	BadUDPLength
 	BadUDPChecksum
@@ -67,7 +66,6 @@ var dropNames = [numDrops]string{
 	None:               "none",
 	ShortFrame:         "short-frame",
 	NotIPv6:            "not-ipv6",
-	NotUDP:             "not-udp",
 	Fragment:           "fragment",
 	BadUDPLength:       "bad-udp-length",
 	BadUDPChecksum:     "bad-udp-checksum",
@@ -110,10 +108,8 @@ func ofFrame(f frame.Fault) Drop {
 	switch f {
 	case frame.OK:
 		return None
-	case frame.NotIPv6, frame.NotIPv4:
+	case frame.NotIPv6, frame.NotIPv4, frame.NotUDP: // the listener's filter keeps what is no UDP
 		return NotIPv6
-	case frame.NotUDP:
-		return NotUDP
 	case frame.Fragment:
 		return Fragment
 	case frame.BadLength:

@@ -290,6 +290,25 @@ func TestRelaySourcePort(t *testing.T) {
 	}
 }
 
+// TestDetourIsNotForSourcePorts: a server that knows RFC 8357 answers a message with option 135 at the port that it came
+// from. From a detour's port, where nobody reads, such a message is not sent.
+func TestDetourIsNotForSourcePorts(t *testing.T) {
+	for port, want := range map[uint16][2]int{547: {0, 1}, 5470: {1, 0}} {
+		b := newBench(t, nil)
+		b.routes.Targets[0].Detour = new(mmsg.Socket)
+		a := arrival{listener: unicast, source: agentIP, port: port, local: ourAddress.As16()}
+		option := dhcp6.AppendRelayPort(nil, 0)
+		got, drop := b.hear(around(dhcp6.RelayForward, 0, agentLink, clientIP, message(dhcp6.Solicit), option...), &a)
+		if drop != None {
+			t.Fatal(drop)
+		}
+		b.desk.send(got, b.routes, b.now(), false)
+		if n := [2]int{b.desk.toServers.Len(), b.desk.detour.Len()}; n != want {
+			t.Errorf("agent's port %d: got %d messages from port 547 and by the detour, want %d", port, n, want)
+		}
+	}
+}
+
 // TestLinkAddressOfZero: without an address of its own the link is told by the Interface-Id.
 func TestLinkAddressOfZero(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Listeners[0].LinkAddress = netip.Addr{} })

@@ -108,8 +108,8 @@ func (r *Relay) unsolicited(m, client dhcp6.Message, from netip.Addr, now int64)
 }
 
 // reconfigure decides about a RECONFIGURE, which answers nothing (RFC 8415 section 18.3.11): it has to come from a
-// server that requests go to, to name a link of ours, and to be one that a client may believe: with the transaction
-// 0, the Reconfigure Message and the Authentication option (section 16.11).
+// server that requests go to, to name a link of ours or a relay agent that may send us messages, and to be one that a
+// client may believe: with the transaction 0, the Reconfigure Message and the Authentication option (section 16.11).
 func (d *desk) reconfigure(m, client dhcp6.Message, from netip.Addr, to *server.Routes) (o origin, drop Drop) {
 	r := d.relay
 	known := len(r.config.TrustedServers) > 0
@@ -124,8 +124,15 @@ func (d *desk) reconfigure(m, client dhcp6.Message, from netip.Addr, to *server.
 	o = origin{port: clientPort, link: m.Link()}
 	if m.Inner().IsRelay() {
 		o.port = serverPort
+		if port, found := m.RelayPort(); found && port != 0 {
+			o.port = port
+		}
 	}
 	_, named := m.Option(dhcp6.OptionInterfaceID)
+	if r.byUnicast(m, named) && to.Source.IsValid() {
+		o.listener, o.local = unicast, to.Source.As16()
+		return o, None
+	}
 	for i, l := range r.listeners {
 		o.listener = int16(i)
 		p := l.Port()
@@ -136,4 +143,16 @@ func (d *desk) reconfigure(m, client dhcp6.Message, from netip.Addr, to *server.
 		}
 	}
 	return o, ReconfigureRefused
+}
+
+// byUnicast tells whether a RECONFIGURE goes to a relay agent that sends to this host, and not to one on a listener's
+// link: the Interface-Id says so, or neither that nor the link address names a link (RFC 8415 section 19.2).
+func (r *Relay) byUnicast(m dhcp6.Message, named bool) bool {
+	if !m.Inner().IsRelay() || !global(m.Peer()) || !within(r.config.TrustedRelays, m.Peer()) {
+		return false
+	}
+	if named {
+		return r.names(m, unicast)
+	}
+	return m.Link() == [16]byte{}
 }

@@ -178,6 +178,10 @@ func TestReconfigure(t *testing.T) {
 	to := func(m dhcp6.Message, link [16]byte, options ...byte) dhcp6.Message {
 		return around(dhcp6.RelayReply, 0, link, clientIP, m, options...)
 	}
+	here := dhcp6.Append(nil, dhcp6.OptionInterfaceID, []byte(unicastLabel))
+	toAgent := func(agent, link [16]byte, options ...byte) dhcp6.Message {
+		return around(dhcp6.RelayReply, 1, link, agent, around(dhcp6.RelayReply, 0, agentLink, clientIP, good), options...)
+	}
 	noAuth := append(append(dhcp6.Message{byte(dhcp6.Reconfigure), 0, 0, 0}, duid...), reconf...)
 	noMessage := append(append(dhcp6.Message{byte(dhcp6.Reconfigure), 0, 0, 0}, duid...), auth...)
 	transaction := append(dhcp6.Message{}, good...)
@@ -190,19 +194,27 @@ func TestReconfigure(t *testing.T) {
 		change func(*Config)
 		want   Drop
 		port   uint16
+		agent  bool // it goes to an agent by unicast
 	}{
-		"by link address":           {m: to(good, ourLink), port: 546},
-		"by Interface-Id":           {m: to(good, [16]byte{}, named...), port: 546},
-		"to a relay agent":          {m: to(around(dhcp6.RelayReply, 0, agentLink, clientIP, good), ourLink), port: 547},
-		"another link address":      {m: to(good, agentLink), want: ReconfigureRefused},
-		"another interface":         {m: to(good, ourLink, other...), want: ReconfigureRefused},
-		"no link":                   {m: to(good, [16]byte{}), want: ReconfigureRefused},
-		"without authentication":    {m: to(noAuth, ourLink), want: ReconfigureRefused},
-		"without its message":       {m: to(noMessage, ourLink), want: ReconfigureRefused},
-		"with a transaction":        {m: to(transaction, ourLink), want: ReconfigureRefused},
-		"to everybody":              {m: around(dhcp6.RelayReply, 0, ourLink, ip("ff02::1"), good), want: ReconfigureRefused},
-		"of a stranger":             {m: to(good, ourLink), from: elsewhere, want: ReconfigureRefused},
-		"of another trusted server": {m: to(good, ourLink), from: elsewhere, change: trusted, port: 546},
+		"to an agent by unicast, by Interface-Id": {m: toAgent(agentIP, [16]byte{}, here...), port: 547, agent: true},
+		"to an agent by unicast, no link":         {m: toAgent(agentIP, [16]byte{}), port: 547, agent: true},
+		"to an agent by unicast, at another port": {m: toAgent(agentIP, [16]byte{}, dhcp6.AppendRelayPort(nil, 5470)...), port: 5470, agent: true},
+		"to an agent on a link, by Interface-Id":  {m: toAgent(agentIP, [16]byte{}, named...), port: 547},
+		"to an agent that is not trusted":         {m: toAgent(strangerIP, [16]byte{}, here...), want: ReconfigureRefused},
+		"to an agent, of a stranger":              {m: toAgent(agentIP, [16]byte{}, here...), from: elsewhere, want: ReconfigureRefused},
+		"to a client by unicast":                  {m: around(dhcp6.RelayReply, 0, [16]byte{}, agentIP, good, here...), want: ReconfigureRefused},
+		"by link address":                         {m: to(good, ourLink), port: 546},
+		"by Interface-Id":                         {m: to(good, [16]byte{}, named...), port: 546},
+		"to a relay agent":                        {m: to(around(dhcp6.RelayReply, 0, agentLink, clientIP, good), ourLink), port: 547},
+		"another link address":                    {m: to(good, agentLink), want: ReconfigureRefused},
+		"another interface":                       {m: to(good, ourLink, other...), want: ReconfigureRefused},
+		"no link":                                 {m: to(good, [16]byte{}), want: ReconfigureRefused},
+		"without authentication":                  {m: to(noAuth, ourLink), want: ReconfigureRefused},
+		"without its message":                     {m: to(noMessage, ourLink), want: ReconfigureRefused},
+		"with a transaction":                      {m: to(transaction, ourLink), want: ReconfigureRefused},
+		"to everybody":                            {m: around(dhcp6.RelayReply, 0, ourLink, ip("ff02::1"), good), want: ReconfigureRefused},
+		"of a stranger":                           {m: to(good, ourLink), from: elsewhere, want: ReconfigureRefused},
+		"of another trusted server":               {m: to(good, ourLink), from: elsewhere, change: trusted, port: 546},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -212,7 +224,12 @@ func TestReconfigure(t *testing.T) {
 				from = serverIP
 			}
 			o, drop := b.desk.reply(test.m, from, b.routes, b.now())
-			if drop != test.want || drop == None && (o.listener != 0 || o.port != test.port) {
+			wantListener, wantLocal := int16(0), [16]byte{}
+			if test.agent {
+				wantListener, wantLocal = unicast, ourAddress.As16()
+			}
+			if drop != test.want ||
+				drop == None && (o.listener != wantListener || o.port != test.port || o.local != wantLocal) {
 				t.Errorf("got %v, %+v", drop, o)
 			}
 		})

@@ -106,12 +106,15 @@ func (u *upstream) batch(n int) {
 	for i := range n {
 		b, whole := u.inbox.Packet(i)
 		from := u.inbox.From(i)
-		side, drop := toClient, Truncated
+		side, drop := toServer, Truncated
+		if len(b) > 0 && dhcp6.Message(b).Type() == dhcp6.RelayReply {
+			side = toClient
+		}
 		switch {
-		case whole && len(b) > 0 && dhcp6.Message(b).Type() == dhcp6.RelayReply:
+		case !whole:
+		case side == toClient:
 			drop = u.answer(i, b, from, routes, now, verbose)
-		case whole:
-			side = toServer
+		default:
 			drop = u.ask(i, from, routes, now, verbose)
 		}
 		if drop != None {
