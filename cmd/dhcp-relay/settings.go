@@ -61,6 +61,9 @@ type settings struct {
 	Dhcpv6Options          []relay6.Option `split_words:"true" desc:"options of RELAY-FORW besides interface-id and the client's MAC address: remote-id, subscriber-id, relay-id"`
 	Dhcpv6EnterpriseNumber uint32          `split_words:"true" default:"0" desc:"enterprise number in front of the DHCPv6 remote-id"`
 
+	Peers        peerMode   `default:"off" desc:"other replicas relay on the same VLANs, and one of them relays each machine: owner, whose node has OWNER_ADDRESS, or hash, by the machine's identity; off: this one relays everything"`
+	OwnerAddress netip.Addr `split_words:"true" desc:"the stack's address, for PEERS=owner; empty: SOURCE_ADDRESS"`
+
 	Pending       int           `default:"32768" desc:"requests that are remembered for their replies, at most"`
 	PendingExpiry time.Duration `split_words:"true" default:"10s" desc:"how long a request is remembered"`
 	ClientRate    int           `split_words:"true" default:"10" desc:"requests a second of one chaddr (DHCPv6: MAC address, and DUID) on a listener, or in unicasts of one sender; -1: no limit"`
@@ -150,7 +153,7 @@ func (s *settings) Validate() error {
 			faults = append(faults, err)
 		}
 	}
-	faults = append(append(faults, s.validate6()...), s.validateIdle()...)
+	faults = slices.Concat(faults, s.validate6(), s.validateIdle(), s.validatePeers())
 	seen := map[string]bool{} // what the families share is checked by both
 	return errors.Join(slices.DeleteFunc(faults, func(err error) bool {
 		again := seen[err.Error()]

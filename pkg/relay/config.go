@@ -15,6 +15,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/relay/bounds"
 	"github.com/tinkerbell/stack/pkg/relay/fault"
+	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
@@ -94,6 +95,10 @@ type Config struct {
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
 	bounds.Bounds
 
+	// Group is the replicas on a listener's VLAN: a request that another one relays is dropped. Nil, or for a listener
+	// that has none: every request is relayed.
+	Group func(listener string) *group.Group
+
 	// Event is told of every message, what became of it, and what it says of a machine that boots. The event is valid
 	// during the call. It is called from several goroutines and must not wait. Nil: nothing is told.
 	Event func(*boot.Event)
@@ -115,6 +120,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Lookup == nil {
 		c.Lookup = (&endpoint.Resolver{}).Lookup
+	}
+	if c.Group == nil {
+		c.Group = func(string) *group.Group { return nil }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

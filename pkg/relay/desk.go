@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 )
 
@@ -16,6 +17,7 @@ type desk struct {
 	name    string       // for the log
 	scratch [dhcp.MaxAgent + 64]byte
 	signer  *signer
+	watch   *group.Watch // of a listener: which requests are this replica's
 
 	toServers *mmsg.Outbox
 	// detour is for servers that are reached from another source port; see health.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
@@ -40,6 +41,7 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 			listener: int16(index), trusted: slices.Contains(r.config.TrustedListeners, config.Name),
 		},
 	}
+	l.watch = group.NewWatch(r.config.Group(config.Name), r.start)
 	l.Listener = listener.New(listener.Config[link]{
 		Name: config.Name, Protocol: unix.ETH_P_IP, Filter: filter, Logger: r.logger,
 		Describe: l.describe,
@@ -74,7 +76,7 @@ func (l *ear) requests(n int) {
 		if drop == OtherHost {
 			m, a.giaddr = l.overheard(i), [4]byte{}
 		}
-		if !a.waits || drop != None {
+		if (!a.waits || drop != None) && drop != OtherReplica { // that one tells
 			l.tellRequest(m, a, routes, now, drop)
 		}
 		if drop != None {

@@ -35,6 +35,8 @@ type portMetrics struct {
 	packets [numDirections][dhcp.NumTypes]prometheus.Counter
 	drops   [numDirections][numDrops]prometheus.Counter
 	omitted prometheus.Counter
+	// takenOver is of listeners only.
+	takenOver prometheus.Counter
 }
 
 // gauges are read when the metrics are.
@@ -54,6 +56,10 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gau
 		Name: "dhcp_relay_option82_omitted_total",
 		Help: "Requests relayed without the option 82 that they should have got, since it did not fit.",
 	}, []string{"listener"})
+	takenOver := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "dhcp_relay_taken_over_total",
+		Help: "Requests relayed although they are another replica's, since their machines waited for long.",
+	}, []string{"listener"})
 	m := &metrics{
 		servers: server.NewMetrics("dhcp_relay"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -69,6 +75,9 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gau
 	for _, l := range append(listeners[:len(listeners):len(listeners)], Listener{Name: unicastLabel}) {
 		name := l.Name
 		port := portMetrics{omitted: omitted.WithLabelValues(name)}
+		if name != unicastLabel {
+			port.takenOver = takenOver.WithLabelValues(name)
+		}
 		for d := range numDirections {
 			for t := range dhcp.Type(dhcp.NumTypes) {
 				port.packets[d][t] = packets.WithLabelValues(name, directionNames[d], t.String())
@@ -83,7 +92,7 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gau
 		return m, nil
 	}
 	for _, collector := range append(m.servers.Collectors(),
-		packets, drops, omitted, m.latency, m.ready,
+		packets, drops, omitted, takenOver, m.latency, m.ready,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "dhcp_relay_pending", Help: "Requests that are remembered for their replies.",
 		}, read.pending),

@@ -61,6 +61,9 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 	k := keyOf(m)
 	a.client = r.clientOf(k, m, a.listener, a.source.ip)
 	room := r.room(a.listener, a.source.ip)
+	if d.isOthers(m, k, a.client, now) {
+		return m, OtherReplica
+	}
 	if drop := to.usable(); drop != None {
 		return m, drop
 	}

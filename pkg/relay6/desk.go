@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
@@ -17,6 +18,7 @@ type desk struct {
 	name    string       // for the log
 	scratch [front]byte
 	signer  *signer
+	watch   *group.Watch // of a listener: which messages are this replica's
 
 	toServers *mmsg.Outbox
 	// detour is for servers that are reached from another source port.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
@@ -41,6 +42,7 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 		return nil, err
 	}
 	l := &ear{desk: newDesk(r, index, config.Name), index: index, config: config, opened: make(chan struct{}, 1)}
+	l.watch = group.NewWatch(r.config.Group(config.Name), r.start)
 	ready := r.metrics.ready.WithLabelValues(config.Name)
 	l.Listener = listener.New(listener.Config[link]{
 		Name: config.Name, Protocol: unix.ETH_P_IPV6, Filter: filter, Front: front, Logger: r.logger,
@@ -131,7 +133,7 @@ func (l *ear) requests(n int) {
 		if drop == None {
 			b, drop = l.request(m, front+frame.HeaderLen6, &a, routes, now)
 			l.unadvertised(&a, now)
-			if !a.waits {
+			if !a.waits && drop != OtherReplica { // that one tells
 				l.tellRequest(m[front+frame.HeaderLen6:], &a, routes, now, drop)
 			}
 		}

@@ -38,6 +38,8 @@ type portMetrics struct {
 	packets [numDirections][dhcp6.NumTypes]prometheus.Counter
 	drops   [numDirections][numDrops]prometheus.Counter
 	omitted prometheus.Counter
+	// takenOver is of listeners only.
+	takenOver prometheus.Counter
 	// unadvertised is of listeners only.
 	unadvertised prometheus.Counter
 }
@@ -66,6 +68,10 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gau
 		Name: prefix + "_unadvertised_total",
 		Help: "Messages of machines on a link whose routers advertise no DHCPv6 (flags M and O).",
 	}, []string{"listener"})
+	takenOver := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: prefix + "_taken_over_total",
+		Help: "DHCPv6 messages relayed although they are another replica's, since their machines waited for long.",
+	}, []string{"listener"})
 	m := &metrics{
 		servers: server.NewMetrics(prefix),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -82,6 +88,7 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gau
 		port := portMetrics{omitted: omitted.WithLabelValues(l.Name)}
 		if l.Name != unicastLabel {
 			port.unadvertised = unadvertised.WithLabelValues(l.Name)
+			port.takenOver = takenOver.WithLabelValues(l.Name)
 		}
 		for d := range numDirections {
 			for t := range dhcp6.Type(dhcp6.NumTypes) {
@@ -97,7 +104,7 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gau
 		return m, nil
 	}
 	for _, collector := range append(m.servers.Collectors(),
-		packets, drops, omitted, unadvertised, m.latency, m.ready,
+		packets, drops, omitted, unadvertised, takenOver, m.latency, m.ready,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: prefix + "_pending", Help: "DHCPv6 messages that are remembered for their replies.",
 		}, read.pending),

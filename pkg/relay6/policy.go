@@ -49,6 +49,9 @@ func (d *desk) request(b []byte, at int, a *arrival, to *server.Routes, now int6
 	}
 	tag, also := r.namesOf(a, owner, k.duid, around != nil)
 	a.client = tag
+	if d.isOthers(inner, a, now) {
+		return nil, OtherReplica
+	}
 	room := r.room(a.listener)
 	slot, drop := room.ask(inner, a, also, len(m)+front, now)
 	if drop != None {

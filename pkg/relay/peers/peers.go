@@ -1,0 +1,123 @@
+// Package peers has the replicas on a VLAN know of each other, and of who has the stack's address there: each says
+// hello to the others by Ethernet frames on its listeners, and asks by ARP or neighbour discovery who answers for the
+// address. What follows from that is package group's to decide; docs/design/relay-replicas.md says why it is done so.
+package peers
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/tinkerbell/stack/pkg/relay/group"
+	"github.com/tinkerbell/stack/pkg/relay/links"
+	"github.com/tinkerbell/stack/pkg/relay/notice"
+)
+
+// Config is what it takes to know the other replicas.
+type Config struct {
+	// Listeners are the interfaces on the VLANs that the replicas share. They have the same names everywhere. None: there
+	// are no other replicas.
+	Listeners []string
+	// Address is the stack's, of either family: the replica whose node has it relays. Unset: the replicas share the
+	// machines.
+	Address netip.Addr
+	// Name tells the replicas of one installation from those of another one on the same VLAN.
+	Name string
+	// Key signs what replicas say. None: whoever is on the VLAN is believed.
+	Key []byte
+	// Able tells why this replica cannot relay at the moment, if so. It must not wait.
+	Able func() error
+
+	// Logger may be nil.
+	Logger *slog.Logger
+	// Registerer takes the metrics. It may be nil.
+	Registerer prometheus.Registerer
+}
+
+// Peers is a daemon.Task.
+type Peers struct {
+	config   Config
+	start    time.Time
+	notices  *notice.Board
+	metrics  *metrics
+	stations map[string]*station
+}
+
+// New makes the groups. It opens nothing yet.
+func New(config Config) (*Peers, error) {
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	if len(config.Listeners) == 0 {
+		config.Registerer = nil
+	}
+	metrics, err := newMetrics(config.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("failed to register metrics of replicas: %w", err)
+	}
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	p := &Peers{
+		config: config, start: time.Now(), notices: notice.New(config.Logger), metrics: metrics,
+		stations: map[string]*station{},
+	}
+	for _, name := range config.Listeners {
+		if p.stations[name], err = newStation(p, name, binary.BigEndian.Uint64(id[:])); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// Group is that of a listener, nil where there is none.
+func (p *Peers) Group(listener string) *group.Group {
+	if s := p.stations[listener]; s != nil {
+		return s.group
+	}
+	return nil
+}
+
+// now is the groups' clock: nanoseconds since the start.
+func (p *Peers) now() int64 { return int64(time.Since(p.start)) }
+
+// Run implements daemon.Task: it says hello until ctx is done, and goodbye then.
+func (p *Peers) Run(ctx context.Context) error {
+	if len(p.stations) == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error {
+		return links.Watch(ctx, func() {
+			for _, s := range p.stations {
+				s.wake()
+			}
+		})
+	})
+	for _, s := range p.stations {
+		tasks.Go(func() error { return s.run(ctx) })
+	}
+	return tasks.Wait()
+}
+
+// Ready implements daemon.Task: this replica has had time to hear the others. Where there are none it can do its job.
+func (p *Peers) Ready() error {
+	var faults []error
+	for _, name := range p.config.Listeners {
+		if !p.stations[name].settled.Load() {
+			faults = append(faults, fmt.Errorf("listener %s: listens for other replicas", name))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// String implements daemon.Task.
+func (p *Peers) String() string { return "peers" }

@@ -1,0 +1,33 @@
+package relay
+
+import (
+	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/relay/group"
+)
+
+// isOthers tells whether another replica on the VLAN relays a request. What was sent to this host is never another's.
+func (d *desk) isOthers(m dhcp.Message, k key, client uint64, now int64) bool {
+	if d.watch == nil {
+		return false
+	}
+	kind := m.Type()
+	ask := group.Ask{
+		Identity: k.chaddr[:min(k.hlen, 16)], Tag: client, Kind: uint8(kind), XID: k.xid,
+		Begins: kind == dhcp.Discover, Waited: group.Seconds(m.Secs()),
+	}
+	if id, found := m.Option(dhcp.OptionClientID); found {
+		ask.Identity = id
+	}
+	switch d.watch.Decide(&ask, now) {
+	case group.Others:
+		return true
+	case group.TakenOver:
+		d.metrics.takenOver.Inc()
+		d.relay.notices.WarnAt(now, "relays a machine for another replica", func() []any {
+			return []any{"listener", d.name, "remedy", "look for the other replica's server and network: " +
+				"it is there, and the machine still waits; a machine that no server knows waits, too"}
+		})
+	case group.Ours:
+	}
+	return false
+}

@@ -1,0 +1,46 @@
+package relay6
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/dhcp6"
+	"github.com/tinkerbell/stack/pkg/relay/group"
+)
+
+// isOthers tells whether another replica on the VLAN relays a client's message. What was sent to this host is never
+// another's.
+func (d *desk) isOthers(m dhcp6.Message, a *arrival, now int64) bool {
+	if d.watch == nil {
+		return false
+	}
+	ask := group.Ask{
+		Tag: a.client, Kind: uint8(m.Type()), XID: m.XID(), Begins: m.Type() == dhcp6.Solicit, Waited: elapsed(m),
+	}
+	if duid, found := m.Option(dhcp6.OptionClientID); found {
+		ask.Identity = duid
+	} else {
+		ask.Identity = a.mac[:]
+	}
+	switch d.watch.Decide(&ask, now) {
+	case group.Others:
+		return true
+	case group.TakenOver:
+		d.metrics.takenOver.Inc()
+		d.relay.notices.WarnAt(now, "relays a machine for another replica", func() []any {
+			return []any{"listener", d.name, "remedy", "look for the other replica's server and network: " +
+				"it is there, and the machine still waits; a machine that no server knows waits, too"}
+		})
+	case group.Ours:
+	}
+	return false
+}
+
+// elapsed is for how long a client says that it has been asking (RFC 8415 section 21.9, hundredths of a second).
+func elapsed(m dhcp6.Message) time.Duration {
+	value, found := m.Option(dhcp6.OptionElapsedTime)
+	if !found || len(value) != 2 {
+		return 0
+	}
+	return time.Duration(binary.BigEndian.Uint16(value)) * 10 * time.Millisecond
+}
