@@ -1,6 +1,6 @@
-// Package boot measures how fast stack-proxy shows machines while many boot: how long its page takes, and how long a
+// Package bootspage measures how fast stack-proxy shows machines while many boot: how long its page takes, and how long a
 // step takes to reach a browser that looks.
-package boot
+package bootspage
 
 import (
 	"bufio"
@@ -63,7 +63,7 @@ func measure(ctx context.Context, o Options) (rounds.Sample, error) {
 		_, _ = w.Write(make([]byte, 4<<10))
 	}))
 	defer backend.Close()
-	dir, err := os.MkdirTemp("", "bench-boot")
+	dir, err := os.MkdirTemp("", "bench-boots-page")
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-// bench-boot measures how fast stack-proxy shows machines while many boot, and writes the rows as JSON.
+// bench-boots-page measures how fast stack-proxy shows machines while many boot, and writes the rows as JSON.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tinkerbell/stack/test/e2e/bench/boot"
+	"github.com/tinkerbell/stack/test/e2e/bench/bootspage"
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
 )
 
@@ -19,20 +19,20 @@ func main() {
 	err := run(ctx)
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench-boot:", err)
+		fmt.Fprintln(os.Stderr, "bench-boots-page:", err)
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context) error {
-	o := boot.Options{Log: os.Stderr}
+	o := bootspage.Options{Log: os.Stderr}
 	flag.StringVar(&o.Proxy, "proxy", "build/bin/stack-proxy", "the stack-proxy executable")
 	flag.IntVar(&o.Machines, "machines", 2000, "machines that boot at once")
 	flag.DurationVar(&o.Duration, "duration", 12*time.Second, "time in which they do")
 	flag.IntVar(&o.Runs, "runs", 3, "rounds")
 	out := flag.String("out", "build/bench/boot.json", "where the rows go; rows of other cases in it stay")
 	flag.Parse()
-	rows, err := boot.Run(ctx, o)
+	rows, err := bootspage.Run(ctx, o)
 	if err != nil {
 		return err
 	}
