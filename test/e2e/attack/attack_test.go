@@ -132,7 +132,7 @@ func TestF2SlowAttacks(t *testing.T) {
 }
 
 func attacked(t *testing.T, attack int, proxy, dir string, limit int64) {
-	container, err := NewContainer(limit)
+	container, err := NewContainer("attack", limit)
 	if errors.Is(err, ErrNoMemory) {
 		t.Skip(err)
 	} else if err != nil {

@@ -25,24 +25,24 @@ type Container struct {
 
 const cgroups = "/sys/fs/cgroup"
 
-// NewContainer makes a container.
-func NewContainer(limit int64) (*Container, error) {
+// NewContainer makes a container. Its name is told from those of other processes.
+func NewContainer(name string, limit int64) (*Container, error) {
 	c := &Container{on: filepath.Join(cgroups, "memory")}
 	if _, err := os.Stat(filepath.Join(cgroups, "cgroup.controllers")); err == nil {
 		c.on, c.v2 = cgroups, true
 	}
-	c.dir = filepath.Join(c.on, "stack-attack-"+strconv.Itoa(os.Getpid()))
+	c.dir = filepath.Join(c.on, "stack-"+name+"-"+strconv.Itoa(os.Getpid()))
 	if err := os.Mkdir(c.dir, 0o755); err != nil {
 		return nil, errors.Join(ErrNoMemory, err)
 	}
-	name := "memory.limit_in_bytes"
+	file := "memory.limit_in_bytes"
 	if c.v2 {
-		name = "memory.max"
+		file = "memory.max"
 	} else if err := c.write("memory.kmem.tcp.limit_in_bytes", 1<<40); err != nil {
 		// Only with a limit are sockets' buffers counted, which in v2 are always.
 		return nil, errors.Join(ErrNoMemory, err, c.Remove())
 	}
-	if err := c.write(name, limit); err != nil {
+	if err := c.write(file, limit); err != nil {
 		return nil, errors.Join(ErrNoMemory, err, c.Remove())
 	}
 	return c, nil
@@ -51,6 +51,9 @@ func NewContainer(limit int64) (*Container, error) {
 func (c *Container) write(name string, value int64) error {
 	return os.WriteFile(filepath.Join(c.dir, name), []byte(strconv.FormatInt(value, 10)), 0o644)
 }
+
+// Dir is the cgroup's directory.
+func (c *Container) Dir() string { return c.dir }
 
 // Watch measures the peak in v1, where sockets' buffers are counted apart; v2 has it.
 func (c *Container) Watch() {

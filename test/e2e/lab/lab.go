@@ -48,6 +48,7 @@ const (
 	Hegel         = "hegel"
 	Tink          = "tink"
 	Tinkerbell    = "tinkerbell" // the one binary, in place of Smee and Hegel
+	Hardware      = "hardware"   // plays the Kubernetes API that Smee reads Hardware objects from
 	DNS           = "dns"
 	RA            = "ra"    // IPv6 router advertisements, for which iPXE waits
 	DHCP6         = "dhcp6" // dnsmasq as the DHCPv6 server of a site of IPv6, which Smee is not
@@ -103,6 +104,12 @@ type Options struct {
 	Artifacts string
 	// Tink is the server for port 42113, at [Options.TinkAddr]. Without a Path there is none.
 	Tink Command
+	// Hardware is a server that lists Hardware objects as the Kubernetes API does, at [HardwareAddr]; the lab adds
+	// "-file" and the objects to its arguments. Smee then reads from it, and not from its file, which it parses anew for
+	// each lookup. Without a Path there is none.
+	Hardware Command
+	// Segment is where the machines' addresses are, in place of [LAN]: see [Lab.AddSegment].
+	Segment netip.Prefix
 	// Tinkerbell is the path of the one binary (0.23 or later). It runs in [RoleSmee] in place of Smee and Hegel, and
 	// stack-proxy has the preset for it. It serves no metadata: that needs the Kubernetes API.
 	Tinkerbell string
@@ -291,8 +298,8 @@ func (o *Options) check() error {
 	known("Security", slices.Sorted(maps.Keys(o.Security))...)
 	seen := map[string]string{}
 	for _, m := range o.Machines {
-		if !LAN.Contains(m.IP) {
-			faults = append(faults, fmt.Errorf("machine %s: address %s is not in %s", m.Name, m.IP, LAN))
+		if !o.machinesNet().Contains(m.IP) {
+			faults = append(faults, fmt.Errorf("machine %s: address %s is not in %s", m.Name, m.IP, o.machinesNet()))
 		}
 		if len(m.MAC) != 6 {
 			faults = append(faults, fmt.Errorf("machine %s: %q is not an Ethernet address", m.Name, m.MAC))

@@ -50,6 +50,8 @@ type Security struct {
 	Ambient      bool  // raise Capabilities in the ambient set too, which is how they reach another user
 	// Mounts binds files and directories of the host read-only: path inside to path outside.
 	Mounts map[string]string
+	// Cgroup is the directory of a cgroup, v1 or v2, that the process enters and sees as its container; empty: none.
+	Cgroup string
 	// Shared binds directories of the host that may be written to, as an emptyDir is: path inside to path outside.
 	Shared map[string]string
 }

@@ -24,7 +24,7 @@ import (
 
 // startOrder is what a lab consists of besides its node: names first, then the services, then the pod as a
 // kubelet starts it.
-var startOrder = []string{DNS, RA, Smee, Hegel, Tinkerbell, Tink, DHCP6, BroadcastInit, DHCPRelay, StackProxy}
+var startOrder = []string{DNS, RA, Hardware, Smee, Hegel, Tinkerbell, Tink, DHCP6, BroadcastInit, DHCPRelay, StackProxy}
 
 // Admin ports of the pod's programs, in [RolePod].
 const (
@@ -114,6 +114,8 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 	case DHCP6:
 		process := l.dhcp6Server()
 		return process, l.saysReady(DHCP6, "DHCPv6, static leases only on "), nil
+	case Hardware:
+		return l.hardware()
 	case Smee:
 		args, err := l.smeeArgs()
 		url := "http://" + hostPort(l.addrOf(Smee), 7171) + "/healthcheck"
@@ -240,15 +242,16 @@ func (l *Lab) defaultZone() error {
 // service IP.
 func (l *Lab) smeeArgs() ([]string, error) {
 	path := filepath.Join(l.opts.RunDir, "smee.yaml")
-	if err := writeJSON(path, smeeRecords(l.opts.Machines)); err != nil {
+	if err := writeJSON(path, smeeRecords(&l.opts)); err != nil {
 		return nil, err
 	}
 	service, own := l.opts.Service().String(), l.addrOf(Smee).String()
-	return []string{
-		"-dhcp-enabled=" + strconv.FormatBool(!l.opts.IPv6),
-		"-backend-kube-enabled=false",
-		"-backend-file-enabled=true",
-		"-backend-file-path", path,
+	backend := []string{"-backend-kube-enabled=false", "-backend-file-enabled=true", "-backend-file-path", path}
+	if l.opts.Hardware.Path != "" {
+		backend = []string{"-backend-kube-api", "http://" + HardwareAddr.String(), "-backend-kube-namespace", Namespace}
+	}
+	return append(backend,
+		"-dhcp-enabled="+strconv.FormatBool(!l.opts.IPv6),
 		"-dhcp-addr", "0.0.0.0:67",
 		"-dhcp-ip-for-packet", service,
 		"-dhcp-syslog-ip", service,
@@ -261,10 +264,10 @@ func (l *Lab) smeeArgs() ([]string, error) {
 		"-syslog-addr", own,
 		"-http-addr", own,
 		"-http-port", "7171",
-		"-osie-url", "http://" + hostPort(l.opts.Service(), 8080),
+		"-osie-url", "http://"+hostPort(l.opts.Service(), 8080),
 		"-tink-server", hostPort(l.opts.Service(), 42113),
-		"-trusted-proxies", PodIP.String() + "/32",
-	}, nil
+		"-trusted-proxies", PodIP.String()+"/32",
+	), nil
 }
 
 func (l *Lab) hegelArgs() ([]string, error) {
@@ -281,11 +284,10 @@ func (l *Lab) hegelArgs() ([]string, error) {
 }
 
 // smeeRecords is the format of Smee's file backend.
-func smeeRecords(machines []Machine) map[string]any {
-	broadcast := LAN.Masked().Addr().As4()
-	broadcast[3] = 255
+func smeeRecords(o *Options) map[string]any {
+	network := o.machinesNet()
 	records := map[string]any{}
-	for _, m := range machines {
+	for _, m := range o.Machines {
 		arch, lease := "x86_64", m.Lease
 		if lease == 0 {
 			lease = 24 * time.Hour
@@ -299,12 +301,12 @@ func smeeRecords(machines []Machine) map[string]any {
 		}
 		records[m.MAC.String()] = map[string]any{
 			"ipAddress":        m.IP.String(),
-			"subnetMask":       netmask(LAN),
+			"subnetMask":       netmask(network),
 			"defaultGateway":   GatewayIP.String(),
 			"nameServers":      []string{GatewayIP.String()},
 			"hostname":         m.Name,
 			"domainName":       "lab.example",
-			"broadcastAddress": netip.AddrFrom4(broadcast).String(),
+			"broadcastAddress": broadcastOf(network).String(),
 			"ntpServers":       []string{GatewayIP.String()},
 			"leaseTime":        int(lease / time.Second),
 			"arch":             arch,

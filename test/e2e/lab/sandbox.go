@@ -25,6 +25,8 @@ type sandbox struct {
 	Resolv   string // bound to /etc/resolv.conf
 	Root     string // an empty directory, mount point of an image from scratch
 	Security *Security
+
+	cgroup *os.File // its directory, which the process's own mounts hide
 }
 
 // sandboxExec confines the process and executes the program.
@@ -34,6 +36,9 @@ func sandboxExec(args []string) error {
 		return err
 	}
 	runtime.LockOSThread() // capabilities and no_new_privs are the thread's
+	if err := s.enterCgroup(); err != nil {
+		return err
+	}
 	if err := ownMounts(); err != nil {
 		return err
 	}
@@ -79,6 +84,11 @@ func (s *sandbox) enterImage() error {
 	}
 	if err := mountKernel(s.Root); err != nil {
 		return err
+	}
+	if s.cgroup != nil {
+		if err := s.showCgroup(); err != nil {
+			return err
+		}
 	}
 	hosts := "127.0.0.1\tlocalhost\n::1\tlocalhost\n"
 	if err := os.WriteFile(filepath.Join(s.Root, "etc/hosts"), []byte(hosts), 0o644); err != nil {

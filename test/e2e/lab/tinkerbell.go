@@ -28,6 +28,8 @@ func (o *Options) leavesOut(name string) bool {
 		return true
 	case name == Tink:
 		return o.Tink.Path == ""
+	case name == Hardware:
+		return o.Hardware.Path == ""
 	case name == DHCP6:
 		return !o.IPv6 || o.Tinkerbell != ""
 	case name == Tinkerbell:
@@ -59,7 +61,7 @@ func (o *Options) tinkRole() string {
 // Server, controllers, SSH, the user interface.
 func (l *Lab) tinkerbell() (Process, func(context.Context) error, error) {
 	path := filepath.Join(l.opts.RunDir, "hardware.yaml")
-	if err := writeJSON(path, tinkerbellHardware(l.opts.Machines)); err != nil {
+	if err := writeJSON(path, tinkerbellHardware(&l.opts)); err != nil {
 		return Process{}, nil, err
 	}
 	service, own := ServiceIP.String(), SmeeIP.String()
@@ -117,9 +119,9 @@ func tinkerbell6(path string) ([]string, error) {
 }
 
 // tinkerbellHardware is the format of the one binary's file backend: Hardware of tinkerbell.org/v1alpha1.
-func tinkerbellHardware(machines []Machine) []any {
+func tinkerbellHardware(o *Options) []any {
 	hardware := []any{}
-	for _, m := range machines {
+	for _, m := range o.Machines {
 		lease := m.Lease
 		if lease == 0 {
 			lease = 24 * time.Hour
@@ -143,7 +145,7 @@ func tinkerbellHardware(machines []Machine) []any {
 					"arch":         "x86_64",
 					"uefi":         m.Firmware == UEFI,
 					"ip": map[string]any{
-						"address": m.IP.String(), "netmask": netmask(LAN), "gateway": GatewayIP.String(),
+						"address": m.IP.String(), "netmask": netmask(o.machinesNet()), "gateway": GatewayIP.String(),
 					},
 				},
 				"netboot": netboot,

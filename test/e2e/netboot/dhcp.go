@@ -55,9 +55,28 @@ type Lease struct {
 
 // DHCP is a DHCP client on one interface. It works by raw frames, since it has no address.
 type DHCP struct {
-	file    *os.File
+	// Again is called before a message is sent again. It may be nil.
+	Again func()
+
+	port port
+	mac  net.HardwareAddr
+}
+
+// port is how a client sends and receives frames.
+type port interface {
+	send(frame []byte) error
+	// receive waits for a frame until a time, or until ctx is done: the error is then os.ErrDeadlineExceeded.
+	receive(ctx context.Context, buffer []byte, until time.Time) (int, error)
+	Close() error
+}
+
+// longestWait is the longest that a client waits for an answer before it asks again.
+const longestWait = 8 * time.Second
+
+// socket is a packet socket of one client's own.
+type socket struct {
+	*os.File
 	ifindex int
-	mac     net.HardwareAddr
 }
 
 // OpenDHCP opens a client on an interface of the calling thread's network namespace.
@@ -76,13 +95,39 @@ func OpenDHCP(ifname string) (*DHCP, error) {
 		_ = file.Close()
 		return nil, fmt.Errorf("failed to bind packet socket to %s: %w", ifname, err)
 	}
-	return &DHCP{file: file, ifindex: link.Index, mac: link.HardwareAddr}, nil
+	return &DHCP{port: &socket{file, link.Index}, mac: link.HardwareAddr}, nil
 }
 
-// Close closes the socket.
-func (d *DHCP) Close() error { return d.file.Close() }
+// Close closes the client's socket, where it has one of its own.
+func (d *DHCP) Close() error { return d.port.Close() }
 
-// Lease runs DISCOVER, OFFER, REQUEST, ACK. It sends again after 1, 2, 4, ... seconds until ctx is done; the error
+func (s *socket) send(frame []byte) error {
+	to := &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: s.ifindex, Halen: 6}
+	copy(to.Addr[:], frame[:6])
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		sent = unix.Sendto(int(fd), frame, 0, to)
+		return !errors.Is(sent, unix.EAGAIN)
+	})
+	return errors.Join(err, sent)
+}
+
+func (s *socket) receive(ctx context.Context, buffer []byte, until time.Time) (int, error) {
+	defer interrupt(ctx, s.File)()
+	if err := s.SetReadDeadline(until); err != nil {
+		return 0, err
+	}
+	if ctx.Err() != nil {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return s.Read(buffer)
+}
+
+// Lease runs DISCOVER, OFFER, REQUEST, ACK. It sends again after 1, 2, 4 and every 8 seconds until ctx is done; the error
 // then says which answer did not come, and what was wrong with those that did.
 func (d *DHCP) Lease(ctx context.Context, ask Ask) (Lease, error) {
 	discover, err := dhcpv4.NewDiscovery(d.mac, ask.modifiers()...)
@@ -137,30 +182,16 @@ func (d *DHCP) exchange(
 ) (*dhcpv4.DHCPv4, error) {
 	var trouble error
 	frame := discoverFrame(d.mac, message.ToBytes())
-	to := &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: d.ifindex, Halen: 6}
-	copy(to.Addr[:], broadcastMAC)
-	raw, err := d.file.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	buffer := make([]byte, 64<<10)
-	defer interrupt(ctx, d.file)()
-	for wait := time.Second; ctx.Err() == nil; wait *= 2 {
-		var sent error
-		if err := raw.Write(func(fd uintptr) bool {
-			sent = unix.Sendto(int(fd), frame, 0, to)
-			return !errors.Is(sent, unix.EAGAIN)
-		}); err != nil {
-			return nil, err
+	buffer := make([]byte, maxFrame)
+	for wait := time.Second; ctx.Err() == nil; wait = min(2*wait, longestWait) {
+		if wait > time.Second && d.Again != nil {
+			d.Again()
 		}
-		if sent != nil {
-			return nil, fmt.Errorf("failed to send %s: %w", message.MessageType(), sent)
+		if err := d.port.send(frame); err != nil {
+			return nil, fmt.Errorf("failed to send %s: %w", message.MessageType(), err)
 		}
-		if err := d.file.SetReadDeadline(time.Now().Add(wait)); err != nil {
-			return nil, err
-		}
-		for ctx.Err() == nil {
-			n, err := d.file.Read(buffer)
+		for until := time.Now().Add(wait); ctx.Err() == nil; {
+			n, err := d.port.receive(ctx, buffer, until)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				break
 			}

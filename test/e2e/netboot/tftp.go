@@ -35,65 +35,78 @@ func ReadFile(ctx context.Context, conn net.Conn, name string) ([]byte, error) {
 
 // ReadFileFunc is [ReadFile], and calls moved with the bytes of each block that is new.
 func ReadFileFunc(ctx context.Context, conn net.Conn, name string, moved func(bytes int)) ([]byte, error) {
-	request := []byte{0, opRead}
-	for _, word := range []string{name, "octet", "blksize", strconv.Itoa(BlockSize), "tsize", "0"} {
-		request = append(append(request, word...), 0)
-	}
-	t := transfer{conn: conn, last: request, size: 512, total: -1, moved: moved}
-	content, err := t.run(ctx)
+	var content []byte
+	err := ReadBlocks(ctx, conn, name, func(block []byte) error {
+		content = append(content, block...)
+		moved(len(block))
+		return nil
+	}, func() {})
 	if err != nil {
-		return nil, fmt.Errorf("failed to read %s from %s by TFTP after %d bytes: %w", name, conn.RemoteAddr(),
-			len(t.content), err)
+		return nil, err
 	}
 	return content, nil
 }
 
-type transfer struct {
-	conn    net.Conn
-	last    []byte // what to send again
-	size    int    // of a block
-	total   int    // as the server said, or -1
-	block   uint16 // the last one received
-	content []byte
-	moved   func(bytes int)
+// ReadBlocks does the same and keeps nothing: it calls data with each block, whose error ends the transfer, and again
+// before a datagram is sent again because no answer came.
+func ReadBlocks(
+	ctx context.Context, conn net.Conn, name string, data func(block []byte) error, again func(),
+) error {
+	request := []byte{0, opRead}
+	for _, word := range []string{name, "octet", "blksize", strconv.Itoa(BlockSize), "tsize", "0"} {
+		request = append(append(request, word...), 0)
+	}
+	t := transfer{conn: conn, last: request, size: 512, total: -1, data: data, again: again}
+	if err := t.run(ctx); err != nil {
+		return fmt.Errorf("failed to read %s from %s by TFTP after %d bytes: %w", name, conn.RemoteAddr(), t.got, err)
+	}
+	return nil
 }
 
-func (t *transfer) run(ctx context.Context) ([]byte, error) {
-	buffer := make([]byte, 64<<10)
+type transfer struct {
+	conn  net.Conn
+	last  []byte // what to send again
+	size  int    // of a block
+	total int    // as the server said, or -1
+	block uint16 // the last one received
+	got   int    // bytes
+	data  func(block []byte) error
+	again func()
+}
+
+func (t *transfer) run(ctx context.Context) error {
+	buffer := make([]byte, maxFrame)
 	defer interrupt(ctx, t.conn)()
 	for wait := time.Second; ; {
 		if _, err := t.conn.Write(t.last); err != nil {
-			return nil, err
+			return err
 		}
 		if err := t.conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
-			return nil, err
+			return err
 		}
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("no answer: %w", context.Cause(ctx))
+			return fmt.Errorf("no answer: %w", context.Cause(ctx))
 		}
 		n, err := t.conn.Read(buffer)
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("no answer: %w", context.Cause(ctx))
+			return fmt.Errorf("no answer: %w", context.Cause(ctx))
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			wait = min(2*wait, 8*time.Second)
+			wait = min(2*wait, longestWait)
+			t.again()
 			continue
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		wait = time.Second
-		had := len(t.content)
 		done, err := t.receive(buffer[:n])
-		if more := len(t.content) - had; more > 0 {
-			t.moved(more)
-		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if done {
 			_, err := t.conn.Write(t.last) // the last acknowledgement
-			return t.content, err
+			return err
 		}
 	}
 }
@@ -118,15 +131,18 @@ func (t *transfer) receive(b []byte) (done bool, err error) {
 		if len(data) > t.size {
 			return false, fmt.Errorf("block %d has %d bytes, agreed were %d", number, len(data), t.size)
 		}
-		if len(t.content)+len(data) > maxFile {
+		if t.got+len(data) > maxFile {
 			return false, fmt.Errorf("more than %d bytes", maxFile)
 		}
 		t.block = number
-		t.content = append(t.content, data...)
+		t.got += len(data)
+		if err := t.data(data); err != nil {
+			return false, err
+		}
 		t.last = []byte{0, opAck, b[2], b[3]}
 		done = len(data) < t.size
-		if done && t.total >= 0 && len(t.content) != t.total {
-			return false, fmt.Errorf("got %d bytes, the server announced %d", len(t.content), t.total)
+		if done && t.total >= 0 && t.got != t.total {
+			return false, fmt.Errorf("got %d bytes, the server announced %d", t.got, t.total)
 		}
 		return done, nil
 	case opError:

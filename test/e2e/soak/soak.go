@@ -132,7 +132,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	result.Traffic, result.Changes, result.Reloads = r.tally.traffic, r.tally.changes, r.reloads
 	result.Samples = samples
 	if o.Full {
-		result.Trends = trends(samples)
+		result.Trends = Trends(samples)
 	}
 	for _, t := range result.Trends {
 		if t.Grown {
@@ -249,7 +249,7 @@ func (r *run) rest(ctx context.Context, before Sample) {
 		if why = stillOpen(families); why != "" {
 			continue
 		}
-		last, err := sampleOf(families)
+		last, err := SampleOf(families)
 		if err != nil {
 			r.fail("failed to read the proxy's metrics: %v", err)
 			return

@@ -97,11 +97,11 @@ func TestTrends(t *testing.T) {
 		n += float64(i) / 3
 		growing = append(growing, Sample{Goroutines: n, Descriptors: n, RSS: n * (1 << 20), Heap: n * (1 << 20)})
 	}
-	for i, each := range trends(flat) {
+	for i, each := range Trends(flat) {
 		if each.Grown {
 			t.Errorf("flat: %+v", each)
 		}
-		if grown := trends(growing)[i]; !grown.Grown {
+		if grown := Trends(growing)[i]; !grown.Grown {
 			t.Errorf("growing: %+v", grown)
 		}
 	}

@@ -28,10 +28,11 @@ func (p *proxyProcess) sample(ctx context.Context) (Sample, error) {
 	if err != nil {
 		return Sample{}, err
 	}
-	return sampleOf(families)
+	return SampleOf(families)
 }
 
-func sampleOf(families map[string]*dto.MetricFamily) (s Sample, err error) {
+// SampleOf reads a program's size from its metrics.
+func SampleOf(families map[string]*dto.MetricFamily) (s Sample, err error) {
 	gauge := func(name string) float64 {
 		var all []*dto.Metric
 		if family := families[name]; family != nil {
@@ -64,7 +65,8 @@ type Trend struct {
 // growth is what may be noise: the load is random, and so is the moment of a sample.
 const growth = 1.10
 
-func trends(samples []Sample) []Trend {
+// Trends judges samples in the order of their times.
+func Trends(samples []Sample) []Trend {
 	measures := []struct {
 		name  string
 		of    func(Sample) float64

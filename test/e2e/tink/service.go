@@ -56,6 +56,8 @@ type Workflow struct {
 type Server struct {
 	// Workflows by worker id.
 	Workflows map[string][]Workflow
+	// Hold keeps the stream of contexts open until the worker leaves, as newer versions do.
+	Hold bool
 	// Refused are ids of workers that are denied.
 	Refused []string
 	// Logger gets a line per call; nil discards.
@@ -116,6 +118,9 @@ func contexts(srv any, stream grpc.ServerStream) error {
 			return err
 		}
 	}
+	if s.Hold {
+		<-stream.Context().Done()
+	}
 	return nil
 }
 
@@ -168,6 +173,28 @@ func (c *Client) Close() error { return c.conn.Close() }
 func (c *Client) Contexts(ctx context.Context, workerID string) ([]Context, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	stream, err := c.Watch(ctx, workerID)
+	if err != nil {
+		return nil, err
+	}
+	var list []Context
+	for {
+		next, err := stream.Next()
+		if errors.Is(err, io.EOF) {
+			return list, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, next)
+	}
+}
+
+// Stream is a worker's stream of workflows.
+type Stream struct{ stream grpc.ClientStream }
+
+// Watch opens the stream of a worker's workflows, which ends with ctx at the latest.
+func (c *Client) Watch(ctx context.Context, workerID string) (*Stream, error) {
 	stream, err := c.conn.NewStream(ctx, &description.Streams[0], "/"+service+"/"+methodContext)
 	if err != nil {
 		return nil, fmt.Errorf("failed to open workflow stream: %w", err)
@@ -178,18 +205,17 @@ func (c *Client) Contexts(ctx context.Context, workerID string) ([]Context, erro
 	if err := stream.CloseSend(); err != nil {
 		return nil, fmt.Errorf("failed to ask for workflows: %w", err)
 	}
-	var list []Context
-	for {
-		var next Context
-		err := stream.RecvMsg(&next)
-		if errors.Is(err, io.EOF) {
-			return list, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("failed to read workflow stream: %w", err)
-		}
-		list = append(list, next)
+	return &Stream{stream}, nil
+}
+
+// Next waits for the next workflow. At the stream's end the error is io.EOF.
+func (s *Stream) Next() (Context, error) {
+	var next Context
+	err := s.stream.RecvMsg(&next)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return next, fmt.Errorf("failed to read workflow stream: %w", err)
 	}
+	return next, err
 }
 
 // Actions asks for the actions of a workflow.

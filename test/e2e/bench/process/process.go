@@ -77,13 +77,19 @@ func (p *Process) PIDs() []int {
 	if p == nil {
 		return nil
 	}
-	return family(p.cmd.Process.Pid)
+	return Family(p.cmd.Process.Pid)
 }
 
 // CPU is the processor time used so far, user and system, in seconds, of the process and its children.
-func (p *Process) CPU() float64 {
+func (p *Process) CPU() float64 { return CPU(p.PIDs()) }
+
+// Memory is what is resident, in KiB, of the process and its children, with their share of what they share.
+func (p *Process) Memory() float64 { return Memory(p.PIDs()) }
+
+// CPU is the processor time that processes have used so far, user and system, in seconds.
+func CPU(pids []int) float64 {
 	ticks := 0
-	for _, pid := range p.PIDs() {
+	for _, pid := range pids {
 		if fields := stat(pid); len(fields) > 13 {
 			user, _ := strconv.Atoi(fields[11])
 			system, _ := strconv.Atoi(fields[12])
@@ -93,10 +99,10 @@ func (p *Process) CPU() float64 {
 	return float64(ticks) / 100
 }
 
-// Memory is what is resident, in KiB, of the process and its children, with their share of what they share.
-func (p *Process) Memory() float64 {
+// Memory is what is resident of processes, in KiB, with their share of what they share.
+func Memory(pids []int) float64 {
 	total := 0.0
-	for _, pid := range p.PIDs() {
+	for _, pid := range pids {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 		for line := range strings.Lines(string(text)) {
 			if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "Pss:" {
@@ -108,8 +114,8 @@ func (p *Process) Memory() float64 {
 	return total
 }
 
-// family is a process and its children.
-func family(parent int) []int {
+// Family is a process and its children.
+func Family(parent int) []int {
 	pids := []int{parent}
 	entries, _ := os.ReadDir("/proc")
 	for _, entry := range entries {

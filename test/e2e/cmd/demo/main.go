@@ -45,6 +45,7 @@ type demo struct {
 	repo     string
 	dir      string
 	firmware []string
+	count    int // of each
 	ipv6     bool
 	keep     bool
 	page     string // address of the live page of boots
@@ -58,6 +59,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	machines := flags.String("machines", "",
 		"`list` of machines: bios and uefi (QEMU), uefi-http (HTTP boot, IPv6 alone), go (a client in Go; not with IPv6); default: bios,uefi, with IPv6 uefi")
+	flags.IntVar(&d.count, "count", 1, "how many machines boot at once; more than one with -machines go alone")
 	family := flags.String("family", "4", "`IP family` of the site: 4, or 6 for machines that boot by IPv6 alone")
 	flags.BoolVar(&d.keep, "keep", false, "leave the lab up, and say how to enter it and how to take it down")
 	flags.StringVar(&d.dir, "out", "", "`directory` for result.json, capture and logs (default: build/demo)")
@@ -79,6 +81,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return errors.New("-machines: uefi-http boots by IPv6 alone: -family 6")
 		}
 	}
+	if d.count < 1 || d.count > 1 && !slices.Equal(d.firmware, []string{"go"}) {
+		return fmt.Errorf("-count: %d is for -machines go alone, from 1 on: real firmware boots one of a kind", d.count)
+	}
 	if d.ipv6 && slices.Contains(d.firmware, "go") {
 		return errors.New("-family 6: the machine in Go has no IPv6, bios and uefi have")
 	}
@@ -99,6 +104,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	defer unlock()
 	if err := lab.Preflight(); err != nil {
 		return err
+	}
+	if d.count > 1 {
+		return d.storm(ctx)
 	}
 	media, err := d.prepare(ctx)
 	if err != nil {
@@ -281,6 +289,21 @@ func (d *demo) end(ctx context.Context, j *journey.Journey) error {
 	if err := j.Detach(); err != nil {
 		return err
 	}
+	d.guide(l)
+	return nil
+}
+
+// stay leaves a lab up.
+func (d *demo) stay(l *lab.Lab) error {
+	if err := l.Detach(); err != nil {
+		return err
+	}
+	d.guide(l)
+	return nil
+}
+
+// guide says how to enter a lab that stays.
+func (d *demo) guide(l *lab.Lab) {
 	fmt.Fprintf(d.out, "\nThe lab stays up. To enter it:\n")
 	for _, role := range l.Roles() {
 		fmt.Fprintf(d.out, "  %-10s nsenter --net=%s\n", role, l.NamespacePath(role))
@@ -288,7 +311,6 @@ func (d *demo) end(ctx context.Context, j *journey.Journey) error {
 	fmt.Fprintf(d.out, "The boots, live:\n  %s\n", d.page)
 	fmt.Fprintf(d.out, "To take it down:\n  (cd %s && go run ./cmd/lab down %s)\n",
 		filepath.Join(d.repo, "test", "e2e"), l.ID())
-	return nil
 }
 
 func (d *demo) summary(j *journey.Journey, power time.Time) {
