@@ -127,8 +127,8 @@ func (s *socket) receive(ctx context.Context, buffer []byte, until time.Time) (i
 	return s.Read(buffer)
 }
 
-// Lease runs DISCOVER, OFFER, REQUEST, ACK. It sends again after 1, 2, 4 and every 8 seconds until ctx is done; the error
-// then says which answer did not come, and what was wrong with those that did.
+// Lease runs DISCOVER, OFFER, REQUEST, ACK. It sends again after 1, 2, 4 and every 8 seconds until ctx is done; the
+// error then says which answer did not come, and what was wrong with those that did.
 func (d *DHCP) Lease(ctx context.Context, ask Ask) (Lease, error) {
 	discover, err := dhcpv4.NewDiscovery(d.mac, ask.modifiers()...)
 	if err != nil {

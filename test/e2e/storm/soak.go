@@ -121,7 +121,8 @@ func (r *SoakResult) Markdown() string {
 		"|---|---|---:|---:|---:|---:|\n", r.Storms, r.Boots, r.Seconds)
 	for _, program := range slices.Sorted(maps.Keys(r.Trends)) {
 		for _, t := range r.Trends[program] {
-			fmt.Fprintf(&b, "| %s | %s | %.0f | %.0f | %.0f | %.0f |\n", program, t.Metric, t.First, t.Middle, t.Last, t.Limit)
+			fmt.Fprintf(&b, "| %s | %s | %.0f | %.0f | %.0f | %.0f |\n",
+				program, t.Metric, t.First, t.Middle, t.Last, t.Limit)
 		}
 	}
 	for _, failure := range r.Failures {

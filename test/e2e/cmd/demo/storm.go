@@ -42,7 +42,7 @@ func (d *demo) storm(ctx context.Context) (err error) {
 	sample := result.Sample()
 	fmt.Fprintf(d.out, "\n%d of %d machines installed; 99 %% within %.1f s, the last after %.1f s; %d wrong answers\n",
 		result.Finished(), d.count, sample["seconds_99_of_finished"], sample["seconds_100"], len(result.Wrong()))
-	fmt.Fprintf(d.out, "a boot cost the pod %.0f ms of processor time; stack-proxy took up to %.0f MiB, dhcp-relay %.0f\n",
+	fmt.Fprintf(d.out, "a boot cost the pod %.0f ms of processor; stack-proxy took up to %.0f MiB, dhcp-relay %.0f\n",
 		1000*sample["cpu_pod"], sample["rss_proxy"], sample["rss_relay"])
 	for failure, n := range result.Failures() {
 		fmt.Fprintf(d.out, "%d failed: %s\n", n, failure)

@@ -1,5 +1,5 @@
-// Command hardware-standin lists Hardware objects from a file as the Kubernetes API does. Smee v0.15.2 knows machines from
-// there by an index, while it parses its file of machines anew for each lookup: too slow for machines by the hundred.
+// Command hardware-standin lists Hardware objects from a file as the Kubernetes API does. Smee v0.15.2 knows machines
+// from there by an index, while it parses its file of machines anew for each lookup: too slow for many machines.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// soak-boot has storms of machines follow each other through the pod, and judges whether stack-proxy and dhcp-relay stay
-// as small as they were. It needs root.
+// soak-boot has storms of machines follow each other through the pod, and judges whether stack-proxy and dhcp-relay
+// stay as small as they were. It needs root.
 package main
 
 import (
