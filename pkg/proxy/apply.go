@@ -199,6 +199,9 @@ func (p *Proxy) abandon(each *running) {
 func (p *Proxy) commit(c *change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	for _, r := range c.table.Routes {
+		p.shapers.SetRate(r.Name, r.Limits.Rate.Bits())
+	}
 	for _, each := range c.update {
 		p.updateFront(c, each.old, each.next)
 		each.old.route = each.next

@@ -28,7 +28,7 @@ func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) 
 	switch r.Protocol {
 	case route.TCP:
 		return tcp.Listen(tcp.Config{
-			Route: r.Name, Listen: l.AddrPort(), Settings: tcpSettings(r, backend, c.gates[r.Name]),
+			Route: r.Name, Listen: l.AddrPort(), Settings: p.tcpSettings(r, backend, c.gates[r.Name]),
 			Logger: log, Metrics: p.metrics.tcp, Loops: p.loops, Account: p.options.Account, Event: p.options.Event,
 		})
 	case route.HTTP, route.GRPC, route.Files:
@@ -61,7 +61,7 @@ func (p *Proxy) updateFront(c *change, old *running, next route.Route) {
 	backend := c.pools[next.Name]
 	switch f := old.front.(type) {
 	case *tcp.Front:
-		f.Update(tcpSettings(next, backend, c.gates[next.Name]))
+		f.Update(p.tcpSettings(next, backend, c.gates[next.Name]))
 	case *web.Front:
 		s, err := p.settingsAt(c, next.Address(old.listen), old)
 		if err != nil {
@@ -74,7 +74,7 @@ func (p *Proxy) updateFront(c *change, old *running, next route.Route) {
 	}
 }
 
-func tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings {
+func (p *Proxy) tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings {
 	s := tcp.Settings{
 		Pool:           backend.Pool,
 		Dial:           r.Timeouts.Dial.D(),
@@ -84,6 +84,8 @@ func tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings {
 		Drain:          r.Timeouts.Drain.D(),
 		MaxConnections: r.Limits.Connections,
 		MaxPerClient:   r.Limits.ConnectionsPerClient,
+		Shaper:         p.shapers.Route(r.Name),
+		Rate:           r.Limits.Rate.Bits(),
 		AcceptProxy:    r.ProxyProtocol.Accept,
 	}
 	switch r.ProxyProtocol.Send {
@@ -112,6 +114,8 @@ func (p *Proxy) webSettings(r route.Route, backend *pool) (web.Settings, error) 
 			Idle:     r.Timeouts.Idle.D(),
 			Response: r.Timeouts.Response.D(),
 		},
+		Shaper:         p.shapers.Route(r.Name),
+		Rate:           r.Limits.Rate.Bits(),
 		MaxHeader:      int(r.Limits.Header),
 		MaxConnections: r.Limits.Connections,
 		MaxPerClient:   r.Limits.ConnectionsPerClient,

@@ -22,6 +22,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/web"
 	"github.com/tinkerbell/stack/pkg/route"
 )
@@ -62,6 +63,7 @@ type Proxy struct {
 	log     *slog.Logger
 	metrics *metrics
 	loops   *loop.Group
+	shapers *shaper.Group // of the routes' rates
 	reloads chan reload
 	startBy time.Time // until when the first table may wait for its ports
 
@@ -104,6 +106,7 @@ func New(o Options) (*Proxy, error) {
 		options: o,
 		log:     o.Logger,
 		loops:   loop.NewGroup(0),
+		shapers: shaper.NewGroup(),
 		reloads: make(chan reload),
 		startBy: time.Now().Add(takenMost),
 		pools:   map[string]*pool{},

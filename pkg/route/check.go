@@ -145,6 +145,7 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("limits.header", r.Limits.Header != 0, web...)
 	only("limits.sessions", r.Limits.Sessions != 0, TFTP, UDP)
 	only("limits.sessionsPerClient", r.Limits.SessionsPerClient != 0, TFTP, UDP)
+	only("limits.rate", r.Limits.Rate != 0, TCP, HTTP, Files, TFTP)
 	only("timeouts.dial", r.Timeouts.Dial != 0, TCP, HTTP, GRPC)
 	only("timeouts.idle", r.Timeouts.Idle != 0, TCP, HTTP, GRPC, Files, TFTP, UDP)
 	only("timeouts.keepalive", r.Timeouts.Keepalive != 0, TCP)
@@ -158,6 +159,9 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	r.checkEdge(at)
 	r.checkNumbers(at)
 }
+
+// leastRate tells bits from Mbits that were written without their unit.
+const leastRate setting.Rate = 1e6
 
 func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 	for field, n := range map[string]int{
@@ -173,6 +177,9 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 		if n < 0 {
 			at(field, "%d is below 0", n)
 		}
+	}
+	if rate := r.Limits.Rate; rate > 0 && rate < leastRate {
+		at("limits.rate", "%s bits a second is below %s: machines would not boot", rate, leastRate)
 	}
 	if r.Workers > 64 {
 		at("workers", "%d is more than 64", r.Workers)

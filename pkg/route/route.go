@@ -98,6 +98,7 @@ type Limits struct {
 	Header               setting.Size  `json:"header,omitempty" desc:"http, grpc, files: a request's header; default 64Ki"`
 	Sessions             int           `json:"sessions,omitempty" min:"0" desc:"tftp, udp: at a time; default 4096"`
 	SessionsPerClient    int           `json:"sessionsPerClient,omitempty" min:"0" desc:"the same, by client address; default 64"`
+	Rate                 setting.Rate  `json:"rate,omitempty" desc:"tcp, http, files, tftp: bits a second that are sent to all clients together, shared fairly among their addresses (IPv6: /64): 500M, 2.5G; default no bound"`
 }
 
 // ProxyProtocol says where PROXY headers are read and written.

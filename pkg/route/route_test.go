@@ -61,7 +61,7 @@ routes:
   backends: [tink-server.tink.:42113, "srv:_grpc._tcp.tink", service:tink/server:grpc]
   balance: least-connections
   timeouts: {idle: 1h30m, drain: 5m}
-  limits: {connections: 1000}
+  limits: {connections: 1000, rate: 2.5G}
   proxyProtocol: {accept: [192.0.2.0/24], send: v2}
   health:
     active: {type: tcp, interval: 1s}
@@ -90,7 +90,7 @@ routes:
 			Timeouts: Timeouts{
 				Idle: setting.Duration(90 * time.Minute), Drain: setting.Duration(5 * time.Minute),
 			},
-			Limits:        Limits{Connections: 1000},
+			Limits:        Limits{Connections: 1000, Rate: 2.5e9},
 			ProxyProtocol: ProxyProtocol{Accept: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Send: "v2"},
 			Health:        Health{Active: Active{Type: "tcp", Interval: setting.Duration(time.Second)}},
 		},
@@ -135,6 +135,10 @@ func TestMistakes(t *testing.T) {
 			"line 6: routes[0].backendConnections: does not apply to protocol grpc"},
 		"connections of nobody": {strings.Replace(route("  backendConnections: never\n"), "tcp", "http", 1),
 			`line 6: routes[0].backendConnections: "never" is none of per-client, shared`},
+		"rate in Mbits":     {route("  limits: {rate: 500}\n"), "line 6: routes[0].limits.rate: 500 bits a second is below 1M: machines would not boot"},
+		"rate that is none": {route("  limits: {rate: fast}\n"), `line 6: routes[0].limits.rate: "fast" is no rate: write the bits a second as in 500M or 2.5G`},
+		"rate of a stream": {strings.Replace(route("  limits: {rate: 1G}\n"), "tcp", "grpc", 1),
+			"line 6: routes[0].limits.rate: does not apply to protocol grpc"},
 		"rate of syslog": {strings.Replace(route("  limits: {requests: {total: {perSecond: -1}}}\n"), "tcp", "syslog", 1),
 			"line 6: routes[0].limits.requests: does not apply to protocol syslog"},
 		"bad preset":      {"preset: [classic]\nroutes: []\n", "line 1: preset: expected one value, found a list"},

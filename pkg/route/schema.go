@@ -25,6 +25,7 @@ const (
 	positiveForm = `(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+)$`
 	durationForm = `^[-+]?` + positiveForm
 	sizeForm     = `^[0-9]+(Ki|Mi|Gi|Ti|k|M|G|T)?$`
+	rateForm     = `^[0-9]+(|\.[0-9]+[kMGT]|[kMGT])$`
 	octetForm    = `(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])`
 	prefixForm   = `^(` + octetForm + `(\.` + octetForm + `){3}/(3[0-2]|[12]?[0-9])` +
 		`|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$`
@@ -77,6 +78,8 @@ func schemaOf(t reflect.Type, enum string) map[string]any {
 		return text(durationForm)
 	case reflect.TypeFor[setting.Size]():
 		return map[string]any{"type": []string{"string", "integer"}, "pattern": sizeForm, "minimum": 0}
+	case reflect.TypeFor[setting.Rate]():
+		return map[string]any{"type": []string{"string", "integer"}, "pattern": rateForm, "minimum": 0}
 	case reflect.TypeFor[Listen]():
 		return map[string]any{"type": []string{"string", "integer"}, "minimum": 1, "maximum": 65535}
 	case reflect.TypeFor[Backend]():
@@ -160,6 +163,8 @@ func kindOf(t reflect.Type, enum string) string {
 		return "duration"
 	case reflect.TypeFor[setting.Size]():
 		return "size"
+	case reflect.TypeFor[setting.Rate]():
+		return "rate"
 	case reflect.TypeFor[Listen]():
 		return "port or address"
 	case reflect.TypeFor[Backend]():

@@ -55,6 +55,9 @@ func (c *copier) finish(rest []byte) error {
 	if len(rest) == 0 {
 		return nil
 	}
+	if err := c.share(len(rest)); err != nil {
+		return err
+	}
 	n, err := c.dst.Write(rest)
 	c.count(int64(n))
 	return err
@@ -128,6 +131,9 @@ func (c *copier) once(src *socket) (n int, err error) {
 		c.bulk = 0
 	}
 	c.bulk += n
+	if err := c.share(n); err != nil {
+		return 0, err
+	}
 	return c.dst.Write(buffer[:n])
 }
 
@@ -141,6 +147,9 @@ func (c *copier) record() (int, error) {
 		if c.passed += n; c.passed >= spliceAfter {
 			c.passed = 0
 			c.lengthen()
+		}
+		if err := c.share(n); err != nil {
+			return 0, err
 		}
 		return c.dst.Write(buffer[:n])
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 )
 
 // Config makes a [Front].
@@ -71,6 +72,10 @@ type Settings struct {
 	Drain time.Duration
 	// MaxConnections bounds the connections of the front, MaxPerClient those of one client address; 0 does not.
 	MaxConnections, MaxPerClient int
+	// Shaper has the route's rate. It may change, or come to be, while connections are open. Nil is none for good. Rate
+	// is the rate at first, in bits a second: where there is one, connections do not begin in a loop, which cannot wait.
+	Shaper *shaper.Shaper
+	Rate   int64
 	// AcceptProxy prefixes are those whose connections begin with a PROXY header that tells the client.
 	AcceptProxy []netip.Prefix
 	// SendProxy tells the endpoint the client by a PROXY header: version 1 or 2; 0 does not.

@@ -33,7 +33,8 @@ type session struct {
 	mu      sync.Mutex
 	server  *socket
 	aborted bool
-	waiting int // bytes that waited to be taken by either peer when alive looked last
+	gone    chan struct{} // closed when it is aborted; nil as long as nobody asks
+	waiting int           // bytes that waited to be taken by either peer when alive looked last
 }
 
 // errAborted ends a session that the front has given up.
@@ -136,6 +137,9 @@ func (s *session) adopt(server *socket) bool {
 func (s *session) abort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.gone != nil && !s.aborted {
+		close(s.gone)
+	}
 	s.aborted = true
 	reset(s.client)
 	if s.server != nil {

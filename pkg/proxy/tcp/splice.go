@@ -38,11 +38,12 @@ func (p pipe) close() {
 
 const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
 
-// fill waits until the source has bytes and takes what the pipe, which must be empty, holds of them; 0 at its end.
-func (p pipe) fill(src *socket) (n int64, err error) {
+// fill waits until the source has bytes and takes what the pipe, which must be empty, holds of them, and at most so
+// many; 0 at its end.
+func (p pipe) fill(src *socket, most int) (n int64, err error) {
 	failure := src.raw.Read(func(fd uintptr) bool {
 		for {
-			n, err = unix.Splice(int(fd), nil, p.write, nil, spliceSize, spliceFlags)
+			n, err = unix.Splice(int(fd), nil, p.write, nil, most, spliceFlags)
 			if !errors.Is(err, unix.EINTR) {
 				return !errors.Is(err, unix.EAGAIN)
 			}
@@ -96,12 +97,15 @@ func (c *copier) splice(dst, src *socket) (done bool, err error) {
 			armed = now
 			c.widen(dst, src)
 		}
-		n, err := p.fill(src)
+		n, err := p.fill(src, c.piece(spliceSize))
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return false, src.SetReadDeadline(time.Time{})
 		case err != nil || n == 0:
 			return err == nil, err
+		}
+		if err := c.share(int(n)); err != nil {
+			return false, err
 		}
 		if err := p.drain(dst, n, c.count); err != nil {
 			return false, err

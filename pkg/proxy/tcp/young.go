@@ -48,7 +48,8 @@ func (w way) other() way { return 1 - w }
 // plain is whether a connection is for the loop.
 func (y *young) plain() bool {
 	s := y.settings
-	return s.TLS == nil && s.Secure == nil && s.SendProxy == 0 && s.Idle <= 0 && !contains(s.AcceptProxy, y.peer.Addr())
+	return s.TLS == nil && s.Secure == nil && s.SendProxy == 0 && s.Idle <= 0 && s.Rate == 0 &&
+		!contains(s.AcceptProxy, y.peer.Addr())
 }
 
 // begin connects to an endpoint.

@@ -346,8 +346,12 @@ func TestExchanges(t *testing.T) {
 			with := func(t *testing.T, s Settings, log ...io.Writer) running {
 				return startOn(t, s, log[0], loops(t), int(seed%3))
 			}
-			if diff := cmp.Diff(x.run(t, without), x.run(t, with)); diff != "" {
-				t.Errorf("with loops it is not the same:\n%s\nrequests: %.300q\nanswers: %.300q", diff, x.requests, x.answers)
+			plainly := x.run(t, without)
+			for what, other := range map[string]starter{"loops": with, "a rate": rated(with)} {
+				if diff := cmp.Diff(plainly, x.run(t, other)); diff != "" {
+					t.Errorf("with %s it is not the same:\n%s\nrequests: %.300q\nanswers: %.300q", what, diff, x.requests,
+						x.answers)
+				}
 			}
 		})
 	}

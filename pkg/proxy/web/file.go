@@ -35,17 +35,26 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 	}
 	piece := &io.LimitedReader{R: limited.R}
 	for limited.N > 0 {
+		piece.N = min(limited.N, filePiece)
+		shaped := c.shaping.shaper.On()
+		if shaped {
+			if piece.N, err = c.shapedPiece(piece.N); err != nil {
+				return total, err
+			}
+		}
 		if err := c.arm(); err != nil {
 			return total, err
 		}
 		c.lease.Touch()
-		piece.N = min(limited.N, filePiece)
 		want := piece.N
 		n, err := c.TCPConn.ReadFrom(piece)
 		total += n
 		limited.N -= n
 		c.listener.metrics.bytesOut(n)
 		c.answered(n)
+		if shaped && n < want {
+			c.shaping.shaper.Return(c.shaping.client, want-n)
+		}
 		// Without sendfile(2), or from anything but a file, what was read and not written is lost.
 		if c.slow(n, err) && begin >= 0 && position(limited.R) == begin+total {
 			continue

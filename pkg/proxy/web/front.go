@@ -22,6 +22,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
 
@@ -68,6 +69,11 @@ type Settings struct {
 	AcceptProxy []netip.Prefix
 	// Pace bounds a connection's rate in bytes per second, by the kernel (SO_MAX_PACING_RATE); 0 does not.
 	Pace int64
+	// Shaper has the route's rate. It may change, or come to be, while answers are under way: it is to be there for a
+	// route that may have one. Nil is none for good. Rate is the rate at first, in bits a second: where there is one,
+	// answers do not leave from a loop, which cannot wait.
+	Shaper *shaper.Shaper
+	Rate   int64
 	// TLS ends TLS on the connections that are for the route; nil does not. It offers h2 and http/1.1. Sites have their
 	// own, all or none. It should not take the session tickets of another one.
 	TLS *tls.Config

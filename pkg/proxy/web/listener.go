@@ -222,6 +222,7 @@ type conn struct {
 	stall       time.Duration
 	armed       time.Time // when the write deadline was last moved
 
+	shaping  shaping // of the answer
 	phase    atomic.Uint32
 	closed   atomic.Bool
 	dialing  atomic.Pointer[context.CancelFunc] // ends a plain request's attempt to connect
@@ -316,7 +317,14 @@ func (c *conn) Read(b []byte) (int, error) {
 }
 
 // Write implements net.Conn.
-func (c *conn) Write(b []byte) (total int, err error) {
+func (c *conn) Write(b []byte) (int, error) {
+	if c.shaping.shaper.On() {
+		return c.writeShaped(b)
+	}
+	return c.write(b)
+}
+
+func (c *conn) write(b []byte) (total int, err error) {
 	for {
 		if err := c.arm(); err != nil {
 			return total, err

@@ -93,7 +93,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body := r.Body != nil && r.Body != http.NoBody
 	refused := seen.enter(r, o.settings, o.room, body)
 	defer seen.leave()
-	if under != nil {
+	if seen.shape(r, o.settings, under); under != nil {
 		under.inBody.Store(body)
 	}
 	if body {
@@ -232,7 +232,9 @@ type response struct {
 	request request // to be told of
 	fate    fate
 	body    *patient // of a request in HTTP/1.1; nil where it has none
-	duplex  bool     // the answer may begin before the request's body has ended
+	shaping shaping  // in HTTP/2
+	done    <-chan struct{}
+	duplex  bool // the answer may begin before the request's body has ended
 }
 
 // Unwrap lets http.ResponseController reach flushing and hijacking.
@@ -275,7 +277,7 @@ func (r *response) WriteHeader(code int) {
 
 // Write implements http.ResponseWriter.
 func (r *response) Write(b []byte) (int, error) {
-	n, err := r.ResponseWriter.Write(b)
+	n, err := r.send(b)
 	r.bytes += int64(n)
 	r.wrote(err)
 	return n, err
@@ -293,9 +295,12 @@ func (r *response) wrote(err error) {
 func (r *response) ReadFrom(source io.Reader) (int64, error) {
 	var n int64
 	var err error
-	if r.under != nil && isFile(source) {
+	switch {
+	case r.shaping.shaper != nil:
+		n, err = r.copyShared(source)
+	case r.under != nil && isFile(source):
 		n, err = r.under.copyFile(r.ResponseWriter, source)
-	} else {
+	default:
 		n, err = io.Copy(r.ResponseWriter, source)
 	}
 	r.bytes += n

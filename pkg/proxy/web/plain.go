@@ -45,7 +45,8 @@ func plainWay(sites []*site) *plain {
 	}
 	coarse := func(limit time.Duration) bool { return limit <= 0 || limit >= 2*loop.Tick }
 	// A loop's clock would miss a time that is too short. Connections whose requests are all logged would only leave.
-	swift := coarse(s.Dial) && coarse(s.Response) && s.AccessLog.every != 1
+	// Nor does it wait for a share of the route's rate.
+	swift := coarse(s.Dial) && coarse(s.Response) && s.AccessLog.every != 1 && s.Rate == 0
 	return &plain{proxy: one.proxy, observer: one.observer, passes: passes, swift: swift}
 }
 
@@ -234,6 +235,7 @@ func (x *express) begin(way *plain, now time.Time) bool {
 		return false
 	}
 	x.way, x.start, x.endpoint = way, now, e
+	x.shaping = shaping{way.settings.Shaper, x.client}
 	x.lease.Touch()
 	way.metrics.began()
 	if string(x.request.host) != x.who.host || x.who.chain == "" {

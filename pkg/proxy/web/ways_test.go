@@ -45,7 +45,14 @@ var accessLine = regexp.MustCompile(`msg=request .*code=(\d+) bytes=(\d+) .*torn
 type outcome struct{ answer, counted, logged, told string }
 
 // An endpoint's answer, good or bad, means the same on each way: to the client, the counters, the log and the events.
-func TestWaysAgree(t *testing.T) { withAndWithout(t, testWaysAgree) }
+func TestWaysAgree(t *testing.T) {
+	withAndWithout(t, testWaysAgree)
+	t.Run("rate", func(t *testing.T) {
+		testWaysAgree(t, rated(func(t *testing.T, s Settings, log ...io.Writer) running {
+			return startLogged(t, s, io.MultiWriter(log...))
+		}))
+	})
+}
 
 func testWaysAgree(t *testing.T, start starter) {
 	head := strings.Repeat("X-Long: "+strings.Repeat("x", 1000)+"\r\n", 7)

@@ -1,0 +1,176 @@
+package tcp
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/proxy/shaper"
+)
+
+// shaped is a shaper of a rate in bits a second.
+func shaped(bits int64) *shaper.Shaper {
+	s := &shaper.Shaper{}
+	s.SetRate(bits)
+	return s
+}
+
+// sending writes content to each connection.
+func sending(t *testing.T, content []byte) netip.AddrPort {
+	t.Helper()
+	return backend(t, func(c *net.TCPConn) {
+		_, _ = c.Write(content)
+		_ = c.CloseWrite()
+		_, _ = io.Copy(io.Discard, c)
+	})
+}
+
+// A stream to a client takes the time that its bytes take at the rate, copied, spliced or by TLS; one to the endpoint
+// does not.
+func TestStreamsHoldTheRate(t *testing.T) {
+	content := make([]byte, 2<<20)
+	_, _ = rand.Read(content)
+	cert, pool := identity(t, tlsName)
+	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			const bits = 32e6
+			s := Settings{Shaper: shaped(bits), Rate: bits}
+			if secure {
+				s.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
+			}
+			r := start(t, s, sending(t, content))
+			var conn stream = r.dial(t)
+			if secure {
+				conn = tls.Client(r.dial(t), &tls.Config{RootCAs: pool, ServerName: tlsName})
+			}
+			begun := time.Now()
+			got, err := io.ReadAll(conn)
+			took := time.Since(begun)
+			if err != nil || !bytes.Equal(got, content) {
+				t.Fatalf("got %d bytes, %v", len(got), err)
+			}
+			if least := time.Duration(float64(len(content)) * 8 / bits * .9 * float64(time.Second)); took < least {
+				t.Errorf("took %v, which is less than %v", took, least)
+			}
+		})
+	}
+	t.Run("to the endpoint", func(t *testing.T) {
+		const bits = 1 // for ever
+		r := start(t, Settings{Shaper: shaped(bits), Rate: bits}, backend(t, func(c *net.TCPConn) {
+			_, _ = io.Copy(io.Discard, c)
+		}))
+		conn := r.dial(t)
+		if _, err := conn.Write(content); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.CloseWrite()
+		if _, err := io.ReadAll(conn); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Streams that are open follow a rate that comes, changes and goes.
+func TestRateChangesUnderWay(t *testing.T) {
+	content := make([]byte, 64<<20) // more than the sockets' buffers hold
+	_, _ = rand.Read(content)
+	s := shaped(0)
+	r := start(t, Settings{Shaper: s}, sending(t, content))
+	conn := r.dial(t)
+	got := make([]byte, len(content))
+	if _, err := io.ReadFull(conn, got[:16<<20]); err != nil {
+		t.Fatal(err)
+	}
+	s.SetRate(800e6)
+	begun := time.Now()
+	if _, err := io.ReadFull(conn, got[16<<20:48<<20]); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); took < 100*time.Millisecond { // less what was in buffers already
+		t.Errorf("32 MiB at 800 Mbit/s took %v", took)
+	}
+	s.SetRate(1) // whatever waits now would do so for ever
+	time.Sleep(50 * time.Millisecond)
+	s.SetRate(0)
+	if _, err := io.ReadFull(conn, got[48<<20:]); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("got something else, or %v", err)
+	}
+}
+
+// Two addresses share the rate, though one has four streams.
+func TestAddressesShareTheRate(t *testing.T) {
+	const bits = 80e6
+	r := start(t, Settings{Shaper: shaped(bits), Rate: bits}, sending(t, make([]byte, 64<<20)))
+	var mu sync.Mutex
+	got, stop := map[string]float64{}, make(chan struct{})
+	var group sync.WaitGroup
+	for from, connections := range map[string]int{"127.0.0.2": 4, "127.0.0.3": 1} {
+		for range connections {
+			group.Go(func() {
+				dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0))}
+				c, err := dialer.Dial("tcp", r.Addr().String())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer c.Close()
+				for buffer := make([]byte, 64<<10); ; {
+					n, err := c.Read(buffer)
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					got[from] += float64(n)
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	time.Sleep(2 * time.Second)
+	mu.Lock()
+	share := got["127.0.0.2"] / (got["127.0.0.2"] + got["127.0.0.3"])
+	mu.Unlock()
+	close(stop)
+	group.Wait()
+	if share < .45 || share > .55 {
+		t.Errorf("the one with four streams has %.3f of all: %v", share, got)
+	}
+}
+
+// The idle timeout is about the peers, and does not count what we hold up. A turn takes a second here.
+func TestWaitForTheRateIsNotIdle(t *testing.T) {
+	const bits = 32e3
+	r := start(t, Settings{Shaper: shaped(bits), Rate: bits, Idle: 700 * time.Millisecond}, sending(t, make([]byte, 9000)))
+	if got, err := io.ReadAll(r.dial(t)); err != nil || len(got) != 9000 {
+		t.Errorf("got %d bytes, %v", len(got), err)
+	}
+}
+
+// The end of a drain ends the wait for the rate.
+func TestDrainEndsWaits(t *testing.T) {
+	const bits = 1
+	r := start(t, Settings{Shaper: shaped(bits), Rate: bits, Drain: 100 * time.Millisecond}, sending(t, make([]byte, 9000)))
+	conn := r.dial(t)
+	for r.Active() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.ReadAll(conn); err == nil || errors.Is(err, io.EOF) {
+		t.Errorf("got %v, want a reset", err)
+	}
+}
