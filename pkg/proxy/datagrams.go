@@ -31,7 +31,7 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 	case route.TFTP:
 		c := tftpConfig(r)
 		c.Listen, c.Pick, c.Report, c.Logger, c.Metrics = l.AddrPort(), f.pick, f.report, log, p.metrics.tftp
-		c.Event = p.options.Event
+		c.Event, c.Shaper = p.options.Event, p.shapers.Route(r.Name)
 		if c.Transparent && p.options.CatchAnswers {
 			if err := datagram.CatchAnswers(); err != nil {
 				return nil, fmt.Errorf("failed to open tftp route %s: %w", r.Name, err)

@@ -35,6 +35,7 @@ type Worker[T any] struct {
 	overflow   uint32
 
 	in, out *Batch
+	later   later
 }
 
 // NewWorkers makes a worker for each listener, which it owns from now on, also when it fails.
@@ -111,6 +112,9 @@ func (w *Worker[T]) Run(ctx context.Context) error {
 		}
 		if err := w.poller.Wait(w.timeout(deadline), w.event); err != nil {
 			return err
+		}
+		for _, do := range w.later.take() {
+			do()
 		}
 		w.flush()
 		w.expire()

@@ -23,12 +23,14 @@ const (
 	DropSocket            // the kernel gave no socket
 	DropUnsent            // the kernel did not take the datagram
 	DropOverflow          // lost in the full receive buffer
+	DropHeld              // repeated while the window that follows waits for the route's rate
 	numDrops
 )
 
 var dropNames = [numDrops]string{
 	"none", "malformed", "truncated", "port_zero", "no_session", "unexpected", "write_refused", "stranger",
 	"table_full", "client_limit", "no_endpoint", "loop", "draining", "socket", "unsent", "overflow",
+	"held",
 }
 
 // String is the reason as a metric's label.

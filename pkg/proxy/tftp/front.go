@@ -13,6 +13,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 )
 
 const (
@@ -40,6 +41,9 @@ type Config struct {
 	MaxSessions, MaxSessionsPerClient int
 	// Workers is the number of sockets and loops that share the port; zero is one.
 	Workers int
+	// Shaper has the route's rate, which may change while the front serves; nil is none for good. What is written with
+	// AllowWrite does not count.
+	Shaper *shaper.Shaper
 	// AllowWrite passes write requests on; else they are answered with ERROR 2.
 	AllowWrite bool
 	// Transparent sends to endpoints from the machine's address, and from its port where that is free. It needs

@@ -64,10 +64,15 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 	if _, ok := block(d.Data); !ok {
 		return DropMalformed
 	}
-	if s.Send(d.Data, t.server) != nil {
+	step := t.steps(op, d.Data)
+	switch {
+	case op == opAck && t.allowance.holding && !step:
+		return DropHeld
+	case op == opAck && step && !h.allowed(w, s, d.Data):
+	case s.Send(d.Data, t.server) != nil:
 		return DropUnsent
 	}
-	if t.steps(op, d.Data) {
+	if step {
 		t.moving = true
 		w.Step(s)
 	}
@@ -164,6 +169,12 @@ func (h *handler) server(w *worker, s *session, from datagram.Peer, data []byte)
 	if _, ok := block(data); !ok && op != opOack {
 		return DropMalformed
 	}
+	if op == opData && !t.write {
+		if n, _ := block(data); t.allowance.holding && unwrap(t.high, n) <= t.high {
+			return DropHeld
+		}
+		t.allowance.bytes -= int64(len(data) - headerSize)
+	}
 	if !t.answered {
 		t.answered = true
 		h.config.Report.Well(s.Endpoint)
@@ -231,6 +242,7 @@ func (h *handler) settle(w *worker, s *session, outcome Outcome) {
 		return
 	}
 	t.ended = true
+	h.giveBack(s)
 	if outcome == OutcomeNoAnswer {
 		h.config.Report.NoAnswer(s.Endpoint)
 	}

@@ -33,6 +33,8 @@ type transfer struct {
 	last        uint64 // the number of the final, short block
 	complete    bool   // last is known
 
+	allowance allowance // of the route's rate
+
 	ended   bool
 	code    uint16 // of an ERROR
 	message string
