@@ -10,7 +10,7 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unk
 COMMIT   ?= $(shell git rev-parse HEAD 2>/dev/null)
 LDFLAGS  := -s -w -X github.com/tinkerbell/stack/pkg/daemon.version=$(VERSION) \
 	-X github.com/tinkerbell/stack/pkg/daemon.commit=$(COMMIT)
-PROGRAMS := broadcast-init dhcp-relay stack-proxy
+PROGRAMS := broadcast-init dhcp-relay stack-proxy stack-lb
 
 # make demo
 MACHINE ?=
@@ -23,7 +23,7 @@ help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: $(addprefix build-,$(PROGRAMS)) ## build the three programs into build/bin
+build: $(addprefix build-,$(PROGRAMS)) ## build the programs into build/bin
 
 .PHONY: $(addprefix build-,$(PROGRAMS))
 $(addprefix build-,$(PROGRAMS)): build-%:

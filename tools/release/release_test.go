@@ -119,7 +119,7 @@ func digest(n string) string { return "sha256:" + strings.Repeat(n, 64) }
 
 func images(registry string) map[string]pushed {
 	list := make(map[string]pushed)
-	for i, program := range []string{"broadcast-init", "dhcp-relay", "stack-probe", "stack-proxy"} {
+	for i, program := range []string{"broadcast-init", "dhcp-relay", "stack-lb", "stack-probe", "stack-proxy"} {
 		list[program] = pushed{
 			Repository: registry + "/stack/" + program, Tag: "v1.2.3", Digest: digest(string(rune('a' + i))), SBOM: "x",
 		}
@@ -151,15 +151,16 @@ func TestChartNamesTheImages(t *testing.T) {
 repository: "me/stack"
 broadcast-init: "` + digest("a") + `"
 dhcp-relay: "` + digest("b") + `"
-stack-proxy: "` + digest("d") + `"
-stack-probe: "` + digest("c") + `"`
+stack-proxy: "` + digest("e") + `"
+stack-lb: "` + digest("c") + `"
+stack-probe: "` + digest("d") + `"`
 	if diff := cmp.Diff(want, changed("values.yaml")); diff != "" {
 		t.Errorf("values.yaml (-want +got):\n%s", diff)
 	}
 	got := changed("Chart.yaml")
 	for _, want := range []string{
 		"version: \"9.8.7\"\n", "appVersion: \"v9.8.7\"\n", "artifacthub.io/images: |\n- name: broadcast-init\n",
-		"image: registry.example:5000/me/stack/stack-proxy:v1.2.3@" + digest("d") + "\n",
+		"image: registry.example:5000/me/stack/stack-proxy:v1.2.3@" + digest("e") + "\n",
 	} {
 		if !strings.Contains(got+"\n", want) {
 			t.Errorf("no %q in what changed in Chart.yaml:\n%s", want, got)
@@ -192,7 +193,7 @@ func TestChartsThatCannotBeChanged(t *testing.T) {
 	}{
 		"no image":                   {"a: b\n", images("r.example/x")},
 		"image has no broadcast":     {"a: b\nimage:\n  registry: \"\"\n", images("r.example/x")},
-		"not beside":                 {"a: b\nimage:\n  broadcast-init: x\n  dhcp-relay: x\n  stack-probe: x\n", apart},
+		"not beside":                 {"a: b\nimage:\n  broadcast-init: x\n  dhcp-relay: x\n  stack-lb: x\n  stack-probe: x\n", apart},
 		"is not a registry and a pa": {"a: b\nimage:\n  registry: \"\"\n", nil},
 	} {
 		if _, err := withImages(test.values, test.images); err == nil || !strings.Contains(err.Error(), want) {
@@ -236,8 +237,9 @@ func TestArtifacts(t *testing.T) {
 	must(t, err)
 	want := "image r.example:5000/stack/broadcast-init@" + digest("a") + " x\n" +
 		"image r.example:5000/stack/dhcp-relay@" + digest("b") + " x\n" +
-		"image r.example:5000/stack/stack-probe@" + digest("c") + " x\n" +
-		"image r.example:5000/stack/stack-proxy@" + digest("d") + " x\n" +
+		"image r.example:5000/stack/stack-lb@" + digest("c") + " x\n" +
+		"image r.example:5000/stack/stack-probe@" + digest("d") + " x\n" +
+		"image r.example:5000/stack/stack-proxy@" + digest("e") + " x\n" +
 		"chart r.example:5000/charts/stack@" + digest("e") + " -\n"
 	if diff := cmp.Diff(want, out); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

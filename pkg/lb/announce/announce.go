@@ -23,8 +23,6 @@ type Announcer struct {
 	Failed func(error)
 	// Interval is the time between announcements after a burst; zero is the constant.
 	Interval time.Duration
-
-	again chan struct{}
 }
 
 // New makes an announcer, which says nothing before Run.
@@ -32,15 +30,7 @@ func New(send func() error, failed func(error), interval time.Duration) *Announc
 	if interval == 0 {
 		interval = Interval
 	}
-	return &Announcer{Send: send, Failed: failed, Interval: interval, again: make(chan struct{}, 1)}
-}
-
-// Again begins another burst, as after the link has been away.
-func (a *Announcer) Again() {
-	select {
-	case a.again <- struct{}{}:
-	default:
-	}
+	return &Announcer{Send: send, Failed: failed, Interval: interval}
 }
 
 // Run announces until ctx is done.
@@ -52,8 +42,6 @@ func (a *Announcer) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-a.again:
-			began = time.Now()
 		case <-timer.C:
 		}
 		if err := a.Send(); err != nil || bad {

@@ -188,14 +188,16 @@ func (p Plan) refuse(s *core.Service, ip netip.Addr, o Options) *reason.Error {
 	}
 	if name := s.Annotations[InterfaceAnnotation]; name != taken.Interface {
 		return reason.Errorf(reason.InterfacesDisagree,
-			"%s is shared with Service %s, which names the link %q, not %q: name the same", ip, NameOf(first), taken.Interface, name)
+			"%s is shared with Service %s, which names the link %q, not %q: name the same", ip,
+			NameOf(first), taken.Interface, name)
 	}
 	for _, other := range taken.Services {
 		for _, a := range other.Spec.Ports {
 			for _, b := range s.Spec.Ports {
 				if a.Port == b.Port && a.Protocol == b.Protocol {
 					return reason.Errorf(reason.PortTaken,
-						"port %d/%s of %s is Service %s's: change the port, or ask for another address", a.Port, a.Protocol, ip, NameOf(other))
+						"port %d/%s of %s is Service %s's: change the port, or ask for another address", a.Port,
+						a.Protocol, ip, NameOf(other))
 				}
 			}
 		}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+
+	typedcoordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	typeddiscovery "k8s.io/client-go/kubernetes/typed/discovery/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/tinkerbell/stack/pkg/lb"
+)
+
+// namespaceFile tells a pod its own namespace.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// cluster is the Kubernetes API.
+type cluster struct {
+	client    lb.API
+	leases    typedcoordination.LeasesGetter
+	namespace string
+}
+
+// api is the groups of the API that are used.
+type api struct {
+	core         typedcore.CoreV1Interface
+	discovery    typeddiscovery.DiscoveryV1Interface
+	coordination typedcoordination.CoordinationV1Interface
+}
+
+func (a *api) CoreV1() typedcore.CoreV1Interface                         { return a.core }
+func (a *api) DiscoveryV1() typeddiscovery.DiscoveryV1Interface          { return a.discovery }
+func (a *api) CoordinationV1() typedcoordination.CoordinationV1Interface { return a.coordination }
+
+func newAPI(config *rest.Config) (*api, error) {
+	// One client for all groups, so that they share their connections.
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	a := &api{}
+	var faults [3]error
+	a.core, faults[0] = typedcore.NewForConfigAndClient(config, client)
+	a.discovery, faults[1] = typeddiscovery.NewForConfigAndClient(config, client)
+	a.coordination, faults[2] = typedcoordination.NewForConfigAndClient(config, client)
+	return a, errors.Join(faults[:]...)
+}
+
+// cluster finds the API by the kubeconfig or the service account, and asks it nothing yet.
+func (s *settings) cluster(logger *slog.Logger) (cluster, error) {
+	// The library repeats what it cannot do; the controller says it once.
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+	config, err := s.config()
+	if err != nil {
+		return cluster{}, err
+	}
+	config.UserAgent = "stack-lb"
+	c := cluster{namespace: s.Namespace}
+	if c.namespace == "" {
+		text, err := os.ReadFile(namespaceFile)
+		if err != nil {
+			return cluster{}, fmt.Errorf("failed to find the pod's own namespace (or set %s_NAMESPACE): %w", prefix, err)
+		}
+		c.namespace = strings.TrimSpace(string(text))
+	}
+	if c.client, err = newAPI(config); err != nil {
+		return cluster{}, fmt.Errorf("failed to make a client of the Kubernetes API at %s: %w", config.Host, err)
+	}
+	// A renewal never waits for another request: no limit of its own, and a connection for each request that hangs, which
+	// HTTP/2 does not have.
+	leases := rest.CopyConfig(config)
+	leases.QPS = -1
+	leases.NextProtos = []string{"http/1.1"}
+	if c.leases, err = typedcoordination.NewForConfig(leases); err != nil {
+		return cluster{}, fmt.Errorf("failed to make a client of the Kubernetes API at %s: %w", config.Host, err)
+	}
+	logger.Info("using the Kubernetes API", "host", config.Host, "namespace", c.namespace)
+	return c, nil
+}
+
+func (s *settings) config() (*rest.Config, error) {
+	if s.Kubeconfig == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf(
+				"failed to reach the Kubernetes API (a service account token is needed, or %s_KUBECONFIG): %w", prefix, err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read %s_KUBECONFIG: %w", prefix, err)
+	}
+	return config, nil
+}
+
+// alone takes a name that one process of this network namespace can have: two would withdraw each other's addresses.
+func alone() (net.Listener, error) {
+	var config net.ListenConfig
+	only, err := config.Listen(context.Background(), "unix", "@tinkerbell/stack-lb")
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, errors.New(
+			"another stack-lb runs in this network namespace: stop it first (a DaemonSet of it needs maxSurge 0)")
+	}
+	return only, err
+}
+
+// bootID tells this boot of the node from others; it is the same in all containers.
+func bootID() string {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "unknown"
+	}
+	return string(text)
+}

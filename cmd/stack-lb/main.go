@@ -1,0 +1,78 @@
+// Command stack-lb gives the addresses of Services of type LoadBalancer to one node at a time, and announces them
+// there.
+package main
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"net/http"
+	"os"
+
+	"github.com/tinkerbell/stack/pkg/daemon"
+	"github.com/tinkerbell/stack/pkg/daemon/admin"
+	"github.com/tinkerbell/stack/pkg/lb"
+	"github.com/tinkerbell/stack/pkg/lb/address"
+	"github.com/tinkerbell/stack/pkg/lb/service"
+)
+
+const notes = `It needs the capabilities NET_ADMIN and NET_RAW in the host's network namespace.
+
+  stack-lb status [-o json] [-admin ADDRESS]
+    	show what a running stack-lb on this node knows of each address, and why it does not announce it
+
+SIGTERM withdraws the addresses and releases their leases, so that other nodes have them at once.`
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == "status" {
+		return status(args[1:], cmp.Or(os.Getenv(prefix+"_ADMIN_ADDRESS"), defaultAdmin), stdout, stderr)
+	}
+	var s settings
+	program := daemon.Program{
+		Name: "stack-lb", Prefix: prefix, Config: &s, Notes: notes,
+		Summary: "give the addresses of Services of type LoadBalancer to one node at a time",
+	}
+	if code, done := program.Start(args, stdout, stderr); done {
+		return code
+	}
+	logger := s.Logger(stderr)
+	only, err := alone()
+	if err != nil {
+		logger.Error("failed to start", "error", err)
+		return 1
+	}
+	defer only.Close()
+	manager, err := address.New()
+	if err != nil {
+		logger.Error("failed to start", "error", err)
+		return 1
+	}
+	defer manager.Close()
+	cluster, err := s.cluster(logger)
+	if err != nil {
+		logger.Error("failed to start", "error", err)
+		return 1
+	}
+	registry := admin.NewRegistry()
+	controller := lb.New(lb.Options{
+		Client: cluster.client, Leases: cluster.leases, Namespace: cluster.namespace,
+		Node: s.Node, Identity: lb.Identity(s.Node, bootID()),
+		Services: service.Options{Class: s.Class, Allowed: s.Addresses},
+		Times:    s.times(), AnnounceInterval: s.AnnounceInterval,
+		Host: lb.Network{Manager: manager}, Logger: logger, Registerer: registry,
+	})
+	err = daemon.Run(context.Background(), daemon.Options{
+		Logger: logger,
+		Admin: admin.New(admin.Options{
+			Address: s.AdminAddress, Registry: registry, Pprof: s.Pprof,
+			Handlers: map[string]http.Handler{"GET " + statusPath: controller},
+		}),
+		Tasks: []daemon.Task{controller},
+	})
+	if err != nil {
+		return 1 // Run has logged it
+	}
+	return 0
+}

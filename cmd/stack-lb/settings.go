@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/daemon"
+	"github.com/tinkerbell/stack/pkg/lb/address"
+	"github.com/tinkerbell/stack/pkg/lb/elect"
+)
+
+const (
+	prefix       = "STACK_LB"
+	defaultAdmin = ":9071" // as in the tag below
+)
+
+// settings is what the environment sets.
+type settings struct {
+	daemon.Settings
+	AdminAddress string `split_words:"true" default:":9071" desc:"where /metrics, /healthz, /readyz and /addresses are served"`
+	Pprof        bool   `default:"false" desc:"serve profiles under /debug/pprof/ of the admin address"`
+
+	Node       string `required:"true" desc:"this node's name in Kubernetes"`
+	Namespace  string `desc:"where the leases are; empty: the pod's own namespace"`
+	Kubeconfig string `desc:"path of a kubeconfig; empty: the pod's service account"`
+
+	Class     string         `default:"tinkerbell.org/stack-lb" desc:"loadBalancerClass of the Services whose addresses are announced"`
+	Addresses []netip.Prefix `desc:"prefixes of addresses that Services may ask for, separated by commas; empty: any"`
+
+	LeaseDuration    time.Duration `split_words:"true" default:"6s" desc:"how long other nodes wait for a node that has gone, in whole seconds; at least 3s"`
+	RenewDeadline    time.Duration `split_words:"true" default:"4s" desc:"how long a node without the API keeps an address; as long as the address of a lease lives, at most"`
+	RetryPeriod      time.Duration `split_words:"true" default:"1s" desc:"time between renewals; half of the deadline at most"`
+	AnnounceInterval time.Duration `split_words:"true" default:"60s" desc:"time between announcements after the first five seconds"`
+}
+
+// leastInterval keeps announcements from being a flood.
+const leastInterval = time.Second
+
+var (
+	className = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
+	nodeName  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
+)
+
+// times are those of the election.
+func (s *settings) times() elect.Times {
+	return elect.Times{Lease: s.LeaseDuration, Deadline: s.RenewDeadline, Retry: s.RetryPeriod}
+}
+
+// Validate implements the check of pkg/daemon. A fault names the variable that has to be changed.
+func (s *settings) Validate() error {
+	var faults []error
+	fault := func(variable, format string, args ...any) {
+		faults = append(faults, fmt.Errorf("%s_%s: %s", prefix, variable, fmt.Sprintf(format, args...)))
+	}
+	if s.Node != "" && (!nodeName.MatchString(s.Node) || len(s.Node) > 253) {
+		fault("NODE", "%q is no name of a node: lower-case letters, digits, - and .", s.Node)
+	}
+	if s.Namespace != "" && (!nodeName.MatchString(s.Namespace) || strings.Contains(s.Namespace, ".")) {
+		fault("NAMESPACE", "%q is no name of a namespace: lower-case letters, digits and -", s.Namespace)
+	}
+	if s.Kubeconfig != "" && s.Namespace == "" {
+		fault("NAMESPACE", "required with %s_KUBECONFIG: there is no pod whose namespace could be meant", prefix)
+	}
+	if !className.MatchString(s.Class) {
+		fault("CLASS", "%q is no loadBalancerClass: write it as example.com/name", s.Class)
+	}
+	for _, p := range s.Addresses {
+		if p.Masked() != p {
+			fault("ADDRESSES", "%s has bits behind its length set: did you mean %s?", p, p.Masked())
+		}
+	}
+	if s.AnnounceInterval < leastInterval {
+		fault("ANNOUNCE_INTERVAL", "%v is less than %v", s.AnnounceInterval, leastInterval)
+	}
+	if joined, ok := s.times().Validate(address.KernelDelay).(interface{ Unwrap() []error }); ok {
+		for _, err := range joined.Unwrap() {
+			faults = append(faults, fmt.Errorf("%s_%w", prefix, err))
+		}
+	}
+	return errors.Join(faults...)
+}

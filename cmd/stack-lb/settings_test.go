@@ -1,0 +1,166 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/pkg/daemon"
+	"github.com/tinkerbell/stack/pkg/lb"
+)
+
+// Every fault names the variable to change, and all are named at once.
+func TestSettingsNameEveryFault(t *testing.T) {
+	wrong := map[string]string{
+		"NODE": "Node 1", "NAMESPACE": "a.b", "CLASS": "a/b/c", "ADDRESSES": "192.0.2.1/24", "LEASE_DURATION": "6500ms",
+		"RENEW_DEADLINE": "6s", "RETRY_PERIOD": "5s", "ANNOUNCE_INTERVAL": "1ms", "UNHEARD_OF": "1", "PPROF": "maybe",
+	}
+	for variable, value := range wrong {
+		t.Setenv(prefix+"_"+variable, value)
+	}
+	var s settings
+	err := daemon.ParseEnv(prefix, &s)
+	if err == nil {
+		t.Fatal("got no error")
+	}
+	for variable := range wrong {
+		named := 0
+		for line := range strings.Lines(err.Error()) {
+			line = strings.TrimSpace(line)
+			if strings.HasPrefix(line, prefix+"_"+variable+":") || strings.HasPrefix(line, prefix+"_"+variable+"=") {
+				named++
+			}
+		}
+		if named != 1 {
+			t.Errorf("%s is named %d times in:\n%v", variable, named, err)
+		}
+	}
+}
+
+func TestSettingsThatAreGood(t *testing.T) {
+	for name, env := range map[string]map[string]string{
+		"in a pod":   {"NODE": "node-1.example.com"},
+		"kubeconfig": {"NODE": "n", "KUBECONFIG": "/k", "NAMESPACE": "stack"},
+		"short":      {"NODE": "n", "LEASE_DURATION": "3s", "RENEW_DEADLINE": "1s", "RETRY_PERIOD": "300ms"},
+		"addresses":  {"NODE": "n", "ADDRESSES": "192.0.2.0/24,2001:db8::/64"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for variable, value := range env {
+				t.Setenv(prefix+"_"+variable, value)
+			}
+			var s settings
+			if err := daemon.ParseEnv(prefix, &s); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A program that cannot start says why in one message.
+func TestStartsThatFail(t *testing.T) {
+	dir := t.TempDir()
+	broken := filepath.Join(dir, "broken")
+	if err := os.WriteFile(broken, []byte("kind: [Config"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nowhere := filepath.Join(dir, "nowhere")
+	if err := os.WriteFile(nowhere, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		env  map[string]string
+		want string
+	}{
+		"no node":             {nil, "STACK_LB_NODE: required, and not set"},
+		"no service account":  {map[string]string{"NODE": "n"}, "a service account token is needed, or STACK_LB_KUBECONFIG"},
+		"no such kubeconfig":  {map[string]string{"NODE": "n", "NAMESPACE": "s", "KUBECONFIG": filepath.Join(dir, "none")}, "STACK_LB_KUBECONFIG"},
+		"a broken kubeconfig": {map[string]string{"NODE": "n", "NAMESPACE": "s", "KUBECONFIG": broken}, "STACK_LB_KUBECONFIG"},
+		"an empty kubeconfig": {map[string]string{"NODE": "n", "NAMESPACE": "s", "KUBECONFIG": nowhere}, "STACK_LB_KUBECONFIG"},
+		"no namespace":        {map[string]string{"NODE": "n", "KUBECONFIG": broken}, "STACK_LB_NAMESPACE: required"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			for variable, value := range test.env {
+				t.Setenv(prefix+"_"+variable, value)
+			}
+			var stdout, stderr strings.Builder
+			ns := nstest.New(t) // one stack-lb to a network namespace
+			ns.Do(t, func() error {
+				if code := run(nil, &stdout, &stderr); code != 1 {
+					return fmt.Errorf("exit code %d", code)
+				}
+				return nil
+			})
+			if !strings.Contains(stderr.String(), test.want) {
+				t.Errorf("it says %q, not %q", &stderr, test.want)
+			}
+		})
+	}
+}
+
+func TestOneInANetworkNamespace(t *testing.T) {
+	a, b := nstest.New(t), nstest.New(t)
+	a.Do(t, func() error {
+		only, err := alone()
+		if err == nil {
+			t.Cleanup(func() { _ = only.Close() })
+		}
+		return err
+	})
+	if err := a.Try(func() error { _, err := alone(); return err }); err == nil || !strings.Contains(err.Error(), "another stack-lb runs") {
+		t.Errorf("got %v", err)
+	}
+	b.Do(t, func() error {
+		only, err := alone()
+		if err == nil {
+			_ = only.Close()
+		}
+		return err
+	})
+}
+
+func TestStatus(t *testing.T) {
+	views := []lb.View{
+		{Address: "192.0.2.10", Link: "eth0", Announced: true, Holder: "n1", Reason: "Announced", Services: []string{"a/b", "a/c"}, Lease: "stack-lb-192-0-2-10"},
+		{Address: "2001:db8::10", Holder: "n2", Reason: "NoEndpoint", Message: "node n1: no ready endpoint", Answers: []string{"02:00:00:00:00:01"}, Services: []string{"a/b"}},
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == statusPath {
+			_ = json.NewEncoder(w).Encode(views)
+		}
+	}))
+	defer server.Close()
+	address := strings.TrimPrefix(server.URL, "http://")
+	var stdout, stderr strings.Builder
+	if code := run([]string{"status", "-admin", address}, &stdout, &stderr); code != 0 {
+		t.Fatalf("exit code %d: %s", code, &stderr)
+	}
+	want := `ADDRESS       LINK  HERE   HOLDER  REASON      ANSWERED BY        SERVICES
+192.0.2.10    eth0  true   n1      Announced   -                  a/b,a/c
+2001:db8::10  -     false  n2      NoEndpoint  02:00:00:00:00:01  a/b
+2001:db8::10: node n1: no ready endpoint
+`
+	if stdout.String() != want {
+		t.Errorf("got\n%s", &stdout)
+	}
+	stdout.Reset()
+	var again []lb.View
+	if code := status([]string{"-o", "json"}, address, &stdout, &stderr); code != 0 || json.Unmarshal([]byte(stdout.String()), &again) != nil || len(again) != 2 {
+		t.Errorf("exit code %d, %s", code, &stdout)
+	}
+	for _, args := range [][]string{{"-o", "xml"}, {"more"}, {"-no-such-flag"}} {
+		if code := status(args, address, &stdout, &stderr); code != 2 {
+			t.Errorf("%v: exit code %d", args, code)
+		}
+	}
+	server.Close()
+	if code := status(nil, address, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "failed to ask the running stack-lb") {
+		t.Errorf("exit code %d, %s", code, &stderr)
+	}
+}

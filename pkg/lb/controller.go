@@ -1,0 +1,319 @@
+package lb
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/tinkerbell/stack/pkg/lb/elect"
+	"github.com/tinkerbell/stack/pkg/lb/probe"
+	"github.com/tinkerbell/stack/pkg/lb/reason"
+	"github.com/tinkerbell/stack/pkg/lb/service"
+	"github.com/tinkerbell/stack/pkg/relay/links"
+	"github.com/tinkerbell/stack/pkg/relay/notice"
+)
+
+// Controller follows the API and runs a task for each address. It is a daemon.Task.
+type Controller struct {
+	o       Options
+	log     *slog.Logger
+	board   *notice.Board
+	metrics *Metrics
+	began   time.Time
+	queue   workqueue.TypedRateLimitingInterface[key]
+	events  record.EventRecorder
+
+	services, endpoints, nodes, leaseCache cache.SharedIndexInformer
+	synced                                 atomic.Bool
+
+	status *elect.Elector // of the node that writes the status of Services
+	writes atomic.Bool    // this node does
+
+	working sync.WaitGroup // the tasks of addresses
+
+	mu   sync.Mutex
+	vips map[netip.Addr]*running
+	plan service.Plan
+	left bool // addresses of a run before were looked for
+	done bool // no task is started any more
+	// unneeded are the leases of addresses for which no Service asks, and since when.
+	unneeded map[string]time.Time
+}
+
+// running is a vip with its life.
+type running struct {
+	*vip
+	stop     context.CancelFunc
+	stopping bool
+}
+
+// key is what a piece of work is about: the status of one Service, or the plan of all.
+type key struct{ namespace, name string }
+
+// all is the key of the plan.
+var all = key{}
+
+var leaseLabels = map[string]string{managedBy: program}
+
+// New makes a controller, which does nothing before Run.
+func New(o Options) *Controller {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Leases == nil {
+		o.Leases = o.Client.CoordinationV1()
+	}
+	if o.ProbeInterval == 0 {
+		o.ProbeInterval = probe.WatchInterval
+	}
+	c := &Controller{
+		o: o, log: o.Logger, board: notice.New(o.Logger), metrics: NewMetrics(o.Registerer), began: time.Now(),
+		vips: map[netip.Addr]*running{}, unneeded: map[string]time.Time{},
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second)),
+	}
+	c.status = elect.New(elect.Config{
+		Leases: c.leases(), Name: statusLease, Labels: leaseLabels, Identity: o.Identity, Times: o.Times,
+		Candidate: func() error { return nil },
+		Renewed: func(context.Context, time.Time, bool) error {
+			if !c.writes.Swap(true) {
+				c.enqueueStatus()
+			}
+			return nil
+		},
+		Withdraw:  func(error) error { c.writes.Store(false); return nil },
+		Requested: c.requested,
+	})
+	return c
+}
+
+// String implements daemon.Task.
+func (*Controller) String() string { return "addresses" }
+
+// Ready implements daemon.Task: the API has been read.
+func (c *Controller) Ready() error {
+	if !c.synced.Load() {
+		return errors.New("the Kubernetes API has not been read yet")
+	}
+	return nil
+}
+
+// Run implements daemon.Task. It returns when all addresses are withdrawn and their leases released.
+func (c *Controller) Run(ctx context.Context) error {
+	broadcaster := c.startEvents()
+	defer broadcaster.Shutdown()
+	if err := c.makeInformers(); err != nil {
+		return err
+	}
+	// What follows the API goes on until the addresses are withdrawn.
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	var following sync.WaitGroup
+	defer following.Wait()
+	defer end()
+	for _, informer := range []cache.SharedIndexInformer{c.services, c.endpoints, c.nodes, c.leaseCache} {
+		following.Go(func() { informer.RunWithContext(life) })
+	}
+	following.Go(func() { c.work(life) })
+	following.Go(func() {
+		<-life.Done()
+		c.queue.ShutDown()
+	})
+	following.Go(func() {
+		if err := links.Watch(life, c.poke); err != nil {
+			c.log.Warn("failed to follow the links of this host", "error", err)
+		}
+	})
+	var leading sync.WaitGroup
+	defer leading.Wait()
+	if cache.WaitForCacheSync(ctx.Done(), c.services.HasSynced, c.endpoints.HasSynced, c.nodes.HasSynced,
+		c.leaseCache.HasSynced) {
+		c.synced.Store(true)
+		c.queue.Add(all)
+		leading.Go(func() { c.status.Run(ctx) })
+	}
+	<-ctx.Done()
+	c.stopAll()
+	c.working.Wait()
+	leading.Wait()
+	if err := c.status.Delete(life); err != nil {
+		c.log.Warn("failed to delete a lease", "error", err)
+	}
+	return nil
+}
+
+// work does one piece after the other; what failed is done again, later each time.
+func (c *Controller) work(ctx context.Context) {
+	for {
+		k, shut := c.queue.Get()
+		if shut {
+			return
+		}
+		var err error
+		if k == all {
+			err = c.replan(ctx)
+		} else {
+			err = c.writeStatus(ctx, k)
+		}
+		if err != nil {
+			c.board.WarnAt(time.Since(c.began).Nanoseconds(), "failed to bring services up to date", func() []any {
+				return []any{"namespace", k.namespace, "service", k.name, "error", err}
+			})
+			c.queue.AddRateLimited(k)
+		} else {
+			c.queue.Forget(k)
+		}
+		c.queue.Done(k)
+	}
+}
+
+// replan makes the plan anew, and starts, changes and stops the tasks of addresses.
+func (c *Controller) replan(ctx context.Context) error {
+	if !c.synced.Load() {
+		return nil
+	}
+	plan := service.Make(c.allServices(), c.o.Services)
+	c.mu.Lock()
+	if c.done {
+		c.mu.Unlock()
+		return nil
+	}
+	before := c.plan
+	c.plan = plan
+	for ip, wish := range plan.Addresses {
+		switch v := c.vips[ip]; {
+		case v == nil:
+			c.start(ctx, wish)
+		case !v.stopping:
+			v.set(wish)
+		}
+	}
+	for ip, v := range c.vips {
+		if plan.Addresses[ip] == nil && !v.stopping {
+			v.stopping = true
+			v.stop()
+		}
+	}
+	first := !c.left
+	c.left = true
+	c.mu.Unlock()
+	refused := 0
+	for name, wish := range plan.Wishes {
+		if len(wish.Refused) > 0 {
+			refused++
+		}
+		c.queue.Add(key{name.Namespace, name.Name})
+	}
+	for name := range before.Wishes {
+		if plan.Wishes[name] == nil {
+			c.queue.Add(key{name.Namespace, name.Name})
+		}
+	}
+	c.metrics.refused.Set(float64(refused))
+	if first {
+		if err := c.removeLeft(plan); err != nil {
+			return err
+		}
+	}
+	return c.deleteLeases(ctx, plan)
+}
+
+// start starts the task of an address. The caller holds mu.
+func (c *Controller) start(ctx context.Context, wish *service.Address) {
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	v := &running{vip: newVIP(c, wish), stop: stop}
+	c.vips[wish.IP] = v
+	for _, object := range c.leaseCache.GetStore().List() {
+		if lease := asLease(object); lease != nil && lease.Name == LeaseName(wish.IP) {
+			v.elector.Observe(lease, false)
+		}
+	}
+	c.working.Go(func() {
+		defer stop()
+		v.run(life)
+		c.mu.Lock()
+		delete(c.vips, wish.IP)
+		c.mu.Unlock()
+		c.metrics.forget(wish.IP)
+		c.queue.Add(all) // a Service may ask for the address again already
+	})
+}
+
+// stopAll stops the tasks of all addresses, and no other is started.
+func (c *Controller) stopAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done = true
+	for _, v := range c.vips {
+		v.stopping = true
+		v.stop()
+	}
+}
+
+// poke has every task look at what it depends on.
+func (c *Controller) poke() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, v := range c.vips {
+		v.elector.Poke()
+	}
+}
+
+// pokeFor has the tasks look that depend on the endpoints of a Service.
+func (c *Controller) pokeFor(namespace, name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ip, wish := range c.plan.Addresses {
+		for _, s := range wish.Services {
+			if v := c.vips[ip]; v != nil && s.Namespace == namespace && s.Name == name {
+				v.elector.Poke()
+			}
+		}
+	}
+}
+
+// requested is told of requests for leases.
+func (c *Controller) requested(took time.Duration, err error) {
+	result := "ok"
+	if err != nil {
+		result = "error"
+	}
+	c.metrics.requests.WithLabelValues(result).Observe(took.Seconds())
+}
+
+// event writes an Event on a Service.
+func (c *Controller) event(s *core.Service, kind string, why reason.Reason, text string) {
+	c.events.Event(s, kind, why.String(), text)
+}
+
+// slices are the EndpointSlices of a Service.
+func (c *Controller) slices(s *core.Service) []*discovery.EndpointSlice {
+	objects, _ := c.endpoints.GetIndexer().ByIndex(byService, s.Namespace+"/"+s.Name)
+	found := make([]*discovery.EndpointSlice, 0, len(objects))
+	for _, object := range objects {
+		if slice, ok := object.(*discovery.EndpointSlice); ok {
+			found = append(found, slice)
+		}
+	}
+	return found
+}
+
+// excluded tells whether this node is kept from external load balancers by its label.
+func (c *Controller) excluded() bool {
+	for _, object := range c.nodes.GetStore().List() {
+		if node, ok := object.(*core.Node); ok && node.Name == c.o.Node {
+			_, excluded := node.Labels[core.LabelNodeExcludeBalancers]
+			return excluded
+		}
+	}
+	return false
+}

@@ -1,0 +1,223 @@
+package lb
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	coordination "k8s.io/api/coordination/v1"
+	core "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcoordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/tinkerbell/stack/pkg/lb/service"
+)
+
+// byService is the index of EndpointSlices by their Service.
+const byService = "service"
+
+// source is a part of the API that can be listed and watched.
+type source[L runtime.Object] interface {
+	List(context.Context, meta.ListOptions) (L, error)
+	Watch(context.Context, meta.ListOptions) (watch.Interface, error)
+}
+
+// informer follows a source, as far as the selectors say.
+func informer[L runtime.Object](c *Controller, s source[L], example runtime.Object, label, field string,
+	indexers cache.Indexers,
+) cache.SharedIndexInformer {
+	selected := func(o meta.ListOptions) meta.ListOptions {
+		o.LabelSelector, o.FieldSelector = label, field
+		return o
+	}
+	return cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o meta.ListOptions) (runtime.Object, error) {
+			return s.List(ctx, selected(o))
+		},
+		WatchFuncWithContext: func(ctx context.Context, o meta.ListOptions) (watch.Interface, error) {
+			return s.Watch(ctx, selected(o))
+		},
+	}, c.o.Client), example, 0, indexers)
+}
+
+// makeInformers makes what follows the API, and says what each change has to be looked at for.
+func (c *Controller) makeInformers() error {
+	client := c.o.Client
+	c.services = informer(c, client.CoreV1().Services(meta.NamespaceAll), &core.Service{}, "",
+		"spec.type="+string(core.ServiceTypeLoadBalancer), cache.Indexers{})
+	c.endpoints = informer(c, client.DiscoveryV1().EndpointSlices(meta.NamespaceAll), &discovery.EndpointSlice{},
+		discovery.LabelServiceName, "", cache.Indexers{byService: func(object any) ([]string, error) {
+			slice, ok := object.(*discovery.EndpointSlice)
+			if !ok {
+				return nil, nil
+			}
+			return []string{slice.Namespace + "/" + slice.Labels[discovery.LabelServiceName]}, nil
+		}})
+	c.nodes = informer(c, client.CoreV1().Nodes(), &core.Node{}, "",
+		fields.OneTermEqualSelector(meta.ObjectNameField, c.o.Node).String(), cache.Indexers{})
+	c.leaseCache = informer(c, client.CoordinationV1().Leases(c.o.Namespace), &coordination.Lease{},
+		managedBy+"="+program, "", cache.Indexers{})
+	for _, each := range []struct {
+		informer  cache.SharedIndexInformer
+		transform cache.TransformFunc
+		handler   cache.ResourceEventHandler
+	}{
+		{c.services, withoutManagers, onChange(func(any, bool) { c.queue.Add(all) })},
+		{c.endpoints, onlyConditions, onChange(c.endpointsChanged)},
+		{c.nodes, onlyLabels, onChange(func(any, bool) { c.poke() })},
+		{c.leaseCache, withoutManagers, onChange(c.leaseChanged)},
+	} {
+		if err := each.informer.SetTransform(each.transform); err != nil {
+			return fmt.Errorf("failed to prepare to follow the API: %w", err)
+		}
+		if _, err := each.informer.AddEventHandler(each.handler); err != nil {
+			return fmt.Errorf("failed to prepare to follow the API: %w", err)
+		}
+	}
+	return nil
+}
+
+// onChange calls changed for each change, with the last known object where it was deleted.
+func onChange(changed func(object any, deleted bool)) cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { changed(object, false) },
+		UpdateFunc: func(_, object any) { changed(object, false) },
+		DeleteFunc: func(object any) {
+			if last, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = last.Obj
+			}
+			changed(object, true)
+		},
+	}
+}
+
+// The objects are kept without what nobody here reads.
+
+func withoutManagers(object any) (any, error) {
+	if accessor, ok := object.(meta.Object); ok {
+		accessor.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+func onlyLabels(object any) (any, error) {
+	if node, ok := object.(*core.Node); ok {
+		return &core.Node{ObjectMeta: meta.ObjectMeta{
+			Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels,
+		}}, nil
+	}
+	return object, nil
+}
+
+func onlyConditions(object any) (any, error) {
+	slice, ok := object.(*discovery.EndpointSlice)
+	if !ok {
+		return object, nil
+	}
+	small := &discovery.EndpointSlice{
+		ObjectMeta: meta.ObjectMeta{
+			Name: slice.Name, Namespace: slice.Namespace, UID: slice.UID, ResourceVersion: slice.ResourceVersion,
+			Labels: map[string]string{discovery.LabelServiceName: slice.Labels[discovery.LabelServiceName]},
+		},
+		AddressType: slice.AddressType,
+	}
+	for _, e := range slice.Endpoints {
+		small.Endpoints = append(small.Endpoints, discovery.Endpoint{NodeName: e.NodeName, Conditions: e.Conditions})
+	}
+	return small, nil
+}
+
+// leases is what electors use.
+func (c *Controller) leases() typedcoordination.LeaseInterface {
+	return c.o.Leases.Leases(c.o.Namespace)
+}
+
+// endpointsChanged tells those that depend on a Service's endpoints.
+func (c *Controller) endpointsChanged(object any, _ bool) {
+	if slice, ok := object.(*discovery.EndpointSlice); ok {
+		c.pokeFor(slice.Namespace, slice.Labels[discovery.LabelServiceName])
+	}
+}
+
+func asLease(object any) *coordination.Lease {
+	lease, _ := object.(*coordination.Lease)
+	return lease
+}
+
+// leaseChanged tells the elector of a lease, and those that write the status.
+func (c *Controller) leaseChanged(object any, deleted bool) {
+	lease := asLease(object)
+	if lease == nil {
+		return
+	}
+	if lease.Name == statusLease {
+		c.status.Observe(lease, deleted)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for ip, v := range c.vips {
+		if LeaseName(ip) != lease.Name {
+			continue
+		}
+		before, _ := v.elector.Holder()
+		v.elector.Observe(lease, deleted)
+		if now, _ := v.elector.Holder(); now == before {
+			return // a mere renewal
+		}
+		if address := c.plan.Addresses[ip]; address != nil {
+			for _, s := range address.Services {
+				c.queue.Add(key{s.Namespace, s.Name})
+			}
+		}
+	}
+}
+
+// hasLease tells whether there is a lease of ours for an address.
+func (c *Controller) hasLease(ip netip.Addr) bool {
+	_, exists, err := c.leaseCache.GetStore().GetByKey(c.o.Namespace + "/" + LeaseName(ip))
+	return err == nil && exists
+}
+
+// allServices are those that the API has, of type LoadBalancer.
+func (c *Controller) allServices() []*core.Service {
+	var found []*core.Service
+	for _, object := range c.services.GetStore().List() {
+		if s, ok := object.(*core.Service); ok {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// enqueueStatus has the status of every Service looked at.
+func (c *Controller) enqueueStatus() {
+	for _, s := range c.allServices() {
+		c.queue.Add(key{s.Namespace, s.Name})
+	}
+}
+
+// startEvents begins to write Events.
+func (c *Controller) startEvents() record.EventBroadcaster {
+	broadcaster := record.NewBroadcaster()
+	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.o.Client.CoreV1().Events(meta.NamespaceAll)})
+	c.events = broadcaster.NewRecorder(scheme.Scheme, core.EventSource{Component: program, Host: c.o.Node})
+	return broadcaster
+}
+
+// namesOf are the Services of an address.
+func namesOf(a *service.Address) []string {
+	names := make([]string, 0, len(a.Services))
+	for _, s := range a.Services {
+		names = append(names, service.NameOf(s).String())
+	}
+	return names
+}

@@ -1,0 +1,181 @@
+package lb
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	core "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	conditions "k8s.io/apimachinery/pkg/api/meta"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tinkerbell/stack/pkg/lb/reason"
+	"github.com/tinkerbell/stack/pkg/lb/service"
+)
+
+// writeTimeout bounds a request that writes a status.
+const writeTimeout = 5 * time.Second
+
+// recheck is when the status of a Service without a holder is looked at again.
+const recheck = 2 * time.Second
+
+// writeStatus brings the status of one Service up to date, on the node that does that.
+func (c *Controller) writeStatus(ctx context.Context, k key) error {
+	if !c.writes.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	object, exists, err := c.services.GetStore().GetByKey(k.namespace + "/" + k.name)
+	if err != nil {
+		return err
+	}
+	s, ok := object.(*core.Service)
+	if !exists || !ok {
+		// It was deleted, or its type has changed.
+		s, err = c.o.Client.CoreV1().Services(k.namespace).Get(ctx, k.name, meta.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("failed to read service %s/%s: %w", k.namespace, k.name, err)
+		}
+	}
+	c.mu.Lock()
+	wish := c.plan.Wishes[types.NamespacedName{Namespace: k.namespace, Name: k.name}]
+	c.mu.Unlock()
+	status, changed := service.Without(s)
+	if wish != nil {
+		current := *wish
+		current.Service = s
+		holders := c.holders(wish.Addresses)
+		status, changed = service.Status(&current, holders)
+		for _, h := range holders {
+			if h.Node == "" {
+				c.queue.AddAfter(k, recheck)
+				break
+			}
+		}
+	}
+	if !changed {
+		return nil
+	}
+	next := s.DeepCopy()
+	next.Status = status
+	_, err = c.o.Client.CoreV1().Services(k.namespace).UpdateStatus(ctx, next, meta.UpdateOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsConflict(err):
+		c.queue.AddAfter(k, 100*time.Millisecond) // the newer Service is on its way
+		return nil
+	case err != nil:
+		return fmt.Errorf("failed to write the status of service %s/%s: %w", k.namespace, k.name, err)
+	}
+	c.tell(s, status)
+	return nil
+}
+
+// holders are who announces each address, or why nobody does, as this node sees it.
+func (c *Controller) holders(addresses []netip.Addr) map[netip.Addr]service.Holder {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	holders := map[netip.Addr]service.Holder{}
+	for _, ip := range addresses {
+		v := c.vips[ip]
+		if v == nil || v.stopping {
+			holders[ip] = service.Holder{Why: reason.Errorf(reason.Starting, "node %s has just started", c.o.Node)}
+			continue
+		}
+		identity, expired := v.elector.Holder()
+		if identity != "" && !expired {
+			holders[ip] = service.Holder{Node: nodeOf(identity)}
+			continue
+		}
+		v.mu.Lock()
+		holders[ip] = service.Holder{Why: v.why}
+		v.mu.Unlock()
+	}
+	return holders
+}
+
+// tell writes an Event where the condition says something else than before.
+func (c *Controller) tell(s *core.Service, status core.ServiceStatus) {
+	was := conditions.FindStatusCondition(s.Status.Conditions, service.ConditionType)
+	is := conditions.FindStatusCondition(status.Conditions, service.ConditionType)
+	if is == nil || is.Status == meta.ConditionTrue || was != nil && was.Reason == is.Reason {
+		return // the node that announces an address tells of that
+	}
+	c.events.Event(s, core.EventTypeWarning, is.Reason, is.Message)
+}
+
+// View is what this node knows of one address.
+type View struct {
+	Address   string   `json:"address"`
+	Services  []string `json:"services"`
+	Link      string   `json:"link,omitempty"`
+	Announced bool     `json:"announced"`
+	Holder    string   `json:"holder,omitempty"`
+	Lease     string   `json:"lease"`
+	Reason    string   `json:"reason"`
+	Message   string   `json:"message,omitempty"`
+	// Answers are the Ethernet addresses of other stations that answered the last question for the address.
+	Answers []string `json:"answers"`
+}
+
+// Views are what this node knows of all addresses, in their order.
+func (c *Controller) Views() []View {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ips := make([]netip.Addr, 0, len(c.vips))
+	for ip := range c.vips {
+		ips = append(ips, ip)
+	}
+	slices.SortFunc(ips, netip.Addr.Compare)
+	views := make([]View, 0, len(ips))
+	for _, ip := range ips {
+		views = append(views, c.vips[ip].view())
+	}
+	return views
+}
+
+func (v *vip) view() View {
+	identity, expired := v.elector.Holder()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	view := View{
+		Address: v.ip.String(), Services: namesOf(v.wish), Link: v.link.Name, Announced: v.held, Lease: LeaseName(v.ip),
+		Holder: nodeOf(identity), Reason: reason.Standby.String(), Answers: []string{},
+	}
+	switch {
+	case v.held:
+		view.Reason = reason.Announced.String()
+	case v.why != nil:
+		view.Reason, view.Message = v.why.Reason.String(), v.why.Text
+	case identity == "" || expired:
+		view.Reason = reason.NoNode.String()
+	}
+	for _, mac := range v.owners {
+		view.Answers = append(view.Answers, hardware(mac))
+	}
+	return view
+}
+
+// ServeHTTP shows the addresses.
+func (c *Controller) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(c.Views()) // whoever asked may have gone
+}
+
+// Identity is what a node writes into leases: its name, and what tells this boot of it from others.
+func Identity(node, boot string) string {
+	boot, _, _ = strings.Cut(strings.TrimSpace(boot), "-")
+	return node + "_" + boot
+}

@@ -1,0 +1,267 @@
+package lb
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	core "k8s.io/api/core/v1"
+
+	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/lb/address"
+	"github.com/tinkerbell/stack/pkg/lb/announce"
+	"github.com/tinkerbell/stack/pkg/lb/elect"
+	"github.com/tinkerbell/stack/pkg/lb/probe"
+	"github.com/tinkerbell/stack/pkg/lb/reason"
+	"github.com/tinkerbell/stack/pkg/lb/service"
+)
+
+// vip is the task of one address on this node: it stands as a candidate for the address's lease, has the address on a
+// link and announces it while it holds the lease, and watches the link for others that have it.
+type vip struct {
+	ip      netip.Addr
+	c       *Controller
+	log     *slog.Logger
+	elector *elect.Elector
+
+	mu       sync.Mutex
+	wish     *service.Address
+	link     address.Link // found last
+	why      *reason.Error
+	held     bool
+	since    time.Time // when it began to be held
+	until    time.Time // this node has failed to claim the address, and lets others try until then
+	failed   *reason.Error
+	conflict []frame.MAC // who answered when this node was about to claim the address
+	owners   []frame.MAC // who answered the last question
+	silent   int         // questions in a row that nobody answered
+
+	// of the elector's goroutine
+	holding     address.Link
+	announcer   *announce.Announcer
+	stopSending func()
+}
+
+func newVIP(c *Controller, wish *service.Address) *vip {
+	v := &vip{ip: wish.IP, c: c, wish: wish, log: c.log.With("address", wish.IP.String())}
+	v.why = reason.Errorf(reason.Starting, "node %s has just started", c.o.Node)
+	v.elector = elect.New(elect.Config{
+		Leases: c.leases(), Name: LeaseName(wish.IP), Labels: leaseLabels, Identity: c.o.Identity, Times: c.o.Times,
+		Candidate: v.candidate, Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
+	})
+	return v
+}
+
+// run does the task until ctx is done.
+func (v *vip) run(ctx context.Context) {
+	var working sync.WaitGroup
+	working.Go(func() { v.elector.Run(ctx) })
+	working.Go(func() { v.watch(ctx) })
+	working.Wait()
+	if err := v.elector.Delete(context.WithoutCancel(ctx)); err != nil {
+		v.log.Warn("failed to delete a lease", "error", err)
+	}
+}
+
+// set changes what is wished.
+func (v *vip) set(wish *service.Address) {
+	v.mu.Lock()
+	v.wish = wish
+	v.mu.Unlock()
+	v.elector.Poke()
+}
+
+// candidate says why this node may not have the address.
+func (v *vip) candidate() error {
+	v.mu.Lock()
+	wish, conflict, held, until, failed := v.wish, v.conflict, v.held, v.until, v.failed
+	v.mu.Unlock()
+	link, why := v.look(wish)
+	if why == nil && held && (link.Index != v.holding.Index || !bytes.Equal(link.MAC, v.holding.MAC)) {
+		why = reason.Errorf(reason.LinkMissing, "node %s: the address is to move from link %s (%s) to %s (%s)",
+			v.c.o.Node, v.holding.Name, v.holding.MAC, link.Name, link.MAC)
+	}
+	if why == nil && !held && time.Now().Before(until) {
+		why = failed
+	}
+	if why == nil && !held && len(conflict) > 0 {
+		why = v.inUse(conflict)
+	}
+	v.mu.Lock()
+	v.link, v.why = link, why
+	v.mu.Unlock()
+	if why == nil {
+		return nil
+	}
+	if !held {
+		v.c.metrics.holds(v.ip, false, why.Reason)
+	}
+	return why
+}
+
+// look finds the link for the address, or why this node does not serve it.
+func (v *vip) look(wish *service.Address) (address.Link, *reason.Error) {
+	if v.c.excluded() {
+		return address.Link{}, reason.Errorf(reason.NodeExcluded,
+			"node %s has the label %s", v.c.o.Node, core.LabelNodeExcludeBalancers)
+	}
+	if why := service.Serves(wish, v.c.o.Node, v.c.slices); why != nil {
+		return address.Link{}, reason.Errorf(why.Reason, "node %s: %s", v.c.o.Node, why.Text)
+	}
+	link, err := v.c.o.Host.Find(v.ip, wish.Interface)
+	if err == nil {
+		return link, nil
+	}
+	why, ok := errors.AsType[*reason.Error](err)
+	if !ok {
+		why = reason.Errorf(reason.KernelRefused, "%v", err)
+	}
+	return link, reason.Errorf(why.Reason, "node %s: %s", v.c.o.Node, why.Text)
+}
+
+func (v *vip) inUse(owners []frame.MAC) *reason.Error {
+	return reason.Errorf(reason.AddressInUse,
+		"node %s: %s answers for %s already: find that host, or ask for another address", v.c.o.Node,
+		hardware(owners[0]), v.ip)
+}
+
+// renewed has the address on the link until the lease may be another node's.
+func (v *vip) renewed(ctx context.Context, start time.Time, first bool) error {
+	v.mu.Lock()
+	link := v.link
+	v.mu.Unlock()
+	if first {
+		if err := v.probe(ctx, link); err != nil {
+			return err
+		}
+	}
+	if err := v.c.o.Host.Put(link, v.ip, start.Add(v.c.o.Times.Hold())); err != nil {
+		if errors.Is(err, address.ErrTooLate) {
+			return reason.Errorf(reason.APIAway, "node %s: %v", v.c.o.Node, err)
+		}
+		v.warn(link, "failed to put an address on a link", err)
+		return v.stepBack(reason.KernelRefused, err)
+	}
+	if !first {
+		return nil
+	}
+	return v.claim(link)
+}
+
+// probe asks the link whether somebody has the address.
+func (v *vip) probe(ctx context.Context, link address.Link) error {
+	port, err := v.c.o.Host.Open(link, v.ip)
+	if err != nil {
+		v.warn(link, "failed to open a link", err)
+		return v.stepBack(reason.KernelRefused, err)
+	}
+	defer port.Close()
+	owners, err := probe.Owners(ctx, port, probe.ClaimProbes, probe.ClaimWait, true)
+	if err != nil {
+		return v.stepBack(reason.LinkDown, err)
+	}
+	if len(owners) == 0 {
+		return nil
+	}
+	v.mu.Lock()
+	v.conflict = owners
+	v.mu.Unlock()
+	v.c.board.WarnAt(time.Since(v.c.began).Nanoseconds(), "address is in use", func() []any {
+		return []any{"address", v.ip.String(), "link", link.Name, "mac", hardware(owners[0])}
+	})
+	return v.inUse(owners)
+}
+
+// stepBack has this node be no candidate for as long as others may need to find out that they can have the address.
+func (v *vip) stepBack(r reason.Reason, err error) *reason.Error {
+	why := reason.Errorf(r, "node %s: %v", v.c.o.Node, err)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.until, v.failed = time.Now().Add(v.c.o.Times.Lease), why
+	return why
+}
+
+// warn logs at times only.
+func (v *vip) warn(link address.Link, message string, err error) {
+	v.c.board.WarnAt(time.Since(v.c.began).Nanoseconds(), message, func() []any {
+		return []any{"address", v.ip.String(), "link", link.Name, "error", err}
+	})
+}
+
+// claim begins to announce the address.
+func (v *vip) claim(link address.Link) error {
+	port, err := v.c.o.Host.Open(link, v.ip)
+	if err != nil {
+		v.warn(link, "failed to open a link", err)
+		return v.stepBack(reason.KernelRefused, err)
+	}
+	v.holding = link
+	v.announcer = announce.New(port.Announce, func(err error) {
+		if err != nil {
+			v.log.Warn("failed to announce an address", "link", link.Name, "error", err)
+		}
+	}, v.c.o.AnnounceInterval)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func(a *announce.Announcer) {
+		defer close(done)
+		a.Run(ctx)
+	}(v.announcer)
+	v.stopSending = func() {
+		stop()
+		<-done
+		_ = port.Close()
+	}
+	v.mu.Lock()
+	v.held, v.since, v.silent = true, time.Now(), 0
+	services := v.wish.Services
+	v.mu.Unlock()
+	v.c.metrics.holds(v.ip, true, reason.Announced)
+	v.c.metrics.moves.WithLabelValues(v.ip.String(), "here").Inc()
+	v.log.Info("announcing address", "link", link.Name, "mac", link.MAC.String())
+	for _, s := range services {
+		v.c.event(s, core.EventTypeNormal, reason.Announced, "announcing "+v.ip.String()+" from node "+v.c.o.Node+
+			", link "+link.Name+", MAC "+link.MAC.String())
+	}
+	return nil
+}
+
+// withdraw ends the announcement and removes the address.
+func (v *vip) withdraw(why error) error {
+	if v.stopSending != nil {
+		v.stopSending()
+		v.stopSending, v.announcer = nil, nil
+	}
+	found, err := v.c.o.Host.Remove(v.ip)
+	v.mu.Lock()
+	held := v.held
+	v.held, v.why = false, v.reasonOf(why)
+	v.mu.Unlock()
+	v.c.metrics.holds(v.ip, false, v.reasonOf(why).Reason)
+	if err != nil {
+		v.log.Error("failed to remove an address", "error", err)
+	}
+	if held || found {
+		v.c.metrics.moves.WithLabelValues(v.ip.String(), "away").Inc()
+		v.log.Info("withdrew address", "cause", why.Error())
+	}
+	return err
+}
+
+func (v *vip) reasonOf(err error) *reason.Error {
+	if why, ok := errors.AsType[*reason.Error](err); ok {
+		return why
+	}
+	r := reason.LeaseLost
+	switch {
+	case errors.Is(err, elect.ErrDeadline):
+		r = reason.APIAway
+	case errors.Is(err, elect.ErrLeaving):
+		r = reason.Stopping
+	}
+	return reason.Errorf(r, "node %s: %v", v.c.o.Node, err)
+}

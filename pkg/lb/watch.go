@@ -1,0 +1,131 @@
+package lb
+
+import (
+	"context"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/lb/address"
+	"github.com/tinkerbell/stack/pkg/lb/probe"
+)
+
+// silentRounds is how many questions in a row nobody answers until a lease counts as held without serving.
+const silentRounds = 3
+
+// watch asks the link for the address all the time, on whatever link it belongs at the moment.
+func (v *vip) watch(ctx context.Context) {
+	ticker := time.NewTicker(v.c.o.ProbeInterval)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		v.mu.Lock()
+		wish := v.wish
+		v.mu.Unlock()
+		link, err := v.c.o.Host.Find(v.ip, wish.Interface)
+		if err == nil {
+			v.watchLink(ctx, link)
+			continue // the link has changed, or failed
+		}
+		v.saw(nil, true)
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
+}
+
+// watchLink asks on one link until it is another one's turn, or it fails.
+func (v *vip) watchLink(ctx context.Context, link address.Link) {
+	port, err := v.c.o.Host.Open(link, v.ip)
+	if err != nil {
+		v.warn(link, "failed to open a link", err)
+		wait(ctx, v.c.o.ProbeInterval)
+		return
+	}
+	defer port.Close()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	failures := 0
+	probe.Watch(ctx, port, v.c.o.ProbeInterval, func(owners []frame.MAC, err error) {
+		if err != nil {
+			failures++
+		} else {
+			failures = 0
+		}
+		v.saw(owners, err != nil)
+		v.mu.Lock()
+		wish := v.wish
+		v.mu.Unlock()
+		if now, err := v.c.o.Host.Find(v.ip, wish.Interface); failures > 1 || err != nil || now.Index != link.Index {
+			stop()
+		}
+	})
+}
+
+// saw judges one round: who answered for the address, this node not among them.
+func (v *vip) saw(owners []frame.MAC, blind bool) {
+	holder, expired := v.elector.Holder()
+	v.mu.Lock()
+	held, before := v.held, v.owners
+	v.owners = owners
+	if !blind && len(owners) == 0 {
+		v.conflict = nil
+	}
+	if len(owners) == 0 && !held && holder != "" && !expired && !blind {
+		v.silent++
+	} else {
+		v.silent = 0
+	}
+	silent := v.silent >= silentRounds
+	// A station that answered before this node had the address is none too many.
+	settled := held && time.Since(v.since) > 2*probe.WatchWait
+	v.mu.Unlock()
+	v.c.metrics.sees(v.ip, owners, held)
+	v.c.metrics.notServing.WithLabelValues(v.ip.String()).Set(boolean(silent))
+	now := time.Since(v.c.began).Nanoseconds()
+	if n := len(owners); n > 1 || n > 0 && settled {
+		v.c.board.WarnAt(now, "two owners of an address", func() []any {
+			macs := make([]string, 0, n)
+			for _, mac := range owners {
+				macs = append(macs, hardware(mac))
+			}
+			return []any{"address", v.ip.String(), "macs", macs, "held_here", held, "holder", holder}
+		})
+	}
+	if silent {
+		v.c.board.WarnAt(now, "lease is held and nobody answers", func() []any {
+			return []any{"address", v.ip.String(), "holder", holder}
+		})
+	}
+	if len(owners) == 0 && len(before) > 0 && !held {
+		v.elector.Poke() // whoever had the address has it no longer
+	}
+	v.clean(holder)
+}
+
+// clean removes the address where this node does not have its lease, as after a crash.
+func (v *vip) clean(holder string) {
+	if holder == v.c.o.Identity {
+		return
+	}
+	v.mu.Lock()
+	held := v.held
+	v.mu.Unlock()
+	if held {
+		return // the elector is about to see it
+	}
+	found, err := v.c.o.Host.Remove(v.ip)
+	if err != nil {
+		v.log.Error("failed to remove an address", "error", err)
+	} else if found {
+		v.log.Info("removed an address without its lease")
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,274 @@
+package failover
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// api is a kube-apiserver on etcd, on a host of its own.
+type api struct {
+	host         *host
+	etcd, server *process
+	client       *http.Client
+}
+
+// namespace is where the leases and the Services are.
+const namespace = "stack"
+
+// Rules are what stack-lb needs of the API, cluster-wide and in its own namespace; docs/stack-lb.md has them.
+var (
+	ClusterRules = []any{
+		rule("", "services", "get", "list", "watch"), rule("", "services/status", "update"),
+		rule("", "nodes", "list", "watch"), rule("", "events", "create", "patch"),
+		rule("discovery.k8s.io", "endpointslices", "list", "watch"),
+	}
+	NamespaceRules = []any{rule("coordination.k8s.io", "leases", "get", "list", "watch", "create", "update", "delete")}
+)
+
+func rule(group, resource string, verbs ...string) any {
+	return object{"apiGroups": []string{group}, "resources": []string{resource}, "verbs": verbs}
+}
+
+type object = map[string]any
+
+// Cached finds the Kubernetes binaries that the kube lab has cached, and says what is missing.
+func Cached() (apiserver, etcd string, err error) {
+	home, err := os.UserCacheDir()
+	if err != nil {
+		return "", "", err
+	}
+	found, err := filepath.Glob(filepath.Join(home, "tinkerbell-stack", "kube-*", "kube-apiserver"))
+	if err != nil || len(found) == 0 {
+		return "", "", errors.New("no kube-apiserver in ~/.cache/tinkerbell-stack (make e2e-kube builds one)")
+	}
+	etcd = filepath.Join(filepath.Dir(found[0]), "debian/usr/bin/etcd")
+	if _, err := os.Stat(etcd); err != nil {
+		return "", "", errors.New("no etcd beside the cached kube-apiserver (make e2e-kube fetches it)")
+	}
+	return found[0], etcd, nil
+}
+
+func startAPI(ctx context.Context, h *host, dir string) (*api, error) {
+	server, etcd, err := Cached()
+	if err != nil {
+		return nil, err
+	}
+	if err := writeCredentials(dir); err != nil {
+		return nil, err
+	}
+	a := &api{host: h}
+	a.etcd, err = h.start(dir, "etcd", nil, etcd, "--data-dir", filepath.Join(dir, "etcd"),
+		"--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
+		"--listen-peer-urls", "http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level", "error")
+	if err != nil {
+		return nil, err
+	}
+	key := filepath.Join(dir, "sa.key")
+	a.server, err = h.start(dir, "apiserver", nil, server, "--etcd-servers", "http://127.0.0.1:2379",
+		"--cert-dir", filepath.Join(dir, "certs"), "--bind-address", apiIP, "--advertise-address", apiIP,
+		"--service-cluster-ip-range", "10.96.0.0/16,fd00:96::/112", "--token-auth-file", filepath.Join(dir, "tokens.csv"),
+		"--service-account-key-file", key, "--service-account-signing-key-file", key,
+		"--service-account-issuer", "https://kubernetes.default.svc", "--authorization-mode", "RBAC",
+		"--disable-admission-plugins", "ServiceAccount", "--watch-cache=true")
+	if err != nil {
+		return a, err
+	}
+	a.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // its own certificate, in a namespace
+		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+			err = h.in(func() error {
+				conn, err = new(net.Dialer).DialContext(ctx, network, address)
+				return err
+			})
+			return conn, err
+		},
+	}}
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		if err = a.do(ctx, http.MethodGet, "/readyz", nil); err == nil {
+			return a, nil
+		}
+		select {
+		case <-a.server.ended:
+			return a, errors.New("the API server ended: see its log")
+		case <-ctx.Done():
+			return a, ctx.Err()
+		default:
+		}
+		if time.Now().After(deadline) {
+			return a, fmt.Errorf("the API server is not ready: %w", err)
+		}
+	}
+}
+
+func writeCredentials(dir string) error {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return err
+	}
+	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	kubeconfig := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://%s:6443", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: lb}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, apiIP)
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "sa.key"), block, 0o600),
+		os.WriteFile(filepath.Join(dir, "tokens.csv"), []byte("admin,admin,1,\"system:masters\"\nlb,lb,2,\n"), 0o600),
+		os.WriteFile(filepath.Join(dir, "kubeconfig"), []byte(kubeconfig), 0o600),
+	)
+}
+
+func (a *api) stop() {
+	if a == nil {
+		return
+	}
+	if a.client != nil {
+		a.client.CloseIdleConnections()
+	}
+	a.server.kill()
+	a.etcd.kill()
+}
+
+// do sends an object to the API.
+func (a *api) do(ctx context.Context, method, path string, in any) error {
+	var body io.Reader
+	if in != nil {
+		text, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(text)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "https://"+apiIP+":6443"+path, body)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer admin")
+	request.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		request.Header.Set("Content-Type", "application/merge-patch+json")
+	}
+	response, err := a.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode >= 300 {
+		return fmt.Errorf("failed to %s %s: %s: %.300s", method, path, response.Status, text)
+	}
+	return nil
+}
+
+// prepare makes the namespace, the roles and the nodes.
+func (a *api) prepare(ctx context.Context, nodes []string) error {
+	const rbac, group = "/apis/rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io/v1"
+	subject := []object{{"kind": "User", "name": "lb", "apiGroup": "rbac.authorization.k8s.io"}}
+	name := object{"name": "lb"}
+	steps := []struct {
+		path string
+		body object
+	}{
+		{"/api/v1/namespaces", object{"metadata": object{"name": namespace}}},
+		{rbac + "/clusterroles", object{
+			"apiVersion": group, "kind": "ClusterRole", "metadata": name, "rules": ClusterRules,
+		}},
+		{rbac + "/clusterrolebindings", object{
+			"apiVersion": group, "kind": "ClusterRoleBinding", "metadata": name, "subjects": subject,
+			"roleRef": object{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lb"},
+		}},
+		{rbac + "/namespaces/" + namespace + "/roles", object{
+			"apiVersion": group, "kind": "Role", "metadata": name, "rules": NamespaceRules,
+		}},
+		{rbac + "/namespaces/" + namespace + "/rolebindings", object{
+			"apiVersion": group, "kind": "RoleBinding", "metadata": name, "subjects": subject,
+			"roleRef": object{"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "lb"},
+		}},
+	}
+	for _, step := range steps {
+		if err := a.do(ctx, http.MethodPost, step.path, step.body); err != nil {
+			return err
+		}
+	}
+	for _, node := range nodes {
+		if err := a.do(ctx, http.MethodPost, "/api/v1/nodes", object{"metadata": object{"name": node}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Paths of the objects.
+const (
+	servicesPath = "/api/v1/namespaces/" + namespace + "/services"
+	slicesPath   = "/apis/discovery.k8s.io/v1/namespaces/" + namespace + "/endpointslices"
+	leasesPath   = "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases"
+)
+
+// Service makes a Service of the class with port 80, and gives it a change.
+func serviceOf(name, addresses, policy string, port int, protocol string) object {
+	return object{
+		"metadata": object{"name": name, "annotations": object{"stack-lb.tinkerbell.org/addresses": addresses}},
+		"spec": object{
+			"type": "LoadBalancer", "loadBalancerClass": "tinkerbell.org/stack-lb", "externalTrafficPolicy": policy,
+			"ipFamilyPolicy": "RequireDualStack", "allocateLoadBalancerNodePorts": false,
+			"ports": []object{{"name": "p", "port": port, "protocol": protocol}},
+		},
+	}
+}
+
+// sliceOf is the EndpointSlice of a Service with an endpoint on each node; ready says which are.
+func sliceOf(service, family string, ready map[string]bool) object {
+	var endpoints []object
+	for node, is := range ready {
+		address := "10.244.0.1"
+		if family == "IPv6" {
+			address = "fd00:244::1"
+		}
+		endpoints = append(endpoints, object{
+			"addresses": []string{address}, "nodeName": node, "conditions": object{"ready": is, "serving": is},
+		})
+	}
+	return object{
+		"metadata": object{
+			"name":   service + "-" + map[string]string{"IPv4": "4", "IPv6": "6"}[family],
+			"labels": object{"kubernetes.io/service-name": service},
+		},
+		"addressType": family, "endpoints": endpoints, "ports": []object{{"name": "p", "port": 80, "protocol": "TCP"}},
+	}
+}
+
+// endpoints writes the EndpointSlices of a Service.
+func (a *api) endpoints(ctx context.Context, service string, ready map[string]bool) error {
+	for _, family := range []string{"IPv4", "IPv6"} {
+		slice := sliceOf(service, family, ready)
+		name := slice["metadata"].(object)["name"].(string)
+		err := a.do(ctx, http.MethodPatch, slicesPath+"/"+name, object{"endpoints": slice["endpoints"]})
+		if err != nil {
+			err = a.do(ctx, http.MethodPost, slicesPath, slice)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
