@@ -64,6 +64,10 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 	if _, ok := block(d.Data); !ok {
 		return DropMalformed
 	}
+	if t.missed(op, d.Data, w.Now()) {
+		h.again(w, s)
+		return DropNot
+	}
 	step := t.steps(op, d.Data)
 	switch {
 	case op == opAck && t.allowance.holding && !step:
@@ -187,6 +191,9 @@ func (h *handler) server(w *worker, s *session, from datagram.Peer, data []byte)
 		return DropNot
 	}
 	h.observe(w, s, op, data)
+	if op == opData {
+		t.keep(data, w.Now())
+	}
 	return DropNot
 }
 

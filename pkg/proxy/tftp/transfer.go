@@ -35,6 +35,9 @@ type transfer struct {
 
 	allowance allowance // of the route's rate
 
+	newest []byte    // the block of number high, where it is kept
+	sent   time.Time // when the client was last sent it
+
 	ended   bool
 	code    uint16 // of an ERROR
 	message string

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 	"github.com/tinkerbell/stack/test/e2e/storm/machines"
@@ -35,12 +36,13 @@ func (r *Result) Wrong() []string {
 	return all
 }
 
-// Failures counts machines by the step in which they failed and why.
+// Failures counts machines by the step in which they failed and why, without what the last attempt said of each.
 func (r *Result) Failures() map[string]int {
 	all := map[string]int{}
 	for _, m := range r.Machines {
 		if !m.Finished {
-			all[m.Failure]++
+			why, _, _ := strings.Cut(m.Failure, "; last")
+			all[why]++
 		}
 	}
 	return all

@@ -114,7 +114,7 @@ func TestSample(t *testing.T) {
 		Machines: []machines.Outcome{
 			{Finished: true, Seconds: 4, Retries: map[string]int{"tftp": 2}},
 			{Finished: true, Seconds: 2, Retries: map[string]int{"tftp": 1, "stream": 1}, Wrong: []string{"metadata: another's"}},
-			{Machine: 2, Failure: "tftp: nothing has moved for 1m30s"},
+			{Machine: 2, Failure: "tftp: nothing has moved for 1m30s; last: m00003 heard nothing"},
 		},
 	}
 	want := rounds.Sample{
