@@ -43,7 +43,7 @@ const (
 	// freeMemory is what counts for the container's where that has no limit, in bytes.
 	freeMemory = 2 << 30
 	// programMemory is what the program takes by itself, in bytes; sessionMemory a datagram session.
-	programMemory, sessionMemory = 32 << 20, 3 << 10
+	programMemory, sessionMemory = 32 << 20, 5 << 10
 	// connectionShare is the connections' share of the remaining memory, in percent: the kernel's buffers have the rest.
 	connectionShare = 60
 	// programDescriptors are for the admin port, listeners, files and lookups; routeDescriptors for each route's idle

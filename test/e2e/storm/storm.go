@@ -15,11 +15,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/tinkerbell/ipxedust/binary"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/netboot"
 	"github.com/tinkerbell/stack/test/e2e/storm/machines"
 	"github.com/tinkerbell/stack/test/e2e/tink"
 )
@@ -146,6 +148,8 @@ func (s *Site) open(ctx context.Context) error {
 			Path: programs["hardware-standin"], Args: []string{"-listen", lab.HardwareAddr.String()},
 		},
 		Without: []string{lab.RA},
+		// Smee agrees to blocks of 512 bytes by default, whatever a machine asks for.
+		Args: map[string][]string{lab.Smee: {"-tftp-block-size", strconv.Itoa(netboot.BlockSize)}},
 	}
 	for _, m := range members {
 		mac, _ := net.ParseMAC(m.MAC)
