@@ -27,6 +27,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/queue"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 )
 
@@ -76,6 +77,10 @@ type Settings struct {
 	// is the rate at first, in bits a second: where there is one, connections do not begin in a loop, which cannot wait.
 	Shaper *shaper.Shaper
 	Rate   int64
+	// Queue bounds the machines that are served at a time; nil does not. Machines is the bound at first: where there is
+	// one, connections do not begin in a loop.
+	Queue    *queue.Queue
+	Machines int
 	// AcceptProxy prefixes are those whose connections begin with a PROXY header that tells the client.
 	AcceptProxy []netip.Prefix
 	// SendProxy tells the endpoint the client by a PROXY header: version 1 or 2; 0 does not.

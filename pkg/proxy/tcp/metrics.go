@@ -15,12 +15,14 @@ const (
 	refusedMemory                   // what the account says: no room
 	refusedDescriptors
 	refusedShare
+	refusedQueue // as many machines wait as may, or it has gone while it waited
 	refusals
 )
 
 func (r refusal) String() string {
 	return [...]string{
 		"limit", "client_limit", "backend", "proxy_header", "resources", "tls", "memory", "descriptors", "client_share",
+		"queue",
 	}[r]
 }
 

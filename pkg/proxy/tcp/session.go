@@ -81,6 +81,12 @@ func (s *session) run(ctx context.Context) {
 		}
 		client, protocol = inner, chosen
 	}
+	leave, ok := s.enter(source.Addr())
+	if !ok {
+		reset(s.client)
+		return
+	}
+	defer leave()
 	server, e, err := s.dial(ctx, source, target, protocol)
 	if err != nil {
 		s.front.log.Warn("no endpoint took the connection", "client", source, "error", err)

@@ -48,7 +48,7 @@ func (w way) other() way { return 1 - w }
 // plain is whether a connection is for the loop.
 func (y *young) plain() bool {
 	s := y.settings
-	return s.TLS == nil && s.Secure == nil && s.SendProxy == 0 && s.Idle <= 0 && s.Rate == 0 &&
+	return s.TLS == nil && s.Secure == nil && s.SendProxy == 0 && s.Idle <= 0 && s.Rate == 0 && s.Machines == 0 &&
 		!contains(s.AcceptProxy, y.peer.Addr())
 }
 

@@ -34,7 +34,8 @@ type plain struct {
 func plainWay(sites []*site) *plain {
 	one := sites[0]
 	s := one.settings
-	if len(sites) > 1 || len(s.Hosts) > 0 || one.proxy == nil || s.GRPC || s.TLS != nil || s.Secure != nil {
+	if len(sites) > 1 || len(s.Hosts) > 0 || one.proxy == nil || s.GRPC || s.TLS != nil || s.Secure != nil ||
+		s.Machines > 0 {
 		return nil
 	}
 	var passes func([]byte) bool

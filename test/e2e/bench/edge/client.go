@@ -76,8 +76,11 @@ func (s *site) check(ctx context.Context) error {
 }
 
 // ask connects, says that it wants one file and no more, and returns the connection, on which the answer is to come.
-func ask(ctx context.Context, addr, file string, config *tls.Config) (*net.TCPConn, error) {
+func ask(ctx context.Context, from *net.TCPAddr, addr, file string, config *tls.Config) (*net.TCPConn, error) {
 	var dialer net.Dialer
+	if from != nil {
+		dialer.LocalAddr = from
+	}
 	dialer.SetMultipathTCP(false)
 	conn, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"slices"
 	"sync"
@@ -56,7 +57,14 @@ func (b *bench) download(
 func once(
 	ctx context.Context, addr, file string, config *tls.Config, size int64, end time.Time,
 ) (int64, error) {
-	conn, err := ask(ctx, addr, file, config)
+	return onceFrom(ctx, nil, addr, file, config, size, end)
+}
+
+// onceFrom is once from an address of ours; nil is any.
+func onceFrom(
+	ctx context.Context, from *net.TCPAddr, addr, file string, config *tls.Config, size int64, end time.Time,
+) (int64, error) {
+	conn, err := ask(ctx, from, addr, file, config)
 	if err != nil {
 		return 0, err
 	}

@@ -59,6 +59,12 @@ func (b *bench) cases() []rounds.Case {
 			Measure:    b.serving(b.rack),
 		},
 		{
+			Name:       "share-100",
+			Units:      map[string]string{"jain": "1", "rate_over_wish": "1", "cpu_s_per_gib": "s/GiB"},
+			Candidates: both,
+			Measure:    b.serving(b.share),
+		},
+		{
 			Name:       "tls-file",
 			Units:      map[string]string{"cpu_s_per_gib": "s/GiB", "gbit_per_s": "Gbit/s"},
 			Candidates: both,
