@@ -64,6 +64,23 @@
 {{- if contains ":" . }}{{ include "stack.refuse" (dict "v" $v "text" (printf "%s is a prefix of IPv6, and DHCPv6 is not relayed: set dhcpv6.enabled=true, or take it out of relay.trustedRelays and relay.trustedServers" .)) }}{{ end -}}
 {{- end -}}
 {{- end -}}
+{{- if gt (int $v.replicas) 1 -}}
+{{- if and $v.relay.enabled $v.relay.upstreamAddress -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "relay.upstreamAddress is the address of one pod and replicas is %v: set relay.upstreamInterface, by which each pod takes its own, or replicas=1" $v.replicas)) -}}
+{{- end -}}
+{{- if and $v.dhcpv6.enabled $v.dhcpv6.upstreamAddress -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "dhcpv6.upstreamAddress is the address of one pod and replicas is %v: set relay.upstreamInterface, by which each pod takes its own, or replicas=1" $v.replicas)) -}}
+{{- end -}}
+{{- if $v.proxy.listenAddress -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "proxy.listenAddress is the address of one pod or node and replicas is %v: leave proxy.listenAddress out, or set replicas=1" $v.replicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (has $v.relay.peers (list "owner" "hash")) (or (not $v.relay.enabled) (eq $b.provider "none")) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "relay.peers is %s and no replica hears machines: set relay.peers=auto, or broadcast.provider to one that has listeners" $v.relay.peers)) -}}
+{{- end -}}
+{{- if and (eq $v.relay.peers "owner") (not $v.publicIP) -}}
+{{- include "stack.refuse" (dict "v" $v "text" "relay.peers=owner has the node relay that has the stack's address: set publicIP, or relay.peers=hash") -}}
+{{- end -}}
 {{- if and $v.relay.upstreamInterface $v.relay.upstreamAddress -}}
 {{- include "stack.refuse" (dict "v" $v "text" "relay.upstreamInterface and relay.upstreamAddress both say what giaddr is: set one of relay.upstreamInterface and relay.upstreamAddress") -}}
 {{- end -}}

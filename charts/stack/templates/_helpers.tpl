@@ -267,3 +267,29 @@ metallb.io/loadBalancerIPs
 {{- define "stack.poolAnnotations" -}}
 metallb.io/address-pool metallb.universe.tf/address-pool purelb.io/service-group
 {{- end -}}
+
+{{/* What the relay's PEERS is: nothing where one replica relays, or each does. Takes the values. */}}
+{{- define "stack.peers" -}}
+{{- if and .relay.enabled .listeners -}}
+{{- if has .relay.peers (list "owner" "hash") -}}
+{{ .relay.peers }}
+{{- else if and (eq .relay.peers "auto") (gt (int .replicas) 1) -}}
+{{ ternary "owner" "hash" (not (empty .publicIP)) }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The pod's tolerations, as JSON: the values', and how long it stays on a node that is gone. Takes the values. */}}
+{{- define "stack.tolerations" -}}
+{{- $all := .tolerations -}}
+{{- if ge (int .leaveNodeAfterSeconds) 0 -}}
+{{- range $key := list "node.kubernetes.io/not-ready" "node.kubernetes.io/unreachable" -}}
+{{- $told := false -}}
+{{- range $.tolerations -}}
+{{- if and (has (get . "key") (list $key "" nil)) (has (get . "effect") (list "NoExecute" "" nil)) }}{{ $told = true }}{{ end -}}
+{{- end -}}
+{{- if not $told }}{{ $all = append $all (dict "key" $key "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" (int $.leaveNodeAfterSeconds)) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $all -}}
+{{- end -}}
