@@ -34,6 +34,7 @@ type config struct {
 	KeyFile         string         `split_words:"true" desc:"tinkerbell: its key, in PEM"`
 	FilesDirectory  string         `split_words:"true" default:"/artifacts" desc:"what is served as files"`
 	ArtifactsFile   string         `split_words:"true" desc:"what to fetch and serve as files, in YAML (docs/os-files.md); default nothing is fetched"`
+	ArtifactsWait   time.Duration  `split_words:"true" default:"0s" desc:"how long after its start the process is not ready while files are missing, for several replicas: another one serves them"`
 	ListenAddress   netip.Addr     `split_words:"true" desc:"one address to listen on; default all, IPv4 and IPv6"`
 	TrustedProxies  []netip.Prefix `split_words:"true" desc:"prefixes whose X-Forwarded-For is believed and appended to; overwritten for all others"`
 	PublicAddresses []netip.Addr   `split_words:"true" desc:"addresses of the service, to recognize a backend that leads back here"`
@@ -70,6 +71,9 @@ func (c *config) Validate() error {
 	}
 	if c.DrainGrace < 0 {
 		fault("DRAIN_GRACE", "%s: below 0", c.DrainGrace)
+	}
+	if c.ArtifactsWait < 0 {
+		fault("ARTIFACTS_WAIT", "%s: below 0", c.ArtifactsWait)
 	}
 	if c.DrainTimeout < 0 {
 		fault("DRAIN_TIMEOUT", "%s: below 0", c.DrainTimeout)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -94,9 +95,22 @@ func (c *config) fetcher(logger *slog.Logger, registry prometheus.Registerer) (*
 	return f, nil
 }
 
-// background is a fetcher that never makes the process unready: a release that is gone must not take DHCP and
-// metadata down with it. Its states are metrics, and on /artifacts.
-type background struct{ *fetch.Fetcher }
+// background is a fetcher that does not keep the process unready, or not for long: a release that is gone must not take
+// DHCP and metadata down with it. Its states are metrics, and on /artifacts.
+type background struct {
+	*fetch.Fetcher
+	until time.Time // until then other replicas serve while this one has no files
+}
+
+// background is that of this process, which has just begun.
+func (c *config) background(f *fetch.Fetcher) background {
+	return background{Fetcher: f, until: time.Now().Add(c.ArtifactsWait)}
+}
 
 // Ready implements daemon.Task.
-func (background) Ready() error { return nil }
+func (b background) Ready() error {
+	if time.Now().Before(b.until) {
+		return b.Fetcher.Ready()
+	}
+	return nil
+}

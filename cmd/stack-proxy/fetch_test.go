@@ -10,6 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/artifacts/fetch"
 )
 
 func TestFetch(t *testing.T) {
@@ -59,4 +63,29 @@ func TestFetch(t *testing.T) {
 	if code := run([]string{"fetch", "-f", file}, &stdout, &stderr); code != 1 || !strings.Contains(stderr.String(), "volumes") {
 		t.Errorf("a wrong file: exit status %d, %q", code, stderr.String())
 	}
+}
+
+// TestReplicaWithoutFilesLetsOthersServe: for as long as it is told to, and never for ever, since a release that is gone
+// must not take away what the process does besides.
+func TestReplicaWithoutFilesLetsOthersServe(t *testing.T) {
+	f, err := fetch.New(fetch.Config{
+		Volume: t.TempDir(), Sets: []fetch.Set{{Name: "os", URL: "http://192.0.2.1", Names: []string{"*"}}},
+	}, fetch.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		one := (&config{}).background(f)
+		if err := one.Ready(); err != nil {
+			t.Errorf("alone: %v", err)
+		}
+		several := (&config{ArtifactsWait: time.Minute}).background(f)
+		if err := several.Ready(); err == nil {
+			t.Error("without files, and ready at once")
+		}
+		time.Sleep(time.Minute)
+		if err := several.Ready(); err != nil {
+			t.Errorf("after the wait: %v", err)
+		}
+	})
 }

@@ -104,7 +104,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		again := &fetch.Reloader{
 			Fetcher: files, Path: c.ArtifactsFile, Load: c.artifacts, Requests: hangups, Logger: logger,
 		}
-		tasks, handlers["GET /artifacts"] = append(tasks, background{files}, again), files
+		tasks, handlers["GET /artifacts"] = append(tasks, c.background(files), again), files
 	}
 	server := admin.New(admin.Options{
 		Address:  c.AdminAddress,

@@ -25,8 +25,8 @@ func (f *Fetcher) Run(ctx context.Context) error {
 		if f.adopt() {
 			pause = failedFirst
 		}
-		wait := f.config.CheckEvery.D()
 		err := f.onceUnlessUpdated(ctx)
+		wait := f.config.untilCheck(time.Now())
 		switch {
 		case f.pending():
 			continue
