@@ -81,11 +81,12 @@ type taken struct {
 func (r *Ring) of(mac []byte) (found []taken) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	begin := r.protocol.Wall(0) // asked for once, or packets of one time would be put out of their order
 	for i := max(0, r.count-len(r.packets)); i < r.count; i++ {
 		p := &r.packets[i%len(r.packets)]
 		if len(mac) == 0 || r.protocol.Of(p.bytes(), p.frame(), mac) {
 			c := *p
-			found = append(found, taken{packet: &c, at: r.protocol.Wall(p.at), blank: r.protocol.Blank})
+			found = append(found, taken{packet: &c, at: begin.Add(time.Duration(p.at)), blank: r.protocol.Blank})
 		}
 	}
 	return found
