@@ -90,6 +90,9 @@ func TestSettingsOfDHCPv6(t *testing.T) {
 		"no IPv6 server is trusted": {
 			env: map[string]string{"SERVERS": "smee", "TRUSTED_SERVERS": "192.0.2.0/24"}, fault: "TRUSTED_SERVERS",
 		},
+		"listener of the name that unicasts have": {
+			env: map[string]string{"SERVERS": "smee", "LISTENERS": "unicast"}, fault: "LISTENERS",
+		},
 		"value for DHCPv6 only": {
 			env:  map[string]string{"SERVERS": "smee", "DHCPV6_OPTIONS": "subscriber-id", "SUBSCRIBER_ID": "rack 7"},
 			want: []string{"smee"},

@@ -167,6 +167,8 @@ func (c Config) validateListeners() (faults []error) {
 		switch {
 		case l.Name == "" || len(l.Name) > 15:
 			faults = append(faults, fault.New("Listeners", "%q: not an interface name", l.Name))
+		case l.Name == unicastLabel:
+			faults = append(faults, fault.New("Listeners", "%q: is what metrics call an address of this host", l.Name))
 		case seen[l.Name]:
 			faults = append(faults, fault.New("Listeners", "%q: named twice", l.Name))
 		case l.Name == c.UpstreamInterface:

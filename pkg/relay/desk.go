@@ -8,6 +8,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
 // desk is where one goroutine works on packets: its way to the servers and its scratch memory.
@@ -59,14 +60,5 @@ func (d *desk) send(m dhcp.Message, to *routes, now int64, served bool) {
 }
 
 func (d *desk) flush(to *routes) {
-	d.toServers.Flush(d.relay.upstream.Socket)
-	if d.detour.Len() == 0 {
-		return
-	}
-	for i := range to.targets {
-		if s := to.targets[i].Detour; s != nil {
-			d.detour.Flush(s) // all detours are the same socket
-			return
-		}
-	}
+	server.Flush(d.toServers, d.relay.upstream.Socket, d.detour, to.targets)
 }

@@ -25,16 +25,12 @@ type waiting struct {
 	origin origin
 }
 
-// newcomerBurst is how many requests of machines that were never served may be unanswered before the rest waits: two
-// thousand may be switched on at once.
-const newcomerBurst = 2048
-
 func newRoom(r *Relay, index int) *room {
 	name := unicastLabel
 	if index != unicast {
 		name = r.config.Listeners[index].Name
 	}
-	limit := admit.Limit{Rate: r.config.NewcomerRate, Burst: newcomerBurst}
+	limit := admit.Limit{Rate: r.config.NewcomerRate, Burst: admit.NewcomerBurst}
 	return &room{desk: newDesk(r, index, name), index: index, Room: admit.NewRoom[waiting](limit, r.limits)}
 }
 

@@ -27,7 +27,7 @@ func invented(n int) dhcp.Message {
 // crowd has so many new machines ask at one time that others have to wait.
 func (b *bench) crowd(tb testing.TB) {
 	tb.Helper()
-	for n := range newcomerBurst {
+	for n := range admit.NewcomerBurst {
 		if _, drop := b.hear(invented(n + 1<<20)); drop != None {
 			tb.Fatalf("newcomer %d: got %v", n, drop)
 		}

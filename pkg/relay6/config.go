@@ -135,6 +135,8 @@ func (c Config) Validate() error {
 		switch {
 		case l.Name == "" || len(l.Name) > maxName:
 			add("Listeners", "%q: not an interface name", l.Name)
+		case l.Name == unicastLabel:
+			add("Listeners", "%q: is what metrics call an address of this host", l.Name)
 		case seen[l.Name]:
 			add("Listeners", "%q: named twice", l.Name)
 		case l.LinkAddress.IsValid() && !usable(l.LinkAddress):

@@ -73,14 +73,5 @@ func (d *desk) answered(m dhcp6.Message) bool {
 }
 
 func (d *desk) flush(to *server.Routes) {
-	d.toServers.Flush(d.relay.upstream.Socket)
-	if d.detour.Len() == 0 {
-		return
-	}
-	for i := range to.Targets {
-		if s := to.Targets[i].Detour; s != nil {
-			d.detour.Flush(s) // all detours are the same socket
-			return
-		}
-	}
+	server.Flush(d.toServers, d.relay.upstream.Socket, d.detour, to.Targets)
 }

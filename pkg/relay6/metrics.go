@@ -77,7 +77,7 @@ func newMetrics(registerer prometheus.Registerer, listeners []Listener, read gau
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    prefix + "_reply_seconds",
 			Help:    "Time from a DHCPv6 message being relayed to its first reply.",
-			Buckets: []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+			Buckets: server.ReplyBuckets(),
 		}),
 		ready: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: prefix + "_listener_up",

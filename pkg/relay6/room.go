@@ -24,12 +24,8 @@ type waiting struct {
 	kind   dhcp6.Type
 }
 
-// newcomerBurst is how many messages of machines that were never served may be unanswered before the rest waits: two
-// thousand may be switched on at once.
-const newcomerBurst = 2048
-
 func newRoom(r *Relay, index int) *room {
-	limit := admit.Limit{Rate: r.config.NewcomerRate, Burst: newcomerBurst}
+	limit := admit.Limit{Rate: r.config.NewcomerRate, Burst: admit.NewcomerBurst}
 	return &room{
 		desk: newDesk(r, index, r.nameOf(int16(index))), index: index, Room: admit.NewRoom[waiting](limit, r.limits),
 	}

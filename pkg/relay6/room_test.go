@@ -173,7 +173,7 @@ func TestWhatWaitsIsSentInTurn(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.NewcomerRate = 100 })
 	slot := make([]byte, 1024)
 	waits := 0
-	for n := range uint32(newcomerBurst + 100) {
+	for n := range uint32(admit.NewcomerBurst + 100) {
 		m, a := b.invented(slot, n, true, true)
 		if _, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, 1); drop != None {
 			t.Fatal(drop)

@@ -10,6 +10,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/admit"
 )
 
 // told is what a test compares of an event.
@@ -130,7 +131,7 @@ func TestTellsOfWaitingMessages(t *testing.T) {
 		c.Event = func(e *boot.Event) { reasons[string(e.Text(boot.Reason))]++ }
 	})
 	slot := make([]byte, 1024)
-	for n := range uint32(newcomerBurst + 100) {
+	for n := range uint32(admit.NewcomerBurst + 100) {
 		m, a := b.invented(slot, n, true, true)
 		if _, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, 1); drop != None {
 			t.Fatal(drop)

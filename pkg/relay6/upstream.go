@@ -56,17 +56,10 @@ func newUpstream(r *Relay) (*upstream, error) {
 			}
 		}
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, listener.ReceiveBuffer) // as far as rmem_max allows
-		return os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrInet6{Port: serverPort}))
+		return server.Bind(fd, &unix.SockaddrInet6{Port: serverPort})
 	})
 	if err != nil {
 		closeErr := s.Close()
-		switch {
-		case errors.Is(err, unix.EADDRINUSE):
-			err = fmt.Errorf("%w (another DHCPv6 server or relay runs in this network namespace)", err)
-		case errors.Is(err, unix.EACCES):
-			err = fmt.Errorf("%w (the container needs the capability NET_BIND_SERVICE, or the sysctl "+
-				"net.ipv4.ip_unprivileged_port_start at 67 or below)", err)
-		}
 		return nil, errors.Join(fmt.Errorf("failed to bind UDP port %d: %w", serverPort, err), closeErr)
 	}
 	u := &upstream{Socket: s, desk: newDesk(r, unicast, unicastLabel), inbox: mmsg.NewInbox(front)}

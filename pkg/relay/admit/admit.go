@@ -57,6 +57,10 @@ const Places = 1024
 // class does not use goes to the first one that waits.
 var turns = [...]Class{Follows, Vouched, Follows, AskedThrice, Follows, AskedTwice, Follows, First}
 
+// NewcomerBurst is how many requests of machines that were never served may be unanswered before the rest waits: two
+// thousand may be switched on at once.
+const NewcomerBurst = 2048
+
 // Limit is how much of the clients that were never served reaches the servers.
 type Limit struct {
 	// Rate is how many requests a second go out beyond those that are answered; 0 or less: no limit.

@@ -32,6 +32,20 @@ func openDetour(ipv6 bool) (*mmsg.Socket, error) {
 	return s, nil
 }
 
+// Flush sends what lies in the outboxes: the one by the relay's own socket, the other by the detour.
+func Flush(usual *mmsg.Outbox, own *mmsg.Socket, detour *mmsg.Outbox, targets []Target) {
+	usual.Flush(own)
+	if detour.Len() == 0 {
+		return
+	}
+	for i := range targets {
+		if s := targets[i].Detour; s != nil {
+			detour.Flush(s) // all detours are the same socket
+			return
+		}
+	}
+}
+
 func closeSocket(s **mmsg.Socket) {
 	if *s != nil {
 		_ = (*s).Close()

@@ -8,6 +8,12 @@ type Metrics struct {
 	up, seen          *prometheus.GaugeVec
 }
 
+// ReplyBuckets are those of the time to a reply, in seconds: from a server on this node to one that is as good as
+// silent.
+func ReplyBuckets() []float64 {
+	return []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+}
+
 // NewMetrics makes metrics whose names begin with a prefix.
 func NewMetrics(prefix string) *Metrics {
 	label := []string{"server"}
