@@ -72,7 +72,10 @@ func Run(ctx context.Context, opts Options) (*Journey, error) {
 	if opts.Scale == 0 {
 		opts.Scale = 1
 	}
-	j := &Journey{opts: opts, Capture: filepath.Join(opts.Dir, "demo.pcapng"), trouble: map[string]observe.Event{}}
+	j := &Journey{
+		opts: opts, Capture: filepath.Join(opts.Dir, "demo.pcapng"), trouble: map[string]observe.Event{},
+		boots: observe.Boot{Only6: opts.Lab.IPv6},
+	}
 	if err := j.invite(); err != nil {
 		return j, err
 	}

@@ -76,13 +76,13 @@ func httpClass() []byte {
 	return append([]byte{0, 0, enterprise >> 8, enterprise & 0xff, 0, byte(len(httpName))}, httpName...)
 }
 
-// dnsmasqHTTPClass is httpClass for dnsmasq, which knows nothing of the enterprise number: it takes texts, and writes each
-// behind its length. The first text and its length stand where the number belongs, at which OVMF does not look.
+// dnsmasqHTTPClass is httpClass for dnsmasq, which knows nothing of the enterprise number: it takes texts, and writes
+// each behind its length. The first text and its length stand where the number belongs, at which OVMF does not look.
 const dnsmasqHTTPClass = "UE," + httpName
 
-// halfOf is the lower (0) or upper (1) half of a range. OVMF's HTTP boot asks while its IP stack does, and dnsmasq advertises
-// the same address to both: it refuses the one that requests it later, and OVMF repeats that request for ever. Out of a
-// range of its own HTTP boot is given what it was offered. Kea gives it another address.
+// halfOf is the lower (0) or upper (1) half of a range. OVMF's HTTP boot asks while its IP stack does, and dnsmasq
+// advertises the same address to both: it refuses the one that requests it later, and OVMF repeats that request for
+// ever. Out of a range of its own HTTP boot is given what it was offered. Kea gives it another address.
 func halfOf(of netip.Prefix, half byte) netip.Prefix {
 	addr := of.Addr().As16()
 	addr[15] |= half << (127 - of.Bits())

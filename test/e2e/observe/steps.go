@@ -32,6 +32,8 @@ type Step struct {
 
 // Boot is what machines did since they were switched on, by events of a [Tracker]. The zero Boot is ready.
 type Boot struct {
+	// Only6 leaves DHCPv4 out: iPXE tries it in a site of IPv6, and nothing relays it there.
+	Only6    bool
 	machines map[string]*progress
 }
 
@@ -53,7 +55,9 @@ func (b *Boot) Add(e Event) {
 	}
 	switch e.Kind {
 	case DHCP:
-		p.dhcp(e)
+		if e.IPv6 || !b.Only6 {
+			p.dhcp(e)
+		}
 	case TFTP:
 		p.add(StepLoader, e, false)
 	case HTTP:
@@ -104,15 +108,19 @@ func (p *progress) dhcp(e Event) {
 			p.asked = StepDHCP
 		}
 	case "SOLICIT", "RENEW", "REBIND", "CONFIRM", "INFORMATION-REQUEST":
-		// Of DHCPv6. The IP stack of UEFI asks, too, and like a system it says nothing of itself.
+		// Of DHCPv6. The IP stack of UEFI asks, too, and like a system it says nothing of itself: what it asks first is
+		// no part of a boot yet.
 		switch {
 		case e.UserClass == "Tinkerbell":
 			p.asked = StepIPXEDHCP
 		case e.VendorClass == "" && p.has(StepKernel):
 			p.asked = StepOSDHCP
-		case p.asked == "":
+		case p.asked == "" && e.VendorClass != "":
 			p.asked = StepDHCP
 		}
+	}
+	if p.asked == "" {
+		return
 	}
 	p.add(p.asked, e, e.Name == "NAK")
 }

@@ -54,6 +54,30 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// TestStepsOfIPv6: the boot begins with what firmware asks. The IP stack of UEFI asks before, and iPXE tries DHCPv4.
+func TestStepsOfIPv6(t *testing.T) {
+	at := func(seconds int64) time.Time { return time.Unix(1e9+seconds, 0) }
+	b := Boot{Only6: true}
+	for _, e := range []Event{
+		{At: at(0), Kind: DHCP, IPv6: true, Name: "SOLICIT"},
+		{At: at(1), Kind: DHCP, IPv6: true, Name: "REPLY"},
+		{At: at(2), Kind: DHCP, IPv6: true, Name: "SOLICIT", VendorClass: "HTTPClient:Arch:00016:UNDI:003000"},
+		{At: at(3), Kind: DHCP, IPv6: true, Name: "REPLY"},
+		{At: at(4), Kind: HTTP, Name: "/ipxe/ipxe.efi"},
+		{At: at(5), Kind: DHCP, IPv6: true, Name: "SOLICIT", VendorClass: "PXEClient", UserClass: "Tinkerbell"},
+		{At: at(6), Kind: DHCP, IPv6: true, Name: "REPLY"},
+		{At: at(7), Kind: DHCP, Name: "DISCOVER", VendorClass: "PXEClient:Arch:00007", UserClass: "Tinkerbell"},
+	} {
+		b.Add(e)
+	}
+	want := []Step{
+		{StepDHCP, at(2), at(3), false}, {StepLoader, at(4), at(4), false}, {StepIPXEDHCP, at(5), at(6), false},
+	}
+	if diff := cmp.Diff(want, b.Steps("")); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestTorn is about an answer that the server does not end.
 func TestTorn(t *testing.T) {
 	for name, flag := range map[string]uint8{"FIN": flagFIN, "RST": flagRST} {

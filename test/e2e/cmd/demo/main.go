@@ -58,7 +58,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	d := &demo{out: out, start: time.Now()}
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	machines := flags.String("machines", "",
-		"`list` of machines: bios and uefi (QEMU), uefi-http (HTTP boot, IPv6 alone), go (a client in Go; not with IPv6); default: bios,uefi, with IPv6 uefi")
+		"`list` of machines: bios and uefi (QEMU), uefi-http (HTTP boot, IPv6 alone), go (a client in Go; not with IPv6); "+
+			"default: bios,uefi, with IPv6 uefi")
 	flags.IntVar(&d.count, "count", 1, "how many machines boot at once; more than one with -machines go alone")
 	family := flags.String("family", "4", "`IP family` of the site: 4, or 6 for machines that boot by IPv6 alone")
 	flags.BoolVar(&d.keep, "keep", false, "leave the lab up, and say how to enter it and how to take it down")
