@@ -79,9 +79,6 @@ const (
 	looks = 16
 	// most is how many leases are given up for one.
 	most = 8
-	// barTime is how long a client gets no new connections when one of its requests was refused: to accept a connection,
-	// read fifty requests and refuse them costs a hundred times what it costs to refuse the connection.
-	barTime = time.Second
 )
 
 // Account is what the connections of a process share. A nil Account admits everything.
@@ -104,6 +101,8 @@ type Account struct {
 	spared, wanting int64
 	routes          []*Route
 	free            []*client // for their space
+	gone            []Holder  // the same, of shed
+	swept           time.Time // when old bars were forgotten
 }
 
 // New makes an account. The logger may be nil.
@@ -130,6 +129,7 @@ type Route struct {
 	evicted uint64
 	refused [refusals]uint64
 	logged  notice
+	bars    bars
 }
 
 // Route returns the part of a route, always the same for a name. Each takes its share of the whole. Of a nil account it
@@ -176,7 +176,8 @@ func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
 // admit charges a lease to a client, below a bound in all. The caller holds mu.
 func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connection bool, gone *victims) Refusal {
 	c := a.clientOf(l.route, from)
-	if connection && a.now.Load() < c.barred {
+	if connection && l.route.bars.hold(from, a.now.Load()) {
+		a.forget(c)
 		return Memory
 	}
 	if c.first == nil { // nobody is shut out for what others do
@@ -201,7 +202,7 @@ func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connecti
 // to be room behind the next look. The caller holds mu.
 func (a *Account) bar(c *client) {
 	if !a.plenty {
-		c.barred = a.now.Load() + int64(barTime)
+		c.route.bars.add(c.addr, a.now.Load())
 	}
 }
 
@@ -303,8 +304,8 @@ func (a *Account) release(l *Lease) {
 
 // shed gives up what is without progress for longest of those with the most, until so much is free.
 func (a *Account) shed(bytes int64) {
-	var gone []Holder
 	a.mu.Lock()
+	gone := a.gone[:0]
 	for bytes > 0 && a.used > 0 {
 		share := a.share()
 		top := a.top(func(r *Route) bool { return r.used > share })
@@ -316,9 +317,11 @@ func (a *Account) shed(bytes int64) {
 		gone = append(gone, l.holder)
 		a.evict(l, nil)
 	}
+	a.gone = gone
 	a.mu.Unlock()
-	for _, h := range gone {
+	for i, h := range gone {
 		h.Evict()
+		gone[i] = nil
 	}
 }
 

@@ -8,8 +8,6 @@ type client struct {
 	route *Route
 	used  int64
 	index int // in the route's heap
-	// barred is until when it gets no new connections, by the account's clock.
-	barred int64
 
 	// Its leases, by since: first goes first.
 	first, last *Lease

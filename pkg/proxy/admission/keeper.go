@@ -28,7 +28,9 @@ const (
 	// busyCollector is the part of the processor that Go's collector may have from one collection to the next. Where it
 	// has more, and more than liveAt percent of Go's own limit are in use behind a collection, connections are given up:
 	// it would run all the time.
-	busyCollector, liveAt = .2, 85
+	busyCollector, liveAt = .2, 65
+	// worked is for how long newcomers are refused, rather than wait, when the collector had too much to do.
+	worked = time.Second
 	// pace is the part of what is free below shedAt that may be charged until the next look, as a divisor: a connection
 	// that is served can come to hold so many times its charge in sockets' buffers.
 	pace = 64
@@ -37,8 +39,9 @@ const (
 	plenty, waits = 8, 8
 	// leavingPart of the memory may be held by what was evicted and has not ended, before newcomers wait, as a divisor.
 	leavingPart = 8
-	// leastRoom is what pressure leaves of the room, as a divisor.
-	leastRoom = 32
+	// leastRoom is what pressure leaves of the room, as a divisor; workedRoom, what the collector's work alone does: a
+	// machine that boots has to be one of those with little.
+	leastRoom, workedRoom = 32, 4
 
 	noticeEvery = time.Minute
 )
@@ -58,16 +61,20 @@ func (a *Account) Run(ctx context.Context, g Gauge) {
 		return
 	}
 	k := newKeeper(a, g)
+	// One timer, and nothing else is allocated: where the collector is behind, those who allocate wait for it.
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		wait, wake := idleTick, a.wake
 		if a.busy() {
 			wait, wake = busyTick, nil
 		}
+		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return
 		case <-wake:
-		case <-time.After(wait):
+		case <-timer.C:
 		}
 		now := time.Now()
 		a.now.Store(now.UnixNano())
@@ -101,6 +108,7 @@ type keeper struct {
 	now     int64 // and as it is now
 	sample  []metrics.Sample
 	shed    time.Time // when connections were given up
+	worked  time.Time // when the collector had more to do than it can
 	// collector and processor are the seconds that the collector, and all, have had until the last collection.
 	collector, processor float64
 }
@@ -149,8 +157,8 @@ func (k *keeper) look(now time.Time) {
 	a.mu.Lock()
 	switch {
 	case free >= 0 && overworked > 0:
-		a.room = a.used - max(overworked, a.used/16)
-		shed = a.used - max(a.room, a.memory/leastRoom)
+		a.room = max(a.used-max(overworked, a.used/16), a.memory/workedRoom)
+		shed = a.used - a.room
 	case free >= 0:
 		a.room = min(a.used+free/pace, a.memory)
 	case used > limit/100*urgentAt || now.Sub(k.shed) > settle:
@@ -162,7 +170,10 @@ func (k *keeper) look(now time.Time) {
 		a.room = min(a.room, a.used)
 	}
 	a.room = max(a.room, a.memory/leastRoom)
-	a.plenty = free >= limit/plenty
+	if overworked > 0 {
+		k.worked = now
+	}
+	a.plenty = free >= limit/plenty && now.Sub(k.worked) > worked
 	if a.looked != nil {
 		close(a.looked)
 		a.looked = nil
@@ -204,7 +215,7 @@ type notice struct {
 	evicted, refused uint64
 }
 
-// tell logs what was given up and refused, for each route once a minute at most.
+// tell logs what was given up and refused, for each route once a minute at most, and forgets old bars.
 func (a *Account) tell(now time.Time) {
 	type line struct {
 		route            string
@@ -215,6 +226,12 @@ func (a *Account) tell(now time.Time) {
 	}
 	var lines []line
 	a.mu.Lock()
+	if now.Sub(a.swept) > barMost {
+		a.swept = now
+		for _, r := range a.routes {
+			r.bars.sweep(now.UnixNano())
+		}
+	}
 	for _, r := range a.routes {
 		refused := uint64(0)
 		for _, n := range r.refused[Memory:] {

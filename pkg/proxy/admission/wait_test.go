@@ -136,13 +136,14 @@ func TestRefusedClientOpensNoConnections(t *testing.T) {
 	})
 }
 
-// What Go's collector cannot keep up with is given up, although the container has memory.
+// What Go's collector cannot keep up with is given up, although the container has memory: not below a quarter, so that
+// a machine with little is not among those with the most.
 func TestCollectorKeepsUp(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	synctest.Test(t, func(t *testing.T) {
 		a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
 		r := a.Route("web")
-		all, _ := open(t, r, address(1), 100, one)
+		all, _ := open(t, r, address(1), 400, one)
 		g := &gauge{}
 		g.used.Store(1 << 20)
 		kept(t, a, g)
@@ -152,15 +153,15 @@ func TestCollectorKeepsUp(t *testing.T) {
 		}
 		defer runtime.GC() // or the next test would have it too
 		heap := make([]byte, g.Limit())
-		for left := 100; left > 0 && evicted(all) == 0; left-- {
+		for left := 100; left > 0 && evicted(all) < 150; left-- {
 			for range 10 { // the collector has the processor
 				runtime.GC()
 			}
 			time.Sleep(time.Second)
 		}
 		runtime.KeepAlive(heap)
-		if evicted(all) == 0 {
-			t.Error("nothing was given up")
+		if n := evicted(all); n != 150 {
+			t.Errorf("%d of 400 were given up, want 150", n)
 		}
 	})
 }

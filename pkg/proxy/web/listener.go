@@ -183,18 +183,18 @@ func (l *listener) pace(inner *net.TCPConn, bytesPerSecond int64) {
 
 func (l *listener) remove(c *conn) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, ok := l.conns[c]; !ok {
-		return
-	}
+	_, open := l.conns[c]
 	delete(l.conns, c)
-	if c.counted.IsValid() { // no PROXY header may have told whose it is
+	if open && c.counted.IsValid() { // no PROXY header may have told whose it is
 		if l.clients[c.counted]--; l.clients[c.counted] <= 0 {
 			delete(l.clients, c.counted)
 		}
 	}
-	c.lease.Release()
-	l.metrics.closed()
+	l.mu.Unlock()
+	if open {
+		c.lease.Release()
+		l.metrics.closed()
+	}
 }
 
 // conn is a client's connection. It counts bytes, bounds stalls, and keeps sendfile reachable: net/http looks for
@@ -211,6 +211,8 @@ type conn struct {
 	turnedDown  atomic.Int32
 	multiplexed atomic.Bool
 	switched    atomic.Bool
+	evicted     atomic.Bool
+	entering    sync.Mutex      // of HTTP/2's streams
 	answer      int64           // bytes written of the answer
 	buffers     tcp.Buffers     // of it
 	spare       admission.Spare // for them

@@ -74,16 +74,23 @@ func costOf(s *Settings) admission.Cost {
 // patience is how many requests of a connection are turned down before it is closed.
 const patience = 4
 
-// Evict implements admission.Holder.
+// Evict implements admission.Holder. The kernel frees what the connection's buffers hold, and goroutines that use it end
+// with an error. It is closed by them: to close it here would wait for each of them to be scheduled.
 func (c *conn) Evict() {
-	if c.inLoop.Load() == nil {
-		_ = c.TCPConn.SetLinger(0)
-		disconnect(c.TCPConn)
-		if u := c.upstream.Load(); u != nil {
-			disconnect(u.Conn)
-		}
+	if c.evicted.Swap(true) {
+		return
 	}
-	_ = c.Close()
+	if c.inLoop.Load() != nil {
+		_ = c.Close()
+		return
+	}
+	disconnect(c.TCPConn)
+	if u := c.upstream.Load(); u != nil {
+		disconnect(u.Conn)
+	}
+	if cancel := c.dialing.Load(); cancel != nil {
+		(*cancel)()
+	}
 }
 
 // disconnect has the kernel free what a connection's buffers hold.
@@ -241,6 +248,12 @@ func (s *response) enter(r *http.Request, settings *Settings, room *admission.Ro
 	}
 	if r.ProtoMajor == 2 {
 		c.multiplexed.Store(true)
+		// One by one: of fifty that come at once most are refused when the first were, without asking all clients' account.
+		c.entering.Lock()
+		defer c.entering.Unlock()
+		if c.evicted.Load() { // it has ended, but for the goroutines of its requests
+			return admission.Memory
+		}
 		cost += costStream
 		if body {
 			r.Body = &counted{r.Body, &c.unread}
