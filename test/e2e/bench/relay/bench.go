@@ -38,6 +38,10 @@ type Options struct {
 	Duration time.Duration
 	// Cases are the names of the cases to run; none means all.
 	Cases []string
+	// Candidates are the names of those to measure; none means all.
+	Candidates []string
+	// Builds are paths of other builds of dhcp-relay by their names, to be measured beside Relay.
+	Builds map[string]string
 	// Boots compares dhcp-relay with itself: telling stack-proxy what it hears of boots, and not.
 	Boots bool
 	// Log is told what happens.
@@ -66,88 +70,6 @@ var Cases = []Case{
 	{Name: "solicit-500", Rate: 500, IPv6: true},
 	{Name: "solicit-2000", Rate: 2000, IPv6: true},
 	{Name: "solicit-20000", Rate: 20000, IPv6: true},
-}
-
-// Names of the candidates.
-const (
-	Ours         = "ours"
-	OursSegments = "ours-segments" // with SEGMENTS=true; the echo server reads a UDP socket
-	OursBoots    = "ours-boots"    // with BOOTS_SOCKET, of which this process reads
-	ISC          = "isc-dhcrelay"
-	Dnsmasq      = "dnsmasq"
-	DHCPHelper   = "dhcp-helper"
-)
-
-// Candidates are the programs; what is measured has ours twice, in the order of the report.
-var (
-	Candidates = []string{Ours, ISC, Dnsmasq, DHCPHelper}
-	measured   = []string{Ours, OursSegments, ISC, Dnsmasq, DHCPHelper}
-	compared   = []string{Ours, OursBoots}
-	// Candidates6 are those that relay DHCPv6.
-	Candidates6 = []string{Ours, ISC, Dnsmasq}
-)
-
-// candidates are what is measured in a case.
-func (c Case) candidates() []string {
-	if c.IPv6 {
-		return Candidates6
-	}
-	return measured
-}
-
-// command starts a candidate for a case.
-func (c Case) command(candidate string, o Options, found map[string]string) *exec.Cmd {
-	if c.IPv6 {
-		return command6(candidate, o, found)
-	}
-	return command(candidate, o, found, c.Rate == 0)
-}
-
-// server is the address of the server that the case's candidates ask.
-func (c Case) server() string {
-	if c.IPv6 {
-		return serverIP6
-	}
-	return serverIP
-}
-
-// command starts a candidate.
-func command(candidate string, o Options, found map[string]string, saturate bool) *exec.Cmd {
-	switch candidate {
-	case Ours, OursSegments, OursBoots:
-		c := exec.Command(o.Relay)
-		c.Env = []string{
-			"DHCP_RELAY_LISTENERS=" + lanLink, "DHCP_RELAY_SERVERS=" + serverIP, "DHCP_RELAY_LOG_LEVEL=warn",
-			"DHCP_RELAY_ADMIN_ADDRESS=127.0.0.1:9067",
-		}
-		switch candidate {
-		case OursSegments:
-			c.Env = append(c.Env, "DHCP_RELAY_SEGMENTS=true")
-		case OursBoots:
-			c.Env = append(c.Env, "DHCP_RELAY_BOOTS_SOCKET="+o.socket)
-		}
-		if saturate { // the others have no limit either
-			c.Env = append(c.Env, "DHCP_RELAY_TOTAL_RATE=-1", "DHCP_RELAY_NEWCOMER_RATE=-1")
-		}
-		return c
-	case ISC: // as the incumbent's chart starts it
-		return exec.Command(found["dhcrelay"], "-d", "-q", "-4", "-m", "forward", "-c", "10",
-			"-id", lanLink, "-iu", upLink, "-U", upLink, serverIP)
-	case Dnsmasq:
-		return exec.Command(found["dnsmasq"], "--no-daemon", "--conf-file=/dev/null", "--port=0",
-			"--log-facility=/dev/null", "--user=root", "--dhcp-relay="+relayLAN+","+serverIP+","+upLink)
-	case DHCPHelper:
-		return exec.Command(found["dhcp-helper"], "-n", "-u", "root", "-s", serverIP, "-i", lanLink)
-	}
-	return nil
-}
-
-// available are the candidates that can be run.
-func available(candidates []string, found map[string]string) []string {
-	return slices.DeleteFunc(slices.Clone(candidates), func(c string) bool {
-		program := map[string]string{ISC: "dhcrelay", Dnsmasq: "dnsmasq", DHCPHelper: "dhcp-helper"}[c]
-		return program != "" && found[program] == ""
-	})
 }
 
 // sample is one measurement.
@@ -180,11 +102,9 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 		if len(o.Cases) > 0 && !slices.Contains(o.Cases, c.Name) {
 			continue
 		}
-		candidates := available(c.candidates(), found)
-		if o.Boots {
-			if candidates = compared; c.IPv6 {
-				continue
-			}
+		candidates := o.candidates(c, found)
+		if len(candidates) == 0 {
+			continue
 		}
 		samples := map[string][]sample{}
 		for run := range o.Runs {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // ourBehaviour is what dhcp-relay has to do in each case of the differential run, with its default settings.
@@ -73,6 +75,33 @@ func TestDifferential(t *testing.T) {
 		if c.Differs() && !strings.Contains(string(docs), "| `"+c.Name+"` |") {
 			t.Errorf("%s: docs/dhcp-relay.md does not explain %v", c.Name, c.Results)
 		}
+	}
+}
+
+// TestCandidates: those that are asked for, and other builds of ours behind them.
+func TestCandidates(t *testing.T) {
+	found := map[string]string{"dhcrelay": "x", "dhcp-helper": "x"}
+	builds := map[string]string{"new": "y", "middle": "z"}
+	for name, test := range map[string]struct {
+		o    Options
+		c    Case
+		want []string
+	}{
+		"all":         {want: []string{Ours, OursSegments, ISC, DHCPHelper}},
+		"all of IPv6": {c: Case{IPv6: true}, want: []string{Ours, ISC}},
+		"some":        {o: Options{Candidates: []string{DHCPHelper, Ours, Dnsmasq}}, want: []string{Ours, DHCPHelper}},
+		"builds": {
+			o: Options{Candidates: []string{DHCPHelper}, Builds: builds}, want: []string{DHCPHelper, "middle", "new"},
+		},
+		"boots":         {o: Options{Boots: true}, want: []string{Ours, OursBoots}},
+		"boots of IPv6": {o: Options{Boots: true}, c: Case{IPv6: true}, want: nil},
+	} {
+		if diff := cmp.Diff(test.want, test.o.candidates(test.c, found)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	if got := (Case{Rate: 1}).command("new", Options{Relay: "x", Builds: builds}, found).Path; got != "y" {
+		t.Errorf("started %q", got)
 	}
 }
 

@@ -38,12 +38,22 @@ func run(args []string, stdout, stderr io.Writer) error {
 	}
 	flags := flag.NewFlagSet("bench-relay", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	o := relay.Options{Log: stderr}
+	o := relay.Options{Log: stderr, Builds: map[string]string{}}
 	flags.StringVar(&o.Relay, "relay", "build/bin/dhcp-relay", "path of dhcp-relay")
 	flags.StringVar(&o.Directory, "peers", "build/bench/peers", "directory for the peers' packages")
 	flags.IntVar(&o.Runs, "runs", 5, "measurements of each case with each candidate")
 	flags.DurationVar(&o.Duration, "duration", 2*time.Second, "time of one measurement")
 	cases := flags.String("cases", "", "cases to run, separated by commas; all if empty")
+	candidates := flags.String("candidates", "", "candidates to measure, separated by commas; all if empty")
+	const build = "name=path of another build of dhcp-relay to measure beside it; may be repeated"
+	flags.Func("build", build, func(s string) error {
+		name, path, found := strings.Cut(s, "=")
+		if !found {
+			return errors.New("want name=path")
+		}
+		o.Builds[name] = path
+		return nil
+	})
 	flags.BoolVar(&o.Boots, "boots", false, "compare dhcp-relay with itself, telling of boots and not")
 	differential := flags.Bool("differential", false, "compare what the candidates do, not how fast")
 	out := flags.String("report", "build/bench/relay.json", "where the rows are written")
@@ -55,6 +65,9 @@ func run(args []string, stdout, stderr io.Writer) error {
 	}
 	if *cases != "" {
 		o.Cases = strings.Split(*cases, ",")
+	}
+	if *candidates != "" {
+		o.Candidates = strings.Split(*candidates, ",")
 	}
 	if *differential {
 		comparisons, err := relay.Differential(o)
