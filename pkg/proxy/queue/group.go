@@ -90,7 +90,8 @@ func (g *Group) Collect(to chan<- prometheus.Metric) {
 			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), route)
 		}
 		for why := range refusals {
-			to <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(refused[why]), route, why.String())
+			to <- prometheus.MustNewConstMetric(refusedDesc, prometheus.CounterValue, float64(refused[why]), route,
+				why.String())
 		}
 	}
 	g.waits.Collect(to)

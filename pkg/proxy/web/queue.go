@@ -13,8 +13,8 @@ import (
 )
 
 // queued serves the requests of as many machines as the route's queue lets in. The others wait, with their connections
-// open: firmware takes a 503 for the end of its boot. It stands behind the gate, so that no request waits that is refused
-// anyway.
+// open: firmware takes a 503 for the end of its boot. It stands behind the gate, so that no request waits that is
+// refused anyway.
 func queued(next http.Handler, s *Settings) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.Queue.On() {
