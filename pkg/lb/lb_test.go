@@ -58,6 +58,9 @@ func TestNodesLeave(t *testing.T) {
 	c.service("web", testIP+","+testIP6)
 	c.owner(testIP)
 	c.owner(testIP6)
+	c.until("a node that stands by", func() bool {
+		return testutil.CollectAndCount(c.nodes[0].c.metrics.why)+testutil.CollectAndCount(c.nodes[1].c.metrics.why) == 2
+	})
 	c.nodes[0].leave()
 	c.owner(testIP, c.nodes[1].mac)
 	c.owner(testIP6, c.nodes[1].mac)

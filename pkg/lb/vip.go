@@ -94,11 +94,15 @@ func (v *vip) candidate() error {
 	v.mu.Lock()
 	v.link, v.why = link, why
 	v.mu.Unlock()
-	if why == nil {
-		return nil
+	r := reason.Standby
+	if why != nil {
+		r = why.Reason
 	}
 	if !held {
-		v.c.metrics.holds(v.ip, false, why.Reason)
+		v.c.metrics.holds(v.ip, false, r)
+	}
+	if why == nil {
+		return nil
 	}
 	return why
 }
