@@ -62,7 +62,7 @@ func (s *swift) land(x *express) {
 	c := s.conn
 	conn, err := adopt(s.fd, &c.closed)
 	if err == nil {
-		c.TCPConn, c.armed = conn, time.Time{} // deadlines were the other one's
+		c.TCPConn, c.stall.armed = conn, time.Time{} // deadlines were the other one's
 		// As the listener has them: net has set its own.
 		err = conn.SetKeepAliveConfig(net.KeepAliveConfig{
 			Enable: true, Idle: keepalive, Interval: keepalive / 3, Count: -1,

@@ -101,7 +101,7 @@ func (h *held) Accept() (net.Conn, error) {
 // admit applies the limits; nil when the connection is not taken.
 func (l *listener) admit(inner *net.TCPConn, server *server) *conn {
 	s := l.settings.Load()
-	c := &conn{TCPConn: inner, server: server, listener: l, remote: inner.RemoteAddr(), stall: s.Stall}
+	c := &conn{TCPConn: inner, server: server, listener: l, remote: inner.RemoteAddr(), stall: stall{most: s.Stall}}
 	c.peer = addrPort(c.remote)
 	if server.ConnState != nil {
 		c.idling.limit = server.idle
@@ -221,8 +221,7 @@ type conn struct {
 	remote      net.Addr        // as accept told it: the socket itself forgets it with a reset
 	peer        netip.AddrPort
 	counted     netip.Addr // whose connection it is, to the limit; guarded by the listener's mutex
-	stall       time.Duration
-	armed       time.Time // when the write deadline was last moved
+	stall       stall
 
 	shaping  shaping // of the answer
 	phase    atomic.Uint32
@@ -244,9 +243,6 @@ type conn struct {
 	early  []byte
 	broken error
 }
-
-// deadlineStep spares moving the write deadline for each of many small writes.
-const deadlineStep = time.Second
 
 // Phases of a connection.
 const (
@@ -340,28 +336,6 @@ func (c *conn) write(b []byte) (total int, err error) {
 			return total, err
 		}
 	}
-}
-
-// arm gives the client the time that it may take nothing in.
-func (c *conn) arm() error {
-	if c.stall <= 0 {
-		return nil
-	}
-	now := time.Now()
-	if now.Sub(c.armed) < min(deadlineStep, c.stall/8) {
-		return nil
-	}
-	c.armed = now
-	return c.TCPConn.SetWriteDeadline(now.Add(c.stall))
-}
-
-// slow is whether a write ended at its deadline although the client takes something in: it may go on.
-func (c *conn) slow(n int64, err error) bool {
-	if n == 0 || c.stall <= 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-		return false
-	}
-	c.armed = time.Time{}
-	return true
 }
 
 // Close implements net.Conn.

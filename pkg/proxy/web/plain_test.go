@@ -36,8 +36,6 @@ func (r running) talk(t *testing.T) talk {
 	return talk{conn, bufio.NewReader(conn)}
 }
 
-func (c talk) Read(b []byte) (int, error) { return c.Reader.Read(b) }
-
 // ask sends a request and returns the answer with its body.
 func (c talk) ask(t *testing.T, head string) (*http.Response, string) {
 	t.Helper()

@@ -1,0 +1,63 @@
+package web
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// A client that takes an answer slowly is served on, also where the kernel took nothing more of a write until its deadline:
+// it has room for more only when a part of its buffer is free. A client that takes nothing is not.
+func TestSlowReaderIsNotStalled(t *testing.T) {
+	const most, piece = 800 * time.Millisecond, 128 << 10
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	c := &conn{TCPConn: server.(*net.TCPConn), stall: stall{most: most}}
+	_ = c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	if n, err := c.TCPConn.Write(make([]byte, 64<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("the kernel took %d bytes: %v", n, err)
+	}
+	if err := c.arm(); err != nil {
+		t.Fatal(err)
+	}
+	waits := func() bool { // as a write of which the kernel took nothing
+		time.Sleep(time.Until(c.stall.due))
+		return c.slow(0, os.ErrDeadlineExceeded)
+	}
+	for begun := time.Now(); time.Since(begun) < 3*most; {
+		if _, err := io.CopyN(io.Discard, client, piece); err != nil {
+			t.Fatal(err)
+		}
+		if !waits() {
+			t.Fatalf("cut after %s, although the client takes something", time.Since(begun))
+		}
+	}
+	begun := time.Now()
+	for looks := 0; waits(); looks++ {
+		if looks > 3*stallLooks {
+			t.Fatalf("a client that takes nothing is waited for")
+		}
+	}
+	if waited := time.Since(begun); waited < most/2 {
+		t.Errorf("a client that takes nothing is cut after %s", waited)
+	}
+	if c.slow(0, io.ErrClosedPipe) {
+		t.Error("a broken connection is waited for")
+	}
+}
