@@ -57,7 +57,6 @@ type downloader struct {
 func newClient() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableCompression = true // ranges and digests are of the bytes as they are
-	transport.ResponseHeaderTimeout = 30 * time.Second
 	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}
 }
 
@@ -174,11 +173,8 @@ func (d *downloader) attempt(ctx context.Context, a artifact, p *progress) error
 func (d *downloader) transfer(
 	ctx context.Context, a artifact, f *os.File, sum hash.Hash, have int64, kept meta, p *progress,
 ) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stall := d.config.StallTimeout.D()
-	watch := time.AfterFunc(stall, func() { cancel(errStalled) })
-	defer watch.Stop()
+	ctx, watch := d.config.watch(ctx)
+	defer watch.end()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url, nil)
 	if err != nil {
 		return fmt.Errorf("failed to make request: %w", redacted(err))
@@ -196,6 +192,7 @@ func (d *downloader) transfer(
 		return transferError(ctx, err)
 	}
 	defer answer.Body.Close()
+	watch.fed()
 	switch answer.StatusCode {
 	case http.StatusOK:
 		have = 0
@@ -228,7 +225,7 @@ func (d *downloader) transfer(
 	if err := d.writeMeta(a, meta{URL: a.url, Validator: validator(answer.Header)}); err != nil {
 		return err
 	}
-	body := &watched{body: answer.Body, watch: watch, stall: stall}
+	body := watch.reader(answer.Body)
 	room := int64(d.config.MaxSize) - have
 	out := &tee{file: f, sum: sum, done: &p.done, metrics: d.metrics, set: a.set}
 	n, err := io.CopyBuffer(out, io.LimitReader(body, room+1), make([]byte, 256<<10))
@@ -323,21 +320,6 @@ func newHash(d digest) hash.Hash {
 func sumOf(h hash.Hash, d digest) digest {
 	algorithm, _, _ := strings.Cut(string(d), ":")
 	return digest(algorithm + ":" + hex.EncodeToString(h.Sum(nil)))
-}
-
-// watched feeds the stall watch with each read.
-type watched struct {
-	body  io.Reader
-	watch *time.Timer
-	stall time.Duration
-}
-
-func (w *watched) Read(p []byte) (int, error) {
-	n, err := w.body.Read(p)
-	if n > 0 {
-		w.watch.Reset(w.stall)
-	}
-	return n, err
 }
 
 // tee writes to the file and the hash, and counts. It keeps its own error, to tell a full disk from a broken transfer.

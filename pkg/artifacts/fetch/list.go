@@ -27,8 +27,8 @@ func (d *downloader) list(ctx context.Context, set, from string) ([]byte, error)
 }
 
 func (d *downloader) listOnce(ctx context.Context, from string) ([]byte, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*d.config.StallTimeout.D(), errStalled)
-	defer cancel()
+	ctx, watch := d.config.watch(ctx)
+	defer watch.end()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
 		return nil, fmt.Errorf("failed to make request: %w", redacted(err))
@@ -39,6 +39,7 @@ func (d *downloader) listOnce(ctx context.Context, from string) ([]byte, error) 
 		return nil, transferError(ctx, err)
 	}
 	defer answer.Body.Close()
+	watch.fed()
 	switch answer.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotFound, http.StatusGone:
@@ -46,7 +47,7 @@ func (d *downloader) listOnce(ctx context.Context, from string) ([]byte, error) 
 	default:
 		return nil, statusError(answer.StatusCode)
 	}
-	text, err := io.ReadAll(io.LimitReader(answer.Body, maxChecksums+1))
+	text, err := io.ReadAll(io.LimitReader(watch.reader(answer.Body), maxChecksums+1))
 	if err != nil {
 		return nil, transferError(ctx, err)
 	}

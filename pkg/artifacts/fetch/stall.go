@@ -1,0 +1,76 @@
+package fetch
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+)
+
+// stallWatch ends an attempt in which no byte arrives for the stall timeout, however long the whole takes.
+type stallWatch struct {
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	stall  time.Duration
+}
+
+// watch begins an attempt. Its context's cause is errStalled where the attempt stalled.
+func (c Config) watch(ctx context.Context) (context.Context, *stallWatch) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stall := c.StallTimeout.D()
+	return ctx, &stallWatch{
+		cancel: cancel, stall: stall, timer: time.AfterFunc(stall, func() { cancel(errStalled) }),
+	}
+}
+
+func (w *stallWatch) end() {
+	w.timer.Stop()
+	w.cancel(nil)
+}
+
+// fed tells that something has arrived.
+func (w *stallWatch) fed() { w.timer.Reset(w.stall) }
+
+// reader feeds the watch with each read that brings something.
+func (w *stallWatch) reader(r io.Reader) io.Reader { return watched{r, w} }
+
+type watched struct {
+	io.Reader
+	watch *stallWatch
+}
+
+func (w watched) Read(b []byte) (int, error) {
+	n, err := w.Reader.Read(b)
+	if n > 0 {
+		w.watch.fed()
+	}
+	return n, err
+}
+
+// client is a client whose answers feed the watch, for what makes requests of its own.
+func (w *stallWatch) client(c *http.Client) *http.Client {
+	fed := *c
+	if fed.Transport == nil {
+		fed.Transport = http.DefaultTransport
+	}
+	fed.Transport = feeding{fed.Transport, w}
+	return &fed
+}
+
+type feeding struct {
+	http.RoundTripper
+	watch *stallWatch
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f feeding) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, err := f.RoundTripper.RoundTrip(r)
+	if err == nil {
+		f.watch.fed()
+		answer.Body = struct {
+			io.Reader
+			io.Closer
+		}{f.watch.reader(answer.Body), answer.Body}
+	}
+	return answer, err
+}
