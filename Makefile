@@ -6,6 +6,8 @@ SHELL := /bin/bash
 BUILD    := $(CURDIR)/build
 BIN      := $(BUILD)/bin
 TOOLS    := $(BUILD)/tools
+# Without the clone's directory in what is compiled, a fresh clone finds it in the cache.
+export GOFLAGS := $(sort $(GOFLAGS) -trimpath)
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT   ?= $(shell git rev-parse HEAD 2>/dev/null)
 LDFLAGS  := -s -w -X github.com/tinkerbell/stack/pkg/daemon.version=$(VERSION) \
@@ -65,6 +67,9 @@ bench-deps:
 FUZZTIME ?= 30s
 fuzz: ## fuzz every parser for FUZZTIME each (30s)
 	@scripts/fuzz $(FUZZTIME)
+
+.PHONY: tools
+tools: $(TOOLS)/gotestsum ## build what runs the tests
 
 .PHONY: deps
 deps: ## install the Debian packages that the tests use, saying why; needs root

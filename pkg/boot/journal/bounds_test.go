@@ -25,7 +25,7 @@ func forged(n uint64, at float64) *boot.Event {
 // A million random MACs take the places of each other, and of no machine that boots; the memory stays bounded.
 func TestMillionForgedMACsPushOutNobody(t *testing.T) {
 	n := uint64(1_000_000)
-	if testing.Short() {
+	if testing.Short() || racing {
 		n = 50_000
 	}
 	j := New(Options{})
@@ -165,8 +165,8 @@ var fills = []struct {
 
 // The journal stays below 64 MiB of real memory, whatever fills it.
 func TestMemoryIsBounded(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes half a minute")
+	if testing.Short() || racing {
+		t.Skip("needs no -short and no -race: it is about memory")
 	}
 	for _, c := range fills {
 		t.Run(c.name, func(t *testing.T) {
