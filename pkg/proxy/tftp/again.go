@@ -5,9 +5,9 @@ import "time"
 const (
 	// keptBlock is the longest datagram that is kept to be sent again, in bytes: a block in one Ethernet frame.
 	keptBlock = 1500
-	// askedAgain is how long after a block an ACK of the one before asks for it again. One that comes sooner is the second
-	// ACK of a block that arrived twice, and an answer to it would have every later block sent twice (RFC 1123 section
-	// 4.2.3.1). Clients wait for a quarter of a second at least.
+	// askedAgain is how long after a block an ACK of the one before asks for it again. One that comes sooner is the
+	// second ACK of a block that arrived twice, and an answer to it would have every later block sent twice (RFC 1123
+	// section 4.2.3.1). Clients wait for a quarter of a second at least.
 	askedAgain = 100 * time.Millisecond
 )
 

@@ -74,8 +74,8 @@ func costOf(s *Settings) admission.Cost {
 // patience is how many requests of a connection are turned down before it is closed.
 const patience = 4
 
-// Evict implements admission.Holder. The kernel frees what the connection's buffers hold, and goroutines that use it end
-// with an error. It is closed by them: to close it here would wait for each of them to be scheduled.
+// Evict implements admission.Holder. The kernel frees what the connection's buffers hold, and goroutines that use it
+// end with an error. It is closed by them: to close it here would wait for each of them to be scheduled.
 func (c *conn) Evict() {
 	if c.evicted.Swap(true) {
 		return
