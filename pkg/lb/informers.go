@@ -99,9 +99,12 @@ func onChange(changed func(object any, deleted bool)) cache.ResourceEventHandler
 	}
 }
 
-// The objects are kept without what nobody here reads.
+// The objects are kept without what nobody here reads. They are copied, since their sender may still read them.
 
 func withoutManagers(object any) (any, error) {
+	if known, ok := object.(runtime.Object); ok {
+		object = known.DeepCopyObject()
+	}
 	if accessor, ok := object.(meta.Object); ok {
 		accessor.SetManagedFields(nil)
 	}

@@ -120,7 +120,10 @@ func TestMachineHasOnePlace(t *testing.T) {
 		d.want("2001:db8::1", "2001:db8::2")
 		time.Sleep(time.Minute + hold)
 		synctest.Wait()
-		if n := d.now["192.0.2.1"]; n != 2 {
+		d.mu.Lock()
+		n := d.now["192.0.2.1"]
+		d.mu.Unlock()
+		if n != 2 {
 			t.Errorf("%d transfers of the next machine are under way, want both", n)
 		}
 		d.group.Wait()
