@@ -43,7 +43,7 @@ func TestFaults(t *testing.T) {
 	}
 	results, err := boots.Run(ctx, boots.Options{
 		Faults: boots.Faults(), Media: media, Dir: filepath.Join(repo, "build", "lab", t.Name()), Logf: t.Logf,
-		Patience: time.Minute, WireOnly: os.Getenv("WIRE_ONLY") != "",
+		Patience: 2 * time.Minute, WireOnly: os.Getenv("WIRE_ONLY") != "",
 	})
 	if err != nil {
 		t.Fatal(err)
