@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"math"
 	"net/netip"
 	"time"
 )
@@ -23,22 +24,29 @@ type bar struct {
 	long  time.Duration
 }
 
+// left is how long a client's bar still lasts. A clock that was set back makes none longer.
+func (k bar) left(now int64) int64 {
+	if left := k.until - now; left <= int64(barMost) {
+		return left
+	}
+	return math.MinInt64
+}
+
+// recent is whether the bar lasts, or ended no longer ago than it lasted.
+func (k bar) recent(now int64) bool { return k.left(now) > -int64(k.long) }
+
 // add bars a client.
 func (b *bars) add(addr netip.Addr, now int64) {
 	known, found := (*b)[addr]
 	switch {
-	case now < known.until:
+	case known.left(now) > 0:
 		return
-	case found && now < known.until+int64(known.long): // again, as soon as it could
+	case found && known.recent(now): // again, as soon as it could
 		known.long = min(2*known.long, barMost)
+	case !found && len(*b) >= mostBars:
+		return
 	default:
 		known.long = barTime
-	}
-	if !found && len(*b) >= mostBars {
-		b.sweep(now)
-		if len(*b) >= mostBars {
-			return
-		}
 	}
 	if *b == nil {
 		*b = bars{}
@@ -48,12 +56,12 @@ func (b *bars) add(addr netip.Addr, now int64) {
 }
 
 // hold is whether a client is barred.
-func (b bars) hold(addr netip.Addr, now int64) bool { return len(b) > 0 && now < b[addr].until }
+func (b bars) hold(addr netip.Addr, now int64) bool { return len(b) > 0 && b[addr].left(now) > 0 }
 
 // sweep forgets those whose bars are long over.
 func (b bars) sweep(now int64) {
 	for addr, known := range b {
-		if now >= known.until+int64(known.long) {
+		if !known.recent(now) {
 			delete(b, addr)
 		}
 	}

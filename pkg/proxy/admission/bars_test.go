@@ -45,6 +45,24 @@ func TestBars(t *testing.T) {
 	}
 }
 
+// A clock that is set back by an hour bars nobody for an hour.
+func TestBarsWhenTheClockIsSetBack(t *testing.T) {
+	addr := netip.MustParseAddr("192.0.2.1")
+	var b bars
+	b.add(addr, int64(2*time.Hour))
+	now := int64(time.Hour)
+	if b.hold(addr, now) {
+		t.Error("the client is barred")
+	}
+	if b.add(addr, now); !b.hold(addr, now) || b.hold(addr, now+int64(barTime)) {
+		t.Errorf("refused again: %+v", b[addr])
+	}
+	b.add(netip.MustParseAddr("192.0.2.2"), int64(2*time.Hour))
+	if b.sweep(now); len(b) != 1 {
+		t.Errorf("%d are remembered, want 1", len(b))
+	}
+}
+
 // However many clients are refused, what is remembered of them is bounded; bars that are over make room.
 func TestBarsAreBounded(t *testing.T) {
 	var b bars
@@ -56,6 +74,7 @@ func TestBarsAreBounded(t *testing.T) {
 		t.Errorf("%d are remembered, want %d", len(b), mostBars)
 	}
 	later := int64(time.Minute)
+	b.sweep(later)
 	b.add(address(3*mostBars), later)
 	if len(b) != 1 || !b.hold(address(3*mostBars), later) {
 		t.Errorf("%d are remembered, want the last", len(b))

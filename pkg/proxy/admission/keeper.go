@@ -97,7 +97,7 @@ func (r *Route) Crowded() bool { return r != nil && r.account.busy() }
 func (a *Account) busy() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.used > a.memory/busyPart || a.room < a.memory
+	return a.used > a.memory/busyPart || a.room < a.memory || a.leaving > a.memory/leavingPart
 }
 
 // keeper compares what the container uses with what it may.
@@ -140,6 +140,7 @@ func newKeeper(a *Account, g Gauge) *keeper {
 
 // look measures, and acts on it.
 func (k *keeper) look(now time.Time) {
+	defer k.account.goOn()
 	if k.gauge == nil {
 		return
 	}
@@ -174,12 +175,18 @@ func (k *keeper) look(now time.Time) {
 		k.worked = now
 	}
 	a.plenty = free >= limit/plenty && now.Sub(k.worked) > worked
+	a.mu.Unlock()
+	a.shed(shed)
+}
+
+// goOn lets those go on who have waited for a look.
+func (a *Account) goOn() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.looked != nil {
 		close(a.looked)
 		a.looked = nil
 	}
-	a.mu.Unlock()
-	a.shed(shed)
 }
 
 // tune has Go's heap make way for the kernel's buffers: garbage is collected before connections are given up.

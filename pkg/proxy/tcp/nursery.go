@@ -38,6 +38,7 @@ type nursery struct {
 	listener loop.Handle
 	closed   bool
 	pause    time.Duration
+	held     int // how often the next connection has been made to wait
 	// The connections by age.
 	oldest, youngest *young
 	looking          bool
@@ -83,14 +84,15 @@ func (n *nursery) shut() {
 func (n *nursery) Ready(loop.Events) {
 	cost := costOf(n.front.settings.Load())
 	for range acceptBatch {
-		if n.front.room.Held(cost) {
+		if n.held < admission.HoldTimes && n.front.room.Held(cost) {
+			n.held++
 			n.resume(admission.HoldTime, func() {})
 			return
 		}
 		fd, from, err := accept(n.front.listener.fd)
 		switch {
 		case err == nil:
-			n.pause = 0
+			n.pause, n.held = 0, 0
 			n.admit(fd, from)
 		case errors.Is(err, unix.EAGAIN):
 			return

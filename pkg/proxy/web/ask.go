@@ -38,7 +38,7 @@ func (x *express) ask() (*upstream, error) {
 		if u != nil {
 			_ = u.Close()
 		}
-		if x.closed.Load() { // by the end of a drain, and the connection to the endpoint with it
+		if x.lost() { // by the end of a drain, and the connection to the endpoint with it
 			return nil, errGone
 		}
 		var timeout net.Error
@@ -64,7 +64,7 @@ func (x *express) reach(d *direct, fresh, dialed bool) (u *upstream, err error) 
 			cancel()
 			x.dialing.Store(nil)
 		}()
-		if x.dialing.Store(&cancel); x.closed.Load() {
+		if x.dialing.Store(&cancel); x.lost() {
 			return nil, errGone
 		}
 		if u, err = d.open(ctx, key); err != nil {
@@ -84,7 +84,7 @@ func withDeadline(at time.Time) (context.Context, context.CancelFunc) {
 
 // hold has a connection to an endpoint closed with the client's.
 func (x *express) hold(u *upstream) error {
-	if x.upstream.Store(u); x.closed.Load() {
+	if x.upstream.Store(u); x.lost() {
 		return errGone
 	}
 	return nil

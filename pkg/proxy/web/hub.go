@@ -67,7 +67,7 @@ func (f *Front) swift(x *express) bool {
 	_ = c.TCPConn.Close() // the runtime's poller is not to be woken for it
 	f.retired.Add(1)      // until it leaves the loop
 	c.inLoop.Store(s)
-	if c.closed.Load() { // perhaps by who did not see yet that it is here
+	if c.lost() { // perhaps by who did not see yet that it is here
 		s.close()
 	} else if !h.loop.Do(s.enter) {
 		s.leave(expressFor(c, f), stageNext, asked{})

@@ -73,7 +73,7 @@ func (s *swift) land(x *express) {
 		c.closed.Store(true)
 	}
 	// Who closes the connection from here on does so itself; who asked the loop to has left a note.
-	if c.inLoop.Store(nil); c.closed.Load() {
+	if c.inLoop.Store(nil); c.lost() {
 		_ = c.Close()
 	}
 }

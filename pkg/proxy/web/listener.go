@@ -45,6 +45,8 @@ type listener struct {
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
 	clients map[netip.Addr]int
+
+	reaping atomic.Bool // a timer is set to close what was given up
 }
 
 // held is the socket in the hands of one server. Closing it leaves the socket open.

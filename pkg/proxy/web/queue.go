@@ -57,7 +57,7 @@ func waiting(w http.ResponseWriter, r *http.Request) func() error {
 			seen.share.stream.Touch()
 		}
 		if c != nil && r.ProtoMajor == 1 {
-			if c.closed.Load() {
+			if c.lost() {
 				return net.ErrClosed
 			}
 			c.lease.Touch()

@@ -75,7 +75,7 @@ func costOf(s *Settings) admission.Cost {
 const patience = 4
 
 // Evict implements admission.Holder. The kernel frees what the connection's buffers hold, and goroutines that use it
-// end with an error. It is closed by them: to close it here would wait for each of them to be scheduled.
+// end with an error and close it: to close it here would wait for each of them to be scheduled.
 func (c *conn) Evict() {
 	if c.evicted.Swap(true) {
 		return
@@ -84,12 +84,30 @@ func (c *conn) Evict() {
 		_ = c.Close()
 		return
 	}
+	c.listener.reap()
 	disconnect(c.TCPConn)
 	if u := c.upstream.Load(); u != nil {
 		disconnect(u.Conn)
 	}
 	if cancel := c.dialing.Load(); cancel != nil {
 		(*cancel)()
+	}
+}
+
+// lost is whether nothing can come of the connection any more: it has been closed, or given up.
+func (c *conn) lost() bool { return c.evicted.Load() || c.closed.Load() }
+
+// reapTime is how long goroutines have to notice that their connection was given up.
+const reapTime = time.Second
+
+// reap closes, a little later, what was given up and still has goroutines that wait for something else: an endpoint that
+// does not read, a peer behind an upgrade.
+func (l *listener) reap() {
+	if !l.reaping.Swap(true) {
+		time.AfterFunc(reapTime, func() {
+			l.reaping.Store(false)
+			l.closeWhere(func(c *conn) bool { return c.evicted.Load() })
+		})
 	}
 }
 

@@ -46,7 +46,7 @@ func (c *conn) take(n int64) error {
 	if !c.shaping.client.IsValid() {
 		c.shaping.client = addrPort(c.RemoteAddr()).Addr()
 	}
-	return c.shaping.take(nil, n, &c.lease, c.closed.Load)
+	return c.shaping.take(nil, n, &c.lease, c.lost)
 }
 
 // writeShaped is Write for a route with a rate.

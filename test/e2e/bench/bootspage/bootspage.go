@@ -1,5 +1,5 @@
-// Package bootspage measures how fast stack-proxy shows machines while many boot: how long its page takes, and how long a
-// step takes to reach a browser that looks.
+// Package bootspage measures how fast stack-proxy shows machines while many boot: how long its page takes, and how
+// long a step takes to reach a browser that looks.
 package bootspage
 
 import (

@@ -100,7 +100,8 @@ func (o *Options) candidates(c Case, found map[string]string) []string {
 		}
 	}
 	if len(o.Candidates) > 0 {
-		names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(o.Candidates, name) })
+		others := func(name string) bool { return !slices.Contains(o.Candidates, name) }
+		names = slices.DeleteFunc(slices.Clone(names), others)
 	}
 	return append(slices.Clip(names), slices.Sorted(maps.Keys(o.Builds))...)
 }
