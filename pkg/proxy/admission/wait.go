@@ -7,7 +7,8 @@ import "time"
 // wait as well while much of what was evicted has not ended, which takes the processor a while when it is busy: else
 // those who come and those who go would have the memory twice.
 
-// HoldTime is when to ask [Route.Held] again, HoldTimes how often at most: then the newcomer is to be admitted or refused.
+// HoldTime is when to ask [Route.Held] again, HoldTimes how often at most: then the newcomer is to be admitted or
+// refused.
 const (
 	HoldTime  = busyTick
 	HoldTimes = waits

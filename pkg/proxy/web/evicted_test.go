@@ -67,8 +67,8 @@ func TestEvictedConnectionsEnd(t *testing.T) {
 			asks(t, r, words)
 			giveUp(t, r)
 		})
-		for late, more := range map[string]string{"": "", " and more": "E"} {
-			t.Run("queue/"+name+late, func(t *testing.T) {
+		for late, more := range map[string]string{"and no more": "", "and more": "E"} {
+			t.Run("queue/"+name+" "+late, func(t *testing.T) {
 				q := &queue.Queue{}
 				q.SetLimits(1, 1000)
 				leave, err := q.Enter(queue.Request{From: netip.MustParseAddr("192.0.2.1")})

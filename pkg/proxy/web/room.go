@@ -100,8 +100,8 @@ func (c *conn) lost() bool { return c.evicted.Load() || c.closed.Load() }
 // reapTime is how long goroutines have to notice that their connection was given up.
 const reapTime = time.Second
 
-// reap closes, a little later, what was given up and still has goroutines that wait for something else: an endpoint that
-// does not read, a peer behind an upgrade.
+// reap closes, a little later, what was given up and still has goroutines that wait for something else: an endpoint
+// that does not read, a peer behind an upgrade.
 func (l *listener) reap() {
 	if !l.reaping.Swap(true) {
 		time.AfterFunc(reapTime, func() {
