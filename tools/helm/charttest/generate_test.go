@@ -159,7 +159,7 @@ func (g generator) number(schema map[string]any) any {
 // text is confusing where it may be.
 func (g generator) text(schema map[string]any) string {
 	pattern, _ := schema["pattern"].(string)
-	longest := int(bound(schema, "maxLength", 60))
+	shortest, longest := int(bound(schema, "minLength", 0)), int(bound(schema, "maxLength", 60))
 	if pattern == "" {
 		if g.IntN(2) == 0 {
 			return confusing[g.IntN(len(confusing))]
@@ -170,7 +170,8 @@ func (g generator) text(schema map[string]any) string {
 	if err != nil {
 		panic(err)
 	}
-	compiled := match(pattern)
+	known := match(pattern)
+	compiled := func(s string) bool { return len(s) >= shortest && known(s) }
 	if g.IntN(3) == 0 {
 		fit := slices.DeleteFunc(slices.Clone(confusing), func(s string) bool { return !compiled(s) })
 		if len(fit) > 0 {

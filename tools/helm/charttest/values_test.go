@@ -93,6 +93,10 @@ func TestSchema(t *testing.T) {
 	}
 }
 
+// unread are values that no template reads: a former chart's, and the digest that a release has of a program which is
+// installed by hand (docs/stack-lb.md).
+var unread = []string{"rufio", "stack-lb"}
+
 // TestEveryValueIsUsed finds values that no template reads.
 func TestEveryValueIsUsed(t *testing.T) {
 	raw := rawSchema(t)
@@ -111,7 +115,7 @@ func TestEveryValueIsUsed(t *testing.T) {
 	all := templates.String()
 	documented(raw, nil, func(path []string, _ map[string]any) {
 		last := path[len(path)-1]
-		if last != "rufio" && !strings.Contains(all, "."+last) && !strings.Contains(all, `"`+last+`"`) {
+		if !slices.Contains(unread, last) && !strings.Contains(all, "."+last) && !strings.Contains(all, `"`+last+`"`) {
 			t.Errorf("no template reads %s", strings.Join(path, "."))
 		}
 	})
