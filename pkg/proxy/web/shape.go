@@ -49,22 +49,25 @@ func (c *conn) take(n int64) error {
 	return c.shaping.take(nil, n, &c.lease, c.lost)
 }
 
-// writeShaped is Write for a route with a rate.
-func (c *conn) writeShaped(b []byte) (total int, err error) {
+// write writes in pieces, each when it may be sent.
+func (s *shaping) write(b []byte, take func(int64) error, write func([]byte) (int, error)) (total int, err error) {
 	for total < len(b) {
-		n := c.shaping.shaper.Piece(int64(len(b) - total))
-		if err := c.take(n); err != nil {
+		n := s.shaper.Piece(int64(len(b) - total))
+		if err := take(n); err != nil {
 			return total, err
 		}
-		written, err := c.write(b[total : total+int(n)])
+		written, err := write(b[total : total+int(n)])
 		total += written
 		if err != nil {
-			c.shaping.shaper.Return(c.shaping.client, n-int64(written))
+			s.shaper.Return(s.client, n-int64(written))
 			return total, err
 		}
 	}
 	return total, nil
 }
+
+// writeShaped is Write for a route with a rate.
+func (c *conn) writeShaped(b []byte) (int, error) { return c.shaping.write(b, c.take, c.write) }
 
 // shapedPiece is how much of a file's next n bytes may be sent now. It waits for some of them.
 func (c *conn) shapedPiece(n int64) (int64, error) {
@@ -80,20 +83,9 @@ func (r *response) send(b []byte) (int, error) {
 	return r.ResponseWriter.Write(b)
 }
 
-func (r *response) writeShaped(b []byte) (total int, err error) {
-	for total < len(b) {
-		n := r.shaping.shaper.Piece(int64(len(b) - total))
-		if err := r.shaping.take(r.done, n, &r.share.stream, never); err != nil {
-			return total, err
-		}
-		written, err := r.ResponseWriter.Write(b[total : total+int(n)])
-		total += written
-		if err != nil {
-			r.shaping.shaper.Return(r.shaping.client, n-int64(written))
-			return total, err
-		}
-	}
-	return total, nil
+func (r *response) writeShaped(b []byte) (int, error) {
+	take := func(n int64) error { return r.shaping.take(r.done, n, &r.share.stream, never) }
+	return r.shaping.write(b, take, r.ResponseWriter.Write)
 }
 
 func never() bool { return false }
