@@ -27,10 +27,7 @@ func (d *desk) isOthers(m dhcp6.Message, a *arrival, now int64) bool {
 		return true
 	case group.TakenOver:
 		d.metrics.takenOver.Inc()
-		d.relay.notices.WarnAt(now, "relays a machine for another replica", func() []any {
-			return []any{"listener", d.name, "remedy", "look for the other replica's server and network: " +
-				"it is there, and the machine still waits; a machine that no server knows waits, too"}
-		})
+		d.relay.notices.TakenOver(now, d.name)
 	case group.Ours:
 	}
 	return false

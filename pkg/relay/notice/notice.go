@@ -38,3 +38,11 @@ func (n *Board) WarnAt(now int64, message string, args func() []any) {
 		n.logger.Log(context.Background(), slog.LevelWarn, message, args()...) //nolint:sloglint // constants of the callers
 	}
 }
+
+// TakenOver logs that a listener relays a machine which is another replica's to relay.
+func (n *Board) TakenOver(now int64, listener string) {
+	n.WarnAt(now, "relays a machine for another replica", func() []any {
+		return []any{"listener", listener, "remedy", "look for the other replica's server and network: " +
+			"it is there, and the machine still waits; a machine that no server knows waits, too"}
+	})
+}
