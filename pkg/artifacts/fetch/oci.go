@@ -40,13 +40,12 @@ func (s *Set) repository(client *http.Client) (*remote.Repository, error) {
 // resolveOCI lists the files of an OCI artifact: the layers of its manifest that have a title, as oras pushes them.
 // The manifest's digest is checked against what the registry resolved, each layer's against the manifest.
 func (c *check) resolveOCI(ctx context.Context, s *Set) ([]artifact, error) {
-	watching, watch := c.config.watch(ctx)
+	ctx, watch := c.config.watch(ctx)
 	defer watch.end()
 	repo, err := s.repository(watch.client(c.client))
 	if err != nil {
 		return nil, err
 	}
-	ctx = watching
 	_, text, err := oras.FetchBytes(ctx, repo, repo.Reference.Reference, oras.FetchBytesOptions{MaxBytes: maxChecksums})
 	if err != nil {
 		return nil, fmt.Errorf("failed to get manifest: %w", registryError(ctx, err))
