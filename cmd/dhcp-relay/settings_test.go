@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"net/netip"
 	"strings"
 	"testing"
@@ -187,50 +188,40 @@ func TestSettingsWithoutEffect(t *testing.T) {
 	}
 }
 
-// TestFaultOfBothFamiliesIsToldOnce: what DHCPv4 and DHCPv6 share is wrong for both.
-func TestFaultOfBothFamiliesIsToldOnce(t *testing.T) {
+// TestSharedFaultIsToldOnce: what DHCPv4 and DHCPv6 share is wrong for both, and is looked at as well where only DHCPv6 is
+// relayed.
+func TestSharedFaultIsToldOnce(t *testing.T) {
 	shared := map[string]string{
-		"PENDING": "-5", "PENDING_EXPIRY": "-1s", "RESOLVE_INTERVAL": "-1s", "DEAD_AFTER": "-3", "TRACE_PACKETS": "100000",
-		"TOKEN_KEY": "short", "LISTENERS": "a,a",
-	}
-	t.Setenv(prefix+"_SERVERS", "192.0.2.1")
-	t.Setenv(prefix+"_DHCPV6_ENABLED", "true")
-	t.Setenv(prefix+"_DHCPV6_SERVERS", "2001:db8::1")
-	for variable, value := range shared {
-		t.Setenv(prefix+"_"+variable, value)
-	}
-	var s settings
-	err := daemon.ParseEnv(prefix, &s)
-	if err == nil {
-		t.Fatal("got no error")
-	}
-	for variable := range shared {
-		if n := strings.Count(err.Error(), prefix+"_"+variable+":"); n != 1 {
-			t.Errorf("%s is named %d times in:\n%v", variable, n, err)
-		}
-	}
-}
-
-// TestNumbersWithoutDHCPv4: what the families share is looked at as well where only DHCPv6 is relayed.
-func TestNumbersWithoutDHCPv4(t *testing.T) {
-	numbers := map[string]string{
 		"PENDING": "-5", "PENDING_EXPIRY": "-1s", "RESOLVE_INTERVAL": "-1s", "DEAD_AFTER": "-3", "TRACE_PACKETS": "100000",
 		"TOKEN_KEY": "short",
 	}
-	t.Setenv(prefix+"_DHCPV6_ENABLED", "true")
-	t.Setenv(prefix+"_DHCPV6_SERVERS", "2001:db8::1")
-	for variable, value := range numbers {
-		t.Setenv(prefix+"_"+variable, value)
-	}
-	var s settings
-	err := daemon.ParseEnv(prefix, &s)
-	if err == nil {
-		t.Fatal("got no error")
-	}
-	for variable := range numbers {
-		if n := strings.Count(err.Error(), prefix+"_"+variable+":"); n != 1 {
-			t.Errorf("%s is named %d times in:\n%v", variable, n, err)
-		}
+	for name, more := range map[string]map[string]string{
+		"both families": {"SERVERS": "192.0.2.1"},
+		"DHCPv6 alone":  {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			wrong := maps.Clone(shared)
+			if len(more) > 0 {
+				wrong["LISTENERS"] = "a,a"
+			}
+			for _, env := range []map[string]string{
+				wrong, more, {"DHCPV6_ENABLED": "true", "DHCPV6_SERVERS": "2001:db8::1"},
+			} {
+				for variable, value := range env {
+					t.Setenv(prefix+"_"+variable, value)
+				}
+			}
+			var s settings
+			err := daemon.ParseEnv(prefix, &s)
+			if err == nil {
+				t.Fatal("got no error")
+			}
+			for variable := range wrong {
+				if n := strings.Count(err.Error(), prefix+"_"+variable+":"); n != 1 {
+					t.Errorf("%s is named %d times in:\n%v", variable, n, err)
+				}
+			}
+		})
 	}
 }
 
