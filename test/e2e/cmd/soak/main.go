@@ -4,17 +4,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
+	"github.com/tinkerbell/stack/test/e2e/bench/report"
 	"github.com/tinkerbell/stack/test/e2e/soak"
 )
 
@@ -43,29 +42,12 @@ func run(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
+	if o.Dir, err = report.Directory(o.Dir); err != nil {
 		return err
-	}
-	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
-		return fmt.Errorf("failed to make directory of results: %w", err)
 	}
 	result, err := soak.Run(ctx, o)
 	if err != nil {
 		return err
 	}
-	encoded, err := json.MarshalIndent(result, "", " ")
-	if err != nil {
-		return err
-	}
-	report := result.Markdown()
-	fmt.Println(report)
-	err = errors.Join(os.WriteFile(filepath.Join(o.Dir, "result.json"), encoded, 0o644),
-		os.WriteFile(filepath.Join(o.Dir, "result.md"), []byte(report), 0o644))
-	if err != nil {
-		return fmt.Errorf("failed to write result: %w", err)
-	}
-	if len(result.Failures) > 0 {
-		return fmt.Errorf("%d things went wrong, see %s", len(result.Failures), o.Dir)
-	}
-	return nil
+	return report.Judge(o.Dir, result, result.Markdown(), len(result.Failures))
 }
