@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"fmt"
 	"hash/maphash"
 	"net/netip"
 	"slices"
@@ -25,6 +26,65 @@ type view struct {
 	usable []*Endpoint // what is offered, in the order of their addresses
 	all    []*Endpoint
 	table  []uint16 // Maglev: slot → index in usable
+}
+
+// choose takes the endpoint that the client had, where the pool remembers that, or balances.
+func (p *Pool) choose(client netip.Addr, tried []*Endpoint) (*Endpoint, error) {
+	v := p.view.Load()
+	if p.affinity == nil {
+		return p.balance(v, client, tried)
+	}
+	e, err := p.affinity.endpoint(client, v.usable, tried), error(nil)
+	if e == nil {
+		e, err = p.balance(v, client, tried)
+	}
+	if err == nil {
+		p.affinity.remember(client, e.Addr)
+	}
+	return e, err
+}
+
+// balance takes a healthy endpoint; one that is not when all healthy ones were tried.
+func (p *Pool) balance(v *view, client netip.Addr, tried []*Endpoint) (*Endpoint, error) {
+	if len(v.usable) > 0 {
+		if e := p.among(v, client, tried); e != nil {
+			return e, nil
+		}
+	}
+	for _, e := range v.all {
+		if !slices.Contains(tried, e) {
+			return e, nil
+		}
+	}
+	if len(tried) > 0 {
+		return nil, fmt.Errorf("failed to pick an endpoint of route %s: every endpoint was tried: %w",
+			p.config.Route, ErrNone)
+	}
+	return nil, fmt.Errorf("failed to pick an endpoint of route %s: %w", p.config.Route, p.Ready())
+}
+
+func (p *Pool) among(v *view, client netip.Addr, tried []*Endpoint) *Endpoint {
+	n := len(v.usable)
+	var start int
+	if p.config.Balance == Maglev {
+		start = int(v.table[clientSlot(client)])
+	} else {
+		start = int(p.turn.Add(1) % uint64(n))
+	}
+	var best *Endpoint
+	for i := range n {
+		e := v.usable[(start+i)%n]
+		if slices.Contains(tried, e) {
+			continue
+		}
+		if p.config.Balance != LeastConnections {
+			return e
+		}
+		if best == nil || e.active.Load() < best.active.Load() {
+			best = e
+		}
+	}
+	return best
 }
 
 // maglevTable fills the slots in turns: each endpoint walks its own permutation of them and takes the next free

@@ -52,6 +52,15 @@ func (m *Metrics) route(name string) *routeMetrics {
 	return r
 }
 
+// Forget removes what was counted for a route that is no more.
+func (m *Metrics) Forget(route string) {
+	labels := prometheus.Labels{"route": route}
+	m.known.DeletePartialMatch(labels)
+	for _, vec := range []*prometheus.CounterVec{m.lookups, m.failures, m.ejections, m.checks} {
+		vec.DeletePartialMatch(labels)
+	}
+}
+
 type routeMetrics struct {
 	name                string
 	all                 *Metrics

@@ -27,6 +27,9 @@ type Config struct {
 	Sources []Source
 	// Balance is how one is chosen; default round robin.
 	Balance Balance
+	// Affinity is how long after its last connection a client meets the same endpoint again, as long as that is offered;
+	// 0 balances every connection.
+	Affinity time.Duration
 	// Health decides which are offered.
 	Health Health
 	// Before is the pool in whose place this one comes, or nil: what its sources said holds until they say more. A
@@ -49,7 +52,9 @@ type Pool struct {
 	refresh []chan struct{}
 	turn    atomic.Uint64
 	view    atomic.Pointer[view]
-	life    context.Context // of the active checks; set by Run
+	// affinity is nil where every connection is balanced.
+	affinity *affinity
+	life     context.Context // of the active checks; set by Run
 
 	mu        sync.Mutex
 	answers   []answered                   // one for each source
@@ -79,6 +84,7 @@ func NewPool(c Config) *Pool {
 		refresh:   make([]chan struct{}, len(c.Sources)),
 		endpoints: map[netip.AddrPort]*Endpoint{},
 		checking:  map[*Endpoint]context.CancelFunc{},
+		affinity:  newAffinity(c.Affinity, c.Before),
 	}
 	p.logTo(c.Logger)
 	p.turn.Store(jitter)
@@ -192,50 +198,6 @@ func (p *Pool) Acquire(client netip.Addr, tried ...*Endpoint) (*Endpoint, error)
 	e.active.Add(1)
 	e.used.Add(1)
 	return e, nil
-}
-
-// choose takes a healthy endpoint; one that is not when all healthy ones were tried.
-func (p *Pool) choose(client netip.Addr, tried []*Endpoint) (*Endpoint, error) {
-	v := p.view.Load()
-	if len(v.usable) > 0 {
-		if e := p.among(v, client, tried); e != nil {
-			return e, nil
-		}
-	}
-	for _, e := range v.all {
-		if !slices.Contains(tried, e) {
-			return e, nil
-		}
-	}
-	if len(tried) > 0 {
-		return nil, fmt.Errorf("failed to pick an endpoint of route %s: every endpoint was tried: %w",
-			p.config.Route, ErrNone)
-	}
-	return nil, fmt.Errorf("failed to pick an endpoint of route %s: %w", p.config.Route, p.Ready())
-}
-
-func (p *Pool) among(v *view, client netip.Addr, tried []*Endpoint) *Endpoint {
-	n := len(v.usable)
-	var start int
-	if p.config.Balance == Maglev {
-		start = int(v.table[clientSlot(client)])
-	} else {
-		start = int(p.turn.Add(1) % uint64(n))
-	}
-	var best *Endpoint
-	for i := range n {
-		e := v.usable[(start+i)%n]
-		if slices.Contains(tried, e) {
-			continue
-		}
-		if p.config.Balance != LeastConnections {
-			return e
-		}
-		if best == nil || e.active.Load() < best.active.Load() {
-			best = e
-		}
-	}
-	return best
 }
 
 // update takes a source's answer.

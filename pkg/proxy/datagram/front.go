@@ -54,6 +54,8 @@ type FrontConfig[T any] struct {
 	Route string
 	// Listen is the address and port that clients ask. The zero address is all, IPv4 and IPv6 alike.
 	Listen netip.AddrPort
+	// Freebind listens at an address that this host does not have yet (IP_FREEBIND, ip(7)).
+	Freebind bool
 	// Workers is the number of sockets and loops that share the port; zero is one.
 	Workers int
 	// Handler is shared by the workers.
@@ -77,7 +79,7 @@ func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
 		}
 	}
 	c.setDefaults()
-	sockets, err := Listen(c.Listen, max(c.Workers, 1))
+	sockets, err := listenAll(c.Listen, max(c.Workers, 1), c.Freebind)
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +105,13 @@ func (f *Front[T]) SetBounds(b Bounds) {
 	f.timing.Set(b.Idle, b.Linger, b.Drain)
 	for _, w := range f.workers {
 		w.Wake()
+	}
+}
+
+// CloseTo ends the sessions towards endpoints that are gone, soon. Their clients' next datagrams begin others.
+func (f *Front[T]) CloseTo(gone func(endpoint netip.AddrPort) bool) {
+	for _, w := range f.workers {
+		w.Do(func() { w.closeTo(gone) })
 	}
 }
 

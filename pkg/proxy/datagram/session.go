@@ -256,6 +256,16 @@ func (w *Worker[T]) expire() {
 	}
 }
 
+// closeTo ends the sessions towards endpoints that are gone.
+func (w *Worker[T]) closeTo(gone func(endpoint netip.AddrPort) bool) {
+	w.flush()
+	for _, s := range slices.Clone(w.sessions) {
+		if s != nil && gone(s.Endpoint.AddrPort) {
+			w.close(s, EndClosed)
+		}
+	}
+}
+
 func (w *Worker[T]) closeAll() {
 	w.flush()
 	for _, s := range slices.Clone(w.sessions) {

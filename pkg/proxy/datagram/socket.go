@@ -35,10 +35,13 @@ type Socket struct {
 // Listen opens n sockets that share one address and port. Zero or unspecified addresses mean all, IPv4 and IPv6
 // alike. Each learns with every datagram which address was asked, and how many datagrams its full buffer has
 // cost. The port is taken for this process alone: where another one holds it, the error wraps EADDRINUSE.
-func Listen(at netip.AddrPort, n int) ([]*Socket, error) {
+func Listen(at netip.AddrPort, n int) ([]*Socket, error) { return listenAll(at, n, false) }
+
+// listenAll is Listen, freely at an address that this host does not have yet (IP_FREEBIND, ip(7)).
+func listenAll(at netip.AddrPort, n int, freely bool) ([]*Socket, error) {
 	sockets := make([]*Socket, 0, n)
 	for range max(n, 1) {
-		s, err := listen(at, len(sockets) > 0)
+		s, err := listen(at, len(sockets) > 0, freely)
 		if err != nil {
 			closeAll(sockets)
 			switch {
@@ -80,10 +83,18 @@ func name(at netip.AddrPort) string {
 	return at.String()
 }
 
-func listen(at netip.AddrPort, share bool) (*Socket, error) {
+func listen(at netip.AddrPort, share, freely bool) (*Socket, error) {
+	var free4, free6 []option
+	if freely {
+		free4 = []option{{unix.IPPROTO_IP, unix.IP_FREEBIND, 1}}
+		free6 = []option{{unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1}}
+	}
 	addr := at.Addr().Unmap()
-	if addr.IsValid() && (addr.Is4() || !addr.IsUnspecified()) {
-		return bound(addr, at.Port(), share, true)
+	switch {
+	case addr.Is4():
+		return bound(addr, at.Port(), share, true, free4...)
+	case addr.IsValid() && !addr.IsUnspecified():
+		return bound(addr, at.Port(), share, true, free6...)
 	}
 	s, err := bound(netip.IPv6Unspecified(), at.Port(), share, false)
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL) {
@@ -92,7 +103,7 @@ func listen(at netip.AddrPort, share bool) (*Socket, error) {
 	return s, err
 }
 
-func bound(addr netip.Addr, port uint16, share, only6 bool) (*Socket, error) {
+func bound(addr netip.Addr, port uint16, share, only6 bool, more ...option) (*Socket, error) {
 	s, err := open(addr)
 	if err != nil {
 		return nil, err
@@ -115,7 +126,7 @@ func bound(addr netip.Addr, port uint16, share, only6 bool) (*Socket, error) {
 	if share {
 		options = append(options, option{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
 	}
-	if err := s.set(options...); err != nil {
+	if err := s.set(append(options, more...)...); err != nil {
 		s.Close()
 		return nil, err
 	}

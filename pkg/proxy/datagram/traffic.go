@@ -45,6 +45,13 @@ func (m TrafficMetrics) Of(route string) *Traffic {
 	return t
 }
 
+// Forget removes what was counted for a route that is no more.
+func (m TrafficMetrics) Forget(route string) {
+	labels := prometheus.Labels{"route": route}
+	m.datagrams.DeletePartialMatch(labels)
+	m.bytes.DeletePartialMatch(labels)
+}
+
 // Traffic counts for one route.
 type Traffic struct{ datagrams, bytes [ways]prometheus.Counter }
 

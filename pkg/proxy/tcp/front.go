@@ -37,6 +37,8 @@ type Config struct {
 	Route string
 	// Listen is where to listen; without an address on all of them, IPv4 and IPv6.
 	Listen netip.AddrPort
+	// Freebind listens at an address that this host does not have yet (IP_FREEBIND, ip(7)).
+	Freebind bool
 	// Loops accept the connections and serve them while they are young. They must run until Serve has ended.
 	Loops *loop.Group
 	// Account bounds the memory and descriptors of the connections; nil does not.
@@ -81,6 +83,8 @@ type Settings struct {
 	// one, connections do not begin in a loop.
 	Queue    *queue.Queue
 	Machines int
+	// Sources are the prefixes of peers whose connections are taken; none is all.
+	Sources []netip.Prefix
 	// AcceptProxy prefixes are those whose connections begin with a PROXY header that tells the client.
 	AcceptProxy []netip.Prefix
 	// SendProxy tells the endpoint the client by a PROXY header: version 1 or 2; 0 does not.
@@ -126,7 +130,7 @@ func Listen(c Config) (*Front, error) {
 		f.log = slog.New(slog.DiscardHandler)
 	}
 	f.Update(c.Settings)
-	bound, err := Bind(c.Listen, f.settings.Load().Keepalive, f.settings.Load().UserTimeout)
+	bound, err := bind(c.Listen, c.Freebind, socketOptions(f.settings.Load().Keepalive, f.settings.Load().UserTimeout))
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
@@ -141,7 +145,15 @@ func Listen(c Config) (*Front, error) {
 // Bind opens a listening socket; without an address on all of them, IPv4 and IPv6. Keepalive and user timeout are
 // set on the listener, from which every connection inherits them without a system call of its own.
 func Bind(addr netip.AddrPort, keepalive, user time.Duration) (*net.TCPListener, error) {
-	config := net.ListenConfig{KeepAlive: -1, Control: socketOptions(keepalive, user)}
+	return bind(addr, false, socketOptions(keepalive, user))
+}
+
+// bind is Bind, freely at an address that this host does not have.
+func bind(addr netip.AddrPort, freely bool, options control) (*net.TCPListener, error) {
+	config := net.ListenConfig{KeepAlive: -1, Control: options}
+	if freely {
+		config.Control = options.freely
+	}
 	config.SetMultipathTCP(false) // it would rule out splice, and nobody here speaks it
 	host := ""
 	if addr.Addr().IsValid() && !addr.Addr().IsUnspecified() {
@@ -295,8 +307,23 @@ func (f *Front) drain() {
 	<-ended
 }
 
+// control is what net does with a socket before it binds or connects it.
+type control func(network, address string, raw syscall.RawConn) error
+
+// freely lets the socket bind an address that this host does not have, too.
+func (c control) freely(network, address string, raw syscall.RawConn) (failure error) {
+	err := raw.Control(func(fd uintptr) {
+		level, option := unix.IPPROTO_IP, unix.IP_FREEBIND
+		if network == "tcp6" {
+			level, option = unix.IPPROTO_IPV6, unix.IPV6_FREEBIND
+		}
+		failure = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), level, option, 1))
+	})
+	return errors.Join(err, failure, c(network, address, raw))
+}
+
 // socketOptions is setOptions for net.
-func socketOptions(keepalive, user time.Duration) func(string, string, syscall.RawConn) error {
+func socketOptions(keepalive, user time.Duration) control {
 	return func(_, _ string, raw syscall.RawConn) (failure error) {
 		err := raw.Control(func(fd uintptr) { failure = setOptions(int(fd), keepalive, user) })
 		return errors.Join(err, failure)

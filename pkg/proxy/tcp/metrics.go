@@ -15,14 +15,15 @@ const (
 	refusedMemory                   // what the account says: no room
 	refusedDescriptors
 	refusedShare
-	refusedQueue // as many machines wait as may, or it has gone while it waited
+	refusedQueue  // as many machines wait as may, or it has gone while it waited
+	refusedSource // from none of Sources
 	refusals
 )
 
 func (r refusal) String() string {
 	return [...]string{
 		"limit", "client_limit", "backend", "proxy_header", "resources", "tls", "memory", "descriptors", "client_share",
-		"queue",
+		"queue", "source",
 	}[r]
 }
 
@@ -91,6 +92,16 @@ func (m *Metrics) route(name string) *routeMetrics {
 		r.aborted[i] = m.aborted.WithLabelValues(name, ending(i).String())
 	}
 	return r
+}
+
+// Forget removes what was counted for a route that is no more.
+func (m *Metrics) Forget(route string) {
+	labels := prometheus.Labels{"route": route}
+	for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
+		m.connections, m.open, m.transferred, m.refusals, m.aborted, m.dials,
+	} {
+		vec.DeletePartialMatch(labels)
+	}
 }
 
 type routeMetrics struct {

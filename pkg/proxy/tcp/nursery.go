@@ -137,6 +137,12 @@ func (n *nursery) admit(fd int, from syscall.Sockaddr) {
 	y.fate.begun = y.born
 	y.ends[toServer] = side{young: y, fd: fd, way: toServer}
 	y.ends[toClient] = side{young: y, fd: -1, way: toClient}
+	if sources := y.settings.Sources; len(sources) > 0 && !contains(sources, y.peer.Addr()) {
+		f.metrics.refused(refusedSource)
+		resetOnClose(fd)
+		_ = unix.Close(fd)
+		return
+	}
 	if !f.add(&y.session) {
 		resetOnClose(fd)
 		_ = unix.Close(fd)

@@ -19,12 +19,13 @@ const (
 	DropSocket           // the kernel gave no socket
 	DropUnsent           // the kernel did not take the datagram
 	DropOverflow         // lost in the full receive buffer
+	DropSource           // a client that is in none of the route's sources
 	numDrops
 )
 
 var dropNames = [numDrops]string{
 	"none", "truncated", "port_zero", "stranger", "table_full", "client_limit", "no_endpoint", "loop", "draining",
-	"socket", "unsent", "overflow",
+	"socket", "unsent", "overflow", "source",
 }
 
 // String is the reason as a metric's label.

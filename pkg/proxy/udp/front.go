@@ -18,6 +18,10 @@ type Config struct {
 	Route string
 	// Listen is the address and port that clients ask. The zero address is all, IPv4 and IPv6 alike.
 	Listen netip.AddrPort
+	// Freebind listens at an address that this host does not have yet (IP_FREEBIND, ip(7)).
+	Freebind bool
+	// Sources are the prefixes of clients that may begin a session; none is all.
+	Sources []netip.Prefix
 	// Pick chooses the endpoint for a client. It must not block.
 	Pick func(client netip.Addr) (netip.AddrPort, error)
 	// Report may be nil; see [datagram.Report].
@@ -46,7 +50,7 @@ func (c Config) bounds() datagram.Bounds {
 // Front is an open route.
 type Front struct {
 	*datagram.Front[state]
-	meters *meters
+	handler *handler
 }
 
 // Listen binds the port. Serve or Close has to follow.
@@ -54,22 +58,26 @@ func Listen(c Config) (*Front, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	m := c.Metrics.of(c.Route)
+	h := &handler{
+		log:     c.Logger,
+		meters:  c.Metrics.of(c.Route),
+		trouble: datagram.NewGate(troublePerSecond),
+		report:  c.Report,
+	}
+	h.sources.Store(&c.Sources)
 	front, err := datagram.NewFront(datagram.FrontConfig[state]{
-		Route: "udp route " + c.Route, Listen: c.Listen, Workers: c.Workers, Pick: c.Pick, Bounds: c.bounds(),
-		Handler: &handler{
-			log:     c.Logger,
-			meters:  m,
-			trouble: datagram.NewGate(troublePerSecond),
-			report:  c.Report,
-		},
+		Route: "udp route " + c.Route, Listen: c.Listen, Freebind: c.Freebind, Workers: c.Workers, Pick: c.Pick,
+		Bounds: c.bounds(), Handler: h,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &Front{front, m}, nil
+	return &Front{front, h}, nil
 }
 
-// Update takes over c's DrainTimeout, Idle, MaxSessions and MaxSessionsPerClient while the front serves. Its other
-// fields cannot change.
-func (f *Front) Update(c Config) { f.SetBounds(c.bounds()) }
+// Update takes over c's Sources, DrainTimeout, Idle, MaxSessions and MaxSessionsPerClient while the front serves. Its
+// other fields cannot change.
+func (f *Front) Update(c Config) {
+	f.handler.sources.Store(&c.Sources)
+	f.SetBounds(c.bounds())
+}

@@ -57,32 +57,36 @@ func to(endpoint string) func(netip.Addr) (netip.AddrPort, error) {
 
 func (l *lab) front(t testing.TB, c Config) *Front {
 	t.Helper()
-	c.Route = "udp"
-	c.Listen = netip.AddrPortFrom(netip.Addr{}, 5000)
+	f, err := l.listenAt(t, c, netip.AddrPortFrom(netip.Addr{}, 5000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// listenAt opens a front and serves it until the test ends.
+func (l *lab) listenAt(t testing.TB, c Config, at netip.AddrPort) (*Front, error) {
+	t.Helper()
+	c.Route, c.Listen = "udp", at
 	c.Metrics = NewMetrics(prometheus.NewRegistry())
 	ctx, cancel := context.WithCancel(context.Background())
-	opened, done := make(chan *Front, 1), make(chan error, 1)
-	go func() {
-		done <- l.proxy.Try(func() error {
-			f, err := Listen(c)
-			opened <- f
-			if err != nil {
-				return err
-			}
-			return f.Serve(ctx)
-		})
-	}()
+	var f *Front
+	if err := l.proxy.Try(func() (err error) {
+		f, err = Listen(c)
+		return err
+	}); err != nil {
+		cancel()
+		return nil, err
+	}
+	done := make(chan error, 1)
+	go func() { done <- l.proxy.Try(func() error { return f.Serve(ctx) }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("serve: %v", err)
 		}
 	})
-	f := <-opened
-	if f == nil {
-		t.FailNow()
-	}
-	return f
+	return f, nil
 }
 
 func listen(t testing.TB, ns *nstest.NS, at string) *net.UDPConn {
@@ -204,7 +208,7 @@ func TestSessionsEnd(t *testing.T) {
 	f := l.front(t, Config{Pick: to(serverIP + ":5000"), Idle: 50 * time.Millisecond})
 	exchange(t, listen(t, l.client, clientIP+":0"), []byte("x"), proxyIP+":5000")
 	eventually(t, "the session gone", func() bool { return f.Sessions() == 0 })
-	if got := counter(f.meters.ended[OutcomeIdle]); got != 1 {
+	if got := counter(f.handler.meters.ended[OutcomeIdle]); got != 1 {
 		t.Errorf("got %v idle sessions, want 1", got)
 	}
 }
@@ -228,13 +232,13 @@ func TestBounds(t *testing.T) {
 	first := ask(clientIP+":0", at, true)
 	ask(clientIP+":0", at, true)
 	ask(clientIP+":0", at, false)
-	eventually(t, "one refused", func() bool { return counter(f.meters.drops[DropClientLimit]) == 1 })
+	eventually(t, "one refused", func() bool { return counter(f.handler.meters.drops[DropClientLimit]) == 1 })
 	// A client that asks again gets the place of one that has not reacted to an answer, not of those that have.
 	ask("192.0.2.66:0", at, false)
 	insistent := ask("[2001:db8:1::1]:0", at6, false)
-	eventually(t, "another refused", func() bool { return counter(f.meters.drops[DropTableFull]) == 1 })
+	eventually(t, "another refused", func() bool { return counter(f.handler.meters.drops[DropTableFull]) == 1 })
 	exchange(t, insistent, []byte("x"), at6)
-	if got := counter(f.meters.ended[OutcomeEvicted]); got != 1 {
+	if got := counter(f.handler.meters.ended[OutcomeEvicted]); got != 1 {
 		t.Errorf("%v sessions gave way, want 1", got)
 	}
 	exchange(t, first, []byte("z"), at)
@@ -264,7 +268,7 @@ func TestRefusedEndpointIsReported(t *testing.T) {
 	})
 	conn := listen(t, l.client, clientIP+":0")
 	_, _ = conn.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort(proxyIP+":5000"))
-	eventually(t, "refusal", func() bool { return counter(f.meters.ended[OutcomeRefused]) == 1 })
+	eventually(t, "refusal", func() bool { return counter(f.handler.meters.ended[OutcomeRefused]) == 1 })
 	if got := exchange(t, conn, []byte("again"), proxyIP+":5000"); string(got) != "again" {
 		t.Errorf("got %q", got)
 	}
@@ -281,7 +285,7 @@ func TestLoopIsDropped(t *testing.T) {
 	f := l.front(t, Config{Pick: to(proxyIP + ":5000")})
 	conn := listen(t, l.client, clientIP+":0")
 	_, _ = conn.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort(proxyIP+":5000"))
-	eventually(t, "loop", func() bool { return counter(f.meters.drops[DropLoop]) == 1 })
+	eventually(t, "loop", func() bool { return counter(f.handler.meters.drops[DropLoop]) == 1 })
 	if f.Sessions() != 1 {
 		t.Errorf("got %d sessions, want 1", f.Sessions())
 	}
@@ -301,7 +305,7 @@ func TestStranger(t *testing.T) {
 	for _, at := range []string{"198.51.100.3:5000", serverIP + ":5001"} {
 		_, _ = listen(t, l.server, at).WriteToUDPAddrPort([]byte("evil"), session)
 	}
-	eventually(t, "strangers dropped", func() bool { return counter(f.meters.drops[DropStranger]) == 2 })
+	eventually(t, "strangers dropped", func() bool { return counter(f.handler.meters.drops[DropStranger]) == 2 })
 }
 
 // Nobody can be answered at port 0, and a backend must not be asked for nobody.
@@ -318,7 +322,7 @@ func TestPortZero(t *testing.T) {
 		return unix.Sendto(fd, []byte{0, 0, 5000 >> 8, 5000 & 0xff, 0, 9, 0, 0, 'x'}, 0,
 			&unix.SockaddrInet4{Addr: netip.MustParseAddr(proxyIP).As4()})
 	})
-	eventually(t, "dropped", func() bool { return counter(f.meters.drops[DropPortZero]) == 1 })
+	eventually(t, "dropped", func() bool { return counter(f.handler.meters.drops[DropPortZero]) == 1 })
 	if n := f.Sessions(); n != 0 {
 		t.Errorf("%d sessions", n)
 	}

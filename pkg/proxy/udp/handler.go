@@ -2,6 +2,9 @@ package udp
 
 import (
 	"log/slog"
+	"net/netip"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
@@ -24,6 +27,14 @@ type handler struct {
 	meters  *meters
 	trouble *datagram.Gate
 	report  datagram.Report
+	sources atomic.Pointer[[]netip.Prefix]
+}
+
+// mayBegin tells whether a client may begin a session.
+func (h *handler) mayBegin(client netip.Addr) bool {
+	sources := *h.sources.Load()
+	return len(sources) == 0 ||
+		slices.ContainsFunc(sources, func(p netip.Prefix) bool { return p.Contains(client) })
 }
 
 // Client passes a datagram on, in a new session if need be.
@@ -43,6 +54,9 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 		return DropTruncated
 	}
 	if s == nil {
+		if !h.mayBegin(d.Client.Addr()) {
+			return DropSource
+		}
 		opened, refusal, err := w.Open(d)
 		if refusal != datagram.RefusedNot {
 			drop := refusals[refusal]

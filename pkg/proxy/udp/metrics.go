@@ -38,6 +38,15 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
+// Forget removes what was counted for a route that is no more.
+func (m *Metrics) Forget(route string) {
+	labels := prometheus.Labels{"route": route}
+	m.ended.DeletePartialMatch(labels)
+	m.live.DeletePartialMatch(labels)
+	m.drops.DeletePartialMatch(labels)
+	m.traffic.Forget(route)
+}
+
 // meters are one route's, looked up once.
 type meters struct {
 	ended   [numOutcomes]prometheus.Counter
