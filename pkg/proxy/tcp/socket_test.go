@@ -220,6 +220,7 @@ func descriptors(t *testing.T, left int) (restore func()) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
+	settle(t)
 	var taken []int
 	for { // up to where there are no holes
 		fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0)
@@ -242,6 +243,20 @@ func descriptors(t *testing.T, left int) (restore func()) {
 		}
 		for _, fd := range taken {
 			_ = unix.Close(fd)
+		}
+	}
+}
+
+// settle waits until the process neither opens nor closes descriptors: what an earlier test had open may still be closing,
+// and would leave a hole below the limit.
+func settle(t *testing.T) {
+	t.Helper()
+	for same, last := 0, -1; same < 10; time.Sleep(5 * time.Millisecond) {
+		open := descriptorsOpen(t)
+		if open == last {
+			same++
+		} else {
+			same, last = 0, open
 		}
 	}
 }
