@@ -175,7 +175,7 @@ func (x *express) plainAnswer(u *upstream) bool {
 
 // pass writes the answer to the client.
 func (x *express) pass(u *upstream) (sent int64, readErr, writeErr error) {
-	x.last = x.server.retired.Load()
+	x.last = x.request.close || x.server.retired.Load()
 	x.out = x.answer.append(x.out[:0], x.last)
 	head, _ := u.reader.Peek(u.reader.Buffered())
 	_, _ = u.reader.Discard(headEnd(head)) // it is in the buffer

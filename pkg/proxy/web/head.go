@@ -18,6 +18,7 @@ type line struct{ name, value []byte }
 type plainRequest struct {
 	target, host []byte
 	lines        []line // without Host and what is for this hop only
+	close        bool   // the client wants the connection closed behind the answer
 }
 
 const (
@@ -28,7 +29,7 @@ const (
 
 // parse reads a head that ends with an empty line, and tells whether it is plain.
 func (p *plainRequest) parse(head []byte) bool {
-	p.target, p.host, p.lines = nil, nil, p.lines[:0]
+	*p = plainRequest{lines: p.lines[:0]}
 	first, rest, ok := bytes.Cut(head, crlf)
 	if !ok || !bytes.HasPrefix(first, []byte(requestStart)) || !bytes.HasSuffix(first, []byte(requestEnd)) ||
 		len(first) < len(requestStart)+len(requestEnd) {
@@ -57,7 +58,10 @@ func (p *plainRequest) parse(head []byte) bool {
 			}
 			p.host = l.value
 		case connectionLine:
-			if !equalFold(l.value, "keep-alive") {
+			switch {
+			case equalFold(l.value, "close"):
+				p.close = true
+			case !equalFold(l.value, "keep-alive"):
 				return false
 			}
 		default:

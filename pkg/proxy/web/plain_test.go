@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -132,6 +133,41 @@ func testHeadInPieces(t *testing.T, start starter) {
 	if _, body := c.ask(t, ""); body != "/second" {
 		t.Errorf("got %q", body)
 	}
+}
+
+// A client that wants its connection closed, as those do that come for one answer, gets it closed behind the answer; the
+// connection to the endpoint is kept.
+func TestLastRequestIsPlain(t *testing.T) { withAndWithout(t, testLastRequestIsPlain) }
+
+func testLastRequestIsPlain(t *testing.T, start starter) {
+	var mu sync.Mutex
+	connections := map[string]bool{}
+	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		connections[r.RemoteAddr] = true
+		_, _ = io.WriteString(w, "ok")
+	}))})
+	const clients = 12
+	for i := range clients {
+		c := r.talk(t)
+		if i%2 == 1 {
+			c.ask(t, plainGet)
+		}
+		response, body := c.ask(t, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+		if body != "ok" || !response.Close {
+			t.Errorf("answer %d is %q, close %v", i, body, response.Close)
+		}
+		if _, err := c.Peek(1); !errors.Is(err, io.EOF) {
+			t.Errorf("behind answer %d the client got %v, want its end", i, err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if n := len(connections); n > clients/2 {
+		t.Errorf("%d connections to the endpoint for %d clients of one address", n, clients)
+	}
+	r.counts(t, clients+clients/2)
 }
 
 // A drain closes connections that wait for their next request, and tells those that are being answered.

@@ -171,7 +171,7 @@ func (x *express) judge(b []byte) (whole, wait bool) {
 func (s *swift) answer(body []byte) {
 	x, f := s.busy, s.far
 	x.endpoint.Succeeded()
-	x.last = x.server.retired.Load()
+	x.last = x.request.close || x.server.retired.Load()
 	x.out = append(x.answer.append(x.out[:0], x.last), body...)
 	n, err := tcp.Again(unix.Write, s.fd, x.out)
 	s.listener.metrics.bytesOut(int64(n))
