@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -103,6 +104,42 @@ func TestTrends(t *testing.T) {
 		}
 		if grown := Trends(growing)[i]; !grown.Grown {
 			t.Errorf("growing: %+v", grown)
+		}
+	}
+}
+
+// Memory that rises until a collection is no growth, wherever the samples happen to be between two of them; what is left
+// after collections is, though resident memory does not show it yet.
+func TestTrendsOfAProgramThatRarelyCollects(t *testing.T) {
+	const mib = 1 << 20
+	grown := func(period int, leak float64) []string {
+		var samples []Sample
+		for i := range 180 {
+			kept := 10 + leak*float64(i)
+			s := Sample{Goroutines: 40, Descriptors: 100, Heap: (kept + 40*float64(i%period)/float64(period)) * mib}
+			s.RSS = 85 * mib
+			if i < 10 { // until the first collection
+				s.RSS = (40 + 4*float64(i)) * mib
+			}
+			if i%9 == 0 {
+				s.Live = kept * mib
+			}
+			samples = append(samples, s)
+		}
+		var all []string
+		for _, each := range Trends(samples) {
+			if each.Grown {
+				all = append(all, each.Metric)
+			}
+		}
+		return all
+	}
+	for _, period := range []int{9, 11, 37, 70} {
+		if all := grown(period, 0); len(all) > 0 {
+			t.Errorf("collected every %d samples: %q have grown", period, all)
+		}
+		if all := grown(period, 0.03); !slices.Equal(all, []string{"live_bytes"}) {
+			t.Errorf("collected every %d samples, with a leak: %q have grown", period, all)
 		}
 	}
 }

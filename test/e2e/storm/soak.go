@@ -1,6 +1,7 @@
 package storm
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -8,9 +9,11 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
@@ -34,13 +37,18 @@ type SoakResult struct {
 	Failures []string                 `json:"failures,omitempty"`
 }
 
+// soakCollections is how often the programs are asked to collect their garbage, which tells how much of the heap is
+// live. By themselves they collect once in two minutes while there is little to do: until then the memory of a program
+// that keeps nothing rises, and a soak of a few minutes would not see that it falls again.
+const soakCollections = 20
+
 // ports are the admin ports of the programs that are watched.
 var ports = map[string]uint16{lab.StackProxy: lab.ProxyAdminPort, lab.DHCPRelay: lab.RelayAdminPort}
 
 // Soak runs storms one after another through our pod. An error says that it could not; what went wrong with machines or
 // programs is in the result.
 func Soak(ctx context.Context, o SoakOptions) (result *SoakResult, err error) {
-	o.Candidate = Ours
+	o.Candidate, o.Pprof = Ours, true // by which a collection is asked for
 	s, err := Open(ctx, o.Options)
 	if err != nil {
 		return nil, err
@@ -51,6 +59,7 @@ func Soak(ctx context.Context, o SoakOptions) (result *SoakResult, err error) {
 		}
 	}()
 	result = &SoakResult{Samples: map[string][]soak.Sample{}, Trends: map[string][]soak.Trend{}}
+	collections := 0
 	for begin := time.Now(); time.Since(begin) < o.Duration; result.Seconds = time.Since(begin).Seconds() {
 		storm, err := s.Storm(ctx, nil)
 		if err != nil {
@@ -66,10 +75,17 @@ func Soak(ctx context.Context, o SoakOptions) (result *SoakResult, err error) {
 			result.fail(o.Log, "storm %d: %s", result.Storms, wrong)
 		}
 		line := fmt.Sprintf("%5.0f s  storm %d", time.Since(begin).Seconds(), result.Storms)
+		collect := time.Since(begin) >= o.Duration*time.Duration(collections)/soakCollections
+		if collect {
+			collections++
+		}
 		for _, program := range slices.Sorted(maps.Keys(ports)) {
 			sample, err := s.sample(ctx, ports[program])
+			if err == nil && collect {
+				sample.Live, err = s.live(ctx, ports[program])
+			}
 			if err != nil {
-				return nil, fmt.Errorf("failed to read metrics of %s: %w", program, err)
+				return nil, fmt.Errorf("failed to read the size of %s: %w", program, err)
 			}
 			result.Samples[program] = append(result.Samples[program], sample)
 			line += fmt.Sprintf("; %s: %v", program, sample)
@@ -96,22 +112,59 @@ func (r *SoakResult) fail(log io.Writer, format string, args ...any) {
 
 // sample reads a program's size.
 func (s *Site) sample(ctx context.Context, port uint16) (soak.Sample, error) {
-	url := "http://" + netip.AddrPortFrom(lab.PodIP, port).String() + "/metrics"
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return soak.Sample{}, err
-	}
-	response, err := s.Lab.Client(lab.RolePod).Do(request)
-	if err != nil {
-		return soak.Sample{}, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	var parser expfmt.TextParser
-	families, err := parser.TextToMetricFamilies(response.Body)
+	families, err := s.metrics(ctx, port)
 	if err != nil {
 		return soak.Sample{}, err
 	}
 	return soak.SampleOf(families)
+}
+
+// live has a program collect its garbage, and returns what is left in its heap, in bytes.
+func (s *Site) live(ctx context.Context, port uint16) (float64, error) {
+	text, err := s.ask(ctx, port, "/debug/pprof/heap?gc=1&debug=1")
+	if err != nil {
+		return 0, err
+	}
+	return heapAlloc(text)
+}
+
+// heapAlloc finds what was in use in the text of a heap profile, which has it from before the text was written.
+func heapAlloc(profile []byte) (float64, error) {
+	_, after, _ := bytes.Cut(profile, []byte("\n# HeapAlloc = "))
+	line, _, _ := bytes.Cut(after, []byte("\n"))
+	value, err := strconv.ParseFloat(string(line), 64)
+	if err != nil {
+		return 0, fmt.Errorf("failed to find HeapAlloc in a heap profile: %w", err)
+	}
+	return value, nil
+}
+
+func (s *Site) metrics(ctx context.Context, port uint16) (map[string]*dto.MetricFamily, error) {
+	text, err := s.ask(ctx, port, "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	var parser expfmt.TextParser
+	return parser.TextToMetricFamilies(bytes.NewReader(text))
+}
+
+// ask reads a page of a program's admin port.
+func (s *Site) ask(ctx context.Context, port uint16, page string) ([]byte, error) {
+	url := "http://" + netip.AddrPortFrom(lab.PodIP, port).String() + page
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	response, err := s.Lab.Client(lab.RolePod).Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("failed to read %s: %s", page, response.Status)
+	}
+	return text, err
 }
 
 // Markdown is the result for people.
@@ -124,6 +177,9 @@ func (r *SoakResult) Markdown() string {
 			fmt.Fprintf(&b, "| %s | %s | %.0f | %.0f | %.0f | %.0f |\n",
 				program, t.Metric, t.First, t.Middle, t.Last, t.Limit)
 		}
+	}
+	for _, program := range slices.Sorted(maps.Keys(r.Samples)) {
+		fmt.Fprintf(&b, "\n%s:\n\n%s", program, soak.Course(r.Samples[program]))
 	}
 	for _, failure := range r.Failures {
 		fmt.Fprintf(&b, "\n- %s", failure)

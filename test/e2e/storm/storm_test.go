@@ -151,6 +151,16 @@ func TestBusy(t *testing.T) {
 	}
 }
 
+func TestHeapAlloc(t *testing.T) {
+	const profile = "heap profile: 1: 2 [3: 4] @ heap/1048576\n\n# runtime.MemStats\n# Alloc = 1\n# HeapAlloc = 7340032\n# HeapSys = 9\n"
+	if got, err := heapAlloc([]byte(profile)); got != 7<<20 || err != nil {
+		t.Errorf("got %v, %v", got, err)
+	}
+	if _, err := heapAlloc([]byte("404 page not found\n")); err == nil {
+		t.Error("no profile has a heap")
+	}
+}
+
 func TestChartLimit(t *testing.T) {
 	const values = "relay:\n  resources:\n    limits: {memory: 128Mi}\nproxy:\n  resources:\n    limits: {memory: 256Mi}\n"
 	for section, want := range map[string]int64{"relay": 128 << 20, "proxy": 256 << 20} {
