@@ -44,6 +44,12 @@ func (o Options) cases(n *network) []rounds.Case {
 			Settle:     subtractDirect,
 		},
 		{
+			Name:       "tftp-100-loaders",
+			Units:      map[string]string{"cpu_us_per_block": "us", "seconds": "s"},
+			Candidates: []string{"ours", "nginx-chart", "nginx-tuned", direct},
+			Measure:    o.of(n, measureLoaders),
+		},
+		{
 			Name:       "tftp-1000-loss1",
 			Units:      map[string]string{"completed_pct": "%", "seconds": "s"},
 			Candidates: []string{"ours", "nginx-chart", "nginx-tuned", direct},

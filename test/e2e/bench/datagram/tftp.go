@@ -1,6 +1,7 @@
 package datagram
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -20,6 +21,9 @@ import (
 
 const (
 	blockSize  = 512
+	bigBlock   = 1468 // fills an Ethernet frame
+	loaders    = 100  // clients at once that load a boot loader
+	loader     = 1 << 20
 	lockstep   = 20_000 // blocks of the single client
 	rack       = 1000   // clients at once
 	rackBlocks = 64     // blocks of each
@@ -27,11 +31,27 @@ const (
 	retry      = 500 * time.Millisecond
 )
 
+// transfer is a file of so many blocks, the last of which is empty.
+type transfer struct{ blocks, size int }
+
+var (
+	ask  = []byte("\x00\x01file\x00octet\x00")
+	oack = []byte("\x00\x06blksize\x001468\x00")
+)
+
+// request asks for the file, with the option of its block size where that is not the default.
+func (t transfer) request() []byte {
+	if t.size == blockSize {
+		return ask
+	}
+	return append(bytes.Clone(ask), oack[2:]...)
+}
+
 // serve is the least TFTP server: it answers from its only port and keeps nothing, so that a repeated datagram is
 // answered again. It ends when conn is closed.
-func serve(conn *net.UDPConn, blocks int) {
+func serve(conn *net.UDPConn, t transfer) {
 	buf := make([]byte, 1500)
-	data := make([]byte, 4+blockSize)
+	data := make([]byte, 4+t.size)
 	data[1] = 3
 	for {
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
@@ -41,25 +61,31 @@ func serve(conn *net.UDPConn, blocks int) {
 		if err != nil || n < 4 {
 			continue
 		}
-		next := 1
-		if buf[1] == 4 {
+		var next int
+		switch {
+		case buf[1] == 4:
 			next = int(binary.BigEndian.Uint16(buf[2:])) + 1
-		} else if buf[1] != 1 {
+		case buf[1] != 1:
 			continue
+		case t.size != blockSize:
+			_, _ = conn.WriteToUDPAddrPort(oack, from)
+			continue
+		default:
+			next = 1
 		}
-		if next > blocks {
+		if next > t.blocks {
 			continue
 		}
 		binary.BigEndian.PutUint16(data[2:], uint16(next))
-		size := blockSize
-		if next == blocks {
+		size := t.size
+		if next == t.blocks {
 			size = 0
 		}
 		_, _ = conn.WriteToUDPAddrPort(data[:4+size], from)
 	}
 }
 
-func startServer(n *network, blocks int) (stop func(), err error) {
+func startServer(n *network, t transfer) (stop func(), err error) {
 	conn, err := listenUDP(n.server, net.ParseIP(serverIP), 69)
 	if err != nil {
 		return nil, err
@@ -68,7 +94,7 @@ func startServer(n *network, blocks int) (stop func(), err error) {
 		return nil, err
 	}
 	var serving sync.WaitGroup
-	serving.Go(func() { serve(conn, blocks) })
+	serving.Go(func() { serve(conn, t) })
 	return func() {
 		_ = conn.Close()
 		serving.Wait()
@@ -76,8 +102,8 @@ func startServer(n *network, blocks int) (stop func(), err error) {
 }
 
 // fetch is a client in lockstep that loses what lose says, and asks again after retry.
-func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, blocks int, lose func() bool) error {
-	packet := []byte("\x00\x01file\x00octet\x00")
+func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer, lose func() bool) error {
+	packet := t.request()
 	buf := make([]byte, 1500)
 	send := func() error {
 		if lose() {
@@ -90,7 +116,11 @@ func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, blocks int
 		return err
 	}
 	ack := []byte{0, 4, 0, 0}
-	for expected := 1; expected <= blocks; {
+	expected := 1
+	if t.size != blockSize {
+		expected = 0 // stands for the OACK
+	}
+	for expected <= t.blocks {
 		_ = conn.SetReadDeadline(time.Now().Add(retry))
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
 		switch {
@@ -105,7 +135,13 @@ func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, blocks int
 			return err
 		case from != to:
 			return fmt.Errorf("answered from %s, asked %s", from, to)
-		case n < 4 || buf[1] != 3 || lose() || int(binary.BigEndian.Uint16(buf[2:])) != expected:
+		case n < 4 || lose():
+			continue
+		case expected == 0:
+			if buf[1] != 6 {
+				continue
+			}
+		case buf[1] != 3 || int(binary.BigEndian.Uint16(buf[2:])) != expected:
 			continue
 		}
 		binary.BigEndian.PutUint16(ack[2:], uint16(expected))
@@ -122,7 +158,8 @@ func never() bool { return false }
 
 // measureBlocks is one client in lockstep: the time of a block.
 func measureBlocks(ctx context.Context, n *network, target string, p *process) (rounds.Sample, error) {
-	stop, err := startServer(n, lockstep)
+	t := transfer{lockstep, blockSize}
+	stop, err := startServer(n, t)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +170,7 @@ func measureBlocks(ctx context.Context, n *network, target string, p *process) (
 	}
 	defer conn.Close()
 	to := netip.AddrPortFrom(netip.MustParseAddr(target), 69)
-	if err := fetch(ctx, conn, to, 10, never); err != nil { // neighbours, caches
+	if err := fetch(ctx, conn, to, transfer{10, blockSize}, never); err != nil { // neighbours, caches
 		return nil, err
 	}
 	before, err := p.cpu()
@@ -141,7 +178,7 @@ func measureBlocks(ctx context.Context, n *network, target string, p *process) (
 		return nil, err
 	}
 	start := time.Now()
-	if err := fetch(ctx, conn, to, lockstep, never); err != nil {
+	if err := fetch(ctx, conn, to, t, never); err != nil {
 		return nil, err
 	}
 	elapsed := time.Since(start)
@@ -158,35 +195,64 @@ func measureBlocks(ctx context.Context, n *network, target string, p *process) (
 
 // measureRack is a rack that boots at once over a network that loses one datagram in a hundred each way.
 func measureRack(ctx context.Context, n *network, target string, _ *process) (rounds.Sample, error) {
-	stop, err := startServer(n, rackBlocks)
+	completed, seconds, err := fetchAtOnce(ctx, n, target, rack, transfer{rackBlocks, blockSize}, 0.01)
+	return rounds.Sample{"completed_pct": 100 * float64(completed) / rack, "seconds": seconds}, err
+}
+
+// measureLoaders is a rack that loads a boot loader at once: the processor time of a block.
+func measureLoaders(ctx context.Context, n *network, target string, p *process) (rounds.Sample, error) {
+	before, err := p.cpu()
 	if err != nil {
 		return nil, err
+	}
+	t := transfer{loader/bigBlock + 1, bigBlock}
+	completed, seconds, err := fetchAtOnce(ctx, n, target, loaders, t, 0)
+	if err != nil {
+		return nil, err
+	}
+	if completed < loaders {
+		return nil, fmt.Errorf("failed to load: %d of %d clients have the file", completed, loaders)
+	}
+	after, err := p.cpu()
+	if err != nil {
+		return nil, err
+	}
+	s := rounds.Sample{"seconds": seconds}
+	if p != nil {
+		s["cpu_us_per_block"] = float64((after - before).Microseconds()) / float64(loaders*t.blocks)
+	}
+	return s, nil
+}
+
+// fetchAtOnce has clients load a file at once, each of which loses a part of its datagrams in either direction.
+func fetchAtOnce(ctx context.Context, n *network, target string, clients int, t transfer, loss float64) (
+	completed int64, seconds float64, err error) {
+	stop, err := startServer(n, t)
+	if err != nil {
+		return 0, 0, err
 	}
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, rackLimit)
 	defer cancel()
 	to := netip.AddrPortFrom(netip.MustParseAddr(target), 69)
-	conns := make([]*net.UDPConn, rack)
+	conns := make([]*net.UDPConn, clients)
 	for i := range conns {
 		if conns[i], err = listenUDP(n.client, clientIP(i), 0); err != nil {
-			return nil, err
+			return 0, 0, err
 		}
 		defer conns[i].Close()
 	}
-	var completed atomic.Int64
+	var done atomic.Int64
 	var booting sync.WaitGroup
 	start := time.Now()
 	for i, conn := range conns {
 		booting.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 1))
-			if fetch(ctx, conn, to, rackBlocks, func() bool { return r.IntN(100) == 0 }) == nil {
-				completed.Add(1)
+			if fetch(ctx, conn, to, t, func() bool { return r.Float64() < loss }) == nil {
+				done.Add(1)
 			}
 		})
 	}
 	booting.Wait()
-	return rounds.Sample{
-		"completed_pct": 100 * float64(completed.Load()) / rack,
-		"seconds":       time.Since(start).Seconds(),
-	}, nil
+	return done.Load(), time.Since(start).Seconds(), nil
 }
