@@ -132,6 +132,7 @@
 {{- if and (eq $b.provider "hostNetwork") (gt (int $v.replicas) 1) (not $v.affinity) -}}
 {{- include "stack.refuse" (dict "v" $v "text" "broadcast.provider=hostNetwork takes the node's ports, so two pods cannot share a node: set affinity to a podAntiAffinity, or replicas=1") -}}
 {{- end -}}
+{{- include "stack.checkLoadBalancer" . -}}
 {{- if and $v.service.enabled (eq $v.service.type "LoadBalancer") $v.service.loadBalancerClass (not $v.publicIP) -}}
 {{- $asked := false -}}
 {{- range concat (include "stack.addressAnnotations" . | splitList " ") (include "stack.poolAnnotations" . | splitList " ") }}{{ if hasKey $v.service.annotations . }}{{ $asked = true }}{{ end }}{{ end -}}
@@ -147,6 +148,9 @@
 {{- end -}}
 {{- if eq (include "stack.service" (dict "root" .root "v" $v)) (printf "%s-admin" (include "stack.fullname" .root)) -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "service.name is %s, as the Service of the admin ports is called: set service.name to another" $v.service.name)) -}}
+{{- end -}}
+{{- if and $v.loadBalancer.enabled (eq $v.service.name (printf "%s-lb-admin" (include "stack.fullname" .root))) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "service.name is %s, as the Service of stack-lb's admin port is called: set service.name to another" $v.service.name)) -}}
 {{- end -}}
 {{- if and $v.service.loadBalancerClass (ne $v.service.type "LoadBalancer") -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "service.loadBalancerClass is set and service.type is %s: set service.type=LoadBalancer, or leave service.loadBalancerClass out" $v.service.type)) -}}
@@ -180,6 +184,37 @@
 {{- include "stack.refuse" (dict "v" $v "text" "service.ipFamilies has two families and service.ipFamilyPolicy is SingleStack: set service.ipFamilyPolicy=PreferDualStack, or leave one of service.ipFamilies out") -}}
 {{- end -}}
 {{- include "stack.checkVersions" . -}}
+{{- end -}}
+
+{{/* Refuses what stack-lb does not start with, or would not announce. Takes v. */}}
+{{- define "stack.checkLoadBalancer" -}}
+{{- $v := .v -}}
+{{- $lb := $v.loadBalancer -}}
+{{- if $lb.enabled -}}
+{{- if and $v.service.enabled (ne $v.service.type "LoadBalancer") -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "loadBalancer.enabled is true and service.type is %s: set service.type=LoadBalancer, or loadBalancer.enabled=false" $v.service.type)) -}}
+{{- end -}}
+{{- if and $v.service.enabled (ne $v.service.loadBalancerClass $lb.class) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "loadBalancer.enabled is true and service.loadBalancerClass is %s, which is another load balancer's: leave service.loadBalancerClass out, or set loadBalancer.enabled=false" $v.service.loadBalancerClass)) -}}
+{{- end -}}
+{{- $lease := include "stack.milliseconds" $lb.leaseDuration | int64 -}}
+{{- $deadline := include "stack.milliseconds" $lb.renewDeadline | int64 -}}
+{{- $retry := include "stack.milliseconds" $lb.retryPeriod | int64 -}}
+{{- if lt $lease 3000 -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "loadBalancer.leaseDuration is %s and 3s is the least: set loadBalancer.leaseDuration to more" $lb.leaseDuration)) -}}
+{{- end -}}
+{{- /* As pkg/lb/elect: clocks drift by 2 %, the kernel may be a second late, and lifetimes are whole seconds. */ -}}
+{{- $lives := div (sub (div (mul $lease 98) 100) 1000) 1000 -}}
+{{- if gt $deadline (mul $lives 1000) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "loadBalancer.renewDeadline is %s and the address lives for %v s of a lease of %s: set loadBalancer.renewDeadline=%vs or less, or loadBalancer.leaseDuration to more" $lb.renewDeadline $lives $lb.leaseDuration $lives)) -}}
+{{- end -}}
+{{- if or (lt $retry 1) (gt (mul $retry 2) $deadline) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "loadBalancer.retryPeriod is %s and a renewal has to be tried twice within loadBalancer.renewDeadline=%s: set loadBalancer.retryPeriod to half of it or less" $lb.retryPeriod $lb.renewDeadline)) -}}
+{{- end -}}
+{{- if lt (include "stack.milliseconds" $lb.announceInterval | int64) 1000 -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "loadBalancer.announceInterval is %s and 1s is the least: set loadBalancer.announceInterval to more" $lb.announceInterval)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Refuses what the cluster's version does not have. Takes v and root. */}}
@@ -234,7 +269,7 @@
 {{- if has $each.name $names }}{{ include "stack.refuse" (dict "v" $v "text" (printf "extraVolumes[%d].name is %s, which another volume of the pod has: set it to another" $i $each.name)) }}{{ end -}}
 {{- $names = append $names $each.name -}}
 {{- end -}}
-{{- range $program := list "proxy" "relay" "init" -}}
+{{- range $program := list "proxy" "relay" "init" "loadBalancer" -}}
 {{- $own := get $v $program -}}
 {{- $paths := list -}}
 {{- if eq $program "proxy" -}}

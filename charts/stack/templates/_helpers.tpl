@@ -34,8 +34,9 @@ app.kubernetes.io/component: proxy
 {{- end -}}
 
 {{/*
-An object's metadata. Takes root, v and name, and namespace, labels and annotations, which may be left out. Each label is
-there once: an object's own counts before commonLabels, and these before the chart's.
+An object's metadata. Takes root, v and name, and namespace, labels and annotations, which may be left out, and cluster: of
+an object that is in no namespace. Each label is there once: an object's own counts before commonLabels, and these before the
+chart's.
 */}}
 {{- define "stack.metadata" -}}
 {{- $chart := dict
@@ -45,7 +46,9 @@ there once: an object's own counts before commonLabels, and these before the cha
   "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-") -}}
 {{- $release := include "stack.releaseLabels" .root | fromYaml -}}
 name: {{ .name | quote }}
+{{- if not .cluster }}
 namespace: {{ .namespace | default (include "stack.namespace" .root) | quote }}
+{{- end }}
 labels:
   {{- merge (dict) (.labels | default dict) $release .v.commonLabels $chart | toYaml | nindent 2 }}
 {{- with merge (dict) (.annotations | default dict) .v.commonAnnotations }}
@@ -68,13 +71,18 @@ annotations:
 
 {{/* A duration such as 1m30s in whole seconds, rounded up. */}}
 {{- define "stack.seconds" -}}
+{{- ceil (divf (include "stack.milliseconds" . | float64) 1000) | int -}}
+{{- end -}}
+
+{{/* A duration in whole milliseconds, rounded up. */}}
+{{- define "stack.milliseconds" -}}
 {{- $total := 0.0 -}}
 {{- range regexFindAll "[0-9.]+(ms|s|m|h)" . -1 -}}
 {{- $unit := regexFind "[a-z]+$" . -}}
-{{- $factor := get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) $unit -}}
+{{- $factor := get (dict "ms" 1.0 "s" 1000.0 "m" 60000.0 "h" 3600000.0) $unit -}}
 {{- $total = addf $total (mulf (trimSuffix $unit . | float64) $factor) -}}
 {{- end -}}
-{{- ceil $total | int -}}
+{{- ceil $total | int64 -}}
 {{- end -}}
 
 {{/* Nine tenths of a memory quantity, for GOMEMLIMIT; nothing where there is none. */}}
@@ -135,21 +143,21 @@ annotations:
 {{- if or (contains "." .) (gt (len .) 40) }}{{ printf "-%s" (sha256sum . | trunc 8) }}{{ end -}}
 {{- end -}}
 
-{{/* The probes of an admin port. Takes v and port: its name. */}}
+{{/* The probes of an admin port. Takes v, port: its name, and host, where it is not open at the pod's address. */}}
 {{- define "stack.probes" -}}
 {{- with .v.probes -}}
 startupProbe:
-  httpGet: {path: /healthz, port: {{ $.port }}}
+  httpGet: {path: /healthz, port: {{ $.port }}{{ with $.host }}, host: {{ . | quote }}{{ end }}}
   periodSeconds: {{ .startupPeriodSeconds }}
   failureThreshold: {{ .startupFailureThreshold }}
   timeoutSeconds: {{ .timeoutSeconds }}
 readinessProbe:
-  httpGet: {path: /readyz, port: {{ $.port }}}
+  httpGet: {path: /readyz, port: {{ $.port }}{{ with $.host }}, host: {{ . | quote }}{{ end }}}
   periodSeconds: {{ .readinessPeriodSeconds }}
   failureThreshold: {{ .readinessFailureThreshold }}
   timeoutSeconds: {{ .timeoutSeconds }}
 livenessProbe:
-  httpGet: {path: /healthz, port: {{ $.port }}}
+  httpGet: {path: /healthz, port: {{ $.port }}{{ with $.host }}, host: {{ . | quote }}{{ end }}}
   periodSeconds: {{ .livenessPeriodSeconds }}
   failureThreshold: {{ .livenessFailureThreshold }}
   timeoutSeconds: {{ .timeoutSeconds }}
@@ -193,6 +201,18 @@ of a row of the same name. What is empty or false is the program's default and l
 {{- else -}}
 default
 {{- end -}}
+{{- end -}}
+
+{{/* The pods of stack-lb. */}}
+{{- define "stack.lbLabels" -}}
+{{ include "stack.releaseLabels" . }}
+app.kubernetes.io/component: load-balancer
+{{- end -}}
+
+{{/* The name of stack-lb's service account. Takes root and v. */}}
+{{- define "stack.lbAccount" -}}
+{{- $account := .v.loadBalancer.serviceAccount -}}
+{{- $account.name | default (ternary (printf "%s-lb" (include "stack.fullname" .root)) "default" $account.create) -}}
 {{- end -}}
 
 {{/* The Service's name. Takes root and v. */}}
@@ -244,7 +264,7 @@ metricRelabelings:
 
 {{/* The annotations by which a Service asks for an address, and those that ask for one of a pool. */}}
 {{- define "stack.addressAnnotations" -}}
-metallb.io/loadBalancerIPs metallb.universe.tf/loadBalancerIPs kube-vip.io/loadbalancerIPs lbipam.cilium.io/ips io.cilium/lb-ipam-ips purelb.io/addresses
+metallb.io/loadBalancerIPs metallb.universe.tf/loadBalancerIPs kube-vip.io/loadbalancerIPs lbipam.cilium.io/ips io.cilium/lb-ipam-ips purelb.io/addresses stack-lb.tinkerbell.org/addresses
 {{- end -}}
 {{/*
 The annotation by which the class's load balancer is asked for addresses. Cilium reads no other; two addresses do not fit
@@ -261,6 +281,8 @@ kube-vip.io/loadbalancerIPs
 purelb.io/addresses
 {{- else if hasPrefix "metallb" $class -}}
 metallb.io/loadBalancerIPs
+{{- else if or (eq $class "tinkerbell.org/stack-lb") (and .v.loadBalancer.enabled (eq $class .v.loadBalancer.class)) -}}
+stack-lb.tinkerbell.org/addresses
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -84,6 +84,11 @@ Everything that templates need, as JSON: the effective values (stack.values) and
 {{- $_ := set $v.proxy "secrets" (concat $v.proxy.secrets (list $tls.secret $tls.caSecret) | compact | uniq) -}}
 {{- end -}}
 {{- $taken := dict (printf "%v/TCP" $v.proxy.adminPort) (list (dict "what" "the proxy's admin port" "away" "proxy.adminPort to another")) -}}
+{{- if and $v.loadBalancer.enabled (eq $v.broadcast.provider "hostNetwork") -}}
+{{- $key := printf "%v/TCP" $v.loadBalancer.adminPort -}}
+{{- if or (hasKey $taken $key) (and $v.relay.enabled (eq (int $v.relay.adminPort) (int $v.loadBalancer.adminPort))) }}{{ include "stack.refuse" (dict "v" $v "text" (printf "loadBalancer.adminPort is %v, which another program on the node's network has: set loadBalancer.adminPort to another" $v.loadBalancer.adminPort)) }}{{ end -}}
+{{- $_ := set $taken $key (list (dict "what" "stack-lb's admin port" "away" "loadBalancer.adminPort to another")) -}}
+{{- end -}}
 {{- $ports := list -}}
 {{- $table := list -}}
 {{- $services := list -}}

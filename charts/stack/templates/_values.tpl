@@ -7,6 +7,12 @@ The values that the other templates read, as JSON: the chart's own, and where th
 {{- define "stack.values" -}}
 {{- include "stack.foreign" . -}}
 {{- $native := include "stack.native" . | fromJson -}}
+{{- $own := $native.values -}}
+{{- if and $own.loadBalancer.enabled (not $own.service.loadBalancerClass) -}}
+{{- /* Before the former chart's class, which is kube-vip's. */ -}}
+{{- $_ := set $own.service "loadBalancerClass" $own.loadBalancer.class -}}
+{{- $_ := set $native.given "service.loadBalancerClass" true -}}
+{{- end -}}
 {{- $v := include "stack.former" (dict "v" $native.values "given" $native.given "patterns" $native.patterns) | fromJson -}}
 {{- $_ := set $v.image "registry" ($v.image.registry | default (get $v.global "imageRegistry")) -}}
 {{- $secrets := list -}}

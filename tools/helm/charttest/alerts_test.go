@@ -15,7 +15,7 @@ import (
 // rules is the PrometheusRule's spec, as Prometheus takes it.
 func rules(t *testing.T) (spec any, alerts []string) {
 	t.Helper()
-	for _, o := range objects(t, render(t, "--set", "monitoring.prometheusRule.enabled=true")) {
+	for _, o := range objects(t, render(t, "--set", "monitoring.prometheusRule.enabled=true,publicIP=192.0.2.2,loadBalancer.enabled=true")) {
 		if o.kind() != "PrometheusRule" {
 			continue
 		}

@@ -211,7 +211,7 @@ func TestAChangeOfWhatIsReloadedKeepsThePod(t *testing.T) {
 func TestEveryVariableIsKnown(t *testing.T) {
 	programs := build(t)
 	help := map[string]string{}
-	for _, name := range []string{"broadcast-init", "dhcp-relay", "stack-proxy", "stack-probe"} {
+	for _, name := range []string{"broadcast-init", "dhcp-relay", "stack-proxy", "stack-probe", "stack-lb"} {
 		help[name] = string(output(t, filepath.Join(programs, name), "--help"))
 	}
 	for _, file := range examples(t) {
@@ -229,7 +229,7 @@ func TestEveryVariableIsKnown(t *testing.T) {
 }
 
 // metric finds metrics' names in PromQL.
-var metric = regexp.MustCompile(`\b(stack_proxy|stack_boot|dhcp_relay6?|stack_build|process)_[a-z0-9_]+\b`)
+var metric = regexp.MustCompile(`\b(stack_proxy|stack_boot|stack_lb|dhcp_relay6?|stack_build|process)_[a-z0-9_]+\b`)
 
 func TestEveryMetricIsExported(t *testing.T) {
 	sources := goFiles(t)
@@ -244,7 +244,7 @@ func TestEveryMetricIsExported(t *testing.T) {
 		}
 		slices.Sort(names)
 		for _, name := range slices.Compact(names) {
-			base := strings.TrimSuffix(name, "_bucket")
+			base := strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_count")
 			if !strings.HasPrefix(name, "process_") && !slices.ContainsFunc(sources, func(s string) bool { return exports(s, base) }) {
 				t.Errorf("%s names %s, which no source exports", file, name)
 			}

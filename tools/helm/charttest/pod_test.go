@@ -1,6 +1,7 @@
 package charttest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -23,7 +24,7 @@ func podOf(t *testing.T, o object) (metav1.ObjectMeta, corev1.PodSpec, bool) {
 	var from any = o
 	switch o.kind() {
 	case "Pod":
-	case "Deployment":
+	case "Deployment", "DaemonSet":
 		from = spec["template"]
 	default:
 		return metav1.ObjectMeta{}, corev1.PodSpec{}, false
@@ -54,6 +55,7 @@ func TestPodSecurity(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		set        []string
+		of         string   // kind of the object that fails them; empty: Deployment
 		baseline   []string // checks of the level that fail
 		restricted []string
 	}{
@@ -79,6 +81,15 @@ func TestPodSecurity(t *testing.T) {
 				"host namespaces", "hostPort", "runAsNonRoot != true", "runAsUser=0", "unrestricted capabilities",
 			},
 		},
+		// The pod that serves needs nothing; stack-lb is what needs it.
+		"stack-lb": {
+			set:      []string{"broadcast.provider=none", "publicIP=192.0.2.2", "loadBalancer.enabled=true"},
+			of:       "DaemonSet",
+			baseline: []string{"host namespaces", "hostPort", "non-default capabilities"},
+			restricted: []string{
+				"host namespaces", "hostPort", "runAsNonRoot != true", "runAsUser=0", "unrestricted capabilities",
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var args []string
@@ -92,7 +103,7 @@ func TestPodSecurity(t *testing.T) {
 				}
 				hostPorts(&spec)
 				baseline, restricted := test.baseline, test.restricted
-				if o.kind() == "Pod" { // helm test
+				if o.kind() != cmp.Or(test.of, "Deployment") { // helm test's pod, or another
 					baseline, restricted = nil, nil
 				}
 				for level, want := range map[api.Level][]string{api.LevelBaseline: baseline, api.LevelRestricted: restricted} {
@@ -130,6 +141,7 @@ func TestNotesSayWhatTheNamespaceHasToAdmit(t *testing.T) {
 		"{}":                          true,
 		"broadcast: {provider: none}": false,
 		"relay: {enabled: false}":     false,
+		"{relay: {enabled: false}, loadBalancer: {enabled: true}, publicIP: 192.0.2.2}":                   true,
 		"broadcast: {provider: hostNetwork, parents: [eno1]}":                                             true,
 		"broadcast: {provider: none}\nroutes: {smee-tftp: {tftp: {source: transparent}}}":                 true,
 		"relay: {enabled: false}\nroutes: {smee-syslog: {syslog: {source: transparent}}}":                 true,

@@ -157,7 +157,14 @@ func (j *judge) faults(document string) string {
 	if o.Kind == "Service" {
 		name = validation.IsDNS1035Label
 	}
-	for _, fault := range append(name(o.Name), validation.IsDNS1123Label(o.Namespace)...) {
+	namespace := validation.IsDNS1123Label(o.Namespace)
+	if strings.HasPrefix(o.Kind, "ClusterRole") {
+		namespace = nil
+		if o.Namespace != "" {
+			namespace = []string{"it is in no namespace"}
+		}
+	}
+	for _, fault := range append(name(o.Name), namespace...) {
 		faults = append(faults, field.Invalid(path.Child("name"), o.Name, fault))
 	}
 	if len(faults) > 0 {
@@ -166,8 +173,8 @@ func (j *judge) faults(document string) string {
 	switch o.Kind {
 	case "Service":
 		return serviceFaults(document)
-	case "Deployment":
-		return deploymentFaults(document)
+	case "Deployment", "DaemonSet":
+		return workloadFaults(o.Kind, document)
 	}
 	return ""
 }
@@ -194,14 +201,20 @@ func serviceFaults(document string) string {
 	return u.fault
 }
 
-func deploymentFaults(document string) string {
+// workloadFaults are those of a Deployment or a DaemonSet, of which the schema has seen the rest.
+func workloadFaults(kind, document string) string {
 	var deployment appsv1.Deployment
-	if err := yaml.UnmarshalStrict([]byte(document), &deployment, yaml.DisallowUnknownFields); err != nil {
+	selector, template := &deployment.Spec.Selector, &deployment.Spec.Template
+	var into any = &deployment
+	if kind == "DaemonSet" {
+		var daemonSet appsv1.DaemonSet
+		selector, template, into = &daemonSet.Spec.Selector, &daemonSet.Spec.Template, &daemonSet
+	}
+	if err := yaml.UnmarshalStrict([]byte(document), into, yaml.DisallowUnknownFields); err != nil {
 		return err.Error()
 	}
 	var u unique
-	template := deployment.Spec.Template
-	for key, value := range deployment.Spec.Selector.MatchLabels {
+	for key, value := range (*selector).MatchLabels {
 		if template.Labels[key] != value {
 			return "the selector does not select the pod: " + key
 		}

@@ -395,6 +395,8 @@ imagePullSecrets: [{name: two}, {name: three}]
 namespaceOverride: elsewhere
 monitoring: {podMonitor: {enabled: true, namespace: metrics}}
 routes: {hegel: {backends: ["service:other/hegel:http"]}}
+publicIP: 192.0.2.2
+loadBalancer: {enabled: true}
 `)
 	for _, document := range out.documents() {
 		var o struct {
@@ -405,13 +407,19 @@ routes: {hegel: {backends: ["service:other/hegel:http"]}}
 			t.Fatal(err)
 		}
 		want := map[string]string{"PodMonitor": "metrics", "Role": "other", "RoleBinding": "other"}[o.Kind]
-		if want == "" {
+		if want == "" || o.Metadata.Name == "stack-lb" {
 			want = "elsewhere"
+		}
+		if strings.HasPrefix(o.Kind, "ClusterRole") {
+			want = ""
+			if o.Metadata.Name != "elsewhere-stack-lb" {
+				t.Errorf("a release in another namespace could have a %s %s", o.Kind, o.Metadata.Name)
+			}
 		}
 		if o.Metadata.Namespace != want {
 			t.Errorf("%s is in %s, want %s", o.Kind, o.Metadata.Namespace, want)
 		}
-		if strings.HasPrefix(o.Kind, "Role") && o.Metadata.Name != "stack-elsewhere-endpoints" {
+		if want == "other" && o.Metadata.Name != "stack-elsewhere-endpoints" {
 			t.Errorf("another release could have a %s %s in that namespace", o.Kind, o.Metadata.Name)
 		}
 	}

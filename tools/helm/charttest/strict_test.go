@@ -14,6 +14,9 @@ import (
 
 // typesOf are the API's own types.
 var typesOf = map[string]reflect.Type{
+	"DaemonSet":             reflect.TypeFor[appsv1.DaemonSet](),
+	"ClusterRole":           reflect.TypeFor[rbacv1.ClusterRole](),
+	"ClusterRoleBinding":    reflect.TypeFor[rbacv1.ClusterRoleBinding](),
 	"Deployment":            reflect.TypeFor[appsv1.Deployment](),
 	"Service":               reflect.TypeFor[corev1.Service](),
 	"ConfigMap":             reflect.TypeFor[corev1.ConfigMap](),

@@ -93,9 +93,8 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// unread are values that no template reads: a former chart's, and the digest that a release has of a program which is
-// installed by hand (docs/stack-lb.md).
-var unread = []string{"rufio", "stack-lb"}
+// unread are values that no template reads: a former chart's.
+var unread = []string{"rufio"}
 
 // TestEveryValueIsUsed finds values that no template reads.
 func TestEveryValueIsUsed(t *testing.T) {
