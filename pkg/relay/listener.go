@@ -45,6 +45,7 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 	l.Listener = listener.New(listener.Config[link]{
 		Name: config.Name, Protocol: unix.ETH_P_IP, Filter: filter, Logger: r.logger,
 		Describe: l.describe,
+		Clock:    r.now,
 		Handle:   l.requests,
 		Changed:  func(open bool) { r.metrics.ready.WithLabelValues(config.Name).Set(float64(bit(open))) },
 		Lost:     func(n uint32) { l.metrics.lost(Overflow, n) },
@@ -60,10 +61,10 @@ func (l *ear) describe(at *net.Interface) (known link) {
 	return known
 }
 
-// requests relays a batch.
-func (l *ear) requests(n int) {
+// requests relays a batch that came at a time of the relay's clock.
+func (l *ear) requests(n int, now int64) {
 	r, a := l.relay, &l.arrival
-	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
+	routes, verbose := r.routes.Load(), r.verbose
 	l.setClock(r, now)
 	if p := l.Port(); p != nil {
 		a.agent = p.Info.agent

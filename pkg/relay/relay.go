@@ -34,6 +34,7 @@ import (
 type Relay struct {
 	config    Config
 	logger    *slog.Logger
+	verbose   bool // transactions are logged
 	metrics   *metrics
 	notices   *notice.Board
 	pending   *pending.Table[key, origin]
@@ -70,6 +71,7 @@ func assemble(config Config) (*Relay, error) {
 	r := &Relay{
 		config:  config,
 		logger:  config.Logger,
+		verbose: config.Logger.Enabled(context.Background(), slog.LevelDebug),
 		notices: notice.New(config.Logger),
 		pending: pending.New[key, origin](config.Pending, config.PendingExpiry),
 		limits:  admit.NewLimiter(config.ClientRate, config.TotalRate),

@@ -113,7 +113,7 @@ func (w *room) Send(note *waiting, b []byte, now int64) {
 	r.pending.Remember(note.key, note.origin, now)
 	metrics.relayed(toServer, m.Type())
 	w.send(m, w.routes, now, false)
-	if r.verbose() {
+	if r.verbose {
 		r.logMessage("relayed request", w.name, m)
 	}
 }

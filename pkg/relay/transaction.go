@@ -1,17 +1,12 @@
 package relay
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"net"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 )
-
-// verbose tells whether transactions are logged; asked once a batch.
-func (r *Relay) verbose() bool { return r.logger.Enabled(context.Background(), slog.LevelDebug) }
 
 // logMessage writes the line of a transaction. It runs at debug only and may allocate.
 func (r *Relay) logMessage(what, listener string, m dhcp.Message, more ...any) {

@@ -93,7 +93,7 @@ func (u *upstream) run(ctx context.Context) error {
 // batch relays what arrived.
 func (u *upstream) batch(n int) {
 	r := u.relay
-	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
+	now, routes, verbose := r.now(), r.routes.Load(), r.verbose
 	u.setClock(r, now)
 	for i := range n {
 		b, whole := u.inbox.Packet(i)

@@ -49,6 +49,7 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 		// An interface without IPv6 listens to neither by itself.
 		Groups:   []frame.MAC{frame.GroupMAC(frame.AllRelays()), frame.GroupMAC(allNodes)},
 		Describe: l.describe,
+		Clock:    r.now,
 		Handle:   l.requests,
 		Changed: func(open bool) {
 			ready.Set(0)
@@ -114,10 +115,10 @@ func (c *Config) optionsOf(mac frame.MAC) (b []byte) {
 	return b
 }
 
-// requests relays a batch.
-func (l *ear) requests(n int) {
+// requests relays a batch that came at a time of the relay's clock.
+func (l *ear) requests(n int, now int64) {
 	r := l.relay
-	now, routes, verbose := r.now(), r.routes.Load(), r.verbose()
+	routes, verbose := r.routes.Load(), r.verbose
 	p := l.Port()
 	if p == nil {
 		return

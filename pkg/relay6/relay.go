@@ -32,6 +32,7 @@ import (
 type Relay struct {
 	config    Config
 	logger    *slog.Logger
+	verbose   bool // transactions are logged
 	metrics   *metrics
 	notices   *notice.Board
 	pending   *pending.Table[key, origin]
@@ -68,6 +69,7 @@ func assemble(config Config) (*Relay, error) {
 	r := &Relay{
 		config:  config,
 		logger:  logger,
+		verbose: logger.Enabled(context.Background(), slog.LevelDebug),
 		notices: notice.New(logger),
 		pending: pending.New[key, origin](config.Pending, config.PendingExpiry),
 		limits:  admit.NewLimiter(config.ClientRate, config.TotalRate),

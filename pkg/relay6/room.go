@@ -89,7 +89,7 @@ func (w *room) Send(note *waiting, b []byte, now int64) {
 	}
 	w.metrics.relayed(toServer, note.kind)
 	w.send(b, w.routes, now, false)
-	if r.verbose() {
+	if r.verbose {
 		r.logMessage("relayed request", w.name, b)
 	}
 }

@@ -1,19 +1,14 @@
 package relay6
 
 import (
-	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 )
-
-// verbose tells whether transactions are logged; asked once a batch.
-func (r *Relay) verbose() bool { return r.logger.Enabled(context.Background(), slog.LevelDebug) }
 
 // logMessage writes the line of a transaction: of a relay message. It runs at debug only and may allocate.
 func (r *Relay) logMessage(what, listener string, m dhcp6.Message) {

@@ -31,8 +31,10 @@ type Config[T any] struct {
 	Front int
 	// Describe looks at the interface when the socket is opened, and again when a link or an address changes.
 	Describe func(*net.Interface) T
-	// Handle is called with each batch of n frames; they are in the listener's inbox during the call.
-	Handle func(n int)
+	// Clock is the clock of Handle, in nanoseconds.
+	Clock func() int64
+	// Handle is called with each batch of n frames, and when it came; they are in the listener's inbox during the call.
+	Handle func(n int, now int64)
 	// Changed is told when the listener is open, and when it is not any more.
 	Changed func(open bool)
 	// Lost is told how many frames the kernel had to drop, since the socket's buffer was full.
@@ -47,7 +49,7 @@ type Listener[T any] struct {
 	port    atomic.Pointer[Port[T]]
 	why     atomic.Pointer[string] // why there is no port
 	changed chan struct{}          // something about a link has
-	counted time.Time              // when the kernel was last asked what it had to drop
+	counted int64                  // when the kernel was last asked what it had to drop
 }
 
 // Port is an open listener. It is never changed, only replaced.
@@ -226,8 +228,9 @@ func (l *Listener[T]) serve(ctx context.Context, p *Port[T]) error {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- p.Pump(l.inbox, func(n int) {
-			l.countLost(p)
-			l.config.Handle(n)
+			now := l.config.Clock()
+			l.countLost(p, now)
+			l.config.Handle(n, now)
 		})
 	}()
 	for {
@@ -257,9 +260,8 @@ func (l *Listener[T]) serve(ctx context.Context, p *Port[T]) error {
 
 // countLost counts what the kernel had to drop. It asks once a second, while packets arrive: when none do, none are
 // dropped.
-func (l *Listener[T]) countLost(p *Port[T]) {
-	now := time.Now()
-	if now.Sub(l.counted) < time.Second {
+func (l *Listener[T]) countLost(p *Port[T], now int64) {
+	if now-l.counted < time.Second.Nanoseconds() {
 		return
 	}
 	l.counted = now

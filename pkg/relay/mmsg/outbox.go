@@ -37,7 +37,7 @@ type Outbox struct {
 	open bool // it may take another segment
 
 	// The state of a Flush.
-	send   func(fd uintptr) bool
+	send   func(fd uintptr)
 	at     int
 	waited bool
 }
@@ -162,8 +162,9 @@ func (out *Outbox) Flush(s *Socket) {
 		return
 	}
 	out.at, out.waited = 0, false
-	// Write holds the descriptor against a concurrent Close, whose number the kernel would give away again.
-	if err := s.conn.Write(out.send); err != nil {
+	// Control holds the descriptor against a concurrent Close, whose number the kernel would give away again. The
+	// runtime's poller has no part in it: write waits itself.
+	if err := s.conn.Control(out.send); err != nil {
 		for ; out.at < out.messages; out.at++ {
 			out.refused(unix.EBADF)
 		}
@@ -182,7 +183,7 @@ func (out *Outbox) refused(errno unix.Errno) {
 }
 
 // write is Flush's system calls.
-func (out *Outbox) write(fd uintptr) bool {
+func (out *Outbox) write(fd uintptr) {
 	for out.at < out.messages {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&out.headers[out.at])),
 			uintptr(out.messages-out.at), unix.MSG_DONTWAIT, 0, 0)
@@ -202,7 +203,6 @@ func (out *Outbox) write(fd uintptr) bool {
 			out.at++
 		}
 	}
-	return true
 }
 
 // split sends the segments of the message that Flush is at one by one.

@@ -93,10 +93,11 @@ func newStation(p *Peers, name string, id uint64) (*station, error) {
 // listen makes a listener for one EtherType. What keeps it from opening is logged by the relay's own listener on the
 // same interface.
 func (s *station) listen(
-	protocol uint16, filter []bpf.RawInstruction, handle func(n int), groups ...frame.MAC,
+	protocol uint16, filter []bpf.RawInstruction, handle func(n int, now int64), groups ...frame.MAC,
 ) *listener.Listener[struct{}] {
 	return listener.New(listener.Config[struct{}]{
-		Name: s.name, Protocol: protocol, Filter: filter, Groups: groups, Handle: handle,
+		Name: s.name, Protocol: protocol, Filter: filter, Groups: groups,
+		Clock: s.peers.now, Handle: handle,
 		Describe: func(*net.Interface) struct{} { return struct{}{} },
 		Changed:  func(bool) {}, Lost: func(uint32) {},
 		Logger: slog.New(slog.DiscardHandler),
@@ -204,8 +205,8 @@ func (s *station) send(p *port, b []byte) {
 }
 
 // hellos reads a batch of other replicas' hellos.
-func (s *station) hellos(n int) {
-	now, wall := s.peers.now(), time.Now()
+func (s *station) hellos(n int, now int64) {
+	wall := time.Now()
 	for i := range n {
 		b, _, fault := listener.Frame(s.hello.Inbox(), i)
 		if fault != listener.OK || len(b) < frame.EthernetLen {
@@ -233,7 +234,7 @@ func (s *station) refuse(now int64, refusal group.Refusal, b []byte) {
 }
 
 // arp reads a batch of ARP frames.
-func (s *station) arp(n int) {
+func (s *station) arp(n int, _ int64) {
 	for i := range n {
 		b, _, fault := listener.Frame(s.answers.Inbox(), i)
 		if fault != listener.OK {
@@ -246,7 +247,7 @@ func (s *station) arp(n int) {
 }
 
 // neighbours reads a batch of neighbour advertisements.
-func (s *station) neighbours(n int) {
+func (s *station) neighbours(n int, _ int64) {
 	for i := range n {
 		b, _, fault := listener.Frame(s.answers.Inbox(), i)
 		if fault != listener.OK {

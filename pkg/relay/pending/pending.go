@@ -74,7 +74,8 @@ func (p *Table[K, V]) RememberIf(k K, o V, now int64, replaces func(earlier, lat
 
 // remember is Remember; the caller holds mu.
 func (p *Table[K, V]) remember(k *K, o *V, now int64) {
-	if i := p.find(k); i != 0 {
+	head := p.bucket(k)
+	if i := p.search(*head, k); i != 0 {
 		p.forget(i)
 	}
 	at := p.oldest
@@ -85,7 +86,6 @@ func (p *Table[K, V]) remember(k *K, o *V, now int64) {
 	if p.entries[at].live {
 		p.forget(at)
 	}
-	head := p.bucket(k)
 	p.entries[at] = entry[K, V]{key: *k, origin: *o, at: now, first: true, live: true, next: *head}
 	*head = at
 	p.live++
@@ -162,8 +162,11 @@ func (p *Table[K, V]) Drain() {
 }
 
 // find returns the place of a live entry, 0 if there is none. The caller holds mu.
-func (p *Table[K, V]) find(k *K) int32 {
-	for i := *p.bucket(k); i != 0; i = p.entries[i].next {
+func (p *Table[K, V]) find(k *K) int32 { return p.search(*p.bucket(k), k) }
+
+// search is find in a chain.
+func (p *Table[K, V]) search(i int32, k *K) int32 {
+	for ; i != 0; i = p.entries[i].next {
 		if p.entries[i].key == *k {
 			return i
 		}
