@@ -199,36 +199,40 @@ func (t *Table) fill(d Defaults) {
 	}
 	for i := range t.Routes {
 		r := &t.Routes[i]
-		if r.TrustedPrefixes == nil && (r.Protocol == HTTP || r.Protocol == GRPC) {
-			r.TrustedPrefixes = t.TrustedPrefixes
-		}
-		if r.Timeouts.Drain == 0 {
-			r.Timeouts.Drain = d.Drain
-		}
-		if r.Protocol == Files && r.Files.Directory == "" {
-			r.Files.Directory = d.FilesDirectory
-		}
-		if r.Balance == "" && r.Protocol != Files {
-			r.Balance = "round-robin"
-			if r.Protocol.Network() == "udp" {
-				r.Balance = "maglev"
-			}
-		}
-		if r.Protocol == HTTP && r.BackendConnections == "" {
-			r.BackendConnections = "per-client"
-		}
-		if r.Protocol == Syslog && r.Syslog.Source == "" {
-			r.Syslog.Source = "rewrite"
-		}
-		if r.Protocol == TFTP && r.TFTP.Source == "" {
-			r.TFTP.Source = "proxy"
-		}
-		if r.AccessLog == "" && (r.Protocol == HTTP || r.Protocol == GRPC || r.Protocol == Files) {
-			r.AccessLog = "errors"
-		}
+		r.fill(d, t.TrustedPrefixes)
 		for j, l := range r.Listen {
 			r.Listen[j] = d.bind(l)
 		}
+	}
+}
+
+// fill sets what a route leaves out, but for its addresses.
+func (r *Route) fill(d Defaults, trusted []netip.Prefix) {
+	if r.Timeouts.Drain == 0 {
+		r.Timeouts.Drain = d.Drain
+	}
+	if r.TrustedPrefixes == nil && (r.Protocol == HTTP || r.Protocol == GRPC) {
+		r.TrustedPrefixes = trusted
+	}
+	if r.AccessLog == "" && (r.Protocol == HTTP || r.Protocol == GRPC || r.Protocol == Files) {
+		r.AccessLog = "errors"
+	}
+	switch r.Protocol {
+	case HTTP:
+		r.BackendConnections = cmp.Or(r.BackendConnections, "per-client")
+	case Syslog:
+		r.Syslog.Source = cmp.Or(r.Syslog.Source, "rewrite")
+	case TFTP:
+		r.TFTP.Source = cmp.Or(r.TFTP.Source, "proxy")
+	case Files:
+		r.Files.Directory = cmp.Or(r.Files.Directory, d.FilesDirectory)
+	}
+	switch {
+	case r.Protocol == Files:
+	case r.Protocol.Network() == "udp":
+		r.Balance = cmp.Or(r.Balance, "maglev")
+	default:
+		r.Balance = cmp.Or(r.Balance, "round-robin")
 	}
 }
 

@@ -133,25 +133,7 @@ func (s *Set) faults() []error {
 	if s.Path != "" && !validName(s.Path) {
 		fault("path: %q is no relative path of plain names", s.Path)
 	}
-	switch {
-	case s.URL == "" && s.OCI == "" && len(s.Files) == 0:
-		fault("url: missing (or oci, or files)")
-	case s.URL != "" && s.OCI != "", (s.URL != "" || s.OCI != "") && len(s.Files) > 0:
-		fault("url: a set has either a url, or oci, or files")
-	case s.OCI != "":
-		if _, err := s.repository(nil); err != nil {
-			fault("oci: %w", err)
-		}
-		if s.Arch+s.KernelVersion+s.Extension+s.ChecksumsDigest != "" {
-			fault("oci: arch, kernelVersion, extension and checksumsDigest go with a url")
-		}
-	case s.URL != "":
-		if err := checkURL(s.URL); err != nil {
-			fault("url: %w", err)
-		}
-	case s.Arch+s.KernelVersion+s.Extension+s.ChecksumsDigest != "" || len(s.Names) > 0:
-		fault("files: arch, kernelVersion, extension, names and checksumsDigest go with a url")
-	}
+	faults = append(faults, s.sourceFaults()...)
 	for _, each := range []struct {
 		field, value string
 		known        []string
@@ -172,6 +154,39 @@ func (s *Set) faults() []error {
 	if _, err := parseDigest(s.ChecksumsDigest); s.ChecksumsDigest != "" && err != nil {
 		fault("checksumsDigest: %w", err)
 	}
+	return append(faults, s.fileFaults()...)
+}
+
+// sourceFaults says what is wrong with where the files come from.
+func (s *Set) sourceFaults() []error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	switch {
+	case s.URL == "" && s.OCI == "" && len(s.Files) == 0:
+		fault("url: missing (or oci, or files)")
+	case s.URL != "" && s.OCI != "", (s.URL != "" || s.OCI != "") && len(s.Files) > 0:
+		fault("url: a set has either a url, or oci, or files")
+	case s.OCI != "":
+		if _, err := s.repository(nil); err != nil {
+			fault("oci: %w", err)
+		}
+		if s.Arch+s.KernelVersion+s.Extension+s.ChecksumsDigest != "" {
+			fault("oci: arch, kernelVersion, extension and checksumsDigest go with a url")
+		}
+	case s.URL != "":
+		if err := checkURL(s.URL); err != nil {
+			fault("url: %w", err)
+		}
+	case s.Arch+s.KernelVersion+s.Extension+s.ChecksumsDigest != "" || len(s.Names) > 0:
+		fault("files: arch, kernelVersion, extension, names and checksumsDigest go with a url")
+	}
+	return faults
+}
+
+// fileFaults says what is wrong with the files of a set that names each.
+func (s *Set) fileFaults() []error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	served := map[string]bool{}
 	for i, file := range s.Files {
 		if err := checkURL(file.URL); err != nil {

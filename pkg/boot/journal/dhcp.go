@@ -131,19 +131,11 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*record, Step) {
 		b.setStage(DHCP, e.MAC)
 		return b, DHCP
 	case ipxe:
-		s := IPXEDHCP
-		switch {
-		case over || b.local || b.at.order() >= Kernel.order(),
-			b.first == signature && b.ipxe != "" && b.ipxe != signature && b.at.order() >= IPXEDHCP.order() && r == discover:
+		if over || b.local || b.at.order() >= Kernel.order() || r == discover && b.beganAgain(signature) {
 			b = j.newBoot(m, e)
-			if !isTinkerbell(e) {
-				s = DHCP
-			}
-		case b.at == "":
-			if !isTinkerbell(e) {
-				s = DHCP
-			}
-		case b.first == signature && b.at == DHCP:
+		}
+		s := IPXEDHCP
+		if b.at == "" && !isTinkerbell(e) || b.at == DHCP && b.first == signature {
 			s = DHCP // iPXE is the firmware
 		}
 		b.begins(signature)
@@ -164,6 +156,11 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*record, Step) {
 		b.setStage(OSDHCP, e.MAC)
 		return b, OSDHCP
 	}
+}
+
+// beganAgain tells whether a DISCOVER of iPXE is that of the firmware, after the iPXE that it loaded has asked.
+func (b *record) beganAgain(signature string) bool {
+	return b.first == signature && b.ipxe != "" && b.ipxe != signature && b.at.order() >= IPXEDHCP.order()
 }
 
 // begins notes how the machine's firmware, or iPXE in its place, speaks.
@@ -251,36 +248,14 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 		begin: at - int64(max(0, e.Took)), end: at,
 	})
 	a := b.ask(e.V6)
-	if dropped && string(e.Text(boot.Reason)) == "reply-from-client" {
-		if a.rogue = boot.Addr(e.Server); !a.rogue.IsValid() {
-			a.rogue = boot.Addr(e.Endpoint)
-		}
-		if r == ack {
-			a.chosen = a.rogue
-		}
-		return
-	}
 	if dropped {
-		a.lost = text(e, boot.Reason, maxName)
-		if a.asked == 0 || a.lost == "unsolicited" {
-			b.strays++
-			b.stray = a.lost
-		}
+		b.replyDropped(a, e, r)
 		return
 	}
 	a.lost = ""
 	a.asked = 0
 	b.steps[i].from = from
-	a.server, a.next = boot.Addr(e.Server), boot.Addr(e.Next)
-	if !a.server.IsValid() { // DHCPv6 servers are known by a DUID.
-		a.server = boot.Addr(e.Endpoint)
-	}
-	if a.server.IsValid() && !slices.Contains(a.servers, a.server) && len(a.servers) < maxServers {
-		a.servers = append(a.servers, a.server)
-	}
-	if file := text(e, boot.File, maxFile); file != "" {
-		a.file = file
-	}
+	a.heard(e)
 	m.rise(offered)
 	switch r {
 	case offer:
@@ -300,6 +275,38 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 		j.scene.passed(s, at)
 	case nak:
 		a.naks++
+	}
+}
+
+// replyDropped records why a server's message did not reach the machine.
+func (b *record) replyDropped(a *ask, e *boot.Event, r role) {
+	if string(e.Text(boot.Reason)) == "reply-from-client" {
+		if a.rogue = boot.Addr(e.Server); !a.rogue.IsValid() {
+			a.rogue = boot.Addr(e.Endpoint)
+		}
+		if r == ack {
+			a.chosen = a.rogue
+		}
+		return
+	}
+	a.lost = text(e, boot.Reason, maxName)
+	if a.asked == 0 || a.lost == "unsolicited" {
+		b.strays++
+		b.stray = a.lost
+	}
+}
+
+// heard notes the server of a message that reached the machine, and the file that it names.
+func (a *ask) heard(e *boot.Event) {
+	a.server, a.next = boot.Addr(e.Server), boot.Addr(e.Next)
+	if !a.server.IsValid() { // DHCPv6 servers are known by a DUID.
+		a.server = boot.Addr(e.Endpoint)
+	}
+	if a.server.IsValid() && !slices.Contains(a.servers, a.server) && len(a.servers) < maxServers {
+		a.servers = append(a.servers, a.server)
+	}
+	if file := text(e, boot.File, maxFile); file != "" {
+		a.file = file
 	}
 }
 

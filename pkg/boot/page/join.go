@@ -18,53 +18,59 @@ func join(replicas [][]journal.MachineView) []journal.MachineView {
 	if len(replicas) == 1 {
 		return replicas[0]
 	}
-	var joined []journal.MachineView
-	groups := make(map[string]int) // of MACs, in joined
-	addresses := make(map[netip.Addr]int)
-	add := func(i int, m journal.MachineView) {
-		if i < 0 {
-			i = len(joined)
-			joined = append(joined, m)
-		} else {
-			joined[i] = joinMachine(joined[i], m)
-		}
-		for _, mac := range append(slices.Clone(m.OtherMACs), m.MAC) {
-			if mac != "" {
-				groups[mac] = i
-			}
-		}
-		if m.Address.IsValid() {
-			addresses[m.Address] = i
+	all := slices.Concat(replicas...)
+	j := joiner{macs: make(map[string]int), addresses: make(map[netip.Addr]int)}
+	for i := range all {
+		if all[i].MAC != "" {
+			j.add(&all[i], j.byMAC)
 		}
 	}
-	for _, machines := range replicas {
-		for _, m := range machines {
-			if m.MAC == "" {
-				continue
-			}
-			i := -1
-			for _, mac := range append([]string{m.MAC}, m.OtherMACs...) {
-				if at, ok := groups[mac]; ok {
-					i = at
-					break
-				}
-			}
-			add(i, m)
+	for i := range all {
+		if all[i].MAC == "" {
+			j.add(&all[i], j.byAddress)
 		}
 	}
-	for _, machines := range replicas {
-		for _, m := range machines {
-			if m.MAC != "" {
-				continue
-			}
-			if i, ok := addresses[m.Address]; ok && m.Address.IsValid() {
-				add(i, m)
-			} else {
-				add(-1, m)
-			}
+	return j.machines
+}
+
+// joiner holds the machines joined so far, and where each MAC and address stands among them.
+type joiner struct {
+	machines  []journal.MachineView
+	macs      map[string]int
+	addresses map[netip.Addr]int
+}
+
+// add joins a view with that of the same machine, which find finds, or appends it.
+func (j *joiner) add(m *journal.MachineView, find func(*journal.MachineView) (int, bool)) {
+	i, known := find(m)
+	if known {
+		j.machines[i] = joinMachine(j.machines[i], *m)
+	} else {
+		i = len(j.machines)
+		j.machines = append(j.machines, *m)
+	}
+	for _, mac := range append(slices.Clone(m.OtherMACs), m.MAC) {
+		if mac != "" {
+			j.macs[mac] = i
 		}
 	}
-	return joined
+	if m.Address.IsValid() {
+		j.addresses[m.Address] = i
+	}
+}
+
+func (j *joiner) byMAC(m *journal.MachineView) (int, bool) {
+	for _, mac := range append([]string{m.MAC}, m.OtherMACs...) {
+		if i, known := j.macs[mac]; known {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+func (j *joiner) byAddress(m *journal.MachineView) (int, bool) {
+	i, known := j.addresses[m.Address]
+	return i, known && m.Address.IsValid()
 }
 
 // joinMachine joins two replicas' views of a machine.

@@ -95,16 +95,7 @@ func (c *Config) Validate() error {
 			fault("algorithms[%d]: %q is not one of %s", i, a, strings.Join(algorithms, ", "))
 		}
 	}
-	for _, header := range sortedKeys(c.Forward) {
-		switch canonical := http.CanonicalHeaderKey(header); {
-		case !headerName.MatchString(header):
-			fault("forward: %q is no name of a header", header)
-		case slices.Contains(reserved, canonical), strings.HasPrefix(canonical, "Grpc-"):
-			fault("forward: %s is not for claims", canonical)
-		case c.Forward[header] == "":
-			fault("forward: %s has no claim", canonical)
-		}
-	}
+	faults = append(faults, c.forwardFaults()...)
 	for _, claim := range sortedKeys(c.Claims) {
 		if claim == "" {
 			fault("claims: one has no name")
@@ -120,6 +111,23 @@ func (c *Config) Validate() error {
 		fault("realm: %q has characters that need quoting", c.Realm)
 	}
 	return errors.Join(faults...)
+}
+
+// forwardFaults says what is wrong with the headers that claims are forwarded in.
+func (c *Config) forwardFaults() []error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	for _, header := range sortedKeys(c.Forward) {
+		switch canonical := http.CanonicalHeaderKey(header); {
+		case !headerName.MatchString(header):
+			fault("forward: %q is no name of a header", header)
+		case slices.Contains(reserved, canonical), strings.HasPrefix(canonical, "Grpc-"):
+			fault("forward: %s is not for claims", canonical)
+		case c.Forward[header] == "":
+			fault("forward: %s has no claim", canonical)
+		}
+	}
+	return faults
 }
 
 // CheckFiles reads the files that the settings name, once.

@@ -178,11 +178,7 @@ func Members(slices []*discovery.EndpointSlice, port, zone string) ([]endpoint.M
 			if number == 0 || !ready && !serving {
 				continue
 			}
-			for _, text := range e.Addresses {
-				addr, err := netip.ParseAddr(text)
-				if err != nil {
-					continue
-				}
+			for _, addr := range parsed(e.Addresses) {
 				at := netip.AddrPortFrom(addr, number)
 				if before, ok := members[at]; ok && !before.Fallback {
 					continue
@@ -199,6 +195,17 @@ func Members(slices []*discovery.EndpointSlice, port, zone string) ([]endpoint.M
 		all = append(all, m)
 	}
 	return all, nil
+}
+
+// parsed leaves out what is no address.
+func parsed(texts []string) []netip.Addr {
+	addresses := make([]netip.Addr, 0, len(texts))
+	for _, text := range texts {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			addresses = append(addresses, addr)
+		}
+	}
+	return addresses
 }
 
 // portOf finds a TCP or UDP port by name or number; 0 is none.

@@ -103,55 +103,65 @@ func (b *bench) measureOutOfTurn(ctx context.Context, name string) (rounds.Sampl
 		return nil, err
 	}
 	defer c.stop()
-	var foreign, own, failed atomic.Int64
+	var seen strayAnswers
 	var all sync.WaitGroup
 	for n := range outOfTurnClients {
-		all.Go(func() {
-			buffer := make([]byte, 4096)
-			var conn net.Conn
-			defer func() {
-				if conn != nil {
-					_ = conn.Close()
-				}
-			}()
-			for i := 0; i < outOfTurnRequests/outOfTurnClients && ctx.Err() == nil; i++ {
-				if conn == nil {
-					var err error
-					if conn, err = dialer(machine(n)).DialContext(ctx, "tcp", c.http); err != nil {
-						failed.Add(1)
-						continue
-					}
-					_ = conn.SetDeadline(time.Now().Add(time.Minute))
-				}
-				path := fmt.Sprintf("/%d/%d", n, i)
-				_, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: bench\r\n\r\n")
-				var code int
-				var body []byte
-				if err == nil {
-					code, body, err = readAnswer(conn, buffer)
-				}
-				if err != nil || code != http.StatusOK {
-					failed.Add(1)
-					_ = conn.Close()
-					conn = nil
-					continue
-				}
-				switch to, about, _ := strings.Cut(string(body), " "); {
-				case to != machine(n).String():
-					foreign.Add(1)
-				case about != path:
-					own.Add(1)
-				}
-			}
-		})
+		all.Go(func() { seen.ask(ctx, c.http, n) })
 	}
 	all.Wait()
 	return rounds.Sample{
 		"requests":            outOfTurnRequests,
-		"foreign_answers":     float64(foreign.Load()),
-		"own_earlier_answers": float64(own.Load()),
-		"failed_requests":     float64(failed.Load()),
+		"foreign_answers":     float64(seen.foreign.Load()),
+		"own_earlier_answers": float64(seen.own.Load()),
+		"failed_requests":     float64(seen.failed.Load()),
 		"second_answers":      float64(backend.again.Load()),
 		"backend_connections": float64(backend.conns.Load()),
 	}, ctx.Err()
+}
+
+// strayAnswers counts answers to other clients' requests, to earlier ones of the same client, and requests without an answer.
+type strayAnswers struct{ foreign, own, failed atomic.Int64 }
+
+// ask sends the requests of client n one after another, on a new connection after each failure.
+func (o *strayAnswers) ask(ctx context.Context, address string, n int) {
+	buffer := make([]byte, 4096)
+	var conn net.Conn
+	for i := 0; i < outOfTurnRequests/outOfTurnClients && ctx.Err() == nil; i++ {
+		if conn == nil {
+			var err error
+			if conn, err = dialer(machine(n)).DialContext(ctx, "tcp", address); err != nil {
+				o.failed.Add(1)
+				continue
+			}
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		}
+		path := fmt.Sprintf("/%d/%d", n, i)
+		body, err := askOnce(conn, path, buffer)
+		if err != nil {
+			o.failed.Add(1)
+			_ = conn.Close()
+			conn = nil
+			continue
+		}
+		switch to, about, _ := strings.Cut(string(body), " "); {
+		case to != machine(n).String():
+			o.foreign.Add(1)
+		case about != path:
+			o.own.Add(1)
+		}
+	}
+	if conn != nil {
+		_ = conn.Close()
+	}
+}
+
+func askOnce(conn net.Conn, path string, buffer []byte) ([]byte, error) {
+	if _, err := io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: bench\r\n\r\n"); err != nil {
+		return nil, err
+	}
+	code, body, err := readAnswer(conn, buffer)
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("status %d", code)
+	}
+	return body, err
 }

@@ -21,7 +21,6 @@ import (
 func paced(ctx context.Context, addr netip.AddrPort, begun, end time.Time) (took []time.Duration, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	const interval = time.Second * rateClients / rate
 	clients := make([]client, rateClients)
 	polled := make([]unix.PollFd, rateClients)
 	for i := range clients {
@@ -38,42 +37,63 @@ func paced(ctx context.Context, addr netip.AddrPort, begun, end time.Time) (took
 		if !now.Before(end) {
 			return took, nil
 		}
-		next := end
-		for i := range clients {
-			c := &clients[i]
-			if !c.busy && !now.Before(c.due) {
-				if err := c.ask(now); err != nil {
-					return nil, err
-				}
-			}
-			polled[i].Fd = -1 // nobody is to speak
-			if c.busy {
-				polled[i].Fd = int32(c.fd)
-			} else if c.due.Before(next) {
-				next = c.due
-			}
+		next, err := askDue(clients, polled, now, end)
+		if err != nil {
+			return nil, err
 		}
 		timeout := unix.NsecToTimespec(int64(max(time.Until(next), 0)))
 		if _, err := unix.Ppoll(polled, &timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
 			return nil, os.NewSyscallError("ppoll", err)
 		}
-		now = time.Now()
-		for i := range clients {
-			c := &clients[i]
-			if !c.busy || polled[i].Revents == 0 {
-				continue
-			}
-			if err := c.read(); err != nil {
-				return nil, err
-			}
-			if !c.busy {
-				took = append(took, now.Sub(c.from))
-				c.late = !now.Before(c.due.Add(interval))
-				c.due = c.due.Add(interval)
-			}
+		if took, err = readReady(clients, polled, took); err != nil {
+			return nil, err
 		}
 	}
 	return nil, ctx.Err()
+}
+
+// interval is the time between two requests of one client.
+const interval = time.Second * rateClients / rate
+
+// askDue sends the requests that are due, has each busy client's connection polled, and tells when the next request is
+// due, at the latest end.
+func askDue(clients []client, polled []unix.PollFd, now, end time.Time) (next time.Time, err error) {
+	next = end
+	for i := range clients {
+		c := &clients[i]
+		if !c.busy && !now.Before(c.due) {
+			if err := c.ask(now); err != nil {
+				return next, err
+			}
+		}
+		polled[i].Fd = -1 // no answer is awaited
+		if c.busy {
+			polled[i].Fd = int32(c.fd)
+		} else if c.due.Before(next) {
+			next = c.due
+		}
+	}
+	return next, nil
+}
+
+// readReady reads the answers that have come, and appends how long each whole one took.
+func readReady(clients []client, polled []unix.PollFd, took []time.Duration) ([]time.Duration, error) {
+	now := time.Now()
+	for i := range clients {
+		c := &clients[i]
+		if !c.busy || polled[i].Revents == 0 {
+			continue
+		}
+		if err := c.read(); err != nil {
+			return nil, err
+		}
+		if !c.busy {
+			took = append(took, now.Sub(c.from))
+			c.late = !now.Before(c.due.Add(interval))
+			c.due = c.due.Add(interval)
+		}
+	}
+	return took, nil
 }
 
 // client is one connection.
