@@ -57,11 +57,8 @@ type generation struct {
 	manifest *Manifest // nil where there is none
 }
 
-// New makes a handler of a directory, with nothing else set.
-func New(directory string) *Handler { return NewHandler(Config{Directory: directory}) }
-
-// NewHandler makes a handler. The directory may come later.
-func NewHandler(c Config) *Handler {
+// New makes a handler. The directory may come later.
+func New(c Config) *Handler {
 	h := &Handler{config: c, log: c.Logger}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)

@@ -38,7 +38,7 @@ func files(t *testing.T) string {
 }
 
 func TestServe(t *testing.T) {
-	h := New(files(t))
+	h := New(Config{Directory: files(t)})
 	get := func(method, path string, header ...string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(method, "http://h/", nil)
 		r.URL.Path = path
@@ -93,7 +93,7 @@ func TestServe(t *testing.T) {
 
 func TestReady(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "late")
-	h := New(directory)
+	h := New(Config{Directory: directory})
 	if err := h.Ready(); err == nil || !strings.Contains(err.Error(), directory) {
 		t.Errorf("Ready() = %v before the directory exists", err)
 	}
@@ -104,7 +104,7 @@ func TestReady(t *testing.T) {
 		t.Errorf("Ready() = %v after", err)
 	}
 	w := httptest.NewRecorder()
-	New("/absent").ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/x", nil))
+	New(Config{Directory: "/absent"}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/x", nil))
 	if w.Code == http.StatusOK {
 		t.Error("a file from nowhere")
 	}

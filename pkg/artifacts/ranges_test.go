@@ -33,7 +33,7 @@ func rangeServer(t testing.TB) (h *Handler, content string) {
 	if err := os.WriteFile(filepath.Join(directory, "image"), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h = New(directory)
+	h = New(Config{Directory: directory})
 	t.Cleanup(func() { _ = h.Close() })
 	return h, content
 }

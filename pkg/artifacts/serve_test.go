@@ -2,13 +2,11 @@ package artifacts
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -68,7 +66,7 @@ func TestServeFollowsAReplacedLink(t *testing.T) {
 	if err := os.Symlink("a", link); err != nil {
 		t.Fatal(err)
 	}
-	h := New(link)
+	h := New(Config{Directory: link})
 	defer h.Close()
 	old := get(h, "/vmlinuz")
 	if err := os.Symlink("b", link+".new"); err != nil {
@@ -98,7 +96,7 @@ func TestServeRefusesDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewPedanticRegistry()
-	h := NewHandler(Config{Directory: dir, Route: "os", Metrics: NewMetrics(registry)})
+	h := New(Config{Directory: dir, Route: "os", Metrics: NewMetrics(registry)})
 	defer h.Close()
 	if got := get(h, "/vmlinuz"); got.Code != http.StatusServiceUnavailable || got.Header().Get("Retry-After") == "" {
 		t.Errorf("truncated file: got %d", got.Code)
@@ -128,7 +126,7 @@ func TestServeOddFiles(t *testing.T) {
 		t.Skipf("needs a file system with FIFOs: %v", err)
 	}
 	done := make(chan int)
-	go func() { done <- get(New(dir), "/fifo").Code }()
+	go func() { done <- get(New(Config{Directory: dir}), "/fifo").Code }()
 	select {
 	case code := <-done:
 		if code != http.StatusNotFound {
@@ -142,7 +140,7 @@ func TestServeOddFiles(t *testing.T) {
 func TestServePrecompressed(t *testing.T) {
 	dir := t.TempDir()
 	generationOf(t, dir, map[string]string{"image": "plain", "image.gz": "zipped", "image.zst": "zst", "alone": "x"})
-	on := NewHandler(Config{Directory: dir, Precompressed: true})
+	on := New(Config{Directory: dir, Precompressed: true})
 	defer on.Close()
 	tests := map[string]struct {
 		path, accept string
@@ -162,7 +160,7 @@ func TestServePrecompressed(t *testing.T) {
 			t.Errorf("%s: got %q %v", name, got.Body, got.Header())
 		}
 	}
-	off := New(dir)
+	off := New(Config{Directory: dir})
 	defer off.Close()
 	if got := get(off, "/image", "Accept-Encoding", "gzip").Body.String(); got != "plain" {
 		t.Errorf("without being asked to: got %q", got)
@@ -195,7 +193,7 @@ func (r *readsFrom) ReadFrom(source io.Reader) (int64, error) {
 func TestServeKeepsSendfile(t *testing.T) {
 	dir := t.TempDir()
 	generationOf(t, dir, map[string]string{"image": "0123456789"})
-	h := NewHandler(Config{Directory: dir, Metrics: NewMetrics(prometheus.NewRegistry())})
+	h := New(Config{Directory: dir, Metrics: NewMetrics(prometheus.NewRegistry())})
 	defer h.Close()
 	w := &readsFrom{ResponseRecorder: httptest.NewRecorder()}
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/image", nil))
@@ -221,15 +219,9 @@ func TestServeManyAtOnceWhileSwitching(t *testing.T) {
 	if err := os.Symlink("a", link); err != nil {
 		t.Fatal(err)
 	}
-	h := New(link)
+	h := New(Config{Directory: link})
 	defer h.Close()
 	server := httptest.NewUnstartedServer(h)
-	server.Config.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
-		if err := Pace(conn, 1<<30); err != nil {
-			t.Error(err)
-		}
-		return ctx
-	}
 	server.Start()
 	defer server.Close()
 	stop := make(chan struct{})
@@ -269,15 +261,6 @@ func TestServeManyAtOnceWhileSwitching(t *testing.T) {
 	close(stop)
 	switching.Wait()
 	server.Client().CloseIdleConnections()
-}
-
-func TestPaceNeedsASocket(t *testing.T) {
-	a, b := net.Pipe()
-	defer a.Close()
-	defer b.Close()
-	if err := Pace(a, 1); err == nil {
-		t.Error("a pipe was paced")
-	}
 }
 
 func TestManifest(t *testing.T) {
@@ -327,7 +310,7 @@ func BenchmarkServe(b *testing.B) {
 	if err := os.WriteFile(filepath.Join(dir, "image"), make([]byte, 64<<20), 0o644); err != nil {
 		b.Fatal(err)
 	}
-	h := NewHandler(Config{Directory: dir, Metrics: NewMetrics(prometheus.NewRegistry())})
+	h := New(Config{Directory: dir, Metrics: NewMetrics(prometheus.NewRegistry())})
 	defer h.Close()
 	server := httptest.NewServer(h)
 	defer server.Close()

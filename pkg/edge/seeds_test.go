@@ -68,7 +68,7 @@ func newSite(t *testing.T) *site {
 	if err := os.WriteFile(filepath.Join(files, "hook.ipxe"), []byte("#!ipxe\nboot\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	handler := artifacts.New(files)
+	handler := artifacts.New(artifacts.Config{Directory: files})
 	t.Cleanup(func() { handler.Close() })
 	mux, err := host.New([]host.Entry{
 		{Hosts: host.Hosts{serverHost}, Handler: gates["tink"].Wrap(s.tinkServer(t))},

@@ -52,13 +52,6 @@ const (
 	NotIPv6           // another EtherType or another IP version, by Parse6 instead of NotIPv4
 )
 
-var faultNames = [...]string{
-	"ok", "short-frame", "not-ipv4", "bad-ip-header", "not-udp", "fragment", "bad-udp-length", "bad-udp-checksum",
-	"not-ipv6",
-}
-
-func (f Fault) String() string { return faultNames[f] }
-
 // Datagram is a view of a UDP datagram in a frame. Payload shares the frame's memory.
 type Datagram struct {
 	SrcMAC, DstMAC MAC

@@ -136,7 +136,7 @@ func (p *Proxy) webSettings(r route.Route, backend *pool) (web.Settings, error) 
 		s.Pool = backend.Pool
 		return s, nil
 	}
-	files := artifacts.NewHandler(artifacts.Config{
+	files := artifacts.New(artifacts.Config{
 		Directory:     r.Files.Directory,
 		Precompressed: r.Files.Precompressed,
 		Route:         r.Name,

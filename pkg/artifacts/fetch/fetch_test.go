@@ -410,7 +410,7 @@ func TestFiles(t *testing.T) {
 		t.Errorf("served differs (-want +got):\n%s", diff)
 	}
 	// Served over HTTP, the digest is the ETag.
-	h := artifacts.New(f.Directory())
+	h := artifacts.New(artifacts.Config{Directory: f.Directory()})
 	defer h.Close()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/os/plain.img", nil))

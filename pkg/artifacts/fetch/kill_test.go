@@ -44,7 +44,7 @@ func TestKilled(t *testing.T) {
 	}
 	r.slow = time.Millisecond
 	volume := t.TempDir()
-	h := artifacts.New(configDirectory(volume))
+	h := artifacts.New(artifacts.Config{Directory: configDirectory(volume)})
 	defer h.Close()
 	random := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
 	points := map[string]int{}

@@ -304,7 +304,7 @@ func TestTellsOfFiles(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(directory, "vmlinuz"), make([]byte, 300<<10), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	files := artifacts.New(directory)
+	files := artifacts.New(artifacts.Config{Directory: directory})
 	t.Cleanup(func() { _ = files.Close() })
 	certificate := httptest.NewUnstartedServer(nil)
 	certificate.StartTLS()
@@ -412,7 +412,7 @@ func TestTellsOfTornFiles(t *testing.T) {
 			if err := os.WriteFile(name, make([]byte, size), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			files := artifacts.New(directory)
+			files := artifacts.New(artifacts.Config{Directory: directory})
 			defer files.Close()
 			r := start(t, Settings{Handler: files})
 			c := r.talk(t)
