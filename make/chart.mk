@@ -10,7 +10,7 @@ chart: $(TOOLS)/helm $(TOOLS)/helm-unittest $(TOOLS)/kubeconform $(TOOLS)/promto
 
 .PHONY: chart-docs
 chart-docs: ## make the chart's values.schema.json and README table from values.yaml
-	cd tools/helm && go run ./cmd/chartdoc $(CHART)
+	cd tools/helm && go generate ./cmd/chartdoc
 
 .PHONY: chart-package
 chart-package: $(TOOLS)/helm ## package the chart into build/charts

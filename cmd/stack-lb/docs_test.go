@@ -2,7 +2,6 @@ package main
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"reflect"
 	"regexp"
@@ -12,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/internal/envdoc"
 	"github.com/tinkerbell/stack/pkg/lb"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 )
@@ -20,17 +20,16 @@ var update = flag.Bool("update", false, "write the generated parts of the docume
 
 const document = "../../docs/stack-lb.md"
 
-// The variables in the document are those of the program. "go test ./cmd/stack-lb -update" writes them.
+// The variables in the document are those of the program. "make generate" writes them.
 func TestDocumentAgreesWithCode(t *testing.T) {
 	text, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
 	}
-	part := regexp.MustCompile(`(?s)(<!-- begin variables -->\n).*?(<!-- end variables -->)`)
-	if !part.Match(text) {
-		t.Fatal("the document has no table of variables")
+	want, err := envdoc.Replace(string(text), "variables", envdoc.Table(prefix, reflect.TypeFor[settings]()))
+	if err != nil {
+		t.Fatal(err)
 	}
-	want := part.ReplaceAllString(string(text), "${1}"+variables()+"${2}")
 	if *update {
 		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -38,34 +37,8 @@ func TestDocumentAgreesWithCode(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("it is not what the code says (go test ./cmd/stack-lb -update writes it):\n%s", diff)
+		t.Errorf("it is not what the code says (make generate writes it):\n%s", diff)
 	}
-}
-
-func variables() string {
-	var b strings.Builder
-	b.WriteString("| variable | default | meaning |\n|---|---|---|\n")
-	var walk func(reflect.Type)
-	walk = func(t reflect.Type) {
-		for i := range t.NumField() {
-			f := t.Field(i)
-			if f.Anonymous {
-				walk(f.Type)
-				continue
-			}
-			name := regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(f.Name, "${1}_$2")
-			value := "-"
-			if d := f.Tag.Get("default"); d != "" {
-				value = "`" + d + "`"
-			}
-			if f.Tag.Get("required") != "" {
-				value = "required"
-			}
-			fmt.Fprintf(&b, "| `%s_%s` | %s | %s |\n", prefix, strings.ToUpper(name), value, f.Tag.Get("desc"))
-		}
-	}
-	walk(reflect.TypeFor[settings]())
-	return b.String()
 }
 
 // Every reason and every metric has its row.

@@ -2,6 +2,8 @@
 // there.
 package main
 
+//go:generate go test . -count=1 -run ^TestDocumentAgreesWithCode$ -update
+
 import (
 	"cmp"
 	"context"

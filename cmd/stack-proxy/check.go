@@ -11,6 +11,23 @@ import (
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
+// schema is the command that prints the JSON schema of a routes file.
+func schema(args []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 {
+		fmt.Fprintf(stderr, "%s schema: unexpected argument %q\n", name, args[0])
+		return 2
+	}
+	text, err := route.Schema()
+	if err == nil {
+		_, err = stdout.Write(text)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "%s: failed to print the schema: %v\n", name, err)
+		return 1
+	}
+	return 0
+}
+
 // check is the command that looks at a routes file and starts nothing.
 func check(args []string, stdout, stderr io.Writer) int {
 	var c config

@@ -6,23 +6,23 @@ import (
 	"fmt"
 	"os"
 	"reflect"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tinkerbell/stack/internal/envdoc"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
-var update = flag.Bool("update", false, "write the generated parts of the documents anew")
+var update = flag.Bool("update", false, "write the generated parts of the document anew")
 
 const (
-	document = "../../docs/stack-proxy.md"
-	schema   = "../../docs/routes.schema.json"
+	document       = "../../docs/stack-proxy.md"
+	schemaDocument = "../../docs/routes.schema.json"
 )
 
-// The reference in the document and the schema are made from the code. "go test ./cmd/stack-proxy -update" writes them.
+// The reference in the document is made from the code, by "make generate".
 func TestDocumentsAgreeWithCode(t *testing.T) {
 	text, err := os.ReadFile(document)
 	if err != nil {
@@ -30,57 +30,36 @@ func TestDocumentsAgreeWithCode(t *testing.T) {
 	}
 	want := string(text)
 	for name, table := range map[string]string{
-		"variables": variables(), "fields": fields(), "classic": preset(t, "classic"), "tinkerbell": preset(t, "tinkerbell"),
+		"variables": envdoc.Table(prefix, reflect.TypeFor[config]()), "fields": fields(), "classic": preset(t, "classic"), "tinkerbell": preset(t, "tinkerbell"),
 		"tinkerbell-0.22": preset(t, "tinkerbell-0.22"),
 	} {
-		part := regexp.MustCompile(`(?s)(<!-- begin ` + name + ` -->\n).*?(<!-- end ` + name + ` -->)`)
-		if !part.MatchString(want) {
-			t.Fatalf("%s has no part %s", document, name)
+		if want, err = envdoc.Replace(want, name, table); err != nil {
+			t.Fatal(err)
 		}
-		want = part.ReplaceAllString(want, "${1}"+strings.ReplaceAll(table, "$", "$$")+"${2}")
-	}
-	made, err := route.Schema()
-	if err != nil {
-		t.Fatal(err)
 	}
 	if *update {
-		for path, text := range map[string][]byte{document: []byte(want), schema: made} {
-			if err := os.WriteFile(path, text, 0o644); err != nil {
-				t.Fatal(err)
-			}
+		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
 		}
 		return
 	}
 	if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("%s is not what the code says (go test ./cmd/stack-proxy -update writes it):\n%s", document, diff)
-	}
-	there, err := os.ReadFile(schema)
-	if err != nil || !bytes.Equal(made, there) {
-		t.Errorf("%s is not what the code says (go test ./cmd/stack-proxy -update writes it): %v", schema, err)
+		t.Errorf("%s is not what the code says (make generate writes it):\n%s", document, diff)
 	}
 }
 
-func variables() string {
-	var b strings.Builder
-	b.WriteString("| variable | default | meaning |\n|---|---|---|\n")
-	var walk func(reflect.Type)
-	walk = func(t reflect.Type) {
-		for i := range t.NumField() {
-			f := t.Field(i)
-			if f.Anonymous {
-				walk(f.Type)
-				continue
-			}
-			name := regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(f.Name, "${1}_$2")
-			value := "-"
-			if d := f.Tag.Get("default"); d != "" {
-				value = "`" + d + "`"
-			}
-			fmt.Fprintf(&b, "| `%s_%s` | %s | %s |\n", prefix, strings.ToUpper(name), value, f.Tag.Get("desc"))
-		}
+func TestSchemaAgreesWithCode(t *testing.T) {
+	var made, trouble bytes.Buffer
+	if code := run([]string{"schema"}, &made, &trouble); code != 0 || trouble.Len() > 0 {
+		t.Fatalf("exit status %d, %q", code, trouble.String())
 	}
-	walk(reflect.TypeFor[config]())
-	return b.String()
+	there, err := os.ReadFile(schemaDocument)
+	if err != nil || !bytes.Equal(made.Bytes(), there) {
+		t.Errorf("%s is not what the code says (make generate writes it): %v", schemaDocument, err)
+	}
+	if code := run([]string{"schema", "more"}, &made, &trouble); code != 2 {
+		t.Errorf("an argument too many: exit status %d", code)
+	}
 }
 
 func fields() string {

@@ -1,6 +1,9 @@
 // Command stack-proxy is the ingress of a Tinkerbell stack: TCP, HTTP, gRPC, TFTP, syslog and files on one IP.
 package main
 
+//go:generate go test . -count=1 -run ^TestDocumentsAgreeWithCode$ -update
+//go:generate sh -c "go run . schema >../../docs/routes.schema.json"
+
 import (
 	"context"
 	"io"
@@ -24,6 +27,7 @@ const (
 	notes   = `Commands:
   check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table;
                     -files also reads the certificates, keys, key sets and directories that it names
+  schema            print the JSON schema of a routes file, for editors
   boots [MACHINE]   show machines that boot, of a running stack-proxy: all, or one by its MAC;
                     -w goes on with what changes, -o json prints the API's answers
   fetch [-f FILE]   bring the OS files up to date once, and exit; -rollback goes back to the files before
@@ -38,14 +42,17 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	var c config
 	program := daemon.Program{Name: name, Summary: summary, Prefix: prefix, Config: &c, Notes: notes}
-	if len(args) > 0 && args[0] == "check" {
-		return check(args[1:], stdout, stderr)
-	}
-	if len(args) > 0 && args[0] == "boots" {
-		return boots(args[1:], stdout, stderr)
-	}
-	if len(args) > 0 && args[0] == "fetch" {
-		return fetchOnce(args[1:], stderr)
+	if len(args) > 0 {
+		switch args[0] {
+		case "check":
+			return check(args[1:], stdout, stderr)
+		case "schema":
+			return schema(args[1:], stdout, stderr)
+		case "boots":
+			return boots(args[1:], stdout, stderr)
+		case "fetch":
+			return fetchOnce(args[1:], stderr)
+		}
 	}
 	if code, done := program.Start(args, stdout, stderr); done {
 		return code

@@ -10,6 +10,8 @@
 // does not tell, over as many lines as the comment goes on. "use: name" takes a piece of schema.defs.yaml.
 package main
 
+//go:generate go run . ../../../../charts/stack
+
 import (
 	"bytes"
 	"errors"

@@ -1,0 +1,49 @@
+// Package envdoc writes the generated parts of a document, such as the table of a program's settings.
+package envdoc
+
+import (
+	"fmt"
+	"reflect"
+	"regexp"
+	"strings"
+)
+
+var wordEnd = regexp.MustCompile(`([a-z])([A-Z])`)
+
+// Table is the Markdown table of the settings in a struct for envconfig, from its tags default, required and desc.
+// Those of embedded structs stand in their place.
+func Table(prefix string, settings reflect.Type) string {
+	return "| variable | default | meaning |\n|---|---|---|\n" + rows(prefix, settings)
+}
+
+func rows(prefix string, settings reflect.Type) string {
+	var b strings.Builder
+	for i := range settings.NumField() {
+		f := settings.Field(i)
+		if f.Anonymous {
+			b.WriteString(rows(prefix, f.Type))
+			continue
+		}
+		value := "-"
+		if d := f.Tag.Get("default"); d != "" {
+			value = "`" + d + "`"
+		}
+		if f.Tag.Get("required") != "" {
+			value = "required"
+		}
+		name := strings.ToUpper(wordEnd.ReplaceAllString(f.Name, "${1}_$2"))
+		fmt.Fprintf(&b, "| `%s_%s` | %s | %s |\n", prefix, name, value, f.Tag.Get("desc"))
+	}
+	return b.String()
+}
+
+// Replace puts a text between a document's lines "<!-- begin name -->" and "<!-- end name -->". It fails without them.
+func Replace(document, name, text string) (string, error) {
+	begin, end := "<!-- begin "+name+" -->\n", "<!-- end "+name+" -->"
+	before, rest, begun := strings.Cut(document, begin)
+	_, after, ended := strings.Cut(rest, end)
+	if !begun || !ended {
+		return "", fmt.Errorf("failed to find part %s of the document", name)
+	}
+	return before + begin + text + end + after, nil
+}
