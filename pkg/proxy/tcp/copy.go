@@ -12,11 +12,11 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
-// way is the direction of a copy.
-type way uint8
+// direction is that of a copy.
+type direction uint8
 
 const (
-	toServer way = iota
+	toServer direction = iota
 	toClient
 )
 
@@ -39,15 +39,15 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 // copier copies one direction of a session.
 type copier struct {
-	session *session
-	dst     stream
-	src     stream
-	way     way
-	bulk    int // bytes since the last pause
-	passed  int // bytes by TLS, until its buffers are large
-	buffers Buffers
-	spare   admission.Spare // for them
-	bound   bool            // the endpoint's receive buffer is
+	session   *session
+	dst       stream
+	src       stream
+	direction direction
+	bulk      int // bytes since the last pause
+	passed    int // bytes by TLS, until its buffers are large
+	buffers   Buffers
+	spare     admission.Spare // for them
+	bound     bool            // the endpoint's receive buffer is
 }
 
 // finish writes what was read of the direction before.
@@ -172,8 +172,8 @@ func (c *copier) count(n int64) {
 	if n <= 0 {
 		return
 	}
-	c.session.front.metrics.bytes(c.way, n)
-	c.session.fate.bytes[c.way] += n
+	c.session.front.metrics.bytes(c.direction, n)
+	c.session.fate.bytes[c.direction] += n
 	c.session.lease.Touch()
 	if c.session.settings.Idle > 0 {
 		c.session.moved.Store(time.Now().UnixNano())

@@ -22,8 +22,8 @@ func Open(addr netip.AddrPort, bound bool) (fd int, err error) {
 	return fd, os.NewSyscallError("socket", err)
 }
 
-// Connect connects a socket, or asks what has become of that: it may have to be waited for. What is connected already
-// says so.
+// Connect connects a socket, or asks how an attempt goes on: the caller waits where waiting is true. It is no error if the
+// socket is connected already.
 func Connect(fd int, target netip.AddrPort) (waiting bool, err error) {
 	_, to := sockaddr(target)
 	switch err := syscall.Connect(fd, to); {
@@ -51,7 +51,7 @@ func Duplicate(c syscall.Conn) (fd int, err error) {
 	return fd, os.NewSyscallError("fcntl", err)
 }
 
-// Disconnect resets a connection and frees what its buffers hold, at once: closing waits for whoever uses the
+// Disconnect resets a connection and frees what its buffers hold at once: closing waits for calls that use the
 // descriptor.
 func Disconnect(raw syscall.RawConn) {
 	_ = raw.Control(func(fd uintptr) {

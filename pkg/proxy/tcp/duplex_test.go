@@ -17,7 +17,7 @@ import (
 )
 
 // duplex is a session in which both sides talk at once, as the client tells the endpoint: how much each says, in pieces
-// and with pauses by a seed, and who resets it after how many bytes, if anybody does.
+// and with pauses by a seed, and which end resets it after how many bytes, if one does.
 type duplex struct {
 	Seed                         int64
 	FromClient, FromServer       int64 // bytes
@@ -32,23 +32,23 @@ func randomDuplex(r *rand.Rand) duplex {
 		d.ClientResetAt = 1 + r.Int64N(max(d.FromClient, 1))
 	case 1:
 		d.ServerResetAt = 1 + r.Int64N(max(d.FromServer, 1))
-	case 2: // about where a connection is no longer young
+	case 2: // about where a connection is handed off
 		d.FromClient, d.FromServer = 64<<10-int64(binary.Size(d))+r.Int64N(5)-2, 0
 	}
 	return d
 }
 
 // talk says its part and hears the other's: how much was right, and how that ended.
-func (d duplex) talk(conn *net.TCPConn, says, hears, resetAt, way int64) (heard int64, err error) {
-	r := rand.New(rand.NewPCG(uint64(d.Seed), uint64(way)))
+func (d duplex) talk(conn *net.TCPConn, says, hears, resetAt, sign int64) (heard int64, err error) {
+	r := rand.New(rand.NewPCG(uint64(d.Seed), uint64(sign)))
 	if r.IntN(3) == 0 {
 		_ = conn.SetReadBuffer(8192)
 		_ = conn.SetWriteBuffer(8192)
 	}
 	slow, rest := r.IntN(4) == 0, r.Uint64()
 	said := make(chan error, 1)
-	go func() { said <- d.say(conn, says, resetAt, way, rand.New(rand.NewPCG(rest, 0))) }()
-	want := randomly(d.Seed * -way)
+	go func() { said <- d.say(conn, says, resetAt, sign, rand.New(rand.NewPCG(rest, 0))) }()
+	want := randomly(d.Seed * -sign)
 	got, wanted := make([]byte, 64<<10), make([]byte, 64<<10)
 	for naps := 10; err == nil; {
 		var n int
@@ -76,8 +76,8 @@ func piece(r *rand.Rand, all int64) int64 {
 	return min(all/100+1+r.Int64N(1<<(1+r.IntN(16))), 64<<10)
 }
 
-func (d duplex) say(conn *net.TCPConn, says, resetAt, way int64, r *rand.Rand) error {
-	from, room := randomly(d.Seed*way), make([]byte, 64<<10)
+func (d duplex) say(conn *net.TCPConn, says, resetAt, sign int64, r *rand.Rand) error {
+	from, room := randomly(d.Seed*sign), make([]byte, 64<<10)
 	for said, naps := int64(0), 10; said < says; {
 		b := room[:min(says-said, piece(r, says))]
 		_, _ = io.ReadFull(from, b)
@@ -97,8 +97,8 @@ func (d duplex) say(conn *net.TCPConn, says, resetAt, way int64, r *rand.Rand) e
 }
 
 // TestDuplex has sessions in which both sides talk, pause, end and reset at any moment: an orderly one loses nothing,
-// and one that is torn looks whole to nobody.
-func TestDuplex(t *testing.T) { ways(t, testDuplex) }
+// and neither end takes a torn one for whole.
+func TestDuplex(t *testing.T) { engines(t, testDuplex) }
 
 func testDuplex(t *testing.T) {
 	const patience = 100 * time.Second

@@ -39,14 +39,14 @@ type Config struct {
 	Listen netip.AddrPort
 	// Freebind listens at an address that this host does not have yet (IP_FREEBIND, ip(7)).
 	Freebind bool
-	// Loops accept the connections and serve them while they are young. They must run until Serve has ended.
+	// Loops accept the connections and serve the short ones. They must run until Serve has ended.
 	Loops *loop.Group
 	// Account bounds the memory and descriptors of the connections; nil does not.
 	Account *admission.Account
 	// Settings are what [Front.Update] may change.
 	Settings
 	// Event is told of each connection when it has its endpoint, and when it has ended. The event is valid during the
-	// call. It is called from several goroutines and from loops, and must not wait. Nil: nobody is told.
+	// call. It is called from several goroutines and from loops, and must not wait. Nil: no events.
 	Event func(*boot.Event)
 	// Logger may be nil.
 	Logger *slog.Logger
@@ -154,7 +154,7 @@ func bind(addr netip.AddrPort, freely bool, options control) (*net.TCPListener, 
 	if freely {
 		config.Control = options.freely
 	}
-	config.SetMultipathTCP(false) // it would rule out splice, and nobody here speaks it
+	config.SetMultipathTCP(false) // it would rule out splice, and the peers do not speak it
 	host := ""
 	if addr.Addr().IsValid() && !addr.Addr().IsUnspecified() {
 		host = addr.Addr().String()
@@ -225,12 +225,12 @@ func (f *Front) Serve(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	var nurseries []*nursery
+	var acceptLoops []*acceptLoop
 	failed := make(chan error, len(f.config.Loops.Loops()))
 	for _, l := range f.config.Loops.Loops() {
-		n := &nursery{front: f, loop: l, life: ctx}
-		nurseries = append(nurseries, n)
-		if !l.Do(func() { failed <- n.open() }) {
+		a := &acceptLoop{front: f, loop: l, life: ctx}
+		acceptLoops = append(acceptLoops, a)
+		if !l.Do(func() { failed <- a.open() }) {
 			failed <- errors.New("loop has ended")
 		}
 	}
@@ -241,8 +241,8 @@ func (f *Front) Serve(ctx context.Context) error {
 		case err = <-failed:
 		}
 	}
-	for _, n := range nurseries {
-		n.close()
+	for _, a := range acceptLoops {
+		a.close()
 	}
 	f.listener.close()
 	if err != nil {

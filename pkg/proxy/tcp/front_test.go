@@ -76,19 +76,19 @@ type running struct {
 	told *tales
 }
 
-// ways runs a test with connections that stay in a loop, with such that leave it at once, and with such that leave it
-// when the first bytes have been passed on.
-func ways(t *testing.T, test func(t *testing.T)) {
+// engines runs a test with connections that stay in a loop, with such that are handed off at once, and with such that
+// are handed off when the first bytes have been passed on.
+func engines(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
-	for _, way := range []struct {
+	for _, engine := range []struct {
 		name  string
 		age   time.Duration
 		bytes int
-	}{{"loop", time.Hour, youngBytes}, {"goroutines", 0, youngBytes}, {"both", time.Hour, 0}} {
-		t.Run(way.name, func(t *testing.T) {
-			age, bytes := youngAge, youngBytes
-			t.Cleanup(func() { youngAge, youngBytes = age, bytes })
-			youngAge, youngBytes = way.age, way.bytes
+	}{{"loop", time.Hour, loopBytes}, {"goroutines", 0, loopBytes}, {"both", time.Hour, 0}} {
+		t.Run(engine.name, func(t *testing.T) {
+			age, bytes := loopAge, loopBytes
+			t.Cleanup(func() { loopAge, loopBytes = age, bytes })
+			loopAge, loopBytes = engine.age, engine.bytes
 			test(t)
 		})
 	}
@@ -107,12 +107,12 @@ func loops(t *testing.T) *loop.Group {
 			t.Error(err)
 		}
 	})
-	var begun sync.WaitGroup
+	var started sync.WaitGroup
 	for _, l := range g.Loops() {
-		begun.Add(1)
-		l.Do(begun.Done)
+		started.Add(1)
+		l.Do(started.Done)
 	}
-	begun.Wait()
+	started.Wait()
 	return g
 }
 
@@ -178,7 +178,7 @@ func (r running) refusal() error {
 
 // Sizes below and above the point where a direction goes over to splice.
 func TestPass(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		for _, size := range []int{0, 1, bufferSize, spliceAfter - 1, spliceAfter + 3*4*spliceSize + 17} {
 			r := start(t, Settings{}, backend(t, echo))
 			conn := r.dial(t)
@@ -224,7 +224,7 @@ func TestPauseInBulk(t *testing.T) {
 
 // The client ends its direction; the answer still comes.
 func TestHalfClose(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
 			request, _ := io.ReadAll(conn)
 			time.Sleep(50 * time.Millisecond)
@@ -241,7 +241,7 @@ func TestHalfClose(t *testing.T) {
 }
 
 func TestResetIsPassedOn(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
 			_, _ = conn.Read(make([]byte, 1))
 			_ = conn.SetLinger(0)
@@ -256,7 +256,7 @@ func TestResetIsPassedOn(t *testing.T) {
 }
 
 func TestRetryOnNextEndpoint(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		dead, alive := refused(t), backend(t, echo)
 		r := start(t, Settings{}, dead, alive)
 		for range 20 {
@@ -274,7 +274,7 @@ func TestRetryOnNextEndpoint(t *testing.T) {
 }
 
 func TestNoEndpointResets(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		r := start(t, Settings{}, refused(t))
 		err := r.refusal()
 		if !errors.Is(err, syscall.ECONNRESET) {
@@ -302,7 +302,7 @@ func TestIdleTimeout(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		for name, s := range map[string]Settings{"total": {MaxConnections: 2}, "client": {MaxPerClient: 2}} {
 			t.Run(name, func(t *testing.T) {
 				r := start(t, s, backend(t, echo))
@@ -359,7 +359,7 @@ func TestClientLimitBehindProxyHeader(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		r := start(t, Settings{Drain: 10 * time.Second}, backend(t, echo))
 		conn := r.dial(t)
 		_, _ = conn.Write([]byte("x"))
@@ -385,7 +385,7 @@ func TestDrain(t *testing.T) {
 }
 
 func TestDrainDeadline(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		r := start(t, Settings{Drain: 100 * time.Millisecond}, backend(t, echo))
 		conn := r.dial(t)
 		_, _ = conn.Write([]byte("x"))
@@ -401,7 +401,7 @@ func TestDrainDeadline(t *testing.T) {
 
 // New settings hold for new connections; the open ones go on with the endpoint they have.
 func TestUpdate(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		say := func(text string) func(*net.TCPConn) {
 			return func(conn *net.TCPConn) {
 				for {
@@ -477,8 +477,8 @@ func TestProxyHeaders(t *testing.T) {
 
 // Loops that have ended before their time take no connection more, and none is lost that they had.
 func TestLoopsEnd(t *testing.T) {
-	defer func(before time.Duration) { youngAge = before }(youngAge)
-	youngAge = time.Hour
+	defer func(before time.Duration) { loopAge = before }(loopAge)
+	loopAge = time.Hour
 	g := loop.NewGroup(2)
 	life, end := context.WithCancel(t.Context())
 	over := make(chan error, 1)
@@ -498,20 +498,20 @@ func TestLoopsEnd(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	f, served := serve(ctx)
 	conn := running{Front: f}.dial(t)
-	hear := func(text string) {
+	expect := func(text string) {
 		t.Helper()
 		_, _ = conn.Write([]byte(text))
 		if n, err := conn.Read(make([]byte, 1)); n != 1 {
 			t.Errorf("got no %s: %v", text, err)
 		}
 	}
-	hear("x")
+	expect("x")
 	end()
 	if err := <-over; err != nil {
 		t.Fatal(err)
 	}
 	stop()
-	hear("y")
+	expect("y")
 	_ = conn.Close()
 	if err := <-served; err != nil {
 		t.Error(err)

@@ -127,9 +127,9 @@ func (m *routeMetrics) closed() {
 	}
 }
 
-func (m *routeMetrics) bytes(w way, n int64) {
+func (m *routeMetrics) bytes(d direction, n int64) {
 	if m != nil {
-		m.transferred[w].Add(float64(n))
+		m.transferred[d].Add(float64(n))
 	}
 }
 

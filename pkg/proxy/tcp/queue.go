@@ -21,7 +21,7 @@ func (s *session) enter(client netip.Addr) (leave func(), ok bool) {
 		if s.client.wasReset() {
 			return net.ErrClosed
 		}
-		return s.held()
+		return s.keepAlive()
 	}})
 	if err != nil {
 		s.refuse(refusedQueue)
@@ -30,7 +30,7 @@ func (s *session) enter(client netip.Addr) (leave func(), ok bool) {
 	return leave, true
 }
 
-// wasReset is whether the peer has reset the connection, of which nobody reads or writes.
+// wasReset reports whether the peer has reset the connection, while no call reads or writes it.
 func (s *socket) wasReset() (gone bool) {
 	_ = s.raw.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)

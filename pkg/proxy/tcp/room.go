@@ -40,7 +40,7 @@ func (c *copier) narrow(dst, src *socket) {
 
 func (c *copier) resize(dst, src *socket, size Buffers) {
 	SetSendBuffer(dst.raw, size)
-	if c.way == toClient && (c.bound || size != Unbounded) {
+	if c.direction == toClient && (c.bound || size != Unbounded) {
 		SetReceiveBuffer(src.raw, size)
 		c.bound = true
 	}
@@ -75,47 +75,47 @@ func refusalOf(why admission.Refusal) refusal {
 	}
 }
 
-// Evict implements admission.Holder. A session that is still in its loop is the loop's to close.
-func (y *young) Evict() {
-	if y.grown() || !y.nursery.loop.Do(y.evictYoung) {
-		y.evictGrown()
+// Evict implements admission.Holder. The loop closes a session that is still its own.
+func (l *loopSession) Evict() {
+	if l.hasLeft() || !l.acceptLoop.loop.Do(l.evictInLoop) {
+		l.evictOutside()
 	}
 }
 
-// evictYoung is in the loop, which the session may have left since it was asked.
-func (y *young) evictYoung() {
+// evictInLoop runs in the loop, which may have handed the session off since Evict was called.
+func (l *loopSession) evictInLoop() {
 	switch {
-	case y.grown():
-		y.evictGrown()
-	case y.ends[toServer].fd >= 0:
-		for i := range y.ends {
-			resetOnClose(y.ends[i].fd)
+	case l.hasLeft():
+		l.evictOutside()
+	case l.ends[toServer].fd >= 0:
+		for i := range l.ends {
+			resetOnClose(l.ends[i].fd)
 		}
-		if y.attempt != nil {
-			y.attempt.endpoint.Release()
+		if l.dialing != nil {
+			l.dialing.endpoint.Release()
 		}
-		y.close()
+		l.close()
 	}
 }
 
-// evictGrown ends a session that has left its loop.
-func (y *young) evictGrown() {
-	if !y.grown() {
+// evictOutside ends a session that runs in goroutines.
+func (l *loopSession) evictOutside() {
+	if !l.hasLeft() {
 		return
 	}
-	y.mu.Lock()
-	for _, s := range []*socket{y.client, y.server} {
+	l.mu.Lock()
+	for _, s := range []*socket{l.client, l.server} {
 		if s != nil {
 			Disconnect(s.raw)
 		}
 	}
-	y.mu.Unlock()
-	y.abort()
+	l.mu.Unlock()
+	l.abort()
 }
 
-// grown is whether the session has left its loop.
-func (y *young) grown() bool {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	return y.client != nil
+// hasLeft reports whether the loop has handed the session off.
+func (l *loopSession) hasLeft() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.client != nil
 }

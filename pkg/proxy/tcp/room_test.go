@@ -39,7 +39,7 @@ func (r running) from(t *testing.T, source, to string) (net.Conn, bool) {
 
 // The connections of a client with many are given up for those of clients with few, in a loop and behind it.
 func TestF2IdleSessionsMakeRoom(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		r := startBy(t, Config{
 			Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: Settings{Drain: 10 * time.Second},
 			Account: admission.New(admission.Limits{Memory: 1 << 30, Descriptors: 16}, nil),
@@ -97,7 +97,7 @@ func TestF11ClientLimitCountsPrefixes(t *testing.T) {
 	}
 }
 
-// A session that leaves its loop between the decision to give it up and the loop's turn is given up all the same.
+// A session that leaves its loop between the decision to evict it and the loop's call is evicted all the same.
 func TestEvictWhileLeaving(t *testing.T) {
 	group := loops(t)
 	f, err := Listen(Config{
@@ -113,7 +113,7 @@ func TestEvictWhileLeaving(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := group.Loops()[0]
-	n := &nursery{front: f, loop: l, life: t.Context()}
+	n := &acceptLoop{front: f, loop: l, life: t.Context()}
 	opened := make(chan error, 1)
 	l.Do(func() { opened <- n.open() })
 	if err := <-opened; err != nil {
@@ -128,13 +128,13 @@ func TestEvictWhileLeaving(t *testing.T) {
 	if !ok {
 		t.Fatal("not served")
 	}
-	found, evicted := make(chan *young), make(chan struct{})
+	found, evicted := make(chan *loopSession), make(chan struct{})
 	l.Do(func() {
 		y := n.oldest
 		found <- y
 		<-evicted
 		if y != nil {
-			y.leave(toServer, nil)
+			y.handOff(toServer, nil)
 		}
 	})
 	if y := <-found; y != nil { // else it has left by its age already

@@ -46,8 +46,8 @@ func (w *wire) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// SetWriteDeadline does nothing. TLS alone sets one: five seconds for a close_notify, and whoever is slow to read what
-// comes before it would lose that, too.
+// SetWriteDeadline does nothing. TLS alone sets one: five seconds for a close_notify, and a peer that is slow to
+// read what comes before it would lose that, too.
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
 // secured is TLS in a connection.
@@ -57,8 +57,8 @@ type secured struct {
 	tcp  *socket
 }
 
-// end passes on that src has ended. An end of TLS that was not told by a close_notify is not told on by one: who is
-// behind the other TLS can see that something may be missing, as it could without us.
+// end passes on that src has ended. Where TLS ended without a close_notify, no close_notify is sent on: the peer with TLS
+// on the other side can see that something may be missing, as it could without the proxy.
 func end(dst, src stream) error {
 	from, _ := src.(*secured)
 	to, _ := dst.(*secured)

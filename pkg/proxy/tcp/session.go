@@ -18,36 +18,36 @@ import (
 
 // session is one client's connection and the endpoint's that belongs to it.
 type session struct {
-	front    *Front
-	settings *Settings
-	client   *socket
-	peer     netip.AddrPort // who is at the other end of client
-	early    []byte         // what came with the client's PROXY header
-	charged  bool           // counted as one of its client's
-	begun    *begun         // an attempt to connect
-	so       progress       // of both directions, before pass
-	lease    admission.Lease
-	moved    atomic.Int64 // when something moved last, where there is an idle timeout: Unix nanoseconds
-	fate     fate
+	front       *Front
+	settings    *Settings
+	client      *socket
+	peer        netip.AddrPort // the other end of client
+	early       []byte         // what came with the client's PROXY header
+	charged     bool           // counted as one of its client's
+	pendingDial *pendingDial   // an attempt to connect, which the loop has begun
+	progress    progress       // of both directions, in the loop
+	lease       admission.Lease
+	moved       atomic.Int64 // when something moved last, where there is an idle timeout: Unix nanoseconds
+	fate        fate
 
 	mu      sync.Mutex
 	server  *socket
 	aborted bool
-	gone    chan struct{} // closed when it is aborted; nil as long as nobody asks
+	gone    chan struct{} // closed by abort; made when it is first asked for
 	waiting int           // bytes that waited to be taken by either peer when alive looked last
 }
 
 // errAborted ends a session that the front has given up.
 var errAborted = errors.New("aborted")
 
-// progress is what was passed on before the session had goroutines.
+// progress is how far the loop came with both directions before it handed the session off.
 type progress [2]struct {
-	ended bool   // and passed on
+	ended bool   // and the end was passed on
 	rest  []byte // read, but not written
 }
 
-// begun is an attempt to connect that somebody else has begun, and perhaps seen fail.
-type begun struct {
+// pendingDial is an attempt to connect that the loop has begun, and perhaps seen fail.
+type pendingDial struct {
 	endpoint *endpoint.Endpoint
 	fd       int // below 0 with an error
 	since    time.Time
@@ -191,10 +191,10 @@ func (s *session) dial(
 	return nil, nil, errors.Join(failures...)
 }
 
-// acquire picks an endpoint, or takes the one that was begun with.
+// acquire picks an endpoint, or takes that of the pending attempt.
 func (s *session) acquire(client netip.Addr, tried []*endpoint.Endpoint) (*endpoint.Endpoint, error) {
-	if s.begun != nil {
-		return s.begun.endpoint, nil
+	if s.pendingDial != nil {
+		return s.pendingDial.endpoint, nil
 	}
 	return s.settings.Pool.Acquire(client, tried...)
 }
@@ -203,9 +203,9 @@ func (s *session) acquire(client netip.Addr, tried []*endpoint.Endpoint) (*endpo
 func (s *session) attempt(
 	ctx context.Context, e *endpoint.Endpoint, source, target netip.AddrPort, protocol string,
 ) (stream, error) {
-	begun := s.begun
-	s.begun = nil
-	plain, err := dial(e.Addr, s.settings, s.front.room.Crowded(), begun, s.adopt)
+	pending := s.pendingDial
+	s.pendingDial = nil
+	plain, err := dial(e.Addr, s.settings, s.front.room.Crowded(), pending, s.adopt)
 	if err != nil {
 		return nil, s.blame(err)
 	}
@@ -217,7 +217,7 @@ func (s *session) attempt(
 	return server, nil
 }
 
-// blame does not hold what abort did against the endpoint.
+// blame returns errAborted instead of an error that abort has caused, so that the endpoint is not blamed for it.
 func (s *session) blame(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,15 +235,15 @@ func (s *session) pass(client, server stream) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.direction(client, server, toClient)
+		s.copyDirection(client, server, toClient)
 	}()
-	s.direction(server, client, toServer)
+	s.copyDirection(server, client, toServer)
 	<-ended
 }
 
-// alive is whether anything moved while a direction waited for the idle timeout: bytes that we passed on, or bytes that
-// a peer took of those. The kernel wakes who fills a connection only when a third of its buffer is free, which takes a
-// slow reader longer than the timeout may be.
+// alive reports whether anything moved while a direction waited for the idle timeout: bytes that we passed on, or bytes
+// that a peer took of those. The kernel wakes a writer only when a third of the socket's buffer is free, which can take a
+// slow reader longer than the timeout.
 func (s *session) alive() bool {
 	if s.settings.Idle <= 0 {
 		return false
@@ -262,14 +262,14 @@ func (s *session) alive() bool {
 	return true
 }
 
-// direction copies until the source's end, and passes that on: an end as a half-close, an error as a reset of both
-// sides, since the stream is torn.
-func (s *session) direction(dst, src stream, way way) {
-	if s.so[way].ended {
+// copyDirection copies until the source ends, and passes that on: an end as a half-close, an error as a reset of both
+// connections, since bytes may be missing.
+func (s *session) copyDirection(dst, src stream, d direction) {
+	if s.progress[d].ended {
 		return
 	}
-	c := copier{session: s, dst: dst, src: src, way: way}
-	err := c.finish(s.so[way].rest)
+	c := copier{session: s, dst: dst, src: src, direction: d}
+	err := c.finish(s.progress[d].rest)
 	if err == nil {
 		err = c.copy()
 	}
@@ -282,7 +282,7 @@ func (s *session) direction(dst, src stream, way way) {
 	}
 }
 
-// broken is whether an error is more than an end, and counts it.
+// broken reports whether an error is more than an end, and counts it.
 func (s *session) broken(err error) bool {
 	how := endError
 	switch {
@@ -300,7 +300,7 @@ func (s *session) broken(err error) bool {
 	return true
 }
 
-// Exhausted is whether we lack what a socket takes: descriptors or memory.
+// Exhausted reports whether this host lacks what a socket takes: descriptors or memory.
 func Exhausted(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
 		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)

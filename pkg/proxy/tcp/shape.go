@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// share waits until n bytes may be passed on by the route's rate, which is for those to clients. A copier that waits
-// holds a buffer or a pipe, as it does for a client that does not take them.
+// share waits until the route's rate, which bounds what goes to clients, allows n bytes. A copier that waits holds a
+// buffer or a pipe, as it does for a slow client.
 func (c *copier) share(n int) error {
 	s := c.session
-	if c.way != toClient || !s.settings.Shaper.On() {
+	if c.direction != toClient || !s.settings.Shaper.On() {
 		return nil
 	}
 	client := s.fate.client
 	if !client.IsValid() {
 		client = s.peer.Addr()
 	}
-	if s.settings.Shaper.Take(s.aborting(), client, int64(n), s.held) != nil {
+	if s.settings.Shaper.Take(s.aborting(), client, int64(n), s.keepAlive) != nil {
 		return net.ErrClosed
 	}
 	return nil
@@ -24,14 +24,15 @@ func (c *copier) share(n int) error {
 
 // piece is how much of n bytes is best passed on at a time.
 func (c *copier) piece(n int) int {
-	if c.way != toClient || !c.session.settings.Shaper.On() {
+	if c.direction != toClient || !c.session.settings.Shaper.On() {
 		return n
 	}
 	return int(c.session.settings.Shaper.Piece(int64(n)))
 }
 
-// held is while it is we who hold the session up: that counts neither for its lease nor for its idle timeout.
-func (s *session) held() error {
+// keepAlive is called while the session waits for its rate or its queue: that time counts neither for its lease nor for
+// its idle timeout.
+func (s *session) keepAlive() error {
 	s.lease.Touch()
 	if s.settings.Idle > 0 {
 		s.moved.Store(time.Now().UnixNano())

@@ -50,9 +50,9 @@ func TestStreamsHoldTheRate(t *testing.T) {
 			if secure {
 				conn = tls.Client(r.dial(t), &tls.Config{RootCAs: pool, ServerName: tlsName})
 			}
-			begun := time.Now()
+			began := time.Now()
 			got, err := io.ReadAll(conn)
-			took := time.Since(begun)
+			took := time.Since(began)
 			if err != nil || !bytes.Equal(got, content) {
 				t.Fatalf("got %d bytes, %v", len(got), err)
 			}
@@ -89,11 +89,11 @@ func TestRateChangesUnderWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.SetRate(800e6)
-	begun := time.Now()
+	began := time.Now()
 	if _, err := io.ReadFull(conn, got[16<<20:48<<20]); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took < 100*time.Millisecond { // less what was in buffers already
+	if took := time.Since(began); took < 100*time.Millisecond { // less what was in buffers already
 		t.Errorf("32 MiB at 800 Mbit/s took %v", took)
 	}
 	s.SetRate(1) // whatever waits now would do so for ever

@@ -17,9 +17,9 @@ import (
 
 // Addresses are package syscall's: those of x/sys/unix ask the kernel of each socket which protocol it has.
 
-// socket is a TCP connection in the runtime's poller. It does what a *net.TCPConn does, and asks the kernel for
-// nothing that nobody wants to know: net asks for both addresses of every connection, sets options that a listener
-// hands down anyway, and dials by way of a resolver, which together is a third of what a short connection costs.
+// socket is a TCP connection in the runtime's poller. It does what a *net.TCPConn does with fewer system calls: net asks
+// for both addresses of every connection, sets options that a listener hands down anyway, and dials by way of a resolver,
+// which together is a third of what a short connection costs.
 type socket struct {
 	*os.File
 	raw      syscall.RawConn
@@ -38,11 +38,11 @@ func newSocket(fd int) (*socket, error) {
 	return &socket{File: file, raw: raw}, nil
 }
 
-// dial connects within a time, or goes on where somebody has begun to; the errors are the kernel's. Who adopts the
-// socket can close it meanwhile, or refuses it. Bound is for [Open].
-func dial(addr netip.AddrPort, s *Settings, bound bool, b *begun, adopt func(*socket) bool) (*socket, error) {
+// dial connects within a time, or waits for an attempt that is pending; the errors are the kernel's. It passes the socket
+// to adopt first, so that the session can close it meanwhile; adopt may refuse it. Bound is for [Open].
+func dial(addr netip.AddrPort, s *Settings, bound bool, b *pendingDial, adopt func(*socket) bool) (*socket, error) {
 	if b == nil {
-		b = &begun{since: time.Now()}
+		b = &pendingDial{since: time.Now()}
 		b.fd, b.err = Open(addr, bound)
 	}
 	if b.err != nil {
@@ -76,7 +76,7 @@ func dial(addr netip.AddrPort, s *Settings, bound bool, b *begun, adopt func(*so
 	return c, nil
 }
 
-// connect asks again whenever the poller thinks that something has happened.
+// connect waits until the socket is connected. It asks the kernel whenever the poller wakes it.
 func (c *socket) connect(target netip.AddrPort) error {
 	var waiting bool
 	var answer error
@@ -125,22 +125,21 @@ func (c *socket) Write(b []byte) (int, error) {
 // SetReadDeadline implements net.Conn.
 func (c *socket) SetReadDeadline(t time.Time) error { return c.reason(c.File.SetReadDeadline(t)) }
 
-// ended tells a stream that ended (nil) from one that was reset or timed out. The kernel reports that once: to whoever
-// writes, if that is first, and whoever reads then sees an end. Only the state of the connection still tells: after the
-// other's FIN alone it is not closed before ours. After a FIN and then a reset, which finds us writing, the error is
-// another.
+// ended tells a stream that ended (nil) from one that was reset or timed out. The kernel reports an error once: when a
+// write got it, the next read just sees an end. The state of the connection still tells, since after the other end's FIN
+// alone it is not closed before ours. After a FIN and then a reset, a write fails with another error (EPIPE).
 func (c *socket) ended() (err error) {
 	failure := c.raw.Control(func(fd uintptr) { err = ended(int(fd)) })
 	switch {
-	case c.finished.Load(): // nobody writes who could have been first, and our end may have closed the connection
+	case c.finished.Load(): // no write can have got the error, and our FIN may have closed the connection
 		return nil
-	case failure != nil: // who wrote was first there, too
+	case failure != nil: // a write got the error of a closed socket, too
 		return c.reason(failure)
 	}
 	return err
 }
 
-// ended is why a stream has ended: nil where the other end ended it. Ours must be open.
+// ended is why a stream has ended: nil where the other end sent a FIN. Our direction must still be open.
 func ended(fd int) error {
 	if _, state := syscall.Getpeername(fd); !errors.Is(state, unix.ENOTCONN) {
 		return nil

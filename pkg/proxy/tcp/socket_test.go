@@ -19,7 +19,7 @@ import (
 
 func anyone(*socket) bool { return true }
 
-// TestEnded tells a stream's end from a torn stream, whoever the kernel told of it first.
+// TestEnded tells a stream's end from a torn stream, whether a read or a write got the error.
 func TestEnded(t *testing.T) {
 	for name, test := range map[string]struct {
 		other func(*net.TCPConn)
@@ -117,8 +117,8 @@ func (a asked) Control(f func(uintptr)) error {
 
 // Both ends of a connection have what the kernel needs to find a dead peer; after a change, later ones have the new.
 func TestOptions(t *testing.T) {
-	defer func(before int) { youngBytes = before }(youngBytes)
-	youngBytes = 0 // those that have said something are no longer young
+	defer func(before int) { loopBytes = before }(loopBytes)
+	loopBytes = 0 // a connection is handed off after its first bytes
 	r := start(t, Settings{Keepalive: 12 * time.Second, UserTimeout: 34 * time.Second}, backend(t, echo))
 	look := func(c *socket) (got [5]int) {
 		_ = c.raw.Control(func(fd uintptr) {
@@ -193,7 +193,7 @@ func silent(t *testing.T) netip.AddrPort {
 
 // An endpoint that does not answer does not hold up a drain beyond its deadline, and is not blamed for its end.
 func TestDrainWhileConnecting(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		const patience = 30 * time.Second
 		r := start(t, Settings{Dial: patience, Drain: 100 * time.Millisecond}, silent(t))
 		r.dial(t)
@@ -263,7 +263,7 @@ func settle(t *testing.T) {
 
 // Without descriptors for the endpoint's end, the client is refused and no endpoint is blamed.
 func TestNoDescriptorForEndpoint(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		r := start(t, Settings{}, backend(t, echo), backend(t, echo))
 		restore := descriptors(t, 2) // the client's here, and the one that is accepted
 		err := r.refusal()
@@ -286,7 +286,7 @@ func pool(r running) *endpoint.Pool { return r.settings.Load().Pool }
 
 // Without descriptors to accept with, clients wait, and the machine with them.
 func TestNoDescriptorForClient(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		r := start(t, Settings{}, backend(t, echo))
 		restore := descriptors(t, 1)
 		conn := r.dial(t)

@@ -16,7 +16,7 @@ import (
 // A connection from outside of the sources is reset, and counts for nothing else. One that is open stays when the
 // sources change.
 func TestSources(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		s := Settings{Sources: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
 		r := start(t, s, backend(t, echo))
 		open := r.dial(t)

@@ -128,7 +128,7 @@ func stressOne(addr string, kind byte, size int64, secure *tls.Config) error {
 // go: no stream is wrong, none that was torn looks whole, and at the end everything has been given back. STRESS says
 // how many there are.
 func TestStress(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		total := 100
 		if text := os.Getenv("STRESS"); text != "" {
 			if _, err := fmt.Sscan(text, &total); err != nil {

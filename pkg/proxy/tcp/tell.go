@@ -8,15 +8,15 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
-// fate is what is told of a session.
+// fate is what a session's event says.
 type fate struct {
-	begun    time.Time
-	client   netip.Addr     // that a PROXY header has told; else the peer's
-	endpoint netip.AddrPort // that it is connected to
+	began    time.Time
+	client   netip.Addr     // from a PROXY header; else the peer's
+	endpoint netip.AddrPort // once connected
 	refused  refusal
 	isOff    bool         // refused counts
 	torn     atomic.Int32 // 1 + ending; 0 in order
-	bytes    [2]int64     // passed on, by way; each is written by whoever copies that way
+	bytes    [2]int64     // passed on, by direction; each is written by that direction's copier
 }
 
 // reasonDrained ends a session that outlived the drain.
@@ -42,11 +42,11 @@ func (s *session) connected(endpoint netip.AddrPort) {
 	}
 	e := boot.Borrow()
 	defer e.Return()
-	e.Outcome, e.At = boot.Began, s.fate.begun.UnixNano()
+	e.Outcome, e.At = boot.Began, s.fate.began.UnixNano()
 	s.tell(e, "")
 }
 
-// tellEnd tells how a session has ended. Nobody copies any more.
+// tellEnd tells how a session has ended. Its copiers have ended.
 func (s *session) tellEnd() {
 	if s.front.config.Event == nil {
 		return
@@ -54,7 +54,7 @@ func (s *session) tellEnd() {
 	e := boot.Borrow()
 	defer e.Return()
 	now := time.Now()
-	e.Outcome, e.At, e.Took, e.Bytes = boot.Done, now.UnixNano(), now.Sub(s.fate.begun), uint64(s.fate.bytes[toClient])
+	e.Outcome, e.At, e.Took, e.Bytes = boot.Done, now.UnixNano(), now.Sub(s.fate.began), uint64(s.fate.bytes[toClient])
 	reason := ""
 	switch torn := s.fate.torn.Load(); {
 	case s.fate.isOff:

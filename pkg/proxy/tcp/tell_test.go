@@ -134,7 +134,7 @@ func TestTells(t *testing.T) {
 			alone: true,
 		},
 	}
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		for name, test := range tests {
 			t.Run(name, func(t *testing.T) {
 				at := refused(t)
@@ -143,9 +143,9 @@ func TestTells(t *testing.T) {
 				}
 				r := start(t, test.settings, at)
 				test.use(t, r)
-				begun, end := base, base
-				begun.Outcome, begun.Endpoint, end.Endpoint = boot.Began, at.String(), at.String()
-				want := []tale{begun, test.want(end)}
+				began, end := base, base
+				began.Outcome, began.Endpoint, end.Endpoint = boot.Began, at.String(), at.String()
+				want := []tale{began, test.want(end)}
 				if test.alone {
 					want = want[1:]
 				}

@@ -15,7 +15,7 @@ import (
 // A client that resets while both directions are in use wakes both, and the kernel tells only one of them of the
 // reset. The endpoint must not take the other's end of stream for the client's.
 func TestResetWhileStalled(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		saw, stalled := make(chan error, 1), make(chan struct{}, 1)
 		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
 			// More than all buffers hold: the direction to the client stands still. Nobody writes here when the reset comes,
@@ -120,10 +120,10 @@ func TestSecureSlowReader(t *testing.T) {
 // A read ends at an urgent byte (RFC 6093), though there is more to be read behind it, of which the kernel does not tell
 // again.
 func TestUrgent(t *testing.T) {
-	ways(t, func(t *testing.T) {
+	engines(t, func(t *testing.T) {
 		r := start(t, Settings{}, backend(t, echo))
 		conn := r.dial(t)
-		hear := func(want string) {
+		expect := func(want string) {
 			t.Helper()
 			got := make([]byte, len(want))
 			if _, err := io.ReadFull(conn, got); string(got) != want {
@@ -131,7 +131,7 @@ func TestUrgent(t *testing.T) {
 			}
 		}
 		_, _ = conn.Write([]byte("a"))
-		hear("a")
+		expect("a")
 		raw, err := conn.SyscallConn()
 		if err != nil {
 			t.Fatal(err)
@@ -145,6 +145,6 @@ func TestUrgent(t *testing.T) {
 			t.Fatal(err, failure)
 		}
 		close(hold)
-		hear("bc")
+		expect("bc")
 	})
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
 
-// TestManyLeave has many connections leave at a time: others get their turn in between.
-func TestManyLeave(t *testing.T) {
-	defer func(before time.Duration) { youngAge = before }(youngAge)
-	youngAge = time.Hour
+// TestHandOffsInBatches hands many connections off at a time: the loop serves others in between.
+func TestHandOffsInBatches(t *testing.T) {
+	defer func(before time.Duration) { loopAge = before }(loopAge)
+	loopAge = time.Hour
 	group := loops(t)
 	pool := endpoint.NewPool(endpoint.Config{Sources: []endpoint.Source{endpoint.Fixed(backend(t, echo))}})
 	f, err := Listen(Config{
@@ -24,26 +24,26 @@ func TestManyLeave(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &nursery{front: f, loop: group.Loops()[0], life: t.Context()}
+	a := &acceptLoop{front: f, loop: group.Loops()[0], life: t.Context()}
 	in := func(do func()) {
 		done := make(chan struct{})
-		n.loop.Do(func() { defer close(done); do() })
+		a.loop.Do(func() { defer close(done); do() })
 		<-done
 	}
 	here := func() (count int) {
-		for y := n.oldest; y != nil; y = y.younger {
+		for l := a.oldest; l != nil; l = l.younger {
 			count++
 		}
 		return count
 	}
-	in(func() { err = n.open() })
+	in(func() { err = a.open() })
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.drain() // behind the clients
 	defer f.listener.close()
-	defer n.close()
-	const all = 4 * leaveBatch
+	defer a.close()
+	const all = 4 * handOffBatch
 	for range all {
 		conn := running{Front: f}.dial(t)
 		_, _ = conn.Write([]byte("x"))
@@ -53,9 +53,9 @@ func TestManyLeave(t *testing.T) {
 		defer conn.Close()
 	}
 	in(func() {
-		n.look(time.Now().Add(2 * time.Hour))
-		if left := here(); left != all-leaveBatch {
-			t.Errorf("%d of %d connections left in one turn", all-left, all)
+		a.tick(time.Now().Add(2 * time.Hour))
+		if left := here(); left != all-handOffBatch {
+			t.Errorf("%d of %d connections were handed off at once", all-left, all)
 		}
 	})
 	for deadline, left := time.Now().Add(20*time.Second), all; left > 0; {
@@ -66,7 +66,7 @@ func TestManyLeave(t *testing.T) {
 	}
 }
 
-// blocked is a log that nobody reads.
+// blocked is a log whose writer is blocked.
 type blocked struct {
 	slog.Handler
 	asked, read chan struct{}
@@ -78,7 +78,7 @@ func (b blocked) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// TestLogBlocks has nobody read the log: where no connection can be taken, the loop goes on with those it has.
+// TestLogBlocks blocks the log while accepting fails: the loop goes on with the connections that it has.
 func TestLogBlocks(t *testing.T) {
 	log := blocked{slog.Default().Handler(), make(chan struct{}, 1), make(chan struct{})}
 	group := loops(t)
@@ -90,15 +90,15 @@ func TestLogBlocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.listener.close()
-	n := &nursery{front: f, loop: group.Loops()[0], life: t.Context()}
-	rested := make(chan struct{})
-	n.loop.Do(func() { defer close(rested); n.rest(unix.EMFILE) })
+	a := &acceptLoop{front: f, loop: group.Loops()[0], life: t.Context()}
+	backedOff := make(chan struct{})
+	a.loop.Do(func() { defer close(backedOff); a.backOff(unix.EMFILE) })
 	<-log.asked
 	select {
-	case <-rested:
+	case <-backedOff:
 	case <-time.After(20 * time.Second):
 		t.Error("the loop waits for the log")
 	}
 	close(log.read)
-	n.close()
+	a.close()
 }

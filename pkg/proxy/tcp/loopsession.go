@@ -1,0 +1,285 @@
+package tcp
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+)
+
+// A connection begins in an event loop, which connects to an endpoint, passes small messages on, and closes: most short
+// connections need no more. The loop hands a session off to goroutines, with what it has read, when it grows old or
+// large, when a peer does not keep up, or when it has to wait for anything but its two sockets (a PROXY header, TLS,
+// another endpoint).
+
+// connectAge is how long a session waits in the loop for its endpoint to be connected.
+const connectAge = 100 * time.Millisecond
+
+// loopSession is a session in an event loop. Only the loop's thread uses it until it is handed off.
+type loopSession struct {
+	session
+	acceptLoop *acceptLoop
+	born       time.Time
+	dialing    *pendingDial       // to an endpoint; nil before and after
+	endpoint   *endpoint.Endpoint // once connected
+	passing    bool               // bytes, in both directions
+	ends       [2]side
+	moved      int // bytes
+
+	older, younger *loopSession
+}
+
+// side is the socket that one direction reads from.
+type side struct {
+	session   *loopSession
+	fd        int // below 0 without one
+	handle    loop.Handle
+	direction direction
+	ended     bool // and the other socket has been shut down for writing
+}
+
+// other is the direction back.
+func (d direction) other() direction { return 1 - d }
+
+// plain reports whether a loop can serve the session.
+func (l *loopSession) plain() bool {
+	s := l.settings
+	return s.TLS == nil && s.Secure == nil && s.SendProxy == 0 && s.Idle <= 0 && s.Rate == 0 && s.Machines == 0 &&
+		!contains(s.AcceptProxy, l.peer.Addr())
+}
+
+// begin connects to an endpoint.
+func (l *loopSession) begin() {
+	if !l.charge(l.peer.Addr()) {
+		resetOnClose(l.ends[toServer].fd)
+		l.close()
+		return
+	}
+	e, err := l.settings.Pool.Acquire(l.peer.Addr())
+	if err != nil { // which the goroutine finds again, and logs
+		l.handOff(toServer, nil)
+		return
+	}
+	l.dialing = &pendingDial{endpoint: e, since: l.born}
+	server := &l.ends[toClient]
+	if server.fd, err = Open(e.Addr, l.acceptLoop.front.room.Crowded()); err == nil {
+		err = noDelay(server.fd)
+	}
+	waiting := false
+	if err == nil {
+		waiting, err = Connect(server.fd, e.Addr)
+	}
+	if err != nil {
+		l.fail(err)
+		return
+	}
+	mode := loop.Stream
+	if waiting {
+		mode = loop.Connecting
+	}
+	server.handle, err = l.acceptLoop.loop.Watch(server.fd, mode, server)
+	limit := l.settings.Dial
+	switch {
+	case err != nil, waiting && limit > 0 && limit < connectAge+loop.Tick: // the next tick would come too late
+		l.handOff(toServer, nil)
+	case !waiting:
+		l.pass()
+	}
+}
+
+// fail hands the session off after a failed attempt to connect, so that a goroutine tries another endpoint.
+func (l *loopSession) fail(err error) {
+	l.dialing.err = err
+	server := &l.ends[toClient]
+	l.acceptLoop.loop.Forget(server.handle)
+	server.handle = loop.Handle{}
+	if server.fd >= 0 {
+		_ = unix.Close(server.fd)
+		server.fd = -1
+	}
+	l.handOff(toServer, nil)
+}
+
+// pass begins to pass bytes on.
+func (l *loopSession) pass() {
+	l.dialing.endpoint.Succeeded()
+	l.endpoint, l.dialing, l.passing = l.dialing.endpoint, nil, true
+	l.connected(l.endpoint.Addr)
+	// What has come already is read before the socket is watched, so that the loop does not report it as well.
+	client := &l.ends[toServer]
+	client.move(false)
+	if !l.passing || client.ended {
+		return
+	}
+	var err error
+	if client.handle, err = l.acceptLoop.loop.Watch(client.fd, loop.Stream, client); err != nil {
+		l.handOff(toServer, nil)
+	}
+}
+
+// Ready implements loop.Watcher.
+func (s *side) Ready(e loop.Events) {
+	l := s.session
+	switch {
+	case l.passing:
+		if e.Readable() && !s.ended {
+			s.move(e.Last())
+		}
+	case s.direction == toClient:
+		waiting, err := Connect(s.fd, l.dialing.endpoint.Addr)
+		switch {
+		case err != nil:
+			l.fail(err)
+		case !waiting:
+			l.pass()
+			if l.passing && e.Readable() { // the endpoint may have sent first
+				s.move(e.Last())
+			}
+		}
+	}
+}
+
+// move reads and passes bytes on until there are none; without all, only until a read does not fill the buffer, since
+// the loop reports what comes later.
+func (s *side) move(all bool) {
+	l := s.session
+	buffer, to := l.acceptLoop.loop.Buffer(), &l.ends[s.direction.other()]
+	for l.passing {
+		n, err := Again(unix.Read, s.fd, buffer)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return
+		case err != nil:
+			s.tear(os.NewSyscallError("read", err))
+			return
+		case n == 0:
+			s.end()
+			return
+		}
+		written, err := Again(unix.Write, to.fd, buffer[:n])
+		if err != nil && !errors.Is(err, unix.EAGAIN) {
+			to.tear(os.NewSyscallError("write", err))
+			return
+		}
+		l.front.metrics.bytes(s.direction, int64(written))
+		l.fate.bytes[s.direction] += int64(written)
+		l.lease.Touch()
+		if l.moved += n; written < n || l.moved > loopBytes {
+			l.handOff(s.direction, buffer[written:n])
+			return
+		}
+		if n < len(buffer) && !all {
+			return
+		}
+	}
+}
+
+// end passes the end of a direction on as a half-close. The end of the second direction closes both sockets.
+func (s *side) end() {
+	l := s.session
+	back := &l.ends[s.direction.other()]
+	if !back.ended { // with a FIN sent on this socket, nothing was written to it since
+		if err := ended(s.fd); err != nil {
+			s.tear(err)
+			return
+		}
+	}
+	s.ended = true
+	if back.ended {
+		l.close()
+		return
+	}
+	// Where the other connection is gone, there may still be bytes to be read from it.
+	if err := unix.Shutdown(back.fd, unix.SHUT_WR); err != nil && !errors.Is(err, unix.ENOTCONN) {
+		back.tear(os.NewSyscallError("shutdown", err))
+	}
+}
+
+// tear ends a session after an error of one of its sockets, and resets the connection of the other.
+func (s *side) tear(err error) {
+	l := s.session
+	if l.broken(err) {
+		resetOnClose(l.ends[s.direction.other()].fd)
+		if !errors.Is(err, unix.ECONNRESET) { // the connection of s is gone already
+			resetOnClose(s.fd)
+		}
+	}
+	l.close()
+}
+
+// close ends the session.
+func (l *loopSession) close() {
+	for i := range l.ends {
+		s := &l.ends[i]
+		l.acceptLoop.loop.Forget(s.handle)
+		if s.fd >= 0 {
+			_ = unix.Close(s.fd)
+			s.fd = -1
+		}
+	}
+	if l.endpoint != nil {
+		l.endpoint.Release()
+	}
+	l.passing = false
+	l.acceptLoop.remove(l)
+	l.discharge(l.peer.Addr())
+	l.front.remove(&l.session)
+}
+
+// handOff gives the session to goroutines, with what was read and not yet written in one direction.
+func (l *loopSession) handOff(of direction, rest []byte) {
+	l.acceptLoop.remove(l)
+	for i := range l.ends {
+		l.acceptLoop.loop.Release(l.ends[i].fd, l.ends[i].handle)
+		l.progress[i].ended = l.ends[i].ended
+	}
+	l.progress[of].rest = slices.Clone(rest)
+	passing := l.passing
+	l.passing = false
+	client, server := l.ends[toServer].fd, l.ends[toClient].fd
+	var err error
+	l.mu.Lock()
+	if l.client, err = newSocket(client); err == nil {
+		l.client.finished.Store(l.progress[toClient].ended)
+		switch {
+		case passing:
+			if l.server, err = newSocket(server); err == nil {
+				l.server.finished.Store(l.progress[toServer].ended)
+			}
+		case l.dialing != nil:
+			l.dialing.fd = server
+			l.pendingDial = l.dialing
+		}
+	}
+	l.mu.Unlock()
+	if err != nil { // os.NewFile refuses only what is no descriptor
+		l.front.log.Error("failed to take over connection", "error", err)
+		l.front.remove(&l.session)
+		return
+	}
+	go l.runOutside(passing)
+}
+
+// runOutside runs the session in goroutines, after the loop has handed it off.
+func (l *loopSession) runOutside(passing bool) {
+	defer l.front.remove(&l.session)
+	if !passing {
+		l.run(l.acceptLoop.life)
+		return
+	}
+	defer l.discharge(l.peer.Addr())
+	defer l.client.Close()
+	defer l.endpoint.Release()
+	defer l.server.Close()
+	_ = socketOptions(l.settings.Keepalive, l.settings.UserTimeout)("", "", l.server.raw)
+	l.session.pass(l.client, l.server)
+}
+
+func noDelay(fd int) error {
+	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
+}
