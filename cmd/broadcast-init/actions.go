@@ -25,7 +25,7 @@ func ensure(c config, logger *slog.Logger) error {
 			return err
 		}
 	}
-	keeper := &hostlink.Keeper{Host: host, Specs: c.specs(), Logger: logger, Wait: c.Wait, Hear: c.Hear}
+	keeper := &hostlink.Keeper{Host: host, Specs: c.specs(), Logger: logger, Wait: c.Wait, AwaitTraffic: c.Hear}
 	if c.Watch {
 		return daemon.Run(context.Background(), daemon.Options{Logger: logger, Tasks: []daemon.Task{keeper}})
 	}

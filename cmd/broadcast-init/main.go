@@ -1,4 +1,4 @@
-// Command broadcast-init gives its pod an interface that hears the broadcasts of the node's provisioning network.
+// Command broadcast-init gives its pod an interface that receives the broadcasts of the node's provisioning network.
 package main
 
 import (
@@ -23,7 +23,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	clean := flags.Bool("clean", false, "remove every listener from the pod (and leftovers, if those are to be removed)")
 	program := daemon.Program{
 		Name: "broadcast-init", Prefix: prefix, Config: &c, Flags: flags, Notes: notes,
-		Summary: "make an interface in this pod that hears the broadcasts of the node's network",
+		Summary: "make an interface in this pod that receives the broadcasts of the node's network",
 	}
 	if code, done := program.Start(args, stdout, stderr); done {
 		return code

@@ -134,8 +134,8 @@ func TestDefect_SourceAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	broadcast(t, n.lan, "hello") // and it hears all the same
-	if err := h.Hear(t.Context(), listener, 10*time.Second); err != nil {
+	broadcast(t, n.lan, "hello") // and it receives all the same
+	if err := h.AwaitTraffic(t.Context(), listener, 10*time.Second); err != nil {
 		t.Error(err)
 	}
 	addresses, err := n.pod.Links().AddrList(n.pod.Link(t, "macvlan0"), netlink.FAMILY_ALL)

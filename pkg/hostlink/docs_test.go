@@ -48,8 +48,8 @@ func samples(t *testing.T) []error {
 		refused(unix.EOPNOTSUPP, ipvlan, eth1),
 		refused(unix.EADDRINUSE, stable, eth1),
 		unfiltered.isolate("macvlan0"),
-		deaf("macvlan0", "eth1", 12, 3*time.Second),
-		deaf("macvlan0", "eth1", 0, 3*time.Second),
+		noTraffic("macvlan0", "eth1", 12, 3*time.Second),
+		noTraffic("macvlan0", "eth1", 0, 3*time.Second),
 	}
 	for _, err := range []error{
 		fmt.Errorf("failed to name listener macvlan0: %w", unix.EEXIST),

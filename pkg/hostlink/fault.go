@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cause is why a listener cannot be made, or may not hear.
+// Cause is why a listener cannot be made, or may not receive.
 type Cause uint8
 
 // The causes. Each is a row of the table in docs/broadcast-init.md.
@@ -31,8 +31,8 @@ const (
 	NoKind                            // the kernel has no such kind of interface
 	MACTaken                          // another child of the parent has the listener's MAC address
 	MACFilter                         // the parent is a virtual card whose hypervisor drops foreign MAC addresses
-	NotIsolated                       // the kernel has no nftables, so the pod's IP layer hears as well
-	Deaf                              // the listener heard nothing in the time it was given
+	NotIsolated                       // the kernel has no nftables, so the pod's IP layer receives its frames as well
+	NoTraffic                         // the listener received nothing in the time it was given
 	Busy                              // another broadcast-init of the pod is at work
 	ChangedMeanwhile                  // an interface came or went while the listener was made
 	Forbidden                         // a security module refuses what NET_ADMIN allows
@@ -48,7 +48,7 @@ var causes = map[Cause]string{
 	BondSlave: "bond_slave", OtherKind: "other_kind", OtherMode: "other_mode",
 	Wireless: "wireless", NameTaken: "name_taken",
 	NoKind: "no_kind", MACTaken: "mac_taken", MACFilter: "mac_filter", NotIsolated: "not_isolated",
-	Deaf: "deaf", Busy: "busy", ChangedMeanwhile: "changed_meanwhile", Forbidden: "forbidden",
+	NoTraffic: "no_traffic", Busy: "busy", ChangedMeanwhile: "changed_meanwhile", Forbidden: "forbidden",
 	NoResources: "no_resources", OldKernel: "old_kernel", Refused: "refused",
 }
 

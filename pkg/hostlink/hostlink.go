@@ -1,4 +1,4 @@
-// Package hostlink gives a pod an interface that hears the broadcasts of a network of its node: a macvlan (bridge
+// Package hostlink gives a pod an interface that receives the broadcasts of a network of its node: a macvlan (bridge
 // mode) or ipvlan (L2 mode) whose parent stays in the node's network namespace.
 //
 // Everything is done by rtnetlink from inside the pod's own network namespace, with CAP_NET_ADMIN alone: the node's
@@ -6,7 +6,7 @@
 // (IFLA_TARGET_NETNSID), and the listener is made in the pod with a link to the parent beyond it
 // (IFLA_LINK_NETNSID). No namespace is entered, nothing is moved, and nothing is left on the node by a failure.
 //
-// Non-goals: addresses (a listener needs none to hear broadcasts), making VLANs or bridges on the node, and any
+// Non-goals: addresses (a listener needs none to receive broadcasts), making VLANs or bridges on the node, and any
 // interface that this package did not make.
 package hostlink
 

@@ -37,7 +37,7 @@ func (h *Host) isolate(listener string) *Fault {
 	}
 	return &Fault{
 		Cause: NotIsolated, Err: err,
-		What: fmt.Sprintf("the kernel took no nftables rule that keeps what %s hears from the pod's IP layer", listener),
+		What: fmt.Sprintf("the kernel took no nftables rule that keeps what %s receives from the pod's IP layer", listener),
 		Do: "load the module nf_tables on the node; until then a machine on that network can reach the pod's ports, " +
 			"and give it an IPv6 address and route",
 	}
@@ -72,8 +72,8 @@ func isolation(listener string) []nfMessage {
 	}
 }
 
-// reunion is the batch that removes a listener's table, whether there is one or not.
-func reunion(listener string) []nfMessage { return isolation(listener)[:2] }
+// deleteTable is the batch that removes a listener's table, whether there is one or not.
+func deleteTable(listener string) []nfMessage { return isolation(listener)[:2] }
 
 // reunite undoes isolate, in the calling thread's network namespace. Where there is no nftables there is nothing to
 // undo.
@@ -87,7 +87,7 @@ func reunite(listeners []string) error {
 	}
 	defer filter.close()
 	for _, listener := range listeners {
-		err := filter.do(reunion(listener))
+		err := filter.do(deleteTable(listener))
 		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EAFNOSUPPORT) {
 			return fmt.Errorf("failed to remove the rule for %s: %w", listener, err)
 		}

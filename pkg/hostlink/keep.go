@@ -21,8 +21,8 @@ type Keeper struct {
 	Logger *slog.Logger
 	// Wait is how long [Keeper.Make] waits for a passing cause to pass.
 	Wait time.Duration
-	// Hear is how long a new listener may take to hear something, before a warning. Zero asks for nothing.
-	Hear time.Duration
+	// AwaitTraffic is how long a new listener may go without a frame before a warning. Zero: any time.
+	AwaitTraffic time.Duration
 
 	mu     sync.Mutex
 	faults map[string]error // by listener
@@ -52,8 +52,8 @@ func (k *Keeper) Make(ctx context.Context) error {
 			return fmt.Errorf("listener %s: %w", spec.Name, err)
 		}
 		k.announce(listener)
-		if k.Hear > 0 {
-			k.hear(ctx, listener)
+		if k.AwaitTraffic > 0 {
+			k.awaitTraffic(ctx, listener)
 		}
 	}
 	return nil
@@ -95,13 +95,13 @@ func (k *Keeper) announce(l Listener) {
 	}
 }
 
-func (k *Keeper) hear(ctx context.Context, l Listener) {
-	switch fault, ok := errors.AsType[*Fault](k.Host.Hear(ctx, l, k.Hear)); {
+func (k *Keeper) awaitTraffic(ctx context.Context, l Listener) {
+	switch fault, ok := errors.AsType[*Fault](k.Host.AwaitTraffic(ctx, l, k.AwaitTraffic)); {
 	case ctx.Err() != nil:
 	case ok:
 		k.warn(l.Name, fault)
 	default:
-		k.logger().Debug("listener hears", "listener", l.Name)
+		k.logger().Debug("listener receives", "listener", l.Name)
 	}
 }
 

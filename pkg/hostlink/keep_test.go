@@ -116,17 +116,17 @@ func TestMakeGivesUp(t *testing.T) {
 	}
 }
 
-func TestMakeHears(t *testing.T) {
+func TestMakeAwaitsTraffic(t *testing.T) {
 	n := newNode(t)
 	var log diary
 	k := &Keeper{
 		Host: n.open(t), Specs: []Spec{{Name: "macvlan0", Parent: "prov0"}}, Logger: log.logger(),
-		Hear: 50 * time.Millisecond,
+		AwaitTraffic: 50 * time.Millisecond,
 	}
 	if err := k.Make(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"INFO: listener ready", "WARN: listener impaired deaf"}
+	want := []string{"INFO: listener ready", "WARN: listener impaired no_traffic"}
 	if diff := cmp.Diff(want, log.events(t)); diff != "" {
 		t.Errorf("log differs (-want +got):\n%s", diff)
 	}

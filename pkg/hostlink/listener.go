@@ -38,7 +38,7 @@ type Plan struct {
 	Action Action
 	// Why says what is wrong with the listener that is to be replaced.
 	Why string
-	// Warnings are the reasons why the listener may not hear, though it can be made.
+	// Warnings are the reasons why the listener may not receive, though it can be made.
 	Warnings []*Fault
 
 	existing netlink.Link

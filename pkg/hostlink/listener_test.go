@@ -55,9 +55,9 @@ func TestEnsureMakesListener(t *testing.T) {
 	}
 }
 
-// TestListenerHears sends a broadcast on the machine's end and receives it on a packet socket of the pod, whose
+// TestListenerReceives sends a broadcast on the machine's end and receives it on a packet socket of the pod, whose
 // listener has no address.
-func TestListenerHears(t *testing.T) {
+func TestListenerReceives(t *testing.T) {
 	n := newNode(t)
 	n.lan.Addr(t, "lan0", "192.0.2.9/24")
 	if _, err := n.open(t).Ensure(Spec{Name: "macvlan0", Parent: "prov0"}); err != nil {

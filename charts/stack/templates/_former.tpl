@@ -129,7 +129,7 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- end -}}
 {{- $host := ternary (get $stack "hostNetwork") $noService (hasKey $stack "hostNetwork") -}}
 {{- $hostKey := ternary "stack.hostNetwork=true" "stack.service.enabled=false" (hasKey $stack "hostNetwork") -}}
-{{- $deaf := and (hasKey $stack "relay.listenBroadcastTraffic") (not (get $stack "relay.listenBroadcastTraffic")) -}}
+{{- $noBroadcast := and (hasKey $stack "relay.listenBroadcastTraffic") (not (get $stack "relay.listenBroadcastTraffic")) -}}
 {{- $interface := get $stack "relay.sourceInterface" | default "" -}}
 {{- $unheard := false -}}
 {{- if and $host (hasKey $given "broadcast.provider") -}}
@@ -137,16 +137,16 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- else if $host -}}
 {{- $_ := set $v.broadcast "provider" "hostNetwork" -}}
 {{- $mapped = append $mapped (printf "%s -> broadcast.provider=hostNetwork" $hostKey) -}}
-{{- if and $v.relay.enabled (not $v.broadcast.parents) (or $deaf (not $interface)) -}}
+{{- if and $v.relay.enabled (not $v.broadcast.parents) (or $noBroadcast (not $interface)) -}}
 {{- $unheard = true -}}
-{{- if not $deaf -}}
+{{- if not $noBroadcast -}}
 {{- $ignored = append $ignored "stack.relay.sourceInterface is not set: on the node's network the relay hears no broadcasts, only what other relays send to it, until it (or broadcast.parents) names the interface" -}}
 {{- end -}}
 {{- end -}}
-{{- else if $deaf -}}
+{{- else if $noBroadcast -}}
 {{- if hasKey $given "broadcast.provider" -}}
 {{- $overruled = append $overruled "stack.relay.listenBroadcastTraffic: broadcast.provider is set, and counts" -}}
-{{- $deaf = false -}}
+{{- $noBroadcast = false -}}
 {{- else -}}
 {{- $_ := set $v.broadcast "provider" "none" -}}
 {{- $mapped = append $mapped "stack.relay.listenBroadcastTraffic=false -> broadcast.provider=none" -}}
@@ -155,12 +155,12 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- if $interface -}}
 {{- if hasKey $given "broadcast.parents" -}}
 {{- $overruled = append $overruled "stack.relay.sourceInterface: broadcast.parents is set, and counts" -}}
-{{- else if and $v.relay.enabled (not $deaf) (has $v.broadcast.provider (list "init" "hostNetwork")) -}}
+{{- else if and $v.relay.enabled (not $noBroadcast) (has $v.broadcast.provider (list "init" "hostNetwork")) -}}
 {{- $_ := set $v.broadcast "parents" (list $interface) -}}
 {{- $mapped = append $mapped "stack.relay.sourceInterface -> broadcast.parents" -}}
 {{- else -}}
 {{- /* It was the interface to listen on, and said nothing where nobody did. */ -}}
-{{- $ignored = append $ignored (printf "stack.relay.sourceInterface: nobody listens there, since %s" (ternary "stack.relay.listenBroadcastTraffic is false" (ternary (printf "broadcast.provider is %s" $v.broadcast.provider) "stack.relay.enabled is false" $v.relay.enabled) $deaf)) -}}
+{{- $ignored = append $ignored (printf "stack.relay.sourceInterface: nothing listens there, since %s" (ternary "stack.relay.listenBroadcastTraffic is false" (ternary (printf "broadcast.provider is %s" $v.broadcast.provider) "stack.relay.enabled is false" $v.relay.enabled) $noBroadcast)) -}}
 {{- end -}}
 {{- end -}}
 

@@ -1,8 +1,8 @@
 // Package admission bounds what clients may take of the process: memory and descriptors, in total, by client, and by
 // route.
 //
-// Fronts charge what a connection or request costs to an [Account] before they serve it. While there is room everybody
-// gets what they ask for. When there is none, the client with the largest charge gives up what has been without
+// Fronts charge what a connection or request costs to an [Account] before they serve it. While there is room every
+// charge is admitted. When there is none, the client with the largest charge gives up what has been without
 // progress for longest, so that a client with little always gets in; and a part of the room is each route's own, so
 // that the clients of one route do not shut out those of another.
 //
@@ -75,7 +75,7 @@ const (
 	// much is how many times as much as a newcomer a client has to have to make room for it: clients with about the same
 	// would push each other out on and on.
 	much = 2
-	// looks is how many clients are looked at for one that is stale, where none has more than the others.
+	// looks is how many clients are searched for a stale connection, where none has more than the others.
 	looks = 16
 	// most is how many leases are given up for one.
 	most = 8
@@ -93,7 +93,7 @@ type Account struct {
 	mu     sync.Mutex
 	room   int64         // what may be used now: memory, or less under pressure
 	plenty bool          // it is less only until the next look
-	looked chan struct{} // closed by the next look, where somebody waits for it
+	looked chan struct{} // closed by the next look, where connections wait for it
 	used   int64
 	// leaving is what evicted holders had that have not ended yet.
 	leaving int64
@@ -128,7 +128,7 @@ type Route struct {
 	largest clientHeap
 	evicted uint64
 	refused [refusals]uint64
-	logged  notice
+	logged  loggedCounts
 	bars    bars
 }
 
@@ -180,7 +180,7 @@ func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connecti
 		a.forget(c)
 		return Memory
 	}
-	if c.first == nil { // nobody is shut out for what others do
+	if c.first == nil { // no client is shut out for what others have
 		bound = a.memory
 	}
 	why := a.makeRoom(c, charge, bound, gone)

@@ -29,8 +29,8 @@ const (
 	// has more, and more than liveAt percent of Go's own limit are in use behind a collection, connections are given up:
 	// it would run all the time.
 	busyCollector, liveAt = .2, 65
-	// worked is for how long newcomers are refused, rather than wait, when the collector had too much to do.
-	worked = time.Second
+	// refuseAfterOverwork is for how long newcomers are refused, rather than wait, after the collector had too much to do.
+	refuseAfterOverwork = time.Second
 	// pace is the part of what is free below shedAt that may be charged until the next look, as a divisor: a connection
 	// that is served can come to hold so many times its charge in sockets' buffers.
 	pace = 64
@@ -39,11 +39,11 @@ const (
 	plenty, waits = 8, 8
 	// leavingPart of the memory may be held by what was evicted and has not ended, before newcomers wait, as a divisor.
 	leavingPart = 8
-	// leastRoom is what pressure leaves of the room, as a divisor; workedRoom, what the collector's work alone does: a
+	// leastRoom is what pressure leaves of the room, as a divisor; overworkRoom, what an overworked collector alone does: a
 	// machine that boots has to be one of those with little.
-	leastRoom, workedRoom = 32, 4
+	leastRoom, overworkRoom = 32, 4
 
-	noticeEvery = time.Minute
+	logEvery = time.Minute
 )
 
 // Gauge measures the container.
@@ -102,13 +102,13 @@ func (a *Account) busy() bool {
 
 // keeper compares what the container uses with what it may.
 type keeper struct {
-	account *Account
-	gauge   Gauge
-	most    int64 // Go's limit as the program began with
-	now     int64 // and as it is now
-	sample  []metrics.Sample
-	shed    time.Time // when connections were given up
-	worked  time.Time // when the collector had more to do than it can
+	account      *Account
+	gauge        Gauge
+	most         int64 // Go's limit as the program began with
+	now          int64 // and as it is now
+	sample       []metrics.Sample
+	shed         time.Time // when connections were given up
+	overworkedAt time.Time // when the collector had more to do than it can
 	// collector and processor are the seconds that the collector, and all, have had until the last collection.
 	collector, processor float64
 }
@@ -140,7 +140,7 @@ func newKeeper(a *Account, g Gauge) *keeper {
 
 // look measures, and acts on it.
 func (k *keeper) look(now time.Time) {
-	defer k.account.goOn()
+	defer k.account.wakeWaiting()
 	if k.gauge == nil {
 		return
 	}
@@ -158,7 +158,7 @@ func (k *keeper) look(now time.Time) {
 	a.mu.Lock()
 	switch {
 	case free >= 0 && overworked > 0:
-		a.room = max(a.used-max(overworked, a.used/16), a.memory/workedRoom)
+		a.room = max(a.used-max(overworked, a.used/16), a.memory/overworkRoom)
 		shed = a.used - a.room
 	case free >= 0:
 		a.room = min(a.used+free/pace, a.memory)
@@ -172,15 +172,15 @@ func (k *keeper) look(now time.Time) {
 	}
 	a.room = max(a.room, a.memory/leastRoom)
 	if overworked > 0 {
-		k.worked = now
+		k.overworkedAt = now
 	}
-	a.plenty = free >= limit/plenty && now.Sub(k.worked) > worked
+	a.plenty = free >= limit/plenty && now.Sub(k.overworkedAt) > refuseAfterOverwork
 	a.mu.Unlock()
 	a.shed(shed)
 }
 
-// goOn lets those go on who have waited for a look.
-func (a *Account) goOn() {
+// wakeWaiting wakes the connections that have waited for the next look.
+func (a *Account) wakeWaiting() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.looked != nil {
@@ -200,8 +200,8 @@ func (k *keeper) tune(used, limit int64) {
 	}
 }
 
-// overworked is by how much more is in use than the collector can keep up with, in bytes, told once for each
-// collection.
+// overworked is how many bytes more are in use than the collector can keep up with, once for each collection; 0 if it
+// does.
 func (k *keeper) overworked() int64 {
 	collector, processor := k.sample[sampleCollector].Value.Float64(), k.sample[sampleProcessor].Value.Float64()
 	if processor <= k.processor {
@@ -216,8 +216,8 @@ func (k *keeper) overworked() int64 {
 	return max(live-k.now/100*liveAt, 0)
 }
 
-// notice is what was logged of a route.
-type notice struct {
+// loggedCounts is what was logged of a route last, and when.
+type loggedCounts struct {
 	at               time.Time
 	evicted, refused uint64
 }
@@ -244,7 +244,7 @@ func (a *Account) tell(now time.Time) {
 		for _, n := range r.refused[Memory:] {
 			refused += n
 		}
-		if now.Sub(r.logged.at) < noticeEvery || r.evicted == r.logged.evicted && refused == r.logged.refused {
+		if now.Sub(r.logged.at) < logEvery || r.evicted == r.logged.evicted && refused == r.logged.refused {
 			continue
 		}
 		l := line{
@@ -254,7 +254,7 @@ func (a *Account) tell(now time.Time) {
 		if len(r.largest) > 0 {
 			l.client, l.used = r.largest[0].addr, r.largest[0].used
 		}
-		lines, r.logged = append(lines, l), notice{now, r.evicted, refused}
+		lines, r.logged = append(lines, l), loggedCounts{now, r.evicted, refused}
 	}
 	a.mu.Unlock()
 	for _, l := range lines {

@@ -15,9 +15,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // replica is one of several on a VLAN of a test.
 type replica struct {
 	*Group
-	watch       *Watch
-	able, owner bool
-	deaf, dead  bool // nothing reaches it; it sends nothing
+	watch        *Watch
+	able, owner  bool
+	cutOff, dead bool // nothing reaches it; it sends nothing
 }
 
 // vlan is where replicas hear each other.
@@ -44,7 +44,7 @@ func (v *vlan) greet(from *replica, leaving bool) {
 	}
 	self := from.Be(from.able, from.owner, leaving, v.now())
 	for _, to := range v.replicas {
-		if to != from && !to.deaf {
+		if to != from && !to.cutOff {
 			to.Hear(Hello{State: self, Stamp: time.Now().UnixNano()}, v.now())
 		}
 	}

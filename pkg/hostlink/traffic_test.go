@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestHear(t *testing.T) {
+func TestAwaitTraffic(t *testing.T) {
 	n := newNode(t)
 	n.lan.Addr(t, "lan0", "192.0.2.9/24")
 	h := n.open(t)
@@ -15,12 +15,12 @@ func TestHear(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = h.Hear(t.Context(), listener, 50*time.Millisecond)
-	wantCause(t, err, Deaf)
+	err = h.AwaitTraffic(t.Context(), listener, 50*time.Millisecond)
+	wantCause(t, err, NoTraffic)
 	t.Log(err)
 	broadcast(t, n.lan, "hello")
-	if err := h.Hear(t.Context(), listener, 10*time.Second); err != nil {
-		t.Errorf("got %v, want the broadcast heard", err)
+	if err := h.AwaitTraffic(t.Context(), listener, 10*time.Second); err != nil {
+		t.Errorf("got %v, want the broadcast received", err)
 	}
 }
 

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Hear waits until a listener has received a frame, at most for the given time, and explains the silence. A listener
+// AwaitTraffic waits until a listener has received a frame, at most for the given time, and explains the silence. A listener
 // that was kept has counted the frames of its whole life. Frames are counted by the kernel; none is read, which
 // would take CAP_NET_RAW.
-func (h *Host) Hear(ctx context.Context, listener Listener, within time.Duration) error {
-	return explain(h.hear(ctx, listener, within))
+func (h *Host) AwaitTraffic(ctx context.Context, listener Listener, within time.Duration) error {
+	return explain(h.awaitTraffic(ctx, listener, within))
 }
 
-func (h *Host) hear(ctx context.Context, listener Listener, within time.Duration) error {
+func (h *Host) awaitTraffic(ctx context.Context, listener Listener, within time.Duration) error {
 	before, err := h.conn.link(getLink(h.nsid, listener.Parent.Index))
 	if err != nil {
 		return fmt.Errorf("failed to watch parent %s: %w", listener.Parent.Name, h.asked(err))
@@ -42,33 +42,33 @@ func (h *Host) hear(ctx context.Context, listener Listener, within time.Duration
 			if err != nil {
 				return fmt.Errorf("failed to watch parent %s: %w", listener.Parent.Name, h.asked(err))
 			}
-			return deaf(listener.Name, after.Name, after.received-before.received, within)
+			return noTraffic(listener.Name, after.Name, after.received-before.received, within)
 		}
 	}
 }
 
-func deaf(listener, parent string, received uint64, within time.Duration) *Fault {
+func noTraffic(listener, parent string, received uint64, within time.Duration) *Fault {
 	do := "nothing arrived at the parent either: check its cable, its switch port and that port's VLAN"
 	if received > 0 {
 		do = fmt.Sprintf("frames do arrive at %s, but no broadcasts: check that it is the provisioning network's "+
 			"interface (and not a trunk whose VLAN has one of its own)", parent)
 	}
 	return &Fault{
-		Cause: Deaf,
-		What: fmt.Sprintf("listener %s heard nothing within %s, in which its parent %s received %d frames",
+		Cause: NoTraffic,
+		What: fmt.Sprintf("listener %s received nothing within %s, in which its parent %s received %d frames",
 			listener, within, parent, received),
 		Do: "on a quiet network this is no fault; otherwise: " + do,
 	}
 }
 
-// warnings are the known reasons why a listener may not hear, or may not be heard, though it can be made.
+// warnings are the known reasons why a listener may not receive or send, though it can be made.
 func (h *Host) warnings(parent Link, kind Kind) []*Fault {
 	var faults []*Fault
 	if !parent.Carrier {
 		faults = append(faults, &Fault{
 			Cause: NoCarrier,
 			What:  fmt.Sprintf("parent %s has no link", parent.Name),
-			Do:    "connect it: nothing can be heard until then",
+			Do:    "connect it: nothing can be received until then",
 		})
 	}
 	if kind != Macvlan {
