@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcoordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	typeddiscovery "k8s.io/client-go/kubernetes/typed/discovery/v1"
@@ -28,6 +29,7 @@ type cluster struct {
 	client    lb.API
 	leases    typedcoordination.LeasesGetter
 	namespace string
+	owner     *meta.OwnerReference // of the leases
 }
 
 // api is the groups of the API that are used.
@@ -82,6 +84,12 @@ func (s *settings) cluster(logger *slog.Logger) (cluster, error) {
 	leases.NextProtos = []string{"http/1.1"}
 	if c.leases, err = typedcoordination.NewForConfig(leases); err != nil {
 		return cluster{}, fmt.Errorf("failed to make a client of the Kubernetes API at %s: %w", config.Host, err)
+	}
+	if s.Kubeconfig == "" {
+		text, err := os.ReadFile(tokenFile)
+		if err == nil {
+			c.owner = account(text, c.namespace)
+		}
 	}
 	logger.Info("using the Kubernetes API", "host", config.Host, "namespace", c.namespace)
 	return c, nil

@@ -59,7 +59,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	registry := admin.NewRegistry()
 	controller := lb.New(lb.Options{
-		Client: cluster.client, Leases: cluster.leases, Namespace: cluster.namespace,
+		Client: cluster.client, Leases: cluster.leases, Namespace: cluster.namespace, LeaseOwner: cluster.owner,
 		Node: s.Node, Identity: lb.Identity(s.Node, bootID()),
 		Services: service.Options{Class: s.Class, Allowed: s.Addresses},
 		Times:    s.times(), AnnounceInterval: s.AnnounceInterval,

@@ -83,7 +83,8 @@ func New(o Options) *Controller {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second)),
 	}
 	c.status = elect.New(elect.Config{
-		Leases: c.leases(), Name: statusLease, Labels: leaseLabels, Identity: o.Identity, Times: o.Times,
+		Leases: c.leases(), Name: statusLease, Labels: leaseLabels, Owner: o.LeaseOwner, Identity: o.Identity,
+		Times:     o.Times,
 		Candidate: func() error { return nil },
 		Renewed: func(context.Context, time.Time, bool) error {
 			if !c.writes.Swap(true) {

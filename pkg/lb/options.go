@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcoordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	typeddiscovery "k8s.io/client-go/kubernetes/typed/discovery/v1"
@@ -31,8 +32,10 @@ type Options struct {
 	Node, Identity string
 	// Namespace is where the leases are.
 	Namespace string
-	Services  service.Options
-	Times     elect.Times
+	// LeaseOwner is the object of that namespace with which the leases go; nil is none.
+	LeaseOwner *meta.OwnerReference
+	Services   service.Options
+	Times      elect.Times
 	// AnnounceInterval is the time between announcements after a burst; zero is announce.Interval.
 	AnnounceInterval time.Duration
 	// ProbeInterval is the time between two questions for an address; zero is probe.WatchInterval.

@@ -50,7 +50,8 @@ func newVIP(c *Controller, wish *service.Address) *vip {
 	v := &vip{ip: wish.IP, c: c, wish: wish, log: c.log.With("address", wish.IP.String())}
 	v.why = reason.Errorf(reason.Starting, "node %s has just started", c.o.Node)
 	v.elector = elect.New(elect.Config{
-		Leases: c.leases(), Name: LeaseName(wish.IP), Labels: leaseLabels, Identity: c.o.Identity, Times: c.o.Times,
+		Leases: c.leases(), Name: LeaseName(wish.IP), Labels: leaseLabels, Owner: c.o.LeaseOwner,
+		Identity: c.o.Identity, Times: c.o.Times,
 		Candidate: v.candidate, Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
 	})
 	return v

@@ -29,6 +29,8 @@ type Config struct {
 	// Name is the Lease's, and Labels are what it gets when it is created.
 	Name   string
 	Labels map[string]string
+	// Owner is the object with which the Lease goes; nil is none.
+	Owner *meta.OwnerReference
 	// Identity names this node. Two nodes that run at one time never have the same.
 	Identity string
 	Times    Times

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -67,9 +69,15 @@ func (n *node) set(change func(*node)) {
 // start runs a node on the API.
 func start(t *testing.T, a *api, name string, times Times) *node {
 	t.Helper()
+	return startFor(t, a, name, times, nil)
+}
+
+// startFor runs a node whose leases go with an owner.
+func startFor(t *testing.T, a *api, name string, times Times, owner *meta.OwnerReference) *node {
+	t.Helper()
 	n := &node{name: name, done: make(chan struct{})}
 	n.elector = New(Config{
-		Leases: a, Name: "vip", Identity: name, Times: times,
+		Leases: a, Name: "vip", Owner: owner, Identity: name, Times: times,
 		Candidate: func() error {
 			n.stand()
 			n.mu.Lock()
@@ -328,6 +336,27 @@ func TestDeleteOnlyWhatNobodyHolds(t *testing.T) {
 		n2.leave()
 		if err := n2.elector.Delete(t.Context()); err != nil || a.lease != nil {
 			t.Errorf("%v, the lease is %v", err, a.lease)
+		}
+		a.requests.Wait()
+	})
+}
+
+// TestLeaseGoesWithItsHoldersOwner: a Lease that a run before has left with an owner that is gone is not collected.
+func TestLeaseGoesWithItsHoldersOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{}
+		for _, uid := range []types.UID{"first", "second"} {
+			n := startFor(t, a, "n1", Default, &meta.OwnerReference{
+				APIVersion: "v1", Kind: "ServiceAccount", Name: "stack-lb", UID: uid,
+			})
+			outage(t, n)
+			time.Sleep(2 * Default.Retry)
+			a.set(func() {
+				if len(a.lease.OwnerReferences) != 1 || a.lease.OwnerReferences[0].UID != uid {
+					t.Errorf("the lease of %s has owners %v", uid, a.lease.OwnerReferences)
+				}
+			})
+			n.leave()
 		}
 		a.requests.Wait()
 	})

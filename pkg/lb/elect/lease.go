@@ -35,6 +35,9 @@ func (e *Elector) record(seen *coordination.Lease, now time.Time, acquired bool)
 	if seen != nil {
 		next = seen.DeepCopy()
 	}
+	if e.config.Owner != nil { // the holder's: a run before may have had another, which is gone
+		next.OwnerReferences = []meta.OwnerReference{*e.config.Owner}
+	}
 	stamp, seconds, transitions := meta.NewMicroTime(now), int32(e.config.Times.Lease/time.Second), int32(0)
 	if next.Spec.LeaseTransitions != nil {
 		transitions = *next.Spec.LeaseTransitions
