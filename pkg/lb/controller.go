@@ -86,13 +86,13 @@ func New(o Options) *Controller {
 		Leases: c.leases(), Name: statusLease, Labels: leaseLabels, Owner: o.LeaseOwner, Identity: o.Identity,
 		Times:     o.Times,
 		Candidate: func() error { return nil },
-		Renewed: func(context.Context, time.Time, bool) error {
+		Renewed: func(context.Context, elect.Grant) error {
 			if !c.writes.Swap(true) {
 				c.enqueueStatus()
 			}
 			return nil
 		},
-		Withdraw:  func(error) error { c.writes.Store(false); return nil },
+		Withdraw:  func(error) (string, error) { c.writes.Store(false); return "", nil },
 		Requested: c.requested,
 	})
 	return c

@@ -54,9 +54,10 @@ type station struct {
 	wires *wires
 	mac   frame.MAC
 
-	mu   sync.Mutex
-	down bool
-	fail error // of Put
+	mu     sync.Mutex
+	down   bool
+	fail   error // of Put
+	claims []int // how many questions were asked before each claim
 }
 
 func (s *station) Find(ip netip.Addr, name string) (address.Link, error) {
@@ -112,11 +113,23 @@ type port struct {
 	station *station
 	ip      netip.Addr
 	queue   []frame.MAC
+	asked   int
+	claimed bool
 }
 
-func (*port) Announce() error { return nil }
-func (*port) Close() error    { return nil }
+func (p *port) Announce() error {
+	p.station.mu.Lock()
+	defer p.station.mu.Unlock()
+	if !p.claimed {
+		p.station.claims = append(p.station.claims, p.asked)
+	}
+	p.claimed = true
+	return nil
+}
+
+func (*port) Close() error { return nil }
 func (p *port) Ask() error {
+	p.asked++
 	p.queue = slices.DeleteFunc(p.station.wires.owners(p.ip), func(m frame.MAC) bool { return m == p.station.mac })
 	return nil
 }

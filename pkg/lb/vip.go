@@ -38,12 +38,16 @@ type vip struct {
 	failed   *reason.Error
 	conflict []frame.MAC // who answered when this node was about to claim the address
 	owners   []frame.MAC // who answered the last question
+	asked    time.Time   // when that question's round ended
+	looked   bool        // it has asked, or cannot
 	silent   int         // questions in a row that nobody answered
 
 	// of the elector's goroutine
 	holding     address.Link
 	announcer   *announce.Announcer
 	stopSending func()
+
+	closing sync.WaitGroup // ports that are being closed
 }
 
 func newVIP(c *Controller, wish *service.Address) *vip {
@@ -63,6 +67,7 @@ func (v *vip) run(ctx context.Context) {
 	working.Go(func() { v.elector.Run(ctx) })
 	working.Go(func() { v.watch(ctx) })
 	working.Wait()
+	v.closing.Wait()
 	if err := v.elector.Delete(context.WithoutCancel(ctx)); err != nil {
 		v.log.Warn("failed to delete a lease", "error", err)
 	}
@@ -79,7 +84,7 @@ func (v *vip) set(wish *service.Address) {
 // candidate says why this node may not have the address.
 func (v *vip) candidate() error {
 	v.mu.Lock()
-	wish, conflict, held, until, failed := v.wish, v.conflict, v.held, v.until, v.failed
+	wish, conflict, held, until, failed, looked := v.wish, v.conflict, v.held, v.until, v.failed, v.looked
 	v.mu.Unlock()
 	link, why := v.look(wish)
 	if why == nil && held && (link.Index != v.holding.Index || !bytes.Equal(link.MAC, v.holding.MAC)) {
@@ -91,6 +96,9 @@ func (v *vip) candidate() error {
 	}
 	if why == nil && !held && len(conflict) > 0 {
 		why = v.inUse(conflict)
+	}
+	if why == nil && !looked {
+		why = reason.Errorf(reason.Starting, "node %s has just started, and has not asked for %s yet", v.c.o.Node, v.ip)
 	}
 	v.mu.Lock()
 	v.link, v.why = link, why
@@ -135,36 +143,56 @@ func (v *vip) inUse(owners []frame.MAC) *reason.Error {
 }
 
 // renewed has the address on the link until the lease may be another node's.
-func (v *vip) renewed(ctx context.Context, start time.Time, first bool) error {
+func (v *vip) renewed(ctx context.Context, g elect.Grant) error {
 	v.mu.Lock()
 	link := v.link
 	v.mu.Unlock()
-	if first {
-		if err := v.probe(ctx, link); err != nil {
-			return err
-		}
+	if !g.First {
+		return v.put(link, g.Start)
 	}
-	if err := v.c.o.Host.Put(link, v.ip, start.Add(v.c.o.Times.Hold())); err != nil {
-		if errors.Is(err, address.ErrTooLate) {
-			return reason.Errorf(reason.APIAway, "node %s: %v", v.c.o.Node, err)
-		}
-		v.warn(link, "failed to put an address on a link", err)
-		return v.stepBack(reason.KernelRefused, err)
-	}
-	if !first {
-		return nil
-	}
-	return v.claim(link)
-}
-
-// probe asks the link whether somebody has the address.
-func (v *vip) probe(ctx context.Context, link address.Link) error {
 	port, err := v.c.o.Host.Open(link, v.ip)
 	if err != nil {
 		v.warn(link, "failed to open a link", err)
 		return v.stepBack(reason.KernelRefused, err)
 	}
-	defer port.Close()
+	if !v.handedOver(g.From) {
+		err = v.probe(ctx, link, port)
+	}
+	if err == nil {
+		err = v.put(link, g.Start)
+	}
+	if err != nil {
+		v.closing.Go(func() { _ = port.Close() })
+		return err
+	}
+	v.claim(link, port)
+	return nil
+}
+
+// put puts the address on the link, for what is left of a lease that was renewed at start.
+func (v *vip) put(link address.Link, start time.Time) error {
+	err := v.c.o.Host.Put(link, v.ip, start.Add(v.c.o.Times.Hold()))
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, address.ErrTooLate):
+		return reason.Errorf(reason.APIAway, "node %s: %v", v.c.o.Node, err)
+	}
+	v.warn(link, "failed to put an address on a link", err)
+	return v.stepBack(reason.KernelRefused, err)
+}
+
+// handedOver tells whether the address may be claimed without asking for it again: its former holder has removed it and
+// released the lease, and was the one station that answered the last question, a moment ago.
+func (v *vip) handedOver(from string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return from != "" && len(v.owners) == 1 && hardware(v.owners[0]) == from &&
+		time.Since(v.asked) < 2*v.c.o.ProbeInterval
+}
+
+// probe asks the link whether somebody has the address.
+func (v *vip) probe(ctx context.Context, link address.Link, port Port) error {
 	owners, err := probe.Owners(ctx, port, probe.ClaimProbes, probe.ClaimWait, true)
 	if err != nil {
 		return v.stepBack(reason.LinkDown, err)
@@ -198,12 +226,7 @@ func (v *vip) warn(link address.Link, message string, err error) {
 }
 
 // claim begins to announce the address.
-func (v *vip) claim(link address.Link) error {
-	port, err := v.c.o.Host.Open(link, v.ip)
-	if err != nil {
-		v.warn(link, "failed to open a link", err)
-		return v.stepBack(reason.KernelRefused, err)
-	}
+func (v *vip) claim(link address.Link, port Port) {
 	v.holding = link
 	v.announcer = announce.New(port.Announce, func(err error) {
 		if err != nil {
@@ -219,7 +242,8 @@ func (v *vip) claim(link address.Link) error {
 	v.stopSending = func() {
 		stop()
 		<-done
-		_ = port.Close()
+		// The kernel waits for all its receivers before it closes a packet socket, and the next owner for us.
+		v.closing.Go(func() { _ = port.Close() })
 	}
 	v.mu.Lock()
 	v.held, v.since, v.silent = true, time.Now(), 0
@@ -232,11 +256,10 @@ func (v *vip) claim(link address.Link) error {
 		v.c.event(s, core.EventTypeNormal, reason.Announced, "announcing "+v.ip.String()+" from node "+v.c.o.Node+
 			", link "+link.Name+", MAC "+link.MAC.String())
 	}
-	return nil
 }
 
-// withdraw ends the announcement and removes the address.
-func (v *vip) withdraw(why error) error {
+// withdraw ends the announcement and removes the address. The station is the Ethernet address where it was.
+func (v *vip) withdraw(why error) (station string, err error) {
 	if v.stopSending != nil {
 		v.stopSending()
 		v.stopSending, v.announcer = nil, nil
@@ -254,7 +277,10 @@ func (v *vip) withdraw(why error) error {
 		v.c.metrics.moves.WithLabelValues(v.ip.String(), "away").Inc()
 		v.log.Info("withdrew address", "cause", why.Error())
 	}
-	return err
+	if held {
+		station = v.holding.MAC.String()
+	}
+	return station, err
 }
 
 func (v *vip) reasonOf(err error) *reason.Error {

@@ -38,6 +38,7 @@ func (v *vip) watchLink(ctx context.Context, link address.Link) {
 	port, err := v.c.o.Host.Open(link, v.ip)
 	if err != nil {
 		v.warn(link, "failed to open a link", err)
+		v.hasLooked()
 		wait(ctx, v.c.o.ProbeInterval)
 		return
 	}
@@ -66,7 +67,7 @@ func (v *vip) saw(owners []frame.MAC, blind bool) {
 	holder, expired := v.elector.Holder()
 	v.mu.Lock()
 	held, before := v.held, v.owners
-	v.owners = owners
+	v.owners, v.asked = owners, time.Now()
 	if !blind && len(owners) == 0 {
 		v.conflict = nil
 	}
@@ -100,6 +101,19 @@ func (v *vip) saw(owners []frame.MAC, blind bool) {
 		v.elector.Poke() // whoever had the address has it no longer
 	}
 	v.clean(holder)
+	v.hasLooked()
+}
+
+// hasLooked lets this node be a candidate. One that has heard nobody yet would have to ask before it claims an address that
+// is handed over, and so is not to be faster than the others.
+func (v *vip) hasLooked() {
+	v.mu.Lock()
+	first := !v.looked
+	v.looked = true
+	v.mu.Unlock()
+	if first {
+		v.elector.Poke()
+	}
 }
 
 // clean removes the address where this node does not have its lease, as after a crash.

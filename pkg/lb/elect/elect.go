@@ -36,13 +36,25 @@ type Config struct {
 	Times    Times
 	// Candidate says why this node may not hold the lease now, nor go on holding it.
 	Candidate func() error
-	// Renewed is called when the lease was acquired (first) or renewed, with the start of the request. What it
-	// allows ends at start + Times.Hold() unless it is called again. An error gives the lease up.
-	Renewed func(ctx context.Context, start time.Time, first bool) error
-	// Withdraw ends what the lease allows, for a reason. After an error the lease is not released.
-	Withdraw func(why error) error
+	// Renewed is called when the lease was acquired or renewed. What the grant allows ends at its Start +
+	// Times.Hold() unless Renewed is called again. An error gives the lease up.
+	Renewed func(context.Context, Grant) error
+	// Withdraw ends what the lease allows, for a reason. After an error the lease is not released. The station is
+	// that where the lease was used, and stands in the released lease for the next holder; it may be empty.
+	Withdraw func(why error) (station string, err error)
 	// Requested is told of each request: how long it took, and its error. It may be nil.
 	Requested func(time.Duration, error)
+}
+
+// Grant is a lease that was acquired or renewed.
+type Grant struct {
+	// Start is that of the request.
+	Start time.Time
+	// First says that the lease was acquired, not renewed.
+	First bool
+	// From is the station of the former holder, if that holder withdrew and then released the lease, and nobody has
+	// held it since. It is empty otherwise, also where somebody else has removed the holder from the lease.
+	From string
 }
 
 // Elector holds or awaits one Lease.
@@ -171,7 +183,7 @@ func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 		return
 	}
 	e.mine, e.start = true, start
-	if err := e.config.Renewed(ctx, start, true); err != nil {
+	if err := e.config.Renewed(ctx, Grant{Start: start, First: true, From: releasedFrom(seen)}); err != nil {
 		e.giveUp(ctx, err)
 		e.wait(ctx, e.config.Times.Retry)
 	}
@@ -203,7 +215,7 @@ func (e *Elector) hold(ctx context.Context) {
 	switch {
 	case err == nil:
 		e.start = start
-		if err := e.config.Renewed(ctx, start, false); err != nil {
+		if err := e.config.Renewed(ctx, Grant{Start: start}); err != nil {
 			e.giveUp(ctx, err)
 		}
 	case conflicts(err) && e.look(ctx) == nil:
@@ -222,13 +234,13 @@ func lostTo(lease *coordination.Lease) error {
 
 // lose withdraws where the lease is no longer ours to release. What Withdraw cannot end ends with the lease's time.
 func (e *Elector) lose(why error) {
-	_ = e.config.Withdraw(why) // it has said what is wrong
+	_, _ = e.config.Withdraw(why) // it has said what is wrong
 	e.mine = false
 }
 
 // giveUp withdraws, then releases the lease, so that another node may have it at once.
 func (e *Elector) giveUp(ctx context.Context, why error) {
-	err := e.config.Withdraw(why)
+	station, err := e.config.Withdraw(why)
 	e.mine = false
 	if err != nil {
 		return // the lease ends by itself, and so does what it allows
@@ -245,6 +257,9 @@ func (e *Elector) giveUp(ctx context.Context, why error) {
 		free := e.record(seen, time.Now(), false)
 		nobody, short := "", int32(1)
 		free.Spec.HolderIdentity, free.Spec.LeaseDurationSeconds = &nobody, &short
+		if station != "" {
+			meta.SetMetaDataAnnotation(&free.ObjectMeta, FromAnnotation, station)
+		}
 		err := e.write(ctx, free)
 		if err == nil || !conflicts(err) || e.look(ctx) != nil {
 			return

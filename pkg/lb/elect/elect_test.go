@@ -31,6 +31,7 @@ type node struct {
 	end     time.Time
 	stopped time.Time // until then its process does not run
 	firsts  int
+	from    string // of the last grant that was a first
 	why     []error
 }
 
@@ -84,16 +85,17 @@ func startFor(t *testing.T, a *api, name string, times Times, owner *meta.OwnerR
 			defer n.mu.Unlock()
 			return n.cannot
 		},
-		Renewed: func(_ context.Context, start time.Time, first bool) error {
+		Renewed: func(_ context.Context, g Grant) error {
 			n.stand()
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			if first {
+			if g.First {
 				n.firsts++
+				n.from = g.From
 			}
 			if n.refuse == nil {
 				// As late as the kernel may be.
-				left := times.Hold() - time.Since(start) - time.Second
+				left := times.Hold() - time.Since(g.Start) - time.Second
 				if left < time.Second {
 					return errors.New("too late")
 				}
@@ -101,14 +103,14 @@ func startFor(t *testing.T, a *api, name string, times Times, owner *meta.OwnerR
 			}
 			return n.refuse
 		},
-		Withdraw: func(why error) error {
+		Withdraw: func(why error) (string, error) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.why = append(n.why, why)
 			if n.stuck == nil {
 				n.end = time.Time{}
 			}
-			return n.stuck
+			return "station of " + name, n.stuck
 		},
 	})
 	a.set(func() { a.electors = append(a.electors, n.elector) })

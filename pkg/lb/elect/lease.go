@@ -12,6 +12,18 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// FromAnnotation is of a lease that its holder has released: the station where that holder has withdrawn. No other
+// version of a lease has it.
+const FromAnnotation = "stack-lb.tinkerbell.org/released-from"
+
+// releasedFrom is the station of the holder that has released a lease, empty if it was not released in order.
+func releasedFrom(lease *coordination.Lease) string {
+	if lease == nil || holder(lease) != "" {
+		return ""
+	}
+	return lease.Annotations[FromAnnotation]
+}
+
 // holder is who holds a lease; nobody is empty.
 func holder(lease *coordination.Lease) string {
 	if lease.Spec.HolderIdentity == nil {
@@ -50,6 +62,7 @@ func (e *Elector) record(seen *coordination.Lease, now time.Time, acquired bool)
 	}
 	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds = &e.config.Identity, &seconds
 	next.Spec.RenewTime, next.Spec.LeaseTransitions = &stamp, &transitions
+	delete(next.Annotations, FromAnnotation)
 	return next
 }
 

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 )
@@ -45,25 +46,34 @@ func rule(group, resource string, verbs ...string) any {
 
 type object = map[string]any
 
+// Binaries are paths of Kubernetes' programs.
+type Binaries struct{ apiserver, proxy, etcd string }
+
 // Cached finds the Kubernetes binaries that the kube lab has cached, and says what is missing.
-func Cached() (apiserver, etcd string, err error) {
+func Cached() (Binaries, error) {
 	home, err := os.UserCacheDir()
 	if err != nil {
-		return "", "", err
+		return Binaries{}, err
 	}
 	found, err := filepath.Glob(filepath.Join(home, "tinkerbell-stack", "kube-*", "kube-apiserver"))
 	if err != nil || len(found) == 0 {
-		return "", "", errors.New("no kube-apiserver in ~/.cache/tinkerbell-stack (make e2e-kube builds one)")
+		return Binaries{}, errors.New("no kube-apiserver in ~/.cache/tinkerbell-stack (make e2e-kube builds one)")
 	}
-	etcd = filepath.Join(filepath.Dir(found[0]), "debian/usr/bin/etcd")
-	if _, err := os.Stat(etcd); err != nil {
-		return "", "", errors.New("no etcd beside the cached kube-apiserver (make e2e-kube fetches it)")
+	beside := filepath.Dir(found[0])
+	b := Binaries{found[0], filepath.Join(beside, "kube-proxy"), filepath.Join(beside, "debian/usr/bin/etcd")}
+	for _, path := range []string{b.proxy, b.etcd} {
+		if _, err := os.Stat(path); err != nil {
+			return b, fmt.Errorf("no %s beside the cached kube-apiserver (make e2e-kube has it)", filepath.Base(path))
+		}
 	}
-	return found[0], etcd, nil
+	if _, err := exec.LookPath("nft"); err != nil {
+		return b, errors.New("no nft, which kube-proxy needs (Debian package nftables)")
+	}
+	return b, nil
 }
 
 func startAPI(ctx context.Context, h *host, dir string) (*api, error) {
-	server, etcd, err := Cached()
+	programs, err := Cached()
 	if err != nil {
 		return nil, err
 	}
@@ -71,14 +81,14 @@ func startAPI(ctx context.Context, h *host, dir string) (*api, error) {
 		return nil, err
 	}
 	a := &api{host: h}
-	a.etcd, err = h.start(dir, "etcd", nil, etcd, "--data-dir", filepath.Join(dir, "etcd"),
+	a.etcd, err = h.start(dir, "etcd", nil, programs.etcd, "--data-dir", filepath.Join(dir, "etcd"),
 		"--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
 		"--listen-peer-urls", "http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level", "error")
 	if err != nil {
 		return nil, err
 	}
 	key := filepath.Join(dir, "sa.key")
-	a.server, err = h.start(dir, "apiserver", nil, server, "--etcd-servers", "http://127.0.0.1:2379",
+	a.server, err = h.start(dir, "apiserver", nil, programs.apiserver, "--etcd-servers", "http://127.0.0.1:2379",
 		"--cert-dir", filepath.Join(dir, "certs"), "--bind-address", apiIP, "--advertise-address", apiIP,
 		"--service-cluster-ip-range", "10.96.0.0/16,fd00:96::/112", "--token-auth-file", filepath.Join(dir, "tokens.csv"),
 		"--service-account-key-file", key, "--service-account-signing-key-file", key,
@@ -120,17 +130,18 @@ func writeCredentials(dir string) error {
 		return err
 	}
 	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	kubeconfig := fmt.Sprintf(`apiVersion: v1
+	const kubeconfig = `apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "https://%s:6443", insecure-skip-tls-verify: true}}]
-users: [{name: u, user: {token: lb}}]
+users: [{name: u, user: {token: %s}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
-`, apiIP)
+`
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, "sa.key"), block, 0o600),
 		os.WriteFile(filepath.Join(dir, "tokens.csv"), []byte("admin,admin,1,\"system:masters\"\nlb,lb,2,\n"), 0o600),
-		os.WriteFile(filepath.Join(dir, "kubeconfig"), []byte(kubeconfig), 0o600),
+		os.WriteFile(filepath.Join(dir, "kubeconfig"), fmt.Appendf(nil, kubeconfig, apiIP, "lb"), 0o600),
+		os.WriteFile(filepath.Join(dir, "kubeconfig-admin"), fmt.Appendf(nil, kubeconfig, apiIP, "admin"), 0o600),
 	)
 }
 
@@ -180,7 +191,7 @@ func (a *api) do(ctx context.Context, method, path string, in any) error {
 }
 
 // prepare makes the namespace, the roles and the nodes.
-func (a *api) prepare(ctx context.Context, nodes []string) error {
+func (a *api) prepare(ctx context.Context, nodes []*node) error {
 	const rbac, group = "/apis/rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io/v1"
 	subject := []object{{"kind": "User", "name": "lb", "apiGroup": "rbac.authorization.k8s.io"}}
 	name := object{"name": "lb"}
@@ -210,7 +221,16 @@ func (a *api) prepare(ctx context.Context, nodes []string) error {
 		}
 	}
 	for _, node := range nodes {
-		if err := a.do(ctx, http.MethodPost, "/api/v1/nodes", object{"metadata": object{"name": node}}); err != nil {
+		addresses := []object{
+			{"type": "InternalIP", "address": fmt.Sprintf("192.0.2.%d", node0+node.number)},
+			{"type": "InternalIP", "address": fmt.Sprintf("2001:db8::%d", node0+node.number)},
+		}
+		err := a.do(ctx, http.MethodPost, "/api/v1/nodes", object{"metadata": object{"name": node.name}})
+		if err == nil {
+			err = a.do(ctx, http.MethodPatch, "/api/v1/nodes/"+node.name+"/status",
+				object{"status": object{"addresses": addresses}})
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -221,31 +241,41 @@ func (a *api) prepare(ctx context.Context, nodes []string) error {
 const (
 	servicesPath = "/api/v1/namespaces/" + namespace + "/services"
 	slicesPath   = "/apis/discovery.k8s.io/v1/namespaces/" + namespace + "/endpointslices"
-	leasesPath   = "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases"
 )
 
-// Service makes a Service of the class with port 80, and gives it a change.
-func serviceOf(name, addresses, policy string, port int, protocol string) object {
+// serviceOf is a Service whose endpoints are on every node.
+func serviceOf(name, addresses string) object {
 	return object{
 		"metadata": object{"name": name, "annotations": object{"stack-lb.tinkerbell.org/addresses": addresses}},
 		"spec": object{
-			"type": "LoadBalancer", "loadBalancerClass": "tinkerbell.org/stack-lb", "externalTrafficPolicy": policy,
+			"type": "LoadBalancer", "loadBalancerClass": "tinkerbell.org/stack-lb", "externalTrafficPolicy": "Local",
 			"ipFamilyPolicy": "RequireDualStack", "allocateLoadBalancerNodePorts": false,
-			"ports": []object{{"name": "p", "port": port, "protocol": protocol}},
+			"ports": []object{{"name": "p", "port": 80, "protocol": "TCP"}},
 		},
 	}
 }
 
-// sliceOf is the EndpointSlice of a Service with an endpoint on each node; ready says which are.
-func sliceOf(service, family string, ready map[string]bool) object {
-	var endpoints []object
-	for node, is := range ready {
-		address := "10.244.0.1"
+// A pod's state as the EndpointSlices of a Service have it.
+type podState struct{ ready, serving, terminating bool }
+
+var (
+	podReady    = podState{ready: true, serving: true}
+	podDraining = podState{serving: true, terminating: true}
+	podNotReady = podState{}
+)
+
+// sliceOf is the EndpointSlice of a Service, with the pod of each node.
+func sliceOf(service, family string, pods map[*node]podState) object {
+	endpoints := []object{}
+	for node, state := range pods {
+		address := podIP(node.number, 1)[0]
 		if family == "IPv6" {
-			address = "fd00:244::1"
+			address = podIP(node.number, 1)[1]
 		}
 		endpoints = append(endpoints, object{
-			"addresses": []string{address}, "nodeName": node, "conditions": object{"ready": is, "serving": is},
+			"addresses": []string{address}, "nodeName": node.name, "conditions": object{
+				"ready": state.ready, "serving": state.serving, "terminating": state.terminating,
+			},
 		})
 	}
 	return object{
@@ -258,9 +288,9 @@ func sliceOf(service, family string, ready map[string]bool) object {
 }
 
 // endpoints writes the EndpointSlices of a Service.
-func (a *api) endpoints(ctx context.Context, service string, ready map[string]bool) error {
+func (a *api) endpoints(ctx context.Context, service string, pods map[*node]podState) error {
 	for _, family := range []string{"IPv4", "IPv6"} {
-		slice := sliceOf(service, family, ready)
+		slice := sliceOf(service, family, pods)
 		name := slice["metadata"].(object)["name"].(string)
 		err := a.do(ctx, http.MethodPatch, slicesPath+"/"+name, object{"endpoints": slice["endpoints"]})
 		if err != nil {

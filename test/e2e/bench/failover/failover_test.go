@@ -1,20 +1,22 @@
 package failover
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // site builds stack-lb and a site with it.
 func site(t *testing.T, nodes int, settings ...string) *Site {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root for network namespaces")
-	}
-	if _, _, err := Cached(); err != nil {
+	needsRoot(t)
+	if _, err := Cached(); err != nil {
 		t.Skip(err)
 	}
 	program := filepath.Join(t.TempDir(), "stack-lb")
@@ -38,17 +40,23 @@ func site(t *testing.T, nodes int, settings ...string) *Site {
 	return s
 }
 
-// TestAddressSurvivesItsNode: whatever happens to the node that has the address, the client reaches it again in time, and
-// never do two stations answer one ARP probe.
+func needsRoot(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root for network namespaces")
+	}
+}
+
+// TestAddressSurvivesItsNode: the client reaches the address again in time when its node drains, when stack-lb leaves, and
+// when it hangs; never do two stations answer one ARP probe; and a drain loses no connection. The bench has the other cases.
 func TestAddressSurvivesItsNode(t *testing.T) {
-	s := site(t, 3)
+	s := site(t, 2, Short...)
 	if err := s.Open(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, s.Logs())
 	}
-	APIAway = 12 * time.Second
 	for _, c := range Cases() {
-		if c.Name == "switch-forgot" {
-			continue // the bench has the time
+		if !slices.Contains([]string{"leave", "drain", "stopped"}, c.Name) {
+			continue
 		}
 		t.Run(c.Name, func(t *testing.T) {
 			seen, err := s.Try(t.Context(), c)
@@ -56,12 +64,149 @@ func TestAddressSurvivesItsNode(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Logf("%+v", seen)
-			if seen.TwoOwners > 0 || seen.Rounds == 0 {
-				t.Errorf("two owners in %d of %d probes", seen.TwoOwners, seen.Rounds)
-			}
-			if c.Bound > 0 && seen.Echo > c.Bound {
+			if seen.Echo > c.Bound {
 				t.Errorf("no answer for %.2f s, more than %.0f", seen.Echo, c.Bound)
 			}
+			if seen.Moves != 1 || seen.Next == seen.Owner {
+				t.Errorf("the address moved %d times, from %s to %s", seen.Moves, seen.Owner, seen.Next)
+			}
+			if c.Name != "stopped" && seen.Lost > 0 {
+				t.Errorf("%d of %d connections were not established", seen.Lost, seen.Connections)
+			}
 		})
+	}
+	if log := s.sampler.Since(time.Time{}); log.TwoOwners > 0 || log.Probes == 0 {
+		t.Errorf("two owners in %d of %d probes: %+v", log.TwoOwners, log.Probes, log.Spans)
+	}
+}
+
+// TestSamplerSeesTwoOwners: the sampler tells nobody, one station, another one, and two at one time.
+func TestSamplerSeesTwoOwners(t *testing.T) {
+	needsRoot(t)
+	sw, err := newSwitch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts := []*host{sw}
+	names := map[[6]byte]string{}
+	for i, name := range []string{"sampler", "a", "b"} {
+		h, err := newHost(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hosts = append(hosts, h)
+		if err := h.plug(sw, 4+i); err != nil {
+			t.Fatal(err)
+		}
+		own, err := h.links.LinkByName(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[[6]byte(own.Attrs().HardwareAddr)] = name
+	}
+	t.Cleanup(func() {
+		for _, h := range hosts {
+			if err := h.close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	s, err := newSampler(hosts[1], names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.stop()
+	var want []string
+	for _, step := range []struct {
+		host *host
+		has  bool
+		want string
+	}{{nil, false, ""}, {hosts[2], true, "a"}, {hosts[3], true, "a b"}, {hosts[2], false, "b"}, {hosts[3], false, ""}} {
+		if step.host != nil {
+			own, err := step.host.links.LinkByName(link)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := step.host.vip(own, step.has); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want = append(want, step.want)
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			spans := s.Since(time.Time{}).Spans
+			if len(spans) > 0 && spans[len(spans)-1].Owners == step.want {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("saw %+v, want %q at last", spans, want)
+			}
+		}
+	}
+	log := s.Since(time.Time{})
+	var got []string
+	for _, span := range log.Spans {
+		got = append(got, span.Owners)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("owners differ (-want +got):\n%s", diff)
+	}
+	if log.TwoOwners == 0 || log.Moves != 1 {
+		t.Errorf("got %+v", log)
+	}
+}
+
+// An answer is one to the probe that it answers, however late it comes, and after more probes than there are numbers.
+func TestLateAnswersAreOfTheirProbe(t *testing.T) {
+	a, b := [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 2}
+	s := &Sampler{names: map[[6]byte]string{a: "a", b: "b"}}
+	for range 1<<16 + 3 {
+		s.probes = append(s.probes, probe{at: time.Now()})
+	}
+	s.answered(2, b)
+	s.answered(1, a) // after the answer to the next probe
+	s.answered(1, a)
+	last := len(s.probes) - 1
+	if got := s.probes[last].owners; !slices.Equal(got, []string{"b"}) {
+		t.Errorf("the last probe was answered by %v", got)
+	}
+	if got := s.probes[last-1].owners; !slices.Equal(got, []string{"a"}) {
+		t.Errorf("the last but one was answered by %v", got)
+	}
+	if log := s.Since(time.Time{}); log.TwoOwners != 0 {
+		t.Errorf("got %+v", log)
+	}
+}
+
+// Parts add up in one file, and rows count the tries of all.
+func TestPartsAddUp(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "failover.json")
+	for i, lost := range []int{3, 1, 2} {
+		try := Try{Case: "drain", Seen: Seen{Lost: lost, Connections: 500}, Probes: 50}
+		part := Part{Candidate: []string{"stack-lb", "stack-lb", "stack-lb-short"}[i], Tries: []Try{try}}
+		result, err := Add(path, part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range result.Rows {
+			if row.Metric != "connects-lost" || row.Candidate != part.Candidate {
+				continue
+			}
+			if want := []int{1, 2, 1}[i]; row.Runs != want || row.Min != float64(lost) {
+				t.Errorf("part %d: got %+v, want %d runs", i, row, want)
+			}
+		}
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Add(path, Part{}); err == nil {
+		t.Error("a broken file was taken")
+	}
+}
+
+// A run ends with an error where two owners were seen, whenever that was.
+func TestUnknownCasesAreRefused(t *testing.T) {
+	if _, err := Run(t.Context(), Options{Cases: []string{"earthquake"}}); err == nil || errors.Is(err, ErrTwoOwners) {
+		t.Errorf("got %v", err)
 	}
 }

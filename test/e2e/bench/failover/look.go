@@ -1,13 +1,14 @@
 package failover
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -15,76 +16,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How often the client looks.
 const (
-	pingInterval = 10 * time.Millisecond
-	arpInterval  = 100 * time.Millisecond
-	// httpTimeout is when a connection counts as failed.
-	httpTimeout = 200 * time.Millisecond
+	// lookInterval is the time between two echo requests, and two connections.
+	lookInterval = 10 * time.Millisecond
+	// patience is when a connection counts as failed. It is shorter than the time after which a SYN is sent again, so that
+	// one that was lost is seen; and long, since a busy machine is slow.
+	patience = 900 * time.Millisecond
 )
 
-// Look is what the client sees of the address: echo requests and HTTP every 10 ms, and whose Ethernet addresses answer
-// an ARP probe every 100 ms. It is a judge of its own: none of its code is stack-lb's.
+// Look is what a client sees of the address: echo requests and HTTP on a new connection, each every 10 ms.
 type Look struct {
-	host      *host
-	ping, arp int // sockets
-	mac       [6]byte
-	working   sync.WaitGroup
-	end       context.CancelFunc
+	ping    int // socket
+	working sync.WaitGroup
+	end     context.CancelFunc
 
 	mu       sync.Mutex
-	answered []time.Time // when echo requests were sent that were answered
 	sent     map[uint16]time.Time
+	answered []time.Time // when echo requests were sent that were answered
 	fetched  []attempt
-	rounds   []round
 }
 
-// attempt is an HTTP request.
+// attempt is a connection, and the HTTP request on it.
 type attempt struct {
-	at time.Time
-	ok bool
-}
-
-// round is an ARP probe and who answered it.
-type round struct {
-	at     time.Time
-	owners [][6]byte
+	at                time.Time
+	connected, served bool
 }
 
 func newLook(h *host) (*Look, error) {
 	ctx, end := context.WithCancel(context.Background())
-	l := &Look{host: h, end: end, sent: map[uint16]time.Time{}, ping: -1, arp: -1}
+	l := &Look{end: end, sent: map[uint16]time.Time{}, ping: -1}
 	err := h.in(func() (err error) {
-		ifi, err := net.InterfaceByName(link)
-		if err != nil {
-			return err
-		}
-		copy(l.mac[:], ifi.HardwareAddr)
 		if l.ping, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP); err != nil {
 			return fmt.Errorf("failed to open ICMP socket: %w", err)
 		}
-		l.arp, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(swap(unix.ETH_P_ARP)))
-		if err != nil {
-			return fmt.Errorf("failed to open packet socket: %w", err)
-		}
-		return unix.Bind(l.arp, &unix.SockaddrLinklayer{Protocol: swap(unix.ETH_P_ARP), Ifindex: ifi.Index})
+		return unix.SetsockoptTimeval(l.ping, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100000})
 	})
-	for _, fd := range []int{l.ping, l.arp} {
-		if err == nil {
-			err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100000})
-		}
-	}
 	if err != nil {
 		end()
+		if l.ping >= 0 {
+			_ = unix.Close(l.ping)
+		}
 		return nil, err
 	}
-	for _, work := range []func(context.Context){l.sendPings, l.readPings, l.sendProbes, l.readProbes, l.fetch} {
-		l.working.Go(func() { work(ctx) })
-	}
+	l.working.Go(func() { l.sendPings(ctx) })
+	l.working.Go(func() { l.readPings(ctx) })
+	l.working.Go(func() { _ = h.in(func() error { l.connect(ctx); return nil }) })
 	return l, nil
 }
-
-func swap(v uint16) uint16 { return v<<8 | v>>8 }
 
 func (l *Look) stop() {
 	if l == nil {
@@ -93,7 +71,6 @@ func (l *Look) stop() {
 	l.end()
 	l.working.Wait()
 	_ = unix.Close(l.ping)
-	_ = unix.Close(l.arp)
 }
 
 // each calls f in each interval until ctx is done.
@@ -113,7 +90,7 @@ func each(ctx context.Context, interval time.Duration, f func()) {
 func (l *Look) sendPings(ctx context.Context) {
 	to := &unix.SockaddrInet4{Addr: netip.MustParseAddr(VIP).As4()}
 	var n uint16
-	each(ctx, pingInterval, func() {
+	each(ctx, lookInterval, func() {
 		n++
 		b := []byte{8, 0, 0, 0, 0x1b, 0x1b, byte(n >> 8), byte(n)}
 		var sum uint32
@@ -124,7 +101,7 @@ func (l *Look) sendPings(ctx context.Context) {
 		l.mu.Lock()
 		l.sent[n] = time.Now()
 		l.mu.Unlock()
-		_ = unix.Sendto(l.ping, b, unix.MSG_DONTWAIT, to) // what is lost is what is measured
+		_ = unix.Sendto(l.ping, b, unix.MSG_DONTWAIT, to) // lost requests are what is measured
 	})
 }
 
@@ -145,86 +122,55 @@ func (l *Look) readPings(ctx context.Context) {
 	}
 }
 
-func (l *Look) sendProbes(ctx context.Context) {
-	vip := netip.MustParseAddr(VIP).As4()
-	each(ctx, arpInterval, func() {
-		b := slices.Concat([]byte{255, 255, 255, 255, 255, 255}, l.mac[:], []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, l.mac[:],
-			make([]byte, 10), vip[:])
-		l.mu.Lock()
-		l.rounds = append(l.rounds, round{at: time.Now()})
-		l.mu.Unlock()
-		_, _ = unix.Write(l.arp, b) // as above
-	})
-}
-
-func (l *Look) readProbes(ctx context.Context) {
-	vip := netip.MustParseAddr(VIP).As4()
-	b := make([]byte, 256)
-	for ctx.Err() == nil {
-		n, err := unix.Read(l.arp, b)
-		// A reply for the client, from the address: answers to this probe, no announcement.
-		if err != nil || n < 42 || b[21] != 2 || [4]byte(b[28:32]) != vip || [6]byte(b[0:6]) != l.mac {
-			continue
-		}
-		mac := [6]byte(b[22:28])
-		l.mu.Lock()
-		if last := len(l.rounds) - 1; last >= 0 && !slices.Contains(l.rounds[last].owners, mac) {
-			l.rounds[last].owners = append(l.rounds[last].owners, mac)
-		}
-		l.mu.Unlock()
-	}
-}
-
-func (l *Look) fetch(ctx context.Context) {
-	client := &http.Client{Timeout: httpTimeout, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-			err = l.host.in(func() error {
-				conn, err = new(net.Dialer).DialContext(ctx, network, address)
-				return err
-			})
-			return conn, err
-		},
-	}}
+// connect opens connections. Its thread is in the client's namespace.
+func (l *Look) connect(ctx context.Context) {
+	to := &unix.SockaddrInet4{Port: 80, Addr: netip.MustParseAddr(VIP).As4()}
 	var working sync.WaitGroup
-	each(ctx, pingInterval, func() {
+	defer working.Wait()
+	each(ctx, lookInterval, func() {
 		at := time.Now()
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Connect(fd, to)
+		}
+		conn := os.NewFile(uintptr(fd), "connection")
 		working.Go(func() {
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+VIP+"/", nil)
-			if err != nil {
-				return
-			}
-			response, err := client.Do(request)
-			ok := err == nil && response.StatusCode == http.StatusOK
-			if err == nil {
-				_, err = io.Copy(io.Discard, response.Body)
-				ok = ok && err == nil
-				_ = response.Body.Close()
+			defer conn.Close()
+			one := attempt{at: at}
+			if err == nil || errors.Is(err, unix.EINPROGRESS) {
+				one.connected, one.served = request(conn, at.Add(patience))
 			}
 			if ctx.Err() == nil {
 				l.mu.Lock()
-				l.fetched = append(l.fetched, attempt{at, ok})
+				l.fetched = append(l.fetched, one)
 				l.mu.Unlock()
 			}
 		})
 	})
-	working.Wait()
 }
 
-// answeredSince tells whether echo requests have been answered without a break of 100 ms since then.
-func (l *Look) answeredSince(from time.Time) bool {
-	return l.Since(from).Echo < 0.1
+// request sends an HTTP request as soon as the connection is there, and reads the answer.
+func request(conn *os.File, deadline time.Time) (connected, served bool) {
+	if err := conn.SetDeadline(deadline); err != nil {
+		return false, false
+	}
+	if _, err := io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+		return false, false
+	}
+	answer, err := io.ReadAll(conn)
+	return true, err == nil && bytes.HasPrefix(answer, []byte("HTTP/1.0 200"))
 }
 
-// Seen is what the client saw from a time on.
+// Seen is what the client saw in some time.
 type Seen struct {
-	// Echo and HTTP are the longest times without an answer, in seconds; Failed are HTTP requests that failed.
-	Echo, HTTP float64
-	Failed     int
-	// TwoOwners are ARP probes that two stations answered, among Rounds.
-	TwoOwners, Rounds int
-	// Owners are the Ethernet addresses that answered.
-	Owners int
+	// Echo and HTTP are the longest times without an answer, in seconds.
+	Echo float64 `json:"echo_outage_s"`
+	HTTP float64 `json:"http_outage_s"`
+	// Lost are connections that were not established, and Broken are those that were, and whose request got no answer,
+	// among all Connections.
+	Lost        int `json:"connects_lost"`
+	Broken      int `json:"requests_broken"`
+	Connections int `json:"connections"`
 }
 
 // Since is what the client has seen from then until now. The longest time without an answer is that between two
@@ -233,35 +179,38 @@ func (l *Look) Since(from time.Time) Seen {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	var s Seen
-	s.Echo = longest(from, now, l.answered)
-	var ok []time.Time
+	s := Seen{Echo: longest(from, now, l.answered)}
+	var served []time.Time
 	for _, a := range l.fetched {
 		if a.at.Before(from) {
 			continue
 		}
-		if a.ok {
-			ok = append(ok, a.at)
-		} else {
-			s.Failed++
+		s.Connections++
+		switch {
+		case a.served:
+			served = append(served, a.at)
+		case a.connected:
+			s.Broken++
+		default:
+			s.Lost++
 		}
 	}
-	s.HTTP = longest(from, now, ok)
-	owners := map[[6]byte]bool{}
-	for _, r := range l.rounds {
-		if r.at.Before(from) {
-			continue
-		}
-		s.Rounds++
-		if len(r.owners) > 1 {
-			s.TwoOwners++
-		}
-		for _, mac := range r.owners {
-			owners[mac] = true
-		}
-	}
-	s.Owners = len(owners)
+	s.HTTP = longest(from, now, served)
 	return s
+}
+
+// forget drops what was seen before a time.
+func (l *Look) forget(before time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.answered = slices.DeleteFunc(l.answered, func(at time.Time) bool { return at.Before(before) })
+	l.fetched = slices.DeleteFunc(l.fetched, func(a attempt) bool { return a.at.Before(before) })
+}
+
+// answers tells whether the address has answered since then without a break, but for those of a busy machine.
+func (l *Look) answers(from time.Time) bool {
+	s := l.Since(from)
+	return s.Echo < 0.3 && s.HTTP < 0.3
 }
 
 func longest(from, to time.Time, times []time.Time) float64 {
@@ -275,5 +224,5 @@ func longest(from, to time.Time, times []time.Time) float64 {
 		most = max(most, at.Sub(last))
 		last = at
 	}
-	return max(0, (most - 2*pingInterval)).Seconds()
+	return max(0, (most - 2*lookInterval)).Seconds()
 }

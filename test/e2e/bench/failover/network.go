@@ -1,10 +1,9 @@
-// Package failover measures how long the address of a Service is away when the node that has it goes, and looks whether
-// two nodes ever have it at one time. Nodes, a switch, a client and a real kube-apiserver are in network namespaces.
 package failover
 
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,7 +21,6 @@ const (
 	VIP      = "192.0.2.10"
 	VIP6     = "2001:db8::10"
 	apiIP    = "192.0.2.2"
-	clientIP = "192.0.2.3"
 	node0    = 20 // 192.0.2.20 is the first node
 	link     = "eth0"
 )
@@ -124,7 +122,12 @@ func (h *host) plug(sw *host, number int) error {
 	if err := h.links.LinkSetUp(own); err != nil {
 		return err
 	}
-	for _, cidr := range []string{fmt.Sprintf("192.0.2.%d/24", number), fmt.Sprintf("2001:db8::%d/64", number)} {
+	return h.address(own, fmt.Sprintf("192.0.2.%d/24", number), fmt.Sprintf("2001:db8::%d/64", number))
+}
+
+// address gives addresses to a link of the host.
+func (h *host) address(on netlink.Link, cidrs ...string) error {
+	for _, cidr := range cidrs {
 		address, err := netlink.ParseAddr(cidr)
 		if err != nil {
 			return err
@@ -132,11 +135,67 @@ func (h *host) plug(sw *host, number int) error {
 		if address.IP.To4() == nil {
 			address.Flags = unix.IFA_F_NODAD
 		}
-		if err := h.links.AddrReplace(own, address); err != nil {
+		if err := h.links.AddrReplace(on, address); err != nil {
 			return fmt.Errorf("failed to give %s its address: %w", h.name, err)
 		}
 	}
 	return nil
+}
+
+// podIP are addresses of the network of a node's pod. The API wants them as it would write them: with no zero before "::".
+func podIP(number, last int) [2]string {
+	return [2]string{fmt.Sprintf("10.244.%d.%d", number+1, last), fmt.Sprintf("fd00:244:0:%d::%d", number+1, last)}
+}
+
+// attach connects a pod to its node: the pod has the addresses that end in 1, and the node is its router.
+func (h *host) attach(pod *host, number int) error {
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "pod"}, PeerName: link, PeerNamespace: netlink.NsFd(pod.ns)}
+	if err := h.links.LinkAdd(veth); err != nil {
+		return fmt.Errorf("failed to make veth: %w", err)
+	}
+	for _, end := range []struct {
+		host *host
+		name string
+		last int
+	}{{h, "pod", 254}, {pod, link, 1}} {
+		own, err := end.host.links.LinkByName(end.name)
+		if err != nil {
+			return err
+		}
+		ip := podIP(number, end.last)
+		err = errors.Join(end.host.links.LinkSetUp(own), end.host.address(own, ip[0]+"/24", ip[1]+"/64"))
+		if err != nil {
+			return err
+		}
+	}
+	own, err := pod.links.LinkByName(link)
+	if err != nil {
+		return err
+	}
+	for _, router := range podIP(number, 254) {
+		route := &netlink.Route{LinkIndex: own.Attrs().Index, Gw: net.ParseIP(router)}
+		if err := pod.links.RouteAdd(route); err != nil {
+			return fmt.Errorf("failed to give %s its router: %w", pod.name, err)
+		}
+	}
+	return errors.Join(h.sysctl("net/ipv4/ip_forward", "1"), h.sysctl("net/ipv6/conf/all/forwarding", "1"))
+}
+
+// vip gives the address to a link of the host, or takes it away.
+func (h *host) vip(on netlink.Link, has bool) error {
+	address, err := netlink.ParseAddr(VIP + "/32")
+	if err != nil {
+		return err
+	}
+	if has {
+		return h.links.AddrReplace(on, address)
+	}
+	return h.links.AddrDel(on, address)
+}
+
+// sysctl sets a variable of the host's network.
+func (h *host) sysctl(name, value string) error {
+	return h.in(func() error { return os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0) })
 }
 
 // cable puts the host's cable in, or pulls it out: the link then has no carrier.

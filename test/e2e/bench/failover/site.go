@@ -1,37 +1,30 @@
+// Package failover measures how long the address of a Service is away when the node that has it goes, and looks whether
+// two nodes ever have it at one time. Nodes with kube-proxy and a pod, a switch, a client, an independent sampler and a real
+// kube-apiserver are in network namespaces.
 package failover
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"syscall"
+	"slices"
 	"time"
-
-	"github.com/vishvananda/netlink"
 )
 
-// Site is nodes, an API, a client and the switch between them.
+// Site is nodes, an API, a client, a sampler, and the switch between them.
 type Site struct {
 	dir, program string
 	settings     []string
-	sw, client   *host
+	sw           *host
+	hosts        []*host // that are no nodes
+	client       *host
 	api          *api
 	nodes        []*node
 	look         *Look
-}
-
-// node is a host that runs stack-lb, and a server in place of kube-proxy and a pod: it takes what is sent to any
-// address of the host.
-type node struct {
-	*host
-	name   string
-	lb     *process
-	server *http.Server
-	served chan struct{}
+	sampler      *Sampler
 }
 
 // NewSite builds a site with stack-lb on each node; settings are further variables of it. Close ends it.
@@ -43,76 +36,57 @@ func NewSite(ctx context.Context, dir, program string, nodes int, settings ...st
 			s = nil
 		}
 	}()
-	if s.sw, err = newSwitch(); err != nil {
-		return s, err
-	}
-	apiHost, err := newHost("api")
+	programs, err := Cached()
 	if err != nil {
 		return s, err
 	}
-	if s.client, err = newHost("client"); err != nil {
-		return s, errors.Join(err, apiHost.close())
-	}
-	if err := errors.Join(apiHost.plug(s.sw, 2), s.client.plug(s.sw, 3)); err != nil {
-		return s, errors.Join(err, apiHost.close())
-	}
-	if s.api, err = startAPI(ctx, apiHost, dir); err != nil {
-		if s.api == nil {
-			s.api = &api{host: apiHost}
-		}
+	if s.sw, err = newSwitch(); err != nil {
 		return s, err
 	}
-	var names []string
-	for i := range nodes {
-		n, err := s.newNode(i)
-		if n != nil {
-			s.nodes = append(s.nodes, n)
+	var apiHost, watcher *host
+	for i, h := range []**host{&apiHost, &s.client, &watcher} {
+		if *h, err = newHost([]string{"api", "client", "sampler"}[i]); err != nil {
+			return s, err
 		}
+		s.hosts = append(s.hosts, *h)
+		if err := (*h).plug(s.sw, 2+i); err != nil {
+			return s, err
+		}
+	}
+	if s.api, err = startAPI(ctx, apiHost, dir); err != nil {
+		return s, err
+	}
+	names := map[[6]byte]string{}
+	for i := range nodes {
+		n, err := newNode(s.sw, i)
+		s.nodes = append(s.nodes, n)
 		if err != nil {
 			return s, err
 		}
-		names = append(names, n.name)
+		names[n.mac] = n.name
 	}
-	if err := s.api.prepare(ctx, names); err != nil {
+	if err := s.api.prepare(ctx, s.nodes); err != nil {
 		return s, err
 	}
 	for _, n := range s.nodes {
-		if err := s.startLB(n); err != nil {
+		if err := errors.Join(n.startProxy(dir, programs.proxy), s.startLB(n)); err != nil {
 			return s, err
 		}
+	}
+	if s.sampler, err = newSampler(watcher, names); err != nil {
+		return s, err
 	}
 	s.look, err = newLook(s.client)
 	return s, err
 }
 
-func (s *Site) newNode(i int) (*node, error) {
-	name := fmt.Sprintf("node%d", i+1)
-	h, err := newHost(name)
-	if err != nil {
-		return nil, err
-	}
-	n := &node{host: h, name: name, served: make(chan struct{})}
-	if err := h.plug(s.sw, node0+i); err != nil {
-		close(n.served)
-		return n, err
-	}
-	var listener net.Listener
-	err = h.in(func() (err error) {
-		listener, err = net.Listen("tcp", ":80")
+// Open makes the Service, and waits until its address answers.
+func (s *Site) Open(ctx context.Context) error {
+	service := serviceOf("web", VIP+","+VIP6)
+	if err := s.api.do(ctx, http.MethodPost, servicesPath, service); err != nil {
 		return err
-	})
-	if err != nil {
-		close(n.served)
-		return n, err
 	}
-	n.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, name)
-	})}
-	go func() {
-		defer close(n.served)
-		_ = n.server.Serve(listener) // until it is closed
-	}()
-	return n, nil
+	return s.restart(ctx)
 }
 
 // startLB starts stack-lb on a node.
@@ -125,39 +99,57 @@ func (s *Site) startLB(n *node) (err error) {
 	return err
 }
 
-// restart starts stack-lb where it does not run, connects every node, and waits until the address answers for a while.
-func (s *Site) restart(ctx context.Context, ready map[string]bool) error {
+// allReady are the pods, each of which is ready.
+func (s *Site) allReady() map[*node]podState {
+	pods := map[*node]podState{}
+	for _, n := range s.nodes {
+		pods[n] = podReady
+	}
+	return pods
+}
+
+// restart starts stack-lb where it does not run, connects every node, has all pods ready, and waits until the address
+// answers.
+func (s *Site) restart(ctx context.Context) error {
 	if err := s.api.host.cable(true); err != nil {
 		return err
 	}
 	for _, n := range s.nodes {
-		if err := n.cable(true); err != nil {
+		if err := s.revive(n); err != nil {
 			return err
 		}
-		select {
-		case <-n.lb.ended:
-			if err := s.startLB(n); err != nil {
-				return err
-			}
-		default:
-			if err := n.lb.signal(syscall.SIGCONT); err != nil {
-				return err
-			}
-		}
 	}
-	if err := s.api.endpoints(ctx, "web", ready); err != nil {
+	if err := s.api.endpoints(ctx, "web", s.allReady()); err != nil {
 		return err
 	}
+	if err := s.ready(ctx, s.nodes...); err != nil {
+		return err
+	}
+	// The nodes look at the link once a second.
 	return s.settle(ctx, 2*time.Second)
 }
 
-// settle waits until the address has answered without a break for as long.
+// ready waits until stack-lb is ready on nodes.
+func (s *Site) ready(ctx context.Context, nodes ...*node) error {
+	for deadline := time.Now().Add(2 * time.Minute); ; {
+		i := slices.IndexFunc(nodes, func(n *node) bool { return !n.ready(ctx) })
+		if i < 0 || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("stack-lb is not ready on %s: see %s", nodes[i].name, s.dir)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// settle waits until the address has answered for as long.
 func (s *Site) settle(ctx context.Context, long time.Duration) error {
 	deadline := time.Now().Add(2 * time.Minute)
 	for ctx.Err() == nil && time.Now().Before(deadline) {
 		from := time.Now()
 		time.Sleep(long)
-		if s.look.answeredSince(from) {
+		if s.look.answers(from) {
 			return nil
 		}
 	}
@@ -166,44 +158,26 @@ func (s *Site) settle(ctx context.Context, long time.Duration) error {
 
 // owner is the node that has the address.
 func (s *Site) owner() (*node, error) {
-	for _, n := range s.nodes {
-		if n.has(VIP) {
-			return n, nil
-		}
+	name := s.sampler.owner()
+	i := slices.IndexFunc(s.nodes, func(n *node) bool { return n.name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("no node has the address (the last owner is %q)", name)
 	}
-	return nil, errors.New("no node has the address")
-}
-
-func (n *node) has(ip string) bool {
-	found, err := n.links.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return false
-	}
-	for _, a := range found {
-		if a.IP.String() == ip {
-			return true
-		}
-	}
-	return false
+	return s.nodes[i], nil
 }
 
 // Close ends all that runs. Its error says what was left behind.
 func (s *Site) Close() error {
 	var faults []error
 	s.look.stop()
+	s.sampler.stop()
 	for _, n := range s.nodes {
-		n.lb.kill()
-		if n.server != nil {
-			_ = n.server.Close()
-		}
-		<-n.served
-		faults = append(faults, n.close())
+		faults = append(faults, n.stop())
 	}
-	if s.api != nil {
-		s.api.stop()
-		faults = append(faults, s.api.host.close())
+	s.api.stop()
+	for _, h := range append(s.hosts, s.sw) {
+		faults = append(faults, h.close())
 	}
-	faults = append(faults, s.client.close(), s.sw.close())
 	return errors.Join(faults...)
 }
 

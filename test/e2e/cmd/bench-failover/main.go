@@ -1,9 +1,10 @@
 // bench-failover measures how long the address of a Service is away when the node that has it goes, and looks whether
-// two nodes ever have it at one time. It writes the rows as JSON.
+// two nodes ever have it at one time. It writes the result as JSON.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -12,7 +13,6 @@ import (
 	"syscall"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/failover"
-	"github.com/tinkerbell/stack/test/e2e/bench/report"
 )
 
 func main() {
@@ -31,19 +31,21 @@ func run(ctx context.Context) error {
 	flag.IntVar(&o.Nodes, "nodes", 3, "nodes")
 	flag.IntVar(&o.Repeats, "repeats", 20, "how often each case happens")
 	flag.BoolVar(&o.Short, "short", false, "with the shortest lease (3 s) in place of the default (6 s)")
+	flag.DurationVar(&o.Steady, "steady", 0, "let nothing happen for as long, in place of the cases")
 	cases := flag.String("cases", "", "cases, separated by commas; empty: all")
-	out := flag.String("out", "build/bench/failover.json", "where the rows go; rows of other cases in it stay")
+	out := flag.String("out", "build/bench/failover.json", "where the result goes; parts in it stay, and rows count them all")
 	flag.Parse()
 	if *cases != "" {
 		o.Cases = strings.Split(*cases, ",")
 	}
-	rows, err := failover.Run(ctx, o)
+	part, fault := failover.Run(ctx, o)
+	if len(part.Tries) == 0 {
+		return fault
+	}
+	result, err := failover.Add(*out, part)
 	if err != nil {
-		return err
+		return errors.Join(fault, err)
 	}
-	for _, r := range rows {
-		fmt.Fprintf(os.Stdout, "%-16s %-10s %-12s %9.2f %-8s (%.2f to %.2f, %d runs)\n",
-			r.Case, r.Candidate, r.Metric, r.Median, r.Unit, r.Min, r.Max, r.Runs)
-	}
-	return report.Write(*out, rows)
+	fmt.Fprint(os.Stdout, result.Text())
+	return fault
 }

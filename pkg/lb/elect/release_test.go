@@ -1,0 +1,64 @@
+package elect
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestReleasedFrom: the next holder learns where the former one has withdrawn, if that one has released the lease in order,
+// and in no other case.
+func TestReleasedFrom(t *testing.T) {
+	tests := map[string]struct {
+		fault func(a *api, holder *node)
+		want  string
+	}{
+		"the holder leaves": {func(_ *api, n *node) { n.leave() }, "station of n1"},
+		"the holder does not serve": {
+			func(_ *api, n *node) { n.set(func(n *node) { n.cannot = errors.New("no endpoint") }) }, "station of n1",
+		},
+		"the holder stands still": {
+			func(_ *api, n *node) { n.set(func(n *node) { n.stopped = time.Now().Add(20 * time.Second) }) }, "",
+		},
+		"somebody has removed the holder from the lease": {
+			func(a *api, n *node) {
+				n.set(func(n *node) { n.cannot, n.stuck = errors.New("no endpoint"), errors.New("not permitted") })
+				a.set(func() {
+					l := a.lease.DeepCopy()
+					l.Spec.HolderIdentity = nil
+					a.store(l)
+				})
+			}, "",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &api{}
+				n0 := start(t, a, "n0", Default)
+				outage(t, n0)
+				n0.leave() // so that n1 has a lease which was released
+				n1 := start(t, a, "n1", Default)
+				outage(t, n1)
+				n2 := start(t, a, "n2", Default)
+				time.Sleep(3 * time.Second)
+				a.set(func() {
+					if from, is := a.lease.Annotations[FromAnnotation]; is {
+						t.Errorf("a lease that is held says that it was released from %q", from)
+					}
+				})
+				test.fault(a, n1)
+				outage(t, n2)
+				n2.set(func(n *node) {
+					if n.from != test.want {
+						t.Errorf("the lease was released from %q, want %q", n.from, test.want)
+					}
+				})
+				n1.leave()
+				n2.leave()
+				a.requests.Wait()
+			})
+		})
+	}
+}

@@ -1,0 +1,121 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// node is a host with stack-lb, kube-proxy, and one pod that serves HTTP.
+type node struct {
+	*host
+	number int
+	name   string
+	mac    [6]byte
+	pod    *host
+	proxy  *process
+	lb     *process
+	server *http.Server
+	served chan struct{}
+}
+
+// newNode makes a node on the switch. The number begins at 0.
+func newNode(sw *host, number int) (n *node, err error) {
+	n = &node{number: number, name: fmt.Sprintf("node%d", number+1), served: make(chan struct{})}
+	close(n.served)
+	if n.host, err = newHost(n.name); err != nil {
+		return n, err
+	}
+	if n.pod, err = newHost("pod of " + n.name); err != nil {
+		return n, err
+	}
+	if err := errors.Join(n.plug(sw, node0+number), n.attach(n.pod, number)); err != nil {
+		return n, err
+	}
+	own, err := n.links.LinkByName(link)
+	if err != nil {
+		return n, err
+	}
+	copy(n.mac[:], own.Attrs().HardwareAddr)
+	var listener net.Listener
+	err = n.pod.in(func() (err error) {
+		listener, err = net.Listen("tcp", ":80")
+		return err
+	})
+	if err != nil {
+		return n, err
+	}
+	n.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, n.name)
+	}), ReadHeaderTimeout: time.Minute}
+	n.served = make(chan struct{})
+	go func() {
+		defer close(n.served)
+		_ = n.server.Serve(listener) // until it is closed
+	}()
+	return n, nil
+}
+
+// startProxy starts kube-proxy.
+func (n *node) startProxy(dir, program string) (err error) {
+	n.proxy, err = n.start(dir, n.name+"-kube-proxy", nil, program, "--kubeconfig", filepath.Join(dir, "kubeconfig-admin"),
+		"--proxy-mode", "nftables", "--hostname-override", n.name, "--cluster-cidr", "10.244.0.0/16,fd00:244::/32",
+		"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0",
+		"--conntrack-tcp-timeout-close-wait", "0")
+	return err
+}
+
+// ready tells whether stack-lb is.
+func (n *node) ready(ctx context.Context) bool {
+	status := 0
+	_ = n.in(func() error { // it is not ready if it cannot be asked
+		client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+				err = n.in(func() error {
+					conn, err = new(net.Dialer).DialContext(ctx, network, address)
+					return err
+				})
+				return conn, err
+			}}}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:9071/readyz", nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err == nil {
+			status = response.StatusCode
+			err = response.Body.Close()
+		}
+		return err
+	})
+	return status == http.StatusOK
+}
+
+// revive connects the node, and has stack-lb run.
+func (s *Site) revive(n *node) error {
+	if err := n.cable(true); err != nil {
+		return err
+	}
+	select {
+	case <-n.lb.ended:
+		return s.startLB(n)
+	default:
+		return n.lb.signal(syscall.SIGCONT)
+	}
+}
+
+// stop ends what runs on the node.
+func (n *node) stop() error {
+	n.lb.kill()
+	n.proxy.kill()
+	if n.server != nil {
+		_ = n.server.Close()
+	}
+	<-n.served
+	return errors.Join(n.pod.close(), n.close())
+}
