@@ -104,8 +104,8 @@ func (v *vip) saw(owners []frame.MAC, blind bool) {
 	v.hasLooked()
 }
 
-// hasLooked lets this node be a candidate. One that has heard nobody yet would have to ask before it claims an address that
-// is handed over, and so is not to be faster than the others.
+// hasLooked lets this node be a candidate. One that has heard nobody yet would have to ask before it claims an
+// address that is handed over, and so is not to be faster than the others.
 func (v *vip) hasLooked() {
 	v.mu.Lock()
 	first := !v.looked

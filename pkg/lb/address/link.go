@@ -34,8 +34,8 @@ type entry struct {
 	ours   bool
 }
 
-// isOurs recognises an address of Put: a prefix of full length without a route, never preferred, with an end. In the time
-// between its end and that at which the kernel takes it away, it has no second left.
+// isOurs recognises an address of Put: a prefix of full length without a route, never preferred, with an end. In the
+// time between its end and that at which the kernel takes it away, it has no second left.
 func isOurs(a netlink.Addr, prefix netip.Prefix) bool {
 	return prefix.IsSingleIP() && a.Flags&unix.IFA_F_NOPREFIXROUTE != 0 && a.PreferedLft == 0 &&
 		a.Flags&unix.IFA_F_PERMANENT == 0 && a.ValidLft != infinite

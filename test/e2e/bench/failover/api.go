@@ -243,10 +243,14 @@ const (
 	slicesPath   = "/apis/discovery.k8s.io/v1/namespaces/" + namespace + "/endpointslices"
 )
 
-// serviceOf is a Service whose endpoints are on every node.
-func serviceOf(name, addresses string) object {
+// web is the name of the Service that has the address, with an endpoint on each node.
+const web = "web"
+
+func webService() object {
 	return object{
-		"metadata": object{"name": name, "annotations": object{"stack-lb.tinkerbell.org/addresses": addresses}},
+		"metadata": object{
+			"name": web, "annotations": object{"stack-lb.tinkerbell.org/addresses": VIP + "," + VIP6},
+		},
 		"spec": object{
 			"type": "LoadBalancer", "loadBalancerClass": "tinkerbell.org/stack-lb", "externalTrafficPolicy": "Local",
 			"ipFamilyPolicy": "RequireDualStack", "allocateLoadBalancerNodePorts": false,
@@ -264,8 +268,8 @@ var (
 	podNotReady = podState{}
 )
 
-// sliceOf is the EndpointSlice of a Service, with the pod of each node.
-func sliceOf(service, family string, pods map[*node]podState) object {
+// sliceOf is the EndpointSlice of the Service, with the pod of each node.
+func sliceOf(family string, pods map[*node]podState) object {
 	endpoints := []object{}
 	for node, state := range pods {
 		address := podIP(node.number, 1)[0]
@@ -280,17 +284,17 @@ func sliceOf(service, family string, pods map[*node]podState) object {
 	}
 	return object{
 		"metadata": object{
-			"name":   service + "-" + map[string]string{"IPv4": "4", "IPv6": "6"}[family],
-			"labels": object{"kubernetes.io/service-name": service},
+			"name":   web + "-" + map[string]string{"IPv4": "4", "IPv6": "6"}[family],
+			"labels": object{"kubernetes.io/service-name": web},
 		},
 		"addressType": family, "endpoints": endpoints, "ports": []object{{"name": "p", "port": 80, "protocol": "TCP"}},
 	}
 }
 
-// endpoints writes the EndpointSlices of a Service.
-func (a *api) endpoints(ctx context.Context, service string, pods map[*node]podState) error {
+// endpoints writes the EndpointSlices of the Service.
+func (a *api) endpoints(ctx context.Context, pods map[*node]podState) error {
 	for _, family := range []string{"IPv4", "IPv6"} {
-		slice := sliceOf(service, family, pods)
+		slice := sliceOf(family, pods)
 		name := slice["metadata"].(object)["name"].(string)
 		err := a.do(ctx, http.MethodPatch, slicesPath+"/"+name, object{"endpoints": slice["endpoints"]})
 		if err != nil {

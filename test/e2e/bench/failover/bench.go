@@ -75,10 +75,7 @@ func Run(ctx context.Context, o Options) (part Part, err error) {
 	}
 	defer func() {
 		part.Sampler = s.sampler.Since(part.Began)
-		if two := part.Sampler.TwoOwners; two > 0 {
-			err = errors.Join(err, fmt.Errorf("%w: %d of %d", ErrTwoOwners, two, part.Sampler.Probes))
-		}
-		err = errors.Join(err, s.Close())
+		err = errors.Join(err, part.Sampler.fault(), s.Close())
 		if err == nil {
 			err = os.RemoveAll(dir)
 		} else {
@@ -97,7 +94,7 @@ func Run(ctx context.Context, o Options) (part Part, err error) {
 			fmt.Fprintf(o.Log, "%s %d/%d: %+v\n", c.Name, i+1, o.Repeats, one)
 			part.Tries = append(part.Tries, one)
 			if one.TwoOwners > 0 {
-				return part, fmt.Errorf("%s, repeat %d", c.Name, i+1)
+				return part, fmt.Errorf("%s, repeat %d, was the last", c.Name, i+1)
 			}
 		}
 	}

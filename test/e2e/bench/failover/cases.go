@@ -54,7 +54,7 @@ func Cases() []Case {
 		{"pod-not-ready", func(ctx context.Context, s *Site, n *node) error {
 			pods := s.allReady()
 			pods[n] = podNotReady
-			return s.api.endpoints(ctx, "web", pods)
+			return s.api.endpoints(ctx, pods)
 		}, true, 10 * time.Second, 2},
 		{"api-away", func(ctx context.Context, s *Site, _ *node) error {
 			if err := s.api.host.cable(false); err != nil {
@@ -68,7 +68,8 @@ func Cases() []Case {
 
 // Steady is a case in which nothing happens for a time.
 func Steady(long time.Duration) Case {
-	return Case{"steady", func(ctx context.Context, _ *Site, _ *node) error { return sleep(ctx, long) }, false, time.Minute, 0}
+	nothing := func(ctx context.Context, _ *Site, _ *node) error { return sleep(ctx, long) }
+	return Case{"steady", nothing, false, time.Minute, 0}
 }
 
 func sleep(ctx context.Context, long time.Duration) error {
@@ -86,14 +87,14 @@ func sleep(ctx context.Context, long time.Duration) error {
 func drain(ctx context.Context, s *Site, n *node) error {
 	pods := s.allReady()
 	pods[n] = podDraining
-	if err := s.api.endpoints(ctx, "web", pods); err != nil {
+	if err := s.api.endpoints(ctx, pods); err != nil {
 		return err
 	}
 	if err := sleep(ctx, 3*time.Second); err != nil {
 		return err
 	}
 	delete(pods, n)
-	return s.api.endpoints(ctx, "web", pods)
+	return s.api.endpoints(ctx, pods)
 }
 
 // update starts stack-lb anew on one node after the other, that which has the address first, as a DaemonSet does.

@@ -19,8 +19,8 @@ import (
 const (
 	// lookInterval is the time between two echo requests, and two connections.
 	lookInterval = 10 * time.Millisecond
-	// patience is when a connection counts as failed. It is shorter than the time after which a SYN is sent again, so that
-	// one that was lost is seen; and long, since a busy machine is slow.
+	// patience is when a connection counts as failed. It is shorter than the time after which a SYN is sent again, so
+	// that one that was lost is seen; and long, since a busy machine is slow.
 	patience = 900 * time.Millisecond
 )
 

@@ -18,11 +18,11 @@ import (
 
 // Addresses of the site. The address is VIP; nodes follow on each other.
 const (
-	VIP      = "192.0.2.10"
-	VIP6     = "2001:db8::10"
-	apiIP    = "192.0.2.2"
-	node0    = 20 // 192.0.2.20 is the first node
-	link     = "eth0"
+	VIP   = "192.0.2.10"
+	VIP6  = "2001:db8::10"
+	apiIP = "192.0.2.2"
+	node0 = 20 // 192.0.2.20 is the first node
+	link  = "eth0"
 )
 
 // host is a network namespace with one link on the switch, and what runs there.
@@ -142,7 +142,7 @@ func (h *host) address(on netlink.Link, cidrs ...string) error {
 	return nil
 }
 
-// podIP are addresses of the network of a node's pod. The API wants them as it would write them: with no zero before "::".
+// podIP are addresses of the network of a node's pod. The API wants them as it would write them: no zero before "::".
 func podIP(number, last int) [2]string {
 	return [2]string{fmt.Sprintf("10.244.%d.%d", number+1, last), fmt.Sprintf("fd00:244:0:%d::%d", number+1, last)}
 }

@@ -63,8 +63,9 @@ func newNode(sw *host, number int) (n *node, err error) {
 
 // startProxy starts kube-proxy.
 func (n *node) startProxy(dir, program string) (err error) {
-	n.proxy, err = n.start(dir, n.name+"-kube-proxy", nil, program, "--kubeconfig", filepath.Join(dir, "kubeconfig-admin"),
-		"--proxy-mode", "nftables", "--hostname-override", n.name, "--cluster-cidr", "10.244.0.0/16,fd00:244::/32",
+	n.proxy, err = n.start(dir, n.name+"-kube-proxy", nil, program,
+		"--kubeconfig", filepath.Join(dir, "kubeconfig-admin"), "--proxy-mode", "nftables",
+		"--hostname-override", n.name, "--cluster-cidr", "10.244.0.0/16,fd00:244::/32",
 		"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0",
 		"--conntrack-tcp-timeout-close-wait", "0")
 	return err

@@ -18,8 +18,8 @@ import (
 const sampleInterval = 100 * time.Millisecond
 
 // Sampler is a host of its own that asks the link for the address by ARP all the time, and notes which stations answer
-// each probe. Each probe has a sender of its own, so that an answer which is late is not taken for one to the next probe: two
-// stations that answer one probe had the address when it reached them. None of its code is stack-lb's.
+// each probe. Each probe has a sender of its own, so that an answer which is late is not taken for one to the next
+// probe: two stations that answer one probe had the address when it reached them. None of its code is stack-lb's.
 type Sampler struct {
 	fd      int
 	names   map[[6]byte]string
@@ -157,6 +157,16 @@ type Log struct {
 	TwoOwners int    `json:"two_owners"`
 	Moves     int    `json:"moves"`
 	Spans     []Span `json:"spans"`
+}
+
+// fault is an error if two owners were ever seen.
+func (l Log) fault() error {
+	if l.TwoOwners == 0 {
+		return nil
+	}
+	first := slices.IndexFunc(l.Spans, func(s Span) bool { return strings.Contains(s.Owners, " ") })
+	return fmt.Errorf("%w: %d of %d, first %s at %s", ErrTwoOwners, l.TwoOwners, l.Probes, l.Spans[first].Owners,
+		l.Spans[first].At.Format(time.RFC3339Nano))
 }
 
 // Since is what was seen from then until now. The newest probe is left out, whose answers may be under way.

@@ -1,6 +1,6 @@
 // Package failover measures how long the address of a Service is away when the node that has it goes, and looks whether
-// two nodes ever have it at one time. Nodes with kube-proxy and a pod, a switch, a client, an independent sampler and a real
-// kube-apiserver are in network namespaces.
+// two nodes ever have it at one time. Nodes with kube-proxy and a pod, a switch, a client, an independent sampler and a
+// real kube-apiserver are in network namespaces.
 package failover
 
 import (
@@ -82,8 +82,7 @@ func NewSite(ctx context.Context, dir, program string, nodes int, settings ...st
 
 // Open makes the Service, and waits until its address answers.
 func (s *Site) Open(ctx context.Context) error {
-	service := serviceOf("web", VIP+","+VIP6)
-	if err := s.api.do(ctx, http.MethodPost, servicesPath, service); err != nil {
+	if err := s.api.do(ctx, http.MethodPost, servicesPath, webService()); err != nil {
 		return err
 	}
 	return s.restart(ctx)
@@ -119,7 +118,7 @@ func (s *Site) restart(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.api.endpoints(ctx, "web", s.allReady()); err != nil {
+	if err := s.api.endpoints(ctx, s.allReady()); err != nil {
 		return err
 	}
 	if err := s.ready(ctx, s.nodes...); err != nil {

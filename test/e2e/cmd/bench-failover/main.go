@@ -33,7 +33,7 @@ func run(ctx context.Context) error {
 	flag.BoolVar(&o.Short, "short", false, "with the shortest lease (3 s) in place of the default (6 s)")
 	flag.DurationVar(&o.Steady, "steady", 0, "let nothing happen for as long, in place of the cases")
 	cases := flag.String("cases", "", "cases, separated by commas; empty: all")
-	out := flag.String("out", "build/bench/failover.json", "where the result goes; parts in it stay, and rows count them all")
+	out := flag.String("out", "build/bench/failover.json", "where the result goes; it adds to what is there")
 	flag.Parse()
 	if *cases != "" {
 		o.Cases = strings.Split(*cases, ",")
