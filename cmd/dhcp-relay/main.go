@@ -52,8 +52,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if code, done := program.Start(args, stdout, stderr); done {
 		return code
 	}
-	// One packet costs microseconds and waits for the kernel only: a second processor would add wake-ups, not speed.
-	runtime.GOMAXPROCS(1)
+	runtime.GOMAXPROCS(s.processors())
 
 	logger := s.Logger(stderr)
 	registry := admin.NewRegistry()

@@ -67,27 +67,22 @@ func (in *Inbox) ready(header *unix.Msghdr) {
 	header.Flags = 0
 }
 
-// receive fills the inbox. It returns EAGAIN when nothing is there.
-func (in *Inbox) receive(fd uintptr) (int, unix.Errno) {
+// receive fills the inbox. The flags (recvmmsg(2)) say whether it waits for a packet; it returns EAGAIN when none came,
+// and EINTR when a signal did.
+func (in *Inbox) receive(fd, flags int) (int, unix.Errno) {
 	// Between two packets of a quiet network other programs have had the caches: what need not be touched is not.
 	for i := range in.filled {
 		in.ready(&in.headers[i].hdr)
 	}
 	in.filled = 0
-	for {
-		// A raw system call: it cannot block, so the scheduler need not hear of it (which would wake its
-		// monitor thread for every packet).
-		n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&in.headers[0])), Batch,
-			unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
-		switch errno {
-		case 0:
-			in.filled = int(n)
-			return in.filled, 0
-		case unix.EINTR:
-		default:
-			return 0, errno
-		}
+	// A raw system call: the scheduler is not to hear of it, since it would wake its monitor thread for every packet.
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&in.headers[0])), Batch,
+		uintptr(flags|unix.MSG_TRUNC), 0, 0)
+	if errno != 0 {
+		return 0, errno
 	}
+	in.filled = int(n)
+	return in.filled, 0
 }
 
 // Packet is what was Received in place i, with capacity up to the end of its slot, and whether it is whole.

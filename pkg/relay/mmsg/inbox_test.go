@@ -46,7 +46,7 @@ func TestInboxIsReadyAgain(t *testing.T) {
 		out.Flush(sender)
 		n, errno := 0, unix.Errno(0)
 		if err := receiver.Control(func(fd int) error {
-			n, errno = in.receive(uintptr(fd))
+			n, errno = in.receive(fd, unix.MSG_DONTWAIT)
 			return nil
 		}); err != nil || errno != 0 || n != batch {
 			t.Fatalf("received %d of %d: %v, %v", n, batch, err, errno)

@@ -37,7 +37,8 @@ type Outbox struct {
 	open bool // it may take another segment
 
 	// The state of a Flush.
-	send   func(fd uintptr)
+	send   func(epoll uintptr)
+	fd     int
 	at     int
 	waited bool
 }
@@ -161,7 +162,7 @@ func (out *Outbox) Flush(s *Socket) {
 	if out.packets == 0 {
 		return
 	}
-	out.at, out.waited = 0, false
+	out.at, out.waited, out.fd = 0, false, s.fd
 	// Control holds the descriptor against a concurrent Close, whose number the kernel would give away again. The
 	// runtime's poller has no part in it: write waits itself.
 	if err := s.conn.Control(out.send); err != nil {
@@ -183,7 +184,8 @@ func (out *Outbox) refused(errno unix.Errno) {
 }
 
 // write is Flush's system calls.
-func (out *Outbox) write(fd uintptr) {
+func (out *Outbox) write(uintptr) {
+	fd := uintptr(out.fd)
 	for out.at < out.messages {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&out.headers[out.at])),
 			uintptr(out.messages-out.at), unix.MSG_DONTWAIT, 0, 0)

@@ -12,34 +12,55 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is a non-blocking socket in Go's poller. Reading it costs one system call per batch: the poller is
-// edge-triggered, so after a batch that was not full it need not be asked again before it wakes.
+// Socket is a socket with an epoll of its own, which is what Go's poller knows of it: Pump can take the socket out of
+// the poller, and give it back.
 type Socket struct {
-	file *os.File
-	conn syscall.RawConn
+	fd    int
+	epoll *os.File
+	conn  syscall.RawConn // of epoll
 }
 
 // NewSocket makes a socket of a domain and kind (socket(2)). The name is for errors.
 func NewSocket(domain, kind int, name string) (*Socket, error) {
-	fd, err := unix.Socket(domain, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	file := os.NewFile(uintptr(fd), name)
-	conn, err := file.SyscallConn()
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
+	timeout := unix.NsecToTimeval(quiet.Nanoseconds())
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+		return nil, errors.Join(os.NewSyscallError("setsockopt SO_RCVTIMEO", err), unix.Close(fd))
 	}
-	return &Socket{file: file, conn: conn}, nil
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, errors.Join(os.NewSyscallError("epoll_create1", err), unix.Close(fd))
+	}
+	err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN})
+	if err == nil {
+		err = unix.SetNonblock(epoll, true) // or os.NewFile would not give it to the poller
+	}
+	if err != nil {
+		return nil, errors.Join(os.NewSyscallError("epoll_ctl", err), unix.Close(epoll), unix.Close(fd))
+	}
+	s := &Socket{fd: fd, epoll: os.NewFile(uintptr(epoll), name)}
+	if s.conn, err = s.epoll.SyscallConn(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }
 
-// Close closes the socket.
-func (s *Socket) Close() error { return s.file.Close() }
+// Close closes the socket, after whatever uses it has let go of it.
+func (s *Socket) Close() error {
+	err := s.epoll.Close()
+	if errors.Is(err, os.ErrClosed) {
+		return err // the number may be another socket's by now
+	}
+	return errors.Join(err, unix.Close(s.fd))
+}
 
 // Control runs f with the descriptor.
 func (s *Socket) Control(f func(fd int) error) error {
 	var err error
-	if controlErr := s.conn.Control(func(fd uintptr) { err = f(int(fd)) }); controlErr != nil {
+	if controlErr := s.conn.Control(func(uintptr) { err = f(s.fd) }); controlErr != nil {
 		return controlErr
 	}
 	return err
@@ -56,34 +77,17 @@ func Attach(fd int, program []bpf.RawInstruction) error {
 		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog))
 }
 
-// Pump hands every batch that arrives to handle until the socket fails or is closed; its deadline in the past
-// ends it with os.ErrDeadlineExceeded.
-func (s *Socket) Pump(in *Inbox, handle func(n int)) error {
-	var failed error
-	err := s.conn.Read(func(fd uintptr) bool {
-		for {
-			n, errno := in.receive(fd)
-			switch {
-			case errno == unix.EAGAIN:
-				return false
-			case errno != 0:
-				failed = os.NewSyscallError("recvmmsg", errno)
-				return true
-			}
-			handle(n)
-			if n < Batch {
-				return false
-			}
-		}
+// Stop ends a Pump, within a tenth of a second.
+func (s *Socket) Stop() { _ = s.epoll.SetReadDeadline(time.Unix(1, 0)) }
+
+// Read reads one packet.
+func (s *Socket) Read(b []byte) (n int, err error) {
+	closed := s.conn.Read(func(uintptr) bool {
+		n, _, err = unix.Recvfrom(s.fd, b, unix.MSG_DONTWAIT)
+		return err != unix.EAGAIN && err != unix.EINTR
 	})
-	if failed != nil {
-		return failed
+	if closed != nil {
+		return 0, closed
 	}
-	return err
+	return max(n, 0), os.NewSyscallError("recvfrom", err)
 }
-
-// Stop ends a Pump.
-func (s *Socket) Stop() { _ = s.file.SetReadDeadline(time.Unix(1, 0)) }
-
-// Read reads one packet, as os.File does.
-func (s *Socket) Read(b []byte) (int, error) { return s.file.Read(b) }

@@ -1,0 +1,17 @@
+package main
+
+// mostProcessors bounds processors: a relay with more sockets than that has no more traffic for it.
+const mostProcessors = 8
+
+// processors is how many threads may run Go code at once (GOMAXPROCS): one for each socket that packets are read from,
+// which waits in the kernel while they come often (mmsg.Socket.Pump), and one for everything else.
+func (s *settings) processors() int {
+	sockets := 1
+	if s.ListenBroadcast {
+		sockets += len(s.Listeners)
+	}
+	if s.has4() && s.Dhcpv6Enabled {
+		sockets *= 2
+	}
+	return min(sockets+1, mostProcessors)
+}

@@ -1,0 +1,218 @@
+package mmsg
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/internal/nstest"
+)
+
+// patience is how long a test waits for what has to happen.
+const patience = 30 * time.Second
+
+// pumped is a Pump that counts what it gets.
+type pumped struct {
+	*Socket
+	packets atomic.Int64
+	ended   chan error
+}
+
+// pumpUDP begins a Pump of a UDP socket on port 2, whose packets are numbered.
+func pumpUDP(t *testing.T, ns *nstest.NS) *pumped {
+	t.Helper()
+	p := &pumped{ended: make(chan error, 1)}
+	p.Socket = open(t, ns, unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error {
+		return unix.Bind(fd, &unix.SockaddrInet4{Port: 2})
+	})
+	in := NewInbox(0)
+	go func() {
+		p.ended <- p.Pump(in, func(n int) {
+			for i := range n {
+				b, _ := in.Packet(i)
+				if got, want := int64(binary.BigEndian.Uint32(b)), p.packets.Load(); got != want {
+					t.Errorf("got packet %d, want %d", got, want)
+				}
+				p.packets.Add(1)
+			}
+		})
+	}()
+	return p
+}
+
+// stop ends the Pump, and wants it to end as it should.
+func (p *pumped) stop(t *testing.T) {
+	t.Helper()
+	p.Stop()
+	select {
+	case err := <-p.ended:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the Pump has not ended")
+	}
+	if n := waiting.Load(); n != 0 {
+		t.Errorf("%d Pumps wait in the kernel afterwards", n)
+	}
+}
+
+// sender sends numbered packets to pumpUDP's socket.
+type sender struct {
+	*Socket
+	out  *Outbox
+	sent int64
+}
+
+func newSender(t *testing.T, ns *nstest.NS) *sender {
+	t.Helper()
+	s := &sender{out: NewOutbox(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })}
+	s.Socket = open(t, ns, unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error {
+		return unix.Bind(fd, &unix.SockaddrInet4{Port: 1})
+	})
+	return s
+}
+
+func (s *sender) send() {
+	b := binary.BigEndian.AppendUint32(nil, uint32(s.sent))
+	s.out.AddUDP(b, netip.MustParseAddrPort("127.0.0.2:2"), netip.MustParseAddr("127.0.0.1"), 0)
+	s.out.Flush(s.Socket)
+	s.sent++
+}
+
+// until sends a packet every millisecond until something is true.
+func (s *sender) until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what + ": not so")
+		}
+		s.send()
+	}
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(what + ": not so")
+		}
+	}
+}
+
+func setProcessors(t *testing.T, n int) {
+	before := runtime.GOMAXPROCS(n)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+}
+
+func inKernel() bool { return waiting.Load() == 1 }
+
+// TestPumpWaitsInTheKernel: while packets come often, and until then and afterwards by the poller, without losing one
+// or their order. Meanwhile the scheduler gets its processor whenever it asks for it.
+func TestPumpWaitsInTheKernel(t *testing.T) {
+	setProcessors(t, 2)
+	ns := nstest.New(t)
+	s, p := newSender(t, ns), pumpUDP(t, ns)
+	arrived := func() bool { return p.packets.Load() == s.sent }
+	s.send()
+	eventually(t, "the first packet arrives", arrived)
+	if inKernel() {
+		t.Error("the Pump waits in the kernel for a packet that may never come")
+	}
+	for range 3 {
+		s.until(t, "the Pump waits in the kernel", inKernel)
+		for range 100 {
+			s.send()
+		}
+		eventually(t, "packets arrive in the kernel", arrived)
+		runtime.GC() // stops the world
+		eventually(t, "when no packets come the Pump waits by the poller", func() bool { return !inKernel() })
+		s.send()
+		eventually(t, "a packet arrives by the poller", arrived)
+	}
+	s.until(t, "the Pump waits in the kernel", inKernel)
+	p.stop(t)
+}
+
+// TestPumpLeavesAProcessor: not all processors wait in the kernel, so that others run.
+func TestPumpLeavesAProcessor(t *testing.T) {
+	setProcessors(t, 1)
+	ns := nstest.New(t)
+	s, p := newSender(t, ns), pumpUDP(t, ns)
+	end := time.Now().Add(10 * settle)
+	s.until(t, "time passes", func() bool {
+		if inKernel() {
+			t.Fatal("the Pump waits in the kernel with the only processor")
+		}
+		return time.Now().After(end)
+	})
+	eventually(t, "packets arrive", func() bool { return p.packets.Load() == s.sent })
+	p.stop(t)
+}
+
+// TestPumpEndsWithItsLink: a packet socket fails when its interface goes down, also while the Pump waits in the kernel.
+func TestPumpEndsWithItsLink(t *testing.T) {
+	setProcessors(t, 2)
+	ns, other := nstest.New(t), nstest.New(t)
+	nstest.Veth(t, ns, "near", other, "far")
+	index := ns.Link(t, "near").Attrs().Index
+	p := &pumped{ended: make(chan error, 1)}
+	p.Socket = open(t, ns, unix.AF_PACKET, unix.SOCK_RAW, func(fd int) error {
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: Htons(0x88b5), Ifindex: index})
+	})
+	in := NewInbox(0)
+	go func() { p.ended <- p.Pump(in, func(n int) { p.packets.Add(int64(n)) }) }()
+	frame := append([]byte{255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 0x88, 0xb5}, make([]byte, 46)...)
+	far := open(t, other, unix.AF_PACKET, unix.SOCK_RAW, func(int) error { return nil })
+	farIndex := other.Link(t, "far").Attrs().Index
+	out := NewOutbox(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })
+	for end := time.Now().Add(patience); !inKernel(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the Pump does not wait in the kernel")
+		}
+		out.AddFrame(frame, farIndex)
+		out.Flush(far)
+	}
+	if err := ns.Links().LinkSetDown(ns.Link(t, "near")); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-p.ended:
+		if !errors.Is(err, unix.ENETDOWN) {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the Pump has not ended")
+	}
+}
+
+// TestSocketClosesOnce: a second Close must not close another socket that got the number.
+func TestSocketClosesOnce(t *testing.T) {
+	s, err := NewSocket(unix.AF_INET, unix.SOCK_DGRAM, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := NewSocket(unix.AF_INET, unix.SOCK_DGRAM, "next")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+	if err := next.Control(func(fd int) error { return unix.Bind(fd, &unix.SockaddrInet4{}) }); err != nil {
+		t.Errorf("the next socket: %v", err)
+	}
+	if err := next.Close(); err != nil {
+		t.Errorf("the next socket: %v", err)
+	}
+}
