@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/tinkerbell/stack/pkg/lb/probe"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 	"github.com/tinkerbell/stack/pkg/lb/service"
 )
@@ -37,9 +36,6 @@ func pair(t *testing.T) *cluster {
 	c := newCluster(t, 1)
 	c.service("web", testIP)
 	c.owner(testIP, c.nodes[0].mac)
-	if questions := c.asked(c.nodes[0]); questions != probe.ClaimProbes {
-		t.Errorf("asked %d times before an address was claimed that nobody had, not %d", questions, probe.ClaimProbes)
-	}
 	c.nodes = append(c.nodes, c.start(1))
 	c.heard(1)
 	return c
@@ -66,6 +62,23 @@ func TestHandoverNeedsNoProbe(t *testing.T) {
 	if c.wires.two > 0 {
 		t.Error("two owners")
 	}
+}
+
+// Nodes that have heard nobody for as many questions as they would ask claim the address of a node that is gone as soon as
+// its lease has ended.
+func TestAddressOfANodeThatIsGoneNeedsNoProbe(t *testing.T) {
+	c := pair(t)
+	gone := c.nodes[0]
+	gone.mu.Lock() // neither its controller nor the wire hears of it any more
+	mend := sync.OnceFunc(gone.mu.Unlock)
+	defer mend()
+	c.wires.set(netip.MustParseAddr(testIP), gone.mac, false)
+	c.owner(testIP, c.nodes[1].mac)
+	if questions := c.asked(c.nodes[1]); questions != 0 {
+		t.Errorf("asked %d times, though nobody has answered since the node is gone", questions)
+	}
+	mend()
+	c.owner(testIP, c.nodes[1].mac)
 }
 
 // Where a stranger answers beside the node that leaves, the address is not claimed before the stranger has gone.

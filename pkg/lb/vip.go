@@ -40,7 +40,9 @@ type vip struct {
 	owners   []frame.MAC // who answered the last question
 	asked    time.Time   // when that question's round ended
 	looked   bool        // it has asked, or cannot
-	silent   int         // questions in a row that nobody answered
+	silent   int         // questions in a row that nobody answered while the lease was held
+
+	unanswered int // questions in a row that nobody else answered
 
 	// of the elector's goroutine
 	holding     address.Link
@@ -155,7 +157,7 @@ func (v *vip) renewed(ctx context.Context, g elect.Grant) error {
 		v.warn(link, "failed to open a link", err)
 		return v.stepBack(reason.KernelRefused, err)
 	}
-	if !v.handedOver(g.From) {
+	if !v.free(g.From) {
 		err = v.probe(ctx, link, port)
 	}
 	if err == nil {
@@ -182,13 +184,14 @@ func (v *vip) put(link address.Link, start time.Time) error {
 	return v.stepBack(reason.KernelRefused, err)
 }
 
-// handedOver tells whether the address may be claimed without asking for it again: its former holder has removed it and
-// released the lease, and was the one station that answered the last question, a moment ago.
-func (v *vip) handedOver(from string) bool {
+// free tells whether the address may be claimed without asking for it again. Either its former holder has removed it
+// and released the lease, and was the one station that answered the last question, a moment ago. Or nobody has answered
+// as many questions in a row as would be asked, since the node that had it is gone.
+func (v *vip) free(from string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return from != "" && len(v.owners) == 1 && hardware(v.owners[0]) == from &&
-		time.Since(v.asked) < 2*v.c.o.ProbeInterval
+	handedOver := from != "" && len(v.owners) == 1 && hardware(v.owners[0]) == from
+	return (handedOver || v.unanswered >= probe.ClaimProbes) && time.Since(v.asked) < 2*v.c.o.ProbeInterval
 }
 
 // probe asks the link whether somebody has the address.

@@ -68,6 +68,10 @@ func (v *vip) saw(owners []frame.MAC, blind bool) {
 	v.mu.Lock()
 	held, before := v.held, v.owners
 	v.owners, v.asked = owners, time.Now()
+	v.unanswered++
+	if blind || len(owners) > 0 {
+		v.unanswered = 0
+	}
 	if !blind && len(owners) == 0 {
 		v.conflict = nil
 	}
