@@ -61,8 +61,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	controller := lb.New(lb.Options{
 		Client: cluster.client, Leases: cluster.leases, Namespace: cluster.namespace, LeaseOwner: cluster.owner,
 		Node: s.Node, Identity: lb.Identity(s.Node, bootID()),
-		Services: service.Options{Class: s.Class, Allowed: s.Addresses},
-		Times:    s.times(), AnnounceInterval: s.AnnounceInterval,
+		Services: service.Options{Class: s.Class, Mode: service.Mode(s.Mode), Allowed: s.Addresses},
+		Zone:     s.Zone, Drain: s.DrainTimeout,
+		Times: s.times(), AnnounceInterval: s.AnnounceInterval,
 		Host: lb.Network{Manager: manager}, Logger: logger, Registerer: registry,
 	})
 	err = daemon.Run(context.Background(), daemon.Options{

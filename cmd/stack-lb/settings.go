@@ -11,6 +11,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/lb/address"
 	"github.com/tinkerbell/stack/pkg/lb/elect"
+	"github.com/tinkerbell/stack/pkg/lb/service"
 )
 
 const (
@@ -29,7 +30,11 @@ type settings struct {
 	Kubeconfig string `desc:"path of a kubeconfig; empty: the pod's service account"`
 
 	Class     string         `default:"tinkerbell.org/stack-lb" desc:"loadBalancerClass of the Services whose addresses are announced"`
+	Mode      string         `default:"announce" desc:"who forwards for Services that do not say: announce (kube-proxy) or proxy (stack-lb's own listeners)"`
 	Addresses []netip.Prefix `desc:"prefixes of addresses that Services may ask for, separated by commas; empty: any"`
+
+	Zone         string        `desc:"topology zone whose endpoints mode proxy prefers where EndpointSlices have hints; empty: that of the node's label"`
+	DrainTimeout time.Duration `split_words:"true" default:"30s" desc:"mode proxy: how long connections may go on when a Service gives up a port"`
 
 	LeaseDuration    time.Duration `split_words:"true" default:"6s" desc:"how long other nodes wait for a node that has gone, in whole seconds; at least 3s"`
 	RenewDeadline    time.Duration `split_words:"true" default:"4s" desc:"how long a node without the API keeps an address; as long as the address of a lease lives, at most"`
@@ -67,6 +72,12 @@ func (s *settings) Validate() error {
 	}
 	if !className.MatchString(s.Class) {
 		fault("CLASS", "%q is no loadBalancerClass: write it as example.com/name", s.Class)
+	}
+	if s.Mode != string(service.Announce) && s.Mode != string(service.Proxy) {
+		fault("MODE", "%q is no mode: write %s or %s", s.Mode, service.Announce, service.Proxy)
+	}
+	if s.DrainTimeout < 0 {
+		fault("DRAIN_TIMEOUT", "%v is less than nothing", s.DrainTimeout)
 	}
 	for _, p := range s.Addresses {
 		if p.Masked() != p {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/tinkerbell/stack/pkg/lb/elect"
+	"github.com/tinkerbell/stack/pkg/lb/forward"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 	"github.com/tinkerbell/stack/pkg/lb/service"
@@ -35,6 +36,8 @@ type Controller struct {
 
 	services, endpoints, nodes, leaseCache cache.SharedIndexInformer
 	synced                                 atomic.Bool
+
+	forward *forward.Manager // the listeners of Services in mode proxy
 
 	status *elect.Elector // of the node that writes the status of Services
 	writes atomic.Bool    // this node does
@@ -82,6 +85,9 @@ func New(o Options) *Controller {
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second)),
 	}
+	c.forward = forward.New(forward.Options{
+		Drain: o.Drain, Changed: c.pokeAt, Logger: o.Logger, Registerer: o.Registerer,
+	})
 	c.status = elect.New(elect.Config{
 		Leases: c.leases(), Name: statusLease, Labels: leaseLabels, Owner: o.LeaseOwner, Identity: o.Identity,
 		Times:     o.Times,
@@ -116,6 +122,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err := c.makeInformers(); err != nil {
 		return err
 	}
+	defer c.forward.Close()
 	// What follows the API goes on until the addresses are withdrawn.
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	var following sync.WaitGroup
@@ -183,6 +190,7 @@ func (c *Controller) replan(ctx context.Context) error {
 		return nil
 	}
 	plan := service.Make(c.allServices(), c.o.Services)
+	c.forward.Set(forward.State{Plan: plan, Slices: c.slices, Place: c.place()}) // before anybody stands as a candidate
 	c.mu.Lock()
 	if c.done {
 		c.mu.Unlock()
@@ -269,6 +277,15 @@ func (c *Controller) poke() {
 	}
 }
 
+// pokeAt has the task of one address look.
+func (c *Controller) pokeAt(ip netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if v := c.vips[ip]; v != nil {
+		v.elector.Poke()
+	}
+}
+
 // pokeFor has the tasks look that depend on the endpoints of a Service.
 func (c *Controller) pokeFor(namespace, name string) {
 	c.mu.Lock()
@@ -308,13 +325,27 @@ func (c *Controller) slices(s *core.Service) []*discovery.EndpointSlice {
 	return found
 }
 
-// excluded tells whether this node is kept from external load balancers by its label.
-func (c *Controller) excluded() bool {
+// label is one of this node's labels.
+func (c *Controller) label(name string) (value string, found bool) {
 	for _, object := range c.nodes.GetStore().List() {
 		if node, ok := object.(*core.Node); ok && node.Name == c.o.Node {
-			_, excluded := node.Labels[core.LabelNodeExcludeBalancers]
-			return excluded
+			value, found = node.Labels[name]
 		}
 	}
-	return false
+	return value, found
+}
+
+// place is where this node's listeners are.
+func (c *Controller) place() service.Place {
+	place := service.Place{Node: c.o.Node, Zone: c.o.Zone}
+	if place.Zone == "" {
+		place.Zone, _ = c.label(core.LabelTopologyZone)
+	}
+	return place
+}
+
+// excluded tells whether this node is kept from external load balancers by its label.
+func (c *Controller) excluded() bool {
+	_, excluded := c.label(core.LabelNodeExcludeBalancers)
+	return excluded
 }

@@ -11,6 +11,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcoordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -71,8 +72,11 @@ func (c *Controller) makeInformers() error {
 		handler   cache.ResourceEventHandler
 	}{
 		{c.services, withoutManagers, onChange(func(any, bool) { c.queue.Add(all) })},
-		{c.endpoints, onlyConditions, onChange(c.endpointsChanged)},
-		{c.nodes, onlyLabels, onChange(func(any, bool) { c.poke() })},
+		{c.endpoints, onlyEndpoints, onChange(c.endpointsChanged)},
+		{c.nodes, onlyLabels, onChange(func(any, bool) {
+			c.forward.Move(c.place())
+			c.poke()
+		})},
 		{c.leaseCache, withoutManagers, onChange(c.leaseChanged)},
 	} {
 		if err := each.informer.SetTransform(each.transform); err != nil {
@@ -120,7 +124,7 @@ func onlyLabels(object any) (any, error) {
 	return object, nil
 }
 
-func onlyConditions(object any) (any, error) {
+func onlyEndpoints(object any) (any, error) {
 	slice, ok := object.(*discovery.EndpointSlice)
 	if !ok {
 		return object, nil
@@ -130,10 +134,12 @@ func onlyConditions(object any) (any, error) {
 			Name: slice.Name, Namespace: slice.Namespace, UID: slice.UID, ResourceVersion: slice.ResourceVersion,
 			Labels: map[string]string{discovery.LabelServiceName: slice.Labels[discovery.LabelServiceName]},
 		},
-		AddressType: slice.AddressType,
+		AddressType: slice.AddressType, Ports: slice.Ports,
 	}
 	for _, e := range slice.Endpoints {
-		small.Endpoints = append(small.Endpoints, discovery.Endpoint{NodeName: e.NodeName, Conditions: e.Conditions})
+		small.Endpoints = append(small.Endpoints, discovery.Endpoint{
+			Addresses: e.Addresses, NodeName: e.NodeName, Conditions: e.Conditions, Hints: e.Hints,
+		})
 	}
 	return small, nil
 }
@@ -145,8 +151,18 @@ func (c *Controller) leases() typedcoordination.LeaseInterface {
 
 // endpointsChanged tells those that depend on a Service's endpoints.
 func (c *Controller) endpointsChanged(object any, _ bool) {
-	if slice, ok := object.(*discovery.EndpointSlice); ok {
-		c.pokeFor(slice.Namespace, slice.Labels[discovery.LabelServiceName])
+	slice, ok := object.(*discovery.EndpointSlice)
+	if !ok {
+		return
+	}
+	name := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Labels[discovery.LabelServiceName]}
+	c.pokeFor(name.Namespace, name.Name)
+	c.mu.Lock()
+	wish := c.plan.Wishes[name]
+	c.mu.Unlock()
+	if wish != nil && wish.Forward != nil {
+		c.forward.Refresh(name)
+		c.queue.Add(key{name.Namespace, name.Name})
 	}
 }
 

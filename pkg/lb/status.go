@@ -49,14 +49,15 @@ func (c *Controller) writeStatus(ctx context.Context, k key) error {
 		}
 	}
 	c.mu.Lock()
-	wish := c.plan.Wishes[types.NamespacedName{Namespace: k.namespace, Name: k.name}]
+	plan := c.plan
 	c.mu.Unlock()
+	wish := plan.Wishes[types.NamespacedName{Namespace: k.namespace, Name: k.name}]
 	status, changed := service.Without(s)
 	if wish != nil {
 		current := *wish
 		current.Service = s
 		holders := c.holders(wish.Addresses)
-		status, changed = service.Status(&current, holders)
+		status, changed = service.Status(&current, holders, plan.Forwards(wish, c.slices(s)))
 		for _, h := range holders {
 			if h.Node == "" {
 				c.queue.AddAfter(k, recheck)
@@ -108,12 +109,14 @@ func (c *Controller) holders(addresses []netip.Addr) map[netip.Addr]service.Hold
 
 // tell writes an Event where the condition says something else than before.
 func (c *Controller) tell(s *core.Service, status core.ServiceStatus) {
-	was := conditions.FindStatusCondition(s.Status.Conditions, service.ConditionType)
-	is := conditions.FindStatusCondition(status.Conditions, service.ConditionType)
-	if is == nil || is.Status == meta.ConditionTrue || was != nil && was.Reason == is.Reason {
-		return // the node that announces an address tells of that
+	for _, kind := range []string{service.ConditionType, service.ForwardingType} {
+		was := conditions.FindStatusCondition(s.Status.Conditions, kind)
+		is := conditions.FindStatusCondition(status.Conditions, kind)
+		if is == nil || is.Status == meta.ConditionTrue || was != nil && was.Reason == is.Reason {
+			continue // the node that announces an address tells of that
+		}
+		c.events.Event(s, core.EventTypeWarning, is.Reason, is.Message)
 	}
-	c.events.Event(s, core.EventTypeWarning, is.Reason, is.Message)
 }
 
 // View is what this node knows of one address.

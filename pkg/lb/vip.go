@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	core "k8s.io/api/core/v1"
@@ -43,6 +44,9 @@ type vip struct {
 	silent   int         // questions in a row that nobody answered while the lease was held
 
 	unanswered int // questions in a row that nobody else answered
+
+	// stale is set where connections were left open when the address went.
+	stale atomic.Bool
 
 	// of the elector's goroutine
 	holding     address.Link
@@ -129,6 +133,9 @@ func (v *vip) look(wish *service.Address) (address.Link, *reason.Error) {
 	}
 	link, err := v.c.o.Host.Find(v.ip, wish.Interface)
 	if err == nil {
+		if why := v.c.forward.Fault(v.ip); why != nil {
+			return link, reason.Errorf(why.Reason, "node %s: %s", v.c.o.Node, why.Text)
+		}
 		return link, nil
 	}
 	why, ok := errors.AsType[*reason.Error](err)
@@ -266,6 +273,11 @@ func (v *vip) withdraw(why error) (station string, err error) {
 	if v.stopSending != nil {
 		v.stopSending()
 		v.stopSending, v.announcer = nil, nil
+	}
+	// While the address is here their peers learn of it. Without the API nobody takes the address, and what is open may
+	// go on when it is back.
+	if v.stale.Store(errors.Is(why, elect.ErrDeadline)); !v.stale.Load() {
+		v.c.forward.Cut(v.ip)
 	}
 	found, err := v.c.o.Host.Remove(v.ip)
 	v.mu.Lock()

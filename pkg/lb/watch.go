@@ -131,6 +131,9 @@ func (v *vip) clean(holder string) {
 	if held {
 		return // the elector is about to see it
 	}
+	if holder != "" && v.stale.Swap(false) {
+		v.c.forward.Cut(v.ip) // their clients are another node's now
+	}
 	found, err := v.c.o.Host.Remove(v.ip)
 	if err != nil {
 		v.log.Error("failed to remove an address", "error", err)

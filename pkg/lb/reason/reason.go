@@ -19,6 +19,11 @@ const (
 	AddressNotAllowed
 	AddressTaken
 	PortTaken
+	BadMode
+	ProtocolUnsupported
+	BadProxyProtocol
+	BadSourceRange
+	SourceHidden
 
 	// This node cannot have the address.
 	NoLink
@@ -28,6 +33,7 @@ const (
 	FirstAddress
 	NodeExcluded
 	NoEndpoint
+	PortInUse
 	Starting
 
 	// The address was tried.
@@ -40,6 +46,10 @@ const (
 	Standby
 	NoNode
 	Stopping
+
+	// What is sent to the address is forwarded, or not.
+	Forwarding
+	EndpointLoop
 )
 
 var names = [...]string{
@@ -49,6 +59,9 @@ var names = [...]string{
 	LinkDown: "LinkDown", NodeAddress: "NodeAddress", FirstAddress: "FirstAddress", NodeExcluded: "NodeExcluded",
 	NoEndpoint: "NoEndpoint", Starting: "Starting", AddressInUse: "AddressInUse", KernelRefused: "KernelRefused",
 	LeaseLost: "LeaseLost", APIAway: "APIAway", Standby: "Standby", NoNode: "NoNode", Stopping: "Stopping",
+	BadMode: "BadMode", ProtocolUnsupported: "ProtocolUnsupported", BadProxyProtocol: "BadProxyProtocol",
+	BadSourceRange: "BadSourceRange", SourceHidden: "SourceHidden", PortInUse: "PortInUse", Forwarding: "Forwarding",
+	EndpointLoop: "EndpointLoop",
 }
 
 // String is the reason as Kubernetes writes reasons.

@@ -6,6 +6,7 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 
+	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 )
 
@@ -26,24 +27,121 @@ func Serves(a *Address, node string, slices func(*core.Service) []*discovery.End
 }
 
 func servedBy(slices []*discovery.EndpointSlice, ip netip.Addr, node string) bool {
-	family := discovery.AddressTypeIPv6
-	if ip.Is4() {
-		family = discovery.AddressTypeIPv4
-	}
-	anyReady, serving := false, false
+	anyReady, served := false, false
 	for _, slice := range slices {
-		if slice.AddressType != family {
+		if slice.AddressType != familyOf(ip) {
 			continue
 		}
 		for _, e := range slice.Endpoints {
-			here := e.NodeName != nil && *e.NodeName == node
-			ready := e.Conditions.Ready == nil || *e.Conditions.Ready
-			if ready && here {
+			here := on(e, node)
+			if ready(e) && here {
 				return true
 			}
-			anyReady = anyReady || ready
-			serving = serving || here && e.Conditions.Serving != nil && *e.Conditions.Serving
+			anyReady = anyReady || ready(e)
+			served = served || here && serving(e)
 		}
 	}
-	return serving && !anyReady
+	return served && !anyReady
+}
+
+func familyOf(ip netip.Addr) discovery.AddressType {
+	if ip.Is4() {
+		return discovery.AddressTypeIPv4
+	}
+	return discovery.AddressTypeIPv6
+}
+
+// A condition that is not told means ready, and nothing of serving.
+
+func ready(e discovery.Endpoint) bool   { return e.Conditions.Ready == nil || *e.Conditions.Ready }
+func serving(e discovery.Endpoint) bool { return e.Conditions.Serving != nil && *e.Conditions.Serving }
+
+func on(e discovery.Endpoint, node string) bool { return e.NodeName != nil && *e.NodeName == node }
+
+// Place is where a listener is.
+type Place struct {
+	Node string
+	// Zone is the node's (topology.kubernetes.io/zone); empty is none.
+	Zone string
+}
+
+// Endpoints are those that a listener forwards to: ready ones, and as their fallback those that still serve while they
+// terminate (KEP-1669). Those that the API has hinted at for the listener's node or zone are preferred, where it has
+// hints for all (KEP-2433). An endpoint counts once, in however many slices it is.
+func Endpoints(l Listener, slices []*discovery.EndpointSlice, at Place) []endpoint.Member {
+	found := found{index: map[netip.AddrPort]int{}}
+	hints := true // for each ready endpoint
+	for _, slice := range slices {
+		number := portOf(slice, l.Port)
+		if slice.AddressType != familyOf(l.IP) || number == 0 {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			if !ready(e) && !serving(e) || l.Forward.Local && !on(e, at.Node) {
+				continue
+			}
+			forNode, forZone := hintsOf(e, at)
+			hints = hints && (!ready(e) || forNode || e.Hints != nil && len(e.Hints.ForZones) > 0)
+			found.add(e.Addresses, number, endpoint.Member{Fallback: !ready(e), Preferred: ready(e) && (forNode || forZone)})
+		}
+	}
+	for i := range found.members {
+		found.members[i].Preferred = found.members[i].Preferred && hints
+	}
+	return found.members
+}
+
+// found collects endpoints.
+type found struct {
+	members []endpoint.Member
+	index   map[netip.AddrPort]int
+}
+
+// add adds the addresses of an endpoint. A ready one takes the place of one that terminates.
+func (f *found) add(addresses []string, port uint16, m endpoint.Member) {
+	for _, text := range addresses {
+		ip, err := netip.ParseAddr(text)
+		if err != nil || !usable(ip) {
+			continue // the node's own loopback and the like are nobody's endpoint
+		}
+		m.Addr = netip.AddrPortFrom(ip.Unmap(), port)
+		i, known := f.index[m.Addr]
+		switch {
+		case !known:
+			f.index[m.Addr] = len(f.members)
+			f.members = append(f.members, m)
+		case f.members[i].Fallback:
+			f.members[i] = m
+		}
+	}
+}
+
+// portOf is the number of a Service's port in a slice, by the name that the Service gives it; 0 is none.
+func portOf(slice *discovery.EndpointSlice, port core.ServicePort) uint16 {
+	for _, p := range slice.Ports {
+		name, protocol := "", core.ProtocolTCP
+		if p.Name != nil {
+			name = *p.Name
+		}
+		if p.Protocol != nil {
+			protocol = *p.Protocol
+		}
+		if name == port.Name && protocol == port.Protocol && p.Port != nil && *p.Port > 0 && *p.Port <= 65535 {
+			return uint16(*p.Port)
+		}
+	}
+	return 0
+}
+
+func hintsOf(e discovery.Endpoint, at Place) (forNode, forZone bool) {
+	if e.Hints == nil {
+		return false, false
+	}
+	for _, n := range e.Hints.ForNodes {
+		forNode = forNode || n.Name == at.Node
+	}
+	for _, z := range e.Hints.ForZones {
+		forZone = forZone || at.Zone != "" && z.Name == at.Zone
+	}
+	return forNode, forZone
 }

@@ -28,6 +28,8 @@ const (
 type Options struct {
 	// Class is the loadBalancerClass.
 	Class string
+	// Mode is that of Services which do not say; empty is Announce.
+	Mode Mode
 	// Allowed are the prefixes of addresses that may be asked for; none is any.
 	Allowed []netip.Prefix
 }
@@ -44,6 +46,8 @@ type Address struct {
 // Wish is what came of what a Service asks for.
 type Wish struct {
 	Service *core.Service
+	// Forward is what it asks of listeners of ours; nil in mode announce.
+	Forward *Forward
 	// Addresses are those that it gets.
 	Addresses []netip.Addr
 	// Refused is why it does not get the others.
@@ -82,6 +86,9 @@ func Make(services []*core.Service, o Options) Plan {
 		wish := &Wish{Service: s}
 		plan.Wishes[NameOf(s)] = wish
 		addresses, fault := wanted(s)
+		if fault == nil {
+			wish.Forward, fault = o.forward(s)
+		}
 		if fault != nil {
 			wish.Refused = []*reason.Error{fault}
 			continue

@@ -242,7 +242,7 @@ func TestStatus(t *testing.T) {
 	}
 	for _, step := range steps {
 		t.Run(step.name, func(t *testing.T) {
-			status, changed := Status(wish, step.holders)
+			status, changed := Status(wish, step.holders, nil)
 			if changed != step.changed {
 				t.Errorf("changed %v", changed)
 			}

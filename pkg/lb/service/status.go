@@ -14,8 +14,13 @@ import (
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 )
 
-// ConditionType is the condition that says whether a Service's addresses are announced.
-const ConditionType = "stack-lb.tinkerbell.org/Announced"
+// The conditions.
+const (
+	// ConditionType says whether a Service's addresses are announced.
+	ConditionType = "stack-lb.tinkerbell.org/Announced"
+	// ForwardingType says whether what is sent to a Service in mode proxy finds an endpoint.
+	ForwardingType = "stack-lb.tinkerbell.org/Forwarding"
+)
 
 // Holder is who announces an address; empty is nobody, for a reason.
 type Holder struct {
@@ -23,27 +28,47 @@ type Holder struct {
 	Why  *reason.Error
 }
 
-// Status is what the status of a Service is to be, given who holds its addresses. An address stays in it while nobody
-// holds it, since it will be the same when somebody does. changed is false if it is that already. The Service is not
-// changed.
-func Status(w *Wish, holders map[netip.Addr]Holder) (status core.ServiceStatus, changed bool) {
+// Status is what the status of a Service is to be, given who holds its addresses, and why what is sent to it is not
+// forwarded (nil if it is). An address stays in it while nobody holds it, since it will be the same when somebody does.
+// changed is false if it is that already. The Service is not changed.
+func Status(w *Wish, holders map[netip.Addr]Holder, forwards *reason.Error) (status core.ServiceStatus, changed bool) {
 	status = *w.Service.Status.DeepCopy()
-	vip := core.LoadBalancerIPModeVIP
+	mode := core.LoadBalancerIPModeVIP
+	if w.Forward != nil {
+		mode = core.LoadBalancerIPModeProxy
+	}
 	var ingress []core.LoadBalancerIngress
 	for _, ip := range w.Addresses {
 		there := slices.ContainsFunc(status.LoadBalancer.Ingress, func(i core.LoadBalancerIngress) bool {
 			return i.IP == ip.String()
 		})
 		if there || holders[ip].Node != "" {
-			ingress = append(ingress, core.LoadBalancerIngress{IP: ip.String(), IPMode: &vip})
+			ingress = append(ingress, core.LoadBalancerIngress{IP: ip.String(), IPMode: &mode})
 		}
 	}
 	status.LoadBalancer.Ingress = ingress
 	condition := conditionOf(w, holders)
 	condition.ObservedGeneration = w.Service.Generation
 	meta.SetStatusCondition(&status.Conditions, condition)
+	setForwarding(&status, w, forwards)
 	// By value: ipMode is a pointer.
 	return status, !equality.Semantic.DeepEqual(status, w.Service.Status)
+}
+
+// setForwarding sets the condition of a Service in mode proxy that has addresses, and removes it from others.
+func setForwarding(status *core.ServiceStatus, w *Wish, why *reason.Error) {
+	if w.Forward == nil || len(w.Addresses) == 0 {
+		meta.RemoveStatusCondition(&status.Conditions, ForwardingType)
+		return
+	}
+	c := metav1.Condition{
+		Type: ForwardingType, Status: metav1.ConditionTrue, Reason: reason.Forwarding.String(),
+		Message: "every port has an endpoint", ObservedGeneration: w.Service.Generation,
+	}
+	if why != nil {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, why.Reason.String(), why.Text
+	}
+	meta.SetStatusCondition(&status.Conditions, c)
 }
 
 func conditionOf(w *Wish, holders map[netip.Addr]Holder) metav1.Condition {
@@ -84,6 +109,7 @@ func Without(s *core.Service) (status core.ServiceStatus, changed bool) {
 		return status, false
 	}
 	meta.RemoveStatusCondition(&status.Conditions, ConditionType)
+	meta.RemoveStatusCondition(&status.Conditions, ForwardingType)
 	if s.Spec.Type != core.ServiceTypeLoadBalancer {
 		status.LoadBalancer = core.LoadBalancerStatus{}
 	}

@@ -112,6 +112,9 @@ type Front struct {
 	mu    sync.Mutex
 	conns map[*session]struct{}
 	done  sync.WaitGroup
+
+	hurry     sync.Once
+	hurriedly chan struct{} // closed when connections are not waited for any more
 }
 
 // Listen binds the front's socket.
@@ -125,6 +128,8 @@ func Listen(c Config) (*Front, error) {
 		metrics: c.Metrics.route(c.Route),
 		conns:   map[*session]struct{}{},
 		room:    c.Account.Route(c.Route),
+
+		hurriedly: make(chan struct{}),
 	}
 	if f.log == nil {
 		f.log = slog.New(slog.DiscardHandler)
@@ -252,6 +257,9 @@ func (f *Front) Serve(ctx context.Context) error {
 	return err
 }
 
+// Hurry ends the drain at once, now or when Serve is told to end: connections that are open then are reset.
+func (f *Front) Hurry() { f.hurry.Do(func() { close(f.hurriedly) }) }
+
 // add counts a connection, unless there are as many as may be.
 func (f *Front) add(s *session) bool {
 	f.mu.Lock()
@@ -296,6 +304,7 @@ func (f *Front) drain() {
 	case <-ended:
 		return
 	case <-timer.C:
+	case <-f.hurriedly:
 	}
 	f.mu.Lock()
 	left := len(f.conns)

@@ -1,0 +1,295 @@
+// Package forward has the listeners of Services in mode proxy: the proxy's own TCP and UDP fronts, at addresses that
+// this node may have or not, with pools that follow the Services' EndpointSlices.
+package forward
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	discovery "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	core "k8s.io/api/core/v1"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/lb/reason"
+	"github.com/tinkerbell/stack/pkg/lb/service"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/udp"
+)
+
+// Options make a [Manager].
+type Options struct {
+	// Drain is how long connections may go on when their listener goes while the address stays.
+	Drain time.Duration
+	// Changed is told of an address whose [Manager.Fault] may have changed. It may be nil.
+	Changed func(netip.Addr)
+	// Logger and Registerer may be nil.
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// State is what the listeners are to be.
+type State struct {
+	Plan service.Plan
+	// Slices are the EndpointSlices of a Service.
+	Slices func(*core.Service) []*discovery.EndpointSlice
+	Place  service.Place
+}
+
+// Manager opens, changes and closes the listeners of one node. Its methods are safe for concurrent use.
+type Manager struct {
+	o       Options
+	log     *slog.Logger
+	metrics metrics
+	life    context.Context
+	end     context.CancelFunc
+	group   sync.WaitGroup
+	begin   sync.Once
+	again   chan struct{} // a listener is to be opened again
+
+	mu      sync.Mutex
+	closed  bool
+	state   State
+	loops   *loop.Group // nil before the first TCP listener
+	ports   map[key]*port
+	leaving map[*port]struct{} // whose listeners are being closed, and whose connections may go on
+}
+
+// key is what a listener has for itself.
+type key struct {
+	at       netip.AddrPort
+	protocol core.Protocol
+}
+
+func keyOf(l service.Listener) key { return key{l.AddrPort(), l.Port.Protocol} }
+
+type metrics struct {
+	pools *endpoint.Metrics
+	tcp   *tcp.Metrics
+	udp   *udp.Metrics
+}
+
+func (m metrics) forget(route string) {
+	m.pools.Forget(route)
+	m.tcp.Forget(route)
+	m.udp.Forget(route)
+}
+
+// New makes a manager, which does nothing before Set. Close has to follow.
+func New(o Options) *Manager {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Registerer == nil {
+		o.Registerer = prometheus.NewRegistry()
+	}
+	if o.Changed == nil {
+		o.Changed = func(netip.Addr) {}
+	}
+	m := &Manager{
+		o: o, log: o.Logger, again: make(chan struct{}, 1), ports: map[key]*port{}, leaving: map[*port]struct{}{},
+		metrics: metrics{endpoint.NewMetrics(o.Registerer), tcp.NewMetrics(o.Registerer), udp.NewMetrics(o.Registerer)},
+	}
+	m.life, m.end = context.WithCancel(context.Background())
+	return m
+}
+
+// Close ends all connections and listeners, and waits for that.
+func (m *Manager) Close() {
+	m.mu.Lock()
+	m.closed = true
+	for k, p := range m.ports {
+		delete(m.ports, k)
+		m.leave(p)
+	}
+	leaving := m.hurry(func(*port) bool { return true })
+	m.mu.Unlock()
+	for _, p := range leaving {
+		<-p.done
+	}
+	m.end()
+	m.group.Wait()
+}
+
+// Set has listeners for a state: it opens those that are new, closes those that are not in it, and changes the others
+// while their connections go on.
+func (m *Manager) Set(s State) {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return
+	}
+	m.begin.Do(func() { m.group.Go(m.tend) })
+	m.state = s
+	changed := map[netip.Addr]bool{}
+	want := map[key]service.Listener{}
+	for _, l := range s.Plan.Listeners() {
+		want[keyOf(l)] = l
+	}
+	for k, p := range m.ports {
+		if l, ok := want[k]; !ok || l.String() != p.route {
+			delete(m.ports, k)
+			m.leave(p)
+			changed[k.at.Addr()] = true
+		}
+	}
+	for k, l := range want {
+		p := m.ports[k]
+		if p == nil {
+			p = m.newPort(l)
+			m.ports[k] = p
+			m.open(p)
+			changed[k.at.Addr()] = true
+			continue
+		}
+		m.update(p, l)
+	}
+	m.mu.Unlock()
+	for ip := range changed {
+		m.o.Changed(ip)
+	}
+}
+
+// Move tells where the listeners are now.
+func (m *Manager) Move(to service.Place) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state.Place == to {
+		return
+	}
+	m.state.Place = to
+	for _, p := range m.ports {
+		m.feed(p)
+	}
+}
+
+// Refresh has the listeners of one Service look at its EndpointSlices again.
+func (m *Manager) Refresh(name types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range m.ports {
+		if service.NameOf(p.want.Service) == name {
+			m.feed(p)
+		}
+	}
+}
+
+// Fault says why this node cannot forward what is sent to an address; nil if it can, or has nothing to forward there.
+func (m *Manager) Fault(ip netip.Addr) *reason.Error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var first *port
+	for k, p := range m.ports {
+		if k.at.Addr() == ip && p.fault != nil && (first == nil || strings.Compare(p.route, first.route) < 0) {
+			first = p
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return first.fault
+}
+
+// Cut ends the connections and sessions at an address, which another node is about to have: what their clients send
+// does not come here any more. The listeners stay for the next time.
+func (m *Manager) Cut(ip netip.Addr) {
+	m.mu.Lock()
+	var again []*port
+	for k, p := range m.ports {
+		switch {
+		case k.at.Addr() != ip:
+		case p.datagrams != nil:
+			p.datagrams.CloseTo(func(netip.AddrPort) bool { return true })
+		case p.stream != nil && p.stream.Active() > 0:
+			next := m.successor(p)
+			m.leave(p)
+			m.ports[k] = next
+			again = append(again, next)
+		}
+	}
+	leaving := m.hurry(func(p *port) bool { return p.key.at.Addr() == ip })
+	m.mu.Unlock()
+	for _, p := range leaving {
+		<-p.done
+	}
+	m.mu.Lock()
+	for _, p := range again {
+		if m.ports[p.key] == p && p.done == nil {
+			m.open(p)
+		}
+	}
+	m.mu.Unlock()
+}
+
+// hurry ends the connections of listeners that are being closed. The caller holds mu.
+func (m *Manager) hurry(which func(*port) bool) (leaving []*port) {
+	for p := range m.leaving {
+		if which(p) {
+			if p.stream != nil {
+				p.stream.Hurry()
+			}
+			leaving = append(leaving, p)
+		}
+	}
+	return leaving
+}
+
+// How often a listener is tried again: soon while its forerunner lets go of the port, else at times.
+const (
+	soon    = 20 * time.Millisecond
+	atTimes = time.Second
+)
+
+// tend opens again what could not be opened.
+func (m *Manager) tend() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-m.life.Done():
+			return
+		case <-m.again:
+			timer.Reset(soon)
+			continue
+		case <-timer.C:
+		}
+		if wait := m.openAgain(); wait > 0 {
+			timer.Reset(wait)
+		}
+	}
+}
+
+// openAgain opens what could not be opened, and says when to try the next time; 0 is not at all.
+func (m *Manager) openAgain() (wait time.Duration) {
+	m.mu.Lock()
+	changed := map[netip.Addr]bool{}
+	for k, p := range m.ports {
+		if p.done != nil {
+			continue
+		}
+		before := p.fault
+		m.open(p)
+		if p.done == nil && (wait == 0 || p.wait() < wait) {
+			wait = p.wait()
+		}
+		if before != p.fault {
+			changed[k.at.Addr()] = true
+		}
+	}
+	select {
+	case <-m.again: // that was by those which failed just now
+	default:
+	}
+	m.mu.Unlock()
+	for ip := range changed {
+		m.o.Changed(ip)
+	}
+	return wait
+}

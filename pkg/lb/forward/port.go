@@ -1,0 +1,271 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"reflect"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	core "k8s.io/api/core/v1"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/lb/reason"
+	"github.com/tinkerbell/stack/pkg/lb/service"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/udp"
+)
+
+// Bounds of a UDP port. A session is a socket and some kilobytes; one client is perhaps a site behind a NAT.
+const (
+	sessions          = 16384
+	sessionsPerClient = 4096
+)
+
+// port is one listener, its pool, and what is wrong with it. The manager's mu guards it.
+type port struct {
+	key       key
+	route     string // its name in logs and metrics
+	want      service.Listener
+	source    *slicesSource
+	pool      atomic.Pointer[endpoint.Pool]
+	endPool   context.CancelFunc
+	stream    *tcp.Front // one of them is open; none with a fault
+	datagrams *udp.Front
+	stop      context.CancelFunc
+	done      chan struct{} // closed when it has ended; nil before it is open
+	fault     *reason.Error
+	forerun   *port // had the port before
+}
+
+// newPort makes the listener's pool. The caller holds mu.
+func (m *Manager) newPort(l service.Listener) *port {
+	p := &port{key: keyOf(l), route: l.String(), want: l}
+	for old := range m.leaving {
+		if old.key == p.key {
+			p.forerun = old
+		}
+	}
+	m.makePool(p, nil)
+	return p
+}
+
+// successor is a listener in the place of one that is about to be closed, with its pool. The caller holds mu.
+func (m *Manager) successor(old *port) *port {
+	p := &port{key: old.key, route: old.route, want: old.want, source: old.source, endPool: old.endPool, forerun: old}
+	p.pool.Store(old.pool.Load())
+	old.endPool = func() {}
+	return p
+}
+
+// makePool makes a pool, which begins with what the one before knew. The caller holds mu.
+func (m *Manager) makePool(p *port, before *endpoint.Pool) {
+	p.source = newSource(p.route, m.members(p))
+	c := endpoint.Config{
+		Route: p.route, Sources: []endpoint.Source{p.source}, Before: before, Affinity: p.want.Forward.Affinity,
+		Logger: m.log.With("route", p.route), Metrics: m.metrics.pools,
+	}
+	if c.Affinity > 0 {
+		c.Balance = endpoint.Maglev // by the client's address, so that the next node chooses the same
+	}
+	pool := endpoint.NewPool(c)
+	ctx, cancel := context.WithCancel(m.life)
+	m.group.Go(func() { _ = pool.Run(ctx) }) // it has no errors
+	<-p.source.known                         // so that no connection meets an empty pool
+	p.pool.Store(pool)
+	if p.endPool != nil {
+		p.endPool()
+	}
+	p.endPool = cancel
+}
+
+// members are what the EndpointSlices say. The caller holds mu.
+func (m *Manager) members(p *port) []endpoint.Member {
+	members := service.Endpoints(p.want, m.state.Slices(p.want.Service), m.state.Place)
+	members, _ = m.state.Plan.WithoutLoops(p.want, members) // a condition tells of loops
+	return members
+}
+
+// feed tells the pool what the EndpointSlices say. The caller holds mu.
+func (m *Manager) feed(p *port) {
+	members := m.members(p)
+	var told func()
+	if front := p.datagrams; front != nil {
+		known := map[netip.AddrPort]bool{}
+		for _, each := range members {
+			known[each.Addr] = true
+		}
+		told = func() { front.CloseTo(func(e netip.AddrPort) bool { return !known[e] }) }
+	}
+	p.source.set(members, told)
+}
+
+// open binds a listener and serves it, or says what is wrong. The caller holds mu.
+func (m *Manager) open(p *port) {
+	ctx, cancel := context.WithCancel(m.life)
+	serve, err := m.listen(p)
+	if err != nil {
+		cancel()
+		m.failed(p, err)
+		return
+	}
+	p.stop, p.done, p.fault, p.forerun = cancel, make(chan struct{}), nil, nil
+	m.log.Info("listening", "route", p.route)
+	m.group.Go(func() {
+		err := serve(ctx)
+		if err != nil {
+			m.log.Error("failed to serve a port", "route", p.route, "error", err)
+		}
+		m.ended(p, err)
+	})
+}
+
+// listen binds a listener.
+func (m *Manager) listen(p *port) (serve func(context.Context) error, err error) {
+	if p.key.protocol == core.ProtocolUDP {
+		c := m.udpConfig(p)
+		c.Route, c.Listen, c.Freebind = p.route, p.key.at, true
+		c.Metrics, c.Logger = m.metrics.udp, m.log.With("route", p.route)
+		c.Pick = func(client netip.Addr) (netip.AddrPort, error) { return p.pool.Load().Pick(client) }
+		c.Report = func(e netip.AddrPort, err error) { p.pool.Load().Report(e, err) }
+		if p.datagrams, err = udp.Listen(c); err != nil {
+			p.datagrams = nil
+			return nil, err
+		}
+		return p.datagrams.Serve, nil
+	}
+	front, err := tcp.Listen(tcp.Config{
+		Route: p.route, Listen: p.key.at, Freebind: true, Loops: m.running(), Settings: m.settings(p),
+		Metrics: m.metrics.tcp, Logger: m.log.With("route", p.route),
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.stream = front
+	return front.Serve, nil
+}
+
+// running are the loops, from the first TCP listener on. The caller holds mu.
+func (m *Manager) running() *loop.Group {
+	if m.loops == nil {
+		m.loops = loop.NewGroup(0)
+		m.group.Go(func() {
+			if err := m.loops.Run(m.life); err != nil {
+				m.log.Error("failed to wait for connections", "error", err)
+			}
+		})
+	}
+	return m.loops
+}
+
+func (m *Manager) settings(p *port) tcp.Settings {
+	return tcp.Settings{
+		Pool: p.pool.Load(), Drain: m.o.Drain, Sources: p.want.Forward.Sources, SendProxy: p.want.Forward.Header,
+	}
+}
+
+func (m *Manager) udpConfig(p *port) udp.Config {
+	return udp.Config{Sources: p.want.Forward.Sources, MaxSessions: sessions, MaxSessionsPerClient: sessionsPerClient}
+}
+
+// update hands an open listener what the Service asks for now. The caller holds mu.
+func (m *Manager) update(p *port, next service.Listener) {
+	before := p.want
+	p.want = next
+	if before.Forward.Affinity != next.Forward.Affinity {
+		m.makePool(p, p.pool.Load())
+	}
+	m.feed(p)
+	if reflect.DeepEqual(before.Forward, next.Forward) {
+		return
+	}
+	if p.stream != nil {
+		p.stream.Update(m.settings(p))
+	}
+	if p.datagrams != nil {
+		p.datagrams.Update(m.udpConfig(p))
+	}
+}
+
+// leave ends a listener. Its connections may go on for a while. The caller holds mu.
+func (m *Manager) leave(p *port) {
+	if p.done == nil { // it was never open
+		p.endPool()
+		m.forget(p)
+		return
+	}
+	m.leaving[p] = struct{}{}
+	p.stop()
+}
+
+// ended is told when a listener and its connections have ended.
+func (m *Manager) ended(p *port, err error) {
+	p.stop()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	close(p.done)
+	_, left := m.leaving[p]
+	if !left { // by itself
+		p.done, p.stream, p.datagrams = nil, nil, nil
+		m.failed(p, err)
+		return
+	}
+	delete(m.leaving, p)
+	p.endPool()
+	m.forget(p)
+	m.log.Info("closed", "route", p.route)
+}
+
+// forget removes what was counted for a listener, unless there is another of the same name. The caller holds mu.
+func (m *Manager) forget(p *port) {
+	for other := range m.leaving {
+		if other != p && other.route == p.route {
+			return
+		}
+	}
+	if other := m.ports[p.key]; other == nil || other == p || other.route != p.route {
+		m.metrics.forget(p.route)
+	}
+}
+
+// failed notes why a listener is not open, and has it tried again. The caller holds mu.
+func (m *Manager) failed(p *port, err error) {
+	select {
+	case m.again <- struct{}{}:
+	default:
+	}
+	if _, leaving := m.leaving[p.forerun]; leaving {
+		return // it may still have the port
+	}
+	p.forerun = nil
+	taken := errors.Is(err, syscall.EADDRINUSE)
+	if p.fault != nil && taken == (p.fault.Reason == reason.PortInUse) {
+		return // that was said
+	}
+	why := reason.Errorf(reason.KernelRefused, "%s cannot be listened at (ports below 1024 need the capability "+
+		"NET_BIND_SERVICE): %v", p.name(), err)
+	if taken {
+		why = reason.Errorf(reason.PortInUse, "%s is taken by %s: stop that, or have it listen at addresses of its own, "+
+			"or change the Service's port", p.name(), holderOf(p.key))
+	}
+	p.fault = why
+	m.log.Error("failed to listen", "route", p.route, "cause", why.Text)
+}
+
+// name is the port and the Service, for people.
+func (p *port) name() string {
+	return "port " + strings.ToLower(string(p.key.protocol)) + " " + p.key.at.String() + " of Service " +
+		service.NameOf(p.want.Service).String()
+}
+
+// wait is when to try again.
+func (p *port) wait() time.Duration {
+	if p.forerun != nil {
+		return soon
+	}
+	return atTimes
+}
