@@ -23,6 +23,10 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 		}
 		return
 	}
+	if m.isLayer(e) {
+		m.layer = e.XID
+		return
+	}
 	b, s := j.bootOf(m, e, r)
 	at := e.At
 	i := b.step(s, at)
@@ -71,6 +75,18 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 		}
 		j.bind(m, boot.Addr(e.Requested), at, 0)
 	}
+}
+
+// isLayer tells whether a DHCPv6 message is one of the IPv6 layer of UEFI's firmware, which gets an address of its own
+// besides PXE and HTTP boot, before them or meanwhile. That is no step of a boot: nothing is loaded by it. It says
+// nothing of the machine's architecture, and its client identifier is that of the firmware, the machine's UUID (RFC
+// 6355). Whoever asks so when a kernel has been loaded is the operating system.
+func (m *machine) isLayer(e *boot.Event) bool {
+	if ipxe, firmware := speaker(e); !e.V6 || ipxe || firmware || !unique(e.UUID) {
+		return false
+	}
+	b := m.newest()
+	return b == nil || b.state == Booted || b.state == Silent || b.at.order() < Kernel.order()
 }
 
 // renews tells whether a REQUEST is that of a system that has its address already.
@@ -225,6 +241,9 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	}
 	if !dropped && r == ack && given.IsValid() {
 		j.bind(m, given, at, max(time.Minute, time.Duration(e.Lease)*time.Second))
+	}
+	if e.V6 && m.layer != 0 && e.XID == m.layer {
+		return // The answer to the firmware's IP layer.
 	}
 	if b == nil {
 		b = j.newBoot(m, e)

@@ -25,6 +25,11 @@ func (a actor) lease6(at float64, file string, who ...option) []shot {
 	}
 }
 
+// layer is UEFI's IPv6 layer, or a system that is known by the machine's UUID.
+func layer(d *draft) {
+	d.UUID, d.XID = [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, 0xabcdef
+}
+
 // Boots of other kinds than firmware, iPXE, script, kernel: their steps, where they are, and what comes next.
 func TestKindsOfBoots(t *testing.T) {
 	uefi := with(boot.Agent, "UefiHttpBoot/1.0")
@@ -84,6 +89,17 @@ func TestKindsOfBoots(t *testing.T) {
 			"DHCPv6", film(six.lease6(0, "tftp://[2001:db8::2]/ipxe.efi", pxe...), six.tftp(2, 1, "ipxe.efi"),
 				six.lease6(4, "http://[2001:db8::2]:7171/auto.ipxe", tinkerbell...), six.script(6), six.kernel(8)),
 			"dhcp ok, loader ok, ipxe-dhcp ok, script ok, kernel ok", Booting, Initramfs,
+		},
+		{
+			"the firmware's IPv6 layer asks as well", film(six.lease6(0, "", layer), six.lease6(0.15, "http://[2001:db8::2]/ipxe.efi", httpClient...),
+				six.lease6(0.5, "", layer), six.get(1, 0.5, smee, 7171, "/ipxe/binary/ipxe.efi", uefi), six.lease6(1.5, "", layer),
+				six.lease6(4, "http://[2001:db8::2]:7171/auto.ipxe", tinkerbell...), six.script(6)),
+			"dhcp ok, loader ok, ipxe-dhcp ok, script ok", Booting, Kernel,
+		},
+		{
+			"a system that has the machine's UUID", film(six.lease6(0, "http://[2001:db8::2]:7171/auto.ipxe", tinkerbell...), six.script(1),
+				six.kernel(2), six.lease6(30, "", layer)),
+			"ipxe-dhcp ok, script ok, kernel ok, os-dhcp ok", Booting, Syslog,
 		},
 		{
 			"DHCPv6 unanswered beside DHCP", film(one.discover(0, pxe), solicit(one, 0.1, boot.DHCPRequest, 1, pxe...),
@@ -158,6 +174,7 @@ func TestWhereABootBegins(t *testing.T) {
 			d.Client = bytes16(one.address)
 		}), one.reply(1800.1, 5, "")), 1},
 		{"the installed system", film(one.toAgent(0), one.agent(60, 25, boot.Done), one.lease(120, plain, "")), 2},
+		{"the firmware's IPv6 layer", film(one.toAgent(0), one.agent(60, 25, boot.Done), one.lease6(120, "", layer), one.lease(125, pxe, "u.kpxe")), 2},
 		{"the installed system, again and again", film(one.lease(0, plain, ""), one.lease(100, plain, ""), one.lease(200, plain, "")), 1},
 		{"no DHCP heard", film(one.script(0), one.kernel(5), one.script(1000)), 2},
 		{"the agent's connection ends after the next boot began", film(one.toAgent(0), one.discover(60, pxe), one.agent(70, 35, boot.Torn)), 2},

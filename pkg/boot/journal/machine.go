@@ -20,6 +20,7 @@ type machine struct {
 	arch      uint16
 	hasArch   bool
 	boots     []*record // oldest first
+	layer     uint32    // transaction of the firmware's IP layer, the last of DHCPv6; 0: none
 	lines     []line    // oldest first
 	heard     int64     // last event
 	rank      rank
