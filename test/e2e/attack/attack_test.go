@@ -22,7 +22,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/tinkerbell/stack/test/e2e/soak"
+	"github.com/tinkerbell/stack/test/e2e/network"
 )
 
 var forbidden error
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	done, err := soak.Enter(context.Background())
+	done, err := network.Enter(context.Background())
 	if !done && err == nil {
 		err = ethernet()
 	}

@@ -11,13 +11,15 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/network"
 )
 
 // forbidden is why there is no network namespace.
 var forbidden error
 
 func TestMain(m *testing.M) {
-	done, err := Enter(context.Background())
+	done, err := network.Enter(context.Background())
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit):

@@ -26,9 +26,9 @@ type Options struct {
 const direct = "direct"
 
 // measurement is of one candidate, which runs; or of none, for direct.
-type measurement func(ctx context.Context, n *network, target string, p *process) (rounds.Sample, error)
+type measurement func(ctx context.Context, n *site, target string, p *process) (rounds.Sample, error)
 
-func (o Options) cases(n *network) []rounds.Case {
+func (o Options) cases(n *site) []rounds.Case {
 	return []rounds.Case{
 		{
 			Name:       "syslog",
@@ -59,7 +59,7 @@ func (o Options) cases(n *network) []rounds.Case {
 }
 
 // of measures a candidate that is started for it.
-func (o Options) of(n *network, measure measurement) func(context.Context, string) (rounds.Sample, error) {
+func (o Options) of(n *site, measure measurement) func(context.Context, string) (rounds.Sample, error) {
 	return func(ctx context.Context, name string) (rounds.Sample, error) {
 		if name == direct {
 			return measure(ctx, n, serverIP, nil)
@@ -78,7 +78,7 @@ func CaseNames() []string { return rounds.Names(Options{}.cases(nil)) }
 
 // Run measures and returns the rows.
 func Run(ctx context.Context, o Options) ([]report.Row, error) {
-	n, err := newNetwork()
+	n, err := newSite()
 	if err != nil {
 		return nil, err
 	}

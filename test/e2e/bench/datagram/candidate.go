@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+	"github.com/tinkerbell/stack/test/e2e/network"
 )
 
 // process is a candidate that runs.
@@ -48,7 +49,7 @@ stream {
 }
 `
 
-func startCandidate(ctx context.Context, n *network, o Options, name string) (*process, error) {
+func startCandidate(ctx context.Context, n *site, o Options, name string) (*process, error) {
 	dir, err := os.MkdirTemp("", "bench-datagram-")
 	if err != nil {
 		return nil, err
@@ -92,7 +93,7 @@ func startCandidate(ctx context.Context, n *network, o Options, name string) (*p
 	// Killed outright, nginx's master would leave a worker that holds the pipes.
 	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
 	p.cmd.WaitDelay = 5 * time.Second
-	if err := do(n.proxy, p.cmd.Start); err != nil {
+	if err := network.Do(n.proxy, p.cmd.Start); err != nil {
 		return nil, fmt.Errorf("failed to start %s: %w", name, err)
 	}
 	if err := n.waitBound(p); err != nil {
@@ -108,10 +109,10 @@ func exists(path string) bool {
 }
 
 // waitBound waits until both ports are open in the proxy's namespace.
-func (n *network) waitBound(p *process) error {
+func (n *site) waitBound(p *process) error {
 	for range 500 {
 		bound := 0
-		if err := do(n.proxy, func() error {
+		if err := network.Do(n.proxy, func() error {
 			for _, table := range []string{"/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"} {
 				b, err := os.ReadFile(table)
 				if err != nil {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+	"github.com/tinkerbell/stack/test/e2e/network"
 )
 
 const (
@@ -24,7 +25,7 @@ const (
 )
 
 // measureSyslog sends lines at a fixed rate from many machines and counts what arrives.
-func measureSyslog(ctx context.Context, n *network, target string, p *process) (rounds.Sample, error) {
+func measureSyslog(ctx context.Context, n *site, target string, p *process) (rounds.Sample, error) {
 	server, err := listenUDP(n.server, net.ParseIP(serverIP), 514)
 	if err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ func measureSyslog(ctx context.Context, n *network, target string, p *process) (
 		return nil, err
 	}
 	sent := 0
-	err = onThread(func() error {
+	err = network.OnThread(func() error {
 		runtime.LockOSThread()
 		start := time.Now()
 		for ctx.Err() == nil {

@@ -85,7 +85,7 @@ func serve(conn *net.UDPConn, t transfer) {
 	}
 }
 
-func startServer(n *network, t transfer) (stop func(), err error) {
+func startServer(n *site, t transfer) (stop func(), err error) {
 	conn, err := listenUDP(n.server, net.ParseIP(serverIP), 69)
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer
 func never() bool { return false }
 
 // measureBlocks is one client in lockstep: the time of a block.
-func measureBlocks(ctx context.Context, n *network, target string, p *process) (rounds.Sample, error) {
+func measureBlocks(ctx context.Context, n *site, target string, p *process) (rounds.Sample, error) {
 	t := transfer{lockstep, blockSize}
 	stop, err := startServer(n, t)
 	if err != nil {
@@ -194,13 +194,13 @@ func measureBlocks(ctx context.Context, n *network, target string, p *process) (
 }
 
 // measureRack is a rack that boots at once over a network that loses one datagram in a hundred each way.
-func measureRack(ctx context.Context, n *network, target string, _ *process) (rounds.Sample, error) {
+func measureRack(ctx context.Context, n *site, target string, _ *process) (rounds.Sample, error) {
 	completed, seconds, err := fetchAtOnce(ctx, n, target, rack, transfer{rackBlocks, blockSize}, 0.01)
 	return rounds.Sample{"completed_pct": 100 * float64(completed) / rack, "seconds": seconds}, err
 }
 
 // measureLoaders is a rack that loads a boot loader at once: the processor time of a block.
-func measureLoaders(ctx context.Context, n *network, target string, p *process) (rounds.Sample, error) {
+func measureLoaders(ctx context.Context, n *site, target string, p *process) (rounds.Sample, error) {
 	before, err := p.cpu()
 	if err != nil {
 		return nil, err
@@ -225,7 +225,7 @@ func measureLoaders(ctx context.Context, n *network, target string, p *process) 
 }
 
 // fetchAtOnce has clients load a file at once, each of which loses a part of its datagrams in either direction.
-func fetchAtOnce(ctx context.Context, n *network, target string, clients int, t transfer, loss float64) (
+func fetchAtOnce(ctx context.Context, n *site, target string, clients int, t transfer, loss float64) (
 	completed int64, seconds float64, err error) {
 	stop, err := startServer(n, t)
 	if err != nil {

@@ -13,8 +13,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 )
@@ -90,15 +88,8 @@ func (b *bench) cases() []rounds.Case {
 // CaseNames lists the cases.
 func CaseNames() []string { return rounds.Names(new(bench).cases()) }
 
-// Run measures and returns the rows. The process must be in a network namespace of its own, as root.
+// Run measures and returns the rows. The process must be in a network namespace of its own ([network.Enter]).
 func Run(ctx context.Context, o Options) ([]report.Row, error) {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return nil, fmt.Errorf("failed to find loopback: %w", err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		return nil, fmt.Errorf("failed to bring loopback up: %w", err)
-	}
 	for name, value := range map[string]string{ // ports enough for short connections
 		"ipv4/ip_local_port_range": "10000 60000", "ipv4/tcp_tw_reuse": "1", "core/somaxconn": "4096",
 	} {
@@ -106,6 +97,7 @@ func Run(ctx context.Context, o Options) ([]report.Row, error) {
 			return nil, fmt.Errorf("failed to set sysctl %s: %w", name, err)
 		}
 	}
+	var err error
 	b := &bench{Options: o}
 	if b.site, err = newSite(); err != nil {
 		return nil, err

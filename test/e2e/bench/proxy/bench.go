@@ -12,8 +12,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 )
@@ -123,15 +121,8 @@ func (b *bench) of(measure measurement) func(context.Context, string) (rounds.Sa
 // CaseNames lists the cases.
 func CaseNames() []string { return rounds.Names(new(bench).cases()) }
 
-// Run measures and returns the rows. The process must be in a network namespace of its own, as root.
+// Run measures and returns the rows. The process must be in a network namespace of its own ([network.Enter]).
 func Run(ctx context.Context, o Options) ([]report.Row, error) {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return nil, fmt.Errorf("failed to find loopback: %w", err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		return nil, fmt.Errorf("failed to bring loopback up: %w", err)
-	}
 	// Ten thousand idle connections in one listener's queue at once, and ports enough for short ones.
 	for name, value := range map[string]string{
 		"core/somaxconn": "16384", "ipv4/ip_local_port_range": "2000 40000", "ipv4/tcp_tw_reuse": "1",
@@ -143,6 +134,7 @@ func Run(ctx context.Context, o Options) ([]report.Row, error) {
 		}
 	}
 	descriptors()
+	var err error
 	b := &bench{Options: o}
 	if b.backends, err = startBackends(ctx); err != nil {
 		return nil, err

@@ -24,6 +24,8 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
+
+	"github.com/tinkerbell/stack/test/e2e/network"
 )
 
 // Options are what [Run] needs.
@@ -256,7 +258,7 @@ func generate(
 	if load.Rate > 0 {
 		realtime(c)
 	}
-	if err := in(s.machines, c.Run); err != nil {
+	if err := network.Do(s.machines, c.Run); err != nil {
 		return Result{}, fmt.Errorf("failed to generate load: %w: %s", err, faults.String())
 	}
 	var r Result

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/network"
 )
 
 // Comparison is what each candidate made of one case, in words that are equal where it did the same.
@@ -179,7 +181,7 @@ func probeAll(relay *exec.Cmd) (results []string, err error) {
 }
 
 func (b *bystander) open(s *site) error {
-	err := in(s.machines, func() error {
+	err := network.Do(s.machines, func() error {
 		link, err := net.InterfaceByName(lanLink)
 		if err != nil {
 			return err
@@ -194,7 +196,7 @@ func (b *bystander) open(s *site) error {
 	if err != nil {
 		return err
 	}
-	return in(s.server, func() (err error) {
+	return network.Do(s.server, func() (err error) {
 		if b.server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(serverIP), Port: 67}); err != nil {
 			return err
 		}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/network"
 )
 
 // sending6 is what a client or a relay on the LAN sends in a case of DHCPv6.
@@ -135,7 +137,7 @@ func probeAll6(relay *exec.Cmd, bare bool) (results []string, err error) {
 }
 
 func (b *bystander6) open(s *site) error {
-	err := in(s.machines, func() error {
+	err := network.Do(s.machines, func() error {
 		link, err := net.InterfaceByName(lanLink)
 		if err != nil {
 			return err
@@ -150,7 +152,7 @@ func (b *bystander6) open(s *site) error {
 	if err != nil {
 		return err
 	}
-	return in(s.server, func() (err error) {
+	return network.Do(s.server, func() (err error) {
 		if b.server, err = net.ListenUDP("udp6", &net.UDPAddr{IP: net.ParseIP(serverIP6), Port: serverPort}); err != nil {
 			return err
 		}

@@ -3,7 +3,6 @@ package relay
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -13,7 +12,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/network"
 )
 
 // site is a LAN with machines, a relay with a leg on it, and a server: three network namespaces in a row.
@@ -40,7 +40,7 @@ const (
 func newSite() (s *site, err error) {
 	s = &site{}
 	for _, each := range []*netns.NsHandle{&s.machines, &s.relay, &s.server} {
-		if *each, err = newNamespace(); err != nil {
+		if *each, err = network.New(); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 	}
@@ -60,42 +60,10 @@ func (s *site) close() error {
 	return errors.Join(faults...)
 }
 
-func newNamespace() (netns.NsHandle, error) {
-	var handle netns.NsHandle
-	err := onThread(func() (err error) {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("failed to make network namespace: %w", err)
-		}
-		handle, err = netns.Get()
-		return err
-	})
-	return handle, err
-}
-
-// onThread runs f on a thread of its own, which ends with it.
-func onThread(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		done <- f()
-	}()
-	return <-done
-}
-
-// in runs f inside a namespace.
-func in(ns netns.NsHandle, f func() error) error {
-	return onThread(func() error {
-		if err := netns.Set(ns); err != nil {
-			return fmt.Errorf("failed to enter namespace: %w", err)
-		}
-		return f()
-	})
-}
-
 func (s *site) wire() error {
 	for _, ns := range []netns.NsHandle{s.machines, s.relay, s.server} {
 		// Without duplicate address detection an address is there at once.
-		if err := in(ns, func() error { return setConf6("default", "accept_dad", "0") }); err != nil {
+		if err := network.Do(ns, func() error { return setConf6("default", "accept_dad", "0") }); err != nil {
 			return err
 		}
 	}
@@ -105,47 +73,40 @@ func (s *site) wire() error {
 		peer string
 		in   netns.NsHandle
 	}{{s.relay, lanLink, lanLink, s.machines}, {s.relay, upLink, upLink, s.server}} {
-		handle, err := netlink.NewHandleAt(join.ns)
-		if err != nil {
-			return fmt.Errorf("failed to open netlink: %w", err)
-		}
-		err = handle.LinkAdd(&netlink.Veth{
-			LinkAttrs: netlink.LinkAttrs{Name: join.name}, PeerName: join.peer, PeerNamespace: netlink.NsFd(join.in),
-		})
-		handle.Close()
-		if err != nil {
-			return fmt.Errorf("failed to make veth %s: %w", join.name, err)
+		if err := network.Join(join.ns, join.name, join.in, join.peer); err != nil {
+			return err
 		}
 	}
 	for _, up := range []struct {
-		ns            netns.NsHandle
-		link, address string
+		ns        netns.NsHandle
+		link      string
+		addresses []string
 	}{
-		{s.machines, lanLink, machinesLAN + "/24"}, {s.relay, lanLink, relayLAN + "/24"},
-		{s.relay, upLink, relayIP + "/24"}, {s.server, upLink, serverIP + "/24"},
-		{s.machines, "lo", ""}, {s.relay, "lo", ""}, {s.server, "lo", ""},
-		{s.machines, lanLink, machinesLAN6 + "/64"}, {s.relay, lanLink, relayLAN6 + "/64"},
-		{s.relay, upLink, relayIP6 + "/64"}, {s.server, upLink, serverIP6 + "/64"},
+		{s.machines, lanLink, []string{machinesLAN + "/24", machinesLAN6 + "/64"}},
+		{s.relay, lanLink, []string{relayLAN + "/24", relayLAN6 + "/64"}},
+		{s.relay, upLink, []string{relayIP + "/24", relayIP6 + "/64"}},
+		{s.server, upLink, []string{serverIP + "/24", serverIP6 + "/64"}},
+		{s.machines, "lo", nil}, {s.relay, "lo", nil}, {s.server, "lo", nil},
 	} {
-		if err := raise(up.ns, up.link, up.address); err != nil {
-			return fmt.Errorf("failed to bring %s up: %w", up.link, err)
+		if err := network.Raise(up.ns, up.link, up.addresses...); err != nil {
+			return err
 		}
 	}
 	// dnsmasq and dhcp-helper put their address on the LAN into giaddr.
-	if err := route(s.server, "192.0.2.0/24", relayIP); err != nil {
+	if err := network.Route(s.server, "192.0.2.0/24", relayIP); err != nil {
 		return fmt.Errorf("failed to route the LAN to the server: %w", err)
 	}
 	// dnsmasq puts that on the LAN into the source of RELAY-FORW, too.
-	if err := route(s.server, "2001:db8:1::/64", relayIP6); err != nil {
+	if err := network.Route(s.server, "2001:db8:1::/64", relayIP6); err != nil {
 		return fmt.Errorf("failed to route the LAN to the server: %w", err)
 	}
 	for n := range machinesLinkLocal {
-		if err := raise(s.machines, lanLink, netip.AddrFrom16(linkLocal(n)).String()+"/64"); err != nil {
+		if err := network.Raise(s.machines, lanLink, netip.AddrFrom16(linkLocal(n)).String()+"/64"); err != nil {
 			return fmt.Errorf("failed to give the machines their addresses: %w", err)
 		}
 	}
 	// Every candidate may hear a broadcast from 0.0.0.0 on its UDP socket.
-	return in(s.relay, func() error {
+	return network.Do(s.relay, func() error {
 		for _, link := range []string{"all", lanLink, upLink} {
 			if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+link+"/rp_filter", []byte("0"), 0); err != nil {
 				return err
@@ -162,44 +123,6 @@ func setConf6(link, name, value string) error {
 		return fmt.Errorf("failed to set %s of %s: %w", name, link, err)
 	}
 	return nil
-}
-
-func raise(ns netns.NsHandle, name, address string) error {
-	handle, err := netlink.NewHandleAt(ns)
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
-	link, err := handle.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	if address != "" {
-		parsed, err := netlink.ParseAddr(address)
-		if err != nil {
-			return err
-		}
-		if parsed.IP.To4() == nil {
-			parsed.Flags = unix.IFA_F_NODAD // or it can be bound a moment later only
-		}
-		if err := handle.AddrReplace(link, parsed); err != nil {
-			return err
-		}
-	}
-	return handle.LinkSetUp(link)
-}
-
-func route(ns netns.NsHandle, to, via string) error {
-	handle, err := netlink.NewHandleAt(ns)
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
-	_, prefix, err := net.ParseCIDR(to)
-	if err != nil {
-		return err
-	}
-	return handle.RouteAdd(&netlink.Route{Dst: prefix, Gw: net.ParseIP(via)})
 }
 
 // start runs a program in a namespace; it dies with this process.

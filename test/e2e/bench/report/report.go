@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,14 @@ type Row struct {
 	Min       float64 `json:"min"`
 	Max       float64 `json:"max"`
 	Runs      int     `json:"runs"`
+}
+
+// Print writes rows as lines of a table.
+func Print(w io.Writer, rows []Row) {
+	for _, r := range rows {
+		fmt.Fprintf(w, "%-16s %-16s %-20s %12.3f %-8s (%.3f to %.3f, %d runs)\n",
+			r.Case, r.Candidate, r.Metric, r.Median, r.Unit, r.Min, r.Max, r.Runs)
+	}
 }
 
 // Write puts rows into a file, in place of the rows of the same cases that it may hold; other cases stay.

@@ -4,25 +4,15 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/bootspage"
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench-boots-page:", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main("bench-boots-page", run) }
 
 func run(ctx context.Context) error {
 	o := bootspage.Options{Log: os.Stderr}
@@ -36,9 +26,6 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, r := range rows {
-		fmt.Fprintf(os.Stdout, "%-16s %-12s %-14s %9.2f %-8s (%.2f to %.2f, %d runs)\n",
-			r.Case, r.Candidate, r.Metric, r.Median, r.Unit, r.Min, r.Max, r.Runs)
-	}
+	report.Print(os.Stdout, rows)
 	return report.Write(*out, rows)
 }

@@ -7,23 +7,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/datagram"
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench-datagram:", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main("bench-datagram", run) }
 
 func run(ctx context.Context) error {
 	proxy := flag.String("proxy", "build/bin/stack-proxy", "the stack-proxy executable")

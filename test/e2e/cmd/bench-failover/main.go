@@ -8,22 +8,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/failover"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench-failover:", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main("bench-failover", run) }
 
 func run(ctx context.Context) error {
 	o := failover.Options{Log: os.Stderr}

@@ -4,36 +4,19 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/proxy"
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
+	"github.com/tinkerbell/stack/test/e2e/network"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
-// inside marks the process that is in the namespace.
-const inside = "BENCH_PROXY_INSIDE"
-
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
-	stop()
-	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit): // it has said why
-		os.Exit(1)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "bench-proxy:", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main("bench-proxy", run) }
 
 func run(ctx context.Context) error {
 	o := proxy.Options{Log: os.Stderr}
@@ -44,8 +27,8 @@ func run(ctx context.Context) error {
 	out := flag.String("out", "build/bench/proxy.json", "where the rows go; rows of other cases in it stay")
 	flag.BoolVar(&o.Boots, "boots", false, "compare stack-proxy with itself, showing boots and not")
 	flag.Parse()
-	if os.Getenv(inside) == "" {
-		return again(ctx)
+	if done, err := network.Enter(ctx); done || err != nil {
+		return err
 	}
 	if _, err := os.Stat(o.Proxy); err != nil {
 		return fmt.Errorf("failed to find stack-proxy (make build makes it): %w", err)
@@ -57,28 +40,6 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, r := range rows {
-		fmt.Fprintf(os.Stdout, "%-12s %-12s %-20s %12.2f %-7s (%.2f to %.2f, %d runs)\n",
-			r.Case, r.Candidate, r.Metric, r.Median, r.Unit, r.Min, r.Max, r.Runs)
-	}
+	report.Print(os.Stdout, rows)
 	return report.Write(*out, rows)
-}
-
-// again starts this program in a network namespace of its own.
-func again(ctx context.Context) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	cmd := exec.CommandContext(ctx, self, os.Args[1:]...)
-	cmd.Env = append(os.Environ(), inside+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
-	if err := cmd.Run(); errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("failed to make a network namespace (it needs root): %w", err)
-	} else if err != nil {
-		return err
-	}
-	return nil
 }

@@ -4,32 +4,17 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"os"
-	"os/exec"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
+	"github.com/tinkerbell/stack/test/e2e/network"
+	"github.com/tinkerbell/stack/test/e2e/program"
 	"github.com/tinkerbell/stack/test/e2e/soak"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
-	stop()
-	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit): // it has said why
-		os.Exit(1)
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "soak:", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main("soak", run) }
 
 func run(ctx context.Context) error {
 	o := soak.Options{Log: os.Stderr, Full: true}
@@ -38,7 +23,7 @@ func run(ctx context.Context) error {
 	flag.DurationVar(&o.Idle, "idle", 0, "silence of the idle gRPC streams; default a third of the duration, at most 10m")
 	flag.StringVar(&o.Dir, "dir", "build/soak", "where result.json, result.md and the proxy's log go")
 	flag.Parse()
-	if done, err := soak.Enter(ctx); done || err != nil {
+	if done, err := network.Enter(ctx); done || err != nil {
 		return err
 	}
 	var err error

@@ -1,0 +1,53 @@
+# Benches. Each builds the programs that it MEASURES and its own of test/e2e/cmd, and runs that with FLAGS, at real-time
+# PRIORITY where a client must not wait for what it measures.
+BENCHES  := bench-boots-page bench-datagram bench-edge bench-failover bench-proxy bench-relay
+REALTIME := chrt --rr 10
+ROWS     := $(BUILD)/bench
+
+.PHONY: $(BENCHES)
+$(BENCHES):
+	$(if $(MEASURES),CGO_ENABLED=0 go build -trimpath -o $(BIN)/ $(MEASURES:%=./cmd/%))
+	@cd test/e2e && go build -o $(BIN)/ ./cmd/$@
+	@$(PRIORITY) $(BIN)/$@ $(FLAGS)
+
+bench-boots-page: ## how fast the boots page shows machines while 2,000 boot, a minute
+bench-boots-page: MEASURES = stack-proxy
+bench-boots-page: PRIORITY = $(REALTIME)
+bench-boots-page: FLAGS = -proxy $(BIN)/stack-proxy -out $(ROWS)/boot.json
+
+bench-datagram: ## stack-proxy's TFTP and syslog against nginx, some 6 minutes; needs root, nginx-light, libnginx-mod-stream
+bench-datagram: MEASURES = stack-proxy
+bench-datagram: PRIORITY = $(REALTIME)
+bench-datagram: FLAGS = -proxy $(BIN)/stack-proxy -out $(ROWS)/proxy.json
+
+bench-edge: jwt-test ## stack-proxy's files, TLS and tokens against nginx, some 3 minutes; needs root and nginx-light
+bench-edge: MEASURES = stack-proxy
+bench-edge: PRIORITY = $(REALTIME)
+bench-edge: FLAGS = -proxy $(BIN)/stack-proxy -tokens $(BIN)/jwt.test -out $(ROWS)/edge.json
+.PHONY: jwt-test
+jwt-test:
+	go test -c -trimpath -o $(BIN)/jwt.test ./pkg/edge/jwt
+
+bench-failover: ## how long an address is away when its node goes: REPEATS=20 of each case, an hour; FAILOVER="-short -cases drain,killed" or "-steady 1h -nodes 2"; needs root and the binaries of e2e-kube
+REPEATS  ?= 20
+FAILOVER ?=
+bench-failover: MEASURES = stack-lb
+bench-failover: FLAGS = -lb $(BIN)/stack-lb -repeats $(REPEATS) -out $(ROWS)/failover.json $(FAILOVER)
+
+bench-proxy: ## stack-proxy's TCP and HTTP against nginx and HAProxy, some 15 minutes; needs root
+bench-proxy: MEASURES = stack-proxy
+bench-proxy: FLAGS = -proxy $(BIN)/stack-proxy -out $(ROWS)/proxy.json
+
+bench-relay: ## dhcp-relay against ISC dhcrelay, dnsmasq and dhcp-helper, both families, some 11 minutes; needs root
+bench-relay: MEASURES = dhcp-relay
+bench-relay: FLAGS = -relay $(BIN)/dhcp-relay -peers $(ROWS)/peers -report $(ROWS)/relay.json
+
+# Not programs, or several.
+.PHONY: bench-boots bench-boot-journal
+bench-boots: ## dhcp-relay and stack-proxy with the view of boots and without, some 10 minutes; needs root
+	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./cmd/dhcp-relay ./cmd/stack-proxy
+	@cd test/e2e && go build -o $(BIN)/ ./cmd/bench-relay ./cmd/bench-proxy
+	@$(BIN)/bench-relay -boots -relay $(BIN)/dhcp-relay -runs 9 -report $(ROWS)/boot.json
+	@$(BIN)/bench-proxy -boots -proxy $(BIN)/stack-proxy -runs 9 -out $(ROWS)/boot.json
+bench-boot-journal: ## what an event of a boot costs the packets' paths, and what the journal of boots takes, two minutes
+	BENCH_BOOT=$(abspath $(ROWS))/boot.json go test ./pkg/boot/journal -run '^TestBenchBoot$$' -count 1 -v
