@@ -21,14 +21,14 @@ import (
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 	"github.com/tinkerbell/stack/pkg/lb/service"
 	"github.com/tinkerbell/stack/pkg/relay/links"
-	"github.com/tinkerbell/stack/pkg/relay/notice"
+	"github.com/tinkerbell/stack/pkg/relay/loglimit"
 )
 
 // Controller follows the API and runs a task for each address. It is a daemon.Task.
 type Controller struct {
 	o       Options
 	log     *slog.Logger
-	board   *notice.Board
+	board   *loglimit.Limiter
 	metrics *Metrics
 	began   time.Time
 	queue   workqueue.TypedRateLimitingInterface[key]
@@ -80,7 +80,7 @@ func New(o Options) *Controller {
 		o.ProbeInterval = probe.WatchInterval
 	}
 	c := &Controller{
-		o: o, log: o.Logger, board: notice.New(o.Logger), metrics: NewMetrics(o.Registerer), began: time.Now(),
+		o: o, log: o.Logger, board: loglimit.New(o.Logger), metrics: NewMetrics(o.Registerer), began: time.Now(),
 		vips: map[netip.Addr]*running{}, unneeded: map[string]time.Time{},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second)),

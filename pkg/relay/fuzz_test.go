@@ -26,7 +26,7 @@ func FuzzPolicy(f *testing.F) {
 		if viaUnicast {
 			a = arrival{listener: unicast, source: peer{theirGiaddr, 67}}
 		}
-		got, drop := bench.desk.request(slot, &a, bench.routes, 0)
+		got, drop := bench.worker.request(slot, &a, bench.targets, 0)
 		if drop != None {
 			return
 		}
@@ -37,7 +37,7 @@ func FuzzPolicy(f *testing.F) {
 			t.Fatal("hops are not counted")
 		}
 		got[0] = byte(dhcp.Reply)
-		if _, _, drop := bench.desk.reply(got, peerOf(bench.routes.targets[0].Addr), bench.routes, 0); drop != None {
+		if _, _, drop := bench.worker.reply(got, peerOf(bench.targets.all[0].Addr), bench.targets, 0); drop != None {
 			t.Fatalf("the answer is dropped: %v", drop)
 		}
 	})
@@ -67,7 +67,7 @@ func FuzzReply(f *testing.F) {
 			}
 			bench.pending.Remember(keyOf(m), o, 0)
 		}
-		got, o, drop := bench.desk.reply(m, peer{}, bench.routes, 0)
+		got, o, drop := bench.worker.reply(m, peer{}, bench.targets, 0)
 		if drop != None {
 			return
 		}

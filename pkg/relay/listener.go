@@ -15,7 +15,7 @@ import (
 
 // ear is an interface on a provisioning VLAN: it hears requests there, and replies are sent there as raw frames.
 type ear struct {
-	*desk
+	*worker
 	*listener.Listener[link]
 	index   int
 	config  Listener
@@ -36,7 +36,7 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 		return nil, err
 	}
 	l := &ear{
-		desk: newDesk(r, index, config.Name), index: index, config: config,
+		worker: newWorker(r, index, config.Name), index: index, config: config,
 		arrival: arrival{
 			listener: int16(index), trusted: slices.Contains(r.config.TrustedListeners, config.Name),
 		},
@@ -64,7 +64,7 @@ func (l *ear) describe(at *net.Interface) (known link) {
 // requests relays a batch that came at a time of the relay's clock.
 func (l *ear) requests(n int, now int64) {
 	r, a := l.relay, &l.arrival
-	routes, verbose := r.routes.Load(), r.verbose
+	targets, verbose := r.targets.Load(), r.verbose
 	l.setClock(r, now)
 	if p := l.Port(); p != nil {
 		a.agent = p.Info.agent
@@ -72,13 +72,13 @@ func (l *ear) requests(n int, now int64) {
 	for i := range n {
 		m, drop := l.view(i, a, now)
 		if drop == None {
-			m, drop = l.request(m, a, routes, now)
+			m, drop = l.request(m, a, targets, now)
 		}
 		if drop == OtherHost {
 			m, a.giaddr = l.overheard(i), [4]byte{}
 		}
 		if (!a.waits || drop != None) && drop != OtherReplica { // that one tells
-			l.tellRequest(m, a, routes, now, drop)
+			l.tellRequest(m, a, targets, now, drop)
 		}
 		if drop != None {
 			l.metrics.dropped(toServer, drop)
@@ -92,17 +92,17 @@ func (l *ear) requests(n int, now int64) {
 			continue // its room sends it
 		}
 		l.metrics.relayed(toServer, m.Type())
-		l.send(m, routes, now, a.served)
+		l.send(m, targets, now, a.served)
 		if verbose {
 			r.logMessage("relayed request", l.name, m)
 		}
 	}
-	l.flush(routes)
+	l.flush(targets)
 }
 
 // view finds the message in frame i, and puts its sender into a.
 func (l *ear) view(i int, a *arrival, now int64) (dhcp.Message, Drop) {
-	b, sum, unheard := listener.Frame(l.Inbox(), i)
+	b, sum, unheard := listener.Frame(l.RecvBatch(), i)
 	switch unheard {
 	case listener.OtherHost:
 		return nil, OtherHost

@@ -31,7 +31,7 @@ type arrival struct {
 
 // request decides about a request, and edits it in place for the servers. There must be room behind it for padding and
 // option 82. Where a.waits is true afterwards, the request was copied, and is not to be sent.
-func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.Message, Drop) {
+func (d *worker) request(m dhcp.Message, a *arrival, to *targets, now int64) (dhcp.Message, Drop) {
 	r := d.relay
 	if drop := ofMessage(m.Check()); drop != None {
 		return m, drop
@@ -48,7 +48,7 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 	case giaddr != [4]byte{} && r.own(giaddr, to):
 		return m, Loop
 	case giaddr != [4]byte{} && !r.trusts(giaddr, a):
-		r.notices.WarnAt(now, "refused a relay agent", func() []any {
+		r.logLimiter.WarnAt(now, "refused a relay agent", func() []any {
 			return []any{"giaddr", dhcp.Addr(giaddr), "source", a.source.String(),
 				"remedy", "name its prefix in TRUSTED_RELAYS"}
 		})
@@ -89,7 +89,7 @@ func (d *desk) request(m dhcp.Message, a *arrival, to *routes, now int64) (dhcp.
 }
 
 // own tells whether giaddr is an address by which clients or servers know this relay.
-func (r *Relay) own(giaddr [4]byte, to *routes) bool {
+func (r *Relay) own(giaddr [4]byte, to *targets) bool {
 	if giaddr == to.giaddr || r.config.SourceAddress == netip.AddrFrom4(giaddr) {
 		return true
 	}
@@ -110,7 +110,7 @@ func (r *Relay) trusts(giaddr [4]byte, a *arrival) bool {
 
 // addAgent adds option 82 where there is one to add and the request's own, or another relay's, leaves room for it
 // (RFC 3046 section 2.1.1: never to a request that has a giaddr, unless a mode says otherwise).
-func (d *desk) addAgent(m dhcp.Message, k key, a *arrival, o *origin, has bool, to *routes, now int64) dhcp.Message {
+func (d *worker) addAgent(m dhcp.Message, k key, a *arrival, o *origin, has bool, to *targets, now int64) dhcp.Message {
 	config := &d.relay.config
 	if config.PresentGiaddr == Replace && has {
 		m, has = m.StripAgents(), false
@@ -159,7 +159,7 @@ func (o origin) isLast(m dhcp.Message) bool {
 }
 
 // reply decides about a reply, and makes it what the client or the relay agent is to get.
-func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Message, origin, Drop) {
+func (d *worker) reply(m dhcp.Message, from peer, to *targets, now int64) (dhcp.Message, origin, Drop) {
 	r := d.relay
 	d.waited = 0
 	if drop := ofMessage(m.Check()); drop != None {
@@ -189,7 +189,7 @@ func (d *desk) reply(m dhcp.Message, from peer, to *routes, now int64) (dhcp.Mes
 		o.client = r.clientOf(keyOf(m), m, o.listener, o.from.ip)
 	}
 	r.room(o.listener, o.from.ip).answered(o.client, m, first, now)
-	r.servers.Answered(netip.AddrFrom4(from.ip), to.targets, now)
+	r.servers.Answered(netip.AddrFrom4(from.ip), to.all, now)
 	m = dhcp.Pad(m)
 	switch {
 	case o.added && o.sole:

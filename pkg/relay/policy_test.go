@@ -24,12 +24,12 @@ var (
 	testMAC     = frame.MAC{2, 0, 0, 0, 0, 1}
 )
 
-// bench is a relay without sockets, and a listener's desk.
+// bench is a relay without sockets, and a listener's worker.
 type bench struct {
 	*Relay
-	desk   *desk
-	routes *routes
-	heard  arrival
+	worker  *worker
+	targets *targets
+	heard   arrival
 }
 
 func newBench(tb testing.TB, change func(*Config)) *bench {
@@ -50,12 +50,12 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	to := &routes{giaddr: ourGiaddr, mtu: 1500}
+	to := &targets{giaddr: ourGiaddr, mtu: 1500}
 	for _, s := range r.servers.Servers() {
-		to.targets = append(to.targets, server.Target{Addr: netip.MustParseAddrPort("10.244.0.11:67"), Server: s})
+		to.all = append(to.all, server.Target{Addr: netip.MustParseAddrPort("10.244.0.11:67"), Server: s})
 	}
-	r.routes.Store(to)
-	b := &bench{Relay: r, desk: newDesk(r, 0, "macvlan0"), routes: to}
+	r.targets.Store(to)
+	b := &bench{Relay: r, worker: newWorker(r, 0, "macvlan0"), targets: to}
 	b.heard = arrival{agent: r.config.agentOf(Listener{Name: "macvlan0"}, testMAC, [4]byte{})}
 	return b
 }
@@ -66,7 +66,7 @@ func (b *bench) hear(m dhcp.Message) (dhcp.Message, Drop) {
 	if len(m) > 28 && m.Giaddr() != ([4]byte{}) {
 		a.source.ip = theirGiaddr
 	}
-	return b.desk.request(m, &a, b.routes, b.now())
+	return b.worker.request(m, &a, b.targets, b.now())
 }
 
 // answer is the server's reply to a request: the request turned around, with whatever options it had.
@@ -74,7 +74,7 @@ func (b *bench) answer(m dhcp.Message) (dhcp.Message, origin, Drop) {
 	reply := make(dhcp.Message, len(m), mmsg.SlotLen)
 	copy(reply, m)
 	reply[0] = byte(dhcp.Reply)
-	return b.desk.reply(reply, peer{ip: [4]byte{10, 244, 0, 11}, port: 67}, b.routes, b.now())
+	return b.worker.reply(reply, peer{ip: [4]byte{10, 244, 0, 11}, port: 67}, b.targets, b.now())
 }
 
 func withGiaddr(m dhcp.Message, giaddr [4]byte) dhcp.Message {
@@ -160,11 +160,11 @@ func TestNegative(t *testing.T) {
 // TestNoRoute: without a server or an address to be answered at nothing is relayed, and nothing pends.
 func TestNoRoute(t *testing.T) {
 	b := newBench(t, nil)
-	b.routes = &routes{}
+	b.targets = &targets{}
 	if _, drop := b.hear(message(dhcp.Request, byte(dhcp.Discover))); drop != NoServer {
 		t.Errorf("got %v", drop)
 	}
-	b.routes = &routes{targets: []server.Target{{}}}
+	b.targets = &targets{all: []server.Target{{}}}
 	if _, drop := b.hear(message(dhcp.Request, byte(dhcp.Discover))); drop != NoGiaddr {
 		t.Errorf("got %v", drop)
 	}
@@ -187,7 +187,7 @@ func TestUnicastTakesTheAgentsPlace(t *testing.T) {
 	b := newBench(t, nil)
 	asked := arrival{listener: unicast, source: peer{theirGiaddr, 6767}, local: [4]byte{192, 0, 2, 2}}
 	m := withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), theirGiaddr)
-	got, drop := b.desk.request(m, &asked, b.routes, b.now())
+	got, drop := b.worker.request(m, &asked, b.targets, b.now())
 	if drop != None || got.Giaddr() != ourGiaddr {
 		t.Fatalf("got %v, giaddr %v", drop, got.Giaddr())
 	}
@@ -222,21 +222,21 @@ func TestDoesNotAllocate(t *testing.T) {
 		n++
 		copy(slot, request)
 		binary.BigEndian.PutUint32(slot[4:], n)
-		m, drop := b.desk.request(dhcp.Message(slot[:len(request)]), &b.heard, b.routes, b.now())
+		m, drop := b.worker.request(dhcp.Message(slot[:len(request)]), &b.heard, b.targets, b.now())
 		if drop != None {
 			t.Fatal(drop)
 		}
-		b.desk.tellRequest(m, &b.heard, b.routes, b.now(), drop)
-		b.desk.send(m, b.routes, b.now(), false)
-		b.desk.toServers.Clear()
+		b.worker.tellRequest(m, &b.heard, b.targets, b.now(), drop)
+		b.worker.send(m, b.targets, b.now(), false)
+		b.worker.toServers.Clear()
 		copy(reply, m)
 		reply[0] = byte(dhcp.Reply)
-		from := peerOf(b.routes.targets[0].Addr)
-		answer, o, drop := b.desk.reply(dhcp.Message(reply[:len(m)]), from, b.routes, b.now())
+		from := peerOf(b.targets.all[0].Addr)
+		answer, o, drop := b.worker.reply(dhcp.Message(reply[:len(m)]), from, b.targets, b.now())
 		if drop != None {
 			t.Fatal(drop)
 		}
-		b.desk.tellReply(answer, &o, from, b.now(), drop)
+		b.worker.tellReply(answer, &o, from, b.now(), drop)
 	})
 	if events != 2*2001 { // and one to warm up
 		t.Errorf("told of %d messages", events)
@@ -257,11 +257,11 @@ func BenchmarkTransaction(tb *testing.B) {
 		n++
 		copy(slot, request)
 		binary.BigEndian.PutUint32(slot[4:], n)
-		m, _ := b.desk.request(dhcp.Message(slot[:len(request)]), &b.heard, b.routes, int64(n))
-		b.desk.send(m, b.routes, int64(n), false)
-		b.desk.toServers.Clear()
+		m, _ := b.worker.request(dhcp.Message(slot[:len(request)]), &b.heard, b.targets, int64(n))
+		b.worker.send(m, b.targets, int64(n), false)
+		b.worker.toServers.Clear()
 		m[0] = byte(dhcp.Reply)
-		if _, _, drop := b.desk.reply(m, peerOf(b.routes.targets[0].Addr), b.routes, int64(n)); drop != None {
+		if _, _, drop := b.worker.reply(m, peerOf(b.targets.all[0].Addr), b.targets, int64(n)); drop != None {
 			tb.Fatal(drop)
 		}
 	}
@@ -302,12 +302,12 @@ func TestTrap02GiaddrOutsideTrustedIsNoReflector(t *testing.T) {
 	a := b.heard
 	a.source.ip = theirGiaddr
 	m := withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), elsewhere)
-	if _, drop := b.desk.request(m, &a, b.routes, 1); drop != UntrustedRelay {
+	if _, drop := b.worker.request(m, &a, b.targets, 1); drop != UntrustedRelay {
 		t.Errorf("heard: got %v", drop)
 	}
 	a.listener = unicast
 	m = withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), elsewhere)
-	if m, drop := b.desk.request(m, &a, b.routes, 1); drop != None || m.Giaddr() != ourGiaddr {
+	if m, drop := b.worker.request(m, &a, b.targets, 1); drop != None || m.Giaddr() != ourGiaddr {
 		t.Errorf("sent to us: got %v, giaddr %v", drop, m.Giaddr())
 	}
 }
@@ -345,7 +345,7 @@ func TestUnansweredCountsWhatComesBackHere(t *testing.T) {
 		if drop != None {
 			t.Fatalf("%s: %v", step.what, drop)
 		}
-		b.desk.send(m, b.routes, 1, false)
+		b.worker.send(m, b.targets, 1, false)
 		if got := s.Unanswered(); got != step.want {
 			t.Errorf("after %s: %d unanswered, want %d", step.what, got, step.want)
 		}

@@ -24,7 +24,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/relay/admit"
 	"github.com/tinkerbell/stack/pkg/relay/links"
-	"github.com/tinkerbell/stack/pkg/relay/notice"
+	"github.com/tinkerbell/stack/pkg/relay/loglimit"
 	"github.com/tinkerbell/stack/pkg/relay/pending"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/trace"
@@ -32,23 +32,23 @@ import (
 
 // Relay is a daemon.Task.
 type Relay struct {
-	config    Config
-	logger    *slog.Logger
-	verbose   bool // transactions are logged
-	metrics   *metrics
-	notices   *notice.Board
-	pending   *pending.Table[key, origin]
-	limits    *admit.Limiter
-	rooms     []*room      // that of unicasts, those of the listeners, and agents
-	agents    *room        // of the trusted relay agents' unicasts; nil where none is trusted
-	seed      maphash.Seed // of clients' tags: secret, so that no sender can aim at one place of a table
-	trace     *trace.Ring
-	listeners []*ear
-	upstream  *upstream
-	servers   *server.Pool
-	start     time.Time
-	// routes is what the packets' path needs to know; servers replaces it as a whole.
-	routes atomic.Pointer[routes]
+	config     Config
+	logger     *slog.Logger
+	verbose    bool // transactions are logged
+	metrics    *metrics
+	logLimiter *loglimit.Limiter
+	pending    *pending.Table[key, origin]
+	limits     *admit.Limiter
+	rooms      []*room      // that of unicasts, those of the listeners, and agents
+	agents     *room        // of the trusted relay agents' unicasts; nil where none is trusted
+	seed       maphash.Seed // of clients' tags: secret, so that no sender can aim at one place of a table
+	trace      *trace.Ring
+	listeners  []*ear
+	upstream   *upstream
+	servers    *server.Pool
+	start      time.Time
+	// targets is what the packets' path needs to know; servers replaces it as a whole.
+	targets atomic.Pointer[targets]
 }
 
 // New checks the configuration and binds the upstream socket, so that a port that is taken is an error at once.
@@ -69,14 +69,14 @@ func New(config Config) (*Relay, error) {
 // assemble makes everything but the sockets.
 func assemble(config Config) (*Relay, error) {
 	r := &Relay{
-		config:  config,
-		logger:  config.Logger,
-		verbose: config.Logger.Enabled(context.Background(), slog.LevelDebug),
-		notices: notice.New(config.Logger),
-		pending: pending.New[key, origin](config.Pending, config.PendingExpiry),
-		limits:  admit.NewLimiter(config.ClientRate, config.TotalRate),
-		start:   time.Now(),
-		seed:    maphash.MakeSeed(),
+		config:     config,
+		logger:     config.Logger,
+		verbose:    config.Logger.Enabled(context.Background(), slog.LevelDebug),
+		logLimiter: loglimit.New(config.Logger),
+		pending:    pending.New[key, origin](config.Pending, config.PendingExpiry),
+		limits:     admit.NewLimiter(config.ClientRate, config.TotalRate),
+		start:      time.Now(),
+		seed:       maphash.MakeSeed(),
 	}
 	r.trace = newTrace(r)
 	metrics, err := newMetrics(config.Registerer, config.Listeners, gauges{
@@ -87,7 +87,7 @@ func assemble(config Config) (*Relay, error) {
 		return nil, fmt.Errorf("failed to register metrics: %w", err)
 	}
 	r.metrics = metrics
-	r.routes.Store(&routes{})
+	r.targets.Store(&targets{})
 	for i := unicast; i < len(config.Listeners); i++ {
 		r.rooms = append(r.rooms, newRoom(r, i))
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // isOthers tells whether another replica on the VLAN relays a request. What was sent to this host is never another's.
-func (d *desk) isOthers(m dhcp.Message, k key, client uint64, now int64) bool {
+func (d *worker) isOthers(m dhcp.Message, k key, client uint64, now int64) bool {
 	if d.watch == nil {
 		return false
 	}
@@ -23,7 +23,7 @@ func (d *desk) isOthers(m dhcp.Message, k key, client uint64, now int64) bool {
 		return true
 	case group.TakenOver:
 		d.metrics.takenOver.Inc()
-		d.relay.notices.TakenOver(now, d.name)
+		d.relay.logLimiter.TakenOver(now, d.name)
 	case group.Ours:
 	}
 	return false

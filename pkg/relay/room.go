@@ -13,10 +13,10 @@ import (
 // room is where the requests of one listener, or those sent to this host, wait while more machines ask than the servers
 // answer. It does not send what need not wait.
 type room struct {
-	*desk // of the goroutine that sends what has waited
+	*worker // of the goroutine that sends what has waited
 	*admit.Room[waiting]
-	index  int
-	routes *routes // of one release
+	index   int
+	targets *targets // of one release
 }
 
 // waiting is a request that waits, edited for the servers.
@@ -31,7 +31,7 @@ func newRoom(r *Relay, index int) *room {
 		name = r.config.Listeners[index].Name
 	}
 	limit := admit.Limit{Rate: r.config.NewcomerRate, Burst: admit.NewcomerBurst}
-	return &room{desk: newDesk(r, index, name), index: index, Room: admit.NewRoom[waiting](limit, r.limits)}
+	return &room{worker: newWorker(r, index, name), index: index, Room: admit.NewRoom[waiting](limit, r.limits)}
 }
 
 // room is that of a listener, of the trusted relay agents' unicasts, or of all other unicasts: what a pod sends does
@@ -70,7 +70,7 @@ func (w *room) ask(m dhcp.Message, a *arrival, now int64) (slot *admit.Slot[wait
 	case admit.Total:
 		return nil, TotalLimit
 	case admit.Newcomers:
-		w.relay.notices.WarnAt(now, "more new machines ask than the servers answer", func() []any {
+		w.relay.logLimiter.WarnAt(now, "more new machines ask than the servers answer", func() []any {
 			return []any{"listener", w.name, "waiting", w.Waiting(),
 				"remedy", "look for a flood, or servers that are down; machines that were served before are not held back"}
 		})
@@ -101,18 +101,18 @@ func (w *room) run(ctx context.Context) error {
 // Send implements admit.Way.
 func (w *room) Send(note *waiting, b []byte, now int64) {
 	r := w.relay
-	w.routes = r.routes.Load()
+	w.targets = r.targets.Load()
 	metrics, m := r.metrics.port(w.index), dhcp.Message(b)
-	drop := w.routes.usable()
+	drop := w.targets.usable()
 	w.setClock(r, now)
-	w.tellWaiting(note, m, w.routes, now, drop)
+	w.tellWaiting(note, m, w.targets, now, drop)
 	if drop != None {
 		metrics.dropped(toServer, drop)
 		return
 	}
 	r.pending.Remember(note.key, note.origin, now)
 	metrics.relayed(toServer, m.Type())
-	w.send(m, w.routes, now, false)
+	w.send(m, w.targets, now, false)
 	if r.verbose {
 		r.logMessage("relayed request", w.name, m)
 	}
@@ -120,16 +120,16 @@ func (w *room) Send(note *waiting, b []byte, now int64) {
 
 // Flush implements admit.Way.
 func (w *room) Flush() {
-	if w.routes != nil {
-		w.flush(w.routes)
-		w.routes = nil
+	if w.targets != nil {
+		w.flush(w.targets)
+		w.targets = nil
 	}
 }
 
 // Refused implements admit.Way.
 func (w *room) Refused(note *waiting, b []byte, now int64) {
 	w.setClock(w.relay, now)
-	w.tellWaiting(note, b, w.relay.routes.Load(), now, NewcomerLimit)
+	w.tellWaiting(note, b, w.relay.targets.Load(), now, NewcomerLimit)
 	w.relay.metrics.port(w.index).dropped(toServer, NewcomerLimit)
 }
 

@@ -58,7 +58,7 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 	waits := 0
 	for n := range 2000 {
 		a := b.heard
-		_, drop := b.desk.request(invented(n), &a, b.routes, b.now())
+		_, drop := b.worker.request(invented(n), &a, b.targets, b.now())
 		got[drop]++
 		if a.waits {
 			waits++
@@ -75,7 +75,7 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 	}
 	for range 100 {
 		a := b.heard
-		_, drop := b.desk.request(message(dhcp.Request, byte(dhcp.Discover)), &a, b.routes, b.now())
+		_, drop := b.worker.request(message(dhcp.Request, byte(dhcp.Discover)), &a, b.targets, b.now())
 		if drop != None || a.waits || !a.served {
 			t.Fatalf("the served machine: got %v, waits %v", drop, a.waits)
 		}
@@ -94,11 +94,11 @@ func TestForgedChaddrDoesNotLockOut(t *testing.T) {
 	at := int64(1)
 	ask := func(m dhcp.Message) Drop {
 		a := b.heard
-		_, drop := b.desk.request(m, &a, b.routes, at)
+		_, drop := b.worker.request(m, &a, b.targets, at)
 		return drop
 	}
 	a := b.heard
-	if _, drop := b.desk.request(request(1), &a, b.routes, at); drop != None {
+	if _, drop := b.worker.request(request(1), &a, b.targets, at); drop != None {
 		t.Fatal(drop)
 	}
 	ack := request(1)
@@ -129,7 +129,7 @@ func TestPodCannotHoldBackRouter(t *testing.T) {
 	got := map[Drop]int{}
 	for n := range 5000 {
 		a := pod
-		_, drop := b.desk.request(invented(n), &a, b.routes, 1)
+		_, drop := b.worker.request(invented(n), &a, b.targets, 1)
 		got[drop]++
 	}
 	if got[NewcomerLimit] < 2000 {
@@ -140,7 +140,7 @@ func TestPodCannotHoldBackRouter(t *testing.T) {
 		if name == "router" {
 			m = withGiaddr(m, theirGiaddr)
 		}
-		if _, drop := b.desk.request(m, &a, b.routes, 1); drop != None || a.waits {
+		if _, drop := b.worker.request(m, &a, b.targets, 1); drop != None || a.waits {
 			t.Errorf("%s: got %v, waits %v", name, drop, a.waits)
 		}
 	}
@@ -161,12 +161,12 @@ func TestWhatWaitsIsSentInTurn(t *testing.T) {
 	defer s.Close()
 	local := server.LocalAddr().(*net.UDPAddr).AddrPort()
 	b.upstream = &upstream{Socket: s}
-	b.routes.giaddr, b.routes.targets[0].Addr = [4]byte{127, 0, 0, 1}, local
+	b.targets.giaddr, b.targets.all[0].Addr = [4]byte{127, 0, 0, 1}, local
 	b.crowd(t)
 	want := map[string]bool{}
 	for n := range 20 {
 		a := b.heard
-		m, drop := b.desk.request(invented(n), &a, b.routes, b.now())
+		m, drop := b.worker.request(invented(n), &a, b.targets, b.now())
 		if drop != None {
 			t.Fatal(drop)
 		}
@@ -212,7 +212,7 @@ func TestWhatWaitsWithoutServer(t *testing.T) {
 			t.Fatal(drop)
 		}
 	}
-	b.Relay.routes.Store(&routes{})
+	b.Relay.targets.Store(&targets{})
 	b.upstream = &upstream{}
 	pending := b.pending.Len()
 	b.room(0, [4]byte{}).Release(b.now()+int64(900*time.Millisecond), b.room(0, [4]byte{}))
@@ -234,7 +234,7 @@ func TestInfiniBandClientsAreTwo(t *testing.T) {
 		end := bytes.LastIndexByte(m, dhcp.OptionEnd)
 		m = append(m[:end:end], dhcp.OptionClientID, 4, 0xff, 0, 0, byte(n), dhcp.OptionEnd)
 		a := b.heard
-		if _, drop := b.desk.request(append(make(dhcp.Message, 0, mmsg.SlotLen), m...), &a, b.routes, b.now()); drop != None {
+		if _, drop := b.worker.request(append(make(dhcp.Message, 0, mmsg.SlotLen), m...), &a, b.targets, b.now()); drop != None {
 			t.Fatal(drop)
 		}
 		if seen[a.client] {
@@ -269,7 +269,7 @@ func TestCrowdAllocatesNothing(t *testing.T) {
 		binary.BigEndian.PutUint32(m[4:], uint32(n))
 		binary.BigEndian.PutUint32(m[30:], uint32(n)*2654435761)
 		a := b.heard
-		_, drop := b.desk.request(m, &a, b.routes, now)
+		_, drop := b.worker.request(m, &a, b.targets, now)
 		drops[drop]++
 		if n%20 == 0 {
 			w := b.room(0, [4]byte{})
@@ -302,7 +302,7 @@ func BenchmarkCrowd(tb *testing.B) {
 		binary.BigEndian.PutUint32(m[4:], uint32(n))
 		binary.BigEndian.PutUint32(m[30:], uint32(n)*2654435761)
 		a := b.heard
-		_, _ = b.desk.request(m, &a, b.routes, now)
+		_, _ = b.worker.request(m, &a, b.targets, now)
 	}
 }
 

@@ -33,7 +33,7 @@ func (t *teller) setClock(r *Relay, now int64) {
 }
 
 // tellRequest tells of a message from a machine, or from a server on the machines' side.
-func (d *desk) tellRequest(m dhcp.Message, a *arrival, to *routes, now int64, drop Drop) {
+func (d *worker) tellRequest(m dhcp.Message, a *arrival, to *targets, now int64, drop Drop) {
 	if d.tell == nil || m.Check() != dhcp.OK {
 		return
 	}
@@ -41,20 +41,20 @@ func (d *desk) tellRequest(m dhcp.Message, a *arrival, to *routes, now int64, dr
 	switch {
 	case m.Op() == dhcp.Reply:
 		from = a.source
-	case len(to.targets) > 0:
-		from = peerOf(to.targets[0].Addr)
+	case len(to.all) > 0:
+		from = peerOf(to.all[0].Addr)
 	}
 	d.told(m, a.giaddr, from, d.name, now, drop)
 }
 
 // tellWaiting tells of a message from a machine that had to wait.
-func (w *room) tellWaiting(note *waiting, m dhcp.Message, to *routes, now int64, drop Drop) {
+func (w *room) tellWaiting(note *waiting, m dhcp.Message, to *targets, now int64, drop Drop) {
 	a := arrival{giaddr: note.origin.giaddr, source: note.origin.from}
 	w.tellRequest(m, &a, to, now, drop)
 }
 
 // tellReply tells of a message from a server. The place is where the machine is.
-func (d *desk) tellReply(m dhcp.Message, o *origin, from peer, now int64, drop Drop) {
+func (d *worker) tellReply(m dhcp.Message, o *origin, from peer, now int64, drop Drop) {
 	if d.tell == nil || m.Check() != dhcp.OK {
 		return
 	}
@@ -66,7 +66,7 @@ func (d *desk) tellReply(m dhcp.Message, o *origin, from peer, now int64, drop D
 }
 
 // told tells of a message, which Check has found good.
-func (d *desk) told(m dhcp.Message, giaddr [4]byte, server peer, place string, now int64, drop Drop) {
+func (d *worker) told(m dhcp.Message, giaddr [4]byte, server peer, place string, now int64, drop Drop) {
 	if drop != None && !d.spare.Take(now) {
 		return
 	}
@@ -181,7 +181,7 @@ func untilNUL(value []byte) []byte {
 // overheard is the message in a frame that is for another station or VLAN; nil where there is none. It is told of: a
 // machine whose messages carry the tag of another VLAN is heard by nobody.
 func (l *ear) overheard(i int) dhcp.Message {
-	b, whole := l.Inbox().Packet(i)
+	b, whole := l.RecvBatch().Packet(i)
 	if l.tell == nil || !whole {
 		return nil
 	}

@@ -158,7 +158,7 @@ func TestTellsOfRequests(t *testing.T) {
 				var c Config
 				c.Servers = []string{"kept"}
 				if test.change(&c); c.Servers == nil {
-					b.routes.targets = nil
+					b.targets.all = nil
 				}
 			}
 			m, a := test.m(t), b.heard
@@ -168,8 +168,8 @@ func TestTellsOfRequests(t *testing.T) {
 			case m[0] == byte(dhcp.Reply):
 				a.source = peer{[4]byte{192, 0, 2, 99}, 67}
 			}
-			m, drop := b.desk.request(m, &a, b.routes, b.now())
-			b.desk.tellRequest(m, &a, b.routes, b.now(), drop)
+			m, drop := b.worker.request(m, &a, b.targets, b.now())
+			b.worker.tellRequest(m, &a, b.targets, b.now(), drop)
 			var want []told
 			if !test.silent {
 				want = []told{base}
@@ -253,8 +253,8 @@ func TestTellsOfReplies(t *testing.T) {
 				}
 			}
 			later := b.now() + int64(7*time.Millisecond)
-			m, o, drop := b.desk.reply(offer(t, request, test.change...), peerOf(smee), b.routes, later)
-			b.desk.tellReply(m, &o, peerOf(smee), later, drop)
+			m, o, drop := b.worker.reply(offer(t, request, test.change...), peerOf(smee), b.targets, later)
+			b.worker.tellReply(m, &o, peerOf(smee), later, drop)
 			want := base
 			test.want(&want)
 			if diff := cmp.Diff([]told{want}, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{})); diff != "" {
@@ -271,7 +271,7 @@ func TestTellsOfReplies(t *testing.T) {
 type teaser struct{ *room }
 
 func (t teaser) Send(note *waiting, b []byte, now int64) {
-	t.tellWaiting(note, b, t.relay.routes.Load(), now, None)
+	t.tellWaiting(note, b, t.relay.targets.Load(), now, None)
 }
 func (teaser) Flush() {}
 
@@ -285,7 +285,7 @@ func TestTellsOfWaitingRequests(t *testing.T) {
 	b.crowd(t)
 	for n := range 2000 {
 		a := b.heard
-		_, _ = b.desk.request(invented(n), &a, b.routes, b.now())
+		_, _ = b.worker.request(invented(n), &a, b.targets, b.now())
 	}
 	w, now := b.room(0, [4]byte{}), b.now()
 	before := w.Waiting()
@@ -315,13 +315,13 @@ func TestToldDropsAreBounded(t *testing.T) {
 	})
 	m, a := machine(t), b.heard
 	for range 10 * boot.AllowanceRate {
-		b.desk.tellRequest(m, &a, b.routes, int64(time.Second), ClientLimit)
+		b.worker.tellRequest(m, &a, b.targets, int64(time.Second), ClientLimit)
 	}
-	b.desk.tellRequest(m, &a, b.routes, int64(time.Second), None)
+	b.worker.tellRequest(m, &a, b.targets, int64(time.Second), None)
 	if dropped != boot.AllowanceRate || passed != 1 {
 		t.Errorf("told of %d that were dropped and %d that were not", dropped, passed)
 	}
-	b.desk.tellRequest(m, &a, b.routes, 2*int64(time.Second), ClientLimit)
+	b.worker.tellRequest(m, &a, b.targets, 2*int64(time.Second), ClientLimit)
 	if dropped != boot.AllowanceRate+1 {
 		t.Error("not told of the next second's")
 	}
@@ -334,10 +334,10 @@ func TestTellingChangesNothing(t *testing.T) {
 	var got [2]dhcp.Message
 	for i, b := range []*bench{with, without} {
 		m, a := machine(t, option(60, "PXEClient"), option(77, "iPXE")), b.heard
-		m, drop := b.desk.request(m, &a, b.routes, 1)
-		b.desk.tellRequest(m, &a, b.routes, 1, drop)
+		m, drop := b.worker.request(m, &a, b.targets, 1)
+		b.worker.tellRequest(m, &a, b.targets, 1, drop)
 		reply, o, drop := b.answer(m)
-		b.desk.tellReply(reply, &o, peerOf(smee), 1, drop)
+		b.worker.tellReply(reply, &o, peerOf(smee), 1, drop)
 		got[i] = append(m, reply...)
 	}
 	if diff := cmp.Diff(got[1], got[0]); diff != "" {
@@ -351,7 +351,7 @@ func BenchmarkTell(tb *testing.B) {
 	m, a := message(dhcp.Request, byte(dhcp.Discover)), b.heard
 	tb.ReportAllocs()
 	for tb.Loop() {
-		b.desk.tellRequest(m, &a, b.routes, 1, None)
+		b.worker.tellRequest(m, &a, b.targets, 1, None)
 	}
 }
 

@@ -22,10 +22,10 @@ const headroom = frame.HeaderLen
 // upstream is the UDP socket on port 67: requests leave through it, replies and unicast requests arrive.
 type upstream struct {
 	*mmsg.Socket
-	*desk
-	inbox    *mmsg.Inbox
-	unicasts *mmsg.Outbox   // to clients and routers that asked by unicast
-	frames   []*mmsg.Outbox // to the clients on each listener
+	*worker
+	recvBatch *mmsg.RecvBatch
+	unicasts  *mmsg.SendBatch   // to clients and routers that asked by unicast
+	frames    []*mmsg.SendBatch // to the clients on each listener
 }
 
 // newUpstream binds to the wildcard address: the address of the host may change, and a unicast may be sent to any of
@@ -57,17 +57,17 @@ func newUpstream(r *Relay) (*upstream, error) {
 		closeErr := s.Close()
 		return nil, errors.Join(fmt.Errorf("failed to bind UDP port %d: %w", serverPort, err), closeErr)
 	}
-	u := &upstream{Socket: s, desk: newDesk(r, unicast, unicastLabel), inbox: mmsg.NewInbox(headroom)}
-	u.unicasts = mmsg.NewOutbox(false, func(errno unix.Errno) { u.failed(unicast, errno) })
+	u := &upstream{Socket: s, worker: newWorker(r, unicast, unicastLabel), recvBatch: mmsg.NewRecvBatch(headroom)}
+	u.unicasts = mmsg.NewSendBatch(false, func(errno unix.Errno) { u.failed(unicast, errno) })
 	for i := range r.listeners {
-		u.frames = append(u.frames, mmsg.NewOutbox(false, func(errno unix.Errno) { u.failed(i, errno) }))
+		u.frames = append(u.frames, mmsg.NewSendBatch(false, func(errno unix.Errno) { u.failed(i, errno) }))
 	}
 	return u, nil
 }
 
 func (u *upstream) failed(index int, errno unix.Errno) {
 	u.relay.metrics.port(index).dropped(toClient, SendFailed)
-	u.relay.notices.WarnAt(u.relay.now(), "failed to send reply", func() []any {
+	u.relay.logLimiter.WarnAt(u.relay.now(), "failed to send reply", func() []any {
 		name := unicastLabel
 		if index != unicast {
 			name = u.relay.listeners[index].name
@@ -80,7 +80,7 @@ func (u *upstream) failed(index int, errno unix.Errno) {
 func (u *upstream) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, u.Stop)
 	defer stop()
-	err := u.Pump(u.inbox, u.batch)
+	err := u.Pump(u.recvBatch, u.batch)
 	if closeErr := u.Close(); closeErr != nil {
 		err = errors.Join(err, closeErr)
 	}
@@ -93,18 +93,18 @@ func (u *upstream) run(ctx context.Context) error {
 // batch relays what arrived.
 func (u *upstream) batch(n int) {
 	r := u.relay
-	now, routes, verbose := r.now(), r.routes.Load(), r.verbose
+	now, targets, verbose := r.now(), r.targets.Load(), r.verbose
 	u.setClock(r, now)
 	for i := range n {
-		b, whole := u.inbox.Packet(i)
-		m, from := dhcp.Message(b), peerOf(u.inbox.From(i))
+		b, whole := u.recvBatch.Packet(i)
+		m, from := dhcp.Message(b), peerOf(u.recvBatch.From(i))
 		side, drop := toClient, Truncated
 		switch {
 		case whole && len(m) > 0 && m[0] == byte(dhcp.Reply):
-			drop = u.answer(i, m, from, routes, now, verbose)
+			drop = u.answer(i, m, from, targets, now, verbose)
 		case whole:
 			side = toServer
-			drop = u.ask(i, m, from, routes, now, verbose)
+			drop = u.ask(i, m, from, targets, now, verbose)
 		}
 		if drop != None {
 			u.metrics.dropped(side, drop)
@@ -114,7 +114,7 @@ func (u *upstream) batch(n int) {
 			}
 		}
 	}
-	u.desk.flush(routes)
+	u.worker.flush(targets)
 	u.unicasts.Flush(u.Socket)
 	for i, out := range u.frames {
 		u.flush(i, out)
@@ -122,7 +122,7 @@ func (u *upstream) batch(n int) {
 }
 
 // flush sends the frames for one listener.
-func (u *upstream) flush(index int, out *mmsg.Outbox) {
+func (u *upstream) flush(index int, out *mmsg.SendBatch) {
 	if p := u.relay.listeners[index].Port(); p != nil {
 		out.Flush(p.Socket)
 		return
@@ -134,22 +134,22 @@ func (u *upstream) flush(index int, out *mmsg.Outbox) {
 }
 
 // ask relays what a client or a router sent to an address of this host.
-func (u *upstream) ask(i int, m dhcp.Message, from peer, routes *routes, now int64, verbose bool) Drop {
+func (u *upstream) ask(i int, m dhcp.Message, from peer, targets *targets, now int64, verbose bool) Drop {
 	local, drop := u.local(i)
 	if drop != None {
 		return drop
 	}
 	u.relay.trace.Payload(now, from.addrPort(), peer{ip: local, port: serverPort}.addrPort(), m)
 	a := arrival{listener: unicast, source: from, local: local}
-	m, drop = u.request(m, &a, routes, now)
+	m, drop = u.request(m, &a, targets, now)
 	if !a.waits {
-		u.tellRequest(m, &a, routes, now, drop)
+		u.tellRequest(m, &a, targets, now, drop)
 	}
 	if drop != None || a.waits {
 		return drop
 	}
 	u.metrics.relayed(toServer, m.Type())
-	u.send(m, routes, now, a.served)
+	u.send(m, targets, now, a.served)
 	if verbose {
 		u.relay.logMessage("relayed request", unicastLabel, m, "source", from.String())
 	}
@@ -158,7 +158,7 @@ func (u *upstream) ask(i int, m dhcp.Message, from peer, routes *routes, now int
 
 // local is the address that datagram i was sent to. A broadcast is for the listeners.
 func (u *upstream) local(i int) ([4]byte, Drop) {
-	at, _, ok := u.inbox.Local(i)
+	at, _, ok := u.recvBatch.Local(i)
 	if !ok {
 		return [4]byte{}, Heard
 	}
@@ -166,10 +166,10 @@ func (u *upstream) local(i int) ([4]byte, Drop) {
 }
 
 // answer brings a server's answer to whoever asked.
-func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now int64, verbose bool) Drop {
+func (u *upstream) answer(i int, m dhcp.Message, from peer, targets *targets, now int64, verbose bool) Drop {
 	r := u.relay
-	r.trace.Payload(now, from.addrPort(), peer{ip: routes.giaddr, port: serverPort}.addrPort(), m)
-	m, o, drop := u.reply(m, from, routes, now)
+	r.trace.Payload(now, from.addrPort(), peer{ip: targets.giaddr, port: serverPort}.addrPort(), m)
+	m, o, drop := u.reply(m, from, targets, now)
 	if drop != None {
 		u.tellReply(m, &o, from, now, drop)
 		return drop
@@ -200,8 +200,8 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, routes *routes, now 
 		metrics.dropped(toClient, drop) // of its listener, and not of the socket that it came to
 		return None
 	}
-	whole := u.inbox.Slot(i)[:headroom+len(m)]
-	to := putReply(whole, p.MAC, r.source(p, routes), r.config.AlwaysBroadcast)
+	whole := u.recvBatch.Slot(i)[:headroom+len(m)]
+	to := putReply(whole, p.MAC, r.source(p, targets), r.config.AlwaysBroadcast)
 	if out := u.frames[o.listener]; out.Full() {
 		u.flush(int(o.listener), out)
 	}
@@ -228,12 +228,12 @@ func putReply(whole []byte, from frame.MAC, source [4]byte, alwaysBroadcast bool
 
 // source is the address that a reply on a listener comes from: the one that clients are to know, else the
 // interface's own, else the relay's.
-func (r *Relay) source(p *listener.Port[link], routes *routes) [4]byte {
+func (r *Relay) source(p *listener.Port[link], targets *targets) [4]byte {
 	switch {
 	case r.config.SourceAddress.IsValid():
 		return r.config.SourceAddress.As4()
 	case p.Info.address != ([4]byte{}):
 		return p.Info.address
 	}
-	return routes.giaddr
+	return targets.giaddr
 }

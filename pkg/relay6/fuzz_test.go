@@ -52,7 +52,7 @@ func FuzzRequest(f *testing.F) {
 			level = level.Inner()
 		}
 		level[0] = byte(dhcp6.Reply)
-		o, drop := b.desk.reply(back, serverIP, b.routes, b.now())
+		o, drop := b.worker.reply(back, serverIP, b.targets, b.now())
 		if drop != None {
 			t.Fatalf("the answer is dropped: %v", drop)
 		}
@@ -85,7 +85,7 @@ func FuzzReply(f *testing.F) {
 		slot := make([]byte, front+len(m))
 		copy(slot[front:], m)
 		reply := dhcp6.Message(slot[front:])
-		o, drop := b.desk.reply(reply, serverIP, b.routes, 0)
+		o, drop := b.worker.reply(reply, serverIP, b.targets, 0)
 		if drop != None {
 			return
 		}

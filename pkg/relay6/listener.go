@@ -15,7 +15,7 @@ import (
 
 // ear is an interface on a provisioning VLAN: it hears messages there, and replies are sent there as raw frames.
 type ear struct {
-	*desk
+	*worker
 	*listener.Listener[link]
 	index   int
 	config  Listener
@@ -41,7 +41,7 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &ear{desk: newDesk(r, index, config.Name), index: index, config: config, opened: make(chan struct{}, 1)}
+	l := &ear{worker: newWorker(r, index, config.Name), index: index, config: config, opened: make(chan struct{}, 1)}
 	l.watch = group.NewWatch(r.config.Group(config.Name), r.start)
 	ready := r.metrics.ready.WithLabelValues(config.Name)
 	l.Listener = listener.New(listener.Config[link]{
@@ -118,7 +118,7 @@ func (c *Config) optionsOf(mac frame.MAC) (b []byte) {
 // requests relays a batch that came at a time of the relay's clock.
 func (l *ear) requests(n int, now int64) {
 	r := l.relay
-	routes, verbose := r.routes.Load(), r.verbose
+	targets, verbose := r.targets.Load(), r.verbose
 	p := l.Port()
 	if p == nil {
 		return
@@ -132,10 +132,10 @@ func (l *ear) requests(n int, now int64) {
 		}
 		b := m
 		if drop == None {
-			b, drop = l.request(m, front+frame.HeaderLen6, &a, routes, now)
+			b, drop = l.request(m, front+frame.HeaderLen6, &a, targets, now)
 			l.unadvertised(&a, now)
 			if !a.waits && drop != OtherReplica { // that one tells
-				l.tellRequest(m[front+frame.HeaderLen6:], &a, routes, now, drop)
+				l.tellRequest(m[front+frame.HeaderLen6:], &a, targets, now, drop)
 			}
 		}
 		if drop != None {
@@ -150,18 +150,18 @@ func (l *ear) requests(n int, now int64) {
 			continue // its room sends it
 		}
 		l.metrics.relayed(toServer, a.kind)
-		l.send(b, routes, now, a.served)
+		l.send(b, targets, now, a.served)
 		if verbose {
 			r.logMessage("relayed request", l.name, b)
 		}
 	}
-	l.flush(routes)
+	l.flush(targets)
 }
 
 // view finds the message in frame i, which ends what it returns, and puts its sender into a. There is none in a router
 // advertisement.
 func (l *ear) view(i int, a *arrival, now int64) ([]byte, Drop) {
-	b, sum, unheard := listener.Frame(l.Inbox(), i)
+	b, sum, unheard := listener.Frame(l.RecvBatch(), i)
 	switch unheard {
 	case listener.OtherHost:
 		return nil, OtherHost
@@ -179,5 +179,5 @@ func (l *ear) view(i int, a *arrival, now int64) ([]byte, Drop) {
 		return nil, ofFrame(fault)
 	}
 	a.source, a.port, a.mac = datagram.Src.Addr().As16(), datagram.Src.Port(), datagram.SrcMAC
-	return l.Inbox().Slot(i)[:front+frame.HeaderLen6+len(datagram.Payload)], None
+	return l.RecvBatch().Slot(i)[:front+frame.HeaderLen6+len(datagram.Payload)], None
 }

@@ -52,13 +52,13 @@ type origin struct {
 // answer's frame sent to itself by repeating that message: while the answer is awaited, the transaction is the first
 // sender's. Another MAC address takes it over only if the peer address is made from it, since the one before was a
 // copy then.
-func (d *desk) remember(k key, o origin, now int64) Drop {
+func (d *worker) remember(k key, o origin, now int64) Drop {
 	r := d.relay
 	earlier, ok := r.pending.RememberIf(k, o, now, supersedes)
 	if ok {
 		return None
 	}
-	r.notices.WarnAt(now, "refused a copy of another machine's message", func() []any {
+	r.logLimiter.WarnAt(now, "refused a copy of another machine's message", func() []any {
 		return []any{"listener", d.name, "peer", netip.AddrFrom16(k.peer).String(),
 			"mac", net.HardwareAddr(o.mac[:]).String(), "first_mac", net.HardwareAddr(earlier.mac[:]).String(),
 			"remedy", "find the machine with that MAC address: it wants the answer to another one"}

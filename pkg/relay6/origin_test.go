@@ -52,7 +52,7 @@ func TestCopyTakesNoAnswer(t *testing.T) {
 					wrapped = got
 				}
 			}
-			o, drop := b.desk.reply(answered(wrapped, dhcp6.Advertise), serverIP, b.routes, now)
+			o, drop := b.worker.reply(answered(wrapped, dhcp6.Advertise), serverIP, b.targets, now)
 			if drop != None || o.mac != test.answer {
 				t.Errorf("the answer: got %v, to %x, want %x", drop, o.mac, test.answer)
 			}

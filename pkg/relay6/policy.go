@@ -18,7 +18,7 @@ const ipAndUDP = frame.IPv6Len + frame.UDPLen
 
 // request decides about the message b[at:], and wraps it in place for the servers: what it returns begins before at.
 // Where a.waits is true afterwards, it was copied, and is not to be sent.
-func (d *desk) request(b []byte, at int, a *arrival, to *server.Routes, now int64) ([]byte, Drop) {
+func (d *worker) request(b []byte, at int, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
 	r, m := d.relay, dhcp6.Message(b[at:])
 	a.waits, a.relayed, a.kind = false, false, 0
 	if drop := ofMessage(m.Check(dhcp6.HopLimit)); drop != None {
@@ -39,7 +39,7 @@ func (d *desk) request(b []byte, at int, a *arrival, to *server.Routes, now int6
 			return nil, drop
 		}
 	}
-	if len(to.Targets) == 0 || !to.Source.IsValid() {
+	if len(to.All) == 0 || !to.Source.IsValid() {
 		return nil, NoServer
 	}
 	k := r.keyOf(inner, a.source)
@@ -87,7 +87,7 @@ func answerable(source [16]byte) bool {
 
 // relayed decides about a RELAY-FORW. Whoever sends one tells the server by its link address which addresses to give:
 // both have to be trusted, since on a LAN a source is easily forged.
-func (d *desk) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
+func (d *worker) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
 	r := d.relay
 	if m.Hops() >= dhcp6.HopLimit {
 		return HopLimit
@@ -116,8 +116,8 @@ func (d *desk) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
 }
 
 // refused says so.
-func (d *desk) refused(a *arrival, what string, address [16]byte, now int64) {
-	d.relay.notices.WarnAt(now, "refused a relay agent", func() []any {
+func (d *worker) refused(a *arrival, what string, address [16]byte, now int64) {
+	d.relay.logLimiter.WarnAt(now, "refused a relay agent", func() []any {
 		return []any{what, netip.AddrFrom16(address).String(), "source", netip.AddrFrom16(a.source).String(),
 			"remedy", "name its prefix in TRUSTED_RELAYS"}
 	})
@@ -125,7 +125,7 @@ func (d *desk) refused(a *arrival, what string, address [16]byte, now int64) {
 
 // own tells whether an address is one that this relay sends from, or names as a link address.
 func (r *Relay) own(address [16]byte) bool {
-	if to := r.routes.Load(); to.Source.IsValid() && to.Source.As16() == address {
+	if to := r.targets.Load(); to.Source.IsValid() && to.Source.As16() == address {
 		return true
 	}
 	for _, l := range r.listeners {
@@ -145,8 +145,8 @@ func within(prefixes []netip.Prefix, ip [16]byte) bool {
 func global(ip [16]byte) bool { return netip.AddrFrom16(ip).IsGlobalUnicast() }
 
 // wrap puts a RELAY-FORW around a message (RFC 8415 section 19.1).
-func (d *desk) wrap(
-	b []byte, at int, k key, a *arrival, o *origin, relayed bool, to *server.Routes, now int64,
+func (d *worker) wrap(
+	b []byte, at int, k key, a *arrival, o *origin, relayed bool, to *server.Targets, now int64,
 ) ([]byte, Drop) {
 	m := dhcp6.Message(b[at:])
 	head := dhcp6.Relay{Peer: a.source}

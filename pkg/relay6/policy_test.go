@@ -33,12 +33,12 @@ var (
 	strangerIP = ip("2001:db8:bad::1")
 )
 
-// bench is a relay without sockets, and a listener's desk.
+// bench is a relay without sockets, and a listener's worker.
 type bench struct {
 	*Relay
-	desk   *desk
-	routes *server.Routes
-	heard  arrival
+	worker  *worker
+	targets *server.Targets
+	heard   arrival
 }
 
 func newBench(tb testing.TB, change func(*Config)) *bench {
@@ -59,12 +59,12 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	to := &server.Routes{Source: ourAddress, MTU: 1500}
+	to := &server.Targets{Source: ourAddress, MTU: 1500}
 	for _, s := range r.servers.Servers() {
-		to.Targets = append(to.Targets, server.Target{Addr: netip.AddrPortFrom(serverIP, 547), Server: s})
+		to.All = append(to.All, server.Target{Addr: netip.AddrPortFrom(serverIP, 547), Server: s})
 	}
-	r.routes.Store(to)
-	b := &bench{Relay: r, desk: newDesk(r, 0, "macvlan0"), routes: to}
+	r.targets.Store(to)
+	b := &bench{Relay: r, worker: newWorker(r, 0, "macvlan0"), targets: to}
 	for i, l := range config.Listeners {
 		known := link{local: frame.LinkLocal(ourMAC), options: r.config.optionsOf(ourMAC)}
 		if l.LinkAddress.IsValid() {
@@ -88,7 +88,7 @@ func (b *bench) hear(m dhcp6.Message, a *arrival) (dhcp6.Message, Drop) {
 func (b *bench) hearAt(m dhcp6.Message, a *arrival, now int64) (dhcp6.Message, Drop) {
 	slot := make([]byte, front+frame.HeaderLen6+len(m), mmsg.SlotLen+len(m))
 	copy(slot[front+frame.HeaderLen6:], m)
-	wrapped, drop := b.desk.request(slot, front+frame.HeaderLen6, a, b.routes, now)
+	wrapped, drop := b.worker.request(slot, front+frame.HeaderLen6, a, b.targets, now)
 	return bytes.Clone(wrapped), drop
 }
 
@@ -247,7 +247,7 @@ func TestRequests(t *testing.T) {
 			}
 			// The answer comes back to the same place.
 			reply := answered(got, dhcp6.Reply)
-			o, drop := b.desk.reply(reply, serverIP, b.routes, b.now())
+			o, drop := b.worker.reply(reply, serverIP, b.targets, b.now())
 			wantPort := uint16(clientPort)
 			if test.m.IsRelay() {
 				wantPort = serverPort
@@ -283,7 +283,7 @@ func TestRelaySourcePort(t *testing.T) {
 			if port, found := got.RelayPort(); found != test.told || found && port != test.port {
 				t.Errorf("the server is told of port %d: %v", port, found)
 			}
-			if o, drop := b.desk.reply(answered(got, dhcp6.Advertise), serverIP, b.routes, b.now()); drop != None || o.port != test.want {
+			if o, drop := b.worker.reply(answered(got, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None || o.port != test.want {
 				t.Errorf("got %v, port %d, want %d", drop, o.port, test.want)
 			}
 		})
@@ -295,15 +295,15 @@ func TestRelaySourcePort(t *testing.T) {
 func TestDetourIsNotForSourcePorts(t *testing.T) {
 	for port, want := range map[uint16][2]int{547: {0, 1}, 5470: {1, 0}} {
 		b := newBench(t, nil)
-		b.routes.Targets[0].Detour = new(mmsg.Socket)
+		b.targets.All[0].Detour = new(mmsg.Socket)
 		a := arrival{listener: unicast, source: agentIP, port: port, local: ourAddress.As16()}
 		option := dhcp6.AppendRelayPort(nil, 0)
 		got, drop := b.hear(around(dhcp6.RelayForward, 0, agentLink, clientIP, message(dhcp6.Solicit), option...), &a)
 		if drop != None {
 			t.Fatal(drop)
 		}
-		b.desk.send(got, b.routes, b.now(), false)
-		if n := [2]int{b.desk.toServers.Len(), b.desk.detour.Len()}; n != want {
+		b.worker.send(got, b.targets, b.now(), false)
+		if n := [2]int{b.worker.toServers.Len(), b.worker.detour.Len()}; n != want {
 			t.Errorf("agent's port %d: got %d messages from port 547 and by the detour, want %d", port, n, want)
 		}
 	}
@@ -317,7 +317,7 @@ func TestLinkAddressOfZero(t *testing.T) {
 	if drop != None || got.Link() != ([16]byte{}) || string(id) != "macvlan0" {
 		t.Errorf("got %v, link address %x, interface %q", drop, got.Link(), id)
 	}
-	if _, drop := b.desk.reply(answered(got, dhcp6.Advertise), serverIP, b.routes, b.now()); drop != None {
+	if _, drop := b.worker.reply(answered(got, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None {
 		t.Errorf("the answer: %v", drop)
 	}
 }
@@ -369,22 +369,22 @@ func TestLongestOptionsFitInFront(t *testing.T) {
 	a := arrival{listener: unicast, source: agentIP, port: 5470, link: b.heard.link}
 	inner := around(dhcp6.RelayForward, 0, agentLink, clientIP, message(dhcp6.Solicit), dhcp6.AppendRelayPort(nil, 0)...)
 	slot := append(make([]byte, front), inner...)
-	if _, drop := b.desk.request(slot, front, &a, b.routes, b.now()); drop != None {
+	if _, drop := b.worker.request(slot, front, &a, b.targets, b.now()); drop != None {
 		t.Errorf("an agent's: %v", drop)
 	}
 	a = b.heard
 	slot = append(make([]byte, front), message(dhcp6.Solicit)...)
-	if _, drop := b.desk.request(slot, front, &a, b.routes, b.now()); drop != None {
+	if _, drop := b.worker.request(slot, front, &a, b.targets, b.now()); drop != None {
 		t.Errorf("a machine's: %v", drop)
 	}
 }
 
 func TestNoServer(t *testing.T) {
-	for name, routes := range map[string]*server.Routes{
-		"no server": {Source: ourAddress}, "no address": {Targets: []server.Target{{}}},
+	for name, targets := range map[string]*server.Targets{
+		"no server": {Source: ourAddress}, "no address": {All: []server.Target{{}}},
 	} {
 		b := newBench(t, nil)
-		b.routes = routes
+		b.targets = targets
 		if _, drop := b.fromClient(message(dhcp6.Solicit)); drop != NoServer {
 			t.Errorf("%s: got %v", name, drop)
 		}
@@ -420,22 +420,22 @@ func (b *bench) transaction(tb testing.TB, slot []byte, m dhcp6.Message, n *uint
 		copy(slot[at:], m)
 		binary.BigEndian.PutUint32(slot[at:], *n&0xffffff|uint32(dhcp6.Solicit)<<24)
 		a := b.heard
-		got, drop := b.desk.request(slot, at, &a, b.routes, b.now())
+		got, drop := b.worker.request(slot, at, &a, b.targets, b.now())
 		if drop != None {
 			tb.Fatal(drop)
 		}
-		b.desk.tellRequest(slot[at:], &a, b.routes, b.now(), drop)
-		b.desk.send(got, b.routes, b.now(), a.served)
-		b.desk.toServers.Clear()
+		b.worker.tellRequest(slot[at:], &a, b.targets, b.now(), drop)
+		b.worker.send(got, b.targets, b.now(), a.served)
+		b.worker.toServers.Clear()
 		back := dhcp6.Message(reply[:copy(reply, got)])
 		back[0] = byte(dhcp6.RelayReply)
 		start, end := back.InnerAt()
 		back[start] = byte(dhcp6.Reply)
-		o, drop := b.desk.reply(back, serverIP, b.routes, b.now())
+		o, drop := b.worker.reply(back, serverIP, b.targets, b.now())
 		if drop != None {
 			tb.Fatal(drop)
 		}
-		b.desk.tellReply(back, &o, b.routes.Targets[0].Addr, b.now(), drop)
+		b.worker.tellReply(back, &o, b.targets.All[0].Addr, b.now(), drop)
 		out := whole[:frame.HeaderLen6+end-start]
 		copy(out[frame.HeaderLen6:], back[start:end])
 		header := frame.Header6{DstMAC: o.mac, Dst: back.Peer(), SrcPort: serverPort, DstPort: o.port}
@@ -474,7 +474,7 @@ func TestRenewalsOfAnotherServer(t *testing.T) {
 			if drop != None {
 				t.Fatal(drop)
 			}
-			b.desk.send(got, b.routes, b.now(), true)
+			b.worker.send(got, b.targets, b.now(), true)
 			for _, s := range b.servers.Servers() {
 				if s.Unanswered() != test.want {
 					t.Errorf("%d are unanswered, want %d", s.Unanswered(), test.want)

@@ -22,7 +22,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/relay/admit"
 	"github.com/tinkerbell/stack/pkg/relay/links"
-	"github.com/tinkerbell/stack/pkg/relay/notice"
+	"github.com/tinkerbell/stack/pkg/relay/loglimit"
 	"github.com/tinkerbell/stack/pkg/relay/pending"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/trace"
@@ -30,22 +30,22 @@ import (
 
 // Relay is a daemon.Task.
 type Relay struct {
-	config    Config
-	logger    *slog.Logger
-	verbose   bool // transactions are logged
-	metrics   *metrics
-	notices   *notice.Board
-	pending   *pending.Table[key, origin]
-	limits    *admit.Limiter
-	rooms     []*room // that of relay agents' unicasts, and those of the listeners
-	seed      maphash.Seed
-	listeners []*ear
-	upstream  *upstream
-	servers   *server.Pool
-	trace     *trace.Ring
-	start     time.Time
-	// routes is what the packets' path needs to know; servers replaces it as a whole.
-	routes atomic.Pointer[server.Routes]
+	config     Config
+	logger     *slog.Logger
+	verbose    bool // transactions are logged
+	metrics    *metrics
+	logLimiter *loglimit.Limiter
+	pending    *pending.Table[key, origin]
+	limits     *admit.Limiter
+	rooms      []*room // that of relay agents' unicasts, and those of the listeners
+	seed       maphash.Seed
+	listeners  []*ear
+	upstream   *upstream
+	servers    *server.Pool
+	trace      *trace.Ring
+	start      time.Time
+	// targets is what the packets' path needs to know; servers replaces it as a whole.
+	targets atomic.Pointer[server.Targets]
 }
 
 // New checks the configuration and binds the upstream socket, so that a port that is taken is an error at once.
@@ -67,14 +67,14 @@ func New(config Config) (*Relay, error) {
 func assemble(config Config) (*Relay, error) {
 	logger := config.Logger.With("family", "ipv6")
 	r := &Relay{
-		config:  config,
-		logger:  logger,
-		verbose: logger.Enabled(context.Background(), slog.LevelDebug),
-		notices: notice.New(logger),
-		pending: pending.New[key, origin](config.Pending, config.PendingExpiry),
-		limits:  admit.NewLimiter(config.ClientRate, config.TotalRate),
-		start:   time.Now(),
-		seed:    maphash.MakeSeed(),
+		config:     config,
+		logger:     logger,
+		verbose:    logger.Enabled(context.Background(), slog.LevelDebug),
+		logLimiter: loglimit.New(logger),
+		pending:    pending.New[key, origin](config.Pending, config.PendingExpiry),
+		limits:     admit.NewLimiter(config.ClientRate, config.TotalRate),
+		start:      time.Now(),
+		seed:       maphash.MakeSeed(),
 	}
 	r.trace = newTrace(r)
 	metrics, err := newMetrics(config.Registerer, config.Listeners, gauges{
@@ -85,7 +85,7 @@ func assemble(config Config) (*Relay, error) {
 		return nil, fmt.Errorf("failed to register metrics: %w", err)
 	}
 	r.metrics = metrics
-	r.routes.Store(&server.Routes{})
+	r.targets.Store(&server.Targets{})
 	for i := unicast; i < len(config.Listeners); i++ {
 		r.rooms = append(r.rooms, newRoom(r, i))
 	}
@@ -100,12 +100,12 @@ func assemble(config Config) (*Relay, error) {
 		Names: config.Servers, Port: serverPort, IPv6: true,
 		Interface: config.UpstreamInterface, Address: config.UpstreamAddress,
 		ResolveInterval: config.ResolveInterval, Lookup: config.Lookup, DeadAfter: config.DeadAfter,
-		Crowded: r.crowded, Clock: r.now, Wall: r.wall, Publish: r.routes.Store,
+		Crowded: r.crowded, Clock: r.now, Wall: r.wall, Publish: r.targets.Store,
 		Words: server.Words{
 			Source: "upstream_address", Settings: "DHCPV6_UPSTREAM_ADDRESS and UPSTREAM_INTERFACE",
 			Identity: "peer address, transaction or client identifier",
 		},
-		Logger: logger, Notices: r.notices, Metrics: metrics.servers,
+		Logger: logger, LogLimiter: r.logLimiter, Metrics: metrics.servers,
 	})
 	return r, nil
 }

@@ -10,7 +10,7 @@ import (
 
 // isOthers tells whether another replica on the VLAN relays a client's message. What was sent to this host is never
 // another's.
-func (d *desk) isOthers(m dhcp6.Message, a *arrival, now int64) bool {
+func (d *worker) isOthers(m dhcp6.Message, a *arrival, now int64) bool {
 	if d.watch == nil {
 		return false
 	}
@@ -27,7 +27,7 @@ func (d *desk) isOthers(m dhcp6.Message, a *arrival, now int64) bool {
 		return true
 	case group.TakenOver:
 		d.metrics.takenOver.Inc()
-		d.relay.notices.TakenOver(now, d.name)
+		d.relay.logLimiter.TakenOver(now, d.name)
 	case group.Ours:
 	}
 	return false

@@ -9,7 +9,7 @@ import (
 )
 
 // reply decides about what a server sent: whose it is. The message for that client or relay agent is m.Inner().
-func (d *desk) reply(m dhcp6.Message, from netip.Addr, to *server.Routes, now int64) (o origin, drop Drop) {
+func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now int64) (o origin, drop Drop) {
 	r := d.relay
 	d.waited = 0
 	if drop := ofMessage(m.Check(dhcp6.HopLimit + 1)); drop != None {
@@ -65,7 +65,7 @@ func (d *desk) reply(m dhcp6.Message, from netip.Addr, to *server.Routes, now in
 		answer = admit.Granted
 	}
 	r.room(o.listener).Answered(o.client, answer, first, now)
-	r.servers.Answered(from, to.Targets, now)
+	r.servers.Answered(from, to.All, now)
 	return o, None
 }
 
@@ -100,7 +100,7 @@ func (r *Relay) nameOf(listener int16) string {
 // unsolicited notes a reply that matches nothing.
 func (r *Relay) unsolicited(m, client dhcp6.Message, from netip.Addr, now int64) Drop {
 	r.servers.Unsolicited()
-	r.notices.WarnAt(now, "dropped a reply that nobody asked for", func() []any {
+	r.logLimiter.WarnAt(now, "dropped a reply that nobody asked for", func() []any {
 		return []any{"source", from.String(), "type", client.Type().String(), "xid", client.XID(),
 			"peer", netip.AddrFrom16(m.Peer()).String()}
 	})
@@ -110,11 +110,11 @@ func (r *Relay) unsolicited(m, client dhcp6.Message, from netip.Addr, now int64)
 // reconfigure decides about a RECONFIGURE, which answers nothing (RFC 8415 section 18.3.11): it has to come from a
 // server that requests go to, to name a link of ours or a relay agent that may send us messages, and to be one that a
 // client may believe: with the transaction 0, the Reconfigure Message and the Authentication option (section 16.11).
-func (d *desk) reconfigure(m, client dhcp6.Message, from netip.Addr, to *server.Routes) (o origin, drop Drop) {
+func (d *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, to *server.Targets) (o origin, drop Drop) {
 	r := d.relay
 	known := len(r.config.TrustedServers) > 0
-	for i := range to.Targets {
-		known = known || to.Targets[i].Addr.Addr() == from
+	for i := range to.All {
+		known = known || to.All[i].Addr.Addr() == from
 	}
 	_, message := client.Option(dhcp6.OptionReconfMessage)
 	_, auth := client.Option(dhcp6.OptionAuth)

@@ -61,7 +61,7 @@ func TestReplies(t *testing.T) {
 			if !from.IsValid() {
 				from = serverIP
 			}
-			if _, drop := b.desk.reply(test.reply(request), from, b.routes, b.now()); drop != test.want {
+			if _, drop := b.worker.reply(test.reply(request), from, b.targets, b.now()); drop != test.want {
 				t.Errorf("got %v, want %v", drop, test.want)
 			}
 		})
@@ -73,12 +73,12 @@ func TestAnswerOfEachServer(t *testing.T) {
 	b := newBench(t, nil)
 	request, _ := b.fromClient(message(dhcp6.Solicit))
 	for range 3 {
-		if _, drop := b.desk.reply(answered(request, dhcp6.Advertise), serverIP, b.routes, b.now()); drop != None {
+		if _, drop := b.worker.reply(answered(request, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None {
 			t.Error(drop)
 		}
 	}
 	late := b.now() + int64(11*time.Second)
-	if _, drop := b.desk.reply(answered(request, dhcp6.Advertise), serverIP, b.routes, late); drop != Unsolicited {
+	if _, drop := b.worker.reply(answered(request, dhcp6.Advertise), serverIP, b.targets, late); drop != Unsolicited {
 		t.Errorf("an answer that comes too late: got %v", drop)
 	}
 }
@@ -130,7 +130,7 @@ func TestToken(t *testing.T) {
 			if test.change != nil {
 				reply = test.change(reply)
 			}
-			o, drop := b.desk.reply(reply, serverIP, b.routes, b.now()+int64(test.late))
+			o, drop := b.worker.reply(reply, serverIP, b.targets, b.now()+int64(test.late))
 			if drop != test.want {
 				t.Fatalf("got %v, want %v", drop, test.want)
 			}
@@ -159,11 +159,11 @@ func TestTokenIsRequired(t *testing.T) {
 		"no Interface-Id":   around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner()),
 		"name without code": around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner(), plain...),
 	} {
-		if _, drop := b.desk.reply(m, serverIP, b.routes, b.now()); drop != Unsolicited {
+		if _, drop := b.worker.reply(m, serverIP, b.targets, b.now()); drop != Unsolicited {
 			t.Errorf("%s: got %v", name, drop)
 		}
 	}
-	if _, drop := b.desk.reply(reply, serverIP, b.routes, b.now()); drop != None {
+	if _, drop := b.worker.reply(reply, serverIP, b.targets, b.now()); drop != None {
 		t.Errorf("with its token: got %v", drop)
 	}
 }
@@ -223,7 +223,7 @@ func TestReconfigure(t *testing.T) {
 			if !from.IsValid() {
 				from = serverIP
 			}
-			o, drop := b.desk.reply(test.m, from, b.routes, b.now())
+			o, drop := b.worker.reply(test.m, from, b.targets, b.now())
 			wantListener, wantLocal := int16(0), [16]byte{}
 			if test.agent {
 				wantListener, wantLocal = unicast, ourAddress.As16()

@@ -16,7 +16,7 @@ const reportEvery = time.Minute
 
 // report tells switches of the group until ctx is done: when the listener opens, and every minute.
 func (l *ear) report(ctx context.Context) error {
-	out := mmsg.NewOutbox(false, func(errno unix.Errno) {
+	out := mmsg.NewSendBatch(false, func(errno unix.Errno) {
 		l.relay.logger.Debug("failed to report group to switches", "listener", l.name, "error", errno.Error())
 	})
 	b := make([]byte, 0, frame.ReportLen)

@@ -11,10 +11,10 @@ import (
 // room is where the messages of one listener, or those of relay agents sent to this host, wait while more machines ask
 // than the servers answer. It does not send what need not wait.
 type room struct {
-	*desk // of the goroutine that sends what has waited
+	*worker // of the goroutine that sends what has waited
 	*admit.Room[waiting]
-	index  int
-	routes *server.Routes // of one release
+	index   int
+	targets *server.Targets // of one release
 }
 
 // waiting is a message that waits, wrapped for the servers.
@@ -27,7 +27,7 @@ type waiting struct {
 func newRoom(r *Relay, index int) *room {
 	limit := admit.Limit{Rate: r.config.NewcomerRate, Burst: admit.NewcomerBurst}
 	return &room{
-		desk: newDesk(r, index, r.nameOf(int16(index))), index: index, Room: admit.NewRoom[waiting](limit, r.limits),
+		worker: newWorker(r, index, r.nameOf(int16(index))), index: index, Room: admit.NewRoom[waiting](limit, r.limits),
 	}
 }
 
@@ -61,7 +61,7 @@ func (w *room) ask(m dhcp6.Message, a *arrival, also uint64, length int, now int
 	case admit.Total:
 		return nil, TotalLimit
 	case admit.Newcomers:
-		w.relay.notices.WarnAt(now, "more new machines ask than the servers answer", func() []any {
+		w.relay.logLimiter.WarnAt(now, "more new machines ask than the servers answer", func() []any {
 			return []any{"listener", w.name, "waiting", w.Waiting(),
 				"remedy", "look for a flood, or servers that are down; machines that were served before are not held back"}
 		})
@@ -74,21 +74,21 @@ func (w *room) ask(m dhcp6.Message, a *arrival, also uint64, length int, now int
 // Send implements admit.Way.
 func (w *room) Send(note *waiting, b []byte, now int64) {
 	r := w.relay
-	w.routes = r.routes.Load()
+	w.targets = r.targets.Load()
 	var drop Drop
-	if len(w.routes.Targets) == 0 || !w.routes.Source.IsValid() {
+	if len(w.targets.All) == 0 || !w.targets.Source.IsValid() {
 		drop = NoServer
 	} else {
 		drop = w.remember(note.key, note.origin, now)
 	}
 	w.setClock(r, now)
-	w.tellWaiting(note, b, w.routes, now, drop)
+	w.tellWaiting(note, b, w.targets, now, drop)
 	if drop != None {
 		w.metrics.dropped(toServer, drop)
 		return
 	}
 	w.metrics.relayed(toServer, note.kind)
-	w.send(b, w.routes, now, false)
+	w.send(b, w.targets, now, false)
 	if r.verbose {
 		r.logMessage("relayed request", w.name, b)
 	}
@@ -96,15 +96,15 @@ func (w *room) Send(note *waiting, b []byte, now int64) {
 
 // Flush implements admit.Way.
 func (w *room) Flush() {
-	if w.routes != nil {
-		w.flush(w.routes)
-		w.routes = nil
+	if w.targets != nil {
+		w.flush(w.targets)
+		w.targets = nil
 	}
 }
 
 // Refused implements admit.Way.
 func (w *room) Refused(note *waiting, b []byte, now int64) {
 	w.setClock(w.relay, now)
-	w.tellWaiting(note, b, w.relay.routes.Load(), now, NewcomerLimit)
+	w.tellWaiting(note, b, w.relay.targets.Load(), now, NewcomerLimit)
 	w.metrics.dropped(toServer, NewcomerLimit)
 }

@@ -36,7 +36,7 @@ func TestMillionDUIDsKeepMemoryBounded(t *testing.T) {
 	flood := func(from, to uint32) {
 		for n := from; n < to; n++ {
 			m, a := b.invented(slot, n, true, true)
-			_, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, int64(n)*50_000)
+			_, drop := b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, int64(n)*50_000)
 			drops[drop]++
 		}
 	}
@@ -64,7 +64,7 @@ func TestLimitsPerMACAndDUID(t *testing.T) {
 		drops := map[Drop]int{}
 		for n := range uint32(1000) {
 			m, a := b.invented(slot, n, test.mac, test.id)
-			_, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, 1)
+			_, drop := b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, 1)
 			drops[drop]++
 		}
 		if drops[None] != 20 || drops[ClientLimit] != 980 {
@@ -93,14 +93,14 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 			if drop != None {
 				t.Fatal(drop)
 			}
-			if _, drop := b.desk.reply(answered(request, test.answer, test.options...), serverIP, b.routes, b.now()); drop != None {
+			if _, drop := b.worker.reply(answered(request, test.answer, test.options...), serverIP, b.targets, b.now()); drop != None {
 				t.Fatal(drop)
 			}
 			slot := make([]byte, 1024)
 			refused := 0
 			for n := range uint32(6000) {
 				m, a := b.invented(slot, n, true, true)
-				if _, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, b.now()); drop == NewcomerLimit {
+				if _, drop := b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, b.now()); drop == NewcomerLimit {
 					refused++
 				}
 			}
@@ -125,7 +125,7 @@ func TestForgedDUIDDoesNotLockOut(t *testing.T) {
 	slot, at, forged := make([]byte, 1024), int64(1), map[Drop]int{}
 	ask := func(n uint32, mac bool) Drop {
 		m, a := b.invented(slot, n, mac, false)
-		_, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, at)
+		_, drop := b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, at)
 		return drop
 	}
 	const own = 0xfeed
@@ -150,7 +150,7 @@ func TestTokenMakesServed(t *testing.T) {
 	address := append([]byte{0, 3, 0, 40}, make([]byte, 12)...)
 	address = append(append(append(address, 0, 5, 0, 24), make([]byte, 20)...), 0, 0, 1, 0)
 	b := newBench(t, key)
-	if _, drop := b.desk.reply(answered(request, dhcp6.Reply, address...), serverIP, b.routes, b.now()); drop != None {
+	if _, drop := b.worker.reply(answered(request, dhcp6.Reply, address...), serverIP, b.targets, b.now()); drop != None {
 		t.Fatal(drop)
 	}
 	a := b.heard
@@ -175,7 +175,7 @@ func TestWhatWaitsIsSentInTurn(t *testing.T) {
 	waits := 0
 	for n := range uint32(admit.NewcomerBurst + 100) {
 		m, a := b.invented(slot, n, true, true)
-		if _, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, 1); drop != None {
+		if _, drop := b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, 1); drop != None {
 			t.Fatal(drop)
 		}
 		if a.waits {
@@ -206,6 +206,6 @@ func BenchmarkCrowd(tb *testing.B) {
 	for tb.Loop() {
 		n++
 		m, a := b.invented(slot, n, true, true)
-		_, _ = b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, int64(n)*50_000)
+		_, _ = b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, int64(n)*50_000)
 	}
 }

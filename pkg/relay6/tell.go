@@ -34,7 +34,7 @@ func (t *teller) setClock(r *Relay, now int64) {
 }
 
 // tellRequest tells of a message from a machine, or from a server on the machines' side, as it arrived.
-func (d *desk) tellRequest(m dhcp6.Message, a *arrival, to *server.Routes, now int64, drop Drop) {
+func (d *worker) tellRequest(m dhcp6.Message, a *arrival, to *server.Targets, now int64, drop Drop) {
 	if d.tell == nil || m.Check(dhcp6.HopLimit) != dhcp6.OK {
 		return
 	}
@@ -43,8 +43,8 @@ func (d *desk) tellRequest(m dhcp6.Message, a *arrival, to *server.Routes, now i
 	switch {
 	case client.Type().FromServer():
 		from = netip.AddrPortFrom(netip.AddrFrom16(a.source), a.port)
-	case len(to.Targets) > 0:
-		from = to.Targets[0].Addr
+	case len(to.All) > 0:
+		from = to.All[0].Addr
 	}
 	mac, source, agent := a.mac, a.source, [16]byte{}
 	if around != nil {
@@ -55,7 +55,7 @@ func (d *desk) tellRequest(m dhcp6.Message, a *arrival, to *server.Routes, now i
 }
 
 // tellWaiting tells of a message that had to wait, as it was wrapped.
-func (w *room) tellWaiting(note *waiting, m dhcp6.Message, to *server.Routes, now int64, drop Drop) {
+func (w *room) tellWaiting(note *waiting, m dhcp6.Message, to *server.Targets, now int64, drop Drop) {
 	if w.tell == nil {
 		return
 	}
@@ -64,7 +64,7 @@ func (w *room) tellWaiting(note *waiting, m dhcp6.Message, to *server.Routes, no
 }
 
 // tellReply tells of a message from a server. The place is where the machine is.
-func (d *desk) tellReply(m dhcp6.Message, o *origin, from netip.AddrPort, now int64, drop Drop) {
+func (d *worker) tellReply(m dhcp6.Message, o *origin, from netip.AddrPort, now int64, drop Drop) {
 	if d.tell == nil || m.Check(dhcp6.HopLimit+1) != dhcp6.OK {
 		return
 	}
@@ -84,7 +84,7 @@ func (d *desk) tellReply(m dhcp6.Message, o *origin, from netip.AddrPort, now in
 }
 
 // told tells of a machine's or server's message, which Check has found good.
-func (d *desk) told(
+func (d *worker) told(
 	m dhcp6.Message, mac frame.MAC, source, agent [16]byte, endpoint netip.AddrPort, place string, now int64, drop Drop,
 ) {
 	if drop != None && !d.spare.Take(now) {

@@ -59,7 +59,7 @@ func TestTellsOfTransactions(t *testing.T) {
 	})
 	tell := func(m dhcp6.Message, a arrival) (dhcp6.Message, Drop) {
 		wrapped, drop := b.hear(m, &a)
-		b.desk.tellRequest(m, &a, b.routes, b.now(), drop)
+		b.worker.tellRequest(m, &a, b.targets, b.now(), drop)
 		return wrapped, drop
 	}
 	machine := told{
@@ -78,8 +78,8 @@ func TestTellsOfTransactions(t *testing.T) {
 	address = dhcp6.Append(address, dhcp6.OptionBootFileURL, []byte("http://boot/efi"))
 	reply, later := answered(request, dhcp6.Reply, address...), b.now()+int64(7*time.Millisecond)
 	from := netip.AddrPortFrom(serverIP, 547)
-	o, drop := b.desk.reply(reply, serverIP, b.routes, later)
-	b.desk.tellReply(reply, &o, from, later, drop)
+	o, drop := b.worker.reply(reply, serverIP, b.targets, later)
+	b.worker.tellReply(reply, &o, from, later, drop)
 	answer := told{
 		Kind: boot.DHCPReply, Type: 7, MAC: clientMAC, UUID: machine.UUID, Lease: 3600, Client: clientIP, Given: given,
 		Server: serverIP.As16(), File: "http://boot/efi", Place: "macvlan0",
@@ -106,15 +106,15 @@ func TestTellsOfTransactions(t *testing.T) {
 	passed := machine
 	passed.Relay = agentIP
 	reply = answered(request, dhcp6.Reply, address...)
-	o, drop = b.desk.reply(reply, serverIP, b.routes, b.now())
-	b.desk.tellReply(reply, &o, from, b.now(), drop)
+	o, drop = b.worker.reply(reply, serverIP, b.targets, b.now())
+	b.worker.tellReply(reply, &o, from, b.now(), drop)
 	behind := answer
 	behind.Relay = agentIP
 	want = append(want, dropped, passed, behind)
 
 	reply[33]++ // the peer address: nobody asked from there
-	o, drop = b.desk.reply(reply, serverIP, b.routes, b.now())
-	b.desk.tellReply(reply, &o, from, b.now(), drop)
+	o, drop = b.worker.reply(reply, serverIP, b.targets, b.now())
+	b.worker.tellReply(reply, &o, from, b.now(), drop)
 	stray := behind
 	stray.Outcome, stray.MAC, stray.Place, stray.Dropped = boot.Dropped, [6]byte{}, unicastLabel, "unsolicited"
 	stray.Relay[15]++
@@ -133,7 +133,7 @@ func TestTellsOfWaitingMessages(t *testing.T) {
 	slot := make([]byte, 1024)
 	for n := range uint32(admit.NewcomerBurst + 100) {
 		m, a := b.invented(slot, n, true, true)
-		if _, drop := b.desk.request(m, front+frame.HeaderLen6, &a, b.routes, 1); drop != None {
+		if _, drop := b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, 1); drop != None {
 			t.Fatal(drop)
 		}
 	}
@@ -151,7 +151,7 @@ type unsent struct{ *room }
 
 func (u unsent) Flush() {
 	u.toServers.Clear()
-	u.room.routes = nil
+	u.room.targets = nil
 }
 
 // FuzzDescribe is a message of any bytes that a machine or a server may have sent.

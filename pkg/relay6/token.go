@@ -51,7 +51,7 @@ func (s *signer) code(peer, link [16]byte, client dhcp6.Message, body []byte) []
 }
 
 // appendInterfaceID appends the Interface-Id: the listener's name, and the token where there is a key. o is final.
-func (d *desk) appendInterfaceID(b []byte, k key, o *origin, m dhcp6.Message, now int64) []byte {
+func (d *worker) appendInterfaceID(b []byte, k key, o *origin, m dhcp6.Message, now int64) []byte {
 	name := d.relay.nameOf(o.listener)
 	if d.signer == nil {
 		b = append(b, 0, dhcp6.OptionInterfaceID, 0, byte(len(name)))
@@ -71,7 +71,7 @@ func (d *desk) appendInterfaceID(b []byte, k key, o *origin, m dhcp6.Message, no
 
 // interfaceID reads the Interface-Id of a reply. known tells that its token vouches for the origin; read is false for
 // one that this relay never sends.
-func (d *desk) interfaceID(m, client dhcp6.Message, now int64) (o origin, known, read bool) {
+func (d *worker) interfaceID(m, client dhcp6.Message, now int64) (o origin, known, read bool) {
 	value, found := m.Option(dhcp6.OptionInterfaceID)
 	if !found {
 		return o, false, true

@@ -20,10 +20,10 @@ import (
 // send to this host, arrive.
 type upstream struct {
 	*mmsg.Socket
-	*desk
-	inbox    *mmsg.Inbox
-	unicasts *mmsg.Outbox   // to relay agents that asked by unicast
-	frames   []*mmsg.Outbox // to the clients on each listener
+	*worker
+	recvBatch *mmsg.RecvBatch
+	unicasts  *mmsg.SendBatch   // to relay agents that asked by unicast
+	frames    []*mmsg.SendBatch // to the clients on each listener
 }
 
 // newUpstream binds to the wildcard address: the address of the host may change, and a unicast may be sent to any of
@@ -62,17 +62,17 @@ func newUpstream(r *Relay) (*upstream, error) {
 		closeErr := s.Close()
 		return nil, errors.Join(fmt.Errorf("failed to bind UDP port %d: %w", serverPort, err), closeErr)
 	}
-	u := &upstream{Socket: s, desk: newDesk(r, unicast, unicastLabel), inbox: mmsg.NewInbox(front)}
-	u.unicasts = mmsg.NewOutbox(false, func(errno unix.Errno) { u.failed(unicast, errno) })
+	u := &upstream{Socket: s, worker: newWorker(r, unicast, unicastLabel), recvBatch: mmsg.NewRecvBatch(front)}
+	u.unicasts = mmsg.NewSendBatch(false, func(errno unix.Errno) { u.failed(unicast, errno) })
 	for i := range r.listeners {
-		u.frames = append(u.frames, mmsg.NewOutbox(false, func(errno unix.Errno) { u.failed(i, errno) }))
+		u.frames = append(u.frames, mmsg.NewSendBatch(false, func(errno unix.Errno) { u.failed(i, errno) }))
 	}
 	return u, nil
 }
 
 func (u *upstream) failed(index int, errno unix.Errno) {
 	u.relay.metrics.port(index).dropped(toClient, SendFailed)
-	u.relay.notices.WarnAt(u.relay.now(), "failed to send reply", func() []any {
+	u.relay.logLimiter.WarnAt(u.relay.now(), "failed to send reply", func() []any {
 		return []any{"listener", u.relay.nameOf(int16(index)), "error", errno.Error()}
 	})
 }
@@ -81,7 +81,7 @@ func (u *upstream) failed(index int, errno unix.Errno) {
 func (u *upstream) run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, u.Stop)
 	defer stop()
-	err := u.Pump(u.inbox, u.batch)
+	err := u.Pump(u.recvBatch, u.batch)
 	if closeErr := u.Close(); closeErr != nil {
 		err = errors.Join(err, closeErr)
 	}
@@ -94,11 +94,11 @@ func (u *upstream) run(ctx context.Context) error {
 // batch relays what arrived.
 func (u *upstream) batch(n int) {
 	r := u.relay
-	now, routes, verbose := r.now(), r.routes.Load(), r.verbose
+	now, targets, verbose := r.now(), r.targets.Load(), r.verbose
 	u.setClock(r, now)
 	for i := range n {
-		b, whole := u.inbox.Packet(i)
-		from := u.inbox.From(i)
+		b, whole := u.recvBatch.Packet(i)
+		from := u.recvBatch.From(i)
 		side, drop := toServer, Truncated
 		if len(b) > 0 && dhcp6.Message(b).Type() == dhcp6.RelayReply {
 			side = toClient
@@ -106,9 +106,9 @@ func (u *upstream) batch(n int) {
 		switch {
 		case !whole:
 		case side == toClient:
-			drop = u.answer(i, b, from, routes, now, verbose)
+			drop = u.answer(i, b, from, targets, now, verbose)
 		default:
-			drop = u.ask(i, from, routes, now, verbose)
+			drop = u.ask(i, from, targets, now, verbose)
 		}
 		if drop != None {
 			u.metrics.dropped(side, drop)
@@ -118,7 +118,7 @@ func (u *upstream) batch(n int) {
 			}
 		}
 	}
-	u.desk.flush(routes)
+	u.worker.flush(targets)
 	u.unicasts.Flush(u.Socket)
 	for i, out := range u.frames {
 		u.flush(i, out)
@@ -126,7 +126,7 @@ func (u *upstream) batch(n int) {
 }
 
 // flush sends the frames for one listener.
-func (u *upstream) flush(index int, out *mmsg.Outbox) {
+func (u *upstream) flush(index int, out *mmsg.SendBatch) {
 	if p := u.relay.listeners[index].Port(); p != nil {
 		out.Flush(p.Socket)
 		return
@@ -138,25 +138,25 @@ func (u *upstream) flush(index int, out *mmsg.Outbox) {
 }
 
 // ask relays what a relay agent sent to an address of this host.
-func (u *upstream) ask(i int, from netip.AddrPort, routes *server.Routes, now int64, verbose bool) Drop {
-	local, ifindex, ok := u.inbox.Local(i)
+func (u *upstream) ask(i int, from netip.AddrPort, targets *server.Targets, now int64, verbose bool) Drop {
+	local, ifindex, ok := u.recvBatch.Local(i)
 	if !ok {
 		return Heard
 	}
 	a := arrival{
 		listener: unicast, source: from.Addr().As16(), port: from.Port(), local: local.As16(), ifindex: int32(ifindex),
 	}
-	m, _ := u.inbox.Packet(i)
+	m, _ := u.recvBatch.Packet(i)
 	u.relay.trace.Payload(now, from, netip.AddrPortFrom(local, serverPort), m)
-	b, drop := u.request(u.inbox.Slot(i)[:front+len(m)], front, &a, routes, now)
+	b, drop := u.request(u.recvBatch.Slot(i)[:front+len(m)], front, &a, targets, now)
 	if !a.waits {
-		u.tellRequest(m, &a, routes, now, drop)
+		u.tellRequest(m, &a, targets, now, drop)
 	}
 	if drop != None || a.waits {
 		return drop
 	}
 	u.metrics.relayed(toServer, a.kind)
-	u.send(b, routes, now, a.served)
+	u.send(b, targets, now, a.served)
 	if verbose {
 		u.relay.logMessage("relayed request", unicastLabel, b)
 	}
@@ -165,7 +165,7 @@ func (u *upstream) ask(i int, from netip.AddrPort, routes *server.Routes, now in
 
 // answer brings a server's answer to whoever asked.
 func (u *upstream) answer(
-	i int, m dhcp6.Message, from netip.AddrPort, to *server.Routes, now int64, verbose bool,
+	i int, m dhcp6.Message, from netip.AddrPort, to *server.Targets, now int64, verbose bool,
 ) Drop {
 	r := u.relay
 	if to.Source.IsValid() {
@@ -210,7 +210,7 @@ func (u *upstream) answer(
 		metrics.dropped(toClient, drop) // of its listener, and not of the socket that it came to
 		return None
 	}
-	whole := u.inbox.Slot(i)[front+start-frame.HeaderLen6 : front+end]
+	whole := u.recvBatch.Slot(i)[front+start-frame.HeaderLen6 : front+end]
 	header := frame.Header6{
 		SrcMAC: p.MAC, DstMAC: o.mac, Src: p.Info.local, Dst: peer, SrcPort: serverPort, DstPort: o.port,
 	}

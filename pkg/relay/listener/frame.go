@@ -27,9 +27,9 @@ const (
 	vlanIDMask = 0x0fff
 )
 
-// Frame is frame i of an inbox, and what is known of its checksum. The frame is there in spite of the fault OtherHost,
+// Frame is frame i of a batch, and what is known of its checksum. The frame is there in spite of the fault OtherHost,
 // if it is whole.
-func Frame(in *mmsg.Inbox, i int) (b []byte, sum frame.Checksum, fault Fault) {
+func Frame(in *mmsg.RecvBatch, i int) (b []byte, sum frame.Checksum, fault Fault) {
 	b, whole := in.Packet(i)
 	// The filter refuses these as well; a socket that was opened before its interface was renamed, or a kernel
 	// without the filter's extensions, must not leak another VLAN's requests.

@@ -33,7 +33,7 @@ type Config[T any] struct {
 	Describe func(*net.Interface) T
 	// Clock is the clock of Handle, in nanoseconds.
 	Clock func() int64
-	// Handle is called with each batch of n frames, and when it came; they are in the listener's inbox during the call.
+	// Handle is called with each batch of n frames, and when it came; they are in the listener's batch during the call.
 	Handle func(n int, now int64)
 	// Changed is told when the listener is open, and when it is not any more.
 	Changed func(open bool)
@@ -44,12 +44,12 @@ type Config[T any] struct {
 
 // Listener outlives its interface: while that is missing or down, it waits for it.
 type Listener[T any] struct {
-	config  Config[T]
-	inbox   *mmsg.Inbox
-	port    atomic.Pointer[Port[T]]
-	why     atomic.Pointer[string] // why there is no port
-	changed chan struct{}          // something about a link has
-	counted int64                  // when the kernel was last asked what it had to drop
+	config    Config[T]
+	recvBatch *mmsg.RecvBatch
+	port      atomic.Pointer[Port[T]]
+	why       atomic.Pointer[string] // why there is no port
+	changed   chan struct{}          // something about a link has
+	counted   int64                  // when the kernel was last asked what it had to drop
 }
 
 // Port is an open listener. It is never changed, only replaced.
@@ -73,13 +73,13 @@ const ReceiveBuffer = 4 << 20
 
 // New makes a listener that is not open.
 func New[T any](config Config[T]) *Listener[T] {
-	l := &Listener[T]{config: config, changed: make(chan struct{}, 1), inbox: mmsg.NewInbox(config.Front)}
+	l := &Listener[T]{config: config, changed: make(chan struct{}, 1), recvBatch: mmsg.NewRecvBatch(config.Front)}
 	l.down("starting")
 	return l
 }
 
-// Inbox is where Handle finds the frames.
-func (l *Listener[T]) Inbox() *mmsg.Inbox { return l.inbox }
+// RecvBatch is where Handle finds the frames.
+func (l *Listener[T]) RecvBatch() *mmsg.RecvBatch { return l.recvBatch }
 
 // Port is the listener's, nil while it is not open.
 func (l *Listener[T]) Port() *Port[T] { return l.port.Load() }
@@ -227,7 +227,7 @@ func (l *Listener[T]) open() (*Port[T], error) {
 func (l *Listener[T]) serve(ctx context.Context, p *Port[T]) error {
 	ended := make(chan error, 1)
 	go func() {
-		ended <- p.Pump(l.inbox, func(n int) {
+		ended <- p.Pump(l.recvBatch, func(n int) {
 			now := l.config.Clock()
 			l.countLost(p, now)
 			l.config.Handle(n, now)

@@ -25,7 +25,7 @@ var waiting atomic.Int32
 // pump is a Pump.
 type pump struct {
 	*Socket
-	in     *Inbox
+	in     *RecvBatch
 	handle func(n int)
 	failed error
 
@@ -44,7 +44,7 @@ type pump struct {
 // poller for a while, until the monitor thread sleeps again.
 //
 // One processor is always left to other goroutines: with GOMAXPROCS 1 the poller is all there is.
-func (s *Socket) Pump(in *Inbox, handle func(n int)) error {
+func (s *Socket) Pump(in *RecvBatch, handle func(n int)) error {
 	p := &pump{Socket: s, in: in, handle: handle, since: time.Now()}
 	if err := s.conn.Read(p.poll); p.failed == nil {
 		return err

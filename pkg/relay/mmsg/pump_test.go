@@ -32,7 +32,7 @@ func pumpUDP(t *testing.T, ns *nstest.NS) *pumped {
 	p.Socket = open(t, ns, unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error {
 		return unix.Bind(fd, &unix.SockaddrInet4{Port: 2})
 	})
-	in := NewInbox(0)
+	in := NewRecvBatch(0)
 	go func() {
 		p.ended <- p.Pump(in, func(n int) {
 			for i := range n {
@@ -67,13 +67,13 @@ func (p *pumped) stop(t *testing.T) {
 // sender sends numbered packets to pumpUDP's socket.
 type sender struct {
 	*Socket
-	out  *Outbox
+	out  *SendBatch
 	sent int64
 }
 
 func newSender(t *testing.T, ns *nstest.NS) *sender {
 	t.Helper()
-	s := &sender{out: NewOutbox(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })}
+	s := &sender{out: NewSendBatch(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })}
 	s.Socket = open(t, ns, unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error {
 		return unix.Bind(fd, &unix.SockaddrInet4{Port: 1})
 	})
@@ -167,12 +167,12 @@ func TestPumpEndsWithItsLink(t *testing.T) {
 	p.Socket = open(t, ns, unix.AF_PACKET, unix.SOCK_RAW, func(fd int) error {
 		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: Htons(0x88b5), Ifindex: index})
 	})
-	in := NewInbox(0)
+	in := NewRecvBatch(0)
 	go func() { p.ended <- p.Pump(in, func(n int) { p.packets.Add(int64(n)) }) }()
 	frame := append([]byte{255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 0x88, 0xb5}, make([]byte, 46)...)
 	far := open(t, other, unix.AF_PACKET, unix.SOCK_RAW, func(int) error { return nil })
 	farIndex := other.Link(t, "far").Attrs().Index
-	out := NewOutbox(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })
+	out := NewSendBatch(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })
 	for end := time.Now().Add(patience); !inKernel(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the Pump does not wait in the kernel")

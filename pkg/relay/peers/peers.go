@@ -18,7 +18,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/links"
-	"github.com/tinkerbell/stack/pkg/relay/notice"
+	"github.com/tinkerbell/stack/pkg/relay/loglimit"
 )
 
 // Config is what it takes to know the other replicas.
@@ -44,11 +44,11 @@ type Config struct {
 
 // Peers is a daemon.Task.
 type Peers struct {
-	config   Config
-	start    time.Time
-	notices  *notice.Board
-	metrics  *metrics
-	stations map[string]*station
+	config     Config
+	start      time.Time
+	logLimiter *loglimit.Limiter
+	metrics    *metrics
+	stations   map[string]*station
 }
 
 // New makes the groups. It opens nothing yet.
@@ -66,7 +66,7 @@ func New(config Config) (*Peers, error) {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
 	p := &Peers{
-		config: config, start: time.Now(), notices: notice.New(config.Logger), metrics: metrics,
+		config: config, start: time.Now(), logLimiter: loglimit.New(config.Logger), metrics: metrics,
 		stations: map[string]*station{},
 	}
 	for _, name := range config.Listeners {

@@ -48,7 +48,7 @@ type station struct {
 	reader  *group.Codec // of the goroutine that hears hellos
 	hello   *listener.Listener[struct{}]
 	answers *listener.Listener[struct{}] // nil: nobody is asked
-	out     *mmsg.Outbox
+	out     *mmsg.SendBatch
 	frame   []byte
 	stamp   int64        // of the process's first hello
 	heard   atomic.Int64 // when somebody else last answered for the stack's address
@@ -67,8 +67,8 @@ func newStation(p *Peers, name string, id uint64) (*station, error) {
 		frame: make([]byte, 0, maxFrame), stamp: p.start.UnixNano(),
 	}
 	s.heard.Store(never)
-	s.out = mmsg.NewOutbox(false, func(errno unix.Errno) {
-		p.notices.WarnAt(p.now(), "failed to reach other replicas", func() []any {
+	s.out = mmsg.NewSendBatch(false, func(errno unix.Errno) {
+		p.logLimiter.WarnAt(p.now(), "failed to reach other replicas", func() []any {
 			return []any{"listener", name, "error", errno.Error()}
 		})
 	})
@@ -208,7 +208,7 @@ func (s *station) send(p *port, b []byte) {
 func (s *station) hellos(n int, now int64) {
 	wall := time.Now()
 	for i := range n {
-		b, _, fault := listener.Frame(s.hello.Inbox(), i)
+		b, _, fault := listener.Frame(s.hello.RecvBatch(), i)
 		if fault != listener.OK || len(b) < frame.EthernetLen {
 			continue
 		}
@@ -227,7 +227,7 @@ func (s *station) refuse(now int64, refusal group.Refusal, b []byte) {
 		return // another protocol, or another installation: both may share the VLAN
 	}
 	sender := net.HardwareAddr(append([]byte(nil), b[6:12]...))
-	s.peers.notices.WarnAt(now, "refused another replica's hello", func() []any {
+	s.peers.logLimiter.WarnAt(now, "refused another replica's hello", func() []any {
 		return []any{"listener", s.name, "mac", sender.String(), "reason", refusal.String(),
 			"remedy", "give all replicas the same TOKEN_KEY, and their nodes the same time; otherwise it is forged"}
 	})
@@ -236,7 +236,7 @@ func (s *station) refuse(now int64, refusal group.Refusal, b []byte) {
 // arp reads a batch of ARP frames.
 func (s *station) arp(n int, _ int64) {
 	for i := range n {
-		b, _, fault := listener.Frame(s.answers.Inbox(), i)
+		b, _, fault := listener.Frame(s.answers.RecvBatch(), i)
 		if fault != listener.OK {
 			continue
 		}
@@ -249,7 +249,7 @@ func (s *station) arp(n int, _ int64) {
 // neighbours reads a batch of neighbour advertisements.
 func (s *station) neighbours(n int, _ int64) {
 	for i := range n {
-		b, _, fault := listener.Frame(s.answers.Inbox(), i)
+		b, _, fault := listener.Frame(s.answers.RecvBatch(), i)
 		if fault != listener.OK {
 			continue
 		}

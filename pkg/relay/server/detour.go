@@ -33,7 +33,7 @@ func openDetour(ipv6 bool) (*mmsg.Socket, error) {
 }
 
 // Flush sends what lies in the outboxes: the one by the relay's own socket, the other by the detour.
-func Flush(usual *mmsg.Outbox, own *mmsg.Socket, detour *mmsg.Outbox, targets []Target) {
+func Flush(usual *mmsg.SendBatch, own *mmsg.Socket, detour *mmsg.SendBatch, targets []Target) {
 	usual.Flush(own)
 	if detour.Len() == 0 {
 		return

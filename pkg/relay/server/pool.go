@@ -1,6 +1,6 @@
 // Package server knows where the DHCP servers are, how this host reaches them, and whether they answer.
 //
-// A [Pool] looks their names up again and again and publishes the [Routes] that requests take. A server that leaves
+// A [Pool] looks their names up again and again and publishes the [Targets] that requests take. A server that leaves
 // many requests in a row unanswered is asked another way: at its next address, and from another source port.
 package server
 
@@ -16,16 +16,16 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/relay/loglimit"
 	"github.com/tinkerbell/stack/pkg/relay/mmsg"
-	"github.com/tinkerbell/stack/pkg/relay/notice"
 )
 
-// Routes is where requests go: one address of each server, and the address that they answer. It is never changed,
+// Targets is where requests go: one address of each server, and the address that they answer. It is never changed,
 // only replaced.
-type Routes struct {
-	Source  netip.Addr // the address that servers answer: invalid while none is known
-	MTU     int        // of the interface that carries Source
-	Targets []Target
+type Targets struct {
+	Source netip.Addr // the address that servers answer: invalid while none is known
+	MTU    int        // of the interface that carries Source
+	All    []Target
 }
 
 // Target is where one server is.
@@ -61,16 +61,16 @@ type Config struct {
 	DeadAfter int
 	// Crowded tells whether more machines ask than the servers answer.
 	Crowded func(now int64) bool
-	// Publish takes new routes.
-	Publish func(*Routes)
+	// Publish takes new targets.
+	Publish func(*Targets)
 	// Clock is the clock of all times, in nanoseconds, and Wall the wall clock at one of its times.
 	Clock func() int64
 	Wall  func(at int64) time.Time
 
-	Words   Words
-	Logger  *slog.Logger
-	Notices *notice.Board
-	Metrics *Metrics
+	Words      Words
+	Logger     *slog.Logger
+	LogLimiter *loglimit.Limiter
+	Metrics    *Metrics
 }
 
 // Pool is the servers. Their addresses are looked up, and their health is watched, while it runs.
@@ -78,10 +78,10 @@ type Pool struct {
 	config    Config
 	servers   []*Server
 	strangers atomic.Int64          // replies that match nothing, since the last one that matched
-	why       atomic.Pointer[error] // why the routes are not usable
+	why       atomic.Pointer[error] // why the targets are not usable
 	kick      chan struct{}
-	last      *Routes // what was published last; of Run only
-	// detour is the socket of the routes' detours; stale is the one before, until no route names it any more.
+	last      *Targets // what was published last; of Run only
+	// detour is the socket of the targets' detours; stale is the one before, until no target names it any more.
 	detour, stale *mmsg.Socket
 }
 
@@ -95,7 +95,7 @@ var errStarting = errors.New("looking for the servers")
 
 // New makes a pool. The caller has checked the names by [Split].
 func New(config Config) *Pool {
-	p := &Pool{config: config, kick: make(chan struct{}, 1), last: &Routes{}}
+	p := &Pool{config: config, kick: make(chan struct{}, 1), last: &Targets{}}
 	for _, name := range config.Names {
 		host, port, _ := Split(name, config.Port)
 		p.servers = append(p.servers, newServer(config.Metrics, name, host, port))
@@ -168,15 +168,15 @@ func (p *Pool) sleep(ctx context.Context, check <-chan time.Time, wait time.Dura
 	}
 }
 
-// set publishes new routes, and logs what changed.
-func (p *Pool) set(next *Routes, err error) {
+// set publishes new targets, and logs what changed.
+func (p *Pool) set(next *Targets, err error) {
 	logger, last, lastErr := p.config.Logger, p.last, p.Ready()
 	if err != nil && (lastErr == nil || lastErr.Error() != err.Error()) {
 		logger.Warn("cannot relay", "error", err.Error())
 	}
-	if !slices.Equal(last.Targets, next.Targets) || last.Source != next.Source {
+	if !slices.Equal(last.All, next.All) || last.Source != next.Source {
 		p.warnOfSource(next)
-		for _, t := range next.Targets {
+		for _, t := range next.All {
 			logger.Info("relaying to server", "server", t.Server.name, "address", t.Addr.String(),
 				p.config.Words.Source, next.Source.String())
 		}
@@ -186,10 +186,10 @@ func (p *Pool) set(next *Routes, err error) {
 	p.why.Store(&err)
 }
 
-// lookup makes routes, and tells how long they hold. They may be usable although a server is missing: err is nil when
-// at least one server and the address that it answers are known.
-func (p *Pool) lookup(ctx context.Context) (next *Routes, wait time.Duration, err error) {
-	next, wait = &Routes{}, p.config.ResolveInterval
+// lookup makes the targets, and tells how long they hold. They may be usable although a server is missing: err is nil
+// when at least one server and the address that it answers are known.
+func (p *Pool) lookup(ctx context.Context) (next *Targets, wait time.Duration, err error) {
+	next, wait = &Targets{}, p.config.ResolveInterval
 	var faults []error
 	for _, s := range p.servers {
 		addresses, ttl, err := p.resolve(ctx, s.host)
@@ -207,17 +207,17 @@ func (p *Pool) lookup(ctx context.Context) (next *Routes, wait time.Duration, er
 		if s.detour {
 			to.Detour = p.openDetour()
 		}
-		next.Targets = append(next.Targets, to)
+		next.All = append(next.All, to)
 	}
-	if len(next.Targets) == 0 {
+	if len(next.All) == 0 {
 		return next, wait, errors.Join(faults...)
 	}
 	for _, fault := range faults {
-		p.config.Notices.WarnAt(p.config.Clock(), "failed to look up a server", func() []any {
+		p.config.LogLimiter.WarnAt(p.config.Clock(), "failed to look up a server", func() []any {
 			return []any{"error", fault.Error()}
 		})
 	}
-	source, err := p.source(next.Targets[0].Addr)
+	source, err := p.source(next.All[0].Addr)
 	if err != nil {
 		return next, wait, err
 	}
@@ -230,7 +230,7 @@ func (p *Pool) openDetour() *mmsg.Socket {
 	if p.detour == nil {
 		detour, err := openDetour(p.config.IPv6)
 		if err != nil {
-			p.config.Notices.WarnAt(p.config.Clock(), "failed to open another source port", func() []any {
+			p.config.LogLimiter.WarnAt(p.config.Clock(), "failed to open another source port", func() []any {
 				return []any{"error", err.Error()}
 			})
 			return nil
@@ -242,9 +242,9 @@ func (p *Pool) openDetour() *mmsg.Socket {
 
 // warnOfSource is for the third classic mistake: an address to answer that the servers cannot reach. Whether they can
 // only they know, but where the kernel would send from another address, they often cannot.
-func (p *Pool) warnOfSource(next *Routes) {
+func (p *Pool) warnOfSource(next *Targets) {
 	words := &p.config.Words
-	for _, t := range next.Targets {
+	for _, t := range next.All {
 		source, err := sourceTowards(t.Addr)
 		if err != nil || source == next.Source || !next.Source.IsValid() || !Usable(next.Source) {
 			continue

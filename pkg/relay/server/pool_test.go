@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/relay/notice"
+	"github.com/tinkerbell/stack/pkg/relay/loglimit"
 )
 
 // newPool is a pool whose clock stands still.
@@ -16,10 +16,10 @@ func newPool(change func(*Config)) *Pool {
 	logger := slog.New(slog.DiscardHandler)
 	config := Config{
 		Names: []string{"10.244.0.11"}, Port: 67, ResolveInterval: 10 * time.Second, DeadAfter: 20,
-		Crowded: func(int64) bool { return false }, Publish: func(*Routes) {},
+		Crowded: func(int64) bool { return false }, Publish: func(*Targets) {},
 		Clock: func() int64 { return 1 }, Wall: func(int64) time.Time { return time.Now() },
 		Words:  Words{Source: "giaddr", Settings: "UPSTREAM_ADDRESS", Identity: "xid"},
-		Logger: logger, Notices: notice.New(logger), Metrics: NewMetrics("test"),
+		Logger: logger, LogLimiter: loglimit.New(logger), Metrics: NewMetrics("test"),
 	}
 	change(&config)
 	return New(config)
@@ -62,13 +62,13 @@ func TestServersAreLookedUpAgain(t *testing.T) {
 			p.died(server, 0, 20, 1)
 		}
 		next, wait, _ := p.lookup(t.Context()) // giaddr would be loopback here, which is its only complaint
-		if len(next.Targets) != 1 || next.Targets[0].Addr != netip.AddrPortFrom(step.want, 6767) {
-			t.Errorf("%s: got %v, want %v", step.what, next.Targets, step.want)
+		if len(next.All) != 1 || next.All[0].Addr != netip.AddrPortFrom(step.want, 6767) {
+			t.Errorf("%s: got %v, want %v", step.what, next.All, step.want)
 		}
 		if wait != step.wait {
 			t.Errorf("%s: looks again in %v, want %v", step.what, wait, step.wait)
 		}
-		if wantDetour := step.died || step.what == "IPv6 only"; (len(next.Targets) == 1 && next.Targets[0].Detour != nil) != wantDetour {
+		if wantDetour := step.died || step.what == "IPv6 only"; (len(next.All) == 1 && next.All[0].Detour != nil) != wantDetour {
 			t.Errorf("%s: detour is %v, want %v", step.what, !wantDetour, wantDetour)
 		}
 	}
@@ -88,8 +88,8 @@ func TestFamilyOfAddresses(t *testing.T) {
 		p.servers[0].detour = true
 		next, _, _ := p.lookup(t.Context()) // there may be no route to either here
 		want := map[bool]netip.Addr{false: four, true: six}[ipv6]
-		if len(next.Targets) != 1 || next.Targets[0].Addr.Addr() != want || next.Targets[0].Detour == nil {
-			t.Errorf("IPv6 %v: got %v", ipv6, next.Targets)
+		if len(next.All) != 1 || next.All[0].Addr.Addr() != want || next.All[0].Detour == nil {
+			t.Errorf("IPv6 %v: got %v", ipv6, next.All)
 		}
 		closeSocket(&p.detour)
 	}

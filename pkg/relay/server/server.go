@@ -134,18 +134,18 @@ func (p *Pool) died(s *Server, seen, unanswered, now int64) {
 	words, source := &p.config.Words, p.last.Source.String()
 	switch {
 	case p.strangers.Load() >= unanswered/2:
-		p.config.Notices.WarnAt(now, "replies never match a request", func() []any {
+		p.config.LogLimiter.WarnAt(now, "replies never match a request", func() []any {
 			return []any{"server", s.name, "unanswered", unanswered, words.Source, source,
 				"remedy", "look for another relay with this " + words.Source + ", or a server that changes " + words.Identity}
 		})
 	case seen == 0:
-		p.config.Notices.WarnAt(now, "no reply from server at all", func() []any {
+		p.config.LogLimiter.WarnAt(now, "no reply from server at all", func() []any {
 			return []any{"server", s.name, "unanswered", unanswered, words.Source, source,
 				"remedy", "check that the server runs, knows these clients, and can send to " + words.Source + ", port " +
 					p.portText()}
 		})
 	default:
-		p.config.Notices.WarnAt(now, "server stopped answering", func() []any {
+		p.config.LogLimiter.WarnAt(now, "server stopped answering", func() []any {
 			return []any{"server", s.name, "unanswered", unanswered,
 				"last_reply_seconds", time.Duration(now - seen).Seconds(),
 				"remedy", "check that the server runs; requests are still sent to it"}

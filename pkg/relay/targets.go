@@ -7,18 +7,18 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// routes is where requests go: one address of each server, and the address that they answer. It is never changed,
+// targets are where requests go: one address of each server, and the address that they answer. It is never changed,
 // only replaced.
-type routes struct {
-	giaddr  [4]byte
-	mtu     int // of the interface that carries giaddr
-	targets []server.Target
+type targets struct {
+	giaddr [4]byte
+	mtu    int // of the interface that carries giaddr
+	all    []server.Target
 }
 
 // usable tells why no request can be relayed, if so.
-func (r *routes) usable() Drop {
+func (r *targets) usable() Drop {
 	switch {
-	case len(r.targets) == 0:
+	case len(r.all) == 0:
 		return NoServer
 	case r.giaddr == [4]byte{}:
 		return NoGiaddr
@@ -26,7 +26,7 @@ func (r *routes) usable() Drop {
 	return None
 }
 
-// newServers makes the servers' pool, which publishes the routes.
+// newServers makes the servers' pool, which publishes the targets.
 func newServers(r *Relay) *server.Pool {
 	c := &r.config
 	return server.New(server.Config{
@@ -34,17 +34,17 @@ func newServers(r *Relay) *server.Pool {
 		Interface: c.UpstreamInterface, Address: c.UpstreamAddress,
 		ResolveInterval: c.ResolveInterval, Lookup: c.Lookup, DeadAfter: c.DeadAfter,
 		Crowded: r.crowded, Clock: r.now, Wall: r.wall,
-		Publish: func(next *server.Routes) {
-			to := &routes{mtu: next.MTU, targets: next.Targets}
+		Publish: func(next *server.Targets) {
+			to := &targets{mtu: next.MTU, all: next.All}
 			if next.Source.IsValid() {
 				to.giaddr = next.Source.As4()
 			}
-			r.routes.Store(to)
+			r.targets.Store(to)
 		},
 		Words: server.Words{
 			Source: "giaddr", Settings: "UPSTREAM_ADDRESS and UPSTREAM_INTERFACE", Identity: "xid or chaddr",
 		},
-		Logger: c.Logger, Notices: r.notices, Metrics: r.metrics.servers,
+		Logger: c.Logger, LogLimiter: r.logLimiter, Metrics: r.metrics.servers,
 	})
 }
 
@@ -55,7 +55,7 @@ func answerable(t dhcp.Type) bool { return t != dhcp.Release && t != dhcp.Declin
 // unsolicited notes a reply that matched nothing.
 func (r *Relay) unsolicited(now int64, from peer, m dhcp.Message) {
 	r.servers.Unsolicited()
-	r.notices.WarnAt(now, "dropped a reply that nobody asked for", func() []any {
+	r.logLimiter.WarnAt(now, "dropped a reply that nobody asked for", func() []any {
 		return []any{"source", from.String(), "type", m.Type().String(), "xid", m.XID(), "giaddr", dhcp.Addr(m.Giaddr())}
 	})
 }

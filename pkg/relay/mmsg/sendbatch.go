@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Outbox collects packets for one socket and sends them with one system call.
+// SendBatch collects packets for one socket and sends them with one system call.
 //
 // Consecutive datagrams of one length between the same two addresses, as a burst of machines that boot makes them,
 // become one message with segments (UDP_SEGMENT, udp(7)): the kernel takes them through its stack together and splits
 // them at the end of the way. That is a wire or a UDP socket; a packet socket on the same node, where there is no wire,
 // gets them all as one, so it has to be asked for. Where a device cannot do it the kernel refuses,
-// and the outbox sends them one by one from then on.
-type Outbox struct {
+// and the batch sends them one by one from then on.
+type SendBatch struct {
 	headers []mmsghdr
 	iovs    []unix.Iovec
 	inet4   []unix.RawSockaddrInet4
@@ -43,10 +43,10 @@ type Outbox struct {
 	waited bool
 }
 
-// NewOutbox makes an outbox. segments has bursts leave as segments; failed is called for each packet that the kernel
+// NewSendBatch makes a batch. segments has bursts leave as segments; failed is called for each packet that the kernel
 // refused.
-func NewOutbox(segments bool, failed func(errno unix.Errno)) *Outbox {
-	out := &Outbox{
+func NewSendBatch(segments bool, failed func(errno unix.Errno)) *SendBatch {
+	out := &SendBatch{
 		whole:   !segments,
 		failed:  failed,
 		headers: make([]mmsghdr, Batch),
@@ -66,10 +66,10 @@ func NewOutbox(segments bool, failed func(errno unix.Errno)) *Outbox {
 }
 
 // Full tells that Flush is due before another packet is added.
-func (out *Outbox) Full() bool { return out.packets == Batch }
+func (out *SendBatch) Full() bool { return out.packets == Batch }
 
 // add puts the bytes into a message of their own; they must stay as they are until Flush.
-func (out *Outbox) add(b []byte) *unix.Msghdr {
+func (out *SendBatch) add(b []byte) *unix.Msghdr {
 	header := &out.headers[out.messages].hdr
 	header.Iov = &out.iovs[out.packets]
 	header.SetIovlen(1)
@@ -78,7 +78,7 @@ func (out *Outbox) add(b []byte) *unix.Msghdr {
 	return header
 }
 
-func (out *Outbox) append(b []byte) {
+func (out *SendBatch) append(b []byte) {
 	out.iovs[out.packets].Base = &b[0]
 	out.iovs[out.packets].SetLen(len(b))
 	out.packets++
@@ -95,7 +95,7 @@ const (
 
 // AddUDP sends b to an address, from an address of this host. link is the index of the link that it leaves by, 0 where
 // that is the routes' business; a link-local address needs one.
-func (out *Outbox) AddUDP(b []byte, to netip.AddrPort, from netip.Addr, link int) {
+func (out *SendBatch) AddUDP(b []byte, to netip.AddrPort, from netip.Addr, link int) {
 	if out.open && out.size == len(b) && out.to == to && out.from == from && out.via == link {
 		header := &out.headers[out.messages-1].hdr
 		if segments := int(header.Iovlen) + 1; segments*len(b) <= maxSegments {
@@ -140,7 +140,7 @@ func putCmsg(b []byte, level, kind int32, length int) unsafe.Pointer {
 }
 
 // AddFrame sends a whole Ethernet frame out of an interface.
-func (out *Outbox) AddFrame(b []byte, ifindex int) {
+func (out *SendBatch) AddFrame(b []byte, ifindex int) {
 	i := out.messages
 	header := out.add(b)
 	sa := &out.link[i]
@@ -158,7 +158,7 @@ const fullWait = 20 * time.Millisecond
 
 // Flush sends what was added through the socket. It calls failed for each packet that the kernel refused and goes
 // on with the next.
-func (out *Outbox) Flush(s *Socket) {
+func (out *SendBatch) Flush(s *Socket) {
 	if out.packets == 0 {
 		return
 	}
@@ -174,17 +174,17 @@ func (out *Outbox) Flush(s *Socket) {
 }
 
 // Clear forgets what was added.
-func (out *Outbox) Clear() { out.packets, out.messages, out.open = 0, 0, false }
+func (out *SendBatch) Clear() { out.packets, out.messages, out.open = 0, 0, false }
 
 // refused tells of every packet of the message that Flush is at.
-func (out *Outbox) refused(errno unix.Errno) {
+func (out *SendBatch) refused(errno unix.Errno) {
 	for range out.headers[out.at].hdr.Iovlen {
 		out.failed(errno)
 	}
 }
 
 // write is Flush's system calls.
-func (out *Outbox) write(uintptr) {
+func (out *SendBatch) write(uintptr) {
 	fd := uintptr(out.fd)
 	for out.at < out.messages {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&out.headers[out.at])),
@@ -208,7 +208,7 @@ func (out *Outbox) write(uintptr) {
 }
 
 // split sends the segments of the message that Flush is at one by one.
-func (out *Outbox) split(fd uintptr) {
+func (out *SendBatch) split(fd uintptr) {
 	message := out.headers[out.at].hdr
 	segments := unsafe.Slice(message.Iov, message.Iovlen)
 	message.SetIovlen(1)
@@ -228,4 +228,4 @@ func infoOf(message *unix.Msghdr) int {
 }
 
 // Len is how many packets were added.
-func (out *Outbox) Len() int { return out.packets }
+func (out *SendBatch) Len() int { return out.packets }

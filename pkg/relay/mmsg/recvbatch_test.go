@@ -36,9 +36,9 @@ func TestInboxIsReadyAgain(t *testing.T) {
 		})
 	}
 	sender, receiver := udp(1), udp(2)
-	out := NewOutbox(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })
+	out := NewSendBatch(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })
 	from, to := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
-	in := NewInbox(8)
+	in := NewRecvBatch(8)
 	for _, batch := range []int{3, 1, 5, Batch, 2} {
 		for i := range batch {
 			out.AddUDP([]byte{byte(batch), byte(i)}, netip.AddrPortFrom(to, 2), from, 0)
@@ -76,7 +76,7 @@ func TestFlushOfClosedSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	failed := 0
-	out := NewOutbox(false, func(unix.Errno) { failed++ })
+	out := NewSendBatch(false, func(unix.Errno) { failed++ })
 	address := netip.MustParseAddr("127.0.0.1")
 	for range 3 {
 		out.AddUDP([]byte{1}, netip.AddrPortFrom(address, 9), address, 0)

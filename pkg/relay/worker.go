@@ -11,8 +11,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// desk is where one goroutine works on packets: its way to the servers and its scratch memory.
-type desk struct {
+// worker is what one goroutine handles packets with: the batches to the servers and its scratch memory.
+type worker struct {
 	relay   *Relay
 	metrics *portMetrics // of what is sent to the servers
 	name    string       // for the log
@@ -20,32 +20,32 @@ type desk struct {
 	signer  *signer
 	watch   *group.Watch // of a listener: which requests are this replica's
 
-	toServers *mmsg.Outbox
+	toServers *mmsg.SendBatch
 	// detour is for servers that are reached from another source port; see health.
-	detour *mmsg.Outbox
+	detour *mmsg.SendBatch
 
 	teller
 }
 
-func newDesk(r *Relay, listener int, name string) *desk {
-	d := &desk{relay: r, metrics: r.metrics.port(listener), name: name, signer: newSigner(r.config.TokenKey)}
+func newWorker(r *Relay, listener int, name string) *worker {
+	d := &worker{relay: r, metrics: r.metrics.port(listener), name: name, signer: newSigner(r.config.TokenKey)}
 	d.tell = r.config.Event
 	failed := func(errno unix.Errno) {
 		d.metrics.dropped(toServer, SendFailed)
-		r.notices.WarnAt(r.now(), "failed to send request", func() []any {
+		r.logLimiter.WarnAt(r.now(), "failed to send request", func() []any {
 			return []any{"listener", name, "error", errno.Error()}
 		})
 	}
-	d.toServers, d.detour = mmsg.NewOutbox(r.config.Segments, failed), mmsg.NewOutbox(r.config.Segments, failed)
+	d.toServers, d.detour = mmsg.NewSendBatch(r.config.Segments, failed), mmsg.NewSendBatch(r.config.Segments, failed)
 	return d
 }
 
 // send gives a request to every server. It stays where it is until flush. served tells that the servers have answered
 // its client before.
-func (d *desk) send(m dhcp.Message, to *routes, now int64, served bool) {
+func (d *worker) send(m dhcp.Message, to *targets, now int64, served bool) {
 	answered := m.Giaddr() == to.giaddr && answerable(m.Type())
-	for i := range to.targets {
-		t := &to.targets[i]
+	for i := range to.all {
+		t := &to.all[i]
 		out := d.toServers
 		if t.Detour != nil {
 			out = d.detour
@@ -59,6 +59,6 @@ func (d *desk) send(m dhcp.Message, to *routes, now int64, served bool) {
 	}
 }
 
-func (d *desk) flush(to *routes) {
-	server.Flush(d.toServers, d.relay.upstream.Socket, d.detour, to.targets)
+func (d *worker) flush(to *targets) {
+	server.Flush(d.toServers, d.relay.upstream.Socket, d.detour, to.all)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// desk is where one goroutine works on packets: its way to the servers and its scratch memory.
-type desk struct {
+// worker is what one goroutine handles packets with: the batches to the servers and its scratch memory.
+type worker struct {
 	relay   *Relay
 	metrics *portMetrics // of what is sent to the servers
 	name    string       // for the log
@@ -20,35 +20,35 @@ type desk struct {
 	signer  *signer
 	watch   *group.Watch // of a listener: which messages are this replica's
 
-	toServers *mmsg.Outbox
+	toServers *mmsg.SendBatch
 	// detour is for servers that are reached from another source port.
-	detour *mmsg.Outbox
+	detour *mmsg.SendBatch
 
 	teller
 }
 
-func newDesk(r *Relay, listener int, name string) *desk {
-	d := &desk{relay: r, metrics: r.metrics.port(listener), name: name, signer: newSigner(r.config.TokenKey)}
+func newWorker(r *Relay, listener int, name string) *worker {
+	d := &worker{relay: r, metrics: r.metrics.port(listener), name: name, signer: newSigner(r.config.TokenKey)}
 	d.tell = r.config.Event
 	failed := func(errno unix.Errno) {
 		d.metrics.dropped(toServer, SendFailed)
-		r.notices.WarnAt(r.now(), "failed to send request", func() []any {
+		r.logLimiter.WarnAt(r.now(), "failed to send request", func() []any {
 			return []any{"listener", name, "error", errno.Error()}
 		})
 	}
-	d.toServers, d.detour = mmsg.NewOutbox(r.config.Segments, failed), mmsg.NewOutbox(r.config.Segments, failed)
+	d.toServers, d.detour = mmsg.NewSendBatch(r.config.Segments, failed), mmsg.NewSendBatch(r.config.Segments, failed)
 	return d
 }
 
 // send gives a message to every server. It stays where it is until flush. served tells that the servers have answered
 // its client before.
-func (d *desk) send(b []byte, to *server.Routes, now int64, served bool) {
+func (d *worker) send(b []byte, to *server.Targets, now int64, served bool) {
 	answered := d.answered(b)
-	for i := range to.Targets {
-		t := &to.Targets[i]
+	for i := range to.All {
+		t := &to.All[i]
 		out := d.toServers
 		// A server answers the port that a message with the Relay Source Port option came from (RFC 8357 section 5.2),
-		// and nobody reads at the detour's.
+		// and nothing reads at the detour's.
 		if t.Detour != nil && !dhcp6.Message(b).HasRelayPort() {
 			out = d.detour
 		}
@@ -63,7 +63,7 @@ func (d *desk) send(b []byte, to *server.Routes, now int64, served bool) {
 
 // answered tells whether every server that gets a relay message answers it. All but one of several discard what names
 // that one (RFC 8415 sections 16.4, 16.6, 16.8, 16.9), such as every RENEW, and are none the less alive.
-func (d *desk) answered(m dhcp6.Message) bool {
+func (d *worker) answered(m dhcp6.Message) bool {
 	if len(d.relay.config.Servers) == 1 {
 		return true
 	}
@@ -72,6 +72,6 @@ func (d *desk) answered(m dhcp6.Message) bool {
 	return !named
 }
 
-func (d *desk) flush(to *server.Routes) {
-	server.Flush(d.toServers, d.relay.upstream.Socket, d.detour, to.Targets)
+func (d *worker) flush(to *server.Targets) {
+	server.Flush(d.toServers, d.relay.upstream.Socket, d.detour, to.All)
 }

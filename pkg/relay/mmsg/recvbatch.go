@@ -23,8 +23,8 @@ type mmsghdr struct {
 	n   uint32
 }
 
-// Inbox is the memory of a reader: it receives a batch of packets without allocating.
-type Inbox struct {
+// RecvBatch is the memory of a reader: it receives a batch of packets without allocating.
+type RecvBatch struct {
 	headers []mmsghdr
 	iovs    []unix.Iovec
 	names   []unix.RawSockaddrAny
@@ -37,9 +37,9 @@ type Inbox struct {
 // controlLen is room for one control message of any of the sockets: PACKET_AUXDATA, IP_PKTINFO or IPV6_PKTINFO.
 const controlLen = 64
 
-// NewInbox makes an inbox that leaves that many bytes free in front of each packet, and the rest of its slot behind.
-func NewInbox(front int) *Inbox {
-	in := &Inbox{
+// NewRecvBatch makes a batch that leaves that many bytes free in front of each packet, and the rest of its slot behind.
+func NewRecvBatch(front int) *RecvBatch {
+	in := &RecvBatch{
 		headers: make([]mmsghdr, Batch),
 		iovs:    make([]unix.Iovec, Batch),
 		names:   make([]unix.RawSockaddrAny, Batch),
@@ -61,15 +61,15 @@ func NewInbox(front int) *Inbox {
 }
 
 // ready gives a header back what the kernel replaces when it receives a packet.
-func (in *Inbox) ready(header *unix.Msghdr) {
+func (in *RecvBatch) ready(header *unix.Msghdr) {
 	header.Namelen = unix.SizeofSockaddrAny
 	header.SetControllen(controlLen)
 	header.Flags = 0
 }
 
-// receive fills the inbox. The flags (recvmmsg(2)) say whether it waits for a packet; it returns EAGAIN when none came,
+// receive fills the batch. The flags (recvmmsg(2)) say whether it waits for a packet; it returns EAGAIN when none came,
 // and EINTR when a signal did.
-func (in *Inbox) receive(fd, flags int) (int, unix.Errno) {
+func (in *RecvBatch) receive(fd, flags int) (int, unix.Errno) {
 	// Between two packets of a quiet network other programs have had the caches: what need not be touched is not.
 	for i := range in.filled {
 		in.ready(&in.headers[i].hdr)
@@ -86,23 +86,23 @@ func (in *Inbox) receive(fd, flags int) (int, unix.Errno) {
 }
 
 // Packet is what was Received in place i, with capacity up to the end of its slot, and whether it is whole.
-func (in *Inbox) Packet(i int) (b []byte, whole bool) {
+func (in *RecvBatch) Packet(i int) (b []byte, whole bool) {
 	start := i*SlotLen + in.front
 	n := min(int(in.headers[i].n), Received)
 	return in.slots[start : start+n : (i+1)*SlotLen], in.headers[i].hdr.Flags&unix.MSG_TRUNC == 0
 }
 
 // Slot is the whole slot of packet i, headroom included.
-func (in *Inbox) Slot(i int) []byte { return in.slots[i*SlotLen : (i+1)*SlotLen] }
+func (in *RecvBatch) Slot(i int) []byte { return in.slots[i*SlotLen : (i+1)*SlotLen] }
 
 // Link is the sender as a packet socket tells it.
-func (in *Inbox) Link(i int) *unix.RawSockaddrLinklayer {
+func (in *RecvBatch) Link(i int) *unix.RawSockaddrLinklayer {
 	return (*unix.RawSockaddrLinklayer)(unsafe.Pointer(&in.names[i]))
 }
 
 // From is the sender as a UDP socket tells it, of either family. A link-local address has no zone: Local tells the
 // link.
-func (in *Inbox) From(i int) netip.AddrPort {
+func (in *RecvBatch) From(i int) netip.AddrPort {
 	sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&in.names[i]))
 	if sa.Family == unix.AF_INET6 {
 		sa := (*unix.RawSockaddrInet6)(unsafe.Pointer(&in.names[i]))
@@ -113,7 +113,7 @@ func (in *Inbox) From(i int) netip.AddrPort {
 
 // Local is the address of this host that a UDP socket received a packet at, and the index of the link: the socket has
 // IP_PKTINFO or IPV6_RECVPKTINFO. ok is false for one that was sent to a group or to everybody.
-func (in *Inbox) Local(i int) (at netip.Addr, link int, ok bool) {
+func (in *RecvBatch) Local(i int) (at netip.Addr, link int, ok bool) {
 	if data := in.Message(i, unix.IPPROTO_IP, unix.IP_PKTINFO); len(data) >= unix.SizeofInet4Pktinfo {
 		info := (*unix.Inet4Pktinfo)(unsafe.Pointer(&data[0]))
 		return netip.AddrFrom4(info.Addr), int(info.Ifindex), info.Addr == info.Spec_dst
@@ -126,7 +126,7 @@ func (in *Inbox) Local(i int) (at netip.Addr, link int, ok bool) {
 }
 
 // Message is the data of the first control message of a level and type, nil where there is none.
-func (in *Inbox) Message(i, level, kind int) []byte {
+func (in *RecvBatch) Message(i, level, kind int) []byte {
 	control := in.control[i*controlLen:]
 	control = control[:min(int(in.headers[i].hdr.Controllen), controlLen)]
 	for len(control) >= unix.SizeofCmsghdr {
