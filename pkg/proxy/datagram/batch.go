@@ -31,7 +31,7 @@ type Batch struct {
 	n       int
 	dirty   int // how many headers are not as Receive wants them
 
-	wire  []mmsghdr // what Send hands to the kernel: a datagram each, or a train of them
+	wire  []mmsghdr // what Send hands to the kernel: a datagram each, or segments of one packet
 	first []int     // the wire's datagrams: order[first[j]] up to order[first[j+1]]
 	order []int     // in which the datagrams leave
 	tags  []uint32  // of Tag

@@ -48,7 +48,7 @@ func TestSockaddr(t *testing.T) {
 }
 
 func TestGate(t *testing.T) {
-	g := NewGate(2)
+	g := NewLogLimiter(2)
 	now := time.Unix(100, 0)
 	for i, want := range []bool{true, true, false, false} {
 		if _, ok := g.Open(now); ok != want {
@@ -203,7 +203,7 @@ func TestTrainsArriveAsDatagrams(t *testing.T) {
 	for i, size := range []int{100, 100, 100, 40, 50, 40, 1300, 1300, 0, 7, 7, 8} {
 		want = append(want, strings.Repeat(string(rune('a'+i)), size))
 	}
-	sockets[0].Trains()
+	sockets[0].EnableGSO()
 	for i, data := range want {
 		if i == 2 {
 			out.Push(append(out.Next(), "between"...), sockets[0], peer(other), netip.Addr{}, 0)
@@ -212,13 +212,13 @@ func TestTrainsArriveAsDatagrams(t *testing.T) {
 	}
 	out.arrange()
 	if n := out.couple(sockets[0], 0); n >= out.Len() {
-		t.Errorf("%d datagrams in %d messages: no trains", out.Len(), n)
+		t.Errorf("%d datagrams in %d messages: no segments", out.Len(), n)
 	}
 	if failed, err := out.Send(sockets[0]); failed != 0 {
 		t.Fatalf("%d datagrams failed: %v", failed, err)
 	}
-	if !sockets[0].trains {
-		t.Error("loopback carries no trains")
+	if !sockets[0].gso {
+		t.Error("loopback carries no segments")
 	}
 	buf := make([]byte, 2000)
 	for i, w := range want {
@@ -232,7 +232,7 @@ func TestTrainsArriveAsDatagrams(t *testing.T) {
 // Streams may overtake each other, a datagram may not overtake its own stream, and none is lost or doubled.
 func TestArrangeKeepsStreams(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	s := &Socket{family: syscall.AF_INET, trains: true}
+	s := &Socket{family: syscall.AF_INET, gso: true}
 	b := NewBatch(64)
 	to := []Peer{
 		{AddrPort: netip.MustParseAddrPort("192.0.2.1:514")}, {AddrPort: netip.MustParseAddrPort("192.0.2.2:514")},
@@ -266,7 +266,7 @@ func TestArrangeKeepsStreams(t *testing.T) {
 	}
 }
 
-// A way that carries no trains gets every datagram for itself, and none is lost.
+// An interface that takes no segments gets datagrams one by one, and none is lost.
 func TestTrainsStop(t *testing.T) {
 	sockets, ns := loopback(t, "127.0.0.1:69", 1)
 	lo := ns.Link(t, "lo")
@@ -275,7 +275,7 @@ func TestTrainsStop(t *testing.T) {
 	}
 	conn := dial(t, ns, "127.0.0.1:69")
 	out := NewBatch(8)
-	sockets[0].Trains()
+	sockets[0].EnableGSO()
 	for range 5 {
 		out.Push(append(out.Next(), bytes.Repeat([]byte{1}, 1000)...), sockets[0],
 			Peer{AddrPort: netip.MustParseAddrPort(conn.LocalAddr().String())}, netip.Addr{}, 0)
@@ -283,8 +283,8 @@ func TestTrainsStop(t *testing.T) {
 	if failed, err := out.Send(sockets[0]); failed != 0 {
 		t.Fatalf("%d datagrams failed: %v", failed, err)
 	}
-	if sockets[0].trains {
-		t.Error("segments beyond the MTU went as a train")
+	if sockets[0].gso {
+		t.Error("segments beyond the MTU went as one packet")
 	}
 	buf := make([]byte, 2000)
 	for range 5 {

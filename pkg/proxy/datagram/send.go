@@ -10,22 +10,22 @@ import (
 const (
 	// sendPatience is how long a full send buffer is waited for, in milliseconds.
 	sendPatience = 5
-	// maxSegment is the largest datagram that travels in a train, in bytes: with its headers it fits into the
+	// maxSegment is the largest datagram that is sent as a segment, in bytes: with its headers it fits into the
 	// smallest MTU of IPv6, and so through any tunnel.
 	maxSegment = 1200
-	// maxSegments is the most datagrams in a train that all kernels take (UDP_MAX_SEGMENTS).
+	// maxSegments is the most segments of a packet that all kernels take (UDP_MAX_SEGMENTS).
 	maxSegments = 64
 )
 
-// Trains lets datagrams that follow each other to one destination cross the kernel as one packet, which is cut
-// apart at the end of the way (UDP_SEGMENT, Linux 4.18): all of a train have one size, but for the last, which may
-// be shorter. Where the way cannot carry trains, the socket stops to use them by itself.
-func (s *Socket) Trains() { s.trains = true }
+// EnableGSO lets consecutive datagrams to one destination cross the kernel as one packet, which the interface or its
+// driver segments (generic segmentation offload, UDP_SEGMENT, Linux 4.18): all segments have one size, but for the
+// last, which may be shorter. Where the interface cannot do that, the socket sends datagrams one by one from then on.
+func (s *Socket) EnableGSO() { s.gso = true }
 
 // Send sends every datagram through the socket and empties the batch. The kernel's refusal of one does not keep
 // back the others: failed counts them, and err is the last reason.
 func (b *Batch) Send(s *Socket) (failed int, err error) {
-	if s.trains {
+	if s.gso {
 		b.arrange()
 	} else {
 		for i := range b.n {
@@ -45,8 +45,8 @@ func (b *Batch) Send(s *Socket) (failed int, err error) {
 	return failed, err
 }
 
-// arrange orders the datagrams for long trains: the longest first, then what has its size, then the longest of
-// what is shorter. It takes the next datagram of a stream only after the one before.
+// arrange orders the datagrams for many segments a packet: the longest first, then what has its size, then the longest
+// of what is shorter. It takes the next datagram of a stream only after the one before.
 func (b *Batch) arrange() {
 	b.heads = b.heads[:0]
 	for i := range b.n {
@@ -115,8 +115,8 @@ func (b *Batch) pop(h int) int {
 func (b *Batch) couple(s *Socket, from int) (n int) {
 	for at := from; at < b.n; n++ {
 		length := 1
-		if s.trains {
-			length = b.train(at)
+		if s.gso {
+			length = b.gsoRun(at)
 		}
 		for k := at; k < at+length; k++ {
 			data := b.data[b.order[k]]
@@ -144,8 +144,8 @@ func (b *Batch) couple(s *Socket, from int) (n int) {
 	return n
 }
 
-// train is the number of datagrams from a place in the order on that may travel together.
-func (b *Batch) train(at int) int {
+// gsoRun is how many datagrams, from a place in the order on, may be sent as one packet.
+func (b *Batch) gsoRun(at int) int {
 	i := b.order[at]
 	size := len(b.data[i])
 	if size == 0 || size > maxSegment || b.headers[i].hdr.Controllen != 0 {
@@ -185,7 +185,7 @@ func (b *Batch) sendWire(s *Socket, n int) (next, failed int, err error) {
 		case !retried && errno != unix.EAGAIN:
 			retried = true // the error may be what ICMP said about an earlier datagram
 		case b.first[sent+1]-b.first[sent] > 1 && errno != unix.EAGAIN:
-			s.trains = false // EIO, EINVAL, EMSGSIZE: not on this way
+			s.gso = false // EIO, EINVAL, EMSGSIZE: the interface does not segment
 			return b.first[sent], failed, err
 		default:
 			err = errno

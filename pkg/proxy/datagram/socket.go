@@ -28,7 +28,7 @@ type Socket struct {
 	family int
 	local  netip.AddrPort
 	own    bool     // counted in own
-	trains bool     // see Trains
+	gso    bool     // see EnableGSO
 	to     sockaddr // scratch of SendTo, so that it does not escape
 }
 

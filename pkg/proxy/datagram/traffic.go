@@ -2,17 +2,17 @@ package datagram
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Way is where a datagram that is passed on came from.
-type Way uint8
+// Direction is where a datagram that is passed on came from.
+type Direction uint8
 
 // Ways.
 const (
-	FromClient Way = iota
+	FromClient Direction = iota
 	FromServer
-	ways
+	directions
 )
 
-func (w Way) String() string { return [ways]string{"client", "server"}[w] }
+func (d Direction) String() string { return [directions]string{"client", "server"}[d] }
 
 // TrafficMetrics count what the routes of a protocol pass on.
 type TrafficMetrics struct{ datagrams, bytes *prometheus.CounterVec }
@@ -38,9 +38,9 @@ func (m TrafficMetrics) Collectors() []prometheus.Collector {
 // Of are one route's counters.
 func (m TrafficMetrics) Of(route string) *Traffic {
 	t := new(Traffic)
-	for w := range ways {
-		t.datagrams[w] = m.datagrams.WithLabelValues(route, w.String())
-		t.bytes[w] = m.bytes.WithLabelValues(route, w.String())
+	for d := range directions {
+		t.datagrams[d] = m.datagrams.WithLabelValues(route, d.String())
+		t.bytes[d] = m.bytes.WithLabelValues(route, d.String())
 	}
 	return t
 }
@@ -53,10 +53,12 @@ func (m TrafficMetrics) Forget(route string) {
 }
 
 // Traffic counts for one route.
-type Traffic struct{ datagrams, bytes [ways]prometheus.Counter }
+type Traffic struct {
+	datagrams, bytes [directions]prometheus.Counter
+}
 
 // Passed counts a datagram of some bytes.
-func (t *Traffic) Passed(w Way, size int) {
-	t.datagrams[w].Inc()
-	t.bytes[w].Add(float64(size))
+func (t *Traffic) Passed(d Direction, size int) {
+	t.datagrams[d].Inc()
+	t.bytes[d].Add(float64(size))
 }

@@ -87,9 +87,9 @@ func Listen(c Config) (*Front, error) {
 	}
 	f := &Front{route: c.Route, local: sockets[0].Local()}
 	meters := c.Metrics.of(c.Route)
-	gate := datagram.NewGate(troublePerSecond)
+	limiter := datagram.NewLogLimiter(troublePerSecond)
 	for i, socket := range sockets {
-		w, err := newWorker(c, socket, meters, gate)
+		w, err := newWorker(c, socket, meters, limiter)
 		if err != nil {
 			f.Close()
 			for _, rest := range sockets[i:] {

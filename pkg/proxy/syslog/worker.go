@@ -28,7 +28,7 @@ type worker struct {
 	config   Config
 	log      *slog.Logger
 	meters   *meters
-	trouble  *datagram.Gate
+	trouble  *datagram.LogLimiter
 	listener *datagram.Socket
 	poller   *datagram.Poller
 	in       *datagram.Batch
@@ -46,12 +46,12 @@ type upstream struct {
 	out    *datagram.Batch
 }
 
-func newWorker(c Config, listener *datagram.Socket, m *meters, gate *datagram.Gate) (w *worker, err error) {
+func newWorker(c Config, listener *datagram.Socket, m *meters, limiter *datagram.LogLimiter) (w *worker, err error) {
 	w = &worker{
 		config:  c,
 		log:     c.Logger,
 		meters:  m,
-		trouble: gate,
+		trouble: limiter,
 		in:      datagram.NewBatch(batchSize),
 	}
 	defer func() {
@@ -94,7 +94,7 @@ func open(c Config, family netip.Addr) (upstream, error) {
 		s.Close()
 		return upstream{}, fmt.Errorf("failed to open syslog route %s: %w", c.Route, err)
 	}
-	s.Trains()
+	s.EnableGSO()
 	if c.Source == SourceTransparent {
 		if err := s.Transparent(); err != nil {
 			s.Close()

@@ -81,8 +81,8 @@ func Listen(c Config) (*Front, error) {
 		config:   c,
 		log:      c.Logger,
 		meters:   c.Metrics.of(c.Route),
-		trouble:  datagram.NewGate(troublePerSecond),
-		ended:    datagram.NewGate(endedPerSecond),
+		trouble:  datagram.NewLogLimiter(troublePerSecond),
+		ended:    datagram.NewLogLimiter(endedPerSecond),
 		patience: cmp.Or(c.patience, defaultPatience),
 	}
 	h.allowWrite.Store(c.AllowWrite)

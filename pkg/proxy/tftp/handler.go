@@ -23,9 +23,9 @@ type handler struct {
 	log        *slog.Logger
 	meters     *meters
 	// trouble bounds log lines that a stranger could cause without end.
-	trouble *datagram.Gate
+	trouble *datagram.LogLimiter
 	// ended bounds the lines of transfers, of which a whole rack may make many in a second.
-	ended *datagram.Gate
+	ended *datagram.LogLimiter
 	// patience is how long an endpoint may leave a request unanswered before a repetition goes elsewhere.
 	patience time.Duration
 	port     uint16         // that machines ask

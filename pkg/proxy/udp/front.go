@@ -61,7 +61,7 @@ func Listen(c Config) (*Front, error) {
 	h := &handler{
 		log:     c.Logger,
 		meters:  c.Metrics.of(c.Route),
-		trouble: datagram.NewGate(troublePerSecond),
+		trouble: datagram.NewLogLimiter(troublePerSecond),
 		report:  c.Report,
 	}
 	h.sources.Store(&c.Sources)

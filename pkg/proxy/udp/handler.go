@@ -25,7 +25,7 @@ type state struct {
 type handler struct {
 	log     *slog.Logger
 	meters  *meters
-	trouble *datagram.Gate
+	trouble *datagram.LogLimiter
 	report  datagram.Report
 	sources atomic.Pointer[[]netip.Prefix]
 }
