@@ -68,3 +68,18 @@ func Again(call func(int, []byte) (int, error), fd int, b []byte) (n int, err er
 		}
 	}
 }
+
+// Socket is a connection in the runtime's poller, made of a descriptor.
+type Socket = socket
+
+// NewSocket owns the descriptor, which must not block.
+func NewSocket(fd int) (*Socket, error) { return newSocket(fd) }
+
+// Accept takes a connection that waits at a listening socket; EAGAIN where none does.
+func Accept(listener int) (fd int, from netip.AddrPort, err error) {
+	fd, addr, err := accept(listener)
+	return fd, addrPortOf(addr), err
+}
+
+// ResetOnClose has the other end learn that the stream is torn when the descriptor is closed (RST instead of FIN).
+func ResetOnClose(fd int) { resetOnClose(fd) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -19,24 +20,8 @@ import (
 // A request without a body over HTTP/1.1, which is nearly all that firmware sends, goes the direct way: the client's
 // own goroutine writes it to a kept connection and reads the answer from it. net/http's Transport hands each request
 // to two goroutines and back, and ReverseProxy copies it twice; without them a small request costs a third less
-// (docs/benchmarks.md). Everything else - bodies, upgrades, HTTP/2, expectations - goes by ReverseProxy. The plainest
-// requests do not come here either: see [plain].
-
-// attempt is a request that was sent, or failed, before this code got to see it.
-type attempt struct {
-	start    time.Time // of the request
-	endpoint *endpoint.Endpoint
-	upstream *upstream // nothing of its answer has been taken
-	err      error     // why there is none
-}
-
-// give lets go of an attempt that nobody takes up.
-func (a *attempt) give() {
-	if a.upstream != nil {
-		_ = a.upstream.Close()
-	}
-	a.endpoint.Release()
-}
+// (docs/benchmarks.md). Everything else - bodies, upgrades, HTTP/2, expectations - goes by ReverseProxy. Plain
+// requests come here only with what a loop has begun: see [loopConn].
 
 // simple is whether a request may go the direct way.
 func simple(r *http.Request) bool {
@@ -45,8 +30,8 @@ func simple(r *http.Request) bool {
 		strings.HasPrefix(r.RequestURI, "/")
 }
 
-// serveDirect answers a simple request.
-func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
+// serveDirect answers a simple request, or one that a loop has begun.
+func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request, begun *attempt) {
 	client := peerOf(r)
 	who := claimsOf(r, client, p.settings.Trusted)
 	if len(p.settings.Trusted) > 0 {
@@ -56,10 +41,12 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 	}
 	var tried []*endpoint.Endpoint
 	var failures []error
-	begun := begunFor(r)
 	for {
-		e, err := begun.endpoint, error(nil)
-		if e == nil {
+		var e *endpoint.Endpoint
+		var err error
+		if begun != nil {
+			e = begun.endpoint
+		} else {
 			e, err = p.settings.Pool.Acquire(client, tried...)
 		}
 		if err != nil {
@@ -72,8 +59,8 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 			p.metrics.retried()
 		}
 		fateOf(w).asked(e.Addr)
-		u, response, err := p.askDirect(r, p.direct.key(e.Addr, client), who, begun)
-		begun = attempt{}
+		u, response, err := p.askDirect(w, r, p.direct.key(e.Addr, client), who, begun)
+		begun = nil
 		if err == nil {
 			defer e.Release() // also where the answer breaks off, which is a panic
 			e.Succeeded()
@@ -104,39 +91,64 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request) {
 // askDirect sends a request and reads the head of its answer. A kept connection may have been closed by the endpoint
 // meanwhile: a GET may be sent again, on a new one.
 func (p *proxy) askDirect(
-	r *http.Request, key idle.Key, who claims, begun attempt,
+	w http.ResponseWriter, r *http.Request, key idle.Key, who claims, begun *attempt,
 ) (*upstream, *http.Response, error) {
-	if begun.err != nil {
-		return nil, nil, begun.err
-	}
-	for fresh := false; ; fresh = true {
-		u, head := begun.upstream, []byte(nil)
-		if begun.upstream = nil; u == nil {
-			var err error
-			if u, err = p.direct.get(r.Context(), key, fresh); err != nil {
-				return nil, nil, err
+	ctx := r.Context()
+	switch {
+	case begun == nil:
+	case begun.upstream != nil:
+		u, err := begun.upstream, begun.err
+		if err == nil {
+			var response *http.Response
+			if response, err = u.ask(w, r, begun.unsent, p.direct.deadline(begun.start)); err == nil {
+				return u, response, nil
 			}
-			u.head = appendRequest(u.head[:0], r, who)
-			head = u.head
 		}
-		response, err := u.ask(r, head, p.direct.response)
+		if !again(r, u, err) {
+			return nil, nil, err
+		}
+	case begun.err != nil:
+		return nil, nil, begun.err
+	case p.direct.limit > 0: // the loop has waited for a connection since
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, begun.start.Add(p.direct.limit))
+		defer cancel()
+	}
+	for fresh := begun != nil; ; fresh = true {
+		u, err := p.direct.get(ctx, key, fresh)
+		if err != nil {
+			return nil, nil, err
+		}
+		u.head = appendRequest(u.head[:0], r, who)
+		response, err := u.ask(w, r, u.head, p.direct.deadline(time.Now()))
 		if err == nil {
 			return u, response, nil
 		}
-		_ = u.Close()
-		var timeout net.Error
-		if !u.used || r.Context().Err() != nil || errors.As(err, &timeout) && timeout.Timeout() {
+		if !again(r, u, err) {
 			return nil, nil, err
 		}
 	}
 }
 
-// ask writes the request, unless that was done before, and waits for the head of the answer.
-func (u *upstream) ask(r *http.Request, head []byte, limit time.Duration) (_ *http.Response, err error) {
-	deadline := time.Time{}
-	if limit > 0 {
-		deadline = time.Now().Add(limit)
+// deadline is when an endpoint must have answered a request that it was asked at a time; zero is never.
+func (d *direct) deadline(start time.Time) time.Time {
+	if d.response <= 0 {
+		return time.Time{}
 	}
+	return start.Add(d.response)
+}
+
+// again closes a connection that did not bring an answer, and is whether a new one may.
+func again(r *http.Request, u *upstream, err error) bool {
+	_ = u.Close()
+	var timeout net.Error
+	return u.used && r.Context().Err() == nil && !(errors.As(err, &timeout) && timeout.Timeout())
+}
+
+// ask writes the request, or what is left of it, and waits for the head of the answer.
+func (u *upstream) ask(
+	w http.ResponseWriter, r *http.Request, head []byte, deadline time.Time,
+) (_ *http.Response, err error) {
 	if err := u.waitUntil(deadline); err != nil {
 		return nil, err
 	}
@@ -166,6 +178,13 @@ func (u *upstream) ask(r *http.Request, head []byte, limit time.Duration) (_ *ht
 			return nil, errStatus
 		case response.StatusCode >= http.StatusOK:
 			return response, nil
+		case r.Method == http.MethodPost && response.StatusCode != http.StatusContinue: // firmware's GETs expect none
+			header := w.Header()
+			before := header.Clone()
+			setAnswerHeader(header, response)
+			w.WriteHeader(response.StatusCode)
+			clear(header)
+			maps.Copy(header, before)
 		}
 	}
 }
@@ -228,12 +247,7 @@ func named(lists []string, name string) bool {
 // passDirect gives the answer to the client, and keeps the connection if the answer ended in order.
 func (p *proxy) passDirect(w http.ResponseWriter, r *http.Request, u *upstream, response *http.Response) {
 	header := w.Header()
-	listed := response.Header["Connection"]
-	for name, values := range response.Header {
-		if name == "Content-Length" || !hopByHop(name) && !named(listed, name) {
-			header[name] = values
-		}
-	}
+	setAnswerHeader(header, response)
 	if header["Content-Type"] == nil {
 		header["Content-Type"] = nil // or net/http would guess one
 	}
@@ -262,6 +276,16 @@ func (p *proxy) passDirect(w http.ResponseWriter, r *http.Request, u *upstream, 
 	if readErr != nil {
 		// The client must see that the answer is torn.
 		panic(http.ErrAbortHandler)
+	}
+}
+
+// setAnswerHeader takes over what is not for the endpoint's connection only.
+func setAnswerHeader(header http.Header, response *http.Response) {
+	listed := response.Header["Connection"]
+	for name, values := range response.Header {
+		if name == "Content-Length" || !hopByHop(name) && !named(listed, name) {
+			header[name] = values
+		}
 	}
 }
 

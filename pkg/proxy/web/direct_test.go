@@ -334,7 +334,7 @@ func TestExhausted(t *testing.T) {
 		fail := func(context.Context, string, string) (net.Conn, error) {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 		}
-		one := r.current.Load().plain.proxy
+		one := r.current.Load().sites[0].proxy
 		one.direct.dial, one.transport.DialContext = fail, fail
 		if response, body := r.talk(t).ask(t, request); response.StatusCode != http.StatusBadGateway {
 			t.Errorf("%s: got %d %q", way, response.StatusCode, body)

@@ -20,7 +20,6 @@ const (
 // As long as hurry is false, idle connections may stay for one more request, which is answered with "Connection:
 // close": a client could be sending it just now, and not every request may be sent twice.
 func (f *Front) shut(g *generation, hurry func() bool) {
-	<-g.server.ended // or a connection could slip in behind the count
 	g.server.retired.Store(true)
 	begun := time.Now()
 	if left := f.listener.active(g.server); left > 0 {

@@ -138,7 +138,7 @@ func TestEvictionBlamesNobody(t *testing.T) {
 			r := startBy(t, Config{
 				Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: Settings{Pool: p, SharedConnections: true},
 				Account: admission.New(admission.Limits{Memory: 1 << 30, Descriptors: 10000}, nil),
-			}, 1<<30)
+			})
 			const times = 4
 			for range times {
 				words := "GET /slow HTTP/1.1\r\nHost: h\r\n\r\n"

@@ -21,8 +21,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// exchange is a client's connection with what it asks and gets, made up from a seed.
-type exchange struct {
+// conversation is a client's connection with what it asks and gets, made up from a seed.
+type conversation struct {
 	requests []string
 	methods  []string
 	answers  []string // raw, by request
@@ -68,9 +68,9 @@ func inPieces(random *rand.Rand, text string, slow bool, each func(piece string)
 	return nil
 }
 
-func newExchange(seed uint64) *exchange {
+func newConversation(seed uint64) *conversation {
 	random := rand.New(rand.NewPCG(seed, 1))
-	x := &exchange{
+	x := &conversation{
 		seed: seed, ahead: random.IntN(3) == 0, slow: random.IntN(16) == 0,
 	}
 	odd := 1 + random.IntN(6) // one in so many is plain
@@ -136,7 +136,7 @@ func anAnswer(random *rand.Rand, i int, method string, odd int) (answer string, 
 	body := fmt.Sprintf("<%d>", i)
 	switch random.IntN(6) {
 	case 0:
-		body += strings.Repeat("y", swiftAnswer-150+random.IntN(150))
+		body += strings.Repeat("y", loopAnswer-150+random.IntN(150))
 	case 1:
 		body += strings.Repeat("z", random.IntN(100_000))
 	case 2:
@@ -191,7 +191,7 @@ func anAnswer(random *rand.Rand, i int, method string, odd int) (answer string, 
 var pathNumber = regexp.MustCompile(`^/(\d+)$`)
 
 // serve is the endpoint's side of a connection.
-func (x *exchange) serve(conn net.Conn, saw func(string)) {
+func (x *conversation) serve(conn net.Conn, saw func(string)) {
 	reader := bufio.NewReader(conn)
 	for first := true; ; first = false {
 		request, err := http.ReadRequest(reader)
@@ -231,7 +231,7 @@ func (x *exchange) serve(conn net.Conn, saw func(string)) {
 }
 
 // ask is the client's side: what it gets.
-func (x *exchange) ask(conn net.Conn) (got []string) {
+func (x *conversation) ask(conn net.Conn) (got []string) {
 	random := rand.New(rand.NewPCG(x.seed, 0))
 	send := func(text string) {
 		_ = inPieces(random, text, x.slow, func(s string) error { _, err := io.WriteString(conn, s); return err })
@@ -283,7 +283,7 @@ type result struct {
 
 var wholeLine = regexp.MustCompile(`msg=request .*method=(.*) seconds=\S+ (.*)`)
 
-func (x *exchange) run(t *testing.T, start starter) result {
+func (x *conversation) run(t *testing.T, start starter) result {
 	t.Helper()
 	var mu sync.Mutex
 	var out result
@@ -342,9 +342,9 @@ func TestExchanges(t *testing.T) {
 	for seed := range n {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
-			x := newExchange(seed)
+			x := newConversation(seed)
 			with := func(t *testing.T, s Settings, log ...io.Writer) running {
-				return startOn(t, s, log[0], loops(t), int(seed%3))
+				return startOn(t, s, log[0], loops(t))
 			}
 			plainly := x.run(t, without)
 			for what, other := range map[string]starter{"loops": with, "a rate": rated(with)} {

@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -19,23 +20,28 @@ const (
 	corkFrom = 256 << 10
 )
 
-// ReadFrom implements io.ReaderFrom, in pieces that net still sees a file in.
+// ReadFrom implements io.ReaderFrom: files leave by sendfile(2), in pieces.
 func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
+	limited, ok := r.(*io.LimitedReader)
+	file, from := (*os.File)(nil), false
+	if ok {
+		file, from = limited.R.(*os.File)
+	}
+	if !from {
+		buffer := bufferPool.Get().(*[32 << 10]byte)
+		defer bufferPool.Put(buffer)
+		return io.CopyBuffer(struct{ io.Writer }{c}, r, buffer[:])
+	}
 	begin := int64(-1)
 	if isFile(r) {
-		begin = position(r.(*io.LimitedReader).R)
+		begin = position(file)
 		c.lengthen(nil)
 		if c.cork(true) {
 			defer c.cork(false)
 		}
 	}
-	limited, ok := r.(*io.LimitedReader)
-	if !ok {
-		limited = &io.LimitedReader{R: r, N: 1<<63 - 1}
-	}
-	piece := &io.LimitedReader{R: limited.R}
 	for limited.N > 0 {
-		piece.N = min(limited.N, filePiece)
+		piece := &io.LimitedReader{R: file, N: min(limited.N, filePiece)}
 		shaped := c.shaping.shaper.On()
 		if shaped {
 			if piece.N, err = c.shapedPiece(piece.N); err != nil {
@@ -47,7 +53,7 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 		}
 		c.lease.Touch()
 		want := piece.N
-		n, err := c.TCPConn.ReadFrom(piece)
+		n, err := c.sendPiece(file, piece)
 		total += n
 		limited.N -= n
 		c.listener.metrics.bytesOut(n)
@@ -55,8 +61,8 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 		if shaped && n < want {
 			c.shaping.shaper.Return(c.shaping.client, want-n)
 		}
-		// Without sendfile(2), or from anything but a file, what was read and not written is lost.
-		if c.slow(n, err) && begin >= 0 && position(limited.R) == begin+total {
+		// Without sendfile(2) what was read and not written is lost.
+		if c.slow(n, err) && begin >= 0 && position(file) == begin+total {
 			continue
 		}
 		if err != nil || n < want {
@@ -66,14 +72,58 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 	return total, nil
 }
 
-// position is how far a file has been read; -1 where that is not to be known.
-func position(r io.Reader) int64 {
-	if file, ok := r.(*os.File); ok {
-		if at, err := file.Seek(0, io.SeekCurrent); err == nil {
-			return at
-		}
+// sendPiece sends a piece of a file: by sendfile(2), where the file has it.
+func (c *conn) sendPiece(file *os.File, piece *io.LimitedReader) (int64, error) {
+	total, err := c.sendFile(file, piece)
+	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EOPNOTSUPP) {
+		return total, opError("sendfile", err)
 	}
-	return -1
+	buffer := bufferPool.Get().(*[32 << 10]byte)
+	defer bufferPool.Put(buffer)
+	n, err := io.CopyBuffer(struct{ io.Writer }{c.socket}, piece, buffer[:])
+	return total + n, err
+}
+
+func (c *conn) sendFile(file *os.File, piece *io.LimitedReader) (total int64, err error) {
+	from, err := file.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	to, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var failure, waited error
+	send := func(in, out int) (done bool) {
+		for piece.N > 0 {
+			n, err := unix.Sendfile(out, in, nil, int(piece.N))
+			switch {
+			case errors.Is(err, unix.EINTR):
+				continue
+			case errors.Is(err, unix.EAGAIN):
+				return false
+			case err != nil || n == 0: // the file's end
+				failure = err
+				return true
+			}
+			total += int64(n)
+			piece.N -= int64(n)
+		}
+		return true
+	}
+	err = from.Control(func(in uintptr) {
+		waited = to.Write(func(out uintptr) bool { return send(int(in), int(out)) })
+	})
+	return total, errors.Join(err, waited, failure)
+}
+
+// position is how far a file has been read; -1 where that is not to be known.
+func position(file *os.File) int64 {
+	at, err := file.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return -1
+	}
+	return at
 }
 
 // isFile is whether what a handler copies is a file, and a long one. A stream must not wait for a full packet.

@@ -145,9 +145,8 @@ type Front struct {
 	log      *slog.Logger
 	listener *listener
 	metrics  *routeMetrics
-	hubs     []*hub        // of the loops
-	turn     atomic.Uint32 // which of them is next
-	worth    int           // requests, for a connection to go there
+	loops    []*frontLoop
+	own      *loop.Group // where the front was given no loops
 	spare    boot.Allowance
 
 	mu      sync.Mutex
@@ -164,17 +163,18 @@ type generation struct {
 	handler  http.Handler
 	hosts    *host.Mux // chooses among the sites; nil where there is one for any host
 	server   *server
-	plain    *plain // nil where every request has to be looked at
+	plain    *plainRoute // nil where all requests are net/http's
 }
 
 // server is a net/http server. Most new settings take effect within it; those that it reads itself need another
 // one, on the same socket.
 type server struct {
 	*http.Server
-	front   *Front
-	ended   chan struct{} // it takes no more connections
-	idle    time.Duration // for which connections may be; 0 is for ever
-	retired atomic.Bool   // its connections close behind their next answer
+	front       *Front
+	connections *connQueue
+	secure      bool          // its connections begin with TLS
+	idle        time.Duration // for which connections may be; 0 is for ever
+	retired     atomic.Bool   // its connections close behind their next answer
 }
 
 // ServeHTTP implements http.Handler.
@@ -201,14 +201,23 @@ func Listen(c Config) (*Front, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	f := &Front{config: c, log: c.Logger.With("route", c.Route), metrics: c.Metrics.route(c.Route)}
-	f.hubs, f.worth = f.hubsOf(c.Loops.Loops()), swiftWorth
+	if c.Loops == nil {
+		f.own = loop.NewGroup(1)
+		c.Loops = f.own
+	}
+	f.loops = f.loopsOf(c.Loops.Loops())
 	bound, err := tcp.Bind(c.Listen, keepalive, time.Minute)
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
+	defer bound.Close()
+	fd, err := tcp.Duplicate(bound)
+	if err != nil {
+		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
+	}
 	f.listener = &listener{
-		inner: bound, metrics: f.metrics, log: f.log, express: f.express, conns: map[*conn]struct{}{},
-		room: c.Account.Route(c.Route),
+		fd: fd, addr: bound.Addr().(*net.TCPAddr), server: func() *server { return f.current.Load().server },
+		metrics: f.metrics, log: f.log, conns: map[*conn]struct{}{}, room: c.Account.Route(c.Route),
 	}
 	f.listener.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
 	f.Update(c.Settings)
@@ -216,7 +225,7 @@ func Listen(c Config) (*Front, error) {
 }
 
 // Addr is where the front listens.
-func (f *Front) Addr() netip.AddrPort { return f.listener.inner.Addr().(*net.TCPAddr).AddrPort() }
+func (f *Front) Addr() netip.AddrPort { return f.listener.addr.AddrPort() }
 
 // Active is the number of open connections.
 func (f *Front) Active() int { return f.listener.active(nil) }
@@ -300,7 +309,9 @@ func same(a, b Settings) bool {
 func (f *Front) generation(s Settings, old *generation) *generation {
 	g := &generation{settings: s}
 	g.sites = f.sites(&g.settings, old)
-	g.plain = plainWay(g.sites)
+	if f.own == nil {
+		g.plain = plainRouteOf(g.sites)
+	}
 	g.handler, g.hosts = f.choose(g.sites)
 	if old != nil && sameServer(&old.settings, &s) {
 		g.server = old.server
@@ -321,7 +332,7 @@ func (f *Front) newServer(s Settings) *server {
 	protocols.SetHTTP1(s.TLS != nil || s.any(notGRPC))
 	protocols.SetHTTP2(s.TLS != nil)
 	protocols.SetUnencryptedHTTP2(s.TLS == nil && s.any(isGRPC))
-	made := &server{front: f, ended: make(chan struct{}), idle: atLeast(s.Idle)}
+	made := &server{front: f, connections: newConnQueue(f.listener.addr), secure: s.TLS != nil, idle: atLeast(s.Idle)}
 	made.Server = &http.Server{
 		Handler:           made,
 		Protocols:         &protocols,
@@ -347,37 +358,49 @@ func (f *Front) newServer(s Settings) *server {
 func atLeast(d time.Duration) time.Duration { return max(d, 0) }
 
 // Serve takes connections until ctx is done, then lets requests end until the drain's deadline, and closes what is
-// left. HTTP/2 clients get a GOAWAY.
+// left. HTTP/2 clients get a GOAWAY. Where ctx is done already it just closes the socket.
 func (f *Front) Serve(ctx context.Context) error {
-	failed := make(chan error, 1)
+	defer f.listener.close()
+	if ctx.Err() != nil {
+		return nil
+	}
+	if f.own != nil {
+		life, end := context.WithCancel(context.WithoutCancel(ctx))
+		var running sync.WaitGroup
+		running.Go(func() { _ = f.own.Run(life) })
+		defer running.Wait()
+		defer end()
+	}
 	begin := func(s *server) {
-		served := f.listener.hand(s)
-		f.retired.Go(func() {
-			defer close(s.ended)
-			err := s.Serve(served)
-			if ctx.Err() == nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, errRetired) {
-				select {
-				case failed <- err:
-				default:
-				}
-			}
-		})
+		f.retired.Go(func() { _ = s.Serve(s.connections) }) // until shut
 	}
 	f.mu.Lock()
 	begin(f.current.Load().server)
 	f.serving = begin
 	f.mu.Unlock()
-
+	failed := make(chan error, len(f.loops))
+	for _, in := range f.loops {
+		if !in.loop.Do(func() { failed <- in.acceptor.open() }) {
+			failed <- errLoopEnded
+		}
+	}
 	var err error
-	select {
-	case err = <-failed:
+	for ctx.Err() == nil && err == nil {
+		select {
+		case err = <-failed:
+		case <-ctx.Done():
+		}
+	}
+	if err != nil {
 		err = fmt.Errorf("failed to accept connections of route %s: %w", f.config.Route, err)
-	case <-ctx.Done():
 	}
 	f.mu.Lock()
 	f.serving = nil
 	f.mu.Unlock()
-	_ = f.listener.inner.Close()
+	for _, in := range f.loops {
+		in.acceptor.close()
+	}
+	f.listener.close()
 	f.ending.Store(true)
 	f.shut(f.current.Load(), func() bool { return true })
 	f.retired.Wait()

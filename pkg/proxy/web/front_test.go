@@ -78,16 +78,16 @@ func withAndWithout(t *testing.T, test func(*testing.T, starter)) {
 	})
 }
 
-func startOn(t *testing.T, s Settings, log io.Writer, loops *loop.Group, worth ...int) running {
+func startOn(t *testing.T, s Settings, log io.Writer, loops *loop.Group) running {
 	t.Helper()
 	return startBy(t, Config{
 		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: s, Loops: loops,
 		Logger: slog.New(slog.NewTextHandler(log, nil)),
-	}, worth...)
+	})
 }
 
 // startBy starts a front of the route r.
-func startBy(t *testing.T, c Config, worth ...int) running {
+func startBy(t *testing.T, c Config) running {
 	t.Helper()
 	if c.Drain == 0 {
 		c.Drain = 5 * time.Second
@@ -98,10 +98,6 @@ func startBy(t *testing.T, c Config, worth ...int) running {
 	f, err := Listen(c)
 	if err != nil {
 		t.Fatal(err)
-	}
-	f.worth = 0 // what is tested of loops begins with the first request
-	for _, n := range worth {
-		f.worth = n
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// A plain request is a GET over HTTP/1.1 whose head says nothing that is not simply passed on; a plain answer is one
-// with a length. What is not surely plain is not: net/http judges it. So these two functions need not know what is
-// wrong with a head, only what is beyond doubt, and the fuzz tests hold net/http to agree with what they accept.
+// A plain request is a GET over HTTP/1.1 whose head says nothing that is not simply passed on, or such a POST with a
+// length and its body right behind; a plain answer is one with a length. What is not surely plain is not: net/http
+// judges it. So these two functions need not know what is wrong with a head, only what is beyond doubt, and the fuzz
+// tests hold net/http to agree with what they accept.
 
 // line is a header's, both parts slices of the head. The value has no space around it.
 type line struct{ name, value []byte }
@@ -19,23 +20,42 @@ type plainRequest struct {
 	target, host []byte
 	lines        []line // without Host and what is for this hop only
 	close        bool   // the client wants the connection closed behind the answer
+	post         bool
+	body         []byte // of a POST
 }
 
+// method is the request's.
+func (p *plainRequest) method() string {
+	if p.post {
+		return http.MethodPost
+	}
+	return http.MethodGet
+}
+
+// safe is whether the request may be sent again where it is not known what has become of it (RFC 9110, section 9.2.2).
+func (p *plainRequest) safe() bool { return !p.post }
+
 const (
-	requestStart = "GET "
-	requestEnd   = " HTTP/1.1"
-	answerStart  = "HTTP/1.1 "
+	getStart    = "GET "
+	postStart   = "POST "
+	requestEnd  = " HTTP/1.1"
+	answerStart = "HTTP/1.1 "
 )
 
-// parse reads a head that ends with an empty line, and tells whether it is plain.
+// parse reads a head that ends with an empty line, and what is behind it, and tells whether it is plain.
 func (p *plainRequest) parse(head []byte) bool {
 	*p = plainRequest{lines: p.lines[:0]}
 	first, rest, ok := bytes.Cut(head, crlf)
-	if !ok || !bytes.HasPrefix(first, []byte(requestStart)) || !bytes.HasSuffix(first, []byte(requestEnd)) ||
-		len(first) < len(requestStart)+len(requestEnd) {
+	start := getStart
+	if p.post = bytes.HasPrefix(first, []byte(postStart)); p.post {
+		start = postStart
+	}
+	if !ok || !bytes.HasPrefix(first, []byte(start)) || !bytes.HasSuffix(first, []byte(requestEnd)) ||
+		len(first) < len(start)+len(requestEnd) {
 		return false
 	}
-	p.target = first[len(requestStart) : len(first)-len(requestEnd)]
+	p.target = first[len(start) : len(first)-len(requestEnd)]
+	length := int64(-1)
 	if !plainTarget(p.target) {
 		return false
 	}
@@ -45,7 +65,8 @@ func (p *plainRequest) parse(head []byte) bool {
 			return false
 		}
 		if end {
-			return p.host != nil && len(after) == 0
+			p.body = after
+			return p.host != nil && int64(len(after)) == max(length, 0) && (length >= 0) == p.post
 		}
 		rest = after
 		switch handling(l.name) {
@@ -57,6 +78,13 @@ func (p *plainRequest) parse(head []byte) bool {
 				return false
 			}
 			p.host = l.value
+		case lengthLine:
+			n, ok := number(l.value)
+			if !ok || length >= 0 || !p.post || len(l.value) > 1 && l.value[0] == '0' {
+				return false
+			}
+			length = n
+			p.lines = append(p.lines, l)
 		case connectionLine:
 			switch {
 			case equalFold(l.value, "close"):
@@ -72,10 +100,10 @@ func (p *plainRequest) parse(head []byte) bool {
 
 // append writes the request for the next hop: its lines as they came, then who calls, then that we passed it.
 func (p *plainRequest) append(b []byte, who claims) []byte {
-	b = append(append(append(b, requestStart...), p.target...), requestEnd...)
+	b = append(append(append(append(b, p.method()...), ' '), p.target...), requestEnd...)
 	b = append(append(append(b, "\r\nHost: "...), p.host...), crlf...)
 	b = who.append(appendLines(b, p.lines))
-	return append(appendHeader(b, "Via", viaDirect), crlf...)
+	return append(append(appendHeader(b, "Via", viaDirect), crlf...), p.body...)
 }
 
 func appendLines(b []byte, lines []line) []byte {

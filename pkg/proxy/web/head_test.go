@@ -3,6 +3,8 @@ package web
 import (
 	"bufio"
 	"bytes"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -19,7 +21,20 @@ var (
 		"GET / HTTP/1.1\r\nhost: h\r\nConnection: Keep-Alive\r\nKeep-Alive: 1\r\nX-Forwarded-For: 192.0.2.1\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: h\r\nAccept:\t a \t\r\nX-A: 1\r\nx-a: 2\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+		"POST /a HTTP/1.1\r\nHost: h\r\ncontent-length: 5\r\nContent-Type: x\r\n\r\nhello",
+		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n",
 		// Not plain, each for one reason.
+		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhell",
+		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello!",
+		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: +5\r\n\r\nhello",
+		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 05\r\n\r\nhello",
+		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello",
+		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello",
+		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent_Length: 4\r\n\r\nhello",
+		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nhello",
+		"POST / HTTP/1.1\r\nHost: h\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello",
+		"PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello",
 		"GET / HTTP/1.1\r\nHost: h\r\n\r\nGET /victim HTTP/1.1\r\nHost: h\r\n\r\n",
 		"GET / HTTP/1.1\nHost: h\n\n",
 		"GET / HTTP/1.1\r\nHost: h\r\nX: a\nTransfer-Encoding: chunked\r\n\r\n",
@@ -49,7 +64,7 @@ var (
 		"GET / HTTP/1.1\r\nHost: h\r\nX: y\r\n",
 		"GET HTTP/1.1\r\nHost: h\r\n\r\n",
 	}
-	plainOdds = 5 // of them are plain
+	plainOdds = 7 // of them are plain
 )
 
 func TestPlainRequest(t *testing.T) {
@@ -74,17 +89,31 @@ func FuzzPlainRequest(f *testing.F) {
 		}
 		reader := bufio.NewReaderSize(bytes.NewReader(head), len(head)+16)
 		r, err := http.ReadRequest(reader)
-		if err != nil || reader.Buffered() > 0 {
-			t.Fatalf("net/http: %v, %d bytes left", err, reader.Buffered())
+		if err != nil {
+			t.Fatalf("net/http: %v", err)
 		}
-		if !simple(r) || r.Close != p.close || r.Host != string(p.host) || r.RequestURI != string(p.target) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || reader.Buffered() > 0 || !bytes.Equal(body, p.body) {
+			t.Fatalf("net/http: %v, body %q, want %q, %d bytes left", err, body, p.body, reader.Buffered())
+		}
+		if p.post != (r.Method == http.MethodPost && r.Header["Content-Length"] != nil && r.Header["Expect"] == nil) ||
+			!p.post && !simple(r) || len(r.TransferEncoding) > 0 || r.ContentLength != int64(len(p.body)) || r.Close != p.close || r.Host != string(p.host) || r.RequestURI != string(p.target) {
 			t.Fatalf("net/http reads %+v", r)
 		}
 		who := claimsOf(r, plainPeer, nil)
 		if own := (claims{proto: "http", host: string(p.host)}).of(plainPeer); own != who {
 			t.Fatalf("claims %+v, want %+v", own, who)
 		}
-		sameHead(t, p.append(nil, who), appendRequest(nil, r, who))
+		sent := p.append(nil, who)
+		if !bytes.HasSuffix(sent, p.body) {
+			t.Fatalf("%q is sent, want %q behind its head", sent, p.body)
+		}
+		want := appendRequest(nil, r, who)
+		if p.post {
+			end := fmt.Sprintf("Content-Length: %d\r\n\r\n", len(p.body))
+			want = append(bytes.TrimSuffix(want, crlf), end...)
+		}
+		sameHead(t, sent[:len(sent)-len(p.body)], want)
 	})
 }
 
@@ -113,7 +142,7 @@ func FuzzPlainRequestIsServed(f *testing.F) {
 			t.Fatalf("net/http: %v", err)
 		}
 		_ = response.Body.Close()
-		want := "GET " + string(p.target) + " " + string(p.host)
+		want := p.method() + " " + string(p.target) + " " + string(p.host)
 		if got := response.Header.Get("X-Asked"); response.StatusCode != http.StatusOK || got != want || response.Close != p.close {
 			t.Fatalf("net/http answers %s to %q, want %q", response.Status, got, want)
 		}

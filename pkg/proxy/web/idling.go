@@ -130,7 +130,8 @@ func (c *conn) idled(nc net.Conn) {
 	switch c.idling.expired() {
 	case dueGoAway:
 		if nc == net.Conn(c) {
-			nc = c.TCPConn // net/http may be writing by c, whose fields are for one at a time
+			_, _ = c.socket.Write(goAway()) // net/http may be writing by c, whose fields are for one at a time
+			return
 		}
 		_, _ = nc.Write(goAway())
 	case dueClose:
@@ -152,5 +153,5 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 			t = at
 		}
 	}
-	return c.TCPConn.SetReadDeadline(t)
+	return c.socket.SetReadDeadline(t)
 }

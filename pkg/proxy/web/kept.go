@@ -44,11 +44,11 @@ type direct struct {
 	response time.Duration
 	shared   bool // connections are for the requests of all clients
 
-	mu       sync.Mutex
-	idle     *idle.Pool[*upstream]
-	stocks   []*stock    // of the loops
-	sweeping *time.Timer // set while connections are kept
-	closed   bool
+	mu        sync.Mutex
+	idle      *idle.Pool[*upstream]
+	loopPools []*loopPool
+	sweeping  *time.Timer // set while connections are kept
+	closed    bool
 }
 
 func newDirect(s *Settings) *direct {
@@ -277,21 +277,21 @@ func (d *direct) sweep() {
 // drop closes the kept connections to an endpoint.
 func (d *direct) drop(addr netip.AddrPort) {
 	d.mu.Lock()
-	kept, stocks := d.idle.RemoveAll(addr), d.stocks
+	kept, loopPools := d.idle.RemoveAll(addr), d.loopPools
 	d.mu.Unlock()
 	for _, u := range kept {
 		_ = u.Close()
 	}
-	for _, s := range stocks {
-		s.hub.soon(func() { s.drop(addr) })
+	for _, s := range loopPools {
+		s.in.soon(func() { s.drop(addr) })
 	}
 }
 
 // close closes the kept connections, and those that come back.
 func (d *direct) close() {
 	d.mu.Lock()
-	all, stocks := d.idle.Close(), d.stocks
-	d.stocks, d.closed = nil, true
+	all, loopPools := d.idle.Close(), d.loopPools
+	d.loopPools, d.closed = nil, true
 	if d.sweeping != nil {
 		d.sweeping.Stop()
 	}
@@ -299,9 +299,9 @@ func (d *direct) close() {
 	for _, u := range all {
 		_ = u.Close()
 	}
-	for _, s := range stocks {
+	for _, s := range loopPools {
 		closed := make(chan struct{})
-		s.hub.soon(func() {
+		s.in.soon(func() {
 			s.close()
 			close(closed)
 		})

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,23 +24,17 @@ import (
 // errClientLimit ends a connection whose client has as many as it may.
 var errClientLimit = errors.New("the client has too many connections")
 
-// errRetired ends a server whose successor has the socket.
-var errRetired = errors.New("another server has the socket now")
-
-// listener applies the front's limits. One socket, handed from one generation's server to the next.
+// listener applies the front's limits.
 type listener struct {
-	inner    *net.TCPListener
+	fd       int // the listening socket, which the runtime's poller does not know; below 0 when closed
+	addr     *net.TCPAddr
 	settings atomic.Pointer[Settings]
+	server   func() *server // of new connections
 	metrics  *routeMetrics
 	log      *slog.Logger
 	room     *admission.Route
 
 	tls *tls.Config // asks the front for a route's
-
-	holder *held // guarded by the front's mutex
-
-	// express is given connections before net/http sees them; false leaves them to it.
-	express func(*conn) bool
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
@@ -49,72 +43,28 @@ type listener struct {
 	reaping atomic.Bool // a timer is set to close what was given up
 }
 
-// held is the socket in the hands of one server. Closing it leaves the socket open.
-type held struct {
-	*listener
-	server *server
-	gone   atomic.Bool
-}
-
-// hand gives the socket to a new holder. The old one's Accept is woken by a deadline in the past, which stays until
-// its server has ended: taken off earlier, the runtime could let it sleep on.
-func (l *listener) hand(s *server) *held {
-	next := &held{listener: l, server: s}
-	if old := l.holder; old != nil {
-		old.gone.Store(true)
-		_ = l.inner.SetDeadline(time.Unix(1, 0))
-		<-old.server.ended
-		_ = l.inner.SetDeadline(time.Time{})
-	}
-	l.holder = next
-	return next
-}
-
-func (h *held) Close() error   { return nil }
-func (h *held) Addr() net.Addr { return h.inner.Addr() }
-
-// Accept implements net.Listener.
-func (h *held) Accept() (net.Conn, error) {
-	for {
-		if h.gone.Load() {
-			return nil, errRetired
-		}
-		h.room.Wait(costOf(h.settings.Load()))
-		inner, err := h.inner.AcceptTCP()
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			continue
-		}
-		if err != nil {
-			// net/http tries again by itself where that makes sense: it knows temporary errors.
-			return nil, err
-		}
-		c := h.admit(inner, h.server)
-		switch secure := h.settings.Load().TLS; {
-		case c == nil:
-		case secure != nil:
-			return tls.Server(c, h.tls), nil // the handshake is in the connection's own goroutine
-		case !c.header && h.express(c):
-		default:
-			return c, nil
-		}
+// close closes the socket. No loop may be watching it.
+func (l *listener) close() {
+	if l.fd >= 0 {
+		_ = unix.Close(l.fd)
+		l.fd = -1
 	}
 }
 
-// admit applies the limits; nil when the connection is not taken.
-func (l *listener) admit(inner *net.TCPConn, server *server) *conn {
+// admit begins with a connection that a loop has accepted, and applies the limits on their number; nil where there are
+// too many.
+func (l *listener) admit(in *loopConn, peer netip.AddrPort) *conn {
 	s := l.settings.Load()
-	c := &conn{TCPConn: inner, server: server, listener: l, remote: inner.RemoteAddr(), stall: stall{most: s.Stall}}
-	c.peer = addrPort(c.remote)
-	if server.ConnState != nil {
-		c.idling.limit = server.idle
-	}
-	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(c.peer.Addr()) })
+	c := &conn{listener: l, peer: peer, stall: stall{most: s.Stall}}
+	c.inLoop.Store(in)
+	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(peer.Addr()) })
 	l.mu.Lock()
+	c.server = l.server() // under the lock: a server that was replaced gets no more when it counts its connections
 	reason := ""
 	switch {
 	case s.MaxConnections > 0 && len(l.conns) >= s.MaxConnections:
 		reason = "limit"
-	case !c.header && !l.count(c, c.peer.Addr(), s.MaxPerClient): // else when the header has told the client
+	case !c.header && !l.count(c, peer.Addr(), s.MaxPerClient): // else when the header has told the client
 		reason = "client_limit"
 	default:
 		l.conns[c] = struct{}{}
@@ -122,19 +72,14 @@ func (l *listener) admit(inner *net.TCPConn, server *server) *conn {
 	l.mu.Unlock()
 	if reason != "" {
 		l.metrics.refused(reason)
-		_ = inner.SetLinger(0)
-		_ = inner.Close()
 		return nil
+	}
+	if c.server.ConnState != nil {
+		c.idling.limit = c.server.idle
 	}
 	l.metrics.opened()
-	if why := l.room.Admit(&c.lease, c, c.peer.Addr(), costOf(s)); why != admission.Admitted {
-		l.metrics.refused(why.String())
-		_ = inner.SetLinger(0)
-		_ = c.Close()
-		return nil
-	}
 	if s.Pace > 0 {
-		l.pace(inner, s.Pace)
+		l.pace(in.fd, s.Pace)
 	}
 	return c
 }
@@ -171,14 +116,8 @@ func (l *listener) charge(c *conn, client netip.Addr) error {
 }
 
 // pace has the kernel space the packets out, so that one machine with a fast link does not starve the others.
-func (l *listener) pace(inner *net.TCPConn, bytesPerSecond int64) {
-	raw, err := inner.SyscallConn()
-	if err == nil {
-		err = errors.Join(err, raw.Control(func(fd uintptr) {
-			err = unix.SetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(bytesPerSecond))
-		}))
-	}
-	if err != nil {
+func (l *listener) pace(fd int, bytesPerSecond int64) {
+	if err := unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(bytesPerSecond)); err != nil {
 		l.log.Warn("failed to pace connection", "error", err)
 	}
 }
@@ -202,7 +141,7 @@ func (l *listener) remove(c *conn) {
 // conn is a client's connection. It counts bytes, bounds stalls, and keeps sendfile reachable: net/http looks for
 // ReadFrom on it.
 type conn struct {
-	*net.TCPConn
+	socket   *tcp.Socket // nil while the connection is in its loop
 	server   *server
 	listener *listener
 	lease    admission.Lease
@@ -220,20 +159,16 @@ type conn struct {
 	spare       admission.Spare // for them
 	spoke       atomic.Bool     // has sent something
 	asked       atomic.Bool     // its first request has reached a handler of net/http
-	remote      net.Addr        // as accept told it: the socket itself forgets it with a reset
-	peer        netip.AddrPort
-	counted     netip.Addr // whose connection it is, to the limit; guarded by the listener's mutex
+	peer        netip.AddrPort  // as accept told it: the socket itself forgets it with a reset
+	counted     netip.Addr      // whose connection it is, to the limit; guarded by the listener's mutex
 	stall       stall
 
-	shaping  shaping // of the answer
-	phase    atomic.Uint32
-	closed   atomic.Bool
-	dialing  atomic.Pointer[context.CancelFunc] // ends a plain request's attempt to connect
-	upstream atomic.Pointer[upstream]           // what a plain request is being asked of; closed with the connection
-	begun    atomic.Pointer[attempt]            // of the request that net/http sees first
-	inLoop   atomic.Pointer[swift]              // nil: TCPConn is it
-	worth    int                                // requests in a row, to go into a loop
-	agreed   atomic.Pointer[agreement]          // nil without TLS
+	shaping shaping // of the answer
+	phase   atomic.Uint32
+	closed  atomic.Bool
+	begun   atomic.Pointer[attempt]   // of the request that net/http sees first
+	inLoop  atomic.Pointer[loopConn]  // nil: it has left, and socket is it
+	agreed  atomic.Pointer[agreement] // nil without TLS
 
 	// A body whose client stalled was not read to its end: net/http would take what still comes of it for the next
 	// request. Nothing more is read then.
@@ -260,15 +195,35 @@ func (c *conn) RemoteAddr() net.Addr {
 	if c.told != nil {
 		return c.told
 	}
-	return c.remote
+	return net.TCPAddrFromAddrPort(c.peer)
 }
+
+// LocalAddr implements net.Conn.
+func (c *conn) LocalAddr() net.Addr { return c.socket.LocalAddr() }
+
+// SyscallConn implements syscall.Conn.
+func (c *conn) SyscallConn() (syscall.RawConn, error) {
+	if c.socket == nil {
+		return nil, net.ErrClosed
+	}
+	return c.socket.SyscallConn()
+}
+
+// CloseWrite ends the stream to the client.
+func (c *conn) CloseWrite() error { return c.socket.CloseWrite() }
+
+// SetDeadline implements net.Conn.
+func (c *conn) SetDeadline(t time.Time) error { return c.socket.SetDeadline(t) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *conn) SetWriteDeadline(t time.Time) error { return c.socket.SetWriteDeadline(t) }
 
 func (c *conn) readHeader() {
 	if !c.header {
 		return
 	}
 	c.once.Do(func() {
-		header, early, err := tcp.ReadProxyHeader(c.TCPConn)
+		header, early, err := tcp.ReadProxyHeader(c.socket)
 		c.early, c.broken = early, err
 		switch {
 		case err != nil:
@@ -281,7 +236,7 @@ func (c *conn) readHeader() {
 			c.broken = c.listener.charge(c, c.peer.Addr())
 		}
 		if c.broken != nil {
-			_ = c.TCPConn.SetLinger(0)
+			c.resetOnClose()
 		}
 	})
 }
@@ -302,7 +257,8 @@ func (c *conn) Read(b []byte) (int, error) {
 	if c.spent.Load() {
 		return 0, io.EOF
 	}
-	n, err := c.TCPConn.Read(b)
+	n, err := c.socket.Read(b)
+	err = opError("read", err)
 	if n > 0 && !c.spoke.Load() {
 		c.spoke.Store(true)
 	}
@@ -330,7 +286,7 @@ func (c *conn) write(b []byte) (total int, err error) {
 			return total, err
 		}
 		c.lease.Touch()
-		n, err := c.TCPConn.Write(b[total:])
+		n, err := c.socket.Write(b[total:])
 		total += n
 		c.listener.metrics.bytesOut(int64(n))
 		c.answered(int64(n))
@@ -342,21 +298,33 @@ func (c *conn) write(b []byte) (total int, err error) {
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
-	c.listener.remove(c)
 	c.closed.Store(true)
-	c.idling.stop()
-	if cancel := c.dialing.Load(); cancel != nil {
-		(*cancel)()
-	}
-	if u := c.upstream.Swap(nil); u != nil {
-		_ = u.Close()
-	}
-	c.forget()
-	if s := c.inLoop.Load(); s != nil {
+	if s := c.inLoop.Load(); s != nil { // the loop may still be charging it
 		s.close()
 		return nil
 	}
-	return c.TCPConn.Close()
+	c.listener.remove(c)
+	c.idling.stop()
+	c.forget()
+	if c.socket == nil {
+		return net.ErrClosed
+	}
+	return c.socket.Close()
+}
+
+// resetOnClose has the client learn that its stream is torn.
+func (c *conn) resetOnClose() {
+	if raw, err := c.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { tcp.ResetOnClose(int(fd)) })
+	}
+}
+
+// opError is an error as net has it: net/http answers a client of which it knows no error of reading.
+func opError(op string, err error) error {
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+	return &net.OpError{Op: op, Net: "tcp", Err: err}
 }
 
 // forget lets go of an attempt that was not taken up.

@@ -52,7 +52,7 @@ func (o *outOfTurn) serve(conn net.Conn) {
 		}
 		body := client + " " + request.URL.Path
 		if strings.HasPrefix(request.URL.Path, "/long") {
-			body += strings.Repeat(" ", swiftAnswer)
+			body += strings.Repeat(" ", loopAnswer)
 		}
 		answer := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 		if _, err := conn.Write(answer); err != nil {

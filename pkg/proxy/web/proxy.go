@@ -86,7 +86,7 @@ func newTransport(s *Settings) *http.Transport {
 		ResponseHeaderTimeout:  atLeast(s.Response),
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: answerHead,
-		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: farWindow},
+		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: upstreamWindow},
 		// No HTTP/2 pings: grpc-go's servers take more than one in five minutes for abuse, and end the connection with
 		// the streams that idle on it. TCP's keepalive finds endpoints that are gone.
 	}
@@ -130,8 +130,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if simple(r) && !p.settings.GRPC {
-		p.serveDirect(w, r)
+	if begun := begunFor(r); begun != nil || simple(r) && !p.settings.GRPC {
+		p.serveDirect(w, r, begun)
 		return
 	}
 	// An endpoint may answer before it has read all of the body. Without this, net/http would then read the rest

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -43,8 +42,8 @@ const (
 	maxStreams = 250
 	// window is what a client may send of bodies before they are read, on a stream and a connection, in bytes.
 	window = 64 << 10
-	// farWindow is the same for the answers of an endpoint, by stream.
-	farWindow = 64 << 10
+	// upstreamWindow is the same for the answers of an endpoint, by stream.
+	upstreamWindow = 64 << 10
 )
 
 // errNoRoom ends a connection for which there is no memory.
@@ -85,12 +84,8 @@ func (c *conn) Evict() {
 		return
 	}
 	c.listener.reap()
-	disconnect(c.TCPConn)
-	if u := c.upstream.Load(); u != nil {
-		disconnect(u.Conn)
-	}
-	if cancel := c.dialing.Load(); cancel != nil {
-		(*cancel)()
+	if raw, err := c.SyscallConn(); err == nil {
+		tcp.Disconnect(raw)
 	}
 }
 
@@ -108,15 +103,6 @@ func (l *listener) reap() {
 			l.reaping.Store(false)
 			l.closeWhere(func(c *conn) bool { return c.evicted.Load() })
 		})
-	}
-}
-
-// disconnect has the kernel free what a connection's buffers hold.
-func disconnect(c net.Conn) {
-	if c, ok := c.(syscall.Conn); ok {
-		if raw, err := c.SyscallConn(); err == nil {
-			tcp.Disconnect(raw)
-		}
 	}
 }
 
@@ -182,7 +168,7 @@ func (c *conn) answered(n int64) {
 	}
 	if c.answer += n; c.answer > longAnswer {
 		c.answer = 0
-		c.lengthen(c.upstream.Load())
+		c.lengthen(nil)
 	}
 }
 

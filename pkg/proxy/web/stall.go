@@ -39,7 +39,7 @@ func (c *conn) arm() error {
 
 func (c *conn) await(now time.Time, wait time.Duration) error {
 	c.stall.due = now.Add(wait)
-	return c.TCPConn.SetWriteDeadline(c.stall.due)
+	return c.socket.SetWriteDeadline(c.stall.due)
 }
 
 // slow is whether a write ended at its deadline although the client may still take something in time: it may go on.

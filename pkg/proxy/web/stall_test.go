@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 )
 
 // A client that takes an answer slowly is served on, also where the kernel took nothing more of a write until its deadline:
@@ -28,9 +30,18 @@ func TestSlowReaderIsNotStalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	c := &conn{TCPConn: server.(*net.TCPConn), stall: stall{most: most}}
+	fd, err := tcp.Duplicate(server.(*net.TCPConn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, err := tcp.NewSocket(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	c := &conn{socket: socket, stall: stall{most: most}}
 	_ = c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-	if n, err := c.TCPConn.Write(make([]byte, 64<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+	if n, err := c.socket.Write(make([]byte, 64<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("the kernel took %d bytes: %v", n, err)
 	}
 	if err := c.arm(); err != nil {

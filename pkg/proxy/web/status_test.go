@@ -76,14 +76,19 @@ func testF12StrangeStatus(t *testing.T, start starter) {
 // Interim answers go to clients of HTTP/1.1 only: one of HTTP/1.0 would take the first of them for the answer.
 func TestF12InterimAnswers(t *testing.T) {
 	for version, want := range map[string]int{"1.1": http.StatusEarlyHints, "1.0": http.StatusOK} {
-		addr, _ := raw(t, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"+fine)
-		r := start(t, Settings{Pool: pool(addr)})
-		c := r.talk(t)
-		_, _ = io.WriteString(c.Conn, "POST / HTTP/"+version+"\r\nHost: h\r\nContent-Length: 2\r\n\r\nok")
-		if code := codeOf(c); code != want {
-			t.Errorf("HTTP/%s: got %d, want %d", version, code, want)
+		for name, request := range map[string]string{
+			"POST": "POST / HTTP/" + version + "\r\nHost: h\r\nContent-Length: 2\r\n\r\nok",
+			"PUT":  "PUT / HTTP/" + version + "\r\nHost: h\r\nContent-Length: 2\r\n\r\nok",
+		} {
+			addr, _ := raw(t, "HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"+fine)
+			r := start(t, Settings{Pool: pool(addr)})
+			c := r.talk(t)
+			_, _ = io.WriteString(c.Conn, request)
+			if code := codeOf(c); code != want {
+				t.Errorf("%s by HTTP/%s: got %d, want %d", name, version, code, want)
+			}
+			_ = c.Conn.Close()
 		}
-		_ = c.Conn.Close()
 	}
 }
 

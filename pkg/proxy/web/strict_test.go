@@ -132,7 +132,6 @@ func strictFronts(t testing.TB) (fronts []strictFront) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.worth = 0
 		group.Go(func() { _ = f.Serve(ctx) })
 		fronts = append(fronts, strictFront{way, f.Addr().String(), e})
 	}

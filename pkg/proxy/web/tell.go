@@ -236,21 +236,9 @@ func grpcMessage(answer http.Header) string {
 	return text
 }
 
-// tellBegin tells that the answer to a plain request is under way, where that is long.
-func (x *express) tellBegin() {
-	if o := x.way.observer; o.tell != nil && x.answer.length >= boot.LongAnswer {
-		e := boot.Borrow()
-		defer e.Return()
-		o.fillPlain(e, x)
-		e.Outcome, e.Status, e.Expected = boot.Began, uint16(x.answer.code), uint64(x.answer.length)
-		o.name(e, http.MethodGet, "")
-		o.tell(e)
-	}
-}
-
 // tellEnd tells what became of a plain request.
-func (x *express) tellEnd(code int, sent, expected int64, took time.Duration, reason string) {
-	o := x.way.observer
+func (x *exchange) tellEnd(code int, sent, expected int64, took time.Duration, reason string) {
+	o := x.route.observer
 	if o.tell == nil || reason == "" && !o.each.Allow(x.client, x.start.UnixNano()+int64(took), code, uint64(expected)) {
 		return
 	}
@@ -262,12 +250,12 @@ func (x *express) tellEnd(code int, sent, expected int64, took time.Duration, re
 	if reason != "" {
 		e.Outcome = boot.Torn
 	}
-	o.name(e, http.MethodGet, reason)
+	o.name(e, x.request.method(), reason)
 	o.tell(e)
 }
 
 // fillPlain is fill for a plain request.
-func (t *teller) fillPlain(e *boot.Event, x *express) {
+func (t *teller) fillPlain(e *boot.Event, x *exchange) {
 	e.Kind, e.At = boot.HTTP, x.start.UnixNano()
 	e.Route, e.Client = t.port, boot.Bytes(x.client)
 	e.Endpoint, e.Port = boot.Bytes(x.endpoint.Addr.Addr()), x.endpoint.Addr.Port()

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -23,11 +22,11 @@ import (
 )
 
 // What an endpoint does to a loop's request, and where the connection is then. The answer is right whatever happens.
-func TestSwiftEndpoint(t *testing.T) {
+func TestLoopEndpoint(t *testing.T) {
 	much := func(n int) string {
 		return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", n, strings.Repeat("x", n))
 	}
-	longest := swiftAnswer - len("HTTP/1.1 200 OK\r\nContent-Length: 32720\r\n\r\n")
+	longest := loopAnswer - len("HTTP/1.1 200 OK\r\nContent-Length: 32720\r\n\r\n")
 	pause := func() { time.Sleep(3 * loop.Tick) }
 	reset := func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }
 	for name, test := range map[string]struct {
@@ -103,7 +102,7 @@ func TestSwiftEndpoint(t *testing.T) {
 					t.Errorf("answer %d is %d of %d bytes, want %d", i, response.StatusCode, len(body), size)
 				}
 			}
-			if left := len(r.swifts()) == 0; left != test.left {
+			if left := len(r.loopConns()) == 0; left != test.left {
 				t.Errorf("left the loop: %v, want %v", left, test.left)
 			}
 			r.counts(t, 3)
@@ -124,40 +123,8 @@ func TestSwiftEndpoint(t *testing.T) {
 	}
 }
 
-// A connection goes into a loop when that is worth it, and again after it had to leave.
-func TestSwiftComesAndGoes(t *testing.T) {
-	r := startOn(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/" {
-			w.Header().Set("Content-Length", strconv.Itoa(swiftAnswer+1))
-			_, _ = io.WriteString(w, strings.Repeat("x", swiftAnswer+1))
-		}
-		_, _ = io.WriteString(w, r.URL.Path[1:])
-	}))}, io.Discard, loops(t), swiftWorth)
-	c := r.talk(t)
-	total := 0
-	ask := func(path string, want int) {
-		t.Helper()
-		_, body := c.ask(t, "GET "+path+" HTTP/1.1\r\nHost: h\r\n\r\n")
-		if total++; len(body) != want {
-			t.Errorf("request %d got %d bytes, want %d", total, len(body), want)
-		}
-	}
-	for _, worth := range []int{swiftWorth, swiftWorth * leftWorth} {
-		for range worth {
-			if n := len(r.swifts()); n != 0 {
-				t.Errorf("after %d requests the connection is in a loop", total)
-			}
-			ask("/abc", 3)
-		}
-		eventually(t, "the connection is in a loop", func() bool { return len(r.swifts()) == 1 })
-		ask("/abc", 3)
-		ask("/", swiftAnswer+1) // too long
-	}
-	r.counts(t, float64(total))
-}
-
 // An endpoint that takes no connection, or drops a new one, is blamed once, and the client told.
-func TestSwiftFailures(t *testing.T) {
+func TestLoopFailures(t *testing.T) {
 	mute, _ := rawEndpoint(t, func(conn net.Conn) { _, _ = http.ReadRequest(bufio.NewReader(conn)) })
 	resets, _ := rawEndpoint(t, func(conn net.Conn) {
 		_, _ = http.ReadRequest(bufio.NewReader(conn))
@@ -185,7 +152,7 @@ func TestSwiftFailures(t *testing.T) {
 }
 
 // Another endpoint is asked where the first takes no connection.
-func TestSwiftRetry(t *testing.T) {
+func TestLoopRetry(t *testing.T) {
 	addr := backend(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	r := start(t, Settings{Pool: pool(refused(t), addr)})
 	for range 2 {
@@ -196,7 +163,7 @@ func TestSwiftRetry(t *testing.T) {
 }
 
 // What a client sends while it is answered is its next request, and an end behind a request is seen behind its answer.
-func TestSwiftClient(t *testing.T) {
+func TestLoopClient(t *testing.T) {
 	asked, answer := make(chan string, 4), make(chan struct{})
 	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
 		asked <- r.URL.Path
@@ -236,9 +203,9 @@ func TestSwiftClient(t *testing.T) {
 	}
 }
 
-// A client that does not take its answer at once gets it by a goroutine; one that goes away then is counted.
-func TestSwiftSlowReader(t *testing.T) {
-	text := strings.Repeat("0123456789abcdef", swiftAnswer/16-8)
+// A client that does not take its answer at once gets it as it takes it; one that goes away then is counted.
+func TestLoopSlowReader(t *testing.T) {
+	text := strings.Repeat("0123456789abcdef", loopAnswer/16-8)
 	for _, stays := range []bool{true, false} {
 		addr, _ := raw(t, fine, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(text), text))
 		p := pool(addr)
@@ -254,10 +221,14 @@ func TestSwiftSlowReader(t *testing.T) {
 		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
 		c := talk{conn, bufio.NewReader(conn)}
 		c.ask(t, plainGet)
-		s := r.swifts()[0]
-		s.hub.call(t, func() { _ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1) })
+		s := r.loopConns()[0]
+		s.loop.call(t, func() { _ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 1) })
 		_, _ = io.WriteString(c.Conn, plainGet)
-		eventually(t, "the connection leaves the loop", func() bool { return len(r.swifts()) == 0 })
+		eventually(t, "the loop waits for the client", func() bool {
+			var sending bool
+			s.loop.call(t, func() { sending = s.sending })
+			return sending
+		})
 		failures := 0.0
 		if stays {
 			if _, body := c.ask(t, ""); body != text {
@@ -278,7 +249,7 @@ func TestSwiftSlowReader(t *testing.T) {
 }
 
 // A drain ends while an endpoint is being connected to, for a client that has gone.
-func TestSwiftDrainWhileDialing(t *testing.T) {
+func TestLoopDrainWhileDialing(t *testing.T) {
 	p := pool(deaf(t))
 	r := start(t, Settings{Pool: p, Drain: time.Millisecond, Timeouts: Timeouts{Dial: -1}})
 	c := r.talk(t)
@@ -297,21 +268,21 @@ func TestSwiftDrainWhileDialing(t *testing.T) {
 }
 
 // Settings with times that are too short for a loop's clock hold for connections that it has, too.
-func TestSwiftShortTimes(t *testing.T) {
+func TestLoopShortTimes(t *testing.T) {
 	addr, _ := raw(t, fine, "")
 	r := start(t, Settings{Pool: pool(addr)})
 	c := r.talk(t)
 	c.ask(t, plainGet)
 	r.Update(Settings{Pool: r.current.Load().settings.Pool, Timeouts: Timeouts{Response: loop.Tick / 4}})
 	c.ask(t, plainGet)
-	if n := len(r.swifts()); n != 0 {
+	if n := len(r.loopConns()); n != 0 {
 		t.Errorf("%d connections are in a loop", n)
 	}
 }
 
 // What a client said before it reset its connection is still told to be from it: a socket that was reset no longer
 // knows its peer.
-func TestSwiftResetKeepsAddress(t *testing.T) {
+func TestLoopResetKeepsAddress(t *testing.T) {
 	told := make(chan string, 1)
 	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
@@ -321,8 +292,8 @@ func TestSwiftResetKeepsAddress(t *testing.T) {
 	}))})
 	c := r.talk(t)
 	c.ask(t, plainGet)
-	s := r.swifts()[0]
-	s.hub.call(t, func() { // while the loop is busy here
+	s := r.loopConns()[0]
+	s.loop.call(t, func() { // while the loop is busy here
 		_, _ = io.WriteString(c.Conn, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nab")
 		_ = c.Conn.(*net.TCPConn).SetLinger(0)
 		_ = c.Conn.Close()
@@ -337,10 +308,8 @@ func TestSwiftResetKeepsAddress(t *testing.T) {
 	}
 }
 
-// A plain request allocates nothing, in a loop as by a goroutine.
-func TestPlainAllocations(t *testing.T) { withAndWithout(t, testPlainAllocations) }
-
-func testPlainAllocations(t *testing.T, start starter) {
+// A plain request allocates nothing.
+func TestPlainAllocations(t *testing.T) {
 	answer := []byte("HTTP/1.1 200 OK\r\nDate: x\r\nContent-Length: 2\r\n\r\nok")
 	addr, _ := rawEndpoint(t, func(conn net.Conn) {
 		buffer := make([]byte, 1<<10)

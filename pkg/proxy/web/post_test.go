@@ -1,0 +1,123 @@
+package web
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+)
+
+const plainPost = "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
+
+// A POST is sent once, whatever becomes of it: on a connection of its own, and not again.
+func TestPostIsSentOnce(t *testing.T) { withAndWithout(t, testPostIsSentOnce) }
+
+func testPostIsSentOnce(t *testing.T, start starter) {
+	for name, test := range map[string]struct {
+		answer func(c net.Conn)
+		code   int
+		body   string
+		stays  bool // in the loop
+	}{
+		"answers": {func(c net.Conn) { _, _ = io.WriteString(c, fine) }, 200, "ok", true},
+		"chunked": {func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+		}, 200, "ok", false},
+		"no content": {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 204 No Content\r\n\r\n") }, 204, "", false},
+		"answers slowly": {func(c net.Conn) {
+			time.Sleep(3 * loop.Tick)
+			_, _ = io.WriteString(c, fine)
+		}, 200, "ok", false},
+		"long answer": {func(c net.Conn) {
+			_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", 2*loopAnswer,
+				strings.Repeat("x", 2*loopAnswer))
+		}, 200, strings.Repeat("x", 2*loopAnswer), false},
+		"closes":        {func(net.Conn) {}, 502, "", false},
+		"breaks off":    {func(c net.Conn) { _, _ = io.WriteString(c, fine[:20]) }, 502, "", false},
+		"resets":        {func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }, 502, "", false},
+		"another world": {func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-x\r\n") }, 502, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var gets, posts atomic.Int64
+			addr, _ := rawEndpoint(t, func(conn net.Conn) {
+				reader := bufio.NewReader(conn)
+				for {
+					request, err := http.ReadRequest(reader)
+					if err != nil {
+						return
+					}
+					body, _ := io.ReadAll(request.Body)
+					if request.Method == http.MethodGet {
+						gets.Add(1)
+						_, _ = io.WriteString(conn, fine)
+						continue
+					}
+					posts.Add(1)
+					if string(body) != "hello" || request.Header.Get(headerFor) != "127.0.0.1" {
+						t.Errorf("got %q from %s", body, request.Header.Get(headerFor))
+					}
+					test.answer(conn)
+					if test.code == http.StatusBadGateway {
+						return
+					}
+				}
+			})
+			p := pool(addr)
+			r := start(t, Settings{Pool: p})
+			c := r.talk(t)
+			c.ask(t, plainGet) // leaves a connection to the endpoint
+			response, body := c.ask(t, plainPost)
+			if response.StatusCode != test.code || test.code < 300 && body != test.body {
+				t.Errorf("got %d, %d bytes, want %d, %d bytes", response.StatusCode, len(body), test.code, len(test.body))
+			}
+			if stays := len(r.loopConns()) == 1; stays && !test.stays || !stays && test.stays && r.own == nil {
+				t.Errorf("stays in the loop: %v, want %v", stays, test.stays)
+			}
+			if g, n := gets.Load(), posts.Load(); g != 1 || n != 1 {
+				t.Errorf("the endpoint saw %d GETs and %d POSTs, want 1 of each", g, n)
+			}
+			eventually(t, "the request is counted", r.settled)
+			code := fmt.Sprint(test.code)
+			if n := testutil.ToFloat64(r.requests.WithLabelValues("r", code)); n < 1 {
+				t.Errorf("%v requests are counted with %s", n, code)
+			}
+			failures := uint64(0)
+			if test.code == http.StatusBadGateway {
+				failures = 1
+			}
+			if s := p.Status()[0]; s.Active != 0 || s.Failures != failures {
+				t.Errorf("the endpoint has %d requests and %d failures, want 0 and %d", s.Active, s.Failures, failures)
+			}
+			_ = c.Conn.Close()
+			if err := r.stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A POST goes to another endpoint where the first takes no connection: nothing of it was sent.
+func TestPostFindsAnotherEndpoint(t *testing.T) { withAndWithout(t, testPostFindsAnotherEndpoint) }
+
+func testPostFindsAnotherEndpoint(t *testing.T, start starter) {
+	addr := backend(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		_, _ = w.Write(body)
+	})
+	r := start(t, Settings{Pool: pool(refused(t), addr)})
+	for range 4 {
+		if response, body := r.talk(t).ask(t, plainPost); response.StatusCode != 200 || body != "hello" {
+			t.Errorf("got %d %q", response.StatusCode, body)
+		}
+	}
+}
