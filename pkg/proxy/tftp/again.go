@@ -37,5 +37,6 @@ func (h *handler) again(w *worker, s *session) {
 	t.sent = w.Now()
 	t.retransmits++
 	h.meters.retransmits.Inc()
+	h.spent(s, len(t.newest))
 	w.Reply(s, t.newest)
 }

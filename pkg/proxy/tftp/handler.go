@@ -126,6 +126,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 func (h *handler) repeat(w *worker, s *session, d datagram.Datagram) Drop {
 	t := &s.State
 	if t.answered {
+		h.spent(s, len(t.first))
 		w.Reply(s, t.first)
 		h.meters.retransmits.Inc()
 		t.retransmits++

@@ -44,6 +44,14 @@ func (h *handler) allowed(w *worker, s *session, ack []byte) bool {
 	return false
 }
 
+// spent counts a datagram of blocks that we send again by ourselves: the next window waits for it, too. Without a rate
+// nothing is counted, or a rate that comes would find a debt.
+func (h *handler) spent(s *session, size int) {
+	if h.config.Shaper.On() {
+		s.State.allowance.bytes -= int64(max(size-headerSize, 0))
+	}
+}
+
 // goOn sends the ACK that was held.
 func (h *handler) goOn(s *session) {
 	a := &s.State.allowance

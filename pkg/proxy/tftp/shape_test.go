@@ -2,8 +2,11 @@ package tftp
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 )
@@ -74,4 +77,22 @@ func TestRateGoesWhileAWindowWaits(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// sent is how many bytes the only route of a group has been granted.
+func sent(t *testing.T, group *shaper.Group) float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(group)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if strings.HasSuffix(family.GetName(), "_bytes_total") {
+			return family.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatal("no counter of bytes")
+	return 0
 }
