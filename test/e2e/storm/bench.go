@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
+	"math"
 	"net/http"
 	"net/netip"
 	"os"
@@ -30,10 +32,26 @@ type Bench struct {
 	Runs       int
 	Profile    string // directory for processor profiles of our programs; empty: none are made
 	Log        io.Writer
+	// Within is after how long nothing more is begun: the next run goes on, by what is in the file Samples. 0 measures
+	// all anew.
+	Within  time.Duration
+	Samples string
+
+	parts *parts
 }
 
 // Run measures and returns the rows.
 func (b *Bench) Run(ctx context.Context) ([]report.Row, error) {
+	if b.Within == 0 {
+		b.Within = math.MaxInt64
+		if err := os.Remove(b.Samples); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("failed to remove earlier samples: %w", err)
+		}
+	}
+	var err error
+	if b.parts, err = openParts(b.Samples, b.Within); err != nil {
+		return nil, err
+	}
 	var cases []rounds.Case
 	for _, n := range b.Machines {
 		for _, loss := range b.Losses {
@@ -51,7 +69,11 @@ func (b *Bench) Run(ctx context.Context) ([]report.Row, error) {
 		o.Machines, o.Initramfs = 20, 100<<20
 		cases = append(cases, b.newCase("storm-20-100mib", o))
 	}
-	return rounds.Run(ctx, cases, rounds.Options{Runs: b.Runs, Log: b.Log})
+	rows, err := rounds.Run(ctx, cases, rounds.Options{Runs: b.Runs, Log: b.Log})
+	if err == nil && b.parts.left > 0 {
+		fmt.Fprintf(b.Log, "%d measurements are left: run the same again\n", b.parts.left)
+	}
+	return rows, err
 }
 
 func (b *Bench) newCase(name string, o Options) rounds.Case {
@@ -60,7 +82,7 @@ func (b *Bench) newCase(name string, o Options) rounds.Case {
 		Measure: func(ctx context.Context, candidate string) (rounds.Sample, error) {
 			o := o
 			o.Candidate = candidate
-			return b.measure(ctx, name, o)
+			return b.parts.next(name, candidate, func() (rounds.Sample, error) { return b.measure(ctx, name, o) })
 		},
 	}
 }

@@ -45,6 +45,9 @@ func run(ctx context.Context) error {
 	flag.StringVar(&b.Options.Peers, "peers", "build/bench/peers", "directory for the packages of peers")
 	flag.BoolVar(&b.Options.Unlimited, "unlimited", false, "without the chart's limits of memory")
 	flag.StringVar(&b.Profile, "profile", "", "`directory` for processor profiles of stack-proxy and dhcp-relay")
+	flag.DurationVar(&b.Within, "within", 0, "after which nothing more is begun: the same command again goes on; "+
+		"0 measures all anew, in one go")
+	flag.StringVar(&b.Samples, "samples", "build/bench/boot-storm.samples.json", "what was measured so far, for -within")
 	out := flag.String("out", "build/bench/boot-storm.json", "where the rows go; rows of other cases in it stay")
 	flag.Parse()
 	var err1, err2, err3 error
