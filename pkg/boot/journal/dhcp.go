@@ -77,16 +77,28 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 	}
 }
 
+// besideFirmware is how long after a DHCPv6 message of firmware its IPv6 layer may ask: a system that takes the place of
+// the firmware has to be loaded first.
+const besideFirmware = 5 * time.Second
+
 // isLayer tells whether a DHCPv6 message is one of the IPv6 layer of UEFI's firmware, which gets an address of its own
 // besides PXE and HTTP boot, before them or meanwhile. That is no step of a boot: nothing is loaded by it. It says
-// nothing of the machine's architecture, and its client identifier is that of the firmware, the machine's UUID (RFC
-// 6355). Whoever asks so when a kernel has been loaded is the operating system.
+// nothing of the machine's architecture. Its client identifier is that of the firmware, the machine's UUID (RFC 6355);
+// where the machine has none, it is known by the time. Whoever asks so when a kernel has been loaded is the operating
+// system.
 func (m *machine) isLayer(e *boot.Event) bool {
-	if ipxe, firmware := speaker(e); !e.V6 || ipxe || firmware || !unique(e.UUID) {
+	if ipxe, firmware := speaker(e); !e.V6 || ipxe || firmware {
 		return false
 	}
 	b := m.newest()
-	return b == nil || b.state == Booted || b.state == Silent || b.at.order() < Kernel.order()
+	switch {
+	case b == nil || b.state == Booted || b.state == Silent:
+		return unique(e.UUID)
+	case b.at.order() >= Kernel.order():
+		return false
+	}
+	last := b.ask(true).last
+	return unique(e.UUID) || b.stage == DHCP && last != 0 && e.At-last < int64(besideFirmware)
 }
 
 // renews tells whether a REQUEST is that of a system that has its address already.

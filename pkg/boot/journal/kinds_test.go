@@ -30,6 +30,9 @@ func layer(d *draft) {
 	d.UUID, d.XID = [16]byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, 0xabcdef
 }
 
+// another is a transaction of DHCPv6.
+func another(d *draft) { d.XID = 0xfedcba }
+
 // Boots of other kinds than firmware, iPXE, script, kernel: their steps, where they are, and what comes next.
 func TestKindsOfBoots(t *testing.T) {
 	uefi := with(boot.Agent, "UefiHttpBoot/1.0")
@@ -95,6 +98,18 @@ func TestKindsOfBoots(t *testing.T) {
 				six.lease6(0.5, "", layer), six.get(1, 0.5, smee, 7171, "/ipxe/binary/ipxe.efi", uefi), six.lease6(1.5, "", layer),
 				six.lease6(4, "http://[2001:db8::2]:7171/auto.ipxe", tinkerbell...), six.script(6)),
 			"dhcp ok, loader ok, ipxe-dhcp ok, script ok", Booting, Kernel,
+		},
+		{
+			"the same, where the machine has no UUID", film(six.lease6(0, "http://[2001:db8::2]/ipxe.efi", httpClient...),
+				six.lease6(0.5, "", another), six.lease6(5, "http://[2001:db8::2]/ipxe.efi", httpClient...),
+				six.get(6, 0.5, smee, 7171, "/ipxe/binary/ipxe.efi", uefi)),
+			"dhcp ok, loader ok", Booting, IPXEDHCP,
+		},
+		{
+			"the firmware finds no server by IPv6, and boots its disk", film(again(func(at float64) shot {
+				return solicit(six, at, boot.DHCPRequest, 1, httpClient...)
+			}, 0, 1, 3, 7, 15), six.lease6(60, "", another)),
+			"dhcp failed, os-dhcp ok", Booted, "",
 		},
 		{
 			"a system that has the machine's UUID", film(six.lease6(0, "http://[2001:db8::2]:7171/auto.ipxe", tinkerbell...), six.script(1),
