@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -12,14 +11,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
 // poll is how often the relay's counters are looked at.
 const poll = 250 * time.Millisecond
 
 // probeMAC is locally administered: no machine has it.
-var probeMAC = [6]byte{0x02, 0x73, 0x74, 0x61, 0x63, 0x6b}
+var probeMAC = net.HardwareAddr{0x02, 0x73, 0x74, 0x61, 0x63, 0x6b}
 
 // dhcp sends an INFORM (RFC 2131 section 4.4.3) for a machine that does not exist. A server answers those that it
 // knows, so an answer is welcome and not expected: what has to move is the relay's counter of informs sent to the
@@ -41,7 +40,11 @@ func (c check) dhcp(ctx context.Context) (string, error) {
 		return "", err
 	}
 	for ctx.Err() == nil {
-		if _, err := conn.Write(inform(local)); err != nil {
+		message, err := inform(local)
+		if err != nil {
+			return "", err
+		}
+		if _, err := conn.Write(message); err != nil {
 			return "", fmt.Errorf("failed to send inform: %w", err)
 		}
 		for until := time.Now().Add(retry); time.Now().Before(until) && ctx.Err() == nil; {
@@ -57,16 +60,13 @@ func (c check) dhcp(ctx context.Context) (string, error) {
 	return "", errors.New("failed to have a request relayed: the relay's counter of informs did not move")
 }
 
-// inform is the message.
-func inform(client netip.Addr) []byte {
-	m := make([]byte, 240, 300)
-	m[0], m[1], m[2] = byte(dhcp.Request), 1, 6 // op, htype Ethernet, hlen
-	binary.BigEndian.PutUint32(m[4:], uint32(time.Now().UnixNano()))
-	copy(m[12:16], client.AsSlice()) // ciaddr: where the answer would go
-	copy(m[28:], probeMAC[:])
-	copy(m[236:], []byte{99, 130, 83, 99})
-	m = append(m, 53, 1, byte(dhcp.Inform), 255)
-	return append(m, make([]byte, 300-len(m))...)
+// inform is the message, for a machine at an address.
+func inform(client netip.Addr) ([]byte, error) {
+	m, err := dhcpv4.NewInform(probeMAC, client.AsSlice())
+	if err != nil {
+		return nil, fmt.Errorf("failed to make inform: %w", err)
+	}
+	return m.ToBytes(), nil
 }
 
 // informs adds up, over the addresses of the metrics' host, how many informs were sent to a server.
