@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -83,17 +84,17 @@ func TestBootIsSeen(t *testing.T) {
 	b.dhcp(t, "snp.efi", firmware...)
 	b.relay.wantMetric(t, `dhcp_relay_boot_events_dropped_total{reason="away"} 0`)
 	b.relay.wantMetric(t, `dhcp_relay_boot_events_sent_total 16`)
-	eventually(t, "what is forged is counted", func() bool {
+	testwait.Until(t, "what is forged is counted", func() bool {
 		_, page := b.page("/metrics")
 		return strings.Contains(page, "\nstack_proxy_boot_datagrams_refused_total 3\n")
 	})
-	eventually(t, "the next boot is seen", func() bool { return len(b.machine(t, mac).Boots) == 2 })
+	testwait.Until(t, "the next boot is seen", func() bool { return len(b.machine(t, mac).Boots) == 2 })
 }
 
 // seen waits until a step of the machine's boot has ended, as the pod has it.
 func (b *bootLab) seen(t *testing.T, step journal.Step) (m journal.MachineView) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("the pod has seen step %s", step), func() bool {
+	testwait.Until(t, fmt.Sprintf("the pod has seen step %s", step), func() bool {
 		m = b.machine(t, clientMAC.String())
 		return len(m.Boots) > 0 && slices.ContainsFunc(m.Boots[0].Steps, func(s journal.StepView) bool {
 			return s.Step == step && s.Result != journal.Going
@@ -160,7 +161,7 @@ func (b *bootLab) proxy(t *testing.T, socket string) {
 			t.Logf("stack-proxy's log:\n%s", &b.log)
 		}
 	})
-	eventually(t, "stack-proxy is ready", func() bool { code, _ := b.page("/readyz"); return code == http.StatusOK })
+	testwait.Until(t, "stack-proxy is ready", func() bool { code, _ := b.page("/readyz"); return code == http.StatusOK })
 	b.relay.wantMetric(t, `dhcp_relay_boot_events_dropped_total{reason="away"} 0`)
 }
 

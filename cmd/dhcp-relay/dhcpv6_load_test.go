@@ -8,6 +8,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv6"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
@@ -30,7 +31,7 @@ func TestFloodOfRandomDUIDs(t *testing.T) {
 		defer close(stop)
 		l.answer6()
 	}()
-	eventually(t, "the machine is served", func() bool { return l.tries6(t) == 1 })
+	testwait.Until(t, "the machine is served", func() bool { return l.tries6(t) == 1 })
 	b := append(make([]byte, frame.HeaderLen6), solicit(t).ToBytes()...)
 	group := frame.AllRelays()
 	header := frame.Header6{DstMAC: frame.GroupMAC(group), Dst: group, SrcPort: 546, DstPort: 547}
@@ -58,7 +59,7 @@ func TestFloodOfRandomDUIDs(t *testing.T) {
 	if peak := p.status(t, "VmHWM"); peak > limitRSS() {
 		t.Errorf("got a peak of %d KiB", peak)
 	}
-	eventually(t, "the machine is served again", func() bool { return l.tries6(t) == 1 })
+	testwait.Until(t, "the machine is served again", func() bool { return l.tries6(t) == 1 })
 	l.smee6.Close()
 	<-stop
 	t.Logf("answered %d of %d during the flood, peak memory %d KiB", answered, tries, p.status(t, "VmHWM"))

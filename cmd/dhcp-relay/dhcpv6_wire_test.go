@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
@@ -155,7 +156,7 @@ func TestBadInput6(t *testing.T) {
 				}
 				return
 			}
-			eventually(t, line, func() bool { return p.metric(line) == before+1 })
+			testwait.Until(t, line, func() bool { return p.metric(line) == before+1 })
 			silent(t, l.smee6)
 		})
 	}
@@ -274,7 +275,7 @@ func TestCopyGetsNoAnswer6(t *testing.T) {
 	}
 	header.Put(copied)
 	l.put(t, copied)
-	eventually(t, "the copy is dropped", func() bool {
+	testwait.Until(t, "the copy is dropped", func() bool {
 		return p.metric(`dhcp_relay6_drops_total{direction="to-server",listener="macvlan0",reason="transaction-taken"}`) == 1
 	})
 	send(t, l.smee6, advertise(t, forwarded(t, got)), from)
@@ -579,7 +580,7 @@ func TestSeveralServers6(t *testing.T) {
 		t.Errorf("asked from %v", source)
 	}
 	name := `server="[` + second.String() + `]:5470"`
-	eventually(t, "the silent server is taken for dead", func() bool {
+	testwait.Until(t, "the silent server is taken for dead", func() bool {
 		_, source := ask()
 		return source != usual && p.metric(`dhcp_relay6_server_up{`+name+`}`) == 0
 	})
@@ -589,7 +590,7 @@ func TestSeveralServers6(t *testing.T) {
 	reply, _ := ask()
 	send(t, silentOne, reply, usual)
 	l.hear6(t, 546)
-	eventually(t, "it is back", func() bool { return p.metric(`dhcp_relay6_server_up{`+name+`}`) == 1 })
+	testwait.Until(t, "it is back", func() bool { return p.metric(`dhcp_relay6_server_up{`+name+`}`) == 1 })
 }
 
 // TestDrainBringsTheLastAnswer6: an answer that is under way when the relay is told to end arrives, and it ends in order.
@@ -602,7 +603,7 @@ func TestDrainBringsTheLastAnswer6(t *testing.T) {
 	if err := p.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the drain begins", func() bool { return strings.Contains(p.log.String(), `"msg":"draining"`) })
+	testwait.Until(t, "the drain begins", func() bool { return strings.Contains(p.log.String(), `"msg":"draining"`) })
 	send(t, l.smee6, advertise(t, forwarded(t, got)), from)
 	l.hear6(t, 546)
 	<-p.done
@@ -626,7 +627,7 @@ func TestLinkAddressOfTheListener(t *testing.T) {
 		t.Errorf("without an address: got %v", got)
 	}
 	l.pod.Addr(t, "macvlan0", linkIP6.String()+"/64")
-	eventually(t, "the new address is the link address", func() bool { return link() == linkIP6 })
+	testwait.Until(t, "the new address is the link address", func() bool { return link() == linkIP6 })
 	address, err := netlink.ParseAddr(linkIP6.String() + "/64")
 	if err != nil {
 		t.Fatal(err)
@@ -634,5 +635,5 @@ func TestLinkAddressOfTheListener(t *testing.T) {
 	if err := l.pod.Links().AddrDel(l.pod.Link(t, "macvlan0"), address); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is not any more", func() bool { return link() == netip.IPv6Unspecified() })
+	testwait.Until(t, "it is not any more", func() bool { return link() == netip.IPv6Unspecified() })
 }

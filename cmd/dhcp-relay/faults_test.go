@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
@@ -30,7 +31,7 @@ func (l *lab) served(t *testing.T) {
 // waitNotReady waits until /readyz gives the reason.
 func (p *process) waitNotReady(t *testing.T, reason string) {
 	t.Helper()
-	eventually(t, "not ready: "+reason, func() bool {
+	testwait.Until(t, "not ready: "+reason, func() bool {
 		code, body := p.page("/readyz")
 		return code == 503 && strings.Contains(body, reason)
 	})
@@ -136,7 +137,7 @@ func TestMACChanges(t *testing.T) {
 	if err := l.pod.Links().LinkSetHardwareAddr(l.pod.Link(t, "macvlan0"), mac); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "an offer from the new address", func() bool {
+	testwait.Until(t, "an offer from the new address", func() bool {
 		got := l.offered(t, dhcpv4.MessageTypeOffer)
 		return got.SrcMAC == frame.MAC(mac)
 	})
@@ -230,7 +231,7 @@ func TestReplicasMatchNothing(t *testing.T) {
 		request[7]++ // a server that changes xid
 		send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer), from)
 	}
-	eventually(t, "the explanation", func() bool {
+	testwait.Until(t, "the explanation", func() bool {
 		return strings.Contains(p.log.String(), "replies never match a request")
 	})
 }
@@ -241,7 +242,7 @@ func TestGiaddrThatTheServerCannotReach(t *testing.T) {
 	l.pod.Addr(t, "macvlan0", "192.0.2.9/24")
 	p := l.start(t, "UPSTREAM_ADDRESS=192.0.2.9")
 	p.waitReady(t)
-	eventually(t, "the warning", func() bool {
+	testwait.Until(t, "the warning", func() bool {
 		return strings.Contains(p.log.String(), "server may be unable to reach giaddr")
 	})
 }
@@ -309,7 +310,7 @@ func TestDrainBringsTheLastAnswer(t *testing.T) {
 	if err := p.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the drain begins", func() bool { return strings.Contains(p.log.String(), `"msg":"draining"`) })
+	testwait.Until(t, "the drain begins", func() bool { return strings.Contains(p.log.String(), `"msg":"draining"`) })
 	send(t, l.smee, answer(t, request, dhcpv4.MessageTypeOffer, dhcpv4.WithYourIP(clientIP.AsSlice())), from)
 	l.hear(t)
 	<-p.done

@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
@@ -214,20 +215,9 @@ func (p *process) page(path string) (int, string) {
 // patience is how long a test waits for what must happen.
 const patience = 20 * time.Second
 
-// eventually waits until f is true.
-func eventually(t *testing.T, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if f() {
-			return
-		}
-	}
-	t.Fatalf("waited %v in vain: %s", patience, what)
-}
-
 func (p *process) waitReady(t *testing.T) {
 	t.Helper()
-	eventually(t, "the relay is ready", func() bool {
+	testwait.Until(t, "the relay is ready", func() bool {
 		select {
 		case <-p.done:
 			t.Fatalf("the relay ended: %v", p.ProcessState)
@@ -241,7 +231,7 @@ func (p *process) waitReady(t *testing.T) {
 // wantMetric waits until the metrics page has a line.
 func (p *process) wantMetric(t *testing.T, line string) {
 	t.Helper()
-	eventually(t, "metric "+line, func() bool {
+	testwait.Until(t, "metric "+line, func() bool {
 		_, body := p.page("/metrics")
 		return strings.Contains(body, "\n"+line+"\n")
 	})

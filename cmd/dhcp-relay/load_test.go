@@ -16,6 +16,7 @@ import (
 	"github.com/mdlayher/packet"
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
@@ -108,7 +109,7 @@ func TestFloodOfRandomMACs(t *testing.T) {
 	if peak := p.status(t, "VmHWM"); peak > limitRSS() {
 		t.Errorf("got a peak of %d KiB", peak)
 	}
-	eventually(t, "the client is served again", func() bool { return l.tries(t) == 1 })
+	testwait.Until(t, "the client is served again", func() bool { return l.tries(t) == 1 })
 	l.smee.Close()
 	<-stop
 	t.Logf("answered %d of %d during the flood, peak memory %d KiB", answered, tries, p.status(t, "VmHWM"))
@@ -144,7 +145,7 @@ func TestKernelDropsAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	const lost = `dhcp_relay_drops_total{direction="to-server",listener="macvlan0",reason="overflow"}`
-	eventually(t, "the lost requests are counted", func() bool {
+	testwait.Until(t, "the lost requests are counted", func() bool {
 		l.broadcast(t, m)
 		return p.metric(lost) > 1000
 	})

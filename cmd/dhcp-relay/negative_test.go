@@ -9,6 +9,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/mdlayher/packet"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
@@ -94,7 +95,7 @@ func TestNegativeFramesOfClients(t *testing.T) {
 			before := max(0, p.metric(drops)) // it is not there yet
 			l.inject(t, test.raw)
 			if test.reason != "" {
-				eventually(t, "a drop for "+test.reason, func() bool { return p.metric(drops) == before+1 })
+				testwait.Until(t, "a drop for "+test.reason, func() bool { return p.metric(drops) == before+1 })
 			}
 			silent(t, l.smee)
 		})
@@ -128,7 +129,7 @@ func TestNegativeReplies(t *testing.T) {
 			const unsolicited = `dhcp_relay_drops_total{direction="to-client",listener="unicast",reason="unsolicited"}`
 			before := p.metric(unsolicited)
 			send(t, l.smee, answer(t, discover(t).ToBytes(), dhcpv4.MessageTypeOffer, modifiers...), pod)
-			eventually(t, "the reply is dropped", func() bool { return p.metric(unsolicited) == before+1 })
+			testwait.Until(t, "the reply is dropped", func() bool { return p.metric(unsolicited) == before+1 })
 			l.quiet(t)
 
 			l.broadcast(t, discover(t).ToBytes())

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
@@ -214,7 +215,7 @@ func (s *site) all(t *testing.T, machines int) (by [2]int) {
 	s.machines += machines
 	for n := first; n <= s.machines; n++ {
 		mac := s.discover(t, n)
-		eventually(t, "the server hears of machine "+mac, func() bool { return s.asked.of(mac) != [2]int{} })
+		testwait.Until(t, "the server hears of machine "+mac, func() bool { return s.asked.of(mac) != [2]int{} })
 	}
 	time.Sleep(200 * time.Millisecond) // for a second copy
 	for n := first; n <= s.machines; n++ {
@@ -294,13 +295,13 @@ func TestReplicaTakesOver(t *testing.T) {
 			test.end(t, s, relays[0])
 			mac := s.discover(t, 0)
 			if test.first {
-				eventually(t, "the second replica relays", func() bool { return s.asked.of(mac) == [2]int{0, 1} })
+				testwait.Until(t, "the second replica relays", func() bool { return s.asked.of(mac) == [2]int{0, 1} })
 				return
 			}
 			time.Sleep(1100 * time.Millisecond) // firmware waits for a second at the least
 			before := s.asked.of(mac)
 			s.discover(t, 0)
-			eventually(t, "the second replica relays the first repetition", func() bool {
+			testwait.Until(t, "the second replica relays the first repetition", func() bool {
 				return s.asked.of(mac)[1] == before[1]+1
 			})
 			if by := s.asked.of(mac); by[0] != 0 || by[1] > 2 {
@@ -339,12 +340,12 @@ func TestReplicasWithOtherKeysDoNotAgree(t *testing.T) {
 	for _, p := range relays {
 		p.waitReady(t)
 		p.wantShare(t, "1")
-		eventually(t, "it says so", func() bool {
+		testwait.Until(t, "it says so", func() bool {
 			return strings.Contains(p.log.String(), "refused another replica's hello")
 		})
 	}
 	mac := s.discover(t, 0)
-	eventually(t, "both relay", func() bool { return s.asked.of(mac) == [2]int{1, 1} })
+	testwait.Until(t, "both relay", func() bool { return s.asked.of(mac) == [2]int{1, 1} })
 }
 
 // TestOneOfferForUdhcpc: a real client of several gets one OFFER and one ACK, and so it does when the relay that should

@@ -15,6 +15,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
@@ -33,7 +34,7 @@ func TestDebugLogsTransactions(t *testing.T) {
 		`"msg":"relayed request"`, `"chaddr":"02:00:00:00:00:50"`, `"arch":7`, `iPXE`,
 		`"msg":"relayed reply"`, `"boot_file":"ipxe.efi"`, `"yiaddr":"192.0.2.50"`,
 	} {
-		eventually(t, "a log with "+want, func() bool { return strings.Contains(p.log.String(), want) })
+		testwait.Until(t, "a log with "+want, func() bool { return strings.Contains(p.log.String(), want) })
 	}
 }
 

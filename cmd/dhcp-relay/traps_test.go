@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
@@ -109,7 +110,7 @@ func TestTrap11SourceIsNeverLoopback(t *testing.T) {
 func TestTrap05GiaddrIsNeverLoopback(t *testing.T) {
 	l := newLab(t)
 	p := l.start(t, "SERVERS=127.0.0.1")
-	eventually(t, "the reason is told", func() bool {
+	testwait.Until(t, "the reason is told", func() bool {
 		code, body := p.page("/readyz")
 		return code == 503 && strings.Contains(body, "towards server 127.0.0.1:67 this host is 127.0.0.1")
 	})
@@ -261,7 +262,7 @@ func TestTrap18DeadServer(t *testing.T) {
 		t.Errorf("a quiet second brought the server back: up is %v", got)
 	}
 	var request []byte
-	eventually(t, "a request from another port", func() bool {
+	testwait.Until(t, "a request from another port", func() bool {
 		l.broadcast(t, discover(t).ToBytes())
 		b, from := receive(t, l.smee)
 		request = b

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // heedAdvertisements has a link configure itself from router advertisements, whatever the machine's defaults are.
@@ -69,7 +70,7 @@ func TestAdvertisementGivesNoAddress(t *testing.T) {
 	heedAdvertisements(t, n.host, "prov0")
 	heedAdvertisements(t, n.pod, "macvlan0")
 	tell := func(ns *nstest.NS, link string) {
-		eventually(t, link+" has an address", func() bool {
+		testwait.Until(t, link+" has an address", func() bool {
 			advertise(t, n.lan, "lan0")
 			time.Sleep(10 * time.Millisecond)
 			return len(globalAddresses(t, ns, link)) > 0

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // patience bounds what takes milliseconds unless something is broken.
@@ -49,16 +50,6 @@ func (d *diary) events(t *testing.T) []string {
 
 func (d *diary) logger() *slog.Logger { return slog.New(slog.NewJSONHandler(d, nil)) }
 
-// eventually waits until ok is true.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("gave up waiting until %s", what)
-		}
-	}
-}
-
 func TestMakeWaitsForParent(t *testing.T) {
 	n := newNode(t)
 	var log diary
@@ -67,7 +58,7 @@ func TestMakeWaitsForParent(t *testing.T) {
 	}
 	made := make(chan error)
 	go func() { made <- k.Make(t.Context()) }()
-	eventually(t, "it waits", func() bool { return len(log.events(t)) > 0 })
+	testwait.Until(t, "it waits", func() bool { return len(log.events(t)) > 0 })
 	nstest.Veth(t, n.host, "late0", n.lan, "lan1")
 	if err := <-made; err != nil {
 		t.Fatal(err)
@@ -145,25 +136,25 @@ func TestRunKeepsListener(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- k.Run(ctx) }()
 	ready := func() bool { return k.Ready() == nil }
-	eventually(t, "the listener is there", ready)
+	testwait.Until(t, "the listener is there", ready)
 
 	if err := n.host.Links().LinkDel(n.host.Link(t, "prov0")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the loss is noticed", func() bool { return !ready() })
+	testwait.Until(t, "the loss is noticed", func() bool { return !ready() })
 	wantCause(t, k.Ready(), NoParent)
 	nstest.Veth(t, n.host, "prov0", n.lan, "lan0")
-	eventually(t, "the listener is back", ready)
+	testwait.Until(t, "the listener is back", ready)
 
 	before := n.pod.Link(t, "macvlan0")
 	if err := n.pod.Links().LinkDel(before); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the listener is made again", func() bool {
+	testwait.Until(t, "the listener is made again", func() bool {
 		link, err := n.pod.Links().LinkByName("macvlan0")
 		return err == nil && link.Attrs().Index != before.Attrs().Index
 	})
-	eventually(t, "that is said", func() bool { return len(log.events(t)) == 4 })
+	testwait.Until(t, "that is said", func() bool { return len(log.events(t)) == 4 })
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("got %v, want an orderly end", err)

@@ -13,16 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/internal/testwait"
 )
-
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not happen", what)
-		}
-	}
-}
 
 // TestSettingsReload replaces the settings file under a running fetcher: by another set while the first stalls, by a
 // wrong file, by one of another volume, and by SIGHUP alone.
@@ -67,11 +59,11 @@ func TestSettingsReload(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	await(t, "the stall", func() bool { first.mu.Lock(); defer first.mu.Unlock(); return first.requests["checksum.txt"] > 0 })
+	testwait.Until(t, "the stall", func() bool { first.mu.Lock(); defer first.mu.Unlock(); return first.requests["checksum.txt"] > 0 })
 
 	write(text("second", second.URL, c.Volume))
-	await(t, "the second set", func() bool { return served(t, f)["vmlinuz"] == "two" })
-	await(t, "its state", func() bool {
+	testwait.Until(t, "the second set", func() bool { return served(t, f)["vmlinuz"] == "two" })
+	testwait.Until(t, "its state", func() bool {
 		s := f.Status().Sets
 		return len(s) == 1 && s[0].Name == "second" && s[0].State == "current"
 	})
@@ -85,19 +77,19 @@ func TestSettingsReload(t *testing.T) {
 
 	for i, wrong := range []string{"volume: [", text("Second", second.URL, c.Volume), text("second", second.URL, dir+"/elsewhere")} {
 		write(wrong)
-		await(t, "a counted fault", func() bool { return testutil.ToFloat64(bad) == float64(i+1) })
+		testwait.Until(t, "a counted fault", func() bool { return testutil.ToFloat64(bad) == float64(i+1) })
 		if got := testutil.ToFloat64(f.metrics.last); got != 0 {
 			t.Errorf("the last reload is told as %v after a fault", got)
 		}
 	}
 	second.set(map[string][]byte{"vmlinuz": []byte("three")})
 	write(text("second", second.URL, c.Volume))
-	await(t, "the next release", func() bool { return served(t, f)["vmlinuz"] == "three" })
-	await(t, "a mended file", func() bool { return testutil.ToFloat64(f.metrics.last) == 1 })
+	testwait.Until(t, "the next release", func() bool { return served(t, f)["vmlinuz"] == "three" })
+	testwait.Until(t, "a mended file", func() bool { return testutil.ToFloat64(f.metrics.last) == 1 })
 
 	second.set(map[string][]byte{"vmlinuz": []byte("four")})
 	hangups <- syscall.SIGHUP
-	await(t, "the release after that", func() bool { return served(t, f)["vmlinuz"] == "four" })
+	testwait.Until(t, "the release after that", func() bool { return served(t, f)["vmlinuz"] == "four" })
 	if err := f.Ready(); err != nil || !strings.HasPrefix(f.Directory(), c.Volume) {
 		t.Errorf("got %v, %s", err, f.Directory())
 	}

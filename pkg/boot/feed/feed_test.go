@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
@@ -78,15 +79,6 @@ func listen(t *testing.T, path string) (*Receiver, *heard) {
 	return r, h
 }
 
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("did not happen: %s", what)
-		}
-	}
-}
-
 func discover(xid uint32) *boot.Event {
 	e := &boot.Event{Kind: boot.DHCPRequest, At: int64(xid), DHCP: 1, MAC: [6]byte{0x52, 0x54, 0, 0x5e, 0, 1}, XID: xid}
 	boot.SetText(e, boot.VendorClass, 64, "PXEClient:Arch:00007:UNDI:003016")
@@ -105,10 +97,10 @@ func TestFeed(t *testing.T) {
 	for xid := range uint32(most) {
 		s.Event(discover(xid))
 	}
-	eventually(t, "all arrive", func() bool { return len(h.all()) == most })
+	testwait.Until(t, "all arrive", func() bool { return len(h.all()) == most })
 	s.Event(discover(most))
 	stop()
-	eventually(t, "the last arrives", func() bool { return len(h.all()) == most+1 })
+	testwait.Until(t, "the last arrives", func() bool { return len(h.all()) == most+1 })
 	stopReceiver()
 	for i, xid := range h.all() {
 		if xid != uint32(i) {
@@ -150,7 +142,7 @@ func TestSenderWithoutReceiver(t *testing.T) {
 		now = now.Add(3 * holdFor)
 		s.turn(now) // finds that the one before has gone
 		s.turn(now.Add(Every))
-		eventually(t, "a receiver hears", func() bool { return len(h.all()) == 1 && h.all()[0] == 100+round })
+		testwait.Until(t, "a receiver hears", func() bool { return len(h.all()) == 1 && h.all()[0] == 100+round })
 		stop()
 	}
 	if dropped(droppedAway) != 8 || !strings.Contains(log.String(), "boots are sent again") {
@@ -178,10 +170,10 @@ func TestSlowReceiver(t *testing.T) {
 	}
 	s.turn(now)
 	stop := run(t, r)
-	eventually(t, "the rest is sent", func() bool { s.turn(now); return s.events == 0 })
+	testwait.Until(t, "the rest is sent", func() bool { s.turn(now); return s.events == 0 })
 	arrived := func() int { return len(h.all()) }
 	lost := int(testutil.ToFloat64(s.dropped.WithLabelValues(droppedFull)))
-	eventually(t, "what was not dropped arrives", func() bool { return arrived()+lost == told })
+	testwait.Until(t, "what was not dropped arrives", func() bool { return arrived()+lost == told })
 	stop()
 	if lost == 0 || arrived() == 0 || r.Refused() != 0 {
 		t.Errorf("%d told, %d lost, %d arrived, %d refused", told, lost, arrived(), r.Refused())
@@ -231,7 +223,7 @@ func TestForgedDatagrams(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			eventually(t, "both are read", func() bool { all := h.all(); return len(all) > 0 && all[len(all)-1] == 7 })
+			testwait.Until(t, "both are read", func() bool { all := h.all(); return len(all) > 0 && all[len(all)-1] == 7 })
 			if got := len(h.all()) - 1; got != test.heard || r.Refused() != 1 {
 				t.Errorf("heard %d, refused %d", got, r.Refused())
 			}

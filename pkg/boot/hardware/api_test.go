@@ -9,12 +9,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -63,7 +64,7 @@ func hardware(name, version string, interfaces ...string) string {
 // change tells all who watch, of which there has to be one.
 func (a *api) change(t *testing.T, kind, object string) {
 	t.Helper()
-	until(t, "a watch", func() bool {
+	testwait.Until(t, "a watch", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		return len(a.watchers) > 0
@@ -193,14 +194,4 @@ func (a *api) recorded() map[string][]core.Event {
 		all[e.Reason] = append(all[e.Reason], *e)
 	}
 	return all
-}
-
-// until waits for what has to come.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not come", what)
-		}
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	core "k8s.io/api/core/v1"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -39,7 +40,7 @@ func stepped(mac string, step journal.Step, result journal.Result, from, text st
 func began(t *testing.T, a *api) *Watcher {
 	a.objects = []string{hardware("m1", "1", "52:54:00:5e:00:01 true", "52:54:00:5e:00:03"), hardware("m2", "2", "52:54:00:5e:00:02 true")}
 	w, _ := start(t, Options{Config: a.config(), Pod: "stack-proxy-1"})
-	until(t, "m1", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
+	testwait.Until(t, "m1", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
 	return w
 }
 
@@ -80,7 +81,7 @@ func TestEventsOfABoot(t *testing.T) {
 		"PXEBooted": {"Normal tink/m1: 52:54:00:5e:00:01 booted in 25.0 s"},
 	}
 	got := map[string][]string{}
-	until(t, "all events", func() bool {
+	testwait.Until(t, "all events", func() bool {
 		number := 0
 		clear(got)
 		for reason, events := range a.recorded() {
@@ -114,7 +115,7 @@ func TestEventsAreAggregated(t *testing.T) {
 	for range 5 {
 		w.Changed(stuck("52:54:00:5e:00:01", "no-server", "Nobody answers."))
 	}
-	until(t, "five", func() bool { return w.counted(reasonStuck, sent) == 5 })
+	testwait.Until(t, "five", func() bool { return w.counted(reasonStuck, sent) == 5 })
 	events := a.recorded()["PXEStuck"]
 	if len(events) != 1 || events[0].Count != 5 {
 		t.Errorf("%+v", events)
@@ -132,7 +133,7 @@ func TestEventsAreLimited(t *testing.T) {
 	}
 	w.Changed(stuck("52:54:00:5e:00:01", "no-server", "Nobody answers."))
 	w.Changed(stuck("52:54:00:5e:00:02", "no-server", "Nobody answers."))
-	until(t, "the end of the flood", func() bool {
+	testwait.Until(t, "the end of the flood", func() bool {
 		return w.counted(reasonStep, sent)+w.counted(reasonStep, limited) == flood && w.counted(reasonStuck, sent) == 2
 	})
 	if n := w.counted(reasonStep, sent); n > objectAtOnce+2 || n < objectAtOnce {
@@ -153,7 +154,7 @@ func TestHostileTextsInEvents(t *testing.T) {
 		w.Changed(stepped("52:54:00:5e:00:01", journal.Script, journal.Failed, text, text))
 		w.Changed(stuck("52:54:00:5e:00:01", fmt.Sprint("cause-", i), text))
 	}
-	until(t, "all", func() bool { return w.counted(reasonStep, sent) == 7 && w.counted(reasonStuck, sent) == 7 })
+	testwait.Until(t, "all", func() bool { return w.counted(reasonStep, sent) == 7 && w.counted(reasonStuck, sent) == 7 })
 	for reason, events := range a.recorded() {
 		for _, e := range events {
 			if len(e.Message) > 1024 || !utf8.ValidString(e.Message) || strings.ContainsAny(e.Message, "\x1b\n\r\x00\a\u202e") {
@@ -171,10 +172,10 @@ func TestRefusedEvents(t *testing.T) {
 	for i := range 10 {
 		w.Changed(stuck("52:54:00:5e:00:01", "no-server", fmt.Sprint(i)))
 	}
-	until(t, "the failures", func() bool { return w.counted(reasonStuck, failed) == 10 })
+	testwait.Until(t, "the failures", func() bool { return w.counted(reasonStuck, failed) == 10 })
 	a.set(func(a *api) { a.refuse = 0 })
 	w.Changed(stuck("52:54:00:5e:00:01", "no-server", "Nobody answers."))
-	until(t, "the next one", func() bool { return w.counted(reasonStuck, sent) == 1 })
+	testwait.Until(t, "the next one", func() bool { return w.counted(reasonStuck, sent) == 1 })
 }
 
 // An API that is slow or away for a moment gets the Event later.
@@ -183,7 +184,7 @@ func TestEventIsTriedAgain(t *testing.T) {
 	w := began(t, a)
 	a.set(func(a *api) { a.breaks = 2 })
 	w.Changed(stuck("52:54:00:5e:00:01", "no-server", "Nobody answers."))
-	until(t, "the event", func() bool { return len(a.recorded()["PXEStuck"]) == 1 })
+	testwait.Until(t, "the event", func() bool { return len(a.recorded()["PXEStuck"]) == 1 })
 }
 
 // With the API gone for good, changes cost nothing but a count.

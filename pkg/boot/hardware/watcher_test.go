@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/client-go/rest"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -68,7 +69,7 @@ func TestObjectsAreFollowed(t *testing.T) {
 			if _, ok := w.Lookup(mac(t, "52:54:00:5e:00:77")); ok {
 				t.Error("something is said of an unknown MAC before the objects were read")
 			}
-			until(t, "m1", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
+			testwait.Until(t, "m1", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
 			for text, want := range map[string]journal.Hardware{
 				"52:54:00:5e:00:11": {Known: true, Name: "tink/m1"},
 				"52:54:00:5e:00:02": {Known: true, Name: "tink/m2"},
@@ -80,10 +81,10 @@ func TestObjectsAreFollowed(t *testing.T) {
 				}
 			}
 			a.change(t, "MODIFIED", hardware("m1", "101", "52:54:00:5e:00:03 true"))
-			until(t, "another MAC", w.is("52:54:00:5e:00:03", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
-			until(t, "the former MAC's end", w.is("52:54:00:5e:00:01", journal.Hardware{Closest: "52:54:00:5e:00:02 (tink/m2)"}))
+			testwait.Until(t, "another MAC", w.is("52:54:00:5e:00:03", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
+			testwait.Until(t, "the former MAC's end", w.is("52:54:00:5e:00:01", journal.Hardware{Closest: "52:54:00:5e:00:02 (tink/m2)"}))
 			a.change(t, "DELETED", hardware("m2", "102", "52:54:00:5e:00:02"))
-			until(t, "an object's end", w.is("52:54:00:5e:00:02", journal.Hardware{Closest: "52:54:00:5e:00:03 (tink/m1)"}))
+			testwait.Until(t, "an object's end", w.is("52:54:00:5e:00:02", journal.Hardware{Closest: "52:54:00:5e:00:03 (tink/m1)"}))
 			if got := testutil.ToFloat64(w.metrics.objects); got != 601 {
 				t.Errorf("%v objects", got)
 			}
@@ -106,9 +107,9 @@ func TestSharedMAC(t *testing.T) {
 	a := newAPI(t)
 	a.objects = []string{hardware("b", "1", "52:54:00:5e:00:01 true", "52:54:00:5e:00:01 false"), hardware("a", "2", "52:54:00:5e:00:01")}
 	w, _ := start(t, Options{Config: a.config()})
-	until(t, "the first", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/a"}))
+	testwait.Until(t, "the first", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/a"}))
 	a.change(t, "DELETED", hardware("a", "3", "52:54:00:5e:00:01"))
-	until(t, "the other", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/b", Netboot: true}))
+	testwait.Until(t, "the other", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/b", Netboot: true}))
 }
 
 // An API that refuses is told of once, counted each time, and asked again.
@@ -117,13 +118,13 @@ func TestOutageIsToldOnce(t *testing.T) {
 	a.refuse = http.StatusForbidden
 	var log syncBuffer
 	w, _ := start(t, Options{Config: a.config(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	until(t, "the second failure", func() bool { return testutil.ToFloat64(w.metrics.errors.WithLabelValues("tink")) >= 2 })
+	testwait.Until(t, "the second failure", func() bool { return testutil.ToFloat64(w.metrics.errors.WithLabelValues("tink")) >= 2 })
 	if _, ok := w.Lookup(mac(t, "52:54:00:5e:00:01")); ok {
 		t.Error("something is said of a MAC without the objects")
 	}
 	a.set(func(a *api) { a.refuse, a.objects = 0, []string{hardware("m1", "1", "52:54:00:5e:00:01 true")} })
-	until(t, "m1", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
-	until(t, "the metric", func() bool { return testutil.ToFloat64(w.metrics.watching.WithLabelValues("tink")) == 1 })
+	testwait.Until(t, "m1", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
+	testwait.Until(t, "the metric", func() bool { return testutil.ToFloat64(w.metrics.watching.WithLabelValues("tink")) == 1 })
 	if n := strings.Count(log.String(), "failed to watch hardware"); n != 1 || strings.Count(log.String(), "\n") != 2 {
 		t.Errorf("told %d times:\n%s", n, log.String())
 	}
@@ -133,7 +134,7 @@ func TestOutsideACluster(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	var log syncBuffer
 	w, stop := start(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	until(t, "the log line", func() bool { return strings.Contains(log.String(), "failed to watch hardware") })
+	testwait.Until(t, "the log line", func() bool { return strings.Contains(log.String(), "failed to watch hardware") })
 	if err := w.Ready(); err != nil {
 		t.Errorf("not ready: %v", err)
 	}
@@ -143,7 +144,7 @@ func TestOutsideACluster(t *testing.T) {
 // Nobody listens: the watcher ends at once when it is told to.
 func TestStopsWhileTheAPIIsAway(t *testing.T) {
 	w, stop := start(t, Options{Config: &rest.Config{Host: "http://127.0.0.1:1"}})
-	until(t, "a failure", func() bool { return testutil.ToFloat64(w.metrics.errors.WithLabelValues("tink")) >= 1 })
+	testwait.Until(t, "a failure", func() bool { return testutil.ToFloat64(w.metrics.errors.WithLabelValues("tink")) >= 1 })
 	begin := time.Now()
 	stop()
 	if took := time.Since(begin); took > 20*time.Second {

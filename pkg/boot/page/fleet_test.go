@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -90,16 +91,6 @@ func ids(l List) (all []string) {
 	return all
 }
 
-// until waits for something that comes in its own time.
-func until(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s never came", what)
-		}
-	}
-}
-
 // Each replica shows the machines of all, asks the others for their own only, and never itself or in a loop.
 func TestReplicasShowEachOthersMachines(t *testing.T) {
 	all := pods(t, 3)
@@ -118,11 +109,11 @@ func TestReplicasShowEachOthersMachines(t *testing.T) {
 	}
 	late := site(31, time.Now())[30]
 	all[2].journal.put(late)
-	until(t, "a machine that another replica hears later", func() bool {
+	testwait.Until(t, "a machine that another replica hears later", func() bool {
 		return strings.Contains(strings.Join(ids(all[0].list(t, "")), "\n"), late.ID+" pod-2")
 	})
 	all[2].journal.remove(late.ID)
-	until(t, "its end", func() bool { return len(all[0].list(t, "").Machines) == len(machines) })
+	testwait.Until(t, "its end", func() bool { return len(all[0].list(t, "").Machines) == len(machines) })
 	status, _, body := get(t, "http://"+all[0].address.String()+"/api/v1/boots/"+machines[1].ID)
 	var m Machine
 	if err := json.Unmarshal([]byte(body), &m); err != nil || status != http.StatusOK {

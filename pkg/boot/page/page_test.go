@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -199,7 +200,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		t.Errorf("the page itself: %d", status)
 	}
 	cancel()
-	until(t, "the end of the streams", func() bool { return s.streams.Load() == 0 })
+	testwait.Until(t, "the end of the streams", func() bool { return s.streams.Load() == 0 })
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.watchers) != 0 {

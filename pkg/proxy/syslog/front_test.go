@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -177,7 +178,7 @@ func TestSizes(t *testing.T) {
 		}
 	}
 	send(t, conn, "", proxyIP+":514")
-	eventually(t, "the empty one dropped", func() bool { return f.drops(DropEmpty) == 1 })
+	testwait.Until(t, "the empty one dropped", func() bool { return f.drops(DropEmpty) == 1 })
 }
 
 func TestRewriteOfTheLargest(t *testing.T) {
@@ -202,7 +203,7 @@ func TestTroubleIsCounted(t *testing.T) {
 	}})
 	send(t, listen(t, l.client, clientIP+":0"), "x", proxyIP+":514")
 	send(t, listen(t, l.client, "192.0.2.3:0"), "x", proxyIP+":514")
-	eventually(t, "no endpoint, loop", func() bool { return f.drops(DropNoEndpoint) == 1 && f.drops(DropLoop) == 1 })
+	testwait.Until(t, "no endpoint, loop", func() bool { return f.drops(DropNoEndpoint) == 1 && f.drops(DropLoop) == 1 })
 }
 
 // Two routes whose backends resolve to each other: a message goes round once at most.
@@ -213,11 +214,11 @@ func TestLoopThroughAnotherRoute(t *testing.T) {
 			there := l.front(t, Config{Source: source, Pick: to(proxyIP + ":515")})
 			back := l.front(t, Config{Source: source, Listen: netip.MustParseAddrPort("0.0.0.0:515"), Pick: to(proxyIP + ":514")})
 			send(t, listen(t, l.client, clientIP+":0"), "<13>hello", proxyIP+":514")
-			eventually(t, "the loop noticed", func() bool { return there.drops(DropLoop)+back.drops(DropLoop) == 1 })
+			testwait.Until(t, "the loop noticed", func() bool { return there.drops(DropLoop)+back.drops(DropLoop) == 1 })
 			passed := func() float64 {
 				return counter(there.workers[0].meters.datagrams) + counter(back.workers[0].meters.datagrams)
 			}
-			eventually(t, "one datagram passed on", func() bool { return passed() == 1 })
+			testwait.Until(t, "one datagram passed on", func() bool { return passed() == 1 })
 		})
 	}
 }
@@ -230,7 +231,7 @@ func TestRefusalIsCounted(t *testing.T) {
 		Report: func(at netip.AddrPort, err error) { reported <- fmt.Sprint(at, " ", err) },
 	})
 	conn := listen(t, l.client, clientIP+":0")
-	eventually(t, "refusals", func() bool {
+	testwait.Until(t, "refusals", func() bool {
 		send(t, conn, "x", proxyIP+":514")
 		return f.drops(DropRefused) > 0
 	})
@@ -264,13 +265,13 @@ func TestOverflowIsCounted(t *testing.T) {
 	}
 	close(hold)
 	m := f.workers[0].meters
-	eventually(t, "what was held passed", func() bool {
+	testwait.Until(t, "what was held passed", func() bool {
 		before := counter(m.datagrams)
 		time.Sleep(20 * time.Millisecond)
 		return before > 0 && counter(m.datagrams) == before
 	})
 	send(t, conn, "the next one tells of the loss", proxyIP+":514")
-	eventually(t, "every datagram accounted for", func() bool {
+	testwait.Until(t, "every datagram accounted for", func() bool {
 		return counter(m.datagrams)+counter(m.drops[DropOverflow])+counter(m.drops[DropUnsent]) == sent+1
 	})
 	if counter(m.drops[DropOverflow]) == 0 {
@@ -352,17 +353,6 @@ func TestLogger(t *testing.T) {
 			t.Errorf("%v: got %q", form, line)
 		}
 	}
-}
-
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for range 500 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("did not happen: %s", what)
 }
 
 func counter(c prometheus.Metric) float64 {

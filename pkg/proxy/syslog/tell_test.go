@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
@@ -59,7 +60,7 @@ func TestTells(t *testing.T) {
 				`6 0 192.0.2.1 13 198.51.100.2:514 "" "bare" syslog `,
 				`6 0 192.0.2.1 3 198.51.100.2:514 "" "\x1b[31m\xff\n" syslog `,
 			}
-			eventually(t, "told of all lines", func() bool { return len(told.told()) == len(want) })
+			testwait.Until(t, "told of all lines", func() bool { return len(told.told()) == len(want) })
 			if diff := cmp.Diff(want, told.told()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -76,7 +77,7 @@ func TestTellsOfLinesThatNobodyTakes(t *testing.T) {
 	})
 	conn := listen(t, l.client, clientIP+":0")
 	send(t, conn, "<13>x: y", proxyIP+":514")
-	eventually(t, "told", func() bool { return len(told.told()) == 1 })
+	testwait.Until(t, "told", func() bool { return len(told.told()) == 1 })
 	if got, want := told.told()[0], `6 5 192.0.2.1 13 invalid AddrPort "x" "y" syslog no_endpoint`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

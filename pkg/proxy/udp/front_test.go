@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -207,7 +208,7 @@ func TestSessionsEnd(t *testing.T) {
 	echo(t, l.server, serverIP+":5000")
 	f := l.front(t, Config{Pick: to(serverIP + ":5000"), Idle: 50 * time.Millisecond})
 	exchange(t, listen(t, l.client, clientIP+":0"), []byte("x"), proxyIP+":5000")
-	eventually(t, "the session gone", func() bool { return f.Sessions() == 0 })
+	testwait.Until(t, "the session gone", func() bool { return f.Sessions() == 0 })
 	if got := counter(f.handler.meters.ended[OutcomeIdle]); got != 1 {
 		t.Errorf("got %v idle sessions, want 1", got)
 	}
@@ -232,11 +233,11 @@ func TestBounds(t *testing.T) {
 	first := ask(clientIP+":0", at, true)
 	ask(clientIP+":0", at, true)
 	ask(clientIP+":0", at, false)
-	eventually(t, "one refused", func() bool { return counter(f.handler.meters.drops[DropClientLimit]) == 1 })
+	testwait.Until(t, "one refused", func() bool { return counter(f.handler.meters.drops[DropClientLimit]) == 1 })
 	// A client that asks again gets the place of one that has not reacted to an answer, not of those that have.
 	ask("192.0.2.66:0", at, false)
 	insistent := ask("[2001:db8:1::1]:0", at6, false)
-	eventually(t, "another refused", func() bool { return counter(f.handler.meters.drops[DropTableFull]) == 1 })
+	testwait.Until(t, "another refused", func() bool { return counter(f.handler.meters.drops[DropTableFull]) == 1 })
 	exchange(t, insistent, []byte("x"), at6)
 	if got := counter(f.handler.meters.ended[OutcomeEvicted]); got != 1 {
 		t.Errorf("%v sessions gave way, want 1", got)
@@ -268,7 +269,7 @@ func TestRefusedEndpointIsReported(t *testing.T) {
 	})
 	conn := listen(t, l.client, clientIP+":0")
 	_, _ = conn.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort(proxyIP+":5000"))
-	eventually(t, "refusal", func() bool { return counter(f.handler.meters.ended[OutcomeRefused]) == 1 })
+	testwait.Until(t, "refusal", func() bool { return counter(f.handler.meters.ended[OutcomeRefused]) == 1 })
 	if got := exchange(t, conn, []byte("again"), proxyIP+":5000"); string(got) != "again" {
 		t.Errorf("got %q", got)
 	}
@@ -285,7 +286,7 @@ func TestLoopIsDropped(t *testing.T) {
 	f := l.front(t, Config{Pick: to(proxyIP + ":5000")})
 	conn := listen(t, l.client, clientIP+":0")
 	_, _ = conn.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort(proxyIP+":5000"))
-	eventually(t, "loop", func() bool { return counter(f.handler.meters.drops[DropLoop]) == 1 })
+	testwait.Until(t, "loop", func() bool { return counter(f.handler.meters.drops[DropLoop]) == 1 })
 	if f.Sessions() != 1 {
 		t.Errorf("got %d sessions, want 1", f.Sessions())
 	}
@@ -305,7 +306,7 @@ func TestStranger(t *testing.T) {
 	for _, at := range []string{"198.51.100.3:5000", serverIP + ":5001"} {
 		_, _ = listen(t, l.server, at).WriteToUDPAddrPort([]byte("evil"), session)
 	}
-	eventually(t, "strangers dropped", func() bool { return counter(f.handler.meters.drops[DropStranger]) == 2 })
+	testwait.Until(t, "strangers dropped", func() bool { return counter(f.handler.meters.drops[DropStranger]) == 2 })
 }
 
 // Nobody can be answered at port 0, and a backend must not be asked for nobody.
@@ -322,21 +323,10 @@ func TestPortZero(t *testing.T) {
 		return unix.Sendto(fd, []byte{0, 0, 5000 >> 8, 5000 & 0xff, 0, 9, 0, 0, 'x'}, 0,
 			&unix.SockaddrInet4{Addr: netip.MustParseAddr(proxyIP).As4()})
 	})
-	eventually(t, "dropped", func() bool { return counter(f.handler.meters.drops[DropPortZero]) == 1 })
+	testwait.Until(t, "dropped", func() bool { return counter(f.handler.meters.drops[DropPortZero]) == 1 })
 	if n := f.Sessions(); n != 0 {
 		t.Errorf("%d sessions", n)
 	}
-}
-
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for range 500 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("did not happen: %s", what)
 }
 
 func counter(c prometheus.Metric) float64 {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // Clients from outside of the sources get no session. One that has its session keeps it when the sources change.
@@ -24,7 +26,7 @@ func TestSources(t *testing.T) {
 		if _, err := outside.WriteToUDPAddrPort([]byte("b"), netip.MustParseAddrPort("["+proxy6+"]:5000")); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "dropped", func() bool { return counter(f.handler.meters.drops[DropSource]) == n })
+		testwait.Until(t, "dropped", func() bool { return counter(f.handler.meters.drops[DropSource]) == n })
 	}
 	ask(1)
 	f.Update(Config{Sources: []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")}})
@@ -71,7 +73,7 @@ func TestCloseTo(t *testing.T) {
 	exchange(t, a, []byte("a"), proxyIP+":5000")
 	exchange(t, b, []byte("b"), proxyIP+":5000")
 	f.CloseTo(func(e netip.AddrPort) bool { return e == gone })
-	eventually(t, "one session", func() bool { return f.Sessions() == 1 })
+	testwait.Until(t, "one session", func() bool { return f.Sessions() == 1 })
 	exchange(t, b, []byte("b"), proxyIP+":5000")
 	exchange(t, a, []byte("a"), proxyIP+":5000")
 	if len(next) > 0 {

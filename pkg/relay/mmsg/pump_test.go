@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // patience is how long a test waits for what has to happen.
@@ -98,15 +99,6 @@ func (s *sender) until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal(what + ": not so")
-		}
-	}
-}
-
 func setProcessors(t *testing.T, n int) {
 	before := runtime.GOMAXPROCS(n)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
@@ -122,7 +114,7 @@ func TestPumpWaitsInTheKernel(t *testing.T) {
 	s, p := newSender(t, ns), pumpUDP(t, ns)
 	arrived := func() bool { return p.packets.Load() == s.sent }
 	s.send()
-	eventually(t, "the first packet arrives", arrived)
+	testwait.Until(t, "the first packet arrives", arrived)
 	if inKernel() {
 		t.Error("the Pump waits in the kernel for a packet that may never come")
 	}
@@ -131,11 +123,11 @@ func TestPumpWaitsInTheKernel(t *testing.T) {
 		for range 100 {
 			s.send()
 		}
-		eventually(t, "packets arrive in the kernel", arrived)
+		testwait.Until(t, "packets arrive in the kernel", arrived)
 		runtime.GC() // stops the world
-		eventually(t, "when no packets come the Pump waits by the poller", func() bool { return !inKernel() })
+		testwait.Until(t, "when no packets come the Pump waits by the poller", func() bool { return !inKernel() })
 		s.send()
-		eventually(t, "a packet arrives by the poller", arrived)
+		testwait.Until(t, "a packet arrives by the poller", arrived)
 	}
 	s.until(t, "the Pump waits in the kernel", inKernel)
 	p.stop(t)
@@ -153,7 +145,7 @@ func TestPumpLeavesAProcessor(t *testing.T) {
 		}
 		return time.Now().After(end)
 	})
-	eventually(t, "packets arrive", func() bool { return p.packets.Load() == s.sent })
+	testwait.Until(t, "packets arrive", func() bool { return p.packets.Load() == s.sent })
 	p.stop(t)
 }
 
