@@ -267,13 +267,22 @@ func (e *Elector) giveUp(ctx context.Context, why error) {
 	}
 }
 
-// Delete deletes the Lease if nobody holds it, as far as this node has seen. Run has to have returned.
+// Delete deletes the Lease if nobody holds it, as far as this node has seen, and nobody takes it within Times.Retry: a
+// candidate that takes the version which was released knows that this node has withdrawn. Run has to have returned.
 func (e *Elector) Delete(ctx context.Context) error {
-	e.mu.Lock()
-	seen := e.seen.lease
-	e.mu.Unlock()
-	if seen == nil || holder(seen) != "" {
-		return nil
+	var seen *coordination.Lease
+	for deadline := time.Now().Add(e.config.Times.Retry); ; {
+		e.mu.Lock()
+		seen = e.seen.lease
+		e.mu.Unlock()
+		if seen == nil || holder(seen) != "" {
+			return nil
+		}
+		left := time.Until(deadline)
+		if left <= 0 || ctx.Err() != nil {
+			break
+		}
+		e.wait(ctx, left)
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.config.Times.Deadline)
 	defer cancel()
