@@ -209,3 +209,29 @@ func TestUnknownCasesAreRefused(t *testing.T) {
 		t.Error("got no error")
 	}
 }
+
+// An outage begins with a request without an answer and ends with the next one that has one. Without requests there is none.
+func TestOutage(t *testing.T) {
+	began := time.Now()
+	at := func(ms int, served bool) attempt {
+		return attempt{at: began.Add(time.Duration(ms) * time.Millisecond), served: served}
+	}
+	for name, test := range map[string]struct {
+		attempts []attempt
+		want     float64
+	}{
+		"all answered":       {[]attempt{at(0, true), at(10, true), at(900, true)}, 0},
+		"some not":           {[]attempt{at(10, true), at(20, false), at(30, false), at(120, true), at(130, false), at(140, true)}, 0.1},
+		"in another order":   {[]attempt{at(120, true), at(30, false), at(20, false), at(10, true)}, 0.1},
+		"it goes on":         {[]attempt{at(10, true), at(500, false), at(510, false)}, 0.5},
+		"the last under way": {[]attempt{at(10, true), at(990, false)}, 0},
+		"before":             {[]attempt{at(-30, false), at(-20, false), at(10, true)}, 0},
+		"none":               {nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := longest(began, began.Add(time.Second), test.attempts); got != test.want {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+}

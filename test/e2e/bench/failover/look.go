@@ -30,13 +30,13 @@ type Look struct {
 	working sync.WaitGroup
 	end     context.CancelFunc
 
-	mu       sync.Mutex
-	sent     map[uint16]time.Time
-	answered []time.Time // when echo requests were sent that were answered
-	fetched  []attempt
+	mu      sync.Mutex
+	dropped int // echo requests that were forgotten
+	echoes  []attempt
+	fetched []attempt
 }
 
-// attempt is a connection, and the HTTP request on it.
+// attempt is a connection, and the HTTP request on it; or an echo request, which is served or not.
 type attempt struct {
 	at                time.Time
 	connected, served bool
@@ -44,7 +44,7 @@ type attempt struct {
 
 func newLook(h *host) (*Look, error) {
 	ctx, end := context.WithCancel(context.Background())
-	l := &Look{end: end, sent: map[uint16]time.Time{}, ping: -1}
+	l := &Look{end: end, ping: -1}
 	err := h.in(func() (err error) {
 		if l.ping, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP); err != nil {
 			return fmt.Errorf("failed to open ICMP socket: %w", err)
@@ -89,18 +89,17 @@ func each(ctx context.Context, interval time.Duration, f func()) {
 
 func (l *Look) sendPings(ctx context.Context) {
 	to := &unix.SockaddrInet4{Addr: netip.MustParseAddr(VIP).As4()}
-	var n uint16
 	each(ctx, lookInterval, func() {
-		n++
+		l.mu.Lock()
+		n := uint16(l.dropped + len(l.echoes))
+		l.echoes = append(l.echoes, attempt{at: time.Now()})
+		l.mu.Unlock()
 		b := []byte{8, 0, 0, 0, 0x1b, 0x1b, byte(n >> 8), byte(n)}
 		var sum uint32
 		for i := 0; i < len(b); i += 2 {
 			sum += uint32(binary.BigEndian.Uint16(b[i:]))
 		}
 		binary.BigEndian.PutUint16(b[2:], ^uint16(sum+sum>>16))
-		l.mu.Lock()
-		l.sent[n] = time.Now()
-		l.mu.Unlock()
 		_ = unix.Sendto(l.ping, b, unix.MSG_DONTWAIT, to) // lost requests are what is measured
 	})
 }
@@ -113,10 +112,9 @@ func (l *Look) readPings(ctx context.Context) {
 			continue
 		}
 		l.mu.Lock()
-		seq := binary.BigEndian.Uint16(b[26:])
-		if at, ok := l.sent[seq]; ok {
-			l.answered = append(l.answered, at)
-			delete(l.sent, seq)
+		last := len(l.echoes) - 1
+		if i := last - int(uint16(l.dropped+last)-binary.BigEndian.Uint16(b[26:])); i >= 0 {
+			l.echoes[i].served = true
 		}
 		l.mu.Unlock()
 	}
@@ -163,7 +161,8 @@ func request(conn *os.File, deadline time.Time) (connected, served bool) {
 
 // Seen is what the client saw in some time.
 type Seen struct {
-	// Echo and HTTP are the longest times without an answer, in seconds.
+	// Echo and HTTP are the longest times in which no request was answered, in seconds: from the first request without an
+	// answer to the next one with an answer. A client that has not come to ask has seen no outage.
 	Echo float64 `json:"echo_outage_s"`
 	HTTP float64 `json:"http_outage_s"`
 	// Lost are connections that were not established, and Broken are those that were, and whose request got no answer,
@@ -173,14 +172,12 @@ type Seen struct {
 	Connections int `json:"connections"`
 }
 
-// Since is what the client has seen from then until now. The longest time without an answer is that between two
-// requests that were answered, or the time and the first or last of them.
+// Since is what the client has seen from then until now.
 func (l *Look) Since(from time.Time) Seen {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	s := Seen{Echo: longest(from, now, l.answered)}
-	var served []time.Time
+	s := Seen{Echo: longest(from, now, l.echoes), HTTP: longest(from, now, l.fetched)}
 	for _, a := range l.fetched {
 		if a.at.Before(from) {
 			continue
@@ -188,14 +185,12 @@ func (l *Look) Since(from time.Time) Seen {
 		s.Connections++
 		switch {
 		case a.served:
-			served = append(served, a.at)
 		case a.connected:
 			s.Broken++
 		default:
 			s.Lost++
 		}
 	}
-	s.HTTP = longest(from, now, served)
 	return s
 }
 
@@ -203,7 +198,11 @@ func (l *Look) Since(from time.Time) Seen {
 func (l *Look) forget(before time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.answered = slices.DeleteFunc(l.answered, func(at time.Time) bool { return at.Before(before) })
+	old := slices.IndexFunc(l.echoes, func(a attempt) bool { return !a.at.Before(before) })
+	if old > 0 {
+		l.dropped += old
+		l.echoes = slices.Delete(l.echoes, 0, old)
+	}
 	l.fetched = slices.DeleteFunc(l.fetched, func(a attempt) bool { return a.at.Before(before) })
 }
 
@@ -213,16 +212,27 @@ func (l *Look) answers(from time.Time) bool {
 	return s.Echo < 0.3 && s.HTTP < 0.3
 }
 
-func longest(from, to time.Time, times []time.Time) float64 {
-	sorted := slices.Clone(times)
-	slices.SortFunc(sorted, time.Time.Compare)
-	last, most := from, time.Duration(0)
-	for _, at := range append(sorted, to) {
-		if at.Before(from) {
-			continue
+// underWay is how long an echo request may be until it counts as one without an answer.
+const underWay = 50 * time.Millisecond
+
+// longest is the longest time in which no attempt was served, in seconds.
+func longest(from, to time.Time, attempts []attempt) float64 {
+	sorted := slices.Clone(attempts)
+	slices.SortFunc(sorted, func(a, b attempt) int { return a.at.Compare(b.at) })
+	var most time.Duration
+	var first time.Time // without an answer, since the last one with an answer
+	for _, a := range sorted {
+		switch {
+		case a.at.Before(from) || !a.served && to.Sub(a.at) < underWay:
+		case a.served && !first.IsZero():
+			most = max(most, a.at.Sub(first))
+			first = time.Time{}
+		case !a.served && first.IsZero():
+			first = a.at
 		}
-		most = max(most, at.Sub(last))
-		last = at
 	}
-	return max(0, (most - 2*lookInterval)).Seconds()
+	if !first.IsZero() {
+		most = max(most, to.Sub(first))
+	}
+	return most.Seconds()
 }
