@@ -89,7 +89,8 @@ func startAPI(ctx context.Context, h *host, dir string) (*api, error) {
 		return nil, err
 	}
 	key := filepath.Join(dir, "sa.key")
-	a.server, err = h.start(dir, "apiserver", nil, "nice", "-n", "-20", programs.apiserver, "--etcd-servers", "http://127.0.0.1:2379",
+	a.server, err = h.start(dir, "apiserver", nil, "nice", "-n", "-20", programs.apiserver,
+		"--etcd-servers", "http://127.0.0.1:2379",
 		"--cert-dir", filepath.Join(dir, "certs"), "--bind-address", apiIP, "--advertise-address", apiIP,
 		"--service-cluster-ip-range", "10.96.0.0/16,fd00:96::/112", "--token-auth-file", filepath.Join(dir, "tokens.csv"),
 		"--service-account-key-file", key, "--service-account-signing-key-file", key,
