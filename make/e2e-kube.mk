@@ -14,10 +14,10 @@ KUBE_DEBIAN  := etcd-server containerd runc containernetworking-plugins
 KUBE_FILES   := $(addprefix $(KUBE)/,$(KUBE_PARTS) $(TINK_PARTS) coredns debian/usr/bin/etcd)
 
 .PHONY: e2e-kube e2e-kube-tools e2e-kube-run
-e2e-kube: kube-binaries e2e-kube-run ## install the chart on a real Kubernetes and boot through it (KEEP=1 leaves it up); needs root
+e2e-kube: kube-binaries e2e-kube-run ## install the chart on a real Kubernetes and boot through it (NODES=2: two nodes and stack-lb; KEEP=1 leaves it up); needs root
 e2e-kube-tools: deps-e2e $(TOOLS)/helm $(TOOLS)/prometheus
 e2e-kube-run: e2e-kube-tools
-	KEEP='$(KEEP)' KUBE='$(KUBE)' test/e2e/kube/run
+	KEEP='$(KEEP)' NODES='$(NODES)' KUBE='$(KUBE)' test/e2e/kube/run
 
 .PHONY: deps-e2e
 deps-e2e:
