@@ -77,8 +77,8 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 	}
 }
 
-// besideFirmware is how long after a DHCPv6 message of firmware its IPv6 layer may ask: a system that takes the place of
-// the firmware has to be loaded first.
+// besideFirmware is how long after a DHCPv6 message of firmware its IPv6 layer may ask: a system that takes the
+// firmware's place has to be loaded first.
 const besideFirmware = 5 * time.Second
 
 // isLayer tells whether a DHCPv6 message is one of the IPv6 layer of UEFI's firmware, which gets an address of its own
