@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// AwaitTraffic waits until a listener has received a frame, at most for the given time, and explains the silence. A listener
-// that was kept has counted the frames of its whole life. Frames are counted by the kernel; none is read, which
-// would take CAP_NET_RAW.
+// AwaitTraffic waits until a listener has received a frame, at most for the given time, and explains the silence. A
+// listener that was kept has counted the frames of its whole life. Frames are counted by the kernel; none is read,
+// which would take CAP_NET_RAW.
 func (h *Host) AwaitTraffic(ctx context.Context, listener Listener, within time.Duration) error {
 	return explain(h.awaitTraffic(ctx, listener, within))
 }

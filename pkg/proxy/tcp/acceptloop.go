@@ -29,8 +29,8 @@ var (
 	loopBytes = 64 << 10
 )
 
-// acceptLoop accepts a front's connections in one event loop, and has those that the loop serves. Only the loop's thread
-// uses it, but for the callers of open and close.
+// acceptLoop accepts a front's connections in one event loop, and has those that the loop serves. Only the loop's
+// thread uses it, but for the callers of open and close.
 type acceptLoop struct {
 	front *Front
 	loop  *loop.Loop

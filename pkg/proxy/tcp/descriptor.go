@@ -22,8 +22,8 @@ func Open(addr netip.AddrPort, bound bool) (fd int, err error) {
 	return fd, os.NewSyscallError("socket", err)
 }
 
-// Connect connects a socket, or asks how an attempt goes on: the caller waits where waiting is true. It is no error if the
-// socket is connected already.
+// Connect connects a socket, or asks how an attempt goes on: the caller waits where waiting is true. It is no error
+// if the socket is connected already.
 func Connect(fd int, target netip.AddrPort) (waiting bool, err error) {
 	_, to := sockaddr(target)
 	switch err := syscall.Connect(fd, to); {

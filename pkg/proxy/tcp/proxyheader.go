@@ -17,7 +17,8 @@ import (
 const headerTimeout = 5 * time.Second
 
 // clientAddress is the address of the client and the one that it connected to: the two ends of the connection, or,
-// where the peer is a load balancer of ours, what its PROXY header says. Bytes read beyond the header are kept in early.
+// where the peer is a load balancer of ours, what its PROXY header says. Bytes read beyond the header are kept in
+// early.
 func (s *session) clientAddress() (source, target netip.AddrPort, err error) {
 	if s.settings.SendProxy > 0 {
 		target = s.client.address(syscall.Getsockname)

@@ -57,8 +57,8 @@ type secured struct {
 	tcp  *socket
 }
 
-// end passes on that src has ended. Where TLS ended without a close_notify, no close_notify is sent on: the peer with TLS
-// on the other side can see that something may be missing, as it could without the proxy.
+// end passes on that src has ended. Where TLS ended without a close_notify, no close_notify is sent on: the peer with
+// TLS on the other side can see that something may be missing, as it could without the proxy.
 func end(dst, src stream) error {
 	from, _ := src.(*secured)
 	to, _ := dst.(*secured)

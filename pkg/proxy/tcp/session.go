@@ -241,9 +241,9 @@ func (s *session) pass(client, server stream) {
 	<-ended
 }
 
-// alive reports whether anything moved while a direction waited for the idle timeout: bytes that we passed on, or bytes
-// that a peer took of those. The kernel wakes a writer only when a third of the socket's buffer is free, which can take a
-// slow reader longer than the timeout.
+// alive reports whether anything moved while a direction waited for the idle timeout: bytes that we passed on, or
+// bytes that a peer took of those. The kernel wakes a writer only when a third of the socket's buffer is free, which
+// can take a slow reader longer than the timeout.
 func (s *session) alive() bool {
 	if s.settings.Idle <= 0 {
 		return false

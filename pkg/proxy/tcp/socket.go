@@ -17,9 +17,9 @@ import (
 
 // Addresses are package syscall's: those of x/sys/unix ask the kernel of each socket which protocol it has.
 
-// socket is a TCP connection in the runtime's poller. It does what a *net.TCPConn does with fewer system calls: net asks
-// for both addresses of every connection, sets options that a listener hands down anyway, and dials by way of a resolver,
-// which together is a third of what a short connection costs.
+// socket is a TCP connection in the runtime's poller. It does what a *net.TCPConn does with fewer system calls: net
+// asks for both addresses of every connection, sets options that a listener hands down anyway, and dials by way of a
+// resolver, which together is a third of what a short connection costs.
 type socket struct {
 	*os.File
 	raw      syscall.RawConn
