@@ -1,5 +1,5 @@
-// Package network makes network namespaces for benches and soaks, and joins them by links. Package lab has its own, which
-// have names and outlive a process.
+// Package network makes network namespaces for benches and soaks, and joins them by links. Package lab has its own,
+// which have names and outlive a process.
 package network
 
 import (

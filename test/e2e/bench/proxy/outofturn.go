@@ -119,7 +119,8 @@ func (b *bench) measureOutOfTurn(ctx context.Context, name string) (rounds.Sampl
 	}, ctx.Err()
 }
 
-// strayAnswers counts answers to other clients' requests, to earlier ones of the same client, and requests without an answer.
+// strayAnswers counts answers to other clients' requests, to earlier ones of the same client, and requests without an
+// answer.
 type strayAnswers struct{ foreign, own, failed atomic.Int64 }
 
 // ask sends the requests of client n one after another, on a new connection after each failure.
