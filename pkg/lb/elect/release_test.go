@@ -66,12 +66,11 @@ func TestReleasedFrom(t *testing.T) {
 // A node that leaves and deletes the lease that nobody needs leaves it to a candidate that is about to take it.
 func TestDeleteLeavesTheLeaseToCandidates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &api{}
+		a := &api{delay: func() time.Duration { return 20 * time.Millisecond }}
 		n1 := start(t, a, "n1", Default)
 		outage(t, n1)
 		n2 := start(t, a, "n2", Default)
 		time.Sleep(3 * time.Second)
-		a.set(func() { a.delay = func() time.Duration { return 20 * time.Millisecond } })
 		n1.leave()
 		if err := n1.elector.Delete(t.Context()); err != nil {
 			t.Error(err)
