@@ -91,8 +91,8 @@ func (p Plan) Forwards(w *Wish, slices []*discovery.EndpointSlice) *reason.Error
 		members, loops := p.WithoutLoops(l, Endpoints(l, slices, Place{}))
 		if len(loops) > 0 {
 			return reason.Errorf(reason.EndpointLoop,
-				"endpoint %s of port %d/%s is an address at which stack-lb itself listens, and is left out: remove it from the "+
-					"Service's EndpointSlices", loops[0], l.Port.Port, l.Port.Protocol)
+				"endpoint %s of port %d/%s is an address at which stack-lb itself listens, and is left out: remove it from "+
+					"the Service's EndpointSlices", loops[0], l.Port.Port, l.Port.Protocol)
 		}
 		if len(members) == 0 {
 			return reason.Errorf(reason.NoEndpoint,
