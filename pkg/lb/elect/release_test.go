@@ -71,6 +71,7 @@ func TestDeleteLeavesTheLeaseToCandidates(t *testing.T) {
 		outage(t, n1)
 		n2 := start(t, a, "n2", Default)
 		time.Sleep(3 * time.Second)
+		n2.set(func(n *node) { n.stopped = time.Now().Add(100 * time.Millisecond) }) // a busy machine
 		n1.leave()
 		if err := n1.elector.Delete(t.Context()); err != nil {
 			t.Error(err)
