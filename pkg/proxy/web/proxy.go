@@ -224,33 +224,12 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 		if len(tried) > 0 {
 			p.metrics.retried()
 		}
-		if u, ok := r.Context().Value(useKey{}).(*use); ok {
-			u.fate.asked(e.Addr)
-		}
-		r.URL.Host = e.Addr.String()
-		response, err := p.transport.RoundTrip(r)
+		response, err := p.ask(r, e)
 		if err == nil {
-			if err = judgeStatus(response, r.Header.Get("Upgrade")); err != nil {
-				_ = response.Body.Close()
-			}
-		}
-		if err == nil {
-			e.Succeeded()
-			response.Body = release(response.Body, e)
-			if u, ok := r.Context().Value(useKey{}).(*use); ok {
-				u.body = response.Body
-			}
 			return response, nil
 		}
-		e.Release()
-		if r.Context().Err() != nil { // the client went away: no fault of the endpoint
-			if r.ProtoMajor == 1 && k.partial() { // or closed its side only: it may read an answer
-				return nil, bodyError{io.ErrUnexpectedEOF}
-			}
-			return nil, r.Context().Err()
-		}
-		if fault := k.broken(); fault != nil {
-			return nil, bodyError{fault}
+		if fault := clientFault(r, k); fault != nil {
+			return nil, fault
 		}
 		failures = append(failures, err)
 		if tcp.Exhausted(err) || k.partial() {
@@ -263,6 +242,46 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, errors.Join(failures...)
 		}
 	}
+}
+
+// ask sends the request to one endpoint. The endpoint is released with the answer's body, or here with an error.
+func (p *proxy) ask(r *http.Request, e *endpoint.Endpoint) (*http.Response, error) {
+	u, used := r.Context().Value(useKey{}).(*use)
+	if used {
+		u.fate.asked(e.Addr)
+	}
+	r.URL.Host = e.Addr.String()
+	response, err := p.transport.RoundTrip(r)
+	if err == nil {
+		if err = judgeStatus(response, r.Header.Get("Upgrade")); err != nil {
+			_ = response.Body.Close()
+		}
+	}
+	if err != nil {
+		e.Release()
+		return nil, err
+	}
+	e.Succeeded()
+	response.Body = release(response.Body, e)
+	if used {
+		u.body = response.Body
+	}
+	return response, nil
+}
+
+// clientFault is the error of a request that failed because of its client, which is no fault of the endpoint: the client
+// went away, or its body is broken. It is nil for any other failure.
+func clientFault(r *http.Request, k *kept) error {
+	switch gone := r.Context().Err(); {
+	case gone != nil && r.ProtoMajor == 1 && k.partial(): // it may have closed its side only, and read an answer
+		return bodyError{io.ErrUnexpectedEOF}
+	case gone != nil:
+		return gone
+	}
+	if fault := k.broken(); fault != nil {
+		return bodyError{fault}
+	}
+	return nil
 }
 
 var errSwitched = errors.New("the endpoint switched to a protocol that it was not asked for")
