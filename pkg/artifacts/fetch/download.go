@@ -204,6 +204,7 @@ func (d *downloader) transfer(
 			d.discard(a)
 			return fmt.Errorf("%w: asked for byte %d, got range %q", errTransfer, have, answer.Header.Get("Content-Range"))
 		}
+		watch.have.Store(have)
 		d.log.Info("download resumed", "set", a.set, "artifact", a.name, "bytes", have)
 	case http.StatusRequestedRangeNotSatisfiable: // we have more than there is
 		d.discard(a)

@@ -2,8 +2,10 @@ package fetch
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,15 +14,18 @@ type stallWatch struct {
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	stall  time.Duration
+	have   atomic.Int64 // bytes that came, those of earlier attempts that this one goes on from included
 }
 
-// watch begins an attempt. Its context's cause is errStalled where the attempt stalled.
+// watch begins an attempt. Its context's cause is errStalled, and says how many bytes had come, where the attempt
+// stalled.
 func (c Config) watch(ctx context.Context) (context.Context, *stallWatch) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	stall := c.StallTimeout.D()
-	return ctx, &stallWatch{
-		cancel: cancel, stall: stall, timer: time.AfterFunc(stall, func() { cancel(errStalled) }),
-	}
+	w := &stallWatch{cancel: cancel, stall: c.StallTimeout.D()}
+	w.timer = time.AfterFunc(w.stall, func() {
+		cancel(fmt.Errorf("%w: none for %s, %d bytes had come", errStalled, w.stall, w.have.Load()))
+	})
+	return ctx, w
 }
 
 func (w *stallWatch) end() {
@@ -42,6 +47,7 @@ type watched struct {
 func (w watched) Read(b []byte) (int, error) {
 	n, err := w.Reader.Read(b)
 	if n > 0 {
+		w.watch.have.Add(int64(n))
 		w.watch.fed()
 	}
 	return n, err
