@@ -32,6 +32,10 @@ func simple(r *http.Request) bool {
 
 // serveDirect answers a simple request, or one that a loop has begun.
 func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request, begun *attempt) {
+	if begun != nil {
+		// The loop has had all of a body. net/http notices that the client has gone only once the body was read.
+		_, _ = io.Copy(io.Discard, r.Body)
+	}
 	client := peerOf(r)
 	who := claimsOf(r, client, p.settings.Trusted)
 	if len(p.settings.Trusted) > 0 {

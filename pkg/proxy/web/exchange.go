@@ -26,7 +26,7 @@ func plainRouteOf(sites []*site) *plainRoute {
 		s.Machines > 0 || s.Rate > 0 {
 		return nil
 	}
-	// A loop's clock would miss a time that is too short. Connections whose requests are all logged would only leave.
+	// A loop's clock would miss a time that is too short. Where all requests are logged each has to wait for the log.
 	coarse := func(limit time.Duration) bool { return limit <= 0 || limit >= 2*loop.Tick }
 	if !coarse(s.Dial) || !coarse(s.Response) || s.AccessLog.every == 1 {
 		return nil
@@ -136,6 +136,22 @@ func (x *exchange) ended(code int, bytes, expected int64, reason string) {
 		}
 	}
 	x.line = a
+}
+
+// record writes a request's line to the log, which may have to be waited for: that holds up nothing but the request's
+// connection, whose loop calls then behind it unless the connection has ended.
+func (s *loopConn) record(x *exchange, then func()) {
+	line, observer := x.line, x.route.observer
+	x.free()
+	s.loop.front.retired.Go(func() {
+		observer.record(line)
+		s.loop.soon(func() {
+			s.logging = false
+			if !s.gone {
+				then()
+			}
+		})
+	})
 }
 
 // headEnd is the length of the head in what has come of an answer, 0 where its end is not there.

@@ -69,24 +69,6 @@ func (s *loopConn) handOff(early []byte, a *attempt) {
 	s.conn.serve()
 }
 
-// record writes an answered request's line to the log, which may have to be waited for; so that holds up nothing but
-// this connection.
-func (s *loopConn) record(x *exchange, ends bool) {
-	line, observer, c := x.line, x.route.observer, s.conn
-	x.free()
-	s.loop.front.retired.Add(1)
-	s.detach(nil, nil)
-	go func() {
-		defer s.loop.front.retired.Done()
-		observer.record(line)
-		if ends {
-			_ = c.Close()
-			return
-		}
-		c.serve()
-	}()
-}
-
 // detach makes the connection one of the runtime's poller.
 func (s *loopConn) detach(early []byte, a *attempt) {
 	c := s.conn

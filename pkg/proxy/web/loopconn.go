@@ -28,6 +28,7 @@ type loopConn struct {
 	last    bool // there may be an end behind what is read
 	more    bool // something has come that has not been read
 	sending bool // the client has to take the rest of an answer
+	logging bool // the line of the request before is being written
 	gone    bool // from the loop
 	since   time.Time
 	acked   uint64 // bytes of answers that the client is known to have taken
@@ -90,7 +91,7 @@ func (s *loopConn) Ready(e loop.Events) {
 	case s.sending && e.Writable():
 		s.more = s.more || e.Readable()
 		s.flush()
-	case s.exchange != nil:
+	case s.exchange != nil || s.logging:
 		s.more = true
 	case e.Readable():
 		s.read()
@@ -233,10 +234,16 @@ func (s *loopConn) flush() {
 	s.exchange = nil
 	ends, line := err != nil || x.request.close, x.line
 	if line != nil {
-		s.record(x, ends)
+		s.logging = true
+		s.record(x, func() { s.next(ends || s.loop.ended) })
 		return
 	}
 	x.free()
+	s.next(ends)
+}
+
+// next goes on to the next request, or ends the connection.
+func (s *loopConn) next(ends bool) {
 	if ends {
 		s.end()
 		return
@@ -272,6 +279,7 @@ func (s *loopConn) redial() {
 func (s *loopConn) tick(now time.Time) {
 	past := now.Sub(s.since)
 	switch {
+	case s.logging:
 	case s.sending:
 		s.stalled(now, past)
 	case s.exchange != nil && past < loopWait:
@@ -327,10 +335,10 @@ func (s *loopConn) end() {
 			x.gaveUp()
 		}
 		if x.line != nil {
-			s.record(x, true)
-			return
+			s.record(x, func() {})
+		} else {
+			x.free()
 		}
-		x.free()
 	}
 	s.gone = true
 	s.loop.remove(s)

@@ -121,3 +121,34 @@ func testPostFindsAnotherEndpoint(t *testing.T, start starter) {
 		}
 	}
 }
+
+// A client that goes away ends the wait for the answer to its POST, also where the loop has handed it off.
+func TestPostOfAClientThatGoes(t *testing.T) { withAndWithout(t, testPostOfAClientThatGoes) }
+
+func testPostOfAClientThatGoes(t *testing.T, start starter) {
+	left := make(chan error, 1)
+	addr, _ := rawEndpoint(t, func(conn net.Conn) {
+		reader := bufio.NewReader(conn)
+		request, err := http.ReadRequest(reader)
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, request.Body)
+		_, err = reader.ReadByte()
+		left <- err
+	})
+	r := start(t, Settings{Pool: pool(addr), Timeouts: Timeouts{Response: -1}})
+	c := r.talk(t)
+	_, _ = io.WriteString(c.Conn, plainPost)
+	eventually(t, "the request comes", func() bool { return testutil.ToFloat64(r.flight.WithLabelValues("r")) == 1 })
+	eventually(t, "a goroutine waits for the endpoint", func() bool { return len(r.loopConns()) == 0 })
+	_ = c.Conn.Close()
+	select {
+	case err := <-left:
+		if err == nil {
+			t.Error("the endpoint got more than the request")
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the endpoint is still waited for")
+	}
+}
