@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // talk is a client's connection.
@@ -301,9 +303,9 @@ func testEndOfDrainAsksNobodyAgain(t *testing.T, start starter) {
 	if n := asked.Load(); n != 2 {
 		t.Errorf("the endpoint saw %d requests, want 2", n)
 	}
-	if n := testutil.ToFloat64(r.flight.WithLabelValues("r")); n != 0 {
-		t.Errorf("%v requests in flight", n)
-	}
+	testwait.Until(t, "no request is in flight", func() bool {
+		return testutil.ToFloat64(r.flight.WithLabelValues("r")) == 0
+	})
 }
 
 // A drain's deadline ends an attempt to connect, too. (net/http's Transport dials on for the next request.)

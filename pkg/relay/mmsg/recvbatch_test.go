@@ -23,9 +23,9 @@ func open(t *testing.T, ns *nstest.NS, domain, kind int, setUp func(fd int) erro
 	return s
 }
 
-// TestInboxIsReadyAgain: what the kernel has written into a header during one batch is put right before the next, be
+// TestRecvBatchIsReadyAgain: what the kernel has written into a header during one batch is put right before the next, be
 // that longer or shorter. Lengths that an earlier packet left would cut off the addresses of the next.
-func TestInboxIsReadyAgain(t *testing.T) {
+func TestRecvBatchIsReadyAgain(t *testing.T) {
 	ns := nstest.New(t)
 	udp := func(port int) *Socket {
 		return open(t, ns, unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error {

@@ -32,7 +32,7 @@ func openDetour(ipv6 bool) (*mmsg.Socket, error) {
 	return s, nil
 }
 
-// Flush sends what lies in the outboxes: the one by the relay's own socket, the other by the detour.
+// Flush sends what lies in both batches: one goes by the relay's own socket, the other by the detour.
 func Flush(usual *mmsg.SendBatch, own *mmsg.Socket, detour *mmsg.SendBatch, targets []Target) {
 	usual.Flush(own)
 	if detour.Len() == 0 {
