@@ -95,9 +95,10 @@ func (p *pump) begin() bool {
 	return false
 }
 
-// block receives in the kernel until the scheduler wants its processor back, or nothing comes.
+// block receives in the kernel until the scheduler wants its processor back, nothing comes, or the Pump is to end: of a
+// deadline, or that the socket is being closed, only the poller would tell it.
 func (p *pump) block() {
-	for {
+	for !p.stopped.Load() {
 		n, errno := p.in.receive(p.fd, unix.MSG_WAITFORONE)
 		if errno != 0 {
 			p.ended(errno)

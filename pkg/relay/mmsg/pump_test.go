@@ -76,11 +76,13 @@ type sender struct {
 	sent int64
 }
 
-func newSender(t *testing.T, ns *nstest.NS) *sender {
+func newSender(t *testing.T, ns *nstest.NS) *sender { return newSenderOf(t, ns, 1) }
+
+func newSenderOf(t *testing.T, ns *nstest.NS, port int) *sender {
 	t.Helper()
 	s := &sender{out: NewSendBatch(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })}
 	s.Socket = open(t, ns, unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error {
-		return unix.Bind(fd, &unix.SockaddrInet4{Port: 1})
+		return unix.Bind(fd, &unix.SockaddrInet4{Port: port})
 	})
 	return s
 }
@@ -151,6 +153,50 @@ func TestPumpLeavesAProcessor(t *testing.T) {
 	})
 	testwait.Until(t, "packets arrive", func() bool { return p.packets.Load() == s.sent })
 	p.stop(t)
+}
+
+// TestPumpStopsBehindItsBatch: also where it waits in the kernel and more packets are there already, as they always are
+// on a busy link.
+func TestPumpStopsBehindItsBatch(t *testing.T) {
+	setProcessors(t, 2)
+	for name, stop := range map[string]func(s *Socket){
+		"Stop": (*Socket).Stop, "Close": func(s *Socket) { go s.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := nstest.New(t)
+			s, late := newSender(t, ns), newSenderOf(t, ns, 3)
+			socket := open(t, ns, unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error {
+				return unix.Bind(fd, &unix.SockaddrInet4{Port: 2})
+			})
+			in, ended, received := NewRecvBatch(0), make(chan error, 1), 0
+			var stopping atomic.Bool
+			go func() {
+				ended <- socket.Pump(in, func(n int) {
+					switch {
+					case stopping.Load():
+						received += n
+					case inKernel():
+						for range 2 * Batch {
+							late.send()
+						}
+						stopping.Store(true)
+						for stop(socket); !socket.stopped.Load(); {
+							runtime.Gosched()
+						}
+					}
+				})
+			}()
+			s.until(t, "the Pump waits in the kernel", stopping.Load)
+			select {
+			case <-ended:
+			case <-time.After(patience):
+				t.Fatal("the Pump has not ended")
+			}
+			if received > 0 {
+				t.Errorf("the Pump handled %d packets behind its end", received)
+			}
+		})
+	}
 }
 
 // TestPumpEndsWithItsLink: a packet socket fails when its interface goes down, also while the Pump waits in the kernel.

@@ -5,6 +5,7 @@ package mmsg
 import (
 	"errors"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,6 +19,8 @@ type Socket struct {
 	fd    int
 	epoll *os.File
 	conn  syscall.RawConn // of epoll
+
+	stopped atomic.Bool // no Pump is to wait in the kernel any more
 }
 
 // NewSocket makes a socket of a domain and kind (socket(2)). The name is for errors.
@@ -50,6 +53,7 @@ func NewSocket(domain, kind int, name string) (*Socket, error) {
 
 // Close closes the socket, after whatever uses it has let go of it.
 func (s *Socket) Close() error {
+	s.stopped.Store(true) // or epoll.Close could wait for a Pump for as long as packets come
 	err := s.epoll.Close()
 	if errors.Is(err, os.ErrClosed) {
 		return err // the number may be another socket's by now
@@ -77,8 +81,11 @@ func Attach(fd int, program []bpf.RawInstruction) error {
 		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog))
 }
 
-// Stop ends a Pump, within a tenth of a second.
-func (s *Socket) Stop() { _ = s.epoll.SetReadDeadline(time.Unix(1, 0)) }
+// Stop ends a Pump, within a tenth of a second: behind the batch that it handles, however many packets wait.
+func (s *Socket) Stop() {
+	s.stopped.Store(true)
+	_ = s.epoll.SetReadDeadline(time.Unix(1, 0))
+}
 
 // Read reads one packet.
 func (s *Socket) Read(b []byte) (n int, err error) {
