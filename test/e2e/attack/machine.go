@@ -12,10 +12,11 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/netboot"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
-// bootTime is how long a machine waits in all; firmware waits longer.
-const bootTime = 45 * time.Second
+// quiet is for how long nothing may move in a step of a boot; firmware waits longer.
+const quiet = 45 * time.Second
 
 // Machine does the steps of a boot again and again, as one client.
 type Machine struct {
@@ -27,7 +28,7 @@ type Machine struct {
 // NewMachine makes a machine, which has its long connection open.
 func NewMachine() (*Machine, error) {
 	m := &Machine{dialer: net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 2, 0, 1)}}}
-	m.kept = &http.Client{Transport: &http.Transport{DialContext: m.dialer.DialContext}}
+	m.kept = patient(&http.Transport{DialContext: m.dialer.DialContext})
 	var err error
 	if m.stream, err = m.dialer.Dial("tcp", address(portTCP)); err != nil {
 		return nil, err
@@ -41,13 +42,18 @@ func (m *Machine) Close() {
 	_ = m.stream.Close()
 }
 
+// patient is a client that gives a request up when nothing moves.
+func patient(transport *http.Transport) *http.Client {
+	return &http.Client{Transport: progress.Transport{
+		RoundTripper: transport, Patience: progress.Patience{Quiet: quiet},
+	}}
+}
+
 // Boot does every step once.
 func (m *Machine) Boot(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, bootTime)
-	defer cancel()
-	fresh := &http.Client{Transport: &http.Transport{
+	fresh := patient(&http.Transport{
 		DialContext: m.dialer.DialContext, DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-	}}
+	})
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
 	second := &http.Transport{DialContext: m.dialer.DialContext, Protocols: &protocols}
@@ -61,15 +67,17 @@ func (m *Machine) Boot(ctx context.Context) error {
 		{"kernel", func() error { return get(ctx, fresh, "http://"+address(portFiles)+"/kernel", content) }},
 		{"metadata", func() error { return get(ctx, m.kept, "http://"+address(portHTTP)+"/meta", []byte("metadata")) }},
 		{"TLS", func() error { return get(ctx, fresh, "https://"+address(portTLS)+"/meta", []byte("metadata")) }},
-		{"gRPC", func() error { return call(ctx, &http.Client{Transport: second}) }},
-		{"open stream", func() error { return echo(ctx, m.stream) }},
+		{"gRPC", func() error { return call(ctx, patient(second)) }},
+		{"open stream", func() error { return echo(m.stream) }},
 		{"new stream", func() error {
+			ctx, cancel := context.WithTimeout(ctx, quiet)
+			defer cancel()
 			c, err := m.dialer.DialContext(ctx, "tcp", address(portTCP))
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			return echo(ctx, c)
+			return echo(c)
 		}},
 		{"healthz", func() error { return get(ctx, fresh, "http://"+address(portAdmin)+"/healthz", []byte("ok\n")) }},
 	}
@@ -117,10 +125,9 @@ func exchange(client *http.Client, request *http.Request, want []byte) error {
 	return nil
 }
 
-func echo(ctx context.Context, c net.Conn) error {
-	if deadline, ok := ctx.Deadline(); ok {
-		_ = c.SetDeadline(deadline)
-	}
+// echo is one question and one answer.
+func echo(c net.Conn) error {
+	_ = c.SetDeadline(time.Now().Add(quiet))
 	if _, err := io.WriteString(c, "hello\n"); err != nil {
 		return err
 	}
@@ -135,13 +142,15 @@ func echo(ctx context.Context, c net.Conn) error {
 }
 
 func (m *Machine) tftp(ctx context.Context) error {
+	ctx, watch := progress.Begin(ctx, progress.Patience{Quiet: quiet})
+	defer watch.End()
 	dialer := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 2, 0, 1)}}
 	c, err := dialer.DialContext(ctx, "udp", address(portTFTP))
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	got, err := netboot.ReadFile(ctx, c, "undionly.kpxe")
+	got, err := netboot.ReadFileFunc(ctx, c, "undionly.kpxe", watch.Bytes)
 	if err == nil && len(got) != 100_000 {
 		err = fmt.Errorf("got %d bytes", len(got))
 	}

@@ -2,6 +2,7 @@ package edge_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"net"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // rootOfIPXE is the SHA-256 of the one authority that iPXE trusts unless its build names another (TRUST=).
@@ -82,10 +84,16 @@ func TestIPXE(t *testing.T) {
 			t.Logf("the firmware says: %s %v", said, err)
 		}
 	}()
+	// A handshake of iPXE's on an emulator takes long, and nothing is printed meanwhile.
+	step, watch := progress.Begin(t.Context(), progress.Patience{
+		Quiet: 2 * time.Minute, Waited: proc.Starved,
+		Signs: []func() string{lab.LastLine("the firmware", machine.FirmwareLog(s.Lab, m.Name))},
+	})
+	defer watch.End()
 	select {
 	case <-proc.Done(): // switched off: both were fetched
-	case <-time.After(3 * time.Minute): // an emulator on a busy machine
-		t.Fatal("the machine did not switch itself off")
+	case <-step.Done():
+		t.Fatalf("the machine did not switch itself off: %v", context.Cause(step))
 	}
 	said, err := os.ReadFile(machine.FirmwareLog(s.Lab, m.Name))
 	for _, file := range []string{"hook.ipxe", "second"} {

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 	"github.com/tinkerbell/stack/test/e2e/tink"
 
 	"google.golang.org/grpc"
@@ -249,7 +250,9 @@ func (s *site) client(t *testing.T, protocol string) *http.Client {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return s.dial(ctx) },
 	}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport, Timeout: time.Minute}
+	return &http.Client{Transport: progress.Transport{
+		RoundTripper: transport, Patience: progress.Patience{Quiet: time.Minute},
+	}}
 }
 
 // authority signs the site's certificates.

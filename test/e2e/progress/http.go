@@ -7,8 +7,8 @@ import (
 	"net/http"
 )
 
-// Transport is an HTTP transport that gives a request up when neither its answer begins nor a byte of its body comes
-// for the patience. An [http.Client] needs no Timeout then, which would end a long download.
+// Transport is an HTTP transport that gives a request up when neither a byte of its body is sent, nor its answer begins,
+// nor a byte of the answer's body comes for the patience. An [http.Client] needs no Timeout then, which would end a long download.
 type Transport struct {
 	http.RoundTripper
 	Patience Patience
@@ -17,7 +17,11 @@ type Transport struct {
 // RoundTrip implements [http.RoundTripper].
 func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, w := Begin(r.Context(), t.Patience)
-	response, err := t.RoundTripper.RoundTrip(r.WithContext(ctx))
+	r = r.WithContext(ctx)
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = &upload{r.Body, w}
+	}
+	response, err := t.RoundTripper.RoundTrip(r)
 	if err != nil {
 		err = w.Why(ctx, err)
 		w.End()
@@ -31,6 +35,18 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // CloseIdleConnections closes those of the transport inside.
 func (t Transport) CloseIdleConnections() {
 	(&http.Client{Transport: t.RoundTripper}).CloseIdleConnections()
+}
+
+// upload is a request's body under watch.
+type upload struct {
+	io.ReadCloser
+	*Watch
+}
+
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.ReadCloser.Read(p)
+	u.Sent(n)
+	return n, err
 }
 
 // body is an answer's body under watch.

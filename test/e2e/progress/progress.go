@@ -58,7 +58,8 @@ type Watch struct {
 	mu    sync.Mutex
 	last  time.Time // when something moved
 	far   string
-	bytes int64
+	bytes int64 // that came
+	sent  int64
 }
 
 // Begin begins a step. Its context ends with ctx, by [Watch.End], and when nothing has moved for the patience: then its
@@ -98,6 +99,16 @@ func (w *Watch) Bytes(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last, w.bytes = time.Now(), w.bytes+int64(n)
+}
+
+// Sent tells that some more bytes have gone out.
+func (w *Watch) Sent(n int) {
+	if n <= 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last, w.sent = time.Now(), w.sent+int64(n)
 }
 
 // Why is the reason of a failure: that the step was given up, where it was, or else err.
@@ -158,6 +169,9 @@ func (w *Watch) stalled() *Stalled {
 	s := &Stalled{Quiet: time.Since(w.last), After: time.Since(w.began)}
 	if w.far != "" {
 		s.Far = append(s.Far, w.far)
+	}
+	if w.sent > 0 {
+		s.Far = append(s.Far, fmt.Sprintf("%d bytes were sent", w.sent))
 	}
 	if w.bytes > 0 {
 		s.Far = append(s.Far, fmt.Sprintf("%d bytes came", w.bytes))

@@ -205,3 +205,105 @@ func TestTransport(t *testing.T) {
 		})
 	}
 }
+
+// A connection on which something moves in either direction goes on; one on which nothing moves does not.
+func TestConn(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		pause time.Duration
+		stuck int // the pieces after which the peer does nothing more
+		sends bool
+		fault string
+	}{
+		{name: "slow to send", pause: 9 * time.Second, stuck: 100, sends: true},
+		{name: "slow to read", pause: 9 * time.Second, stuck: 100},
+		{"stops sending", time.Second, 7, true, "nothing moved for 10s, given up after 17s: 35 bytes came"},
+		{"stops reading", time.Second, 2, false, "nothing moved for 10s, given up after 12s: 131072 bytes were sent"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				near, far := net.Pipe()
+				over, err := progress.Over(near, progress.Patience{Quiet: 10 * time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				const pieces, size = 20, 64 << 10
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					for i := range pieces {
+						if time.Sleep(test.pause); i == test.stuck {
+							time.Sleep(time.Hour)
+						}
+						if test.sends {
+							_, _ = far.Write([]byte("piece"))
+						} else {
+							_, _ = io.ReadFull(far, make([]byte, size))
+						}
+					}
+					_ = far.Close()
+				}()
+				if test.sends {
+					_, err = io.ReadAll(over)
+				} else {
+					_, err = over.Write(make([]byte, pieces*size))
+				}
+				if (err == nil) != (test.fault == "") || err != nil && !strings.HasPrefix(err.Error(), test.fault+" (") {
+					t.Errorf("got %v, want %q", err, test.fault)
+				}
+				if stalled := new(progress.Stalled); errors.As(err, &stalled) != (test.fault != "") {
+					t.Errorf("got %v", err)
+				}
+				_ = over.Close()
+				<-done
+			})
+		})
+	}
+}
+
+// swallow reads a request's body in pieces, and answers then.
+type swallow struct {
+	pause time.Duration
+	stuck int
+}
+
+func (s swallow) RoundTrip(r *http.Request) (*http.Response, error) {
+	for i := 0; ; i++ {
+		pause := s.pause
+		if i == s.stuck {
+			pause = time.Hour
+		}
+		select {
+		case <-time.After(pause):
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+		if _, err := io.ReadFull(r.Body, make([]byte, 5)); err != nil {
+			return &http.Response{Status: "200 OK", StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
+		}
+	}
+}
+
+// An upload that goes out slowly is not given up.
+func TestTransportUpload(t *testing.T) {
+	for _, test := range []struct {
+		swallow
+		fault string
+	}{
+		{swallow{9 * time.Second, 1000}, ""},
+		{swallow{9 * time.Second, 4}, "nothing moved for 10s, given up after 46s: 20 bytes were sent"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			client := http.Client{Transport: progress.Transport{
+				RoundTripper: test.swallow, Patience: progress.Patience{Quiet: 10 * time.Second},
+			}}
+			response, err := client.Post("http://192.0.2.1/", "text/plain", strings.NewReader(strings.Repeat("piece", 100)))
+			if err == nil {
+				_ = response.Body.Close()
+			}
+			if (err == nil) != (test.fault == "") || err != nil && !strings.Contains(err.Error(), test.fault) {
+				t.Errorf("got %v, want %q", err, test.fault)
+			}
+		})
+	}
+}

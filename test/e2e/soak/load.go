@@ -17,13 +17,18 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/tinkerbell/stack/test/e2e/netboot"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // tftpSize is what a TFTP transfer is about: some 140 blocks.
 const tftpSize = 200_000
 
-// exchangeTimeout bounds one exchange of the short kinds: others may have the processors for seconds.
+// exchangeTimeout is how long one answer may take, and for how long nothing may move in a transfer: others may have the
+// processors for seconds.
 const exchangeTimeout = time.Minute
+
+// patience is that of transfers.
+func patience() progress.Patience { return progress.Patience{Quiet: exchangeTimeout} }
 
 // load is one kind of traffic: what its workers do again and again.
 type load struct {
@@ -74,6 +79,7 @@ func (r *run) worker(ctx context.Context, l load, i int) {
 
 func address(port int) string { return fmt.Sprintf("%s:%d", proxyIP, port) }
 
+// dial connects for one exchange that is a question and an answer. What carries more goes through [progress.Over].
 func dial(port int) (*net.TCPConn, error) {
 	conn, err := net.DialTimeout("tcp", address(port), exchangeTimeout)
 	if err != nil {
@@ -84,22 +90,26 @@ func dial(port int) (*net.TCPConn, error) {
 
 // echo sends bytes, ends its direction, and wants them back.
 func echo(sent []byte) error {
-	conn, err := dial(portTCP)
+	plain, err := dial(portTCP)
 	if err != nil {
 		return err
+	}
+	conn, err := progress.Over(plain, patience())
+	if err != nil {
+		return errors.Join(err, plain.Close())
 	}
 	defer conn.Close()
 	wrote := make(chan error, 1)
 	go func() {
 		_, err := conn.Write(sent)
-		wrote <- errors.Join(err, conn.CloseWrite())
+		wrote <- errors.Join(err, plain.CloseWrite())
 	}()
 	got, err := io.ReadAll(conn)
 	if err == nil && !bytes.Equal(got, sent) {
 		err = fmt.Errorf("got %d bytes of %d", len(got), len(sent))
 	}
 	if err != nil {
-		_ = conn.Close()
+		_ = plain.Close()
 	}
 	return errors.Join(err, <-wrote)
 }
@@ -131,7 +141,9 @@ func (r *run) doLong(ctx context.Context, _ int) error {
 
 // doHTTP asks for one thing after the other, on kept connections mostly.
 func (r *run) doHTTP() func(context.Context, int) error {
-	client := &http.Client{Transport: &http.Transport{IdleConnTimeout: 5 * time.Second}, Timeout: exchangeTimeout}
+	client := &http.Client{Transport: progress.Transport{
+		RoundTripper: &http.Transport{IdleConnTimeout: 5 * time.Second}, Patience: patience(),
+	}}
 	return func(ctx context.Context, worker int) error {
 		base := "http://" + address(portHTTP)
 		method, path, sent, want := http.MethodGet, "/who", []byte(nil), []byte(proxyIP)
@@ -172,7 +184,7 @@ func fetch(client *http.Client, request *http.Request, code int, want []byte) er
 func (r *run) doFiles(ctx context.Context, _ int) error {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport, Timeout: exchangeTimeout}
+	client := &http.Client{Transport: progress.Transport{RoundTripper: transport, Patience: patience()}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address(portFiles)+"/vmlinuz", nil)
 	if err != nil {
 		return err
@@ -213,20 +225,21 @@ func finish(stream grpc.ClientStream) error {
 
 func (r *run) doStream(port int) func(context.Context, int) error {
 	return func(ctx context.Context, _ int) error {
-		ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
-		defer cancel()
+		ctx, watch := progress.Begin(ctx, patience())
+		defer watch.End()
 		stream, done, err := open(ctx, port)
 		if err != nil {
-			return err
+			return watch.Why(ctx, err)
 		}
 		defer done()
-		for range 20 {
+		for i := range 20 {
 			if err := say(stream, string(r.file[:1+rand.IntN(100<<10)])); err != nil {
-				return err
+				return watch.Why(ctx, err)
 			}
+			watch.Moved(fmt.Sprintf("message %d was answered", i+1))
 			pause(ctx, 250*time.Millisecond)
 		}
-		return finish(stream)
+		return watch.Why(ctx, finish(stream))
 	}
 }
 
@@ -250,14 +263,14 @@ func (r *run) doIdle(port int) func(context.Context, int) error {
 }
 
 func (r *run) doTFTP(ctx context.Context, _ int) error {
-	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
-	defer cancel()
+	ctx, watch := progress.Begin(ctx, patience())
+	defer watch.End()
 	conn, err := dialUDP(portTFTP)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	got, err := netboot.ReadFile(ctx, conn, "snp.efi")
+	got, err := netboot.ReadFileFunc(ctx, conn, "snp.efi", watch.Bytes)
 	if err == nil && !bytes.Equal(got, r.file[:tftpSize]) {
 		err = fmt.Errorf("got %d bytes that differ", len(got))
 	}
