@@ -81,25 +81,53 @@ func onceFrom(
 	return n, nil
 }
 
+// quiet is how long nothing may come of a file that is waited for.
+const quiet = 20 * time.Second
+
+// whole downloads a file, however long it takes, as long as some of it comes.
+func whole(ctx context.Context, addr, file string, size int64) error {
+	conn, err := ask(ctx, nil, addr, file, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	return onward(size, func() (int64, error) { return discard(conn, time.Now().Add(quiet)) })
+}
+
+// onward reads until the end. Next reads until the end or its time is over: it is called again as long as something
+// came in its time.
+func onward(size int64, next func() (int64, error)) error {
+	for total := int64(0); ; {
+		n, err := next()
+		total += n
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && n > 0:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return fmt.Errorf("failed to download: nothing came for %s, %d bytes of %d had come", quiet, total, size)
+		case !errors.Is(err, io.EOF):
+			return fmt.Errorf("failed to download: after %d bytes of %d: %w", total, size, err)
+		case total < size:
+			return fmt.Errorf("failed to download: the end came after %d bytes of %d", total, size)
+		default:
+			return nil
+		}
+	}
+}
+
 // machines of the rack that boots at once.
 const machines = 100
 
 // rack has a hundred machines come for a file at once. Fair is who gives each
 // the same: Jain's index of their rates, 1 at best, and how much longer than the median the slowest takes.
 func (b *bench) rack(ctx context.Context, p *process.Process) (rounds.Sample, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	end, _ := ctx.Deadline()
 	var clients sync.WaitGroup
 	seconds, faults := make([]float64, machines), make([]error, machines)
 	used := p.CPU()
 	begun := time.Now()
 	for i := range machines {
 		clients.Go(func() {
-			var n int64
-			if n, faults[i] = once(ctx, plainAddr, "boot", nil, bootSize, end); n < bootSize && faults[i] == nil {
-				faults[i] = errors.New("failed to download: it takes for ever")
-			}
+			faults[i] = whole(ctx, plainAddr, "boot", bootSize)
 			seconds[i] = time.Since(begun).Seconds()
 		})
 	}
