@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"errors"
 	"net/netip"
 	"time"
@@ -28,6 +29,7 @@ type loopConn struct {
 	last    bool // there may be an end behind what is read
 	more    bool // something has come that has not been read
 	sending bool // the client has to take the rest of an answer
+	endings int  // how many bytes of line ends may still come behind a POST
 	logging bool // the line of the request before is being written
 	gone    bool // from the loop
 	since   time.Time
@@ -113,6 +115,18 @@ func (s *loopConn) read() {
 		return
 	}
 	s.more = s.last || n == len(x.in)
+	if skipped := lineEnds(x.in[:min(n, s.endings)]); skipped > 0 {
+		s.endings -= skipped
+		s.listener.metrics.bytesIn(skipped)
+		if n = copy(x.in[:], x.in[skipped:n]); n == 0 {
+			x.free()
+			s.phase.Store(phaseWaiting)
+			if s.more || s.handle == (loop.Handle{}) {
+				s.read()
+			}
+			return
+		}
+	}
 	if s.first {
 		s.first = false
 		s.spoke.Store(true)
@@ -124,7 +138,10 @@ func (s *loopConn) read() {
 		x.free()
 		return
 	}
-	s.exchange, s.since = x, x.start
+	s.exchange, s.since, s.endings = x, x.start, 0
+	if x.request.post {
+		s.endings = mostLineEnds
+	}
 	pool, key := s.loop.poolOf(route.direct), route.direct.key(x.endpoint.Addr, s.client)
 	if x.request.safe() { // else a connection that the endpoint has closed meanwhile would be the client's loss
 		s.upstream = pool.take(key)
@@ -139,6 +156,13 @@ func (s *loopConn) read() {
 		s.send()
 	}
 }
+
+// mostLineEnds is how many bytes of line ends are skipped between a POST and the next request, as net/http's server
+// does: there are clients that send an empty line behind the body.
+const mostLineEnds = 4
+
+// lineEnds is how many bytes of line ends something begins with.
+func lineEnds(b []byte) int { return len(b) - len(bytes.TrimLeft(b, "\r\n")) }
 
 // send writes the request; false if the connection has left the loop.
 func (s *loopConn) send() bool {

@@ -152,3 +152,63 @@ func testPostOfAClientThatGoes(t *testing.T, start starter) {
 		t.Error("the endpoint is still waited for")
 	}
 }
+
+// There are clients that send a line's end behind a POST's body. It belongs to no request.
+func TestLineEndBehindPost(t *testing.T) { withAndWithout(t, testLineEndBehindPost) }
+
+func testLineEndBehindPost(t *testing.T, start starter) {
+	asked, answer := make(chan struct{}), make(chan struct{})
+	addr := backend(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if r.URL.Path == "/wait" {
+			asked <- struct{}{}
+			<-answer
+		}
+		_, _ = w.Write(body)
+	})
+	r := start(t, Settings{Pool: pool(addr)})
+	const head = "HEAD / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n" // net/http's
+	for name, parts := range map[string][]string{
+		"with the next": {"\r\n" + plainGet},
+		"alone":         {"\r\n", plainGet},
+		"in pieces":     {"\r", "\n", "\r\n", plainGet},
+		"net/http's":    {"\r\n" + head},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := r.talk(t)
+			c.ask(t, plainPost)
+			for i, part := range parts {
+				_, _ = io.WriteString(c.Conn, part)
+				if len(r.loopConns()) == 1 && i < len(parts)-1 {
+					s := r.loopConns()[0]
+					want := mostLineEnds - len(strings.Join(parts[:i+1], ""))
+					eventually(t, "the loop has read it", func() (read bool) {
+						s.loop.call(t, func() { read = s.endings == want })
+						return read
+					})
+				}
+			}
+			response, err := http.ReadResponse(c.Reader, &http.Request{Method: http.MethodHead})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if response.StatusCode != http.StatusOK {
+				t.Errorf("the next request gets %d", response.StatusCode)
+			}
+			_ = c.Conn.Close()
+			eventually(t, "the connection ends", func() bool { return r.Active() == 0 })
+		})
+	}
+	c := r.talk(t)
+	_, _ = io.WriteString(c.Conn, strings.Replace(plainPost, "/a", "/wait", 1))
+	<-asked // of a connection that the loop does not watch yet
+	_, _ = io.WriteString(c.Conn, "\r\n")
+	answer <- struct{}{}
+	c.ask(t, "")
+	if response, _ := c.ask(t, plainPost); response.StatusCode != http.StatusOK {
+		t.Errorf("the request behind a line's end that came early gets %d", response.StatusCode)
+	}
+	if response, _ := c.ask(t, "\r\n\r\n\r\n"+plainGet); response.StatusCode != http.StatusBadRequest {
+		t.Errorf("more of them get %d", response.StatusCode)
+	}
+}
