@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 )
 
@@ -106,7 +107,7 @@ func TestRateChangesUnderWay(t *testing.T) {
 
 // Two addresses share the rate, though one has four streams.
 func TestAddressesShareTheRate(t *testing.T) {
-	const bits = 80e6
+	const bits = 20e6 // so little that each client keeps up on a busy machine
 	r := start(t, Settings{Shaper: shaped(bits), Rate: bits}, sending(t, make([]byte, 64<<20)))
 	var mu sync.Mutex
 	got, stop := map[string]float64{}, make(chan struct{})
@@ -139,13 +140,22 @@ func TestAddressesShareTheRate(t *testing.T) {
 			})
 		}
 	}
+	testwait.Until(t, "both addresses get something", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(got) == 2
+	})
+	time.Sleep(200 * time.Millisecond) // the connections are not made at one moment
+	mu.Lock()
+	clear(got)
+	mu.Unlock()
 	time.Sleep(2 * time.Second)
 	mu.Lock()
 	share := got["127.0.0.2"] / (got["127.0.0.2"] + got["127.0.0.3"])
 	mu.Unlock()
 	close(stop)
 	group.Wait()
-	if share < .45 || share > .55 {
+	if share < .4 || share > .6 { // by connections it would be .8 and more; the machine may be busy
 		t.Errorf("the one with four streams has %.3f of all: %v", share, got)
 	}
 }

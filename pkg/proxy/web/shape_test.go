@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 )
 
@@ -201,7 +202,7 @@ func TestRateChangesUnderWay(t *testing.T) {
 
 // Of two addresses one opens six connections: both get as much.
 func TestAddressesShareTheRate(t *testing.T) {
-	const bits = 80e6
+	const bits = 20e6 // so little that each client keeps up on a busy machine
 	name, _ := image(t, 64<<20)
 	g := shapers(bits)
 	r := start(t, Settings{Handler: serving(name), Shaper: g.Route("r"), Rate: bits})
@@ -239,13 +240,22 @@ func TestAddressesShareTheRate(t *testing.T) {
 			})
 		}
 	}
+	testwait.Until(t, "both addresses get something", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(got) == 2
+	})
+	time.Sleep(200 * time.Millisecond) // the connections are not made at one moment
+	mu.Lock()
+	clear(got)
+	mu.Unlock()
 	time.Sleep(2 * time.Second)
 	mu.Lock()
 	share := got["127.0.0.2"] / (got["127.0.0.2"] + got["127.0.0.3"])
 	mu.Unlock()
 	close(stop)
 	group.Wait()
-	if share < .45 || share > .55 {
+	if share < .4 || share > .6 { // by connections it would be .8 and more; the machine may be busy
 		t.Errorf("the one with six connections has %.3f of all: %v", share, got)
 	}
 }
