@@ -62,7 +62,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Client: cluster.client, Leases: cluster.leases, Namespace: cluster.namespace, LeaseOwner: cluster.owner,
 		Node: s.Node, Identity: lb.Identity(s.Node, bootID()),
 		Services: service.Options{Class: s.Class, Mode: service.Mode(s.Mode), Allowed: s.Addresses},
-		Zone:     s.Zone, Drain: s.DrainTimeout,
+		Zone:     s.Zone, Drain: s.DrainTimeout, Bounds: s.bounds(logger),
 		Times: s.times(), AnnounceInterval: s.AnnounceInterval,
 		Host: lb.Network{Manager: manager}, Logger: logger, Registerer: registry,
 	})

@@ -36,6 +36,9 @@ type settings struct {
 	Zone         string        `desc:"topology zone whose endpoints mode proxy prefers where EndpointSlices have hints; empty: that of the node's label"`
 	DrainTimeout time.Duration `split_words:"true" default:"30s" desc:"mode proxy: how long connections may go on when a Service gives up a port"`
 
+	Connections          int `default:"0" desc:"mode proxy: TCP connections of a port at a time; 0: as many as memory and descriptors allow"`
+	ConnectionsPerClient int `split_words:"true" default:"0" desc:"the same, by client address (IPv6: a /64); 0: half of what memory and descriptors allow"`
+
 	LeaseDuration    time.Duration `split_words:"true" default:"6s" desc:"how long other nodes wait for a node that has gone, in whole seconds; at least 3s"`
 	RenewDeadline    time.Duration `split_words:"true" default:"4s" desc:"how long a node without the API keeps an address; as long as the address of a lease lives, at most"`
 	RetryPeriod      time.Duration `split_words:"true" default:"1s" desc:"time between renewals; half of the deadline at most"`
@@ -78,6 +81,12 @@ func (s *settings) Validate() error {
 	}
 	if s.DrainTimeout < 0 {
 		fault("DRAIN_TIMEOUT", "%v is less than nothing", s.DrainTimeout)
+	}
+	if s.Connections < 0 {
+		fault("CONNECTIONS", "%d is less than none", s.Connections)
+	}
+	if s.ConnectionsPerClient < 0 {
+		fault("CONNECTIONS_PER_CLIENT", "%d is less than none", s.ConnectionsPerClient)
 	}
 	for _, p := range s.Addresses {
 		if p.Masked() != p {

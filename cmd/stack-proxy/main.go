@@ -18,6 +18,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
 	"github.com/tinkerbell/stack/pkg/proxy"
+	"github.com/tinkerbell/stack/pkg/proxy/bounds"
 )
 
 const (
@@ -58,10 +59,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return code
 	}
 	logger := c.Logger(stderr)
-	container, err := tuneMemory()
-	if err != nil {
-		logger.Warn("failed to find the container's memory", "error", err)
-	}
+	container := bounds.Tune(logger)
 	registry := admin.NewRegistry()
 	files, err := c.fetcher(logger, registry)
 	if err != nil {
@@ -90,10 +88,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Grace:        c.DrainGrace,
 		Logger:       logger,
 		Registry:     registry,
-		Account:      account(table, container, c.bootsMemory(), logger),
-	}
-	if container != nil {
-		options.Container = container
+		Account:      reserve(table, c.bootsMemory()).Account(container, logger),
+		Container:    container,
 	}
 	p, err := proxy.New(options)
 	if err != nil {

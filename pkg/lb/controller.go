@@ -86,7 +86,7 @@ func New(o Options) *Controller {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second)),
 	}
 	c.forward = forward.New(forward.Options{
-		Drain: o.Drain, Changed: c.pokeAt, Logger: o.Logger, Registerer: o.Registerer,
+		Drain: o.Drain, Bounds: o.Bounds, Changed: c.pokeAt, Logger: o.Logger, Registerer: o.Registerer,
 	})
 	c.status = elect.New(elect.Config{
 		Leases: c.leases(), Name: statusLease, Labels: leaseLabels, Owner: o.LeaseOwner, Identity: o.Identity,

@@ -18,6 +18,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/address"
 	"github.com/tinkerbell/stack/pkg/lb/elect"
+	"github.com/tinkerbell/stack/pkg/lb/forward"
 	"github.com/tinkerbell/stack/pkg/lb/service"
 	"github.com/tinkerbell/stack/pkg/lb/wire"
 )
@@ -40,6 +41,8 @@ type Options struct {
 	Zone string
 	// Drain is how long connections of Services in mode proxy may go on when their port goes while the address stays.
 	Drain time.Duration
+	// Bounds are those of the TCP connections of Services in mode proxy.
+	Bounds forward.Bounds
 	// AnnounceInterval is the time between announcements after a burst; zero is announce.Interval.
 	AnnounceInterval time.Duration
 	// ProbeInterval is the time between two questions for an address; zero is probe.WatchInterval.

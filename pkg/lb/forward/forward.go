@@ -19,6 +19,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 	"github.com/tinkerbell/stack/pkg/lb/service"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
 	"github.com/tinkerbell/stack/pkg/proxy/udp"
@@ -28,11 +29,23 @@ import (
 type Options struct {
 	// Drain is how long connections may go on when their listener goes while the address stays.
 	Drain time.Duration
+	// Bounds are those of TCP connections.
+	Bounds Bounds
 	// Changed is told of an address whose [Manager.Fault] may have changed. It may be nil.
 	Changed func(netip.Addr)
 	// Logger and Registerer may be nil.
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
+}
+
+// Bounds are what TCP connections may take; the zero Bounds let them take everything.
+type Bounds struct {
+	// Account bounds the memory and descriptors of the connections of all listeners; nil does not. Container measures the
+	// memory; nil is a container without a limit.
+	Account   *admission.Account
+	Container admission.Gauge
+	// Connections bounds those of a listener, ConnectionsPerClient those of one client address there; 0 does not.
+	Connections, ConnectionsPerClient int
 }
 
 // State is what the listeners are to be.
@@ -71,15 +84,17 @@ type key struct {
 func keyOf(l service.Listener) key { return key{l.AddrPort(), l.Port.Protocol} }
 
 type metrics struct {
-	pools *endpoint.Metrics
-	tcp   *tcp.Metrics
-	udp   *udp.Metrics
+	pools   *endpoint.Metrics
+	tcp     *tcp.Metrics
+	udp     *udp.Metrics
+	account *admission.Account // has its own
 }
 
 func (m metrics) forget(route string) {
 	m.pools.Forget(route)
 	m.tcp.Forget(route)
 	m.udp.Forget(route)
+	m.account.Forget(route)
 }
 
 // New makes a manager, which does nothing before Set. Close has to follow.
@@ -95,7 +110,12 @@ func New(o Options) *Manager {
 	}
 	m := &Manager{
 		o: o, log: o.Logger, again: make(chan struct{}, 1), ports: map[key]*port{}, leaving: map[*port]struct{}{},
-		metrics: metrics{endpoint.NewMetrics(o.Registerer), tcp.NewMetrics(o.Registerer), udp.NewMetrics(o.Registerer)},
+		metrics: metrics{
+			endpoint.NewMetrics(o.Registerer), tcp.NewMetrics(o.Registerer), udp.NewMetrics(o.Registerer), o.Bounds.Account,
+		},
+	}
+	if o.Bounds.Account != nil {
+		o.Registerer.MustRegister(o.Bounds.Account)
 	}
 	m.life, m.end = context.WithCancel(context.Background())
 	return m
@@ -126,7 +146,10 @@ func (m *Manager) Set(s State) {
 		m.mu.Unlock()
 		return
 	}
-	m.begin.Do(func() { m.group.Go(m.tend) })
+	m.begin.Do(func() {
+		m.group.Go(m.tend)
+		m.group.Go(func() { m.o.Bounds.Account.Run(m.life, m.o.Bounds.Container) })
+	})
 	m.state = s
 	changed := map[netip.Addr]bool{}
 	want := map[key]service.Listener{}

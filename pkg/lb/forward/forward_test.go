@@ -166,16 +166,20 @@ type site struct {
 	changed  []netip.Addr
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t *testing.T, change ...func(*Options)) *site {
 	t.Helper()
 	s := &site{
 		t: t, registry: prometheus.NewRegistry(), slices: map[string][]*discovery.EndpointSlice{},
 	}
-	s.Manager = New(Options{Drain: time.Minute, Registerer: s.registry, Changed: func(ip netip.Addr) {
+	o := Options{Drain: time.Minute, Registerer: s.registry, Changed: func(ip netip.Addr) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.changed = append(s.changed, ip)
-	}})
+	}}
+	for _, f := range change {
+		f(&o)
+	}
+	s.Manager = New(o)
 	t.Cleanup(s.Close)
 	for _, each := range []string{vip, vip6} {
 		if err := address(each, true); err != nil {

@@ -140,7 +140,7 @@ func (m *Manager) listen(p *port) (serve func(context.Context) error, err error)
 	}
 	front, err := tcp.Listen(tcp.Config{
 		Route: p.route, Listen: p.key.at, Freebind: true, Loops: m.running(), Settings: m.settings(p),
-		Metrics: m.metrics.tcp, Logger: m.log.With("route", p.route),
+		Account: m.o.Bounds.Account, Metrics: m.metrics.tcp, Logger: m.log.With("route", p.route),
 	})
 	if err != nil {
 		return nil, err
@@ -165,6 +165,7 @@ func (m *Manager) running() *loop.Group {
 func (m *Manager) settings(p *port) tcp.Settings {
 	return tcp.Settings{
 		Pool: p.pool.Load(), Drain: m.o.Drain, Sources: p.want.Forward.Sources, SendProxy: p.want.Forward.Header,
+		MaxConnections: m.o.Bounds.Connections, MaxPerClient: m.o.Bounds.ConnectionsPerClient,
 	}
 }
 

@@ -16,6 +16,7 @@ package admission
 import (
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -148,6 +149,17 @@ func (a *Account) Route(name string) *Route {
 	r := &Route{account: a, name: name, clients: map[netip.Addr]*client{}}
 	a.routes = append(a.routes, r)
 	return r
+}
+
+// Forget drops the part of a route whose leases have all been released, with its counts. It leaves a part that has
+// leases as it is.
+func (a *Account) Forget(name string) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.routes = slices.DeleteFunc(a.routes, func(r *Route) bool { return r.name == name && len(r.clients) == 0 })
 }
 
 // Admit charges a connection or request to a client, unless there is no room for it. Then the lease is as before.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
@@ -324,4 +325,23 @@ func BenchmarkAdmit(b *testing.B) {
 			}
 		})
 	}
+}
+
+// A route that has gone is forgotten, with its part of the room, unless something of it is still open.
+func TestForget(t *testing.T) {
+	a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
+	var c connection
+	client := netip.MustParseAddr("192.0.2.1")
+	if why := a.Route("gone").Admit(&c.Lease, &c, client, admission.Cost{Memory: 100}); why != admission.Admitted {
+		t.Fatal(why)
+	}
+	a.Route("stays")
+	for _, want := range []int{2, 1} {
+		a.Forget("gone")
+		if n := testutil.CollectAndCount(a, "stack_proxy_admission_used_bytes"); n != want {
+			t.Errorf("%d routes are counted, want %d", n, want)
+		}
+		c.Release()
+	}
+	(*admission.Account)(nil).Forget("none")
 }
