@@ -1,7 +1,6 @@
 package boots_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -30,8 +29,7 @@ func TestFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it boots machines")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // the first build of the services included
-	defer cancel()
+	ctx := t.Context()
 	repo, err := lab.Repo()
 	if err != nil {
 		t.Fatal(err)

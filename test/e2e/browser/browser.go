@@ -138,6 +138,10 @@ type view struct {
 	script        bool
 }
 
+// answerTime is how long the browser may take for one thing that it is asked for. A test asks for many, and has no time
+// of its own.
+const answerTime = 90 * time.Second
+
 // tab is a tab of the browser, and what it complained of.
 type tab struct {
 	context.Context
@@ -193,13 +197,17 @@ func (t *tab) complaints() []string {
 
 // load opens a page without waiting for its stream of events to end.
 func (t *tab) load(url string, wait string) error {
-	return chromedp.Run(t, chromedp.Navigate(url), chromedp.WaitVisible(wait, chromedp.ByQuery))
+	ctx, cancel := context.WithTimeout(t, answerTime)
+	defer cancel()
+	return chromedp.Run(ctx, chromedp.Navigate(url), chromedp.WaitVisible(wait, chromedp.ByQuery))
 }
 
 // shoot writes a screenshot of what is seen.
 func (t *tab) shoot(path string) error {
 	var picture []byte
-	err := chromedp.Run(t, chromedp.ActionFunc(func(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(t, answerTime)
+	defer cancel()
+	err := chromedp.Run(ctx, chromedp.ActionFunc(func(ctx context.Context) error {
 		shot, err := page.CaptureScreenshot().WithFormat(page.CaptureScreenshotFormatPng).Do(ctx)
 		picture = shot
 		return err

@@ -36,9 +36,7 @@ func start(t *testing.T) (*site, context.Context, string) {
 	t.Cleanup(s.close)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(binary), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.UserDataDir(profile(t)), chromedp.WSURLReadTimeout(90*time.Second), chromedp.Flag("hide-scrollbars", true))
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)

@@ -2,6 +2,8 @@ package browser
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,12 +15,14 @@ import (
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
-// do runs actions, each of which may take a while on a busy machine.
+// do runs actions, which may take a while on a busy machine.
 func (t *tab) do(test *testing.T, what string, actions ...chromedp.Action) {
 	test.Helper()
-	ctx, cancel := context.WithTimeout(t, 90*time.Second)
+	ctx, cancel := context.WithTimeout(t, answerTime)
 	defer cancel()
 	if err := chromedp.Run(ctx, actions...); err != nil {
 		test.Fatalf("%s: %v", what, err)
@@ -28,14 +32,19 @@ func (t *tab) do(test *testing.T, what string, actions ...chromedp.Action) {
 // until waits for an expression to hold, which is evaluated from outside: the page's own scripts may be off.
 func (t *tab) until(test *testing.T, what, expression string) {
 	test.Helper()
-	for end := time.Now().Add(90 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	evaluate := func(expression string, result any) error {
+		ctx, cancel := context.WithTimeout(t, answerTime)
+		defer cancel()
+		return chromedp.Run(ctx, chromedp.Evaluate(expression, result))
+	}
+	for end := time.Now().Add(answerTime); ; time.Sleep(20 * time.Millisecond) {
 		var holds bool
-		if err := chromedp.Run(t, chromedp.Evaluate(expression, &holds)); err == nil && holds {
+		if err := evaluate(expression, &holds); err == nil && holds {
 			return
 		}
 		if time.Now().After(end) {
 			var text string
-			_ = chromedp.Run(t, chromedp.Evaluate("location.href + '\\n' + document.body.innerText", &text))
+			_ = evaluate("location.href + '\\n' + document.body.innerText", &text)
 			test.Fatalf("%s never came; the page is\n%s", what, text)
 		}
 	}
@@ -54,18 +63,34 @@ func (t *tab) packets(test *testing.T) string {
 	dir := test.TempDir()
 	t.do(test, "download", browser.SetDownloadBehavior(browser.SetDownloadBehaviorBehaviorAllow).WithDownloadPath(dir).WithEventsEnabled(true),
 		chromedp.Click("#pcap", chromedp.ByQuery))
-	for end := time.Now().Add(90 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if names, _ := filepath.Glob(filepath.Join(dir, "*.pcap")); len(names) > 0 {
-			text, err := os.ReadFile(names[0])
-			if err != nil {
-				test.Fatal(err)
-			}
-			return string(text)
+	var text []byte
+	err := progress.Until(t, progress.Patience{
+		Quiet: answerTime, Signs: []func() string{func() string { return sizes(dir) }},
+	}, 50*time.Millisecond, func(context.Context) error {
+		names, _ := filepath.Glob(filepath.Join(dir, "*.pcap"))
+		if len(names) == 0 {
+			return errors.New("the browser has not got them")
+		}
+		var err error
+		text, err = os.ReadFile(names[0])
+		return err
+	})
+	if err != nil {
+		test.Fatalf("the packets never came: %v", err)
+	}
+	return string(text)
+}
+
+// sizes are those of a directory's files, which grow as the browser downloads.
+func sizes(dir string) string {
+	var all []string
+	entries, _ := os.ReadDir(dir)
+	for _, entry := range entries {
+		if info, err := entry.Info(); err == nil {
+			all = append(all, fmt.Sprintf("%s has %d bytes", entry.Name(), info.Size()))
 		}
 	}
-	names, _ := os.ReadDir(dir)
-	test.Fatalf("the packets never came: %v", names)
-	return ""
+	return strings.Join(all, ", ")
 }
 
 // press presses a key as a person does, so that a page that takes it keeps it from the field that it goes to.

@@ -1,7 +1,6 @@
 package clients_test
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -150,10 +149,8 @@ func testLease(t *testing.T, l *lab.Lab, client clients.Client, m lab.Machine) {
 	if !release.Unicast() || release.Dst.Addr() != lab.ServiceIP {
 		t.Errorf("release: got %s, want a unicast to the service IP", release)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	err = lab.Tail(ctx, l.LogPath(lab.Smee), func(line string) bool {
-		return !strings.Contains(line, "received DHCP release packet") || !strings.Contains(line, m.MAC.String())
+	err = lab.Line(t.Context(), l.LogPath(lab.Smee), func(line string) bool {
+		return strings.Contains(line, "received DHCP release packet") && strings.Contains(line, m.MAC.String())
 	})
 	if err != nil {
 		t.Errorf("Smee did not log the release: %v", err)
@@ -193,9 +190,7 @@ func TestReboot(t *testing.T) {
 	}
 	next(dhcpv4.MessageTypeAck)
 	// The lease is in its file when it says so.
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	err = lab.Tail(ctx, running.LogPath(), func(line string) bool { return !strings.HasPrefix(line, "bound to ") })
+	err = lab.Line(t.Context(), running.LogPath(), func(line string) bool { return strings.HasPrefix(line, "bound to ") })
 	if err != nil {
 		t.Fatal(err)
 	}

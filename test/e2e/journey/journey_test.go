@@ -2,7 +2,6 @@ package journey_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"net/netip"
 	"os"
@@ -47,8 +46,7 @@ func travelOnly(t *testing.T, firmware string, change func(*journey.Options)) *j
 	if testing.Short() {
 		t.Skip("-short: it boots a machine")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // the first build of the services included
-	defer cancel()
+	ctx := t.Context()
 	repo, err := lab.Repo()
 	if err != nil {
 		t.Fatal(err)

@@ -9,8 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // binaries are the programs of the lab as files.
@@ -25,6 +28,9 @@ const (
 	smeePackage  = "github.com/tinkerbell/smee/cmd/smee"
 	hegelPackage = "github.com/tinkerbell/hegel/cmd/hegel"
 )
+
+// buildQuiet is how long a build may name no further package: the last thing that it does is to link, in silence.
+const buildQuiet = 10 * time.Minute
 
 // build builds what the lab starts. Go's build cache makes a second call cheap.
 func build(ctx context.Context, opts Options) (binaries, error) {
@@ -81,12 +87,22 @@ func build(ctx context.Context, opts Options) (binaries, error) {
 }
 
 func goBuild(ctx context.Context, module, out string, packages []string) error {
-	args := append([]string{"build", "-trimpath", "-o", out + string(filepath.Separator)}, packages...)
+	said, err := os.CreateTemp("", "build-*.log")
+	if err != nil {
+		return fmt.Errorf("failed to make log of build: %w", err)
+	}
+	defer func() { _, _ = said.Close(), os.Remove(said.Name()) }()
+	ctx, watch := progress.Begin(ctx, progress.Patience{
+		Quiet: buildQuiet, Signs: []func() string{LastLine("go build", said.Name())},
+	})
+	defer watch.End()
+	args := append([]string{"build", "-v", "-trimpath", "-o", out + string(filepath.Separator)}, packages...)
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = module
+	cmd.Dir, cmd.Stdout, cmd.Stderr = module, said, said
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("failed to build %s: %w: %s", strings.Join(packages, " "), err, said)
+	if err := cmd.Run(); err != nil {
+		text, _ := os.ReadFile(said.Name())
+		return fmt.Errorf("failed to build %s: %w: %s", strings.Join(packages, " "), watch.Why(ctx, err), text)
 	}
 	return nil
 }

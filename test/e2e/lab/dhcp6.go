@@ -128,7 +128,7 @@ func (l *Lab) StartKea(ctx context.Context) (*Proc, error) {
 	if err != nil {
 		return nil, err
 	}
-	return proc, l.waitReady(ctx, proc, l.saysReady(proc.name, "DHCP6_STARTED"))
+	return proc, l.WaitReady(ctx, proc, l.saysReady(proc.name, "DHCP6_STARTED"))
 }
 
 // keaConfig is what dhcp6Server says in dnsmasq's words.

@@ -120,9 +120,7 @@ func (l *Lab) StartDHCPServer(name, role string, first, last netip.Addr, args ..
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readyTimeout)
-	defer cancel()
-	return proc, l.waitReady(ctx, proc, func(context.Context) error {
+	return proc, l.WaitReady(context.Background(), proc, func(context.Context) error {
 		// It says so once its socket is open.
 		said, err := os.ReadFile(proc.log)
 		if err == nil && !strings.Contains(string(said), "DHCP, IP range "+first.String()) {

@@ -1,13 +1,11 @@
 package lab
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -83,9 +81,7 @@ func ForTest(tb testing.TB, opts Options) *Lab {
 	if opts.Logf == nil {
 		opts.Logf = tb.Logf
 	}
-	ctx, cancel := context.WithTimeout(tb.Context(), 15*time.Minute) // the first build of the services included
-	defer cancel()
-	l, err := Up(ctx, opts)
+	l, err := Up(tb.Context(), opts)
 	if errors.Is(err, ErrNoDHCPv6) {
 		tb.Skip(err)
 	}

@@ -74,10 +74,12 @@ func (l *Lab) Restart(ctx context.Context, name string) error {
 	if ready == nil {
 		return nil
 	}
-	return l.waitReady(ctx, proc, ready)
+	return l.WaitReady(ctx, proc, ready)
 }
 
-func (l *Lab) waitReady(ctx context.Context, proc *Proc, ready func(context.Context) error) error {
+// WaitReady asks whether a program is ready until it is. It gives up when the program has ended, and when it has printed
+// nothing new for half a minute, not counting what it waits for a processor.
+func (l *Lab) WaitReady(ctx context.Context, proc *Proc, ready func(context.Context) error) error {
 	patience := l.patience(proc.name)
 	patience.Waited = proc.Starved
 	err := progress.Until(ctx, patience, 25*time.Millisecond, func(ctx context.Context) error {

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -56,6 +57,15 @@ func LastLine(name, path string) func() string {
 		}
 		return ""
 	}
+}
+
+// Line waits for a line of a file, such as a log. It gives up when the file ends with the same line for half a minute.
+func Line(ctx context.Context, path string, matches func(line string) bool) error {
+	ctx, watch := progress.Begin(ctx, progress.Patience{
+		Quiet: readyTimeout, Signs: []func() string{LastLine(filepath.Base(path), path)},
+	})
+	defer watch.End()
+	return Tail(ctx, path, func(line string) bool { return !matches(line) })
 }
 
 // patience is how long a program of the lab may be quiet: its log is a sign of progress.

@@ -155,31 +155,26 @@ func (s *Site) start(ctx context.Context) (*candidate, error) {
 	}); err != nil {
 		return nil, err
 	}
-	return c, s.waitForNginx(ctx)
+	return c, s.waitForNginx(ctx, c.proxy)
 }
 
 // listener is the pod's interface on the machines' network.
 const listener = "macvlan0"
 
 // waitForNginx waits until every port is open.
-func (s *Site) waitForNginx(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	for _, port := range []uint16{50061, 7171, 42113, 8080} {
-		for {
+func (s *Site) waitForNginx(ctx context.Context, nginx *lab.Proc) error {
+	err := s.Lab.WaitReady(ctx, nginx, func(ctx context.Context) error {
+		for _, port := range []uint16{50061, 7171, 42113, 8080} {
 			conn, err := s.Lab.Dial(lab.RolePod)(ctx, "tcp", netip.AddrPortFrom(lab.PodIP, port).String())
-			if err == nil {
-				_ = conn.Close()
-				break
+			if err != nil {
+				return err
 			}
-			select {
-			case failure := <-s.Lab.Failed():
-				return failure
-			case <-ctx.Done():
-				return fmt.Errorf("nginx does not get ready: %w", err)
-			case <-time.After(20 * time.Millisecond):
-			}
+			_ = conn.Close()
 		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	time.Sleep(500 * time.Millisecond) // dhcrelay looks its server up, and says nothing
 	return nil
