@@ -269,8 +269,8 @@ func (p *proxy) ask(r *http.Request, e *endpoint.Endpoint) (*http.Response, erro
 	return response, nil
 }
 
-// clientFault is the error of a request that failed because of its client, which is no fault of the endpoint: the client
-// went away, or its body is broken. It is nil for any other failure.
+// clientFault is the error of a request that failed because of its client, which is no fault of the endpoint: the
+// client went away, or its body is broken. It is nil for any other failure.
 func clientFault(r *http.Request, k *kept) error {
 	switch gone := r.Context().Err(); {
 	case gone != nil && r.ProtoMajor == 1 && k.partial(): // it may have closed its side only, and read an answer
