@@ -14,10 +14,10 @@ import (
 
 // backends are what the candidates pass to: nginx for HTTP, since it costs the least, and sockets of ours for TCP.
 type backends struct {
-	nginx    *process.Process
-	dir      string
-	files    string // the directory that candidates serve
-	listener net.Listener
+	nginx     *process.Process
+	dir       string
+	files     string // the directory that candidates serve
+	listeners []net.Listener
 }
 
 // fileName and fileSize are of the file that candidates serve: about an iPXE binary.
@@ -62,11 +62,15 @@ func startBackends(ctx context.Context) (*backends, error) {
 	}
 	var config net.ListenConfig
 	config.SetMultipathTCP(false)
-	if b.listener, err = config.Listen(ctx, "tcp", tcpBackend); err != nil {
-		b.stop()
-		return nil, err
+	for _, at := range []string{tcpBackend, lbBackend} {
+		listener, err := config.Listen(ctx, "tcp", at)
+		if err != nil {
+			b.stop()
+			return nil, err
+		}
+		b.listeners = append(b.listeners, listener)
+		go serve(listener)
 	}
-	go b.serve()
 	return b, nil
 }
 
@@ -80,10 +84,10 @@ func (b *backends) fill() error {
 
 // serve does what the first byte of a connection asks for: 'g' gives bytes until the client has gone, 's' says one
 // byte and ends, 'i' is idle.
-func (b *backends) serve() {
+func serve(listener net.Listener) {
 	zeros := make([]byte, 256<<10)
 	for {
-		conn, err := b.listener.Accept()
+		conn, err := listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -115,8 +119,8 @@ func (b *backends) serve() {
 
 func (b *backends) stop() {
 	b.nginx.Stop()
-	if b.listener != nil {
-		_ = b.listener.Close()
+	for _, each := range b.listeners {
+		_ = each.Close()
 	}
 	_ = os.RemoveAll(b.dir)
 }

@@ -3,10 +3,13 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/process"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
@@ -17,6 +20,7 @@ const (
 	ours       = "ours"
 	oursShared = "ours-shared" // with backendConnections: shared
 	oursBoots  = "ours-boots"  // that shows boots
+	stackLB    = "stack-lb"    // its forwarding alone: TCP, without Kubernetes
 	nginxChart = "nginx-chart"
 	nginxTuned = "nginx-tuned"
 	haproxy    = "haproxy"
@@ -30,6 +34,12 @@ const (
 	filesAddr   = "127.0.0.1:8080"
 	httpBackend = "127.0.0.2:7171"
 	tcpBackend  = "127.0.0.2:42113"
+)
+
+// stack-lb takes no loopback addresses.
+const (
+	lbAddr    = "192.0.2.10:42113"
+	lbBackend = "192.0.2.20:42113"
 )
 
 // ourRoutes takes the files' directory and whose requests connections to the backend are kept for.
@@ -123,6 +133,9 @@ func startCandidate(ctx context.Context, b *bench, name, backend string) (*candi
 		return nil, err
 	}
 	c := &candidate{http: httpAddr, tcp: tcpAddr, dir: dir}
+	if name == stackLB {
+		c.tcp = lbAddr
+	}
 	if c.Process, err = c.start(ctx, b, name, backend); err != nil {
 		c.stop()
 		return nil, err
@@ -131,6 +144,12 @@ func startCandidate(ctx context.Context, b *bench, name, backend string) (*candi
 }
 
 func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (*process.Process, error) {
+	if name == stackLB {
+		if b.Forwarder == "" {
+			return nil, fmt.Errorf("no forwarder is given: %w", rounds.ErrLeftOut)
+		}
+		return process.Start(ctx, name, c.tcp, exec.CommandContext(ctx, b.Forwarder, "-listen", lbAddr, "-endpoint", lbBackend))
+	}
 	file := filepath.Join(c.dir, "conf")
 	path, text, args := b.Proxy, "", []string(nil)
 	switch name {
@@ -164,6 +183,23 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 		"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090",
 		fmt.Sprintf("STACK_PROXY_BOOTS=%t", name == oursBoots))
 	return process.Start(ctx, name, c.http, cmd)
+}
+
+// addToLoopback puts the address of an address and port on the loopback.
+func addToLoopback(at string) error {
+	host, _, err := net.SplitHostPort(at)
+	if err != nil {
+		return err
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("failed to find loopback: %w", err)
+	}
+	address := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(host), Mask: net.CIDRMask(32, 32)}}
+	if err := netlink.AddrReplace(lo, address); err != nil {
+		return fmt.Errorf("failed to put %s on loopback: %w", host, err)
+	}
+	return nil
 }
 
 // loadStream has nginx load its stream module, which Debian has apart.
