@@ -123,7 +123,7 @@ func TestOneClientCannotTakeAll(t *testing.T) {
 			descriptions[f.GetName()] = len(f.GetMetric())
 		}
 		if err != nil || len(descriptions) != 2 { // the account's room and limit
-			return fmt.Errorf("%v, %v", descriptions, err)
+			return fmt.Errorf("%v, %w", descriptions, err)
 		}
 		return nil
 	})

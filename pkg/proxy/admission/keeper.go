@@ -29,7 +29,8 @@ const (
 	// has more, and more than liveAt percent of Go's own limit are in use behind a collection, connections are given up:
 	// it would run all the time.
 	busyCollector, liveAt = .2, 65
-	// refuseAfterOverwork is for how long newcomers are refused, rather than wait, after the collector had too much to do.
+	// refuseAfterOverwork is for how long newcomers are refused, rather than wait, after the collector had too much to
+	// do.
 	refuseAfterOverwork = time.Second
 	// pace is the part of what is free below shedAt that may be charged until the next look, as a divisor: a connection
 	// that is served can come to hold so many times its charge in sockets' buffers.
@@ -39,8 +40,8 @@ const (
 	plenty, waits = 8, 8
 	// leavingPart of the memory may be held by what was evicted and has not ended, before newcomers wait, as a divisor.
 	leavingPart = 8
-	// leastRoom is what pressure leaves of the room, as a divisor; overworkRoom, what an overworked collector alone does: a
-	// machine that boots has to be one of those with little.
+	// leastRoom is what pressure leaves of the room, as a divisor; overworkRoom, what an overworked collector alone
+	// does: a machine that boots has to be one of those with little.
 	leastRoom, overworkRoom = 32, 4
 
 	logEvery = time.Minute

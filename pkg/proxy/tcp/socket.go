@@ -38,8 +38,8 @@ func newSocket(fd int) (*socket, error) {
 	return &socket{File: file, raw: raw}, nil
 }
 
-// dial connects within a time, or waits for an attempt that is pending; the errors are the kernel's. It passes the socket
-// to adopt first, so that the session can close it meanwhile; adopt may refuse it. Bound is for [Open].
+// dial connects within a time, or waits for an attempt that is pending; the errors are the kernel's. It passes the
+// socket to adopt first, so that the session can close it meanwhile; adopt may refuse it. Bound is for [Open].
 func dial(addr netip.AddrPort, s *Settings, bound bool, b *pendingDial, adopt func(*socket) bool) (*socket, error) {
 	if b == nil {
 		b = &pendingDial{since: time.Now()}
@@ -125,9 +125,10 @@ func (c *socket) Write(b []byte) (int, error) {
 // SetReadDeadline implements net.Conn.
 func (c *socket) SetReadDeadline(t time.Time) error { return c.reason(c.File.SetReadDeadline(t)) }
 
-// ended tells a stream that ended (nil) from one that was reset or timed out. The kernel reports an error once: when a
-// write got it, the next read just sees an end. The state of the connection still tells, since after the other end's FIN
-// alone it is not closed before ours. After a FIN and then a reset, a write fails with another error (EPIPE).
+// ended tells a stream that ended (nil) from one that was reset or timed out. The kernel reports an error once: when
+// a write got it, the next read just sees an end. The state of the connection still tells, since after the other
+// end's FIN alone it is not closed before ours. After a FIN and then a reset, a write fails with another error
+// (EPIPE).
 func (c *socket) ended() (err error) {
 	failure := c.raw.Control(func(fd uintptr) { err = ended(int(fd)) })
 	switch {
