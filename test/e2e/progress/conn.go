@@ -40,8 +40,8 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, c.watch.Why(c.ctx, err)
 }
 
-// Write implements [net.Conn]. It counts what the kernel takes piece by piece: all of it may take longer than nothing may
-// move.
+// Write implements [net.Conn]. It counts what the kernel takes piece by piece: the whole may take longer than the
+// patience.
 func (c *Conn) Write(b []byte) (written int, err error) {
 	for err == nil && written < len(b) {
 		var n int

@@ -7,8 +7,9 @@ import (
 	"net/http"
 )
 
-// Transport is an HTTP transport that gives a request up when neither a byte of its body is sent, nor its answer begins,
-// nor a byte of the answer's body comes for the patience. An [http.Client] needs no Timeout then, which would end a long download.
+// Transport is an HTTP transport that gives a request up when neither a byte of its body is sent, nor its answer
+// begins, nor a byte of the answer's body comes for the patience. An [http.Client] needs no Timeout then, which would
+// end a long transfer.
 type Transport struct {
 	http.RoundTripper
 	Patience Patience
