@@ -263,7 +263,7 @@ func (p *proxy) passDirect(w http.ResponseWriter, r *http.Request, u *upstream, 
 		stop = context.AfterFunc(r.Context(), func() { _ = u.SetReadDeadline(time.Unix(1, 0)) })
 	}
 	buffer := bufferPool.Get().(*[32 << 10]byte)
-	readErr, writeErr := copyBody(w, response.Body, buffer[:], response.ContentLength < 0)
+	readErr, writeErr := copyBody(w, response.Body, buffer[:])
 	bufferPool.Put(buffer)
 	for name, values := range response.Trailer {
 		header[http.TrailerPrefix+name] = values
@@ -293,15 +293,16 @@ func setAnswerHeader(header http.Header, response *http.Response) {
 	}
 }
 
-// copyBody copies until the end. An answer without a length may be a stream that is waited for: each piece is flushed.
-func copyBody(w http.ResponseWriter, body io.Reader, buffer []byte, flush bool) (readErr, writeErr error) {
+// copyBody copies until the end. What has come is flushed, however long the rest takes; of a long answer that comes fast
+// nothing is left to flush, since net/http keeps only what is short.
+func copyBody(w http.ResponseWriter, body io.Reader, buffer []byte) (readErr, writeErr error) {
 	for {
 		n, err := body.Read(buffer)
 		if n > 0 {
 			if _, writeErr := w.Write(buffer[:n]); writeErr != nil {
 				return nil, writeErr
 			}
-			if flush && err == nil {
+			if err == nil {
 				_ = http.NewResponseController(w).Flush()
 			}
 		}

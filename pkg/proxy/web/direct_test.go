@@ -346,3 +346,36 @@ func TestExhausted(t *testing.T) {
 		}
 	}
 }
+
+// What has come of an answer is passed on, however long the rest takes.
+func TestHalfAnAnswerIsPassedOn(t *testing.T) {
+	withAndWithout(t, func(t *testing.T, start starter) {
+		for _, way := range []string{"plain", "direct"} {
+			arrived := make(chan struct{})
+			r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Length", "2000")
+				_, _ = w.Write(make([]byte, 1000))
+				_ = http.NewResponseController(w).Flush()
+				select {
+				case <-arrived:
+				case <-r.Context().Done():
+				}
+				_, _ = w.Write(make([]byte, 1000))
+			}))})
+			c := r.talk(t)
+			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+			_, _ = io.WriteString(c.Conn, ways[way])
+			response, err := http.ReadResponse(c.Reader, nil)
+			if err != nil {
+				t.Fatal(way, err)
+			}
+			if n, err := io.ReadFull(response.Body, make([]byte, 1000)); err != nil {
+				t.Errorf("%s: got %d bytes of the half that has come: %v", way, n, err)
+			}
+			close(arrived)
+			if n, err := io.Copy(io.Discard, response.Body); n != 1000 || err != nil {
+				t.Errorf("%s: got %d bytes of the rest: %v", way, n, err)
+			}
+		}
+	})
+}
