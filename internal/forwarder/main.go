@@ -24,15 +24,15 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx); err != nil {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "forwarder:", err)
 		os.Exit(1) //nolint:forbidigo // This is a main, of a program that is not shipped.
 	}
 }
 
-func run(ctx context.Context) error {
+func run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
 	var listen, endpoint netip.AddrPort
 	flag.TextVar(&listen, "listen", netip.AddrPort{}, "the Service's address and TCP port")
 	flag.TextVar(&endpoint, "endpoint", netip.AddrPort{}, "address and port of its endpoint, not a loopback address")

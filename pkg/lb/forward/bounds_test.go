@@ -122,10 +122,10 @@ func TestOneClientCannotTakeAll(t *testing.T) {
 		for _, f := range families {
 			descriptions[f.GetName()] = len(f.GetMetric())
 		}
-		if err != nil || len(descriptions) != 2 { // the account's room and limit
-			return fmt.Errorf("%v, %w", descriptions, err)
+		if err == nil && len(descriptions) != 2 { // the account's room and limit
+			err = fmt.Errorf("%v are counted", descriptions)
 		}
-		return nil
+		return err
 	})
 }
 
