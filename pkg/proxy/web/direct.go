@@ -293,8 +293,8 @@ func setAnswerHeader(header http.Header, response *http.Response) {
 	}
 }
 
-// copyBody copies until the end. What has come is flushed, however long the rest takes; of a long answer that comes fast
-// nothing is left to flush, since net/http keeps only what is short.
+// copyBody copies until the end. What has come is flushed, however long the rest takes; of a long answer that comes
+// fast nothing is left to flush, since net/http keeps only what is short.
 func copyBody(w http.ResponseWriter, body io.Reader, buffer []byte) (readErr, writeErr error) {
 	for {
 		n, err := body.Read(buffer)

@@ -77,8 +77,8 @@ func (l *Lab) Restart(ctx context.Context, name string) error {
 	return l.WaitReady(ctx, proc, ready)
 }
 
-// WaitReady asks whether a program is ready until it is. It gives up when the program has ended, and when it has printed
-// nothing new for half a minute, not counting what it waits for a processor.
+// WaitReady asks whether a program is ready until it is. It gives up when the program has ended, and when it has
+// printed nothing new for half a minute, not counting what it waits for a processor.
 func (l *Lab) WaitReady(ctx context.Context, proc *Proc, ready func(context.Context) error) error {
 	patience := l.patience(proc.name)
 	patience.Waited = proc.Starved

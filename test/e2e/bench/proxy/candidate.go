@@ -148,7 +148,8 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 		if b.Forwarder == "" {
 			return nil, fmt.Errorf("no forwarder is given: %w", rounds.ErrLeftOut)
 		}
-		return process.Start(ctx, name, c.tcp, exec.CommandContext(ctx, b.Forwarder, "-listen", lbAddr, "-endpoint", lbBackend))
+		forwarder := exec.CommandContext(ctx, b.Forwarder, "-listen", lbAddr, "-endpoint", lbBackend)
+		return process.Start(ctx, name, c.tcp, forwarder)
 	}
 	file := filepath.Join(c.dir, "conf")
 	path, text, args := b.Proxy, "", []string(nil)

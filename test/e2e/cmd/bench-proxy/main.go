@@ -21,7 +21,8 @@ func main() { program.Main("bench-proxy", run) }
 func run(ctx context.Context) error {
 	o := proxy.Options{Log: os.Stderr}
 	flag.StringVar(&o.Proxy, "proxy", "build/bin/stack-proxy", "the stack-proxy executable")
-	flag.StringVar(&o.Forwarder, "forwarder", "", "the executable of stack-lb's forwarding, beside it; empty leaves it out")
+	flag.StringVar(&o.Forwarder, "forwarder", "",
+		"the executable of stack-lb's forwarding, beside it; empty leaves it out")
 	flag.IntVar(&o.Runs, "runs", 5, "rounds")
 	flag.DurationVar(&o.Duration, "duration", 3*time.Second, "time of one measurement")
 	cases := flag.String("cases", "", "some of "+strings.Join(proxy.CaseNames(), ",")+"; empty is all")
