@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -247,6 +248,26 @@ func TestGiaddrThatTheServerCannotReach(t *testing.T) {
 	})
 }
 
+// stopped is whether all threads of a process have stopped.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range tasks {
+		stat, err := os.ReadFile(task)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, state, _ := strings.Cut(string(stat), ") ")
+		if !strings.HasPrefix(state, "T") {
+			return false
+		}
+	}
+	return len(tasks) > 0
+}
+
 // TestBurstReachesPacketSockets: a server on the same node that reads by a packet socket gets each request in a frame of
 // its own by default, and with segments several in one, since no wire parts them.
 func TestBurstReachesPacketSockets(t *testing.T) {
@@ -272,6 +293,7 @@ func TestBurstReachesPacketSockets(t *testing.T) {
 			if err := p.Process.Signal(unix.SIGSTOP); err != nil { // a busy node: requests wait
 				t.Fatal(err)
 			}
+			testwait.Until(t, "the relay stands still", func() bool { return stopped(t, p.Process.Pid) })
 			m := discover(t).ToBytes()
 			for i := range 4 {
 				m[33] = byte(i)

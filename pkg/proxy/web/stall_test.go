@@ -59,13 +59,13 @@ func TestSlowReaderIsNotStalled(t *testing.T) {
 			t.Fatalf("cut after %s, although the client takes something", time.Since(begun))
 		}
 	}
-	begun := time.Now()
+	begun := c.stall.moved // its acknowledgements come when a good part of its buffer is free
 	for looks := 0; waits(); looks++ {
 		if looks > 3*stallLooks {
 			t.Fatalf("a client that takes nothing is waited for")
 		}
 	}
-	if waited := time.Since(begun); waited < most/2 {
+	if waited := time.Since(begun); waited < most {
 		t.Errorf("a client that takes nothing is cut after %s", waited)
 	}
 	if c.slow(0, io.ErrClosedPipe) {
