@@ -15,7 +15,8 @@ const (
 	programDescriptors, routeDescriptors = 128, 64
 )
 
-// reserve is what connections cannot have. Boots is what is kept of machines that boot, in bytes.
+// reserve is the memory and the descriptors that connections cannot have. Boots is the memory that the records of
+// machines' boots take, in bytes.
 func reserve(t route.Table, boots int64) bounds.Reserve {
 	sessions := 0
 	for _, r := range t.Routes {

@@ -106,13 +106,12 @@ func (m *Manager) feed(p *port) {
 
 // open binds a listener and serves it, or says what is wrong. The caller holds mu.
 func (m *Manager) open(p *port) {
-	ctx, cancel := context.WithCancel(m.life)
 	serve, err := m.listen(p)
 	if err != nil {
-		cancel()
 		m.failed(p, err)
 		return
 	}
+	ctx, cancel := context.WithCancel(m.life)
 	p.stop, p.done, p.fault, p.forerun = cancel, make(chan struct{}), nil, nil
 	m.log.Info("listening", "route", p.route)
 	m.group.Go(func() {
