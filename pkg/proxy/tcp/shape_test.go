@@ -8,12 +8,11 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
+	"github.com/tinkerbell/stack/pkg/proxy/shaper/shapertest"
 )
 
 // shaped is a shaper of a rate in bits a second.
@@ -109,54 +108,9 @@ func TestRateChangesUnderWay(t *testing.T) {
 func TestAddressesShareTheRate(t *testing.T) {
 	const bits = 20e6 // so little that each client keeps up on a busy machine
 	r := start(t, Settings{Shaper: shaped(bits), Rate: bits}, sending(t, make([]byte, 64<<20)))
-	var mu sync.Mutex
-	got, stop := map[string]float64{}, make(chan struct{})
-	var group sync.WaitGroup
-	for from, connections := range map[string]int{"127.0.0.2": 4, "127.0.0.3": 1} {
-		for range connections {
-			group.Go(func() {
-				dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0))}
-				c, err := dialer.Dial("tcp", r.Addr().String())
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer c.Close()
-				for buffer := make([]byte, 64<<10); ; {
-					n, err := c.Read(buffer)
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					mu.Lock()
-					got[from] += float64(n)
-					mu.Unlock()
-				}
-			})
-		}
-	}
-	testwait.Until(t, "both addresses get something", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(got) == 2
-	})
-	time.Sleep(200 * time.Millisecond) // the connections are not made at one moment
-	mu.Lock()
-	clear(got)
-	mu.Unlock()
-	time.Sleep(2 * time.Second)
-	mu.Lock()
-	share := got["127.0.0.2"] / (got["127.0.0.2"] + got["127.0.0.3"])
-	mu.Unlock()
-	close(stop)
-	group.Wait()
+	share := shapertest.Share(t, r.Addr(), "", 4)
 	if share < .4 || share > .6 { // by connections it would be .8 and more; the machine may be busy
-		t.Errorf("the one with four streams has %.3f of all: %v", share, got)
+		t.Errorf("the one with four streams has %.3f of all", share)
 	}
 }
 

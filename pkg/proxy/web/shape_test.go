@@ -5,21 +5,19 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
+	"github.com/tinkerbell/stack/pkg/proxy/shaper/shapertest"
 )
 
 // shapers is a group with the rate of the route r, in bits a second.
@@ -206,57 +204,9 @@ func TestAddressesShareTheRate(t *testing.T) {
 	name, _ := image(t, 64<<20)
 	g := shapers(bits)
 	r := start(t, Settings{Handler: serving(name), Shaper: g.Route("r"), Rate: bits})
-	var mu sync.Mutex
-	got := map[string]float64{}
-	stop := make(chan struct{})
-	var group sync.WaitGroup
-	for from, connections := range map[string]int{"127.0.0.2": 6, "127.0.0.3": 1} {
-		for range connections {
-			group.Go(func() {
-				dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0))}
-				c, err := dialer.Dial("tcp", r.Addr().String())
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer c.Close()
-				_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-				buffer := make([]byte, 64<<10)
-				for {
-					n, err := c.Read(buffer)
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					mu.Lock()
-					got[from] += float64(n)
-					mu.Unlock()
-				}
-			})
-		}
-	}
-	testwait.Until(t, "both addresses get something", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(got) == 2
-	})
-	time.Sleep(200 * time.Millisecond) // the connections are not made at one moment
-	mu.Lock()
-	clear(got)
-	mu.Unlock()
-	time.Sleep(2 * time.Second)
-	mu.Lock()
-	share := got["127.0.0.2"] / (got["127.0.0.2"] + got["127.0.0.3"])
-	mu.Unlock()
-	close(stop)
-	group.Wait()
+	share := shapertest.Share(t, r.Addr(), "GET / HTTP/1.1\r\nHost: h\r\n\r\n", 6)
 	if share < .4 || share > .6 { // by connections it would be .8 and more; the machine may be busy
-		t.Errorf("the one with six connections has %.3f of all: %v", share, got)
+		t.Errorf("the one with six connections has %.3f of all", share)
 	}
 }
 
