@@ -15,13 +15,13 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/forward"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 	"github.com/tinkerbell/stack/pkg/lb/service"
 	"github.com/tinkerbell/stack/pkg/relay/links"
-	"github.com/tinkerbell/stack/pkg/relay/loglimit"
 )
 
 // Controller follows the API and runs a task for each address. It is a daemon.Task.
@@ -80,7 +80,7 @@ func New(o Options) *Controller {
 		o.ProbeInterval = probe.WatchInterval
 	}
 	c := &Controller{
-		o: o, log: o.Logger, board: loglimit.New(o.Logger), metrics: NewMetrics(o.Registerer), began: time.Now(),
+		o: o, log: o.Logger, board: loglimit.New(o.Logger, 1, time.Minute), metrics: NewMetrics(o.Registerer), began: time.Now(),
 		vips: map[netip.Addr]*running{}, unneeded: map[string]time.Time{},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second)),

@@ -3,6 +3,7 @@ package relay
 import (
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/relay/group"
+	"github.com/tinkerbell/stack/pkg/relay/peers"
 )
 
 // isOthers tells whether another replica on the VLAN relays a request. What was sent to this host is never another's.
@@ -23,7 +24,7 @@ func (d *worker) isOthers(m dhcp.Message, k key, client uint64, now int64) bool 
 		return true
 	case group.TakenOver:
 		d.metrics.takenOver.Inc()
-		d.relay.logLimiter.TakenOver(now, d.name)
+		peers.WarnTakenOver(d.relay.logLimiter, now, d.name)
 	case group.Ours:
 	}
 	return false

@@ -20,9 +20,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/relay/admit"
 	"github.com/tinkerbell/stack/pkg/relay/links"
-	"github.com/tinkerbell/stack/pkg/relay/loglimit"
 	"github.com/tinkerbell/stack/pkg/relay/pending"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/trace"
@@ -70,7 +70,7 @@ func assemble(config Config) (*Relay, error) {
 		config:     config,
 		logger:     logger,
 		verbose:    logger.Enabled(context.Background(), slog.LevelDebug),
-		logLimiter: loglimit.New(logger),
+		logLimiter: loglimit.New(logger, 1, time.Minute),
 		pending:    pending.New[key, origin](config.Pending, config.PendingExpiry),
 		limits:     admit.NewLimiter(config.ClientRate, config.TotalRate),
 		start:      time.Now(),

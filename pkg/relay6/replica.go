@@ -6,6 +6,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/relay/group"
+	"github.com/tinkerbell/stack/pkg/relay/peers"
 )
 
 // isOthers tells whether another replica on the VLAN relays a client's message. What was sent to this host is never
@@ -27,7 +28,7 @@ func (d *worker) isOthers(m dhcp6.Message, a *arrival, now int64) bool {
 		return true
 	case group.TakenOver:
 		d.metrics.takenOver.Inc()
-		d.relay.logLimiter.TakenOver(now, d.name)
+		peers.WarnTakenOver(d.relay.logLimiter, now, d.name)
 	case group.Ours:
 	}
 	return false

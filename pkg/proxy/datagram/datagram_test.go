@@ -47,19 +47,6 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-func TestGate(t *testing.T) {
-	g := NewLogLimiter(2)
-	now := time.Unix(100, 0)
-	for i, want := range []bool{true, true, false, false} {
-		if _, ok := g.Open(now); ok != want {
-			t.Errorf("line %d: got %v", i, ok)
-		}
-	}
-	if suppressed, ok := g.Open(now.Add(time.Second)); !ok || suppressed != 2 {
-		t.Errorf("the next second: got %d suppressed, %v", suppressed, ok)
-	}
-}
-
 func TestQueueKeepsOrder(t *testing.T) {
 	var q queue[int]
 	a, b, c := &Session[int]{State: 1}, &Session[int]{State: 2}, &Session[int]{State: 3}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
@@ -87,7 +88,7 @@ func Listen(c Config) (*Front, error) {
 	}
 	f := &Front{route: c.Route, local: sockets[0].Local()}
 	meters := c.Metrics.of(c.Route)
-	limiter := datagram.NewLogLimiter(troublePerSecond)
+	limiter := loglimit.New(c.Logger, troublePerSecond, time.Second)
 	for i, socket := range sockets {
 		w, err := newWorker(c, socket, meters, limiter)
 		if err != nil {
@@ -102,7 +103,7 @@ func Listen(c Config) (*Front, error) {
 	return f, nil
 }
 
-// troublePerSecond bounds log lines.
+// troublePerSecond bounds the log lines of each message.
 const troublePerSecond = 5
 
 // Addr is the bound address and port.

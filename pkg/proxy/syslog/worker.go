@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
@@ -26,9 +26,8 @@ const (
 // worker owns one listening socket and an upstream socket for each address family.
 type worker struct {
 	config   Config
-	log      *slog.Logger
 	meters   *meters
-	trouble  *datagram.LogLimiter
+	trouble  *loglimit.Limiter
 	listener *datagram.Socket
 	poller   *datagram.Poller
 	in       *datagram.Batch
@@ -46,10 +45,9 @@ type upstream struct {
 	out    *datagram.Batch
 }
 
-func newWorker(c Config, listener *datagram.Socket, m *meters, limiter *datagram.LogLimiter) (w *worker, err error) {
+func newWorker(c Config, listener *datagram.Socket, m *meters, limiter *loglimit.Limiter) (w *worker, err error) {
 	w = &worker{
 		config:  c,
-		log:     c.Logger,
 		meters:  m,
 		trouble: limiter,
 		in:      datagram.NewBatch(batchSize),
@@ -165,7 +163,9 @@ func (w *worker) event(e datagram.Event) {
 	up.socket.DrainErrors(func(endpoint datagram.Peer) {
 		w.meters.drop(DropRefused, 1)
 		w.config.Report.Refused(endpoint)
-		w.warn().Warn("syslog endpoint refuses datagrams: nobody listens there", "endpoint", endpoint.AddrPort)
+		w.trouble.Warn("syslog endpoint refuses datagrams: nobody listens there", func() []any {
+			return []any{"endpoint", endpoint.AddrPort}
+		})
 	})
 	_ = w.in.Receive(up.socket, batchSize) // syslog has no answers: whatever it is, it must not keep us awake
 }
@@ -186,8 +186,9 @@ func (w *worker) turn() int {
 	for i := range n {
 		if total, known := w.in.Overflow(i); known && total != w.overflow {
 			w.meters.drop(DropOverflow, int(total-w.overflow))
-			w.warn().Warn("syslog datagrams lost in the receive buffer", "count", total-w.overflow,
-				"buffer", w.listener.ReceiveBuffer())
+			w.trouble.Warn("syslog datagrams lost in the receive buffer", func() []any {
+				return []any{"count", total - w.overflow, "buffer", w.listener.ReceiveBuffer()}
+			})
 			w.overflow = total
 		}
 		bytes += len(w.in.Data(i))
@@ -210,14 +211,18 @@ func (w *worker) forward(i int) Drop {
 	}
 	endpoint, err := w.config.Pick(client.Addr())
 	if err != nil {
-		w.warn().Warn("no endpoint for syslog", "client", client.Addr(), "error", err)
+		w.trouble.Warn("no endpoint for syslog", func() []any {
+			return []any{"client", client.Addr(), "error", err}
+		})
 		w.tellDropped(client, data, DropNoEndpoint)
 		return DropNoEndpoint
 	}
 	to := datagram.Peer{AddrPort: netip.AddrPortFrom(endpoint.Addr().Unmap(), endpoint.Port())}
 	asked, _ := w.in.Asked(i)
 	if to.Addr() == asked && to.Port() == w.listener.Local().Port() || datagram.Own(client, asked) {
-		w.warn().Warn("the syslog endpoint is this proxy itself", "endpoint", to.AddrPort)
+		w.trouble.Warn("the syslog endpoint is this proxy itself", func() []any {
+			return []any{"endpoint", to.AddrPort}
+		})
 		return DropLoop
 	}
 	up := &w.v4
@@ -225,7 +230,9 @@ func (w *worker) forward(i int) Drop {
 		up = &w.v6
 	}
 	if up.socket == nil {
-		w.warn().Warn("no socket of the endpoint's family", "endpoint", to.AddrPort)
+		w.trouble.Warn("no socket of the endpoint's family", func() []any {
+			return []any{"endpoint", to.AddrPort}
+		})
 		return DropNoEndpoint
 	}
 	w.line(i, up, client, to)
@@ -258,10 +265,9 @@ func (w *worker) flush(up *upstream) {
 	failed, err := up.out.Send(up.socket)
 	if failed > 0 {
 		w.meters.drop(DropUnsent, failed)
-		w.warn().Warn("syslog datagrams not sent", "count", failed, "error", err)
+		w.trouble.Warn("syslog datagrams not sent", func() []any {
+			return []any{"count", failed, "error", err}
+		})
 	}
 	w.meters.datagrams.Add(float64(n - failed))
 }
-
-// warn is the logger for trouble, within bounds.
-func (w *worker) warn() *slog.Logger { return w.trouble.Pass(w.log, time.Now()) }

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
@@ -18,7 +19,7 @@ import (
 
 const (
 	linger           = 3 * time.Second
-	troublePerSecond = 20  // log lines
+	troublePerSecond = 20  // log lines of each message
 	endedPerSecond   = 500 // log lines
 )
 
@@ -79,10 +80,9 @@ func Listen(c Config) (*Front, error) {
 	}
 	h := &handler{
 		config:   c,
-		log:      c.Logger,
 		meters:   c.Metrics.of(c.Route),
-		trouble:  datagram.NewLogLimiter(troublePerSecond),
-		ended:    datagram.NewLogLimiter(endedPerSecond),
+		trouble:  loglimit.New(c.Logger, troublePerSecond, time.Second),
+		ended:    loglimit.New(c.Logger, endedPerSecond, time.Second),
 		patience: cmp.Or(c.patience, defaultPatience),
 	}
 	h.allowWrite.Store(c.AllowWrite)

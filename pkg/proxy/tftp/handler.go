@@ -2,11 +2,11 @@ package tftp
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
@@ -20,12 +20,11 @@ type (
 type handler struct {
 	config     Config
 	allowWrite atomic.Bool
-	log        *slog.Logger
 	meters     *meters
 	// trouble bounds log lines that a stranger could cause without end.
-	trouble *datagram.LogLimiter
+	trouble *loglimit.Limiter
 	// ended bounds the lines of transfers, of which a whole rack may make many in a second.
-	ended *datagram.LogLimiter
+	ended *loglimit.Limiter
 	// patience is how long an endpoint may leave a request unanswered before a repetition goes elsewhere.
 	patience time.Duration
 	port     uint16         // that machines ask
@@ -107,15 +106,20 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	if refusal != datagram.RefusedNot {
 		drop := refusals[refusal]
 		h.tellRefused(w, d, r, drop)
-		h.warn(w.Now()).Warn("request dropped", slog.String("reason", drop.String()), slog.Any("client", d.Client.AddrPort),
-			slog.String("file", string(clip(r.file))), slog.Any("error", err))
+		h.trouble.Warn("request dropped", func() []any {
+			return []any{
+				"reason", drop.String(), "client", d.Client.AddrPort, "file", string(clip(r.file)), "error", err,
+			}
+		})
 		return drop
 	}
 	s.State = newTransfer(d.Data, r, w.Now())
 	h.meters.live.Inc()
 	h.tellBegin(s)
 	if err := s.Send(d.Data, s.Endpoint); err != nil {
-		h.warn(w.Now()).Warn("request not sent", slog.Any("endpoint", s.Endpoint.AddrPort), slog.Any("error", err))
+		h.trouble.Warn("request not sent", func() []any {
+			return []any{"endpoint", s.Endpoint.AddrPort, "error", err}
+		})
 		return DropUnsent
 	}
 	return DropNot
@@ -161,8 +165,9 @@ func (h *handler) server(w *worker, s *session, from datagram.Peer, data []byte)
 		if ok && op != opError && from.Port() != 0 {
 			_ = s.Send(strangerError, from)
 		}
-		h.warn(w.Now()).Warn("datagram of a stranger dropped", slog.Any("stranger", from.AddrPort),
-			slog.Any("endpoint", s.Endpoint.AddrPort), slog.Any("client", s.Client.AddrPort))
+		h.trouble.Warn("datagram of a stranger dropped", func() []any {
+			return []any{"stranger", from.AddrPort, "endpoint", s.Endpoint.AddrPort, "client", s.Client.AddrPort}
+		})
 		return DropStranger
 	}
 	if !ok {
@@ -265,47 +270,36 @@ func (h *handler) settle(w *worker, s *session, outcome Outcome) {
 	case OutcomeRefused, OutcomeNoAnswer, OutcomeTimeout, OutcomeDrained:
 		level = slog.LevelWarn
 	}
-	gate := h.ended
-	if outcome == OutcomeEvicted { // as often as a flood likes
-		gate, level = h.trouble, slog.LevelWarn
+	limiter := h.ended
+	if outcome == OutcomeEvicted { // a flood can cause any number of these
+		limiter, level = h.trouble, slog.LevelWarn
 	}
-	log := gate.Pass(h.log, w.Now())
-	if !log.Enabled(context.Background(), level) {
-		return
-	}
-	log.LogAttrs(context.Background(), level, "tftp transfer ended", t.attrs(s, outcome, seconds)...)
+	limiter.LogAt(w.Now().UnixNano(), level, "tftp transfer ended", func() []any { return t.line(s, outcome, seconds) })
 }
 
-func (t *transfer) attrs(s *session, outcome Outcome, seconds float64) []slog.Attr {
-	attrs := []slog.Attr{
-		slog.Any("client", s.Client.AddrPort),
-		slog.Any("asked", s.Asked),
-		slog.Any("endpoint", s.Endpoint.AddrPort),
-		slog.String("file", t.file),
-		slog.String("outcome", outcome.String()),
-		slog.Uint64("bytes", t.bytes),
-		slog.Uint64("blocks", t.high),
-		slog.Uint64("retransmits", t.retransmits),
-		slog.Float64("seconds", seconds),
-		slog.String("requested", t.asked),
-		slog.String("agreed", t.agreed),
+// line is the arguments of the log line about the transfer's end.
+func (t *transfer) line(s *session, outcome Outcome, seconds float64) []any {
+	args := []any{
+		"client", s.Client.AddrPort, "asked", s.Asked, "endpoint", s.Endpoint.AddrPort, "file", t.file,
+		"outcome", outcome.String(), "bytes", t.bytes, "blocks", t.high, "retransmits", t.retransmits,
+		"seconds", seconds, "requested", t.asked, "agreed", t.agreed,
 	}
 	if t.write {
-		attrs = append(attrs, slog.Bool("write", true))
+		args = append(args, "write", true)
 	}
 	if s.Transparent {
-		attrs = append(attrs, slog.String("source", "transparent"))
+		args = append(args, "source", "transparent")
 		if outcome == OutcomeNoAnswer {
-			attrs = append(attrs, slog.String("remedy", unheard))
+			args = append(args, "remedy", unheard)
 		}
 	}
 	if t.message != "" {
-		attrs = append(attrs, slog.Uint64("code", uint64(t.code)), slog.String("message", t.message))
+		args = append(args, "code", t.code, "message", t.message)
 	}
-	return attrs
+	return args
 }
 
-// unheard is what a machine's log line says where its server may have answered it directly, past us.
+// unheard is the remedy where the server may have answered the machine directly, past this proxy.
 const unheard = "route the server's answers to machines' addresses to this proxy, or set source: proxy (docs/tftp.md)"
 
 // Lost counts what a full receive buffer has cost.
@@ -314,12 +308,11 @@ func (h *handler) Lost(n uint32) { h.meters.drops[DropOverflow].Add(float64(n)) 
 // Unsent counts what the kernel did not take.
 func (h *handler) Unsent(n int, err error) {
 	h.meters.drops[DropUnsent].Add(float64(n))
-	h.warn(time.Now()).Warn("datagrams to clients not sent", "count", n, "error", err)
+	h.trouble.Warn("datagrams to clients not sent", func() []any {
+		return []any{"count", n, "error", err}
+	})
 }
 
 func (h *handler) drop(d Drop) { h.meters.drops[d].Inc() }
-
-// warn is the logger for trouble, within bounds.
-func (h *handler) warn(now time.Time) *slog.Logger { return h.trouble.Pass(h.log, now) }
 
 var _ datagram.Handler[transfer] = (*handler)(nil)

@@ -7,10 +7,11 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
-const troublePerSecond = 20 // log lines
+const troublePerSecond = 20 // log lines of each message
 
 // Config describes a route.
 type Config struct {
@@ -59,9 +60,8 @@ func Listen(c Config) (*Front, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	h := &handler{
-		log:     c.Logger,
 		meters:  c.Metrics.of(c.Route),
-		trouble: datagram.NewLogLimiter(troublePerSecond),
+		trouble: loglimit.New(c.Logger, troublePerSecond, time.Second),
 		report:  c.Report,
 	}
 	h.sources.Store(&c.Sources)

@@ -1,12 +1,11 @@
 package udp
 
 import (
-	"log/slog"
 	"net/netip"
 	"slices"
 	"sync/atomic"
-	"time"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
@@ -23,9 +22,8 @@ type state struct {
 
 // handler is the protocol's part of one worker: there is hardly any.
 type handler struct {
-	log     *slog.Logger
 	meters  *meters
-	trouble *datagram.LogLimiter
+	trouble *loglimit.Limiter
 	report  datagram.Report
 	sources atomic.Pointer[[]netip.Prefix]
 }
@@ -60,7 +58,9 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 		opened, refusal, err := w.Open(d)
 		if refusal != datagram.RefusedNot {
 			drop := refusals[refusal]
-			h.warn(w.Now()).Warn("udp datagram dropped", "reason", drop.String(), "client", d.Client.AddrPort, "error", err)
+			h.trouble.Warn("udp datagram dropped", func() []any {
+				return []any{"reason", drop.String(), "client", d.Client.AddrPort, "error", err}
+			})
 			return drop
 		}
 		h.meters.live.Inc()
@@ -78,7 +78,9 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte) bool {
 	if from.AddrPort != s.Endpoint.AddrPort {
 		h.meters.drops[DropStranger].Inc()
-		h.warn(w.Now()).Warn("datagram of a stranger dropped", "stranger", from.AddrPort, "endpoint", s.Endpoint.AddrPort)
+		h.trouble.Warn("datagram of a stranger dropped", func() []any {
+			return []any{"stranger", from.AddrPort, "endpoint", s.Endpoint.AddrPort}
+		})
 		return false
 	}
 	if !s.State.answered {
@@ -116,16 +118,17 @@ func (h *handler) Closed(_ *worker, s *session, why datagram.End) {
 // Lost counts what a full receive buffer has cost.
 func (h *handler) Lost(n uint32) {
 	h.meters.drops[DropOverflow].Add(float64(n))
-	h.warn(time.Now()).Warn("udp datagrams lost in the receive buffer", "count", n)
+	h.trouble.Warn("udp datagrams lost in the receive buffer", func() []any {
+		return []any{"count", n}
+	})
 }
 
 // Unsent counts what the kernel did not take.
 func (h *handler) Unsent(n int, err error) {
 	h.meters.drops[DropUnsent].Add(float64(n))
-	h.warn(time.Now()).Warn("datagrams to clients not sent", "count", n, "error", err)
+	h.trouble.Warn("datagrams to clients not sent", func() []any {
+		return []any{"count", n, "error", err}
+	})
 }
-
-// warn is the logger for trouble, within bounds.
-func (h *handler) warn(now time.Time) *slog.Logger { return h.trouble.Pass(h.log, now) }
 
 var _ datagram.Handler[state] = (*handler)(nil)

@@ -16,9 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/links"
-	"github.com/tinkerbell/stack/pkg/relay/loglimit"
 )
 
 // Config is what it takes to know the other replicas.
@@ -66,7 +66,7 @@ func New(config Config) (*Peers, error) {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails
 	p := &Peers{
-		config: config, start: time.Now(), logLimiter: loglimit.New(config.Logger), metrics: metrics,
+		config: config, start: time.Now(), logLimiter: loglimit.New(config.Logger, 1, time.Minute), metrics: metrics,
 		stations: map[string]*station{},
 	}
 	for _, name := range config.Listeners {
@@ -83,6 +83,14 @@ func (p *Peers) Group(listener string) *group.Group {
 		return s.group
 	}
 	return nil
+}
+
+// WarnTakenOver logs that a listener relays a machine which is another replica's to relay. now is the limiter's clock.
+func WarnTakenOver(limiter *loglimit.Limiter, now int64, listener string) {
+	limiter.WarnAt(now, "relays a machine for another replica", func() []any {
+		return []any{"listener", listener, "remedy", "look for the other replica's server and network: " +
+			"it is there, and the machine still waits; a machine that no server knows waits, too"}
+	})
 }
 
 // now is the groups' clock: nanoseconds since the start.

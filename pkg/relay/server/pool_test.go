@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/relay/loglimit"
+	"github.com/tinkerbell/stack/internal/loglimit"
 )
 
 // newPool is a pool whose clock stands still.
@@ -19,7 +19,7 @@ func newPool(change func(*Config)) *Pool {
 		Crowded: func(int64) bool { return false }, Publish: func(*Targets) {},
 		Clock: func() int64 { return 1 }, Wall: func(int64) time.Time { return time.Now() },
 		Words:  Words{Source: "giaddr", Settings: "UPSTREAM_ADDRESS", Identity: "xid"},
-		Logger: logger, LogLimiter: loglimit.New(logger), Metrics: NewMetrics("test"),
+		Logger: logger, LogLimiter: loglimit.New(logger, 1, time.Minute), Metrics: NewMetrics("test"),
 	}
 	change(&config)
 	return New(config)
