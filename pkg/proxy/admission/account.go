@@ -98,8 +98,10 @@ type Account struct {
 	used   int64
 	// leaving is what evicted holders had that have not ended yet.
 	leaving int64
-	// spared is what leases have of used that they can do without; wanting is how many share that.
+	// spared is what leases have of used that they can do without; wanting is how many share that; sparing are the leases
+	// that have some of it.
 	spared, wanting int64
+	sparing         []*Lease
 	routes          []*Route
 	free            []*client // for their space
 	gone            []Holder  // the same, of shed
@@ -234,13 +236,16 @@ func (a *Account) makeRoom(c *client, need, bound int64, gone *victims) Refusal 
 	bound = max(bound, a.used) // the charge takes the place of others, at least
 	for {
 		var l *Lease
+		greedy := c.used+need > a.memory/clientShare
 		switch {
-		case c.used+need > a.memory/clientShare:
+		case !greedy && a.used+need <= bound:
+			return Admitted
+		case a.reclaim():
+			continue
+		case greedy:
 			if l = c.oldest(a.now.Load()); l == nil || !l.stale() {
 				return ClientShare
 			}
-		case a.used+need <= bound:
-			return Admitted
 		default:
 			if l = a.victim(c, need); l == nil {
 				return Memory
@@ -251,6 +256,44 @@ func (a *Account) makeRoom(c *client, need, bound int64, gone *victims) Refusal 
 		}
 		gone.add(l.holder)
 		a.evict(l, c)
+	}
+}
+
+// reclaim takes back what leases can do without, so that no lease goes for it: a download with large buffers would be
+// the first, as the one with the most. The holder hears of it when it asks for its spare again, as it gets on. What is
+// stale keeps its charge: nobody empties its buffers. It tells whether there was anything. The caller holds mu.
+func (a *Account) reclaim() bool {
+	before := a.spared
+	for i := len(a.sparing) - 1; i >= 0; i-- {
+		if l := a.sparing[i]; !l.stale() {
+			l.reclaims++
+			a.spare(l, -l.spare)
+		}
+	}
+	return a.spared < before
+}
+
+// spare charges a lease more, or less, of what it can do without. The caller holds mu.
+func (a *Account) spare(l *Lease, more int64) {
+	l.spare += more
+	l.charge += more
+	a.spared += more
+	a.add(l.client, more)
+	a.list(l)
+}
+
+// list has a lease among those that have something to spare, if it has. The caller holds mu.
+func (a *Account) list(l *Lease) {
+	switch {
+	case l.spare > 0 && l.place == 0:
+		a.sparing = append(a.sparing, l)
+		l.place = len(a.sparing)
+	case l.spare == 0 && l.place > 0:
+		last := len(a.sparing) - 1
+		moved := a.sparing[last]
+		a.sparing[l.place-1], moved.place = moved, l.place
+		a.sparing[last] = nil
+		a.sparing, l.place = a.sparing[:last], 0
 	}
 }
 
@@ -312,6 +355,7 @@ func (a *Account) release(l *Lease) {
 	a.spared -= l.spare
 	a.wanting -= l.wanting
 	l.charge, l.spare, l.wanting = 0, 0, 0
+	a.list(l)
 }
 
 // shed gives up what is without progress for longest of those with the most, until so much is free.

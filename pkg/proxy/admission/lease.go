@@ -20,6 +20,8 @@ type Lease struct {
 	leaving     int64 // what it had when it was evicted, until it is released
 	spare       int64 // of charge: what the holder can do without
 	wanting     int64 // how many parts of the holder share that
+	reclaims    int   // how often spare was taken back
+	place       int   // among the account's sparing, from 1; 0 is not there
 	since       int64 // its place in the client's list: progress as it was last looked at
 	older, next *Lease
 }
@@ -70,8 +72,9 @@ func (l *Lease) Grow(bytes int64) Refusal {
 
 // Spare is a part of a [Lease] that its holder can do without. The zero Spare has nothing.
 type Spare struct {
-	size  int64
-	wants bool // it counts among those that share what there is
+	size     int64
+	reclaims int  // the lease's when size was charged: what was taken back since is not charged any more
+	wants    bool // it counts among those that share what there is
 }
 
 // Spare charges what the holder can do without, in place of what s had: the largest of some sizes, in bytes and
@@ -104,12 +107,12 @@ func (l *Lease) Spare(s *Spare, sizes ...int64) (fit int) {
 			fit++
 		}
 	}
+	if s.reclaims != l.reclaims {
+		s.size, s.reclaims = 0, l.reclaims
+	}
 	more := size - s.size
 	s.size = size
-	l.spare += more
-	a.spared += more
-	l.charge += more
-	a.add(l.client, more)
+	a.spare(l, more)
 	return fit
 }
 
@@ -149,6 +152,7 @@ func (l *Lease) Move(to netip.Addr) Refusal {
 			l.spare, l.wanting = spare, wanting
 			a.spared += spare
 			a.wanting += wanting
+			a.list(l)
 		}
 		l.route.refused[why]++
 	}

@@ -104,6 +104,100 @@ func TestSpareTakesNothing(t *testing.T) {
 	})
 }
 
+// In the first moments of a flood a machine's running download has large buffers, and so the most, while each attacker
+// has little: the buffers go, not the download. A download that nobody reads goes with what it has.
+func TestF2RunningDownloadIsNotGivenUp(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	sizes := []int64{640 << 10, 2 << 20, 8 << 20}
+	connect := admission.Cost{Memory: 24 << 10, Descriptors: 2}
+	for name, reads := range map[string]bool{"read": true, "not read": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := admission.New(admission.Limits{Memory: 122 << 20, Descriptors: 1 << 20}, nil)
+				files, web := a.Route("files"), a.Route("web")
+				for n := range 4 {
+					a.Route(string(rune('a' + n)))
+				}
+				all, _ := open(t, files, address(200), 1, connect)
+				download, spare := all[0], admission.Spare{}
+				if fit := download.Spare(&spare, sizes...); fit != len(sizes) {
+					t.Fatalf("size %d fits in an empty container", fit)
+				}
+				if !reads {
+					time.Sleep(time.Minute)
+				}
+				g := &gauge{}
+				g.used.Store(g.Limit() / 100 * 50)
+				kept(t, a, g)
+				time.Sleep(time.Second)
+				if reads {
+					download.Touch()
+				}
+				var flood []*connection
+				for n := range 2000 {
+					c := &connection{}
+					if web.Admit(&c.Lease, c, address(n%64), connect) == admission.Admitted && c.Grow(240<<10) == admission.Admitted {
+						flood = append(flood, c)
+					}
+					if n%100 == 99 {
+						time.Sleep(admission.HoldTime)
+					}
+				}
+				if len(flood) < 100 {
+					t.Fatalf("the flood has %d connections", len(flood))
+				}
+				if gone := download.evicted.Load(); gone == reads {
+					t.Errorf("the download was given up: %v", gone)
+				}
+				if fit := download.Spare(&spare, sizes...); fit != 0 {
+					t.Errorf("in the flood size %d fits", fit)
+				}
+			})
+		})
+	}
+}
+
+// What is taken back is charged once, and can be had again when there is room.
+func TestSpareIsTakenBack(t *testing.T) {
+	a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
+	r := a.Route("web")
+	all, _ := open(t, r, address(1), 3, one)
+	spares := make([]admission.Spare, 3)
+	for i, c := range all {
+		if c.Spare(&spares[i], 60) != 1 {
+			t.Fatalf("connection %d has no spare", i)
+		}
+	}
+	var others []*connection
+	for n := range 3 {
+		some, why := open(t, r, address(2+n), 332, one)
+		if others = append(others, some...); why != admission.Admitted {
+			t.Errorf("client %d has %d, then %s", n, len(some), why)
+		}
+	}
+	if _, why := open(t, r, address(9), 2, one); why != admission.Admitted {
+		t.Errorf("the last of all: %s", why)
+	}
+	if n := evicted(all) + evicted(others); n != 1 { // 3 + 996 + 2
+		t.Errorf("%d were given up", n)
+	}
+	for _, c := range others {
+		c.Release()
+	}
+	for i, c := range all {
+		if c.Spare(&spares[i], 60) != 1 {
+			t.Errorf("connection %d gets no spare again", i)
+		}
+		c.Spare(&spares[i])
+		c.Release()
+	}
+	for client, n := range map[int]int{20: 500, 21: 498} {
+		if all, why := open(t, r, address(client), n, one); len(all) != n {
+			t.Errorf("of %d only %d fit: %s", n, len(all), why)
+		}
+	}
+}
+
 // A client of which a request was refused opens no connections for a second, so that it does not keep the processor busy
 // with requests to refuse. Others do, and it does later.
 func TestRefusedClientOpensNoConnections(t *testing.T) {

@@ -46,12 +46,8 @@ func (c *copier) resize(dst, src *socket, size Buffers) {
 	}
 }
 
-// lengthen is widen for a direction with TLS, until its end.
-func (c *copier) lengthen() {
-	if c.buffers == Small {
-		c.widen(below(c.dst), below(c.src))
-	}
-}
+// lengthen is widen for a direction with TLS.
+func (c *copier) lengthen() { c.widen(below(c.dst), below(c.src)) }
 
 // shorten is narrow behind lengthen.
 func (c *copier) shorten() { c.narrow(below(c.dst), below(c.src)) }
