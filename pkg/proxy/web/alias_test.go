@@ -29,7 +29,7 @@ func (h *heard) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	defer h.mu.Unlock()
 	for kind, header := range map[string]http.Header{"": r.Header, "trailer": r.Trailer} {
 		for name, values := range header {
-			if h.names = append(h.names, name); kind != "" && claimed(name) {
+			if h.names = append(h.names, name); kind != "" && isForwarded(name) {
 				h.names = append(h.names, kind+" "+name)
 			}
 			if slices.ContainsFunc(values, func(v string) bool { return strings.Contains(v, "192.0.2.66") }) {

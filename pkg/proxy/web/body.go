@@ -12,10 +12,10 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
 
-// kept is a request's body that outlives failures to connect, for the next endpoint: the transport closes it then. Once
-// there is a connection, to close it must wake whoever reads it, or a stream that its endpoint broke would wait for its
-// client. It remembers whether the client broke the body off, for which no endpoint is to blame.
-type kept struct {
+// retryBody is a request's body that outlives failures to connect, for the next endpoint: the transport closes it then.
+// Once there is a connection, to close it must wake whoever reads it, or a stream that its endpoint broke would wait for
+// its client. It remembers whether the client broke the body off, for which no endpoint is to blame.
+type retryBody struct {
 	io.ReadCloser
 	given  atomic.Bool           // to a connection
 	closed atomic.Bool           // by the transport: errors of reading are its own then
@@ -29,7 +29,7 @@ var errReading = errors.New("the body cannot be read any more")
 // read reads. net/http's server panics where a body is read while it reads the connection itself, before it touches
 // anything; response.WriteHeader keeps it from that. The Transport reads in a goroutine of its own, where a panic would
 // end the process, so that one which is overlooked must end its exchange only.
-func (k *kept) read(b []byte) (n int, err error) {
+func (k *retryBody) read(b []byte) (n int, err error) {
 	defer func() {
 		if recover() != nil {
 			n, err = 0, errReading
@@ -39,7 +39,7 @@ func (k *kept) read(b []byte) (n int, err error) {
 }
 
 // Read implements io.Reader.
-func (k *kept) Read(b []byte) (int, error) {
+func (k *retryBody) Read(b []byte) (int, error) {
 	n, err := k.read(b)
 	switch {
 	case errors.Is(err, io.EOF):
@@ -51,7 +51,7 @@ func (k *kept) Read(b []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (k *kept) Close() error {
+func (k *retryBody) Close() error {
 	if !k.given.Load() {
 		return nil
 	}
@@ -60,7 +60,7 @@ func (k *kept) Close() error {
 }
 
 // broken is why the client's body could not be read; nil where it could. A nil body is whole.
-func (k *kept) broken() error {
+func (k *retryBody) broken() error {
 	if k == nil {
 		return nil
 	}
@@ -72,7 +72,7 @@ func (k *kept) broken() error {
 
 // partial is whether a connection got a part of the body, and its end is still the client's to send. An endpoint that
 // ends the connection then may have lost its patience with the client: that tells nothing about its health.
-func (k *kept) partial() bool { return k != nil && k.given.Load() && !k.whole.Load() }
+func (k *retryBody) partial() bool { return k != nil && k.given.Load() && !k.whole.Load() }
 
 // bodyError is what is wrong with a request's body.
 type bodyError struct{ cause error }
@@ -87,7 +87,7 @@ type use struct {
 	// then clear their header while the server of HTTP/2 may still be reading it: where the client has reset the stream,
 	// it does not wait. They are dropped, as on the direct way.
 	untraced context.Context
-	fate     *fate // of the request; nil where nobody asks for it
+	outcome  *outcome // of the request; nil where nobody asks for it
 }
 
 type useKey struct{}

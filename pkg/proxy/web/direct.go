@@ -37,9 +37,9 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request, begun *attem
 		_, _ = io.Copy(io.Discard, r.Body)
 	}
 	client := peerOf(r)
-	who := claimsOf(r, client, p.settings.Trusted)
+	forwarded := newForwardedHeaders(r, client, p.settings.Trusted)
 	if len(p.settings.Trusted) > 0 {
-		if real, err := netip.ParseAddr(who.realIP); err == nil {
+		if real, err := netip.ParseAddr(forwarded.realIP); err == nil {
 			client = real
 		}
 	}
@@ -62,8 +62,8 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request, begun *attem
 		if len(tried) > 0 {
 			p.metrics.retried()
 		}
-		fateOf(w).asked(e.Addr)
-		u, response, err := p.askDirect(w, r, p.direct.key(e.Addr, client), who, begun)
+		outcomeOf(w).sentTo(e.Addr)
+		u, response, err := p.askDirect(w, r, p.upstreams.key(e.Addr, client), forwarded, begun)
 		begun = nil
 		if err == nil {
 			defer e.Release() // also where the answer breaks off, which is a panic
@@ -82,7 +82,7 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request, begun *attem
 			break
 		}
 		e.Failed(err)
-		p.direct.drop(e.Addr)
+		p.upstreams.drop(e.Addr)
 		tried = append(tried, e)
 		var dial *net.OpError
 		if !errors.As(err, &dial) || dial.Op != "dial" || len(tried) == attempts {
@@ -95,8 +95,8 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request, begun *attem
 // askDirect sends a request and reads the head of its answer. A kept connection may have been closed by the endpoint
 // meanwhile: a GET may be sent again, on a new one.
 func (p *proxy) askDirect(
-	w http.ResponseWriter, r *http.Request, key idle.Key, who claims, begun *attempt,
-) (*upstream, *http.Response, error) {
+	w http.ResponseWriter, r *http.Request, key idle.Key, forwarded forwardedHeaders, begun *attempt,
+) (*upstreamConn, *http.Response, error) {
 	ctx := r.Context()
 	switch {
 	case begun == nil:
@@ -104,7 +104,7 @@ func (p *proxy) askDirect(
 		u, err := begun.upstream, begun.err
 		if err == nil {
 			var response *http.Response
-			if response, err = u.ask(w, r, begun.unsent, p.direct.deadline(begun.start)); err == nil {
+			if response, err = u.ask(w, r, begun.unsent, p.upstreams.deadline(begun.start)); err == nil {
 				return u, response, nil
 			}
 		}
@@ -113,18 +113,18 @@ func (p *proxy) askDirect(
 		}
 	case begun.err != nil:
 		return nil, nil, begun.err
-	case p.direct.limit > 0: // the loop has waited for a connection since
+	case p.upstreams.limit > 0: // the loop has waited for a connection since
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, begun.start.Add(p.direct.limit))
+		ctx, cancel = context.WithDeadline(ctx, begun.start.Add(p.upstreams.limit))
 		defer cancel()
 	}
 	for fresh := begun != nil; ; fresh = true {
-		u, err := p.direct.get(ctx, key, fresh)
+		u, err := p.upstreams.get(ctx, key, fresh)
 		if err != nil {
 			return nil, nil, err
 		}
-		u.head = appendRequest(u.head[:0], r, who)
-		response, err := u.ask(w, r, u.head, p.direct.deadline(time.Now()))
+		u.head = appendRequest(u.head[:0], r, forwarded)
+		response, err := u.ask(w, r, u.head, p.upstreams.deadline(time.Now()))
 		if err == nil {
 			return u, response, nil
 		}
@@ -135,7 +135,7 @@ func (p *proxy) askDirect(
 }
 
 // deadline is when an endpoint must have answered a request that it was asked at a time; zero is never.
-func (d *direct) deadline(start time.Time) time.Time {
+func (d *upstreamPool) deadline(start time.Time) time.Time {
 	if d.response <= 0 {
 		return time.Time{}
 	}
@@ -143,14 +143,14 @@ func (d *direct) deadline(start time.Time) time.Time {
 }
 
 // again closes a connection that did not bring an answer, and is whether a new one may.
-func again(r *http.Request, u *upstream, err error) bool {
+func again(r *http.Request, u *upstreamConn, err error) bool {
 	_ = u.Close()
 	var timeout net.Error
 	return u.used && r.Context().Err() == nil && !(errors.As(err, &timeout) && timeout.Timeout())
 }
 
 // ask writes the request, or what is left of it, and waits for the head of the answer.
-func (u *upstream) ask(
+func (u *upstreamConn) ask(
 	w http.ResponseWriter, r *http.Request, head []byte, deadline time.Time,
 ) (_ *http.Response, err error) {
 	if err := u.waitUntil(deadline); err != nil {
@@ -195,7 +195,7 @@ func (u *upstream) ask(
 
 // appendRequest writes the head. What net/http has parsed holds no line break or NUL, neither in the target nor in a
 // header.
-func appendRequest(b []byte, r *http.Request, who claims) []byte {
+func appendRequest(b []byte, r *http.Request, forwarded forwardedHeaders) []byte {
 	b = append(b, r.Method...)
 	b = append(b, ' ')
 	b = append(b, r.RequestURI...)
@@ -204,19 +204,19 @@ func appendRequest(b []byte, r *http.Request, who claims) []byte {
 	b = append(b, "\r\n"...)
 	listed := r.Header["Connection"]
 	for name, values := range r.Header {
-		if hopByHop(name) || claimed(name) || alias(name) || named(listed, name) {
+		if hopByHop(name) || isForwarded(name) || alias(name) || named(listed, name) {
 			continue
 		}
 		for _, value := range values {
 			b = appendHeader(b, name, value)
 		}
 	}
-	b = who.append(b)
-	b = appendHeader(b, "Via", viaDirect)
+	b = forwarded.append(b)
+	b = appendHeader(b, "Via", viaHTTP11)
 	return append(b, "\r\n"...)
 }
 
-var viaDirect = "1.1 " + pseudonym
+var viaHTTP11 = "1.1 " + pseudonym
 
 func appendHeader(b []byte, name, value string) []byte {
 	b = append(b, name...)
@@ -249,7 +249,7 @@ func named(lists []string, name string) bool {
 }
 
 // passDirect gives the answer to the client, and keeps the connection if the answer ended in order.
-func (p *proxy) passDirect(w http.ResponseWriter, r *http.Request, u *upstream, response *http.Response) {
+func (p *proxy) passDirect(w http.ResponseWriter, r *http.Request, u *upstreamConn, response *http.Response) {
 	header := w.Header()
 	setAnswerHeader(header, response)
 	if header["Content-Type"] == nil {
@@ -270,7 +270,7 @@ func (p *proxy) passDirect(w http.ResponseWriter, r *http.Request, u *upstream, 
 	}
 	switch {
 	case readErr == nil && writeErr == nil && stop() && !response.Close && u.reader.Buffered() == 0:
-		p.direct.put(u)
+		p.upstreams.put(u)
 	default:
 		_ = u.Close()
 	}

@@ -91,13 +91,13 @@ func testConnectionsAreKept(t *testing.T, start starter) {
 // Connections that nobody uses are given up.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDirect(&Settings{})
+		d := newUpstreamPool(&Settings{})
 		key := d.key(netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddr("198.51.100.1"))
 		var others []net.Conn
 		keep := func() {
 			ours, other := net.Pipe()
 			others = append(others, other)
-			d.put(&upstream{Conn: ours, Slot: idle.NewSlot[*upstream](key)})
+			d.put(&upstreamConn{Conn: ours, Slot: idle.NewSlot[*upstreamConn](key)})
 		}
 		kept := func() int {
 			synctest.Wait()
@@ -106,13 +106,13 @@ func TestSweep(t *testing.T) {
 			return d.idle.Len()
 		}
 		keep()
-		time.Sleep(directIdle - time.Second)
+		time.Sleep(upstreamIdle - time.Second)
 		keep()
 		time.Sleep(2 * time.Second)
 		if n := kept(); n != 1 {
 			t.Errorf("%d connections are kept, want the younger one", n)
 		}
-		time.Sleep(2 * directIdle)
+		time.Sleep(2 * upstreamIdle)
 		if n := kept(); n != 0 || d.sweeping != nil {
 			t.Errorf("%d connections are kept after a long silence", n)
 		}
@@ -335,7 +335,7 @@ func TestExhausted(t *testing.T) {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 		}
 		one := r.current.Load().sites[0].proxy
-		one.direct.dial, one.transport.DialContext = fail, fail
+		one.upstreams.dial, one.transport.DialContext = fail, fail
 		if response, body := r.talk(t).ask(t, request); response.StatusCode != http.StatusBadGateway {
 			t.Errorf("%s: got %d %q", way, response.StatusCode, body)
 		}

@@ -149,7 +149,7 @@ func (panicking) Read([]byte) (int, error) { panic("invalid concurrent Body.Read
 
 // A panic while the Transport reads a body is an error of that request, not the end of the process.
 func TestF5BodyReadPanics(t *testing.T) {
-	k := &kept{ReadCloser: panicking{}}
+	k := &retryBody{ReadCloser: panicking{}}
 	if n, err := k.Read(make([]byte, 1)); n != 0 || !errors.Is(err, errReading) || !errors.Is(k.broken(), errReading) {
 		t.Errorf("read %d: %v, broken: %v", n, err, k.broken())
 	}

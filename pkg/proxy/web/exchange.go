@@ -88,10 +88,10 @@ func (x *exchange) begin(route *plainRoute, now time.Time) bool {
 	x.route, x.start, x.endpoint = route, now, e
 	x.lease.Touch()
 	route.metrics.began()
-	if string(x.request.host) != x.claims.host || x.claims.chain == "" {
-		x.claims = claims{proto: "http", host: string(x.request.host)}.of(x.client)
+	if string(x.request.host) != x.forwarded.host || x.forwarded.chain == "" {
+		x.forwarded = forwardedHeaders{proto: "http", host: string(x.request.host)}.onlyPeer(x.client)
 	}
-	x.out = x.request.append(x.out[:0], x.claims)
+	x.out = x.request.append(x.out[:0], x.forwarded)
 	return true
 }
 

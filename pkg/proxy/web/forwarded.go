@@ -19,20 +19,20 @@ const (
 	headerForwarded = "Forwarded"
 )
 
-// claims are the values of the headers above.
-type claims struct{ chain, realIP, proto, host, forwarded string }
+// forwardedHeaders are the values of the headers above.
+type forwardedHeaders struct{ chain, realIP, proto, host, forwarded string }
 
-// claimsOf says who is calling, for one hop further. The backends read one X-Forwarded-For line only, so one line it
-// is: bare addresses without ports.
-func claimsOf(in *http.Request, peer netip.Addr, trusted []netip.Prefix) claims {
-	c := claims{proto: "http", host: in.Host}
+// newForwardedHeaders are the headers that tell the next hop of the caller. The backends read one X-Forwarded-For
+// line only, so it is one line: bare addresses without ports.
+func newForwardedHeaders(in *http.Request, peer netip.Addr, trusted []netip.Prefix) forwardedHeaders {
+	c := forwardedHeaders{proto: "http", host: in.Host}
 	if in.TLS != nil {
 		c.proto = "https"
 	}
 	if !trusts(trusted, peer) {
-		return c.of(peer)
+		return c.onlyPeer(peer)
 	}
-	chain := append(believed(in.Header.Values(headerFor)), peer)
+	chain := append(parseChain(in.Header.Values(headerFor)), peer)
 	if sent := in.Header.Get(headerProto); sent == "http" || sent == "https" {
 		c.proto = sent
 	}
@@ -45,20 +45,20 @@ func claimsOf(in *http.Request, peer netip.Addr, trusted []netip.Prefix) claims 
 	}
 	c.chain = strings.Join(texts, ", ")
 	c.realIP = realClient(chain, trusted).String()
-	c.forwarded = forwarded(chain, c.proto, c.host)
+	c.forwarded = forwardedValue(chain, c.proto, c.host)
 	return c
 }
 
-// of completes the claims where nobody but the peer is believed.
-func (c claims) of(peer netip.Addr) claims {
+// onlyPeer completes the headers where nobody but the peer is believed.
+func (c forwardedHeaders) onlyPeer(peer netip.Addr) forwardedHeaders {
 	c.chain = peer.String()
 	c.realIP = c.chain
-	c.forwarded = forwarded([]netip.Addr{peer}, c.proto, c.host)
+	c.forwarded = forwardedValue([]netip.Addr{peer}, c.proto, c.host)
 	return c
 }
 
 // set writes the headers of a request on its way to an endpoint, over whatever it has of them.
-func (c claims) set(out http.Header) {
+func (c forwardedHeaders) set(out http.Header) {
 	out[headerFor] = []string{c.chain}
 	out[headerRealIP] = []string{c.realIP}
 	out[headerProto] = []string{c.proto}
@@ -67,7 +67,7 @@ func (c claims) set(out http.Header) {
 }
 
 // append writes the headers as lines.
-func (c claims) append(b []byte) []byte {
+func (c forwardedHeaders) append(b []byte) []byte {
 	b = appendHeader(b, headerFor, c.chain)
 	b = appendHeader(b, headerRealIP, c.realIP)
 	b = appendHeader(b, headerProto, c.proto)
@@ -75,8 +75,8 @@ func (c claims) append(b []byte) []byte {
 	return appendHeader(b, headerForwarded, c.forwarded)
 }
 
-// claimed is whether a header is one of those.
-func claimed(name string) bool {
+// isForwarded is whether a header is one of those.
+func isForwarded(name string) bool {
 	switch name {
 	case headerFor, headerRealIP, headerProto, headerHost, headerForwarded:
 		return true
@@ -97,7 +97,7 @@ func alias(name string) bool {
 		}
 		return c
 	}, name))
-	return claimed(dashed) || hopByHop(dashed)
+	return isForwarded(dashed) || hopByHop(dashed)
 }
 
 // punctuation is what a name may hold (RFC 9110, section 5.6.2) besides letters, digits and hyphens.
@@ -114,9 +114,9 @@ func dropAliases(h http.Header) {
 	}
 }
 
-// believed parses what a trusted proxy sent. Entries with a port lose it; from the right, the first entry that is
+// parseChain parses what a trusted proxy sent. Entries with a port lose it; from the right, the first entry that is
 // no address ends the reading, since nobody vouches for what lies left of it.
-func believed(lines []string) []netip.Addr {
+func parseChain(lines []string) []netip.Addr {
 	entries := strings.Split(strings.Join(lines, ","), ",")
 	var chain []netip.Addr
 	for _, entry := range slices.Backward(entries) {
@@ -152,8 +152,8 @@ func trusts(trusted []netip.Prefix, addr netip.Addr) bool {
 	return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// forwarded writes the same as RFC 7239 has it.
-func forwarded(chain []netip.Addr, proto, host string) string {
+// forwardedValue writes the same as RFC 7239 has it.
+func forwardedValue(chain []netip.Addr, proto, host string) string {
 	b := make([]byte, 0, 96)
 	for i, addr := range chain {
 		if i > 0 {

@@ -45,7 +45,7 @@ func TestForwarded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			out := http.Header{}
 			in := &http.Request{Host: "svc:50061", Header: test.header}
-			claimsOf(in, netip.MustParseAddr(test.peer), trusted).set(out)
+			newForwardedHeaders(in, netip.MustParseAddr(test.peer), trusted).set(out)
 			got := want{out.Get("X-Forwarded-For"), out.Get("X-Real-Ip"), out.Get("X-Forwarded-Proto"),
 				out.Get("X-Forwarded-Host"), out.Get("Forwarded")}
 			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(want{})); diff != "" {
@@ -68,8 +68,8 @@ func FuzzForwarded(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line, host string) {
 		out := http.Header{}
 		in := &http.Request{Host: host, Header: http.Header{"X-Forwarded-For": {line}}}
-		claimsOf(in, peer, trusted).set(out)
-		chain := believed(out.Values("X-Forwarded-For"))
+		newForwardedHeaders(in, peer, trusted).set(out)
+		chain := parseChain(out.Values("X-Forwarded-For"))
 		if len(chain) == 0 || chain[len(chain)-1] != peer {
 			t.Errorf("%q became %q, which does not end with the peer", line, out.Get("X-Forwarded-For"))
 		}

@@ -179,7 +179,7 @@ type server struct {
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if c, ok := r.Context().Value(begunKey{}).(*conn); ok {
+	if c, ok := r.Context().Value(attemptKey{}).(*conn); ok {
 		defer c.forget() // it is for the first request only
 	}
 	if c, ok := r.Context().Value(below{}).(*conn); ok && !c.asked.Load() {
@@ -339,7 +339,7 @@ func (f *Front) newServer(s Settings) *server {
 		ReadHeaderTimeout: atLeast(s.Header),
 		MaxHeaderBytes:    s.MaxHeader,
 		ErrorLog:          slog.NewLogLogger(handshakes{f.log.Handler(), f.metrics}, slog.LevelDebug),
-		ConnContext:       withBegun,
+		ConnContext:       connContext,
 		HTTP2:             http2Config(),
 	}
 	if protocols.HTTP2() || protocols.UnencryptedHTTP2() {

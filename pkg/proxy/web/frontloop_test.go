@@ -112,13 +112,13 @@ func TestLoopPool(t *testing.T) {
 		t.Errorf("%d connections are kept", n)
 	}
 	for _, h := range r.loops {
-		h.call(t, func() { h.sweep(directIdle - time.Second) })
+		h.call(t, func() { h.sweep(upstreamIdle - time.Second) })
 	}
 	if n := r.kept(t); n == 0 {
 		t.Error("connections are given up early")
 	}
 	for _, h := range r.loops {
-		h.call(t, func() { h.sweep(directIdle + time.Second) })
+		h.call(t, func() { h.sweep(upstreamIdle + time.Second) })
 	}
 	if n := r.kept(t); n != 0 {
 		t.Errorf("%d connections are kept for too long", n)

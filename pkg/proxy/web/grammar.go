@@ -202,7 +202,7 @@ func dropListed(h http.Header) {
 			switch {
 			case name == "Upgrade":
 				upgrade = true
-			case name == "Via", claimed(name), hopByHop(name): // these have rules of their own
+			case name == "Via", isForwarded(name), hopByHop(name): // these have rules of their own
 			default:
 				delete(h, name)
 			}

@@ -22,7 +22,7 @@ import (
 type attempt struct {
 	start    time.Time // of the request
 	endpoint *endpoint.Endpoint
-	upstream *upstream // that the request was written to, but for unsent; nil: a new one is to be opened
+	upstream *upstreamConn // that the request was written to, but for unsent; nil: a new one is to be opened
 	unsent   []byte
 	err      error // of writing the request
 }
@@ -35,8 +35,8 @@ func (a *attempt) give() {
 	a.endpoint.Release()
 }
 
-// asked is how far the loop has got with an endpoint.
-type asked struct {
+// progress is how far the loop has got with an endpoint.
+type progress struct {
 	early   []byte // read of the answer
 	unsent  []byte // of the request
 	ended   bool   // the answer ended behind early, in order unless there is a failure
@@ -44,7 +44,7 @@ type asked struct {
 }
 
 // leave hands the connection off in the midst of a request.
-func (s *loopConn) leave(so asked) {
+func (s *loopConn) leave(reached progress) {
 	x, u := s.exchange, s.upstream
 	s.exchange, s.upstream = nil, nil
 	x.route.metrics.handed()
@@ -53,8 +53,8 @@ func (s *loopConn) leave(so asked) {
 	case u != nil:
 		s.loop.release(u.fd, u.handle)
 		u.handle = loop.Handle{}
-		a.upstream, a.err = u.handOff(so)
-		a.unsent = bytes.Clone(so.unsent)
+		a.upstream, a.err = u.handOff(reached)
+		a.unsent = bytes.Clone(reached.unsent)
 	case !x.request.safe(): // nothing has been sent: net/http's way begins anew
 		a.endpoint.Release()
 		a = nil
@@ -63,7 +63,8 @@ func (s *loopConn) leave(so asked) {
 	x.free()
 }
 
-// handOff gives the connection to net/http's server, with what was read of a request, and what was begun for it.
+// handOff gives the connection to net/http's server, with what was read of a request, and the attempt that was begun
+// for it.
 func (s *loopConn) handOff(early []byte, a *attempt) {
 	s.detach(early, a)
 	s.conn.serve()
@@ -82,7 +83,7 @@ func (s *loopConn) detach(early []byte, a *attempt) {
 	}
 	c.socket, c.early = socket, bytes.Clone(early)
 	if a != nil {
-		c.begun.Store(a)
+		c.attempt.Store(a)
 	}
 	// From here on Close closes the socket; a goroutine that asked the loop to close it has set c.closed.
 	if c.inLoop.Store(nil); c.lost() {
@@ -103,60 +104,60 @@ func (c *conn) serve() {
 }
 
 // handOff makes a connection to an endpoint one of the runtime's poller. An error is of writing the request.
-func (u *loopUpstream) handOff(so asked) (*upstream, error) {
+func (u *loopUpstream) handOff(reached progress) (*upstreamConn, error) {
 	socket, err := tcp.NewSocket(u.fd)
 	if err != nil {
 		return nil, err
 	}
-	failure := so.failure
+	failure := reached.failure
 	if failure != nil {
 		op := "write"
-		if so.ended {
+		if reached.ended {
 			op = "read"
 		}
 		failure = &net.OpError{
 			Op: op, Net: "tcp", Addr: net.TCPAddrFromAddrPort(u.Key().Endpoint()), Err: os.NewSyscallError(op, failure),
 		}
 	}
-	if so.ended {
-		made := newUpstream(socket, u.Key(), bytes.Clone(so.early), failure)
+	if reached.ended {
+		made := newUpstreamConn(socket, u.Key(), bytes.Clone(reached.early), failure)
 		made.used = u.used
 		return made, nil
 	}
-	made := newUpstream(socket, u.Key(), bytes.Clone(so.early), nil)
+	made := newUpstreamConn(socket, u.Key(), bytes.Clone(reached.early), nil)
 	made.used = u.used
 	return made, failure
 }
 
-// begunKey is the context's key for a connection with an attempt.
-type begunKey struct{}
+// attemptKey is the context's key for a connection with an attempt.
+type attemptKey struct{}
 
-func withBegun(ctx context.Context, nc net.Conn) context.Context {
+func connContext(ctx context.Context, nc net.Conn) context.Context {
 	c, ok := nc.(*conn)
 	if !ok {
 		return ctx
 	}
 	ctx = context.WithValue(ctx, below{}, c)
-	if c.begun.Load() != nil {
-		return context.WithValue(ctx, begunKey{}, c)
+	if c.attempt.Load() != nil {
+		return context.WithValue(ctx, attemptKey{}, c)
 	}
 	return ctx
 }
 
 // startOf is when a request began: now, or when a loop took it up.
 func startOf(r *http.Request) time.Time {
-	if c, ok := r.Context().Value(begunKey{}).(*conn); ok {
-		if a := c.begun.Load(); a != nil {
+	if c, ok := r.Context().Value(attemptKey{}).(*conn); ok {
+		if a := c.attempt.Load(); a != nil {
 			return a.start
 		}
 	}
 	return time.Now()
 }
 
-// begunFor takes up what a loop has begun for a request.
-func begunFor(r *http.Request) *attempt {
-	if c, ok := r.Context().Value(begunKey{}).(*conn); ok {
-		return c.begun.Swap(nil)
+// takeAttempt takes up what a loop has begun for a request.
+func takeAttempt(r *http.Request) *attempt {
+	if c, ok := r.Context().Value(attemptKey{}).(*conn); ok {
+		return c.attempt.Swap(nil)
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func (p *plainRequest) parse(head []byte) bool {
 		switch handling(l.name) {
 		case pass:
 			p.lines = append(p.lines, l)
-		case hop, claim:
+		case hop, forwardedLine:
 		case hostLine:
 			if p.host != nil || !plainHost(l.value) {
 				return false
@@ -99,11 +99,11 @@ func (p *plainRequest) parse(head []byte) bool {
 }
 
 // append writes the request for the next hop: its lines as they came, then who calls, then that we passed it.
-func (p *plainRequest) append(b []byte, who claims) []byte {
+func (p *plainRequest) append(b []byte, forwarded forwardedHeaders) []byte {
 	b = append(append(append(append(b, p.method()...), ' '), p.target...), requestEnd...)
 	b = append(append(append(b, "\r\nHost: "...), p.host...), crlf...)
-	b = who.append(appendLines(b, p.lines))
-	return append(append(appendHeader(b, "Via", viaDirect), crlf...), p.body...)
+	b = forwarded.append(appendLines(b, p.lines))
+	return append(append(appendHeader(b, "Via", viaHTTP11), crlf...), p.body...)
 }
 
 func appendLines(b []byte, lines []line) []byte {
@@ -150,7 +150,7 @@ func (p *plainAnswer) parse(head []byte) bool {
 		rest = after
 		switch handling(l.name) {
 		case hop:
-		case pass, hostLine, viaLine, claim:
+		case pass, hostLine, viaLine, forwardedLine:
 			p.dated = p.dated || equalFold(l.name, "date")
 			p.lines = append(p.lines, l)
 		case lengthLine:
@@ -209,9 +209,9 @@ func nextLine(head []byte) (l line, rest []byte, end, ok bool) {
 type meaning uint8
 
 const (
-	pass  meaning = iota
-	hop           // for this hop only
-	claim         // the client's word about who it is
+	pass          meaning = iota
+	hop                   // for this hop only
+	forwardedLine         // what the client says of its own address
 	hostLine
 	lengthLine
 	connectionLine
@@ -246,7 +246,7 @@ func handling(name []byte) meaning {
 		}
 	case 9:
 		if is(headerForwarded) || is(headerRealIP) {
-			return claim
+			return forwardedLine
 		}
 	case 10:
 		switch {
@@ -264,21 +264,21 @@ func handling(name []byte) meaning {
 		}
 	case 15:
 		if is(headerFor) {
-			return claim
+			return forwardedLine
 		}
 	case 16:
 		switch {
 		case is("proxy-connection"):
 			return unplain
 		case is(headerHost):
-			return claim
+			return forwardedLine
 		}
 	case 17:
 		switch {
 		case is("transfer-encoding"):
 			return unplain
 		case is(headerProto):
-			return claim
+			return forwardedLine
 		}
 	case 18:
 		if is("proxy-authenticate") {

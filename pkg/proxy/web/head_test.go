@@ -100,8 +100,8 @@ func FuzzPlainRequest(f *testing.F) {
 			!p.post && !simple(r) || len(r.TransferEncoding) > 0 || r.ContentLength != int64(len(p.body)) || r.Close != p.close || r.Host != string(p.host) || r.RequestURI != string(p.target) {
 			t.Fatalf("net/http reads %+v", r)
 		}
-		who := claimsOf(r, plainPeer, nil)
-		if own := (claims{proto: "http", host: string(p.host)}).of(plainPeer); own != who {
+		who := newForwardedHeaders(r, plainPeer, nil)
+		if own := (forwardedHeaders{proto: "http", host: string(p.host)}).onlyPeer(plainPeer); own != who {
 			t.Fatalf("claims %+v, want %+v", own, who)
 		}
 		sent := p.append(nil, who)

@@ -166,7 +166,7 @@ type conn struct {
 	shaping shaping // of the answer
 	phase   atomic.Uint32
 	closed  atomic.Bool
-	begun   atomic.Pointer[attempt]   // of the request that net/http sees first
+	attempt atomic.Pointer[attempt]   // of the request that net/http sees first
 	inLoop  atomic.Pointer[loopConn]  // nil: it has left, and socket is it
 	agreed  atomic.Pointer[agreement] // nil without TLS
 
@@ -329,7 +329,7 @@ func opError(op string, err error) error {
 
 // forget lets go of an attempt that was not taken up.
 func (c *conn) forget() {
-	if a := c.begun.Swap(nil); a != nil {
+	if a := c.attempt.Swap(nil); a != nil {
 		a.give()
 	}
 }

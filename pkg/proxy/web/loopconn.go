@@ -20,21 +20,21 @@ import (
 // input, or about which endpoint is to blame.
 type loopConn struct {
 	*conn
-	loop    *frontLoop
-	fd      int
-	handle  loop.Handle
-	place   int // among the loop's connections
-	client  netip.Addr
-	first   bool // no request has come yet
-	last    bool // there may be an end behind what is read
-	more    bool // something has come that has not been read
-	sending bool // the client has to take the rest of an answer
-	endings int  // how many bytes of line ends may still come behind a POST
-	logging bool // the line of the request before is being written
-	gone    bool // from the loop
-	since   time.Time
-	acked   uint64 // bytes of answers that the client is known to have taken
-	claims  claims // what an endpoint is told of the client, where it asks for claims.host
+	loop      *frontLoop
+	fd        int
+	handle    loop.Handle
+	place     int // among the loop's connections
+	client    netip.Addr
+	first     bool // no request has come yet
+	last      bool // there may be an end behind what is read
+	more      bool // something has come that has not been read
+	sending   bool // the client has to take the rest of an answer
+	endings   int  // how many bytes of line ends may still come behind a POST
+	logging   bool // the line of the request before is being written
+	gone      bool // from the loop
+	since     time.Time
+	acked     uint64           // bytes of answers that the client is known to have taken
+	forwarded forwardedHeaders // what an endpoint is told of the client, where it asks for forwarded.host
 
 	// Of the request that is being answered.
 	exchange *exchange // nil between requests
@@ -142,7 +142,7 @@ func (s *loopConn) read() {
 	if x.request.post {
 		s.endings = mostLineEnds
 	}
-	pool, key := s.loop.poolOf(route.direct), route.direct.key(x.endpoint.Addr, s.client)
+	pool, key := s.loop.poolOf(route.upstreams), route.upstreams.key(x.endpoint.Addr, s.client)
 	if x.request.safe() { // else a connection that the endpoint has closed meanwhile would be the client's loss
 		s.upstream = pool.take(key)
 	}
@@ -174,7 +174,7 @@ func (s *loopConn) send() bool {
 	if errors.Is(err, unix.EAGAIN) {
 		err = nil
 	}
-	s.leave(asked{unsent: x.out[n:], failure: err})
+	s.leave(progress{unsent: x.out[n:], failure: err})
 	return false
 }
 
@@ -189,7 +189,7 @@ func (s *loopConn) receive() {
 		}
 		have += n
 		if n == 0 {
-			s.leave(asked{early: room[:have], ended: true, failure: err})
+			s.leave(progress{early: room[:have], ended: true, failure: err})
 			return
 		}
 		whole, wait := x.judge(room[:have])
@@ -198,7 +198,7 @@ func (s *loopConn) receive() {
 			return
 		}
 		if !wait {
-			s.leave(asked{early: room[:have]})
+			s.leave(progress{early: room[:have]})
 			return
 		}
 		if !s.upstream.last { // all that has come was read
@@ -296,7 +296,7 @@ func (s *loopConn) redial() {
 		s.upstream.close()
 		s.upstream = nil
 	}
-	s.leave(asked{})
+	s.leave(progress{})
 }
 
 // tick looks whether the time is up.
@@ -310,7 +310,7 @@ func (s *loopConn) tick(now time.Time) {
 	case s.exchange != nil && s.upstream.connecting:
 		s.redial()
 	case s.exchange != nil:
-		s.leave(asked{early: s.exchange.reply})
+		s.leave(progress{early: s.exchange.reply})
 	default:
 		limit := s.server.ReadHeaderTimeout
 		if !s.first {

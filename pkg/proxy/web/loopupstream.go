@@ -15,9 +15,9 @@ import (
 
 // loopPool keeps a loop's idle connections to the endpoints of an upstream pool, which closes them with its own.
 type loopPool struct {
-	in     *frontLoop
-	direct *direct
-	idle   *idle.Pool[*loopUpstream]
+	in        *frontLoop
+	upstreams *upstreamPool
+	idle      *idle.Pool[*loopUpstream]
 }
 
 // loopUpstream is a loop's connection to an endpoint. At most one request is on it.
@@ -33,13 +33,14 @@ type loopUpstream struct {
 	last       bool // there may be an end behind what is read
 }
 
-// poolOf is the loop's share of a direct.
-func (in *frontLoop) poolOf(d *direct) *loopPool {
-	if in.pool != nil && in.pool.direct == d {
+// poolOf is the loop's share of an upstream pool.
+func (in *frontLoop) poolOf(d *upstreamPool) *loopPool {
+	if in.pool != nil && in.pool.upstreams == d {
 		return in.pool
 	}
-	// The one before is closed by its direct: a front has two at a time only while it changes from one to the other.
-	s := &loopPool{in: in, direct: d, idle: idle.New[*loopUpstream](keepLimits(d.shared, len(in.front.loops)))}
+	// The one before is closed by its upstream pool: a front has two at a time only while it changes from one to the
+	// other.
+	s := &loopPool{in: in, upstreams: d, idle: idle.New[*loopUpstream](idleLimits(d.shared, len(in.front.loops)))}
 	d.mu.Lock()
 	if d.closed {
 		s.idle.Close()
@@ -51,8 +52,8 @@ func (in *frontLoop) poolOf(d *direct) *loopPool {
 	return s
 }
 
-// take takes the kept connection of a key that was used last; nil where there is none. As [direct.take], it looks for
-// what the endpoint has said meanwhile: the event that tells of it may be still to come.
+// take takes the kept connection of a key that was used last; nil where there is none. As [upstreamPool.take], it looks
+// for what the endpoint has said meanwhile: the event that tells of it may be still to come.
 func (s *loopPool) take(key idle.Key) *loopUpstream {
 	for {
 		u, ok := s.idle.Take(key, s.in.loop.Now())

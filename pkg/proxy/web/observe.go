@@ -97,7 +97,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		under.inBody.Store(body)
 	}
 	if body {
-		waiting := &patient{
+		waiting := &stallReader{
 			ReadCloser: r.Body, control: http.NewResponseController(w), stall: o.settings.Stall, under: under,
 		}
 		defer waiting.leave()
@@ -158,7 +158,7 @@ func (o *observer) end(seen *response, r *http.Request, start time.Time, trouble
 		// The proxy aborts so when an endpoint breaks off in the midst of a body: the client must see a torn
 		// response, not a short one.
 		o.metrics.failed(reasonTorn)
-		seen.fate.torn(reasonTorn)
+		seen.outcome.torn(reasonTorn)
 		if reply.IsGRPC(r) && seen.code == http.StatusOK {
 			// A client of gRPC reads this: a stream that is reset would be an internal error, which nobody tries again.
 			seen.Header().Set(trailerStatus, "14")
@@ -167,7 +167,7 @@ func (o *observer) end(seen *response, r *http.Request, start time.Time, trouble
 		}
 	case trouble != nil:
 		o.metrics.failed(reasonGone)
-		seen.fate.torn(reasonGone)
+		seen.outcome.torn(reasonGone)
 	}
 	took := time.Since(start)
 	grpc := grpcCode(r, seen.Header(), took, trouble != nil && !torn)
@@ -230,9 +230,9 @@ type response struct {
 	// refused: there was no room for it. That is logged for all of them at a time.
 	refused bool
 	request request // to be told of
-	fate    fate
-	body    *patient // of a request in HTTP/1.1; nil where it has none
-	shaping shaping  // in HTTP/2
+	outcome outcome
+	body    *stallReader // of a request in HTTP/1.1; nil where it has none
+	shaping shaping      // in HTTP/2
 	done    <-chan struct{}
 	duplex  bool // the answer may begin before the request's body has ended
 }
@@ -286,7 +286,7 @@ func (r *response) Write(b []byte) (int, error) {
 // wrote notes how writing went.
 func (r *response) wrote(err error) {
 	if err != nil {
-		r.fate.unsent = err
+		r.outcome.unsent = err
 	}
 	r.tellLong(uint64(r.bytes))
 }
@@ -308,8 +308,8 @@ func (r *response) ReadFrom(source io.Reader) (int64, error) {
 	return n, err
 }
 
-// patient is a request's body whose client may pause, but not for ever unless stall is 0.
-type patient struct {
+// stallReader is a request's body whose client may pause, but not for ever unless stall is 0.
+type stallReader struct {
 	io.ReadCloser
 	control *http.ResponseController
 	stall   time.Duration
@@ -325,14 +325,14 @@ type patient struct {
 }
 
 // leave is before the handler returns.
-func (p *patient) leave() {
+func (p *stallReader) leave() {
 	p.mu.Lock()
 	p.over = true
 	p.mu.Unlock()
 }
 
 // wait sets the read deadline; zero is none.
-func (p *patient) wait(deadline time.Time) error {
+func (p *stallReader) wait(deadline time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over {
@@ -349,7 +349,7 @@ func (p *patient) wait(deadline time.Time) error {
 
 // late is whether a request's client stalled in its body.
 func late(r *http.Request) bool {
-	if p, ok := r.Body.(*patient); ok && p.late.Load() {
+	if p, ok := r.Body.(*stallReader); ok && p.late.Load() {
 		return true
 	}
 	under, ok := r.Context().Value(below{}).(*conn)
@@ -357,7 +357,7 @@ func late(r *http.Request) bool {
 }
 
 // Read implements io.Reader.
-func (p *patient) Read(b []byte) (int, error) {
+func (p *stallReader) Read(b []byte) (int, error) {
 	if now := time.Now(); p.stall > 0 && now.Sub(p.armed) > min(deadlineStep, p.stall/8) {
 		p.armed = now
 		if err := p.wait(now.Add(p.stall)); err != nil {

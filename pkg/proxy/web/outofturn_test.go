@@ -258,7 +258,7 @@ func testF7SharedConnections(t *testing.T, request string) {
 	r := startOn(t, Settings{Pool: pool(addr), SharedConnections: true}, io.Discard, nil) // a loop each would have a pool each
 	var ended int64                                                                       // connections of the pool before
 	kept := func() bool {
-		d := r.current.Load().sites[0].proxy.direct
+		d := r.current.Load().sites[0].proxy.upstreams
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return int64(d.idle.Len()) == connections.Load()-ended
@@ -335,8 +335,8 @@ func testF7KeptConnectionsAreBounded(t *testing.T, start starter) {
 		(talk{conn, bufio.NewReader(conn)}).ask(t, plainGet)
 		_ = conn.Close()
 	}
-	eventually(t, "surplus connections are closed", func() bool { return open.Load() <= directKept })
-	if n := open.Load(); n < directKept/2 {
+	eventually(t, "surplus connections are closed", func() bool { return open.Load() <= upstreamsKept })
+	if n := open.Load(); n < upstreamsKept/2 {
 		t.Errorf("%d connections are kept", n)
 	}
 	if err := r.stop(); err != nil {

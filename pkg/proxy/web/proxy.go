@@ -41,7 +41,7 @@ type proxy struct {
 	log       *slog.Logger
 	metrics   *routeMetrics
 	transport *http.Transport
-	direct    *direct
+	upstreams *upstreamPool
 	reverse   *httputil.ReverseProxy
 }
 
@@ -49,9 +49,9 @@ type proxy struct {
 func newProxy(route string, s *Settings, log *slog.Logger, metrics *routeMetrics, before *proxy) *proxy {
 	p := &proxy{route: route, settings: s, log: log, metrics: metrics}
 	if before != nil {
-		p.transport, p.direct = before.transport, before.direct
+		p.transport, p.upstreams = before.transport, before.upstreams
 	} else {
-		p.transport, p.direct = newTransport(s), newDirect(s)
+		p.transport, p.upstreams = newTransport(s), newUpstreamPool(s)
 	}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:      p.rewrite,
@@ -130,14 +130,14 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if begun := begunFor(r); begun != nil || simple(r) && !p.settings.GRPC {
+	if begun := takeAttempt(r); begun != nil || simple(r) && !p.settings.GRPC {
 		p.serveDirect(w, r, begun)
 		return
 	}
 	// An endpoint may answer before it has read all of the body. Without this, net/http would then read the rest
 	// itself and throw it away.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	u := &use{fate: fateOf(w)}
+	u := &use{outcome: outcomeOf(w)}
 	defer u.end() // also where ReverseProxy panics before it closes the answer
 	r = r.WithContext(context.WithValue(r.Context(), useKey{}, u))
 	if r.ProtoMajor == 2 {
@@ -149,7 +149,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // close gives up the connections to the endpoints; those in use when they come back.
 func (p *proxy) close() {
 	p.transport.CloseIdleConnections()
-	p.direct.close()
+	p.upstreams.close()
 }
 
 // rewrite turns the client's request into the endpoint's. The Host stays the client's; RoundTrip sets the address.
@@ -171,7 +171,7 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	dropAliases(r.Out.Header)
 	// Trailers of a request are dropped (RFC 9110, section 6.5.1): they could say what its header may not.
 	r.Out.Trailer = nil
-	claimsOf(r.In, peerOf(r.In), p.settings.Trusted).set(r.Out.Header)
+	newForwardedHeaders(r.In, peerOf(r.In), p.settings.Trusted).set(r.Out.Header)
 	via := fmt.Sprintf("%d.%d %s", r.In.ProtoMajor, r.In.ProtoMinor, pseudonym)
 	r.Out.Header["Via"] = append(r.Out.Header["Via"], via)
 }
@@ -203,9 +203,9 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	if real, err := netip.ParseAddr(r.Header.Get(headerRealIP)); err == nil {
 		client = real
 	}
-	var k *kept
+	var k *retryBody
 	if body := r.Body; body != nil && body != http.NoBody {
-		k = &kept{ReadCloser: body}
+		k = &retryBody{ReadCloser: body}
 		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 			GotConn: func(httptrace.GotConnInfo) { k.given.Store(true) },
 		}))
@@ -248,7 +248,7 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 func (p *proxy) ask(r *http.Request, e *endpoint.Endpoint) (*http.Response, error) {
 	u, used := r.Context().Value(useKey{}).(*use)
 	if used {
-		u.fate.asked(e.Addr)
+		u.outcome.sentTo(e.Addr)
 	}
 	r.URL.Host = e.Addr.String()
 	response, err := p.transport.RoundTrip(r)
@@ -271,7 +271,7 @@ func (p *proxy) ask(r *http.Request, e *endpoint.Endpoint) (*http.Response, erro
 
 // clientFault is the error of a request that failed because of its client, which is no fault of the endpoint: the
 // client went away, or its body is broken. It is nil for any other failure.
-func clientFault(r *http.Request, k *kept) error {
+func clientFault(r *http.Request, k *retryBody) error {
 	switch gone := r.Context().Err(); {
 	case gone != nil && r.ProtoMajor == 1 && k.partial(): // it may have closed its side only, and read an answer
 		return bodyError{io.ErrUnexpectedEOF}
@@ -311,7 +311,7 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 		code, reason = http.StatusServiceUnavailable, "no_endpoint"
 	}
 	p.metrics.failed(reason)
-	fateOf(w).failed(reason)
+	outcomeOf(w).failed(reason)
 	if reason != reasonGone {
 		p.log.Warn("request failed", "code", code, "reason", reason, "method", r.Method, "path", r.URL.Path,
 			"client", peerOf(r), "error", err)

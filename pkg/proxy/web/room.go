@@ -174,7 +174,7 @@ func (c *conn) answered(n int64) {
 
 // lengthen gives a long answer large buffers, where there is room for them, and takes them back where there is not any
 // more. It is called again as the answer gets on.
-func (c *conn) lengthen(u *upstream) {
+func (c *conn) lengthen(u *upstreamConn) {
 	// Only for files: slow readers of a backend fill the sockets to both sides, those by TLS its buffers as well.
 	most := tcp.Medium
 	if s := c.listener.settings.Load(); s.Handler != nil && s.TLS == nil {
@@ -207,7 +207,7 @@ func (c *conn) nextAnswer() {
 }
 
 // resize sets the bound of what an endpoint sends, which is small from the start.
-func (u *upstream) resize(size tcp.Buffers) {
+func (u *upstreamConn) resize(size tcp.Buffers) {
 	if u.received == size {
 		return
 	}
@@ -224,7 +224,7 @@ func (u *upstream) resize(size tcp.Buffers) {
 }
 
 // expectLong is lengthen for a request whose answer is going to be long.
-func expectLong(r *http.Request, length int64, u *upstream) {
+func expectLong(r *http.Request, length int64, u *upstreamConn) {
 	if c, ok := r.Context().Value(below{}).(*conn); ok && r.ProtoMajor == 1 && length > longAnswer {
 		c.lengthen(u)
 	}

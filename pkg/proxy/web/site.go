@@ -175,5 +175,5 @@ func Client(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	if !trusts(trusted, peer) {
 		return peer
 	}
-	return realClient(append(believed(r.Header.Values(headerFor)), peer), trusted)
+	return realClient(append(parseChain(r.Header.Values(headerFor)), peer), trusted)
 }

@@ -38,49 +38,49 @@ const (
 	reasonBody    = "client_body"
 )
 
-// fate is what became of a request, beyond its code.
-type fate struct {
-	outcome  boot.Outcome // Passed: as the code and the bytes say
-	reason   string
-	endpoint netip.AddrPort // that was asked last
-	begun    bool           // its beginning was told
-	unsent   error          // of writing the answer
+// outcome is what became of a request, beyond its code.
+type outcome struct {
+	kind      boot.Outcome // Passed: as the code and the bytes say
+	reason    string
+	endpoint  netip.AddrPort // that was asked last
+	announced bool           // its beginning was told
+	unsent    error          // of writing the answer
 }
 
 // Refused implements the interface by which package reply tells that a request goes no further.
-func (r *response) Refused(text string) { r.fate.outcome, r.fate.reason = boot.Refused, text }
+func (r *response) Refused(text string) { r.outcome.kind, r.outcome.reason = boot.Refused, text }
 
-// fateOf is the fate of the request that w answers; nil where w is not an observer's.
-func fateOf(w http.ResponseWriter) *fate {
+// outcomeOf is the outcome of the request that w answers; nil where w is not an observer's.
+func outcomeOf(w http.ResponseWriter) *outcome {
 	if r, ok := w.(*response); ok {
-		return &r.fate
+		return &r.outcome
 	}
 	return nil
 }
 
-// asked notes the endpoint that a request goes to.
-func (f *fate) asked(endpoint netip.AddrPort) {
+// sentTo notes the endpoint that a request goes to.
+func (f *outcome) sentTo(endpoint netip.AddrPort) {
 	if f != nil {
 		f.endpoint = endpoint
 	}
 }
 
 // failed notes why no endpoint has answered.
-func (f *fate) failed(reason string) {
+func (f *outcome) failed(reason string) {
 	if f == nil {
 		return
 	}
-	f.outcome, f.reason = boot.NoServer, reason
+	f.kind, f.reason = boot.NoServer, reason
 	switch reason {
 	case reasonGone:
-		f.outcome = boot.Torn
+		f.kind = boot.Torn
 	case reasonStalled, reasonBody:
-		f.outcome = boot.Refused
+		f.kind = boot.Refused
 	}
 }
 
 // torn notes that an answer did not get whole to its client.
-func (f *fate) torn(reason string) { f.outcome, f.reason = boot.Torn, reason }
+func (f *outcome) torn(reason string) { f.kind, f.reason = boot.Torn, reason }
 
 // request is what is told of a request that net/http serves, from its beginning on.
 type request struct {
@@ -91,8 +91,8 @@ type request struct {
 	start    time.Time
 }
 
-// fill puts it into an event, with the answer's fate so far.
-func (r *request) fill(e *boot.Event, f *fate) {
+// fill puts it into an event, with the answer's outcome so far.
+func (r *request) fill(e *boot.Event, f *outcome) {
 	e.Kind, e.At = boot.HTTP, r.start.UnixNano()
 	e.Route, e.Client = r.observer.port, boot.Bytes(r.client)
 	e.Endpoint, e.Port = boot.Bytes(f.endpoint.Addr()), f.endpoint.Port()
@@ -115,7 +115,7 @@ func (r *response) tellCall() {
 	}
 	e := boot.Borrow()
 	defer e.Return()
-	r.request.fill(e, &r.fate)
+	r.request.fill(e, &r.outcome)
 	e.Kind, e.Outcome = boot.Stream, boot.Began
 	r.request.observer.name(e, "", "")
 	r.request.observer.tell(e)
@@ -124,13 +124,13 @@ func (r *response) tellCall() {
 // tellLong tells that a long answer is under way, once: when its head says so, or, where that tells no length, when as
 // much has been written.
 func (r *response) tellLong(length uint64) {
-	if r.fate.begun || r.request.observer == nil || length < boot.LongAnswer || reply.IsGRPC(r.request.Request) {
+	if r.outcome.announced || r.request.observer == nil || length < boot.LongAnswer || reply.IsGRPC(r.request.Request) {
 		return
 	}
-	r.fate.begun = true
+	r.outcome.announced = true
 	e := boot.Borrow()
 	defer e.Return()
-	r.request.fill(e, &r.fate)
+	r.request.fill(e, &r.outcome)
 	e.Outcome, e.Status, e.Expected = boot.Began, uint16(cmp.Or(r.code, http.StatusOK)), r.expected()
 	r.request.observer.name(e, r.request.Method, "")
 	r.request.observer.tell(e)
@@ -138,7 +138,7 @@ func (r *response) tellLong(length uint64) {
 
 // tellEnd tells what became of a request. grpc is the name of a call's code; empty if it was none.
 func (r *response) tellEnd(code int, took time.Duration, grpc string) {
-	o, f := r.request.observer, &r.fate
+	o, f := r.request.observer, &r.outcome
 	if o == nil {
 		return
 	}
@@ -148,10 +148,10 @@ func (r *response) tellEnd(code int, took time.Duration, grpc string) {
 		expected = 0
 	case r.request.Method == http.MethodHead:
 		sent = 0
-	case f.outcome == boot.Passed && sent < expected && code != http.StatusNotModified:
+	case f.kind == boot.Passed && sent < expected && code != http.StatusNotModified:
 		f.torn(shortOf(f.unsent))
 	}
-	switch f.outcome {
+	switch f.kind {
 	case boot.Passed:
 		if grpc == "" && !o.each.Allow(r.request.client, at, code, max(sent, expected)) {
 			return
@@ -165,7 +165,7 @@ func (r *response) tellEnd(code int, took time.Duration, grpc string) {
 	defer e.Return()
 	r.request.fill(e, f)
 	e.At, e.Took, e.Status, e.Bytes, e.Expected = at, took, uint16(code), sent, expected
-	if e.Outcome = f.outcome; e.Outcome == boot.Passed {
+	if e.Outcome = f.kind; e.Outcome == boot.Passed {
 		e.Outcome = boot.Done
 	}
 	method := r.request.Method

@@ -41,8 +41,8 @@ func (l *lockedLog) String() string {
 
 var accessLine = regexp.MustCompile(`msg=request .*code=(\d+) bytes=(\d+) .*torn=(\w+)`)
 
-// outcome is what a client, the counters, the log and the events say of an answer.
-type outcome struct{ answer, counted, logged, told string }
+// wayResult is what a client, the counters, the log and the events say of an answer.
+type wayResult struct{ answer, counted, logged, told string }
 
 // An endpoint's answer, good or bad, means the same on each way: to the client, the counters, the log and the events.
 func TestWaysAgree(t *testing.T) {
@@ -98,21 +98,21 @@ func testWaysAgree(t *testing.T, start starter) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := map[string]outcome{}
+			got := map[string]wayResult{}
 			for way, request := range ways {
 				got[way] = askBy(t, start, request, answers...)
 			}
-			if diff := cmp.Diff(got["direct"], got["plain"], cmp.AllowUnexported(outcome{})); diff != "" {
+			if diff := cmp.Diff(got["direct"], got["plain"], cmp.AllowUnexported(wayResult{})); diff != "" {
 				t.Errorf("plain differs from direct:\n%s", diff)
 			}
-			if diff := cmp.Diff(got["direct"], got["reverse"], cmp.AllowUnexported(outcome{})); diff != "" {
+			if diff := cmp.Diff(got["direct"], got["reverse"], cmp.AllowUnexported(wayResult{})); diff != "" {
 				t.Errorf("reverse differs from direct:\n%s", diff)
 			}
 		})
 	}
 }
 
-func askBy(t *testing.T, start starter, request string, answers ...string) outcome {
+func askBy(t *testing.T, start starter, request string, answers ...string) wayResult {
 	t.Helper()
 	addr, _ := raw(t, answers...)
 	var log lockedLog
@@ -124,7 +124,7 @@ func askBy(t *testing.T, start starter, request string, answers ...string) outco
 	if _, err := io.WriteString(c.Conn, request); err != nil {
 		t.Fatal(err)
 	}
-	var o outcome
+	var o wayResult
 	response, err := http.ReadResponse(c.Reader, nil)
 	for err == nil && response.StatusCode < 200 {
 		response, err = http.ReadResponse(c.Reader, nil)

@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	// directKept is how many idle connections a route keeps to its endpoints: so many for the goroutines, and as many
+	// upstreamsKept is how many idle connections a route keeps to its endpoints: so many for the goroutines, and as many
 	// for the loops.
-	directKept = 256
-	// directIdle is for how long.
-	directIdle = 60 * time.Second
+	upstreamsKept = 256
+	// upstreamIdle is for how long.
+	upstreamIdle = 60 * time.Second
 )
 
-// keepLimits are those of one of several pools that share directKept. One client may have half of it.
-func keepLimits(shared bool, pools int) idle.Limits {
-	limits := idle.Limits{Total: max(directKept/pools, 1), Age: directIdle}
+// idleLimits are those of one of several pools that share directKept. One client may have half of it.
+func idleLimits(shared bool, pools int) idle.Limits {
+	limits := idle.Limits{Total: max(upstreamsKept/pools, 1), Age: upstreamIdle}
 	limits.PerKey = limits.Total
 	if !shared {
 		limits.PerKey = max(limits.Total/2, 1)
@@ -37,39 +37,39 @@ func keepLimits(shared bool, pools int) idle.Limits {
 	return limits
 }
 
-// direct is the pool of connections to endpoints.
-type direct struct {
+// upstreamPool is the pool of connections to endpoints.
+type upstreamPool struct {
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	limit    time.Duration // of dial; 0 is none
 	response time.Duration
 	shared   bool // connections are for the requests of all clients
 
 	mu        sync.Mutex
-	idle      *idle.Pool[*upstream]
+	idle      *idle.Pool[*upstreamConn]
 	loopPools []*loopPool
 	sweeping  *time.Timer // set while connections are kept
 	closed    bool
 }
 
-func newDirect(s *Settings) *direct {
-	return &direct{
+func newUpstreamPool(s *Settings) *upstreamPool {
+	return &upstreamPool{
 		dial: dial(s), limit: atLeast(s.Dial), response: s.Response, shared: s.SharedConnections,
-		idle: idle.New[*upstream](keepLimits(s.SharedConnections, 1)),
+		idle: idle.New[*upstreamConn](idleLimits(s.SharedConnections, 1)),
 	}
 }
 
 // key is for the requests of a client to an endpoint. This is the only place where a client's address may be left out.
-func (d *direct) key(endpoint netip.AddrPort, client netip.Addr) idle.Key {
+func (d *upstreamPool) key(endpoint netip.AddrPort, client netip.Addr) idle.Key {
 	if d.shared {
 		return idle.Shared(endpoint)
 	}
 	return idle.PerClient(endpoint, client)
 }
 
-// upstream is a connection to an endpoint. At most one request is on it.
-type upstream struct {
+// upstreamConn is a connection to an endpoint. At most one request is on it.
+type upstreamConn struct {
 	net.Conn
-	idle.Slot[*upstream] // tells for which requests it is
+	idle.Slot[*upstreamConn] // tells for which requests it is
 
 	reader   *bufio.Reader
 	head     []byte    // of the request, kept for its space
@@ -90,7 +90,7 @@ const answerHead = 256 << 10
 var errLongHead = errors.New("the head of the endpoint's answer is too long")
 
 // Read implements io.Reader.
-func (u *upstream) Read(b []byte) (int, error) {
+func (u *upstreamConn) Read(b []byte) (int, error) {
 	if len(u.early) > 0 {
 		n := copy(b, u.early)
 		u.early = u.early[n:]
@@ -111,13 +111,13 @@ func (u *upstream) Read(b []byte) (int, error) {
 }
 
 // waitUntil sets the read deadline; zero is none.
-func (u *upstream) waitUntil(deadline time.Time) error {
+func (u *upstreamConn) waitUntil(deadline time.Time) error {
 	u.until = deadline
 	return u.SetReadDeadline(deadline)
 }
 
 // get takes a kept connection for a key, or opens one.
-func (d *direct) get(ctx context.Context, key idle.Key, fresh bool) (*upstream, error) {
+func (d *upstreamPool) get(ctx context.Context, key idle.Key, fresh bool) (*upstreamConn, error) {
 	if !fresh {
 		if u := d.take(key); u != nil {
 			return u, nil
@@ -129,7 +129,7 @@ func (d *direct) get(ctx context.Context, key idle.Key, fresh bool) (*upstream, 
 // take takes the kept connection of a key that was used last; nil where there is none. One on which the endpoint has
 // spoken, or ended, since its last answer is not taken: what lies there (a 408 for the idle, a surplus that came late)
 // is nobody's answer.
-func (d *direct) take(key idle.Key) *upstream {
+func (d *upstreamPool) take(key idle.Key) *upstreamConn {
 	for now := time.Now(); ; {
 		d.mu.Lock()
 		u, ok := d.idle.Take(key, now)
@@ -145,20 +145,20 @@ func (d *direct) take(key idle.Key) *upstream {
 }
 
 // open opens a connection for a key.
-func (d *direct) open(ctx context.Context, key idle.Key) (*upstream, error) {
+func (d *upstreamPool) open(ctx context.Context, key idle.Key) (*upstreamConn, error) {
 	conn, err := d.dial(ctx, "tcp", key.Endpoint().String())
 	if err != nil {
 		return nil, err
 	}
-	return newUpstream(conn, key, nil, nil), nil
+	return newUpstreamConn(conn, key, nil, nil), nil
 }
 
 const readerSize = 4 << 10
 
-// newUpstream goes on with a connection from which something may have been read, or failed to be. What was read is in
-// the reader's buffer then, where all look for it.
-func newUpstream(conn net.Conn, key idle.Key, early []byte, broken error) *upstream {
-	u := &upstream{Conn: conn, Slot: idle.NewSlot[*upstream](key), early: early, broken: broken}
+// newUpstreamConn goes on with a connection from which something may have been read, or failed to be. What was read is
+// in the reader's buffer then, where all look for it.
+func newUpstreamConn(conn net.Conn, key idle.Key, early []byte, broken error) *upstreamConn {
+	u := &upstreamConn{Conn: conn, Slot: idle.NewSlot[*upstreamConn](key), early: early, broken: broken}
 	u.reader = bufio.NewReaderSize(u, max(readerSize, len(early)))
 	if len(early) > 0 {
 		_, _ = u.reader.Peek(1)
@@ -175,7 +175,7 @@ func newUpstream(conn net.Conn, key idle.Key, early []byte, broken error) *upstr
 }
 
 // quiet is whether an idle connection is open and has nothing to be read.
-func (u *upstream) quiet() bool {
+func (u *upstreamConn) quiet() bool {
 	if u.look == nil {
 		return true
 	}
@@ -239,7 +239,7 @@ func peek(fd int) (n int, err error) {
 }
 
 // put keeps a connection for the next request with its key.
-func (d *direct) put(u *upstream) {
+func (d *upstreamPool) put(u *upstreamConn) {
 	u.resize(tcp.Small)
 	u.used = true
 	if u.reader != nil && u.reader.Size() > readerSize {
@@ -248,7 +248,7 @@ func (d *direct) put(u *upstream) {
 	d.mu.Lock()
 	surplus, ok := d.idle.Put(u, time.Now())
 	if d.sweeping == nil && d.idle.Len() > 0 {
-		d.sweeping = time.AfterFunc(directIdle, d.sweep)
+		d.sweeping = time.AfterFunc(upstreamIdle, d.sweep)
 	}
 	d.mu.Unlock()
 	if ok {
@@ -257,8 +257,8 @@ func (d *direct) put(u *upstream) {
 }
 
 // sweep closes the connections that nobody used for long: the endpoint may have closed its side.
-func (d *direct) sweep() {
-	var old []*upstream
+func (d *upstreamPool) sweep() {
+	var old []*upstreamConn
 	now := time.Now()
 	d.mu.Lock()
 	for u, ok := d.idle.Expired(now); ok; u, ok = d.idle.Expired(now) {
@@ -266,7 +266,7 @@ func (d *direct) sweep() {
 	}
 	d.sweeping = nil
 	if d.idle.Len() > 0 {
-		d.sweeping = time.AfterFunc(directIdle/4, d.sweep)
+		d.sweeping = time.AfterFunc(upstreamIdle/4, d.sweep)
 	}
 	d.mu.Unlock()
 	for _, u := range old {
@@ -275,7 +275,7 @@ func (d *direct) sweep() {
 }
 
 // drop closes the kept connections to an endpoint.
-func (d *direct) drop(addr netip.AddrPort) {
+func (d *upstreamPool) drop(addr netip.AddrPort) {
 	d.mu.Lock()
 	kept, loopPools := d.idle.RemoveAll(addr), d.loopPools
 	d.mu.Unlock()
@@ -288,7 +288,7 @@ func (d *direct) drop(addr netip.AddrPort) {
 }
 
 // close closes the kept connections, and those that come back.
-func (d *direct) close() {
+func (d *upstreamPool) close() {
 	d.mu.Lock()
 	all, loopPools := d.idle.Close(), d.loopPools
 	d.loopPools, d.closed = nil, true
