@@ -4,7 +4,7 @@ package main
 const mostProcessors = 8
 
 // processors is how many threads may run Go code at once (GOMAXPROCS): one for each socket that packets are read from,
-// which waits in the kernel while they come often (mmsg.Socket.Pump), and one for everything else.
+// which waits in the kernel while they come often (socket.Socket.Pump), and one for everything else.
 func (s *settings) processors() int {
 	sockets := 1
 	if s.ListenBroadcast {

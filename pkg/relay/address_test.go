@@ -13,7 +13,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
 // message makes a DHCP message as bytes: op, type and options as they stand behind the type.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
 // FuzzPolicy is a request and a reply of any bytes: never a panic, and of a request only what may change does.

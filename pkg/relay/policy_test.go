@@ -12,9 +12,9 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/bounds"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 

@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/admit"
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 // invented is a DISCOVER of machine number n.
@@ -154,7 +155,7 @@ func TestWhatWaitsIsSentInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	s, err := mmsg.NewSocket(unix.AF_INET, unix.SOCK_DGRAM, "test")
+	s, err := socket.New(unix.AF_INET, unix.SOCK_DGRAM, "test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,10 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/server"
+	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 // headroom is what is left free in front of what the servers send: for the headers of a raw frame.
@@ -21,7 +22,7 @@ const headroom = frame.HeaderLen
 
 // upstream is the UDP socket on port 67: requests leave through it, replies and unicast requests arrive.
 type upstream struct {
-	*mmsg.Socket
+	*socket.Socket
 	*worker
 	recvBatch *mmsg.RecvBatch
 	unicasts  *mmsg.SendBatch   // to clients and routers that asked by unicast
@@ -35,12 +36,12 @@ func newUpstream(r *Relay) (*upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := mmsg.NewSocket(unix.AF_INET, unix.SOCK_DGRAM, "udp port 67")
+	s, err := socket.New(unix.AF_INET, unix.SOCK_DGRAM, "udp port 67")
 	if err != nil {
 		return nil, fmt.Errorf("failed to open upstream socket: %w", err)
 	}
 	err = s.Control(func(fd int) error {
-		if err := mmsg.Attach(fd, filter); err != nil {
+		if err := socket.Attach(fd, filter); err != nil {
 			return err
 		}
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1); err != nil {
@@ -97,7 +98,7 @@ func (u *upstream) batch(n int) {
 	u.setClock(r, now)
 	for i := range n {
 		b, whole := u.recvBatch.Packet(i)
-		m, from := dhcp.Message(b), peerOf(u.recvBatch.From(i))
+		m, from := dhcp.Message(b), peerOf(u.recvBatch.From(i).AddrPort())
 		side, drop := toClient, Truncated
 		switch {
 		case whole && len(m) > 0 && m[0] == byte(dhcp.Reply):
@@ -115,7 +116,7 @@ func (u *upstream) batch(n int) {
 		}
 	}
 	u.worker.flush(targets)
-	u.unicasts.Flush(u.Socket)
+	u.Socket.Send(u.unicasts)
 	for i, out := range u.frames {
 		u.flush(i, out)
 	}
@@ -124,7 +125,7 @@ func (u *upstream) batch(n int) {
 // flush sends the frames for one listener.
 func (u *upstream) flush(index int, out *mmsg.SendBatch) {
 	if p := u.relay.listeners[index].Port(); p != nil {
-		out.Flush(p.Socket)
+		p.Send(out)
 		return
 	}
 	for range out.Len() {
@@ -177,7 +178,7 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, targets *targets, no
 	if o.listener == unicast {
 		u.tellReply(m, &o, from, now, None)
 		if u.unicasts.Full() {
-			u.unicasts.Flush(u.Socket)
+			u.Socket.Send(u.unicasts)
 		}
 		u.unicasts.AddUDP(m, o.from.addrPort(), netip.AddrFrom4(o.local), 0)
 		r.trace.Payload(now, peer{ip: o.local, port: serverPort}.addrPort(), o.from.addrPort(), m)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
 // FuzzRequest is a message of any bytes, of a machine or a trusted agent: never a panic, it is relayed unchanged or not

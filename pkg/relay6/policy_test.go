@@ -11,10 +11,11 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/bounds"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/server"
+	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -295,7 +296,7 @@ func TestRelaySourcePort(t *testing.T) {
 func TestDetourIsNotForSourcePorts(t *testing.T) {
 	for port, want := range map[uint16][2]int{547: {0, 1}, 5470: {1, 0}} {
 		b := newBench(t, nil)
-		b.targets.All[0].Detour = new(mmsg.Socket)
+		b.targets.All[0].Detour = new(socket.Socket)
 		a := arrival{listener: unicast, source: agentIP, port: port, local: ourAddress.As16()}
 		option := dhcp6.AppendRelayPort(nil, 0)
 		got, drop := b.hear(around(dhcp6.RelayForward, 0, agentLink, clientIP, message(dhcp6.Solicit), option...), &a)

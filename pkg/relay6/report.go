@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/frame"
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
 // reportEvery is how often a listener tells switches that it listens: they forget after 260 s (RFC 3810 section 9.4).
@@ -32,7 +32,7 @@ func (l *ear) report(ctx context.Context) error {
 		if p := l.Port(); p != nil {
 			b = frame.AppendReport(b[:0], p.MAC, p.Info.local, frame.AllRelays())
 			out.AddFrame(b, p.Index)
-			out.Flush(p.Socket)
+			p.Send(out)
 		}
 	}
 }

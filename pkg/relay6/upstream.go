@@ -11,15 +11,16 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/server"
+	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 // upstream is the UDP socket on port 547: messages leave through it for the servers; replies, and what relay agents
 // send to this host, arrive.
 type upstream struct {
-	*mmsg.Socket
+	*socket.Socket
 	*worker
 	recvBatch *mmsg.RecvBatch
 	unicasts  *mmsg.SendBatch   // to relay agents that asked by unicast
@@ -33,12 +34,12 @@ func newUpstream(r *Relay) (*upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := mmsg.NewSocket(unix.AF_INET6, unix.SOCK_DGRAM, "udp port 547")
+	s, err := socket.New(unix.AF_INET6, unix.SOCK_DGRAM, "udp port 547")
 	if err != nil {
 		return nil, fmt.Errorf("failed to open DHCPv6 upstream socket: %w", err)
 	}
 	err = s.Control(func(fd int) error {
-		if err := mmsg.Attach(fd, filter); err != nil {
+		if err := socket.Attach(fd, filter); err != nil {
 			return err
 		}
 		for _, option := range []struct {
@@ -98,7 +99,7 @@ func (u *upstream) batch(n int) {
 	u.setClock(r, now)
 	for i := range n {
 		b, whole := u.recvBatch.Packet(i)
-		from := u.recvBatch.From(i)
+		from := u.recvBatch.From(i).AddrPort()
 		side, drop := toServer, Truncated
 		if len(b) > 0 && dhcp6.Message(b).Type() == dhcp6.RelayReply {
 			side = toClient
@@ -119,7 +120,7 @@ func (u *upstream) batch(n int) {
 		}
 	}
 	u.worker.flush(targets)
-	u.unicasts.Flush(u.Socket)
+	u.Socket.Send(u.unicasts)
 	for i, out := range u.frames {
 		u.flush(i, out)
 	}
@@ -128,7 +129,7 @@ func (u *upstream) batch(n int) {
 // flush sends the frames for one listener.
 func (u *upstream) flush(index int, out *mmsg.SendBatch) {
 	if p := u.relay.listeners[index].Port(); p != nil {
-		out.Flush(p.Socket)
+		p.Send(out)
 		return
 	}
 	for range out.Len() {
@@ -185,7 +186,7 @@ func (u *upstream) answer(
 	if o.listener == unicast {
 		u.tellReply(m, &o, from, now, None)
 		if u.unicasts.Full() {
-			u.unicasts.Flush(u.Socket)
+			u.Socket.Send(u.unicasts)
 		}
 		to, link := netip.AddrPortFrom(netip.AddrFrom16(peer), o.port), 0
 		if to.Addr().IsLinkLocalUnicast() {

@@ -10,12 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 // open subscribes to rtnetlink's events about links and addresses. It takes no capability.
-func open() (*mmsg.Socket, error) {
-	s, err := mmsg.NewSocket(unix.AF_NETLINK, unix.SOCK_RAW, "link events")
+func open() (*socket.Socket, error) {
+	s, err := socket.New(unix.AF_NETLINK, unix.SOCK_RAW, "link events")
 	if err != nil {
 		return nil, err
 	}

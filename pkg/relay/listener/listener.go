@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/frame"
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/mmsg"
+	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 // Config is what a listener needs to know. T is what its user wants to know of the interface.
@@ -54,7 +55,7 @@ type Listener[T any] struct {
 
 // Port is an open listener. It is never changed, only replaced.
 type Port[T any] struct {
-	*mmsg.Socket
+	*socket.Socket
 	Index int // of the interface
 	MAC   frame.MAC
 	MTU   int
@@ -192,12 +193,12 @@ func (l *Listener[T]) open() (*Port[T], error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := mmsg.NewSocket(unix.AF_PACKET, unix.SOCK_RAW, "listener "+l.config.Name)
+	s, err := socket.New(unix.AF_PACKET, unix.SOCK_RAW, "listener "+l.config.Name)
 	if err != nil {
 		return nil, err
 	}
 	err = s.Control(func(fd int) error {
-		if err := mmsg.Attach(fd, l.config.Filter); err != nil {
+		if err := socket.Attach(fd, l.config.Filter); err != nil {
 			return err
 		}
 		if err := unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1); err != nil {

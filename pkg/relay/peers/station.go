@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
 )
 
 // etherType is that of hellos: IEEE 802 has set it aside for experiments and private use on one's own network.
@@ -201,7 +201,7 @@ func (s *station) probe(p *port) {
 
 func (s *station) send(p *port, b []byte) {
 	s.out.AddFrame(b, p.Index)
-	s.out.Flush(p.Socket)
+	p.Send(s.out)
 }
 
 // hellos reads a batch of other replicas' hellos.

@@ -9,17 +9,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/mmsg"
+	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 // openDetour makes a socket on a port that the kernel chooses. Requests only leave through it: servers answer the
 // relay's usual port.
-func openDetour(ipv6 bool) (*mmsg.Socket, error) {
+func openDetour(ipv6 bool) (*socket.Socket, error) {
 	domain, any := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{})
 	if ipv6 {
 		domain, any = unix.AF_INET6, &unix.SockaddrInet6{}
 	}
-	s, err := mmsg.NewSocket(domain, unix.SOCK_DGRAM, "detour")
+	s, err := socket.New(domain, unix.SOCK_DGRAM, "detour")
 	if err != nil {
 		return nil, err
 	}
@@ -33,20 +34,20 @@ func openDetour(ipv6 bool) (*mmsg.Socket, error) {
 }
 
 // Flush sends what lies in both batches: one goes by the relay's own socket, the other by the detour.
-func Flush(usual *mmsg.SendBatch, own *mmsg.Socket, detour *mmsg.SendBatch, targets []Target) {
-	usual.Flush(own)
+func Flush(usual *mmsg.SendBatch, own *socket.Socket, detour *mmsg.SendBatch, targets []Target) {
+	own.Send(usual)
 	if detour.Len() == 0 {
 		return
 	}
 	for i := range targets {
 		if s := targets[i].Detour; s != nil {
-			detour.Flush(s) // all detours are the same socket
+			s.Send(detour) // all detours are the same socket
 			return
 		}
 	}
 }
 
-func closeSocket(s **mmsg.Socket) {
+func closeSocket(s **socket.Socket) {
 	if *s != nil {
 		_ = (*s).Close()
 		*s = nil

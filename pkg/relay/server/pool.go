@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
-	"github.com/tinkerbell/stack/pkg/relay/mmsg"
+	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 // Targets is where requests go: one address of each server, and the address that they answer. It is never changed,
@@ -32,7 +32,7 @@ type Targets struct {
 type Target struct {
 	Addr   netip.AddrPort
 	Server *Server
-	Detour *mmsg.Socket // where requests leave by another port, else nil
+	Detour *socket.Socket // where requests leave by another port, else nil
 }
 
 // Words are how the log calls things that the families name differently.
@@ -82,7 +82,7 @@ type Pool struct {
 	kick      chan struct{}
 	last      *Targets // what was published last; of Run only
 	// detour is the socket of the targets' detours; stale is the one before, until no target names it any more.
-	detour, stale *mmsg.Socket
+	detour, stale *socket.Socket
 }
 
 // Times of lookups.
@@ -226,7 +226,7 @@ func (p *Pool) lookup(ctx context.Context) (next *Targets, wait time.Duration, e
 }
 
 // openDetour opens the detour unless it is open. Without one, requests leave by the usual port.
-func (p *Pool) openDetour() *mmsg.Socket {
+func (p *Pool) openDetour() *socket.Socket {
 	if p.detour == nil {
 		detour, err := openDetour(p.config.IPv6)
 		if err != nil {

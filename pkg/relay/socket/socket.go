@@ -1,6 +1,6 @@
-// Package mmsg has sockets that receive and send batches of packets by one system call each (recvmmsg(2), sendmmsg(2)),
-// in memory that is made once: packet sockets, which carry whole frames, and UDP sockets of both families.
-package mmsg
+// Package socket has the sockets of the relays: packet sockets, UDP sockets of both families, and netlink. They wait for
+// packets by Go's poller, or in the kernel while packets come often, and move them in batches (package mmsg).
+package socket
 
 import (
 	"errors"
@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
 // Socket is a socket with an epoll of its own, which is what Go's poller knows of it: Pump can take the socket out of
@@ -23,8 +25,8 @@ type Socket struct {
 	stopped atomic.Bool // no Pump is to wait in the kernel any more
 }
 
-// NewSocket makes a socket of a domain and kind (socket(2)). The name is for errors.
-func NewSocket(domain, kind int, name string) (*Socket, error) {
+// New makes a socket of a domain and kind (socket(2)). The name is for errors.
+func New(domain, kind int, name string) (*Socket, error) {
 	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
@@ -51,7 +53,7 @@ func NewSocket(domain, kind int, name string) (*Socket, error) {
 	return s, nil
 }
 
-// Close closes the socket, after whatever uses it has let go of it.
+// Close closes the socket, after every system call with its descriptor has returned.
 func (s *Socket) Close() error {
 	s.stopped.Store(true) // or epoll.Close could wait for a Pump for as long as packets come
 	err := s.epoll.Close()
@@ -86,6 +88,9 @@ func (s *Socket) Stop() {
 	s.stopped.Store(true)
 	_ = s.epoll.SetReadDeadline(time.Unix(1, 0))
 }
+
+// Send sends what a batch holds. Of each packet that the kernel refused, the batch tells its owner.
+func (s *Socket) Send(out *mmsg.SendBatch) { out.FlushHeld(s.conn, s.fd) }
 
 // Read reads one packet.
 func (s *Socket) Read(b []byte) (n int, err error) {

@@ -1,4 +1,4 @@
-package mmsg
+package socket
 
 import (
 	"encoding/binary"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/tinkerbell/stack/internal/testwait"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
 // patience is how long a test waits for what has to happen.
@@ -37,7 +38,7 @@ func pumpUDP(t *testing.T, ns *nstest.NS) *pumped {
 		}
 		return unix.Bind(fd, &unix.SockaddrInet4{Port: 2})
 	})
-	in := NewRecvBatch(0)
+	in := mmsg.NewRecvBatch(0)
 	go func() {
 		p.ended <- p.Pump(in, func(n int) {
 			for i := range n {
@@ -72,7 +73,7 @@ func (p *pumped) stop(t *testing.T) {
 // sender sends numbered packets to pumpUDP's socket.
 type sender struct {
 	*Socket
-	out  *SendBatch
+	out  *mmsg.SendBatch
 	sent int64
 }
 
@@ -80,7 +81,7 @@ func newSender(t *testing.T, ns *nstest.NS) *sender { return newSenderOf(t, ns, 
 
 func newSenderOf(t *testing.T, ns *nstest.NS, port int) *sender {
 	t.Helper()
-	s := &sender{out: NewSendBatch(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })}
+	s := &sender{out: mmsg.NewSendBatch(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })}
 	s.Socket = open(t, ns, unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error {
 		return unix.Bind(fd, &unix.SockaddrInet4{Port: port})
 	})
@@ -90,7 +91,7 @@ func newSenderOf(t *testing.T, ns *nstest.NS, port int) *sender {
 func (s *sender) send() {
 	b := binary.BigEndian.AppendUint32(nil, uint32(s.sent))
 	s.out.AddUDP(b, netip.MustParseAddrPort("127.0.0.2:2"), netip.MustParseAddr("127.0.0.1"), 0)
-	s.out.Flush(s.Socket)
+	s.Send(s.out)
 	s.sent++
 }
 
@@ -168,7 +169,7 @@ func TestPumpStopsBehindItsBatch(t *testing.T) {
 			socket := open(t, ns, unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error {
 				return unix.Bind(fd, &unix.SockaddrInet4{Port: 2})
 			})
-			in, ended, received := NewRecvBatch(0), make(chan error, 1), 0
+			in, ended, received := mmsg.NewRecvBatch(0), make(chan error, 1), 0
 			var stopping atomic.Bool
 			go func() {
 				ended <- socket.Pump(in, func(n int) {
@@ -176,7 +177,7 @@ func TestPumpStopsBehindItsBatch(t *testing.T) {
 					case stopping.Load():
 						received += n
 					case inKernel():
-						for range 2 * Batch {
+						for range 2 * mmsg.Batch {
 							late.send()
 						}
 						stopping.Store(true)
@@ -207,20 +208,20 @@ func TestPumpEndsWithItsLink(t *testing.T) {
 	index := ns.Link(t, "near").Attrs().Index
 	p := &pumped{ended: make(chan error, 1)}
 	p.Socket = open(t, ns, unix.AF_PACKET, unix.SOCK_RAW, func(fd int) error {
-		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: Htons(0x88b5), Ifindex: index})
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: mmsg.Htons(0x88b5), Ifindex: index})
 	})
-	in := NewRecvBatch(0)
+	in := mmsg.NewRecvBatch(0)
 	go func() { p.ended <- p.Pump(in, func(n int) { p.packets.Add(int64(n)) }) }()
 	frame := append([]byte{255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 0x88, 0xb5}, make([]byte, 46)...)
 	far := open(t, other, unix.AF_PACKET, unix.SOCK_RAW, func(int) error { return nil })
 	farIndex := other.Link(t, "far").Attrs().Index
-	out := NewSendBatch(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })
+	out := mmsg.NewSendBatch(false, func(errno unix.Errno) { t.Errorf("failed to send: %v", errno) })
 	for end := time.Now().Add(patience); !inKernel(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the Pump does not wait in the kernel")
 		}
 		out.AddFrame(frame, farIndex)
-		out.Flush(far)
+		far.Send(out)
 	}
 	if err := ns.Links().LinkSetDown(ns.Link(t, "near")); err != nil {
 		t.Fatal(err)
@@ -232,29 +233,5 @@ func TestPumpEndsWithItsLink(t *testing.T) {
 		}
 	case <-time.After(patience):
 		t.Fatal("the Pump has not ended")
-	}
-}
-
-// TestSocketClosesOnce: a second Close must not close another socket that got the number.
-func TestSocketClosesOnce(t *testing.T) {
-	s, err := NewSocket(unix.AF_INET, unix.SOCK_DGRAM, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	next, err := NewSocket(unix.AF_INET, unix.SOCK_DGRAM, "next")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("got %v", err)
-	}
-	if err := next.Control(func(fd int) error { return unix.Bind(fd, &unix.SockaddrInet4{}) }); err != nil {
-		t.Errorf("the next socket: %v", err)
-	}
-	if err := next.Close(); err != nil {
-		t.Errorf("the next socket: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package mmsg
+package socket
 
 import (
 	"os"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
 const (
@@ -25,7 +27,7 @@ var waiting atomic.Int32
 // pump is a Pump.
 type pump struct {
 	*Socket
-	in     *RecvBatch
+	in     *mmsg.RecvBatch
 	handle func(n int)
 	failed error
 
@@ -44,7 +46,7 @@ type pump struct {
 // poller for a while, until the monitor thread sleeps again.
 //
 // One processor is always left to other goroutines: with GOMAXPROCS 1 the poller is all there is.
-func (s *Socket) Pump(in *RecvBatch, handle func(n int)) error {
+func (s *Socket) Pump(in *mmsg.RecvBatch, handle func(n int)) error {
 	p := &pump{Socket: s, in: in, handle: handle, since: time.Now()}
 	if err := s.conn.Read(p.poll); p.failed == nil {
 		return err
@@ -54,9 +56,9 @@ func (s *Socket) Pump(in *RecvBatch, handle func(n int)) error {
 
 // poll takes what is there, and what comes while the thread may wait in the kernel. It is true when the socket failed.
 func (p *pump) poll(epoll uintptr) (failed bool) {
-	for n := Batch; n == Batch; {
+	for n := mmsg.Batch; n == mmsg.Batch; {
 		var errno unix.Errno
-		if n, errno = p.in.receive(p.fd, unix.MSG_DONTWAIT); errno != 0 {
+		if n, errno = p.in.Receive(p.fd, mmsg.Batch, unix.MSG_DONTWAIT); errno != 0 {
 			return p.ended(errno)
 		}
 		p.handle(n)
@@ -99,7 +101,7 @@ func (p *pump) begin() bool {
 // deadline, or that the socket is being closed, only the poller would tell it.
 func (p *pump) block() {
 	for !p.stopped.Load() {
-		n, errno := p.in.receive(p.fd, unix.MSG_WAITFORONE)
+		n, errno := p.in.Receive(p.fd, mmsg.Batch, unix.MSG_WAITFORONE)
 		if errno != 0 {
 			p.ended(errno)
 			return
