@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"github.com/tinkerbell/stack/internal/backoff"
 )
 
 // Health decides which endpoints are offered.
@@ -102,7 +104,7 @@ func (e *Endpoint) Failed(err error) {
 	if e.ejected || p.endpoints[e.Addr] != e || ejected*100 > p.config.Health.MaxEjected*len(p.endpoints) {
 		return
 	}
-	wait := min(p.config.Health.Eject<<min(e.times, 16), p.config.Health.EjectMax)
+	wait := backoff.Doubled(p.config.Health.Eject, p.config.Health.EjectMax, e.times)
 	e.times++
 	e.ejected, e.until, e.reason = true, time.Now().Add(wait), err.Error()
 	e.row.Store(0)

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
+
+	"github.com/tinkerbell/stack/internal/backoff"
 )
 
 // Source says where some of a pool's endpoints are.
@@ -122,7 +124,7 @@ type named struct {
 func (n *named) String() string { return n.name }
 
 func (n *named) Watch(ctx context.Context, refresh <-chan struct{}, update func([]Member, error)) {
-	retry := firstRetry
+	retry := backoff.Backoff{First: firstRetry, Most: lastRetry}
 	for ctx.Err() == nil {
 		asked := time.Now()
 		found, wait, err := n.lookup(ctx)
@@ -131,9 +133,9 @@ func (n *named) Watch(ctx context.Context, refresh <-chan struct{}, update func(
 		}
 		update(found, err)
 		if err != nil {
-			wait, retry = retry, min(2*retry, lastRetry)
+			wait = retry.Next()
 		} else {
-			retry = firstRetry
+			retry.Reset()
 		}
 		timer := time.NewTimer(wait)
 		select {

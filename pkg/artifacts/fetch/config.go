@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/backoff"
 	"github.com/tinkerbell/stack/internal/setting"
 )
 
@@ -242,6 +243,11 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.MaxSize, 16<<30)
 	setDefault(&c.MaxFiles, 10000)
 	return c
+}
+
+// backoff is the pauses between attempts.
+func (c Config) backoff() backoff.Backoff {
+	return backoff.Backoff{First: c.RetryFirst.D(), Most: c.RetryMost.D()}
 }
 
 func setDefault[T comparable](value *T, other T) {

@@ -12,7 +12,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"os"
@@ -88,7 +87,7 @@ var errTransfer = errors.New("transfer broke")
 
 // fetch downloads an artifact, and returns the path of the whole, verified, durable file.
 func (d *downloader) fetch(ctx context.Context, a artifact, p *progress) (string, error) {
-	wrong, idle := 0, 0
+	wrong, idle, retry := 0, 0, d.config.backoff()
 	for {
 		before := p.done.Load()
 		err := d.attempt(ctx, a, p)
@@ -100,13 +99,13 @@ func (d *downloader) fetch(ctx context.Context, a artifact, p *progress) (string
 		}
 		if p.done.Load() > before && !errors.Is(err, errDigest) {
 			idle = 0
+			retry.Reset()
 		}
 		idle++
 		if ctx.Err() != nil || wrong == 2 || idle > d.config.Attempts || !retryable(err) {
 			return "", fmt.Errorf("failed to download %s: %w", a.name, err)
 		}
-		pause := min(d.config.RetryMost.D(), d.config.RetryFirst.D()<<min(idle-1, 20))
-		pause = pause/2 + rand.N(pause/2+1)
+		pause := retry.Next()
 		d.metrics.retried(a.set, err)
 		d.log.Warn("download interrupted", "set", a.set, "artifact", a.name, "error", err, "bytes", p.done.Load(),
 			"retry_seconds", pause.Seconds())

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"time"
 )
 
 // list fetches a small text, such as checksum.txt, with the same patience.
 func (d *downloader) list(ctx context.Context, set, from string) ([]byte, error) {
+	pause := d.config.backoff()
 	for attempt := 1; ; attempt++ {
 		text, err := d.listOnce(ctx, from)
 		if err == nil {
@@ -19,10 +19,7 @@ func (d *downloader) list(ctx context.Context, set, from string) ([]byte, error)
 			return nil, fmt.Errorf("failed to get list of checksums: %w", err)
 		}
 		d.metrics.retried(set, err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(min(d.config.RetryMost.D(), d.config.RetryFirst.D()<<min(attempt-1, 20))):
-		}
+		pause.Wait(ctx)
 	}
 }
 

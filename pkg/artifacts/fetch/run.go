@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/backoff"
 	"github.com/tinkerbell/stack/internal/watch"
 )
 
@@ -20,10 +21,10 @@ const (
 // Run checks until ctx is done. A check that fails is repeated, with growing pauses; what is served stays. Other
 // settings are in force at once: a check by the old ones ends for them.
 func (f *Fetcher) Run(ctx context.Context) error {
-	pause := failedFirst
+	pause := backoff.Backoff{First: failedFirst, Most: failedMost}
 	for ctx.Err() == nil {
 		if f.adopt() {
-			pause = failedFirst
+			pause.Reset()
 		}
 		err := f.onceUnlessUpdated(ctx)
 		wait := f.config.untilCheck(time.Now())
@@ -31,12 +32,11 @@ func (f *Fetcher) Run(ctx context.Context) error {
 		case f.pending():
 			continue
 		case err == nil:
-			pause = failedFirst
+			pause.Reset()
 		case ctx.Err() == nil:
-			if wait == 0 || pause < wait {
-				wait = pause
+			if next := pause.Next(); wait == 0 || next < wait {
+				wait = next
 			}
-			pause = min(2*pause, failedMost)
 		}
 		var due <-chan time.Time // never, where nothing failed and nothing is asked for
 		if wait > 0 {

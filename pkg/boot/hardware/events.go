@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	recordutil "k8s.io/client-go/tools/record/util"
 
+	"github.com/tinkerbell/stack/internal/backoff"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
@@ -204,7 +205,8 @@ func (e *events) write(ctx context.Context, c rest.Interface, event *core.Event)
 		return
 	}
 	result = failed
-	for try, wait := 1, time.Second; ; try, wait = try+1, 2*wait {
+	pause := backoff.Backoff{First: firstWait, Most: mostWait}
+	for try := 1; ; try++ {
 		stored, err := send(ctx, c, due)
 		switch {
 		case err == nil:
@@ -217,11 +219,7 @@ func (e *events) write(ctx context.Context, c rest.Interface, event *core.Event)
 			e.failed(err)
 			return
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(wait):
-		}
+		pause.Wait(ctx)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/tinkerbell/stack/internal/backoff"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -151,17 +152,13 @@ func (w *Watcher) follow(ctx context.Context, config *rest.Config, namespace str
 	options := cache.ReflectorOptions{Name: "hardware"}
 	reflector := cache.NewReflectorWithOptions(f.listerWatcher(c), &object{}, store, options)
 	reflector.WatchListPageSize = pageSize
-	for wait := firstWait; ctx.Err() == nil; wait = min(2*wait, mostWait) {
+	for pause := (backoff.Backoff{First: firstWait, Most: mostWait}); ctx.Err() == nil; pause.Wait(ctx) {
 		f.good = false
 		if err := reflector.ListAndWatchWithContext(ctx); err != nil && ctx.Err() == nil {
 			f.failed(err)
 		}
 		if f.good {
-			wait = firstWait
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
+			pause.Reset()
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/backoff"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -58,7 +59,7 @@ type replica struct {
 
 // follow keeps the replica's machines until ctx is done.
 func (r *replica) follow(ctx context.Context) {
-	wait := firstRetry
+	pause := backoff.Backoff{First: firstRetry, Most: lastRetry}
 	for {
 		err := r.stream(ctx)
 		if ctx.Err() != nil {
@@ -71,18 +72,11 @@ func (r *replica) follow(ctx context.Context) {
 		}
 		r.fleet.change(func() {
 			if r.ready {
-				wait = firstRetry
+				pause.Reset()
 			}
 			r.settled, r.ready, r.fault, r.machines = true, false, err, nil
 		})
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
-		wait = min(2*wait, lastRetry)
+		pause.Wait(ctx)
 	}
 }
 

@@ -19,6 +19,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tinkerbell/stack/internal/backoff"
 )
 
 // source keeps an issuer's keys. Those that were good go on while their server is down.
@@ -80,7 +82,7 @@ func sameSafety(to *http.Request, via []*http.Request) error {
 // run fetches the keys, and again at times, after failures, and when it is kicked, until ctx is done.
 func (s *source) run(ctx context.Context) {
 	defer s.client.CloseIdleConnections()
-	pause := retryFirst
+	pause := backoff.Backoff{First: retryFirst, Most: retryMost}
 	for {
 		s.mu.Lock()
 		s.started++
@@ -91,14 +93,13 @@ func (s *source) run(ctx context.Context) {
 		}
 		s.conclude(changed, err)
 		wait := s.config.RefreshEvery.D()
-		switch {
-		case err != nil:
-			wait = min(pause, wait)
-			pause = min(2*pause, retryMost)
-		case path.IsAbs(s.config.JWKS):
-			wait, pause = min(filePoll, wait), retryFirst
-		default:
-			pause = retryFirst
+		if err != nil {
+			wait = min(pause.Next(), wait)
+		} else {
+			pause.Reset()
+			if path.IsAbs(s.config.JWKS) {
+				wait = min(filePoll, wait)
+			}
 		}
 		timer := time.NewTimer(wait)
 		select {

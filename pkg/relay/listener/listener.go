@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/internal/backoff"
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/socket"
@@ -100,7 +101,7 @@ func (l *Listener[T]) Wake() {
 // it until drained is closed.
 func (l *Listener[T]) Run(ctx context.Context, drained <-chan struct{}) error {
 	name, logger := l.config.Name, l.config.Logger
-	wait := reopenFirst
+	wait := backoff.Backoff{First: reopenFirst, Most: reopenMost}
 	logged := ""
 	for ctx.Err() == nil {
 		opened, err := l.open()
@@ -113,11 +114,11 @@ func (l *Listener[T]) Run(ctx context.Context, drained <-chan struct{}) error {
 				logged = err.Error()
 				logger.Warn("waiting for listener", "listener", name, "error", err.Error())
 			}
-			l.pause(ctx, wait)
-			wait = min(2*wait, reopenMost)
+			l.pause(ctx, wait.Next())
 			continue
 		}
-		wait, logged = reopenFirst, ""
+		wait.Reset()
+		logged = ""
 		l.up(opened)
 		logger.Info("listening", "listener", name, "mac", net.HardwareAddr(opened.MAC[:]).String(), "mtu", opened.MTU)
 		since := time.Now()
