@@ -151,6 +151,24 @@ func TestSenderWithoutReceiver(t *testing.T) {
 	_ = s.conn.Close()
 }
 
+// TestReceiverIsGone: when Run has returned, no sender takes its socket for a receiver's any more.
+func TestReceiverIsGone(t *testing.T) {
+	path := socket(t)
+	for range 200 {
+		r, _ := listen(t, path)
+		stop := run(t, r)
+		conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		if _, err := conn.Write([]byte{0}); err == nil {
+			t.Fatal("the kernel took a datagram for a receiver that has ended")
+		}
+		_ = conn.Close()
+	}
+}
+
 // TestSlowReceiver: one that does not read holds nobody up. What finds no room is dropped and counted, what found some
 // arrives.
 func TestSlowReceiver(t *testing.T) {

@@ -68,8 +68,16 @@ func (r *Receiver) Refused() uint64 { return r.refused.Load() }
 
 // Run implements daemon.Task.
 func (r *Receiver) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = r.conn.Close() })
-	defer stop()
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = r.conn.Close()
+		close(closed)
+	})
+	defer func() {
+		if !stop() {
+			<-closed // until then the kernel takes datagrams for a receiver that reads no more
+		}
+	}()
 	buffer := make([]byte, datagramMost+1)
 	var e boot.Event
 	for {
