@@ -7,11 +7,13 @@ package main
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/tinkerbell/stack/internal/watch"
 	"github.com/tinkerbell/stack/pkg/artifacts/fetch"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
@@ -61,6 +63,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	logger := c.Logger(stderr)
 	container := bounds.Tune(logger)
 	registry := admin.NewRegistry()
+	routesFile, stop := follow(c.RoutesFile, logger)
+	defer stop()
+	artifactsFile, stop := follow(c.ArtifactsFile, logger)
+	defer stop()
 	files, err := c.fetcher(logger, registry)
 	if err != nil {
 		logger.Error("failed to start", "error", err)
@@ -96,17 +102,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		logger.Error("failed to start", "error", err)
 		return 1
 	}
-	hangups, stop := onHangup()
-	defer stop()
-	reloader := &proxy.Reloader{Proxy: p, Path: c.RoutesFile, Load: c.table, Requests: hangups, Logger: logger}
+	reloader := &proxy.Reloader{Proxy: p, File: routesFile, Load: c.table, Logger: logger}
 	tasks := append(daemon.Beside([]daemon.Task{p}, logger, seen.helpers...), reloader)
 	handlers := seen.pages(map[string]http.Handler{"GET /routes": p})
 	if files != nil {
-		hangups, stop := onHangup()
-		defer stop()
-		again := &fetch.Reloader{
-			Fetcher: files, Path: c.ArtifactsFile, Load: c.artifacts, Requests: hangups, Logger: logger,
-		}
+		again := &fetch.Reloader{Fetcher: files, File: artifactsFile, Load: c.artifacts, Logger: logger}
 		tasks, handlers["GET /artifacts"] = append(tasks, c.background(files), again), files
 	}
 	server := admin.New(admin.Options{
@@ -122,9 +122,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// onHangup delivers SIGHUPs until it is stopped. Each that follows a file has its own.
-func onHangup() (hangups chan os.Signal, stop func()) {
-	hangups = make(chan os.Signal, 1)
+// follow watches a file from now on, with SIGHUPs of its own until it is stopped.
+func follow(path string, logger *slog.Logger) (file *watch.File, stop func()) {
+	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
-	return hangups, func() { signal.Stop(hangups) }
+	return watch.New(path, hangups, logger), func() { signal.Stop(hangups) }
 }

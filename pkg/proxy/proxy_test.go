@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -26,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/internal/watch"
 	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/route"
 )
@@ -423,15 +423,14 @@ func TestReloader(t *testing.T) {
 	load := func() (route.Table, error) {
 		return route.Load(path, route.Defaults{Drain: setting.Duration(time.Second)})
 	}
+	requests := make(chan os.Signal, 1)
+	file := watch.New(path, requests, nil)
 	first, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := start(t, Options{Table: first})
-	requests := make(chan os.Signal, 1)
-	reloader := &Reloader{
-		Proxy: r.Proxy, Path: path, Load: load, Requests: requests, Logger: slog.New(slog.DiscardHandler),
-	}
+	reloader := &Reloader{Proxy: r.Proxy, File: file, Load: load}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- reloader.Run(ctx) }()
@@ -450,7 +449,6 @@ func TestReloader(t *testing.T) {
 		}
 	}
 	mustAsk(t, l, "a")
-	time.Sleep(50 * time.Millisecond) // until the watch is there
 	write(text(b))
 	until("the new backend", func() bool { got, _ := ask(l); return got == "b" })
 

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/tinkerbell/stack/internal/watch"
@@ -14,12 +13,10 @@ import (
 type Reloader struct {
 	// Proxy gets the tables.
 	Proxy *Proxy
-	// Path is the file to watch; empty watches none.
-	Path string
+	// File is the table's, which was made before the first table was loaded.
+	File *watch.File
 	// Load reads the table.
 	Load func() (route.Table, error)
-	// Requests ask for a reload: SIGHUP.
-	Requests <-chan os.Signal
 	// Logger may be nil.
 	Logger *slog.Logger
 }
@@ -29,8 +26,7 @@ func (r *Reloader) Run(ctx context.Context) error {
 	if r.Logger == nil {
 		r.Logger = slog.New(slog.DiscardHandler)
 	}
-	file := watch.File{Path: r.Path, Requests: r.Requests, Logger: r.Logger}
-	return file.Run(ctx, func() { r.reload(ctx) })
+	return r.File.Run(ctx, func() { r.reload(ctx) })
 }
 
 // reload reads and applies. A table that is wrong, or cannot be put in force, changes nothing.

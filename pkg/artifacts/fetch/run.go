@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"time"
 
@@ -120,12 +119,10 @@ func (f *Fetcher) adopt() bool {
 // Reloader gives the fetcher its settings file whenever it changes, and on request. It is a daemon.Task.
 type Reloader struct {
 	Fetcher *Fetcher
-	// Path is the file to watch.
-	Path string
+	// File is that of the settings, which was made before the first ones were loaded.
+	File *watch.File
 	// Load reads it.
 	Load func() (Config, error)
-	// Requests ask for a reload: SIGHUP.
-	Requests <-chan os.Signal
 	// Logger may be nil.
 	Logger *slog.Logger
 }
@@ -135,8 +132,7 @@ func (r *Reloader) Run(ctx context.Context) error {
 	if r.Logger == nil {
 		r.Logger = slog.New(slog.DiscardHandler)
 	}
-	file := watch.File{Path: r.Path, Requests: r.Requests, Logger: r.Logger}
-	return file.Run(ctx, func() {
+	return r.File.Run(ctx, func() {
 		wanted, err := r.Load()
 		if err == nil {
 			err = r.Fetcher.Update(wanted)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/internal/testwait"
+	"github.com/tinkerbell/stack/internal/watch"
 )
 
 // TestSettingsReload replaces the settings file under a running fetcher: by another set while the first stalls, by a
@@ -42,7 +43,7 @@ func TestSettingsReload(t *testing.T) {
 	}
 	write(text("first", first.URL, c.Volume))
 	hangups := make(chan os.Signal)
-	r := &Reloader{Fetcher: f, Path: file, Requests: hangups, Load: func() (Config, error) {
+	r := &Reloader{Fetcher: f, File: watch.New(file, hangups, nil), Load: func() (Config, error) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return Config{}, err
