@@ -12,7 +12,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
-	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -185,7 +185,7 @@ const (
 
 // passes is whether a port that is taken at the start is worth waiting for: no other program listens on it.
 func (p *Proxy) passes(err error, port uint16) bool {
-	return errors.Is(err, syscall.EADDRINUSE) && p.life == nil && time.Now().Before(p.startBy) && !tcp.Listened(port)
+	return errors.Is(err, syscall.EADDRINUSE) && p.life == nil && time.Now().Before(p.startBy) && !sock.Listened(port)
 }
 
 // abandon closes a front that never served.

@@ -3,13 +3,14 @@ package tcp
 import (
 	"context"
 	"errors"
-	"syscall"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 const (
@@ -50,7 +51,7 @@ func (a *acceptLoop) open() (err error) {
 	if a.closed {
 		return nil
 	}
-	a.listener, err = a.loop.Watch(a.front.listener.fd, loop.Listening, a)
+	a.listener, err = a.loop.Watch(a.front.listener.FD(), loop.Listening, a)
 	return err
 }
 
@@ -77,7 +78,7 @@ func (a *acceptLoop) close() {
 // stopAccepting leaves new connections to the kernel.
 func (a *acceptLoop) stopAccepting() {
 	a.closed = true
-	a.loop.Release(a.front.listener.fd, a.listener)
+	a.loop.Release(a.front.listener.FD(), a.listener)
 }
 
 // Ready implements loop.Watcher, for the listening socket. Running out of descriptors or memory is survived: the kernel
@@ -90,7 +91,7 @@ func (a *acceptLoop) Ready(loop.Events) {
 			a.pauseFor(admission.HoldTime, func() {})
 			return
 		}
-		fd, from, err := accept(a.front.listener.fd)
+		fd, from, err := sock.Accept(a.front.listener.FD())
 		switch {
 		case err == nil:
 			a.pause, a.holds = 0, 0
@@ -116,7 +117,7 @@ func (a *acceptLoop) backOff(err error) {
 
 // pauseFor accepts no connections for a time, and then calls over before it goes on.
 func (a *acceptLoop) pauseFor(pause time.Duration, over func()) {
-	a.loop.Release(a.front.listener.fd, a.listener)
+	a.loop.Release(a.front.listener.FD(), a.listener)
 	a.listener = loop.Handle{}
 	time.AfterFunc(pause, func() {
 		over()
@@ -129,10 +130,10 @@ func (a *acceptLoop) pauseFor(pause time.Duration, over func()) {
 }
 
 // admit begins a session. One that needs more than its own sockets is handed off at once.
-func (a *acceptLoop) admit(fd int, from syscall.Sockaddr) {
+func (a *acceptLoop) admit(fd int, from netip.AddrPort) {
 	f := a.front
 	l := &loopSession{
-		session:    session{front: f, settings: f.settings.Load(), peer: addrPortOf(from)},
+		session:    session{front: f, settings: f.settings.Load(), peer: from},
 		acceptLoop: a, born: a.loop.Now(),
 	}
 	l.fate.began = l.born
@@ -140,19 +141,19 @@ func (a *acceptLoop) admit(fd int, from syscall.Sockaddr) {
 	l.ends[toClient] = side{session: l, fd: -1, direction: toClient}
 	if sources := l.settings.Sources; len(sources) > 0 && !contains(sources, l.peer.Addr()) {
 		f.metrics.refused(refusedSource)
-		resetOnClose(fd)
+		sock.ResetOnClose(fd)
 		_ = unix.Close(fd)
 		return
 	}
 	if !f.add(&l.session) {
-		resetOnClose(fd)
+		sock.ResetOnClose(fd)
 		_ = unix.Close(fd)
 		return
 	}
 	if why := f.room.Admit(&l.lease, l, l.peer.Addr(), costOf(l.settings)); why != admission.Admitted {
 		l.refuse(refusalOf(why))
 		f.remove(&l.session)
-		resetOnClose(fd)
+		sock.ResetOnClose(fd)
 		_ = unix.Close(fd)
 		return
 	}

@@ -41,7 +41,7 @@ func TestHandOffsInBatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.drain() // behind the clients
-	defer f.listener.close()
+	defer f.listener.Close()
 	defer a.close()
 	const all = 4 * handOffBatch
 	for range all {
@@ -89,7 +89,7 @@ func TestLogBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.listener.close()
+	defer f.listener.Close()
 	a := &acceptLoop{front: f, loop: group.Loops()[0], life: t.Context()}
 	backedOff := make(chan struct{})
 	a.loop.Do(func() { defer close(backedOff); a.backOff(unix.EMFILE) })

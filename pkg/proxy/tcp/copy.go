@@ -4,12 +4,10 @@ import (
 	"errors"
 	"io"
 	"os"
-	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // direction is that of a copy.
@@ -21,21 +19,12 @@ const (
 )
 
 const (
-	// bufferSize is what one read takes at most. Larger ones leave the processor's second cache.
-	bufferSize = 32 << 10
 	// spliceAfter bytes without a pause, a direction is bulk: it goes by splice(2) then. Before, it does not pay
 	// to hold a pipe: two descriptors, and kernel memory that is bounded for a process that is not root.
 	spliceAfter = 256 << 10
-	// spliceSize is what a pipe is asked to hold.
-	spliceSize = 1 << 20
-	// spliceLeast is what a pipe must hold to be worth it. Beyond its share of the kernel's memory for pipes
-	// (pipe(7), pipe-user-pages-soft), a user gets them with room for two segments.
-	spliceLeast = 64 << 10
 	// splicePause is how long a bulk direction may be silent before it gives its pipe back.
 	splicePause = time.Second
 )
-
-var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 // copier copies one direction of a session.
 type copier struct {
@@ -45,7 +34,7 @@ type copier struct {
 	direction direction
 	bulk      int // bytes since the last pause
 	passed    int // bytes by TLS, until its buffers are large
-	buffers   Buffers
+	buffers   sock.Buffers
 	spare     admission.Spare // for them
 	bound     bool            // the endpoint's receive buffer is
 }
@@ -66,8 +55,8 @@ func (c *copier) finish(rest []byte) error {
 // copy moves bytes until the source ends (nil) or something fails.
 func (c *copier) copy() error {
 	defer c.shorten()
-	src, plain := c.src.(*socket)
-	dst, _ := c.dst.(*socket)
+	src, plain := c.src.(*sock.Socket)
+	dst, _ := c.dst.(*sock.Socket)
 	for {
 		if plain && dst != nil && c.bulk >= spliceAfter {
 			if done, err := c.splice(dst, src); done || err != nil {
@@ -94,38 +83,14 @@ func (c *copier) copy() error {
 	}
 }
 
-// once waits until the source has bytes and writes them, and returns how many were written. It waits without a buffer:
-// the function below runs when the poller thinks that there is something to read, and takes a buffer for as long as it
-// has it.
-func (c *copier) once(src *socket) (n int, err error) {
-	var buffer *[bufferSize]byte
-	waited := false
-	failure := src.raw.Read(func(fd uintptr) bool {
-		buffer = buffers.Get().(*[bufferSize]byte)
-		for {
-			n, err = unix.Read(int(fd), buffer[:])
-			if !errors.Is(err, unix.EINTR) {
-				break
-			}
-		}
-		if errors.Is(err, unix.EAGAIN) {
-			buffers.Put(buffer)
-			buffer, n, err, waited = nil, 0, nil, true
-			return false
-		}
-		return true
-	})
+// once waits until the source has bytes and writes them, and returns how many were written. It waits without a buffer.
+func (c *copier) once(src *sock.Socket) (int, error) {
+	buffer, n, waited, err := src.ReadLate()
 	if buffer != nil {
-		defer buffers.Put(buffer)
+		defer buffer.Return()
 	}
-	if failure != nil {
-		return 0, src.reason(failure)
-	}
-	if err != nil {
-		return 0, os.NewSyscallError("read", err)
-	}
-	if n == 0 {
-		return 0, src.ended()
+	if err != nil || n == 0 {
+		return 0, err
 	}
 	if waited {
 		c.bulk = 0
@@ -140,8 +105,8 @@ func (c *copier) once(src *socket) (n int, err error) {
 // record waits for what TLS brings and writes it. It holds a buffer all the while: only TLS knows what it has left of
 // the last record.
 func (c *copier) record() (int, error) {
-	buffer := buffers.Get().(*[bufferSize]byte)
-	defer buffers.Put(buffer)
+	buffer := sock.Borrow()
+	defer buffer.Return()
 	n, err := c.src.Read(buffer[:])
 	if n > 0 {
 		if c.passed += n; c.passed >= spliceAfter {

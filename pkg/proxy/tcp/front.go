@@ -12,15 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/limit"
@@ -29,6 +24,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/queue"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // Config makes a [Front].
@@ -97,12 +93,16 @@ type Settings struct {
 	Gate interface{ Ready() error }
 }
 
+// options are those of every connection.
+func (s *Settings) options() sock.Options {
+	return sock.Options{Keepalive: s.Keepalive, UserTimeout: s.UserTimeout}
+}
+
 // Front listens for one route.
 type Front struct {
 	config   Config
 	log      *slog.Logger
-	listener *listener
-	addr     netip.AddrPort
+	listener *sock.Listener
 	settings atomic.Pointer[Settings]
 	metrics  *routeMetrics
 	clients  counts
@@ -135,52 +135,15 @@ func Listen(c Config) (*Front, error) {
 		f.log = slog.New(slog.DiscardHandler)
 	}
 	f.Update(c.Settings)
-	bound, err := bind(c.Listen, c.Freebind, socketOptions(f.settings.Load().Keepalive, f.settings.Load().UserTimeout))
-	if err != nil {
-		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
-	}
-	defer bound.Close()
-	f.addr = bound.Addr().(*net.TCPAddr).AddrPort()
-	if f.listener, err = listening(bound); err != nil {
+	var err error
+	if f.listener, err = sock.Listen(c.Listen, c.Freebind, f.settings.Load().options()); err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
 	return f, nil
 }
 
-// Bind opens a listening socket; without an address on all of them, IPv4 and IPv6. Keepalive and user timeout are
-// set on the listener, from which every connection inherits them without a system call of its own.
-func Bind(addr netip.AddrPort, keepalive, user time.Duration) (*net.TCPListener, error) {
-	return bind(addr, false, socketOptions(keepalive, user))
-}
-
-// bind is Bind, freely at an address that this host does not have.
-func bind(addr netip.AddrPort, freely bool, options control) (*net.TCPListener, error) {
-	config := net.ListenConfig{KeepAlive: -1, Control: options}
-	if freely {
-		config.Control = options.freely
-	}
-	config.SetMultipathTCP(false) // it would rule out splice, and the peers do not speak it
-	host := ""
-	if addr.Addr().IsValid() && !addr.Addr().IsUnspecified() {
-		host = addr.Addr().String()
-	}
-	listener, err := config.Listen(context.Background(), "tcp", net.JoinHostPort(host, fmt.Sprint(addr.Port())))
-	switch {
-	case errors.Is(err, unix.EADDRINUSE):
-		return nil, fmt.Errorf("port %d/tcp is taken by another socket (ss -ltnp names it): %w", addr.Port(), err)
-	case errors.Is(err, unix.EACCES):
-		return nil, fmt.Errorf("port %d/tcp may not be bound by this user: set the sysctl "+
-			"net.ipv4.ip_unprivileged_port_start=0 for the pod: %w", addr.Port(), err)
-	case errors.Is(err, unix.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("address %s is on none of our interfaces: %w", addr.Addr(), err)
-	case err != nil:
-		return nil, err
-	}
-	return listener.(*net.TCPListener), nil
-}
-
 // Addr is where the front listens.
-func (f *Front) Addr() netip.AddrPort { return f.addr }
+func (f *Front) Addr() netip.AddrPort { return f.listener.Addr() }
 
 // Ready is nil when a connection would find an endpoint to try.
 func (f *Front) Ready() error {
@@ -208,10 +171,10 @@ func (f *Front) Update(s Settings) {
 		s.UserTimeout = time.Minute
 	}
 	before := f.settings.Swap(&s)
-	if before == nil || before.Keepalive == s.Keepalive && before.UserTimeout == s.UserTimeout {
+	if before == nil || before.options() == s.options() {
 		return
 	}
-	if err := f.listener.set(s.Keepalive, s.UserTimeout); err != nil {
+	if err := f.listener.Set(s.options()); err != nil {
 		f.log.Warn("failed to set keepalive", "error", err)
 	}
 }
@@ -226,7 +189,7 @@ func (f *Front) Active() int {
 // Serve takes connections until ctx is done, then lets the open ones end until the drain's deadline, and closes
 // what is left. Where ctx is done already it just closes the socket, and the loops need not run.
 func (f *Front) Serve(ctx context.Context) error {
-	defer f.listener.close()
+	defer f.listener.Close()
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -249,7 +212,7 @@ func (f *Front) Serve(ctx context.Context) error {
 	for _, a := range acceptLoops {
 		a.close()
 	}
-	f.listener.close()
+	f.listener.Close()
 	if err != nil {
 		err = fmt.Errorf("failed to accept connections of route %s: %w", f.config.Route, err)
 	}
@@ -314,53 +277,6 @@ func (f *Front) drain() {
 	f.mu.Unlock()
 	f.log.Warn("closed connections that did not end in time", "connections", left)
 	<-ended
-}
-
-// control is what net does with a socket before it binds or connects it.
-type control func(network, address string, raw syscall.RawConn) error
-
-// freely lets the socket bind an address that this host does not have, too.
-func (c control) freely(network, address string, raw syscall.RawConn) (failure error) {
-	err := raw.Control(func(fd uintptr) {
-		level, option := unix.IPPROTO_IP, unix.IP_FREEBIND
-		if network == "tcp6" {
-			level, option = unix.IPPROTO_IPV6, unix.IPV6_FREEBIND
-		}
-		failure = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), level, option, 1))
-	})
-	return errors.Join(err, failure, c(network, address, raw))
-}
-
-// socketOptions is setOptions for net.
-func socketOptions(keepalive, user time.Duration) control {
-	return func(_, _ string, raw syscall.RawConn) (failure error) {
-		err := raw.Control(func(fd uintptr) { failure = setOptions(int(fd), keepalive, user) })
-		return errors.Join(err, failure)
-	}
-}
-
-// setOptions sets keepalive, TCP_USER_TIMEOUT, TCP_NOTSENT_LOWAT and TCP_NODELAY, before a socket listens or connects.
-func setOptions(fd int, keepalive, user time.Duration) (failure error) {
-	set := func(level, name, value int) {
-		if err := unix.SetsockoptInt(fd, level, name, value); err != nil && failure == nil {
-			failure = os.NewSyscallError("setsockopt", err)
-		}
-	}
-	if keepalive <= 0 {
-		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
-	} else {
-		seconds := max(int(keepalive/time.Second), 1)
-		set(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
-		set(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, seconds)
-		set(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, max(seconds/3, 1))
-		if user <= 0 { // else that decides how many probes there are (tcp(7))
-			set(unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 3)
-		}
-	}
-	set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent[Small])
-	set(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(user, 0).Milliseconds()))
-	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-	return failure
 }
 
 // counts bounds how many connections each client has. Only clients with connections are in it.

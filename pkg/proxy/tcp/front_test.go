@@ -21,6 +21,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -179,7 +180,7 @@ func (r running) refusal() error {
 // Sizes below and above the point where a direction goes over to splice.
 func TestPass(t *testing.T) {
 	engines(t, func(t *testing.T) {
-		for _, size := range []int{0, 1, bufferSize, spliceAfter - 1, spliceAfter + 3*4*spliceSize + 17} {
+		for _, size := range []int{0, 1, len(sock.Buffer{}), spliceAfter - 1, spliceAfter + 3*4*sock.PipeSize + 17} {
 			r := start(t, Settings{}, backend(t, echo))
 			conn := r.dial(t)
 			sent := make([]byte, size)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // A connection begins in an event loop, which connects to an endpoint, passes small messages on, and closes: most short
@@ -56,7 +57,7 @@ func (l *loopSession) plain() bool {
 // begin connects to an endpoint.
 func (l *loopSession) begin() {
 	if !l.charge(l.peer.Addr()) {
-		resetOnClose(l.ends[toServer].fd)
+		sock.ResetOnClose(l.ends[toServer].fd)
 		l.close()
 		return
 	}
@@ -67,12 +68,12 @@ func (l *loopSession) begin() {
 	}
 	l.dialing = &pendingDial{endpoint: e, since: l.born}
 	server := &l.ends[toClient]
-	if server.fd, err = Open(e.Addr, l.acceptLoop.front.room.Crowded()); err == nil {
-		err = noDelay(server.fd)
+	if server.fd, err = sock.Open(e.Addr, l.acceptLoop.front.room.Crowded()); err == nil {
+		err = sock.NoDelay(server.fd)
 	}
 	waiting := false
 	if err == nil {
-		waiting, err = Connect(server.fd, e.Addr)
+		waiting, err = sock.Connect(server.fd, e.Addr)
 	}
 	if err != nil {
 		l.fail(err)
@@ -131,7 +132,7 @@ func (s *side) Ready(e loop.Events) {
 			s.move(e.Last())
 		}
 	case s.direction == toClient:
-		waiting, err := Connect(s.fd, l.dialing.endpoint.Addr)
+		waiting, err := sock.Connect(s.fd, l.dialing.endpoint.Addr)
 		switch {
 		case err != nil:
 			l.fail(err)
@@ -150,7 +151,7 @@ func (s *side) move(all bool) {
 	l := s.session
 	buffer, to := l.acceptLoop.loop.Buffer(), &l.ends[s.direction.other()]
 	for l.passing {
-		n, err := Again(unix.Read, s.fd, buffer)
+		n, err := sock.Again(unix.Read, s.fd, buffer)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return
@@ -161,7 +162,7 @@ func (s *side) move(all bool) {
 			s.end()
 			return
 		}
-		written, err := Again(unix.Write, to.fd, buffer[:n])
+		written, err := sock.Again(unix.Write, to.fd, buffer[:n])
 		if err != nil && !errors.Is(err, unix.EAGAIN) {
 			to.tear(os.NewSyscallError("write", err))
 			return
@@ -184,7 +185,7 @@ func (s *side) end() {
 	l := s.session
 	back := &l.ends[s.direction.other()]
 	if !back.ended { // with a FIN sent on this socket, nothing was written to it since
-		if err := ended(s.fd); err != nil {
+		if err := sock.Ended(s.fd); err != nil {
 			s.tear(err)
 			return
 		}
@@ -204,9 +205,9 @@ func (s *side) end() {
 func (s *side) tear(err error) {
 	l := s.session
 	if l.broken(err) {
-		resetOnClose(l.ends[s.direction.other()].fd)
+		sock.ResetOnClose(l.ends[s.direction.other()].fd)
 		if !errors.Is(err, unix.ECONNRESET) { // the connection of s is gone already
-			resetOnClose(s.fd)
+			sock.ResetOnClose(s.fd)
 		}
 	}
 	l.close()
@@ -244,13 +245,10 @@ func (l *loopSession) handOff(of direction, rest []byte) {
 	client, server := l.ends[toServer].fd, l.ends[toClient].fd
 	var err error
 	l.mu.Lock()
-	if l.client, err = newSocket(client); err == nil {
-		l.client.finished.Store(l.progress[toClient].ended)
+	if l.client, err = sock.NewSocket(client); err == nil {
 		switch {
 		case passing:
-			if l.server, err = newSocket(server); err == nil {
-				l.server.finished.Store(l.progress[toServer].ended)
-			}
+			l.server, err = sock.NewSocket(server)
 		case l.dialing != nil:
 			l.dialing.fd = server
 			l.pendingDial = l.dialing
@@ -276,10 +274,13 @@ func (l *loopSession) runOutside(passing bool) {
 	defer l.client.Close()
 	defer l.endpoint.Release()
 	defer l.server.Close()
-	_ = socketOptions(l.settings.Keepalive, l.settings.UserTimeout)("", "", l.server.raw)
+	_ = l.settings.options().SetOn(l.server)
+	// The sockets are told which streams the loop has ended.
+	if l.progress[toClient].ended {
+		_ = l.client.CloseWrite()
+	}
+	if l.progress[toServer].ended {
+		_ = l.server.CloseWrite()
+	}
 	l.session.pass(l.client, l.server)
-}
-
-func noDelay(fd int) error {
-	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1))
 }

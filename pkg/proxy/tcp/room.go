@@ -1,6 +1,9 @@
 package tcp
 
-import "github.com/tinkerbell/stack/pkg/proxy/admission"
+import (
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
+)
 
 // What a session costs, in bytes, as measured: two sockets, two goroutines with their stacks, and what the garbage
 // collector leaves in between.
@@ -23,25 +26,25 @@ func costOf(s *Settings) admission.Cost {
 }
 
 // widen gives a bulk direction the largest buffers that there is room for; again, as long as it goes on.
-func (c *copier) widen(dst, src *socket) {
+func (c *copier) widen(dst, src *sock.Socket) {
 	before := c.buffers
-	if c.buffers = Widen(&c.session.lease, &c.spare, Unbounded); c.buffers != before {
+	if c.buffers = sock.Widen(&c.session.lease, &c.spare, sock.Unbounded); c.buffers != before {
 		c.resize(dst, src, c.buffers)
 	}
 }
 
 // narrow takes them back.
-func (c *copier) narrow(dst, src *socket) {
-	if Widen(&c.session.lease, &c.spare, Small); c.buffers != Small {
-		c.resize(dst, src, Small)
-		c.buffers = Small
+func (c *copier) narrow(dst, src *sock.Socket) {
+	if sock.Widen(&c.session.lease, &c.spare, sock.Small); c.buffers != sock.Small {
+		c.resize(dst, src, sock.Small)
+		c.buffers = sock.Small
 	}
 }
 
-func (c *copier) resize(dst, src *socket, size Buffers) {
-	SetSendBuffer(dst.raw, size)
-	if c.direction == toClient && (c.bound || size != Unbounded) {
-		SetReceiveBuffer(src.raw, size)
+func (c *copier) resize(dst, src *sock.Socket, size sock.Buffers) {
+	sock.SetSendBuffer(dst, size)
+	if c.direction == toClient && (c.bound || size != sock.Unbounded) {
+		sock.SetReceiveBuffer(src, size)
 		c.bound = true
 	}
 }
@@ -53,11 +56,11 @@ func (c *copier) lengthen() { c.widen(below(c.dst), below(c.src)) }
 func (c *copier) shorten() { c.narrow(below(c.dst), below(c.src)) }
 
 // below is a stream's connection.
-func below(s stream) *socket {
+func below(s stream) *sock.Socket {
 	if secure, ok := s.(*secured); ok {
 		return secure.tcp
 	}
-	return s.(*socket)
+	return s.(*sock.Socket)
 }
 
 func refusalOf(why admission.Refusal) refusal {
@@ -85,7 +88,7 @@ func (l *loopSession) evictInLoop() {
 		l.evictOutside()
 	case l.ends[toServer].fd >= 0:
 		for i := range l.ends {
-			resetOnClose(l.ends[i].fd)
+			sock.ResetOnClose(l.ends[i].fd)
 		}
 		if l.dialing != nil {
 			l.dialing.endpoint.Release()
@@ -100,9 +103,9 @@ func (l *loopSession) evictOutside() {
 		return
 	}
 	l.mu.Lock()
-	for _, s := range []*socket{l.client, l.server} {
+	for _, s := range []*sock.Socket{l.client, l.server} {
 		if s != nil {
-			Disconnect(s.raw)
+			sock.Disconnect(s)
 		}
 	}
 	l.mu.Unlock()

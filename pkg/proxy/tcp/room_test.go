@@ -121,7 +121,7 @@ func TestEvictWhileLeaving(t *testing.T) {
 	}
 	defer func() {
 		n.close()
-		f.listener.close()
+		f.listener.Close()
 		f.drain()
 	}()
 	c, ok := running{Front: f}.from(t, "127.0.0.1", "127.0.0.1")

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // handshakeTimeout bounds a client's TLS handshake.
@@ -54,7 +56,7 @@ func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 type secured struct {
 	*tls.Conn
 	wire *wire
-	tcp  *socket
+	tcp  *sock.Socket
 }
 
 // end passes on that src has ended. Where TLS ended without a close_notify, no close_notify is sent on: the peer with
@@ -87,10 +89,10 @@ var errTLS = errors.New("no TLS with the endpoint")
 // introduce says on a new connection to an endpoint what comes before the client's own bytes: its PROXY header, and
 // TLS, offering the protocol that the client chose.
 func (s *session) introduce(
-	ctx context.Context, conn *socket, source, target netip.AddrPort, protocol string,
+	ctx context.Context, conn *sock.Socket, source, target netip.AddrPort, protocol string,
 ) (stream, error) {
 	if s.settings.SendProxy > 0 {
-		if err := s.tellClient(conn, source, target); err != nil {
+		if err := sock.WriteProxyHeader(conn, s.settings.SendProxy, source, target); err != nil {
 			return nil, fmt.Errorf("failed to send PROXY header: %w", err)
 		}
 	}

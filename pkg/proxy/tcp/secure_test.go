@@ -19,6 +19,8 @@ import (
 
 	"github.com/pires/go-proxyproto"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 const tlsName = "tink.example.org"
@@ -78,7 +80,7 @@ func TestSecure(t *testing.T) {
 	for name, test := range map[string]struct{ in, out bool }{
 		"ended here": {in: true}, "made here": {out: true}, "both": {in: true, out: true},
 	} {
-		for _, size := range []int{0, 1, 16 << 10, bufferSize + 1, spliceAfter + 4*spliceSize + 17} {
+		for _, size := range []int{0, 1, 16 << 10, len(sock.Buffer{}) + 1, spliceAfter + 4*sock.PipeSize + 17} {
 			settings := Settings{Dial: time.Duration(size%2) * -time.Second} // none, or the default
 			var addr netip.AddrPort
 			if test.in {
@@ -236,9 +238,9 @@ func TestSecureBehindProxyHeader(t *testing.T) {
 	header := proxyproto.HeaderProxyFromAddrs(2, net.TCPAddrFromAddrPort(client),
 		net.TCPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.1:443")))
 	addr := backend(t, func(conn *net.TCPConn) {
-		got, early, err := ReadProxyHeader(conn)
-		if err != nil || got.SourceAddr.String() != client.String() {
-			t.Errorf("the endpoint got %+v, %v", got, err)
+		got, _, early, err := sock.ReadProxyHeader(conn)
+		if err != nil || got != client {
+			t.Errorf("the endpoint got %s, %v", got, err)
 			return
 		}
 		inner := tls.Server(&wire{Conn: conn, early: early}, served)

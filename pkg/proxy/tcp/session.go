@@ -14,13 +14,14 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // session is one client's connection and the endpoint's that belongs to it.
 type session struct {
 	front       *Front
 	settings    *Settings
-	client      *socket
+	client      *sock.Socket
 	peer        netip.AddrPort // the other end of client
 	early       []byte         // what came with the client's PROXY header
 	charged     bool           // counted as one of its client's
@@ -31,7 +32,7 @@ type session struct {
 	fate        fate
 
 	mu      sync.Mutex
-	server  *socket
+	server  *sock.Socket
 	aborted bool
 	gone    chan struct{} // closed by abort; made when it is first asked for
 	waiting int           // bytes that waited to be taken by either peer when alive looked last
@@ -62,12 +63,12 @@ func (s *session) run(ctx context.Context) {
 	if err != nil {
 		s.front.log.Info("PROXY header refused", "peer", s.peer, "error", err)
 		s.refuse(refusedHeader)
-		reset(s.client)
+		s.client.Reset()
 		return
 	}
 	s.fate.client = source.Addr()
 	if !s.charge(source.Addr()) {
-		reset(s.client)
+		s.client.Reset()
 		return
 	}
 	defer s.discharge(source.Addr())
@@ -83,7 +84,7 @@ func (s *session) run(ctx context.Context) {
 	}
 	leave, ok := s.enter(source.Addr())
 	if !ok {
-		reset(s.client)
+		s.client.Reset()
 		return
 	}
 	defer leave()
@@ -91,7 +92,7 @@ func (s *session) run(ctx context.Context) {
 	if err != nil {
 		s.front.log.Warn("no endpoint took the connection", "client", source, "error", err)
 		s.refuse(refusedBackend)
-		reset(s.client)
+		s.client.Reset()
 		return
 	}
 	defer e.Release()
@@ -101,7 +102,7 @@ func (s *session) run(ctx context.Context) {
 		n, err := server.Write(s.early)
 		metrics.bytes(toServer, int64(n))
 		if err != nil {
-			reset(s.client)
+			s.client.Reset()
 			return
 		}
 	}
@@ -132,7 +133,7 @@ func (s *session) discharge(client netip.Addr) {
 }
 
 // adopt makes the endpoint's connection one that abort closes; false when it has been called already.
-func (s *session) adopt(server *socket) bool {
+func (s *session) adopt(server *sock.Socket) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.server = server
@@ -147,9 +148,9 @@ func (s *session) abort() {
 		close(s.gone)
 	}
 	s.aborted = true
-	reset(s.client)
+	s.client.Reset()
 	if s.server != nil {
-		reset(s.server)
+		s.server.Reset()
 	}
 }
 
@@ -180,7 +181,7 @@ func (s *session) dial(
 		}
 		s.front.metrics.dialFailed(dialReason(err))
 		failures = append(failures, err)
-		if Exhausted(err) { // no endpoint's fault, and no better with another
+		if sock.Exhausted(err) { // no endpoint's fault, and no better with another
 			e.Release()
 			break
 		}
@@ -211,7 +212,7 @@ func (s *session) attempt(
 	}
 	server, err := s.introduce(ctx, plain, source, target, protocol)
 	if err != nil {
-		reset(plain)
+		plain.Reset()
 		return nil, s.blame(err)
 	}
 	return server, nil
@@ -254,7 +255,7 @@ func (s *session) alive() bool {
 		return true
 	}
 	before := s.waiting
-	s.waiting = s.client.waiting() + s.server.waiting()
+	s.waiting = s.client.Outstanding() + s.server.Outstanding()
 	if s.waiting == before {
 		return false
 	}
@@ -277,8 +278,8 @@ func (s *session) copyDirection(dst, src stream, d direction) {
 		err = end(dst, src)
 	}
 	if s.broken(err) {
-		reset(s.client)
-		reset(s.server)
+		s.client.Reset()
+		s.server.Reset()
 	}
 }
 
@@ -300,12 +301,6 @@ func (s *session) broken(err error) bool {
 	return true
 }
 
-// Exhausted reports whether this host lacks what a socket takes: descriptors or memory.
-func Exhausted(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
-		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
-}
-
 func dialReason(err error) string {
 	var timeout net.Error
 	switch {
@@ -317,7 +312,7 @@ func dialReason(err error) string {
 		return "unreachable"
 	case errors.Is(err, syscall.ECONNRESET):
 		return "reset"
-	case errors.Is(err, syscall.EADDRNOTAVAIL), Exhausted(err):
+	case errors.Is(err, syscall.EADDRNOTAVAIL), sock.Exhausted(err):
 		return "resources"
 	case errors.Is(err, errTLS):
 		return "tls"

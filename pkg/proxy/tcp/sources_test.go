@@ -56,7 +56,7 @@ func TestFreebind(t *testing.T) {
 		open := func() error {
 			f, err := Listen(c)
 			if err == nil {
-				f.listener.close()
+				f.listener.Close()
 			}
 			return err
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // How a stress connection ends, which its first byte tells the endpoint.
@@ -208,7 +209,7 @@ func stressWith(t *testing.T, r running, total int, secure *tls.Config, a, b net
 				kind := byte(i % int(kinds))
 				size := int64(rand.IntN(4 << 10))
 				if i%32 < 4 {
-					size = spliceAfter + rand.Int64N(4*spliceSize)
+					size = spliceAfter + rand.Int64N(4*sock.PipeSize)
 				}
 				if err := stressOne(r.Addr().String(), kind, size, secure); err != nil {
 					t.Errorf("connection %d of kind %d with %d bytes: %v", i, kind, size, err)

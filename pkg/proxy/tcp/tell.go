@@ -79,7 +79,7 @@ func (s *session) tell(e *boot.Event, reason string) {
 	if !client.IsValid() {
 		client = s.peer.Addr()
 	}
-	e.Kind, e.Client, e.Route = boot.Stream, boot.Bytes(client), s.front.addr.Port()
+	e.Kind, e.Client, e.Route = boot.Stream, boot.Bytes(client), s.front.listener.Addr().Port()
 	e.Endpoint, e.Port = boot.Bytes(s.fate.endpoint.Addr()), s.fate.endpoint.Port()
 	boot.SetText(e, boot.Place, mostPlace, s.front.config.Route)
 	boot.SetText(e, boot.Reason, mostReason, reason)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // tale is an event for comparison.
@@ -173,7 +174,7 @@ func TestTellsOfTheClientBehindAProxy(t *testing.T) {
 // TestToldRefusalsAreBounded: a flood of connections that are refused is not all told of.
 func TestToldRefusalsAreBounded(t *testing.T) {
 	told := 0
-	f := &Front{config: Config{Event: func(*boot.Event) { told++ }}}
+	f := &Front{listener: &sock.Listener{}, config: Config{Event: func(*boot.Event) { told++ }}}
 	for range 10 * boot.AllowanceRate {
 		s := &session{front: f}
 		s.refuse(refusedClient)

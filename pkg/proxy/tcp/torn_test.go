@@ -104,9 +104,13 @@ func TestSecureSlowReader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
 	full := false
 	for !full {
-		_ = c.raw.Write(func(fd uintptr) bool {
+		_ = raw.Write(func(fd uintptr) bool {
 			_, err := unix.Write(int(fd), make([]byte, 64<<10))
 			full = err != nil
 			return true

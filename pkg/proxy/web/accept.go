@@ -11,7 +11,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
-	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 const (
@@ -37,7 +37,7 @@ func (a *acceptor) open() (err error) {
 	if a.closed {
 		return nil
 	}
-	a.handle, err = a.in.loop.Watch(a.in.front.listener.fd, loop.Listening, a)
+	a.handle, err = a.in.loop.Watch(a.in.front.listener.socket.FD(), loop.Listening, a)
 	return err
 }
 
@@ -46,7 +46,7 @@ func (a *acceptor) close() {
 	done := make(chan struct{})
 	a.in.soon(func() {
 		a.closed = true
-		a.in.release(a.in.front.listener.fd, a.handle)
+		a.in.release(a.in.front.listener.socket.FD(), a.handle)
 		close(done)
 	})
 	<-done
@@ -62,7 +62,7 @@ func (a *acceptor) Ready(loop.Events) {
 			a.resume(admission.HoldTime, func() {})
 			return
 		}
-		fd, peer, err := tcp.Accept(l.fd)
+		fd, peer, err := sock.Accept(l.socket.FD())
 		switch {
 		case err == nil:
 			a.pause, a.held = 0, 0
@@ -88,7 +88,7 @@ func (a *acceptor) rest(err error) {
 
 // resume accepts again after a time, and calls before then, outside of the loop.
 func (a *acceptor) resume(pause time.Duration, before func()) {
-	a.in.release(a.in.front.listener.fd, a.handle)
+	a.in.release(a.in.front.listener.socket.FD(), a.handle)
 	a.handle = loop.Handle{}
 	time.AfterFunc(pause, func() {
 		before()

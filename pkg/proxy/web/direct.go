@@ -14,7 +14,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/idle"
-	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // A request without a body over HTTP/1.1, which is nearly all that firmware sends, goes the direct way: the client's
@@ -78,7 +78,7 @@ func (p *proxy) serveDirect(w http.ResponseWriter, r *http.Request, begun *attem
 			return
 		}
 		failures = append(failures, err)
-		if tcp.Exhausted(err) { // no endpoint's fault, and no better with another
+		if sock.Exhausted(err) { // no endpoint's fault, and no better with another
 			break
 		}
 		e.Failed(err)

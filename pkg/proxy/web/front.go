@@ -24,7 +24,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/queue"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
-	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // Config makes a [Front].
@@ -206,17 +206,12 @@ func Listen(c Config) (*Front, error) {
 		c.Loops = f.own
 	}
 	f.loops = f.loopsOf(c.Loops.Loops())
-	bound, err := tcp.Bind(c.Listen, keepalive, time.Minute)
-	if err != nil {
-		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
-	}
-	defer bound.Close()
-	fd, err := tcp.Duplicate(bound)
+	socket, err := sock.Listen(c.Listen, false, sock.Options{Keepalive: keepalive, UserTimeout: time.Minute})
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
 	f.listener = &listener{
-		fd: fd, addr: bound.Addr().(*net.TCPAddr), server: func() *server { return f.current.Load().server },
+		socket: socket, server: func() *server { return f.current.Load().server },
 		metrics: f.metrics, log: f.log, conns: map[*conn]struct{}{}, room: c.Account.Route(c.Route),
 	}
 	f.listener.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
@@ -225,7 +220,7 @@ func Listen(c Config) (*Front, error) {
 }
 
 // Addr is where the front listens.
-func (f *Front) Addr() netip.AddrPort { return f.listener.addr.AddrPort() }
+func (f *Front) Addr() netip.AddrPort { return f.listener.socket.Addr() }
 
 // Active is the number of open connections.
 func (f *Front) Active() int { return f.listener.active(nil) }
@@ -332,7 +327,7 @@ func (f *Front) newServer(s Settings) *server {
 	protocols.SetHTTP1(s.TLS != nil || s.any(notGRPC))
 	protocols.SetHTTP2(s.TLS != nil)
 	protocols.SetUnencryptedHTTP2(s.TLS == nil && s.any(isGRPC))
-	made := &server{front: f, connections: newConnQueue(f.listener.addr), secure: s.TLS != nil, idle: atLeast(s.Idle)}
+	made := &server{front: f, connections: newConnQueue(net.TCPAddrFromAddrPort(f.Addr())), secure: s.TLS != nil, idle: atLeast(s.Idle)}
 	made.Server = &http.Server{
 		Handler:           made,
 		Protocols:         &protocols,
@@ -360,7 +355,7 @@ func atLeast(d time.Duration) time.Duration { return max(d, 0) }
 // Serve takes connections until ctx is done, then lets requests end until the drain's deadline, and closes what is
 // left. HTTP/2 clients get a GOAWAY. Where ctx is done already it just closes the socket.
 func (f *Front) Serve(ctx context.Context) error {
-	defer f.listener.close()
+	defer f.listener.socket.Close()
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -400,7 +395,7 @@ func (f *Front) Serve(ctx context.Context) error {
 	for _, in := range f.loops {
 		in.acceptor.close()
 	}
-	f.listener.close()
+	f.listener.socket.Close()
 	f.ending.Store(true)
 	f.shut(f.current.Load(), func() bool { return true })
 	f.retired.Wait()

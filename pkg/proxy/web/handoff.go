@@ -11,7 +11,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
-	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // A connection leaves its loop once, for net/http's server, and does not come back. With it go the bytes of the request
@@ -76,7 +76,7 @@ func (s *loopConn) detach(early []byte, a *attempt) {
 	s.gone = true
 	s.loop.remove(s)
 	s.loop.release(s.fd, s.handle)
-	socket, err := tcp.NewSocket(s.fd)
+	socket, err := sock.NewSocket(s.fd)
 	if err != nil { // what os.NewFile cannot use is no descriptor
 		s.loop.front.log.Error("failed to take over connection", "error", err)
 		c.closed.Store(true)
@@ -105,7 +105,7 @@ func (c *conn) serve() {
 
 // handOff makes a connection to an endpoint one of the runtime's poller. An error is of writing the request.
 func (u *loopUpstream) handOff(reached progress) (*upstreamConn, error) {
-	socket, err := tcp.NewSocket(u.fd)
+	socket, err := sock.NewSocket(u.fd)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/edge/limit"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
-	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // errClientLimit ends a connection whose client has as many as it may.
@@ -26,8 +26,7 @@ var errClientLimit = errors.New("the client has too many connections")
 
 // listener applies the front's limits.
 type listener struct {
-	fd       int // the listening socket, which the runtime's poller does not know; below 0 when closed
-	addr     *net.TCPAddr
+	socket   *sock.Listener
 	settings atomic.Pointer[Settings]
 	server   func() *server // of new connections
 	metrics  *routeMetrics
@@ -41,14 +40,6 @@ type listener struct {
 	clients map[netip.Addr]int
 
 	reaping atomic.Bool // a timer is set to close what was given up
-}
-
-// close closes the socket. No loop may be watching it.
-func (l *listener) close() {
-	if l.fd >= 0 {
-		_ = unix.Close(l.fd)
-		l.fd = -1
-	}
 }
 
 // admit begins with a connection that a loop has accepted, and applies the limits on their number; nil where there are
@@ -141,7 +132,7 @@ func (l *listener) remove(c *conn) {
 // conn is a client's connection. It counts bytes, bounds stalls, and keeps sendfile reachable: net/http looks for
 // ReadFrom on it.
 type conn struct {
-	socket   *tcp.Socket // nil while the connection is in its loop
+	socket   *sock.Socket // nil while the connection is in its loop
 	server   *server
 	listener *listener
 	lease    admission.Lease
@@ -155,7 +146,7 @@ type conn struct {
 	evicted     atomic.Bool
 	entering    sync.Mutex      // of HTTP/2's streams
 	answer      int64           // bytes written of the answer
-	buffers     tcp.Buffers     // of it
+	buffers     sock.Buffers    // of it
 	spare       admission.Spare // for them
 	spoke       atomic.Bool     // has sent something
 	asked       atomic.Bool     // its first request has reached a handler of net/http
@@ -223,15 +214,15 @@ func (c *conn) readHeader() {
 		return
 	}
 	c.once.Do(func() {
-		header, early, err := tcp.ReadProxyHeader(c.socket)
+		source, _, early, err := sock.ReadProxyHeader(c.socket)
 		c.early, c.broken = early, err
 		switch {
 		case err != nil:
 			c.listener.metrics.refused("proxy_header")
 			c.listener.log.Info("PROXY header refused", "peer", c.peer, "error", err)
-		case !header.Command.IsLocal() && addrPort(header.SourceAddr).IsValid():
-			c.told = header.SourceAddr
-			c.broken = c.listener.charge(c, addrPort(header.SourceAddr).Addr())
+		case source.IsValid():
+			c.told = net.TCPAddrFromAddrPort(source)
+			c.broken = c.listener.charge(c, source.Addr())
 		default: // the load balancer's own
 			c.broken = c.listener.charge(c, c.peer.Addr())
 		}
@@ -315,7 +306,7 @@ func (c *conn) Close() error {
 // resetOnClose has the client learn that its stream is torn.
 func (c *conn) resetOnClose() {
 	if raw, err := c.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { tcp.ResetOnClose(int(fd)) })
+		_ = raw.Control(func(fd uintptr) { sock.ResetOnClose(int(fd)) })
 	}
 }
 
@@ -332,12 +323,4 @@ func (c *conn) forget() {
 	if a := c.attempt.Swap(nil); a != nil {
 		a.give()
 	}
-}
-
-func addrPort(addr net.Addr) netip.AddrPort {
-	if t, ok := addr.(*net.TCPAddr); ok {
-		a := t.AddrPort()
-		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
-	}
-	return netip.AddrPort{}
 }

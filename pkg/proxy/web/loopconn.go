@@ -10,7 +10,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
-	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // loopConn is a client's connection in an event loop, where no goroutine has to be woken for a request: for a small one
@@ -53,7 +53,7 @@ func (in *frontLoop) admit(fd int, peer netip.AddrPort) {
 	f := in.front
 	s := &loopConn{loop: in, fd: fd, first: true, since: in.loop.Now(), client: peer.Addr().WithZone("")}
 	if s.conn = f.listener.admit(s, peer); s.conn == nil {
-		tcp.ResetOnClose(fd)
+		sock.ResetOnClose(fd)
 		_ = unix.Close(fd)
 		return
 	}
@@ -63,7 +63,7 @@ func (in *frontLoop) admit(fd int, peer netip.AddrPort) {
 	cost := costOf(f.listener.settings.Load())
 	if why := f.listener.room.Admit(&c.lease, c, peer.Addr(), cost); why != admission.Admitted {
 		f.metrics.refused(why.String())
-		tcp.ResetOnClose(fd)
+		sock.ResetOnClose(fd)
 		s.end()
 		return
 	}
@@ -103,7 +103,7 @@ func (s *loopConn) Ready(e loop.Events) {
 // read takes the next request.
 func (s *loopConn) read() {
 	x := s.newExchange()
-	n, err := tcp.Again(unix.Read, s.fd, x.in[:])
+	n, err := sock.Again(unix.Read, s.fd, x.in[:])
 	if errors.Is(err, unix.EAGAIN) {
 		x.free()
 		s.wait()
@@ -167,7 +167,7 @@ func lineEnds(b []byte) int { return len(b) - len(bytes.TrimLeft(b, "\r\n")) }
 // send writes the request; false if the connection has left the loop.
 func (s *loopConn) send() bool {
 	x := s.exchange
-	n, err := tcp.Again(unix.Write, s.upstream.fd, x.out)
+	n, err := sock.Again(unix.Write, s.upstream.fd, x.out)
 	if n == len(x.out) {
 		return true
 	}
@@ -183,7 +183,7 @@ func (s *loopConn) receive() {
 	x, room := s.exchange, s.loop.loop.Buffer()[:loopAnswer]
 	have := copy(room, x.reply)
 	for {
-		n, err := tcp.Again(unix.Read, s.upstream.fd, room[have:])
+		n, err := sock.Again(unix.Read, s.upstream.fd, room[have:])
 		if errors.Is(err, unix.EAGAIN) {
 			break
 		}
@@ -241,7 +241,7 @@ func (s *loopConn) answer(body []byte) {
 // flush writes what the client takes of the answer, and goes on to the next request behind it.
 func (s *loopConn) flush() {
 	x := s.exchange
-	n, err := tcp.Again(unix.Write, s.fd, x.out[x.written:])
+	n, err := sock.Again(unix.Write, s.fd, x.out[x.written:])
 	s.listener.metrics.bytesOut(int64(n))
 	x.written += n
 	if x.written < len(x.out) && (err == nil || errors.Is(err, unix.EAGAIN)) {

@@ -3,14 +3,13 @@ package web
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/idle"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
-	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // loopPool keeps a loop's idle connections to the endpoints of an upstream pool, which closes them with its own.
@@ -60,7 +59,7 @@ func (s *loopPool) take(key idle.Key) *loopUpstream {
 		if !ok {
 			return nil
 		}
-		if _, err := peek(u.fd); errors.Is(err, unix.EAGAIN) {
+		if _, err := sock.Peek(u.fd); errors.Is(err, unix.EAGAIN) {
 			return u
 		}
 		u.close()
@@ -117,7 +116,7 @@ func (u *loopUpstream) Ready(e loop.Events) {
 		u.conn.receive()
 	case e.Writable():
 		s := u.conn
-		waiting, err := tcp.Connect(u.fd, u.Key().Endpoint())
+		waiting, err := sock.Connect(u.fd, u.Key().Endpoint())
 		if waiting {
 			return
 		}
@@ -142,13 +141,13 @@ func (s *loopPool) open(key idle.Key) (u *loopUpstream, err error) {
 	if addr.Addr().Zone() != "" {
 		return nil, errNotHere
 	}
-	fd, err := tcp.Open(addr, true)
+	fd, err := sock.Open(addr, true)
 	if err != nil {
 		return nil, err
 	}
 	u = &loopUpstream{Slot: idle.NewSlot[*loopUpstream](key), pool: s, fd: fd}
-	if err = upstreamOptions(fd); err == nil {
-		u.connecting, err = tcp.Connect(fd, addr)
+	if err = sock.SetUpstream(fd); err == nil {
+		u.connecting, err = sock.Connect(fd, addr)
 	}
 	mode := loop.Stream
 	if u.connecting {
@@ -162,19 +161,4 @@ func (s *loopPool) open(key idle.Key) (u *loopUpstream, err error) {
 		return nil, err
 	}
 	return u, nil
-}
-
-// upstreamOptions are as net.Dialer sets them.
-func upstreamOptions(fd int) error {
-	for _, o := range [...][3]int{
-		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
-		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15},
-	} {
-		if err := unix.SetsockoptInt(fd, o[0], o[1], o[2]); err != nil {
-			return os.NewSyscallError("setsockopt", err)
-		}
-	}
-	return nil
 }

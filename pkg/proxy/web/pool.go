@@ -11,12 +11,11 @@ import (
 	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/idle"
-	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 const (
@@ -76,9 +75,9 @@ type upstreamConn struct {
 	until    time.Time // the read deadline
 	used     bool      // has answered a request before
 	look     func() (n int, err error)
-	received tcp.Buffers // the bound of what is received
-	early    []byte      // what was read before there was a reader
-	broken   error       // what comes behind that; nil is what the connection says
+	received sock.Buffers // the bound of what is received
+	early    []byte       // what was read before there was a reader
+	broken   error        // what comes behind that; nil is what the connection says
 
 	bounded bool // what is read is a head
 	room    int  // how many bytes more of it are read
@@ -188,7 +187,7 @@ func (u *upstreamConn) quiet() bool {
 func lookAt(raw syscall.RawConn) func() (n int, err error) {
 	var n int
 	var err error
-	look := func(fd uintptr) { n, err = peek(int(fd)) }
+	look := func(fd uintptr) { n, err = sock.Peek(int(fd)) }
 	return func() (int, error) {
 		if failure := raw.Control(look); failure != nil {
 			return 0, failure
@@ -222,25 +221,9 @@ func lookInto(conn *tls.Conn) func() (n int, err error) {
 	}
 }
 
-// peek looks at a socket that does not block, as lookAt says. unix.Recvfrom would allocate the sender's address.
-func peek(fd int) (n int, err error) {
-	var one [1]byte
-	for {
-		got, _, failure := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&one)), 1,
-			unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
-		switch failure {
-		case 0:
-			return int(got), nil
-		case unix.EINTR:
-		default:
-			return 0, failure
-		}
-	}
-}
-
 // put keeps a connection for the next request with its key.
 func (d *upstreamPool) put(u *upstreamConn) {
-	u.resize(tcp.Small)
+	u.resize(sock.Small)
 	u.used = true
 	if u.reader != nil && u.reader.Size() > readerSize {
 		u.reader = bufio.NewReaderSize(u, readerSize)

@@ -21,7 +21,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/endpoint"
-	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // attempts is how many endpoints are asked to take a request.
@@ -94,7 +94,7 @@ func newTransport(s *Settings) *http.Transport {
 
 // dial opens connections to endpoints, by TLS where they speak it, within the time of an attempt.
 func dial(s *Settings) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	dialer := &net.Dialer{Timeout: atLeast(s.Dial), Control: tcp.SmallReceiveBuffer}
+	dialer := &net.Dialer{Timeout: atLeast(s.Dial), Control: sock.SmallReceiveBuffer}
 	dialer.SetMultipathTCP(false)
 	if s.Secure == nil {
 		return dialer.DialContext
@@ -232,7 +232,7 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, fault
 		}
 		failures = append(failures, err)
-		if tcp.Exhausted(err) || k.partial() {
+		if sock.Exhausted(err) || k.partial() {
 			return nil, errors.Join(failures...)
 		}
 		e.Failed(err)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
-	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // What connections and requests cost, in bytes, as measured: the kernel's structures, goroutines with their stacks,
@@ -84,9 +84,7 @@ func (c *conn) Evict() {
 		return
 	}
 	c.listener.reap()
-	if raw, err := c.SyscallConn(); err == nil {
-		tcp.Disconnect(raw)
-	}
+	sock.Disconnect(c)
 }
 
 // lost is whether nothing can come of the connection any more: it has been closed, or given up.
@@ -176,17 +174,15 @@ func (c *conn) answered(n int64) {
 // more. It is called again as the answer gets on.
 func (c *conn) lengthen(u *upstreamConn) {
 	// Only for files: slow readers of a backend fill the sockets to both sides, those by TLS its buffers as well.
-	most := tcp.Medium
+	most := sock.Medium
 	if s := c.listener.settings.Load(); s.Handler != nil && s.TLS == nil {
-		most = tcp.Unbounded
+		most = sock.Unbounded
 	}
 	before := c.buffers
-	if c.buffers = tcp.Widen(&c.lease, &c.spare, most); c.buffers == before {
+	if c.buffers = sock.Widen(&c.lease, &c.spare, most); c.buffers == before {
 		return
 	}
-	if raw, err := c.SyscallConn(); err == nil {
-		tcp.SetSendBuffer(raw, c.buffers)
-	}
+	sock.SetSendBuffer(c, c.buffers)
 	if u != nil {
 		u.resize(c.buffers)
 	}
@@ -198,16 +194,14 @@ func (c *conn) nextAnswer() {
 		return
 	}
 	c.answer = 0
-	if tcp.Widen(&c.lease, &c.spare, tcp.Small); c.buffers != tcp.Small {
-		if raw, err := c.SyscallConn(); err == nil {
-			tcp.SetSendBuffer(raw, tcp.Small)
-		}
-		c.buffers = tcp.Small
+	if sock.Widen(&c.lease, &c.spare, sock.Small); c.buffers != sock.Small {
+		sock.SetSendBuffer(c, sock.Small)
+		c.buffers = sock.Small
 	}
 }
 
 // resize sets the bound of what an endpoint sends, which is small from the start.
-func (u *upstreamConn) resize(size tcp.Buffers) {
+func (u *upstreamConn) resize(size sock.Buffers) {
 	if u.received == size {
 		return
 	}
@@ -216,10 +210,8 @@ func (u *upstreamConn) resize(size tcp.Buffers) {
 		below = secure.NetConn()
 	}
 	if c, ok := below.(syscall.Conn); ok {
-		if raw, err := c.SyscallConn(); err == nil {
-			tcp.SetReceiveBuffer(raw, size)
-			u.received = size
-		}
+		sock.SetReceiveBuffer(c, size)
+		u.received = size
 	}
 }
 

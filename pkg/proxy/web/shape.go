@@ -8,6 +8,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // shaping says to which client, and by which route's rate, an answer goes. In HTTP/1.1 a connection has it, since one
@@ -44,7 +45,7 @@ func (s shaping) take(done <-chan struct{}, n int64, lease *admission.Lease, clo
 // take waits until n bytes of an answer may be sent on the connection.
 func (c *conn) take(n int64) error {
 	if !c.shaping.client.IsValid() {
-		c.shaping.client = addrPort(c.RemoteAddr()).Addr()
+		c.shaping.client = sock.AddrPort(c.RemoteAddr()).Addr()
 	}
 	return c.shaping.take(nil, n, &c.lease, c.lost)
 }

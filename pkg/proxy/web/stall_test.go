@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/proxy/tcp"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // A client that takes an answer slowly is served on, also where the kernel took nothing more of a write until its deadline:
@@ -30,11 +30,11 @@ func TestSlowReaderIsNotStalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	fd, err := tcp.Duplicate(server.(*net.TCPConn))
+	fd, err := sock.Duplicate(server.(*net.TCPConn))
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket, err := tcp.NewSocket(fd)
+	socket, err := sock.NewSocket(fd)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package tcp
+package sock
 
 import (
 	"syscall"
@@ -38,24 +38,27 @@ func Widen(lease *admission.Lease, spare *admission.Spare, most Buffers) Buffers
 }
 
 // SetSendBuffer bounds what a socket holds for its peer.
-func SetSendBuffer(raw syscall.RawConn, size Buffers) {
-	setBuffer(raw, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent[size])
+func SetSendBuffer(c syscall.Conn, size Buffers) {
+	setBuffer(c, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent[size])
 }
 
 // SetReceiveBuffer bounds what an endpoint's socket holds of its peer. A socket begins with the kernel's first size,
 // some 128 KiB, which grows with what is read. A bound is for good: the kernel lets no buffer grow again for which one
 // was set.
-func SetReceiveBuffer(raw syscall.RawConn, size Buffers) {
-	setBuffer(raw, unix.SOL_SOCKET, unix.SO_RCVBUF, received[size])
+func SetReceiveBuffer(c syscall.Conn, size Buffers) {
+	setBuffer(c, unix.SOL_SOCKET, unix.SO_RCVBUF, received[size])
 }
 
 // SmallReceiveBuffer bounds the buffer of a [net.Dialer]'s sockets for good, before they connect.
 func SmallReceiveBuffer(_, _ string, raw syscall.RawConn) error {
-	SetReceiveBuffer(raw, Small)
-	return nil
+	return raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, received[Small]) })
 }
 
 // setBuffer sets an option. Where that fails, the buffers are as they were.
-func setBuffer(raw syscall.RawConn, level, option, value int) {
+func setBuffer(c syscall.Conn, level, option, value int) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
 	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), level, option, value) })
 }

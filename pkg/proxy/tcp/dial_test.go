@@ -2,11 +2,8 @@ package tcp
 
 import (
 	"errors"
-	"io"
 	"net"
 	"net/netip"
-	"reflect"
-	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -15,113 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-func anyone(*socket) bool { return true }
-
-// TestEnded tells a stream's end from a torn stream, whether a read or a write got the error.
-func TestEnded(t *testing.T) {
-	for name, test := range map[string]struct {
-		other func(*net.TCPConn)
-		write bool // we write before we read
-		want  error
-	}{
-		"FIN":                 {func(c *net.TCPConn) { _ = c.CloseWrite() }, false, io.EOF},
-		"reset":               {func(c *net.TCPConn) { _ = c.SetLinger(0); _ = c.Close() }, false, syscall.ECONNRESET},
-		"reset, told before":  {func(c *net.TCPConn) { _ = c.SetLinger(0); _ = c.Close() }, true, syscall.ECONNRESET},
-		"FIN, and then reset": {func(c *net.TCPConn) { _ = c.Close() }, false, io.EOF},
-	} {
-		t.Run(name, func(t *testing.T) {
-			ready := make(chan *net.TCPConn, 1)
-			hold := make(chan struct{})
-			addr := backend(t, func(c *net.TCPConn) {
-				_, _ = c.Write([]byte("x"))
-				ready <- c
-				<-hold
-			})
-			defer close(hold)
-			c, err := dial(addr, &Settings{Dial: 20 * time.Second}, false, nil, anyone)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			if n, err := c.Read(make([]byte, 1)); n != 1 {
-				t.Fatal(err)
-			}
-			test.other(<-ready)
-			if test.write { // until the kernel tells us
-				for err == nil {
-					_, err = c.Write([]byte("y"))
-				}
-				if !errors.Is(err, syscall.ECONNRESET) {
-					t.Fatal(err)
-				}
-			}
-			if name == "FIN, and then reset" {
-				_, _ = c.Write([]byte("y"))
-				for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-					var state error
-					_ = c.raw.Control(func(fd uintptr) { _, state = unix.Getpeername(int(fd)) })
-					if errors.Is(state, unix.ENOTCONN) {
-						break
-					}
-					time.Sleep(time.Millisecond)
-				}
-			}
-			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, test.want) {
-				t.Errorf("got %v, want %v", err, test.want)
-			}
-		})
-	}
-}
-
-// TestEndedWhileWeEnd has us end our stream between reading the other's end and asking why it has ended: the connection
-// is closed then, but was not reset.
-func TestEndedWhileWeEnd(t *testing.T) {
-	c, err := dial(backend(t, func(c *net.TCPConn) {
-		_ = c.CloseWrite()
-		_, _ = io.Copy(io.Discard, c)
-	}), &Settings{Dial: 20 * time.Second}, false, nil, anyone)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	real := c.raw
-	c.raw = asked{real, func() {
-		c.raw = real
-		if err := c.CloseWrite(); err != nil {
-			t.Error(err)
-		}
-		for deadline := time.Now().Add(20 * time.Second); c.RemoteAddr().(*net.TCPAddr).Port > 0; {
-			if time.Now().After(deadline) {
-				t.Fatal("the connection is not closed")
-			}
-			time.Sleep(time.Millisecond)
-		}
-	}}
-	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-		t.Errorf("got %v, want an end", err)
-	}
-}
-
-// asked calls before the kernel is asked for something.
-type asked struct {
-	syscall.RawConn
-	before func()
-}
-
-func (a asked) Control(f func(uintptr)) error {
-	a.before()
-	return a.RawConn.Control(f)
-}
+func anyone(*sock.Socket) bool { return true }
 
 // Both ends of a connection have what the kernel needs to find a dead peer; after a change, later ones have the new.
 func TestOptions(t *testing.T) {
 	defer func(before int) { loopBytes = before }(loopBytes)
 	loopBytes = 0 // a connection is handed off after its first bytes
 	r := start(t, Settings{Keepalive: 12 * time.Second, UserTimeout: 34 * time.Second}, backend(t, echo))
-	look := func(c *socket) (got [5]int) {
-		_ = c.raw.Control(func(fd uintptr) {
+	look := func(c *sock.Socket) (got [5]int) {
+		raw, err := c.SyscallConn()
+		if err != nil {
+			t.Error(err)
+			return got
+		}
+		_ = raw.Control(func(fd uintptr) {
 			for i, o := range [5][2]int{
 				{unix.SOL_SOCKET, unix.SO_KEEPALIVE}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE},
 				{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}, {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT},
@@ -179,7 +86,7 @@ func silent(t *testing.T) netip.AddrPort {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := addrPortOf(name)
+	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(name.(*syscall.SockaddrInet4).Port))
 	for range 4 {
 		c, err := dial(addr, &Settings{Dial: 200 * time.Millisecond}, false, nil, anyone)
 		if err != nil {
@@ -303,49 +210,4 @@ func TestNoDescriptorForClient(t *testing.T) {
 			t.Errorf("accept was tried %v times", n)
 		}
 	})
-}
-
-// A user that holds many pipes gets those with room for next to nothing: worse than a copy.
-func TestPipeShare(t *testing.T) {
-	if unix.Geteuid() != 0 {
-		t.Skip("wants root, to become another user")
-	}
-	failed := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlock: the thread ends as that user
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 54321, 54321, 54321); errno != 0 {
-			failed <- errno
-			return
-		}
-		for range 2000 {
-			p, err := newPipe()
-			if err != nil {
-				failed <- nil
-				return
-			}
-			defer p.close()
-			if size, err := unix.FcntlInt(uintptr(p.read), unix.F_GETPIPE_SZ, 0); size < spliceLeast {
-				failed <- errors.Join(errors.New("a pipe is too small"), err)
-				return
-			}
-		}
-		failed <- errors.New("pipes without end")
-	}()
-	if err := <-failed; err != nil {
-		t.Error(err)
-	}
-}
-
-func TestSockaddr(t *testing.T) {
-	for text, want := range map[string]syscall.Sockaddr{
-		"192.0.2.1:80":          &syscall.SockaddrInet4{Port: 80, Addr: [4]byte{192, 0, 2, 1}},
-		"[::ffff:192.0.2.1]:80": &syscall.SockaddrInet4{Port: 80, Addr: [4]byte{192, 0, 2, 1}},
-		"[fe80::1%lo]:80":       &syscall.SockaddrInet6{Port: 80, ZoneId: 1, Addr: [16]byte{0: 0xfe, 1: 0x80, 15: 1}},
-		"[fe80::1%7]:80":        &syscall.SockaddrInet6{Port: 80, ZoneId: 7, Addr: [16]byte{0: 0xfe, 1: 0x80, 15: 1}},
-		"[2001:db8::1]:80":      &syscall.SockaddrInet6{Port: 80, Addr: [16]byte{0: 0x20, 1: 0x01, 2: 0x0d, 3: 0xb8, 15: 1}},
-	} {
-		if _, got := sockaddr(netip.MustParseAddrPort(text)); !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: got %+v, want %+v", text, got, want)
-		}
-	}
 }

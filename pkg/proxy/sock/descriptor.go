@@ -1,0 +1,124 @@
+package sock
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Open makes a socket that can be connected to an address; with a small receive buffer, where bound. It does not block.
+func Open(addr netip.AddrPort, bound bool) (fd int, err error) {
+	family, _ := sockaddr(addr)
+	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	if err == nil && bound { // where that fails, the buffer is the kernel's usual one
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, received[Small])
+	}
+	return fd, os.NewSyscallError("socket", err)
+}
+
+// Connect connects a socket, or asks how an attempt goes on: the caller waits where waiting is true. It is no error
+// if the socket is connected already.
+func Connect(fd int, target netip.AddrPort) (waiting bool, err error) {
+	_, to := sockaddr(target)
+	switch err := syscall.Connect(fd, to); {
+	case errors.Is(err, unix.EINPROGRESS), errors.Is(err, unix.EALREADY), errors.Is(err, unix.EINTR):
+		return true, nil
+	case err != nil && !errors.Is(err, unix.EISCONN):
+		return false, os.NewSyscallError("connect", err)
+	}
+	// A connection to a port of this host that nobody listens on may, by chance, meet itself.
+	if local, err := syscall.Getsockname(fd); err == nil && addrPortOf(local) == addrPortOf(to) {
+		return false, os.NewSyscallError("connect", unix.ECONNREFUSED)
+	}
+	return false, nil
+}
+
+// Accept takes a connection that waits at a listening socket; EAGAIN where none does.
+func Accept(listener int) (fd int, from netip.AddrPort, err error) {
+	for {
+		fd, addr, err := syscall.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ECONNABORTED) {
+			return fd, addrPortOf(addr), os.NewSyscallError("accept", err)
+		}
+	}
+}
+
+// Again reads or writes by a call, again after a signal. n is never below 0.
+func Again(call func(int, []byte) (int, error), fd int, b []byte) (n int, err error) {
+	for {
+		if n, err = call(fd, b); !errors.Is(err, unix.EINTR) {
+			return max(n, 0), err
+		}
+	}
+}
+
+// Peek looks whether a connection has something to be read (n > 0), has ended (n = 0), or neither (EAGAIN). It takes
+// nothing away, and allocates nothing: unix.Recvfrom would allocate the sender's address.
+func Peek(fd int) (n int, err error) {
+	var one [1]byte
+	for {
+		got, _, failure := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&one)), 1,
+			unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+		switch failure {
+		case 0:
+			return int(got), nil
+		case unix.EINTR:
+		default:
+			return 0, failure
+		}
+	}
+}
+
+// Ended is why a stream has ended: nil where the other end sent a FIN, else an error: a reset, or a timeout. Our
+// direction must still be open. The kernel reports an error once: when a write got it, the next read just sees an end.
+// The state of the connection still tells, since after the other end's FIN alone it is not closed before ours. After a
+// FIN and then a reset, a write fails with another error (EPIPE).
+func Ended(fd int) error {
+	if _, state := syscall.Getpeername(fd); !errors.Is(state, unix.ENOTCONN) {
+		return nil
+	}
+	if left, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); syscall.Errno(left) == unix.EPIPE {
+		return nil
+	}
+	return os.NewSyscallError("read", unix.ECONNRESET)
+}
+
+// ResetOnClose has the other end learn that the stream is torn when the descriptor is closed (RST instead of FIN).
+func ResetOnClose(fd int) {
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+}
+
+// Duplicate is another descriptor of the same socket.
+func Duplicate(c syscall.Conn) (fd int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if failure := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); failure != nil {
+		return 0, failure
+	}
+	return fd, os.NewSyscallError("fcntl", err)
+}
+
+// Disconnect resets a connection and frees what its buffers hold at once: closing waits for calls that use the
+// descriptor.
+func Disconnect(c syscall.Conn) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		none := unix.RawSockaddr{Family: unix.AF_UNSPEC} // connect(2)
+		_, _, _ = unix.RawSyscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
+	})
+}
+
+// Exhausted reports whether this host lacks what a socket takes: descriptors or memory.
+func Exhausted(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) ||
+		errors.Is(err, syscall.ENOBUFS) || errors.Is(err, syscall.ENOMEM)
+}

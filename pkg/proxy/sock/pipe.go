@@ -1,0 +1,89 @@
+package sock
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// PipeSize is what a pipe is asked to hold, in bytes.
+	PipeSize = 1 << 20
+	// pipeLeast is what a pipe must hold to be worth it. Beyond its share of the kernel's memory for pipes
+	// (pipe(7), pipe-user-pages-soft), a user gets them with room for two segments.
+	pipeLeast = 64 << 10
+)
+
+// Pipe is where spliced bytes are between two sockets.
+type Pipe struct{ read, write int }
+
+// NewPipe makes an empty pipe. It fails where the kernel gives a small one only.
+func NewPipe() (Pipe, error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return Pipe{}, os.NewSyscallError("pipe2", err)
+	}
+	p := Pipe{ends[0], ends[1]}
+	size, err := unix.FcntlInt(uintptr(p.read), unix.F_SETPIPE_SZ, PipeSize)
+	if err != nil { // a smaller one does, too
+		size, err = unix.FcntlInt(uintptr(p.read), unix.F_GETPIPE_SZ, 0)
+	}
+	if err == nil && size < pipeLeast {
+		err = unix.ENOBUFS
+	}
+	if err != nil {
+		p.Close()
+		return Pipe{}, os.NewSyscallError("fcntl", err)
+	}
+	return p, nil
+}
+
+// Close gives the descriptors back.
+func (p Pipe) Close() {
+	_ = unix.Close(p.read)
+	_ = unix.Close(p.write)
+}
+
+const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
+
+// Fill waits until the source has bytes and takes what the pipe, which must be empty, holds of them, and at most so
+// many; 0 at its end.
+func (p Pipe) Fill(src *Socket, most int) (n int64, err error) {
+	failure := src.raw.Read(func(fd uintptr) bool {
+		for {
+			n, err = unix.Splice(int(fd), nil, p.write, nil, most, spliceFlags)
+			if !errors.Is(err, unix.EINTR) {
+				return !errors.Is(err, unix.EAGAIN)
+			}
+		}
+	})
+	if failure != nil {
+		return 0, src.reason(failure)
+	}
+	if n == 0 && err == nil {
+		return 0, src.ended()
+	}
+	return n, os.NewSyscallError("splice", err)
+}
+
+// Drain gives the n bytes in the pipe to the destination, and counts them as they go.
+func (p Pipe) Drain(dst *Socket, n int64, count func(int64)) (err error) {
+	for n > 0 && err == nil {
+		var moved int64
+		failure := dst.raw.Write(func(fd uintptr) bool {
+			for {
+				moved, err = unix.Splice(p.read, nil, int(fd), nil, int(n), spliceFlags)
+				if !errors.Is(err, unix.EINTR) {
+					return !errors.Is(err, unix.EAGAIN)
+				}
+			}
+		})
+		if failure != nil {
+			return dst.reason(failure)
+		}
+		n -= moved
+		count(moved)
+	}
+	return os.NewSyscallError("splice", err)
+}
