@@ -71,8 +71,8 @@ func TestCheckReadsOtherFiles(t *testing.T) {
 		"not looked at": {args: []string{"-f", routes}, want: []string{note}},
 		"looked at": {args: []string{"-files", "-f", routes}, code: 1, want: []string{
 			routes + ":\nline 1: preset: route files: files.directory: failed to find files: stat " + dir + "/none: no such file",
-			"line 4: routes[0].tls.certificates[0].certificate: failed to open certificates: open /none.crt: no such file",
-			"line 5: routes[0].jwt.jwks: failed to open JWKS: open /none.json: no such file",
+			"line 4: routes[0].tls.certificates[0].certificate: failed to read file: open /none.crt: no such file",
+			"line 5: routes[0].jwt.jwks: failed to read file: open /none.json: no such file",
 		}},
 		"artifacts": {args: []string{"-f", clash}, artifacts: artifacts, code: 1, want: []string{
 			artifacts + ":\nline 1: volume: \"files\" is not an absolute path\n",

@@ -7,7 +7,6 @@ package main
 import (
 	"context"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"os/signal"
@@ -63,9 +62,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	logger := c.Logger(stderr)
 	container := bounds.Tune(logger)
 	registry := admin.NewRegistry()
-	routesFile, stop := follow(c.RoutesFile, logger)
+	routesFile, stop := follow(c.RoutesFile)
 	defer stop()
-	artifactsFile, stop := follow(c.ArtifactsFile, logger)
+	artifactsFile, stop := follow(c.ArtifactsFile)
 	defer stop()
 	files, err := c.fetcher(logger, registry)
 	if err != nil {
@@ -123,8 +122,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 // follow watches a file from now on, with SIGHUPs of its own until it is stopped.
-func follow(path string, logger *slog.Logger) (file *watch.File, stop func()) {
+func follow(path string) (file *watch.Files, stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
-	return watch.New(path, hangups, logger), func() { signal.Stop(hangups) }
+	return watch.New(path, hangups), func() { signal.Stop(hangups) }
 }

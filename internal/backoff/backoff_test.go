@@ -46,8 +46,8 @@ func TestWait(t *testing.T) {
 			return time.Since(begun)
 		}
 		differ := false
-		for n, most := range []time.Duration{1, 2, 4, 8, 10, 10, 10} {
-			most *= time.Second
+		const s = time.Second
+		for n, most := range []time.Duration{s, 2 * s, 4 * s, 8 * s, 10 * s, 10 * s, 10 * s} {
 			first, second := wait(&a), wait(&b)
 			for _, got := range []time.Duration{first, second} {
 				if got < most/2 || got > most {

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/tinkerbell/stack/internal/watch"
 )
 
 // Lifetimes of answers. A lifetime of 0 would mean a lookup per connection, a very long one a backend that is
@@ -39,8 +41,8 @@ type Resolver struct {
 	Now        func() time.Time // default time.Now
 
 	mu    sync.Mutex
-	conf  watched[*dns.ClientConfig]
-	hosts watched[map[string][]netip.Addr]
+	conf  parsed[*dns.ClientConfig]
+	hosts parsed[map[string][]netip.Addr]
 	cache map[string]answer
 }
 
@@ -344,30 +346,22 @@ func parseHosts(text []byte) (map[string][]netip.Addr, error) {
 	return hosts, nil
 }
 
-// watched is a parsed file that is parsed again when its time or size changes.
-type watched[T any] struct {
+// parsed is what a file's text means. It is parsed again when the text changes.
+type parsed[T any] struct {
+	file  watch.Files
 	value T
-	time  time.Time
-	size  int64
+	err   error
 }
 
-func (w *watched[T]) read(path string, parse func([]byte) (T, error)) (T, error) {
-	var none T
-	info, err := os.Stat(path)
+func (p *parsed[T]) read(path string, parse func([]byte) (T, error)) (T, error) {
+	p.file.Paths = []string{path}
+	texts, changed, err := p.file.Read()
 	if err != nil {
-		return none, fmt.Errorf("failed to read %s: %w", path, err)
-	}
-	if info.ModTime().Equal(w.time) && info.Size() == w.size {
-		return w.value, nil
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return none, fmt.Errorf("failed to read %s: %w", path, err)
-	}
-	value, err := parse(text)
-	if err != nil {
+		var none T
 		return none, err
 	}
-	w.value, w.time, w.size = value, info.ModTime(), info.Size()
-	return value, nil
+	if changed {
+		p.value, p.err = parse(texts[0])
+	}
+	return p.value, p.err
 }

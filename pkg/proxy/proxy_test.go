@@ -424,7 +424,7 @@ func TestReloader(t *testing.T) {
 		return route.Load(path, route.Defaults{Drain: setting.Duration(time.Second)})
 	}
 	requests := make(chan os.Signal, 1)
-	file := watch.New(path, requests, nil)
+	file := watch.New(path, requests)
 	first, err := load()
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ type Reloader struct {
 	// Proxy gets the tables.
 	Proxy *Proxy
 	// File is the table's, which was made before the first table was loaded.
-	File *watch.File
+	File *watch.Files
 	// Load reads the table.
 	Load func() (route.Table, error)
 	// Logger may be nil.
@@ -26,7 +26,8 @@ func (r *Reloader) Run(ctx context.Context) error {
 	if r.Logger == nil {
 		r.Logger = slog.New(slog.DiscardHandler)
 	}
-	return r.File.Run(ctx, func() { r.reload(ctx) })
+	r.File.Run(ctx, func() { r.reload(ctx) })
+	return nil
 }
 
 // reload reads and applies. A table that is wrong, or cannot be put in force, changes nothing.

@@ -120,7 +120,7 @@ func (f *Fetcher) adopt() bool {
 type Reloader struct {
 	Fetcher *Fetcher
 	// File is that of the settings, which was made before the first ones were loaded.
-	File *watch.File
+	File *watch.Files
 	// Load reads it.
 	Load func() (Config, error)
 	// Logger may be nil.
@@ -132,7 +132,7 @@ func (r *Reloader) Run(ctx context.Context) error {
 	if r.Logger == nil {
 		r.Logger = slog.New(slog.DiscardHandler)
 	}
-	return r.File.Run(ctx, func() {
+	r.File.Run(ctx, func() {
 		wanted, err := r.Load()
 		if err == nil {
 			err = r.Fetcher.Update(wanted)
@@ -144,6 +144,7 @@ func (r *Reloader) Run(ctx context.Context) error {
 		}
 		r.Logger.Info("artifacts reloaded", "sets", len(wanted.Sets))
 	})
+	return nil
 }
 
 // Ready implements daemon.Task.

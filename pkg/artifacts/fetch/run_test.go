@@ -43,7 +43,7 @@ func TestSettingsReload(t *testing.T) {
 	}
 	write(text("first", first.URL, c.Volume))
 	hangups := make(chan os.Signal)
-	r := &Reloader{Fetcher: f, File: watch.New(file, hangups, nil), Load: func() (Config, error) {
+	r := &Reloader{Fetcher: f, File: watch.New(file, hangups), Load: func() (Config, error) {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return Config{}, err

@@ -57,10 +57,10 @@ func New(c Config, o Options) (*Store, error) {
 	s.log = s.log.With("route", o.Route)
 	s.files = &files{build: s.build, log: s.log, metrics: s.metrics}
 	for _, pair := range c.Certificates {
-		s.files.names = append(s.files.names, pair.Certificate, pair.Key)
+		s.files.Paths = append(s.files.Paths, pair.Certificate, pair.Key)
 	}
 	if c.ClientCA != "" {
-		s.files.names = append(s.files.names, c.ClientCA)
+		s.files.Paths = append(s.files.Paths, c.ClientCA)
 	}
 	_ = s.files.load() // Ready says what is wrong
 	return s, nil
@@ -75,7 +75,7 @@ func (s *Store) TakeOver(old *Store) {
 
 // Run reads the files again when they change, until ctx is done.
 func (s *Store) Run(ctx context.Context) error {
-	s.files.watch(ctx)
+	s.files.run(ctx)
 	return nil
 }
 
@@ -227,10 +227,10 @@ func NewTrust(b Backend, o Options) (*Trust, error) {
 	t := &Trust{config: b, route: o.Route}
 	t.files = &files{build: t.build, log: log.With("route", o.Route), metrics: o.Metrics.route(o.Route)}
 	if b.CA != "" {
-		t.files.names = append(t.files.names, b.CA)
+		t.files.Paths = append(t.files.Paths, b.CA)
 	}
 	if b.Certificate != "" {
-		t.files.names = append(t.files.names, b.Certificate, b.Key)
+		t.files.Paths = append(t.files.Paths, b.Certificate, b.Key)
 	}
 	_ = t.files.load() // Ready says what is wrong
 	return t, nil
@@ -267,7 +267,7 @@ func (t *Trust) TakeOver(old *Trust) {
 
 // Run reads the files again when they change, until ctx is done.
 func (t *Trust) Run(ctx context.Context) error {
-	t.files.watch(ctx)
+	t.files.run(ctx)
 	return nil
 }
 

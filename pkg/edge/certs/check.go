@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tinkerbell/stack/internal/watch"
 )
 
 // CheckFiles reads the files that the settings name, once, and names every fault: what cannot be loaded, what has
@@ -61,11 +63,11 @@ func (b *Backend) CheckFiles() error {
 
 // readPair also returns a certificate that has expired.
 func readPair(certificate, key string) (*x509.Certificate, error) {
-	chain, err := readFile(certificate)
+	chain, err := watch.Read(certificate)
 	if err != nil {
 		return nil, err
 	}
-	private, err := readFile(key)
+	private, err := watch.Read(key)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +82,7 @@ func readPair(certificate, key string) (*x509.Certificate, error) {
 }
 
 func checkPool(name string) error {
-	text, err := readFile(name)
+	text, err := watch.Read(name)
 	if err != nil {
 		return err
 	}

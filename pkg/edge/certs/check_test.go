@@ -28,7 +28,7 @@ func TestCheckFiles(t *testing.T) {
 		},
 		"no files": {
 			Config{Certificates: []Pair{{none, none}, good}, ClientCA: none}, []string{"elsewhere.example.org"},
-			[]string{"certificates[0].certificate: failed to open", "clientCA: failed to open"},
+			[]string{"certificates[0].certificate: failed to read file", "clientCA: failed to read file"},
 		},
 		"another's key": {
 			Config{Certificates: []Pair{{good.Certificate, other.Key}}}, nil, []string{"certificates[0].certificate: failed to load " + good.Certificate},
@@ -55,7 +55,7 @@ func TestCheckFiles(t *testing.T) {
 	backend := Backend{CA: ca, Certificate: good.Certificate, Key: good.Key}
 	compare(t, backend.CheckFiles(), nil)
 	backend = Backend{CA: rubbish, Certificate: good.Certificate, Key: none}
-	compare(t, backend.CheckFiles(), []string{"ca: failed to parse", "certificate: failed to open"})
+	compare(t, backend.CheckFiles(), []string{"ca: failed to parse", "certificate: failed to read file"})
 	backend = Backend{CA: ca, Certificate: old.Certificate, Key: old.Key}
 	compare(t, backend.CheckFiles(), []string{"certificate: " + old.Certificate + " expired on "})
 }

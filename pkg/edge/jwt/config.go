@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/internal/watch"
 )
 
 // Config says which tokens are good.
@@ -139,7 +140,7 @@ func (c *Config) CheckFiles() error {
 		}
 	}
 	if path.IsAbs(c.JWKS) {
-		text, err := readJWKS(c.JWKS)
+		text, err := watch.Read(c.JWKS)
 		if err == nil {
 			_, err = parseKeys(text)
 		}

@@ -9,10 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net/http"
-	"os"
 	"path"
 	"slices"
 	"strings"
@@ -21,6 +19,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/backoff"
+	"github.com/tinkerbell/stack/internal/watch"
 )
 
 // source keeps an issuer's keys. Those that were good go on while their server is down.
@@ -42,7 +41,7 @@ type source struct {
 	next     chan struct{} // closed when a refresh has ended
 	fault    error
 
-	info fs.FileInfo // of the file, as it was read last; only run touches it
+	file watch.Files // the JWKS, where it is a file; only run reads it
 }
 
 // How often unknown keys may cause a refresh: some in a row, since a rotation brings several, then one in a while,
@@ -53,7 +52,7 @@ const (
 	waitMost     = 5 * time.Second
 	fetchTimeout = 10 * time.Second
 	maxJWKS      = 1 << 20
-	filePoll     = 5 * time.Second
+	filePoll     = time.Second
 	retryFirst   = time.Second
 	retryMost    = time.Minute
 )
@@ -232,45 +231,23 @@ func (s *source) read(ctx context.Context) ([]byte, error) {
 	return s.get(ctx, from)
 }
 
+// readFile returns the file's text, or nothing where it is as it was and its keys are in force.
 func (s *source) readFile(name string) ([]byte, error) {
-	info, err := os.Stat(name)
-	if err != nil {
-		return nil, fmt.Errorf("failed to find JWKS: %w", err)
-	}
-	if old := s.info; old != nil && os.SameFile(old, info) && old.ModTime().Equal(info.ModTime()) &&
-		old.Size() == info.Size() {
-		return nil, nil
-	}
-	text, err := readJWKS(name)
+	s.file.Paths = []string{name}
+	texts, changed, err := s.file.Read()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := parseKeys(text); err == nil {
-		s.info = info // one that is half written is read again
+	if !changed && s.fault == nil { // the fault is written by this goroutine alone
+		return nil, nil
 	}
-	return text, nil
-}
-
-func readJWKS(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("failed to open JWKS: %w", err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxJWKS+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("failed to read JWKS: %w", err)
-	case len(text) > maxJWKS:
-		return nil, fmt.Errorf("failed to read JWKS: it is larger than %d bytes", maxJWKS)
-	}
-	return text, nil
+	return texts[0], nil
 }
 
 func readPool(name string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(name)
+	text, err := watch.Read(name)
 	if err != nil {
-		return nil, fmt.Errorf("failed to read certificates: %w", err)
+		return nil, err
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
