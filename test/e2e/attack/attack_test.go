@@ -1,28 +1,26 @@
 package attack
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/tinkerbell/stack/test/e2e/network"
+	"github.com/tinkerbell/stack/test/e2e/process"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 var forbidden error
@@ -93,19 +91,13 @@ func limit(t *testing.T) int64 {
 	return mebibytes << 20
 }
 
-// program builds the proxy, or is the one that the environment names.
-func program(t *testing.T) string {
+// proxyProgram is the proxy, built, or the one that the environment names.
+func proxyProgram(t *testing.T) string {
 	t.Helper()
 	if path := os.Getenv("STACK_ATTACKED"); path != "" {
 		return path
 	}
-	path := filepath.Join(t.TempDir(), "stack-proxy")
-	build := exec.Command("go", "build", "-o", path, "./cmd/stack-proxy")
-	build.Dir = "../../.."
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("failed to build the proxy: %v: %s", err, said)
-	}
-	return path
+	return program.ForTest(t, "stack-proxy")
 }
 
 // Whatever clients do slowly, 20,000 connections of 64 addresses at a time, the pod stays below the chart's limit, and
@@ -117,7 +109,7 @@ func TestF2SlowAttacks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a minute and a half")
 	}
-	proxy, dir, limit := program(t), t.TempDir(), limit(t)
+	proxy, dir, limit := proxyProgram(t), t.TempDir(), limit(t)
 	if err := write(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -144,14 +136,14 @@ func attacked(t *testing.T, attack int, proxy, dir string, limit int64) {
 		}
 	}()
 	p := start(t, container, proxy, dir, limit)
-	defer p.kill()
+	defer p.Kill()
 	machine, err := NewMachine()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer machine.Close()
 	if err := machine.Boot(t.Context()); err != nil {
-		t.Fatalf("before the attack: %v\n%s", err, p.said())
+		t.Fatalf("before the attack: %v\n%s", err, p.Said())
 	}
 	container.Watch()
 	full, report := start20000(t, attack)
@@ -178,12 +170,12 @@ func attacked(t *testing.T, attack int, proxy, dir string, limit int64) {
 	parts := container.Parts()
 	t.Log(report())
 	peak, kills, err := container.Peak()
-	if err != nil || kills > 0 || peak >= limit || p.ended() {
+	if err != nil || kills > 0 || peak >= limit || ended(p) {
 		t.Errorf("the peak is %d of %d MiB, the kernel killed %d: %v", peak>>20, limit>>20, kills, err)
 	}
 	t.Logf("peak %d of %d MiB (%s), %d boots, slowest %.2f s", peak>>20, limit>>20, parts, boots, slowest.Seconds())
 	if t.Failed() {
-		t.Logf("the proxy said:\n%s", p.said())
+		t.Logf("the proxy said:\n%s", p.Said())
 	}
 }
 
@@ -196,26 +188,23 @@ func start20000(t *testing.T, attack int) (full func() bool, report func() strin
 		t.Fatal(err)
 	}
 	type part struct {
-		cmd *exec.Cmd
-		in  io.Closer
-		out output
+		*process.Process
+		in io.Closer
 	}
-	parts := make([]*part, attackers)
+	parts := make([]part, attackers)
 	for i := range parts {
-		p := &part{cmd: exec.Command(self)}
-		p.cmd.Env = append(os.Environ(), setting(attack, i*connections/attackers, connections/attackers))
-		p.cmd.Stdout, p.cmd.Stderr = &p.out, os.Stderr
-		p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if p.in, err = p.cmd.StdinPipe(); err == nil {
-			err = p.cmd.Start()
-		}
-		if err != nil {
+		cmd := exec.Command(self)
+		cmd.Env = append(os.Environ(), setting(attack, i*connections/attackers, connections/attackers))
+		cmd.Stderr = os.Stderr
+		if parts[i].in, err = cmd.StdinPipe(); err != nil {
 			t.Fatal(err)
 		}
-		parts[i] = p
+		if parts[i].Process, err = process.Start(t.Context(), cmd, process.Options{Name: "attacker"}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	full = func() bool {
-		return !slices.ContainsFunc(parts, func(p *part) bool { return !strings.Contains(p.out.text(), tried) })
+		return !slices.ContainsFunc(parts, func(p part) bool { return !strings.Contains(p.Said(), tried) })
 	}
 	return full, sync.OnceValue(func() string {
 		var said []string
@@ -223,10 +212,10 @@ func start20000(t *testing.T, attack int) (full func() bool, report func() strin
 			_ = p.in.Close()
 		}
 		for _, p := range parts {
-			if err := p.cmd.Wait(); err != nil {
+			if err := p.Wait(); err != nil {
 				t.Errorf("an attacker failed: %v", err)
 			}
-			said = append(said, strings.ReplaceAll(strings.TrimSpace(p.out.text()), tried+"\n", ""))
+			said = append(said, strings.ReplaceAll(strings.TrimSpace(p.Said()), tried+"\n", ""))
 		}
 		return "attackers: " + strings.Join(said, "; ")
 	})
@@ -246,8 +235,8 @@ func TestF9IdleConnectionsLeaveDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	p := start(t, nil, "sh -c 'ulimit -n 256; exec "+program(t)+"'", dir, 256<<20)
-	defer p.kill()
+	p := start(t, nil, "sh -c 'ulimit -n 256; exec "+proxyProgram(t)+"'", dir, 256<<20)
+	defer p.Kill()
 	for _, port := range []int{portHTTP, portTCP, portAdmin} {
 		for i := range 400 {
 			dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: source(i % (1 + port%Sources))}, Timeout: 10 * time.Second}
@@ -268,87 +257,33 @@ func TestF9IdleConnectionsLeaveDescriptors(t *testing.T) {
 		}
 	}
 	if t.Failed() {
-		t.Logf("the proxy said:\n%s", p.said())
+		t.Logf("the proxy said:\n%s", p.Said())
 	}
 }
 
-// output is what a process says.
-type output struct {
-	mu   sync.Mutex
-	said bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.said.Write(b)
-}
-
-func (o *output) text() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.said.String()
-}
-
-// process is the proxy in its container.
-type process struct {
-	cmd  *exec.Cmd
-	log  string
-	done chan struct{}
-}
-
-func start(t *testing.T, c *Container, program, dir string, limit int64) *process {
+// start starts the proxy in its container.
+func start(t *testing.T, c *Container, program, dir string, limit int64) *process.Process {
 	t.Helper()
-	p := &process{log: filepath.Join(t.TempDir(), "log"), done: make(chan struct{})}
-	log, err := os.Create(p.log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
 	args := c.Command(program)
-	p.cmd = exec.Command(args[0], args[1:]...)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+dir+"/routes.yaml", "STACK_PROXY_DRAIN_GRACE=0s",
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+dir+"/routes.yaml", "STACK_PROXY_DRAIN_GRACE=0s",
 		"STACK_PROXY_DRAIN_TIMEOUT=1s",
 		// As the chart has it.
 		fmt.Sprintf("GOMEMLIMIT=%dB", limit/10*9))
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
+	p, err := process.Start(t.Context(), cmd, process.Options{
+		Name: "stack-proxy", Ready: process.Answers("http://" + address(portAdmin) + "/readyz"),
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		_ = p.cmd.Wait()
-		close(p.done)
-	}()
-	for !p.ended() {
-		response, err := http.Get("http://" + address(portAdmin) + "/readyz")
-		if err == nil {
-			_ = response.Body.Close()
-			if response.StatusCode == http.StatusOK {
-				return p
-			}
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	t.Fatalf("the proxy did not start:\n%s", p.said())
-	return nil
+	return p
 }
 
-func (p *process) ended() bool {
+func ended(p *process.Process) bool {
 	select {
-	case <-p.done:
+	case <-p.Ended():
 		return true
 	default:
 		return false
 	}
-}
-
-func (p *process) said() string {
-	text, _ := os.ReadFile(p.log)
-	return string(text[max(0, len(text)-3000):])
-}
-
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.done
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/boots"
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 func TestMain(m *testing.M) {
@@ -30,7 +31,7 @@ func TestFaults(t *testing.T) {
 		t.Skip("-short: it boots machines")
 	}
 	ctx := t.Context()
-	repo, err := lab.Repo()
+	repo, err := program.Repo()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/observe"
+	"github.com/tinkerbell/stack/test/e2e/program"
 	"github.com/tinkerbell/stack/test/e2e/tink"
 )
 
@@ -60,7 +61,7 @@ func open(ctx context.Context, o Options, faults []Fault, watch func(observe.Eve
 	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return nil, err
 	}
-	standIn, err := lab.BuildCommand(ctx, "tink-standin")
+	standIn, err := program.Command(ctx, "tink-standin")
 	if err != nil {
 		return nil, err
 	}

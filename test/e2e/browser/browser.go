@@ -2,7 +2,6 @@
 package browser
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -15,7 +14,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
@@ -23,12 +21,15 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/tinkerbell/stack/test/e2e/process"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // site is the page of a made-up site: the test binary of pkg/boot/page serves it.
 type site struct {
-	base    string
-	command *exec.Cmd
+	*process.Process
+	base string
 }
 
 // openSite builds and starts the site. dir is the repository.
@@ -39,29 +40,28 @@ func openSite(ctx context.Context, dir string) (*site, error) {
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("failed to build the page: %w: %s", err, out)
 	}
-	s := &site{command: exec.Command(binary)}
-	s.command.Env = append(os.Environ(), "BOOTS_PAGE_SERVE=127.0.0.1:0")
-	s.command.Stderr = os.Stderr
-	s.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	stdout, err := s.command.StdoutPipe()
+	cmd := exec.Command(binary)
+	cmd.Env = append(os.Environ(), "BOOTS_PAGE_SERVE=127.0.0.1:0")
+	cmd.Stderr = os.Stderr
+	p, err := process.Start(ctx, cmd, process.Options{})
 	if err != nil {
 		return nil, err
 	}
-	if err := s.command.Start(); err != nil {
-		return nil, fmt.Errorf("failed to start the page: %w", err)
-	}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
+	s := &site{Process: p}
+	// The first line is its address.
+	err = progress.Until(ctx, progress.Patience{Quiet: process.Quiet}, 10*time.Millisecond, func(context.Context) error {
+		address, _, whole := strings.Cut(p.Said(), "\n")
+		if !whole {
+			return errors.New("the page has not said its address")
+		}
+		s.base = strings.TrimSuffix(strings.TrimSpace(address), "/boots")
+		return nil
+	})
 	if err != nil {
-		s.close()
+		p.Kill()
 		return nil, fmt.Errorf("failed to start the page: %w", err)
 	}
-	s.base = strings.TrimSuffix(strings.TrimSpace(line), "/boots")
 	return s, nil
-}
-
-func (s *site) close() {
-	_ = s.command.Process.Kill()
-	_ = s.command.Wait()
 }
 
 // machines makes the site one of n machines.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 var update = flag.Bool("update", false, "take the screenshot of docs/boots.md anew")
@@ -25,7 +25,7 @@ func start(t *testing.T) (*site, context.Context, string) {
 	if err != nil {
 		t.Skip("needs Debian's package chromium")
 	}
-	repo, err := lab.Repo()
+	repo, err := program.Repo()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func start(t *testing.T) (*site, context.Context, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.close)
+	t.Cleanup(s.Kill)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(binary), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.UserDataDir(profile(t)), chromedp.WSURLReadTimeout(90*time.Second), chromedp.Flag("hide-scrollbars", true))
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)

@@ -1,7 +1,6 @@
 package browser
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"net"
@@ -11,11 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/process"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // free is an address that nobody listens on.
@@ -33,16 +32,6 @@ func free(t *testing.T) string {
 // routes and the admin port are.
 func startProxy(t *testing.T) (fronts map[string]string, admin string) {
 	t.Helper()
-	repo, err := lab.Repo()
-	if err != nil {
-		t.Fatal(err)
-	}
-	binary := filepath.Join(repo, "build", "bin", "stack-proxy-boots")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", binary, "./cmd/stack-proxy")
-	build.Dir = repo
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("failed to build: %v: %s", err, out)
-	}
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, "backend")
 	}))
@@ -63,32 +52,22 @@ func startProxy(t *testing.T) (fronts map[string]string, admin string) {
 	if err := os.WriteFile(routes, []byte(text.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	proxy := exec.Command(binary)
-	var log bytes.Buffer
-	proxy.Stdout, proxy.Stderr = &log, &log
-	proxy.Env = []string{
+	cmd := exec.Command(program.ForTest(t, "stack-proxy"))
+	cmd.Env = []string{
 		"STACK_PROXY_ROUTES_FILE=" + routes, "STACK_PROXY_ADMIN_ADDRESS=" + admin, "STACK_PROXY_BOOTS=true",
 		"STACK_PROXY_DRAIN_GRACE=0s",
 	}
-	proxy.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := proxy.Start(); err != nil {
+	proxy, err := process.Start(t.Context(), cmd, process.Options{Ready: process.Answers("http://" + admin + "/readyz")})
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = proxy.Process.Kill()
-		_ = proxy.Wait()
+		proxy.Kill()
 		if t.Failed() {
-			t.Log(log.String())
+			t.Log(proxy.Said())
 		}
 	})
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		if status, _ := fetch(admin, "/readyz", ""); status == http.StatusOK {
-			return fronts, admin
-		}
-		if time.Now().After(end) {
-			t.Fatal("stack-proxy is not ready")
-		}
-	}
+	return fronts, admin
 }
 
 // fetch sends a request as it is written, and returns the status and all that was answered.

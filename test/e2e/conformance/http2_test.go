@@ -23,7 +23,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,6 +31,9 @@ import (
 	"github.com/summerwind/h2spec/hpack"
 	"github.com/summerwind/h2spec/http2"
 	"github.com/summerwind/h2spec/spec"
+
+	"github.com/tinkerbell/stack/test/e2e/process"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // HTTP/2, in the clear and by TLS, as h2spec reads RFC 7540 and RFC 7541: no case that a bare net/http server passes may
@@ -51,7 +53,7 @@ func TestHTTP2(t *testing.T) {
 - {name: clear, protocol: grpc, listen: "127.0.0.1:%d", backends: "127.0.0.1:%d"}
 - {name: secure, protocol: grpc, listen: "127.0.0.1:%d", backends: "127.0.0.1:%d",
    tls: {certificates: {certificate: %s, key: %s}}}
-`, clear, backend, secure, backend, certificate, key), clear)
+`, clear, backend, secure, backend, certificate, key))
 	bare := free(t)
 	serve(t, bare, answer, certificate, key)
 	for _, test := range []struct {
@@ -157,50 +159,28 @@ func serve(t *testing.T, port int, handler http.Handler, certificate, key string
 }
 
 // run builds the proxy and runs it with some routes.
-func run(t *testing.T, routes string, port int) {
+func run(t *testing.T, routes string) {
 	t.Helper()
-	directory := t.TempDir()
-	program, file := filepath.Join(directory, "stack-proxy"), filepath.Join(directory, "routes.yaml")
-	build := exec.Command("go", "build", "-o", program, "./cmd/stack-proxy")
-	build.Dir = "../../.."
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("failed to build the proxy: %v: %s", err, said)
-	}
+	file := filepath.Join(t.TempDir(), "routes.yaml")
 	if err := os.WriteFile(file, []byte(routes), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := os.Create(filepath.Join(directory, "log"))
+	admin := fmt.Sprintf("127.0.0.1:%d", free(t))
+	cmd := exec.Command(program.ForTest(t, "stack-proxy"))
+	cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
+		"STACK_PROXY_DRAIN_TIMEOUT=5s", "STACK_PROXY_ADMIN_ADDRESS="+admin)
+	p, err := process.Start(t.Context(), cmd, process.Options{Ready: process.Answers("http://" + admin + "/readyz")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer out.Close()
-	cmd := exec.Command(program)
-	cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
-		"STACK_PROXY_DRAIN_TIMEOUT=5s", fmt.Sprintf("STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:%d", free(t)))
-	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		if err := cmd.Wait(); err != nil {
+		if err := p.End(30 * time.Second); err != nil {
 			t.Errorf("the proxy ended with %v", err)
 		}
-		if text, _ := os.ReadFile(out.Name()); t.Failed() {
-			t.Logf("the proxy said:\n%.4000s", text)
+		if t.Failed() {
+			t.Logf("the proxy said:\n%s", p.Said())
 		}
 	})
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err == nil {
-			_ = conn.Close()
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
 }
 
 // pair makes a certificate and its key, as files.

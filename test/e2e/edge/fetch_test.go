@@ -12,14 +12,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/process"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // TestFetchKilled kills the real "stack-proxy fetch" at random points, a hundred times, while releases come, lie and
@@ -32,7 +31,7 @@ func TestFetchKilled(t *testing.T) {
 		kills = 10
 	}
 	dir := t.TempDir()
-	program := buildProxy(t, dir)
+	proxy := program.ForTest(t, "stack-proxy")
 	volume := filepath.Join(dir, "volume")
 	const kernel, initramfs, image = "vmlinuz", "initramfs", "image-latest-lts-x86_64.iso"
 	var served, published [2]map[string][]byte // by version
@@ -55,9 +54,9 @@ func TestFetchKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	fetch := func(ctx context.Context) *exec.Cmd {
-		return exec.CommandContext(ctx, program, "fetch", "-f", artifacts)
+		return exec.CommandContext(ctx, proxy, "fetch", "-f", artifacts)
 	}
-	base := serveVolume(t, program, dir, filepath.Join(volume, "current"))
+	base := serveVolume(t, proxy, dir, filepath.Join(volume, "current"))
 
 	var stop atomic.Bool
 	var downloads [2]atomic.Int64
@@ -164,24 +163,8 @@ func download(url string) (int, []byte, error) {
 	return answer.StatusCode, body, err
 }
 
-// buildProxy builds the program.
-func buildProxy(t *testing.T, dir string) string {
-	t.Helper()
-	repo, err := lab.Repo()
-	if err != nil {
-		t.Fatal(err)
-	}
-	program := filepath.Join(dir, "stack-proxy")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, "./cmd/stack-proxy")
-	cmd.Dir, cmd.Env = repo, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("failed to build stack-proxy: %v: %s", err, said)
-	}
-	return program
-}
-
 // serveVolume runs stack-proxy with one route, which serves a directory on loopback, and returns its URL.
-func serveVolume(t *testing.T, program, dir, files string) string {
+func serveVolume(t *testing.T, proxy, dir, files string) string {
 	t.Helper()
 	var ports [2]string
 	for i := range ports {
@@ -197,36 +180,20 @@ func serveVolume(t *testing.T, program, dir, files string) string {
 	if err := os.WriteFile(routes, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	var said bytes.Buffer
-	cmd := exec.Command(program)
+	base := "http://" + ports[0]
+	cmd := exec.Command(proxy)
 	cmd.Env = []string{
 		"STACK_PROXY_ROUTES_FILE=" + routes, "STACK_PROXY_ADMIN_ADDRESS=" + ports[1], "STACK_PROXY_DRAIN_GRACE=0s",
 	}
-	cmd.Stderr, cmd.SysProcAttr = &said, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error, 1), make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // whose death the kernel takes for ours; other tests' threads come and go
-		defer runtime.UnlockOSThread()
-		started <- cmd.Start()
-		ended <- cmd.Wait()
-	}()
-	if err := <-started; err != nil {
+	p, err := process.Start(t.Context(), cmd, process.Options{Ready: process.Listens(ports[0])})
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		if err := <-ended; err != nil || t.Failed() {
-			t.Errorf("stack-proxy: %v\n%s", err, said.String())
+		if err := p.End(time.Minute); err != nil || t.Failed() {
+			t.Errorf("stack-proxy: %v\n%s", err, p.Said())
 		}
 	})
-	base := "http://" + ports[0]
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if _, _, err := download(base + "/"); err == nil {
-			return base
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("stack-proxy does not answer")
-		}
-	}
+	return base
 }

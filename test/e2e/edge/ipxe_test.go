@@ -18,6 +18,7 @@ import (
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
+	"github.com/tinkerbell/stack/test/e2e/process"
 	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
@@ -87,7 +88,7 @@ func TestIPXE(t *testing.T) {
 	// A handshake of iPXE's on an emulator takes long, and nothing is printed meanwhile.
 	step, watch := progress.Begin(t.Context(), progress.Patience{
 		Quiet: 2 * time.Minute, Waited: proc.Starved,
-		Signs: []func() string{lab.LastLine("the firmware", machine.FirmwareLog(s.Lab, m.Name))},
+		Signs: []func() string{process.LastLine("the firmware", machine.FirmwareLog(s.Lab, m.Name))},
 	})
 	defer watch.End()
 	select {

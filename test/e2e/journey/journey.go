@@ -18,6 +18,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/observe"
+	"github.com/tinkerbell/stack/test/e2e/program"
 	"github.com/tinkerbell/stack/test/e2e/tink"
 )
 
@@ -186,7 +187,7 @@ func (j *Journey) up(ctx context.Context) error {
 
 // standIn builds what plays Tink Server and writes a workflow for each machine.
 func (j *Journey) standIn(ctx context.Context, dir string) (lab.Command, error) {
-	path, err := lab.BuildCommand(ctx, "tink-standin")
+	path, err := program.Command(ctx, "tink-standin")
 	if err != nil {
 		return lab.Command{}, err
 	}

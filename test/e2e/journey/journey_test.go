@@ -20,6 +20,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/observe"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 func TestMain(m *testing.M) {
@@ -47,7 +48,7 @@ func travelOnly(t *testing.T, firmware string, change func(*journey.Options)) *j
 		t.Skip("-short: it boots a machine")
 	}
 	ctx := t.Context()
-	repo, err := lab.Repo()
+	repo, err := program.Repo()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/observe"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // event takes what the wire shows.
@@ -167,8 +168,8 @@ func (j *Journey) signs(t *traveller, s stage) (signs []func() string) {
 
 // printed says what a virtual machine printed last: its firmware, and the system that it booted.
 func (j *Journey) printed(t *traveller) func() []string {
-	firmware := lab.LastLine("the firmware", machine.FirmwareLog(j.Lab, t.machine.Name))
-	system := lab.LastLine("the system", j.Lab.LogPath(t.machine.Name))
+	firmware := process.LastLine("the firmware", machine.FirmwareLog(j.Lab, t.machine.Name))
+	system := process.LastLine("the system", j.Lab.LogPath(t.machine.Name))
 	return func() (texts []string) {
 		for _, text := range []string{firmware(), system()} {
 			if text != "" {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // ErrUnsupported is what [Preflight] returns, wrapped, where the machine or the user cannot run a lab.
@@ -68,7 +70,7 @@ func ForTest(tb testing.TB, opts Options) *Lab {
 		tb.Skip(err)
 	}
 	if opts.RunDir == "" {
-		repo, err := Repo()
+		repo, err := program.Repo()
 		if err != nil {
 			tb.Fatal(err)
 		}

@@ -12,27 +12,6 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 )
 
-func TestLastLine(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log")
-	sign := lab.LastLine("the firmware", path)
-	if got := sign(); got != "" {
-		t.Errorf("a file that is not there says %q", got)
-	}
-	for text, want := range map[string]string{
-		"": "", "\r\n\n": "",
-		"one\ntwo\n":                         "the firmware printed last: two",
-		"\x1b[2J\x1b[01;01H>>Start PXE.....": "the firmware printed last: >>Start PXE",
-		"Loading\r\n\x1b[0m\n....\n":         "the firmware printed last: Loading",
-	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got := sign(); got != want {
-			t.Errorf("%q: got %q, want %q", text, got, want)
-		}
-	}
-}
-
 // A log that grows is followed until the line comes, however long that takes. One that does not grow is given up, and
 // the error says how far it got.
 func TestLine(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/observe"
+	"github.com/tinkerbell/stack/test/e2e/process"
 	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
@@ -238,6 +239,6 @@ func follow(
 func firmwarePatience(l *lab.Lab, proc *lab.Proc, m lab.Machine) progress.Patience {
 	return progress.Patience{
 		Quiet: time.Minute, Waited: proc.Starved,
-		Signs: []func() string{lab.LastLine("the firmware", machine.FirmwareLog(l, m.Name))},
+		Signs: []func() string{process.LastLine("the firmware", machine.FirmwareLog(l, m.Name))},
 	}
 }

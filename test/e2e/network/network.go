@@ -73,14 +73,24 @@ func OnThread(f func() error) error {
 	return <-done
 }
 
-// Do runs f inside a namespace, on a thread of its own. Sockets and processes that it opens stay there.
+// Do runs f inside a namespace, on a thread of its own. Sockets that it opens stay there.
 func Do(ns netns.NsHandle, f func() error) error {
 	return OnThread(func() error {
-		if err := netns.Set(ns); err != nil {
-			return fmt.Errorf("failed to enter namespace: %w", err)
+		if err := Into(ns)(); err != nil {
+			return err
 		}
 		return f()
 	})
+}
+
+// Into moves the calling thread into a namespace, such as the thread that starts a program (process.Options.Enter).
+func Into(ns netns.NsHandle) func() error {
+	return func() error {
+		if err := netns.Set(ns); err != nil {
+			return fmt.Errorf("failed to enter namespace: %w", err)
+		}
+		return nil
+	}
 }
 
 // Join makes a veth pair between two namespaces.

@@ -55,7 +55,7 @@ func (r *run) reload(ctx context.Context) {
 		case version%7 == 0:
 			kind, err = "wrong", os.WriteFile(r.path("routes.yaml"), []byte("routes: [{name: 1"), 0o600)
 		case version%5 == 0:
-			kind, err = "signal", r.proxy.cmd.Process.Signal(syscall.SIGHUP)
+			kind, err = "signal", r.proxy.Signal(syscall.SIGHUP)
 		default:
 			err = r.writeRoutes(version)
 		}

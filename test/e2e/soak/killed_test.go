@@ -32,7 +32,7 @@ func newSite(t *testing.T) *site {
 		t.Skip(forbidden)
 	}
 	r := &run{
-		Options: Options{Proxy: program(t), Dir: t.TempDir(), Log: io.Discard, LogLevel: "info"}, tally: newTally(),
+		Options: Options{Proxy: raceProxy(t), Dir: t.TempDir(), Log: io.Discard, LogLevel: "info"}, tally: newTally(),
 		reloads: map[string]int{}, kinds: map[string]int{},
 	}
 	if err := r.site(); err != nil {
@@ -43,7 +43,7 @@ func newSite(t *testing.T) *site {
 	r.servers[2].kill()
 	r.zone.set("backend.soak.", r.serving()...)
 	var err error
-	if r.proxy, err = startProxy(r); err != nil {
+	if r.proxy, err = startProxy(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

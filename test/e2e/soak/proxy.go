@@ -3,79 +3,40 @@ package soak
 import (
 	"bytes"
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // proxyProcess is the proxy as its users run it.
-type proxyProcess struct {
-	cmd  *exec.Cmd
-	log  *os.File
-	done chan error
-}
+type proxyProcess struct{ *process.Process }
 
-func startProxy(r *run) (*proxyProcess, error) {
-	log, err := os.Create(r.path("stack-proxy.log"))
-	if err != nil {
-		return nil, fmt.Errorf("failed to make log: %w", err)
-	}
-	p := &proxyProcess{cmd: exec.Command(r.Proxy), log: log, done: make(chan error, 1)}
-	p.cmd.Env = append(os.Environ(),
+func startProxy(ctx context.Context, r *run) (*proxyProcess, error) {
+	cmd := exec.Command(r.Proxy)
+	cmd.Env = append(os.Environ(),
 		"STACK_PROXY_ROUTES_FILE="+r.path("routes.yaml"), "STACK_PROXY_RESOLV_CONF="+r.path("resolv.conf"),
 		"STACK_PROXY_ADMIN_ADDRESS="+address(portAdmin), "STACK_PROXY_PPROF=true", "STACK_PROXY_LOG_LEVEL="+r.LogLevel,
 		"STACK_PROXY_DRAIN_GRACE=0s", "STACK_PROXY_DRAIN_TIMEOUT=10s",
 	)
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("failed to start the proxy: %w", err)
-	}
-	go func() { p.done <- p.cmd.Wait() }()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		response, err := http.Get("http://" + address(portAdmin) + "/readyz")
-		if err == nil {
-			_ = response.Body.Close()
-			if response.StatusCode == http.StatusOK {
-				return p, nil
-			}
-			err = errors.New(response.Status)
-		}
-		if time.Now().After(deadline) {
-			p.kill()
-			return nil, fmt.Errorf("failed to start the proxy, see %s: %w", log.Name(), err)
-		}
-	}
+	p, err := process.Start(ctx, cmd, process.Options{
+		Name: "the proxy", Log: r.path("stack-proxy.log"),
+		Ready: process.Answers("http://" + address(portAdmin) + "/readyz"),
+	})
+	return &proxyProcess{p}, err
 }
 
-func (p *proxyProcess) kill() {
-	_ = p.cmd.Process.Kill()
-	_ = p.log.Close()
-}
-
-// stop asks the proxy to end. It must, and say that all is well.
-func (p *proxyProcess) stop() error {
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	select {
-	case err := <-p.done:
-		return err
-	case <-time.After(30 * time.Second):
-		return errors.New("still there 30 s after SIGTERM")
-	}
-}
+// stop asks the proxy to end. It must, and with status 0.
+func (p *proxyProcess) stop() error { return p.End(30 * time.Second) }
 
 // metrics reads /metrics.
 func (p *proxyProcess) metrics(ctx context.Context) ([]byte, map[string]*dto.MetricFamily, error) {

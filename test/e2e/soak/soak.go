@@ -114,10 +114,10 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	}
 	defer r.leave()
 	var err error
-	if r.proxy, err = startProxy(r); err != nil {
+	if r.proxy, err = startProxy(ctx, r); err != nil {
 		return nil, err
 	}
-	defer r.proxy.kill()
+	defer r.proxy.Kill()
 	result := &Result{Begun: time.Now(), Idle: o.Idle.Seconds()}
 	samples, err := r.load(ctx)
 	if err != nil {

@@ -8,11 +8,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/network"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // forbidden is why there is no network namespace.
@@ -32,39 +32,13 @@ func TestMain(m *testing.M) {
 	case done:
 		os.Exit(0)
 	}
-	code := m.Run()
-	if built.path != "" {
-		_ = os.RemoveAll(filepath.Dir(built.path))
-	}
-	os.Exit(code)
+	os.Exit(m.Run())
 }
 
-// built is the proxy with the race detector.
-var built struct {
-	sync.Once
-	path string
-	err  error
-}
-
-// program builds the proxy once.
-func program(t *testing.T) string {
+// raceProxy is the proxy with the race detector.
+func raceProxy(t *testing.T) string {
 	t.Helper()
-	built.Do(func() {
-		var dir string
-		if dir, built.err = os.MkdirTemp("", "stack-proxy-"); built.err != nil {
-			return
-		}
-		built.path = filepath.Join(dir, "stack-proxy")
-		build := exec.Command("go", "build", "-race", "-o", built.path, "./cmd/stack-proxy")
-		build.Dir = "../../.."
-		if said, err := build.CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("failed to build the proxy: %w: %s", err, said)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
-	}
-	return built.path
+	return program.ForTest(t, "stack-proxy", "-race")
 }
 
 // The soak in short, with the race detector in the proxy. "make soak" is the long form, which judges the trends too.
@@ -77,7 +51,7 @@ func TestSoak(t *testing.T) {
 	}
 	dir := t.TempDir()
 	result, err := Run(t.Context(), Options{
-		Proxy: program(t), Duration: 20 * time.Second, Idle: 6 * time.Second, Reload: time.Second, Churn: 2 * time.Second, Dir: dir,
+		Proxy: raceProxy(t), Duration: 20 * time.Second, Idle: 6 * time.Second, Reload: time.Second, Churn: 2 * time.Second, Dir: dir,
 	})
 	if err != nil {
 		t.Fatal(err)

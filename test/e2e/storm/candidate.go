@@ -13,8 +13,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/tinkerbell/stack/test/e2e/bench/process"
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // The candidates: stack-proxy and dhcp-relay, or nginx and ISC dhcrelay as the incumbent's chart 0.6.3 has them.

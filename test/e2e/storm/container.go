@@ -14,6 +14,7 @@ import (
 
 	"github.com/tinkerbell/stack/test/e2e/attack"
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // containers are cgroups with the chart's limits of memory. Nil is none.
@@ -21,7 +22,7 @@ type containers struct{ proxy, relay *attack.Container }
 
 // makeContainers has the lab start dhcp-relay and stack-proxy with the memory that the chart gives them.
 func makeContainers(o *lab.Options) (*containers, error) {
-	repo, err := lab.Repo()
+	repo, err := program.Repo()
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/netboot"
+	"github.com/tinkerbell/stack/test/e2e/program"
 	"github.com/tinkerbell/stack/test/e2e/storm/machines"
 	"github.com/tinkerbell/stack/test/e2e/tink"
 )
@@ -134,7 +135,7 @@ func (s *Site) open(ctx context.Context) error {
 	}
 	programs := map[string]string{}
 	for _, name := range []string{"tink-standin", "hardware-standin", "storm-machines"} {
-		if programs[name], err = lab.BuildCommand(ctx, name); err != nil {
+		if programs[name], err = program.Command(ctx, name); err != nil {
 			return err
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tinkerbell/stack/test/e2e/bench/process"
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // Usage is processor time, in seconds: of the candidate, of the services behind it, and of the whole computer.

@@ -19,9 +19,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tinkerbell/stack/test/e2e/bench/process"
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // Options of the bench.
@@ -74,16 +74,16 @@ func measure(ctx context.Context, o Options) (rounds.Sample, error) {
 	if err := os.WriteFile(routes, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, o.Proxy)
+	cmd := exec.Command(o.Proxy)
 	cmd.Env = []string{
 		"STACK_PROXY_ROUTES_FILE=" + routes, "STACK_PROXY_ADMIN_ADDRESS=" + admin, "STACK_PROXY_BOOTS=true",
 		"STACK_PROXY_LOG_LEVEL=warn",
 	}
-	proxy, err := process.Start(ctx, "stack-proxy", admin, cmd)
+	proxy, err := process.Start(ctx, cmd, process.Options{Ready: process.Listens(admin)})
 	if err != nil {
 		return nil, err
 	}
-	defer proxy.Stop()
+	defer proxy.Kill()
 
 	ctx, cancel := context.WithTimeout(ctx, o.Duration+time.Minute)
 	defer cancel()

@@ -8,9 +8,11 @@ package datagram
 import (
 	"context"
 	"io"
+	"os"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // Options of a run.
@@ -26,7 +28,7 @@ type Options struct {
 const direct = "direct"
 
 // measurement is of one candidate, which runs; or of none, for direct.
-type measurement func(ctx context.Context, n *site, target string, p *process) (rounds.Sample, error)
+type measurement func(ctx context.Context, n *site, target string, p *process.Process) (rounds.Sample, error)
 
 func (o Options) cases(n *site) []rounds.Case {
 	return []rounds.Case{
@@ -64,11 +66,16 @@ func (o Options) of(n *site, measure measurement) func(context.Context, string) 
 		if name == direct {
 			return measure(ctx, n, serverIP, nil)
 		}
-		p, err := startCandidate(ctx, n, o, name)
+		dir, err := os.MkdirTemp("", "bench-datagram-")
 		if err != nil {
 			return nil, err
 		}
-		defer p.stop()
+		defer func() { _ = os.RemoveAll(dir) }()
+		p, err := startCandidate(ctx, n, o, name, dir)
+		if err != nil {
+			return nil, err
+		}
+		defer p.Kill()
 		return measure(ctx, n, proxyIP, p)
 	}
 }

@@ -7,21 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 	"github.com/tinkerbell/stack/test/e2e/network"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
-
-// process is a candidate that runs.
-type process struct {
-	cmd *exec.Cmd
-	dir string
-	log *bytes.Buffer
-}
 
 // routes is what stack-proxy is given; its other settings are the defaults.
 const routes = `routes:
@@ -49,12 +40,9 @@ stream {
 }
 `
 
-func startCandidate(ctx context.Context, n *site, o Options, name string) (*process, error) {
-	dir, err := os.MkdirTemp("", "bench-datagram-")
-	if err != nil {
-		return nil, err
-	}
-	p := &process{dir: dir, log: new(bytes.Buffer)}
+// startCandidate starts a candidate, whose files are in a directory.
+func startCandidate(ctx context.Context, n *site, o Options, name, dir string) (*process.Process, error) {
+	var cmd *exec.Cmd
 	switch name {
 	case "ours", "ours-rewrite":
 		source := "none"
@@ -65,8 +53,8 @@ func startCandidate(ctx context.Context, n *site, o Options, name string) (*proc
 		if err := os.WriteFile(file, fmt.Appendf(nil, routes, serverIP, source), 0o600); err != nil {
 			return nil, err
 		}
-		p.cmd = exec.CommandContext(ctx, o.Proxy)
-		p.cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
+		cmd = exec.Command(o.Proxy)
+		cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
 			"STACK_PROXY_DRAIN_TIMEOUT=0s")
 	case "nginx-chart", "nginx-tuned":
 		if o.Nginx == "" {
@@ -85,22 +73,15 @@ func startCandidate(ctx context.Context, n *site, o Options, name string) (*proc
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			return nil, err
 		}
-		p.cmd = exec.CommandContext(ctx, o.Nginx, "-c", file, "-p", dir)
+		cmd = exec.Command(o.Nginx, "-c", file, "-p", dir)
 	default:
 		return nil, fmt.Errorf("no such candidate as %s", name)
 	}
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	// Killed outright, nginx's master would leave a worker that holds the pipes.
-	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
-	p.cmd.WaitDelay = 5 * time.Second
-	if err := network.Do(n.proxy, p.cmd.Start); err != nil {
-		return nil, fmt.Errorf("failed to start %s: %w", name, err)
+	p, err := process.Start(ctx, cmd, process.Options{Name: name, Enter: network.Into(n.proxy), Ready: n.bound})
+	if err == nil {
+		time.Sleep(100 * time.Millisecond) // endpoints, workers
 	}
-	if err := n.waitBound(p); err != nil {
-		p.stop()
-		return nil, fmt.Errorf("%w; it said:\n%s", err, p.log)
-	}
-	return p, nil
+	return p, err
 }
 
 func exists(path string) bool {
@@ -108,69 +89,24 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// waitBound waits until both ports are open in the proxy's namespace.
-func (n *site) waitBound(p *process) error {
-	for range 500 {
+// bound is ready when both ports are open in the proxy's namespace.
+func (n *site) bound(context.Context) error {
+	return network.Do(n.proxy, func() error {
 		bound := 0
-		if err := network.Do(n.proxy, func() error {
-			for _, table := range []string{"/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"} {
-				b, err := os.ReadFile(table)
-				if err != nil {
-					return err
-				}
-				for _, port := range []string{":0045 ", ":0202 "} {
-					if bytes.Contains(b, []byte(port)) {
-						bound++
-					}
+		for _, table := range []string{"/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"} {
+			b, err := os.ReadFile(table)
+			if err != nil {
+				return err
+			}
+			for _, port := range []string{":0045 ", ":0202 "} {
+				if bytes.Contains(b, []byte(port)) {
+					bound++
 				}
 			}
-			return nil
-		}); err != nil {
-			return err
 		}
-		if bound >= 2 {
-			time.Sleep(100 * time.Millisecond) // endpoints, workers
-			return nil
+		if bound < 2 {
+			return fmt.Errorf("%d of 2 ports are open", bound)
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return fmt.Errorf("%s has not opened its ports", p.cmd.Path)
-}
-
-func (p *process) stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	timer := time.AfterFunc(5*time.Second, func() { _ = p.cmd.Process.Kill() })
-	_ = p.cmd.Wait() // how it exits is not what is measured
-	timer.Stop()
-	_ = os.RemoveAll(p.dir)
-}
-
-// cpu is the processor time of the process and its children so far.
-func (p *process) cpu() (time.Duration, error) {
-	if p == nil {
-		return 0, nil
-	}
-	pids := []string{strconv.Itoa(p.cmd.Process.Pid)}
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", p.cmd.Process.Pid)); err == nil {
-		pids = append(pids, strings.Fields(string(b))...)
-	}
-	var sum time.Duration
-	for _, pid := range pids {
-		threads, err := filepath.Glob("/proc/" + pid + "/task/*/schedstat")
-		if err != nil {
-			return 0, err
-		}
-		for _, thread := range threads {
-			b, err := os.ReadFile(thread)
-			if err != nil {
-				continue // it has just ended
-			}
-			ns, err := strconv.ParseInt(strings.Fields(string(b))[0], 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("failed to read %s: %w", thread, err)
-			}
-			sum += time.Duration(ns)
-		}
-	}
-	return sum, nil
+		return nil
+	})
 }

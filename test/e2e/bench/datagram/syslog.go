@@ -16,6 +16,7 @@ import (
 
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 	"github.com/tinkerbell/stack/test/e2e/network"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 const (
@@ -25,7 +26,7 @@ const (
 )
 
 // measureSyslog sends lines at a fixed rate from many machines and counts what arrives.
-func measureSyslog(ctx context.Context, n *site, target string, p *process) (rounds.Sample, error) {
+func measureSyslog(ctx context.Context, n *site, target string, p *process.Process) (rounds.Sample, error) {
 	server, err := listenUDP(n.server, net.ParseIP(serverIP), 514)
 	if err != nil {
 		return nil, err
@@ -62,10 +63,7 @@ func measureSyslog(ctx context.Context, n *site, target string, p *process) (rou
 	for i := range lines { // 60 to 200 bytes: no two in a row need be of one length
 		lines[i] = fmt.Appendf(nil, "<30>Oct  1 22:14:15 node%d dockerd[412]: %s", i, strings.Repeat("x", 20+r.IntN(140)))
 	}
-	before, err := p.cpu()
-	if err != nil {
-		return nil, err
-	}
+	before := p.CPU()
 	sent := 0
 	err = network.OnThread(func() error {
 		runtime.LockOSThread()
@@ -91,14 +89,11 @@ func measureSyslog(ctx context.Context, n *site, target string, p *process) (rou
 	for last := int64(-1); last != received.Load(); time.Sleep(200 * time.Millisecond) {
 		last = received.Load()
 	}
-	after, err := p.cpu()
-	if err != nil {
-		return nil, err
-	}
+	after := p.CPU()
 	got := float64(received.Load())
 	s := rounds.Sample{"loss_pct": 100 * (float64(sent) - got) / float64(sent)}
 	if p != nil {
-		s["datagrams_per_cpu_s"] = got / (after - before).Seconds()
+		s["datagrams_per_cpu_s"] = got / (after - before)
 	}
 	return s, nil
 }

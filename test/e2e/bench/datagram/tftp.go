@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 const (
@@ -157,7 +158,7 @@ func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer
 func never() bool { return false }
 
 // measureBlocks is one client in lockstep: the time of a block.
-func measureBlocks(ctx context.Context, n *site, target string, p *process) (rounds.Sample, error) {
+func measureBlocks(ctx context.Context, n *site, target string, p *process.Process) (rounds.Sample, error) {
 	t := transfer{lockstep, blockSize}
 	stop, err := startServer(n, t)
 	if err != nil {
@@ -173,38 +174,29 @@ func measureBlocks(ctx context.Context, n *site, target string, p *process) (rou
 	if err := fetch(ctx, conn, to, transfer{10, blockSize}, never); err != nil { // neighbours, caches
 		return nil, err
 	}
-	before, err := p.cpu()
-	if err != nil {
-		return nil, err
-	}
+	before := p.CPU()
 	start := time.Now()
 	if err := fetch(ctx, conn, to, t, never); err != nil {
 		return nil, err
 	}
 	elapsed := time.Since(start)
-	after, err := p.cpu()
-	if err != nil {
-		return nil, err
-	}
+	after := p.CPU()
 	s := rounds.Sample{"us_per_block": float64(elapsed.Microseconds()) / lockstep}
 	if p != nil {
-		s["cpu_us_per_block"] = float64((after - before).Microseconds()) / lockstep
+		s["cpu_us_per_block"] = (after - before) * 1e6 / lockstep
 	}
 	return s, nil
 }
 
 // measureRack is a rack that boots at once over a network that loses one datagram in a hundred each way.
-func measureRack(ctx context.Context, n *site, target string, _ *process) (rounds.Sample, error) {
+func measureRack(ctx context.Context, n *site, target string, _ *process.Process) (rounds.Sample, error) {
 	completed, seconds, err := fetchAtOnce(ctx, n, target, rack, transfer{rackBlocks, blockSize}, 0.01)
 	return rounds.Sample{"completed_pct": 100 * float64(completed) / rack, "seconds": seconds}, err
 }
 
 // measureLoaders is a rack that loads a boot loader at once: the processor time of a block.
-func measureLoaders(ctx context.Context, n *site, target string, p *process) (rounds.Sample, error) {
-	before, err := p.cpu()
-	if err != nil {
-		return nil, err
-	}
+func measureLoaders(ctx context.Context, n *site, target string, p *process.Process) (rounds.Sample, error) {
+	before := p.CPU()
 	t := transfer{loader/bigBlock + 1, bigBlock}
 	completed, seconds, err := fetchAtOnce(ctx, n, target, loaders, t, 0)
 	if err != nil {
@@ -213,13 +205,10 @@ func measureLoaders(ctx context.Context, n *site, target string, p *process) (ro
 	if completed < loaders {
 		return nil, fmt.Errorf("failed to load: %d of %d clients have the file", completed, loaders)
 	}
-	after, err := p.cpu()
-	if err != nil {
-		return nil, err
-	}
+	after := p.CPU()
 	s := rounds.Sample{"seconds": seconds}
 	if p != nil {
-		s["cpu_us_per_block"] = float64((after - before).Microseconds()) / float64(loaders*t.blocks)
+		s["cpu_us_per_block"] = (after - before) * 1e6 / float64(loaders*t.blocks)
 	}
 	return s, nil
 }

@@ -6,8 +6,8 @@ import (
 	"os"
 	"os/exec"
 
-	"github.com/tinkerbell/stack/test/e2e/bench/process"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // Where the candidates listen.
@@ -79,15 +79,15 @@ func (b *bench) start(ctx context.Context, name string) (*process.Process, error
 	if err := os.WriteFile(file, fmt.Appendf(nil, text, b.site.dir), 0o600); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, path, args...)
+	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
 		"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090")
-	p, err := process.Start(ctx, name, rsaAddr, cmd) // the last to listen
+	p, err := process.Start(ctx, cmd, process.Options{Name: name, Ready: process.Listens(rsaAddr)}) // the last to listen
 	if err != nil {
 		return nil, err
 	}
 	if err := b.site.check(ctx); err != nil {
-		p.Stop()
+		p.Kill()
 		return nil, fmt.Errorf("failed to get the right answer of %s: %w", name, err)
 	}
 	return p, nil
@@ -102,7 +102,7 @@ func (b *bench) serving(
 		if err != nil {
 			return nil, err
 		}
-		defer p.Stop()
+		defer p.Kill()
 		return measure(ctx, p)
 	}
 }

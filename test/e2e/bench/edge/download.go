@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tinkerbell/stack/test/e2e/bench/process"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // streams is how many machines download at a time where the bulk of bytes is measured.

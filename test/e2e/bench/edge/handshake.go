@@ -10,8 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tinkerbell/stack/test/e2e/bench/process"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // handshakers shake hands at a time.

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tinkerbell/stack/test/e2e/bench/process"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // Of the hundred machines that share a rate of 1 Gbit/s, so many open more than one connection.

@@ -18,12 +18,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // api is a kube-apiserver on etcd, on a host of its own.
 type api struct {
 	host         *host
-	etcd, server *process
+	etcd, server *process.Process
 	client       *http.Client
 }
 
@@ -81,24 +83,6 @@ func startAPI(ctx context.Context, h *host, dir string) (*api, error) {
 		return nil, err
 	}
 	a := &api{host: h}
-	// They come first, as on a machine of their own, where the load of nodes is not theirs.
-	a.etcd, err = h.start(dir, "etcd", nil, "nice", "-n", "-20", programs.etcd, "--data-dir", filepath.Join(dir, "etcd"),
-		"--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
-		"--listen-peer-urls", "http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level", "error")
-	if err != nil {
-		return nil, err
-	}
-	key := filepath.Join(dir, "sa.key")
-	a.server, err = h.start(dir, "apiserver", nil, "nice", "-n", "-20", programs.apiserver,
-		"--etcd-servers", "http://127.0.0.1:2379",
-		"--cert-dir", filepath.Join(dir, "certs"), "--bind-address", apiIP, "--advertise-address", apiIP,
-		"--service-cluster-ip-range", "10.96.0.0/16,fd00:96::/112", "--token-auth-file", filepath.Join(dir, "tokens.csv"),
-		"--service-account-key-file", key, "--service-account-signing-key-file", key,
-		"--service-account-issuer", "https://kubernetes.default.svc", "--authorization-mode", "RBAC",
-		"--disable-admission-plugins", "ServiceAccount", "--watch-cache=true")
-	if err != nil {
-		return a, err
-	}
 	a.client = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // its own certificate, in a namespace
 		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
@@ -109,21 +93,24 @@ func startAPI(ctx context.Context, h *host, dir string) (*api, error) {
 			return conn, err
 		},
 	}}
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		if err = a.do(ctx, http.MethodGet, "/readyz", nil); err == nil {
-			return a, nil
-		}
-		select {
-		case <-a.server.ended:
-			return a, errors.New("the API server ended: see its log")
-		case <-ctx.Done():
-			return a, ctx.Err()
-		default:
-		}
-		if time.Now().After(deadline) {
-			return a, fmt.Errorf("the API server is not ready: %w", err)
-		}
+	// They come first, as on a machine of their own, where the load of nodes is not theirs.
+	a.etcd, err = h.start(ctx, dir, "etcd", nil, nil, "nice", "-n", "-20", programs.etcd,
+		"--data-dir", filepath.Join(dir, "etcd"),
+		"--listen-client-urls", "http://127.0.0.1:2379", "--advertise-client-urls", "http://127.0.0.1:2379",
+		"--listen-peer-urls", "http://127.0.0.1:2380", "--unsafe-no-fsync", "--log-level", "error")
+	if err != nil {
+		return nil, err
 	}
+	key := filepath.Join(dir, "sa.key")
+	ready := func(ctx context.Context) error { return a.do(ctx, http.MethodGet, "/readyz", nil) }
+	a.server, err = h.start(ctx, dir, "apiserver", ready, nil, "nice", "-n", "-20", programs.apiserver,
+		"--etcd-servers", "http://127.0.0.1:2379",
+		"--cert-dir", filepath.Join(dir, "certs"), "--bind-address", apiIP, "--advertise-address", apiIP,
+		"--service-cluster-ip-range", "10.96.0.0/16,fd00:96::/112", "--token-auth-file", filepath.Join(dir, "tokens.csv"),
+		"--service-account-key-file", key, "--service-account-signing-key-file", key,
+		"--service-account-issuer", "https://kubernetes.default.svc", "--authorization-mode", "RBAC",
+		"--disable-admission-plugins", "ServiceAccount", "--watch-cache=true")
+	return a, err
 }
 
 func writeCredentials(dir string) error {
@@ -154,8 +141,8 @@ func (a *api) stop() {
 	if a.client != nil {
 		a.client.CloseIdleConnections()
 	}
-	a.server.kill()
-	a.etcd.kill()
+	a.server.Kill()
+	a.etcd.Kill()
 }
 
 // do sends an object to the API.

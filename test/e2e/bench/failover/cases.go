@@ -27,27 +27,32 @@ type Case struct {
 // calm is how long the address has to answer without a break until a case is over.
 const calm = 1500 * time.Millisecond
 
+// leaveTime is how long stack-lb may take to end in order.
+const leaveTime = 15 * time.Second
+
 // APIAway is how long the API is away in the case of that name.
 const APIAway = 60 * time.Second
 
 // Cases are all.
 func Cases() []Case {
 	return []Case{
-		{"leave", func(_ context.Context, _ *Site, n *node) error { return n.lb.leave() }, true, 10 * time.Second, 1},
+		{"leave", func(_ context.Context, _ *Site, n *node) error {
+			return n.lb.End(leaveTime)
+		}, true, 10 * time.Second, 1},
 		{"drain", drain, true, 10 * time.Second, 1},
 		{"rolling-update", update, false, 10 * time.Second, 1},
 		{"killed", func(_ context.Context, _ *Site, n *node) error {
-			n.lb.kill()
+			n.lb.Kill()
 			return nil
 		}, true, 20 * time.Second, 7},
 		{"stopped", func(_ context.Context, _ *Site, n *node) error {
-			return n.lb.signal(syscall.SIGSTOP)
+			return n.lb.Signal(syscall.SIGSTOP)
 		}, true, 20 * time.Second, 7},
 		{"node-gone", func(_ context.Context, _ *Site, n *node) error {
 			if err := n.cable(false); err != nil {
 				return err
 			}
-			n.lb.kill()
+			n.lb.Kill()
 			return nil
 		}, true, 20 * time.Second, 7},
 		{"cable-out", func(_ context.Context, _ *Site, n *node) error { return n.cable(false) }, true, 20 * time.Second, 7},
@@ -110,10 +115,10 @@ func update(ctx context.Context, s *Site, owner *node) error {
 		return 0
 	})
 	for _, n := range nodes {
-		if err := n.lb.leave(); err != nil {
+		if err := n.lb.End(leaveTime); err != nil {
 			return err
 		}
-		if err := s.startLB(n); err != nil {
+		if err := s.startLB(ctx, n); err != nil {
 			return err
 		}
 		if err := s.ready(ctx, n); err != nil {

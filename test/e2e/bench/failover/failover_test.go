@@ -3,13 +3,14 @@ package failover
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // site builds stack-lb and a site with it.
@@ -19,13 +20,7 @@ func site(t *testing.T, nodes int, settings ...string) *Site {
 	if _, err := Cached(); err != nil {
 		t.Skip(err)
 	}
-	program := filepath.Join(t.TempDir(), "stack-lb")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/stack-lb")
-	build.Dir = "../../../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("failed to build stack-lb: %v\n%s", err, out)
-	}
-	s, err := NewSite(t.Context(), t.TempDir(), program, nodes, settings...)
+	s, err := NewSite(t.Context(), t.TempDir(), program.ForTest(t, "stack-lb"), nodes, settings...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/tinkerbell/stack/test/e2e/network"
 )
 
 // TestServiceLife is a Service's way from its creation to its end, by TCP and UDP, IPv4 and IPv6, in either mode: with a
@@ -228,12 +230,8 @@ func ask(conn net.Conn) string {
 // pods gives the node's pod a second address of each family, and has each of the four answer with itself at port 9090.
 func pods(t *testing.T, n *node) {
 	t.Helper()
-	own, err := n.pod.links.LinkByName(link)
-	if err != nil {
-		t.Fatal(err)
-	}
 	second := podIP(n.number, 2)
-	if err := n.pod.address(own, second[0]+"/24", second[1]+"/64"); err != nil {
+	if err := network.Raise(n.pod.ns, link, second[0]+"/24", second[1]+"/64"); err != nil {
 		t.Fatal(err)
 	}
 	var running sync.WaitGroup

@@ -1,19 +1,19 @@
 package failover
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"syscall"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/network"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // Addresses of the site. The address is VIP; nodes follow on each other.
@@ -34,46 +34,19 @@ type host struct {
 	sw    *host
 }
 
-// onThread runs f on a thread of its own, which ends with it.
-func onThread(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		done <- f()
-	}()
-	return <-done
-}
-
-// in runs f inside the host's namespace; sockets and processes that it opens stay there.
-func (h *host) in(f func() error) error {
-	return onThread(func() error {
-		if err := netns.Set(h.ns); err != nil {
-			return fmt.Errorf("failed to enter namespace: %w", err)
-		}
-		return f()
-	})
-}
+// in runs f inside the host's namespace; sockets that it opens stay there.
+func (h *host) in(f func() error) error { return network.Do(h.ns, f) }
 
 func newHost(name string) (*host, error) {
-	h := &host{name: name, port: name}
-	err := onThread(func() (err error) {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("failed to make network namespace: %w", err)
-		}
-		h.ns, err = netns.Get()
-		return err
-	})
+	ns, err := network.New()
 	if err != nil {
 		return nil, err
 	}
+	h := &host{name: name, port: name, ns: ns}
 	if h.links, err = netlink.NewHandleAt(h.ns); err != nil {
 		return nil, errors.Join(err, h.ns.Close())
 	}
-	lo, err := h.links.LinkByName("lo")
-	if err == nil {
-		err = h.links.LinkSetUp(lo)
-	}
-	return h, err
+	return h, network.Raise(ns, "lo")
 }
 
 func (h *host) close() error {
@@ -100,9 +73,8 @@ func newSwitch() (*host, error) {
 // plug connects a host to the switch, with an address of either family.
 func (h *host) plug(sw *host, number int) error {
 	h.sw = sw
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: link}, PeerName: h.port, PeerNamespace: netlink.NsFd(sw.ns)}
-	if err := h.links.LinkAdd(veth); err != nil {
-		return fmt.Errorf("failed to make veth: %w", err)
+	if err := network.Join(h.ns, link, sw.ns, h.port); err != nil {
+		return err
 	}
 	port, err := sw.links.LinkByName(h.port)
 	if err != nil {
@@ -115,31 +87,7 @@ func (h *host) plug(sw *host, number int) error {
 	if err := errors.Join(sw.links.LinkSetMaster(port, bridge), sw.links.LinkSetUp(port)); err != nil {
 		return fmt.Errorf("failed to plug %s in: %w", h.name, err)
 	}
-	own, err := h.links.LinkByName(link)
-	if err != nil {
-		return err
-	}
-	if err := h.links.LinkSetUp(own); err != nil {
-		return err
-	}
-	return h.address(own, fmt.Sprintf("192.0.2.%d/24", number), fmt.Sprintf("2001:db8::%d/64", number))
-}
-
-// address gives addresses to a link of the host.
-func (h *host) address(on netlink.Link, cidrs ...string) error {
-	for _, cidr := range cidrs {
-		address, err := netlink.ParseAddr(cidr)
-		if err != nil {
-			return err
-		}
-		if address.IP.To4() == nil {
-			address.Flags = unix.IFA_F_NODAD
-		}
-		if err := h.links.AddrReplace(on, address); err != nil {
-			return fmt.Errorf("failed to give %s its address: %w", h.name, err)
-		}
-	}
-	return nil
+	return network.Raise(h.ns, link, fmt.Sprintf("192.0.2.%d/24", number), fmt.Sprintf("2001:db8::%d/64", number))
 }
 
 // podIP are addresses of the network of a node's pod. The API wants them as it would write them: no zero before "::".
@@ -149,31 +97,21 @@ func podIP(number, last int) [2]string {
 
 // attach connects a pod to its node: the pod has the addresses that end in 1, and the node is its router.
 func (h *host) attach(pod *host, number int) error {
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "pod"}, PeerName: link, PeerNamespace: netlink.NsFd(pod.ns)}
-	if err := h.links.LinkAdd(veth); err != nil {
-		return fmt.Errorf("failed to make veth: %w", err)
+	if err := network.Join(h.ns, "pod", pod.ns, link); err != nil {
+		return err
 	}
-	for _, end := range []struct {
-		host *host
-		name string
-		last int
-	}{{h, "pod", 254}, {pod, link, 1}} {
-		own, err := end.host.links.LinkByName(end.name)
-		if err != nil {
-			return err
-		}
-		ip := podIP(number, end.last)
-		err = errors.Join(end.host.links.LinkSetUp(own), end.host.address(own, ip[0]+"/24", ip[1]+"/64"))
-		if err != nil {
-			return err
-		}
-	}
-	own, err := pod.links.LinkByName(link)
+	node, own := podIP(number, 254), podIP(number, 1)
+	err := errors.Join(network.Raise(h.ns, "pod", node[0]+"/24", node[1]+"/64"),
+		network.Raise(pod.ns, link, own[0]+"/24", own[1]+"/64"))
 	if err != nil {
 		return err
 	}
-	for _, router := range podIP(number, 254) {
-		route := &netlink.Route{LinkIndex: own.Attrs().Index, Gw: net.ParseIP(router)}
+	leg, err := pod.links.LinkByName(link)
+	if err != nil {
+		return err
+	}
+	for _, router := range node {
+		route := &netlink.Route{LinkIndex: leg.Attrs().Index, Gw: net.ParseIP(router)}
 		if err := pod.links.RouteAdd(route); err != nil {
 			return fmt.Errorf("failed to give %s its router: %w", pod.name, err)
 		}
@@ -210,54 +148,13 @@ func (h *host) cable(in bool) error {
 	return h.sw.links.LinkSetDown(port)
 }
 
-// process is a program that runs on a host.
-type process struct {
-	cmd   *exec.Cmd
-	log   *os.File
-	ended chan struct{}
-}
-
-// start starts a program on the host. Its output goes to a file of the directory.
-func (h *host) start(dir, name string, env []string, args ...string) (*process, error) {
-	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	p := &process{cmd: exec.Command(args[0], args[1:]...), log: log, ended: make(chan struct{})}
-	p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr = append(os.Environ(), env...), log, log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := h.in(p.cmd.Start); err != nil {
-		return nil, errors.Join(fmt.Errorf("failed to start %s: %w", name, err), log.Close())
-	}
-	go func() {
-		defer close(p.ended)
-		_ = p.cmd.Wait() // however it ends
-		_ = log.Close()
-	}()
-	return p, nil
-}
-
-func (p *process) signal(s syscall.Signal) error { return syscall.Kill(-p.cmd.Process.Pid, s) }
-
-// kill ends the process at once, even one that stands still.
-func (p *process) kill() {
-	if p == nil {
-		return
-	}
-	_ = p.signal(syscall.SIGKILL) // it may have ended
-	<-p.ended
-}
-
-// leave has the process end in order.
-func (p *process) leave() error {
-	if err := p.signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	select {
-	case <-p.ended:
-		return nil
-	case <-time.After(15 * time.Second):
-		p.kill()
-		return errors.New("it did not end after SIGTERM")
-	}
+// start starts a program on the host and waits until it is ready. Its output goes to a file of the directory.
+func (h *host) start(
+	ctx context.Context, dir, name string, ready func(context.Context) error, env []string, args ...string,
+) (*process.Process, error) {
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), env...)
+	return process.Start(ctx, cmd, process.Options{
+		Name: name, Enter: network.Into(h.ns), Log: filepath.Join(dir, name+".log"), Ready: ready,
+	})
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // node is a host with stack-lb, kube-proxy, and one pod that serves HTTP.
@@ -18,8 +20,8 @@ type node struct {
 	name   string
 	mac    [6]byte
 	pod    *host
-	proxy  *process
-	lb     *process
+	proxy  *process.Process
+	lb     *process.Process
 	server *http.Server
 	served chan struct{}
 }
@@ -62,8 +64,8 @@ func newNode(sw *host, number int) (n *node, err error) {
 }
 
 // startProxy starts kube-proxy.
-func (n *node) startProxy(dir, program string) (err error) {
-	n.proxy, err = n.start(dir, n.name+"-kube-proxy", nil, program,
+func (n *node) startProxy(ctx context.Context, dir, program string) (err error) {
+	n.proxy, err = n.start(ctx, dir, n.name+"-kube-proxy", nil, nil, program,
 		"--kubeconfig", filepath.Join(dir, "kubeconfig-admin"), "--proxy-mode", "nftables",
 		"--hostname-override", n.name, "--cluster-cidr", "10.244.0.0/16,fd00:244::/32",
 		"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0",
@@ -98,22 +100,22 @@ func (n *node) ready(ctx context.Context) bool {
 }
 
 // revive connects the node, and has stack-lb run.
-func (s *Site) revive(n *node) error {
+func (s *Site) revive(ctx context.Context, n *node) error {
 	if err := n.cable(true); err != nil {
 		return err
 	}
 	select {
-	case <-n.lb.ended:
-		return s.startLB(n)
+	case <-n.lb.Ended():
+		return s.startLB(ctx, n)
 	default:
-		return n.lb.signal(syscall.SIGCONT)
+		return n.lb.Signal(syscall.SIGCONT)
 	}
 }
 
 // stop ends what runs on the node.
 func (n *node) stop() error {
-	n.lb.kill()
-	n.proxy.kill()
+	n.lb.Kill()
+	n.proxy.Kill()
 	if n.server != nil {
 		_ = n.server.Close()
 	}

@@ -69,7 +69,7 @@ func NewSite(ctx context.Context, dir, program string, nodes int, settings ...st
 		return s, err
 	}
 	for _, n := range s.nodes {
-		if err := errors.Join(n.startProxy(dir, programs.proxy), s.startLB(n)); err != nil {
+		if err := errors.Join(n.startProxy(ctx, dir, programs.proxy), s.startLB(ctx, n)); err != nil {
 			return s, err
 		}
 	}
@@ -89,12 +89,12 @@ func (s *Site) Open(ctx context.Context) error {
 }
 
 // startLB starts stack-lb on a node.
-func (s *Site) startLB(n *node) (err error) {
+func (s *Site) startLB(ctx context.Context, n *node) (err error) {
 	env := append([]string{
 		"STACK_LB_NODE=" + n.name, "STACK_LB_NAMESPACE=" + namespace, "STACK_LB_LOG_FORMAT=text",
 		"STACK_LB_KUBECONFIG=" + filepath.Join(s.dir, "kubeconfig"),
 	}, s.settings...)
-	n.lb, err = n.start(s.dir, n.name, env, s.program)
+	n.lb, err = n.start(ctx, s.dir, n.name, nil, env, s.program)
 	return err
 }
 
@@ -114,7 +114,7 @@ func (s *Site) restart(ctx context.Context) error {
 		return err
 	}
 	for _, n := range s.nodes {
-		if err := s.revive(n); err != nil {
+		if err := s.revive(ctx, n); err != nil {
 			return err
 		}
 	}

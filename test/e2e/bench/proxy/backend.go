@@ -9,7 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/tinkerbell/stack/test/e2e/bench/process"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // backends are what the candidates pass to: nginx for HTTP, since it costs the least, and sockets of ours for TCP.
@@ -54,7 +54,8 @@ func startBackends(ctx context.Context) (*backends, error) {
 	}
 	path, err := process.Find("nginx")
 	if err == nil {
-		b.nginx, err = process.Start(ctx, "nginx", httpBackend, exec.CommandContext(ctx, path, "-c", file, "-p", dir))
+		b.nginx, err = process.Start(ctx, exec.Command(path, "-c", file, "-p", dir),
+			process.Options{Ready: process.Listens(httpBackend)})
 	}
 	if err != nil {
 		b.stop()
@@ -118,7 +119,7 @@ func serve(listener net.Listener) {
 }
 
 func (b *backends) stop() {
-	b.nginx.Stop()
+	b.nginx.Kill()
 	for _, each := range b.listeners {
 		_ = each.Close()
 	}

@@ -11,8 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/tinkerbell/stack/test/e2e/bench/process"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // The candidates.
@@ -148,8 +148,8 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 		if b.Forwarder == "" {
 			return nil, fmt.Errorf("no forwarder is given: %w", rounds.ErrLeftOut)
 		}
-		forwarder := exec.CommandContext(ctx, b.Forwarder, "-listen", lbAddr, "-endpoint", lbBackend)
-		return process.Start(ctx, name, c.tcp, forwarder)
+		forwarder := exec.Command(b.Forwarder, "-listen", lbAddr, "-endpoint", lbBackend)
+		return process.Start(ctx, forwarder, process.Options{Name: name, Ready: process.Listens(c.tcp)})
 	}
 	file := filepath.Join(c.dir, "conf")
 	path, text, args := b.Proxy, "", []string(nil)
@@ -179,11 +179,11 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, path, args...)
+	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
 		"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090",
 		fmt.Sprintf("STACK_PROXY_BOOTS=%t", name == oursBoots))
-	return process.Start(ctx, name, c.http, cmd)
+	return process.Start(ctx, cmd, process.Options{Name: name, Ready: process.Listens(c.http)})
 }
 
 // addToLoopback puts the address of an address and port on the loopback.
@@ -213,6 +213,6 @@ func loadStream() string {
 }
 
 func (c *candidate) stop() {
-	c.Stop()
+	c.Kill()
 	_ = os.RemoveAll(c.dir)
 }

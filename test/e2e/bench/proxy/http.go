@@ -12,8 +12,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/tinkerbell/stack/test/e2e/bench/process"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 var wrkRequests = regexp.MustCompile(`(?m)^\s*(\d+) requests in ([0-9.]+)s`)

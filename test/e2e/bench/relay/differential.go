@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,12 +10,12 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/test/e2e/network"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // Comparison is what each candidate made of one case, in words that are equal where it did the same.
@@ -156,24 +157,23 @@ func probeAll(relay *exec.Cmd) (results []string, err error) {
 		return nil, err
 	}
 	defer func() { _ = s.close() }()
-	var log bytes.Buffer
-	relay.Stdout, relay.Stderr = &log, &log
-	if err := start(s.relay, relay); err != nil {
+	running, err := process.Start(context.Background(), relay, process.Options{Enter: network.Into(s.relay)})
+	if err != nil {
 		return nil, err
 	}
-	defer end(relay, syscall.SIGKILL)
+	defer running.Kill()
 	b := &bystander{}
 	if err := b.open(s); err != nil {
 		return nil, err
 	}
 	defer b.close()
 	if err := b.awake(); err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, log.String())
+		return nil, fmt.Errorf("%w\n%s", err, running.Said())
 	}
 	for i, p := range probes {
 		result, err := b.probe(p, byte(i+1))
 		if err != nil {
-			return nil, fmt.Errorf("failed at %s: %w\n%s", p.name, err, log.String())
+			return nil, fmt.Errorf("failed at %s: %w\n%s", p.name, err, running.Said())
 		}
 		results = append(results, result)
 	}

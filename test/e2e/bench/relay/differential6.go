@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,12 +12,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/test/e2e/network"
+	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
 // sending6 is what a client or a relay on the LAN sends in a case of DHCPv6.
@@ -107,12 +108,11 @@ func probeAll6(relay *exec.Cmd, bare bool) (results []string, err error) {
 			return nil, err
 		}
 	}
-	var log bytes.Buffer
-	relay.Stdout, relay.Stderr = &log, &log
-	if err := start(s.relay, relay); err != nil {
+	running, err := process.Start(context.Background(), relay, process.Options{Enter: network.Into(s.relay)})
+	if err != nil {
 		return nil, err
 	}
-	defer end(relay, syscall.SIGKILL)
+	defer running.Kill()
 	b := &bystander6{}
 	if err := b.open(s); err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func probeAll6(relay *exec.Cmd, bare bool) (results []string, err error) {
 	defer b.close()
 	awake := b.awake()
 	if awake != nil && !bare {
-		return nil, fmt.Errorf("%w\n%s", awake, log.String())
+		return nil, fmt.Errorf("%w\n%s", awake, running.Said())
 	}
 	for i, p := range probes6 {
 		if p.bare != bare {
@@ -129,7 +129,7 @@ func probeAll6(relay *exec.Cmd, bare bool) (results []string, err error) {
 		}
 		result, err := b.probe(p, i)
 		if err != nil {
-			return nil, fmt.Errorf("failed at %s: %w\n%s", p.name, err, log.String())
+			return nil, fmt.Errorf("failed at %s: %w\n%s", p.name, err, running.Said())
 		}
 		results = append(results, result)
 	}

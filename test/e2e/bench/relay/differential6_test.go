@@ -3,10 +3,10 @@ package relay
 import (
 	"bytes"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // ourBehaviour6 is what dhcp-relay has to do in each case of DHCPv6: with its default settings, and, where that is
@@ -59,14 +59,8 @@ func TestDifferential6(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make network namespaces and run the peers")
 	}
-	program := filepath.Join(t.TempDir(), "dhcp-relay")
-	build := exec.Command("go", "build", "-o", program, "./cmd/dhcp-relay")
-	build.Dir = "../../../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("failed to build dhcp-relay: %v\n%s", err, out)
-	}
 	var log bytes.Buffer
-	comparisons, err := Differential6(Options{Relay: program, Directory: "../../../../build/bench/peers", Log: &log})
+	comparisons, err := Differential6(Options{Relay: program.ForTest(t, "dhcp-relay"), Directory: "../../../../build/bench/peers", Log: &log})
 	if err != nil {
 		t.Fatal(err)
 	}

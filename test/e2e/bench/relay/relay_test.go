@@ -3,12 +3,12 @@ package relay
 import (
 	"bytes"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // ourBehaviour is what dhcp-relay has to do in each case of the differential run, with its default settings.
@@ -49,15 +49,8 @@ func TestDifferential(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make network namespaces and run the peers")
 	}
-	directory := t.TempDir()
-	program := filepath.Join(directory, "dhcp-relay")
-	build := exec.Command("go", "build", "-o", program, "./cmd/dhcp-relay")
-	build.Dir = "../../../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("failed to build dhcp-relay: %v\n%s", err, out)
-	}
 	var log bytes.Buffer
-	comparisons, err := Differential(Options{Relay: program, Directory: "../../../../build/bench/peers", Log: &log})
+	comparisons, err := Differential(Options{Relay: program.ForTest(t, "dhcp-relay"), Directory: "../../../../build/bench/peers", Log: &log})
 	if err != nil {
 		t.Fatal(err)
 	}

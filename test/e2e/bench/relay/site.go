@@ -7,8 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
-	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -123,26 +121,6 @@ func setConf6(link, name, value string) error {
 		return fmt.Errorf("failed to set %s of %s: %w", name, link, err)
 	}
 	return nil
-}
-
-// start runs a program in a namespace; it dies with this process.
-func start(ns netns.NsHandle, command *exec.Cmd) error {
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	// The thread that starts a child is its parent for Pdeathsig: it has to live as long as the child.
-	started := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		if err := netns.Set(ns); err != nil {
-			started <- err
-			return
-		}
-		err := command.Start()
-		started <- err
-		if err == nil {
-			_, _ = command.Process.Wait()
-		}
-	}()
-	return <-started
 }
 
 // peers are the programs that this relay is compared with, and the Debian packages they come from.

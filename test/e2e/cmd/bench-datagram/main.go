@@ -6,11 +6,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/datagram"
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
+	"github.com/tinkerbell/stack/test/e2e/process"
 	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
@@ -18,7 +18,8 @@ func main() { program.Main("bench-datagram", run) }
 
 func run(ctx context.Context) error {
 	proxy := flag.String("proxy", "build/bin/stack-proxy", "the stack-proxy executable")
-	nginx := flag.String("nginx", lookup("nginx"), "the nginx executable with its stream module; empty leaves it out")
+	found, _ := process.Find("nginx") // empty where there is none
+	nginx := flag.String("nginx", found, "the nginx executable with its stream module; empty leaves it out")
 	runs := flag.Int("runs", 5, "rounds")
 	cases := flag.String("cases", "", "some of "+strings.Join(datagram.CaseNames(), ",")+"; empty is all")
 	out := flag.String("out", "build/bench/proxy.json", "where the rows go; rows of other cases in it stay")
@@ -39,14 +40,4 @@ func run(ctx context.Context) error {
 	}
 	_, err = fmt.Fprint(os.Stdout, datagram.Markdown(rows))
 	return err
-}
-
-// lookup finds an executable, or nothing.
-func lookup(name string) string {
-	for _, dir := range []string{"", "/usr/sbin/"} {
-		if path, err := exec.LookPath(dir + name); err == nil {
-			return path
-		}
-	}
-	return ""
 }

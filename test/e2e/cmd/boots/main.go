@@ -19,6 +19,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/boots"
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 func main() {
@@ -50,7 +51,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	repo, err := lab.Repo()
+	repo, err := program.Repo()
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/journey"
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 func main() {
@@ -89,7 +90,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return errors.New("-family 6: the machine in Go has no IPv6, bios and uefi have")
 	}
 	var err error
-	if d.repo, err = lab.Repo(); err != nil {
+	if d.repo, err = program.Repo(); err != nil {
 		return err
 	}
 	if d.dir == "" {

@@ -1,0 +1,103 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/process"
+	"github.com/tinkerbell/stack/test/e2e/progress"
+)
+
+// buildQuiet is how long a build may name no further package: the last thing that it does is to link, in silence.
+const buildQuiet = 10 * time.Minute
+
+// Repo is the directory of the repository that the working directory is in.
+func Repo() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(text), "module github.com/tinkerbell/stack\n") {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("failed to find the repository: run this inside it")
+		}
+		dir = parent
+	}
+}
+
+// Build builds packages of the module in a directory into another directory. Builds into it take turns. What is up to
+// date already is left alone.
+func Build(ctx context.Context, module, out string, packages []string, flags ...string) error {
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return fmt.Errorf("failed to make %s: %w", out, err)
+	}
+	// Two cores gain nothing from builds side by side.
+	lock, err := os.OpenFile(filepath.Join(out, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return fmt.Errorf("failed to open build lock: %w", err)
+	}
+	defer func() { _ = lock.Close() }()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("failed to lock builds: %w", err)
+	}
+	said, err := os.CreateTemp("", "build-*.log")
+	if err != nil {
+		return fmt.Errorf("failed to make log of build: %w", err)
+	}
+	defer func() { _, _ = said.Close(), os.Remove(said.Name()) }()
+	ctx, watch := progress.Begin(ctx, progress.Patience{
+		Quiet: buildQuiet, Signs: []func() string{process.LastLine("go build", said.Name())},
+	})
+	defer watch.End()
+	args := slices.Concat([]string{"build", "-v", "-trimpath", "-o", out + string(filepath.Separator)}, flags, packages)
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = module, said, said
+	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	if !slices.Contains(flags, "-race") { // which needs cgo
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
+	}
+	if err := cmd.Run(); err != nil {
+		text, _ := os.ReadFile(said.Name())
+		return fmt.Errorf("failed to build %s: %w: %s", strings.Join(packages, " "), watch.Why(ctx, err), text)
+	}
+	return nil
+}
+
+// Command builds a program of this module, cmd/NAME, and returns its file.
+func Command(ctx context.Context, name string) (string, error) {
+	repo, err := Repo()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(repo, "build", "bin")
+	return filepath.Join(dir, name), Build(ctx, filepath.Join(repo, "test", "e2e"), dir, []string{"./cmd/" + name})
+}
+
+// ForTest builds a program of the repository, cmd/NAME, and returns its file, which tests share.
+func ForTest(tb testing.TB, name string, flags ...string) string {
+	tb.Helper()
+	repo, err := Repo()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	dir := filepath.Join(append([]string{repo, "build", "bin", "lab"}, flags...)...) // a directory of each set of flags
+	if err := Build(tb.Context(), repo, dir, []string{"./cmd/" + name}, flags...); err != nil {
+		tb.Fatal(err)
+	}
+	return filepath.Join(dir, name)
+}
