@@ -13,6 +13,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/tinkerbell/stack/internal/redirect"
 )
 
 // check is one question.
@@ -95,7 +97,7 @@ func (c check) http(ctx context.Context) (string, error) {
 	defer transport.CloseIdleConnections()
 	client := http.Client{
 		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: redirect.None,
 	}
 	response, err := client.Do(request)
 	if err != nil {

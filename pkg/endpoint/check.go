@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+
+	"github.com/tinkerbell/stack/internal/redirect"
 )
 
 // Secure makes TLS of a connection to an endpoint; nil where endpoints speak none.
@@ -60,7 +62,7 @@ func CheckHTTP(path string, secure Secure) Check {
 	client := &http.Client{
 		// A connection of its own each time: one that is kept would not notice that nobody listens any more.
 		Transport:     &http.Transport{DisableKeepAlives: true, DialTLSContext: dialer(secure, "http/1.1")},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: redirect.None,
 	}
 	return func(ctx context.Context, addr netip.AddrPort) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+addr.String()+path, nil)

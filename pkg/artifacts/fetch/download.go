@@ -21,6 +21,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/tinkerbell/stack/internal/redirect"
 )
 
 // artifact is one thing to fetch.
@@ -56,18 +58,7 @@ type downloader struct {
 func newClient() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableCompression = true // ranges and digests are of the bytes as they are
-	return &http.Client{Transport: transport, CheckRedirect: checkRedirect}
-}
-
-// checkRedirect follows like anybody, but never from https to http.
-func checkRedirect(to *http.Request, via []*http.Request) error {
-	if len(via) >= 10 {
-		return errors.New("more than 10 redirects")
-	}
-	if via[len(via)-1].URL.Scheme == "https" && to.URL.Scheme != "https" {
-		return errors.New("redirected from https to http")
-	}
-	return nil
+	return &http.Client{Transport: transport, CheckRedirect: redirect.Secure}
 }
 
 // meta is kept beside a partial file: whether the server still has the same.

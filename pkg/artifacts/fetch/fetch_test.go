@@ -557,3 +557,16 @@ func fetchUntilKilled(volume, url string) {
 		_ = f.Once(context.Background())
 	}
 }
+
+// TestNoRedirectToHTTP: what was asked for by https is not fetched by http.
+func TestNoRedirectToHTTP(t *testing.T) {
+	plain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("asked by http") }))
+	defer plain.Close()
+	secure := httptest.NewTLSServer(http.RedirectHandler(plain.URL, http.StatusFound))
+	defer secure.Close()
+	client := newClient()
+	client.Transport = secure.Client().Transport
+	if _, err := client.Get(secure.URL); err == nil || !strings.Contains(err.Error(), "from https to http") {
+		t.Errorf("got %v", err)
+	}
+}

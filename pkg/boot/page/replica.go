@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/backoff"
+	"github.com/tinkerbell/stack/internal/redirect"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -41,7 +42,7 @@ var client = &http.Client{
 		MaxIdleConnsPerHost: 2,
 		IdleConnTimeout:     linger,
 	},
-	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	CheckRedirect: redirect.None,
 }
 
 // replica is another replica that is followed. Its fields below the address are guarded by the fleet's lock.

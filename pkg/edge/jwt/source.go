@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -19,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/backoff"
+	"github.com/tinkerbell/stack/internal/redirect"
 	"github.com/tinkerbell/stack/internal/watch"
 )
 
@@ -61,21 +61,13 @@ func newSource(c Config, client *http.Client, log *slog.Logger, m *routeMetrics)
 	var transport *http.Transport
 	if client == nil {
 		transport = http.DefaultTransport.(*http.Transport).Clone()
-		client = &http.Client{Transport: transport, Timeout: fetchTimeout, CheckRedirect: sameSafety}
+		client = &http.Client{Transport: transport, Timeout: fetchTimeout, CheckRedirect: redirect.Secure}
 	}
 	return &source{
 		config: c, client: client, transport: transport, log: log, metrics: m,
 		kick: make(chan struct{}, 1), next: make(chan struct{}),
 		budget: budgetMost, refilled: time.Now(),
 	}
-}
-
-// sameSafety follows redirects, but never from https to http.
-func sameSafety(to *http.Request, via []*http.Request) error {
-	if len(via) >= 5 || via[0].URL.Scheme == "https" && to.URL.Scheme != "https" {
-		return errors.New("redirected too often, or to http")
-	}
-	return nil
 }
 
 // run fetches the keys, and again at times, after failures, and when it is kicked, until ctx is done.

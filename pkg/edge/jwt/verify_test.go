@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -540,4 +541,17 @@ func FuzzKeys(f *testing.F) {
 			t.Errorf("got %v, %v", set, err)
 		}
 	})
+}
+
+// TestNoRedirectToHTTP: keys that were asked for by https are not fetched by http.
+func TestNoRedirectToHTTP(t *testing.T) {
+	plain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("asked by http") }))
+	defer plain.Close()
+	secure := httptest.NewTLSServer(http.RedirectHandler(plain.URL, http.StatusFound))
+	defer secure.Close()
+	s := newSource(Config{}, nil, slog.New(slog.DiscardHandler), nil)
+	s.client.Transport = secure.Client().Transport
+	if _, err := s.get(t.Context(), secure.URL); err == nil || !strings.Contains(err.Error(), "from https to http") {
+		t.Errorf("got %v", err)
+	}
 }
