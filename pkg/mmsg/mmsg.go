@@ -1,5 +1,5 @@
-// Package mmsg receives and sends packets in batches, each by one system call (recvmmsg(2), sendmmsg(2)), in memory that
-// is made once. It knows packet sockets, which carry whole frames, and UDP sockets of both families.
+// Package mmsg receives and sends packets in batches, each by one system call (recvmmsg(2), sendmmsg(2)), in memory
+// that is made once. It knows packet sockets, which carry whole frames, and UDP sockets of both families.
 //
 // The sockets themselves, and how their owners wait for packets, belong to the callers.
 package mmsg
@@ -31,12 +31,12 @@ func call(number uintptr, fd int, headers []header, flags int) (int, unix.Errno)
 	return int(n), 0
 }
 
-// controlLen is room for the control messages of one packet: an IP_PKTINFO, an IPV6_PKTINFO and a count of lost packets,
-// or one of them and UDP_SEGMENT.
+// controlLen is room for the control messages of one packet: an IP_PKTINFO, an IPV6_PKTINFO and a count of lost
+// packets, or one of them and UDP_SEGMENT.
 const controlLen = 128
 
-// Control returns the data of the first control message of a level and type (cmsg(3)), nil where there is none.
-func Control(messages []byte, level, kind int) []byte {
+// find returns the data of the first control message of a level and type (cmsg(3)), nil where there is none.
+func find(messages []byte, level, kind int) []byte {
 	for len(messages) >= unix.SizeofCmsghdr {
 		header := (*unix.Cmsghdr)(unsafe.Pointer(&messages[0]))
 		n := int(header.Len)

@@ -98,10 +98,10 @@ func (in *RecvBatch) Link(i int) *unix.RawSockaddrLinklayer { return in.names[i]
 // From is the sender of packet i as a UDP socket tells it.
 func (in *RecvBatch) From(i int) *Sockaddr { return &in.names[i] }
 
-// Local is the address of this host that a UDP socket received packet i at, and the index of the link that it came by:
-// the socket has IP_PKTINFO or IPV6_RECVPKTINFO. A packet is direct where it was sent to that address. For an IPv4
-// broadcast or group, Local is an address of the link, since none can be answered from those (RFC 1122 section 3.2.1.3);
-// for an IPv6 group it is the group. The address is invalid where the kernel told none.
+// Local is the address of this host that a UDP socket received packet i at, and the index of the link that it came
+// by: the socket has IP_PKTINFO or IPV6_RECVPKTINFO. A packet is direct where it was sent to that address. For an
+// IPv4 broadcast or group, Local is an address of the link, since none can be answered from those (RFC 1122 section
+// 3.2.1.3); for an IPv6 group it is the group. The address is invalid where the kernel told none.
 func (in *RecvBatch) Local(i int) (at netip.Addr, link int, direct bool) {
 	if data := in.Message(i, unix.IPPROTO_IP, unix.IP_PKTINFO); len(data) >= unix.SizeofInet4Pktinfo {
 		info := (*unix.Inet4Pktinfo)(unsafe.Pointer(&data[0]))
@@ -117,7 +117,8 @@ func (in *RecvBatch) Local(i int) (at netip.Addr, link int, direct bool) {
 	return netip.Addr{}, 0, false
 }
 
-// Message is the data of the first control message of a level and type that came with packet i, nil where there is none.
+// Message is the data of the first control message of a level and type that came with packet i, nil where there is
+// none.
 func (in *RecvBatch) Message(i, level, kind int) []byte {
-	return Control(in.control[i][:min(int(in.headers[i].Controllen), controlLen)], level, kind)
+	return find(in.control[i][:min(int(in.headers[i].Controllen), controlLen)], level, kind)
 }

@@ -19,33 +19,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestSockaddr(t *testing.T) {
-	const v4, v6 = syscall.AF_INET, syscall.AF_INET6
-	for _, tt := range []struct {
-		family int
-		peer   string
-		zone   uint32
-	}{
-		{v4, "192.0.2.1:69", 0},
-		{v6, "192.0.2.1:69", 0}, // mapped, and back
-		{v6, "[2001:db8::1]:65535", 0},
-		{v6, "[fe80::1]:514", 7},
-	} {
-		want := Peer{AddrPort: netip.MustParseAddrPort(tt.peer), Zone: tt.zone}
-		var s sockaddr
-		s.set(tt.family, want)
-		if got := s.peer(); got != want {
-			t.Errorf("family %d: got %v, want %v", tt.family, got, want)
-		}
-	}
-	if got := (&sockaddr{}).peer(); got != (Peer{}) {
-		t.Errorf("got %v of nothing", got)
-	}
-}
 
 func TestQueueKeepsOrder(t *testing.T) {
 	var q queue[int]
@@ -95,7 +72,7 @@ func dial(t testing.TB, ns *nstest.NS, server string) net.Conn {
 }
 
 // receive waits for n datagrams.
-func receive(t testing.TB, b *Batch, s *Socket) {
+func receive(t testing.TB, b *RecvBatch, s *Socket) {
 	t.Helper()
 	p, err := NewPoller(1)
 	if err != nil {
@@ -128,24 +105,23 @@ func TestBatchKnowsTheAskedAddress(t *testing.T) {
 			for i := range 3 {
 				fmt.Fprintf(conn, "datagram %d", i)
 			}
-			in, out := NewBatch(4), NewBatch(4)
+			in, out := NewRecvBatch(), NewSendBatch(sockets[0], false)
+			defer in.Close()
+			defer out.Close()
 			receive(t, in, sockets[0])
 			if in.Len() != 3 {
 				t.Fatalf("got %d datagrams, want 3", in.Len())
 			}
 			for i := range 3 {
-				asked, index := in.Asked(i)
+				asked, index, _ := in.Local(i)
 				if string(in.Data(i)) != fmt.Sprintf("datagram %d", i) || asked.String() != tt.asked || index != 1 ||
 					in.Peer(i).String() != conn.LocalAddr().String() || in.Truncated(i) {
 					t.Errorf("got %q from %s to %s by %d", in.Data(i), in.Peer(i), asked, index)
 				}
-				out.Take(in, i, sockets[0], in.Peer(i), asked, index)
+				out.Take(in, i, in.Peer(i), asked, uint32(index))
 			}
-			out.Push(append(out.Next(), "one more"...), sockets[0], in.Peer(0), netip.MustParseAddr(tt.asked), 1)
-			if out.Free() != 0 {
-				t.Errorf("room for %d in a full batch", out.Free())
-			}
-			if failed, err := out.Send(sockets[0]); failed != 0 {
+			out.Push(append(out.Next(), "one more"...), in.Peer(0), netip.MustParseAddr(tt.asked), 1)
+			if failed, err := out.Send(); failed != 0 {
 				t.Fatalf("%d datagrams failed: %v", failed, err)
 			}
 			// A connected socket takes answers from the asked address and port only.
@@ -164,11 +140,12 @@ func TestSendGoesOnAfterAFailure(t *testing.T) {
 	sockets, ns := loopback(t, "127.0.0.1:69", 1)
 	conn := dial(t, ns, "127.0.0.1:69")
 	client := Peer{AddrPort: netip.MustParseAddrPort(conn.LocalAddr().String())}
-	out := NewBatch(3)
+	out := NewSendBatch(sockets[0], false)
+	defer out.Close()
 	for _, to := range []Peer{client, {AddrPort: netip.MustParseAddrPort("203.0.113.1:9")}, client} {
-		out.Push(append(out.Next(), "hello"...), sockets[0], to, netip.Addr{}, 0)
+		out.Push(append(out.Next(), "hello"...), to, netip.Addr{}, 0)
 	}
-	if failed, err := out.Send(sockets[0]); failed != 1 || !errors.Is(err, syscall.ENETUNREACH) {
+	if failed, err := out.Send(); failed != 1 || !errors.Is(err, syscall.ENETUNREACH) {
 		t.Errorf("got %d failed, %v, want the one without a route", failed, err)
 	}
 	buf := make([]byte, 100)
@@ -180,105 +157,83 @@ func TestSendGoesOnAfterAFailure(t *testing.T) {
 	}
 }
 
-func TestTrainsArriveAsDatagrams(t *testing.T) {
-	sockets, ns := loopback(t, "[::]:69", 1)
-	conn := dial(t, ns, "127.0.0.1:69")
-	other := dial(t, ns, "[::1]:69")
-	peer := func(c net.Conn) Peer { return Peer{AddrPort: netip.MustParseAddrPort(c.LocalAddr().String())} }
-	var want []string
-	out := NewBatch(64)
-	for i, size := range []int{100, 100, 100, 40, 50, 40, 1300, 1300, 0, 7, 7, 8} {
-		want = append(want, strings.Repeat(string(rune('a'+i)), size))
-	}
-	sockets[0].EnableGSO()
-	for i, data := range want {
-		if i == 2 {
-			out.Push(append(out.Next(), "between"...), sockets[0], peer(other), netip.Addr{}, 0)
-		}
-		out.Push(append(out.Next(), data...), sockets[0], peer(conn), netip.Addr{}, 0)
-	}
-	out.arrange()
-	if n := out.couple(sockets[0], 0); n >= out.Len() {
-		t.Errorf("%d datagrams in %d messages: no segments", out.Len(), n)
-	}
-	if failed, err := out.Send(sockets[0]); failed != 0 {
-		t.Fatalf("%d datagrams failed: %v", failed, err)
-	}
-	if !sockets[0].gso {
-		t.Error("loopback carries no segments")
-	}
-	buf := make([]byte, 2000)
-	for i, w := range want {
-		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-		if n, err := conn.Read(buf); err != nil || string(buf[:n]) != w {
-			t.Errorf("datagram %d: got %d bytes %.8q, %v, want %d", i, n, buf[:n], err, len(w))
-		}
-	}
-}
-
-// Streams may overtake each other, a datagram may not overtake its own stream, and none is lost or doubled.
+// Streams may overtake each other, a datagram may not overtake its own stream, and none is lost or doubled. The order
+// makes few packets of many datagrams.
 func TestArrangeKeepsStreams(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	s := &Socket{family: syscall.AF_INET, gso: true}
-	b := NewBatch(64)
+	b := NewSendBatch(&Socket{family: syscall.AF_INET}, true)
+	defer b.Close()
 	to := []Peer{
 		{AddrPort: netip.MustParseAddrPort("192.0.2.1:514")}, {AddrPort: netip.MustParseAddrPort("192.0.2.2:514")},
 	}
 	messages := 0
 	for range 200 {
-		b.Reset()
-		for range 1 + r.IntN(64) {
-			b.Push(b.Next()[:r.IntN(140)], s, to[r.IntN(20)/19], netip.Addr{}, 0)
+		b.n = 0
+		for range 1 + r.IntN(mmsg.Batch) {
+			b.Push(b.Next()[:r.IntN(140)], to[r.IntN(20)/19], netip.Addr{}, 0)
 			b.Tag(uint32(r.IntN(50)))
 		}
 		b.arrange()
 		last := map[uint32]int{}
 		seen := map[int]bool{}
-		for _, i := range b.order[:b.n] {
-			if before, ok := last[b.tags[i]]; ok && before > i {
-				t.Fatalf("datagram %d of stream %d left after %d", i, b.tags[i], before)
+		count, first, before := 0, -1, 0
+		for _, i := range b.order {
+			q := &b.queued[i]
+			if earlier, ok := last[q.stream]; ok && earlier > i {
+				t.Fatalf("datagram %d of stream %d left after %d", i, q.stream, earlier)
 			}
-			last[b.tags[i]] = i
+			last[q.stream] = i
 			seen[i] = true
+			// A message's segments have the size of its first, but for the last, which may be shorter.
+			if size := len(q.data); first < 0 || q.path != b.queued[first].path || before < len(b.queued[first].data) ||
+				size > before {
+				count, first = count+1, i
+			}
+			before = len(q.data)
 		}
 		if len(seen) != b.Len() {
 			t.Fatalf("%d of %d datagrams left", len(seen), b.Len())
 		}
-		if b.Len() == 64 {
-			messages = b.couple(s, 0)
+		if b.Full() {
+			messages = count
 		}
 	}
 	if messages == 0 || messages > 36 {
-		t.Errorf("64 datagrams in %d messages", messages)
+		t.Errorf("%d datagrams in %d messages", mmsg.Batch, messages)
 	}
 }
 
-// An interface that takes no segments gets datagrams one by one, and none is lost.
-func TestTrainsStop(t *testing.T) {
-	sockets, ns := loopback(t, "127.0.0.1:69", 1)
-	lo := ns.Link(t, "lo")
-	if err := ns.Links().LinkSetMTU(lo, 600); err != nil {
-		t.Fatal(err)
-	}
-	conn := dial(t, ns, "127.0.0.1:69")
-	out := NewBatch(8)
-	sockets[0].EnableGSO()
-	for range 5 {
-		out.Push(append(out.Next(), bytes.Repeat([]byte{1}, 1000)...), sockets[0],
-			Peer{AddrPort: netip.MustParseAddrPort(conn.LocalAddr().String())}, netip.Addr{}, 0)
-	}
-	if failed, err := out.Send(sockets[0]); failed != 0 {
-		t.Fatalf("%d datagrams failed: %v", failed, err)
-	}
-	if sockets[0].gso {
-		t.Error("segments beyond the MTU went as one packet")
-	}
-	buf := make([]byte, 2000)
-	for range 5 {
-		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-		if n, err := conn.Read(buf); err != nil || n != 1000 {
-			t.Errorf("got %d bytes, %v", n, err)
-		}
+// Datagrams to two addresses arrive as they were sent, with segments and, on an interface that takes none, without.
+func TestSegmentsArriveAsDatagrams(t *testing.T) {
+	for _, mtu := range []int{65536, 1280} {
+		t.Run(fmt.Sprintf("MTU %d", mtu), func(t *testing.T) {
+			sockets, ns := loopback(t, "[::]:69", 1)
+			if err := ns.Links().LinkSetMTU(ns.Link(t, "lo"), mtu); err != nil {
+				t.Fatal(err)
+			}
+			out := NewSendBatch(sockets[0], true)
+			defer out.Close()
+			conns := []net.Conn{dial(t, ns, "127.0.0.1:69"), dial(t, ns, "[::1]:69")}
+			want := [][]string{nil, nil}
+			for i, size := range []int{100, 100, 100, 40, 50, 40, 1300, 1200, 1200, 1200, 0, 7, 7, 8} {
+				c, data := i/5%2, strings.Repeat(string(rune('a'+i)), size)
+				want[c] = append(want[c], data)
+				to := Peer{AddrPort: netip.MustParseAddrPort(conns[c].LocalAddr().String())}
+				out.Push(append(out.Next(), data...), to, netip.Addr{}, 0)
+			}
+			if failed, err := out.Send(); failed != 0 {
+				t.Fatalf("%d datagrams failed: %v", failed, err)
+			}
+			buf := make([]byte, 2000)
+			for c, conn := range conns {
+				for i, w := range want[c] {
+					_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+					if n, err := conn.Read(buf); err != nil || string(buf[:n]) != w {
+						t.Errorf("client %d, datagram %d: got %d bytes %.8q, %v, want %d", c, i, n, buf[:n], err, len(w))
+					}
+				}
+			}
+		})
 	}
 }
 
@@ -290,7 +245,8 @@ func TestListenShares(t *testing.T) {
 		}
 	}
 	got := map[int]int{}
-	in := NewBatch(64)
+	in := NewRecvBatch()
+	defer in.Close()
 	for range 60 {
 		_, _ = dial(t, ns, fmt.Sprintf("127.0.0.1:%d", sockets[0].Local().Port())).Write([]byte("x"))
 	}
@@ -385,7 +341,9 @@ func relayed(t testing.TB) (w *Worker[int], client, server *Socket) {
 		w = workers[0]
 		w.now = time.Now()
 		// The first exchange opens the session here, inside of the namespace.
-		roundTrip(t, w, client, server, NewBatch(1), []byte("first"))
+		b := NewRecvBatch()
+		defer b.Close()
+		roundTrip(t, w, client, server, b, []byte("first"))
 		return nil
 	})
 	t.Cleanup(func() {
@@ -398,7 +356,7 @@ func relayed(t testing.TB) (w *Worker[int], client, server *Socket) {
 }
 
 // roundTrip is a datagram from the client to the server and back again.
-func roundTrip(t testing.TB, w *Worker[int], client, server *Socket, b *Batch, data []byte) {
+func roundTrip(t testing.TB, w *Worker[int], client, server *Socket, b *RecvBatch, data []byte) {
 	front := Peer{AddrPort: w.listener.Local()}
 	if err := client.SendTo(data, front); err != nil {
 		t.Fatal(err)
@@ -418,7 +376,7 @@ func roundTrip(t testing.TB, w *Worker[int], client, server *Socket, b *Batch, d
 
 func TestRelayDoesNotAllocate(t *testing.T) {
 	w, client, server := relayed(t)
-	b, data := NewBatch(1), bytes.Repeat([]byte{1}, 516)
+	b, data := NewRecvBatch(), bytes.Repeat([]byte{1}, 516)
 	if n := testing.AllocsPerRun(200, func() { roundTrip(t, w, client, server, b, data) }); n != 0 {
 		t.Errorf("got %v allocations a round trip, want none", n)
 	}
@@ -426,7 +384,7 @@ func TestRelayDoesNotAllocate(t *testing.T) {
 
 func BenchmarkRelay(b *testing.B) {
 	w, client, server := relayed(b)
-	batch, data := NewBatch(1), bytes.Repeat([]byte{1}, 516)
+	batch, data := NewRecvBatch(), bytes.Repeat([]byte{1}, 516)
 	b.ReportAllocs()
 	for b.Loop() {
 		roundTrip(b, w, client, server, batch, data)
@@ -454,11 +412,13 @@ func TestWakeEndsRun(t *testing.T) {
 func TestBatchIsOutsideOfTheHeap(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	b := NewBatch(64)
+	in, out := NewRecvBatch(), NewSendBatch(&Socket{}, false)
 	runtime.ReadMemStats(&after)
-	if grown := after.TotalAlloc - before.TotalAlloc; grown > 64*bufferSize/8 {
-		t.Errorf("a batch took %d bytes of the heap", grown)
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > mmsg.Batch*bufferSize/8 {
+		t.Errorf("two batches took %d bytes of the heap", grown)
 	}
-	b.Close()
-	b.Close()
+	for range 2 {
+		in.Close()
+		out.Close()
+	}
 }

@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-)
 
-// batchSize is how many datagrams one system call moves.
-const batchSize = 64
+	"github.com/tinkerbell/stack/pkg/mmsg"
+)
 
 // flowBatch is how many datagrams of one session are taken before the next one's turn.
 const flowBatch = 16
@@ -34,8 +33,9 @@ type Worker[T any] struct {
 	now        time.Time
 	overflow   uint32
 
-	in, out *Batch
-	later   later
+	in    *RecvBatch
+	out   *SendBatch
+	later later
 }
 
 // NewWorkers makes a worker for each listener, which it owns from now on, also when it fails.
@@ -57,7 +57,7 @@ func NewWorkers[T any](listeners []*Socket, handler Handler[T], o Options) ([]*W
 }
 
 func newWorker[T any](listener *Socket, handler Handler[T], o Options) (*Worker[T], error) {
-	poller, err := NewPoller(2 * batchSize)
+	poller, err := NewPoller(2 * mmsg.Batch)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +75,8 @@ func newWorker[T any](listener *Socket, handler Handler[T], o Options) (*Worker[
 		all:      group[T]{list: listWorker},
 		clients:  make(map[netip.Addr]*group[T]),
 		networks: make(map[netip.Prefix]*group[T]),
-		in:       NewBatch(batchSize),
-		out:      NewBatch(batchSize),
+		in:       NewRecvBatch(),
+		out:      NewSendBatch(listener, false),
 	}, nil
 }
 
@@ -177,7 +177,7 @@ func (w *Worker[T]) event(e Event) {
 }
 
 func (w *Worker[T]) fromClients() {
-	if err := w.in.Receive(w.listener, batchSize); err != nil {
+	if err := w.in.Receive(w.listener, mmsg.Batch); err != nil {
 		return // what the kernel reports here is about an earlier datagram
 	}
 	for i := range w.in.Len() {
@@ -186,7 +186,8 @@ func (w *Worker[T]) fromClients() {
 			w.overflow = total
 		}
 		d := Datagram{Client: w.in.Peer(i), Data: w.in.Data(i), Truncated: w.in.Truncated(i)}
-		d.Asked, d.Interface = w.in.Asked(i)
+		asked, link, _ := w.in.Local(i)
+		d.Asked, d.Interface = asked, uint32(link)
 		if d.Asked.IsMulticast() || d.Asked == broadcast {
 			d.Asked = netip.Addr{} // nobody can answer from there: the kernel chooses
 		}
@@ -219,13 +220,13 @@ func (w *Worker[T]) fromServer(s *Session[T]) {
 		}
 		w.touch(s)
 		w.room()
-		w.out.Take(w.in, i, w.listener, s.Client, s.Asked, s.Interface)
+		w.out.Take(w.in, i, s.Client, s.Asked, s.Interface)
 	}
 }
 
 // room makes place for one more datagram to a client.
 func (w *Worker[T]) room() {
-	if w.out.Free() == 0 {
+	if w.out.Full() {
 		w.flush()
 	}
 }
@@ -234,7 +235,7 @@ func (w *Worker[T]) flush() {
 	if w.out.Len() == 0 {
 		return
 	}
-	if failed, err := w.out.Send(w.listener); failed > 0 {
+	if failed, err := w.out.Send(); failed > 0 {
 		w.handler.Unsent(failed, err)
 	}
 }
@@ -242,11 +243,11 @@ func (w *Worker[T]) flush() {
 // Answer sends a client something of our own, from the address and port it asked.
 func (w *Worker[T]) Answer(d Datagram, data []byte) {
 	w.room()
-	w.out.Push(append(w.out.Next(), data...), w.listener, d.Client, d.Asked, d.Interface)
+	w.out.Push(append(w.out.Next(), data...), d.Client, d.Asked, d.Interface)
 }
 
 // Reply sends the session's client something of our own.
 func (w *Worker[T]) Reply(s *Session[T], data []byte) {
 	w.room()
-	w.out.Push(append(w.out.Next(), data...), w.listener, s.Client, s.Asked, s.Interface)
+	w.out.Push(append(w.out.Next(), data...), s.Client, s.Asked, s.Interface)
 }

@@ -9,14 +9,13 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
 // MaxSize is the largest payload a UDP datagram carries over IPv4, in bytes; over IPv6 it is 20 more, which
 // nothing here makes use of.
 const MaxSize = 65507
-
-// bufferSize also holds what IPv6 can carry.
-const bufferSize = 65535
 
 // receiveBuffer is asked for listeners, in bytes. Without CAP_NET_ADMIN the kernel gives at most
 // net.core.rmem_max.
@@ -27,9 +26,8 @@ type Socket struct {
 	fd     int
 	family int
 	local  netip.AddrPort
-	own    bool     // counted in own
-	gso    bool     // see EnableGSO
-	to     sockaddr // scratch of SendTo, so that it does not escape
+	own    bool          // counted in own
+	to     mmsg.Sockaddr // scratch of SendTo, so that it does not escape
 }
 
 // Listen opens n sockets that share one address and port. Zero or unspecified addresses mean all, IPv4 and IPv6
@@ -225,31 +223,22 @@ func (s *Socket) ReportErrors() error {
 // nobody listens.
 func (s *Socket) DrainErrors(refused func(Peer)) {
 	_, _ = unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR) // takes the pending one away
-	var data [1]byte
-	var control [controlSize]byte
-	for range 64 {
-		_, n, _, from, err := unix.Recvmsg(s.fd, data[:], control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
-		if err != nil {
+	in := mmsg.NewRecvBatchOf([][]byte{{0}, {0}, {0}, {0}}, 0, 1)
+	for range 16 {
+		n, errno := in.Receive(s.fd, mmsg.Batch, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		if errno != 0 {
 			return
 		}
-		eachControl(control[:n], func(level, kind int32, data []byte) {
-			about := level == unix.IPPROTO_IP && kind == unix.IP_RECVERR ||
-				level == unix.IPPROTO_IPV6 && kind == unix.IPV6_RECVERR
-			if about && len(data) >= 4 && binary.NativeEndian.Uint32(data) == uint32(unix.ECONNREFUSED) {
-				refused(peerOf(from))
+		for i := range n {
+			data := in.Message(i, unix.IPPROTO_IP, unix.IP_RECVERR)
+			if data == nil {
+				data = in.Message(i, unix.IPPROTO_IPV6, unix.IPV6_RECVERR)
 			}
-		})
+			if len(data) >= 4 && binary.NativeEndian.Uint32(data) == uint32(unix.ECONNREFUSED) {
+				refused(peerOf(in.From(i)))
+			}
+		}
 	}
-}
-
-func peerOf(sa unix.Sockaddr) Peer {
-	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
-		return Peer{AddrPort: netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))}
-	case *unix.SockaddrInet6:
-		return Peer{AddrPort: netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), uint16(sa.Port)), Zone: sa.ZoneId}
-	}
-	return Peer{}
 }
 
 func (s *Socket) bind(addr netip.Addr, port uint16) error {
@@ -281,10 +270,10 @@ func (s *Socket) Local() netip.AddrPort { return s.local }
 
 // SendTo sends one datagram and reports whether the kernel took it.
 func (s *Socket) SendTo(data []byte, to Peer) error {
-	s.to.set(s.family, to)
+	s.to.Set(s.addrOf(to), to.Zone)
 	for {
 		_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(data))),
-			uintptr(len(data)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, uintptr(s.to.pointer()), uintptr(s.to.len))
+			uintptr(len(data)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, uintptr(s.to.Pointer()), uintptr(s.to.Len()))
 		switch errno {
 		case 0:
 			return nil

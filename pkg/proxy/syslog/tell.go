@@ -73,10 +73,10 @@ func (w *worker) line(i int, up *upstream, client, to datagram.Peer) {
 	}
 	switch source {
 	case SourceNone:
-		up.out.Take(w.in, i, up.socket, to, netip.Addr{}, 0)
+		up.out.Take(w.in, i, to, netip.Addr{}, 0)
 	case SourceTransparent:
-		up.out.Take(w.in, i, up.socket, to, client.Addr(), 0)
+		up.out.Take(w.in, i, to, client.Addr(), 0)
 	case SourceRewrite:
-		up.out.Push(m.Append(up.out.Next(), client.Addr()), up.socket, to, netip.Addr{}, 0)
+		up.out.Push(m.Append(up.out.Next(), client.Addr()), to, netip.Addr{}, 0)
 	}
 }

@@ -10,12 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
+	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
 const (
-	// batchSize is how many datagrams one system call moves.
-	batchSize = 64
 	// maxPace is the longest breath between two turns that find less than a full batch, and burst the datagrams
 	// a second that the receive buffer has to hold meanwhile, at bookSize bytes each in the kernel's books.
 	maxPace  = 5 * time.Millisecond
@@ -30,7 +29,7 @@ type worker struct {
 	trouble  *loglimit.Limiter
 	listener *datagram.Socket
 	poller   *datagram.Poller
-	in       *datagram.Batch
+	in       *datagram.RecvBatch
 	v4, v6   upstream
 	overflow uint32
 	// pace is the shortest time between two turns that find less than a full batch. Under load it makes batches
@@ -42,7 +41,7 @@ type worker struct {
 // upstream is a socket towards endpoints and what is to leave through it.
 type upstream struct {
 	socket *datagram.Socket // nil where the kernel lacks the family
-	out    *datagram.Batch
+	out    *datagram.SendBatch
 }
 
 func newWorker(c Config, listener *datagram.Socket, m *meters, limiter *loglimit.Limiter) (w *worker, err error) {
@@ -50,7 +49,7 @@ func newWorker(c Config, listener *datagram.Socket, m *meters, limiter *loglimit
 		config:  c,
 		meters:  m,
 		trouble: limiter,
-		in:      datagram.NewBatch(batchSize),
+		in:      datagram.NewRecvBatch(),
 	}
 	defer func() {
 		if err != nil {
@@ -92,7 +91,6 @@ func open(c Config, family netip.Addr) (upstream, error) {
 		s.Close()
 		return upstream{}, fmt.Errorf("failed to open syslog route %s: %w", c.Route, err)
 	}
-	s.EnableGSO()
 	if c.Source == SourceTransparent {
 		if err := s.Transparent(); err != nil {
 			s.Close()
@@ -100,7 +98,7 @@ func open(c Config, family netip.Addr) (upstream, error) {
 				"CAP_NET_ADMIN or CAP_NET_RAW; source: rewrite needs none): %w", c.Route, err)
 		}
 	}
-	return upstream{socket: s, out: datagram.NewBatch(batchSize)}, nil
+	return upstream{socket: s, out: datagram.NewSendBatch(s, true)}, nil
 }
 
 // sendBuffer is asked for upstream sockets, in bytes.
@@ -112,9 +110,10 @@ func (w *worker) close() {
 			s.Close()
 		}
 	}
-	for _, b := range []*datagram.Batch{w.in, w.v4.out, w.v6.out} {
-		if b != nil {
-			b.Close()
+	w.in.Close()
+	for _, up := range []*upstream{&w.v4, &w.v6} {
+		if up.out != nil {
+			up.out.Close()
 		}
 	}
 	if w.poller != nil {
@@ -135,7 +134,7 @@ func (w *worker) run(ctx context.Context) error {
 		if rest := w.pace - time.Since(last); rest > 0 {
 			sleep(rest)
 		}
-		for w.turn() == batchSize {
+		for w.turn() == mmsg.Batch {
 			if ctx.Err() != nil {
 				break
 			}
@@ -167,7 +166,7 @@ func (w *worker) event(e datagram.Event) {
 			return []any{"endpoint", endpoint.AddrPort}
 		})
 	})
-	_ = w.in.Receive(up.socket, batchSize) // syslog has no answers: whatever it is, it must not keep us awake
+	_ = w.in.Receive(up.socket, mmsg.Batch) // syslog has no answers: whatever it is, it must not keep us awake
 }
 
 // sleep stays on its thread: the goroutine has nobody to wait for.
@@ -178,7 +177,7 @@ func sleep(d time.Duration) {
 
 // turn forwards one batch and returns its size.
 func (w *worker) turn() int {
-	if err := w.in.Receive(w.listener, batchSize); err != nil {
+	if err := w.in.Receive(w.listener, mmsg.Batch); err != nil {
 		return 0
 	}
 	w.begin()
@@ -218,7 +217,7 @@ func (w *worker) forward(i int) Drop {
 		return DropNoEndpoint
 	}
 	to := datagram.Peer{AddrPort: netip.AddrPortFrom(endpoint.Addr().Unmap(), endpoint.Port())}
-	asked, _ := w.in.Asked(i)
+	asked, _, _ := w.in.Local(i)
 	if to.Addr() == asked && to.Port() == w.listener.Local().Port() || datagram.Own(client, asked) {
 		w.trouble.Warn("the syslog endpoint is this proxy itself", func() []any {
 			return []any{"endpoint", to.AddrPort}
@@ -262,7 +261,7 @@ func (w *worker) flush(up *upstream) {
 		return
 	}
 	n := up.out.Len()
-	failed, err := up.out.Send(up.socket)
+	failed, err := up.out.Send()
 	if failed > 0 {
 		w.meters.drop(DropUnsent, failed)
 		w.trouble.Warn("syslog datagrams not sent", func() []any {
