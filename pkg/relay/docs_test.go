@@ -28,12 +28,12 @@ func TestDocsNameEveryReasonAndMetric(t *testing.T) {
 	}
 	registry := prometheus.NewRegistry()
 	m, err := newMetrics(registry, []Listener{{Name: "macvlan0"}},
-		gauges{pending: func() float64 { return 0 }, waiting: func() float64 { return 0 }})
+		func() float64 { return 0 }, func() float64 { return 0 })
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.New(server.Config{Names: []string{"smee"}, Metrics: m.servers})
-	m.ready.WithLabelValues("macvlan0").Set(1)
+	server.New(server.Config{Names: []string{"smee"}, Metrics: m.Servers})
+	m.Up("macvlan0", true)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -47,8 +47,8 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 		Describe: l.describe,
 		Clock:    r.now,
 		Handle:   l.requests,
-		Changed:  func(open bool) { r.metrics.ready.WithLabelValues(config.Name).Set(float64(bit(open))) },
-		Lost:     func(n uint32) { l.metrics.lost(Overflow, n) },
+		Changed:  func(open bool) { r.metrics.Up(config.Name, open) },
+		Lost:     func(n uint32) { l.metrics.Drops(toServer, Overflow).Add(float64(n)) },
 	})
 	return l, nil
 }
@@ -81,9 +81,9 @@ func (l *ear) requests(n int, now int64) {
 			l.tellRequest(m, a, targets, now, drop)
 		}
 		if drop != None {
-			l.metrics.dropped(toServer, drop)
+			l.metrics.Dropped(toServer, drop)
 			if verbose {
-				r.logger.Debug("dropped packet", "listener", l.name, "direction", directionNames[toServer],
+				r.logger.Debug("dropped packet", "listener", l.name, "direction", toServer.String(),
 					"source", a.source.String(), "reason", drop.String())
 			}
 			continue
@@ -91,7 +91,7 @@ func (l *ear) requests(n int, now int64) {
 		if a.waits {
 			continue // its room sends it
 		}
-		l.metrics.relayed(toServer, m.Type())
+		l.metrics.Relayed(toServer, int(m.Type()))
 		l.send(m, targets, now, a.served)
 		if verbose {
 			r.logMessage("relayed request", l.name, m)

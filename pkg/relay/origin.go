@@ -51,6 +51,3 @@ type origin struct {
 	// client is what the client is known by, zero if that is not known here.
 	client uint64
 }
-
-// unicast is the origin of what arrived at an address of this host instead of at a listener.
-const unicast = -1

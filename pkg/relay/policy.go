@@ -138,7 +138,7 @@ func (d *worker) addAgent(m dhcp.Message, k key, a *arrival, o *origin, has bool
 	added, ok := m.AppendAgent(value, min(to.mtu-ipAndUDP, m.MaxSize()))
 	if !ok {
 		o.added = false
-		d.relay.metrics.port(int(a.listener)).omitted.Inc()
+		d.relay.metrics.Port(int(a.listener)).Own[omitted].Inc()
 	}
 	return added
 }
@@ -183,7 +183,7 @@ func (d *worker) reply(m dhcp.Message, from peer, to *targets, now int64) (dhcp.
 	}
 	d.waited = waited
 	if first {
-		r.metrics.answered(waited)
+		r.metrics.Answered(waited)
 	}
 	if o.client == 0 { // known by its token only
 		o.client = r.clientOf(keyOf(m), m, o.listener, o.from.ip)

@@ -14,7 +14,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"sync/atomic"
@@ -25,6 +24,7 @@ import (
 	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/relay/admit"
 	"github.com/tinkerbell/stack/pkg/relay/links"
+	"github.com/tinkerbell/stack/pkg/relay/metrics"
 	"github.com/tinkerbell/stack/pkg/relay/pending"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/trace"
@@ -35,7 +35,7 @@ type Relay struct {
 	config     Config
 	logger     *slog.Logger
 	verbose    bool // transactions are logged
-	metrics    *metrics
+	metrics    *metrics.Metrics[Drop]
 	logLimiter *loglimit.Limiter
 	pending    *pending.Table[key, origin]
 	limits     *admit.Limiter
@@ -79,14 +79,11 @@ func assemble(config Config) (*Relay, error) {
 		seed:       maphash.MakeSeed(),
 	}
 	r.trace = newTrace(r)
-	metrics, err := newMetrics(config.Registerer, config.Listeners, gauges{
-		pending: func() float64 { return float64(r.pending.Sweep(r.now())) },
-		waiting: r.waiting,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("failed to register metrics: %w", err)
+	var err error
+	pending := func() float64 { return float64(r.pending.Sweep(r.now())) }
+	if r.metrics, err = newMetrics(config.Registerer, config.Listeners, pending, r.waiting); err != nil {
+		return nil, err
 	}
-	r.metrics = metrics
 	r.targets.Store(&targets{})
 	for i := unicast; i < len(config.Listeners); i++ {
 		r.rooms = append(r.rooms, newRoom(r, i))

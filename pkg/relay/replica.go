@@ -23,7 +23,7 @@ func (d *worker) isOthers(m dhcp.Message, k key, client uint64, now int64) bool 
 	case group.Others:
 		return true
 	case group.TakenOver:
-		d.metrics.takenOver.Inc()
+		d.metrics.TakenOver.Inc()
 		peers.WarnTakenOver(d.relay.logLimiter, now, d.name)
 	case group.Ours:
 	}

@@ -102,16 +102,16 @@ func (w *room) run(ctx context.Context) error {
 func (w *room) Send(note *waiting, b []byte, now int64) {
 	r := w.relay
 	w.targets = r.targets.Load()
-	metrics, m := r.metrics.port(w.index), dhcp.Message(b)
+	port, m := r.metrics.Port(w.index), dhcp.Message(b)
 	drop := w.targets.usable()
 	w.setClock(r, now)
 	w.tellWaiting(note, m, w.targets, now, drop)
 	if drop != None {
-		metrics.dropped(toServer, drop)
+		port.Dropped(toServer, drop)
 		return
 	}
 	r.pending.Remember(note.key, note.origin, now)
-	metrics.relayed(toServer, m.Type())
+	port.Relayed(toServer, int(m.Type()))
 	w.send(m, w.targets, now, false)
 	if r.verbose {
 		r.logMessage("relayed request", w.name, m)
@@ -130,7 +130,7 @@ func (w *room) Flush() {
 func (w *room) Refused(note *waiting, b []byte, now int64) {
 	w.setClock(w.relay, now)
 	w.tellWaiting(note, b, w.relay.targets.Load(), now, NewcomerLimit)
-	w.relay.metrics.port(w.index).dropped(toServer, NewcomerLimit)
+	w.relay.metrics.Port(w.index).Dropped(toServer, NewcomerLimit)
 }
 
 // clientOf is what a client is known by: its hardware address on a listener, or in what one sender of unicasts sent;

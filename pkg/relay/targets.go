@@ -44,7 +44,7 @@ func newServers(r *Relay) *server.Pool {
 		Words: server.Words{
 			Source: "giaddr", Settings: "UPSTREAM_ADDRESS and UPSTREAM_INTERFACE", Identity: "xid or chaddr",
 		},
-		Logger: c.Logger, LogLimiter: r.logLimiter, Metrics: r.metrics.servers,
+		Logger: c.Logger, LogLimiter: r.logLimiter, Metrics: r.metrics.Servers,
 	})
 }
 

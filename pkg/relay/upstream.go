@@ -67,7 +67,7 @@ func newUpstream(r *Relay) (*upstream, error) {
 }
 
 func (u *upstream) failed(index int, errno unix.Errno) {
-	u.relay.metrics.port(index).dropped(toClient, SendFailed)
+	u.relay.metrics.Port(index).Dropped(toClient, SendFailed)
 	u.relay.logLimiter.WarnAt(u.relay.now(), "failed to send reply", func() []any {
 		name := unicastLabel
 		if index != unicast {
@@ -108,9 +108,9 @@ func (u *upstream) batch(n int) {
 			drop = u.ask(i, m, from, targets, now, verbose)
 		}
 		if drop != None {
-			u.metrics.dropped(side, drop)
+			u.metrics.Dropped(side, drop)
 			if verbose {
-				r.logger.Debug("dropped packet", "listener", unicastLabel, "direction", directionNames[side],
+				r.logger.Debug("dropped packet", "listener", unicastLabel, "direction", side.String(),
 					"source", from.String(), "reason", drop.String())
 			}
 		}
@@ -129,7 +129,7 @@ func (u *upstream) flush(index int, out *mmsg.SendBatch) {
 		return
 	}
 	for range out.Len() {
-		u.relay.metrics.port(index).dropped(toClient, ListenerDown)
+		u.relay.metrics.Port(index).Dropped(toClient, ListenerDown)
 	}
 	out.Clear()
 }
@@ -149,7 +149,7 @@ func (u *upstream) ask(i int, m dhcp.Message, from peer, targets *targets, now i
 	if drop != None || a.waits {
 		return drop
 	}
-	u.metrics.relayed(toServer, m.Type())
+	u.metrics.Relayed(toServer, int(m.Type()))
 	u.send(m, targets, now, a.served)
 	if verbose {
 		u.relay.logMessage("relayed request", unicastLabel, m, "source", from.String())
@@ -182,13 +182,13 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, targets *targets, no
 		}
 		u.unicasts.AddUDP(m, o.from.addrPort(), netip.AddrFrom4(o.local), 0)
 		r.trace.Payload(now, peer{ip: o.local, port: serverPort}.addrPort(), o.from.addrPort(), m)
-		u.metrics.relayed(toClient, m.Type())
+		u.metrics.Relayed(toClient, int(m.Type()))
 		if verbose {
 			r.logMessage("relayed reply", unicastLabel, m, "to", o.from.String())
 		}
 		return None
 	}
-	metrics := r.metrics.port(int(o.listener))
+	port := r.metrics.Port(int(o.listener))
 	p := r.listeners[o.listener].Port()
 	switch {
 	case p == nil:
@@ -198,7 +198,7 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, targets *targets, no
 	}
 	u.tellReply(m, &o, from, now, drop)
 	if drop != None {
-		metrics.dropped(toClient, drop) // of its listener, and not of the socket that it came to
+		port.Dropped(toClient, drop) // of its listener, and not of the socket that it came to
 		return None
 	}
 	whole := u.recvBatch.Slot(i)[:headroom+len(m)]
@@ -208,7 +208,7 @@ func (u *upstream) answer(i int, m dhcp.Message, from peer, targets *targets, no
 	}
 	u.frames[o.listener].AddFrame(whole, p.Index)
 	r.trace.Frame(now, whole)
-	metrics.relayed(toClient, m.Type())
+	port.Relayed(toClient, int(m.Type()))
 	if verbose {
 		r.logMessage("relayed reply", r.listeners[o.listener].name, m, "to", netip.AddrFrom4(to.ip).String())
 	}

@@ -8,14 +8,15 @@ import (
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/group"
+	"github.com/tinkerbell/stack/pkg/relay/metrics"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
 // worker is what one goroutine handles packets with: the batches to the servers and its scratch memory.
 type worker struct {
 	relay   *Relay
-	metrics *portMetrics // of what is sent to the servers
-	name    string       // for the log
+	metrics *metrics.Port[Drop] // of what is sent to the servers
+	name    string              // for the log
 	scratch [dhcp.MaxAgent + 64]byte
 	signer  *signer
 	watch   *group.Watch // of a listener: which requests are this replica's
@@ -28,10 +29,10 @@ type worker struct {
 }
 
 func newWorker(r *Relay, listener int, name string) *worker {
-	d := &worker{relay: r, metrics: r.metrics.port(listener), name: name, signer: newSigner(r.config.TokenKey)}
+	d := &worker{relay: r, metrics: r.metrics.Port(listener), name: name, signer: newSigner(r.config.TokenKey)}
 	d.tell = r.config.Event
 	failed := func(errno unix.Errno) {
-		d.metrics.dropped(toServer, SendFailed)
+		d.metrics.Dropped(toServer, SendFailed)
 		r.logLimiter.WarnAt(r.now(), "failed to send request", func() []any {
 			return []any{"listener", name, "error", errno.Error()}
 		})

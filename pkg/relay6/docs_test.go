@@ -30,12 +30,12 @@ func TestDocsNameEveryReasonAndMetric(t *testing.T) {
 	}
 	registry := prometheus.NewRegistry()
 	none := func() float64 { return 0 }
-	m, err := newMetrics(registry, []Listener{{Name: "macvlan0"}}, gauges{pending: none, waiting: none})
+	m, err := newMetrics(registry, []Listener{{Name: "macvlan0"}}, none, none)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.New(server.Config{Names: []string{"kea"}, Metrics: m.servers})
-	m.ready.WithLabelValues("macvlan0").Set(1)
+	server.New(server.Config{Names: []string{"kea"}, Metrics: m.Servers})
+	m.Up("macvlan0", true)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -43,7 +43,6 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 	}
 	l := &ear{worker: newWorker(r, index, config.Name), index: index, config: config, opened: make(chan struct{}, 1)}
 	l.watch = group.NewWatch(r.config.Group(config.Name), r.start)
-	ready := r.metrics.ready.WithLabelValues(config.Name)
 	l.Listener = listener.New(listener.Config[link]{
 		Name: config.Name, Protocol: unix.ETH_P_IPV6, Filter: filter, Front: front, Logger: r.logger,
 		// An interface without IPv6 listens to neither by itself.
@@ -52,16 +51,15 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 		Clock:    r.now,
 		Handle:   l.requests,
 		Changed: func(open bool) {
-			ready.Set(0)
+			r.metrics.Up(config.Name, open)
 			if open {
-				ready.Set(1)
 				select {
 				case l.opened <- struct{}{}:
 				default: // report is about to
 				}
 			}
 		},
-		Lost: l.metrics.lost,
+		Lost: func(n uint32) { l.metrics.Drops(toServer, Overflow).Add(float64(n)) },
 	})
 	return l, nil
 }
@@ -139,9 +137,9 @@ func (l *ear) requests(n int, now int64) {
 			}
 		}
 		if drop != None {
-			l.metrics.dropped(toServer, drop)
+			l.metrics.Dropped(toServer, drop)
 			if verbose {
-				r.logger.Debug("dropped packet", "listener", l.name, "direction", directionNames[toServer],
+				r.logger.Debug("dropped packet", "listener", l.name, "direction", toServer.String(),
 					"source", netip.AddrFrom16(a.source).String(), "reason", drop.String())
 			}
 			continue
@@ -149,7 +147,7 @@ func (l *ear) requests(n int, now int64) {
 		if a.waits {
 			continue // its room sends it
 		}
-		l.metrics.relayed(toServer, a.kind)
+		l.metrics.Relayed(toServer, a.kind.Index())
 		l.send(b, targets, now, a.served)
 		if verbose {
 			r.logMessage("relayed request", l.name, b)

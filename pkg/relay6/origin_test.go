@@ -70,7 +70,7 @@ func TestCopyOfAMessageThatWaited(t *testing.T) {
 	request := around(dhcp6.RelayForward, 0, ourLink, clientIP, message(dhcp6.Solicit))
 	note := waiting{key: b.keyOf(message(dhcp6.Solicit), clientIP), origin: copied, kind: dhcp6.Solicit}
 	b.room(0).Send(&note, request, b.now())
-	if n := testutil.ToFloat64(b.metrics.port(0).drops[toServer][TransactionTaken]); n != 1 {
+	if n := testutil.ToFloat64(b.metrics.Port(0).Drops(toServer, TransactionTaken)); n != 1 {
 		t.Errorf("counted %v, want 1", n)
 	}
 	if n := b.room(0).toServers.Len(); n != 0 {

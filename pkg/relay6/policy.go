@@ -178,7 +178,7 @@ func (d *worker) wrap(
 		if len(m)+len(options)+len(a.link.options)+dhcp6.RelayHeader+dhcp6.OptionHeader+ipAndUDP <= to.MTU {
 			options = append(options, a.link.options...)
 		} else {
-			d.metrics.omitted.Inc()
+			d.metrics.Own[omitted].Inc()
 		}
 	}
 	start, ok := dhcp6.Forward(b, at, head, options)

@@ -23,6 +23,7 @@ import (
 	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/relay/admit"
 	"github.com/tinkerbell/stack/pkg/relay/links"
+	"github.com/tinkerbell/stack/pkg/relay/metrics"
 	"github.com/tinkerbell/stack/pkg/relay/pending"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/trace"
@@ -33,7 +34,7 @@ type Relay struct {
 	config     Config
 	logger     *slog.Logger
 	verbose    bool // transactions are logged
-	metrics    *metrics
+	metrics    *metrics.Metrics[Drop]
 	logLimiter *loglimit.Limiter
 	pending    *pending.Table[key, origin]
 	limits     *admit.Limiter
@@ -77,14 +78,11 @@ func assemble(config Config) (*Relay, error) {
 		seed:       maphash.MakeSeed(),
 	}
 	r.trace = newTrace(r)
-	metrics, err := newMetrics(config.Registerer, config.Listeners, gauges{
-		pending: func() float64 { return float64(r.pending.Sweep(r.now())) },
-		waiting: r.waiting,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("failed to register metrics: %w", err)
+	var err error
+	pending := func() float64 { return float64(r.pending.Sweep(r.now())) }
+	if r.metrics, err = newMetrics(config.Registerer, config.Listeners, pending, r.waiting); err != nil {
+		return nil, err
 	}
-	r.metrics = metrics
 	r.targets.Store(&server.Targets{})
 	for i := unicast; i < len(config.Listeners); i++ {
 		r.rooms = append(r.rooms, newRoom(r, i))
@@ -105,7 +103,7 @@ func assemble(config Config) (*Relay, error) {
 			Source: "upstream_address", Settings: "DHCPV6_UPSTREAM_ADDRESS and UPSTREAM_INTERFACE",
 			Identity: "peer address, transaction or client identifier",
 		},
-		Logger: logger, LogLimiter: r.logLimiter, Metrics: metrics.servers,
+		Logger: logger, LogLimiter: r.logLimiter, Metrics: r.metrics.Servers,
 	})
 	return r, nil
 }

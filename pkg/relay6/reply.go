@@ -55,7 +55,7 @@ func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now
 	}
 	d.waited = waited
 	if first {
-		r.metrics.answered(waited)
+		r.metrics.Answered(waited)
 	}
 	answer := admit.Other
 	switch t := client.Type(); {

@@ -84,10 +84,10 @@ func (w *room) Send(note *waiting, b []byte, now int64) {
 	w.setClock(r, now)
 	w.tellWaiting(note, b, w.targets, now, drop)
 	if drop != None {
-		w.metrics.dropped(toServer, drop)
+		w.metrics.Dropped(toServer, drop)
 		return
 	}
-	w.metrics.relayed(toServer, note.kind)
+	w.metrics.Relayed(toServer, note.kind.Index())
 	w.send(b, w.targets, now, false)
 	if r.verbose {
 		r.logMessage("relayed request", w.name, b)
@@ -106,5 +106,5 @@ func (w *room) Flush() {
 func (w *room) Refused(note *waiting, b []byte, now int64) {
 	w.setClock(w.relay, now)
 	w.tellWaiting(note, b, w.relay.targets.Load(), now, NewcomerLimit)
-	w.metrics.dropped(toServer, NewcomerLimit)
+	w.metrics.Dropped(toServer, NewcomerLimit)
 }

@@ -64,7 +64,7 @@ func (l *ear) unadvertised(a *arrival, now int64) {
 	if !found || a.relayed {
 		return
 	}
-	l.metrics.unadvertised.Inc()
+	l.metrics.Own[unadvertised].Inc()
 	l.relay.logLimiter.WarnAt(now, "router advertises no DHCPv6 while machines ask for it", func() []any {
 		return []any{"listener", l.name, "router", netip.AddrFrom16(router).String(), "type", a.kind.String(),
 			"remedy", "have the router set the flags M (managed) and O (other) in its advertisements"}

@@ -45,7 +45,7 @@ func TestRoutersThatSayNothingOfDHCPv6(t *testing.T) {
 				l.routers.note(said, int64(i))
 			}
 			l.unadvertised(&arrival{kind: test.kind}, int64(len(test.heard))+int64(test.later))
-			if got := testutil.ToFloat64(l.metrics.unadvertised); got != 0 != test.want {
+			if got := testutil.ToFloat64(l.metrics.Own[unadvertised]); got != 0 != test.want {
 				t.Errorf("counted %v, want %v", got, test.want)
 			}
 		})
@@ -71,7 +71,7 @@ func TestRoutersOfOtherLinks(t *testing.T) {
 			t.Fatal(drop)
 		}
 		l.unadvertised(&a, 1)
-		if got := testutil.ToFloat64(l.metrics.unadvertised); got != test.want {
+		if got := testutil.ToFloat64(l.metrics.Own[unadvertised]); got != test.want {
 			t.Errorf("after a message of %v counted %v, want %v", test.m.Type(), got, test.want)
 		}
 	}

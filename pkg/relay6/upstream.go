@@ -72,7 +72,7 @@ func newUpstream(r *Relay) (*upstream, error) {
 }
 
 func (u *upstream) failed(index int, errno unix.Errno) {
-	u.relay.metrics.port(index).dropped(toClient, SendFailed)
+	u.relay.metrics.Port(index).Dropped(toClient, SendFailed)
 	u.relay.logLimiter.WarnAt(u.relay.now(), "failed to send reply", func() []any {
 		return []any{"listener", u.relay.nameOf(int16(index)), "error", errno.Error()}
 	})
@@ -112,9 +112,9 @@ func (u *upstream) batch(n int) {
 			drop = u.ask(i, from, targets, now, verbose)
 		}
 		if drop != None {
-			u.metrics.dropped(side, drop)
+			u.metrics.Dropped(side, drop)
 			if verbose {
-				r.logger.Debug("dropped packet", "listener", unicastLabel, "direction", directionNames[side],
+				r.logger.Debug("dropped packet", "listener", unicastLabel, "direction", side.String(),
 					"source", from.String(), "reason", drop.String())
 			}
 		}
@@ -133,7 +133,7 @@ func (u *upstream) flush(index int, out *mmsg.SendBatch) {
 		return
 	}
 	for range out.Len() {
-		u.relay.metrics.port(index).dropped(toClient, ListenerDown)
+		u.relay.metrics.Port(index).Dropped(toClient, ListenerDown)
 	}
 	out.Clear()
 }
@@ -156,7 +156,7 @@ func (u *upstream) ask(i int, from netip.AddrPort, targets *server.Targets, now 
 	if drop != None || a.waits {
 		return drop
 	}
-	u.metrics.relayed(toServer, a.kind)
+	u.metrics.Relayed(toServer, a.kind.Index())
 	u.send(b, targets, now, a.served)
 	if verbose {
 		u.relay.logMessage("relayed request", unicastLabel, b)
@@ -195,10 +195,10 @@ func (u *upstream) answer(
 		local := netip.AddrFrom16(o.local)
 		u.unicasts.AddUDP(m[start:end], to, local, link)
 		r.trace.Payload(now, netip.AddrPortFrom(local, serverPort), to, m[start:end])
-		u.metrics.relayed(toClient, client.Type())
+		u.metrics.Relayed(toClient, client.Type().Index())
 		return None
 	}
-	metrics := r.metrics.port(int(o.listener))
+	port := r.metrics.Port(int(o.listener))
 	p := r.listeners[o.listener].Port()
 	switch {
 	case p == nil:
@@ -208,7 +208,7 @@ func (u *upstream) answer(
 	}
 	u.tellReply(m, &o, from, now, drop)
 	if drop != None {
-		metrics.dropped(toClient, drop) // of its listener, and not of the socket that it came to
+		port.Dropped(toClient, drop) // of its listener, and not of the socket that it came to
 		return None
 	}
 	whole := u.recvBatch.Slot(i)[front+start-frame.HeaderLen6 : front+end]
@@ -224,7 +224,7 @@ func (u *upstream) answer(
 	}
 	u.frames[o.listener].AddFrame(whole, p.Index)
 	r.trace.Frame(now, whole)
-	metrics.relayed(toClient, client.Type())
+	port.Relayed(toClient, client.Type().Index())
 	return None
 }
 
