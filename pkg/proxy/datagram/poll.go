@@ -1,11 +1,7 @@
 package datagram
 
 import (
-	"errors"
-	"fmt"
 	"math"
-	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,36 +13,21 @@ import (
 //
 // It blocks in epoll_wait(2): to wait by way of Go's poller takes three more system calls for a datagram.
 type Poller struct {
-	epoll  int
+	epoll  *loop.Epoll
 	events []unix.EpollEvent
-	turn   loop.Turn
-
-	mu   sync.Mutex // guards wake against Close
-	wake int
+	yield  loop.Yielder
 }
 
 // Token is what a socket's events carry.
 type Token struct{ ID, Generation int32 }
 
-// wakeToken belongs to the poller itself.
-var wakeToken = Token{ID: -1}
-
 // NewPoller makes a poller that reports at most size events at once.
 func NewPoller(size int) (*Poller, error) {
-	p := &Poller{epoll: -1, wake: -1, events: make([]unix.EpollEvent, size)}
-	var err error
-	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("failed to make epoll: %w", err)
-	}
-	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		p.Close()
-		return nil, fmt.Errorf("failed to make eventfd: %w", err)
-	}
-	if err := p.control(unix.EPOLL_CTL_ADD, p.wake, wakeToken, 0); err != nil {
-		p.Close()
+	epoll, err := loop.NewEpoll()
+	if err != nil {
 		return nil, err
 	}
-	return p, nil
+	return &Poller{epoll: epoll, events: make([]unix.EpollEvent, size)}, nil
 }
 
 // Add reports the socket under the token until it is closed.
@@ -63,11 +44,7 @@ func (p *Poller) Again(s *Socket, t Token) error {
 }
 
 func (p *Poller) control(operation, fd int, t Token, flags uint32) error {
-	event := unix.EpollEvent{Events: unix.EPOLLIN | flags, Fd: t.ID, Pad: t.Generation}
-	if err := unix.EpollCtl(p.epoll, operation, fd, &event); err != nil {
-		return fmt.Errorf("failed to watch socket: %w", os.NewSyscallError("epoll_ctl", err))
-	}
-	return nil
+	return p.epoll.Control(operation, fd, unix.EPOLLIN|flags, t.ID, t.Generation)
 }
 
 // Event is one socket's: readable, or with an error to be fetched.
@@ -83,40 +60,23 @@ func (p *Poller) Wait(timeout time.Duration, yield func(Event)) error {
 	if timeout >= 0 {
 		ms = int(min((timeout+time.Millisecond-1)/time.Millisecond, math.MaxInt32))
 	}
-	p.turn.End(time.Now())
-	n, err := unix.EpollWait(p.epoll, p.events, ms)
-	if err != nil && !errors.Is(err, unix.EINTR) {
-		return fmt.Errorf("failed to wait for datagrams: %w", os.NewSyscallError("epoll_wait", err))
+	p.yield.Yield(time.Now())
+	n, err := p.epoll.Wait(p.events, ms)
+	if err != nil {
+		return err
 	}
-	for _, e := range p.events[:max(n, 0)] {
-		t := Token{ID: e.Fd, Generation: e.Pad}
-		if t == wakeToken {
-			var count [8]byte
-			_, _ = unix.Read(p.wake, count[:])
+	for _, e := range p.events[:n] {
+		if e.Fd == loop.WakeID {
+			p.epoll.Woken()
 			continue
 		}
-		yield(Event{Token: t, Failed: e.Events&unix.EPOLLERR != 0})
+		yield(Event{Token: Token{ID: e.Fd, Generation: e.Pad}, Failed: e.Events&unix.EPOLLERR != 0})
 	}
 	return nil
 }
 
 // Wake ends a Wait.
-func (p *Poller) Wake() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.wake >= 0 {
-		_, _ = unix.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only when it is awake already
-	}
-}
+func (p *Poller) Wake() { p.epoll.Wake() }
 
 // Close gives the descriptors back.
-func (p *Poller) Close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, fd := range []*int{&p.epoll, &p.wake} {
-		if *fd >= 0 {
-			_ = unix.Close(*fd)
-			*fd = -1
-		}
-	}
-}
+func (p *Poller) Close() { p.epoll.Close() }

@@ -1,9 +1,9 @@
 // Package loop waits for many sockets with one thread.
 //
-// A goroutine for each connection is the plainer program, and what most of ours have. But to wake one takes Go's
-// scheduler as long as the kernel needs to pass a small message on, and short exchanges are little else than being
-// woken. A [Loop] is one goroutine that blocks in epoll_wait(2) and calls whoever watches the socket: it serves what
-// can be done at once. Whatever has to wait for anything but its sockets does not belong here.
+// A goroutine for each connection is the plainer program, and most of our connections have one. But to wake a goroutine
+// takes Go's scheduler as long as the kernel needs to pass a small message on, and a short exchange is little else than
+// wake-ups. A [Loop] is one goroutine that blocks in epoll_wait(2) and calls the [Watcher] of each socket that is ready.
+// A watcher does only what can be done at once: work that waits for anything else holds up all sockets of the loop.
 //
 // Not its job: reading or writing, and knowing what the sockets are for.
 package loop
@@ -11,8 +11,6 @@ package loop
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -51,7 +49,7 @@ func (e Events) Last() bool {
 // Mode is how a socket is watched.
 type Mode uint32
 
-// Modes. Streams report each change once: their watcher reads until there is nothing left.
+// Modes. Stream and Connecting report each change once: the watcher reads until nothing is left.
 const (
 	// Stream is readable.
 	Stream Mode = unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLRDHUP | edge
@@ -64,53 +62,55 @@ const (
 // edge is EPOLLET, which unix has as a negative number.
 const edge = 1 << 31
 
-// Watcher is told of a socket's events, in the loop's thread. It must not wait for anything.
+// Watcher is called with a socket's events, in the loop's thread. It must not wait for anything.
 type Watcher interface{ Ready(Events) }
 
 // Handle is a watched socket. The zero Handle is none.
 type Handle struct{ index, generation int32 }
 
-// Loop is one thread's. Its methods but [Loop.Do] are for that thread only: for watchers and what Do and Tick call.
+// Loop waits for sockets with one thread. All of its methods but [Loop.Do] and [Loop.Ended] are for that thread only:
+// for watchers, and for the functions that Do and Tick have called.
 type Loop struct {
-	epoll  int
+	epoll  *Epoll // nil before the loop runs, and when it has ended
 	slots  []slot
 	free   []int32
 	now    time.Time
 	ticks  []func(now time.Time) (again bool)
 	ticked time.Time
-	turn   Turn
+	yield  Yielder
 	buffer [bufferSize]byte
 	events [batch]unix.EpollEvent
 
 	mu    sync.Mutex
-	wake  int // below 0 while nobody waits
-	count [8]byte
 	todo  []func()
 	ended bool
 	over  chan struct{}
 }
 
-// slot is what a handle stands for. Its generation tells events of its earlier sockets.
+// slot has the watcher of a handle. Its generation tells apart the events of sockets that had the slot before.
 type slot struct {
 	watcher    Watcher
 	generation int32
 }
 
+// errEnded is of a loop that cannot watch any more.
+var errEnded = errors.New("failed to watch socket: the loop has ended")
+
 // Group is the loops of a process.
 type Group struct{ loops []*Loop }
 
-// most loops that a group has; a core's worth of short exchanges is some 20,000 connections a second.
+// most is how many loops a group has at most, unless asked for more. Each serves some 20,000 short connections a second.
 const most = 8
 
-// NewGroup makes n loops; 0 is one for every two threads that run Go code: the others are for everything else.
+// NewGroup makes n loops. With 0 it makes one for every two threads that run Go code: the other threads run goroutines.
 func NewGroup(n int) *Group {
 	if n <= 0 {
 		n = min((runtime.GOMAXPROCS(0)+1)/2, most)
 	}
 	g := &Group{loops: make([]*Loop, n)}
 	for i := range g.loops {
-		// Handles begin at index 1: the events of 0 are the loop's own.
-		g.loops[i] = &Loop{epoll: -1, wake: -1, slots: make([]slot, 1), over: make(chan struct{})}
+		// Handles begin at index 1, since the zero Handle is none.
+		g.loops[i] = &Loop{slots: make([]slot, 1), over: make(chan struct{})}
 	}
 	return g
 }
@@ -123,7 +123,7 @@ func (g *Group) Loops() []*Loop {
 	return g.loops
 }
 
-// Run runs the loops until ctx is done, or one of them fails. Who watches sockets until then is told nothing more.
+// Run runs the loops until ctx is done, or one of them fails. Sockets that are still watched then are reported no more.
 func (g *Group) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -139,8 +139,8 @@ func (g *Group) Run(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// Do has the loop call f soon, in its thread; at once if it has not begun yet, as it begins. It is false when the loop
-// has ended: f will not be called then.
+// Do has the loop call f soon, in its thread; a loop that does not run yet calls it when it begins. False means that the
+// loop has ended and will not call f.
 func (l *Loop) Do(f func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,19 +148,20 @@ func (l *Loop) Do(f func()) bool {
 		return false
 	}
 	l.todo = append(l.todo, f)
-	if l.wake >= 0 {
-		_, _ = unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // fails only when it is awake already
+	if l.epoll != nil {
+		l.epoll.Wake()
 	}
 	return true
 }
 
-// Ended is closed when the loop is over. What is its thread's is whoever's who sees that.
+// Ended is closed when the loop has ended and its thread calls nothing more. Another goroutine may use then what only
+// the loop's thread could use before.
 func (l *Loop) Ended() <-chan struct{} { return l.over }
 
 // Now is when the loop was woken last.
 func (l *Loop) Now() time.Time { return l.now }
 
-// Buffer is scratch space for whoever is called, until it returns.
+// Buffer is scratch space for the function that the loop calls, until the function returns.
 func (l *Loop) Buffer() []byte { return l.buffer[:] }
 
 // Tick has f called every [Tick] until it returns false.
@@ -171,8 +172,11 @@ func (l *Loop) Tick(f func(now time.Time) (again bool)) {
 	l.ticks = append(l.ticks, f)
 }
 
-// Watch reports a socket's events until it is forgotten.
+// Watch reports a socket's events until it is forgotten. It fails when the loop has ended.
 func (l *Loop) Watch(fd int, mode Mode, w Watcher) (Handle, error) {
+	if l.epoll == nil {
+		return Handle{}, errEnded
+	}
 	h := Handle{index: int32(len(l.slots))}
 	if n := len(l.free); n > 0 {
 		h.index, l.free = l.free[n-1], l.free[:n-1]
@@ -181,17 +185,17 @@ func (l *Loop) Watch(fd int, mode Mode, w Watcher) (Handle, error) {
 	}
 	s := &l.slots[h.index]
 	s.watcher, h.generation = w, s.generation
-	event := unix.EpollEvent{Events: uint32(mode), Fd: h.index, Pad: h.generation}
-	if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
+	if err := l.epoll.Control(unix.EPOLL_CTL_ADD, fd, uint32(mode), h.index, h.generation); err != nil {
 		l.Forget(h)
-		return Handle{}, fmt.Errorf("failed to watch socket: %w", os.NewSyscallError("epoll_ctl", err))
+		return Handle{}, err
 	}
 	return h, nil
 }
 
-// Forget reports nothing more. The descriptor must be closed next, or be given to [Loop.Release] instead.
+// Forget reports nothing more of a socket whose descriptor is closed next; for one that stays open there is
+// [Loop.Release]. When the loop has ended, it does nothing.
 func (l *Loop) Forget(h Handle) {
-	if h == (Handle{}) || l.slots[h.index].generation != h.generation {
+	if l.epoll == nil || h == (Handle{}) || l.slots[h.index].generation != h.generation {
 		return
 	}
 	s := &l.slots[h.index]
@@ -202,8 +206,11 @@ func (l *Loop) Forget(h Handle) {
 
 // Release is Forget for a descriptor that stays open.
 func (l *Loop) Release(fd int, h Handle) {
+	if l.epoll == nil || h == (Handle{}) {
+		return
+	}
 	l.Forget(h)
-	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil) // fails only for what is not watched
+	_ = l.epoll.Control(unix.EPOLL_CTL_DEL, fd, 0, 0, 0) // fails only for what is not watched
 }
 
 func (l *Loop) run(ctx context.Context) (err error) {
@@ -218,13 +225,13 @@ func (l *Loop) run(ctx context.Context) (err error) {
 		if len(l.ticks) > 0 {
 			timeout = max(int(time.Until(l.ticked.Add(Tick)).Milliseconds())+1, 0)
 		}
-		n, err := unix.EpollWait(l.epoll, l.events[:], timeout)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("failed to wait for sockets: %w", os.NewSyscallError("epoll_wait", err))
+		n, err := l.epoll.Wait(l.events[:], timeout)
+		if err != nil {
+			return err
 		}
 		l.now = time.Now()
-		for _, e := range l.events[:max(n, 0)] {
-			if e.Fd == 0 {
+		for _, e := range l.events[:n] {
+			if e.Fd == WakeID {
 				l.work()
 				continue
 			}
@@ -234,61 +241,50 @@ func (l *Loop) run(ctx context.Context) (err error) {
 		}
 		if len(l.ticks) > 0 && l.now.Sub(l.ticked) >= Tick {
 			l.ticked = l.now
-			// What a function adds comes behind.
+			// Functions that are added meanwhile are called from the next tick on.
 			before := len(l.ticks)
 			kept := slices.DeleteFunc(l.ticks[:before:before], func(f func(time.Time) bool) bool { return !f(l.now) })
 			l.ticks = append(kept, l.ticks[before:]...)
 		}
-		l.turn.End(l.now)
+		l.yield.Yield(l.now)
 	}
 	return nil
 }
 
-// begin opens what the loop waits with.
+// begin makes the loop's epoll, and does what was asked for before.
 func (l *Loop) begin() error {
-	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	epoll, err := NewEpoll()
 	if err != nil {
-		return fmt.Errorf("failed to make epoll: %w", err)
-	}
-	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err == nil {
-		err = unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, wake, &unix.EpollEvent{Events: unix.EPOLLIN})
-	}
-	if err != nil {
-		_ = unix.Close(epoll)
-		return fmt.Errorf("failed to make eventfd: %w", err)
+		return err
 	}
 	l.mu.Lock()
-	l.epoll, l.wake, l.now = epoll, wake, time.Now()
+	l.epoll, l.now = epoll, time.Now()
 	l.mu.Unlock()
 	l.work()
 	return nil
 }
 
-// end gives the descriptors back. What is still to be done is done.
+// end calls all functions that Do was given, and closes the epoll.
 func (l *Loop) end() {
 	l.work()
 	l.mu.Lock()
 	l.ended = true
-	wake := l.wake
-	l.wake = -1
 	l.mu.Unlock()
-	l.work()
-	if wake >= 0 {
-		_ = unix.Close(wake)
-		_ = unix.Close(l.epoll)
-		l.epoll = -1
+	l.work() // the functions that came meanwhile
+	if l.epoll != nil {
+		l.epoll.Close()
+		l.epoll = nil
 	}
 	close(l.over)
 }
 
-// work does what others have asked for.
+// work calls the functions that Do was given.
 func (l *Loop) work() {
 	l.mu.Lock()
 	todo := l.todo
 	l.todo = nil
-	if l.wake >= 0 {
-		_, _ = unix.Read(l.wake, l.count[:]) // EAGAIN where nobody has woken us
+	if l.epoll != nil {
+		l.epoll.Woken()
 	}
 	l.mu.Unlock()
 	for _, f := range todo {

@@ -3,6 +3,7 @@ package loop_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -330,4 +331,44 @@ func TestGroupFails(t *testing.T) {
 			t.Error("an ended loop does something")
 		}
 	}
+}
+
+// TestEndedLoop has several goroutines give up sockets of a loop that has ended, as the drains of several fronts do:
+// nothing is touched then.
+func TestEndedLoop(t *testing.T) {
+	g := loop.NewGroup(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	l := g.Loops()[0]
+	var handles [8]loop.Handle
+	var sockets [8]int
+	in(t, l, func() {
+		for i := range handles {
+			var err error
+			var peer int
+			sockets[i], peer = pair(t)
+			defer unix.Close(peer)
+			if handles[i], err = l.Watch(sockets[i], loop.Stream, watcher(func(loop.Events) {})); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	cancel()
+	if err := await(t, done); err != nil {
+		t.Error(err)
+	}
+	<-l.Ended()
+	var running sync.WaitGroup
+	for i := range handles {
+		running.Go(func() {
+			l.Forget(handles[i])
+			l.Release(sockets[i], handles[i])
+			if h, err := l.Watch(sockets[i], loop.Stream, watcher(func(loop.Events) {})); err == nil || h != (loop.Handle{}) {
+				t.Errorf("an ended loop watches a socket as %v", h)
+			}
+			_ = unix.Close(sockets[i])
+		})
+	}
+	running.Wait()
 }

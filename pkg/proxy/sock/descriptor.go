@@ -37,16 +37,6 @@ func Connect(fd int, target netip.AddrPort) (waiting bool, err error) {
 	return false, nil
 }
 
-// Accept takes a connection that waits at a listening socket; EAGAIN where none does.
-func Accept(listener int) (fd int, from netip.AddrPort, err error) {
-	for {
-		fd, addr, err := syscall.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ECONNABORTED) {
-			return fd, addrPortOf(addr), os.NewSyscallError("accept", err)
-		}
-	}
-}
-
 // Again reads or writes by a call, again after a signal. n is never below 0.
 func Again(call func(int, []byte) (int, error), fd int, b []byte) (n int, err error) {
 	for {

@@ -94,3 +94,13 @@ func (l *Listener) Close() {
 		l.fd = -1
 	}
 }
+
+// accept takes a connection that waits at a listening socket; EAGAIN where none does.
+func accept(listener int) (fd int, from netip.AddrPort, err error) {
+	for {
+		fd, addr, err := syscall.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.ECONNABORTED) {
+			return fd, addrPortOf(addr), os.NewSyscallError("accept", err)
+		}
+	}
+}

@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"time"
 
@@ -13,15 +12,9 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-const (
-	// acceptBatch is how many connections an accept loop takes before the event loop serves other sockets.
-	acceptBatch = 64
-	// handOffBatch is how many connections an accept loop hands off, at some 10 us each, before the event loop serves
-	// other sockets.
-	handOffBatch = 64
-	// acceptPause and acceptPauses are the least and the longest wait after a connection could not be taken.
-	acceptPause, acceptPauses = 5 * time.Millisecond, time.Second
-)
+// handOffBatch is how many connections an accept loop hands off, at some 10 us each, before the event loop serves other
+// sockets.
+const handOffBatch = 64
 
 // loopAge is how long a connection stays in an event loop, give or take a [loop.Tick], and loopBytes how much it passes
 // on there in both directions. Tests change them.
@@ -31,28 +24,21 @@ var (
 )
 
 // acceptLoop accepts a front's connections in one event loop, and has those that the loop serves. Only the loop's
-// thread uses it, but for the callers of open and close.
+// thread uses it, but for the callers of close.
 type acceptLoop struct {
-	front *Front
-	loop  *loop.Loop
-	life  context.Context
-
-	listener loop.Handle
-	closed   bool
-	pause    time.Duration
-	holds    int // how often the next connection has been made to wait for memory or descriptors
+	front    *Front
+	loop     *loop.Loop
+	life     context.Context
+	acceptor *sock.Acceptor
 	// The connections that the loop serves, by age.
 	oldest, newest *loopSession
 	ticking        bool
 }
 
-// open begins to accept connections.
-func (a *acceptLoop) open() (err error) {
-	if a.closed {
-		return nil
-	}
-	a.listener, err = a.loop.Watch(a.front.listener.FD(), loop.Listening, a)
-	return err
+func (f *Front) newAcceptLoop(life context.Context, l *loop.Loop) *acceptLoop {
+	a := &acceptLoop{front: f, loop: l, life: life}
+	a.acceptor = sock.NewAcceptor(l, f.listener, a)
+	return a
 }
 
 // close stops accepting, hands the loop's connections off to goroutines, and waits until that is done.
@@ -60,7 +46,7 @@ func (a *acceptLoop) close() {
 	done := make(chan struct{})
 	every := func(*loopSession) bool { return true }
 	if a.loop.Do(func() {
-		a.stopAccepting()
+		a.acceptor.Stop()
 		a.handOffAll(every, func() { close(done) })
 	}) {
 		select {
@@ -70,67 +56,22 @@ func (a *acceptLoop) close() {
 		}
 	}
 	<-a.loop.Ended() // by a failure: its thread uses nothing of this any more
-	a.stopAccepting()
+	a.acceptor.Stop()
 	for a.handOffSome(every) {
 	}
 }
 
-// stopAccepting leaves new connections to the kernel.
-func (a *acceptLoop) stopAccepting() {
-	a.closed = true
-	a.loop.Release(a.front.listener.FD(), a.listener)
-}
+// Held implements sock.Owner.
+func (a *acceptLoop) Held() bool { return a.front.room.Held(costOf(a.front.settings.Load())) }
 
-// Ready implements loop.Watcher, for the listening socket. Running out of descriptors or memory is survived: the kernel
-// keeps the waiting connections.
-func (a *acceptLoop) Ready(loop.Events) {
-	cost := costOf(a.front.settings.Load())
-	for range acceptBatch {
-		if a.holds < admission.HoldTimes && a.front.room.Held(cost) {
-			a.holds++
-			a.pauseFor(admission.HoldTime, func() {})
-			return
-		}
-		fd, from, err := sock.Accept(a.front.listener.FD())
-		switch {
-		case err == nil:
-			a.pause, a.holds = 0, 0
-			a.admit(fd, from)
-		case errors.Is(err, unix.EAGAIN):
-			return
-		default:
-			a.backOff(err)
-			return
-		}
-	}
-}
-
-// backOff accepts no connections for a while, which doubles with each failure.
-func (a *acceptLoop) backOff(err error) {
-	a.pause = min(max(2*a.pause, acceptPause), acceptPauses)
+// Failed implements sock.Owner.
+func (a *acceptLoop) Failed(err error, pause time.Duration) {
 	a.front.metrics.refused(refusedResources)
-	pause := a.pause
-	a.pauseFor(pause, func() { // not in the loop, which a slow log would hold up
-		a.front.log.Error("failed to accept connection", "error", err, "retry_ms", pause.Milliseconds())
-	})
+	a.front.log.Error("failed to accept connection", "error", err, "retry_ms", pause.Milliseconds())
 }
 
-// pauseFor accepts no connections for a time, and then calls over before it goes on.
-func (a *acceptLoop) pauseFor(pause time.Duration, over func()) {
-	a.loop.Release(a.front.listener.FD(), a.listener)
-	a.listener = loop.Handle{}
-	time.AfterFunc(pause, func() {
-		over()
-		a.loop.Do(func() {
-			if err := a.open(); err != nil {
-				a.backOff(err)
-			}
-		})
-	})
-}
-
-// admit begins a session. One that needs more than its own sockets is handed off at once.
-func (a *acceptLoop) admit(fd int, from netip.AddrPort) {
+// Admit implements sock.Owner. It begins a session. One that needs more than its own sockets is handed off at once.
+func (a *acceptLoop) Admit(fd int, from netip.AddrPort) {
 	f := a.front
 	l := &loopSession{
 		session:    session{front: f, settings: f.settings.Load(), peer: from},

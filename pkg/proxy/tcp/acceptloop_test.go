@@ -1,13 +1,9 @@
 package tcp
 
 import (
-	"context"
-	"log/slog"
 	"net/netip"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
@@ -24,7 +20,7 @@ func TestHandOffsInBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &acceptLoop{front: f, loop: group.Loops()[0], life: t.Context()}
+	a := f.newAcceptLoop(t.Context(), group.Loops()[0])
 	in := func(do func()) {
 		done := make(chan struct{})
 		a.loop.Do(func() { defer close(done); do() })
@@ -36,7 +32,7 @@ func TestHandOffsInBatches(t *testing.T) {
 		}
 		return count
 	}
-	in(func() { err = a.open() })
+	in(func() { err = a.acceptor.Begin() })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,41 +60,4 @@ func TestHandOffsInBatches(t *testing.T) {
 		}
 		in(func() { left = here() })
 	}
-}
-
-// blocked is a log whose writer is blocked.
-type blocked struct {
-	slog.Handler
-	asked, read chan struct{}
-}
-
-func (b blocked) Handle(context.Context, slog.Record) error {
-	b.asked <- struct{}{}
-	<-b.read
-	return nil
-}
-
-// TestLogBlocks blocks the log while accepting fails: the loop goes on with the connections that it has.
-func TestLogBlocks(t *testing.T) {
-	log := blocked{slog.Default().Handler(), make(chan struct{}, 1), make(chan struct{})}
-	group := loops(t)
-	f, err := Listen(Config{
-		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Logger: slog.New(log), Loops: group,
-		Settings: Settings{Pool: endpoint.NewPool(endpoint.Config{})},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.listener.Close()
-	a := &acceptLoop{front: f, loop: group.Loops()[0], life: t.Context()}
-	backedOff := make(chan struct{})
-	a.loop.Do(func() { defer close(backedOff); a.backOff(unix.EMFILE) })
-	<-log.asked
-	select {
-	case <-backedOff:
-	case <-time.After(20 * time.Second):
-		t.Error("the loop waits for the log")
-	}
-	close(log.read)
-	a.close()
 }

@@ -9,7 +9,6 @@ package tcp
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -194,21 +193,12 @@ func (f *Front) Serve(ctx context.Context) error {
 		return nil
 	}
 	var acceptLoops []*acceptLoop
-	failed := make(chan error, len(f.config.Loops.Loops()))
+	var acceptors []*sock.Acceptor
 	for _, l := range f.config.Loops.Loops() {
-		a := &acceptLoop{front: f, loop: l, life: ctx}
-		acceptLoops = append(acceptLoops, a)
-		if !l.Do(func() { failed <- a.open() }) {
-			failed <- errors.New("loop has ended")
-		}
+		a := f.newAcceptLoop(ctx, l)
+		acceptLoops, acceptors = append(acceptLoops, a), append(acceptors, a.acceptor)
 	}
-	var err error
-	for ctx.Err() == nil && err == nil {
-		select {
-		case <-ctx.Done():
-		case err = <-failed:
-		}
-	}
+	err := sock.Accept(ctx, acceptors...)
 	for _, a := range acceptLoops {
 		a.close()
 	}

@@ -113,9 +113,9 @@ func TestEvictWhileLeaving(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := group.Loops()[0]
-	n := &acceptLoop{front: f, loop: l, life: t.Context()}
+	n := f.newAcceptLoop(t.Context(), l)
 	opened := make(chan error, 1)
-	l.Do(func() { opened <- n.open() })
+	l.Do(func() { opened <- n.acceptor.Begin() })
 	if err := <-opened; err != nil {
 		t.Fatal(err)
 	}

@@ -205,7 +205,6 @@ func Listen(c Config) (*Front, error) {
 		f.own = loop.NewGroup(1)
 		c.Loops = f.own
 	}
-	f.loops = f.loopsOf(c.Loops.Loops())
 	socket, err := sock.Listen(c.Listen, false, sock.Options{Keepalive: keepalive, UserTimeout: time.Minute})
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
@@ -215,6 +214,7 @@ func Listen(c Config) (*Front, error) {
 		metrics: f.metrics, log: f.log, conns: map[*conn]struct{}{}, room: c.Account.Route(c.Route),
 	}
 	f.listener.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
+	f.loops = f.loopsOf(c.Loops.Loops())
 	f.Update(c.Settings)
 	return f, nil
 }
@@ -373,19 +373,11 @@ func (f *Front) Serve(ctx context.Context) error {
 	begin(f.current.Load().server)
 	f.serving = begin
 	f.mu.Unlock()
-	failed := make(chan error, len(f.loops))
-	for _, in := range f.loops {
-		if !in.loop.Do(func() { failed <- in.acceptor.open() }) {
-			failed <- errLoopEnded
-		}
+	acceptors := make([]*sock.Acceptor, len(f.loops))
+	for i, in := range f.loops {
+		acceptors[i] = in.acceptor
 	}
-	var err error
-	for ctx.Err() == nil && err == nil {
-		select {
-		case err = <-failed:
-		case <-ctx.Done():
-		}
-	}
+	err := sock.Accept(ctx, acceptors...)
 	if err != nil {
 		err = fmt.Errorf("failed to accept connections of route %s: %w", f.config.Route, err)
 	}
@@ -393,7 +385,7 @@ func (f *Front) Serve(ctx context.Context) error {
 	f.serving = nil
 	f.mu.Unlock()
 	for _, in := range f.loops {
-		in.acceptor.close()
+		in.stopAccepting()
 	}
 	f.listener.socket.Close()
 	f.ending.Store(true)

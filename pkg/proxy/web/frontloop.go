@@ -7,26 +7,26 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// frontLoop is a front's share of a loop: its acceptor, clients' connections, and those to endpoints. It belongs to the
-// loop's thread; other goroutines ask for something by soon.
+// frontLoop is a front's share of a loop: its acceptor, clients' connections, and those to endpoints. Only the loop's
+// thread uses it; other goroutines ask for something by soon.
 type frontLoop struct {
 	front    *Front
 	loop     *loop.Loop
-	acceptor acceptor
+	acceptor *sock.Acceptor
 	conns    []*loopConn
 	pool     *loopPool // of the upstreams that were used last
 	ticking  bool
 
-	mu    sync.Mutex
-	ended bool // the loop has ended: the goroutine that holds mu acts in its place
+	mu sync.Mutex // of goroutines that act in the place of the loop, when it has ended
 }
 
 func (f *Front) loopsOf(loops []*loop.Loop) (made []*frontLoop) {
 	for _, l := range loops {
 		in := &frontLoop{front: f, loop: l}
-		in.acceptor.in = in
+		in.acceptor = sock.NewAcceptor(l, f.listener.socket, in)
 		made = append(made, in)
 	}
 	return made
@@ -40,8 +40,39 @@ func (in *frontLoop) soon(f func()) {
 	<-in.loop.Ended() // it may still be doing what it was asked before
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.ended = true
 	f()
+}
+
+// hasEnded reports whether the loop serves nothing any more.
+func (in *frontLoop) hasEnded() bool {
+	select {
+	case <-in.loop.Ended():
+		return true
+	default:
+		return false
+	}
+}
+
+// stopAccepting leaves new connections to the kernel. It is called from outside of the loop, and waits.
+func (in *frontLoop) stopAccepting() {
+	done := make(chan struct{})
+	in.soon(func() {
+		in.acceptor.Stop()
+		close(done)
+	})
+	<-done
+}
+
+// Held implements sock.Owner.
+func (in *frontLoop) Held() bool {
+	l := in.front.listener
+	return l.room.Held(costOf(l.settings.Load()))
+}
+
+// Failed implements sock.Owner.
+func (in *frontLoop) Failed(err error, pause time.Duration) {
+	in.front.metrics.refused("resources")
+	in.front.log.Error("failed to accept connection", "error", err, "retry_ms", pause.Milliseconds())
 }
 
 func (in *frontLoop) add(s *loopConn) {
@@ -73,17 +104,8 @@ func (in *frontLoop) tick(now time.Time) (again bool) {
 	return in.ticking
 }
 
-// forget closes a descriptor that the loop has watched.
-func (in *frontLoop) forget(fd int, handle loop.Handle) {
-	if !in.ended {
-		in.loop.Forget(handle)
-	}
+// close closes a descriptor that the loop may watch.
+func (in *frontLoop) close(fd int, handle loop.Handle) {
+	in.loop.Forget(handle)
 	_ = unix.Close(fd)
-}
-
-// release has the loop watch a descriptor no longer.
-func (in *frontLoop) release(fd int, handle loop.Handle) {
-	if !in.ended && handle != (loop.Handle{}) {
-		in.loop.Release(fd, handle)
-	}
 }

@@ -51,7 +51,7 @@ func (s *loopConn) leave(reached progress) {
 	a := &attempt{start: x.start, endpoint: x.endpoint}
 	switch {
 	case u != nil:
-		s.loop.release(u.fd, u.handle)
+		s.loop.loop.Release(u.fd, u.handle)
 		u.handle = loop.Handle{}
 		a.upstream, a.err = u.handOff(reached)
 		a.unsent = bytes.Clone(reached.unsent)
@@ -75,7 +75,7 @@ func (s *loopConn) detach(early []byte, a *attempt) {
 	c := s.conn
 	s.gone = true
 	s.loop.remove(s)
-	s.loop.release(s.fd, s.handle)
+	s.loop.loop.Release(s.fd, s.handle)
 	socket, err := sock.NewSocket(s.fd)
 	if err != nil { // what os.NewFile cannot use is no descriptor
 		s.loop.front.log.Error("failed to take over connection", "error", err)

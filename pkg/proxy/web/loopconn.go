@@ -48,8 +48,8 @@ const (
 	loopWait = loop.Tick
 )
 
-// admit begins with a connection that was accepted.
-func (in *frontLoop) admit(fd int, peer netip.AddrPort) {
+// Admit implements sock.Owner.
+func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 	f := in.front
 	s := &loopConn{loop: in, fd: fd, first: true, since: in.loop.Now(), client: peer.Addr().WithZone("")}
 	if s.conn = f.listener.admit(s, peer); s.conn == nil {
@@ -259,7 +259,7 @@ func (s *loopConn) flush() {
 	ends, line := err != nil || x.request.close, x.line
 	if line != nil {
 		s.logging = true
-		s.record(x, func() { s.next(ends || s.loop.ended) })
+		s.record(x, func() { s.next(ends || s.loop.hasEnded()) })
 		return
 	}
 	x.free()
@@ -285,7 +285,7 @@ func (s *loopConn) waitToSend() (err error) {
 		return nil
 	}
 	s.sending, s.since = true, s.loop.loop.Now()
-	s.loop.release(s.fd, s.handle)
+	s.loop.loop.Release(s.fd, s.handle)
 	s.handle, err = s.loop.loop.Watch(s.fd, loop.Connecting, s)
 	return err
 }
@@ -368,6 +368,6 @@ func (s *loopConn) end() {
 	s.loop.remove(s)
 	s.listener.remove(s.conn)
 	s.closed.Store(true)
-	s.loop.forget(s.fd, s.handle)
+	s.loop.close(s.fd, s.handle)
 	s.loop.front.retired.Done()
 }

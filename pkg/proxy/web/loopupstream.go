@@ -102,7 +102,7 @@ func (s *loopPool) lose(u *loopUpstream) {
 	u.close()
 }
 
-func (u *loopUpstream) close() { u.pool.in.forget(u.fd, u.handle) }
+func (u *loopUpstream) close() { u.pool.in.close(u.fd, u.handle) }
 
 // Ready implements loop.Watcher.
 func (u *loopUpstream) Ready(e loop.Events) {

@@ -1,0 +1,126 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/internal/backoff"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+)
+
+const (
+	// acceptBatch is how many connections an acceptor takes before the loop serves its other sockets.
+	acceptBatch = 64
+	// acceptPause and acceptPauses are the first and the longest wait after a connection could not be accepted.
+	acceptPause, acceptPauses = 5 * time.Millisecond, time.Second
+)
+
+// Owner has the connections that an [Acceptor] accepts.
+type Owner interface {
+	// Held reports whether the next connection is to wait for room, as [admission.Route.Held] does. The loop calls it.
+	Held() bool
+	// Admit takes a connection, whose descriptor is the owner's from then on. The loop calls it.
+	Admit(fd int, peer netip.AddrPort)
+	// Failed says that no connection could be accepted, for lack of descriptors or memory, and how long none was
+	// asked for. It is not called in the loop, which a slow log would hold up.
+	Failed(err error, pause time.Duration)
+}
+
+// Acceptor accepts a listener's connections in one event loop. Its methods are for the loop's thread.
+type Acceptor struct {
+	loop     *loop.Loop
+	listener *Listener
+	owner    Owner
+	handle   loop.Handle
+	stopped  bool
+	backoff  backoff.Backoff
+	holds    int // how often the next connection has been made to wait for room
+}
+
+// NewAcceptor makes an acceptor that has not begun.
+func NewAcceptor(l *loop.Loop, listener *Listener, owner Owner) *Acceptor {
+	return &Acceptor{
+		loop: l, listener: listener, owner: owner, backoff: backoff.Backoff{First: acceptPause, Most: acceptPauses},
+	}
+}
+
+// Accept has acceptors accept connections until ctx is done or one of them fails. They are to be stopped then.
+func Accept(ctx context.Context, all ...*Acceptor) (err error) {
+	begun := make(chan error, len(all))
+	for _, a := range all {
+		if !a.loop.Do(func() { begun <- a.Begin() }) {
+			begun <- errors.New("loop has ended")
+		}
+	}
+	for ctx.Err() == nil && err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-begun:
+		}
+	}
+	return err
+}
+
+// Begin begins to accept connections, unless the acceptor was stopped.
+func (a *Acceptor) Begin() (err error) {
+	if a.stopped {
+		return nil
+	}
+	a.handle, err = a.loop.Watch(a.listener.FD(), loop.Listening, a)
+	return err
+}
+
+// Stop leaves new connections to the kernel.
+func (a *Acceptor) Stop() {
+	a.stopped = true
+	a.loop.Release(a.listener.FD(), a.handle)
+}
+
+// Ready implements loop.Watcher. Running out of descriptors or memory is survived: the kernel keeps the connections
+// that wait.
+func (a *Acceptor) Ready(loop.Events) {
+	for range acceptBatch {
+		if a.holds < admission.HoldTimes && a.owner.Held() {
+			a.holds++
+			a.pause(admission.HoldTime, func() {})
+			return
+		}
+		fd, peer, err := accept(a.listener.FD())
+		switch {
+		case err == nil:
+			a.holds = 0
+			a.backoff.Reset()
+			a.owner.Admit(fd, peer)
+		case errors.Is(err, unix.EAGAIN):
+			return
+		default:
+			a.fail(err)
+			return
+		}
+	}
+}
+
+// fail accepts no connections for a while.
+func (a *Acceptor) fail(err error) {
+	wait := a.backoff.Next()
+	a.pause(wait, func() { a.owner.Failed(err, wait) })
+}
+
+// pause accepts no connections for a time. Then it calls over, outside of the loop, before it goes on.
+func (a *Acceptor) pause(wait time.Duration, over func()) {
+	a.loop.Release(a.listener.FD(), a.handle)
+	a.handle = loop.Handle{}
+	time.AfterFunc(wait, func() {
+		over()
+		a.loop.Do(func() {
+			if err := a.Begin(); err != nil {
+				a.fail(err)
+			}
+		})
+	})
+}

@@ -1,0 +1,197 @@
+package sock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+)
+
+// long is for what must come, however slow the machine is.
+const long = 30 * time.Second
+
+// owner notes what an acceptor asks of it. The loop's thread alone uses held and holds.
+type owner struct {
+	held     func() bool
+	admitted chan netip.AddrPort
+	failed   func(error, time.Duration)
+}
+
+func (o *owner) Held() bool { return o.held != nil && o.held() }
+
+func (o *owner) Admit(fd int, peer netip.AddrPort) {
+	_ = unix.Close(fd)
+	o.admitted <- peer
+}
+
+func (o *owner) Failed(err error, pause time.Duration) { o.failed(err, pause) }
+
+// startLoop runs a loop until the test ends.
+func startLoop(t *testing.T) *loop.Loop {
+	t.Helper()
+	g := loop.NewGroup(1)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return g.Loops()[0]
+}
+
+// in calls f in the loop's thread and waits for it.
+func in(t *testing.T, l *loop.Loop, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	if !l.Do(func() { defer close(done); f() }) {
+		t.Fatal("the loop has ended")
+	}
+	receive(t, done)
+}
+
+func receive[T any](t *testing.T, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(long):
+		t.Fatal("nothing came")
+	}
+	return v
+}
+
+func listen(t *testing.T) *Listener {
+	t.Helper()
+	listener, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"), false, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(listener.Close)
+	return listener
+}
+
+// TestAccept has two acceptors of one loop take connections of a socket each, until the context is done and they are
+// stopped.
+func TestAccept(t *testing.T) {
+	l := startLoop(t)
+	all := &owner{admitted: make(chan netip.AddrPort, 10)}
+	listeners := []*Listener{listen(t), listen(t)}
+	acceptors := []*Acceptor{NewAcceptor(l, listeners[0], all), NewAcceptor(l, listeners[1], all)}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Accept(ctx, acceptors...) }()
+	for _, listener := range listeners {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if got := receive(t, all.admitted); got != AddrPort(conn.LocalAddr()) {
+			t.Errorf("%s is admitted, want %s", got, conn.LocalAddr())
+		}
+	}
+	cancel()
+	if err := receive(t, ended); err != nil {
+		t.Error(err)
+	}
+	in(t, l, func() {
+		for _, a := range acceptors {
+			a.Stop()
+			if err := a.Begin(); err != nil || a.handle != (loop.Handle{}) && a.stopped == false {
+				t.Errorf("a stopped acceptor begins: %v", err)
+			}
+		}
+	})
+	conn, err := net.Dial("tcp", listeners[0].Addr().String()) // waits in the kernel
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	in(t, l, func() {})
+	if n := len(all.admitted); n > 0 {
+		t.Errorf("%d connections are admitted by stopped acceptors", n)
+	}
+}
+
+// A connection waits for room, and is admitted after as many times as it may be held, or when there is room.
+func TestAcceptHolds(t *testing.T) {
+	for name, room := range map[string]int{"no room": 1000, "room soon": 2} {
+		t.Run(name, func(t *testing.T) {
+			l, listener := startLoop(t), listen(t)
+			asked := 0
+			o := &owner{admitted: make(chan netip.AddrPort, 1), held: func() bool { asked++; return asked <= room }}
+			a := NewAcceptor(l, listener, o)
+			in(t, l, func() {
+				if err := a.Begin(); err != nil {
+					t.Error(err)
+				}
+			})
+			conn, err := net.Dial("tcp", listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			receive(t, o.admitted)
+			in(t, l, func() {
+				a.Stop()
+				// The next connection is asked for, too: it is not there.
+				if most := min(admission.HoldTimes, room+1); asked < most {
+					t.Errorf("asked %d times, want %d", asked, most)
+				}
+			})
+		})
+	}
+}
+
+// A failure to accept is told outside of the loop, so that a log which cannot be written holds nothing up, and each
+// wait is longer until the longest.
+func TestAcceptFails(t *testing.T) {
+	l := startLoop(t)
+	type failure struct {
+		err   error
+		pause time.Duration
+	}
+	failures, read := make(chan failure), make(chan struct{})
+	o := &owner{failed: func(err error, pause time.Duration) { failures <- failure{err, pause}; <-read }}
+	a := NewAcceptor(l, &Listener{fd: -1}, o)
+	in(t, l, func() { a.Ready(0) })
+	for n := range 4 {
+		got := receive(t, failures)
+		in(t, l, func() {}) // the loop serves others while the log is blocked
+		if !errors.Is(got.err, unix.EBADF) {
+			t.Errorf("failed by %v", got.err)
+		}
+		if most := acceptPause << n; got.pause < most/2 || got.pause > most {
+			t.Errorf("failure %d pauses for %v, want %v to %v", n, got.pause, most/2, most)
+		}
+		if n == 3 {
+			in(t, l, a.Stop)
+		}
+		read <- struct{}{}
+	}
+	in(t, l, func() {})
+}
+
+// An acceptor of a loop that has ended fails.
+func TestAcceptWithoutLoop(t *testing.T) {
+	g := loop.NewGroup(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := g.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	a := NewAcceptor(g.Loops()[0], listen(t), &owner{})
+	if err := Accept(t.Context(), a); err == nil {
+		t.Error("an ended loop accepts")
+	}
+	a.Stop()
+}
