@@ -155,7 +155,7 @@ func TestTrap04OptionThatDoesNotFit(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, agent)
-			b.targets.mtu = test.mtu
+			b.targets.MTU = test.mtu
 			got, drop := b.hear(message(dhcp.Request, byte(dhcp.Discover), test.options...))
 			if drop != None || got.HasAgent() != test.added {
 				t.Errorf("got %v and option 82 %v, want %v", drop, got.HasAgent(), test.added)
@@ -244,7 +244,7 @@ func TestTrap25TokenIsRequired(t *testing.T) {
 		}
 	}
 	// There was no room for one.
-	b.targets.mtu = len(message(dhcp.Request, byte(dhcp.Discover))) + ipAndUDP
+	b.targets.MTU = len(message(dhcp.Request, byte(dhcp.Discover))) + ipAndUDP
 	full, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover)))
 	if full.HasAgent() {
 		t.Fatal("there was room")

@@ -37,7 +37,7 @@ func FuzzPolicy(f *testing.F) {
 			t.Fatal("hops are not counted")
 		}
 		got[0] = byte(dhcp.Reply)
-		if _, _, drop := bench.worker.reply(got, peerOf(bench.targets.all[0].Addr), bench.targets, 0); drop != None {
+		if _, _, drop := bench.worker.reply(got, peerOf(bench.targets.All[0].Addr), bench.targets, 0); drop != None {
 			t.Fatalf("the answer is dropped: %v", drop)
 		}
 	})

@@ -97,7 +97,7 @@ func (l *ear) requests(n int, now int64) {
 			r.logMessage("relayed request", l.name, m)
 		}
 	}
-	l.flush(targets)
+	l.sender.Flush(targets)
 }
 
 // view finds the message in frame i, and puts its sender into a.

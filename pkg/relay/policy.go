@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
 // arrival is how a request reached the relay.
@@ -31,7 +32,7 @@ type arrival struct {
 
 // request decides about a request, and edits it in place for the servers. There must be room behind it for padding and
 // option 82. Where a.waits is true afterwards, the request was copied, and is not to be sent.
-func (d *worker) request(m dhcp.Message, a *arrival, to *targets, now int64) (dhcp.Message, Drop) {
+func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int64) (dhcp.Message, Drop) {
 	r := d.relay
 	if drop := ofMessage(m.Check()); drop != None {
 		return m, drop
@@ -64,7 +65,7 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *targets, now int64) (dh
 	if d.isOthers(m, k, a.client, now) {
 		return m, OtherReplica
 	}
-	if drop := to.usable(); drop != None {
+	if drop := missing(to); drop != None {
 		return m, drop
 	}
 	slot, drop := room.ask(m, a, now)
@@ -77,7 +78,7 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *targets, now int64) (dh
 		// the address that was asked.
 		m.SetGiaddr([4]byte{})
 	}
-	m.Relayed(to.giaddr)
+	m.Relayed(giaddrOf(to))
 	m = d.addAgent(m, k, a, &o, hasAgent, to, now)
 	m = dhcp.Pad(m)
 	if a.waits = slot != nil; a.waits {
@@ -89,8 +90,8 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *targets, now int64) (dh
 }
 
 // own tells whether giaddr is an address by which clients or servers know this relay.
-func (r *Relay) own(giaddr [4]byte, to *targets) bool {
-	if giaddr == to.giaddr || r.config.SourceAddress == netip.AddrFrom4(giaddr) {
+func (r *Relay) own(giaddr [4]byte, to *server.Targets) bool {
+	if giaddr == giaddrOf(to) || r.config.SourceAddress == netip.AddrFrom4(giaddr) {
 		return true
 	}
 	for _, l := range r.listeners {
@@ -110,7 +111,7 @@ func (r *Relay) trusts(giaddr [4]byte, a *arrival) bool {
 
 // addAgent adds option 82 where there is one to add and the request's own, or another relay's, leaves room for it
 // (RFC 3046 section 2.1.1: never to a request that has a giaddr, unless a mode says otherwise).
-func (d *worker) addAgent(m dhcp.Message, k key, a *arrival, o *origin, has bool, to *targets, now int64) dhcp.Message {
+func (d *worker) addAgent(m dhcp.Message, k key, a *arrival, o *origin, has bool, to *server.Targets, now int64) dhcp.Message {
 	config := &d.relay.config
 	if config.PresentGiaddr == Replace && has {
 		m, has = m.StripAgents(), false
@@ -135,7 +136,7 @@ func (d *worker) addAgent(m dhcp.Message, k key, a *arrival, o *origin, has bool
 	if has {
 		o.sum = crc32.ChecksumIEEE(value)
 	}
-	added, ok := m.AppendAgent(value, min(to.mtu-ipAndUDP, m.MaxSize()))
+	added, ok := m.AppendAgent(value, min(to.MTU-ipAndUDP, m.MaxSize()))
 	if !ok {
 		o.added = false
 		d.relay.metrics.Port(int(a.listener)).Own[omitted].Inc()
@@ -159,7 +160,7 @@ func (o origin) isLast(m dhcp.Message) bool {
 }
 
 // reply decides about a reply, and makes it what the client or the relay agent is to get.
-func (d *worker) reply(m dhcp.Message, from peer, to *targets, now int64) (dhcp.Message, origin, Drop) {
+func (d *worker) reply(m dhcp.Message, from peer, to *server.Targets, now int64) (dhcp.Message, origin, Drop) {
 	r := d.relay
 	d.waited = 0
 	if drop := ofMessage(m.Check()); drop != None {
@@ -189,7 +190,7 @@ func (d *worker) reply(m dhcp.Message, from peer, to *targets, now int64) (dhcp.
 		o.client = r.clientOf(keyOf(m), m, o.listener, o.from.ip)
 	}
 	r.room(o.listener, o.from.ip).answered(o.client, m, first, now)
-	r.servers.Answered(netip.AddrFrom4(from.ip), to.all, now)
+	r.servers.Answered(netip.AddrFrom4(from.ip), to.All, now)
 	m = dhcp.Pad(m)
 	switch {
 	case o.added && o.sole:

@@ -28,7 +28,7 @@ var (
 type bench struct {
 	*Relay
 	worker  *worker
-	targets *targets
+	targets *server.Targets
 	heard   arrival
 }
 
@@ -50,9 +50,9 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	to := &targets{giaddr: ourGiaddr, mtu: 1500}
+	to := &server.Targets{Source: netip.AddrFrom4(ourGiaddr), MTU: 1500}
 	for _, s := range r.servers.Servers() {
-		to.all = append(to.all, server.Target{Addr: netip.MustParseAddrPort("10.244.0.11:67"), Server: s})
+		to.All = append(to.All, server.Target{Addr: netip.MustParseAddrPort("10.244.0.11:67"), Server: s})
 	}
 	r.targets.Store(to)
 	b := &bench{Relay: r, worker: newWorker(r, 0, "macvlan0"), targets: to}
@@ -160,11 +160,11 @@ func TestNegative(t *testing.T) {
 // TestNoRoute: without a server or an address to be answered at nothing is relayed, and nothing pends.
 func TestNoRoute(t *testing.T) {
 	b := newBench(t, nil)
-	b.targets = &targets{}
+	b.targets = &server.Targets{}
 	if _, drop := b.hear(message(dhcp.Request, byte(dhcp.Discover))); drop != NoServer {
 		t.Errorf("got %v", drop)
 	}
-	b.targets = &targets{all: []server.Target{{}}}
+	b.targets = &server.Targets{All: []server.Target{{}}}
 	if _, drop := b.hear(message(dhcp.Request, byte(dhcp.Discover))); drop != NoGiaddr {
 		t.Errorf("got %v", drop)
 	}
@@ -228,10 +228,10 @@ func TestDoesNotAllocate(t *testing.T) {
 		}
 		b.worker.tellRequest(m, &b.heard, b.targets, b.now(), drop)
 		b.worker.send(m, b.targets, b.now(), false)
-		b.worker.toServers.Clear()
+		b.worker.sender.Clear()
 		copy(reply, m)
 		reply[0] = byte(dhcp.Reply)
-		from := peerOf(b.targets.all[0].Addr)
+		from := peerOf(b.targets.All[0].Addr)
 		answer, o, drop := b.worker.reply(dhcp.Message(reply[:len(m)]), from, b.targets, b.now())
 		if drop != None {
 			t.Fatal(drop)
@@ -259,9 +259,9 @@ func BenchmarkTransaction(tb *testing.B) {
 		binary.BigEndian.PutUint32(slot[4:], n)
 		m, _ := b.worker.request(dhcp.Message(slot[:len(request)]), &b.heard, b.targets, int64(n))
 		b.worker.send(m, b.targets, int64(n), false)
-		b.worker.toServers.Clear()
+		b.worker.sender.Clear()
 		m[0] = byte(dhcp.Reply)
-		if _, _, drop := b.worker.reply(m, peerOf(b.targets.all[0].Addr), b.targets, int64(n)); drop != None {
+		if _, _, drop := b.worker.reply(m, peerOf(b.targets.All[0].Addr), b.targets, int64(n)); drop != None {
 			tb.Fatal(drop)
 		}
 	}

@@ -48,7 +48,7 @@ type Relay struct {
 	servers    *server.Pool
 	start      time.Time
 	// targets is what the packets' path needs to know; servers replaces it as a whole.
-	targets atomic.Pointer[targets]
+	targets atomic.Pointer[server.Targets]
 }
 
 // New checks the configuration and binds the upstream socket, so that a port that is taken is an error at once.
@@ -84,7 +84,7 @@ func assemble(config Config) (*Relay, error) {
 	if r.metrics, err = newMetrics(config.Registerer, config.Listeners, pending, r.waiting); err != nil {
 		return nil, err
 	}
-	r.targets.Store(&targets{})
+	r.targets.Store(&server.Targets{})
 	for i := unicast; i < len(config.Listeners); i++ {
 		r.rooms = append(r.rooms, newRoom(r, i))
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/relay/admit"
+	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
 // room is where the requests of one listener, or those sent to this host, wait while more machines ask than the servers
@@ -16,7 +17,7 @@ type room struct {
 	*worker // of the goroutine that sends what has waited
 	*admit.Room[waiting]
 	index   int
-	targets *targets // of one release
+	targets *server.Targets // of one release
 }
 
 // waiting is a request that waits, edited for the servers.
@@ -103,7 +104,7 @@ func (w *room) Send(note *waiting, b []byte, now int64) {
 	r := w.relay
 	w.targets = r.targets.Load()
 	port, m := r.metrics.Port(w.index), dhcp.Message(b)
-	drop := w.targets.usable()
+	drop := missing(w.targets)
 	w.setClock(r, now)
 	w.tellWaiting(note, m, w.targets, now, drop)
 	if drop != None {
@@ -121,7 +122,7 @@ func (w *room) Send(note *waiting, b []byte, now int64) {
 // Flush implements admit.Way.
 func (w *room) Flush() {
 	if w.targets != nil {
-		w.flush(w.targets)
+		w.sender.Flush(w.targets)
 		w.targets = nil
 	}
 }

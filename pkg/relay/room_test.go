@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/admit"
+	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
@@ -162,7 +164,7 @@ func TestWhatWaitsIsSentInTurn(t *testing.T) {
 	defer s.Close()
 	local := server.LocalAddr().(*net.UDPAddr).AddrPort()
 	b.upstream = &upstream{Socket: s}
-	b.targets.giaddr, b.targets.all[0].Addr = [4]byte{127, 0, 0, 1}, local
+	b.targets.Source, b.targets.All[0].Addr = netip.AddrFrom4([4]byte{127, 0, 0, 1}), local
 	b.crowd(t)
 	want := map[string]bool{}
 	for n := range 20 {
@@ -213,7 +215,7 @@ func TestWhatWaitsWithoutServer(t *testing.T) {
 			t.Fatal(drop)
 		}
 	}
-	b.Relay.targets.Store(&targets{})
+	b.Relay.targets.Store(&server.Targets{})
 	b.upstream = &upstream{}
 	pending := b.pending.Len()
 	b.room(0, [4]byte{}).Release(b.now()+int64(900*time.Millisecond), b.room(0, [4]byte{}))

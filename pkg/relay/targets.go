@@ -7,20 +7,20 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// targets are where requests go: one address of each server, and the address that they answer. It is never changed,
-// only replaced.
-type targets struct {
-	giaddr [4]byte
-	mtu    int // of the interface that carries giaddr
-	all    []server.Target
+// giaddrOf is the address that servers answer, zero where there is none.
+func giaddrOf(to *server.Targets) [4]byte {
+	if !to.Source.IsValid() {
+		return [4]byte{}
+	}
+	return to.Source.As4()
 }
 
-// usable tells why no request can be relayed, if so.
-func (r *targets) usable() Drop {
+// missing tells which of the targets a request lacks, None where it can be relayed.
+func missing(to *server.Targets) Drop {
 	switch {
-	case len(r.all) == 0:
+	case len(to.All) == 0:
 		return NoServer
-	case r.giaddr == [4]byte{}:
+	case !to.Source.IsValid():
 		return NoGiaddr
 	}
 	return None
@@ -33,14 +33,7 @@ func newServers(r *Relay) *server.Pool {
 		Names: c.Servers, Port: serverPort,
 		Interface: c.UpstreamInterface, Address: c.UpstreamAddress,
 		ResolveInterval: c.ResolveInterval, Lookup: c.Lookup, DeadAfter: c.DeadAfter,
-		Crowded: r.crowded, Clock: r.now, Wall: r.wall,
-		Publish: func(next *server.Targets) {
-			to := &targets{mtu: next.MTU, all: next.All}
-			if next.Source.IsValid() {
-				to.giaddr = next.Source.As4()
-			}
-			r.targets.Store(to)
-		},
+		Crowded: r.crowded, Clock: r.now, Wall: r.wall, Publish: r.targets.Store,
 		Words: server.Words{
 			Source: "giaddr", Settings: "UPSTREAM_ADDRESS and UPSTREAM_INTERFACE", Identity: "xid or chaddr",
 		},

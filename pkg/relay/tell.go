@@ -7,6 +7,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
 // teller tells what became of messages, for one goroutine. It reads messages and changes none: nothing that is relayed
@@ -33,7 +34,7 @@ func (t *teller) setClock(r *Relay, now int64) {
 }
 
 // tellRequest tells of a message from a machine, or from a server on the machines' side.
-func (d *worker) tellRequest(m dhcp.Message, a *arrival, to *targets, now int64, drop Drop) {
+func (d *worker) tellRequest(m dhcp.Message, a *arrival, to *server.Targets, now int64, drop Drop) {
 	if d.tell == nil || m.Check() != dhcp.OK {
 		return
 	}
@@ -41,14 +42,14 @@ func (d *worker) tellRequest(m dhcp.Message, a *arrival, to *targets, now int64,
 	switch {
 	case m.Op() == dhcp.Reply:
 		from = a.source
-	case len(to.all) > 0:
-		from = peerOf(to.all[0].Addr)
+	case len(to.All) > 0:
+		from = peerOf(to.All[0].Addr)
 	}
 	d.told(m, a.giaddr, from, d.name, now, drop)
 }
 
 // tellWaiting tells of a message from a machine that had to wait.
-func (w *room) tellWaiting(note *waiting, m dhcp.Message, to *targets, now int64, drop Drop) {
+func (w *room) tellWaiting(note *waiting, m dhcp.Message, to *server.Targets, now int64, drop Drop) {
 	a := arrival{giaddr: note.origin.giaddr, source: note.origin.from}
 	w.tellRequest(m, &a, to, now, drop)
 }

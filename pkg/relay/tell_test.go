@@ -158,7 +158,7 @@ func TestTellsOfRequests(t *testing.T) {
 				var c Config
 				c.Servers = []string{"kept"}
 				if test.change(&c); c.Servers == nil {
-					b.targets.all = nil
+					b.targets.All = nil
 				}
 			}
 			m, a := test.m(t), b.heard

@@ -115,7 +115,7 @@ func (u *upstream) batch(n int) {
 			}
 		}
 	}
-	u.worker.flush(targets)
+	u.sender.Flush(targets)
 	u.Socket.Send(u.unicasts)
 	for i, out := range u.frames {
 		u.flush(i, out)
@@ -135,7 +135,7 @@ func (u *upstream) flush(index int, out *mmsg.SendBatch) {
 }
 
 // ask relays what a client or a router sent to an address of this host.
-func (u *upstream) ask(i int, m dhcp.Message, from peer, targets *targets, now int64, verbose bool) Drop {
+func (u *upstream) ask(i int, m dhcp.Message, from peer, targets *server.Targets, now int64, verbose bool) Drop {
 	local, drop := u.local(i)
 	if drop != None {
 		return drop
@@ -167,9 +167,9 @@ func (u *upstream) local(i int) ([4]byte, Drop) {
 }
 
 // answer brings a server's answer to whoever asked.
-func (u *upstream) answer(i int, m dhcp.Message, from peer, targets *targets, now int64, verbose bool) Drop {
+func (u *upstream) answer(i int, m dhcp.Message, from peer, targets *server.Targets, now int64, verbose bool) Drop {
 	r := u.relay
-	r.trace.Payload(now, from.addrPort(), peer{ip: targets.giaddr, port: serverPort}.addrPort(), m)
+	r.trace.Payload(now, from.addrPort(), peer{ip: giaddrOf(targets), port: serverPort}.addrPort(), m)
 	m, o, drop := u.reply(m, from, targets, now)
 	if drop != None {
 		u.tellReply(m, &o, from, now, drop)
@@ -229,12 +229,12 @@ func putReply(whole []byte, from frame.MAC, source [4]byte, alwaysBroadcast bool
 
 // source is the address that a reply on a listener comes from: the one that clients are to know, else the
 // interface's own, else the relay's.
-func (r *Relay) source(p *listener.Port[link], targets *targets) [4]byte {
+func (r *Relay) source(p *listener.Port[link], targets *server.Targets) [4]byte {
 	switch {
 	case r.config.SourceAddress.IsValid():
 		return r.config.SourceAddress.As4()
 	case p.Info.address != ([4]byte{}):
 		return p.Info.address
 	}
-	return targets.giaddr
+	return giaddrOf(targets)
 }

@@ -153,7 +153,7 @@ func (l *ear) requests(n int, now int64) {
 			r.logMessage("relayed request", l.name, b)
 		}
 	}
-	l.flush(targets)
+	l.sender.Flush(targets)
 }
 
 // view finds the message in frame i, which ends what it returns, and puts its sender into a. There is none in a router

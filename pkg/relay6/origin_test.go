@@ -73,7 +73,7 @@ func TestCopyOfAMessageThatWaited(t *testing.T) {
 	if n := testutil.ToFloat64(b.metrics.Port(0).Drops(toServer, TransactionTaken)); n != 1 {
 		t.Errorf("counted %v, want 1", n)
 	}
-	if n := b.room(0).toServers.Len(); n != 0 {
+	if n, _ := b.room(0).sender.Len(); n != 0 {
 		t.Errorf("%d messages are sent", n)
 	}
 }

@@ -304,8 +304,8 @@ func TestDetourIsNotForSourcePorts(t *testing.T) {
 			t.Fatal(drop)
 		}
 		b.worker.send(got, b.targets, b.now(), false)
-		if n := [2]int{b.worker.toServers.Len(), b.worker.detour.Len()}; n != want {
-			t.Errorf("agent's port %d: got %d messages from port 547 and by the detour, want %d", port, n, want)
+		if usual, detour := b.worker.sender.Len(); [2]int{usual, detour} != want {
+			t.Errorf("agent's port %d: got %d messages from port 547, %d by the detour, want %d", port, usual, detour, want)
 		}
 	}
 }
@@ -427,7 +427,7 @@ func (b *bench) transaction(tb testing.TB, slot []byte, m dhcp6.Message, n *uint
 		}
 		b.worker.tellRequest(slot[at:], &a, b.targets, b.now(), drop)
 		b.worker.send(got, b.targets, b.now(), a.served)
-		b.worker.toServers.Clear()
+		b.worker.sender.Clear()
 		back := dhcp6.Message(reply[:copy(reply, got)])
 		back[0] = byte(dhcp6.RelayReply)
 		start, end := back.InnerAt()

@@ -97,7 +97,7 @@ func (w *room) Send(note *waiting, b []byte, now int64) {
 // Flush implements admit.Way.
 func (w *room) Flush() {
 	if w.targets != nil {
-		w.flush(w.targets)
+		w.sender.Flush(w.targets)
 		w.targets = nil
 	}
 }

@@ -150,7 +150,7 @@ func TestTellsOfWaitingMessages(t *testing.T) {
 type unsent struct{ *room }
 
 func (u unsent) Flush() {
-	u.toServers.Clear()
+	u.sender.Clear()
 	u.room.targets = nil
 }
 

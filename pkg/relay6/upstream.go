@@ -119,7 +119,7 @@ func (u *upstream) batch(n int) {
 			}
 		}
 	}
-	u.worker.flush(targets)
+	u.sender.Flush(targets)
 	u.Socket.Send(u.unicasts)
 	for i, out := range u.frames {
 		u.flush(i, out)

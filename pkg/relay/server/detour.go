@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
@@ -31,20 +30,6 @@ func openDetour(ipv6 bool) (*socket.Socket, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
-}
-
-// Flush sends what lies in both batches: one goes by the relay's own socket, the other by the detour.
-func Flush(usual *mmsg.SendBatch, own *socket.Socket, detour *mmsg.SendBatch, targets []Target) {
-	own.Send(usual)
-	if detour.Len() == 0 {
-		return
-	}
-	for i := range targets {
-		if s := targets[i].Detour; s != nil {
-			s.Send(detour) // all detours are the same socket
-			return
-		}
-	}
 }
 
 func closeSocket(s **socket.Socket) {
