@@ -56,11 +56,14 @@ func (p *Pool) balance(v *view, client netip.Addr, tried []*Endpoint) (*Endpoint
 			return e, nil
 		}
 	}
-	if len(tried) > 0 {
-		return nil, fmt.Errorf("failed to pick an endpoint of route %s: every endpoint was tried: %w",
-			p.config.Route, ErrNone)
+	why := p.Ready()
+	switch {
+	case len(tried) > 0:
+		why = fmt.Errorf("every endpoint was tried: %w", ErrNone)
+	case why == nil: // one has come since the view was loaded
+		why = ErrNone
 	}
-	return nil, fmt.Errorf("failed to pick an endpoint of route %s: %w", p.config.Route, p.Ready())
+	return nil, fmt.Errorf("failed to pick an endpoint of route %s: %w", p.config.Route, why)
 }
 
 func (p *Pool) among(v *view, client netip.Addr, tried []*Endpoint) *Endpoint {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// ErrNone says that a pool has no endpoint at all.
+// ErrNone says that a pool has no endpoint at all. Every error of Ready, Pick and Acquire wraps it, with the reason.
 var ErrNone = errors.New("no endpoint")
 
 // ErrLoop says that an endpoint is the proxy itself.
@@ -152,9 +152,9 @@ func (p *Pool) Ready() error {
 	for i, a := range p.answers {
 		switch source := p.config.Sources[i]; {
 		case a.err != nil:
-			reasons = append(reasons, fmt.Errorf("backend %s: %w", source, a.err))
+			reasons = append(reasons, fmt.Errorf("backend %s: %w", source, noneFor{a.err}))
 		case !a.once:
-			reasons = append(reasons, fmt.Errorf("backend %s: not looked up yet", source))
+			reasons = append(reasons, fmt.Errorf("backend %s: %w", source, noneFor{errNotLookedUp}))
 		default:
 			reasons = append(reasons, fmt.Errorf("backend %s: %w", source, ErrNone))
 		}
@@ -164,6 +164,13 @@ func (p *Pool) Ready() error {
 	}
 	return errors.Join(reasons...)
 }
+
+var errNotLookedUp = errors.New("not looked up yet")
+
+// noneFor is [ErrNone] for a reason, with the reason's text.
+type noneFor struct{ error }
+
+func (n noneFor) Unwrap() []error { return []error{ErrNone, n.error} }
 
 // Pick returns the address of the endpoint that serves a client. Datagram fronts use it.
 func (p *Pool) Pick(client netip.Addr) (netip.AddrPort, error) {

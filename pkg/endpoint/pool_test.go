@@ -354,3 +354,50 @@ func BenchmarkAcquire(b *testing.B) {
 		})
 	}
 }
+
+// TestErrorsWrapErrNone: whatever the reason that a pool has no endpoint, its errors say so to errors.Is, and name the
+// reason.
+func TestErrorsWrapErrNone(t *testing.T) {
+	refused := errors.New("the name server refused")
+	source := &named{name: "backend.example:80"}
+	for name, test := range map[string]struct {
+		update func(*Pool)
+		tried  int
+		reason error
+		want   string
+	}{
+		"not looked up yet": {update: func(*Pool) {}, want: "backend backend.example:80: not looked up yet"},
+		"lookup failed": {
+			update: func(p *Pool) { p.update(0, nil, refused) }, reason: refused,
+			want: "backend backend.example:80: the name server refused",
+		},
+		"no such name": {
+			update: func(p *Pool) { p.update(0, nil, ErrNotFound) }, reason: ErrNotFound,
+			want: "backend backend.example:80: no such name",
+		},
+		"no address": {update: func(p *Pool) { p.update(0, nil, nil) }, want: "backend backend.example:80: no endpoint"},
+		"all tried": {
+			update: func(p *Pool) { p.update(0, members([]netip.Addr{at(0).Addr()}, 80), nil) }, tried: 1,
+			want: "every endpoint was tried: no endpoint",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := NewPool(Config{Route: "r", Sources: []Source{source}})
+			test.update(p)
+			var tried []*Endpoint
+			for range test.tried {
+				e, err := p.Acquire(client(0))
+				if err != nil {
+					t.Fatal(err)
+				}
+				e.Release()
+				tried = append(tried, e)
+			}
+			_, err := p.Acquire(client(0), tried...)
+			if !errors.Is(err, ErrNone) || test.reason != nil && !errors.Is(err, test.reason) ||
+				err.Error() != "failed to pick an endpoint of route r: "+test.want {
+				t.Errorf("got %v, want ErrNone: %s", err, test.want)
+			}
+		})
+	}
+}
