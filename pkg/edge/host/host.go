@@ -105,10 +105,10 @@ func (m *Mux) Choose(r *http.Request) http.Handler {
 // Refuse answers a request for which there is no handler.
 func (m *Mux) Refuse(w http.ResponseWriter, r *http.Request) {
 	if m.find(r.Host) == nil {
-		reply.Write(w, r, http.StatusNotFound, reply.NotFound, "no such host")
+		reply.Refuse(w, r, http.StatusNotFound, reply.NotFound, "no such host")
 		return
 	}
-	reply.Write(w, r, http.StatusMisdirectedRequest, reply.Unavailable, "the connection is for another host")
+	reply.Refuse(w, r, http.StatusMisdirectedRequest, reply.Unavailable, "the connection is for another host")
 }
 
 // Index is which of the entries is for a host; -1 is none.

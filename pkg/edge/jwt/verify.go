@@ -351,16 +351,16 @@ func (v *Verifier) refuse(w http.ResponseWriter, r *http.Request, why outcome) {
 	switch why {
 	case unavailable:
 		w.Header().Set("Retry-After", "5")
-		reply.Write(w, r, http.StatusServiceUnavailable, reply.Unavailable, "tokens cannot be checked yet")
+		reply.Refuse(w, r, http.StatusServiceUnavailable, reply.Unavailable, "tokens cannot be checked yet")
 		return
 	case forbidden:
 		w.Header().Set("Www-Authenticate", challenge+`, error="insufficient_scope"`)
-		reply.Write(w, r, http.StatusForbidden, reply.PermissionDenied, why.text())
+		reply.Refuse(w, r, http.StatusForbidden, reply.PermissionDenied, why.text())
 		return
 	case missing:
 	default:
 		challenge += `, error="invalid_token", error_description="` + why.text() + `"`
 	}
 	w.Header().Set("Www-Authenticate", challenge)
-	reply.Write(w, r, http.StatusUnauthorized, reply.Unauthenticated, why.text())
+	reply.Refuse(w, r, http.StatusUnauthorized, reply.Unauthenticated, why.text())
 }

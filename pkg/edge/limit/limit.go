@@ -162,7 +162,7 @@ func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, why refusal, wa
 	l.metrics.refuse(why)
 	seconds := max(1, int(math.Ceil(wait.Seconds())))
 	w.Header().Set("Retry-After", strconv.Itoa(seconds))
-	reply.Write(w, r, http.StatusTooManyRequests, reply.ResourceExhausted, "too many requests: "+why.text())
+	reply.Refuse(w, r, http.StatusTooManyRequests, reply.ResourceExhausted, "too many requests: "+why.text())
 }
 
 // Clients is how many clients the table of rates knows.

@@ -74,7 +74,7 @@ func (g *Guard) Wrap(next http.Handler) http.Handler {
 		}
 		if why != passed {
 			g.metrics.refuse(why)
-			reply.Write(w, r, http.StatusNotFound, reply.NotFound, "no such path")
+			reply.Refuse(w, r, http.StatusNotFound, reply.NotFound, "no such path")
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -14,6 +14,7 @@ type Code uint8
 
 // The codes that the edge answers with.
 const (
+	Cancelled         Code = 1
 	InvalidArgument   Code = 3
 	NotFound          Code = 5
 	PermissionDenied  Code = 7
@@ -28,13 +29,17 @@ func IsGRPC(r *http.Request) bool {
 	return ok && r.ProtoMajor >= 2 && (kind == "" || kind[0] == '+' || kind[0] == ';')
 }
 
-// Write refuses a request: with status and a line of text, or, if it is a gRPC call, with code and the text as its
-// message, in headers that are the trailers as well (Trailers-Only). A ResponseWriter with a method Refused is told of
-// the text.
-func Write(w http.ResponseWriter, r *http.Request, status int, code Code, text string) {
+// Refuse refuses a request; see [Write]. A ResponseWriter with a method Refused is told of the text.
+func Refuse(w http.ResponseWriter, r *http.Request, status int, code Code, text string) {
 	if told, ok := w.(interface{ Refused(text string) }); ok {
 		told.Refused(text)
 	}
+	Write(w, r, status, code, text)
+}
+
+// Write answers a request with status and a line of text, or, if it is a gRPC call, with code and the text as its
+// message, in headers that are the trailers as well (Trailers-Only).
+func Write(w http.ResponseWriter, r *http.Request, status int, code Code, text string) {
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	if IsGRPC(r) {

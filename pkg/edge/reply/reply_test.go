@@ -44,7 +44,7 @@ func TestWrite(t *testing.T) {
 		r.Header.Set("Content-Type", test.kind)
 		r.ProtoMajor = test.major
 		w := httptest.NewRecorder()
-		Write(w, r, http.StatusTooManyRequests, ResourceExhausted, "too many, again")
+		Refuse(w, r, http.StatusTooManyRequests, ResourceExhausted, "too many, again")
 		if diff := cmp.Diff(test.want, w.Header()); diff != "" || w.Code != test.code || w.Body.String() != test.body {
 			t.Errorf("%s: got %d %q\n%s", name, w.Code, w.Body, diff)
 		}

@@ -113,7 +113,7 @@ func (r *Rule) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		to, ok := r.url(req.URL)
 		if !ok && !r.config.PassOthers {
-			reply.Write(w, req, http.StatusNotFound, reply.NotFound, "no such path")
+			reply.Refuse(w, req, http.StatusNotFound, reply.NotFound, "no such path")
 			return
 		}
 		changed := *req

@@ -23,7 +23,7 @@ func (tokenless) Passing() func([]byte) bool { return nil }
 
 func (tokenless) Wrap(http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		reply.Write(w, r, http.StatusUnauthorized, reply.Unauthenticated, "a token is required")
+		reply.Refuse(w, r, http.StatusUnauthorized, reply.Unauthenticated, "a token is required")
 	})
 }
 

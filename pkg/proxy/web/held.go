@@ -133,5 +133,5 @@ func misdirected(w http.ResponseWriter, r *http.Request, ends bool) {
 	if ends {
 		w.Header().Set("Connection", "close") // in HTTP/2, a GOAWAY
 	}
-	reply.Write(w, r, http.StatusMisdirectedRequest, reply.Unavailable, "the connection is not of this route's TLS")
+	reply.Refuse(w, r, http.StatusMisdirectedRequest, reply.Unavailable, "the connection is not of this route's TLS")
 }

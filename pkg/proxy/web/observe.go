@@ -123,7 +123,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if seen.refused = refused != admission.Admitted; seen.refused {
 		o.metrics.refused(refused.String())
 		w.Header().Set("Retry-After", "1")
-		reply.Write(seen, r, http.StatusServiceUnavailable, reply.ResourceExhausted, "no room for another request")
+		reply.Refuse(seen, r, http.StatusServiceUnavailable, reply.ResourceExhausted, "no room for another request")
 		return
 	}
 	switch r.Method {
@@ -138,7 +138,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if r.ProtoMajor == 1 { // what follows on the connection may be meant otherwise, too
 				w.Header().Set("Connection", "close")
 			}
-			reply.Write(seen, r, http.StatusBadRequest, reply.InvalidArgument, err.Error())
+			reply.Refuse(seen, r, http.StatusBadRequest, reply.InvalidArgument, err.Error())
 			return
 		}
 		seen.tellCall()

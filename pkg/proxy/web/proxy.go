@@ -305,9 +305,7 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 		reason = "refused"
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
 		code, reason = http.StatusGatewayTimeout, "timeout"
-	case errors.Is(err, endpoint.ErrNone), errors.Is(err, endpoint.ErrNotFound), errors.Is(err, endpoint.ErrLoop):
-		code, reason = http.StatusServiceUnavailable, "no_endpoint"
-	case strings.Contains(err.Error(), "failed to pick an endpoint"):
+	case errors.Is(err, endpoint.ErrNone):
 		code, reason = http.StatusServiceUnavailable, "no_endpoint"
 	}
 	p.metrics.failed(reason)
@@ -317,28 +315,17 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 			"client", peerOf(r), "error", err)
 	}
 	text := fmt.Sprintf("stack-proxy: route %s: %s", p.route, explain(code, reason))
-	header := w.Header()
-	if reply.IsGRPC(r) {
-		// A gRPC client reads these, not the status line.
-		header.Set("Content-Type", "application/grpc")
-		header.Set(headerStatus, "14") // UNAVAILABLE
-		switch reason {
-		case reasonGone:
-			header.Set(headerStatus, "1") // CANCELLED; nobody reads it
-		case reasonBody:
-			header.Set(headerStatus, "3") // INVALID_ARGUMENT
-		}
-		header.Set(headerMessage, text)
-		w.WriteHeader(http.StatusOK)
-		return
-	}
-	header.Set("Content-Type", "text/plain; charset=utf-8")
-	header.Set("X-Content-Type-Options", "nosniff")
 	if code == http.StatusServiceUnavailable {
-		header.Set("Retry-After", "2")
+		w.Header().Set("Retry-After", "2")
 	}
-	w.WriteHeader(code)
-	_, _ = io.WriteString(w, text+"\n")
+	status := reply.Unavailable
+	switch reason {
+	case reasonGone:
+		status = reply.Cancelled // nobody reads it
+	case reasonBody:
+		status = reply.InvalidArgument
+	}
+	reply.Write(w, r, code, status, text)
 }
 
 // explain says in words what a client, or the person behind it, can do something with. Addresses inside the cluster

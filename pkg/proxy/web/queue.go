@@ -31,7 +31,7 @@ func queued(next http.Handler, s *Settings) http.Handler {
 		case errors.Is(err, queue.ErrBusy), errors.Is(err, queue.ErrFull):
 			after := int(math.Ceil(s.Queue.RetryAfter().Seconds()))
 			w.Header().Set("Retry-After", strconv.Itoa(after))
-			reply.Write(w, r, http.StatusServiceUnavailable, reply.ResourceExhausted, "busy: "+err.Error())
+			reply.Refuse(w, r, http.StatusServiceUnavailable, reply.ResourceExhausted, "busy: "+err.Error())
 		default:
 			w.WriteHeader(499) // nobody reads it; the code is nginx's, for the counters
 		}

@@ -238,7 +238,7 @@ func testTellsOfClientsThatGo(t *testing.T, start starter) {
 // TestTellsOfRefusals: what no endpoint was asked.
 func TestTellsOfRefusals(t *testing.T) {
 	gate := gateFunc(func(w http.ResponseWriter, r *http.Request) {
-		reply.Write(w, r, http.StatusForbidden, reply.PermissionDenied, "no such token")
+		reply.Refuse(w, r, http.StatusForbidden, reply.PermissionDenied, "no such token")
 	})
 	tests := map[string]struct {
 		settings Settings
@@ -481,7 +481,7 @@ func TestTellsOfCalls(t *testing.T) {
 	})
 	t.Run("is refused", func(t *testing.T) {
 		r := start(t, Settings{GRPC: true, Pool: pool(url), Gate: gateFunc(func(w http.ResponseWriter, r *http.Request) {
-			reply.Write(w, r, http.StatusUnauthorized, reply.Unauthenticated, "no token")
+			reply.Refuse(w, r, http.StatusUnauthorized, reply.Unauthenticated, "no token")
 		})})
 		_ = call(t, r).Body.Close()
 		want := base
