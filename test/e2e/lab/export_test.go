@@ -3,7 +3,7 @@ package lab
 import (
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
+	"github.com/miekg/dns"
 )
 
 // SecurityOf is what the lab confines one of its programs to.
@@ -13,7 +13,7 @@ func (l *Lab) SecurityOf(name string) (*Security, error) {
 }
 
 // Resolve asks the lab's DNS from the pod.
-func (l *Lab) Resolve(name string, kind dnsmessage.Type) (*dnsmessage.Message, error) {
+func (l *Lab) Resolve(name string, kind uint16) (*dns.Msg, error) {
 	return l.resolve(name, kind, 2*time.Second)
 }
 

@@ -1,15 +1,14 @@
 package lab
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"time"
 
-	"golang.org/x/net/icmp"
-	"golang.org/x/net/ipv6"
+	"github.com/mdlayher/ndp"
 )
 
 // managed is the argument of the ra helper for a site of IPv6.
@@ -22,32 +21,15 @@ func serveRA(args []string) error {
 	if err != nil {
 		return err
 	}
-	// RFC 4861 section 6.1.2: from a link-local address, with hop limit 255, or hosts ignore it.
-	source, err := linkLocal(ifi, 5*time.Second)
+	conn, err := listenNDP(ifi, 5*time.Second)
 	if err != nil {
 		return err
 	}
-	conn, err := icmp.ListenPacket("ip6:ipv6-icmp", source.String()+"%"+ifi.Name)
-	if err != nil {
-		return err
-	}
-	p := conn.IPv6PacketConn()
-	if err := p.SetMulticastHopLimit(255); err != nil {
-		return err
-	}
-	if err := p.SetMulticastInterface(ifi); err != nil {
-		return err
-	}
-	body := &icmp.RawBody{Data: advertisement(ifi, slices.Contains(args, managed))}
-	message := icmp.Message{Type: ipv6.ICMPTypeRouterAdvertisement, Body: body}
-	packet, err := message.Marshal(nil) // the kernel fills in the checksum
-	if err != nil {
-		return err
-	}
-	everyNode := &net.IPAddr{IP: net.IPv6linklocalallnodes, Zone: ifi.Name}
+	message := advertisement(ifi, slices.Contains(args, managed))
+	everyNode := netip.IPv6LinkLocalAllNodes().WithZone(ifi.Name)
 	failures := 0
 	for ; ; time.Sleep(time.Second) {
-		if _, err := conn.WriteTo(packet, everyNode); err != nil {
+		if err := conn.WriteTo(message, nil, everyNode); err != nil {
 			if failures++; failures > 10 {
 				return err
 			}
@@ -58,47 +40,32 @@ func serveRA(args []string) error {
 	}
 }
 
-// advertisement is the body of a router advertisement (RFC 4861 section 4.2): one prefix for stateless
-// addresses, no default router, no DHCPv6. Of a managed link: the flags M and O, and no stateless addresses.
-func advertisement(ifi *net.Interface, managed bool) []byte {
-	const routerLifetime, prefixLifetime = 0, 3600
-	flags, prefixFlags := byte(0), byte(0xc0) // on-link, autonomous; section 4.6.2
-	if managed {
-		flags, prefixFlags = 0xc0, 0x80
+// advertisement is a router advertisement (RFC 4861 section 4.2): one prefix for stateless addresses, no default
+// router, no DHCPv6. Of a managed link: the flags M and O, and no stateless addresses.
+func advertisement(ifi *net.Interface, managed bool) *ndp.RouterAdvertisement {
+	const prefixLifetime = time.Hour
+	return &ndp.RouterAdvertisement{
+		CurrentHopLimit: 64, ManagedConfiguration: managed, OtherConfiguration: managed,
+		Options: []ndp.Option{
+			&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: ifi.HardwareAddr},
+			&ndp.PrefixInformation{
+				Prefix: LAN6.Masked().Addr(), PrefixLength: uint8(LAN6.Bits()), OnLink: true,
+				AutonomousAddressConfiguration: !managed, ValidLifetime: prefixLifetime, PreferredLifetime: prefixLifetime,
+			},
+		},
 	}
-	b := []byte{64, flags} // hop limit
-	b = binary.BigEndian.AppendUint16(b, routerLifetime)
-	b = append(b, make([]byte, 8)...) // reachable time and retransmission timer: unspecified
-	b = append(b, 1, 1)               // source link-layer address, section 4.6.1
-	b = append(b, ifi.HardwareAddr...)
-	b = append(b, 3, 4, byte(LAN6.Bits()), prefixFlags)
-	b = binary.BigEndian.AppendUint32(b, prefixLifetime)
-	b = binary.BigEndian.AppendUint32(b, prefixLifetime)
-	b = append(b, 0, 0, 0, 0)
-	prefix := LAN6.Masked().Addr().As16()
-	return append(b, prefix[:]...)
 }
 
-// linkLocal waits for the interface's link-local address to be usable: it has to be detected as unique first.
-func linkLocal(ifi *net.Interface, timeout time.Duration) (net.IP, error) {
+// listenNDP opens a socket on the interface's link-local address, from which routers advertise (RFC 4861 section
+// 6.1.2). The kernel detects first whether the address is unique.
+func listenNDP(ifi *net.Interface, timeout time.Duration) (*ndp.Conn, error) {
 	for deadline := time.Now().Add(timeout); ; time.Sleep(50 * time.Millisecond) {
-		addrs, err := ifi.Addrs()
-		if err != nil {
-			return nil, err
-		}
-		for _, addr := range addrs {
-			prefix, ok := addr.(*net.IPNet)
-			if !ok || !prefix.IP.IsLinkLocalUnicast() || prefix.IP.To4() != nil {
-				continue
-			}
-			probe, err := net.ListenUDP("udp6", &net.UDPAddr{IP: prefix.IP, Zone: ifi.Name})
-			if err == nil {
-				_ = probe.Close()
-				return prefix.IP, nil
-			}
+		conn, _, err := ndp.Listen(ifi, ndp.LinkLocal)
+		if err == nil {
+			return conn, nil
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("failed to find a link-local address on %s within %s", ifi.Name, timeout)
+			return nil, fmt.Errorf("failed to use a link-local address of %s within %s: %w", ifi.Name, timeout, err)
 		}
 	}
 }

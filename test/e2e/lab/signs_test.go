@@ -20,8 +20,8 @@ func TestLine(t *testing.T) {
 		stuck int // the line after which no more are written
 		fault string
 	}{
-		{25 * time.Second, 20, ""},
-		{25 * time.Second, 3, "given up after 1m45s: log printed last: line 3"},
+		{24 * time.Second, 20, ""},
+		{24 * time.Second, 3, "given up after 1m45s: log printed last: line 3"},
 		{time.Second, 0, "nothing moved for 30s"},
 	} {
 		synctest.Test(t, func(t *testing.T) {

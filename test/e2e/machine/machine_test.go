@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/test/e2e/installer"
 )
@@ -78,11 +79,11 @@ func initramfs(t *testing.T) []byte {
 func TestInitramfs(t *testing.T) {
 	var none [2]uint64
 	want := []entry{
-		{"dev", typeDir | 0o755, none, ""}, {"proc", typeDir | 0o755, none, ""}, {"sys", typeDir | 0o755, none, ""},
-		{"modules", typeDir | 0o755, none, ""}, {"dev/console", typeChar | 0o600, [2]uint64{5, 1}, ""},
-		{"init", typeFile | 0o755, none, "program"}, {"modules/virtio.ko", typeFile | 0o644, none, "1"},
-		{"modules/virtio_net.ko", typeFile | 0o644, none, "12345"},
-		{"modules/order", typeFile | 0o644, none, "virtio.ko\nvirtio_net.ko\n"},
+		{"dev", unix.S_IFDIR | 0o755, none, ""}, {"proc", unix.S_IFDIR | 0o755, none, ""}, {"sys", unix.S_IFDIR | 0o755, none, ""},
+		{"modules", unix.S_IFDIR | 0o755, none, ""}, {"dev/console", unix.S_IFCHR | 0o600, [2]uint64{5, 1}, ""},
+		{"init", unix.S_IFREG | 0o755, none, "program"}, {"modules/virtio.ko", unix.S_IFREG | 0o644, none, "1"},
+		{"modules/virtio_net.ko", unix.S_IFREG | 0o644, none, "12345"},
+		{"modules/order", unix.S_IFREG | 0o644, none, "virtio.ko\nvirtio_net.ko\n"},
 	}
 	if diff := cmp.Diff(want, unpack(t, initramfs(t)), cmp.AllowUnexported(entry{})); diff != "" {
 		t.Error(diff)

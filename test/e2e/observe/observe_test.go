@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -315,23 +314,4 @@ func FuzzTracker(f *testing.F) {
 			}
 		}
 	})
-}
-
-func FuzzRead(f *testing.F) {
-	path := filepath.Join(f.TempDir(), "f.pcapng")
-	file, err := Create(path)
-	if err != nil {
-		f.Fatal(err)
-	}
-	file.Packet(time.Unix(1, 0), file.Interface("lan", ""), []byte("12345"), SnapLen)
-	if err := file.Close(); err != nil {
-		f.Fatal(err)
-	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(content)
-	f.Add([]byte(strings.Repeat("\x01\x00\x00\x00", 8)))
-	f.Fuzz(func(_ *testing.T, b []byte) { _, _ = Read(bytes.NewReader(b)) })
 }

@@ -1,25 +1,16 @@
 package observe
 
 import (
-	"bufio"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"sync"
 	"time"
-)
 
-// Block types and options of the pcapng format (draft-ietf-opsawg-pcapng).
-const (
-	blockSection   = 0x0a0d0d0a
-	blockInterface = 1
-	blockPacket    = 6
-	byteOrderMagic = 0x1a2b3c4d
-	linkEthernet   = 1
-	optionName     = 2
-	optionDescribe = 3
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
 )
 
 // SnapLen is how much of a frame is kept that is not DHCP.
@@ -27,12 +18,11 @@ const SnapLen = 512
 
 // File is a capture file of several interfaces. It is safe for concurrent use.
 type File struct {
-	mu         sync.Mutex
-	file       *os.File
-	w          *bufio.Writer
-	interfaces int
-	flushed    time.Time
-	err        error
+	mu      sync.Mutex
+	file    *os.File
+	w       *pcapgo.NgWriter // from the first interface on
+	flushed time.Time
+	err     error
 }
 
 // Create makes a capture file.
@@ -41,43 +31,45 @@ func Create(path string) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to create capture file: %w", err)
 	}
-	f := &File{file: file, w: bufio.NewWriterSize(file, 256<<10)}
-	body := binary.LittleEndian.AppendUint32(nil, byteOrderMagic)
-	body = binary.LittleEndian.AppendUint32(body, 1) // version 1.0
-	body = binary.LittleEndian.AppendUint64(body, ^uint64(0))
-	f.block(blockSection, body)
-	return f, nil
+	return &File{file: file}, nil
 }
 
 // Interface adds an interface and returns its number.
-func (f *File) Interface(name, description string) int {
+func (f *File) Interface(name, description string) (number int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	body := binary.LittleEndian.AppendUint32(nil, linkEthernet)
-	body = binary.LittleEndian.AppendUint32(body, 0) // no limit
-	body = appendOption(body, optionName, name)
-	body = appendOption(body, optionDescribe, description)
-	body = binary.LittleEndian.AppendUint32(body, 0) // end of options
-	f.block(blockInterface, body)
-	f.interfaces++
-	return f.interfaces - 1
+	i := pcapgo.NgInterface{Name: name, Description: description, LinkType: layers.LinkTypeEthernet}
+	var err error
+	if f.w == nil {
+		f.w, err = pcapgo.NewNgWriterInterface(f.file, i, pcapgo.NgWriterOptions{})
+	} else {
+		number, err = f.w.AddInterface(i)
+	}
+	f.failed(err)
+	return number
 }
 
-// Packet adds a frame, of which at most snap bytes are kept.
+// Packet adds a frame of an interface, of which at most snap bytes are kept.
 func (f *File) Packet(at time.Time, iface int, frame []byte, snap int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	kept := frame[:min(len(frame), snap)]
-	micros := uint64(at.UnixMicro())
-	body := make([]byte, 0, 20+len(kept)+3)
-	for _, field := range []uint32{
-		uint32(iface), uint32(micros >> 32), uint32(micros), uint32(len(kept)), uint32(len(frame)),
-	} {
-		body = binary.LittleEndian.AppendUint32(body, field)
+	if f.err != nil {
+		return
 	}
-	f.block(blockPacket, append(body, kept...))
-	if at.Sub(f.flushed) > time.Second && f.err == nil {
-		f.err, f.flushed = f.w.Flush(), at
+	kept := frame[:min(len(frame), snap)]
+	f.failed(f.w.WritePacket(gopacket.CaptureInfo{
+		Timestamp: at, CaptureLength: len(kept), Length: len(frame), InterfaceIndex: iface,
+	}, kept))
+	if at.Sub(f.flushed) > time.Second {
+		f.failed(f.w.Flush())
+		f.flushed = at
+	}
+}
+
+// failed keeps the first error.
+func (f *File) failed(err error) {
+	if f.err == nil {
+		f.err = err
 	}
 }
 
@@ -85,29 +77,13 @@ func (f *File) Packet(at time.Time, iface int, frame []byte, snap int) {
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	err := errors.Join(f.err, f.w.Flush(), f.file.Close())
-	if err != nil {
+	if f.w != nil {
+		f.failed(f.w.Flush())
+	}
+	if err := errors.Join(f.err, f.file.Close()); err != nil {
 		return fmt.Errorf("failed to write capture file: %w", err)
 	}
 	return nil
-}
-
-func (f *File) block(kind uint32, body []byte) {
-	padding := make([]byte, -len(body)&3)
-	length := uint32(12 + len(body) + len(padding))
-	head := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, kind), length)
-	for _, part := range [][]byte{head, body, padding, binary.LittleEndian.AppendUint32(nil, length)} {
-		if f.err == nil {
-			_, f.err = f.w.Write(part)
-		}
-	}
-}
-
-func appendOption(b []byte, code uint16, value string) []byte {
-	b = binary.LittleEndian.AppendUint16(b, code)
-	b = binary.LittleEndian.AppendUint16(b, uint16(len(value)))
-	b = append(b, value...)
-	return append(b, make([]byte, -len(value)&3)...)
 }
 
 // Captured is a frame of a capture file.
@@ -118,46 +94,24 @@ type Captured struct {
 	Length    int // of the frame on the wire
 }
 
-// Read reads a capture file that [Create] made.
-func Read(r io.Reader) ([]Captured, error) {
-	content, err := io.ReadAll(r)
+// Read reads a capture file.
+func Read(r io.Reader) (frames []Captured, err error) {
+	reader, err := pcapgo.NewNgReader(r, pcapgo.DefaultNgReaderOptions)
 	if err != nil {
 		return nil, fmt.Errorf("failed to read capture file: %w", err)
 	}
-	var names []string
-	var frames []Captured
-	for len(content) > 0 {
-		if len(content) < 12 {
-			return frames, errors.New("failed to parse capture file: it ends within a block")
+	for {
+		frame, info, err := reader.ReadPacketData()
+		if errors.Is(err, io.EOF) {
+			return frames, nil
 		}
-		kind, length := binary.LittleEndian.Uint32(content), int(binary.LittleEndian.Uint32(content[4:]))
-		if length < 12 || length > len(content) || length%4 != 0 {
-			return frames, errors.New("failed to parse capture file: it ends within a block")
+		if err != nil {
+			return frames, fmt.Errorf("failed to read capture file: %w", err)
 		}
-		body := content[8 : length-4]
-		content = content[length:]
-		switch kind {
-		case blockInterface:
-			name := ""
-			if len(body) >= 12 && binary.LittleEndian.Uint16(body[8:]) == optionName {
-				size := int(binary.LittleEndian.Uint16(body[10:]))
-				name = string(body[12 : 12+min(size, len(body)-12)])
-			}
-			names = append(names, name)
-		case blockPacket:
-			if len(body) < 20 {
-				return frames, errors.New("failed to parse capture file: a packet is too short")
-			}
-			iface, kept := int(binary.LittleEndian.Uint32(body)), int(binary.LittleEndian.Uint32(body[12:]))
-			if iface >= len(names) || kept > len(body)-20 {
-				return frames, errors.New("failed to parse capture file: a packet is wrong")
-			}
-			micros := uint64(binary.LittleEndian.Uint32(body[4:]))<<32 | uint64(binary.LittleEndian.Uint32(body[8:]))
-			frames = append(frames, Captured{
-				At: time.UnixMicro(int64(micros)), Interface: names[iface], Frame: body[20 : 20+kept],
-				Length: int(binary.LittleEndian.Uint32(body[16:])),
-			})
+		on, err := reader.Interface(info.InterfaceIndex)
+		if err != nil {
+			return frames, fmt.Errorf("failed to read capture file: %w", err)
 		}
+		frames = append(frames, Captured{At: info.Timestamp, Interface: on.Name, Frame: frame, Length: info.Length})
 	}
-	return frames, nil
 }

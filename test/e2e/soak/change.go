@@ -85,7 +85,7 @@ func (r *run) churn(ctx context.Context) {
 		switch i % 3 {
 		case 0:
 			r.tally.changed("left")
-			r.zone.set("backend.soak.", r.serving(s)...)
+			r.zone.set("backend.soak", r.serving(s)...)
 			pause(ctx, settle)
 			r.kill(ctx, s)
 		case 1:
@@ -102,7 +102,7 @@ func (r *run) churn(ctx context.Context) {
 		if err := s.start(); err != nil {
 			r.fail("failed to start backend %s again: %v", s.ip, err)
 		}
-		r.zone.set("backend.soak.", r.serving()...)
+		r.zone.set("backend.soak", r.serving()...)
 	}
 }
 

@@ -41,7 +41,7 @@ func newSite(t *testing.T) *site {
 	t.Cleanup(r.leave)
 	r.servers[0].kill()
 	r.servers[2].kill()
-	r.zone.set("backend.soak.", r.serving()...)
+	r.zone.set("backend.soak", r.serving()...)
 	var err error
 	if r.proxy, err = startProxy(t.Context(), r); err != nil {
 		t.Fatal(err)

@@ -162,7 +162,7 @@ func (r *run) site() error {
 	if r.zone, err = serveZone(); err != nil {
 		return err
 	}
-	r.zone.set("stable.soak.", stableBackend)
+	r.zone.set("stable.soak", stableBackend)
 	if r.stable, err = serve(stableBackend, r); err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (r *run) site() error {
 		}
 		r.servers = append(r.servers, s)
 	}
-	r.zone.set("backend.soak.", r.serving()...)
+	r.zone.set("backend.soak", r.serving()...)
 	if err := os.WriteFile(r.path("resolv.conf"), []byte("nameserver "+nameServer+"\n"), 0o600); err != nil {
 		return fmt.Errorf("failed to write resolv.conf: %w", err)
 	}
@@ -186,7 +186,9 @@ func (r *run) leave() {
 			s.kill()
 		}
 	}
-	r.zone.close()
+	if err := r.zone.server.Close(); err != nil {
+		r.fail("the name server failed: %v", err)
+	}
 }
 
 func (r *run) path(name string) string { return filepath.Join(r.Dir, name) }
