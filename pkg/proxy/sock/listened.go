@@ -6,11 +6,11 @@ import (
 	"strconv"
 )
 
-// listeningState is that of a listening socket in /proc/net/tcp (TCP_LISTEN).
+// listeningState is the state of a listening socket in /proc/net/tcp (TCP_LISTEN).
 const listeningState = "0A"
 
-// Listened is whether a socket of this network namespace listens on a port, at any address. What else has the port, a
-// connection that we or others opened from it, or what is left of one (TIME-WAIT), goes by itself.
+// Listened reports whether a socket of this network namespace listens on a port, at any address. A port may be taken
+// without one, by a connection from it or by the rest of one (TIME-WAIT); then it becomes free by itself.
 func Listened(port uint16) bool {
 	for _, path := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
 		text, err := os.ReadFile(path)

@@ -6,7 +6,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
@@ -34,9 +33,8 @@ type copier struct {
 	direction direction
 	bulk      int // bytes since the last pause
 	passed    int // bytes by TLS, until its buffers are large
-	buffers   sock.Buffers
-	spare     admission.Spare // for them
-	bound     bool            // the endpoint's receive buffer is
+	buffers   sock.StreamBuffers
+	bound     bool // the endpoint's receive buffer has a bound
 }
 
 // finish writes what was read of the direction before.
@@ -54,7 +52,7 @@ func (c *copier) finish(rest []byte) error {
 
 // copy moves bytes until the source ends (nil) or something fails.
 func (c *copier) copy() error {
-	defer c.shorten()
+	defer c.resize(sock.Small)
 	src, plain := c.src.(*sock.Socket)
 	dst, _ := c.dst.(*sock.Socket)
 	for {
@@ -111,7 +109,7 @@ func (c *copier) record() (int, error) {
 	if n > 0 {
 		if c.passed += n; c.passed >= spliceAfter {
 			c.passed = 0
-			c.lengthen()
+			c.resize(sock.Unbounded)
 		}
 		if err := c.share(n); err != nil {
 			return 0, err

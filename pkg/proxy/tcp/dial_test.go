@@ -46,9 +46,7 @@ func TestOptions(t *testing.T) {
 		if n, err := conn.Read(make([]byte, 1)); n != 1 {
 			t.Fatal(err)
 		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for s := range r.conns {
+		for s := range r.conns.All() {
 			s.mu.Lock()
 			if s.peer.Port() == conn.LocalAddr().(*net.TCPAddr).AddrPort().Port() {
 				if got := look(s.client); got != want {

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/boot"
-	"github.com/tinkerbell/stack/pkg/edge/limit"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
@@ -104,12 +103,10 @@ type Front struct {
 	listener *sock.Listener
 	settings atomic.Pointer[Settings]
 	metrics  *routeMetrics
-	clients  counts
 	room     *admission.Route
 	spare    boot.Allowance // of events of refused connections
 
-	mu    sync.Mutex
-	conns map[*session]struct{}
+	conns sock.Conns[*session]
 	done  sync.WaitGroup
 
 	hurry     sync.Once
@@ -125,7 +122,6 @@ func Listen(c Config) (*Front, error) {
 		config:  c,
 		log:     c.Logger,
 		metrics: c.Metrics.route(c.Route),
-		conns:   map[*session]struct{}{},
 		room:    c.Account.Route(c.Route),
 
 		hurriedly: make(chan struct{}),
@@ -179,11 +175,7 @@ func (f *Front) Update(s Settings) {
 }
 
 // Active is the number of open connections.
-func (f *Front) Active() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.conns)
-}
+func (f *Front) Active() int { return f.conns.Len() }
 
 // Serve takes connections until ctx is done, then lets the open ones end until the drain's deadline, and closes
 // what is left. Where ctx is done already it just closes the socket, and the loops need not run.
@@ -215,13 +207,7 @@ func (f *Front) Hurry() { f.hurry.Do(func() { close(f.hurriedly) }) }
 
 // add counts a connection, unless there are as many as may be.
 func (f *Front) add(s *session) bool {
-	f.mu.Lock()
-	full := s.settings.MaxConnections > 0 && len(f.conns) >= s.settings.MaxConnections
-	if !full {
-		f.conns[s] = struct{}{}
-	}
-	f.mu.Unlock()
-	if full {
+	if f.conns.Add(s, netip.Addr{}, s.settings.MaxConnections, 0, nil) != nil {
 		f.metrics.refused(refusedLimit)
 		return false
 	}
@@ -231,9 +217,7 @@ func (f *Front) add(s *session) bool {
 }
 
 func (f *Front) remove(s *session) {
-	f.mu.Lock()
-	delete(f.conns, s)
-	f.mu.Unlock()
+	f.conns.Remove(s)
 	s.lease.Release()
 	s.tellEnd()
 	f.metrics.closed()
@@ -259,42 +243,11 @@ func (f *Front) drain() {
 	case <-timer.C:
 	case <-f.hurriedly:
 	}
-	f.mu.Lock()
-	left := len(f.conns)
-	for s := range f.conns {
+	left := 0
+	for s := range f.conns.All() {
 		s.abort()
+		left++
 	}
-	f.mu.Unlock()
 	f.log.Warn("closed connections that did not end in time", "connections", left)
 	<-ended
-}
-
-// counts bounds how many connections each client has. Only clients with connections are in it.
-type counts struct {
-	mu  sync.Mutex
-	all map[netip.Addr]int
-}
-
-// take counts one more for a client, unless it has max already.
-func (c *counts) take(client netip.Addr, most int) bool {
-	client = limit.Key(client)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.all[client] >= most {
-		return false
-	}
-	if c.all == nil {
-		c.all = map[netip.Addr]int{}
-	}
-	c.all[client]++
-	return true
-}
-
-func (c *counts) give(client netip.Addr) {
-	client = limit.Key(client)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.all[client]--; c.all[client] <= 0 {
-		delete(c.all, client)
-	}
 }

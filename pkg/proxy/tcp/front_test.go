@@ -166,8 +166,11 @@ func (r running) dial(t *testing.T) *net.TCPConn {
 }
 
 // refusal is how a connection ends that is not to be taken. On a busy machine the reset is there before Dial returns.
-func (r running) refusal() error {
-	conn, err := net.Dial("tcp", r.Addr().String())
+func (r running) refusal() error { return r.refusalFrom("127.0.0.1") }
+
+func (r running) refusalFrom(client string) error {
+	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(client)}}
+	conn, err := from.Dial("tcp", r.Addr().String())
 	if err != nil {
 		return err
 	}

@@ -228,7 +228,6 @@ func (l *loopSession) close() {
 	}
 	l.passing = false
 	l.acceptLoop.remove(l)
-	l.discharge(l.peer.Addr())
 	l.front.remove(&l.session)
 }
 
@@ -270,7 +269,6 @@ func (l *loopSession) runOutside(passing bool) {
 		l.run(l.acceptLoop.life)
 		return
 	}
-	defer l.discharge(l.peer.Addr())
 	defer l.client.Close()
 	defer l.endpoint.Release()
 	defer l.server.Close()

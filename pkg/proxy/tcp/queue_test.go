@@ -54,8 +54,7 @@ func TestMachinesWaitForTheirTurn(t *testing.T) {
 	b := r.dialFrom(t, "127.0.0.4")
 	_, _ = b.Write([]byte("b"))
 	await(t, q, 2)
-	beyond := r.dialFrom(t, "127.0.0.5")
-	if _, err := beyond.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+	if err := r.refusalFrom("127.0.0.5"); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got %v beyond the queue, want a reset", err)
 	}
 	_ = gone.SetLinger(0)

@@ -25,35 +25,15 @@ func costOf(s *Settings) admission.Cost {
 	return c
 }
 
-// widen gives a bulk direction the largest buffers that there is room for; again, as long as it goes on.
-func (c *copier) widen(dst, src *sock.Socket) {
-	before := c.buffers
-	if c.buffers = sock.Widen(&c.session.lease, &c.spare, sock.Unbounded); c.buffers != before {
-		c.resize(dst, src, c.buffers)
-	}
-}
-
-// narrow takes them back.
-func (c *copier) narrow(dst, src *sock.Socket) {
-	if sock.Widen(&c.session.lease, &c.spare, sock.Small); c.buffers != sock.Small {
-		c.resize(dst, src, sock.Small)
-		c.buffers = sock.Small
-	}
-}
-
-func (c *copier) resize(dst, src *sock.Socket, size sock.Buffers) {
-	sock.SetSendBuffer(dst, size)
-	if c.direction == toClient && (c.bound || size != sock.Unbounded) {
-		sock.SetReceiveBuffer(src, size)
+// resize gives a bulk direction the largest buffers that there is room for, up to most. It is called again as long as the
+// direction goes on.
+func (c *copier) resize(most sock.Buffers) {
+	size, changed := c.buffers.Resize(&c.session.lease, below(c.dst), most)
+	if changed && c.direction == toClient && (c.bound || size != sock.Unbounded) {
+		sock.SetReceiveBuffer(below(c.src), size)
 		c.bound = true
 	}
 }
-
-// lengthen is widen for a direction with TLS.
-func (c *copier) lengthen() { c.widen(below(c.dst), below(c.src)) }
-
-// shorten is narrow behind lengthen.
-func (c *copier) shorten() { c.narrow(below(c.dst), below(c.src)) }
 
 // below is a stream's connection.
 func below(s stream) *sock.Socket {

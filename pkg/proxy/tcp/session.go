@@ -24,7 +24,6 @@ type session struct {
 	client      *sock.Socket
 	peer        netip.AddrPort // the other end of client
 	early       []byte         // what came with the client's PROXY header
-	charged     bool           // counted as one of its client's
 	pendingDial *pendingDial   // an attempt to connect, which the loop has begun
 	progress    progress       // of both directions, in the loop
 	lease       admission.Lease
@@ -71,7 +70,6 @@ func (s *session) run(ctx context.Context) {
 		s.client.Reset()
 		return
 	}
-	defer s.discharge(source.Addr())
 	client, protocol := stream(s.client), ""
 	if s.settings.TLS != nil {
 		inner, chosen, err := s.handshake(ctx)
@@ -115,21 +113,11 @@ func (s *session) charge(client netip.Addr) bool {
 		s.refuse(refusalOf(why))
 		return false
 	}
-	limit := s.settings.MaxPerClient
-	if limit <= 0 || s.charged {
-		return true
-	}
-	s.charged = s.front.clients.take(client, limit)
-	if !s.charged {
+	if !s.front.conns.Count(s, client, s.settings.MaxPerClient) {
 		s.refuse(refusedClient)
+		return false
 	}
-	return s.charged
-}
-
-func (s *session) discharge(client netip.Addr) {
-	if s.charged {
-		s.front.clients.give(client)
-	}
+	return true
 }
 
 // adopt makes the endpoint's connection one that abort closes; false when it has been called already.

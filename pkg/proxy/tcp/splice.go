@@ -16,7 +16,7 @@ func (c *copier) splice(dst, src *sock.Socket) (done bool, err error) {
 		return false, nil // no descriptors, no kernel memory: user space can do it
 	}
 	defer p.Close()
-	defer c.narrow(dst, src)
+	defer c.resize(sock.Small)
 	var armed time.Time
 	for {
 		if now := time.Now(); now.Sub(armed) > splicePause/4 {
@@ -24,7 +24,7 @@ func (c *copier) splice(dst, src *sock.Socket) (done bool, err error) {
 				return false, err
 			}
 			armed = now
-			c.widen(dst, src)
+			c.resize(sock.Unbounded)
 		}
 		n, err := p.Fill(src, c.piece(sock.PipeSize))
 		switch {

@@ -62,13 +62,11 @@ func (f *Front) shut(g *generation, hurry func() bool) {
 
 // active counts the open connections of a server; nil is all of them.
 func (l *listener) active(of *server) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if of == nil {
-		return len(l.conns)
+		return l.conns.Len()
 	}
 	n := 0
-	for c := range l.conns {
+	for c := range l.conns.All() {
 		if c.server == of {
 			n++
 		}
@@ -78,9 +76,7 @@ func (l *listener) active(of *server) int {
 
 // unasked is whether a connection of a net/http server has not got to its first request.
 func (l *listener) unasked(of *server) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c := range l.conns {
+	for c := range l.conns.All() {
 		if c.server == of && !c.asked.Load() {
 			return true
 		}
@@ -105,14 +101,12 @@ func (l *listener) closeWaiting(of *server) {
 func (l *listener) closeAll(of *server) { l.closeWhere(func(c *conn) bool { return c.server == of }) }
 
 func (l *listener) closeWhere(which func(*conn) bool) {
-	l.mu.Lock()
 	var some []*conn
-	for c := range l.conns {
+	for c := range l.conns.All() {
 		if which(c) {
 			some = append(some, c)
 		}
 	}
-	l.mu.Unlock()
 	for _, c := range some {
 		_ = c.Close()
 	}

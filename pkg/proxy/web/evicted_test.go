@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,12 +18,7 @@ import (
 // giveUp evicts all connections of a front, and waits until they have ended.
 func giveUp(t *testing.T, r running) {
 	t.Helper()
-	r.listener.mu.Lock()
-	all := make([]*conn, 0, len(r.listener.conns))
-	for c := range r.listener.conns {
-		all = append(all, c)
-	}
-	r.listener.mu.Unlock()
+	all := slices.Collect(r.listener.conns.All())
 	if len(all) == 0 {
 		t.Fatal("no connection is open")
 	}

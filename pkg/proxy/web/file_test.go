@@ -65,8 +65,7 @@ func awaitCork(t *testing.T, l *listener, want int) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		got := -1
-		l.mu.Lock()
-		for c := range l.conns {
+		for c := range l.conns.All() {
 			raw, err := c.SyscallConn()
 			if err != nil {
 				t.Error(err)
@@ -74,7 +73,6 @@ func awaitCork(t *testing.T, l *listener, want int) {
 			}
 			_ = raw.Control(func(fd uintptr) { got, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK) })
 		}
-		l.mu.Unlock()
 		if got == want {
 			return
 		}

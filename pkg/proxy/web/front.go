@@ -211,7 +211,7 @@ func Listen(c Config) (*Front, error) {
 	}
 	f.listener = &listener{
 		socket: socket, server: func() *server { return f.current.Load().server },
-		metrics: f.metrics, log: f.log, conns: map[*conn]struct{}{}, room: c.Account.Route(c.Route),
+		metrics: f.metrics, log: f.log, room: c.Account.Route(c.Route),
 	}
 	f.listener.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
 	f.loops = f.loopsOf(c.Loops.Loops())

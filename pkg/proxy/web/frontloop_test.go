@@ -21,9 +21,7 @@ import (
 
 // loopConns are the connections that loops have.
 func (r running) loopConns() (all []*loopConn) {
-	r.listener.mu.Lock()
-	defer r.listener.mu.Unlock()
-	for c := range r.listener.conns {
+	for c := range r.listener.conns.All() {
 		if s := c.inLoop.Load(); s != nil {
 			all = append(all, s)
 		}

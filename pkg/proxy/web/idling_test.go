@@ -183,11 +183,9 @@ func TestF2EndedConnectionsAreForgotten(t *testing.T) {
 					all[i] = func() { end(c, f) }
 				}
 				var known []weak.Pointer[conn]
-				r.listener.mu.Lock()
-				for each := range r.listener.conns {
+				for each := range r.listener.conns.All() {
 					known = append(known, weak.Make(each))
 				}
-				r.listener.mu.Unlock()
 				for _, end := range all {
 					end()
 				}

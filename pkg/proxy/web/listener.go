@@ -16,13 +16,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tinkerbell/stack/pkg/edge/limit"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
-
-// errClientLimit ends a connection whose client has as many as it may.
-var errClientLimit = errors.New("the client has too many connections")
 
 // listener applies the front's limits.
 type listener struct {
@@ -35,9 +31,7 @@ type listener struct {
 
 	tls *tls.Config // asks the front for a route's
 
-	mu      sync.Mutex
-	conns   map[*conn]struct{}
-	clients map[netip.Addr]int
+	conns sock.Conns[*conn]
 
 	reaping atomic.Bool // a timer is set to close what was given up
 }
@@ -49,20 +43,18 @@ func (l *listener) admit(in *loopConn, peer netip.AddrPort) *conn {
 	c := &conn{listener: l, peer: peer, stall: stall{most: s.Stall}}
 	c.inLoop.Store(in)
 	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(peer.Addr()) })
-	l.mu.Lock()
-	c.server = l.server() // under the lock: a server that was replaced gets no more when it counts its connections
-	reason := ""
-	switch {
-	case s.MaxConnections > 0 && len(l.conns) >= s.MaxConnections:
-		reason = "limit"
-	case !c.header && !l.count(c, peer.Addr(), s.MaxPerClient): // else when the header has told the client
-		reason = "client_limit"
-	default:
-		l.conns[c] = struct{}{}
+	client := peer.Addr()
+	if c.header { // which tells the client later
+		client = netip.Addr{}
 	}
-	l.mu.Unlock()
-	if reason != "" {
-		l.metrics.refused(reason)
+	// A server that was replaced gets no more connections from when it counts those that it has.
+	err := l.conns.Add(c, client, s.MaxConnections, s.MaxPerClient, func() { c.server = l.server() })
+	switch {
+	case errors.Is(err, sock.ErrFull):
+		l.metrics.refused("limit")
+		return nil
+	case err != nil:
+		l.metrics.refused("client_limit")
 		return nil
 	}
 	if c.server.ConnState != nil {
@@ -75,31 +67,13 @@ func (l *listener) admit(in *loopConn, peer netip.AddrPort) *conn {
 	return c
 }
 
-// count adds a connection to its client's, unless there are that many already. The caller holds mu.
-func (l *listener) count(c *conn, client netip.Addr, most int) bool {
-	client = limit.Key(client)
-	if most > 0 && l.clients[client] >= most {
-		return false
-	}
-	if l.clients == nil {
-		l.clients = map[netip.Addr]int{}
-	}
-	l.clients[client]++
-	c.counted = client
-	return true
-}
-
 // charge counts a connection whose PROXY header has told the client.
 func (l *listener) charge(c *conn, client netip.Addr) error {
-	l.mu.Lock()
-	_, open := l.conns[c]
-	full := open && !l.count(c, client, l.settings.Load().MaxPerClient)
-	l.mu.Unlock()
-	if full {
+	if !l.conns.Count(c, client, l.settings.Load().MaxPerClient) {
 		l.metrics.refused("client_limit")
-		return errClientLimit
+		return sock.ErrClientFull
 	}
-	if why := c.lease.Move(client); open && why != admission.Admitted {
+	if why := c.lease.Move(client); !c.closed.Load() && why != admission.Admitted {
 		l.metrics.refused(why.String())
 		return errNoRoom
 	}
@@ -114,16 +88,7 @@ func (l *listener) pace(fd int, bytesPerSecond int64) {
 }
 
 func (l *listener) remove(c *conn) {
-	l.mu.Lock()
-	_, open := l.conns[c]
-	delete(l.conns, c)
-	if open && c.counted.IsValid() { // no PROXY header may have told whose it is
-		if l.clients[c.counted]--; l.clients[c.counted] <= 0 {
-			delete(l.clients, c.counted)
-		}
-	}
-	l.mu.Unlock()
-	if open {
+	if l.conns.Remove(c) {
 		c.lease.Release()
 		l.metrics.closed()
 	}
@@ -144,14 +109,12 @@ type conn struct {
 	multiplexed atomic.Bool
 	switched    atomic.Bool
 	evicted     atomic.Bool
-	entering    sync.Mutex      // of HTTP/2's streams
-	answer      int64           // bytes written of the answer
-	buffers     sock.Buffers    // of it
-	spare       admission.Spare // for them
-	spoke       atomic.Bool     // has sent something
-	asked       atomic.Bool     // its first request has reached a handler of net/http
-	peer        netip.AddrPort  // as accept told it: the socket itself forgets it with a reset
-	counted     netip.Addr      // whose connection it is, to the limit; guarded by the listener's mutex
+	entering    sync.Mutex         // of HTTP/2's streams
+	answer      int64              // bytes written of the answer
+	buffers     sock.StreamBuffers // of it
+	spoke       atomic.Bool        // has sent something
+	asked       atomic.Bool        // its first request has reached a handler of net/http
+	peer        netip.AddrPort     // as accept told it: the socket itself forgets it with a reset
 	stall       stall
 
 	shaping shaping // of the answer

@@ -59,10 +59,8 @@ func testGateByReload(t *testing.T, start starter) {
 
 // handed is how many connections net/http's servers have begun to read from.
 func (r running) handed() int {
-	r.listener.mu.Lock()
-	defer r.listener.mu.Unlock()
 	n := 0
-	for c := range r.listener.conns {
+	for c := range r.listener.conns.All() {
 		if c.phase.Load() == phaseBusy && c.spoke.Load() {
 			n++
 		}

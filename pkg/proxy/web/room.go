@@ -178,13 +178,8 @@ func (c *conn) lengthen(u *upstreamConn) {
 	if s := c.listener.settings.Load(); s.Handler != nil && s.TLS == nil {
 		most = sock.Unbounded
 	}
-	before := c.buffers
-	if c.buffers = sock.Widen(&c.lease, &c.spare, most); c.buffers == before {
-		return
-	}
-	sock.SetSendBuffer(c, c.buffers)
-	if u != nil {
-		u.resize(c.buffers)
+	if size, changed := c.buffers.Resize(&c.lease, c, most); changed && u != nil {
+		u.resize(size)
 	}
 }
 
@@ -194,10 +189,7 @@ func (c *conn) nextAnswer() {
 		return
 	}
 	c.answer = 0
-	if sock.Widen(&c.lease, &c.spare, sock.Small); c.buffers != sock.Small {
-		sock.SetSendBuffer(c, sock.Small)
-		c.buffers = sock.Small
-	}
+	c.buffers.Resize(&c.lease, c, sock.Small)
 }
 
 // resize sets the bound of what an endpoint sends, which is small from the start.
