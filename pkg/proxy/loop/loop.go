@@ -1,9 +1,10 @@
 // Package loop waits for many sockets with one thread.
 //
-// A goroutine for each connection is the plainer program, and most of our connections have one. But to wake a goroutine
-// takes Go's scheduler as long as the kernel needs to pass a small message on, and a short exchange is little else than
-// wake-ups. A [Loop] is one goroutine that blocks in epoll_wait(2) and calls the [Watcher] of each socket that is ready.
-// A watcher does only what can be done at once: work that waits for anything else holds up all sockets of the loop.
+// A goroutine for each connection is the plainer program, and most of our connections have one. But to wake a
+// goroutine takes Go's scheduler as long as the kernel needs to pass a small message on, and a short exchange is
+// little else than wake-ups. A [Loop] is one goroutine that blocks in epoll_wait(2) and calls the [Watcher] of each
+// socket that is ready. A watcher does only what can be done at once: work that waits for anything else holds up all
+// sockets of the loop.
 //
 // Not its job: reading or writing, and knowing what the sockets are for.
 package loop
@@ -99,7 +100,8 @@ var errEnded = errors.New("failed to watch socket: the loop has ended")
 // Group is the loops of a process.
 type Group struct{ loops []*Loop }
 
-// most is how many loops a group has at most, unless asked for more. Each serves some 20,000 short connections a second.
+// most is how many loops a group has at most, unless asked for more. Each serves some 20,000 short connections a
+// second.
 const most = 8
 
 // NewGroup makes n loops. With 0 it makes one for every two threads that run Go code: the other threads run goroutines.
@@ -139,8 +141,8 @@ func (g *Group) Run(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// Do has the loop call f soon, in its thread; a loop that does not run yet calls it when it begins. False means that the
-// loop has ended and will not call f.
+// Do has the loop call f soon, in its thread; a loop that does not run yet calls it when it begins. False means that
+// the loop has ended and will not call f.
 func (l *Loop) Do(f func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -85,7 +85,7 @@ func TestStreamIsReportedOncePerChange(t *testing.T) {
 	if e := await(t, events); !e.Readable() || e.Last() || e.Writable() {
 		t.Errorf("a byte is reported as %x", e)
 	}
-	in(t, l, func() {}) // a turn of the loop, in which what is still to be read is not reported again
+	in(t, l, func() {}) // the loop waits again, and does not report the unread byte again
 	if len(events) > 0 {
 		t.Errorf("a byte is reported twice")
 	}
@@ -97,7 +97,7 @@ func TestStreamIsReportedOncePerChange(t *testing.T) {
 	}
 }
 
-// TestForgottenSocket forgets a socket in the same turn in which an event of it waits, and watches another one in its
+// TestForgottenSocket forgets a socket of which the loop has an event already, and watches another one in its
 // slot: the event is not the other's.
 func TestForgottenSocket(t *testing.T) {
 	l := start(t)
@@ -122,7 +122,7 @@ func TestForgottenSocket(t *testing.T) {
 					t.Error(err)
 				}
 			}))
-			// Before the loop looks again, so that one turn has both events.
+			// Before the loop waits again, so that it gets both events at once.
 			_, _ = unix.Write(peers[i], []byte("x"))
 		}
 	})

@@ -59,7 +59,9 @@ func SetReceiveBuffer(c syscall.Conn, size Buffers) {
 
 // SmallReceiveBuffer is [SetReceiveBuffer] for the sockets of a [net.Dialer], before they connect.
 func SmallReceiveBuffer(_, _ string, raw syscall.RawConn) error {
-	return raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, received[Small]) })
+	return raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, received[Small])
+	})
 }
 
 // setBuffer sets an option. Where that fails, the buffers are as they were.

@@ -12,25 +12,25 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// handOffBatch is how many connections an accept loop hands off, at some 10 us each, before the event loop serves other
-// sockets.
+// handOffBatch is how many connections are handed off at a time, at some 10 us each, before the event loop serves its
+// other sockets.
 const handOffBatch = 64
 
-// loopAge is how long a connection stays in an event loop, give or take a [loop.Tick], and loopBytes how much it passes
-// on there in both directions. Tests change them.
+// loopAge is how long a connection stays in an event loop, give or take a [loop.Tick], and loopBytes how many bytes are
+// read of it there, in both directions. Tests change them.
 var (
 	loopAge   = time.Second
 	loopBytes = 64 << 10
 )
 
-// acceptLoop accepts a front's connections in one event loop, and has those that the loop serves. Only the loop's
-// thread uses it, but for the callers of close.
+// acceptLoop accepts a front's connections in one event loop, and keeps the sessions that the loop serves. Only the
+// loop's thread may use it, but for close.
 type acceptLoop struct {
 	front    *Front
 	loop     *loop.Loop
 	life     context.Context
 	acceptor *sock.Acceptor
-	// The connections that the loop serves, by age.
+	// The sessions that the loop serves, by age.
 	oldest, newest *loopSession
 	ticking        bool
 }
@@ -55,7 +55,7 @@ func (a *acceptLoop) close() {
 		case <-a.loop.Ended():
 		}
 	}
-	<-a.loop.Ended() // by a failure: its thread uses nothing of this any more
+	<-a.loop.Ended() // it has failed, and its thread uses the sessions no longer
 	a.acceptor.Stop()
 	for a.handOffSome(every) {
 	}
@@ -77,7 +77,7 @@ func (a *acceptLoop) Admit(fd int, from netip.AddrPort) {
 		session:    session{front: f, settings: f.settings.Load(), peer: from},
 		acceptLoop: a, born: a.loop.Now(),
 	}
-	l.fate.began = l.born
+	l.outcome.began = l.born
 	l.ends[toServer] = side{session: l, fd: fd, direction: toServer}
 	l.ends[toClient] = side{session: l, fd: -1, direction: toClient}
 	if sources := l.settings.Sources; len(sources) > 0 && !contains(sources, l.peer.Addr()) {

@@ -9,7 +9,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// direction is that of a copy.
+// direction is the direction of a copy.
 type direction uint8
 
 const (
@@ -18,8 +18,8 @@ const (
 )
 
 const (
-	// spliceAfter bytes without a pause, a direction is bulk: it goes by splice(2) then. Before, it does not pay
-	// to hold a pipe: two descriptors, and kernel memory that is bounded for a process that is not root.
+	// spliceAfter is after how many bytes without a pause a direction is bulk, and copied by splice(2). For fewer it
+	// does not pay to hold a pipe: two descriptors, and kernel memory that is bounded for a process that is not root.
 	spliceAfter = 256 << 10
 	// splicePause is how long a bulk direction may be silent before it gives its pipe back.
 	splicePause = time.Second
@@ -32,12 +32,12 @@ type copier struct {
 	src       stream
 	direction direction
 	bulk      int // bytes since the last pause
-	passed    int // bytes by TLS, until its buffers are large
+	passed    int // bytes by TLS since its buffers were last sized
 	buffers   sock.StreamBuffers
 	bound     bool // the endpoint's receive buffer has a bound
 }
 
-// finish writes what was read of the direction before.
+// finish writes the bytes that the loop has read and not written.
 func (c *copier) finish(rest []byte) error {
 	if len(rest) == 0 {
 		return nil
@@ -100,8 +100,8 @@ func (c *copier) once(src *sock.Socket) (int, error) {
 	return c.dst.Write(buffer[:n])
 }
 
-// record waits for what TLS brings and writes it. It holds a buffer all the while: only TLS knows what it has left of
-// the last record.
+// record waits for bytes of a TLS stream and writes them. It holds a buffer while it waits: only TLS knows whether it
+// has bytes of the last record left.
 func (c *copier) record() (int, error) {
 	buffer := sock.Borrow()
 	defer buffer.Return()
@@ -136,7 +136,7 @@ func (c *copier) count(n int64) {
 		return
 	}
 	c.session.front.metrics.bytes(c.direction, n)
-	c.session.fate.bytes[c.direction] += n
+	c.session.outcome.bytes[c.direction] += n
 	c.session.lease.Touch()
 	if c.session.settings.Idle > 0 {
 		c.session.moved.Store(time.Now().UnixNano())

@@ -10,8 +10,9 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// dial connects within a time, or waits for an attempt that is pending; the errors are the kernel's. It passes the
-// socket to adopt first, so that the session can close it meanwhile; adopt may refuse it. Bound is for [sock.Open].
+// dial connects to an endpoint, or waits for the pending dial, within the time of the settings. Its errors are the
+// kernel's. It gives the socket to adopt first, so that the session can close it meanwhile; adopt may refuse it. Bound
+// is for [sock.Open].
 func dial(
 	addr netip.AddrPort, s *Settings, bound bool, b *pendingDial, adopt func(*sock.Socket) bool,
 ) (*sock.Socket, error) {

@@ -1,7 +1,8 @@
-// Package tcp passes TCP connections through to a pool's endpoints: both directions on their own, an end of stream
-// as a half-close, a reset as a reset.
+// Package tcp passes TCP connections through to a pool's endpoints. The two directions are independent: an end of
+// stream is passed on as a half-close, a reset as a reset.
 //
-// It can end TLS, and make TLS of what goes to the endpoints; the stream is then copied by records instead of spliced.
+// It can end the clients' TLS and speak TLS to the endpoints. A stream with TLS is copied record by record instead of
+// spliced.
 //
 // Not its job: looking into the stream, or keeping a connection alive when its endpoint is gone.
 package tcp
@@ -29,7 +30,7 @@ import (
 type Config struct {
 	// Route names the front in logs and metrics.
 	Route string
-	// Listen is where to listen; without an address on all of them, IPv4 and IPv6.
+	// Listen is where to listen; without an address on all addresses, IPv4 and IPv6.
 	Listen netip.AddrPort
 	// Freebind listens at an address that this host does not have yet (IP_FREEBIND, ip(7)).
 	Freebind bool
@@ -39,8 +40,8 @@ type Config struct {
 	Account *admission.Account
 	// Settings are what [Front.Update] may change.
 	Settings
-	// Event is told of each connection when it has its endpoint, and when it has ended. The event is valid during the
-	// call. It is called from several goroutines and from loops, and must not wait. Nil: no events.
+	// Event is called for each connection when it has its endpoint, and when it has ended. The event is valid during the
+	// call. Several goroutines and loops call it, and it must not wait. Nil: no events.
 	Event func(*boot.Event)
 	// Logger may be nil.
 	Logger *slog.Logger
@@ -48,7 +49,7 @@ type Config struct {
 	Metrics *Metrics
 }
 
-// Settings are what later connections are handled by.
+// Settings hold for the connections that are accepted after they were set.
 type Settings struct {
 	// Pool is the backend.
 	Pool *endpoint.Pool
@@ -61,37 +62,36 @@ type Settings struct {
 	// Keepalive is how long a connection is silent before the kernel probes its peer (three times, a third of
 	// that apart). Default 30 s, below 0 never.
 	Keepalive time.Duration
-	// UserTimeout is how long sent data may stay unacknowledged, or a peer may read nothing of what waits for it:
-	// the kernel takes a window that stays closed for no answer (TCP_USER_TIMEOUT, RFC 5482). Default 60 s, below 0
-	// the kernel's own (some 15 minutes, and never for a closed window).
+	// UserTimeout is how long sent data may stay unacknowledged, or a peer's window closed (TCP_USER_TIMEOUT, RFC
+	// 5482). Default 60 s, below 0 the kernel's own (some 15 minutes, and never for a closed window).
 	UserTimeout time.Duration
 	// Drain bounds how long connections may go on after the front was told to end.
 	Drain time.Duration
 	// MaxConnections bounds the connections of the front, MaxPerClient those of one client address; 0 does not.
 	MaxConnections, MaxPerClient int
-	// Shaper has the route's rate. It may change, or come to be, while connections are open. Nil is none for good. Rate
-	// is the rate at first, in bits a second: where there is one, connections do not begin in a loop, which cannot wait.
+	// Shaper has the route's rate, which may be set and changed while connections are open; nil never has one. Rate is
+	// the rate at first, in bits a second: with a rate, connections do not begin in a loop, which cannot wait.
 	Shaper *shaper.Shaper
 	Rate   int64
-	// Queue bounds the machines that are served at a time; nil does not. Machines is the bound at first: where there is
-	// one, connections do not begin in a loop.
+	// Queue bounds the machines that are served at a time; nil does not. Machines is the bound at first: with a bound,
+	// connections do not begin in a loop.
 	Queue    *queue.Queue
 	Machines int
-	// Sources are the prefixes of peers whose connections are taken; none is all.
+	// Sources are the prefixes of the peers that are served; none is all.
 	Sources []netip.Prefix
-	// AcceptProxy prefixes are those whose connections begin with a PROXY header that tells the client.
+	// AcceptProxy are the prefixes of load balancers, whose connections begin with a PROXY header.
 	AcceptProxy []netip.Prefix
-	// SendProxy tells the endpoint the client by a PROXY header: version 1 or 2; 0 does not.
+	// SendProxy is the version of the PROXY header for the endpoint, 1 or 2; 0 sends none.
 	SendProxy int
 	// TLS ends TLS on clients' connections; nil does not.
 	TLS *tls.Config
-	// Secure makes TLS of connections to endpoints; nil leaves them as they are.
+	// Secure makes TLS connections to endpoints; nil makes plain ones.
 	Secure Secure
-	// Gate is asked for readiness, besides the pool; nil is ready.
+	// Gate must be ready as well as the pool; nil is ready.
 	Gate interface{ Ready() error }
 }
 
-// options are those of every connection.
+// options are the socket options of every connection.
 func (s *Settings) options() sock.Options {
 	return sock.Options{Keepalive: s.Keepalive, UserTimeout: s.UserTimeout}
 }
@@ -104,13 +104,13 @@ type Front struct {
 	settings atomic.Pointer[Settings]
 	metrics  *routeMetrics
 	room     *admission.Route
-	spare    boot.Allowance // of events of refused connections
+	events   boot.Allowance // for events of refused connections
 
 	conns sock.Conns[*session]
 	done  sync.WaitGroup
 
-	hurry     sync.Once
-	hurriedly chan struct{} // closed when connections are not waited for any more
+	hurry   context.CancelFunc
+	hurried <-chan struct{} // closed when a drain waits no longer
 }
 
 // Listen binds the front's socket.
@@ -123,9 +123,9 @@ func Listen(c Config) (*Front, error) {
 		log:     c.Logger,
 		metrics: c.Metrics.route(c.Route),
 		room:    c.Account.Route(c.Route),
-
-		hurriedly: make(chan struct{}),
 	}
+	hurried, hurry := context.WithCancel(context.Background())
+	f.hurried, f.hurry = hurried.Done(), hurry
 	if f.log == nil {
 		f.log = slog.New(slog.DiscardHandler)
 	}
@@ -140,7 +140,7 @@ func Listen(c Config) (*Front, error) {
 // Addr is where the front listens.
 func (f *Front) Addr() netip.AddrPort { return f.listener.Addr() }
 
-// Ready is nil when a connection would find an endpoint to try.
+// Ready is nil when there is an endpoint for a connection.
 func (f *Front) Ready() error {
 	s := f.settings.Load()
 	if s.Gate != nil {
@@ -151,7 +151,7 @@ func (f *Front) Ready() error {
 	return s.Pool.Ready()
 }
 
-// Update sets what later connections are handled by. Those that are open go on as they began.
+// Update sets the settings of later connections. Open connections keep theirs.
 func (f *Front) Update(s Settings) {
 	if s.Dial == 0 {
 		s.Dial = 2 * time.Second
@@ -177,8 +177,8 @@ func (f *Front) Update(s Settings) {
 // Active is the number of open connections.
 func (f *Front) Active() int { return f.conns.Len() }
 
-// Serve takes connections until ctx is done, then lets the open ones end until the drain's deadline, and closes
-// what is left. Where ctx is done already it just closes the socket, and the loops need not run.
+// Serve accepts connections until ctx is done, then waits until the open ones have ended or the time for a drain is
+// over, and closes the rest. If ctx is done already, it only closes the socket, and the loops need not run.
 func (f *Front) Serve(ctx context.Context) error {
 	defer f.listener.Close()
 	if ctx.Err() != nil {
@@ -202,10 +202,10 @@ func (f *Front) Serve(ctx context.Context) error {
 	return err
 }
 
-// Hurry ends the drain at once, now or when Serve is told to end: connections that are open then are reset.
-func (f *Front) Hurry() { f.hurry.Do(func() { close(f.hurriedly) }) }
+// Hurry ends the drain at once, the one under way or a later one: open connections are reset.
+func (f *Front) Hurry() { f.hurry() }
 
-// add counts a connection, unless there are as many as may be.
+// add counts a connection, unless the front has as many as it may.
 func (f *Front) add(s *session) bool {
 	if f.conns.Add(s, netip.Addr{}, s.settings.MaxConnections, 0, nil) != nil {
 		f.metrics.refused(refusedLimit)
@@ -241,7 +241,7 @@ func (f *Front) drain() {
 	case <-ended:
 		return
 	case <-timer.C:
-	case <-f.hurriedly:
+	case <-f.hurried:
 	}
 	left := 0
 	for s := range f.conns.All() {

@@ -13,12 +13,12 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// A connection begins in an event loop, which connects to an endpoint, passes small messages on, and closes: most short
-// connections need no more. The loop hands a session off to goroutines, with what it has read, when it grows old or
-// large, when a peer does not keep up, or when it has to wait for anything but its two sockets (a PROXY header, TLS,
-// another endpoint).
+// A connection begins in an event loop, which connects to an endpoint, passes small messages on, and closes. Most
+// short connections need no more. The loop hands a session off to goroutines, with the bytes that it has read, when
+// the session grows old or has passed many bytes on, when a peer reads too slowly, or when the session needs more than
+// its two sockets (a PROXY header, TLS, another endpoint).
 
-// connectAge is how long a session waits in the loop for its endpoint to be connected.
+// connectAge is how long a session waits in the loop for the connection to its endpoint.
 const connectAge = 100 * time.Millisecond
 
 // loopSession is a session in an event loop. Only the loop's thread uses it until it is handed off.
@@ -28,9 +28,9 @@ type loopSession struct {
 	born       time.Time
 	dialing    *pendingDial       // to an endpoint; nil before and after
 	endpoint   *endpoint.Endpoint // once connected
-	passing    bool               // bytes, in both directions
+	passing    bool               // bytes are passed on
 	ends       [2]side
-	moved      int // bytes
+	moved      int // bytes that were read of both
 
 	older, younger *loopSession
 }
@@ -41,10 +41,10 @@ type side struct {
 	fd        int // below 0 without one
 	handle    loop.Handle
 	direction direction
-	ended     bool // and the other socket has been shut down for writing
+	ended     bool // and the half-close was passed on
 }
 
-// other is the direction back.
+// other is the opposite direction.
 func (d direction) other() direction { return 1 - d }
 
 // plain reports whether a loop can serve the session.
@@ -62,7 +62,7 @@ func (l *loopSession) begin() {
 		return
 	}
 	e, err := l.settings.Pool.Acquire(l.peer.Addr())
-	if err != nil { // which the goroutine finds again, and logs
+	if err != nil { // the goroutine fails in the same way, and logs it
 		l.handOff(toServer, nil)
 		return
 	}
@@ -86,14 +86,14 @@ func (l *loopSession) begin() {
 	server.handle, err = l.acceptLoop.loop.Watch(server.fd, mode, server)
 	limit := l.settings.Dial
 	switch {
-	case err != nil, waiting && limit > 0 && limit < connectAge+loop.Tick: // the next tick would come too late
+	case err != nil, waiting && limit > 0 && limit < connectAge+loop.Tick: // a tick comes too late for the time limit
 		l.handOff(toServer, nil)
 	case !waiting:
 		l.pass()
 	}
 }
 
-// fail hands the session off after a failed attempt to connect, so that a goroutine tries another endpoint.
+// fail hands the session off after a failed dial, so that a goroutine tries another endpoint.
 func (l *loopSession) fail(err error) {
 	l.dialing.err = err
 	server := &l.ends[toClient]
@@ -111,7 +111,7 @@ func (l *loopSession) pass() {
 	l.dialing.endpoint.Succeeded()
 	l.endpoint, l.dialing, l.passing = l.dialing.endpoint, nil, true
 	l.connected(l.endpoint.Addr)
-	// What has come already is read before the socket is watched, so that the loop does not report it as well.
+	// The client's first bytes are read before its socket is watched, so that the loop does not report them again.
 	client := &l.ends[toServer]
 	client.move(false)
 	if !l.passing || client.ended {
@@ -145,8 +145,8 @@ func (s *side) Ready(e loop.Events) {
 	}
 }
 
-// move reads and passes bytes on until there are none; without all, only until a read does not fill the buffer, since
-// the loop reports what comes later.
+// move reads bytes and passes them on until there are none. Without all it stops at a read that does not fill the
+// buffer: the loop reports bytes that come later.
 func (s *side) move(all bool) {
 	l := s.session
 	buffer, to := l.acceptLoop.loop.Buffer(), &l.ends[s.direction.other()]
@@ -168,7 +168,7 @@ func (s *side) move(all bool) {
 			return
 		}
 		l.front.metrics.bytes(s.direction, int64(written))
-		l.fate.bytes[s.direction] += int64(written)
+		l.outcome.bytes[s.direction] += int64(written)
 		l.lease.Touch()
 		if l.moved += n; written < n || l.moved > loopBytes {
 			l.handOff(s.direction, buffer[written:n])
@@ -180,11 +180,11 @@ func (s *side) move(all bool) {
 	}
 }
 
-// end passes the end of a direction on as a half-close. The end of the second direction closes both sockets.
+// end passes the end of a direction on as a half-close, and closes both sockets when both directions have ended.
 func (s *side) end() {
 	l := s.session
 	back := &l.ends[s.direction.other()]
-	if !back.ended { // with a FIN sent on this socket, nothing was written to it since
+	if !back.ended { // a socket that has sent its FIN was not written to since
 		if err := sock.Ended(s.fd); err != nil {
 			s.tear(err)
 			return
@@ -195,18 +195,18 @@ func (s *side) end() {
 		l.close()
 		return
 	}
-	// Where the other connection is gone, there may still be bytes to be read from it.
+	// ENOTCONN: the other connection was reset, and may still have bytes to be read.
 	if err := unix.Shutdown(back.fd, unix.SHUT_WR); err != nil && !errors.Is(err, unix.ENOTCONN) {
 		back.tear(os.NewSyscallError("shutdown", err))
 	}
 }
 
-// tear ends a session after an error of one of its sockets, and resets the connection of the other.
+// tear ends a session after an error of one socket, and resets the other connection.
 func (s *side) tear(err error) {
 	l := s.session
 	if l.broken(err) {
 		sock.ResetOnClose(l.ends[s.direction.other()].fd)
-		if !errors.Is(err, unix.ECONNRESET) { // the connection of s is gone already
+		if !errors.Is(err, unix.ECONNRESET) { // s was not reset by its peer
 			sock.ResetOnClose(s.fd)
 		}
 	}
@@ -231,7 +231,7 @@ func (l *loopSession) close() {
 	l.front.remove(&l.session)
 }
 
-// handOff gives the session to goroutines, with what was read and not yet written in one direction.
+// handOff gives the session to goroutines, with the bytes of one direction that were read and not yet written.
 func (l *loopSession) handOff(of direction, rest []byte) {
 	l.acceptLoop.remove(l)
 	for i := range l.ends {
@@ -254,7 +254,7 @@ func (l *loopSession) handOff(of direction, rest []byte) {
 		}
 	}
 	l.mu.Unlock()
-	if err != nil { // os.NewFile refuses only what is no descriptor
+	if err != nil { // os.NewFile refuses only an invalid descriptor
 		l.front.log.Error("failed to take over connection", "error", err)
 		l.front.remove(&l.session)
 		return
@@ -273,7 +273,7 @@ func (l *loopSession) runOutside(passing bool) {
 	defer l.endpoint.Release()
 	defer l.server.Close()
 	_ = l.settings.options().SetOn(l.server)
-	// The sockets are told which streams the loop has ended.
+	// By way of the sockets, since they remember that their stream was ended.
 	if l.progress[toClient].ended {
 		_ = l.client.CloseWrite()
 	}

@@ -2,7 +2,7 @@ package tcp
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Why a connection was refused: the label of stack_proxy_tcp_refused_total.
+// refusal is why a connection was refused: the label of stack_proxy_tcp_refused_total.
 type refusal uint8
 
 const (
@@ -12,10 +12,10 @@ const (
 	refusedHeader                   // no valid PROXY header from a peer that must send one
 	refusedResources                // accept(2) failed: descriptors or memory
 	refusedTLS                      // the TLS handshake failed
-	refusedMemory                   // what the account says: no room
+	refusedMemory                   // the account has no room
 	refusedDescriptors
 	refusedShare
-	refusedQueue  // as many machines wait as may, or it has gone while it waited
+	refusedQueue  // the queue is full, or the client went away while it waited
 	refusedSource // from none of Sources
 	refusals
 )
@@ -27,7 +27,7 @@ func (r refusal) String() string {
 	}[r]
 }
 
-// How a connection ended before its time: the label of stack_proxy_tcp_aborted_total.
+// ending is how a connection was torn: the label of stack_proxy_tcp_aborted_total.
 type ending uint8
 
 const (
@@ -94,7 +94,7 @@ func (m *Metrics) route(name string) *routeMetrics {
 	return r
 }
 
-// Forget removes what was counted for a route that is no more.
+// Forget removes the counters of a route that was closed.
 func (m *Metrics) Forget(route string) {
 	labels := prometheus.Labels{"route": route}
 	for _, vec := range []interface{ DeletePartialMatch(prometheus.Labels) int }{

@@ -7,7 +7,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/queue"
 )
 
-// enter waits until the session's machine is served, if its route has a bound. It counts a refusal.
+// enter waits in the route's queue, if there is one, until the machine may be served. It counts a refusal.
 func (s *session) enter(client netip.Addr) (leave func(), ok bool) {
 	if !s.settings.Queue.On() {
 		return func() {}, true

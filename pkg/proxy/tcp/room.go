@@ -5,15 +5,15 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// What a session costs, in bytes, as measured: two sockets, two goroutines with their stacks, and what the garbage
-// collector leaves in between.
+// The measured cost of a session, in bytes: two sockets, two goroutines with their stacks, and the memory that the
+// garbage collector has not freed yet.
 const (
 	costSession        = 20 << 10
-	costTLS            = 64 << 10 // more for each side that has it: state, and a buffer that waits with its reader
+	costTLS            = 64 << 10 // more for each side with TLS: its state, and the buffer of its reader
 	sessionDescriptors = 2
 )
 
-// costOf is what a new session costs.
+// costOf is the cost of a new session.
 func costOf(s *Settings) admission.Cost {
 	c := admission.Cost{Memory: costSession, Descriptors: sessionDescriptors}
 	if s.TLS != nil {
@@ -25,8 +25,8 @@ func costOf(s *Settings) admission.Cost {
 	return c
 }
 
-// resize gives a bulk direction the largest buffers that there is room for, up to most. It is called again as long as the
-// direction goes on.
+// resize gives a bulk direction the largest buffers that there is room for, up to most. It is called again as long as
+// the direction goes on.
 func (c *copier) resize(most sock.Buffers) {
 	size, changed := c.buffers.Resize(&c.session.lease, below(c.dst), most)
 	if changed && c.direction == toClient && (c.bound || size != sock.Unbounded) {
@@ -54,7 +54,7 @@ func refusalOf(why admission.Refusal) refusal {
 	}
 }
 
-// Evict implements admission.Holder. The loop closes a session that is still its own.
+// Evict implements admission.Holder. The loop closes a session that it has not handed off.
 func (l *loopSession) Evict() {
 	if l.hasLeft() || !l.acceptLoop.loop.Do(l.evictInLoop) {
 		l.evictOutside()

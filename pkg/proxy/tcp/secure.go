@@ -16,14 +16,14 @@ import (
 // handshakeTimeout bounds a client's TLS handshake.
 const handshakeTimeout = 10 * time.Second
 
-// Secure makes TLS of a connection to an endpoint.
+// Secure makes a TLS connection of a connection to an endpoint.
 type Secure interface {
 	Client(ctx context.Context, conn net.Conn, protocols ...string) (*tls.Conn, error)
 }
 
-// stream is one side of a session: a TCP connection, or the TLS in it. CloseWrite is a FIN, or a close_notify. A FIN
-// without a close_notify is taken for an end between two records, as many programs end so, and for a torn stream
-// within one.
+// stream is one side of a session: a TCP connection, or the TLS stream in it. CloseWrite sends a FIN, or a
+// close_notify. A FIN without a close_notify is an end if it comes between two records, as many programs end so, and
+// tears the stream within a record.
 type stream interface {
 	io.ReadWriter
 	CloseWrite() error
@@ -33,7 +33,7 @@ type stream interface {
 // wire is the TCP connection below TLS.
 type wire struct {
 	net.Conn
-	early []byte // what has been read of it already
+	early []byte // read already
 	ended bool   // the other end has sent its FIN
 }
 
@@ -48,8 +48,8 @@ func (w *wire) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// SetWriteDeadline does nothing. TLS alone sets one: five seconds for a close_notify, and a peer that is slow to
-// read what comes before it would lose that, too.
+// SetWriteDeadline does nothing. TLS alone sets one: five seconds for a close_notify, in which a slow peer would lose
+// the bytes before it as well.
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
 // secured is TLS in a connection.
@@ -59,8 +59,8 @@ type secured struct {
 	tcp  *sock.Socket
 }
 
-// end passes on that src has ended. Where TLS ended without a close_notify, no close_notify is sent on: the peer with
-// TLS on the other side can see that something may be missing, as it could without the proxy.
+// end passes the end of src on. If TLS has ended there without a close_notify, none is sent to dst either: its peer can
+// see that bytes may be missing, as it could without the proxy.
 func end(dst, src stream) error {
 	from, _ := src.(*secured)
 	to, _ := dst.(*secured)
@@ -70,7 +70,8 @@ func end(dst, src stream) error {
 	return dst.CloseWrite()
 }
 
-// handshake ends TLS on the client's connection, behind its PROXY header. It returns the protocol that was agreed on.
+// handshake begins TLS on the client's connection, behind its PROXY header. It returns the protocol that was negotiated
+// (ALPN).
 func (s *session) handshake(ctx context.Context) (inner stream, protocol string, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handshakeTimeout)
 	defer cancel()
@@ -83,11 +84,11 @@ func (s *session) handshake(ctx context.Context) (inner stream, protocol string,
 	return &secured{conn, below, s.client}, conn.ConnectionState().NegotiatedProtocol, nil
 }
 
-// errTLS is a connection to an endpoint on which TLS itself failed: another's certificate, or no TLS at all.
+// errTLS is a failed TLS handshake with an endpoint.
 var errTLS = errors.New("no TLS with the endpoint")
 
-// introduce says on a new connection to an endpoint what comes before the client's own bytes: its PROXY header, and
-// TLS, offering the protocol that the client chose.
+// introduce sends the PROXY header on a new connection to an endpoint and begins TLS there, as far as the settings ask
+// for them. It offers the endpoint the protocol that was negotiated with the client.
 func (s *session) introduce(
 	ctx context.Context, conn *sock.Socket, source, target netip.AddrPort, protocol string,
 ) (stream, error) {

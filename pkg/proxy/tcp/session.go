@@ -17,36 +17,36 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// session is one client's connection and the endpoint's that belongs to it.
+// session is a client's connection and the connection to its endpoint.
 type session struct {
 	front       *Front
 	settings    *Settings
 	client      *sock.Socket
 	peer        netip.AddrPort // the other end of client
-	early       []byte         // what came with the client's PROXY header
-	pendingDial *pendingDial   // an attempt to connect, which the loop has begun
-	progress    progress       // of both directions, in the loop
+	early       []byte         // came with the client's PROXY header
+	pendingDial *pendingDial   // that the loop has begun
+	progress    progress       // of both directions in the loop
 	lease       admission.Lease
-	moved       atomic.Int64 // when something moved last, where there is an idle timeout: Unix nanoseconds
-	fate        fate
+	moved       atomic.Int64 // when bytes moved last, in Unix nanoseconds; only with an idle timeout
+	outcome     outcome
 
 	mu      sync.Mutex
 	server  *sock.Socket
 	aborted bool
-	gone    chan struct{} // closed by abort; made when it is first asked for
-	waiting int           // bytes that waited to be taken by either peer when alive looked last
+	gone    chan struct{} // closed by abort; made by aborting
+	waiting int           // bytes that the two peers had not taken when alive looked last
 }
 
-// errAborted ends a session that the front has given up.
+// errAborted ends a session that was aborted.
 var errAborted = errors.New("aborted")
 
-// progress is how far the loop came with both directions before it handed the session off.
+// progress is how far the loop has come with both directions when it hands a session off.
 type progress [2]struct {
-	ended bool   // and the end was passed on
+	ended bool   // and the half-close was passed on
 	rest  []byte // read, but not written
 }
 
-// pendingDial is an attempt to connect that the loop has begun, and perhaps seen fail.
+// pendingDial is an attempt to connect that the loop has begun. It may have failed already.
 type pendingDial struct {
 	endpoint *endpoint.Endpoint
 	fd       int // below 0 with an error
@@ -54,7 +54,7 @@ type pendingDial struct {
 	err      error
 }
 
-// run lives as long as the session.
+// run serves the session until its end.
 func (s *session) run(ctx context.Context) {
 	defer s.client.Close()
 	metrics := s.front.metrics
@@ -65,7 +65,7 @@ func (s *session) run(ctx context.Context) {
 		s.client.Reset()
 		return
 	}
-	s.fate.client = source.Addr()
+	s.outcome.client = source.Addr()
 	if !s.charge(source.Addr()) {
 		s.client.Reset()
 		return
@@ -73,7 +73,7 @@ func (s *session) run(ctx context.Context) {
 	client, protocol := stream(s.client), ""
 	if s.settings.TLS != nil {
 		inner, chosen, err := s.handshake(ctx)
-		if err != nil { // firmware that is switched off, a scanner, a wrong certificate: the client's own affair
+		if err != nil { // a machine that was switched off, a scanner, a wrong certificate: nothing to be mended here
 			s.front.log.Debug("TLS handshake failed", "client", source, "error", err)
 			s.refuse(refusedTLS)
 			return
@@ -107,7 +107,7 @@ func (s *session) run(ctx context.Context) {
 	s.pass(client, server)
 }
 
-// charge counts the session as one of its client's, unless that has as many as it may.
+// charge counts the session for its client, unless the client has as many as it may. It counts a refusal.
 func (s *session) charge(client netip.Addr) bool {
 	if why := s.lease.Move(client); why != admission.Admitted {
 		s.refuse(refusalOf(why))
@@ -120,7 +120,7 @@ func (s *session) charge(client netip.Addr) bool {
 	return true
 }
 
-// adopt makes the endpoint's connection one that abort closes; false when it has been called already.
+// adopt has abort close the endpoint's connection as well. It is false when the session was aborted already.
 func (s *session) adopt(server *sock.Socket) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,8 +142,8 @@ func (s *session) abort() {
 	}
 }
 
-// dial connects to an endpoint, and to another one when it does not answer. While the front drains, a connection
-// that was accepted before is still served.
+// dial connects to an endpoint, and to another one if that fails. It goes on while the front drains: a connection that
+// was accepted before is still served.
 func (s *session) dial(
 	ctx context.Context, source, target netip.AddrPort, protocol string,
 ) (stream, *endpoint.Endpoint, error) {
@@ -169,7 +169,7 @@ func (s *session) dial(
 		}
 		s.front.metrics.dialFailed(dialReason(err))
 		failures = append(failures, err)
-		if sock.Exhausted(err) { // no endpoint's fault, and no better with another
+		if sock.Exhausted(err) { // not the endpoint's fault, and another would fail as well
 			e.Release()
 			break
 		}
@@ -180,7 +180,7 @@ func (s *session) dial(
 	return nil, nil, errors.Join(failures...)
 }
 
-// acquire picks an endpoint, or takes that of the pending attempt.
+// acquire picks an endpoint; the one of the pending dial, if there is one.
 func (s *session) acquire(client netip.Addr, tried []*endpoint.Endpoint) (*endpoint.Endpoint, error) {
 	if s.pendingDial != nil {
 		return s.pendingDial.endpoint, nil
@@ -230,9 +230,9 @@ func (s *session) pass(client, server stream) {
 	<-ended
 }
 
-// alive reports whether anything moved while a direction waited for the idle timeout: bytes that we passed on, or
-// bytes that a peer took of those. The kernel wakes a writer only when a third of the socket's buffer is free, which
-// can take a slow reader longer than the timeout.
+// alive reports whether bytes moved while a direction waited for the idle timeout: bytes that we passed on, or that a
+// peer took out of a socket's buffer. The kernel wakes a writer only when a third of that buffer is free, which can
+// take a slow reader longer than the timeout.
 func (s *session) alive() bool {
 	if s.settings.Idle <= 0 {
 		return false
@@ -251,7 +251,7 @@ func (s *session) alive() bool {
 	return true
 }
 
-// copyDirection copies until the source ends, and passes that on: an end as a half-close, an error as a reset of both
+// copyDirection copies until the source ends. An end is passed on as a half-close, an error as a reset of both
 // connections, since bytes may be missing.
 func (s *session) copyDirection(dst, src stream, d direction) {
 	if s.progress[d].ended {
@@ -271,7 +271,7 @@ func (s *session) copyDirection(dst, src stream, d direction) {
 	}
 }
 
-// broken reports whether an error is more than an end, and counts it.
+// broken reports whether an error tore the stream, and counts it.
 func (s *session) broken(err error) bool {
 	how := endError
 	switch {
@@ -285,7 +285,7 @@ func (s *session) broken(err error) bool {
 		how = endTimeout
 	}
 	s.front.metrics.ended(how)
-	s.fate.torn.CompareAndSwap(0, int32(how)+1)
+	s.outcome.torn.CompareAndSwap(0, int32(how)+1)
 	return true
 }
 

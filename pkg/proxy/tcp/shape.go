@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// share waits until the route's rate, which bounds what goes to clients, allows n bytes. A copier that waits holds a
-// buffer or a pipe, as it does for a slow client.
+// share waits until the route's rate allows n bytes to the client. A copier holds a buffer or a pipe while it waits, as
+// it does for a slow client.
 func (c *copier) share(n int) error {
 	s := c.session
 	if c.direction != toClient || !s.settings.Shaper.On() {
 		return nil
 	}
-	client := s.fate.client
+	client := s.outcome.client
 	if !client.IsValid() {
 		client = s.peer.Addr()
 	}
@@ -22,7 +22,7 @@ func (c *copier) share(n int) error {
 	return nil
 }
 
-// piece is how much of n bytes is best passed on at a time.
+// piece is how many of n bytes to pass on at a time.
 func (c *copier) piece(n int) int {
 	if c.direction != toClient || !c.session.settings.Shaper.On() {
 		return n
@@ -30,8 +30,7 @@ func (c *copier) piece(n int) int {
 	return int(c.session.settings.Shaper.Piece(int64(n)))
 }
 
-// keepAlive is called while the session waits for its rate or its queue: that time counts neither for its lease nor for
-// its idle timeout.
+// keepAlive is called while the session waits for its rate or its queue, a time in which it is not idle.
 func (s *session) keepAlive() error {
 	s.lease.Touch()
 	if s.settings.Idle > 0 {

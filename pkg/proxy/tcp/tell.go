@@ -8,18 +8,18 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
-// fate is what a session's event says.
-type fate struct {
+// outcome is how a session has gone so far, for its events.
+type outcome struct {
 	began    time.Time
-	client   netip.Addr     // from a PROXY header; else the peer's
+	client   netip.Addr     // of the PROXY header; else the peer's
 	endpoint netip.AddrPort // once connected
-	refused  refusal
-	isOff    bool         // refused counts
-	torn     atomic.Int32 // 1 + ending; 0 in order
-	bytes    [2]int64     // passed on, by direction; each is written by that direction's copier
+	refused  bool
+	refusal  refusal      // why
+	torn     atomic.Int32 // 1 + ending; 0 is an end in order
+	bytes    [2]int64     // passed on, by direction; each belongs to that direction's copier
 }
 
-// reasonDrained ends a session that outlived the drain.
+// reasonDrained is the reason of a session that a drain has closed.
 const reasonDrained = "drained"
 
 // Lengths of texts in an event, in bytes.
@@ -31,22 +31,22 @@ const (
 // refuse counts a session that does not get an endpoint.
 func (s *session) refuse(why refusal) {
 	s.front.metrics.refused(why)
-	s.fate.refused, s.fate.isOff = why, true
+	s.outcome.refused, s.outcome.refusal = true, why
 }
 
-// connected tells that a session has its endpoint.
+// connected makes an event of a session that has its endpoint.
 func (s *session) connected(endpoint netip.AddrPort) {
-	s.fate.endpoint = endpoint
+	s.outcome.endpoint = endpoint
 	if s.front.config.Event == nil {
 		return
 	}
 	e := boot.Borrow()
 	defer e.Return()
-	e.Outcome, e.At = boot.Began, s.fate.began.UnixNano()
+	e.Outcome, e.At = boot.Began, s.outcome.began.UnixNano()
 	s.tell(e, "")
 }
 
-// tellEnd tells how a session has ended. Its copiers have ended.
+// tellEnd makes an event of a session's end, when its copiers have ended.
 func (s *session) tellEnd() {
 	if s.front.config.Event == nil {
 		return
@@ -54,15 +54,16 @@ func (s *session) tellEnd() {
 	e := boot.Borrow()
 	defer e.Return()
 	now := time.Now()
-	e.Outcome, e.At, e.Took, e.Bytes = boot.Done, now.UnixNano(), now.Sub(s.fate.began), uint64(s.fate.bytes[toClient])
+	e.Outcome, e.At, e.Took = boot.Done, now.UnixNano(), now.Sub(s.outcome.began)
+	e.Bytes = uint64(s.outcome.bytes[toClient])
 	reason := ""
-	switch torn := s.fate.torn.Load(); {
-	case s.fate.isOff:
-		if !s.front.spare.Take(e.At) {
+	switch torn := s.outcome.torn.Load(); {
+	case s.outcome.refused:
+		if !s.front.events.Take(e.At) {
 			return
 		}
-		e.Outcome, reason = boot.Refused, s.fate.refused.String()
-		if s.fate.refused == refusedBackend {
+		e.Outcome, reason = boot.Refused, s.outcome.refusal.String()
+		if s.outcome.refusal == refusedBackend {
 			e.Outcome = boot.NoServer
 		}
 	case torn > 0:
@@ -73,20 +74,20 @@ func (s *session) tellEnd() {
 	s.tell(e, reason)
 }
 
-// tell completes an event.
+// tell completes an event and passes it on.
 func (s *session) tell(e *boot.Event, reason string) {
-	client := s.fate.client
+	client := s.outcome.client
 	if !client.IsValid() {
 		client = s.peer.Addr()
 	}
 	e.Kind, e.Client, e.Route = boot.Stream, boot.Bytes(client), s.front.listener.Addr().Port()
-	e.Endpoint, e.Port = boot.Bytes(s.fate.endpoint.Addr()), s.fate.endpoint.Port()
+	e.Endpoint, e.Port = boot.Bytes(s.outcome.endpoint.Addr()), s.outcome.endpoint.Port()
 	boot.SetText(e, boot.Place, mostPlace, s.front.config.Route)
 	boot.SetText(e, boot.Reason, mostReason, reason)
 	s.front.config.Event(e)
 }
 
-// isAborted is whether the session was ended from outside.
+// isAborted reports whether the session was aborted.
 func (s *session) isAborted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
