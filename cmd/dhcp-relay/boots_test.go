@@ -27,6 +27,7 @@ import (
 // TestBootIsSeen takes a machine from its first DISCOVER to its agent, through this program and stack-proxy, which only
 // have a socket in common. stack-proxy's API tells the steps.
 func TestBootIsSeen(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("builds stack-proxy")
 	}

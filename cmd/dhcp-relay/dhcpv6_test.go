@@ -140,6 +140,7 @@ func advertise(t *testing.T, m *dhcpv6.RelayMessage, modifiers ...dhcpv6.Modifie
 // TestAdvertiseReachesTheClient is the relay's main job for DHCPv6: the machine's bytes are unchanged inside of a
 // RELAY-FORW that names its link, its MAC address and the interface, and the answer arrives unchanged, too.
 func TestAdvertiseReachesTheClient(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	p := l.start6(t, "DHCPV6_LINK_ADDRESSES=macvlan0="+linkIP6.String())
 	p.waitReady(t)

@@ -41,6 +41,7 @@ func agentForward(t *testing.T, hops uint8, inner dhcpv6.DHCPv6, options ...dhcp
 // TestAgentsUnicast6: a router's helper sends to the pod's address, and is answered from there, at the port that it
 // sends from if it says so (RFC 8357).
 func TestAgentsUnicast6(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	l.server.Addr(t, "eth0", agentIP6.String()+"/64")
 	p := l.start6(t, "TRUSTED_RELAYS="+agentIP6.String()+"/128,2001:db8:203::/48")
@@ -85,6 +86,7 @@ func TestAgentsUnicast6(t *testing.T) {
 
 // TestNested6: an agent on the LAN is answered at its link-local address, port 547.
 func TestNested6(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	p := l.start6(t, "TRUSTED_RELAYS="+agentFE80.String()+"/128,2001:db8:203::/48",
 		"DHCPV6_LINK_ADDRESSES=macvlan0="+linkIP6.String())
@@ -105,6 +107,7 @@ func TestNested6(t *testing.T) {
 
 // TestBadInput6: each is counted by its reason, the server hears nothing, and a machine is served afterwards.
 func TestBadInput6(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	p := l.start6(t, "TRUSTED_RELAYS="+agentFE80.String()+"/128")
 	p.waitReady(t)
@@ -168,6 +171,7 @@ func TestBadInput6(t *testing.T) {
 
 // TestFragmentIsCounted6: a machine's message in fragments is not read, and its first fragment is counted.
 func TestFragmentIsCounted6(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	p := l.start6(t)
 	p.waitReady(t)
@@ -193,6 +197,7 @@ func TestFragmentIsCounted6(t *testing.T) {
 // TestLargestDatagram6: an agent sends as much as UDP takes, most of it one option; a server does as well. Both are
 // counted, and the next message is relayed.
 func TestLargestDatagram6(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	l.server.Addr(t, "eth0", agentIP6.String()+"/64")
 	p := l.start6(t, "TRUSTED_RELAYS="+agentIP6.String()+"/128,2001:db8:203::/48")
@@ -224,6 +229,7 @@ func TestLargestDatagram6(t *testing.T) {
 
 // TestLongMessagesAreFragmented and put together again by the server's kernel: with the RELAY-FORW they exceed the MTU.
 func TestLongMessagesAreFragmented(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	p := l.start6(t)
 	p.waitReady(t)
@@ -240,6 +246,7 @@ func TestLongMessagesAreFragmented(t *testing.T) {
 
 // TestReplyNobodyAskedFor6 is dropped and counted, and so is one that names another link.
 func TestReplyNobodyAskedFor6(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	p := l.start6(t, "DHCPV6_LINK_ADDRESSES=macvlan0="+linkIP6.String())
 	p.waitReady(t)
@@ -261,6 +268,7 @@ func TestReplyNobodyAskedFor6(t *testing.T) {
 // TestCopyGetsNoAnswer6: another machine on the LAN that repeats a machine's message, with its own MAC address in the
 // frame, is not heard, and the answer goes to the machine.
 func TestCopyGetsNoAnswer6(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	p := l.start6(t)
 	p.waitReady(t)
@@ -290,6 +298,7 @@ func TestCopyGetsNoAnswer6(t *testing.T) {
 
 // TestReconfigureReachesTheClient, which asked for nothing, and one that it may not believe does not.
 func TestReconfigureReachesTheClient(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	p := l.start6(t)
 	p.waitReady(t)
@@ -319,6 +328,7 @@ func TestReconfigureReachesTheClient(t *testing.T) {
 // TestReconfigureReachesTheAgent6 that sends to the pod's address, where the server repeats the Interface-Id that it was
 // given.
 func TestReconfigureReachesTheAgent6(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	l.server.Addr(t, "eth0", agentIP6.String()+"/64")
 	p := l.start6(t, "TRUSTED_RELAYS="+agentIP6.String()+"/128,2001:db8:203::/48")
@@ -355,6 +365,7 @@ func TestReconfigureReachesTheAgent6(t *testing.T) {
 // TestListenerWithoutIPv6: the listener needs no address, not even a link-local one. Here it is a macvlan, which takes
 // only the frames of groups that somebody has joined, and nothing but its MAC address makes the source of replies.
 func TestListenerWithoutIPv6(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	pod := l.pod
 	if err := pod.Links().LinkSetName(rename(t, pod, "macvlan0"), "prov0"); err != nil {
@@ -403,6 +414,7 @@ func rename(t *testing.T, ns *nstest.NS, name string) netlink.Link {
 
 // TestGroupIsReported to switches that look at MLD, when the listener opens.
 func TestGroupIsReported(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	var group *packet.Conn
 	l.client.Do(t, func() error {
@@ -435,6 +447,7 @@ func TestGroupIsReported(t *testing.T) {
 
 // TestCapabilities6: DHCPv6 needs what DHCPv4 does.
 func TestCapabilities6(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		how   func(*exec.Cmd)
 		ports bool
@@ -470,6 +483,7 @@ func TestCapabilities6(t *testing.T) {
 
 // TestIPv6Only: without DHCPv4 servers there is no DHCPv4, and nothing of it holds back readiness.
 func TestIPv6Only(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	if err := l.pod.Links().AddrDel(l.pod.Link(t, "eth0"), &netlink.Addr{IPNet: &net.IPNet{
 		IP: podIP.AsSlice(), Mask: net.CIDRMask(24, 32)}}); err != nil {
@@ -500,6 +514,7 @@ func (l *lab6) routerSays(t *testing.T, flags byte) {
 
 // TestWarnsOfRouters that advertise no DHCPv6 while machines ask for it.
 func TestWarnsOfRouters(t *testing.T) {
+	t.Parallel()
 	const counted, warning = `dhcp_relay6_unadvertised_total{listener="macvlan0"}`, "router advertises no DHCPv6 while machines ask for it"
 	for name, test := range map[string]struct {
 		flags byte
@@ -556,6 +571,7 @@ func TestBurst6(t *testing.T) {
 // TestSeveralServers6: each gets every message, by name and by address, and each may answer. One that is silent is taken
 // for dead, and asked from another port from then on; its answer to port 547 brings it back.
 func TestSeveralServers6(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	second := netip.MustParseAddr("2001:db8:244::12")
 	l.server.Addr(t, "eth0", second.String()+"/64")
@@ -595,6 +611,7 @@ func TestSeveralServers6(t *testing.T) {
 
 // TestDrainBringsTheLastAnswer6: an answer that is under way when the relay is told to end arrives, and it ends in order.
 func TestDrainBringsTheLastAnswer6(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	p := l.start6(t, "SERVERS=")
 	p.waitReady(t)
@@ -614,6 +631,7 @@ func TestDrainBringsTheLastAnswer6(t *testing.T) {
 
 // TestLinkAddressOfTheListener is its own where none is set, as soon as it has one, and while it does.
 func TestLinkAddressOfTheListener(t *testing.T) {
+	t.Parallel()
 	l := newLab6(t)
 	p := l.start6(t, "CLIENT_RATE=-1")
 	p.waitReady(t)

@@ -70,6 +70,7 @@ func (l *lab) rejoin(t *testing.T) {
 
 // TestListenerGoneAndBack: the relay goes not ready, waits, opens the new interface and goes on.
 func TestListenerGoneAndBack(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "CLIENT_RATE=-1")
 	p.waitReady(t)
@@ -92,6 +93,7 @@ func TestListenerGoneAndBack(t *testing.T) {
 
 // TestListenerIsMissingAtFirst: broadcast-init may come later than the relay.
 func TestListenerIsMissingAtFirst(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	if err := l.pod.Links().LinkDel(l.pod.Link(t, "macvlan0")); err != nil {
 		t.Fatal(err)
@@ -106,6 +108,7 @@ func TestListenerIsMissingAtFirst(t *testing.T) {
 
 // TestParentDownAndUp is the parent's link lost and found 100 times: a macvlan whose parent is down has no carrier.
 func TestParentDownAndUp(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "CLIENT_RATE=-1")
 	p.waitReady(t)
@@ -132,6 +135,7 @@ func TestParentDownAndUp(t *testing.T) {
 
 // TestMACChanges: replies carry the interface's present address.
 func TestMACChanges(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.start(t, "CLIENT_RATE=-1").waitReady(t)
 	mac := net.HardwareAddr{0x02, 0xaa, 0, 0, 0, 7}
@@ -146,6 +150,7 @@ func TestMACChanges(t *testing.T) {
 
 // TestPodAddressChanges: giaddr follows.
 func TestPodAddressChanges(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "CLIENT_RATE=-1")
 	p.waitReady(t)
@@ -171,6 +176,7 @@ func TestPodAddressChanges(t *testing.T) {
 
 // TestUpstreamInterfaceGivesGiaddr: tinkerbell/tinkerbell#261, aws/eks-anywhere#9035, a wrong source interface.
 func TestUpstreamInterfaceGivesGiaddr(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.pod.Addr(t, "eth0", "10.244.0.30/24")
 	for _, test := range []struct{ env, want string }{
@@ -198,6 +204,7 @@ func TestUpstreamInterfaceGivesGiaddr(t *testing.T) {
 
 // TestServerGoneAndBack: requests are lost meanwhile, and nothing else.
 func TestServerGoneAndBack(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "CLIENT_RATE=-1")
 	p.waitReady(t)
@@ -213,6 +220,7 @@ func TestServerGoneAndBack(t *testing.T) {
 
 // TestServerThatDoesNotResolve is told by name, and heals by itself (tinkerbell/charts#56 and #99 are about resolvers).
 func TestServerThatDoesNotResolve(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "SERVERS=no-such-server.invalid")
 	p.waitNotReady(t, "failed to resolve server no-such-server.invalid")
@@ -223,6 +231,7 @@ func TestServerThatDoesNotResolve(t *testing.T) {
 
 // TestReplicasMatchNothing is the second classic mistake: replies arrive, but none matches.
 func TestReplicasMatchNothing(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "DEAD_AFTER=2", "CLIENT_RATE=-1")
 	p.waitReady(t)
@@ -239,6 +248,7 @@ func TestReplicasMatchNothing(t *testing.T) {
 
 // TestGiaddrThatTheServerCannotReach is the third classic mistake.
 func TestGiaddrThatTheServerCannotReach(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.pod.Addr(t, "macvlan0", "192.0.2.9/24")
 	p := l.start(t, "UPSTREAM_ADDRESS=192.0.2.9")
@@ -324,6 +334,7 @@ func TestBurstReachesPacketSockets(t *testing.T) {
 
 // TestDrainBringsTheLastAnswer: a rolling update loses no offer that is under way.
 func TestDrainBringsTheLastAnswer(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t)
 	p.waitReady(t)

@@ -15,6 +15,7 @@ import (
 
 // TestSmee382RoutersHelper: a router's helper asks, and gets its own answer back on the path it asked by.
 func TestSmee382RoutersHelper(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "TRUSTED_RELAYS="+serverIP.String()+"/32", "AGENT_OPTIONS=link-selection")
 	p.waitReady(t)
@@ -45,6 +46,7 @@ func TestSmee382RoutersHelper(t *testing.T) {
 
 // TestSeveralListeners: the answer goes to the VLAN that asked, and each has its own link address.
 func TestSeveralListeners(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	other := nstest.New(t)
 	nstest.Veth(t, l.pod, "macvlan1", other, "lan1")
@@ -91,6 +93,7 @@ func TestSeveralListeners(t *testing.T) {
 
 // TestNothingLargerThanTheMTU: a frame cannot be fragmented by the relay, so it is dropped and counted.
 func TestNothingLargerThanTheMTU(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t)
 	p.waitReady(t)
@@ -105,6 +108,7 @@ func TestNothingLargerThanTheMTU(t *testing.T) {
 
 // TestIncumbentOptionsPast576: a long request is relayed whole; the incumbent dropped it silently.
 func TestIncumbentOptionsPast576(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.start(t).waitReady(t)
 	long := discover(t)
@@ -121,6 +125,7 @@ func TestIncumbentOptionsPast576(t *testing.T) {
 // TestIncumbentGiaddrOfOddRequests: BOOTP without a cookie, a missing END and a client's own option 82 got giaddr
 // 127.1.1.1 from the incumbent, to which no server can answer.
 func TestIncumbentGiaddrOfOddRequests(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.pod.Addr(t, "macvlan0", "127.1.1.1/32")
 	l.start(t, "TRUSTED_LISTENERS=macvlan0", "CLIENT_RATE=-1").waitReady(t)

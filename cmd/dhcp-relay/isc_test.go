@@ -67,6 +67,7 @@ func TestISCArguments(t *testing.T) {
 
 // TestISCArgumentsRelay: the image is replaced and the arguments are kept.
 func TestISCArgumentsRelay(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, strings.Fields("-m forward -c 10 -id macvlan0 -iu eth0 -U eth0 "+serverIP.String())...)
 	p.waitReady(t)

@@ -37,6 +37,7 @@ func fixIPSum(b []byte) []byte {
 // TestNegativeFramesOfClients is bad input from the LAN by the names of sonic-mgmt's test_dhcp_relay_negative.py. Its
 // malformed_client_frame_l2_runt, below 14 bytes, cannot be sent at all; TestParse has it.
 func TestNegativeFramesOfClients(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "CLIENT_RATE=-1", "PRESENT_GIADDR_ACTION=discard", "TRUSTED_RELAYS=0.0.0.0/0")
 	p.waitReady(t)
@@ -106,6 +107,7 @@ func TestNegativeFramesOfClients(t *testing.T) {
 // TestNegativeReplies is bad input from servers, by the same names: what nobody asked for is dropped whatever its option
 // 82 says, and what was asked for reaches the client without our option 82, however mutilated that comes back.
 func TestNegativeReplies(t *testing.T) {
+	t.Parallel()
 	replies := map[string][]dhcpv4.Modifier{
 		"server_offer_missing_circuit_id": {
 			dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionRelayAgentInformation, []byte{2, 2, 'r', 'r'})),

@@ -19,6 +19,7 @@ import (
 // TestOfferReachesTheClient is the relay's main job: the machine's bytes are unchanged but for hops and giaddr, and the
 // offer arrives at a machine that has no address yet.
 func TestOfferReachesTheClient(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "SOURCE_ADDRESS="+serviceIP.String())
 	p.waitReady(t)
@@ -85,6 +86,7 @@ func unprivilegedPorts(t *testing.T, ns *nstest.NS) {
 }
 
 func TestCapabilities(t *testing.T) {
+	t.Parallel()
 	const raw, bind = "2000", "2400"
 	tests := map[string]struct {
 		how   func(*exec.Cmd)
@@ -127,6 +129,7 @@ func TestCapabilities(t *testing.T) {
 
 // TestUnicastNeedsNoListener: listenBroadcastTraffic=false works without any capability.
 func TestUnicastNeedsNoListener(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	unprivilegedPorts(t, l.pod)
 	how := confined("0")
@@ -154,6 +157,7 @@ func TestUnicastNeedsNoListener(t *testing.T) {
 }
 
 func TestPortTakenIsOneMessage(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.listen(t, l.pod, netip.MustParseAddrPort("0.0.0.0:67"))
 	p := l.start(t)

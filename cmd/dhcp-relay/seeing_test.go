@@ -21,6 +21,7 @@ import (
 
 // TestDebugLogsTransactions: one structured line for each side of a transaction.
 func TestDebugLogsTransactions(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "LOG_LEVEL=debug")
 	p.waitReady(t)
@@ -40,6 +41,7 @@ func TestDebugLogsTransactions(t *testing.T) {
 
 // TestTrace writes a pcap of one client's packets.
 func TestTrace(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t)
 	p.waitReady(t)

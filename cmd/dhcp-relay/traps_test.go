@@ -37,6 +37,7 @@ func (l *lab) offered(t *testing.T, kind dhcpv4.MessageType, modifiers ...dhcpv4
 // TestTrap06To10ReplyAddressing is the matrix of pkg/relay over the wire: broadcast flag x yiaddr x ciaddr x message
 // type x htype and hlen.
 func TestTrap06To10ReplyAddressing(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.start(t, "SOURCE_ADDRESS="+serviceIP.String(), "CLIENT_RATE=-1").waitReady(t)
 	ciaddr := netip.MustParseAddr("192.0.2.60")
@@ -85,6 +86,7 @@ func TestTrap06To10ReplyAddressing(t *testing.T) {
 // TestTrap11SourceIsNeverLoopback: the incumbent's replies come from 127.1.1.1, which its init script put on the
 // listener.
 func TestTrap11SourceIsNeverLoopback(t *testing.T) {
+	t.Parallel()
 	tests := map[string]struct {
 		address string
 		env     []string
@@ -108,6 +110,7 @@ func TestTrap11SourceIsNeverLoopback(t *testing.T) {
 
 // TestTrap05GiaddrIsNeverLoopback: not ready instead.
 func TestTrap05GiaddrIsNeverLoopback(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "SERVERS=127.0.0.1")
 	testwait.Until(t, "the reason is told", func() bool {
@@ -121,6 +124,7 @@ func TestTrap05GiaddrIsNeverLoopback(t *testing.T) {
 
 // TestTrap04MTUOfTheInterface: option 82 is left out where the interface towards the server has no room for it.
 func TestTrap04MTUOfTheInterface(t *testing.T) {
+	t.Parallel()
 	for mtu, fits := range map[int]bool{280: false, 1500: true} {
 		l := newLab(t)
 		if err := l.pod.Links().LinkSetMTU(l.pod.Link(t, "eth0"), mtu); err != nil {
@@ -137,6 +141,7 @@ func TestTrap04MTUOfTheInterface(t *testing.T) {
 
 // TestTrap14VLANLeak: on a trunk, other VLANs' frames arrive as frames for other hosts, with their tags taken off.
 func TestTrap14VLANLeak(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t)
 	p.waitReady(t)
@@ -168,6 +173,7 @@ func TestTrap14VLANLeak(t *testing.T) {
 
 // TestTrap15ReversePathFilter: a client that rebinds has an address that is routed elsewhere from the pod.
 func TestTrap15ReversePathFilter(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.pod.Do(t, func() error {
 		for _, link := range []string{"all", "macvlan0"} {
@@ -190,6 +196,7 @@ func TestTrap15ReversePathFilter(t *testing.T) {
 
 // TestTrap16ChecksumOffload: a sender in the kernel's own stack leaves the sum to hardware that a veth does not have.
 func TestTrap16ChecksumOffload(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t)
 	p.waitReady(t)
@@ -230,6 +237,7 @@ func TestTrap16ChecksumOffload(t *testing.T) {
 
 // TestTrap17AnyServerPort: a Service translates a reply's source (tinkerbell/smee#382, tinkerbell/charts#109).
 func TestTrap17AnyServerPort(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.server.Addr(t, "eth0", "10.244.0.99/24")
 	l.start(t).waitReady(t)
@@ -243,6 +251,7 @@ func TestTrap17AnyServerPort(t *testing.T) {
 // TestTrap18DeadServer: a server that does not answer is reported, asked from another port, and noticed when it is
 // back.
 func TestTrap18DeadServer(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "DEAD_AFTER=3", "CLIENT_RATE=-1")
 	p.waitReady(t)
@@ -279,6 +288,7 @@ func TestTrap18DeadServer(t *testing.T) {
 // TestTrap19AnswerFromTheAddressThatWasAsked is tinkerbell/charts#109: a renewing client asked the service IP, which is
 // one of several addresses here, and takes an answer from no other.
 func TestTrap19AnswerFromTheAddressThatWasAsked(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.pod.Addr(t, "eth0", "10.244.0.77/32")
 	p := l.start(t)
@@ -308,6 +318,7 @@ func TestTrap19AnswerFromTheAddressThatWasAsked(t *testing.T) {
 
 // TestTrap02UntrustedRelayIsNoReflector, and the incumbent's defect: one request with a foreign giaddr became ten.
 func TestTrap02UntrustedRelayIsNoReflector(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t)
 	p.waitReady(t)
@@ -325,6 +336,7 @@ func TestTrap02UntrustedRelayIsNoReflector(t *testing.T) {
 
 // TestTrap20OneRequestOneCopy: nothing of what the relay sends is read back (one packet became ten in the incumbent).
 func TestTrap20OneRequestOneCopy(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.start(t, "TRUSTED_RELAYS=0.0.0.0/0").waitReady(t)
 	for _, m := range []*dhcpv4.DHCPv4{discover(t), discover(t, dhcpv4.WithRelay(net.IP{203, 0, 113, 1}))} {
@@ -336,6 +348,7 @@ func TestTrap20OneRequestOneCopy(t *testing.T) {
 
 // TestTrap25RogueServer: no pod plays DHCP server on the VLAN, nor does a machine there through the relay.
 func TestTrap25RogueServer(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t)
 	p.waitReady(t)
@@ -359,6 +372,7 @@ func TestTrap25RogueServer(t *testing.T) {
 
 // TestTrap25RogueServerByTrace: the trace does not tell a pod what its answer has to match.
 func TestTrap25RogueServerByTrace(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "ADMIN_ADDRESS=:9067")
 	p.waitReady(t)
@@ -392,6 +406,7 @@ func TestTrap25RogueServerByTrace(t *testing.T) {
 
 // TestTrap25TokenSurvivesRestart: what another process relayed is known by its token.
 func TestTrap25TokenSurvivesRestart(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	key := "TOKEN_KEY=0123456789abcdef"
 	first := l.start(t, key, "SOURCE_ADDRESS="+serviceIP.String())
@@ -434,6 +449,7 @@ func TestTrap26OneClientCannotFlood(t *testing.T) {
 
 // TestTrap27EveryServerGetsOneCopy, and each reply passes.
 func TestTrap27EveryServerGetsOneCopy(t *testing.T) {
+	t.Parallel()
 	l := newLab(t)
 	l.server.Addr(t, "eth0", "10.244.0.12/24")
 	l.start(t, "SERVERS=10.244.0.11,10.244.0.12:6767").waitReady(t)
