@@ -46,6 +46,7 @@ func lacksKind(out string) bool { return strings.Contains(out, `"cause":"no_kind
 // while the last one still dies: all of them succeed, with the one listener, also where one is killed half-way, and
 // beside one that watches.
 func TestSeveralAtOnceAgree(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"macvlan", "ipvlan"} {
 		for _, beside := range []string{"", "beside watch"} {
 			t.Run(strings.TrimSpace(kind+" "+beside), func(t *testing.T) {

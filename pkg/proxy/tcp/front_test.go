@@ -288,6 +288,7 @@ func TestNoEndpointResets(t *testing.T) {
 }
 
 func TestIdleTimeout(t *testing.T) {
+	t.Parallel()
 	r := start(t, Settings{Idle: 2 * time.Second}, backend(t, echo))
 	conn := r.dial(t)
 	for range 4 { // one direction at a time keeps both alive
@@ -327,6 +328,7 @@ func TestLimits(t *testing.T) {
 
 // A peer that must send a PROXY header and says nothing does not hold a connection, nor an endpoint's.
 func TestProxyHeaderNeverComes(t *testing.T) {
+	t.Parallel()
 	r := start(t, Settings{AcceptProxy: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
 		backend(t, func(*net.TCPConn) { t.Error("the endpoint was asked") }))
 	conn := r.dial(t)

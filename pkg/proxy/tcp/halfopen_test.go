@@ -18,6 +18,7 @@ import (
 // A client that vanishes without a word, as a machine that is switched off: idle, keepalive finds out; with an answer on
 // its way, TCP_USER_TIMEOUT does. The endpoint learns of it, and the place is free.
 func TestHalfOpen(t *testing.T) {
+	t.Parallel()
 	for name, busy := range map[string]bool{"idle": false, "answer under way": true} {
 		t.Run(name, func(t *testing.T) {
 			client, proxy := nstest.New(t), nstest.New(t)

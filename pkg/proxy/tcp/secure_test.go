@@ -75,6 +75,7 @@ func secureEcho(conn *tls.Conn) {
 
 // TestSecure passes streams of many sizes by TLS on either side, and on both, with a half-close at the end of each.
 func TestSecure(t *testing.T) {
+	t.Parallel()
 	cert, pool := identity(t, tlsName)
 	served := &tls.Config{Certificates: []tls.Certificate{cert}}
 	for name, test := range map[string]struct{ in, out bool }{
@@ -158,6 +159,7 @@ func TestSecureTruncated(t *testing.T) {
 }
 
 func TestSecureIdle(t *testing.T) {
+	t.Parallel()
 	cert, pool := identity(t, tlsName)
 	served := &tls.Config{Certificates: []tls.Certificate{cert}}
 	r := start(t, Settings{Idle: time.Second, TLS: served, Secure: trusting{pool}}, secureBackend(t, served, secureEcho))

@@ -18,6 +18,7 @@ import (
 // A machine of QEMU with U-Boot, as boards have it: it gets an address and a file's name by DHCP, asks for two files
 // that are not there, and for one that is.
 func TestUBoot(t *testing.T) {
+	t.Parallel()
 	const rom = "/usr/lib/u-boot/qemu-x86/u-boot.rom"
 	if os.Getuid() != 0 {
 		t.Skip("needs root to start the servers")
@@ -117,6 +118,7 @@ func (b *buffer) String() string {
 // The boot ROM and the bootloaders of Raspberry Pis, by what is known of their requests: from one port, one after the
 // other, sizes first, most files not there.
 func TestRaspberryPi(t *testing.T) {
+	t.Parallel()
 	const serial = "1a2b3c4d"
 	for _, singlePort := range []bool{false, true} {
 		l := newLab(t)

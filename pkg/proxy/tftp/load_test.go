@@ -54,6 +54,7 @@ func (l *lab) workers(t testing.TB, c Config) *Front {
 }
 
 func TestManyClientsWithLoss(t *testing.T) {
+	t.Parallel()
 	clients := 100
 	if testing.Short() {
 		clients = 30

@@ -92,6 +92,7 @@ func servers(t *testing.T) map[string]func(ns *nstest.NS, root string) {
 }
 
 func TestRealPeers(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root to start the servers")
 	}
@@ -161,6 +162,7 @@ func TestRealPeers(t *testing.T) {
 
 // Beyond 32 MiB in blocks of 512 bytes the block counter begins anew.
 func TestBeyondTheBlockCounter(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root to start the server")
 	}
@@ -200,6 +202,7 @@ func TestBeyondTheBlockCounter(t *testing.T) {
 }
 
 func TestWritesWhereAllowed(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root to start the server")
 	}

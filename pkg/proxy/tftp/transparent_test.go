@@ -57,6 +57,7 @@ func commands(t testing.TB, do func(testing.TB, func() error), lines ...string) 
 
 // A server sees the machine's address and port, in each family, and answers from its only port or from another one.
 func TestA2ServerSeesTheMachine(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, server, ask, from string
 		singlePort              bool

@@ -45,6 +45,7 @@ func reading(t *testing.T) string {
 // A body that its client wrote wrongly, did not end or did not go on with is the client's fault: 400 or 408, and no
 // endpoint is blamed or left in use, however often.
 func TestF5MalformedBodyBlamesNobody(t *testing.T) {
+	t.Parallel()
 	withAndWithout(t, testF5MalformedBodyBlamesNobody)
 }
 

@@ -29,7 +29,10 @@ func (t trickle) Read(b []byte) (int, error) {
 
 // An endpoint answers while the client's body is still coming. What reads the body then outlives the handler, and must
 // not touch what was the handler's: in HTTP/2 that would be a panic outside any handler, which ends the process.
-func TestF5EarlyAnswerToBody(t *testing.T) { withAndWithout(t, testF5EarlyAnswerToBody) }
+func TestF5EarlyAnswerToBody(t *testing.T) {
+	t.Parallel()
+	withAndWithout(t, testF5EarlyAnswerToBody)
+}
 
 func testF5EarlyAnswerToBody(t *testing.T, start starter) {
 	certificate := httptest.NewUnstartedServer(nil)

@@ -82,6 +82,7 @@ func TestStuckLog(t *testing.T) {
 // A connection whose request was logged waits for the next one as any other: for the idle time, not for a header's, and
 // a drain ends it at once.
 func TestLoggedRequestLeavesItsConnectionIdle(t *testing.T) {
+	t.Parallel()
 	withAndWithout(t, testLoggedRequestLeavesItsConnectionIdle)
 }
 

@@ -144,6 +144,7 @@ func askAll(
 // An endpoint that talks out of turn answers the client that it talks to, and no other: no way to it uses a connection
 // for several clients. 12,800 requests by each way are tried when STACK_SLOW is set.
 func TestF7EndpointOutOfTurn(t *testing.T) {
+	t.Parallel()
 	requests := 480
 	if os.Getenv("STACK_SLOW") != "" {
 		requests = 12_800

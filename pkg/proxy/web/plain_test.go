@@ -204,7 +204,10 @@ func testDrainOfPlainConnections(t *testing.T, start starter) {
 }
 
 // The next request is not waited for beyond the idle time, the first not beyond the header's.
-func TestPlainTimeouts(t *testing.T) { withAndWithout(t, testPlainTimeouts) }
+func TestPlainTimeouts(t *testing.T) {
+	t.Parallel()
+	withAndWithout(t, testPlainTimeouts)
+}
 
 func testPlainTimeouts(t *testing.T, start starter) {
 	addr, _ := raw(t, fine, fine, fine)

@@ -19,7 +19,10 @@ import (
 const plainPost = "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
 
 // A POST is sent once, whatever becomes of it: on a connection of its own, and not again.
-func TestPostIsSentOnce(t *testing.T) { withAndWithout(t, testPostIsSentOnce) }
+func TestPostIsSentOnce(t *testing.T) {
+	t.Parallel()
+	withAndWithout(t, testPostIsSentOnce)
+}
 
 func testPostIsSentOnce(t *testing.T, start starter) {
 	for name, test := range map[string]struct {

@@ -152,6 +152,7 @@ func TestMachinesWaitForTheirTurn(t *testing.T) {
 
 // What waits is served during a drain; what still does at its end is closed.
 func TestDrainOfAQueue(t *testing.T) {
+	t.Parallel()
 	m := startQueue(t, 1, 10, func(s *Settings) { s.Drain = 4 * time.Second })
 	a := m.ask(t, "127.0.0.2", "a", "")
 	m.want(t, "a")

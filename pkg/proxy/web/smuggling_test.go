@@ -119,7 +119,10 @@ func smuggling() map[string]ambiguous {
 
 // None may reach the backend as anything but what the client's connection is answered for: either refused, or one
 // request with one meaning.
-func TestSmuggling(t *testing.T) { withAndWithout(t, testSmuggling) }
+func TestSmuggling(t *testing.T) {
+	t.Parallel()
+	withAndWithout(t, testSmuggling)
+}
 
 func testSmuggling(t *testing.T, start starter) {
 	for name, test := range smuggling() {
@@ -185,7 +188,10 @@ func answersOn(conn net.Conn) (answers, first int) {
 // What leaves for the endpoint, byte by byte, is written anew: one length or chunks, every line ended by CRLF, names that
 // are tokens, no fold, no control character, nothing that the client says about its address. A reader less careful than
 // Go's cannot read it in two ways.
-func TestSmuggledBytes(t *testing.T) { withAndWithout(t, testSmuggledBytes) }
+func TestSmuggledBytes(t *testing.T) {
+	t.Parallel()
+	withAndWithout(t, testSmuggledBytes)
+}
 
 func testSmuggledBytes(t *testing.T, start starter) {
 	for name, test := range smuggling() {

@@ -29,7 +29,10 @@ var byEachWay = map[string]string{
 
 // A status that HTTP has not, or that nobody asked for, is a bad gateway on every way: no panic, no tunnel, and the
 // endpoint's use ends with the request.
-func TestF12StrangeStatus(t *testing.T) { withAndWithout(t, testF12StrangeStatus) }
+func TestF12StrangeStatus(t *testing.T) {
+	t.Parallel()
+	withAndWithout(t, testF12StrangeStatus)
+}
 
 func testF12StrangeStatus(t *testing.T, start starter) {
 	statuses := []string{"1000 X", "2000 X", "-10 X", "-1 X", "+10 X", " 10 X", "10", "1", "", "0x1 X", "20O OK"}

@@ -170,6 +170,7 @@ func arrives(t *testing.T, fronts []strictFront, text string) {
 
 // What comes of the corpora is refused, or leaves by the letter and is read as net/http reads it, on each way.
 func TestCorpusRequests(t *testing.T) {
+	t.Parallel()
 	fronts := strictFronts(t)
 	for _, text := range corpusRequests {
 		arrives(t, fronts, text)

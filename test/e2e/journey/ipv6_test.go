@@ -16,6 +16,7 @@ import (
 // and TFTP, or its HTTP boot by the boot file's URL; Smee's iPXE, script, kernel and initramfs by HTTP, syslog, metadata,
 // workflow and artifact.
 func TestJourneyIPv6(t *testing.T) {
+	t.Parallel() // labs do not see each other
 	for firmware, file := range map[string]struct {
 		step  string
 		parts []string
@@ -23,7 +24,10 @@ func TestJourneyIPv6(t *testing.T) {
 		"uefi":      {journey.StepTFTP, []string{"ipxe.efi", " from [2001:db8:1::2]:69"}},
 		"uefi-http": {journey.StepHTTPBoot, []string{"/ipxe/ipxe.efi", " from [2001:db8:1::2]:7171"}},
 	} {
-		t.Run(firmware, func(t *testing.T) { testJourney6(t, firmware, file.step, file.parts) })
+		t.Run(firmware, func(t *testing.T) {
+			t.Parallel()
+			testJourney6(t, firmware, file.step, file.parts)
+		})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -38,6 +39,34 @@ func travel(t *testing.T, firmware string, change func(*journey.Options)) *journ
 	return j
 }
 
+// preparing is held while media are made: the first test fetches what the others find.
+var preparing sync.Mutex
+
+// prepare makes what a machine boots.
+func prepare(t *testing.T, repo, firmware string) machine.Media {
+	t.Helper()
+	preparing.Lock()
+	defer preparing.Unlock()
+	cache := filepath.Join(repo, "build", "cache")
+	var kernel *machine.Kernel
+	directory := filepath.Join(cache, "media-go")
+	if firmware != "go" {
+		if missing := machine.Missing(); len(missing) > 0 {
+			t.Skip("needs the Debian packages " + strings.Join(missing, ", "))
+		}
+		fetched, err := machine.FetchKernel(t.Context(), filepath.Join(cache, "kernel"), t.Logf)
+		if err != nil {
+			t.Skipf("needs Debian's cloud kernel: %v", err)
+		}
+		kernel, directory = &fetched, filepath.Join(cache, "media")
+	}
+	media, err := machine.PrepareMedia(t.Context(), filepath.Join(repo, "test", "e2e"), directory, kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return media
+}
+
 // travelOnly has one machine travel; the caller ends its lab.
 func travelOnly(t *testing.T, firmware string, change func(*journey.Options)) *journey.Journey {
 	t.Helper()
@@ -47,23 +76,9 @@ func travelOnly(t *testing.T, firmware string, change func(*journey.Options)) *j
 	if testing.Short() {
 		t.Skip("-short: it boots a machine")
 	}
-	ctx := t.Context()
 	repo, err := program.Repo()
 	if err != nil {
 		t.Fatal(err)
-	}
-	cache := filepath.Join(repo, "build", "cache")
-	var kernel *machine.Kernel
-	media := filepath.Join(cache, "media-go")
-	if firmware != "go" {
-		if missing := machine.Missing(); len(missing) > 0 {
-			t.Skip("needs the Debian packages " + strings.Join(missing, ", "))
-		}
-		fetched, err := machine.FetchKernel(ctx, filepath.Join(cache, "kernel"), t.Logf)
-		if err != nil {
-			t.Skipf("needs Debian's cloud kernel: %v", err)
-		}
-		kernel, media = &fetched, filepath.Join(cache, "media")
 	}
 	opts := journey.Options{
 		Firmware: []string{firmware},
@@ -72,25 +87,29 @@ func travelOnly(t *testing.T, firmware string, change func(*journey.Options)) *j
 			t.Logf("%6.2f s %s %-10s %v %s", s.Seconds, name, s.Name, s.OK, s.Detail)
 		},
 	}
-	if opts.Media, err = machine.PrepareMedia(ctx, filepath.Join(repo, "test", "e2e"), media, kernel); err != nil {
-		t.Fatal(err)
-	}
+	opts.Media = prepare(t, repo, firmware)
 	if change != nil {
 		change(&opts)
 	}
 	if err := os.MkdirAll(opts.Dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	j, err := journey.Run(ctx, opts)
+	j, err := journey.Run(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return j
 }
 
-func TestGo(t *testing.T) { testJourney(t, "go") }
+func TestGo(t *testing.T) {
+	t.Parallel() // labs do not see each other
+	testJourney(t, "go")
+}
 
-func TestBIOS(t *testing.T) { testJourney(t, "bios") }
+func TestBIOS(t *testing.T) {
+	t.Parallel() // labs do not see each other
+	testJourney(t, "bios")
+}
 
 func testJourney(t *testing.T, firmware string) {
 	j := travelOnly(t, firmware, func(opts *journey.Options) { opts.Scale = 2 }) // CI may be slow
@@ -129,6 +148,7 @@ func checkBoots(t *testing.T, j *journey.Journey) {
 
 // TestFaults kills each program before the machine is switched on. Nobody tells: the machine has to find out.
 func TestFaults(t *testing.T) {
+	t.Parallel() // labs do not see each other
 	for _, test := range []struct {
 		program string
 		step    string
@@ -152,6 +172,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestNoListener(t *testing.T) {
+	t.Parallel() // labs do not see each other
 	j := travel(t, "go", func(opts *journey.Options) {
 		opts.Ready = func(l *lab.Lab) error {
 			return l.Do(lab.RolePod, func() error {
@@ -168,6 +189,7 @@ func TestNoListener(t *testing.T) {
 
 // TestCrash has programs end on their own: the step under way fails at once and says so.
 func TestCrash(t *testing.T) {
+	t.Parallel() // labs do not see each other
 	for _, test := range []struct{ program, before, step string }{
 		{lab.Hegel, "tftp", journey.StepTFTP}, // the step needs no Hegel, but the site is broken
 		{lab.Smee, "script", journey.StepScript},
