@@ -12,14 +12,15 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
 
-// retryBody is a request's body that outlives failures to connect, for the next endpoint: the transport closes it then.
-// Once there is a connection, to close it must wake whoever reads it, or a stream that its endpoint broke would wait for
-// its client. It remembers whether the client broke the body off, for which no endpoint is to blame.
+// retryBody is a request's body that outlives failures to connect, for the next endpoint: the transport closes it
+// then. Once there is a connection, to close it must wake whoever reads it, or a stream that its endpoint broke would
+// wait for its client. It remembers whether the client broke the body off, for which no endpoint is to blame.
 type retryBody struct {
 	io.ReadCloser
 	given  atomic.Bool           // to a connection
 	closed atomic.Bool           // by the transport: errors of reading are its own then
 	whole  atomic.Bool           // read to its end
+	lost   atomic.Bool           // its connection ended while it was read
 	fault  atomic.Pointer[error] // of reading from the client
 }
 
@@ -70,6 +71,8 @@ func (k *retryBody) broken() error {
 	return nil
 }
 
+func (k *retryBody) isLost() bool { return k != nil && k.lost.Load() }
+
 // partial is whether a connection got a part of the body, and its end is still the client's to send. An endpoint that
 // ends the connection then may have lost its patience with the client: that tells nothing about its health.
 func (k *retryBody) partial() bool { return k != nil && k.given.Load() && !k.whole.Load() }
@@ -87,7 +90,8 @@ type use struct {
 	// then clear their header while the server of HTTP/2 may still be reading it: where the client has reset the stream,
 	// it does not wait. They are dropped, as on the direct way.
 	untraced context.Context
-	outcome  *outcome // of the request; nil where nobody asks for it
+	outcome  *outcome     // of the request; nil where nobody asks for it
+	client   *stallReader // its body in HTTP/1.1
 }
 
 type useKey struct{}

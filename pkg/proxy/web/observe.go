@@ -320,8 +320,9 @@ type stallReader struct {
 
 	// The Transport may read on when the endpoint has answered and the handler has returned. In HTTP/2 the control is
 	// gone then, and to use it is a panic; in HTTP/1.1 it is the next request's.
-	mu   sync.Mutex
-	over bool
+	mu    sync.Mutex
+	over  bool
+	woken bool // nobody wants the rest: the endpoint has gone
 }
 
 // leave is before the handler returns.
@@ -331,11 +332,33 @@ func (p *stallReader) leave() {
 	p.mu.Unlock()
 }
 
+// wake ends a read that waits for the client, and all that come: it is not the client that is late. It is false where
+// nothing is left to be read.
+func (p *stallReader) wake() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over || p.woken || p.whole.Load() {
+		return p.woken
+	}
+	p.woken = true
+	if p.under != nil {
+		p.under.inBody.Store(false)
+	}
+	_ = p.control.SetReadDeadline(time.Unix(1, 0))
+	return true
+}
+
+func (p *stallReader) wasWoken() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.woken
+}
+
 // wait sets the read deadline; zero is none.
 func (p *stallReader) wait(deadline time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.over {
+	if p.over || p.woken {
 		return http.ErrBodyReadAfterClose
 	}
 	if p.under != nil && deadline.IsZero() {
@@ -372,7 +395,7 @@ func (p *stallReader) Read(b []byte) (int, error) {
 			// the rest of the body for ever.
 			_ = p.wait(time.Time{})
 		}
-	} else if errors.Is(err, os.ErrDeadlineExceeded) {
+	} else if errors.Is(err, os.ErrDeadlineExceeded) && !p.wasWoken() {
 		p.late.Store(true)
 	}
 	return n, err

@@ -52,7 +52,7 @@ type upstreamPool struct {
 
 func newUpstreamPool(s *Settings) *upstreamPool {
 	return &upstreamPool{
-		dial: dial(s), limit: atLeast(s.Dial), response: s.Response, shared: s.SharedConnections,
+		dial: dial(s, nil), limit: atLeast(s.Dial), response: s.Response, shared: s.SharedConnections,
 		idle: idle.New[*upstreamConn](idleLimits(s.SharedConnections, 1)),
 	}
 }

@@ -77,8 +77,8 @@ func newTransport(s *Settings) *http.Transport {
 		kept = -1
 	}
 	return &http.Transport{
-		DialContext:            dial(s), // only this or the next is asked
-		DialTLSContext:         dial(s),
+		DialContext:            dial(s, tellingEnd), // only this or the next is asked
+		DialTLSContext:         dial(s, tellingEnd),
 		Protocols:              &protocols,
 		DisableCompression:     true, // what the client did not ask for, the backend is not asked for
 		MaxIdleConnsPerHost:    kept,
@@ -92,19 +92,30 @@ func newTransport(s *Settings) *http.Transport {
 	}
 }
 
-// dial opens connections to endpoints, by TLS where they speak it, within the time of an attempt.
-func dial(s *Settings) func(ctx context.Context, network, addr string) (net.Conn, error) {
+// dial opens connections to endpoints, by TLS where they speak it, within the time of an attempt. What is below TLS
+// goes by wrap, if that is given.
+func dial(s *Settings, wrap func(net.Conn) net.Conn) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	dialer := &net.Dialer{Timeout: atLeast(s.Dial), Control: sock.SmallReceiveBuffer}
 	dialer.SetMultipathTCP(false)
+	connect := dialer.DialContext
+	if wrap != nil {
+		connect = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dialer.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return wrap(conn), nil
+		}
+	}
 	if s.Secure == nil {
-		return dialer.DialContext
+		return connect
 	}
 	secure, limit, protocol := s.Secure, s.Dial, "http/1.1"
 	if s.GRPC {
 		protocol = "h2"
 	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dialer.DialContext(ctx, network, addr)
+		conn, err := connect(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
@@ -142,6 +153,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = r.WithContext(context.WithValue(r.Context(), useKey{}, u))
 	if r.ProtoMajor == 2 {
 		u.untraced = r.Context()
+	} else {
+		u.client, _ = r.Body.(*stallReader)
 	}
 	p.reverse.ServeHTTP(w, r)
 }
@@ -206,9 +219,7 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	var k *retryBody
 	if body := r.Body; body != nil && body != http.NoBody {
 		k = &retryBody{ReadCloser: body}
-		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-			GotConn: func(httptrace.GotConnInfo) { k.given.Store(true) },
-		}))
+		r = r.WithContext(httptrace.WithClientTrace(r.Context(), traceUpload(r, k)))
 		r.Body = k
 	}
 	var tried []*endpoint.Endpoint
@@ -225,8 +236,11 @@ func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
 			p.metrics.retried()
 		}
 		response, err := p.ask(r, e)
-		if err == nil {
+		switch {
+		case err == nil:
 			return response, nil
+		case k.isLost(): // err may be what woke the reader
+			err = errLost
 		}
 		if fault := clientFault(r, k); fault != nil {
 			return nil, fault
@@ -272,6 +286,9 @@ func (p *proxy) ask(r *http.Request, e *endpoint.Endpoint) (*http.Response, erro
 // clientFault is the error of a request that failed because of its client, which is no fault of the endpoint: the
 // client went away, or its body is broken. It is nil for any other failure.
 func clientFault(r *http.Request, k *retryBody) error {
+	if k.isLost() {
+		return nil
+	}
 	switch gone := r.Context().Err(); {
 	case gone != nil && r.ProtoMajor == 1 && k.partial(): // it may have closed its side only, and read an answer
 		return bodyError{io.ErrUnexpectedEOF}
