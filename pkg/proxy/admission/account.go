@@ -194,7 +194,7 @@ func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connecti
 		a.forget(c)
 		return Memory
 	}
-	if c.first == nil { // no client is shut out for what others have
+	if c.leases.Len() == 0 { // no client is shut out for what others have
 		bound = a.memory
 	}
 	why := a.makeRoom(c, charge, bound, gone)

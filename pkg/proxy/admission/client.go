@@ -1,6 +1,10 @@
 package admission
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/tinkerbell/stack/internal/list"
+)
 
 // client is what one client has of a route. All of it is guarded by the account's mutex.
 type client struct {
@@ -9,8 +13,7 @@ type client struct {
 	used  int64
 	index int // in the route's heap
 
-	// Its leases, by since: first goes first.
-	first, last *Lease
+	leases list.List[*Lease] // by since: the first goes first
 }
 
 // keptClients is how many unused ones are kept for their space.
@@ -35,7 +38,7 @@ func (a *Account) clientOf(r *Route, addr netip.Addr) *client {
 
 // forget drops a client that has nothing.
 func (a *Account) forget(c *client) {
-	if c.first != nil {
+	if c.leases.Len() > 0 {
 		return
 	}
 	c.route.largest.remove(c)
@@ -48,33 +51,18 @@ func (a *Account) forget(c *client) {
 // add puts a lease behind the others.
 func (c *client) add(l *Lease) {
 	l.client, l.since = c, l.progress.Load()
-	l.older, l.next = c.last, nil
-	if c.last != nil {
-		c.last.next = l
-	} else {
-		c.first = l
-	}
-	c.last = l
+	c.leases.Add(&l.link, l)
 }
 
 func (c *client) remove(l *Lease) {
-	if l.older != nil {
-		l.older.next = l.next
-	} else {
-		c.first = l.next
-	}
-	if l.next != nil {
-		l.next.older = l.older
-	} else {
-		c.last = l.older
-	}
-	l.client, l.older, l.next = nil, nil, nil
+	c.leases.Remove(&l.link)
+	l.client = nil
 }
 
 // oldest is the lease that has been without progress for longest. Those that got on since they were put in their place
 // go to the end first: to keep the list in order at all times would take the mutex for each step of each connection.
 func (c *client) oldest(now int64) *Lease {
-	for l := c.first; l != nil; l = c.first {
+	for l := c.leases.First(); l != nil; l = c.leases.First() {
 		if l.progress.Load() <= l.since || l.since >= now {
 			return l
 		}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"github.com/tinkerbell/stack/internal/list"
 	"github.com/tinkerbell/stack/pkg/edge/limit"
 )
 
@@ -15,15 +16,15 @@ type Lease struct {
 	progress atomic.Int64 // when the holder got on last, by the account's clock
 
 	// Guarded by the account's mutex.
-	client      *client // nil when it was evicted or released
-	charge      int64
-	leaving     int64 // what it had when it was evicted, until it is released
-	spare       int64 // of charge: what the holder can do without
-	wanting     int64 // how many parts of the holder share that
-	reclaims    int   // how often spare was taken back
-	place       int   // among the account's sparing, from 1; 0 is not there
-	since       int64 // its place in the client's list: progress as it was last looked at
-	older, next *Lease
+	client   *client // nil when it was evicted or released
+	charge   int64
+	leaving  int64 // what it had when it was evicted, until it is released
+	spare    int64 // of charge: what the holder can do without
+	wanting  int64 // how many parts of the holder share that
+	reclaims int   // how often spare was taken back
+	place    int   // among the account's sparing, from 1; 0 is not there
+	since    int64 // its place in the client's list: progress as it was last looked at
+	link     list.Link[*Lease]
 }
 
 // Touch notes that the holder is getting on: of a client's leases, the one for which that is longest ago goes first.

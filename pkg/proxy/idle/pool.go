@@ -10,6 +10,8 @@ import (
 	"hash/maphash"
 	"net/netip"
 	"time"
+
+	"github.com/tinkerbell/stack/internal/list"
 )
 
 // Key tells for which requests a connection may be used. The zero Key is for none: a connection with it is not kept.
@@ -49,10 +51,9 @@ type Slot[C any] struct {
 	hash  uint64
 	since time.Time // idle
 	group int32     // in the pool that has the connection; 0 is none
-	links [lists]link[C]
+	// By the time since when they are idle:
+	ofPool, ofKey list.Link[C]
 }
-
-type link[C any] struct{ older, newer C }
 
 // NewSlot is the slot of a connection that is opened for a key.
 func NewSlot[C any](key Key) Slot[C] { return Slot[C]{key: key, hash: key.hash()} }
@@ -64,50 +65,6 @@ func (s *Slot[C]) Key() Key { return s.key }
 func (s *Slot[C]) Idle() bool { return s.group != 0 }
 
 func (s *Slot[C]) slot() *Slot[C] { return s } //nolint:unused // by Conn
-
-// A connection is in two lists.
-const (
-	ofPool = iota
-	ofKey
-	lists
-)
-
-// list has connections by the time since when they are idle.
-type list[C Conn[C]] struct {
-	oldest, newest C
-	len            int
-}
-
-// add appends a connection, which is idle from now on.
-func (l *list[C]) add(c C, which int) {
-	var none C
-	own := &c.slot().links[which]
-	own.older, own.newer = l.newest, none
-	if l.len == 0 {
-		l.oldest = c
-	} else {
-		l.newest.slot().links[which].newer = c
-	}
-	l.newest = c
-	l.len++
-}
-
-func (l *list[C]) remove(c C, which int) {
-	var none C
-	own := &c.slot().links[which]
-	if own.older == none {
-		l.oldest = own.newer
-	} else {
-		own.older.slot().links[which].newer = own.newer
-	}
-	if own.newer == none {
-		l.newest = own.older
-	} else {
-		own.newer.slot().links[which].older = own.older
-	}
-	*own = link[C]{}
-	l.len--
-}
 
 // Limits of a [Pool].
 type Limits struct {
@@ -121,17 +78,17 @@ type Limits struct {
 // nothing once it has had that many: a hash table of its own, since Go's map may grow with keys that come and go.
 type Pool[C Conn[C]] struct {
 	limits  Limits
-	all     list[C]
-	buckets []int32    // the first group of each
-	groups  []group[C] // the first is none
-	free    int32      // the first of the unused groups
+	all     list.List[C] // the one that is idle for longest first
+	buckets []int32      // the first group of each
+	groups  []group[C]   // the first is none
+	free    int32        // the first of the unused groups
 }
 
 // group has the connections of one key. There is at least one.
 type group[C Conn[C]] struct {
-	list[C]
-	key  Key
-	next int32 // of the bucket, or of the unused
+	conns list.List[C]
+	key   Key
+	next  int32 // of the bucket, or of the unused
 }
 
 // New makes a pool.
@@ -144,7 +101,7 @@ func New[C Conn[C]](limits Limits) *Pool[C] {
 }
 
 // Len is how many connections there are.
-func (p *Pool[C]) Len() int { return p.all.len }
+func (p *Pool[C]) Len() int { return p.all.Len() }
 
 // bucket is where a group with such a hash is found.
 func (p *Pool[C]) bucket(hash uint64) *int32 { return &p.buckets[hash&uint64(len(p.buckets)-1)] }
@@ -160,15 +117,18 @@ func (p *Pool[C]) find(key Key, hash uint64) int32 {
 
 // Take takes the connection of a key that was used last, if there is one that is not too old.
 func (p *Pool[C]) Take(key Key, now time.Time) (c C, ok bool) {
-	if p.all.len == 0 {
+	if p.all.Len() == 0 {
 		return c, false
 	}
 	at := p.find(key, key.hash())
-	if at == 0 || now.Sub(p.groups[at].newest.slot().since) >= p.limits.Age {
+	if at == 0 {
 		return c, false
 	}
-	c = p.groups[at].newest
-	return c, p.Remove(c)
+	last := p.groups[at].conns.Last()
+	if now.Sub(last.slot().since) >= p.limits.Age {
+		return c, false
+	}
+	return last, p.Remove(last)
 }
 
 // Put keeps a connection for requests with its key. It returns the connection that has to be closed for that, if any:
@@ -180,10 +140,10 @@ func (p *Pool[C]) Put(c C, now time.Time) (surplus C, ok bool) {
 	}
 	at := p.find(s.key, s.hash)
 	switch {
-	case at != 0 && p.groups[at].len >= p.limits.PerKey:
-		surplus, ok = p.groups[at].oldest, true
-	case p.all.len >= p.limits.Total:
-		surplus, ok = p.all.oldest, true
+	case at != 0 && p.groups[at].conns.Len() >= p.limits.PerKey:
+		surplus, ok = p.groups[at].conns.First(), true
+	case p.all.Len() >= p.limits.Total:
+		surplus, ok = p.all.First(), true
 	}
 	if ok {
 		p.Remove(surplus)
@@ -193,8 +153,8 @@ func (p *Pool[C]) Put(c C, now time.Time) (surplus C, ok bool) {
 		at = p.newGroup(s.key, s.hash)
 	}
 	s.since, s.group = now, at
-	p.all.add(c, ofPool)
-	p.groups[at].add(c, ofKey)
+	p.all.Add(&s.ofPool, c)
+	p.groups[at].conns.Add(&s.ofKey, c)
 	return surplus, ok
 }
 
@@ -220,9 +180,9 @@ func (p *Pool[C]) Remove(c C) bool {
 		return false
 	}
 	s.group = 0
-	p.all.remove(c, ofPool)
+	p.all.Remove(&s.ofPool)
 	g := &p.groups[at]
-	if g.remove(c, ofKey); g.len > 0 {
+	if g.conns.Remove(&s.ofKey); g.conns.Len() > 0 {
 		return true
 	}
 	before := p.bucket(s.hash)
@@ -237,19 +197,19 @@ func (p *Pool[C]) Remove(c C) bool {
 
 // Expired takes out a connection that is idle for too long. There may be more.
 func (p *Pool[C]) Expired(now time.Time) (c C, ok bool) {
-	if p.all.len == 0 || now.Sub(p.all.oldest.slot().since) < p.limits.Age {
+	if p.all.Len() == 0 || now.Sub(p.all.First().slot().since) < p.limits.Age {
 		return c, false
 	}
-	c = p.all.oldest
+	c = p.all.First()
 	return c, p.Remove(c)
 }
 
 // RemoveAll takes out all connections to an endpoint, and returns them.
 func (p *Pool[C]) RemoveAll(endpoint netip.AddrPort) (all []C) {
 	var none C
-	for c := p.all.oldest; c != none; {
+	for c := p.all.First(); c != none; {
 		s := c.slot()
-		next := s.links[ofPool].newer
+		next := s.ofPool.Next()
 		if s.key.endpoint == endpoint {
 			p.Remove(c)
 			all = append(all, c)
@@ -261,8 +221,8 @@ func (p *Pool[C]) RemoveAll(endpoint netip.AddrPort) (all []C) {
 
 // Close takes out all connections, returns them, and has the pool keep none from now on.
 func (p *Pool[C]) Close() (all []C) {
-	for p.all.len > 0 {
-		c := p.all.oldest
+	for p.all.Len() > 0 {
+		c := p.all.First()
 		p.Remove(c)
 		all = append(all, c)
 	}

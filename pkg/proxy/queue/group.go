@@ -81,7 +81,7 @@ func (g *Group) Collect(to chan<- prometheus.Metric) {
 	defer g.mu.Unlock()
 	for route, q := range g.queues {
 		q.mu.Lock()
-		most, served, waiting, refused := q.most, q.served, q.waiting, q.refused
+		most, served, waiting, refused := q.most, q.served, q.waiting.Len(), q.refused
 		q.mu.Unlock()
 		if most == 0 {
 			continue

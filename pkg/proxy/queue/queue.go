@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/internal/list"
 	"github.com/tinkerbell/stack/pkg/edge/limit"
 )
 
@@ -38,31 +39,30 @@ var (
 type Queue struct {
 	on atomic.Bool
 
-	mu          sync.Mutex
-	most        int // machines that are served at a time; 0 is no bound
-	length      int // machines that wait at most
-	machines    map[netip.Addr]*machine
-	served      int
-	first, last *machine // those that wait
-	waiting     int
-	resting     []*machine // those that keep their place without a transfer, the longest first
-	timer       *time.Timer
-	average     time.Duration // of the last waits
-	refused     [refusals]uint64
+	mu       sync.Mutex
+	most     int // machines that are served at a time; 0 is no bound
+	length   int // machines that wait at most
+	machines map[netip.Addr]*machine
+	served   int
+	waiting  list.List[*machine]
+	resting  []*machine // those that keep their place without a transfer, the longest first
+	timer    *time.Timer
+	average  time.Duration // of the last waits
+	refused  [refusals]uint64
 
 	waits prometheus.Observer // of seconds; may be nil
 }
 
 // machine is one that is served, or waits.
 type machine struct {
-	addr       netip.Addr
-	transfers  int // that are under way
-	waiters    int
-	came       time.Time     // when it began to wait
-	turn       chan struct{} // closed when it is served
-	served     bool
-	rests      time.Time // since when it has had no transfer, while it keeps its place
-	prev, next *machine
+	addr      netip.Addr
+	transfers int // that are under way
+	waiters   int
+	came      time.Time     // when it began to wait
+	turn      chan struct{} // closed when it is served
+	served    bool
+	rests     time.Time // since when it has had no transfer, while it keeps its place
+	link      list.Link[*machine]
 }
 
 // Request is one of a machine's transfers.
@@ -100,7 +100,7 @@ func (q *Queue) Enter(r Request) (leave func(), err error) {
 	}
 	m := q.machines[addr]
 	if m == nil {
-		full := q.served >= q.most || q.waiting > 0
+		full := q.served >= q.most || q.waiting.Len() > 0
 		if why := q.refusal(full, r.Retries); why != nil {
 			q.mu.Unlock()
 			return nil, why
@@ -137,7 +137,7 @@ func (q *Queue) refusal(full, retries bool) error {
 	case full && retries:
 		q.refused[refusedRetry]++
 		return ErrBusy
-	case full && q.waiting >= q.length:
+	case full && q.waiting.Len() >= q.length:
 		q.refused[refusedFull]++
 		return ErrFull
 	}
@@ -167,42 +167,19 @@ func (r Request) wait(turn <-chan struct{}) error {
 
 // add puts a machine behind those that wait. The caller holds mu.
 func (q *Queue) add(addr netip.Addr) *machine {
-	m := &machine{addr: addr, came: time.Now(), turn: make(chan struct{}), prev: q.last}
+	m := &machine{addr: addr, came: time.Now(), turn: make(chan struct{})}
 	if q.machines == nil {
 		q.machines = map[netip.Addr]*machine{}
 	}
 	q.machines[addr] = m
-	if q.last != nil {
-		q.last.next = m
-	} else {
-		q.first = m
-	}
-	q.last = m
-	q.waiting++
+	q.waiting.Add(&m.link, m)
 	return m
-}
-
-// remove takes a machine out of those that wait. The caller holds mu.
-func (q *Queue) remove(m *machine) {
-	if m.prev != nil {
-		m.prev.next = m.next
-	} else {
-		q.first = m.next
-	}
-	if m.next != nil {
-		m.next.prev = m.prev
-	} else {
-		q.last = m.prev
-	}
-	m.prev, m.next = nil, nil
-	q.waiting--
 }
 
 // admit serves as many of those that wait as there are places. The caller holds mu.
 func (q *Queue) admit() {
-	for q.first != nil && (q.most == 0 || q.served < q.most) {
-		m := q.first
-		q.remove(m)
+	for q.waiting.Len() > 0 && (q.most == 0 || q.served < q.most) {
+		m := q.waiting.Take()
 		m.served = true
 		q.served++
 		close(m.turn)
@@ -234,9 +211,9 @@ func (q *Queue) give(m *machine) {
 	switch {
 	case m.transfers > 0 || m.waiters > 0:
 	case !m.served: // the last of its requests has gone
-		q.remove(m)
+		q.waiting.Remove(&m.link)
 		delete(q.machines, m.addr)
-	case q.waiting > 0:
+	case q.waiting.Len() > 0:
 		m.rests = time.Now()
 		q.resting = append(q.resting, m)
 		q.look()
@@ -259,7 +236,7 @@ func (q *Queue) look() {
 	for len(q.resting) > 0 {
 		m := q.resting[0]
 		if idle := !m.rests.IsZero() && m.served; idle {
-			if left := hold - time.Since(m.rests); left > 0 && q.waiting > 0 {
+			if left := hold - time.Since(m.rests); left > 0 && q.waiting.Len() > 0 {
 				q.lookIn(left)
 				break
 			}
@@ -290,7 +267,7 @@ func (q *Queue) lookIn(d time.Duration) {
 func (q *Queue) Waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.waiting
+	return q.waiting.Len()
 }
 
 // RetryAfter is when a client that does not wait may come again: after as long as others waited of late, 1 to 60 s.

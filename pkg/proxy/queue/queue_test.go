@@ -81,8 +81,8 @@ func (d *door) empty() {
 	time.Sleep(2 * hold)
 	d.Queue.mu.Lock()
 	defer d.Queue.mu.Unlock()
-	if len(d.machines) != 0 || d.served != 0 || d.waiting != 0 || d.first != nil || d.last != nil {
-		d.t.Errorf("%d machines, %d served, %d waiting are left", len(d.machines), d.served, d.waiting)
+	if len(d.machines) != 0 || d.served != 0 || d.waiting.Len() != 0 {
+		d.t.Errorf("%d machines, %d served, %d waiting are left", len(d.machines), d.served, d.waiting.Len())
 	}
 }
 
@@ -277,7 +277,7 @@ func TestManyAtOnce(t *testing.T) {
 	group.Wait()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.waiting != 0 {
-		t.Errorf("%d machines wait", q.waiting)
+	if q.waiting.Len() != 0 {
+		t.Errorf("%d machines wait", q.waiting.Len())
 	}
 }

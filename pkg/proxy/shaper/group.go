@@ -101,7 +101,7 @@ func (s *Shaper) state() state {
 	now := s.now()
 	told := state{rate: s.rate, waiting: len(s.backlog), granted: s.granted}
 	for _, c := range s.clients {
-		if c.first != nil || now-c.used < forgetAfter {
+		if c.waiters.Len() > 0 || now-c.used < forgetAfter {
 			told.clients++
 		}
 	}

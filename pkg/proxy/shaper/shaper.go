@@ -17,6 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/internal/list"
 	"github.com/tinkerbell/stack/pkg/edge/limit"
 )
 
@@ -64,11 +65,11 @@ type Shaper struct {
 
 // client is an address for which something is sent.
 type client struct {
-	had         int64 // bytes, on the scale of the shaper's clock
-	used        time.Duration
-	first, last *Waiter
-	turn        uint64 // decides among clients that have had the same
-	place       int    // in the backlog
+	had     int64 // bytes, on the scale of the shaper's clock
+	used    time.Duration
+	waiters list.List[*Waiter]
+	turn    uint64 // decides among clients that have had the same
+	place   int    // in the backlog
 }
 
 // Waiter is a sender that may have to wait. It has one request at a time.
@@ -79,7 +80,7 @@ type Waiter struct {
 	client     *client // nil while it does not wait
 	size, left int64   // bytes that it asked for, and those that are not granted yet
 	asked      time.Duration
-	prev, next *Waiter // of the same client
+	link       list.Link[*Waiter] // in the client's, then in those that are granted
 }
 
 // On is whether there is a rate. Where there is none, senders need not ask.
@@ -108,8 +109,8 @@ func (s *Shaper) SetRate(bits int64) {
 	s.on.Store(bits > 0)
 	behind := s.dispatch(now)
 	s.mu.Unlock()
-	before.call()
-	behind.call()
+	call(before)
+	call(behind)
 }
 
 // Ask asks for n bytes to a client. True is that they are granted; else Ready will be called, unless Cancel is before.
@@ -123,9 +124,12 @@ func (s *Shaper) Ask(w *Waiter, to netip.Addr, n int64) bool {
 	w.client, w.size, w.left, w.asked = s.clientOf(limit.Key(to), now), n, n, now
 	s.wait(w)
 	ready := s.dispatch(now)
-	granted := ready.without(w)
+	granted := w.client == nil
+	if granted {
+		ready.Remove(&w.link)
+	}
 	s.mu.Unlock()
-	ready.call()
+	call(ready)
 	return granted
 }
 
@@ -137,8 +141,9 @@ func (s *Shaper) Cancel(w *Waiter) bool {
 		s.mu.Unlock()
 		return false
 	}
-	c.remove(w)
-	if c.first == nil {
+	c.waiters.Remove(&w.link)
+	w.client = nil
+	if c.waiters.Len() == 0 {
 		heap.Remove(&s.backlog, c.place)
 	}
 	s.giveBack(c, w.size-w.left)
@@ -162,7 +167,7 @@ func (s *Shaper) giveBack(c *client, n int64) {
 	}
 	s.next -= s.span(n)
 	c.had -= n
-	if c.first != nil {
+	if c.waiters.Len() > 0 {
 		heap.Fix(&s.backlog, c.place)
 	}
 }
@@ -245,7 +250,7 @@ func (s *Shaper) sweep(now time.Duration) {
 	s.swept = now
 	kept := make(map[netip.Addr]*client, len(s.clients)) // a map never shrinks
 	for addr, c := range s.clients {
-		if c.first != nil || now-c.used < forgetAfter {
+		if c.waiters.Len() > 0 || now-c.used < forgetAfter {
 			kept[addr] = c
 		}
 	}
@@ -255,8 +260,8 @@ func (s *Shaper) sweep(now time.Duration) {
 // wait puts a request behind its client's others, and the client into the backlog. The caller holds mu.
 func (s *Shaper) wait(w *Waiter) {
 	c := w.client
-	idle := c.first == nil
-	c.add(w)
+	idle := c.waiters.Len() == 0
+	c.waiters.Add(&w.link, w)
 	if idle {
 		c.had = max(c.had, s.clock-credit*s.quantum)
 		s.turn++
@@ -267,10 +272,10 @@ func (s *Shaper) wait(w *Waiter) {
 
 // dispatch grants what the rate has room for, and sets the timer for what it has not. The caller holds mu, and calls
 // what it returns without.
-func (s *Shaper) dispatch(now time.Duration) (ready list) {
+func (s *Shaper) dispatch(now time.Duration) (ready list.List[*Waiter]) {
 	for len(s.backlog) > 0 && (s.next <= now || s.rate == 0) {
 		c := s.backlog[0]
-		w := c.first
+		w := c.waiters.First()
 		if n := min(w.left, s.quantum); s.rate > 0 {
 			s.charge(c, n, now)
 			w.left -= n
@@ -278,13 +283,14 @@ func (s *Shaper) dispatch(now time.Duration) (ready list) {
 			w.left = 0
 		}
 		if w.left == 0 {
-			c.remove(w)
-			ready.add(w)
+			c.waiters.Remove(&w.link)
+			w.client = nil
+			ready.Add(&w.link, w)
 			if s.waits != nil {
 				s.waits.Observe((now - w.asked).Seconds())
 			}
 		}
-		if c.first == nil {
+		if c.waiters.Len() == 0 {
 			heap.Pop(&s.backlog)
 		} else {
 			s.turn++
@@ -296,6 +302,13 @@ func (s *Shaper) dispatch(now time.Duration) (ready list) {
 		s.wakeIn(s.next - now)
 	}
 	return ready
+}
+
+// call tells waiters that they have been granted all. A waiter may ask again meanwhile.
+func call(granted list.List[*Waiter]) {
+	for w := granted.Take(); w != nil; w = granted.Take() {
+		w.Ready()
+	}
 }
 
 // charge has a client served. The caller holds mu.
@@ -320,5 +333,5 @@ func (s *Shaper) wake() {
 	s.mu.Lock()
 	ready := s.dispatch(s.now())
 	s.mu.Unlock()
-	ready.call()
+	call(ready)
 }

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/internal/list"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
@@ -30,9 +31,8 @@ type acceptLoop struct {
 	loop     *loop.Loop
 	life     context.Context
 	acceptor *sock.Acceptor
-	// The sessions that the loop serves, by age.
-	oldest, newest *loopSession
-	ticking        bool
+	sessions list.List[*loopSession] // that the loop serves, the oldest first
+	ticking  bool
 }
 
 func (f *Front) newAcceptLoop(life context.Context, l *loop.Loop) *acceptLoop {
@@ -106,34 +106,13 @@ func (a *acceptLoop) Admit(fd int, from netip.AddrPort) {
 	}
 }
 
-// add appends a session to the list by age.
+// add appends a session to those that the loop serves.
 func (a *acceptLoop) add(l *loopSession) {
-	l.older = a.newest
-	if a.newest != nil {
-		a.newest.younger = l
-	} else {
-		a.oldest = l
-	}
-	a.newest = l
+	a.sessions.Add(&l.byAge, l)
 	if !a.ticking {
 		a.ticking = true
 		a.loop.Tick(a.tick)
 	}
-}
-
-// remove takes a session out of the list.
-func (a *acceptLoop) remove(l *loopSession) {
-	if l.older != nil {
-		l.older.younger = l.younger
-	} else {
-		a.oldest = l.younger
-	}
-	if l.younger != nil {
-		l.younger.older = l.older
-	} else {
-		a.newest = l.older
-	}
-	l.older, l.younger = nil, nil
 }
 
 // tick hands off the sessions that are older than loopAge, and those that have waited for an endpoint for connectAge.
@@ -142,7 +121,7 @@ func (a *acceptLoop) tick(now time.Time) (again bool) {
 		age := now.Sub(l.born)
 		return age >= loopAge || l.dialing != nil && age >= connectAge
 	}, func() {})
-	a.ticking = a.oldest != nil
+	a.ticking = a.sessions.Len() > 0
 	return a.ticking
 }
 
@@ -159,8 +138,8 @@ func (a *acceptLoop) handOffAll(which func(*loopSession) bool, done func()) {
 // handOffSome hands one batch off, and reports whether there are more.
 func (a *acceptLoop) handOffSome(which func(*loopSession) bool) (more bool) {
 	left := 0
-	for l := a.oldest; l != nil; {
-		next := l.younger
+	for l := a.sessions.First(); l != nil; {
+		next := l.byAge.Next()
 		if which(l) {
 			if left == handOffBatch {
 				return true

@@ -27,7 +27,7 @@ func TestHandOffsInBatches(t *testing.T) {
 		<-done
 	}
 	here := func() (count int) {
-		for l := a.oldest; l != nil; l = l.younger {
+		for l := a.sessions.First(); l != nil; l = l.byAge.Next() {
 			count++
 		}
 		return count

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/internal/list"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
@@ -32,7 +33,7 @@ type loopSession struct {
 	ends       [2]side
 	moved      int // bytes that were read of both
 
-	older, younger *loopSession
+	byAge list.Link[*loopSession]
 }
 
 // side is the socket that one direction reads from.
@@ -227,13 +228,13 @@ func (l *loopSession) close() {
 		l.endpoint.Release()
 	}
 	l.passing = false
-	l.acceptLoop.remove(l)
+	l.acceptLoop.sessions.Remove(&l.byAge)
 	l.front.remove(&l.session)
 }
 
 // handOff gives the session to goroutines, with the bytes of one direction that were read and not yet written.
 func (l *loopSession) handOff(of direction, rest []byte) {
-	l.acceptLoop.remove(l)
+	l.acceptLoop.sessions.Remove(&l.byAge)
 	for i := range l.ends {
 		l.acceptLoop.loop.Release(l.ends[i].fd, l.ends[i].handle)
 		l.progress[i].ended = l.ends[i].ended

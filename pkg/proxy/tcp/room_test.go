@@ -130,7 +130,7 @@ func TestEvictWhileLeaving(t *testing.T) {
 	}
 	found, evicted := make(chan *loopSession), make(chan struct{})
 	l.Do(func() {
-		y := n.oldest
+		y := n.sessions.First()
 		found <- y
 		<-evicted
 		if y != nil {
