@@ -55,6 +55,8 @@ type generation struct {
 	root     *os.Root
 	info     fs.FileInfo
 	manifest *Manifest // nil where there is none
+
+	local, probed atomic.Bool // whether Cached may find files in it, and whether that was tried
 }
 
 // New makes a handler. The directory may come later.
@@ -133,6 +135,7 @@ func (h *Handler) reopen() (fs.FileInfo, error) {
 		_ = h.gen.root.Close()
 	}
 	h.gen = &generation{root: root, info: info, manifest: manifest}
+	h.gen.local.Store(isLocal(root))
 	return info, nil
 }
 
@@ -233,7 +236,7 @@ func (h *Handler) openOne(name string) (*served, error) {
 			return s, nil
 		}
 	}
-	s.etag = `"` + strconv.FormatInt(info.Size(), 16) + "-" + strconv.FormatInt(info.ModTime().UnixNano(), 16) + `"`
+	s.etag = etag(info.Size(), info.ModTime())
 	return s, nil
 }
 

@@ -143,8 +143,19 @@ func (p *Proxy) webSettings(r route.Route, backend *pool) (web.Settings, error) 
 		Logger:        p.log.With("route", r.Name),
 		Metrics:       p.metrics.files,
 	})
-	s.Handler, s.Ready, s.Pace = files, files.Ready, int64(r.Files.Pace)
+	s.Handler, s.Ready, s.Pace = filesHandler{files}, files.Ready, int64(r.Files.Pace)
 	return s, nil
+}
+
+// filesHandler lets package web serve small files without waiting.
+type filesHandler struct{ *artifacts.Handler }
+
+// Cached implements web.CachedFiles.
+func (f filesHandler) Cached(path string) web.CachedFile {
+	if file := f.Handler.Cached(path); file != nil {
+		return file
+	}
+	return nil
 }
 
 // poolConfig says where a route's endpoints are.

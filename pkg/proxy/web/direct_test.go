@@ -91,7 +91,7 @@ func testConnectionsAreKept(t *testing.T, start starter) {
 // Connections that nobody uses are given up.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newUpstreamPool(&Settings{})
+		d := newUpstreamPool(&Settings{}, 1)
 		key := d.key(netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddr("198.51.100.1"))
 		var others []net.Conn
 		keep := func() {

@@ -89,12 +89,20 @@ func (l *listener) closeSilent(of *server, by time.Time) {
 	if time.Now().Before(by) {
 		return
 	}
-	l.closeWhere(func(c *conn) bool { return c.server == of && !c.spoke.Load() })
+	l.closeWhere(func(c *conn) bool {
+		if in := c.inLoop.Load(); in != nil {
+			return c.server == of && in.StopSilent()
+		}
+		return c.server == of && !c.spoke.Load()
+	})
 }
 
 // closeWaiting closes the connections of a server that wait for their next plain request.
 func (l *listener) closeWaiting(of *server) {
-	l.closeWhere(func(c *conn) bool { return c.server == of && c.phase.CompareAndSwap(phaseWaiting, phaseClosed) })
+	l.closeWhere(func(c *conn) bool {
+		in := c.inLoop.Load()
+		return c.server == of && in != nil && in.StopWaiting()
+	})
 }
 
 // closeAll closes the connections of a server, upgraded ones too, which it no longer knows.

@@ -19,6 +19,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 )
 
 // conversation is a client's connection with what it asks and gets, made up from a seed.
@@ -136,7 +138,7 @@ func anAnswer(random *rand.Rand, i int, method string, odd int) (answer string, 
 	body := fmt.Sprintf("<%d>", i)
 	switch random.IntN(6) {
 	case 0:
-		body += strings.Repeat("y", loopAnswer-150+random.IntN(150))
+		body += strings.Repeat("y", http1.MostAnswer-150+random.IntN(150))
 	case 1:
 		body += strings.Repeat("z", random.IntN(100_000))
 	case 2:

@@ -390,6 +390,9 @@ func (f *Front) Serve(ctx context.Context) error {
 	f.listener.socket.Close()
 	f.ending.Store(true)
 	f.shut(f.current.Load(), func() bool { return true })
+	for _, in := range f.loops {
+		in.engine.Wait()
+	}
 	f.retired.Wait()
 	return err
 }

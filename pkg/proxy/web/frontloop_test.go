@@ -16,49 +16,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
 // loopConns are the connections that loops have.
-func (r running) loopConns() (all []*loopConn) {
+func (r running) loopConns() (all []*http1.Conn) {
 	for c := range r.listener.conns.All() {
 		if s := c.inLoop.Load(); s != nil {
 			all = append(all, s)
 		}
 	}
 	return all
-}
-
-// call calls f in the thread of a hub's loop.
-func (in *frontLoop) call(t *testing.T, f func()) {
-	t.Helper()
-	done := make(chan struct{})
-	in.soon(func() { defer close(done); f() })
-	select {
-	case <-done:
-	case <-time.After(30 * time.Second):
-		t.Fatal("the loop does not answer")
-	}
-}
-
-// kept is how many connections to endpoints the loops keep.
-func (r running) kept(t *testing.T) (n int) {
-	t.Helper()
-	for _, h := range r.loops {
-		h.call(t, func() {
-			if h.pool != nil {
-				n += h.pool.idle.Len()
-			}
-		})
-	}
-	return n
-}
-
-// sweep is what is swept after a time. Another loop may have had all connections.
-func (in *frontLoop) sweep(later time.Duration) {
-	if in.pool != nil {
-		in.pool.sweep(in.loop.Now().Add(later))
-	}
 }
 
 // eventually waits until something is so.
@@ -82,51 +51,6 @@ func (r running) counts(t *testing.T, want float64) {
 // settled is when nothing is under way any more.
 func (r running) settled() bool {
 	return testutil.ToFloat64(r.flight.WithLabelValues("r")) == 0
-}
-
-// Connections to endpoints are kept for the next request, until they are idle for long or the endpoint closes.
-func TestLoopPool(t *testing.T) {
-	hold := make(chan struct{})
-	addr, _ := rawEndpoint(t, func(conn net.Conn) {
-		reader := bufio.NewReader(conn)
-		for {
-			request, err := http.ReadRequest(reader)
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(conn, fine)
-			if request.URL.Path == "/last" {
-				<-hold
-				return
-			}
-		}
-	})
-	r := start(t, Settings{Pool: pool(addr)})
-	clients := []talk{r.talk(t), r.talk(t), r.talk(t)}
-	for _, c := range clients {
-		c.ask(t, plainGet)
-	}
-	if n := r.kept(t); n < 1 || n > 3 {
-		t.Errorf("%d connections are kept", n)
-	}
-	for _, h := range r.loops {
-		h.call(t, func() { h.sweep(upstreamIdle - time.Second) })
-	}
-	if n := r.kept(t); n == 0 {
-		t.Error("connections are given up early")
-	}
-	for _, h := range r.loops {
-		h.call(t, func() { h.sweep(upstreamIdle + time.Second) })
-	}
-	if n := r.kept(t); n != 0 {
-		t.Errorf("%d connections are kept for too long", n)
-	}
-	clients[0].ask(t, "GET /last HTTP/1.1\r\nHost: h\r\n\r\n")
-	if n := r.kept(t); n != 1 {
-		t.Errorf("%d connections are kept, want 1", n)
-	}
-	close(hold)
-	eventually(t, "a connection that the endpoint has closed is given up", func() bool { return r.kept(t) == 0 })
 }
 
 // Loops that end before the front, which they should not: the front still ends, and gives everything back.

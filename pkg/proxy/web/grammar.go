@@ -3,11 +3,12 @@ package web
 import (
 	"errors"
 	"net/http"
-	"net/netip"
 	"net/textproto"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 )
 
 // net/http reads requests more generously than RFC 9112 writes them, and HTTP/2 has room for bytes that HTTP/1.1 does
@@ -30,7 +31,7 @@ func normalize(r *http.Request) error {
 	if !httpguts.ValidHeaderFieldName(r.Method) { // a method is a token, as a name is
 		return errMethod
 	}
-	if !validHost(r.Host) {
+	if !http1.ValidHost(r.Host) {
 		return errHost
 	}
 	if err := normalizeTarget(r); err != nil {
@@ -111,7 +112,7 @@ func pathOf(r *http.Request) (string, error) {
 // control character, or a fragment.
 func encodeTarget(target string) (strict string, ok bool) {
 	odd, query := 0, false
-	begins := func(i int) bool { return i+2 < len(target) && hexDigit(target[i+1]) && hexDigit(target[i+2]) }
+	begins := func(i int) bool { return http1.Encoded(target[i:]) }
 	for i := range len(target) {
 		switch c := target[i]; {
 		case c == '?':
@@ -121,7 +122,7 @@ func encodeTarget(target string) (strict string, ok bool) {
 				return "", false
 			}
 			odd++
-		case targetByte[c]:
+		case http1.TargetByte(c):
 		case c <= ' ', c == 0x7f, c == '#':
 			return "", false
 		default:
@@ -134,7 +135,7 @@ func encodeTarget(target string) (strict string, ok bool) {
 	const hex = "0123456789ABCDEF"
 	b := make([]byte, 0, len(target)+2*odd)
 	for i := range len(target) {
-		if c := target[i]; targetByte[c] && (c != '%' || begins(i)) {
+		if c := target[i]; http1.TargetByte(c) && (c != '%' || begins(i)) {
 			b = append(b, c)
 		} else {
 			b = append(b, '%', hex[c>>4], hex[c&15])
@@ -142,33 +143,6 @@ func encodeTarget(target string) (strict string, ok bool) {
 	}
 	return string(b), true
 }
-
-// validHost is whether a Host is empty, or a name or an address, perhaps with a port (RFC 9110, section 7.2; RFC 3986,
-// section 3.2.2).
-func validHost(host string) bool {
-	if host == "" {
-		return true
-	}
-	if literal, ok := strings.CutPrefix(host, "["); ok {
-		text, port, ok := strings.Cut(literal, "]")
-		addr, err := netip.ParseAddr(text)
-		return ok && err == nil && addr.Is6() && addr.Zone() == "" && (port == "" || port[0] == ':' && allDigits(port[1:]))
-	}
-	name, port, _ := strings.Cut(host, ":")
-	if name == "" || !allDigits(port) {
-		return false
-	}
-	for i := range len(name) {
-		if c := name[i]; !regNameByte[c] ||
-			c == '%' && (i+2 >= len(name) || !hexDigit(name[i+1]) || !hexDigit(name[i+2])) {
-			return false
-		}
-	}
-	return true
-}
-
-// regNameByte are the bytes of a registered name: unreserved, sub-delims, and the percent sign.
-var regNameByte = of(letters + "-._~!$&'()*+,;=%")
 
 // trimFields takes the space off the values of an HTTP/2 request, whose grammar has none around them (RFC 9113,
 // section 8.2.1), and which HTTP/1.1 would lose.

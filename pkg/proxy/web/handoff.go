@@ -1,24 +1,22 @@
 package web
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
 	"net"
 	"net/http"
 	"os"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
-	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// A connection leaves its loop once, for net/http's server, and does not come back. With it go the bytes of the request
-// that has been read, which the server reads again, and what was begun for the request: an attempt, which the request's
-// handler goes on with.
+// A connection leaves the engine once, for net/http's server, and does not come back. With it go the bytes of the
+// request that has been read, which the server reads again, and what was begun for the request: an attempt, which the
+// request's handler goes on with.
 
-// attempt is a request that the loop began to ask an endpoint.
+// attempt is a request that the engine began to ask an endpoint.
 type attempt struct {
 	start    time.Time // of the request
 	endpoint *endpoint.Endpoint
@@ -35,98 +33,37 @@ func (a *attempt) give() {
 	a.endpoint.Release()
 }
 
-// progress is how far the loop has got with an endpoint.
-type progress struct {
-	early   []byte // read of the answer
-	unsent  []byte // of the request
-	ended   bool   // the answer ended behind early, in order unless there is a failure
-	failure error  // of reading, if the answer ended, else of writing
-}
-
-// leave hands the connection off in the midst of a request.
-func (s *loopConn) leave(reached progress) {
-	x, u := s.exchange, s.upstream
-	s.exchange, s.upstream = nil, nil
-	x.route.metrics.handed()
-	a := &attempt{start: x.start, endpoint: x.endpoint}
-	switch {
-	case u != nil:
-		s.loop.loop.Release(u.fd, u.handle)
-		u.handle = loop.Handle{}
-		a.upstream, a.err = u.handOff(reached)
-		a.unsent = bytes.Clone(reached.unsent)
-	case !x.request.safe(): // nothing has been sent: net/http's way begins anew
-		a.endpoint.Release()
-		a = nil
+// attemptOf makes an attempt of the engine's one.
+func attemptOf(h *http1.Attempt) *attempt {
+	a := &attempt{start: h.Start, endpoint: h.Endpoint.(*endpoint.Endpoint)}
+	asked := h.Upstream
+	if asked == nil {
+		return a
 	}
-	s.handOff(x.in[:x.size], a)
-	x.free()
-}
-
-// handOff gives the connection to net/http's server, with what was read of a request, and the attempt that was begun
-// for it.
-func (s *loopConn) handOff(early []byte, a *attempt) {
-	s.detach(early, a)
-	s.conn.serve()
-}
-
-// detach makes the connection one of the runtime's poller.
-func (s *loopConn) detach(early []byte, a *attempt) {
-	c := s.conn
-	s.gone = true
-	s.loop.remove(s)
-	s.loop.loop.Release(s.fd, s.handle)
-	socket, err := sock.NewSocket(s.fd)
-	if err != nil { // what os.NewFile cannot use is no descriptor
-		s.loop.front.log.Error("failed to take over connection", "error", err)
-		c.closed.Store(true)
-	}
-	c.socket, c.early = socket, bytes.Clone(early)
-	if a != nil {
-		c.attempt.Store(a)
-	}
-	// From here on Close closes the socket; a goroutine that asked the loop to close it has set c.closed.
-	if c.inLoop.Store(nil); c.lost() {
-		_ = c.Close()
-	}
-	s.loop.front.retired.Done()
-}
-
-// serve gives a connection that has left its loop to net/http's server.
-func (c *conn) serve() {
-	served := net.Conn(c)
-	if c.server.secure {
-		served = tls.Server(c, c.listener.tls) // the handshake is in the connection's own goroutine
-	}
-	if c.lost() || !c.server.connections.push(served) {
-		_ = c.Close()
-	}
-}
-
-// handOff makes a connection to an endpoint one of the runtime's poller. An error is of writing the request.
-func (u *loopUpstream) handOff(reached progress) (*upstreamConn, error) {
-	socket, err := sock.NewSocket(u.fd)
+	socket, err := sock.NewSocket(asked.FD)
 	if err != nil {
-		return nil, err
+		a.err = err
+		return a
 	}
-	failure := reached.failure
+	operation := "write"
+	if asked.Ended {
+		operation = "read"
+	}
+	failure := asked.Failure
 	if failure != nil {
-		op := "write"
-		if reached.ended {
-			op = "read"
-		}
 		failure = &net.OpError{
-			Op: op, Net: "tcp", Addr: net.TCPAddrFromAddrPort(u.Key().Endpoint()), Err: os.NewSyscallError(op, failure),
+			Op: operation, Net: "tcp", Addr: net.TCPAddrFromAddrPort(asked.Key.Endpoint()),
+			Err: os.NewSyscallError(operation, failure),
 		}
 	}
-	if reached.ended {
-		made := newUpstreamConn(socket, u.Key(), bytes.Clone(reached.early), failure)
-		made.used = u.used
-		return made, nil
+	a.unsent = asked.Unsent
+	if asked.Ended {
+		a.upstream = newUpstreamConn(socket, asked.Key, asked.Early, failure)
+	} else {
+		a.upstream, a.err = newUpstreamConn(socket, asked.Key, asked.Early, nil), failure
 	}
-	made := newUpstreamConn(socket, u.Key(), bytes.Clone(reached.early), nil)
-	made.used = u.used
-	return made, failure
+	a.upstream.used = asked.Used
+	return a
 }
 
 // attemptKey is the context's key for a connection with an attempt.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
@@ -38,7 +39,7 @@ type listener struct {
 
 // admit begins with a connection that a loop has accepted, and applies the limits on their number; nil where there are
 // too many.
-func (l *listener) admit(in *loopConn, peer netip.AddrPort) *conn {
+func (l *listener) admit(in *http1.Conn, peer netip.AddrPort) *conn {
 	s := l.settings.Load()
 	c := &conn{listener: l, peer: peer, stall: stall{most: s.Stall}}
 	c.inLoop.Store(in)
@@ -61,9 +62,6 @@ func (l *listener) admit(in *loopConn, peer netip.AddrPort) *conn {
 		c.idling.limit = c.server.idle
 	}
 	l.metrics.opened()
-	if s.Pace > 0 {
-		l.pace(in.fd, s.Pace)
-	}
 	return c
 }
 
@@ -112,17 +110,16 @@ type conn struct {
 	entering    sync.Mutex         // of HTTP/2's streams
 	answer      int64              // bytes written of the answer
 	buffers     sock.StreamBuffers // of it
-	spoke       atomic.Bool        // has sent something
+	spoke       atomic.Bool        // has sent something to net/http's server
 	asked       atomic.Bool        // its first request has reached a handler of net/http
 	peer        netip.AddrPort     // as accept told it: the socket itself forgets it with a reset
 	stall       stall
 
 	shaping shaping // of the answer
-	phase   atomic.Uint32
 	closed  atomic.Bool
-	attempt atomic.Pointer[attempt]   // of the request that net/http sees first
-	inLoop  atomic.Pointer[loopConn]  // nil: it has left, and socket is it
-	agreed  atomic.Pointer[agreement] // nil without TLS
+	attempt atomic.Pointer[attempt]    // of the request that net/http sees first
+	inLoop  atomic.Pointer[http1.Conn] // nil: it has left the engine, and socket is it
+	agreed  atomic.Pointer[agreement]  // nil without TLS
 
 	// A body whose client stalled was not read to its end: net/http would take what still comes of it for the next
 	// request. Nothing more is read then.
@@ -133,14 +130,13 @@ type conn struct {
 	told   net.Addr // what the header told
 	early  []byte
 	broken error
-}
 
-// Phases of a connection.
-const (
-	phaseBusy    = iota // or not yet spoken, or net/http's
-	phaseWaiting        // for the next plain request
-	phaseClosed         // in that wait
-)
+	// forwarded is what an endpoint is told of the client, where it asks for a host: header lines.
+	forwarded struct {
+		host  string
+		lines []byte
+	}
+}
 
 // RemoteAddr is the client's address. It reads the PROXY header first, where there is to be one; net/http asks in
 // the connection's own goroutine.
@@ -254,7 +250,7 @@ func (c *conn) write(b []byte) (total int, err error) {
 func (c *conn) Close() error {
 	c.closed.Store(true)
 	if s := c.inLoop.Load(); s != nil { // the loop may still be charging it
-		s.close()
+		s.Close()
 		return nil
 	}
 	c.listener.remove(c)

@@ -19,6 +19,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 )
 
 // outOfTurn is an endpoint that talks out of turn: it answers with the client's address, as it is told, and the path,
@@ -52,7 +54,7 @@ func (o *outOfTurn) serve(conn net.Conn) {
 		}
 		body := client + " " + request.URL.Path
 		if strings.HasPrefix(request.URL.Path, "/long") {
-			body += strings.Repeat(" ", loopAnswer)
+			body += strings.Repeat(" ", http1.MostAnswer)
 		}
 		answer := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 		if _, err := conn.Write(answer); err != nil {

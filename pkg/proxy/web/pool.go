@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/idle"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
@@ -26,7 +27,7 @@ const (
 	upstreamIdle = 60 * time.Second
 )
 
-// idleLimits are those of one of several pools that share directKept. One client may have half of it.
+// idleLimits are those of one of several pools that share upstreamsKept. One client may have half of it.
 func idleLimits(shared bool, pools int) idle.Limits {
 	limits := idle.Limits{Total: max(upstreamsKept/pools, 1), Age: upstreamIdle}
 	limits.PerKey = limits.Total
@@ -41,19 +42,19 @@ type upstreamPool struct {
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	limit    time.Duration // of dial; 0 is none
 	response time.Duration
-	shared   bool // connections are for the requests of all clients
+	shared   bool             // connections are for the requests of all clients
+	loops    *http1.Upstreams // the engine's idle connections
 
-	mu        sync.Mutex
-	idle      *idle.Pool[*upstreamConn]
-	loopPools []*loopPool
-	sweeping  *time.Timer // set while connections are kept
-	closed    bool
+	mu       sync.Mutex
+	idle     *idle.Pool[*upstreamConn]
+	sweeping *time.Timer // set while connections are kept
 }
 
-func newUpstreamPool(s *Settings) *upstreamPool {
+func newUpstreamPool(s *Settings, loops int) *upstreamPool {
 	return &upstreamPool{
 		dial: dial(s, nil), limit: atLeast(s.Dial), response: s.Response, shared: s.SharedConnections,
-		idle: idle.New[*upstreamConn](idleLimits(s.SharedConnections, 1)),
+		idle:  idle.New[*upstreamConn](idleLimits(s.SharedConnections, 1)),
+		loops: http1.NewUpstreams(idleLimits(s.SharedConnections, loops)),
 	}
 }
 
@@ -260,21 +261,18 @@ func (d *upstreamPool) sweep() {
 // drop closes the kept connections to an endpoint.
 func (d *upstreamPool) drop(addr netip.AddrPort) {
 	d.mu.Lock()
-	kept, loopPools := d.idle.RemoveAll(addr), d.loopPools
+	kept := d.idle.RemoveAll(addr)
 	d.mu.Unlock()
 	for _, u := range kept {
 		_ = u.Close()
 	}
-	for _, s := range loopPools {
-		s.in.soon(func() { s.drop(addr) })
-	}
+	d.loops.Drop(addr)
 }
 
 // close closes the kept connections, and those that come back.
 func (d *upstreamPool) close() {
 	d.mu.Lock()
-	all, loopPools := d.idle.Close(), d.loopPools
-	d.loopPools, d.closed = nil, true
+	all := d.idle.Close()
 	if d.sweeping != nil {
 		d.sweeping.Stop()
 	}
@@ -282,12 +280,5 @@ func (d *upstreamPool) close() {
 	for _, u := range all {
 		_ = u.Close()
 	}
-	for _, s := range loopPools {
-		closed := make(chan struct{})
-		s.in.soon(func() {
-			s.close()
-			close(closed)
-		})
-		<-closed // or its descriptors could outlive the front
-	}
+	d.loops.Close()
 }

@@ -46,12 +46,14 @@ type proxy struct {
 }
 
 // newProxy makes a proxy; with the transport of the one before, if there is one that can serve on.
-func newProxy(route string, s *Settings, log *slog.Logger, metrics *routeMetrics, before *proxy) *proxy {
+func newProxy(
+	route string, s *Settings, log *slog.Logger, metrics *routeMetrics, loops int, before *proxy,
+) *proxy {
 	p := &proxy{route: route, settings: s, log: log, metrics: metrics}
 	if before != nil {
 		p.transport, p.upstreams = before.transport, before.upstreams
 	} else {
-		p.transport, p.upstreams = newTransport(s), newUpstreamPool(s)
+		p.transport, p.upstreams = newTransport(s), newUpstreamPool(s, loops)
 	}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:      p.rewrite,

@@ -62,7 +62,7 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 			o.settings.SharedConnections == s.SharedConnections {
 			before = o.proxy // its connections to the endpoints serve on
 		}
-		made.proxy = newProxy(route, s, log, metrics, before)
+		made.proxy = newProxy(route, s, log, metrics, len(f.loops), before)
 		made.handler = made.proxy
 	}
 	if s.Queue != nil && s.Machines > 0 {

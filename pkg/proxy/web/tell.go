@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"io/fs"
@@ -234,46 +233,4 @@ func grpcMessage(answer http.Header) string {
 		return decoded
 	}
 	return text
-}
-
-// tellEnd tells what became of a plain request.
-func (x *exchange) tellEnd(code int, sent, expected int64, took time.Duration, reason string) {
-	o := x.route.observer
-	if o.tell == nil || reason == "" && !o.each.Allow(x.client, x.start.UnixNano()+int64(took), code, uint64(expected)) {
-		return
-	}
-	e := boot.Borrow()
-	defer e.Return()
-	o.fillPlain(e, x)
-	e.At, e.Took = e.At+int64(took), took
-	e.Outcome, e.Status, e.Bytes, e.Expected = boot.Done, uint16(code), uint64(sent), uint64(expected)
-	if reason != "" {
-		e.Outcome = boot.Torn
-	}
-	o.name(e, x.request.method(), reason)
-	o.tell(e)
-}
-
-// fillPlain is fill for a plain request.
-func (t *teller) fillPlain(e *boot.Event, x *exchange) {
-	e.Kind, e.At = boot.HTTP, x.start.UnixNano()
-	e.Route, e.Client = t.port, boot.Bytes(x.client)
-	e.Endpoint, e.Port = boot.Bytes(x.endpoint.Addr.Addr()), x.endpoint.Addr.Port()
-	var agent []byte
-	for _, l := range x.request.lines {
-		switch {
-		case len(l.name) == 5 && equalFold(l.name, "range"):
-			e.Offset = offset(l.value)
-		case len(l.name) == 10 && equalFold(l.name, "user-agent"):
-			agent = l.value
-		}
-	}
-	path, _, _ := bytes.Cut(x.request.target, []byte("?"))
-	if bytes.IndexByte(path, '%') >= 0 {
-		if decoded, err := url.PathUnescape(string(path)); err == nil {
-			path = []byte(decoded)
-		}
-	}
-	boot.SetText(e, boot.File, mostPath, path)
-	boot.SetText(e, boot.Agent, mostAgent, agent)
 }

@@ -1,4 +1,4 @@
-package web
+package http1
 
 import (
 	"bufio"
@@ -8,13 +8,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 )
 
 var (
-	plainPeer  = netip.MustParseAddr("192.0.2.7")
 	oddsOfHead = []string{
 		"GET / HTTP/1.1\r\nHost: h\r\n\r\n",
 		"GET /2009-04-04/meta-data?a=b%20c HTTP/1.1\r\nHost: [2001:db8::1]:50061\r\nUser-Agent: x\r\nAccept: */*\r\n\r\n",
@@ -69,7 +68,7 @@ var (
 
 func TestPlainRequest(t *testing.T) {
 	for i, head := range oddsOfHead {
-		var p plainRequest
+		var p Request
 		if got := p.parse([]byte(head)); got != (i < plainOdds) {
 			t.Errorf("plain is %v for %q", got, head)
 		}
@@ -83,7 +82,7 @@ func FuzzPlainRequest(f *testing.F) {
 		f.Add([]byte(head))
 	}
 	f.Fuzz(func(t *testing.T, head []byte) {
-		var p plainRequest
+		var p Request
 		if !p.parse(head) {
 			return
 		}
@@ -93,28 +92,42 @@ func FuzzPlainRequest(f *testing.F) {
 			t.Fatalf("net/http: %v", err)
 		}
 		body, err := io.ReadAll(r.Body)
-		if err != nil || reader.Buffered() > 0 || !bytes.Equal(body, p.body) {
-			t.Fatalf("net/http: %v, body %q, want %q, %d bytes left", err, body, p.body, reader.Buffered())
+		if err != nil || reader.Buffered() > 0 || !bytes.Equal(body, p.Body) {
+			t.Fatalf("net/http: %v, body %q, want %q, %d bytes left", err, body, p.Body, reader.Buffered())
 		}
-		if p.post != (r.Method == http.MethodPost && r.Header["Content-Length"] != nil && r.Header["Expect"] == nil) ||
-			!p.post && !simple(r) || len(r.TransferEncoding) > 0 || r.ContentLength != int64(len(p.body)) || r.Close != p.close || r.Host != string(p.host) || r.RequestURI != string(p.target) {
+		if p.Post != (r.Method == http.MethodPost) || !p.Post && r.Method != http.MethodGet || r.ProtoMajor != 1 ||
+			r.ProtoMinor != 1 || len(r.TransferEncoding) > 0 || r.ContentLength != int64(len(p.Body)) ||
+			r.Close != p.close || r.Host != string(p.Host) || r.RequestURI != string(p.Target) {
 			t.Fatalf("net/http reads %+v", r)
 		}
-		who := newForwardedHeaders(r, plainPeer, nil)
-		if own := (forwardedHeaders{proto: "http", host: string(p.host)}).onlyPeer(plainPeer); own != who {
-			t.Fatalf("claims %+v, want %+v", own, who)
+		for _, name := range []string{"Upgrade", "Expect", "Te", "Trailer", "Via", "Proxy-Authorization"} {
+			if r.Header[name] != nil {
+				t.Fatalf("net/http reads %s: %q", name, r.Header[name])
+			}
 		}
-		sent := p.append(nil, who)
-		if !bytes.HasSuffix(sent, p.body) {
-			t.Fatalf("%q is sent, want %q behind its head", sent, p.body)
+		sent := p.append(nil, []byte("X-Real-Ip: 192.0.2.7\r\nVia: 1.1 a\r\n"))
+		if !bytes.HasSuffix(sent, p.Body) {
+			t.Fatalf("%q is sent, want %q behind its head", sent, p.Body)
 		}
-		want := appendRequest(nil, r, who)
-		if p.post {
-			end := fmt.Sprintf("Content-Length: %d\r\n\r\n", len(p.body))
-			want = append(bytes.TrimSuffix(want, crlf), end...)
-		}
-		sameHead(t, sent[:len(sent)-len(p.body)], want)
+		want := appendWithout(r, "Connection", "Keep-Alive", ForwardedFor, ForwardedProto, ForwardedHost, ForwardedField, RealIP)
+		sameHead(t, sent[:len(sent)-len(p.Body)], want)
 	})
+}
+
+// appendWithout is a request's head as it goes on: without the headers of these names, in any spelling, and with what
+// the proxy adds.
+func appendWithout(r *http.Request, names ...string) []byte {
+	head := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n", r.Method, r.RequestURI, r.Host)
+	for name, values := range r.Header {
+		spelled := func(known string) bool { return strings.EqualFold(strings.ReplaceAll(name, "_", "-"), known) }
+		if slices.ContainsFunc(names, spelled) {
+			continue
+		}
+		for _, value := range values {
+			head = fmt.Appendf(head, "%s: %s\r\n", name, value)
+		}
+	}
+	return append(head, "X-Real-Ip: 192.0.2.7\r\nVia: 1.1 a\r\n\r\n"...)
 }
 
 // net/http's server, which looks closer than its reader of requests, refuses nothing that is plain.
@@ -127,7 +140,7 @@ func FuzzPlainRequestIsServed(f *testing.F) {
 	}))
 	defer server.Close()
 	f.Fuzz(func(t *testing.T, head []byte) {
-		var p plainRequest
+		var p Request
 		if !p.parse(head) {
 			return
 		}
@@ -142,7 +155,7 @@ func FuzzPlainRequestIsServed(f *testing.F) {
 			t.Fatalf("net/http: %v", err)
 		}
 		_ = response.Body.Close()
-		want := p.method() + " " + string(p.target) + " " + string(p.host)
+		want := p.Method() + " " + string(p.Target) + " " + string(p.Host)
 		if got := response.Header.Get("X-Asked"); response.StatusCode != http.StatusOK || got != want || response.Close != p.close {
 			t.Fatalf("net/http answers %s to %q, want %q", response.Status, got, want)
 		}
@@ -172,7 +185,7 @@ func sameHead(t *testing.T, got, want []byte) {
 	}
 }
 
-var answers = []string{
+var answerHeads = []string{
 	"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n",
 	"HTTP/1.1 404 Not Found\r\ncontent-length:0\r\nConnection: close\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n\r\n",
 	"HTTP/1.1 206 \r\nContent-Length: 7\r\nContent-Range: bytes 0-6/7\r\nKeep-Alive: timeout=5\r\nConnection: keep-alive\r\n\r\n",
@@ -195,8 +208,8 @@ var answers = []string{
 }
 
 func TestPlainAnswer(t *testing.T) {
-	for i, head := range answers {
-		var p plainAnswer
+	for i, head := range answerHeads {
+		var p answer
 		if got := p.parse([]byte(head)); got != (i < 3) {
 			t.Errorf("plain is %v for %q", got, head)
 		}
@@ -206,11 +219,11 @@ func TestPlainAnswer(t *testing.T) {
 // What is plain has, to net/http, the same length and code; and what the client gets has the same length again, is
 // kept open, has a date, and no header of the other hop.
 func FuzzPlainAnswer(f *testing.F) {
-	for _, head := range answers {
+	for _, head := range answerHeads {
 		f.Add([]byte(head))
 	}
 	f.Fuzz(func(t *testing.T, head []byte) {
-		var p plainAnswer
+		var p answer
 		if !p.parse(head) {
 			return
 		}

@@ -1,0 +1,183 @@
+package artifacts
+
+import (
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An event loop serves small files without a goroutine for each, but must not wait for a disk, or for the server of a
+// network file system, which may be gone for minutes. So it gets a file only where each step is done by what the kernel
+// has in memory: the path by openat2(2) with RESOLVE_CACHED, the content by preadv2(2) with RWF_NOWAIT. Everything else
+// is ServeHTTP's, whose answer is the same.
+
+// CachedSize is how long a file may be for [Handler.Cached], in bytes.
+const CachedSize = 64 << 10
+
+// Cached is a file that was found in the kernel's memory. It has to be closed.
+type Cached struct {
+	handler *Handler
+	fd      int
+	info    unix.Stat_t
+	name    string
+	etag    string
+	label   string // of the metrics; empty for a file that the manifest does not have
+}
+
+// resolveCached is RESOLVE_CACHED of <linux/openat2.h>, which x/sys/unix does not have.
+const resolveCached = 0x20
+
+// localFileSystems are those that find and open a file without asking another host.
+var localFileSystems = []int64{
+	unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC,
+}
+
+// isLocal is whether a directory is on such a file system, and small files of it are to be had from memory.
+func isLocal(root *os.Root) bool {
+	dir, err := root.Open(".")
+	if err != nil {
+		return false
+	}
+	defer dir.Close()
+	var s unix.Statfs_t
+	return unix.Fstatfs(int(dir.Fd()), &s) == nil && slices.Contains(localFileSystems, int64(s.Type))
+}
+
+// Cached finds the file for a GET of a path without conditions or ranges; nil where that is not known without waiting,
+// where the file is longer than [CachedSize], and where ServeHTTP would answer with no file or by more than the path.
+func (h *Handler) Cached(path string) *Cached {
+	name, ok := cleanName(path)
+	if !ok || h.config.Precompressed || !h.mu.TryRLock() {
+		return nil
+	}
+	defer h.mu.RUnlock()
+	if h.gen == nil || !h.gen.local.Load() {
+		return nil
+	}
+	dir, err := unix.Openat2(unix.AT_FDCWD, h.config.Directory, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolveCached,
+	})
+	if err != nil {
+		h.gen.refused(err)
+		return nil
+	}
+	defer unix.Close(dir)
+	c := &Cached{handler: h, name: name}
+	if unix.Fstat(dir, &c.info) != nil || !h.gen.is(&c.info) {
+		return nil // another generation has been published
+	}
+	c.fd, err = unix.Openat2(dir, name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC,
+		Resolve: resolveCached | unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return nil
+	}
+	if !c.fits(h.gen) {
+		c.Close()
+		return nil
+	}
+	return c
+}
+
+// fits is whether the open file is one to be served from memory, which its answer's header then describes.
+func (c *Cached) fits(g *generation) bool {
+	if unix.Fstat(c.fd, &c.info) != nil || c.info.Mode&unix.S_IFMT != unix.S_IFREG || c.info.Size > CachedSize {
+		return false
+	}
+	if !g.probed.Load() {
+		var one [1]byte
+		_, err := c.Read(one[:], 0)
+		if g.probed.Store(true); errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+			g.local.Store(false)
+			return false
+		}
+	}
+	if g.manifest != nil {
+		if entry, ok := g.manifest.Files[c.name]; ok {
+			c.label, c.etag = c.name, `"`+entry.SHA256+`"`
+			return entry.Size == c.info.Size
+		}
+	}
+	c.etag = etag(c.info.Size, time.Unix(c.info.Mtim.Unix()))
+	return true
+}
+
+// etag is that of a file of which the manifest has no digest.
+func etag(size int64, modified time.Time) string {
+	return `"` + strconv.FormatInt(size, 16) + "-" + strconv.FormatInt(modified.UnixNano(), 16) + `"`
+}
+
+// is compares with an open directory.
+func (g *generation) is(s *unix.Stat_t) bool {
+	own, ok := g.info.Sys().(*syscall.Stat_t)
+	return ok && own.Dev == s.Dev && own.Ino == s.Ino
+}
+
+// refused gives up where the kernel, or a seccomp profile, does not know openat2 or its flags.
+func (g *generation) refused(err error) {
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) {
+		g.local.Store(false)
+	}
+}
+
+// Size is the file's, in bytes.
+func (c *Cached) Size() int64 { return c.info.Size }
+
+// AppendHeader appends the status of the answer with the whole file, and its header lines.
+func (c *Cached) AppendHeader(b []byte) []byte {
+	b = append(b, "200 OK\r\nAccept-Ranges: bytes\r\nContent-Length: "...)
+	b = strconv.AppendInt(b, c.info.Size, 10)
+	b = append(append(b, "\r\nContent-Type: "...), contentType(c.name)...)
+	b = append(append(b, "\r\nEtag: "...), c.etag...)
+	if seconds, nano := c.info.Mtim.Unix(); seconds != 0 || nano != 0 { // as http.ServeContent has it
+		b = append(b, "\r\nLast-Modified: "...)
+		b = time.Unix(seconds, 0).UTC().AppendFormat(b, "Mon, 02 Jan 2006 15:04:05 GMT")
+	}
+	return append(b, "\r\nX-Content-Type-Options: nosniff\r\n"...)
+}
+
+// Read reads what the kernel has in memory of the file at an offset, EAGAIN where it has nothing. A file that has
+// become shorter is an unexpected end.
+func (c *Cached) Read(b []byte, offset int64) (n int, err error) {
+	for {
+		n, err = unix.Preadv2(c.fd, [][]byte{b}, offset, unix.RWF_NOWAIT)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 0, err
+		case n == 0 && len(b) > 0:
+			return 0, io.ErrUnexpectedEOF
+		default:
+			return n, nil
+		}
+	}
+}
+
+var scratch = sync.Pool{New: func() any { return new([CachedSize]byte) }}
+
+// Load waits until the kernel has the file's content at an offset in memory.
+func (c *Cached) Load(offset int64) error {
+	b := scratch.Get().(*[CachedSize]byte)
+	defer scratch.Put(b)
+	n, err := unix.Pread(c.fd, b[:], offset)
+	if err == nil && n == 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// Close closes the file.
+func (c *Cached) Close() { _ = unix.Close(c.fd) }
+
+// Served counts how much of the file was sent, and in which time.
+func (c *Cached) Served(bytes int64, took time.Duration) {
+	c.handler.config.Metrics.served(c.handler.config.Route, c.label, bytes, took)
+}

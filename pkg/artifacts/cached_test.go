@@ -1,0 +1,173 @@
+package artifacts
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// cachedHandler serves a directory in a file system from which files are had without waiting.
+func cachedHandler(t *testing.T, directory string) *Handler {
+	t.Helper()
+	h := New(Config{Directory: directory, Metrics: nil})
+	t.Cleanup(func() { _ = h.Close() })
+	if err := h.Ready(); err != nil {
+		t.Fatal(err)
+	}
+	if h.gen.local.Load() {
+		return h
+	}
+	t.Skip("the file system of the tests' directory is none of which files are served from memory")
+	return nil
+}
+
+// An answer from memory is that of ServeHTTP, which has the last word about each path that is not answered from memory.
+func TestCachedAgreesWithServeHTTP(t *testing.T) {
+	directory := files(t)
+	old := filepath.Join(directory, "old.IPXE")
+	if err := os.WriteFile(old, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(old, time.Time{}, time.Unix(0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	for name, size := range map[string]int{"longest": CachedSize, "too-long": CachedSize + 1} {
+		if err := os.WriteFile(filepath.Join(directory, name), bytes.Repeat([]byte{'x'}, size), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mkfifo(filepath.Join(directory, "fifo"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h := cachedHandler(t, directory)
+	for path, want := range map[string]bool{
+		"/vmlinuz-x86_64": true, "/sub/initramfs.gz": true, "//sub//initramfs.gz": true, "/in": true, "/old.IPXE": true,
+		"/longest": true, "/too-long": false, "/out": false, "/up": false, "/": false, "/sub": false, "/sub/": false,
+		"/.hidden": false, "/.git/config": false, "/../../etc/passwd": false, "/absent": false, "/a\x00b": false,
+		"/fifo": false, "/vmlinuz-x86_64/x": false,
+	} {
+		c := h.Cached(path)
+		if (c != nil) != want {
+			t.Errorf("%q from memory: %v, want %v", path, c != nil, want)
+		}
+		if c == nil {
+			continue
+		}
+		body := make([]byte, c.Size())
+		if n, err := c.Read(body, 0); err != nil || n != len(body) {
+			t.Errorf("%q: read %d bytes of %d, %v", path, n, len(body), err)
+		}
+		text := append(append(c.AppendHeader([]byte("HTTP/1.1 ")), "\r\n"...), body...)
+		c.Close()
+		got, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(text)), nil)
+		if err != nil {
+			t.Fatalf("%q: %v", path, err)
+		}
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodGet, "http://h/", nil)
+		r.URL.Path = path
+		h.ServeHTTP(w, r)
+		if diff := cmp.Diff(w.Result().Header, got.Header); diff != "" || w.Code != got.StatusCode {
+			t.Errorf("%q: %d, from memory %d (-want +got):\n%s", path, w.Code, got.StatusCode, diff)
+		}
+		if all, _ := io.ReadAll(got.Body); !bytes.Equal(all, w.Body.Bytes()) {
+			t.Errorf("%q: the body has %d bytes, want %d", path, len(all), w.Body.Len())
+		}
+	}
+}
+
+// Each set of files that is published is served at once, and no mixture of two. A file that is not the manifest's is
+// not served from memory.
+func TestCachedFollowsTheDirectory(t *testing.T) {
+	base := t.TempDir()
+	current := filepath.Join(base, "current")
+	publish := func(name, text string, size int64) {
+		t.Helper()
+		directory := filepath.Join(base, name)
+		m := Manifest{Files: map[string]File{"kernel": {Size: size, SHA256: "digest-of-" + name}}}
+		encoded, err := m.Encode()
+		if err := errors.Join(err, os.Mkdir(directory, 0o755),
+			os.WriteFile(filepath.Join(directory, "kernel"), []byte(text), 0o644),
+			os.WriteFile(filepath.Join(directory, ManifestName), encoded, 0o644),
+			os.Symlink(name, current+".new"), os.Rename(current+".new", current)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("a", "first", 5)
+	h := cachedHandler(t, current)
+	read := func() string {
+		c := h.Cached("/kernel")
+		if c == nil {
+			return ""
+		}
+		defer c.Close()
+		b := make([]byte, c.Size())
+		if _, err := c.Read(b, 0); err != nil {
+			t.Error(err)
+		}
+		_, tag, _ := strings.Cut(string(c.AppendHeader(nil)), "Etag: ")
+		tag, _, _ = strings.Cut(tag, "\r\n")
+		return tag + " " + string(b)
+	}
+	if got := read(); got != `"digest-of-a" first` {
+		t.Errorf("got %s", got)
+	}
+	publish("b", "second", 6)
+	if got := read(); got != "" {
+		t.Errorf("got %s, from a directory that ServeHTTP has not opened", got)
+	}
+	if err := h.Ready(); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); got != `"digest-of-b" second` {
+		t.Errorf("got %s", got)
+	}
+	publish("c", "third", 999)
+	if err := h.Ready(); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); got != "" {
+		t.Errorf("got %s, a file that is damaged", got)
+	}
+	if err := os.RemoveAll(filepath.Join(base, "c")); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); got != "" {
+		t.Errorf("got %s, of a directory that is gone", got)
+	}
+}
+
+// A file that becomes shorter while it is sent is an error, and does not wait for ever.
+func TestCachedTruncated(t *testing.T) {
+	directory := files(t)
+	h := cachedHandler(t, directory)
+	c := h.Cached("/vmlinuz-x86_64")
+	if c == nil {
+		t.Fatal("the file is not in memory")
+	}
+	defer c.Close()
+	if err := os.Truncate(filepath.Join(directory, "vmlinuz-x86_64"), 5); err != nil {
+		t.Fatal(err)
+	}
+	var b [10]byte
+	if n, err := c.Read(b[:], 0); n != 5 || err != nil {
+		t.Errorf("read %d bytes, %v", n, err)
+	}
+	if n, err := c.Read(b[:], 5); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("read %d bytes behind the end, %v", n, err)
+	}
+	if err := c.Load(5); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("loaded what is behind the end: %v", err)
+	}
+}

@@ -1,0 +1,100 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/tinkerbell/stack/pkg/artifacts"
+	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/route"
+)
+
+// A small file is served from an event loop, and everything else by net/http. Nobody can tell from the answer, nor from
+// the metrics and events.
+func TestFilesFromTheLoop(t *testing.T) {
+	directory := t.TempDir()
+	for name, size := range map[string]int{"script.ipxe": 100, "longest": artifacts.CachedSize, "kernel": artifacts.CachedSize + 1, "none": 0} {
+		if err := os.WriteFile(filepath.Join(directory, name), bytes.Repeat([]byte{'x'}, size), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var mu sync.Mutex
+	var told []string
+	r := row("r", route.Files, free(t))
+	r.Files.Directory = directory
+	start(t, Options{Table: table(r), Event: func(e *boot.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, fmt.Sprintln(e.Kind, e.Outcome, e.Status, e.Bytes, e.Expected, e.Endpoint, e.Offset,
+			string(e.Text(boot.Method)), string(e.Text(boot.File)), string(e.Text(boot.Agent)), string(e.Text(boot.Reason))))
+	}})
+	// ask is one request on a connection of its own, and what is told of it.
+	ask := func(path, headers string) (head string, body []byte, events []string) {
+		t.Helper()
+		mu.Lock()
+		told = nil
+		mu.Unlock()
+		conn, err := net.Dial("tcp", r.Listen[0].AddrPort().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: h\r\nUser-Agent: a\r\nConnection: close\r\n%s\r\n", path, headers)
+		all, err := io.ReadAll(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, rest, _ := strings.Cut(string(all), "\r\n\r\n")
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			mu.Lock()
+			events = told
+			mu.Unlock()
+			if n := len(events); n > 0 && !strings.HasPrefix(events[n-1], fmt.Sprintln(boot.HTTP, boot.Began)[:3]) {
+				return head, []byte(rest), events
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("nothing is told of %s", path)
+			}
+		}
+	}
+	parse := func(head string) *http.Response {
+		t.Helper()
+		response, err := http.ReadResponse(bufio.NewReader(strings.NewReader(head+"\r\n\r\n")), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Header.Del("Date")
+		return response
+	}
+	for _, test := range []struct{ path, headers string }{
+		{"/script.ipxe", ""}, {"/longest?x=%2e", ""}, {"/%73cript.ipxe", ""}, {"/none", ""},
+		{"/script.ipxe", "Accept-Encoding: gzip\r\n"},
+		{"/kernel", ""}, {"/absent", ""}, {"/", ""}, {"/%2e%2e/x", ""}, {"/.hidden", ""},
+		{"/script.ipxe", "Range: bytes=1-2\r\n"}, {"/script.ipxe", "If-None-Match: *\r\n"},
+		{"/script.ipxe", "IF-Modified-Since: Fri, 31 Dec 2100 00:00:00 GMT\r\n"},
+	} {
+		head, body, events := ask(test.path, test.headers)
+		wantHead, wantBody, wantEvents := ask(test.path, test.headers+"Via: 1.1 a\r\n") // which is net/http's
+		got, want := parse(head), parse(wantHead)
+		if diff := cmp.Diff(want.Header, got.Header); diff != "" || got.Status != want.Status || !bytes.Equal(body, wantBody) {
+			t.Errorf("%s %q: %s, %d bytes, want %s, %d bytes (-want +got):\n%s",
+				test.path, test.headers, got.Status, len(body), want.Status, len(wantBody), diff)
+		}
+		if diff := cmp.Diff(wantEvents, events); diff != "" {
+			t.Errorf("%s %q: events (-want +got):\n%s", test.path, test.headers, diff)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package http1
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+)
+
+// Engine has the clients' connections of one owner in one loop, and the idle connections to endpoints. It belongs to
+// the loop's thread; other goroutines ask for something by soon.
+type Engine struct {
+	loop    *loop.Loop
+	conns   []*Conn
+	pool    *pool // of the Upstreams that were used last
+	ticking bool
+	open    sync.WaitGroup // connections, and goroutines that load files
+
+	mu sync.Mutex // of goroutines that act in the place of the loop, when it has ended
+}
+
+// New makes an engine for a loop, which is to run until [Engine.Wait] has returned.
+func New(l *loop.Loop) *Engine { return &Engine{loop: l} }
+
+// Wait returns when all connections of clients have left.
+func (e *Engine) Wait() { e.open.Wait() }
+
+// Soon has the loop call f. Where the loop has ended, which it should not before the engine, f is called here.
+func (e *Engine) Soon(f func()) {
+	if e.loop.Do(f) {
+		return
+	}
+	<-e.loop.Ended() // it may still be doing what it was asked before
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f()
+}
+
+// New makes a connection of a client's socket. It has to be begun, in the loop's thread.
+func (e *Engine) New(fd int, peer netip.Addr) *Conn {
+	return &Conn{engine: e, fd: fd, peer: peer.WithZone(""), since: e.loop.Now()}
+}
+
+// hasEnded reports whether the loop serves nothing any more.
+func (e *Engine) hasEnded() bool {
+	select {
+	case <-e.loop.Ended():
+		return true
+	default:
+		return false
+	}
+}
+
+func (e *Engine) add(c *Conn) {
+	e.open.Add(1)
+	c.place = len(e.conns)
+	e.conns = append(e.conns, c)
+	if !e.ticking {
+		e.ticking = true
+		e.loop.Tick(e.tick)
+	}
+}
+
+func (e *Engine) remove(c *Conn) {
+	last := e.conns[len(e.conns)-1]
+	e.conns[c.place], last.place = last, c.place
+	e.conns[len(e.conns)-1] = nil
+	e.conns = e.conns[:len(e.conns)-1]
+}
+
+// tick ends or hands off what takes too long.
+func (e *Engine) tick(now time.Time) (again bool) {
+	for i := len(e.conns) - 1; i >= 0; i-- { // a connection that leaves is replaced by the last
+		e.conns[i].tick(now)
+	}
+	left := 0
+	if e.pool != nil {
+		left = e.pool.sweep(now)
+	}
+	e.ticking = len(e.conns)+left > 0
+	return e.ticking
+}
+
+// close closes a descriptor that the loop may watch.
+func (e *Engine) close(fd int, handle loop.Handle) {
+	e.loop.Forget(handle)
+	_ = unix.Close(fd)
+}

@@ -1,0 +1,325 @@
+package http1
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/idle"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+)
+
+// owner is a program around the engine: one route, for which a file or an endpoint answers.
+type owner struct {
+	t         *testing.T
+	engine    *Engine
+	endpoint  netip.AddrPort
+	upstreams *Upstreams
+	file      func() File
+	ended     chan Result
+	left      chan Handoff
+	closed    atomic.Int64
+	active    atomic.Int64 // requests at the endpoint
+	mu        sync.Mutex
+	sent      int
+}
+
+func (o *owner) Route() Route          { return o }
+func (o *owner) Received(int)          {}
+func (o *owner) Progress()             {}
+func (o *owner) Retired() bool         { return false }
+func (o *owner) Closed()               { o.closed.Add(1) }
+func (o *owner) HandOff(h Handoff)     { o.left <- h }
+func (o *owner) HandedOff(*Exchange)   {}
+func (o *owner) Upstreams() *Upstreams { return o.upstreams }
+func (o *owner) Succeeded()            {}
+func (o *owner) Release()              { o.active.Add(-1) }
+
+func (o *owner) Sent(n int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sent += n
+}
+
+func (o *owner) Begin(x *Exchange) bool {
+	if o.file != nil {
+		x.File = o.file()
+		return true
+	}
+	o.active.Add(1)
+	x.Endpoint, x.Key, x.Added = o, idle.PerClient(o.endpoint, x.Client), []byte("X-Real-Ip: "+x.Client.String()+"\r\n")
+	return true
+}
+
+func (o *owner) Ended(_ *Exchange, r Result) bool {
+	o.ended <- r
+	return false
+}
+
+// newOwner runs an engine in a loop.
+func newOwner(t *testing.T) *owner {
+	t.Helper()
+	g := loop.NewGroup(1)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- g.Run(ctx) }()
+	o := &owner{
+		t: t, engine: New(g.Loops()[0]), ended: make(chan Result, 64), left: make(chan Handoff, 64),
+		upstreams: NewUpstreams(idle.Limits{Total: 8, PerKey: 4, Age: time.Minute}),
+	}
+	t.Cleanup(func() {
+		o.engine.Wait()
+		o.upstreams.Close()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return o
+}
+
+// call calls f in the loop's thread, and waits.
+func (o *owner) call(f func()) {
+	done := make(chan struct{})
+	o.engine.Soon(func() { defer close(done); f() })
+	<-done
+}
+
+// dial is a client's connection in the engine.
+func (o *owner) dial(buffers int) net.Conn {
+	o.t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer listener.Close()
+	client, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	o.t.Cleanup(func() { _ = client.Close() })
+	_ = client.SetDeadline(time.Now().Add(30 * time.Second))
+	accepted, err := listener.Accept()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer accepted.Close()
+	raw, err := accepted.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	var fd int
+	if err := raw.Control(func(of uintptr) { fd, err = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
+		o.t.Fatal(err)
+	}
+	if buffers > 0 {
+		_ = client.(*net.TCPConn).SetReadBuffer(buffers)
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, buffers)
+	}
+	o.call(func() {
+		c := o.engine.New(fd, netip.MustParseAddr("127.0.0.1"))
+		c.Begin(o, Limits{})
+		c.Read()
+	})
+	return client
+}
+
+const request = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
+
+// kept is how many idle connections to endpoints the engine has.
+func (o *owner) kept() (n int) {
+	o.call(func() {
+		if o.engine.pool != nil {
+			n = o.engine.pool.idle.Len()
+		}
+	})
+	return n
+}
+
+func (o *owner) eventually(what string, is func() bool) {
+	o.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			o.t.Fatalf("not so in time: %s", what)
+		}
+	}
+}
+
+// Connections to endpoints are kept for the next request, until they are idle for long, or the endpoint closes them or
+// is to blame for something.
+func TestUpstreamsAreKept(t *testing.T) {
+	endpoint, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conns := make(chan net.Conn, 8)
+	var serving sync.WaitGroup
+	t.Cleanup(serving.Wait)
+	t.Cleanup(func() { _ = endpoint.Close() })
+	serving.Go(func() {
+		for {
+			conn, err := endpoint.Accept()
+			if err != nil {
+				return
+			}
+			conns <- conn
+			serving.Go(func() {
+				buffer := make([]byte, 1<<10)
+				for {
+					if n, err := conn.Read(buffer); err != nil || !bytes.Contains(buffer[:n], []byte("X-Real-Ip: 127.0.0.1\r\n")) {
+						_ = conn.Close()
+						return
+					}
+					_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+				}
+			})
+		}
+	})
+	o := newOwner(t)
+	o.endpoint = netip.MustParseAddrPort(endpoint.Addr().String())
+	client := o.dial(0)
+	ask := func() {
+		t.Helper()
+		_, _ = io.WriteString(client, request)
+		buffer := make([]byte, 1<<10)
+		if n, err := client.Read(buffer); err != nil || !strings.HasSuffix(string(buffer[:n]), "\r\n\r\nok") {
+			t.Fatalf("got %q, %v", buffer[:n], err)
+		}
+		if r := <-o.ended; r != (Result{Code: 200, Sent: 2, Expected: 2}) {
+			t.Errorf("the route is told %+v", r)
+		}
+	}
+	for range 3 {
+		ask()
+	}
+	first := <-conns
+	if n := o.kept(); n != 1 || len(conns) > 0 {
+		t.Errorf("%d connections are kept, %d more were opened", n, len(conns))
+	}
+	o.call(func() { o.engine.pool.sweep(o.engine.loop.Now().Add(time.Minute - time.Second)) })
+	if n := o.kept(); n != 1 {
+		t.Error("the connection is given up early")
+	}
+	o.call(func() { o.engine.pool.sweep(o.engine.loop.Now().Add(time.Minute + time.Second)) })
+	if n := o.kept(); n != 0 {
+		t.Errorf("%d connections are kept for too long", n)
+	}
+	ask()
+	_ = (<-conns).Close()
+	o.eventually("a connection that the endpoint has closed is given up", func() bool { return o.kept() == 0 })
+	ask()
+	o.upstreams.Drop(o.endpoint)
+	o.eventually("a connection to a bad endpoint is given up", func() bool { return o.kept() == 0 })
+	if n := o.active.Load(); n != 0 {
+		t.Errorf("the endpoint has %d requests", n)
+	}
+	_, _ = first, client.Close()
+	o.eventually("the client's connection ends", func() bool { return o.closed.Load() == 1 })
+}
+
+// fakeFile is a file of which parts leave the memory.
+type fakeFile struct {
+	content string
+	absent  func(offset int64) bool
+	broken  error // of Load
+	loads   atomic.Int64
+	closed  atomic.Int64
+	hold    chan struct{} // Load waits for it, unless nil
+}
+
+func (f *fakeFile) Size() int64 { return int64(len(f.content)) }
+
+func (f *fakeFile) AppendHeader(b []byte) []byte {
+	return append(b, "200 OK\r\nContent-Type: a/b\r\n"...)
+}
+
+func (f *fakeFile) Read(b []byte, offset int64) (int, error) {
+	if f.absent != nil && f.absent(offset) {
+		return 0, unix.EAGAIN
+	}
+	return copy(b, f.content[offset:]), nil
+}
+
+func (f *fakeFile) Load(int64) error {
+	f.loads.Add(1)
+	if f.hold != nil {
+		<-f.hold
+	}
+	return f.broken
+}
+
+func (f *fakeFile) Close() { f.closed.Add(1) }
+
+// A file reaches a client that takes it slowly, whatever part of it has left the memory meanwhile.
+func TestFile(t *testing.T) {
+	content := strings.Repeat("0123456789abcdef", 8<<10)
+	for name, test := range map[string]struct {
+		file   *fakeFile
+		loaded bool
+		torn   bool
+	}{
+		"in memory": {&fakeFile{content: content}, false, false},
+		"in and out of memory": {&fakeFile{content: content, absent: func() func(int64) bool {
+			var n atomic.Int64
+			return func(at int64) bool { return at > 0 && n.Add(1)%2 == 1 }
+		}()}, true, false},
+		"unreadable": {&fakeFile{
+			content: content, absent: func(at int64) bool { return at > 0 }, broken: errors.New("the disk is broken"),
+		}, true, true},
+		"empty": {&fakeFile{}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newOwner(t)
+			o.file = func() File { return test.file }
+			client := o.dial(4 << 10)
+			_, _ = io.WriteString(client, strings.Replace(request, "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1))
+			got, err := io.ReadAll(client)
+			head, body, _ := strings.Cut(string(got), "\r\n\r\n")
+			if !strings.HasPrefix(head, "HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nDate: ") || !strings.HasSuffix(head, "Connection: close") {
+				t.Errorf("the head is %q, %v", head, err)
+			}
+			r, size := <-o.ended, test.file.Size()
+			if r.Code != 200 || r.Expected != size || r.Gone != test.torn || r.Sent != int64(len(body)) {
+				t.Errorf("the route is told %+v for %d bytes of %d", r, len(body), size)
+			}
+			if !strings.HasPrefix(test.file.content, body) || !test.torn && int64(len(body)) != size {
+				t.Errorf("got %d bytes of %d", len(body), size)
+			}
+			if n := test.file.closed.Load(); n != 1 {
+				t.Errorf("the file was closed %d times", n)
+			}
+			if loaded := test.file.loads.Load() > 0; loaded != test.loaded {
+				t.Errorf("loaded: %v, want %v", loaded, test.loaded)
+			}
+		})
+	}
+}
+
+// A connection that is closed while its file is loaded: the file is closed behind that, once.
+func TestFileOfAClientThatGoes(t *testing.T) {
+	file := &fakeFile{content: request, absent: func(int64) bool { return true }, hold: make(chan struct{})}
+	o := newOwner(t)
+	o.file = func() File { return file }
+	client := o.dial(0)
+	_, _ = io.WriteString(client, request)
+	o.eventually("the file is loaded", func() bool { return file.loads.Load() == 1 })
+	o.call(func() { o.engine.conns[0].close() })
+	if n := file.closed.Load(); n != 0 {
+		t.Error("the file was closed while it was read")
+	}
+	close(file.hold)
+	if r := <-o.ended; !r.Gone || r.Sent != 0 || r.Expected != file.Size() {
+		t.Errorf("the route is told %+v", r)
+	}
+	o.eventually("the file is closed", func() bool { return file.closed.Load() == 1 })
+}

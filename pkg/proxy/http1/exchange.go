@@ -1,0 +1,88 @@
+package http1
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// mostRequest is how long a plain request may be, mostHead the head of a plain answer, in bytes.
+	mostRequest, mostHead = 4 << 10, 4 << 10
+	// MostAnswer is how long an answer of an endpoint may be, head and body, in bytes.
+	MostAnswer = 32 << 10
+)
+
+// exchanges are borrowed for a request's time.
+var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
+
+func newExchange(c *Conn) *Exchange {
+	x := exchanges.Get().(*Exchange)
+	x.conn, x.Client, x.reply, x.written = c, c.peer, x.reply[:0], 0
+	return x
+}
+
+// free gives it back.
+func (x *Exchange) free() {
+	x.conn, x.route, x.Endpoint, x.Added, x.File = nil, nil, nil, nil, nil
+	exchanges.Put(x)
+}
+
+// begin takes up a request that has come; false where it is not plain, or not for the engine.
+func (x *Exchange) begin(route Route, now time.Time) bool {
+	if !x.Request.parse(x.in[:x.size]) {
+		return false
+	}
+	x.route, x.Start = route, now
+	if !route.Begin(x) {
+		return false
+	}
+	if x.File == nil {
+		x.out = x.Request.append(x.out[:0], x.Added)
+	}
+	return true
+}
+
+// judge reads what has come of an answer: it is plain and whole, or may become so.
+func (x *Exchange) judge(b []byte) (whole, wait bool) {
+	n := headEnd(b)
+	if n == 0 {
+		return false, len(b) < mostHead && !neverPlain(b)
+	}
+	if n > mostHead || !x.answer.parse(b[:n]) {
+		return false, false
+	}
+	body := int64(len(b) - n)
+	return body == x.answer.length, body < x.answer.length && x.answer.length <= int64(MostAnswer-n)
+}
+
+// answerFrom prepares the answer of an endpoint: all that was read of it.
+func (x *Exchange) answerFrom(read []byte) {
+	x.out = append(x.answer.append(x.out[:0], x.Request.close), read[headEnd(read):]...)
+	x.total = int64(len(x.out))
+}
+
+// answerFile prepares the answer that is a file.
+func (x *Exchange) answerFile() {
+	x.answer.code, x.answer.length = 200, x.File.Size()
+	x.out = appendEnd(x.File.AppendHeader(append(x.out[:0], answerStart...)), false, x.Request.close)
+	x.total = int64(len(x.out)) + x.answer.length
+}
+
+// rest is the next part of the answer that the client is to take. The buffer is for a file's.
+func (x *Exchange) rest(buffer []byte) ([]byte, error) {
+	at := int64(len(x.out))
+	if x.File == nil {
+		return x.out[x.written:], nil
+	}
+	n := copy(buffer, x.out[min(x.written, at):])
+	more, err := x.File.Read(buffer[n:min(int64(len(buffer)), int64(n)+x.total-max(x.written, at))], max(x.written-at, 0))
+	return buffer[:n+more], err
+}
+
+// result is how the answer went: it was written as far as the client's socket took it.
+func (x *Exchange) result(gone bool) Result {
+	return Result{
+		Code: x.answer.code, Expected: x.answer.length, Gone: gone,
+		Sent: max(x.answer.length-(x.total-x.written), 0),
+	}
+}

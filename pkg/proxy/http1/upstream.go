@@ -1,0 +1,187 @@
+package http1
+
+import (
+	"errors"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/idle"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
+)
+
+// Upstreams are the idle connections to the endpoints of a route, in all engines that serve it. Each is for the
+// requests with one [idle.Key].
+type Upstreams struct {
+	limits idle.Limits // of an engine's
+
+	mu     sync.Mutex
+	pools  []*pool
+	closed bool
+}
+
+// NewUpstreams makes Upstreams of which each engine keeps as many as the limits say.
+func NewUpstreams(limits idle.Limits) *Upstreams { return &Upstreams{limits: limits} }
+
+// Drop closes soon those to an endpoint.
+func (u *Upstreams) Drop(endpoint netip.AddrPort) {
+	u.mu.Lock()
+	pools := u.pools
+	u.mu.Unlock()
+	for _, p := range pools {
+		p.engine.Soon(func() {
+			for _, c := range p.idle.RemoveAll(endpoint) {
+				c.close()
+			}
+		})
+	}
+}
+
+// Close closes all, and those that come back later. It waits, since no descriptor may outlive the owner.
+func (u *Upstreams) Close() {
+	u.mu.Lock()
+	pools := u.pools
+	u.pools, u.closed = nil, true
+	u.mu.Unlock()
+	for _, p := range pools {
+		closed := make(chan struct{})
+		p.engine.Soon(func() {
+			for _, c := range p.idle.Close() {
+				c.close()
+			}
+			close(closed)
+		})
+		<-closed
+	}
+}
+
+// pool is an engine's share of Upstreams.
+type pool struct {
+	engine *Engine
+	of     *Upstreams
+	idle   *idle.Pool[*upstream]
+}
+
+// poolOf is the engine's share. The one before is closed by its Upstreams: an engine serves two at a time only while
+// its owner changes from one to the other.
+func (e *Engine) poolOf(u *Upstreams) *pool {
+	if e.pool != nil && e.pool.of == u {
+		return e.pool
+	}
+	e.pool = &pool{engine: e, of: u, idle: idle.New[*upstream](u.limits)}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		e.pool.idle.Close()
+	} else {
+		u.pools = append(u.pools, e.pool)
+	}
+	return e.pool
+}
+
+// take takes the idle connection of a key that was used last; nil where there is none. One on which the endpoint has
+// spoken, or ended, since its last answer is not taken: the event that tells of it may be still to come.
+func (p *pool) take(key idle.Key) *upstream {
+	for {
+		u, ok := p.idle.Take(key, p.engine.loop.Now())
+		if !ok {
+			return nil
+		}
+		if _, err := sock.Peek(u.fd); errors.Is(err, unix.EAGAIN) {
+			return u
+		}
+		u.close()
+	}
+}
+
+// put keeps a connection for the next request with its key.
+func (p *pool) put(u *upstream) {
+	u.conn, u.used = nil, true
+	if surplus, ok := p.idle.Put(u, p.engine.loop.Now()); ok {
+		surplus.close()
+	}
+}
+
+// sweep closes those that nobody used for long, and tells how many are left.
+func (p *pool) sweep(now time.Time) (left int) {
+	for u, ok := p.idle.Expired(now); ok; u, ok = p.idle.Expired(now) {
+		u.close()
+	}
+	return p.idle.Len()
+}
+
+// upstream is a connection to an endpoint. At most one request is on it.
+type upstream struct {
+	idle.Slot[*upstream] // tells for which requests it is
+
+	pool       *pool
+	fd         int
+	handle     loop.Handle
+	conn       *Conn // whose request is on it; nil while it is idle
+	used       bool  // has answered a request before
+	connecting bool
+	last       bool // there may be an end behind what is read
+}
+
+var errZone = errors.New("an address with a zone is not for a loop")
+
+// open begins to connect, for a key.
+func (p *pool) open(key idle.Key) (u *upstream, err error) {
+	addr := key.Endpoint()
+	if addr.Addr().Zone() != "" {
+		return nil, errZone
+	}
+	fd, err := sock.Open(addr, true)
+	if err != nil {
+		return nil, err
+	}
+	u = &upstream{Slot: idle.NewSlot[*upstream](key), pool: p, fd: fd}
+	if err = sock.SetUpstream(fd); err == nil {
+		u.connecting, err = sock.Connect(fd, addr)
+	}
+	mode := loop.Stream
+	if u.connecting {
+		mode = loop.Connecting
+	}
+	if err == nil {
+		u.handle, err = p.engine.loop.Watch(fd, mode, u)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return u, nil
+}
+
+func (u *upstream) close() { u.pool.engine.close(u.fd, u.handle) }
+
+// Ready implements loop.Watcher.
+func (u *upstream) Ready(e loop.Events) {
+	switch {
+	case u.conn == nil: // an idle one that has said something, or ended, is of no use any more
+		if e.Readable() {
+			u.pool.idle.Remove(u)
+			u.close()
+		}
+	case !u.connecting:
+		u.last = u.last || e.Last()
+		u.conn.receive()
+	case e.Writable():
+		waiting, err := sock.Connect(u.fd, u.Key().Endpoint())
+		if waiting {
+			return
+		}
+		u.connecting, u.last = false, e.Last()
+		if err != nil {
+			u.conn.redial()
+			return
+		}
+		// One that speaks first is heard only now: there is no other event.
+		if c := u.conn; c.send() && e.Readable() {
+			c.receive()
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package web
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
+)
+
+// cachedFiles is a handler that has one file in memory.
+type cachedFiles struct{ cached, closed, served, asked atomic.Int64 }
+
+const cachedText = "from memory"
+
+func (h *cachedFiles) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	h.asked.Add(1)
+	_, _ = io.WriteString(w, "by net/http")
+}
+
+func (h *cachedFiles) Cached(path string) CachedFile {
+	if path != "/a b" {
+		return nil
+	}
+	h.cached.Add(1)
+	return cachedFile{h}
+}
+
+type cachedFile struct{ of *cachedFiles }
+
+func (f cachedFile) AppendHeader(b []byte) []byte {
+	return fmt.Appendf(b, "200 OK\r\nContent-Length: %d\r\n", len(cachedText))
+}
+func (f cachedFile) Size() int64 { return int64(len(cachedText)) }
+func (f cachedFile) Read(b []byte, offset int64) (int, error) {
+	return copy(b, cachedText[offset:]), nil
+}
+func (f cachedFile) Load(int64) error                { return nil }
+func (f cachedFile) Close()                          { f.of.closed.Add(1) }
+func (f cachedFile) Served(n int64, _ time.Duration) { f.of.served.Add(n) }
+
+var _ http1.File = cachedFile{}
+
+// Which requests are answered with a file from memory, in the loop, and which are the handler's.
+func TestCachedFile(t *testing.T) {
+	for name, test := range map[string]struct {
+		request string
+		memory  bool
+		gate    Gate
+	}{
+		"file":            {"GET /a%20b HTTP/1.1\r\nHost: h\r\n\r\n", true, nil},
+		"with a query":    {"GET /a%20b?c=/d HTTP/1.1\r\nHost: h\r\nAccept: *\r\n\r\n", true, nil},
+		"another":         {"GET /a HTTP/1.1\r\nHost: h\r\n\r\n", false, nil},
+		"a range":         {"GET /a%20b HTTP/1.1\r\nHost: h\r\nRANGE: bytes=0-1\r\n\r\n", false, nil},
+		"a condition":     {"GET /a%20b HTTP/1.1\r\nHost: h\r\nif-range: \"x\"\r\n\r\n", false, nil},
+		"not plain":       {"GET /a%20b HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n\r\n", false, nil},
+		"a POST":          {"POST /a%20b HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n", false, nil},
+		"a gate":          {"GET /a%20b HTTP/1.1\r\nHost: h\r\n\r\n", false, &passing{}},
+		"a word with if-": {"GET /a%20b HTTP/1.1\r\nHost: h\r\nIfx: a\r\n\r\n", true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &cachedFiles{}
+			r := start(t, Settings{Handler: h, Gate: test.gate})
+			c := r.talk(t)
+			for range 2 {
+				if _, body := c.ask(t, test.request); strings.HasPrefix(body, "from memory") != test.memory {
+					t.Errorf("got %q", body)
+				}
+			}
+			eventually(t, "the requests are counted", r.settled)
+			want := int64(0)
+			if test.memory {
+				want = 2
+			}
+			if n := h.cached.Load(); n != want || h.closed.Load() != n || h.served.Load() != n*int64(len(cachedText)) ||
+				h.asked.Load() != 2-want {
+				t.Errorf("%d files from memory, %d closed, %d bytes, %d by net/http; want %d of two",
+					n, h.closed.Load(), h.served.Load(), h.asked.Load(), want)
+			}
+			if n := testutil.ToFloat64(r.requests.WithLabelValues("r", "200")); n != 2 {
+				t.Errorf("%v requests are counted", n)
+			}
+		})
+	}
+}
