@@ -82,6 +82,12 @@ func ResetOnClose(fd int) {
 	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 }
 
+// Reset closes a connection so that the other end learns that the stream is torn.
+func Reset(fd int) {
+	ResetOnClose(fd)
+	_ = unix.Close(fd)
+}
+
 // Duplicate is another descriptor of the same socket.
 func Duplicate(c syscall.Conn) (fd int, err error) {
 	raw, err := c.SyscallConn()

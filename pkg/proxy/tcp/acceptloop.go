@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tinkerbell/stack/internal/list"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
@@ -80,22 +78,8 @@ func (a *acceptLoop) Admit(fd int, from netip.AddrPort) {
 	l.outcome.began = l.born
 	l.ends[toServer] = side{session: l, fd: fd, direction: toServer}
 	l.ends[toClient] = side{session: l, fd: -1, direction: toClient}
-	if sources := l.settings.Sources; len(sources) > 0 && !contains(sources, l.peer.Addr()) {
-		f.metrics.refused(refusedSource)
-		sock.ResetOnClose(fd)
-		_ = unix.Close(fd)
-		return
-	}
-	if !f.add(&l.session) {
-		sock.ResetOnClose(fd)
-		_ = unix.Close(fd)
-		return
-	}
-	if why := f.room.Admit(&l.lease, l, l.peer.Addr(), costOf(l.settings)); why != admission.Admitted {
-		l.refuse(refusalOf(why))
-		f.remove(&l.session)
-		sock.ResetOnClose(fd)
-		_ = unix.Close(fd)
+	if !l.admitted() {
+		sock.Reset(fd)
 		return
 	}
 	a.add(l)
@@ -104,6 +88,24 @@ func (a *acceptLoop) Admit(fd int, from netip.AddrPort) {
 	} else {
 		l.handOff(toServer, nil)
 	}
+}
+
+// admitted applies the limits on connections to a new session, and counts a refusal.
+func (l *loopSession) admitted() bool {
+	f, s, peer := l.front, l.settings, l.peer.Addr()
+	if len(s.Sources) > 0 && !contains(s.Sources, peer) {
+		f.metrics.refused(refusedSource)
+		return false
+	}
+	if !f.add(&l.session) {
+		return false
+	}
+	if why := f.room.Admit(&l.lease, l, peer, costOf(s)); why != admission.Admitted {
+		l.refuse(refusalOf(why))
+		f.remove(&l.session)
+		return false
+	}
+	return true
 }
 
 // add appends a session to those that the loop serves.
