@@ -1,14 +1,13 @@
-// Package admission bounds what clients may take of the process: memory and descriptors, in total, by client, and by
-// route.
+// Package admission bounds the memory and the descriptors that clients may use: in total, by client, and by route.
 //
-// Fronts charge what a connection or request costs to an [Account] before they serve it. While there is room every
-// charge is admitted. When there is none, the client with the largest charge gives up what has been without
-// progress for longest, so that a client with little always gets in; and a part of the room is each route's own, so
-// that the clients of one route do not shut out those of another.
+// A front charges the cost of each connection or request to an [Account] before it serves it. While there is room the
+// account admits every charge. When there is no room, the account evicts a connection of the client with the largest
+// charge, the one without progress for longest; so a client with a small charge always gets in. Each route has a part
+// of the room to itself, so that the clients of one route do not shut out those of another.
 //
-// The charges are what the parts of the program cost when measured. What they do not cover, above all the kernel's
-// socket buffers, is measured as a whole: while the container's memory is nearly full the account gives up connections
-// and shrinks the room (see [Account.Run]).
+// The charges were measured. They do not cover everything, above all not the kernel's socket buffers. Therefore the
+// account also measures the container: while its memory is nearly full, the account evicts connections and shrinks the
+// room (see [Account.Run]).
 //
 // Not its job: closing connections, or the limits that a route sets itself.
 package admission
@@ -24,7 +23,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/limit"
 )
 
-// Limits are what all connections and requests together may take.
+// Limits bound all connections and requests together.
 type Limits struct {
 	// Memory is in bytes.
 	Memory int64
@@ -32,29 +31,29 @@ type Limits struct {
 	Descriptors int
 }
 
-// Cost is what one connection or request takes.
+// Cost is that of one connection or request.
 type Cost struct {
 	Memory      int64 // bytes
 	Descriptors int
 }
 
-// Holder has what was charged to a [Lease].
+// Holder is the connection or request whose cost a [Lease] has charged.
 type Holder interface {
-	// Evict has it closed soon. It is called once at most, from any goroutine, and must not wait.
+	// Evict has the connection or request closed soon. It is called at most once, by any goroutine, and must not wait.
 	Evict()
 }
 
-// Refusal is why something is not admitted: the label of a metric.
+// Refusal is the reason for which a charge is not admitted, and the label of a metric.
 type Refusal uint8
 
 // Refusals.
 const (
 	Admitted Refusal = iota
-	// Memory: all of it is in use by clients with no more than this one.
+	// Memory: all of it is in use, and no client has more than this one.
 	Memory
-	// Descriptors: the same.
+	// Descriptors: all of them are in use, likewise.
 	Descriptors
-	// ClientShare: the client has its half of the whole.
+	// ClientShare: the client would have more than half of the memory.
 	ClientShare
 	refusals
 )
@@ -64,47 +63,46 @@ func (r Refusal) String() string {
 }
 
 const (
-	// clientShare is the part of the whole that a client may have on a route, as a divisor.
+	// clientShare is the part of the memory that a client may have on a route, as a divisor.
 	clientShare = 2
-	// spareShare is the part of the room up to which leases may have what they can do without, as a divisor.
+	// spareShare is the part of the room up to which spares are granted, as a divisor.
 	spareShare = 4
-	// routeShare is the part of the whole that is shared out among the routes as their own, as a divisor.
+	// routeShare is the part of the room that is divided among the routes for themselves, as a divisor.
 	routeShare = 2
-	// stale is how long a client's connection has to be without progress to be given up for another one of the same
-	// client.
+	// stale is the time without progress after which a connection is evicted for another one of the same client.
 	stale = 2 * time.Second
-	// much is how many times as much as a newcomer a client has to have to make room for it: clients with about the same
-	// would push each other out on and on.
+	// much is how many times a newcomer's charge a client must have before one of its connections is evicted for the
+	// newcomer: clients with equal charges would else evict each other without end.
 	much = 2
-	// looks is how many clients are searched for a stale connection, where none has more than the others.
+	// looks is the number of clients that are searched for a stale connection when all have about the same charge.
 	looks = 16
-	// most is how many leases are given up for one.
+	// most is the number of leases that are evicted for one newcomer.
 	most = 8
 )
 
-// Account is what the connections of a process share. A nil Account admits everything.
+// Account has the charges of all connections and requests of a process. A nil Account admits everything.
 type Account struct {
 	memory int64 // the limit
-	price  int64 // bytes that a descriptor counts as, so that one sum bounds both
+	price  int64 // bytes that a descriptor is charged as, so that one sum bounds both
 	now    atomic.Int64
-	short  atomic.Bool // the container's memory is
+	short  atomic.Bool // the container has little free memory
 	wake   chan struct{}
 	log    *slog.Logger
 
 	mu     sync.Mutex
-	room   int64         // what may be used now: memory, or less under pressure
-	plenty bool          // it is less only until the next look
-	looked chan struct{} // closed by the next look, where connections wait for it
+	room   int64         // bytes that may be charged now: memory, or less under pressure
+	plenty bool          // most of the container's memory is free: room grows again at the next look
+	looked chan struct{} // closed by the next look; nil while no connection waits for it
 	used   int64
-	// leaving is what evicted holders had that have not ended yet.
+	// leaving is the charge of the evicted holders that have not ended yet.
 	leaving int64
-	// spared is what leases have of used that they can do without; wanting is how many share that; sparing are the leases
-	// that have some of it.
+	// spared is the part of used that leases can do without; wanting is the number of spares that share it; sparing are
+	// the leases with a part of it.
 	spared, wanting int64
 	sparing         []*Lease
 	routes          []*Route
-	free            []*client // for their space
-	gone            []Holder  // the same, of shed
+	free            []*client // unused, for the next clients
+	gone            []Holder  // a buffer of shed
 	swept           time.Time // when old bars were forgotten
 }
 
@@ -120,7 +118,7 @@ func New(l Limits, log *slog.Logger) *Account {
 	return a
 }
 
-// Route is the part of the account that has a route's connections.
+// Route has the charges of one route's connections and requests.
 type Route struct {
 	account *Account
 	name    string
@@ -135,8 +133,8 @@ type Route struct {
 	bars    bars
 }
 
-// Route returns the part of a route, always the same for a name. Each takes its share of the whole. Of a nil account it
-// is nil.
+// Route returns a route by its name, and makes it the first time. Each further route makes the share of the others
+// smaller. A nil account returns nil.
 func (a *Account) Route(name string) *Route {
 	if a == nil {
 		return nil
@@ -153,8 +151,7 @@ func (a *Account) Route(name string) *Route {
 	return r
 }
 
-// Forget drops the part of a route whose leases have all been released, with its counts. It leaves a part that has
-// leases as it is.
+// Forget drops a route and its counters, once all of its leases have been released. It keeps a route that has leases.
 func (a *Account) Forget(name string) {
 	if a == nil {
 		return
@@ -164,7 +161,7 @@ func (a *Account) Forget(name string) {
 	a.routes = slices.DeleteFunc(a.routes, func(r *Route) bool { return r.name == name && len(r.clients) == 0 })
 }
 
-// Admit charges a connection or request to a client, unless there is no room for it. Then the lease is as before.
+// Admit charges a connection or request to a client. If it returns another refusal than [Admitted], nothing is charged.
 func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
 	if r == nil {
 		return Admitted
@@ -187,14 +184,14 @@ func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
 	return why
 }
 
-// admit charges a lease to a client, below a bound in all. The caller holds mu.
+// admit charges a lease to a client, if no more than bound is in use then. The caller holds mu.
 func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connection bool, gone *victims) Refusal {
 	c := a.clientOf(l.route, from)
 	if connection && l.route.bars.hold(from, a.now.Load()) {
 		a.forget(c)
 		return Memory
 	}
-	if c.leases.Len() == 0 { // no client is shut out for what others have
+	if c.leases.Len() == 0 { // a client without a connection gets in, under pressure too
 		bound = a.memory
 	}
 	why := a.makeRoom(c, charge, bound, gone)
@@ -212,18 +209,18 @@ func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connecti
 	return Admitted
 }
 
-// bar keeps a client, of which a request was refused, from opening connections for a while; not where there is going
-// to be room behind the next look. The caller holds mu.
+// bar keeps a client whose request was refused from opening connections for a while, unless the next look is expected
+// to find room. The caller holds mu.
 func (a *Account) bar(c *client) {
 	if !a.plenty {
 		c.route.bars.add(c.addr, a.now.Load())
 	}
 }
 
-// charge is what a cost counts as.
+// charge is the number of bytes that a cost is charged as.
 func (a *Account) charge(c Cost) int64 { return max(c.Memory, int64(c.Descriptors)*a.price) }
 
-// add changes what a client has in use. The caller holds mu.
+// add changes a client's charge. The caller holds mu.
 func (a *Account) add(c *client, charge int64) {
 	a.used += charge
 	c.route.used += charge
@@ -231,9 +228,9 @@ func (a *Account) add(c *client, charge int64) {
 	c.route.largest.fix(c)
 }
 
-// makeRoom finds room for one more charge of a client, below a bound in all. The caller holds mu.
+// makeRoom evicts leases until a client's charge of need bytes fits below bound. The caller holds mu.
 func (a *Account) makeRoom(c *client, need, bound int64, gone *victims) Refusal {
-	bound = max(bound, a.used) // the charge takes the place of others, at least
+	bound = max(bound, a.used) // the charge may take the place of others
 	for {
 		var l *Lease
 		greedy := c.used+need > a.memory/clientShare
@@ -259,9 +256,9 @@ func (a *Account) makeRoom(c *client, need, bound int64, gone *victims) Refusal 
 	}
 }
 
-// reclaim takes back what leases can do without, so that no lease goes for it: a download with large buffers would be
-// the first, as the one with the most. The holder hears of it when it asks for its spare again, as it gets on. What is
-// stale keeps its charge: nobody empties its buffers. It tells whether there was anything. The caller holds mu.
+// reclaim takes back the spares before any lease is evicted: a download with large buffers would be evicted first, as
+// the one with the largest charge. The holder notices when it asks for its spare again. A stale lease keeps its spare,
+// since the buffers of its connection stay full. reclaim reports whether it took any back. The caller holds mu.
 func (a *Account) reclaim() bool {
 	before := a.spared
 	for i := len(a.sparing) - 1; i >= 0; i-- {
@@ -273,7 +270,7 @@ func (a *Account) reclaim() bool {
 	return a.spared < before
 }
 
-// spare charges a lease more, or less, of what it can do without. The caller holds mu.
+// spare changes a lease's spare by so many bytes. The caller holds mu.
 func (a *Account) spare(l *Lease, more int64) {
 	l.spare += more
 	l.charge += more
@@ -282,7 +279,7 @@ func (a *Account) spare(l *Lease, more int64) {
 	a.list(l)
 }
 
-// list has a lease among those that have something to spare, if it has. The caller holds mu.
+// list puts a lease into sparing if it has a spare, and takes it out if it has none. The caller holds mu.
 func (a *Account) list(l *Lease) {
 	switch {
 	case l.spare > 0 && l.place == 0:
@@ -297,8 +294,8 @@ func (a *Account) list(l *Lease) {
 	}
 }
 
-// victim is what has to go for a charge of a client, nil where that is itself the one with the most. The caller holds
-// mu.
+// victim is the lease to evict for a client's charge. It is nil where the client itself has the largest charge. The
+// caller holds mu.
 func (a *Account) victim(c *client, need int64) *Lease {
 	share := a.share()
 	top := a.top(func(r *Route) bool { return r == c.route || r.used > share })
@@ -312,7 +309,7 @@ func (a *Account) victim(c *client, need int64) *Lease {
 	if l := c.oldest(now); l != nil && l.stale() {
 		return l
 	}
-	// All have little: one that does not get on goes.
+	// No client has much more than the others: a stale connection is evicted.
 	for _, each := range top.route.largest[:min(len(top.route.largest), looks)] {
 		if l := each.oldest(now); l != nil && l.stale() {
 			return l
@@ -321,10 +318,10 @@ func (a *Account) victim(c *client, need int64) *Lease {
 	return nil
 }
 
-// share is what each route has for itself. The caller holds mu.
+// share is the room that each route has for itself, in bytes. The caller holds mu.
 func (a *Account) share() int64 { return a.room / int64(routeShare*max(len(a.routes), 1)) }
 
-// top is the client with the most, of some routes. The caller holds mu.
+// top is the client with the largest charge on the routes that of accepts. The caller holds mu.
 func (a *Account) top(of func(*Route) bool) (top *client) {
 	for _, r := range a.routes {
 		if len(r.largest) > 0 && (top == nil || r.largest[0].used > top.used) && of(r) {
@@ -334,8 +331,8 @@ func (a *Account) top(of func(*Route) bool) (top *client) {
 	return top
 }
 
-// evict takes a lease off the account for another one, of a client that is not forgotten. The caller holds mu and
-// evicts the holder behind it.
+// evict takes a lease off the account. It forgets the lease's client if that has no other lease, unless it is by. The
+// caller holds mu, and calls the holder's Evict after it has let go of mu.
 func (a *Account) evict(l *Lease, by *client) {
 	c := l.client
 	c.route.evicted++
@@ -347,7 +344,7 @@ func (a *Account) evict(l *Lease, by *client) {
 	}
 }
 
-// release takes a lease off the account. The caller holds mu, and forgets the client.
+// release takes a lease off the account. The caller holds mu, and calls forget for the client.
 func (a *Account) release(l *Lease) {
 	c := l.client
 	c.remove(l)
@@ -358,7 +355,8 @@ func (a *Account) release(l *Lease) {
 	a.list(l)
 }
 
-// shed gives up what is without progress for longest of those with the most, until so much is free.
+// shed evicts leases until their charges sum up to so many bytes: of the client with the largest charge, the one
+// without progress for longest, each time.
 func (a *Account) shed(bytes int64) {
 	a.mu.Lock()
 	gone := a.gone[:0]
@@ -381,7 +379,7 @@ func (a *Account) shed(bytes int64) {
 	}
 }
 
-// victims are to be evicted when the account's mutex is free again.
+// victims are the holders to evict after the account's mutex is let go.
 type victims struct {
 	n   int
 	all [most]Holder

@@ -7,16 +7,15 @@ import (
 )
 
 const (
-	// barTime is how long a client gets no new connections when one of its requests was refused: to accept a connection,
-	// read fifty requests and refuse them costs a hundred times what it costs to refuse the connection. It doubles each
-	// time that the same happens soon after, up to barMost: what is longer would be felt by machines behind the same
-	// address.
+	// barTime is how long a client gets no new connections after one of its requests was refused: to accept a connection
+	// and refuse fifty requests on it costs a hundred times as much as to refuse the connection. The time doubles if the
+	// client is refused again soon after, up to barMost: machines behind the same address would feel a longer one.
 	barTime, barMost = time.Second, 8 * time.Second
-	// mostBars are remembered for a route; further clients are not barred.
+	// mostBars is the number of clients that a route bars at a time; further clients are not barred.
 	mostBars = 4096
 )
 
-// bars are the clients of a route that get no new connections now, and those that got none lately.
+// bars are the clients of a route that are barred from new connections, or were until lately.
 type bars map[netip.Addr]bar
 
 type bar struct {
@@ -24,7 +23,7 @@ type bar struct {
 	long  time.Duration
 }
 
-// left is how long a client's bar still lasts. A clock that was set back makes none longer.
+// left is how long a client's bar still lasts, in nanoseconds. A clock that is set back makes no bar longer.
 func (k bar) left(now int64) int64 {
 	if left := k.until - now; left <= int64(barMost) {
 		return left
@@ -32,7 +31,7 @@ func (k bar) left(now int64) int64 {
 	return math.MinInt64
 }
 
-// recent is whether the bar lasts, or ended no longer ago than it lasted.
+// recent reports whether the bar lasts, or ended no longer ago than it lasted.
 func (k bar) recent(now int64) bool { return k.left(now) > -int64(k.long) }
 
 // add bars a client.
@@ -41,7 +40,7 @@ func (b *bars) add(addr netip.Addr, now int64) {
 	switch {
 	case known.left(now) > 0:
 		return
-	case found && known.recent(now): // again, as soon as it could
+	case found && known.recent(now): // refused again soon after
 		known.long = min(2*known.long, barMost)
 	case !found && len(*b) >= mostBars:
 		return
@@ -55,10 +54,10 @@ func (b *bars) add(addr netip.Addr, now int64) {
 	(*b)[addr] = known
 }
 
-// hold is whether a client is barred.
+// hold reports whether a client is barred.
 func (b bars) hold(addr netip.Addr, now int64) bool { return len(b) > 0 && b[addr].left(now) > 0 }
 
-// sweep forgets those whose bars are long over.
+// sweep forgets the bars that ended long ago.
 func (b bars) sweep(now int64) {
 	for addr, known := range b {
 		if !known.recent(now) {

@@ -6,20 +6,20 @@ import (
 	"github.com/tinkerbell/stack/internal/list"
 )
 
-// client is what one client has of a route. All of it is guarded by the account's mutex.
+// client has the leases of one client on a route. All of its fields are guarded by the account's mutex.
 type client struct {
 	addr  netip.Addr
 	route *Route
 	used  int64
 	index int // in the route's heap
 
-	leases list.List[*Lease] // by since: the first goes first
+	leases list.List[*Lease] // by since; the first is evicted first
 }
 
-// keptClients is how many unused ones are kept for their space.
+// keptClients is the number of unused clients that are kept, to save allocations.
 const keptClients = 256
 
-// clientOf finds a client, or makes one.
+// clientOf finds a client by its address, or makes one.
 func (a *Account) clientOf(r *Route, addr netip.Addr) *client {
 	c := r.clients[addr]
 	if c != nil {
@@ -36,7 +36,7 @@ func (a *Account) clientOf(r *Route, addr netip.Addr) *client {
 	return c
 }
 
-// forget drops a client that has nothing.
+// forget drops a client without leases.
 func (a *Account) forget(c *client) {
 	if c.leases.Len() > 0 {
 		return
@@ -59,8 +59,8 @@ func (c *client) remove(l *Lease) {
 	l.client = nil
 }
 
-// oldest is the lease that has been without progress for longest. Those that got on since they were put in their place
-// go to the end first: to keep the list in order at all times would take the mutex for each step of each connection.
+// oldest is the lease that has been without progress for longest. First it moves the leases with progress since they
+// were put into the list to its end: to keep the list in order all the time would take the mutex at each progress.
 func (c *client) oldest(now int64) *Lease {
 	for l := c.leases.First(); l != nil; l = c.leases.First() {
 		if l.progress.Load() <= l.since || l.since >= now {
@@ -72,10 +72,10 @@ func (c *client) oldest(now int64) *Lease {
 	return nil
 }
 
-// clientHeap has the clients of a route, that with the most first.
+// clientHeap is a heap of a route's clients, the one with the largest charge first.
 type clientHeap []*client
 
-// fix moves a client to its place after its use has changed.
+// fix moves a client to its place after its charge has changed.
 func (h clientHeap) fix(c *client) {
 	i := c.index
 	for i > 0 {

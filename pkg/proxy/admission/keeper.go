@@ -10,38 +10,37 @@ import (
 )
 
 const (
-	// busyPart of the memory in use makes the keeper look more often, as a divisor.
+	// busyPart is the part of the memory that has to be in use for the keeper to look more often, as a divisor.
 	busyPart = 16
-	// busyTick is how often it looks then: at 10 Gbit/s, 25 MB arrive in that time.
+	// busyTick is the time between two looks then: at 10 Gbit/s, 25 MB arrive in it. idleTick is the time otherwise.
 	busyTick, idleTick = 20 * time.Millisecond, 250 * time.Millisecond
 
-	// shedAt is where connections are given up, in percent of the container's memory. urgentAt does not wait for what was
-	// given up before to show, as settle does.
+	// shedAt is the use of the container's memory, in percent, above which connections are evicted. The memory of evicted
+	// connections becomes free after a while: below urgentAt the keeper waits for settle before it evicts more.
 	shedAt, urgentAt = 66, 72
 	settle           = 3 * busyTick
-	// nearly is how far below shedAt memory is short.
+	// nearly is how far below shedAt memory counts as short, in percent.
 	nearly = 10
-	// goTarget is where all that the container has should stay, when Go gives back what it can.
+	// goTarget is the use of the container's memory, in percent, to which Go's memory limit is tuned.
 	goTarget = 54
-	// goLeast is what Go's own limit is at least, in percent of the container's.
+	// goLeast is the least memory limit of Go, in percent of the container's.
 	goLeast = 25
-	// busyCollector is the part of the processor that Go's collector may have from one collection to the next. Where it
-	// has more, and more than liveAt percent of Go's own limit are in use behind a collection, connections are given up:
-	// it would run all the time.
+	// busyCollector is the part of the processor time that Go's collector may have from one collection to the next. If it
+	// has more, and more than liveAt percent of Go's limit are in use after a collection, connections are evicted: the
+	// collector would run all the time.
 	busyCollector, liveAt = .2, 65
-	// refuseAfterOverwork is for how long newcomers are refused, rather than wait, after the collector had too much to
-	// do.
+	// refuseAfterOverwork is how long newcomers are refused, instead of waiting, after the collector had too much to do.
 	refuseAfterOverwork = time.Second
-	// pace is the part of what is free below shedAt that may be charged until the next look, as a divisor: a connection
-	// that is served can come to hold so many times its charge in sockets' buffers.
+	// pace is the part of the free memory below shedAt that may be charged until the next look, as a divisor: the socket
+	// buffers of a connection can grow to so many times its charge.
 	pace = 64
-	// plenty is how much of the container's memory is free below shedAt when newcomers wait for the next look rather than
-	// be refused, as a divisor; waits how many looks one waits for at most.
+	// plenty is the part of the container's memory that has to be free below shedAt for newcomers to wait for the next
+	// look instead of being refused, as a divisor. waits is the number of looks that a newcomer waits for at most.
 	plenty, waits = 8, 8
-	// leavingPart of the memory may be held by what was evicted and has not ended, before newcomers wait, as a divisor.
+	// leavingPart is the part of the memory that evicted connections may still use before newcomers wait, as a divisor.
 	leavingPart = 8
-	// leastRoom is what pressure leaves of the room, as a divisor; overworkRoom, what an overworked collector alone
-	// does: a machine that boots has to be one of those with little.
+	// leastRoom is the part of the memory that stays room under pressure, as a divisor, and overworkRoom under the
+	// pressure of an overworked collector alone: a machine that boots must find room.
 	leastRoom, overworkRoom = 32, 4
 
 	logEvery = time.Minute
@@ -55,14 +54,14 @@ type Gauge interface {
 	Limit() int64
 }
 
-// Run keeps the account's clock, and holds the container below its limit: what the charges do not cover shows there. A
-// nil gauge is no limit.
+// Run keeps the account's clock, and keeps the container's memory, which includes what the charges do not cover, below
+// its limit. A nil gauge is no limit.
 func (a *Account) Run(ctx context.Context, g Gauge) {
 	if a == nil {
 		return
 	}
 	k := newKeeper(a, g)
-	// One timer, and nothing else is allocated: where the collector is behind, those who allocate wait for it.
+	// One timer is allocated, and nothing else: while the collector is behind, a goroutine that allocates waits for it.
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -84,7 +83,7 @@ func (a *Account) Run(ctx context.Context, g Gauge) {
 	}
 }
 
-// hurry has the keeper look now, if it waits for something to happen.
+// hurry has the keeper look now if it waits for idleTick.
 func (a *Account) hurry() {
 	select {
 	case a.wake <- struct{}{}:
@@ -92,7 +91,7 @@ func (a *Account) hurry() {
 	}
 }
 
-// Crowded is whether so much is in use that what connections may come to hold has to be bounded from the start.
+// Crowded reports whether so much is in use that the buffers of new connections have to be small from the start.
 func (r *Route) Crowded() bool { return r != nil && r.account.busy() }
 
 func (a *Account) busy() bool {
@@ -101,16 +100,17 @@ func (a *Account) busy() bool {
 	return a.used > a.memory/busyPart || a.room < a.memory || a.leaving > a.memory/leavingPart
 }
 
-// keeper compares what the container uses with what it may.
+// keeper compares the container's use of memory with its limit.
 type keeper struct {
 	account      *Account
 	gauge        Gauge
-	most         int64 // Go's limit as the program began with
-	now          int64 // and as it is now
+	most         int64 // Go's memory limit at the start
+	now          int64 // Go's memory limit now
 	sample       []metrics.Sample
-	shed         time.Time // when connections were given up
-	overworkedAt time.Time // when the collector had more to do than it can
-	// collector and processor are the seconds that the collector, and all, have had until the last collection.
+	shed         time.Time // the time of the last eviction
+	overworkedAt time.Time // the last time that the collector had too much to do
+	// collector and processor are the processor time of the collector, and of the process, until the last collection,
+	// in seconds.
 	collector, processor float64
 }
 
@@ -132,14 +132,14 @@ func newKeeper(a *Account, g Gauge) *keeper {
 		sampleReleased: {Name: "/memory/classes/heap/released:bytes"},
 		sampleLive:     {Name: "/gc/heap/live:bytes"},
 		sampleStacks:   {Name: "/memory/classes/heap/stacks:bytes"},
-		// Both are counted at the end of a collection.
+		// Go updates both at the end of a collection.
 		sampleCollector: {Name: "/cpu/classes/gc/total:cpu-seconds"},
 		sampleProcessor: {Name: "/cpu/classes/total:cpu-seconds"},
 	}
 	return k
 }
 
-// look measures, and acts on it.
+// look measures the container, sets the room, and evicts connections.
 func (k *keeper) look(now time.Time) {
 	defer k.account.wakeWaiting()
 	if k.gauge == nil {
@@ -164,7 +164,7 @@ func (k *keeper) look(now time.Time) {
 	case free >= 0:
 		a.room = min(a.used+free/pace, a.memory)
 	case used > limit/100*urgentAt || now.Sub(k.shed) > settle:
-		// A charge covers less than what it is measured to be: the excess is shared by all of it.
+		// The connections use more than their charges: room shrinks by several times the excess.
 		k.shed = now
 		a.room = a.used - max(-4*free, a.used/8)
 		shed = a.used - max(a.room, a.memory/leastRoom)
@@ -190,7 +190,8 @@ func (a *Account) wakeWaiting() {
 	}
 }
 
-// tune has Go's heap make way for the kernel's buffers: garbage is collected before connections are given up.
+// tune lowers Go's memory limit as the kernel's buffers grow, so that garbage is collected before connections are
+// evicted.
 func (k *keeper) tune(used, limit int64) {
 	own := int64(k.sample[sampleTotal].Value.Uint64() - k.sample[sampleReleased].Value.Uint64())
 	want := max(limit/100*goTarget-max(used-own, 0), limit/100*goLeast)
@@ -201,8 +202,8 @@ func (k *keeper) tune(used, limit int64) {
 	}
 }
 
-// overworked is how many bytes more are in use than the collector can keep up with, once for each collection; 0 if it
-// does.
+// overworked is the number of bytes in use above those that the collector can keep up with; 0 if there are none, or if
+// there was no collection since the last call.
 func (k *keeper) overworked() int64 {
 	collector, processor := k.sample[sampleCollector].Value.Float64(), k.sample[sampleProcessor].Value.Float64()
 	if processor <= k.processor {
@@ -217,13 +218,13 @@ func (k *keeper) overworked() int64 {
 	return max(live-k.now/100*liveAt, 0)
 }
 
-// loggedCounts is what was logged of a route last, and when.
+// loggedCounts are a route's counters in its last log line, and the time of that.
 type loggedCounts struct {
 	at               time.Time
 	evicted, refused uint64
 }
 
-// tell logs what was given up and refused, for each route once a minute at most, and forgets old bars.
+// tell logs the evictions and refusals of each route, once a minute at most, and forgets old bars.
 func (a *Account) tell(now time.Time) {
 	type line struct {
 		route            string

@@ -8,38 +8,38 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/limit"
 )
 
-// Lease is what one connection or request has been charged. It is a part of its holder, so that it costs no allocation.
-// The zero Lease has nothing; all methods may be called on it.
+// Lease is the charge of one connection or request. It is a field of its holder, so that it is not allocated by itself.
+// The zero Lease has no charge; all methods may be called on it.
 type Lease struct {
 	route    *Route
 	holder   Holder
-	progress atomic.Int64 // when the holder got on last, by the account's clock
+	progress atomic.Int64 // the time of the holder's last progress, by the account's clock
 
 	// Guarded by the account's mutex.
-	client   *client // nil when it was evicted or released
+	client   *client // nil after eviction or release
 	charge   int64
-	leaving  int64 // what it had when it was evicted, until it is released
-	spare    int64 // of charge: what the holder can do without
-	wanting  int64 // how many parts of the holder share that
-	reclaims int   // how often spare was taken back
-	place    int   // among the account's sparing, from 1; 0 is not there
-	since    int64 // its place in the client's list: progress as it was last looked at
+	leaving  int64 // the charge at eviction, until the release
+	spare    int64 // the part of charge that the holder can do without
+	wanting  int64 // the number of the holder's spares
+	reclaims int   // how often the account took spare back
+	place    int   // in the account's sparing, from 1; 0 is none
+	since    int64 // progress when the lease was put into the client's list
 	link     list.Link[*Lease]
 }
 
-// Touch notes that the holder is getting on: of a client's leases, the one for which that is longest ago goes first.
+// Touch notes progress of the holder. Of a client's leases, the one without progress for longest is evicted first.
 func (l *Lease) Touch() {
 	if l.route != nil {
 		l.progress.Store(l.route.account.now.Load())
 	}
 }
 
-// little is what a lease may grow by, in bytes, while pressure leaves no room for new ones: a request of what is let in
-// is served.
+// little is the number of bytes by which a lease may grow under pressure, when there is no room for new leases: a
+// request on a connection that was admitted is served.
 const little = 48 << 10
 
-// Grow charges more memory, in bytes. It is another refusal than [Admitted] when there is none, or when the lease has
-// been evicted: the holder should end then.
+// Grow charges more memory, in bytes. It returns another refusal than [Admitted] when there is no room, or when the
+// lease has been evicted; the holder should end then.
 func (l *Lease) Grow(bytes int64) Refusal {
 	if l.route == nil {
 		return Admitted
@@ -55,7 +55,7 @@ func (l *Lease) Grow(bytes int64) Refusal {
 		}
 		why = a.makeRoom(c, bytes, bound, &gone)
 		switch {
-		case l.client == nil: // it was itself what had to go
+		case l.client == nil: // makeRoom has evicted this lease
 			why = Memory
 			a.forget(c)
 		case why == Admitted:
@@ -71,17 +71,17 @@ func (l *Lease) Grow(bytes int64) Refusal {
 	return why
 }
 
-// Spare is a part of a [Lease] that its holder can do without. The zero Spare has nothing.
+// Spare is a part of a [Lease]'s charge that its holder can do without: larger buffers. The zero Spare has no charge.
 type Spare struct {
 	size     int64
-	reclaims int  // the lease's when size was charged: what was taken back since is not charged any more
-	wants    bool // it counts among those that share what there is
+	reclaims int  // the lease's reclaims when size was charged; if there was one since, size is not charged any more
+	wants    bool // it is counted in the account's wanting
 }
 
-// Spare charges what the holder can do without, in place of what s had: the largest of some sizes, in bytes and
-// ascending. A size has to fit for all that have asked, so that they have the same whoever came first, and in a part
-// of the room, so that nothing is given up for it. It tells how many of the sizes fit; 0 is none. The holder asks
-// again as it gets on, and without sizes when it is done.
+// Spare charges s with the largest size that fits, in place of its former one. The sizes are in bytes and ascending. A
+// size fits if every spare of the account could have it within a part of the room: so all spares are equal, in
+// whichever order the holders asked, and no lease is evicted for them. Spare returns how many of the sizes fit; 0 is
+// none. The holder calls it again with each progress, and without sizes at the end.
 func (l *Lease) Spare(s *Spare, sizes ...int64) (fit int) {
 	if l.route == nil || !s.wants && len(sizes) == 0 {
 		return len(sizes)
@@ -117,7 +117,7 @@ func (l *Lease) Spare(s *Spare, sizes ...int64) (fit int) {
 	return fit
 }
 
-// Shrink takes memory off that Grow has charged.
+// Shrink takes back bytes that Grow has charged.
 func (l *Lease) Shrink(bytes int64) {
 	if l.route == nil || bytes <= 0 {
 		return
@@ -132,7 +132,7 @@ func (l *Lease) Shrink(bytes int64) {
 	}
 }
 
-// Move charges the lease to another client, as a PROXY header tells it.
+// Move charges the lease to another client: the one in a PROXY header.
 func (l *Lease) Move(to netip.Addr) Refusal {
 	if l.route == nil {
 		return Admitted
@@ -149,7 +149,8 @@ func (l *Lease) Move(to netip.Addr) Refusal {
 		charge, spare, wanting := l.charge, l.spare, l.wanting
 		a.release(l)
 		a.forget(c)
-		if why = a.admit(l, limit.Key(to), charge, a.memory, true, &gone); why == Admitted { // it has been let in
+		// The connection was admitted before: it may use all of the memory.
+		if why = a.admit(l, limit.Key(to), charge, a.memory, true, &gone); why == Admitted {
 			l.spare, l.wanting = spare, wanting
 			a.spared += spare
 			a.wanting += wanting
@@ -162,8 +163,7 @@ func (l *Lease) Move(to netip.Addr) Refusal {
 	return why
 }
 
-// Release gives everything back: the holder has ended. It may be called more than once, and is called after an
-// eviction.
+// Release takes the whole charge back. The holder calls it at its end, after an eviction too. Further calls do nothing.
 func (l *Lease) Release() {
 	if l.route == nil {
 		return
@@ -179,7 +179,7 @@ func (l *Lease) Release() {
 	}
 }
 
-// stale is whether the holder has not got on for long. The caller holds the account's mutex.
+// stale reports whether the holder has been without progress for long. The caller holds the account's mutex.
 func (l *Lease) stale() bool {
 	return l.route.account.now.Load()-l.progress.Load() >= int64(stale)
 }

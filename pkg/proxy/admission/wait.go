@@ -2,23 +2,22 @@ package admission
 
 import "time"
 
-// Many machines that come at the same moment take what may be charged until the next look at the container (see
-// pace), although most of its memory is free. They wait for that look; to refuse them would be for nothing. Newcomers
-// wait as well while much of what was evicted has not ended, which takes the processor a while when it is busy: else
-// those who come and those who go would have the memory twice.
+// Between two looks at the container only a part of its free memory may be charged (see pace). Many machines that come
+// at one moment use that part up although most of the memory is free; they wait for the next look rather than be
+// refused. Newcomers also wait while many evicted connections have not ended, as on a busy processor: else the memory
+// of the evicted ones would be given away a second time.
 
-// HoldTime is when to ask [Route.Held] again, HoldTimes how often at most: then the newcomer is to be admitted or
-// refused.
+// HoldTime is the time after which to ask [Route.Held] again, and HoldTimes how often at most; then the newcomer is to
+// be admitted or refused.
 const (
 	HoldTime  = busyTick
 	HoldTimes = waits
 )
 
-// Held is whether something should wait a little before it is admitted: there will be room behind the next look at the
-// container.
+// Held reports whether a newcomer should wait before it is admitted: the next look at the container will find room.
 func (r *Route) Held(cost Cost) bool { return r.held(cost) != nil }
 
-// Wait waits while [Route.Held], for a few looks at most.
+// Wait waits while [Route.Held] is true, for a few looks at most.
 func (r *Route) Wait(cost Cost) {
 	for range waits {
 		looked := r.held(cost)
@@ -33,7 +32,7 @@ func (r *Route) Wait(cost Cost) {
 	}
 }
 
-// held is closed behind the next look; nil where nothing should wait for that.
+// held is closed by the next look. It is nil where a newcomer need not wait for that.
 func (r *Route) held(cost Cost) <-chan struct{} {
 	if r == nil {
 		return nil

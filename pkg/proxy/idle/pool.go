@@ -1,9 +1,10 @@
 // Package idle keeps connections to endpoints for later requests.
 //
-// HTTP/1.1 has no names for answers: what an endpoint sends on a connection is taken for the answer to the request
-// that is on it. An endpoint that answers twice would so answer the next request, of another client perhaps. Hence
-// each connection has a [Key], which it gets when it is opened and cannot change, and a pool gives it out for that key
-// only. A key is made with the client's address ([PerClient]), or, where a route asks for it, without ([Shared]).
+// An answer in HTTP/1.1 does not name its request: whatever bytes an endpoint sends on a connection are the answer to
+// the request on it. An endpoint that answers one request twice would thus answer the next request, perhaps that of
+// another client. Hence each connection has a [Key], which is set when the connection is opened and cannot change, and
+// a pool gives the connection out for that key only. A key has the client's address ([PerClient]), unless the route
+// shares its connections ([Shared]).
 package idle
 
 import (
@@ -14,7 +15,7 @@ import (
 	"github.com/tinkerbell/stack/internal/list"
 )
 
-// Key tells for which requests a connection may be used. The zero Key is for none: a connection with it is not kept.
+// Key says for which requests a connection may be used. A connection with the zero Key is not kept.
 type Key struct {
 	endpoint netip.AddrPort
 	client   netip.Addr // invalid if shared
@@ -22,7 +23,7 @@ type Key struct {
 }
 
 // PerClient is the key for requests of one client to one endpoint. The client's address is the one that the route
-// believes, without a zone. Requests of an unknown client (an invalid address) have a key by which nothing is kept.
+// trusts, without a zone. With an invalid address (an unknown client) the connection is not kept.
 func PerClient(endpoint netip.AddrPort, client netip.Addr) Key {
 	return Key{endpoint: endpoint, client: client.Unmap().WithZone("")}
 }
@@ -30,7 +31,7 @@ func PerClient(endpoint netip.AddrPort, client netip.Addr) Key {
 // Shared is the key for requests of all clients to one endpoint.
 func Shared(endpoint netip.AddrPort) Key { return Key{endpoint: endpoint, shared: true} }
 
-// Endpoint is where a connection with this key leads.
+// Endpoint is the endpoint of connections with this key.
 func (k Key) Endpoint() netip.AddrPort { return k.endpoint }
 
 var seed = maphash.MakeSeed()
@@ -50,7 +51,7 @@ type Slot[C any] struct {
 	key   Key
 	hash  uint64
 	since time.Time // idle
-	group int32     // in the pool that has the connection; 0 is none
+	group int32     // in the pool; 0 is not in a pool
 	// By the time since when they are idle:
 	ofPool, ofKey list.Link[C]
 }
@@ -58,10 +59,10 @@ type Slot[C any] struct {
 // NewSlot is the slot of a connection that is opened for a key.
 func NewSlot[C any](key Key) Slot[C] { return Slot[C]{key: key, hash: key.hash()} }
 
-// Key is what the connection was opened for.
+// Key is the key that the connection was opened with.
 func (s *Slot[C]) Key() Key { return s.key }
 
-// Idle tells whether a pool has the connection.
+// Idle reports whether the connection is in a pool.
 func (s *Slot[C]) Idle() bool { return s.group != 0 }
 
 func (s *Slot[C]) slot() *Slot[C] { return s } //nolint:unused // by Conn
@@ -73,9 +74,10 @@ type Limits struct {
 	Age    time.Duration // how long a connection may be idle
 }
 
-// Pool has idle connections. It closes none: what it gives up it returns, so that a caller with a lock can close it
-// afterwards. It is not safe for concurrent use. It takes memory for Limits.Total connections at most, and allocates
-// nothing once it has had that many: a hash table of its own, since Go's map may grow with keys that come and go.
+// Pool has idle connections. It closes none of them: it returns the connections that it takes out, so that a caller can
+// close them after it has let go of its lock. A Pool is not safe for concurrent use. It takes memory for at most
+// Limits.Total connections, and allocates nothing once it has had that many: it has a hash table of its own, since Go's
+// map may grow as keys come and go.
 type Pool[C Conn[C]] struct {
 	limits  Limits
 	all     list.List[C] // the one that is idle for longest first
@@ -100,10 +102,10 @@ func New[C Conn[C]](limits Limits) *Pool[C] {
 	return &Pool[C]{limits: limits, buckets: make([]int32, buckets), groups: make([]group[C], 1)}
 }
 
-// Len is how many connections there are.
+// Len is the number of connections.
 func (p *Pool[C]) Len() int { return p.all.Len() }
 
-// bucket is where a group with such a hash is found.
+// bucket is the bucket of the groups with such a hash.
 func (p *Pool[C]) bucket(hash uint64) *int32 { return &p.buckets[hash&uint64(len(p.buckets)-1)] }
 
 // find finds the group of a key; 0 is none.
@@ -115,7 +117,7 @@ func (p *Pool[C]) find(key Key, hash uint64) int32 {
 	return at
 }
 
-// Take takes the connection of a key that was used last, if there is one that is not too old.
+// Take takes out the connection of a key that was used last, unless it is older than Limits.Age.
 func (p *Pool[C]) Take(key Key, now time.Time) (c C, ok bool) {
 	if p.all.Len() == 0 {
 		return c, false
@@ -131,8 +133,8 @@ func (p *Pool[C]) Take(key Key, now time.Time) (c C, ok bool) {
 	return last, p.Remove(last)
 }
 
-// Put keeps a connection for requests with its key. It returns the connection that has to be closed for that, if any:
-// the one that is idle for longest, or the one put where nothing is kept for its key.
+// Put keeps a connection for requests with its key. If that is one connection too many, it returns the one that has
+// been idle for longest, for the caller to close. It returns c itself if connections with its key are not kept.
 func (p *Pool[C]) Put(c C, now time.Time) (surplus C, ok bool) {
 	s := c.slot()
 	if !s.key.keeps() || p.limits.Total <= 0 || p.limits.PerKey <= 0 {
@@ -147,7 +149,7 @@ func (p *Pool[C]) Put(c C, now time.Time) (surplus C, ok bool) {
 	}
 	if ok {
 		p.Remove(surplus)
-		at = p.find(s.key, s.hash) // it may have been the only one
+		at = p.find(s.key, s.hash) // surplus may have been the only one of its group
 	}
 	if at == 0 {
 		at = p.newGroup(s.key, s.hash)
@@ -172,7 +174,7 @@ func (p *Pool[C]) newGroup(key Key, hash uint64) int32 {
 	return at
 }
 
-// Remove takes a connection out; false if it is not in the pool.
+// Remove takes a connection out. It returns false if the connection is not in the pool.
 func (p *Pool[C]) Remove(c C) bool {
 	s := c.slot()
 	at := s.group
@@ -195,7 +197,7 @@ func (p *Pool[C]) Remove(c C) bool {
 	return true
 }
 
-// Expired takes out a connection that is idle for too long. There may be more.
+// Expired takes out one connection that has been idle for Limits.Age. There may be more.
 func (p *Pool[C]) Expired(now time.Time) (c C, ok bool) {
 	if p.all.Len() == 0 || now.Sub(p.all.First().slot().since) < p.limits.Age {
 		return c, false
@@ -219,7 +221,7 @@ func (p *Pool[C]) RemoveAll(endpoint netip.AddrPort) (all []C) {
 	return all
 }
 
-// Close takes out all connections, returns them, and has the pool keep none from now on.
+// Close takes out all connections and returns them. The pool keeps none from now on.
 func (p *Pool[C]) Close() (all []C) {
 	for p.all.Len() > 0 {
 		c := p.all.First()

@@ -6,18 +6,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// refusal is why a machine was not let in: the label of stack_proxy_queue_refused_total.
+// refusal is the reason for which a machine may not wait: the label of stack_proxy_queue_refused_total.
 type refusal uint8
 
 const (
-	refusedFull  refusal = iota // as many wait as may
-	refusedRetry                // it comes again when it is told to
+	refusedFull  refusal = iota // too many machines wait already
+	refusedRetry                // the client comes again instead
 	refusals
 )
 
 func (r refusal) String() string { return [...]string{"full", "retry"}[r] }
 
-// Group has a [Queue] for each route. It is a prometheus.Collector: of the routes that have a bound.
+// Group has a [Queue] for each route. It is a prometheus.Collector of the routes with a bound.
 type Group struct {
 	mu     sync.Mutex
 	queues map[string]*Queue
@@ -33,7 +33,7 @@ func NewGroup() *Group {
 	}, []string{"route"})}
 }
 
-// Route is a route's queue, always the same for a name.
+// Route returns a route's queue by its name, and makes it the first time.
 func (g *Group) Route(name string) *Queue {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package queue bounds how many machines a route serves at a time. The others wait, and are served in the order in
-// which they came. A machine is a client address (IPv6: a /64), with all that it asks for at a time.
+// Package queue bounds how many machines a route serves at a time. The other machines wait, and are served in the order
+// of their arrival. A machine is a client address (IPv6: a /64) with all of its requests and connections.
 //
-// Not its job: how fast those that are served get on (that is package shaper).
+// Package shaper bounds how fast the machines are served.
 package queue
 
 import (
@@ -19,69 +19,69 @@ import (
 
 const (
 	// hold is how long a machine keeps its place between two transfers while others wait: firmware asks for the
-	// initramfs when it has the kernel.
+	// initramfs once it has the kernel.
 	hold = time.Second
-	// step is how often one that waits is asked whether it still wants to.
+	// step is the time between two calls of Request.While.
 	step = 500 * time.Millisecond
 )
 
-// Why a machine is not let in.
+// The reasons for which a machine is not served.
 var (
-	// ErrFull is that as many wait as may.
+	// ErrFull: too many machines wait already.
 	ErrFull = errors.New("too many machines wait")
-	// ErrBusy is that it would have to wait.
+	// ErrBusy: the machine would have to wait, and its client comes again instead.
 	ErrBusy = errors.New("other machines are served")
-	// ErrGone is that it has gone while it waited.
+	// ErrGone: the machine has gone while it waited.
 	ErrGone = errors.New("the machine has gone")
 )
 
-// Queue is one route's. The zero Queue, and nil, let all machines in at once.
+// Queue is that of one route. The zero Queue, and nil, serve all machines at once.
 type Queue struct {
 	on atomic.Bool
 
 	mu       sync.Mutex
-	most     int // machines that are served at a time; 0 is no bound
-	length   int // machines that wait at most
+	most     int // machines served at a time; 0 is no bound
+	length   int // machines waiting at a time
 	machines map[netip.Addr]*machine
 	served   int
 	waiting  list.List[*machine]
-	resting  []*machine // those that keep their place without a transfer, the longest first
+	resting  []*machine // with a place and no transfer, the longest first
 	timer    *time.Timer
-	average  time.Duration // of the last waits
+	average  time.Duration // moving average of the waits
 	refused  [refusals]uint64
 
-	waits prometheus.Observer // of seconds; may be nil
+	waits prometheus.Observer // in seconds; may be nil
 }
 
-// machine is one that is served, or waits.
+// machine is a machine that is served, or waits.
 type machine struct {
 	addr      netip.Addr
-	transfers int // that are under way
-	waiters   int
-	came      time.Time     // when it began to wait
-	turn      chan struct{} // closed when it is served
+	transfers int           // under way
+	waiters   int           // requests that wait for the machine to be served
+	came      time.Time     // the beginning of its wait
+	admitted  chan struct{} // closed when the machine is served
 	served    bool
-	rests     time.Time // since when it has had no transfer, while it keeps its place
+	rests     time.Time // the end of its last transfer, while it keeps its place without one
 	link      list.Link[*machine]
 }
 
 // Request is one of a machine's transfers.
 type Request struct {
-	// From is whose it is.
+	// From is the client's address.
 	From netip.Addr
-	// Done ends the wait when it is closed. While is called from time to time as it waits, and ends the wait with an
-	// error. Both may be nil.
+	// Done ends the wait when it is closed. While is called from time to time during the wait, and ends it by an error.
+	// Both may be nil.
 	Done  <-chan struct{}
 	While func() error
-	// Retries is that the client comes again when it is told to: it does not wait.
+	// Retries means that the client comes again when it is told to (Retry-After): its request does not wait.
 	Retries bool
 }
 
-// On is whether there is a bound.
+// On reports whether there is a bound.
 func (q *Queue) On() bool { return q != nil && q.on.Load() }
 
-// SetLimits changes how many machines are served at a time, and how many may wait. Those that are served stay so. With
-// most 0 there is no bound, and nobody waits any more.
+// SetLimits changes how many machines are served at a time, and how many may wait. A machine that is served keeps its
+// place. With most 0 there is no bound, and all machines that wait are served.
 func (q *Queue) SetLimits(most, length int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -90,8 +90,8 @@ func (q *Queue) SetLimits(most, length int) {
 	q.admit()
 }
 
-// Enter begins a transfer of a machine, and waits for the machine's turn before. The transfer ends with leave.
-func (q *Queue) Enter(r Request) (leave func(), err error) {
+// Enter waits until the machine is served, and begins one of its transfers. The caller ends the transfer by end.
+func (q *Queue) Enter(r Request) (end func(), err error) {
 	addr := limit.Key(r.From)
 	q.mu.Lock()
 	if q.most == 0 {
@@ -115,11 +115,11 @@ func (q *Queue) Enter(r Request) (leave func(), err error) {
 	if m.served {
 		q.begin(m)
 		q.mu.Unlock()
-		return func() { q.leave(m) }, nil
+		return func() { q.end(m) }, nil
 	}
 	m.waiters++
 	q.mu.Unlock()
-	err = r.wait(m.turn)
+	err = r.wait(m.admitted)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	m.waiters--
@@ -128,10 +128,10 @@ func (q *Queue) Enter(r Request) (leave func(), err error) {
 		return nil, err
 	}
 	q.begin(m)
-	return func() { q.leave(m) }, nil
+	return func() { q.end(m) }, nil
 }
 
-// refusal is why a machine that is new is not let in, or may not wait. The caller holds mu.
+// refusal is the reason for which a new machine is not served and may not wait. The caller holds mu.
 func (q *Queue) refusal(full, retries bool) error {
 	switch {
 	case full && retries:
@@ -144,13 +144,13 @@ func (q *Queue) refusal(full, retries bool) error {
 	return nil
 }
 
-// wait waits for a machine's turn.
-func (r Request) wait(turn <-chan struct{}) error {
+// wait waits until the machine is served.
+func (r Request) wait(admitted <-chan struct{}) error {
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-turn:
+		case <-admitted:
 			return nil
 		case <-r.Done:
 			return ErrGone
@@ -165,9 +165,9 @@ func (r Request) wait(turn <-chan struct{}) error {
 	}
 }
 
-// add puts a machine behind those that wait. The caller holds mu.
+// add has a new machine wait, behind the others. The caller holds mu.
 func (q *Queue) add(addr netip.Addr) *machine {
-	m := &machine{addr: addr, came: time.Now(), turn: make(chan struct{})}
+	m := &machine{addr: addr, came: time.Now(), admitted: make(chan struct{})}
 	if q.machines == nil {
 		q.machines = map[netip.Addr]*machine{}
 	}
@@ -176,13 +176,13 @@ func (q *Queue) add(addr netip.Addr) *machine {
 	return m
 }
 
-// admit serves as many of those that wait as there are places. The caller holds mu.
+// admit serves as many waiting machines as there are places. The caller holds mu.
 func (q *Queue) admit() {
 	for q.waiting.Len() > 0 && (q.most == 0 || q.served < q.most) {
 		m := q.waiting.Take()
 		m.served = true
 		q.served++
-		close(m.turn)
+		close(m.admitted)
 		waited := time.Since(m.came)
 		q.average += (waited - q.average) / 8
 		if q.waits != nil {
@@ -192,25 +192,25 @@ func (q *Queue) admit() {
 	q.look()
 }
 
-// begin notes a transfer of a machine that is served. The caller holds mu.
+// begin begins a transfer of a machine that is served. The caller holds mu.
 func (q *Queue) begin(m *machine) {
 	m.transfers++
 	m.rests = time.Time{}
 }
 
-// leave ends a transfer.
-func (q *Queue) leave(m *machine) {
+// end ends a transfer.
+func (q *Queue) end(m *machine) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	m.transfers--
 	q.give(m)
 }
 
-// give has a machine keep its place for a while, or give it up, where it has nothing under way. The caller holds mu.
+// give frees the place of a machine without transfers: after hold if others wait, else at once. The caller holds mu.
 func (q *Queue) give(m *machine) {
 	switch {
 	case m.transfers > 0 || m.waiters > 0:
-	case !m.served: // the last of its requests has gone
+	case !m.served: // its last request has gone
 		q.waiting.Remove(&m.link)
 		delete(q.machines, m.addr)
 	case q.waiting.Len() > 0:
@@ -222,15 +222,15 @@ func (q *Queue) give(m *machine) {
 	}
 }
 
-// free gives a machine's place up. The caller holds mu.
+// free frees a machine's place. The caller holds mu.
 func (q *Queue) free(m *machine) {
 	m.served = false
 	delete(q.machines, m.addr)
 	q.served--
 }
 
-// look frees the places of machines that have rested for long, and looks again when the next one has. Those that have
-// gone on meanwhile are skipped. The caller holds mu.
+// look frees the places of the machines that have had no transfer for hold, and sets the timer for the next one. It
+// skips machines with a new transfer. The caller holds mu.
 func (q *Queue) look() {
 	freed := false
 	for len(q.resting) > 0 {
@@ -250,7 +250,7 @@ func (q *Queue) look() {
 	}
 }
 
-// lookIn has look called. The caller holds mu.
+// lookIn has look called after d. The caller holds mu.
 func (q *Queue) lookIn(d time.Duration) {
 	if q.timer != nil {
 		q.timer.Reset(d)
@@ -263,14 +263,14 @@ func (q *Queue) lookIn(d time.Duration) {
 	})
 }
 
-// Waiting is how many machines wait.
+// Waiting is the number of machines that wait.
 func (q *Queue) Waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.waiting.Len()
 }
 
-// RetryAfter is when a client that does not wait may come again: after as long as others waited of late, 1 to 60 s.
+// RetryAfter is the time after which a client that does not wait may come again: the average wait, 1 to 60 s.
 func (q *Queue) RetryAfter() time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()

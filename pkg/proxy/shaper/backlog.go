@@ -1,6 +1,7 @@
 package shaper
 
-// backlog is a heap of the clients that wait, by what they have had; of those with the same, the one that came first.
+// backlog is a heap of the clients that wait: the one that was granted least is first; of equals, the one that came
+// first.
 type backlog []*client
 
 // Len implements heap.Interface.
@@ -8,10 +9,10 @@ func (b backlog) Len() int { return len(b) }
 
 // Less implements heap.Interface.
 func (b backlog) Less(i, j int) bool {
-	if b[i].had != b[j].had {
-		return b[i].had < b[j].had
+	if b[i].granted != b[j].granted {
+		return b[i].granted < b[j].granted
 	}
-	return b[i].turn < b[j].turn
+	return b[i].order < b[j].order
 }
 
 // Swap implements heap.Interface.

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Group has a [Shaper] for each route. It is a prometheus.Collector: of the routes that have a rate.
+// Group has a [Shaper] for each route. It is a prometheus.Collector of the routes with a rate.
 type Group struct {
 	mu      sync.Mutex
 	shapers map[string]*Shaper
@@ -22,7 +22,7 @@ func NewGroup() *Group {
 	}, []string{"route"})}
 }
 
-// Route is a route's shaper, always the same for a name.
+// Route returns a route's shaper by its name, and makes it the first time.
 func (g *Group) Route(name string) *Shaper {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -88,7 +88,7 @@ func (g *Group) Collect(to chan<- prometheus.Metric) {
 	g.waits.Collect(to)
 }
 
-// state is what the metrics tell.
+// state has the values of the metrics.
 type state struct {
 	rate             int64
 	clients, waiting int

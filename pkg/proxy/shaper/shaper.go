@@ -1,10 +1,11 @@
 // Package shaper bounds how fast a route sends, and shares the rate fairly among the route's clients.
 //
-// A sender takes bytes from its route's [Shaper] before it sends them. While clients wait for bytes, they get them in
-// turns, those first that have had least (start-time fair queueing): each client address gets the same, however many
-// connections it has, and what a client does not take is shared by the others. docs/design/rate.md has the decision.
+// A sender asks its route's [Shaper] for bytes before it sends them. While clients wait, the shaper grants a quantum of
+// bytes at a time to the client that was granted least (start-time fair queueing). So each client address gets the same
+// rate, however many connections it has, and the others share the rate that a client does not use. docs/design/rate.md
+// has the decision.
 //
-// Not its job: sending, or how many clients there are (that is package queue).
+// Package queue bounds how many clients are served at a time.
 package shaper
 
 import (
@@ -22,71 +23,72 @@ import (
 )
 
 const (
-	// quantumTime is the time that one turn's bytes take at the rate; leastQuantum and mostQuantum bound them. Smaller
-	// turns share more evenly, larger ones cost fewer wake-ups.
+	// quantumTime is the time that one quantum takes at the rate; leastQuantum and mostQuantum bound the quantum, in
+	// bytes. A smaller quantum shares more evenly, a larger one costs fewer wake-ups.
 	quantumTime               = time.Millisecond
 	leastQuantum, mostQuantum = 4 << 10, 256 << 10
-	// burst is for how long bytes that were not granted in time may be granted later: a timer that is late on a busy
-	// machine, or a pause of all clients, loses no more than what lies behind that.
+	// burst is how long unused bytes of the rate may be granted later: a timer that is late on a busy machine, or a pause
+	// of all clients, loses only the bytes of the time beyond it.
 	burst = 25 * time.Millisecond
-	// credit is how many turns a client may be behind the others and get them back: one that writes before it asks again
-	// must not lose its turn to one that always has another connection waiting.
+	// credit is the number of quanta that a client may fall behind the others and is granted later: a client that writes
+	// before it asks again must not lose its share to a client with another connection waiting.
 	credit = 4
-	// forgetAfter is how long a client is remembered that takes nothing.
+	// forgetAfter is how long a client is remembered without a request.
 	forgetAfter = time.Second
-	// step is how often a sender that waits is asked whether it still wants to.
+	// step is the time between two calls of the function that ends the wait of a sender.
 	step = 500 * time.Millisecond
 )
 
-// errDone ends the wait of a sender that has gone.
+// errDone ends the wait of a sender whose done is closed.
 var errDone = errors.New("the sender has gone")
 
-// Shaper is one route's rate. The zero Shaper, and nil, have none: all that is asked for is granted.
+// Shaper is the rate of one route. The zero Shaper, and nil, have no rate: they grant every request at once.
 type Shaper struct {
 	on atomic.Bool
 
 	mu      sync.Mutex
-	start   time.Time // what the times below are counted from
-	rate    int64     // bits a second; 0 is no bound
-	quantum int64     // bytes of a turn
-	next    time.Duration
-	clock   int64 // what the client that was served last had had, in bytes: where newcomers begin
+	start   time.Time     // the zero of the times below
+	rate    int64         // bits a second; 0 is no bound
+	quantum int64         // bytes
+	next    time.Duration // when the next bytes may be granted
+	clock   int64         // the count of the client served last before its grant, in bytes: newcomers' counts begin there
 	clients map[netip.Addr]*client
 	swept   time.Duration
 	backlog backlog // clients that wait, the next one first
-	turn    uint64
+	order   uint64
 	timer   *time.Timer
 	granted uint64 // bytes
 
-	waits prometheus.Observer // of seconds; may be nil
+	waits prometheus.Observer // in seconds; may be nil
 
 	waiters sync.Pool // of *waiter
 }
 
-// client is an address for which something is sent.
+// client is a client address.
 type client struct {
-	had     int64 // bytes, on the scale of the shaper's clock
-	used    time.Duration
+	granted int64         // count of bytes, on the scale of the shaper's clock
+	used    time.Duration // the time of the last request or grant
 	waiters list.List[*Waiter]
-	turn    uint64 // decides among clients that have had the same
+	order   uint64 // of arrival: decides among clients with equal counts
 	place   int    // in the backlog
 }
 
 // Waiter is a sender that may have to wait. It has one request at a time.
 type Waiter struct {
-	// Ready is called when what Ask did not grant at once has been. It is called from any goroutine, and must not wait.
+	// Ready is called when a request that Ask did not grant at once is granted. It is called by any goroutine, and must
+	// not wait.
 	Ready func()
 
 	client     *client // nil while it does not wait
-	size, left int64   // bytes that it asked for, and those that are not granted yet
+	size, left int64   // bytes of the request, and those not granted yet
 	asked      time.Duration
-	link       list.Link[*Waiter] // in the client's, then in those that are granted
+	link       list.Link[*Waiter] // in the client's waiters, then in a list of granted ones
 }
 
-// On is whether there is a rate. Where there is none, senders need not ask.
+// On reports whether there is a rate. Without one, senders need not ask.
 func (s *Shaper) On() bool { return s != nil && s.on.Load() }
 
-// Piece is how many of n bytes are best taken at a time.
+// Piece is how many of n bytes are best asked for at a time.
 func (s *Shaper) Piece(n int64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +98,7 @@ func (s *Shaper) Piece(n int64) int64 {
 	return min(n, s.quantum)
 }
 
-// SetRate changes the rate, in bits a second, also for those who wait; 0 is none.
+// SetRate changes the rate, in bits a second, also for waiting senders; 0 is no rate.
 func (s *Shaper) SetRate(bits int64) {
 	s.mu.Lock()
 	now := s.now()
@@ -113,7 +115,8 @@ func (s *Shaper) SetRate(bits int64) {
 	call(behind)
 }
 
-// Ask asks for n bytes to a client. True is that they are granted; else Ready will be called, unless Cancel is before.
+// Ask asks for n bytes to a client. If it returns false, Ready will be called when they are granted, unless Cancel is
+// called before.
 func (s *Shaper) Ask(w *Waiter, to netip.Addr, n int64) bool {
 	s.mu.Lock()
 	if s.rate == 0 || n <= 0 {
@@ -133,7 +136,7 @@ func (s *Shaper) Ask(w *Waiter, to netip.Addr, n int64) bool {
 	return granted
 }
 
-// Cancel takes a request back. False is that it was granted: Ready has been called, or is about to be.
+// Cancel takes a request back. It returns false if the request was granted: Ready has been called, or is about to be.
 func (s *Shaper) Cancel(w *Waiter) bool {
 	s.mu.Lock()
 	c := w.client
@@ -151,7 +154,7 @@ func (s *Shaper) Cancel(w *Waiter) bool {
 	return true
 }
 
-// Return gives bytes back that were granted and are not sent.
+// Return gives back bytes that were granted and are not sent.
 func (s *Shaper) Return(to netip.Addr, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,14 +169,14 @@ func (s *Shaper) giveBack(c *client, n int64) {
 		return
 	}
 	s.next -= s.span(n)
-	c.had -= n
+	c.granted -= n
 	if c.waiters.Len() > 0 {
 		heap.Fix(&s.backlog, c.place)
 	}
 }
 
-// Take waits until n bytes may be sent to a client. It ends with an error when done is closed, or with that of while,
-// which is called from time to time as it waits; both may be nil.
+// Take waits until n bytes may be sent to a client. It returns an error when done is closed, or when while returns one,
+// which is called from time to time during the wait. Both may be nil.
 func (s *Shaper) Take(done <-chan struct{}, to netip.Addr, n int64, while func() error) error {
 	w, ok := s.waiters.Get().(*waiter)
 	if !ok {
@@ -205,7 +208,7 @@ func (s *Shaper) Take(done <-chan struct{}, to netip.Addr, n int64, while func()
 	return err
 }
 
-// waiter is a goroutine that waits.
+// waiter is the Waiter of a goroutine.
 type waiter struct {
 	Waiter
 	granted chan struct{}
@@ -225,24 +228,24 @@ func (s *Shaper) now() time.Duration {
 	return time.Since(s.start)
 }
 
-// span is how long n bytes take at the rate. The caller holds mu.
+// span is the time that n bytes take at the rate. The caller holds mu.
 func (s *Shaper) span(n int64) time.Duration {
 	return time.Duration(float64(n) * 8 / float64(s.rate) * float64(time.Second))
 }
 
-// clientOf finds a client, or begins with it where the others are. The caller holds mu.
+// clientOf finds a client, or makes one that has been granted as much as the others. The caller holds mu.
 func (s *Shaper) clientOf(addr netip.Addr, now time.Duration) *client {
 	c := s.clients[addr]
 	if c == nil {
 		s.sweep(now)
-		c = &client{had: s.clock}
+		c = &client{granted: s.clock}
 		s.clients[addr] = c
 	}
 	c.used = now
 	return c
 }
 
-// sweep forgets clients that take nothing. The caller holds mu.
+// sweep forgets clients without requests. The caller holds mu.
 func (s *Shaper) sweep(now time.Duration) {
 	if s.clients != nil && now-s.swept < forgetAfter {
 		return
@@ -257,21 +260,21 @@ func (s *Shaper) sweep(now time.Duration) {
 	s.clients = kept
 }
 
-// wait puts a request behind its client's others, and the client into the backlog. The caller holds mu.
+// wait puts a request behind its client's other ones, and the client into the backlog. The caller holds mu.
 func (s *Shaper) wait(w *Waiter) {
 	c := w.client
 	idle := c.waiters.Len() == 0
 	c.waiters.Add(&w.link, w)
 	if idle {
-		c.had = max(c.had, s.clock-credit*s.quantum)
-		s.turn++
-		c.turn = s.turn
+		c.granted = max(c.granted, s.clock-credit*s.quantum)
+		s.order++
+		c.order = s.order
 		heap.Push(&s.backlog, c)
 	}
 }
 
-// dispatch grants what the rate has room for, and sets the timer for what it has not. The caller holds mu, and calls
-// what it returns without.
+// dispatch grants the bytes that the rate allows now, and sets the timer for the next ones. It returns the waiters
+// whose requests are granted in full. The caller holds mu, lets it go, and passes them to call.
 func (s *Shaper) dispatch(now time.Duration) (ready list.List[*Waiter]) {
 	for len(s.backlog) > 0 && (s.next <= now || s.rate == 0) {
 		c := s.backlog[0]
@@ -293,8 +296,8 @@ func (s *Shaper) dispatch(now time.Duration) (ready list.List[*Waiter]) {
 		if c.waiters.Len() == 0 {
 			heap.Pop(&s.backlog)
 		} else {
-			s.turn++
-			c.turn = s.turn
+			s.order++
+			c.order = s.order
 			heap.Fix(&s.backlog, 0)
 		}
 	}
@@ -304,23 +307,23 @@ func (s *Shaper) dispatch(now time.Duration) (ready list.List[*Waiter]) {
 	return ready
 }
 
-// call tells waiters that they have been granted all. A waiter may ask again meanwhile.
+// call calls Ready of the waiters. A waiter may ask again in it.
 func call(granted list.List[*Waiter]) {
 	for w := granted.Take(); w != nil; w = granted.Take() {
 		w.Ready()
 	}
 }
 
-// charge has a client served. The caller holds mu.
+// charge grants n bytes to a client. The caller holds mu.
 func (s *Shaper) charge(c *client, n int64, now time.Duration) {
-	s.clock = max(s.clock, c.had)
-	c.had += n
+	s.clock = max(s.clock, c.granted)
+	c.granted += n
 	c.used = now
 	s.next = max(s.next, now-burst) + s.span(n)
 	s.granted += uint64(n)
 }
 
-// wakeIn has dispatch called. The caller holds mu.
+// wakeIn has dispatch called after d. The caller holds mu.
 func (s *Shaper) wakeIn(d time.Duration) {
 	if s.timer == nil {
 		s.timer = time.AfterFunc(d, s.wake)
