@@ -106,10 +106,10 @@ func TestRateChangesUnderWay(t *testing.T) {
 
 // Two addresses share the rate, though one has four streams.
 func TestAddressesShareTheRate(t *testing.T) {
-	const bits = 20e6 // so little that each client keeps up on a busy machine
+	const bits = 4e6 // a turn takes 8 ms: a machine that is late by a few loses nobody a turn
 	r := start(t, Settings{Shaper: shaped(bits), Rate: bits}, sending(t, make([]byte, 64<<20)))
 	share := shapertest.Share(t, r.Addr(), "", 4)
-	if share < .4 || share > .6 { // by connections it would be .8 and more; the machine may be busy
+	if share < .45 || share > .55 { // by connections it would be .8 and more
 		t.Errorf("the one with four streams has %.3f of all", share)
 	}
 }

@@ -2,6 +2,7 @@ package tftp
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type fileServer struct {
 	lose       func() bool // drops a datagram it would send
 	onRequest  func()
 	onPeer     func(netip.AddrPort) // sees who asks
+	retry      time.Duration        // until it sends again; 0 is retryAfter
 }
 
 const retryAfter = 100 * time.Millisecond
@@ -148,7 +150,7 @@ func (fs *fileServer) transfer(r request, in <-chan []byte, stop <-chan struct{}
 		oack = append(append(append(append(oack, name...), 0), value...), 0)
 	})
 	acked := func(n uint16) bool { // waits for the ACK of block n
-		deadline := time.After(retryAfter)
+		deadline := time.After(cmp.Or(fs.retry, retryAfter))
 		for {
 			select {
 			case b := <-in:

@@ -11,13 +11,13 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 )
 
-// With windows that wait half a second for the rate, while the server repeats after 100 ms and the client after 300: each
-// transfer takes its time, nothing is lost, and hardly anything is sent twice.
+// With windows that wait 450 ms for the rate, while server and client repeat after 300, each once a window and far from its
+// end, whenever a busy machine lets them: each transfer takes its time, nothing is lost, and hardly anything is sent twice.
 func TestWindowsWaitForTheRate(t *testing.T) {
 	l := newLab(t)
 	data := content(40_000)
-	(&fileServer{files: map[string][]byte{"f": data}}).listen(t, l.server, serverIP+":69")
-	const bits = 64e3
+	(&fileServer{files: map[string][]byte{"f": data}, retry: 3 * retryAfter}).listen(t, l.server, serverIP+":69")
+	const bits = 73e3
 	for name, options := range map[string][]string{
 		"windows":  {"blksize", "1024", "windowsize", "4"},
 		"lockstep": {"blksize", "4000"},
@@ -42,8 +42,7 @@ func TestWindowsWaitForTheRate(t *testing.T) {
 			if options != nil && f.drops(DropHeld) == 0 {
 				t.Error("nothing was repeated while a window waited")
 			}
-			// A client may repeat an ACK at the moment in which its window goes on. That is not to be the rule.
-			if n := counter(f.handler.meters.retransmits); n > 8 {
+			if n := counter(f.handler.meters.retransmits); n > 2 {
 				t.Errorf("%v blocks were sent twice", n)
 			}
 		})

@@ -200,12 +200,12 @@ func TestRateChangesUnderWay(t *testing.T) {
 
 // Of two addresses one opens six connections: both get as much.
 func TestAddressesShareTheRate(t *testing.T) {
-	const bits = 20e6 // so little that each client keeps up on a busy machine
+	const bits = 4e6 // a turn takes 8 ms: a machine that is late by a few loses nobody a turn
 	name, _ := image(t, 64<<20)
 	g := shapers(bits)
 	r := start(t, Settings{Handler: serving(name), Shaper: g.Route("r"), Rate: bits})
 	share := shapertest.Share(t, r.Addr(), "GET / HTTP/1.1\r\nHost: h\r\n\r\n", 6)
-	if share < .4 || share > .6 { // by connections it would be .8 and more; the machine may be busy
+	if share < .45 || share > .55 { // by connections it would be .8 and more
 		t.Errorf("the one with six connections has %.3f of all", share)
 	}
 }
