@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -161,13 +160,16 @@ func (c *Cached) Read(b []byte, offset int64) (n int, err error) {
 	}
 }
 
-var scratch = sync.Pool{New: func() any { return new([CachedSize]byte) }}
+// loadPiece is the memory that Load takes, of which a thousand machines may need one each.
+const loadPiece = 4 << 10
 
-// Load waits until the kernel has the file's content at an offset in memory.
+// Load waits until the kernel has the file's content at an offset in memory: it reads all of it into the same piece.
 func (c *Cached) Load(offset int64) error {
-	b := scratch.Get().(*[CachedSize]byte)
-	defer scratch.Put(b)
-	n, err := unix.Pread(c.fd, b[:], offset)
+	piece, pieces := make([]byte, loadPiece), make([][]byte, CachedSize/loadPiece)
+	for i := range pieces {
+		pieces[i] = piece
+	}
+	n, err := unix.Preadv(c.fd, pieces, offset)
 	if err == nil && n == 0 {
 		err = io.ErrUnexpectedEOF
 	}

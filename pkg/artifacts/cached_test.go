@@ -57,7 +57,16 @@ func TestCachedAgreesWithServeHTTP(t *testing.T) {
 		"/.hidden": false, "/.git/config": false, "/../../etc/passwd": false, "/absent": false, "/a\x00b": false,
 		"/fifo": false, "/vmlinuz-x86_64/x": false,
 	} {
-		c := h.Cached(path)
+		w, c := httptest.NewRecorder(), (*Cached)(nil)
+		for range 100 { // the kernel may have lost something of it, or want to note that a link was read
+			w = httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodGet, "http://h/", nil)
+			r.URL.Path = path
+			h.ServeHTTP(w, r)
+			if c = h.Cached(path); c != nil || !want {
+				break
+			}
+		}
 		if (c != nil) != want {
 			t.Errorf("%q from memory: %v, want %v", path, c != nil, want)
 		}
@@ -74,10 +83,6 @@ func TestCachedAgreesWithServeHTTP(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v", path, err)
 		}
-		w := httptest.NewRecorder()
-		r := httptest.NewRequest(http.MethodGet, "http://h/", nil)
-		r.URL.Path = path
-		h.ServeHTTP(w, r)
 		if diff := cmp.Diff(w.Result().Header, got.Header); diff != "" || w.Code != got.StatusCode {
 			t.Errorf("%q: %d, from memory %d (-want +got):\n%s", path, w.Code, got.StatusCode, diff)
 		}
@@ -85,6 +90,18 @@ func TestCachedAgreesWithServeHTTP(t *testing.T) {
 			t.Errorf("%q: the body has %d bytes, want %d", path, len(all), w.Body.Len())
 		}
 	}
+}
+
+// eventually reads until there is something: the kernel may have lost something of it, or want to note that a link was
+// read.
+func eventually(read func() string, h *Handler) (got string) {
+	for range 100 {
+		if got = read(); got != "" {
+			break
+		}
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/kernel", nil))
+	}
+	return got
 }
 
 // Each set of files that is published is served at once, and no mixture of two. A file that is not the manifest's is
@@ -120,7 +137,7 @@ func TestCachedFollowsTheDirectory(t *testing.T) {
 		tag, _, _ = strings.Cut(tag, "\r\n")
 		return tag + " " + string(b)
 	}
-	if got := read(); got != `"digest-of-a" first` {
+	if got := eventually(read, h); got != `"digest-of-a" first` {
 		t.Errorf("got %s", got)
 	}
 	publish("b", "second", 6)
@@ -130,7 +147,7 @@ func TestCachedFollowsTheDirectory(t *testing.T) {
 	if err := h.Ready(); err != nil {
 		t.Fatal(err)
 	}
-	if got := read(); got != `"digest-of-b" second` {
+	if got := eventually(read, h); got != `"digest-of-b" second` {
 		t.Errorf("got %s", got)
 	}
 	publish("c", "third", 999)
