@@ -115,6 +115,15 @@ func TestProgramsLinkOnlyWhatTheyNeed(t *testing.T) {
 	}
 }
 
+// The engine for plain requests stands beside net/http's server, not on it, and its owner counts and logs.
+func TestEngineKnowsNoServer(t *testing.T) {
+	for _, imported := range list(t)["pkg/proxy/http1"].Imports {
+		if slices.Contains([]string{"net/http", "log/slog", "github.com/prometheus/client_golang/prometheus"}, imported) {
+			t.Errorf("pkg/proxy/http1 imports %s", imported)
+		}
+	}
+}
+
 // Only main exits or reads the environment; linting holds the rest of the tree to it, this the size of main.
 func TestMainIsShort(t *testing.T) {
 	for _, program := range []string{"broadcast-init", "dhcp-relay", "stack-lb", "stack-proxy"} {

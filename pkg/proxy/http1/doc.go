@@ -7,8 +7,8 @@
 // else it hands off to its owner, with the bytes that were read, once and for good. So the engine decides nothing about
 // bad input, nor about which endpoint is to blame.
 //
-// Data enters at [Conn.Read], from the client, and leaves there; the way between is a [Route]'s, which chooses the
-// endpoint and counts. [Client] and Route are all that the engine knows of its owner.
+// A request enters at [Conn.Read]. A [Route] chooses the endpoint or the file, and is told how the request ended; its
+// answer leaves by the same [Conn]. [Owner] and Route are all that the engine knows of the program around it.
 //
 // Not its job: accepting connections, limits, metrics, logs, and what is not plain.
 package http1
