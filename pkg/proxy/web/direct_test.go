@@ -3,10 +3,13 @@ package web
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"strings"
@@ -335,7 +338,7 @@ func TestExhausted(t *testing.T) {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 		}
 		one := r.current.Load().sites[0].proxy
-		one.upstreams.dial, one.transport.DialContext = fail, fail
+		one.transport.upstreams.dial, one.transport.others.DialContext = fail, fail
 		if response, body := r.talk(t).ask(t, request); response.StatusCode != http.StatusBadGateway {
 			t.Errorf("%s: got %d %q", way, response.StatusCode, body)
 		}
@@ -350,7 +353,9 @@ func TestExhausted(t *testing.T) {
 // What has come of an answer is passed on, however long the rest takes.
 func TestHalfAnAnswerIsPassedOn(t *testing.T) {
 	withAndWithout(t, func(t *testing.T, start starter) {
-		for _, way := range []string{"plain", "direct"} {
+		requests := maps.Clone(ways)
+		requests["body"] = "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n"
+		for way, request := range requests {
 			arrived := make(chan struct{})
 			r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Length", "2000")
@@ -364,7 +369,7 @@ func TestHalfAnAnswerIsPassedOn(t *testing.T) {
 			}))})
 			c := r.talk(t)
 			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-			_, _ = io.WriteString(c.Conn, ways[way])
+			_, _ = io.WriteString(c.Conn, request)
 			response, err := http.ReadResponse(c.Reader, nil)
 			if err != nil {
 				t.Fatal(way, err)
@@ -378,4 +383,47 @@ func TestHalfAnAnswerIsPassedOn(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An answer without a body may have trailers, by each way.
+func TestTrailersOfAnEmptyAnswer(t *testing.T) {
+	withAndWithout(t, func(t *testing.T, start starter) {
+		for way, request := range ways {
+			addr, _ := raw(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n0\r\nX-Sum: 7\r\n\r\n")
+			r := start(t, Settings{Pool: pool(addr)})
+			response, body := r.talk(t).ask(t, request)
+			if got := response.Trailer.Get("X-Sum"); got != "7" || body != "" {
+				t.Errorf("%s: got trailer %q behind %q", way, got, body)
+			}
+		}
+	})
+}
+
+// GETs of HTTP/2 clients go by kept connections, too.
+func TestHTTP2ClientsHaveKeptConnections(t *testing.T) {
+	certificate := httptest.NewUnstartedServer(nil)
+	certificate.StartTLS()
+	defer certificate.Close()
+	addr, connections := raw(t, fine, fine, fine)
+	r := start(t, Settings{Pool: pool(addr), TLS: &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: certificate.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"},
+	}})
+	client := http.Client{Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true,
+	}}
+	defer client.CloseIdleConnections()
+	for range 3 {
+		response, err := client.Get("https://" + r.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if response.Proto != "HTTP/2.0" || string(body) != "ok" {
+			t.Errorf("got %s, %q", response.Proto, body)
+		}
+	}
+	if n := connections.Load(); n != 1 {
+		t.Errorf("%d connections for 3 requests, want 1", n)
+	}
 }

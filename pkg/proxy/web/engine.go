@@ -121,7 +121,7 @@ func plainRouteOf(sites []*site) *plainRoute {
 }
 
 // Upstreams implements http1.Route.
-func (p *plainRoute) Upstreams() *http1.Upstreams { return p.proxy.upstreams.loops }
+func (p *plainRoute) Upstreams() *http1.Upstreams { return p.proxy.transport.upstreams.loops }
 
 // Begin implements http1.Route.
 func (p *plainRoute) Begin(x *http1.Exchange) bool {
@@ -143,7 +143,7 @@ func (p *plainRoute) Begin(x *http1.Exchange) bool {
 		lines := forwardedHeaders{proto: "http", host: c.forwarded.host}.onlyPeer(x.Client).append(nil)
 		c.forwarded.lines = appendHeader(lines, "Via", viaHTTP11)
 	}
-	x.Endpoint, x.Key, x.Added = e, p.proxy.upstreams.key(e.Addr, x.Client), c.forwarded.lines
+	x.Endpoint, x.Key, x.Added = e, p.proxy.transport.upstreams.key(e.Addr, x.Client), c.forwarded.lines
 	return true
 }
 

@@ -1,11 +1,14 @@
 package web
 
 import (
+	"fmt"
 	"net/http"
 	"net/netip"
 	"net/textproto"
 	"slices"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // Forwarding headers. A client that could choose them could read another machine's user-data: Hegel and Smee
@@ -59,11 +62,10 @@ func (c forwardedHeaders) onlyPeer(peer netip.Addr) forwardedHeaders {
 
 // set writes the headers of a request on its way to an endpoint, over whatever it has of them.
 func (c forwardedHeaders) set(out http.Header) {
-	out[headerFor] = []string{c.chain}
-	out[headerRealIP] = []string{c.realIP}
-	out[headerProto] = []string{c.proto}
-	out[headerHost] = []string{c.host}
-	out[headerForwarded] = []string{c.forwarded}
+	values := [...]string{c.chain, c.realIP, c.proto, c.host, c.forwarded} // one allocation
+	for i, name := range [...]string{headerFor, headerRealIP, headerProto, headerHost, headerForwarded} {
+		out[name] = values[i : i+1 : i+1]
+	}
 }
 
 // append writes the headers as lines.
@@ -73,6 +75,68 @@ func (c forwardedHeaders) append(b []byte) []byte {
 	b = appendHeader(b, headerProto, c.proto)
 	b = appendHeader(b, headerHost, c.host)
 	return appendHeader(b, headerForwarded, c.forwarded)
+}
+
+// header is the header of the endpoint's request: the client's without what is for its connection only, with what the
+// endpoint is told of the client. Trailers of a request are dropped (RFC 9110, section 6.5.1): they could say what its
+// header may not.
+func (p *proxy) header(r *http.Request) http.Header {
+	out := make(http.Header, len(r.Header)+8)
+	for name, values := range r.Header {
+		if endToEnd(name) {
+			out[name] = values
+		}
+	}
+	if httpguts.HeaderValuesContainsToken(r.Header["Te"], "trailers") {
+		out["Te"] = []string{"trailers"}
+	}
+	if out["User-Agent"] == nil {
+		out["User-Agent"] = nil // or http.Transport would name itself
+	}
+	newForwardedHeaders(r, peerOf(r), p.settings.Trusted).set(out)
+	via := viaHTTP11
+	if r.ProtoMajor != 1 || r.ProtoMinor != 1 {
+		via = fmt.Sprintf("%d.%d %s", r.ProtoMajor, r.ProtoMinor, pseudonym)
+	}
+	out["Via"] = append(slices.Clip(r.Header["Via"]), via)
+	return out
+}
+
+// setAnswerHeader takes over what is not for the endpoint's connection only.
+func setAnswerHeader(to, from http.Header) {
+	listed := from["Connection"]
+	for name, values := range from {
+		if name == "Content-Length" || !hopByHop(name) && !named(listed, name) {
+			to[name] = values
+		}
+	}
+}
+
+// endToEnd is whether a client's header goes to the endpoint as it came: it belongs to no connection, and is not the
+// proxy's to write, under whatever spelling.
+func endToEnd(name string) bool { return !hopByHop(name) && !isForwarded(name) && !alias(name) }
+
+// hopByHop headers belong to one connection (RFC 9110, section 7.6.1); Host and the length are written apart.
+func hopByHop(name string) bool {
+	switch name {
+	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer",
+		"Transfer-Encoding", "Upgrade", "Host", "Content-Length":
+		return true
+	default:
+		return false
+	}
+}
+
+// named is whether a Connection header lists a name.
+func named(lists []string, name string) bool {
+	for _, list := range lists {
+		for each := range strings.SplitSeq(list, ",") {
+			if textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(each)) == name {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // isForwarded is whether a header is one of those.
@@ -103,15 +167,6 @@ func alias(name string) bool {
 // punctuation is what a name may hold (RFC 9110, section 5.6.2) besides letters, digits and hyphens.
 func punctuation(c rune) bool {
 	return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
-}
-
-// dropAliases removes them from what goes to an endpoint.
-func dropAliases(h http.Header) {
-	for name := range h {
-		if alias(name) {
-			delete(h, name)
-		}
-	}
 }
 
 // parseChain parses what a trusted proxy sent. Entries with a port lose it; from the right, the first entry that is

@@ -261,7 +261,7 @@ func testF7SharedConnections(t *testing.T, request string) {
 	r := startOn(t, Settings{Pool: pool(addr), SharedConnections: true}, io.Discard, nil) // a loop each would have a pool each
 	var ended int64                                                                       // connections of the pool before
 	kept := func() bool {
-		d := r.current.Load().sites[0].proxy.upstreams
+		d := r.current.Load().sites[0].proxy.transport.upstreams
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return int64(d.idle.Len()) == connections.Load()-ended

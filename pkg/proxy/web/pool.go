@@ -3,16 +3,12 @@ package web
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
+	"net/http"
 	"net/netip"
-	"os"
 	"sync"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/idle"
@@ -59,81 +55,74 @@ func newUpstreamPool(s *Settings, loops int) *upstreamPool {
 }
 
 // key is for the requests of a client to an endpoint. This is the only place where a client's address may be left out.
-func (d *upstreamPool) key(endpoint netip.AddrPort, client netip.Addr) idle.Key {
-	if d.shared {
+func (p *upstreamPool) key(endpoint netip.AddrPort, client netip.Addr) idle.Key {
+	if p.shared {
 		return idle.Shared(endpoint)
 	}
 	return idle.PerClient(endpoint, client)
 }
 
-// upstreamConn is a connection to an endpoint. At most one request is on it.
-type upstreamConn struct {
-	net.Conn
-	idle.Slot[*upstreamConn] // tells for which requests it is
-
-	reader   *bufio.Reader
-	head     []byte    // of the request, kept for its space
-	until    time.Time // the read deadline
-	used     bool      // has answered a request before
-	look     func() (n int, err error)
-	received sock.Buffers // the bound of what is received
-	early    []byte       // what was read before there was a reader
-	broken   error        // what comes behind that; nil is what the connection says
-
-	bounded bool // what is read is a head
-	room    int  // how many bytes more of it are read
-}
-
-// answerHead bounds an answer's head, interim answers included, in bytes.
-const answerHead = 256 << 10
-
-var errLongHead = errors.New("the head of the endpoint's answer is too long")
-
-// Read implements io.Reader.
-func (u *upstreamConn) Read(b []byte) (int, error) {
-	if len(u.early) > 0 {
-		n := copy(b, u.early)
-		u.early = u.early[n:]
-		return n, nil
+// roundTrip sends a request that may be sent again, or goes on with one that a loop has begun, and reads the head of
+// its answer. A kept connection may have been closed by the endpoint meanwhile: then the request is sent on a new one.
+func (p *upstreamPool) roundTrip(
+	r *http.Request, key idle.Key, interim *interimWriter, begun *attempt,
+) (response *http.Response, u *upstreamConn, err error) {
+	ctx, start, unsent := r.Context(), time.Now(), []byte(nil)
+	switch {
+	case begun == nil:
+		u = p.take(key)
+	case begun.upstream != nil:
+		u, start, unsent, err = begun.upstream, begun.start, begun.unsent, begun.err
+	case begun.err != nil:
+		return nil, nil, begun.err
+	case p.limit > 0: // the loop has waited for a connection since
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, begun.start.Add(p.limit))
+		defer cancel()
 	}
-	if u.broken != nil {
-		return 0, u.broken
-	}
-	if !u.bounded {
-		return u.Conn.Read(b)
-	}
-	if u.room <= 0 {
-		return 0, errLongHead
-	}
-	n, err := u.Conn.Read(b[:min(len(b), u.room)])
-	u.room -= n
-	return n, err
-}
-
-// waitUntil sets the read deadline; zero is none.
-func (u *upstreamConn) waitUntil(deadline time.Time) error {
-	u.until = deadline
-	return u.SetReadDeadline(deadline)
-}
-
-// get takes a kept connection for a key, or opens one.
-func (d *upstreamPool) get(ctx context.Context, key idle.Key, fresh bool) (*upstreamConn, error) {
-	if !fresh {
-		if u := d.take(key); u != nil {
-			return u, nil
+	for resumes := begun != nil && u != nil; ; resumes = false {
+		if u == nil {
+			conn, err := p.dial(ctx, "tcp", key.Endpoint().String())
+			if err != nil {
+				return nil, nil, err
+			}
+			u = newUpstreamConn(conn, key, nil, nil)
 		}
+		if !resumes {
+			u.head = appendRequest(u.head[:0], r)
+			start, unsent = time.Now(), u.head
+		}
+		if err == nil {
+			response, err = u.roundTrip(r, interim, unsent, p.deadline(start))
+		}
+		if err == nil {
+			return response, u, nil
+		}
+		_ = u.Close()
+		var timeout net.Error
+		if !u.used || r.Context().Err() != nil || errors.As(err, &timeout) && timeout.Timeout() {
+			return nil, nil, err
+		}
+		u, err = nil, nil
 	}
-	return d.open(ctx, key)
+}
+
+// deadline is when an endpoint must have answered a request that it was asked at a time; zero is never.
+func (p *upstreamPool) deadline(start time.Time) time.Time {
+	if p.response <= 0 {
+		return time.Time{}
+	}
+	return start.Add(p.response)
 }
 
 // take takes the kept connection of a key that was used last; nil where there is none. One on which the endpoint has
 // spoken, or ended, since its last answer is not taken: what lies there (a 408 for the idle, a surplus that came late)
 // is nobody's answer.
-func (d *upstreamPool) take(key idle.Key) *upstreamConn {
+func (p *upstreamPool) take(key idle.Key) *upstreamConn {
 	for now := time.Now(); ; {
-		d.mu.Lock()
-		u, ok := d.idle.Take(key, now)
-		d.mu.Unlock()
+		p.mu.Lock()
+		u, ok := p.idle.Take(key, now)
+		p.mu.Unlock()
 		if !ok {
 			return nil
 		}
@@ -144,141 +133,63 @@ func (d *upstreamPool) take(key idle.Key) *upstreamConn {
 	}
 }
 
-// open opens a connection for a key.
-func (d *upstreamPool) open(ctx context.Context, key idle.Key) (*upstreamConn, error) {
-	conn, err := d.dial(ctx, "tcp", key.Endpoint().String())
-	if err != nil {
-		return nil, err
-	}
-	return newUpstreamConn(conn, key, nil, nil), nil
-}
-
-const readerSize = 4 << 10
-
-// newUpstreamConn goes on with a connection from which something may have been read, or failed to be. What was read is
-// in the reader's buffer then, where all look for it.
-func newUpstreamConn(conn net.Conn, key idle.Key, early []byte, broken error) *upstreamConn {
-	u := &upstreamConn{Conn: conn, Slot: idle.NewSlot[*upstreamConn](key), early: early, broken: broken}
-	u.reader = bufio.NewReaderSize(u, max(readerSize, len(early)))
-	if len(early) > 0 {
-		_, _ = u.reader.Peek(1)
-	}
-	switch conn := conn.(type) {
-	case *tls.Conn:
-		u.look = lookInto(conn)
-	case syscall.Conn:
-		if raw, err := conn.SyscallConn(); err == nil {
-			u.look = lookAt(raw)
-		}
-	}
-	return u
-}
-
-// quiet is whether an idle connection is open and has nothing to be read.
-func (u *upstreamConn) quiet() bool {
-	if u.look == nil {
-		return true
-	}
-	_, err := u.look()
-	return errors.Is(err, unix.EAGAIN)
-}
-
-// lookAt returns a function that looks whether a connection has something to be read (n > 0), has ended (n = 0), or
-// neither (EAGAIN). It takes nothing away, and allocates nothing.
-func lookAt(raw syscall.RawConn) func() (n int, err error) {
-	var n int
-	var err error
-	look := func(fd uintptr) { n, err = sock.Peek(int(fd)) }
-	return func() (int, error) {
-		if failure := raw.Control(look); failure != nil {
-			return 0, failure
-		}
-		return n, err
-	}
-}
-
-// lookInto is lookAt for TLS, where what is to be read may have been read of the connection below it, too. What it
-// finds is taken away: nobody may use the connection then. The read deadline is in the past afterwards.
-func lookInto(conn *tls.Conn) func() (n int, err error) {
-	below := func() (int, error) { return 0, errors.ErrUnsupported }
-	if wire, ok := conn.NetConn().(syscall.Conn); ok {
-		if raw, err := wire.SyscallConn(); err == nil {
-			below = lookAt(raw)
-		}
-	}
-	return func() (int, error) {
-		if n, err := below(); !errors.Is(err, unix.EAGAIN) {
-			return n, err
-		}
-		if err := conn.SetReadDeadline(time.Unix(1, 0)); err != nil {
-			return 0, err
-		}
-		var one [1]byte
-		n, err := conn.Read(one[:])
-		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-			return 0, unix.EAGAIN
-		}
-		return n, err
-	}
-}
-
 // put keeps a connection for the next request with its key.
-func (d *upstreamPool) put(u *upstreamConn) {
+func (p *upstreamPool) put(u *upstreamConn) {
 	u.resize(sock.Small)
 	u.used = true
 	if u.reader != nil && u.reader.Size() > readerSize {
 		u.reader = bufio.NewReaderSize(u, readerSize)
 	}
-	d.mu.Lock()
-	surplus, ok := d.idle.Put(u, time.Now())
-	if d.sweeping == nil && d.idle.Len() > 0 {
-		d.sweeping = time.AfterFunc(upstreamIdle, d.sweep)
+	p.mu.Lock()
+	surplus, ok := p.idle.Put(u, time.Now())
+	if p.sweeping == nil && p.idle.Len() > 0 {
+		p.sweeping = time.AfterFunc(upstreamIdle, p.sweep)
 	}
-	d.mu.Unlock()
+	p.mu.Unlock()
 	if ok {
 		_ = surplus.Close()
 	}
 }
 
 // sweep closes the connections that nobody used for long: the endpoint may have closed its side.
-func (d *upstreamPool) sweep() {
+func (p *upstreamPool) sweep() {
 	var old []*upstreamConn
 	now := time.Now()
-	d.mu.Lock()
-	for u, ok := d.idle.Expired(now); ok; u, ok = d.idle.Expired(now) {
+	p.mu.Lock()
+	for u, ok := p.idle.Expired(now); ok; u, ok = p.idle.Expired(now) {
 		old = append(old, u)
 	}
-	d.sweeping = nil
-	if d.idle.Len() > 0 {
-		d.sweeping = time.AfterFunc(upstreamIdle/4, d.sweep)
+	p.sweeping = nil
+	if p.idle.Len() > 0 {
+		p.sweeping = time.AfterFunc(upstreamIdle/4, p.sweep)
 	}
-	d.mu.Unlock()
+	p.mu.Unlock()
 	for _, u := range old {
 		_ = u.Close()
 	}
 }
 
 // drop closes the kept connections to an endpoint.
-func (d *upstreamPool) drop(addr netip.AddrPort) {
-	d.mu.Lock()
-	kept := d.idle.RemoveAll(addr)
-	d.mu.Unlock()
+func (p *upstreamPool) drop(addr netip.AddrPort) {
+	p.mu.Lock()
+	kept := p.idle.RemoveAll(addr)
+	p.mu.Unlock()
 	for _, u := range kept {
 		_ = u.Close()
 	}
-	d.loops.Drop(addr)
+	p.loops.Drop(addr)
 }
 
 // close closes the kept connections, and those that come back.
-func (d *upstreamPool) close() {
-	d.mu.Lock()
-	all := d.idle.Close()
-	if d.sweeping != nil {
-		d.sweeping.Stop()
+func (p *upstreamPool) close() {
+	p.mu.Lock()
+	all := p.idle.Close()
+	if p.sweeping != nil {
+		p.sweeping.Stop()
 	}
-	d.mu.Unlock()
+	p.mu.Unlock()
 	for _, u := range all {
 		_ = u.Close()
 	}
-	d.loops.Close()
+	p.loops.Close()
 }

@@ -10,22 +10,16 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/http/httputil"
 	"net/netip"
 	"os"
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/endpoint"
-	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
-
-// attempts is how many endpoints are asked to take a request.
-const attempts = 3
 
 // pseudonym names this process in Via (RFC 9110, section 7.6.3), so that a request that comes back is recognized.
 var pseudonym = func() string {
@@ -34,105 +28,34 @@ var pseudonym = func() string {
 	return "stack-proxy-" + hex.EncodeToString(id)
 }()
 
-// proxy hands requests to the pool's endpoints.
+var viaHTTP11 = "1.1 " + pseudonym
+
+// proxy is a route's handler where endpoints answer: it makes the endpoint's request of the client's, and the client's
+// answer of the endpoint's.
 type proxy struct {
 	route     string
 	settings  *Settings
 	log       *slog.Logger
 	metrics   *routeMetrics
-	transport *http.Transport
-	upstreams *upstreamPool
-	reverse   *httputil.ReverseProxy
+	transport *transport
+	upgrades  *httputil.ReverseProxy // for requests that ask to go on in another protocol
 }
 
-// newProxy makes a proxy; with the transport of the one before, if there is one that can serve on.
+// newProxy makes a proxy; with the connections of the one before, if there is one that can serve on.
 func newProxy(
-	route string, s *Settings, log *slog.Logger, metrics *routeMetrics, loops int, before *proxy,
+	route string, s *Settings, log *slog.Logger, metrics *routeMetrics, loops int, before *transport,
 ) *proxy {
-	p := &proxy{route: route, settings: s, log: log, metrics: metrics}
-	if before != nil {
-		p.transport, p.upstreams = before.transport, before.upstreams
-	} else {
-		p.transport, p.upstreams = newTransport(s), newUpstreamPool(s, loops)
+	p := &proxy{
+		route: route, settings: s, log: log, metrics: metrics, transport: newTransport(s, metrics, loops, before),
 	}
-	p.reverse = &httputil.ReverseProxy{
-		Rewrite:      p.rewrite,
-		Transport:    p,
-		ErrorHandler: p.fail,
-		ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		BufferPool:   buffers{},
+	p.upgrades = &httputil.ReverseProxy{
+		Rewrite:       p.rewrite,
+		Transport:     p.transport,
+		FlushInterval: -1,
+		ErrorHandler:  p.fail,
+		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	// No FlushInterval: answers without a length, as those of gRPC are, are flushed at once anyway, and one of trailers
-	// only must not be flushed before its end.
 	return p
-}
-
-func newTransport(s *Settings) *http.Transport {
-	var protocols http.Protocols
-	protocols.SetHTTP1(!s.GRPC)
-	protocols.SetUnencryptedHTTP2(s.GRPC && s.Secure == nil)
-	protocols.SetHTTP2(s.GRPC && s.Secure != nil)
-	kept := 512
-	if !s.GRPC {
-		// None. Of an answer with more behind it, Transport may give the rest to the next request, if that takes the
-		// connection before it has looked: one machine would read another's data. The direct ways look first.
-		kept = -1
-	}
-	return &http.Transport{
-		DialContext:            dial(s, tellingEnd), // only this or the next is asked
-		DialTLSContext:         dial(s, tellingEnd),
-		Protocols:              &protocols,
-		DisableCompression:     true, // what the client did not ask for, the backend is not asked for
-		MaxIdleConnsPerHost:    kept,
-		IdleConnTimeout:        90 * time.Second,
-		ResponseHeaderTimeout:  atLeast(s.Response),
-		ExpectContinueTimeout:  time.Second,
-		MaxResponseHeaderBytes: answerHead,
-		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: upstreamWindow},
-		// No HTTP/2 pings: grpc-go's servers take more than one in five minutes for abuse, and end the connection with
-		// the streams that idle on it. TCP's keepalive finds endpoints that are gone.
-	}
-}
-
-// dial opens connections to endpoints, by TLS where they speak it, within the time of an attempt. What is below TLS
-// goes by wrap, if that is given.
-func dial(s *Settings, wrap func(net.Conn) net.Conn) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	dialer := &net.Dialer{Timeout: atLeast(s.Dial), Control: sock.SmallReceiveBuffer}
-	dialer.SetMultipathTCP(false)
-	connect := dialer.DialContext
-	if wrap != nil {
-		connect = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, network, addr)
-			if err != nil {
-				return nil, err
-			}
-			return wrap(conn), nil
-		}
-	}
-	if s.Secure == nil {
-		return connect
-	}
-	secure, limit, protocol := s.Secure, s.Dial, "http/1.1"
-	if s.GRPC {
-		protocol = "h2"
-	}
-	return func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := connect(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		if limit > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, limit)
-			defer cancel()
-		}
-		secured, err := secure.Client(ctx, conn, protocol)
-		if err != nil {
-			_ = conn.Close()
-			return nil, err
-		}
-		return secured, nil
-	}
 }
 
 // ServeHTTP implements http.Handler.
@@ -143,63 +66,117 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if begun := takeAttempt(r); begun != nil || simple(r) && !p.settings.GRPC {
-		p.serveDirect(w, r, begun)
-		return
-	}
-	// An endpoint may answer before it has read all of the body. Without this, net/http would then read the rest
-	// itself and throw it away.
-	_ = http.NewResponseController(w).EnableFullDuplex()
-	u := &use{outcome: outcomeOf(w)}
-	defer u.end() // also where ReverseProxy panics before it closes the answer
-	r = r.WithContext(context.WithValue(r.Context(), useKey{}, u))
-	if r.ProtoMajor == 2 {
-		u.untraced = r.Context()
-	} else {
-		u.client, _ = r.Body.(*stallReader)
-	}
-	p.reverse.ServeHTTP(w, r)
-}
-
-// close gives up the connections to the endpoints; those in use when they come back.
-func (p *proxy) close() {
-	p.transport.CloseIdleConnections()
-	p.upstreams.close()
-}
-
-// rewrite turns the client's request into the endpoint's. The Host stays the client's; RoundTrip sets the address.
-func (p *proxy) rewrite(r *httputil.ProxyRequest) {
-	r.Out.URL.Scheme = "http"
-	if p.settings.Secure != nil {
-		r.Out.URL.Scheme = "https"
-	}
-	if r.In.ProtoMajor == 2 && r.Out.Body != nil {
-		// ReverseProxy hides Close, for HTTP/1.1 could wait in it. A stream must be woken so: its endpoint may be gone
-		// while its client is silent for hours.
-		r.Out.Body = r.In.Body
-	}
-	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came: the backend judges it
-	if toHTTP(r.Out.Header.Get("Upgrade")) {
-		r.Out.Header.Del("Upgrade")
-		r.Out.Header.Del("Connection")
-	}
-	dropAliases(r.Out.Header)
-	// Trailers of a request are dropped (RFC 9110, section 6.5.1): they could say what its header may not.
-	r.Out.Trailer = nil
-	newForwardedHeaders(r.In, peerOf(r.In), p.settings.Trusted).set(r.Out.Header)
-	via := fmt.Sprintf("%d.%d %s", r.In.ProtoMajor, r.In.ProtoMinor, pseudonym)
-	r.Out.Header["Via"] = append(r.Out.Header["Via"], via)
-}
-
-// toHTTP is whether a client asks to go on in another version of HTTP. What it says then is not looked into, so it
-// could tell the endpoint any address of its own.
-func toHTTP(upgrade string) bool {
-	for protocol := range strings.SplitSeq(strings.ToLower(upgrade), ",") {
-		if protocol = strings.TrimSpace(protocol); protocol == "h2c" || strings.HasPrefix(protocol, "http/") {
-			return true
+	c := &call{client: Client(r, p.settings.Trusted), attempt: takeAttempt(r), outcome: outcomeOf(w)}
+	defer c.end() // also where the answer breaks off, which is a panic
+	out := r.WithContext(context.WithValue(r.Context(), callKey{}, c))
+	switch {
+	case r.ContentLength == 0: // in HTTP/2 there is a Body all the same
+		out.Body = nil
+	case c.attempt != nil:
+		// The loop has had all of a body. net/http notices that the client has gone only once the body was read.
+		_, _ = io.Copy(io.Discard, r.Body)
+		out.Body = nil
+	default:
+		// An endpoint may answer before it has read all of the body. Without this, net/http would then read the rest
+		// itself and throw it away.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		if r.ProtoMajor == 1 {
+			c.upload, _ = r.Body.(*stallReader)
 		}
 	}
-	return false
+	if asksToUpgrade(r) {
+		p.upgrades.ServeHTTP(w, out)
+		return
+	}
+	out.Header, out.Trailer, out.Close = p.header(r), nil, false
+	if r.ProtoMajor == 1 && r.Method != http.MethodGet && r.Method != http.MethodHead {
+		// Firmware expects none to its GETs. net/http's server of HTTP/2 may still encode the header of one when it is
+		// cleared: where the client has reset the stream, WriteHeader does not wait.
+		c.interim = &interimWriter{w: w}
+	}
+	response, err := p.transport.RoundTrip(out) //nolint:bodyclose // by call.end
+	c.interim.end()
+	if err != nil {
+		p.fail(w, r, err)
+		return
+	}
+	p.pass(w, response)
+}
+
+// pass gives the answer to the client.
+func (p *proxy) pass(w http.ResponseWriter, response *http.Response) {
+	header := w.Header()
+	setAnswerHeader(header, response.Header)
+	if header["Content-Type"] == nil {
+		header["Content-Type"] = nil // or net/http would guess one
+	}
+	w.WriteHeader(response.StatusCode)
+	flush := http.NewResponseController(w).Flush
+	if body, ok := response.Body.(*answerBody); ok && body.pending(response.ContentLength) {
+		_ = flush()
+	}
+	readErr, writeErr := copyBody(w, response.Body, flush)
+	if len(response.Trailer) > 0 {
+		_ = flush() // or net/http could find a length for a short answer, and leave no place for trailers
+	}
+	for name, values := range response.Trailer {
+		header[http.TrailerPrefix+name] = values
+	}
+	if writeErr != nil {
+		p.metrics.failed(reasonGone)
+	}
+	if readErr != nil {
+		// The client must see that the answer is torn.
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// copyBody copies until the end. What has come is flushed, however long the rest takes; of a long answer that comes
+// fast nothing is left to flush, since net/http keeps only what is short.
+func copyBody(w io.Writer, body io.Reader, flush func() error) (readErr, writeErr error) {
+	buffer := bufferPool.Get().(*[32 << 10]byte)
+	defer bufferPool.Put(buffer)
+	for {
+		n, err := body.Read(buffer[:])
+		if n > 0 {
+			if _, writeErr := w.Write(buffer[:n]); writeErr != nil {
+				return nil, writeErr
+			}
+			if err == nil {
+				_ = flush()
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil, nil
+		case err != nil:
+			return err, nil
+		}
+	}
+}
+
+var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+// rewrite makes the endpoint's request of one that asks for another protocol.
+func (p *proxy) rewrite(r *httputil.ProxyRequest) {
+	upgrade := r.Out.Header["Upgrade"]
+	r.Out.Header, r.Out.Trailer = p.header(r.In), nil
+	r.Out.Header["Connection"], r.Out.Header["Upgrade"] = []string{"Upgrade"}, upgrade
+	r.Out.URL.RawQuery = r.In.URL.RawQuery // as it came: the backend judges it
+}
+
+// asksToUpgrade is whether a client asks to go on in another protocol, which is not a version of HTTP. What it says
+// then is not looked into, so in HTTP it could tell the endpoint any address of its own.
+func asksToUpgrade(r *http.Request) bool {
+	if r.Header["Connection"] == nil || r.Header.Get("Upgrade") == "" {
+		return false
+	}
+	for protocol := range strings.SplitSeq(strings.ToLower(r.Header.Get("Upgrade")), ",") {
+		if protocol = strings.TrimSpace(protocol); protocol == "h2c" || strings.HasPrefix(protocol, "http/") {
+			return false
+		}
+	}
+	return true
 }
 
 // peerOf is the address of the connection's other end.
@@ -207,103 +184,6 @@ func peerOf(r *http.Request) netip.Addr {
 	addr, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return addr.Addr().Unmap().WithZone("")
 }
-
-// RoundTrip implements http.RoundTripper: it asks one endpoint, and another one as long as none has seen anything of
-// the request.
-func (p *proxy) RoundTrip(r *http.Request) (*http.Response, error) {
-	if u, ok := r.Context().Value(useKey{}).(*use); ok && u.untraced != nil {
-		r = r.WithContext(u.untraced)
-	}
-	client := peerOf(r)
-	if real, err := netip.ParseAddr(r.Header.Get(headerRealIP)); err == nil {
-		client = real
-	}
-	var k *retryBody
-	if body := r.Body; body != nil && body != http.NoBody {
-		k = &retryBody{ReadCloser: body}
-		r = r.WithContext(httptrace.WithClientTrace(r.Context(), traceUpload(r, k)))
-		r.Body = k
-	}
-	var tried []*endpoint.Endpoint
-	var failures []error
-	for {
-		e, err := p.settings.Pool.Acquire(client, tried...)
-		if err != nil {
-			if len(failures) == 0 {
-				failures = []error{err}
-			}
-			return nil, errors.Join(failures...)
-		}
-		if len(tried) > 0 {
-			p.metrics.retried()
-		}
-		response, err := p.ask(r, e)
-		switch {
-		case err == nil:
-			return response, nil
-		case k.isLost(): // err may be what woke the reader
-			err = errLost
-		}
-		if fault := clientFault(r, k); fault != nil {
-			return nil, fault
-		}
-		failures = append(failures, err)
-		if sock.Exhausted(err) || k.partial() {
-			return nil, errors.Join(failures...)
-		}
-		e.Failed(err)
-		tried = append(tried, e)
-		var dial *net.OpError
-		if !errors.As(err, &dial) || dial.Op != "dial" || len(tried) == attempts {
-			return nil, errors.Join(failures...)
-		}
-	}
-}
-
-// ask sends the request to one endpoint. The endpoint is released with the answer's body, or here with an error.
-func (p *proxy) ask(r *http.Request, e *endpoint.Endpoint) (*http.Response, error) {
-	u, used := r.Context().Value(useKey{}).(*use)
-	if used {
-		u.outcome.sentTo(e.Addr)
-	}
-	r.URL.Host = e.Addr.String()
-	response, err := p.transport.RoundTrip(r)
-	if err == nil {
-		if err = judgeStatus(response, r.Header.Get("Upgrade")); err != nil {
-			_ = response.Body.Close()
-		}
-	}
-	if err != nil {
-		e.Release()
-		return nil, err
-	}
-	e.Succeeded()
-	response.Body = release(response.Body, e)
-	if used {
-		u.body = response.Body
-	}
-	return response, nil
-}
-
-// clientFault is the error of a request that failed because of its client, which is no fault of the endpoint: the
-// client went away, or its body is broken. It is nil for any other failure.
-func clientFault(r *http.Request, k *retryBody) error {
-	if k.isLost() {
-		return nil
-	}
-	switch gone := r.Context().Err(); {
-	case gone != nil && r.ProtoMajor == 1 && k.partial(): // it may have closed its side only, and read an answer
-		return bodyError{io.ErrUnexpectedEOF}
-	case gone != nil:
-		return gone
-	}
-	if fault := k.broken(); fault != nil {
-		return bodyError{fault}
-	}
-	return nil
-}
-
-var errSwitched = errors.New("the endpoint switched to a protocol that it was not asked for")
 
 var errLoop = errors.New("the request has been here before: the backend leads back to this proxy")
 
@@ -367,11 +247,3 @@ func explain(code int, reason string) string {
 		return "the backend broke the connection (" + http.StatusText(code) + ")"
 	}
 }
-
-// buffers are the bodies' copy buffers.
-type buffers struct{}
-
-var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
-
-func (buffers) Get() []byte  { return bufferPool.Get().(*[32 << 10]byte)[:] }
-func (buffers) Put(b []byte) { bufferPool.Put((*[32 << 10]byte)(b)) }

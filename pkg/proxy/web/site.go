@@ -56,11 +56,11 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 	made := &site{route: route, settings: s, handler: s.Handler}
 	log := f.config.Logger.With("route", route)
 	if made.handler == nil {
-		var before *proxy
+		var before *transport
 		if o := old.site(route); o != nil && o.settings.GRPC == s.GRPC && o.settings.Dial == s.Dial &&
 			o.settings.Response == s.Response && o.settings.Secure == s.Secure &&
 			o.settings.SharedConnections == s.SharedConnections {
-			before = o.proxy // its connections to the endpoints serve on
+			before = o.proxy.transport // its connections to the endpoints serve on
 		}
 		made.proxy = newProxy(route, s, log, metrics, len(f.loops), before)
 		made.handler = made.proxy
@@ -154,10 +154,10 @@ func (g *generation) closeProxies(next *generation) {
 		if s.proxy == nil {
 			continue
 		}
-		if o := next.site(s.route); o != nil && o.proxy != nil && o.proxy.transport == s.proxy.transport {
+		if o := next.site(s.route); o != nil && o.proxy != nil && o.proxy.transport.others == s.proxy.transport.others {
 			continue
 		}
-		s.proxy.close()
+		s.proxy.transport.close()
 	}
 }
 

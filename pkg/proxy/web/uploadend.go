@@ -1,11 +1,10 @@
 package web
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"net"
-	"net/http"
-	"net/http/httptrace"
 	"sync"
 )
 
@@ -51,32 +50,19 @@ func tellingEnd(c net.Conn) net.Conn { return &uploadConn{Conn: c} }
 // errLost is the error of a request of which the endpoint left a part of the body.
 var errLost = errors.New("the endpoint ended the connection before it had all of the request")
 
-// traceUpload notes that a connection has been given a request's body, and wakes the body's reader when it ends.
-func traceUpload(r *http.Request, k *retryBody) *httptrace.ClientTrace {
-	client := clientBody(r)
-	return &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
-		k.given.Store(true)
-		below := got.Conn
-		if secure, ok := below.(*tls.Conn); ok {
-			below = secure.NetConn()
-		}
-		if c, ok := below.(*uploadConn); ok && client != nil {
-			c.onEnd(func() {
-				if r.Context().Err() != nil || k.broken() != nil {
-					return // it is the client that has gone: the Transport ends the connection for that
-				}
-				k.closed.Store(true)
-				k.lost.Store(client.wake())
-			})
-		}
-	}}
-}
-
-// clientBody is the body of a client's request in HTTP/1.1; nil where it has none. A stream's is woken by closing it.
-func clientBody(r *http.Request) *stallReader {
-	u, _ := r.Context().Value(useKey{}).(*use)
-	if u == nil {
-		return nil
+// goesTo notes that a connection has been given the body. Its end wakes the reader.
+func (k *retryBody) goesTo(ctx context.Context, conn net.Conn) {
+	k.given.Store(true)
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
 	}
-	return u.client
+	if c, ok := conn.(*uploadConn); ok && k.upload != nil { // a stream's reader is woken by closing the body
+		c.onEnd(func() {
+			if ctx.Err() != nil || k.broken() != nil {
+				return // it is the client that has gone: http.Transport ends the connection for that
+			}
+			k.closed.Store(true)
+			k.lost.Store(k.upload.wake())
+		})
+	}
 }
