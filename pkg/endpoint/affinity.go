@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// maxAffinity bounds how many clients a pool remembers; the one that was away for longest is forgotten first, and is
-// balanced like a new one when it comes again.
+// maxAffinity is the number of clients that a pool remembers. The client that was away for longest is forgotten first,
+// and is balanced like a new one when it comes again.
 const maxAffinity = 1 << 16
 
-// affinity remembers which endpoint served a client, so that the client meets it again (sessionAffinity: ClientIP of a
-// Kubernetes Service). Where there are many clients behind one address, they share an endpoint.
+// affinity remembers the endpoint that served a client, for the client's next connection (sessionAffinity: ClientIP of
+// a Kubernetes Service). Clients behind one address share an endpoint.
 type affinity struct {
 	mu      sync.Mutex
 	keep    time.Duration // since the client's last connection
@@ -28,7 +28,7 @@ type visit struct {
 	at       time.Time
 }
 
-// newAffinity goes on with what a pool before has remembered. It is nil where nothing is to be remembered.
+// newAffinity takes over the clients of the pool before. It is nil if every connection is balanced.
 func newAffinity(keep time.Duration, before *Pool) *affinity {
 	if keep <= 0 {
 		return nil
@@ -43,7 +43,7 @@ func newAffinity(keep time.Duration, before *Pool) *affinity {
 	return &affinity{keep: keep, clients: map[netip.Addr]*list.Element{}, visits: list.New()}
 }
 
-// endpoint is where a client was last, among those that are offered and were not tried; nil if it is new.
+// endpoint is the one that served a client last, if it is offered and was not tried; else nil.
 func (a *affinity) endpoint(client netip.Addr, offered, tried []*Endpoint) *Endpoint {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -61,7 +61,7 @@ func (a *affinity) endpoint(client netip.Addr, offered, tried []*Endpoint) *Endp
 	return nil
 }
 
-// remember notes that a client has gone to an endpoint.
+// remember notes the endpoint of a client's connection.
 func (a *affinity) remember(client netip.Addr, endpoint netip.AddrPort) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 // Balance is how a pool chooses among its healthy endpoints.
 type Balance string
 
-// The ways of balancing.
+// How to balance.
 const (
 	RoundRobin       Balance = "round-robin"
 	LeastConnections Balance = "least-connections"
@@ -21,14 +21,14 @@ const (
 // has (Eisenbud et al., "Maglev", NSDI 2016, section 3.4).
 const maglevSize = 4099
 
-// view is what a pool chooses from. It is never changed, only replaced.
+// view has the endpoints that a pool chooses from. It is never changed, only replaced.
 type view struct {
-	usable []*Endpoint // what is offered, in the order of their addresses
+	usable []*Endpoint // those offered, in the order of their addresses
 	all    []*Endpoint
 	table  []uint16 // Maglev: slot → index in usable
 }
 
-// choose takes the endpoint that the client had, where the pool remembers that, or balances.
+// choose takes the endpoint that the pool remembers for the client, or balances.
 func (p *Pool) choose(client netip.Addr, tried []*Endpoint) (*Endpoint, error) {
 	v := p.view.Load()
 	if p.affinity == nil {
@@ -44,7 +44,7 @@ func (p *Pool) choose(client netip.Addr, tried []*Endpoint) (*Endpoint, error) {
 	return e, err
 }
 
-// balance takes a healthy endpoint; one that is not when all healthy ones were tried.
+// balance takes a healthy endpoint, or an unhealthy one when all healthy ones were tried.
 func (p *Pool) balance(v *view, client netip.Addr, tried []*Endpoint) (*Endpoint, error) {
 	if len(v.usable) > 0 {
 		if e := p.among(v, client, tried); e != nil {
@@ -60,7 +60,7 @@ func (p *Pool) balance(v *view, client netip.Addr, tried []*Endpoint) (*Endpoint
 	switch {
 	case len(tried) > 0:
 		why = fmt.Errorf("every endpoint was tried: %w", ErrNone)
-	case why == nil: // one has come since the view was loaded
+	case why == nil: // an endpoint has come since the view was loaded
 		why = ErrNone
 	}
 	return nil, fmt.Errorf("failed to pick an endpoint of route %s: %w", p.config.Route, why)
@@ -72,7 +72,7 @@ func (p *Pool) among(v *view, client netip.Addr, tried []*Endpoint) *Endpoint {
 	if p.config.Balance == Maglev {
 		start = int(v.table[clientSlot(client)])
 	} else {
-		start = int(p.turn.Add(1) % uint64(n))
+		start = int(p.next.Add(1) % uint64(n))
 	}
 	var best *Endpoint
 	for i := range n {
@@ -90,9 +90,9 @@ func (p *Pool) among(v *view, client netip.Addr, tried []*Endpoint) *Endpoint {
 	return best
 }
 
-// maglevTable fills the slots in turns: each endpoint walks its own permutation of them and takes the next free
-// one, so that the shares are equal and a lost endpoint moves few of the others' clients. The permutation comes
-// from the address alone, so replicas of the proxy agree.
+// maglevTable fills the slots: one after the other, each endpoint takes the next free slot of its own permutation. So
+// the shares are equal, and a lost endpoint moves few of the other endpoints' clients. The permutation depends on the
+// address alone, so replicas of the proxy agree.
 func maglevTable(endpoints []*Endpoint) []uint16 {
 	if len(endpoints) == 0 {
 		return nil

@@ -18,7 +18,7 @@ import (
 // Secure makes TLS of a connection to an endpoint; nil where endpoints speak none.
 type Secure interface {
 	Client(ctx context.Context, conn net.Conn, protocols ...string) (*tls.Conn, error)
-	// Name is whom the endpoint's certificate is for.
+	// Name is the name that the endpoint's certificate must be for.
 	Name() string
 }
 
@@ -38,7 +38,7 @@ func dialer(secure Secure, protocols ...string) func(ctx context.Context, networ
 	}
 }
 
-// CheckTCP is well when the endpoint takes a connection, and its certificate is the right one where it speaks TLS.
+// CheckTCP succeeds if the endpoint takes a connection, and has the right certificate where it speaks TLS.
 func CheckTCP(secure Secure) Check {
 	dial := dialer(secure)
 	return func(ctx context.Context, addr netip.AddrPort) error {
@@ -50,7 +50,7 @@ func CheckTCP(secure Secure) Check {
 	}
 }
 
-// CheckHTTP is well when a GET of the path is answered with a code from 200 to 399.
+// CheckHTTP succeeds if a GET of the path is answered with a code from 200 to 399.
 func CheckHTTP(path string, secure Secure) Check {
 	if path == "" {
 		path = "/"
@@ -60,7 +60,7 @@ func CheckHTTP(path string, secure Secure) Check {
 		scheme, host = "https", secure.Name()
 	}
 	client := &http.Client{
-		// A connection of its own each time: one that is kept would not notice that nobody listens any more.
+		// A new connection each time: a kept one would not notice that the endpoint has stopped listening.
 		Transport:     &http.Transport{DisableKeepAlives: true, DialTLSContext: dialer(secure, "http/1.1")},
 		CheckRedirect: redirect.None,
 	}
@@ -83,7 +83,7 @@ func CheckHTTP(path string, secure Secure) Check {
 	}
 }
 
-// CheckGRPC is well when grpc.health.v1.Health/Check says SERVING, over HTTP/2. The two messages are small
+// CheckGRPC succeeds if grpc.health.v1.Health/Check says SERVING, over HTTP/2. The two messages are small
 // enough to be written by hand, which spares the program a gRPC library.
 func CheckGRPC(service string, secure Secure) Check {
 	message := []byte{0, 0, 0, 0, 0} // not compressed, length

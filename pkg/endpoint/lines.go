@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// lines are logged once the pool's lock is let go: nobody may read the log, and those who only need the lock for a
-// moment are not to wait for it.
+// lines gathers log lines while the pool's lock is held. They are logged once it is let go: a write to the log may
+// block, and a connection that needs the lock must not wait for that.
 type lines struct {
 	slog.Handler
 	pool *Pool
@@ -18,7 +18,7 @@ func (l lines) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// logTo has the pool log there. Only who holds mu may use p.log.
+// logTo has the pool log there. p.log may be used only while mu is held.
 func (p *Pool) logTo(log *slog.Logger) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -26,7 +26,7 @@ func (p *Pool) logTo(log *slog.Logger) {
 	p.said, p.log = log.Handler(), slog.New(lines{log.Handler(), p})
 }
 
-// unlock lets go of mu, and logs what was to be said meanwhile.
+// unlock lets go of mu, and logs the lines that were gathered meanwhile.
 func (p *Pool) unlock() {
 	unsaid := p.unsaid
 	p.unsaid = nil

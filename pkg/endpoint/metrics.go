@@ -52,7 +52,7 @@ func (m *Metrics) route(name string) *routeMetrics {
 	return r
 }
 
-// Forget removes what was counted for a route that is no more.
+// Forget removes the metrics of a route that has been closed.
 func (m *Metrics) Forget(route string) {
 	labels := prometheus.Labels{"route": route}
 	m.known.DeletePartialMatch(labels)

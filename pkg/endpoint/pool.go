@@ -25,15 +25,15 @@ type Config struct {
 	Route string
 	// Sources say where the endpoints are.
 	Sources []Source
-	// Balance is how one is chosen; default round robin.
+	// Balance is how an endpoint is chosen; default round robin.
 	Balance Balance
-	// Affinity is how long after its last connection a client meets the same endpoint again, as long as that is offered;
-	// 0 balances every connection.
+	// Affinity is how long after its last connection a client gets the same endpoint again, if that is offered; 0
+	// balances every connection.
 	Affinity time.Duration
-	// Health decides which are offered.
+	// Health decides which endpoints are offered.
 	Health Health
-	// Before is the pool in whose place this one comes, or nil: what its sources said holds until they say more. A
-	// reload must not lose what is known, for the name server may be away.
+	// Before is the pool that this one replaces, or nil. The endpoints that its sources have found stay until the sources
+	// answer again: a reload must not lose them while the name server is away.
 	Before *Pool
 	// Self is true for the proxy's own listening addresses; nil where there are none.
 	Self func(netip.AddrPort) bool
@@ -46,11 +46,11 @@ type Config struct {
 // Pool is the backend of one route. Its methods are safe for concurrent use.
 type Pool struct {
 	config  Config
-	log     *slog.Logger // of lines
+	log     *slog.Logger // gathers lines
 	said    slog.Handler
 	metrics *routeMetrics
 	refresh []chan struct{}
-	turn    atomic.Uint64
+	next    atomic.Uint64 // of round robin
 	view    atomic.Pointer[view]
 	// affinity is nil where every connection is balanced.
 	affinity *affinity
@@ -62,7 +62,7 @@ type Pool struct {
 	checking  map[*Endpoint]context.CancelFunc
 	checks    sync.WaitGroup
 	desperate bool          // offering endpoints although none is healthy
-	unsaid    []slog.Record // for the log
+	unsaid    []slog.Record // lines to log
 }
 
 type answered struct {
@@ -71,7 +71,7 @@ type answered struct {
 	once    bool // an answer, good or bad, has come
 }
 
-// NewPool makes a pool. Fixed sources are known at once; the others once [Pool.Run] has asked them.
+// NewPool makes a pool. It knows the endpoints of fixed sources at once, the others once [Pool.Run] has asked.
 func NewPool(c Config) *Pool {
 	if c.Balance == "" {
 		c.Balance = RoundRobin
@@ -87,11 +87,11 @@ func NewPool(c Config) *Pool {
 		affinity:  newAffinity(c.Affinity, c.Before),
 	}
 	p.logTo(c.Logger)
-	p.turn.Store(jitter)
+	p.next.Store(jitter)
 	p.view.Store(&view{})
 	if c.Before != nil {
 		p.inherit(c.Before)
-		p.config.Before = nil // or every pool that there ever was would stay in memory
+		p.config.Before = nil // else all former pools would stay in memory
 	}
 	for i, source := range c.Sources {
 		p.refresh[i] = make(chan struct{}, 1)
@@ -102,7 +102,7 @@ func NewPool(c Config) *Pool {
 	return p
 }
 
-// inherit takes over the answers of sources of the same name.
+// inherit takes over the answers of the former pool's sources of the same name.
 func (p *Pool) inherit(before *Pool) {
 	known := map[string][]Member{}
 	before.mu.Lock()
@@ -141,7 +141,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	return nil
 }
 
-// Ready is nil when there is an endpoint to try.
+// Ready is nil if there is an endpoint, healthy or not.
 func (p *Pool) Ready() error {
 	if len(p.view.Load().all) > 0 {
 		return nil
@@ -182,7 +182,7 @@ func (p *Pool) Pick(client netip.Addr) (netip.AddrPort, error) {
 	return e.Addr, nil
 }
 
-// Report tells how an endpoint that [Pool.Pick] gave did: nil when it answered.
+// Report reports success (nil) or failure of an endpoint that [Pool.Pick] returned.
 func (p *Pool) Report(addr netip.AddrPort, err error) {
 	for _, e := range p.view.Load().all {
 		switch {
@@ -231,8 +231,8 @@ func (p *Pool) update(source int, members []Member, err error) {
 	p.rebuild()
 }
 
-// sensible leaves out what cannot serve: the proxy itself, and addresses of a family that the pod has no route
-// to while there are others.
+// sensible leaves out the proxy's own addresses, and the addresses of a family that the pod has no route to, unless
+// there are no others.
 func (p *Pool) sensible(source string, members []Member) []Member {
 	var kept, reachable []Member
 	for _, m := range members {
@@ -300,7 +300,7 @@ func (p *Pool) rebuild() {
 	p.say(all)
 }
 
-// offered are the healthy endpoints of the best kind there is: preferred, then any, then the fallback.
+// offered returns the healthy endpoints of the best kind: preferred ones, else any, else the fallback.
 func offered(all []*Endpoint) []*Endpoint {
 	ranks := make([][]*Endpoint, 3)
 	for _, e := range all {
@@ -324,7 +324,7 @@ func offered(all []*Endpoint) []*Endpoint {
 	return nil
 }
 
-// say tells when the pool falls back on endpoints that are not healthy, and when that is over.
+// say logs when the pool begins and ends to offer endpoints that are not healthy.
 func (p *Pool) say(all []*Endpoint) {
 	healthy := 0
 	for _, e := range all {

@@ -21,8 +21,8 @@ import (
 	"github.com/tinkerbell/stack/internal/watch"
 )
 
-// Lifetimes of answers. A lifetime of 0 would mean a lookup per connection, a very long one a backend that is
-// never followed.
+// Lifetimes of answers. With a lifetime of 0 each connection would need a lookup; with a very long one a backend's new
+// address would never be found.
 const (
 	minTTL = time.Second
 	maxTTL = 5 * time.Minute
@@ -60,7 +60,7 @@ type SRV struct {
 	Weight   uint16
 }
 
-// Lookup returns the addresses of a host, sorted, and for how long they hold. The error wraps [ErrNotFound] when
+// Lookup returns the addresses of a host, sorted, and their lifetime. The error wraps [ErrNotFound] when
 // every name server agrees that there is none.
 func (r *Resolver) Lookup(ctx context.Context, host string) ([]netip.Addr, time.Duration, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
@@ -102,7 +102,7 @@ func (r *Resolver) LookupSRV(ctx context.Context, service string) ([]SRV, time.D
 	return got.srv, ttl, nil
 }
 
-// search asks for each name of a search path until one is found. A name that its server fails on (a broken zone in
+// search asks for each name of a search path until one is found. A name that the server fails on (a broken zone in
 // the search path, say) does not hide the names after it; a server that does not answer at all ends the search, since
 // the others would only wait for it again.
 func search(names []string, ask func(name string) error) error {
@@ -251,7 +251,7 @@ func (r *Resolver) addresses(
 	}
 }
 
-// exchange asks the name servers in order until one gives an answer that counts: a success or "no such name".
+// exchange asks the name servers in order until one answers with a success or "no such name".
 // An answer too long for UDP is asked for again over TCP.
 func (r *Resolver) exchange(ctx context.Context, conf *dns.ClientConfig, name string, kind uint16) (*dns.Msg, error) {
 	query := new(dns.Msg)
@@ -346,7 +346,7 @@ func parseHosts(text []byte) (map[string][]netip.Addr, error) {
 	return hosts, nil
 }
 
-// parsed is what a file's text means. It is parsed again when the text changes.
+// parsed is the value of a file, which is parsed again when its text changes.
 type parsed[T any] struct {
 	file  watch.Files
 	value T

@@ -54,7 +54,7 @@ func (f fixed) String() string {
 const (
 	firstRetry = time.Second
 	lastRetry  = 10 * time.Second
-	// A refresh is not honoured more often than this, whatever the connections meet.
+	// A refresh is done at most once in this time.
 	refreshPause = time.Second
 )
 

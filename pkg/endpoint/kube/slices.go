@@ -33,7 +33,7 @@ const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 type Client struct {
 	// Config says how to reach the API; nil is the pod's service account.
 	Config *rest.Config
-	// Logger gets what the client library has to say; nil leaves it to standard error.
+	// Logger gets the lines of the client library; with nil they go to standard error.
 	Logger *slog.Logger
 	// Zone is the topology zone that we are in; endpoints meant for it are preferred. Empty prefers none.
 	Zone string
@@ -130,7 +130,7 @@ func (s *service) Watch(ctx context.Context, _ <-chan struct{}, update func([]en
 				list := &discovery.EndpointSliceList{}
 				err := request(o).Do(ctx).Into(list)
 				if err != nil {
-					update(nil, err) // the reflector tries again, and tells nobody
+					update(nil, err) // the reflector tries again, and returns no error
 				}
 				return list, err
 			},
@@ -197,7 +197,7 @@ func Members(slices []*discovery.EndpointSlice, port, zone string) ([]endpoint.M
 	return all, nil
 }
 
-// parsed leaves out what is no address.
+// parsed leaves out texts that are no addresses.
 func parsed(texts []string) []netip.Addr {
 	addresses := make([]netip.Addr, 0, len(texts))
 	for _, text := range texts {

@@ -1,4 +1,4 @@
-// Package bounds finds what connections may take of the container's memory and of the process' descriptors.
+// Package bounds finds how much of the container's memory and of the process' descriptors connections may use.
 package bounds
 
 import (
@@ -13,16 +13,16 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
-// Garbage collection. The live heap is a few megabytes, so at Go's own pace a busy proxy collects hundreds of times a
-// second; at four times the heap it costs nothing that can be seen. The container's limit stays the bound.
+// Garbage collection. The live heap is a few megabytes, so with Go's default a busy proxy would collect hundreds of
+// times a second. At four times the heap the collector's cost is not measurable. The container's limit stays the
+// bound.
 const (
 	gcPercent = 400
-	// limitShare of the container's memory is Go's own soft limit, in percent; the rest is for stacks and buffers
-	// that it does not count.
+	// limitShare is Go's soft limit in percent of the container's memory; the rest is for memory that Go does not count.
 	limitShare = 80
 )
 
-// Tune sets both, unless GOGC or GOMEMLIMIT do, and finds the container's memory; nil where it has no limit, or cannot
+// Tune sets both, unless GOGC or GOMEMLIMIT do, and returns the container's memory; nil if that has no limit or cannot
 // be read.
 func Tune(log *slog.Logger) admission.Gauge {
 	if was := debug.SetGCPercent(gcPercent); was != 100 {
@@ -42,21 +42,21 @@ func Tune(log *slog.Logger) admission.Gauge {
 }
 
 const (
-	// freeMemory is what counts for the container's where that has no limit, in bytes.
+	// freeMemory is taken for the container's memory if that has no limit, in bytes.
 	freeMemory = 2 << 30
 	// connectionShare is the connections' share of the remaining memory, in percent: the kernel's buffers have the rest.
 	connectionShare = 60
-	// mostDescriptors is what counts of a limit that is as good as none.
+	// mostDescriptors bounds the descriptors if their limit is higher.
 	mostDescriptors = 1 << 20
 )
 
-// Reserve is what connections cannot have; half of the whole, at most, is kept for it.
+// Reserve is kept from connections, but no more than half of all.
 type Reserve struct {
 	Memory      int64 // bytes
 	Descriptors int
 }
 
-// limits are what connections may take of the container's memory (0: no limit) and the process' descriptors.
+// limits bound the connections' part of the container's memory (0: no limit) and of the process' descriptors.
 func (r Reserve) limits(memory int64, descriptors uint64) admission.Limits {
 	if memory == 0 {
 		memory = freeMemory
@@ -68,7 +68,7 @@ func (r Reserve) limits(memory int64, descriptors uint64) admission.Limits {
 	}
 }
 
-// Account makes what the connections' memory and descriptors are charged to. The container may be nil.
+// Account makes the account that connections are charged to. The container may be nil.
 func (r Reserve) Account(container admission.Gauge, log *slog.Logger) *admission.Account {
 	memory := int64(0)
 	if container != nil {

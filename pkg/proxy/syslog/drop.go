@@ -1,6 +1,6 @@
 package syslog
 
-// Drop says why a datagram was lost.
+// Drop is the reason for which a datagram was lost.
 type Drop uint8
 
 // Reasons. docs/syslog.md has a row for each.
@@ -12,7 +12,7 @@ const (
 	DropLoop            // the backend resolves to ourselves
 	DropUnsent          // the kernel did not take the datagram
 	DropOverflow        // lost in the full receive buffer
-	DropRefused         // passed on, but nobody listens at the endpoint, as far as ICMP tells
+	DropRefused         // forwarded, but no program listens at the endpoint, as ICMP tells
 	numDrops
 )
 

@@ -1,4 +1,4 @@
-// Package syslog forwards syslog datagrams one way, and keeps who sent them.
+// Package syslog forwards syslog datagrams one way, and tells the receiver their senders.
 //
 // There are no sessions: a worker takes a batch from the port, marks each datagram with its sender in the way
 // that [Source] says, and sends the batch. docs/design/datagrams.md has the decisions, docs/syslog.md the forms.
@@ -20,7 +20,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
-// Source is how the receiver learns who sent a message.
+// Source is the way in which the receiver learns the sender of a message.
 type Source string
 
 // Sources.
@@ -44,14 +44,14 @@ type Config struct {
 	Pick func(client netip.Addr) (netip.AddrPort, error)
 	// Report may be nil; see [datagram.Report].
 	Report datagram.Report
-	// DrainTimeout bounds how long what has arrived is still passed on after shutdown began.
+	// DrainTimeout bounds how long datagrams in the receive buffer are forwarded after shutdown began.
 	DrainTimeout time.Duration
 	// Source is SourceRewrite where it is empty.
 	Source Source
 	// Workers is the number of sockets and loops that share the port; zero is one.
 	Workers int
 	// Event is told of each line. The event is valid during the call. It is called by every worker and must not wait.
-	// Nil: nobody is told.
+	// It may be nil.
 	Event func(*boot.Event)
 	// Logger names the route already. It may be nil, Metrics too.
 	Logger  *slog.Logger
@@ -109,7 +109,7 @@ const troublePerSecond = 5
 // Addr is the bound address and port.
 func (f *Front) Addr() netip.AddrPort { return f.local }
 
-// Serve forwards until ctx is done, and then what has arrived by then.
+// Serve forwards until ctx is done, and then the datagrams that have arrived before.
 func (f *Front) Serve(ctx context.Context) error {
 	f.serving.Store(true)
 	defer f.serving.Store(false)

@@ -33,8 +33,8 @@ type Message struct {
 	Text      []byte
 }
 
-// Parse reads RFC 5424, RFC 3164 and what firmware takes for it. It never fails: what cannot be told apart is text.
-// The host name that a sender claims is left out.
+// Parse reads RFC 5424, RFC 3164, and the forms of firmware that resemble it. It never fails: the rest of a message is
+// text. It leaves out the host name in the message.
 func Parse(b []byte) Message {
 	m := Message{Priority: defaultPriority}
 	rest, ok := m.priority(b)
@@ -72,7 +72,7 @@ func (m *Message) priority(b []byte) (rest []byte, ok bool) {
 	return b, false
 }
 
-// modern reads what follows the version of RFC 5424: five fields, structured data, text.
+// modern reads RFC 5424 after the version: five fields, structured data, text.
 func (m *Message) modern(b []byte) bool {
 	var fields [5][]byte
 	for i := range fields {
@@ -128,7 +128,7 @@ func present(b []byte) []byte {
 // maxTime is the longest form of RFC 5424 section 6.2.3, and the longest that Smee reads.
 const maxTime = len("2006-01-02T15:04:05.999999Z07:00")
 
-// validTime tells whether a receiver that is strict will read the time.
+// validTime reports whether a strict receiver will read the time.
 func validTime(b []byte) bool {
 	if b == nil {
 		return true
@@ -137,7 +137,7 @@ func validTime(b []byte) bool {
 	if len(b) <= len(form) || len(b) > maxTime || b[len("2006-01-02T15")] != ':' {
 		return false
 	}
-	// What time.Parse lets through beside it: a comma, and zones of a day and more.
+	// time.Parse also accepts a comma, and zones of a day and more.
 	if b[len(form)] == ',' || b[len(b)-1] != 'Z' && string(b[max(0, len(b)-5):len(b)-3]) > "23" {
 		return false
 	}
@@ -178,8 +178,8 @@ func element(b []byte) int {
 	return -1
 }
 
-// legacy reads RFC 3164 with whatever is missing: "Mmm dd hh:mm:ss host tag[pid]: text". Such a time has
-// neither year nor zone, so the receiver's own is better; one as in RFC 3339 is kept.
+// legacy reads RFC 3164, of which any part may be missing: "Mmm dd hh:mm:ss host tag[pid]: text". Such a time has
+// neither year nor zone, so the receiver's own time is better; a time in the form of RFC 3339 is kept.
 func (m *Message) legacy(b []byte) {
 	if n := len(time.Stamp); len(b) > n && b[n] == ' ' && stamp(b[:n]) {
 		b = b[n+1:]
@@ -263,7 +263,7 @@ func tagByte(c byte) bool {
 }
 
 // Append writes the message in RFC 5424 with the client as HOSTNAME, in the form that Smee reads: its structured
-// data is always "-"; what there was moves in front of the text. The result is no longer than a datagram may be.
+// data is always "-"; the message's structured data moves in front of the text. The result fits into a datagram.
 func (m Message) Append(b []byte, client netip.Addr) []byte {
 	start := len(b)
 	b = append(b, '<')
@@ -294,8 +294,8 @@ func (m Message) Append(b []byte, client netip.Addr) []byte {
 // smeeBuffer is the longest message that Smee reads, in bytes.
 const smeeBuffer = 2048
 
-// smeeLoses tells whether Smee would throw the text away: what begins with a brace it takes for JSON, and keeps
-// only if it is. A space in front saves the rest.
+// smeeLoses reports whether Smee would drop the text: it reads a text that begins with a brace as JSON, and drops it if
+// that fails. A space in front of the text prevents it.
 func smeeLoses(text []byte, header int) bool {
 	return len(text) > 0 && text[0] == '{' && (header+len(text) > smeeBuffer || !json.Valid(text))
 }

@@ -13,11 +13,11 @@ const (
 	mostTag, mostText, mostPlace, mostReason = 48, 256, 24, 24
 )
 
-// teller tells of lines. It is one worker's.
+// teller makes one worker's events.
 type teller struct {
 	now   int64 // of the batch: Unix nanoseconds
 	event boot.Event
-	spare boot.Allowance // of lines that were dropped
+	spare boot.Allowance // bounds the events of dropped lines
 }
 
 // begin is for a batch.
@@ -63,7 +63,7 @@ func (w *worker) fill(client datagram.Peer) *boot.Event {
 	return e
 }
 
-// line is a message as it leaves: what it says, and from whom, by the source of the route.
+// line puts a message into the batch, in the form of the route's source.
 func (w *worker) line(i int, up *upstream, client, to datagram.Peer) {
 	source := w.source(client.Addr(), to.Addr())
 	var m Message

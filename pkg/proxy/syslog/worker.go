@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxPace is the longest breath between two turns that find less than a full batch, and burst the datagrams
-	// a second that the receive buffer has to hold meanwhile, at bookSize bytes each in the kernel's books.
+	// maxPace bounds worker.pace. Meanwhile the receive buffer has to hold burst datagrams a second, which the kernel
+	// charges bookSize bytes each.
 	maxPace  = 5 * time.Millisecond
 	burst    = 200_000
 	bookSize = 1280
@@ -32,13 +32,13 @@ type worker struct {
 	in       *datagram.RecvBatch
 	v4, v6   upstream
 	overflow uint32
-	// pace is the shortest time between two turns that find less than a full batch. Under load it makes batches
-	// out of what would be a wake-up for every datagram; a message that comes alone does not wait.
+	// pace is the shortest time between two batches that are not full. Under load it gathers datagrams into batches that
+	// would wake the worker one by one; a message that comes alone does not wait.
 	pace   time.Duration
 	teller teller
 }
 
-// upstream is a socket towards endpoints and what is to leave through it.
+// upstream is a socket towards endpoints, with the batch to send by it.
 type upstream struct {
 	socket *datagram.Socket // nil where the kernel lacks the family
 	out    *datagram.SendBatch
@@ -121,7 +121,7 @@ func (w *worker) close() {
 	}
 }
 
-// run forwards until ctx is done, and then what has arrived by then.
+// run forwards until ctx is done, and then the datagrams that have arrived before.
 func (w *worker) run(ctx context.Context) error {
 	defer w.close()
 	stop := context.AfterFunc(ctx, w.poller.Wake)
@@ -134,7 +134,7 @@ func (w *worker) run(ctx context.Context) error {
 		if rest := w.pace - time.Since(last); rest > 0 {
 			sleep(rest)
 		}
-		for w.turn() == mmsg.Batch {
+		for w.forwardBatch() == mmsg.Batch {
 			if ctx.Err() != nil {
 				break
 			}
@@ -144,13 +144,12 @@ func (w *worker) run(ctx context.Context) error {
 			return err
 		}
 	}
-	for deadline := time.Now().Add(w.config.DrainTimeout); w.turn() > 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(w.config.DrainTimeout); w.forwardBatch() > 0 && time.Now().Before(deadline); {
 	}
 	return nil
 }
 
-// event notes what endpoints say, which is nothing but that they do not listen. The listener's datagrams are taken
-// by turn.
+// event takes the errors of the upstream sockets: an endpoint does not listen. forwardBatch reads the listener.
 func (w *worker) event(e datagram.Event) {
 	up := &w.v4
 	switch e.ID {
@@ -166,17 +165,17 @@ func (w *worker) event(e datagram.Event) {
 			return []any{"endpoint", endpoint.AddrPort}
 		})
 	})
-	_ = w.in.Receive(up.socket, mmsg.Batch) // syslog has no answers: whatever it is, it must not keep us awake
+	_ = w.in.Receive(up.socket, mmsg.Batch) // syslog has no answers: a datagram must not wake the worker again
 }
 
-// sleep stays on its thread: the goroutine has nobody to wait for.
+// sleep blocks the thread: nothing else wakes the goroutine meanwhile.
 func sleep(d time.Duration) {
 	ts := unix.NsecToTimespec(int64(d))
-	_ = unix.Nanosleep(&ts, nil) // to wake early does no harm
+	_ = unix.Nanosleep(&ts, nil) // an early return does no harm
 }
 
-// turn forwards one batch and returns its size.
-func (w *worker) turn() int {
+// forwardBatch forwards one batch and returns its size.
+func (w *worker) forwardBatch() int {
 	if err := w.in.Receive(w.listener, mmsg.Batch); err != nil {
 		return 0
 	}
@@ -199,7 +198,7 @@ func (w *worker) turn() int {
 	return n
 }
 
-// forward judges the i-th datagram and puts it into the batch of its endpoint's family.
+// forward puts the i-th datagram into the batch of its endpoint's family, or drops it.
 func (w *worker) forward(i int) Drop {
 	data, client := w.in.Data(i), w.in.Peer(i)
 	switch {
@@ -239,7 +238,7 @@ func (w *worker) forward(i int) Drop {
 	return DropNot
 }
 
-// stream tells machines apart, so that the lines of each stay in order. Two that share a number share an order.
+// stream is a number for a machine: datagrams with the same number stay in order.
 func stream(client netip.Addr) uint32 {
 	hash := uint32(2166136261) // FNV-1a
 	for _, c := range client.As16() {
@@ -248,7 +247,7 @@ func stream(client netip.Addr) uint32 {
 	return hash
 }
 
-// source is the route's, but for clients whose address cannot be a source towards the endpoint.
+// source is the route's source, but SourceRewrite if the client's address cannot be a source towards the endpoint.
 func (w *worker) source(client, endpoint netip.Addr) Source {
 	if w.config.Source == SourceTransparent && !datagram.CanSpeakFor(client, endpoint) {
 		return SourceRewrite

@@ -5,13 +5,13 @@ import "time"
 const (
 	// keptBlock is the longest datagram that is kept to be sent again, in bytes: a block in one Ethernet frame.
 	keptBlock = 1500
-	// askedAgain is how long after a block an ACK of the one before asks for it again. One that comes sooner is the
-	// second ACK of a block that arrived twice, and an answer to it would have every later block sent twice (RFC 1123
-	// section 4.2.3.1). Clients wait for a quarter of a second at least.
+	// askedAgain is the time after a block from which an ACK of the block before it asks for it again. A sooner ACK is
+	// the second one of a block that arrived twice: an answer to it would have every later block sent twice (RFC 1123
+	// section 4.2.3.1). Clients wait for at least a quarter of a second before they ask again.
 	askedAgain = 100 * time.Millisecond
 )
 
-// keep remembers the newest block of a file that is read in lockstep; transfer.observe has followed it.
+// keep remembers the newest block of a file that is read block by block, after transfer.observe.
 func (t *transfer) keep(b []byte, now time.Time) {
 	n, _ := block(b)
 	if t.write || t.window != 1 || len(b) > keptBlock || unwrap(t.high, n) != t.high {
@@ -20,7 +20,7 @@ func (t *transfer) keep(b []byte, now time.Time) {
 	t.newest, t.sent = append(t.newest[:0], b...), now
 }
 
-// missed tells whether an ACK asks for the newest block again: its client has waited for it in vain.
+// missed reports whether an ACK asks for the newest block again, because the client has not got it.
 func (t *transfer) missed(op uint16, b []byte, now time.Time) bool {
 	if op != opAck || t.write || t.ended || len(t.newest) == 0 || now.Sub(t.sent) < askedAgain {
 		return false
@@ -30,8 +30,8 @@ func (t *transfer) missed(op uint16, b []byte, now time.Time) bool {
 	return n == kept-1 && unwrap(t.high, kept) == t.high && t.acked+1 == t.high
 }
 
-// again sends the newest block once more. The server does not hear of the ACK: many ignore it, and some wait the longer
-// for it, as Smee does, which then sends the block again 12 seconds later if the client has not given up.
+// again sends the newest block once more. The ACK is not passed on: many servers ignore it, and for some it makes the
+// wait longer. Smee would send the block again 12 seconds later, and the client might have given up by then.
 func (h *handler) again(w *worker, s *session) {
 	t := &s.State
 	t.sent = w.Now()

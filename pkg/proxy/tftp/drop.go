@@ -2,7 +2,7 @@ package tftp
 
 import "github.com/tinkerbell/stack/pkg/proxy/datagram"
 
-// Drop says why a datagram went no further.
+// Drop is the reason for which a datagram is not passed on.
 type Drop uint8
 
 // Reasons. docs/tftp.md has a row for each.
@@ -15,8 +15,8 @@ const (
 	DropUnexpected        // an opcode that this side does not send in this transfer
 	DropWriteRefused      // a write request on a route that allows none
 	DropStranger          // from another address or port than the transfer's server
-	DropTableFull         // as many transfers as the route allows
-	DropClientLimit       // as many transfers as one client is allowed
+	DropTableFull         // the route has as many transfers as it may
+	DropClientLimit       // the client has as many transfers as it may
 	DropNoEndpoint        // no backend is known
 	DropLoop              // from one of our own sockets: the backend resolves to ourselves
 	DropDraining          // a new request during shutdown
@@ -50,7 +50,7 @@ var refusals = map[datagram.Refusal]Drop{
 	datagram.RefusedSocket:      DropSocket,
 }
 
-// Outcome says how a transfer ended.
+// Outcome is the end of a transfer.
 type Outcome uint8
 
 // Outcomes. docs/tftp.md has a row for each.
@@ -58,12 +58,12 @@ const (
 	OutcomeCompleted   Outcome = iota // the last block was acknowledged
 	OutcomeServerError                // the server sent an ERROR: no such file, mostly
 	OutcomeClientError                // the client sent an ERROR: firmware that only asked for the size
-	OutcomeReplaced                   // the client began anew from the same port
-	OutcomeRefused                    // nobody listens at the endpoint
-	OutcomeNoAnswer                   // the server said nothing at all
-	OutcomeTimeout                    // silence in the middle
+	OutcomeReplaced                   // the client began another transfer from the same port
+	OutcomeRefused                    // no program listens at the endpoint
+	OutcomeNoAnswer                   // the server never answered
+	OutcomeTimeout                    // both sides became silent
 	OutcomeDrained                    // cut off by the shutdown
-	OutcomeEvicted                    // gave way in a full table: its client had not reacted to an answer
+	OutcomeEvicted                    // evicted from a full table: its client had not reacted to an answer
 	numOutcomes
 )
 

@@ -42,8 +42,8 @@ type Config struct {
 	MaxSessions, MaxSessionsPerClient int
 	// Workers is the number of sockets and loops that share the port; zero is one.
 	Workers int
-	// Shaper has the route's rate, which may change while the front serves; nil is none for good. What is written with
-	// AllowWrite does not count.
+	// Shaper has the route's rate, which may change while the front serves; nil is no rate. Files that machines write
+	// (AllowWrite) do not count.
 	Shaper *shaper.Shaper
 	// AllowWrite passes write requests on; else they are answered with ERROR 2.
 	AllowWrite bool
@@ -51,7 +51,7 @@ type Config struct {
 	// CAP_NET_ADMIN or CAP_NET_RAW, and answers that the network brings to us (see [datagram.CatchAnswers]).
 	Transparent bool
 	// Event is told of each transfer when it begins and when it ends, and of each request that is refused. The event is
-	// valid during the call. It is called by every worker and must not wait. Nil: nobody is told.
+	// valid during the call. It is called by every worker and must not wait. It may be nil.
 	Event func(*boot.Event)
 	// Logger names the route already. It may be nil, Metrics too.
 	Logger  *slog.Logger

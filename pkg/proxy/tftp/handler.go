@@ -21,19 +21,19 @@ type handler struct {
 	config     Config
 	allowWrite atomic.Bool
 	meters     *meters
-	// trouble bounds log lines that a stranger could cause without end.
+	// trouble logs what clients and strangers can cause any number of times.
 	trouble *loglimit.Limiter
-	// ended bounds the lines of transfers, of which a whole rack may make many in a second.
+	// ended logs the ends of transfers, of which a rack causes many in a second.
 	ended *loglimit.Limiter
-	// patience is how long an endpoint may leave a request unanswered before a repetition goes elsewhere.
+	// patience is how long an endpoint may leave a request unanswered before the next repetition goes to another one.
 	patience time.Duration
-	port     uint16         // that machines ask
-	spare    boot.Allowance // of events of refused requests
+	port     uint16         // the port that machines send requests to
+	spare    boot.Allowance // bounds the events of refused requests
 }
 
 const defaultPatience = 5 * time.Second
 
-// Client judges a datagram that came in at the asked address.
+// Client takes a datagram of a client.
 func (h *handler) Client(w *worker, s *session, d datagram.Datagram) {
 	if drop := h.client(w, s, d); drop != DropNot {
 		h.drop(drop)
@@ -88,7 +88,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 	return DropNot
 }
 
-// request opens a transfer, or recognises one.
+// request opens a transfer, or finds the one that the request repeats.
 func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	r, ok := parseRequest(d.Data)
 	if !ok {
@@ -125,8 +125,8 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	return DropNot
 }
 
-// repeat serves a client that has not heard of its request: the server may not have either. After the server has
-// answered, its first answer goes out again, because an ordinary server would begin a second transfer.
+// repeat takes a request that a client repeats, having got no answer. If the server has not answered, the request is
+// sent again. If it has, its first answer is sent again: the server would take the request for a second transfer.
 func (h *handler) repeat(w *worker, s *session, d datagram.Datagram) Drop {
 	t := &s.State
 	if t.answered {
@@ -147,7 +147,7 @@ func (h *handler) repeat(w *worker, s *session, d datagram.Datagram) Drop {
 	return DropNot
 }
 
-// Server judges a datagram that reached a session's own socket.
+// Server takes a datagram that has reached a session's own socket.
 func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte) bool {
 	if drop := h.server(w, s, from, data); drop != DropNot {
 		h.drop(drop)
@@ -219,15 +219,15 @@ func (h *handler) observe(w *worker, s *session, op uint16, data []byte) {
 	}
 }
 
-// overhead is what the kernel books for a datagram beside its payload, and defaultReceive what its default
-// buffer holds, both roughly and in bytes.
+// overhead is the kernel's charge for a datagram beside its payload, and defaultReceive the size of its default buffer,
+// both roughly and in bytes.
 const (
 	overhead       = 768
 	defaultReceive = 128 << 10
 )
 
-// Refused ends a transfer before its first answer, so that the client's next try picks an endpoint anew.
-// Afterwards it is mostly the echo of a server that has finished and gone.
+// Refused ends a transfer before its first answer, so that the client's next try picks an endpoint again. After the
+// first answer the refusal mostly means that the server has finished and closed its socket.
 func (h *handler) Refused(w *worker, s *session) {
 	if s.State.answered {
 		return
@@ -237,7 +237,7 @@ func (h *handler) Refused(w *worker, s *session) {
 	w.CloseSession(s)
 }
 
-// Closed ends a transfer that had not ended by itself.
+// Closed ends a transfer whose session is closed.
 func (h *handler) Closed(w *worker, s *session, why datagram.End) {
 	h.settle(w, s, s.State.outcomeOf(why))
 }
@@ -248,7 +248,7 @@ func (h *handler) finish(w *worker, s *session, o Outcome) {
 	w.Finish(s)
 }
 
-// settle accounts for a transfer, once.
+// settle counts and logs a transfer, once.
 func (h *handler) settle(w *worker, s *session, outcome Outcome) {
 	t := &s.State
 	if t.ended {
@@ -302,10 +302,10 @@ func (t *transfer) line(s *session, outcome Outcome, seconds float64) []any {
 // unheard is the remedy where the server may have answered the machine directly, past this proxy.
 const unheard = "route the server's answers to machines' addresses to this proxy, or set source: proxy (docs/tftp.md)"
 
-// Lost counts what a full receive buffer has cost.
+// Lost counts the datagrams that a full receive buffer has lost.
 func (h *handler) Lost(n uint32) { h.meters.drops[DropOverflow].Add(float64(n)) }
 
-// Unsent counts what the kernel did not take.
+// Unsent counts the datagrams that the kernel did not take.
 func (h *handler) Unsent(n int, err error) {
 	h.meters.drops[DropUnsent].Add(float64(n))
 	h.trouble.Warn("datagrams to clients not sent", func() []any {

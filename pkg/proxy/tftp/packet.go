@@ -51,8 +51,8 @@ type request struct {
 	options    []byte // name, NUL, value, NUL, ...
 }
 
-// parseRequest reads an RRQ or WRQ. Only what makes it no request at all is refused: the server judges the rest,
-// and firmware that leaves out the last NUL cannot be changed.
+// parseRequest reads an RRQ or WRQ. It refuses only a datagram that is no request at all: the server checks the rest,
+// and some firmware leaves out the last NUL.
 func parseRequest(b []byte) (request, bool) {
 	op, ok := opcode(b)
 	if !ok || op != opRead && op != opWrite {
@@ -82,7 +82,7 @@ func eachOption(options []byte, f func(name, value []byte)) {
 	}
 }
 
-// negotiated is what an OACK says, as far as the proxy needs it.
+// negotiated has the options of an OACK that the proxy needs.
 type negotiated struct {
 	block  int    // bytes (RFC 2348)
 	window int    // blocks (RFC 7440)
@@ -130,7 +130,7 @@ func optionText(options []byte) string {
 	return string(clip(text))
 }
 
-// maxText bounds what a client writes into our log, in bytes.
+// maxText bounds a client's text in the log, in bytes.
 const maxText = 255
 
 func clip(b []byte) []byte { return b[:min(len(b), maxText)] }

@@ -2,25 +2,26 @@ package tftp
 
 import "github.com/tinkerbell/stack/pkg/proxy/shaper"
 
-// A transfer holds its route's rate window by window: what makes a server send the next window is the client's ACK of
-// the last one, and that waits until the window may be sent. No block is held, and none is lost. Meanwhile neither side
-// gets what the other one repeats: the server would send the window twice (RFC 1123, section 4.2.3.1), and the client
-// has what the server repeats.
+// A transfer keeps its route's rate window by window. The server sends the next window when it gets the client's ACK
+// of the last one, so the proxy holds that ACK until the shaper has granted the window. No block is held, and none is
+// lost. Meanwhile the proxy drops what either side repeats: a repeated ACK would have the server send the window twice
+// (RFC 1123, section 4.2.3.1), and the client has the blocks that the server repeats.
 
-// mostWindow is what is taken for a window at most, in bytes: firmware has 94 KiB at most. Of a larger one, the rest is
-// taken with the next.
+// mostWindow bounds the bytes that are asked for one window: firmware has 94 KiB at most. The rest of a larger window
+// is asked for with the next one.
 const mostWindow = 1 << 20
 
-// allowance is what a transfer has of its route's rate.
+// allowance has the bytes of its route's rate that a transfer was granted.
 type allowance struct {
-	bytes   int64 // that were taken, less those that were sent since
+	bytes   int64 // granted and not sent
 	waiter  shaper.Waiter
 	asked   int64  // bytes that the waiter waits for
-	holding bool   // ack waits
-	ack     []byte // the last one that the client sent
+	holding bool   // ack is held
+	ack     []byte // the client's last one
 }
 
-// allowed takes the bytes of the window that an ACK asks for; false where the ACK is held until there are as many.
+// allowed asks for the bytes of the window that an ACK asks for. It returns false if the ACK is held until they are
+// granted.
 func (h *handler) allowed(w *worker, s *session, ack []byte) bool {
 	t, a := &s.State, &s.State.allowance
 	if !h.config.Shaper.On() {
@@ -33,7 +34,7 @@ func (h *handler) allowed(w *worker, s *session, ack []byte) bool {
 	}
 	a.asked = min(int64(t.window)*int64(t.block), mostWindow) - a.bytes
 	if n, _ := block(ack); a.asked <= 0 || t.complete && n == uint16(t.last) {
-		return true // also behind the last block, or what had to be sent twice would be asked for
+		return true // the window is granted already, or this is the ACK of the last block
 	}
 	a.bytes += a.asked
 	a.waiter.Ready = func() { w.Do(func() { h.goOn(s) }) }
@@ -44,8 +45,8 @@ func (h *handler) allowed(w *worker, s *session, ack []byte) bool {
 	return false
 }
 
-// spent counts a datagram of blocks that we send again by ourselves: the next window waits for it, too. Without a rate
-// nothing is counted, or a rate that comes would find a debt.
+// spent counts a block that the proxy itself sends again: the next window waits for its bytes, too. Without a rate
+// nothing is counted, since a rate that is set later would find a debt.
 func (h *handler) spent(s *session, size int) {
 	if h.config.Shaper.On() {
 		s.State.allowance.bytes -= int64(max(size-headerSize, 0))
@@ -64,7 +65,7 @@ func (h *handler) goOn(s *session) {
 	}
 }
 
-// giveBack returns what an ended transfer has not used.
+// giveBack gives back the bytes that an ended transfer has not used.
 func (h *handler) giveBack(s *session) {
 	a := &s.State.allowance
 	if a.holding && h.config.Shaper.Cancel(&a.waiter) {

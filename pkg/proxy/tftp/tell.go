@@ -67,7 +67,7 @@ func (h *handler) tellRefused(w *worker, d datagram.Datagram, r request, drop Dr
 	h.config.Event(e)
 }
 
-// fill puts into an event which transfer it is. Options are as the machine asked for them, or as the server agreed.
+// fill puts the transfer into an event. Options are those of the machine's request, or those of the server's OACK.
 func (h *handler) fill(e *boot.Event, s *session, options string) {
 	e.Kind, e.Client, e.Route = boot.TFTP, boot.Bytes(s.Client.Addr()), h.port
 	e.Endpoint, e.Port = boot.Bytes(s.Endpoint.Addr()), s.Endpoint.Port()
@@ -84,7 +84,7 @@ func (h *handler) name(e *boot.Event, write bool, reason string) {
 	boot.SetText(e, boot.Reason, mostReason, reason)
 }
 
-// event is what an outcome means for the machine.
+// event is the boot event of an outcome.
 func (o Outcome) event() boot.Outcome {
 	switch o {
 	case OutcomeCompleted, OutcomeServerError, OutcomeClientError:

@@ -8,7 +8,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
-// transfer is what the proxy knows about one file on its way. It follows, it does not steer.
+// transfer is the state of one transfer, as the proxy observes it.
 type transfer struct {
 	request []byte // as the client sent it, to recognise a repetition
 	first   []byte // the server's first answer, to repeat it
@@ -18,7 +18,7 @@ type transfer struct {
 	agreed  string // options as confirmed
 	write   bool
 	started time.Time
-	sought  time.Time // when the present endpoint was first asked
+	sought  time.Time // when the present endpoint got the request
 
 	server   datagram.Peer // the server's TID, once it has answered
 	answered bool
@@ -56,12 +56,12 @@ func newTransfer(b []byte, r request, now time.Time) transfer {
 	}
 }
 
-// repeats tells whether b is the transfer's own request, sent again before the client has seen an answer.
+// repeats reports whether b is the transfer's own request, sent again before the client has reacted to an answer.
 func (t *transfer) repeats(b []byte) bool {
 	return !t.moving && !t.ended && bytes.Equal(b, t.request)
 }
 
-// expects tells whether op belongs into this transfer, coming from the client or else from the server.
+// expects reports whether a datagram with op belongs to this transfer, from the client or else from the server.
 func (t *transfer) expects(op uint16, fromClient bool) bool {
 	switch op {
 	case opError:
@@ -85,9 +85,9 @@ func unwrap(high uint64, n uint16) uint64 {
 	return high + uint64(delta)
 }
 
-// steps tells whether a client's datagram is one that only makes sense after an answer that came before it, for the
-// first time: an ACK of a block that was sent (or of the OACK), or a block within the window of what the server has
-// acknowledged. It has passed [transfer.expects], and [transfer.observe] follows.
+// steps reports whether a client's datagram proves that the client has got the last answer: it is the first ACK of a
+// block that was sent (or of the OACK), or a block within the window that the server has acknowledged. The datagram has
+// passed [transfer.expects]; [transfer.observe] comes after.
 func (t *transfer) steps(op uint16, b []byte) bool {
 	n, _ := block(b)
 	at := unwrap(t.high, n)
@@ -102,7 +102,7 @@ func (t *transfer) steps(op uint16, b []byte) bool {
 	return false
 }
 
-// observe follows a datagram of either side; it has passed [transfer.expects].
+// observe takes the state from a datagram of either side that has passed [transfer.expects].
 func (t *transfer) observe(op uint16, b []byte) (completed bool) {
 	switch op {
 	case opData:
@@ -131,14 +131,14 @@ func (t *transfer) observe(op uint16, b []byte) (completed bool) {
 	return false
 }
 
-// fail follows an ERROR.
+// fail takes the code and the text of an ERROR.
 func (t *transfer) fail(b []byte) {
 	t.code = binary.BigEndian.Uint16(b[2:])
 	text, _, _ := bytes.Cut(b[headerSize:], []byte{0})
 	t.message = string(clip(text))
 }
 
-// outcomeOf names the end of a transfer that had not ended by itself.
+// outcomeOf is the outcome of a transfer whose session is closed for the reason why.
 func (t *transfer) outcomeOf(why datagram.End) Outcome {
 	switch {
 	case why == datagram.EndReplaced:

@@ -2,7 +2,7 @@ package udp
 
 import "github.com/tinkerbell/stack/pkg/proxy/datagram"
 
-// Drop says why a datagram went no further.
+// Drop is the reason for which a datagram is not passed on.
 type Drop uint8
 
 // Reasons. docs/tftp.md has a row for each.
@@ -11,8 +11,8 @@ const (
 	DropTruncated        // longer than any UDP datagram may be
 	DropPortZero         // from port 0, which cannot be answered
 	DropStranger         // to a session's socket, but not from its endpoint
-	DropTableFull        // as many sessions as the route allows
-	DropClientLimit      // as many sessions as one client is allowed
+	DropTableFull        // the route has as many sessions as it may
+	DropClientLimit      // the client has as many sessions as it may
 	DropNoEndpoint       // no backend is known
 	DropLoop             // from one of our own sockets: the backend resolves to ourselves
 	DropDraining         // a new client during shutdown
@@ -45,16 +45,16 @@ var refusals = map[datagram.Refusal]Drop{
 	datagram.RefusedSocket:      DropSocket,
 }
 
-// Outcome says how a session ended.
+// Outcome is the end of a session.
 type Outcome uint8
 
 // Outcomes. docs/tftp.md has a row for each.
 const (
 	OutcomeIdle     Outcome = iota // silence after an answer
-	OutcomeNoAnswer                // the endpoint never said anything, which is well for one-way protocols
-	OutcomeRefused                 // nobody listens at the endpoint
+	OutcomeNoAnswer                // the endpoint never answered, as in one-way protocols
+	OutcomeRefused                 // no program listens at the endpoint
 	OutcomeDrained                 // cut off by the shutdown
-	OutcomeEvicted                 // gave way in a full table: its client had not reacted to an answer
+	OutcomeEvicted                 // evicted from a full table: its client had not reacted to an answer
 	numOutcomes
 )
 

@@ -14,13 +14,13 @@ type (
 	session = datagram.Session[state]
 )
 
-// state is what a session remembers.
+// state is the state of a session.
 type state struct {
 	answered bool
 	refused  bool
 }
 
-// handler is the protocol's part of one worker: there is hardly any.
+// handler is the protocol's part of the front.
 type handler struct {
 	meters  *meters
 	trouble *loglimit.Limiter
@@ -28,7 +28,7 @@ type handler struct {
 	sources atomic.Pointer[[]netip.Prefix]
 }
 
-// mayBegin tells whether a client may begin a session.
+// mayBegin reports whether a client may begin a session.
 func (h *handler) mayBegin(client netip.Addr) bool {
 	sources := *h.sources.Load()
 	return len(sources) == 0 ||
@@ -74,7 +74,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 	return DropNot
 }
 
-// Server passes on what comes from the endpoint's address and port.
+// Server passes on a datagram that comes from the endpoint's address and port.
 func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte) bool {
 	if from.AddrPort != s.Endpoint.AddrPort {
 		h.meters.drops[DropStranger].Inc()
@@ -98,7 +98,7 @@ func (h *handler) Refused(w *worker, s *session) {
 	w.CloseSession(s)
 }
 
-// Closed accounts for a session.
+// Closed counts a session that has ended.
 func (h *handler) Closed(_ *worker, s *session, why datagram.End) {
 	outcome := OutcomeNoAnswer
 	switch {
@@ -115,7 +115,7 @@ func (h *handler) Closed(_ *worker, s *session, why datagram.End) {
 	h.meters.ended[outcome].Inc()
 }
 
-// Lost counts what a full receive buffer has cost.
+// Lost counts the datagrams that a full receive buffer has lost.
 func (h *handler) Lost(n uint32) {
 	h.meters.drops[DropOverflow].Add(float64(n))
 	h.trouble.Warn("udp datagrams lost in the receive buffer", func() []any {
@@ -123,7 +123,7 @@ func (h *handler) Lost(n uint32) {
 	})
 }
 
-// Unsent counts what the kernel did not take.
+// Unsent counts the datagrams that the kernel did not take.
 func (h *handler) Unsent(n int, err error) {
 	h.meters.drops[DropUnsent].Add(float64(n))
 	h.trouble.Warn("datagrams to clients not sent", func() []any {

@@ -38,7 +38,7 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Forget removes what was counted for a route that is no more.
+// Forget removes the metrics of a route that has been closed.
 func (m *Metrics) Forget(route string) {
 	labels := prometheus.Labels{"route": route}
 	m.ended.DeletePartialMatch(labels)
