@@ -18,7 +18,9 @@ const (
 	Length
 	Connection
 	Via
-	// Special changes how the message is read or answered: a plain one has none of these.
+	// Expect asks for an answer before the body is sent.
+	Expect
+	// Special is for one connection only, too, and changes how the message is read or answered.
 	Special
 )
 
@@ -31,9 +33,9 @@ const (
 	ForwardedField = "Forwarded"
 )
 
-// MeaningOf is a header's meaning. It compares without regard to case, and takes an underscore for a hyphen, as
-// backends may do: a name that means something only so is Special. The switch by length spares most comparisons.
-func MeaningOf(name []byte) Meaning {
+// MeaningOf is a header's meaning. It compares without regard to case, and takes all punctuation for a hyphen, as
+// backends may do that are CGI's heirs (X_Forwarded_For). The switch by length spares most comparisons.
+func MeaningOf[T string | []byte](name T) Meaning {
 	is := func(known string) bool { return alike(name, known) }
 	switch len(name) {
 	case 2:
@@ -50,7 +52,7 @@ func MeaningOf(name []byte) Meaning {
 		}
 	case 6:
 		if is("expect") {
-			return Special
+			return Expect
 		}
 	case 7:
 		if is("upgrade") || is("trailer") {
@@ -69,7 +71,7 @@ func MeaningOf(name []byte) Meaning {
 		}
 	case 14:
 		switch {
-		case equalFold(name, "content-length"):
+		case is("content-length") && name[7] == '-':
 			return Length
 		case is("content-length"):
 			return Special
@@ -109,16 +111,17 @@ func equalFold(b []byte, known string) bool {
 	return len(b) == len(known) && strings.EqualFold(string(b), known) // the conversion does not allocate
 }
 
-// alike compares with a known word as equalFold does, and takes an underscore for a hyphen.
-func alike(b []byte, known string) bool {
-	if len(b) != len(known) {
+// alike compares a header's name with a known one, without regard to case, and takes all punctuation for a hyphen.
+func alike[T string | []byte](name T, known string) bool {
+	if len(name) != len(known) {
 		return false
 	}
-	for i, c := range b {
-		if c == '_' {
+	for i := range len(name) {
+		c := name[i]
+		if lower := c | 0x20; (lower < 'a' || lower > 'z') && (c < '0' || c > '9') {
 			c = '-'
 		}
-		if c|0x20 != known[i]|0x20 { // of the bytes of a name, only a letter's two cases are the same then
+		if c|0x20 != known[i]|0x20 { // of letters, digits and hyphens, only a letter's two cases are the same then
 			return false
 		}
 	}

@@ -288,7 +288,7 @@ func TestLoopResetKeepsAddress(t *testing.T) {
 	told := make(chan string, 1)
 	r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			told <- r.Header.Get(headerFor) + ", " + r.Header.Get(headerRealIP)
+			told <- r.Header.Get(http1.ForwardedFor) + ", " + r.Header.Get(http1.RealIP)
 		}
 		_, _ = io.WriteString(w, "ok")
 	}))})

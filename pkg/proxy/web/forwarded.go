@@ -9,20 +9,13 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 )
 
-// Forwarding headers. A client that could choose them could read another machine's user-data: Hegel and Smee
-// identify a machine by X-Forwarded-For. So they are written here, from the connection's own address, and what the
-// peer sent counts only where the peer is a trusted proxy.
-const (
-	headerFor       = "X-Forwarded-For"
-	headerProto     = "X-Forwarded-Proto"
-	headerHost      = "X-Forwarded-Host"
-	headerRealIP    = "X-Real-Ip"
-	headerForwarded = "Forwarded"
-)
-
-// forwardedHeaders are the values of the headers above.
+// forwardedHeaders tell an endpoint who the client is. A client that could choose them could read another machine's
+// user-data: Hegel and Smee identify a machine by X-Forwarded-For. So they are written here, from the connection's own
+// address, and what the peer sent counts only where the peer is a trusted proxy.
 type forwardedHeaders struct{ chain, realIP, proto, host, forwarded string }
 
 // newForwardedHeaders are the headers that tell the next hop of the caller. The backends read one X-Forwarded-For
@@ -35,11 +28,11 @@ func newForwardedHeaders(in *http.Request, peer netip.Addr, trusted []netip.Pref
 	if !trusts(trusted, peer) {
 		return c.onlyPeer(peer)
 	}
-	chain := append(parseChain(in.Header.Values(headerFor)), peer)
-	if sent := in.Header.Get(headerProto); sent == "http" || sent == "https" {
+	chain := append(parseChain(in.Header.Values(http1.ForwardedFor)), peer)
+	if sent := in.Header.Get(http1.ForwardedProto); sent == "http" || sent == "https" {
 		c.proto = sent
 	}
-	if sent := in.Header.Get(headerHost); sent != "" {
+	if sent := in.Header.Get(http1.ForwardedHost); sent != "" {
 		c.host = sent
 	}
 	texts := make([]string, len(chain))
@@ -63,18 +56,18 @@ func (c forwardedHeaders) onlyPeer(peer netip.Addr) forwardedHeaders {
 // set writes the headers of a request on its way to an endpoint, over whatever it has of them.
 func (c forwardedHeaders) set(out http.Header) {
 	values := [...]string{c.chain, c.realIP, c.proto, c.host, c.forwarded} // one allocation
-	for i, name := range [...]string{headerFor, headerRealIP, headerProto, headerHost, headerForwarded} {
+	for i, name := range [...]string{http1.ForwardedFor, http1.RealIP, http1.ForwardedProto, http1.ForwardedHost, http1.ForwardedField} {
 		out[name] = values[i : i+1 : i+1]
 	}
 }
 
 // append writes the headers as lines.
 func (c forwardedHeaders) append(b []byte) []byte {
-	b = appendHeader(b, headerFor, c.chain)
-	b = appendHeader(b, headerRealIP, c.realIP)
-	b = appendHeader(b, headerProto, c.proto)
-	b = appendHeader(b, headerHost, c.host)
-	return appendHeader(b, headerForwarded, c.forwarded)
+	b = appendHeader(b, http1.ForwardedFor, c.chain)
+	b = appendHeader(b, http1.RealIP, c.realIP)
+	b = appendHeader(b, http1.ForwardedProto, c.proto)
+	b = appendHeader(b, http1.ForwardedHost, c.host)
+	return appendHeader(b, http1.ForwardedField, c.forwarded)
 }
 
 // header is the header of the endpoint's request: the client's without what is for its connection only, with what the
@@ -102,71 +95,36 @@ func (p *proxy) header(r *http.Request) http.Header {
 	return out
 }
 
-// setAnswerHeader takes over what is not for the endpoint's connection only.
-func setAnswerHeader(to, from http.Header) {
-	listed := from["Connection"]
-	for name, values := range from {
-		if name == "Content-Length" || !hopByHop(name) && !named(listed, name) {
-			to[name] = values
-		}
-	}
-}
-
 // endToEnd is whether a client's header goes to the endpoint as it came: it belongs to no connection, and is not the
 // proxy's to write, under whatever spelling.
-func endToEnd(name string) bool { return !hopByHop(name) && !isForwarded(name) && !alias(name) }
-
-// hopByHop headers belong to one connection (RFC 9110, section 7.6.1); Host and the length are written apart.
-func hopByHop(name string) bool {
-	switch name {
-	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer",
-		"Transfer-Encoding", "Upgrade", "Host", "Content-Length":
+func endToEnd(name string) bool {
+	switch http1.MeaningOf(name) {
+	case http1.Pass, http1.Via, http1.Expect:
 		return true
 	default:
 		return false
 	}
 }
 
-// named is whether a Connection header lists a name.
-func named(lists []string, name string) bool {
-	for _, list := range lists {
+// setAnswerHeader takes over what is not for the endpoint's connection only.
+func setAnswerHeader(to, from http.Header) {
+	var listed []string
+	for _, list := range from["Connection"] {
 		for each := range strings.SplitSeq(list, ",") {
-			if textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(each)) == name {
-				return true
+			listed = append(listed, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(each)))
+		}
+	}
+	for name, values := range from {
+		switch http1.MeaningOf(name) {
+		case http1.Hop, http1.Special, http1.Connection:
+		case http1.Length:
+			to[name] = values
+		default:
+			if !slices.Contains(listed, name) {
+				to[name] = values
 			}
 		}
 	}
-	return false
-}
-
-// isForwarded is whether a header is one of those.
-func isForwarded(name string) bool {
-	switch name {
-	case headerFor, headerRealIP, headerProto, headerHost, headerForwarded:
-		return true
-	default:
-		return false
-	}
-}
-
-// alias is whether a name stands for a header that only this proxy may write, or that belongs to one connection, to a
-// backend that takes other characters for a hyphen, as CGI, WSGI and their heirs do: X_Forwarded_For.
-func alias(name string) bool {
-	if !strings.ContainsFunc(name, punctuation) {
-		return false
-	}
-	dashed := textproto.CanonicalMIMEHeaderKey(strings.Map(func(c rune) rune {
-		if punctuation(c) {
-			return '-'
-		}
-		return c
-	}, name))
-	return isForwarded(dashed) || hopByHop(dashed)
-}
-
-// punctuation is what a name may hold (RFC 9110, section 5.6.2) besides letters, digits and hyphens.
-func punctuation(c rune) bool {
-	return c != '-' && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
 }
 
 // parseChain parses what a trusted proxy sent. Entries with a port lose it; from the right, the first entry that is

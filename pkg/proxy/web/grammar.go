@@ -176,8 +176,7 @@ func dropListed(h http.Header) {
 			switch {
 			case name == "Upgrade":
 				upgrade = true
-			case name == "Via", isForwarded(name), hopByHop(name): // these have rules of their own
-			default:
+			case http1.MeaningOf(name) == http1.Pass, name == "Expect": // the others have rules of their own
 				delete(h, name)
 			}
 		}

@@ -45,7 +45,7 @@ func (o *outOfTurn) serve(conn net.Conn) {
 		if _, err := io.Copy(io.Discard, request.Body); err != nil {
 			return
 		}
-		client := request.Header.Get(headerRealIP)
+		client := request.Header.Get(http1.RealIP)
 		if first == "" {
 			first = client
 		} else if first != client && first != "several" {
@@ -431,7 +431,7 @@ func serveTwice(conn net.Conn, again *atomic.Int64) {
 		case *http2.MetaHeadersFrame:
 			client := ""
 			for _, field := range f.Fields {
-				if field.Name == strings.ToLower(headerRealIP) {
+				if field.Name == strings.ToLower(http1.RealIP) {
 					client = field.Value
 				}
 			}

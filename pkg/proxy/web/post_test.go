@@ -67,8 +67,8 @@ func testPostIsSentOnce(t *testing.T, start starter) {
 						continue
 					}
 					posts.Add(1)
-					if string(body) != "hello" || request.Header.Get(headerFor) != "127.0.0.1" {
-						t.Errorf("got %q from %s", body, request.Header.Get(headerFor))
+					if string(body) != "hello" || request.Header.Get(http1.ForwardedFor) != "127.0.0.1" {
+						t.Errorf("got %q from %s", body, request.Header.Get(http1.ForwardedFor))
 					}
 					test.answer(conn)
 					if test.code == http.StatusBadGateway {

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/tinkerbell/stack/pkg/edge/host"
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 )
 
 // Gate is what stands before a route's requests: limits, tokens, a rewritten path, hidden paths.
@@ -175,5 +176,5 @@ func Client(r *http.Request, trusted []netip.Prefix) netip.Addr {
 	if !trusts(trusted, peer) {
 		return peer
 	}
-	return realClient(append(parseChain(r.Header.Values(headerFor)), peer), trusted)
+	return realClient(append(parseChain(r.Header.Values(http1.ForwardedFor)), peer), trusted)
 }
