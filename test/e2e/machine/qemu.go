@@ -113,18 +113,17 @@ func Arguments(m lab.Machine, tap, dir string) ([]string, error) {
 	return append(args,
 		"-device", nic,
 		"-netdev", "tap,id=n0,script=no,downscript=no,ifname="+tap,
-		"-serial", "file:"+firmwareLog(dir, m.Name), // ttyS0: the firmware's console
+		"-serial", "file:"+FirmwareLogIn(dir, m.Name), // ttyS0: the firmware's console
 		"-serial", "stdio", // ttyS1: Smee's script makes it the kernel's console
 	), nil
 }
 
 // FirmwareLog is the file with what the firmware of a machine printed on its serial port. The log of the process
 // named as the machine has what the kernel and the installer printed.
-func FirmwareLog(l *lab.Lab, name string) string {
-	return firmwareLog(l.RunDir(), name)
-}
+func FirmwareLog(l *lab.Lab, name string) string { return FirmwareLogIn(l.RunDir(), name) }
 
-func firmwareLog(dir, name string) string { return filepath.Join(dir, name+"-firmware.log") }
+// FirmwareLogIn is the file with what the firmware of a machine printed whose [Arguments] have that directory.
+func FirmwareLogIn(dir, name string) string { return filepath.Join(dir, name+"-firmware.log") }
 
 // Console is a writer for what a machine prints; it reports what its installer says there.
 func Console(report func(installer.Report)) io.Writer { return &console{report: report} }

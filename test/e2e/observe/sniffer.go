@@ -39,11 +39,10 @@ type Sniffer struct {
 
 // Watch begins to watch. Events of the LAN go to emit, from one goroutine.
 func Watch(l *lab.Lab, path string, emit func(Event)) (*Sniffer, error) {
-	file, err := Create(path)
+	s, err := create(path, emit)
 	if err != nil {
 		return nil, err
 	}
-	s := &Sniffer{file: file, tracker: NewTracker(emit)}
 	for _, point := range []struct {
 		role, link, name, description string
 		packet                        func(time.Time, Packet)
@@ -51,19 +50,43 @@ func Watch(l *lab.Lab, path string, emit func(Event)) (*Sniffer, error) {
 		{lab.RoleLAN, lanBridge, LAN, "the machines' LAN", s.tracker.Packet},
 		{lab.RoleNode, podsBridge, Pods, "the node's bridge to the pods", nil},
 	} {
-		var socket *os.File
-		err := l.Do(point.role, func() error {
-			socket, err = openSocket(point.link)
-			return err
-		})
+		err := l.Do(point.role, func() error { return s.watch(point.link, point.name, point.description, point.packet) })
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("failed to watch %s: %w", point.name, err), s.Close())
+			return nil, errors.Join(err, s.Close())
 		}
-		s.sockets = append(s.sockets, socket)
-		number := file.Interface(point.name, point.description)
-		s.wait.Go(func() { s.read(socket, number, point.packet) })
 	}
 	return s, nil
+}
+
+// WatchLink begins to watch a link of the calling thread's network namespace, on which machines are.
+func WatchLink(link, path string, emit func(Event)) (*Sniffer, error) {
+	s, err := create(path, emit)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.watch(link, link, "", s.tracker.Packet); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func create(path string, emit func(Event)) (*Sniffer, error) {
+	file, err := Create(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Sniffer{file: file, tracker: NewTracker(emit)}, nil
+}
+
+func (s *Sniffer) watch(link, name, description string, packet func(time.Time, Packet)) error {
+	socket, err := openSocket(link)
+	if err != nil {
+		return fmt.Errorf("failed to watch %s: %w", name, err)
+	}
+	s.sockets = append(s.sockets, socket)
+	number := s.file.Interface(name, description)
+	s.wait.Go(func() { s.read(socket, number, packet) })
+	return nil
 }
 
 // Close stops watching and ends the file.

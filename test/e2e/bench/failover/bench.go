@@ -75,7 +75,7 @@ func Run(ctx context.Context, o Options) (part Part, err error) {
 	}
 	defer func() {
 		part.Sampler = s.sampler.Since(part.Began)
-		err = errors.Join(err, part.Sampler.fault(), s.Close())
+		err = errors.Join(err, part.Sampler.Fault(), s.Close())
 		if err == nil {
 			err = os.RemoveAll(dir)
 		} else {

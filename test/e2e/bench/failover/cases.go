@@ -169,13 +169,13 @@ func (s *Site) Try(ctx context.Context, c Case) (Try, error) {
 			return Try{}, err
 		}
 		calmFrom := time.Now().Add(-calm)
-		over := calmFrom.After(done) && s.look.answers(calmFrom) && (!c.moves || s.sampler.owner() != owner.name)
+		over := calmFrom.After(done) && s.look.answers(calmFrom) && (!c.moves || s.sampler.Owner() != owner.name)
 		if !over && time.Since(done) < c.atMost {
 			continue
 		}
 		log := s.sampler.Since(from)
 		return Try{
-			Case: c.Name, At: from.UTC(), Owner: owner.name, Next: s.sampler.owner(), Seen: s.look.Since(from),
+			Case: c.Name, At: from.UTC(), Owner: owner.name, Next: s.sampler.Owner(), Seen: s.look.Since(from),
 			Probes: log.Probes, NoOwner: log.NoOwner, TwoOwners: log.TwoOwners, Moves: log.Moves,
 		}, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
+	"github.com/tinkerbell/stack/test/e2e/arp"
 	"github.com/tinkerbell/stack/test/e2e/network"
 	"github.com/tinkerbell/stack/test/e2e/process"
 )
@@ -129,6 +131,15 @@ func (h *host) vip(on netlink.Link, has bool) error {
 		return h.links.AddrReplace(on, address)
 	}
 	return h.links.AddrDel(on, address)
+}
+
+// sample begins to ask one of the host's links for the address.
+func (h *host) sample(on string, names map[[6]byte]string) (s *arp.Sampler, err error) {
+	err = h.in(func() error {
+		s, err = arp.Sample(on, netip.MustParseAddr(VIP), names)
+		return err
+	})
+	return s, err
 }
 
 // sysctl sets a variable of the host's network.

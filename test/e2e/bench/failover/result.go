@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tinkerbell/stack/test/e2e/arp"
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
 )
 
@@ -40,7 +41,7 @@ type Part struct {
 	Load  []float64 `json:"load"`
 	Tries []Try     `json:"tries"`
 	// Sampler is all that the sampler has seen in the run, also between the tries.
-	Sampler Log `json:"sampler"`
+	Sampler arp.Log `json:"sampler"`
 }
 
 // Result is what all parts have found.
@@ -48,9 +49,6 @@ type Result struct {
 	Rows  []report.Row `json:"rows"`
 	Parts []Part       `json:"parts"`
 }
-
-// ErrTwoOwners is the verdict of the sampler that two stations answered one ARP probe.
-var ErrTwoOwners = errors.New("two stations answered one ARP probe")
 
 // Add puts a part into the result of a file, which it makes.
 func Add(path string, part Part) (*Result, error) {

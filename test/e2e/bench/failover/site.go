@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/arp"
 )
 
 // Site is nodes, an API, a client, a sampler, and the switch between them.
@@ -24,7 +26,7 @@ type Site struct {
 	api          *api
 	nodes        []*node
 	look         *Look
-	sampler      *Sampler
+	sampler      *arp.Sampler
 }
 
 // NewSite builds a site with stack-lb on each node; settings are further variables of it. Close ends it.
@@ -73,7 +75,7 @@ func NewSite(ctx context.Context, dir, program string, nodes int, settings ...st
 			return s, err
 		}
 	}
-	if s.sampler, err = newSampler(watcher, names); err != nil {
+	if s.sampler, err = watcher.sample(link, names); err != nil {
 		return s, err
 	}
 	s.look, err = newLook(s.client)
@@ -157,7 +159,7 @@ func (s *Site) settle(ctx context.Context, long time.Duration) error {
 
 // owner is the node that has the address.
 func (s *Site) owner() (*node, error) {
-	name := s.sampler.owner()
+	name := s.sampler.Owner()
 	i := slices.IndexFunc(s.nodes, func(n *node) bool { return n.name == name })
 	if i < 0 {
 		return nil, fmt.Errorf("no node has the address (the last owner is %q)", name)
@@ -169,7 +171,7 @@ func (s *Site) owner() (*node, error) {
 func (s *Site) Close() error {
 	var faults []error
 	s.look.stop()
-	s.sampler.stop()
+	s.sampler.Stop()
 	for _, n := range s.nodes {
 		faults = append(faults, n.stop())
 	}

@@ -10,23 +10,25 @@ import (
 	"os"
 	"time"
 
+	"github.com/tinkerbell/stack/test/e2e/progress"
 	"github.com/tinkerbell/stack/test/e2e/tink"
 )
 
 func main() {
 	server := flag.String("server", "192.0.2.2:42113", "`address` of Tink Server")
 	worker := flag.String("worker", "52:54:00:00:00:01", "the worker's `id`")
-	timeout := flag.Duration("timeout", 30*time.Second, "how long to wait for a workflow")
+	quiet := flag.Duration("quiet", 30*time.Second, "how long to wait for the workflow, and for each answer")
 	flag.Parse()
-	if err := run(*server, *worker, *timeout); err != nil {
+	if err := run(*server, *worker, *quiet); err != nil {
 		fmt.Fprintln(os.Stderr, "agent:", err)
 		os.Exit(1)
 	}
 }
 
-func run(server, worker string, timeout time.Duration) error {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
+// run gives up when nothing has moved for a time: no workflow, no action that Tink Server takes note of.
+func run(server, worker string, quiet time.Duration) error {
+	ctx, watch := progress.Begin(context.Background(), progress.Patience{Quiet: quiet})
+	defer watch.End()
 	client, err := tink.Dial(server)
 	if err != nil {
 		return err
@@ -35,10 +37,10 @@ func run(server, worker string, timeout time.Duration) error {
 	for {
 		contexts, err := client.Contexts(ctx, worker)
 		if err != nil {
-			return fmt.Errorf("failed to ask for workflows: %w", err)
+			return fmt.Errorf("failed to ask for workflows: %w", watch.Why(ctx, err))
 		}
 		if len(contexts) > 0 {
-			return play(ctx, client, worker, contexts[0].WorkflowID)
+			return watch.Why(ctx, play(ctx, watch, client, worker, contexts[0].WorkflowID))
 		}
 		select {
 		case <-ctx.Done():
@@ -48,11 +50,12 @@ func run(server, worker string, timeout time.Duration) error {
 	}
 }
 
-func play(ctx context.Context, client *tink.Client, worker, workflow string) error {
+func play(ctx context.Context, watch *progress.Watch, client *tink.Client, worker, workflow string) error {
 	actions, err := client.Actions(ctx, workflow)
 	if err != nil {
 		return fmt.Errorf("failed to get actions of %s: %w", workflow, err)
 	}
+	watch.Moved("workflow " + workflow)
 	for _, action := range actions {
 		for _, state := range []tink.State{tink.Running, tink.Success} {
 			err := report(ctx, client, tink.ActionStatus{
@@ -61,6 +64,7 @@ func play(ctx context.Context, client *tink.Client, worker, workflow string) err
 			if err != nil {
 				return fmt.Errorf("failed to report action %s: %w", action.Name, err)
 			}
+			watch.Moved(fmt.Sprintf("action %s was reported, state %d", action.Name, state))
 		}
 		fmt.Printf("%s: %s %s\n", workflow, action.Name, action.Image)
 	}

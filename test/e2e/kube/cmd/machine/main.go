@@ -22,12 +22,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/installer"
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
+	"github.com/tinkerbell/stack/test/e2e/observe"
+	"github.com/tinkerbell/stack/test/e2e/process"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 func main() {
@@ -48,7 +53,7 @@ func run(ctx context.Context, args []string) error {
 	tap := flags.String("tap", "", "network `interface` of its card (boot)")
 	mac := flags.String("mac", "", "its card's `address` (boot)")
 	firmware := flags.String("firmware", "bios", "bios or uefi (boot)")
-	timeout := flags.Duration("timeout", 4*time.Minute, "how long it may take (boot)")
+	quiet := flags.Duration("quiet", 2*time.Minute, "how long it may print and transfer nothing new (boot)")
 	if len(args) == 0 {
 		return errors.New("say release or boot, and -dir")
 	}
@@ -77,9 +82,7 @@ func run(ctx context.Context, args []string) error {
 		default:
 			return fmt.Errorf("-firmware: %q is neither bios nor uefi", *firmware)
 		}
-		ctx, cancel := context.WithTimeout(ctx, *timeout)
-		defer cancel()
-		return boot(ctx, m, *tap, *dir)
+		return boot(ctx, m, *tap, *dir, *quiet)
 	}
 	return fmt.Errorf("%q is neither release nor boot", args[0])
 }
@@ -155,35 +158,66 @@ func digest(path string) (string, error) {
 }
 
 // boot runs the machine. It has passed when each of the installer's steps was reported well, the last being that it
-// switches itself off, and it is off.
-func boot(ctx context.Context, m lab.Machine, tap, dir string) error {
+// switches itself off, and it is off. It is given up when nothing has moved for a time: no line that it prints, no byte
+// of a transfer.
+func boot(ctx context.Context, m lab.Machine, tap, dir string, quiet time.Duration) error {
 	args, err := machine.Arguments(m, tap, dir)
 	if err != nil {
 		return err
 	}
 	begun := time.Now()
+	var mu sync.Mutex
 	var passed []string
 	var failed error
 	console := machine.Console(func(r installer.Report) {
+		mu.Lock()
+		defer mu.Unlock()
 		fmt.Printf("%6.1f s  %-9s %t %s\n", time.Since(begun).Seconds(), r.Step, r.OK, r.Detail)
 		if !r.OK {
 			failed = fmt.Errorf("%s: %s", r.Step, r.Detail)
 		}
 		passed = append(passed, r.Step)
 	})
-	log, err := os.Create(filepath.Join(dir, m.Name+"-kernel.log"))
+	system := filepath.Join(dir, m.Name+"-kernel.log")
+	log, err := os.Create(system)
 	if err != nil {
 		return fmt.Errorf("failed to make log: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.CommandContext(ctx, machine.QEMU, args...)
-	cmd.Stdout, cmd.Stderr = io.MultiWriter(console, log), log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	err = cmd.Run()
-	if ctx.Err() != nil {
-		return fmt.Errorf("the machine did not get further than %v: %w", passed, ctx.Err())
-	}
+	var online atomic.Bool
+	capture := filepath.Join(dir, m.Name+".pcapng")
+	sniffer, err := observe.WatchLink(tap, capture, func(observe.Event) { online.Store(true) })
 	if err != nil {
+		return err
+	}
+	defer func() { _ = sniffer.Close() }()
+	cmd := exec.Command(machine.QEMU, args...)
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(console, log), log
+	p, err := process.Start(ctx, cmd, process.Options{Name: "machine"})
+	if err != nil {
+		return err
+	}
+	firmware := process.LastLine("the firmware", machine.FirmwareLogIn(dir, m.Name))
+	ctx, watch := progress.Begin(ctx, progress.Patience{Quiet: quiet, Waited: p.Starved, Signs: []func() string{
+		func() string {
+			if online.Load() { // from then on firmware prints the same again and again
+				return sniffer.Far(m.MAC.String())
+			}
+			return firmware()
+		}, process.LastLine("the system", system),
+	}})
+	defer watch.End()
+	select {
+	case <-p.Ended():
+	case <-ctx.Done():
+		p.Kill()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if ctx.Err() != nil {
+		return fmt.Errorf("the machine did not get further than %v: %w", passed, context.Cause(ctx))
+	}
+	if err := p.Wait(); err != nil {
 		return fmt.Errorf("failed to run machine: %w", err)
 	}
 	want := []string{

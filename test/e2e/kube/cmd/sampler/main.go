@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command sampler watches the address of a Service until it is told to end. "sampler arp" asks the link who has the
-// address and writes down each change of the answer; "sampler http" asks a URL again and again and counts what is lost.
+// Command sampler watches the address of a Service until it is told to end. "sampler arp" asks the link for the
+// address and notes which stations answer; "sampler http" asks a URL again and again and counts what is lost.
 // It is a judge of its own: none of its code is stack-lb's.
 package main
 
@@ -11,14 +11,14 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
+	"net/netip"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/arp"
 )
 
 // verdict is what a sampler writes at its end.
@@ -50,11 +50,11 @@ func run(ctx context.Context, args []string) error {
 	var err error
 	switch args[0] {
 	case "arp":
-		ip := net.ParseIP(*address).To4()
-		if ip == nil {
+		ip, fault := netip.ParseAddr(*address)
+		if fault != nil || !ip.Is4() {
 			return fmt.Errorf("-address: %q is no IPv4 address", *address)
 		}
-		result, err = sampleARP(ctx, *link, [4]byte(ip))
+		result, err = sampleARP(ctx, *link, ip)
 	case "http":
 		result = sampleHTTP(ctx, *url)
 	default:
@@ -74,6 +74,30 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
+// owners are the stations that answered by ARP.
+type owners struct{ arp.Log }
+
+func (o owners) text() string {
+	lines := []string{fmt.Sprintf("%d ARP probes, %d answered, %d by two stations; %.1f s without an answer at most",
+		o.Probes, o.Probes-o.NoOwner, o.TwoOwners, o.Silence().Seconds())}
+	for _, span := range o.Spans {
+		at := span.At.Format(time.TimeOnly)
+		lines = append(lines, fmt.Sprintf("%s: %d probes answered by [%s]", at, span.Probes, span.Owners))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// sampleARP asks the link for the address until it is told to end.
+func sampleARP(ctx context.Context, link string, address netip.Addr) (owners, error) {
+	s, err := arp.Sample(link, address, nil)
+	if err != nil {
+		return owners{}, err
+	}
+	<-ctx.Done()
+	s.Stop()
+	return owners{s.Since(time.Time{})}, nil
+}
+
 // each calls f in each interval until ctx is done.
 func each(ctx context.Context, interval time.Duration, f func()) {
 	ticker := time.NewTicker(interval)
@@ -85,70 +109,5 @@ func each(ctx context.Context, interval time.Duration, f func()) {
 		case <-ticker.C:
 			f()
 		}
-	}
-}
-
-// owners is what the link said, by time.
-type owners struct {
-	mu      sync.Mutex
-	begun   time.Time
-	present []string // who has answered the probe that was sent last
-
-	Probes    int      `json:"probes"`
-	Answered  int      `json:"answered"`
-	TwoOwners int      `json:"twoOwners"`
-	Longest   float64  `json:"longestSilence"` // seconds
-	Changes   []change `json:"changes"`
-	last      string
-	quiet     time.Time
-}
-
-// change is that from this second on others answered than before: none, one, or more.
-type change struct {
-	At     float64 `json:"at"`
-	Owners string  `json:"owners"`
-}
-
-func (o *owners) text() string {
-	return fmt.Sprintf("%d ARP probes, %d answered, %d by two stations; %.1f s without an answer at most; %d changes",
-		o.Probes, o.Answered, o.TwoOwners, o.Longest, len(o.Changes))
-}
-
-// probe counts the one before.
-func (o *owners) probe(now time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.begun.IsZero() {
-		o.begun, o.quiet = now, now
-	} else {
-		o.count(now)
-	}
-	o.Probes++
-	o.present = nil
-}
-
-func (o *owners) count(now time.Time) {
-	if len(o.present) > 0 {
-		o.Answered++
-		o.quiet = now
-	} else if o.Answered > 0 {
-		o.Longest = max(o.Longest, now.Sub(o.quiet).Seconds())
-	}
-	if len(o.present) > 1 {
-		o.TwoOwners++
-	}
-	slices.Sort(o.present)
-	if present := strings.Join(o.present, " "); present != o.last {
-		o.Changes = append(o.Changes, change{now.Sub(o.begun).Seconds(), present})
-		fmt.Printf("%s %8.1f s: answered by [%s]\n", now.Format(time.TimeOnly), now.Sub(o.begun).Seconds(), present)
-		o.last = present
-	}
-}
-
-func (o *owners) answer(mac string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !slices.Contains(o.present, mac) {
-		o.present = append(o.present, mac)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tinkerbell/stack/test/e2e/netboot"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 	"github.com/tinkerbell/stack/test/e2e/tink"
 )
 
@@ -30,6 +31,7 @@ type traffic struct {
 	digest  string
 	loader  string
 	seconds float64
+	quiet   time.Duration
 	begun   sync.WaitGroup
 	start   time.Time
 }
@@ -41,12 +43,9 @@ func main() {
 	flag.StringVar(&t.digest, "sha512", "", "its `digest`")
 	flag.StringVar(&t.loader, "loader", "undionly.kpxe", "`file` to read by TFTP; empty: none")
 	flag.Float64Var(&t.seconds, "seconds", 8, "how long each transfer takes")
-	timeout := flag.Duration("timeout", 2*time.Minute, "how long all may take")
+	flag.DurationVar(&t.quiet, "quiet", 45*time.Second, "how long a transfer may get nothing new, and a call no answer")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), *timeout)
-	err := t.run(ctx)
-	cancel()
-	if err != nil {
+	if err := t.run(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "traffic:", err)
 		os.Exit(1)
 	}
@@ -97,7 +96,9 @@ func (t *traffic) download(ctx context.Context, begun func()) error {
 		}
 		return conn, err
 	}
-	client := &http.Client{Transport: &http.Transport{DialContext: dial}}
+	client := &http.Client{Transport: progress.Transport{
+		RoundTripper: &http.Transport{DialContext: dial}, Patience: progress.Patience{Quiet: t.quiet},
+	}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+t.service+":8080/"+t.file, nil)
 	if err != nil {
 		return fmt.Errorf("failed to download: %w", err)
@@ -153,7 +154,7 @@ func (t *traffic) tftp(ctx context.Context, begun func()) error {
 	}
 	defer func() { _ = conn.Close() }()
 	counted := &slow{Conn: conn}
-	quick, err := netboot.ReadFile(ctx, counted, t.loader)
+	quick, err := t.read(ctx, counted)
 	if err != nil {
 		return err
 	}
@@ -163,7 +164,7 @@ func (t *traffic) tftp(ctx context.Context, begun func()) error {
 	}
 	defer func() { _ = again.Close() }()
 	pause := time.Duration(t.seconds / float64(counted.sent) * float64(time.Second))
-	content, err := netboot.ReadFile(ctx, &slow{Conn: again, pause: pause, begun: begun}, t.loader)
+	content, err := t.read(ctx, &slow{Conn: again, pause: pause, begun: begun})
 	if err != nil {
 		return err
 	}
@@ -172,6 +173,14 @@ func (t *traffic) tftp(ctx context.Context, begun func()) error {
 	}
 	t.say("the TFTP transfer is whole: %d bytes", len(content))
 	return nil
+}
+
+// read reads the loader by TFTP.
+func (t *traffic) read(ctx context.Context, conn net.Conn) ([]byte, error) {
+	ctx, watch := progress.Begin(ctx, progress.Patience{Quiet: t.quiet})
+	defer watch.End()
+	content, err := netboot.ReadFileFunc(ctx, conn, t.loader, watch.Bytes)
+	return content, watch.Why(ctx, err)
 }
 
 // watched tells when a connection ends.
@@ -203,7 +212,7 @@ func (t *traffic) stream(ctx context.Context, begun func(), whole <-chan struct{
 	}
 	defer func() { _ = client.Close() }()
 	for asked := 0; ; asked++ {
-		_, err := client.Contexts(ctx, "nobody")
+		err := t.call(ctx, client)
 		select {
 		case <-cut:
 			select {
@@ -223,17 +232,24 @@ func (t *traffic) stream(ctx context.Context, begun func(), whole <-chan struct{
 	}
 }
 
+// again waits until another connection serves.
 func (t *traffic) again(ctx context.Context, client *tink.Client) error {
-	for {
+	const pause = 500 * time.Millisecond
+	err := progress.Until(ctx, progress.Patience{Quiet: t.quiet}, pause, func(ctx context.Context) error {
 		_, err := client.Contexts(ctx, "nobody")
-		if err == nil {
-			t.say("and another one serves")
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("failed to ask for workflows anew: %w", err)
-		case <-time.After(500 * time.Millisecond):
-		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("failed to ask for workflows anew: %w", err)
 	}
+	t.say("and another one serves")
+	return nil
+}
+
+// call asks once for workflows.
+func (t *traffic) call(ctx context.Context, client *tink.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, t.quiet)
+	defer cancel()
+	_, err := client.Contexts(ctx, "nobody")
+	return err
 }
