@@ -20,3 +20,17 @@ func Until(t testing.TB, what string, ok func() bool) {
 		}
 	}
 }
+
+// Success waits until try returns nil, and fails the test where that takes half a minute. It then says the last error.
+func Success(t testing.TB, what string, try func() error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(patience); ; time.Sleep(interval) {
+		if err = try(); err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("waited %s in vain: %s: %v", patience, what, err)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/edge"
 	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/edge/jwt"
@@ -36,11 +37,7 @@ func TestTakeOver(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- first.Run(ctx) }()
-	for deadline := time.Now().Add(30 * time.Second); first.Ready() != nil; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(first.Ready())
-		}
-	}
+	testwait.Success(t, "the first gate is ready", first.Ready)
 	cancel()
 	if err := <-ended; err != nil {
 		t.Fatal(err)

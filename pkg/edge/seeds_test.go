@@ -33,6 +33,7 @@ import (
 	"go.uber.org/goleak"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/artifacts"
 	"github.com/tinkerbell/stack/pkg/edge"
 	"github.com/tinkerbell/stack/pkg/edge/host"
@@ -135,11 +136,7 @@ files:
 		running.Wait()
 	})
 	for name, g := range gates {
-		for deadline := time.Now().Add(10 * time.Second); g.Ready() != nil; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %v", name, g.Ready())
-			}
-		}
+		testwait.Success(t, name+" is ready", g.Ready)
 	}
 	return gates
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // nameServer answers from a table of "name TYPE" → records, over UDP and TCP.
@@ -303,11 +305,7 @@ func TestServiceRecords(t *testing.T) {
 
 func waitReady(t *testing.T, p *Pool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); p.Ready() != nil; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(p.Ready())
-		}
-	}
+	testwait.Success(t, "the pool is ready", p.Ready)
 }
 
 // A backend that comes late, moves, and whose name server dies.
@@ -322,11 +320,7 @@ func TestPoolFollowsName(t *testing.T) {
 		cancel()
 		<-done
 	}()
-	for deadline := time.Now().Add(5 * time.Second); !errors.Is(p.Ready(), ErrNotFound); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("Ready() = %v, want %v", p.Ready(), ErrNotFound)
-		}
-	}
+	testwait.Until(t, "the name is not found", func() bool { return errors.Is(p.Ready(), ErrNotFound) })
 	if err := p.Ready(); !strings.Contains(err.Error(), "backend late:80") {
 		t.Errorf("the reason does not name the backend: %v", err)
 	}
@@ -334,14 +328,10 @@ func TestPoolFollowsName(t *testing.T) {
 	waitReady(t, p)
 	s.set("late.example. A", "late.example. 1 IN A 127.0.0.2")
 	want := netip.MustParseAddrPort("127.0.0.2:80")
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if addr, _ := p.Pick(client(0)); addr == want {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the pool did not follow")
-		}
-	}
+	testwait.Until(t, "the pool follows", func() bool {
+		addr, _ := p.Pick(client(0))
+		return addr == want
+	})
 	s.mu.Lock()
 	s.code["late.example. A"], s.code["late.example. AAAA"] = dns.RcodeServerFailure, dns.RcodeServerFailure
 	s.mu.Unlock()

@@ -19,6 +19,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/service"
@@ -170,11 +171,7 @@ func (c *cluster) endpoints(name string, ready ...string) {
 // until waits for what has to come.
 func (c *cluster) until(what string, ok func() bool) {
 	c.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			c.t.Fatalf("%s did not come", what)
-		}
-	}
+	testwait.Until(c.t, what, ok)
 }
 
 // owner waits until one station alone has the address, and says which.

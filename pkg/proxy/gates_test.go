@@ -28,6 +28,7 @@ import (
 	josejwt "github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -83,11 +84,7 @@ func newOutside(t *testing.T) *outside {
 		t.Fatal(err)
 	}
 	o.proxy = start(t, Options{Table: o.table(t, "100")})
-	for deadline := time.Now().Add(10 * time.Second); o.proxy.Ready() != nil; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(o.proxy.Ready())
-		}
-	}
+	testwait.Success(t, "the proxy is ready", o.proxy.Ready)
 	return o
 }
 

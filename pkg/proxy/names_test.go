@@ -18,6 +18,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/route"
 )
@@ -170,29 +171,21 @@ func TestEndpointsReplacedByName(t *testing.T) {
 // forgets waits until no route knows an endpoint any more.
 func (r testProxy) forgets(t *testing.T, addr string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		known := false
+	testwait.Until(t, addr+" is forgotten", func() bool {
 		for _, s := range r.Status() {
 			for _, e := range s.Endpoints {
-				known = known || e.Address.Addr() == netip.MustParseAddr(addr)
+				if e.Address.Addr() == netip.MustParseAddr(addr) {
+					return false
+				}
 			}
 		}
-		if !known {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s is still known", addr)
-		}
-	}
+		return true
+	})
 }
 
 func waitReady(t *testing.T, r testProxy) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); r.Ready() != nil; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(r.Ready())
-		}
-	}
+	testwait.Success(t, "the proxy is ready", r.Ready)
 }
 
 // helloUntil is a backend at an address, and what ends it: what it is answering is answered.
@@ -248,10 +241,9 @@ func startLoad(t *testing.T, at ...route.Listen) *load {
 func (l *load) until(more int64) {
 	l.t.Helper()
 	goal := l.asked.Load() + more
-	for deadline := time.Now().Add(30 * time.Second); l.asked.Load() < goal; time.Sleep(time.Millisecond) {
-		if l.t.Failed() || time.Now().After(deadline) {
-			l.t.Fatal("the load has come to a stand")
-		}
+	testwait.Until(l.t, "the load goes on", func() bool { return l.t.Failed() || l.asked.Load() >= goal })
+	if l.t.Failed() {
+		l.t.FailNow()
 	}
 }
 

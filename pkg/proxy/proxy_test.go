@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/internal/watch"
 	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/route"
@@ -137,14 +138,10 @@ func TestApply(t *testing.T) {
 	r.apply(t, table(row("one", route.HTTP, one, b), row("three", route.TCP, three, b)))
 	mustAsk(t, one, "b")
 	mustAsk(t, three, "b")
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		if _, err := ask(two); errors.Is(err, syscall.ECONNREFUSED) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("a route that is gone still takes connections")
-		}
-	}
+	testwait.Until(t, "a route that is gone takes no connections", func() bool {
+		_, err := ask(two)
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
 	r.apply(t, table(row("one", route.TCP, one, a))) // another protocol at the same address
 	mustAsk(t, one, "a")
 }
@@ -440,20 +437,12 @@ func TestReloader(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	until := func(what string, condition func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("waited in vain: %s", what)
-			}
-		}
-	}
 	mustAsk(t, l, "a")
 	write(text(b))
-	until("the new backend", func() bool { got, _ := ask(l); return got == "b" })
+	testwait.Until(t, "the new backend", func() bool { got, _ := ask(l); return got == "b" })
 
 	write("routes: [{name: r}]\n")
-	until("the failure is counted", func() bool {
+	testwait.Until(t, "the failure is counted", func() bool {
 		return testutil.ToFloat64(r.metrics.reloads.WithLabelValues("error")) > 0
 	})
 	if good := testutil.ToFloat64(r.metrics.reloadGood); good != 0 {
@@ -462,12 +451,12 @@ func TestReloader(t *testing.T) {
 	mustAsk(t, l, "b")
 
 	requests <- syscall.SIGHUP
-	until("a second failure", func() bool {
+	testwait.Until(t, "a second failure", func() bool {
 		return testutil.ToFloat64(r.metrics.reloads.WithLabelValues("error")) > 1
 	})
 	write(text(a))
-	until("the good file again", func() bool { got, _ := ask(l); return got == "a" })
-	until("its success is told", func() bool { return testutil.ToFloat64(r.metrics.reloadGood) == 1 })
+	testwait.Until(t, "the good file again", func() bool { got, _ := ask(l); return got == "a" })
+	testwait.Until(t, "its success is told", func() bool { return testutil.ToFloat64(r.metrics.reloadGood) == 1 })
 }
 
 func TestRoutesPage(t *testing.T) {

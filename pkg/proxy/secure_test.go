@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -95,16 +97,14 @@ routes:
 
 	o.certificate(t) // another one for the same names
 	roots = o.roots
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	testwait.Success(t, "the new certificate is in use", func() error {
 		_, err := connect(nil)
-		if err == nil {
-			break
-		}
 		var unknown x509.UnknownAuthorityError
-		if !errors.As(err, &unknown) || time.Now().After(deadline) {
+		if err != nil && !errors.As(err, &unknown) {
 			t.Fatalf("the new certificate: %v", err)
 		}
-	}
+		return err
+	})
 	// The connection from before goes on: a PING is answered.
 	_ = first.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := io.WriteString(first, "\x00\x00\x08\x06\x00\x00\x00\x00\x0012345678"); err != nil {
@@ -117,11 +117,7 @@ routes:
 
 func ready(t *testing.T, p testProxy) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); p.Ready() != nil; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(p.Ready())
-		}
-	}
+	testwait.Success(t, "the proxy is ready", p.Ready)
 }
 
 // TestTLSBehindTCP makes TLS of what a plain TCP client sends, to one of two endpoints: the other has the wrong
@@ -212,15 +208,13 @@ routes:
 	p := start(t, Options{Table: table("example.net")})
 	checked := func(want string) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		testwait.Success(t, "the endpoint is "+want, func() error {
 			endpoints := p.Status()[0].Endpoints
-			if len(endpoints) == 1 && endpoints[0].Health == want {
-				return
+			if len(endpoints) != 1 || endpoints[0].Health != want {
+				return fmt.Errorf("endpoints %+v", endpoints)
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("not %s: %+v", want, endpoints)
-			}
-		}
+			return nil
+		})
 	}
 	checked("unhealthy")
 	if asked.Load() != 0 {
@@ -229,10 +223,6 @@ routes:
 	if err := p.Apply(t.Context(), table("example.com")); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); asked.Load() == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("no check reached the endpoint")
-		}
-	}
+	testwait.Until(t, "a check reaches the endpoint", func() bool { return asked.Load() > 0 })
 	checked("healthy")
 }

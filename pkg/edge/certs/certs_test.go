@@ -30,6 +30,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	"sigs.k8s.io/yaml"
+
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -428,15 +430,13 @@ func TestSecret(t *testing.T) {
 	for n := range 2 {
 		mount(n)
 		want := fmt.Sprintf("v%d.example.org", n)
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		testwait.Success(t, want+" is noticed", func() error {
 			state, err := dial(t, addr, &tls.Config{InsecureSkipVerify: true})
-			if err == nil && state.PeerCertificates[0].DNSNames[0] == want {
-				break
+			if err == nil && state.PeerCertificates[0].DNSNames[0] != want {
+				err = fmt.Errorf("the certificate is of %v", state.PeerCertificates[0].DNSNames)
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s was not noticed: %v", want, err)
-			}
-		}
+			return err
+		})
 	}
 	cancel()
 	if err := <-ended; err != nil {

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // TestAttacks is the table of what has been tried on others (RFC 8725, and the CVEs behind it).
@@ -186,7 +188,7 @@ func TestAttacks(t *testing.T) {
 		"a space":                     {token + " " + token, malformed},
 	}
 	v := start(t, configOf(i), Options{})
-	wait(t, "fetching keys", func() bool { return v.Ready() == nil })
+	testwait.Until(t, "fetching keys", func() bool { return v.Ready() == nil })
 	v.source.mu.Lock()
 	v.source.budget = 100
 	v.source.mu.Unlock()

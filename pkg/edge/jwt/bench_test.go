@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // BenchmarkCheck is what "make bench-edge" reports for ES256: a token that was never seen by a key that is known, one
@@ -25,7 +26,7 @@ func BenchmarkCheck(b *testing.B) {
 			c.Leeway = setting.Duration(time.Second)
 			c.Forward = map[string]string{"X-Auth-Subject": "sub"}
 			v := start(b, c, Options{})
-			wait(b, "fetching keys", func() bool { return v.Ready() == nil })
+			testwait.Until(b, "fetching keys", func() bool { return v.Ready() == nil })
 			token := sign(b, k, goodClaims(i), nil)
 			b.Run("new", func(b *testing.B) {
 				b.ReportAllocs()

@@ -23,6 +23,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 	"sigs.k8s.io/yaml"
+
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,15 +47,6 @@ func start(t testing.TB, c Config, o Options) *Verifier {
 		<-ended
 	})
 	return v
-}
-
-func wait(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not happen", what)
-		}
-	}
 }
 
 // echo is the backend: it says which headers it saw.
@@ -93,7 +86,7 @@ func TestEveryAlgorithm(t *testing.T) {
 	}
 	i.set(keys...)
 	v := start(t, c, Options{})
-	wait(t, "fetching keys", func() bool { return v.Ready() == nil })
+	testwait.Until(t, "fetching keys", func() bool { return v.Ready() == nil })
 	h := v.Wrap(echo)
 	for n, k := range keys {
 		if got := ask(h, bearing(sign(t, k, goodClaims(i), nil))); got.Code != http.StatusOK {
@@ -113,7 +106,7 @@ func TestOtherPlacesForTokens(t *testing.T) {
 	k := newKey(t, "k", "ES256")
 	i.set(k)
 	v := start(t, configOf(i), Options{})
-	wait(t, "fetching keys", func() bool { return v.Ready() == nil })
+	testwait.Until(t, "fetching keys", func() bool { return v.Ready() == nil })
 	h := v.Wrap(echo)
 	token := sign(t, k, goodClaims(i), nil)
 	for name, header := range map[string]http.Header{
@@ -143,7 +136,7 @@ func TestAnswers(t *testing.T) {
 	c.Claims = map[string][]string{"role": {"admin"}}
 	registry := prometheus.NewPedanticRegistry()
 	v := start(t, c, Options{Route: "tink", Metrics: NewMetrics(registry)})
-	wait(t, "fetching keys", func() bool { return v.Ready() == nil })
+	testwait.Until(t, "fetching keys", func() bool { return v.Ready() == nil })
 	h := v.Wrap(echo)
 	call := func(token string, grpc bool) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodPost, "/", nil)
@@ -205,7 +198,7 @@ func TestClaimsAndHeaders(t *testing.T) {
 		"X-Odd": "odd", "X-Absent": "absent", "X-Evil": "evil", "X-Address": "address",
 	}
 	v := start(t, c, Options{})
-	wait(t, "fetching keys", func() bool { return v.Ready() == nil })
+	testwait.Until(t, "fetching keys", func() bool { return v.Ready() == nil })
 	h := v.Wrap(echo)
 	good := goodClaims(i).with("scope", "openid tink:write").with("email_verified", true).
 		with("realm_access", map[string]any{"roles": []string{"view", "admin"}}).
@@ -252,7 +245,7 @@ func TestRotation(t *testing.T) {
 	old := newKey(t, "0", "ES256")
 	i.set(old)
 	v := start(t, c, Options{})
-	wait(t, "fetching keys", func() bool { return v.Ready() == nil })
+	testwait.Until(t, "fetching keys", func() bool { return v.Ready() == nil })
 	h := v.Wrap(echo)
 	var refused, asked atomic.Int64
 	for n := 1; n <= 2*budgetMost; n++ {
@@ -303,7 +296,7 @@ func TestUnknownKeysDoNotFloodTheIssuer(t *testing.T) {
 	k := newKey(t, "k", "ES256")
 	i.set(k)
 	v := start(t, configOf(i), Options{})
-	wait(t, "fetching keys", func() bool { return v.Ready() == nil })
+	testwait.Until(t, "fetching keys", func() bool { return v.Ready() == nil })
 	before := i.count()
 	h := v.Wrap(echo)
 	var clients sync.WaitGroup
@@ -335,7 +328,7 @@ func TestIssuerDown(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	v := start(t, configOf(i), Options{Route: "tink", Metrics: NewMetrics(registry)})
 	h := v.Wrap(echo)
-	wait(t, "a failure", func() bool { return v.Ready() != nil && strings.Contains(v.Ready().Error(), "status 502") })
+	testwait.Until(t, "a failure", func() bool { return v.Ready() != nil && strings.Contains(v.Ready().Error(), "status 502") })
 	token := sign(t, k, goodClaims(i), nil)
 	if w := ask(h, bearing(token)); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
 		t.Errorf("without keys: got %d", w.Code)
@@ -344,10 +337,10 @@ func TestIssuerDown(t *testing.T) {
 		t.Errorf("without a token: got %d", w.Code)
 	}
 	i.fail(false)
-	wait(t, "recovery", func() bool { return v.Ready() == nil })
+	testwait.Until(t, "recovery", func() bool { return v.Ready() == nil })
 	i.fail(true)
 	v.source.kick <- struct{}{}
-	wait(t, "a counted failure", func() bool { return testutil.ToFloat64(v.metrics.failed) >= 2 })
+	testwait.Until(t, "a counted failure", func() bool { return testutil.ToFloat64(v.metrics.failed) >= 2 })
 	if w := ask(h, bearing(token)); w.Code != http.StatusOK || v.Ready() != nil {
 		t.Errorf("the keys that were good do not go on: got %d, %v", w.Code, v.Ready())
 	}
@@ -369,12 +362,12 @@ func TestPrivateCA(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	v := start(t, c, Options{})
-	wait(t, "a failure", func() bool { return v.Ready() != nil && strings.Contains(v.Ready().Error(), "no certificate") })
+	testwait.Until(t, "a failure", func() bool { return v.Ready() != nil && strings.Contains(v.Ready().Error(), "no certificate") })
 	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: i.Certificate().Raw})
 	if err := os.WriteFile(c.CA, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wait(t, "trust", func() bool { return v.Ready() == nil })
+	testwait.Until(t, "trust", func() bool { return v.Ready() == nil })
 	if got := ask(v.Wrap(echo), bearing(sign(t, k, goodClaims(i), nil))).Code; got != http.StatusOK {
 		t.Errorf("got %d", got)
 	}
@@ -383,7 +376,7 @@ func TestPrivateCA(t *testing.T) {
 	}
 	stranger := configOf(i) // trusts the system's
 	s := start(t, stranger, Options{})
-	wait(t, "a refusal", func() bool { return s.Ready() != nil && strings.Contains(s.Ready().Error(), "certificate") })
+	testwait.Until(t, "a refusal", func() bool { return s.Ready() != nil && strings.Contains(s.Ready().Error(), "certificate") })
 }
 
 func TestKeysByFile(t *testing.T) {
@@ -413,7 +406,7 @@ func TestKeysByFile(t *testing.T) {
 	if err := c.CheckFiles(); err != nil {
 		t.Error(err)
 	}
-	wait(t, "reading the file", func() bool { return v.Ready() == nil })
+	testwait.Until(t, "reading the file", func() bool { return v.Ready() == nil })
 	h := v.Wrap(echo)
 	mine := goodClaims(i).with("iss", "me")
 	if got := ask(h, bearing(sign(t, a, mine, nil))).Code; got != http.StatusOK {
@@ -433,7 +426,7 @@ func TestWriterIsPassedOn(t *testing.T) {
 	k := newKey(t, "k", "ES256")
 	i.set(k)
 	v := start(t, configOf(i), Options{})
-	wait(t, "fetching keys", func() bool { return v.Ready() == nil })
+	testwait.Until(t, "fetching keys", func() bool { return v.Ready() == nil })
 	server := httptest.NewServer(v.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if _, ok := w.(io.ReaderFrom); !ok {
 			t.Error("no ReadFrom: no sendfile")
@@ -506,7 +499,7 @@ func FuzzToken(f *testing.F) {
 	k := newKey(f, "k", "ES256")
 	i.set(k)
 	v := start(f, configOf(i), Options{})
-	wait(f, "fetching keys", func() bool { return v.Ready() == nil })
+	testwait.Until(f, "fetching keys", func() bool { return v.Ready() == nil })
 	v.source.mu.Lock()
 	v.source.budget, v.source.refilled = 0, time.Now().Add(time.Hour)
 	v.source.mu.Unlock()

@@ -4,19 +4,20 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	discovery "k8s.io/api/discovery/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
 
@@ -136,15 +137,13 @@ func TestPoolFollowsService(t *testing.T) {
 	go func() { done <- pool.Run(ctx) }()
 	until := func(want string) {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		testwait.Success(t, "the pool knows the endpoints", func() error {
 			addr, err := pool.Pick(netip.Addr{})
 			if err == nil && addr.String() == want || err != nil && want == "" {
-				return
+				return nil
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("picked %v, %v; want %q", addr, err, want)
-			}
-		}
+			return fmt.Errorf("picked %v, %w; want %q", addr, err, want)
+		})
 	}
 	send := func(kind string, s *discovery.EndpointSlice) {
 		text, err := json.Marshal(s)

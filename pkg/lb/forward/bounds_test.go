@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
@@ -20,7 +21,7 @@ func bounded(t *testing.T, b Bounds) *site {
 	s.endpoints("web", pods[0])
 	s.set()
 	answers(t, "tcp", vip, pods[0])
-	until(t, "no connection is open", func() error { return s.counts("stack_proxy_tcp_open_connections", "", 0) })
+	testwait.Success(t, "no connection is open", func() error { return s.counts("stack_proxy_tcp_open_connections", "", 0) })
 	return s
 }
 
@@ -78,7 +79,7 @@ func TestOneClientCannotTakeAll(t *testing.T) {
 		open = append(open, c)
 	}
 	const refused = "stack_proxy_tcp_refused_total"
-	until(t, "a newcomer of the client is refused", func() error {
+	testwait.Success(t, "a newcomer of the client is refused", func() error {
 		for _, c := range open { // those that have not got on for two seconds would go for it
 			_, _ = c.ask()
 		}
@@ -113,10 +114,10 @@ func TestOneClientCannotTakeAll(t *testing.T) {
 	for _, c := range open {
 		_ = c.Close()
 	}
-	until(t, "nothing is charged", func() error { return s.counts("stack_proxy_admission_used_bytes", "", 0) })
+	testwait.Success(t, "nothing is charged", func() error { return s.counts("stack_proxy_admission_used_bytes", "", 0) })
 	s.services = nil
 	s.set()
-	until(t, "the Service's listeners are not counted any more", func() error {
+	testwait.Success(t, "the Service's listeners are not counted any more", func() error {
 		descriptions := map[string]int{}
 		families, err := s.registry.Gather()
 		for _, f := range families {

@@ -24,6 +24,7 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/lb/service"
 )
 
@@ -292,24 +293,13 @@ func once(network, ip, from string) (string, error) {
 // answers waits until an address answers by one of some pods.
 func answers(t *testing.T, network, ip string, want ...string) {
 	t.Helper()
-	until(t, fmt.Sprintf("%s %s answers by %v", network, ip, want), func() error {
+	testwait.Success(t, fmt.Sprintf("%s %s answers by %v", network, ip, want), func() error {
 		got, err := once(network, ip, "")
 		if err == nil && !slices.Contains(want, got) {
 			return fmt.Errorf("%q answered", got)
 		}
 		return err
 	})
-}
-
-func until(t *testing.T, what string, try func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if err = try(); err == nil {
-			return
-		}
-	}
-	t.Fatalf("%s: %v", what, err)
 }
 
 // both are the addresses with the pods of their family.

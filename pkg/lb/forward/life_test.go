@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	core "k8s.io/api/core/v1"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 	"github.com/tinkerbell/stack/pkg/lb/service"
 )
@@ -77,7 +78,7 @@ func TestLife(t *testing.T) {
 	for i, c := range kept {
 		of := both[ipOf(c.RemoteAddr())]
 		if c.RemoteAddr().Network() == "udp" {
-			until(t, "datagrams go elsewhere", func() error {
+			testwait.Success(t, "datagrams go elsewhere", func() error {
 				got, err := c.ask()
 				if err == nil && got != of[1] {
 					err = errors.New(got)
@@ -94,7 +95,7 @@ func TestLife(t *testing.T) {
 	s.services = nil
 	s.set()
 	for ip := range both {
-		until(t, ip+" refuses", func() error {
+		testwait.Success(t, ip+" refuses", func() error {
 			c, err := dial("tcp", ip, "")
 			if err == nil {
 				_ = c.Close()
@@ -113,7 +114,7 @@ func TestLife(t *testing.T) {
 			t.Errorf("%s %s still answers", c.RemoteAddr().Network(), c.RemoteAddr())
 		}
 	}
-	until(t, "nothing is counted any more", func() error {
+	testwait.Success(t, "nothing is counted any more", func() error {
 		if n, err := testutil.GatherAndCount(s.registry); err != nil || n > 0 {
 			return errors.Join(err, errors.New("something is counted"))
 		}
@@ -281,7 +282,7 @@ func TestPortInUse(t *testing.T) {
 					t.Errorf("%q does not begin with %q", why.Text, want)
 				}
 				_ = other.Close()
-				until(t, "the port is free", func() error {
+				testwait.Success(t, "the port is free", func() error {
 					if why := s.Fault(ip); why != nil {
 						return why
 					}
@@ -329,7 +330,7 @@ func TestPortMoves(t *testing.T) {
 	}
 	other.Annotations[service.ModeAnnotation] = "announce"
 	s.set()
-	until(t, "no listener", func() error {
+	testwait.Success(t, "no listener", func() error {
 		if c, err := dial("tcp", vip, ""); err == nil {
 			c.Close()
 			return errors.New("connected")

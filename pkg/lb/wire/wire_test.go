@@ -2,6 +2,7 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
 )
@@ -77,15 +79,16 @@ func TestOwnersOnASwitch(t *testing.T) {
 				want = append(want, mac(t, owner))
 				slices.SortFunc(want, func(a, b frame.MAC) int { return slices.Compare(a[:], b[:]) })
 				// The kernel takes an IPv6 address into use a moment after it was added.
-				for deadline := time.Now().Add(5 * time.Second); ; {
+				testwait.Success(t, "the owners are as they are", func() error {
 					got, err := probe.Owners(t.Context(), port, 1, 100*time.Millisecond, false)
-					if err == nil && slices.Equal(got, want) {
-						break
+					if err != nil {
+						t.Fatal(err)
 					}
-					if err != nil || time.Now().After(deadline) {
-						t.Fatalf("owners %x, want %x: %v", got, want, err)
+					if !slices.Equal(got, want) {
+						return fmt.Errorf("owners %x, want %x", got, want)
 					}
-				}
+					return nil
+				})
 			}
 		})
 	}
@@ -117,12 +120,9 @@ func TestAnnouncementMovesTheAddress(t *testing.T) {
 			if err := port.Announce(); err != nil {
 				t.Fatal(err)
 			}
-			for deadline := time.Now().Add(5 * time.Second); remembered(t, client, address) != mac(t, to); {
-				if time.Now().After(deadline) {
-					t.Fatal("the client still sends to the old owner")
-				}
-				time.Sleep(5 * time.Millisecond)
-			}
+			testwait.Until(t, "the client sends to the new owner", func() bool {
+				return remembered(t, client, address) == mac(t, to)
+			})
 		})
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // A machine of QEMU with U-Boot, as boards have it: it gets an address and a file's name by DHCP, asks for two files
@@ -166,7 +168,7 @@ func TestRaspberryPi(t *testing.T) {
 		defer other.Close()
 		conn = other
 		get(serial+"/start.elf", "tsize", "0", "blksize", "1468")
-		eventually(t, "every transfer accounted for", func() bool {
+		testwait.Until(t, "every transfer accounted for", func() bool {
 			return f.outcomes(OutcomeCompleted) == asked-missing
 		})
 		if got := f.outcomes(OutcomeTimeout) + f.outcomes(OutcomeNoAnswer); got != 0 {

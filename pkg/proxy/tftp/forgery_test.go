@@ -20,6 +20,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // forger sends from addresses that are not its own, and sees no answer.
@@ -48,7 +50,7 @@ func (f *forger) burst(t testing.TB, n int, answered func() bool) {
 	for i := range n {
 		f.send(t, f.from(i), f.at, rrq("f"))
 	}
-	eventually(t, "the forged requests answered", answered)
+	testwait.Until(t, "the forged requests answered", answered)
 	for i := range n {
 		for _, guess := range f.guesses {
 			f.send(t, f.from(i), f.at, guess)
@@ -312,7 +314,7 @@ func TestF6VictimsAddress(t *testing.T) {
 		return netip.AddrPortFrom(netip.MustParseAddr(clientIP), uint16(1024+i%30000))
 	}
 	stop := forger.flood(t, 3000)
-	eventually(t, "the victim's bound reached", func() bool { return f.drops(DropClientLimit) > 0 })
+	testwait.Until(t, "the victim's bound reached", func() bool { return f.drops(DropClientLimit) > 0 })
 	for range 3 {
 		got, err := fetch{file: "f", tries: 50}.run(l.client, proxyIP+":69")
 		if err != nil || !bytes.Equal(got, want) {

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
@@ -53,7 +54,7 @@ func TestTransfers(t *testing.T) {
 					t.Errorf("%s %v: got %d bytes that differ", c.file, c.options, len(got))
 				}
 			}
-			eventually(t, "six transfers completed", func() bool { return f.outcomes(OutcomeCompleted) == 6 })
+			testwait.Until(t, "six transfers completed", func() bool { return f.outcomes(OutcomeCompleted) == 6 })
 		})
 	}
 }
@@ -115,7 +116,7 @@ func TestErrorPasses(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `ERROR 1 "file not found"`) {
 		t.Errorf("got error %v, want ERROR 1 of the server", err)
 	}
-	eventually(t, "session gone", func() bool { return f.Sessions() == 0 && f.outcomes(OutcomeServerError) == 1 })
+	testwait.Until(t, "session gone", func() bool { return f.Sessions() == 0 && f.outcomes(OutcomeServerError) == 1 })
 }
 
 func TestWriteRefused(t *testing.T) {
@@ -147,7 +148,7 @@ func TestUpdate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the second refused", func() bool { return f.drops(DropClientLimit) == 1 && f.Sessions() == 1 })
+	testwait.Until(t, "the second refused", func() bool { return f.drops(DropClientLimit) == 1 && f.Sessions() == 1 })
 	c.MaxSessionsPerClient, c.AllowWrite = 2, true
 	f.Update(c)
 	conn := l.udp(t)
@@ -157,10 +158,10 @@ func TestUpdate(t *testing.T) {
 	if _, err := conn.WriteToUDPAddrPort(wrq, front); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "room for a write", func() bool { return f.Sessions() == 2 })
+	testwait.Until(t, "room for a write", func() bool { return f.Sessions() == 2 })
 	c.Idle = 10 * time.Millisecond
 	f.Update(c)
-	eventually(t, "both given up", func() bool { return f.Sessions() == 0 && f.outcomes(OutcomeNoAnswer) == 2 })
+	testwait.Until(t, "both given up", func() bool { return f.Sessions() == 0 && f.outcomes(OutcomeNoAnswer) == 2 })
 }
 
 func TestRepeatedRequest(t *testing.T) {
@@ -192,7 +193,7 @@ func TestRepeatedRequest(t *testing.T) {
 	if err != nil || !bytes.Equal(got, fs.files["f"]) {
 		t.Errorf("restart on the same port: %d bytes, %v", len(got), err)
 	}
-	eventually(t, "a replaced and a completed transfer", func() bool {
+	testwait.Until(t, "a replaced and a completed transfer", func() bool {
 		return f.outcomes(OutcomeReplaced) == 1 && f.Sessions() == 1
 	})
 }
@@ -218,7 +219,7 @@ func TestSizeProbe(t *testing.T) {
 		if err != nil || !bytes.Equal(got, fs.files["f"]) {
 			t.Errorf("got %d bytes, %v", len(got), err)
 		}
-		eventually(t, "a probe and a transfer", func() bool {
+		testwait.Until(t, "a probe and a transfer", func() bool {
 			return f.outcomes(OutcomeClientError) == 1 && f.outcomes(OutcomeCompleted) == 1
 		})
 	}
@@ -299,9 +300,9 @@ func TestDrops(t *testing.T) {
 			t.Fatal(err)
 		}
 		if tt.want == DropNot {
-			eventually(t, "session", func() bool { return f.Sessions() == 1 })
+			testwait.Until(t, "session", func() bool { return f.Sessions() == 1 })
 		} else {
-			eventually(t, tt.want.String(), func() bool { return f.drops(tt.want) == before+1 })
+			testwait.Until(t, tt.want.String(), func() bool { return f.drops(tt.want) == before+1 })
 		}
 		conn.Close()
 	}
@@ -315,7 +316,7 @@ func TestLoopIsDropped(t *testing.T) {
 	if _, err := conn.WriteToUDPAddrPort(rrq("f"), netip.MustParseAddrPort(proxyIP+":69")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "loop", func() bool { return f.drops(DropLoop) == 1 })
+	testwait.Until(t, "loop", func() bool { return f.drops(DropLoop) == 1 })
 	if f.Sessions() != 1 {
 		t.Errorf("got %d sessions, want 1", f.Sessions())
 	}
@@ -369,7 +370,7 @@ func TestSilentEndpointIsLeft(t *testing.T) {
 	if picks.Load() != 2 || silent.Load() != 1 {
 		t.Errorf("picked %d times, reported silence %d times, want 2 and 1", picks.Load(), silent.Load())
 	}
-	eventually(t, "completed", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
+	testwait.Until(t, "completed", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
 }
 
 func TestTakenPort(t *testing.T) {

@@ -90,18 +90,6 @@ func (l *lab) at(port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(proxyIP), port)
 }
 
-// eventually waits for a condition that another goroutine brings about.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for range 500 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatalf("did not happen: %s", what)
-}
-
 func content(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

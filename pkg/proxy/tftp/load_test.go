@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // lossy drops one datagram in n, the same ones in each run.
@@ -125,7 +127,7 @@ func TestRequestFlood(t *testing.T) {
 		}
 	}
 	// The files may be there before the flood is one.
-	eventually(t, "floods refused", func() bool { return f.drops(DropClientLimit) > 1000 })
+	testwait.Until(t, "floods refused", func() bool { return f.drops(DropClientLimit) > 1000 })
 	close(stop)
 	flooding.Wait()
 	if got := f.Sessions(); got > perClient+3 {
@@ -145,12 +147,12 @@ func TestImpossibleSources(t *testing.T) {
 	conn := l.raw(t)
 	front := netip.MustParseAddrPort(proxyIP + ":69")
 	conn.send(t, netip.MustParseAddrPort(clientIP+":0"), front, rrq("f"))
-	eventually(t, "port 0", func() bool { return f.drops(DropPortZero) == 1 })
+	testwait.Until(t, "port 0", func() bool { return f.drops(DropPortZero) == 1 })
 	// A reflection: an ERROR or a DATA that seems to come from another server's port 69.
 	for _, b := range [][]byte{strangerError, {0, opData, 0, 1}, {0, opOack}} {
 		conn.send(t, netip.MustParseAddrPort(clientIP+":69"), front, b)
 	}
-	eventually(t, "reflections", func() bool { return f.drops(DropNoSession) == 3 })
+	testwait.Until(t, "reflections", func() bool { return f.drops(DropNoSession) == 3 })
 	if f.Sessions() != 0 {
 		t.Errorf("%d sessions of forged datagrams", f.Sessions())
 	}

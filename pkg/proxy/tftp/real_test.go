@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // program finds a real peer, or skips the test.
@@ -114,7 +115,7 @@ func TestRealPeers(t *testing.T) {
 			server(l.server, root)
 			f := l.front(t, Config{Pick: to(serverIP + ":69")})
 			// Before the server listens its kernel refuses, which the front passes on by silence.
-			eventually(t, name+" up", func() bool {
+			testwait.Until(t, name+" up", func() bool {
 				got, err := fetch{file: "small", tries: 1}.run(l.client, proxyIP+":69")
 				return err == nil && len(got) == files["small"]
 			})
@@ -155,7 +156,7 @@ func TestRealPeers(t *testing.T) {
 			if got := f.drops(DropStranger) + f.drops(DropUnexpected) + f.drops(DropMalformed); got != 0 {
 				t.Errorf("%d datagrams of honest peers dropped", got)
 			}
-			eventually(t, "twelve transfers completed", func() bool { return f.outcomes(OutcomeCompleted) >= 12 })
+			testwait.Until(t, "twelve transfers completed", func() bool { return f.outcomes(OutcomeCompleted) >= 12 })
 		})
 	}
 }
@@ -191,12 +192,12 @@ func TestBeyondTheBlockCounter(t *testing.T) {
 			servers(t)[tt.server](l.server, root)
 			f := l.front(t, Config{Pick: to(serverIP + ":69")})
 			dir := t.TempDir()
-			eventually(t, "fetched", func() bool { return run(t, l.client, dir, tt.client...) == nil })
+			testwait.Until(t, "fetched", func() bool { return run(t, l.client, dir, tt.client...) == nil })
 			got, err := os.ReadFile(filepath.Join(dir, "got"))
 			if err != nil || !bytes.Equal(got, want) {
 				t.Errorf("got %d bytes, %v", len(got), err)
 			}
-			eventually(t, "seen to complete", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
+			testwait.Until(t, "seen to complete", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
 		})
 	}
 }
@@ -219,7 +220,7 @@ func TestWritesWhereAllowed(t *testing.T) {
 	start(t, l.server, program(t, "in.tftpd", "tftpd-hpa"), "--foreground", "--address", serverIP+":69",
 		"--user", "root", "--create", "--permissive", "--umask", "022", "--secure", root)
 	f := l.front(t, Config{Pick: to(serverIP + ":69"), AllowWrite: true})
-	eventually(t, "put", func() bool {
+	testwait.Until(t, "put", func() bool {
 		return run(t, l.client, dir, hpa, "-m", "binary", proxyIP, "-c", "put", "crash", "one") == nil
 	})
 	put := []string{atftp, "--option", "blksize 1428", "--put", "-l", "crash", "-r", "two", proxyIP}
@@ -232,5 +233,5 @@ func TestWritesWhereAllowed(t *testing.T) {
 			t.Errorf("%s: got %d bytes, %v", name, len(got), err)
 		}
 	}
-	eventually(t, "seen to complete", func() bool { return f.outcomes(OutcomeCompleted) == 2 })
+	testwait.Until(t, "seen to complete", func() bool { return f.outcomes(OutcomeCompleted) == 2 })
 }

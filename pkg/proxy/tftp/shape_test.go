@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 )
 
@@ -38,7 +39,7 @@ func TestWindowsWaitForTheRate(t *testing.T) {
 			if least := time.Duration(float64(len(got)) * 8 / bits * .8 * float64(time.Second)); took < least {
 				t.Errorf("took %v, which is less than %v", took, least)
 			}
-			eventually(t, "the transfer completed", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
+			testwait.Until(t, "the transfer completed", func() bool { return f.outcomes(OutcomeCompleted) == 1 })
 			if options != nil && f.drops(DropHeld) == 0 {
 				t.Error("nothing was repeated while a window waited")
 			}
@@ -71,8 +72,8 @@ func TestRateGoesWhileAWindowWaits(t *testing.T) {
 		}
 		done <- err
 	}()
-	eventually(t, "the one that has gone is forgotten", func() bool { return f.Sessions() == 1 })
-	eventually(t, "the other one is held", func() bool { return f.drops(DropHeld) > 3 })
+	testwait.Until(t, "the one that has gone is forgotten", func() bool { return f.Sessions() == 1 })
+	testwait.Until(t, "the other one is held", func() bool { return f.drops(DropHeld) > 3 })
 	s.SetRate(0)
 	if err := <-done; err != nil {
 		t.Error(err)

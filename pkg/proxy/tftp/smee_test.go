@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/tinkerbell/stack/internal/testwait"
 )
 
 // Smee of the modern Tinkerbell finds a Raspberry Pi by its address, and serves its config.txt and cmdline.txt from the
@@ -57,7 +59,7 @@ func TestA2NewSmee(t *testing.T) {
 		return fetch{file: serial + "/" + file, options: []string{"tsize", "0", "blksize", "1024"}}.run(
 			l.client, fmt.Sprintf("%s:%d", proxyIP, port))
 	}
-	eventually(t, "Smee up", func() bool { _, err := get(69, "config.txt"); return err == nil })
+	testwait.Until(t, "Smee up", func() bool { _, err := get(69, "config.txt"); return err == nil })
 	for name, want := range map[string][]byte{
 		"config.txt": []byte("arm_64bit=1\n"), "cmdline.txt": []byte("console=ttyAMA0 quiet"),
 		"start4.elf": content(files["start4.elf"]), "kernel8.img": content(files["kernel8.img"]),

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
@@ -156,7 +157,7 @@ func TestTells(t *testing.T) {
 			c.Event = told.add
 			l.front(t, c)
 			test.ask(t, l)
-			eventually(t, "told", func() bool { return len(told.told()) >= len(test.want) })
+			testwait.Until(t, "told", func() bool { return len(told.told()) >= len(test.want) })
 			if diff := cmp.Diff(test.want, told.told()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

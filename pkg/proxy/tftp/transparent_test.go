@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
@@ -26,7 +27,7 @@ func (l *lab) returns(t testing.TB) {
 	l.server.Route(t, "192.0.2.0/24", "198.51.100.1")
 	l.server.Route(t, "2001:db8:1::/64", "2001:db8:2::1")
 	// A host asks for neighbours by its link-local address when it sends from an address that is not its own.
-	eventually(t, "link-local address usable", func() bool {
+	testwait.Until(t, "link-local address usable", func() bool {
 		addrs, err := l.proxy.Links().AddrList(l.proxy.Link(t, "p1"), unix.AF_INET6)
 		return err == nil && !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.Flags&unix.IFA_F_TENTATIVE != 0 })
 	})
@@ -104,7 +105,7 @@ func TestA2ServerSeesTheMachine(t *testing.T) {
 					}
 					conn.Close()
 				}
-				eventually(t, "completed", func() bool { return f.outcomes(OutcomeCompleted) == 3 })
+				testwait.Until(t, "completed", func() bool { return f.outcomes(OutcomeCompleted) == 3 })
 				if got := f.drops(DropUnexpected); got != 0 {
 					t.Errorf("%d datagrams of honest peers dropped", got)
 				}
@@ -152,7 +153,7 @@ func TestA2Loop(t *testing.T) {
 	if _, err := conn.WriteToUDPAddrPort(rrq("f"), netip.MustParseAddrPort(proxyIP+":69")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "loop", func() bool { return f.drops(DropLoop) == 1 })
+	testwait.Until(t, "loop", func() bool { return f.drops(DropLoop) == 1 })
 	if f.Sessions() != 0 {
 		t.Errorf("%d sessions", f.Sessions())
 	}
@@ -172,7 +173,7 @@ func TestA2AnswersElsewhere(t *testing.T) {
 	if _, err := conn.WriteToUDPAddrPort(rrq("f"), netip.MustParseAddrPort(proxyIP+":69")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "given up", func() bool { return f.outcomes(OutcomeNoAnswer) == 1 })
+	testwait.Until(t, "given up", func() bool { return f.outcomes(OutcomeNoAnswer) == 1 })
 	for _, want := range []string{"level=WARN", "outcome=no_answer", "source=transparent", "remedy=", "docs/tftp.md"} {
 		if !strings.Contains(logged.String(), want) {
 			t.Errorf("the log does not say %s:\n%s", want, logged)
@@ -248,7 +249,7 @@ func TestA2RaspberryPi(t *testing.T) {
 			f := l.front(t, Config{Pick: to(serverIP + ":69"), Transparent: true})
 			conn := l.udp(t)
 			defer conn.Close()
-			eventually(t, "dnsmasq up", func() bool {
+			testwait.Until(t, "dnsmasq up", func() bool {
 				_, err := fetch{file: "bootcode.bin", tries: 1, local: conn}.run(l.client, proxyIP+":69")
 				return err == nil
 			})
