@@ -56,12 +56,8 @@ func (s *Socket) Pump(in *mmsg.RecvBatch, handle func(n int)) error {
 
 // poll takes what is there, and what comes while the thread may wait in the kernel. It is true when the socket failed.
 func (p *pump) poll(epoll uintptr) (failed bool) {
-	for n := mmsg.Batch; n == mmsg.Batch; {
-		var errno unix.Errno
-		if n, errno = p.in.Receive(p.fd, mmsg.Batch, unix.MSG_DONTWAIT); errno != 0 {
-			return p.ended(errno)
-		}
-		p.handle(n)
+	if p.drain() {
+		return true
 	}
 	if !p.begin() {
 		return false
@@ -71,10 +67,27 @@ func (p *pump) poll(epoll uintptr) (failed bool) {
 	go func() {}()
 	p.watch(epoll, 0)
 	p.block()
-	p.watch(epoll, unix.EPOLLIN) // wakes the poller at once if a packet has come
+	p.watch(epoll, unix.EPOLLIN)
 	waiting.Add(-1)
 	p.since, p.batches = time.Now(), 0
+	// The poller is not woken for what came before it looked again, where an event that it had been told of still lies in
+	// the epoll's list.
+	if p.failed == nil && !p.stopped.Load() {
+		p.drain()
+	}
 	return p.failed != nil
+}
+
+// drain takes what is there. It is true when the socket failed.
+func (p *pump) drain() (failed bool) {
+	for n := mmsg.Batch; n == mmsg.Batch; {
+		var errno unix.Errno
+		if n, errno = p.in.Receive(p.fd, mmsg.Batch, unix.MSG_DONTWAIT); errno != 0 {
+			return p.ended(errno)
+		}
+		p.handle(n)
+	}
+	return false
 }
 
 // begin tells whether to wait in the kernel from now on: batches come often, and there is a processor to spare.
