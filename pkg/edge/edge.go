@@ -1,5 +1,5 @@
-// Package edge is what may stand before a front: TLS, limits, tokens, a rewritten path, hidden paths, each where a
-// route asks for it. A [Gate] puts the packages below together, in the order in which they are cheapest to refuse by.
+// Package edge checks and changes requests in front of a route: TLS, limits, tokens, rewritten paths, hidden paths,
+// each where the route asks for it. A [Gate] combines the packages below; the cheapest check comes first.
 package edge
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/rewrite"
 )
 
-// Config is what a route asks for, part by part. Nothing of it is nothing at all.
+// Config has a route's settings of each part. The zero Config is no gate.
 type Config struct {
 	Hosts   host.Hosts
 	TLS     *certs.Config
@@ -74,10 +74,10 @@ func (c *Config) CheckFiles() error {
 	return errors.Join(all...)
 }
 
-// faults collects what is wrong.
+// faults collects errors.
 type faults []error
 
-// add takes an error apart that errors.Join made, and says before each which field it is in.
+// add takes apart an error that errors.Join has made, and puts the field in front of each.
 func (f *faults) add(field string, err error) {
 	if err == nil {
 		return
@@ -104,21 +104,21 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return &Metrics{certs.NewMetrics(r), jwt.NewMetrics(r), limit.NewMetrics(r), paths.NewMetrics(r)}
 }
 
-// Options are what a [Gate] has besides its settings; each may be nil.
+// Options are the parts of a [Gate] besides its settings; each may be nil.
 type Options struct {
 	Route   string
 	Logger  *slog.Logger
 	Metrics *Metrics
 	// Protocols are offered by ALPN, the best first.
 	Protocols []string
-	// Client tells who a request is from, for the limits. Nil takes the peer.
+	// Client returns the client's address of a request, for the limits. Nil takes the peer's.
 	Client func(*http.Request) netip.Addr
-	// Before is the gate that this one replaces. What it has loaded is taken over where it was asked for in the same
-	// way: another limit is no reason to lose keys whose server is away just now.
+	// Before is the gate that this one replaces. The new gate takes over its certificates and keys if their settings are
+	// the same: a reload that changes a limit must not lose keys whose server is away.
 	Before *Gate
 }
 
-// Gate is what stands before one route. It is a task: Run keeps certificates and keys fresh.
+// Gate is the gate of one route. It is a task: Run keeps certificates and keys fresh.
 type Gate struct {
 	route   string
 	client  func(*http.Request) netip.Addr
@@ -183,7 +183,7 @@ func New(c Config, o Options) (*Gate, error) {
 	return g, nil
 }
 
-// takeOver has the parts begin with what those of another gate have.
+// takeOver takes over the certificates and keys of another gate.
 func (g *Gate) takeOver(before *Gate) {
 	if g.certs != nil && reflect.DeepEqual(g.config.TLS, before.config.TLS) {
 		g.certs.TakeOver(before.certs)
@@ -203,7 +203,8 @@ func (g *Gate) TLS() *tls.Config { return g.tls }
 func (g *Gate) Trust() *certs.Trust { return g.trust }
 
 // Wrap puts limits, tokens, the rewriting and the paths before a handler, in this order: a counter costs less than a
-// signature, only who may pass is told whether a path exists, and the backend's paths are those that are rewritten.
+// signature; only a client with a good token learns whether a path exists; and rules for paths are about the rewritten
+// path, which the backend gets.
 func (g *Gate) Wrap(next http.Handler) http.Handler {
 	if g.paths != nil {
 		next = g.paths.Wrap(next)
@@ -220,8 +221,8 @@ func (g *Gate) Wrap(next http.Handler) http.Handler {
 	return next
 }
 
-// Passing is a function that says that a GET of a target passes beyond doubt, without Wrap. It is nil where more than
-// the path is looked at.
+// Passing returns a function that reports whether a GET of a target certainly passes, without Wrap. It is nil where the
+// gate checks more than the path.
 func (g *Gate) Passing() func(target []byte) bool {
 	if g.paths == nil || g.certs != nil || g.jwt != nil || g.limiter != nil || g.rewrite != nil || g.trust != nil {
 		return nil
@@ -233,7 +234,7 @@ func (g *Gate) Passing() func(target []byte) bool {
 func (g *Gate) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	if g.certs != nil {
-		running.Go(func() { _ = g.certs.Run(ctx) }) // it has no errors but those that Ready tells
+		running.Go(func() { _ = g.certs.Run(ctx) }) // Ready returns its errors
 	}
 	if g.trust != nil {
 		running.Go(func() { _ = g.trust.Run(ctx) })
@@ -246,7 +247,7 @@ func (g *Gate) Run(ctx context.Context) error {
 	return nil
 }
 
-// Ready is nil when the gate can let somebody pass.
+// Ready is nil if the gate can let requests pass.
 func (g *Gate) Ready() error {
 	var faults []error
 	if g.certs != nil {

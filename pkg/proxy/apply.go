@@ -16,7 +16,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
-// warmUp is how long a reload waits for a new backend to be found, before its route goes over to it all the same.
+// warmUp is how long a reload waits for the endpoints of a new backend before it puts the route in force without them.
 const warmUp = 3 * time.Second
 
 // change is the difference between the table in force and the next one.
@@ -24,19 +24,19 @@ type change struct {
 	table  route.Table
 	gates  map[string]*gate // those of the next table, by route
 	pools  map[string]*pool // those of the next table: kept ones and new ones
-	opened []*running       // at addresses that nothing of ours had
+	opened []*running       // at addresses without a front
 	reopen []planned        // at addresses whose front cannot take its new settings
 	update []planned
 	closed []*running
 }
 
-// planned is what is to become of an open front.
+// planned is the change of an open front.
 type planned struct {
 	old  *running
 	next route.Route
 }
 
-// apply puts a table in force: it opens what is new, and only when all of that went well changes what is there.
+// apply puts a table in force. It opens the new fronts first, and changes the open ones only if that succeeds.
 func (p *Proxy) apply(t route.Table) error {
 	gates, err := p.gatesFor(t)
 	if err != nil {
@@ -61,7 +61,7 @@ func (p *Proxy) apply(t route.Table) error {
 	return p.reopenAll(&c)
 }
 
-// warn tells of the next table's pass-throughs, once each as long as they last.
+// warn logs the next table's pass-throughs, each once for as long as it is there.
 func (p *Proxy) warn(t route.Table) {
 	before := p.table.PassThroughs()
 	for _, each := range t.PassThroughs() {
@@ -72,7 +72,7 @@ func (p *Proxy) warn(t route.Table) {
 	}
 }
 
-// poolFor keeps a route's pool as long as nothing about it changed.
+// poolFor returns a route's pool: the open one if its settings have not changed.
 func (p *Proxy) poolFor(t route.Table, r route.Route, g *gate) *pool {
 	if r.Protocol == route.Files {
 		return nil
@@ -102,15 +102,15 @@ func samePool(a, b route.Route) bool {
 		reflect.DeepEqual(a.Backends, b.Backends)
 }
 
-// entangled is whether the next table listens where one of a pool's endpoints is, or the pool has none, perhaps because
-// the table in force listens there.
+// entangled reports whether the next table listens at the address of one of a pool's endpoints, or the pool has no
+// endpoint, perhaps because the table in force listens at its address.
 func (p *Proxy) entangled(old *pool, t route.Table) bool {
 	self := p.self(t, old.route.Protocol.Network())
 	return old.Ready() != nil ||
 		slices.ContainsFunc(old.Status(), func(s endpoint.Status) bool { return self(s.Address) })
 }
 
-// await gives new pools the time to find their endpoints, so that no connection meets an empty one.
+// await waits until new pools have endpoints, so that no connection finds an empty pool.
 func (p *Proxy) await(pools map[string]*pool) {
 	if p.life == nil {
 		return
@@ -123,7 +123,7 @@ func (p *Proxy) await(pools map[string]*pool) {
 	}
 }
 
-// prepare sorts the next table's addresses into new, kept and gone, and opens the new ones.
+// prepare sorts the next table's addresses into new, kept and removed ones, and opens the new ones.
 func (p *Proxy) prepare(c *change, t route.Table) error {
 	var failures []error
 	kept := map[string]bool{}
@@ -183,12 +183,12 @@ const (
 	takenPause = 100 * time.Millisecond
 )
 
-// passes is whether a port that is taken at the start is worth waiting for: no other program listens on it.
+// passes reports whether a port that is taken at the start will become free: no other program listens on it.
 func (p *Proxy) passes(err error, port uint16) bool {
 	return errors.Is(err, syscall.EADDRINUSE) && p.life == nil && time.Now().Before(p.startBy) && !sock.Listened(port)
 }
 
-// abandon closes a front that never served.
+// abandon closes a front that has not served.
 func (p *Proxy) abandon(each *running) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -265,7 +265,7 @@ func (p *Proxy) reopenOne(c *change, each planned) (*running, error) {
 	}
 }
 
-// stopPools ends those of some pools that are not among others.
+// stopPools ends the pools that are in one map and not in another.
 func (p *Proxy) stopPools(some, others map[string]*pool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -67,7 +67,7 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 	return f, nil
 }
 
-// update hands an open front its route's next version, of which [sameDatagram] has been asked.
+// update puts the next version of its route in force on an open front. The caller has asked [sameDatagram].
 func (f *datagramFront) update(r route.Route, backend *pool) {
 	f.pool.Store(backend.Pool)
 	switch opened := f.socket.(type) {
@@ -78,7 +78,7 @@ func (f *datagramFront) update(r route.Route, backend *pool) {
 	}
 }
 
-// tftpConfig is what of a tftp route may change while it is open, and the number of its workers.
+// tftpConfig has the settings of a tftp route that may change while it is open, and the number of its workers.
 func tftpConfig(r route.Route) tftp.Config {
 	return tftp.Config{
 		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions,
@@ -95,8 +95,8 @@ func udpConfig(r route.Route) udp.Config {
 	}
 }
 
-// sameDatagram is whether an open datagram front can serve the next version of its route. A syslog front keeps no
-// sessions: opening it anew costs nothing.
+// sameDatagram reports whether an open datagram front can serve the next version of its route. A syslog front has no
+// sessions, so it is simply opened again.
 func sameDatagram(a, b route.Route) bool {
 	return a.Workers == b.Workers && a.Syslog == b.Syslog && a.TFTP.Source == b.TFTP.Source &&
 		(a.Protocol != route.Syslog || a.Timeouts == b.Timeouts)

@@ -14,7 +14,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
-// front is what a route opens at one address. The protocol packages' fronts are such.
+// front is a route's listener at one address, of one of the protocol packages.
 type front interface {
 	Serve(ctx context.Context) error
 	Ready() error
@@ -45,7 +45,7 @@ func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) 
 	}
 }
 
-// updatable is whether an open front can take the settings of its route's next version.
+// updatable reports whether an open front can take the settings of its route's next version.
 func updatable(old *running, next route.Route) bool {
 	if old.route.Protocol != next.Protocol || old.route.Name != next.Name {
 		return false
@@ -56,7 +56,7 @@ func updatable(old *running, next route.Route) bool {
 	return true
 }
 
-// updateFront hands an open front its new settings. Its caller asked updatable first.
+// updateFront puts new settings in force on an open front. The caller has asked updatable.
 func (p *Proxy) updateFront(c *change, old *running, next route.Route) {
 	backend := c.pools[next.Name]
 	switch f := old.front.(type) {
@@ -147,7 +147,7 @@ func (p *Proxy) webSettings(r route.Route, backend *pool) (web.Settings, error) 
 	return s, nil
 }
 
-// filesHandler lets package web serve small files without waiting.
+// filesHandler lets package web serve small files in its event loop.
 type filesHandler struct{ *artifacts.Handler }
 
 // Cached implements web.CachedFiles.
@@ -158,7 +158,7 @@ func (f filesHandler) Cached(path string) web.CachedFile {
 	return nil
 }
 
-// poolConfig says where a route's endpoints are.
+// poolConfig has the settings of a route's pool.
 func (p *Proxy) poolConfig(t route.Table, r route.Route, trust *certs.Trust) endpoint.Config {
 	sources := make([]endpoint.Source, len(r.Backends))
 	for i, b := range r.Backends {
@@ -222,13 +222,13 @@ type datagramFront struct {
 	active func() int
 }
 
-// socket is what the datagram packages' fronts have in common.
+// socket has the common methods of the datagram packages' fronts.
 type socket interface {
 	Serve(ctx context.Context) error
 	Ready() error
 }
 
-// Ready is nil when the socket is open and there is an endpoint to send to.
+// Ready is nil if the socket is open and there is an endpoint.
 func (f *datagramFront) Ready() error {
 	if err := f.socket.Ready(); err != nil {
 		return err

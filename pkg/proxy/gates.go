@@ -13,7 +13,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
-// gate is what stands before a route while it runs.
+// gate is the gate of a route in force.
 type gate struct {
 	*edge.Gate
 	config  edge.Config
@@ -21,8 +21,8 @@ type gate struct {
 	stop    context.CancelFunc
 }
 
-// gatesFor makes the gates of a table's routes, and keeps those of which nothing changed: their counts, keys and
-// certificates.
+// gatesFor makes the gates of a table's routes. It keeps a gate, with its counts, keys and certificates, if its
+// settings have not changed.
 func (p *Proxy) gatesFor(t route.Table) (map[string]*gate, error) {
 	gates := map[string]*gate{}
 	var faults []error
@@ -56,8 +56,8 @@ func (p *Proxy) gatesFor(t route.Table) (map[string]*gate, error) {
 	return gates, errors.Join(faults...)
 }
 
-// protocols are what a route's TLS offers by ALPN, the best first. A file over HTTP/2 costs more than twice the
-// processor time: it is for those who speak nothing else.
+// protocols are those that a route's TLS offers by ALPN, the best first. A file over HTTP/2 costs more than twice the
+// processor time, so files are offered over HTTP/1.1 first.
 func protocols(r route.Route) []string {
 	switch {
 	case r.Protocol == route.Files:
@@ -71,7 +71,7 @@ func protocols(r route.Route) []string {
 	}
 }
 
-// warmGates runs new gates before their routes go over to them, so that no request meets one without keys.
+// warmGates runs new gates before they are in force, so that no request finds a gate without keys.
 func (p *Proxy) warmGates(gates map[string]*gate) {
 	if p.life == nil {
 		return
@@ -99,7 +99,7 @@ func (p *Proxy) startGates(gates map[string]*gate) {
 	}
 }
 
-// stopGates ends those of some gates that are not among others.
+// stopGates ends the gates that are in one map and not in another.
 func stopGates(some, others map[string]*gate) {
 	for name, each := range some {
 		if each != others[name] && each.stop != nil {
@@ -160,7 +160,7 @@ func oldFront(old *running) (*web.Front, bool) {
 	return f, ok
 }
 
-// sameFiles is whether a route served the same files in the table before.
+// sameFiles reports whether a route serves the same files as in the former table.
 func sameFiles(before route.Table, r route.Route) bool {
 	for _, old := range before.Routes {
 		if old.Name == r.Name {

@@ -10,7 +10,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/web"
 )
 
-// metrics are those of all the packages below, made once, and what concerns the table as a whole.
+// metrics has the metrics of all packages below, made once, and those of the table.
 type metrics struct {
 	pools *endpoint.Metrics
 	tcp   *tcp.Metrics
@@ -65,7 +65,7 @@ func (m *metrics) reloaded(err error) {
 	m.reloadTime.SetToCurrentTime()
 }
 
-// collector tells what is asked for at each scrape.
+// collector has the metrics that are computed at each scrape.
 type collector struct{ proxy *Proxy }
 
 var readyDesc = prometheus.NewDesc("stack_proxy_route_ready", "Whether the route could serve now: 1 or 0.",

@@ -45,8 +45,8 @@ func (p *Proxy) Status() []Status {
 	return all
 }
 
-// ServeHTTP shows the routes: as JSON to who asks for it ("Accept: application/json" or "?format=json"), else as a
-// plain page.
+// ServeHTTP shows the routes: as JSON if the client asks for it ("Accept: application/json" or "?format=json"), else
+// as a plain page.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	all := p.Status()
 	if r.URL.Query().Get("format") == "json" || strings.Contains(r.Header.Get("Accept"), "application/json") {

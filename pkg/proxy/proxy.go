@@ -1,5 +1,5 @@
 // Package proxy runs a table of routes: one front for every address of every route, one pool of endpoints for every
-// route with a backend. A new table is put in force without touching what did not change.
+// route with a backend. A new table leaves unchanged routes untouched.
 package proxy
 
 import (
@@ -30,27 +30,28 @@ import (
 
 // Options make a [Proxy].
 type Options struct {
-	// Table is what to serve first.
+	// Table is the first table.
 	Table route.Table
 	// Resolver looks up the backends; nil is one that reads /etc/resolv.conf.
 	Resolver *endpoint.Resolver
 	// Kube watches the backends that are Kubernetes Services; nil is one with the pod's service account.
 	Kube *kube.Client
-	// Addresses are those by which clients know us, besides those of our interfaces: the service's. A backend
-	// that is one of them, on a port that we listen on, is a loop.
+	// Addresses are the proxy's addresses besides those of its interfaces: those of the Service. A backend at one of
+	// them, on a port that the proxy listens on, is a loop.
 	Addresses []netip.Addr
 	// CatchAnswers sets the rules that bring answers to machines' addresses to transparent tftp routes; see
 	// [datagram.CatchAnswers].
 	CatchAnswers bool
-	// Grace is how long connections are still taken after the order to end: until nobody sends new ones.
+	// Grace is how long connections are still accepted after shutdown began, until the cluster sends new ones elsewhere.
 	Grace time.Duration
-	// Account bounds what connections take; nil does not. Container measures it all; nil is a container without a limit.
+	// Account bounds the memory and descriptors of connections; nil does not. Container measures the container's memory;
+	// nil is a container without a limit.
 	Account   *admission.Account
 	Container admission.Gauge
-	// Event is told what machines do at the routes, and Line of lines of syslog. Both are called from many goroutines and
-	// must not wait; an event is valid during the call. Nil: nobody is told.
+	// Event gets the events of machines at the routes, and Line the lines of syslog. Both are called by many goroutines
+	// and must not wait; an event is valid during the call. They may be nil.
 	Event, Line func(*boot.Event)
-	// Budgets bound what Event is told of each client's ordinary requests; nil does not.
+	// Budgets bound the events of each client's ordinary requests; nil does not.
 	Budgets *boot.Budgets
 	// Logger may be nil.
 	Logger *slog.Logger
@@ -67,7 +68,7 @@ type Proxy struct {
 	shapers *shaper.Group // of the routes' rates
 	queues  *queue.Group  // of machines that wait for a route
 	reloads chan reload
-	startBy time.Time // until when the first table may wait for its ports
+	startBy time.Time // the first table may wait for its ports until then
 
 	mu     sync.Mutex
 	table  route.Table
@@ -162,7 +163,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	fronts := slices.Collect(maps.Values(p.fronts))
 	p.mu.Unlock()
-	// The pools and loops live until the last connection has ended: until then a request may want an endpoint.
+	// The pools and loops run until the last connection has ended: until then a request may need an endpoint.
 	for _, each := range fronts {
 		<-each.done
 	}
@@ -172,7 +173,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	return err
 }
 
-// follow acts on reloads until ctx is done or a front fails.
+// follow takes new tables until ctx is done or a front fails.
 func (p *Proxy) follow(ctx context.Context) error {
 	for {
 		select {
@@ -191,7 +192,7 @@ type reload struct {
 	done  chan error
 }
 
-// Apply puts another table in force. What did not change is not touched; with an error nothing has changed.
+// Apply puts another table in force. It does not touch unchanged routes. If it returns an error, nothing has changed.
 func (p *Proxy) Apply(ctx context.Context, t route.Table) error {
 	r := reload{table: t, done: make(chan error, 1)}
 	select {
@@ -202,7 +203,7 @@ func (p *Proxy) Apply(ctx context.Context, t route.Table) error {
 	return <-r.done
 }
 
-// Ready is nil when every route that is not optional could serve now. The error names those that could not.
+// Ready is nil if every route that is not optional can serve now. The error names those that cannot.
 func (p *Proxy) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,8 +219,8 @@ func (p *Proxy) Ready() error {
 	return errors.Join(reasons...)
 }
 
-// routeReady is nil when a route serves at all its addresses, whatever the routes that share these do. The caller holds
-// mu.
+// routeReady is nil if a route serves at all its addresses; other routes at these addresses do not matter. The caller
+// holds mu.
 func (p *Proxy) routeReady(r route.Route) error {
 	for _, l := range r.Listen {
 		f := p.fronts[r.Address(l)]
@@ -242,7 +243,7 @@ func (p *Proxy) routeReady(r route.Route) error {
 // String implements daemon.Task.
 func (p *Proxy) String() string { return "routes" }
 
-// open tells how many connections or sessions each route has, for the log.
+// open is the number of connections or sessions of each route, for the log.
 func (p *Proxy) open() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -284,7 +285,7 @@ func (p *Proxy) fail(err error) {
 	}
 }
 
-// self tells whether an endpoint of a route is this proxy, as far as addresses tell.
+// self reports whether an endpoint of a route has an address of this proxy.
 func (p *Proxy) self(t route.Table, network string) func(netip.AddrPort) bool {
 	var listening []netip.AddrPort
 	for _, r := range t.Routes {
@@ -311,7 +312,7 @@ func (p *Proxy) self(t route.Table, network string) func(netip.AddrPort) bool {
 	}
 }
 
-// local is whether an address is one of this network namespace's.
+// local reports whether an address is one of this network namespace.
 func local(addr netip.Addr) bool {
 	if addr.IsLoopback() || addr.IsUnspecified() {
 		return true

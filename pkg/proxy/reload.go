@@ -11,7 +11,7 @@ import (
 
 // Reloader puts the routes file in force whenever it changes, and on request. It is a daemon.Task.
 type Reloader struct {
-	// Proxy gets the tables.
+	// Proxy is the one whose table is replaced.
 	Proxy *Proxy
 	// File is the table's, which was made before the first table was loaded.
 	File *watch.Files
@@ -30,7 +30,7 @@ func (r *Reloader) Run(ctx context.Context) error {
 	return nil
 }
 
-// reload reads and applies. A table that is wrong, or cannot be put in force, changes nothing.
+// reload reads and applies the table. A table that is wrong, or cannot be put in force, changes nothing.
 func (r *Reloader) reload(ctx context.Context) {
 	started := time.Now()
 	table, err := r.Load()
@@ -48,7 +48,7 @@ func (r *Reloader) reload(ctx context.Context) {
 	r.Logger.Info("routes reloaded", "routes", len(table.Routes), "seconds", time.Since(started).Seconds())
 }
 
-// Ready implements daemon.Task: the old routes serve, whatever the file holds.
+// Ready implements daemon.Task. It is nil: with a wrong file the old routes go on serving.
 func (r *Reloader) Ready() error { return nil }
 
 // String implements daemon.Task.

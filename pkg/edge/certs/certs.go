@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Options are what a [Store] has besides its settings; each may be nil.
+// Options are the parts of a [Store] besides its settings; each may be nil.
 type Options struct {
 	Route   string
 	Logger  *slog.Logger
@@ -25,7 +25,7 @@ type Options struct {
 	Protocols []string
 }
 
-// Store is a listener's TLS. It is a task: Run keeps it as the files are.
+// Store is a listener's TLS. It is a task: Run loads the files again when they change.
 type Store struct {
 	config    Config
 	route     string
@@ -36,7 +36,7 @@ type Store struct {
 	current   atomic.Pointer[listener]
 }
 
-// listener is what the files amount to. It is never changed.
+// listener is the TLS that is made of the files. It is never changed.
 type listener struct {
 	config *tls.Config
 	all    []*tls.Certificate
@@ -45,7 +45,7 @@ type listener struct {
 
 var errNoCertificate = errors.New("no certificate is loaded")
 
-// New makes a store. Files that are missing or wrong are no error here: they may come, and Ready tells.
+// New makes a store. Files that are missing or wrong are no error of New, since they may come later; Ready returns it.
 func New(c Config, o Options) (*Store, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("failed to set up TLS: %w", err)
@@ -62,11 +62,11 @@ func New(c Config, o Options) (*Store, error) {
 	if c.ClientCA != "" {
 		s.files.Paths = append(s.files.Paths, c.ClientCA)
 	}
-	_ = s.files.load() // Ready says what is wrong
+	_ = s.files.load() // Ready returns the error
 	return s, nil
 }
 
-// TakeOver begins with the certificates of a store of the same settings, where our own look at the files failed.
+// TakeOver takes over the certificates of a store with the same settings, if this one could not load the files.
 func (s *Store) TakeOver(old *Store) {
 	if l := old.current.Load(); l != nil && s.current.CompareAndSwap(nil, l) {
 		s.files.keep()
@@ -79,13 +79,13 @@ func (s *Store) Run(ctx context.Context) error {
 	return nil
 }
 
-// Ready is nil when there is a certificate, be it from before a change that could not be used.
+// Ready is nil if there is a certificate, even if a later change of the files could not be loaded.
 func (s *Store) Ready() error { return s.files.ready() }
 
 // String names the task.
 func (s *Store) String() string { return "certificates of route " + s.route }
 
-// TLS is for listeners. Connections that are open are not touched by a change; sessions from before it are not resumed.
+// TLS is for listeners. A change does not touch open connections; sessions from before it are not resumed.
 func (s *Store) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion: s.config.minVersion(),
@@ -99,7 +99,7 @@ func (s *Store) TLS() *tls.Config {
 	}
 }
 
-// build makes a listener's TLS of the files' texts.
+// build makes a listener of the files' texts.
 func (s *Store) build(texts [][]byte) error {
 	l := &listener{byName: map[string][]*tls.Certificate{}}
 	for i, pair := range s.config.Certificates {
@@ -130,8 +130,8 @@ func (s *Store) build(texts [][]byte) error {
 			l.config.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}
-	// Sessions are of this configuration alone. By default all routes of a listener would share the tickets' keys, and a
-	// session that one of them let in would be resumed by another, or behind a change, without a look at the client.
+	// Sessions belong to this configuration alone. By default all routes of a listener would share the keys of session
+	// tickets: another route, or the same one after a change, would resume a session without a check of the client.
 	l.config.WrapSession, l.config.UnwrapSession = l.config.EncryptTicket, l.config.DecryptTicket
 	s.current.Store(l)
 	return nil
@@ -147,7 +147,7 @@ func (l *listener) add(cert *tls.Certificate) {
 	for _, name := range names {
 		name = strings.ToLower(name)
 		l.byName[name] = append(l.byName[name], cert)
-		// An ECDSA signature costs a tenth of an RSA one: it is first, for those who can verify it.
+		// An ECDSA signature costs a tenth of an RSA one, so it comes first, for clients that can verify it.
 		slices.SortStableFunc(l.byName[name], func(a, b *tls.Certificate) int { return rank(a) - rank(b) })
 	}
 }
@@ -163,8 +163,8 @@ func rank(c *tls.Certificate) int {
 	}
 }
 
-// choose finds the certificate for a client: by the name it asks for, exactly or by a wildcard; else, the first's
-// names. Among several, the first that the client can verify.
+// choose finds the certificate for a client by the name that it asks for, exactly or by a wildcard; else it takes the
+// certificates with the names of the first one. Of several, it returns the first that the client can verify.
 func (l *listener) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	name := strings.ToLower(strings.TrimSuffix(hello.ServerName, "."))
 	list := l.byName[name]
@@ -186,10 +186,10 @@ func (l *listener) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) 
 			return cert, nil
 		}
 	}
-	return list[0], nil // the handshake then says what is missing
+	return list[0], nil // the handshake returns the error
 }
 
-// siblings are the certificates with a name in common with the first: the same, in RSA and ECDSA.
+// siblings are the certificates with a name in common with the first one: its RSA and ECDSA variants.
 func (l *listener) siblings() []*tls.Certificate {
 	if names := l.all[0].Leaf.DNSNames; len(names) > 0 {
 		return l.byName[strings.ToLower(names[0])]
@@ -200,7 +200,7 @@ func (l *listener) siblings() []*tls.Certificate {
 	return l.all[:1]
 }
 
-// suits says whether a client can verify a certificate. The name is not asked about: it has been.
+// suits reports whether a client can verify a certificate. It does not check the name, which choose has done.
 func suits(hello *tls.ClientHelloInfo, cert *tls.Certificate) bool {
 	unnamed := *hello
 	unnamed.ServerName = ""
@@ -232,7 +232,7 @@ func NewTrust(b Backend, o Options) (*Trust, error) {
 	if b.Certificate != "" {
 		t.files.Paths = append(t.files.Paths, b.Certificate, b.Key)
 	}
-	_ = t.files.load() // Ready says what is wrong
+	_ = t.files.load() // Ready returns the error
 	return t, nil
 }
 
@@ -258,7 +258,7 @@ func (t *Trust) build(texts [][]byte) error {
 	return nil
 }
 
-// TakeOver begins with what a trust of the same settings knows, where our own look at the files failed.
+// TakeOver takes over the certificates of a trust with the same settings, if this one could not load the files.
 func (t *Trust) TakeOver(old *Trust) {
 	if config := old.current.Load(); config != nil && t.current.CompareAndSwap(nil, config) {
 		t.files.keep()
@@ -271,16 +271,16 @@ func (t *Trust) Run(ctx context.Context) error {
 	return nil
 }
 
-// Ready is nil when it is known whom to trust.
+// Ready is nil if the certificates to trust are loaded.
 func (t *Trust) Ready() error { return t.files.ready() }
 
 // String names the task.
 func (t *Trust) String() string { return "trust of route " + t.route }
 
-// Name is whom the endpoint's certificate must be for.
+// Name is the name that the endpoint's certificate must be for.
 func (t *Trust) Name() string { return t.config.Name }
 
-// Client makes a connection to an endpoint one of TLS.
+// Client makes the TLS handshake on a connection to an endpoint.
 func (t *Trust) Client(ctx context.Context, conn net.Conn, protocols ...string) (*tls.Conn, error) {
 	now := t.current.Load()
 	if now == nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/tinkerbell/stack/internal/watch"
 )
 
-// CheckFiles reads the files that the settings name, once, and names every fault: what cannot be loaded, what has
-// expired, and which of the hosts no certificate is for.
+// CheckFiles reads the files that the settings name, once, and names every fault: files that cannot be loaded, expired
+// certificates, and hosts without a certificate.
 func (c *Config) CheckFiles(hosts []string) error {
 	var faults []error
 	var leaves []*x509.Certificate

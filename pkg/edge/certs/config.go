@@ -1,7 +1,7 @@
-// Package certs gives listeners their TLS: certificates from files that are read again when they change, several to
-// a listener, and who may connect. And backends theirs: whom to trust.
+// Package certs has the TLS of listeners: several certificates for each, and the certificate authority of clients. It
+// also has the TLS towards backends. It reads its files again when they change.
 //
-// Not its job: making certificates. cert-manager and its like write the files, a Secret mounts them.
+// It makes no certificates: cert-manager and its like write the files, and a Secret mounts them.
 package certs
 
 import (
@@ -13,17 +13,17 @@ import (
 
 // Config is the TLS of a listener.
 type Config struct {
-	// Certificates are tried by the name that the client asks for, and what it can verify. The first is also for
-	// clients that name none, or one that no certificate has.
+	// Certificates are chosen by the name that the client asks for, and by the algorithms that it can verify. The first
+	// is also for clients that ask for no name, or for one without a certificate.
 	Certificates []Pair `json:"certificates" desc:"by SNI and by what the client can verify; the first is for all others"`
 	// MinVersion is "1.2" (the default: firmware has no other) or "1.3".
 	MinVersion string `json:"minVersion,omitempty" form:"^(|1\\.[23])$" desc:"1.2 (default) or 1.3"`
 	// FirmwareCiphers also takes key exchange by RSA and CBC, without which iPXE from before 2023 cannot
 	// connect. They have no forward secrecy.
 	FirmwareCiphers bool `json:"firmwareCiphers,omitempty" desc:"also RSA key exchange and CBC, for iPXE from before 2023"`
-	// ALPN are the protocols to offer where the route does not say them: in front of TCP.
+	// ALPN are the protocols to offer on tcp routes; the other routes offer their own.
 	ALPN []string `json:"alpn,omitempty" desc:"tcp: protocols to offer, such as h2; the backend is told the chosen one by backendTLS"`
-	// ClientCA is a file of certificates that clients' own must come from.
+	// ClientCA is a file with the certificate authorities of clients' certificates.
 	ClientCA string `json:"clientCA,omitempty" form:"^(/.*)?$" desc:"file of certificates that clients must have one of"`
 	// ClientOptional lets clients without a certificate in; a wrong one is still refused.
 	ClientOptional bool `json:"clientOptional,omitempty" desc:"clients without a certificate are let in"`
@@ -41,12 +41,12 @@ type Backend struct {
 	CA string `json:"ca,omitempty" form:"^(/.*)?$" desc:"file of certificates to trust; default the system's"`
 	// Name must be in the endpoint's certificate, and is sent as SNI. Endpoints are known by address only.
 	Name string `json:"name" form:"." desc:"must be in the endpoint's certificate"`
-	// Certificate and Key are our own, if the endpoint wants to see one.
+	// Certificate and Key are the proxy's own, if the endpoint asks for one.
 	Certificate string `json:"certificate,omitempty" form:"^(/.*)?$" desc:"our own, in PEM"`
 	Key         string `json:"key,omitempty" form:"^(/.*)?$" desc:"its key"`
 }
 
-// Validate names every fault. The files are looked at later: they may come after the start.
+// Validate names every fault. It does not read the files, which may come after the start.
 func (c *Config) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }

@@ -11,7 +11,7 @@ import (
 	"github.com/tinkerbell/stack/internal/watch"
 )
 
-// files builds something of files, again whenever they change. What could be built last stays when the files are wrong.
+// files builds TLS of files, again whenever they change. If that fails, the TLS that was built last stays in force.
 type files struct {
 	watch.Files
 	build   func(texts [][]byte) error
@@ -32,7 +32,7 @@ func (f *files) load() error {
 	return f.conclude(err)
 }
 
-// keep notes that what a former store built is in force, though the files are wrong.
+// keep notes that the TLS of a former store is in force, though the files are wrong.
 func (f *files) keep() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,7 +61,7 @@ func (f *files) run(ctx context.Context) {
 	f.Run(ctx, func() { _ = f.load() }) // the outcome is logged and counted
 }
 
-// ready is nil when something could be built, ever.
+// ready is nil if TLS is in force.
 func (f *files) ready() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

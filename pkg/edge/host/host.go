@@ -14,7 +14,7 @@ import (
 )
 
 // Hosts are names: "tink.example.org", "*.example.org" (one label in place of the asterisk), an address, or "*" for
-// whatever no other has.
+// every host that no other route has.
 type Hosts []string
 
 const label = `[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?`
@@ -35,13 +35,13 @@ func (h Hosts) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Entry is a handler and the hosts that it is for. No hosts are all of them.
+// Entry is a handler and its hosts. No hosts means all of them.
 type Entry struct {
 	Hosts   Hosts
 	Handler http.Handler
 }
 
-// Mux is a handler that chooses. It is never changed.
+// Mux is a handler that chooses an entry by the request's host. It is never changed.
 type Mux struct {
 	entries map[string]*entry
 	any     *entry
@@ -92,8 +92,8 @@ func (m *Mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.Refuse(w, r)
 }
 
-// Choose is the handler for a request; nil where it is to be refused. One on a TLS connection that was made for another
-// route's name is misdirected (RFC 9110, 15.5.20): that route may have asked for other certificates.
+// Choose returns the handler for a request; nil if the request is to be refused. A request on a TLS connection that was
+// made for another route's name is misdirected (RFC 9110, 15.5.20): that route may ask for other client certificates.
 func (m *Mux) Choose(r *http.Request) http.Handler {
 	e := m.find(r.Host)
 	if e == nil || r.TLS != nil && r.TLS.ServerName != "" && m.find(r.TLS.ServerName) != e {
@@ -111,7 +111,7 @@ func (m *Mux) Refuse(w http.ResponseWriter, r *http.Request) {
 	reply.Refuse(w, r, http.StatusMisdirectedRequest, reply.Unavailable, "the connection is for another host")
 }
 
-// Index is which of the entries is for a host; -1 is none.
+// Index is the index of a host's entry; -1 is none.
 func (m *Mux) Index(host string) int {
 	if e := m.find(host); e != nil {
 		return e.index

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// find looks a claim up, by its name or by the way to it.
+// find looks a claim up, by its name or by its path.
 func find(claims map[string]any, name string) any {
 	if value, ok := claims[name]; ok {
 		return value
@@ -23,7 +23,7 @@ func find(claims map[string]any, name string) any {
 	return find(inner, rest)
 }
 
-// satisfies says whether a claim is there, and has one of the values if there are any.
+// satisfies reports whether a claim is there, and has one of the values if there are any.
 func satisfies(name string, claim any, values []string) bool {
 	switch claim := claim.(type) {
 	case nil:

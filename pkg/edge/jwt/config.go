@@ -1,8 +1,8 @@
-// Package jwt lets the requests pass that carry a good token (RFC 7519, in the way of RFC 8725), and tells the
-// backend chosen claims of it.
+// Package jwt lets requests with a good token pass (RFC 7519, by the rules of RFC 8725), and forwards claims of the
+// token to the backend.
 //
-// Keys come from a JWKS by URL or file. The algorithms are pinned by the settings and by each key's own kind: no
-// token can choose one, "none" and HMAC do not exist here.
+// Keys come from a JWKS by URL or file. The settings and the kind of each key determine the algorithm. A token cannot
+// choose one; "none" and HMAC are not implemented.
 package jwt
 
 import (
@@ -24,7 +24,7 @@ import (
 type Config struct {
 	// Issuer must be the token's iss.
 	Issuer string `json:"issuer" form:"." desc:"must be the iss"`
-	// Audience must have one of the token's aud; "*" takes any, which lets tokens in that were made for others.
+	// Audience must have one of the token's aud; "*" takes any, also tokens that were issued for other services.
 	Audience []string `json:"audience" form:"." desc:"must have one of the aud; * takes any"`
 	// JWKS is where the keys are: a URL or an absolute path. Default: where the issuer's
 	// .well-known/openid-configuration says.
@@ -42,7 +42,7 @@ type Config struct {
 	Forward map[string]string `json:"forward,omitempty" desc:"header: claim, for the backend; removed when sent from outside"`
 	// StripToken keeps the token from the backend.
 	StripToken bool `json:"stripToken,omitempty" desc:"keeps the token from the backend"`
-	// Leeway is how far clocks may differ. Default 30s.
+	// Leeway is the difference of clocks that is tolerated. Default 30s.
 	Leeway setting.Duration `json:"leeway,omitempty" min:"0" desc:"how far clocks may differ; default 30s"`
 	// RefreshEvery is how often the keys are fetched again. Default 5m.
 	RefreshEvery setting.Duration `json:"refreshEvery,omitempty" desc:"how often keys are fetched; default 5m"`
@@ -50,7 +50,7 @@ type Config struct {
 	Realm string `json:"realm,omitempty" desc:"for WWW-Authenticate; default stack"`
 }
 
-// algorithms are those that exist here.
+// algorithms are those that are implemented.
 var algorithms = []string{
 	"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 }
@@ -114,7 +114,7 @@ func (c *Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// forwardFaults says what is wrong with the headers that claims are forwarded in.
+// forwardFaults returns the faults of the headers in which claims are forwarded.
 func (c *Config) forwardFaults() []error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }

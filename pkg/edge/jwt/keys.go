@@ -14,7 +14,7 @@ import (
 	"slices"
 )
 
-// key is a public key and what it may verify.
+// key is a public key and the algorithms that it may verify.
 type key struct {
 	id         string
 	algorithms []string
@@ -24,11 +24,11 @@ type key struct {
 // keySet is an issuer's keys. It is never changed.
 type keySet struct {
 	keys []key
-	// skipped are the keys that cannot be used here, and why: other kinds, other uses.
+	// skipped are the reasons for which keys cannot be used: another kind, another use.
 	skipped []error
 }
 
-// maxKeys bounds a set, and maxTried what a token without a kid costs.
+// maxKeys bounds a set, and maxTried the keys that are tried for a token without a kid.
 const (
 	maxKeys  = 256
 	maxTried = 4
@@ -50,7 +50,7 @@ type jwk struct {
 	Y          string   `json:"y"`
 }
 
-// parseKeys reads a JWKS (RFC 7517). Keys that cannot be used are left out; that none is left is an error.
+// parseKeys reads a JWKS (RFC 7517). It leaves out keys that cannot be used; if none is left, it returns an error.
 func parseKeys(text []byte) (*keySet, error) {
 	var list struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -186,8 +186,8 @@ func octets(text string, size int) ([]byte, error) {
 	return raw, nil
 }
 
-// find returns the keys that a token may have been signed with, and their number. A kid that nobody has is no reason
-// to try others.
+// find returns the keys that a token may have been signed with, and their number. If no key has the token's kid, it
+// returns none.
 func (s *keySet) find(id, algorithm string) (found [maxTried]crypto.PublicKey, n int) {
 	for _, k := range s.keys {
 		if (id == "" || k.id == id) && slices.Contains(k.algorithms, algorithm) && n < maxTried {
@@ -198,7 +198,7 @@ func (s *keySet) find(id, algorithm string) (found [maxTried]crypto.PublicKey, n
 	return found, n
 }
 
-// knows says whether there is a key of this id, of whatever algorithm.
+// knows reports whether there is a key with this id, of any algorithm.
 func (s *keySet) knows(id string) bool {
 	return id == "" || slices.ContainsFunc(s.keys, func(k key) bool { return k.id == id })
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// How a check ended: the label of stack_proxy_jwt_checks_total.
+// The results of a check: the label of stack_proxy_jwt_checks_total.
 type outcome uint8
 
 const (
 	passed       outcome = iota
-	remembered           // passed, by a check before
+	remembered           // passed, by an earlier check of the same token
 	missing              // no token
 	malformed            // no JWT, or two, or a claim of the wrong type
 	badHeader            // crit, typ, kid, or an algorithm that the key is not for
@@ -33,7 +33,7 @@ func (o outcome) String() string {
 	}[o]
 }
 
-// text is the outcome for the client: enough to mend a clock, not enough to guess by.
+// text is the result for the client: enough to correct a clock, not enough to guess by.
 func (o outcome) text() string {
 	return [...]string{
 		"", "", "a bearer token is required", "the token is malformed", "the token's header is not accepted",

@@ -22,11 +22,11 @@ import (
 	"github.com/tinkerbell/stack/internal/watch"
 )
 
-// source keeps an issuer's keys. Those that were good go on while their server is down.
+// source keeps an issuer's keys. It keeps the last good ones while their server is down.
 type source struct {
 	config    Config
 	client    *http.Client
-	transport *http.Transport // the client's, where it is our own
+	transport *http.Transport // the client's; nil if the client is Options.Client
 	log       *slog.Logger
 	metrics   *routeMetrics
 
@@ -44,8 +44,8 @@ type source struct {
 	file watch.Files // the JWKS, where it is a file; only run reads it
 }
 
-// How often unknown keys may cause a refresh: some in a row, since a rotation brings several, then one in a while,
-// whatever tokens people make up.
+// How often unknown keys may cause a refresh: some in a row, since a rotation brings several; then one each
+// budgetEvery, however many tokens with unknown keys come.
 const (
 	budgetMost   = 5
 	budgetEvery  = 10 * time.Second
@@ -70,7 +70,7 @@ func newSource(c Config, client *http.Client, log *slog.Logger, m *routeMetrics)
 	}
 }
 
-// run fetches the keys, and again at times, after failures, and when it is kicked, until ctx is done.
+// run fetches the keys: at once, each RefreshEvery, after failures, and when it is kicked, until ctx is done.
 func (s *source) run(ctx context.Context) {
 	defer s.client.CloseIdleConnections()
 	pause := backoff.Backoff{First: retryFirst, Most: retryMost}
@@ -104,7 +104,7 @@ func (s *source) run(ctx context.Context) {
 	}
 }
 
-// conclude takes note of a refresh, and wakes who waits for it.
+// conclude notes the result of a refresh, and wakes the requests that wait for it.
 func (s *source) conclude(changed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *source) conclude(changed bool, err error) {
 		s.log.Error("failed to refresh keys", "issuer", s.config.Issuer, "error", err, "keys", s.count())
 	}
 	if changed {
-		s.budget = budgetMost // it was worth it; nobody can make keys change from outside
+		s.budget = budgetMost // the keys were new; a client cannot cause that
 		s.log.Info("keys refreshed", "issuer", s.config.Issuer, "keys", s.count())
 	}
 	s.fault = err
@@ -129,8 +129,8 @@ func (s *source) count() int {
 	return 0
 }
 
-// await has the keys fetched again for the sake of a key that is not known, and waits for it. It says no when that
-// has happened too often of late.
+// await has the keys fetched again because of an unknown key, and waits for the end of the refresh. It returns false if
+// unknown keys have caused too many refreshes of late.
 func (s *source) await(ctx context.Context) bool {
 	s.mu.Lock()
 	for s.budget < budgetMost && time.Since(s.refilled) >= budgetEvery {
@@ -145,7 +145,7 @@ func (s *source) await(ctx context.Context) bool {
 		select {
 		case s.kick <- struct{}{}:
 			s.budget--
-		default: // one has been asked for already; nobody pays twice
+		default: // a refresh has been asked for already: it costs nothing more
 		}
 	case len(s.kick) == 0:
 		s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *source) await(ctx context.Context) bool {
 	return true
 }
 
-// refresh reads the keys, and says whether they are others than before.
+// refresh reads the keys, and reports whether they have changed.
 func (s *source) refresh(ctx context.Context) (changed bool, err error) {
 	text, err := s.read(ctx)
 	if err != nil || text == nil {
@@ -190,7 +190,7 @@ func (s *source) refresh(ctx context.Context) (changed bool, err error) {
 	return true, nil
 }
 
-// same says whether two sets verify the same tokens.
+// same reports whether two sets verify the same tokens.
 func (s *keySet) same(other *keySet) bool {
 	if len(s.keys) != len(other.keys) {
 		return false
@@ -205,7 +205,7 @@ func (s *keySet) same(other *keySet) bool {
 	return true
 }
 
-// read returns the JWKS, or nothing where the file has not changed.
+// read returns the JWKS, or nil if it is a file that has not changed.
 func (s *source) read(ctx context.Context) ([]byte, error) {
 	from := s.config.JWKS
 	if path.IsAbs(from) {
@@ -223,7 +223,7 @@ func (s *source) read(ctx context.Context) ([]byte, error) {
 	return s.get(ctx, from)
 }
 
-// readFile returns the file's text, or nothing where it is as it was and its keys are in force.
+// readFile returns the file's text, or nil if that has not changed and its keys are in force.
 func (s *source) readFile(name string) ([]byte, error) {
 	s.file.Paths = []string{name}
 	texts, changed, err := s.file.Read()
@@ -248,8 +248,8 @@ func readPool(name string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// trust has the next connections verified by what the CA's file holds now. There is one refresh at a time, and no
-// connection is kept from one to the next.
+// trust reads the CA's file for the next connections. There is one refresh at a time, and no connection is kept from
+// one refresh to the next.
 func (s *source) trust() error {
 	if s.config.CA == "" || s.transport == nil {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 )
 
-// Options are what a [Verifier] has besides its settings; each may be nil.
+// Options are the parts of a [Verifier] besides its settings; each may be nil.
 type Options struct {
 	Route   string
 	Logger  *slog.Logger

@@ -95,7 +95,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Limiter counts for one route.
+// Limiter has the limits of one route.
 type Limiter struct {
 	config  Config
 	metrics *routeMetrics
@@ -119,7 +119,7 @@ func New(c Config, route string, m *Metrics) *Limiter {
 	return l
 }
 
-// Wrap limits the requests that reach next. client tells who a request is from; nil takes the peer's address. The
+// Wrap limits the requests that reach next. client returns a request's client address; nil takes the peer's. The
 // ResponseWriter is passed on as it is.
 func (l *Limiter) Wrap(next http.Handler, client func(*http.Request) netip.Addr) http.Handler {
 	if client == nil {
@@ -140,7 +140,7 @@ func (l *Limiter) Wrap(next http.Handler, client func(*http.Request) netip.Addr)
 	})
 }
 
-// take uses up one request of the rates, or says which of them has none, and for how long.
+// take takes one request off the rates, or returns the rate that has none left, and until when.
 func (l *Limiter) take(who netip.Addr) (refusal, time.Duration) {
 	now := time.Since(l.start)
 	if l.perClient != nil {
@@ -165,7 +165,7 @@ func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, why refusal, wa
 	reply.Refuse(w, r, http.StatusTooManyRequests, reply.ResourceExhausted, "too many requests: "+why.text())
 }
 
-// Clients is how many clients the table of rates knows.
+// Clients is the number of clients in the table of rates.
 func (l *Limiter) Clients() int {
 	if l.perClient == nil {
 		return 0
@@ -173,7 +173,7 @@ func (l *Limiter) Clients() int {
 	return l.perClient.len()
 }
 
-// Key is what a client is counted by: an IPv4 address, or an IPv6 /64.
+// Key is the address that a client is counted by: an IPv4 address, or an IPv6 /64.
 func Key(a netip.Addr) netip.Addr {
 	a = a.Unmap().WithZone("")
 	if a.Is6() {
@@ -184,7 +184,7 @@ func Key(a netip.Addr) netip.Addr {
 	return a
 }
 
-// peer reads "address:port". What is not one is the zero address: all of them are one client.
+// peer reads "address:port". Any other text is the zero address: such clients are counted as one.
 func peer(text string) netip.Addr {
 	if ap, err := netip.ParseAddrPort(text); err == nil {
 		return ap.Addr()
@@ -192,7 +192,7 @@ func peer(text string) netip.Addr {
 	return netip.Addr{}
 }
 
-// counter counts what goes on at a time. Only clients with something going on are in it.
+// counter counts the requests under way. It has only clients with such requests.
 type counter struct {
 	most, perClient int
 	all             atomic.Int64
@@ -200,7 +200,7 @@ type counter struct {
 	clients         map[netip.Addr]int
 }
 
-// enter counts one more, or says why not.
+// enter counts one request more, or returns the reason for a refusal.
 func (c *counter) enter(who netip.Addr) refusal {
 	if n := c.all.Add(1); c.most > 0 && n > int64(c.most) {
 		c.all.Add(-1)

@@ -2,7 +2,7 @@ package limit
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Why something was refused: the label of stack_proxy_limited_total. 0 is not refused.
+// The reasons of refusals: the label of stack_proxy_limited_total. 0 is no refusal.
 type refusal uint8
 
 const (

@@ -2,14 +2,14 @@ package paths
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Why a request was refused: the label of stack_proxy_paths_refused_total. 0 is not refused.
+// The reasons of refusals: the label of stack_proxy_paths_refused_total. 0 is no refusal.
 type refusal uint8
 
 const (
 	passed           refusal = iota
 	refusedDenied            // Deny has it
 	refusedUnlisted          // Allow does not have it
-	refusedAmbiguous         // it can be read in several ways, and one of them is refused
+	refusedAmbiguous         // the path can be read in several ways, and a rule refuses one of them
 	refusals
 )
 

@@ -1,8 +1,8 @@
-// Package paths refuses requests by their path: those that a rule denies, or those that none allows.
+// Package paths refuses requests by their path: those that a rule denies, or those that no rule allows.
 //
 // A rule is a prefix that ends where a part of the path ends, and is compared with the path as the backend will read
-// it. Backends do not agree on that: some resolve dot segments, merge slashes, cut parameters off, decode twice, others
-// do not. So a path that two of them could read in two ways passes only if it does so whichever way it is read.
+// it. Backends do not agree on that: some resolve dot segments, merge slashes, cut parameters off, decode twice; others
+// do not. So a path that can be read in several ways passes only if the rules let every reading pass.
 package paths
 
 import (
@@ -16,9 +16,9 @@ import (
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 )
 
-// Config says which paths exist. At least one of the lists is given; Deny wins.
+// Config has the rules. At least one of the lists is given; Deny wins.
 type Config struct {
-	// Deny is compared without regard to case: what a backend takes for another path than the rule's is hidden, too.
+	// Deny is compared without regard to case: a path that differs from the rule in case is refused, too.
 	Deny []string `json:"deny,omitempty" form:"^(/[^/%;?#]+)+$" desc:"prefixes such as /metrics, where a part of the path ends: 404, in any case and spelling"`
 	// Allow is compared with regard to case.
 	Allow []string `json:"allow,omitempty" form:"^(/[^/%;?#]+)+$" desc:"only these prefixes exist; default all"`
@@ -43,7 +43,7 @@ func (c *Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Guard refuses by the rules.
+// Guard refuses requests by the rules.
 type Guard struct {
 	deny, allow [][]string // parts of the rules
 	config      Config
@@ -65,7 +65,7 @@ func New(c Config, route string, m *Metrics) (*Guard, error) {
 	return g, nil
 }
 
-// Wrap refuses the requests of which the rules say so. The ResponseWriter is passed on as it is.
+// Wrap refuses requests by the rules before they reach next. The ResponseWriter is passed on as it is.
 func (g *Guard) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		why := g.check(r.URL.EscapedPath())
@@ -81,8 +81,7 @@ func (g *Guard) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// Passes says that a request for a target passes beyond doubt. Where it does not, [Guard.Wrap] decides. It costs no
-// allocation.
+// Passes reports whether a request for a target certainly passes; if not, [Guard.Wrap] decides. It does not allocate.
 func (g *Guard) Passes(target []byte) bool {
 	end := len(target)
 	for i, c := range target {
@@ -113,12 +112,12 @@ func (g *Guard) Passes(target []byte) bool {
 	return len(g.config.Allow) == 0 && end > 0 && p[0] == '/'
 }
 
-// below is whether a path is as long as the rule, and what follows begins another part.
+// below reports whether a path is as long as the rule, and ends or begins another part there.
 func below(p []byte, rule string) bool {
 	return len(p) == len(rule) || len(p) > len(rule) && p[len(rule)] == '/'
 }
 
-// check judges a path as it is written in a request.
+// check applies the rules to a path as it is written in a request.
 func (g *Guard) check(escaped string) refusal {
 	parts, how := read(escaped)
 	if how == endless {
@@ -128,7 +127,7 @@ func (g *Guard) check(escaped string) refusal {
 		if how == single && hasPrefix(parts, rule, alike) {
 			return refusedDenied
 		}
-		// Whatever a backend resolves or merges, it only leaves parts out.
+		// A backend that resolves or merges parts only leaves parts out.
 		if how != single && hasSubsequence(parts, rule) {
 			return refusedAmbiguous
 		}
@@ -153,14 +152,14 @@ func hasPrefix(parts, rule []string, same func(a, b string) bool) bool {
 	return slices.EqualFunc(parts[:len(rule)], rule, same)
 }
 
-// alike compares without regard to case. Not every change of case is one to strings.EqualFold: in lower case, U+0130 is
+// alike compares without regard to case. strings.EqualFold does not know every change of case: in lower case, U+0130 is
 // an i, and in upper case, U+0131 is an I.
 func alike(a, b string) bool {
 	lower, upper := strings.ToLower(a), strings.ToUpper(a)
 	return strings.EqualFold(a, b) || lower == strings.ToLower(b) || upper == strings.ToUpper(b)
 }
 
-// hasSubsequence is whether the rule's parts are among the path's, in order, whatever stands between.
+// hasSubsequence reports whether the rule's parts are among the path's, in order, with any parts between them.
 func hasSubsequence(parts, rule []string) bool {
 	for _, part := range parts {
 		if len(rule) > 0 && (alike(part, rule[0]) || alike(bare(part), rule[0])) {

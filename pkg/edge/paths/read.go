@@ -16,8 +16,8 @@ const (
 	endless                  // it is percent-encoded too often to tell
 )
 
-// decodings is how often a path may be percent-encoded. Once is usual, twice is an attack, or a backend that decodes
-// what was decoded before.
+// decodings is how often a path may be percent-encoded. Once is usual; twice is an attack, or meant for a backend that
+// decodes twice.
 const decodings = 4
 
 // read takes a path apart as it is written in a request: into its parts, percent-decoded to the end, without
@@ -33,8 +33,8 @@ func read(escaped string) (parts []string, how reading) {
 	}
 	parts = strings.Split(rest, "/")
 	for i, part := range parts {
-		// Servers of servlets cut a part off at the semicolon, readers of C strings at NUL; what is decoded twice may hold
-		// the query, too.
+		// Servlet containers cut a part off at the semicolon, programs in C at NUL. A path that is decoded twice may even
+		// contain the query.
 		if at := strings.IndexAny(part, ";?#\x00"); at >= 0 {
 			part, how = part[:at], max(how, ambiguous)
 			parts[i] = part
@@ -49,15 +49,16 @@ func read(escaped string) (parts []string, how reading) {
 	return parts, how
 }
 
-// bare is a part without what some backends do not see at its ends: white space and control characters, which they
-// strip, or before which a regular expression's $ matches (nginx, Python); and the dots behind a name (Windows).
+// bare is a part without the characters at its ends that some backends ignore: white space and control characters,
+// which they strip, or before which a regular expression's $ matches (nginx, Python); and the dots behind a name
+// (Windows).
 func bare(part string) string {
 	unseen := func(r rune) bool { return r == utf8.RuneError || unicode.IsSpace(r) || !unicode.IsGraphic(r) }
 	part = strings.TrimLeftFunc(part, unseen)
 	return strings.TrimRightFunc(part, func(r rune) bool { return r == '.' || unseen(r) })
 }
 
-// decode decodes until there is nothing left to be decoded.
+// decode decodes until no percent-encoding is left.
 func decode(escaped string) (p string, how reading) {
 	if strings.IndexByte(escaped, '%') < 0 {
 		return escaped, single
@@ -65,7 +66,7 @@ func decode(escaped string) (p string, how reading) {
 	for n := range decodings {
 		next, slashes := unescape(escaped)
 		if slashes {
-			how = max(how, ambiguous) // some take them for a part's text
+			how = max(how, ambiguous) // some backends read them as a part's text
 		}
 		if next == escaped {
 			return next, how

@@ -1,8 +1,8 @@
-// Package rewrite changes the path of requests on their way to the backend: a prefix taken off, or a regular
-// expression (RE2: it cannot be made to run long) and what to put in its place.
+// Package rewrite changes the path of requests on their way to the backend: it takes a prefix off, or replaces the
+// match of a regular expression (RE2, whose time is linear).
 //
-// Paths are matched decoded and clean, as nginx does: dot segments and doubled slashes are resolved first, so that no
-// path can climb out of what the rule makes of it.
+// It matches the decoded and clean path, as nginx does: dot segments and doubled slashes are resolved first, so that no
+// path can climb out of the result of the rule.
 package rewrite
 
 import (
@@ -27,7 +27,7 @@ type Config struct {
 	// matched in parentheses.
 	Regex       string `json:"regex,omitempty" desc:"RE2, matched from the beginning of the path"`
 	Replacement string `json:"replacement,omitempty" desc:"the path instead, with $1 or ${1}"`
-	// PassOthers lets paths through that do not match. Default: they do not exist.
+	// PassOthers lets paths through that do not match. Default: they are answered with 404.
 	PassOthers bool `json:"passOthers,omitempty" desc:"lets paths that do not match through; default 404"`
 }
 
@@ -39,7 +39,7 @@ func (c *Config) Validate() error {
 	return err
 }
 
-// Rule is a rule that is ready.
+// Rule is a compiled rule.
 type Rule struct {
 	config Config
 	regex  *regexp.Regexp
@@ -83,7 +83,7 @@ func New(c Config) (*Rule, error) {
 	return r, nil
 }
 
-// has says whether the expression has a group of this name or number.
+// has reports whether the expression has a group of this name or number.
 func (r *Rule) has(name string) bool {
 	if n, err := strconv.Atoi(name); err == nil {
 		return n >= 0 && n <= r.regex.NumSubexp()
@@ -122,7 +122,7 @@ func (r *Rule) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// url is Apply for a URL. How the rest of the path was encoded is kept where only a prefix goes.
+// url is Apply for a URL. If only a prefix is taken off, the rest of the path keeps its encoding.
 func (r *Rule) url(u *url.URL) (*url.URL, bool) {
 	to := *u
 	out, ok := r.Apply(u.Path)
