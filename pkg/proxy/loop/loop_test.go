@@ -302,7 +302,8 @@ func TestListening(t *testing.T) {
 	}
 }
 
-// TestGroupFails has descriptors for one of two loops at most: the group ends with an error instead of running with one.
+// TestGroupFails has descriptors for one of two loops at most: the group ends with an error instead of running with
+// one.
 func TestGroupFails(t *testing.T) {
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {

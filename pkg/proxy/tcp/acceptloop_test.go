@@ -8,7 +8,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
 
-// TestHandOffsInBatches hands many connections off at a time: the loop serves others in between.
+// TestHandOffsInBatches hands many connections off at a time: the loop serves other sockets between two batches.
 func TestHandOffsInBatches(t *testing.T) {
 	defer func(before time.Duration) { loopAge = before }(loopAge)
 	loopAge = time.Hour
@@ -36,7 +36,7 @@ func TestHandOffsInBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.drain() // behind the clients
+	defer f.drain() // when the clients have closed
 	defer f.listener.Close()
 	defer a.close()
 	const all = 4 * handOffBatch

@@ -17,7 +17,8 @@ import (
 
 func anyone(*sock.Socket) bool { return true }
 
-// Both ends of a connection have what the kernel needs to find a dead peer; after a change, later ones have the new.
+// Both sockets of a session have the options by which the kernel finds a dead peer. Changed settings hold for later
+// ones.
 func TestOptions(t *testing.T) {
 	defer func(before int) { loopBytes = before }(loopBytes)
 	loopBytes = 0 // a connection is handed off after its first bytes
@@ -69,7 +70,7 @@ func TestOptions(t *testing.T) {
 	check([5]int{0, 60, 20, 5000, 1}, [5]int{0, 7200, 75, 5000, 1}) // the kernel's own, without a probe
 }
 
-// silent is an address where the kernel drops what wants to connect: the queue of those that wait is full.
+// silent is an address where the kernel drops new connections: the queue of the listening socket is full.
 func silent(t *testing.T) netip.AddrPort {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -96,11 +97,12 @@ func silent(t *testing.T) netip.AddrPort {
 	return addr
 }
 
-// An endpoint that does not answer does not hold up a drain beyond its deadline, and is not blamed for its end.
+// An endpoint that does not answer does not hold up a drain beyond its deadline, and is not blamed when the drain ends
+// it.
 func TestDrainWhileConnecting(t *testing.T) {
 	engines(t, func(t *testing.T) {
-		const patience = 30 * time.Second
-		r := start(t, Settings{Dial: patience, Drain: 100 * time.Millisecond}, silent(t))
+		const deadline = 30 * time.Second
+		r := start(t, Settings{Dial: deadline, Drain: 100 * time.Millisecond}, silent(t))
 		r.dial(t)
 		for r.Active() == 0 {
 			time.Sleep(time.Millisecond)
@@ -109,7 +111,7 @@ func TestDrainWhileConnecting(t *testing.T) {
 		if err := r.stop(); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(started); took >= patience {
+		if took := time.Since(started); took >= deadline {
 			t.Errorf("the drain took %s", took)
 		}
 		if n := testutil.CollectAndCount(r.dials); n != 0 {
@@ -118,7 +120,7 @@ func TestDrainWhileConnecting(t *testing.T) {
 	})
 }
 
-// descriptors leaves the process just so many that it may open.
+// descriptors leaves the process only so many descriptors to open.
 func descriptors(t *testing.T, left int) (restore func()) {
 	t.Helper()
 	var limit syscall.Rlimit
@@ -127,7 +129,7 @@ func descriptors(t *testing.T, left int) (restore func()) {
 	}
 	settle(t)
 	var taken []int
-	for { // up to where there are no holes
+	for { // until no lower descriptor is free
 		fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -152,8 +154,8 @@ func descriptors(t *testing.T, left int) (restore func()) {
 	}
 }
 
-// settle waits until the process neither opens nor closes descriptors: what an earlier test had open may still be closing,
-// and would leave a hole below the limit.
+// settle waits until the process neither opens nor closes descriptors. An earlier test may still be closing some, which
+// would be free below the limit.
 func settle(t *testing.T) {
 	t.Helper()
 	for same, last := 0, -1; same < 10; time.Sleep(5 * time.Millisecond) {
@@ -170,7 +172,7 @@ func settle(t *testing.T) {
 func TestNoDescriptorForEndpoint(t *testing.T) {
 	engines(t, func(t *testing.T) {
 		r := start(t, Settings{}, backend(t, echo), backend(t, echo))
-		restore := descriptors(t, 2) // the client's here, and the one that is accepted
+		restore := descriptors(t, 2) // the client's socket in this process, and the one that is accepted
 		err := r.refusal()
 		restore()
 		if !errors.Is(err, syscall.ECONNRESET) {
@@ -189,7 +191,8 @@ func TestNoDescriptorForEndpoint(t *testing.T) {
 
 func pool(r running) *endpoint.Pool { return r.settings.Load().Pool }
 
-// Without descriptors to accept with, clients wait, and the machine with them.
+// While there is no descriptor for a connection, clients wait in the kernel, and accepting is not tried again and
+// again.
 func TestNoDescriptorForClient(t *testing.T) {
 	engines(t, func(t *testing.T) {
 		r := start(t, Settings{}, backend(t, echo))

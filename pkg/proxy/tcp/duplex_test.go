@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// duplex is a session in which both sides talk at once, as the client tells the endpoint: how much each says, in pieces
-// and with pauses by a seed, and which end resets it after how many bytes, if one does.
+// duplex is a session in which both sides send at once. The client tells the endpoint how much each sends, the seed of
+// pieces and pauses, and after how many bytes an end resets the connection, if one does.
 type duplex struct {
 	Seed                         int64
 	FromClient, FromServer       int64 // bytes
@@ -32,13 +32,13 @@ func randomDuplex(r *rand.Rand) duplex {
 		d.ClientResetAt = 1 + r.Int64N(max(d.FromClient, 1))
 	case 1:
 		d.ServerResetAt = 1 + r.Int64N(max(d.FromServer, 1))
-	case 2: // about where a connection is handed off
+	case 2: // about as many bytes as a session passes on before it is handed off
 		d.FromClient, d.FromServer = 64<<10-int64(binary.Size(d))+r.Int64N(5)-2, 0
 	}
 	return d
 }
 
-// talk says its part and hears the other's: how much was right, and how that ended.
+// talk sends one end's bytes and reads the other's: how many were right, and how reading ended.
 func (d duplex) talk(conn *net.TCPConn, says, hears, resetAt, sign int64) (heard int64, err error) {
 	r := rand.New(rand.NewPCG(uint64(d.Seed), uint64(sign)))
 	if r.IntN(3) == 0 {
@@ -71,7 +71,7 @@ func (d duplex) talk(conn *net.TCPConn, says, hears, resetAt, sign int64) (heard
 	return heard, err
 }
 
-// piece is how much of all is read or written at once: anything between a hundredth and 64 KiB.
+// piece is how many of all bytes are read or written at once: between a hundredth of them and 64 KiB.
 func piece(r *rand.Rand, all int64) int64 {
 	return min(all/100+1+r.Int64N(1<<(1+r.IntN(16))), 64<<10)
 }
@@ -96,12 +96,12 @@ func (d duplex) say(conn *net.TCPConn, says, resetAt, sign int64, r *rand.Rand) 
 	return conn.CloseWrite()
 }
 
-// TestDuplex has sessions in which both sides talk, pause, end and reset at any moment: an orderly one loses nothing,
-// and neither end takes a torn one for whole.
+// TestDuplex has sessions in which both sides send, pause, end and reset at any moment. No byte is lost of a session
+// that ends in order, and neither end takes a torn stream for a whole one.
 func TestDuplex(t *testing.T) { engines(t, testDuplex) }
 
 func testDuplex(t *testing.T) {
-	const patience = 100 * time.Second
+	const limit = 100 * time.Second
 	var serving atomic.Int64
 	judge := func(who string, d duplex, resetAt, hears, heard int64, err error) {
 		switch {
@@ -116,7 +116,7 @@ func testDuplex(t *testing.T) {
 	addr := backend(t, func(conn *net.TCPConn) {
 		serving.Add(1)
 		defer serving.Add(-1)
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(limit))
 		var d duplex
 		if err := binary.Read(conn, binary.BigEndian, &d); err != nil {
 			return // reset before that
@@ -124,7 +124,7 @@ func testDuplex(t *testing.T) {
 		heard, err := d.talk(conn, d.FromServer, d.FromClient, d.ServerResetAt, -1)
 		judge("the endpoint", d, d.ClientResetAt, d.FromClient, heard, err)
 	})
-	r := start(t, Settings{Drain: patience, MaxPerClient: 1000}, addr)
+	r := start(t, Settings{Drain: limit, MaxPerClient: 1000}, addr)
 	var clients sync.WaitGroup
 	for i := range 16 {
 		random := rand.New(rand.NewPCG(uint64(i), 42))
@@ -137,7 +137,7 @@ func testDuplex(t *testing.T) {
 					return
 				}
 				conn := c.(*net.TCPConn)
-				_ = conn.SetDeadline(time.Now().Add(patience))
+				_ = conn.SetDeadline(time.Now().Add(limit))
 				if err := binary.Write(conn, binary.BigEndian, d); err != nil {
 					t.Error(err)
 				}

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// backend serves connections with a function and tells its address.
+// backend is the address of a listener whose connections a function serves.
 func backend(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -77,8 +77,8 @@ type running struct {
 	told *tales
 }
 
-// engines runs a test with connections that stay in a loop, with such that are handed off at once, and with such that
-// are handed off when the first bytes have been passed on.
+// engines runs a test with connections that stay in a loop, with connections that are handed off at once, and with
+// connections that are handed off after their first bytes.
 func engines(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	for _, engine := range []struct {
@@ -128,7 +128,7 @@ func startBy(t *testing.T, c Config, addrs ...netip.AddrPort) running {
 	metrics := NewMetrics(prometheus.NewRegistry())
 	c.Pool = endpoint.NewPool(endpoint.Config{Route: "r", Sources: []endpoint.Source{endpoint.Fixed(addrs...)}})
 	told := new(tales)
-	c.Route, c.Metrics, c.Loops, c.Event = "r", metrics, loops(t), told.add // so that every test is one with events
+	c.Route, c.Metrics, c.Loops, c.Event = "r", metrics, loops(t), told.add // every test is one with events
 	f, err := Listen(c)
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func (r running) dial(t *testing.T) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// refusal is how a connection ends that is not to be taken. On a busy machine the reset is there before Dial returns.
+// refusal is how a connection ends that the front refuses. On a busy machine the reset comes before Dial returns.
 func (r running) refusal() error { return r.refusalFrom("127.0.0.1") }
 
 func (r running) refusalFrom(client string) error {
@@ -226,7 +226,7 @@ func TestPauseInBulk(t *testing.T) {
 	}
 }
 
-// The client ends its direction; the answer still comes.
+// The client half-closes the connection, and gets the answer.
 func TestHalfClose(t *testing.T) {
 	engines(t, func(t *testing.T) {
 		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
@@ -326,7 +326,8 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// A peer that must send a PROXY header and says nothing does not hold a connection, nor an endpoint's.
+// A peer that must send a PROXY header and sends nothing keeps no connection open, neither its own nor one to an
+// endpoint.
 func TestProxyHeaderNeverComes(t *testing.T) {
 	t.Parallel()
 	r := start(t, Settings{AcceptProxy: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
@@ -335,7 +336,7 @@ func TestProxyHeaderNeverComes(t *testing.T) {
 	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got %v, want a reset", err)
 	}
-	torn := r.dial(t) // its sender sends it in one piece
+	torn := r.dial(t) // a header is sent in one piece
 	_, _ = io.WriteString(torn, "PROXY TCP4 192.0.2.7 ")
 	if _, err := torn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got %v, want a reset", err)
@@ -345,7 +346,7 @@ func TestProxyHeaderNeverComes(t *testing.T) {
 	}
 }
 
-// Behind a load balancer the limit counts the clients that it tells.
+// Behind a load balancer the limit counts the clients of the PROXY headers.
 func TestClientLimitBehindProxyHeader(t *testing.T) {
 	r := start(t, Settings{MaxPerClient: 1, AcceptProxy: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
 		backend(t, echo))
@@ -405,7 +406,7 @@ func TestDrainDeadline(t *testing.T) {
 	})
 }
 
-// New settings hold for new connections; the open ones go on with the endpoint they have.
+// New settings hold for new connections. Open ones keep their endpoints.
 func TestUpdate(t *testing.T) {
 	engines(t, func(t *testing.T) {
 		say := func(text string) func(*net.TCPConn) {
@@ -459,7 +460,7 @@ func TestProxyHeaders(t *testing.T) {
 		accept []netip.Prefix
 		send   int
 		in     string
-		want   string // what the endpoint receives; empty for a reset
+		want   string // that the endpoint receives; empty for a reset
 	}{
 		"v1 to v2":           {trusted, 2, header(1) + "hello", header(2) + "hello"},
 		"v2 to v1":           {trusted, 1, header(2) + "hello", header(1) + "hello"},
@@ -481,7 +482,7 @@ func TestProxyHeaders(t *testing.T) {
 	}
 }
 
-// Loops that have ended before their time take no connection more, and none is lost that they had.
+// When the loops end before the front, no connection is accepted any more, and open ones are not lost.
 func TestLoopsEnd(t *testing.T) {
 	defer func(before time.Duration) { loopAge = before }(loopAge)
 	loopAge = time.Hour

@@ -15,8 +15,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
 
-// A client that vanishes without a word, as a machine that is switched off: idle, keepalive finds out; with an answer on
-// its way, TCP_USER_TIMEOUT does. The endpoint learns of it, and the place is free.
+// A client vanishes silently, like a machine that is switched off. Keepalive finds an idle one, TCP_USER_TIMEOUT one
+// that does not acknowledge its answer. The endpoint's connection is closed, and another client may connect.
 func TestHalfOpen(t *testing.T) {
 	t.Parallel()
 	for name, busy := range map[string]bool{"idle": false, "answer under way": true} {

@@ -12,7 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// Bytes in one direction keep the other one alive, which then still passes what comes; and waiting costs nothing.
+// Bytes in one direction keep the session from being idle: the other direction passes bytes on later. Waiting takes no
+// time.
 func TestIdleOneWay(t *testing.T) {
 	cert, pool := identity(t, tlsName)
 	served := &tls.Config{Certificates: []tls.Certificate{cert}}
@@ -70,7 +71,7 @@ func TestIdleOneWay(t *testing.T) {
 	}
 }
 
-// A client that reads slowly is not idle, though no byte of what it is to read goes into our buffers for long.
+// A client that reads slowly is not idle, though its socket takes no more bytes from us for long.
 func TestIdleSlowReader(t *testing.T) {
 	t.Parallel()
 	const size = 8 << 20
@@ -87,7 +88,7 @@ func TestIdleSlowReader(t *testing.T) {
 			t.Fatalf("after %d bytes: %v", total, err)
 		}
 	}
-	rest, err := io.Copy(io.Discard, conn) // until the client is idle indeed
+	rest, err := io.Copy(io.Discard, conn) // until the client is idle
 	if total += int(rest); total != size || !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("got %d bytes, %v", total, err)
 	}

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestOddProxyHeaders is what a trusted peer may send, and whom the endpoint is told of; nobody where it is refused.
+// TestOddProxyHeaders has the headers that a trusted peer may send, and the client that the endpoint is told; none
+// where the header is refused.
 func TestOddProxyHeaders(t *testing.T) {
 	const signature = "\r\n\r\n\x00\r\nQUIT\n"
 	v4 := "\xc0\x00\x02\x07\xc0\x00\x02\x01\x04\xd2\x00\x50" // 192.0.2.7:1234 to 192.0.2.1:80

@@ -36,8 +36,8 @@ func await(t *testing.T, q *queue.Queue, n int) {
 	}
 }
 
-// One machine is served; the next waits with its connection open, those beyond the queue are reset, and one that resets
-// its connection leaves the queue.
+// One machine is served. The next waits with its connection open, a connection that finds the queue full is reset, and
+// a machine that resets its connection leaves the queue.
 func TestMachinesWaitForTheirTurn(t *testing.T) {
 	q := &queue.Queue{}
 	q.SetLimits(1, 2)

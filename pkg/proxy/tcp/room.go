@@ -56,7 +56,7 @@ func refusalOf(why admission.Refusal) refusal {
 
 // Evict implements admission.Holder. The loop closes a session that it has not handed off.
 func (l *loopSession) Evict() {
-	if l.hasLeft() || !l.acceptLoop.loop.Do(l.evictInLoop) {
+	if l.handedOff() || !l.acceptLoop.loop.Do(l.evictInLoop) {
 		l.evictOutside()
 	}
 }
@@ -64,7 +64,7 @@ func (l *loopSession) Evict() {
 // evictInLoop runs in the loop, which may have handed the session off since Evict was called.
 func (l *loopSession) evictInLoop() {
 	switch {
-	case l.hasLeft():
+	case l.handedOff():
 		l.evictOutside()
 	case l.ends[toServer].fd >= 0:
 		for i := range l.ends {
@@ -79,7 +79,7 @@ func (l *loopSession) evictInLoop() {
 
 // evictOutside ends a session that runs in goroutines.
 func (l *loopSession) evictOutside() {
-	if !l.hasLeft() {
+	if !l.handedOff() {
 		return
 	}
 	l.mu.Lock()
@@ -92,8 +92,8 @@ func (l *loopSession) evictOutside() {
 	l.abort()
 }
 
-// hasLeft reports whether the loop has handed the session off.
-func (l *loopSession) hasLeft() bool {
+// handedOff reports whether the loop has handed the session off.
+func (l *loopSession) handedOff() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.client != nil

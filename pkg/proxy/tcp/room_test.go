@@ -37,7 +37,7 @@ func (r running) from(t *testing.T, source, to string) (net.Conn, bool) {
 	return c, err == nil
 }
 
-// The connections of a client with many are given up for those of clients with few, in a loop and behind it.
+// Connections of a client with many are evicted for those of clients with few, in a loop and in goroutines.
 func TestF2IdleSessionsMakeRoom(t *testing.T) {
 	engines(t, func(t *testing.T) {
 		r := startBy(t, Config{
@@ -70,7 +70,7 @@ func TestF2IdleSessionsMakeRoom(t *testing.T) {
 	})
 }
 
-// IPv6 clients are counted by /64, as by the limits of requests.
+// IPv6 clients are counted by their /64, as for the limits on requests.
 func TestF11ClientLimitCountsPrefixes(t *testing.T) {
 	ns := nstest.New(t)
 	for _, a := range []string{"2001:db8::1/64", "2001:db8::2/64", "2001:db8:0:1::1/64"} {
@@ -97,7 +97,7 @@ func TestF11ClientLimitCountsPrefixes(t *testing.T) {
 	}
 }
 
-// A session that leaves its loop between the decision to evict it and the loop's call is evicted all the same.
+// A session is evicted also when the loop hands it off between the decision to evict it and the loop's call.
 func TestEvictWhileLeaving(t *testing.T) {
 	group := loops(t)
 	f, err := Listen(Config{
@@ -137,7 +137,7 @@ func TestEvictWhileLeaving(t *testing.T) {
 			y.handOff(toServer, nil)
 		}
 	})
-	if y := <-found; y != nil { // else it has left by its age already
+	if y := <-found; y != nil { // else it is handed off already, by its age
 		y.Evict()
 	}
 	close(evicted)

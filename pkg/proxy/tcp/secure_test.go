@@ -25,7 +25,7 @@ import (
 
 const tlsName = "tink.example.org"
 
-// identity is a certificate for a name, and who trusts it.
+// identity is a certificate for a name, and a pool that trusts it.
 func identity(t *testing.T, name string) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -124,8 +124,8 @@ func TestSecure(t *testing.T) {
 	}
 }
 
-// An end of TCP without the end of TLS is taken for an end between two records. Within one, the stream is torn, and
-// the endpoint must not take it for a whole one.
+// A FIN without a close_notify is an end between two records. Within a record it tears the stream, which the endpoint
+// must not take for a whole one.
 func TestSecureTruncated(t *testing.T) {
 	cert, pool := identity(t, tlsName)
 	for name, torn := range map[string]bool{"between records": false, "within a record": true} {
@@ -179,7 +179,7 @@ func TestSecureIdle(t *testing.T) {
 	}
 }
 
-// TestSecureRefused is what makes no connection, and where it is counted.
+// TestSecureRefused has the failures of TLS that make no connection, and how they are counted.
 func TestSecureRefused(t *testing.T) {
 	cert, pool := identity(t, tlsName)
 	stranger, _ := identity(t, "other.example.org")
@@ -214,7 +214,7 @@ func TestSecureRefused(t *testing.T) {
 			if test.client != nil {
 				conn = tls.Client(raw, test.client)
 			}
-			_, failure := conn.Write([]byte("GET / HTTP/1.1\r\nHost: h\r\n\r\n")) // whichever is first learns of the reset
+			_, failure := conn.Write([]byte("GET / HTTP/1.1\r\nHost: h\r\n\r\n")) // the write or the read fails by the reset
 			if got, err := io.ReadAll(conn); errors.Join(failure, err) == nil && test.client != nil || bytes.Contains(got, []byte("HTTP")) {
 				t.Errorf("got %q, %v", got, err)
 			}
@@ -231,8 +231,8 @@ func TestSecureRefused(t *testing.T) {
 	}
 }
 
-// TestSecureBehindProxyHeader has a PROXY header before TLS on both sides, sent in one piece with the ClientHello, and
-// the protocol that the client chose passed on.
+// TestSecureBehindProxyHeader has a PROXY header before TLS on both sides, sent in one piece with the ClientHello. The
+// protocol of the client's TLS is negotiated with the endpoint as well.
 func TestSecureBehindProxyHeader(t *testing.T) {
 	cert, pool := identity(t, tlsName)
 	served := &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "x"}}
@@ -269,7 +269,7 @@ func TestSecureBehindProxyHeader(t *testing.T) {
 	}
 }
 
-// together sends something in one piece with what is written first.
+// together sends its first bytes in one piece with those that are written first.
 type together struct {
 	*net.TCPConn
 	first []byte
@@ -282,7 +282,7 @@ func (c *together) Write(b []byte) (int, error) {
 	return max(0, n-first), err
 }
 
-// A handshake that stands still does not hold up a drain beyond its deadline.
+// A handshake that does not go on does not hold up a drain beyond its deadline.
 func TestSecureDrain(t *testing.T) {
 	cert, _ := identity(t, tlsName)
 	r := start(t, Settings{TLS: &tls.Config{Certificates: []tls.Certificate{cert}}, Drain: 100 * time.Millisecond}, backend(t, echo))

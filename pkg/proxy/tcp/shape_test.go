@@ -32,8 +32,8 @@ func sending(t *testing.T, content []byte) netip.AddrPort {
 	})
 }
 
-// A stream to a client takes the time that its bytes take at the rate, copied, spliced or by TLS; one to the endpoint
-// does not.
+// A stream to a client takes as long as its bytes take at the rate, copied, spliced or by TLS. A stream to the
+// endpoint has no rate.
 func TestStreamsHoldTheRate(t *testing.T) {
 	content := make([]byte, 2<<20)
 	_, _ = rand.Read(content)
@@ -77,7 +77,7 @@ func TestStreamsHoldTheRate(t *testing.T) {
 	})
 }
 
-// Streams that are open follow a rate that comes, changes and goes.
+// Open streams follow a rate that is set, changed and removed.
 func TestRateChangesUnderWay(t *testing.T) {
 	content := make([]byte, 64<<20) // more than the sockets' buffers hold
 	_, _ = rand.Read(content)
@@ -93,10 +93,10 @@ func TestRateChangesUnderWay(t *testing.T) {
 	if _, err := io.ReadFull(conn, got[16<<20:48<<20]); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took < 100*time.Millisecond { // less what was in buffers already
+	if took := time.Since(began); took < 100*time.Millisecond { // a part was in buffers already
 		t.Errorf("32 MiB at 800 Mbit/s took %v", took)
 	}
-	s.SetRate(1) // whatever waits now would do so for ever
+	s.SetRate(1) // streams that wait now would wait for ever
 	time.Sleep(50 * time.Millisecond)
 	s.SetRate(0)
 	if _, err := io.ReadFull(conn, got[48<<20:]); err != nil || !bytes.Equal(got, content) {
@@ -114,7 +114,7 @@ func TestAddressesShareTheRate(t *testing.T) {
 	}
 }
 
-// The idle timeout is about the peers, and does not count what we hold up. A turn takes a second here.
+// A session that waits for its rate is not idle. A piece waits for a second here.
 func TestWaitForTheRateIsNotIdle(t *testing.T) {
 	const bits = 32e3
 	r := start(t, Settings{Shaper: shaped(bits), Rate: bits, Idle: 700 * time.Millisecond}, sending(t, make([]byte, 9000)))

@@ -13,8 +13,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
 
-// A connection from outside of the sources is reset, and counts for nothing else. One that is open stays when the
-// sources change.
+// A connection from outside of the sources is reset, and is not counted as a connection. An open connection stays when
+// the sources change.
 func TestSources(t *testing.T) {
 	engines(t, func(t *testing.T) {
 		s := Settings{Sources: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
@@ -70,7 +70,7 @@ func TestFreebind(t *testing.T) {
 	}
 }
 
-// Nothing of a route is left in the metrics when it is forgotten.
+// The metrics have nothing of a route that was forgotten.
 func TestForget(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry)

@@ -32,7 +32,7 @@ const (
 	kinds
 )
 
-// referee is what the endpoints of the stress know.
+// referee has the observations of the endpoints.
 type referee struct {
 	fooled atomic.Int64 // streams that ended though they were torn
 	wrong  atomic.Int64
@@ -69,12 +69,12 @@ func (f *referee) serve(conn stream, reset func()) {
 	}
 }
 
-// randomly makes bytes of a number, the same ones for the same.
+// randomly makes bytes of a seed.
 func randomly(seed int64) io.Reader {
 	return rand.NewChaCha8(sha256.Sum256(binary.BigEndian.AppendUint64(nil, uint64(seed))))
 }
 
-// stressOne makes a connection of a kind and tells what is wrong with it.
+// stressOne makes a connection of a kind, and fails if that goes wrong.
 func stressOne(addr string, kind byte, size int64, secure *tls.Config) error {
 	plain, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -111,7 +111,7 @@ func stressOne(addr string, kind byte, size int64, secure *tls.Config) error {
 			wrote <- err
 		}()
 		_, err := io.Copy(io.Discard, conn)
-		if writing := <-wrote; err == nil && writing == nil { // the kernel tells one of the two
+		if writing := <-wrote; err == nil && writing == nil { // the kernel reports the reset to one of the two
 			return errors.New("a reset became an end")
 		}
 	case serverFirst:
@@ -125,9 +125,9 @@ func stressOne(addr string, kind byte, size int64, secure *tls.Config) error {
 	return nil
 }
 
-// TestStress passes many connections of all kinds, with and without TLS, while settings change and endpoints come and
-// go: no stream is wrong, none that was torn looks whole, and at the end everything has been given back. STRESS says
-// how many there are.
+// TestStress passes many connections of all kinds on, with and without TLS, while settings change and endpoints come
+// and go. No byte is wrong, no torn stream looks whole, and at the end all descriptors are closed. STRESS is the
+// number of connections.
 func TestStress(t *testing.T) {
 	engines(t, func(t *testing.T) {
 		total := 100

@@ -24,7 +24,7 @@ type tale struct {
 	Others           string
 }
 
-// tales are the first events that a front tells.
+// tales are the first events of a front.
 type tales struct {
 	mu   sync.Mutex
 	told []tale
@@ -70,7 +70,7 @@ func (t *tales) await(tb *testing.T, n int) []tale {
 	return t.all()
 }
 
-// TestTells: what is told of a connection, wherever it is served.
+// TestTells has the events of connections, served by a loop and by goroutines.
 func TestTells(t *testing.T) {
 	base := tale{Client: "127.0.0.1", Place: "r"}
 	tests := map[string]struct {
@@ -158,7 +158,7 @@ func TestTells(t *testing.T) {
 	})
 }
 
-// TestTellsOfTheClientBehindAProxy that tells of it by a PROXY header.
+// TestTellsOfTheClientBehindAProxy has events with the client of the PROXY header.
 func TestTellsOfTheClientBehindAProxy(t *testing.T) {
 	r := start(t, Settings{AcceptProxy: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, backend(t, echo))
 	c := r.dial(t)
@@ -171,7 +171,7 @@ func TestTellsOfTheClientBehindAProxy(t *testing.T) {
 	}
 }
 
-// TestToldRefusalsAreBounded: a flood of connections that are refused is not all told of.
+// TestToldRefusalsAreBounded refuses so many connections that not all have an event.
 func TestToldRefusalsAreBounded(t *testing.T) {
 	told := 0
 	f := &Front{listener: &sock.Listener{}, config: Config{Event: func(*boot.Event) { told++ }}}

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A client that resets while both directions are in use wakes both, and the kernel tells only one of them of the
-// reset. The endpoint must not take the other's end of stream for the client's.
+// When a client resets while both directions are in use, the kernel reports the reset to only one of them, and an end
+// to the other. The endpoint must not take that for an end of the client's stream.
 func TestResetWhileStalled(t *testing.T) {
 	engines(t, func(t *testing.T) {
 		saw, stalled := make(chan error, 1), make(chan struct{}, 1)
 		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
-			// More than all buffers hold: the direction to the client stands still. Nobody writes here when the reset comes,
-			// or this kernel would tell the writer of it.
+			// More than all buffers hold, so that the direction to the client waits. This test must not write when the reset
+			// comes, or the kernel would report the reset to its write.
 			_ = conn.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
 			_, _ = conn.Write(make([]byte, 32<<20))
 			stalled <- struct{}{}
@@ -41,8 +41,8 @@ func TestResetWhileStalled(t *testing.T) {
 	})
 }
 
-// A stream that TLS towards an endpoint did not end (FIN without close_notify) is not given a close_notify here: a
-// client that cares must be able to tell.
+// When an endpoint ends without a close_notify, the client gets none either: it must be able to see that bytes may be
+// missing.
 func TestSecureTruncationIsPassedOn(t *testing.T) {
 	cert, pool := identity(t, tlsName)
 	served := &tls.Config{Certificates: []tls.Certificate{cert}}
@@ -70,7 +70,7 @@ func TestSecureTruncationIsPassedOn(t *testing.T) {
 	}
 }
 
-// recorder knows whether the TCP below TLS had ended when TLS did.
+// recorder notes whether the TCP connection had ended when TLS did.
 type recorder struct {
 	*net.TCPConn
 	ended bool
@@ -82,7 +82,7 @@ func (r *recorder) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// A client that is slow to read gets all of it, though the end of TLS waits for long behind what it has not read.
+// A slow client gets all bytes, though the close_notify waits behind them for long.
 func TestSecureSlowReader(t *testing.T) {
 	t.Parallel()
 	cert, pool := identity(t, tlsName)
@@ -91,7 +91,7 @@ func TestSecureSlowReader(t *testing.T) {
 		if err := inner.HandshakeContext(context.Background()); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(6 * time.Second) // TLS of its own waits for five
+		time.Sleep(6 * time.Second) // crypto/tls waits for five
 		_, _ = io.Copy(io.Discard, conn)
 	})
 	c, err := dial(addr, &Settings{Dial: 20 * time.Second}, false, nil, anyone)
@@ -121,8 +121,7 @@ func TestSecureSlowReader(t *testing.T) {
 	}
 }
 
-// A read ends at an urgent byte (RFC 6093), though there is more to be read behind it, of which the kernel does not tell
-// again.
+// A read ends at an urgent byte (RFC 6093), though there are bytes behind it, which the kernel does not report again.
 func TestUrgent(t *testing.T) {
 	engines(t, func(t *testing.T) {
 		r := start(t, Settings{}, backend(t, echo))
@@ -141,7 +140,7 @@ func TestUrgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		hold := make(chan struct{})
-		for _, l := range r.config.Loops.Loops() { // so that all is there when the loop reads
+		for _, l := range r.config.Loops.Loops() { // so that all bytes are there when the loop reads
 			l.Do(func() { <-hold })
 		}
 		_ = raw.Control(func(fd uintptr) { err = unix.Send(int(fd), []byte("b!"), unix.MSG_OOB) })
