@@ -87,7 +87,7 @@ func (c *Conn) Ready(e loop.Events) {
 // Read takes the next request.
 func (c *Conn) Read() {
 	x := newExchange(c)
-	n, err := sock.Again(unix.Read, c.fd, x.in[:])
+	n, err := sock.Read(c.fd, x.in[:])
 	if errors.Is(err, unix.EAGAIN) {
 		x.free()
 		c.wait()
@@ -156,7 +156,7 @@ func (c *Conn) ask() {
 // send writes the request; false if the connection has left the loop.
 func (c *Conn) send() bool {
 	out := c.exchange.out
-	n, err := sock.Again(unix.Write, c.upstream.fd, out)
+	n, err := sock.Write(c.upstream.fd, out)
 	if n == len(out) {
 		return true
 	}
@@ -172,7 +172,7 @@ func (c *Conn) receive() {
 	x, room := c.exchange, c.engine.loop.Buffer()[:MostAnswer]
 	have := copy(room, x.reply)
 	for {
-		n, err := sock.Again(unix.Read, c.upstream.fd, room[have:])
+		n, err := sock.Read(c.upstream.fd, room[have:])
 		if errors.Is(err, unix.EAGAIN) {
 			break
 		}
@@ -221,7 +221,7 @@ func (c *Conn) flush() {
 			c.load(err)
 			return
 		}
-		n, err := sock.Again(unix.Write, c.fd, part)
+		n, err := sock.Write(c.fd, part)
 		c.owner.Sent(n)
 		x.written += int64(n)
 		if errors.Is(err, unix.EAGAIN) || err == nil && n < len(part) {
@@ -348,12 +348,10 @@ func (c *Conn) tick(now time.Time) {
 	}
 }
 
-// stalled closes the connection when the client has taken nothing of its answer for too long. What the kernel takes is
-// no measure: it may have room for more only long after the client has taken something.
+// stalled closes the connection when the client has taken nothing of its answer for too long.
 func (c *Conn) stalled(now time.Time, past time.Duration) {
-	info, err := unix.GetsockoptTCPInfo(c.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-	if err == nil && info.Bytes_acked != c.acked {
-		c.acked, c.since = info.Bytes_acked, now
+	if acked, err := sock.Acked(c.fd); err == nil && acked != c.acked {
+		c.acked, c.since = acked, now
 		c.owner.Progress()
 		return
 	}

@@ -37,8 +37,13 @@ func Connect(fd int, target netip.AddrPort) (waiting bool, err error) {
 	return false, nil
 }
 
-// Again reads or writes by a call, again after a signal. n is never below 0.
-func Again(call func(int, []byte) (int, error), fd int, b []byte) (n int, err error) {
+// Read reads from a socket that does not block; again after a signal. n is never below 0.
+func Read(fd int, b []byte) (n int, err error) { return again(unix.Read, fd, b) }
+
+// Write is the same for writing.
+func Write(fd int, b []byte) (n int, err error) { return again(unix.Write, fd, b) }
+
+func again(call func(int, []byte) (int, error), fd int, b []byte) (n int, err error) {
 	for {
 		if n, err = call(fd, b); !errors.Is(err, unix.EINTR) {
 			return max(n, 0), err
@@ -61,6 +66,16 @@ func Peek(fd int) (n int, err error) {
 			return 0, failure
 		}
 	}
+}
+
+// Acked is how many bytes the other end has acknowledged. The kernel's buffer does not tell: it may have room for more
+// only long after the other end has taken something.
+func Acked(fd int) (uint64, error) {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return 0, os.NewSyscallError("getsockopt", err)
+	}
+	return info.Bytes_acked, nil
 }
 
 // Ended is why a stream has ended: nil where the other end sent a FIN, else an error: a reset, or a timeout. Our

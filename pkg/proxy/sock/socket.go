@@ -98,7 +98,7 @@ func (b *Buffer) Return() { buffers.Put(b) }
 func (c *Socket) ReadLate() (b *Buffer, n int, waited bool, err error) {
 	failure := c.raw.Read(func(fd uintptr) bool {
 		b = Borrow()
-		if n, err = Again(unix.Read, int(fd), b[:]); errors.Is(err, unix.EAGAIN) {
+		if n, err = Read(int(fd), b[:]); errors.Is(err, unix.EAGAIN) {
 			b.Return()
 			b, err, waited = nil, nil, true
 			return false
@@ -156,6 +156,12 @@ func (c *Socket) CloseWrite() error {
 // Outstanding is how many bytes the other end has not taken yet.
 func (c *Socket) Outstanding() (n int) {
 	_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+	return n
+}
+
+// Acked is [Acked] of the connection; 0 where the kernel does not tell.
+func (c *Socket) Acked() (n uint64) {
+	_ = c.raw.Control(func(fd uintptr) { n, _ = Acked(int(fd)) })
 	return n
 }
 

@@ -152,7 +152,7 @@ func (s *side) move(all bool) {
 	l := s.session
 	buffer, to := l.acceptLoop.loop.Buffer(), &l.ends[s.direction.other()]
 	for l.passing {
-		n, err := sock.Again(unix.Read, s.fd, buffer)
+		n, err := sock.Read(s.fd, buffer)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
 			return
@@ -163,7 +163,7 @@ func (s *side) move(all bool) {
 			s.end()
 			return
 		}
-		written, err := sock.Again(unix.Write, to.fd, buffer[:n])
+		written, err := sock.Write(to.fd, buffer[:n])
 		if err != nil && !errors.Is(err, unix.EAGAIN) {
 			to.tear(os.NewSyscallError("write", err))
 			return

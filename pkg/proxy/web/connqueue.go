@@ -3,12 +3,13 @@ package web
 import (
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 )
 
 // connQueue is the listener of a net/http server: connections that were accepted elsewhere.
 type connQueue struct {
-	addr net.Addr
+	addr netip.AddrPort
 
 	mu      sync.Mutex
 	some    sync.Cond
@@ -16,7 +17,7 @@ type connQueue struct {
 	closed  bool
 }
 
-func newConnQueue(addr net.Addr) *connQueue {
+func newConnQueue(addr netip.AddrPort) *connQueue {
 	q := &connQueue{addr: addr}
 	q.some.L = &q.mu
 	return q
@@ -63,4 +64,4 @@ func (q *connQueue) Close() error {
 }
 
 // Addr implements net.Listener.
-func (q *connQueue) Addr() net.Addr { return q.addr }
+func (q *connQueue) Addr() net.Addr { return net.TCPAddrFromAddrPort(q.addr) }

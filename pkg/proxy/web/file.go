@@ -8,15 +8,15 @@ import (
 	"net"
 	"os"
 	"sync"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
 	// filePiece of a file goes to the kernel at once. Between two, deadline, counters and the lease's progress move.
 	// A slow machine takes one in less time than it would be taken for one that does not get on.
 	filePiece = 256 << 10
-	// corkFrom is how long a file has to be for two more system calls to be worth it.
+	// corkFrom is how long a file has to be to be sent in full packets only. Otherwise sendfile(2) sends a short packet
+	// after every 64 KiB, and TLS after every record, which costs a tenth more of processor time and more. For a shorter
+	// file it does not pay for its two system calls.
 	corkFrom = 256 << 10
 )
 
@@ -36,9 +36,8 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 	if isFile(r) {
 		begin = position(file)
 		c.lengthen(nil)
-		if c.cork(true) {
-			defer c.cork(false)
-		}
+		_ = c.socket.Cork(true)
+		defer func() { _ = c.socket.Cork(false) }()
 	}
 	for limited.N > 0 {
 		piece := &io.LimitedReader{R: file, N: min(limited.N, filePiece)}
@@ -74,47 +73,15 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 
 // sendPiece sends a piece of a file: by sendfile(2), where the file has it.
 func (c *conn) sendPiece(file *os.File, piece *io.LimitedReader) (int64, error) {
-	total, err := c.sendFile(file, piece)
-	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EOPNOTSUPP) {
+	total, err := c.socket.SendFile(file, piece.N)
+	if !errors.Is(err, errors.ErrUnsupported) {
 		return total, opError("sendfile", err)
 	}
+	piece.N -= total
 	buffer := bufferPool.Get().(*[32 << 10]byte)
 	defer bufferPool.Put(buffer)
 	n, err := io.CopyBuffer(struct{ io.Writer }{c.socket}, piece, buffer[:])
 	return total + n, err
-}
-
-func (c *conn) sendFile(file *os.File, piece *io.LimitedReader) (total int64, err error) {
-	from, err := file.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	to, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var failure, waited error
-	send := func(in, out int) (done bool) {
-		for piece.N > 0 {
-			n, err := unix.Sendfile(out, in, nil, int(piece.N))
-			switch {
-			case errors.Is(err, unix.EINTR):
-				continue
-			case errors.Is(err, unix.EAGAIN):
-				return false
-			case err != nil || n == 0: // the file's end
-				failure = err
-				return true
-			}
-			total += int64(n)
-			piece.N -= int64(n)
-		}
-		return true
-	}
-	err = from.Control(func(in uintptr) {
-		waited = to.Write(func(out uintptr) bool { return send(int(in), int(out)) })
-	})
-	return total, errors.Join(err, waited, failure)
 }
 
 // position is how far a file has been read; -1 where that is not to be known.
@@ -136,21 +103,6 @@ func isFile(r io.Reader) bool {
 	return ok
 }
 
-// cork has the kernel send nothing but full packets while a file is on its way (TCP_CORK). Without it sendfile(2)
-// sends what it has after every 64 KiB, and TLS every record, which costs a tenth more of processor time and more.
-func (c *conn) cork(on bool) bool {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return false
-	}
-	value := 0
-	if on {
-		value = 1
-	}
-	failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, value) })
-	return failed == nil && err == nil
-}
-
 // pieces are what a file is read into before TLS: four records.
 var pieces = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
@@ -158,9 +110,8 @@ var pieces = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 // answer meanwhile, as in HTTP/2.
 func (c *conn) copyFile(w io.Writer, file io.Reader) (int64, error) {
 	c.lengthen(nil)
-	if c.cork(true) {
-		defer c.cork(false)
-	}
+	_ = c.socket.Cork(true)
+	defer func() { _ = c.socket.Cork(false) }()
 	piece := pieces.Get().(*[64 << 10]byte)
 	defer pieces.Put(piece)
 	return io.CopyBuffer(struct{ io.Writer }{w}, file, piece[:]) // net/http's ReadFrom would take a smaller one

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"reflect"
@@ -327,7 +326,7 @@ func (f *Front) newServer(s Settings) *server {
 	protocols.SetHTTP1(s.TLS != nil || s.any(notGRPC))
 	protocols.SetHTTP2(s.TLS != nil)
 	protocols.SetUnencryptedHTTP2(s.TLS == nil && s.any(isGRPC))
-	made := &server{front: f, connections: newConnQueue(net.TCPAddrFromAddrPort(f.Addr())), secure: s.TLS != nil, idle: atLeast(s.Idle)}
+	made := &server{front: f, connections: newConnQueue(f.Addr()), secure: s.TLS != nil, idle: atLeast(s.Idle)}
 	made.Server = &http.Server{
 		Handler:           made,
 		Protocols:         &protocols,

@@ -4,8 +4,6 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
@@ -56,8 +54,7 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 	entered := in.engine.New(fd, peer.Addr())
 	c := f.listener.admit(entered, peer)
 	if c == nil {
-		sock.ResetOnClose(fd)
-		_ = unix.Close(fd)
+		sock.Reset(fd)
 		return
 	}
 	s := f.listener.settings.Load()

@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
@@ -80,7 +78,7 @@ func (l *listener) charge(c *conn, client netip.Addr) error {
 
 // pace has the kernel space the packets out, so that one machine with a fast link does not starve the others.
 func (l *listener) pace(fd int, bytesPerSecond int64) {
-	if err := unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, uint64(bytesPerSecond)); err != nil {
+	if err := sock.SetPace(fd, bytesPerSecond); err != nil {
 		l.log.Warn("failed to pace connection", "error", err)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"os"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -51,7 +49,7 @@ func (c *conn) slow(n int64, err error) bool {
 	if s.most <= 0 || !errors.Is(err, os.ErrDeadlineExceeded) || now.Before(s.due) { // another's deadline, such as TLS's
 		return false
 	}
-	if taken := c.taken(); n > 0 || taken != s.taken {
+	if taken := c.socket.Acked(); n > 0 || taken != s.taken {
 		s.moved, s.taken = now, taken
 	}
 	left := s.most - now.Sub(s.moved)
@@ -60,18 +58,4 @@ func (c *conn) slow(n int64, err error) bool {
 	}
 	s.armed = now
 	return c.await(now, min(left, s.most/stallLooks)) == nil
-}
-
-// taken is how many bytes the client has acknowledged.
-func (c *conn) taken() (n uint64) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0
-	}
-	_ = raw.Control(func(fd uintptr) {
-		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			n = info.Bytes_acked
-		}
-	})
-	return n
 }

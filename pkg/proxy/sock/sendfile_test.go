@@ -1,0 +1,92 @@
+package sock
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestSendFile sends parts of a file, corked and not, and all that is left of one that is shorter than asked for.
+func TestSendFile(t *testing.T) {
+	content := make([]byte, 3<<20+17)
+	_, _ = rand.Read(content)
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	got := make(chan []byte, 1)
+	c := connect(t, backend(t, func(conn *net.TCPConn) {
+		all, _ := io.ReadAll(conn)
+		got <- all
+	}))
+	for i, want := range []int64{1, 2 << 20, 1<<20 + 16} {
+		if err := c.Cork(i%2 == 0); err != nil {
+			t.Error(err)
+		}
+		most := want
+		if i == 2 {
+			most = 10 << 20
+		}
+		if n, err := c.SendFile(file, most); n != want || err != nil {
+			t.Errorf("part %d: sent %d, %v, want %d", i, n, err, want)
+		}
+	}
+	if err := c.Cork(false); err != nil {
+		t.Error(err)
+	}
+	if err := c.CloseWrite(); err != nil {
+		t.Error(err)
+	}
+	if all := receive(t, got); !bytes.Equal(all, content) {
+		t.Errorf("%d other bytes arrive, want %d", len(all), len(content))
+	}
+	for deadline := time.Now().Add(long); c.Acked() < uint64(len(content)); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes are acknowledged, want %d", c.Acked(), len(content))
+		}
+	}
+	if n := c.Outstanding(); n > 0 {
+		t.Errorf("%d bytes are outstanding", n)
+	}
+}
+
+// A file that sendfile(2) does not take is told by its error, and so is a deadline.
+func TestSendFileFails(t *testing.T) {
+	hold := make(chan struct{})
+	c := connect(t, backend(t, func(*net.TCPConn) { <-hold }))
+	defer close(hold)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	if n, err := c.SendFile(r, 1); n != 0 || !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("sent %d of a pipe, %v", n, err)
+	}
+	file, err := os.CreateTemp(t.TempDir(), "large")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := file.Truncate(1 << 30); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.SendFile(file, 1<<30); n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("sent %d to a peer that does not read, %v", n, err)
+	}
+}
