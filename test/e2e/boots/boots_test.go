@@ -41,7 +41,7 @@ func TestFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	results, err := boots.Run(ctx, boots.Options{
-		Faults: boots.Faults(), Media: media, Dir: filepath.Join(repo, "build", "lab", t.Name()), Logf: t.Logf,
+		Faults: boots.Faults(), Media: media, Dir: filepath.Join(repo, "build", "lab", "boots-"+t.Name()), Logf: t.Logf,
 		Patience: 2 * time.Minute, WireOnly: os.Getenv("WIRE_ONLY") != "",
 	})
 	if err != nil {

@@ -154,6 +154,7 @@ func TestUse(t *testing.T) {
 	tab.do(t, "open", press("j"), chromedp.KeyEvent(kb.Enter))
 	tab.until(t, "the machine", "location.pathname.startsWith('/boots/52:54:00:5e:00:') && document.querySelector('.cause .remedy') !== null")
 	tab.until(t, "the answer", "document.querySelector('details[open] .failed .result').innerText === '404'")
+	tab.until(t, "the stream", isLive) // the page heeds keys then
 	tab.do(t, "back", press("u"))
 	tab.until(t, "the list", "location.pathname === '/boots'")
 

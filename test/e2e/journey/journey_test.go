@@ -82,7 +82,7 @@ func travelOnly(t *testing.T, firmware string, change func(*journey.Options)) *j
 	}
 	opts := journey.Options{
 		Firmware: []string{firmware},
-		Dir:      filepath.Join(repo, "build", "lab", strings.ReplaceAll(t.Name(), "/", "_")),
+		Dir:      filepath.Join(repo, "build", "lab", "journey-"+strings.ReplaceAll(t.Name(), "/", "_")),
 		Passed: func(name string, s journey.Step) {
 			t.Logf("%6.2f s %s %-10s %v %s", s.Seconds, name, s.Name, s.OK, s.Detail)
 		},
