@@ -17,7 +17,6 @@ import (
 // TestReplicaOfTheOwnerRelaysIPv6: the stack's only address is an IPv6 one; its owner's replica relays DHCPv6, and when
 // that is killed the other one relays a machine's first repetition.
 func TestReplicaOfTheOwnerRelaysIPv6(t *testing.T) {
-	t.Parallel()
 	s := newSite(t)
 	podIP6s := [2]netip.Addr{podIP6, netip.MustParseAddr("2001:db8:244::20")}
 	for i, l := range s.pods {

@@ -234,7 +234,6 @@ func (s *site) all(t *testing.T, machines int) (by [2]int) {
 // TestReplicaOfTheOwnerRelays: with the stack's address on one node, its replica relays everything and the other
 // nothing; when the address moves the other one does, and on no node, they share.
 func TestReplicaOfTheOwnerRelays(t *testing.T) {
-	t.Parallel()
 	s := newSite(t)
 	s.own(t, 0, true)
 	relays := s.start(t, "PEERS=owner")
@@ -267,7 +266,6 @@ func TestReplicaOfTheOwnerRelays(t *testing.T) {
 // TestReplicaTakesOver: the owner's node is gone, its relay hangs, or it is told to end: the machine's next message is
 // relayed by the other one, and so is all that follows.
 func TestReplicaTakesOver(t *testing.T) {
-	t.Parallel()
 	tests := map[string]struct {
 		end   func(t *testing.T, s *site, p *process)
 		first bool // the first message after it is relayed
@@ -318,7 +316,6 @@ func TestReplicaTakesOver(t *testing.T) {
 
 // TestReplicasShareMachines: where no owner can be known each machine is one replica's, by its hash.
 func TestReplicasShareMachines(t *testing.T) {
-	t.Parallel()
 	s := newSite(t)
 	relays := s.start(t, "PEERS=hash", "TOKEN_KEY=0123456789abcdef")
 	if by := s.all(t, 60); by[0] < 10 || by[1] < 10 {
@@ -334,7 +331,6 @@ func TestReplicasShareMachines(t *testing.T) {
 
 // TestReplicasWithOtherKeysDoNotAgree: each relays everything, as without PEERS, and says why.
 func TestReplicasWithOtherKeysDoNotAgree(t *testing.T) {
-	t.Parallel()
 	s := newSite(t)
 	var relays [2]*process
 	for i, l := range s.pods {
@@ -355,7 +351,6 @@ func TestReplicasWithOtherKeysDoNotAgree(t *testing.T) {
 // TestOneOfferForUdhcpc: a real client of several gets one OFFER and one ACK, and so it does when the relay that should
 // have relayed was killed a moment before.
 func TestOneOfferForUdhcpc(t *testing.T) {
-	t.Parallel()
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
 		t.Skip("needs busybox (make test installs it)")
@@ -426,7 +421,6 @@ func (s *site) capture(t *testing.T) func() map[dhcpv4.MessageType]int {
 
 // TestReplicaWithoutServerLeavesMachinesToTheOther: it hears machines, and could do nothing for them.
 func TestReplicaWithoutServerLeavesMachinesToTheOther(t *testing.T) {
-	t.Parallel()
 	s := newSite(t)
 	first := s.pods[0].start(t, "PEERS=hash", "SERVERS=198.51.100.1", "SOURCE_ADDRESS="+serviceIP.String()) // no route
 	second := s.pods[1].start(t, "PEERS=hash", "SOURCE_ADDRESS="+serviceIP.String())
@@ -442,7 +436,6 @@ func TestReplicaWithoutServerLeavesMachinesToTheOther(t *testing.T) {
 // TestReplicaLosesItsListener: it is not ready, relays nothing of what it last knew, and shares again when the listener
 // is back.
 func TestReplicaLosesItsListener(t *testing.T) {
-	t.Parallel()
 	s := newSite(t)
 	relays := s.start(t, "PEERS=hash")
 	links := s.nodes[0].Links()

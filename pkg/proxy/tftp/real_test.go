@@ -93,7 +93,6 @@ func servers(t *testing.T) map[string]func(ns *nstest.NS, root string) {
 }
 
 func TestRealPeers(t *testing.T) {
-	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root to start the servers")
 	}
@@ -163,7 +162,6 @@ func TestRealPeers(t *testing.T) {
 
 // Beyond 32 MiB in blocks of 512 bytes the block counter begins anew.
 func TestBeyondTheBlockCounter(t *testing.T) {
-	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("needs root to start the server")
 	}
