@@ -13,9 +13,10 @@ import (
 
 const (
 	// settle is how long a Pump waits by Go's poller before it waits in the kernel: by then the scheduler's monitor
-	// thread sleeps, which looks for something to do every 10 ms at least while any processor is in use.
+	// thread sleeps, which runs every 10 ms at least while any processor is in use.
 	settle = 30 * time.Millisecond
-	// often is the longest mean time between two batches for which waiting in the kernel is worth its preparations.
+	// often is the longest mean time between two batches for which a Pump waits in the kernel: with longer ones the
+	// preparations cost more than they save.
 	often = 10 * time.Millisecond
 	// quiet is how long a Pump waits in the kernel for a packet before it waits by the poller again.
 	quiet = 100 * time.Millisecond
@@ -31,21 +32,21 @@ type pump struct {
 	handle func(n int)
 	failed error
 
-	since   time.Time // when the poller was last begun with
+	since   time.Time // when the Pump last began to wait by the poller
 	batches int       // since then
 }
 
 // Pump hands every batch that arrives to handle until the socket fails or is closed; its deadline in the past
 // ends it with os.ErrDeadlineExceeded.
 //
-// It waits in one of two ways. Go's poller costs nothing while nothing comes, but to be woken by it takes two system
-// calls and a way through the scheduler, which cost more than to relay a packet. So while packets come often the Pump
-// blocks in recvmmsg(2), and does not tell the scheduler: its thread keeps its processor, so that the scheduler's
-// monitor thread, which sleeps at that time, need not be woken to take it away and again to give it back. The scheduler
-// gets the processor back whenever it asks for it: by its signal, which ends the call. Then the Pump waits by the
-// poller for a while, until the monitor thread sleeps again.
+// A Pump waits by Go's poller, or in the kernel. The poller costs nothing while no packet comes, but a wake-up by it
+// takes two system calls and the scheduler, which cost more than to relay a packet. So while packets come often the
+// Pump blocks in recvmmsg(2) without telling the scheduler: the thread keeps its processor, and the scheduler's
+// monitor thread, which sleeps at that time, need not be woken to take the processor away and again to give it back.
+// When the scheduler needs the processor, its signal ends the system call. Then the Pump waits by the poller until
+// the monitor thread sleeps again.
 //
-// One processor is always left to other goroutines: with GOMAXPROCS 1 the poller is all there is.
+// One processor is always left to other goroutines: with GOMAXPROCS 1 a Pump never waits in the kernel.
 func (s *Socket) Pump(in *mmsg.RecvBatch, handle func(n int)) error {
 	p := &pump{Socket: s, in: in, handle: handle, since: time.Now()}
 	if err := s.conn.Read(p.poll); p.failed == nil {
@@ -54,31 +55,29 @@ func (s *Socket) Pump(in *mmsg.RecvBatch, handle func(n int)) error {
 	return p.failed
 }
 
-// poll takes what is there, and what comes while the thread may wait in the kernel. It is true when the socket failed.
+// poll handles the packets that have arrived, and those that come while the thread may wait in the kernel. It is true
+// when the socket failed.
 func (p *pump) poll(epoll uintptr) (failed bool) {
-	if p.drain() {
-		return true
+	if p.drain() || !p.begin() {
+		return p.failed != nil
 	}
-	if !p.begin() {
-		return false
-	}
-	// Packets no longer wake the thread that waits for the poller. To start a goroutine makes sure that there is one: it
-	// may be this thread that waited.
+	// Starting a goroutine makes sure that a thread waits for the poller: it may have been this one.
 	go func() {}()
 	p.watch(epoll, 0)
 	p.block()
-	p.watch(epoll, unix.EPOLLIN)
 	waiting.Add(-1)
 	p.since, p.batches = time.Now(), 0
-	// The poller is not woken for what came before it looked again, where an event that it had been told of still lies in
-	// the epoll's list.
-	if p.failed == nil && !p.stopped.Load() {
-		p.drain()
-	}
-	return p.failed != nil
+	return p.failed != nil || p.rearm(epoll)
 }
 
-// drain takes what is there. It is true when the socket failed.
+// rearm has the epoll watch the socket again, and handles the packets that came before. The poller may not be told of
+// those: the kernel tells it of a socket once, until the poller has seen that socket without packets.
+func (p *pump) rearm(epoll uintptr) (failed bool) {
+	p.watch(epoll, unix.EPOLLIN)
+	return p.failed != nil || !p.stopped.Load() && p.drain()
+}
+
+// drain handles the packets that have arrived. It is true when the socket failed.
 func (p *pump) drain() (failed bool) {
 	for n := mmsg.Batch; n == mmsg.Batch; {
 		var errno unix.Errno
@@ -90,7 +89,7 @@ func (p *pump) drain() (failed bool) {
 	return false
 }
 
-// begin tells whether to wait in the kernel from now on: batches come often, and there is a processor to spare.
+// begin tells whether to wait in the kernel from now on: batches come often, and another processor is left.
 func (p *pump) begin() bool {
 	p.batches++
 	now := time.Now()
@@ -110,8 +109,8 @@ func (p *pump) begin() bool {
 	return false
 }
 
-// block receives in the kernel until the scheduler wants its processor back, nothing comes, or the Pump is to end: of a
-// deadline, or that the socket is being closed, only the poller would tell it.
+// block receives in the kernel until the scheduler needs the processor, no packet comes for a while, or the Pump is
+// stopped: only the poller returns at a deadline, or when the socket is closed.
 func (p *pump) block() {
 	for !p.stopped.Load() {
 		n, errno := p.in.Receive(p.fd, mmsg.Batch, unix.MSG_WAITFORONE)
@@ -123,7 +122,7 @@ func (p *pump) block() {
 	}
 }
 
-// ended tells whether an error is one of the socket, and keeps it.
+// ended notes the error of a socket that has failed, and tells whether it has.
 func (p *pump) ended(errno unix.Errno) (failed bool) {
 	if errno == unix.EAGAIN || errno == unix.EINTR {
 		return false

@@ -140,6 +140,30 @@ func TestPumpWaitsInTheKernel(t *testing.T) {
 	p.stop(t)
 }
 
+// TestPumpLeavesNoPacketToThePoller: a packet that comes while the epoll does not watch the socket is handled before the
+// Pump waits by the poller, which may not be told of it.
+func TestPumpLeavesNoPacketToThePoller(t *testing.T) {
+	setProcessors(t, 2)
+	ns := nstest.New(t)
+	s := newSender(t, ns)
+	receiver := open(t, ns, unix.AF_INET, unix.SOCK_DGRAM, func(fd int) error {
+		return unix.Bind(fd, &unix.SockaddrInet4{Port: 2})
+	})
+	handled := 0
+	p := &pump{Socket: receiver, in: mmsg.NewRecvBatch(0), handle: func(n int) { handled += n }}
+	var failed bool
+	if err := receiver.conn.Control(func(epoll uintptr) {
+		p.watch(epoll, 0)
+		s.send()
+		failed = p.rearm(epoll)
+	}); err != nil || failed {
+		t.Fatal(err, p.failed)
+	}
+	if handled != 1 {
+		t.Errorf("handled %d packets, want 1", handled)
+	}
+}
+
 // TestPumpLeavesAProcessor: not all processors wait in the kernel, so that others run.
 func TestPumpLeavesAProcessor(t *testing.T) {
 	setProcessors(t, 1)

@@ -1,5 +1,5 @@
-// Package socket has the sockets of the relays: packet sockets, UDP sockets of both families, and netlink. They wait for
-// packets by Go's poller, or in the kernel while packets come often, and move them in batches (package mmsg).
+// Package socket has the sockets of the relays: packet sockets, UDP sockets of both families, and netlink. They wait
+// for packets by Go's poller, or in the kernel while packets come often, and move them in batches (package mmsg).
 package socket
 
 import (
@@ -15,14 +15,14 @@ import (
 	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
-// Socket is a socket with an epoll of its own, which is what Go's poller knows of it: Pump can take the socket out of
-// the poller, and give it back.
+// Socket is a socket with an epoll of its own. Go's poller watches that epoll and not the socket, so that Pump can take
+// the socket out of the poller, and give it back.
 type Socket struct {
 	fd    int
 	epoll *os.File
 	conn  syscall.RawConn // of epoll
 
-	stopped atomic.Bool // no Pump is to wait in the kernel any more
+	stopped atomic.Bool // a Pump must not wait in the kernel any more
 }
 
 // New makes a socket of a domain and kind (socket(2)). The name is for errors.
