@@ -18,7 +18,7 @@ const htypeEthernet = 1
 
 // address chooses where a reply to a client on a listener goes. The first rule that fits decides:
 //
-//  1. A NAK is broadcast: the client's address is what is wrong (RFC 2131 section 4.3.2).
+//  1. A NAK is broadcast, since it says that the client's address is wrong (RFC 2131 section 4.3.2).
 //  2. The client cannot take a unicast: it says so by the broadcast flag, or it shows no Ethernet address that a
 //     frame could go to (RFC 4390 section 2.1 for InfiniBand). Broadcast on both layers (RFC 1542 section 4.1.2).
 //  3. The client has an address (ciaddr): there (RFC 2131 section 4.1).

@@ -10,7 +10,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/fault"
 )
 
-// Action is what happens to a request that carries a giaddr or option 82 already.
+// Action is the action on a request that carries a giaddr or option 82 already.
 type Action string
 
 // The actions, in the words of ISC dhcrelay (-m) and of the chart (presentGiaddrAction).
@@ -57,8 +57,8 @@ func (s *SubOption) UnmarshalText(text []byte) error {
 	}
 }
 
-// Agent is what this relay puts into option 82: nothing, unless Options names it (RFC 3046 section 2.1 has it off by
-// default).
+// Agent describes the option 82 that this relay adds: only the sub-options that Options names (RFC 3046 section 2.1 has
+// none by default).
 type Agent struct {
 	Options                           []SubOption
 	CircuitID, RemoteID, SubscriberID string
@@ -104,8 +104,8 @@ func (c Config) validateAgent() (faults []error) {
 	return faults
 }
 
-// agentOf is the value of option 82 for requests heard on a listener, without relay flags and token. mac and address
-// are the interface's.
+// agentOf is the value of option 82 for requests that arrive on a listener, without relay flags and token. mac and
+// address are the interface's.
 func (c Config) agentOf(l Listener, mac frame.MAC, address [4]byte) []byte {
 	var b []byte
 	text := func(code byte, value string, otherwise []byte) {
@@ -146,7 +146,7 @@ func (c Config) agentOf(l Listener, mac frame.MAC, address [4]byte) []byte {
 func duid(mac frame.MAC) []byte { return append([]byte{0, 3, 0, htypeEthernet}, mac[:]...) }
 
 // agentOfUnicast is the value of option 82 for a request that was sent to this host. It describes neither a circuit
-// nor a link, save for the giaddr whose place we take.
+// nor a link, except for a giaddr that this relay replaces.
 func (c Config) agentOfUnicast(b []byte, giaddr [4]byte) []byte {
 	for _, option := range c.Agent.Options {
 		switch option {

@@ -56,10 +56,10 @@ func ParseListener(s string) (Listener, error) {
 	return l, nil
 }
 
-// Config is what a relay needs to know. Zero values stand for the defaults named.
+// Config has the settings of a relay. Zero values stand for the defaults named.
 type Config struct {
-	// Listeners are the interfaces on the provisioning VLANs. None: only what arrives at an address of this host
-	// is relayed, which takes no packet socket and no CAP_NET_RAW.
+	// Listeners are the interfaces on the provisioning VLANs. None: only requests to an address of this host are relayed,
+	// which takes no packet socket and no CAP_NET_RAW.
 	Listeners []Listener
 	// Servers are names or IPv4 addresses, with ":port" where it is not 67. Every request goes to each of them.
 	Servers []string
@@ -76,9 +76,9 @@ type Config struct {
 	TrustedRelays []netip.Prefix
 	// TrustedListeners are the listeners on which a client's own option 82 is accepted (RFC 3046 section 2.1).
 	TrustedListeners []string
-	// PresentGiaddr is what happens to a request that carries a giaddr or option 82 already.
+	// PresentGiaddr is the action on a request that carries a giaddr or option 82 already.
 	PresentGiaddr Action
-	// Agent is what this relay puts into option 82.
+	// Agent describes the option 82 that this relay adds.
 	Agent Agent
 	// Segments lets consecutive requests to a server leave as segments of one message (UDP_SEGMENT). A server on this
 	// node that reads by a packet socket would take them for one request.
@@ -88,8 +88,8 @@ type Config struct {
 	// TrustedServers are the prefixes that replies may come from. None: any, since a reply has to match a
 	// request, and a Service may have translated its source.
 	TrustedServers []netip.Prefix
-	// AlwaysBroadcast sends every reply on a listener to everybody, for firmware that does not hear unicasts
-	// and does not say so.
+	// AlwaysBroadcast broadcasts every reply on a listener, for firmware that cannot receive unicasts and does not set
+	// the broadcast flag.
 	AlwaysBroadcast bool
 	// Lookup finds a host's addresses, and for how long they hold. Nil: as the pod's resolv.conf says.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
@@ -99,8 +99,8 @@ type Config struct {
 	// that has none: every request is relayed.
 	Group func(listener string) *group.Group
 
-	// Event is told of every message, what became of it, and what it says of a machine that boots. The event is valid
-	// during the call. It is called from several goroutines and must not wait. Nil: nothing is told.
+	// Event is called with an event for every message: the machine that it describes, and whether it was relayed. The
+	// event is valid during the call. Event is called from several goroutines and must not block. It may be nil.
 	Event func(*boot.Event)
 
 	// Logger may be nil.
@@ -109,7 +109,7 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
-// withDefaults fills in what is unset.
+// withDefaults sets the fields that are zero to their defaults.
 func (c Config) withDefaults() Config {
 	if c.MaxHops == 0 {
 		c.MaxHops = DefaultHops
@@ -188,10 +188,10 @@ func (c Config) validateListeners() (faults []error) {
 	return faults
 }
 
-// usable tells an address that can stand in giaddr or as the source of a reply.
+// usable tells whether an address can be a giaddr, or the source of a reply.
 func usable(a netip.Addr) bool { return a.Is4() && server.Usable(a) }
 
-// checkServer is what is wrong with a server's name.
+// checkServer returns the fault of a server's name.
 func checkServer(name string) error {
 	host, _, err := server.Split(name, serverPort)
 	if err != nil {

@@ -5,15 +5,15 @@ import (
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
-// Drop says why a packet went no further. It is what the policy returns, what tests compare, a label of the
-// drops metric and a row of docs/dhcp-relay.md.
+// Drop is the reason for which a packet was dropped. The policy returns it, tests compare it, it is a label of the
+// drops metric, and it has a row in docs/dhcp-relay.md.
 type Drop uint8
 
 // The reasons. None means that the packet is forwarded.
 const (
 	None Drop = iota
 
-	// What frame.Parse finds, in its order.
+	// Faults that frame.Parse finds, in its order.
 	ShortFrame
 	NotIPv4
 	BadIPHeader
@@ -22,20 +22,20 @@ const (
 	BadUDPLength
 	BadUDPChecksum
 
-	// What dhcp.Message.Check finds, in its order.
+	// Faults that dhcp.Message.Check finds, in its order.
 	ShortMessage
 	BadOp
 	BadHlen
 	BadMagic
 
-	// What a socket tells.
+	// Reasons that a socket tells.
 	OtherHost // for another station or another VLAN, or sent by this host
 	Truncated // longer than any DHCP message that could be relayed
-	Overflow  // the listener's buffer was full: the kernel counts these, nobody saw them
+	Overflow  // the listener's buffer was full: the kernel counts these
 	Heard     // a broadcast at the unicast socket: the listeners read those
 
-	// What the policy refuses in a request.
-	ReplyFromClient // a BOOTREPLY on the client's side: somebody else's server
+	// Reasons for which the policy drops a request.
+	ReplyFromClient // a BOOTREPLY on the client's side: of a server there
 	HopLimit
 	Loop           // our own giaddr comes back
 	UntrustedRelay // a giaddr from outside the trusted prefixes
@@ -45,11 +45,11 @@ const (
 	NoServer       // no server has an address at the moment
 	NoGiaddr       // the relay has no address that a server could answer
 	ClientLimit    // one client asks too often
-	TotalLimit     // all clients together do
+	TotalLimit     // all clients together ask too often
 	NewcomerLimit  // more machines that were never served ask than the servers answer
 
-	// What it refuses in a reply.
-	Unsolicited     // nobody asked: no pending request has this xid and chaddr
+	// Reasons for which it drops a reply.
+	Unsolicited     // no pending request has this xid and chaddr
 	UntrustedServer // from outside the server prefixes
 	TooLong         // larger than the listener's MTU
 	ListenerDown    // the listener that the client is on is gone

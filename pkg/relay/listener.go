@@ -13,8 +13,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// ear is an interface on a provisioning VLAN: it hears requests there, and replies are sent there as raw frames.
-type ear struct {
+// vlan is the relay's side on a provisioning VLAN: it receives requests there, and replies leave there as raw frames.
+type vlan struct {
 	*worker
 	*listener.Listener[link]
 	index   int
@@ -22,20 +22,20 @@ type ear struct {
 	arrival arrival
 }
 
-// link is what is known of a listener's interface.
+// link describes a listener's interface.
 type link struct {
-	// address is the interface's own, zero if it has none that others could know.
+	// address is the interface's own, zero if it has none that other hosts can reach.
 	address [4]byte
-	// agent is what requests from here get as option 82.
+	// agent is the option 82 of requests from here.
 	agent []byte
 }
 
-func newEar(r *Relay, index int, config Listener) (*ear, error) {
+func newVLAN(r *Relay, index int, config Listener) (*vlan, error) {
 	filter, err := frame.Filter(serverPort)
 	if err != nil {
 		return nil, err
 	}
-	l := &ear{
+	l := &vlan{
 		worker: newWorker(r, index, config.Name), index: index, config: config,
 		arrival: arrival{
 			listener: int16(index), trusted: slices.Contains(r.config.TrustedListeners, config.Name),
@@ -53,7 +53,7 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 	return l, nil
 }
 
-func (l *ear) describe(at *net.Interface) (known link) {
+func (l *vlan) describe(at *net.Interface) (known link) {
 	if address := server.FirstAddress(at, false); address.IsValid() {
 		known.address = address.As4()
 	}
@@ -62,7 +62,7 @@ func (l *ear) describe(at *net.Interface) (known link) {
 }
 
 // requests relays a batch that came at a time of the relay's clock.
-func (l *ear) requests(n int, now int64) {
+func (l *vlan) requests(n int, now int64) {
 	r, a := l.relay, &l.arrival
 	targets, verbose := r.targets.Load(), r.verbose
 	l.setClock(r, now)
@@ -77,7 +77,7 @@ func (l *ear) requests(n int, now int64) {
 		if drop == OtherHost {
 			m, a.giaddr = l.overheard(i), [4]byte{}
 		}
-		if (!a.waits || drop != None) && drop != OtherReplica { // that one tells
+		if (!a.waits || drop != None) && drop != OtherReplica { // the other replica reports the message
 			l.tellRequest(m, a, targets, now, drop)
 		}
 		if drop != None {
@@ -89,7 +89,7 @@ func (l *ear) requests(n int, now int64) {
 			continue
 		}
 		if a.waits {
-			continue // its room sends it
+			continue // its queue sends it
 		}
 		l.metrics.Relayed(toServer, int(m.Type()))
 		l.send(m, targets, now, a.served)
@@ -101,7 +101,7 @@ func (l *ear) requests(n int, now int64) {
 }
 
 // view finds the message in frame i, and puts its sender into a.
-func (l *ear) view(i int, a *arrival, now int64) (dhcp.Message, Drop) {
+func (l *vlan) view(i int, a *arrival, now int64) (dhcp.Message, Drop) {
 	b, sum, unheard := listener.Frame(l.RecvBatch(), i)
 	switch unheard {
 	case listener.OtherHost:

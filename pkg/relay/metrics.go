@@ -22,7 +22,8 @@ func newMetrics(
 	registerer prometheus.Registerer, listeners []Listener, pending, waiting func() float64,
 ) (*metrics.Metrics[Drop], error) {
 	c := metrics.Config{
-		Registerer: registerer, Prefix: "dhcp_relay", Family: "DHCPv4", Drops: dropNames[:], Pending: pending, Waiting: waiting,
+		Registerer: registerer, Prefix: "dhcp_relay", Family: "DHCPv4", Drops: dropNames[:],
+		Pending: pending, Waiting: waiting,
 		Own: []metrics.Counter{omitted: {
 			Name: "_option82_omitted_total",
 			Help: "Requests relayed without the option 82 that they should have got, since it did not fit.",

@@ -19,7 +19,7 @@ func (e peer) addrPort() netip.AddrPort { return netip.AddrPortFrom(netip.AddrFr
 
 func (e peer) String() string { return e.addrPort().String() }
 
-// key identifies a transaction: what a client chooses and a server must repeat.
+// key identifies a transaction by values that a client chooses and a server must repeat.
 type key struct {
 	xid    uint32
 	chaddr [16]byte
@@ -28,14 +28,14 @@ type key struct {
 
 func keyOf(m dhcp.Message) key {
 	k := key{xid: m.XID(), chaddr: m.Chaddr(), hlen: m.HLen()}
-	// A server that parses and rebuilds, as Smee does, zeroes what is behind the address.
+	// A server that parses and rebuilds a message, as Smee does, zeroes the bytes behind the address.
 	clear(k.chaddr[min(k.hlen, 16):])
 	return k
 }
 
 // origin is where a request came from, and so where its replies go.
 type origin struct {
-	// listener is the index of the listener that heard it, or unicast.
+	// listener is the index of the listener that received it, or unicast.
 	listener int16
 	// added tells that an option 82 is ours and must not reach the client; agent is the length of its value, and
 	// sole that there was none before.
@@ -43,11 +43,11 @@ type origin struct {
 	agent       uint8
 	// sum is the CRC-32 of that value, unless it is the sole one: a server may have echoed the other only.
 	sum uint32
-	// giaddr is the relay agent that the request named, whose place this relay has taken; zero if none.
+	// giaddr is the relay agent that the request named, which this relay has replaced by itself; zero if none.
 	giaddr [4]byte
 	// from and local are both ends of a unicast request: the reply takes the same path.
 	from  peer
 	local [4]byte
-	// client is what the client is known by, zero if that is not known here.
+	// client is the client's tag ([Relay.clientOf]), zero if it is not known here.
 	client uint64
 }

@@ -17,15 +17,15 @@ type arrival struct {
 	source peer
 	// local is the address of this host that a unicast was sent to.
 	local [4]byte
-	// agent is what the listener puts into option 82.
+	// agent is the listener's value of option 82.
 	agent []byte
 	// trusted tells that the listener may bring option 82 of its own.
 	trusted bool
-	// giaddr is what the last message came with.
+	// giaddr is that of the last message as it arrived.
 	giaddr [4]byte
 
-	// What request finds out: client is what the sender is known by, served that the servers gave it an address before,
-	// and waits that the request was put aside and is sent by its room.
+	// The method request sets these: client is the sender's tag; served tells that the servers gave it an address before,
+	// and waits that its queue will send the request.
 	client        uint64
 	served, waits bool
 }
@@ -61,20 +61,20 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 	}
 	k := keyOf(m)
 	a.client = r.clientOf(k, m, a.listener, a.source.ip)
-	room := r.room(a.listener, a.source.ip)
+	queue := r.queue(a.listener, a.source.ip)
 	if d.isOthers(m, k, a.client, now) {
 		return m, OtherReplica
 	}
 	if drop := missing(to); drop != None {
 		return m, drop
 	}
-	slot, drop := room.ask(m, a, now)
+	slot, drop := queue.ask(m, a, now)
 	if drop != None {
 		return m, drop
 	}
 	o := origin{listener: a.listener, giaddr: giaddr, from: a.source, local: a.local, client: a.client}
 	if a.listener == unicast {
-		// The server has to answer this relay and not the one before it: only what passes here again leaves from
+		// The server has to answer this relay and not the one before it: only an answer that passes here again leaves from
 		// the address that was asked.
 		m.SetGiaddr([4]byte{})
 	}
@@ -82,7 +82,7 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 	m = d.addAgent(m, k, a, &o, hasAgent, to, now)
 	m = dhcp.Pad(m)
 	if a.waits = slot != nil; a.waits {
-		room.Keep(slot, waiting{key: k, origin: o}, m, now)
+		queue.Keep(slot, waiting{key: k, origin: o}, m, now)
 		return m, None
 	}
 	r.pending.Remember(k, o, now)
@@ -111,7 +111,9 @@ func (r *Relay) trusts(giaddr [4]byte, a *arrival) bool {
 
 // addAgent adds option 82 where there is one to add and the request's own, or another relay's, leaves room for it
 // (RFC 3046 section 2.1.1: never to a request that has a giaddr, unless a mode says otherwise).
-func (d *worker) addAgent(m dhcp.Message, k key, a *arrival, o *origin, has bool, to *server.Targets, now int64) dhcp.Message {
+func (d *worker) addAgent(
+	m dhcp.Message, k key, a *arrival, o *origin, has bool, to *server.Targets, now int64,
+) dhcp.Message {
 	config := &d.relay.config
 	if config.PresentGiaddr == Replace && has {
 		m, has = m.StripAgents(), false
@@ -152,14 +154,14 @@ func within(prefixes []netip.Prefix, ip [4]byte) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// isLast tells whether the last option 82 ends with what was added to the request.
+// isLast tells whether the last option 82 ends with the value that was added to the request.
 func (o origin) isLast(m dhcp.Message) bool {
 	agent, _ := m.LastAgent()
 	at := len(agent) - int(o.agent)
 	return at >= 0 && crc32.ChecksumIEEE(agent[at:]) == o.sum
 }
 
-// reply decides about a reply, and makes it what the client or the relay agent is to get.
+// reply decides about a reply, and edits it in place for the client or the relay agent.
 func (d *worker) reply(m dhcp.Message, from peer, to *server.Targets, now int64) (dhcp.Message, origin, Drop) {
 	r := d.relay
 	d.waited = 0
@@ -189,7 +191,7 @@ func (d *worker) reply(m dhcp.Message, from peer, to *server.Targets, now int64)
 	if o.client == 0 { // known by its token only
 		o.client = r.clientOf(keyOf(m), m, o.listener, o.from.ip)
 	}
-	r.room(o.listener, o.from.ip).answered(o.client, m, first, now)
+	r.queue(o.listener, o.from.ip).answered(o.client, m, first, now)
 	r.servers.Answered(netip.AddrFrom4(from.ip), to.All, now)
 	m = dhcp.Pad(m)
 	switch {

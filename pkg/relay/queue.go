@@ -11,11 +11,11 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// room is where the requests of one listener, or those sent to this host, wait while more machines ask than the servers
-// answer. It does not send what need not wait.
-type room struct {
-	*worker // of the goroutine that sends what has waited
-	*admit.Room[waiting]
+// queue has the waiting requests of one listener, or those that were sent to this host, while more machines ask than
+// the servers answer. A request that need not wait is not sent by the queue.
+type queue struct {
+	*worker // of the goroutine that sends requests which have waited
+	*admit.Queue[waiting]
 	index   int
 	targets *server.Targets // of one release
 }
@@ -26,44 +26,44 @@ type waiting struct {
 	origin origin
 }
 
-func newRoom(r *Relay, index int) *room {
+func newQueue(r *Relay, index int) *queue {
 	name := unicastLabel
 	if index != unicast {
 		name = r.config.Listeners[index].Name
 	}
 	limit := admit.Limit{Rate: r.config.NewcomerRate, Burst: admit.NewcomerBurst}
-	return &room{worker: newWorker(r, index, name), index: index, Room: admit.NewRoom[waiting](limit, r.limits)}
+	return &queue{worker: newWorker(r, index, name), index: index, Queue: admit.NewQueue[waiting](limit, r.limits)}
 }
 
-// room is that of a listener, of the trusted relay agents' unicasts, or of all other unicasts: what a pod sends does
-// not hold back the machines behind a router.
-func (r *Relay) room(listener int16, sender [4]byte) *room {
+// queue returns the queue of a listener, of the trusted relay agents' unicasts, or of all other unicasts: the
+// requests of a pod do not hold back the machines behind a router.
+func (r *Relay) queue(listener int16, sender [4]byte) *queue {
 	if listener == unicast && r.agents != nil && within(r.config.TrustedRelays, sender) {
 		return r.agents
 	}
-	return r.rooms[listener-unicast]
+	return r.queues[listener-unicast]
 }
 
 // waiting is how many requests wait.
 func (r *Relay) waiting() float64 {
 	n := 0
-	for _, w := range r.rooms {
-		n += w.Waiting()
+	for _, q := range r.queues {
+		n += q.Waiting()
 	}
 	return float64(n)
 }
 
 // crowded tells whether more machines ask than the servers answer.
 func (r *Relay) crowded(now int64) bool {
-	return slices.ContainsFunc(r.rooms, func(w *room) bool { return w.Crowded(now) })
+	return slices.ContainsFunc(r.queues, func(q *queue) bool { return q.Crowded(now) })
 }
 
-// ask decides about a request: it goes to the servers now (no slot), waits in a slot until Keep, or is one too many.
-func (w *room) ask(m dhcp.Message, a *arrival, now int64) (slot *admit.Slot[waiting], drop Drop) {
+// ask decides about a request: it is to be sent now (slot is nil), to be put into a slot by Keep, or to be dropped.
+func (q *queue) ask(m dhcp.Message, a *arrival, now int64) (slot *admit.Slot[waiting], drop Drop) {
 	asker := admit.Asker{
 		Tag: a.client, XID: m.XID(), Unicast: a.listener == unicast, Requests: m.Type() == dhcp.Requests,
 	}
-	slot, served, refused := w.Ask(&asker, len(m)+dhcp.MaxAgent+2, now)
+	slot, served, refused := q.Ask(&asker, len(m)+dhcp.MaxAgent+2, now)
 	a.served = served
 	switch refused {
 	case admit.Client:
@@ -71,8 +71,8 @@ func (w *room) ask(m dhcp.Message, a *arrival, now int64) (slot *admit.Slot[wait
 	case admit.Total:
 		return nil, TotalLimit
 	case admit.Newcomers:
-		w.relay.logLimiter.WarnAt(now, "more new machines ask than the servers answer", func() []any {
-			return []any{"listener", w.name, "waiting", w.Waiting(),
+		q.relay.logLimiter.WarnAt(now, "more new machines ask than the servers answer", func() []any {
+			return []any{"listener", q.name, "waiting", q.Waiting(),
 				"remedy", "look for a flood, or servers that are down; machines that were served before are not held back"}
 		})
 		return nil, NewcomerLimit
@@ -82,7 +82,7 @@ func (w *room) ask(m dhcp.Message, a *arrival, now int64) (slot *admit.Slot[wait
 }
 
 // answered notes a reply to a client.
-func (w *room) answered(client uint64, m dhcp.Message, first bool, now int64) {
+func (q *queue) answered(client uint64, m dhcp.Message, first bool, now int64) {
 	answer := admit.Other
 	switch t := m.Type(); {
 	case t == dhcp.Offer:
@@ -90,69 +90,70 @@ func (w *room) answered(client uint64, m dhcp.Message, first bool, now int64) {
 	case (t == dhcp.Ack || t == dhcp.BOOTP) && m.Yiaddr() != [4]byte{}: // an INFORM's ACK gives nothing
 		answer = admit.Granted
 	}
-	w.Answered(client, answer, first, now)
+	q.Answered(client, answer, first, now)
 }
 
-// run sends what waits as its turn comes, until ctx is done.
-func (w *room) run(ctx context.Context) error {
-	w.Run(ctx, w.relay.now, w)
+// run sends waiting requests as the queue allows, until ctx is done.
+func (q *queue) run(ctx context.Context) error {
+	q.Run(ctx, q.relay.now, q)
 	return nil
 }
 
-// Send implements admit.Way.
-func (w *room) Send(note *waiting, b []byte, now int64) {
-	r := w.relay
-	w.targets = r.targets.Load()
-	port, m := r.metrics.Port(w.index), dhcp.Message(b)
-	drop := missing(w.targets)
-	w.setClock(r, now)
-	w.tellWaiting(note, m, w.targets, now, drop)
+// Send implements admit.Handler.
+func (q *queue) Send(note *waiting, b []byte, now int64) {
+	r := q.relay
+	q.targets = r.targets.Load()
+	port, m := r.metrics.Port(q.index), dhcp.Message(b)
+	drop := missing(q.targets)
+	q.setClock(r, now)
+	q.tellWaiting(note, m, q.targets, now, drop)
 	if drop != None {
 		port.Dropped(toServer, drop)
 		return
 	}
 	r.pending.Remember(note.key, note.origin, now)
 	port.Relayed(toServer, int(m.Type()))
-	w.send(m, w.targets, now, false)
+	q.send(m, q.targets, now, false)
 	if r.verbose {
-		r.logMessage("relayed request", w.name, m)
+		r.logMessage("relayed request", q.name, m)
 	}
 }
 
-// Flush implements admit.Way.
-func (w *room) Flush() {
-	if w.targets != nil {
-		w.sender.Flush(w.targets)
-		w.targets = nil
+// Flush implements admit.Handler.
+func (q *queue) Flush() {
+	if q.targets != nil {
+		q.sender.Flush(q.targets)
+		q.targets = nil
 	}
 }
 
-// Refused implements admit.Way.
-func (w *room) Refused(note *waiting, b []byte, now int64) {
-	w.setClock(w.relay, now)
-	w.tellWaiting(note, b, w.relay.targets.Load(), now, NewcomerLimit)
-	w.relay.metrics.Port(w.index).Dropped(toServer, NewcomerLimit)
+// Refused implements admit.Handler.
+func (q *queue) Refused(note *waiting, b []byte, now int64) {
+	q.setClock(q.relay, now)
+	q.tellWaiting(note, b, q.relay.targets.Load(), now, NewcomerLimit)
+	q.relay.metrics.Port(q.index).Dropped(toServer, NewcomerLimit)
 }
 
-// clientOf is what a client is known by: its hardware address on a listener, or in what one sender of unicasts sent;
-// where it shows no hardware address (InfiniBand, RFC 4390), its client identifier. Zero for one that shows neither.
+// clientOf is a client's tag: that of its hardware address on a listener, or in the unicasts of one sender. Where a
+// client shows no hardware address (InfiniBand, RFC 4390) it is that of the client identifier; where it shows neither
+// it is zero.
 func (r *Relay) clientOf(k key, m dhcp.Message, listener int16, sender [4]byte) uint64 {
-	who := client{chaddr: k.chaddr, listener: listener}
+	c := client{chaddr: k.chaddr, listener: listener}
 	if listener == unicast {
-		who.sender = sender
+		c.sender = sender
 	}
 	if k.hlen == 0 {
 		id, found := m.Option(dhcp.OptionClientID)
 		if !found {
 			return 0
 		}
-		binary.NativeEndian.PutUint64(who.chaddr[:], maphash.Bytes(r.seed, id))
-		who.byID = true
+		binary.NativeEndian.PutUint64(c.chaddr[:], maphash.Bytes(r.seed, id))
+		c.byID = true
 	}
-	return max(maphash.Comparable(r.seed, who), 1)
+	return max(maphash.Comparable(r.seed, c), 1)
 }
 
-// client is what distinguishes two clients.
+// client identifies a client.
 type client struct {
 	chaddr   [16]byte
 	listener int16

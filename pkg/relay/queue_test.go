@@ -106,7 +106,7 @@ func TestForgedChaddrDoesNotLockOut(t *testing.T) {
 	}
 	ack := request(1)
 	ack[19], ack[242] = 50, byte(dhcp.Ack)
-	b.room(0, [4]byte{}).answered(a.client, ack, true, at)
+	b.queue(0, [4]byte{}).answered(a.client, ack, true, at)
 	forged := map[Drop]int{}
 	const own = 0xfeedbeef
 	for second := range 5 {
@@ -149,8 +149,8 @@ func TestPodCannotHoldBackRouter(t *testing.T) {
 	}
 }
 
-// TestWhatWaitsIsSentInTurn by the room's goroutine: the bytes that the policy made, when there is time or an answer.
-func TestWhatWaitsIsSentInTurn(t *testing.T) {
+// TestQueuedRequestsAreSent by the queue's goroutine as the policy made them, at the rate for newcomers or after an answer.
+func TestQueuedRequestsAreSent(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.NewcomerRate = 50 })
 	server, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -181,7 +181,7 @@ func TestWhatWaitsIsSentInTurn(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- b.room(0, [4]byte{}).run(ctx) }()
+	go func() { ended <- b.queue(0, [4]byte{}).run(ctx) }()
 	_ = server.SetReadDeadline(time.Now().Add(20 * time.Second))
 	got := make([]byte, 2048)
 	for left := len(want); left > 0; left-- {
@@ -218,8 +218,8 @@ func TestWhatWaitsWithoutServer(t *testing.T) {
 	b.Relay.targets.Store(&server.Targets{})
 	b.upstream = &upstream{}
 	pending := b.pending.Len()
-	b.room(0, [4]byte{}).Release(b.now()+int64(900*time.Millisecond), b.room(0, [4]byte{}))
-	b.room(0, [4]byte{}).Release(b.now()+int64(3*time.Second), b.room(0, [4]byte{})) // the rest has waited in vain
+	b.queue(0, [4]byte{}).Release(b.now()+int64(900*time.Millisecond), b.queue(0, [4]byte{}))
+	b.queue(0, [4]byte{}).Release(b.now()+int64(3*time.Second), b.queue(0, [4]byte{})) // the rest has waited in vain
 	if b.waiting() != 0 || b.pending.Len() != pending {
 		t.Errorf("%v wait, %d are remembered", b.waiting(), b.pending.Len()-pending)
 	}
@@ -252,7 +252,7 @@ func TestInfiniBandClientsAreTwo(t *testing.T) {
 	}
 }
 
-// discard is a way that leads nowhere.
+// discard is a handler that sends nothing.
 type discard struct{}
 
 func (discard) Send(*waiting, []byte, int64)    {}
@@ -275,7 +275,7 @@ func TestCrowdAllocatesNothing(t *testing.T) {
 		_, drop := b.worker.request(m, &a, b.targets, now)
 		drops[drop]++
 		if n%20 == 0 {
-			w := b.room(0, [4]byte{})
+			w := b.queue(0, [4]byte{})
 			w.Release(now, discard{})
 		}
 	})

@@ -1,11 +1,11 @@
-// Package relay is a DHCP relay agent for provisioning: it hears machines on one or more VLANs, has their requests
-// answered by servers elsewhere, and brings the answers back.
+// Package relay is a DHCP relay agent for provisioning: it receives machines' requests on one or more VLANs, sends them
+// to servers elsewhere, and brings the answers back.
 //
 //	listener (raw frames) ─► policy, gate ─► edit in place ─► UDP 67 ─► servers
 //	listener (raw frames) ◄─ address ◄─ pending      ◄─ UDP 67 ◄─┘
 //
-// The same UDP socket serves clients and routers that address this host by unicast. Everything else is in
-// docs/dhcp-relay.md: which request is dropped why, and which RFC says so.
+// The same UDP socket serves clients and routers that address this host by unicast. docs/dhcp-relay.md has the reasons
+// for which requests are dropped, with the RFCs' sections.
 //
 // There is one goroutine per socket, and none per packet; a batch of packets is received by one system call, edited
 // where it lies and sent by another.
@@ -39,15 +39,15 @@ type Relay struct {
 	logLimiter *loglimit.Limiter
 	pending    *pending.Table[key, origin]
 	limits     *admit.Limiter
-	rooms      []*room      // that of unicasts, those of the listeners, and agents
-	agents     *room        // of the trusted relay agents' unicasts; nil where none is trusted
-	seed       maphash.Seed // of clients' tags: secret, so that no sender can aim at one place of a table
+	queues     []*queue     // that of unicasts, those of the listeners, and agents
+	agents     *queue       // of the trusted relay agents' unicasts; nil where none is trusted
+	seed       maphash.Seed // of clients' tags: secret, so that no sender can choose its place in a table
 	trace      *trace.Ring
-	listeners  []*ear
+	listeners  []*vlan
 	upstream   *upstream
 	servers    *server.Pool
 	start      time.Time
-	// targets is what the packets' path needs to know; servers replaces it as a whole.
+	// targets are those that packets go to; servers replaces them as a whole.
 	targets atomic.Pointer[server.Targets]
 }
 
@@ -86,25 +86,25 @@ func assemble(config Config) (*Relay, error) {
 	}
 	r.targets.Store(&server.Targets{})
 	for i := unicast; i < len(config.Listeners); i++ {
-		r.rooms = append(r.rooms, newRoom(r, i))
+		r.queues = append(r.queues, newQueue(r, i))
 	}
 	if len(config.TrustedRelays) > 0 {
-		r.agents = newRoom(r, unicast)
-		r.rooms = append(r.rooms, r.agents)
+		r.agents = newQueue(r, unicast)
+		r.queues = append(r.queues, r.agents)
 	}
 	for i, l := range config.Listeners {
-		heard, err := newEar(r, i, l)
+		v, err := newVLAN(r, i, l)
 		if err != nil {
 			return nil, err
 		}
-		r.listeners = append(r.listeners, heard)
+		r.listeners = append(r.listeners, v)
 	}
 	r.servers = newServers(r)
 	return r, nil
 }
 
 // Run implements daemon.Task: it relays until ctx is done. Then it takes no more requests from its listeners, and
-// brings the answers that are under way.
+// relays the answers to those that it has sent.
 func (r *Relay) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -118,8 +118,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Go(func() error { return r.servers.Run(ctx) })
 	group.Go(func() error { return links.Watch(ctx, r.linksChanged) })
 	group.Go(func() error { return r.upstream.run(answering) })
-	for _, w := range r.rooms {
-		group.Go(func() error { return w.run(ctx) })
+	for _, q := range r.queues {
+		group.Go(func() error { return q.run(ctx) })
 	}
 	for _, l := range r.listeners {
 		group.Go(func() error { return l.Run(ctx, answering.Done()) })
@@ -127,7 +127,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// linksChanged has everything that depends on links look again at once. Without it they would within seconds.
+// linksChanged has the listeners and the servers look at the links at once. They do so every few seconds anyway.
 func (r *Relay) linksChanged() {
 	for _, l := range r.listeners {
 		l.Wake()

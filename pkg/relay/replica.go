@@ -6,7 +6,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/peers"
 )
 
-// isOthers tells whether another replica on the VLAN relays a request. What was sent to this host is never another's.
+// isOthers tells whether another replica on the VLAN relays a request. A request that was sent to this host is never
+// another replica's.
 func (d *worker) isOthers(m dhcp.Message, k key, client uint64, now int64) bool {
 	if d.watch == nil {
 		return false

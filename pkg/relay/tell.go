@@ -10,18 +10,17 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// teller tells what became of messages, for one goroutine. It reads messages and changes none: nothing that is relayed
-// depends on it.
+// teller reports messages as events, for one goroutine. It reads messages and changes none.
 type teller struct {
-	tell   func(*boot.Event) // nil: nobody is told
-	event  boot.Event        // memory of the one that is being told
+	tell   func(*boot.Event) // nil: no events are wanted
+	event  boot.Event        // memory of the event
 	clock  int64             // the wall clock's nanoseconds at 0 of the relay's clock
-	looked int64             // when that was so: to look is half of what an event costs
+	looked int64             // when clock was read: reading it for each event would be half of an event's cost
 	waited int64             // of the reply that was decided about last: nanoseconds since its request, 0 unknown
 	spare  boot.Allowance    // of messages that were dropped
 }
 
-// Lengths of texts in an event, in bytes. All of them together are less than what an event has room for.
+// Lengths of texts in an event, in bytes. An event has room for all of them together.
 const (
 	mostClass, mostHost, mostFile, mostPlace, mostReason = 64, 48, 96, 16, 24
 )
@@ -49,9 +48,9 @@ func (d *worker) tellRequest(m dhcp.Message, a *arrival, to *server.Targets, now
 }
 
 // tellWaiting tells of a message from a machine that had to wait.
-func (w *room) tellWaiting(note *waiting, m dhcp.Message, to *server.Targets, now int64, drop Drop) {
+func (q *queue) tellWaiting(note *waiting, m dhcp.Message, to *server.Targets, now int64, drop Drop) {
 	a := arrival{giaddr: note.origin.giaddr, source: note.origin.from}
-	w.tellRequest(m, &a, to, now, drop)
+	q.tellRequest(m, &a, to, now, drop)
 }
 
 // tellReply tells of a message from a server. The place is where the machine is.
@@ -96,7 +95,7 @@ func (d *worker) told(m dhcp.Message, giaddr [4]byte, server peer, place string,
 // texts are those of a message, in its memory.
 type texts struct{ vendor, user, host, file []byte }
 
-// describe puts what a message says of a machine into an event.
+// describe puts a message's fields and options about its machine into an event.
 func describe(e *boot.Event, m dhcp.Message) (t texts) {
 	if chaddr := m.Chaddr(); m.HLen() == 6 {
 		e.MAC = [6]byte(chaddr[:])
@@ -179,9 +178,9 @@ func untilNUL(value []byte) []byte {
 	return value
 }
 
-// overheard is the message in a frame that is for another station or VLAN; nil where there is none. It is told of: a
-// machine whose messages carry the tag of another VLAN is heard by nobody.
-func (l *ear) overheard(i int) dhcp.Message {
+// overheard is the message in a frame that is for another station or VLAN; nil where there is none. It is reported,
+// since it may explain why a machine gets no answer: its messages carry the tag of another VLAN.
+func (l *vlan) overheard(i int) dhcp.Message {
 	b, whole := l.RecvBatch().Packet(i)
 	if l.tell == nil || !whole {
 		return nil

@@ -268,7 +268,7 @@ func TestTellsOfReplies(t *testing.T) {
 }
 
 // teaser tells of what has waited, and sends nothing.
-type teaser struct{ *room }
+type teaser struct{ *queue }
 
 func (t teaser) Send(note *waiting, b []byte, now int64) {
 	t.tellWaiting(note, b, t.relay.targets.Load(), now, None)
@@ -287,7 +287,7 @@ func TestTellsOfWaitingRequests(t *testing.T) {
 		a := b.heard
 		_, _ = b.worker.request(invented(n), &a, b.targets, b.now())
 	}
-	w, now := b.room(0, [4]byte{}), b.now()
+	w, now := b.queue(0, [4]byte{}), b.now()
 	before := w.Waiting()
 	if before == 0 {
 		t.Fatal("nobody waits")

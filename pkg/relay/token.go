@@ -16,7 +16,7 @@ import (
 //
 //	enterprise number (4) | length (1) | origin (18) | when, in Unix seconds (4) | HMAC-SHA-256 (first 8)
 //
-// The code covers xid and chaddr besides, so a token is good for one transaction only.
+// The code also covers xid and chaddr, so that a token is valid for one transaction only.
 const (
 	// enterprise is the number reserved for examples (RFC 5612): only this relay reads the token.
 	enterprise  = 32473
@@ -77,7 +77,7 @@ func find(m dhcp.Message) (token []byte, found bool) {
 	return token, found && len(token) == tokenLen && binary.BigEndian.Uint32(token) == enterprise
 }
 
-// blank takes the code out of a token, if there is one: whoever reads a trace need not be able to answer.
+// blank takes the code out of a token, if there is one: a reader of a trace must not be able to answer.
 func blank(m dhcp.Message) {
 	if token, found := find(m); found {
 		clear(token[tokenLen-tokenMAC:])

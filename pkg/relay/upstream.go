@@ -17,7 +17,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
-// headroom is what is left free in front of what the servers send: for the headers of a raw frame.
+// headroom is the number of bytes left free in front of a server's reply, for the headers of a raw frame.
 const headroom = frame.HeaderLen
 
 // upstream is the UDP socket on port 67: requests leave through it, replies and unicast requests arrive.
@@ -29,8 +29,8 @@ type upstream struct {
 	frames    []*mmsg.SendBatch // to the clients on each listener
 }
 
-// newUpstream binds to the wildcard address: the address of the host may change, and a unicast may be sent to any of
-// them. IP_PKTINFO tells which, and answers leave from it.
+// newUpstream binds to the wildcard address: the host's addresses may change, and a unicast may be sent to any of them.
+// IP_PKTINFO tells which, and answers leave from that one.
 func newUpstream(r *Relay) (*upstream, error) {
 	filter, err := frame.UnicastFilter()
 	if err != nil {
@@ -91,7 +91,7 @@ func (u *upstream) run(ctx context.Context) error {
 	return fmt.Errorf("failed to read UDP port %d: %w", serverPort, err)
 }
 
-// batch relays what arrived.
+// batch relays the packets of a batch.
 func (u *upstream) batch(n int) {
 	r := u.relay
 	now, targets, verbose := r.now(), r.targets.Load(), r.verbose
@@ -134,7 +134,7 @@ func (u *upstream) flush(index int, out *mmsg.SendBatch) {
 	out.Clear()
 }
 
-// ask relays what a client or a router sent to an address of this host.
+// ask relays a request that a client or a router sent to an address of this host.
 func (u *upstream) ask(i int, m dhcp.Message, from peer, targets *server.Targets, now int64, verbose bool) Drop {
 	local, drop := u.local(i)
 	if drop != None {
@@ -166,7 +166,7 @@ func (u *upstream) local(i int) ([4]byte, Drop) {
 	return at.As4(), None
 }
 
-// answer brings a server's answer to whoever asked.
+// answer sends a server's answer to the client or relay agent that asked.
 func (u *upstream) answer(i int, m dhcp.Message, from peer, targets *server.Targets, now int64, verbose bool) Drop {
 	r := u.relay
 	r.trace.Payload(now, from.addrPort(), peer{ip: giaddrOf(targets), port: serverPort}.addrPort(), m)

@@ -30,9 +30,9 @@ const maxText = 48
 // Listener is an interface on a provisioning VLAN.
 type Listener struct {
 	Name string
-	// LinkAddress is the link address of what is heard here (RFC 8415 section 19.1.1): an address of the VLAN's prefix,
-	// by which the server knows the link. Unset: the interface's own that is not link-local, or unspecified, and the
-	// server has to know the link by the Interface-Id, which is the interface's name.
+	// LinkAddress is the link address of messages that arrive here (RFC 8415 section 19.1.1): an address of the VLAN's
+	// prefix, by which the server finds the link. Unset: the interface's own address that is not link-local. Without that
+	// it is unspecified, and the server has to find the link by the Interface-Id, which is the interface's name.
 	LinkAddress netip.Addr
 }
 
@@ -58,17 +58,17 @@ func (o *Option) UnmarshalText(text []byte) error {
 	}
 }
 
-// Config is what a relay needs to know. Zero values stand for the defaults named.
+// Config has the settings of a relay. Zero values stand for the defaults named.
 type Config struct {
-	// Listeners are the interfaces on the provisioning VLANs. None: only what relay agents send to an address of this
-	// host is relayed, which takes no packet socket and no CAP_NET_RAW.
+	// Listeners are the interfaces on the provisioning VLANs. None: only messages that relay agents send to an address of
+	// this host are relayed, which takes no packet socket and no CAP_NET_RAW.
 	Listeners []Listener
 	// Servers are names or IPv6 addresses, with ":port" where it is not 547. Every request goes to each of them.
 	Servers []string
 	// UpstreamInterface gives the address that requests leave from: its first. Empty: see UpstreamAddress.
 	UpstreamInterface string
-	// UpstreamAddress is it, an address of this host that the servers reach. Neither: the address from which the kernel
-	// sends to the first server.
+	// UpstreamAddress is the address that requests leave from: one of this host that the servers reach. Neither: the
+	// address from which the kernel sends to the first server.
 	UpstreamAddress netip.Addr
 	// TrustedRelays are the prefixes whose relay agents may send RELAY-FORW messages.
 	TrustedRelays []netip.Prefix
@@ -93,8 +93,8 @@ type Config struct {
 	// that has none: every message is relayed.
 	Group func(listener string) *group.Group
 
-	// Event is told of every message, what became of it, and what it says of a machine that boots. The event is valid
-	// during the call. It is called from several goroutines and must not wait. Nil: nothing is told.
+	// Event is called with an event for every message: the machine that it describes, and whether it was relayed. The
+	// event is valid during the call. Event is called from several goroutines and must not block. It may be nil.
 	Event func(*boot.Event)
 
 	// Logger may be nil.
@@ -103,7 +103,7 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
-// withDefaults fills in what is unset.
+// withDefaults sets the fields that are zero to their defaults.
 func (c Config) withDefaults() Config {
 	c.Bounds = c.WithDefaults()
 	if c.Lookup == nil {
@@ -179,10 +179,10 @@ func (c Config) validateOptions() (faults []error) {
 	return faults
 }
 
-// usable tells an IPv6 address that others can reach beyond its link.
+// usable tells whether hosts beyond its link can reach an IPv6 address.
 func usable(a netip.Addr) bool { return a.Is6() && a.Zone() == "" && server.Usable(a) }
 
-// checkServer is what is wrong with a server's name.
+// checkServer returns the fault of a server's name.
 func checkServer(name string) error {
 	host, _, err := server.Split(name, serverPort)
 	if err != nil {

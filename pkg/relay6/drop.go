@@ -5,37 +5,37 @@ import (
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
-// Drop says why a packet went no further. It is what the policy returns, what tests compare, a label of the drops
-// metric and a row of docs/dhcp-relay.md. What pkg/relay drops for the same reason has the same name there.
+// Drop is the reason for which a packet was dropped. The policy returns it, tests compare it, it is a label of the
+// drops metric, and it has a row in docs/dhcp-relay.md. A reason that pkg/relay has too has the same name there.
 type Drop uint8
 
 // The reasons. None means that the packet is forwarded.
 const (
 	None Drop = iota
 
-	// What frame.Parse6 finds.
+	// Faults that frame.Parse6 finds.
 	ShortFrame
 	NotIPv6
 	Fragment
 	BadUDPLength
 	BadUDPChecksum
 
-	// What a socket tells.
+	// Reasons that a socket tells.
 	OtherHost // for another station or another VLAN, or sent by this host
 	Truncated // longer than any message that could be relayed
-	Overflow  // the listener's buffer was full: the kernel counts these, nobody saw them
+	Overflow  // the listener's buffer was full: the kernel counts these
 	Heard     // to a group, at the unicast socket: the listeners read those
 
-	// What dhcp6.Message.Check finds, in its order.
+	// Faults that dhcp6.Message.Check finds, in its order.
 	ShortMessage
 	BadType
 	BadOptions
 	BadRelayMessage
 	TooDeep
 
-	// What the policy refuses in a request.
-	BadSource         // from an address that nobody can answer
-	ReplyFromClient   // a server's message on the machines' side: somebody else's server
+	// Reasons for which the policy drops a request.
+	BadSource         // from an address that cannot be answered
+	ReplyFromClient   // a server's message on the machines' side: of a server there
 	UnicastFromClient // a client's message at the unicast socket: only relay agents send there
 	HopLimit          // has passed 8 relay agents
 	UntrustedRelay    // a RELAY-FORW from outside the trusted prefixes
@@ -44,17 +44,17 @@ const (
 	NoServer          // no server has an address at the moment
 	OtherReplica      // another replica on the VLAN relays this machine's messages
 	ClientLimit       // one client asks too often
-	TotalLimit        // all clients together do
+	TotalLimit        // all clients together ask too often
 	TransactionTaken  // a copy of a message of another MAC address that waits for its answer
 	NewcomerLimit     // more machines that were never served ask than the servers answer
 	NoRoom            // the options that are to be added do not fit
 
-	// What it refuses in a reply.
+	// Reasons for which it drops a reply.
 	UntrustedServer    // from outside the server prefixes
-	NotAReply          // something else than a RELAY-REPL with a server's message inside
-	Unsolicited        // nobody asked
+	NotAReply          // no RELAY-REPL with a server's message inside
+	Unsolicited        // no pending message matches
 	WrongLink          // the link address, or the Interface-Id, is not the request's
-	ReconfigureRefused // a RECONFIGURE that no client may believe, or of nobody who may send one
+	ReconfigureRefused // a RECONFIGURE that no client may believe, or from a host that may not send one
 	TooLong            // larger than the listener's MTU
 	ListenerDown       // the listener that the client is on is gone
 

@@ -13,35 +13,35 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// ear is an interface on a provisioning VLAN: it hears messages there, and replies are sent there as raw frames.
-type ear struct {
+// vlan is the relay's side on a provisioning VLAN: it receives messages there, and replies leave there as raw frames.
+type vlan struct {
 	*worker
 	*listener.Listener[link]
 	index   int
 	config  Listener
 	routers routers
-	opened  chan struct{} // the listener is
+	opened  chan struct{} // the listener has opened
 }
 
-// link is what is known of a listener's interface.
+// link describes a listener's interface.
 type link struct {
 	// address is the link address that servers are told, zero where there is none.
 	address [16]byte
 	// local is the link-local address that replies come from.
 	local [16]byte
-	// options are what each RELAY-FORW from here gets besides.
+	// options are those of each RELAY-FORW from here, besides the Interface-Id and the client's link-layer address.
 	options []byte
 }
 
 // allNodes is the group of every station, for replies to a client whose MAC address is not known.
 var allNodes = [16]byte{0xff, 2, 15: 1}
 
-func newEar(r *Relay, index int, config Listener) (*ear, error) {
+func newVLAN(r *Relay, index int, config Listener) (*vlan, error) {
 	filter, err := frame.Filter6(serverPort)
 	if err != nil {
 		return nil, err
 	}
-	l := &ear{worker: newWorker(r, index, config.Name), index: index, config: config, opened: make(chan struct{}, 1)}
+	l := &vlan{worker: newWorker(r, index, config.Name), index: index, config: config, opened: make(chan struct{}, 1)}
 	l.watch = group.NewWatch(r.config.Group(config.Name), r.start)
 	l.Listener = listener.New(listener.Config[link]{
 		Name: config.Name, Protocol: unix.ETH_P_IPV6, Filter: filter, Front: front, Logger: r.logger,
@@ -55,7 +55,7 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 			if open {
 				select {
 				case l.opened <- struct{}{}:
-				default: // report is about to
+				default: // report has not taken the last one yet
 				}
 			}
 		},
@@ -64,9 +64,9 @@ func newEar(r *Relay, index int, config Listener) (*ear, error) {
 	return l, nil
 }
 
-// describe finds the addresses. The interface needs none: replies come from the address that its MAC address makes, and
-// need no neighbour discovery, since they are sent as frames to the MAC address that asked.
-func (l *ear) describe(at *net.Interface) link {
+// describe finds the interface's addresses. It needs none: replies come from the link-local address made from its MAC
+// address, and need no neighbour discovery, since they are sent as frames to the MAC address that asked.
+func (l *vlan) describe(at *net.Interface) link {
 	mac := frame.MAC(at.HardwareAddr)
 	known := link{local: frame.LinkLocal(mac), options: l.relay.config.optionsOf(mac)}
 	if l.config.LinkAddress.IsValid() {
@@ -114,7 +114,7 @@ func (c *Config) optionsOf(mac frame.MAC) (b []byte) {
 }
 
 // requests relays a batch that came at a time of the relay's clock.
-func (l *ear) requests(n int, now int64) {
+func (l *vlan) requests(n int, now int64) {
 	r := l.relay
 	targets, verbose := r.targets.Load(), r.verbose
 	p := l.Port()
@@ -126,13 +126,13 @@ func (l *ear) requests(n int, now int64) {
 	for i := range n {
 		m, drop := l.view(i, &a, now)
 		if drop == None && m == nil {
-			continue // a router's word, and not a machine's
+			continue // a router advertisement
 		}
 		b := m
 		if drop == None {
 			b, drop = l.request(m, front+frame.HeaderLen6, &a, targets, now)
 			l.unadvertised(&a, now)
-			if !a.waits && drop != OtherReplica { // that one tells
+			if !a.waits && drop != OtherReplica { // the other replica reports the message
 				l.tellRequest(m[front+frame.HeaderLen6:], &a, targets, now, drop)
 			}
 		}
@@ -145,7 +145,7 @@ func (l *ear) requests(n int, now int64) {
 			continue
 		}
 		if a.waits {
-			continue // its room sends it
+			continue // its queue sends it
 		}
 		l.metrics.Relayed(toServer, a.kind.Index())
 		l.send(b, targets, now, a.served)
@@ -156,9 +156,9 @@ func (l *ear) requests(n int, now int64) {
 	l.sender.Flush(targets)
 }
 
-// view finds the message in frame i, which ends what it returns, and puts its sender into a. There is none in a router
-// advertisement.
-func (l *ear) view(i int, a *arrival, now int64) ([]byte, Drop) {
+// view finds the message in frame i, and puts its sender into a. It returns the slot up to the message's end, or nil
+// for a router advertisement.
+func (l *vlan) view(i int, a *arrival, now int64) ([]byte, Drop) {
 	b, sum, unheard := listener.Frame(l.RecvBatch(), i)
 	switch unheard {
 	case listener.OtherHost:

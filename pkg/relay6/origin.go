@@ -9,9 +9,9 @@ import (
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
-// key identifies a transaction: what is the client's and a server must repeat.
+// key identifies a transaction by values of the client that a server must repeat.
 type key struct {
-	peer [16]byte // who sent the message to this relay
+	peer [16]byte // the sender of the message to this relay
 	duid uint64   // hash of the client identifier, 0 where there is none
 	xid  uint32
 }
@@ -27,7 +27,7 @@ func (r *Relay) keyOf(client dhcp6.Message, peer [16]byte) key {
 
 // origin is where a message came from, and so where its replies go.
 type origin struct {
-	// listener is the index of the listener that heard it, or unicast.
+	// listener is the index of the listener that received it, or unicast.
 	listener int16
 	// port is where the sender wants the reply: a client's, or a relay agent's.
 	port uint16
@@ -44,14 +44,14 @@ type origin struct {
 	// local is the address of this host that a unicast was sent to, and ifindex the link that it came by.
 	local   [16]byte
 	ifindex int32
-	// client is what the client is known by, zero if that is not known here.
+	// client is the client's tag ([Relay.namesOf]), zero if it is not known here.
 	client uint64
 }
 
-// remember notes where a message came from. Whoever is on the link sees a machine's message, and could have the
-// answer's frame sent to itself by repeating that message: while the answer is awaited, the transaction is the first
-// sender's. Another MAC address takes it over only if the peer address is made from it, since the one before was a
-// copy then.
+// remember notes the origin of a message. Any station on the link sees a machine's message, and could have the
+// answer's frame sent to itself by repeating that message. So the transaction belongs to its first sender until the
+// answer comes. Another MAC address takes it over only if the peer address is made from that MAC address: then the
+// first message was the copy.
 func (d *worker) remember(k key, o origin, now int64) Drop {
 	r := d.relay
 	earlier, ok := r.pending.RememberIf(k, o, now, supersedes)
@@ -80,18 +80,17 @@ type arrival struct {
 	// local and ifindex are of this host, for a unicast.
 	local   [16]byte
 	ifindex int32
-	// link is what is known of the listener's interface.
+	// link is the listener's interface.
 	link *link
 
-	// What request finds out: kind is the client's message's type, relayed that another relay agent sent it, served that
-	// the servers gave its client an address before, and waits that the message was put aside and is sent by its room.
+	// The method request sets these: kind is the type of the client's message; relayed tells that another relay agent
+	// sent it, served that the servers gave its client an address before, and waits that its queue will send it.
 	kind                   dhcp6.Type
 	client                 uint64
 	relayed, served, waits bool
 }
 
-// client is what distinguishes two clients. The same name of another VLAN, or of another relay agent, is another
-// client.
+// client identifies a client. The same name on another VLAN, or behind another relay agent, is another client.
 type client struct {
 	mac      frame.MAC
 	duid     uint64
@@ -99,19 +98,19 @@ type client struct {
 	sender   [16]byte
 }
 
-// namesOf are what a client is known by: its MAC address and its DUID; by the DUID alone where there is no MAC address.
-// Zero for one that shows neither.
+// namesOf returns the tags of a client: that of its MAC address and that of its DUID, or that of the DUID alone where
+// there is no MAC address. The tag of a client that shows neither is zero.
 func (r *Relay) namesOf(a *arrival, owner frame.MAC, duid uint64, relayed bool) (tag, also uint64) {
-	who := client{mac: owner, listener: a.listener}
+	c := client{mac: owner, listener: a.listener}
 	if relayed {
-		who.sender = a.source
+		c.sender = a.source
 	}
-	if who.mac != (frame.MAC{}) {
-		tag = max(maphash.Comparable(r.seed, who), 1)
+	if c.mac != (frame.MAC{}) {
+		tag = max(maphash.Comparable(r.seed, c), 1)
 	}
 	if duid != 0 {
-		who.mac, who.duid = frame.MAC{}, duid
-		also = max(maphash.Comparable(r.seed, who), 1)
+		c.mac, c.duid = frame.MAC{}, duid
+		also = max(maphash.Comparable(r.seed, c), 1)
 	}
 	if tag == 0 {
 		return also, 0

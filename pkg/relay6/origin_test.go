@@ -69,11 +69,11 @@ func TestCopyOfAMessageThatWaited(t *testing.T) {
 	copied := origin{port: clientPort, mac: frame.MAC{2, 0, 0, 0, 0, 0x66}, link: ourLink}
 	request := around(dhcp6.RelayForward, 0, ourLink, clientIP, message(dhcp6.Solicit))
 	note := waiting{key: b.keyOf(message(dhcp6.Solicit), clientIP), origin: copied, kind: dhcp6.Solicit}
-	b.room(0).Send(&note, request, b.now())
+	b.queue(0).Send(&note, request, b.now())
 	if n := testutil.ToFloat64(b.metrics.Port(0).Drops(toServer, TransactionTaken)); n != 1 {
 		t.Errorf("counted %v, want 1", n)
 	}
-	if n, _ := b.room(0).sender.Len(); n != 0 {
+	if n, _ := b.queue(0).sender.Len(); n != 0 {
 		t.Errorf("%d messages are sent", n)
 	}
 }

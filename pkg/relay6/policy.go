@@ -9,15 +9,15 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// front is what is left free in front of a packet: room for the RELAY-FORW around a message with all of its options, or
-// for the headers of a raw frame.
+// front is the number of bytes left free in front of a packet: for the RELAY-FORW around a message with all of its
+// options, or for the headers of a raw frame.
 const front = 320
 
 // ipAndUDP is the length of the headers around a message.
 const ipAndUDP = frame.IPv6Len + frame.UDPLen
 
-// request decides about the message b[at:], and wraps it in place for the servers: what it returns begins before at.
-// Where a.waits is true afterwards, it was copied, and is not to be sent.
+// request decides about the message b[at:], and wraps it in place for the servers: the bytes that it returns begin
+// before at. Where a.waits is true afterwards, the message was copied, and is not to be sent.
 func (d *worker) request(b []byte, at int, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
 	r, m := d.relay, dhcp6.Message(b[at:])
 	a.waits, a.relayed, a.kind = false, false, 0
@@ -52,8 +52,8 @@ func (d *worker) request(b []byte, at int, a *arrival, to *server.Targets, now i
 	if d.isOthers(inner, a, now) {
 		return nil, OtherReplica
 	}
-	room := r.room(a.listener)
-	slot, drop := room.ask(inner, a, also, len(m)+front, now)
+	queue := r.queue(a.listener)
+	slot, drop := queue.ask(inner, a, also, len(m)+front, now)
 	if drop != None {
 		return nil, drop
 	}
@@ -65,12 +65,12 @@ func (d *worker) request(b []byte, at int, a *arrival, to *server.Targets, now i
 	wrapped, drop := d.wrap(b, at, k, a, &o, around != nil, to, now)
 	if drop != None {
 		if slot != nil {
-			room.Leave(slot)
+			queue.Cancel(slot)
 		}
 		return nil, drop
 	}
 	if a.waits = slot != nil; a.waits {
-		room.Keep(slot, waiting{key: k, origin: o, kind: a.kind}, wrapped, now)
+		queue.Keep(slot, waiting{key: k, origin: o, kind: a.kind}, wrapped, now)
 		return nil, None
 	}
 	if drop := d.remember(k, o, now); drop != None {
@@ -79,14 +79,14 @@ func (d *worker) request(b []byte, at int, a *arrival, to *server.Targets, now i
 	return wrapped, None
 }
 
-// answerable tells a source that a reply can be sent to.
+// answerable tells whether a reply can be sent to a source.
 func answerable(source [16]byte) bool {
 	a := netip.AddrFrom16(source)
 	return !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && !a.Is4In6()
 }
 
-// relayed decides about a RELAY-FORW. Whoever sends one tells the server by its link address which addresses to give:
-// both have to be trusted, since on a LAN a source is easily forged.
+// relayed decides about a RELAY-FORW. Its link address tells the server which addresses to give. The sender and the
+// link address have to be trusted, since on a LAN a source is easily forged.
 func (d *worker) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
 	r := d.relay
 	if m.Hops() >= dhcp6.HopLimit {
@@ -115,15 +115,15 @@ func (d *worker) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
 	return None
 }
 
-// refused says so.
-func (d *worker) refused(a *arrival, what string, address [16]byte, now int64) {
+// refused logs that a relay agent was refused for an address in its message.
+func (d *worker) refused(a *arrival, key string, address [16]byte, now int64) {
 	d.relay.logLimiter.WarnAt(now, "refused a relay agent", func() []any {
-		return []any{what, netip.AddrFrom16(address).String(), "source", netip.AddrFrom16(a.source).String(),
+		return []any{key, netip.AddrFrom16(address).String(), "source", netip.AddrFrom16(a.source).String(),
 			"remedy", "name its prefix in TRUSTED_RELAYS"}
 	})
 }
 
-// own tells whether an address is one that this relay sends from, or names as a link address.
+// own tells whether this relay sends from an address, or names it as a link address.
 func (r *Relay) own(address [16]byte) bool {
 	if to := r.targets.Load(); to.Source.IsValid() && to.Source.As16() == address {
 		return true
@@ -141,7 +141,7 @@ func within(prefixes []netip.Prefix, ip [16]byte) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// global tells an address that is good beyond its link (RFC 8415 section 19.1.2: GUA or ULA).
+// global tells whether an address is valid beyond its link (RFC 8415 section 19.1.2: GUA or ULA).
 func global(ip [16]byte) bool { return netip.AddrFrom16(ip).IsGlobalUnicast() }
 
 // wrap puts a RELAY-FORW around a message (RFC 8415 section 19.1).

@@ -8,11 +8,11 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// room is where the messages of one listener, or those of relay agents sent to this host, wait while more machines ask
-// than the servers answer. It does not send what need not wait.
-type room struct {
-	*worker // of the goroutine that sends what has waited
-	*admit.Room[waiting]
+// queue has the waiting messages of one listener, or those that relay agents sent to this host, while more machines ask
+// than the servers answer. A message that need not wait is not sent by the queue.
+type queue struct {
+	*worker // of the goroutine that sends messages which have waited
+	*admit.Queue[waiting]
 	index   int
 	targets *server.Targets // of one release
 }
@@ -24,36 +24,36 @@ type waiting struct {
 	kind   dhcp6.Type
 }
 
-func newRoom(r *Relay, index int) *room {
+func newQueue(r *Relay, index int) *queue {
 	limit := admit.Limit{Rate: r.config.NewcomerRate, Burst: admit.NewcomerBurst}
-	return &room{
-		worker: newWorker(r, index, r.nameOf(int16(index))), index: index, Room: admit.NewRoom[waiting](limit, r.limits),
+	return &queue{
+		worker: newWorker(r, index, r.nameOf(int16(index))), index: index, Queue: admit.NewQueue[waiting](limit, r.limits),
 	}
 }
 
-func (r *Relay) room(listener int16) *room { return r.rooms[listener-unicast] }
+func (r *Relay) queue(listener int16) *queue { return r.queues[listener-unicast] }
 
 // waiting is how many messages wait.
 func (r *Relay) waiting() float64 {
 	n := 0
-	for _, w := range r.rooms {
-		n += w.Waiting()
+	for _, q := range r.queues {
+		n += q.Waiting()
 	}
 	return float64(n)
 }
 
 // crowded tells whether more machines ask than the servers answer.
 func (r *Relay) crowded(now int64) bool {
-	return slices.ContainsFunc(r.rooms, func(w *room) bool { return w.Crowded(now) })
+	return slices.ContainsFunc(r.queues, func(q *queue) bool { return q.Crowded(now) })
 }
 
-// ask decides about a message of a client: it goes to the servers now (no slot), waits in a slot until Keep, or is one
-// too many.
-func (w *room) ask(m dhcp6.Message, a *arrival, also uint64, length int, now int64) (*admit.Slot[waiting], Drop) {
+// ask decides about a message of a client: it is to be sent now (slot is nil), to be put into a slot by Keep, or to be
+// dropped.
+func (q *queue) ask(m dhcp6.Message, a *arrival, also uint64, length int, now int64) (*admit.Slot[waiting], Drop) {
 	asker := admit.Asker{
 		Tag: a.client, Also: also, XID: m.XID(), Unicast: a.listener == unicast, Requests: m.Type() == dhcp6.Request,
 	}
-	slot, served, refused := w.Ask(&asker, length, now)
+	slot, served, refused := q.Ask(&asker, length, now)
 	a.served = served
 	switch refused {
 	case admit.Client:
@@ -61,8 +61,8 @@ func (w *room) ask(m dhcp6.Message, a *arrival, also uint64, length int, now int
 	case admit.Total:
 		return nil, TotalLimit
 	case admit.Newcomers:
-		w.relay.logLimiter.WarnAt(now, "more new machines ask than the servers answer", func() []any {
-			return []any{"listener", w.name, "waiting", w.Waiting(),
+		q.relay.logLimiter.WarnAt(now, "more new machines ask than the servers answer", func() []any {
+			return []any{"listener", q.name, "waiting", q.Waiting(),
 				"remedy", "look for a flood, or servers that are down; machines that were served before are not held back"}
 		})
 		return nil, NewcomerLimit
@@ -71,40 +71,40 @@ func (w *room) ask(m dhcp6.Message, a *arrival, also uint64, length int, now int
 	}
 }
 
-// Send implements admit.Way.
-func (w *room) Send(note *waiting, b []byte, now int64) {
-	r := w.relay
-	w.targets = r.targets.Load()
+// Send implements admit.Handler.
+func (q *queue) Send(note *waiting, b []byte, now int64) {
+	r := q.relay
+	q.targets = r.targets.Load()
 	var drop Drop
-	if len(w.targets.All) == 0 || !w.targets.Source.IsValid() {
+	if len(q.targets.All) == 0 || !q.targets.Source.IsValid() {
 		drop = NoServer
 	} else {
-		drop = w.remember(note.key, note.origin, now)
+		drop = q.remember(note.key, note.origin, now)
 	}
-	w.setClock(r, now)
-	w.tellWaiting(note, b, w.targets, now, drop)
+	q.setClock(r, now)
+	q.tellWaiting(note, b, q.targets, now, drop)
 	if drop != None {
-		w.metrics.Dropped(toServer, drop)
+		q.metrics.Dropped(toServer, drop)
 		return
 	}
-	w.metrics.Relayed(toServer, note.kind.Index())
-	w.send(b, w.targets, now, false)
+	q.metrics.Relayed(toServer, note.kind.Index())
+	q.send(b, q.targets, now, false)
 	if r.verbose {
-		r.logMessage("relayed request", w.name, b)
+		r.logMessage("relayed request", q.name, b)
 	}
 }
 
-// Flush implements admit.Way.
-func (w *room) Flush() {
-	if w.targets != nil {
-		w.sender.Flush(w.targets)
-		w.targets = nil
+// Flush implements admit.Handler.
+func (q *queue) Flush() {
+	if q.targets != nil {
+		q.sender.Flush(q.targets)
+		q.targets = nil
 	}
 }
 
-// Refused implements admit.Way.
-func (w *room) Refused(note *waiting, b []byte, now int64) {
-	w.setClock(w.relay, now)
-	w.tellWaiting(note, b, w.relay.targets.Load(), now, NewcomerLimit)
-	w.metrics.Dropped(toServer, NewcomerLimit)
+// Refused implements admit.Handler.
+func (q *queue) Refused(note *waiting, b []byte, now int64) {
+	q.setClock(q.relay, now)
+	q.tellWaiting(note, b, q.relay.targets.Load(), now, NewcomerLimit)
+	q.metrics.Dropped(toServer, NewcomerLimit)
 }

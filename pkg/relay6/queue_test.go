@@ -121,7 +121,7 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 func TestForgedDUIDDoesNotLockOut(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.ClientRate = 10 })
 	tag, _ := b.namesOf(&b.heard, clientMAC, 0, false)
-	b.room(0).Answered(tag, admit.Granted, true, 1)
+	b.queue(0).Answered(tag, admit.Granted, true, 1)
 	slot, at, forged := make([]byte, 1024), int64(1), map[Drop]int{}
 	ask := func(n uint32, mac bool) Drop {
 		m, a := b.invented(slot, n, mac, false)
@@ -159,17 +159,17 @@ func TestTokenMakesServed(t *testing.T) {
 	}
 }
 
-// way notes what is sent.
-type way struct {
-	*room
+// sink notes each message that is sent.
+type sink struct {
+	*queue
 	sent [][]byte
 }
 
-func (w *way) Send(_ *waiting, b []byte, _ int64) { w.sent = append(w.sent, b) }
-func (w *way) Flush()                             {}
+func (s *sink) Send(_ *waiting, b []byte, _ int64) { s.sent = append(s.sent, b) }
+func (s *sink) Flush()                             {}
 
-// TestWhatWaitsIsSentInTurn: the bytes that the policy made, when there is time; the rest is refused after a second.
-func TestWhatWaitsIsSentInTurn(t *testing.T) {
+// TestQueuedMessagesAreSent as the policy made them, at the rate for newcomers; the rest is refused after a second.
+func TestQueuedMessagesAreSent(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.NewcomerRate = 100 })
 	slot := make([]byte, 1024)
 	waits := 0
@@ -182,17 +182,17 @@ func TestWhatWaitsIsSentInTurn(t *testing.T) {
 			waits++
 		}
 	}
-	w := &way{room: b.room(0)}
-	w.Release(int64(500*time.Millisecond), w)
-	if waits != 100 || len(w.sent) < 40 || len(w.sent) > 60 {
-		t.Fatalf("%d wait, %d were sent in half a second", waits, len(w.sent))
+	s := &sink{queue: b.queue(0)}
+	s.Release(int64(500*time.Millisecond), s)
+	if waits != 100 || len(s.sent) < 40 || len(s.sent) > 60 {
+		t.Fatalf("%d wait, %d were sent in half a second", waits, len(s.sent))
 	}
-	for _, b := range w.sent {
+	for _, b := range s.sent {
 		if m := dhcp6.Message(b); m.Check(dhcp6.HopLimit) != dhcp6.OK || m.Type() != dhcp6.RelayForward {
 			t.Fatalf("sent %x", b)
 		}
 	}
-	w.Release(int64(3*time.Second), w)
+	s.Release(int64(3*time.Second), s)
 	if left := b.waiting(); left != 0 {
 		t.Errorf("%v still wait", left)
 	}

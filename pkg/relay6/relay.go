@@ -1,12 +1,12 @@
-// Package relay6 is a DHCPv6 relay agent for provisioning (RFC 8415 section 19): it hears machines on one or more
-// VLANs, has their messages answered by servers elsewhere, and brings the answers back.
+// Package relay6 is a DHCPv6 relay agent for provisioning (RFC 8415 section 19): it receives machines' messages on
+// one or more VLANs, sends them to servers elsewhere, and brings the answers back.
 //
 //	listener (raw frames) ─► policy, gate ─► RELAY-FORW around it ─► UDP 547 ─► servers
 //	listener (raw frames) ◄─ pending      ◄─ RELAY-REPL off it    ◄─ UDP 547 ◄─┘
 //
 // Machines send to ff02::1:2, which does not leave their link. The same UDP socket serves relay agents that send to
-// this host by unicast. What is not about DHCPv6 is shared with pkg/relay: the packages below that. Which message is
-// dropped why: docs/dhcp-relay.md.
+// this host by unicast. The packages below pkg/relay are shared with that one. docs/dhcp-relay.md has the reasons for
+// which messages are dropped.
 package relay6
 
 import (
@@ -38,14 +38,14 @@ type Relay struct {
 	logLimiter *loglimit.Limiter
 	pending    *pending.Table[key, origin]
 	limits     *admit.Limiter
-	rooms      []*room // that of relay agents' unicasts, and those of the listeners
+	queues     []*queue // that of relay agents' unicasts, and those of the listeners
 	seed       maphash.Seed
-	listeners  []*ear
+	listeners  []*vlan
 	upstream   *upstream
 	servers    *server.Pool
 	trace      *trace.Ring
 	start      time.Time
-	// targets is what the packets' path needs to know; servers replaces it as a whole.
+	// targets are those that packets go to; servers replaces them as a whole.
 	targets atomic.Pointer[server.Targets]
 }
 
@@ -85,14 +85,14 @@ func assemble(config Config) (*Relay, error) {
 	}
 	r.targets.Store(&server.Targets{})
 	for i := unicast; i < len(config.Listeners); i++ {
-		r.rooms = append(r.rooms, newRoom(r, i))
+		r.queues = append(r.queues, newQueue(r, i))
 	}
 	for i, l := range config.Listeners {
-		heard, err := newEar(r, i, l)
+		v, err := newVLAN(r, i, l)
 		if err != nil {
 			return nil, err
 		}
-		r.listeners = append(r.listeners, heard)
+		r.listeners = append(r.listeners, v)
 	}
 	r.servers = server.New(server.Config{
 		Names: config.Servers, Port: serverPort, IPv6: true,
@@ -119,7 +119,7 @@ func (r *Relay) wall(at int64) time.Time { return time.Now().Add(time.Duration(a
 func (r *Relay) unix(now int64) uint32 { return uint32(r.wall(now).Unix()) }
 
 // Run implements daemon.Task: it relays until ctx is done. Then it takes no more requests from its listeners, and
-// brings the answers that are under way.
+// relays the answers to those that it has sent.
 func (r *Relay) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	answering, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -133,9 +133,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Go(func() error { return r.servers.Run(ctx) })
 	group.Go(func() error { return links.Watch(ctx, r.linksChanged) })
 	group.Go(func() error { return r.upstream.run(answering) })
-	for _, w := range r.rooms {
+	for _, q := range r.queues {
 		group.Go(func() error {
-			w.Run(ctx, r.now, w)
+			q.Run(ctx, r.now, q)
 			return nil
 		})
 	}
@@ -146,7 +146,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// linksChanged has everything that depends on links look again at once.
+// linksChanged has the listeners and the servers look at the links at once.
 func (r *Relay) linksChanged() {
 	for _, l := range r.listeners {
 		l.Wake()

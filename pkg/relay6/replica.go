@@ -9,8 +9,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/peers"
 )
 
-// isOthers tells whether another replica on the VLAN relays a client's message. What was sent to this host is never
-// another's.
+// isOthers tells whether another replica on the VLAN relays a client's message. A message that was sent to this host is
+// never another replica's.
 func (d *worker) isOthers(m dhcp6.Message, a *arrival, now int64) bool {
 	if d.watch == nil {
 		return false
@@ -34,7 +34,7 @@ func (d *worker) isOthers(m dhcp6.Message, a *arrival, now int64) bool {
 	return false
 }
 
-// elapsed is for how long a client says that it has been asking (RFC 8415 section 21.9, hundredths of a second).
+// elapsed is for how long a client has been asking, by its option (RFC 8415 section 21.9, hundredths of a second).
 func elapsed(m dhcp6.Message) time.Duration {
 	value, found := m.Option(dhcp6.OptionElapsedTime)
 	if !found || len(value) != 2 {

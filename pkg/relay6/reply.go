@@ -8,7 +8,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// reply decides about what a server sent: whose it is. The message for that client or relay agent is m.Inner().
+// reply decides about a server's message, and finds its destination. The message for that client or relay agent is
+// m.Inner().
 func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now int64) (o origin, drop Drop) {
 	r := d.relay
 	d.waited = 0
@@ -39,7 +40,7 @@ func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now
 	case d.signer != nil && known: // found or not: by this relay, by another replica or before a restart
 		if !found {
 			o, found = signed, true
-			if !m.Inner().IsRelay() { // whose MAC address the token has
+			if !m.Inner().IsRelay() { // for a client, the token has its MAC address
 				o.owner = o.mac
 				o.client, _ = r.namesOf(&arrival{listener: o.listener}, o.owner, k.duid, false)
 			}
@@ -64,13 +65,13 @@ func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now
 	case t == dhcp6.Reply && client.Grants():
 		answer = admit.Granted
 	}
-	r.room(o.listener).Answered(o.client, answer, first, now)
+	r.queue(o.listener).Answered(o.client, answer, first, now)
 	r.servers.Answered(from, to.All, now)
 	return o, None
 }
 
-// fromClient tells a type that clients send and servers never do. Types that are not known are relayed both ways
-// (RFC 7283 section 4).
+// fromClient tells whether clients send messages of a type and servers never do. Types that are not known are relayed
+// in both directions (RFC 7283 section 4).
 func fromClient(t dhcp6.Type) bool {
 	return t <= dhcp6.DHCPv4Query && !t.FromServer()
 }
@@ -107,9 +108,9 @@ func (r *Relay) unsolicited(m, client dhcp6.Message, from netip.Addr, now int64)
 	return Unsolicited
 }
 
-// reconfigure decides about a RECONFIGURE, which answers nothing (RFC 8415 section 18.3.11): it has to come from a
-// server that requests go to, to name a link of ours or a relay agent that may send us messages, and to be one that a
-// client may believe: with the transaction 0, the Reconfigure Message and the Authentication option (section 16.11).
+// reconfigure decides about a RECONFIGURE, which answers no request (RFC 8415 section 18.3.11). It has to come from a
+// server of this relay, to name a link of this relay or a relay agent that may send here, and to be one that a client
+// may believe: with the transaction 0, the Reconfigure Message and the Authentication option (section 16.11).
 func (d *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, to *server.Targets) (o origin, drop Drop) {
 	r := d.relay
 	known := len(r.config.TrustedServers) > 0

@@ -10,12 +10,12 @@ import (
 	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
-// reportEvery is how often a listener tells switches that it listens: they forget after 260 s (RFC 3810 section 9.4).
-// The pod's IP layer cannot answer their queries, since it hears nothing from a listener.
+// reportEvery is the time between two reports of a listener's group to switches, which forget it after 260 s (RFC 3810
+// section 9.4). The pod's IP layer cannot answer their queries, since it receives nothing from a listener.
 const reportEvery = time.Minute
 
-// report tells switches of the group until ctx is done: when the listener opens, and every minute.
-func (l *ear) report(ctx context.Context) error {
+// report reports the group to switches until ctx is done: when the listener opens, and every minute.
+func (l *vlan) report(ctx context.Context) error {
 	out := mmsg.NewSendBatch(false, func(errno unix.Errno) {
 		l.relay.logger.Debug("failed to report group to switches", "listener", l.name, "error", errno.Error())
 	})

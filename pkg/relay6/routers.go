@@ -15,7 +15,7 @@ const (
 	advertisedFor = 30 * time.Minute
 )
 
-// routers is what the routers of a link say of DHCPv6. It is for one goroutine.
+// routers has the last advertisements of a link's routers. It is for one goroutine.
 type routers struct {
 	heard [mostRouters]struct {
 		frame.Advertisement
@@ -38,8 +38,8 @@ func (r *routers) note(a frame.Advertisement, now int64) {
 	r.heard[at].Advertisement, r.heard[at].at = a, max(now, 1)
 }
 
-// silent returns a router of the link that was heard of late, if none says that machines are to send messages of this
-// type: SOLICIT takes the flag M, INFORMATION-REQUEST the flag O, which M includes (RFC 4861 section 4.2).
+// silent returns a router of the link with a valid advertisement, if no router's flags tell machines to send messages
+// of this type: SOLICIT takes the flag M, INFORMATION-REQUEST the flag O, which M includes (RFC 4861 section 4.2).
 func (r *routers) silent(kind dhcp6.Type, now int64) (router [16]byte, found bool) {
 	if kind != dhcp6.Solicit && kind != dhcp6.InformationRequest {
 		return router, false
@@ -59,7 +59,7 @@ func (r *routers) silent(kind dhcp6.Type, now int64) (router [16]byte, found boo
 
 // unadvertised counts a machine's message that the routers of its link do not call for, and warns. Firmware often sends
 // it all the same, systems do not. The machines behind another relay agent are on other links.
-func (l *ear) unadvertised(a *arrival, now int64) {
+func (l *vlan) unadvertised(a *arrival, now int64) {
 	router, found := l.routers.silent(a.kind, now)
 	if !found || a.relayed {
 		return

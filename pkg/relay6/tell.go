@@ -11,17 +11,16 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// teller tells what became of messages, for one goroutine. It reads messages and changes none: nothing that is relayed
-// depends on it.
+// teller reports messages as events, for one goroutine. It reads messages and changes none.
 type teller struct {
-	tell   func(*boot.Event) // nil: nobody is told
-	event  boot.Event        // memory of the one that is being told
+	tell   func(*boot.Event) // nil: no events are wanted
+	event  boot.Event        // memory of the event
 	clock  int64             // the wall clock's nanoseconds at 0 of the relay's clock, as of the batch
 	waited int64             // of the reply that was decided about last: nanoseconds since its request, 0 unknown
 	spare  boot.Allowance    // of messages that were dropped
 }
 
-// Lengths of texts in an event, in bytes. All of them together are less than what an event has room for.
+// Lengths of texts in an event, in bytes. An event has room for all of them together.
 const (
 	mostClass, mostFile, mostPlace, mostReason = 64, 128, 16, 24
 )
@@ -55,12 +54,12 @@ func (d *worker) tellRequest(m dhcp6.Message, a *arrival, to *server.Targets, no
 }
 
 // tellWaiting tells of a message that had to wait, as it was wrapped.
-func (w *room) tellWaiting(note *waiting, m dhcp6.Message, to *server.Targets, now int64, drop Drop) {
-	if w.tell == nil {
+func (q *queue) tellWaiting(note *waiting, m dhcp6.Message, to *server.Targets, now int64, drop Drop) {
+	if q.tell == nil {
 		return
 	}
 	a := arrival{source: note.key.peer, mac: note.origin.mac}
-	w.tellRequest(m.Inner(), &a, to, now, drop)
+	q.tellRequest(m.Inner(), &a, to, now, drop)
 }
 
 // tellReply tells of a message from a server. The place is where the machine is.
@@ -120,7 +119,7 @@ type texts struct{ vendor, user, file []byte }
 // duidUUID is the type of a client identifier that is a UUID (RFC 6355).
 const duidUUID = 4
 
-// describe puts what a message says of a machine into an event.
+// describe puts a message's options about its machine into an event.
 func describe(e *boot.Event, m dhcp6.Message) (t texts) {
 	e.DHCP, e.XID = uint8(m.Type()), m.XID()
 	for code, value := range m.Options {

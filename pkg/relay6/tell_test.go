@@ -137,7 +137,7 @@ func TestTellsOfWaitingMessages(t *testing.T) {
 			t.Fatal(drop)
 		}
 	}
-	w := b.room(0)
+	w := b.queue(0)
 	b.upstream = &upstream{} // has no socket: nothing is flushed
 	w.Release(int64(500*time.Millisecond), unsent{w})
 	w.Release(int64(3*time.Second), unsent{w})
@@ -146,12 +146,12 @@ func TestTellsOfWaitingMessages(t *testing.T) {
 	}
 }
 
-// unsent is a room whose messages go nowhere.
-type unsent struct{ *room }
+// unsent is a queue that sends nothing.
+type unsent struct{ *queue }
 
 func (u unsent) Flush() {
 	u.sender.Clear()
-	u.room.targets = nil
+	u.queue.targets = nil
 }
 
 // FuzzDescribe is a message of any bytes that a machine or a server may have sent.

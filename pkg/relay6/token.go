@@ -14,8 +14,8 @@ import (
 //
 //	listener (2) | port (2) | MAC address (6) | local address (16) | when, in Unix seconds (4) | HMAC-SHA-256 (first 8)
 //
-// The code covers the peer address, the link address, the transaction and the client identifier besides, so a token is
-// good for one transaction only.
+// The code also covers the peer address, the link address, the transaction and the client identifier, so that a token
+// is valid for one transaction only.
 const (
 	tokenBody = 2 + 2 + 6 + 16 + 4
 	tokenMAC  = 8
@@ -69,8 +69,8 @@ func (d *worker) appendInterfaceID(b []byte, k key, o *origin, m dhcp6.Message, 
 	return append(b, d.signer.code(k.peer, o.link, client, b[start:])...)
 }
 
-// interfaceID reads the Interface-Id of a reply. known tells that its token vouches for the origin; read is false for
-// one that this relay never sends.
+// interfaceID reads the Interface-Id of a reply. known tells that its token is valid, which has the origin; read is
+// false for an Interface-Id that this relay never sends.
 func (d *worker) interfaceID(m, client dhcp6.Message, now int64) (o origin, known, read bool) {
 	value, found := m.Option(dhcp6.OptionInterfaceID)
 	if !found {

@@ -15,8 +15,8 @@ func newTrace(r *Relay) *trace.Ring {
 	return trace.New(r.config.TracePackets, trace.Protocol{Wall: r.wall, Of: isOf, Blank: r.blank})
 }
 
-// isOf tells whether a packet belongs to the owner of a MAC address: by the frame, by what a relay agent says of it
-// (option 79), by a peer address that was made from it, or by a client identifier that ends with it.
+// isOf tells whether a packet belongs to the owner of a MAC address: by the frame, by the relay agent's option 79, by a
+// peer address that was made from the MAC address, or by a client identifier that ends with it.
 func isOf(b []byte, isFrame bool, mac []byte) bool {
 	if len(mac) != len(frame.MAC{}) {
 		return false

@@ -17,8 +17,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
-// upstream is the UDP socket on port 547: messages leave through it for the servers; replies, and what relay agents
-// send to this host, arrive.
+// upstream is the UDP socket on port 547: messages leave through it for the servers; replies, and messages that relay
+// agents send to this host, arrive.
 type upstream struct {
 	*socket.Socket
 	*worker
@@ -27,8 +27,8 @@ type upstream struct {
 	frames    []*mmsg.SendBatch // to the clients on each listener
 }
 
-// newUpstream binds to the wildcard address: the address of the host may change, and a unicast may be sent to any of
-// them. IPV6_PKTINFO tells which, and answers leave from it.
+// newUpstream binds to the wildcard address: the host's addresses may change, and a unicast may be sent to any of them.
+// IPV6_PKTINFO tells which, and answers leave from that one.
 func newUpstream(r *Relay) (*upstream, error) {
 	filter, err := frame.UnicastFilter6()
 	if err != nil {
@@ -92,7 +92,7 @@ func (u *upstream) run(ctx context.Context) error {
 	return fmt.Errorf("failed to read UDP port %d: %w", serverPort, err)
 }
 
-// batch relays what arrived.
+// batch relays the packets of a batch.
 func (u *upstream) batch(n int) {
 	r := u.relay
 	now, targets, verbose := r.now(), r.targets.Load(), r.verbose
@@ -138,7 +138,7 @@ func (u *upstream) flush(index int, out *mmsg.SendBatch) {
 	out.Clear()
 }
 
-// ask relays what a relay agent sent to an address of this host.
+// ask relays a message that a relay agent sent to an address of this host.
 func (u *upstream) ask(i int, from netip.AddrPort, targets *server.Targets, now int64, verbose bool) Drop {
 	local, ifindex, ok := u.recvBatch.Local(i)
 	if !ok {
@@ -164,7 +164,7 @@ func (u *upstream) ask(i int, from netip.AddrPort, targets *server.Targets, now 
 	return None
 }
 
-// answer brings a server's answer to whoever asked.
+// answer sends a server's answer to the client or relay agent that asked.
 func (u *upstream) answer(
 	i int, m dhcp6.Message, from netip.AddrPort, to *server.Targets, now int64, verbose bool,
 ) Drop {
@@ -228,8 +228,8 @@ func (u *upstream) answer(
 	return None
 }
 
-// macOf is where a frame for an address goes whose owner has not asked: the MAC address that it was made from, or every
-// station's, of which the others ignore it.
+// macOf is the destination of a frame to an address whose MAC address is not known from a request: the MAC address that
+// it was made from, or all stations; those that do not have the address ignore the frame.
 func macOf(address [16]byte) frame.MAC {
 	if mac, ok := frame.MACOf(address); ok {
 		return mac

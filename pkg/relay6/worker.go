@@ -50,8 +50,8 @@ func (d *worker) send(b []byte, to *server.Targets, now int64, served bool) {
 	})
 }
 
-// answered tells whether every server that gets a relay message answers it. All but one of several discard what names
-// that one (RFC 8415 sections 16.4, 16.6, 16.8, 16.9), such as every RENEW, and are none the less alive.
+// answered tells whether every server answers a relay message. A message that names one server, such as every RENEW, is
+// discarded by the others (RFC 8415 sections 16.4, 16.6, 16.8, 16.9), which does not mean that they are dead.
 func (d *worker) answered(m dhcp6.Message) bool {
 	if len(d.relay.config.Servers) == 1 {
 		return true

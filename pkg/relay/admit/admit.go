@@ -1,49 +1,49 @@
-// Package admit decides which DHCP requests go to the servers at once, which wait for their turn and which are refused,
-// when more machines ask than the servers answer.
+// Package admit decides which DHCP requests go to the servers at once, which wait and which are refused, when more
+// machines ask than the servers answer.
 //
-// It knows clients by a tag, which is a keyed hash of what identifies them, and time as nanoseconds of the caller's
-// clock. It does no I/O and starts nothing: a [Gate] decides, a [Room] keeps the bytes of what waits and hands them to
-// the caller when their turn comes, a [Limiter] counts. Everything is of fixed size, whatever is sent.
+// It identifies a client by a tag, which is a keyed hash of the client's addresses and identifiers. Times are
+// nanoseconds of the caller's clock. The package does no I/O and starts no goroutine: a [Gate] decides, a [Queue] keeps
+// the bytes of waiting requests and hands them to the caller, a [Limiter] counts. All memory has a fixed size.
 //
-// Why it decides as it does, and what an attacker can still do: docs/design/dhcp-relay.md.
+// docs/design/dhcp-relay.md has the reasons for these decisions, and the attacks that they do not stop.
 package admit
 
 import "time"
 
-// Verdict is what happens to a request.
+// Verdict is the decision about a request.
 type Verdict uint8
 
 // The verdicts.
 const (
 	Send   Verdict = iota // to the servers, now
-	Wait                  // in the place that was given, until [Gate.Next] names it
+	Wait                  // in the place that [Gate.Ask] gave, until [Gate.Next] returns that place
 	Refuse                // the places of its class are taken
 )
 
-// Class is how much speaks for a client that was never served. A lower one goes first.
+// Class orders the clients that were never served. A lower class is sent first.
 type Class uint8
 
 // The classes.
 const (
 	Follows     Class = iota // a REQUEST after an OFFER that went through here
-	Vouched                  // offered something before, as by proxyDHCP; or asked four times or more, spread over time
-	AskedThrice              // three times
+	Vouched                  // the client was offered something before, as by proxyDHCP, or has asked four times or more
+	AskedThrice              // the client has asked three times
 	AskedTwice               // twice
-	First                    // once; or asked the servers often enough already, in vain
+	First                    // once; or the servers have left several of its requests unanswered
 	Classes
 )
 
-// What is known of a client's requests before they are counted as more than one.
+// Bounds of the requests of one client.
 const (
-	// apart is the least time between two requests of a client that wants an answer and not a flood: the fastest
-	// firmware asks again after a second.
+	// apart is the least time between two requests that count as two: the fastest firmware asks again after a second, a
+	// flood asks sooner.
 	apart = 500 * time.Millisecond
-	// mostTries is how often a client may reach the servers in vain before those that never did go first.
+	// mostTries is how many requests of a client may reach the servers and stay unanswered before other clients go first.
 	mostTries = 3
-	// offerHolds is how long after an OFFER its REQUEST may come, and requestsOfOffer how often.
+	// offerHolds is the longest time from an OFFER to its REQUEST, and requestsOfOffer how often that may be repeated.
 	offerHolds      = time.Minute
 	requestsOfOffer = 4
-	// mostWait is how long a request waits. By then its sender has asked again, or does soon.
+	// mostWait is how long a request waits. By then the client has repeated it, or will soon.
 	mostWait = time.Second
 )
 
@@ -53,39 +53,39 @@ var places = [Classes]int{Follows: 256, Vouched: 128, AskedThrice: 128, AskedTwi
 // Places is how many requests may wait in all: places are numbered from 0 on.
 const Places = 1024
 
-// turns is which class is served in turn while several wait. Each class has its share, so that none starves, and what a
-// class does not use goes to the first one that waits.
-var turns = [...]Class{Follows, Vouched, Follows, AskedThrice, Follows, AskedTwice, Follows, First}
+// schedule is the order in which the classes are served while requests of several wait (weighted round robin). A class
+// without a waiting request leaves its share to the lowest class that has one.
+var schedule = [...]Class{Follows, Vouched, Follows, AskedThrice, Follows, AskedTwice, Follows, First}
 
-// NewcomerBurst is how many requests of machines that were never served may be unanswered before the rest waits: two
-// thousand may be switched on at once.
+// NewcomerBurst is how many requests of machines that were never served may be unanswered before more requests wait:
+// two thousand machines may be switched on at once.
 const NewcomerBurst = 2048
 
-// Limit is how much of the clients that were never served reaches the servers.
+// Limit bounds the requests to the servers from clients that were never served.
 type Limit struct {
-	// Rate is how many requests a second go out beyond those that are answered; 0 or less: no limit.
+	// Rate is how many requests a second are sent beyond those that are answered; 0 or less: no limit.
 	Rate int
-	// Burst is how many may be unanswered before that counts.
+	// Burst is how many requests may be unanswered before Rate applies.
 	Burst int
 }
 
-// regain is how much of the allowance an answer brings back: what was spent, and an eighth more, by which the rate
-// rises to what the servers can do although some requests are lost, or are of machines that they do not know.
+// regain is how many tokens an answer gives back: the one that its request took, and an eighth more. By that eighth the
+// rate rises to the rate of the servers, although some requests are lost, or come from machines that they do not know.
 const regain = 1 + 1./8
 
-// Gate is the way of one VLAN's requests to the servers. It is for one goroutine at a time, and what
-// was given a place has to be put there before the next request.
+// Gate decides about the requests of one VLAN. It is for one goroutine at a time. A request that got a place has to
+// be put there before the gate is asked about the next one.
 type Gate struct {
 	limit   Limit
 	tokens  float64
-	at      int64 // when tokens was true
+	at      int64 // the time of tokens
 	served  table // clients that the servers gave an address
-	offered table // clients that were offered one; count is the REQUESTs since
-	asked   table // clients that were never answered; count is how often they asked, tries how often they were sent
+	offered table // clients that were offered an address; count is the number of REQUESTs since then
+	asked   table // clients that were never answered; count is the number of their requests, tries that of those sent
 	free    []int32
 	waiting [Classes]ring
-	held    int // in all rings
-	turn    int
+	queued  int // in all rings
+	step    int // of the schedule
 }
 
 // Sizes of the tables: clients, in sets of [ways].
@@ -95,7 +95,7 @@ const (
 	askedClients   = 524288 // 26 s of 20,000 machines a second: firmware waits 4 s and then 8 s until it asks again
 )
 
-// NewGate makes a gate. Its memory is 4.3 MiB, of which the kernel gives what clients have touched.
+// NewGate makes a gate. Its memory is 4.3 MiB; a page of it becomes resident when a client's entry there is used.
 func NewGate(limit Limit) *Gate {
 	g := &Gate{
 		limit: limit, tokens: float64(limit.Burst),
@@ -105,17 +105,17 @@ func NewGate(limit Limit) *Gate {
 		g.free = append(g.free, place)
 	}
 	for class := range g.waiting {
-		g.waiting[class].places = make([]held, places[class])
+		g.waiting[class].places = make([]queued, places[class])
 	}
 	return g
 }
 
-// Served tells whether a client is one that the servers gave an address. Clients that nobody can tell apart have the
-// tag 0, and are always new.
+// Served tells whether the servers gave a client an address before. The tag 0 stands for all clients without an
+// identity, which are always new.
 func (g *Gate) Served(tag uint64) bool { return tag != 0 && g.served.find(tag) != nil }
 
 // Again tells whether a tag was noted half a second ago or earlier, and notes it. The caller asks about requests that
-// it would refuse.
+// are over their client's limit.
 func (g *Gate) Again(tag uint64, now int64) bool {
 	e, fresh := g.asked.put(tag, now)
 	if fresh || e.age(now) < apart {
@@ -133,7 +133,7 @@ func (g *Gate) Ask(tag uint64, isRequest bool, now int64) (verdict Verdict, plac
 	}
 	e, class := g.class(tag, isRequest, now)
 	g.refill(now)
-	if g.held == 0 && g.tokens >= 1 {
+	if g.queued == 0 && g.tokens >= 1 {
 		g.tokens--
 		e.tries = min(e.tries+1, mostTries)
 		return Send, 0, class
@@ -146,7 +146,7 @@ func (g *Gate) Ask(tag uint64, isRequest bool, now int64) (verdict Verdict, plac
 	return Wait, place, class
 }
 
-// class notes a request and tells how much speaks for its client.
+// class notes a request and returns the class of its client.
 func (g *Gate) class(tag uint64, isRequest bool, now int64) (*entry, Class) {
 	e, fresh := g.asked.put(tag, now)
 	switch {
@@ -171,25 +171,25 @@ func (g *Gate) class(tag uint64, isRequest bool, now int64) (*entry, Class) {
 	return e, First - Class(e.count-1)
 }
 
-// Put has the request in a place that Ask gave wait for its turn.
+// Put queues the request in a place that Ask gave.
 func (g *Gate) Put(place int32, class Class, tag uint64, now int64) {
-	g.waiting[class].push(held{place: place, tag: tag, at: now})
-	g.held++
+	g.waiting[class].push(queued{place: place, tag: tag, at: now})
+	g.queued++
 }
 
 // Waiting is how many requests wait.
-func (g *Gate) Waiting() int { return g.held }
+func (g *Gate) Waiting() int { return g.queued }
 
-// Next takes the request whose turn it is out of its place, which is free again after [Gate.Free]. The verdict is
-// [Refuse] for one that has waited in vain, and [Wait] when nobody's turn has come.
+// Next returns the place of the next request, which is free again after [Gate.Free]. The verdict is [Send], [Refuse]
+// for a request that has waited too long, or [Wait] when no request may be sent now.
 func (g *Gate) Next(now int64) (verdict Verdict, place int32) {
-	if g.held == 0 {
+	if g.queued == 0 {
 		return Wait, 0
 	}
 	for class := range g.waiting {
 		r := &g.waiting[class]
 		if r.n > 0 && now-r.oldest().at > int64(mostWait) {
-			g.held--
+			g.queued--
 			return Refuse, r.pop().place
 		}
 	}
@@ -197,12 +197,12 @@ func (g *Gate) Next(now int64) (verdict Verdict, place int32) {
 		return Wait, 0
 	}
 	g.tokens--
-	class := turns[g.turn]
-	g.turn = (g.turn + 1) % len(turns)
+	class := schedule[g.step]
+	g.step = (g.step + 1) % len(schedule)
 	for c := Follows; g.waiting[class].n == 0; c++ {
 		class = c
 	}
-	g.held--
+	g.queued--
 	h := g.waiting[class].pop()
 	if e := g.asked.find(h.tag); e != nil {
 		e.tries = min(e.tries+1, mostTries)
@@ -213,7 +213,7 @@ func (g *Gate) Next(now int64) (verdict Verdict, place int32) {
 // Free gives a place back.
 func (g *Gate) Free(place int32) { g.free = append(g.free, place) }
 
-// Due is how long it takes until Next may have something, if no answer comes before.
+// Due is the time until Next may return a request, if no answer comes before.
 func (g *Gate) Due(now int64) time.Duration {
 	g.refill(now)
 	if g.tokens >= 1 {
@@ -222,7 +222,7 @@ func (g *Gate) Due(now int64) time.Duration {
 	return time.Duration((1 - g.tokens) / float64(g.limit.Rate) * 1e9)
 }
 
-// Answer is what a server said.
+// Answer is the kind of a server's reply.
 type Answer uint8
 
 // The answers.

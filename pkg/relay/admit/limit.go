@@ -2,10 +2,10 @@ package admit
 
 import "sync"
 
-// Limiter holds each client and all of them together to a rate. What is sent to this host by unicast has allowances of
-// its own, so that a pod that names a machine's address spends nothing of the machine's. Its memory is fixed: clients
-// share a table of sets, and in a full set the client that was quiet longest is forgotten, which only gives it a fresh
-// allowance.
+// Limiter holds each client, and all clients together, to a rate. Requests that are sent to this host by unicast have
+// allowances of their own, so that a pod that names a machine's address spends none of the machine's allowance. The
+// memory has a fixed size: clients share a table of sets. In a full set the client that asked longest ago is forgotten,
+// and begins with a full allowance if it asks again.
 type Limiter struct {
 	mu     sync.Mutex
 	client rate
@@ -21,28 +21,28 @@ const (
 	limitWays = 4
 )
 
-// rate is an allowance: tokens come back at perSecond, up to burst. Zero is no limit.
+// rate is the rate of a token bucket: it regains perSecond tokens, up to burst. Zero is no limit.
 type rate struct{ perSecond, burst float64 }
 
-// bucket is what is left of an allowance.
+// bucket is a token bucket.
 type bucket struct {
 	tokens float64
-	at     int64 // when tokens was true, in nanoseconds
+	at     int64 // the time of tokens, in nanoseconds
 }
 
-// account is what a client has left.
+// account is a client's token buckets.
 type account struct {
 	tag uint64 // of the client
 	bucket
-	// again is for requests that the client repeats: a sender that forges its chaddr, with a new xid each time, spends
-	// the allowance and not this.
+	// again is for requests that the client repeats. A sender that forges the client's chaddr uses a new xid each time,
+	// so it empties the other bucket and not this one.
 	again bucket
 }
 
 // spareRate is that of again: firmware repeats a request once a second at most.
 var spareRate = rate{perSecond: 2, burst: 2}
 
-// NewLimiter takes requests a second; what is not positive is no limit. A burst is what two seconds allow.
+// NewLimiter takes requests a second; zero or less is no limit. A burst has the tokens of two seconds.
 func NewLimiter(client, total int) *Limiter {
 	allowance := func(n int) rate {
 		n = max(n, 0)
@@ -67,16 +67,16 @@ func (b *bucket) takeAbove(reserve float64, r rate, now int64) bool {
 	return true
 }
 
-// Repeats decides about a repeated request of a served client that Allow had no allowance for.
+// Repeats decides about a repeated request of a served client that Allow refused.
 func (l *Limiter) Repeats(a *Asker, served bool, now int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ofClient(a.Tag, served, now).again.take(spareRate, now)
 }
 
-// Allow decides about a request. A client that shows nothing it could be known by has no allowance of its own; one that
-// has a second name needs the allowance of both. Clients that were never served may spend half of the total's burst, so
-// that they leave the others something.
+// Allow decides about a request. A client without an identity has no limit of its own; the request of a client with two
+// names needs a token of each. Clients that were never served may use half of the total's burst, so that the other half
+// is left to served clients.
 func (l *Limiter) Allow(a *Asker, served bool, now int64) Refusal {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,8 +98,8 @@ func (l *Limiter) Allow(a *Asker, served bool, now int64) Refusal {
 	return Admitted
 }
 
-// ofClient finds the account of a client, or makes one. Clients that were served have sets of their own: the invented
-// ones cannot have their accounts forgotten. The caller holds mu.
+// ofClient finds the account of a client, or makes one. Clients that were served have sets of their own, so that a
+// flood of invented clients does not push their accounts out. The caller holds mu.
 func (l *Limiter) ofClient(tag uint64, served bool, now int64) *account {
 	sets := &l.newcomers
 	if served {

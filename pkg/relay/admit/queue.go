@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// MostWaiting is the longest request that may wait, in bytes. Longer ones go at once or not at all.
+// MostWaiting is the longest request that may wait, in bytes. A longer one is sent at once or refused.
 const MostWaiting = 2048
 
 const (
-	// releaseEvery is the least time between two looks at what waits.
+	// releaseEvery is the least time between two releases of waiting requests.
 	releaseEvery = 5 * time.Millisecond
-	// crowdedFor is how long after the last request that had to wait servers are not blamed for silence.
+	// crowdedFor is for how long a queue counts as crowded after a request had to wait.
 	crowdedFor = 30 * time.Second
-	// atOnce is how many requests are released before the way is flushed.
+	// atOnce is how many requests are released before the handler is flushed.
 	atOnce = 64
 )
 
-// Refusal says why a request goes no further. The zero value is none.
+// Refusal is the reason for which a request is refused. The zero value is none.
 type Refusal uint8
 
 // The refusals.
@@ -31,17 +31,17 @@ const (
 	Newcomers         // more clients that were never served ask than the servers answer
 )
 
-// Asker is who sends a request, and which.
+// Asker describes a request and its client.
 type Asker struct {
-	// Tag is what the client is known by, 0 where it shows nothing.
+	// Tag identifies the client, 0 for one without an identity.
 	Tag uint64
-	// Also is a second name of the client, which has an allowance of its own: 0 if there is none.
+	// Also is a second name of the client, which has a limit of its own: 0 if there is none.
 	Also uint64
 	// XID is the request's transaction.
 	XID uint32
-	// Unicast tells that it was sent to this host.
+	// Unicast tells that the request was sent to this host.
 	Unicast bool
-	// Requests tells that it asks for what a server has offered.
+	// Requests tells that the request asks for an address that a server has offered.
 	Requests bool
 }
 
@@ -55,18 +55,18 @@ type Slot[T any] struct {
 	bytes [MostWaiting]byte
 }
 
-// Way is where a request goes that has waited. T is what the caller has to know about it.
-type Way[T any] interface {
-	// Send sends a request, which stays where it is until Flush.
+// Handler sends requests that have waited. T is the caller's note on a request.
+type Handler[T any] interface {
+	// Send sends a request, whose bytes stay as they are until Flush.
 	Send(note *T, b []byte, now int64)
 	Flush()
-	// Refused tells of a request that has waited in vain. It must not wait itself, or ask the room.
+	// Refused is called for a request that has waited too long. It must not block, or call the queue.
 	Refused(note *T, b []byte, now int64)
 }
 
-// Room is where the requests of one listener, or those sent to this host, wait while more machines ask than the servers
-// answer. What need not wait never is in it.
-type Room[T any] struct {
+// Queue has the waiting requests of one listener, or those that were sent to this host, while more machines ask than
+// the servers answer. A request that need not wait is never put into it.
+type Queue[T any] struct {
 	limits    *Limiter
 	seed      maphash.Seed
 	wake      chan struct{}
@@ -74,24 +74,24 @@ type Room[T any] struct {
 
 	mu    sync.Mutex
 	gate  *Gate
-	slots [Places]Slot[T] // untouched, and so not resident, until requests wait
+	slots [Places]Slot[T] // not resident in memory until requests wait
 	next  [atOnce]int32   // places; of Run only
 }
 
-// NewRoom makes a room whose clients are held to limits, which rooms may share.
-func NewRoom[T any](limit Limit, limits *Limiter) *Room[T] {
-	return &Room[T]{limits: limits, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1), gate: NewGate(limit)}
+// NewQueue makes a queue whose clients are held to limits, which several queues may share.
+func NewQueue[T any](limit Limit, limits *Limiter) *Queue[T] {
+	return &Queue[T]{limits: limits, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1), gate: NewGate(limit)}
 }
 
-// transaction is what distinguishes two transactions.
+// transaction identifies a transaction.
 type transaction struct {
 	client uint64
 	xid    uint32
 }
 
-// Ask decides about a request of that many bytes: it goes to the servers now (no slot), waits in a slot once it is put
-// there by [Room.Keep], or is one too many. served tells that the servers have given its client an address before.
-func (r *Room[T]) Ask(a *Asker, length int, now int64) (slot *Slot[T], served bool, refused Refusal) {
+// Ask decides about a request of length bytes. It is to be sent now (slot is nil), waits in a slot once [Queue.Keep]
+// has put it there, or is refused. served tells that the servers have given its client an address before.
+func (r *Queue[T]) Ask(a *Asker, length int, now int64) (slot *Slot[T], served bool, refused Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	served = r.gate.Served(a.Tag)
@@ -119,8 +119,8 @@ func (r *Room[T]) Ask(a *Asker, length int, now int64) (slot *Slot[T], served bo
 	return nil, served, Newcomers
 }
 
-// Keep has a request wait in its slot. It copies what is to be sent.
-func (r *Room[T]) Keep(slot *Slot[T], note T, b []byte, now int64) {
+// Keep puts a request into its slot, where it waits. It copies the bytes.
+func (r *Queue[T]) Keep(slot *Slot[T], note T, b []byte, now int64) {
 	slot.note = note
 	slot.n = copy(slot.bytes[:], b)
 	r.crowdedAt.Store(now)
@@ -129,51 +129,51 @@ func (r *Room[T]) Keep(slot *Slot[T], note T, b []byte, now int64) {
 	first := r.gate.Waiting() == 1
 	r.mu.Unlock()
 	if first {
-		r.rouse()
+		r.signal()
 	}
 }
 
-// Leave gives a slot back that Ask gave, instead of Keep.
-func (r *Room[T]) Leave(slot *Slot[T]) {
+// Cancel gives a slot back that Ask gave, instead of Keep.
+func (r *Queue[T]) Cancel(slot *Slot[T]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.gate.Free(slot.place)
 }
 
-// rouse has Run look who is next.
-func (r *Room[T]) rouse() {
+// signal has Run look for requests that may be sent.
+func (r *Queue[T]) signal() {
 	select {
 	case r.wake <- struct{}{}:
-	default: // it is about to
+	default: // Run is about to
 	}
 }
 
 // Answered notes a reply to a client; first tells that it is the first one to its request.
-func (r *Room[T]) Answered(tag uint64, answer Answer, first bool, now int64) {
+func (r *Queue[T]) Answered(tag uint64, answer Answer, first bool, now int64) {
 	r.mu.Lock()
 	r.gate.Answered(tag, answer, first, now)
 	waiting := r.gate.Waiting() > 0
 	r.mu.Unlock()
 	if waiting {
-		r.rouse()
+		r.signal()
 	}
 }
 
-// Crowded tells whether requests had to wait, or were refused, of late.
-func (r *Room[T]) Crowded(now int64) bool {
+// Crowded tells whether requests had to wait, or were refused, in the last half minute.
+func (r *Queue[T]) Crowded(now int64) bool {
 	at := r.crowdedAt.Load()
 	return at != 0 && now-at < crowdedFor.Nanoseconds()
 }
 
 // Waiting is how many requests wait.
-func (r *Room[T]) Waiting() int {
+func (r *Queue[T]) Waiting() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.gate.Waiting()
 }
 
-// Run sends what waits as its turn comes, until ctx is done. clock is the clock of all the other calls.
-func (r *Room[T]) Run(ctx context.Context, clock func() int64, way Way[T]) {
+// Run sends waiting requests as the gate allows, until ctx is done. clock is the clock of all the other calls.
+func (r *Queue[T]) Run(ctx context.Context, clock func() int64, to Handler[T]) {
 	due := time.NewTimer(0)
 	defer due.Stop()
 	for {
@@ -183,21 +183,22 @@ func (r *Room[T]) Run(ctx context.Context, clock func() int64, way Way[T]) {
 		case <-r.wake:
 		case <-due.C:
 		}
-		if wait, more := r.Release(clock(), way); more {
+		if wait, more := r.Release(clock(), to); more {
 			due.Reset(max(wait, releaseEvery))
 		}
 	}
 }
 
-// Release sends what may go, and returns when there may be more if requests still wait. One goroutine calls it.
-func (r *Room[T]) Release(now int64, way Way[T]) (wait time.Duration, more bool) {
+// Release sends the requests that the gate allows now. If more wait, it returns the time until one of them may be sent.
+// One goroutine calls it.
+func (r *Queue[T]) Release(now int64, to Handler[T]) (wait time.Duration, more bool) {
 	for n := atOnce; n == atOnce; {
-		n = r.take(now, way)
+		n = r.take(now, to)
 		for _, place := range r.next[:n] {
 			slot := &r.slots[place]
-			way.Send(&slot.note, slot.bytes[:slot.n], now)
+			to.Send(&slot.note, slot.bytes[:slot.n], now)
 		}
-		way.Flush()
+		to.Flush()
 		r.mu.Lock()
 		for _, place := range r.next[:n] {
 			r.gate.Free(place)
@@ -208,8 +209,8 @@ func (r *Room[T]) Release(now int64, way Way[T]) (wait time.Duration, more bool)
 	return wait, more
 }
 
-// take puts the places of those whose turn has come into next, and drops those that waited in vain.
-func (r *Room[T]) take(now int64, way Way[T]) (n int) {
+// take puts the places of requests that may be sent into next, and drops those that have waited too long.
+func (r *Queue[T]) take(now int64, to Handler[T]) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for n < atOnce {
@@ -219,7 +220,7 @@ func (r *Room[T]) take(now int64, way Way[T]) (n int) {
 			return n
 		case Refuse:
 			slot := &r.slots[place]
-			way.Refused(&slot.note, slot.bytes[:slot.n], now)
+			to.Refused(&slot.note, slot.bytes[:slot.n], now)
 			r.gate.Free(place)
 		case Send:
 			r.next[n] = place

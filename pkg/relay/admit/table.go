@@ -2,8 +2,8 @@ package admit
 
 import "time"
 
-// ways is how many entries a set has: a cache line's. Where a set is full the entry that was touched longest ago is
-// replaced.
+// ways is how many entries a set has: as many as a cache line holds. In a full set the entry that was touched longest
+// ago is replaced.
 const ways = 8
 
 // table remembers clients. Its size is fixed.
@@ -14,12 +14,12 @@ type table struct {
 // entry is one client; the zero value is none.
 type entry struct {
 	tag   uint32 // the upper half of the client's
-	at    uint16 // when it was touched, in units of grain; it wraps around after two hours, which does little harm
+	at    uint16 // when the entry was touched, in units of grain; it wraps around after two hours, which does little harm
 	count uint8
 	tries uint8
 }
 
-// grain is how exactly an entry knows its time.
+// grain is the resolution of an entry's time.
 const grain = 125 * time.Millisecond
 
 // newTable makes a table for a number of clients, which is a power of 2.
@@ -65,8 +65,8 @@ func (e *entry) age(now int64) time.Duration {
 	return time.Duration(uint16(now/int64(grain))-e.at) * grain
 }
 
-// held is a request that waits.
-type held struct {
+// queued is a request that waits.
+type queued struct {
 	place int32
 	tag   uint64
 	at    int64
@@ -74,21 +74,21 @@ type held struct {
 
 // ring is a queue of fixed size.
 type ring struct {
-	places []held
+	places []queued
 	first  int
 	n      int
 }
 
 func (r *ring) full() bool { return r.n == len(r.places) }
 
-func (r *ring) oldest() *held { return &r.places[r.first] }
+func (r *ring) oldest() *queued { return &r.places[r.first] }
 
-func (r *ring) push(h held) {
+func (r *ring) push(h queued) {
 	r.places[(r.first+r.n)%len(r.places)] = h
 	r.n++
 }
 
-func (r *ring) pop() held {
+func (r *ring) pop() queued {
 	h := r.places[r.first]
 	r.first = (r.first + 1) % len(r.places)
 	r.n--

@@ -1,5 +1,5 @@
-// Package bounds has the settings of a relay that are the same for DHCPv4 and DHCPv6: how much it remembers, how much
-// it lets through, how long it waits, and the key by which it knows replies.
+// Package bounds has the settings of a relay that are the same for DHCPv4 and DHCPv6: bounds of its memory, rates and
+// times, and the key of its tokens.
 package bounds
 
 import (
@@ -11,7 +11,7 @@ import (
 // MinTokenKey is the least length of a token key in bytes.
 const MinTokenKey = 16
 
-// The most of what is kept.
+// The largest values of the settings.
 const (
 	maxPending = 1 << 24
 	maxTrace   = 1 << 16
@@ -45,7 +45,7 @@ type Bounds struct {
 	TokenKey []byte
 }
 
-// WithDefaults fills in what is unset.
+// WithDefaults sets the fields that are zero to their defaults.
 func (b Bounds) WithDefaults() Bounds {
 	unset(&b.ResolveInterval, 10*time.Second)
 	unset(&b.Pending, 32768)
@@ -64,7 +64,7 @@ func unset[T int | time.Duration](value *T, otherwise T) {
 	}
 }
 
-// Faults are what is impossible.
+// Faults returns the faults of the settings.
 func (b Bounds) Faults() (faults []error) {
 	add := func(field, format string, args ...any) { faults = append(faults, fault.New(field, format, args...)) }
 	if b.TracePackets > maxTrace {

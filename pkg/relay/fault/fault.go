@@ -1,13 +1,13 @@
-// Package fault says what is wrong with a configuration, by its fields.
+// Package fault has the faults of a configuration, by its fields.
 package fault
 
 import "fmt"
 
-// Fault is what is wrong with one field of a configuration.
+// Fault is a fault of one field of a configuration.
 type Fault struct {
 	// Field is the field's name.
 	Field string
-	// Text says what is wrong with its value.
+	// Text describes the fault of its value.
 	Text string
 }
 

@@ -11,34 +11,34 @@ import (
 
 // The times of a group.
 const (
-	// HelloEvery is how often a replica says that it is there.
+	// HelloEvery is the time between two hellos of a replica.
 	HelloEvery = 250 * time.Millisecond
-	// Gone is the silence after which a replica counts no more. Firmware repeats a request after a second at the least:
-	// a machine whose replica went away is relayed by another one at its first repetition.
+	// Gone is the silence after which a replica is taken for gone. Firmware repeats a request after a second at the
+	// least, so the first repetition of a machine whose replica is gone is relayed by another replica.
 	Gone = time.Second
-	// Patience is how long a machine has to ask in vain, by its own repetitions, until the next replica relays its
-	// requests, too, although the one before it is there.
+	// Patience is for how long a machine has to repeat itself until the next replica relays its requests too, although
+	// the replica before it is there.
 	Patience = 6 * time.Second
-	// remembered is how long the last stamp of a replica that is gone is kept, so that its old hellos count for nothing.
+	// remembered is how long the last stamp of a replica that is gone is kept, so that its old hellos are ignored.
 	remembered = 2 * MaxSkew
-	// maxPeers bounds what strangers can have this replica remember.
+	// maxPeers bounds the replicas that are remembered, since any host on the VLAN can invent some.
 	maxPeers = 16
 )
 
-// State is what a replica says of itself.
+// State is a replica's state as its hellos tell it.
 type State struct {
-	// ID is another one for each process.
+	// ID is different for each process.
 	ID uint64
-	// Able tells that the replica hears machines and knows a server to ask.
+	// Able tells that the replica's listener is open and that it knows a server's address.
 	Able bool
-	// Owner tells that the replica's node has the stack's address, as far as the replica can tell: it hears nobody else
-	// answer for it.
+	// Owner tells that the replica's node has the stack's address, as far as the replica can tell: no other station
+	// answers for that address.
 	Owner bool
 	// Leaving tells that the replica ends.
 	Leaving bool
 }
 
-// standing is what comes first among replicas: the smaller one.
+// standing orders the replicas: a smaller one comes first.
 func (s State) standing() uint8 {
 	switch {
 	case s.Able && s.Owner:
@@ -58,35 +58,35 @@ type Group struct {
 	settled bool
 	peers   []peer
 	ranks   [buckets]uint8
-	until   int64 // when ranks has to be made anew, since a peer may be gone
+	until   int64 // the time from which on a peer may be gone, and ranks has to be made anew
 }
 
 // peer is another replica.
 type peer struct {
 	State
 	stamp int64 // of its last hello, on its own clock
-	heard int64 // when that came
+	at    int64 // when that arrived
 }
 
-func (p *peer) here(now int64) bool { return !p.Leaving && now-p.heard <= int64(Gone) }
+func (p *peer) here(now int64) bool { return !p.Leaving && now-p.at <= int64(Gone) }
 
-// New makes the group of a replica that knows no other one. It relays nothing until it has settled. Times are since
-// start.
+// New makes the group of a replica that knows no other one yet. The replica relays nothing until it has settled. Times
+// are since start.
 func New(id uint64, start time.Time) *Group {
 	g := &Group{start: start, self: State{ID: id}}
 	g.order(0)
 	return g
 }
 
-// Settled tells whether this replica has had time to hear the others.
+// Settled sets whether this replica has had time to receive the others' hellos.
 func (g *Group) Settled(settled bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.settled = settled
 }
 
-// Be is what this replica says of itself from now on.
-func (g *Group) Be(able, owner, leaving bool, now int64) State {
+// Update sets this replica's own state, and returns it.
+func (g *Group) Update(able, owner, leaving bool, now int64) State {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	next := State{ID: g.self.ID, Able: able && !leaving, Owner: owner && !leaving, Leaving: leaving}
@@ -97,22 +97,22 @@ func (g *Group) Be(able, owner, leaving bool, now int64) State {
 	return next
 }
 
-// Hear takes what another replica says of itself. It returns whether that replica was not here before. A stamp that is
-// not later than the replica's last one is an old hello, and counts for nothing.
-func (g *Group) Hear(h Hello, now int64) (arrived bool) {
+// Receive notes another replica's hello. It returns whether that replica was not here before. A hello whose stamp is
+// not later than the replica's last one is an old one, and is ignored.
+func (g *Group) Receive(h Hello, now int64) (arrived bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if h.ID == g.self.ID {
 		return false
 	}
-	g.peers = slices.DeleteFunc(g.peers, func(p peer) bool { return now-p.heard > int64(remembered) })
+	g.peers = slices.DeleteFunc(g.peers, func(p peer) bool { return now-p.at > int64(remembered) })
 	i := slices.IndexFunc(g.peers, func(p peer) bool { return p.ID == h.ID })
 	known := i >= 0
 	switch {
 	case known && h.Stamp <= g.peers[i].stamp:
 		return false
 	case !known && len(g.peers) == maxPeers:
-		// One that is gone makes room, never one that is here: else a stranger could push it out.
+		// Only a replica that is gone makes room for a new one: a host that invents replicas cannot push out the true ones.
 		i = slices.IndexFunc(g.peers, func(p peer) bool { return !p.here(now) })
 		if i < 0 {
 			return false
@@ -123,7 +123,7 @@ func (g *Group) Hear(h Hello, now int64) (arrived bool) {
 	}
 	p := &g.peers[i]
 	before, wasHere := p.State, known && p.here(now)
-	*p = peer{State: h.State, stamp: h.Stamp, heard: now}
+	*p = peer{State: h.State, stamp: h.Stamp, at: now}
 	if before != p.State || !wasHere {
 		g.order(now)
 	}
@@ -140,7 +140,7 @@ type View struct {
 	Share int
 }
 
-// View looks at the group.
+// View returns the group's state at a time.
 func (g *Group) View(now int64) (v View) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -164,7 +164,7 @@ func (g *Group) View(now int64) (v View) {
 	return v
 }
 
-// unsettled is the rank of a replica that has not had time to hear the others: it relays nothing.
+// unsettled is the rank of a replica that has not had time to receive the others' hellos: it relays nothing.
 const unsettled = 0xff
 
 // rank is how many replicas come before this one for the machines of a bucket.
@@ -195,7 +195,7 @@ func (g *Group) order(now int64) {
 		if !p.here(now) {
 			continue
 		}
-		g.until = min(g.until, p.heard+int64(Gone))
+		g.until = min(g.until, p.at+int64(Gone))
 		for bucket := range g.ranks {
 			if before(p.State, g.self, uint8(bucket)) {
 				g.ranks[bucket]++

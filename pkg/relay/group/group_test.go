@@ -42,10 +42,10 @@ func (v *vlan) greet(from *replica, leaving bool) {
 	if from.dead {
 		return
 	}
-	self := from.Be(from.able, from.owner, leaving, v.now())
+	self := from.Update(from.able, from.owner, leaving, v.now())
 	for _, to := range v.replicas {
 		if to != from && !to.cutOff {
-			to.Hear(Hello{State: self, Stamp: time.Now().UnixNano()}, v.now())
+			to.Receive(Hello{State: self, Stamp: time.Now().UnixNano()}, v.now())
 		}
 	}
 }
@@ -188,7 +188,7 @@ func TestNewReplicaWaits(t *testing.T) {
 		v.replicas[1].dead, v.replicas[1].owner = true, true
 		v.settle()
 		late := New(77, v.start)
-		late.Be(true, true, false, v.now())
+		late.Update(true, true, false, v.now())
 		v.replicas[1] = &replica{Group: late, watch: NewWatch(late, v.start), able: true, owner: true}
 		if diff := cmp.Diff([]int{0}, v.ask(machine(1))); diff != "" {
 			t.Errorf("before it has heard anybody (-want +got):\n%s", diff)
@@ -265,7 +265,7 @@ func TestInventedReplicasDoNotStopMachines(t *testing.T) {
 		invent := func() {
 			for i := range 100 {
 				for _, r := range v.replicas {
-					r.Hear(Hello{State: State{ID: ^uint64(i), Able: true, Owner: true}, Stamp: time.Now().UnixNano()}, v.now())
+					r.Receive(Hello{State: State{ID: ^uint64(i), Able: true, Owner: true}, Stamp: time.Now().UnixNano()}, v.now())
 				}
 			}
 		}
@@ -292,12 +292,12 @@ func TestRecordedHello(t *testing.T) {
 		now := func() int64 { return int64(time.Since(start)) }
 		g := New(1, start)
 		recorded := Hello{State: State{ID: 2, Able: true, Owner: true}, Stamp: 10}
-		if !g.Hear(recorded, now()) {
+		if !g.Receive(recorded, now()) {
 			t.Error("the first hello: not taken for a replica that has come")
 		}
 		for range 50 {
 			time.Sleep(time.Second)
-			if g.Hear(recorded, now()) || g.View(now()).Peers != 0 && now() > int64(Gone) {
+			if g.Receive(recorded, now()) || g.View(now()).Peers != 0 && now() > int64(Gone) {
 				t.Fatalf("a recorded hello counts after %v", time.Duration(now()))
 			}
 		}
@@ -354,7 +354,7 @@ func TestDecideAllocatesNothing(t *testing.T) {
 	start := time.Now()
 	g := New(1, start)
 	g.Settled(true)
-	g.Hear(Hello{State: State{ID: 2, Able: true}, Stamp: 1}, 0)
+	g.Receive(Hello{State: State{ID: 2, Able: true}, Stamp: 1}, 0)
 	w, a, now := NewWatch(g, start), machine(1), int64(0)
 	if n := testing.AllocsPerRun(1000, func() { now++; w.Decide(&a, now) }); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -374,11 +374,11 @@ func BenchmarkDecide(b *testing.B) {
 	g := New(1, start)
 	g.Settled(true)
 	for i := range 2 {
-		g.Hear(Hello{State: State{ID: uint64(i) + 2, Able: true}, Stamp: 1}, 0)
+		g.Receive(Hello{State: State{ID: uint64(i) + 2, Able: true}, Stamp: 1}, 0)
 	}
 	for _, owner := range []bool{true, false} {
 		b.Run(fmt.Sprintf("owner=%v", owner), func(b *testing.B) {
-			g.Be(true, owner, false, 0)
+			g.Update(true, owner, false, 0)
 			w, a := NewWatch(g, start), machine(1)
 			for b.Loop() {
 				w.Decide(&a, 1)

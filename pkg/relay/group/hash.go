@@ -3,7 +3,7 @@ package group
 // buckets is how many parts all machines are divided into (RFC 3074 section 4).
 const buckets = 256
 
-// Bucket is that of a machine: the hash of RFC 3074 section 6 over what the message is known by, which section 5 says
+// Bucket is a machine's bucket: the hash of RFC 3074 section 6 over the machine's identity, which section 5 says
 // is the client identifier if there is one, else the hardware address. Of DHCPv6 it is the DUID.
 func Bucket(identity []byte) uint8 {
 	hash := uint8(len(identity))

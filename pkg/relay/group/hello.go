@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Hello is what a replica sends to the others on its VLAN.
+// Hello is the message that a replica sends to the others on its VLAN.
 type Hello struct {
 	State
 	// Stamp grows with each hello of a process: its wall clock when it began, and the time since, in nanoseconds.

@@ -17,16 +17,16 @@ const (
 
 // Ask is a machine's message.
 type Ask struct {
-	// Identity is what RFC 3074 section 5 has the machine known by: see [Bucket].
+	// Identity is the machine's identity of RFC 3074 section 5: see [Bucket].
 	Identity []byte
-	// Tag is what the machine is told apart by here, 0 if nothing does: nobody takes over for it.
+	// Tag identifies the machine here. It is 0 for a machine without an identity, which no replica takes over.
 	Tag uint64
 	// Kind is the message's type, and XID its transaction.
 	Kind uint8
 	XID  uint32
-	// Begins tells a message by which a machine begins (DISCOVER, SOLICIT): it may repeat that with another XID.
+	// Begins tells that a machine begins with this message (DISCOVER, SOLICIT), which it may repeat with another XID.
 	Begins bool
-	// Waited is for how long the machine says that it has been asking.
+	// Waited is for how long the machine has been asking, by its own message.
 	Waited time.Duration
 }
 
@@ -37,8 +37,8 @@ type Watch struct {
 	entries [sets][ways]entry
 }
 
-// How many machines' repetitions are known at once: a set is full when eight machines of it ask at the same time, and
-// then the one that asked longest ago is forgotten. It has to wait for a replica to be gone.
+// Bounds of the machines whose repetitions are counted. A set is full when eight machines of it ask at the same time;
+// then the machine that asked longest ago is forgotten, and is taken over only when its replica is gone.
 const (
 	sets = 512
 	ways = 8
@@ -54,7 +54,7 @@ type entry struct {
 	kind        uint8
 }
 
-// NewWatch makes a watch of a group for a caller whose times are since start; nil where there is no group.
+// NewWatch makes a watch of a group for a caller whose times are since start. It is nil where there is no group.
 func NewWatch(g *Group, start time.Time) *Watch {
 	if g == nil {
 		return nil
@@ -72,7 +72,7 @@ func (w *Watch) Decide(a *Ask, now int64) Verdict {
 		return Ours
 	}
 	again, since := w.note(a, now)
-	// Replicas that do not say the truth, or many of them, must not make the wait longer than twice the patience.
+	// However many replicas claim to be there, a machine waits no longer than twice the patience.
 	if wait := Patience * time.Duration(min(rank, 2)); again && rank != unsettled && max(since, a.Waited) >= wait {
 		return TakenOver
 	}
@@ -105,8 +105,8 @@ func (w *Watch) note(a *Ask, now int64) (again bool, since time.Duration) {
 	return true, time.Duration(now - e.first)
 }
 
-// Seconds is the time of the field secs of a DHCPv4 message. Some firmware has its bytes the wrong way round: of the
-// two readings the smaller one counts.
+// Seconds is the time in the field secs of a DHCPv4 message. Some firmware writes the field in little-endian order: of
+// the two readings the smaller one counts.
 func Seconds(secs uint16) time.Duration {
 	return time.Duration(min(secs, bits.ReverseBytes16(secs))) * time.Second
 }

@@ -31,8 +31,8 @@ func open() (*socket.Socket, error) {
 	return s, nil
 }
 
-// Watch calls changed for each event until ctx is done. What an event says does not matter: whoever is told looks for
-// itself.
+// Watch calls changed for each event until ctx is done. The event's content is not passed on: changed reads the links'
+// state itself.
 func Watch(ctx context.Context, changed func()) error {
 	s, err := open()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
-// Fault is what a packet socket tells of a frame that is not to be looked at. The zero value is a good one.
+// Fault is the reason for which a frame is not to be read, as a packet socket tells it. The zero value is none.
 type Fault uint8
 
 // The faults.
@@ -27,7 +27,7 @@ const (
 	vlanIDMask = 0x0fff
 )
 
-// Frame is frame i of a batch, and what is known of its checksum. The frame is there in spite of the fault OtherHost,
+// Frame is frame i of a batch, and the state of its checksum. The frame is there in spite of the fault OtherHost,
 // if it is whole.
 func Frame(in *mmsg.RecvBatch, i int) (b []byte, sum frame.Checksum, fault Fault) {
 	b, whole := in.Packet(i)

@@ -1,4 +1,4 @@
-// Package listener hears frames on an interface that may come and go, by a packet socket, and lets others send there.
+// Package listener receives frames on an interface that may come and go, by a packet socket, which also sends.
 package listener
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
-// Config is what a listener needs to know. T is what its user wants to know of the interface.
+// Config makes a [Listener]. T is its user's description of the interface.
 type Config[T any] struct {
 	// Name is the interface's.
 	Name string
@@ -37,9 +37,9 @@ type Config[T any] struct {
 	Clock func() int64
 	// Handle is called with each batch of n frames, and when it came; they are in the listener's batch during the call.
 	Handle func(n int, now int64)
-	// Changed is told when the listener is open, and when it is not any more.
+	// Changed is called when the listener has opened or closed.
 	Changed func(open bool)
-	// Lost is told how many frames the kernel had to drop, since the socket's buffer was full.
+	// Lost is called with the number of frames that the kernel dropped, since the socket's buffer was full.
 	Lost   func(frames uint32)
 	Logger *slog.Logger
 }
@@ -50,8 +50,8 @@ type Listener[T any] struct {
 	recvBatch *mmsg.RecvBatch
 	port      atomic.Pointer[Port[T]]
 	why       atomic.Pointer[string] // why there is no port
-	changed   chan struct{}          // something about a link has
-	counted   int64                  // when the kernel was last asked what it had to drop
+	changed   chan struct{}          // a link has changed
+	counted   int64                  // when the kernel's count of dropped frames was last read
 }
 
 // Port is an open listener. It is never changed, only replaced.
@@ -69,8 +69,8 @@ const (
 	reopenMost  = 5 * time.Second
 )
 
-// ReceiveBuffer holds what arrives while the relay does not run, in bytes as the kernel counts (some 1,300 packets
-// per MiB).
+// ReceiveBuffer holds the packets that arrive while the relay does not run, in bytes as the kernel counts (some 1,300
+// packets per MiB).
 const ReceiveBuffer = 4 << 20
 
 // New makes a listener that is not open.
@@ -86,14 +86,14 @@ func (l *Listener[T]) RecvBatch() *mmsg.RecvBatch { return l.recvBatch }
 // Port is the listener's, nil while it is not open.
 func (l *Listener[T]) Port() *Port[T] { return l.port.Load() }
 
-// SetPort is for tests: what the listener would know of its interface.
+// SetPort sets the port without an interface, for tests.
 func (l *Listener[T]) SetPort(p *Port[T]) { l.port.Store(p) }
 
 // Wake has the listener look at its interface again.
 func (l *Listener[T]) Wake() {
 	select {
 	case l.changed <- struct{}{}:
-	default: // it is about to
+	default: // the listener has not taken the last one yet
 	}
 }
 
@@ -160,7 +160,7 @@ func (l *Listener[T]) down(why string) {
 	l.config.Changed(false)
 }
 
-// Ready tells why the listener is not open, if so.
+// Ready returns an error while the listener is not open.
 func (l *Listener[T]) Ready() error {
 	if l.port.Load() != nil {
 		return nil
@@ -168,7 +168,7 @@ func (l *Listener[T]) Ready() error {
 	return fmt.Errorf("listener %s: %s", l.config.Name, *l.why.Load())
 }
 
-// look finds the interface and what is to be known about it.
+// look finds the interface and describes it.
 func (l *Listener[T]) look() (*Port[T], error) {
 	name := l.config.Name
 	link, err := net.InterfaceByName(name)
@@ -260,8 +260,8 @@ func (l *Listener[T]) serve(ctx context.Context, p *Port[T]) error {
 	}
 }
 
-// countLost counts what the kernel had to drop. It asks once a second, while packets arrive: when none do, none are
-// dropped.
+// countLost counts the frames that the kernel dropped. It reads the kernel's count once a second while packets arrive:
+// when none arrive, none are dropped.
 func (l *Listener[T]) countLost(p *Port[T], now int64) {
 	if now-l.counted < time.Second.Nanoseconds() {
 		return

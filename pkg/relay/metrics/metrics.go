@@ -80,13 +80,13 @@ func New[D ~uint8](c Config) (*Metrics[D], error) {
 	gauge := func(name, help string, read func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: c.Prefix + name, Help: help}, read)
 	}
-	packets := vector("_packets_total", c.Family+" messages relayed, by the listener at the client's side, direction and "+
-		"the type of the client's or server's message. A request that goes to two servers counts once.",
+	packets := vector("_packets_total", c.Family+" messages relayed, by the listener at the client's side, direction "+
+		"and the type of the client's or server's message. A request that goes to two servers counts once.",
 		"listener", "direction", "type")
 	drops := vector("_drops_total", c.Family+" packets not relayed, by listener, direction and reason "+
 		"(docs/dhcp-relay.md).", "listener", "direction", "reason")
-	takenOver := vector("_taken_over_total", c.Family+" requests relayed although they are another replica's, since their "+
-		"machines waited for long.", "listener")
+	takenOver := vector("_taken_over_total", c.Family+" requests relayed although they are another replica's, since "+
+		"their machines waited for long.", "listener")
 	m := &Metrics[D]{
 		Servers: server.NewMetrics(c.Prefix),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{

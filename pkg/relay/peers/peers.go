@@ -1,6 +1,6 @@
-// Package peers has the replicas on a VLAN know of each other, and of who has the stack's address there: each says
-// hello to the others by Ethernet frames on its listeners, and asks by ARP or neighbour discovery who answers for the
-// address. What follows from that is package group's to decide; docs/design/relay-replicas.md says why it is done so.
+// Package peers lets the replicas on a VLAN find each other, and the node that has the stack's address there. Each
+// replica broadcasts hellos as Ethernet frames on its listeners, and looks by ARP or neighbour discovery for another
+// station with the address. Package group decides which replica relays; docs/design/relay-replicas.md has the reasons.
 package peers
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/links"
 )
 
-// Config is what it takes to know the other replicas.
+// Config describes the replicas.
 type Config struct {
 	// Listeners are the interfaces on the VLANs that the replicas share. They have the same names everywhere. None: there
 	// are no other replicas.
@@ -31,9 +31,9 @@ type Config struct {
 	Address netip.Addr
 	// Name tells the replicas of one installation from those of another one on the same VLAN.
 	Name string
-	// Key signs what replicas say. None: whoever is on the VLAN is believed.
+	// Key signs hellos. Without it, the hellos of any host on the VLAN are believed.
 	Key []byte
-	// Able tells why this replica cannot relay at the moment, if so. It must not wait.
+	// Able returns an error while this replica cannot relay. It must not block.
 	Able func() error
 
 	// Logger may be nil.
@@ -96,7 +96,7 @@ func WarnTakenOver(limiter *loglimit.Limiter, now int64, listener string) {
 // now is the groups' clock: nanoseconds since the start.
 func (p *Peers) now() int64 { return int64(time.Since(p.start)) }
 
-// Run implements daemon.Task: it says hello until ctx is done, and goodbye then.
+// Run implements daemon.Task: it sends hellos until ctx is done, and a goodbye then.
 func (p *Peers) Run(ctx context.Context) error {
 	if len(p.stations) == 0 {
 		<-ctx.Done()
@@ -116,7 +116,7 @@ func (p *Peers) Run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// Ready implements daemon.Task: this replica has had time to hear the others. Where there are none it can do its job.
+// Ready implements daemon.Task: this replica has had time to receive the others' hellos.
 func (p *Peers) Ready() error {
 	var faults []error
 	for _, name := range p.config.Listeners {

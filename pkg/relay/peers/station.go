@@ -18,15 +18,15 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 )
 
-// etherType is that of hellos: IEEE 802 has set it aside for experiments and private use on one's own network.
+// etherType is that of hellos: IEEE 802 has set it aside for experiments and private use within a network.
 const etherType = 0x88b5
 
 const (
-	// probeEvery is how often a replica asks who answers for the stack's address, in hellos.
+	// probeEvery is how many hellos a replica sends for each probe for the stack's address.
 	probeEvery = 4
-	// unanswered is the silence after which nobody else has the address: three probes.
+	// unanswered is the silence after which no other station has the address: three probes.
 	unanswered = 3 * probeEvery * group.HelloEvery
-	// settling is how many hellos a replica says, and so hears of each other one, before it relays.
+	// settling is how many hellos a replica sends, and receives from each other replica, before it relays.
 	settling = 3
 )
 
@@ -41,20 +41,20 @@ type port = listener.Port[struct{}]
 
 // station is this replica on one VLAN.
 type station struct {
-	peers   *Peers
-	name    string
-	group   *group.Group
-	codec   *group.Codec // of run
-	reader  *group.Codec // of the goroutine that hears hellos
-	hello   *listener.Listener[struct{}]
-	answers *listener.Listener[struct{}] // nil: nobody is asked
-	out     *mmsg.SendBatch
-	frame   []byte
-	stamp   int64        // of the process's first hello
-	heard   atomic.Int64 // when somebody else last answered for the stack's address
-	said    int          // hellos since the listener opened
-	settled atomic.Bool  // they were enough
-	view    group.View
+	peers    *Peers
+	name     string
+	group    *group.Group
+	codec    *group.Codec // of run
+	reader   *group.Codec // of the goroutine that reads hellos
+	hello    *listener.Listener[struct{}]
+	answers  *listener.Listener[struct{}] // nil: the stack has no address
+	out      *mmsg.SendBatch
+	frame    []byte
+	stamp    int64        // of the process's first hello
+	answered atomic.Int64 // when another station last answered for the stack's address
+	said     int          // hellos since the listener opened
+	settled  atomic.Bool  // they were enough
+	view     group.View
 }
 
 // allNodes is the group that some answers of neighbours are sent to.
@@ -66,7 +66,7 @@ func newStation(p *Peers, name string, id uint64) (*station, error) {
 		peers: p, name: name, group: group.New(id, p.start), codec: codec(), reader: codec(),
 		frame: make([]byte, 0, maxFrame), stamp: p.start.UnixNano(),
 	}
-	s.heard.Store(never)
+	s.answered.Store(never)
 	s.out = mmsg.NewSendBatch(false, func(errno unix.Errno) {
 		p.logLimiter.WarnAt(p.now(), "failed to reach other replicas", func() []any {
 			return []any{"listener", name, "error", errno.Error()}
@@ -112,7 +112,7 @@ func (s *station) wake() {
 	}
 }
 
-// run hears the others, and says hello until ctx is done.
+// run reads the others' hellos, and sends its own, until ctx is done.
 func (s *station) run(ctx context.Context) error {
 	tasks, ctx := errgroup.WithContext(ctx)
 	said := make(chan struct{}) // closed when goodbye has been
@@ -129,7 +129,7 @@ func (s *station) run(ctx context.Context) error {
 			select {
 			case <-tick.C:
 			case <-ctx.Done():
-				s.leave(s.peers.now())
+				s.goodbye(s.peers.now())
 				return nil
 			}
 		}
@@ -137,18 +137,18 @@ func (s *station) run(ctx context.Context) error {
 	return tasks.Wait()
 }
 
-// greet says hello, and asks who has the stack's address.
+// greet sends a hello, and probes for the stack's address.
 func (s *station) greet(now int64, n int) {
 	p := s.hello.Port()
 	if p == nil {
-		s.said = 0 // what was heard is old
+		s.said = 0 // the other replicas' states are old
 	}
 	settled := s.said >= settling
 	s.settled.Store(settled)
 	s.group.Settled(settled)
 	able := settled && s.peers.config.Able() == nil
-	owner := settled && s.answers != nil && now-s.heard.Load() > int64(unanswered)
-	self := s.group.Be(able, owner, false, now)
+	owner := settled && s.answers != nil && now-s.answered.Load() > int64(unanswered)
+	self := s.group.Update(able, owner, false, now)
 	if p != nil {
 		s.say(p, self, now)
 		if s.answers != nil && (n%probeEvery == 0 || !settled) {
@@ -159,7 +159,7 @@ func (s *station) greet(now int64, n int) {
 	s.show(self, now)
 }
 
-// show puts the state into metrics, and what has changed into the log.
+// show puts the state into metrics, and a change of it into the log.
 func (s *station) show(self group.State, now int64) {
 	view := s.group.View(now)
 	s.peers.metrics.show(s.name, self, view)
@@ -170,9 +170,9 @@ func (s *station) show(self group.State, now int64) {
 	}
 }
 
-// leave says goodbye, so that the others take over at once.
-func (s *station) leave(now int64) {
-	self := s.group.Be(false, false, true, now)
+// goodbye sends a last hello, so that the others take over at once.
+func (s *station) goodbye(now int64) {
+	self := s.group.Update(false, false, true, now)
 	if p := s.hello.Port(); p != nil {
 		s.say(p, self, now)
 	}
@@ -186,15 +186,17 @@ func (s *station) say(p *port, self group.State, now int64) {
 	s.send(p, s.codec.Append(b, group.Hello{State: self, Stamp: s.stamp + now}))
 }
 
-// probe asks who has the stack's address. The node below this listener is not asked: it cannot hear the listener, nor
-// could it answer (macvlan and ipvlan), and so silence means that this node has it, or that nobody here does.
+// probe looks for another station that has the stack's address. The node below this listener does not receive the
+// probe, and could not answer it (macvlan and ipvlan): silence means that this node has the address, or no station
+// does.
 func (s *station) probe(p *port) {
 	if address := s.peers.config.Address; address.Is4() {
-		// From nobody, so that it changes no neighbour table (RFC 5227 section 2.1.1).
+		// Without a sender's address, so that it changes no neighbour table (RFC 5227 section 2.1.1).
 		probe := frame.ARP{Operation: frame.ARPRequest, SenderMAC: p.MAC, TargetIP: address.As4()}
 		s.send(p, frame.AppendARP(s.frame[:0], p.MAC, frame.Broadcast, probe))
 	} else {
-		// From an address: from nobody it would mean that somebody is about to take the target (RFC 4862 section 5.4.3).
+		// With a sender's address: without one it would say that this host is about to take the target (RFC 4862 section
+		// 5.4.3).
 		s.send(p, frame.AppendSolicitation(s.frame[:0], p.MAC, frame.LinkLocal(p.MAC), address.As16()))
 	}
 }
@@ -217,7 +219,7 @@ func (s *station) hellos(n int, now int64) {
 			s.refuse(now, refusal, b)
 			continue
 		}
-		s.group.Hear(hello, now)
+		s.group.Receive(hello, now)
 	}
 }
 
@@ -241,7 +243,7 @@ func (s *station) arp(n int, _ int64) {
 			continue
 		}
 		if said, _, ok := frame.ParseARP(b); ok && netip.AddrFrom4(said.SenderIP) == s.peers.config.Address {
-			s.heard.Store(s.peers.now())
+			s.answered.Store(s.peers.now())
 		}
 	}
 }
@@ -255,7 +257,7 @@ func (s *station) neighbours(n int, _ int64) {
 		}
 		said, _, ok := frame.ParseNeighbourAdvertisement(b)
 		if ok && netip.AddrFrom16(said.Target) == s.peers.config.Address {
-			s.heard.Store(s.peers.now())
+			s.answered.Store(s.peers.now())
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Table remembers requests: K identifies a transaction, V is where it came from. Neither should hold pointers: the
-// table is large, and the garbage collector need not look into it then. Memory is bounded: a new request takes the
+// Table remembers requests: K identifies a transaction, V is its origin. Neither should hold pointers: the table is
+// large, and the garbage collector need not look into it then. Memory is bounded: a new request takes the
 // place of the oldest when all places are taken, and none lives longer than the expiry. A request stays after its first
 // reply, since there may be a reply of every server.
 //
@@ -59,9 +59,9 @@ func (p *Table[K, V]) Remember(k K, o V, now int64) {
 	p.remember(&k, &o, now)
 }
 
-// RememberIf is Remember for requests that somebody else may have copied: where the transaction is known already, and
-// has not expired, replaces tells whether the request may take the earlier one's place. It returns the earlier one's
-// origin, and ok is false, if it may not.
+// RememberIf is Remember for requests that may be copies of another host's. Where the transaction is known already,
+// and has not expired, replaces tells whether the request may replace the earlier one. If it may not, RememberIf
+// returns the earlier one's origin, and ok is false.
 func (p *Table[K, V]) RememberIf(k K, o V, now int64, replaces func(earlier, later V) bool) (earlier V, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +114,7 @@ func (p *Table[K, V]) Match(k K, now int64) (o V, waited int64, first, found boo
 	return e.origin, waited, first, true
 }
 
-// Sweep forgets what has expired and returns how many requests are left.
+// Sweep forgets expired requests and returns the number of those left.
 func (p *Table[K, V]) Sweep(now int64) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

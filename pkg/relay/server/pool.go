@@ -1,7 +1,7 @@
-// Package server knows where the DHCP servers are, how this host reaches them, and whether they answer.
+// Package server finds the DHCP servers' addresses, the address that they answer, and whether they answer.
 //
-// A [Pool] looks their names up again and again and publishes the [Targets] that requests take. A server that leaves
-// many requests in a row unanswered is asked another way: at its next address, and from another source port.
+// A [Pool] looks the servers' names up regularly and publishes the [Targets] of requests. A server that leaves many
+// requests in a row unanswered gets the next ones at its next address, and from another source port.
 package server
 
 import (
@@ -20,29 +20,28 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
-// Targets is where requests go: one address of each server, and the address that they answer. It is never changed,
-// only replaced.
+// Targets are one address of each server, and the address that they answer. They are never changed, only replaced.
 type Targets struct {
 	Source netip.Addr // the address that servers answer: invalid while none is known
 	MTU    int        // of the interface that carries Source
 	All    []Target
 }
 
-// Target is where one server is.
+// Target is one server's address.
 type Target struct {
 	Addr   netip.AddrPort
 	Server *Server
-	Detour *socket.Socket // where requests leave by another port, else nil
+	Detour *socket.Socket // the socket of another source port, nil for the usual one
 }
 
-// Words are how the log calls things that the families name differently.
+// Words are terms in the log that the families name differently.
 type Words struct {
 	Source   string // the address that servers answer, also the key of its value
 	Settings string // the settings that choose it
-	Identity string // what a reply has to repeat
+	Identity string // the fields that a reply has to repeat
 }
 
-// Config is what a pool needs to know. All of it is needed, but for Interface and Address.
+// Config makes a [Pool]. All fields but Interface and Address are needed.
 type Config struct {
 	// Names are names or addresses, with ":port" where it is not Port.
 	Names []string
@@ -51,7 +50,7 @@ type Config struct {
 	IPv6 bool
 	// Interface gives the address that servers answer: its first. Empty: see Address.
 	Interface string
-	// Address is it. Neither: the address from which the kernel sends to the first server.
+	// Address is the address that servers answer. Neither: the address from which the kernel sends to the first server.
 	Address netip.Addr
 	// ResolveInterval is how long an answer about a server's name is used at most, if its records live longer.
 	ResolveInterval time.Duration
@@ -77,10 +76,10 @@ type Config struct {
 type Pool struct {
 	config    Config
 	servers   []*Server
-	strangers atomic.Int64          // replies that match nothing, since the last one that matched
+	unmatched atomic.Int64          // replies that match nothing, since the last one that matched
 	why       atomic.Pointer[error] // why the targets are not usable
 	kick      chan struct{}
-	last      *Targets // what was published last; of Run only
+	last      *Targets // the targets that were published last; of Run only
 	// detour is the socket of the targets' detours; stale is the one before, until no target names it any more.
 	detour, stale *socket.Socket
 }
@@ -109,7 +108,7 @@ func (p *Pool) Servers() []*Server { return p.servers }
 
 func (p *Pool) portText() string { return strconv.Itoa(int(p.config.Port)) }
 
-// Ready tells why there is no server to ask, or no address to be answered at, if so.
+// Ready returns an error while no server's address is known, or no address that servers answer.
 func (p *Pool) Ready() error { return *p.why.Load() }
 
 // Refresh asks for a lookup now.
@@ -168,7 +167,7 @@ func (p *Pool) sleep(ctx context.Context, check <-chan time.Time, wait time.Dura
 	}
 }
 
-// set publishes new targets, and logs what changed.
+// set publishes new targets, and logs changes.
 func (p *Pool) set(next *Targets, err error) {
 	logger, last, lastErr := p.config.Logger, p.last, p.Ready()
 	if err != nil && (lastErr == nil || lastErr.Error() != err.Error()) {
@@ -240,8 +239,8 @@ func (p *Pool) openDetour() *socket.Socket {
 	return p.detour
 }
 
-// warnOfSource is for the third classic mistake: an address to answer that the servers cannot reach. Whether they can
-// only they know, but where the kernel would send from another address, they often cannot.
+// warnOfSource warns of a common mistake: an address that the servers cannot reach. This host cannot see whether they
+// can, but where the kernel would send to them from another address, they often cannot.
 func (p *Pool) warnOfSource(next *Targets) {
 	words := &p.config.Words
 	for _, t := range next.All {

@@ -8,14 +8,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Server is a DHCP server as the settings name it.
+// Server is one DHCP server of the settings.
 type Server struct {
 	name string
 	host string
 	port uint16
 
-	// known are the addresses of the last good lookup; requests go to number next of them. These, detour, dead
-	// and last belong to the goroutine of the pool.
+	// known are the addresses of the last good lookup; requests go to known[next]. These two, detour, dead and last
+	// belong to the goroutine of the pool.
 	known  []netip.Addr
 	next   int
 	detour bool
@@ -41,7 +41,8 @@ func newServer(m *Metrics, name, host string, port uint16) *Server {
 	return s
 }
 
-// Asked notes a request, whether its answer comes by way of this relay, and whether its machine was served before.
+// Asked notes a request. answered tells whether its answer passes this relay, and served whether its machine was served
+// before.
 func (s *Server) Asked(now int64, answered, served bool) {
 	s.requests.Inc()
 	if !answered {
@@ -65,21 +66,21 @@ func (s *Server) answered(now int64) {
 	s.seen.Store(now)
 }
 
-// turn has the next requests take another way: to the next address, and from another source port, since connection
-// tracking keeps a flow between two fixed ports on an endpoint that is gone.
-func (s *Server) turn() {
+// reroute has the next requests go to the next address, and from another source port: connection tracking keeps a flow
+// between two fixed ports on an endpoint that is gone.
+func (s *Server) reroute() {
 	s.next++
 	s.detour = !s.detour
 	s.unanswered.Store(0)
 	s.ofServed.Store(0)
 }
 
-// deadFor is the least time for which a dead server was silent: a burst of requests takes a while to answer.
+// deadFor is the least silence of a dead server: answers to a burst of requests take a while.
 const deadFor = 5 * time.Second
 
 // Answered notes a reply that matched a request.
 func (p *Pool) Answered(from netip.Addr, targets []Target, now int64) {
-	p.strangers.Store(0)
+	p.unmatched.Store(0)
 	known := false
 	for i := range targets {
 		if t := &targets[i]; t.Addr.Addr() == from {
@@ -90,14 +91,14 @@ func (p *Pool) Answered(from netip.Addr, targets []Target, now int64) {
 	if known {
 		return
 	}
-	// A Service translated the source. With one server it is clear whose it is; with several, none is accused.
+	// A Service has translated the source. With one server the reply is that server's; with several, it counts for all.
 	for i := range targets {
 		targets[i].Server.answered(now)
 	}
 }
 
 // Unsolicited notes a reply that matched nothing.
-func (p *Pool) Unsolicited() { p.strangers.Add(1) }
+func (p *Pool) Unsolicited() { p.unmatched.Add(1) }
 
 // check looks at every server, and returns whether one needs another lookup. It runs about once a second, in the
 // goroutine of the pool.
@@ -117,7 +118,7 @@ func (p *Pool) check(now int64) (lookup bool) {
 		case unanswered >= int64(p.config.DeadAfter) && now-s.since.Load() >= deadFor.Nanoseconds():
 			lookup = true
 			if crowded && s.ofServed.Load() < int64(p.config.DeadAfter) {
-				s.turn() // perhaps it is dead; but no server answers invented machines
+				s.reroute() // it may be dead, or the machines are invented ones, which no server answers
 				continue
 			}
 			p.died(s, seen, unanswered, now)
@@ -126,14 +127,14 @@ func (p *Pool) check(now int64) (lookup bool) {
 	return lookup
 }
 
-// died says so, and has the next requests take another way.
+// died logs that a server does not answer, and reroutes the next requests.
 func (p *Pool) died(s *Server, seen, unanswered, now int64) {
 	s.up.Set(0)
 	s.dead, s.last = true, seen
-	s.turn()
+	s.reroute()
 	words, source := &p.config.Words, p.last.Source.String()
 	switch {
-	case p.strangers.Load() >= unanswered/2:
+	case p.unmatched.Load() >= unanswered/2:
 		p.config.LogLimiter.WarnAt(now, "replies never match a request", func() []any {
 			return []any{"server", s.name, "unanswered", unanswered, words.Source, source,
 				"remedy", "look for another relay with this " + words.Source + ", or a server that changes " + words.Identity}

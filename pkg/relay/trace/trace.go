@@ -1,5 +1,5 @@
-// Package trace keeps the last packets that a relay has seen, so that what a machine did can be looked at after it
-// failed.
+// Package trace keeps the last packets that a relay has received or sent, so that a machine's packets can be read after
+// its boot has failed.
 package trace
 
 import (
@@ -17,13 +17,13 @@ import (
 // snapLen is how much of a packet is kept.
 const snapLen = 1514
 
-// Protocol is what a trace has to know of the messages in it.
+// Protocol interprets the messages in a trace.
 type Protocol struct {
 	// Wall is the wall clock at a time of the relay's clock.
 	Wall func(at int64) time.Time
 	// Of tells whether a packet belongs to a client by its hardware address. It is a frame, or a UDP payload.
 	Of func(b []byte, frame bool, mac []byte) bool
-	// Blank takes the codes of tokens out of a UDP payload: whoever reads a trace need not be able to answer.
+	// Blank takes the codes of tokens out of a UDP payload: a reader of the trace must not be able to answer.
 	Blank func(b []byte)
 }
 
