@@ -19,19 +19,19 @@ const (
 	actionNop    = 3
 )
 
-// CatchAnswers makes the kernel deliver UDP datagrams to us that come in from outside and are addressed to other hosts:
-// answers to the clients whose addresses transparent sockets send from. It is what these commands do, for IPv4 and
-// for IPv6:
+// CatchAnswers makes the kernel deliver UDP datagrams to this process that come from other hosts and are addressed to
+// other hosts: answers to the clients whose addresses transparent sockets send from. It does the same as these commands,
+// for IPv4 and for IPv6:
 //
 //	ip route add local default dev lo table 6969
 //	ip rule add pref 6970 nop
 //	ip rule add pref 6968 iif lo goto 6970
 //	ip rule add pref 6969 ipproto udp lookup 6969
 //
-// The interface lo means what this host sends itself, which is none of the rule's business.
+// The interface lo stands for datagrams that this host sends, which the rule must not catch.
 //
-// It needs CAP_NET_ADMIN, and a network namespace that forwards nothing: a pod's. What is there already is no error,
-// and nothing is taken back, since the namespace ends with the pod.
+// It needs CAP_NET_ADMIN, and a network namespace that forwards nothing: a pod's. A route or rule that is there already
+// is no error. None is removed, since the namespace ends with the pod.
 func CatchAnswers() error {
 	links, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

@@ -296,8 +296,8 @@ func (e *echoes) Closed(_ *Worker[int], _ *Session[int], why End) { e.closed[why
 func (e *echoes) Lost(uint32)                                     {}
 func (e *echoes) Unsent(int, error)                               {}
 
-// turn is one turn of the loop of Run.
-func (w *Worker[T]) turn(t testing.TB) {
+// iterate is one iteration of the loop of Run.
+func (w *Worker[T]) iterate(t testing.TB) {
 	happened := false
 	for range 10 { // a Wait may end early
 		if err := w.poller.Wait(time.Second, func(e Event) {
@@ -361,14 +361,14 @@ func roundTrip(t testing.TB, w *Worker[int], client, server *Socket, b *RecvBatc
 	if err := client.SendTo(data, front); err != nil {
 		t.Fatal(err)
 	}
-	w.turn(t)
+	w.iterate(t)
 	if err := b.Receive(server, 1); err != nil || b.Len() != 1 || !bytes.Equal(b.Data(0), data) {
 		t.Fatalf("the server got %d datagrams, %v", b.Len(), err)
 	}
 	if err := server.SendTo(data, b.Peer(0)); err != nil {
 		t.Fatal(err)
 	}
-	w.turn(t)
+	w.iterate(t)
 	if err := b.Receive(client, 1); err != nil || b.Len() != 1 || !bytes.Equal(b.Data(0), data) || b.Peer(0) != front {
 		t.Fatalf("the client got %d datagrams from %s, %v", b.Len(), b.Peer(0), err)
 	}

@@ -15,7 +15,7 @@ const (
 	DefaultMaxClient   = 64
 )
 
-// Bounds are what of a front may change while it serves.
+// Bounds are the settings of a front that may change while it serves.
 type Bounds struct {
 	// Idle ends a silent session; zero is DefaultIdle. Linger is how long a finished one stays, at most Idle.
 	Idle, Linger time.Duration
@@ -38,7 +38,7 @@ func (b *Bounds) setDefaults() {
 	b.Linger = min(b.Linger, b.Idle)
 }
 
-// Front is an open route: a port, the workers that share it, and their life. A protocol embeds it.
+// Front is an open route: a port, and the workers that share it. A protocol embeds it.
 type Front[T any] struct {
 	route   string
 	local   netip.AddrPort
@@ -128,7 +128,7 @@ func (f *Front[T]) Serve(ctx context.Context) error {
 	return RunAll(ctx, f.workers)
 }
 
-// Workers are what Serve runs, for those who have to run each in a place of its own.
+// Workers are the workers that Serve runs, for a caller that runs each in a network namespace of its own.
 func (f *Front[T]) Workers() []*Worker[T] { return f.workers }
 
 // Ready tells whether datagrams are passed now.
@@ -139,7 +139,7 @@ func (f *Front[T]) Ready() error {
 	return nil
 }
 
-// Close gives up a front that was never served.
+// Close closes a front that was never served.
 func (f *Front[T]) Close() {
 	for _, w := range f.workers {
 		w.Close()

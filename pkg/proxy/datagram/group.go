@@ -2,9 +2,9 @@ package datagram
 
 import "time"
 
-// rank orders sessions by the steps that their clients have made: the datagrams that only a client which gets its
-// answers can send at the right time. Whoever forges sources can guess the first of them, but has to send every single
-// one. A full table gives up the lower ranks first.
+// rank orders sessions by the steps that their clients have made: datagrams that only a client which receives the answers
+// can send at the right time. A sender with forged addresses can guess them, but has to send each single one. A full
+// table evicts the lower ranks first.
 type rank uint8
 
 const (
@@ -31,21 +31,22 @@ func rankOf(steps uint64) rank {
 	return rankLong
 }
 
-// silentAfter is the time without a step after which a session gives way to anybody. Clients send again after at most 5
-// seconds: a session that has begun outlives two datagrams that were lost, and a longer one has more to lose.
+// silentAfter is the time without a step after which a session is evicted for any new client. Clients repeat a datagram
+// after at most 5 seconds: a session that has begun survives the loss of two datagrams, and one with more steps survives
+// more.
 var silentAfter = [ranks]time.Duration{
 	rankNew: 5 * time.Second, rankFirst: 12 * time.Second, rankSome: 20 * time.Second,
 	rankMany: 30 * time.Second, rankLong: 60 * time.Second,
 }
 
-// reserve is the part of a group (one in so many) that a rank holds even against higher ones, so that a table full of
-// transfers leaves newcomers the time to make a step.
+// reserve is the part of a group (one in so many) that a rank keeps even against higher ones, so that a table full of
+// transfers leaves newcomers the time for a step.
 var reserve = [ranks]int{rankNew: 4, rankFirst: 8, rankSome: 8, rankMany: 8}
 
 // The lists that a session is in.
 const (
 	listActivity = iota // of a worker, by the last datagram of either side
-	listWorker          // these by the last step
+	listWorker          // the other lists are by the client's last step
 	listClient
 	listNetwork
 	lists
@@ -53,7 +54,7 @@ const (
 
 type links[T any] struct{ prev, next *Session[T] }
 
-// queue is a list of sessions, the one that waits longest first.
+// queue is a list of sessions, the longest silent one first.
 type queue[T any] struct {
 	first, last *Session[T]
 	n           int
@@ -91,20 +92,20 @@ type group[T any] struct {
 	list   int
 	queues [ranks]queue[T]
 	n      int
-	// yielded is when a long session that was alive last gave way.
-	yielded time.Time
+	// evicted is when a long session that was alive was evicted last.
+	evicted time.Time
 }
 
 // longLives is the least time, on average, for which long sessions that are alive keep their places. Where more honest
-// clients ask than there are places, each would otherwise turn out another one, and none would come to its end.
+// clients ask than there are places, each would otherwise evict another one, and no transfer would complete.
 const longLives = 60 * time.Second
 
-// yields tells whether one more long session that is alive may give way, and notes that it does.
-func (g *group[T]) yields(now time.Time, bound int) bool {
-	if now.Sub(g.yielded) < longLives/time.Duration(max(bound, 1)) {
+// mayEvictLong tells whether one more long session that is alive may be evicted, and notes that it is.
+func (g *group[T]) mayEvictLong(now time.Time, bound int) bool {
+	if now.Sub(g.evicted) < longLives/time.Duration(max(bound, 1)) {
 		return false
 	}
-	g.yielded = now
+	g.evicted = now
 	return true
 }
 
@@ -118,8 +119,9 @@ func (g *group[T]) remove(s *Session[T]) {
 	g.n--
 }
 
-// victim is the session that gives way to a newcomer, nil where there is none. It is dead where it has ended, or its
-// client was silent for longer than clients are; a living one gives way only to a client that is known to be serious.
+// victim is the session that is evicted for a newcomer, nil where there is none. It is dead where it has ended, or where
+// its client has been silent for longer than silentAfter. A session that may be alive is evicted only for a client that
+// has asked before.
 func (g *group[T]) victim(now time.Time, bound int) (s *Session[T], dead bool) {
 	if s = g.queues[rankEnded].first; s != nil {
 		return s, true

@@ -59,7 +59,7 @@ func TestLongSessionsLive(t *testing.T) {
 		g, now, gone := new(group[int]), time.Unix(1000, 0), 0
 		for range 60_000 { // a minute of 1,000 requests a second
 			now = now.Add(time.Millisecond)
-			if g.yields(now, bound) {
+			if g.mayEvictLong(now, bound) {
 				gone++
 			}
 		}
@@ -79,9 +79,9 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// A client that knocks again is known for one to two periods, a flood of 20,000 others a second or not.
+// A client that asks again is known for one to two periods, a flood of 20,000 others a second or not.
 func TestF6Knocks(t *testing.T) {
-	var k knocks
+	var away turnedAway
 	now := time.Unix(1000, 0)
 	asked := netip.MustParseAddr("192.0.2.2")
 	client := func(i int) flow {
@@ -89,18 +89,18 @@ func TestF6Knocks(t *testing.T) {
 		return flow{Peer{AddrPort: netip.AddrPortFrom(a, 2070)}, asked}
 	}
 	real := flow{Peer{AddrPort: netip.MustParseAddrPort("192.0.2.7:2070")}, asked}
-	if k.again(real, now) {
-		t.Error("known at the first knock")
+	if away.again(real, now) {
+		t.Error("known at the first request")
 	}
 	taken := 0
 	const flood = 20_000 * 4
 	for i := range flood {
-		if k.again(client(i), now.Add(time.Duration(i)*4*time.Second/flood)) {
+		if away.again(client(i), now.Add(time.Duration(i)*4*time.Second/flood)) {
 			taken++
 		}
 	}
 	if taken > flood/50 {
-		t.Errorf("%d of %d first knocks were taken for second ones", taken, flood)
+		t.Errorf("%d of %d first requests were taken for second ones", taken, flood)
 	}
 	other := real
 	other.client.AddrPort = netip.AddrPortFrom(real.client.Addr(), 2071)
@@ -109,16 +109,16 @@ func TestF6Knocks(t *testing.T) {
 		flow  flow
 		after time.Duration
 	}{
-		{real, 4 * time.Second}, {other, 4 * time.Second}, {real, knockPeriod + time.Second},
-		{real, 2 * knockPeriod}, {other, 2*knockPeriod + time.Second}, {real, 9 * knockPeriod},
+		{real, 4 * time.Second}, {other, 4 * time.Second}, {real, filterPeriod + time.Second},
+		{real, 2 * filterPeriod}, {other, 2*filterPeriod + time.Second}, {real, 9 * filterPeriod},
 	} {
-		got = append(got, k.again(each.flow, now.Add(each.after)))
+		got = append(got, away.again(each.flow, now.Add(each.after)))
 	}
 	if diff := cmp.Diff([]bool{true, false, true, true, false, false}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if n := testing.AllocsPerRun(100, func() { k.again(real, now.Add(9*knockPeriod)) }); n != 0 {
-		t.Errorf("%v allocations a knock", n)
+	if n := testing.AllocsPerRun(100, func() { away.again(real, now.Add(9*filterPeriod)) }); n != 0 {
+		t.Errorf("%v allocations a request", n)
 	}
 }
 

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// A Handler is what a protocol adds to a NAT. Its methods are called by the worker's goroutine only. Payloads
-// are valid during the call.
+// A Handler is a protocol on top of the NAT. Its methods are called by the worker's goroutine only. Payloads are valid
+// during the call.
 type Handler[T any] interface {
 	// Client is called for a datagram of a client, with its session if there is one.
 	Client(w *Worker[T], s *Session[T], d Datagram)
-	// Server is called for a datagram that reached a session's own socket, from wherever. True passes it on to
-	// the client as it is.
+	// Server is called for a datagram that reached a session's own socket, from any address. True passes it on to the
+	// client as it is.
 	Server(w *Worker[T], s *Session[T], from Peer, data []byte) bool
-	// Refused is called when ICMP says that nobody listens where the session sends.
+	// Refused is called when the session's endpoint has refused a datagram (ICMP port unreachable).
 	Refused(w *Worker[T], s *Session[T])
 	// Closed is called once for every session that was opened.
 	Closed(w *Worker[T], s *Session[T], why End)
-	// Lost is called with the number of datagrams a full receive buffer has cost.
+	// Lost is called with the number of datagrams that were lost to a full receive buffer.
 	Lost(n uint32)
 	// Unsent is called with the number of datagrams to clients that the kernel did not take.
 	Unsent(n int, err error)
@@ -40,7 +40,7 @@ type End uint8
 // Ends.
 const (
 	EndClosed   End = iota // the protocol closed it
-	EndIdle                // nothing was heard for the idle time
+	EndIdle                // no datagram came for the idle time
 	EndLingered            // it was finished and its time to linger is over
 	EndEvicted             // its place was needed: it was finished, or its client was silent for longer than others
 	EndReplaced            // its client began anew
@@ -67,7 +67,7 @@ type Session[T any] struct {
 	links   [lists]links[T]
 }
 
-// flow is what tells sessions apart: a client that asks two addresses gets its answers from each.
+// flow identifies a session: a client that asks two addresses gets its answers from each.
 type flow struct {
 	client Peer
 	asked  netip.Addr
@@ -75,7 +75,7 @@ type flow struct {
 
 func (s *Session[T]) flow() flow { return flow{s.Client, s.Asked} }
 
-// Options are what the workers of one front share.
+// Options are shared by the workers of one front.
 type Options struct {
 	Limits *Limits
 	// Pick chooses an endpoint for a client; it must not block.
@@ -107,11 +107,11 @@ func (t *Timing) afterIdle() time.Duration   { return time.Duration(t.idle.Load(
 func (t *Timing) afterLinger() time.Duration { return time.Duration(t.linger.Load()) }
 func (t *Timing) afterDrain() time.Duration  { return time.Duration(t.drain.Load()) }
 
-// Report tells the backends' keeper how an endpoint did: nil when it answered, an error when nobody listens there
-// or nobody answered. It may itself be nil.
+// Report reports to the pool of endpoints: nil when an endpoint has answered, an error when it refused a datagram or did
+// not answer. A Report may itself be nil.
 type Report func(endpoint netip.AddrPort, err error)
 
-// ErrRefused says that nobody listens at an endpoint, ErrNoAnswer that it never said anything.
+// ErrRefused means that no socket listens at an endpoint, ErrNoAnswer that the endpoint sent no answer.
 var (
 	ErrRefused  = errors.New("endpoint refused a datagram: nobody listens there")
 	ErrNoAnswer = errors.New("endpoint did not answer")
@@ -120,7 +120,7 @@ var (
 // Well reports an answer.
 func (r Report) Well(p Peer) { r.say(p, nil) }
 
-// Refused reports that nobody listens.
+// Refused reports that an endpoint has refused a datagram.
 func (r Report) Refused(p Peer) { r.say(p, ErrRefused) }
 
 // NoAnswer reports silence.

@@ -111,9 +111,9 @@ func TestLimitsOfANetwork(t *testing.T) {
 		t.Error("a flood of its network ended a transfer")
 	}
 	if _, got := w.from("[2001:db8:2::3]:1"); got != RefusedClientLimit {
-		t.Errorf("the first knock: refusal %d", got)
+		t.Errorf("the first request: refusal %d", got)
 	}
 	if _, got := w.from("[2001:db8:2::3]:1"); got != RefusedNot {
-		t.Errorf("the second knock: refusal %d", got)
+		t.Errorf("the second request: refusal %d", got)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
-// flowBatch is how many datagrams of one session are taken before the next one's turn.
+// flowBatch is how many datagrams of one session are received before those of the next session.
 const flowBatch = 16
 
 // A Worker serves one listening socket and the sessions that began there, in one goroutine.
@@ -28,14 +28,14 @@ type Worker[T any] struct {
 	all        group[T]
 	clients    map[netip.Addr]*group[T]
 	networks   map[netip.Prefix]*group[T] // of IPv6
-	knocks     knocks
+	turnedAway turnedAway
 	draining   bool
 	now        time.Time
 	overflow   uint32
 
 	in    *RecvBatch
 	out   *SendBatch
-	later later
+	tasks tasks
 }
 
 // NewWorkers makes a worker for each listener, which it owns from now on, also when it fails.
@@ -80,7 +80,7 @@ func newWorker[T any](listener *Socket, handler Handler[T], o Options) (*Worker[
 	}, nil
 }
 
-// Now is the time of the current turn of the loop.
+// Now is the time of the loop's current iteration.
 func (w *Worker[T]) Now() time.Time { return w.now }
 
 // Wake makes the worker look at timeouts that have changed.
@@ -113,19 +113,16 @@ func (w *Worker[T]) Run(ctx context.Context) error {
 		if err := w.poller.Wait(w.timeout(deadline), w.event); err != nil {
 			return err
 		}
-		for _, do := range w.later.take() {
-			do()
+		for _, f := range w.tasks.take() {
+			f()
 		}
 		w.flush()
 		w.expire()
 	}
 }
 
-// RunAll runs the workers of a front, a single one on the calling goroutine.
+// RunAll runs the workers of a front.
 func RunAll[T any](ctx context.Context, workers []*Worker[T]) error {
-	if len(workers) == 1 {
-		return workers[0].Run(ctx)
-	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, w := range workers {
 		group.Go(func() error { return w.Run(ctx) })
@@ -133,7 +130,7 @@ func RunAll[T any](ctx context.Context, workers []*Worker[T]) error {
 	return group.Wait()
 }
 
-// timeout is the time until something has to be done without being asked.
+// timeout is the time until the next session expires, or the drain ends.
 func (w *Worker[T]) timeout(deadline time.Time) time.Duration {
 	timeout := time.Duration(-1)
 	sooner := func(at time.Time) {
@@ -161,7 +158,7 @@ func (w *Worker[T]) event(e Event) {
 	}
 	s := w.sessions[e.ID]
 	if s == nil || s.token != e.Token {
-		return // closed by an earlier event of the same turn
+		return // closed by an earlier event of the same iteration
 	}
 	if e.Failed {
 		refused := false
@@ -178,7 +175,7 @@ func (w *Worker[T]) event(e Event) {
 
 func (w *Worker[T]) fromClients() {
 	if err := w.in.Receive(w.listener, mmsg.Batch); err != nil {
-		return // what the kernel reports here is about an earlier datagram
+		return // the kernel reports an error of an earlier datagram here
 	}
 	for i := range w.in.Len() {
 		if total, known := w.in.Overflow(i); known && total != w.overflow {
@@ -189,7 +186,7 @@ func (w *Worker[T]) fromClients() {
 		asked, link, _ := w.in.Local(i)
 		d.Asked, d.Interface = asked, uint32(link)
 		if d.Asked.IsMulticast() || d.Asked == broadcast {
-			d.Asked = netip.Addr{} // nobody can answer from there: the kernel chooses
+			d.Asked = netip.Addr{} // no answer can come from there: the kernel chooses the source
 		}
 		s := w.session(d)
 		if s != nil {
@@ -219,13 +216,13 @@ func (w *Worker[T]) fromServer(s *Session[T]) {
 			continue
 		}
 		w.touch(s)
-		w.room()
+		w.makeSpace()
 		w.out.Take(w.in, i, s.Client, s.Asked, s.Interface)
 	}
 }
 
-// room makes place for one more datagram to a client.
-func (w *Worker[T]) room() {
+// makeSpace makes space in the batch for one more datagram to a client.
+func (w *Worker[T]) makeSpace() {
 	if w.out.Full() {
 		w.flush()
 	}
@@ -240,14 +237,14 @@ func (w *Worker[T]) flush() {
 	}
 }
 
-// Answer sends a client something of our own, from the address and port it asked.
+// Answer sends a client the proxy's own data, from the address and port that it asked.
 func (w *Worker[T]) Answer(d Datagram, data []byte) {
-	w.room()
+	w.makeSpace()
 	w.out.Push(append(w.out.Next(), data...), d.Client, d.Asked, d.Interface)
 }
 
-// Reply sends the session's client something of our own.
+// Reply sends a session's client the proxy's own data.
 func (w *Worker[T]) Reply(s *Session[T], data []byte) {
-	w.room()
+	w.makeSpace()
 	w.out.Push(append(w.out.Next(), data...), s.Client, s.Asked, s.Interface)
 }

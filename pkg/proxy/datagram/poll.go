@@ -11,14 +11,14 @@ import (
 
 // A Poller waits for sockets to become readable. Only Wake may be called from another goroutine.
 //
-// It blocks in epoll_wait(2): to wait by way of Go's poller takes three more system calls for a datagram.
+// It blocks in epoll_wait(2): waiting by Go's poller takes three more system calls for a datagram.
 type Poller struct {
 	epoll  *loop.Epoll
 	events []unix.EpollEvent
 	yield  loop.Yielder
 }
 
-// Token is what a socket's events carry.
+// Token identifies a socket in its events.
 type Token struct{ ID, Generation int32 }
 
 // NewPoller makes a poller that reports at most size events at once.
@@ -33,7 +33,7 @@ func NewPoller(size int) (*Poller, error) {
 // Add reports the socket under the token until it is closed.
 func (p *Poller) Add(s *Socket, t Token) error { return p.control(unix.EPOLL_CTL_ADD, s.fd, t, 0) }
 
-// AddOnce is Add for one report, and another one after each [Poller.Again]. In between the socket wakes nobody.
+// AddOnce is Add for one report, and another one after each [Poller.Again]. In between the socket wakes no thread.
 func (p *Poller) AddOnce(s *Socket, t Token) error {
 	return p.control(unix.EPOLL_CTL_ADD, s.fd, t, unix.EPOLLONESHOT)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
-// buffers are the memory of a batch, outside of Go's heap: what no datagram has needed yet costs nothing there, and does
-// not set the pace of garbage collection.
+// buffers are the memory of a batch, outside of Go's heap: buffers that no datagram has used yet take no memory there,
+// and do not set the pace of garbage collection.
 type buffers [][]byte
 
 // bufferSize also holds what IPv6 can carry.

@@ -97,8 +97,8 @@ func (b *SendBatch) Send() (failed int, err error) {
 	return b.failed, b.err
 }
 
-// arrange decides on the order. With gso it is one for many segments a packet: the longest first, then what has its
-// size, then the longest of what is shorter. It takes the next datagram of a stream only after the one before.
+// arrange decides on the order. With gso it makes packets of many segments: the longest datagram first, then those of its
+// size, then the longest of the shorter ones. It takes the next datagram of a stream only after the one before.
 func (b *SendBatch) arrange() {
 	b.order = b.order[:0]
 	if !b.gso {

@@ -22,7 +22,7 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 	}
 	transparent := w.options.Transparent && CanSpeakFor(d.Client.Addr(), endpoint.Addr())
 	if transparent && w.isSelf(endpoint) {
-		return nil, RefusedLoop, nil // it would come in as the client's, and begin another session
+		return nil, RefusedLoop, nil // the listener would receive it as a client's, and begin another session
 	}
 	if refusal := w.makeRoom(d); refusal != RefusedNot {
 		return nil, refusal, nil
@@ -60,13 +60,13 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 	w.sessions[s.token.ID] = s
 	w.byClient[s.flow()] = s
 	w.live.push(s, listActivity)
-	w.join(s)
+	w.addToGroups(s)
 	w.options.Limits.taken.Add(1)
 	return s, RefusedNot, nil
 }
 
-// join puts a session into the groups whose bounds it counts for.
-func (w *Worker[T]) join(s *Session[T]) {
+// addToGroups puts a session into the groups whose bounds it counts for.
+func (w *Worker[T]) addToGroups(s *Session[T]) {
 	client := s.Client.Addr()
 	s.groups[listWorker] = &w.all
 	s.groups[listClient] = member(w.clients, client, listClient)
@@ -89,8 +89,8 @@ func member[K comparable, T any](groups map[K]*group[T], key K, list int) *group
 	return g
 }
 
-// leave takes a session out of its groups.
-func (w *Worker[T]) leave(s *Session[T]) {
+// removeFromGroups takes a session out of its groups.
+func (w *Worker[T]) removeFromGroups(s *Session[T]) {
 	for _, g := range s.groups {
 		if g != nil {
 			g.remove(s)
@@ -132,8 +132,8 @@ func (w *Worker[T]) Move(s *Session[T]) {
 	}
 }
 
-// makeRoom sees to it that the client of d finds a place, if need be that of a session that has ended or that waits
-// longest for its client. A place whose session may still be alive is for a client that asks for the second time.
+// makeRoom makes a place for the client of d, if need be by closing the session that has ended or whose client has been
+// silent for longest. A session that may be alive is closed only for a client that asks for the second time.
 func (w *Worker[T]) makeRoom(d Datagram) Refusal {
 	client := d.Client.Addr()
 	total, perClient, perNetwork := w.options.Limits.share()
@@ -148,16 +148,16 @@ func (w *Worker[T]) makeRoom(d Datagram) Refusal {
 	return w.makeRoomIn(&w.all, total, d)
 }
 
-// makeRoomIn closes at most two sessions, so that a bound that was lowered is reached by and by.
+// makeRoomIn closes at most two sessions, so that a group comes down to a lower bound over several new sessions.
 func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Refusal {
 	if g == nil || g.n < bound {
 		return RefusedNot
 	}
 	s, dead := g.victim(w.now, bound)
-	if s == nil || !dead && !w.knocks.again(flow{d.Client, d.Asked}, w.now) {
+	if s == nil || !dead && !w.turnedAway.again(flow{d.Client, d.Asked}, w.now) {
 		return RefusedTableFull
 	}
-	if !dead && s.rank == rankLong && !g.yields(w.now, bound) {
+	if !dead && s.rank == rankLong && !g.mayEvictLong(w.now, bound) {
 		return RefusedTableFull
 	}
 	w.close(s, EndEvicted)
@@ -192,8 +192,8 @@ func (w *Worker[T]) touch(s *Session[T]) {
 	}
 }
 
-// Step notes that the session's client has reacted to an answer that it cannot have known without getting it. The more
-// steps, and the later the last one, the later the session gives way when the table is full.
+// Step notes a datagram of the session's client that only a client which has received the last answer can know to send.
+// The more steps, and the later the last one, the later the session is evicted when the table is full.
 func (w *Worker[T]) Step(s *Session[T]) {
 	if s.rank == rankEnded || s.socket == nil {
 		return
@@ -215,7 +215,7 @@ func (w *Worker[T]) setRank(s *Session[T], r rank) {
 	s.rank = r
 }
 
-// Finish marks a session as ended: it lingers, and is the first to go when its place is needed.
+// Finish marks a session as ended: it lingers, and is evicted first when its place is needed.
 func (w *Worker[T]) Finish(s *Session[T]) {
 	if s.rank == rankEnded || s.socket == nil {
 		return
@@ -236,7 +236,7 @@ func (w *Worker[T]) close(s *Session[T], why End) {
 	if s.rank != rankEnded {
 		w.live.remove(s, listActivity)
 	}
-	w.leave(s)
+	w.removeFromGroups(s)
 	s.socket.Close()
 	s.socket = nil
 	delete(w.byClient, s.flow())

@@ -31,8 +31,8 @@ type Socket struct {
 }
 
 // Listen opens n sockets that share one address and port. Zero or unspecified addresses mean all, IPv4 and IPv6
-// alike. Each learns with every datagram which address was asked, and how many datagrams its full buffer has
-// cost. The port is taken for this process alone: where another one holds it, the error wraps EADDRINUSE.
+// alike. With every datagram a socket gets the address that was asked, and the number of datagrams lost to its full
+// buffer. The port belongs to this process alone: where another one has it, the error wraps EADDRINUSE.
 func Listen(at netip.AddrPort, n int) ([]*Socket, error) { return listenAll(at, n, false) }
 
 // listenAll is Listen, freely at an address that this host does not have yet (IP_FREEBIND, ip(7)).
@@ -156,8 +156,8 @@ func Open(endpoint netip.Addr) (*Socket, error) {
 	return s, nil
 }
 
-// open makes the descriptor and sets what every socket of ours has: fragments instead of a path MTU that a
-// TFTP client could not follow.
+// open makes the descriptor. Every socket sends fragments instead of looking for a path MTU, which a TFTP client could
+// not follow.
 func open(addr netip.Addr) (*Socket, error) {
 	s := &Socket{family: unix.AF_INET}
 	mtu := option{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT}
@@ -188,8 +188,8 @@ func (s *Socket) set(options ...option) error {
 	return nil
 }
 
-// GrowBuffers asks for room for bytes in both directions, as far as the process may have it, and at most that of a
-// listener: peers may have negotiated bytes.
+// GrowBuffers asks for buffers of so many bytes in both directions. The kernel grants as much as the process may have; a
+// listener's size is the most, since a peer may have negotiated the number.
 func (s *Socket) GrowBuffers(bytes int) {
 	bytes = min(bytes, receiveBuffer)
 	for _, pair := range [][2]int{
@@ -202,7 +202,7 @@ func (s *Socket) GrowBuffers(bytes int) {
 	}
 }
 
-// ReceiveBuffer is the size of the kernel's receive buffer in bytes, its book-keeping included.
+// ReceiveBuffer is the size of the kernel's receive buffer in bytes, as the kernel counts.
 func (s *Socket) ReceiveBuffer() int {
 	n, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
 	if err != nil {
@@ -211,7 +211,7 @@ func (s *Socket) ReceiveBuffer() int {
 	return n
 }
 
-// ReportErrors queues what ICMP says about datagrams sent.
+// ReportErrors queues ICMP errors about datagrams that were sent.
 func (s *Socket) ReportErrors() error {
 	if s.family == unix.AF_INET6 {
 		return s.set(option{unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1})
@@ -219,8 +219,8 @@ func (s *Socket) ReportErrors() error {
 	return s.set(option{unix.IPPROTO_IP, unix.IP_RECVERR, 1})
 }
 
-// DrainErrors empties the queue of ReportErrors and calls refused with each destination where, according to ICMP,
-// nobody listens.
+// DrainErrors empties the queue of ReportErrors and calls refused with each destination that has refused a datagram (ICMP
+// port unreachable).
 func (s *Socket) DrainErrors(refused func(Peer)) {
 	_, _ = unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR) // takes the pending one away
 	in := mmsg.NewRecvBatchOf([][]byte{{0}, {0}, {0}, {0}}, 0, 1)

@@ -2,10 +2,10 @@ package datagram
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Direction is where a datagram that is passed on came from.
+// Direction is the side that a datagram came from.
 type Direction uint8
 
-// Ways.
+// The directions.
 const (
 	FromClient Direction = iota
 	FromServer
@@ -14,7 +14,7 @@ const (
 
 func (d Direction) String() string { return [directions]string{"client", "server"}[d] }
 
-// TrafficMetrics count what the routes of a protocol pass on.
+// TrafficMetrics count the datagrams and bytes that the routes of a protocol pass on.
 type TrafficMetrics struct{ datagrams, bytes *prometheus.CounterVec }
 
 // NewTrafficMetrics makes the metrics of a protocol ("tftp"), which are still to be registered.
@@ -45,7 +45,7 @@ func (m TrafficMetrics) Of(route string) *Traffic {
 	return t
 }
 
-// Forget removes what was counted for a route that is no more.
+// Forget removes the counters of a route that is gone.
 func (m TrafficMetrics) Forget(route string) {
 	labels := prometheus.Labels{"route": route}
 	m.datagrams.DeletePartialMatch(labels)
