@@ -75,7 +75,7 @@ func TestPlainRequest(t *testing.T) {
 	}
 }
 
-// What is plain is, to net/http, one request with nothing behind it, and goes to the endpoint as the direct way would
+// What is plain is, to net/http, one request with nothing behind it, and goes to the endpoint as net/http's way would
 // send it.
 func FuzzPlainRequest(f *testing.F) {
 	for _, head := range oddsOfHead {

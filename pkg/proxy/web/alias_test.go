@@ -74,8 +74,8 @@ func testI1AliasesNeverReachTheEndpoint(t *testing.T, start starter) {
 		line := name + ": 192.0.2.66\r\n"
 		for way, request := range map[string]string{
 			"plain":     "GET / HTTP/1.1\r\nHost: h\r\n" + line + "\r\n",
-			"direct":    "GET / HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n" + line + "\r\n",
-			"reverse":   "GET / HTTP/1.1\r\nHost: h\r\nTe: trailers\r\n" + line + "\r\n",
+			"pool":      "GET / HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n" + line + "\r\n",
+			"Transport": "GET / HTTP/1.1\r\nHost: h\r\nTe: trailers\r\n" + line + "\r\n",
 			"body":      "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n" + line + "\r\nx",
 			"listed":    "GET / HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, X-Forwarded-For, X-Real-IP\r\n" + line + "\r\n",
 			"upgrade":   "GET / HTTP/1.1\r\nHost: h\r\nConnection: upgrade, X-Forwarded-For\r\nUpgrade: x\r\n" + line + "\r\n",

@@ -56,7 +56,9 @@ func (c forwardedHeaders) onlyPeer(peer netip.Addr) forwardedHeaders {
 // set writes the headers of a request on its way to an endpoint, over whatever it has of them.
 func (c forwardedHeaders) set(out http.Header) {
 	values := [...]string{c.chain, c.realIP, c.proto, c.host, c.forwarded} // one allocation
-	for i, name := range [...]string{http1.ForwardedFor, http1.RealIP, http1.ForwardedProto, http1.ForwardedHost, http1.ForwardedField} {
+	for i, name := range [...]string{
+		http1.ForwardedFor, http1.RealIP, http1.ForwardedProto, http1.ForwardedHost, http1.ForwardedField,
+	} {
 		out[name] = values[i : i+1 : i+1]
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What Hegel is told about the caller. The peer's own claims count only where the peer is trusted.
+// What Hegel is told about the caller. What the peer says of it counts only where the peer is trusted.
 func TestForwarded(t *testing.T) {
 	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
 	type want struct{ chain, real, proto, host, forwarded string }

@@ -109,7 +109,7 @@ func TestLoopDescriptors(t *testing.T) {
 				}
 				reader := bufio.NewReader(conn)
 				for range i % 4 {
-					_, _ = io.WriteString(conn, []string{plainGet, plainGet + plainGet, plainGet[:9], ways["direct"]}[i%4])
+					_, _ = io.WriteString(conn, []string{plainGet, plainGet + plainGet, plainGet[:9], ways["pool"]}[i%4])
 					if i%4 == 2 {
 						break
 					}

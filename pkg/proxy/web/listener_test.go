@@ -104,7 +104,7 @@ func TestLimitsAreGivenBack(t *testing.T) {
 			}
 		}))})
 	for i, request := range []string{
-		plainGet, ways["direct"], ways["reverse"], plainGet[:5], "garbage\r\n\r\n", "", plainGet + plainGet,
+		plainGet, ways["pool"], ways["Transport"], plainGet[:5], "garbage\r\n\r\n", "", plainGet + plainGet,
 		"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", plainGet,
 	} {
 		c := r.talk(t)

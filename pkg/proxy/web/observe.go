@@ -152,7 +152,7 @@ func (o *observer) end(seen *response, r *http.Request, start time.Time, trouble
 	if code == 0 {
 		code = http.StatusOK
 	}
-	torn := trouble != nil && r.Context().Err() == nil
+	torn := trouble != nil && r.Context().Err() == nil && seen.outcome.unsent == nil
 	switch {
 	case torn:
 		// The proxy aborts so when an endpoint breaks off in the midst of a body: the client must see a torn
@@ -318,7 +318,7 @@ type stallReader struct {
 	late    atomic.Bool
 	whole   atomic.Bool // read to its end
 
-	// The Transport may read on when the endpoint has answered and the handler has returned. In HTTP/2 the control is
+	// http.Transport may read on when the endpoint has answered and the handler has returned. In HTTP/2 the control is
 	// gone then, and to use it is a panic; in HTTP/1.1 it is the next request's.
 	mu    sync.Mutex
 	over  bool

@@ -241,7 +241,7 @@ func TestF7EndpointOutOfTurn(t *testing.T) {
 // Where a route asks for it, connections are for all clients. Another setting makes other connections at once: none
 // that is shared becomes one client's.
 func TestF7SharedConnections(t *testing.T) {
-	for _, way := range []string{"plain", "direct"} {
+	for _, way := range []string{"plain", "pool"} {
 		t.Run(way, func(t *testing.T) { testF7SharedConnections(t, ways[way]) })
 	}
 }

@@ -316,7 +316,7 @@ func TestEndOfDrainEndsDialing(t *testing.T) { withAndWithout(t, testEndOfDrainE
 
 func testEndOfDrainEndsDialing(t *testing.T, start starter) {
 	r := start(t, Settings{Drain: 50 * time.Millisecond, Timeouts: Timeouts{Dial: -1}, Pool: pool(deaf(t))})
-	for _, way := range []string{"plain", "direct"} {
+	for _, way := range []string{"plain", "pool"} {
 		_, _ = io.WriteString(r.talk(t).Conn, ways[way])
 	}
 	for deadline := time.Now().Add(20 * time.Second); testutil.ToFloat64(r.flight.WithLabelValues("r")) < 2; {

@@ -103,44 +103,48 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.pass(w, response)
 }
 
-// pass gives the answer to the client.
+// pass gives the answer to the client. Where the answer breaks off, or the client does not take it, it panics, so that
+// the connection ends, or the stream.
 func (p *proxy) pass(w http.ResponseWriter, response *http.Response) {
 	header := w.Header()
 	setAnswerHeader(header, response.Header)
 	if header["Content-Type"] == nil {
 		header["Content-Type"] = nil // or net/http would guess one
 	}
+	announced := len(response.Trailer)
+	for name := range response.Trailer {
+		header["Trailer"] = append(header["Trailer"], name)
+	}
 	w.WriteHeader(response.StatusCode)
 	flush := http.NewResponseController(w).Flush
 	if body, ok := response.Body.(*answerBody); ok && body.pending(response.ContentLength) {
 		_ = flush()
 	}
-	readErr, writeErr := copyBody(w, response.Body, flush)
+	if err := copyBody(w, response.Body, flush); err != nil {
+		panic(http.ErrAbortHandler)
+	}
 	if len(response.Trailer) > 0 {
 		_ = flush() // or net/http could find a length for a short answer, and leave no place for trailers
 	}
+	prefix := ""
+	if len(response.Trailer) > announced {
+		prefix = http.TrailerPrefix
+	}
 	for name, values := range response.Trailer {
-		header[http.TrailerPrefix+name] = values
-	}
-	if writeErr != nil {
-		p.metrics.failed(reasonGone)
-	}
-	if readErr != nil {
-		// The client must see that the answer is torn.
-		panic(http.ErrAbortHandler)
+		header[prefix+name] = values
 	}
 }
 
 // copyBody copies until the end. What has come is flushed, however long the rest takes; of a long answer that comes
 // fast nothing is left to flush, since net/http keeps only what is short.
-func copyBody(w io.Writer, body io.Reader, flush func() error) (readErr, writeErr error) {
+func copyBody(w io.Writer, body io.Reader, flush func() error) error {
 	buffer := bufferPool.Get().(*[32 << 10]byte)
 	defer bufferPool.Put(buffer)
 	for {
 		n, err := body.Read(buffer[:])
 		if n > 0 {
-			if _, writeErr := w.Write(buffer[:n]); writeErr != nil {
-				return nil, writeErr
+			if _, err := w.Write(buffer[:n]); err != nil {
+				return err
 			}
 			if err == nil {
 				_ = flush()
@@ -148,9 +152,9 @@ func copyBody(w io.Writer, body io.Reader, flush func() error) (readErr, writeEr
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			return nil, nil
+			return nil
 		case err != nil:
-			return err, nil
+			return err
 		}
 	}
 }

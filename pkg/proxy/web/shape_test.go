@@ -92,8 +92,8 @@ func TestWaysHoldTheRate(t *testing.T) {
 		http2    bool
 	}{
 		"plain":                 {settings: Settings{Pool: pool(endpoint)}},
-		"direct":                {settings: Settings{Pool: pool(endpoint)}, header: [2]string{"Via", "1.1 a"}},
-		"reverse":               {settings: Settings{Pool: pool(endpoint)}, header: [2]string{"Te", "trailers"}},
+		"pool":                  {settings: Settings{Pool: pool(endpoint)}, header: [2]string{"Via", "1.1 a"}},
+		"Transport":             {settings: Settings{Pool: pool(endpoint)}, header: [2]string{"Te", "trailers"}},
 		"TLS, to a backend":     {settings: Settings{Pool: pool(endpoint), TLS: certificate(t, "http/1.1")}},
 		"HTTP/2, to a backend":  {settings: Settings{Pool: pool(endpoint), TLS: certificate(t, "h2")}, http2: true},
 		"file":                  {settings: Settings{Handler: serving(name)}},

@@ -21,7 +21,7 @@ import (
 // Requests for the same by each way; those of the second have a body.
 var byEachWay = map[string]string{
 	"plain":  plainGet,
-	"direct": "GET / HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n\r\n",
+	"pool":   "GET / HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n\r\n",
 	"post":   "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok",
 	"chunks": "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
 	"switch": "GET / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n",
@@ -95,7 +95,7 @@ func TestF12InterimAnswers(t *testing.T) {
 	}
 }
 
-// An HTTP/2 client gets no interim answers of endpoints: net/http's server encodes their header while ReverseProxy clears
+// An HTTP/2 client gets no interim answers of endpoints: net/http's server encodes their header while the handler clears
 // it, where the client resets the stream at that moment.
 func TestF12NoInterimAnswersByHTTP2(t *testing.T) {
 	certificate := httptest.NewUnstartedServer(nil)

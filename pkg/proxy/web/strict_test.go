@@ -115,7 +115,7 @@ func strictFronts(t testing.TB) (fronts []strictFront) {
 		endLoops()
 		<-ended
 	})
-	for _, way := range []string{"plain", "loop", "direct"} {
+	for _, way := range []string{"plain", "loop", "pool"} {
 		e := newStrictEndpoint(t)
 		limit := 300 * time.Millisecond
 		s := Settings{
@@ -125,7 +125,7 @@ func strictFronts(t testing.TB) (fronts []strictFront) {
 		switch way {
 		case "loop":
 			c.Loops = loops
-		case "direct":
+		case "pool":
 			c.Gate = passing{}
 		}
 		f, err := Listen(c)
@@ -162,7 +162,7 @@ func arrives(t *testing.T, fronts []strictFront, text string) {
 		seen[f.way] = saw
 	}
 	for _, way := range []string{"plain", "loop"} {
-		if diff := cmp.Diff(seen["direct"], seen[way]); diff != "" {
+		if diff := cmp.Diff(seen["pool"], seen[way]); diff != "" {
 			t.Errorf("%s is read in another way than by net/http (-):\n%s\n%q", way, diff, text)
 		}
 	}
@@ -225,9 +225,9 @@ func testCorpusAnswers(t *testing.T, start starter) {
 				got[way] = strictAnswer(t, way, answer, conn)
 				_ = conn.Close()
 			}
-			for _, way := range []string{"plain", "reverse"} {
-				if got[way] != got["direct"] {
-					t.Errorf("%s passes %q on as %s, direct as %s", way, answer, got[way], got["direct"])
+			for _, way := range []string{"plain", "Transport"} {
+				if got[way] != got["pool"] {
+					t.Errorf("%s passes %q on as %s, the pool as %s", way, answer, got[way], got["pool"])
 				}
 			}
 		})

@@ -23,11 +23,11 @@ var oddTargets = []string{
 
 // formsOfRequests are requests for a target by each way to the endpoint.
 var formsOfRequests = map[string]string{
-	"plain":   "GET TARGET HTTP/1.1\r\nHost: h\r\n\r\n",
-	"direct":  "GET TARGET HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n\r\n",
-	"head":    "HEAD TARGET HTTP/1.1\r\nHost: h\r\n\r\n",
-	"reverse": "POST TARGET HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok",
-	"old":     "GET TARGET HTTP/1.0\r\nHost: h\r\n\r\n",
+	"plain":     "GET TARGET HTTP/1.1\r\nHost: h\r\n\r\n",
+	"pool":      "GET TARGET HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n\r\n",
+	"head":      "HEAD TARGET HTTP/1.1\r\nHost: h\r\n\r\n",
+	"Transport": "POST TARGET HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok",
+	"old":       "GET TARGET HTTP/1.0\r\nHost: h\r\n\r\n",
 }
 
 // A target that is neither a path nor an http URL, nor OPTIONS' asterisk, is refused on every way, and reaches no

@@ -100,7 +100,7 @@ var here = netip.MustParseAddr("127.0.0.1")
 func byWay(target string) map[string]string {
 	said := "GET " + target + " HTTP/1.1\r\nHost: h\r\nUser-Agent: iPXE/1.21.1\r\nRange: bytes=7-\r\n"
 	return map[string]string{
-		"plain": said + "\r\n", "direct": said + "Via: 1.1 a\r\n\r\n", "reverse": said + "Te: trailers\r\n\r\n",
+		"plain": said + "\r\n", "pool": said + "Via: 1.1 a\r\n\r\n", "Transport": said + "Te: trailers\r\n\r\n",
 	}
 }
 

@@ -16,9 +16,9 @@ import (
 
 // ways are requests for the same by each way.
 var ways = map[string]string{
-	"plain":   plainGet,
-	"direct":  "GET / HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n\r\n",
-	"reverse": "GET / HTTP/1.1\r\nHost: h\r\nTe: trailers\r\n\r\n",
+	"plain":     plainGet,
+	"pool":      "GET / HTTP/1.1\r\nHost: h\r\nVia: 1.1 a\r\n\r\n",
+	"Transport": "GET / HTTP/1.1\r\nHost: h\r\nTe: trailers\r\n\r\n",
 }
 
 // lockedLog is a log that may be read meanwhile.
@@ -102,11 +102,11 @@ func testWaysAgree(t *testing.T, start starter) {
 			for way, request := range ways {
 				got[way] = askBy(t, start, request, answers...)
 			}
-			if diff := cmp.Diff(got["direct"], got["plain"], cmp.AllowUnexported(wayResult{})); diff != "" {
-				t.Errorf("plain differs from direct:\n%s", diff)
+			if diff := cmp.Diff(got["pool"], got["plain"], cmp.AllowUnexported(wayResult{})); diff != "" {
+				t.Errorf("plain differs from the pool:\n%s", diff)
 			}
-			if diff := cmp.Diff(got["direct"], got["reverse"], cmp.AllowUnexported(wayResult{})); diff != "" {
-				t.Errorf("reverse differs from direct:\n%s", diff)
+			if diff := cmp.Diff(got["pool"], got["Transport"], cmp.AllowUnexported(wayResult{})); diff != "" {
+				t.Errorf("http.Transport differs from the pool:\n%s", diff)
 			}
 		})
 	}
