@@ -87,7 +87,6 @@ func answerMoodily(conn net.Conn, text string) bool {
 // Many clients, of which some leave, endpoints that answer well or badly, and reloads meanwhile: nobody is answered with
 // what another asked for, and in the end nothing is left over.
 func TestNobodyGetsAnothersAnswer(t *testing.T) {
-	t.Parallel()
 	a, b := moody(t), moody(t)
 	p := pool(a, b)
 	settings := func(i int) Settings {
