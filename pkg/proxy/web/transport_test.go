@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/idle"
 )
 
@@ -408,31 +409,58 @@ func TestTrailersOfAnEmptyAnswer(t *testing.T) {
 	})
 }
 
-// GETs of HTTP/2 clients go by kept connections, too.
+// GETs of HTTP/2 clients go by kept connections, too, and those are each for one client.
 func TestHTTP2ClientsHaveKeptConnections(t *testing.T) {
 	certificate := httptest.NewUnstartedServer(nil)
 	certificate.StartTLS()
 	defer certificate.Close()
-	addr, connections := raw(t, fine, fine, fine)
+	var connections atomic.Int64
+	addr, _ := rawEndpoint(t, func(conn net.Conn) {
+		connections.Add(1)
+		for reader, first := bufio.NewReader(conn), ""; ; {
+			request, err := http.ReadRequest(reader)
+			if err != nil {
+				return
+			}
+			client := request.Header.Get(http1.RealIP)
+			if first == "" {
+				first = client
+			}
+			if via := request.Header.Get("Via"); client != first || via != "2.0 "+pseudonym {
+				t.Errorf("%s asks on a connection of %s, via %s", client, first, via)
+			}
+			_, _ = io.WriteString(conn, fine)
+		}
+	})
 	r := start(t, Settings{Pool: pool(addr), TLS: &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: certificate.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"},
 	}})
-	client := http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true,
-	}}
-	defer client.CloseIdleConnections()
-	for range 3 {
+	for n := range 6 {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+n%2))}}
+		client := http.Client{Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, DialContext: dialer.DialContext,
+		}}
 		response, err := client.Get("https://" + r.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		body, _ := io.ReadAll(response.Body)
 		_ = response.Body.Close()
+		client.CloseIdleConnections()
 		if response.Proto != "HTTP/2.0" || string(body) != "ok" {
 			t.Errorf("got %s, %q", response.Proto, body)
 		}
+		eventually(t, "the endpoint's connection is kept", func() bool {
+			p := r.current.Load().sites[0].proxy.transport.upstreams
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return int64(p.idle.Len()) == connections.Load()
+		})
 	}
-	if n := connections.Load(); n != 1 {
-		t.Errorf("%d connections for 3 requests, want 1", n)
+	if n := connections.Load(); n != 2 {
+		t.Errorf("%d connections for 6 requests of 2 clients, want 2", n)
+	}
+	if err := r.stop(); err != nil { // or the endpoint waits for us
+		t.Error(err)
 	}
 }
