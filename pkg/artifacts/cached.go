@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -14,8 +15,8 @@ import (
 
 // An event loop serves small files without a goroutine for each, but must not wait for a disk, or for the server of a
 // network file system, which may be gone for minutes. So it gets a file only where each step is done by what the kernel
-// has in memory: the path by openat2(2) with RESOLVE_CACHED, the content by preadv2(2) with RWF_NOWAIT. Everything else
-// is ServeHTTP's, whose answer is the same.
+// has in memory: the path by openat2(2) with RESOLVE_CACHED, the content as preadv2(2) with RWF_NOWAIT finds it. Everything
+// else is ServeHTTP's, whose answer is the same.
 
 // CachedSize is how long a file may be for [Handler.Cached], in bytes.
 const CachedSize = 64 << 10
@@ -92,8 +93,7 @@ func (c *Cached) fits(g *generation) bool {
 		return false
 	}
 	if !g.probed.Load() {
-		var one [1]byte
-		_, err := c.Read(one[:], 0)
+		_, err := c.InMemory(0)
 		if g.probed.Store(true); errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 			g.local.Store(false)
 			return false
@@ -143,37 +143,68 @@ func (c *Cached) AppendHeader(b []byte) []byte {
 	return append(b, "\r\nX-Content-Type-Options: nosniff\r\n"...)
 }
 
-// Read reads what the kernel has in memory of the file at an offset, EAGAIN where it has nothing. A file that has
-// become shorter is an unexpected end.
-func (c *Cached) Read(b []byte, offset int64) (n int, err error) {
+// InMemory is how many bytes of the file from an offset on the kernel has in memory; 0 is none. They are read for that,
+// into memory that stays in the processor's cache: it costs less than the copy to a socket that Send spares. A file that
+// has become shorter is an unexpected end.
+func (c *Cached) InMemory(offset int64) (int64, error) {
+	n, err := c.read(offset, unix.RWF_NOWAIT)
+	if errors.Is(err, unix.EAGAIN) {
+		return 0, nil
+	}
+	return n, err
+}
+
+// Load waits until the kernel has the file's content at an offset in memory.
+func (c *Cached) Load(offset int64) error {
+	_, err := c.read(offset, 0)
+	return err
+}
+
+// scratch is what is read and not looked at: each time the same piece.
+type scratch struct {
+	piece [8 << 10]byte
+	all   [CachedSize >> 13][]byte
+}
+
+var scratches = sync.Pool{New: func() any {
+	s := new(scratch)
+	for i := range s.all {
+		s.all[i] = s.piece[:]
+	}
+	return s
+}}
+
+func (c *Cached) read(offset int64, flags int) (int64, error) {
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
 	for {
-		n, err = unix.Preadv2(c.fd, [][]byte{b}, offset, unix.RWF_NOWAIT)
+		n, err := unix.Preadv2(c.fd, s.all[:], offset, flags)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return 0, err
-		case n == 0 && len(b) > 0:
+		case n == 0:
 			return 0, io.ErrUnexpectedEOF
 		default:
-			return n, nil
+			return int64(n), nil
 		}
 	}
 }
 
-// loadPiece is the memory that Load takes, of which a thousand machines may need one each.
-const loadPiece = 4 << 10
-
-// Load waits until the kernel has the file's content at an offset in memory: it reads all of it into the same piece.
-func (c *Cached) Load(offset int64) error {
-	piece, pieces := make([]byte, loadPiece), make([][]byte, CachedSize/loadPiece)
-	for i := range pieces {
-		pieces[i] = piece
+// Send sends n bytes from an offset on to a socket by sendfile(2), or as many as it takes; EAGAIN where that is none.
+func (c *Cached) Send(socket int, offset, n int64) (int64, error) {
+	for {
+		sent, err := unix.Sendfile(socket, c.fd, &offset, int(n))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 0, err
+		case sent == 0:
+			return 0, io.ErrUnexpectedEOF
+		default:
+			return int64(sent), nil
+		}
 	}
-	n, err := unix.Preadv(c.fd, pieces, offset)
-	if err == nil && n == 0 {
-		err = io.ErrUnexpectedEOF
-	}
-	return err
 }
 
 // Close closes the file.

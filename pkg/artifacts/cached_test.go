@@ -32,6 +32,36 @@ func cachedHandler(t *testing.T, directory string) *Handler {
 	return nil
 }
 
+// content is what is sent of a file.
+func (c *Cached) content(t *testing.T) []byte {
+	t.Helper()
+	to, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer to.Close()
+	for at := int64(0); at < c.Size(); {
+		n, err := c.InMemory(at)
+		if n == 0 && err == nil {
+			if err = c.Load(at); err == nil {
+				continue
+			}
+		}
+		if err == nil {
+			n, err = c.Send(int(to.Fd()), at, n)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		at += n
+	}
+	text, err := os.ReadFile(to.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 // An answer from memory is that of ServeHTTP, which has the last word about each path that is not answered from memory.
 func TestCachedAgreesWithServeHTTP(t *testing.T) {
 	directory := files(t)
@@ -73,10 +103,7 @@ func TestCachedAgreesWithServeHTTP(t *testing.T) {
 		if c == nil {
 			continue
 		}
-		body := make([]byte, c.Size())
-		if n, err := c.Read(body, 0); err != nil || n != len(body) {
-			t.Errorf("%q: read %d bytes of %d, %v", path, n, len(body), err)
-		}
+		body := c.content(t)
 		text := append(append(c.AppendHeader([]byte("HTTP/1.1 ")), "\r\n"...), body...)
 		c.Close()
 		got, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(text)), nil)
@@ -129,10 +156,7 @@ func TestCachedFollowsTheDirectory(t *testing.T) {
 			return ""
 		}
 		defer c.Close()
-		b := make([]byte, c.Size())
-		if _, err := c.Read(b, 0); err != nil {
-			t.Error(err)
-		}
+		b := c.content(t)
 		_, tag, _ := strings.Cut(string(c.AppendHeader(nil)), "Etag: ")
 		tag, _, _ = strings.Cut(tag, "\r\n")
 		return tag + " " + string(b)
@@ -177,12 +201,14 @@ func TestCachedTruncated(t *testing.T) {
 	if err := os.Truncate(filepath.Join(directory, "vmlinuz-x86_64"), 5); err != nil {
 		t.Fatal(err)
 	}
-	var b [10]byte
-	if n, err := c.Read(b[:], 0); n != 5 || err != nil {
-		t.Errorf("read %d bytes, %v", n, err)
+	if n, err := c.InMemory(0); n != 5 || err != nil {
+		t.Errorf("%d bytes are in memory, %v", n, err)
 	}
-	if n, err := c.Read(b[:], 5); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("read %d bytes behind the end, %v", n, err)
+	if n, err := c.InMemory(5); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("%d bytes are in memory behind the end, %v", n, err)
+	}
+	if n, err := c.Send(-1, 5, 5); err == nil {
+		t.Errorf("%d bytes are sent to nowhere", n)
 	}
 	if err := c.Load(5); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("loaded what is behind the end: %v", err)

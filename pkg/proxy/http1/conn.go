@@ -216,17 +216,15 @@ func (c *Conn) answer(read []byte) {
 func (c *Conn) flush() {
 	x := c.exchange
 	for x.written < x.total {
-		part, err := x.rest(c.engine.loop.Buffer())
-		if len(part) == 0 {
-			c.load(err)
+		part, n, err := x.send(c.fd)
+		c.owner.Sent(int(n))
+		x.written += n
+		switch {
+		case errors.Is(err, errAbsent):
+			c.load()
 			return
-		}
-		n, err := sock.Write(c.fd, part)
-		c.owner.Sent(n)
-		x.written += int64(n)
-		if errors.Is(err, unix.EAGAIN) || err == nil && n < len(part) {
-			err = c.waitToSend()
-			if err == nil {
+		case errors.Is(err, unix.EAGAIN), err == nil && n < part:
+			if err = c.waitToSend(); err == nil {
 				return
 			}
 		}
@@ -238,17 +236,12 @@ func (c *Conn) flush() {
 	c.end(false, x.Request.close)
 }
 
-// load waits for a part of a file that has left the memory, in a goroutine. Any other error of reading the file breaks
-// the answer off.
-func (c *Conn) load(err error) {
+// load waits for a part of a file that has left the memory, in a goroutine.
+func (c *Conn) load() {
 	x := c.exchange
-	if !errors.Is(err, unix.EAGAIN) {
-		c.end(true, true)
-		return
-	}
 	c.paused = true
 	c.engine.open.Go(func() {
-		err := x.File.Load(max(x.written-int64(len(x.out)), 0))
+		err := x.File.Load(x.written - int64(len(x.out)))
 		done := make(chan struct{})
 		c.engine.Soon(func() {
 			defer close(done)

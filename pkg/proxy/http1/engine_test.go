@@ -243,11 +243,16 @@ func (f *fakeFile) AppendHeader(b []byte) []byte {
 	return append(b, "200 OK\r\nContent-Type: a/b\r\n"...)
 }
 
-func (f *fakeFile) Read(b []byte, offset int64) (int, error) {
+func (f *fakeFile) InMemory(offset int64) (int64, error) {
 	if f.absent != nil && f.absent(offset) {
-		return 0, unix.EAGAIN
+		return 0, nil
 	}
-	return copy(b, f.content[offset:]), nil
+	return f.Size() - offset, nil
+}
+
+func (f *fakeFile) Send(socket int, offset, n int64) (int64, error) {
+	sent, err := unix.Write(socket, []byte(f.content[offset:offset+n]))
+	return int64(max(sent, 0)), err
 }
 
 func (f *fakeFile) Load(int64) error {

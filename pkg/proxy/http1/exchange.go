@@ -1,8 +1,13 @@
 package http1
 
 import (
+	"errors"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 const (
@@ -68,15 +73,29 @@ func (x *Exchange) answerFile() {
 	x.total = int64(len(x.out)) + x.answer.length
 }
 
-// rest is the next part of the answer that the client is to take. The buffer is for a file's.
-func (x *Exchange) rest(buffer []byte) ([]byte, error) {
-	at := int64(len(x.out))
-	if x.File == nil {
-		return x.out[x.written:], nil
+// errAbsent is that the next part of a file has left the memory.
+var errAbsent = errors.New("the file's next part is not in memory")
+
+// send gives a socket the next part of the answer. It tells how long that part is, and how much of it was taken.
+func (x *Exchange) send(socket int) (part, n int64, err error) {
+	head := int64(len(x.out))
+	if x.written < head {
+		rest, flags := x.out[x.written:], 0
+		if x.total > head { // the file's first bytes follow in the same packet
+			flags = unix.MSG_MORE
+		}
+		sent, err := sock.Send(socket, rest, flags)
+		return int64(len(rest)), int64(sent), err
 	}
-	n := copy(buffer, x.out[min(x.written, at):])
-	more, err := x.File.Read(buffer[n:min(int64(len(buffer)), int64(n)+x.total-max(x.written, at))], max(x.written-at, 0))
-	return buffer[:n+more], err
+	at := x.written - head
+	if part, err = x.File.InMemory(at); err != nil {
+		return 0, 0, err
+	}
+	if part = min(part, x.answer.length-at); part == 0 {
+		return 0, 0, errAbsent
+	}
+	n, err = x.File.Send(socket, at, part)
+	return part, n, err
 }
 
 // result is how the answer went: it was written as far as the client's socket took it.

@@ -46,16 +46,18 @@ type Endpoint interface {
 	Release()
 }
 
-// File is an answer that is in memory, as the operating system's copy of a file.
+// File is an answer from a file that the operating system has in memory. What fails breaks the answer off.
 type File interface {
 	// AppendHeader appends the status line behind the version, and the header's lines but Date and Connection.
 	AppendHeader(b []byte) []byte
 	// Size is the body's, in bytes.
 	Size() int64
-	// Read reads a part of the body, unless that would have to wait for it: then the error is EAGAIN, and Load waits.
-	// Load may be called beside the loop, but not beside Close.
-	Read(b []byte, offset int64) (int, error)
+	// InMemory is how many bytes of the body from an offset on are in memory. Where it is none, Load waits until there
+	// are some. Load may be called beside the loop, but not beside Close.
+	InMemory(offset int64) (int64, error)
 	Load(offset int64) error
+	// Send sends so many bytes from an offset on to a socket, or as many as the socket takes now (else EAGAIN).
+	Send(socket int, offset, n int64) (int64, error)
 	Close()
 }
 

@@ -23,8 +23,8 @@ import (
 const (
 	// batch is how many events one system call brings at most.
 	batch = 128
-	// bufferSize is that of a loop's scratch space, in bytes: a message of 64 KiB with its head.
-	bufferSize = 68 << 10
+	// bufferSize is that of a loop's scratch space, in bytes.
+	bufferSize = 64 << 10
 	// Tick is how often functions of [Loop.Tick] are called.
 	Tick = 500 * time.Millisecond
 )

@@ -51,6 +51,21 @@ func again(call func(int, []byte) (int, error), fd int, b []byte) (n int, err er
 	}
 }
 
+// Send writes to a socket with flags of send(2), again after a signal. n is never below 0.
+func Send(fd int, b []byte, flags int) (n int, err error) {
+	for {
+		got, _, failure := syscall.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+			uintptr(len(b)), uintptr(flags|unix.MSG_NOSIGNAL), 0, 0)
+		switch failure {
+		case 0:
+			return int(got), nil
+		case unix.EINTR:
+		default:
+			return 0, failure
+		}
+	}
+}
+
 // Peek looks whether a connection has something to be read (n > 0), has ended (n = 0), or neither (EAGAIN). It takes
 // nothing away, and allocates nothing: unix.Recvfrom would allocate the sender's address.
 func Peek(fd int) (n int, err error) {

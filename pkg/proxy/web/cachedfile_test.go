@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
 )
@@ -37,11 +38,13 @@ type cachedFile struct{ of *cachedFiles }
 func (f cachedFile) AppendHeader(b []byte) []byte {
 	return fmt.Appendf(b, "200 OK\r\nContent-Length: %d\r\n", len(cachedText))
 }
-func (f cachedFile) Size() int64 { return int64(len(cachedText)) }
-func (f cachedFile) Read(b []byte, offset int64) (int, error) {
-	return copy(b, cachedText[offset:]), nil
+func (f cachedFile) Size() int64                          { return int64(len(cachedText)) }
+func (f cachedFile) InMemory(offset int64) (int64, error) { return f.Size() - offset, nil }
+func (f cachedFile) Load(int64) error                     { return nil }
+func (f cachedFile) Send(socket int, offset, n int64) (int64, error) {
+	sent, err := unix.Write(socket, []byte(cachedText[offset:offset+n]))
+	return int64(sent), err
 }
-func (f cachedFile) Load(int64) error                { return nil }
 func (f cachedFile) Close()                          { f.of.closed.Add(1) }
 func (f cachedFile) Served(n int64, _ time.Duration) { f.of.served.Add(n) }
 
