@@ -148,44 +148,26 @@ func (s *session) dial(
 	ctx context.Context, source, target netip.AddrPort, protocol string,
 ) (stream, *endpoint.Endpoint, error) {
 	ctx = context.WithoutCancel(ctx)
-	var tried []*endpoint.Endpoint
-	var failures []error
-	for len(tried) < s.settings.Attempts {
-		e, err := s.acquire(source.Addr(), tried)
-		if err != nil {
-			if len(failures) == 0 {
-				failures = append(failures, err)
-			}
-			break
-		}
-		server, err := s.attempt(ctx, e, source, target, protocol)
-		if err == nil {
-			e.Succeeded()
-			return server, e, nil
-		}
-		if errors.Is(err, errAborted) {
-			e.Release()
-			return nil, nil, err
-		}
-		s.front.metrics.dialFailed(dialReason(err))
-		failures = append(failures, err)
-		if sock.Exhausted(err) { // not the endpoint's fault, and another would fail as well
-			e.Release()
-			break
-		}
-		e.Failed(err)
-		e.Release()
-		tried = append(tried, e)
-	}
-	return nil, nil, errors.Join(failures...)
-}
-
-// acquire picks an endpoint; the one of the pending dial, if there is one.
-func (s *session) acquire(client netip.Addr, tried []*endpoint.Endpoint) (*endpoint.Endpoint, error) {
+	var given *endpoint.Endpoint
 	if s.pendingDial != nil {
-		return s.pendingDial.endpoint, nil
+		given = s.pendingDial.endpoint
 	}
-	return s.settings.Pool.Acquire(client, tried...)
+	var server stream
+	e, err := s.settings.Pool.Try(source.Addr(), given, s.settings.Attempts,
+		func(e *endpoint.Endpoint, _ int) (_ endpoint.Outcome, err error) {
+			if server, err = s.attempt(ctx, e, source, target, protocol); err == nil {
+				return endpoint.Taken, nil
+			}
+			if errors.Is(err, errAborted) {
+				return endpoint.Spoiled, err
+			}
+			s.front.metrics.dialFailed(dialReason(err))
+			if sock.Exhausted(err) { // not the endpoint's fault, and another would fail as well
+				return endpoint.Spoiled, err
+			}
+			return endpoint.Refused, err
+		})
+	return server, e, err
 }
 
 // attempt connects to one endpoint.

@@ -21,8 +21,8 @@ import (
 const attempts = 3
 
 // transport is the one way from net/http's server to a route's endpoints. It chooses an endpoint, sends it the request,
-// and chooses another one as long as none has seen anything of the request. Nothing else of this package blames an
-// endpoint. A request without a body, and one that a loop has begun, goes by a kept connection, all others by
+// and chooses another one as long as none has seen anything of the request ([endpoint.Pool.Try]). Nothing else of this
+// package blames an endpoint. A request without a body, and one that a loop has begun, goes by a kept connection, all others by
 // http.Transport.
 type transport struct {
 	endpoints *endpoint.Pool
@@ -151,50 +151,37 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil && r.Body != http.NoBody {
 		c.body = &retryBody{ReadCloser: r.Body, upload: c.upload}
 	}
-	begun := c.attempt
-	var tried []*endpoint.Endpoint
-	var failures []error
-	for {
-		var e *endpoint.Endpoint
-		var err error
-		if begun != nil {
-			e = begun.endpoint
-		} else if e, err = t.endpoints.Acquire(c.client, tried...); err != nil {
-			if len(failures) == 0 {
-				failures = []error{err}
-			}
-			break
-		}
-		if len(tried) > 0 {
+	var given *endpoint.Endpoint
+	if c.attempt != nil {
+		given = c.attempt.endpoint
+	}
+	var response *http.Response
+	_, err := t.endpoints.Try(c.client, given, attempts, func(e *endpoint.Endpoint, tried int) (endpoint.Outcome, error) {
+		if tried > 0 {
 			t.metrics.retried()
 		}
 		c.outcome.sentTo(e.Addr)
-		response, err := t.ask(r, c, e, begun)
-		begun = nil
-		if err == nil {
-			e.Succeeded()
-			return response, nil
+		var err error
+		if response, err = t.ask(r, c, e, c.attempt); err == nil {
+			return endpoint.Taken, nil
 		}
-		e.Release()
+		c.attempt = nil
 		if c.body.isLost() {
 			err = errLost // else it may be what woke the reader
 		}
 		if fault := clientFault(r, c.body); fault != nil {
-			return nil, fault
+			return endpoint.Spoiled, fault
 		}
-		failures = append(failures, err)
-		if sock.Exhausted(err) || c.body.partial() { // no endpoint's fault
-			break
+		if sock.Exhausted(err) || c.body.partial() {
+			return endpoint.Spoiled, err
 		}
-		e.Failed(err)
 		t.upstreams.drop(e.Addr)
-		tried = append(tried, e)
-		var dial *net.OpError
-		if !errors.As(err, &dial) || dial.Op != "dial" || len(tried) == attempts {
-			break
+		if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
+			return endpoint.Refused, err
 		}
-	}
-	return nil, errors.Join(failures...)
+		return endpoint.Failed, err
+	})
+	return response, err
 }
 
 // ask sends the request to one endpoint, whose use ends with the answer's body.

@@ -1,0 +1,78 @@
+package endpoint
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// How often endpoints are tried, which of them are blamed, and that none but the one that took it stays in use.
+func TestTry(t *testing.T) {
+	failure := errors.New("failure")
+	for name, test := range map[string]struct {
+		outcomes []Outcome // of the attempts, in order
+		most     int
+		given    bool
+		tried    int
+		blamed   uint64
+		taken    bool
+	}{
+		"taken":                       {[]Outcome{Taken}, 3, false, 1, 0, true},
+		"taken by the second":         {[]Outcome{Refused, Taken}, 3, false, 2, 1, true},
+		"all refuse":                  {[]Outcome{Refused, Refused, Refused}, 9, false, 3, 3, false},
+		"most refuse":                 {[]Outcome{Refused, Refused, Refused}, 2, false, 2, 2, false},
+		"fails on the way":            {[]Outcome{Failed, Taken}, 3, false, 1, 1, false},
+		"spoiled":                     {[]Outcome{Spoiled, Taken}, 3, false, 1, 0, false},
+		"refused, then spoiled":       {[]Outcome{Refused, Spoiled, Taken}, 3, false, 2, 1, false},
+		"given, and taken":            {[]Outcome{Taken}, 3, true, 1, 0, true},
+		"given, and another is tried": {[]Outcome{Refused, Taken}, 3, true, 2, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := NewPool(Config{Route: "r", Sources: []Source{Fixed(
+				netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("192.0.2.2:1"), netip.MustParseAddrPort("192.0.2.3:1"),
+			)}})
+			client := netip.MustParseAddr("198.51.100.1")
+			var given *Endpoint
+			if test.given {
+				var err error
+				if given, err = p.Acquire(client); err != nil {
+					t.Fatal(err)
+				}
+			}
+			seen := map[netip.AddrPort]bool{}
+			e, err := p.Try(client, given, test.most, func(e *Endpoint, tried int) (Outcome, error) {
+				if tried != len(seen) || seen[e.Addr] || tried == 0 && test.given && e != given {
+					t.Errorf("attempt %d is with %s, after %v", tried, e.Addr, seen)
+				}
+				seen[e.Addr] = true
+				if outcome := test.outcomes[tried]; outcome != Taken {
+					return outcome, failure
+				}
+				return Taken, nil
+			})
+			if (e != nil) != test.taken || (err == nil) != test.taken || err != nil && !errors.Is(err, failure) {
+				t.Errorf("got %v, %v", e, err)
+			}
+			active, blamed := int64(0), uint64(0)
+			for _, s := range p.Status() {
+				active, blamed = active+s.Active, blamed+s.Failures
+			}
+			want := int64(0)
+			if test.taken {
+				want = 1
+			}
+			if diff := cmp.Diff([]any{test.tried, test.blamed, want}, []any{len(seen), blamed, active}); diff != "" {
+				t.Errorf("tried, blamed, in use (-want +got):\n%s", diff)
+			}
+		})
+	}
+	_, err := NewPool(Config{Route: "r"}).Try(netip.MustParseAddr("198.51.100.1"), nil, 3, func(*Endpoint, int) (Outcome, error) {
+		t.Error("an endpoint of none is tried")
+		return Taken, nil
+	})
+	if !errors.Is(err, ErrNone) {
+		t.Errorf("got %v", err)
+	}
+}
