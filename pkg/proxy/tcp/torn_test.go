@@ -86,7 +86,11 @@ func (r *recorder) Read(b []byte) (int, error) {
 func TestSecureSlowReader(t *testing.T) {
 	t.Parallel()
 	cert, pool := identity(t, tlsName)
+	served := make(chan struct{})
+	defer func() { <-served }()
 	addr := backend(t, func(conn *net.TCPConn) {
+		defer close(served)
+		_ = conn.SetReadBuffer(8 << 10)
 		inner := tls.Client(conn, &tls.Config{RootCAs: pool, ServerName: tlsName})
 		if err := inner.HandshakeContext(context.Background()); err != nil {
 			t.Error(err)
@@ -108,11 +112,14 @@ func TestSecureSlowReader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	full := false
-	for !full {
+	for full := 0; full < 50; time.Sleep(time.Millisecond) { // the kernel may still move bytes to the client
 		_ = raw.Write(func(fd uintptr) bool {
-			_, err := unix.Write(int(fd), make([]byte, 64<<10))
-			full = err != nil
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, 8<<10)
+			if _, err := unix.Write(int(fd), make([]byte, 64<<10)); err != nil {
+				full++
+			} else {
+				full = 0
+			}
 			return true
 		})
 	}
