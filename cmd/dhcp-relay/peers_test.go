@@ -1,9 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -263,6 +266,22 @@ func TestReplicaOfTheOwnerRelays(t *testing.T) {
 	}
 }
 
+// stands is whether all threads of a process have stopped. One that has not yet may still relay a packet.
+func stands(t *testing.T, pid int) bool {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("no threads of process %d: %v", pid, err)
+	}
+	for _, thread := range threads {
+		text, _ := os.ReadFile(thread)
+		if _, state, _ := strings.Cut(string(text), ") "); !strings.HasPrefix(state, "T ") {
+			return false
+		}
+	}
+	return true
+}
+
 // TestReplicaTakesOver: the owner's node is gone, its relay hangs, or it is told to end: the machine's next message is
 // relayed by the other one, and so is all that follows.
 func TestReplicaTakesOver(t *testing.T) {
@@ -274,6 +293,7 @@ func TestReplicaTakesOver(t *testing.T) {
 		"hangs": {end: func(t *testing.T, _ *site, p *process) {
 			_ = p.Process.Signal(syscall.SIGSTOP)
 			t.Cleanup(func() { _ = p.Process.Signal(syscall.SIGCONT) }) // before the one that ends it
+			testwait.Until(t, "the relay stands", func() bool { return stands(t, p.Process.Pid) })
 		}},
 		"its node is gone": {end: func(t *testing.T, s *site, _ *process) {
 			if err := s.nodes[0].Links().LinkSetDown(s.nodes[0].Link(t, "eth1")); err != nil {
