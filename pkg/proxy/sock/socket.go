@@ -82,7 +82,7 @@ func (c *Socket) Read(b []byte) (int, error) {
 	return n, c.reason(err)
 }
 
-// Buffer is what one read takes at most. A larger one would leave the processor's second cache.
+// Buffer is for one read of a stream. A larger one would leave the processor's second cache.
 type Buffer [32 << 10]byte
 
 var buffers = sync.Pool{New: func() any { return new(Buffer) }}

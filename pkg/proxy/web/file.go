@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"sync"
+
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 const (
@@ -28,8 +30,8 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 		file, from = limited.R.(*os.File)
 	}
 	if !from {
-		buffer := bufferPool.Get().(*[32 << 10]byte)
-		defer bufferPool.Put(buffer)
+		buffer := sock.Borrow()
+		defer buffer.Return()
 		return io.CopyBuffer(struct{ io.Writer }{c}, r, buffer[:])
 	}
 	begin := int64(-1)
@@ -78,8 +80,8 @@ func (c *conn) sendPiece(file *os.File, piece *io.LimitedReader) (int64, error) 
 		return total, opError("sendfile", err)
 	}
 	piece.N -= total
-	buffer := bufferPool.Get().(*[32 << 10]byte)
-	defer bufferPool.Put(buffer)
+	buffer := sock.Borrow()
+	defer buffer.Return()
 	n, err := io.CopyBuffer(struct{ io.Writer }{c.socket}, piece, buffer[:])
 	return total + n, err
 }

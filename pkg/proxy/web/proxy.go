@@ -14,11 +14,11 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // pseudonym names this process in Via (RFC 9110, section 7.6.3), so that a request that comes back is recognized.
@@ -138,8 +138,8 @@ func (p *proxy) pass(w http.ResponseWriter, response *http.Response) {
 // copyBody copies until the end. What has come is flushed, however long the rest takes; of a long answer that comes
 // fast nothing is left to flush, since net/http keeps only what is short.
 func copyBody(w io.Writer, body io.Reader, flush func() error) error {
-	buffer := bufferPool.Get().(*[32 << 10]byte)
-	defer bufferPool.Put(buffer)
+	buffer := sock.Borrow()
+	defer buffer.Return()
 	for {
 		n, err := body.Read(buffer[:])
 		if n > 0 {
@@ -158,8 +158,6 @@ func copyBody(w io.Writer, body io.Reader, flush func() error) error {
 		}
 	}
 }
-
-var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // rewrite makes the endpoint's request of one that asks for another protocol.
 func (p *proxy) rewrite(r *httputil.ProxyRequest) {

@@ -93,8 +93,8 @@ func never() bool { return false }
 
 // copyShared is ReadFrom for an answer in HTTP/2: the rate may come, and go, while it is under way.
 func (r *response) copyShared(source io.Reader) (total int64, err error) {
-	buffer := bufferPool.Get().(*[32 << 10]byte)
-	defer bufferPool.Put(buffer)
+	buffer := sock.Borrow()
+	defer buffer.Return()
 	return io.CopyBuffer(writerFunc(r.send), struct{ io.Reader }{source}, buffer[:])
 }
 
