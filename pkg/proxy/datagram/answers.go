@@ -20,8 +20,8 @@ const (
 )
 
 // CatchAnswers makes the kernel deliver UDP datagrams to this process that come from other hosts and are addressed to
-// other hosts: answers to the clients whose addresses transparent sockets send from. It does the same as these commands,
-// for IPv4 and for IPv6:
+// other hosts: answers to the clients whose addresses transparent sockets send from. It does the same as these
+// commands, for IPv4 and for IPv6:
 //
 //	ip route add local default dev lo table 6969
 //	ip rule add pref 6970 nop

@@ -2,9 +2,9 @@ package datagram
 
 import "time"
 
-// rank orders sessions by the steps that their clients have made: datagrams that only a client which receives the answers
-// can send at the right time. A sender with forged addresses can guess them, but has to send each single one. A full
-// table evicts the lower ranks first.
+// rank orders sessions by the steps that their clients have made: datagrams that only a client which receives the
+// answers can send at the right time. A sender with forged addresses can guess them, but has to send each single one.
+// A full table evicts the lower ranks first.
 type rank uint8
 
 const (
@@ -31,9 +31,9 @@ func rankOf(steps uint64) rank {
 	return rankLong
 }
 
-// silentAfter is the time without a step after which a session is evicted for any new client. Clients repeat a datagram
-// after at most 5 seconds: a session that has begun survives the loss of two datagrams, and one with more steps survives
-// more.
+// silentAfter is the time without a step after which a session is evicted for any new client. Clients repeat a
+// datagram after at most 5 seconds: a session that has begun survives the loss of two datagrams, and one with more
+// steps survives more.
 var silentAfter = [ranks]time.Duration{
 	rankNew: 5 * time.Second, rankFirst: 12 * time.Second, rankSome: 20 * time.Second,
 	rankMany: 30 * time.Second, rankLong: 60 * time.Second,
@@ -119,9 +119,9 @@ func (g *group[T]) remove(s *Session[T]) {
 	g.n--
 }
 
-// victim is the session that is evicted for a newcomer, nil where there is none. It is dead where it has ended, or where
-// its client has been silent for longer than silentAfter. A session that may be alive is evicted only for a client that
-// has asked before.
+// victim is the session that is evicted for a newcomer, nil where there is none. It is dead where it has ended, or
+// where its client has been silent for longer than silentAfter. A session that may be alive is evicted only for a
+// client that has asked before.
 func (g *group[T]) victim(now time.Time, bound int) (s *Session[T], dead bool) {
 	if s = g.queues[rankEnded].first; s != nil {
 		return s, true

@@ -107,8 +107,8 @@ func (t *Timing) afterIdle() time.Duration   { return time.Duration(t.idle.Load(
 func (t *Timing) afterLinger() time.Duration { return time.Duration(t.linger.Load()) }
 func (t *Timing) afterDrain() time.Duration  { return time.Duration(t.drain.Load()) }
 
-// Report reports to the pool of endpoints: nil when an endpoint has answered, an error when it refused a datagram or did
-// not answer. A Report may itself be nil.
+// Report reports to the pool of endpoints: nil when an endpoint has answered, an error when it refused a datagram or
+// did not answer. A Report may itself be nil.
 type Report func(endpoint netip.AddrPort, err error)
 
 // ErrRefused means that no socket listens at an endpoint, ErrNoAnswer that the endpoint sent no answer.

@@ -59,8 +59,8 @@ func (b *SendBatch) Len() int { return b.n }
 // Full tells that Send is due before another datagram is added.
 func (b *SendBatch) Full() bool { return b.n == mmsg.Batch }
 
-// Take moves datagram i out of in to the end of the batch, which must not be full. It goes to the peer and, where source
-// is valid, from that local address of an interface.
+// Take moves datagram i out of in to the end of the batch, which must not be full. It goes to the peer and, where
+// source is valid, from that local address of an interface.
 func (b *SendBatch) Take(in *RecvBatch, i int, to Peer, source netip.Addr, ifindex uint32) {
 	data := in.Data(i)
 	b.buffers[b.n] = in.Swap(i, b.buffers[b.n])
@@ -80,8 +80,8 @@ func (b *SendBatch) Push(data []byte, to Peer, source netip.Addr, ifindex uint32
 	b.n++
 }
 
-// Tag says to which stream the last datagram belongs: Send keeps the order within a stream, and with gso may change that
-// of streams. Untagged datagrams are one stream.
+// Tag says to which stream the last datagram belongs: Send keeps the order within a stream, and with gso may change
+// that of streams. Untagged datagrams are one stream.
 func (b *SendBatch) Tag(stream uint32) { b.queued[b.n-1].stream = stream }
 
 // Send sends every datagram and empties the batch. The kernel's refusal of one does not keep back the others: failed
@@ -97,8 +97,8 @@ func (b *SendBatch) Send() (failed int, err error) {
 	return b.failed, b.err
 }
 
-// arrange decides on the order. With gso it makes packets of many segments: the longest datagram first, then those of its
-// size, then the longest of the shorter ones. It takes the next datagram of a stream only after the one before.
+// arrange decides on the order. With gso it makes packets of many segments: the longest datagram first, then those of
+// its size, then the longest of the shorter ones. It takes the next datagram of a stream only after the one before.
 func (b *SendBatch) arrange() {
 	b.order = b.order[:0]
 	if !b.gso {

@@ -188,8 +188,8 @@ func (s *Socket) set(options ...option) error {
 	return nil
 }
 
-// GrowBuffers asks for buffers of so many bytes in both directions. The kernel grants as much as the process may have; a
-// listener's size is the most, since a peer may have negotiated the number.
+// GrowBuffers asks for buffers of so many bytes in both directions. The kernel grants as much as the process may have;
+// a listener's size is the most, since a peer may have negotiated the number.
 func (s *Socket) GrowBuffers(bytes int) {
 	bytes = min(bytes, receiveBuffer)
 	for _, pair := range [][2]int{
@@ -219,8 +219,8 @@ func (s *Socket) ReportErrors() error {
 	return s.set(option{unix.IPPROTO_IP, unix.IP_RECVERR, 1})
 }
 
-// DrainErrors empties the queue of ReportErrors and calls refused with each destination that has refused a datagram (ICMP
-// port unreachable).
+// DrainErrors empties the queue of ReportErrors and calls refused with each destination that has refused a datagram
+// (ICMP port unreachable).
 func (s *Socket) DrainErrors(refused func(Peer)) {
 	_, _ = unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR) // takes the pending one away
 	in := mmsg.NewRecvBatchOf([][]byte{{0}, {0}, {0}, {0}}, 0, 1)

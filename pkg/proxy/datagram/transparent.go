@@ -28,14 +28,14 @@ func MayBeTransparent() error {
 	return s.Transparent()
 }
 
-// CanSpeakFor tells whether a client's address can be the source of datagrams to an endpoint: it has the same family, and
-// is not link-local.
+// CanSpeakFor tells whether a client's address can be the source of datagrams to an endpoint: it has the same family,
+// and is not link-local.
 func CanSpeakFor(client, endpoint netip.Addr) bool {
 	return client.Is4() == endpoint.Unmap().Is4() && client.IsGlobalUnicast()
 }
 
-// OpenAs makes a transparent socket that sends from a client's address, and from the client's port unless another socket
-// of this process has both. It receives the answers to them that the network brings here (see [CatchAnswers]).
+// OpenAs makes a transparent socket that sends from a client's address, and from the client's port unless another
+// socket of this process has both. It receives the answers to them that the network brings here (see [CatchAnswers]).
 func OpenAs(client netip.AddrPort) (*Socket, error) {
 	s, err := open(client.Addr())
 	if err != nil {

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// turnedAway remembers the clients that a full table has refused. Firmware repeats a request after some seconds, a flood
-// of invented clients does not: a client that asks for the second time gets a place before all others.
+// turnedAway remembers the clients that a full table has refused. Firmware repeats a request after some seconds, a
+// flood of invented clients does not: a client that asks for the second time gets a place before all others.
 //
-// It has two Bloom filters, one for this period and one for the period before. A client that is taken for another one gets
-// a place at once, which does no harm. The memory is made with the first client.
+// It has two Bloom filters, one for this period and one for the period before. A client that is taken for another one
+// gets a place at once, which does no harm. The memory is made with the first client.
 type turnedAway struct {
 	seed  maphash.Seed
 	bits  [2][]uint64
