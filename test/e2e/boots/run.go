@@ -81,7 +81,7 @@ func Run(ctx context.Context, o Options) (results []Result, err error) {
 			return nil, err
 		}
 		if phase == withoutSmee {
-			// That a server answers nobody is known by those whom it does not answer.
+			// Only machines without an answer show that a server is away: one boots meanwhile.
 			off, _, err := r.power(ctx, Fault{}, &watched{machine: neighbour}, false)
 			if err != nil {
 				return nil, err
@@ -148,7 +148,7 @@ func (w *watched) shows(f Fault) bool {
 	return f.shown(&w.seen)
 }
 
-// summary is what the wire has shown, for whoever looks for a mistake.
+// summary lists the events on the wire, for an error.
 func (w *watched) summary() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -198,7 +198,7 @@ func (r *stage) meet(ctx context.Context, f Fault, w *watched) (result Result) {
 	const pause = 250 * time.Millisecond
 	patience := progress.Patience{
 		Quiet: r.Patience, Waited: waited,
-		Signs: []func() string{func() string { return r.sniffer.Far(w.machine.MAC.String()) }},
+		Signs: []func() string{func() string { return r.sniffer.Reached(w.machine.MAC.String()) }},
 	}
 	err = progress.Until(ctx, patience, pause, func(context.Context) error {
 		if !w.shows(f) {

@@ -1,6 +1,6 @@
-// Package clients runs the DHCP clients that people use on machines of the lab, and watches what they say and are
-// told. The clients run in network and mount namespaces of their own and call no script: nothing of the host is
-// read or changed. Whoever starts one gives the machine the address that it was granted, unless it does that itself.
+// Package clients runs the DHCP clients that people use on machines of the lab, and watches their messages
+// and the answers. The clients run in network and mount namespaces of their own and call no script: nothing of the host is
+// read or changed. The caller gives the machine the address that the client was granted, unless the client does.
 package clients
 
 import (

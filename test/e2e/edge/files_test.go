@@ -94,7 +94,7 @@ func (s *site) run(t *testing.T, name string, args ...string) (string, error) {
 
 func (s *site) testCurl(t *testing.T) {
 	roots := filepath.Join(s.dir, "roots", "ca-certificates.crt")
-	// curl's --http2 offers both versions; files go by 1.1 to whoever speaks it.
+	// curl's --http2 offers both versions; files are sent by 1.1 to a client that has it.
 	for option, version := range map[string]string{"--http1.1": "1.1", "--http2": "1.1"} {
 		got, err := s.run(t, "curl", "-sS", option, "--cacert", roots, "--resolve", filesHost+":443:192.0.2.2",
 			"--range", "2-5", "-w", "\n%{http_version} %{http_code} %{ssl_verify_result}", "https://"+filesHost+"/tink-stack/hook.ipxe")

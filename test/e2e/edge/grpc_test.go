@@ -32,7 +32,7 @@ import (
 )
 
 // TestSeedsGRPCPath is the first document's path, step by step, by the shipped file: a worker on the LAN finds the
-// name, ends in TLS 1.3, shows its token, and reaches Tink Server by h2c, which learns who it is.
+// name, ends in TLS 1.3, shows its token, and reaches Tink Server by h2c, which is told the worker.
 func TestSeedsGRPCPath(t *testing.T) {
 	t.Parallel() // labs do not see each other
 	s := newSite(t)
@@ -160,8 +160,8 @@ func (s *site) testRotation(t *testing.T, proto protoreflect.ServiceDescriptor) 
 	}
 }
 
-// testIssuerAway takes the issuer away: tokens of known keys go on, tokens of made up keys do not flood who asks for
-// the keys, and the failures are counted.
+// testIssuerAway takes the issuer away: tokens of known keys go on, tokens of made up keys do not make the proxy ask
+// for keys again and again, and the failures are counted.
 func (s *site) testIssuerAway(t *testing.T, proto protoreflect.ServiceDescriptor) {
 	token, err := s.fetchToken()
 	if err != nil {

@@ -31,7 +31,7 @@ type provider interface {
 	keysAsked() int // how often it was asked where its keys are
 }
 
-// issuer is an OpenID provider as far as machines need one: discovery, keys, and tokens for who has a secret (the
+// issuer is an OpenID provider as far as machines need one: discovery, keys, and tokens for clients with a secret (the
 // client credentials grant, RFC 6749 4.4). It signs by go-jose, which is not the library that checks.
 type issuer struct {
 	mu    sync.Mutex
@@ -83,7 +83,7 @@ func serveIssuer(t *testing.T, listener net.Listener, cert tls.Certificate) *iss
 	return i
 }
 
-// token gives who knows the secret of a client a token for it.
+// token gives a client that knows its secret a token.
 func (i *issuer) token(w http.ResponseWriter, r *http.Request) {
 	id, secret, ok := r.BasicAuth()
 	if !ok || secret != "secret of "+id || r.FormValue("grant_type") != "client_credentials" {

@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"io"
 	"math/big"
 	"net"
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) {
 const (
 	tinkHost  = "tinkerbell-server.orch.example.org"
 	filesHost = "tinkerbell-nginx.orch.example.org"
-	proxyUser = 65532 // who stack-proxy runs as in the lab
+	proxyUser = 65532 // the user of stack-proxy in the lab
 	workflow  = "w1"
 	workerID  = "edge-node-001"
 	bigSize   = 64 << 20 // does not fit into what sockets buffer
@@ -127,11 +128,12 @@ func (s *site) apply(t *testing.T, routes string) {
 
 func (s *site) await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not happen; %s", what, s.page(t, "/readyz"))
+	progress.Await(t, what, func() error {
+		if !ok() {
+			return errors.New("/readyz says " + s.page(t, "/readyz"))
 		}
-	}
+		return nil
+	})
 }
 
 // write replaces a file, as the kubelet does: in one step.

@@ -1,4 +1,4 @@
-// Command issuer is an OAuth 2 server for the tests of the outer edge: tokens by ory/fosite for who has a client's
+// Command issuer is an OAuth 2 server for the tests of the outer edge: tokens by ory/fosite for a client with its
 // secret, discovery, and the keys. A second port tells it to sign by another key, to be away, or to sign anything.
 package main
 

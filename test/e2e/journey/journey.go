@@ -28,7 +28,7 @@ const (
 	firmwareHTTP = "uefi-http" // OVMF that boots by HTTP, by IPv6 alone
 )
 
-// Options say who travels and where what is seen goes.
+// Options say which machines boot, and where logs and captures are written.
 type Options struct {
 	// Firmware of each machine: "bios", "uefi", "uefi-http" or "go". It is also the machine's name.
 	Firmware []string

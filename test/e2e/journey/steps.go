@@ -1,7 +1,7 @@
 // Package journey takes machines from power-on to the end of an installation through the pod, and says how far each
 // came: step by step, with times, and with the reason where one failed.
 //
-// A step counts when somebody else than the machine saw it: the wire (up to the initramfs), Smee's log (syslog),
+// A step counts when it was seen outside of the machine: the wire (up to the initramfs), Smee's log (syslog),
 // or the answer itself, compared with what the lab gave the services (metadata, workflow, artifact).
 package journey
 

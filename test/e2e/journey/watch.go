@@ -158,7 +158,7 @@ func (j *Journey) signs(t *traveller, s stage) (signs []func() string) {
 	if j.Lab == nil {
 		return nil
 	}
-	signs = append(signs, func() string { return j.sniffer.Far(t.machine.MAC.String()) })
+	signs = append(signs, func() string { return j.sniffer.Reached(t.machine.MAC.String()) })
 	if s.alone && t.firmware != firmwareGo {
 		printed := j.printed(t)
 		signs = append(signs, func() string { return strings.Join(printed(), "; ") })

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stateDir holds a directory per lab: a lock that is held as long as somebody cares for the lab, and the pids
-// that whoever removes it needs.
+// stateDir holds a directory per lab: a lock that the owner or the janitor holds, and the pids that
+// are needed to remove the lab.
 const stateDir = "/run/stack-lab"
 
 // Files in a lab's directory.

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 func TestMain(m *testing.M) {
@@ -205,7 +206,7 @@ func testRA(t *testing.T, l *lab.Lab, host string) {
 		break
 	}
 	// The kernel is stricter than the test: it makes an address only from a valid advertisement.
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	progress.Await(t, "an address of "+lab.LAN6.String(), func() error {
 		var addrs []net.Addr
 		err := l.Do(host, func() error {
 			eth0, err := net.InterfaceByName("eth0")
@@ -220,13 +221,11 @@ func testRA(t *testing.T, l *lab.Lab, host string) {
 		}
 		for _, addr := range addrs {
 			if prefix, err := netip.ParsePrefix(addr.String()); err == nil && lab.LAN6.Contains(prefix.Addr()) {
-				return
+				return nil
 			}
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the machine has no address of %s: %v", lab.LAN6, addrs)
-		}
-	}
+		return fmt.Errorf("the machine has %v", addrs)
+	})
 }
 
 func get(t *testing.T, l *lab.Lab, role, url, forwardedFor string) (int, string) {
@@ -250,7 +249,7 @@ func get(t *testing.T, l *lab.Lab, role, url, forwardedFor string) (int, string)
 	return response.StatusCode, string(body)
 }
 
-// testHegel checks that Hegel believes the pod, and nobody else, about who is asking.
+// testHegel checks that Hegel takes the client address from the pod, and from no other peer.
 func testHegel(t *testing.T, l *lab.Lab, m lab.Machine) {
 	base := "http://" + netip.AddrPortFrom(lab.HegelIP, 50061).String() + "/2009-04-04/"
 	for path, want := range map[string]string{

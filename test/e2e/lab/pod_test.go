@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // TestPod runs our own programs in the pod.
@@ -89,13 +90,12 @@ func testCapabilities(t *testing.T, l *lab.Lab) {
 	}
 }
 
-// eventually asks Hegel for the machine's user-data until it comes.
-func eventually(t *testing.T, l *lab.Lab, host string, m lab.Machine, within time.Duration) {
+// awaitUserdata asks Hegel for the machine's user-data until it comes.
+func awaitUserdata(t *testing.T, l *lab.Lab, host string, m lab.Machine) {
 	t.Helper()
 	client := l.Client(host)
 	client.Timeout = 2 * time.Second
-	last := ""
-	for deadline := time.Now().Add(within); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+	progress.Await(t, "the machine's user-data", func() error {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
 			"http://192.0.2.2:50061/2009-04-04/user-data", nil)
 		if err != nil {
@@ -103,28 +103,26 @@ func eventually(t *testing.T, l *lab.Lab, host string, m lab.Machine, within tim
 		}
 		response, err := client.Do(request)
 		if err != nil {
-			last = err.Error()
-			continue
+			return err
 		}
+		defer response.Body.Close()
 		body, err := io.ReadAll(response.Body)
-		response.Body.Close()
-		if err == nil && response.StatusCode == http.StatusOK && string(body) == m.Userdata {
-			return
+		if err == nil && (response.StatusCode != http.StatusOK || string(body) != m.Userdata) {
+			err = fmt.Errorf("status %s, %q", response.Status, body)
 		}
-		last = fmt.Sprintf("%s %q %v", response.Status, body, err)
-	}
-	t.Fatalf("no user-data within %s: %s", within, last)
+		return err
+	})
 }
 
 func testReplaced(t *testing.T, l *lab.Lab, host string, m lab.Machine) {
 	if err := l.Replace(t.Context(), lab.Hegel, netip.MustParseAddr("10.244.0.42")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, l, host, m, 30*time.Second)
+	awaitUserdata(t, l, host, m)
 	if err := l.Replace(t.Context(), lab.Hegel, lab.HegelIP); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, l, host, m, 30*time.Second)
+	awaitUserdata(t, l, host, m)
 }
 
 // testWithoutDNS takes the resolver away for longer than its answers live: what was known stays known.
@@ -133,7 +131,7 @@ func testWithoutDNS(t *testing.T, l *lab.Lab, host string, m lab.Machine) {
 		t.Fatal(err)
 	}
 	time.Sleep(5 * time.Second)
-	eventually(t, l, host, m, 5*time.Second)
+	awaitUserdata(t, l, host, m)
 	if err := l.Restart(t.Context(), lab.DNS); err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +149,7 @@ func testRestarts(t *testing.T, l *lab.Lab, host string, m lab.Machine) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, l, host, m, 10*time.Second)
+	awaitUserdata(t, l, host, m)
 	select {
 	case err := <-l.Failed():
 		t.Error(err)

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process says what to run, where and as whom. Every process of a lab is in the node's pid namespace (its /proc/1
+// Process says which program to run, where and with which rights. Every process of a lab is in the node's pid namespace (its /proc/1
 // is the node) and in a mount namespace of its own, in which /etc/resolv.conf names the lab's DNS.
 type Process struct {
 	Name string // of the process and its log

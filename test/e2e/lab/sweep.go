@@ -68,14 +68,14 @@ func isID(name string) bool {
 	return err == nil && len(name) == 2*idBytes
 }
 
-// State is whom a lab belongs to.
+// State says whether a process still owns a lab.
 type State uint8
 
 // The states of a lab.
 const (
 	Used State = iota // by the process that made it
-	Kept              // detached, until somebody ends it
-	Dead              // whoever cared for it was killed: the next Sweep removes it
+	Kept              // detached, until "lab down"
+	Dead              // owner and janitor were killed: the next Sweep removes it
 )
 
 func (s State) String() string { return [...]string{"used", "kept", "dead"}[s] }

@@ -1,17 +1,18 @@
 package lab_test
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // TestA2RaspberryPiInThePod runs our program with what the chart gives it for `tftp.source: transparent`, in front of a
@@ -104,14 +105,12 @@ func TestA2RaspberryPiInThePod(t *testing.T) {
 	// A reload opens the route anew: hidden, the machine's files are not found; visible again, they are.
 	for _, source := range []string{"proxy", "transparent"} {
 		write(source)
-		for deadline := time.Now().Add(40 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		progress.Await(t, "the reload with source "+source, func() error {
 			got, err := get("config.txt")
 			if found := err == nil && got == files["config.txt"]; found == (source == "transparent") {
-				break
+				return nil
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("source %s: got %q, %v", source, got, err)
-			}
-		}
+			return fmt.Errorf("got %q, %w", got, err)
+		})
 	}
 }

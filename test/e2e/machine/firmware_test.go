@@ -231,7 +231,7 @@ func follow(
 	for _, step := range steps {
 		await(step)
 		// What firmware prints on the network's behalf it prints again and again.
-		patience.Signs = []func() string{func() string { return sniffer.Far(m.MAC.String()) }}
+		patience.Signs = []func() string{func() string { return sniffer.Reached(m.MAC.String()) }}
 	}
 }
 

@@ -106,7 +106,7 @@ func download(ctx context.Context, dir string) error {
 	for line := range strings.Lines(said) {
 		kind, name, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		if kind == "Depends" && strings.HasPrefix(name, "linux-image-") {
-			// As root apt fetches as another user, who cannot write here.
+			// Root's apt fetches as the user _apt, which cannot write here.
 			_, err := command(ctx, dir, "apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", name)
 			return err
 		}

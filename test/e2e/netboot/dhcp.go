@@ -1,6 +1,6 @@
 // Package netboot is a network boot client: DHCP as firmware speaks it before it has an address, TFTP, and as much
-// of an iPXE script as it takes to find the kernel. It is strict where firmware is: it takes no frame for somebody
-// else and no datagram with a wrong checksum.
+// of an iPXE script as it takes to find the kernel. It is strict where firmware is: it takes no frame for another
+// machine and no datagram with a wrong checksum.
 package netboot
 
 import (
@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stage is who asks for an address.
+// Stage is the stage of a boot in which a machine asks for an address.
 type Stage uint8
 
 // The stages of a boot.
@@ -30,7 +30,7 @@ const (
 	System
 )
 
-// Ask is what a client says of itself.
+// Ask is the description that a client gives of itself.
 type Ask struct {
 	Stage     Stage
 	Arch      iana.Arch

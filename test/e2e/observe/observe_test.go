@@ -75,9 +75,9 @@ func (l *lan) want(events ...Event) {
 	l.events = nil
 }
 
-func (l *lan) far(want string) {
+func (l *lan) reached(want string) {
 	l.t.Helper()
-	if got := l.tracker.Far(machine.String()); got != want {
+	if got := l.tracker.Reached(machine.String()); got != want {
 		l.t.Errorf("it has come as far as %q, want %q", got, want)
 	}
 }
@@ -96,15 +96,15 @@ func TestTFTP(t *testing.T) {
 	l.up(2000, "\x00\x01snp.efi\x00octet\x00blksize\x0010\x00") // again
 	l.down(2000, "\x00\x06blksize\x0010\x00tsize\x0014\x00")
 	l.up(2000, "\x00\x04\x00\x00")
-	l.far("")
+	l.reached("")
 	l.down(2000, "\x00\x03\x00\x010123456789")
-	l.far("TFTP snp.efi: 10 of 14 bytes")
+	l.reached("TFTP snp.efi: 10 of 14 bytes")
 	l.down(2000, "\x00\x03\x00\x010123456789") // again
-	l.far("TFTP snp.efi: 10 of 14 bytes")
+	l.reached("TFTP snp.efi: 10 of 14 bytes")
 	l.up(2000, "\x00\x04\x00\x01")
 	l.down(2000, "\x00\x03\x00\x02012")
-	l.want()                              // not yet acknowledged
-	l.far("TFTP snp.efi: 13 of 14 bytes") // a server may announce what it likes
+	l.want()                                  // not yet acknowledged
+	l.reached("TFTP snp.efi: 13 of 14 bytes") // a server may announce what it likes
 	l.up(2000, "\x00\x04\x00\x02")
 	l.want(Event{Machine: machine.String(), Kind: TFTP, Name: "snp.efi", Bytes: 13})
 	l.up(2000, "\x00\x04\x00\x02")
@@ -153,12 +153,12 @@ func TestHTTP(t *testing.T) {
 	c.receive(0, ok+"Content-Le") // the header comes in two parts
 	c.receive(0, "ngth: 10\r\n\r\n01234")
 	c.send("")
-	c.far("HTTP /kernel: 5 of 10 bytes")
+	c.reached("HTTP /kernel: 5 of 10 bytes")
 	c.down -= 5
 	c.receive(0, "01234") // again
-	c.far("HTTP /kernel: 5 of 10 bytes")
+	c.reached("HTTP /kernel: 5 of 10 bytes")
 	c.receive(0, "56789")
-	c.far("HTTP /kernel: 10 of 10 bytes")
+	c.reached("HTTP /kernel: 10 of 10 bytes")
 	c.want()
 	c.send("")
 	c.want(Event{Machine: machine.String(), Kind: HTTP, Name: "/kernel", Bytes: 10})

@@ -61,8 +61,8 @@ type Tracker struct {
 	conns   map[flow]*exchange
 	streams map[flow]time.Time // when it began
 
-	mu   sync.Mutex
-	fars map[[6]byte]far // by machine
+	mu      sync.Mutex
+	reached map[[6]byte]reach // by machine
 }
 
 // flow is a machine's end of a conversation and the port it began with.
@@ -84,7 +84,7 @@ const (
 func NewTracker(emit func(Event)) *Tracker {
 	return &Tracker{
 		emit: emit, tftp: map[flow]*tftpTransfer{}, conns: map[flow]*exchange{}, streams: map[flow]time.Time{},
-		fars: map[[6]byte]far{},
+		reached: map[[6]byte]reach{},
 	}
 }
 
@@ -233,7 +233,7 @@ func (t *Tracker) fromTFTPServer(at time.Time, p Packet) {
 		transfer.last = number
 		transfer.bytes += int64(len(p.Payload) - 4)
 		transfer.whole = len(p.Payload)-4 < transfer.size
-		t.came([6]byte(p.Dst), far{kind: TFTP, name: transfer.file, bytes: transfer.bytes, total: transfer.total})
+		t.came([6]byte(p.Dst), reach{kind: TFTP, name: transfer.file, bytes: transfer.bytes, total: transfer.total})
 	case 5:
 		if transfer.refused {
 			return
@@ -299,7 +299,7 @@ func (t *Tracker) tcp(at time.Time, p Packet) {
 		t.torn(at, down, e, p)
 		if next := p.Seq + uint32(len(p.Payload)); len(p.Payload) > 0 && int32(next-e.sent) > 0 {
 			e.sent, e.sentAt = next, at
-			t.came(down.machine, e.far())
+			t.came(down.machine, e.reach())
 		}
 	}
 }
@@ -316,12 +316,12 @@ func (t *Tracker) finish(at time.Time, key flow, e *exchange, detail string) {
 	t.emit(event)
 }
 
-// far is how far the answer has come, its header not counted once that is whole.
-func (e *exchange) far() far {
+// reach is how far the answer has come, its header not counted once that is whole.
+func (e *exchange) reach() reach {
 	if e.status == 0 {
-		return far{kind: HTTP, name: e.path, bytes: int64(e.sent - e.first)}
+		return reach{kind: HTTP, name: e.path, bytes: int64(e.sent - e.first)}
 	}
-	return far{kind: HTTP, name: e.path, bytes: int64(int32(e.sent - e.body)), total: max(0, e.length)}
+	return reach{kind: HTTP, name: e.path, bytes: int64(int32(e.sent - e.body)), total: max(0, e.length)}
 }
 
 // answer takes a segment from the server.

@@ -18,6 +18,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // site is a proxy with one backend that the test kills.
@@ -67,7 +69,7 @@ func (s *site) start(t *testing.T) {
 // counted waits for a counter of a route, by name and one more label.
 func (s *site) counted(t *testing.T, name, route, value string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s{route=%q, ...=%q} counts", name, route, value), func() bool {
+	progress.Await(t, fmt.Sprintf("%s{route=%q, ...=%q} counts", name, route, value), func() error {
 		_, families, err := s.proxy.metrics(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -78,48 +80,50 @@ func (s *site) counted(t *testing.T, name, route, value string) {
 				values = append(values, label.GetValue())
 			}
 			if slices.Contains(values, route) && slices.Contains(values, value) && m.GetCounter().GetValue() > 0 {
-				return true
+				return nil
 			}
 		}
-		return false
+		return fmt.Errorf("it is %v", families[name].GetMetric())
 	})
 }
 
 // logged waits for a line of the log with some fields.
 func (s *site) logged(t *testing.T, fields map[string]any) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("a line of the log with %v", fields), func() bool {
+	progress.Await(t, fmt.Sprintf("a line of the log with %v", fields), func() error {
 		text, err := os.ReadFile(s.path("stack-proxy.log"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for line := range bytes.Lines(text) {
 			var got map[string]any
-			if json.Unmarshal(line, &got) != nil {
-				continue
-			}
-			if func() bool {
-				for key, want := range fields {
-					if got[key] != want {
-						return false
-					}
-				}
-				return true
-			}() {
-				return true
+			if json.Unmarshal(line, &got) == nil && has(got, fields) {
+				return nil
 			}
 		}
-		return false
+		return errors.New("it has none")
 	})
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
+// await waits until ok is true.
+func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("did not happen: %s", what)
+	progress.Await(t, what, func() error {
+		if !ok() {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+}
+
+// has tells whether a line has all of some fields.
+func has(line, fields map[string]any) bool {
+	for key, want := range fields {
+		if line[key] != want {
+			return false
 		}
 	}
+	return true
 }
 
 // A backend dies in the midst of each protocol's transfer: what the client sees, what the metrics count, what the log
@@ -231,7 +235,7 @@ func killedUpload(t *testing.T, s *site) {
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "POST /sink HTTP/1.1\r\nHost: h\r\nContent-Length: 2000\r\n\r\n")
 	_, _ = conn.Write(s.file[:1000])
-	eventually(t, "the upload begun", func() bool { return s.backend.sinks.Load() > 0 })
+	await(t, "the upload begun", func() bool { return s.backend.sinks.Load() > 0 })
 	s.backend.kill()
 	_, _ = conn.Write(s.file[1000:1500]) // a client that is silent meanwhile learns of it when it goes on
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -337,7 +341,7 @@ func killedSyslog(t *testing.T, s *site) {
 		return !under
 	}
 	first := line()
-	eventually(t, "a line arrived", func() bool { return arrived(first) })
+	await(t, "a line arrived", func() bool { return arrived(first) })
 	s.backend.kill()
 	for range 20 {
 		line()
@@ -348,7 +352,7 @@ func killedSyslog(t *testing.T, s *site) {
 		"level": "WARN", "msg": "syslog endpoint refuses datagrams: nobody listens there", "route": "syslog",
 	})
 	s.start(t)
-	eventually(t, "a line arrived with the backend back", func() bool {
+	await(t, "a line arrived with the backend back", func() bool {
 		word := line()
 		time.Sleep(20 * time.Millisecond)
 		return arrived(word)
@@ -376,7 +380,7 @@ func killedUDP(t *testing.T, s *site) {
 	}
 	s.counted(t, "stack_proxy_udp_sessions_total", "udp", "refused")
 	s.start(t)
-	eventually(t, "an answer on the same port with the backend back", func() bool {
+	await(t, "an answer on the same port with the backend back", func() bool {
 		var timeout net.Error
 		err := exchange(time.Second)
 		if err != nil && (!errors.As(err, &timeout) || !timeout.Timeout()) {

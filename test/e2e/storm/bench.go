@@ -22,7 +22,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 )
 
-// Bench is storms of several sizes, with each candidate in turns.
+// Bench is storms of several sizes, with each candidate, interleaved.
 type Bench struct {
 	Options
 	Candidates []string
@@ -186,5 +186,5 @@ func Table(w io.Writer, rows []report.Row) {
 		}
 		fmt.Fprintln(table)
 	}
-	_ = table.Flush() // whoever reads notices
+	_ = table.Flush() // a terminal that is gone shows nothing
 }

@@ -54,6 +54,6 @@ func (b *Board) Render(w io.Writer) (lines int) {
 		text.WriteByte('\n')
 	}
 	fmt.Fprintf(&text, "%d failed, %d wrong answers\n", b.failed, b.wrong)
-	_, _ = io.WriteString(w, text.String()) // whoever reads notices
+	_, _ = io.WriteString(w, text.String()) // a terminal that is gone shows nothing
 	return strings.Count(text.String(), "\n")
 }

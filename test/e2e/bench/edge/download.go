@@ -118,8 +118,8 @@ func onward(size int64, next func() (int64, error)) error {
 // machines of the rack that boots at once.
 const machines = 100
 
-// rack has a hundred machines come for a file at once. Fair is who gives each
-// the same: Jain's index of their rates, 1 at best, and how much longer than the median the slowest takes.
+// rack has a hundred machines download a file at once. A candidate is fair if all get the same: Jain's index of their
+// rates, 1 at best, and how much longer than the median the slowest takes.
 func (b *bench) rack(ctx context.Context, p *process.Process) (rounds.Sample, error) {
 	var clients sync.WaitGroup
 	seconds, faults := make([]float64, machines), make([]error, machines)

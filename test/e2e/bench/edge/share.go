@@ -22,7 +22,7 @@ const (
 )
 
 // share has a hundred machines load from the listener with a rate, ten of them by eight connections each, and counts
-// what each machine gets. Fair is who gives each the same, and no less in all than the rate.
+// the bytes of each machine. A candidate is fair if all get the same, and together no less than the rate.
 func (b *bench) share(ctx context.Context, p *process.Process) (rounds.Sample, error) {
 	var connections sync.WaitGroup
 	var mu sync.Mutex

@@ -2,6 +2,7 @@ package failover
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/tinkerbell/stack/test/e2e/arp"
 	"github.com/tinkerbell/stack/test/e2e/program"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // site builds stack-lb and a site with it.
@@ -133,15 +135,15 @@ func TestSamplerSeesTwoOwners(t *testing.T) {
 			}
 		}
 		want = append(want, step.want)
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-			spans := s.Since(time.Time{}).Spans
-			if len(spans) > 0 && spans[len(spans)-1].Owners == step.want {
-				break
+		progress.Await(t, fmt.Sprintf("the owners are %q", step.want), func() error {
+			for _, each := range []*arp.Sampler{s, bridge} {
+				spans := each.Since(time.Time{}).Spans
+				if len(spans) == 0 || spans[len(spans)-1].Owners != step.want {
+					return fmt.Errorf("saw %+v", spans)
+				}
 			}
-			if time.Now().After(deadline) {
-				t.Fatalf("saw %+v, want %q at last", spans, want)
-			}
-		}
+			return nil
+		})
 	}
 	log := s.Since(time.Time{})
 	var got []string

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/tinkerbell/stack/test/e2e/network"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // TestServiceLife is a Service's way from its creation to its end, by TCP and UDP, IPv4 and IPv6, in either mode: with a
@@ -104,13 +105,12 @@ func (l life) get(path string) string {
 
 func (l life) until(what string, try func() error) {
 	l.t.Helper()
-	var err error
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if err = try(); err == nil {
-			return
+	defer func() {
+		if l.t.Failed() {
+			l.t.Log(l.get(servicesPath))
 		}
-	}
-	l.t.Fatalf("%s: %v\n%s", what, err, l.get(servicesPath))
+	}()
+	progress.Await(l.t, what, try)
 }
 
 func (life) service(mode string, port int) object {

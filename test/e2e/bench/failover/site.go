@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/arp"
+	"github.com/tinkerbell/stack/test/e2e/process"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // Site is nodes, an API, a client, a sampler, and the switch between them.
@@ -132,16 +134,22 @@ func (s *Site) restart(ctx context.Context) error {
 
 // ready waits until stack-lb is ready on nodes.
 func (s *Site) ready(ctx context.Context, nodes ...*node) error {
-	for deadline := time.Now().Add(2 * time.Minute); ; {
-		i := slices.IndexFunc(nodes, func(n *node) bool { return !n.ready(ctx) })
-		if i < 0 || ctx.Err() != nil {
-			return ctx.Err()
+	for _, n := range nodes {
+		patience := progress.Patience{
+			Quiet: time.Minute, Signs: []func() string{process.LastLine("stack-lb", filepath.Join(s.dir, n.name+".log"))},
+			Waited: n.lb.Starved,
 		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("stack-lb is not ready on %s: see %s", nodes[i].name, s.dir)
+		err := progress.Until(ctx, patience, 50*time.Millisecond, func(ctx context.Context) error {
+			if !n.ready(ctx) {
+				return errors.New("it is not ready")
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("failed to start stack-lb on %s, see %s: %w", n.name, s.dir, err)
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
+	return nil
 }
 
 // settle waits until the address has answered for as long.

@@ -53,7 +53,7 @@ func repeat(request string, n int) []string {
 // asking is always the same visit.
 func asking(v visit) func(int) visit { return func(int) visit { return v } }
 
-// machines are visits of so many addresses in turns, with one to three requests each.
+// machines are visits of so many addresses, one after another, with one to three requests each.
 func machines(n int) func(i int) visit {
 	all := make([]visit, n)
 	for i := range all {

@@ -1,5 +1,5 @@
 // Package relay measures dhcp-relay against ISC dhcrelay, dnsmasq and dhcp-helper: the same DISCOVERs through each of
-// them, in turns, in one run.
+// them, interleaved, in one run.
 //
 //	generator (process) ─ lan0 ─ relay under test ─ eth0 ─ echo server (process)
 //
@@ -82,7 +82,7 @@ var units = []struct{ metric, unit string }{
 	{"packets_per_cpu_s", "1/s"},
 }
 
-// Run measures every case with every candidate, in turns.
+// Run measures every case with every candidate, interleaved.
 func Run(ctx context.Context, o Options) ([]Row, error) {
 	found, missing := map[string]string{}, []error(nil)
 	if !o.Boots {
@@ -110,7 +110,7 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 		samples := map[string][]sample{}
 		for run := range o.Runs {
 			for i := range candidates {
-				candidate := candidates[(i+run)%len(candidates)] // each has each place in turn
+				candidate := candidates[(i+run)%len(candidates)] // each has each place once
 				if err := ctx.Err(); err != nil {
 					return rows, err
 				}

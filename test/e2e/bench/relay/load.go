@@ -278,7 +278,7 @@ func discover(mac net.HardwareAddr) []byte {
 // Echo answers every DISCOVER with an OFFER to its giaddr, or at an IPv6 address every RELAY-FORW with the SOLICIT in
 // it as an ADVERTISE, until stop is closed. It returns how many it received.
 func Echo(at net.IP, stop <-chan struct{}) (int, error) {
-	domain, answer := unix.AF_INET, turn
+	domain, answer := unix.AF_INET, answerInPlace
 	var own unix.Sockaddr
 	if at4 := at.To4(); at4 != nil {
 		own = &unix.SockaddrInet4{Port: 67, Addr: [4]byte(at4)}
@@ -323,8 +323,8 @@ func Echo(at net.IP, stop <-chan struct{}) (int, error) {
 	}
 }
 
-// turn makes a request the server's answer, in place.
-func turn(b *batch, i int) {
+// answerInPlace makes a request the server's answer.
+func answerInPlace(b *batch, i int) {
 	m := b.packet(i)
 	if len(m) < 243 {
 		return

@@ -34,7 +34,7 @@ const (
 )
 
 // machinesLinkLocal is how many link-local addresses the machines have. The kernel on their side answers for all of
-// them: relays that send by a UDP socket ask who has an address, and there are no more than a neighbour table holds.
+// them: relays that send by a UDP socket ask for its neighbour, and there are no more than a neighbour table holds.
 const machinesLinkLocal = 64
 
 // linkLocal is a link-local address of the machines.

@@ -30,7 +30,7 @@ type batch struct {
 	slots   [batchSize][slotLen]byte
 }
 
-// newBatch prepares a socket's batch. Datagram sockets have names: who sent, and to whom.
+// newBatch prepares a socket's batch. Datagram sockets have names: the sender and the destination.
 func newBatch(fd int, named bool) *batch {
 	b := &batch{fd: fd}
 	for i := range b.headers {

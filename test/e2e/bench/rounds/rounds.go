@@ -1,4 +1,4 @@
-// Package rounds is the loop that the benches share: every case is measured several times, the candidates in turns,
+// Package rounds is the loop that the benches share: every case is measured several times, the candidates interleaved,
 // so that what else the machine does falls on all of them; medians are reported.
 package rounds
 
@@ -72,7 +72,7 @@ func run(ctx context.Context, c Case, o Options) ([]report.Row, error) {
 	for round := range o.Runs {
 		samples := map[string]Sample{}
 		for i := range c.Candidates {
-			name := c.Candidates[(i+round)%len(c.Candidates)] // each has each place in turn
+			name := c.Candidates[(i+round)%len(c.Candidates)] // each has each place once
 			s, err := c.Measure(ctx, name)
 			if errors.Is(err, ErrLeftOut) {
 				fmt.Fprintf(o.Log, "%s: %v\n", c.Name, err)

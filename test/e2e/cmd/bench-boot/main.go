@@ -1,4 +1,4 @@
-// bench-boot has machines by the hundred boot at once, through our pod and through the incumbent's in turns, and writes
+// bench-boot has machines by the hundred boot at once, through our pod and the incumbent's, interleaved, and writes
 // the rows as JSON. It needs root.
 package main
 
@@ -34,7 +34,7 @@ func run(ctx context.Context) error {
 	b := storm.Bench{Log: os.Stderr}
 	numbers := flag.String("machines", "100,300,1000", "how many machines boot at once, a case for each number")
 	losses := flag.String("loss", "0,1", "how many of 100 packets are lost, a case for each number")
-	candidates := flag.String("candidates", strings.Join(storm.Candidates(), ","), "who is measured")
+	candidates := flag.String("candidates", strings.Join(storm.Candidates(), ","), "pods to measure")
 	flag.BoolVar(&b.Large, "large", true, "20 machines with a file of 100 MiB each, too")
 	flag.IntVar(&b.Runs, "runs", 5, "rounds")
 	flag.Int64Var(&b.Options.Kernel, "kernel", 2<<20, "bytes of the kernel")

@@ -201,7 +201,7 @@ func boot(ctx context.Context, m lab.Machine, tap, dir string, quiet time.Durati
 	ctx, watch := progress.Begin(ctx, progress.Patience{Quiet: quiet, Waited: p.Starved, Signs: []func() string{
 		func() string {
 			if online.Load() { // from then on firmware prints the same again and again
-				return sniffer.Far(m.MAC.String())
+				return sniffer.Reached(m.MAC.String())
 			}
 			return firmware()
 		}, process.LastLine("the system", system),
