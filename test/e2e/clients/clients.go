@@ -1,5 +1,5 @@
-// Package clients runs the DHCP clients that people use on machines of the lab, and watches their messages
-// and the answers. The clients run in network and mount namespaces of their own and call no script: nothing of the host is
+// Package clients runs the DHCP clients that people use on machines of the lab, and watches their messages and the
+// answers. The clients run in network and mount namespaces of their own and call no script: nothing of the host is
 // read or changed. The caller gives the machine the address that the client was granted, unless the client does.
 package clients
 

@@ -18,8 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process says which program to run, where and with which rights. Every process of a lab is in the node's pid namespace (its /proc/1
-// is the node) and in a mount namespace of its own, in which /etc/resolv.conf names the lab's DNS.
+// Process says which program to run, where and with which rights. Every process of a lab is in the node's pid
+// namespace (its /proc/1 is the node) and in a mount namespace of its own, in which /etc/resolv.conf names the lab's
+// DNS.
 type Process struct {
 	Name string // of the process and its log
 	Role string // network namespace

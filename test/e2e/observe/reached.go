@@ -20,8 +20,8 @@ func (f reach) String() string {
 	return fmt.Sprintf("%s %s: %d bytes", f.kind, f.name, f.bytes)
 }
 
-// Reached says how far the last transfer of the machine with an Ethernet address has come. The text changes with each byte
-// that is new to the wire; what is sent again changes nothing. It is empty where the machine has begun none.
+// Reached says how far the last transfer of the machine with an Ethernet address has come. The text changes with each
+// byte that is new to the wire; what is sent again changes nothing. It is empty where the machine has begun none.
 func (s *Sniffer) Reached(machine string) string { return s.tracker.Reached(machine) }
 
 // Reached is [Sniffer.Reached]. It may be called from any goroutine.

@@ -40,8 +40,8 @@ func Repo() (string, error) {
 	}
 }
 
-// Build builds packages of the module in a directory into another directory. Builds into it wait for each other. A program that
-// is up to date stays as it is.
+// Build builds packages of the module in a directory into another directory. Builds into it wait for each other. A
+// program that is up to date stays as it is.
 func Build(ctx context.Context, module, out string, packages []string, flags ...string) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return fmt.Errorf("failed to make %s: %w", out, err)

@@ -10,7 +10,8 @@ import (
 func Await(tb testing.TB, what string, try func() error) {
 	tb.Helper()
 	const patience, pause = time.Minute, 20 * time.Millisecond // on a busy machine
-	if err := Until(tb.Context(), Patience{Quiet: patience}, pause, func(context.Context) error { return try() }); err != nil {
+	look := func(context.Context) error { return try() }
+	if err := Until(tb.Context(), Patience{Quiet: patience}, pause, look); err != nil {
 		tb.Fatalf("waited in vain: %s: %v", what, err)
 	}
 }

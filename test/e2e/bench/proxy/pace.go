@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// paced asks on rateClients connections, one after another, rate times a second in all, and times each answer. It is one thread
-// that sleeps in ppoll(2): goroutines with timers of their own are late by more than what is measured. A request that
-// is due while its connection still waits for the answer before is timed from when it was due, so that a stall shows
-// in every request behind it; any other from when it is sent, since what is late then is only this client.
+// paced asks on rateClients connections, one after another, rate times a second in all, and times each answer. It is
+// one thread that sleeps in ppoll(2): goroutines with timers of their own are late by more than what is measured. A
+// request that is due while its connection still waits for the answer before is timed from when it was due, so that a
+// stall shows in every request behind it; any other from when it is sent, since what is late then is only this client.
 func paced(ctx context.Context, addr netip.AddrPort, begun, end time.Time) (took []time.Duration, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -14,8 +14,8 @@ const batchSize = 64
 // slotLen holds one packet of the load, which is some 350 bytes.
 const slotLen = 1024
 
-// mmsghdr is struct mmsghdr of recvmmsg(2). pkg/mmsg has one too, but this module does not need the programs' one: their
-// dependencies would replace those that Smee and Hegel are pinned with.
+// mmsghdr is struct mmsghdr of recvmmsg(2). pkg/mmsg has one too, but this module does not need the programs' one:
+// their dependencies would replace those that Smee and Hegel are pinned with.
 type mmsghdr struct {
 	hdr unix.Msghdr
 	n   uint32
