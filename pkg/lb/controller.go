@@ -26,13 +26,13 @@ import (
 
 // Controller follows the API and runs a task for each address. It is a daemon.Task.
 type Controller struct {
-	o       Options
-	log     *slog.Logger
-	board   *loglimit.Limiter
-	metrics *Metrics
-	began   time.Time
-	queue   workqueue.TypedRateLimitingInterface[key]
-	events  record.EventRecorder
+	o          Options
+	log        *slog.Logger
+	logLimiter *loglimit.Limiter
+	metrics    *Metrics
+	began      time.Time
+	queue      workqueue.TypedRateLimitingInterface[key]
+	events     record.EventRecorder
 
 	services, endpoints, nodes, leaseCache cache.SharedIndexInformer
 	synced                                 atomic.Bool
@@ -80,7 +80,8 @@ func New(o Options) *Controller {
 		o.ProbeInterval = probe.WatchInterval
 	}
 	c := &Controller{
-		o: o, log: o.Logger, board: loglimit.New(o.Logger, 1, time.Minute), metrics: NewMetrics(o.Registerer), began: time.Now(),
+		o: o, log: o.Logger, logLimiter: loglimit.New(o.Logger, 1, time.Minute),
+		metrics: NewMetrics(o.Registerer), began: time.Now(),
 		vips: map[netip.Addr]*running{}, unneeded: map[string]time.Time{},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second)),
@@ -173,7 +174,7 @@ func (c *Controller) work(ctx context.Context) {
 			err = c.writeStatus(ctx, k)
 		}
 		if err != nil {
-			c.board.WarnAt(time.Since(c.began).Nanoseconds(), "failed to bring services up to date", func() []any {
+			c.logLimiter.WarnAt(time.Since(c.began).Nanoseconds(), "failed to bring services up to date", func() []any {
 				return []any{"namespace", k.namespace, "service", k.name, "error", err}
 			})
 			c.queue.AddRateLimited(k)

@@ -213,7 +213,7 @@ func (v *vip) probe(ctx context.Context, link address.Link, port Port) error {
 	v.mu.Lock()
 	v.conflict = owners
 	v.mu.Unlock()
-	v.c.board.WarnAt(time.Since(v.c.began).Nanoseconds(), "address is in use", func() []any {
+	v.c.logLimiter.WarnAt(time.Since(v.c.began).Nanoseconds(), "address is in use", func() []any {
 		return []any{"address", v.ip.String(), "link", link.Name, "mac", hardware(owners[0])}
 	})
 	return v.inUse(owners)
@@ -230,7 +230,7 @@ func (v *vip) stepBack(r reason.Reason, err error) *reason.Error {
 
 // warn logs at times only.
 func (v *vip) warn(link address.Link, message string, err error) {
-	v.c.board.WarnAt(time.Since(v.c.began).Nanoseconds(), message, func() []any {
+	v.c.logLimiter.WarnAt(time.Since(v.c.began).Nanoseconds(), message, func() []any {
 		return []any{"address", v.ip.String(), "link", link.Name, "error", err}
 	})
 }

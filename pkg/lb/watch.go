@@ -88,7 +88,7 @@ func (v *vip) saw(owners []frame.MAC, blind bool) {
 	v.c.metrics.notServing.WithLabelValues(v.ip.String()).Set(boolean(silent))
 	now := time.Since(v.c.began).Nanoseconds()
 	if n := len(owners); n > 1 || n > 0 && settled {
-		v.c.board.WarnAt(now, "two owners of an address", func() []any {
+		v.c.logLimiter.WarnAt(now, "two owners of an address", func() []any {
 			macs := make([]string, 0, n)
 			for _, mac := range owners {
 				macs = append(macs, hardware(mac))
@@ -97,7 +97,7 @@ func (v *vip) saw(owners []frame.MAC, blind bool) {
 		})
 	}
 	if silent {
-		v.c.board.WarnAt(now, "lease is held and nobody answers", func() []any {
+		v.c.logLimiter.WarnAt(now, "lease is held and nobody answers", func() []any {
 			return []any{"address", v.ip.String(), "holder", holder}
 		})
 	}
