@@ -121,8 +121,12 @@ func (w *Worker[T]) Run(ctx context.Context) error {
 	}
 }
 
-// RunAll runs the workers of a front.
+// RunAll runs the workers of a front. A single one runs on the calling goroutine, whose thread may be in a network
+// namespace of its own: the sessions' sockets are then opened there.
 func RunAll[T any](ctx context.Context, workers []*Worker[T]) error {
+	if len(workers) == 1 {
+		return workers[0].Run(ctx)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	for _, w := range workers {
 		group.Go(func() error { return w.Run(ctx) })
