@@ -174,6 +174,7 @@ func TestA2AnswersElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	testwait.Until(t, "given up", func() bool { return f.outcomes(OutcomeNoAnswer) == 1 })
+	testwait.Until(t, "a line of the log", func() bool { return strings.Contains(logged.String(), "docs/tftp.md") })
 	for _, want := range []string{"level=WARN", "outcome=no_answer", "source=transparent", "remedy=", "docs/tftp.md"} {
 		if !strings.Contains(logged.String(), want) {
 			t.Errorf("the log does not say %s:\n%s", want, logged)
