@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,7 +40,8 @@ type Acceptor struct {
 	handle   loop.Handle
 	stopped  bool
 	backoff  backoff.Backoff
-	holds    int // how often the next connection has been made to wait for room
+	holds    int            // how often the next connection has been made to wait for room
+	reports  sync.WaitGroup // the call of Owner.Failed under way
 }
 
 // NewAcceptor makes an acceptor that has not begun.
@@ -81,13 +83,16 @@ func (a *Acceptor) Stop() {
 	a.loop.Release(a.listener.FD(), a.handle)
 }
 
+// Wait waits for a call of Owner.Failed that is under way. Another goroutine calls it after Stop.
+func (a *Acceptor) Wait() { a.reports.Wait() }
+
 // Ready implements loop.Watcher. Running out of descriptors or memory is survived: the kernel keeps the connections
 // that wait.
 func (a *Acceptor) Ready(loop.Events) {
 	for range acceptBatch {
 		if a.holds < admission.HoldTimes && a.owner.Held() {
 			a.holds++
-			a.pause(admission.HoldTime, func() {})
+			a.pause(admission.HoldTime, nil)
 			return
 		}
 		fd, peer, err := accept(a.listener.FD())
@@ -98,6 +103,7 @@ func (a *Acceptor) Ready(loop.Events) {
 			a.owner.Admit(fd, peer)
 		case errors.Is(err, unix.EAGAIN):
 			return
+		case ofConnection(err): // the next one may be accepted
 		default:
 			a.fail(err)
 			return
@@ -111,16 +117,30 @@ func (a *Acceptor) fail(err error) {
 	a.pause(wait, func() { a.owner.Failed(err, wait) })
 }
 
-// pause accepts no connections for a time. Then it calls over, outside of the loop, before it goes on.
-func (a *Acceptor) pause(wait time.Duration, over func()) {
+// pause stops accepting for wait. Then it calls done in a goroutine, unless done is nil, and begins again after it. If
+// the acceptor has been stopped meanwhile, it does neither.
+func (a *Acceptor) pause(wait time.Duration, done func()) {
 	a.loop.Release(a.listener.FD(), a.handle)
 	a.handle = loop.Handle{}
 	time.AfterFunc(wait, func() {
-		over()
 		a.loop.Do(func() {
-			if err := a.Begin(); err != nil {
-				a.fail(err)
+			switch {
+			case a.stopped:
+			case done == nil:
+				a.resume()
+			default:
+				a.reports.Go(func() {
+					done()
+					a.loop.Do(a.resume)
+				})
 			}
 		})
 	})
+}
+
+// resume begins after a pause.
+func (a *Acceptor) resume() {
+	if err := a.Begin(); err != nil {
+		a.fail(err)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -161,7 +162,12 @@ func TestAcceptFails(t *testing.T) {
 		pause time.Duration
 	}
 	failures, read := make(chan failure), make(chan struct{})
-	o := &owner{failed: func(err error, pause time.Duration) { failures <- failure{err, pause}; <-read }}
+	var reported atomic.Int64
+	o := &owner{failed: func(err error, pause time.Duration) {
+		failures <- failure{err, pause}
+		<-read
+		reported.Add(1)
+	}}
 	a := NewAcceptor(l, &Listener{fd: -1}, o)
 	in(t, l, func() { a.Ready(0) })
 	for n := range 4 {
@@ -176,9 +182,51 @@ func TestAcceptFails(t *testing.T) {
 		if n == 3 {
 			in(t, l, a.Stop)
 		}
-		read <- struct{}{}
+		go func() { read <- struct{}{} }()
 	}
+	a.Wait()
+	if n := reported.Load(); n != 4 {
+		t.Errorf("%d failures are reported when the acceptor has ended, want 4", n)
+	}
+}
+
+// A stopped acceptor reports nothing more.
+func TestAcceptFailsAndStops(t *testing.T) {
+	l := startLoop(t)
+	failures := make(chan error, 1)
+	a := NewAcceptor(l, &Listener{fd: -1}, &owner{failed: func(err error, _ time.Duration) { failures <- err }})
+	in(t, l, func() {
+		a.Ready(0)
+		a.Stop()
+	})
+	time.Sleep(10 * acceptPause) // the pause ends meanwhile
 	in(t, l, func() {})
+	a.Wait()
+	if len(failures) > 0 {
+		t.Errorf("a stopped acceptor reports %v", <-failures)
+	}
+}
+
+// A network error of one connection does not pause the listener. A UDP socket gives such an error (EOPNOTSUPP).
+func TestAcceptFailsForOneConnection(t *testing.T) {
+	l := startLoop(t)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	a := NewAcceptor(l, &Listener{fd: fd}, &owner{failed: func(err error, _ time.Duration) { t.Error(err) }})
+	in(t, l, func() {
+		if err := a.Begin(); err != nil {
+			t.Error(err)
+		}
+		a.Ready(0)
+		if a.handle == (loop.Handle{}) {
+			t.Error("the acceptor pauses")
+		}
+		a.Stop()
+	})
+	a.Wait()
 }
 
 // An acceptor of a loop that has ended fails.

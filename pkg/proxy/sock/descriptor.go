@@ -12,8 +12,7 @@ import (
 
 // Open makes a socket that can be connected to an address; with a small receive buffer, where bound. It does not block.
 func Open(addr netip.AddrPort, bound bool) (fd int, err error) {
-	family, _ := sockaddr(addr)
-	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	fd, err = unix.Socket(family(addr), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err == nil && bound { // where that fails, the buffer is the kernel's usual one
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, received[Small])
 	}
@@ -23,7 +22,10 @@ func Open(addr netip.AddrPort, bound bool) (fd int, err error) {
 // Connect connects a socket, or asks how an attempt goes on: the caller waits where waiting is true. It is no error
 // if the socket is connected already.
 func Connect(fd int, target netip.AddrPort) (waiting bool, err error) {
-	_, to := sockaddr(target)
+	to, err := sockaddr(target)
+	if err != nil {
+		return false, err
+	}
 	switch err := syscall.Connect(fd, to); {
 	case errors.Is(err, unix.EINPROGRESS), errors.Is(err, unix.EALREADY), errors.Is(err, unix.EINTR):
 		return true, nil

@@ -95,6 +95,20 @@ func (l *Listener) Close() {
 	}
 }
 
+// ofConnection reports whether accept(2) returned a network error of the connection that it took from the queue. Such
+// an error says nothing about the next connection.
+func ofConnection(err error) bool {
+	for _, each := range []syscall.Errno{
+		unix.ENETDOWN, unix.EPROTO, unix.ENOPROTOOPT, unix.EHOSTDOWN, unix.ENONET, unix.EHOSTUNREACH, unix.EOPNOTSUPP,
+		unix.ENETUNREACH,
+	} {
+		if errors.Is(err, each) {
+			return true
+		}
+	}
+	return false
+}
+
 // accept takes a connection that waits at a listening socket; EAGAIN where none does.
 func accept(listener int) (fd int, from netip.AddrPort, err error) {
 	for {

@@ -64,7 +64,7 @@ func (p Pipe) Fill(src *Socket, most int) (n int64, err error) {
 	if n == 0 && err == nil {
 		return 0, src.ended()
 	}
-	return n, os.NewSyscallError("splice", err)
+	return max(n, 0), os.NewSyscallError("splice", err) // splice(2) returns -1 with an error
 }
 
 // Drain gives the n bytes in the pipe to the destination, and counts them as they go.
@@ -82,8 +82,10 @@ func (p Pipe) Drain(dst *Socket, n int64, count func(int64)) (err error) {
 		if failure != nil {
 			return dst.reason(failure)
 		}
-		n -= moved
-		count(moved)
+		if moved > 0 { // -1 with an error
+			n -= moved
+			count(moved)
+		}
 	}
 	return os.NewSyscallError("splice", err)
 }

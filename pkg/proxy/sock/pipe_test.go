@@ -2,6 +2,7 @@ package sock
 
 import (
 	"errors"
+	"net"
 	"runtime"
 	"testing"
 
@@ -36,5 +37,36 @@ func TestPipeShare(t *testing.T) {
 	}()
 	if err := <-failed; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPipeFails: splice(2) returns -1 with an error. Neither end of the pipe counts that as bytes.
+func TestPipeFails(t *testing.T) {
+	p, err := NewPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	src := connect(t, backend(t, func(c *net.TCPConn) {
+		_, _ = c.Write([]byte("bytes"))
+		_, _ = c.Read(make([]byte, 1))
+		_ = c.SetLinger(0)
+	}))
+	if n, err := p.Fill(src, PipeSize); n != 5 || err != nil {
+		t.Fatal(n, err)
+	}
+	dst := connect(t, backend(t, func(c *net.TCPConn) { _, _ = c.Read(make([]byte, 1)) }))
+	if err := dst.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	err = p.Drain(dst, 5, func(n int64) { t.Errorf("%d bytes are counted", n) })
+	if !errors.Is(err, unix.EPIPE) {
+		t.Errorf("got %v, want EPIPE", err)
+	}
+	if _, err := src.Write([]byte("reset")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := p.Fill(src, PipeSize); n != 0 || !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("got %d, %v, want ECONNRESET", n, err)
 	}
 }

@@ -41,6 +41,7 @@ func (f *Front) newAcceptLoop(life context.Context, l *loop.Loop) *acceptLoop {
 
 // close stops accepting, hands the loop's connections off to goroutines, and waits until that is done.
 func (a *acceptLoop) close() {
+	defer a.acceptor.Wait()
 	done := make(chan struct{})
 	every := func(*loopSession) bool { return true }
 	if a.loop.Do(func() {

@@ -34,6 +34,7 @@ func (in *frontLoop) stopAccepting() {
 		close(done)
 	})
 	<-done
+	in.acceptor.Wait()
 }
 
 // Held implements sock.Owner.
