@@ -1,7 +1,6 @@
-// Package mmsg receives and sends packets in batches, each by one system call (recvmmsg(2), sendmmsg(2)), in memory
-// that is made once. It knows packet sockets, which carry whole frames, and UDP sockets of both families.
-//
-// The sockets themselves, and how their owners wait for packets, belong to the callers.
+// Package mmsg receives and sends batches of packets, each batch by one system call (recvmmsg(2), sendmmsg(2)), in
+// memory that is allocated once. It supports packet sockets and UDP sockets of both families. The callers open the
+// sockets and wait for packets.
 package mmsg
 
 import (
@@ -20,8 +19,8 @@ type header struct {
 	n uint32 // length of the packet that was received
 }
 
-// call is recvmmsg(2) or sendmmsg(2). The system call is a raw one, since the scheduler would wake its monitor thread
-// for every call that it knows of. A call that blocks therefore keeps the thread and the processor of its goroutine.
+// call is recvmmsg(2) or sendmmsg(2). It uses RawSyscall6: Syscall6 would make the scheduler wake its monitor thread.
+// So a blocking call holds its thread and its P (processor).
 func call(number uintptr, fd int, headers []header, flags int) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall6(number, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(headers))),
 		uintptr(len(headers)), uintptr(flags), 0, 0)
@@ -31,8 +30,8 @@ func call(number uintptr, fd int, headers []header, flags int) (int, unix.Errno)
 	return int(n), 0
 }
 
-// controlLen is room for the control messages of one packet: an IP_PKTINFO, an IPV6_PKTINFO and a count of lost
-// packets, or one of them and UDP_SEGMENT.
+// controlLen has room for IP_PKTINFO, IPV6_PKTINFO and SO_RXQ_OVFL of one received packet, or for one PKTINFO and
+// UDP_SEGMENT of a sent one.
 const controlLen = 128
 
 // find returns the data of the first control message of a level and type (cmsg(3)), nil where there is none.

@@ -75,8 +75,8 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-// TestRecvBatchIsReadyAgain: what the kernel has written into a header during one batch is put right before the next, be
-// that longer or shorter. Lengths that an earlier packet left would cut off the addresses of the next.
+// TestRecvBatchIsReadyAgain: Receive resets the lengths that the previous batch left in the headers; shorter ones
+// would truncate the next addresses.
 func TestRecvBatchIsReadyAgain(t *testing.T) {
 	ns := nstest.New(t)
 	sender, receiver := udp(t, ns, &unix.SockaddrInet4{Port: 1}), udp(t, ns, &unix.SockaddrInet4{Port: 2})
@@ -160,7 +160,7 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-// TestFlushGoesOnAfterAFailure with the packets behind the one that the kernel refuses.
+// TestFlushGoesOnAfterAFailure checks that Flush sends the packets behind a refused one.
 func TestFlushGoesOnAfterAFailure(t *testing.T) {
 	ns := nstest.New(t)
 	fd := udp(t, ns, &unix.SockaddrInet4{Port: 2})
@@ -224,7 +224,7 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// TestBatchesDoNotAllocate for a packet.
+// TestBatchesDoNotAllocate checks that sending and receiving allocate nothing.
 func TestBatchesDoNotAllocate(t *testing.T) {
 	ns := nstest.New(t)
 	fd := udp(t, ns, &unix.SockaddrInet6{Port: 2})

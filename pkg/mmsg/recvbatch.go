@@ -9,12 +9,12 @@ import (
 
 // Lengths of the slots that NewRecvBatch makes.
 const (
-	Received = 2200 // longer packets are truncated, which Packet tells
+	Received = 2200 // Packet reports a longer packet as not whole
 	SlotLen  = 2560
 )
 
-// RecvBatch is the memory that a reader receives its packets in. Each packet has a slot: room in front for what is put
-// before it, the packet as received, and room behind it.
+// RecvBatch is the memory that a reader receives its packets in. Each packet has a slot: front free bytes (for a
+// header that the caller prepends), the packet, and free bytes behind it.
 type RecvBatch struct {
 	headers []header
 	iovs    []unix.Iovec
@@ -25,7 +25,7 @@ type RecvBatch struct {
 	used    int // how many headers the kernel has written to
 }
 
-// NewRecvBatch makes a batch for packets of at most Received bytes, with that many bytes free in front of each.
+// NewRecvBatch makes a batch for packets of at most Received bytes, with front bytes free before each.
 func NewRecvBatch(front int) *RecvBatch {
 	slots, memory := make([][]byte, Batch), make([]byte, Batch*SlotLen)
 	for i := range slots {
@@ -60,8 +60,7 @@ func NewRecvBatchOf(slots [][]byte, front, length int) *RecvBatch {
 // Receive replaces the content by at most limit packets. The flags (recvmmsg(2)) say whether the call blocks for a
 // packet; the error is EAGAIN when none has come, and EINTR when a signal came first.
 func (in *RecvBatch) Receive(fd, limit, flags int) (int, unix.Errno) {
-	// On a quiet network other programs have used the caches since the last packet: only headers that the kernel has
-	// written to are touched.
+	// Only headers that the kernel has written to are reset: on a quiet network the others have left the CPU's caches.
 	for i := range in.used {
 		h := &in.headers[i]
 		h.Namelen = uint32(unsafe.Sizeof(in.names[i].raw))
@@ -84,8 +83,8 @@ func (in *RecvBatch) Packet(i int) (b []byte, whole bool) {
 // Slot returns the whole slot of packet i.
 func (in *RecvBatch) Slot(i int) []byte { return in.slots[i] }
 
-// Swap puts another slot of the same length in the place of slot i, and returns that: a packet is handed on without a
-// copy.
+// Swap replaces slot i by a slot of the same length and returns the old one, so that a caller can pass a packet on
+// without a copy.
 func (in *RecvBatch) Swap(i int, slot []byte) []byte {
 	slot, in.slots[i] = in.slots[i], slot
 	in.iovs[i].Base = &in.slots[i][in.front]
@@ -98,10 +97,10 @@ func (in *RecvBatch) Link(i int) *unix.RawSockaddrLinklayer { return in.names[i]
 // From is the sender of packet i as a UDP socket tells it.
 func (in *RecvBatch) From(i int) *Sockaddr { return &in.names[i] }
 
-// Local is the address of this host that a UDP socket received packet i at, and the index of the link that it came
-// by: the socket has IP_PKTINFO or IPV6_RECVPKTINFO. A packet is direct where it was sent to that address. For an
-// IPv4 broadcast or group, Local is an address of the link, since none can be answered from those (RFC 1122 section
-// 3.2.1.3); for an IPv6 group it is the group. The address is invalid where the kernel told none.
+// Local returns the local address to answer packet i from, the index of the link that it came in by, and whether it
+// was sent to that address (direct). The socket needs IP_PKTINFO or IPV6_RECVPKTINFO. For an IPv4 broadcast or
+// multicast packet the address is one of the link's, since a reply cannot have a group as its source (RFC 1122 section
+// 3.2.1.3); for IPv6 multicast it is the group itself. Without the control message the address is invalid.
 func (in *RecvBatch) Local(i int) (at netip.Addr, link int, direct bool) {
 	if data := in.Message(i, unix.IPPROTO_IP, unix.IP_PKTINFO); len(data) >= unix.SizeofInet4Pktinfo {
 		info := (*unix.Inet4Pktinfo)(unsafe.Pointer(&data[0]))

@@ -11,11 +11,11 @@ import (
 
 // SendBatch collects packets for one socket and sends them with one system call.
 //
-// Consecutive datagrams between the same two addresses, as a burst of machines that boot makes them, become one message
-// with segments (UDP_SEGMENT, udp(7)), if they have the same length; the last may be shorter. The kernel takes such a
-// message through its stack as one packet and splits it at the end of the way. That is a wire or a UDP socket; a packet
-// socket on the same node, where there is no wire, gets the packet unsplit, so segments have to be asked for. Where a
-// device cannot send segments the kernel refuses them, and the batch sends the datagrams one by one from then on.
+// Consecutive datagrams with the same source and destination and the same length (the last may be shorter) become one
+// message with segments (UDP_SEGMENT, udp(7)); bursts of booting machines cause such runs. The kernel splits the
+// message only at the device or the receiving UDP socket. A packet socket on the same node gets it unsplit; so
+// NewSendBatch's caller must ask for segments. If the device cannot send them, the batch sends single datagrams from
+// then on.
 type SendBatch struct {
 	headers  []header
 	iovs     []unix.Iovec
@@ -91,8 +91,8 @@ func (out *SendBatch) AddFrame(b []byte, ifindex int) {
 // etherType is where a frame says what it carries.
 const etherType = 12
 
-// A segment has to fit the smallest MTU of IPv6 with its headers, and so any tunnel's, and all of them together the
-// largest IP datagram. No kernel limits a message to fewer than Batch segments.
+// A segment and its headers must fit into IPv6's smallest MTU (1280), hence into any tunnel's; a whole message must
+// fit into the largest IP datagram. All kernels allow Batch segments in a message.
 const (
 	maxSegment  = 1200
 	maxSegments = 65000
@@ -139,11 +139,11 @@ func (out *SendBatch) AddUDP(b []byte, to netip.AddrPort, from netip.Addr, link 
 	*(*uint16)(putControl(control[info:], unix.IPPROTO_UDP, unix.UDP_SEGMENT, 2)) = uint16(len(b))
 }
 
-// fullWait bounds how long a flush waits for room in a socket's buffer before packets are refused.
+// fullWait bounds how long a flush waits for room in a socket's buffer before it gives packets up.
 const fullWait = 20 * time.Millisecond
 
-// FlushHeld is Flush for a socket that another goroutine may close: conn, whose Control keeps the descriptor from being
-// closed, belongs to it. The packets for a closed socket are refused with EBADF.
+// FlushHeld is Flush for a socket that another goroutine may close. fd is conn's descriptor; conn.Control keeps it
+// open during the flush. If the socket is closed, failed is called with EBADF for each packet.
 func (out *SendBatch) FlushHeld(conn syscall.RawConn, fd int) {
 	if out.packets == 0 {
 		return
@@ -157,8 +157,8 @@ func (out *SendBatch) FlushHeld(conn syscall.RawConn, fd int) {
 	}
 }
 
-// Flush sends what was added by a socket. It calls failed for each packet that the kernel refused and goes on with the
-// next. The socket may be a blocking one: the kernel's buffer is waited for, but not for long.
+// Flush sends all packets by fd. It calls failed for each packet that the kernel refused, and goes on. If the send
+// buffer is full, it waits once, for at most fullWait; after that it refuses the packets that do not fit.
 func (out *SendBatch) Flush(fd int) {
 	waited, retried := false, false
 	for out.at = 0; out.at < out.messages; {
@@ -184,14 +184,14 @@ func (out *SendBatch) Flush(fd int) {
 	out.Clear()
 }
 
-// refused tells of every packet of the message that the flush is at.
+// refused calls failed for each packet of the current message.
 func (out *SendBatch) refused(errno unix.Errno) {
 	for range out.headers[out.at].Iovlen {
 		out.failed(errno)
 	}
 }
 
-// unsegment gives each packet that is still to be sent a message of its own, and those that are added later.
+// unsegment gives each unsent packet a message of its own, and turns segments off for later packets.
 func (out *SendBatch) unsegment() {
 	out.segments = false
 	at := 0

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sockaddr is a socket address as the kernel reads and writes it: one of IPv4, of IPv6, or of a link.
+// Sockaddr is the kernel's form of an IPv4, IPv6 or link-layer address.
 type Sockaddr struct {
 	raw unix.RawSockaddrInet6 // the largest of the three
 	n   uint32
@@ -60,7 +60,7 @@ func (s *Sockaddr) link() *unix.RawSockaddrLinklayer {
 	return (*unix.RawSockaddrLinklayer)(unsafe.Pointer(&s.raw))
 }
 
-// Pointer and Len are the arguments of system calls such as sendto(2).
+// Pointer is the address for a system call such as sendto(2), Len its length as Set wrote it.
 func (s *Sockaddr) Pointer() unsafe.Pointer { return unsafe.Pointer(&s.raw) }
 
 // Len is the length in bytes of what Set has written.

@@ -23,12 +23,12 @@ const (
 
 // Owner has the connections that an [Acceptor] accepts.
 type Owner interface {
-	// Held reports whether the next connection is to wait for room, as [admission.Route.Held] does. The loop calls it.
+	// Held reports whether the next connection must wait in the kernel for room. The loop calls it.
 	Held() bool
 	// Admit takes a connection, whose descriptor is the owner's from then on. The loop calls it.
 	Admit(fd int, peer netip.AddrPort)
-	// Failed says that no connection could be accepted, for lack of descriptors or memory, and how long none was
-	// asked for. It is not called in the loop, which a slow log would hold up.
+	// Failed reports an error of accept(2) or epoll_ctl(2), and for how long the acceptor has accepted nothing since. A
+	// goroutine of the acceptor calls it, since a slow log would hold up the loop.
 	Failed(err error, pause time.Duration)
 }
 
@@ -40,7 +40,7 @@ type Acceptor struct {
 	handle   loop.Handle
 	stopped  bool
 	backoff  backoff.Backoff
-	holds    int            // how often the next connection has been made to wait for room
+	holds    int            // how many times Held was true since the last connection
 	reports  sync.WaitGroup // the call of Owner.Failed under way
 }
 
@@ -51,7 +51,9 @@ func NewAcceptor(l *loop.Loop, listener *Listener, owner Owner) *Acceptor {
 	}
 }
 
-// Accept has acceptors accept connections until ctx is done or one of them fails. They are to be stopped then.
+// Accept begins all acceptors and waits until ctx is done or one of them cannot begin. The caller stops them
+// afterwards. An acceptor that fails later calls [Owner.Failed], unless its loop has ended: [loop.Group.Run] reports
+// that.
 func Accept(ctx context.Context, all ...*Acceptor) (err error) {
 	begun := make(chan error, len(all))
 	for _, a := range all {
@@ -77,7 +79,7 @@ func (a *Acceptor) Begin() (err error) {
 	return err
 }
 
-// Stop leaves new connections to the kernel.
+// Stop ends accepting; the kernel queues further connections.
 func (a *Acceptor) Stop() {
 	a.stopped = true
 	a.loop.Release(a.listener.FD(), a.handle)
@@ -86,8 +88,8 @@ func (a *Acceptor) Stop() {
 // Wait waits for a call of Owner.Failed that is under way. Another goroutine calls it after Stop.
 func (a *Acceptor) Wait() { a.reports.Wait() }
 
-// Ready implements loop.Watcher. Running out of descriptors or memory is survived: the kernel keeps the connections
-// that wait.
+// Ready implements loop.Watcher. It survives a lack of descriptors or memory: it pauses, and the kernel queues the
+// connections.
 func (a *Acceptor) Ready(loop.Events) {
 	for range acceptBatch {
 		if a.holds < admission.HoldTimes && a.owner.Held() {
@@ -111,7 +113,7 @@ func (a *Acceptor) Ready(loop.Events) {
 	}
 }
 
-// fail accepts no connections for a while.
+// fail pauses after an error, and reports the error when the pause is over.
 func (a *Acceptor) fail(err error) {
 	wait := a.backoff.Next()
 	a.pause(wait, func() { a.owner.Failed(err, wait) })

@@ -15,7 +15,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
-// long is for what must come, however slow the machine is.
+// long is a timeout that only a hang reaches.
 const long = 30 * time.Second
 
 // owner notes what an acceptor asks of it. The loop's thread alone uses held and holds.

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Addresses are package syscall's: those of x/sys/unix ask the kernel of each socket which protocol it has.
+// Addresses are those of package syscall: unix.Getsockname and unix.Accept4 ask the kernel for each socket's protocol.
 
 // family is the address family of a socket that connects to addr.
 func family(addr netip.AddrPort) int {

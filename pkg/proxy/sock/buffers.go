@@ -18,16 +18,16 @@ const (
 	Small Buffers = iota
 	Medium
 	Large
-	// Unbounded leaves them to the kernel, which takes less than half of the processor time.
-	Unbounded
+	// Largest is 4 MiB. With it, copying takes less than half of the processor time that it takes with Small.
+	Largest
 )
 
 var (
 	// unsent is how many bytes a socket takes beyond those that are on their way (TCP_NOTSENT_LOWAT).
-	unsent = [...]int{Small: 32 << 10, Medium: 128 << 10, Large: 1 << 20, Unbounded: 4 << 20}
+	unsent = [...]int{Small: 32 << 10, Medium: 128 << 10, Large: 1 << 20, Largest: 4 << 20}
 	// received is how many bytes an endpoint may send before they are read (SO_RCVBUF); the kernel takes as much again
 	// for itself.
-	received = [...]int{Small: 32 << 10, Medium: 256 << 10, Large: 512 << 10, Unbounded: 4 << 20}
+	received = [...]int{Small: 32 << 10, Medium: 256 << 10, Large: 512 << 10, Largest: 4 << 20}
 	// costs are charged for the sizes after Small, in addition to the connection's own cost.
 	costs = []int64{640 << 10, 2 << 20, 8 << 20}
 )

@@ -22,9 +22,8 @@ var (
 	ErrClientFull = errors.New("the client has as many connections as it may")
 )
 
-// Add adds a connection of a client, unless there are most already, or perClient of that client. Where the client is
-// not valid, [Conns.Count] tells it later. Begin, which may be nil, is called before any other method sees the
-// connection.
+// Add counts a connection, unless most are open, or perClient of this client. An invalid client is not known yet:
+// [Conns.Count] names it later. Add calls begin, if it is not nil, before any other method sees the connection.
 func (s *Conns[C]) Add(c C, client netip.Addr, most, perClient int, begin func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +87,7 @@ func (s *Conns[C]) Len() int {
 	return len(s.open)
 }
 
-// All are the connections. No other method may be called meanwhile.
+// All iterates over the connections. It holds the lock: the body of the range loop must not call another method.
 func (s *Conns[C]) All() iter.Seq[C] {
 	return func(yield func(C) bool) {
 		s.mu.Lock()

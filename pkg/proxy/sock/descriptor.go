@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open makes a socket that can be connected to an address; with a small receive buffer, where bound. It does not block.
+// Open makes a nonblocking TCP socket for addr's family. If bound, its receive buffer is small.
 func Open(addr netip.AddrPort, bound bool) (fd int, err error) {
 	fd, err = unix.Socket(family(addr), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err == nil && bound { // where that fails, the buffer is the kernel's usual one
@@ -19,8 +19,8 @@ func Open(addr netip.AddrPort, bound bool) (fd int, err error) {
 	return fd, os.NewSyscallError("socket", err)
 }
 
-// Connect connects a socket, or asks how an attempt goes on: the caller waits where waiting is true. It is no error
-// if the socket is connected already.
+// Connect starts or continues to connect. While waiting is true, call it again when the socket is writable. A
+// connected socket is no error.
 func Connect(fd int, target netip.AddrPort) (waiting bool, err error) {
 	to, err := sockaddr(target)
 	if err != nil {
@@ -32,17 +32,18 @@ func Connect(fd int, target netip.AddrPort) (waiting bool, err error) {
 	case err != nil && !errors.Is(err, unix.EISCONN):
 		return false, os.NewSyscallError("connect", err)
 	}
-	// A connection to a port of this host that nobody listens on may, by chance, meet itself.
+	// A socket that connects to a local port without a listener may get that very port as its own and connect to itself
+	// (TCP simultaneous open).
 	if local, err := syscall.Getsockname(fd); err == nil && addrPortOf(local) == addrPortOf(to) {
 		return false, os.NewSyscallError("connect", unix.ECONNREFUSED)
 	}
 	return false, nil
 }
 
-// Read reads from a socket that does not block; again after a signal. n is never below 0.
+// Read is read(2), repeated after EINTR; n is 0 on error.
 func Read(fd int, b []byte) (n int, err error) { return again(unix.Read, fd, b) }
 
-// Write is the same for writing.
+// Write is write(2), likewise.
 func Write(fd int, b []byte) (n int, err error) { return again(unix.Write, fd, b) }
 
 func again(call func(int, []byte) (int, error), fd int, b []byte) (n int, err error) {
@@ -85,8 +86,8 @@ func Peek(fd int) (n int, err error) {
 	}
 }
 
-// Acked is how many bytes the other end has acknowledged. The kernel's buffer does not tell: it may have room for more
-// only long after the other end has taken something.
+// Acked is how many bytes the other end has acknowledged. EPOLLOUT cannot replace it: it may come long after the
+// acknowledgement.
 func Acked(fd int) (uint64, error) {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
@@ -95,10 +96,9 @@ func Acked(fd int) (uint64, error) {
 	return info.Bytes_acked, nil
 }
 
-// Ended is why a stream has ended: nil where the other end sent a FIN, else an error: a reset, or a timeout. Our
-// direction must still be open. The kernel reports an error once: when a write got it, the next read just sees an end.
-// The state of the connection still tells, since after the other end's FIN alone it is not closed before ours. After a
-// FIN and then a reset, a write fails with another error (EPIPE).
+// Ended reports why a read returned 0: nil after a FIN, else ECONNRESET. The kernel reports an error once, and a write
+// may have got it; so Ended looks at the state: as long as our side is open, a connection is closed only by a reset or
+// a timeout. A pending EPIPE means a FIN before the reset, which counts as a FIN.
 func Ended(fd int) error {
 	if _, state := syscall.Getpeername(fd); !errors.Is(state, unix.ENOTCONN) {
 		return nil
@@ -132,7 +132,7 @@ func Duplicate(c syscall.Conn) (fd int, err error) {
 	return fd, os.NewSyscallError("fcntl", err)
 }
 
-// Disconnect resets a connection and frees what its buffers hold at once: closing waits for calls that use the
+// Disconnect resets a connection and frees its buffers at once. Close would wait for the calls that use the
 // descriptor.
 func Disconnect(c syscall.Conn) {
 	raw, err := c.SyscallConn()

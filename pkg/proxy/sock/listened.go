@@ -15,7 +15,7 @@ func Listened(port uint16) bool {
 	for _, path := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			continue // no IPv6
+			continue // without IPv6 there is no such file; other errors count as not listening
 		}
 		for line := range bytes.Lines(text) {
 			// "sl local_address rem_address st": 0: 0100007F:1F90 00000000:0000 0A

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listener is a listening socket that Go's poller does not know: it would wake a thread for every connection that a
-// loop takes.
+// Listener is a listening socket outside of Go's poller, which would wake a thread for each connection that a loop
+// accepts.
 type Listener struct {
 	addr netip.AddrPort
 
@@ -22,9 +22,8 @@ type Listener struct {
 	fd int // below 0 when closed
 }
 
-// Listen opens a listening socket; without an address on all of them, IPv4 and IPv6; freely also at an address that
-// this host does not have yet (IP_FREEBIND, ip(7)). Connections inherit the options, without a system call of their
-// own.
+// Listen opens a listening socket. An invalid or unspecified addr stands for all addresses of both families. freely
+// allows an address that this host does not have yet (IP_FREEBIND, ip(7)). Accepted connections inherit the options.
 func Listen(addr netip.AddrPort, freely bool, o Options) (*Listener, error) {
 	config := net.ListenConfig{KeepAlive: -1, Control: func(network, _ string, raw syscall.RawConn) error {
 		return prepare(network, raw, freely, o)

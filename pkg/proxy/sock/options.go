@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options are of a connection that is to last.
+// Options are the keepalive settings and the user timeout of a long connection.
 type Options struct {
-	// Keepalive is how long the connection is silent before the kernel probes its peer (three times, a third of that
-	// apart); 0 or less never.
+	// Keepalive is how long the connection is silent before the kernel probes its peer; 0 or less: it never does. The
+	// kernel then sends three probes, a third of that apart; with UserTimeout set, that time decides instead how many.
 	Keepalive time.Duration
 	// UserTimeout is how long sent data may stay unacknowledged (TCP_USER_TIMEOUT, RFC 5482); 0 or less is the kernel's
 	// own.
 	UserTimeout time.Duration
 }
 
-// Set sets them, TCP_NOTSENT_LOWAT and TCP_NODELAY. Connections inherit them from the socket that listens.
+// Set sets these options, TCP_NOTSENT_LOWAT (small) and TCP_NODELAY.
 func (o Options) Set(fd int) error {
 	all := make(options, 0, 8)
 	if o.Keepalive <= 0 {

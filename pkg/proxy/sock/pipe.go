@@ -10,12 +10,12 @@ import (
 const (
 	// PipeSize is what a pipe is asked to hold, in bytes.
 	PipeSize = 1 << 20
-	// pipeLeast is what a pipe must hold to be worth it. Beyond its share of the kernel's memory for pipes
-	// (pipe(7), pipe-user-pages-soft), a user gets them with room for two segments.
+	// pipeLeast is the smallest pipe worth splicing through. A user above pipe-user-pages-soft (pipe(7)) gets pipes of
+	// two pages.
 	pipeLeast = 64 << 10
 )
 
-// Pipe is where spliced bytes are between two sockets.
+// Pipe carries bytes from one socket to another by splice(2).
 type Pipe struct{ read, write int }
 
 // NewPipe makes an empty pipe. It fails where the kernel gives a small one only.
@@ -39,7 +39,7 @@ func NewPipe() (Pipe, error) {
 	return p, nil
 }
 
-// Close gives the descriptors back.
+// Close closes both descriptors.
 func (p Pipe) Close() {
 	_ = unix.Close(p.read)
 	_ = unix.Close(p.write)
@@ -47,8 +47,8 @@ func (p Pipe) Close() {
 
 const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
 
-// Fill waits until the source has bytes and takes what the pipe, which must be empty, holds of them, and at most so
-// many; 0 at its end.
+// Fill waits for bytes and moves at most `most` of them into the pipe, which must be empty. n is 0 at the end of the
+// stream.
 func (p Pipe) Fill(src *Socket, most int) (n int64, err error) {
 	failure := src.raw.Read(func(fd uintptr) bool {
 		for {

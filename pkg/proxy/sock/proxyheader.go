@@ -16,9 +16,9 @@ import (
 // headerTimeout bounds the wait for a PROXY header, which its sender sends at once.
 const headerTimeout = 5 * time.Second
 
-// ReadProxyHeader reads the PROXY header, version 1 or 2, that a connection begins with: the client's address and the
-// one that it connected to, and what was read beyond the header. The addresses are invalid where the header tells none,
-// as a load balancer's own health check does.
+// ReadProxyHeader reads the PROXY header, version 1 or 2, at the beginning of a connection. It returns the client's
+// address, the address that the client connected to, and the bytes read behind the header. Both addresses are invalid
+// where the header has none, as in a load balancer's health check.
 func ReadProxyHeader(conn net.Conn) (source, target netip.AddrPort, early []byte, err error) {
 	if err := conn.SetReadDeadline(time.Now().Add(headerTimeout)); err != nil {
 		return source, target, nil, err

@@ -1,7 +1,8 @@
-// Package sock is all that the proxy asks the kernel of a TCP connection: to listen, accept and connect, options,
-// buffers, splice(2), and a [net.Conn] over a descriptor.
+// Package sock has the TCP sockets of the proxy: listening, accepting, connecting, their options and buffers,
+// splice(2) and sendfile(2), the PROXY header, a count of open connections by client, and a [net.Conn] over a
+// descriptor.
 //
-// Not its job: sessions, requests, and which connections there are.
+// Sessions and requests belong to other packages.
 package sock
 
 import (
@@ -56,8 +57,8 @@ func (c *Socket) Connect(target netip.AddrPort) error {
 	return answer
 }
 
-// reason tells a closed socket from one that fails. It takes off what the file puts around an error, in which TLS would
-// not know a deadline that has passed from the end of the connection.
+// reason replaces the error of a call on a closed socket by net.ErrClosed, and unwraps *os.PathError: crypto/tls
+// recognizes a timeout only by the inner error.
 func (c *Socket) reason(err error) error {
 	if err == nil || errors.Is(err, io.EOF) {
 		return err
@@ -82,7 +83,7 @@ func (c *Socket) Read(b []byte) (int, error) {
 	return n, c.reason(err)
 }
 
-// Buffer is for one read of a stream. A larger one would leave the processor's second cache.
+// Buffer is the memory of one read. A larger one would not stay in the L2 cache.
 type Buffer [32 << 10]byte
 
 var buffers = sync.Pool{New: func() any { return new(Buffer) }}
@@ -93,8 +94,8 @@ func Borrow() *Buffer { return buffers.Get().(*Buffer) }
 // Return gives it back.
 func (b *Buffer) Return() { buffers.Put(b) }
 
-// ReadLate waits until there is something to be read, and borrows a buffer only then: the function below runs when the
-// poller thinks that there is. N is 0 at the end of the stream. Where there is a buffer, the caller returns it.
+// ReadLate waits for bytes, and holds no buffer while it waits. n is 0 at the end of the stream. If b is not nil, the
+// caller returns it. waited is whether the first try found nothing.
 func (c *Socket) ReadLate() (b *Buffer, n int, waited bool, err error) {
 	failure := c.raw.Read(func(fd uintptr) bool {
 		b = Borrow()
@@ -129,9 +130,9 @@ func (c *Socket) SetReadDeadline(t time.Time) error { return c.reason(c.File.Set
 func (c *Socket) ended() (err error) {
 	failure := c.raw.Control(func(fd uintptr) { err = Ended(int(fd)) })
 	switch {
-	case c.finished.Load(): // no write can have got the error, and our FIN may have closed the connection
+	case c.finished.Load(): // after CloseWrite no write gets the error, and our own FIN may have closed the connection
 		return nil
-	case failure != nil: // a write got the error of a closed socket, too
+	case failure != nil: // the socket is closed
 		return c.reason(failure)
 	}
 	return err
@@ -153,7 +154,7 @@ func (c *Socket) CloseWrite() error {
 	return os.NewSyscallError("shutdown", err)
 }
 
-// Outstanding is how many bytes the other end has not taken yet.
+// Outstanding is how many written bytes the other end has not acknowledged.
 func (c *Socket) Outstanding() (n int) {
 	_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
 	return n
@@ -174,7 +175,8 @@ func (c *Socket) Reset() {
 // tcpClose is the state of a connection that was reset (TCP_CLOSE of the kernel).
 const tcpClose = 7
 
-// WasReset reports whether the other end has reset the connection, while no call reads or writes it.
+// WasReset reports whether the kernel has closed the connection. Before our FIN that means a reset or a timeout. It is
+// for a time in which no goroutine reads or writes: those calls would fail.
 func (c *Socket) WasReset() (gone bool) {
 	_ = c.raw.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)

@@ -65,7 +65,7 @@ func connect(t *testing.T, addr netip.AddrPort) *Socket {
 func TestEnded(t *testing.T) {
 	for name, test := range map[string]struct {
 		other func(*net.TCPConn)
-		write bool // we write before we read
+		write bool // write until ECONNRESET before the read
 		want  error
 	}{
 		"FIN":                 {func(c *net.TCPConn) { _ = c.CloseWrite() }, false, io.EOF},

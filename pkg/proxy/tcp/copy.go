@@ -109,7 +109,7 @@ func (c *copier) record() (int, error) {
 	if n > 0 {
 		if c.passed += n; c.passed >= spliceAfter {
 			c.passed = 0
-			c.resize(sock.Unbounded)
+			c.resize(sock.Largest)
 		}
 		if err := c.share(n); err != nil {
 			return 0, err

@@ -29,7 +29,7 @@ func costOf(s *Settings) admission.Cost {
 // the direction goes on.
 func (c *copier) resize(most sock.Buffers) {
 	size, changed := c.buffers.Resize(&c.session.lease, below(c.dst), most)
-	if changed && c.direction == toClient && (c.bound || size != sock.Unbounded) {
+	if changed && c.direction == toClient && (c.bound || size != sock.Largest) {
 		sock.SetReceiveBuffer(below(c.src), size)
 		c.bound = true
 	}

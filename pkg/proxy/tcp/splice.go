@@ -24,7 +24,7 @@ func (c *copier) splice(dst, src *sock.Socket) (done bool, err error) {
 				return false, err
 			}
 			armed = now
-			c.resize(sock.Unbounded)
+			c.resize(sock.Largest)
 		}
 		n, err := p.Fill(src, c.piece(sock.PipeSize))
 		switch {

@@ -176,7 +176,7 @@ func (c *conn) lengthen(u *upstreamConn) {
 	// Only for files: slow readers of a backend fill the sockets to both sides, those by TLS its buffers as well.
 	most := sock.Medium
 	if s := c.listener.settings.Load(); s.Handler != nil && s.TLS == nil {
-		most = sock.Unbounded
+		most = sock.Largest
 	}
 	if size, changed := c.buffers.Resize(&c.lease, c, most); changed && u != nil {
 		u.resize(size)
