@@ -14,9 +14,9 @@ import (
 )
 
 // An event loop serves small files without a goroutine for each, but must not wait for a disk, or for the server of a
-// network file system, which may be gone for minutes. So it gets a file only where each step is done by what the kernel
-// has in memory: the path by openat2(2) with RESOLVE_CACHED, the content as preadv2(2) with RWF_NOWAIT finds it. Everything
-// else is ServeHTTP's, whose answer is the same.
+// network file system, which may be gone for minutes. So it gets a file only where each step is done by what the
+// kernel has in memory: the path by openat2(2) with RESOLVE_CACHED, the content as preadv2(2) with RWF_NOWAIT finds
+// it. Everything else is ServeHTTP's, whose answer is the same.
 
 // CachedSize is how long a file may be for [Handler.Cached], in bytes.
 const CachedSize = 64 << 10
@@ -93,11 +93,13 @@ func (c *Cached) fits(g *generation) bool {
 		return false
 	}
 	if !g.probed.Load() {
-		_, err := c.InMemory(0)
-		if g.probed.Store(true); errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		if _, err := c.InMemory(0); errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 			g.local.Store(false)
-			return false
 		}
+		g.probed.Store(true)
+	}
+	if !g.local.Load() { // another loop may have found that out
+		return false
 	}
 	if g.manifest != nil {
 		if entry, ok := g.manifest.Files[c.name]; ok {
@@ -143,9 +145,9 @@ func (c *Cached) AppendHeader(b []byte) []byte {
 	return append(b, "\r\nX-Content-Type-Options: nosniff\r\n"...)
 }
 
-// InMemory is how many bytes of the file from an offset on the kernel has in memory; 0 is none. They are read for that,
-// into memory that stays in the processor's cache: it costs less than the copy to a socket that Send spares. A file that
-// has become shorter is an unexpected end.
+// InMemory is how many bytes of the file from an offset on the kernel has in memory; 0 is none. They are read for
+// that, into memory that stays in the processor's cache: it costs less than the copy to a socket that Send spares. A
+// file that has become shorter is an unexpected end.
 func (c *Cached) InMemory(offset int64) (int64, error) {
 	n, err := c.read(offset, unix.RWF_NOWAIT)
 	if errors.Is(err, unix.EAGAIN) {
@@ -210,7 +212,14 @@ func (c *Cached) Send(socket int, offset, n int64) (int64, error) {
 // Close closes the file.
 func (c *Cached) Close() { _ = unix.Close(c.fd) }
 
-// Served counts how much of the file was sent, and in which time.
-func (c *Cached) Served(bytes int64, took time.Duration) {
-	c.handler.config.Metrics.served(c.handler.config.Route, c.label, bytes, took)
+// Served counts how much of the file was sent, and in which time, and logs an error of reading it.
+func (c *Cached) Served(bytes int64, took time.Duration, failure error) {
+	h := c.handler
+	h.config.Metrics.served(h.config.Route, c.label, bytes, took)
+	if failure != nil {
+		h.config.Metrics.missed(h.config.Route, missError)
+		if h.loud(missError) {
+			h.log.Error("failed to read file", "file", c.name, "error", failure)
+		}
+	}
 }

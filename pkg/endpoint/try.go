@@ -19,9 +19,10 @@ const (
 	Spoiled
 )
 
-// Try has endpoints attempt the same thing, one after the other, until one takes it, most of them have failed, or there
-// is no sense in going on. It is the one place that blames endpoints for what they do not take. The first is given where
-// one has been acquired already. The error joins those of all attempts; without an endpoint it wraps [ErrNone].
+// Try has endpoints attempt the same thing, one after the other, until one takes it, most of them have failed, or
+// there is no sense in going on. It is the one place that blames endpoints for what they do not take. The first is
+// given where one has been acquired already. The error joins those of all attempts; without an endpoint it wraps
+// [ErrNone].
 func (p *Pool) Try(
 	client netip.Addr, given *Endpoint, most int, attempt func(e *Endpoint, tried int) (Outcome, error),
 ) (*Endpoint, error) {

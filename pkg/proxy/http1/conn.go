@@ -23,15 +23,17 @@ type Conn struct {
 	place   int // among the engine's connections
 	peer    netip.Addr
 	phase   atomic.Uint32
-	last    bool // there may be an end behind what is read
-	more    bool // something has come that has not been read
-	sending bool // the client has to take the rest of an answer
-	paused  bool // something is waited for that is no socket: the route, or a file
-	endings int  // how many bytes of line ends may still come behind a POST
-	closes  bool // behind the answer, once Resume is called
-	gone    bool // from the loop
+	last    bool // the loop reported a FIN, an error or an urgent byte: read until the end or EAGAIN
+	more    bool // the socket may have bytes that were not read
+	sending bool // the client's socket was full, and the loop reports when it takes more
+	paused  bool // waiting for Resume, or for a file to be loaded
+	endings int  // how many bytes of line ends may still follow a POST
+	closes  bool // Resume closes the connection
+	reading bool // Read is serving requests, and goes on where again is set
+	again   bool
+	gone    bool // closed, or handed off
 	since   time.Time
-	acked   uint64 // bytes of answers that the client is known to have taken
+	acked   uint64 // bytes that the client had acknowledged when the loop last looked
 
 	// Of the request that is being answered.
 	exchange *Exchange // nil between requests
@@ -43,13 +45,15 @@ const (
 	phaseSilent  = iota // nothing has come yet
 	phaseBusy           // or handed off
 	phaseWaiting        // for the next request
-	phaseClosed         // in that wait
+	phaseClosed         // StopWaiting or StopSilent was called
 )
 
-// answerWait is how long an endpoint may take; then a goroutine may as well be woken for it.
+// answerWait is how long the engine waits for an endpoint to connect and to answer. The loop looks every Tick, so it
+// may be twice that. Then the request is handed off: next to such a wait, waking a goroutine costs nothing.
 const answerWait = loop.Tick
 
-// Begin takes the connection in. The engine closes it, or hands it off.
+// Begin adds the connection to the engine, which closes it or hands it off. It is called in the loop's thread, before
+// any other method.
 func (c *Conn) Begin(owner Owner, limits Limits) {
 	c.owner, c.limits = owner, limits
 	c.engine.add(c)
@@ -58,7 +62,7 @@ func (c *Conn) Begin(owner Owner, limits Limits) {
 // Owner is what Begin was given.
 func (c *Conn) Owner() Owner { return c.owner }
 
-// wait waits for the next request.
+// wait has the loop report the next bytes. It hands the connection off where the loop cannot watch the socket.
 func (c *Conn) wait() {
 	c.more = false
 	if c.handle != (loop.Handle{}) {
@@ -84,10 +88,34 @@ func (c *Conn) Ready(e loop.Events) {
 	}
 }
 
-// Read takes the next request.
+// Read reads requests and starts to serve them, or hands the connection off. After some that it has served from memory,
+// the loop's other sockets have their turn.
 func (c *Conn) Read() {
+	c.reading = true
+	for range requestsAtOnce {
+		c.again = false
+		if c.readOne(); !c.again {
+			c.reading = false
+			return
+		}
+	}
+	c.reading = false
+	if !c.engine.loop.Do(func() {
+		if !c.gone && !c.paused && c.exchange == nil {
+			c.Read()
+		}
+	}) { // the loop ends
+		c.close()
+	}
+}
+
+// requestsAtOnce is how many requests of one connection are served from memory before the loop's other sockets.
+const requestsAtOnce = 16
+
+// readOne reads one request and starts to serve it.
+func (c *Conn) readOne() {
 	x := newExchange(c)
-	n, err := sock.Read(c.fd, x.in[:])
+	n, err := sock.Read(c.fd, x.request[:])
 	if errors.Is(err, unix.EAGAIN) {
 		x.free()
 		c.wait()
@@ -98,11 +126,11 @@ func (c *Conn) Read() {
 		c.close()
 		return
 	}
-	c.more = c.last || n == len(x.in)
-	if skipped := lineEnds(x.in[:min(n, c.endings)]); skipped > 0 {
+	c.more = c.last || n == len(x.request)
+	if skipped := lineEnds(x.request[:min(n, c.endings)]); skipped > 0 {
 		c.endings -= skipped
 		c.owner.Received(skipped)
-		if n = copy(x.in[:], x.in[skipped:n]); n == 0 {
+		if n = copy(x.request[:], x.request[skipped:n]); n == 0 {
 			x.free()
 			c.next(false)
 			return
@@ -111,7 +139,7 @@ func (c *Conn) Read() {
 	x.size = n
 	route := c.owner.Route()
 	if route == nil || !x.begin(route, c.engine.loop.Now()) {
-		c.handOff(x.in[:n], nil)
+		c.release(x.request[:n], nil)
 		x.free()
 		return
 	}
@@ -132,13 +160,15 @@ func (c *Conn) Read() {
 // does: there are clients that send an empty line behind the body.
 const mostLineEnds = 4
 
-// lineEnds is how many bytes of line ends something begins with.
+// lineEnds counts the CR and LF bytes at the beginning of b.
 func lineEnds(b []byte) int { return len(b) - len(bytes.TrimLeft(b, "\r\n")) }
 
-// ask gives the request to a connection to the endpoint.
+// ask sends the request on an idle connection to the endpoint, or opens a new one.
 func (c *Conn) ask() {
 	x, pool := c.exchange, c.engine.poolOf(c.exchange.route.Upstreams())
-	if x.Request.safe() { // else a connection that the endpoint has closed meanwhile would be the client's loss
+	// A POST gets a new connection: on an idle one that the endpoint has just closed it would be lost, and could not be
+	// sent again.
+	if x.Request.safe() {
 		c.upstream = pool.take(x.Key)
 	}
 	if c.upstream == nil {
@@ -163,14 +193,14 @@ func (c *Conn) send() bool {
 	if errors.Is(err, unix.EAGAIN) {
 		err = nil
 	}
-	c.leave(&Asked{Unsent: bytes.Clone(out[n:]), Failure: err})
+	c.leave(&PendingUpstream{Unsent: bytes.Clone(out[n:]), Failure: err})
 	return false
 }
 
 // receive reads the answer, and passes it on once it is whole.
 func (c *Conn) receive() {
 	x, room := c.exchange, c.engine.loop.Buffer()[:MostAnswer]
-	have := copy(room, x.reply)
+	have := copy(room, x.partial)
 	for {
 		n, err := sock.Read(c.upstream.fd, room[have:])
 		if errors.Is(err, unix.EAGAIN) {
@@ -178,7 +208,7 @@ func (c *Conn) receive() {
 		}
 		have += n
 		if n == 0 {
-			c.leave(&Asked{Early: bytes.Clone(room[:have]), Ended: true, Failure: err})
+			c.leave(&PendingUpstream{Received: bytes.Clone(room[:have]), EOF: true, Failure: err})
 			return
 		}
 		whole, wait := x.judge(room[:have])
@@ -187,14 +217,14 @@ func (c *Conn) receive() {
 			return
 		}
 		if !wait {
-			c.leave(&Asked{Early: bytes.Clone(room[:have])})
+			c.leave(&PendingUpstream{Received: bytes.Clone(room[:have])})
 			return
 		}
-		if !c.upstream.last { // all that has come was read
+		if !c.upstream.last { // a short read emptied the socket; the loop reports new bytes
 			break
 		}
 	}
-	x.reply = append(x.reply[:0], room[:have]...)
+	x.partial = append(x.partial[:0], room[:have]...)
 }
 
 // answer passes an endpoint's answer on.
@@ -212,7 +242,8 @@ func (c *Conn) answer(read []byte) {
 	c.flush()
 }
 
-// flush writes what the client takes of the answer, and goes on to the next request behind it.
+// flush writes the answer until it is complete or the client's socket is full. Behind a complete answer it starts the
+// next request.
 func (c *Conn) flush() {
 	x := c.exchange
 	for x.written < x.total {
@@ -220,37 +251,47 @@ func (c *Conn) flush() {
 		c.owner.Sent(int(n))
 		x.written += n
 		switch {
-		case errors.Is(err, errAbsent):
+		case errors.Is(err, errAbsent) && x.loads < mostLoads:
 			c.load()
 			return
+		case errors.Is(err, errAbsent):
+			x.broken = err
 		case errors.Is(err, unix.EAGAIN), err == nil && n < part:
 			if err = c.waitToSend(); err == nil {
 				return
 			}
 		}
 		if err != nil {
-			c.end(true, true)
+			c.end(err, true)
 			return
 		}
+		if n > 0 {
+			x.loads = 0
+		}
 	}
-	c.end(false, x.Request.close)
+	c.end(nil, x.Request.close)
 }
 
-// load waits for a part of a file that has left the memory, in a goroutine.
+// mostLoads is how often in a row a file's part is loaded that has left the memory again when it is to be sent.
+const mostLoads = 8
+
+// load has a goroutine load the next part of a file, which is not in memory. The connection goes on behind it.
 func (c *Conn) load() {
 	x := c.exchange
+	x.loads++
 	c.paused = true
 	c.engine.open.Go(func() {
 		err := x.File.Load(x.written - int64(len(x.out)))
 		done := make(chan struct{})
 		c.engine.Soon(func() {
 			defer close(done)
-			c.paused = false
+			x.broken = err
+			c.paused, c.since = false, c.engine.loop.Now() // it was not the client that was slow
 			switch {
 			case c.gone:
-				c.finish(x, x.result(true))
+				c.finish(x, x.result(unix.ECONNABORTED))
 			case err != nil:
-				c.end(true, true)
+				c.end(err, true)
 			default:
 				c.flush()
 			}
@@ -259,19 +300,19 @@ func (c *Conn) load() {
 	})
 }
 
-// end ends the exchange whose answer was written, or broke off, and goes on to the next request or closes the
+// end ends the request, whose answer broke off where there is an error, and goes on to the next one or closes the
 // connection.
-func (c *Conn) end(torn, closes bool) {
+func (c *Conn) end(err error, closes bool) {
 	x := c.exchange
 	c.exchange, c.sending = nil, false
-	if c.finish(x, x.result(torn)) {
+	if c.finish(x, x.result(err)) {
 		c.paused, c.closes = true, closes
 		return
 	}
 	c.next(closes)
 }
 
-// finish lets go of a request.
+// finish releases the endpoint and the file of a request, and tells the route how the request ended.
 func (c *Conn) finish(x *Exchange, r Result) (waits bool) {
 	if x.Endpoint != nil {
 		x.Endpoint.Release()
@@ -289,20 +330,27 @@ func (c *Conn) finish(x *Exchange, r Result) (waits bool) {
 func (c *Conn) Resume() {
 	c.engine.Soon(func() {
 		if c.paused = false; !c.gone {
-			c.next(c.closes || c.engine.hasEnded())
+			c.next(c.closes)
 		}
 	})
 }
 
 // next waits for the next request and reads what has come of it, or closes the connection.
 func (c *Conn) next(closes bool) {
-	if closes {
+	if closes || c.engine.hasEnded() {
+		if c.more { // a socket that is closed with unread bytes resets the connection, and the client loses its answer
+			_, _ = sock.Read(c.fd, c.engine.loop.Buffer())
+		}
 		c.close()
 		return
 	}
 	c.since = c.engine.loop.Now()
 	c.phase.Store(phaseWaiting)
-	if c.more || c.handle == (loop.Handle{}) {
+	switch {
+	case !c.more && c.handle != (loop.Handle{}):
+	case c.reading:
+		c.again = true
+	default:
 		c.Read()
 	}
 }
@@ -318,7 +366,7 @@ func (c *Conn) waitToSend() (err error) {
 	return err
 }
 
-// tick looks whether the time is up.
+// tick applies the limits on time.
 func (c *Conn) tick(now time.Time) {
 	past := now.Sub(c.since)
 	switch {
@@ -329,7 +377,7 @@ func (c *Conn) tick(now time.Time) {
 	case c.exchange != nil && c.upstream.connecting:
 		c.redial()
 	case c.exchange != nil:
-		c.leave(&Asked{Early: bytes.Clone(c.exchange.reply)})
+		c.leave(&PendingUpstream{Received: bytes.Clone(c.exchange.partial)})
 	default:
 		limit := c.limits.Header
 		if c.phase.Load() != phaseSilent {
@@ -341,7 +389,8 @@ func (c *Conn) tick(now time.Time) {
 	}
 }
 
-// stalled closes the connection when the client has taken nothing of its answer for too long.
+// stalled notes what the client has acknowledged, and resets the connection when that was nothing for Limits.Stall. It
+// does not go by what the kernel takes, which may have room for more only long after the client has taken something.
 func (c *Conn) stalled(now time.Time, past time.Duration) {
 	if acked, err := sock.Acked(c.fd); err == nil && acked != c.acked {
 		c.acked, c.since = acked, now
@@ -349,18 +398,18 @@ func (c *Conn) stalled(now time.Time, past time.Duration) {
 		return
 	}
 	if c.limits.Stall > 0 && past >= c.limits.Stall {
-		c.close()
+		c.Refuse()
 	}
 }
 
-// StopWaiting is whether the connection waited for its next request, and StopSilent whether nothing has come yet. No
-// request is taken then any more, and the caller is to close the connection. Any goroutine may call them.
+// StopWaiting claims a connection that waits for its next request: it takes no further request, and the caller must
+// close it. It returns false where the connection does not wait. Any goroutine may call it.
 func (c *Conn) StopWaiting() bool { return c.phase.CompareAndSwap(phaseWaiting, phaseClosed) }
 
-// StopSilent is described at StopWaiting.
+// StopSilent claims a connection on which no byte has come, as StopWaiting does.
 func (c *Conn) StopSilent() bool { return c.phase.CompareAndSwap(phaseSilent, phaseClosed) }
 
-// Close closes the connection soon, unless it has left. Any goroutine may call it.
+// Close has the loop close the connection, unless that was handed off. Any goroutine may call it.
 func (c *Conn) Close() {
 	c.engine.Soon(func() {
 		if !c.gone {
@@ -369,7 +418,16 @@ func (c *Conn) Close() {
 	})
 }
 
-// Refuse resets the connection, in the loop's thread.
+// Abort is Close by a reset, which frees the memory of the socket's buffers at once. Any goroutine may call it.
+func (c *Conn) Abort() {
+	c.engine.Soon(func() {
+		if !c.gone {
+			c.Refuse()
+		}
+	})
+}
+
+// Refuse closes the connection by a reset, in the loop's thread.
 func (c *Conn) Refuse() {
 	sock.ResetOnClose(c.fd)
 	c.close()
@@ -380,13 +438,13 @@ func (c *Conn) close() {
 	x := c.exchange
 	c.exchange = nil
 	switch {
-	case x == nil, c.paused: // the goroutine that loads the file ends the request
+	case x == nil, c.paused: // between requests, or the goroutine that loads the file finishes this one
 	case c.upstream != nil:
 		c.upstream.close()
 		c.upstream = nil
 		c.finish(x, Result{Code: CodeGone, Gone: true})
 	default:
-		c.finish(x, x.result(true))
+		c.finish(x, x.result(unix.ECONNABORTED))
 	}
 	c.gone = true
 	c.engine.remove(c)
@@ -395,7 +453,7 @@ func (c *Conn) close() {
 	c.engine.open.Done()
 }
 
-// redial leaves it to the owner to connect: here it failed, or took long.
+// redial gives up the attempt to connect, and hands the request off: the owner connects again, or reports the failure.
 func (c *Conn) redial() {
 	if c.upstream != nil {
 		c.upstream.close()
@@ -404,9 +462,10 @@ func (c *Conn) redial() {
 	c.leave(nil)
 }
 
-// leave hands the connection off in the midst of a request: with the endpoint's connection, or without, where none was
-// made. A request that must not be sent twice begins anew then.
-func (c *Conn) leave(asked *Asked) {
+// leave hands the connection off in the midst of a request. The endpoint's connection goes with it, if the request was
+// written to one, in whole or in part. Without one a POST is handed off without an attempt: the owner goes on with
+// attempts on kept connections, to which it sends no bodies.
+func (c *Conn) leave(asked *PendingUpstream) {
 	x, u := c.exchange, c.upstream
 	c.exchange, c.upstream = nil, nil
 	a := &Attempt{Start: x.Start, Endpoint: x.Endpoint, Upstream: asked}
@@ -418,16 +477,17 @@ func (c *Conn) leave(asked *Asked) {
 		x.Endpoint.Release()
 		a = nil
 	}
-	x.route.HandedOff(x)
-	c.handOff(x.in[:x.size], a)
+	x.route.Cancel(x)
+	c.release(x.request[:x.size], a)
 	x.free()
 }
 
-// HandOff gives the connection back to the owner, between two requests.
-func (c *Conn) HandOff() { c.handOff(nil, nil) }
+// HandOff hands the connection off to its owner, in the loop's thread; no request may be under way.
+func (c *Conn) HandOff() { c.release(nil, nil) }
 
-func (c *Conn) handOff(early []byte, a *Attempt) {
+func (c *Conn) release(early []byte, a *Attempt) {
 	c.gone = true
+	c.phase.Store(phaseBusy)
 	c.engine.remove(c)
 	c.engine.loop.Release(c.fd, c.handle)
 	c.owner.HandOff(Handoff{FD: c.fd, Early: bytes.Clone(early), Attempt: a})

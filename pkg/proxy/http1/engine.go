@@ -11,24 +11,25 @@ import (
 )
 
 // Engine has the clients' connections of one owner in one loop, and the idle connections to endpoints. It belongs to
-// the loop's thread; other goroutines ask for something by soon.
+// the loop's thread; other goroutines use [Engine.Soon].
 type Engine struct {
 	loop    *loop.Loop
 	conns   []*Conn
-	pool    *pool // of the Upstreams that were used last
+	pool    *pool // of the route that was served last
 	ticking bool
 	open    sync.WaitGroup // connections, and goroutines that load files
 
-	mu sync.Mutex // of goroutines that act in the place of the loop, when it has ended
+	mu sync.Mutex // serializes Soon's callers after the loop has ended
 }
 
 // New makes an engine for a loop, which is to run until [Engine.Wait] has returned.
 func New(l *loop.Loop) *Engine { return &Engine{loop: l} }
 
-// Wait returns when all connections of clients have left.
+// Wait waits until all connections of clients are closed or handed off. No connection may begin meanwhile.
 func (e *Engine) Wait() { e.open.Wait() }
 
-// Soon has the loop call f. Where the loop has ended, which it should not before the engine, f is called here.
+// Soon has the loop call f. If the loop has ended, Soon calls f itself; owners keep the loop running until Wait has
+// returned.
 func (e *Engine) Soon(f func()) {
 	if e.loop.Do(f) {
 		return
@@ -39,8 +40,8 @@ func (e *Engine) Soon(f func()) {
 	f()
 }
 
-// New makes a connection of a client's socket. It has to be begun, in the loop's thread.
-func (e *Engine) New(fd int, peer netip.Addr) *Conn {
+// NewConn wraps an accepted socket. The caller must call [Conn.Begin] next, in the loop's thread.
+func (e *Engine) NewConn(fd int, peer netip.Addr) *Conn {
 	return &Conn{engine: e, fd: fd, peer: peer.WithZone(""), since: e.loop.Now()}
 }
 
@@ -84,7 +85,7 @@ func (e *Engine) tick(now time.Time) (again bool) {
 	return e.ticking
 }
 
-// close closes a descriptor that the loop may watch.
+// close closes a descriptor, and drops the loop's watch on it, if any.
 func (e *Engine) close(fd int, handle loop.Handle) {
 	e.loop.Forget(handle)
 	_ = unix.Close(fd)

@@ -1,11 +1,14 @@
 package http1
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 	"sync"
@@ -19,7 +22,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
-// owner is a program around the engine: one route, for which a file or an endpoint answers.
+// owner is an Owner, Route and Endpoint in one.
 type owner struct {
 	t         *testing.T
 	engine    *Engine
@@ -40,7 +43,7 @@ func (o *owner) Progress()             {}
 func (o *owner) Retired() bool         { return false }
 func (o *owner) Closed()               { o.closed.Add(1) }
 func (o *owner) HandOff(h Handoff)     { o.left <- h }
-func (o *owner) HandedOff(*Exchange)   {}
+func (o *owner) Cancel(*Exchange)      {}
 func (o *owner) Upstreams() *Upstreams { return o.upstreams }
 func (o *owner) Succeeded()            {}
 func (o *owner) Release()              { o.active.Add(-1) }
@@ -95,7 +98,7 @@ func (o *owner) call(f func()) {
 	<-done
 }
 
-// dial is a client's connection in the engine.
+// dial connects a client to the engine; buffers bounds both sockets' buffers.
 func (o *owner) dial(buffers int) net.Conn {
 	o.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -127,7 +130,7 @@ func (o *owner) dial(buffers int) net.Conn {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, buffers)
 	}
 	o.call(func() {
-		c := o.engine.New(fd, netip.MustParseAddr("127.0.0.1"))
+		c := o.engine.NewConn(fd, netip.MustParseAddr("127.0.0.1"))
 		c.Begin(o, Limits{})
 		c.Read()
 	})
@@ -240,7 +243,7 @@ type fakeFile struct {
 func (f *fakeFile) Size() int64 { return int64(len(f.content)) }
 
 func (f *fakeFile) AppendHeader(b []byte) []byte {
-	return append(b, "200 OK\r\nContent-Type: a/b\r\n"...)
+	return fmt.Appendf(b, "200 OK\r\nContent-Length: %d\r\nContent-Type: a/b\r\n", f.Size())
 }
 
 func (f *fakeFile) InMemory(offset int64) (int64, error) {
@@ -290,11 +293,12 @@ func TestFile(t *testing.T) {
 			_, _ = io.WriteString(client, strings.Replace(request, "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1))
 			got, err := io.ReadAll(client)
 			head, body, _ := strings.Cut(string(got), "\r\n\r\n")
-			if !strings.HasPrefix(head, "HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nDate: ") || !strings.HasSuffix(head, "Connection: close") {
+			begin := fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\nContent-Type: a/b\r\nDate: ", len(test.file.content))
+			if !strings.HasPrefix(head, begin) || !strings.HasSuffix(head, "Connection: close") {
 				t.Errorf("the head is %q, %v", head, err)
 			}
 			r, size := <-o.ended, test.file.Size()
-			if r.Code != 200 || r.Expected != size || r.Gone != test.torn || r.Sent != int64(len(body)) {
+			if r.Code != 200 || r.Expected != size || r.Gone || (r.Broken != nil) != test.torn || r.Sent != int64(len(body)) {
 				t.Errorf("the route is told %+v for %d bytes of %d", r, len(body), size)
 			}
 			if !strings.HasPrefix(test.file.content, body) || !test.torn && int64(len(body)) != size {
@@ -310,7 +314,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// A connection that is closed while its file is loaded: the file is closed behind that, once.
+// A connection is closed while its file is loaded: the engine closes the file once, behind Load.
 func TestFileOfAClientThatGoes(t *testing.T) {
 	file := &fakeFile{content: request, absent: func(int64) bool { return true }, hold: make(chan struct{})}
 	o := newOwner(t)
@@ -327,4 +331,63 @@ func TestFileOfAClientThatGoes(t *testing.T) {
 		t.Errorf("the route is told %+v", r)
 	}
 	o.eventually("the file is closed", func() bool { return file.closed.Load() == 1 })
+}
+
+// A client that sends one request after the other without a pause has the loop for some of them only: whatever else the
+// loop has to do is done in between, and no request is served deeper in the stack than the one before.
+func TestPipelineLetsOthersHaveTheirTurn(t *testing.T) {
+	var most, served int
+	o := newOwner(t)
+	in := 0 // requests since the loop did something else
+	o.file = func() File {
+		served, in = served+1, in+1
+		most = max(most, in)
+		return &fakeFile{}
+	}
+	padded := strings.Replace(request, "\r\n\r\n", "\r\nX: ", 1)
+	padded += strings.Repeat("x", mostRequest-len(padded)-4) + "\r\n\r\n" // so that each read gets exactly one
+	client := o.dial(0)
+	o.call(func() { _ = unix.SetsockoptInt(o.engine.conns[0].fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) })
+	const requests = 3 * requestsAtOnce
+	come := make(chan struct{})
+	o.engine.Soon(func() { <-come }) // until all requests lie in the socket
+	_, _ = io.WriteString(client, strings.Repeat(padded, requests))
+	raw, err := client.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.eventually("all requests have come", func() (all bool) {
+		_ = raw.Control(func(fd uintptr) {
+			left, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+			all = err == nil && left == 0
+		})
+		return all
+	})
+	go func() {
+		for range requests {
+			<-o.ended
+		}
+	}()
+	var other func()
+	other = func() {
+		if in = 0; served < requests {
+			o.engine.loop.Do(other)
+		}
+	}
+	o.engine.Soon(other)
+	close(come)
+	reader := bufio.NewReader(client)
+	for i := range requests {
+		response, err := http.ReadResponse(reader, nil)
+		if err != nil {
+			t.Fatalf("%d answers, %v", i, err)
+		}
+		_ = response.Body.Close()
+	}
+	o.call(func() {
+		if most > requestsAtOnce {
+			t.Errorf("%d requests were served one after the other, want %d at most", most, requestsAtOnce)
+		}
+	})
+	_ = client.Close()
 }

@@ -22,19 +22,19 @@ var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
 
 func newExchange(c *Conn) *Exchange {
 	x := exchanges.Get().(*Exchange)
-	x.conn, x.Client, x.reply, x.written = c, c.peer, x.reply[:0], 0
+	x.conn, x.Client, x.partial, x.written, x.loads = c, c.peer, x.partial[:0], 0, 0
 	return x
 }
 
-// free gives it back.
+// free returns the exchange to the pool.
 func (x *Exchange) free() {
-	x.conn, x.route, x.Endpoint, x.Added, x.File = nil, nil, nil, nil, nil
+	x.conn, x.route, x.Endpoint, x.Added, x.File, x.broken = nil, nil, nil, nil, nil, nil
 	exchanges.Put(x)
 }
 
-// begin takes up a request that has come; false where it is not plain, or not for the engine.
+// begin parses the request and has the route start it; false if the engine does not serve it.
 func (x *Exchange) begin(route Route, now time.Time) bool {
-	if !x.Request.parse(x.in[:x.size]) {
+	if !x.Request.parse(x.request[:x.size]) {
 		return false
 	}
 	x.route, x.Start = route, now
@@ -47,7 +47,7 @@ func (x *Exchange) begin(route Route, now time.Time) bool {
 	return true
 }
 
-// judge reads what has come of an answer: it is plain and whole, or may become so.
+// judge reports whether b is a whole plain answer, or (wait) may become one.
 func (x *Exchange) judge(b []byte) (whole, wait bool) {
 	n := headEnd(b)
 	if n == 0 {
@@ -60,13 +60,13 @@ func (x *Exchange) judge(b []byte) (whole, wait bool) {
 	return body == x.answer.length, body < x.answer.length && x.answer.length <= int64(MostAnswer-n)
 }
 
-// answerFrom prepares the answer of an endpoint: all that was read of it.
+// answerFrom builds the client's copy of the answer that was read.
 func (x *Exchange) answerFrom(read []byte) {
 	x.out = append(x.answer.append(x.out[:0], x.Request.close), read[headEnd(read):]...)
 	x.total = int64(len(x.out))
 }
 
-// answerFile prepares the answer that is a file.
+// answerFile builds the head of the answer that is a file.
 func (x *Exchange) answerFile() {
 	x.answer.code, x.answer.length = 200, x.File.Size()
 	x.out = appendEnd(x.File.AppendHeader(append(x.out[:0], answerStart...)), false, x.Request.close)
@@ -89,6 +89,7 @@ func (x *Exchange) send(socket int) (part, n int64, err error) {
 	}
 	at := x.written - head
 	if part, err = x.File.InMemory(at); err != nil {
+		x.broken = err
 		return 0, 0, err
 	}
 	if part = min(part, x.answer.length-at); part == 0 {
@@ -98,10 +99,14 @@ func (x *Exchange) send(socket int) (part, n int64, err error) {
 	return part, n, err
 }
 
-// result is how the answer went: it was written as far as the client's socket took it.
-func (x *Exchange) result(gone bool) Result {
-	return Result{
-		Code: x.answer.code, Expected: x.answer.length, Gone: gone,
-		Sent: max(x.answer.length-(x.total-x.written), 0),
+// result describes the answer as far as the client's socket took it. With a failure, that is not all of it.
+func (x *Exchange) result(failure error) Result {
+	r := Result{
+		Code: x.answer.code, Expected: x.answer.length, Sent: max(x.answer.length-(x.total-x.written), 0),
+		Gone: failure != nil, Broken: x.broken,
 	}
+	if r.Broken != nil {
+		r.Gone = false
+	}
+	return r
 }

@@ -37,7 +37,7 @@ func Encoded[T string | []byte](text T) bool {
 	return len(text) > 2 && text[0] == '%' && hexDigit(text[1]) && hexDigit(text[2])
 }
 
-// plainTarget is whether a target is a path of one way to read it, perhaps with a query.
+// plainTarget reports whether a target is a path, perhaps with a query, that all parsers read alike.
 func plainTarget(target []byte) bool {
 	if len(target) == 0 || target[0] != '/' || bytes.HasPrefix(target, []byte("//")) || !all(target, &targetByte) {
 		return false
@@ -50,8 +50,8 @@ func plainTarget(target []byte) bool {
 	return true
 }
 
-// plainHost is whether a Host is one, of the bytes that names and addresses usually have. Only an address in brackets
-// costs an allocation.
+// plainHost reports whether a Host consists of letters, digits and "-_.:", or is an IPv6 address in brackets. Only the
+// latter costs an allocation.
 func plainHost(host []byte) bool {
 	if len(host) == 0 || !all(host, &hostByte) {
 		return false
@@ -87,17 +87,17 @@ func hexDigit(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-// Sets of bytes.
+// set is a set of bytes.
 type set [256]bool
 
-const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+const alphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 var (
-	nameByte   = setOf(letters + "-_")
-	hostByte   = setOf(letters + "-_.:[]")
-	targetByte = setOf(letters + "-._~!$&'()*+,;=:@/?%")
+	nameByte   = setOf(alphanumeric + "-_")
+	hostByte   = setOf(alphanumeric + "-_.:[]")
+	targetByte = setOf(alphanumeric + "-._~!$&'()*+,;=:@/?%")
 	// regNameByte are the bytes of a registered name: unreserved, sub-delims, and the percent sign.
-	regNameByte = setOf(letters + "-._~!$&'()*+,;=%")
+	regNameByte = setOf(alphanumeric + "-._~!$&'()*+,;=%")
 	valueByte   = func() (s set) {
 		for c := ' '; c <= '~'; c++ {
 			s[c] = true

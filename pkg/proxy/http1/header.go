@@ -20,7 +20,7 @@ const (
 	Via
 	// Expect asks for an answer before the body is sent.
 	Expect
-	// Special is for one connection only, too, and changes how the message is read or answered.
+	// Special is for one connection only and changes how a message is read or answered; the engine does not serve it.
 	Special
 )
 
@@ -33,8 +33,8 @@ const (
 	ForwardedField = "Forwarded"
 )
 
-// MeaningOf is a header's meaning. It compares without regard to case, and takes all punctuation for a hyphen, as
-// backends may do that are CGI's heirs (X_Forwarded_For). The switch by length spares most comparisons.
+// MeaningOf is a header's meaning. It compares without regard to case, and any punctuation counts as a hyphen: CGI
+// and its successors read X_Forwarded_For as X-Forwarded-For. The switch on the length saves most comparisons.
 func MeaningOf[T string | []byte](name T) Meaning {
 	is := func(known string) bool { return alike(name, known) }
 	switch len(name) {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// What is not surely plain is not: the owner's server judges it. So the two parsers here need not know what is wrong
-// with a message, only what is beyond doubt, and the fuzz tests hold net/http to agree with what they accept.
+// A message that is not certainly plain is handed off. So these parsers accept a subset of HTTP/1.1 and need not
+// recognize errors. Fuzz tests check that net/http reads each accepted message in the same way.
 
-// Line is a header's, both parts slices of the head. The value has no space around it.
+// Line is a header line; both parts are slices of the head. Value has no space around it.
 type Line struct{ Name, Value []byte }
 
 // Is compares the name with a known one, in lower case.
@@ -31,7 +31,7 @@ func (r *Request) Method() string {
 	return "GET"
 }
 
-// safe is whether the request may be sent again where it is not known what has become of it (RFC 9110, section 9.2.2).
+// safe reports whether the request may be sent again after a connection broke (RFC 9110, section 9.2.2).
 func (r *Request) safe() bool { return !r.Post }
 
 const (
@@ -181,7 +181,7 @@ func (a *answer) append(b []byte, last bool) []byte {
 	return appendEnd(appendLines(b, a.lines), a.dated, last)
 }
 
-// appendEnd ends an answer's head.
+// appendEnd appends a Date if the head has none, Connection: close if this is the last answer, and the empty line.
 func appendEnd(b []byte, dated, last bool) []byte {
 	if !dated { // RFC 9110, section 6.6.1
 		b = time.Now().UTC().AppendFormat(append(b, "Date: "...), "Mon, 02 Jan 2006 15:04:05 GMT\r\n")
@@ -200,7 +200,7 @@ func headEnd(b []byte) int {
 	return 0
 }
 
-// neverPlain is whether what has come of a head cannot become a plain one's, whatever follows.
+// neverPlain reports whether no continuation of b can be a plain head.
 func neverPlain(b []byte) bool {
 	if n := min(len(b), len(answerStart)); string(b[:n]) != answerStart[:n] {
 		return true

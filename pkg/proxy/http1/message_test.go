@@ -63,7 +63,7 @@ var (
 		"GET / HTTP/1.1\r\nHost: h\r\nX: y\r\n",
 		"GET HTTP/1.1\r\nHost: h\r\n\r\n",
 	}
-	plainOdds = 7 // of them are plain
+	plainOdds = 7 // so many of them, from the first on, are plain
 )
 
 func TestPlainRequest(t *testing.T) {

@@ -7,57 +7,59 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/idle"
 )
 
-// Owner is what the engine knows of the program that a connection of a client belongs to. The engine calls it in its
-// loop's thread, and it must not wait.
+// Owner is the program's side of a client's connection. The engine calls it in the loop's thread; it must not block.
 type Owner interface {
-	// Route is what serves the next request; nil has the connection handed off.
+	// Route returns the route for the next request. Where it is nil, the engine hands the connection off.
 	Route() Route
-	// Received is told of bytes that were read and will not be handed off, Sent of such that the client's socket has
-	// taken, and Progress that the client has taken some from there.
+	// Received counts bytes of requests that the engine served.
 	Received(n int)
+	// Sent counts bytes of answers that the engine wrote to the client's socket.
 	Sent(n int)
+	// Progress reports that a slow client has acknowledged more of them.
 	Progress()
-	// Retired is whether the connection is to be closed behind the next answer.
+	// Retired reports whether the engine must close the connection behind the next answer, as in a drain.
 	Retired() bool
-	// HandOff is given the connection once the engine has let go of it.
+	// HandOff takes over the connection. The engine does not use it any more.
 	HandOff(Handoff)
-	// Closed is told that the engine has closed the connection.
+	// Closed reports that the engine is about to close the descriptor.
 	Closed()
 }
 
-// Route serves requests. The engine calls it in its loop's thread, and it must not wait.
+// Route serves requests. The engine calls it in the loop's thread; it must not block.
 type Route interface {
-	// Begin takes up a request: it sets x.Endpoint, x.Key and x.Added, or x.File. It is false where the request is for
-	// the owner's other way, to which the connection is handed off then.
+	// Begin starts a request: it sets Endpoint, Key and Added of x, or File. False has the engine hand the connection
+	// off.
 	Begin(x *Exchange) bool
-	// HandedOff takes Begin back for a request that is handed off with the connection.
-	HandedOff(x *Exchange)
-	// Ended is told how a request ended. Where it is true, the connection waits for [Conn.Resume] before its next
-	// request.
+	// Cancel undoes Begin: the engine hands the request off.
+	Cancel(x *Exchange)
+	// Ended reports how a request ended. If it returns true, the engine reads the next request only after [Conn.Resume].
 	Ended(x *Exchange, r Result) (waits bool)
-	// Upstreams has the connections to the route's endpoints.
+	// Upstreams returns the idle connections to the route's endpoints.
 	Upstreams() *Upstreams
 }
 
-// Endpoint is what a request is given to, for as long as it is under way.
+// Endpoint is the endpoint that a request was given to.
 type Endpoint interface {
-	// Succeeded is told of an answer; Release that the request is over.
+	// Succeeded reports that the endpoint answered.
 	Succeeded()
+	// Release reports that the request does not use the endpoint any more.
 	Release()
 }
 
-// File is an answer from a file that the operating system has in memory. What fails breaks the answer off.
+// File is an answer whose body the engine sends from a file, by way of the operating system's copy of it in memory.
 type File interface {
 	// AppendHeader appends the status line behind the version, and the header's lines but Date and Connection.
 	AppendHeader(b []byte) []byte
 	// Size is the body's, in bytes.
 	Size() int64
-	// InMemory is how many bytes of the body from an offset on are in memory. Where it is none, Load waits until there
-	// are some. Load may be called beside the loop, but not beside Close.
+	// InMemory is how many bytes of the body from an offset on are in memory, without waiting.
 	InMemory(offset int64) (int64, error)
+	// Load waits until the bytes at an offset are in memory. A goroutine calls it; the engine calls nothing else of the
+	// file meanwhile.
 	Load(offset int64) error
-	// Send sends so many bytes from an offset on to a socket, or as many as the socket takes now (else EAGAIN).
+	// Send sends n bytes from an offset on to a socket, or as many as the socket takes now; EAGAIN if it takes none.
 	Send(socket int, offset, n int64) (int64, error)
+	// Close closes the file.
 	Close()
 }
 
@@ -65,46 +67,46 @@ type File interface {
 type Result struct {
 	Code           int
 	Sent, Expected int64 // bytes of the body
-	Gone           bool  // the client did not take all of it
+	Gone           bool  // the connection was closed before the client had taken the whole answer
+	Broken         error // of reading the file, which broke the answer off
 }
 
-// CodeGone stands for the answer to a client that has gone before there was one. It is nginx's.
+// CodeGone is the code of a request whose connection was closed before the answer began (nginx's 499).
 const CodeGone = 499
 
 // Limits are how long a client may take. Zero is for ever.
 type Limits struct {
 	Header time.Duration // for its first request
 	Idle   time.Duration // between two requests
-	Stall  time.Duration // to take something of an answer
+	Stall  time.Duration // to acknowledge something of an answer
 }
 
 // Handoff is a connection that has left the engine.
 type Handoff struct {
 	FD      int
-	Early   []byte   // what was read of the next request
-	Attempt *Attempt // nil where nothing was begun for that request
+	Early   []byte   // the bytes of the next request that were read
+	Attempt *Attempt // nil unless the engine began to ask an endpoint for it
 }
 
 // Attempt is a request that the engine began to ask an endpoint.
 type Attempt struct {
 	Start    time.Time
 	Endpoint Endpoint
-	Upstream *Asked // nil: a new connection is to be opened
+	Upstream *PendingUpstream // nil: the owner has to connect
 }
 
-// Asked is a connection to an endpoint to which a request has been written, but for the part Unsent.
-type Asked struct {
-	FD     int
-	Key    idle.Key
-	Used   bool   // it has answered a request before
-	Unsent []byte // of the request
-	Early  []byte // what was read of the answer
-	Ended  bool   // the answer ended behind Early, in order unless there is a failure
-	// Failure is of reading, if the answer ended, else of writing.
-	Failure error
+// PendingUpstream is an endpoint's connection to which a request was written, except for Unsent.
+type PendingUpstream struct {
+	FD       int
+	Key      idle.Key
+	Used     bool   // the connection has answered a request before
+	Unsent   []byte // the part of the request that was not written
+	Received []byte // the part of the answer that was read
+	EOF      bool   // the endpoint closed its side behind Received, or the read failed
+	Failure  error  // of the read if EOF is set, else of the write
 }
 
-// Exchange is a plain request with its answer. It is valid from [Route.Begin] until [Route.Ended] or HandedOff returns.
+// Exchange is a plain request with its answer. It is valid from [Route.Begin] until [Route.Ended] or Cancel returns.
 type Exchange struct {
 	Request Request
 	Client  netip.Addr // without a zone
@@ -118,12 +120,14 @@ type Exchange struct {
 	conn    *Conn
 	route   Route
 	answer  answer
-	in      [mostRequest]byte
-	size    int    // how much of in is the request
-	out     []byte // to be written: the request, then the answer or its head
-	total   int64  // of the answer in bytes, head and body
-	written int64  // of it
-	reply   []byte // what has come of the answer; the rest is waited for
+	request [mostRequest]byte
+	size    int    // length of the request in request
+	out     []byte // the request for the endpoint, later the answer or its head
+	total   int64  // length of the answer, head and body
+	written int64  // how much of total the client's socket has taken
+	partial []byte // the part of the answer that has been read
+	loads   int    // how often in a row the file's next part was loaded
+	broken  error  // of reading the file
 }
 
 // Conn is the connection on which the request came.

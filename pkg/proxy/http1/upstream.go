@@ -26,7 +26,7 @@ type Upstreams struct {
 // NewUpstreams makes Upstreams of which each engine keeps as many as the limits say.
 func NewUpstreams(limits idle.Limits) *Upstreams { return &Upstreams{limits: limits} }
 
-// Drop closes soon those to an endpoint.
+// Drop closes the idle connections to an endpoint. It does not wait.
 func (u *Upstreams) Drop(endpoint netip.AddrPort) {
 	u.mu.Lock()
 	pools := u.pools
@@ -40,7 +40,8 @@ func (u *Upstreams) Drop(endpoint netip.AddrPort) {
 	}
 }
 
-// Close closes all, and those that come back later. It waits, since no descriptor may outlive the owner.
+// Close closes all idle connections and waits for that, since no descriptor may outlive the owner. Connections that
+// become idle later are closed at once. It must not be called in a loop's thread.
 func (u *Upstreams) Close() {
 	u.mu.Lock()
 	pools := u.pools
@@ -65,8 +66,8 @@ type pool struct {
 	idle   *idle.Pool[*upstream]
 }
 
-// poolOf is the engine's share. The one before is closed by its Upstreams: an engine serves two at a time only while
-// its owner changes from one to the other.
+// poolOf returns the engine's pool for u. [Upstreams.Close] closes the pool that it replaces: two are in use only
+// during a reload.
 func (e *Engine) poolOf(u *Upstreams) *pool {
 	if e.pool != nil && e.pool.of == u {
 		return e.pool
@@ -82,8 +83,8 @@ func (e *Engine) poolOf(u *Upstreams) *pool {
 	return e.pool
 }
 
-// take takes the idle connection of a key that was used last; nil where there is none. One on which the endpoint has
-// spoken, or ended, since its last answer is not taken: the event that tells of it may be still to come.
+// take returns the idle connection of a key that was used last; nil if there is none. It looks into the socket, and
+// closes those with unread bytes or an end, which the loop may not have reported yet.
 func (p *pool) take(key idle.Key) *upstream {
 	for {
 		u, ok := p.idle.Take(key, p.engine.loop.Now())
@@ -123,10 +124,10 @@ type upstream struct {
 	conn       *Conn // whose request is on it; nil while it is idle
 	used       bool  // has answered a request before
 	connecting bool
-	last       bool // there may be an end behind what is read
+	last       bool // as Conn.last
 }
 
-var errZone = errors.New("an address with a zone is not for a loop")
+var errZone = errors.New("the engine does not connect to addresses with a zone")
 
 // open begins to connect, for a key.
 func (p *pool) open(key idle.Key) (u *upstream, err error) {
@@ -161,7 +162,7 @@ func (u *upstream) close() { u.pool.engine.close(u.fd, u.handle) }
 // Ready implements loop.Watcher.
 func (u *upstream) Ready(e loop.Events) {
 	switch {
-	case u.conn == nil: // an idle one that has said something, or ended, is of no use any more
+	case u.conn == nil: // the endpoint has sent something unasked, or closed an idle connection
 		if e.Readable() {
 			u.pool.idle.Remove(u)
 			u.close()
@@ -179,7 +180,7 @@ func (u *upstream) Ready(e loop.Events) {
 			u.conn.redial()
 			return
 		}
-		// One that speaks first is heard only now: there is no other event.
+		// The endpoint may have sent bytes before the request; they came with this event.
 		if c := u.conn; c.send() && e.Readable() {
 			c.receive()
 		}

@@ -45,8 +45,8 @@ func (f cachedFile) Send(socket int, offset, n int64) (int64, error) {
 	sent, err := unix.Write(socket, []byte(cachedText[offset:offset+n]))
 	return int64(sent), err
 }
-func (f cachedFile) Close()                          { f.of.closed.Add(1) }
-func (f cachedFile) Served(n int64, _ time.Duration) { f.of.served.Add(n) }
+func (f cachedFile) Close()                                   { f.of.closed.Add(1) }
+func (f cachedFile) Served(n int64, _ time.Duration, _ error) { f.of.served.Add(n) }
 
 var _ http1.File = cachedFile{}
 

@@ -77,8 +77,8 @@ func (f *Front) plain() *plainRoute { return f.current.Load().plain }
 // CachedFile is a file that is in the operating system's memory.
 type CachedFile interface {
 	http1.File
-	// Served counts how much of it was sent, and in which time.
-	Served(bytes int64, took time.Duration)
+	// Served counts how much of it was sent, and in which time, and tells of an error of reading it.
+	Served(bytes int64, took time.Duration, failure error)
 }
 
 // CachedFiles may be implemented by a [Settings].Handler.
@@ -172,23 +172,24 @@ func (p *plainRoute) beginFile(x *http1.Exchange) bool {
 
 func connOf(x *http1.Exchange) *conn { return x.Conn().Owner().(*conn) }
 
-// HandedOff implements http1.Route.
-func (p *plainRoute) HandedOff(*http1.Exchange) { p.observer.metrics.handed() }
+// Cancel implements http1.Route.
+func (p *plainRoute) Cancel(*http1.Exchange) { p.observer.metrics.handed() }
 
 // Ended implements http1.Route. It writes a request's line to the log, which may have to be waited for, in a goroutine:
 // that holds up nothing but the request's connection.
 func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) (waits bool) {
 	o, took := p.observer, time.Since(x.Start)
-	if r.Gone && x.File == nil {
-		o.metrics.failed(reasonGone)
+	reason := reasonOf(r)
+	if r.Gone && x.File == nil || r.Broken != nil {
+		o.metrics.failed(reason)
 	}
 	o.metrics.ended(r.Code, took)
 	if file, ok := x.File.(CachedFile); ok {
-		file.Served(r.Sent, took)
+		file.Served(r.Sent, took, r.Broken)
 	}
-	if o.tell != nil && (r.Gone || o.each.Allow(x.Client, x.Start.UnixNano()+int64(took), r.Code, uint64(r.Expected))) {
+	if o.tell != nil && (reason != "" || o.each.Allow(x.Client, x.Start.UnixNano()+int64(took), r.Code, uint64(r.Expected))) {
 		outcome := boot.Done
-		if r.Gone {
+		if reason != "" {
 			outcome = boot.Torn
 		}
 		o.tellPlain(x, outcome, r, took)
@@ -208,7 +209,19 @@ func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) (waits bool) {
 	return true
 }
 
-// pathOf is the path of a plain target, decoded. Each percent sign in one begins an encoded byte.
+// reasonOf is why an answer did not get whole to its client; empty if it did.
+func reasonOf(r http1.Result) string {
+	switch {
+	case r.Broken != nil:
+		return reasonTorn
+	case r.Gone:
+		return reasonGone
+	default:
+		return ""
+	}
+}
+
+// plainPath is the decoded path of a plain target, in which two hex digits follow each percent sign.
 func plainPath(target []byte) string {
 	raw, _, _ := bytes.Cut(target, []byte("?"))
 	if bytes.IndexByte(raw, '%') >= 0 {
@@ -253,10 +266,6 @@ func (o *observer) tellPlain(x *http1.Exchange, outcome boot.Outcome, r http1.Re
 	}
 	boot.SetText(e, boot.File, mostPath, path)
 	boot.SetText(e, boot.Agent, mostAgent, agentOf(&x.Request))
-	reason := ""
-	if r.Gone {
-		reason = reasonGone
-	}
-	o.name(e, x.Request.Method(), reason)
+	o.name(e, x.Request.Method(), reasonOf(r))
 	o.tell(e)
 }

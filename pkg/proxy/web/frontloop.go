@@ -52,7 +52,7 @@ func (in *frontLoop) Failed(err error, pause time.Duration) {
 // Admit implements sock.Owner: it begins with a connection that was accepted.
 func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 	f := in.front
-	entered := in.engine.New(fd, peer.Addr())
+	entered := in.engine.NewConn(fd, peer.Addr())
 	c := f.listener.admit(entered, peer)
 	if c == nil {
 		sock.Reset(fd)

@@ -46,7 +46,7 @@ func attemptOf(h *http1.Attempt) *attempt {
 		return a
 	}
 	operation := "write"
-	if asked.Ended {
+	if asked.EOF {
 		operation = "read"
 	}
 	failure := asked.Failure
@@ -57,10 +57,10 @@ func attemptOf(h *http1.Attempt) *attempt {
 		}
 	}
 	a.unsent = asked.Unsent
-	if asked.Ended {
-		a.upstream = newUpstreamConn(socket, asked.Key, asked.Early, failure)
+	if asked.EOF {
+		a.upstream = newUpstreamConn(socket, asked.Key, asked.Received, failure)
 	} else {
-		a.upstream, a.err = newUpstreamConn(socket, asked.Key, asked.Early, nil), failure
+		a.upstream, a.err = newUpstreamConn(socket, asked.Key, asked.Received, nil), failure
 	}
 	a.upstream.used = asked.Used
 	return a

@@ -79,8 +79,9 @@ func (c *conn) Evict() {
 	if c.evicted.Swap(true) {
 		return
 	}
-	if c.inLoop.Load() != nil {
-		_ = c.Close()
+	if in := c.inLoop.Load(); in != nil {
+		c.closed.Store(true) // also if it is leaving the loop just now
+		in.Abort()
 		return
 	}
 	c.listener.reap()

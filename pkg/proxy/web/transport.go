@@ -20,10 +20,10 @@ import (
 // attempts is how many endpoints are asked to take a request.
 const attempts = 3
 
-// transport is the one way from net/http's server to a route's endpoints. It chooses an endpoint, sends it the request,
-// and chooses another one as long as none has seen anything of the request ([endpoint.Pool.Try]). Nothing else of this
-// package blames an endpoint. A request without a body, and one that a loop has begun, goes by a kept connection, all others by
-// http.Transport.
+// transport is the one way from net/http's server to a route's endpoints. It chooses an endpoint, sends it the
+// request, and chooses another one as long as none has seen anything of the request ([endpoint.Pool.Try]). Nothing
+// else of this package blames an endpoint. A request without a body, and one that a loop has begun, goes by a kept
+// connection, all others by http.Transport.
 type transport struct {
 	endpoints *endpoint.Pool
 	metrics   *routeMetrics
