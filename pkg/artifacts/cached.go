@@ -47,7 +47,11 @@ func isLocal(root *os.Root) bool {
 	}
 	defer dir.Close()
 	var s unix.Statfs_t
-	return unix.Fstatfs(int(dir.Fd()), &s) == nil && slices.Contains(localFileSystems, int64(s.Type))
+	if unix.Fstatfs(int(dir.Fd()), &s) != nil {
+		return false
+	}
+	kind := int64(s.Type) //nolint:unconvert // it has another type on other processors
+	return slices.Contains(localFileSystems, kind)
 }
 
 // Cached finds the file for a GET of a path without conditions or ranges; nil where that is not known without waiting,

@@ -29,8 +29,9 @@ func (p *Pool) Try(
 	var tried []*Endpoint
 	var failures []error
 	for len(tried) < most {
-		e, err := given, error(nil)
+		e := given
 		if given = nil; e == nil {
+			var err error
 			if e, err = p.Acquire(client, tried...); err != nil {
 				if len(failures) == 0 {
 					failures = []error{err}

@@ -187,7 +187,8 @@ func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) (waits bool) {
 	if file, ok := x.File.(CachedFile); ok {
 		file.Served(r.Sent, took, r.Broken)
 	}
-	if o.tell != nil && (reason != "" || o.each.Allow(x.Client, x.Start.UnixNano()+int64(took), r.Code, uint64(r.Expected))) {
+	at := x.Start.UnixNano() + int64(took)
+	if o.tell != nil && (reason != "" || o.each.Allow(x.Client, at, r.Code, uint64(r.Expected))) {
 		outcome := boot.Done
 		if reason != "" {
 			outcome = boot.Torn

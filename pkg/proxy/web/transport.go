@@ -162,7 +162,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		c.outcome.sentTo(e.Addr)
 		var err error
-		if response, err = t.ask(r, c, e, c.attempt); err == nil {
+		if response, err = t.ask(r, c, e, c.attempt); err == nil { //nolint:bodyclose // by call.end
 			return endpoint.Taken, nil
 		}
 		c.attempt = nil
