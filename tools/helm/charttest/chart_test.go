@@ -260,8 +260,12 @@ func exports(source, name string) bool {
 	}
 	for _, family := range []string{"dhcp_relay", "dhcp_relay6"} {
 		rest, ok := strings.CutPrefix(name, family)
-		if ok && strings.Contains(source, `prefix + "`+rest+`"`) &&
-			(strings.Contains(source, `prefix = "`+family+`"`) || !strings.Contains(source, `prefix = "`)) { // or package server's
+		if !ok || !strings.Contains(source, `"`+rest+`"`) {
+			continue
+		}
+		// The families share package relay/metrics, which knows the prefix as c.Prefix, and package server; each adds its own.
+		if strings.Contains(source, `Prefix: "`+family+`"`) || strings.Contains(source, "c.Prefix") ||
+			strings.Contains(source, `prefix + "`+rest+`"`) {
 			return true
 		}
 	}
