@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,9 +22,38 @@ import (
 // CachedSize is how long a file may be for [Handler.Cached], in bytes.
 const CachedSize = 64 << 10
 
+// fresh is for how long Cached relies on what it saw last: that the directory's name leads to the generation, and that a
+// file's content is in memory, since what was read just now is the last that the kernel drops. So a new generation is
+// served from memory after that time at the latest, and no older one once ServeHTTP has opened it.
+const fresh = 10 * time.Millisecond
+
+// cache is what Cached knows of a generation.
+type cache struct {
+	dir     *os.File     // the generation's directory
+	local   atomic.Bool  // files of it may be found in memory
+	probed  atomic.Bool  // whether their content may be was tried
+	checked atomic.Int64 // when the directory's name last led here, in Unix nanoseconds
+	warm    atomic.Pointer[warm]
+}
+
+// warm is a file whose whole content was in memory.
+type warm struct {
+	inode uint64
+	size  int64
+	at    time.Time
+}
+
+func (c *cache) open(root *os.Root) {
+	var err error
+	if c.dir, err = root.Open("."); err == nil {
+		c.local.Store(isLocal(c.dir))
+	}
+}
+
 // Cached is a file that was found in the kernel's memory. It has to be closed.
 type Cached struct {
 	handler *Handler
+	gen     *generation
 	fd      int
 	info    unix.Stat_t
 	name    string
@@ -39,13 +69,8 @@ var localFileSystems = []int64{
 	unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC,
 }
 
-// isLocal is whether a directory is on such a file system, and small files of it are to be had from memory.
-func isLocal(root *os.Root) bool {
-	dir, err := root.Open(".")
-	if err != nil {
-		return false
-	}
-	defer dir.Close()
+// isLocal is whether a directory is on such a file system.
+func isLocal(dir *os.File) bool {
 	var s unix.Statfs_t
 	if unix.Fstatfs(int(dir.Fd()), &s) != nil {
 		return false
@@ -65,19 +90,12 @@ func (h *Handler) Cached(path string) *Cached {
 	if h.gen == nil || !h.gen.local.Load() {
 		return nil
 	}
-	dir, err := unix.Openat2(unix.AT_FDCWD, h.config.Directory, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolveCached,
-	})
-	if err != nil {
-		h.gen.refused(err)
+	if !h.leadsTo(h.gen, time.Now()) {
 		return nil
 	}
-	defer unix.Close(dir)
-	c := &Cached{handler: h, name: name}
-	if unix.Fstat(dir, &c.info) != nil || !h.gen.is(&c.info) {
-		return nil // another generation has been published
-	}
-	c.fd, err = unix.Openat2(dir, name, &unix.OpenHow{
+	c := &Cached{handler: h, gen: h.gen, name: name}
+	var err error
+	c.fd, err = unix.Openat2(int(h.gen.dir.Fd()), name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC,
 		Resolve: resolveCached | unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
 	})
@@ -89,6 +107,27 @@ func (h *Handler) Cached(path string) *Cached {
 		return nil
 	}
 	return c
+}
+
+// leadsTo is whether the directory's name leads to a generation, as far as that is known without waiting.
+func (h *Handler) leadsTo(g *generation, now time.Time) bool {
+	if now.UnixNano()-g.checked.Load() < int64(fresh) {
+		return true
+	}
+	dir, err := unix.Openat2(unix.AT_FDCWD, h.config.Directory, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: resolveCached,
+	})
+	if err != nil {
+		g.refused(err)
+		return false
+	}
+	defer unix.Close(dir)
+	var s unix.Stat_t
+	if unix.Fstat(dir, &s) != nil || !g.is(&s) {
+		return false // another generation has been published
+	}
+	g.checked.Store(now.UnixNano())
+	return true
 }
 
 // fits is whether the open file is one to be served from memory, which its answer's header then describes.
@@ -153,9 +192,16 @@ func (c *Cached) AppendHeader(b []byte) []byte {
 // that, into memory that stays in the processor's cache: it costs less than the copy to a socket that Send spares. A
 // file that has become shorter is an unexpected end.
 func (c *Cached) InMemory(offset int64) (int64, error) {
+	now := time.Now()
+	if w := c.gen.warm.Load(); w != nil && w.inode == c.info.Ino && w.size == c.info.Size && now.Sub(w.at) < fresh {
+		return w.size - offset, nil
+	}
 	n, err := c.read(offset, unix.RWF_NOWAIT)
-	if errors.Is(err, unix.EAGAIN) {
+	switch {
+	case errors.Is(err, unix.EAGAIN):
 		return 0, nil
+	case err == nil && n == c.info.Size:
+		c.gen.warm.Store(&warm{c.info.Ino, n, now})
 	}
 	return n, err
 }

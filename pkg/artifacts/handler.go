@@ -56,8 +56,10 @@ type generation struct {
 	info     fs.FileInfo
 	manifest *Manifest // nil where there is none
 
-	local, probed atomic.Bool // whether Cached may find files in it, and whether that was tried
+	cache // of Cached
 }
+
+func (g *generation) close() error { return errors.Join(g.root.Close(), g.cache.dir.Close()) }
 
 // New makes a handler. The directory may come later.
 func New(c Config) *Handler {
@@ -81,7 +83,7 @@ func (h *Handler) Close() error {
 	if h.gen == nil {
 		return nil
 	}
-	err := h.gen.root.Close()
+	err := h.gen.close()
 	h.gen = nil
 	return err
 }
@@ -132,10 +134,10 @@ func (h *Handler) reopen() (fs.FileInfo, error) {
 		h.log.Error("manifest unreadable", "directory", h.config.Directory, "error", err)
 	}
 	if h.gen != nil {
-		_ = h.gen.root.Close()
+		_ = h.gen.close()
 	}
 	h.gen = &generation{root: root, info: info, manifest: manifest}
-	h.gen.local.Store(isLocal(root))
+	h.gen.cache.open(root)
 	return info, nil
 }
 

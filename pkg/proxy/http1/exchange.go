@@ -2,6 +2,7 @@ package http1
 
 import (
 	"errors"
+	"io"
 	"sync"
 	"time"
 
@@ -95,7 +96,9 @@ func (x *Exchange) send(socket int) (part, n int64, err error) {
 	if part = min(part, x.answer.length-at); part == 0 {
 		return 0, 0, errAbsent
 	}
-	n, err = x.File.Send(socket, at, part)
+	if n, err = x.File.Send(socket, at, part); errors.Is(err, io.ErrUnexpectedEOF) {
+		x.broken = err
+	}
 	return part, n, err
 }
 

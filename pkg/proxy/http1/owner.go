@@ -57,7 +57,8 @@ type File interface {
 	// Load waits until the bytes at an offset are in memory. A goroutine calls it; the engine calls nothing else of the
 	// file meanwhile.
 	Load(offset int64) error
-	// Send sends n bytes from an offset on to a socket, or as many as the socket takes now; EAGAIN if it takes none.
+	// Send sends n bytes from an offset on to a socket, or as many as the socket takes now; EAGAIN if it takes none, and
+	// io.ErrUnexpectedEOF if the file has become shorter.
 	Send(socket int, offset, n int64) (int64, error)
 	// Close closes the file.
 	Close()
