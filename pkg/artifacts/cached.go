@@ -22,9 +22,9 @@ import (
 // CachedSize is how long a file may be for [Handler.Cached], in bytes.
 const CachedSize = 64 << 10
 
-// fresh is for how long Cached relies on what it saw last: that the directory's name leads to the generation, and that a
-// file's content is in memory, since what was read just now is the last that the kernel drops. So a new generation is
-// served from memory after that time at the latest, and no older one once ServeHTTP has opened it.
+// fresh is for how long Cached relies on what it saw last: that the directory's name leads to the generation, and that
+// a file's content is in memory, since the kernel drops last what was read just now. So a new generation is served from
+// memory after that time at the latest, and no older one once ServeHTTP has opened it.
 const fresh = 10 * time.Millisecond
 
 // cache is what Cached knows of a generation.
