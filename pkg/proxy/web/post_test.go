@@ -182,6 +182,7 @@ func testLineEndBehindPost(t *testing.T, start starter) {
 			c := r.talk(t)
 			received := func() float64 { return testutil.ToFloat64(r.transferred.WithLabelValues("r", "in")) }
 			c.ask(t, plainPost)
+			eventually(t, "the POST is counted", r.settled)
 			for i, part := range parts {
 				before := received()
 				_, _ = io.WriteString(c.Conn, part)
