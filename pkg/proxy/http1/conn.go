@@ -193,7 +193,7 @@ func (c *Conn) send() bool {
 	if errors.Is(err, unix.EAGAIN) {
 		err = nil
 	}
-	c.leave(&PendingUpstream{Unsent: bytes.Clone(out[n:]), Failure: err})
+	c.handOffRequest(&PendingUpstream{Unsent: bytes.Clone(out[n:]), Failure: err})
 	return false
 }
 
@@ -208,7 +208,7 @@ func (c *Conn) receive() {
 		}
 		have += n
 		if n == 0 {
-			c.leave(&PendingUpstream{Received: bytes.Clone(room[:have]), EOF: true, Failure: err})
+			c.handOffRequest(&PendingUpstream{Received: bytes.Clone(room[:have]), EOF: true, Failure: err})
 			return
 		}
 		whole, wait := x.judge(room[:have])
@@ -217,7 +217,7 @@ func (c *Conn) receive() {
 			return
 		}
 		if !wait {
-			c.leave(&PendingUpstream{Received: bytes.Clone(room[:have])})
+			c.handOffRequest(&PendingUpstream{Received: bytes.Clone(room[:have])})
 			return
 		}
 		if !c.upstream.last { // a short read emptied the socket; the loop reports new bytes
@@ -377,7 +377,7 @@ func (c *Conn) tick(now time.Time) {
 	case c.exchange != nil && c.upstream.connecting:
 		c.redial()
 	case c.exchange != nil:
-		c.leave(&PendingUpstream{Received: bytes.Clone(c.exchange.partial)})
+		c.handOffRequest(&PendingUpstream{Received: bytes.Clone(c.exchange.partial)})
 	default:
 		limit := c.limits.Header
 		if c.phase.Load() != phaseSilent {
@@ -459,13 +459,13 @@ func (c *Conn) redial() {
 		c.upstream.close()
 		c.upstream = nil
 	}
-	c.leave(nil)
+	c.handOffRequest(nil)
 }
 
-// leave hands the connection off in the midst of a request. The endpoint's connection goes with it, if the request was
+// handOffRequest hands the connection off in the midst of a request. The endpoint's connection goes with it, if the request was
 // written to one, in whole or in part. Without one a POST is handed off without an attempt: the owner goes on with
 // attempts on kept connections, to which it sends no bodies.
-func (c *Conn) leave(asked *PendingUpstream) {
+func (c *Conn) handOffRequest(asked *PendingUpstream) {
 	x, u := c.exchange, c.upstream
 	c.exchange, c.upstream = nil, nil
 	a := &Attempt{Start: x.Start, Endpoint: x.Endpoint, Upstream: asked}

@@ -65,22 +65,22 @@ func (p *upstreamPool) key(endpoint netip.AddrPort, client netip.Addr) idle.Key 
 // roundTrip sends a request that may be sent again, or goes on with one that a loop has begun, and reads the head of
 // its answer. A kept connection may have been closed by the endpoint meanwhile: then the request is sent on a new one.
 func (p *upstreamPool) roundTrip(
-	r *http.Request, key idle.Key, interim *interimWriter, begun *attempt,
+	r *http.Request, key idle.Key, interim *interimWriter, pending *attempt,
 ) (response *http.Response, u *upstreamConn, err error) {
 	ctx, start, unsent := r.Context(), time.Now(), []byte(nil)
 	switch {
-	case begun == nil:
+	case pending == nil:
 		u = p.take(key)
-	case begun.upstream != nil:
-		u, start, unsent, err = begun.upstream, begun.start, begun.unsent, begun.err
-	case begun.err != nil:
-		return nil, nil, begun.err
+	case pending.upstream != nil:
+		u, start, unsent, err = pending.upstream, pending.start, pending.unsent, pending.err
+	case pending.err != nil:
+		return nil, nil, pending.err
 	case p.limit > 0: // the loop has waited for a connection since
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, begun.start.Add(p.limit))
+		ctx, cancel = context.WithDeadline(ctx, pending.start.Add(p.limit))
 		defer cancel()
 	}
-	for resumes := begun != nil && u != nil; ; resumes = false {
+	for resumes := pending != nil && u != nil; ; resumes = false {
 		if u == nil {
 			conn, err := p.dial(ctx, "tcp", key.Endpoint().String())
 			if err != nil {

@@ -27,14 +27,14 @@ func testGateByReload(t *testing.T, start starter) {
 			r := start(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, _ *http.Request) {
 				_, _ = io.WriteString(w, "secret")
 			}))})
-			plain, begun, express := r.talk(t), r.talk(t), r.talk(t)
+			plain, begun, split := r.talk(t), r.talk(t), r.talk(t)
 			for _, c := range []talk{plain, begun} {
 				if _, body := c.ask(t, plainGet); body != "secret" {
 					t.Fatalf("got %q", body)
 				}
 			}
 			_, _ = io.WriteString(begun.Conn, plainGet[:9])
-			_, _ = io.WriteString(express.Conn, plainGet[:9])
+			_, _ = io.WriteString(split.Conn, plainGet[:9])
 			for deadline := time.Now().Add(20 * time.Second); r.handed() < 2; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatal("the heads in pieces did not arrive")
@@ -43,7 +43,7 @@ func testGateByReload(t *testing.T, start starter) {
 			r.Update(Settings{
 				Pool: r.current.Load().settings.Pool, Gate: &refusing{}, Drain: time.Minute, Timeouts: Timeouts{Header: header},
 			})
-			for i, c := range []talk{begun, express} {
+			for i, c := range []talk{begun, split} {
 				if response, body := c.ask(t, plainGet[9:]); response.StatusCode != http.StatusUnauthorized {
 					t.Errorf("begun request %d got %d %q", i, response.StatusCode, body)
 				}

@@ -185,13 +185,13 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // ask sends the request to one endpoint, whose use ends with the answer's body.
-func (t *transport) ask(r *http.Request, c *call, e *endpoint.Endpoint, begun *attempt) (*http.Response, error) {
+func (t *transport) ask(r *http.Request, c *call, e *endpoint.Endpoint, pending *attempt) (*http.Response, error) {
 	body := &answerBody{endpoint: e}
 	var response *http.Response
 	var err error
-	if begun != nil || !t.grpc && bodiless(r) {
+	if pending != nil || !t.grpc && bodiless(r) {
 		body.pool = t.upstreams
-		response, body.conn, err = t.upstreams.roundTrip(r, t.upstreams.key(e.Addr, c.client), c.interim, begun)
+		response, body.conn, err = t.upstreams.roundTrip(r, t.upstreams.key(e.Addr, c.client), c.interim, pending)
 	} else if response, err = t.others.RoundTrip(t.forHTTPTransport(r, c, e.Addr)); err == nil {
 		if err = judgeStatus(response, r.Header.Get("Upgrade")); err != nil {
 			_ = response.Body.Close()
