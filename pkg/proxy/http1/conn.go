@@ -31,6 +31,7 @@ type Conn struct {
 	closes  bool // Resume closes the connection
 	reading bool // Read is serving requests, and goes on where again is set
 	again   bool
+	queued  bool // Read is called again when the loop has served its other sockets
 	gone    bool // closed, or handed off
 	since   time.Time
 	acked   uint64 // bytes that the client had acknowledged when the loop last looked
@@ -81,7 +82,7 @@ func (c *Conn) Ready(e loop.Events) {
 	case c.sending && !c.paused && e.Writable():
 		c.more = c.more || e.Readable()
 		c.flush()
-	case c.exchange != nil || c.paused:
+	case c.exchange != nil || c.paused || c.queued:
 		c.more = true
 	case e.Readable():
 		c.Read()
@@ -100,8 +101,12 @@ func (c *Conn) Read() {
 		}
 	}
 	c.reading = false
+	if c.queued {
+		return
+	}
+	c.queued = true
 	if !c.engine.loop.Do(func() {
-		if !c.gone && !c.paused && c.exchange == nil {
+		if c.queued = false; !c.gone && !c.paused && c.exchange == nil {
 			c.Read()
 		}
 	}) { // the loop ends
@@ -256,7 +261,7 @@ func (c *Conn) flush() {
 			return
 		case errors.Is(err, errAbsent):
 			x.broken = err
-		case errors.Is(err, unix.EAGAIN), err == nil && n < part:
+		case errors.Is(err, unix.EAGAIN), err == nil && n < part && x.File == nil: // a file may have become shorter
 			if err = c.waitToSend(); err == nil {
 				return
 			}

@@ -26,7 +26,11 @@ func (h *cachedFiles) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (h *cachedFiles) Cached(path string) CachedFile {
-	if path != "/a b" {
+	switch path {
+	case "/broken":
+		return brokenFile{cachedFile{h}}
+	case "/a b":
+	default:
 		return nil
 	}
 	h.cached.Add(1)
@@ -92,4 +96,33 @@ func TestCachedFile(t *testing.T) {
 			}
 		})
 	}
+}
+
+// brokenFile is a file that cannot be read.
+type brokenFile struct{ cachedFile }
+
+func (brokenFile) InMemory(int64) (int64, error) { return 0, io.ErrUnexpectedEOF }
+
+// A file that breaks off is counted and logged as torn, and the client sees that it is not whole.
+func TestBrokenCachedFile(t *testing.T) {
+	var log lockedLog
+	s := Settings{Handler: &cachedFiles{}}
+	if err := s.AccessLog.UnmarshalText([]byte("errors")); err != nil {
+		t.Fatal(err)
+	}
+	r := startLogged(t, s, &log)
+	c := r.talk(t)
+	_, _ = io.WriteString(c.Conn, "GET /broken HTTP/1.1\r\nHost: h\r\n\r\n")
+	response, err := http.ReadResponse(c.Reader, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err := io.ReadAll(response.Body); err == nil {
+		t.Errorf("got %q whole", body)
+	}
+	eventually(t, "the request is counted", r.settled)
+	if n := testutil.ToFloat64(r.failures.WithLabelValues("r", "torn")); n != 1 {
+		t.Errorf("%v torn answers are counted", n)
+	}
+	eventually(t, "the request is logged", func() bool { return strings.Contains(log.String(), "torn=true") })
 }

@@ -195,12 +195,13 @@ func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) (waits bool) {
 		}
 		o.tellPlain(x, outcome, r, took)
 	}
-	if !o.logs(r.Code, false) {
+	torn := r.Broken != nil
+	if !o.logs(r.Code, torn) {
 		return false
 	}
 	line := &access{
 		method: x.Request.Method(), path: plainPath(x.Request.Target), host: string(x.Request.Host), client: x.Client,
-		code: r.Code, bytes: r.Sent, took: took, agent: string(agentOf(&x.Request)),
+		code: r.Code, bytes: r.Sent, took: took, agent: string(agentOf(&x.Request)), torn: torn,
 	}
 	c := x.Conn()
 	connOf(x).server.front.retired.Go(func() {
