@@ -467,9 +467,9 @@ func (c *Conn) redial() {
 	c.handOffRequest(nil)
 }
 
-// handOffRequest hands the connection off in the midst of a request. The endpoint's connection goes with it, if the request was
-// written to one, in whole or in part. Without one a POST is handed off without an attempt: the owner goes on with
-// attempts on kept connections, to which it sends no bodies.
+// handOffRequest hands the connection off in the midst of a request. The endpoint's connection goes with it, if the
+// request was written to one, in whole or in part. Without one a POST is handed off without an attempt: the owner goes
+// on with attempts on kept connections, to which it sends no bodies.
 func (c *Conn) handOffRequest(asked *PendingUpstream) {
 	x, u := c.exchange, c.upstream
 	c.exchange, c.upstream = nil, nil
