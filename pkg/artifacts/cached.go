@@ -3,6 +3,7 @@ package artifacts
 import (
 	"errors"
 	"io"
+	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -102,7 +103,7 @@ func (h *Handler) Cached(path string) *Cached {
 	if err != nil {
 		return nil
 	}
-	if !c.fits(h.gen) {
+	if !c.fits() {
 		c.Close()
 		return nil
 	}
@@ -131,7 +132,8 @@ func (h *Handler) leadsTo(g *generation, now time.Time) bool {
 }
 
 // fits is whether the open file is one to be served from memory, which its answer's header then describes.
-func (c *Cached) fits(g *generation) bool {
+func (c *Cached) fits() bool {
+	g := c.gen
 	if unix.Fstat(c.fd, &c.info) != nil || c.info.Mode&unix.S_IFMT != unix.S_IFREG || c.info.Size > CachedSize {
 		return false
 	}
@@ -144,19 +146,11 @@ func (c *Cached) fits(g *generation) bool {
 	if !g.local.Load() { // another loop may have found that out
 		return false
 	}
-	if g.manifest != nil {
-		if entry, ok := g.manifest.Files[c.name]; ok {
-			c.label, c.etag = c.name, `"`+entry.SHA256+`"`
-			return entry.Size == c.info.Size
-		}
+	etag, known, err := g.manifest.identify(c.name, c.info.Size, time.Unix(c.info.Mtim.Unix()))
+	if c.etag = etag; known {
+		c.label = c.name
 	}
-	c.etag = etag(c.info.Size, time.Unix(c.info.Mtim.Unix()))
-	return true
-}
-
-// etag is that of a file of which the manifest has no digest.
-func etag(size int64, modified time.Time) string {
-	return `"` + strconv.FormatInt(size, 16) + "-" + strconv.FormatInt(modified.UnixNano(), 16) + `"`
+	return err == nil
 }
 
 // is compares with an open directory.
@@ -183,7 +177,7 @@ func (c *Cached) AppendHeader(b []byte) []byte {
 	b = append(append(b, "\r\nEtag: "...), c.etag...)
 	if seconds, nano := c.info.Mtim.Unix(); seconds != 0 || nano != 0 { // as http.ServeContent has it
 		b = append(b, "\r\nLast-Modified: "...)
-		b = time.Unix(seconds, 0).UTC().AppendFormat(b, "Mon, 02 Jan 2006 15:04:05 GMT")
+		b = time.Unix(seconds, 0).UTC().AppendFormat(b, http.TimeFormat)
 	}
 	return append(b, "\r\nX-Content-Type-Options: nosniff\r\n"...)
 }
@@ -212,7 +206,7 @@ func (c *Cached) Load(offset int64) error {
 	return err
 }
 
-// scratch is what is read and not looked at: each time the same piece.
+// scratch takes bytes that nobody looks at: all of a read go to the same piece of memory.
 type scratch struct {
 	piece [8 << 10]byte
 	all   [CachedSize >> 13][]byte

@@ -32,7 +32,7 @@ func cachedHandler(t *testing.T, directory string) *Handler {
 	return nil
 }
 
-// content is what is sent of a file.
+// content sends a file, and returns its bytes.
 func (c *Cached) content(t *testing.T) []byte {
 	t.Helper()
 	to, err := os.CreateTemp(t.TempDir(), "")
@@ -208,7 +208,7 @@ func TestCachedTruncated(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer to.Close()
-	// What was seen last may be relied on for a moment: then sending finds the end.
+	// Cached may rely for a moment on the size that it saw last: then Send finds the end.
 	if n, err := c.Send(int(to.Fd()), 5, 5); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("%d bytes are sent from behind the end, %v", n, err)
 	}

@@ -227,18 +227,10 @@ func (h *Handler) openOne(name string) (*served, error) {
 		return nil, fs.ErrNotExist
 	}
 	s := &served{File: f, info: info}
-	if manifest != nil {
-		entry, ok := manifest.Files[name]
-		switch {
-		case ok && entry.Size != info.Size():
-			_ = f.Close()
-			return nil, errDamaged
-		case ok:
-			s.known, s.etag = true, `"`+entry.SHA256+`"`
-			return s, nil
-		}
+	if s.etag, s.known, err = manifest.identify(name, info.Size(), info.ModTime()); err != nil {
+		_ = f.Close()
+		return nil, err
 	}
-	s.etag = etag(info.Size(), info.ModTime())
 	return s, nil
 }
 

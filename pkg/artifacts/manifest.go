@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"strconv"
 	"time"
 )
 
@@ -40,6 +41,20 @@ type File struct {
 	// Set and Artifact name what the file was fetched as or extracted from.
 	Set      string `json:"set"`
 	Artifact string `json:"artifact"`
+}
+
+// identify is the ETag of a file of a generation, by the manifest's digest where the manifest has the file. A file whose
+// size is not the manifest's is errDamaged. The manifest may be nil.
+func (m *Manifest) identify(name string, size int64, modified time.Time) (etag string, known bool, err error) {
+	if m != nil {
+		if entry, ok := m.Files[name]; ok {
+			if entry.Size != size {
+				return "", true, errDamaged
+			}
+			return `"` + entry.SHA256 + `"`, true, nil
+		}
+	}
+	return `"` + strconv.FormatInt(size, 16) + "-" + strconv.FormatInt(modified.UnixNano(), 16) + `"`, false, nil
 }
 
 // errManifest is a manifest that is damaged.

@@ -562,7 +562,7 @@ func fetchUntilKilled(volume, url string) {
 	}
 }
 
-// TestNoRedirectToHTTP: what was asked for by https is not fetched by http.
+// TestNoRedirectToHTTP: a file that was asked for by https is not fetched by http.
 func TestNoRedirectToHTTP(t *testing.T) {
 	plain := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("asked by http") }))
 	defer plain.Close()

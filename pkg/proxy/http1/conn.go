@@ -101,12 +101,9 @@ func (c *Conn) Read() {
 		}
 	}
 	c.reading = false
-	if c.queued {
-		return
-	}
-	c.queued = true
+	c.queued = true // until then no event is served but by Read
 	if !c.engine.loop.Do(func() {
-		if c.queued = false; !c.gone && !c.paused && c.exchange == nil {
+		if c.queued = false; !c.gone {
 			c.Read()
 		}
 	}) { // the loop ends

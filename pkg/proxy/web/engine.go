@@ -157,7 +157,7 @@ func (p *plainRoute) beginFile(x *http1.Exchange) bool {
 			return false
 		}
 	}
-	file := p.files.Cached(plainPath(x.Request.Target))
+	file := p.files.Cached(string(plainPath(x.Request.Target)))
 	if file == nil {
 		return false
 	}
@@ -200,8 +200,8 @@ func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) (waits bool) {
 		return false
 	}
 	line := &access{
-		method: x.Request.Method(), path: plainPath(x.Request.Target), host: string(x.Request.Host), client: x.Client,
-		code: r.Code, bytes: r.Sent, took: took, agent: string(agentOf(&x.Request)), torn: torn,
+		method: x.Request.Method(), path: string(plainPath(x.Request.Target)), host: string(x.Request.Host),
+		client: x.Client, code: r.Code, bytes: r.Sent, took: took, agent: string(agentOf(&x.Request)), torn: torn,
 	}
 	c := x.Conn()
 	connOf(x).server.front.retired.Go(func() {
@@ -224,14 +224,15 @@ func reasonOf(r http1.Result) string {
 }
 
 // plainPath is the decoded path of a plain target, in which two hex digits follow each percent sign.
-func plainPath(target []byte) string {
+// It allocates for these only.
+func plainPath(target []byte) []byte {
 	raw, _, _ := bytes.Cut(target, []byte("?"))
 	if bytes.IndexByte(raw, '%') >= 0 {
 		if decoded, err := url.PathUnescape(string(raw)); err == nil {
-			return decoded
+			return []byte(decoded)
 		}
 	}
-	return string(raw)
+	return raw
 }
 
 // agentOf is the User-Agent of a plain request.
@@ -262,11 +263,7 @@ func (o *observer) tellPlain(x *http1.Exchange, outcome boot.Outcome, r http1.Re
 		}
 	}
 	e.Outcome, e.Status, e.Bytes, e.Expected = outcome, uint16(r.Code), uint64(r.Sent), uint64(r.Expected)
-	path, _, _ := bytes.Cut(x.Request.Target, []byte("?"))
-	if bytes.IndexByte(path, '%') >= 0 {
-		path = []byte(plainPath(x.Request.Target))
-	}
-	boot.SetText(e, boot.File, mostPath, path)
+	boot.SetText(e, boot.File, mostPath, plainPath(x.Request.Target))
 	boot.SetText(e, boot.Agent, mostAgent, agentOf(&x.Request))
 	o.name(e, x.Request.Method(), reasonOf(r))
 	o.tell(e)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
@@ -201,7 +202,7 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, new(bodyError)):
 		code, reason = http.StatusBadRequest, reasonBody
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
-		code, reason = 499, reasonGone // nobody reads it; the code is nginx's, for the counters
+		code, reason = http1.CodeGone, reasonGone // nobody reads it; it is for the counters
 	case errors.Is(err, syscall.ECONNREFUSED):
 		reason = "refused"
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/tinkerbell/stack/pkg/edge/reply"
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/queue"
 )
 
@@ -33,7 +34,7 @@ func queued(next http.Handler, s *Settings) http.Handler {
 			w.Header().Set("Retry-After", strconv.Itoa(after))
 			reply.Refuse(w, r, http.StatusServiceUnavailable, reply.ResourceExhausted, "busy: "+err.Error())
 		default:
-			w.WriteHeader(499) // nobody reads it; the code is nginx's, for the counters
+			w.WriteHeader(http1.CodeGone) // nobody reads it; it is for the counters
 		}
 	})
 }

@@ -80,7 +80,6 @@ func (c *conn) Evict() {
 		return
 	}
 	if in := c.inLoop.Load(); in != nil {
-		c.closed.Store(true) // also if it is leaving the loop just now
 		in.Abort()
 		return
 	}
