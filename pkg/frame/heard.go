@@ -23,19 +23,11 @@ func NeighbourFilter() ([]bpf.RawInstruction, error) {
 }
 
 func heardFilter(more []bpf.Instruction) ([]bpf.RawInstruction, error) {
-	const (
-		accept     = 0xffff // bytes to keep
-		vlanIDMask = 0x0fff
-	)
-	program := []bpf.Instruction{
-		bpf.LoadExtension{Num: bpf.ExtVLANTag},
-		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: vlanIDMask},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1}, // no VLAN, or a mere priority tag
-		bpf.RetConstant{Val: 0},
+	program := untagged(
 		bpf.LoadExtension{Num: bpf.ExtType},
 		bpf.JumpIf{Cond: bpf.JumpLessOrEqual, Val: packetMulticast, SkipTrue: 1}, // to this host, everybody, a group
 		bpf.RetConstant{Val: 0},
-	}
+	)
 	raw, err := bpf.Assemble(append(append(program, more...), bpf.RetConstant{Val: accept}))
 	if err != nil {
 		return nil, fmt.Errorf("failed to assemble filter of what is heard: %w", err)

@@ -133,50 +133,45 @@ func AllRelays() [16]byte { return allRelays }
 // network card took off, and unicasts, which an ordinary socket receives.
 func Filter6(port uint16) ([]bpf.RawInstruction, error) {
 	const (
-		accept     = 0xffff // bytes to keep
-		vlanIDMask = 0x0fff
-		kept       = 128 // bytes of a router advertisement: its fixed part
-		transport  = EthernetLen + IPv6Len
+		kept      = 128 // bytes of a router advertisement: its fixed part
+		transport = EthernetLen + IPv6Len
 
 		fragmentLen    = 8      // of the fragment header (RFC 8200 section 4.5)
 		fragmentOffset = 0xfff8 // in its third and fourth byte
 	)
-	program := []bpf.Instruction{
-		/*  0 */ bpf.LoadExtension{Num: bpf.ExtVLANTag},
-		/*  1 */ bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: vlanIDMask},
-		/*  2 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 30}, // a VLAN, not a mere priority tag
-		/*  3 */ bpf.LoadExtension{Num: bpf.ExtType},
-		/*  4 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetMulticast, SkipTrue: 2},
-		/*  5 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetBroadcast, SkipTrue: 1},
-		/*  6 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: packetHost, SkipTrue: 26},
-		/*  7 */ bpf.LoadAbsolute{Off: 12, Size: 2},
-		/*  8 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: etherTypeIPv6, SkipTrue: 24},
-		/*  9 */ bpf.LoadAbsolute{Off: 20, Size: 1},
-		/* 10 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolICMPv6, SkipTrue: 18},
-		/* 11 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerFragment, SkipTrue: 3},
-		/* 12 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 20},
-		/* 13 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
-		/* 14 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(port), SkipTrue: 6, SkipFalse: 18},
-		/* 15 */ bpf.LoadAbsolute{Off: transport, Size: 1}, // a fragment's header
-		/* 16 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 16},
-		/* 17 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
-		/* 18 */ bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: fragmentOffset, SkipTrue: 14},
-		/* 19 */ bpf.LoadAbsolute{Off: transport + fragmentLen + 2, Size: 2},
-		/* 20 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(port), SkipTrue: 12},
-		/* 21 */ bpf.LoadAbsolute{Off: 38, Size: 4},
-		/* 22 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0xff020000, SkipTrue: 10},
-		/* 23 */ bpf.LoadAbsolute{Off: 42, Size: 4},
-		/* 24 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 8},
-		/* 25 */ bpf.LoadAbsolute{Off: 46, Size: 4},
-		/* 26 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 6},
-		/* 27 */ bpf.LoadAbsolute{Off: 50, Size: 4},
-		/* 28 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0x00010002, SkipTrue: 3, SkipFalse: 4},
-		/* 29 */ bpf.LoadAbsolute{Off: transport, Size: 1},
-		/* 30 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: routerAdvertisement, SkipTrue: 2},
-		/* 31 */ bpf.RetConstant{Val: kept},
-		/* 32 */ bpf.RetConstant{Val: accept},
-		/* 33 */ bpf.RetConstant{Val: 0},
-	}
+	program := untagged(
+		/*  0 */ bpf.LoadExtension{Num: bpf.ExtType},
+		/*  1 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetMulticast, SkipTrue: 2},
+		/*  2 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetBroadcast, SkipTrue: 1},
+		/*  3 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: packetHost, SkipTrue: 26},
+		/*  4 */ bpf.LoadAbsolute{Off: 12, Size: 2},
+		/*  5 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: etherTypeIPv6, SkipTrue: 24},
+		/*  6 */ bpf.LoadAbsolute{Off: 20, Size: 1},
+		/*  7 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolICMPv6, SkipTrue: 18},
+		/*  8 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerFragment, SkipTrue: 3},
+		/*  9 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 20},
+		/* 10 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
+		/* 11 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(port), SkipTrue: 6, SkipFalse: 18},
+		/* 12 */ bpf.LoadAbsolute{Off: transport, Size: 1}, // a fragment's header
+		/* 13 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 16},
+		/* 14 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
+		/* 15 */ bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: fragmentOffset, SkipTrue: 14},
+		/* 16 */ bpf.LoadAbsolute{Off: transport + fragmentLen + 2, Size: 2},
+		/* 17 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(port), SkipTrue: 12},
+		/* 18 */ bpf.LoadAbsolute{Off: 38, Size: 4},
+		/* 19 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0xff020000, SkipTrue: 10},
+		/* 20 */ bpf.LoadAbsolute{Off: 42, Size: 4},
+		/* 21 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 8},
+		/* 22 */ bpf.LoadAbsolute{Off: 46, Size: 4},
+		/* 23 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 6},
+		/* 24 */ bpf.LoadAbsolute{Off: 50, Size: 4},
+		/* 25 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0x00010002, SkipTrue: 3, SkipFalse: 4},
+		/* 26 */ bpf.LoadAbsolute{Off: transport, Size: 1},
+		/* 27 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: routerAdvertisement, SkipTrue: 2},
+		/* 28 */ bpf.RetConstant{Val: kept},
+		/* 29 */ bpf.RetConstant{Val: accept},
+		/* 30 */ bpf.RetConstant{Val: 0},
+	)
 	raw, err := bpf.Assemble(program)
 	if err != nil {
 		return nil, fmt.Errorf("failed to assemble DHCPv6 listener filter: %w", err)
