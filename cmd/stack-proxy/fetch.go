@@ -15,6 +15,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/artifacts/fetch"
 	"github.com/tinkerbell/stack/pkg/daemon"
+	"github.com/tinkerbell/stack/pkg/route"
 )
 
 // fetchOnce is the command that brings the OS files up to date and exits: an init container, or a machine that
@@ -93,6 +94,18 @@ func (c *config) fetcher(logger *slog.Logger, registry prometheus.Registerer) (*
 		c.FilesDirectory = f.Directory()
 	}
 	return f, nil
+}
+
+// sayMissing logs which directories of files are not there. The one that is fetched into comes with its first files.
+func (c *config) sayMissing(t route.Table, logger *slog.Logger) {
+	for _, r := range t.Routes {
+		if r.Protocol != route.Files || c.ArtifactsFile != "" && r.Files.Directory == c.FilesDirectory {
+			continue
+		}
+		if _, err := os.Stat(r.Files.Directory); err != nil {
+			logger.Warn("files are not there", "route", r.Name, "directory", r.Files.Directory, "error", err)
+		}
+	}
 }
 
 // background is a fetcher that does not keep the process unready, or not for long: a release that is gone must not take

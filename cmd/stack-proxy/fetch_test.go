@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha512"
 	"encoding/hex"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +16,31 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/artifacts/fetch"
 )
+
+func TestMissingDirectoryOfFilesIsTold(t *testing.T) {
+	var log strings.Builder
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	c := config{Preset: "classic", FilesDirectory: filepath.Join(t.TempDir(), "artifacts")}
+	table, err := c.table()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.sayMissing(table, logger)
+	if got := log.String(); !strings.Contains(got, "files are not there") || !strings.Contains(got, "directory="+c.FilesDirectory) {
+		t.Errorf("logged %q", got)
+	}
+	log.Reset()
+	c.ArtifactsFile = "artifacts.yaml" // that directory is made when the first file is fetched
+	c.sayMissing(table, logger)
+	c.ArtifactsFile = ""
+	if err := os.Mkdir(c.FilesDirectory, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c.sayMissing(table, logger)
+	if got := log.String(); got != "" {
+		t.Errorf("logged %q", got)
+	}
+}
 
 func TestFetch(t *testing.T) {
 	kernel := []byte("kernel")

@@ -76,6 +76,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		logger.Error("failed to start", "error", err)
 		return 1
 	}
+	c.sayMissing(table, logger)
 	seen, err := newView(&c, os.Getenv, logger, registry)
 	if err != nil {
 		logger.Error("failed to start", "error", err)
@@ -87,7 +88,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Budgets:      seen.each,
 		Table:        table,
 		CatchAnswers: c.CatchAnswers,
-		Resolver:     &endpoint.Resolver{ResolvConf: c.ResolvConf},
+		Resolver:     &endpoint.Resolver{ResolvConf: c.ResolvConf, Logger: logger},
 		Kube:         &kube.Client{Zone: c.Zone, Logger: logger},
 		Addresses:    c.PublicAddresses,
 		Grace:        c.DrainGrace,

@@ -135,10 +135,30 @@ func (p *Pool) Run(ctx context.Context) error {
 			source.Watch(ctx, p.refresh[i], func(m []Member, err error) { p.update(i, m, err) })
 		})
 	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(firstAnswer):
+		p.sayAwaited()
+	}
 	watching.Wait()
 	<-ctx.Done()
 	p.checks.Wait()
 	return nil
+}
+
+// firstAnswer is how long a source may take for its first answer without a word: a name server that is not there takes
+// many seconds to fail.
+const firstAnswer = 500 * time.Millisecond
+
+// sayAwaited logs the sources that have neither an answer nor one of the former pool.
+func (p *Pool) sayAwaited() {
+	p.mu.Lock()
+	defer p.unlock()
+	for i, a := range p.answers {
+		if !a.once && len(a.members) == 0 {
+			p.log.Warn("backend is not found yet, still asking", "backend", p.config.Sources[i])
+		}
+	}
 }
 
 // Ready is nil if there is an endpoint, healthy or not.

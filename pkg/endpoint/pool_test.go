@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"sync"
@@ -353,6 +354,37 @@ func BenchmarkAcquire(b *testing.B) {
 			}
 		})
 	}
+}
+
+// TestAwaitedBackendsAreToldWithinASecond: a name server that is not there takes many seconds to fail.
+func TestAwaitedBackendsAreToldWithinASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lookup := func(wait time.Duration) func(context.Context) ([]Member, time.Duration, error) {
+			return func(ctx context.Context) ([]Member, time.Duration, error) {
+				select {
+				case <-ctx.Done():
+				case <-time.After(wait):
+				}
+				return members([]netip.Addr{at(0).Addr()}, 80), time.Minute, nil
+			}
+		}
+		quick := &named{name: "quick:80", lookup: lookup(100 * time.Millisecond)}
+		slow := &named{name: "slow:80", lookup: lookup(10 * time.Second)}
+		var log strings.Builder
+		p := NewPool(Config{
+			Route: "r", Sources: []Source{quick, slow, Fixed(at(1))}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		got := log.String()
+		if strings.Count(got, "still asking") != 1 || !strings.Contains(got, "backend=slow:80") {
+			t.Errorf("logged %s", got)
+		}
+		cancel()
+		<-done
+	})
 }
 
 // TestErrorsWrapErrNone: whatever the reason that a pool has no endpoint, its errors say so to errors.Is, and name the

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -28,22 +29,37 @@ const (
 	maxTTL = 5 * time.Minute
 )
 
+// What glibc makes of resolv.conf(5): only the first name servers count, and its numbers have bounds.
+const (
+	maxServers  = 3
+	maxTimeout  = 30 // seconds
+	maxAttempts = 5
+)
+
 // ErrNotFound says that a name has no address, under itself or any name of the search path.
 var ErrNotFound = errors.New("no such name")
 
-// Resolver looks names up as the pod's resolv.conf says (name servers in order, search path, ndots, timeout,
-// attempts), with /etc/hosts first, and keeps each answer for as long as its records live. The Go resolver does
-// not tell lifetimes, hence this one. It is safe for concurrent use; the files are read again when they change.
+// Resolver looks names up as the pod's resolv.conf says (the first three name servers in order or by turns, search path,
+// ndots, timeout, attempts), with /etc/hosts first, and keeps each answer for as long as its records live. The Go resolver
+// does not tell lifetimes, hence this one. It is safe for concurrent use; the files are read again when they change.
 type Resolver struct {
 	ResolvConf string           // default /etc/resolv.conf
 	Hosts      string           // default /etc/hosts
 	Port       int              // of the name servers; default 53
 	Now        func() time.Time // default time.Now
+	Logger     *slog.Logger     // nil discards
 
 	mu    sync.Mutex
-	conf  parsed[*dns.ClientConfig]
+	conf  parsed[*nameServers]
 	hosts parsed[map[string][]netip.Addr]
 	cache map[string]answer
+}
+
+// nameServers are what a resolv.conf says.
+type nameServers struct {
+	dns.ClientConfig
+	rotate bool
+	turn   int // of the server that the next lookup asks first
 }
 
 type answer struct {
@@ -150,7 +166,7 @@ func (r *Resolver) cached(
 	if err != nil {
 		return answer{}, 0, err
 	}
-	got, ttl, err := ask(conf)
+	got, ttl, err := ask(&conf)
 	if err != nil {
 		return answer{}, 0, err
 	}
@@ -221,9 +237,7 @@ func (r *Resolver) addresses(
 	for range 2 {
 		got := <-results
 		if got.err != nil {
-			if failure == nil || errors.Is(failure, ErrNotFound) {
-				failure = got.err
-			}
+			failure = worse(failure, got.err)
 			continue
 		}
 		for _, rr := range got.reply.Answer {
@@ -251,15 +265,15 @@ func (r *Resolver) addresses(
 	}
 }
 
-// exchange asks the name servers in order until one answers with a success or "no such name".
-// An answer too long for UDP is asked for again over TCP.
+// exchange asks the name servers in order until one answers with a success or "no such name". A failure that a server
+// has answered with is not hidden by another server's silence. An answer too long for UDP is asked for again over TCP.
 func (r *Resolver) exchange(ctx context.Context, conf *dns.ClientConfig, name string, kind uint16) (*dns.Msg, error) {
 	query := new(dns.Msg)
 	query.SetQuestion(dns.Fqdn(name), kind)
 	query.SetEdns0(1232, false)
 	client := &dns.Client{Timeout: time.Duration(conf.Timeout) * time.Second}
 	var failure error
-	for range max(conf.Attempts, 1) {
+	for range conf.Attempts {
 		for _, server := range conf.Servers {
 			server = net.JoinHostPort(server, conf.Port)
 			query.Id = dns.Id()
@@ -270,44 +284,96 @@ func (r *Resolver) exchange(ctx context.Context, conf *dns.ClientConfig, name st
 			}
 			switch {
 			case err != nil:
-				failure = fmt.Errorf("failed to ask name server %s: %w", server, err)
 			case len(reply.Question) != 1 || !strings.EqualFold(reply.Question[0].Name, query.Question[0].Name):
-				failure = fmt.Errorf("failed to ask name server %s: answer to another question", server)
+				err = errors.New("answer to another question")
 			case reply.Rcode == dns.RcodeSuccess:
 				return reply, nil
 			case reply.Rcode == dns.RcodeNameError:
 				return nil, ErrNotFound
 			default:
-				failure = fmt.Errorf("failed to ask name server %s: %w", server, rcodeError(reply.Rcode))
+				err = rcodeError(reply.Rcode)
 			}
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
+			failure = worse(failure, fmt.Errorf("failed to ask name server %s: %w", server, err))
 		}
 	}
 	return nil, failure
 }
 
-func (r *Resolver) config() (*dns.ClientConfig, error) {
+// worse returns the failure that says more about a name: one that a server answered with rather than its silence, either
+// rather than "no such name", and else the later one.
+func worse(a, b error) error {
+	rank := func(err error) int {
+		var said rcodeError
+		switch {
+		case err == nil:
+			return 0
+		case errors.Is(err, ErrNotFound):
+			return 1
+		case errors.As(err, &said):
+			return 3
+		default:
+			return 2
+		}
+	}
+	if rank(a) > rank(b) {
+		return a
+	}
+	return b
+}
+
+// config returns what resolv.conf says now, with its servers in the order in which this lookup asks them.
+func (r *Resolver) config() (dns.ClientConfig, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	path := r.ResolvConf
 	if path == "" {
 		path = "/etc/resolv.conf"
 	}
-	return r.conf.read(path, func(text []byte) (*dns.ClientConfig, error) {
-		conf, err := dns.ClientConfigFromReader(bytes.NewReader(text))
-		if err != nil {
-			return nil, fmt.Errorf("failed to parse %s: %w", path, err)
-		}
-		if len(conf.Servers) == 0 {
-			return nil, fmt.Errorf("failed to find a name server in %s", path)
-		}
-		if r.Port != 0 {
-			conf.Port = strconv.Itoa(r.Port)
-		}
-		return conf, nil
+	conf, err := r.conf.read(path, func(text []byte) (*nameServers, error) { return r.parseConf(path, text) })
+	if err != nil {
+		return dns.ClientConfig{}, err
+	}
+	turned := conf.ClientConfig
+	if conf.rotate {
+		turned.Servers = slices.Concat(conf.Servers[conf.turn:], conf.Servers[:conf.turn])
+		conf.turn = (conf.turn + 1) % len(conf.Servers)
+	}
+	return turned, nil
+}
+
+// parseConf reads resolv.conf(5) as glibc does. The library leaves rotate and the upper bounds out.
+func (r *Resolver) parseConf(path string, text []byte) (*nameServers, error) {
+	conf, err := dns.ClientConfigFromReader(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("failed to parse %s: %w", path, err)
+	}
+	conf.Servers = slices.DeleteFunc(conf.Servers, func(server string) bool {
+		_, err := netip.ParseAddr(server)
+		return err != nil
 	})
+	if len(conf.Servers) == 0 {
+		conf.Servers = []string{"127.0.0.1"}
+	}
+	if len(conf.Servers) > maxServers {
+		if r.Logger != nil {
+			r.Logger.Warn("only the first three name servers are asked", "file", path, "left_out", conf.Servers[maxServers:])
+		}
+		conf.Servers = conf.Servers[:maxServers]
+	}
+	conf.Timeout, conf.Attempts = min(conf.Timeout, maxTimeout), min(conf.Attempts, maxAttempts)
+	if r.Port != 0 {
+		conf.Port = strconv.Itoa(r.Port)
+	}
+	servers := &nameServers{ClientConfig: *conf}
+	for line := range strings.Lines(string(text)) {
+		if words := strings.Fields(line); len(words) > 0 && words[0] == "options" {
+			servers.rotate = servers.rotate || slices.Contains(words, "rotate")
+		}
+	}
+	return servers, nil
 }
 
 func (r *Resolver) hostsFile() (map[string][]netip.Addr, error) {

@@ -267,18 +267,6 @@ func TestForgottenServiceIsLookedUpAnew(t *testing.T) {
 	}
 }
 
-func TestNoNameServer(t *testing.T) {
-	s := newNameServer(t)
-	r := s.resolver(t, "")
-	if err := os.WriteFile(r.ResolvConf, []byte("search x\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	_, _, err := r.Lookup(t.Context(), "a.example.")
-	if err == nil || !strings.Contains(err.Error(), "failed to find a name server in") {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestServiceRecords(t *testing.T) {
 	s := newNameServer(t)
 	s.set("_http._tcp.hegel.example. SRV",

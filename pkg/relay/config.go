@@ -119,7 +119,7 @@ func (c Config) withDefaults() Config {
 		c.PresentGiaddr = Forward
 	}
 	if c.Lookup == nil {
-		c.Lookup = (&endpoint.Resolver{}).Lookup
+		c.Lookup = (&endpoint.Resolver{Logger: c.Logger}).Lookup
 	}
 	if c.Group == nil {
 		c.Group = func(string) *group.Group { return nil }

@@ -107,7 +107,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Bounds = c.WithDefaults()
 	if c.Lookup == nil {
-		c.Lookup = (&endpoint.Resolver{}).Lookup
+		c.Lookup = (&endpoint.Resolver{Logger: c.Logger}).Lookup
 	}
 	if c.Group == nil {
 		c.Group = func(string) *group.Group { return nil }
