@@ -28,7 +28,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if code, done := program.Start(args, stdout, stderr); done {
 		return code
 	}
-	logger := c.Logger(stderr)
+	log := c.OpenLog(stderr)
+	defer log.Close()
+	logger := log.Logger
 	var err error
 	switch {
 	case *clean:

@@ -54,8 +54,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	runtime.GOMAXPROCS(s.processors())
 
-	logger := s.Logger(stderr)
-	registry := admin.NewRegistry()
+	log := s.OpenLog(stderr)
+	defer log.Close()
+	logger := log.Logger
+	registry := admin.NewRegistry(log)
 	tasks, handlers, err := relays(&s, logger, registry)
 	if err != nil {
 		logger.Error("failed to start", "error", err.Error())

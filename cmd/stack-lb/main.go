@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"time"
 
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
@@ -25,6 +26,9 @@ const notes = `It needs the capabilities NET_ADMIN and NET_RAW in the host's net
 
 SIGTERM withdraws the addresses and releases their leases, so that other nodes have them at once.`
 
+// releaseTime is how long withdrawing the addresses may take, with an API that is slow.
+const releaseTime = 5 * time.Second
+
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
@@ -39,7 +43,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if code, done := program.Start(args, stdout, stderr); done {
 		return code
 	}
-	logger := s.Logger(stderr)
+	log := s.OpenLog(stderr)
+	defer log.Close()
+	logger := log.Logger
 	only, err := alone()
 	if err != nil {
 		logger.Error("failed to start", "error", err)
@@ -57,7 +63,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		logger.Error("failed to start", "error", err)
 		return 1
 	}
-	registry := admin.NewRegistry()
+	registry := admin.NewRegistry(log)
 	controller := lb.New(lb.Options{
 		Client: cluster.client, Leases: cluster.leases, Namespace: cluster.namespace, LeaseOwner: cluster.owner,
 		Node: s.Node, Identity: lb.Identity(s.Node, bootID()),
@@ -72,7 +78,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 			Address: s.AdminAddress, Registry: registry, Pprof: s.Pprof,
 			Handlers: map[string]http.Handler{"GET " + statusPath: controller},
 		}),
-		Tasks: []daemon.Task{controller},
+		Tasks: []daemon.Task{controller}, DrainTime: func() time.Duration { return releaseTime },
 	})
 	if err != nil {
 		return 1 // Run has logged it

@@ -40,7 +40,9 @@ func fetchOnce(args []string, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "%s: fetch needs -f FILE or %s_ARTIFACTS_FILE\n", name, prefix)
 		return 2
 	}
-	logger := c.Logger(stderr)
+	log := c.OpenLog(stderr)
+	defer log.Close()
+	logger := log.Logger
 	f, err := c.fetcher(logger, nil)
 	if err != nil {
 		logger.Error("failed to start", "error", err)

@@ -59,9 +59,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if code, done := program.Start(args, stdout, stderr); done {
 		return code
 	}
-	logger := c.Logger(stderr)
+	log := c.OpenLog(stderr)
+	defer log.Close()
+	logger := log.Logger
 	container := bounds.Tune(logger)
-	registry := admin.NewRegistry()
+	registry := admin.NewRegistry(log)
 	routesFile, stop := follow(c.RoutesFile)
 	defer stop()
 	artifactsFile, stop := follow(c.ArtifactsFile)
@@ -115,7 +117,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Pprof:    c.Pprof,
 		Handlers: handlers,
 	})
-	err = daemon.Run(context.Background(), daemon.Options{Logger: logger, Admin: server, Tasks: tasks})
+	err = daemon.Run(context.Background(), daemon.Options{
+		Logger: logger, Admin: server, Tasks: tasks, DrainTime: p.DrainTime,
+	})
 	if err != nil {
 		return 1
 	}

@@ -88,7 +88,7 @@ func TestABootIsToldElsewhere(t *testing.T) {
 	getenv := func(variable string) string {
 		return map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL}[variable]
 	}
-	registry := admin.NewRegistry()
+	registry := admin.NewRegistry(nil)
 	var log bytes.Buffer
 	c := &config{BootsConfig: BootsConfig{Boots: true, BootsPod: "pod-1", BootsMachines: 10, BootsEach: 2, BootsAnswers: 10, BootsLines: 5, BootsMemory: 1}}
 	v, err := newView(c, getenv, slog.New(slog.NewJSONHandler(&log, nil)), registry)

@@ -41,13 +41,22 @@ type Options struct {
 	Admin Admin
 	// Tasks are started together; the first to fail ends all.
 	Tasks []Task
+	// DrainTime is how long the tasks may take to drain, as they are when the drain begins; nil is no time.
+	DrainTime func() time.Duration
 }
+
+// drainReserve is what a drain may take beyond DrainTime: closing what is left, and the admin port's last scrape.
+const drainReserve = 3 * time.Second
+
+// errDrainHangs is a drain that takes longer than the tasks said.
+var errDrainHangs = errors.New("the drain did not end in time")
 
 // errDraining is why a program that was told to stop is not ready.
 var errDraining = errors.New("draining")
 
 // Run runs the tasks until ctx is done, a SIGTERM or SIGINT arrives, or a task fails, and returns when every task
-// has returned. A second signal ends the process at once.
+// has returned. A task that takes longer than [Options].DrainTime and 3 s to do so is left running: the program ends
+// without it. A second signal ends the process at once.
 func Run(ctx context.Context, o Options) error {
 	ctx, restore := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer restore()
@@ -94,12 +103,30 @@ func run(ctx context.Context, o Options) error {
 	<-groupCtx.Done()
 	start := time.Now()
 	logger.Info("draining", "cause", context.Cause(groupCtx))
-	if err := group.Wait(); err != nil {
+	patience := drainReserve
+	if o.DrainTime != nil {
+		patience += o.DrainTime()
+	}
+	if err := waitFor(group, patience); err != nil {
 		logger.Error("stopped", "error", err, "drain_seconds", time.Since(start).Seconds())
 		return err
 	}
 	logger.Info("stopped", "drain_seconds", time.Since(start).Seconds())
 	return nil
+}
+
+// waitFor waits until the group has ended, but not for ever.
+func waitFor(group *errgroup.Group, patience time.Duration) error {
+	ended := make(chan error, 1)
+	go func() { ended <- group.Wait() }()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case err := <-ended:
+		return err
+	case <-timer.C:
+		return errDrainHangs
+	}
 }
 
 // runTask holds a task to its word: it ends when it is told to, or with an error.

@@ -55,7 +55,9 @@ func TestRunDrainsAndKeepsAdminToTheEnd(t *testing.T) {
 		slow, admin := &job{name: "slow", drain: 3 * time.Second}, &probed{job: job{name: "admin"}}
 		ended := make(chan error)
 		go func() {
-			ended <- run(ctx, Options{Admin: admin, Tasks: []Task{slow, &job{name: "quick"}}})
+			ended <- run(ctx, Options{
+				Admin: admin, Tasks: []Task{slow, &job{name: "quick"}}, DrainTime: func() time.Duration { return time.Second },
+			})
 		}()
 		synctest.Wait()
 		if err := admin.ready(); err != nil {
@@ -76,6 +78,27 @@ func TestRunDrainsAndKeepsAdminToTheEnd(t *testing.T) {
 		if admin.ended.Before(slow.ended) {
 			t.Errorf("admin ended at %v, before the last task at %v", admin.ended, slow.ended)
 		}
+	})
+}
+
+// A task that does not end when it should does not keep the program from ending.
+func TestDrainThatHangsIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		var log bytes.Buffer
+		begin := time.Now()
+		err := run(ctx, Options{
+			Logger: slog.New(slog.NewTextHandler(&log, nil)), Tasks: []Task{&job{name: "stuck", drain: time.Hour}},
+			DrainTime: func() time.Duration { return time.Minute },
+		})
+		if took := time.Since(begin); !errors.Is(err, errDrainHangs) || took != time.Minute+drainReserve {
+			t.Errorf("got %v after %v", err, took)
+		}
+		if !strings.Contains(log.String(), "level=ERROR msg=stopped error=\"the drain did not end in time\"") {
+			t.Errorf("the log says:\n%s", log.String())
+		}
+		time.Sleep(time.Hour)
 	})
 }
 

@@ -41,15 +41,6 @@ func (f *LogFormat) UnmarshalText(text []byte) error {
 	}
 }
 
-// Logger makes the program's logger.
-func (s Settings) Logger(w io.Writer) *slog.Logger {
-	options := &slog.HandlerOptions{Level: s.LogLevel}
-	if s.LogFormat == LogText {
-		return slog.New(slog.NewTextHandler(w, options))
-	}
-	return slog.New(slog.NewJSONHandler(w, options))
-}
-
 // A validator is a settings struct that checks what one field's type cannot. Faults are joined by errors.Join.
 type validator interface{ Validate() error }
 

@@ -77,7 +77,7 @@ func (e *Endpoint) Succeeded() {
 	}
 	e.row.Store(0)
 	e.pool.mu.Lock()
-	defer e.pool.unlock()
+	defer e.pool.mu.Unlock()
 	if !e.ejected {
 		e.times = 0
 	}
@@ -94,7 +94,7 @@ func (e *Endpoint) Failed(err error) {
 		return
 	}
 	p.mu.Lock()
-	defer p.unlock()
+	defer p.mu.Unlock()
 	ejected := 1
 	for _, other := range p.endpoints {
 		if other.ejected {
@@ -110,7 +110,7 @@ func (e *Endpoint) Failed(err error) {
 	e.row.Store(0)
 	e.back = time.AfterFunc(wait, func() {
 		p.mu.Lock()
-		defer p.unlock()
+		defer p.mu.Unlock()
 		if e.ejected {
 			e.ejected = false
 			p.log.Info("endpoint back on trial", "endpoint", e.Addr)
@@ -194,7 +194,7 @@ func (p *Pool) check(ctx context.Context, e *Endpoint) {
 // checked takes the result of an active check.
 func (p *Pool) checked(e *Endpoint, err error) {
 	p.mu.Lock()
-	defer p.unlock()
+	defer p.mu.Unlock()
 	p.metrics.checked(err)
 	if (err != nil) == e.sick {
 		e.checkRow = 0

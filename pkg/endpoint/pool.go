@@ -37,7 +37,7 @@ type Config struct {
 	Before *Pool
 	// Self is true for the proxy's own listening addresses; nil where there are none.
 	Self func(netip.AddrPort) bool
-	// Logger may be nil.
+	// Logger may be nil. It is used under the pool's lock, and must not block.
 	Logger *slog.Logger
 	// Metrics may be nil.
 	Metrics *Metrics
@@ -46,8 +46,7 @@ type Config struct {
 // Pool is the backend of one route. Its methods are safe for concurrent use.
 type Pool struct {
 	config  Config
-	log     *slog.Logger // gathers lines
-	said    slog.Handler
+	log     *slog.Logger
 	metrics *routeMetrics
 	refresh []chan struct{}
 	next    atomic.Uint64 // of round robin
@@ -61,8 +60,7 @@ type Pool struct {
 	endpoints map[netip.AddrPort]*Endpoint // those of the current answers
 	checking  map[*Endpoint]context.CancelFunc
 	checks    sync.WaitGroup
-	desperate bool          // offering endpoints although none is healthy
-	unsaid    []slog.Record // lines to log
+	desperate bool // offering endpoints although none is healthy
 }
 
 type answered struct {
@@ -79,6 +77,7 @@ func NewPool(c Config) *Pool {
 	c.Health.setDefaults()
 	p := &Pool{
 		config:    c,
+		log:       c.Logger,
 		metrics:   c.Metrics.route(c.Route),
 		answers:   make([]answered, len(c.Sources)),
 		refresh:   make([]chan struct{}, len(c.Sources)),
@@ -86,7 +85,9 @@ func NewPool(c Config) *Pool {
 		checking:  map[*Endpoint]context.CancelFunc{},
 		affinity:  newAffinity(c.Affinity, c.Before),
 	}
-	p.logTo(c.Logger)
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
 	p.next.Store(jitter)
 	p.view.Store(&view{})
 	if c.Before != nil {
@@ -109,9 +110,9 @@ func (p *Pool) inherit(before *Pool) {
 	for i, a := range before.answers {
 		known[before.config.Sources[i].String()] = a.members
 	}
-	before.unlock()
+	before.mu.Unlock()
 	p.mu.Lock()
-	defer p.unlock()
+	defer p.mu.Unlock()
 	for i, source := range p.config.Sources {
 		if _, ok := source.(fixed); !ok {
 			p.answers[i].members = p.sensible(source.String(), known[source.String()])
@@ -125,7 +126,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.mu.Lock()
 	p.life = ctx
 	p.rebuild()
-	p.unlock()
+	p.mu.Unlock()
 	var watching sync.WaitGroup
 	for i, source := range p.config.Sources {
 		if _, ok := source.(fixed); ok {
@@ -167,7 +168,7 @@ func (p *Pool) Ready() error {
 		return nil
 	}
 	p.mu.Lock()
-	defer p.unlock()
+	defer p.mu.Unlock()
 	var reasons []error
 	for i, a := range p.answers {
 		switch source := p.config.Sources[i]; {
@@ -230,7 +231,7 @@ func (p *Pool) Acquire(client netip.Addr, tried ...*Endpoint) (*Endpoint, error)
 // update takes a source's answer.
 func (p *Pool) update(source int, members []Member, err error) {
 	p.mu.Lock()
-	defer p.unlock()
+	defer p.mu.Unlock()
 	a := &p.answers[source]
 	name := p.config.Sources[source].String()
 	p.metrics.lookup(err)
@@ -390,7 +391,7 @@ type Status struct {
 // Status tells the endpoints' state.
 func (p *Pool) Status() []Status {
 	p.mu.Lock()
-	defer p.unlock()
+	defer p.mu.Unlock()
 	var all []Status
 	for _, e := range p.view.Load().all {
 		all = append(all, e.status())

@@ -240,6 +240,17 @@ func (p *Proxy) routeReady(r route.Route) error {
 	return nil
 }
 
+// DrainTime is how long a drain takes at most, with the table that is in force.
+func (p *Proxy) DrainTime() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	longest := time.Duration(0)
+	for _, r := range p.table.Routes {
+		longest = max(longest, r.Timeouts.Drain.D())
+	}
+	return p.options.Grace + longest
+}
+
 // String implements daemon.Task.
 func (p *Proxy) String() string { return "routes" }
 

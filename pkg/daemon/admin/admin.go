@@ -48,8 +48,9 @@ const (
 	shutdownTimeout = 2 * time.Second
 )
 
-// NewRegistry makes a registry that shows the runtime, the process and the build.
-func NewRegistry() *prometheus.Registry {
+// NewRegistry makes a registry that shows the runtime, the process, the build and, unless log is nil, what the log has
+// lost.
+func NewRegistry(log *daemon.Log) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	version, commit := daemon.BuildInfo()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -63,6 +64,12 @@ func NewRegistry() *prometheus.Registry {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
+	if log != nil {
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "stack_log_lines_lost_total",
+			Help: "Log lines that were not written: the reader of stderr was gone, or too slow.",
+		}, func() float64 { return float64(log.Lost()) }))
+	}
 	return registry
 }
 

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // start runs a server until the test ends and returns its base URL.
 func start(t *testing.T, o Options, ready func() error) string {
 	t.Helper()
-	o.Address, o.Registry = "127.0.0.1:0", NewRegistry()
+	o.Address, o.Registry = "127.0.0.1:0", NewRegistry(nil)
 	server := New(o)
 	server.Probe(ready)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -88,7 +88,7 @@ func TestAddressInUseIsNamed(t *testing.T) {
 	defer taken.Close()
 	address := taken.Addr().String()
 	for name, open := range map[string]func(*Server, context.Context) error{"Open": (*Server).Open, "Run": (*Server).Run} {
-		err = open(New(Options{Address: address, Registry: NewRegistry()}), t.Context())
+		err = open(New(Options{Address: address, Registry: NewRegistry(nil)}), t.Context())
 		if err == nil || !strings.Contains(err.Error(), address) || !strings.Contains(err.Error(), "ss -ltnp") {
 			t.Errorf("%s: got %v, want the address, the reason, and how to find who has it", name, err)
 		}
@@ -96,7 +96,7 @@ func TestAddressInUseIsNamed(t *testing.T) {
 }
 
 func TestMetricsAreWellNamed(t *testing.T) {
-	problems, err := testutil.GatherAndLint(NewRegistry(), "stack_build_info")
+	problems, err := testutil.GatherAndLint(NewRegistry(nil), "stack_build_info")
 	if err != nil {
 		t.Fatal(err)
 	}

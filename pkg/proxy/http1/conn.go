@@ -26,9 +26,8 @@ type Conn struct {
 	last    bool // the loop reported a FIN, an error or an urgent byte: read until the end or EAGAIN
 	more    bool // the socket may have bytes that were not read
 	sending bool // the client's socket was full, and the loop reports when it takes more
-	paused  bool // waiting for Resume, or for a file to be loaded
+	paused  bool // waiting for a file to be loaded
 	endings int  // how many bytes of line ends may still follow a POST
-	closes  bool // Resume closes the connection
 	reading bool // Read is serving requests, and goes on where again is set
 	again   bool
 	queued  bool // Read is called again when the loop has served its other sockets
@@ -307,34 +306,21 @@ func (c *Conn) load() {
 func (c *Conn) end(err error, closes bool) {
 	x := c.exchange
 	c.exchange, c.sending = nil, false
-	if c.finish(x, x.result(err)) {
-		c.paused, c.closes = true, closes
-		return
-	}
+	c.finish(x, x.result(err))
 	c.next(closes)
 }
 
 // finish releases the endpoint and the file of a request, and tells the route how the request ended.
-func (c *Conn) finish(x *Exchange, r Result) (waits bool) {
+func (c *Conn) finish(x *Exchange, r Result) {
 	if x.Endpoint != nil {
 		x.Endpoint.Release()
 	}
 	c.owner.Received(x.size)
-	waits = x.route.Ended(x, r)
+	x.route.Ended(x, r)
 	if x.File != nil {
 		x.File.Close()
 	}
 	x.free()
-	return waits
-}
-
-// Resume goes on with a connection that a route has made wait. Any goroutine may call it.
-func (c *Conn) Resume() {
-	c.engine.Soon(func() {
-		if c.paused = false; !c.gone {
-			c.next(c.closes)
-		}
-	})
 }
 
 // next waits for the next request and reads what has come of it, or closes the connection.

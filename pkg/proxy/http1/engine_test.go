@@ -64,10 +64,7 @@ func (o *owner) Begin(x *Exchange) bool {
 	return true
 }
 
-func (o *owner) Ended(_ *Exchange, r Result) bool {
-	o.ended <- r
-	return false
-}
+func (o *owner) Ended(_ *Exchange, r Result) { o.ended <- r }
 
 // newOwner runs an engine in a loop.
 func newOwner(t *testing.T) *owner {

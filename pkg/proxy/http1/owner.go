@@ -32,8 +32,8 @@ type Route interface {
 	Begin(x *Exchange) bool
 	// Cancel undoes Begin: the engine hands the request off.
 	Cancel(x *Exchange)
-	// Ended reports how a request ended. If it returns true, the engine reads the next request only after [Conn.Resume].
-	Ended(x *Exchange, r Result) (waits bool)
+	// Ended reports how a request ended.
+	Ended(x *Exchange, r Result)
 	// Upstreams returns the idle connections to the route's endpoints.
 	Upstreams() *Upstreams
 }

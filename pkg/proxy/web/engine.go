@@ -107,9 +107,9 @@ func plainRouteOf(sites []*site) *plainRoute {
 		s.Secure != nil || s.Machines > 0 || s.Rate > 0 {
 		return nil
 	}
-	// A loop's clock would miss a time that is too short. Where all requests are logged each has to wait for the log.
+	// A loop's clock would miss a time that is too short.
 	coarse := func(limit time.Duration) bool { return limit <= 0 || limit >= 2*loop.Tick }
-	if !coarse(s.Dial) || !coarse(s.Response) || s.AccessLog.every == 1 {
+	if !coarse(s.Dial) || !coarse(s.Response) {
 		return nil
 	}
 	if s.Gate != nil {
@@ -175,9 +175,8 @@ func connOf(x *http1.Exchange) *conn { return x.Conn().Owner().(*conn) }
 // Cancel implements http1.Route.
 func (p *plainRoute) Cancel(*http1.Exchange) { p.observer.metrics.handed() }
 
-// Ended implements http1.Route. It writes a request's line to the log, which may have to be waited for, in a goroutine:
-// that holds up nothing but the request's connection.
-func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) (waits bool) {
+// Ended implements http1.Route.
+func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) {
 	o, took := p.observer, time.Since(x.Start)
 	reason := reasonOf(r)
 	if r.Gone && x.File == nil || r.Broken != nil {
@@ -197,18 +196,12 @@ func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) (waits bool) {
 	}
 	torn := r.Broken != nil
 	if !o.logs(r.Code, torn) {
-		return false
+		return
 	}
-	line := &access{
+	o.record(&access{
 		method: x.Request.Method(), path: string(plainPath(x.Request.Target)), host: string(x.Request.Host),
 		client: x.Client, code: r.Code, bytes: r.Sent, took: took, agent: string(agentOf(&x.Request)), torn: torn,
-	}
-	c := x.Conn()
-	connOf(x).server.front.retired.Go(func() {
-		o.record(line)
-		c.Resume()
 	})
-	return true
 }
 
 // reasonOf is why an answer did not get whole to its client; empty if it did.
