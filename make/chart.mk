@@ -2,9 +2,9 @@
 CHART := $(CURDIR)/charts/stack
 
 .PHONY: chart
-chart: $(TOOLS)/helm $(TOOLS)/helm-unittest $(TOOLS)/kubeconform $(TOOLS)/promtool $(TOOLS)/gotestsum ## lint, render and test the Helm chart
+chart: chart-package $(TOOLS)/helm $(TOOLS)/helm-unittest $(TOOLS)/kubeconform $(TOOLS)/promtool $(TOOLS)/gotestsum ## lint, render and test the Helm chart
 	cd tools/helm && go run ./cmd/chartdoc -check $(CHART)
-	$(TOOLS)/helm lint --strict $(CHART)
+	$(TOOLS)/helm lint --strict $(CHART) $(BUILD)/charts/stack-*.tgz
 	$(TOOLS)/helm-unittest $(CHART)
 	cd tools/helm && TOOLS=$(TOOLS) GOTESTSUM=$(TOOLS)/gotestsum ../../scripts/gotest
 
@@ -13,8 +13,9 @@ chart-docs: ## make the chart's values.schema.json and README table from values.
 	cd tools/helm && go generate ./cmd/chartdoc
 
 .PHONY: chart-package
-chart-package: $(TOOLS)/helm ## package the chart into build/charts
-	$(TOOLS)/helm package $(CHART) --destination $(BUILD)/charts
+chart-package: release-tool ## package the chart into build/charts, with the images that its values name
+	@rm -rf $(BUILD)/charts && mkdir -p $(BUILD)/charts
+	$(RELEASE) chart $(CHART_OF_COMMIT) -to $(BUILD)/charts/stack
 
 $(TOOLS)/helm: tools/helm/go.mod
 	@echo "building helm (some minutes the first time)"

@@ -8,6 +8,9 @@ HELM         ?= $(or $(shell command -v helm 2>/dev/null),$(TOOLS)/helm)
 # The key to sign with; empty: keyless, by the identity of the workflow that runs it.
 COSIGN_KEY   ?=
 export COSIGN_KEY
+# The chart as it is packaged for this commit, or for VERSION, a release's tag.
+CHART_OF_COMMIT = -from $(CHART) -version '$(VERSION)' -commit '$(COMMIT)' -count "$$(git rev-list --count HEAD)" \
+	-epoch "$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)}"
 # The names of programs and platforms in the release's files.
 RELEASE_PLATFORMS := $(subst $(comma),$(space),$(IMAGE_PLATFORMS))
 
@@ -31,8 +34,7 @@ release-images: release-registry release-tool ## push the images of both platfor
 .PHONY: release-chart
 release-chart: release-registry release-tool $(filter $(TOOLS)/%,$(HELM)) ## push the chart that names the pushed images
 	@rm -rf $(RELEASE_DIR)/charts && mkdir -p $(RELEASE_DIR)/charts
-	$(RELEASE) chart -from $(CHART) -to $(RELEASE_DIR)/charts/stack -version '$(VERSION)' -list $(RELEASE_DIR)/images.json
-	$(HELM) package $(RELEASE_DIR)/charts/stack --destination $(RELEASE_DIR)/charts
+	$(RELEASE) chart $(CHART_OF_COMMIT) -to $(RELEASE_DIR)/charts/stack -list $(RELEASE_DIR)/images.json
 	$(HELM) push $(RELEASE_DIR)/charts/stack-*.tgz 'oci://$(REGISTRY)/charts' >$(RELEASE_DIR)/chart.txt 2>&1 || \
 		{ cat $(RELEASE_DIR)/chart.txt; exit 1; }
 	@cat $(RELEASE_DIR)/chart.txt
@@ -63,7 +65,7 @@ release-binaries: ## build the programs for both platforms into build/release/bi
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -trimpath -ldflags '$(LDFLAGS)' \
 			-o $(RELEASE_DIR)/bin/$$program-$${platform%/*}-$${platform#*/} ./cmd/$$program; \
 	done; done
-	@cd $(RELEASE_DIR)/bin && sha256sum * >../SHA256SUMS && mv ../SHA256SUMS . && cat SHA256SUMS
+	@cd $(RELEASE_DIR)/bin && LC_ALL=C && sha256sum * >../SHA256SUMS && mv ../SHA256SUMS . && cat SHA256SUMS
 
 .PHONY: release-notes
 release-notes: release-tool ## write the version's notes from CHANGELOG.md

@@ -10,44 +10,70 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 )
 
-// semver is the version of a release, or of a candidate for one. What "git describe" says of a commit is neither.
-var semver = regexp.MustCompile(`^v?([0-9]+\.[0-9]+\.[0-9]+(?:-(?:alpha|beta|rc)[0-9.]*)?)$`)
-
-// makeChart copies the chart and makes the copy's default images those that were pushed, by digest, so that it is
-// installed without a word about images.
+// makeChart copies the chart as it is packaged: of a version, with links into that version's documents, with what changed,
+// and with default images that are those that were pushed, by digest, so that it is installed without a word about images.
+// The package beside the copy, stack-<version>.tgz, has the same bytes whenever and wherever it is made of one commit.
 func makeChart(_ context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("chart", flag.ContinueOnError)
 	from := flags.String("from", "", "the chart's directory")
 	to := flags.String("to", "", "where the copy goes; it is replaced")
-	version := flags.String("version", "", "the version: the chart's own, where it is a semantic one, and the programs'")
-	list := flags.String("list", "", "the list of images")
+	version := flags.String("version", "", "the programs' version: a release's tag, or what \"git describe\" says")
+	commit := flags.String("commit", "", "the commit")
+	count := flags.Int("count", 0, "how many commits there are up to it")
+	epoch := flags.Int64("epoch", 0, "its time, in seconds since 1970, which the package's files have")
+	changelog := flags.String("changelog", "CHANGELOG.md", "the changelog")
+	list := flags.String("list", "", "the list of images; without it the chart names those that its values name")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	var images map[string]pushed
-	if err := readJSON(*list, &images); err != nil {
-		return err
+	if *list != "" {
+		if err := readJSON(*list, &images); err != nil {
+			return err
+		}
 	}
-	if err := os.RemoveAll(*to); err != nil {
-		return err
+	for _, step := range []func() error{
+		func() error { return os.RemoveAll(*to) },
+		func() error { return os.CopyFS(*to, os.DirFS(*from)) },
+		func() error { return dropIgnored(*to) },
+		func() error {
+			if images == nil {
+				return nil
+			}
+			return edit(filepath.Join(*to, "values.yaml"), func(text string) (string, error) { return withImages(text, images) })
+		},
+	} {
+		if err := step(); err != nil {
+			return err
+		}
 	}
-	if err := os.CopyFS(*to, os.DirFS(*from)); err != nil {
-		return err
-	}
-	if err := edit(filepath.Join(*to, "values.yaml"), func(text string) (string, error) {
-		return withImages(text, images)
-	}); err != nil {
-		return err
-	}
+	var chart string
 	if err := edit(filepath.Join(*to, "Chart.yaml"), func(text string) (string, error) {
-		return withVersion(text, *version, images)
+		own := field(text, "version")
+		changes, err := changesOf(*changelog, own)
+		if err != nil {
+			return "", err
+		}
+		if chart, err = chartVersion(own, *version, *count, *commit); err != nil {
+			return "", err
+		}
+		return withVersion(text, chart, *version, images, changes)
 	}); err != nil {
 		return err
 	}
-	fmt.Fprintln(stdout, *to)
+	if err := pinLinks(*to, reference(*version, *commit)); err != nil {
+		return err
+	}
+	archive := filepath.Join(filepath.Dir(*to), "stack-"+chart+".tgz")
+	if err := packChart(*to, archive, time.Unix(*epoch, 0).UTC()); err != nil {
+		return fmt.Errorf("failed to write %s: %w", archive, err)
+	}
+	fmt.Fprintln(stdout, archive)
 	return nil
 }
 
@@ -105,32 +131,41 @@ func withImages(values string, images map[string]pushed) (string, error) {
 	return head + block, nil
 }
 
-// withVersion sets version and appVersion in Chart.yaml and adds the list of images as Artifact Hub reads it. A version
-// that is no semantic one, such as a commit, is only the programs'.
-func withVersion(chart, version string, images map[string]pushed) (string, error) {
+// withVersion sets version and appVersion in Chart.yaml and the annotations that Artifact Hub reads: whether it is a
+// candidate, the images and the changes.
+func withVersion(text, version, programs string, images map[string]pushed, changes []change) (string, error) {
 	set := func(key, value string) error {
-		line := regexp.MustCompile(`(?m)^` + key + `: .*$`)
-		if !line.MatchString(chart) {
+		line := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(key) + `: .*$`)
+		if !line.MatchString(text) {
 			return fmt.Errorf("it has no %s", key)
 		}
-		chart = line.ReplaceAllLiteralString(chart, key+`: "`+value+`"`)
+		text = line.ReplaceAllLiteralString(text, key+`: "`+value+`"`)
 		return nil
 	}
-	if match := semver.FindStringSubmatch(version); match != nil {
-		if err := set("version", match[1]); err != nil {
+	for _, line := range [][2]string{
+		{"version", version}, {"appVersion", programs},
+		{"  artifacthub.io/prerelease", strconv.FormatBool(strings.Contains(version, "-"))},
+	} {
+		if err := set(line[0], line[1]); err != nil {
 			return "", err
 		}
 	}
-	if err := set("appVersion", version); err != nil {
-		return "", err
+	var lines strings.Builder
+	lines.WriteString("\nannotations:\n")
+	if len(images) > 0 {
+		lines.WriteString("  artifacthub.io/images: |\n")
 	}
-	if !strings.Contains(chart, "\nannotations:\n") {
-		return "", fmt.Errorf("it has no annotations")
-	}
-	lines := "annotations:\n  artifacthub.io/images: |\n"
 	for _, program := range slices.Sorted(maps.Keys(images)) {
-		lines += fmt.Sprintf("    - name: %s\n      image: %s:%s@%s\n      platforms: [linux/amd64, linux/arm64]\n",
+		fmt.Fprintf(&lines, "    - name: %s\n      image: %s:%s@%s\n      platforms: [linux/amd64, linux/arm64]\n",
 			program, images[program].Repository, images[program].Tag, images[program].Digest)
 	}
-	return strings.Replace(chart, "annotations:\n", lines, 1), nil
+	lines.WriteString("  artifacthub.io/changes: |\n")
+	for _, change := range changes {
+		fmt.Fprintf(&lines, "    - kind: %s\n      description: %q\n", change.kind, change.description)
+	}
+	before, after, found := strings.Cut(text, "\nannotations:\n")
+	if !found {
+		return "", fmt.Errorf("it has no annotations")
+	}
+	return before + lines.String() + after, nil
 }

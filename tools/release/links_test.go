@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +14,25 @@ func anchor(heading string) string {
 	heading = strings.ToLower(strings.TrimSpace(heading))
 	heading = regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(heading, "")
 	return strings.ReplaceAll(heading, " ", "-")
+}
+
+// resolves tells what is wrong with a link to a file, or a directory, and a heading in it.
+func resolves(file, heading string) error {
+	if info, err := os.Stat(file); err != nil || info.IsDir() {
+		return err
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	known := heading == ""
+	for _, line := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
+		known = known || anchor(line[1]) == heading
+	}
+	if !known {
+		return fmt.Errorf("no heading #%s", heading)
+	}
+	return nil
 }
 
 // What a document of this repository links to exists, with its heading.
@@ -37,20 +57,8 @@ func TestLinksResolve(t *testing.T) {
 			if path != "" {
 				file = filepath.Join(filepath.Dir(document), path)
 			}
-			target, err := os.ReadFile(file)
-			if info, statErr := os.Stat(file); statErr == nil && info.IsDir() {
-				continue
-			}
-			if err != nil {
+			if err := resolves(file, heading); err != nil {
 				t.Errorf("%s links to %s: %v", document, match[1], err)
-				continue
-			}
-			known := heading == ""
-			for _, line := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(target), -1) {
-				known = known || anchor(line[1]) == heading
-			}
-			if !known {
-				t.Errorf("%s links to %s, which has no such heading", document, match[1])
 			}
 		}
 	}

@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// writeNotes writes a version's section of a changelog in the manner of Keep a Changelog, without its heading. A version
-// without a section is an error: a release says what it changes.
+// writeNotes writes a version's section of a changelog in the manner of Keep a Changelog, without its heading, and with links
+// into that version's documents, since the notes stand elsewhere. A version without a section is an error: a release says what
+// it changes. So are entries of the section Unreleased, which the tag has, too, and the notes would not.
 func writeNotes(_ context.Context, args []string, stdout io.Writer) error {
 	flags := flag.NewFlagSet("notes", flag.ContinueOnError)
 	changelog := flags.String("changelog", "CHANGELOG.md", "the changelog")
@@ -27,7 +28,10 @@ func writeNotes(_ context.Context, args []string, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("failed to read %s: %w", *changelog, err)
 	}
-	_, err = io.WriteString(stdout, section)
+	if _, err := notes(string(text), "Unreleased"); err == nil && *version != "Unreleased" {
+		return fmt.Errorf("%s has entries under [Unreleased]: move them into the section of %s", *changelog, *version)
+	}
+	_, err = io.WriteString(stdout, pinMarkdown(section, "", reference(*version, *version)))
 	return err
 }
 

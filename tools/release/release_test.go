@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -18,6 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"go.yaml.in/yaml/v3"
 )
 
 func do(t *testing.T, args ...string) (string, error) {
@@ -131,7 +134,7 @@ func images(registry string) map[string]pushed {
 func TestChartNamesTheImages(t *testing.T) {
 	list, to := filepath.Join(t.TempDir(), "images.json"), filepath.Join(t.TempDir(), "stack")
 	must(t, writeJSON(list, images("registry.example:5000/me")))
-	_, err := do(t, "chart", "-from", root+"/charts/stack", "-to", to, "-version", "v9.8.7", "-list", list)
+	_, err := do(t, "chart", "-from", root+"/charts/stack", "-to", to, "-version", "v9.8.7", "-changelog", root+"/CHANGELOG.md", "-list", list)
 	must(t, err)
 	changed := func(file string) string {
 		before, err := os.ReadFile(filepath.Join(root, "charts/stack", file))
@@ -141,7 +144,7 @@ func TestChartNamesTheImages(t *testing.T) {
 		var lines []string
 		old := strings.Split(string(before), "\n")
 		for _, line := range strings.Split(string(after), "\n") {
-			if !strings.Contains("\n"+strings.Join(old, "\n")+"\n", "\n"+line+"\n") {
+			if !strings.Contains(line, "/blob/v9.8.7/") && !strings.Contains("\n"+strings.Join(old, "\n")+"\n", "\n"+line+"\n") {
 				lines = append(lines, strings.TrimSpace(line))
 			}
 		}
@@ -168,18 +171,147 @@ stack-probe: "` + digest("d") + `"`
 	}
 }
 
-func TestChartKeepsItsVersionForACommit(t *testing.T) {
-	for version, want := range map[string]string{
-		"v1.2.3": `"1.2.3"`, "1.2.3": `"1.2.3"`, "v1.2.3-rc.1": `"1.2.3-rc.1"`,
-		"98cfe14": "0.1.0", "98cfe14-dirty": "0.1.0", "v1.2.3-4-g98cfe14": "0.1.0", "v1.2.3-dirty": "0.1.0", "unknown": "0.1.0",
+// A chart of a commit that is no release has a version of its own, which is a semantic one, below the version to come and
+// above that of the commit before it.
+func TestChartVersionMovesWithEachCommit(t *testing.T) {
+	const commit = "0123456789012345678901234567890123456789"
+	for _, test := range []struct {
+		programs string
+		count    int
+		want     string
+	}{
+		{"v1.2.3", 10, "1.2.3"}, {"1.2.3", 10, "1.2.3"}, {"v1.2.3-rc.1", 10, "1.2.3-rc.1"},
+		{"0123456", 9, "1.0.0-0.git.9.g012345678901"}, {"0123456-dirty", 10, "1.0.0-0.git.10.g012345678901.dirty"},
+		{"unknown", 11, "1.0.0-0.git.11.g012345678901"}, {"v0.9.0-4-g0123456", 12, "1.0.0-0.git.12.g012345678901"},
+		{"v1.0.0-4-g0123456", 13, "1.0.1-0.git.13.g012345678901"},
 	} {
-		text, err := withVersion("version: 0.1.0\nappVersion: 0.1.0\nannotations:\n  a: b\n", version, nil)
+		got, err := chartVersion("1.0.0", test.programs, test.count, commit)
 		must(t, err)
-		if got := regexp.MustCompile(`(?m)^version: (.*)$`).FindStringSubmatch(text)[1]; got != want {
-			t.Errorf("%s gives the chart version %s, want %s", version, got, want)
+		if got != test.want {
+			t.Errorf("%s gives the chart version %s, want %s", test.programs, got, test.want)
 		}
-		if !strings.Contains(text, `appVersion: "`+version+`"`) {
-			t.Errorf("%s is not the programs' version in %q", version, text)
+	}
+	for _, test := range []struct {
+		own, commit string
+		count       int
+	}{{"1.0", commit, 1}, {"1.0.0", "", 1}, {"1.0.0", commit, 0}} {
+		if got, err := chartVersion(test.own, "unknown", test.count, test.commit); err == nil {
+			t.Errorf("%v gives the chart version %s", test, got)
+		}
+	}
+}
+
+// packaged is the chart of this repository as it is packaged.
+func packaged(t *testing.T, version string) (directory, archive string) {
+	t.Helper()
+	list := filepath.Join(t.TempDir(), "images.json")
+	must(t, writeJSON(list, images("registry.example:5000/me")))
+	directory = filepath.Join(t.TempDir(), "stack")
+	out, err := do(t, "chart", "-from", root+"/charts/stack", "-to", directory, "-version", version, "-commit", strings.Repeat("0a", 20),
+		"-count", "7", "-epoch", "1700000000", "-changelog", root+"/CHANGELOG.md", "-list", list)
+	must(t, err)
+	return directory, strings.TrimSpace(out)
+}
+
+// The package has the same bytes whenever it is made, whatever the files' times and modes are; its own time is the commit's.
+func TestPackageHasTheSameBytes(t *testing.T) {
+	_, first := packaged(t, "v1.0.0")
+	mask := syscall.Umask(0o077)
+	_, second := packaged(t, "v1.0.0")
+	syscall.Umask(mask)
+	a, err := os.ReadFile(first)
+	must(t, err)
+	b, err := os.ReadFile(second)
+	must(t, err)
+	if !bytes.Equal(a, b) {
+		t.Error("the package has other bytes the second time")
+	}
+	info, err := os.Stat(second)
+	must(t, err)
+	if filepath.Base(second) != "stack-1.0.0.tgz" || info.ModTime().Unix() != 1700000000 {
+		t.Errorf("%s is of %v", second, info.ModTime())
+	}
+	if bytes.Contains(a, []byte("schema.defs")) {
+		t.Error("the package has what .helmignore names")
+	}
+}
+
+// Artifact Hub is told whether the version is a candidate, its images and every entry of its section of the changelog.
+func TestAnnotationsOfThePackage(t *testing.T) {
+	section, err := do(t, "notes", "-changelog", root+"/CHANGELOG.md", "-version", "v1.0.0")
+	must(t, err)
+	entries := len(regexp.MustCompile(`(?m)^- `).FindAllString(section, -1))
+	for version, prerelease := range map[string]string{"v1.0.0": "false", "v1.0.0-rc.1": "true", "98cfe14": "true"} {
+		directory, _ := packaged(t, version)
+		text, err := os.ReadFile(directory + "/Chart.yaml")
+		must(t, err)
+		var chart struct{ Annotations map[string]string }
+		must(t, yaml.Unmarshal(text, &chart))
+		if got := chart.Annotations["artifacthub.io/prerelease"]; got != prerelease {
+			t.Errorf("%s: prerelease is %q, want %q", version, got, prerelease)
+		}
+		var changes []struct{ Kind, Description string }
+		must(t, yaml.Unmarshal([]byte(chart.Annotations["artifacthub.io/changes"]), &changes))
+		if len(changes) != entries || entries == 0 {
+			t.Errorf("%s: %d changes of %d entries", version, len(changes), entries)
+		}
+		for _, change := range changes {
+			if !slices.Contains([]string{"added", "changed", "deprecated", "removed", "fixed", "security"}, change.Kind) ||
+				change.Description == "" || strings.Contains(change.Description, "](") {
+				t.Errorf("a change reads %+v", change)
+			}
+		}
+		var list []struct{ Name, Image string }
+		must(t, yaml.Unmarshal([]byte(chart.Annotations["artifacthub.io/images"]), &list))
+		if len(list) != 5 || !strings.Contains(list[0].Image, "@sha256:") {
+			t.Errorf("%s: images %v", version, list)
+		}
+	}
+}
+
+// What the package says of documents is found by who has only the package, and is of its version: links lead to its tag, or to
+// its commit, and to files and headings that this repository has.
+func TestLinksOfThePackageLeadToItsVersion(t *testing.T) {
+	for version, ref := range map[string]string{"v1.0.0": "v1.0.0", "98cfe14-dirty": strings.Repeat("0a", 20)} {
+		directory, _ := packaged(t, version)
+		found := 0
+		must(t, filepath.WalkDir(directory, func(name string, entry os.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			content, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			text := string(content)
+			for _, match := range regexp.MustCompile(`tinkerbell/stack/(?:(?:blob|tree)/)?([0-9a-z.]+)/([\w./-]*[\w/])(#[\w-]+)?`).FindAllStringSubmatch(text, -1) {
+				if match[1] == "issues" || match[1] == "security" {
+					continue
+				}
+				found++
+				if match[1] != ref {
+					t.Errorf("%s: %s is not of %s", name, match[0], ref)
+				}
+				if err := resolves(filepath.Join(root, match[2]), strings.TrimPrefix(match[3], "#")); err != nil {
+					t.Errorf("%s: %s: %v", name, match[0], err)
+				}
+			}
+			for _, pattern := range []string{`(?:^|[^\w/.-])docs/\w`, `\.\./\.\./`, `(?:blob|tree|stack)/main/`} {
+				if match := regexp.MustCompile(`(?m).*` + pattern + `.*`).FindString(text); match != "" {
+					t.Errorf("%s: %s", name, match)
+				}
+			}
+			if strings.HasSuffix(name, ".md") {
+				for _, match := range markdownLink.FindAllStringSubmatch(text, -1) {
+					if match[1] != "" && !strings.Contains(match[1], "://") {
+						t.Errorf("%s: the link %s is a relative one", name, match[1])
+					}
+				}
+			}
+			return nil
+		}))
+		if found < 50 {
+			t.Errorf("%d links in the package of %s", found, version)
 		}
 	}
 }
@@ -247,6 +379,21 @@ func TestArtifacts(t *testing.T) {
 	must(t, os.WriteFile(push, []byte("Error: denied\n"), 0o600))
 	if _, err := do(t, "artifacts", "-list", list, "-chart", push); err == nil {
 		t.Error("a chart that was not pushed is to be signed")
+	}
+}
+
+// A release's notes leave nothing out, and their links lead to its documents.
+func TestNotesOfARelease(t *testing.T) {
+	changelog := filepath.Join(t.TempDir(), "CHANGELOG.md")
+	must(t, os.WriteFile(changelog, []byte("## [1.0.0]\n- one: [docs/x.md](docs/x.md#y)\n"), 0o600))
+	got, err := do(t, "notes", "-changelog", changelog, "-version", "v1.0.0")
+	must(t, err)
+	if want := "- one: [docs/x.md](https://github.com/tinkerbell/stack/blob/v1.0.0/docs/x.md#y)\n"; got != want {
+		t.Errorf("notes %q, want %q", got, want)
+	}
+	must(t, os.WriteFile(changelog, []byte("## [Unreleased]\n- two\n\n## [1.0.0]\n- one\n"), 0o600))
+	if _, err := do(t, "notes", "-changelog", changelog, "-version", "v1.0.0"); err == nil || !strings.Contains(err.Error(), "Unreleased") {
+		t.Errorf("entries under [Unreleased] are left out: %v", err)
 	}
 }
 
