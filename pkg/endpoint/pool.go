@@ -154,7 +154,7 @@ const firstAnswer = 500 * time.Millisecond
 // sayAwaited logs the sources that have neither an answer nor one of the former pool.
 func (p *Pool) sayAwaited() {
 	p.mu.Lock()
-	defer p.unlock()
+	defer p.mu.Unlock()
 	for i, a := range p.answers {
 		if !a.once && len(a.members) == 0 {
 			p.log.Warn("backend is not found yet, still asking", "backend", p.config.Sources[i])
