@@ -115,3 +115,23 @@ func TestBad(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Fatal("always")
 		t.Errorf("%q, want %q:\n%s", got, want, out)
 	}
 }
+
+// Go ends a package after ten minutes, which on a busy machine are not enough for tests that are merely slow.
+func TestPackagesHaveTimeOnABusyMachine(t *testing.T) {
+	fake := filepath.Join(t.TempDir(), "gotestsum")
+	if err := os.WriteFile(fake, []byte("#!/bin/sh\necho \"$@\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for arguments, want := range map[string]string{
+		"":                     "-- -timeout 60m",
+		"-- -count=1":          "-- -count=1 -timeout 60m",
+		"-- -race -timeout 5m": "-- -race -timeout 5m",
+	} {
+		cmd := exec.CommandContext(t.Context(), "../../scripts/gotest", strings.Fields(arguments)...)
+		cmd.Env = append(os.Environ(), "GOTESTSUM="+fake)
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.HasSuffix(string(out), want+"\n") {
+			t.Errorf("with %q gotestsum is told %q (%v), want %q", arguments, out, err, want)
+		}
+	}
+}

@@ -185,8 +185,13 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- $set := dict "name" "hook" "url" (get $stack "hook.downloadURL" | default (get $defaults "stack.hook.downloadURL")) -}}
 {{- $_ := set $set "arch" (get $stack "hook.arch" | default "both") -}}
 {{- $_ := set $set "extension" (get $stack "hook.extension" | default "tar.gz") -}}
-{{- $_ := set $set "kernelVersion" (get $stack "hook.kernelVersion" | default "both") -}}
+{{- $kernel := get $stack "hook.kernelVersion" | default "both" -}}
+{{- $_ := set $set "kernelVersion" (ternary "5.10" $kernel (eq $kernel "both")) -}}
 {{- $_ := set $fetch "sets" (list $set) -}}
+{{- if eq $kernel "both" -}}
+{{- /* Two sets, so that vmlinuz-<arch> stays the former chart's, which is 5.10. In one it would be 6.6. */ -}}
+{{- $_ := set $fetch "sets" (list $set (merge (dict "name" "hook-6.6" "kernelVersion" "6.6") $set)) -}}
+{{- end -}}
 {{- end -}}
 {{- if and $former $v.files.enabled -}}
 {{- if or (hasKey $given "files.fetch") (hasKey $given "files.volume.subPath") (eq $v.files.volume.type "image") -}}

@@ -14,6 +14,14 @@ The values that the other templates read, as JSON: the chart's own, and where th
 {{- $_ := set $native.given "service.loadBalancerClass" true -}}
 {{- end -}}
 {{- $v := include "stack.former" (dict "v" $native.values "given" $native.given "patterns" $native.patterns) | fromJson -}}
+{{- range $i, $set := $v.files.fetch.sets -}}
+{{- with $set.kernelVersion -}}
+{{- /* Without quotes 5.10 is the number 5.1. */ -}}
+{{- $kernel := eq (toString .) "5.1" | ternary "5.10" (toString .) -}}
+{{- if not (has $kernel (list "5.10" "6.6" "both")) }}{{ fail (printf "files.fetch.sets[%d].kernelVersion is %v: set it to \"5.10\", \"6.6\" or both" $i .) }}{{ end -}}
+{{- $_ := set $set "kernelVersion" $kernel -}}
+{{- end -}}
+{{- end -}}
 {{- $_ := set $v.image "registry" ($v.image.registry | default (get $v.global "imageRegistry")) -}}
 {{- $secrets := list -}}
 {{- range concat (get $v.global "imagePullSecrets" | default list) $v.imagePullSecrets -}}

@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"path"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -162,19 +161,20 @@ func (c *check) resolve(ctx context.Context, s *Set) ([]artifact, error) {
 		return nil, err
 	}
 	var list []artifact
-	for _, name := range slices.Sorted(maps.Keys(sums)) {
-		if !s.wants(name) {
-			continue
-		}
+	chosen := s.choose(sums)
+	if err := s.missing(chosen); err != nil {
+		return nil, fmt.Errorf("%s: %w, of %d artifacts", base.Redacted(), err, len(sums))
+	}
+	for _, name := range chosen {
 		list = append(list, artifact{
 			set: s.Name, name: name, url: base.JoinPath(name).String(), digest: sums[name],
 			// Device trees are served as the archives they are, which is how they are asked for.
 			extract: extractable(name) && !strings.HasPrefix(name, "dtbs"),
-			as:      path.Join(s.Path, name),
+			as:      path.Join(s.directory(name, sums), name),
 		})
 	}
 	if len(list) == 0 {
-		return nil, fmt.Errorf("%w, of %d artifacts", errNoMatch, len(sums))
+		return nil, fmt.Errorf("%s: %w, of %d artifacts", base.Redacted(), errNoMatch, len(sums))
 	}
 	return list, nil
 }
@@ -288,6 +288,9 @@ func (c *check) replace(ctx context.Context, plans []*plan) error {
 			return err
 		}
 	}
+	if err := stageBootNames(staged, next); err != nil {
+		return err
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -321,7 +324,8 @@ func (c *check) changed(plans []*plan) bool {
 			return true
 		}
 	}
-	return false
+	// A version that did not make these names fetched the files.
+	return c.volume.readOnly == nil && len(bootNames(c.current.Files)) > 0
 }
 
 // differs says whether a generation would serve anything else than what is served, or heal it.

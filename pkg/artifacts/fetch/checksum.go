@@ -3,20 +3,25 @@ package fetch
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 )
 
-// How HookOS names what it publishes: "latest-lts" in a name is kernel 6.6, else it is 5.10.
+// How HookOS names what it publishes: "latest-lts" in a name is kernel 6.6, else it is 5.10. "tar.gz" has kernel and
+// initramfs, of which machines load over the network; "iso" is for virtual media.
 const (
 	both      = "both"
 	kernel510 = "5.10"
 	kernel66  = "6.6"
 	lts       = "latest-lts"
+	archX86   = "x86_64"
+	archARM   = "aarch64"
 )
 
 const (
@@ -68,22 +73,72 @@ func parseChecksums(text []byte) (map[string]digest, error) {
 	return sums, nil
 }
 
-// wants says whether the set takes an artifact of this name.
-func (s *Set) wants(name string) bool {
-	if len(s.Names) > 0 {
-		for _, pattern := range s.Names {
-			if ok, err := path.Match(pattern, name); ok && err == nil {
-				return true
+// choose returns the names of the release that the set takes, sorted. Without KernelVersion it is 6.6 where the
+// release has that, and else 5.10, which is all that releases before 0.9 have.
+func (s *Set) choose(sums map[string]digest) []string {
+	for _, kernel := range []string{cmp.Or(s.KernelVersion, kernel66), cmp.Or(s.KernelVersion, kernel510)} {
+		var chosen []string
+		for name := range sums {
+			if s.wants(name, kernel) {
+				chosen = append(chosen, name)
 			}
 		}
-		return false
+		if len(chosen) > 0 {
+			return slices.Sorted(slices.Values(chosen))
+		}
 	}
-	arch := strings.Contains(name, "x86_64") && s.Arch != "aarch64" ||
-		strings.Contains(name, "aarch64") && s.Arch != "x86_64"
-	kernel := s.KernelVersion == both || strings.Contains(name, lts) == (s.KernelVersion != kernel510)
+	return nil
+}
+
+// named reports whether one of the set's patterns takes the name.
+func (s *Set) named(name string) bool {
+	return slices.ContainsFunc(s.Names, func(pattern string) bool {
+		ok, err := path.Match(pattern, name)
+		return ok && err == nil
+	})
+}
+
+// wants reports whether the set takes an artifact of this name, where it wants that kernel.
+func (s *Set) wants(name, version string) bool {
+	if len(s.Names) > 0 {
+		return s.named(name)
+	}
+	arch := strings.Contains(name, archX86) && s.Arch != archARM || strings.Contains(name, archARM) && s.Arch != archX86
+	kernel := version == both || strings.Contains(name, lts) == (version == kernel66)
 	extension := strings.HasSuffix(name, ".tar.gz") && s.Extension != "iso" ||
-		strings.HasSuffix(name, ".iso") && s.Extension != "tar.gz"
+		strings.HasSuffix(name, ".iso") && (s.Extension == "iso" || s.Extension == both)
 	return arch && kernel && extension
+}
+
+// missing says which architecture or extension, of those that the set names, none of its artifacts is for.
+func (s *Set) missing(chosen []string) error {
+	if len(s.Names) > 0 {
+		return nil
+	}
+	wanted := map[string]string{"tar.gz": ".tar.gz", "iso": ".iso"}
+	parts := []string{s.Extension, s.Arch}
+	if s.Arch == both {
+		parts = append(parts, archX86, archARM)
+	}
+	for _, part := range parts {
+		if part == "" || part == both {
+			continue
+		}
+		if !slices.ContainsFunc(chosen, func(name string) bool { return strings.Contains(name, cmp.Or(wanted[part], part)) }) {
+			return fmt.Errorf("%w: the release lists no %s", errNoMatch, part)
+		}
+	}
+	return nil
+}
+
+// directory is where an artifact's files go. Where 6.6 and 5.10 are both wanted, the names that Smee asks for are 6.6's,
+// as with Tinkerbell's chart, and 5.10 has a directory for itself.
+func (s *Set) directory(name string, sums map[string]digest) string {
+	_, twin := sums[strings.Replace(name, "_", "_"+lts+"-", 1)]
+	if s.KernelVersion == both && twin && len(s.Names) == 0 {
+		return path.Join(s.Path, kernel510)
+	}
+	return s.Path
 }
 
 // extractable says whether the name is that of an archive that can be extracted.

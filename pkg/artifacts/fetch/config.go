@@ -29,6 +29,8 @@ type Config struct {
 	// CheckEvery is how often releases are looked at again and files verified. Default: only at the start, and
 	// after a failure.
 	CheckEvery setting.Duration `json:"checkEvery,omitempty"`
+	// Proxy is the HTTP proxy that everything is fetched through. Default: what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say.
+	Proxy string `json:"proxy,omitempty"`
 	// Parallel bounds the downloads at a time. Default 3.
 	Parallel int `json:"parallel,omitempty"`
 	// KeepArchives serves the archives beside what was extracted from them, at the price of their size.
@@ -57,8 +59,9 @@ type Set struct {
 	URL string `json:"url,omitempty"`
 	// ChecksumsDigest pins checksum.txt itself ("sha256:..." or "sha512:...").
 	ChecksumsDigest string `json:"checksumsDigest,omitempty"`
-	// Arch is x86_64, aarch64 or both (the default); KernelVersion 5.10, 6.6 (the default) or both; Extension
-	// tar.gz, iso or both (the default): the names' parts by which HookOS releases are chosen from.
+	// Arch is x86_64, aarch64 or both (the default); KernelVersion 5.10, 6.6 (the default, but 5.10 where the release
+	// has no other) or both; Extension tar.gz (the default), iso or both: the names' parts by which HookOS releases are
+	// chosen from.
 	Arch          string `json:"arch,omitempty"`
 	KernelVersion string `json:"kernelVersion,omitempty"`
 	Extension     string `json:"extension,omitempty"`
@@ -119,6 +122,9 @@ func (c *Config) Validate() error {
 			fault("%s: below 0", each.name)
 		}
 	}
+	if err := checkURL(c.Proxy); c.Proxy != "" && err != nil {
+		fault("proxy: %w", err)
+	}
 	if c.CheckEvery > 0 && c.CheckEvery.D() < 10*time.Second {
 		fault("checkEvery: %s is too often: 10s is the least", c.CheckEvery)
 	}
@@ -139,7 +145,7 @@ func (s *Set) faults() []error {
 		field, value string
 		known        []string
 	}{
-		{"arch", s.Arch, []string{"", "x86_64", "aarch64", both}},
+		{"arch", s.Arch, []string{"", archX86, archARM, both}},
 		{"kernelVersion", s.KernelVersion, []string{"", kernel510, kernel66, both}},
 		{"extension", s.Extension, []string{"", "tar.gz", "iso", both}},
 	} {

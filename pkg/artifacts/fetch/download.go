@@ -55,8 +55,9 @@ type downloader struct {
 }
 
 // newClient makes the client of all downloads. Proxies come from the environment, as everywhere.
-func newClient() *http.Client {
+func newClient(proxy func(*http.Request) (*url.URL, error)) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.Proxy = proxy
 	transport.DisableCompression = true // ranges and digests are of the bytes as they are
 	return &http.Client{Transport: transport, CheckRedirect: redirect.Secure}
 }

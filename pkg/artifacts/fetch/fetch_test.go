@@ -101,6 +101,8 @@ func TestHookReleaseIsChosenAsTheIncumbentDid(t *testing.T) {
 			map[string]string{
 				"vmlinuz-latest-lts-x86_64":   "kernel latest-lts-x86_64",
 				"initramfs-latest-lts-x86_64": "initramfs latest-lts-x86_64",
+				"vmlinuz-x86_64":              "kernel latest-lts-x86_64",
+				"initramfs-x86_64":            "initramfs latest-lts-x86_64",
 			},
 		},
 		"old kernel, iso": {
@@ -110,13 +112,15 @@ func TestHookReleaseIsChosenAsTheIncumbentDid(t *testing.T) {
 		"defaults": {
 			Set{Path: "hook"},
 			map[string]string{
-				"hook/vmlinuz-latest-lts-x86_64":              "kernel latest-lts-x86_64",
-				"hook/initramfs-latest-lts-x86_64":            "initramfs latest-lts-x86_64",
-				"hook/vmlinuz-latest-lts-aarch64":             "kernel latest-lts-aarch64",
-				"hook/initramfs-latest-lts-aarch64":           "initramfs latest-lts-aarch64",
-				"hook/hook-latest-lts-x86_64-efi-initrd.iso":  "iso latest-lts-x86_64",
-				"hook/hook-latest-lts-aarch64-efi-initrd.iso": "iso latest-lts-aarch64",
-				"hook/dtbs-latest-lts-aarch64.tar.gz":         string(release["dtbs-latest-lts-aarch64.tar.gz"]),
+				"hook/vmlinuz-latest-lts-x86_64":      "kernel latest-lts-x86_64",
+				"hook/initramfs-latest-lts-x86_64":    "initramfs latest-lts-x86_64",
+				"hook/vmlinuz-latest-lts-aarch64":     "kernel latest-lts-aarch64",
+				"hook/initramfs-latest-lts-aarch64":   "initramfs latest-lts-aarch64",
+				"hook/vmlinuz-x86_64":                 "kernel latest-lts-x86_64",
+				"hook/initramfs-x86_64":               "initramfs latest-lts-x86_64",
+				"hook/vmlinuz-aarch64":                "kernel latest-lts-aarch64",
+				"hook/initramfs-aarch64":              "initramfs latest-lts-aarch64",
+				"hook/dtbs-latest-lts-aarch64.tar.gz": string(release["dtbs-latest-lts-aarch64.tar.gz"]),
 			},
 		},
 		"by name": {
@@ -149,7 +153,7 @@ func TestOnlyWhatIsMissingIsFetchedAgain(t *testing.T) {
 	}
 	r.set(release)
 	volume := t.TempDir()
-	set := Set{Name: "hook", URL: r.URL}
+	set := Set{Name: "hook", URL: r.URL, Extension: both}
 	f := newFetcher(t, configFor(volume, set))
 	if err := f.Once(t.Context()); err != nil {
 		t.Fatal(err)
@@ -283,7 +287,7 @@ func TestFaultyServers(t *testing.T) {
 			r.fail(name, test.faults...)
 			r.fail("checksum.txt", test.list...)
 			registry := prometheus.NewPedanticRegistry()
-			c := configFor(t.TempDir(), Set{Name: "hook", URL: r.URL})
+			c := configFor(t.TempDir(), Set{Name: "hook", URL: r.URL, Extension: both})
 			if !slices.Contains(append(test.faults, test.list...), stall) {
 				c.StallTimeout = setting.Duration(time.Hour) // a busy machine is no fault of the server
 			}
@@ -332,7 +336,7 @@ func TestSetsFailAlone(t *testing.T) {
 	good, bad := newRelease(t), newRelease(t)
 	good.set(map[string][]byte{"g-latest-lts-x86_64.iso": []byte("g1")})
 	bad.set(map[string][]byte{"b-latest-lts-x86_64.iso": []byte("b1")})
-	f := newFetcher(t, configFor(t.TempDir(), Set{Name: "good", URL: good.URL}, Set{Name: "bad", URL: bad.URL}))
+	f := newFetcher(t, configFor(t.TempDir(), Set{Name: "good", URL: good.URL, Extension: both}, Set{Name: "bad", URL: bad.URL, Extension: both}))
 	if err := f.Once(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -367,19 +371,19 @@ func TestSetsDoNotShareNames(t *testing.T) {
 	a.set(map[string][]byte{"x-latest-lts-x86_64.iso": []byte("a")})
 	b.set(map[string][]byte{"x-latest-lts-x86_64.iso": []byte("b")})
 	volume := t.TempDir()
-	f := newFetcher(t, configFor(volume, Set{Name: "a", URL: a.URL}, Set{Name: "b", URL: b.URL}))
+	f := newFetcher(t, configFor(volume, Set{Name: "a", URL: a.URL, Extension: both}, Set{Name: "b", URL: b.URL, Extension: both}))
 	if err := f.Once(t.Context()); !errors.Is(err, errConflict) {
 		t.Errorf("got %v", err)
 	}
 	if got := served(t, f)["x-latest-lts-x86_64.iso"]; got != "a" {
 		t.Errorf("got %q, want the first", got)
 	}
-	f = newFetcher(t, configFor(volume, Set{Name: "a", URL: a.URL}, Set{Name: "b", URL: b.URL, Path: "b"}))
+	f = newFetcher(t, configFor(volume, Set{Name: "a", URL: a.URL, Extension: both}, Set{Name: "b", URL: b.URL, Path: "b", Extension: both}))
 	if err := f.Once(t.Context()); err != nil {
 		t.Error(err)
 	}
 	// A set that is configured no more goes.
-	f = newFetcher(t, configFor(volume, Set{Name: "b", URL: b.URL, Path: "b"}))
+	f = newFetcher(t, configFor(volume, Set{Name: "b", URL: b.URL, Path: "b", Extension: both}))
 	if err := f.Once(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -427,7 +431,7 @@ func TestPinnedChecksums(t *testing.T) {
 	r := newRelease(t)
 	r.set(map[string][]byte{"a-latest-lts-x86_64.iso": []byte("a")})
 	sum := sha256.Sum256(r.files["checksum.txt"])
-	set := Set{Name: "hook", URL: r.URL, ChecksumsDigest: "sha256:" + hex.EncodeToString(sum[:])}
+	set := Set{Name: "hook", URL: r.URL, ChecksumsDigest: "sha256:" + hex.EncodeToString(sum[:]), Extension: both}
 	f := newFetcher(t, configFor(t.TempDir(), set))
 	if err := f.Once(t.Context()); err != nil {
 		t.Fatal(err)
@@ -444,7 +448,7 @@ func TestPinnedChecksums(t *testing.T) {
 func TestRollBack(t *testing.T) {
 	r := newRelease(t)
 	const name = "a-latest-lts-x86_64.iso"
-	f := newFetcher(t, configFor(t.TempDir(), Set{Name: "hook", URL: r.URL}))
+	f := newFetcher(t, configFor(t.TempDir(), Set{Name: "hook", URL: r.URL, Extension: both}))
 	if err := f.RollBack(t.Context()); err == nil {
 		t.Error("rolled back to nothing")
 	}
@@ -477,7 +481,7 @@ func TestDamagedDownloadThatIsServedIsNotTouched(t *testing.T) {
 	r := newRelease(t)
 	const name = "a-latest-lts-x86_64.iso"
 	r.set(map[string][]byte{name: noise(1, 1000)})
-	f := newFetcher(t, configFor(t.TempDir(), Set{Name: "hook", URL: r.URL}))
+	f := newFetcher(t, configFor(t.TempDir(), Set{Name: "hook", URL: r.URL, Extension: both}))
 	sum := string(r.files["checksum.txt"][:128])
 	a := artifact{set: "hook", name: name, url: r.URL + "/" + name, digest: digest("sha512:" + sum)}
 	partial := f.downloader()
@@ -515,7 +519,7 @@ func TestDamagedDownloadThatIsServedIsNotTouched(t *testing.T) {
 func TestRunRetriesAndEnds(t *testing.T) {
 	r := newRelease(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	c := configFor(t.TempDir(), Set{Name: "hook", URL: r.URL})
+	c := configFor(t.TempDir(), Set{Name: "hook", URL: r.URL, Extension: both})
 	f := newFetcher(t, c)
 	if f.String() != "artifacts" || f.Ready() == nil {
 		t.Error("ready before anything is there")
@@ -535,7 +539,7 @@ func TestOneWriterAtATime(t *testing.T) {
 	r := newRelease(t)
 	r.set(map[string][]byte{"a-latest-lts-x86_64.iso": noise(1, 100<<10)})
 	r.slow = time.Millisecond
-	c := configFor(t.TempDir(), Set{Name: "hook", URL: r.URL})
+	c := configFor(t.TempDir(), Set{Name: "hook", URL: r.URL, Extension: both})
 	ended := make(chan error)
 	for range 4 {
 		go func() { ended <- newFetcher(t, c).Once(context.Background()) }()
@@ -552,7 +556,7 @@ func TestOneWriterAtATime(t *testing.T) {
 
 // fetchUntilKilled is the process that TestKilled kills.
 func fetchUntilKilled(volume, url string) {
-	c := configFor(volume, Set{Name: "hook", URL: url})
+	c := configFor(volume, Set{Name: "hook", URL: url, Extension: both})
 	f, err := New(c, Options{})
 	if err != nil {
 		panic(err)
@@ -568,7 +572,7 @@ func TestNoRedirectToHTTP(t *testing.T) {
 	defer plain.Close()
 	secure := httptest.NewTLSServer(http.RedirectHandler(plain.URL, http.StatusFound))
 	defer secure.Close()
-	client := newClient()
+	client := newClient(http.ProxyFromEnvironment)
 	client.Transport = secure.Client().Transport
 	if _, err := client.Get(secure.URL); err == nil || !strings.Contains(err.Error(), "from https to http") {
 		t.Errorf("got %v", err)

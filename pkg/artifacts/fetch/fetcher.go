@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -96,12 +97,23 @@ func New(c Config, o Options) (*Fetcher, error) {
 		f.log = slog.New(slog.DiscardHandler)
 	}
 	if f.client == nil {
-		f.client = newClient()
+		f.client = newClient(f.proxy)
 	}
 	for _, set := range c.Sets {
 		f.setState(set.Name, StatePending, nil)
 	}
 	return f, nil
+}
+
+// proxy is the one that the settings name, which may change, or the environment's.
+func (f *Fetcher) proxy(r *http.Request) (*url.URL, error) {
+	f.mu.Lock()
+	address := f.config.Proxy
+	f.mu.Unlock()
+	if address == "" {
+		return http.ProxyFromEnvironment(r)
+	}
+	return url.Parse(address)
 }
 
 // String names the task.

@@ -103,7 +103,7 @@ func TestKilled(t *testing.T) {
 	if len(seen) != 2 {
 		t.Errorf("the release never changed: %v", seen)
 	}
-	f := newFetcher(t, configFor(volume, Set{Name: "hook", URL: r.URL}))
+	f := newFetcher(t, configFor(volume, Set{Name: "hook", URL: r.URL, Extension: both}))
 	r.reset()
 	if err := f.Once(t.Context()); err != nil {
 		t.Errorf("the last run failed: %v", err)
@@ -162,7 +162,7 @@ func TestVolumeFullOrReadOnly(t *testing.T) {
 	defer func() { _ = unix.Unmount(volume, unix.MNT_DETACH) }()
 	r := newRelease(t)
 	const name = "a-latest-lts-x86_64.iso"
-	f := newFetcher(t, configFor(volume, Set{Name: "hook", URL: r.URL}))
+	f := newFetcher(t, configFor(volume, Set{Name: "hook", URL: r.URL, Extension: both}))
 	step := func(what string, body []byte, state State, want []byte) {
 		t.Helper()
 		r.set(map[string][]byte{name: body})
@@ -188,15 +188,15 @@ func TestVolumeFullOrReadOnly(t *testing.T) {
 		_, _ = io.Copy(w, bytes.NewReader(r.files[strings.TrimPrefix(req.URL.Path, "/")]))
 	}))
 	defer chunked.Close()
-	f = newFetcher(t, configFor(volume, Set{Name: "hook", URL: chunked.URL}))
+	f = newFetcher(t, configFor(volume, Set{Name: "hook", URL: chunked.URL, Extension: both}))
 	step("no length is told", four, StateFull, three)
-	f = newFetcher(t, configFor(volume, Set{Name: "hook", URL: r.URL}))
+	f = newFetcher(t, configFor(volume, Set{Name: "hook", URL: r.URL, Extension: both}))
 	step("back to the third", three, StateCurrent, three)
 
 	if err := unix.Mount("", volume, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	f = newFetcher(t, configFor(volume, Set{Name: "hook", URL: r.URL}))
+	f = newFetcher(t, configFor(volume, Set{Name: "hook", URL: r.URL, Extension: both}))
 	step("read-only, nothing to do", three, StateCurrent, three)
 	step("read-only", one, StateReadOnly, three)
 	if err := f.RollBack(t.Context()); stateOf(err) != StateReadOnly {

@@ -16,7 +16,7 @@ func (d *downloader) list(ctx context.Context, set, from string) ([]byte, error)
 			return text, nil
 		}
 		if ctx.Err() != nil || attempt >= d.config.Attempts || !retryable(err) {
-			return nil, fmt.Errorf("failed to get list of checksums: %w", err)
+			return nil, fmt.Errorf("failed to get checksum.txt: %w", err)
 		}
 		d.metrics.retried(set, err)
 		pause.Wait(ctx)
@@ -40,7 +40,7 @@ func (d *downloader) listOnce(ctx context.Context, from string) ([]byte, error) 
 	switch answer.StatusCode {
 	case http.StatusOK:
 	case http.StatusNotFound, http.StatusGone:
-		return nil, fmt.Errorf("%w: %w", errVanished, statusError(answer.StatusCode))
+		return nil, fmt.Errorf("%w: %w (HookOS publishes a list since 0.9)", errVanished, statusError(answer.StatusCode))
 	default:
 		return nil, statusError(answer.StatusCode)
 	}

@@ -65,7 +65,7 @@ func (c *check) resolveOCI(ctx context.Context, s *Set) ([]artifact, error) {
 	seen := map[string]bool{}
 	for _, layer := range manifest.Layers {
 		name := layer.Annotations[ocispec.AnnotationTitle]
-		if name == "" || len(s.Names) > 0 && !s.wants(name) {
+		if name == "" || len(s.Names) > 0 && !s.named(name) {
 			continue
 		}
 		d, err := parseDigest(string(layer.Digest))

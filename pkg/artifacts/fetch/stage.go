@@ -92,13 +92,66 @@ func (c *check) stageOld(staged *os.Root, next *artifacts.Manifest, which func(a
 	}
 	defer root.Close()
 	for name, f := range c.current.Files {
-		if !which(f) {
+		if !which(f) || isBootName(c.current.Files, name) {
 			continue
 		}
 		if err := linkOrCopy(root, name, staged, name); err != nil {
 			return err
 		}
 		next.Files[name] = f
+	}
+	return nil
+}
+
+// The names of kernels and initramfs. Smee and Tinkerbell ask for vmlinuz-<arch> and initramfs-<arch>, whatever the
+// kernel's version; HookOS calls its 6.6 vmlinuz-latest-lts-<arch>.
+const (
+	kernelName = "vmlinuz-"
+	initrdName = "initramfs-"
+	ltsInfix   = lts + "-"
+)
+
+// bootNames are the names that Smee asks for and nothing is called, with the file that each is to be. A kernel without
+// its initramfs, or beside another's, boots nothing, so that both get their names, or neither.
+func bootNames(files map[string]artifacts.File) map[string]string {
+	names := map[string]string{}
+	for name := range files {
+		dir, base := path.Split(name)
+		arch, ok := strings.CutPrefix(base, kernelName+ltsInfix)
+		if !ok {
+			continue
+		}
+		kernel, initrd, ltsInitrd := dir+kernelName+arch, dir+initrdName+arch, dir+initrdName+ltsInfix+arch
+		_, complete := files[ltsInitrd]
+		_, kernelTaken := files[kernel]
+		_, initrdTaken := files[initrd]
+		if complete && !kernelTaken && !initrdTaken {
+			names[kernel], names[initrd] = name, ltsInitrd
+		}
+	}
+	return names
+}
+
+// isBootName reports whether the name is one that was made for a file beside it.
+func isBootName(files map[string]artifacts.File, name string) bool {
+	dir, base := path.Split(name)
+	for _, prefix := range []string{kernelName, initrdName} {
+		if arch, ok := strings.CutPrefix(base, prefix); ok {
+			file, ok := files[dir+prefix+ltsInfix+arch]
+			return ok && file == files[name]
+		}
+	}
+	return false
+}
+
+// stageBootNames makes the names that machines ask for, by links. They come after all sets, whose own files have
+// precedence, and are made anew for each generation.
+func stageBootNames(staged *os.Root, next *artifacts.Manifest) error {
+	for name, file := range bootNames(next.Files) {
+		if err := linkOrCopy(staged, file, staged, name); err != nil {
+			return err
+		}
+		next.Files[name] = next.Files[file]
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ func TestC1SparseFormerValuesKeepTheFormerDefaults(t *testing.T) {
 			}
 			var routes corev1.ConfigMap
 			out.object(t, "ConfigMap", "-routes", &routes)
-			for _, want := range []string{"hook/releases/download/v0.10.0", "arch: both", "kernelVersion: both", "extension: tar.gz"} {
+			for _, want := range []string{"hook/releases/download/v0.10.0", "arch: both", `kernelVersion: "5.10"`, `kernelVersion: "6.6"`, "extension: tar.gz"} {
 				if !strings.Contains(routes.Data["artifacts.yaml"], want) {
 					t.Errorf("OS files are fetched without %s:\n%s", want, routes.Data["artifacts.yaml"])
 				}
