@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/test/e2e/journey"
+	"github.com/tinkerbell/stack/test/e2e/kernel"
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/observe"
@@ -48,19 +49,19 @@ func prepare(t *testing.T, repo, firmware string) machine.Media {
 	preparing.Lock()
 	defer preparing.Unlock()
 	cache := filepath.Join(repo, "build", "cache")
-	var kernel *machine.Kernel
+	var boots *kernel.Kernel
 	directory := filepath.Join(cache, "media-go")
 	if firmware != "go" {
 		if missing := machine.Missing(); len(missing) > 0 {
 			t.Skip("needs the Debian packages " + strings.Join(missing, ", "))
 		}
-		fetched, err := machine.FetchKernel(t.Context(), filepath.Join(cache, "kernel"), t.Logf)
+		fetched, err := kernel.Fetch(t.Context(), filepath.Join(cache, "kernel"), kernel.Machine, t.Logf)
 		if err != nil {
 			t.Skipf("needs Debian's cloud kernel: %v", err)
 		}
-		kernel, directory = &fetched, filepath.Join(cache, "media")
+		boots, directory = &fetched, filepath.Join(cache, "media")
 	}
-	media, err := machine.PrepareMedia(t.Context(), filepath.Join(repo, "test", "e2e"), directory, kernel)
+	media, err := machine.PrepareMedia(t.Context(), filepath.Join(repo, "test", "e2e"), directory, boots)
 	if err != nil {
 		t.Fatal(err)
 	}

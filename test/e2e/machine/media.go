@@ -12,6 +12,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/tinkerbell/stack/test/e2e/kernel"
 )
 
 // Names of the files in the directory that stack-proxy serves on 8080. Smee's script asks for the first two.
@@ -34,18 +36,18 @@ type Media struct {
 
 // PrepareMedia fills dir with what machines boot and install: the kernel, an initramfs with the installer, and an
 // artifact. Without a kernel to boot a file of its size takes the place, which is all that a Go machine needs.
-func PrepareMedia(ctx context.Context, e2eDir, dir string, kernel *Kernel) (Media, error) {
+func PrepareMedia(ctx context.Context, e2eDir, dir string, boots *kernel.Kernel) (Media, error) {
 	media := Media{Dir: dir}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return media, fmt.Errorf("failed to make directory for media: %w", err)
 	}
-	if kernel == nil {
+	if boots == nil {
 		if _, err := writeNoise(filepath.Join(dir, KernelFile), artifactSize); err != nil {
 			return media, err
 		}
-		kernel = &Kernel{}
+		boots = &kernel.Kernel{}
 	} else if err := replace(filepath.Join(dir, KernelFile), func(w io.Writer) error {
-		image, err := os.Open(kernel.Image)
+		image, err := os.Open(boots.Image)
 		if err != nil {
 			return err
 		}
@@ -55,7 +57,7 @@ func PrepareMedia(ctx context.Context, e2eDir, dir string, kernel *Kernel) (Medi
 	}); err != nil {
 		return media, fmt.Errorf("failed to place kernel: %w", err)
 	}
-	media.Kernel = kernel.Version
+	media.Kernel = boots.Version
 	work, err := os.MkdirTemp("", "installer-*")
 	if err != nil {
 		return media, fmt.Errorf("failed to build installer: %w", err)
@@ -71,7 +73,7 @@ func PrepareMedia(ctx context.Context, e2eDir, dir string, kernel *Kernel) (Medi
 		if err != nil {
 			return err
 		}
-		if err := writeInitramfs(packer, init, kernel.Modules); err != nil {
+		if err := kernel.WriteInitramfs(packer, init, boots.Modules); err != nil {
 			return err
 		}
 		return packer.Close()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/boots"
+	"github.com/tinkerbell/stack/test/e2e/kernel"
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/program"
@@ -127,18 +128,18 @@ func choose(list string) (chosen []boots.Fault, err error) {
 
 // media prepares what machines boot: with a kernel for firmware.
 func media(ctx context.Context, repo string, firmware bool, logf func(string, ...any)) (machine.Media, error) {
-	var kernel *machine.Kernel
+	var boots *kernel.Kernel
 	dir := "media-go"
 	if firmware {
 		if missing := machine.Missing(); len(missing) > 0 {
 			return machine.Media{}, fmt.Errorf("real firmware needs the Debian packages %s", strings.Join(missing, ", "))
 		}
-		fetched, err := machine.FetchKernel(ctx, filepath.Join(repo, "build", "cache", "kernel"), logf)
+		fetched, err := kernel.Fetch(ctx, filepath.Join(repo, "build", "cache", "kernel"), kernel.Machine, logf)
 		if err != nil {
 			return machine.Media{}, err
 		}
-		kernel, dir = &fetched, "media"
+		boots, dir = &fetched, "media"
 	}
 	dir = filepath.Join(repo, "build", "cache", dir)
-	return machine.PrepareMedia(ctx, filepath.Join(repo, "test", "e2e"), dir, kernel)
+	return machine.PrepareMedia(ctx, filepath.Join(repo, "test", "e2e"), dir, boots)
 }

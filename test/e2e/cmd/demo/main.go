@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/test/e2e/journey"
+	"github.com/tinkerbell/stack/test/e2e/kernel"
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/program"
@@ -147,23 +148,23 @@ func (d *demo) prepare(ctx context.Context) (machine.Media, error) {
 	if err := d.packages(ctx); err != nil {
 		return machine.Media{}, err
 	}
-	var kernel *machine.Kernel
+	var boots *kernel.Kernel
 	cache := filepath.Join(d.repo, "build", "cache")
 	if !slices.Equal(d.firmware, []string{"go"}) {
-		fetched, err := machine.FetchKernel(ctx, filepath.Join(cache, "kernel"), d.say)
+		fetched, err := kernel.Fetch(ctx, filepath.Join(cache, "kernel"), kernel.Machine, d.say)
 		if err != nil {
 			return machine.Media{}, err
 		}
-		kernel = &fetched
+		boots = &fetched
 	}
 	d.say("building the installer that the machines boot")
 	dir := "media"
-	if kernel == nil {
+	if boots == nil {
 		dir = "media-go" // no kernel in it that could boot
 	}
-	media, err := machine.PrepareMedia(ctx, filepath.Join(d.repo, "test", "e2e"), filepath.Join(cache, dir), kernel)
-	if err == nil && kernel != nil {
-		d.say("kernel %s, initramfs of %.1f MiB", kernel.Version, float64(media.InitramfsSize)/(1<<20))
+	media, err := machine.PrepareMedia(ctx, filepath.Join(d.repo, "test", "e2e"), filepath.Join(cache, dir), boots)
+	if err == nil && boots != nil {
+		d.say("kernel %s, initramfs of %.1f MiB", boots.Version, float64(media.InitramfsSize)/(1<<20))
 	}
 	return media, err
 }

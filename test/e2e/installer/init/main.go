@@ -10,12 +10,9 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/tinkerbell/stack/test/e2e/first"
 	"github.com/tinkerbell/stack/test/e2e/installer"
 	"github.com/tinkerbell/stack/test/e2e/netboot"
 	"github.com/tinkerbell/stack/test/e2e/progress"
@@ -35,9 +32,7 @@ func main() {
 	} else {
 		report(installer.Report{Step: installer.StepPowerOff, OK: true, Detail: "asked the kernel to switch off"})
 	}
-	time.Sleep(50 * time.Millisecond) // the serial port drains
-	unix.Sync()
-	fmt.Println("\ninit: failed to switch off:", unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF))
+	fmt.Println("\ninit:", first.PowerOff())
 	select {}
 }
 
@@ -45,7 +40,7 @@ func main() {
 func report(r installer.Report) { fmt.Print("\n" + r.Line() + "\n") }
 
 func install(ctx context.Context) error {
-	if err := mount(); err != nil {
+	if err := first.Mount(); err != nil {
 		return err
 	}
 	cmdline, err := os.ReadFile("/proc/cmdline")
@@ -60,7 +55,7 @@ func install(ctx context.Context) error {
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0); err != nil {
 		return fmt.Errorf("failed to switch duplicate address detection off: %w", err)
 	}
-	if err := loadModules("/modules"); err != nil {
+	if err := first.LoadModules(); err != nil {
 		return err
 	}
 	ifname, err := waitForLink(ctx, config.HWAddr)
@@ -76,38 +71,6 @@ func install(ctx context.Context) error {
 	config.Dial = new(net.Dialer).DialContext
 	config.Report = report
 	return installer.Run(ctx, config)
-}
-
-func mount() error {
-	for _, m := range []struct{ kind, at string }{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}} {
-		if err := os.MkdirAll(m.at, 0o755); err != nil {
-			return err
-		}
-		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil && !errors.Is(err, unix.EBUSY) {
-			return fmt.Errorf("failed to mount %s: %w", m.at, err)
-		}
-	}
-	return nil
-}
-
-// loadModules loads what the file "order" lists.
-func loadModules(dir string) error {
-	order, err := os.ReadFile(filepath.Join(dir, "order"))
-	if err != nil {
-		return fmt.Errorf("failed to read list of modules: %w", err)
-	}
-	for name := range strings.FieldsSeq(string(order)) {
-		file, err := os.Open(filepath.Join(dir, name))
-		if err != nil {
-			return fmt.Errorf("failed to open module: %w", err)
-		}
-		err = unix.FinitModule(int(file.Fd()), "", 0)
-		_ = file.Close()
-		if err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("failed to load module %s: %w", name, err)
-		}
-	}
-	return nil
 }
 
 // waitForLink waits until the driver has made the interface that the machine booted from.

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/installer"
+	"github.com/tinkerbell/stack/test/e2e/kernel"
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/observe"
@@ -90,11 +91,11 @@ func run(ctx context.Context, args []string) error {
 // release writes HookOS' archive as a release has it, an image, and the list of digests. It prints the image's digest.
 func release(ctx context.Context, source, cache, dir string) error {
 	say := func(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-	kernel, err := machine.FetchKernel(ctx, filepath.Join(cache, "kernel"), say)
+	boots, err := kernel.Fetch(ctx, filepath.Join(cache, "kernel"), kernel.Machine, say)
 	if err != nil {
 		return err
 	}
-	media, err := machine.PrepareMedia(ctx, source, filepath.Join(cache, "media-kube"), &kernel)
+	media, err := machine.PrepareMedia(ctx, source, filepath.Join(cache, "media-kube"), &boots)
 	if err != nil {
 		return err
 	}
