@@ -114,6 +114,7 @@ func TestDockerfile(t *testing.T) {
 		program = filepath.Base(program)
 		t.Run(program, func(t *testing.T) {
 			b.do(t, "bud", "--quiet", "--layers", "--isolation", "chroot", "--pull-never", "--build-arg", "VERSION=v1.2.3",
+				"--build-arg", "REVISION=abc",
 				"--volume", goEnv(t, "GOROOT")+":/usr/local/go:ro",
 				"--volume", goEnv(t, "GOMODCACHE")+":/go/pkg/mod:ro",
 				"--volume", goEnv(t, "GOCACHE")+":/cache",
@@ -164,7 +165,7 @@ func (b builder) check(t *testing.T, program string) {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	out, err := exec.CommandContext(t.Context(), filepath.Join(root, program), "--version").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "v1.2.3") {
+	if err != nil || !strings.Contains(string(out), "v1.2.3 (commit abc,") {
 		t.Errorf("--version is %q and %v", out, err)
 	}
 }

@@ -39,8 +39,9 @@ func (o options) build(work, program, platform string) (build, error) {
 		return build{}, fmt.Errorf("platform %q is not os/architecture", platform)
 	}
 	b := build{platform: platform, binary: filepath.Join(work, program+"-"+goos+"-"+goarch)}
+	const daemon = " -X github.com/tinkerbell/stack/pkg/daemon."
 	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", //nolint:noctx // ends with us
-		"-s -w -buildid= -X github.com/tinkerbell/stack/pkg/daemon.version="+o.version,
+		"-s -w -buildid="+daemon+"version="+o.version+daemon+"commit="+o.revision,
 		"-o", b.binary, "./cmd/"+program)
 	cmd.Dir = o.root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch,

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +34,17 @@ func module(t *testing.T) string {
 		}
 	}
 	write("go.mod", "module github.com/tinkerbell/stack\n\ngo 1.26\n")
-	write("cmd/hello/main.go", "package main\n\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(\"hello\\n\") }\n")
+	write("pkg/daemon/program.go", "package daemon\n\nvar version, commit string\n\nfunc Build() string { return version + \" \" + commit }\n")
+	write("cmd/hello/main.go", `package main
+
+import (
+	"os"
+
+	"github.com/tinkerbell/stack/pkg/daemon"
+)
+
+func main() { os.Stdout.WriteString("hello " + daemon.Build()) }
+`)
 	return root
 }
 
@@ -97,6 +109,18 @@ func TestTwoBuildsAreOne(t *testing.T) {
 		if !bytes.Equal(a, b) {
 			t.Errorf("%s differs between two builds of the same source", name)
 		}
+	}
+}
+
+func TestProgramSaysVersionAndCommit(t *testing.T) {
+	o := options{root: module(t), version: "v1.2.3", revision: "abc"}
+	built, err := o.build(t.TempDir(), "hello", "linux/"+runtime.GOARCH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), built.binary).CombinedOutput()
+	if err != nil || string(out) != "hello v1.2.3 abc" {
+		t.Errorf("it says %q, %v", out, err)
 	}
 }
 
