@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/tinkerbell/stack/internal/envdoc"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/hostlink"
 )
@@ -124,5 +126,27 @@ func TestDocsNameEverySetting(t *testing.T) {
 		if !strings.Contains(string(text), "`"+variable+"`") {
 			t.Errorf("want %s in docs/broadcast-init.md", variable)
 		}
+	}
+}
+
+// TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
+func TestSettingsForHostsAreTaken(t *testing.T) {
+	text, err := os.ReadFile("../../docs/without-kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := envdoc.Settings(string(text), prefix)
+	if len(shown) != 1 {
+		t.Errorf("it is set in %d places, want 1", len(shown))
+	}
+	for i, values := range shown {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			for name, value := range values {
+				t.Setenv(name, value)
+			}
+			if err := daemon.ParseEnv(prefix, &config{}); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

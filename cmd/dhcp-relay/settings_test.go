@@ -3,12 +3,15 @@ package main
 import (
 	"maps"
 	"net/netip"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/tinkerbell/stack/internal/envdoc"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/relay/peers"
 )
@@ -283,6 +286,28 @@ func TestSettingsOfPeers(t *testing.T) {
 			}
 			if diff := cmp.Diff(test.want, s.peersConfig(), cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
+func TestSettingsForHostsAreTaken(t *testing.T) {
+	text, err := os.ReadFile("../../docs/without-kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := envdoc.Settings(string(text), prefix)
+	if len(shown) != 3 {
+		t.Errorf("it is set in %d places, want 3", len(shown))
+	}
+	for i, values := range shown {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			for name, value := range values {
+				t.Setenv(name, value)
+			}
+			if err := daemon.ParseEnv(prefix, &settings{}); err != nil {
+				t.Error(err)
 			}
 		})
 	}

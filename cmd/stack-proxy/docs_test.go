@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tinkerbell/stack/internal/envdoc"
+	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -89,4 +91,26 @@ func preset(t *testing.T, name string) string {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", strings.TrimPrefix(r.Address(r.Listen[0]), ":"), r.Name, r.Protocol, backend)
 	}
 	return b.String()
+}
+
+// TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
+func TestSettingsForHostsAreTaken(t *testing.T) {
+	text, err := os.ReadFile("../../docs/without-kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := envdoc.Settings(string(text), prefix)
+	if len(shown) != 2 {
+		t.Errorf("it is set in %d places, want 2", len(shown))
+	}
+	for i, values := range shown {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			for name, value := range values {
+				t.Setenv(name, value)
+			}
+			if err := daemon.ParseEnv(prefix, &config{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }

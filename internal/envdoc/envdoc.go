@@ -47,3 +47,21 @@ func Replace(document, name, text string) (string, error) {
 	}
 	return before + begin + text + end + after, nil
 }
+
+// Settings are the settings of a program that a document shows by value, as NAME=value: those of each fenced block together.
+func Settings(document, prefix string) []map[string]string {
+	assignment := regexp.MustCompile(`\b(` + prefix + `_[A-Z0-9_]+)=(\S+)`)
+	var all []map[string]string
+	for i, block := range strings.Split(document, "\n```") {
+		found := assignment.FindAllStringSubmatch(block, -1)
+		if i%2 == 0 || len(found) == 0 {
+			continue
+		}
+		settings := map[string]string{}
+		for _, setting := range found {
+			settings[setting[1]] = setting[2]
+		}
+		all = append(all, settings)
+	}
+	return all
+}

@@ -39,3 +39,11 @@ func TestReplace(t *testing.T) {
 		}
 	}
 }
+
+func TestSettings(t *testing.T) {
+	const document = "Say `P_A=0`.\n\n```ini\nEnvironment=P_A=1 P_B=x,y\nEnvironment=PP_A=2\n```\nP_C=3\n```sh\nrun -e P_A=4 \\\n\t-e P_D=5\n```\n"
+	want := []map[string]string{{"P_A": "1", "P_B": "x,y"}, {"P_A": "4", "P_D": "5"}}
+	if diff := cmp.Diff(want, Settings(document, "P")); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -118,7 +118,7 @@ func sameNamespace(pid int) *Fault {
 		Cause: SameNamespace,
 		What:  fmt.Sprintf("process %d, which stands for the node, is in this pod's own network namespace", pid),
 		Do: "set hostPID: true in the pod; with hostNetwork: true no listener is needed, " +
-			"the relay can listen on the node's interface",
+			"the relay can listen on the node's interface, as on a host without Kubernetes (DHCP_RELAY_LISTENERS=eth0)",
 	}
 }
 

@@ -237,6 +237,29 @@ func TestClaimsAndHeaders(t *testing.T) {
 	}
 }
 
+// TestTokenWithoutSubjectPassesUnlessAskedFor, as docs/edge.md says.
+func TestTokenWithoutSubjectPassesUnlessAskedFor(t *testing.T) {
+	i := newIssuer(t)
+	k := newKey(t, "k", "ES256")
+	i.set(k)
+	nobody := goodClaims(i)
+	delete(nobody, "sub")
+	for want, wanted := range map[int]map[string][]string{
+		http.StatusOK: nil, http.StatusForbidden: {"sub": {}},
+	} {
+		c := configOf(i)
+		c.Claims, c.Forward = wanted, map[string]string{"X-Subject": "sub"}
+		v := start(t, c, Options{})
+		testwait.Until(t, "fetching keys", func() bool { return v.Ready() == nil })
+		header := bearing(sign(t, k, nobody, nil))
+		header.Set("X-Subject", "root")
+		w := ask(v.Wrap(echo), header)
+		if w.Code != want || w.Header().Get("Saw-X-Subject") != "" {
+			t.Errorf("got %d %v, want %d", w.Code, w.Header(), want)
+		}
+	}
+}
+
 // TestRotation replaces the keys while many ask: whoever has a token of a key that the issuer lists gets through.
 func TestRotation(t *testing.T) {
 	i := newIssuer(t)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -168,13 +169,29 @@ func (l *Listener[T]) Ready() error {
 	return fmt.Errorf("listener %s: %s", l.config.Name, *l.why.Load())
 }
 
+// missing says what to do about an interface that is not here: in a pod it is made, on a host it has another name.
+func missing(name string) error {
+	var others []string
+	links, _ := net.Interfaces()
+	for _, link := range links {
+		if link.Flags&net.FlagLoopback == 0 && len(link.HardwareAddr) == 6 {
+			others = append(others, link.Name)
+		}
+	}
+	if len(others) == 0 {
+		return fmt.Errorf("no interface %s here: broadcast-init makes it, or the listener is misnamed", name)
+	}
+	return fmt.Errorf("no interface %s here: in a pod broadcast-init makes it, or the listener is misnamed; on a host listen on its own: "+
+		"DHCP_RELAY_LISTENERS=%s (here are: %s)", name, others[0], strings.Join(others, ", "))
+}
+
 // look finds the interface and describes it.
 func (l *Listener[T]) look() (*Port[T], error) {
 	name := l.config.Name
 	link, err := net.InterfaceByName(name)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("no interface %s here: broadcast-init makes it, or the listener is misnamed", name)
+		return nil, missing(name)
 	case link.Flags&net.FlagUp == 0:
 		return nil, fmt.Errorf("interface %s is down", name)
 	case link.Flags&net.FlagRunning == 0:
