@@ -592,9 +592,12 @@ func TestSeveralServers6(t *testing.T) {
 		return advertise(t, forwarded(t, got)), source
 	}
 	usual := netip.AddrPortFrom(podIP6, 547)
-	if _, source := ask(); source != usual {
+	reply, source := ask()
+	if source != usual {
 		t.Errorf("asked from %v", source)
 	}
+	send(t, silentOne, reply, usual)
+	l.hear6(t, 546)
 	name := `server="[` + second.String() + `]:5470"`
 	testwait.Until(t, "the silent server is taken for dead", func() bool {
 		_, source := ask()
@@ -603,7 +606,7 @@ func TestSeveralServers6(t *testing.T) {
 	if up := p.metric(`dhcp_relay6_server_up{server="` + serverIP6.String() + `"}`); up != 1 {
 		t.Errorf("the other server is up: %v", up)
 	}
-	reply, _ := ask()
+	reply, _ = ask()
 	send(t, silentOne, reply, usual)
 	l.hear6(t, 546)
 	testwait.Until(t, "it is back", func() bool { return p.metric(`dhcp_relay6_server_up{`+name+`}`) == 1 })

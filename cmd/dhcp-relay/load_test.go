@@ -65,7 +65,8 @@ func TestFloodOfRandomMACs(t *testing.T) {
 				return
 			}
 			if n > 243 && net.HardwareAddr(b[28:34]).String() == clientMAC.String() {
-				b[0], b[19], b[242] = 2, 50, byte(dhcpv4.MessageTypeAck) // yiaddr, and the type, which comes first
+				b[0], b[242] = 2, byte(dhcpv4.MessageTypeAck) // the type comes first
+				copy(b[16:], clientIP.AsSlice())
 				_, _ = l.smee.WriteToUDPAddrPort(b[:n], from)
 			}
 		}

@@ -38,13 +38,13 @@ type settings struct {
 	UpstreamInterface string        `split_words:"true" desc:"giaddr is this interface's address; empty: the address used towards the server"`
 	UpstreamAddress   netip.Addr    `split_words:"true" desc:"giaddr, an address of this pod that the servers reach"`
 	ResolveInterval   time.Duration `split_words:"true" default:"10s" desc:"how often the servers' names are looked up"`
-	DeadAfter         int           `split_words:"true" default:"20" desc:"requests in a row that a server leaves unanswered until it is taken for dead"`
+	DeadAfter         int           `split_words:"true" default:"20" desc:"requests in a row of machines that a server answered before until it is taken for dead"`
 	Segments          bool          `default:"false" desc:"send bursts by UDP_SEGMENT, at half the cost; not for servers on this node that read packet sockets (ISC dhcpd, Kea)"`
 
 	MaxHops             int            `split_words:"true" default:"4" desc:"relay agents that a request may pass, this one included; at most 16"`
 	PresentGiaddrAction relay.Action   `split_words:"true" default:"forward" desc:"a request with giaddr or option 82 already: append, replace, forward, discard"`
 	TrustedRelays       []netip.Prefix `split_words:"true" desc:"prefixes of relay agents (routers' helpers) whose requests are accepted"`
-	TrustedListeners    []string       `split_words:"true" desc:"listeners on which a client's own option 82 is accepted"`
+	TrustedListeners    []string       `split_words:"true" desc:"listeners behind switches with DHCP snooping, whose option 82 without giaddr is accepted"`
 	TrustedServers      []netip.Prefix `split_words:"true" desc:"prefixes that replies may come from; empty: any, since a reply has to match a request"`
 	TokenKey            string         `split_words:"true" desc:"signs a token in option 82 (DHCPv6: Interface-Id), by which any replica knows a reply; at least 16 bytes, the same for all"`
 

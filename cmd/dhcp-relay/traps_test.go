@@ -248,13 +248,17 @@ func TestTrap17AnyServerPort(t *testing.T) {
 	l.hear(t)
 }
 
-// TestTrap18DeadServer: a server that does not answer is reported, asked from another port, and noticed when it is
-// back.
+// TestTrap18DeadServer: a server that no longer answers a machine is reported, asked from another port, and noticed when
+// it is back.
 func TestTrap18DeadServer(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	p := l.start(t, "DEAD_AFTER=3", "CLIENT_RATE=-1")
 	p.waitReady(t)
+	l.broadcast(t, discover(t).ToBytes())
+	first, from := receive(t, l.smee)
+	send(t, l.smee, answer(t, first, dhcpv4.MessageTypeOffer), from)
+	l.hear(t)
 	for range 4 {
 		l.broadcast(t, discover(t).ToBytes())
 		if _, from := receive(t, l.smee); from.Port() != 67 {
@@ -262,8 +266,8 @@ func TestTrap18DeadServer(t *testing.T) {
 		}
 	}
 	p.wantMetric(t, `dhcp_relay_server_up{server="10.244.0.11"} 0`)
-	if !strings.Contains(p.log.String(), "no reply from server at all") {
-		t.Error("the first classic mistake is not explained")
+	if !strings.Contains(p.log.String(), `"server stopped answering"`) || !strings.Contains(p.log.String(), clientMAC.String()) {
+		t.Error("the log does not say who was not answered")
 	}
 	time.Sleep(1500 * time.Millisecond) // the servers are looked at every second
 	if got := p.metric(`dhcp_relay_server_up{server="10.244.0.11"}`); got != 0 ||
@@ -283,6 +287,29 @@ func TestTrap18DeadServer(t *testing.T) {
 	if !strings.Contains(p.log.String(), "server answers again") {
 		t.Error("the server's return is not logged")
 	}
+}
+
+// TestServerThatNeverAnswers is the first classic mistake: it is explained, and the server is not dead, since it may know
+// nobody who asks.
+func TestServerThatNeverAnswers(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	p := l.start(t, "DEAD_AFTER=3", "CLIENT_RATE=-1")
+	p.waitReady(t)
+	for range 26 {
+		l.broadcast(t, discover(t).ToBytes())
+		if _, from := receive(t, l.smee); from.Port() != 67 {
+			t.Fatalf("asked from %v, want port 67", from)
+		}
+	}
+	testwait.Until(t, "the explanation", func() bool {
+		return strings.Contains(p.log.String(), "no reply from server at all")
+	})
+	l.broadcast(t, discover(t).ToBytes())
+	if _, from := receive(t, l.smee); from.Port() != 67 {
+		t.Errorf("asked from %v, want port 67", from)
+	}
+	p.wantMetric(t, `dhcp_relay_server_up{server="10.244.0.11"} 1`)
 }
 
 // TestTrap19AnswerFromTheAddressThatWasAsked is tinkerbell/charts#109: a renewing client asked the service IP, which is

@@ -45,19 +45,74 @@ func TestAppendAgent(t *testing.T) {
 	}
 }
 
-func TestStripAgent(t *testing.T) {
+func TestJoinAgent(t *testing.T) {
+	link := []byte{5, 4, 198, 51, 100, 1}
+	long := func(n int) []byte { return append([]byte{82, byte(n), 1, byte(n - 2)}, make([]byte, n-2)...) }
+	tests := map[string]struct {
+		m    Message
+		want []byte // options, nil if they stay
+	}{
+		"last before the end": {
+			m:    with(82, 10, 1, 4, 0, 20, 0, 5, 2, 2, 0xab, 0xcd, 255),
+			want: []byte{82, 16, 1, 4, 0, 20, 0, 5, 2, 2, 0xab, 0xcd, 5, 4, 198, 51, 100, 1, 255},
+		},
+		"not last, pads, and 0xff behind the end": {
+			m: with(53, 1, 1, 0, 0, 82, 6, 1, 4, 0, 20, 0, 5, 0, 55, 2, 1, 3, 255, 255, 255, 255),
+			want: []byte{
+				53, 1, 1, 0, 0, 82, 12, 1, 4, 0, 20, 0, 5, 5, 4, 198, 51, 100, 1, 0, 55, 2, 1, 3, 255,
+			},
+		},
+		"no end":                 {m: with(53, 1, 1, 82, 3, 1, 1, 'x'), want: append([]byte{53, 1, 1, 82, 9, 1, 1, 'x'}, append(link, 255)...)},
+		"several":                {m: with(82, 4, 1, 2, 0, 1, 55, 1, 3, 82, 4, 2, 2, 0, 2, 255), want: []byte{82, 14, 1, 2, 0, 1, 2, 2, 0, 2, 5, 4, 198, 51, 100, 1, 55, 1, 3, 255}},
+		"empty":                  {m: with(82, 0, 255), want: append([]byte{82, 6}, append(link, 255)...)},
+		"just fits one option":   {m: with(append(long(249), 255)...), want: append(append(append([]byte{82, 255}, long(249)[2:]...), link...), 255)},
+		"too long by one":        {m: with(append(long(250), 255)...)},
+		"sub-options are cut":    {m: with(82, 4, 1, 9, 0, 20, 255)},
+		"another is cut":         {m: with(82, 3, 1, 1, 'x', 82, 32, 1, 4)},
+		"no option 82":           {m: with(53, 1, 1, 255)},
+		"BOOTP":                  {m: fixed()},
+		"too long for the limit": {m: with(append(append([]byte{82, 3, 1, 1, 'x', 200, 250}, make([]byte, 250)...), 201, 93)...)},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			slot := make([]byte, len(test.m), 900)
+			copy(slot, test.m)
+			got, ok := Message(slot).JoinAgent(link, 560)
+			want := []byte(test.m)
+			if test.want != nil {
+				want = with(test.want...)
+			}
+			if diff := cmp.Diff(want, []byte(got[:min(len(got), len(want))])); diff != "" || ok != (test.want != nil) {
+				t.Errorf("got %v (-want +got):\n%s", ok, diff)
+			}
+		})
+	}
+}
+
+func TestStripSubs(t *testing.T) {
+	both := SetOf(SubCircuitID) | SetOf(SubLinkSelection)
+	_, sum := SumSubs([]byte{5, 1, 9, 1, 1, 'm'})
 	tests := map[string]struct {
 		m, want Message
 		strip   func(Message) Message
 	}{
-		"the only one":   {with(53, 1, 2, 82, 2, 1, 0, 255, 0), with(53, 1, 2, 255, 0), Message.StripAgents},
-		"all":            {with(82, 2, 1, 0, 53, 1, 2, 82, 0, 255), with(53, 1, 2, 255), Message.StripAgents},
-		"none":           {with(53, 1, 2, 255), with(53, 1, 2, 255), Message.StripAgents},
-		"before no end":  {with(53, 1, 2, 82, 2, 1, 0), with(53, 1, 2), Message.StripAgents},
-		"BOOTP":          {fixed(), fixed(), Message.StripAgents},
-		"ours of two":    {with(82, 2, 1, 0, 82, 3, 5, 1, 9, 255), with(82, 2, 1, 0, 255), ours(3)},
-		"ours of joined": {with(82, 5, 1, 0, 5, 1, 9, 255), with(82, 2, 1, 0, 255), ours(3)},
-		"not echoed":     {with(53, 1, 2, 255), with(53, 1, 2, 255), ours(3)},
+		"the only one": {with(53, 1, 2, 82, 2, 1, 0, 255, 0), with(53, 1, 2, 255, 0), Message.StripAgents},
+		"all":          {with(82, 2, 1, 0, 53, 1, 2, 82, 0, 255), with(53, 1, 2, 255), Message.StripAgents},
+		"none":         {with(53, 1, 2, 255), with(53, 1, 2, 255), Message.StripAgents},
+		"before no end": {
+			with(53, 1, 2, 82, 2, 1, 0), with(53, 1, 2), Message.StripAgents,
+		},
+		"BOOTP":           {fixed(), fixed(), Message.StripAgents},
+		"as sent":         {with(82, 9, 1, 1, 't', 1, 1, 'm', 5, 1, 9, 255), with(82, 3, 1, 1, 't', 255), ours(both, sum)},
+		"sorted":          {with(82, 12, 1, 1, 't', 1, 1, 'm', 2, 1, 't', 5, 1, 9, 255), with(82, 6, 1, 1, 't', 2, 1, 't', 255), ours(both, sum)},
+		"two options":     {with(82, 3, 1, 1, 't', 82, 6, 1, 1, 'm', 5, 1, 9, 255), with(82, 3, 1, 1, 't', 255), ours(both, sum)},
+		"echoed twice":    {with(82, 9, 1, 1, 't', 1, 1, 'm', 5, 1, 9, 82, 9, 1, 1, 't', 1, 1, 'm', 5, 1, 9, 255), with(82, 3, 1, 1, 't', 255), ours(both, sum)},
+		"theirs alone":    {with(82, 3, 1, 1, 't', 255), with(82, 3, 1, 1, 't', 255), ours(both, sum)},
+		"one is added":    {with(82, 12, 1, 1, 't', 1, 1, 'm', 5, 1, 9, 7, 1, 's', 255), with(82, 6, 1, 1, 't', 7, 1, 's', 255), ours(both, sum)},
+		"sum not known":   {with(82, 6, 1, 1, 't', 5, 1, 9, 255), with(82, 3, 1, 1, 't', 255), ours(SetOf(SubLinkSelection), 0)},
+		"not echoed":      {with(53, 1, 2, 255), with(53, 1, 2, 255), ours(both, sum)},
+		"cut sub-options": {with(82, 4, 1, 9, 0, 0, 255), with(82, 4, 1, 9, 0, 0, 255), ours(both, 0)},
+		"none, BOOTP":     {fixed(), fixed(), ours(both, sum)},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +123,9 @@ func TestStripAgent(t *testing.T) {
 	}
 }
 
-func ours(n int) func(Message) Message { return func(m Message) Message { return m.StripAgent(n) } }
+func ours(subs Subs, sum uint32) func(Message) Message {
+	return func(m Message) Message { return m.StripSubs(subs, sum) }
+}
 
 func TestSub(t *testing.T) {
 	agent := []byte{1, 2, 'a', 'b', 5, 4, 1, 2, 3, 4, 9, 9, 0}
@@ -111,9 +168,53 @@ func FuzzAgent(f *testing.F) {
 				}
 			}
 		}
-		stripped := added.StripAgent(len(agent))
-		if !bytes.Equal(stripped[:end], b[:end]) || stripped.HasAgent() != had {
-			t.Fatal("something else than ours was removed")
+		if stripped := added.StripAgents(); stripped.HasAgent() {
+			t.Fatal("an option 82 is left")
+		}
+	})
+}
+
+// FuzzJoin joins sub-options to an option 82, and removes them: every option is there as it was.
+func FuzzJoin(f *testing.F) {
+	f.Add([]byte(with(53, 1, 1, 82, 2, 1, 0, 255, 0, 0)), []byte{198, 51, 100, 1})
+	f.Add([]byte(with(82, 4, 1, 2, 0, 1, 0, 55, 1, 3, 82, 4, 2, 2, 0, 2)), []byte{1})
+	f.Fuzz(func(t *testing.T, b, link []byte) {
+		m := make(Message, len(b), len(b)+300)
+		copy(m, b)
+		if m.Check() != OK || len(link) > 200 {
+			return
+		}
+		var before []byte // the other options, and what the agents say
+		collect := func(m Message) (all []byte) {
+			var agents []byte
+			for code, value := range m.Options {
+				if code == OptionAgent {
+					agents = append(agents, value...)
+				} else {
+					all = append(append(all, code, byte(len(value))), value...)
+				}
+			}
+			return append(all, agents...)
+		}
+		before = collect(m)
+		value := AppendSub(nil, SubLinkSelection, link)
+		subs, sum := SumSubs(value)
+		joined, ok := m.JoinAgent(value, 1<<16)
+		if !ok {
+			if !bytes.Equal(joined, b) {
+				t.Fatal("changed though it did not fit")
+			}
+			return
+		}
+		agents := 0
+		for range joined.Agents {
+			agents++
+		}
+		if agents != 1 {
+			t.Fatalf("%d options 82", agents)
+		}
+		if got := collect(joined.StripSubs(subs, sum)); !bytes.Equal(got, before) {
+			t.Fatalf("got %x, want %x", got, before)
 		}
 	})
 }

@@ -61,14 +61,13 @@ type Fault uint8
 
 // The faults that [Message.Check] finds.
 const (
-	OK        Fault = iota
-	Short           // shorter than the fixed part
-	BadOp           // neither a request nor a reply
-	BadHlen         // a hardware address longer than its field
-	BadCookie       // something else than DHCP where the options begin
+	OK      Fault = iota
+	Short         // shorter than the fixed part
+	BadOp         // neither a request nor a reply
+	BadHlen       // a hardware address longer than its field
 )
 
-var faultNames = [...]string{"ok", "short-message", "bad-op", "bad-hlen", "bad-magic"}
+var faultNames = [...]string{"ok", "short-message", "bad-op", "bad-hlen"}
 
 func (f Fault) String() string { return faultNames[f] }
 
@@ -76,8 +75,8 @@ func (f Fault) String() string { return faultNames[f] }
 // message that Check found good.
 type Message []byte
 
-// Check looks for what no relay can handle. A message without options (no cookie: BOOTP, RFC 951) is good, and so
-// are options without an end, which relays must not mind.
+// Check looks for what no relay can handle. A message without options (no cookie, or that of another vendor: BOOTP, RFC
+// 951 section 3) is good, and so are options without an end, which relays must not mind.
 func (m Message) Check() Fault {
 	switch {
 	case len(m) < MinLen:
@@ -86,21 +85,22 @@ func (m Message) Check() Fault {
 		return BadOp
 	case m[offHlen] > maxHlen:
 		return BadHlen
-	case !m.HasOptions() && !m.noCookie():
-		return BadCookie
 	}
 	return OK
 }
 
-// noCookie tells that nothing stands where the cookie would: the message ends there, or has zeroes, which it may get
-// as padding on its way.
-func (m Message) noCookie() bool {
+// OtherCookie tells that something else stands where the cookie of DHCP would: neither that, nor zeroes, which a message
+// may get as padding on its way. The vendor's area is not a relay agent's to judge (RFC 1542 section 4.1.1).
+func (m Message) OtherCookie() bool {
+	if m.HasOptions() {
+		return false
+	}
 	for _, b := range m[offOptions:min(len(m), offFirst)] {
 		if b != 0 {
-			return false
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // Op is the direction.

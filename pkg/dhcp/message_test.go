@@ -33,7 +33,7 @@ func TestCheck(t *testing.T) {
 		"option runs over the end": {m: with(53, 1, 1, 61, 200, 1)},
 		"BOOTP, no vendor area":    {m: fixed()},
 		"BOOTP, short vendor area": {m: append(fixed(), 0, 0, 0)},
-		"part of a wrong magic":    {m: append(fixed(), 1, 2, 3), want: BadCookie},
+		"part of a wrong magic":    {m: append(fixed(), 1, 2, 3)},
 		"BOOTP, zero vendor area":  {m: append(fixed(), make([]byte, 64)...)},
 		"hlen 0 (trap 12)":         {m: set(with(255), offHlen, 0)},
 		"hlen 16":                  {m: set(with(255), offHlen, 16)},
@@ -41,7 +41,7 @@ func TestCheck(t *testing.T) {
 		"hlen 255":                 {m: set(with(255), offHlen, 255), want: BadHlen},
 		"op 0":                     {m: set(with(255), offOp, 0), want: BadOp},
 		"op 3":                     {m: set(with(255), offOp, 3), want: BadOp},
-		"wrong magic":              {m: set(with(255), offOptions, 0x64), want: BadCookie},
+		"wrong magic":              {m: set(with(255), offOptions, 0x64)},
 		"empty":                    {m: Message{}, want: Short},
 		"a byte short":             {m: fixed()[:MinLen-1], want: Short},
 	}
@@ -51,6 +51,27 @@ func TestCheck(t *testing.T) {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// TestOtherCookie tells what is counted: BOOTP without a cookie is not.
+func TestOtherCookie(t *testing.T) {
+	tests := map[string]struct {
+		vend []byte
+		want bool
+	}{
+		"DHCP":    {vend: []byte{0x63, 0x82, 0x53, 0x63, 255}},
+		"none":    {},
+		"short":   {vend: []byte{0, 0, 0}},
+		"zeroes":  {vend: make([]byte, 64)},
+		"CMU":     {vend: []byte{'C', 'M', 'U', 0}, want: true},
+		"damaged": {vend: []byte{0x53, 0x63, 0x35, 1}, want: true},
+		"part":    {vend: []byte{0x63, 0x82}, want: true},
+	}
+	for name, test := range tests {
+		if got := append(fixed(), test.vend...).OtherCookie(); got != test.want {
+			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		}
 	}
 }
 

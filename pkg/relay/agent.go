@@ -5,6 +5,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/iana"
+
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/relay/fault"
@@ -16,7 +20,7 @@ type Action string
 // The actions, in the words of ISC dhcrelay (-m) and of the chart (presentGiaddrAction).
 const (
 	Forward Action = "forward" // as it is
-	Append  Action = "append"  // our option 82 behind the one that is there
+	Append  Action = "append"  // our sub-options behind those that are there
 	Replace Action = "replace" // our option 82 in place of the one that is there
 	Discard Action = "discard" // drop the request
 )
@@ -104,67 +108,112 @@ func (c Config) validateAgent() (faults []error) {
 	return faults
 }
 
-// agentOf is the value of option 82 for requests that arrive on a listener, without relay flags and token. mac and
-// address are the interface's.
+// agentOf is the value of option 82 for requests that arrive on a listener, without token; its relay flags are those of
+// a broadcast. mac and address are the interface's. The sub-options are in the order of their codes.
 func (c Config) agentOf(l Listener, mac frame.MAC, address [4]byte) []byte {
-	var b []byte
-	text := func(code byte, value string, otherwise []byte) {
-		if value != "" {
-			otherwise = []byte(value)
+	subs := c.fixedSubs()
+	text := func(code uint8, option SubOption, value string, otherwise []byte) {
+		if c.Agent.has(option) {
+			if value != "" {
+				otherwise = []byte(value)
+			}
+			subs[code] = otherwise
 		}
-		b = dhcp.AppendSub(b, code, otherwise)
 	}
-	ip := func(code byte, first netip.Addr, otherwise [4]byte) {
+	ip := func(code uint8, option SubOption, first netip.Addr) {
+		at := address
 		if first.IsValid() {
-			otherwise = first.As4()
+			at = first.As4()
 		}
-		if otherwise != ([4]byte{}) {
-			b = dhcp.AppendSub(b, code, otherwise[:])
-		}
-	}
-	for _, option := range c.Agent.Options {
-		switch option {
-		case CircuitID:
-			text(dhcp.SubCircuitID, c.Agent.CircuitID, []byte(l.Name))
-		case RemoteID:
-			text(dhcp.SubRemoteID, c.Agent.RemoteID, mac[:])
-		case SubscriberID:
-			text(dhcp.SubSubscriberID, c.Agent.SubscriberID, nil)
-		case RelayID:
-			text(dhcp.SubRelayID, string(c.Agent.RelayID), duid(mac))
-		case LinkSelection:
-			ip(dhcp.SubLinkSelection, l.LinkAddress, address)
-		case ServerIDOverride:
-			ip(dhcp.SubServerIDOverride, c.SourceAddress, address)
-			b = dhcp.AppendSub(b, dhcp.SubFlags, []byte{0})
+		if c.Agent.has(option) && at != ([4]byte{}) {
+			subs[code] = at[:]
 		}
 	}
-	return b
+	text(dhcp.SubCircuitID, CircuitID, c.Agent.CircuitID, []byte(l.Name))
+	text(dhcp.SubRemoteID, RemoteID, c.Agent.RemoteID, mac[:])
+	text(dhcp.SubRelayID, RelayID, string(c.Agent.RelayID), duid(mac))
+	ip(dhcp.SubLinkSelection, LinkSelection, l.LinkAddress)
+	ip(dhcp.SubServerIDOverride, ServerIDOverride, c.SourceAddress)
+	if c.Agent.has(ServerIDOverride) {
+		subs[dhcp.SubFlags] = []byte{0}
+	}
+	return subs.ToBytes()
 }
 
-// duid is a DUID-LL (RFC 8415 section 11.4).
-func duid(mac frame.MAC) []byte { return append([]byte{0, 3, 0, htypeEthernet}, mac[:]...) }
+// agentOfRouters is the value for a router's request, without link selection and token. It describes no circuit, and has
+// no override: that router's clients know the server by another address.
+func (c Config) agentOfRouters() []byte {
+	subs := c.fixedSubs()
+	if c.Agent.has(ServerIDOverride) {
+		subs[dhcp.SubFlags] = []byte{dhcp.FlagUnicast}
+	}
+	return subs.ToBytes()
+}
 
-// agentOfUnicast is the value of option 82 for a request that was sent to this host. It describes neither a circuit
-// nor a link, except for a giaddr that this relay replaces.
-func (c Config) agentOfUnicast(b []byte, giaddr [4]byte) []byte {
-	for _, option := range c.Agent.Options {
-		switch option {
-		case LinkSelection:
-			if giaddr != ([4]byte{}) {
-				b = dhcp.AppendSub(b, dhcp.SubLinkSelection, giaddr[:])
-			}
-		case ServerIDOverride:
-			// No override: the client knows the address that it asked already (RFC 5107 section 5).
+// agentOfStrangers is the value for the unicast of a client whose listener is not known, as that of agentOf.
+func (c Config) agentOfStrangers() []byte {
+	subs := c.fixedSubs()
+	if c.Agent.has(CircuitID) && c.Agent.CircuitID != "" {
+		subs[dhcp.SubCircuitID] = []byte(c.Agent.CircuitID)
+	}
+	if c.Agent.has(RemoteID) && c.Agent.RemoteID != "" {
+		subs[dhcp.SubRemoteID] = []byte(c.Agent.RemoteID)
+	}
+	if c.Agent.has(ServerIDOverride) {
+		subs[dhcp.SubFlags] = []byte{0}
+		if c.SourceAddress.IsValid() {
+			subs[dhcp.SubServerIDOverride] = c.SourceAddress.AsSlice()
+		}
+	}
+	return subs.ToBytes()
+}
+
+// fixedSubs are the sub-options that are the same in every request.
+func (c Config) fixedSubs() dhcpv4.Options {
+	subs := dhcpv4.Options{}
+	if c.Agent.has(SubscriberID) {
+		subs[dhcp.SubSubscriberID] = []byte(c.Agent.SubscriberID)
+	}
+	if c.Agent.has(RelayID) && len(c.Agent.RelayID) > 0 {
+		subs[dhcp.SubRelayID] = c.Agent.RelayID
+	}
+	return subs
+}
+
+// duid is a DUID-LL (RFC 9915 section 11.4).
+func duid(mac frame.MAC) []byte {
+	return (&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: mac[:]}).ToBytes()
+}
+
+// appendUnicast appends the value of option 82 for a client's own request that was sent to this host, as of a RENEW. The
+// server has to find the lease by the sub-options that it saw in the client's broadcasts, which were those of base. But
+// where a pool is chosen by link selection it is chosen by that of ciaddr: giaddr is the same, and any address of the
+// link will do (RFC 3527 section 3). asked is the address that the request was sent to, zero where it may have been
+// translated: it is the client's server, so the override of the broadcasts, which the answer to a RENEW has to repeat
+// (RFC 5107 section 4).
+func (c *Config) appendUnicast(b, base []byte, ciaddr, asked [4]byte) []byte {
+	linked := isHost(ciaddr) && (c.Agent.has(LinkSelection) || c.Agent.has(ServerIDOverride))
+	overridden := false
+	for code, value, rest, ok := dhcp.NextSub(base); ok; code, value, rest, ok = dhcp.NextSub(rest) {
+		switch {
+		case code == dhcp.SubFlags:
 			b = append(b, dhcp.SubFlags, 1, dhcp.FlagUnicast)
-		case SubscriberID:
-			b = append(append(b, dhcp.SubSubscriberID, byte(len(c.Agent.SubscriberID))), c.Agent.SubscriberID...)
-		case RelayID:
-			if len(c.Agent.RelayID) > 0 {
-				b = dhcp.AppendSub(b, dhcp.SubRelayID, c.Agent.RelayID)
-			}
-		case CircuitID, RemoteID:
+			continue
+		case code == dhcp.SubLinkSelection && linked:
+			continue
+		case code == dhcp.SubServerIDOverride:
+			overridden = true
 		}
+		b = dhcp.AppendSub(b, code, value)
+	}
+	if linked {
+		b = dhcp.AppendSub(b, dhcp.SubLinkSelection, ciaddr[:])
+	}
+	if c.Agent.has(ServerIDOverride) && !overridden && asked != ([4]byte{}) {
+		b = dhcp.AppendSub(b, dhcp.SubServerIDOverride, asked[:])
 	}
 	return b
 }
+
+// isHost tells an address that one host of a network can have.
+func isHost(ip [4]byte) bool { return ip[0] != 0 && usable(netip.AddrFrom4(ip)) }

@@ -14,7 +14,7 @@ import (
 // TestPresentGiaddrAction is the matrix of the four modes: what the server sees, and what the client gets when the
 // server echoes option 82.
 func TestPresentGiaddrAction(t *testing.T) {
-	const ours, theirs = "\x52\x04\x01\x02me", "\x52\x03\x01\x01x"
+	const ours, theirs, joined = "\x52\x04\x01\x02me", "\x52\x03\x01\x01x", "\x52\x07\x01\x01x\x01\x02me"
 	tests := map[string]struct {
 		action         Action
 		giaddr, agent  bool
@@ -26,7 +26,7 @@ func TestPresentGiaddrAction(t *testing.T) {
 		"forward, giaddr and agent":    {action: Forward, giaddr: true, agent: true, request: theirs, reply: theirs},
 		"append, plain":                {action: Append, request: ours},
 		"append, giaddr":               {action: Append, giaddr: true, request: ours},
-		"append, giaddr and agent":     {action: Append, giaddr: true, agent: true, request: theirs + ours, reply: theirs},
+		"append, giaddr and agent":     {action: Append, giaddr: true, agent: true, request: joined, reply: theirs},
 		"replace, plain":               {action: Replace, request: ours},
 		"replace, giaddr":              {action: Replace, giaddr: true, request: ours},
 		"replace, giaddr and agent":    {action: Replace, giaddr: true, agent: true, request: ours},
@@ -35,7 +35,7 @@ func TestPresentGiaddrAction(t *testing.T) {
 		"discard, giaddr and agent":    {action: Discard, giaddr: true, agent: true, drop: AgentRefused},
 		"forward, agent on trusted":    {action: Forward, agent: true, request: theirs, reply: theirs},
 		"replace, agent on trusted":    {action: Replace, agent: true, request: ours},
-		"append, agent on trusted":     {action: Append, agent: true, request: theirs + ours, reply: theirs},
+		"append, agent on trusted":     {action: Append, agent: true, request: joined, reply: theirs},
 		"discard, agent on trusted":    {action: Discard, agent: true, drop: AgentRefused},
 		"nothing configured, plain":    {action: "", request: ""},
 		"nothing configured, relayed":  {action: "", giaddr: true},
@@ -84,11 +84,11 @@ func TestPresentGiaddrAction(t *testing.T) {
 	}
 }
 
-// TestStripLeavesTheirs: the server echoed one of two options 82, or both, or joined them.
+// TestStripLeavesTheirs: the server echoed a part of option 82, or split it.
 func TestStripLeavesTheirs(t *testing.T) {
-	const ours, theirs = "\x52\x04\x01\x02me", "\x52\x0a\x01\x08circuit1"
+	const ours, theirs, joined = "\x52\x04\x01\x02me", "\x52\x0a\x01\x08circuit1", "\x52\x0e\x01\x08circuit1\x01\x02me"
 	for name, echoed := range map[string]string{
-		"theirs": theirs, "both": theirs + ours, "joined": "\x52\x0e\x01\x08circuit1\x01\x02me",
+		"theirs": theirs, "split": theirs + ours, "whole": joined, "twice": joined + joined,
 	} {
 		b := newBench(t, func(c *Config) {
 			c.TrustedListeners = []string{"macvlan0"}
@@ -96,7 +96,7 @@ func TestStripLeavesTheirs(t *testing.T) {
 			c.Agent = Agent{Options: []SubOption{CircuitID}, CircuitID: "me"}
 		})
 		b.heard.trusted = true
-		if m, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover), []byte(theirs)...)); !bytes.Contains(m, []byte(theirs+ours)) {
+		if m, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover), []byte(theirs)...)); !bytes.Contains(m, []byte(joined)) {
 			t.Fatal("ours was not added")
 		}
 		out, _, drop := b.answer(message(dhcp.Reply, byte(dhcp.Offer), []byte(echoed)...))
@@ -114,22 +114,27 @@ func TestSubOptions(t *testing.T) {
 	own := [4]byte{192, 0, 2, 9}
 	got := config.agentOf(Listener{Name: "vlan7"}, testMAC, own)
 	want := "\x01\x05vlan7" + "\x02\x06\x02\x00\x00\x00\x00\x01" + "\x05\x04\xc0\x00\x02\x09" + "\x06\x05rack7" +
-		"\x0c\x0a\x00\x03\x00\x01\x02\x00\x00\x00\x00\x01" + "\x0b\x04\xc0\x00\x02\x09" + "\x0a\x01\x00"
+		"\x0a\x01\x00" + "\x0b\x04\xc0\x00\x02\x09" + "\x0c\x0a\x00\x03\x00\x01\x02\x00\x00\x00\x00\x01"
 	if diff := cmp.Diff([]byte(want), got); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
 	}
 	config.SourceAddress = netip.MustParseAddr("192.0.2.2")
 	config.Agent.CircuitID, config.Agent.RemoteID, config.Agent.RelayID = "c", "r", []byte{0, 2, 1}
 	got = config.agentOf(Listener{Name: "vlan7", LinkAddress: netip.MustParseAddr("198.51.100.1")}, testMAC, own)
-	want = "\x01\x01c\x02\x01r" + "\x05\x04\xc6\x33\x64\x01" + "\x06\x05rack7" + "\x0c\x03\x00\x02\x01" +
-		"\x0b\x04\xc0\x00\x02\x02" + "\x0a\x01\x00"
+	want = "\x01\x01c\x02\x01r" + "\x05\x04\xc6\x33\x64\x01" + "\x06\x05rack7" + "\x0a\x01\x00" +
+		"\x0b\x04\xc0\x00\x02\x02" + "\x0c\x03\x00\x02\x01"
 	if diff := cmp.Diff([]byte(want), got); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)
 	}
-	got = config.agentOfUnicast(nil, theirGiaddr)
-	want = "\x05\x04\xcb\x00\x71\x01" + "\x06\x05rack7" + "\x0c\x03\x00\x02\x01" + "\x0a\x01\x80"
+	got = config.agentOfRouters()
+	want = "\x06\x05rack7" + "\x0a\x01\x80" + "\x0c\x03\x00\x02\x01"
 	if diff := cmp.Diff([]byte(want), got); diff != "" {
-		t.Errorf("unicast (-want +got):\n%s", diff)
+		t.Errorf("routers (-want +got):\n%s", diff)
+	}
+	got = config.agentOfStrangers()
+	want = "\x01\x01c\x02\x01r" + "\x06\x05rack7" + "\x0a\x01\x00" + "\x0b\x04\xc0\x00\x02\x02" + "\x0c\x03\x00\x02\x01"
+	if diff := cmp.Diff([]byte(want), got); diff != "" {
+		t.Errorf("strangers (-want +got):\n%s", diff)
 	}
 }
 
@@ -161,7 +166,7 @@ func TestTrap04OptionThatDoesNotFit(t *testing.T) {
 				t.Errorf("got %v and option 82 %v, want %v", drop, got.HasAgent(), test.added)
 			}
 			// What was not added is not taken out of the reply either.
-			if _, o, _ := b.answer(got); o.added != test.added {
+			if _, o, _ := b.answer(got); (o.added != 0) != test.added {
 				t.Errorf("origin says added %v", o.added)
 			}
 		})
@@ -220,8 +225,7 @@ func set(at int) func(dhcp.Message) dhcp.Message {
 
 // forge changes the listener in the token.
 func forge(m dhcp.Message) dhcp.Message {
-	agent, _ := m.LastAgent()
-	token, _ := dhcp.Sub(agent, dhcp.SubVendor)
+	token, _ := find(m)
 	token[6]++
 	return m
 }
@@ -238,7 +242,7 @@ func TestTrap25TokenIsRequired(t *testing.T) {
 	for name, test := range map[string]struct {
 		m    dhcp.Message
 		want Drop
-	}{"without": {without, Unsolicited}, "forged": {forged, Unsolicited}, "with": {with, None}} {
+	}{"without": {without, TokenMissing}, "forged": {forged, BadToken}, "with": {with, None}} {
 		if _, _, drop := b.answer(test.m); drop != test.want {
 			t.Errorf("%s token: got %v, want %v", name, drop, test.want)
 		}

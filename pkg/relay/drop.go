@@ -26,7 +26,6 @@ const (
 	ShortMessage
 	BadOp
 	BadHlen
-	BadMagic
 
 	// Reasons that a socket tells.
 	OtherHost // for another station or another VLAN, or sent by this host
@@ -38,6 +37,7 @@ const (
 	ReplyFromClient // a BOOTREPLY on the client's side: of a server there
 	HopLimit
 	Loop           // our own giaddr comes back
+	BadGiaddr      // a giaddr that no host can have
 	UntrustedRelay // a giaddr from outside the trusted prefixes
 	UntrustedAgent // option 82 without a giaddr (RFC 3046 section 2.1)
 	AgentRefused   // a giaddr or option 82 is there, and the mode is discard
@@ -50,6 +50,10 @@ const (
 
 	// Reasons for which it drops a reply.
 	Unsolicited     // no pending request has this xid and chaddr
+	TokenMissing    // the server has not echoed the option 82 with the token
+	BadToken        // the token is not the request's
+	ReplyLimit      // one more reply to a request than any server sends
+	BadAddress      // for an address that no host can have
 	UntrustedServer // from outside the server prefixes
 	TooLong         // larger than the listener's MTU
 	ListenerDown    // the listener that the client is on is gone
@@ -71,7 +75,6 @@ var dropNames = [numDrops]string{
 	ShortMessage:    "short-message",
 	BadOp:           "bad-op",
 	BadHlen:         "bad-hlen",
-	BadMagic:        "bad-magic",
 	OtherHost:       "other-host",
 	Truncated:       "truncated",
 	Overflow:        "overflow",
@@ -79,6 +82,7 @@ var dropNames = [numDrops]string{
 	ReplyFromClient: "reply-from-client",
 	HopLimit:        "hop-limit",
 	Loop:            "loop",
+	BadGiaddr:       "bad-giaddr",
 	UntrustedRelay:  "untrusted-relay",
 	UntrustedAgent:  "untrusted-option82",
 	AgentRefused:    "agent-refused",
@@ -89,6 +93,10 @@ var dropNames = [numDrops]string{
 	TotalLimit:      "total-limit",
 	NewcomerLimit:   "newcomer-limit",
 	Unsolicited:     "unsolicited",
+	TokenMissing:    "token-missing",
+	BadToken:        "bad-token",
+	ReplyLimit:      "reply-limit",
+	BadAddress:      "bad-address",
 	UntrustedServer: "untrusted-server",
 	TooLong:         "too-long",
 	ListenerDown:    "listener-down",

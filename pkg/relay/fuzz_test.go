@@ -15,6 +15,7 @@ func FuzzPolicy(f *testing.F) {
 	f.Add([]byte(message(dhcp.Request, byte(dhcp.Requests), 82, 3, 1, 1, 'x')), true)
 	f.Add([]byte(withGiaddr(message(dhcp.Request, byte(dhcp.Inform)), theirGiaddr)), true)
 	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Ack), 82, 3, 1, 1, 'x')), false)
+	f.Add([]byte(withGiaddr(message(dhcp.Request, byte(dhcp.Discover), 82, 5, 5, 3, 1, 2, 3, 0, 82, 2, 1, 0), theirGiaddr)), true)
 	bench := newBench(f, func(c *Config) { c.TracePackets, c.Pending = -1, 16 })
 	f.Fuzz(func(t *testing.T, b []byte, viaUnicast bool) {
 		if len(b) > mmsg.Received {
@@ -30,17 +31,34 @@ func FuzzPolicy(f *testing.F) {
 		if drop != None {
 			return
 		}
-		if len(got) < 300 || len(got) < len(b) || !bytes.Equal(got[4:24], b[4:24]) || !bytes.Equal(got[28:len(b)], b[28:]) {
+		if len(got) < 300 || !bytes.Equal(got[4:24], b[4:24]) || !bytes.Equal(got[28:236], b[28:236]) {
 			t.Fatal("a byte changed that may not")
+		}
+		if got.Giaddr() == dhcp.Message(b).Giaddr() || !viaUnicast || dhcp.Message(b).Giaddr() == [4]byte{} {
+			if !bytes.Equal(got[236:max(len(b), 236)], b[236:]) {
+				t.Fatal("an option changed that may not")
+			}
+		} else if link, found := linkOf(got); !found || !isHost(link) {
+			t.Fatal("giaddr is replaced, and the link is lost")
 		}
 		if got.Hops() != b[3]+1 {
 			t.Fatal("hops are not counted")
 		}
 		got[0] = byte(dhcp.Reply)
-		if _, _, drop := bench.worker.reply(got, peerOf(bench.targets.All[0].Addr), bench.targets, 0); drop != None {
+		if _, _, drop := bench.worker.reply(got, peerOf(bench.targets.All[0].Addr), bench.targets, 0); drop != None && drop != BadAddress {
 			t.Fatalf("the answer is dropped: %v", drop)
 		}
 	})
+}
+
+// linkOf is the link selection in a request.
+func linkOf(m dhcp.Message) (link [4]byte, found bool) {
+	for agent := range m.Agents {
+		if value, ok := dhcp.Sub(agent, dhcp.SubLinkSelection); ok && len(value) == 4 {
+			return [4]byte(value), true
+		}
+	}
+	return link, false
 }
 
 // FuzzReply is a reply of any bytes, asked for or not, to a request that had option 82 of its own, ours, or none.
@@ -61,7 +79,7 @@ func FuzzReply(f *testing.F) {
 		copy(slot[headroom:], b)
 		m := dhcp.Message(slot[headroom:])
 		if m.Check() == dhcp.OK && flags&4 == 0 {
-			o := origin{added: flags&1 != 0, sole: flags&2 != 0, agent: agent}
+			o := origin{added: dhcp.Subs(agent), sole: flags&2 != 0}
 			if flags&8 != 0 {
 				o.listener = unicast
 			}
@@ -77,10 +95,10 @@ func FuzzReply(f *testing.F) {
 		if !bytes.Equal(got[:24], b[:24]) || !bytes.Equal(got[28:236], b[28:236]) {
 			t.Fatal("a fixed field changed")
 		}
-		if !o.added && !bytes.Equal(got[236:len(b)], b[236:]) {
+		if o.added == 0 && !bytes.Equal(got[236:len(b)], b[236:]) {
 			t.Fatal("an option changed though none was ours")
 		}
-		if o.added && o.sole && got.HasAgent() {
+		if o.added != 0 && o.sole && got.HasAgent() {
 			t.Fatal("our option 82 is left")
 		}
 		putReply(slot[:headroom+len(got)], testMAC, ourGiaddr, false)

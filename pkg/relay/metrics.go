@@ -15,8 +15,11 @@ const (
 	unicastLabel = metrics.UnicastName
 )
 
-// omitted is the place of the metric in metrics.Port.Own.
-const omitted = 0
+// Places of the metrics in metrics.Port.Own.
+const (
+	omitted = iota
+	otherCookies
+)
 
 func newMetrics(
 	registerer prometheus.Registerer, listeners []Listener, pending, waiting func() float64,
@@ -24,10 +27,16 @@ func newMetrics(
 	c := metrics.Config{
 		Registerer: registerer, Prefix: "dhcp_relay", Family: "DHCPv4", Drops: dropNames[:],
 		Pending: pending, Waiting: waiting,
-		Own: []metrics.Counter{omitted: {
-			Name: "_option82_omitted_total",
-			Help: "Requests relayed without the option 82 that they should have got, since it did not fit.",
-		}},
+		Own: []metrics.Counter{
+			omitted: {
+				Name: "_option82_omitted_total",
+				Help: "Requests relayed without the option 82 that they should have got, since it did not fit.",
+			},
+			otherCookies: {
+				Name: "_other_cookies_total",
+				Help: "Requests relayed whose vendor area begins with another cookie than that of DHCP.",
+			},
+		},
 	}
 	for _, l := range listeners {
 		c.Listeners = append(c.Listeners, l.Name)

@@ -33,15 +33,26 @@ func keyOf(m dhcp.Message) key {
 	return k
 }
 
+// macOf is the hardware address in a message, zero where it is none of Ethernet's length.
+func macOf(m dhcp.Message) (mac [6]byte) {
+	if chaddr := m.Chaddr(); m.HLen() == 6 {
+		mac = [6]byte(chaddr[:])
+	}
+	return mac
+}
+
 // origin is where a request came from, and so where its replies go.
 type origin struct {
 	// listener is the index of the listener that received it, or unicast.
 	listener int16
-	// added tells that an option 82 is ours and must not reach the client; agent is the length of its value, and
-	// sole that there was none before.
-	added, sole bool
-	agent       uint8
-	// sum is the CRC-32 of that value, unless it is the sole one: a server may have echoed the other only.
+	// added are our sub-options, which must not reach the client; sole tells that there was no option 82 before. Zero and
+	// false: none was added.
+	added dhcp.Subs
+	sole  bool
+	// firmware tells that the client says that it boots by the network: servers may answer that only.
+	firmware bool
+	// sum is the checksum of our sub-options ([dhcp.SumSubs]), 0 where they are not known or are the sole ones: a server
+	// may have echoed the others only.
 	sum uint32
 	// giaddr is the relay agent that the request named, which this relay has replaced by itself; zero if none.
 	giaddr [4]byte

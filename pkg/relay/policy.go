@@ -1,11 +1,16 @@
 package relay
 
 import (
-	"hash/crc32"
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"hash/maphash"
+	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
@@ -24,10 +29,9 @@ type arrival struct {
 	// giaddr is that of the last message as it arrived.
 	giaddr [4]byte
 
-	// The method request sets these: client is the sender's tag; served tells that the servers gave it an address before,
-	// and waits that its queue will send the request.
-	client        uint64
-	served, waits bool
+	// The method request sets these: client is the sender's tag, and waits tells that its queue will send the request.
+	client uint64
+	waits  bool
 }
 
 // request decides about a request, and edits it in place for the servers. There must be room behind it for padding and
@@ -48,6 +52,8 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 	switch {
 	case giaddr != [4]byte{} && r.own(giaddr, to):
 		return m, Loop
+	case giaddr != [4]byte{} && !isHost(giaddr):
+		return m, BadGiaddr
 	case giaddr != [4]byte{} && !r.trusts(giaddr, a):
 		r.logLimiter.WarnAt(now, "refused a relay agent", func() []any {
 			return []any{"giaddr", dhcp.Addr(giaddr), "source", a.source.String(),
@@ -55,6 +61,7 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 		})
 		return m, UntrustedRelay
 	case giaddr == [4]byte{} && hasAgent && !a.trusted && !within(r.config.TrustedRelays, a.source.ip):
+		r.refusedSwitch(m, a, now)
 		return m, UntrustedAgent
 	case (giaddr != [4]byte{} || hasAgent) && r.config.PresentGiaddr == Discard:
 		return m, AgentRefused
@@ -72,15 +79,36 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 	if drop != None {
 		return m, drop
 	}
-	o := origin{listener: a.listener, giaddr: giaddr, from: a.source, local: a.local, client: a.client}
-	if a.listener == unicast {
+	o := origin{
+		listener: a.listener, giaddr: giaddr, from: a.source, local: a.local, client: a.client, firmware: isFirmware(m),
+	}
+	replaced := a.listener == unicast && giaddr != [4]byte{}
+	if replaced {
+		o.from = answerTo(m, giaddr, a.source)
+	}
+	m, linked := d.addAgent(m, k, a, &o, hasAgent, to, now)
+	if replaced && linked {
 		// The server has to answer this relay and not the one before it: only an answer that passes here again leaves from
 		// the address that was asked.
 		m.SetGiaddr([4]byte{})
+	} else if replaced {
+		// Without the giaddr the server would not know the machine's link. It answers the other relay agent itself.
+		if !within(r.config.TrustedRelays, giaddr) {
+			if slot != nil {
+				queue.Cancel(slot)
+			}
+			return m, UntrustedRelay
+		}
+		r.logLimiter.WarnAt(now, "no room for a relay agent's address", func() []any {
+			return []any{"giaddr", dhcp.Addr(giaddr), "source", a.source.String(), "length", len(m), "remedy",
+				"the server answers that relay agent past this relay; have it add a shorter option 82, or raise the MTU"}
+		})
 	}
 	m.Relayed(giaddrOf(to))
-	m = d.addAgent(m, k, a, &o, hasAgent, to, now)
 	m = dhcp.Pad(m)
+	if m.OtherCookie() {
+		r.metrics.Port(int(a.listener)).Own[otherCookies].Inc()
+	}
 	if a.waits = slot != nil; a.waits {
 		queue.Keep(slot, waiting{key: k, origin: o}, m, now)
 		return m, None
@@ -89,13 +117,52 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 	return m, None
 }
 
+// refusedSwitch logs that an option 82 was refused.
+func (r *Relay) refusedSwitch(m dhcp.Message, a *arrival, now int64) {
+	r.logLimiter.WarnAt(now, "refused option 82 without a giaddr", func() []any {
+		chaddr, name, remote := m.Chaddr(), unicastLabel, []byte(nil)
+		if a.listener != unicast {
+			name = r.config.Listeners[a.listener].Name
+		}
+		for agent := range m.Agents {
+			if value, found := dhcp.Sub(agent, dhcp.SubRemoteID); found {
+				remote = value
+			}
+		}
+		return []any{"listener", name, "chaddr", net.HardwareAddr(chaddr[:min(m.HLen(), 16)]).String(),
+			"giaddr", "0.0.0.0", "remote_id", hex.EncodeToString(remote), "remedy",
+			"if a switch adds it (DHCP snooping), name the listener in TRUSTED_LISTENERS, or turn it off at the switch " +
+				"(Cisco: no ip dhcp snooping information option)"}
+	})
+}
+
+// answerTo is where the answer to a relay agent goes: to port 67 of giaddr (RFC 2131 section 4.1), unless it asks for
+// its own port by option 82 (RFC 8357 section 5.1), or an address on the way was translated.
+func answerTo(m dhcp.Message, giaddr [4]byte, source peer) peer {
+	if source.ip != giaddr || source.port == serverPort {
+		return source
+	}
+	for agent := range m.Agents {
+		if _, found := dhcp.Sub(agent, dhcp.SubSourcePort); found {
+			return source
+		}
+	}
+	return peer{ip: giaddr, port: serverPort}
+}
+
+// isFirmware tells a message of a machine's firmware, or of a boot loader, which says so by its vendor class.
+func isFirmware(m dhcp.Message) bool {
+	class, _ := m.Option(dhcp.OptionVendorClass)
+	return bytes.HasPrefix(class, []byte("PXEClient")) || bytes.HasPrefix(class, []byte("HTTPClient"))
+}
+
 // own tells whether giaddr is an address by which clients or servers know this relay.
 func (r *Relay) own(giaddr [4]byte, to *server.Targets) bool {
 	if giaddr == giaddrOf(to) || r.config.SourceAddress == netip.AddrFrom4(giaddr) {
 		return true
 	}
 	for _, l := range r.listeners {
-		if p := l.Port(); p != nil && p.Info.address == giaddr {
+		if p := l.Port(); p != nil && p.Info.address == giaddr || l.config.LinkAddress == netip.AddrFrom4(giaddr) {
 			return true
 		}
 	}
@@ -109,41 +176,154 @@ func (r *Relay) trusts(giaddr [4]byte, a *arrival) bool {
 		(a.listener == unicast || within(r.config.TrustedRelays, giaddr))
 }
 
-// addAgent adds option 82 where there is one to add and the request's own, or another relay's, leaves room for it
-// (RFC 3046 section 2.1.1: never to a request that has a giaddr, unless a mode says otherwise).
+// addAgent adds option 82 where there is one to add and the request's own, or another relay's, leaves room for it (RFC
+// 3046 section 2.1.1: never to a request that has a giaddr, unless a mode says otherwise). linked is false where the
+// giaddr of a unicast is not in it: without that the giaddr must not be replaced.
 func (d *worker) addAgent(
 	m dhcp.Message, k key, a *arrival, o *origin, has bool, to *server.Targets, now int64,
-) dhcp.Message {
+) (added dhcp.Message, linked bool) {
 	config := &d.relay.config
 	if config.PresentGiaddr == Replace && has {
 		m, has = m.StripAgents(), false
-	} else if config.PresentGiaddr == Forward && (has || o.giaddr != [4]byte{} && a.listener != unicast) {
-		return m
 	}
-	value := d.scratch[:0]
-	if a.listener == unicast {
-		value = config.agentOfUnicast(value, o.giaddr)
-	} else {
-		value = append(value, a.agent...)
+	if config.PresentGiaddr == Forward && a.listener != unicast && a.giaddr != [4]byte{} {
+		return m, false
 	}
-	tokens := d.signer != nil
-	if len(value) == 0 && !tokens {
-		return m
+	// Where this relay is the one that giaddr names, what tells the server the link is added even if the action is to
+	// leave option 82 alone: the server cannot know it otherwise.
+	which := everything
+	if config.PresentGiaddr == Forward && has {
+		which = ofRelaying
 	}
-	o.added, o.sole, o.agent = true, !has, uint8(len(value))
-	if tokens {
-		o.agent += 2 + tokenLen
-		value = d.signer.append(value, k, *o, d.relay.unix(now))
+	limit := min(to.MTU-ipAndUDP, m.MaxSize())
+	added, linked, ok := d.join(m, k, a, o, has, which, limit, now)
+	if !ok && a.listener == unicast && a.giaddr != [4]byte{} {
+		added, linked, ok = d.join(m, k, a, o, has, linkAlone, limit, now)
 	}
-	if has {
-		o.sum = crc32.ChecksumIEEE(value)
-	}
-	added, ok := m.AppendAgent(value, min(to.MTU-ipAndUDP, m.MaxSize()))
 	if !ok {
-		o.added = false
 		d.relay.metrics.Port(int(a.listener)).Own[omitted].Inc()
 	}
-	return added
+	return added, linked
+}
+
+// which sub-options are added.
+type which uint8
+
+const (
+	everything which = iota
+	ofRelaying       // what comes of this relay being the one that the server answers: link, override and token
+	linkAlone
+)
+
+// adds tells whether a sub-option is among them, in a request of a client or of another relay agent.
+func (w which) adds(code byte, ofAgent bool) bool {
+	switch {
+	case w == everything || code == dhcp.SubLinkSelection:
+		return true
+	case w == linkAlone || ofAgent:
+		return false
+	}
+	return code == dhcp.SubServerIDOverride || code == dhcp.SubFlags
+}
+
+// join is addAgent with some sub-options. linked tells that there is a link selection then. ok is false where they do
+// not fit.
+func (d *worker) join(
+	m dhcp.Message, k key, a *arrival, o *origin, has bool, which which, limit int, now int64,
+) (added dhcp.Message, linked, ok bool) {
+	var theirs dhcp.Subs
+	if has {
+		m, theirs = nearer(m)
+		has = m.HasAgent()
+	}
+	value, ours := d.scratch[:0], d.subsOf(m, k, a, o)
+	if theirs == 0 && which == everything {
+		value = append(value, ours...)
+	} else {
+		for code, sub, rest, ok := dhcp.NextSub(ours); ok; code, sub, rest, ok = dhcp.NextSub(rest) {
+			if !theirs.Has(code) && which.adds(code, a.giaddr != [4]byte{}) {
+				value = dhcp.AppendSub(value, code, sub)
+			}
+		}
+	}
+	*o = origin{
+		listener: o.listener, firmware: o.firmware, giaddr: o.giaddr, from: o.from, local: o.local, client: o.client,
+	}
+	added, linked, ok = m, theirs.Has(dhcp.SubLinkSelection), true
+	signs := d.signer != nil && which != linkAlone
+	if len(value) == 0 && !signs {
+		return added, linked, true
+	}
+	subs, _ := dhcp.SumSubs(value)
+	linked = linked || subs.Has(dhcp.SubLinkSelection)
+	o.added, o.sole = subs, !has
+	if signs {
+		o.added |= dhcp.SetOf(dhcp.SubVendor)
+		value = d.signer.append(value, k, *o, d.relay.unix(now))
+	}
+	if !has {
+		added, ok = m.AppendAgent(value, limit)
+	} else if added, ok = m.JoinAgent(value, limit); ok {
+		_, o.sum = dhcp.SumSubs(value)
+	}
+	if !ok {
+		o.added, o.sole = 0, false
+		return m, theirs.Has(dhcp.SubLinkSelection), false
+	}
+	return added, linked, true
+}
+
+// nearer returns which sub-options an agent nearer to the client has set and this relay does not set again: the link,
+// and the server's address. A link that no host can be on is removed.
+func nearer(m dhcp.Message) (_ dhcp.Message, theirs dhcp.Subs) {
+	for agent := range m.Agents {
+		if link, found := dhcp.Sub(agent, dhcp.SubLinkSelection); found && (len(link) != 4 || !isHost([4]byte(link))) {
+			m = m.StripSubs(dhcp.SetOf(dhcp.SubLinkSelection), 0)
+			break
+		}
+	}
+	for agent := range m.Agents {
+		for _, code := range [...]byte{dhcp.SubLinkSelection, dhcp.SubServerIDOverride} {
+			if _, found := dhcp.Sub(agent, code); found {
+				theirs |= dhcp.SetOf(code)
+			}
+		}
+	}
+	return m, theirs
+}
+
+// subsOf are the sub-options for a request.
+func (d *worker) subsOf(m dhcp.Message, k key, a *arrival, o *origin) []byte {
+	r := d.relay
+	if a.listener != unicast {
+		return a.agent
+	}
+	value := d.unicast[:0]
+	if a.giaddr != [4]byte{} {
+		value = append(value, r.ofRouters...)
+		return dhcp.AppendSub(value, dhcp.SubLinkSelection, a.giaddr[:])
+	}
+	asked := a.local
+	if asked == giaddrOf(r.targets.Load()) { // the address of a Service may have been translated to it
+		asked = [4]byte{}
+	}
+	base := r.ofStrangers
+	if home := r.home(m, k); home != nil {
+		base = home.Info.agent
+	}
+	return r.config.appendUnicast(value, base, m.Ciaddr(), asked)
+}
+
+// home is the port of the listener that a client was served on, nil where that is not known. Where no router is trusted
+// there are no clients but those of the listeners.
+func (r *Relay) home(m dhcp.Message, k key) *listener.Port[link] {
+	for i, l := range r.listeners {
+		if len(r.listeners) == 1 && len(r.config.TrustedRelays) == 0 ||
+			r.queue(int16(i), [4]byte{}).Knows(r.clientOf(k, m, int16(i), [4]byte{})) {
+			return l.Port()
+		}
+	}
+	return nil
 }
 
 // ipAndUDP is the length of the headers around a message.
@@ -152,13 +332,6 @@ const ipAndUDP = 20 + 8
 func within(prefixes []netip.Prefix, ip [4]byte) bool {
 	addr := netip.AddrFrom4(ip)
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
-}
-
-// isLast tells whether the last option 82 ends with the value that was added to the request.
-func (o origin) isLast(m dhcp.Message) bool {
-	agent, _ := m.LastAgent()
-	at := len(agent) - int(o.agent)
-	return at >= 0 && crc32.ChecksumIEEE(agent[at:]) == o.sum
 }
 
 // reply decides about a reply, and edits it in place for the client or the relay agent.
@@ -171,37 +344,45 @@ func (d *worker) reply(m dhcp.Message, from peer, to *server.Targets, now int64)
 	if len(r.config.TrustedServers) > 0 && !within(r.config.TrustedServers, from.ip) {
 		return m, origin{}, UntrustedServer
 	}
-	o, waited, first, found := r.pending.Match(keyOf(m), now)
+	k, age := keyOf(m), uint32(r.config.PendingExpiry.Seconds())+1
+	o, waited, first, found := r.pending.Match(k, now)
 	switch {
 	case d.signer == nil:
-	case found && o.added: // xid and chaddr can be guessed or overheard: where a token was sent it has to come back
-		_, found = d.signer.read(m, r.unix(now), uint32(r.config.PendingExpiry.Seconds())+1)
+	case found && o.added.Has(dhcp.SubVendor): // xid and chaddr can be guessed or overheard: the token has to come back
+		if _, ok := d.signer.read(m, r.unix(now), age); !ok {
+			return m, origin{}, r.refusedToken(m, from, to, now)
+		}
 	case !found:
-		o, found = d.signer.read(m, r.unix(now), uint32(r.config.PendingExpiry.Seconds())+1)
-		found = found && int(o.listener) < len(r.listeners) && o.listener >= unicast
+		o, found = d.signer.read(m, r.unix(now), age)
+		if found = found && int(o.listener) < len(r.listeners) && o.listener >= unicast; found {
+			o.client = r.clientOf(k, m, o.listener, o.from.ip)
+			r.pending.Remember(k, o, now) // so that its replies are counted, too
+			r.pending.Match(k, now)
+		}
 	}
 	if !found {
 		r.unsolicited(now, from, m)
 		return m, origin{}, Unsolicited
 	}
+	if !r.pending.Reply(k, uint16(maphash.Comparable(r.seed, from.ip))) {
+		r.repeated(from, m, now)
+		return m, origin{}, ReplyLimit
+	}
 	d.waited = waited
 	if first {
 		r.metrics.Answered(waited)
 	}
-	if o.client == 0 { // known by its token only
-		o.client = r.clientOf(keyOf(m), m, o.listener, o.from.ip)
-	}
 	r.queue(o.listener, o.from.ip).answered(o.client, m, first, now)
-	r.servers.Answered(netip.AddrFrom4(from.ip), to.All, now)
+	r.servers.Answered(netip.AddrFrom4(from.ip), to.All, now, server.Machine(o.client, o.firmware), gives(m))
 	m = dhcp.Pad(m)
 	switch {
-	case o.added && o.sole:
+	case o.added != 0 && o.sole:
 		// Again after padding, which may complete an option that was cut off.
 		for m.HasAgent() {
 			m = dhcp.Pad(m.StripAgents())
 		}
-	case o.added && o.isLast(m):
-		m = m.StripAgent(int(o.agent))
+	case o.added != 0:
+		m = m.StripSubs(o.added, o.sum)
 	}
 	switch {
 	case o.listener == unicast:
@@ -209,5 +390,38 @@ func (d *worker) reply(m dhcp.Message, from peer, to *server.Targets, now int64)
 	case r.config.ClearGiaddr:
 		m.SetGiaddr([4]byte{})
 	}
+	if to := address(m, r.config.AlwaysBroadcast); o.listener != unicast && to.ip != limitedBroadcast && !isHost(to.ip) {
+		return m, o, BadAddress
+	}
 	return dhcp.Pad(m), o, None
+}
+
+// refusedToken decides about a reply to a pending request without the request's token.
+func (r *Relay) refusedToken(m dhcp.Message, from peer, to *server.Targets, now int64) Drop {
+	if _, found := find(m); found {
+		r.logLimiter.WarnAt(now, "dropped a reply with a wrong token", func() []any {
+			return append(saidBy(m, from), "remedy", "somebody forges or repeats replies, or replicas have another TOKEN_KEY")
+		})
+		return BadToken
+	}
+	r.servers.Heard(netip.AddrFrom4(from.ip), to.All, now)
+	r.logLimiter.WarnAt(now, "dropped a reply without its token", func() []any {
+		return append(saidBy(m, from), "remedy", "this server does not echo option 82 (RFC 3046 section 2.2), as busybox "+
+			"udhcpd: take another server, or leave TOKEN_KEY unset")
+	})
+	return TokenMissing
+}
+
+// repeated logs that a reply was one too many.
+func (r *Relay) repeated(from peer, m dhcp.Message, now int64) {
+	r.logLimiter.WarnAt(now, "dropped repeated replies to one request", func() []any {
+		return append(saidBy(m, from), "remedy", "find what repeats the server's packets, or who sends in its name")
+	})
+}
+
+// saidBy describes a reply for the log.
+func saidBy(m dhcp.Message, from peer) []any {
+	chaddr := m.Chaddr()
+	return []any{"source", from.String(), "type", m.Type().String(), "xid", fmt.Sprintf("%08x", m.XID()),
+		"chaddr", net.HardwareAddr(chaddr[:min(m.HLen(), 16)]).String()}
 }

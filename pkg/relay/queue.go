@@ -63,8 +63,7 @@ func (q *queue) ask(m dhcp.Message, a *arrival, now int64) (slot *admit.Slot[wai
 	asker := admit.Asker{
 		Tag: a.client, XID: m.XID(), Unicast: a.listener == unicast, Requests: m.Type() == dhcp.Requests,
 	}
-	slot, served, refused := q.Ask(&asker, len(m)+dhcp.MaxAgent+2, now)
-	a.served = served
+	slot, refused := q.Ask(&asker, len(m)+dhcp.MaxAgent+2, now)
 	switch refused {
 	case admit.Client:
 		return nil, ClientLimit
@@ -113,7 +112,7 @@ func (q *queue) Send(note *waiting, b []byte, now int64) {
 	}
 	r.pending.Remember(note.key, note.origin, now)
 	port.Relayed(toServer, int(m.Type()))
-	q.send(m, q.targets, now, false)
+	q.send(m, q.targets, now, note.origin.client)
 	if r.verbose {
 		r.logMessage("relayed request", q.name, m)
 	}

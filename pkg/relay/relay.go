@@ -45,8 +45,12 @@ type Relay struct {
 	trace      *trace.Ring
 	listeners  []*vlan
 	upstream   *upstream
-	servers    *server.Pool
-	start      time.Time
+	// ofRouters and ofStrangers are values of option 82 (agentOfRouters, agentOfStrangers).
+	ofRouters, ofStrangers []byte
+	// switched tells that every listener is trusted to bring option 82, and so are the unicasts of the machines there.
+	switched bool
+	servers  *server.Pool
+	start    time.Time
 	// targets are those that packets go to; servers replaces them as a whole.
 	targets atomic.Pointer[server.Targets]
 }
@@ -73,11 +77,13 @@ func assemble(config Config) (*Relay, error) {
 		logger:     config.Logger,
 		verbose:    config.Logger.Enabled(context.Background(), slog.LevelDebug),
 		logLimiter: loglimit.New(config.Logger, 1, time.Minute),
-		pending:    pending.New[key, origin](config.Pending, config.PendingExpiry),
+		pending:    pending.New[key, origin](config.Pending, config.PendingExpiry, len(config.Servers)),
 		limits:     admit.NewLimiter(config.ClientRate, config.TotalRate),
 		start:      time.Now(),
 		seed:       maphash.MakeSeed(),
 	}
+	r.ofRouters, r.ofStrangers = config.agentOfRouters(), config.agentOfStrangers()
+	r.switched = len(config.Listeners) > 0 && len(config.TrustedListeners) == len(config.Listeners)
 	r.trace = newTrace(r)
 	var err error
 	pending := func() float64 { return float64(r.pending.Sweep(r.now())) }

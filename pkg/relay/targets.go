@@ -45,6 +45,31 @@ func newServers(r *Relay) *server.Pool {
 // 4.3, 4.4.4).
 func answerable(t dhcp.Type) bool { return t != dhcp.Release && t != dhcp.Decline }
 
+// gives tells what a reply means for its client.
+func gives(m dhcp.Message) server.Answer {
+	switch t := m.Type(); {
+	case t == dhcp.Offer:
+		return server.Offered
+	case t == dhcp.Ack && m.Yiaddr() != [4]byte{}: // an INFORM's ACK gives nothing
+		return server.Granted
+	}
+	return server.Other
+}
+
+// asks tells which servers answer a request: those that know its client. Of those that are asked to extend a lease only
+// the one that has it does, and of the requests that follow an OFFER only the one that is named (RFC 2131 section 4.3.2).
+func asks(m dhcp.Message) server.Answer {
+	switch m.Type() {
+	case dhcp.Discover:
+		return server.Offered
+	case dhcp.Requests:
+		if _, named := m.Option(dhcp.OptionServerID); !named {
+			return server.Granted
+		}
+	}
+	return server.Other
+}
+
 // unsolicited notes a reply that matched nothing.
 func (r *Relay) unsolicited(now int64, from peer, m dhcp.Message) {
 	r.servers.Unsolicited()

@@ -1,12 +1,10 @@
 package relay
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
-	"hash/crc32"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 )
@@ -40,14 +38,14 @@ func newSigner(secret []byte) *signer {
 	return &signer{mac: hmac.New(sha256.New, secret)}
 }
 
-// append appends the sub-option for a request. o.agent must be final.
+// append appends the sub-option for a request. o must be final.
 func (s *signer) append(b []byte, k key, o origin, unix uint32) []byte {
 	b = append(b, dhcp.SubVendor, tokenLen)
 	b = binary.BigEndian.AppendUint32(b, enterprise)
 	b = append(b, tokenLen-5)
 	start := len(b)
 	b = binary.BigEndian.AppendUint16(b, uint16(o.listener))
-	b = append(b, bit(o.added)|bit(o.sole)<<1, o.agent)
+	b = append(b, bit(o.sole)<<1, byte(o.added))
 	b = append(b, o.giaddr[:]...)
 	b = append(b, o.from.ip[:]...)
 	b = binary.BigEndian.AppendUint16(b, o.from.port)
@@ -67,14 +65,17 @@ func (s *signer) code(k key, body []byte) []byte {
 	return s.mac.Sum(s.sum[:0])[:tokenMAC]
 }
 
-// find returns the token in a message.
+// find returns the token in a message: the last one, since a relay agent before this one may have added one, too.
+// Servers may sort the sub-options.
 func find(m dhcp.Message) (token []byte, found bool) {
-	agent, found := m.LastAgent()
-	if !found {
-		return nil, false
+	for agent := range m.Agents {
+		for code, value, rest, ok := dhcp.NextSub(agent); ok; code, value, rest, ok = dhcp.NextSub(rest) {
+			if code == dhcp.SubVendor && len(value) == tokenLen && binary.BigEndian.Uint32(value) == enterprise {
+				token, found = value, true
+			}
+		}
 	}
-	token, found = dhcp.Sub(agent, dhcp.SubVendor)
-	return token, found && len(token) == tokenLen && binary.BigEndian.Uint32(token) == enterprise
+	return token, found
 }
 
 // blank takes the code out of a token, if there is one: a reader of a trace must not be able to answer.
@@ -98,17 +99,10 @@ func (s *signer) read(m dhcp.Message, unix, maxAge uint32) (origin, bool) {
 	if age := int32(unix - binary.BigEndian.Uint32(body[tokenOrigin:])); age > int32(maxAge) || age < -int32(maxAge) {
 		return origin{}, false
 	}
-	agent, _ := m.LastAgent()
-	ours := agent[max(0, len(agent)-int(body[3])):]
-	if !bytes.HasSuffix(ours, token) { // the server has put another sub-option behind it
-		return origin{}, false
-	}
 	return origin{
-		sum:      crc32.ChecksumIEEE(ours),
 		listener: int16(binary.BigEndian.Uint16(body)),
-		added:    body[2]&1 != 0,
 		sole:     body[2]&2 != 0,
-		agent:    body[3],
+		added:    dhcp.Subs(body[3]),
 		giaddr:   [4]byte(body[4:]),
 		from:     peer{ip: [4]byte(body[8:]), port: binary.BigEndian.Uint16(body[12:])},
 		local:    [4]byte(body[14:]),

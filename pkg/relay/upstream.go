@@ -141,7 +141,7 @@ func (u *upstream) ask(i int, m dhcp.Message, from peer, targets *server.Targets
 		return drop
 	}
 	u.relay.trace.Payload(now, from.addrPort(), peer{ip: local, port: serverPort}.addrPort(), m)
-	a := arrival{listener: unicast, source: from, local: local}
+	a := arrival{listener: unicast, source: from, local: local, trusted: u.relay.switched}
 	m, drop = u.request(m, &a, targets, now)
 	if !a.waits {
 		u.tellRequest(m, &a, targets, now, drop)
@@ -150,7 +150,7 @@ func (u *upstream) ask(i int, m dhcp.Message, from peer, targets *server.Targets
 		return drop
 	}
 	u.metrics.Relayed(toServer, int(m.Type()))
-	u.send(m, targets, now, a.served)
+	u.send(m, targets, now, a.client)
 	if verbose {
 		u.relay.logMessage("relayed request", unicastLabel, m, "source", from.String())
 	}

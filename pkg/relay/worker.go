@@ -16,6 +16,7 @@ type worker struct {
 	metrics *metrics.Port[Drop] // of what is sent to the servers
 	name    string              // for the log
 	scratch [dhcp.MaxAgent + 64]byte
+	unicast [dhcp.MaxAgent + 64]byte
 	signer  *signer
 	watch   *group.Watch // of a listener: which requests are this replica's
 
@@ -39,10 +40,10 @@ func newWorker(r *Relay, listener int, name string) *worker {
 	return d
 }
 
-// send gives a request to every server. It stays where it is until flush. served tells that the servers have answered
-// its client before.
-func (d *worker) send(m dhcp.Message, to *server.Targets, now int64, served bool) {
+// send gives a client's request to every server. It stays where it is until flush.
+func (d *worker) send(m dhcp.Message, to *server.Targets, now int64, client uint64) {
 	d.sender.Send(to, now, server.Request{
-		Message: m, Answered: m.Giaddr() == giaddrOf(to) && answerable(m.Type()), Served: served,
+		Message: m, Answered: m.Giaddr() == giaddrOf(to) && answerable(m.Type()), Asks: asks(m),
+		Machine: server.Machine(client, isFirmware(m)), MAC: macOf(m),
 	})
 }

@@ -53,6 +53,9 @@ const (
 	UntrustedServer    // from outside the server prefixes
 	NotAReply          // no RELAY-REPL with a server's message inside
 	Unsolicited        // no pending message matches
+	TokenMissing       // the server has not repeated the Interface-Id with the token
+	BadToken           // the Interface-Id has another token
+	ReplyLimit         // one more reply to a message than any server sends
 	WrongLink          // the link address, or the Interface-Id, is not the request's
 	ReconfigureRefused // a RECONFIGURE that no client may believe, or from a host that may not send one
 	TooLong            // larger than the listener's MTU
@@ -96,6 +99,9 @@ var dropNames = [numDrops]string{
 	UntrustedServer:    "untrusted-server",
 	NotAReply:          "not-a-reply",
 	Unsolicited:        "unsolicited",
+	TokenMissing:       "token-missing",
+	BadToken:           "bad-token",
+	ReplyLimit:         "reply-limit",
 	WrongLink:          "wrong-link",
 	ReconfigureRefused: "reconfigure-refused",
 	TooLong:            "too-long",

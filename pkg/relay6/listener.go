@@ -148,7 +148,7 @@ func (l *vlan) requests(n int, now int64) {
 			continue // its queue sends it
 		}
 		l.metrics.Relayed(toServer, a.kind.Index())
-		l.send(b, targets, now, a.served)
+		l.send(b, targets, now, a.client)
 		if verbose {
 			r.logMessage("relayed request", l.name, b)
 		}

@@ -39,6 +39,8 @@ type origin struct {
 	// owner is the client's MAC address, which is another one where a relay agent sent its message. Zero if that is not
 	// known.
 	owner frame.MAC
+	// firmware tells that the client says that it boots by the network: servers may answer that only.
+	firmware bool
 	// link is the link address that the server was told, which it has to repeat.
 	link [16]byte
 	// local is the address of this host that a unicast was sent to, and ifindex the link that it came by.
@@ -84,10 +86,10 @@ type arrival struct {
 	link *link
 
 	// The method request sets these: kind is the type of the client's message; relayed tells that another relay agent
-	// sent it, served that the servers gave its client an address before, and waits that its queue will send it.
-	kind                   dhcp6.Type
-	client                 uint64
-	relayed, served, waits bool
+	// sent it, and waits that its queue will send it.
+	kind           dhcp6.Type
+	client         uint64
+	relayed, waits bool
 }
 
 // client identifies a client. The same name on another VLAN, or behind another relay agent, is another client.

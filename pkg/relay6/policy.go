@@ -60,7 +60,7 @@ func (d *worker) request(b []byte, at int, a *arrival, to *server.Targets, now i
 	o := origin{
 		listener: a.listener, port: clientPort, mac: a.mac, own: frame.LinkLocal(a.mac) == a.source, owner: owner,
 		local: a.local, ifindex: a.ifindex,
-		client: a.client,
+		client: a.client, firmware: isFirmware(inner),
 	}
 	wrapped, drop := d.wrap(b, at, k, a, &o, around != nil, to, now)
 	if drop != None {

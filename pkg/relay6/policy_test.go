@@ -303,7 +303,7 @@ func TestDetourIsNotForSourcePorts(t *testing.T) {
 		if drop != None {
 			t.Fatal(drop)
 		}
-		b.worker.send(got, b.targets, b.now(), false)
+		b.worker.send(got, b.targets, b.now(), 0)
 		if usual, detour := b.worker.sender.Len(); [2]int{usual, detour} != want {
 			t.Errorf("agent's port %d: got %d messages from port 547, %d by the detour, want %d", port, usual, detour, want)
 		}
@@ -426,7 +426,7 @@ func (b *bench) transaction(tb testing.TB, slot []byte, m dhcp6.Message, n *uint
 			tb.Fatal(drop)
 		}
 		b.worker.tellRequest(slot[at:], &a, b.targets, b.now(), drop)
-		b.worker.send(got, b.targets, b.now(), a.served)
+		b.worker.send(got, b.targets, b.now(), a.client)
 		b.worker.sender.Clear()
 		back := dhcp6.Message(reply[:copy(reply, got)])
 		back[0] = byte(dhcp6.RelayReply)
@@ -475,7 +475,7 @@ func TestRenewalsOfAnotherServer(t *testing.T) {
 			if drop != None {
 				t.Fatal(drop)
 			}
-			b.worker.send(got, b.targets, b.now(), true)
+			b.worker.send(got, b.targets, b.now(), 0)
 			for _, s := range b.servers.Servers() {
 				if s.Unanswered() != test.want {
 					t.Errorf("%d are unanswered, want %d", s.Unanswered(), test.want)

@@ -53,8 +53,7 @@ func (q *queue) ask(m dhcp6.Message, a *arrival, also uint64, length int, now in
 	asker := admit.Asker{
 		Tag: a.client, Also: also, XID: m.XID(), Unicast: a.listener == unicast, Requests: m.Type() == dhcp6.Request,
 	}
-	slot, served, refused := q.Ask(&asker, length, now)
-	a.served = served
+	slot, refused := q.Ask(&asker, length, now)
 	switch refused {
 	case admit.Client:
 		return nil, ClientLimit
@@ -88,7 +87,7 @@ func (q *queue) Send(note *waiting, b []byte, now int64) {
 		return
 	}
 	q.metrics.Relayed(toServer, note.kind.Index())
-	q.send(b, q.targets, now, false)
+	q.send(b, q.targets, now, note.origin.client)
 	if r.verbose {
 		r.logMessage("relayed request", q.name, b)
 	}

@@ -72,7 +72,7 @@ func assemble(config Config) (*Relay, error) {
 		logger:     logger,
 		verbose:    logger.Enabled(context.Background(), slog.LevelDebug),
 		logLimiter: loglimit.New(logger, 1, time.Minute),
-		pending:    pending.New[key, origin](config.Pending, config.PendingExpiry),
+		pending:    pending.New[key, origin](config.Pending, config.PendingExpiry, len(config.Servers)),
 		limits:     admit.NewLimiter(config.ClientRate, config.TotalRate),
 		start:      time.Now(),
 		seed:       maphash.MakeSeed(),

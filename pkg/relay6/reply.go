@@ -1,6 +1,8 @@
 package relay6
 
 import (
+	"fmt"
+	"hash/maphash"
 	"net/netip"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
@@ -36,6 +38,9 @@ func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now
 	signed, known, read := d.interfaceID(m, client, now)
 	switch {
 	case !read: // an Interface-Id that this relay never sends
+		if found {
+			return o, r.refusedToken(m, client, from, now)
+		}
 		return o, r.unsolicited(m, client, from, now)
 	case d.signer != nil && known: // found or not: by this relay, by another replica or before a restart
 		if !found {
@@ -44,9 +49,16 @@ func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now
 				o.owner = o.mac
 				o.client, _ = r.namesOf(&arrival{listener: o.listener}, o.owner, k.duid, false)
 			}
+			r.pending.Remember(k, o, now) // so that its replies are counted, too
+			r.pending.Match(k, now)
 		}
-	case d.signer != nil:
-		found = false // peer address and transaction can be guessed or overheard: the token has to come back
+	case d.signer != nil && found: // peer address and transaction can be guessed or overheard
+		r.servers.Heard(from, to.All, now)
+		r.logLimiter.WarnAt(now, "dropped a reply without its token", func() []any {
+			return append(saidBy(m, client, from), "remedy",
+				"this server does not repeat the Interface-Id (RFC 9915 section 21.18): take another one, or leave TOKEN_KEY unset")
+		})
+		return o, TokenMissing
 	}
 	if !found {
 		return o, r.unsolicited(m, client, from, now)
@@ -54,19 +66,26 @@ func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now
 	if o.link != m.Link() || !r.names(m, o.listener) {
 		return o, WrongLink
 	}
+	if !r.pending.Reply(k, uint16(maphash.Comparable(r.seed, from))) {
+		r.logLimiter.WarnAt(now, "dropped repeated replies to one request", func() []any {
+			return append(saidBy(m, client, from),
+				"remedy", "find what repeats the server's packets, or who sends in its name")
+		})
+		return o, ReplyLimit
+	}
 	d.waited = waited
 	if first {
 		r.metrics.Answered(waited)
 	}
-	answer := admit.Other
+	answer, given := admit.Other, server.Other
 	switch t := client.Type(); {
 	case t == dhcp6.Advertise:
-		answer = admit.Offered
+		answer, given = admit.Offered, server.Offered
 	case t == dhcp6.Reply && client.Grants():
-		answer = admit.Granted
+		answer, given = admit.Granted, server.Granted
 	}
 	r.queue(o.listener).Answered(o.client, answer, first, now)
-	r.servers.Answered(from, to.All, now)
+	r.servers.Answered(from, to.All, now, server.Machine(o.client, o.firmware), given)
 	return o, None
 }
 
@@ -101,11 +120,23 @@ func (r *Relay) nameOf(listener int16) string {
 // unsolicited notes a reply that matches nothing.
 func (r *Relay) unsolicited(m, client dhcp6.Message, from netip.Addr, now int64) Drop {
 	r.servers.Unsolicited()
-	r.logLimiter.WarnAt(now, "dropped a reply that nobody asked for", func() []any {
-		return []any{"source", from.String(), "type", client.Type().String(), "xid", client.XID(),
-			"peer", netip.AddrFrom16(m.Peer()).String()}
-	})
+	r.logLimiter.WarnAt(now, "dropped a reply that nobody asked for", func() []any { return saidBy(m, client, from) })
 	return Unsolicited
+}
+
+// refusedToken notes a reply to a pending message with a token that is not that message's.
+func (r *Relay) refusedToken(m, client dhcp6.Message, from netip.Addr, now int64) Drop {
+	r.logLimiter.WarnAt(now, "dropped a reply with a wrong token", func() []any {
+		return append(saidBy(m, client, from),
+			"remedy", "somebody forges or repeats replies, or replicas have another TOKEN_KEY")
+	})
+	return BadToken
+}
+
+// saidBy describes a reply for the log.
+func saidBy(m, client dhcp6.Message, from netip.Addr) []any {
+	return []any{"source", from.String(), "type", client.Type().String(), "xid", fmt.Sprintf("%06x", client.XID()),
+		"peer", netip.AddrFrom16(m.Peer()).String()}
 }
 
 // reconfigure decides about a RECONFIGURE, which answers no request (RFC 8415 section 18.3.11). It has to come from a

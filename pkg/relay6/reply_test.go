@@ -155,12 +155,15 @@ func TestTokenIsRequired(t *testing.T) {
 	request, _ := b.fromClient(message(dhcp6.Solicit))
 	reply := answered(request, dhcp6.Reply)
 	plain := dhcp6.Append(nil, dhcp6.OptionInterfaceID, []byte("macvlan0"))
-	for name, m := range map[string]dhcp6.Message{
-		"no Interface-Id":   around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner()),
-		"name without code": around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner(), plain...),
+	for name, test := range map[string]struct {
+		m    dhcp6.Message
+		want Drop
+	}{
+		"no Interface-Id":   {around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner()), TokenMissing},
+		"name without code": {around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner(), plain...), BadToken},
 	} {
-		if _, drop := b.worker.reply(m, serverIP, b.targets, b.now()); drop != Unsolicited {
-			t.Errorf("%s: got %v", name, drop)
+		if _, drop := b.worker.reply(test.m, serverIP, b.targets, b.now()); drop != test.want {
+			t.Errorf("%s: got %v, want %v", name, drop, test.want)
 		}
 	}
 	if _, drop := b.worker.reply(reply, serverIP, b.targets, b.now()); drop != None {
@@ -289,5 +292,35 @@ func TestTrace(t *testing.T) {
 		if bytes.Contains(pcap.Bytes(), code) {
 			t.Errorf("%s: the code of a token is in the trace", name)
 		}
+	}
+}
+
+// TestRepeatedRepliesAreBounded: four of a server and sixteen in all for each message that was relayed.
+func TestRepeatedRepliesAreBounded(t *testing.T) {
+	b := newBench(t, nil)
+	for servers, want := range map[int]int{1: 4, 3: 12, 200: 16} {
+		request, drop := b.fromClient(message(dhcp6.Solicit))
+		if drop != None {
+			t.Fatal(drop)
+		}
+		passed := 0
+		for n := range 10000 {
+			from := serverIP.As16()
+			from[15] = byte(n % servers)
+			switch _, drop := b.worker.reply(answered(request, dhcp6.Advertise), netip.AddrFrom16(from), b.targets, b.now()); drop {
+			case None:
+				passed++
+			case ReplyLimit:
+			default:
+				t.Fatal(drop)
+			}
+		}
+		if passed != want {
+			t.Errorf("%d servers: %d replies passed, want %d", servers, passed, want)
+		}
+	}
+	request, _ := b.fromClient(message(dhcp6.Request))
+	if _, drop := b.worker.reply(answered(request, dhcp6.Reply), serverIP, b.targets, b.now()); drop != None {
+		t.Errorf("the next message's answer: %v", drop)
 	}
 }

@@ -157,7 +157,7 @@ func (u *upstream) ask(i int, from netip.AddrPort, targets *server.Targets, now 
 		return drop
 	}
 	u.metrics.Relayed(toServer, a.kind.Index())
-	u.send(b, targets, now, a.served)
+	u.send(b, targets, now, a.client)
 	if verbose {
 		u.relay.logMessage("relayed request", unicastLabel, b)
 	}

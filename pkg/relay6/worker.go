@@ -39,15 +39,36 @@ func newWorker(r *Relay, listener int, name string) *worker {
 	return d
 }
 
-// send gives a message to every server. It stays where it is until flush. served tells that the servers have answered
-// its client before.
-func (d *worker) send(b []byte, to *server.Targets, now int64, served bool) {
+// send gives a client's message to every server. It stays where it is until flush.
+func (d *worker) send(b []byte, to *server.Targets, now int64, client uint64) {
+	m, around := dhcp6.Message(b).Innermost()
+	mac, _ := around.ClientLinkAddr()
 	d.sender.Send(to, now, server.Request{
-		Message: b, Answered: d.answered(b), Served: served,
+		Message: b, Answered: d.answered(b), Asks: asks(m), Machine: server.Machine(client, isFirmware(m)), MAC: mac,
 		// A server answers the port that a message with the Relay Source Port option came from (RFC 8357 section 5.2), and
 		// the relay does not read what arrives at the detour's port.
 		UsualPort: dhcp6.Message(b).HasRelayPort(),
 	})
+}
+
+// isFirmware tells a message of a machine's firmware, or of a boot loader, which names its architecture (RFC 5970
+// section 3.3).
+func isFirmware(m dhcp6.Message) bool {
+	_, found := m.Option(dhcp6.OptionClientArch)
+	return found
+}
+
+// asks tells which servers answer a message: those that know its client. Of those that are asked to extend a lease only
+// the one that has it does.
+func asks(m dhcp6.Message) server.Answer {
+	switch m.Type() {
+	case dhcp6.Solicit:
+		return server.Offered
+	case dhcp6.Renew, dhcp6.Rebind:
+		return server.Granted
+	default:
+		return server.Other
+	}
 }
 
 // answered tells whether every server answers a relay message. A message that names one server, such as every RENEW, is

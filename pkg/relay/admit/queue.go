@@ -90,11 +90,11 @@ type transaction struct {
 }
 
 // Ask decides about a request of length bytes. It is to be sent now (slot is nil), waits in a slot once [Queue.Keep]
-// has put it there, or is refused. served tells that the servers have given its client an address before.
-func (r *Queue[T]) Ask(a *Asker, length int, now int64) (slot *Slot[T], served bool, refused Refusal) {
+// has put it there, or is refused.
+func (r *Queue[T]) Ask(a *Asker, length int, now int64) (slot *Slot[T], refused Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	served = r.gate.Served(a.Tag)
+	served := r.gate.Served(a.Tag)
 	refused = r.limits.Allow(a, served, now)
 	if refused == Client && served &&
 		r.gate.Again(maphash.Comparable(r.seed, transaction{client: a.Tag, xid: a.XID}), now) &&
@@ -102,21 +102,28 @@ func (r *Queue[T]) Ask(a *Asker, length int, now int64) (slot *Slot[T], served b
 		refused = Admitted
 	}
 	if refused != Admitted {
-		return nil, served, refused
+		return nil, refused
 	}
 	verdict, place, class := r.gate.Ask(a.Tag, a.Requests, now)
 	switch {
 	case verdict == Send:
-		return nil, served, Admitted
+		return nil, Admitted
 	case verdict == Wait && length <= MostWaiting:
 		slot = &r.slots[place]
 		slot.tag, slot.place, slot.class = a.Tag, place, class
-		return slot, served, Admitted
+		return slot, Admitted
 	case verdict == Wait:
 		r.gate.Free(place)
 	}
 	r.crowdedAt.Store(now)
-	return nil, served, Newcomers
+	return nil, Newcomers
+}
+
+// Knows tells whether the servers have given, or offered, a client an address before.
+func (r *Queue[T]) Knows(tag uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.gate.Served(tag) || tag != 0 && r.gate.offered.find(tag) != nil
 }
 
 // Keep puts a request into its slot, where it waits. It copies the bytes.

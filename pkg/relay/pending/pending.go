@@ -22,7 +22,14 @@ type Table[K comparable, V any] struct {
 	oldest  int32 // the place that is taken next
 	live    int
 	waiting int // of those live, without a reply so far
+	most    uint8
 }
+
+// Bounds of the replies to one request. A server sends one, and a proxy in front of it or the network may double it.
+const (
+	mostOfServer = 4
+	mostReplies  = 16
+)
 
 type entry[K comparable, V any] struct {
 	key    K
@@ -31,10 +38,19 @@ type entry[K comparable, V any] struct {
 	first  bool  // no reply so far
 	live   bool
 	next   int32 // in the same bucket; 0 ends the chain
+
+	replies uint8 // that were passed on
+	servers [4]sender
 }
 
-// New makes a table for that many requests.
-func New[K comparable, V any](size int, expiry time.Duration) *Table[K, V] {
+// sender is how many replies of a server were passed on.
+type sender struct {
+	server  uint16
+	replies uint8
+}
+
+// New makes a table for that many requests, of which each goes to that many servers.
+func New[K comparable, V any](size int, expiry time.Duration, servers int) *Table[K, V] {
 	buckets := 1
 	for buckets < size {
 		buckets *= 2
@@ -45,6 +61,7 @@ func New[K comparable, V any](size int, expiry time.Duration) *Table[K, V] {
 		entries: make([]entry[K, V], size+1),
 		buckets: make([]int32, buckets),
 		oldest:  1,
+		most:    uint8(min(max(mostReplies, 2*servers), 255)),
 	}
 }
 
@@ -112,6 +129,36 @@ func (p *Table[K, V]) Match(k K, now int64) (o V, waited int64, first, found boo
 		p.waiting--
 	}
 	return e.origin, waited, first, true
+}
+
+// Reply notes a reply that is to be passed on, and reports whether it may be: of one request's a server may send 4, and
+// all servers together 16, or twice their number. server is a hash of its address. More than four servers have the
+// second bound only.
+func (p *Table[K, V]) Reply(k K, server uint16) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := p.find(&k)
+	if i == 0 {
+		return false
+	}
+	e := &p.entries[i]
+	if e.replies >= p.most {
+		return false
+	}
+	for n := range e.servers {
+		s := &e.servers[n]
+		if s.replies > 0 && s.server != server {
+			continue
+		}
+		if s.replies >= mostOfServer {
+			return false
+		}
+		s.server = server
+		s.replies++
+		break
+	}
+	e.replies++
+	return true
 }
 
 // Sweep forgets expired requests and returns the number of those left.

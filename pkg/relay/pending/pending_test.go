@@ -19,7 +19,7 @@ func keyNumber(n int) key {
 }
 
 func TestPendingMatchesOnlyWhatWasAsked(t *testing.T) {
-	p := New[key, origin](8, time.Second)
+	p := New[key, origin](8, time.Second, 1)
 	asked := keyNumber(1)
 	p.Remember(asked, origin{listener: 3}, 0)
 	other := asked
@@ -38,7 +38,7 @@ func TestPendingMatchesOnlyWhatWasAsked(t *testing.T) {
 }
 
 func TestPendingExpires(t *testing.T) {
-	p := New[key, origin](8, time.Second)
+	p := New[key, origin](8, time.Second, 1)
 	p.Remember(keyNumber(1), origin{}, 0)
 	p.Remember(keyNumber(2), origin{}, int64(time.Second))
 	if _, _, _, found := p.Match(keyNumber(1), int64(time.Second)+1); found {
@@ -55,7 +55,7 @@ func TestPendingExpires(t *testing.T) {
 // TestPendingIsBounded is the flood of random MACs: the newest requests are known, and nothing grows.
 func TestPendingIsBounded(t *testing.T) {
 	const size = 1000
-	p := New[key, origin](size, time.Hour)
+	p := New[key, origin](size, time.Hour, 1)
 	for i := range 50 * size {
 		p.Remember(keyNumber(i), origin{}, int64(i))
 		if i%7 == 0 {
@@ -84,7 +84,7 @@ func TestPendingIsBounded(t *testing.T) {
 }
 
 func TestPendingDoesNotAllocate(t *testing.T) {
-	p := New[key, origin](1000, time.Hour)
+	p := New[key, origin](1000, time.Hour, 1)
 	n := 0
 	if got := testing.AllocsPerRun(5000, func() {
 		n++
@@ -96,7 +96,7 @@ func TestPendingDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkPending(b *testing.B) {
-	p := New[key, origin](32768, time.Hour)
+	p := New[key, origin](32768, time.Hour, 1)
 	n := 0
 	b.ReportAllocs()
 	for b.Loop() {

@@ -39,9 +39,13 @@ func NewSender(c SenderConfig) *Sender {
 type Request struct {
 	// Message stays as it is until Flush.
 	Message []byte
-	// Answered tells whether the answer comes by way of this relay, and Served whether the servers have answered the
-	// client before.
-	Answered, Served bool
+	// Answered tells whether the answer comes by way of this relay.
+	Answered bool
+	// Asks is what the client was given by the servers that have to answer; [Other] where silence means nothing.
+	Asks Answer
+	// Machine is the client's tag, 0 where it is not known, and MAC its hardware address for the log.
+	Machine uint64
+	MAC     [6]byte
 	// UsualPort has the request leave by the usual port always.
 	UsualPort bool
 }
@@ -58,7 +62,7 @@ func (s *Sender) Send(to *Targets, now int64, r Request) {
 			s.Flush(to)
 		}
 		out.AddUDP(r.Message, t.Addr, to.Source, 0)
-		t.Server.Asked(now, r.Answered, r.Served)
+		t.Server.Asked(now, &r)
 		s.config.Trace.Payload(now, netip.AddrPortFrom(to.Source, s.config.Port), t.Addr, r.Message)
 	}
 }

@@ -1,12 +1,39 @@
 package server
 
 import (
+	"encoding/binary"
+	"math/bits"
+	"net"
 	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
+
+// Answer is what a reply gives its client. A greater one includes the lesser.
+type Answer uint8
+
+// The answers.
+const (
+	Other   Answer = iota
+	Offered        // an OFFER, an ADVERTISE
+	Granted        // a lease
+
+	answerBits = 3
+)
+
+// Machine is the tag of a client for the servers' health. Its firmware is another client than its system, since a server
+// of boot files may know the former only.
+func Machine(client uint64, firmware bool) uint64 {
+	if firmware && client != 0 {
+		return ^client
+	}
+	return client
+}
+
+// knownMachines is how many machines a server is remembered to have answered, at most.
+const knownMachines = 8192
 
 // Server is one DHCP server of the settings.
 type Server struct {
@@ -23,9 +50,22 @@ type Server struct {
 	last   int64 // seen, when it was taken for dead
 
 	unanswered atomic.Int64 // requests since the last reply
-	ofServed   atomic.Int64 // of those, the ones of machines that were served before
 	since      atomic.Int64 // when the first of those was sent
 	seen       atomic.Int64 // when the last reply came; 0: never
+	told       bool         // that it never answered
+
+	// Of unanswered: the requests of machines that this server has answered before, when the first of them was sent, and
+	// whose the last one was.
+	owed      atomic.Int64
+	owedSince atomic.Int64
+	owedTo    atomic.Uint64
+	// Of unanswered, within a minute: the DISCOVERs of other machines, a bit for some of these, and when the first was sent.
+	strangers      atomic.Int64
+	different      atomic.Uint64
+	strangersSince atomic.Int64
+	// machines are the tags of those that it has answered, with the answer in the lowest bits. A machine takes the place
+	// of another one at times.
+	machines [knownMachines]atomic.Uint64
 
 	requests, replies prometheus.Counter
 	up, lastSeen      prometheus.Gauge
@@ -41,18 +81,44 @@ func newServer(m *Metrics, name, host string, port uint16) *Server {
 	return s
 }
 
-// Asked notes a request. answered tells whether its answer passes this relay, and served whether its machine was served
-// before.
-func (s *Server) Asked(now int64, answered, served bool) {
+// Asked notes a request. The silence of a server means something where it has answered the same machine before: to
+// machines that it does not know a good server is silent, too.
+func (s *Server) Asked(now int64, r *Request) {
 	s.requests.Inc()
-	if !answered {
+	if !r.Answered {
 		return
 	}
 	if s.unanswered.Add(1) == 1 {
 		s.since.Store(now)
 	}
-	if served {
-		s.ofServed.Add(1)
+	switch {
+	case r.Asks == Other || r.Machine == 0:
+	case s.knows(r.Machine, r.Asks):
+		if s.owed.Add(1) == 1 {
+			s.owedSince.Store(now)
+		}
+		s.owedTo.Store(uint64(r.MAC[0])<<40 | uint64(binary.BigEndian.Uint32(r.MAC[1:]))<<8 | uint64(r.MAC[5]))
+	case r.Asks == Offered:
+		if now-s.strangersSince.Load() > strangersFor.Nanoseconds() {
+			s.strangersSince.Store(now)
+			s.strangers.Store(0)
+			s.different.Store(0)
+		}
+		s.strangers.Add(1)
+		s.different.Or(1 << (r.Machine >> answerBits % 64))
+	}
+}
+
+// knows tells whether the server has given a machine something before.
+func (s *Server) knows(machine uint64, least Answer) bool {
+	known := s.machines[machine>>answerBits%knownMachines].Load()
+	return known>>answerBits == machine>>answerBits && Answer(known&(1<<answerBits-1)) >= least
+}
+
+// learn notes what the server has given a machine.
+func (s *Server) learn(machine uint64, given Answer) {
+	if given != Other && machine != 0 && !s.knows(machine, given) {
+		s.machines[machine>>answerBits%knownMachines].Store(machine>>answerBits<<answerBits | uint64(given))
 	}
 }
 
@@ -61,9 +127,31 @@ func (s *Server) Unanswered() int64 { return s.unanswered.Load() }
 
 func (s *Server) answered(now int64) {
 	s.replies.Inc()
-	s.unanswered.Store(0)
-	s.ofServed.Store(0)
+	s.forget()
 	s.seen.Store(now)
+}
+
+func (s *Server) forget() {
+	s.unanswered.Store(0)
+	s.owed.Store(0)
+	s.owedTo.Store(0)
+	s.strangers.Store(0)
+	s.different.Store(0)
+}
+
+// silent tells whether the server is taken for dead, since it leaves machines without an answer that it has answered
+// before.
+func (s *Server) silent(now int64, deadAfter int) bool {
+	owed, since := s.owed.Load(), now-s.owedSince.Load()
+	return owed >= int64(deadAfter) && since >= deadFor.Nanoseconds() ||
+		owed >= min(silentRequests, int64(deadAfter)) && since >= silentFor.Nanoseconds()
+}
+
+// unknowing tells whether so many different machines, of which none was ever answered, get no answer that the server
+// is as good as dead.
+func (s *Server) unknowing(now int64, deadAfter int) bool {
+	return s.strangers.Load() >= int64(deadAfter) && bits.OnesCount64(s.different.Load()) >= differentMachines &&
+		now-s.strangersSince.Load() >= deadFor.Nanoseconds()
 }
 
 // reroute has the next requests go to the next address, and from another source port: connection tracking keeps a flow
@@ -71,20 +159,36 @@ func (s *Server) answered(now int64) {
 func (s *Server) reroute() {
 	s.next++
 	s.detour = !s.detour
-	s.unanswered.Store(0)
-	s.ofServed.Store(0)
+	s.forget()
 }
 
-// deadFor is the least silence of a dead server: answers to a burst of requests take a while.
-const deadFor = 5 * time.Second
+// Bounds of a dead server's silence.
+const (
+	// deadFor is the least silence: answers to a burst of requests take a while.
+	deadFor = 5 * time.Second
+	// silentRequests that go unanswered are enough after silentFor: one machine that boots sends no more in that time.
+	silentRequests = 3
+	silentFor      = 30 * time.Second
+	// differentMachines that were never answered count, if they ask within strangersFor: one that the server does not know
+	// may ask all day.
+	differentMachines = 8
+	strangersFor      = time.Minute
+)
 
-// Answered notes a reply that matched a request.
-func (p *Pool) Answered(from netip.Addr, targets []Target, now int64) {
+// Heard notes a reply from a server that is not passed on, for a reason that is the server's no less than its silence:
+// it lives.
+func (p *Pool) Heard(from netip.Addr, targets []Target, now int64) {
+	p.Answered(from, targets, now, 0, Other)
+}
+
+// Answered notes a reply that matched a request, and what it gives to a machine, by its tag.
+func (p *Pool) Answered(from netip.Addr, targets []Target, now int64, machine uint64, given Answer) {
 	p.unmatched.Store(0)
 	known := false
 	for i := range targets {
 		if t := &targets[i]; t.Addr.Addr() == from {
 			t.Server.answered(now)
+			t.Server.learn(machine, given)
 			known = true
 		}
 	}
@@ -94,6 +198,9 @@ func (p *Pool) Answered(from netip.Addr, targets []Target, now int64) {
 	// A Service has translated the source. With one server the reply is that server's; with several, it counts for all.
 	for i := range targets {
 		targets[i].Server.answered(now)
+		if len(targets) == 1 {
+			targets[i].Server.learn(machine, given)
+		}
 	}
 }
 
@@ -115,13 +222,15 @@ func (p *Pool) check(now int64) (lookup bool) {
 			s.dead = false
 			s.up.Set(1)
 			p.config.Logger.Info("server answers again", "server", s.name)
-		case unanswered >= int64(p.config.DeadAfter) && now-s.since.Load() >= deadFor.Nanoseconds():
-			lookup = true
-			if crowded && s.ofServed.Load() < int64(p.config.DeadAfter) {
-				s.reroute() // it may be dead, or the machines are invented ones, which no server answers
-				continue
-			}
+		case s.silent(now, p.config.DeadAfter), s.unknowing(now, p.config.DeadAfter) && !crowded:
 			p.died(s, seen, unanswered, now)
+			lookup = true
+		case s.unknowing(now, p.config.DeadAfter):
+			s.reroute() // it may be dead, or the machines are invented ones, which no server answers
+			lookup = true
+		case seen == 0 && !s.told && unanswered >= int64(p.config.DeadAfter) && now-s.since.Load() >= deadFor.Nanoseconds():
+			s.told = true // but not dead: it may know none of the machines that asked
+			p.explain(s, seen, unanswered, [8]byte{}, now)
 		}
 	}
 	return lookup
@@ -131,7 +240,15 @@ func (p *Pool) check(now int64) (lookup bool) {
 func (p *Pool) died(s *Server, seen, unanswered, now int64) {
 	s.up.Set(0)
 	s.dead, s.last = true, seen
+	var owedTo [8]byte
+	binary.BigEndian.PutUint64(owedTo[:], s.owedTo.Load())
 	s.reroute()
+	p.explain(s, seen, unanswered, owedTo, now)
+}
+
+// explain logs what may be wrong with a server that does not answer. owedTo is the MAC address of a machine that it
+// answered before, behind two zeroes.
+func (p *Pool) explain(s *Server, seen, unanswered int64, owedTo [8]byte, now int64) {
 	words, source := &p.config.Words, p.last.Source.String()
 	switch {
 	case p.unmatched.Load() >= unanswered/2:
@@ -147,7 +264,7 @@ func (p *Pool) died(s *Server, seen, unanswered, now int64) {
 		})
 	default:
 		p.config.LogLimiter.WarnAt(now, "server stopped answering", func() []any {
-			return []any{"server", s.name, "unanswered", unanswered,
+			return []any{"server", s.name, "unanswered", unanswered, "mac", net.HardwareAddr(owedTo[2:]).String(),
 				"last_reply_seconds", time.Duration(now - seen).Seconds(),
 				"remedy", "check that the server runs; requests are still sent to it"}
 		})
