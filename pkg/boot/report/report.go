@@ -17,6 +17,8 @@ import (
 // Bounds of the log.
 const (
 	linesPerSecond, linesAtOnce = 50, 1000
+	// tellEach is how often is told how many lines were left out.
+	tellEach = time.Minute
 	// textRoom is what a line has of one text of a machine, in bytes.
 	textRoom = 256
 )
@@ -41,7 +43,8 @@ type Reporter struct {
 	unlogged prometheus.Counter
 
 	lines *rate.Limiter
-	left  int // lines that were left out since the last one
+	left  int       // lines that were left out since told
+	told  time.Time // when they were told of
 }
 
 // New makes a reporter and registers its metrics.
@@ -137,9 +140,9 @@ func (r *Reporter) room(now time.Time) bool {
 		r.unlogged.Inc()
 		return false
 	}
-	if r.left > 0 {
+	if r.left > 0 && now.Sub(r.told) >= tellEach {
 		r.log.Warn("boot lines were left out", "lines", r.left)
-		r.left = 0
+		r.left, r.told = 0, now
 	}
 	return true
 }

@@ -123,6 +123,29 @@ func TestLinesAreBounded(t *testing.T) {
 	}
 }
 
+// In a storm the line about those that are missing comes once a minute, and none is left untold.
+func TestMissingLinesAreToldOnceAMinute(t *testing.T) {
+	var log bytes.Buffer
+	r := New(Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+	at, changes := noon, 0
+	for ; at.Before(noon.Add(5 * time.Minute)); at = at.Add(5 * time.Millisecond) {
+		r.Changed(step(at, journal.OK, ""))
+		changes++
+	}
+	r.Changed(step(at.Add(time.Minute), journal.OK, ""))
+	told, missing := 0, 0.0
+	all := lines(t, &log)
+	for _, line := range all {
+		if line["msg"] == "boot lines were left out" {
+			told++
+			missing += line["lines"].(float64)
+		}
+	}
+	if told > 6 || len(all)-told+int(missing) != changes+1 {
+		t.Errorf("told %d times; %d lines and %v missing, of %d", told, len(all)-told, missing, changes+1)
+	}
+}
+
 // Whatever a machine says: one line, no escapes, valid, short.
 func TestHostileTexts(t *testing.T) {
 	for i, text := range []string{

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
@@ -104,7 +105,8 @@ type Front struct {
 	settings atomic.Pointer[Settings]
 	metrics  *routeMetrics
 	room     *admission.Route
-	events   boot.Allowance // for events of refused connections
+	events   boot.Allowance    // for events of refused connections
+	lines    *loglimit.Clients // in the log
 
 	conns sock.Conns[*session]
 	done  sync.WaitGroup
@@ -129,6 +131,7 @@ func Listen(c Config) (*Front, error) {
 	if f.log == nil {
 		f.log = slog.New(slog.DiscardHandler)
 	}
+	f.lines = loglimit.NewClients(f.log)
 	f.Update(c.Settings)
 	var err error
 	if f.listener, err = sock.Listen(c.Listen, c.Freebind, f.settings.Load().options()); err != nil {
@@ -180,6 +183,7 @@ func (f *Front) Active() int { return f.conns.Len() }
 // Serve accepts connections until ctx is done, then waits until the open ones have ended or the time for a drain is
 // over, and closes the rest. If ctx is done already, it only closes the socket, and the loops need not run.
 func (f *Front) Serve(ctx context.Context) error {
+	defer f.lines.Flush()
 	defer f.listener.Close()
 	if ctx.Err() != nil {
 		return nil

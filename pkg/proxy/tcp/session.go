@@ -60,7 +60,9 @@ func (s *session) run(ctx context.Context) {
 	metrics := s.front.metrics
 	source, target, err := s.clientAddress()
 	if err != nil {
-		s.front.log.Info("PROXY header refused", "peer", s.peer, "error", err)
+		if s.front.lines.Allow(s.peer.Addr(), "PROXY header") {
+			s.front.log.Info("PROXY header refused", "peer", s.peer, "error", err)
+		}
 		s.refuse(refusedHeader)
 		s.client.Reset()
 		return
@@ -88,7 +90,9 @@ func (s *session) run(ctx context.Context) {
 	defer leave()
 	server, e, err := s.dial(ctx, source, target, protocol)
 	if err != nil {
-		s.front.log.Warn("no endpoint took the connection", "client", source, "error", err)
+		if s.front.lines.Allow(source.Addr(), "no endpoint") {
+			s.front.log.Warn("no endpoint took the connection", "client", source, "error", err)
+		}
 		s.refuse(refusedBackend)
 		s.client.Reset()
 		return

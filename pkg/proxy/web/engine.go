@@ -201,7 +201,7 @@ func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) {
 	o.record(&access{
 		method: x.Request.Method(), path: string(plainPath(x.Request.Target)), host: string(x.Request.Host),
 		client: x.Client, code: r.Code, bytes: r.Sent, took: took, agent: string(agentOf(&x.Request)), torn: torn,
-	})
+	}, x.Client)
 }
 
 // reasonOf is why an answer did not get whole to its client; empty if it did.

@@ -283,7 +283,7 @@ type result struct {
 	Counted               string
 }
 
-var wholeLine = regexp.MustCompile(`msg=request .*method=(.*) seconds=\S+ (.*)`)
+var wholeLine = regexp.MustCompile(`msg=(?:request|"request failed") .*method=(.*) seconds=\S+ (.*)`)
 
 func (x *conversation) run(t *testing.T, start starter) result {
 	t.Helper()

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/endpoint"
@@ -147,6 +148,7 @@ type Front struct {
 	loops    []*frontLoop
 	own      *loop.Group // where the front was given no loops
 	spare    boot.Allowance
+	lines    *loglimit.Clients // in the log
 
 	mu      sync.Mutex
 	current atomic.Pointer[generation]
@@ -200,6 +202,7 @@ func Listen(c Config) (*Front, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	f := &Front{config: c, log: c.Logger.With("route", c.Route), metrics: c.Metrics.route(c.Route)}
+	f.lines = loglimit.NewClients(f.log)
 	if c.Loops == nil {
 		f.own = loop.NewGroup(1)
 		c.Loops = f.own
@@ -210,7 +213,7 @@ func Listen(c Config) (*Front, error) {
 	}
 	f.listener = &listener{
 		socket: socket, server: func() *server { return f.current.Load().server },
-		metrics: f.metrics, log: f.log, room: c.Account.Route(c.Route),
+		metrics: f.metrics, log: f.log, lines: f.lines, room: c.Account.Route(c.Route),
 	}
 	f.listener.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
 	f.loops = f.loopsOf(c.Loops.Loops())
@@ -354,6 +357,7 @@ func atLeast(d time.Duration) time.Duration { return max(d, 0) }
 // Serve takes connections until ctx is done, then lets requests end until the drain's deadline, and closes what is
 // left. HTTP/2 clients get a GOAWAY. Where ctx is done already it just closes the socket.
 func (f *Front) Serve(ctx context.Context) error {
+	defer f.lines.Flush()
 	defer f.listener.socket.Close()
 	if ctx.Err() != nil {
 		return nil

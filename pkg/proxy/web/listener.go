@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
@@ -26,6 +27,7 @@ type listener struct {
 	server   func() *server // of new connections
 	metrics  *routeMetrics
 	log      *slog.Logger
+	lines    *loglimit.Clients
 	room     *admission.Route
 
 	tls *tls.Config // asks the front for a route's
@@ -78,7 +80,7 @@ func (l *listener) charge(c *conn, client netip.Addr) error {
 
 // pace has the kernel space the packets out, so that one machine with a fast link does not starve the others.
 func (l *listener) pace(fd int, bytesPerSecond int64) {
-	if err := sock.SetPace(fd, bytesPerSecond); err != nil {
+	if err := sock.SetPace(fd, bytesPerSecond); err != nil && l.lines.Allow(netip.Addr{}, "pace") {
 		l.log.Warn("failed to pace connection", "error", err)
 	}
 }
@@ -176,7 +178,9 @@ func (c *conn) readHeader() {
 		switch {
 		case err != nil:
 			c.listener.metrics.refused("proxy_header")
-			c.listener.log.Info("PROXY header refused", "peer", c.peer, "error", err)
+			if c.listener.lines.Allow(c.peer.Addr(), "PROXY header") {
+				c.listener.log.Info("PROXY header refused", "peer", c.peer, "error", err)
+			}
 		case source.IsValid():
 			c.told = net.TCPAddrFromAddrPort(source)
 			c.broken = c.listener.charge(c, source.Addr())

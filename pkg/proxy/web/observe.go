@@ -13,10 +13,13 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/loglimit"
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
@@ -70,6 +73,7 @@ type observer struct {
 	log      *slog.Logger
 	metrics  *routeMetrics
 	room     *admission.Route
+	lines    *loglimit.Clients
 	turn     atomic.Uint64
 	teller
 }
@@ -174,11 +178,13 @@ func (o *observer) end(seen *response, r *http.Request, start time.Time, trouble
 	if grpc != "" {
 		o.metrics.handled(grpc)
 	}
-	if !seen.refused && o.logs(code, torn || slices.Contains(grpcFaults, grpc)) {
+	faulty := torn || slices.Contains(grpcFaults, grpc)
+	if !seen.refused && (seen.outcome.failure != nil || o.logs(code, faulty)) {
 		o.record(&access{
 			method: r.Method, path: r.URL.Path, code: code, grpc: grpc, bytes: seen.bytes, took: took,
-			client: peerOf(r), host: r.Host, agent: r.UserAgent(), torn: torn,
-		})
+			client: peerOf(r), host: r.Host, agent: r.UserAgent(), torn: torn, faulty: faulty,
+			reason: seen.outcome.reason, failure: seen.outcome.failure,
+		}, Client(r, o.settings.Trusted))
 	}
 	o.metrics.ended(code, took)
 	seen.tellEnd(code, took, grpc)
@@ -198,16 +204,25 @@ func (o *observer) logs(code int, faulty bool) bool {
 // access is a line of the log.
 type access struct {
 	method, path, host, agent string
-	client                    netip.Addr
+	client                    netip.Addr // the connection's
 	code                      int
 	grpc                      string // the code's name; empty if it was no call
 	bytes                     int64
 	took                      time.Duration
-	torn                      bool
+	torn, faulty              bool
+	reason                    string
+	failure                   error // why no endpoint has answered
 }
 
-func (o *observer) record(a *access) {
-	level := slog.LevelInfo
+// Lengths of texts in a line, in bytes: most of them are the client's, and a line stays below 4 KiB.
+const mostLogged, mostLoggedMethod = 256, 32
+
+// record writes a line, unless the client, or all together, have had too many about what went wrong.
+func (o *observer) record(a *access, client netip.Addr) {
+	if kind := a.kind(); kind != "" && !o.lines.Allow(client, kind) {
+		return
+	}
+	level, message := slog.LevelInfo, "request"
 	if a.torn {
 		level = slog.LevelWarn
 	}
@@ -215,8 +230,36 @@ func (o *observer) record(a *access) {
 	if a.grpc != "" {
 		log = log.With("grpc_code", a.grpc)
 	}
-	log.Log(context.Background(), level, "request", "method", a.method, "path", a.path, "code", a.code,
-		"bytes", a.bytes, "seconds", a.took.Seconds(), "client", a.client, "host", a.host, "agent", a.agent, "torn", a.torn)
+	if a.failure != nil {
+		level, message = slog.LevelWarn, "request failed"
+		log = log.With("reason", a.reason, "error", cut(a.failure.Error(), mostLogged))
+	}
+	log.Log(context.Background(), level, message, "method", cut(a.method, mostLoggedMethod),
+		"path", cut(a.path, mostLogged), "code", a.code, "bytes", a.bytes, "seconds", a.took.Seconds(), "client", a.client,
+		"host", cut(a.host, mostLogged), "agent", cut(a.agent, mostLogged), "torn", a.torn)
+}
+
+// kind is of which kind of trouble a line tells; empty where all went well.
+func (a *access) kind() string {
+	switch {
+	case a.faulty && a.grpc != "":
+		return a.grpc
+	case a.torn:
+		return reasonTorn
+	case a.code >= http.StatusBadRequest:
+		return strconv.Itoa(a.code)
+	default:
+		return ""
+	}
+}
+
+// cut shortens a text of a client's, and marks it.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	const mark = "…"
+	return boot.Cut(strings.ToValidUTF8(text[:most], "\uFFFD"), most-len(mark), "") + mark
 }
 
 // response remembers the code. ReadFrom goes through to net/http, or files would be copied in user space.

@@ -211,11 +211,7 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 		code, reason = http.StatusServiceUnavailable, "no_endpoint"
 	}
 	p.metrics.failed(reason)
-	outcomeOf(w).failed(reason)
-	if reason != reasonGone {
-		p.log.Warn("request failed", "code", code, "reason", reason, "method", r.Method, "path", r.URL.Path,
-			"client", peerOf(r), "error", err)
-	}
+	outcomeOf(w).failed(reason, err)
 	text := fmt.Sprintf("stack-proxy: route %s: %s", p.route, explain(code, reason))
 	if code == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")

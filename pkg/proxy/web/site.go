@@ -78,6 +78,7 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 	}
 	made.observer = &observer{
 		next: made.handler, settings: s, log: log, metrics: metrics, room: f.config.Account.Route(route),
+		lines:  f.lines,
 		teller: teller{tell: f.config.Event, route: route, port: f.Addr().Port(), spare: &f.spare, each: f.config.Budgets},
 	}
 	made.handler = made.observer
@@ -104,7 +105,8 @@ func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
 	first := sites[0]
 	refuse := func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		o := first.observer
-		(&observer{next: next, settings: o.settings, log: o.log, metrics: o.metrics, room: o.room, teller: o.teller}).
+		(&observer{next: next, settings: o.settings, log: o.log, metrics: o.metrics, room: o.room, lines: o.lines,
+			teller: o.teller}).
 			ServeHTTP(w, r)
 	}
 	serve := func(chosen *site, w http.ResponseWriter, r *http.Request) {

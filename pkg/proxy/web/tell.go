@@ -44,6 +44,7 @@ type outcome struct {
 	endpoint  netip.AddrPort // that was asked last
 	announced bool           // its beginning was told
 	unsent    error          // of writing the answer
+	failure   error          // why no endpoint has answered; nil where the client had gone
 }
 
 // Refused implements the interface by which package reply tells that a request goes no further.
@@ -65,14 +66,14 @@ func (f *outcome) sentTo(endpoint netip.AddrPort) {
 }
 
 // failed notes why no endpoint has answered.
-func (f *outcome) failed(reason string) {
+func (f *outcome) failed(reason string, err error) {
 	if f == nil {
 		return
 	}
-	f.kind, f.reason = boot.NoServer, reason
+	f.kind, f.reason, f.failure = boot.NoServer, reason, err
 	switch reason {
 	case reasonGone:
-		f.kind = boot.Torn
+		f.kind, f.failure = boot.Torn, nil
 	case reasonStalled, reasonBody:
 		f.kind = boot.Refused
 	}

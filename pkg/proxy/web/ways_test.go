@@ -39,7 +39,7 @@ func (l *lockedLog) String() string {
 	return l.text.String()
 }
 
-var accessLine = regexp.MustCompile(`msg=request .*code=(\d+) bytes=(\d+) .*torn=(\w+)`)
+var accessLine = regexp.MustCompile(`msg=(?:request|"request failed") .*code=(\d+) bytes=(\d+) .*torn=(\w+)`)
 
 // wayResult is what a client, the counters, the log and the events say of an answer.
 type wayResult struct{ answer, counted, logged, told string }
