@@ -65,7 +65,7 @@ func (r Refusal) String() string {
 const (
 	// clientShare is the part of the memory that a client may have on a route, as a divisor.
 	clientShare = 2
-	// spareShare is the part of the room up to which spares are granted, as a divisor.
+	// spareShare is the part of the memory up to which spares are granted, as a divisor.
 	spareShare = 4
 	// routeShare is the part of the room that is divided among the routes for themselves, as a divisor.
 	routeShare = 2
@@ -78,32 +78,32 @@ const (
 	looks = 16
 	// most is the number of leases that are evicted for one newcomer.
 	most = 8
+	// barTime is how long a client gets no new connections after one of its requests was refused: to accept a connection
+	// and refuse fifty requests on it costs a hundred times as much as to refuse the connection.
+	barTime = 8 * time.Second
 )
 
 // Account has the charges of all connections and requests of a process. A nil Account admits everything.
 type Account struct {
 	memory int64 // the limit
 	price  int64 // bytes that a descriptor is charged as, so that one sum bounds both
-	now    atomic.Int64
-	short  atomic.Bool // the container has little free memory
+	began  time.Time
+	now    atomic.Int64 // since began, in nanoseconds: the wall clock may be set
+	short  atomic.Bool  // the container has little free memory
 	wake   chan struct{}
 	log    *slog.Logger
 
-	mu     sync.Mutex
-	room   int64         // bytes that may be charged now: memory, or less under pressure
-	plenty bool          // most of the container's memory is free: room grows again at the next look
-	looked chan struct{} // closed by the next look; nil while no connection waits for it
-	used   int64
-	// leaving is the charge of the evicted holders that have not ended yet.
-	leaving int64
-	// spared is the part of used that leases can do without; wanting is the number of spares that share it; sparing are
-	// the leases with a part of it.
-	spared, wanting int64
-	sparing         []*Lease
-	routes          []*Route
-	free            []*client // unused, for the next clients
-	gone            []Holder  // a buffer of shed
-	swept           time.Time // when old bars were forgotten
+	mu      sync.Mutex
+	room    int64 // bytes that may be charged now: memory, or less, for what the next look finds
+	full    bool  // it has none, or is not measured: newcomers need not wait for the next look
+	used    int64
+	leaving int64               // the charge of the evicted holders that have not ended yet
+	spared  int64               // the part of used that is spares
+	wanting int64               // the number of spares
+	sparing map[*Lease]struct{} // the leases with a part of spared
+	routes  []*Route
+	free    []*client // unused, for the next clients
+	gone    []Holder  // a buffer of shed
 }
 
 // New makes an account. The logger may be nil.
@@ -111,10 +111,9 @@ func New(l Limits, log *slog.Logger) *Account {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	a := &Account{memory: max(l.Memory, 1), log: log, wake: make(chan struct{}, 1)}
-	a.room = a.memory
+	a := &Account{memory: max(l.Memory, 1), began: time.Now(), log: log, wake: make(chan struct{}, 1)}
+	a.room, a.full, a.sparing = a.memory, true, map[*Lease]struct{}{}
 	a.price = a.memory / int64(max(l.Descriptors, 1))
-	a.now.Store(time.Now().UnixNano())
 	return a
 }
 
@@ -130,7 +129,6 @@ type Route struct {
 	evicted uint64
 	refused [refusals]uint64
 	logged  loggedCounts
-	bars    bars
 }
 
 // Route returns a route by its name, and makes it the first time. Each further route makes the share of the others
@@ -187,8 +185,7 @@ func (r *Route) Admit(l *Lease, h Holder, from netip.Addr, cost Cost) Refusal {
 // admit charges a lease to a client, if no more than bound is in use then. The caller holds mu.
 func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connection bool, gone *victims) Refusal {
 	c := a.clientOf(l.route, from)
-	if connection && l.route.bars.hold(from, a.now.Load()) {
-		a.forget(c)
+	if connection && a.now.Load() < c.barred {
 		return Memory
 	}
 	if c.leases.Len() == 0 { // a client without a connection gets in, under pressure too
@@ -212,8 +209,8 @@ func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connecti
 // bar keeps a client whose request was refused from opening connections for a while, unless the next look is expected
 // to find room. The caller holds mu.
 func (a *Account) bar(c *client) {
-	if !a.plenty {
-		c.route.bars.add(c.addr, a.now.Load())
+	if a.full {
+		c.barred = a.now.Load() + int64(barTime)
 	}
 }
 
@@ -256,13 +253,13 @@ func (a *Account) makeRoom(c *client, need, bound int64, gone *victims) Refusal 
 	}
 }
 
-// reclaim takes back the spares before any lease is evicted: a download with large buffers would be evicted first, as
-// the one with the largest charge. The holder notices when it asks for its spare again. A stale lease keeps its spare,
-// since the buffers of its connection stay full. reclaim reports whether it took any back. The caller holds mu.
+// reclaim takes back the spares before any lease is evicted: a running download would be evicted first, as the one with
+// the largest charge. The holder notices when it asks for its spare again. A stale lease keeps its spare, since the
+// buffers of its connection stay full. reclaim reports whether it took any back. The caller holds mu.
 func (a *Account) reclaim() bool {
 	before := a.spared
-	for i := len(a.sparing) - 1; i >= 0; i-- {
-		if l := a.sparing[i]; !l.stale() {
+	for l := range a.sparing {
+		if !l.stale() {
 			l.reclaims++
 			a.spare(l, -l.spare)
 		}
@@ -272,25 +269,15 @@ func (a *Account) reclaim() bool {
 
 // spare changes a lease's spare by so many bytes. The caller holds mu.
 func (a *Account) spare(l *Lease, more int64) {
+	if more == 0 {
+		return
+	}
 	l.spare += more
 	l.charge += more
 	a.spared += more
 	a.add(l.client, more)
-	a.list(l)
-}
-
-// list puts a lease into sparing if it has a spare, and takes it out if it has none. The caller holds mu.
-func (a *Account) list(l *Lease) {
-	switch {
-	case l.spare > 0 && l.place == 0:
-		a.sparing = append(a.sparing, l)
-		l.place = len(a.sparing)
-	case l.spare == 0 && l.place > 0:
-		last := len(a.sparing) - 1
-		moved := a.sparing[last]
-		a.sparing[l.place-1], moved.place = moved, l.place
-		a.sparing[last] = nil
-		a.sparing, l.place = a.sparing[:last], 0
+	if a.sparing[l] = struct{}{}; l.spare == 0 {
+		delete(a.sparing, l)
 	}
 }
 
@@ -350,16 +337,22 @@ func (a *Account) release(l *Lease) {
 	c.remove(l)
 	a.add(c, -l.charge)
 	a.spared -= l.spare
+	delete(a.sparing, l)
 	a.wanting -= l.wanting
 	l.charge, l.spare, l.wanting = 0, 0, 0
-	a.list(l)
 }
 
-// shed evicts leases until their charges sum up to so many bytes: of the client with the largest charge, the one
-// without progress for longest, each time.
+// shed takes back the spares, and evicts leases until all that sums up to so many bytes: of the client with the largest
+// charge, the one without progress for longest, each time.
 func (a *Account) shed(bytes int64) {
+	if bytes <= 0 {
+		return
+	}
 	a.mu.Lock()
 	gone := a.gone[:0]
+	bytes -= a.spared
+	a.reclaim()
+	bytes += a.spared
 	for bytes > 0 && a.used > 0 {
 		share := a.share()
 		top := a.top(func(r *Route) bool { return r.used > share })

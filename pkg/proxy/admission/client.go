@@ -12,6 +12,8 @@ type client struct {
 	route *Route
 	used  int64
 	index int // in the route's heap
+	// barred is until when it gets no new connections, by the account's clock.
+	barred int64
 
 	leases list.List[*Lease] // by since; the first is evicted first
 }

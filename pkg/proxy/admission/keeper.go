@@ -15,33 +15,26 @@ const (
 	// busyTick is the time between two looks then: at 10 Gbit/s, 25 MB arrive in it. idleTick is the time otherwise.
 	busyTick, idleTick = 20 * time.Millisecond, 250 * time.Millisecond
 
-	// shedAt is the use of the container's memory, in percent, above which connections are evicted. The memory of evicted
-	// connections becomes free after a while: below urgentAt the keeper waits for settle before it evicts more.
-	shedAt, urgentAt = 66, 72
-	settle           = 3 * busyTick
-	// nearly is how far below shedAt memory counts as short, in percent.
-	nearly = 10
-	// goTarget is the use of the container's memory, in percent, to which Go's memory limit is tuned.
-	goTarget = 54
-	// goLeast is the least memory limit of Go, in percent of the container's.
-	goLeast = 25
+	// shedAt is the use of the container's memory, in percent, above which connections are evicted: the rest is for what
+	// comes between two looks. nearly is how far below it memory counts as short, in percent: large buffers are taken back
+	// before connections are evicted.
+	shedAt, nearly = 66, 10
+	// settle is the time in which the memory of evicted connections becomes free, and none are evicted.
+	settle = 3 * busyTick
+	// goTarget is the use of the container's memory, in percent, to which Go's memory limit is tuned: garbage is collected
+	// before memory counts as short. goLeast is the least that Go has, for its live memory, which the charges bound.
+	goTarget, goLeast = 54, 25
 	// busyCollector is the part of the processor time that Go's collector may have from one collection to the next. If it
-	// has more, and more than liveAt percent of Go's limit are in use after a collection, connections are evicted: the
-	// collector would run all the time.
-	busyCollector, liveAt = .2, 65
-	// refuseAfterOverwork is how long newcomers are refused, instead of waiting, after the collector had too much to do.
-	refuseAfterOverwork = time.Second
-	// pace is the part of the free memory below shedAt that may be charged until the next look, as a divisor: the socket
-	// buffers of a connection can grow to so many times its charge.
-	pace = 64
-	// plenty is the part of the container's memory that has to be free below shedAt for newcomers to wait for the next
-	// look instead of being refused, as a divisor. waits is the number of looks that a newcomer waits for at most.
-	plenty, waits = 8, 8
-	// leavingPart is the part of the memory that evicted connections may still use before newcomers wait, as a divisor.
-	leavingPart = 8
-	// leastRoom is the part of the memory that stays room under pressure, as a divisor, and overworkRoom under the
-	// pressure of an overworked collector alone: a machine that boots must find room.
-	leastRoom, overworkRoom = 32, 4
+	// has more, and more than liveAt percent of Go's limit are in use after a collection, connections are evicted, down to
+	// an overworkRoom-th of the memory: the collector would run all the time, and all goroutines wait for it.
+	// Newcomers do not wait then, but are refused, for refuseFor.
+	busyCollector, liveAt, overworkRoom = .2, 65, 4
+	refuseFor                           = time.Second
+	// leastRoom is the part of the memory that is not shed, as a divisor: a machine that boots must find room.
+	leastRoom = 32
+	// pace is the part of the free memory that may be charged until the next look, as a divisor: the socket buffers of a
+	// connection can grow to so many times its charge.
+	pace = 16
 
 	logEvery = time.Minute
 )
@@ -76,8 +69,8 @@ func (a *Account) Run(ctx context.Context, g Gauge) {
 		case <-wake:
 		case <-timer.C:
 		}
-		now := time.Now()
-		a.now.Store(now.UnixNano())
+		now := time.Since(a.began)
+		a.now.Store(int64(now))
 		k.look(now)
 		a.tell(now)
 	}
@@ -97,18 +90,46 @@ func (r *Route) Crowded() bool { return r != nil && r.account.busy() }
 func (a *Account) busy() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.used > a.memory/busyPart || a.room < a.memory || a.leaving > a.memory/leavingPart
+	return a.used > a.memory/busyPart || a.room < a.memory || a.crowd()
 }
+
+const (
+	// HoldTime is the time after which to ask [Route.Held] again, and HoldTimes how often at most; then the newcomer is to
+	// be admitted or refused.
+	HoldTime  = busyTick
+	HoldTimes = 8
+)
+
+// Held reports whether a newcomer should wait before it is admitted: because the next look at the container is expected
+// to find room, as many machines that come at one moment use up what may be charged between two looks; or because many
+// evicted connections have not ended, and their memory would be given away twice.
+func (r *Route) Held(cost Cost) bool {
+	if r == nil {
+		return false
+	}
+	a := r.account
+	a.mu.Lock()
+	after := a.used + a.charge(cost)
+	held := a.crowd() || !a.full && after > a.room && after <= a.memory
+	a.mu.Unlock()
+	if held {
+		a.hurry()
+	}
+	return held
+}
+
+// crowd reports whether evicted connections still use an eighth of the memory. The caller holds mu.
+func (a *Account) crowd() bool { return a.leaving > a.memory/8 }
 
 // keeper compares the container's use of memory with its limit.
 type keeper struct {
-	account      *Account
-	gauge        Gauge
-	most         int64 // Go's memory limit at the start
-	now          int64 // Go's memory limit now
-	sample       []metrics.Sample
-	shed         time.Time // the time of the last eviction
-	overworkedAt time.Time // the last time that the collector had too much to do
+	account *Account
+	gauge   Gauge
+	most    int64 // Go's memory limit at the start
+	now     int64 // Go's memory limit now
+	sample  []metrics.Sample
+	shed    time.Duration // the time of the last eviction
+	refuse  time.Duration // until then newcomers do not wait
 	// collector and processor are the processor time of the collector, and of the process, until the last collection,
 	// in seconds.
 	collector, processor float64
@@ -125,7 +146,7 @@ const (
 )
 
 func newKeeper(a *Account, g Gauge) *keeper {
-	k := &keeper{account: a, gauge: g, most: debug.SetMemoryLimit(-1)}
+	k := &keeper{account: a, gauge: g, most: debug.SetMemoryLimit(-1), shed: -settle}
 	k.now = k.most
 	k.sample = []metrics.Sample{
 		sampleTotal:    {Name: "/memory/classes/total:bytes"},
@@ -140,8 +161,7 @@ func newKeeper(a *Account, g Gauge) *keeper {
 }
 
 // look measures the container, sets the room, and evicts connections.
-func (k *keeper) look(now time.Time) {
-	defer k.account.wakeWaiting()
+func (k *keeper) look(now time.Duration) {
 	if k.gauge == nil {
 		return
 	}
@@ -153,41 +173,26 @@ func (k *keeper) look(now time.Time) {
 	metrics.Read(k.sample)
 	k.tune(used, limit)
 	overworked := k.overworked()
-	a, free := k.account, limit/100*shedAt-used
+	a, free, shed := k.account, limit/100*shedAt-used, int64(0)
 	a.short.Store(free < limit/100*nearly)
-	shed := int64(0)
-	a.mu.Lock()
-	switch {
-	case free >= 0 && overworked > 0:
-		a.room = max(a.used-max(overworked, a.used/16), a.memory/overworkRoom)
-		shed = a.used - a.room
-	case free >= 0:
-		a.room = min(a.used+free/pace, a.memory)
-	case used > limit/100*urgentAt || now.Sub(k.shed) > settle:
-		// The connections use more than their charges: room shrinks by several times the excess.
-		k.shed = now
-		a.room = a.used - max(-4*free, a.used/8)
-		shed = a.used - max(a.room, a.memory/leastRoom)
-	default:
-		a.room = min(a.room, a.used)
-	}
-	a.room = max(a.room, a.memory/leastRoom)
 	if overworked > 0 {
-		k.overworkedAt = now
+		k.refuse = now + refuseFor
 	}
-	a.plenty = free >= limit/plenty && now.Sub(k.overworkedAt) > refuseAfterOverwork
+	a.mu.Lock()
+	a.full = free <= 0 || now < k.refuse
+	a.room = min(a.used+max(free, 0)/pace, a.memory)
+	if free < 0 && now-k.shed >= settle {
+		// A byte that is charged stands for used/a.used bytes: above all the kernel's buffers are not in the charges.
+		shed = int64(float64(-free) * float64(a.used) / float64(used))
+		shed = min(shed, a.used-a.memory/leastRoom)
+		k.shed = now
+	}
+	if overworked > 0 {
+		shed = max(shed, min(max(overworked, a.used/16), a.used-a.memory/overworkRoom))
+	}
+	a.room -= max(shed, 0)
 	a.mu.Unlock()
 	a.shed(shed)
-}
-
-// wakeWaiting wakes the connections that have waited for the next look.
-func (a *Account) wakeWaiting() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.looked != nil {
-		close(a.looked)
-		a.looked = nil
-	}
 }
 
 // tune lowers Go's memory limit as the kernel's buffers grow, so that garbage is collected before connections are
@@ -220,12 +225,13 @@ func (k *keeper) overworked() int64 {
 
 // loggedCounts are a route's counters in its last log line, and the time of that.
 type loggedCounts struct {
-	at               time.Time
+	once             bool
+	at               time.Duration
 	evicted, refused uint64
 }
 
-// tell logs the evictions and refusals of each route, once a minute at most, and forgets old bars.
-func (a *Account) tell(now time.Time) {
+// tell logs the evictions and refusals of each route, once a minute at most.
+func (a *Account) tell(now time.Duration) {
 	type line struct {
 		route            string
 		evicted, refused uint64
@@ -235,18 +241,12 @@ func (a *Account) tell(now time.Time) {
 	}
 	var lines []line
 	a.mu.Lock()
-	if now.Sub(a.swept) > barMost {
-		a.swept = now
-		for _, r := range a.routes {
-			r.bars.sweep(now.UnixNano())
-		}
-	}
 	for _, r := range a.routes {
 		refused := uint64(0)
 		for _, n := range r.refused[Memory:] {
 			refused += n
 		}
-		if now.Sub(r.logged.at) < logEvery || r.evicted == r.logged.evicted && refused == r.logged.refused {
+		if r.logged.once && now-r.logged.at < logEvery || r.evicted == r.logged.evicted && refused == r.logged.refused {
 			continue
 		}
 		l := line{
@@ -256,7 +256,7 @@ func (a *Account) tell(now time.Time) {
 		if len(r.largest) > 0 {
 			l.client, l.used = r.largest[0].addr, r.largest[0].used
 		}
-		lines, r.logged = append(lines, l), loggedCounts{now, r.evicted, refused}
+		lines, r.logged = append(lines, l), loggedCounts{true, now, r.evicted, refused}
 	}
 	a.mu.Unlock()
 	for _, l := range lines {

@@ -22,7 +22,6 @@ type Lease struct {
 	spare    int64 // the part of charge that the holder can do without
 	wanting  int64 // the number of the holder's spares
 	reclaims int   // how often the account took spare back
-	place    int   // in the account's sparing, from 1; 0 is none
 	since    int64 // progress when the lease was put into the client's list
 	link     list.Link[*Lease]
 }
@@ -79,7 +78,7 @@ type Spare struct {
 }
 
 // Spare charges s with the largest size that fits, in place of its former one. The sizes are in bytes and ascending. A
-// size fits if every spare of the account could have it within a part of the room: so all spares are equal, in
+// size fits if every spare of the account could have it within a part of the memory: so all spares are equal, in
 // whichever order the holders asked, and no lease is evicted for them. Spare returns how many of the sizes fit; 0 is
 // none. The holder calls it again with each progress, and without sizes at the end.
 func (l *Lease) Spare(s *Spare, sizes ...int64) (fit int) {
@@ -101,21 +100,22 @@ func (l *Lease) Spare(s *Spare, sizes ...int64) (fit int) {
 		l.wanting += by
 		a.wanting += by
 	}
-	var size int64
-	if others := a.used - a.spared; !a.short.Load() {
-		for fit < len(sizes) && others+sizes[fit]*a.wanting <= a.room/spareShare {
-			size = sizes[fit]
-			fit++
-		}
-	}
 	if s.reclaims != l.reclaims {
 		s.size, s.reclaims = 0, l.reclaims
 	}
-	more := size - s.size
+	var size int64
+	bound := min(a.memory/spareShare-a.spared, a.memory-a.used) + s.size
+	for fit < len(sizes) && !a.short.Load() && sizes[fit]*a.wanting <= a.memory/spareShare && sizes[fit] <= bound {
+		size = sizes[fit]
+		fit++
+	}
+	a.spare(l, size-s.size)
 	s.size = size
-	a.spare(l, more)
 	return fit
 }
+
+// Short reports whether the container has little free memory: buffers should hold as little as they can.
+func (l *Lease) Short() bool { return l.route != nil && l.route.account.short.Load() }
 
 // Shrink takes back bytes that Grow has charged.
 func (l *Lease) Shrink(bytes int64) {
@@ -151,10 +151,11 @@ func (l *Lease) Move(to netip.Addr) Refusal {
 		a.forget(c)
 		// The connection was admitted before: it may use all of the memory.
 		if why = a.admit(l, limit.Key(to), charge, a.memory, true, &gone); why == Admitted {
-			l.spare, l.wanting = spare, wanting
-			a.spared += spare
+			l.charge -= spare
+			a.add(l.client, -spare)
+			a.spare(l, spare)
+			l.wanting = wanting
 			a.wanting += wanting
-			a.list(l)
 		}
 		l.route.refused[why]++
 	}

@@ -18,9 +18,9 @@ type Options struct {
 	UserTimeout time.Duration
 }
 
-// Set sets these options, TCP_NOTSENT_LOWAT (small) and TCP_NODELAY.
+// Set sets these options, small buffers for what is sent, and TCP_NODELAY.
 func (o Options) Set(fd int) error {
-	all := make(options, 0, 8)
+	all := make(options, 0, 9)
 	if o.Keepalive <= 0 {
 		all.add(unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 	} else {
@@ -33,6 +33,7 @@ func (o Options) Set(fd int) error {
 		}
 	}
 	all.add(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent[Small])
+	all.add(unix.SOL_SOCKET, unix.SO_SNDBUF, sent[Small])
 	all.add(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(o.UserTimeout, 0).Milliseconds()))
 	all.add(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	return all.set(fd)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -77,8 +78,16 @@ func (c *Container) Watch() {
 	}()
 }
 
-// Remove removes it; its process must have ended.
-func (c *Container) Remove() error { return os.Remove(c.dir) }
+// Remove removes it; its processes must have been killed, and may take a moment to end.
+func (c *Container) Remove() (err error) {
+	for range 100 {
+		if err = os.Remove(c.dir); !errors.Is(err, syscall.EBUSY) {
+			return err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return err
+}
 
 // Command starts a program in it; nil is no container.
 func (c *Container) Command(program string) []string {

@@ -35,6 +35,9 @@ const (
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
+// image is what a rack loads, in bytes.
+const image = 4 << 20
+
 // large is what slow readers ask for, in bytes: more than any socket's buffer.
 const large = 32 << 20
 
@@ -73,6 +76,7 @@ func write(dir string) error {
 		os.MkdirAll(filepath.Join(dir, "files"), 0o755),
 		os.WriteFile(filepath.Join(dir, "files", "large"), make([]byte, large), 0o600),
 		os.WriteFile(filepath.Join(dir, "files", "kernel"), content, 0o600),
+		os.WriteFile(filepath.Join(dir, "files", "image"), make([]byte, image), 0o600),
 		os.WriteFile(filepath.Join(dir, "tls.crt"), encode("CERTIFICATE", certificate), 0o600),
 		os.WriteFile(filepath.Join(dir, "tls.key"), encode("PRIVATE KEY", text), 0o600),
 		os.WriteFile(filepath.Join(dir, "routes.yaml"),
