@@ -92,54 +92,67 @@ func TestYAMLOfDocumentsIsTaken(t *testing.T) {
 		if b.language != "yaml" {
 			continue
 		}
-		t.Run(b.place, func(t *testing.T) {
-			var keys map[string]any
-			if err := yaml.UnmarshalStrict([]byte(b.text), &keys); err != nil {
+		for _, document := range strings.Split(b.text, "\n---\n") {
+			b.text = document
+			taken(t, proxy, b)
+		}
+	}
+}
+
+func taken(t *testing.T, proxy string, b block) {
+	t.Run(b.place, func(t *testing.T) {
+		var keys map[string]any
+		if err := yaml.UnmarshalStrict([]byte(b.text), &keys); err != nil {
+			t.Fatal(err)
+		}
+		reads := func(into any) {
+			t.Helper()
+			if err := yaml.UnmarshalStrict([]byte(b.text), into); err != nil {
+				t.Error(err)
+			}
+		}
+		is := func(key string) bool { _, ok := keys[key]; return ok }
+		_, routes := keys["routes"].([]any)
+		switch {
+		case routes:
+			file := filepath.Join(t.TempDir(), "routes.yaml")
+			if err := os.WriteFile(file, []byte(b.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			taken := func(into any) {
-				t.Helper()
-				if err := yaml.UnmarshalStrict([]byte(b.text), into); err != nil {
-					t.Error(err)
-				}
+			output(t, proxy, "check", "-f", file)
+		case is("sets"):
+			delete(keys, "volume") // the program's own
+			fetch, err := yaml.Marshal(map[string]any{"files": map[string]any{"fetch": keys}})
+			if err != nil {
+				t.Fatal(err)
 			}
-			is := func(key string) bool { _, ok := keys[key]; return ok }
-			_, routes := keys["routes"].([]any)
-			switch {
-			case routes:
-				file := filepath.Join(t.TempDir(), "routes.yaml")
-				if err := os.WriteFile(file, []byte(b.text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				output(t, proxy, "check", "-f", file)
-			case is("sets"):
-				delete(keys, "volume") // the program's own
-				fetch, err := yaml.Marshal(map[string]any{"files": map[string]any{"fetch": keys}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				text := strings.ReplaceAll(string(fetch), "sha512:...", "sha512:"+strings.Repeat("0", 128))
-				rendersFrom(t, "publicIP: 192.0.2.2\n"+text)
-			case is("limits"):
-				route, err := yaml.Marshal(map[string]any{"routes": map[string]any{"files": keys}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				rendersFrom(t, "publicIP: 192.0.2.2\n"+string(route))
-			case is("rules"):
-				taken(&rbacv1.Role{})
-			case is("initContainers"):
-				taken(&corev1.PodSpec{})
-			case is("metadata"):
-				taken(&corev1.Service{})
-			default: // values of the chart
-				if !is("publicIP") {
-					b.text += "\npublicIP: 192.0.2.2\n"
-				}
-				rendersFrom(t, b.text)
+			text := strings.ReplaceAll(string(fetch), "sha512:...", "sha512:"+strings.Repeat("0", 128))
+			rendersFrom(t, "publicIP: 192.0.2.2\n"+text)
+		case is("limits"):
+			route, err := yaml.Marshal(map[string]any{"routes": map[string]any{"files": keys}})
+			if err != nil {
+				t.Fatal(err)
 			}
-		})
-	}
+			rendersFrom(t, "publicIP: 192.0.2.2\n"+string(route))
+		case strings.Contains(b.text, "fluxcd.io/"):
+			values, err := yaml.Marshal(keys["spec"].(map[string]any)["values"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			rendersFrom(t, "publicIP: 192.0.2.2\n"+strings.TrimPrefix(string(values), "null\n"))
+		case is("rules"):
+			reads(&rbacv1.Role{})
+		case is("initContainers"):
+			reads(&corev1.PodSpec{})
+		case is("metadata"):
+			reads(&corev1.Service{})
+		default: // values of the chart
+			if !is("publicIP") {
+				b.text += "\npublicIP: 192.0.2.2\n"
+			}
+			rendersFrom(t, b.text)
+		}
+	})
 }
 
 // What documents show as commands is what a shell reads, what make has, and what Helm and the programs take.
