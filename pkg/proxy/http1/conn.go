@@ -235,7 +235,8 @@ func (c *Conn) answer(read []byte) {
 	x.Request.close = x.Request.close || c.owner.Retired()
 	x.answerFrom(read)
 	c.upstream = nil
-	if x.answer.close || u.last {
+	// A POST takes no kept connection: where it left one each time, it would drive out those that others take.
+	if x.answer.close || u.last || !x.Request.safe() && !u.pool.idle.Spare(u.Key()) {
 		u.close()
 	} else {
 		u.pool.put(u)

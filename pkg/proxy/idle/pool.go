@@ -133,6 +133,11 @@ func (p *Pool[C]) Take(key Key, now time.Time) (c C, ok bool) {
 	return last, p.Remove(last)
 }
 
+// Spare reports whether a connection can be kept that is the only one of its key, and for which no other one has to go.
+func (p *Pool[C]) Spare(key Key) bool {
+	return p.all.Len() < p.limits.Total && p.find(key, key.hash()) == 0
+}
+
 // Put keeps a connection for requests with its key. If that is one connection too many, it returns the one that has
 // been idle for longest, for the caller to close. It returns c itself if connections with its key are not kept.
 func (p *Pool[C]) Put(c C, now time.Time) (surplus C, ok bool) {

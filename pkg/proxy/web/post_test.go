@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -212,5 +214,64 @@ func testLineEndBehindPost(t *testing.T, start starter) {
 	}
 	if response, _ := c.ask(t, "\r\n\r\n\r\n"+plainGet); response.StatusCode != http.StatusBadRequest {
 		t.Errorf("more of them get %d", response.StatusCode)
+	}
+}
+
+// Clients that POST again and again drive out no connection that others keep, on one connection or on many.
+func TestPostsLeaveOthersTheirConnections(t *testing.T) {
+	t.Parallel()
+	withAndWithout(t, testPostsLeaveOthersTheirConnections)
+}
+
+func testPostsLeaveOthersTheirConnections(t *testing.T, _ starter) {
+	var accepted, open atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(w, r.Body)
+	}))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			accepted.Add(1)
+			open.Add(1)
+		case http.StateClosed:
+			open.Add(-1)
+		}
+	}
+	server.Start()
+	defer server.Close()
+	config := Config{
+		Listen:   netip.MustParseAddrPort("0.0.0.0:0"),
+		Settings: Settings{Pool: pool(strings.TrimPrefix(server.URL, "http://"))},
+	}
+	if strings.HasSuffix(t.Name(), "loops") {
+		config.Loops = loops(t)
+	}
+	r := startBy(t, config)
+	const clients, posts = 50, 150 // a loop keeps 128
+	var idle []talk
+	for i := range clients {
+		c := r.talkFrom(t, fmt.Sprintf("127.0.3.%d", i+1))
+		c.ask(t, plainGet)
+		idle = append(idle, c)
+	}
+	for i := range 2 {
+		address := fmt.Sprintf("127.0.4.%d", i+1)
+		for range posts {
+			c := r.talkFrom(t, address)
+			c.ask(t, plainPost)
+			_ = c.Close()
+		}
+		c := r.talkFrom(t, address)
+		for range posts {
+			c.ask(t, plainPost)
+		}
+	}
+	eventually(t, "connections of POSTs end", func() bool { return open.Load() <= clients+10 })
+	before := accepted.Load()
+	for _, c := range idle {
+		c.ask(t, plainGet)
+	}
+	if n := accepted.Load() - before; n != 0 {
+		t.Errorf("%d clients of %d have lost their connection to the endpoint", n, clients)
 	}
 }
