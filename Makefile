@@ -74,6 +74,12 @@ FUZZTIME ?= 30s
 fuzz: ## fuzz every parser for FUZZTIME each (30s)
 	@scripts/fuzz $(FUZZTIME)
 
+# As it is released, since it is no part of what is built; asks vuln.go.dev.
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+.PHONY: vulnerabilities
+vulnerabilities: ## known vulnerabilities of modules and compiler that the programs reach; needs the internet
+	go run $(GOVULNCHECK) ./cmd/...
+
 .PHONY: tools
 tools: $(TOOLS)/gotestsum ## build what runs the tests
 
