@@ -6,7 +6,7 @@ STORM_RUNS     ?= 5
 STORM_WITHIN   ?= 0
 
 .PHONY: bench-boot
-bench-boot: ## a rack that powers on, through our pod and the incumbent's, some 90 minutes (STORM_MACHINES, STORM_LOSS, STORM_RUNS; STORM_WITHIN=3m: in parts); needs root
+bench-boot: ## a rack that powers on, through our pod and the former chart's, some 90 minutes (STORM_MACHINES, STORM_LOSS, STORM_RUNS; STORM_WITHIN=3m: in parts); needs root
 	@cd test/e2e && go build -o $(BIN)/bench-boot ./cmd/bench-boot
 	@$(BIN)/bench-boot -machines '$(STORM_MACHINES)' -loss '$(STORM_LOSS)' -runs '$(STORM_RUNS)' \
 		-within '$(STORM_WITHIN)' -samples $(BUILD)/bench/boot-storm.samples.json \

@@ -17,19 +17,19 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/process"
 )
 
-// The candidates: stack-proxy and dhcp-relay, or nginx and ISC dhcrelay as the incumbent's chart 0.6.3 has them.
+// The candidates: stack-proxy and dhcp-relay, or nginx and ISC dhcrelay as the former chart, 0.6.3, has them.
 const (
-	Ours      = "ours"
-	Incumbent = "incumbent"
+	Ours   = "ours"
+	Former = "former"
 )
 
 // Candidates lists them.
-func Candidates() []string { return []string{Ours, Incumbent} }
+func Candidates() []string { return []string{Ours, Former} }
 
 // candidate is what runs in the pod.
 type candidate struct{ proxy, relay *lab.Proc }
 
-// nginxConf is what the incumbent's chart has: one worker, 1024 connections, backends by names that are looked up
+// nginxConf is what the former chart has: one worker, 1024 connections, backends by names that are looked up
 // again, hence a new connection to a backend for each request. It takes a directory, the modules to load, the name
 // server, the domain and the files. Logs of requests are left out: ours writes none either.
 const nginxConf = `%[2]s
@@ -79,7 +79,7 @@ const streamModule = "/usr/lib/nginx/modules/ngx_stream_module.so"
 func (s *Site) prepare(o *lab.Options) error {
 	switch s.opts.Candidate {
 	case Ours:
-	case Incumbent:
+	case Former:
 		o.Without = append(o.Without, lab.DHCPRelay, lab.StackProxy)
 		return nil
 	default:

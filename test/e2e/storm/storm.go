@@ -1,4 +1,4 @@
-// Package storm has many machines boot at once through a pod, ours or the incumbent's, in a lab, and measures how long
+// Package storm has many machines boot at once through a pod, ours or the former chart's, in a lab, and measures how long
 // that takes and what it costs. The machines' part is package machines.
 package storm
 
@@ -29,7 +29,7 @@ import (
 
 // Options say what a storm is of.
 type Options struct {
-	Candidate string // [Ours] or [Incumbent]
+	Candidate string // [Ours] or [Former]
 	Machines  int
 	// Loss is how many of 100 packets the machines' network loses, in either direction.
 	Loss float64
@@ -41,7 +41,7 @@ type Options struct {
 	Patience time.Duration
 	// Dir receives logs and what machines boot.
 	Dir string
-	// Peers is a directory in which isc-dhcp-relay's package is unpacked, for the incumbent.
+	// Peers is a directory in which isc-dhcp-relay's package is unpacked, for the former chart.
 	Peers string
 	// Unlimited leaves the containers' limits of memory out, which ours otherwise have as the chart sets them.
 	Unlimited bool

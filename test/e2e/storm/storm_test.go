@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestStorm has ten machines boot at once through our pod with the chart's limits of memory, also while two of a thousand
-// packets are lost, and ten through the incumbent's where nginx is installed.
+// packets are lost, and ten through the former chart's where nginx is installed.
 func TestStorm(t *testing.T) {
 	if err := lab.Preflight(); errors.Is(err, lab.ErrUnsupported) {
 		t.Skip(err)
@@ -34,11 +34,11 @@ func TestStorm(t *testing.T) {
 	for name, o := range map[string]Options{
 		"ours":           {Candidate: Ours, Machines: 10, Initramfs: 1 << 20},
 		"ours with loss": {Candidate: Ours, Machines: 10, Initramfs: 1 << 20, Loss: 0.2},
-		"incumbent":      {Candidate: Incumbent, Machines: 10, Initramfs: 1 << 20},
+		"former":         {Candidate: Former, Machines: 10, Initramfs: 1 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, program := range []string{"nginx", "dhcrelay"} {
-				if _, err := exec.LookPath(program); err != nil && o.Candidate == Incumbent {
+				if _, err := exec.LookPath(program); err != nil && o.Candidate == Former {
 					t.Skip(err)
 				}
 			}
@@ -192,12 +192,12 @@ func TestTable(t *testing.T) {
 	var b strings.Builder
 	Table(&b, []report.Row{
 		{Case: "storm-100", Candidate: Ours, Metric: "finished", Median: 100},
-		{Case: "storm-100", Candidate: Incumbent, Metric: "finished", Median: 51.2},
+		{Case: "storm-100", Candidate: Former, Metric: "finished", Median: 51.2},
 		{Case: "storm-100", Candidate: Ours, Metric: "seconds_99", Median: 12.345},
 	})
-	const want = `       case      metric   ours  incumbent
-  storm-100    finished    100       51.2
-  storm-100  seconds_99  12.35           
+	const want = `       case      metric   ours  former
+  storm-100    finished    100    51.2
+  storm-100  seconds_99  12.35        
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)

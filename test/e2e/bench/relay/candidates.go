@@ -71,7 +71,7 @@ func command(candidate string, o Options, found map[string]string, saturate bool
 			c.Env = append(c.Env, "DHCP_RELAY_TOTAL_RATE=-1", "DHCP_RELAY_NEWCOMER_RATE=-1")
 		}
 		return c
-	case ISC: // as the incumbent's chart starts it
+	case ISC: // as the former chart starts it
 		return exec.Command(found["dhcrelay"], "-d", "-q", "-4", "-m", "forward", "-c", "10",
 			"-id", lanLink, "-iu", upLink, "-U", upLink, serverIP)
 	case Dnsmasq:

@@ -1,4 +1,4 @@
-// bench-boot has machines by the hundred boot at once, through our pod and the incumbent's, interleaved, and writes
+// bench-boot has machines by the hundred boot at once, through our pod and the former chart's, interleaved, and writes
 // the rows as JSON. It needs root.
 package main
 
