@@ -66,6 +66,8 @@ func (s *settings) cluster(logger *slog.Logger) (cluster, error) {
 		return cluster{}, err
 	}
 	config.UserAgent = "stack-lb"
+	// kube-proxy forwards to an address once the status has it: those of a hundred Services within seconds.
+	config.QPS, config.Burst = 50, 100
 	c := cluster{namespace: s.Namespace}
 	if c.namespace == "" {
 		text, err := os.ReadFile(namespaceFile)

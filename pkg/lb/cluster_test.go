@@ -75,11 +75,24 @@ type cluster struct {
 	api   *fake.Clientset
 	wires *wires
 	nodes []*member
+	// number tells clusters on one switch apart.
+	number byte
+}
+
+// newWires makes a switch.
+func newWires() *wires {
+	return &wires{has: map[netip.Addr]map[frame.MAC]bool{}, ports: map[*port]bool{}}
 }
 
 func newCluster(t *testing.T, nodes int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, api: newAPI(), wires: &wires{has: map[netip.Addr]map[frame.MAC]bool{}}}
+	return newClusterOn(t, newWires(), 0, nodes)
+}
+
+// newClusterOn makes another cluster on a switch.
+func newClusterOn(t *testing.T, on *wires, number byte, nodes int) *cluster {
+	t.Helper()
+	c := &cluster{t: t, api: newAPI(), wires: on, number: number}
 	for i := range nodes {
 		c.nodes = append(c.nodes, c.start(i))
 	}
@@ -98,7 +111,8 @@ func newCluster(t *testing.T, nodes int) *cluster {
 
 func (c *cluster) start(i int) *member {
 	m := &member{
-		station: &station{wires: c.wires, mac: frame.MAC{2, 0, 0, 0, 0, byte(i + 1)}}, done: make(chan struct{}), log: &logText{},
+		station: &station{wires: c.wires, mac: frame.MAC{2, 0, 0, 0, c.number, byte(i + 1)}},
+		done:    make(chan struct{}), log: &logText{},
 	}
 	name := fmt.Sprintf("n%d", i)
 	m.c = New(Options{

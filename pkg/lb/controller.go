@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
+	"github.com/tinkerbell/stack/pkg/lb/address"
 	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/forward"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
@@ -58,6 +59,7 @@ type running struct {
 	*vip
 	stop     context.CancelFunc
 	stopping bool
+	told     string // the holder of whom those that write the status were told
 }
 
 // key is what a piece of work is about: the status of one Service, or the plan of all.
@@ -138,7 +140,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		c.queue.ShutDown()
 	})
 	following.Go(func() {
-		if err := links.Watch(life, c.poke); err != nil {
+		if err := links.Follow(life, c.linksChanged); err != nil {
 			c.log.Warn("failed to follow the links of this host", "error", err)
 		}
 	})
@@ -266,6 +268,15 @@ func (c *Controller) stopAll() {
 	for _, v := range c.vips {
 		v.stopping = true
 		v.stop()
+	}
+}
+
+// linksChanged is told of events about links and addresses, our own addresses' among them: each is put anew each second,
+// which changes nothing for the others.
+func (c *Controller) linksChanged(events []byte) {
+	if address.Foreign(events) {
+		c.o.Host.Changed()
+		c.poke()
 	}
 }
 

@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"net"
@@ -12,21 +13,37 @@ import (
 	"time"
 
 	coordination "k8s.io/api/coordination/v1"
+	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/address"
+	"github.com/tinkerbell/stack/pkg/lb/probe"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 )
 
-// wires is a switch: which station has which address.
+// wires is a switch: which station has which address, and who listens for it.
 type wires struct {
-	mu  sync.Mutex
-	has map[netip.Addr]map[frame.MAC]bool
-	two int // how often two stations were seen with one address
+	mu    sync.Mutex
+	has   map[netip.Addr]map[frame.MAC]bool
+	ports map[*port]bool
+	two   int // how often two stations were seen with one address
+}
+
+// say tells the other stations' ports of an address.
+func (w *wires) say(ip netip.Addr, h probe.Heard) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for p := range w.ports {
+		if p.ip == ip && p.station.mac != h.MAC {
+			p.hears(h)
+		}
+	}
 }
 
 func (w *wires) set(ip netip.Addr, mac frame.MAC, has bool) {
@@ -57,7 +74,8 @@ type station struct {
 	mu     sync.Mutex
 	down   bool
 	fail   error // of Put
-	claims []int // how many questions were asked before each claim
+	claims []int // how many probes were sent before each claim
+	byHand bool  // somebody else gives it each address that it has
 }
 
 func (s *station) Find(ip netip.Addr, name string) (address.Link, error) {
@@ -69,9 +87,13 @@ func (s *station) Find(ip netip.Addr, name string) (address.Link, error) {
 		return address.Link{}, reason.Errorf(reason.NoLink, "no link has a network with %s", ip)
 	case s.down:
 		return address.Link{}, reason.Errorf(reason.LinkDown, "link eth0 has no carrier")
+	case s.byHand && slices.Contains(s.wires.owners(ip), s.mac):
+		return address.Link{}, reason.Errorf(reason.NodeAddress, "this node has %s already", ip)
 	}
-	return address.Link{Index: 2, Name: "eth0", MAC: net.HardwareAddr(s.mac[:])}, nil
+	return address.Link{Index: 2, Name: "eth0", MAC: net.HardwareAddr(s.mac[:]), Stations: hardware(s.mac)}, nil
 }
+
+func (*station) Changed() {}
 
 func (s *station) Put(_ address.Link, ip netip.Addr, end time.Time) error {
 	s.mu.Lock()
@@ -82,14 +104,22 @@ func (s *station) Put(_ address.Link, ip netip.Addr, end time.Time) error {
 	return s.fail
 }
 
-func (s *station) Has(_ address.Link, ip netip.Addr) (bool, error) {
+func (s *station) Has(ip netip.Addr) (bool, error) {
 	return slices.Contains(s.wires.owners(ip), s.mac), nil
 }
 
+func (s *station) Stray(ip netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.byHand && slices.Contains(s.wires.owners(ip), s.mac)
+}
+
 func (s *station) Remove(ip netip.Addr) (bool, error) {
-	has, _ := s.Has(address.Link{}, ip)
-	s.wires.set(ip, s.mac, false)
-	return has, nil
+	found := s.Stray(ip)
+	if found {
+		s.wires.set(ip, s.mac, false)
+	}
+	return found, nil
 }
 
 func (s *station) Left() ([]netip.Addr, error) {
@@ -105,87 +135,131 @@ func (s *station) Left() ([]netip.Addr, error) {
 }
 
 func (s *station) Open(_ address.Link, ip netip.Addr) (Port, error) {
-	return &port{station: s, ip: ip}, nil
+	p := &port{station: s, ip: ip, queue: make(chan probe.Heard, 64)}
+	s.wires.mu.Lock()
+	defer s.wires.mu.Unlock()
+	s.wires.ports[p] = true
+	return p, nil
 }
 
 // port answers a question with the other stations that had the address when it was asked.
 type port struct {
 	station *station
 	ip      netip.Addr
-	queue   []frame.MAC
-	asked   int
+	queue   chan probe.Heard
+	probes  int
 	claimed bool
+}
+
+func (p *port) hears(h probe.Heard) {
+	select {
+	case p.queue <- h:
+	default:
+	}
 }
 
 func (p *port) Announce() error {
 	p.station.mu.Lock()
-	defer p.station.mu.Unlock()
 	if !p.claimed {
-		p.station.claims = append(p.station.claims, p.asked)
+		p.station.claims = append(p.station.claims, p.probes)
 	}
 	p.claimed = true
+	p.station.mu.Unlock()
+	p.station.wires.say(p.ip, probe.Heard{Kind: probe.Claim, MAC: p.station.mac})
 	return nil
 }
 
-func (*port) Close() error { return nil }
+func (p *port) Close() error {
+	p.station.wires.mu.Lock()
+	defer p.station.wires.mu.Unlock()
+	delete(p.station.wires.ports, p)
+	return nil
+}
+
 func (p *port) Ask() error {
-	p.asked++
-	p.queue = slices.DeleteFunc(p.station.wires.owners(p.ip), func(m frame.MAC) bool { return m == p.station.mac })
+	p.ask(probe.Answer)
 	return nil
 }
 
-func (p *port) Answer(deadline time.Time) (frame.MAC, error) {
-	if len(p.queue) == 0 {
-		time.Sleep(time.Until(deadline))
-		return frame.MAC{}, os.ErrDeadlineExceeded
-	}
-	mac := p.queue[0]
-	p.queue = p.queue[1:]
-	return mac, nil
+func (p *port) Probe() error {
+	p.probes++
+	p.station.wires.say(p.ip, probe.Heard{Kind: probe.Probing, MAC: p.station.mac})
+	p.ask(probe.Claim)
+	return nil
 }
 
-// newAPI is client-go's fake clientset with the optimistic concurrency of leases that an API server has.
+func (p *port) ask(kind probe.Kind) {
+	for _, mac := range p.station.wires.owners(p.ip) {
+		if mac != p.station.mac {
+			p.hears(probe.Heard{Kind: kind, MAC: mac})
+		}
+	}
+}
+
+func (p *port) Hear(ctx context.Context, deadline time.Time) (probe.Heard, error) {
+	select {
+	case <-ctx.Done():
+		return probe.Heard{}, ctx.Err()
+	case h := <-p.queue:
+		return h, nil
+	case <-time.After(time.Until(deadline)):
+		return probe.Heard{}, os.ErrDeadlineExceeded
+	}
+}
+
+// newAPI is client-go's fake clientset with the optimistic concurrency of an API server: it refuses an update of a version
+// that is not the newest, and an update of a Service's status changes nothing else of it.
 func newAPI() *fake.Clientset {
 	client := fake.NewClientset()
 	var mu sync.Mutex
 	version := 0
-	resource := coordination.SchemeGroupVersion.WithResource("leases")
-	store := func(action clienttesting.Action, object runtime.Object, check func(*coordination.Lease) error,
-		write func(runtime.Object) error,
-	) (bool, runtime.Object, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		lease, ok := object.(*coordination.Lease)
-		if !ok {
-			return false, nil, nil
-		}
-		lease = lease.DeepCopy()
-		if err := check(lease); err != nil {
-			return true, nil, err
-		}
-		version++
-		lease.Namespace, lease.ResourceVersion = action.GetNamespace(), strconv.Itoa(version)
-		return true, lease, write(lease)
-	}
-	client.PrependReactor("create", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		create, _ := action.(clienttesting.CreateAction)
-		return store(action, create.GetObject(), func(*coordination.Lease) error { return nil }, func(o runtime.Object) error {
-			return client.Tracker().Create(resource, o, action.GetNamespace())
-		})
-	})
-	client.PrependReactor("update", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		update, _ := action.(clienttesting.UpdateAction)
-		return store(action, update.GetObject(), func(l *coordination.Lease) error {
-			there, err := client.Tracker().Get(resource, action.GetNamespace(), l.Name)
+	leases := coordination.SchemeGroupVersion.WithResource("leases")
+	services := core.SchemeGroupVersion.WithResource("services")
+	for _, resource := range []schema.GroupVersionResource{leases, services} {
+		store := func(action clienttesting.Action, object runtime.Object, create bool) (bool, runtime.Object, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			object = object.DeepCopyObject()
+			is, err := meta.Accessor(object)
 			if err != nil {
-				return err
+				return true, nil, err
 			}
-			if is, ok := there.(*coordination.Lease); ok && is.ResourceVersion != l.ResourceVersion {
-				return apierrors.NewConflict(resource.GroupResource(), l.Name, errors.New("changed"))
+			there, err := client.Tracker().Get(resource, action.GetNamespace(), is.GetName())
+			if !create {
+				if err != nil {
+					return true, nil, err
+				}
+				was, err := meta.Accessor(there)
+				if err != nil {
+					return true, nil, err
+				}
+				if v := is.GetResourceVersion(); v != "" && v != was.GetResourceVersion() {
+					return true, nil, apierrors.NewConflict(resource.GroupResource(), is.GetName(), errors.New("changed"))
+				}
 			}
-			return nil
-		}, func(o runtime.Object) error { return client.Tracker().Update(resource, o, action.GetNamespace()) })
-	})
+			if next, ok := object.(*core.Service); ok && action.GetSubresource() == "status" {
+				before, _ := there.(*core.Service)
+				before = before.DeepCopy()
+				before.Status = next.Status
+				object, is = before, before
+			}
+			version++
+			is.SetNamespace(action.GetNamespace())
+			is.SetResourceVersion(strconv.Itoa(version))
+			if create {
+				return true, object, client.Tracker().Create(resource, object, action.GetNamespace())
+			}
+			return true, object, client.Tracker().Update(resource, object, action.GetNamespace())
+		}
+		client.PrependReactor("create", resource.Resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
+			create, _ := a.(clienttesting.CreateAction)
+			return store(a, create.GetObject(), true)
+		})
+		client.PrependReactor("update", resource.Resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
+			update, _ := a.(clienttesting.UpdateAction)
+			return store(a, update.GetObject(), false)
+		})
+	}
 	return client
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/lb/service"
 )
 
-// asked waits for the first claim of a station, and says how many questions it asked before.
+// asked waits for the first claim of a station, and says how many probes it sent before.
 func (c *cluster) asked(m *member) int {
 	c.t.Helper()
 	questions := 0
@@ -62,23 +62,6 @@ func TestHandoverNeedsNoProbe(t *testing.T) {
 	if c.wires.two > 0 {
 		t.Error("two owners")
 	}
-}
-
-// Nodes that have heard nobody for as many questions as they would ask claim the address of a node that is gone as soon as
-// its lease has ended.
-func TestAddressOfANodeThatIsGoneNeedsNoProbe(t *testing.T) {
-	c := pair(t)
-	gone := c.nodes[0]
-	gone.mu.Lock() // neither its controller nor the wire hears of it any more
-	mend := sync.OnceFunc(gone.mu.Unlock)
-	defer mend()
-	c.wires.set(netip.MustParseAddr(testIP), gone.mac, false)
-	c.owner(testIP, c.nodes[1].mac)
-	if questions := c.asked(c.nodes[1]); questions != 0 {
-		t.Errorf("asked %d times, though nobody has answered since the node is gone", questions)
-	}
-	mend()
-	c.owner(testIP, c.nodes[1].mac)
 }
 
 // Where a stranger answers beside the node that leaves, the address is not claimed before the stranger has gone.

@@ -187,11 +187,12 @@ func (c *Controller) leaseChanged(object any, deleted bool) {
 		if LeaseName(ip) != lease.Name {
 			continue
 		}
-		before, _ := v.elector.Holder()
-		v.elector.Observe(lease, deleted)
-		if now, _ := v.elector.Holder(); now == before {
+		v.elector.Observe(lease, deleted) // it may know the version already, having written it
+		holder := v.elector.Holder().Identity
+		if holder == v.told {
 			return // a mere renewal
 		}
+		v.told = holder
 		if address := c.plan.Addresses[ip]; address != nil {
 			for _, s := range address.Services {
 				c.queue.Add(key{s.Namespace, s.Name})

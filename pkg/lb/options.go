@@ -19,6 +19,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/lb/address"
 	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/forward"
+	"github.com/tinkerbell/stack/pkg/lb/probe"
 	"github.com/tinkerbell/stack/pkg/lb/service"
 	"github.com/tinkerbell/stack/pkg/lb/wire"
 )
@@ -66,7 +67,9 @@ type API interface {
 type Host interface {
 	Find(ip netip.Addr, name string) (address.Link, error)
 	Put(link address.Link, ip netip.Addr, end time.Time) error
-	Has(link address.Link, ip netip.Addr) (bool, error)
+	Has(ip netip.Addr) (bool, error)
+	Stray(ip netip.Addr) bool
+	Changed()
 	Remove(ip netip.Addr) (found bool, err error)
 	Left() ([]netip.Addr, error)
 	Open(link address.Link, ip netip.Addr) (Port, error)
@@ -75,17 +78,22 @@ type Host interface {
 // Port is a link as far as one address is concerned; see wire.Port.
 type Port interface {
 	Announce() error
-	Ask() error
-	Answer(deadline time.Time) (frame.MAC, error)
+	probe.Port
 	Close() error
 }
 
 // Network is the Host of a network namespace.
-type Network struct{ *address.Manager }
+type Network struct {
+	*address.Manager
+	wires wire.Wires
+}
+
+// NewNetwork makes the Host of a manager's namespace.
+func NewNetwork(m *address.Manager) *Network { return &Network{Manager: m} }
 
 // Open implements Host.
-func (Network) Open(link address.Link, ip netip.Addr) (Port, error) {
-	port, err := wire.Open(link.Interface(), ip)
+func (n *Network) Open(link address.Link, ip netip.Addr) (Port, error) {
+	port, err := n.wires.Open(link.Interface(), link.Source, ip)
 	if err != nil {
 		return nil, err
 	}

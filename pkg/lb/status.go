@@ -95,9 +95,8 @@ func (c *Controller) holders(addresses []netip.Addr) map[netip.Addr]service.Hold
 			holders[ip] = service.Holder{Why: reason.Errorf(reason.Starting, "node %s has just started", c.o.Node)}
 			continue
 		}
-		identity, expired := v.elector.Holder()
-		if identity != "" && !expired {
-			holders[ip] = service.Holder{Node: nodeOf(identity)}
+		if h := v.elector.Holder(); h.Identity != "" && !h.Expired {
+			holders[ip] = service.Holder{Node: nodeOf(h.Identity)}
 			continue
 		}
 		v.mu.Lock()
@@ -150,19 +149,19 @@ func (c *Controller) Views() []View {
 }
 
 func (v *vip) view() View {
-	identity, expired := v.elector.Holder()
+	holder := v.elector.Holder()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	view := View{
 		Address: v.ip.String(), Services: namesOf(v.wish), Link: v.link.Name, Announced: v.held, Lease: LeaseName(v.ip),
-		Holder: nodeOf(identity), Reason: reason.Standby.String(), Answers: []string{},
+		Holder: nodeOf(holder.Identity), Reason: reason.Standby.String(), Answers: []string{},
 	}
 	switch {
 	case v.held:
 		view.Reason = reason.Announced.String()
 	case v.why != nil:
 		view.Reason, view.Message = v.why.Reason.String(), v.why.Text
-	case identity == "" || expired:
+	case holder.Identity == "" || holder.Expired:
 		view.Reason = reason.NoNode.String()
 	}
 	for _, mac := range v.owners {

@@ -1,11 +1,12 @@
 package lb
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,14 +44,16 @@ type vip struct {
 	looked   bool        // it has asked, or cannot
 	silent   int         // questions in a row that nobody answered while the lease was held
 
-	unanswered int // questions in a row that nobody else answered
+	contested int       // questions in a row that another station answered while this node had the address
+	strange   time.Time // when another station claimed the address, or was about to
+	announcer *announce.Announcer
+	end       time.Time // that of the grant: from then on the address may be another node's
 
 	// stale is set where connections were left open when the address went.
 	stale atomic.Bool
 
 	// of the elector's goroutine
 	holding     address.Link
-	announcer   *announce.Announcer
 	stopSending func()
 
 	closing sync.WaitGroup // ports that are being closed
@@ -62,7 +65,7 @@ func newVIP(c *Controller, wish *service.Address) *vip {
 	v.elector = elect.New(elect.Config{
 		Leases: c.leases(), Name: LeaseName(wish.IP), Labels: leaseLabels, Owner: c.o.LeaseOwner,
 		Identity: c.o.Identity, Times: c.o.Times,
-		Candidate: v.candidate, Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
+		Stations: v.stations, Candidate: v.candidate, Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
 	})
 	return v
 }
@@ -79,6 +82,13 @@ func (v *vip) run(ctx context.Context) {
 	}
 }
 
+// stations are those of this node that answer for the address once it has it.
+func (v *vip) stations() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.link.Stations
+}
+
 // set changes what is wished.
 func (v *vip) set(wish *service.Address) {
 	v.mu.Lock()
@@ -93,21 +103,23 @@ func (v *vip) candidate() error {
 	wish, conflict, held, until, failed, looked := v.wish, v.conflict, v.held, v.until, v.failed, v.looked
 	v.mu.Unlock()
 	link, why := v.look(wish)
-	if why == nil && held && (link.Index != v.holding.Index || !bytes.Equal(link.MAC, v.holding.MAC)) {
+	if why == nil && held && !link.Is(v.holding) {
 		why = reason.Errorf(reason.LinkMissing, "node %s: the address is to move from link %s (%s) to %s (%s)",
 			v.c.o.Node, v.holding.Name, v.holding.MAC, link.Name, link.MAC)
 	}
 	if why == nil && !held && time.Now().Before(until) {
 		why = failed
 	}
-	if why == nil && !held && len(conflict) > 0 {
-		why = v.inUse(conflict)
+	if why == nil && len(conflict) > 0 {
+		why = v.inUse(conflict[0])
 	}
 	if why == nil && !looked {
 		why = reason.Errorf(reason.Starting, "node %s has just started, and has not asked for %s yet", v.c.o.Node, v.ip)
 	}
 	v.mu.Lock()
-	v.link, v.why = link, why
+	if v.why = why; link.Index != 0 {
+		v.link = link
+	}
 	v.mu.Unlock()
 	r := reason.Standby
 	if why != nil {
@@ -145,10 +157,9 @@ func (v *vip) look(wish *service.Address) (address.Link, *reason.Error) {
 	return link, reason.Errorf(why.Reason, "node %s: %s", v.c.o.Node, why.Text)
 }
 
-func (v *vip) inUse(owners []frame.MAC) *reason.Error {
+func (v *vip) inUse(by frame.MAC) *reason.Error {
 	return reason.Errorf(reason.AddressInUse,
-		"node %s: %s answers for %s already: find that host, or ask for another address", v.c.o.Node,
-		hardware(owners[0]), v.ip)
+		"node %s: %s answers for %s already: find that host, or ask for another address", v.c.o.Node, hardware(by), v.ip)
 }
 
 // renewed has the address on the link until the lease may be another node's.
@@ -180,9 +191,13 @@ func (v *vip) renewed(ctx context.Context, g elect.Grant) error {
 
 // put puts the address on the link, for what is left of a lease that was renewed at start.
 func (v *vip) put(link address.Link, start time.Time) error {
-	err := v.c.o.Host.Put(link, v.ip, start.Add(v.c.o.Times.Hold()))
+	end := start.Add(v.c.o.Times.Hold())
+	err := v.c.o.Host.Put(link, v.ip, end)
 	switch {
 	case err == nil:
+		v.mu.Lock()
+		v.end = end
+		v.mu.Unlock()
 		return nil
 	case errors.Is(err, address.ErrTooLate):
 		return reason.Errorf(reason.APIAway, "node %s: %v", v.c.o.Node, err)
@@ -191,32 +206,36 @@ func (v *vip) put(link address.Link, start time.Time) error {
 	return v.stepBack(reason.KernelRefused, err)
 }
 
-// free tells whether the address may be claimed without asking for it again. Either its former holder has removed it
-// and released the lease, and was the one station that answered the last question, a moment ago. Or nobody has answered
-// as many questions in a row as would be asked, since the node that had it is gone.
+// free reports whether the address may be claimed without a probe: its former holder has removed it and released the
+// lease, was the one station that answered the last question, a moment ago, and no other was about to claim it since.
 func (v *vip) free(from string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	handedOver := from != "" && len(v.owners) == 1 && hardware(v.owners[0]) == from
-	return (handedOver || v.unanswered >= probe.ClaimProbes) && time.Since(v.asked) < 2*v.c.o.ProbeInterval
+	return from != "" && len(v.owners) == 1 && isAmong(v.owners[0], from) &&
+		time.Since(v.asked) < 2*v.c.o.ProbeInterval && v.strange.Before(v.asked)
 }
 
-// probe asks the link whether somebody has the address.
+// isAmong reports whether a station is one of those that a node has written.
+func isAmong(mac frame.MAC, stations string) bool {
+	return slices.Contains(strings.Split(stations, ","), hardware(mac))
+}
+
+// probe asks the link whether somebody has the address, or is about to claim it.
 func (v *vip) probe(ctx context.Context, link address.Link, port Port) error {
-	owners, err := probe.Owners(ctx, port, probe.ClaimProbes, probe.ClaimWait, true)
+	by, err := probe.Conflict(ctx, port, frame.MAC(link.MAC), func(mac frame.MAC) bool { return isAmong(mac, link.Stations) })
 	if err != nil {
 		return v.stepBack(reason.LinkDown, err)
 	}
-	if len(owners) == 0 {
+	if by == nil {
 		return nil
 	}
 	v.mu.Lock()
-	v.conflict = owners
+	v.conflict = []frame.MAC{*by}
 	v.mu.Unlock()
 	v.c.logLimiter.WarnAt(time.Since(v.c.began).Nanoseconds(), "address is in use", func() []any {
-		return []any{"address", v.ip.String(), "link", link.Name, "mac", hardware(owners[0])}
+		return []any{"address", v.ip.String(), "link", link.Name, "mac", hardware(*by)}
 	})
-	return v.inUse(owners)
+	return v.inUse(*by)
 }
 
 // stepBack has this node be no candidate for as long as others may need to find out that they can have the address.
@@ -238,17 +257,17 @@ func (v *vip) warn(link address.Link, message string, err error) {
 // claim begins to announce the address.
 func (v *vip) claim(link address.Link, port Port) {
 	v.holding = link
-	v.announcer = announce.New(port.Announce, func(err error) {
+	announcer := announce.New(port.Announce, v.granted, func(err error) {
 		if err != nil {
 			v.log.Warn("failed to announce an address", "link", link.Name, "error", err)
 		}
 	}, v.c.o.AnnounceInterval)
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func(a *announce.Announcer) {
+	go func() {
 		defer close(done)
-		a.Run(ctx)
-	}(v.announcer)
+		announcer.Run(ctx)
+	}()
 	v.stopSending = func() {
 		stop()
 		<-done
@@ -256,7 +275,7 @@ func (v *vip) claim(link address.Link, port Port) {
 		v.closing.Go(func() { _ = port.Close() })
 	}
 	v.mu.Lock()
-	v.held, v.since, v.silent = true, time.Now(), 0
+	v.held, v.since, v.silent, v.contested, v.announcer = true, time.Now(), 0, 0, announcer
 	services := v.wish.Services
 	v.mu.Unlock()
 	v.c.metrics.holds(v.ip, true, reason.Announced)
@@ -268,11 +287,20 @@ func (v *vip) claim(link address.Link, port Port) {
 	}
 }
 
-// withdraw ends the announcement and removes the address. The station is the Ethernet address where it was.
-func (v *vip) withdraw(why error) (station string, err error) {
+// granted reports whether the grant lasts: a process that has stood still since does not know yet that the address is
+// another node's.
+func (v *vip) granted() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return time.Now().Before(v.end)
+}
+
+// withdraw ends the announcement and removes the address. The stations are those that answered for it, if this node does
+// not go on answering: somebody may have given it the address by hand.
+func (v *vip) withdraw(why error) (stations string, err error) {
 	if v.stopSending != nil {
 		v.stopSending()
-		v.stopSending, v.announcer = nil, nil
+		v.stopSending = nil
 	}
 	// While the address is here their peers learn of it. Without the API nobody takes the address, and what is open may
 	// go on when it is back.
@@ -282,7 +310,7 @@ func (v *vip) withdraw(why error) (station string, err error) {
 	found, err := v.c.o.Host.Remove(v.ip)
 	v.mu.Lock()
 	held := v.held
-	v.held, v.why = false, v.reasonOf(why)
+	v.held, v.announcer, v.why = false, nil, v.reasonOf(why)
 	v.mu.Unlock()
 	v.c.metrics.holds(v.ip, false, v.reasonOf(why).Reason)
 	if err != nil {
@@ -292,10 +320,14 @@ func (v *vip) withdraw(why error) (station string, err error) {
 		v.c.metrics.moves.WithLabelValues(v.ip.String(), "away").Inc()
 		v.log.Info("withdrew address", "cause", why.Error())
 	}
-	if held {
-		station = v.holding.MAC.String()
+	if !held || err != nil {
+		return "", err
 	}
-	return station, err
+	if still, err := v.c.o.Host.Has(v.ip); still || err != nil {
+		v.log.Warn("released an address that this node still has", "error", err)
+		return "", nil
+	}
+	return v.holding.Stations, nil
 }
 
 func (v *vip) reasonOf(err error) *reason.Error {

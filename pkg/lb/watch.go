@@ -2,6 +2,7 @@ package lb
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/frame"
@@ -11,6 +12,14 @@ import (
 
 // silentRounds is how many questions in a row nobody answers until a lease counts as held without serving.
 const silentRounds = 3
+
+// A node that has an address which another station answers for as well steps back after some questions: the one with the
+// higher Ethernet address sooner, since the other may be a stack-lb of another cluster and goes by the same rule; and the
+// lower one where that station does not.
+const (
+	contestedRounds = 3
+	stubbornRounds  = 10
+)
 
 // watch asks the link for the address all the time, on whatever link it belongs at the moment.
 func (v *vip) watch(ctx context.Context) {
@@ -56,24 +65,49 @@ func (v *vip) watchLink(ctx context.Context, link address.Link) {
 		v.mu.Lock()
 		wish := v.wish
 		v.mu.Unlock()
-		if now, err := v.c.o.Host.Find(v.ip, wish.Interface); failures > 1 || err != nil || now.Index != link.Index {
+		now, err := v.c.o.Host.Find(v.ip, wish.Interface)
+		if failures > 1 || err != nil || !now.Is(link) || now.Source != link.Source {
 			stop()
 		}
+	}, v.heard)
+}
+
+// heard is told of what stations say without being asked: where this node has the address, it says so, too.
+func (v *vip) heard(h probe.Heard) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if isAmong(h.MAC, v.link.Stations) {
+		return
+	}
+	v.strange = time.Now()
+	if v.announcer != nil && h.Kind == probe.Claim {
+		v.announcer.Defend()
+	}
+}
+
+// others are the stations of a round that are not this node's, and one for all of the lease's holder.
+func others(owners []frame.MAC, mine, holders string) []frame.MAC {
+	first := true
+	return slices.DeleteFunc(owners, func(mac frame.MAC) bool {
+		holds := isAmong(mac, holders)
+		if holds && first {
+			first = false
+			return isAmong(mac, mine)
+		}
+		return holds || isAmong(mac, mine)
 	})
 }
 
 // saw judges one round: who answered for the address, this node not among them.
 func (v *vip) saw(owners []frame.MAC, blind bool) {
-	holder, expired := v.elector.Holder()
+	lease := v.elector.Holder()
+	holder, expired := lease.Identity, lease.Expired
 	v.mu.Lock()
 	held, before := v.held, v.owners
+	owners = others(owners, v.link.Stations, lease.Stations)
 	v.owners, v.asked = owners, time.Now()
-	v.unanswered++
-	if blind || len(owners) > 0 {
-		v.unanswered = 0
-	}
 	if !blind && len(owners) == 0 {
-		v.conflict = nil
+		v.conflict, v.contested = nil, 0
 	}
 	if len(owners) == 0 && !held && holder != "" && !expired && !blind {
 		v.silent++
@@ -83,6 +117,14 @@ func (v *vip) saw(owners []frame.MAC, blind bool) {
 	silent := v.silent >= silentRounds
 	// A station that answered before this node had the address is none too many.
 	settled := held && time.Since(v.since) > 2*probe.WatchWait
+	if settled && len(owners) > 0 {
+		v.contested++
+		yields := probe.Before(owners[0], frame.MAC(v.link.MAC))
+		if v.contested >= stubbornRounds || yields && v.contested >= contestedRounds {
+			v.conflict = owners
+			v.elector.Poke()
+		}
+	}
 	v.mu.Unlock()
 	v.c.metrics.sees(v.ip, owners, held)
 	v.c.metrics.notServing.WithLabelValues(v.ip.String()).Set(boolean(silent))
@@ -128,7 +170,7 @@ func (v *vip) clean(holder string) {
 	v.mu.Lock()
 	held := v.held
 	v.mu.Unlock()
-	if held {
+	if held || !v.c.o.Host.Stray(v.ip) {
 		return // the elector is about to see it
 	}
 	if holder != "" && v.stale.Swap(false) {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -24,7 +26,12 @@ const callDelay = 50 * time.Millisecond
 var ErrTooLate = errors.New("the lease has been held too long without a renewal")
 
 // Manager changes the addresses of the links of one network namespace. It needs the capability NET_ADMIN.
-type Manager struct{ links *netlink.Handle }
+type Manager struct {
+	links *netlink.Handle
+
+	mu   sync.Mutex
+	seen host // what Find has read last
+}
 
 // New makes a manager for this thread's network namespace.
 func New() (*Manager, error) {
@@ -49,21 +56,25 @@ func Lifetime(left time.Duration) int { return max(0, int((left-KernelDelay)/tim
 // route, is usable at once (no duplicate address detection: the caller has probed for it), and is never chosen as the
 // source of the node's own connections.
 func (m *Manager) Put(link Link, ip netip.Addr, end time.Time) error {
-	lifetime := Lifetime(time.Until(end))
-	if lifetime == 0 {
-		return ErrTooLate
-	}
 	address := describe(ip)
-	address.ValidLft, address.PreferedLft = lifetime, 0
-	if err := m.links.AddrReplace(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: link.Index}}, address); err != nil {
-		return fmt.Errorf("failed to put %s on link %s (the capability NET_ADMIN is needed): %w", ip, link.Name, err)
+	dummy := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: link.Index}}
+	for {
+		lifetime := Lifetime(time.Until(end))
+		if lifetime == 0 {
+			break
+		}
+		address.ValidLft, address.PreferedLft = lifetime, 0
+		if err := m.links.AddrReplace(dummy, address); err != nil {
+			return fmt.Errorf("failed to put %s on link %s (the capability NET_ADMIN is needed): %w", ip, link.Name, err)
+		}
+		// The call may have taken long, or the process has stood still since the lifetime was counted: then the address
+		// would live too long, and is put for what is left.
+		if Lifetime(time.Until(end)+callDelay) >= lifetime {
+			return nil
+		}
 	}
-	// The process may have stood still since the lifetime was counted: then the address would live too long.
-	if Lifetime(time.Until(end)+callDelay) < lifetime {
-		_, err := m.Remove(ip)
-		return errors.Join(ErrTooLate, err)
-	}
-	return nil
+	_, err := m.Remove(ip)
+	return errors.Join(ErrTooLate, err)
 }
 
 func describe(ip netip.Addr) *netlink.Addr {
@@ -76,7 +87,7 @@ func describe(ip netip.Addr) *netlink.Addr {
 
 // Remove takes an address of Put off all links; found tells whether there was one. It touches no address of others.
 func (m *Manager) Remove(ip netip.Addr) (found bool, err error) {
-	entries, err := m.list(ip)
+	entries, err := m.list()
 	if err != nil {
 		return false, err
 	}
@@ -94,30 +105,26 @@ func (m *Manager) Remove(ip netip.Addr) (found bool, err error) {
 	return found, nil
 }
 
-// Has tells whether a link has an address of Put.
-func (m *Manager) Has(link Link, ip netip.Addr) (bool, error) {
-	entries, err := m.list(ip)
-	for _, e := range entries {
-		if e.prefix.Addr() == ip && e.ours && e.link == link.Index {
-			return true, nil
-		}
-	}
-	return false, err
+// Has reports whether a link that answers for it has the address still, whoever has put it there.
+func (m *Manager) Has(ip netip.Addr) (bool, error) {
+	now, err := m.read()
+	return slices.ContainsFunc(now.entries, func(e entry) bool { return e.prefix.Addr() == ip && e.speaks }), err
+}
+
+// Stray reports whether this host has an address of Put, as far as was read a moment ago.
+func (m *Manager) Stray(ip netip.Addr) bool {
+	seen, err := m.recent()
+	return err != nil || slices.ContainsFunc(seen.entries, func(e entry) bool { return e.prefix.Addr() == ip && e.ours })
 }
 
 // Left lists the addresses of Put that this host has: those of a run before, and of this one.
 func (m *Manager) Left() ([]netip.Addr, error) {
+	now, err := m.read()
 	var all []netip.Addr
-	for _, family := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		entries, err := m.list(family)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range entries {
-			if e.ours {
-				all = append(all, e.prefix.Addr())
-			}
+	for _, e := range now.entries {
+		if e.ours {
+			all = append(all, e.prefix.Addr())
 		}
 	}
-	return all, nil
+	return all, err
 }

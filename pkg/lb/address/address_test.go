@@ -1,9 +1,14 @@
 package address
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,7 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
+	"github.com/tinkerbell/stack/pkg/relay/links"
 )
 
 func TestLifetime(t *testing.T) {
@@ -24,8 +31,8 @@ func TestLifetime(t *testing.T) {
 	}
 }
 
-// host is a namespace with a link to another.
-func host(t *testing.T) (*nstest.NS, *Manager) {
+// on is a namespace with a link to another.
+func on(t *testing.T) (*nstest.NS, *Manager) {
 	t.Helper()
 	ns, peer := nstest.New(t), nstest.New(t)
 	nstest.Veth(t, ns, "eth0", peer, "eth0")
@@ -35,11 +42,11 @@ func host(t *testing.T) (*nstest.NS, *Manager) {
 }
 
 // gone waits until the kernel has taken an address away.
-func gone(t *testing.T, m *Manager, link Link, ip netip.Addr, atMost time.Duration) {
+func gone(t *testing.T, m *Manager, ip netip.Addr, atMost time.Duration) {
 	t.Helper()
 	start := time.Now()
 	for time.Since(start) < atMost {
-		if has, err := m.Has(link, ip); err != nil {
+		if has, err := m.Has(ip); err != nil {
 			t.Fatal(err)
 		} else if !has {
 			return
@@ -51,7 +58,7 @@ func gone(t *testing.T, m *Manager, link Link, ip netip.Addr, atMost time.Durati
 
 // The kernel takes an address away that nobody prolongs, not later than it was put for, whatever else it counts.
 func TestKernelTakesTheAddressAway(t *testing.T) {
-	_, m := host(t)
+	_, m := on(t)
 	for _, text := range []string{"192.0.2.10", "2001:db8::10"} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
@@ -69,7 +76,7 @@ func TestKernelTakesTheAddressAway(t *testing.T) {
 			if err := m.Put(link, ip, time.Now().Add(left)); err != nil { // prolonged
 				t.Fatal(err)
 			}
-			gone(t, m, link, ip, 2*left)
+			gone(t, m, ip, 2*left)
 			total := time.Since(start)
 			if total > left {
 				t.Errorf("the address was there for %v, longer than %v", total, left)
@@ -84,7 +91,7 @@ func TestKernelTakesTheAddressAway(t *testing.T) {
 // An address whose end has come is ours until the kernel has taken it away: one that was not found could not be removed, and
 // its lease would be released while it is still there.
 func TestAddressIsOursToTheLast(t *testing.T) {
-	_, m := host(t)
+	_, m := on(t)
 	for _, text := range []string{"192.0.2.10", "2001:db8::10"} {
 		ip := netip.MustParseAddr(text)
 		link, err := m.Find(ip, "")
@@ -96,7 +103,7 @@ func TestAddressIsOursToTheLast(t *testing.T) {
 		}
 		seen := 0
 		for there := true; there; time.Sleep(5 * time.Millisecond) {
-			entries, err := m.list(ip)
+			entries, err := m.list()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +121,7 @@ func TestAddressIsOursToTheLast(t *testing.T) {
 
 // Many addresses whose ends are a moment apart: the kernel looks at most once a second, and is never later than that.
 func TestKernelIsLateByASecondAtMost(t *testing.T) {
-	_, m := host(t)
+	_, m := on(t)
 	link, err := m.Find(netip.MustParseAddr("192.0.2.10"), "")
 	if err != nil {
 		t.Fatal(err)
@@ -150,7 +157,7 @@ func TestKernelIsLateByASecondAtMost(t *testing.T) {
 
 // The address is never the node's own: behind the others, deprecated, and without a route of its own.
 func TestAddressIsNotTheNodesOwn(t *testing.T) {
-	ns, m := host(t)
+	ns, m := on(t)
 	for _, text := range []string{"192.0.2.10", "2001:db8::10"} {
 		ip := netip.MustParseAddr(text)
 		link, err := m.Find(ip, "eth0")
@@ -182,7 +189,7 @@ func TestAddressIsNotTheNodesOwn(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if has, _ := m.Has(link, ip); has {
+		if has, _ := m.Has(ip); has {
 			t.Errorf("%s is still there", ip)
 		}
 	}
@@ -206,6 +213,14 @@ func TestLinksThatCannotHaveTheAddress(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
+		"no address on a link without ARP": {ip: "198.51.100.9", want: reason.NoLink, prepare: func(t *testing.T, ns *nstest.NS) {
+			mute(t, ns, "kube-ipvs0", "198.51.100.1/24")
+		}},
+		"an address of IPVS for which the link answers": {
+			ip: "192.0.2.10", want: reason.NodeAddress, prepare: func(t *testing.T, ns *nstest.NS) {
+				mute(t, ns, "kube-ipvs0", "192.0.2.10/32")
+			},
+		},
 		"first address": {ip: "192.0.2.10", name: "eth1", want: reason.FirstAddress, prepare: func(t *testing.T, ns *nstest.NS) {
 			nstest.Veth(t, ns, "eth1", nstest.New(t), "eth0")
 		}},
@@ -220,11 +235,15 @@ func TestLinksThatCannotHaveTheAddress(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			ns, m := host(t)
+			ns, m := on(t)
 			if test.prepare != nil {
 				test.prepare(t, ns)
 			}
-			_, err := m.Find(netip.MustParseAddr(test.ip), test.name)
+			var err error
+			ns.Do(t, func() error { // its sysctls
+				_, err = m.Find(netip.MustParseAddr(test.ip), test.name)
+				return nil
+			})
 			fault, ok := errors.AsType[*reason.Error](err)
 			if !ok || fault.Reason != test.want {
 				t.Errorf("got %v, want %s", err, test.want)
@@ -234,11 +253,14 @@ func TestLinksThatCannotHaveTheAddress(t *testing.T) {
 }
 
 func TestAddressesOfOthersStay(t *testing.T) {
-	ns, m := host(t)
+	ns, m := on(t)
 	ip := netip.MustParseAddr("192.0.2.10")
 	ns.Addr(t, "eth0", "192.0.2.10/32")
 	if found, err := m.Remove(ip); err != nil || found {
 		t.Errorf("removed an address that somebody else has put there: %v", err)
+	}
+	if has, err := m.Has(ip); err != nil || !has {
+		t.Errorf("does not see that the node has it still: %v", err)
 	}
 	if left, err := m.Left(); err != nil || len(left) > 0 {
 		t.Errorf("took %v for ours: %v", left, err)
@@ -248,5 +270,129 @@ func TestAddressesOfOthersStay(t *testing.T) {
 	}
 	if err := m.Put(Link{Index: 1}, ip, time.Now().Add(time.Second)); !errors.Is(err, ErrTooLate) {
 		t.Errorf("got %v, want %v", err, ErrTooLate)
+	}
+}
+
+// mute makes a link that does not speak ARP, as dummy links do not, of which not every kernel has the module.
+func mute(t *testing.T, ns *nstest.NS, name, address string) {
+	t.Helper()
+	nstest.Veth(t, ns, name, nstest.New(t), "eth0")
+	if err := ns.Links().LinkSetARPOff(ns.Link(t, name)); err != nil {
+		t.Fatal(err)
+	}
+	ns.Addr(t, name, address)
+}
+
+// kube-proxy in IPVS mode has each address on kube-ipvs0 of every node. With strictARP only the node answers for it that
+// has it on a link which speaks ARP, and it can be put there.
+func TestAddressBesideIPVS(t *testing.T) {
+	ns, m := on(t)
+	ip := netip.MustParseAddr("192.0.2.10")
+	mute(t, ns, "kube-ipvs0", "192.0.2.10/32")
+	ns.Do(t, func() error {
+		if err := os.WriteFile("/proc/sys/net/ipv4/conf/all/arp_ignore", []byte("1"), 0); err != nil {
+			return err
+		}
+		link, err := m.Find(ip, "")
+		if err != nil {
+			return err
+		}
+		return m.Put(link, ip, time.Now().Add(time.Minute))
+	})
+	if has, err := m.Has(ip); err != nil || !has {
+		t.Errorf("it is not there: %v", err)
+	}
+	if found, err := m.Remove(ip); err != nil || !found {
+		t.Errorf("removed %v, %v", found, err)
+	}
+	if has, err := m.Has(ip); err != nil || has {
+		t.Errorf("the node still answers for it, on kube-ipvs0: %v", err)
+	}
+}
+
+// Of two links in one network that which carries is taken, and both are this node's stations.
+func TestTwoCardsInOneNetwork(t *testing.T) {
+	ns, peer := nstest.New(t), nstest.New(t)
+	var stations []string
+	for i, name := range []string{"eth0", "eth1"} {
+		nstest.Veth(t, ns, name, peer, name)
+		ns.Addr(t, name, fmt.Sprintf("192.0.2.%d/24", i+1))
+		stations = append(stations, ns.Link(t, name).Attrs().HardwareAddr.String())
+	}
+	m, ip := NewAt(ns.Links()), netip.MustParseAddr("192.0.2.10")
+	link, err := m.Find(ip, "")
+	if err != nil || link.Name != "eth0" || link.Stations != strings.Join(stations, ",") ||
+		link.Source != netip.MustParseAddr("192.0.2.1") {
+		t.Errorf("found %+v, %v", link, err)
+	}
+	if err := peer.Links().LinkSetDown(peer.Link(t, "eth0")); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Success(t, "the other link is taken", func() error {
+		m.Changed()
+		if link, err := m.Find(ip, ""); err != nil || link.Name != "eth1" {
+			return fmt.Errorf("found %+v, %w", link, err)
+		}
+		return nil
+	})
+}
+
+// Putting an address again tells the tasks of the others nothing; anything else does.
+func TestEventsOfOwnAddressesAreNotForeign(t *testing.T) {
+	ns, m := on(t)
+	events := make(chan bool, 100)
+	ctx, stop := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	ready := make(chan struct{})
+	following.Go(func() {
+		ns.Do(t, func() error {
+			close(ready)
+			return links.Follow(ctx, func(b []byte) { events <- Foreign(b) })
+		})
+	})
+	defer following.Wait()
+	defer stop()
+	<-ready
+	next := func() (foreign bool) {
+		t.Helper()
+		testwait.Until(t, "an event", func() bool {
+			select {
+			case foreign = <-events:
+				return true
+			default:
+				return false
+			}
+		})
+		return foreign
+	}
+	testwait.Until(t, "the first event", func() bool { // it listens
+		if err := ns.Links().LinkSetDown(ns.Link(t, "lo")); err != nil {
+			t.Fatal(err)
+		}
+		if err := ns.Links().LinkSetUp(ns.Link(t, "lo")); err != nil {
+			t.Fatal(err)
+		}
+		return len(events) > 0
+	})
+	for time.Sleep(50 * time.Millisecond); len(events) > 0; {
+		if !next() {
+			t.Error("a link's event is not foreign")
+		}
+	}
+	for _, text := range []string{"192.0.2.10", "2001:db8::10"} {
+		ip := netip.MustParseAddr(text)
+		if err := m.Put(Link{Index: ns.Link(t, "eth0").Attrs().Index}, ip, time.Now().Add(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		if next() {
+			t.Errorf("the event of %s is foreign", ip)
+		}
+	}
+	ns.Addr(t, "eth0", "192.0.2.77/24")
+	if !next() {
+		t.Error("the event of another address is not foreign")
+	}
+	if !Foreign(nil) {
+		t.Error("events that were lost are not foreign")
 	}
 }

@@ -18,7 +18,7 @@ func TestScheduleOfAnnouncements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var sent []time.Duration
-		a := New(func() error { sent = append(sent, time.Since(start)); return nil }, func(error) {
+		a := New(func() error { sent = append(sent, time.Since(start)); return nil }, always, func(error) {
 			t.Error("told of a failure")
 		}, 0)
 		ctx, stop := context.WithCancel(t.Context())
@@ -46,12 +46,60 @@ func TestFailureIsToldUntilItIsOver(t *testing.T) {
 				return down
 			}
 			return nil
-		}, func(err error) { told = append(told, err) }, time.Second)
+		}, always, func(err error) { told = append(told, err) }, time.Second)
 		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
 		defer stop()
 		a.Run(ctx)
 		if len(told) != 3 || !errors.Is(told[0], down) || !errors.Is(told[1], down) || told[2] != nil {
 			t.Errorf("told %v", told)
+		}
+	})
+}
+
+func always() bool { return true }
+
+// Another station's claim is answered at once, and a flood of them once a second.
+func TestDefenceIsAtOnceAndOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var sent []time.Duration
+		a := New(func() error { sent = append(sent, time.Since(start)); return nil }, always, func(error) {}, 0)
+		ctx, stop := context.WithTimeout(t.Context(), 100*time.Second)
+		defer stop()
+		done := make(chan struct{})
+		go func() { defer close(done); a.Run(ctx) }()
+		time.Sleep(10 * time.Second)
+		sent = nil
+		a.Defend()
+		synctest.Wait()
+		for range 250 { // 2.5 s of a flood
+			time.Sleep(10 * time.Millisecond)
+			a.Defend()
+		}
+		<-done
+		ms := time.Millisecond
+		want := []time.Duration{10000 * ms, 11000 * ms, 12000 * ms, 13000 * ms, 73000 * ms}
+		if diff := cmp.Diff(want, sent); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A process that has stood still until its grant has ended says nothing when it goes on, whatever is due and whoever claims
+// the address.
+func TestNothingIsSaidAfterTheGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end, sent := time.Now().Add(2*time.Second), 0
+		a := New(func() error { sent++; return nil }, func() bool { return time.Now().Before(end) }, func(error) {}, 0)
+		ctx, stop := context.WithTimeout(t.Context(), 100*time.Second)
+		defer stop()
+		go func() {
+			time.Sleep(50 * time.Second)
+			a.Defend()
+		}()
+		a.Run(ctx)
+		if sent != 2 { // at 0 and 1.1 s
+			t.Errorf("announced %d times", sent)
 		}
 	})
 }

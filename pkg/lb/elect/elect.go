@@ -34,6 +34,8 @@ type Config struct {
 	// Identity names this node. Two nodes that run at one time never have the same.
 	Identity string
 	Times    Times
+	// Stations are those where the holder uses what the lease allows, written into the lease that is acquired; nil is none.
+	Stations func() string
 	// Candidate says why this node may not hold the lease now, nor go on holding it.
 	Candidate func() error
 	// Renewed is called when the lease was acquired or renewed. What the grant allows ends at its Start +
@@ -119,15 +121,25 @@ func (e *Elector) Observe(lease *coordination.Lease, deleted bool) {
 	e.Poke()
 }
 
-// Holder is who holds the lease as far as this node has seen; expired if it has not been renewed for the time that it
-// says.
-func (e *Elector) Holder() (identity string, expired bool) {
+// Holder is who holds a lease.
+type Holder struct {
+	Identity string // empty is nobody
+	Stations string // what it has written
+	// Expired says that the lease was not renewed for the time that it says.
+	Expired bool
+}
+
+// Holder is who holds the lease as far as this node has seen.
+func (e *Elector) Holder() Holder {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.seen.lease == nil {
-		return "", false
+		return Holder{}
 	}
-	return holder(e.seen.lease), time.Since(e.seen.at) > e.duration(e.seen.lease)
+	return Holder{
+		Identity: holder(e.seen.lease), Stations: e.seen.lease.Annotations[StationsAnnotation],
+		Expired: time.Since(e.seen.at) > e.duration(e.seen.lease),
+	}
 }
 
 // Run holds the lease when it can until ctx is done, then withdraws and releases it.
@@ -139,7 +151,7 @@ func (e *Elector) Run(ctx context.Context) {
 			e.stand(ctx)
 		}
 	}
-	if identity, _ := e.Holder(); e.mine || identity == e.config.Identity {
+	if e.mine || e.Holder().Identity == e.config.Identity {
 		e.giveUp(ctx, ErrLeaving)
 	}
 }

@@ -12,9 +12,12 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// FromAnnotation is of a lease that its holder has released: the station where that holder has withdrawn. No other
-// version of a lease has it.
-const FromAnnotation = "stack-lb.tinkerbell.org/released-from"
+// FromAnnotation is of a lease that its holder has released: the stations where that holder has withdrawn. No other
+// version of a lease has it. StationsAnnotation is of a lease that is held.
+const (
+	FromAnnotation     = "stack-lb.tinkerbell.org/released-from"
+	StationsAnnotation = "stack-lb.tinkerbell.org/stations"
+)
 
 // releasedFrom is the station of the holder that has released a lease, empty if it was not released in order.
 func releasedFrom(lease *coordination.Lease) string {
@@ -63,6 +66,9 @@ func (e *Elector) record(seen *coordination.Lease, now time.Time, acquired bool)
 	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds = &e.config.Identity, &seconds
 	next.Spec.RenewTime, next.Spec.LeaseTransitions = &stamp, &transitions
 	delete(next.Annotations, FromAnnotation)
+	if acquired && e.config.Stations != nil {
+		meta.SetMetaDataAnnotation(&next.ObjectMeta, StationsAnnotation, e.config.Stations())
+	}
 	return next
 }
 

@@ -3,8 +3,10 @@
 package probe
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"time"
@@ -12,14 +14,32 @@ import (
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
+// Heard is what another station says of an address.
+type Heard struct {
+	Kind Kind
+	MAC  frame.MAC
+}
+
+// Kind is how it says so.
+type Kind uint8
+
+// The kinds.
+const (
+	Answer  Kind = iota // it has the address, and answers Ask
+	Claim               // it has the address, and tells others, or who probes
+	Probing             // it is about to claim the address
+)
+
 // Port is a link as the probe sees it; see wire.Port.
 type Port interface {
 	Ask() error
-	Answer(deadline time.Time) (frame.MAC, error)
+	Probe() error
+	Hear(ctx context.Context, deadline time.Time) (Heard, error)
 }
 
-// How often an address is asked for before it is claimed, and how long each time. RFC 5227 asks for three probes a
-// second or two apart for hosts that come up; this host knows already that the lease is its own.
+// How often an address is probed for before it is claimed, how long each time, and the most of the random wait before
+// it. RFC 5227 section 1.1 has three probes a second or two apart after a second at most, for hosts that come up; this
+// host knows already that the lease is its own.
 const (
 	ClaimProbes = 3
 	ClaimWait   = 100 * time.Millisecond
@@ -35,53 +55,70 @@ const (
 // maxOwners bounds how many different stations are remembered of one round: who sends many answers gains nothing.
 const maxOwners = 4
 
-// Owners asks a number of times, waits for answers each time, and returns the Ethernet addresses that answered, sorted.
-// With first it returns as soon as one has.
-func Owners(ctx context.Context, port Port, times int, wait time.Duration, first bool) ([]frame.MAC, error) {
-	var owners []frame.MAC
-	for range times {
-		if err := port.Ask(); err != nil {
-			return owners, err
-		}
-		deadline := time.Now().Add(wait)
-		for ctx.Err() == nil {
-			owner, err := port.Answer(deadline)
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				break
+// Conflict probes for an address that this node, at self, is about to claim (RFC 5227 section 2.1.1), and returns the
+// station that has it, or claims it as well: of two that probe at one time the lower Ethernet address goes on, so that
+// one of them does. own are stations of this node. It returns nil if there is none.
+func Conflict(ctx context.Context, port Port, self frame.MAC, own func(frame.MAC) bool) (*frame.MAC, error) {
+	deadline := time.Now().Add(rand.N(ClaimWait))
+	for probes := 0; ; {
+		heard, err := port.Hear(ctx, deadline)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && probes == ClaimProbes:
+			return nil, nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			if err := port.Probe(); err != nil {
+				return nil, err
 			}
-			if err != nil {
-				return owners, err
-			}
-			if !slices.Contains(owners, owner) && len(owners) < maxOwners {
-				owners = append(owners, owner)
-			}
-			if first {
-				return owners, nil
-			}
-		}
-		if ctx.Err() != nil {
-			return owners, ctx.Err()
+			probes++
+			deadline = time.Now().Add(ClaimWait)
+		case err != nil:
+			return nil, err
+		case !own(heard.MAC) && (heard.Kind != Probing || Before(heard.MAC, self)):
+			return &heard.MAC, nil
 		}
 	}
-	slices.SortFunc(owners, func(a, b frame.MAC) int { return slices.Compare(a[:], b[:]) })
-	return owners, nil
 }
 
-// Watch asks in each interval until ctx is done, and tells saw of the owners of each round, ourselves not among them,
-// or of the error.
-func Watch(ctx context.Context, port Port, interval time.Duration, saw func([]frame.MAC, error)) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		owners, err := Owners(ctx, port, 1, min(WatchWait, interval), false)
-		if ctx.Err() != nil {
-			return
+// Before tells which of two stations keeps an address that both claim: the lower one.
+func Before(a, b frame.MAC) bool { return bytes.Compare(a[:], b[:]) < 0 }
+
+// Watch asks in each interval until ctx is done. It tells saw of the stations that answered each round, sorted, ourselves
+// not among them, or of the error; and heard, all the time, of what stations say without being asked.
+func Watch(ctx context.Context, port Port, interval time.Duration, saw func([]frame.MAC, error), heard func(Heard)) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		var owners []frame.MAC
+		err := port.Ask()
+		if err == nil {
+			owners, err = listen(ctx, port, began.Add(min(WatchWait, interval)), heard)
 		}
-		saw(owners, err)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
+		if ctx.Err() == nil {
+			saw(owners, err)
+		}
+		if _, err = listen(ctx, port, began.Add(interval), heard); err != nil { // it comes at once, again and again
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Until(began.Add(interval))):
+			}
+		}
+	}
+}
+
+// listen hears until the deadline, and returns who answers, sorted.
+func listen(ctx context.Context, port Port, deadline time.Time, heard func(Heard)) ([]frame.MAC, error) {
+	var owners []frame.MAC
+	for {
+		h, err := port.Hear(ctx, deadline)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			slices.SortFunc(owners, func(a, b frame.MAC) int { return bytes.Compare(a[:], b[:]) })
+			return owners, nil
+		case err != nil:
+			return owners, err
+		case h.Kind != Answer:
+			heard(h)
+		case !slices.Contains(owners, h.MAC) && len(owners) < maxOwners:
+			owners = append(owners, h.MAC)
 		}
 	}
 }

@@ -19,55 +19,74 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // link answers each question with the stations of owners, one after the other.
 type link struct {
 	owners []frame.MAC
+	said   []Heard // with the first probe
 	asked  int
-	queue  []frame.MAC
+	probed int
+	queue  []Heard
 	fail   error
 }
 
 func (l *link) Ask() error {
 	l.asked++
-	l.queue = append(l.queue, l.owners...)
+	for _, mac := range l.owners {
+		l.queue = append(l.queue, Heard{Answer, mac})
+	}
 	return l.fail
 }
 
-func (l *link) Answer(deadline time.Time) (frame.MAC, error) {
-	if len(l.queue) == 0 {
-		time.Sleep(time.Until(deadline))
-		return frame.MAC{}, os.ErrDeadlineExceeded
-	}
-	owner := l.queue[0]
-	l.queue = l.queue[1:]
-	return owner, nil
+func (l *link) Probe() error {
+	l.probed++
+	l.queue, l.said = append(l.queue, l.said...), nil
+	return l.fail
 }
 
-var a, b = frame.MAC{2, 1}, frame.MAC{2, 2}
+func (l *link) Hear(ctx context.Context, deadline time.Time) (Heard, error) {
+	if len(l.queue) == 0 {
+		select {
+		case <-ctx.Done():
+			return Heard{}, ctx.Err()
+		case <-time.After(time.Until(deadline)):
+			return Heard{}, os.ErrDeadlineExceeded
+		}
+	}
+	h := l.queue[0]
+	l.queue = l.queue[1:]
+	return h, nil
+}
 
-func TestOwners(t *testing.T) {
+var a, b, c = frame.MAC{2, 1}, frame.MAC{2, 2}, frame.MAC{2, 3}
+
+// Whoever has the address, says that it has, or is about to claim it with a lower Ethernet address, is a conflict.
+func TestConflicts(t *testing.T) {
 	down := errors.New("network is down")
-	many := []frame.MAC{{1}, {2}, {3}, {4}, {5}, {6}}
 	tests := map[string]struct {
-		link  link
-		first bool
-		want  []frame.MAC
-		asked int
-		fail  error
+		link   link
+		want   *frame.MAC
+		probed int
+		fail   error
 	}{
-		"nobody":              {link: link{}, asked: 3},
-		"one":                 {link: link{owners: []frame.MAC{a, a}}, want: []frame.MAC{a}, asked: 3},
-		"two":                 {link: link{owners: []frame.MAC{b, a}}, want: []frame.MAC{a, b}, asked: 3},
-		"the first is enough": {link: link{owners: []frame.MAC{b, a}}, first: true, want: []frame.MAC{b}, asked: 1},
-		"a flood is bounded":  {link: link{owners: many}, want: many[:maxOwners], asked: 3},
-		"the link is down":    {link: link{fail: down}, asked: 1, fail: down},
+		"nobody":                           {link: link{}, probed: 3},
+		"a station has it":                 {link: link{said: []Heard{{Claim, c}}}, want: &c, probed: 1},
+		"a station announces it meanwhile": {link: link{queue: []Heard{{Claim, c}}}, want: &c},
+		"a lower station probes":           {link: link{said: []Heard{{Probing, a}}}, want: &a, probed: 1},
+		"a lower station has probed":       {link: link{queue: []Heard{{Probing, a}}}, want: &a},
+		"a higher station probes":          {link: link{said: []Heard{{Probing, c}}}, probed: 3},
+		"another card of this node has it": {link: link{said: []Heard{{Claim, frame.MAC{9}}}}, probed: 3},
+		"the link is down":                 {link: link{fail: down}, probed: 1, fail: down},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				got, err := Owners(t.Context(), &test.link, ClaimProbes, ClaimWait, test.first)
+				began := time.Now()
+				got, err := Conflict(t.Context(), &test.link, b, func(mac frame.MAC) bool { return mac == frame.MAC{9} })
 				if diff := cmp.Diff(test.want, got); diff != "" || !errors.Is(err, test.fail) {
 					t.Errorf("%v (-want +got):\n%s", err, diff)
 				}
-				if test.link.asked != test.asked {
-					t.Errorf("asked %d times, want %d", test.link.asked, test.asked)
+				if test.link.probed != test.probed {
+					t.Errorf("probed %d times, want %d", test.link.probed, test.probed)
+				}
+				if took := time.Since(began); got == nil && err == nil && (took < 3*ClaimWait || took > 4*ClaimWait) {
+					t.Errorf("took %v", took)
 				}
 			})
 		})
@@ -77,7 +96,8 @@ func TestOwners(t *testing.T) {
 func TestWatchSeesOwnersComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		rounds := [][]frame.MAC{{a}, nil, {b}, {a, b}}
+		many := []frame.MAC{{1}, {2}, {3}, {4}, {5}, {6}}
+		rounds := [][]frame.MAC{{a}, nil, {b}, {b, a}, many}
 		l := &link{owners: rounds[0]}
 		var seen [][]frame.MAC
 		Watch(ctx, l, WatchInterval, func(owners []frame.MAC, err error) {
@@ -89,9 +109,30 @@ func TestWatchSeesOwnersComeAndGo(t *testing.T) {
 				return
 			}
 			l.owners = rounds[len(seen)]
-		})
+		}, func(Heard) { t.Error("heard what nobody said") })
+		rounds[3], rounds[4] = []frame.MAC{a, b}, many[:maxOwners]
 		if diff := cmp.Diff(rounds, seen); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// What stations say without being asked is heard at once, between questions as well, and is no answer.
+func TestWatchHearsBetweenQuestions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), 3500*time.Millisecond)
+		defer stop()
+		l := &link{queue: []Heard{{Claim, a}, {Probing, b}}}
+		var heard []Heard
+		Watch(ctx, l, WatchInterval, func(owners []frame.MAC, err error) {
+			if owners != nil || err != nil {
+				t.Errorf("owners %v, %v", owners, err)
+			}
+			l.queue = append(l.queue, Heard{Claim, c})
+		}, func(h Heard) { heard = append(heard, h) })
+		want := []Heard{{Claim, a}, {Probing, b}, {Claim, c}, {Claim, c}, {Claim, c}, {Claim, c}}
+		if diff := cmp.Diff(want, heard); diff != "" || l.asked != 4 {
+			t.Errorf("asked %d times (-want +got):\n%s", l.asked, diff)
 		}
 	})
 }

@@ -1,101 +1,182 @@
-// Package wire sends and hears what a link says of one address: ARP for IPv4, neighbour discovery for IPv6, by a packet
-// socket. It needs the capability NET_RAW.
+// Package wire sends and hears what a link says of addresses: ARP for IPv4, neighbour discovery for IPv6, by one packet
+// socket for each link and family. It needs the capability NET_RAW.
 package wire
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/mdlayher/packet"
-	"golang.org/x/net/bpf"
 
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/lb/probe"
 )
 
-// Port is a link as far as one address is concerned. Frames are sent from the link's Ethernet address. Send methods may
-// be called at the same time as Answer, which one goroutine calls.
+// Wires opens ports. Those of one link and family share a packet socket: the kernel runs the filter of each socket for
+// each frame. The zero value is ready for use.
+type Wires struct {
+	mu      sync.Mutex
+	sockets map[key]*socket
+}
+
+// key tells sockets apart.
+type key struct {
+	link int
+	mac  frame.MAC
+	six  bool
+}
+
+// socket is a packet socket with a goroutine that reads it until it fails or is closed.
+type socket struct {
+	key   key
+	conn  *packet.Conn
+	ports map[netip.Addr][]*Port // guarded by Wires.mu
+	done  chan struct{}          // closed when nobody reads any more
+	err   error                  // why, once done is closed
+}
+
+// Port is a link as far as one address is concerned. Frames are sent from the link's Ethernet address. Its methods may
+// be called at the same time; Hear by one goroutine.
 type Port struct {
-	conn    *packet.Conn
-	mac     frame.MAC
+	wires   *Wires
+	socket  *socket
 	address netip.Addr
-	buffer  []byte
+	source  netip.Addr // of questions; the zero address is none
+	heard   chan probe.Heard
 
 	mu   sync.Mutex // guards sent
 	sent []byte
 }
 
-// maxFrame is more than any message of interest has.
-const maxFrame = 256
+const (
+	// maxFrame is more than any message of interest has.
+	maxFrame = 256
+	// backlog is how many messages a port keeps that nobody has heard yet.
+	backlog = 32
+)
 
-// Open opens a port for an address on a link that speaks Ethernet.
-func Open(link *net.Interface, address netip.Addr) (*Port, error) {
+// Open opens a port for an address on a link that speaks Ethernet. The source is an address of the link that this host
+// keeps, of the address's family: questions are asked from it. In IPv6 it is link-local.
+func (w *Wires) Open(link *net.Interface, source, address netip.Addr) (*Port, error) {
 	if len(link.HardwareAddr) != 6 {
 		return nil, fmt.Errorf("failed to open packet socket: link %s has no Ethernet address", link.Name)
 	}
 	address = address.Unmap()
-	protocol, filter := frame.EtherTypeIPv6, filterAdvertisements()
-	if address.Is4() {
-		protocol, filter = frame.EtherTypeARP, filterARP(address)
+	if address.Is6() && !source.IsLinkLocalUnicast() {
+		source = netip.AddrFrom16(frame.LinkLocal(frame.MAC(link.HardwareAddr)))
 	}
-	program, err := bpf.Assemble(filter)
+	if address.Is4() && !source.Is4() {
+		source = netip.IPv4Unspecified()
+	}
+	p := &Port{wires: w, address: address, source: source, heard: make(chan probe.Heard, backlog)}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	k := key{link.Index, frame.MAC(link.HardwareAddr), address.Is6()}
+	s := w.sockets[k]
+	if s == nil {
+		var err error
+		if s, err = w.listen(link, k, address); err != nil {
+			return nil, fmt.Errorf("failed to open packet socket on link %s: %w", link.Name, err)
+		}
+	}
+	p.socket = s
+	s.ports[address] = append(s.ports[address], p)
+	if err := errors.Join(s.change(), p.group(s.conn.JoinGroup)); err != nil {
+		go p.Close() //nolint:errcheck // mu is held, and the error is told
+		return nil, fmt.Errorf("failed to hear of %s on link %s: %w", address, link.Name, err)
+	}
+	return p, nil
+}
+
+// listen opens a socket. The caller holds mu.
+func (w *Wires) listen(link *net.Interface, k key, first netip.Addr) (*socket, error) {
+	protocol := frame.EtherTypeIPv6
+	if !k.six {
+		protocol = frame.EtherTypeARP
+	}
+	program, err := filter(k.six, []netip.Addr{first})
 	if err != nil {
-		return nil, fmt.Errorf("failed to assemble packet filter: %w", err)
+		return nil, err
 	}
 	conn, err := packet.Listen(link, packet.Raw, protocol, &packet.Config{Filter: program})
 	if err != nil {
-		return nil, fmt.Errorf("failed to open packet socket on link %s: %w", link.Name, err)
+		return nil, err
 	}
-	return &Port{
-		conn: conn, mac: frame.MAC(link.HardwareAddr), address: address, buffer: make([]byte, maxFrame),
-	}, nil
+	s := &socket{key: k, conn: conn, ports: map[netip.Addr][]*Port{}, done: make(chan struct{})}
+	if w.sockets == nil {
+		w.sockets = map[key]*socket{}
+	}
+	w.sockets[k] = s
+	go w.read(s)
+	return s, nil
 }
 
-// filterARP selects ARP replies from the address.
-func filterARP(address netip.Addr) []bpf.Instruction {
-	four := address.As4()
-	sender := uint32(four[0])<<24 | uint32(four[1])<<16 | uint32(four[2])<<8 | uint32(four[3])
-	return []bpf.Instruction{
-		bpf.LoadAbsolute{Off: frame.EthernetLen + 6, Size: 2},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: frame.ARPReply, SkipTrue: 3},
-		bpf.LoadAbsolute{Off: frame.EthernetLen + 14, Size: 4},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: sender, SkipTrue: 1},
-		bpf.RetConstant{Val: maxFrame},
-		bpf.RetConstant{Val: 0},
+// change has the kernel select the messages of the addresses that have a port. The caller holds Wires.mu.
+func (s *socket) change() error {
+	program, err := filter(s.key.six, slices.SortedFunc(maps.Keys(s.ports), netip.Addr.Compare))
+	if err != nil {
+		return err
 	}
+	return s.conn.SetBPF(program)
 }
 
-// filterAdvertisements selects neighbour advertisements.
-func filterAdvertisements() []bpf.Instruction {
-	const icmpv6, advertisement = 58, 136
-	return []bpf.Instruction{
-		bpf.LoadAbsolute{Off: frame.EthernetLen + 6, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: icmpv6, SkipTrue: 3},
-		bpf.LoadAbsolute{Off: frame.EthernetLen + frame.IPv6Len, Size: 1},
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: advertisement, SkipTrue: 1},
-		bpf.RetConstant{Val: maxFrame},
-		bpf.RetConstant{Val: 0},
+// group joins or leaves the group to which others send their questions for an IPv6 address: the link's card drops what
+// nobody on this host listens to.
+func (p *Port) group(do func(net.HardwareAddr) error) error {
+	if p.address.Is4() || len(p.socket.ports[p.address]) != 1 {
+		return nil
 	}
+	mac := frame.GroupMAC(frame.SolicitedNode(p.address.As16()))
+	return do(mac[:])
 }
 
-// MAC is the link's Ethernet address, from which the port sends.
-func (p *Port) MAC() frame.MAC { return p.mac }
+// read tells ports what is heard, until the socket fails or is closed.
+func (w *Wires) read(s *socket) {
+	defer close(s.done)
+	for buffer := make([]byte, maxFrame); ; {
+		n, _, err := s.conn.ReadFrom(buffer)
+		w.mu.Lock()
+		if err != nil {
+			if s.err = err; w.sockets[s.key] == s { // the next port gets another socket
+				delete(w.sockets, s.key)
+			}
+			w.mu.Unlock()
+			return
+		}
+		about, heard, to, ok := parse(s.key.six, buffer[:n])
+		if ok && heard.MAC != s.key.mac {
+			for _, p := range s.ports[about] {
+				select {
+				case p.heard <- p.judge(heard, to, s.key.mac):
+				default: // nobody hears
+				}
+			}
+		}
+		w.mu.Unlock()
+	}
+}
 
 // Announce tells all stations on the link that the address is here: by a gratuitous ARP request and reply (RFC 5227
 // section 3: some stations heed the one, some the other), or by an unsolicited neighbour advertisement.
 func (p *Port) Announce() error {
+	mac := p.socket.key.mac
 	if p.address.Is6() {
-		target := p.address.As16()
-		return p.send(func(b []byte) []byte { return frame.AppendUnsolicited(b, p.mac, target) })
+		return p.send(func(b []byte) []byte { return frame.AppendUnsolicited(b, mac, p.address.As16()) })
 	}
 	vip := p.address.As4()
-	request := frame.ARP{Operation: frame.ARPRequest, SenderMAC: p.mac, SenderIP: vip, TargetIP: vip}
+	request := frame.ARP{Operation: frame.ARPRequest, SenderMAC: mac, SenderIP: vip, TargetIP: vip}
 	reply := request
-	reply.Operation, reply.TargetMAC = frame.ARPReply, p.mac
+	reply.Operation, reply.TargetMAC = frame.ARPReply, mac
 	for _, message := range []frame.ARP{request, reply} {
-		err := p.send(func(b []byte) []byte { return frame.AppendARP(b, p.mac, frame.Broadcast, message) })
+		err := p.send(func(b []byte) []byte { return frame.AppendARP(b, mac, frame.Broadcast, message) })
 		if err != nil {
 			return err
 		}
@@ -103,56 +184,82 @@ func (p *Port) Announce() error {
 	return nil
 }
 
-// Ask asks all stations on the link for the address without saying that it is here: by an ARP probe (RFC 5227 section
-// 1.1), or by a neighbour solicitation from the link's link-local address.
-func (p *Port) Ask() error {
+// Ask asks all stations on the link for the address, as any host does that wants to send to it: who hears it while
+// claiming the address does not take it for another claim.
+func (p *Port) Ask() error { return p.ask(p.source) }
+
+// Probe asks all stations on the link for the address, and tells those that are about to claim it that this host is,
+// too: an ARP probe (RFC 5227 section 1.1), or a neighbour solicitation from nowhere (RFC 4862 section 5.4.2).
+func (p *Port) Probe() error { return p.ask(netip.Addr{}) }
+
+func (p *Port) ask(source netip.Addr) error {
+	mac := p.socket.key.mac
 	if p.address.Is6() {
-		target := p.address.As16()
-		source := frame.LinkLocal(p.mac)
-		return p.send(func(b []byte) []byte { return frame.AppendSolicitation(b, p.mac, source, target) })
+		from := [16]byte{}
+		if source.Is6() {
+			from = source.As16()
+		}
+		return p.send(func(b []byte) []byte { return frame.AppendSolicitation(b, mac, from, p.address.As16()) })
 	}
-	probe := frame.ARP{Operation: frame.ARPRequest, SenderMAC: p.mac, TargetIP: p.address.As4()}
-	return p.send(func(b []byte) []byte { return frame.AppendARP(b, p.mac, frame.Broadcast, probe) })
+	question := frame.ARP{Operation: frame.ARPRequest, SenderMAC: mac, TargetIP: p.address.As4()}
+	if source.Is4() {
+		question.SenderIP = source.As4()
+	}
+	return p.send(func(b []byte) []byte { return frame.AppendARP(b, mac, frame.Broadcast, question) })
 }
 
 func (p *Port) send(build func([]byte) []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sent = build(p.sent[:0])
-	_, err := p.conn.WriteTo(p.sent, &packet.Addr{HardwareAddr: net.HardwareAddr(p.sent[:6])})
+	_, err := p.socket.conn.WriteTo(p.sent, &packet.Addr{HardwareAddr: net.HardwareAddr(p.sent[:6])})
 	if err != nil {
 		return fmt.Errorf("failed to send on the link of %s: %w", p.address, err)
 	}
 	return nil
 }
 
-// Answer waits until the deadline for a station that answers a question of this port, and returns its Ethernet address.
-// What a station announces to all is no answer, since it says nothing of the time at which the question was heard: two
-// answers to one question mean two owners at one time. The error at the deadline is os.ErrDeadlineExceeded.
-func (p *Port) Answer(deadline time.Time) (frame.MAC, error) {
-	if err := p.conn.SetReadDeadline(deadline); err != nil {
-		return frame.MAC{}, err
-	}
-	for {
-		n, _, err := p.conn.ReadFrom(p.buffer)
-		if err != nil {
-			return frame.MAC{}, err
-		}
-		if owner, ok := p.read(p.buffer[:n]); ok {
-			return owner, nil
-		}
+// Hear waits until the deadline for what another station says of the address. The error at the deadline is
+// os.ErrDeadlineExceeded.
+func (p *Port) Hear(ctx context.Context, deadline time.Time) (probe.Heard, error) {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return probe.Heard{}, ctx.Err()
+	case heard := <-p.heard:
+		return heard, nil
+	case <-p.socket.done:
+		return probe.Heard{}, fmt.Errorf("failed to read packet socket: %w", p.socket.err)
+	case <-timer.C:
+		return probe.Heard{}, os.ErrDeadlineExceeded
 	}
 }
 
-func (p *Port) read(b []byte) (owner frame.MAC, ok bool) {
-	if p.address.Is6() {
-		a, to, ok := frame.ParseNeighbourAdvertisement(b)
-		return a.MAC, ok && to == p.mac && a.Solicited && a.Target == p.address.As16() && a.MAC != p.mac
+// Close closes the port, and the socket with its last port; a Hear that waits ends with an error then.
+func (p *Port) Close() error {
+	s := p.socket
+	p.wires.mu.Lock()
+	if !slices.Contains(s.ports[p.address], p) { // it is closed
+		p.wires.mu.Unlock()
+		return nil
 	}
-	m, to, ok := frame.ParseARP(b)
-	return m.SenderMAC, ok && to == p.mac && m.Operation == frame.ARPReply && m.SenderIP == p.address.As4() &&
-		m.SenderMAC != p.mac
+	left := p.group(s.conn.LeaveGroup)
+	s.ports[p.address] = slices.DeleteFunc(s.ports[p.address], func(other *Port) bool { return other == p })
+	if len(s.ports[p.address]) == 0 {
+		delete(s.ports, p.address)
+	}
+	last := len(s.ports) == 0
+	if last && p.wires.sockets[s.key] == s {
+		delete(p.wires.sockets, s.key)
+	} else if !last {
+		left = errors.Join(left, s.change())
+	}
+	p.wires.mu.Unlock()
+	if !last {
+		return left
+	}
+	err := s.conn.Close()
+	<-s.done
+	return err
 }
-
-// Close closes the port; an Answer that waits ends with an error.
-func (p *Port) Close() error { return p.conn.Close() }

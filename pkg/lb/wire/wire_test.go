@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,10 +41,14 @@ func network(t *testing.T, hosts int) []*nstest.NS {
 		if err := sw.Links().LinkSetMaster(sw.Link(t, port), bridge); err != nil {
 			t.Fatal(err)
 		}
+		ns.Addr(t, "eth0", fmt.Sprintf("192.0.2.%d/24", i+1))
 		all = append(all, ns)
 	}
 	return all
 }
+
+// sockets are those of all hosts of a test, by the host.
+var sockets sync.Map
 
 func open(t *testing.T, ns *nstest.NS, address string) *Port {
 	t.Helper()
@@ -53,11 +58,54 @@ func open(t *testing.T, ns *nstest.NS, address string) *Port {
 		if err != nil {
 			return err
 		}
-		port, err = Open(link, netip.MustParseAddr(address))
+		var source netip.Addr
+		addresses, err := link.Addrs()
+		for _, a := range addresses {
+			prefix := netip.MustParsePrefix(a.String())
+			if !prefix.IsSingleIP() && prefix.Addr().Is4() == netip.MustParseAddr(address).Is4() {
+				source = prefix.Addr()
+			}
+		}
+		if err != nil {
+			return err
+		}
+		wires, _ := sockets.LoadOrStore(ns, &Wires{})
+		port, err = wires.(*Wires).Open(link, source, netip.MustParseAddr(address))
 		return err
 	})
 	t.Cleanup(func() { _ = port.Close() })
 	return port
+}
+
+// owners asks for the address of a port, and returns who answers.
+func owners(t *testing.T, port *Port) []frame.MAC {
+	t.Helper()
+	if err := port.Ask(); err != nil {
+		t.Fatal(err)
+	}
+	var found []frame.MAC
+	for _, h := range heard(t, port) {
+		if h.Kind == probe.Answer {
+			found = append(found, h.MAC)
+		}
+	}
+	slices.SortFunc(found, func(a, b frame.MAC) int { return slices.Compare(a[:], b[:]) })
+	return found
+}
+
+// heard is what a port hears in a moment.
+func heard(t *testing.T, port *Port) (all []probe.Heard) {
+	t.Helper()
+	for deadline := time.Now().Add(150 * time.Millisecond); ; {
+		h, err := port.Hear(t.Context(), deadline)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, h)
+	}
 }
 
 func mac(t *testing.T, ns *nstest.NS) frame.MAC {
@@ -70,8 +118,8 @@ func TestOwnersOnASwitch(t *testing.T) {
 		t.Run(address, func(t *testing.T) {
 			hosts := network(t, 3)
 			port := open(t, hosts[0], address)
-			if got, err := probe.Owners(t.Context(), port, 1, 100*time.Millisecond, false); err != nil || got != nil {
-				t.Fatalf("owners %x before there is one: %v", got, err)
+			if got := owners(t, port); got != nil {
+				t.Fatalf("owners %x before there is one", got)
 			}
 			var want []frame.MAC
 			for _, owner := range hosts[1:] {
@@ -80,11 +128,7 @@ func TestOwnersOnASwitch(t *testing.T) {
 				slices.SortFunc(want, func(a, b frame.MAC) int { return slices.Compare(a[:], b[:]) })
 				// The kernel takes an IPv6 address into use a moment after it was added.
 				testwait.Success(t, "the owners are as they are", func() error {
-					got, err := probe.Owners(t.Context(), port, 1, 100*time.Millisecond, false)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if !slices.Equal(got, want) {
+					if got := owners(t, port); !slices.Equal(got, want) {
 						return fmt.Errorf("owners %x, want %x", got, want)
 					}
 					return nil
@@ -141,26 +185,102 @@ func remembered(t *testing.T, ns *nstest.NS, address string) frame.MAC {
 	return frame.MAC{}
 }
 
-func TestAnnouncementsAreNoAnswers(t *testing.T) {
+// What a host says of an address without being asked is heard as what it is, by whoever asks for that address alone.
+func TestWhatOthersSay(t *testing.T) {
 	for _, address := range []string{"192.0.2.10", "2001:db8::10"} {
-		hosts := network(t, 2)
-		asking, telling := open(t, hosts[0], address), open(t, hosts[1], address)
-		if err := telling.Announce(); err != nil {
-			t.Fatal(err)
-		}
-		owner, err := asking.Answer(time.Now().Add(200 * time.Millisecond))
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%s: got %x, %v", address, owner, err)
-		}
+		t.Run(address, func(t *testing.T) {
+			other := map[bool]string{true: "192.0.2.11", false: "2001:db8::1:10"}[netip.MustParseAddr(address).Is4()]
+			hosts := network(t, 2)
+			hearing, elsewhere := open(t, hosts[0], address), open(t, hosts[0], other)
+			telling := open(t, hosts[1], address)
+			for name, say := range map[string]struct {
+				do   func() error
+				want []probe.Kind
+			}{
+				"announces": {telling.Announce, []probe.Kind{probe.Claim, probe.Claim}},
+				"probes":    {telling.Probe, []probe.Kind{probe.Probing}},
+				"asks":      {telling.Ask, nil},
+			} {
+				if err := say.do(); err != nil {
+					t.Fatal(err)
+				}
+				var got []probe.Kind
+				for _, h := range heard(t, hearing) {
+					if got = append(got, h.Kind); h.MAC != mac(t, hosts[1]) {
+						t.Errorf("%s: heard %x", name, h.MAC)
+					}
+				}
+				if netip.MustParseAddr(address).Is6() && len(say.want) > 1 {
+					say.want = say.want[:1] // one message
+				}
+				if !slices.Equal(got, say.want) {
+					t.Errorf("%s: heard %v, want %v", name, got, say.want)
+				}
+			}
+			if all := heard(t, elsewhere); all != nil {
+				t.Errorf("heard %v of another address", all)
+			}
+		})
 	}
 }
 
+// Who has an address answers a probe as well, and that is no answer to a question.
+func TestProbesAreAnswered(t *testing.T) {
+	for address, bits := range map[string]string{"192.0.2.10": "/32", "2001:db8::10": "/128"} {
+		hosts := network(t, 2)
+		port := open(t, hosts[0], address)
+		hosts[1].Addr(t, "eth0", address+bits)
+		want := []probe.Heard{{Kind: probe.Claim, MAC: mac(t, hosts[1])}}
+		testwait.Success(t, "a probe is answered", func() error {
+			heard(t, port)
+			if err := port.Probe(); err != nil {
+				t.Fatal(err)
+			}
+			if got := heard(t, port); !slices.Equal(got, want) {
+				return fmt.Errorf("heard %v, want %v", got, want)
+			}
+			return nil
+		})
+	}
+}
+
+// The addresses of a link share a socket for each family, so that the kernel runs one filter for a frame and not one for
+// each address; the last port closes it.
+func TestAddressesShareASocket(t *testing.T) {
+	hosts := network(t, 1)
+	var ports []*Port
+	for i := range 2 * maxSelected {
+		ports = append(ports, open(t, hosts[0], fmt.Sprintf("2001:db8::%x", 16+i)), open(t, hosts[0], testIPv4(i)))
+		if i > 10 && i < maxSelected-5 {
+			continue // quick
+		}
+		if i > maxSelected+5 {
+			break
+		}
+	}
+	wires, _ := sockets.Load(hosts[0])
+	if n := len(wires.(*Wires).sockets); n != 2 {
+		t.Errorf("%d sockets for %d addresses", n, len(ports))
+	}
+	for _, p := range ports {
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(wires.(*Wires).sockets); n != 0 {
+		t.Errorf("%d sockets are left", n)
+	}
+}
+
+func testIPv4(i int) string { return fmt.Sprintf("198.51.%d.%d", i/250, 1+i%250) }
+
 func TestLinksWithoutEthernet(t *testing.T) {
-	_, err := Open(&net.Interface{Index: 1, Name: "lo"}, netip.MustParseAddr("192.0.2.10"))
+	var wires Wires
+	_, err := wires.Open(&net.Interface{Index: 1, Name: "lo"}, netip.Addr{}, netip.MustParseAddr("192.0.2.10"))
 	if err == nil || !strings.Contains(err.Error(), "link lo has no Ethernet address") {
 		t.Errorf("got %v", err)
 	}
-	_, err = Open(&net.Interface{Index: 1 << 20, Name: "x", HardwareAddr: make([]byte, 6)}, netip.MustParseAddr("::1"))
+	_, err = wires.Open(&net.Interface{Index: 1 << 20, Name: "x", HardwareAddr: make([]byte, 6)}, netip.Addr{}, netip.MustParseAddr("::1"))
 	if err == nil {
 		t.Error("opened a link that is not there")
 	}

@@ -34,6 +34,11 @@ func open() (*socket.Socket, error) {
 // Watch calls changed for each event until ctx is done. The event's content is not passed on: changed reads the links'
 // state itself.
 func Watch(ctx context.Context, changed func()) error {
+	return Follow(ctx, func([]byte) { changed() })
+}
+
+// Follow calls changed with the rtnetlink messages of each event until ctx is done; with none where some were lost.
+func Follow(ctx context.Context, changed func(messages []byte)) error {
 	s, err := open()
 	if err != nil {
 		return fmt.Errorf("failed to subscribe to link events: %w", err)
@@ -42,12 +47,14 @@ func Watch(ctx context.Context, changed func()) error {
 	defer stop()
 	buffer := make([]byte, 1<<15)
 	for {
-		_, err := s.Read(buffer)
+		n, err := s.Read(buffer)
 		switch {
 		case ctx.Err() != nil:
 			return s.Close()
-		case err == nil || errors.Is(err, syscall.ENOBUFS): // too many events at once: some were lost, so look
-			changed()
+		case err == nil:
+			changed(buffer[:n])
+		case errors.Is(err, syscall.ENOBUFS): // too many events at once: some were lost, so look
+			changed(nil)
 		default:
 			return errors.Join(fmt.Errorf("failed to read link events: %w", err), s.Close())
 		}

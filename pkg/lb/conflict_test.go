@@ -1,0 +1,153 @@
+package lb
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/lb/address"
+	"github.com/tinkerbell/stack/pkg/lb/announce"
+	"github.com/tinkerbell/stack/pkg/lb/probe"
+)
+
+// stays fails the test where the address gets another owner, or none, within some questions of the watch.
+func (c *cluster) stays(ip string, owner frame.MAC) {
+	c.t.Helper()
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if owners := c.wires.owners(netip.MustParseAddr(ip)); len(owners) != 1 || owners[0] != owner {
+			c.t.Fatalf("owners of %s are %x, want %x alone", ip, owners, owner)
+		}
+	}
+}
+
+// A node that somebody gives the address by hand goes on answering for it when it withdraws its own: nobody else claims the
+// address before that copy is gone.
+func TestAddressThatSomebodyGivesTheHolder(t *testing.T) {
+	c := pair(t)
+	holder := c.nodes[0]
+	holder.mu.Lock()
+	holder.byHand = true
+	holder.mu.Unlock()
+	holder.c.linksChanged(nil)
+	c.until("its lease is released", func() bool { return holder.log.has("released an address that this node still has") })
+	c.stays(testIP, holder.mac)
+	c.condition("web", "NodeAddress", "this node has "+testIP+" already")
+	holder.mu.Lock()
+	holder.byHand = false
+	holder.mu.Unlock()
+	c.wires.set(netip.MustParseAddr(testIP), holder.mac, false)
+	c.owner(testIP, c.nodes[1].mac, holder.mac)
+	if c.wires.two > 0 {
+		t.Error("two owners")
+	}
+}
+
+// Two clusters that claim one address in the same moment, as after a power cut, or when a host that both wait for lets go:
+// one of them has it.
+func TestTwoClustersClaimOneAddress(t *testing.T) {
+	for range 3 {
+		on := newWires()
+		first, second := newClusterOn(t, on, 0, 1), newClusterOn(t, on, 1, 1)
+		on.set(netip.MustParseAddr(testIP), stranger, true)
+		first.service("web", testIP)
+		second.service("web", testIP)
+		for _, c := range []*cluster{first, second} {
+			c.condition("web", "AddressInUse", "")
+		}
+		on.set(netip.MustParseAddr(testIP), stranger, false)
+		first.owner(testIP, first.nodes[0].mac, second.nodes[0].mac)
+		owner := on.owners(netip.MustParseAddr(testIP))[0]
+		first.stays(testIP, owner)
+		if on.two > 0 {
+			t.Error("two owners")
+		}
+	}
+}
+
+// Two clusters whose networks are joined while each has the address: the higher station steps back and says so.
+func TestHigherOfTwoOwnersStepsBack(t *testing.T) {
+	on := newWires()
+	first, second := newClusterOn(t, newWires(), 0, 1), newClusterOn(t, on, 1, 1)
+	first.service("web", testIP)
+	second.service("web", testIP)
+	first.owner(testIP)
+	second.owner(testIP)
+	// A station that is as the first cluster's, and keeps the address.
+	on.set(netip.MustParseAddr(testIP), first.nodes[0].mac, true)
+	second.condition("web", "AddressInUse", "02:00:00:00:00:01 answers for "+testIP+" already")
+	second.stays(testIP, first.nodes[0].mac)
+	// And one that is as the second cluster's, and goes by the rule.
+	first.wires.set(netip.MustParseAddr(testIP), second.nodes[0].mac, true)
+	time.Sleep(6 * 100 * time.Millisecond)
+	first.wires.set(netip.MustParseAddr(testIP), second.nodes[0].mac, false)
+	first.stays(testIP, first.nodes[0].mac)
+}
+
+// A station with a higher Ethernet address that does not give the address up is no stack-lb: the holder gives it up after a
+// while, rather than be one of two.
+func TestHolderLeavesTheAddressToAStubbornStation(t *testing.T) {
+	c := newCluster(t, 1)
+	c.service("web", testIP)
+	c.owner(testIP, c.nodes[0].mac)
+	c.wires.set(netip.MustParseAddr(testIP), stranger, true)
+	c.condition("web", "AddressInUse", "02:00:00:00:00:99 answers for "+testIP+" already")
+	c.stays(testIP, stranger)
+}
+
+// Another station that announces the address is answered at once.
+func TestHolderDefendsTheAddress(t *testing.T) {
+	c := newCluster(t, 1)
+	c.service("web", testIP)
+	c.owner(testIP)
+	ear, _ := (&station{wires: c.wires, mac: stranger}).Open(address.Link{}, netip.MustParseAddr(testIP))
+	defer ear.Close()
+	time.Sleep(announce.BurstLength) // until it announces by itself once a minute
+	for heard := error(nil); heard == nil; {
+		_, heard = ear.Hear(t.Context(), time.Now().Add(200*time.Millisecond))
+	}
+	c.wires.say(netip.MustParseAddr(testIP), probe.Heard{Kind: probe.Claim, MAC: stranger})
+	h, err := ear.Hear(t.Context(), time.Now().Add(time.Second))
+	if want := (probe.Heard{Kind: probe.Claim, MAC: c.nodes[0].mac}); h != want || err != nil {
+		t.Errorf("heard %v, %v, want %v", h, err, want)
+	}
+}
+
+// Where another station was about to claim the address since it was asked for last, a handover needs a probe.
+func TestHandoverBesideAnotherClaim(t *testing.T) {
+	c := pair(t)
+	v := c.nodes[1].c.vips[netip.MustParseAddr(testIP)]
+	from := hardware(c.nodes[0].mac)
+	c.until("a handover without a probe", func() bool { return v.free(from) })
+	v.heard(probe.Heard{Kind: probe.Probing, MAC: stranger})
+	if v.free(from) {
+		t.Error("claimed without a probe beside a station that probes")
+	}
+}
+
+func TestStationsOfOneNodeAreOneOwner(t *testing.T) {
+	a, b, c, d := frame.MAC{2, 1}, frame.MAC{2, 2}, frame.MAC{2, 3}, frame.MAC{2, 4}
+	names := func(macs ...frame.MAC) (text string) {
+		for _, mac := range macs {
+			text += hardware(mac) + ","
+		}
+		return text
+	}
+	for name, test := range map[string]struct {
+		owners        []frame.MAC
+		mine, holders string
+		want          []frame.MAC
+	}{
+		"nobody":                    {},
+		"two strangers":             {[]frame.MAC{a, b}, "", "", []frame.MAC{a, b}},
+		"own cards":                 {[]frame.MAC{a, b}, names(a, b, c), "", nil},
+		"own cards, lease here":     {[]frame.MAC{a, b}, names(a, b), names(a, b), nil},
+		"the holder's cards":        {[]frame.MAC{a, b}, names(d), names(a, b), []frame.MAC{a}},
+		"the holder and a stranger": {[]frame.MAC{a, b, c}, names(d), names(a, b), []frame.MAC{a, c}},
+	} {
+		if got := others(test.owners, test.mine, test.holders); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %x, want %x", name, got, test.want)
+		}
+	}
+}
