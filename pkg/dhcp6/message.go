@@ -2,10 +2,10 @@
 // sends back.
 //
 // A relay agent changes nothing in a client's message: it puts a RELAY-FORW around it, and takes the RELAY-REPL off the
-// answer (RFC 8415 section 19). Here both happen in the memory that the message was received into: [Forward] writes in
+// answer (RFC 9915 section 19). Here both happen in the memory that the message was received into: [Forward] writes in
 // front of the message, [Message.Inner] is a part of it. The package knows no sockets and allocates nothing.
 //
-// Sections refer to RFC 8415 unless another document is named.
+// Sections refer to RFC 9915 unless another document is named.
 package dhcp6
 
 import "encoding/binary"
@@ -76,6 +76,7 @@ const (
 	// HopLimit is HOP_COUNT_LIMIT (section 7.6): how many relay agents a message may have passed.
 	HopLimit = 8
 
+	offXid4 = 4 // in a DHCPv4 message
 	offLink = 2
 	offPeer = 18
 )
@@ -150,8 +151,19 @@ func (m Message) Type() Type { return Type(m[0]) }
 // IsRelay tells a message between relay agents and servers.
 func (m Message) IsRelay() bool { return m.Type() == RelayForward || m.Type() == RelayReply }
 
-// XID is the transaction that the client chose, of 24 bits (section 8). A relay message has none.
-func (m Message) XID() uint32 { return binary.BigEndian.Uint32(m) & 0xffffff }
+// XID is the transaction that the client chose, of 24 bits (section 8). A relay message has none. DHCPV4-QUERY and
+// DHCPV4-RESPONSE have flags in its place, which differ (RFC 7341 sections 6.2 and 6.3): theirs is that of the DHCPv4
+// message inside, of 32 bits, 0 where there is none.
+func (m Message) XID() uint32 {
+	if t := m.Type(); t != DHCPv4Query && t != DHCPv4Response {
+		return binary.BigEndian.Uint32(m) & 0xffffff
+	}
+	inside, _ := m.Option(OptionDHCPv4Message)
+	if len(inside) < offXid4+4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(inside[offXid4:])
+}
 
 // Hops is how many relay agents have wrapped a relay message before its sender (section 9).
 func (m Message) Hops() uint8 { return m[1] }

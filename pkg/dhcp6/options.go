@@ -24,6 +24,7 @@ const (
 	OptionBootFileURL    = 59  // RFC 5970
 	OptionClientArch     = 61  // RFC 5970
 	OptionClientLinkAddr = 79  // RFC 6939
+	OptionDHCPv4Message  = 87  // RFC 7341
 	OptionRelayPort      = 135 // RFC 8357
 )
 

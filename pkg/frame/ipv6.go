@@ -15,11 +15,12 @@ const (
 )
 
 const (
-	etherTypeIPv6  = 0x86dd
-	protocolICMPv6 = 58
-	headerHopByHop = 0
-	headerFragment = 44
-	hopLimit       = 255 // no router is between, and receivers of other protocols check that (RFC 4861)
+	etherTypeIPv6     = 0x86dd
+	protocolICMPv6    = 58
+	headerHopByHop    = 0
+	headerFragment    = 44
+	headerDestination = 60  // of the same form as headerHopByHop (RFC 8200 section 4.6)
+	hopLimit          = 255 // no router is between, and receivers of other protocols check that (RFC 4861)
 )
 
 // Parse6 is Parse for UDP in IPv6 without extension headers. A UDP checksum of zero is wrong here (RFC 8200 section
@@ -119,15 +120,15 @@ func MACOf(address [16]byte) (m MAC, ok bool) {
 	return m, LinkLocal(m) == address && !m.IsGroup()
 }
 
-// The group that a DHCPv6 client sends to: all relay agents and servers on its link (RFC 8415 section 7.1).
+// The group that a DHCPv6 client sends to: all relay agents and servers on its link (RFC 9915 section 7.1).
 var allRelays = [16]byte{0xff, 2, 13: 1, 15: 2}
 
 // AllRelays is ff02::1:2.
 func AllRelays() [16]byte { return allRelays }
 
 // Filter6 selects, in the kernel, the frames that a DHCPv6 listener is to read: UDP to the port in IPv6 without
-// extension headers, to ff02::1:2; the first fragment of such a datagram, which is only counted; and router
-// advertisements, by which the listener knows what the link's routers say of DHCPv6.
+// extension headers, to ff02::1:2; the first fragment of such a datagram, and one behind an options header, which are
+// only counted; and router advertisements, by which the listener knows what the link's routers say of DHCPv6.
 //
 // Like [Filter] it leaves out other hosts' frames, the machine's own transmissions, frames of other VLANs whose tag the
 // network card took off, and unicasts, which an ordinary socket receives.
@@ -143,34 +144,44 @@ func Filter6(port uint16) ([]bpf.RawInstruction, error) {
 		/*  0 */ bpf.LoadExtension{Num: bpf.ExtType},
 		/*  1 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetMulticast, SkipTrue: 2},
 		/*  2 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: packetBroadcast, SkipTrue: 1},
-		/*  3 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: packetHost, SkipTrue: 26},
+		/*  3 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: packetHost, SkipTrue: 36},
 		/*  4 */ bpf.LoadAbsolute{Off: 12, Size: 2},
-		/*  5 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: etherTypeIPv6, SkipTrue: 24},
+		/*  5 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: etherTypeIPv6, SkipTrue: 34},
 		/*  6 */ bpf.LoadAbsolute{Off: 20, Size: 1},
-		/*  7 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolICMPv6, SkipTrue: 18},
-		/*  8 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerFragment, SkipTrue: 3},
-		/*  9 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 20},
-		/* 10 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
-		/* 11 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(port), SkipTrue: 6, SkipFalse: 18},
-		/* 12 */ bpf.LoadAbsolute{Off: transport, Size: 1}, // a fragment's header
-		/* 13 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 16},
-		/* 14 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
-		/* 15 */ bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: fragmentOffset, SkipTrue: 14},
-		/* 16 */ bpf.LoadAbsolute{Off: transport + fragmentLen + 2, Size: 2},
-		/* 17 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(port), SkipTrue: 12},
-		/* 18 */ bpf.LoadAbsolute{Off: 38, Size: 4},
-		/* 19 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0xff020000, SkipTrue: 10},
-		/* 20 */ bpf.LoadAbsolute{Off: 42, Size: 4},
-		/* 21 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 8},
-		/* 22 */ bpf.LoadAbsolute{Off: 46, Size: 4},
-		/* 23 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 6},
-		/* 24 */ bpf.LoadAbsolute{Off: 50, Size: 4},
-		/* 25 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0x00010002, SkipTrue: 3, SkipFalse: 4},
-		/* 26 */ bpf.LoadAbsolute{Off: transport, Size: 1},
-		/* 27 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: routerAdvertisement, SkipTrue: 2},
-		/* 28 */ bpf.RetConstant{Val: kept},
-		/* 29 */ bpf.RetConstant{Val: accept},
-		/* 30 */ bpf.RetConstant{Val: 0},
+		/*  7 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: protocolICMPv6, SkipTrue: 28},
+		/*  8 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerFragment, SkipTrue: 5},
+		/*  9 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerHopByHop, SkipTrue: 10},
+		/* 10 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: headerDestination, SkipTrue: 9},
+		/* 11 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 28},
+		/* 12 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
+		/* 13 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(port), SkipTrue: 14, SkipFalse: 26},
+		/* 14 */ bpf.LoadAbsolute{Off: transport, Size: 1}, // a fragment's header
+		/* 15 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 24},
+		/* 16 */ bpf.LoadAbsolute{Off: transport + 2, Size: 2},
+		/* 17 */ bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: fragmentOffset, SkipTrue: 22},
+		/* 18 */ bpf.LoadAbsolute{Off: transport + fragmentLen + 2, Size: 2},
+		/* 19 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(port), SkipTrue: 8, SkipFalse: 20},
+		/* 20 */ bpf.LoadAbsolute{Off: transport, Size: 1}, // an options header
+		/* 21 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocolUDP, SkipTrue: 18},
+		/* 22 */ bpf.LoadAbsolute{Off: transport + 1, Size: 1}, // its length in units of 8 bytes, less one
+		/* 23 */ bpf.ALUOpConstant{Op: bpf.ALUOpAdd, Val: 1},
+		/* 24 */ bpf.ALUOpConstant{Op: bpf.ALUOpShiftLeft, Val: 3},
+		/* 25 */ bpf.TAX{},
+		/* 26 */ bpf.LoadIndirect{Off: transport + 2, Size: 2},
+		/* 27 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(port), SkipTrue: 12},
+		/* 28 */ bpf.LoadAbsolute{Off: 38, Size: 4},
+		/* 29 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0xff020000, SkipTrue: 10},
+		/* 30 */ bpf.LoadAbsolute{Off: 42, Size: 4},
+		/* 31 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 8},
+		/* 32 */ bpf.LoadAbsolute{Off: 46, Size: 4},
+		/* 33 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 6},
+		/* 34 */ bpf.LoadAbsolute{Off: 50, Size: 4},
+		/* 35 */ bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0x00010002, SkipTrue: 3, SkipFalse: 4},
+		/* 36 */ bpf.LoadAbsolute{Off: transport, Size: 1},
+		/* 37 */ bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: routerAdvertisement, SkipTrue: 2},
+		/* 38 */ bpf.RetConstant{Val: kept},
+		/* 39 */ bpf.RetConstant{Val: accept},
+		/* 40 */ bpf.RetConstant{Val: 0},
 	)
 	raw, err := bpf.Assemble(program)
 	if err != nil {

@@ -129,7 +129,12 @@ func TestFilter6(t *testing.T) {
 		"bits below":                  {change: set(48, 1)},
 		"to port 546":                 {change: set(56, 2, 34)},
 		"TCP":                         {change: set(20, 6)},
-		"hop-by-hop options":          {change: set(20, 0)},
+		"hop-by-hop options":          {change: options(0, 17, 0, 547), want: true},
+		"destination options":         {change: options(60, 17, 0, 547), want: true},
+		"16 bytes of options":         {change: options(0, 17, 1, 547), want: true},
+		"options to port 546":         {change: options(0, 17, 0, 546)},
+		"options past the end":        {change: func(b []byte) []byte { return set(55, 9)(options(0, 17, 0, 547)(b)) }},
+		"options before MLD":          {change: options(0, 58, 0, 547)},
 		"first fragment":              {change: fragment(17, 0x0001, 547), want: true},
 		"only fragment":               {change: fragment(17, 0, 547), want: true},
 		"later fragment":              {change: fragment(17, 0x0009, 547)},
@@ -161,6 +166,17 @@ func TestFilter6(t *testing.T) {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// options puts an options header of a type in front of the UDP header, or of another one. Its length is in units of 8
+// bytes, less one.
+func options(header, next, length byte, port uint16) func([]byte) []byte {
+	return func(b []byte) []byte {
+		b[20] = header
+		more := append([]byte{next, length, 1, 4, 0, 0, 0, 0}, make([]byte, 8*int(length))...)
+		binary.BigEndian.PutUint16(b[EthernetLen+IPv6Len+2:], port)
+		return slices.Insert(b, EthernetLen+IPv6Len, more...)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// Ports of DHCPv6 (RFC 8415 section 7.2).
+// Ports of DHCPv6 (RFC 9915 section 7.2).
 const (
 	serverPort = 547 // of servers and relay agents
 	clientPort = 546
@@ -30,7 +30,7 @@ const maxText = 48
 // Listener is an interface on a provisioning VLAN.
 type Listener struct {
 	Name string
-	// LinkAddress is the link address of messages that arrive here (RFC 8415 section 19.1.1): an address of the VLAN's
+	// LinkAddress is the link address of messages that arrive here (RFC 9915 section 19.1.1): an address of the VLAN's
 	// prefix, by which the server finds the link. Unset: the interface's own address that is not link-local. Without that
 	// it is unspecified, and the server has to find the link by the Interface-Id, which is the interface's name.
 	LinkAddress netip.Addr

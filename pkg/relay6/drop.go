@@ -17,6 +17,7 @@ const (
 	ShortFrame
 	NotIPv6
 	Fragment
+	ExtensionHeader // of options, in front of the UDP header: no client sends one
 	BadUDPLength
 	BadUDPChecksum
 
@@ -71,6 +72,7 @@ var dropNames = [numDrops]string{
 	ShortFrame:         "short-frame",
 	NotIPv6:            "not-ipv6",
 	Fragment:           "fragment",
+	ExtensionHeader:    "extension-header",
 	BadUDPLength:       "bad-udp-length",
 	BadUDPChecksum:     "bad-udp-checksum",
 	OtherHost:          "other-host",
@@ -116,8 +118,10 @@ func ofFrame(f frame.Fault) Drop {
 	switch f {
 	case frame.OK:
 		return None
-	case frame.NotIPv6, frame.NotIPv4, frame.NotUDP: // the listener's filter keeps what is no UDP
+	case frame.NotIPv6, frame.NotIPv4:
 		return NotIPv6
+	case frame.NotUDP: // the listener's filter lets nothing else through that is no UDP
+		return ExtensionHeader
 	case frame.Fragment:
 		return Fragment
 	case frame.BadLength:

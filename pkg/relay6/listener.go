@@ -105,7 +105,7 @@ func (c *Config) optionsOf(mac frame.MAC) (b []byte) {
 		case RelayID:
 			duid := c.RelayID
 			if len(duid) == 0 {
-				duid = append([]byte{0, 3, 0, 1}, mac[:]...) // DUID-LL (RFC 8415 section 11.4)
+				duid = append([]byte{0, 3, 0, 1}, mac[:]...) // DUID-LL (RFC 9915 section 11.4)
 			}
 			b = dhcp6.Append(b, dhcp6.OptionRelayID, duid)
 		}

@@ -141,10 +141,10 @@ func within(prefixes []netip.Prefix, ip [16]byte) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// global tells whether an address is valid beyond its link (RFC 8415 section 19.1.2: GUA or ULA).
+// global tells whether an address is valid beyond its link (RFC 9915 section 19.1.2: GUA or ULA).
 func global(ip [16]byte) bool { return netip.AddrFrom16(ip).IsGlobalUnicast() }
 
-// wrap puts a RELAY-FORW around a message (RFC 8415 section 19.1).
+// wrap puts a RELAY-FORW around a message (RFC 9915 section 19.1).
 func (d *worker) wrap(
 	b []byte, at int, k key, a *arrival, o *origin, relayed bool, to *server.Targets, now int64,
 ) ([]byte, Drop) {

@@ -238,7 +238,7 @@ func TestRequests(t *testing.T) {
 			}
 			wantLink := ourLink
 			if test.unicast || test.m.IsRelay() && a.source == agentIP {
-				wantLink = [16]byte{} // RFC 8415 section 19.1.2
+				wantLink = [16]byte{} // RFC 9915 section 19.1.2
 			}
 			if got.Link() != wantLink {
 				t.Errorf("got link address %x, want %x", got.Link(), wantLink)

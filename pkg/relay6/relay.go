@@ -1,4 +1,4 @@
-// Package relay6 is a DHCPv6 relay agent for provisioning (RFC 8415 section 19): it receives machines' messages on
+// Package relay6 is a DHCPv6 relay agent for provisioning (RFC 9915 section 19): it receives machines' messages on
 // one or more VLANs, sends them to servers elsewhere, and brings the answers back.
 //
 //	listener (raw frames) ─► policy, gate ─► RELAY-FORW around it ─► UDP 547 ─► servers

@@ -34,7 +34,7 @@ func (d *worker) isOthers(m dhcp6.Message, a *arrival, now int64) bool {
 	return false
 }
 
-// elapsed is for how long a client has been asking, by its option (RFC 8415 section 21.9, hundredths of a second).
+// elapsed is for how long a client has been asking, by its option (RFC 9915 section 21.9, hundredths of a second).
 func elapsed(m dhcp6.Message) time.Duration {
 	value, found := m.Option(dhcp6.OptionElapsedTime)
 	if !found || len(value) != 2 {

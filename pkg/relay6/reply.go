@@ -96,7 +96,7 @@ func fromClient(t dhcp6.Type) bool {
 }
 
 // names tells whether the Interface-Id of a reply, if it has one, names a listener. The server has to repeat it (RFC
-// 8415 section 21.18); without one the pending request tells where the reply goes. Behind the name is the token.
+// 9915 section 21.18); without one the pending request tells where the reply goes. Behind the name is the token.
 func (r *Relay) names(m dhcp6.Message, listener int16) bool {
 	value, found := m.Option(dhcp6.OptionInterfaceID)
 	if !found {
@@ -139,7 +139,7 @@ func saidBy(m, client dhcp6.Message, from netip.Addr) []any {
 		"peer", netip.AddrFrom16(m.Peer()).String()}
 }
 
-// reconfigure decides about a RECONFIGURE, which answers no request (RFC 8415 section 18.3.11). It has to come from a
+// reconfigure decides about a RECONFIGURE, which answers no request (RFC 9915 section 18.3.11). It has to come from a
 // server of this relay, to name a link of this relay or a relay agent that may send here, and to be one that a client
 // may believe: with the transaction 0, the Reconfigure Message and the Authentication option (section 16.11).
 func (d *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, to *server.Targets) (o origin, drop Drop) {
@@ -178,7 +178,7 @@ func (d *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, to *serve
 }
 
 // byUnicast tells whether a RECONFIGURE goes to a relay agent that sends to this host, and not to one on a listener's
-// link: the Interface-Id says so, or neither that nor the link address names a link (RFC 8415 section 19.2).
+// link: the Interface-Id says so, or neither that nor the link address names a link (RFC 9915 section 19.2).
 func (r *Relay) byUnicast(m dhcp6.Message, named bool) bool {
 	if !m.Inner().IsRelay() || !global(m.Peer()) || !within(r.config.TrustedRelays, m.Peer()) {
 		return false

@@ -324,3 +324,39 @@ func TestRepeatedRepliesAreBounded(t *testing.T) {
 		t.Errorf("the next message's answer: %v", drop)
 	}
 }
+
+// TestDHCPv4Query: what stands in the place of the transaction is flags, which the answer does not repeat (RFC 7341).
+func TestDHCPv4Query(t *testing.T) {
+	for _, token := range []string{"", "0123456789abcdef"} {
+		b := newBench(t, func(c *Config) { c.TokenKey = []byte(token) })
+		inside := func(xid byte) []byte {
+			m := make([]byte, 240)
+			m[0], m[7] = 1, xid
+			return append([]byte{0, 87, 0, 240}, m...)
+		}
+		query := func(flags, xid byte) dhcp6.Message {
+			return append(dhcp6.Message{byte(dhcp6.DHCPv4Query), flags, 0, 0}, inside(xid)...)
+		}
+		var requests []dhcp6.Message
+		for xid, flags := range []byte{0x80, 0} {
+			m := query(flags, byte(xid+1))
+			request, drop := b.fromClient(m)
+			if drop != None || !bytes.Equal(request.Inner(), query(flags, byte(xid+1))) {
+				t.Fatalf("got %v", drop)
+			}
+			requests = append(requests, bytes.Clone(request))
+		}
+		for xid, request := range requests {
+			reply := bytes.Clone(request)
+			start, _ := request.InnerAt()
+			reply[0], reply[start], reply[start+1] = byte(dhcp6.RelayReply), byte(dhcp6.DHCPv4Response), 0 // flags
+			if o, drop := b.worker.reply(reply, serverIP, b.targets, b.now()); drop != None || o.mac != clientMAC {
+				t.Errorf("response %d: got %v, for %v", xid+1, drop, o.mac)
+			}
+			reply[start+4+4+7] = 77 // another DHCPv4 transaction
+			if _, drop := b.worker.reply(reply, serverIP, b.targets, b.now()); drop != Unsolicited {
+				t.Errorf("unasked: got %v", drop)
+			}
+		}
+	}
+}

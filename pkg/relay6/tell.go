@@ -152,7 +152,7 @@ func describe(e *boot.Event, m dhcp6.Message) (t texts) {
 	return t
 }
 
-// firstClass is the first of a list of classes, each behind its length (RFC 8415 sections 21.15 and 21.16).
+// firstClass is the first of a list of classes, each behind its length (RFC 9915 sections 21.15 and 21.16).
 func firstClass(b []byte) []byte {
 	if len(b) < 2 {
 		return nil

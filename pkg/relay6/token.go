@@ -10,7 +10,7 @@ import (
 )
 
 // A token is an origin under a message authentication code, behind the name in the Interface-Id, which a server repeats
-// (RFC 8415 section 21.18). It makes a reply recognisable to a replica, or a process, that never saw the request.
+// (RFC 9915 section 21.18). It makes a reply recognisable to a replica, or a process, that never saw the request.
 //
 //	listener (2) | port (2) | MAC address (6) | local address (16) | when, in Unix seconds (4) | HMAC-SHA-256 (first 8)
 //

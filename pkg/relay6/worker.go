@@ -72,7 +72,7 @@ func asks(m dhcp6.Message) server.Answer {
 }
 
 // answered tells whether every server answers a relay message. A message that names one server, such as every RENEW, is
-// discarded by the others (RFC 8415 sections 16.4, 16.6, 16.8, 16.9), which does not mean that they are dead.
+// discarded by the others (RFC 9915 sections 16.4, 16.6, 16.8, 16.9), which does not mean that they are dead.
 func (d *worker) answered(m dhcp6.Message) bool {
 	if len(d.relay.config.Servers) == 1 {
 		return true

@@ -96,7 +96,7 @@ func testLease6(t *testing.T, l *lab.Lab, client clients.Client, m lab.Machine, 
 	if server != "kea" {
 		return // dnsmasq's leases are two minutes at least
 	}
-	// RENEW is a multicast, too: it passes the relay as all messages do (RFC 8415 section 18.2.4).
+	// RENEW is a multicast, too: it passes the relay as all messages do (RFC 9915 section 18.2.4).
 	next(20*time.Second, dhcpv6.MessageTypeRenew)
 	checkAnswer6(t, m, next(5*time.Second, dhcpv6.MessageTypeReply))
 	if client.Name == clients.Networkd.Name {

@@ -71,7 +71,7 @@ func scriptURL(m Machine) string {
 // httpName is the vendor class without which UEFI's HTTP boot takes no offer (UEFI 24.7.3.1).
 const httpName = "HTTPClient"
 
-// httpClass is its option: an enterprise number, and classes each behind its length (RFC 8415 section 21.16).
+// httpClass is its option: an enterprise number, and classes each behind its length (RFC 9915 section 21.16).
 func httpClass() []byte {
 	return append([]byte{0, 0, enterprise >> 8, enterprise & 0xff, 0, byte(len(httpName))}, httpName...)
 }

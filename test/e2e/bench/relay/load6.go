@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets in an Ethernet frame with IPv6 and UDP, and in a DHCPv6 message (RFC 8415 sections 8 and 9).
+// Offsets in an Ethernet frame with IPv6 and UDP, and in a DHCPv6 message (RFC 9915 sections 8 and 9).
 const (
 	dhcp6At    = ethernetLen + 40 + 8
 	duidAt     = dhcp6At + 4 + 4 + 4 // the link-layer address in the DUID, which is the first option
@@ -17,7 +17,7 @@ const (
 	relayHead  = 34
 )
 
-// Message types of DHCPv6, RFC 8415 section 7.3.
+// Message types of DHCPv6, RFC 9915 section 7.3.
 const (
 	msgSolicit     = 1
 	msgAdvertise   = 2
@@ -27,7 +27,7 @@ const (
 	msgRelayRepl   = 13
 )
 
-// Options of DHCPv6, RFC 8415 section 21 and RFC 6939.
+// Options of DHCPv6, RFC 9915 section 21 and RFC 6939.
 const (
 	optRelayMessage = 9
 	optInterfaceID  = 18
@@ -42,7 +42,7 @@ func linkLocal(n int) [16]byte {
 	return [16]byte{0: 0xfe, 1: 0x80, 8: 0xbe, 14: byte(n >> 8), 15: byte(n + 1)}
 }
 
-// allRelays is ff02::1:2, All_DHCP_Relay_Agents_and_Servers (RFC 8415 section 7.1), and its Ethernet address.
+// allRelays is ff02::1:2, All_DHCP_Relay_Agents_and_Servers (RFC 9915 section 7.1), and its Ethernet address.
 var (
 	allRelays    = [16]byte{0: 0xff, 1: 2, 13: 1, 15: 2}
 	allRelaysMAC = [6]byte{0x33, 0x33, 0, 1, 0, 2}
@@ -93,7 +93,7 @@ func solicit(mac net.HardwareAddr) []byte {
 	return option6(m, 3, []byte{0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0})
 }
 
-// option6 adds an option, RFC 8415 section 21.1.
+// option6 adds an option, RFC 9915 section 21.1.
 func option6(m []byte, code uint16, value []byte) []byte {
 	m = binary.BigEndian.AppendUint16(m, code)
 	m = binary.BigEndian.AppendUint16(m, uint16(len(value)))
@@ -134,7 +134,7 @@ func sum6(frame []byte) {
 }
 
 // turn6 makes a RELAY-FORW the server's answer, in place: a RELAY-REPL with all options as they came, and the client's
-// message in it as an ADVERTISE. It goes to where the request came from (RFC 8415 section 19.3).
+// message in it as an ADVERTISE. It goes to where the request came from (RFC 9915 section 19.3).
 func turn6(b *batch, i int) {
 	m := b.packet(i)
 	if len(m) < relayHead || m[0] != msgRelayForw {
