@@ -2,6 +2,7 @@ package lb
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"net"
@@ -16,6 +17,7 @@ import (
 	core "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	meta1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
@@ -260,6 +262,29 @@ func newAPI() *fake.Clientset {
 			return store(a, update.GetObject(), false)
 		})
 	}
+	client.PrependReactor("patch", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		patch, _ := a.(clienttesting.PatchAction)
+		var operations []struct{ Value json.RawMessage }
+		var identity string
+		var stamp meta1.MicroTime
+		if err := errors.Join(json.Unmarshal(patch.GetPatch(), &operations), json.Unmarshal(operations[0].Value, &identity),
+			json.Unmarshal(operations[1].Value, &stamp)); err != nil {
+			return true, nil, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		there, err := client.Tracker().Get(leases, a.GetNamespace(), patch.GetName())
+		if err != nil {
+			return true, nil, err
+		}
+		lease := asLease(there).DeepCopy()
+		if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != identity {
+			return true, nil, apierrors.NewInvalid(schema.GroupKind{}, lease.Name, nil)
+		}
+		version++
+		lease.Spec.RenewTime, lease.ResourceVersion = &stamp, strconv.Itoa(version)
+		return true, lease, client.Tracker().Update(leases, lease, a.GetNamespace())
+	})
 	return client
 }
 

@@ -2,6 +2,7 @@ package elect
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"strconv"
@@ -26,6 +27,9 @@ type api struct {
 	delay    func() time.Duration // of a request and of an answer; nil is none
 	lose     func() bool          // whether a request is lost, or its answer
 	requests sync.WaitGroup
+	renewals int
+	late     func(*Elector) time.Duration // how late a watch is, beside delay; nil is not at all
+	answer   func() time.Duration         // how late an answer is, beside delay; nil is not at all
 }
 
 var resource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
@@ -56,6 +60,9 @@ func (a *api) do(ctx context.Context, handle func() (*coordination.Lease, error)
 		}
 		a.mu.Unlock()
 		a.sleep()
+		if a.answer != nil {
+			time.Sleep(a.answer())
+		}
 		answers <- out
 	})
 	select {
@@ -107,6 +114,30 @@ func (a *api) Update(ctx context.Context, l *coordination.Lease, _ meta.UpdateOp
 	})
 }
 
+func (a *api) Patch(ctx context.Context, name string, _ types.PatchType, text []byte, _ meta.PatchOptions, _ ...string) (*coordination.Lease, error) {
+	var operations []struct{ Value json.RawMessage }
+	var identity string
+	var stamp meta.MicroTime
+	var seconds int32
+	if err := errors.Join(json.Unmarshal(text, &operations), json.Unmarshal(operations[0].Value, &identity),
+		json.Unmarshal(operations[1].Value, &stamp), json.Unmarshal(operations[2].Value, &seconds)); err != nil {
+		return nil, err
+	}
+	return a.do(ctx, func() (*coordination.Lease, error) {
+		if a.lease == nil {
+			return nil, apierrors.NewNotFound(resource, name)
+		}
+		if holder(a.lease) != identity {
+			return nil, apierrors.NewInvalid(schema.GroupKind{}, name, nil)
+		}
+		l := a.lease.DeepCopy()
+		l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = &stamp, &seconds
+		a.renewals++
+		a.store(l)
+		return a.lease, nil
+	})
+}
+
 func (a *api) Delete(ctx context.Context, name string, o meta.DeleteOptions) error {
 	_, err := a.do(ctx, func() (*coordination.Lease, error) {
 		if a.lease == nil {
@@ -143,6 +174,9 @@ func (a *api) tell(l *coordination.Lease, deleted bool) {
 	for _, e := range a.electors {
 		a.requests.Go(func() {
 			a.sleep()
+			if a.late != nil {
+				time.Sleep(a.late(e))
+			}
 			e.Observe(l, deleted)
 		})
 	}

@@ -13,6 +13,7 @@ import (
 
 	coordination "k8s.io/api/coordination/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Leases is what of the API's client is used, of one namespace.
@@ -20,6 +21,7 @@ type Leases interface {
 	Get(context.Context, string, meta.GetOptions) (*coordination.Lease, error)
 	Create(context.Context, *coordination.Lease, meta.CreateOptions) (*coordination.Lease, error)
 	Update(context.Context, *coordination.Lease, meta.UpdateOptions) (*coordination.Lease, error)
+	Patch(context.Context, string, types.PatchType, []byte, meta.PatchOptions, ...string) (*coordination.Lease, error)
 	Delete(context.Context, string, meta.DeleteOptions) error
 }
 
@@ -67,9 +69,17 @@ type Elector struct {
 	// of Run's goroutine alone
 	mine  bool
 	start time.Time // of the request by which it was last renewed
+	sent  time.Time // when the last renewal was
 
-	mu   sync.Mutex
-	seen observation
+	requests sync.WaitGroup // those that have begun
+
+	mu    sync.Mutex
+	seen  observation
+	stamp time.Time // the last that was written
+	// starts are those of the requests that may still be written, by their stamps, and credit is the latest start of one that
+	// was: by the answer, or by the version that others saw.
+	starts map[int64]time.Time
+	credit time.Time
 }
 
 // observation is the version of the Lease that was last seen, and when by the monotonic clock.
@@ -77,6 +87,8 @@ type observation struct {
 	known bool
 	lease *coordination.Lease // nil if there is none
 	at    time.Time
+	// late is how long after its start a request of ours was seen to be written in this version; zero if it was not ours.
+	late time.Duration
 }
 
 // errors of why a lease is given up.
@@ -92,7 +104,7 @@ func New(c Config) *Elector {
 	if c.Requested == nil {
 		c.Requested = func(time.Duration, error) {}
 	}
-	return &Elector{config: c, poke: make(chan struct{}, 1)}
+	return &Elector{config: c, poke: make(chan struct{}, 1), starts: map[int64]time.Time{}}
 }
 
 // Poke has Candidate asked again now, since something has changed. It may be called from any goroutine.
@@ -154,6 +166,7 @@ func (e *Elector) Run(ctx context.Context) {
 	if e.mine || e.Holder().Identity == e.config.Identity {
 		e.giveUp(ctx, ErrLeaving)
 	}
+	e.requests.Wait()
 }
 
 // stand waits as a candidate until something may have changed, or acquires the lease.
@@ -163,7 +176,7 @@ func (e *Elector) stand(ctx context.Context) {
 		return
 	}
 	e.mu.Lock()
-	seen := e.seen
+	seen, credit := e.seen, e.credit
 	e.mu.Unlock()
 	switch {
 	case !seen.known:
@@ -171,8 +184,18 @@ func (e *Elector) stand(ctx context.Context) {
 			e.wait(ctx, e.config.Times.Retry)
 		}
 		return
-	case seen.lease != nil && holder(seen.lease) != "" && holder(seen.lease) != e.config.Identity:
+	case seen.lease == nil || holder(seen.lease) == "":
+	case holder(seen.lease) != e.config.Identity:
 		if left := e.duration(seen.lease) - time.Since(seen.at); left > 0 {
+			e.wait(ctx, left)
+			return
+		}
+	case time.Since(credit) < e.config.Times.Deadline: // written after this node had given up, and not too late
+		e.take(ctx, credit, "")
+		return
+	case seen.late > e.config.Times.Deadline-e.config.Times.Retry/2:
+		// What this node writes is of no use to it, since it learns of that too late: another one's turn.
+		if left := e.duration(seen.lease) + e.config.Times.Retry - time.Since(seen.at); left > 0 {
 			e.wait(ctx, left)
 			return
 		}
@@ -180,61 +203,97 @@ func (e *Elector) stand(ctx context.Context) {
 	e.acquire(ctx, seen.lease)
 }
 
-// acquire writes this node into the version of the lease that was seen, or into a new one.
+// acquire writes this node into the version of the lease that was seen, or into a new one. It renews already while it waits
+// for the answer: where that takes long, the grant would end before the first renewal could be answered.
 func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
-	start := time.Now()
-	next := e.record(seen, start, true)
-	err := e.write(ctx, next)
-	if err != nil {
-		if conflicts(err) {
-			err = e.look(ctx)
+	next := e.record(seen, true)
+	began := e.begin(next)
+	e.sent = began
+	answer := make(chan error, 1)
+	e.requests.Go(func() { answer <- e.write(ctx, next) })
+	ticker := time.NewTicker(e.config.Times.Retry / 2)
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-answer:
+			if credit := e.credited(); !credit.Before(began) {
+				e.take(ctx, credit, releasedFrom(seen))
+				return
+			}
+			if conflicts(err) {
+				err = e.look(ctx)
+			}
+			if err != nil {
+				e.wait(ctx, e.config.Times.Retry)
+			}
+			return
+		case <-e.poke:
+			if credit := e.credited(); !credit.Before(began) {
+				e.take(ctx, credit, releasedFrom(seen))
+				return
+			}
+		case <-ticker.C:
+			e.renew(ctx)
 		}
-		if err != nil {
-			e.wait(ctx, e.config.Times.Retry)
-		}
-		return
 	}
+}
+
+// take begins to use a lease that was acquired, or given up too soon.
+func (e *Elector) take(ctx context.Context, start time.Time, from string) {
 	e.mine, e.start = true, start
-	if err := e.config.Renewed(ctx, Grant{Start: start, First: true, From: releasedFrom(seen)}); err != nil {
+	if err := e.config.Renewed(ctx, Grant{Start: start, First: true, From: from}); err != nil {
 		e.giveUp(ctx, err)
 		e.wait(ctx, e.config.Times.Retry)
 	}
 }
 
-// hold waits until the next renewal is due, and renews.
+// hold uses what was renewed, and waits until the next renewal is due, whether or not the last one was answered.
 func (e *Elector) hold(ctx context.Context) {
 	if err := e.config.Candidate(); err != nil {
 		e.giveUp(ctx, err)
 		return
 	}
 	e.mu.Lock()
-	seen := e.seen.lease
+	seen, credit := e.seen.lease, e.credit
 	e.mu.Unlock()
 	if seen == nil || holder(seen) != e.config.Identity {
 		e.lose(lostTo(seen))
 		return
 	}
-	if left := e.config.Times.Deadline - time.Since(e.start); left <= 0 {
+	if credit.After(e.start) {
+		e.start = credit
+		if err := e.config.Renewed(ctx, Grant{Start: credit}); err != nil {
+			e.giveUp(ctx, err)
+			return
+		}
+	}
+	left := e.config.Times.Deadline - time.Since(e.start)
+	if left <= 0 {
 		e.lose(ErrDeadline)
 		return
 	}
-	if early := e.config.Times.Retry - time.Since(e.start); early > 0 {
-		e.wait(ctx, early)
+	period := e.config.Times.Retry
+	if time.Since(e.start) > period+period/4 { // answers are late, or do not come
+		period /= 2
+	}
+	early := period - time.Since(e.sent)
+	if early <= 0 {
+		e.renew(ctx)
 		return
 	}
-	start := time.Now()
-	err := e.write(ctx, e.record(seen, start, false))
-	switch {
-	case err == nil:
-		e.start = start
-		if err := e.config.Renewed(ctx, Grant{Start: start}); err != nil {
-			e.giveUp(ctx, err)
+	e.wait(ctx, min(left, early))
+}
+
+// renew sends a renewal, and does not wait for its answer.
+func (e *Elector) renew(ctx context.Context) {
+	next := e.record(nil, false)
+	e.sent = e.begin(next)
+	e.requests.Go(func() {
+		if err := e.patch(ctx, next); conflicts(err) {
+			_ = e.look(ctx) // the next round sees who holds it
 		}
-	case conflicts(err) && e.look(ctx) == nil:
-		// The next round sees who holds it.
-	default:
-		e.wait(ctx, min(e.config.Times.Retry/2, e.config.Times.Deadline-time.Since(e.start)))
-	}
+		e.Poke()
+	})
 }
 
 func lostTo(lease *coordination.Lease) error {
@@ -247,13 +306,16 @@ func lostTo(lease *coordination.Lease) error {
 // lose withdraws where the lease is no longer ours to release. What Withdraw cannot end ends with the lease's time.
 func (e *Elector) lose(why error) {
 	_, _ = e.config.Withdraw(why) // it has said what is wrong
-	e.mine = false
+	if e.mine = false; !errors.Is(why, ErrDeadline) {
+		e.forget()
+	}
 }
 
 // giveUp withdraws, then releases the lease, so that another node may have it at once.
 func (e *Elector) giveUp(ctx context.Context, why error) {
 	station, err := e.config.Withdraw(why)
 	e.mine = false
+	e.forget() // a renewal that is under way does not outlive the release
 	if err != nil {
 		return // the lease ends by itself, and so does what it allows
 	}
@@ -266,7 +328,7 @@ func (e *Elector) giveUp(ctx context.Context, why error) {
 		if seen == nil || holder(seen) != e.config.Identity {
 			return
 		}
-		free := e.record(seen, time.Now(), false)
+		free := e.record(seen, false)
 		nobody, short := "", int32(1)
 		free.Spec.HolderIdentity, free.Spec.LeaseDurationSeconds = &nobody, &short
 		if station != "" {

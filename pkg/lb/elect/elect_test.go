@@ -70,15 +70,15 @@ func (n *node) set(change func(*node)) {
 // start runs a node on the API.
 func start(t *testing.T, a *api, name string, times Times) *node {
 	t.Helper()
-	return startFor(t, a, name, times, nil)
+	return startFor(t, a, a, name, times, nil)
 }
 
-// startFor runs a node whose leases go with an owner.
-func startFor(t *testing.T, a *api, name string, times Times, owner *meta.OwnerReference) *node {
+// startFor runs a node on its own way to the API, whose leases go with an owner.
+func startFor(t *testing.T, a *api, leases Leases, name string, times Times, owner *meta.OwnerReference) *node {
 	t.Helper()
 	n := &node{name: name, done: make(chan struct{})}
 	n.elector = New(Config{
-		Leases: a, Name: "vip", Owner: owner, Identity: name, Times: times,
+		Leases: leases, Name: "vip", Owner: owner, Identity: name, Times: times,
 		Candidate: func() error {
 			n.stand()
 			n.mu.Lock()
@@ -348,7 +348,7 @@ func TestLeaseGoesWithItsHoldersOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &api{}
 		for _, uid := range []types.UID{"first", "second"} {
-			n := startFor(t, a, "n1", Default, &meta.OwnerReference{
+			n := startFor(t, a, a, "n1", Default, &meta.OwnerReference{
 				APIVersion: "v1", Kind: "ServiceAccount", Name: "stack-lb", UID: uid,
 			})
 			outage(t, n)

@@ -2,6 +2,7 @@ package elect
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	coordination "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // FromAnnotation is of a lease that its holder has released: the stations where that holder has withdrawn. No other
@@ -45,7 +47,7 @@ func (e *Elector) duration(lease *coordination.Lease) time.Duration {
 }
 
 // record is what is to be written: the version that was seen with ourselves as its holder, or a new lease.
-func (e *Elector) record(seen *coordination.Lease, now time.Time, acquired bool) *coordination.Lease {
+func (e *Elector) record(seen *coordination.Lease, acquired bool) *coordination.Lease {
 	next := &coordination.Lease{ObjectMeta: meta.ObjectMeta{Name: e.config.Name, Labels: maps.Clone(e.config.Labels)}}
 	if seen != nil {
 		next = seen.DeepCopy()
@@ -53,7 +55,7 @@ func (e *Elector) record(seen *coordination.Lease, now time.Time, acquired bool)
 	if e.config.Owner != nil { // the holder's: a run before may have had another, which is gone
 		next.OwnerReferences = []meta.OwnerReference{*e.config.Owner}
 	}
-	stamp, seconds, transitions := meta.NewMicroTime(now), int32(e.config.Times.Lease/time.Second), int32(0)
+	stamp, seconds, transitions := e.nextStamp(), int32(e.config.Times.Lease/time.Second), int32(0)
 	if next.Spec.LeaseTransitions != nil {
 		transitions = *next.Spec.LeaseTransitions
 	}
@@ -72,36 +74,100 @@ func (e *Elector) record(seen *coordination.Lease, now time.Time, acquired bool)
 	return next
 }
 
-// write creates or updates the lease. The API refuses an update of a version that is not the newest. A request that has
-// begun ends in its own time, since it may succeed at the server when its client has gone.
-func (e *Elector) write(ctx context.Context, next *coordination.Lease) error {
-	timeout := e.config.Times.request()
-	if e.mine {
-		timeout = min(timeout, e.config.Times.Deadline-time.Since(e.start))
+// nextStamp is a time that no other request of this process has written.
+func (e *Elector) nextStamp() meta.MicroTime {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now().Truncate(time.Microsecond)
+	if least := e.stamp.Add(time.Microsecond); now.Before(least) {
+		now = least
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
+	e.stamp = now
+	return meta.NewMicroTime(now)
+}
+
+// begin remembers the start of a request, which is now, by its stamp.
+func (e *Elector) begin(next *coordination.Lease) time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	start := time.Now()
+	for stamp, other := range e.starts {
+		if start.Sub(other) > 2*e.config.Times.Lease {
+			delete(e.starts, stamp)
+		}
+	}
+	e.starts[next.Spec.RenewTime.UnixMicro()] = start
+	return start
+}
+
+// forget has no request that has begun count any more.
+func (e *Elector) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	clear(e.starts)
+	e.credit = time.Time{}
+}
+
+// credited is the latest start of a request of ours that was written.
+func (e *Elector) credited() time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.credit
+}
+
+// write creates or updates the lease. The API refuses an update of a version that is not the newest.
+func (e *Elector) write(ctx context.Context, next *coordination.Lease) error {
+	return e.request(ctx, func(ctx context.Context) (*coordination.Lease, error) {
+		if next.ResourceVersion == "" {
+			return e.config.Leases.Create(ctx, next, meta.CreateOptions{})
+		}
+		return e.config.Leases.Update(ctx, next, meta.UpdateOptions{})
+	})
+}
+
+// patch renews the lease, whatever its version, if this node holds it. So a renewal need not know how the one before it
+// has ended. It is refused as invalid where another node holds the lease.
+func (e *Elector) patch(ctx context.Context, next *coordination.Lease) error {
+	type operation struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	text, err := json.Marshal([]operation{
+		{"test", "/spec/holderIdentity", e.config.Identity},
+		{"add", "/spec/renewTime", next.Spec.RenewTime},
+		{"add", "/spec/leaseDurationSeconds", next.Spec.LeaseDurationSeconds},
+	})
+	if err != nil {
+		return err
+	}
+	return e.request(ctx, func(ctx context.Context) (*coordination.Lease, error) {
+		return e.config.Leases.Patch(ctx, e.config.Name, types.JSONPatchType, text, meta.PatchOptions{})
+	})
+}
+
+// request does one that writes the lease. It may take as long as what it asks for would be of use, and goes on when ctx is
+// done, since it may succeed at the server when its client has gone.
+func (e *Elector) request(ctx context.Context, do func(context.Context) (*coordination.Lease, error)) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.config.Times.Deadline)
 	defer cancel()
 	start := time.Now()
-	var written *coordination.Lease
-	var err error
-	if next.ResourceVersion == "" {
-		written, err = e.config.Leases.Create(ctx, next, meta.CreateOptions{})
-	} else {
-		written, err = e.config.Leases.Update(ctx, next, meta.UpdateOptions{})
-	}
+	written, err := do(ctx)
 	e.config.Requested(time.Since(start), err)
 	if err != nil {
 		return fmt.Errorf("failed to write lease %s: %w", e.config.Name, err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.observe(written)
+	if before := e.seen.lease; before == nil || before.UID != written.UID || newer(written, before) {
+		e.observe(written)
+	}
 	return nil
 }
 
 // look reads the lease.
 func (e *Elector) look(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, e.config.Times.request())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.config.Times.Deadline)
 	defer cancel()
 	start := time.Now()
 	lease, err := e.config.Leases.Get(ctx, e.config.Name, meta.GetOptions{})
@@ -120,7 +186,7 @@ func (e *Elector) look(ctx context.Context) error {
 
 // conflicts tells an answer that says that another version is there, from one that says nothing.
 func conflicts(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err)
 }
 
 // observe remembers a version that was not seen before, with the time. A lease that was deleted while another node held
@@ -138,6 +204,15 @@ func (e *Elector) observe(lease *coordination.Lease) {
 		lease.CreationTimestamp = meta.Time{}
 	}
 	e.seen = observation{known: true, lease: lease, at: time.Now()}
+	if lease == nil || holder(lease) != e.config.Identity || lease.Spec.RenewTime == nil {
+		return
+	}
+	if start, ours := e.starts[lease.Spec.RenewTime.UnixMicro()]; ours {
+		e.seen.late = time.Since(start)
+		if start.After(e.credit) {
+			e.credit = start
+		}
+	}
 }
 
 // newer compares versions of one object. They are numbers (KEP-5504); where they are not, another one is newer.

@@ -45,6 +45,3 @@ func (t Times) Validate(kernelDelay time.Duration) error {
 	}
 	return errors.Join(faults...)
 }
-
-// request is how long one request to the API may take: two fit into the deadline.
-func (t Times) request() time.Duration { return max(t.Deadline/3, t.Retry) }

@@ -1,0 +1,170 @@
+package elect
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// slowed is the way of one node to the API, on which answers are late.
+type slowed struct {
+	*api
+	by atomic.Int64
+}
+
+func (s *slowed) later(ctx context.Context, l *coordination.Lease, err error) (*coordination.Lease, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(time.Duration(s.by.Load())):
+		return l, err
+	}
+}
+
+func (s *slowed) Get(ctx context.Context, name string, o meta.GetOptions) (*coordination.Lease, error) {
+	l, err := s.api.Get(ctx, name, o)
+	return s.later(ctx, l, err)
+}
+
+func (s *slowed) Update(ctx context.Context, l *coordination.Lease, o meta.UpdateOptions) (*coordination.Lease, error) {
+	l, err := s.api.Update(ctx, l, o)
+	return s.later(ctx, l, err)
+}
+
+func (s *slowed) Patch(ctx context.Context, name string, kind types.PatchType, text []byte, o meta.PatchOptions, _ ...string) (*coordination.Lease, error) {
+	l, err := s.api.Patch(ctx, name, kind, text, o)
+	return s.later(ctx, l, err)
+}
+
+// served is for which part of the time one of the nodes owns the address, and never two.
+func served(t *testing.T, during time.Duration, nodes ...*node) float64 {
+	t.Helper()
+	const step = 10 * time.Millisecond
+	owned, steps := 0, int(during/step)
+	for range steps {
+		time.Sleep(step)
+		owners := 0
+		for _, n := range nodes {
+			if n.owns() {
+				owners++
+			}
+		}
+		if owners > 1 {
+			t.Fatal("two owners")
+		}
+		owned += owners
+	}
+	return float64(owned) / float64(steps)
+}
+
+// An API that takes up to three seconds for each request costs nothing, whether its requests or its answers are late, and
+// whether the address was held before.
+func TestAddressSurvivesASlowAPI(t *testing.T) {
+	for _, latency := range []time.Duration{time.Second, 1400 * time.Millisecond, 2 * time.Second, 3 * time.Second} {
+		for _, before := range []bool{true, false} {
+			for _, answers := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%v, held before %v, answers alone %v", latency, before, answers), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						a := &api{}
+						if before && latency == 3*time.Second {
+							latency -= 50 * time.Millisecond // the last quick renewal lasts for 4 s, and the next one begins after 1 s
+						}
+						slow := func() {
+							if late := func() time.Duration { return latency }; answers {
+								a.answer = late
+							} else {
+								a.delay = func() time.Duration { return latency / 2 }
+							}
+						}
+						if !before {
+							slow()
+						}
+						n1, n2 := start(t, a, "n1", Default), start(t, a, "n2", Default)
+						outage(t, n1, n2)
+						a.set(slow)
+						if part := served(t, 30*time.Second, n1, n2); part < 1 {
+							t.Errorf("the address is there for %.0f %% of the time", 100*part)
+						}
+						a.set(func() {
+							if a.renewals > 70 {
+								t.Errorf("%d renewals in some 30 s", a.renewals)
+							}
+							a.delay, a.answer = nil, nil
+						})
+						n1.leave()
+						n2.leave()
+						a.requests.Wait()
+					})
+				})
+			}
+		}
+	}
+}
+
+// A holder that learns too late of what it has written leaves the lease to another node, rather than renew it for ever
+// without using it.
+func TestHolderThatLearnsTooLateLeavesTheLease(t *testing.T) {
+	for _, latency := range []time.Duration{4500 * time.Millisecond, 6 * time.Second} {
+		t.Run(latency.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &api{}
+				slow := &slowed{api: a}
+				n1 := startFor(t, a, slow, "n1", Default, nil)
+				outage(t, n1)
+				n2 := start(t, a, "n2", Default)
+				time.Sleep(5 * time.Second)
+				slow.by.Store(int64(latency))
+				a.set(func() {
+					a.late = func(e *Elector) time.Duration {
+						if e == n1.elector {
+							return latency
+						}
+						return 0
+					}
+				})
+				time.Sleep(20 * time.Second)
+				if !n2.owns() {
+					t.Errorf("n2 does not own the address, which n1 cannot keep (n1 owns it: %v)", n1.owns())
+				}
+				if part := served(t, 30*time.Second, n1, n2); part < 1 {
+					t.Errorf("the address is there for %.0f %% of the time", 100*part)
+				}
+				slow.by.Store(0)
+				n1.leave()
+				n2.leave()
+				a.requests.Wait()
+			})
+		})
+	}
+}
+
+// What was written after the holder had given up gives it the lease back at once.
+func TestLateSuccessIsCredited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{}
+		n1, n2 := start(t, a, "n1", Default), start(t, a, "n2", Default)
+		outage(t, n1, n2)
+		time.Sleep(5 * time.Second)
+		began := time.Now()
+		// All requests of five seconds come to the server at their end.
+		a.set(func() { a.delay = func() time.Duration { return max(0, 5*time.Second-time.Since(began)) } })
+		time.Sleep(4900 * time.Millisecond)
+		if n1.owns() || n2.owns() {
+			t.Error("the address is owned without a renewal")
+		}
+		time.Sleep(200 * time.Millisecond)
+		if !n1.owns() && !n2.owns() {
+			t.Error("nobody owns the address though renewals have come in")
+		}
+		n1.leave()
+		n2.leave()
+		a.requests.Wait()
+	})
+}
