@@ -32,7 +32,7 @@ func TestDebugLogsTransactions(t *testing.T) {
 		dhcpv4.WithOption(dhcpv4.OptBootFileName("ipxe.efi"))), from)
 	l.hear(t)
 	for _, want := range []string{
-		`"msg":"relayed request"`, `"chaddr":"02:00:00:00:00:50"`, `"arch":7`, `iPXE`,
+		`"msg":"relayed request"`, `"chaddr":"02:00:00:00:00:50"`, `"arch":"EFI x86-64"`, `"user_class":"iPXE"`,
 		`"msg":"relayed reply"`, `"boot_file":"ipxe.efi"`, `"yiaddr":"192.0.2.50"`,
 	} {
 		testwait.Until(t, "a log with "+want, func() bool { return strings.Contains(p.log.String(), want) })
@@ -85,6 +85,22 @@ func TestTrace(t *testing.T) {
 	})
 	if got := len(packets(t, fetched.Bytes())); got != 2 {
 		t.Errorf("got %d packets from the subcommand, want 2: %s", got, &faults)
+	}
+
+	// In words.
+	fetched.Reset()
+	l.pod.Do(t, func() error {
+		command := exec.Command("/proc/self/exe", "trace", "-text", "-mac", clientMAC.String())
+		command.Env = append(os.Environ(), actAsRelay+"=1", "DHCP_RELAY_ADMIN_ADDRESS=:9067")
+		command.Stdout, command.Stderr = &fetched, &faults
+		return command.Run()
+	})
+	for _, want := range []string{
+		" 0.0.0.0:68 > 255.255.255.255:67\n", " 10.244.0.10:67 > 192.0.2.50:68\n", "DHCP Message Type: OFFER", "your IP: 192.0.2.50",
+	} {
+		if !strings.Contains(fetched.String(), want) {
+			t.Errorf("the text has no %q: %s%s", want, &fetched, &faults)
+		}
 	}
 }
 

@@ -78,7 +78,8 @@ func runTrace(args []string, admin string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	mac := flags.String("mac", "", "only packets of this hardware address")
 	last := flags.Int("last", 0, "only that many packets (0: all that are kept)")
-	output := flags.String("output", "-", "pcap file to write; - is standard output")
+	output := flags.String("output", "-", "file to write; - is standard output")
+	text := flags.Bool("text", false, "in words, instead of a pcap file")
 	flags.StringVar(&admin, "admin", admin, "admin address of the relay")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -86,14 +87,14 @@ func runTrace(args []string, admin string, stdout, stderr io.Writer) int {
 		}
 		return 2
 	}
-	if err := fetchTrace(admin, *mac, *last, *output, stdout); err != nil {
+	if err := fetchTrace(admin, *mac, *last, *output, *text, stdout); err != nil {
 		fmt.Fprintf(stderr, "dhcp-relay trace: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
-func fetchTrace(admin, mac string, last int, output string, stdout io.Writer) error {
+func fetchTrace(admin, mac string, last int, output string, text bool, stdout io.Writer) error {
 	host, port, err := net.SplitHostPort(admin)
 	if err != nil {
 		return fmt.Errorf("failed to parse admin address %q: %w", admin, err)
@@ -124,14 +125,19 @@ func fetchTrace(admin, mac string, last int, output string, stdout io.Writer) er
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
 		return fmt.Errorf("the relay refused: %s", text)
 	}
-	if output == "-" {
-		_, err = io.Copy(stdout, response.Body)
+	write := func(w io.Writer) error {
+		if text {
+			return trace.Text(w, response.Body)
+		}
+		_, err := io.Copy(w, response.Body)
 		return err
+	}
+	if output == "-" {
+		return write(stdout)
 	}
 	file, err := os.Create(output)
 	if err != nil {
-		return fmt.Errorf("failed to create pcap file: %w", err)
+		return fmt.Errorf("failed to create %s: %w", output, err)
 	}
-	_, err = io.Copy(file, response.Body)
-	return errors.Join(err, file.Close())
+	return errors.Join(write(file), file.Close())
 }

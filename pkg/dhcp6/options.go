@@ -94,8 +94,7 @@ func (m Message) ClientLinkAddr() (mac [6]byte, found bool) {
 // AppendRelayPort appends the Relay Source Port option (RFC 8357 section 5.2): the UDP port from which the relay agent
 // one nearer to the client has sent, 0 if it was the usual one.
 func AppendRelayPort(b []byte, port uint16) []byte {
-	b = append(b, 0, OptionRelayPort, 0, 2)
-	return binary.BigEndian.AppendUint16(b, port)
+	return Append(b, OptionRelayPort, []byte{byte(port >> 8), byte(port)})
 }
 
 // HasRelayPort tells whether there is a Relay Source Port option.

@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/iana"
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
@@ -89,28 +91,29 @@ func (l *vlan) describe(at *net.Interface) link {
 }
 
 // optionsOf are the options that messages from a listener with this MAC address get.
-func (c *Config) optionsOf(mac frame.MAC) (b []byte) {
+func (c *Config) optionsOf(mac frame.MAC) []byte {
+	var options dhcpv6.Options
 	for _, option := range c.Options {
 		switch option {
 		case RemoteID:
-			value := append([]byte{
-				byte(c.Enterprise >> 24), byte(c.Enterprise >> 16), byte(c.Enterprise >> 8), byte(c.Enterprise),
-			}, c.RemoteID...)
-			if c.RemoteID == "" {
-				value = append(value, mac[:]...)
+			id := []byte(c.RemoteID)
+			if len(id) == 0 {
+				id = mac[:]
 			}
-			b = dhcp6.Append(b, dhcp6.OptionRemoteID, value)
+			options = append(options, &dhcpv6.OptRemoteID{EnterpriseNumber: c.Enterprise, RemoteID: id})
 		case SubscriberID:
-			b = dhcp6.Append(b, dhcp6.OptionSubscriberID, []byte(c.SubscriberID))
+			options = append(options, &dhcpv6.OptionGeneric{
+				OptionCode: dhcp6.OptionSubscriberID, OptionData: []byte(c.SubscriberID),
+			})
 		case RelayID:
 			duid := c.RelayID
 			if len(duid) == 0 {
-				duid = append([]byte{0, 3, 0, 1}, mac[:]...) // DUID-LL (RFC 9915 section 11.4)
+				duid = (&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: mac[:]}).ToBytes()
 			}
-			b = dhcp6.Append(b, dhcp6.OptionRelayID, duid)
+			options = append(options, &dhcpv6.OptionGeneric{OptionCode: dhcp6.OptionRelayID, OptionData: duid})
 		}
 	}
-	return b
+	return options.ToBytes()
 }
 
 // requests relays a batch that came at a time of the relay's clock.

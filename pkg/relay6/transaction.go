@@ -1,11 +1,11 @@
 package relay6
 
 import (
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"net"
 	"net/netip"
+
+	"github.com/insomniacslk/dhcp/dhcpv6"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 )
@@ -23,14 +23,16 @@ func (r *Relay) logMessage(what, listener string, m dhcp6.Message) {
 	if mac, found := around.ClientLinkAddr(); found {
 		args = append(args, "mac", net.HardwareAddr(mac[:]).String())
 	}
-	if duid, found := client.Option(dhcp6.OptionClientID); found {
-		args = append(args, "duid", hex.EncodeToString(duid))
-	}
-	if arch, found := client.Option(dhcp6.OptionClientArch); found && len(arch) >= 2 {
-		args = append(args, "arch", binary.BigEndian.Uint16(arch))
-	}
-	if url, found := client.Option(dhcp6.OptionBootFileURL); found {
-		args = append(args, "boot_file", string(url))
+	if said, err := dhcpv6.MessageFromBytes(client); err == nil {
+		if duid := said.Options.ClientID(); duid != nil {
+			args = append(args, "duid", duid.String())
+		}
+		if arches := said.Options.ArchTypes(); len(arches) > 0 {
+			args = append(args, "arch", arches[0].String())
+		}
+		if url := said.Options.BootFileURL(); url != "" {
+			args = append(args, "boot_file", url)
+		}
 	}
 	r.logger.Debug(what, args...) //nolint:sloglint // constants of the callers
 }

@@ -1,0 +1,63 @@
+package trace
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv6"
+
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+// Text writes the packets of a file that [Write] has written as text: when and from where to where each went, and what
+// it says.
+func Text(w io.Writer, pcap io.Reader) error {
+	out := bufio.NewWriter(w)
+	var header [24]byte
+	if _, err := io.ReadFull(pcap, header[:]); err != nil {
+		return fmt.Errorf("failed to read pcap header: %w", err)
+	}
+	if binary.LittleEndian.Uint32(header[:]) != pcapMagic {
+		return errors.New("failed to read pcap header: not a file of this program")
+	}
+	for {
+		var record [16]byte
+		switch _, err := io.ReadFull(pcap, record[:]); {
+		case errors.Is(err, io.EOF):
+			return out.Flush()
+		case err != nil:
+			return fmt.Errorf("failed to read packet: %w", err)
+		}
+		b := make([]byte, min(binary.LittleEndian.Uint32(record[8:]), snapLen))
+		if _, err := io.ReadFull(pcap, b); err != nil {
+			return fmt.Errorf("failed to read packet: %w", err)
+		}
+		at := time.Unix(int64(binary.LittleEndian.Uint32(record[:])), int64(binary.LittleEndian.Uint32(record[4:]))*1e3)
+		fmt.Fprintf(out, "%s %s\n", at.UTC().Format("15:04:05.000000"), describe(b))
+	}
+}
+
+// describe says what is in a frame.
+func describe(b []byte) string {
+	datagram, fault := frame.Parse(b, frame.Trust)
+	read := func(b []byte) (interface{ Summary() string }, error) { return dhcpv4.FromBytes(b) }
+	if fault == frame.NotIPv4 {
+		datagram, fault = frame.Parse6(b, frame.Trust)
+		read = func(b []byte) (interface{ Summary() string }, error) { return dhcpv6.FromBytes(b) }
+	}
+	if fault != frame.OK {
+		return fmt.Sprintf("a frame of %d bytes that is no UDP", len(b))
+	}
+	way := datagram.Src.String() + " > " + datagram.Dst.String()
+	said, err := read(datagram.Payload)
+	if err != nil {
+		return fmt.Sprintf("%s\n  %d bytes: %v", way, len(datagram.Payload), err)
+	}
+	return way + "\n  " + strings.ReplaceAll(strings.TrimSpace(said.Summary()), "\n", "\n  ")
+}
