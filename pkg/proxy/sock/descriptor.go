@@ -96,11 +96,17 @@ func Acked(fd int) (uint64, error) {
 	return info.Bytes_acked, nil
 }
 
+// Disconnected reports whether a connection was reset or has timed out.
+func Disconnected(fd int) bool {
+	_, err := syscall.Getpeername(fd)
+	return errors.Is(err, unix.ENOTCONN)
+}
+
 // Ended reports why a read returned 0: nil after a FIN, else ECONNRESET. The kernel reports an error once, and a write
 // may have got it; so Ended looks at the state: as long as our side is open, a connection is closed only by a reset or
 // a timeout. A pending EPIPE means a FIN before the reset, which counts as a FIN.
 func Ended(fd int) error {
-	if _, state := syscall.Getpeername(fd); !errors.Is(state, unix.ENOTCONN) {
+	if !Disconnected(fd) {
 		return nil
 	}
 	if left, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); syscall.Errno(left) == unix.EPIPE {

@@ -183,8 +183,15 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c, ok := r.Context().Value(attemptKey{}).(*conn); ok {
 		defer c.forget() // it is for the first request only
 	}
-	if c, ok := r.Context().Value(below{}).(*conn); ok && !c.asked.Load() {
-		c.asked.Store(true)
+	if c, ok := r.Context().Value(below{}).(*conn); ok {
+		if !c.asked.Load() {
+			c.asked.Store(true)
+		}
+		if r.ProtoMajor == 1 {
+			lasting, end := c.outlivingHalfClose(r)
+			defer end()
+			r = lasting
+		}
 	}
 	if s.retired.Load() && r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close")

@@ -148,7 +148,7 @@ func testPostOfAClientThatGoes(t *testing.T, start starter) {
 	_, _ = io.WriteString(c.Conn, plainPost)
 	eventually(t, "the request comes", func() bool { return testutil.ToFloat64(r.flight.WithLabelValues("r")) == 1 })
 	eventually(t, "a goroutine waits for the endpoint", func() bool { return len(r.loopConns()) == 0 })
-	_ = c.Conn.Close()
+	c.leave()
 	select {
 	case err := <-left:
 		if err == nil {

@@ -202,7 +202,7 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.As(err, new(bodyError)):
 		code, reason = http.StatusBadRequest, reasonBody
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
-		code, reason = http1.CodeGone, reasonGone // nobody reads it; it is for the counters
+		code, reason = http1.CodeGone, reasonGone
 	case errors.Is(err, syscall.ECONNREFUSED):
 		reason = "refused"
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
@@ -212,15 +212,20 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	p.metrics.failed(reason)
 	outcomeOf(w).failed(reason, err)
+	if reason == reasonGone { // nobody reads it; it is for the counters
+		if reply.IsGRPC(r) {
+			reply.Write(w, r, code, reply.Cancelled, "the client has gone")
+		} else {
+			w.WriteHeader(code)
+		}
+		return
+	}
 	text := fmt.Sprintf("stack-proxy: route %s: %s", p.route, explain(code, reason))
 	if code == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
 	}
 	status := reply.Unavailable
-	switch reason {
-	case reasonGone:
-		status = reply.Cancelled // nobody reads it
-	case reasonBody:
+	if reason == reasonBody {
 		status = reply.InvalidArgument
 	}
 	reply.Write(w, r, code, status, text)

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"errors"
 	"math"
 	"net"
@@ -23,7 +24,7 @@ func queued(next http.Handler, s *Settings) http.Handler {
 			return
 		}
 		leave, err := s.Queue.Enter(queue.Request{
-			From: Client(r, s.Trusted), Done: r.Context().Done(), While: waiting(w, r), Retries: s.retries(r.UserAgent()),
+			From: Client(r, s.Trusted), Done: patienceOf(r).Done(), While: waiting(w, r), Retries: s.retries(r.UserAgent()),
 		})
 		switch {
 		case err == nil:
@@ -37,6 +38,15 @@ func queued(next http.Handler, s *Settings) http.Handler {
 			w.WriteHeader(http1.CodeGone) // nobody reads it; it is for the counters
 		}
 	})
+}
+
+// patienceOf is the context of a request that waits for its turn. It ends with the client's side: firmware that has given
+// up must not be served before others that wait.
+func patienceOf(r *http.Request) context.Context {
+	if ctx, ok := r.Context().Value(serversContext{}).(context.Context); ok {
+		return ctx
+	}
+	return r.Context()
 }
 
 // retries is whether a client is known to come again when it is told to: by its User-Agent.

@@ -223,7 +223,7 @@ func testTellsOfClientsThatGo(t *testing.T, start starter) {
 				_, _ = io.ReadFull(c.Conn, make([]byte, 1e6))
 				n = 2
 			}
-			_ = c.Conn.Close()
+			c.leave()
 			told := r.told.await(t, n)
 			close(release)
 			got := told[n-1]

@@ -251,7 +251,7 @@ func testStreamIsFlushed(t *testing.T, start starter) {
 	}
 }
 
-// A client that goes away ends the request at the endpoint, before the answer's head and within its body.
+// A client that goes away, by a reset, ends the request at the endpoint, before the answer's head and within its body.
 func TestClientGone(t *testing.T) { withAndWithout(t, testClientGone) }
 
 func testClientGone(t *testing.T, start starter) {
@@ -266,16 +266,10 @@ func testClientGone(t *testing.T, start starter) {
 			<-r.Context().Done()
 			close(ended)
 		}))})
-		ctx, cancel := context.WithCancel(t.Context())
-		request, _ := http.NewRequestWithContext(ctx, http.MethodGet, r.url, nil)
-		go func() {
-			if response, err := r.http.Do(request); err == nil {
-				_, _ = io.ReadAll(response.Body)
-				_ = response.Body.Close()
-			}
-		}()
+		c := r.talk(t)
+		_, _ = io.WriteString(c.Conn, plainGet)
 		<-asked
-		cancel()
+		c.leave()
 		select {
 		case <-ended:
 		case <-time.After(10 * time.Second):
