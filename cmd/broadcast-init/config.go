@@ -22,7 +22,7 @@ type config struct {
 	NodeName string        `split_words:"true" desc:"the node's name, for MAC=stable"`
 	PodName  string        `split_words:"true" desc:"the pod's name, for MAC=stable"`
 	Wait     time.Duration `default:"30s" desc:"how long to wait for a parent that is missing, down, or still in use"`
-	Hear     time.Duration `default:"3s" desc:"how long a new listener may go without a frame before a warning; 0s: any time"`
+	Hear     time.Duration `default:"3s" desc:"how long a new listener may go without a DHCP request before a warning; 0s: any time"`
 	Watch    bool          `default:"false" desc:"stay, and make the listeners again after their parents went and came back"`
 
 	RemoveLeftovers bool   `split_words:"true" default:"false" desc:"remove what the former relay's script left on the node"`

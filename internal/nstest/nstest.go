@@ -54,7 +54,7 @@ func New(tb testing.TB) *NS {
 	if got.err != nil {
 		tb.Fatalf("failed to make network namespace: %v", got.err)
 	}
-	links, err := netlink.NewHandleAt(got.handle)
+	links, err := netlink.NewHandleAt(got.handle, unix.NETLINK_ROUTE)
 	if err != nil {
 		tb.Fatalf("failed to open netlink in test namespace: %v", err)
 	}

@@ -50,6 +50,7 @@ func samples(t *testing.T) []error {
 		unfiltered.isolate("macvlan0"),
 		noTraffic("macvlan0", "eth1", 12, 3*time.Second),
 		noTraffic("macvlan0", "eth1", 0, 3*time.Second),
+		noDHCP("macvlan0", "eth1", 7, 3*time.Second),
 	}
 	for _, err := range []error{
 		fmt.Errorf("failed to name listener macvlan0: %w", unix.EEXIST),

@@ -33,6 +33,7 @@ const (
 	MACFilter                         // the parent is a virtual card whose hypervisor drops foreign MAC addresses
 	NotIsolated                       // the kernel has no nftables, so the pod's IP layer receives its frames as well
 	NoTraffic                         // the listener received nothing in the time it was given
+	NoDHCP                            // it received frames in that time, and no DHCP request
 	Busy                              // another broadcast-init of the pod is at work
 	ChangedMeanwhile                  // an interface came or went while the listener was made
 	Forbidden                         // a security module refuses what NET_ADMIN allows
@@ -48,7 +49,7 @@ var causes = map[Cause]string{
 	BondSlave: "bond_slave", OtherKind: "other_kind", OtherMode: "other_mode",
 	Wireless: "wireless", NameTaken: "name_taken",
 	NoKind: "no_kind", MACTaken: "mac_taken", MACFilter: "mac_filter", NotIsolated: "not_isolated",
-	NoTraffic: "no_traffic", Busy: "busy", ChangedMeanwhile: "changed_meanwhile", Forbidden: "forbidden",
+	NoTraffic: "no_traffic", NoDHCP: "no_dhcp", Busy: "busy", ChangedMeanwhile: "changed_meanwhile", Forbidden: "forbidden",
 	NoResources: "no_resources", OldKernel: "old_kernel", Refused: "refused",
 }
 

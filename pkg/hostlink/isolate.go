@@ -17,8 +17,8 @@ import (
 // the first hook of the IP layer whatever comes from the listener. One table per listener; a table of the same name
 // is replaced.
 
-// tablePrefix begins the name of every table of ours.
-const tablePrefix = "broadcast-init-"
+// tablePrefix begins the name of every table of ours, which has one chain.
+const tablePrefix, chain = "broadcast-init-", "prerouting"
 
 // nfMessage is one message of a batch: its type with subsystem, flags and attributes.
 type nfMessage struct {
@@ -46,7 +46,7 @@ func (h *Host) isolate(listener string) *Fault {
 // isolation is the batch that makes a listener's table. It is made, removed and made again, so that removing it
 // does not fail the first time.
 func isolation(listener string) []nfMessage {
-	table, chain := tablePrefix+listener, "prerouting"
+	table := tablePrefix + listener
 	const priority = -450 // before defragmentation, which is the first to look at packets
 	newTable := nfMessage{unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, []*nl.RtAttr{text(unix.NFTA_TABLE_NAME, table)}}
 	return []nfMessage{
@@ -60,16 +60,27 @@ func isolation(listener string) []nfMessage {
 		}},
 		{unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE | unix.NLM_F_APPEND, []*nl.RtAttr{
 			text(unix.NFTA_RULE_TABLE, table), text(unix.NFTA_RULE_CHAIN, chain),
-			nested(unix.NFTA_RULE_EXPRESSIONS, // iifname <listener> drop
-				expression("meta", big(unix.NFTA_META_KEY, unix.NFT_META_IIFNAME), big(unix.NFTA_META_DREG, unix.NFT_REG_1)),
-				expression("cmp", big(unix.NFTA_CMP_SREG, unix.NFT_REG_1), big(unix.NFTA_CMP_OP, unix.NFT_CMP_EQ),
-					nested(unix.NFTA_CMP_DATA, nl.NewRtAttr(unix.NFTA_DATA_VALUE, ifname(listener)))),
+			nested(unix.NFTA_RULE_EXPRESSIONS, append(fromListener(listener), // ... drop
 				expression("immediate", big(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT),
 					nested(unix.NFTA_IMMEDIATE_DATA,
 						nested(unix.NFTA_DATA_VERDICT, big(unix.NFTA_VERDICT_CODE, 0)))), // NF_DROP
-			),
+			)...),
 		}},
 	}
+}
+
+// fromListener begins a rule for what comes from a listener: iifname <listener>.
+func fromListener(listener string) []*nl.RtAttr {
+	return []*nl.RtAttr{
+		expression("meta", big(unix.NFTA_META_KEY, unix.NFT_META_IIFNAME), big(unix.NFTA_META_DREG, unix.NFT_REG_1)),
+		equal(ifname(listener)),
+	}
+}
+
+// equal is the instruction that compares what the one before it has loaded.
+func equal(value []byte) *nl.RtAttr {
+	return expression("cmp", big(unix.NFTA_CMP_SREG, unix.NFT_REG_1), big(unix.NFTA_CMP_OP, unix.NFT_CMP_EQ),
+		nested(unix.NFTA_CMP_DATA, nl.NewRtAttr(unix.NFTA_DATA_VALUE, value)))
 }
 
 // deleteTable is the batch that removes a listener's table, whether there is one or not.
@@ -137,6 +148,34 @@ func (f *filter) do(messages []nfMessage) error {
 	}
 }
 
+// dump has the kernel list things, and returns the attributes of each.
+func (f *filter) dump(m nfMessage) (found [][]byte, err error) {
+	f.sequence++
+	to := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
+	request := appendMessage(nil, unix.NFNL_SUBSYS_NFTABLES<<8|m.kind, m.flags|unix.NLM_F_DUMP, f.sequence, inet, m.attrs)
+	if err := unix.Sendto(f.socket.GetFd(), request, 0, to); err != nil {
+		return nil, fmt.Errorf("failed to ask nftables: %w", err)
+	}
+	for {
+		answers, _, err := f.socket.Receive()
+		if err != nil {
+			return nil, fmt.Errorf("failed to receive nftables answer: %w", err)
+		}
+		for _, answer := range answers {
+			switch h := answer.Header; {
+			case h.Seq != f.sequence:
+			case h.Type == unix.NLMSG_DONE:
+				return found, nil
+			case h.Type == unix.NLMSG_ERROR:
+				_, err := acknowledged(answer, f.sequence, f.sequence)
+				return nil, err
+			case len(answer.Data) >= len(inet):
+				found = append(found, answer.Data[len(inet):])
+			}
+		}
+	}
+}
+
 // acknowledged reads an answer; done is true for that to the last message. Messages before the first are those of
 // an earlier batch that failed, and nobody waits for their answers any more.
 func acknowledged(answer syscall.NetlinkMessage, first, last uint32) (done bool, err error) {
@@ -150,10 +189,13 @@ func acknowledged(answer syscall.NetlinkMessage, first, last uint32) (done bool,
 	return h.Seq == last, nil
 }
 
+// inet is the header of messages about tables of IPv4 and IPv6.
+var inet = [4]byte{unix.NFPROTO_INET}
+
 // batch is what goes to the kernel: the messages, numbered from first on, between a beginning and an end.
 func batch(first uint32, messages []nfMessage) []byte {
 	const nftables = unix.NFNL_SUBSYS_NFTABLES
-	all, inet := [4]byte{unix.AF_UNSPEC, 0, 0, nftables}, [4]byte{unix.NFPROTO_INET}
+	all := [4]byte{unix.AF_UNSPEC, 0, 0, nftables}
 	out, sequence := appendMessage(nil, unix.NFNL_MSG_BATCH_BEGIN, 0, first, all, nil), first
 	for _, m := range messages {
 		sequence++
@@ -196,6 +238,29 @@ func nested(kind int, children ...*nl.RtAttr) *nl.RtAttr {
 // expression is an instruction of a rule.
 func expression(name string, data ...*nl.RtAttr) *nl.RtAttr {
 	return nested(unix.NFTA_LIST_ELEM, text(unix.NFTA_EXPR_NAME, name), nested(unix.NFTA_EXPR_DATA, data...))
+}
+
+// children are the attributes within the first one of a kind; none where there is no such.
+func children(attrs []byte, kind int) []syscall.NetlinkRouteAttr {
+	found, err := nl.ParseRouteAttr(child(attrs, kind))
+	if err != nil {
+		return nil
+	}
+	return found
+}
+
+// child is the value of the first attribute of a kind; nil where there is none.
+func child(attrs []byte, kind int) []byte {
+	found, err := nl.ParseRouteAttr(attrs)
+	if err != nil {
+		return nil
+	}
+	for _, attr := range found {
+		if int(attr.Attr.Type)&^unix.NLA_F_NESTED == kind {
+			return attr.Value
+		}
+	}
+	return nil
 }
 
 // ifname is an interface's name as rules hold it.

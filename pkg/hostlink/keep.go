@@ -21,7 +21,7 @@ type Keeper struct {
 	Logger *slog.Logger
 	// Wait is how long [Keeper.Make] waits for a passing cause to pass.
 	Wait time.Duration
-	// AwaitTraffic is how long a new listener may go without a frame before a warning. Zero: any time.
+	// AwaitTraffic is how long a new listener may go without a DHCP request before a warning. Zero: any time.
 	AwaitTraffic time.Duration
 
 	mu     sync.Mutex
@@ -96,12 +96,13 @@ func (k *Keeper) announce(l Listener) {
 }
 
 func (k *Keeper) awaitTraffic(ctx context.Context, l Listener) {
-	switch fault, ok := errors.AsType[*Fault](k.Host.AwaitTraffic(ctx, l, k.AwaitTraffic)); {
+	heard, err := k.Host.AwaitTraffic(ctx, l, k.AwaitTraffic)
+	switch fault, ok := errors.AsType[*Fault](err); {
 	case ctx.Err() != nil:
 	case ok:
 		k.warn(l.Name, fault)
-	default:
-		k.logger().Debug("listener receives", "listener", l.Name)
+	case heard:
+		k.logger().Info("listener hears DHCP", "listener", l.Name)
 	}
 }
 

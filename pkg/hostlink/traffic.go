@@ -7,17 +7,19 @@ import (
 	"time"
 )
 
-// AwaitTraffic waits until a listener has received a frame, at most for the given time, and explains the silence. A
-// listener that was kept has counted the frames of its whole life. Frames are counted by the kernel; none is read,
-// which would take CAP_NET_RAW.
-func (h *Host) AwaitTraffic(ctx context.Context, listener Listener, within time.Duration) error {
-	return explain(h.awaitTraffic(ctx, listener, within))
+// AwaitTraffic waits until a listener has received a DHCPv4 request, at most for the given time, and explains the silence
+// where it has not. A listener that was kept has counted the frames of its whole life. Where requests cannot be counted,
+// any frame ends the wait, and proves nothing: heard is false.
+func (h *Host) AwaitTraffic(ctx context.Context, listener Listener, within time.Duration) (heard bool, err error) {
+	heard, err = h.awaitTraffic(ctx, listener, within)
+	return heard, explain(err)
 }
 
-func (h *Host) awaitTraffic(ctx context.Context, listener Listener, within time.Duration) error {
+func (h *Host) awaitTraffic(ctx context.Context, listener Listener, within time.Duration) (heard bool, err error) {
+	counts := h.countDHCP(listener.Name) == nil
 	before, err := h.conn.link(getLink(h.nsid, listener.Parent.Index))
 	if err != nil {
-		return fmt.Errorf("failed to watch parent %s: %w", listener.Parent.Name, h.asked(err))
+		return false, fmt.Errorf("failed to watch parent %s: %w", listener.Parent.Name, h.asked(err))
 	}
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -25,26 +27,44 @@ func (h *Host) awaitTraffic(ctx context.Context, listener Listener, within time.
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
-		link, err := h.podLink(listener.Name)
-		if err == nil && link == nil {
-			err = errNoLink
-		}
+		frames, requests, err := h.received(listener.Name, counts)
 		if err != nil {
-			return fmt.Errorf("failed to watch listener %s: %w", listener.Name, err)
+			return false, err
 		}
-		if statistics := link.Attrs().Statistics; statistics != nil && statistics.RxPackets > 0 {
-			return nil
+		if requests > 0 || frames > 0 && !counts {
+			return requests > 0, nil
 		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
+			if frames > 0 {
+				return false, noDHCP(listener.Name, listener.Parent.Name, frames, within)
+			}
 			after, err := h.conn.link(getLink(h.nsid, listener.Parent.Index))
 			if err != nil {
-				return fmt.Errorf("failed to watch parent %s: %w", listener.Parent.Name, h.asked(err))
+				return false, fmt.Errorf("failed to watch parent %s: %w", listener.Parent.Name, h.asked(err))
 			}
-			return noTraffic(listener.Name, after.Name, after.received-before.received, within)
+			return false, noTraffic(listener.Name, after.Name, after.received-before.received, within)
 		}
 	}
+}
+
+// received is how many frames a listener has received, and how many of them were counted as DHCPv4 requests.
+func (h *Host) received(listener string, counts bool) (frames, requests uint64, err error) {
+	link, err := h.podLink(listener)
+	if err == nil && link == nil {
+		err = errNoLink
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("failed to watch listener %s: %w", listener, err)
+	}
+	if statistics := link.Attrs().Statistics; statistics != nil {
+		frames = statistics.RxPackets
+	}
+	if counts {
+		requests, err = h.countedDHCP(listener)
+	}
+	return frames, requests, err
 }
 
 func noTraffic(listener, parent string, received uint64, within time.Duration) *Fault {
@@ -58,6 +78,16 @@ func noTraffic(listener, parent string, received uint64, within time.Duration) *
 		What: fmt.Sprintf("listener %s received nothing within %s, in which its parent %s received %d frames",
 			listener, within, parent, received),
 		Do: "on a quiet network this is no fault; otherwise: " + do,
+	}
+}
+
+func noDHCP(listener, parent string, frames uint64, within time.Duration) *Fault {
+	return &Fault{
+		Cause: NoDHCP,
+		What:  fmt.Sprintf("listener %s received %d frames, and no DHCPv4 request within %s", listener, frames, within),
+		Do: fmt.Sprintf("while no machine asks for an address this is no fault; otherwise: find what takes DHCP away before the "+
+			"listener, such as a filter on %s (nft list ruleset, tc filter show dev %[1]s ingress) or on the switch, or name the "+
+			"interface of the VLAN in which machines boot as the parent", parent),
 	}
 }
 

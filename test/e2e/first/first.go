@@ -14,6 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Guest is a variable that the programs of a guest (package guest) find in their environment.
+const Guest = "GUEST"
+
 // Mount mounts what every program expects: /proc, /sys and /dev.
 func Mount() error {
 	for _, m := range []struct{ kind, at string }{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}} {

@@ -30,7 +30,7 @@ const Quiet = 2 * time.Minute
 // Command is a program that runs in a guest.
 type Command struct {
 	Args   []string // the first is its path in the guest
-	Env    []string // besides PATH, HOME and TMPDIR
+	Env    []string // besides PATH, HOME, TMPDIR and first.Guest
 	Memory int64    // bytes of its cgroup (v2), which it finds at /sys/fs/cgroup as a container does; 0: no limit
 }
 

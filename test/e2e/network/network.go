@@ -95,7 +95,7 @@ func Into(ns netns.NsHandle) func() error {
 
 // Join makes a veth pair between two namespaces.
 func Join(a netns.NsHandle, nameA string, b netns.NsHandle, nameB string) error {
-	handle, err := netlink.NewHandleAt(a)
+	handle, err := netlink.NewHandleAt(a, unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("failed to open netlink: %w", err)
 	}
@@ -111,7 +111,7 @@ func Join(a netns.NsHandle, nameA string, b netns.NsHandle, nameB string) error 
 
 // Raise gives a link addresses, such as "192.0.2.1/24", and brings it up. IPv6 addresses can be used at once.
 func Raise(ns netns.NsHandle, name string, addresses ...string) error {
-	handle, err := netlink.NewHandleAt(ns)
+	handle, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("failed to open netlink: %w", err)
 	}
@@ -144,7 +144,7 @@ func Route(ns netns.NsHandle, prefix, via string) error {
 	if err != nil {
 		return err
 	}
-	handle, err := netlink.NewHandleAt(ns)
+	handle, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("failed to open netlink: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/tinkerbell/stack/test/e2e/guest"
 	"github.com/tinkerbell/stack/test/e2e/kernel"
@@ -17,9 +18,10 @@ import (
 func main() { program.Main("guest", run) }
 
 func run(ctx context.Context) error {
-	name := flag.String("kernel", "6.1", "`series` of the kernel: 5.10, 6.1, 6.12, 6.1-arm64")
+	name := flag.String("kernel", "6.1", "`series` of the kernel")
 	memory := flag.Int64("memory", 0, "`MiB` that the program may use; 0: no limit")
 	machine := flag.Int("machine", 512, "`MiB` of the virtual machine")
+	with := flag.String("with", "", "more `files` that the guest has in its /bin, separated by commas")
 	flag.Usage = func() {
 		fmt.Fprint(flag.CommandLine.Output(), "usage: guest [flags] PROGRAM [ARGUMENT...]\n\n"+
 			"PROGRAM is static, such as CGO_ENABLED=0 go test -c makes it. It runs as root.\n\n")
@@ -49,8 +51,14 @@ func run(ctx context.Context) error {
 	}
 	defer func() { _ = os.RemoveAll(work) }()
 	file := filepath.Base(flag.Arg(0))
+	programs := map[string]string{file: flag.Arg(0)}
+	for path := range strings.SplitSeq(*with, ",") {
+		if path != "" {
+			programs[filepath.Base(path)] = path
+		}
+	}
 	statuses, err := guest.Run(ctx, guest.Machine{
-		Kernel: boots, Arch: series.Arch, Programs: map[string]string{file: flag.Arg(0)}, MiB: *machine,
+		Kernel: boots, Arch: series.Arch, Programs: programs, MiB: *machine,
 		Commands: []guest.Command{{
 			Args: append([]string{"/bin/" + file}, flag.Args()[1:]...), Memory: *memory << 20,
 		}},

@@ -108,7 +108,7 @@ func execute(number int, c guest.Command, report *os.File) (status int, err erro
 	defer func() { _ = dir.Close() }()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = append([]string{contained}, c.Args...)
-	cmd.Env = append([]string{"PATH=/bin", "HOME=/", "TMPDIR=/tmp"}, c.Env...)
+	cmd.Env = append([]string{"PATH=/bin", "HOME=/", "TMPDIR=/tmp", first.Guest + "=1"}, c.Env...)
 	cmd.Stdout, cmd.Stderr = report, report
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		UseCgroupFD: true, CgroupFD: int(dir.Fd()), Cloneflags: unix.CLONE_NEWNS, Unshareflags: unix.CLONE_NEWCGROUP,

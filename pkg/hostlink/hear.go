@@ -1,0 +1,53 @@
+package hostlink
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// To read frames would take CAP_NET_RAW. What CAP_NET_ADMIN can do is to have nftables count what a listener hands to the
+// IP layer: of the packets that are for everybody or for the listener, and of no other VLAN, those for DHCP servers.
+
+// countDHCP has DHCPv4 requests that a listener receives counted from now on, before they are dropped (see isolate).
+func (h *Host) countDHCP(listener string) error {
+	if h.filterErr != nil {
+		return h.filterErr
+	}
+	return h.filter.do([]nfMessage{{unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE, []*nl.RtAttr{
+		text(unix.NFTA_RULE_TABLE, tablePrefix+listener), text(unix.NFTA_RULE_CHAIN, chain),
+		nested(unix.NFTA_RULE_EXPRESSIONS, append(fromListener(listener), // ... udp dport 67 counter
+			expression("meta", big(unix.NFTA_META_KEY, unix.NFT_META_L4PROTO), big(unix.NFTA_META_DREG, unix.NFT_REG_1)),
+			equal([]byte{unix.IPPROTO_UDP}),
+			expression("payload", big(unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1),
+				big(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_TRANSPORT_HEADER),
+				big(unix.NFTA_PAYLOAD_OFFSET, 2), big(unix.NFTA_PAYLOAD_LEN, 2)),
+			equal([]byte{0, 67}),
+			expression("counter"),
+		)...),
+	}}})
+}
+
+// countedDHCP is how many requests were counted.
+func (h *Host) countedDHCP(listener string) (uint64, error) {
+	messages, err := h.filter.dump(nfMessage{unix.NFT_MSG_GETRULE, 0, []*nl.RtAttr{
+		text(unix.NFTA_RULE_TABLE, tablePrefix+listener), text(unix.NFTA_RULE_CHAIN, chain),
+	}})
+	if err != nil {
+		return 0, fmt.Errorf("failed to read what %s has received: %w", listener, err)
+	}
+	total := uint64(0)
+	for _, rule := range messages {
+		for _, each := range children(rule, unix.NFTA_RULE_EXPRESSIONS) {
+			if name := child(each.Value, unix.NFTA_EXPR_NAME); string(name) != "counter\x00" {
+				continue
+			}
+			if packets := child(child(each.Value, unix.NFTA_EXPR_DATA), unix.NFTA_COUNTER_PACKETS); len(packets) == 8 {
+				total += binary.BigEndian.Uint64(packets)
+			}
+		}
+	}
+	return total, nil
+}
