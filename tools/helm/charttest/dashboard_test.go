@@ -9,6 +9,7 @@ import (
 
 	"github.com/grafana/grafana-foundation-sdk/go/cog/plugins"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // TestDashboardIsGrafanas reads the dashboard by Grafana's own types: an unknown field, a wrong type or a value that
@@ -76,6 +77,32 @@ func TestDashboardIsDrawn(t *testing.T) {
 		for _, target := range p.Targets {
 			if target.Expr == "" || target.LegendFormat == "" {
 				t.Errorf("%s has a query without expression or legend", p.Title)
+			}
+		}
+	}
+}
+
+// TestDashboardIsABlockOfLines: a diff of the ConfigMap shows the lines that changed, and the dashboard is the file's, but for
+// its UID and title.
+func TestDashboardIsABlockOfLines(t *testing.T) {
+	file, err := os.ReadFile(chart + "/files/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := rendersFrom(t, "publicIP: 192.0.2.2\nmonitoring: {dashboard: {enabled: true}}\n")
+	if text := strings.Join(out.documents(), "\n"); !strings.Contains(text, ".json: |\n    {\n      \"title\": \"Tinkerbell stack ") {
+		t.Error("the dashboard is no block")
+	}
+	var configMap corev1.ConfigMap
+	out.object(t, "ConfigMap", "-dashboard", &configMap)
+	for _, got := range configMap.Data {
+		want, lines := strings.Split(strings.TrimSpace(string(file)), "\n"), strings.Split(strings.TrimSpace(got), "\n")
+		if len(lines) != len(want) || !json.Valid([]byte(got)) {
+			t.Fatalf("%d lines, the file has %d", len(lines), len(want))
+		}
+		for i := range lines {
+			if i != 1 && i != 2 && lines[i] != want[i] {
+				t.Errorf("line %d is %q, want %q", i+1, lines[i], want[i])
 			}
 		}
 	}
