@@ -69,7 +69,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Node: s.Node, Identity: lb.Identity(s.Node, bootID()),
 		Services: service.Options{Class: s.Class, Mode: service.Mode(s.Mode), Allowed: s.Addresses},
 		Zone:     s.Zone, Drain: s.DrainTimeout, Bounds: s.bounds(logger),
-		Times: s.times(), AnnounceInterval: s.AnnounceInterval,
+		Times: s.times(), AnnounceInterval: s.AnnounceInterval, ProbeInterval: s.ProbeInterval,
 		Host: lb.NewNetwork(manager), Logger: logger, Registerer: registry,
 	})
 	err = daemon.Run(context.Background(), daemon.Options{

@@ -42,6 +42,7 @@ type settings struct {
 	LeaseDuration    time.Duration `split_words:"true" default:"6s" desc:"how long other nodes wait for a node that has gone, in whole seconds; at least 3s"`
 	RenewDeadline    time.Duration `split_words:"true" default:"4s" desc:"how long a node without the API keeps an address; as long as the address of a lease lives, at most"`
 	RetryPeriod      time.Duration `split_words:"true" default:"1s" desc:"time between renewals; half of the deadline at most"`
+	ProbeInterval    time.Duration `split_words:"true" default:"1s" desc:"least time between two questions for an address on the link; more where there are many addresses"`
 	AnnounceInterval time.Duration `split_words:"true" default:"60s" desc:"time between announcements after the first five seconds"`
 }
 
@@ -92,6 +93,9 @@ func (s *settings) Validate() error {
 		if p.Masked() != p {
 			fault("ADDRESSES", "%s has bits behind its length set: did you mean %s?", p, p.Masked())
 		}
+	}
+	if s.ProbeInterval < leastInterval {
+		fault("PROBE_INTERVAL", "%v is less than %v", s.ProbeInterval, leastInterval)
 	}
 	if s.AnnounceInterval < leastInterval {
 		fault("ANNOUNCE_INTERVAL", "%v is less than %v", s.AnnounceInterval, leastInterval)

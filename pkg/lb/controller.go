@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	"k8s.io/client-go/tools/cache"
@@ -43,7 +44,9 @@ type Controller struct {
 	status *elect.Elector // of the node that writes the status of Services
 	writes atomic.Bool    // this node does
 
-	working sync.WaitGroup // the tasks of addresses
+	working   sync.WaitGroup // the tasks of addresses
+	addresses atomic.Int64   // how many there are
+	questions *rate.Limiter  // of all addresses
 
 	mu   sync.Mutex
 	vips map[netip.Addr]*running
@@ -59,6 +62,7 @@ type running struct {
 	*vip
 	stop     context.CancelFunc
 	stopping bool
+	lease    string // its name
 	told     string // the holder of whom those that write the status were told
 }
 
@@ -88,6 +92,7 @@ func New(o Options) *Controller {
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second)),
 	}
+	c.questions = rate.NewLimiter(rate.Every(o.ProbeInterval/dutifulRate), questionBurst)
 	c.forward = forward.New(forward.Options{
 		Drain: o.Drain, Bounds: o.Bounds, Changed: c.pokeAt, Logger: o.Logger, Registerer: o.Registerer,
 	})
@@ -201,6 +206,7 @@ func (c *Controller) replan(ctx context.Context) error {
 	}
 	before := c.plan
 	c.plan = plan
+	c.addresses.Store(int64(len(plan.Addresses)))
 	for ip, wish := range plan.Addresses {
 		switch v := c.vips[ip]; {
 		case v == nil:
@@ -242,10 +248,10 @@ func (c *Controller) replan(ctx context.Context) error {
 // start starts the task of an address. The caller holds mu.
 func (c *Controller) start(ctx context.Context, wish *service.Address) {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
-	v := &running{vip: newVIP(c, wish), stop: stop}
+	v := &running{vip: newVIP(c, wish), stop: stop, lease: LeaseName(wish.IP)}
 	c.vips[wish.IP] = v
 	for _, object := range c.leaseCache.GetStore().List() {
-		if lease := asLease(object); lease != nil && lease.Name == LeaseName(wish.IP) {
+		if lease := asLease(object); lease != nil && lease.Name == v.lease {
 			v.elector.Observe(lease, false)
 		}
 	}
@@ -354,6 +360,16 @@ func (c *Controller) place() service.Place {
 		place.Zone, _ = c.label(core.LabelTopologyZone)
 	}
 	return place
+}
+
+// cordoned reports whether this node is to get no new pods, since it is about to go.
+func (c *Controller) cordoned() bool {
+	for _, object := range c.nodes.GetStore().List() {
+		if node, ok := object.(*core.Node); ok && node.Name == c.o.Node && node.Spec.Unschedulable {
+			return true
+		}
+	}
+	return false
 }
 
 // excluded tells whether this node is kept from external load balancers by its label.

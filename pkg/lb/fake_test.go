@@ -77,6 +77,7 @@ type station struct {
 	down   bool
 	fail   error // of Put
 	claims []int // how many probes were sent before each claim
+	asked  int   // how many questions
 	byHand bool  // somebody else gives it each address that it has
 }
 
@@ -179,6 +180,9 @@ func (p *port) Close() error {
 }
 
 func (p *port) Ask() error {
+	p.station.mu.Lock()
+	p.station.asked++
+	p.station.mu.Unlock()
 	p.ask(probe.Answer)
 	return nil
 }

@@ -119,7 +119,7 @@ func onlyLabels(object any) (any, error) {
 	if node, ok := object.(*core.Node); ok {
 		return &core.Node{ObjectMeta: meta.ObjectMeta{
 			Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion, Labels: node.Labels,
-		}}, nil
+		}, Spec: core.NodeSpec{Unschedulable: node.Spec.Unschedulable}}, nil
 	}
 	return object, nil
 }
@@ -184,7 +184,7 @@ func (c *Controller) leaseChanged(object any, deleted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for ip, v := range c.vips {
-		if LeaseName(ip) != lease.Name {
+		if v.lease != lease.Name {
 			continue
 		}
 		v.elector.Observe(lease, deleted) // it may know the version already, having written it

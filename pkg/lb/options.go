@@ -46,7 +46,7 @@ type Options struct {
 	Bounds forward.Bounds
 	// AnnounceInterval is the time between announcements after a burst; zero is announce.Interval.
 	AnnounceInterval time.Duration
-	// ProbeInterval is the time between two questions for an address; zero is probe.WatchInterval.
+	// ProbeInterval is the least time between two questions for an address; zero is probe.WatchInterval.
 	ProbeInterval time.Duration
 	// Host is this host's links and addresses.
 	Host Host

@@ -2,6 +2,8 @@ package lb
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -65,7 +67,7 @@ func newVIP(c *Controller, wish *service.Address) *vip {
 	v.elector = elect.New(elect.Config{
 		Leases: c.leases(), Name: LeaseName(wish.IP), Labels: leaseLabels, Owner: c.o.LeaseOwner,
 		Identity: c.o.Identity, Times: c.o.Times,
-		Stations: v.stations, Candidate: v.candidate, Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
+		Stations: v.stations, Delay: v.delay, Candidate: v.candidate, Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
 	})
 	return v
 }
@@ -87,6 +89,23 @@ func (v *vip) stations() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.link.Stations
+}
+
+// Times that a candidate leaves a free lease to others: up to spread, by the address and the node, so that addresses spread
+// over the nodes; and longer where the node is about to go.
+const (
+	spread   = 100 * time.Millisecond
+	cordoned = 2 * spread
+)
+
+// delay is how long this node leaves the free address to others.
+func (v *vip) delay() time.Duration {
+	sum := sha256.Sum256([]byte(v.ip.String() + " " + v.c.o.Node))
+	d := time.Duration(binary.BigEndian.Uint32(sum[:])) * spread >> 32
+	if v.c.cordoned() {
+		d += cordoned
+	}
+	return d
 }
 
 // set changes what is wished.
@@ -209,10 +228,11 @@ func (v *vip) put(link address.Link, start time.Time) error {
 // free reports whether the address may be claimed without a probe: its former holder has removed it and released the
 // lease, was the one station that answered the last question, a moment ago, and no other was about to claim it since.
 func (v *vip) free(from string) bool {
+	interval := v.interval()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return from != "" && len(v.owners) == 1 && isAmong(v.owners[0], from) &&
-		time.Since(v.asked) < 2*v.c.o.ProbeInterval && v.strange.Before(v.asked)
+		time.Since(v.asked) < 2*interval && v.strange.Before(v.asked)
 }
 
 // isAmong reports whether a station is one of those that a node has written.

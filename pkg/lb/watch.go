@@ -55,7 +55,7 @@ func (v *vip) watchLink(ctx context.Context, link address.Link) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	failures := 0
-	probe.Watch(ctx, port, v.c.o.ProbeInterval, func(owners []frame.MAC, err error) {
+	probe.Watch(ctx, port, func() time.Duration { return v.turn(ctx) }, func(owners []frame.MAC, err error) {
 		if err != nil {
 			failures++
 		} else {
@@ -70,6 +70,37 @@ func (v *vip) watchLink(ctx context.Context, link address.Link) {
 			stop()
 		}
 	}, v.heard)
+}
+
+// Questions that a node asks in Options.ProbeInterval, for all addresses together: where it has the address, or writes the status of
+// Services, which tells people of what is wrong; and for others, of which every node asks. questionBurst is how many may
+// come at once. Switches that inspect ARP shut a port after 15 a second.
+const (
+	dutifulRate   = 10
+	idleRate      = 2
+	questionBurst = 4
+)
+
+// turn waits until this node may ask, and is how long the answer is good for.
+func (v *vip) turn(ctx context.Context) time.Duration {
+	now := time.Now()
+	late := v.c.questions.ReserveN(now, 1).DelayFrom(now)
+	if late > v.c.o.ProbeInterval { // it is no reason not to claim the address
+		v.hasLooked()
+	}
+	wait(ctx, late)
+	return v.interval()
+}
+
+// interval is the time between two questions for the address.
+func (v *vip) interval() time.Duration {
+	rate := idleRate
+	v.mu.Lock()
+	if v.held || v.c.writes.Load() {
+		rate = dutifulRate
+	}
+	v.mu.Unlock()
+	return max(v.c.o.ProbeInterval, v.c.o.ProbeInterval*time.Duration(v.c.addresses.Load())/time.Duration(rate))
 }
 
 // heard is told of what stations say without being asked: where this node has the address, it says so, too.

@@ -38,6 +38,8 @@ type Config struct {
 	Times    Times
 	// Stations are those where the holder uses what the lease allows, written into the lease that is acquired; nil is none.
 	Stations func() string
+	// Delay is how long this node leaves a lease that nobody holds to others; nil is not at all.
+	Delay func() time.Duration
 	// Candidate says why this node may not hold the lease now, nor go on holding it.
 	Candidate func() error
 	// Renewed is called when the lease was acquired or renewed. What the grant allows ends at its Start +
@@ -103,6 +105,9 @@ var (
 func New(c Config) *Elector {
 	if c.Requested == nil {
 		c.Requested = func(time.Duration, error) {}
+	}
+	if c.Delay == nil {
+		c.Delay = func() time.Duration { return 0 }
 	}
 	return &Elector{config: c, poke: make(chan struct{}, 1), starts: map[int64]time.Time{}}
 }
@@ -185,8 +190,12 @@ func (e *Elector) stand(ctx context.Context) {
 		}
 		return
 	case seen.lease == nil || holder(seen.lease) == "":
+		if left := e.config.Delay() - time.Since(seen.at); left > 0 {
+			e.wait(ctx, left)
+			return
+		}
 	case holder(seen.lease) != e.config.Identity:
-		if left := e.duration(seen.lease) - time.Since(seen.at); left > 0 {
+		if left := e.duration(seen.lease) + e.config.Delay() - time.Since(seen.at); left > 0 {
 			e.wait(ctx, left)
 			return
 		}

@@ -82,23 +82,23 @@ func Conflict(ctx context.Context, port Port, self frame.MAC, own func(frame.MAC
 // Before tells which of two stations keeps an address that both claim: the lower one.
 func Before(a, b frame.MAC) bool { return bytes.Compare(a[:], b[:]) < 0 }
 
-// Watch asks in each interval until ctx is done. It tells saw of the stations that answered each round, sorted, ourselves
+// Watch asks until ctx is done, each time the interval has passed that interval says then. It tells saw of the stations that answered each round, sorted, ourselves
 // not among them, or of the error; and heard, all the time, of what stations say without being asked.
-func Watch(ctx context.Context, port Port, interval time.Duration, saw func([]frame.MAC, error), heard func(Heard)) {
+func Watch(ctx context.Context, port Port, interval func() time.Duration, saw func([]frame.MAC, error), heard func(Heard)) {
 	for ctx.Err() == nil {
-		began := time.Now()
+		began, until := time.Now(), interval()
 		var owners []frame.MAC
 		err := port.Ask()
 		if err == nil {
-			owners, err = listen(ctx, port, began.Add(min(WatchWait, interval)), heard)
+			owners, err = listen(ctx, port, began.Add(min(WatchWait, until)), heard)
 		}
 		if ctx.Err() == nil {
 			saw(owners, err)
 		}
-		if _, err = listen(ctx, port, began.Add(interval), heard); err != nil { // it comes at once, again and again
+		if _, err = listen(ctx, port, began.Add(until), heard); err != nil { // it comes at once, again and again
 			select {
 			case <-ctx.Done():
-			case <-time.After(time.Until(began.Add(interval))):
+			case <-time.After(time.Until(began.Add(until))):
 			}
 		}
 	}

@@ -54,6 +54,8 @@ func (l *link) Hear(ctx context.Context, deadline time.Time) (Heard, error) {
 	return h, nil
 }
 
+func always(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
+
 var a, b, c = frame.MAC{2, 1}, frame.MAC{2, 2}, frame.MAC{2, 3}
 
 // Whoever has the address, says that it has, or is about to claim it with a lower Ethernet address, is a conflict.
@@ -100,7 +102,7 @@ func TestWatchSeesOwnersComeAndGo(t *testing.T) {
 		rounds := [][]frame.MAC{{a}, nil, {b}, {b, a}, many}
 		l := &link{owners: rounds[0]}
 		var seen [][]frame.MAC
-		Watch(ctx, l, WatchInterval, func(owners []frame.MAC, err error) {
+		Watch(ctx, l, always(WatchInterval), func(owners []frame.MAC, err error) {
 			if err != nil {
 				t.Error(err)
 			}
@@ -124,7 +126,7 @@ func TestWatchHearsBetweenQuestions(t *testing.T) {
 		defer stop()
 		l := &link{queue: []Heard{{Claim, a}, {Probing, b}}}
 		var heard []Heard
-		Watch(ctx, l, WatchInterval, func(owners []frame.MAC, err error) {
+		Watch(ctx, l, always(WatchInterval), func(owners []frame.MAC, err error) {
 			if owners != nil || err != nil {
 				t.Errorf("owners %v, %v", owners, err)
 			}
