@@ -39,6 +39,7 @@ type settings struct {
 	UpstreamAddress   netip.Addr    `split_words:"true" desc:"giaddr, an address of this pod that the servers reach"`
 	ResolveInterval   time.Duration `split_words:"true" default:"10s" desc:"how often the servers' names are looked up"`
 	DeadAfter         int           `split_words:"true" default:"20" desc:"requests in a row of machines that a server answered before until it is taken for dead"`
+	ServersOptional   bool          `split_words:"true" default:"false" desc:"be ready while no server's name exists, which another replica could not help"`
 	Segments          bool          `default:"false" desc:"send bursts by UDP_SEGMENT, at half the cost; not for servers on this node that read packet sockets (ISC dhcpd, Kea)"`
 
 	MaxHops             int            `split_words:"true" default:"4" desc:"relay agents that a request may pass, this one included; at most 16"`
@@ -132,6 +133,7 @@ func (s *settings) bounds() bounds.Bounds {
 	return bounds.Bounds{
 		ResolveInterval: s.ResolveInterval,
 		DeadAfter:       s.DeadAfter,
+		ServersOptional: s.ServersOptional,
 		Pending:         s.Pending,
 		PendingExpiry:   s.PendingExpiry,
 		ClientRate:      s.ClientRate,

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
@@ -33,6 +34,7 @@ func newServers(r *Relay) *server.Pool {
 		Names: c.Servers, Port: serverPort,
 		Interface: c.UpstreamInterface, Address: c.UpstreamAddress,
 		ResolveInterval: c.ResolveInterval, Lookup: c.Lookup, DeadAfter: c.DeadAfter,
+		NoName: endpoint.ErrNotFound, Optional: c.ServersOptional,
 		Crowded: r.crowded, Clock: r.now, Wall: r.wall, Publish: r.targets.Store,
 		Words: server.Words{
 			Source: "giaddr", Settings: "UPSTREAM_ADDRESS and UPSTREAM_INTERFACE", Identity: "xid or chaddr",

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
+	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/relay/admit"
 	"github.com/tinkerbell/stack/pkg/relay/links"
 	"github.com/tinkerbell/stack/pkg/relay/metrics"
@@ -98,6 +99,7 @@ func assemble(config Config) (*Relay, error) {
 		Names: config.Servers, Port: serverPort, IPv6: true,
 		Interface: config.UpstreamInterface, Address: config.UpstreamAddress,
 		ResolveInterval: config.ResolveInterval, Lookup: config.Lookup, DeadAfter: config.DeadAfter,
+		NoName: endpoint.ErrNotFound, Optional: config.ServersOptional,
 		Crowded: r.crowded, Clock: r.now, Wall: r.wall, Publish: r.targets.Store,
 		Words: server.Words{
 			Source: "upstream_address", Settings: "DHCPV6_UPSTREAM_ADDRESS and UPSTREAM_INTERFACE",

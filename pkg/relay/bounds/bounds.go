@@ -34,6 +34,8 @@ type Bounds struct {
 	// NewcomerRate is how many requests a second of machines that were never served go to the servers from each
 	// listener, and of unicasts, beyond those that the servers answer (100). Negative: no limit.
 	NewcomerRate int
+	// ServersOptional has the relay be ready while no server's name exists.
+	ServersOptional bool
 	// DeadAfter is how many requests in a row a server leaves unanswered, for at least 5 s, until it is taken for
 	// dead: its name is looked up again, and its next address or another source port is tried (20).
 	DeadAfter int

@@ -56,6 +56,10 @@ type Config struct {
 	ResolveInterval time.Duration
 	// Lookup finds a host's addresses, and for how long they hold.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
+	// NoName is what Lookup's error wraps where a name does not exist.
+	NoName error
+	// Optional has the pool be ready while no server's name exists: no replica could do better.
+	Optional bool
 	// DeadAfter is how many requests in a row a server leaves unanswered, for at least 5 s, until it is taken for dead.
 	DeadAfter int
 	// Crowded tells whether more machines ask than the servers answer.
@@ -90,7 +94,10 @@ const (
 	retryLookup   = time.Second // while there is no usable route
 )
 
-var errStarting = errors.New("looking for the servers")
+var (
+	errStarting = errors.New("looking for the servers")
+	errNoName   = errors.New("no server's name exists")
+)
 
 // New makes a pool. The caller has checked the names by [Split].
 func New(config Config) *Pool {
@@ -108,8 +115,14 @@ func (p *Pool) Servers() []*Server { return p.servers }
 
 func (p *Pool) portText() string { return strconv.Itoa(int(p.config.Port)) }
 
-// Ready returns an error while no server's address is known, or no address that servers answer.
-func (p *Pool) Ready() error { return *p.why.Load() }
+// Ready returns an error while no server's address is known, or no address that servers answer. See [Config.Optional].
+func (p *Pool) Ready() error {
+	err := *p.why.Load()
+	if p.config.Optional && errors.Is(err, errNoName) {
+		return nil
+	}
+	return err
+}
 
 // Refresh asks for a lookup now.
 func (p *Pool) Refresh() {
@@ -169,7 +182,7 @@ func (p *Pool) sleep(ctx context.Context, check <-chan time.Time, wait time.Dura
 
 // set publishes new targets, and logs changes.
 func (p *Pool) set(next *Targets, err error) {
-	logger, last, lastErr := p.config.Logger, p.last, p.Ready()
+	logger, last, lastErr := p.config.Logger, p.last, *p.why.Load()
 	if err != nil && (lastErr == nil || lastErr.Error() != err.Error()) {
 		logger.Warn("cannot relay", "error", err.Error())
 	}
@@ -190,9 +203,13 @@ func (p *Pool) set(next *Targets, err error) {
 func (p *Pool) lookup(ctx context.Context) (next *Targets, wait time.Duration, err error) {
 	next, wait = &Targets{}, p.config.ResolveInterval
 	var faults []error
+	missing := 0
 	for _, s := range p.servers {
 		addresses, ttl, err := p.resolve(ctx, s.host)
 		if err != nil {
+			if errors.Is(err, p.config.NoName) {
+				missing++
+			}
 			faults = append(faults, fmt.Errorf("failed to resolve server %s: %w", s.host, err))
 			// A name server that is away for a while does not make the DHCP server unreachable.
 			addresses, ttl = s.known, retryLookup
@@ -209,6 +226,9 @@ func (p *Pool) lookup(ctx context.Context) (next *Targets, wait time.Duration, e
 		next.All = append(next.All, to)
 	}
 	if len(next.All) == 0 {
+		if missing == len(p.servers) {
+			faults = append(faults, errNoName)
+		}
 		return next, wait, errors.Join(faults...)
 	}
 	for _, fault := range faults {

@@ -3,8 +3,11 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -92,5 +95,39 @@ func TestFamilyOfAddresses(t *testing.T) {
 			t.Errorf("IPv6 %v: got %v", ipv6, next.All)
 		}
 		closeSocket(&p.detour)
+	}
+}
+
+// TestReadyWithoutANameThatNobodyHas: where the name does not exist, it does not for any replica, and what else the pod
+// serves is not to leave the Service with it. A name server that does not answer may be this node's alone.
+func TestReadyWithoutANameThatNobodyHas(t *testing.T) {
+	errAbsent := errors.New("no such name")
+	for name, test := range map[string]struct {
+		optional bool
+		faults   map[string]error
+		ready    bool
+	}{
+		"needed":                      {false, map[string]error{"smee": errAbsent}, false},
+		"optional":                    {true, map[string]error{"smee": errAbsent}, true},
+		"no name server":              {true, map[string]error{"smee": errors.New("timeout")}, false},
+		"one without, one not looked": {true, map[string]error{"smee": errAbsent, "kea": errors.New("timeout")}, false},
+		"neither exists":              {true, map[string]error{"smee": errAbsent, "kea": errAbsent}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPool(func(c *Config) {
+				c.Names, c.NoName, c.Optional = slices.Sorted(maps.Keys(test.faults)), errAbsent, test.optional
+				c.Lookup = func(_ context.Context, host string) ([]netip.Addr, time.Duration, error) {
+					return nil, 0, fmt.Errorf("failed to look up: %w", test.faults[host])
+				}
+			})
+			if p.Ready() == nil {
+				t.Error("ready before it has looked")
+			}
+			next, _, err := p.lookup(t.Context())
+			p.set(next, err)
+			if (p.Ready() == nil) != test.ready {
+				t.Errorf("ready says %v", p.Ready())
+			}
+		})
 	}
 }
