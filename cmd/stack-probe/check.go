@@ -79,12 +79,15 @@ func (c check) tcp(ctx context.Context) (string, error) {
 }
 
 // http takes any answer but one that a proxy gives in place of its backend. A query host=name asks for that name, in
-// TLS and in the request.
+// TLS and in the request; with a query file the path is a file that has to be there.
 func (c check) http(ctx context.Context) (string, error) {
 	u := *c.url
-	host := u.Query().Get("host")
+	host, file, method := u.Query().Get("host"), u.Query().Has("file"), http.MethodGet
+	if file {
+		method = http.MethodHead
+	}
 	u.RawQuery = ""
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, method, u.String(), http.NoBody)
 	if err != nil {
 		return "", err
 	}
@@ -104,9 +107,15 @@ func (c check) http(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer response.Body.Close()
+	if file && response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("failed to find file %s: status %s", &u, response.Status)
+	}
 	switch response.StatusCode {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return "", fmt.Errorf("failed to reach the backend: status %s", response.Status)
+	}
+	if file {
+		return fmt.Sprintf("%s has %d bytes", u.Path, response.ContentLength), nil
 	}
 	return "status " + response.Status, nil
 }

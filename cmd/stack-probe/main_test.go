@@ -54,7 +54,13 @@ func serveUDP(t *testing.T, answer func(request []byte) []byte) string {
 }
 
 func TestProbe(t *testing.T) {
-	web := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	web := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead && r.URL.String() == "/vmlinuz-x86_64" {
+			w.Header().Set("Content-Length", "6")
+			return
+		}
+		w.WriteHeader(http.StatusNotFound)
+	})
 	dead := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
 	secure := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host == "edge.example" && r.TLS.ServerName == "edge.example" && r.URL.RawQuery == "" {
@@ -97,6 +103,8 @@ func TestProbe(t *testing.T) {
 	}{
 		"http that finds nothing is an answer": {"smee=http://" + web + "/", "5s", "status 404 Not Found", 0},
 		"http without a backend":               {"smee=http://" + dead + "/", "5s", "failed to reach the backend", 1},
+		"a file that is there":                 {"files=http://" + web + "/vmlinuz-x86_64?file", "5s", "/vmlinuz-x86_64 has 6 bytes", 0},
+		"a file that is not there":             {"files=http://" + web + "/vmlinuz-aarch64?file", "5s", "failed to find file http://" + web + "/vmlinuz-aarch64: status 404", 1},
 		"https asks for a name":                {"edge=" + secure.URL + "/?host=edge.example", "5s", "status 401 Unauthorized", 0},
 		"https on a port without TLS":          {"edge=https://" + web + "/", "5s", "server gave HTTP response", 1},
 		"tcp":                                  {"ssh=tcp://" + web, "5s", "connected to " + web, 0},
