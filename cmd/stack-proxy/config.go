@@ -78,6 +78,11 @@ func (c *config) Validate() error {
 	if c.DrainTimeout < 0 {
 		fault("DRAIN_TIMEOUT", "%s: below 0", c.DrainTimeout)
 	}
+	for _, prefix := range c.TrustedProxies {
+		if prefix.Bits() == 0 || slices.ContainsFunc(c.PublicAddresses, prefix.Contains) {
+			fault("TRUSTED_PROXIES", "%s: machines are in it, and each could pass for any other: name the outer proxy's own addresses", prefix)
+		}
+	}
 	c.BootsConfig.faults(fault)
 	c.SignalsConfig.faults(c.Boots, fault)
 	return errors.Join(faults...)
