@@ -11,12 +11,82 @@
 {{- fail (ternary (printf "%s (%s)" .text (join "; " $from)) .text (not (empty $from))) -}}
 {{- end -}}
 
+{{/* An IP address (or a prefix's) as eight numbers of 16 bits, separated by spaces; an IPv4 address is mapped into IPv6. */}}
+{{- define "stack.groups" -}}
+{{- $text := lower . -}}
+{{- with regexFind "[0-9]+(\\.[0-9]+){3}$" $text -}}
+{{- $q := splitList "." . -}}
+{{- $hex := printf "%02x%02x:%02x%02x" (atoi (index $q 0)) (atoi (index $q 1)) (atoi (index $q 2)) (atoi (index $q 3)) -}}
+{{- $text = ternary (printf "%s%s" (trimSuffix . $text) $hex) (printf "::ffff:%s" $hex) (contains ":" $text) -}}
+{{- end -}}
+{{- $sides := splitList "::" $text -}}
+{{- $left := splitList ":" (first $sides) | compact -}}
+{{- $right := ternary (splitList ":" (last $sides) | compact) list (gt (len $sides) 1) -}}
+{{- $all := $left -}}
+{{- range until (sub 8 (add (len $left) (len $right)) | int) }}{{ $all = append $all "0" }}{{ end -}}
+{{- $numbers := list -}}
+{{- range concat $all $right }}{{ $numbers = append $numbers (printf "0x%s" . | int64) }}{{ end -}}
+{{- join " " $numbers -}}
+{{- end -}}
+
+{{/* A prefix's length, of IPv4 as of one that is mapped into IPv6. */}}
+{{- define "stack.bits" -}}
+{{- $bits := splitList "/" . | last | atoi -}}
+{{- ternary $bits (add $bits 96) (contains ":" .) -}}
+{{- end -}}
+
+{{/* "true" where one of two addresses or prefixes, a and b, has the other in it. */}}
+{{- define "stack.overlap" -}}
+{{- $least := 128 -}}
+{{- range list .a .b }}{{ if contains "/" . }}{{ $least = min $least (include "stack.bits" . | atoi) | int }}{{ end }}{{ end -}}
+{{- $a := include "stack.groups" (splitList "/" .a | first) | splitList " " -}}
+{{- $b := include "stack.groups" (splitList "/" .b | first) | splitList " " -}}
+{{- $same := true -}}
+{{- range $i := until 8 -}}
+{{- $bits := min 16 (max 0 (sub $least (mul 16 $i))) | int -}}
+{{- $of := index (list 65536 32768 16384 8192 4096 2048 1024 512 256 128 64 32 16 8 4 2 1) $bits -}}
+{{- if ne (div (index $a $i) $of) (div (index $b $i) $of) }}{{ $same = false }}{{ end -}}
+{{- end -}}
+{{- $same -}}
+{{- end -}}
+
+{{/*
+Refuses to believe those who are no proxies: a prefix that has the stack's own address or a machines' network in it, or half
+of the world. Takes v, path and prefixes.
+*/}}
+{{- define "stack.checkTrusted" -}}
+{{- $v := .v -}}
+{{- $path := .path -}}
+{{- $why := "so that a machine there could pass for any other, and read its metadata: name the outer proxy's own addresses, or leave it out" -}}
+{{- range $prefix := .prefixes -}}
+{{- if lt (include "stack.bits" $prefix | atoi) (ternary 16 104 (and (contains ":" $prefix) (not (hasPrefix "::ffff:" (lower $prefix))))) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "%s has %s, which is nearly everybody, %s" $path $prefix $why)) -}}
+{{- end -}}
+{{- range list $v.publicIP $v.publicIPv6 | compact -}}
+{{- if and (eq (include "stack.overlap" (dict "a" $prefix "b" .)) "true") -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "%s has %s, in which the stack's own address %s lies, and most likely machines, %s" $path $prefix . $why)) -}}
+{{- end -}}
+{{- end -}}
+{{- range concat $v.broadcast.parents $v.broadcast.linkAddresses $v.dhcpv6.linkAddresses | compact -}}
+{{- if regexMatch "^([0-9.]+|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)(/[0-9]+)?$" . -}}
+{{- if and (not (regexMatch "^([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}$" .)) (eq (include "stack.overlap" (dict "a" $prefix "b" .)) "true") -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "%s has %s, and %s is of the machines' network, %s" $path $prefix . $why)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Refuses what the schema cannot see: values that contradict each other. One sentence each, with what to set. */}}
 {{- define "stack.check" -}}
 {{- $v := .v -}}
 {{- $b := $v.broadcast -}}
 {{- include "stack.checkLabels" . -}}
 {{- include "stack.checkPod" . -}}
+{{- include "stack.checkTrusted" (dict "v" $v "path" "trustedProxies" "prefixes" $v.trustedProxies) -}}
+{{- range $name, $route := $v.routes -}}
+{{- include "stack.checkTrusted" (dict "v" $v "path" (printf "routes.%s.trustedPrefixes" $name) "prefixes" ($route.trustedPrefixes | default list)) -}}
+{{- end -}}
 {{- if and (eq $b.provider "hostNetwork") $v.relay.enabled (not $b.parents) (not $v.unheard) -}}
 {{- include "stack.refuse" (dict "v" $v "text" "broadcast.provider=hostNetwork listens on the node's own interfaces: set broadcast.parents to their names, such as [eno1]") -}}
 {{- end -}}
@@ -132,7 +202,17 @@
 {{- if and (eq $b.provider "hostNetwork") (gt (int $v.replicas) 1) (not $v.affinity) -}}
 {{- include "stack.refuse" (dict "v" $v "text" "broadcast.provider=hostNetwork takes the node's ports, so two pods cannot share a node: set affinity to a podAntiAffinity, or replicas=1") -}}
 {{- end -}}
+{{- if and (eq $b.provider "hostNetwork") $v.updateStrategy (ne (toString $v.updateStrategy.type) "Recreate") (ne (toString (dig "rollingUpdate" "maxSurge" 1 $v.updateStrategy)) "0") -}}
+{{- include "stack.refuse" (dict "v" $v "text" "broadcast.provider=hostNetwork takes the node's ports, and updateStrategy has the next pod come before the last one has gone: set updateStrategy.rollingUpdate.maxSurge to 0 or updateStrategy.type=Recreate, or leave updateStrategy out") -}}
+{{- end -}}
+{{- include "stack.checkAdmin" . -}}
 {{- include "stack.checkLoadBalancer" . -}}
+{{- if and (not $v.off) (not $v.service.enabled) (ne $b.provider "hostNetwork") (or (not $v.relay.enabled) (eq $b.provider "none")) (not $v.extraObjects) -}}
+{{- include "stack.refuse" (dict "v" $v "text" "nothing leads to this pod: service.enabled is false, nothing listens for machines and the pod is not on the node's network: set service.enabled=true, or broadcast.provider=hostNetwork") -}}
+{{- end -}}
+{{- if has $v.publicIP (list "0.0.0.0" "::") -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "publicIP is %s, which is no address of anything: set publicIP to an IP address, or leave it out for the load balancer to choose" $v.publicIP)) -}}
+{{- end -}}
 {{- if and $v.service.enabled (eq $v.service.type "LoadBalancer") $v.service.loadBalancerClass (not $v.publicIP) -}}
 {{- $asked := false -}}
 {{- range concat (include "stack.addressAnnotations" . | splitList " ") (include "stack.poolAnnotations" . | splitList " ") }}{{ if hasKey $v.service.annotations . }}{{ $asked = true }}{{ end }}{{ end -}}
@@ -184,6 +264,31 @@
 {{- include "stack.refuse" (dict "v" $v "text" "service.ipFamilies has two families and service.ipFamilyPolicy is SingleStack: set service.ipFamilyPolicy=PreferDualStack, or leave one of service.ipFamilies out") -}}
 {{- end -}}
 {{- include "stack.checkVersions" . -}}
+{{- end -}}
+
+{{/* Refuses admin ports that machines would reach, or nobody. Takes v. */}}
+{{- define "stack.checkAdmin" -}}
+{{- $v := .v -}}
+{{- $away := list -}}
+{{- range $name := ternary (list "proxy" "relay") (list "proxy") $v.relay.enabled -}}
+{{- $own := get $v $name -}}
+{{- $address := $own.adminAddress -}}
+{{- if and $address (ne $address "pod") (ne $v.broadcast.provider "hostNetwork") -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "%s.adminAddress is %s, and only on the node's network is it known what address a pod has: leave %s.adminAddress out, or set broadcast.provider=hostNetwork" $name $address $name)) -}}
+{{- end -}}
+{{- if and $address (has $address (list $v.publicIP $v.publicIPv6)) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "%s.adminAddress is %s, the address that machines use: set %s.adminAddress to one that they do not reach, or leave it out" $name $address $name)) -}}
+{{- end -}}
+{{- if and $address (ne $address "pod") (eq (include "stack.loopback" $own) "false") (gt (int $v.replicas) 1) -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "%s.adminAddress is the address of one node and replicas is %v: set %s.adminAddress=pod, which is each node's own, or replicas=1" $name $v.replicas $name)) -}}
+{{- end -}}
+{{- if eq (include "stack.loopback" $own) "true" }}{{ $away = append $away (printf "%s.adminAddress" $name) }}{{ end -}}
+{{- end -}}
+{{- range list "podMonitor" "serviceMonitor" -}}
+{{- if and $away (get $v.monitoring .).enabled -}}
+{{- include "stack.refuse" (dict "v" $v "text" (printf "monitoring.%s.enabled is true, and Prometheus does not reach the node's loopback address: set %s to pod (the node's address) where machines do not reach that, or monitoring.%s.enabled=false" . (join " and " $away) .)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Refuses what stack-lb does not start with, or would not announce. Takes v. */}}

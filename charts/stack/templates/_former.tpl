@@ -26,11 +26,15 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- if (include "stack.dig" (dict "in" $v "path" "stack.loadBalancerIP") | fromJson).value }}{{ $_ := unset $defaults "global.publicIP" }}{{ end -}}
 {{- end -}}
 
+{{- if and $v.formerBoots (not $v.smee) -}}
+{{- /* Boots, up to 0.3, became Smee. */ -}}
+{{- $port := (include "stack.dig" (dict "in" $v.formerBoots "path" "http.port") | fromJson).value | default 80 -}}
+{{- $_ := set $v "smee" (dict "name" (get $v.formerBoots "name" | default "boots") "http" (dict "port" $port)) -}}
+{{- end -}}
 {{- /* Single values: from where, of which kind, to where. */ -}}
 {{- $moves := list
   (list "global.publicIP" "address" "publicIP")
   (list "stack.loadBalancerIP" "address" "publicIP")
-  (list "global.trustedProxies" "prefixes" "trustedProxies")
   (list "global.nodeSelector" "labels" "nodeSelector")
   (list "stack.nodeSelector" "labels" "nodeSelector")
   (list "stack.clusterDomain" "domain" "clusterDomain")
@@ -106,6 +110,11 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- end -}}
 {{- end -}}
 
+{{- if and (eq $v.service.type "NodePort") (not (hasKey $given "service.type")) (not (hasKey $given "service.externalTrafficPolicy")) -}}
+{{- $_ := set $v.service "externalTrafficPolicy" "Cluster" -}}
+{{- $mapped = append $mapped "stack.service.type=NodePort -> service.externalTrafficPolicy=Cluster" -}}
+{{- end -}}
+
 {{- $strategy := get $stack "deployment.strategy" | default dict -}}
 {{- include "stack.prune" $strategy -}}
 {{- if and (eq (len (keys $strategy)) 1) (eq (toString $strategy.type) "RollingUpdate") -}}
@@ -127,8 +136,8 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- $_ := set $v.service "enabled" false -}}
 {{- $mapped = append $mapped "stack.service.enabled=false -> service.enabled=false" -}}
 {{- end -}}
-{{- $host := ternary (get $stack "hostNetwork") $noService (hasKey $stack "hostNetwork") -}}
-{{- $hostKey := ternary "stack.hostNetwork=true" "stack.service.enabled=false" (hasKey $stack "hostNetwork") -}}
+{{- $host := or $noService (get $stack "hostNetwork") -}}
+{{- $hostKey := ternary "stack.service.enabled=false" "stack.hostNetwork=true" $noService -}}
 {{- $noBroadcast := and (hasKey $stack "relay.listenBroadcastTraffic") (not (get $stack "relay.listenBroadcastTraffic")) -}}
 {{- $interface := get $stack "relay.sourceInterface" | default "" -}}
 {{- $unheard := false -}}
@@ -255,20 +264,28 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- end -}}
 {{- end -}}
 {{- range $key := keys $global | sortAlpha -}}
-{{- if not (has $key (list "publicIP" "trustedProxies" "nodeSelector" "imageRegistry" "imagePullSecrets")) -}}
+{{- /* An umbrella's other globals are others' business; one that is nearly ours is a misspelt one. */ -}}
+{{- if and (or $former (has (lower $key) (list "publicip" "trustedproxies" "nodeselector" "imageregistry" "imagepullsecrets"))) (not (has $key (list "publicIP" "trustedProxies" "nodeSelector" "imageRegistry" "imagePullSecrets"))) -}}
 {{- $_ := set $words "it has no meaning here" (append (get $words "it has no meaning here" | default list) (printf "global.%s" $key)) -}}
 {{- end -}}
 {{- end -}}
 {{- range $word, $paths := $words -}}
 {{- $ignored = append $ignored (printf "%s: %s" (join ", " $paths) $word) -}}
 {{- end -}}
-{{- $off := and (hasKey $stack "enabled") (not (get $stack "enabled")) -}}
+{{- $off := or (not $v.enabled) (and (hasKey $stack "enabled") (not (get $stack "enabled"))) -}}
 {{- $kubevip := ternary (get $stack "kubevip.enabled") true (hasKey $stack "kubevip.enabled") -}}
 {{- if and $former $kubevip (not $off) (hasPrefix "kube-vip.io/" $v.service.loadBalancerClass) -}}
 {{- $ignored = append $ignored "stack.kubevip: this chart brings no load balancer; install kube-vip by its own chart (docs/former-chart.md), or the Service gets no address" -}}
 {{- end -}}
+{{- $believed := list -}}
+{{- range list "global.trustedProxies" "smee.trustedProxies" "hegel.trustedProxies" "formerBoots.trustedProxies" "formerBoots.boots.trustedProxies" -}}
+{{- if (include "stack.dig" (dict "in" $v "path" .) | fromJson).set }}{{ $believed = append $believed (replace "formerBoots" "boots" .) }}{{ end -}}
+{{- end -}}
+{{- if $believed -}}
+{{- $ignored = append $ignored (printf "%s: said whom Smee and Hegel believe, which is theirs to set; trustedProxies here is whom the stack itself believes, and that is nobody but an outer proxy" (join ", " $believed)) -}}
+{{- end -}}
 {{- if $v.formerBoots -}}
-{{- $ignored = append $ignored "boots: Boots became Smee; its Service is backends.smee.host" -}}
+{{- $ignored = append $ignored "boots: Boots became Smee: its name and HTTP port are taken, the rest is not" -}}
 {{- end -}}
 {{- range list "rufio" "smee" "hegel" "tink" -}}
 {{- if get $v . -}}
@@ -276,6 +293,31 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- end -}}
 {{- end -}}
 {{- merge (dict "mapped" $mapped "ignored" $ignored "overruled" $overruled "off" $off "unheard" $unheard) $v | toJson -}}
+{{- end -}}
+
+{{/*
+Refuses to become the next revision of a release of the former chart, which had this one's name, where its Smee, Hegel, Tink
+or Rufio would be removed by that. An object of ours depends on nothing that is looked up: without a cluster ("helm
+template", Argo CD) the answer is empty, and it is asked only in an upgrade. What an earlier revision of ours left is not
+Helm's to remove any more.
+*/}}
+{{- define "stack.removes" -}}
+{{- if .Release.IsUpgrade -}}
+{{- if not (lookup "apps/v1" "Deployment" (include "stack.namespace" .) (printf "%s-proxy" (include "stack.fullname" .))) -}}
+{{- $gone := list -}}
+{{- range (lookup "apps/v1" "Deployment" .Release.Namespace "").items -}}
+{{- $notes := .metadata.annotations | default dict -}}
+{{- /* All of the former subcharts labelled a Deployment with its own name. */ -}}
+{{- if and (eq (get $notes "meta.helm.sh/release-name") $.Release.Name) (eq (get (.metadata.labels | default dict) "app") .metadata.name) (ne (get $notes "helm.sh/resource-policy") "keep") -}}
+{{- $gone = append $gone .metadata.name -}}
+{{- end -}}
+{{- end -}}
+{{- if $gone -}}
+{{- $eks := ternary "; in eksa-system \"eksctl anywhere upgrade\" owns the release, and would bring the former chart back" "" (eq .Release.Namespace "eksa-system") -}}
+{{- fail (printf "this upgrade would remove %s: release %s is of another chart of this name (tinkerbell/charts, before 1.0), and this one is the stack alone. kube-vip and the Services would go too, and the address with them. Nothing was changed. Install this chart as a release of its own beside it: docs/former-chart.md#a-release-of-its-own (what has the annotation helm.sh/resource-policy=keep is not removed, and not counted here%s)" (join ", " ($gone | sortAlpha)) .Release.Name $eks) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/*
@@ -317,16 +359,6 @@ Refuses, by the name of the former key, what this chart's schema would. Takes pa
 {{- else if eq $kind "address" -}}
 {{- $good = regexMatch .patterns.address $text -}}
 {{- $what = "no IP address" -}}
-{{- else if eq $kind "prefixes" -}}
-{{- $all := list -}}
-{{- range (kindIs "slice" $value | ternary $value (list $value)) -}}
-{{- $each := toString . -}}
-{{- if not (contains "/" $each) }}{{ $each = printf "%s/%s" $each (ternary "128" "32" (contains ":" $each)) }}{{ end -}}
-{{- if not (regexMatch $.patterns.prefixes $each) }}{{ $good = false }}{{ $text = toString . }}{{ end -}}
-{{- $all = append $all $each -}}
-{{- end -}}
-{{- $value = $all -}}
-{{- $what = "neither an IP address nor a prefix" -}}
 {{- else if eq $kind "labels" -}}
 {{- $good = kindIs "map" $value -}}
 {{- $what = "no map of strings" -}}

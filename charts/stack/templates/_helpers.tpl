@@ -143,24 +143,39 @@ annotations:
 {{- if or (contains "." .) (gt (len .) 40) }}{{ printf "-%s" (sha256sum . | trunc 8) }}{{ end -}}
 {{- end -}}
 
+{{/*
+Where a program's admin port listens, for its settings. Takes its values: adminAddress ("pod" is the pod's own) and adminPort,
+and dial: to be asked there from the same pod.
+*/}}
+{{- define "stack.admin" -}}
+{{- $host := .adminAddress -}}
+{{- if eq $host "pod" }}{{ $host = "[$(POD_IP)]" }}{{ else if contains ":" $host }}{{ $host = printf "[%s]" $host }}{{ end -}}
+{{- printf "%s:%v" ($host | default (ternary "127.0.0.1" "" (not (empty .dial)))) .adminPort -}}
+{{- end -}}
+
+{{/* "true" where nobody but the node reaches a program's admin port. Takes its values. */}}
+{{- define "stack.loopback" -}}
+{{- or (hasPrefix "127." .adminAddress) (eq .adminAddress "::1") -}}
+{{- end -}}
+
 {{/* The probes of an admin port. Takes v, port: its name, and host, where it is not open at the pod's address. */}}
 {{- define "stack.probes" -}}
 {{- with .v.probes -}}
 startupProbe:
   httpGet: {path: /healthz, port: {{ $.port }}{{ with $.host }}, host: {{ . | quote }}{{ end }}}
-  periodSeconds: {{ .startupPeriodSeconds }}
-  failureThreshold: {{ .startupFailureThreshold }}
-  timeoutSeconds: {{ .timeoutSeconds }}
+  periodSeconds: {{ int64 .startupPeriodSeconds }}
+  failureThreshold: {{ int64 .startupFailureThreshold }}
+  timeoutSeconds: {{ int64 .timeoutSeconds }}
 readinessProbe:
   httpGet: {path: /readyz, port: {{ $.port }}{{ with $.host }}, host: {{ . | quote }}{{ end }}}
-  periodSeconds: {{ .readinessPeriodSeconds }}
-  failureThreshold: {{ .readinessFailureThreshold }}
-  timeoutSeconds: {{ .timeoutSeconds }}
+  periodSeconds: {{ int64 .readinessPeriodSeconds }}
+  failureThreshold: {{ int64 .readinessFailureThreshold }}
+  timeoutSeconds: {{ int64 .timeoutSeconds }}
 livenessProbe:
   httpGet: {path: /healthz, port: {{ $.port }}{{ with $.host }}, host: {{ . | quote }}{{ end }}}
-  periodSeconds: {{ .livenessPeriodSeconds }}
-  failureThreshold: {{ .livenessFailureThreshold }}
-  timeoutSeconds: {{ .timeoutSeconds }}
+  periodSeconds: {{ int64 .livenessPeriodSeconds }}
+  failureThreshold: {{ int64 .livenessFailureThreshold }}
+  timeoutSeconds: {{ int64 .timeoutSeconds }}
 {{- end -}}
 {{- end -}}
 
@@ -177,7 +192,8 @@ of a row of the same name. What is empty or false is the program's default and l
 {{- else if gt (len .) 2 -}}
 {{- if index . 1 }}{{ $lines = append $lines (dict "name" (index . 0) "valueFrom" (index . 2)) }}{{ end -}}
 {{- else if index . 1 -}}
-{{- $lines = append $lines (dict "name" (index . 0) "value" (index . 1 | toString)) -}}
+{{- /* A large number is not to become 1e+06. */ -}}
+{{- $lines = append $lines (dict "name" (index . 0) "value" (kindIs "float64" (index . 1) | ternary (index . 1 | toJson) (index . 1 | toString))) -}}
 {{- end -}}
 {{- end -}}
 {{- concat $lines (.extra | default list) | toYaml -}}
@@ -186,7 +202,7 @@ of a row of the same name. What is empty or false is the program's default and l
 {{/* Seconds until a pod is killed: what draining takes, and some. */}}
 {{- define "stack.grace" -}}
 {{- if .terminationGracePeriodSeconds -}}
-{{- .terminationGracePeriodSeconds -}}
+{{- int64 .terminationGracePeriodSeconds -}}
 {{- else -}}
 {{- add (include "stack.seconds" .proxy.drainTimeout | int) (include "stack.seconds" .proxy.drainGrace | int) 10 -}}
 {{- end -}}

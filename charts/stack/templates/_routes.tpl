@@ -72,6 +72,10 @@ Everything that templates need, as JSON: the effective values (stack.values) and
 
 {{- define "stack.workOut" -}}
 {{- $v := include "stack.values" . | fromJson -}}
+{{- range $program := list $v.proxy $v.relay -}}
+{{- /* The node's network is the machines', too. */ -}}
+{{- if and (eq $v.broadcast.provider "hostNetwork") (not $program.adminAddress) }}{{ $_ := set $program "adminAddress" "127.0.0.1" }}{{ end -}}
+{{- end -}}
 {{- include "stack.check" (dict "v" $v "root" .) -}}
 {{- $namespace := $v.backends.namespace | default (include "stack.namespace" .) -}}
 {{- $preset := include (printf "stack.preset.%s" $v.preset) (dict "v" $v "namespace" $namespace) | fromYaml -}}

@@ -6,6 +6,7 @@ The values that the other templates read, as JSON: the chart's own, and where th
 */}}
 {{- define "stack.values" -}}
 {{- include "stack.foreign" . -}}
+{{- include "stack.removes" . -}}
 {{- $native := include "stack.native" . | fromJson -}}
 {{- $own := $native.values -}}
 {{- if and $own.loadBalancer.enabled (not $own.service.loadBalancerClass) -}}
@@ -14,6 +15,11 @@ The values that the other templates read, as JSON: the chart's own, and where th
 {{- $_ := set $native.given "service.loadBalancerClass" true -}}
 {{- end -}}
 {{- $v := include "stack.former" (dict "v" $native.values "given" $native.given "patterns" $native.patterns) | fromJson -}}
+{{- $proxies := list -}}
+{{- range $v.trustedProxies | compact -}}
+{{- $proxies = append $proxies (contains "/" . | ternary . (printf "%s/%s" . (contains ":" . | ternary "128" "32"))) -}}
+{{- end -}}
+{{- $_ := set $v "trustedProxies" ($proxies | uniq) -}}
 {{- range $i, $set := $v.files.fetch.sets -}}
 {{- with $set.kernelVersion -}}
 {{- /* Without quotes 5.10 is the number 5.1. */ -}}
@@ -21,6 +27,9 @@ The values that the other templates read, as JSON: the chart's own, and where th
 {{- if not (has $kernel (list "5.10" "6.6" "both")) }}{{ fail (printf "files.fetch.sets[%d].kernelVersion is %v: set it to \"5.10\", \"6.6\" or both" $i .) }}{{ end -}}
 {{- $_ := set $set "kernelVersion" $kernel -}}
 {{- end -}}
+{{- end -}}
+{{- if not (kindIs "string" $v.image.tag) -}}
+{{- fail "image.tag is a number, and YAML has changed what was written (1.10 is 1.1): quote it, as in tag: \"1.10\" or --set-string image.tag=1.10" -}}
 {{- end -}}
 {{- $_ := set $v.image "registry" ($v.image.registry | default (get $v.global "imageRegistry")) -}}
 {{- $secrets := list -}}
@@ -91,6 +100,14 @@ default; and the schema's patterns.
 
 {{/* Refuses the values of Tinkerbell's own chart (helm/tinkerbell), and says what to set here. */}}
 {{- define "stack.foreign" -}}
+{{- $old := list -}}
+{{- range $key := keys .Values | sortAlpha -}}
+{{- if or (hasPrefix "_" $key) (hasPrefix "." $key) }}{{ fail (printf "%s is no value of this chart: a key of your own begins with x-, such as x-%s" $key (trimAll "_." $key)) }}{{ end -}}
+{{- if has $key (list "createNamespace" "envoy" "kubevip" "namespace" "pbnj" "tinkController" "tinkServer") }}{{ $old = append $old $key }}{{ end -}}
+{{- end -}}
+{{- if $old -}}
+{{- fail (printf "%s: values of EKS Anywhere's own chart of 2022 and 2023, with Boots and Envoy, are not taken here: set publicIP and broadcast.parents in their place, or take what EKS Anywhere generates since the end of 2023 (examples/eks-anywhere.yaml)" (join ", " $old)) -}}
+{{- end -}}
 {{- $says := dict
   "artifactsFileServer" "the route files serves them at publicIP:7173"
   "deployment" "broadcast.parents and broadcast.kind take deployment.init.sourceInterface and interfaceMode"
@@ -113,6 +130,6 @@ default; and the schema's patterns.
 {{- end -}}
 {{- if $found -}}
 {{- $hints = compact $hints -}}
-{{- fail (printf "%s %s of Tinkerbell's own chart, which stays a release of its own beside this one: leave %s out, and set here preset=tinkerbell, publicIP and trustedProxies%s (docs/chart.md, Beside Tinkerbell's own chart)" (join ", " $found) (ternary "is a value" "are values" (eq (len $found) 1)) (ternary "it" "them" (eq (len $found) 1)) (ternary (printf "; %s" (join "; " $hints)) "" (not (empty $hints)))) -}}
+{{- fail (printf "%s %s of Tinkerbell's own chart, which stays a release of its own beside this one: leave %s out, and set here preset=tinkerbell and publicIP%s; its trustedProxies do not carry over, since here they are outer proxies, whose word on a machine's address is believed (docs/chart.md, Beside Tinkerbell's own chart)" (join ", " $found) (ternary "is a value" "are values" (eq (len $found) 1)) (ternary "it" "them" (eq (len $found) 1)) (ternary (printf "; %s" (join "; " $hints)) "" (not (empty $hints)))) -}}
 {{- end -}}
 {{- end -}}

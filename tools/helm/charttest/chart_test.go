@@ -318,7 +318,7 @@ func TestREADMEListsEveryExample(t *testing.T) {
 		have = append(have, entry.Name())
 	}
 	slices.Sort(listed)
-	if !slices.Equal(listed, have) {
+	if listed = slices.Compact(listed); !slices.Equal(listed, have) {
 		t.Errorf("README lists %v, the directory has %v", listed, have)
 	}
 }

@@ -119,7 +119,7 @@ func alone(values map[string]any, path []string, call func(map[string]any)) {
 func TestEKSAnywhereHostNetworkIsMapped(t *testing.T) {
 	for values, host := range map[string]bool{
 		"stack: {hostNetwork: true, service: {enabled: false}, relay: {enabled: false}, hook: {enabled: false}}":  true,
-		"stack: {hostNetwork: false, service: {enabled: false}, relay: {enabled: false}, hook: {enabled: false}}": false,
+		"stack: {hostNetwork: false, service: {enabled: false}, relay: {enabled: false}, hook: {enabled: false}}": true,
 		"stack: {service: {enabled: false}, relay: {enabled: false}}":                                             true,
 		"stack: {hostNetwork: true, relay: {sourceInterface: eno1}}":                                              true,
 		"stack: {hostNetwork: true}": true,
@@ -141,18 +141,11 @@ func TestEKSAnywhereHostNetworkIsMapped(t *testing.T) {
 
 // TestC2FormerValuesPassTheChecksOfThisChart: one sentence each, by the key that was written.
 func TestC2FormerValuesPassTheChecksOfThisChart(t *testing.T) {
-	out := rendersFrom(t, `global: {trustedProxies: ["10.42.0.0", "2001:db8::1", 192.0.2.0/24]}`)
-	var routes corev1.ConfigMap
-	out.object(t, "ConfigMap", "-routes", &routes)
-	if want := `trustedPrefixes: ["10.42.0.0/32","2001:db8::1/128","192.0.2.0/24"]`; !strings.Contains(routes.Data["routes.yaml"], want) {
-		t.Errorf("want %s in\n%s", want, routes.Data["routes.yaml"])
-	}
 	for values, sentence := range map[string]string{
 		"global: {publicIP: 300.2.1.1}":                                         `global.publicIP is "300.2.1.1", which is no IP address`,
 		"stack: {loadBalancerIP: here}":                                         `stack.loadBalancerIP is "here", which is no IP address`,
 		"stack: {name: Foo_Bar}":                                                `stack.name is "Foo_Bar", which is no name of a Service`,
 		"smee: {name: my smee}":                                                 `smee.name is "my smee", which is no host name`,
-		"global: {trustedProxies: [300.1.1.1/24]}":                              `global.trustedProxies is "300.1.1.1/24", which is neither an IP address nor a prefix`,
 		"stack: {lbClass: a b}":                                                 `stack.lbClass is "a b", which is no load balancer class`,
 		"stack: {hook: {port: 99999}}":                                          `stack.hook.port is "99999", which is no number from 1 to 65535`,
 		"stack: {relay: {maxHopCount: 0}}":                                      `stack.relay.maxHopCount is "0", which is no number from 1 to 255`,
@@ -168,7 +161,7 @@ func TestC2FormerValuesPassTheChecksOfThisChart(t *testing.T) {
 		refuses(t, values, sentence)
 	}
 	// What may be written in more than one way is taken in any.
-	out = rendersFrom(t, `stack: {enabled: "true", hook: {port: "8081", kernelVersion: 5.10}, relay: {maxHopCount: "20"}}`)
+	out := rendersFrom(t, `stack: {enabled: "true", hook: {port: "8081", kernelVersion: 5.10}, relay: {maxHopCount: "20"}}`)
 	var deployment appsv1.Deployment
 	out.object(t, "Deployment", "stack-proxy", &deployment)
 	if hops := variable(&deployment, "dhcp-relay", "DHCP_RELAY_MAX_HOPS"); hops != "16" || !strings.Contains(out.notes(), "stack.relay.maxHopCount -> relay.maxHops=16") {
@@ -227,7 +220,7 @@ hegel: {service: {port: 50063}}
 			}
 			for _, line := range []string{
 				"stack.name: service.name is set, and counts", "stack.loadBalancerIP: publicIP is set, and counts",
-				"stack.lbClass: service.loadBalancerClass is set, and counts", "global.trustedProxies: trustedProxies is set, and counts",
+				"stack.lbClass: service.loadBalancerClass is set, and counts", "global.trustedProxies: said whom Smee and Hegel believe",
 				"stack.relay.maxHopCount: relay.maxHops is set, and counts", "stack.relay.sourceInterface: broadcast.parents is set, and counts",
 				"stack.relay.interfaceMode: broadcast.kind is set, and counts", "stack.hook.downloadURL: files is set, and counts",
 				"hegel.service.port: routes.hegel.port is set, and counts",
@@ -338,7 +331,7 @@ func TestC2StrategyHasNoNull(t *testing.T) {
 // TestModernChartsValuesAreRefusedWithOneSentence: the values of Tinkerbell's own chart, also as EKS Anywhere makes them.
 func TestModernChartsValuesAreRefusedWithOneSentence(t *testing.T) {
 	for values, says := range map[string][]string{
-		"deployment: {imageTag: latest}":                     {"deployment is a value of Tinkerbell's own chart", "set here preset=tinkerbell, publicIP and trustedProxies"},
+		"deployment: {imageTag: latest}":                     {"deployment is a value of Tinkerbell's own chart", "set here preset=tinkerbell and publicIP"},
 		"optional: {kubevip: {enabled: false}}":              {"optional is a value", "files.fetch.sets takes optional.hookos.downloadURL"},
 		"artifactsFileServer: http://192.0.2.2:7173":         {"artifactsFileServer is a value", "publicIP:7173"},
 		"service: {lbClass: a/b}":                            {"service.lbClass is a value", "service.loadBalancerClass"},

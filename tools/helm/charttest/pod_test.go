@@ -76,9 +76,9 @@ func TestPodSecurity(t *testing.T) {
 		},
 		"hostNetwork": {
 			set:      []string{"broadcast.provider=hostNetwork", "broadcast.parents={eno1}"},
-			baseline: []string{"host namespaces", "hostPort", "non-default capabilities"},
+			baseline: []string{"host namespaces", "hostPort", "non-default capabilities", "probe or lifecycle host"},
 			restricted: []string{
-				"host namespaces", "hostPort", "runAsNonRoot != true", "runAsUser=0", "unrestricted capabilities",
+				"host namespaces", "hostPort", "probe or lifecycle host", "runAsNonRoot != true", "runAsUser=0", "unrestricted capabilities",
 			},
 		},
 		// The pod that serves needs nothing; stack-lb is what needs it.

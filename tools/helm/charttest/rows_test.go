@@ -262,7 +262,7 @@ podLabels: {a: "true", b: "1"}
 files: {volume: {type: pvc, pvc: {storageClassName: "012", size: 4}}}
 proxy: {secrets: ["1"], zone: "null"}
 relay: {tokenKey: {existingSecret: "7", key: "8"}}
-image: {registry: "127.0.0.1:5000", tag: 1.0}
+image: {registry: "127.0.0.1:5000", tag: "1.0"}
 ingress: {enabled: true, className: "1", hosts: [{host: "1", paths: [{path: "/", route: hegel}]}]}
 routes: {"null": {protocol: tcp, port: 1, backends: ["a:1"]}, "true": {protocol: tcp, port: 2, backends: ["a:1"]}}
 `))
@@ -351,7 +351,7 @@ func TestR12SetsOfFilesAreRead(t *testing.T) {
 		`{name: a, files: [{url: "https://a.example/b", digest: "sha256:` + strings.Repeat("0", 64) + `", name: c, extract: false}]}`: true,
 		`{name: a, urll: "https://a.example"}`:                                                                                        false,
 		`{name: a, url: "https://a.example", arch: arm}`:                                                                              false,
-		`{name: a, url: "https://a.example", kernelVersion: 6.6}`:                                                                     false,
+		`{name: a, url: "https://a.example", kernelVersion: 6.7}`:                                                                     false,
 		`{name: A, url: "https://a.example"}`:                                                                                         false,
 		`{name: a, files: [{url: "https://a.example/b", digset: x}]}`:                                                                 false,
 		`{name: a, files: [{url: "https://a.example/b", digest: 5}]}`:                                                                 false,

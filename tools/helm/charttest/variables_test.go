@@ -32,7 +32,7 @@ var withoutValue = map[string]string{
 
 // ownDefault are the variables that the chart sets to something else than the program's default.
 var ownDefault = map[string]bool{
-	"BROADCAST_INIT_LISTENER": true, "DHCP_RELAY_LISTENERS": true, "DHCP_RELAY_SERVERS": true,
+	"BROADCAST_INIT_LISTENER": true, "DHCP_RELAY_LISTENERS": true, "DHCP_RELAY_SERVERS": true, "DHCP_RELAY_SERVERS_OPTIONAL": true,
 	"STACK_PROXY_FILES_DIRECTORY": true, "STACK_PROXY_ROUTES_FILE": true,
 	"STACK_PROXY_BOOTS":  true,
 	"STACK_PROBE_CHECKS": true, "STACK_PROBE_TIMEOUT": true,

@@ -39,6 +39,7 @@ type value struct {
 	path        string
 	key         string
 	description string
+	intro       string     // what a group is
 	preset      *yaml.Node // the default
 	refinement  map[string]any
 	children    []value
@@ -135,7 +136,7 @@ func values(node *yaml.Node, prefix string) ([]value, error) {
 // comment reads the last paragraph of the comment above a key.
 func (v *value) comment(text string) error {
 	paragraphs := strings.Split(text, "\n\n")
-	var described, schema []string
+	var described, schema, plain []string
 	inSchema := false
 	for line := range strings.Lines(paragraphs[len(paragraphs)-1]) {
 		line = strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(line, "#"), " "), "\n")
@@ -149,9 +150,11 @@ func (v *value) comment(text string) error {
 			described = []string{strings.TrimPrefix(line, "-- ")}
 		case len(described) > 0:
 			described = append(described, line)
+		default:
+			plain = append(plain, line)
 		}
 	}
-	v.description = strings.Join(described, " ")
+	v.description, v.intro = strings.Join(described, " "), strings.Join(plain, " ")
 	if !inSchema {
 		return nil
 	}
@@ -167,7 +170,6 @@ func (c *chart) files() (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	nullable(root)
 	if err := c.foreign(root); err != nil {
 		return nil, err
 	}
@@ -187,8 +189,8 @@ func (c *chart) files() (map[string][]byte, error) {
 	}
 	var readme bytes.Buffer
 	readme.Write(before)
-	readme.WriteString(begin + "| value | default | what it is for |\n|---|---|---|\n")
-	if err := table(&readme, c.values); err != nil {
+	readme.WriteString(begin)
+	if err := c.tables(&readme); err != nil {
 		return nil, err
 	}
 	readme.WriteString(end)
@@ -220,7 +222,11 @@ func (c *chart) foreign(root map[string]any) error {
 		for _, name := range names {
 			either = append(either, regexp.QuoteMeta(fmt.Sprint(name)))
 		}
-		group["patternProperties"] = map[string]any{"^(" + strings.Join(either, "|") + ")$": true}
+		pattern := "^(" + strings.Join(either, "|") + ")$"
+		if path == "top" { // keys of the user's own, for YAML's anchors; the templates refuse those with _ and .
+			pattern += "|^(x-|_|\\.)"
+		}
+		group["patternProperties"] = map[string]any{pattern: true}
 	}
 	return nil
 }
@@ -252,6 +258,7 @@ func (c *chart) schema(v value) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	nullable(resolved)
 	for key, part := range resolved {
 		schema[key] = part
 	}
@@ -303,6 +310,55 @@ func (c *chart) resolve(schema map[string]any) (map[string]any, error) {
 		out[key] = part
 	}
 	return out, nil
+}
+
+// tables writes first what schema.defs.yaml lists as first, then what is at the top, and then each group.
+func (c *chart) tables(out *bytes.Buffer) error {
+	section := func(heading, intro string, values []value) error {
+		fmt.Fprintf(out, "\n### %s\n%s\n\n| value | default | what it is for |\n|---|---|---|\n", heading, intro)
+		return table(out, values)
+	}
+	var first, top []value
+	names, _ := c.definitions["first"].([]any)
+	for _, name := range names {
+		v, ok := find(c.values, fmt.Sprint(name))
+		if !ok {
+			return fmt.Errorf("first: there is no value %v", name)
+		}
+		first = append(first, v)
+	}
+	for _, v := range c.values {
+		if v.children == nil {
+			top = append(top, v)
+		}
+	}
+	if err := section("Set these", "What differs between installations, the most common first.", first); err != nil {
+		return err
+	}
+	if err := section("At the top", "Values in no group.", top); err != nil {
+		return err
+	}
+	for _, v := range c.values {
+		if v.children != nil {
+			if err := section("`"+v.key+"`", v.intro, v.children); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// find is the value of a path.
+func find(all []value, path string) (value, bool) {
+	for _, v := range all {
+		if v.path == path {
+			return v, true
+		}
+		if found, ok := find(v.children, path); ok {
+			return found, true
+		}
+	}
+	return value{}, false
 }
 
 func table(out *bytes.Buffer, children []value) error {

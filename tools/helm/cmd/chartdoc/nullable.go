@@ -2,8 +2,9 @@ package main
 
 import "slices"
 
-// nullable lets every property be null that its object does not require: a key that is set to null has its default.
-// Helm takes such a key out where the chart has a default, and leaves it where there is none.
+// nullable lets every property below a value be null that its object does not require: a key that is set to null has its
+// default. Where the chart has one Helm takes the key out before it looks at the schema, which so need not have null in each
+// type, nor each message "null or".
 func nullable(schema any) {
 	switch s := schema.(type) {
 	case []any:
