@@ -215,5 +215,7 @@ func (c *Config) appendUnicast(b, base []byte, ciaddr, asked [4]byte) []byte {
 	return b
 }
 
-// isHost tells an address that one host of a network can have.
-func isHost(ip [4]byte) bool { return ip[0] != 0 && usable(netip.AddrFrom4(ip)) }
+// isHost tells an address that one host of a network can have: neither 0/8 nor 127/8, a group or a broadcast.
+func isHost(ip [4]byte) bool {
+	return ip[0] != 0 && ip[0] != 127 && ip[0]&0xf0 != 224 && ip != limitedBroadcast
+}

@@ -92,7 +92,7 @@ func (l *vlan) requests(n int, now int64) {
 			continue // its queue sends it
 		}
 		l.metrics.Relayed(toServer, int(m.Type()))
-		l.send(m, targets, now, a.client)
+		l.send(m, targets, now, server.Machine(a.client, a.firmware))
 		if verbose {
 			r.logMessage("relayed request", l.name, m)
 		}

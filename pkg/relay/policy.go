@@ -2,9 +2,9 @@ package relay
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"hash/maphash"
 	"net"
 	"net/netip"
 	"slices"
@@ -29,9 +29,10 @@ type arrival struct {
 	// giaddr is that of the last message as it arrived.
 	giaddr [4]byte
 
-	// The method request sets these: client is the sender's tag, and waits tells that its queue will send the request.
-	client uint64
-	waits  bool
+	// The method request sets these: client is the sender's tag, firmware tells that it says that it boots by the network,
+	// and waits that its queue will send the request.
+	client          uint64
+	firmware, waits bool
 }
 
 // request decides about a request, and edits it in place for the servers. There must be room behind it for padding and
@@ -67,7 +68,7 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 		return m, AgentRefused
 	}
 	k := keyOf(m)
-	a.client = r.clientOf(k, m, a.listener, a.source.ip)
+	a.client, a.firmware = r.clientOf(k, m, a.listener, a.source.ip), isFirmware(m)
 	queue := r.queue(a.listener, a.source.ip)
 	if d.isOthers(m, k, a.client, now) {
 		return m, OtherReplica
@@ -80,7 +81,7 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 		return m, drop
 	}
 	o := origin{
-		listener: a.listener, giaddr: giaddr, from: a.source, local: a.local, client: a.client, firmware: isFirmware(m),
+		listener: a.listener, giaddr: giaddr, from: a.source, local: a.local, client: a.client, firmware: a.firmware,
 	}
 	replaced := a.listener == unicast && giaddr != [4]byte{}
 	if replaced {
@@ -246,9 +247,6 @@ func (d *worker) join(
 			}
 		}
 	}
-	*o = origin{
-		listener: o.listener, firmware: o.firmware, giaddr: o.giaddr, from: o.from, local: o.local, client: o.client,
-	}
 	added, linked, ok = m, theirs.Has(dhcp.SubLinkSelection), true
 	signs := d.signer != nil && which != linkAlone
 	if len(value) == 0 && !signs {
@@ -344,27 +342,24 @@ func (d *worker) reply(m dhcp.Message, from peer, to *server.Targets, now int64)
 	if len(r.config.TrustedServers) > 0 && !within(r.config.TrustedServers, from.ip) {
 		return m, origin{}, UntrustedServer
 	}
-	k, age := keyOf(m), uint32(r.config.PendingExpiry.Seconds())+1
-	o, waited, first, found := r.pending.Match(k, now)
-	switch {
-	case d.signer == nil:
-	case found && o.added.Has(dhcp.SubVendor): // xid and chaddr can be guessed or overheard: the token has to come back
-		if _, ok := d.signer.read(m, r.unix(now), age); !ok {
-			return m, origin{}, r.refusedToken(m, from, to, now)
+	k, sender := keyOf(m), uint8(binary.BigEndian.Uint32(from.ip[:])*2654435761>>24)
+	var o origin
+	var waited int64
+	var first, found, within bool
+	if d.signer == nil {
+		o, waited, first, found, within = r.pending.MatchReply(k, sender, now)
+	} else {
+		var drop Drop
+		if o, waited, first, found, drop = d.vouched(m, k, from, to, now); drop != None {
+			return m, origin{}, drop
 		}
-	case !found:
-		o, found = d.signer.read(m, r.unix(now), age)
-		if found = found && int(o.listener) < len(r.listeners) && o.listener >= unicast; found {
-			o.client = r.clientOf(k, m, o.listener, o.from.ip)
-			r.pending.Remember(k, o, now) // so that its replies are counted, too
-			r.pending.Match(k, now)
-		}
+		within = found && r.pending.Reply(k, sender)
 	}
-	if !found {
+	switch {
+	case !found:
 		r.unsolicited(now, from, m)
 		return m, origin{}, Unsolicited
-	}
-	if !r.pending.Reply(k, uint16(maphash.Comparable(r.seed, from.ip))) {
+	case !within:
 		r.repeated(from, m, now)
 		return m, origin{}, ReplyLimit
 	}
@@ -390,10 +385,37 @@ func (d *worker) reply(m dhcp.Message, from peer, to *server.Targets, now int64)
 	case r.config.ClearGiaddr:
 		m.SetGiaddr([4]byte{})
 	}
-	if to := address(m, r.config.AlwaysBroadcast); o.listener != unicast && to.ip != limitedBroadcast && !isHost(to.ip) {
-		return m, o, BadAddress
+	if ciaddr, yiaddr := m.Ciaddr(), m.Yiaddr(); o.listener != unicast && !(isHost(ciaddr) && isHost(yiaddr)) {
+		if to := address(m, r.config.AlwaysBroadcast); to.ip != limitedBroadcast && !isHost(to.ip) {
+			return m, o, BadAddress
+		}
 	}
 	return dhcp.Pad(m), o, None
+}
+
+// vouched is the request that a reply answers, where there is a key: xid and chaddr can be guessed or overheard, so the
+// token that was sent has to come back, and a token tells of a request that is not known here.
+func (d *worker) vouched(
+	m dhcp.Message, k key, from peer, to *server.Targets, now int64,
+) (o origin, waited int64, first, found bool, drop Drop) {
+	r := d.relay
+	o, waited, first, found = r.pending.Match(k, now)
+	if found && !o.added.Has(dhcp.SubVendor) {
+		return o, waited, first, true, None
+	}
+	signed, ok := d.signer.read(m, r.unix(now), uint32(r.config.PendingExpiry.Seconds())+1)
+	switch {
+	case found && !ok:
+		return o, 0, false, false, r.refusedToken(m, from, to, now)
+	case found:
+		return o, waited, first, true, None
+	case !ok || int(signed.listener) >= len(r.listeners) || signed.listener < unicast:
+		return o, 0, false, false, None
+	}
+	signed.client = r.clientOf(k, m, signed.listener, signed.from.ip)
+	r.pending.Remember(k, signed, now) // so that its replies are counted, too
+	r.pending.Match(k, now)
+	return signed, 0, false, true, None
 }
 
 // refusedToken decides about a reply to a pending request without the request's token.

@@ -112,7 +112,7 @@ func (q *queue) Send(note *waiting, b []byte, now int64) {
 	}
 	r.pending.Remember(note.key, note.origin, now)
 	port.Relayed(toServer, int(m.Type()))
-	q.send(m, q.targets, now, note.origin.client)
+	q.send(m, q.targets, now, server.Machine(note.origin.client, note.origin.firmware))
 	if r.verbose {
 		r.logMessage("relayed request", q.name, m)
 	}

@@ -541,3 +541,31 @@ func TestOptionIsTakenFromTheMiddle(t *testing.T) {
 		t.Errorf("got %v, %q", drop, optionsOf(got))
 	}
 }
+
+// TestUnicastsDoNotAllocate: neither a renewal nor a request of another relay agent, with option 82 of its own.
+func TestUnicastsDoNotAllocate(t *testing.T) {
+	b := renewBench(t, func(c *Config) {
+		tor(c)
+		c.TokenKey = []byte("0123456789abcdef")
+	})
+	agents := raw(dhcp.Discover, "\x52\x0a\x01\x04\x00\x14\x00\x05\x02\x02\xab\xcd\xff")
+	agents.SetGiaddr(torGiaddr)
+	renewal := raw(dhcp.Requests, "\xff")
+	copy(renewal[12:], yiaddr[:])
+	slot := make([]byte, mmsg.SlotLen)
+	for name, request := range map[string]dhcp.Message{"agent": agents, "renewal": renewal} {
+		a := arrival{listener: unicast, source: peer{torGiaddr, serverPort}, local: ourGiaddr}
+		if got := testing.AllocsPerRun(500, func() {
+			m, drop := b.worker.request(slot[:copy(slot, request)], &a, b.targets, b.now())
+			if drop != None {
+				t.Fatal(drop)
+			}
+			m[0] = byte(dhcp.Reply)
+			if _, _, drop := b.worker.reply(m, peerOf(b.targets.All[0].Addr), b.targets, b.now()); drop != None {
+				t.Fatal(drop)
+			}
+		}); got != 0 {
+			t.Errorf("%s: got %v allocations", name, got)
+		}
+	}
+}

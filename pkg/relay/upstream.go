@@ -150,7 +150,7 @@ func (u *upstream) ask(i int, m dhcp.Message, from peer, targets *server.Targets
 		return drop
 	}
 	u.metrics.Relayed(toServer, int(m.Type()))
-	u.send(m, targets, now, a.client)
+	u.send(m, targets, now, server.Machine(a.client, a.firmware))
 	if verbose {
 		u.relay.logMessage("relayed request", unicastLabel, m, "source", from.String())
 	}

@@ -40,10 +40,12 @@ func newWorker(r *Relay, listener int, name string) *worker {
 	return d
 }
 
-// send gives a client's request to every server. It stays where it is until flush.
-func (d *worker) send(m dhcp.Message, to *server.Targets, now int64, client uint64) {
+// send gives a client's request to every server. It stays where it is until flush. machine is the tag of
+// [server.Machine].
+func (d *worker) send(m dhcp.Message, to *server.Targets, now int64, machine uint64) {
+	kind := m.Type()
 	d.sender.Send(to, now, server.Request{
-		Message: m, Answered: m.Giaddr() == giaddrOf(to) && answerable(m.Type()), Asks: asks(m),
-		Machine: server.Machine(client, isFirmware(m)), MAC: macOf(m),
+		Message: m, Answered: m.Giaddr() == giaddrOf(to) && answerable(kind), Asks: asks(m, kind),
+		Machine: machine, MAC: macOf(m),
 	})
 }

@@ -151,7 +151,7 @@ func (l *vlan) requests(n int, now int64) {
 			continue // its queue sends it
 		}
 		l.metrics.Relayed(toServer, a.kind.Index())
-		l.send(b, targets, now, a.client)
+		l.send(b, targets, now, server.Machine(a.client, a.firmware))
 		if verbose {
 			r.logMessage("relayed request", l.name, b)
 		}

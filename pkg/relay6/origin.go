@@ -86,10 +86,10 @@ type arrival struct {
 	link *link
 
 	// The method request sets these: kind is the type of the client's message; relayed tells that another relay agent
-	// sent it, and waits that its queue will send it.
-	kind           dhcp6.Type
-	client         uint64
-	relayed, waits bool
+	// sent it, firmware that the client says that it boots by the network, and waits that its queue will send it.
+	kind                     dhcp6.Type
+	client                   uint64
+	relayed, firmware, waits bool
 }
 
 // client identifies a client. The same name on another VLAN, or behind another relay agent, is another client.

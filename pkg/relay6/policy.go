@@ -48,7 +48,7 @@ func (d *worker) request(b []byte, at int, a *arrival, to *server.Targets, now i
 		owner, _ = around.ClientLinkAddr()
 	}
 	tag, also := r.namesOf(a, owner, k.duid, around != nil)
-	a.client = tag
+	a.client, a.firmware = tag, isFirmware(inner)
 	if d.isOthers(inner, a, now) {
 		return nil, OtherReplica
 	}
@@ -60,7 +60,7 @@ func (d *worker) request(b []byte, at int, a *arrival, to *server.Targets, now i
 	o := origin{
 		listener: a.listener, port: clientPort, mac: a.mac, own: frame.LinkLocal(a.mac) == a.source, owner: owner,
 		local: a.local, ifindex: a.ifindex,
-		client: a.client, firmware: isFirmware(inner),
+		client: a.client, firmware: a.firmware,
 	}
 	wrapped, drop := d.wrap(b, at, k, a, &o, around != nil, to, now)
 	if drop != None {

@@ -87,7 +87,7 @@ func (q *queue) Send(note *waiting, b []byte, now int64) {
 		return
 	}
 	q.metrics.Relayed(toServer, note.kind.Index())
-	q.send(b, q.targets, now, note.origin.client)
+	q.send(b, q.targets, now, server.Machine(note.origin.client, note.origin.firmware))
 	if r.verbose {
 		r.logMessage("relayed request", q.name, b)
 	}

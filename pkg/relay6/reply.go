@@ -1,8 +1,8 @@
 package relay6
 
 import (
+	"encoding/binary"
 	"fmt"
-	"hash/maphash"
 	"net/netip"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
@@ -66,7 +66,7 @@ func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now
 	if o.link != m.Link() || !r.names(m, o.listener) {
 		return o, WrongLink
 	}
-	if !r.pending.Reply(k, uint16(maphash.Comparable(r.seed, from))) {
+	if !r.pending.Reply(k, senderOf(from)) {
 		r.logLimiter.WarnAt(now, "dropped repeated replies to one request", func() []any {
 			return append(saidBy(m, client, from),
 				"remedy", "find what repeats the server's packets, or who sends in its name")
@@ -115,6 +115,12 @@ func (r *Relay) nameOf(listener int16) string {
 		return unicastLabel
 	}
 	return r.config.Listeners[listener].Name
+}
+
+// senderOf is a hash of a server's address.
+func senderOf(from netip.Addr) uint8 {
+	ip := from.As16()
+	return uint8((binary.BigEndian.Uint64(ip[:]) ^ binary.BigEndian.Uint64(ip[8:])) * 0x9e3779b97f4a7c15 >> 56)
 }
 
 // unsolicited notes a reply that matches nothing.

@@ -157,7 +157,7 @@ func (u *upstream) ask(i int, from netip.AddrPort, targets *server.Targets, now 
 		return drop
 	}
 	u.metrics.Relayed(toServer, a.kind.Index())
-	u.send(b, targets, now, a.client)
+	u.send(b, targets, now, server.Machine(a.client, a.firmware))
 	if verbose {
 		u.relay.logMessage("relayed request", unicastLabel, b)
 	}

@@ -40,11 +40,12 @@ func newWorker(r *Relay, listener int, name string) *worker {
 }
 
 // send gives a client's message to every server. It stays where it is until flush.
-func (d *worker) send(b []byte, to *server.Targets, now int64, client uint64) {
+// machine is the tag of [server.Machine].
+func (d *worker) send(b []byte, to *server.Targets, now int64, machine uint64) {
 	m, around := dhcp6.Message(b).Innermost()
 	mac, _ := around.ClientLinkAddr()
 	d.sender.Send(to, now, server.Request{
-		Message: b, Answered: d.answered(b), Asks: asks(m), Machine: server.Machine(client, isFirmware(m)), MAC: mac,
+		Message: b, Answered: d.answered(m), Asks: asks(m), Machine: machine, MAC: mac,
 		// A server answers the port that a message with the Relay Source Port option came from (RFC 8357 section 5.2), and
 		// the relay does not read what arrives at the detour's port.
 		UsualPort: dhcp6.Message(b).HasRelayPort(),
@@ -71,13 +72,12 @@ func asks(m dhcp6.Message) server.Answer {
 	}
 }
 
-// answered tells whether every server answers a relay message. A message that names one server, such as every RENEW, is
+// answered tells whether every server answers a client's message. One that names a server, such as every RENEW, is
 // discarded by the others (RFC 9915 sections 16.4, 16.6, 16.8, 16.9), which does not mean that they are dead.
 func (d *worker) answered(m dhcp6.Message) bool {
 	if len(d.relay.config.Servers) == 1 {
 		return true
 	}
-	client, _ := m.Innermost()
-	_, named := client.Option(dhcp6.OptionServerID)
+	_, named := m.Option(dhcp6.OptionServerID)
 	return !named
 }

@@ -31,22 +31,18 @@ const (
 	mostReplies  = 16
 )
 
+// entry is small, since each packet takes one out of cold memory.
 type entry[K comparable, V any] struct {
 	key    K
 	origin V
 	at     int64 // when it was relayed
+	next   int32 // in the same bucket; 0 ends the chain
 	first  bool  // no reply so far
 	live   bool
-	next   int32 // in the same bucket; 0 ends the chain
 
-	replies uint8 // that were passed on
-	servers [4]sender
-}
-
-// sender is how many replies of a server were passed on.
-type sender struct {
-	server  uint16
-	replies uint8
+	replies uint8    // that were passed on
+	servers [4]uint8 // hashes of those that sent them
+	counts  uint16   // the replies of each of servers, in four bits
 }
 
 // New makes a table for that many requests, of which each goes to that many servers.
@@ -114,47 +110,66 @@ func (p *Table[K, V]) remember(k *K, o *V, now int64) {
 func (p *Table[K, V]) Match(k K, now int64) (o V, waited int64, first, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := p.find(&k)
-	if i == 0 {
+	e, first := p.match(&k, now)
+	if e == nil {
 		return o, 0, false, false
 	}
-	e := &p.entries[i]
-	waited = now - e.at
-	if waited > p.expiry {
+	return e.origin, now - e.at, first, true
+}
+
+// MatchReply is Match and Reply in one.
+func (p *Table[K, V]) MatchReply(k K, server uint8, now int64) (o V, waited int64, first, found, within bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e, first := p.match(&k, now)
+	if e == nil {
+		return o, 0, false, false, false
+	}
+	return e.origin, now - e.at, first, true, p.reply(e, server)
+}
+
+// match is Match; the caller holds mu.
+func (p *Table[K, V]) match(k *K, now int64) (e *entry[K, V], first bool) {
+	i := p.find(k)
+	if i == 0 {
+		return nil, false
+	}
+	if e = &p.entries[i]; now-e.at > p.expiry {
 		p.forget(i)
-		return o, 0, false, false
+		return nil, false
 	}
 	if first = e.first; first {
 		e.first = false
 		p.waiting--
 	}
-	return e.origin, waited, first, true
+	return e, first
 }
 
 // Reply notes a reply that is to be passed on, and reports whether it may be: of one request's a server may send 4, and
-// all servers together 16, or twice their number. server is a hash of its address. More than four servers have the
-// second bound only.
-func (p *Table[K, V]) Reply(k K, server uint16) bool {
+// all servers together 16, or twice their number. server is a hash of its address: two servers that have the
+// same one share a bound, and more than four have the second bound only.
+func (p *Table[K, V]) Reply(k K, server uint8) (within bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := p.find(&k)
-	if i == 0 {
-		return false
-	}
-	e := &p.entries[i]
+	return i != 0 && p.reply(&p.entries[i], server)
+}
+
+// reply is Reply; the caller holds mu.
+func (p *Table[K, V]) reply(e *entry[K, V], server uint8) (within bool) {
 	if e.replies >= p.most {
 		return false
 	}
 	for n := range e.servers {
-		s := &e.servers[n]
-		if s.replies > 0 && s.server != server {
+		count := e.counts >> (4 * n) & 15
+		if count > 0 && e.servers[n] != server {
 			continue
 		}
-		if s.replies >= mostOfServer {
+		if count >= mostOfServer {
 			return false
 		}
-		s.server = server
-		s.replies++
+		e.servers[n] = server
+		e.counts += 1 << (4 * n)
 		break
 	}
 	e.replies++

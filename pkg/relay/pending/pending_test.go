@@ -3,6 +3,7 @@ package pending
 import (
 	"testing"
 	"time"
+	"unsafe"
 )
 
 // key is of the size of the relays' own.
@@ -103,5 +104,12 @@ func BenchmarkPending(b *testing.B) {
 		n++
 		p.Remember(keyNumber(n), origin{}, int64(n))
 		p.Match(keyNumber(n), int64(n))
+	}
+}
+
+// TestEntryIsSmall: a packet takes one entry out of memory that is cold, and there are 32,768 of them.
+func TestEntryIsSmall(t *testing.T) {
+	if got := unsafe.Sizeof(entry[[24]byte, [40]byte]{}); got > 88 {
+		t.Errorf("an entry has %d bytes besides a key of 24 and an origin of 40, want 24", got-24-40)
 	}
 }

@@ -105,7 +105,9 @@ func (s *Server) Asked(now int64, r *Request) {
 			s.different.Store(0)
 		}
 		s.strangers.Add(1)
-		s.different.Or(1 << (r.Machine >> answerBits % 64))
+		if bit := uint64(1) << (r.Machine >> answerBits % 64); s.different.Load()&bit == 0 {
+			s.different.Or(bit)
+		}
 	}
 }
 
@@ -132,11 +134,22 @@ func (s *Server) answered(now int64) {
 }
 
 func (s *Server) forget() {
-	s.unanswered.Store(0)
-	s.owed.Store(0)
-	s.owedTo.Store(0)
-	s.strangers.Store(0)
-	s.different.Store(0)
+	clearIfSet(&s.unanswered)
+	if clearIfSet(&s.owed) {
+		s.owedTo.Store(0)
+	}
+	if clearIfSet(&s.strangers) {
+		s.different.Store(0)
+	}
+}
+
+// clearIfSet stores 0 where that is not there: it is done for each packet, and to look costs less.
+func clearIfSet(n *atomic.Int64) bool {
+	set := n.Load() != 0
+	if set {
+		n.Store(0)
+	}
+	return set
 }
 
 // silent tells whether the server is taken for dead, since it leaves machines without an answer that it has answered
@@ -183,7 +196,7 @@ func (p *Pool) Heard(from netip.Addr, targets []Target, now int64) {
 
 // Answered notes a reply that matched a request, and what it gives to a machine, by its tag.
 func (p *Pool) Answered(from netip.Addr, targets []Target, now int64, machine uint64, given Answer) {
-	p.unmatched.Store(0)
+	clearIfSet(&p.unmatched)
 	known := false
 	for i := range targets {
 		if t := &targets[i]; t.Addr.Addr() == from {
