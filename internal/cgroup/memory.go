@@ -25,6 +25,7 @@ const noLimit = 1 << 50
 type Memory struct {
 	limit  int64
 	cache  [2][]byte  // the names in memory.stat of files in memory
+	held   [2][]byte  // and of the part of them that the kernel can take back only when a disk has written it
 	stat   *os.File   // memory.stat
 	usage  []*os.File // what is used in all
 	buffer []byte
@@ -32,12 +33,12 @@ type Memory struct {
 
 // Open finds the container's memory; [ErrNone] where it has no limit.
 func Open(root string) (*Memory, error) {
-	m := &Memory{buffer: make([]byte, 8<<10), cache: [2][]byte{[]byte("inactive_file"), []byte("active_file")}}
+	m := &Memory{buffer: make([]byte, 8<<10), cache: names("inactive_file", "active_file"), held: names("file_dirty", "file_writeback")}
 	dir, usage := root, []string{"memory.current"}
 	text, err := os.ReadFile(filepath.Join(dir, "memory.max"))
 	if errors.Is(err, os.ErrNotExist) {
 		dir, usage = filepath.Join(root, "memory"), []string{"memory.usage_in_bytes", "memory.kmem.tcp.usage_in_bytes"}
-		m.cache = [2][]byte{[]byte("total_inactive_file"), []byte("total_active_file")}
+		m.cache, m.held = names("total_inactive_file", "total_active_file"), names("total_dirty", "total_writeback")
 		text, err = os.ReadFile(filepath.Join(dir, "memory.limit_in_bytes"))
 	}
 	if errors.Is(err, os.ErrNotExist) {
@@ -49,6 +50,12 @@ func Open(root string) (*Memory, error) {
 	m.limit, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 	if err != nil || m.limit <= 0 || m.limit >= noLimit { // "max", or as good as
 		return nil, ErrNone
+	}
+	// In v2 a process above memory.high is slowed down instead of killed, which is as bad for machines that boot.
+	if text, err := os.ReadFile(filepath.Join(dir, "memory.high")); err == nil {
+		if high, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && high > 0 {
+			m.limit = min(m.limit, high)
+		}
 	}
 	if m.stat, err = os.Open(filepath.Join(dir, "memory.stat")); err != nil {
 		return nil, fmt.Errorf("failed to open use of memory: %w", err)
@@ -68,7 +75,7 @@ func Open(root string) (*Memory, error) {
 func (m *Memory) Limit() int64 { return m.limit }
 
 // Used is what the kernel cannot take back, in bytes: processes' memory, its own, sockets' buffers, files in tmpfs.
-// What it keeps of other files is left out.
+// What it keeps of other files is left out, unless that has to be written first.
 func (m *Memory) Used() (int64, error) {
 	used := int64(0)
 	for _, f := range m.usage {
@@ -86,16 +93,23 @@ func (m *Memory) Used() (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("failed to read use of memory: %w", err)
 	}
+	return max(used-max(sum(stat, m.cache)-sum(stat, m.held), 0), 0), nil
+}
+
+func names(a, b string) [2][]byte { return [2][]byte{[]byte(a), []byte(b)} }
+
+// sum adds up the values of two names in memory.stat.
+func sum(stat []byte, names [2][]byte) (all int64) {
 	for line := range bytes.Lines(stat) {
-		for _, name := range m.cache {
+		for _, name := range names {
 			if rest, ok := bytes.CutPrefix(line, name); ok && len(rest) > 0 && rest[0] == ' ' {
 				if value, err := strconv.ParseInt(string(bytes.TrimSpace(rest)), 10, 64); err == nil {
-					used -= value
+					all += value
 				}
 			}
 		}
 	}
-	return max(used, 0), nil
+	return all
 }
 
 // Close closes the files.

@@ -23,6 +23,27 @@ func TestMemory(t *testing.T) {
 			},
 			limit: 256 << 20, used: 4500000,
 		},
+		"v2 with files that have to be written first": {
+			files: map[string]string{
+				"memory.max": "268435456\n", "memory.current": "5000000\n",
+				"memory.stat": "anon 1\nfile 900000\nfile_mapped 4096\nfile_dirty 100000\nfile_writeback 50000\n" +
+					"inactive_file 400000\nactive_file 100000\n",
+			},
+			limit: 256 << 20, used: 4650000,
+		},
+		"v1 with files that have to be written first": {
+			files: map[string]string{
+				"memory/memory.limit_in_bytes": "1000000\n", "memory/memory.usage_in_bytes": "500000\n",
+				"memory/memory.stat": "dirty 1\ntotal_dirty 4000\ntotal_writeback 1000\ntotal_inactive_file 20000\ntotal_active_file 10000\n",
+			},
+			limit: 1000000, used: 475000,
+		},
+		"v2 that is slowed down first": {
+			files: map[string]string{
+				"memory.max": "268435456\n", "memory.high": "200000000\n", "memory.current": "1000\n", "memory.stat": "anon 1\n",
+			},
+			limit: 200000000, used: 1000,
+		},
 		"v1": {
 			files: map[string]string{
 				"memory/memory.limit_in_bytes": "1000000\n", "memory/memory.usage_in_bytes": "500000\n",

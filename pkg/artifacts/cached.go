@@ -33,8 +33,9 @@ type cache struct {
 	dir     *os.File     // the generation's directory
 	local   atomic.Bool  // files of it may be found in memory
 	probed  atomic.Bool  // whether their content may be was tried
-	checked atomic.Int64 // when the directory's name last led here, in Unix nanoseconds
+	checked atomic.Int64 // when the directory's name last led here, in nanoseconds since the handler began
 	warm    atomic.Pointer[warm]
+	known   [256]atomic.Uint64 // the inodes of files that were in memory, each in its place
 }
 
 // warm is a file whose whole content was in memory.
@@ -91,7 +92,7 @@ func (h *Handler) Cached(path string) *Cached {
 	if h.gen == nil || !h.gen.local.Load() {
 		return nil
 	}
-	if !h.leadsTo(h.gen, time.Now()) {
+	if !h.leadsTo(h.gen, time.Since(h.began)) {
 		return nil
 	}
 	c := &Cached{handler: h, gen: h.gen, name: name}
@@ -111,8 +112,8 @@ func (h *Handler) Cached(path string) *Cached {
 }
 
 // leadsTo is whether the directory's name leads to a generation, as far as that is known without waiting.
-func (h *Handler) leadsTo(g *generation, now time.Time) bool {
-	if now.UnixNano()-g.checked.Load() < int64(fresh) {
+func (h *Handler) leadsTo(g *generation, now time.Duration) bool {
+	if last := g.checked.Load(); last > 0 && int64(now)-last < int64(fresh) {
 		return true
 	}
 	dir, err := unix.Openat2(unix.AT_FDCWD, h.config.Directory, &unix.OpenHow{
@@ -127,7 +128,7 @@ func (h *Handler) leadsTo(g *generation, now time.Time) bool {
 	if unix.Fstat(dir, &s) != nil || !g.is(&s) {
 		return false // another generation has been published
 	}
-	g.checked.Store(now.UnixNano())
+	g.checked.Store(int64(now))
 	return true
 }
 
@@ -190,18 +191,30 @@ func (c *Cached) InMemory(offset int64) (int64, error) {
 	if w := c.gen.warm.Load(); w != nil && w.inode == c.info.Ino && w.size == c.info.Size && now.Sub(w.at) < fresh {
 		return w.size - offset, nil
 	}
+	// The kernel begins to read what is not there, into memory that it cannot take back until the disk has answered. So
+	// while the disk has enough to do, only a file that was in memory before is looked for.
+	known := &c.gen.known[c.info.Ino%uint64(len(c.gen.known))]
+	if c.handler.disk.full() && known.Load() != c.info.Ino {
+		return 0, nil
+	}
 	n, err := c.read(offset, unix.RWF_NOWAIT)
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		return 0, nil
 	case err == nil && n == c.info.Size:
 		c.gen.warm.Store(&warm{c.info.Ino, n, now})
+		known.Store(c.info.Ino)
 	}
 	return n, err
 }
 
-// Load waits until the kernel has the file's content at an offset in memory.
-func (c *Cached) Load(offset int64) error {
+// Load waits for a place, and until the kernel has the file's content at an offset in memory; [os.ErrClosed] where stop
+// was closed before there was a place.
+func (c *Cached) Load(offset int64, stop <-chan struct{}) error {
+	if !c.handler.disk.enter(stop) {
+		return os.ErrClosed
+	}
+	defer c.handler.disk.leave()
 	_, err := c.read(offset, 0)
 	return err
 }
@@ -260,10 +273,7 @@ func (c *Cached) Close() { _ = unix.Close(c.fd) }
 func (c *Cached) Served(bytes int64, took time.Duration, failure error) {
 	h := c.handler
 	h.config.Metrics.served(h.config.Route, c.label, bytes, took)
-	if failure != nil {
-		h.config.Metrics.missed(h.config.Route, missError)
-		if h.loud(missError) {
-			h.log.Error("failed to read file", "file", c.name, "error", failure)
-		}
+	if failure != nil && !errors.Is(failure, os.ErrClosed) {
+		h.broke(c.name, failure, bytes)
 	}
 }

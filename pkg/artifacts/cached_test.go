@@ -43,7 +43,7 @@ func (c *Cached) content(t *testing.T) []byte {
 	for at := int64(0); at < c.Size(); {
 		n, err := c.InMemory(at)
 		if n == 0 && err == nil {
-			if err = c.Load(at); err == nil {
+			if err = c.Load(at, nil); err == nil {
 				continue
 			}
 		}
@@ -222,7 +222,7 @@ func TestCachedTruncated(t *testing.T) {
 	if n, err := c.Send(-1, 5, 5); err == nil {
 		t.Errorf("%d bytes are sent to nowhere", n)
 	}
-	if err := c.Load(5); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := c.Load(5, nil); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("loaded what is behind the end: %v", err)
 	}
 }

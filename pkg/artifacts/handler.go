@@ -44,10 +44,13 @@ type Handler struct {
 	config Config
 	log    *slog.Logger
 
+	disk disk
+
 	mu  sync.RWMutex
 	gen *generation
 
-	said [misses]atomic.Int64 // when a fault was logged last: Unix nanoseconds
+	began time.Time
+	said  [misses]atomic.Int64 // when a fault was logged last, in nanoseconds since began; 0 is never
 }
 
 // generation is an open directory.
@@ -63,7 +66,7 @@ func (g *generation) close() error { return errors.Join(g.root.Close(), g.cache.
 
 // New makes a handler. The directory may come later.
 func New(c Config) *Handler {
-	h := &Handler{config: c, log: c.Logger}
+	h := &Handler{config: c, log: c.Logger, disk: newDisk(), began: time.Now()}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
@@ -154,7 +157,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such file", http.StatusNotFound)
 		return
 	}
+	if !h.disk.enter(r.Context().Done()) {
+		http.Error(w, "files do not answer", http.StatusServiceUnavailable) // the client has gone, or was given up
+		return
+	}
 	f, err := h.open(name, r)
+	h.disk.leave()
 	if err != nil {
 		h.fail(w, name, err)
 		return
@@ -173,12 +181,25 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	out := &counter{ResponseWriter: w}
 	start := time.Now()
-	http.ServeContent(out, boundRanges(r), name, f.info.ModTime(), f.File)
+	content := &diskFile{File: f.File, disk: h.disk, context: r.Context(), size: f.info.Size()}
+	http.ServeContent(out, boundRanges(r), name, f.info.ModTime(), content)
 	label := ""
 	if f.known {
 		label = name // of the manifest's, so that the metric has a bound
 	}
 	h.config.Metrics.served(h.config.Route, label, out.sent, time.Since(start))
+	if failure := out.broken(content); failure != nil && r.Method == http.MethodGet {
+		h.broke(name, failure, out.sent)
+		panic(http.ErrAbortHandler) // the client must see a torn answer, not a whole one
+	}
+}
+
+// broke counts and logs that a file could not be read to its end.
+func (h *Handler) broke(name string, failure error, sent int64) {
+	h.config.Metrics.missed(h.config.Route, missError)
+	if h.loud(missError) {
+		h.log.Error("failed to read file", "file", name, "sent_bytes", sent, "error", failure)
+	}
 }
 
 // served is a file that is being served.
@@ -240,8 +261,8 @@ const quietFor = 10 * time.Second
 
 // loud is whether a fault is to be logged.
 func (h *Handler) loud(why miss) bool {
-	last, now := h.said[why].Load(), time.Now().UnixNano()
-	return now-last >= int64(quietFor) && h.said[why].CompareAndSwap(last, now)
+	last, now := h.said[why].Load(), int64(time.Since(h.began))
+	return (last == 0 || now-last >= int64(quietFor)) && h.said[why].CompareAndSwap(last, now)
 }
 
 // fail answers for a file that cannot be served.
@@ -325,20 +346,45 @@ func accepts(header, coding string) bool {
 // counter counts the body's bytes and lets sendfile through.
 type counter struct {
 	http.ResponseWriter
-	sent int64
+	sent    int64
+	failure error // of sending
 }
 
 func (c *counter) Write(p []byte) (int, error) {
 	n, err := c.ResponseWriter.Write(p)
-	c.sent += int64(n)
+	c.count(int64(n), err)
 	return n, err
 }
 
 // ReadFrom implements io.ReaderFrom.
 func (c *counter) ReadFrom(r io.Reader) (int64, error) {
 	n, err := io.Copy(c.ResponseWriter, r)
-	c.sent += n
+	c.count(n, err)
 	return n, err
+}
+
+func (c *counter) count(n int64, err error) {
+	if c.sent += n; err != nil {
+		c.failure = err
+	}
+}
+
+// broken is the error of reading for which less than was promised has been sent: that of a file that has become shorter
+// is io.ErrUnexpectedEOF. It is nil if all was sent, or if sending failed.
+func (c *counter) broken(f *diskFile) error {
+	promised, err := strconv.ParseInt(c.Header().Get("Content-Length"), 10, 64)
+	switch {
+	case err != nil || c.sent >= promised:
+		return nil
+	case f.failure != nil:
+		return f.failure
+	case errors.Is(c.failure, syscall.EIO): // of sendfile(2)
+		return c.failure
+	case c.failure == nil:
+		return io.ErrUnexpectedEOF
+	default:
+		return nil
+	}
 }
 
 // Unwrap is for http.ResponseController.

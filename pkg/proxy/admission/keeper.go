@@ -25,7 +25,7 @@ const (
 	// before memory counts as short. goLeast is the least that Go has, for its live memory, which the charges bound.
 	goTarget, goLeast = 54, 25
 	// busyCollector is the part of the processor time that Go's collector may have from one collection to the next. If it
-	// has more, and more than liveAt percent of Go's limit are in use after a collection, connections are evicted, down to
+	// has more, twice in a row, and more than liveAt percent of Go's limit are in use after a collection, connections are evicted, down to
 	// an overworkRoom-th of the memory: the collector would run all the time, and all goroutines wait for it.
 	// Newcomers do not wait then, but are refused, for refuseFor.
 	busyCollector, liveAt, overworkRoom = .2, 65, 4
@@ -133,6 +133,7 @@ type keeper struct {
 	// collector and processor are the processor time of the collector, and of the process, until the last collection,
 	// in seconds.
 	collector, processor float64
+	overBusy             bool // the collector had too much to do until the last collection
 }
 
 // The order of a keeper's samples.
@@ -196,10 +197,10 @@ func (k *keeper) look(now time.Duration) {
 }
 
 // tune lowers Go's memory limit as the kernel's buffers grow, so that garbage is collected before connections are
-// evicted.
+// evicted. Go counts memory that was never touched, too, such as buffers of net/http: that is not used, and added.
 func (k *keeper) tune(used, limit int64) {
 	own := int64(k.sample[sampleTotal].Value.Uint64() - k.sample[sampleReleased].Value.Uint64())
-	want := max(limit/100*goTarget-max(used-own, 0), limit/100*goLeast)
+	want := max(limit/100*goTarget-(used-own), limit/100*goLeast)
 	want = min(want, k.most)
 	if math.Abs(float64(want-k.now)) > float64(limit)/64 {
 		debug.SetMemoryLimit(want)
@@ -217,8 +218,9 @@ func (k *keeper) overworked() int64 {
 	share := (collector - k.collector) / (processor - k.processor)
 	k.collector, k.processor = collector, processor
 	live := int64(k.sample[sampleLive].Value.Uint64() + k.sample[sampleStacks].Value.Uint64())
-	if share < busyCollector {
-		return 0
+	before := k.overBusy
+	if k.overBusy = share >= busyCollector; !k.overBusy || !before {
+		return 0 // or many that go on at one moment, as when a disk is back, would be taken for a flood
 	}
 	return max(live-k.now/100*liveAt, 0)
 }

@@ -26,7 +26,6 @@ type Conn struct {
 	last    bool // the loop reported a FIN, an error or an urgent byte: read until the end or EAGAIN
 	more    bool // the socket may have bytes that were not read
 	sending bool // the client's socket was full, and the loop reports when it takes more
-	paused  bool // waiting for a file to be loaded
 	endings int  // how many bytes of line ends may still follow a POST
 	reading bool // Read is serving requests, and goes on where again is set
 	again   bool
@@ -36,8 +35,9 @@ type Conn struct {
 	acked   uint64 // bytes that the client had acknowledged when the loop last looked
 
 	// Of the request that is being answered.
-	exchange *Exchange // nil between requests
-	upstream *upstream // nil unless an endpoint has been asked
+	exchange *Exchange     // nil between requests
+	loading  chan struct{} // closed if the connection is closed while a file is loaded; nil otherwise
+	upstream *upstream     // nil unless an endpoint has been asked
 }
 
 // Phases of a connection.
@@ -78,10 +78,10 @@ func (c *Conn) wait() {
 func (c *Conn) Ready(e loop.Events) {
 	c.last = c.last || e.Last()
 	switch {
-	case c.sending && !c.paused && e.Writable():
+	case c.sending && c.loading == nil && e.Writable():
 		c.more = c.more || e.Readable()
 		c.flush()
-	case c.exchange != nil || c.paused || c.queued:
+	case c.exchange != nil || c.queued:
 		c.more = true
 	case e.Readable():
 		c.Read()
@@ -281,14 +281,17 @@ const mostLoads = 8
 func (c *Conn) load() {
 	x := c.exchange
 	x.loads++
-	c.paused = true
+	stop := make(chan struct{})
+	c.loading = stop
 	c.engine.open.Go(func() {
-		err := x.File.Load(x.written - int64(len(x.out)))
+		err := x.File.Load(x.written-int64(len(x.out)), stop)
 		done := make(chan struct{})
 		c.engine.Soon(func() {
 			defer close(done)
-			x.broken = err
-			c.paused, c.since = false, c.engine.loop.Now() // it was not the client that was slow
+			c.loading, c.since = nil, c.engine.loop.Now() // it was not the client that was slow
+			if !c.gone {
+				x.broken = err
+			}
 			switch {
 			case c.gone:
 				c.finish(x, x.result(unix.ECONNABORTED))
@@ -359,7 +362,7 @@ func (c *Conn) waitToSend() (err error) {
 func (c *Conn) tick(now time.Time) {
 	past := now.Sub(c.since)
 	switch {
-	case c.paused:
+	case c.loading != nil:
 	case c.sending:
 		c.stalled(now, past)
 	case c.exchange != nil && past < answerWait:
@@ -427,7 +430,9 @@ func (c *Conn) close() {
 	x := c.exchange
 	c.exchange = nil
 	switch {
-	case x == nil, c.paused: // between requests, or the goroutine that loads the file finishes this one
+	case c.loading != nil: // the goroutine that loads the file finishes this one
+		close(c.loading)
+	case x == nil:
 	case c.upstream != nil:
 		c.upstream.close()
 		c.upstream = nil

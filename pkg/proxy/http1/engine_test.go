@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -235,6 +236,7 @@ type fakeFile struct {
 	loads   atomic.Int64
 	closed  atomic.Int64
 	hold    chan struct{} // Load waits for it, unless nil
+	waits   bool          // Load waits for its turn, which does not come
 }
 
 func (f *fakeFile) Size() int64 { return int64(len(f.content)) }
@@ -255,8 +257,12 @@ func (f *fakeFile) Send(socket int, offset, n int64) (int64, error) {
 	return int64(max(sent, 0)), err
 }
 
-func (f *fakeFile) Load(int64) error {
+func (f *fakeFile) Load(_ int64, stop <-chan struct{}) error {
 	f.loads.Add(1)
+	if f.waits {
+		<-stop
+		return os.ErrClosed
+	}
 	if f.hold != nil {
 		<-f.hold
 	}
@@ -325,6 +331,21 @@ func TestFileOfAClientThatGoes(t *testing.T) {
 	}
 	close(file.hold)
 	if r := <-o.ended; !r.Gone || r.Sent != 0 || r.Expected != file.Size() {
+		t.Errorf("the route is told %+v", r)
+	}
+	o.eventually("the file is closed", func() bool { return file.closed.Load() == 1 })
+}
+
+// A connection is closed while its file waits to be loaded, as for a disk that hangs: the file is closed at once.
+func TestFileThatWaitsIsGivenUp(t *testing.T) {
+	file := &fakeFile{content: request, absent: func(int64) bool { return true }, waits: true}
+	o := newOwner(t)
+	o.file = func() File { return file }
+	client := o.dial(0)
+	_, _ = io.WriteString(client, request)
+	o.eventually("the file waits", func() bool { return file.loads.Load() == 1 })
+	o.call(func() { o.engine.conns[0].Abort() })
+	if r := <-o.ended; !r.Gone || r.Broken != nil || r.Sent != 0 {
 		t.Errorf("the route is told %+v", r)
 	}
 	o.eventually("the file is closed", func() bool { return file.closed.Load() == 1 })

@@ -38,7 +38,7 @@ func TestSendFile(t *testing.T) {
 		if i == 2 {
 			most = 10 << 20
 		}
-		if n, err := c.SendFile(file, most); n != want || err != nil {
+		if n, err := c.SendFile(file, most, nil); n != want || err != nil {
 			t.Errorf("part %d: sent %d, %v, want %d", i, n, err, want)
 		}
 	}
@@ -72,7 +72,7 @@ func TestSendFileFails(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	if n, err := c.SendFile(r, 1); n != 0 || !errors.Is(err, errors.ErrUnsupported) {
+	if n, err := c.SendFile(r, 1, nil); n != 0 || !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("sent %d of a pipe, %v", n, err)
 	}
 	file, err := os.CreateTemp(t.TempDir(), "large")
@@ -86,7 +86,7 @@ func TestSendFileFails(t *testing.T) {
 	if err := c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := c.SendFile(file, 1<<30); n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+	if n, err := c.SendFile(file, 1<<30, nil); n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("sent %d to a peer that does not read, %v", n, err)
 	}
 }

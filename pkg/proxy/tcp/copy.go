@@ -127,8 +127,7 @@ func (c *copier) arm() error {
 	if c.session.settings.Idle <= 0 {
 		return nil
 	}
-	last := time.Unix(0, c.session.moved.Load())
-	return c.src.SetReadDeadline(last.Add(c.session.settings.Idle))
+	return c.src.SetReadDeadline(c.session.lastMoved().Add(c.session.settings.Idle))
 }
 
 func (c *copier) count(n int64) {
@@ -139,6 +138,6 @@ func (c *copier) count(n int64) {
 	c.session.outcome.bytes[c.direction] += n
 	c.session.lease.Touch()
 	if c.session.settings.Idle > 0 {
-		c.session.moved.Store(time.Now().UnixNano())
+		c.session.moveNow()
 	}
 }

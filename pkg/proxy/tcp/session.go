@@ -27,7 +27,7 @@ type session struct {
 	pendingDial *pendingDial   // that the loop has begun
 	progress    progress       // of both directions in the loop
 	lease       admission.Lease
-	moved       atomic.Int64 // when bytes moved last, in Unix nanoseconds; only with an idle timeout
+	moved       atomic.Int64 // when bytes moved last, in nanoseconds since started; only with an idle timeout
 	outcome     outcome
 
 	mu      sync.Mutex
@@ -205,7 +205,7 @@ func (s *session) blame(err error) error {
 // pass copies both directions until both have ended.
 func (s *session) pass(client, server stream) {
 	if s.settings.Idle > 0 {
-		s.moved.Store(time.Now().UnixNano())
+		s.moveNow()
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -216,6 +216,13 @@ func (s *session) pass(client, server stream) {
 	<-ended
 }
 
+// started is what times are counted from, since the wall clock may be set.
+var started = time.Now()
+
+func (s *session) moveNow() { s.moved.Store(int64(time.Since(started))) }
+
+func (s *session) lastMoved() time.Time { return started.Add(time.Duration(s.moved.Load())) }
+
 // alive reports whether bytes moved while a direction waited for the idle timeout: bytes that we passed on, or that a
 // peer took out of a socket's buffer. The kernel wakes a writer only when a third of that buffer is free, which can
 // take a slow reader longer than the timeout.
@@ -225,7 +232,7 @@ func (s *session) alive() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(time.Unix(0, s.moved.Load())) < s.settings.Idle {
+	if time.Since(s.lastMoved()) < s.settings.Idle {
 		return true
 	}
 	before := s.waiting
@@ -233,7 +240,7 @@ func (s *session) alive() bool {
 	if s.waiting == before {
 		return false
 	}
-	s.moved.Store(time.Now().UnixNano())
+	s.moveNow()
 	return true
 }
 

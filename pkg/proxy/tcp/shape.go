@@ -2,7 +2,6 @@ package tcp
 
 import (
 	"net"
-	"time"
 )
 
 // share waits until the route's rate allows n bytes to the client. A copier holds a buffer or a pipe while it waits, as
@@ -34,7 +33,7 @@ func (c *copier) piece(n int) int {
 func (s *session) keepAlive() error {
 	s.lease.Touch()
 	if s.settings.Idle > 0 {
-		s.moved.Store(time.Now().UnixNano())
+		s.moveNow()
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func (f cachedFile) AppendHeader(b []byte) []byte {
 }
 func (f cachedFile) Size() int64                          { return int64(len(cachedText)) }
 func (f cachedFile) InMemory(offset int64) (int64, error) { return f.Size() - offset, nil }
-func (f cachedFile) Load(int64) error                     { return nil }
+func (f cachedFile) Load(int64, <-chan struct{}) error    { return nil }
 func (f cachedFile) Send(socket int, offset, n int64) (int64, error) {
 	sent, err := unix.Write(socket, []byte(cachedText[offset:offset+n]))
 	return int64(sent), err

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
@@ -25,11 +26,11 @@ const (
 // ReadFrom implements io.ReaderFrom: files leave by sendfile(2), in pieces.
 func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 	limited, ok := r.(*io.LimitedReader)
-	file, from := (*os.File)(nil), false
+	file, places := (*os.File)(nil), sock.Places(nil)
 	if ok {
-		file, from = limited.R.(*os.File)
+		file, places = fileOf(limited.R)
 	}
-	if !from {
+	if file == nil {
 		buffer := sock.Borrow()
 		defer buffer.Return()
 		return io.CopyBuffer(struct{ io.Writer }{c}, r, buffer[:])
@@ -42,7 +43,7 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 		defer func() { _ = c.socket.Cork(false) }()
 	}
 	for limited.N > 0 {
-		piece := &io.LimitedReader{R: file, N: min(limited.N, filePiece)}
+		piece := &io.LimitedReader{R: limited.R, N: min(limited.N, filePiece)}
 		shaped := c.shaping.shaper.On()
 		if shaped {
 			if piece.N, err = c.shapedPiece(piece.N); err != nil {
@@ -54,7 +55,7 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 		}
 		c.lease.Touch()
 		want := piece.N
-		n, err := c.sendPiece(file, piece)
+		n, err := c.sendPiece(file, piece, places)
 		total += n
 		limited.N -= n
 		c.listener.metrics.bytesOut(n)
@@ -74,8 +75,11 @@ func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
 }
 
 // sendPiece sends a piece of a file: by sendfile(2), where the file has it.
-func (c *conn) sendPiece(file *os.File, piece *io.LimitedReader) (int64, error) {
-	total, err := c.socket.SendFile(file, piece.N)
+func (c *conn) sendPiece(file *os.File, piece *io.LimitedReader, places sock.Places) (int64, error) {
+	if places != nil {
+		places = disk{places, c}
+	}
+	total, err := c.socket.SendFile(file, piece.N, places)
 	if !errors.Is(err, errors.ErrUnsupported) {
 		return total, opError("sendfile", err)
 	}
@@ -101,8 +105,41 @@ func isFile(r io.Reader) bool {
 	if !ok || limited.N < corkFrom {
 		return false
 	}
-	_, ok = limited.R.(*os.File)
-	return ok
+	file, _ := fileOf(limited.R)
+	return file != nil
+}
+
+// DiskFile may be what a handler copies to a client: a file whose disk may hang.
+type DiskFile interface {
+	io.Reader
+	// OSFile is the file itself, which is read in its places only.
+	OSFile() *os.File
+	sock.Places
+}
+
+// fileOf is the file that a handler copies, with the places in which to read it, if there are such; nil if it is none.
+func fileOf(r io.Reader) (*os.File, sock.Places) {
+	if f, ok := r.(DiskFile); ok {
+		return f.OSFile(), f
+	}
+	file, _ := r.(*os.File)
+	return file, nil
+}
+
+// disk has the places of a file that is sent to a client, who is not slow while the disk is.
+type disk struct {
+	sock.Places
+	client *conn
+}
+
+// Wait implements sock.Places.
+func (d disk) Wait() error {
+	err := d.Places.Wait()
+	if err == nil && d.client.stall.most > 0 {
+		d.client.stall.armed = time.Time{}
+		err = d.client.arm()
+	}
+	return err
 }
 
 // pieces are what a file is read into before TLS: four records.

@@ -79,9 +79,11 @@ func (c *Container) Watch() {
 }
 
 // Remove removes it; its processes must have been killed, and may take a moment to end.
-func (c *Container) Remove() (err error) {
+func (c *Container) Remove() error { return remove(c.dir) }
+
+func remove(cgroup string) (err error) {
 	for range 100 {
-		if err = os.Remove(c.dir); !errors.Is(err, syscall.EBUSY) {
+		if err = os.Remove(cgroup); !errors.Is(err, syscall.EBUSY) {
 			return err
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,10 +18,11 @@ import (
 // Rack is machines that load a file at one moment, each from an address of its own.
 type Rack struct {
 	Machines int
+	Shared   int // addresses that the machines share, if not 0
 	Address  string
-	Path     string
-	Size     int64 // of the file, in bytes
-	Rate     int64 // of each machine, in bytes per second; 0 is as fast as it goes
+	Path     string // %d in it is the machine's number
+	Size     int64  // of the file, in bytes
+	Rate     int64  // of each machine, in bytes per second; 0 is as fast as it goes
 }
 
 // Loads are what became of a rack.
@@ -74,14 +77,18 @@ func reason(err error) string {
 func (r Rack) load(ctx context.Context, machine int, connected func()) error {
 	connected = sync.OnceFunc(connected)
 	defer connected()
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 3, byte(machine>>8), byte(machine))}, Timeout: quiet}
+	from, path := machine, strings.ReplaceAll(r.Path, "%d", strconv.Itoa(machine))
+	if r.Shared > 0 {
+		from %= r.Shared
+	}
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 3, byte(from>>8), byte(from))}, Timeout: quiet}
 	c, err := dialer.DialContext(ctx, "tcp", r.Address)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	connected()
-	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", r.Path); err != nil {
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path); err != nil {
 		return err
 	}
 	begun, in := time.Now(), bufio.NewReaderSize(deadlined{c}, 16<<10)
