@@ -65,7 +65,14 @@ release-binaries: ## build the programs for both platforms into build/release/bi
 		CGO_ENABLED=0 GOOS=$${platform%/*} GOARCH=$${platform#*/} go build -trimpath -ldflags '$(LDFLAGS)' \
 			-o $(RELEASE_DIR)/bin/$$program-$${platform%/*}-$${platform#*/} ./cmd/$$program; \
 	done; done
-	@cd $(RELEASE_DIR)/bin && LC_ALL=C && sha256sum * >../SHA256SUMS && mv ../SHA256SUMS . && cat SHA256SUMS
+	@$(release-sums)
+# Of every file that is published, so that "sha256sum -c" is content with the downloads.
+release-sums = cd $(RELEASE_DIR)/bin && rm -f SHA256SUMS && LC_ALL=C && sha256sum * >../SHA256SUMS && mv ../SHA256SUMS . && cat SHA256SUMS
+
+.PHONY: release-files
+release-files: ## put the images' SBOMs beside the binaries, with checksums of all
+	@cp $(BUILD)/images/*.spdx.json $(RELEASE_DIR)/bin
+	@$(release-sums)
 
 .PHONY: release-notes
 release-notes: release-tool ## write the version's notes from CHANGELOG.md
@@ -78,9 +85,9 @@ release-check: release-notes ## is the tag the chart's version, and does CHANGEL
 		{ echo "the tag is $(VERSION), charts/stack/Chart.yaml says $$(sed -n 's/^version: //p' $(CHART)/Chart.yaml)" >&2; exit 1; }
 
 .PHONY: release-github
-release-github: ## make the release on GitHub, with notes, binaries and SBOMs; needs gh
+release-github: release-files ## make the release on GitHub, with notes, binaries and SBOMs; needs gh
 	gh release create '$(VERSION)' --verify-tag --notes-file $(RELEASE_DIR)/notes.md \
-		$(RELEASE_DIR)/bin/* $(BUILD)/images/*.spdx.json
+		$(RELEASE_DIR)/bin/*
 
 # Not from the cache of tests, which does not see the files of other modules.
 .PHONY: test-release
