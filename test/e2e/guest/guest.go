@@ -138,7 +138,7 @@ func pack(ctx context.Context, m Machine, dir, path string) error {
 	}
 	module := filepath.Join(repo, "test", "e2e")
 	bin := filepath.Join(repo, "build", "bin", "guest-"+m.Arch)
-	if err := Build(ctx, m.Arch, module, bin, "./guest/init"); err != nil {
+	if err := program.For(ctx, m.Arch, module, bin, "./guest/init"); err != nil {
 		return err
 	}
 	text, err := json.Marshal(m.Commands)

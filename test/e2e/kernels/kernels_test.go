@@ -27,8 +27,12 @@ func TestKernels(t *testing.T) {
 			if !ok && !series.Default || ok && !strings.Contains(","+names+",", ","+series.Name+",") {
 				t.Skipf("needs KERNELS=%s", series.Name)
 			}
+			if missing := guest.Missing(series.Arch); missing != "" {
+				t.Skipf("needs Debian's package %s", missing)
+			}
+			programs := build(t, series.Arch)
 			t.Parallel()
-			boot(t, series)
+			boot(t, series, programs)
 		})
 	}
 }
@@ -36,10 +40,7 @@ func TestKernels(t *testing.T) {
 // result is what a program of tests prints of a test that has ended.
 var result = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): (\S+)`)
 
-func boot(t *testing.T, s Series) {
-	if missing := guest.Missing(s.Arch); missing != "" {
-		t.Skipf("needs Debian's package %s", missing)
-	}
+func boot(t *testing.T, s Series, programs map[string]string) {
 	cache, err := kernel.Cache(s.Package)
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +49,7 @@ func boot(t *testing.T, s Series) {
 	if err != nil {
 		t.Skipf("needs Debian's package %s: %v", s.Package.Name, err)
 	}
-	programs, commands := build(t, s)
+	commands := s.commands()
 	log := filepath.Join(t.TempDir(), "log")
 	file, err := os.Create(log)
 	if err != nil {
@@ -79,39 +80,58 @@ func boot(t *testing.T, s Series) {
 	}
 }
 
-// build builds what runs in a guest.
-func build(t *testing.T, s Series) (programs map[string]string, commands []guest.Command) {
+// tested are the packages whose tests run in guests.
+var tested = []struct {
+	name, pkg string
+	e2e       bool // a package of this module
+	memory    int64
+	args      []string
+	part      bool // runs also on kernels that run some cases only
+}{
+	{name: "kernels.test", pkg: "./kernels/inside", e2e: true, part: true},
+	{name: "hostlink.test", pkg: "./pkg/hostlink", args: []string{"-test.skip=^TestDocs$"}}, // which reads the repository
+	{name: "cgroup.test", pkg: "./internal/cgroup", memory: 64 << 20},
+}
+
+// commands are what runs on a kernel.
+func (s Series) commands() (commands []guest.Command) {
+	for _, tests := range tested {
+		args := append([]string{"/bin/" + tests.name, "-test.v", "-test.parallel=4"}, tests.args...)
+		if s.Cases != "" && !tests.part {
+			continue
+		}
+		if s.Cases != "" {
+			args = append(args, "-test.run="+s.Cases)
+		}
+		commands = append(commands, guest.Command{Args: args, Memory: tests.memory})
+	}
+	return commands
+}
+
+// build builds what runs in guests.
+func build(t *testing.T, arch string) (programs map[string]string) {
 	t.Helper()
 	repo, err := program.Repo()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(repo, "build", "bin", "guest-"+s.Arch)
+	dir, e2e := filepath.Join(repo, "build", "bin", "guest-"+arch), filepath.Join(repo, "test", "e2e")
 	programs = map[string]string{}
-	if err := guest.Build(t.Context(), s.Arch, repo, dir, "./cmd/broadcast-init", "./cmd/dhcp-relay"); err != nil {
+	if err := program.For(t.Context(), arch, repo, dir, "./cmd/broadcast-init", "./cmd/dhcp-relay"); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"broadcast-init", "dhcp-relay"} {
 		programs[name] = filepath.Join(dir, name)
 	}
-	for _, tests := range []struct {
-		name, module, pkg string
-		memory            int64
-	}{
-		{"kernels", filepath.Join(repo, "test", "e2e"), "./kernels/inside", 0},
-		{"hostlink", repo, "./pkg/hostlink", 0},
-		{"cgroup", repo, "./internal/cgroup", 64 << 20},
-	} {
-		name := tests.name + ".test"
-		programs[name] = filepath.Join(dir, name)
-		if err := guest.BuildTest(t.Context(), s.Arch, tests.module, programs[name], tests.pkg); err != nil {
+	for _, tests := range tested {
+		module := repo
+		if tests.e2e {
+			module = e2e
+		}
+		if err := program.TestsFor(t.Context(), arch, module, dir, tests.name, tests.pkg); err != nil {
 			t.Fatal(err)
 		}
-		args := []string{"/bin/" + name, "-test.v", "-test.parallel=4"}
-		if s.Cases != "" && tests.name == "kernels" {
-			args = append(args, "-test.run="+s.Cases)
-		}
-		commands = append(commands, guest.Command{Args: args, Memory: tests.memory})
+		programs[tests.name] = filepath.Join(dir, tests.name)
 	}
-	return programs, commands
+	return programs
 }

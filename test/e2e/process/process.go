@@ -227,14 +227,16 @@ func (p *Process) Said() string {
 	}
 }
 
+// longest is how many bytes of a file its end has.
+const longest = 8000
+
 // end is the end of a file.
 func end(file *os.File) string {
-	const most = 8000
 	info, err := file.Stat()
 	if err != nil {
 		return ""
 	}
-	text := make([]byte, min(most, info.Size()))
+	text := make([]byte, min(longest, info.Size()))
 	n, _ := file.ReadAt(text, info.Size()-int64(len(text))) // at the end it is io.EOF
 	return string(text[:n])
 }

@@ -43,6 +43,24 @@ func Repo() (string, error) {
 // Build builds packages of the module in a directory into another directory. Builds into it wait for each other. A
 // program that is up to date stays as it is.
 func Build(ctx context.Context, module, out string, packages []string, flags ...string) error {
+	args := slices.Concat([]string{"build", "-v", "-trimpath", "-o", out + string(filepath.Separator)}, flags, packages)
+	return build(ctx, module, out, args)
+}
+
+// For builds static programs of packages for an architecture, likewise.
+func For(ctx context.Context, arch, module, out string, packages ...string) error {
+	args := slices.Concat([]string{"build", "-v", "-trimpath", "-ldflags", "-s -w", "-o", out + string(filepath.Separator)}, packages)
+	return build(ctx, module, out, args, "GOARCH="+arch)
+}
+
+// TestsFor builds the tests of a package as a static program for an architecture, NAME in the directory.
+func TestsFor(ctx context.Context, arch, module, out, name, pkg string) error {
+	args := []string{"test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(out, name), pkg}
+	return build(ctx, module, out, args, "GOARCH="+arch)
+}
+
+// build runs go with arguments of which the last are packages.
+func build(ctx context.Context, module, out string, args []string, env ...string) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return fmt.Errorf("failed to make %s: %w", out, err)
 	}
@@ -64,16 +82,16 @@ func Build(ctx context.Context, module, out string, packages []string, flags ...
 		Quiet: buildQuiet, Signs: []func() string{process.LastLine("go build", said.Name())},
 	})
 	defer watch.End()
-	args := slices.Concat([]string{"build", "-v", "-trimpath", "-o", out + string(filepath.Separator)}, flags, packages)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = module, said, said
 	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false", "GOWORK=off")
-	if !slices.Contains(flags, "-race") { // which needs cgo
+	if !slices.Contains(args, "-race") { // which needs cgo
 		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
 	}
+	cmd.Env = append(cmd.Env, env...)
 	if err := cmd.Run(); err != nil {
 		text, _ := os.ReadFile(said.Name())
-		return fmt.Errorf("failed to build %s: %w: %s", strings.Join(packages, " "), watch.Why(ctx, err), text)
+		return fmt.Errorf("failed to go %s: %w: %s", strings.Join(args, " "), watch.Why(ctx, err), text)
 	}
 	return nil
 }
