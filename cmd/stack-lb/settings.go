@@ -16,18 +16,19 @@ import (
 
 const (
 	prefix       = "STACK_LB"
-	defaultAdmin = ":9071" // as in the tag below
+	defaultAdmin = "127.0.0.1:9071" // as in the tag below
 )
 
 // settings is what the environment sets.
 type settings struct {
 	daemon.Settings
-	AdminAddress string `split_words:"true" default:":9071" desc:"where /metrics, /healthz, /readyz and /addresses are served"`
+	AdminAddress string `split_words:"true" default:"127.0.0.1:9071" desc:"where /metrics, /healthz, /readyz and /addresses are served"`
 	Pprof        bool   `default:"false" desc:"serve profiles under /debug/pprof/ of the admin address"`
 
-	Node       string `required:"true" desc:"this node's name in Kubernetes"`
-	Namespace  string `desc:"where the leases are; empty: the pod's own namespace"`
-	Kubeconfig string `desc:"path of a kubeconfig; empty: the pod's service account"`
+	Node           string `required:"true" desc:"this node's name in Kubernetes"`
+	Namespace      string `desc:"where the leases are; empty: the pod's own namespace"`
+	WatchNamespace string `split_words:"true" desc:"namespace of the Services whose addresses are announced; empty: all namespaces"`
+	Kubeconfig     string `desc:"path of a kubeconfig; empty: the pod's service account"`
 
 	Class     string         `default:"tinkerbell.org/stack-lb" desc:"loadBalancerClass of the Services whose addresses are announced"`
 	Mode      string         `default:"announce" desc:"who forwards for Services that do not say: announce (kube-proxy) or proxy (stack-lb's own listeners)"`
@@ -70,6 +71,9 @@ func (s *settings) Validate() error {
 	}
 	if s.Namespace != "" && (!nodeName.MatchString(s.Namespace) || strings.Contains(s.Namespace, ".")) {
 		fault("NAMESPACE", "%q is no name of a namespace: lower-case letters, digits and -", s.Namespace)
+	}
+	if s.WatchNamespace != "" && (!nodeName.MatchString(s.WatchNamespace) || strings.Contains(s.WatchNamespace, ".")) {
+		fault("WATCH_NAMESPACE", "%q is no name of a namespace: lower-case letters, digits and -", s.WatchNamespace)
 	}
 	if s.Kubeconfig != "" && s.Namespace == "" {
 		fault("NAMESPACE", "required with %s_KUBECONFIG: there is no pod whose namespace could be meant", prefix)

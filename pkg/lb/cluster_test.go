@@ -77,6 +77,8 @@ type cluster struct {
 	nodes []*member
 	// number tells clusters on one switch apart.
 	number byte
+	// namespace is where the leases are, and watch that of the Services; empty is all.
+	namespace, watch string
 }
 
 // newWires makes a switch.
@@ -92,7 +94,7 @@ func newCluster(t *testing.T, nodes int) *cluster {
 // newClusterOn makes another cluster on a switch.
 func newClusterOn(t *testing.T, on *wires, number byte, nodes int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, api: newAPI(), wires: on, number: number}
+	c := &cluster{t: t, api: newAPI(), wires: on, number: number, namespace: "stack"}
 	for i := range nodes {
 		c.nodes = append(c.nodes, c.start(i))
 	}
@@ -116,7 +118,7 @@ func (c *cluster) start(i int) *member {
 	}
 	name := fmt.Sprintf("n%d", i)
 	m.c = New(Options{
-		Client: c.api, Node: name, Identity: Identity(name, "boot-id"), Namespace: "stack", Times: quick,
+		Client: c.api, Node: name, Identity: Identity(name, "boot-id"), Namespace: c.namespace, Watch: c.watch, Times: quick,
 		Services: service.Options{Class: "tinkerbell.org/stack-lb"}, ProbeInterval: 100 * time.Millisecond, Host: m.station,
 		Logger: slog.New(slog.NewTextHandler(m.log, nil)), Registerer: prometheus.NewRegistry(),
 	})

@@ -50,9 +50,11 @@ type Controller struct {
 
 	mu   sync.Mutex
 	vips map[netip.Addr]*running
-	plan service.Plan
-	left bool // addresses of a run before were looked for
-	done bool // no task is started any more
+	// rivals are other stack-lb of the class that hold their status lease, by its namespace.
+	rivals map[string]rival
+	plan   service.Plan
+	left   bool // addresses of a run before were looked for
+	done   bool // no task is started any more
 	// unneeded are the leases of addresses for which no Service asks, and since when.
 	unneeded map[string]time.Time
 }
@@ -88,7 +90,7 @@ func New(o Options) *Controller {
 	c := &Controller{
 		o: o, log: o.Logger, logLimiter: loglimit.New(o.Logger, 1, time.Minute),
 		metrics: NewMetrics(o.Registerer), began: time.Now(),
-		vips: map[netip.Addr]*running{}, unneeded: map[string]time.Time{},
+		vips: map[netip.Addr]*running{}, rivals: map[string]rival{}, unneeded: map[string]time.Time{},
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second)),
 	}
@@ -98,7 +100,10 @@ func New(o Options) *Controller {
 	})
 	c.status = elect.New(elect.Config{
 		Leases: c.leases(), Name: statusLease, Labels: leaseLabels, Owner: o.LeaseOwner, Identity: o.Identity,
-		Times:     o.Times,
+		Times: o.Times,
+		Annotations: func() map[string]string {
+			return map[string]string{classAnnotation: o.Services.Class, watchAnnotation: o.Watch}
+		},
 		Candidate: func() error { return nil },
 		Renewed: func(context.Context, elect.Grant) error {
 			if !c.writes.Swap(true) {
@@ -197,7 +202,7 @@ func (c *Controller) replan(ctx context.Context) error {
 	if !c.synced.Load() {
 		return nil
 	}
-	plan := service.Make(c.allServices(), c.o.Services)
+	plan := service.Make(c.ourServices(), c.o.Services)
 	c.forward.Set(forward.State{Plan: plan, Slices: c.slices, Place: c.place()}) // before anybody stands as a candidate
 	c.mu.Lock()
 	if c.done {
@@ -251,7 +256,7 @@ func (c *Controller) start(ctx context.Context, wish *service.Address) {
 	v := &running{vip: newVIP(c, wish), stop: stop, lease: LeaseName(wish.IP)}
 	c.vips[wish.IP] = v
 	for _, object := range c.leaseCache.GetStore().List() {
-		if lease := asLease(object); lease != nil && lease.Name == v.lease {
+		if lease := asLease(object); lease != nil && lease.Namespace == c.o.Namespace && lease.Name == v.lease {
 			v.elector.Observe(lease, false)
 		}
 	}

@@ -253,6 +253,7 @@ func newAPI() *fake.Clientset {
 			is.SetNamespace(action.GetNamespace())
 			is.SetResourceVersion(strconv.Itoa(version))
 			if create {
+				is.SetCreationTimestamp(meta1.Now())
 				return true, object, client.Tracker().Create(resource, object, action.GetNamespace())
 			}
 			return true, object, client.Tracker().Update(resource, object, action.GetNamespace())

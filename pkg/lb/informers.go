@@ -52,9 +52,9 @@ func informer[L runtime.Object](c *Controller, s source[L], example runtime.Obje
 // makeInformers makes what follows the API, and says what each change has to be looked at for.
 func (c *Controller) makeInformers() error {
 	client := c.o.Client
-	c.services = informer(c, client.CoreV1().Services(meta.NamespaceAll), &core.Service{}, "",
+	c.services = informer(c, client.CoreV1().Services(c.o.Watch), &core.Service{}, "",
 		"spec.type="+string(core.ServiceTypeLoadBalancer), cache.Indexers{})
-	c.endpoints = informer(c, client.DiscoveryV1().EndpointSlices(meta.NamespaceAll), &discovery.EndpointSlice{},
+	c.endpoints = informer(c, client.DiscoveryV1().EndpointSlices(c.o.Watch), &discovery.EndpointSlice{},
 		discovery.LabelServiceName, "", cache.Indexers{byService: func(object any) ([]string, error) {
 			slice, ok := object.(*discovery.EndpointSlice)
 			if !ok {
@@ -64,7 +64,11 @@ func (c *Controller) makeInformers() error {
 		}})
 	c.nodes = informer(c, client.CoreV1().Nodes(), &core.Node{}, "",
 		fields.OneTermEqualSelector(meta.ObjectNameField, c.o.Node).String(), cache.Indexers{})
-	c.leaseCache = informer(c, client.CoordinationV1().Leases(c.o.Namespace), &coordination.Lease{},
+	where := c.o.Namespace
+	if c.o.Watch == "" {
+		where = meta.NamespaceAll // another stack-lb may announce the same Services
+	}
+	c.leaseCache = informer(c, client.CoordinationV1().Leases(where), &coordination.Lease{},
 		managedBy+"="+program, "", cache.Indexers{})
 	for _, each := range []struct {
 		informer  cache.SharedIndexInformer
@@ -177,6 +181,10 @@ func (c *Controller) leaseChanged(object any, deleted bool) {
 	if lease == nil {
 		return
 	}
+	if lease.Namespace != c.o.Namespace {
+		c.rivalChanged(lease, deleted)
+		return
+	}
 	if lease.Name == statusLease {
 		c.status.Observe(lease, deleted)
 		return
@@ -228,7 +236,7 @@ func (c *Controller) enqueueStatus() {
 // startEvents begins to write Events.
 func (c *Controller) startEvents() record.EventBroadcaster {
 	broadcaster := record.NewBroadcaster()
-	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.o.Client.CoreV1().Events(meta.NamespaceAll)})
+	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.o.Client.CoreV1().Events(c.o.Watch)})
 	c.events = broadcaster.NewRecorder(scheme.Scheme, core.EventSource{Component: program, Host: c.o.Node})
 	return broadcaster
 }

@@ -34,6 +34,8 @@ type Options struct {
 	Node, Identity string
 	// Namespace is where the leases are.
 	Namespace string
+	// Watch is the namespace of the Services whose addresses are announced; empty is all.
+	Watch string
 	// LeaseOwner is the object of that namespace with which the leases go; nil is none.
 	LeaseOwner *meta.OwnerReference
 	Services   service.Options

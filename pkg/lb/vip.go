@@ -67,7 +67,7 @@ func newVIP(c *Controller, wish *service.Address) *vip {
 	v.elector = elect.New(elect.Config{
 		Leases: c.leases(), Name: LeaseName(wish.IP), Labels: leaseLabels, Owner: c.o.LeaseOwner,
 		Identity: c.o.Identity, Times: c.o.Times,
-		Stations: v.stations, Delay: v.delay, Candidate: v.candidate, Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
+		Annotations: v.annotations, Delay: v.delay, Candidate: v.candidate, Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
 	})
 	return v
 }
@@ -84,11 +84,11 @@ func (v *vip) run(ctx context.Context) {
 	}
 }
 
-// stations are those of this node that answer for the address once it has it.
-func (v *vip) stations() string {
+// annotations tell the other nodes which stations answer for the address once this node has it.
+func (v *vip) annotations() map[string]string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.link.Stations
+	return map[string]string{elect.StationsAnnotation: v.link.Stations}
 }
 
 // Times that a candidate leaves a free lease to others: up to spread, by the address and the node, so that addresses spread

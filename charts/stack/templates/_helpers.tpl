@@ -225,6 +225,22 @@ default
 app.kubernetes.io/component: load-balancer
 {{- end -}}
 
+{{/* What stack-lb needs of Services: what they ask for, where they are served, and what became of it. */}}
+{{- define "stack.lbRules" -}}
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [services/status]
+  verbs: [update]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}
+
 {{/* The name of stack-lb's service account. Takes root and v. */}}
 {{- define "stack.lbAccount" -}}
 {{- $account := .v.loadBalancer.serviceAccount -}}

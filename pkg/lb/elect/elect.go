@@ -36,8 +36,8 @@ type Config struct {
 	// Identity names this node. Two nodes that run at one time never have the same.
 	Identity string
 	Times    Times
-	// Stations are those where the holder uses what the lease allows, written into the lease that is acquired; nil is none.
-	Stations func() string
+	// Annotations are what is written into the lease that is acquired; nil is none.
+	Annotations func() map[string]string
 	// Delay is how long this node leaves a lease that nobody holds to others; nil is not at all.
 	Delay func() time.Duration
 	// Candidate says why this node may not hold the lease now, nor go on holding it.
@@ -141,7 +141,8 @@ func (e *Elector) Observe(lease *coordination.Lease, deleted bool) {
 // Holder is who holds a lease.
 type Holder struct {
 	Identity string // empty is nobody
-	Stations string // what it has written
+	// Stations are those where it uses what the lease allows, if it has written StationsAnnotation.
+	Stations string
 	// Expired says that the lease was not renewed for the time that it says.
 	Expired bool
 }

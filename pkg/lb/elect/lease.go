@@ -68,8 +68,10 @@ func (e *Elector) record(seen *coordination.Lease, acquired bool) *coordination.
 	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds = &e.config.Identity, &seconds
 	next.Spec.RenewTime, next.Spec.LeaseTransitions = &stamp, &transitions
 	delete(next.Annotations, FromAnnotation)
-	if acquired && e.config.Stations != nil {
-		meta.SetMetaDataAnnotation(&next.ObjectMeta, StationsAnnotation, e.config.Stations())
+	if acquired && e.config.Annotations != nil {
+		for key, value := range e.config.Annotations() {
+			meta.SetMetaDataAnnotation(&next.ObjectMeta, key, value)
+		}
 	}
 	return next
 }

@@ -37,7 +37,7 @@ var (
 	ClusterRules = []any{
 		rule("", "services", "get", "list", "watch"), rule("", "services/status", "update"),
 		rule("", "nodes", "list", "watch"), rule("", "events", "create", "patch"),
-		rule("discovery.k8s.io", "endpointslices", "list", "watch"),
+		rule("discovery.k8s.io", "endpointslices", "list", "watch"), rule("coordination.k8s.io", "leases", "list", "watch"),
 	}
 	NamespaceRules = []any{rule("coordination.k8s.io", "leases", "get", "list", "watch", "create", "update", "patch", "delete")}
 )

@@ -1,0 +1,80 @@
+package lb
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	coordination "k8s.io/api/coordination/v1"
+	core "k8s.io/api/core/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Annotations of the lease of those that write the status of Services: which ones they announce.
+const (
+	classAnnotation = "stack-lb.tinkerbell.org/class"
+	watchAnnotation = "stack-lb.tinkerbell.org/watch" // a namespace; empty is all
+)
+
+// rival is another stack-lb of the same class, which keeps its leases in another namespace: two would each elect an owner of an
+// address, and write the status of its Service in turn.
+type rival struct {
+	watch string
+	born  meta.Time
+}
+
+// rivalChanged tells of the lease of another stack-lb. One that nobody holds is of one that has gone.
+func (c *Controller) rivalChanged(lease *coordination.Lease, deleted bool) {
+	if lease.Name != statusLease || lease.Annotations[classAnnotation] != c.o.Services.Class {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	held := !deleted && lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != ""
+	if _, known := c.rivals[lease.Namespace]; known == held {
+		return
+	}
+	if held {
+		c.rivals[lease.Namespace] = rival{lease.Annotations[watchAnnotation], lease.CreationTimestamp}
+	} else {
+		delete(c.rivals, lease.Namespace)
+	}
+	c.queue.Add(all)
+}
+
+// theirs is the namespace of the stack-lb that announces the Services of a namespace in place of this one; empty is none. That of the
+// Services' own namespace does, else the older one. It is known where this stack-lb announces the Services of all namespaces.
+func (c *Controller) theirs(namespace string) string {
+	var born meta.Time
+	if object, exists, _ := c.leaseCache.GetStore().GetByKey(c.o.Namespace + "/" + statusLease); exists {
+		born = asLease(object).CreationTimestamp
+	} else {
+		born = meta.Now()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	winner := ""
+	for place, r := range c.rivals {
+		older := cmp.Or(r.born.Compare(born.Time), strings.Compare(place, c.o.Namespace)) < 0
+		if r.watch == namespace || r.watch == "" && older && winner == "" {
+			winner = place
+		}
+	}
+	return winner
+}
+
+// ourServices are those of type LoadBalancer that no other stack-lb announces.
+func (c *Controller) ourServices() []*core.Service {
+	var found []*core.Service
+	for _, s := range c.allServices() {
+		other := c.theirs(s.Namespace)
+		if other == "" {
+			found = append(found, s)
+		} else if c.o.Services.Ours(s) {
+			c.logLimiter.WarnAt(time.Since(c.began).Nanoseconds(), "another stack-lb announces a service", func() []any {
+				return []any{"namespace", s.Namespace, "service", s.Name, "its_namespace", other}
+			})
+		}
+	}
+	return found
+}

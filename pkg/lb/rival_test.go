@@ -1,0 +1,57 @@
+package lb
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// Two stack-lb of one class in two namespaces: the older one announces the Service and writes its status, the other one does nothing
+// but say so, until the older one has gone.
+func TestTwoInstallationsOfOneClass(t *testing.T) {
+	first := newCluster(t, 1)
+	first.service("web", testIP)
+	first.condition("web", "Announced", "")
+	second := newClusterOn(t, first.wires, 1, 0)
+	second.api, second.namespace = first.api, "other"
+	second.nodes = append(second.nodes, second.start(0))
+	second.until("it says so", func() bool { return second.nodes[0].log.has("another stack-lb announces a service") })
+	writes := func() (n int) {
+		for _, a := range first.api.Actions() {
+			if update, ok := a.(clienttesting.UpdateAction); ok && update.GetSubresource() == "status" {
+				n++
+			}
+		}
+		return n
+	}
+	before := writes()
+	time.Sleep(time.Second)
+	if after := writes(); after > before {
+		t.Errorf("%d writes of the status", after-before)
+	}
+	first.stays(testIP, first.nodes[0].mac)
+	first.nodes[0].leave()
+	second.owner(testIP, second.nodes[0].mac)
+	if first.wires.two > 0 {
+		t.Error("two owners")
+	}
+}
+
+// One that announces the Services of its own namespace is left to it, however old the one for all namespaces is.
+func TestNamespaceIsItsOwnInstallations(t *testing.T) {
+	wide := newCluster(t, 0)
+	wide.namespace = "wide"
+	wide.nodes = append(wide.nodes, wide.start(0))
+	wide.service("web", testIP)
+	wide.owner(testIP, wide.nodes[0].mac)
+	own := newClusterOn(t, wide.wires, 1, 0)
+	own.api, own.namespace, own.watch = wide.api, "stack", "stack"
+	own.nodes = append(own.nodes, own.start(0))
+	own.owner(testIP, own.nodes[0].mac)
+	own.condition("web", "Announced", "")
+	if owners := wide.wires.owners(netip.MustParseAddr(testIP)); len(owners) != 1 || wide.wires.two > 0 {
+		t.Errorf("owners %x, two owners %d times", owners, wide.wires.two)
+	}
+}
