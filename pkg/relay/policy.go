@@ -114,8 +114,15 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 		queue.Keep(slot, waiting{key: k, origin: o}, m, now)
 		return m, None
 	}
-	r.pending.Remember(k, o, now)
+	r.remember(m, k, o, now)
 	return m, None
+}
+
+// remember remembers a request for its replies, if servers send any.
+func (r *Relay) remember(m dhcp.Message, k key, o origin, now int64) {
+	if answerable(m.Type()) {
+		r.pending.Remember(k, o, now)
+	}
 }
 
 // refusedSwitch logs that an option 82 was refused.

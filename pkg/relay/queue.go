@@ -110,7 +110,7 @@ func (q *queue) Send(note *waiting, b []byte, now int64) {
 		port.Dropped(toServer, drop)
 		return
 	}
-	r.pending.Remember(note.key, note.origin, now)
+	r.remember(m, note.key, note.origin, now)
 	port.Relayed(toServer, int(m.Type()))
 	q.send(m, q.targets, now, server.Machine(note.origin.client, note.origin.firmware))
 	if r.verbose {

@@ -14,7 +14,8 @@ import (
 // TestText says in words what both families' packets say, and of the rest how long it is.
 func TestText(t *testing.T) {
 	mac := []byte{2, 0, 0, 0, 0, 0x50}
-	discover, err := dhcpv4.NewDiscovery(mac, dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient")))
+	discover, err := dhcpv4.NewDiscovery(mac, dhcpv4.WithOption(dhcpv4.OptClassIdentifier("PXEClient")),
+		dhcpv4.WithOption(dhcpv4.OptHostName("\x1b[2Ja\n00:00:09.000000 forged")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,6 +49,10 @@ func TestText(t *testing.T) {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the text has no %q:\n%s", want, &text)
 		}
+	}
+	if strings.ContainsAny(text.String(), "\x1b\r\t\x00") || strings.Contains(text.String(), "\n00:00:09") ||
+		!strings.Contains(text.String(), "?[2Ja?00:00:09") {
+		t.Errorf("a machine's text is not printable:\n%q", &text)
 	}
 	for _, cut := range []int{0, 10, 24 + 8, len(whole) - 1} {
 		if err := Text(&text, bytes.NewReader(whole[:cut])); err == nil {
