@@ -355,6 +355,9 @@ func (f *Front) newServer(s Settings) *server {
 		made.ConnContext = withBelow
 		made.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	}
+	if protocols.HTTP2() || protocols.UnencryptedHTTP2() {
+		made.boundFrames(s.Header)
+	}
 	return made
 }
 

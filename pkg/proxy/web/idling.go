@@ -1,8 +1,6 @@
 package web
 
 import (
-	"crypto/tls"
-	"encoding/binary"
 	"net"
 	"net/http"
 	"sync"
@@ -29,11 +27,8 @@ const goAwayTime = time.Second
 
 // idlingState implements [http.Server.ConnState].
 func idlingState(nc net.Conn, state http.ConnState) {
-	c, ok := nc.(*conn)
-	if secure, isTLS := nc.(*tls.Conn); isTLS {
-		c, ok = secure.NetConn().(*conn)
-	}
-	if !ok {
+	c := connBelow(nc)
+	if c == nil {
 		return
 	}
 	switch state {
@@ -129,21 +124,27 @@ func (i *idling) expired() due {
 func (c *conn) idled(nc net.Conn) {
 	switch c.idling.expired() {
 	case dueGoAway:
-		if nc == net.Conn(c) {
-			_, _ = c.socket.Write(goAway()) // net/http may be writing by c, whose fields are for one at a time
-			return
+		if framed, ok := nc.(interface{ GoAway() }); ok {
+			framed.GoAway()
 		}
-		_, _ = nc.Write(goAway())
 	case dueClose:
 		_ = nc.Close()
 	}
 }
 
-// goAway is a frame of HTTP/2 (RFC 9113, section 6.8): any stream may have been processed, no error.
-func goAway() []byte {
-	frame := []byte{0, 0, 8, 7, 0, 0, 0, 0, 0} // the payload's length, the type, no flags, for the connection
-	frame = binary.BigEndian.AppendUint32(frame, 1<<31-1)
-	return binary.BigEndian.AppendUint32(frame, 0)
+// connBelow is the conn below TLS and HTTP/2; nil where there is none.
+func connBelow(nc net.Conn) *conn {
+	for {
+		c, ok := nc.(*conn)
+		if ok {
+			return c
+		}
+		above, ok := nc.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil
+		}
+		nc = above.NetConn()
+	}
 }
 
 // SetReadDeadline implements net.Conn.
