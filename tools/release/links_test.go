@@ -47,6 +47,9 @@ func TestLinksResolve(t *testing.T) {
 	for _, document := range documents {
 		text, err := os.ReadFile(document)
 		must(t, err)
+		if regexp.MustCompile(`(?m)^(<<<<<<<|>>>>>>>) `).Match(text) {
+			t.Errorf("%s has the marks of a merge", document)
+		}
 		for _, match := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(string(text), -1) {
 			if strings.Contains(match[1], "://") {
 				continue
