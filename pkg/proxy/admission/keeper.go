@@ -84,8 +84,17 @@ func (a *Account) hurry() {
 	}
 }
 
-// Crowded reports whether so much is in use that the buffers of new connections have to be small from the start.
-func (r *Route) Crowded() bool { return r != nil && r.account.busy() }
+// Crowded reports whether so much is in use that the buffers of new connections have to be small from the start: a bound
+// of what a socket receives is for good, since its window is agreed on when it connects.
+func (r *Route) Crowded() bool {
+	if r == nil {
+		return false
+	}
+	a := r.account
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.used-a.spared > a.memory/busyPart || a.short.Load()
+}
 
 func (a *Account) busy() bool {
 	a.mu.Lock()

@@ -341,6 +341,10 @@ func TestSpareInSmallContainer(t *testing.T) {
 				m.all = append(m.all, some...)
 			}
 			kept(t, a, m)
+			time.Sleep(time.Second)
+			if r.Crowded() {
+				t.Errorf("%d connections have to begin with small buffers", n)
+			}
 			for range 50 {
 				time.Sleep(50 * time.Millisecond)
 				for i, c := range m.all {

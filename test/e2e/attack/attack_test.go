@@ -8,9 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -75,20 +73,11 @@ const (
 // limit is the chart's of the container stack-proxy, in bytes.
 func limit(t *testing.T) int64 {
 	t.Helper()
-	text, err := os.ReadFile("../../../charts/stack/values.yaml")
+	limit, err := ChartLimit("proxy")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, proxy, _ := strings.Cut(string(text), "\nproxy:\n")
-	found := regexp.MustCompile(`(?m)^    limits: \{memory: (\d+)Mi\}$`).FindStringSubmatch(proxy)
-	if found == nil {
-		t.Fatal("the chart has no limit of memory for stack-proxy")
-	}
-	mebibytes, err := strconv.ParseInt(found[1], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return mebibytes << 20
+	return limit
 }
 
 // proxyProgram is the proxy, built, or the one that the environment names.
@@ -268,8 +257,7 @@ func start(t *testing.T, c *Container, program, dir string, limit int64) *proces
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+dir+"/routes.yaml", "STACK_PROXY_DRAIN_GRACE=0s",
 		"STACK_PROXY_DRAIN_TIMEOUT=1s",
-		// As the chart has it.
-		fmt.Sprintf("GOMEMLIMIT=%dB", limit/10*9))
+		GoMemory(limit))
 	p, err := process.Start(t.Context(), cmd, process.Options{
 		Name: "stack-proxy", Ready: process.Answers("http://" + address(portAdmin) + "/readyz"),
 	})

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // ErrNoMemory is returned where no cgroup with a limit of memory can be made.
@@ -25,6 +28,28 @@ type Container struct {
 }
 
 const cgroups = "/sys/fs/cgroup"
+
+// ChartLimit is the chart's limit of memory for the container of a section of its values, in bytes.
+func ChartLimit(section string) (int64, error) {
+	repo, err := program.Repo()
+	if err != nil {
+		return 0, err
+	}
+	values, err := os.ReadFile(filepath.Join(repo, "charts", "stack", "values.yaml"))
+	if err != nil {
+		return 0, fmt.Errorf("failed to read the chart's limits: %w", err)
+	}
+	_, text, _ := strings.Cut("\n"+string(values), "\n"+section+":\n")
+	found := regexp.MustCompile(`(?m)^    limits: \{memory: (\d+)Mi\}$`).FindStringSubmatch(text)
+	if found == nil {
+		return 0, fmt.Errorf("failed to find the chart's limit of memory for %s", section)
+	}
+	mebibytes, err := strconv.ParseInt(found[1], 10, 64)
+	return mebibytes << 20, err
+}
+
+// GoMemory is the setting of Go's memory limit that the chart makes for a limit of memory.
+func GoMemory(limit int64) string { return fmt.Sprintf("GOMEMLIMIT=%dB", limit/10*9) }
 
 // NewContainer makes a container. Its name is told from those of other processes.
 func NewContainer(name string, limit int64) (*Container, error) {

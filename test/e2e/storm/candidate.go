@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -211,6 +210,3 @@ func pids(p *lab.Proc) []int {
 	}
 	return process.Family(p.Pid())
 }
-
-// goMemory is what the chart tells Go of a limit: nine tenths of it.
-func goMemory(limit int64) string { return "GOMEMLIMIT=" + strconv.FormatInt(limit*9/10, 10) + "B" }

@@ -161,18 +161,6 @@ func TestHeapAlloc(t *testing.T) {
 	}
 }
 
-func TestChartLimit(t *testing.T) {
-	const values = "relay:\n  resources:\n    limits: {memory: 128Mi}\nproxy:\n  resources:\n    limits: {memory: 256Mi}\n"
-	for section, want := range map[string]int64{"relay": 128 << 20, "proxy": 256 << 20} {
-		if got, err := chartLimit(values, section); got != want || err != nil {
-			t.Errorf("%s: got %d, %v", section, got, err)
-		}
-	}
-	if _, err := chartLimit(values, "nothing"); err == nil {
-		t.Error("a section that is not there has a limit")
-	}
-}
-
 func TestMembers(t *testing.T) {
 	seen := map[string]bool{}
 	for _, m := range makeMembers(1000) {

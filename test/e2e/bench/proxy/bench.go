@@ -37,7 +37,7 @@ type bench struct {
 type measurement func(ctx context.Context, b *bench, c *candidate) (rounds.Sample, error)
 
 var (
-	httpCandidates = []string{ours, nginxChart, nginxTuned, haproxy}
+	httpCandidates = []string{ours, oursChart, nginxChart, nginxTuned, haproxy}
 	withShared     = []string{ours, oursShared, nginxChart, nginxTuned, haproxy}
 )
 
@@ -46,19 +46,19 @@ func (b *bench) cases() []rounds.Case {
 		{
 			Name:       "tcp-bulk",
 			Units:      map[string]string{"cpu_s_per_gib": "s/GiB", "gbit_per_s": "Gbit/s"},
-			Candidates: []string{ours, stackLB, nginxTuned, haproxy},
+			Candidates: []string{ours, oursChart, stackLB, nginxTuned, haproxy},
 			Measure:    b.of(measureBulk),
 		},
 		{
 			Name:       "tcp-connect",
 			Units:      map[string]string{"conns_per_s": "1/s", "cpu_us_per_conn": "us"},
-			Candidates: []string{ours, stackLB, nginxTuned, haproxy, direct},
+			Candidates: []string{ours, oursChart, stackLB, nginxTuned, haproxy, direct},
 			Measure:    b.of(measureConnect),
 		},
 		{
 			Name:       "http-small",
 			Units:      map[string]string{"req_per_s": "1/s", "req_per_cpu_s": "1/s"},
-			Candidates: []string{ours, nginxChart, nginxTuned, haproxy, direct},
+			Candidates: []string{ours, oursChart, nginxChart, nginxTuned, haproxy, direct},
 			Measure:    b.of(measureSmall),
 		},
 		{
@@ -66,7 +66,7 @@ func (b *bench) cases() []rounds.Case {
 			Units: map[string]string{
 				"p50_us": "us", "p99_us": "us", "added_p50_us": "us", "added_p99_us": "us", "cpu_pct": "%",
 			},
-			Candidates: []string{ours, nginxChart, nginxTuned, haproxy, direct},
+			Candidates: []string{ours, oursChart, nginxChart, nginxTuned, haproxy, direct},
 			Measure:    b.of(measureRate),
 			Settle:     subtractDirect,
 		},
@@ -74,7 +74,7 @@ func (b *bench) cases() []rounds.Case {
 		b.visits("http-three", asking(visit{requests: gets(3)}), httpCandidates...),
 		b.visits("http10-kept", asking(visit{requests: repeat(get10, 500)}), httpCandidates...),
 		b.visits("post-once", asking(visit{requests: []string{post}}), httpCandidates...),
-		b.visits("file-once", asking(visit{requests: []string{getFile}, files: true}), ours, nginxChart, nginxTuned),
+		b.visits("file-once", asking(visit{requests: []string{getFile}, files: true}), ours, oursChart, nginxChart, nginxTuned),
 		b.visits("clients-100", machines(100), withShared...),
 		b.visits("clients-1000", machines(1000), withShared...),
 		{

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/tinkerbell/stack/test/e2e/attack"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 	"github.com/tinkerbell/stack/test/e2e/process"
 )
@@ -20,6 +22,7 @@ const (
 	ours       = "ours"
 	oursShared = "ours-shared" // with backendConnections: shared
 	oursBoots  = "ours-boots"  // that shows boots
+	oursChart  = "ours-chart"  // with the chart's limit of memory, in a cgroup
 	stackLB    = "stack-lb"    // its forwarding alone: TCP, without Kubernetes
 	nginxChart = "nginx-chart"
 	nginxTuned = "nginx-tuned"
@@ -121,6 +124,7 @@ type candidate struct {
 	*process.Process        // nil without a proxy
 	http, tcp        string // where to ask
 	dir              string
+	container        *attack.Container // nil without a limit
 }
 
 // startCandidate starts a candidate before an HTTP backend, which is b.http or another.
@@ -154,7 +158,7 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 	file := filepath.Join(c.dir, "conf")
 	path, text, args := b.Proxy, "", []string(nil)
 	switch name {
-	case ours, oursBoots:
+	case ours, oursBoots, oursChart:
 		text = fmt.Sprintf(ourRoutes, b.backends.files, "per-client")
 	case oursShared:
 		text = fmt.Sprintf(ourRoutes, b.backends.files, "shared")
@@ -183,7 +187,33 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 	cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
 		"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090",
 		fmt.Sprintf("STACK_PROXY_BOOTS=%t", name == oursBoots))
-	return process.Start(ctx, cmd, process.Options{Name: name, Ready: process.Listens(c.http)})
+	if name == oursChart {
+		if err := c.contain(cmd); err != nil {
+			return nil, err
+		}
+	}
+	return process.Start(ctx, cmd, process.Options{Name: name, Ready: func(ctx context.Context) error {
+		if name != nginxChart { // which has no TCP
+			if err := process.Listens(c.tcp)(ctx); err != nil {
+				return err
+			}
+		}
+		return process.Listens(c.http)(ctx)
+	}})
+}
+
+// contain has a command run with the chart's limit of memory.
+func (c *candidate) contain(cmd *exec.Cmd) error {
+	limit, err := attack.ChartLimit("proxy")
+	if err != nil {
+		return err
+	}
+	if c.container, err = attack.NewContainer("bench", limit); err != nil {
+		return errors.Join(rounds.ErrLeftOut, err)
+	}
+	within := exec.Command("unshare", c.container.Command(cmd.Path)[1:]...)
+	cmd.Path, cmd.Args, cmd.Env = within.Path, within.Args, append(cmd.Env, attack.GoMemory(limit))
+	return nil
 }
 
 // addToLoopback puts the address of an address and port on the loopback.
@@ -214,5 +244,8 @@ func loadStream() string {
 
 func (c *candidate) stop() {
 	c.Kill()
+	if c.container != nil {
+		_ = c.container.Remove()
+	}
 	_ = os.RemoveAll(c.dir)
 }
