@@ -46,40 +46,43 @@ func (s *site) keepsAsking(t *testing.T, on, when string) {
 // A bond that loses a member goes on, one that loses both is not ready and says why, and one that has one again relays.
 func TestBondFailover(t *testing.T) {
 	t.Parallel()
-	for name, mac := range map[string]netlink.BondFailOverMac{
-		"one MAC address": netlink.BOND_FAIL_OVER_MAC_NONE, "the active member's": netlink.BOND_FAIL_OVER_MAC_ACTIVE,
+	for name, test := range map[string]struct {
+		kind string
+		mac  netlink.BondFailOverMac
+	}{
+		"macvlan":                          {"macvlan", netlink.BOND_FAIL_OVER_MAC_NONE},
+		"macvlan, the active member's MAC": {"macvlan", netlink.BOND_FAIL_OVER_MAC_ACTIVE},
+		"ipvlan, the active member's MAC":  {"ipvlan", netlink.BOND_FAIL_OVER_MAC_ACTIVE},
 	} {
-		for _, kind := range []string{"macvlan", "ipvlan"} {
-			t.Run(kind+", "+name, func(t *testing.T) {
-				t.Parallel()
-				s := newBond(t, mac)
-				parent, machine := s.node.vlan(t, "bond0", 20, ctag), s.lan.vlan(t, "lan0", 20, ctag)
-				s.listen(t, kind, parent)
-				if err := s.lease(t, machine, false); err != nil {
-					t.Fatal(err)
-				}
-				if !s.relays(t, machine, nil, machine) { // once: never by each member
-					t.Error("not relayed")
-				}
-				if err := s.lease6(t, machine); err != nil {
-					t.Errorf("DHCPv6: %v", err)
-				}
-				s.lan.lower(t, "porta")
-				s.keepsAsking(t, machine, "after the active member lost its link")
-				if err := s.lease(t, machine, false); err != nil {
-					t.Errorf("after the active member lost its link: %v", err)
-				}
-				s.rebinds(t, machine, s.bondMAC(t, kind, parent))
-				s.lan.lower(t, "portb")
-				until(t, "the relay is not ready", func() bool {
-					err := s.ready(t)
-					return err != nil && strings.Contains(err.Error(), "carrier")
-				})
-				s.lan.raise(t, "portb")
-				succeeds(t, "the relay is ready again", func() error { return s.ready(t) })
-				s.keepsAsking(t, machine, "after a member came back")
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newBond(t, test.mac)
+			parent, machine := s.node.vlan(t, "bond0", 20, ctag), s.lan.vlan(t, "lan0", 20, ctag)
+			s.listen(t, test.kind, parent)
+			if err := s.lease(t, machine, false); err != nil {
+				t.Fatal(err)
+			}
+			if !s.relays(t, machine, nil, machine) { // once: never by each member
+				t.Error("not relayed")
+			}
+			if err := s.lease6(t, machine); err != nil {
+				t.Errorf("DHCPv6: %v", err)
+			}
+			s.lan.lower(t, "porta")
+			s.keepsAsking(t, machine, "after the active member lost its link")
+			if err := s.lease(t, machine, false); err != nil {
+				t.Errorf("after the active member lost its link: %v", err)
+			}
+			s.rebinds(t, machine, s.bondMAC(t, test.kind, parent))
+			s.lan.lower(t, "portb")
+			until(t, "the relay is not ready", func() bool {
+				err := s.ready(t)
+				return err != nil && strings.Contains(err.Error(), "carrier")
 			})
-		}
+			s.lan.raise(t, "portb")
+			succeeds(t, "the relay is ready again", func() error { return s.ready(t) })
+			s.keepsAsking(t, machine, "after a member came back")
+		})
 	}
 }
 
