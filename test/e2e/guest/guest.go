@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/kernel"
@@ -83,8 +84,15 @@ func Run(ctx context.Context, m Machine, dir string, line func(string)) (statuse
 	}
 	console := filepath.Join(dir, "console.log")
 	emulator := emulators[m.Arch]
+	var started atomic.Pointer[process.Process]
 	ctx, watch := progress.Begin(ctx, progress.Patience{
 		Quiet: Quiet, Signs: []func() string{process.LastLine("the kernel", console)},
+		Waited: func() time.Duration {
+			if running := started.Load(); running != nil {
+				return running.Starved()
+			}
+			return 0
+		},
 	})
 	defer watch.End()
 	heard := &lines{line: func(text string) {
@@ -96,7 +104,12 @@ func Run(ctx context.Context, m Machine, dir string, line func(string)) (statuse
 		}
 		line(text)
 	}}
-	args := slices.Concat([]string{"-accel", "tcg", "-smp", "1", "-m", fmt.Sprint(m.MiB), "-nodefaults", "-no-reboot", "-display", "none"},
+	args := slices.Concat([]string{
+		"-accel", "tcg", "-smp", "1", "-m", fmt.Sprint(m.MiB), "-nodefaults", "-no-reboot", "-display", "none",
+		// A guest's time is that of the instructions that it executes, 8 ns each, and it sleeps in no time: time-outs in it
+		// do not depend on what else this machine has to do.
+		"-icount", "shift=3,sleep=off", "-rtc", "clock=vm",
+	},
 		emulator.args, []string{
 			"-kernel", m.Kernel.Image, "-initrd", initramfs,
 			// A machine that dies ends, instead of waiting.
@@ -111,6 +124,7 @@ func Run(ctx context.Context, m Machine, dir string, line func(string)) (statuse
 		return nil, err
 	}
 	defer running.Kill()
+	started.Store(running)
 	select {
 	case <-running.Ended():
 		err = running.Wait()
