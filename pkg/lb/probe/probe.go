@@ -56,11 +56,12 @@ const (
 const maxOwners = 4
 
 // Conflict probes for an address that this node, at self, is about to claim (RFC 5227 section 2.1.1), and returns the
-// station that has it, or claims it as well: of two that probe at one time the lower Ethernet address goes on, so that
-// one of them does. own are stations of this node. It returns nil if there is none.
+// station that has it, or nil if there is none. own are stations of this node. Where another one probes as well, the one with the
+// higher Ethernet address probes for twice as long once more, so that the other one has claimed the address by then. It goes
+// on if that one has not: some stations probe and never claim, to look for conflicts, or as a monitor does.
 func Conflict(ctx context.Context, port Port, self frame.MAC, own func(frame.MAC) bool) (*frame.MAC, error) {
 	deadline := time.Now().Add(rand.N(ClaimWait))
-	for probes := 0; ; {
+	for probes, deferred := 0, false; ; {
 		heard, err := port.Hear(ctx, deadline)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && probes == ClaimProbes:
@@ -73,8 +74,11 @@ func Conflict(ctx context.Context, port Port, self frame.MAC, own func(frame.MAC
 			deadline = time.Now().Add(ClaimWait)
 		case err != nil:
 			return nil, err
-		case !own(heard.MAC) && (heard.Kind != Probing || Before(heard.MAC, self)):
+		case own(heard.MAC):
+		case heard.Kind != Probing:
 			return &heard.MAC, nil
+		case !deferred && Before(heard.MAC, self):
+			probes, deferred = -ClaimProbes, true
 		}
 	}
 }

@@ -222,6 +222,11 @@ func (p *Port) send(build func([]byte) []byte) error {
 // Hear waits until the deadline for what another station says of the address. The error at the deadline is
 // os.ErrDeadlineExceeded.
 func (p *Port) Hear(ctx context.Context, deadline time.Time) (probe.Heard, error) {
+	select { // what was heard before the deadline, even where it has passed while this process stood still
+	case heard := <-p.heard:
+		return heard, nil
+	default:
+	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {

@@ -99,6 +99,10 @@ func (s *Sampler) Stop() {
 var sender = [6]byte{2, 0x5a, 0x5a, 0x5a, 0, 0}
 
 func (s *Sampler) ask(ctx context.Context) {
+	// An ordinary question: one from nowhere (RFC 5227) says that its sender is about to claim the address. No host of the
+	// labs has the source.
+	source := s.address
+	source[3] = 253
 	ticker := time.NewTicker(Interval)
 	defer ticker.Stop()
 	for {
@@ -113,7 +117,7 @@ func (s *Sampler) ask(ctx context.Context) {
 		s.probes = append(s.probes, probe{at: time.Now()})
 		s.mu.Unlock()
 		b := slices.Concat([]byte{255, 255, 255, 255, 255, 255}, from[:], []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, from[:],
-			make([]byte, 10), s.address[:])
+			source[:], make([]byte, 6), s.address[:])
 		_, _ = unix.Write(s.fd, b) // a probe that was not sent has no answer
 	}
 }
