@@ -85,9 +85,9 @@ func TestPodSecurity(t *testing.T) {
 		"stack-lb": {
 			set:      []string{"broadcast.provider=none", "publicIP=192.0.2.2", "loadBalancer.enabled=true"},
 			of:       "DaemonSet",
-			baseline: []string{"host namespaces", "hostPort", "non-default capabilities"},
+			baseline: []string{"host namespaces", "hostPort", "non-default capabilities", "probe or lifecycle host"},
 			restricted: []string{
-				"host namespaces", "hostPort", "runAsNonRoot != true", "runAsUser=0", "unrestricted capabilities",
+				"host namespaces", "hostPort", "probe or lifecycle host", "runAsNonRoot != true", "runAsUser=0", "unrestricted capabilities",
 			},
 		},
 	} {
