@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/internal/testclock"
 )
 
 // cachedHandler serves a directory in a file system from which files are had without waiting.
@@ -224,5 +226,41 @@ func TestCachedTruncated(t *testing.T) {
 	}
 	if err := c.Load(5, nil); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("loaded what is behind the end: %v", err)
+	}
+}
+
+// A clock that is set back by an hour, as by NTP behind a wrong one of the machine, keeps no old generation in use.
+func TestClockSetBackServesNoOldFile(t *testing.T) {
+	base := t.TempDir()
+	current := filepath.Join(base, "current")
+	publish := func(text string) {
+		t.Helper()
+		dir := filepath.Join(base, text)
+		err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "kernel"), []byte(text), 0o600),
+			os.Symlink(text, current+".new"), os.Rename(current+".new", current))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("one")
+	h := New(Config{Directory: current})
+	if err := h.Ready(); err != nil {
+		t.Fatal(err)
+	}
+	testclock.Add(t, 0)
+	now := h.gen
+	for range 100 {
+		if h.leadsTo(now, time.Since(h.began)) {
+			break
+		}
+	}
+	testclock.Add(t, -time.Hour)
+	publish("two")
+	time.Sleep(2 * fresh)
+	if h.leadsTo(now, time.Since(h.began)) {
+		t.Error("the former generation is still served")
+	}
+	if !h.loud(missError) || h.loud(missError) {
+		t.Error("a fault is not logged, or twice")
 	}
 }

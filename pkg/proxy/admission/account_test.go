@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tinkerbell/stack/internal/testclock"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
@@ -344,4 +345,18 @@ func TestForget(t *testing.T) {
 		c.Release()
 	}
 	(*admission.Account)(nil).Forget("none")
+}
+
+// A clock that is set back makes no connection look as if it had just had progress.
+func TestClockSetBackKeepsNoIdleConnection(t *testing.T) {
+	testclock.Add(t, 0)
+	a := admission.New(admission.Limits{Memory: 8, Descriptors: 8}, nil)
+	kept(t, a, nil)
+	r := a.Route("web")
+	all, _ := open(t, r, address(1), 4, one)
+	testclock.Add(t, -time.Hour)
+	time.Sleep(4 * time.Second)
+	if _, why := open(t, r, address(1), 1, one); why != admission.Admitted || evicted(all) != 1 {
+		t.Errorf("a newcomer behind four idle ones: %s, %d of them were evicted", why, evicted(all))
+	}
 }

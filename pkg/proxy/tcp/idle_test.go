@@ -5,11 +5,15 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/vishvananda/netlink"
+
+	"github.com/tinkerbell/stack/internal/testclock"
 )
 
 // Bytes in one direction keep the session from being idle: the other direction passes bytes on later. Waiting takes no
@@ -100,4 +104,32 @@ func cpu(t *testing.T) time.Duration {
 		t.Fatal(err)
 	}
 	return time.Duration(use.Utime.Nano() + use.Stime.Nano())
+}
+
+// A session without bytes ends after its idle timeout, although the clock is set back meanwhile.
+func TestClockSetBackKeepsNoIdleSession(t *testing.T) {
+	testclock.Add(t, 0)
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo) // in a virtual machine it is down
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var settings Settings
+	settings.Idle = time.Second
+	r := start(t, settings, backend(t, func(conn *net.TCPConn) { _, _ = io.Copy(conn, conn) }))
+	conn := r.dial(t)
+	if _, err := conn.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	testclock.Add(t, -time.Hour)
+	begun := time.Now()
+	_ = conn.SetReadDeadline(begun.Add(time.Minute))
+	if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after %v the session lives, %v", time.Since(begun), err)
+	}
 }

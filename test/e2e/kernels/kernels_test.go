@@ -91,7 +91,14 @@ var tested = []struct {
 	{name: "kernels.test", pkg: "./kernels/inside", e2e: true, part: true},
 	{name: "hostlink.test", pkg: "./pkg/hostlink", args: []string{"-test.skip=^TestDocs$"}}, // which reads the repository
 	{name: "cgroup.test", pkg: "./internal/cgroup", memory: 64 << 20},
+	// The wall clock is the guest's own.
+	{name: "artifacts.test", pkg: "./pkg/artifacts", args: clocks},
+	{name: "admission.test", pkg: "./pkg/proxy/admission", args: clocks},
+	{name: "tcp.test", pkg: "./pkg/proxy/tcp", args: clocks},
 }
+
+// clocks are the tests that set the wall clock.
+var clocks = []string{"-test.run=ClockSetBack"}
 
 // commands are what runs on a kernel.
 func (s Series) commands() (commands []guest.Command) {
