@@ -1,11 +1,9 @@
 package cgroup_test
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 
 	"github.com/tinkerbell/stack/internal/cgroup"
@@ -92,29 +90,4 @@ func TestMemory(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The memory of the container in which the test runs, if it is in one: what is written counts, in a file of tmpfs too.
-func TestOwnContainer(t *testing.T) {
-	m, err := cgroup.Open(cgroup.Root)
-	if errors.Is(err, cgroup.ErrNone) {
-		t.Skip("runs in a container with a limit of memory, as in test/e2e/kernels")
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = m.Close() }()
-	used := func() int64 {
-		t.Helper()
-		n, err := m.Used()
-		if err != nil || n <= 0 || n > m.Limit() {
-			t.Fatalf("%d of %d are used, %v", n, m.Limit(), err)
-		}
-		return n
-	}
-	before, size := used(), min(m.Limit()/16, 64<<20)
-	held := bytes.Repeat([]byte{1}, int(size))
-	if more := used() - before; more < size*3/4 {
-		t.Errorf("%d bytes were written, and %d more are used", size, more)
-	}
-	runtime.KeepAlive(held)
 }
