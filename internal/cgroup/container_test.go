@@ -13,8 +13,8 @@ import (
 	"github.com/tinkerbell/stack/internal/cgroup"
 )
 
-// What a process allocates and what it puts into tmpfs is used; what the kernel keeps of a disk is not. It takes a cgroup
-// (v2) of the test's own, which test/e2e/kernels gives it.
+// What a process allocates and what it puts into tmpfs is used; what the kernel keeps of a disk is not. It takes a
+// cgroup (v2) of the test's own, which test/e2e/kernels gives it.
 func TestMemoryOfARealCgroup(t *testing.T) {
 	processes, err := os.ReadFile(filepath.Join(cgroup.Root, "cgroup.procs"))
 	if err != nil || bytes.Count(processes, []byte("\n")) != 1 {

@@ -49,8 +49,8 @@ var causes = map[Cause]string{
 	BondSlave: "bond_slave", OtherKind: "other_kind", OtherMode: "other_mode",
 	Wireless: "wireless", NameTaken: "name_taken",
 	NoKind: "no_kind", MACTaken: "mac_taken", MACFilter: "mac_filter", NotIsolated: "not_isolated",
-	NoTraffic: "no_traffic", NoDHCP: "no_dhcp", Busy: "busy", ChangedMeanwhile: "changed_meanwhile", Forbidden: "forbidden",
-	NoResources: "no_resources", OldKernel: "old_kernel", Refused: "refused",
+	NoTraffic: "no_traffic", NoDHCP: "no_dhcp", Busy: "busy", ChangedMeanwhile: "changed_meanwhile",
+	Forbidden: "forbidden", NoResources: "no_resources", OldKernel: "old_kernel", Refused: "refused",
 }
 
 // String is the cause as it stands in logs.

@@ -254,7 +254,8 @@ func TestVLANParent(t *testing.T) {
 	}
 	if err := n.host.Links().LinkAdd(vlan); err != nil {
 		if errno, _ := asErrno(err); errno == unix.EOPNOTSUPP {
-			t.Skip("needs a kernel with 802.1Q VLANs: test/e2e/kernels runs this on such, and TestTaggedParent hears machines there")
+			t.Skip("needs a kernel with 802.1Q VLANs: test/e2e/kernels runs this on such, and TestTaggedParent hears " +
+				"machines there")
 		}
 		t.Fatal(err)
 	}

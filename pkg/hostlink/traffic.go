@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// AwaitTraffic waits until a listener has received a DHCPv4 request, at most for the given time, and explains the silence
-// where it has not. A listener that was kept has counted the frames of its whole life. Where requests cannot be counted,
-// any frame ends the wait, and proves nothing: heard is false.
+// AwaitTraffic waits until a listener has received a DHCPv4 request, at most for the given time, and explains the
+// silence where it has not. A listener that was kept has counted the frames of its whole life. Where requests cannot
+// be counted, any frame ends the wait, and proves nothing: heard is false.
 func (h *Host) AwaitTraffic(ctx context.Context, listener Listener, within time.Duration) (heard bool, err error) {
 	heard, err = h.awaitTraffic(ctx, listener, within)
 	return heard, explain(err)
@@ -85,9 +85,9 @@ func noDHCP(listener, parent string, frames uint64, within time.Duration) *Fault
 	return &Fault{
 		Cause: NoDHCP,
 		What:  fmt.Sprintf("listener %s received %d frames, and no DHCPv4 request within %s", listener, frames, within),
-		Do: fmt.Sprintf("while no machine asks for an address this is no fault; otherwise: find what takes DHCP away before the "+
-			"listener, such as a filter on %s (nft list ruleset, tc filter show dev %[1]s ingress) or on the switch, or name the "+
-			"interface of the VLAN in which machines boot as the parent", parent),
+		Do: fmt.Sprintf("while no machine asks for an address this is no fault; otherwise: find what takes DHCP away "+
+			"before the listener, such as a filter on %s (nft list ruleset, tc filter show dev %[1]s ingress) or on the "+
+			"switch, or name the interface of the VLAN in which machines boot as the parent", parent),
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 	"github.com/tinkerbell/stack/internal/testwait"
 )
 
-// TestHearingVouchesForDHCPAlone: neither silence nor other frames prove that a listener hears machines; a request does.
+// TestHearingVouchesForDHCPAlone: neither silence nor other frames prove that a listener hears machines; a request
+// does.
 func TestHearingVouchesForDHCPAlone(t *testing.T) {
 	for _, kind := range []Kind{Macvlan, IPvlan} {
 		t.Run(kind.String(), func(t *testing.T) {

@@ -1,6 +1,6 @@
 // Package guest runs programs in a virtual machine that has a kernel of Debian's and nothing else: they are in its
-// initramfs, and what they print comes by a serial port. QEMU emulates the processor, so that neither the rights nor the
-// hardware of a hypervisor are needed.
+// initramfs, and what they print comes by a serial port. QEMU emulates the processor, so that neither the rights nor
+// the hardware of a hypervisor are needed.
 package guest
 
 import (
@@ -50,7 +50,8 @@ const End = "@@end "
 // Modules are what commands need to report, in the package of a kernel. Those of [kernel.Package] follow.
 var Modules = []string{"virtio_pci", "virtio_console"}
 
-// emulators are QEMU's programs, the packages that have them, the machine that they emulate, and the console of its kernel.
+// emulators are QEMU's programs, the packages that have them, the machine that they emulate, and the console of its
+// kernel.
 var emulators = map[string]struct {
 	program, debian, console string
 	args                     []string
@@ -69,8 +70,8 @@ func Missing(arch string) string {
 	return ""
 }
 
-// Run boots a machine and passes on, line by line, what its commands print. Its files and the kernel's console are in dir.
-// The statuses are those of the commands; the error is the machine's.
+// Run boots a machine and passes on, line by line, what its commands print. Its files and the kernel's console are in
+// dir. The statuses are those of the commands; the error is the machine's.
 func Run(ctx context.Context, m Machine, dir string, line func(string)) (statuses []int, err error) {
 	if m.Arch == "" {
 		m.Arch = "amd64"

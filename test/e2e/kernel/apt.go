@@ -52,8 +52,8 @@ func aside(dir string, p Package) ([]string, error) {
 		return options, nil
 	}
 	sources := filepath.Join(dir, "sources")
-	for _, made := range []string{sources, filepath.Join(dir, "state", "lists", "partial"), filepath.Join(dir, "cache", "archives", "partial")} {
-		if err := os.MkdirAll(made, 0o755); err != nil {
+	for _, name := range []string{"sources", "state/lists/partial", "cache/archives/partial"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			return nil, err
 		}
 	}

@@ -69,7 +69,8 @@ func initramfs(t *testing.T) []byte {
 	var archive bytes.Buffer
 	modules := []string{filepath.Join(dir, "virtio.ko"), filepath.Join(dir, "virtio_net.ko")}
 	if err := WriteInitramfs(&archive, filepath.Join(dir, "init"), modules,
-		File{"bin/deep/tool", filepath.Join(dir, "init"), 0o755}, File{"bin/data", filepath.Join(dir, "virtio.ko"), 0o644}); err != nil {
+		File{"bin/deep/tool", filepath.Join(dir, "init"), 0o755},
+		File{"bin/data", filepath.Join(dir, "virtio.ko"), 0o644}); err != nil {
 		t.Fatal(err)
 	}
 	return archive.Bytes()
@@ -78,8 +79,9 @@ func initramfs(t *testing.T) []byte {
 func TestInitramfs(t *testing.T) {
 	var none [2]uint64
 	want := []entry{
-		{"dev", unix.S_IFDIR | 0o755, none, ""}, {"proc", unix.S_IFDIR | 0o755, none, ""}, {"sys", unix.S_IFDIR | 0o755, none, ""},
-		{"tmp", unix.S_IFDIR | 0o755, none, ""}, {"modules", unix.S_IFDIR | 0o755, none, ""}, {"dev/console", unix.S_IFCHR | 0o600, [2]uint64{5, 1}, ""},
+		{"dev", unix.S_IFDIR | 0o755, none, ""}, {"proc", unix.S_IFDIR | 0o755, none, ""},
+		{"sys", unix.S_IFDIR | 0o755, none, ""}, {"tmp", unix.S_IFDIR | 0o755, none, ""},
+		{"modules", unix.S_IFDIR | 0o755, none, ""}, {"dev/console", unix.S_IFCHR | 0o600, [2]uint64{5, 1}, ""},
 		{"init", unix.S_IFREG | 0o755, none, "program"}, {"modules/virtio.ko", unix.S_IFREG | 0o644, none, "1"},
 		{"modules/virtio_net.ko", unix.S_IFREG | 0o644, none, "12345"},
 		{"bin", unix.S_IFDIR | 0o755, none, ""}, {"bin/deep", unix.S_IFDIR | 0o755, none, ""},

@@ -26,7 +26,9 @@ func module(t *testing.T, depends string) string {
 		},
 		elf.Section64{},
 		elf.Section64{Name: 1, Type: uint32(elf.SHT_PROGBITS), Off: header + 3*section, Size: uint64(len(info))},
-		elf.Section64{Name: 10, Type: uint32(elf.SHT_STRTAB), Off: header + 3*section + uint64(len(info)), Size: uint64(len(names))},
+		elf.Section64{
+			Name: 10, Type: uint32(elf.SHT_STRTAB), Off: header + 3*section + uint64(len(info)), Size: uint64(len(names)),
+		},
 		[]byte(info), []byte(names),
 	} {
 		if err := binary.Write(&out, binary.LittleEndian, part); err != nil {
@@ -71,7 +73,8 @@ func TestPick(t *testing.T) {
 	for _, path := range kernel.Modules {
 		order = append(order, filepath.Base(path))
 	}
-	if diff := cmp.Diff([]string{"failover.ko", "net_failover.ko", "virtio_net.ko", "bonding.ko"}, order); diff != "" || kernel.Version != "6.1-cloud" {
+	want := []string{"failover.ko", "net_failover.ko", "virtio_net.ko", "bonding.ko"}
+	if diff := cmp.Diff(want, order); diff != "" || kernel.Version != "6.1-cloud" {
 		t.Errorf("got %+v\n%s", kernel, diff)
 	}
 	if err := os.Remove(kernel.Modules[0]); err != nil {

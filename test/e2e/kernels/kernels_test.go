@@ -14,9 +14,9 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
-// The programs boot machines on the kernels that users have. Each kernel boots once and runs all cases of package inside, and
-// the tests of packages that depend on the kernel; KERNELS names the kernels, separated by commas, in place of those that
-// are tested by default.
+// The programs boot machines on the kernels that users have. Each kernel boots once and runs all cases of package
+// inside, and the tests of packages that depend on the kernel; KERNELS names the kernels, separated by commas, in
+// place of those that are tested by default.
 func TestKernels(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it boots virtual machines")

@@ -33,13 +33,13 @@ func LastLine(name, path string) func() string {
 
 // A kernel whose processor hangs says so again and again, with the state of its registers: nothing has moved by that.
 var (
-	watchdog = regexp.MustCompile(`watchdog: BUG: (soft|hard) lockup|soft lockup - CPU#|detected (expedited )?stalls on CPUs|self-detected stall` +
-		`|INFO: task \S+ blocked for more than|INFO: \S+ kthread starved|INFO: rcu\S* detected|Watchdog detected hard LOCKUP`)
+	watchdog = regexp.MustCompile(`(soft|hard) lockup|hard LOCKUP|detected (expedited )?stalls on CPUs` +
+		`|self-detected stall|INFO: task \S+ blocked for more than|\S+ kthread starved`)
 	stamp = regexp.MustCompile(`^\[ *(\d+\.\d+)\]`)
 )
 
-// hung reports which lines a kernel's watchdog has printed: its complaint, and what has the time of the next second. Where the
-// beginning is cut off, what stands before a complaint may be the end of an earlier one.
+// hung reports which lines a kernel's watchdog has printed: its complaint, and what has the time of the next second.
+// Where the beginning is cut off, what stands before a complaint may be the end of an earlier one.
 func hung(lines []string, cut bool) []bool {
 	const dump = 1 // seconds
 	of, until := make([]bool, len(lines)), -1.0

@@ -31,10 +31,11 @@ func TestLastLine(t *testing.T) {
 func TestWatchdogIsNoProgress(t *testing.T) {
 	const boots = "[    2.5] virtio_net virtio0 eth0: renamed\n"
 	hang := func(at string) string {
-		return "[   " + at + ".1] watchdog: BUG: soft lockup - CPU#0 stuck for 22s! [init:1]\r\n[   " + at + ".1] CPU: 0 PID: 1 Comm: init\r\n" +
+		return "[   " + at + ".1] watchdog: BUG: soft lockup - CPU#0 stuck for 22s! [init:1]\r\n" +
+			"[   " + at + ".1] CPU: 0 PID: 1 Comm: init\r\n" +
 			"[   " + at + ".2] RIP: 0010:_raw_spin_lock+0x" + at + "\n[   " + at + ".3]  </TASK>\n"
 	}
-	stall := "[   61.0] rcu: INFO: rcu_preempt self-detected stall on CPU\n[   61.4] rcu: \t0-....: (5250 ticks this GP)\n"
+	stall := "[   61.0] rcu: INFO: rcu_preempt self-detected stall on CPU\n" + "[   61.4] rcu: \t0-....: (5250 ticks this GP)\n"
 	path := filepath.Join(t.TempDir(), "log")
 	for _, test := range []struct{ text, want string }{
 		{boots, "[    2.5] virtio_net virtio0 eth0: renamed"},

@@ -49,8 +49,8 @@ func Build(ctx context.Context, module, out string, packages []string, flags ...
 
 // For builds static programs of packages for an architecture, likewise.
 func For(ctx context.Context, arch, module, out string, packages ...string) error {
-	args := slices.Concat([]string{"build", "-v", "-trimpath", "-ldflags", "-s -w", "-o", out + string(filepath.Separator)}, packages)
-	return build(ctx, module, out, args, "GOARCH="+arch)
+	args := []string{"build", "-v", "-trimpath", "-ldflags", "-s -w", "-o", out + string(filepath.Separator)}
+	return build(ctx, module, out, append(args, packages...), "GOARCH="+arch)
 }
 
 // TestsFor builds the tests of a package as a static program for an architecture, NAME in the directory.

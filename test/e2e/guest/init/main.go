@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command init is the first process of a guest: it loads the kernel's modules, runs the commands that the initramfs lists,
-// one after the other, and switches the machine off.
+// Command init is the first process of a guest: it loads the kernel's modules, runs the commands that the initramfs
+// lists, one after the other, and switches the machine off.
 package main
 
 import (

@@ -100,7 +100,9 @@ func TestBondMemberIsNoParent(t *testing.T) {
 	t.Parallel()
 	s := newBond(t, netlink.BOND_FAIL_OVER_MAC_NONE)
 	status, lines := s.init(t, "BROADCAST_INIT_PARENT=nica")
-	if last := lines[len(lines)-1]; status != 1 || last["cause"] != "bond_slave" || !strings.Contains(last["error"].(string), "bond0") {
+	last := lines[len(lines)-1]
+	said, _ := last["error"].(string)
+	if status != 1 || last["cause"] != "bond_slave" || !strings.Contains(said, "bond0") {
 		t.Errorf("got status %d, %v", status, last)
 	}
 }

@@ -49,7 +49,8 @@ func (s *site) dropDHCP(t *testing.T, on string) {
 			Priority: nftables.ChainPriorityFilter, Device: on,
 		})
 		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 22, Len: 2}, // of UDP, behind 20 bytes of IP
+			// The port of UDP, behind 20 bytes of IP.
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 22, Len: 2},
 			&expr.Cmp{Register: 1, Data: []byte{0, 67}},
 			&expr.Verdict{Kind: expr.VerdictDrop},
 		}})
@@ -57,11 +58,12 @@ func (s *site) dropDHCP(t *testing.T, on string) {
 	})
 }
 
-// The hearing test vouches for a listener that hears machines, tagged or not, and for no other: not for one that hears nothing,
-// and not for one to which other broadcasts come while DHCP is taken away below it.
+// The hearing test vouches for a listener that hears machines, tagged or not, and for no other: not for one that hears
+// nothing, and not for one to which other broadcasts come while DHCP is taken away below it.
 func TestHearing(t *testing.T) {
 	t.Parallel()
-	arp := slices.Concat(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0x5e, 0, 0, 1, 8, 6}, make([]byte, 46))
+	arp := slices.Concat(
+		net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0x5e, 0, 0, 1, 8, 6}, make([]byte, 46))
 	tests := map[string]struct {
 		kind, parent string
 		arp, dhcp    string // the interface that such frames are sent from
@@ -95,7 +97,8 @@ func TestHearing(t *testing.T) {
 			if test.says == "listener hears DHCP" {
 				hear = long
 			}
-			status, lines := s.init(t, "BROADCAST_INIT_PARENT="+test.parent, "BROADCAST_INIT_KIND="+test.kind, "BROADCAST_INIT_HEAR="+hear)
+			status, lines := s.init(t, "BROADCAST_INIT_PARENT="+test.parent, "BROADCAST_INIT_KIND="+test.kind,
+				"BROADCAST_INIT_HEAR="+hear)
 			last := lines[len(lines)-1]
 			if said := last["msg"]; said == "listener impaired" {
 				last["msg"] = last["cause"]

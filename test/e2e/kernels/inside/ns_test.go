@@ -100,7 +100,8 @@ func (n *ns) vlan(t *testing.T, on string, id int, protocol netlink.VlanProtocol
 	t.Helper()
 	name = fmt.Sprintf("%s.%d", on, id)
 	n.add(t, &netlink.Vlan{
-		LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: n.link(t, on).Attrs().Index}, VlanId: id, VlanProtocol: protocol,
+		LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: n.link(t, on).Attrs().Index},
+		VlanId:    id, VlanProtocol: protocol,
 	})
 	return name
 }

@@ -16,14 +16,16 @@ func TestMacvlanOnMacvlan(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.node.add(t, &netlink.Macvlan{
-		LinkAttrs: netlink.LinkAttrs{Name: "shim0", ParentIndex: s.node.link(t, "nic0").Attrs().Index}, Mode: netlink.MACVLAN_MODE_BRIDGE,
+		LinkAttrs: netlink.LinkAttrs{Name: "shim0", ParentIndex: s.node.link(t, "nic0").Attrs().Index},
+		Mode:      netlink.MACVLAN_MODE_BRIDGE,
 	})
 	s.listen(t, "macvlan", "shim0")
 	if err := s.lease(t, "lan0", false); err != nil {
 		t.Error(err)
 	}
-	if status, lines := s.init(t, "BROADCAST_INIT_PARENT=nic0", "BROADCAST_INIT_KIND=ipvlan", "BROADCAST_INIT_LISTENER=other0"); status != 1 ||
-		lines[len(lines)-1]["cause"] != "other_kind" {
+	status, lines := s.init(t,
+		"BROADCAST_INIT_PARENT=nic0", "BROADCAST_INIT_KIND=ipvlan", "BROADCAST_INIT_LISTENER=other0")
+	if status != 1 || lines[len(lines)-1]["cause"] != "other_kind" {
 		t.Errorf("an ipvlan beside it: status %d, %v", status, lines)
 	}
 }
@@ -37,7 +39,10 @@ func TestBadNetwork(t *testing.T) {
 		name string
 	}{{s.lan, "lan0"}, {s.node, "nic0"}} {
 		if err := end.ns.links.QdiscAdd(netlink.NewNetem(
-			netlink.QdiscAttrs{LinkIndex: end.ns.link(t, end.name).Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+			netlink.QdiscAttrs{
+				LinkIndex: end.ns.link(t, end.name).Attrs().Index, Parent: netlink.HANDLE_ROOT,
+				Handle: netlink.MakeHandle(1, 0),
+			},
 			netlink.NetemQdiscAttrs{Loss: 20, Duplicate: 10, Latency: 20_000, Jitter: 15_000, ReorderProb: 25},
 		)); err != nil {
 			t.Fatal(err)
@@ -50,7 +55,8 @@ func TestBadNetwork(t *testing.T) {
 	for i := range machines {
 		name := fmt.Sprintf("m%d", i)
 		s.lan.add(t, &netlink.Macvlan{
-			LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: s.lan.link(t, "lan0").Attrs().Index}, Mode: netlink.MACVLAN_MODE_VEPA,
+			LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: s.lan.link(t, "lan0").Attrs().Index},
+			Mode:      netlink.MACVLAN_MODE_VEPA,
 		})
 		done.Go(func() {
 			if err := s.lease(t, name, false); err != nil {
@@ -74,7 +80,8 @@ func TestParentComesAndGoes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	parent, machine := s.node.vlan(t, "nic0", 20, ctag), s.lan.vlan(t, "lan0", 20, ctag)
-	s.start(t, "broadcast-init", s.initEnv(t, []string{"BROADCAST_INIT_WATCH=true", "BROADCAST_INIT_PARENT=" + parent})...)
+	env := s.initEnv(t, []string{"BROADCAST_INIT_WATCH=true", "BROADCAST_INIT_PARENT=" + parent})
+	s.start(t, "broadcast-init", env...)
 	s.relay(t)
 	for range 10 {
 		s.lan.lower(t, "lan0")

@@ -68,7 +68,8 @@ func (s *server) answer(packet []byte) []byte {
 		address = net.IPv4(192, 0, 2, 100+request.ClientHWAddr[5]%100)
 	}
 	reply, err := dhcpv4.NewReplyFromRequest(request, dhcpv4.WithMessageType(kind), dhcpv4.WithYourIP(address),
-		dhcpv4.WithServerIP(net.ParseIP(serverAddr)), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.ParseIP(serverAddr))),
+		dhcpv4.WithServerIP(net.ParseIP(serverAddr)),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.ParseIP(serverAddr))),
 		dhcpv4.WithNetmask(net.CIDRMask(24, 32)), dhcpv4.WithLeaseTime(uint32(time.Hour/time.Second)))
 	if err != nil {
 		return nil
@@ -104,7 +105,8 @@ func answer6(packet []byte) []byte {
 	if iana == nil {
 		return nil
 	}
-	reply, err := make(inner, dhcpv6.WithServerID(&dhcpv6.DUIDLL{HWType: 1, LinkLayerAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}}),
+	id := &dhcpv6.DUIDLL{HWType: 1, LinkLayerAddr: net.HardwareAddr{2, 0, 0, 0, 0, 9}}
+	reply, err := make(inner, dhcpv6.WithServerID(id),
 		withIANA(iana.IaId, dhcpv6.OptIAAddress{
 			IPv6Addr: net.ParseIP("2001:db8:1::50"), PreferredLifetime: time.Hour, ValidLifetime: time.Hour,
 		}))

@@ -71,15 +71,17 @@ func (s *site) listenerMAC(t *testing.T) net.HardwareAddr {
 func (s *site) rebinds(t *testing.T, on string, from net.HardwareAddr) {
 	t.Helper()
 	w := openWire(t, s.lan, on)
-	request := s.asks(t, on, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(net.IPv4(192, 0, 2, 50)))
+	request := s.asks(t, on,
+		dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(net.IPv4(192, 0, 2, 50)))
 	ethernet, ip := w.reply(t, request.TransactionID)
-	if ethernet.DstMAC.String() != request.ClientHWAddr.String() || ethernet.SrcMAC.String() != from.String() || ip.DstIP.String() != "192.0.2.50" {
+	if ethernet.DstMAC.String() != request.ClientHWAddr.String() || ethernet.SrcMAC.String() != from.String() ||
+		ip.DstIP.String() != "192.0.2.50" {
 		t.Errorf("REBIND: got an answer to %s, %s from %s", ethernet.DstMAC, ip.DstIP, ethernet.SrcMAC)
 	}
 }
 
-// A listener on a trunk hears what is untagged or has a mere priority, and no VLAN: whether the VLAN has an interface on the
-// node or not, and whether the tag is in the frame or beside it.
+// A listener on a trunk hears what is untagged or has a mere priority, and no VLAN: whether the VLAN has an interface
+// on the node or not, and whether the tag is in the frame or beside it.
 func TestTrunk(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -149,7 +151,8 @@ func TestFilteringBridge(t *testing.T) {
 	if err := s.lease(t, "lan0", false); err != nil {
 		t.Errorf("a machine of the VLAN: %v", err)
 	}
-	if status, lines := s.init(t, "BROADCAST_INIT_PARENT=nic0", "BROADCAST_INIT_LISTENER=other0"); status != 1 || lines[len(lines)-1]["cause"] != "bridge_port" {
+	status, lines := s.init(t, "BROADCAST_INIT_PARENT=nic0", "BROADCAST_INIT_LISTENER=other0")
+	if status != 1 || lines[len(lines)-1]["cause"] != "bridge_port" {
 		t.Errorf("a port of the bridge: status %d, %v", status, lines)
 	}
 }

@@ -116,8 +116,8 @@ func (s *site) send(t *testing.T, on string, frame []byte) {
 	}
 }
 
-// relays reports whether a DISCOVER with tags, sent from an interface, is relayed. Later ones from a second interface, as
-// machines send them that are relayed, tell when it would have been. A request that is relayed twice is an error.
+// relays reports whether a DISCOVER with tags, sent from an interface, is relayed. Later ones from a second interface,
+// as machines send them that are relayed, tell when it would have been. A request that is relayed twice is an error.
 func (s *site) relays(t *testing.T, on string, tags []tag, sure string) bool {
 	t.Helper()
 	frame, xid := ask(t, tags)
