@@ -27,8 +27,12 @@ const (
 	costOther        = 1
 
 	earnHeader       = 20
-	earnContent      = 10 // of a DATA frame, one for earnContentBytes, but at least one
+	earnContent      = 10 // of a DATA frame at most, one for earnContentBytes
 	earnContentBytes = 16
+
+	// earnPiece is what a write with content earns at least: grpc-go sends a window update and a ping for each small message
+	// of a stream. It is not for each frame, since one of the client's may ask for a frame of each stream.
+	earnPiece = costWindowUpdate + costOther
 )
 
 // goAwayTime is how long a client has to take the frame that tells it why.
@@ -134,7 +138,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 func (c *Conn) received(f frame) int {
 	switch f.kind {
 	case kindData:
-		if f.length == 0 {
+		if f.length == 0 || f.flags&flagPadded != 0 && f.length <= mostPadding {
 			return costOther
 		}
 		return 0
@@ -215,7 +219,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	n, err := c.Conn.Write(b)
-	earned := 0
+	earned, content := 0, 0
 	for rest := b[:n]; ; {
 		frame, after, ok := c.out.next(rest)
 		if !ok {
@@ -226,10 +230,10 @@ func (c *Conn) Write(b []byte) (int, error) {
 		case frame.kind == kindHeaders:
 			earned += earnHeader
 		case frame.kind == kindData && frame.length > 0:
-			earned += max(min(int(frame.length)/earnContentBytes, earnContent), 1)
+			content = max(content+min(int(frame.length)/earnContentBytes, earnContent), earnPiece)
 		}
 	}
-	if earned > 0 {
+	if earned += content; earned > 0 {
 		c.earn(earned)
 	}
 	return n, err

@@ -82,6 +82,7 @@ func TestFloodsEnd(t *testing.T) {
 		"PING ACK":           {budgetMost, func(f *http2.Framer) error { return f.WritePing(true, [8]byte{}) }},
 		"SETTINGS":           {budgetMost, func(f *http2.Framer) error { return f.WriteSettings() }},
 		"empty DATA":         {budgetMost, func(f *http2.Framer) error { return f.WriteData(1, false, nil) }},
+		"padding":            {budgetMost, func(f *http2.Framer) error { return f.WriteDataPadded(1, false, nil, make([]byte, 255)) }},
 		"WINDOW_UPDATE":      {budgetMost, func(f *http2.Framer) error { return f.WriteWindowUpdate(0, 1) }},
 		"PRIORITY":           {budgetMost, func(f *http2.Framer) error { return f.WritePriority(1, http2.PriorityParam{}) }},
 		"unknown":            {budgetMost, func(f *http2.Framer) error { return f.WriteRawFrame(0xfa, 0, 1, []byte("x")) }},
@@ -130,10 +131,11 @@ func TestGoodClientsPass(t *testing.T) {
 			_ = p.WriteWindowUpdate(0, 1000)
 			return p.WriteWindowUpdate(1, 1000)
 		},
-		"a stream of small messages with a ping for each": func(p *peer, server *http2.Framer, i int) error {
+		"a stream of small messages with what grpc-go sends for each": func(p *peer, server *http2.Framer, i int) error {
 			if err := server.WriteData(1, false, []byte("small")); err != nil {
 				return err
 			}
+			_ = p.WriteWindowUpdate(0, 5)
 			return p.WritePing(false, [8]byte{})
 		},
 		"an upload in small pieces": func(p *peer, _ *http2.Framer, _ int) error { return p.WriteData(1, false, []byte("x")) },

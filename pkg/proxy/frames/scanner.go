@@ -2,7 +2,7 @@ package frames
 
 import "encoding/binary"
 
-// Kinds of frames, and the flag of those that end a header (RFC 9113, section 6).
+// Kinds of frames, and flags: of those that end a header, and of those with padding (RFC 9113, section 6).
 const (
 	kindData         = 0
 	kindHeaders      = 1
@@ -11,7 +11,11 @@ const (
 	kindContinuation = 9
 
 	flagEndHeaders = 0x4
+	flagPadded     = 0x8
 )
+
+// mostPadding is how long a frame may be that holds nothing but padding and its length, in bytes.
+const mostPadding = 256
 
 // frameHeader is the length of a frame's header, in bytes.
 const frameHeader = 9
