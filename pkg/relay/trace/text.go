@@ -69,7 +69,7 @@ type summary interface{ Summary() string }
 var texts = []dhcpv4.OptionCode{
 	dhcpv4.OptionHostName, dhcpv4.OptionMeritDumpFile, dhcpv4.OptionDomainName, dhcpv4.OptionRootPath,
 	dhcpv4.OptionExtensionsPath, dhcpv4.OptionMessage, dhcpv4.OptionClassIdentifier, dhcpv4.OptionTFTPServerName,
-	dhcpv4.OptionBootfileName, dhcpv4.OptionUserClassInformation,
+	dhcpv4.OptionBootfileName, dhcpv4.OptionUserClassInformation, dhcpv4.OptionReferenceToTZDatabase,
 }
 
 func read4(b []byte) (summary, error) {
