@@ -49,6 +49,7 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 	if int(m.Hops()) >= r.config.MaxHops {
 		return m, HopLimit
 	}
+	m = dhcp.Pad(m) // before what is there is judged: padding may complete an option 82 that was cut off
 	giaddr, hasAgent := a.giaddr, m.HasAgent()
 	switch {
 	case giaddr != [4]byte{} && r.own(giaddr, to):
@@ -61,7 +62,8 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 				"remedy", "name its prefix in TRUSTED_RELAYS"}
 		})
 		return m, UntrustedRelay
-	case giaddr == [4]byte{} && hasAgent && !a.trusted && !within(r.config.TrustedRelays, a.source.ip):
+	case giaddr == [4]byte{} && hasAgent && !a.trusted &&
+		(a.listener != unicast || !within(r.config.TrustedRelays, a.source.ip)): // on a LAN a source is easily forged
 		r.refusedSwitch(m, a, now)
 		return m, UntrustedAgent
 	case (giaddr != [4]byte{} || hasAgent) && r.config.PresentGiaddr == Discard:
@@ -147,15 +149,20 @@ func (r *Relay) refusedSwitch(m dhcp.Message, a *arrival, now int64) {
 // answerTo is where the answer to a relay agent goes: to port 67 of giaddr (RFC 2131 section 4.1), unless it asks for
 // its own port by option 82 (RFC 8357 section 5.1), or an address on the way was translated.
 func answerTo(m dhcp.Message, giaddr [4]byte, source peer) peer {
-	if source.ip != giaddr || source.port == serverPort {
+	if source.ip != giaddr || source.port == serverPort || asksPort(m) {
 		return source
 	}
+	return peer{ip: giaddr, port: serverPort}
+}
+
+// asksPort tells whether option 82 asks to be answered at the port that the request comes from (RFC 8357 section 5.1).
+func asksPort(m dhcp.Message) bool {
 	for agent := range m.Agents {
 		if _, found := dhcp.Sub(agent, dhcp.SubSourcePort); found {
-			return source
+			return true
 		}
 	}
-	return peer{ip: giaddr, port: serverPort}
+	return false
 }
 
 // isFirmware tells a message of a machine's firmware, or of a boot loader, which says so by its vendor class.
@@ -281,11 +288,8 @@ func (d *worker) join(
 // nearer returns which sub-options an agent nearer to the client has set and this relay does not set again: the link,
 // and the server's address. A link that no host can be on is removed.
 func nearer(m dhcp.Message) (_ dhcp.Message, theirs dhcp.Subs) {
-	for agent := range m.Agents {
-		if link, found := dhcp.Sub(agent, dhcp.SubLinkSelection); found && (len(link) != 4 || !isHost([4]byte(link))) {
-			m = m.StripSubs(dhcp.SetOf(dhcp.SubLinkSelection), 0)
-			break
-		}
+	for nowhere(m) {
+		m = m.StripSubs(dhcp.SetOf(dhcp.SubLinkSelection), 0) // one of each option 82
 	}
 	for agent := range m.Agents {
 		for _, code := range [...]byte{dhcp.SubLinkSelection, dhcp.SubServerIDOverride} {
@@ -295,6 +299,16 @@ func nearer(m dhcp.Message) (_ dhcp.Message, theirs dhcp.Subs) {
 		}
 	}
 	return m, theirs
+}
+
+// nowhere tells whether a link selection is of a link that no host can be on.
+func nowhere(m dhcp.Message) bool {
+	for agent := range m.Agents {
+		if link, found := dhcp.Sub(agent, dhcp.SubLinkSelection); found && (len(link) != 4 || !isHost([4]byte(link))) {
+			return true
+		}
+	}
+	return false
 }
 
 // subsOf are the sub-options for a request.

@@ -14,6 +14,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
+	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
 // The relay agent of a switch (ToR), and what link selection says of its link.
@@ -89,6 +90,13 @@ func TestRouterKeepsItsLink(t *testing.T) {
 		},
 		"a link of three bytes": {options: "\x52\x05\x05\x03\xc6\x33\x64\xff", up: "\x52\x06" + torLink + "\xff", back: "\xff"},
 		"the link 0.0.0.0":      {options: "\x52\x06\x05\x04\x00\x00\x00\x00\xff", up: "\x52\x06" + torLink + "\xff", back: "\xff"},
+		"two links, of no host": {
+			options: "\x52\x0b\x05\x03\x00\x00\x00\x05\x04\x00\x00\x00\x00\xff", up: "\x52\x06" + torLink + "\xff", back: "\xff",
+		},
+		"padding completes the option": {
+			options: "\x52\x36\x01\x34", up: "\x52\x3c\x01\x34" + strings.Repeat("\x00", 52) + torLink + "\xff",
+			back: "\x52\x36\x01\x34" + strings.Repeat("\x00", 52) + "\xff",
+		},
 		"option 82 is not the last": {
 			options: "\x00\x00\x52\x06\x01\x04\x00\x14\x00\x05\x00\x37\x02\x01\x03\xff\xff\xff\xff",
 			up:      "\x00\x00\x52\x0c\x01\x04\x00\x14\x00\x05" + torLink + "\x00\x37\x02\x01\x03\xff",
@@ -107,7 +115,7 @@ func TestRouterKeepsItsLink(t *testing.T) {
 		"no room in the option": {
 			options: "\x52\xfa\x01\xf8" + strings.Repeat("c", 248) + "\xff", up: "\x52\xfa\x01\xf8" + strings.Repeat("c", 248) + "\xff", kept: true,
 		},
-		"the option is cut":   {options: "\x52\x20\x01\x04", up: "\x52\x20\x01\x04", kept: true},
+		"the option is cut":   {options: "\x52\xff\x01\x04", up: "\x52\xff\x01\x04", kept: true},
 		"a sub-option is cut": {options: "\x52\x04\x01\x09\x00\x14\xff", up: "\x52\x04\x01\x09\x00\x14\xff", kept: true},
 		"its options but not the link": {
 			config:  forTor(Forward, CircuitID, ServerIDOverride, SubscriberID),
@@ -162,11 +170,45 @@ func TestLinkThatDoesNotFit(t *testing.T) {
 	if !strings.Contains(log.String(), "no room for a relay agent's address") {
 		t.Errorf("the log says %q", log.String())
 	}
-	m = raw(dhcp.Discover, "\x52\x20\x01\x04")
+	m = raw(dhcp.Discover, "\x52\xff\x01\x04")
 	m.SetGiaddr([4]byte{192, 0, 2, 200})
 	a := arrival{listener: unicast, source: peer{torGiaddr, serverPort}}
 	if _, drop := b.worker.request(m, &a, b.targets, b.now()); drop != UntrustedRelay {
 		t.Errorf("a giaddr that is not trusted: got %v", drop)
+	}
+}
+
+// TestForgedOption82 is a machine's that shows a relay agent's source, or leaves it to the relay's padding to complete the
+// option.
+func TestForgedOption82(t *testing.T) {
+	for options, source := range map[string][4]byte{
+		"\x52\x06\x01\x04evil\xff":                     torGiaddr,
+		"\x52\x06\x01\x04evil\x00":                     {},
+		"\x52\x14\x01\x04evil\x05\x04\xc6\x33\x64\x01": {},
+	} {
+		b := newBench(t, tor)
+		a := b.heard
+		a.source.ip = source
+		if got, drop := b.worker.request(raw(dhcp.Discover, options), &a, b.targets, b.now()); drop != UntrustedAgent {
+			t.Errorf("%q: got %v, %q", options, drop, optionsOf(got))
+		}
+	}
+}
+
+// TestDetourIsNotForSourcePorts: a server that knows RFC 8357 answers a request with sub-option 19 at the port that it came
+// from. From a detour's port, where nobody reads, such a request is not sent.
+func TestDetourIsNotForSourcePorts(t *testing.T) {
+	for options, want := range map[string][2]int{"\x52\x04\x01\x02ab\xff": {0, 1}, "\x52\x06\x01\x02ab\x13\x00\xff": {1, 0}} {
+		b := newBench(t, tor)
+		b.targets.All[0].Detour = new(socket.Socket)
+		got, drop := b.fromTor(raw(dhcp.Discover, options), 6767)
+		if drop != None {
+			t.Fatal(drop)
+		}
+		b.worker.send(got, b.targets, b.now(), 0)
+		if usual, detour := b.worker.sender.Len(); [2]int{usual, detour} != want {
+			t.Errorf("%q: got %d requests from port 67, %d by the detour, want %d", options, usual, detour, want)
+		}
 	}
 }
 
