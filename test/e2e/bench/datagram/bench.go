@@ -35,26 +35,26 @@ func (o Options) cases(n *site) []rounds.Case {
 		{
 			Name:       "syslog",
 			Units:      map[string]string{"datagrams_per_cpu_s": "1/s", "loss_pct": "%"},
-			Candidates: []string{"ours", "ours-rewrite", "nginx-chart", "nginx-tuned"},
+			Candidates: []string{"ours", "ours-chart", "ours-rewrite", "nginx-chart", "nginx-tuned"},
 			Measure:    o.of(n, measureSyslog),
 		},
 		{
 			Name:       "tftp-512",
 			Units:      map[string]string{"added_us_per_block": "us", "us_per_block": "us", "cpu_us_per_block": "us"},
-			Candidates: []string{"ours", "nginx-chart", "nginx-tuned", direct},
+			Candidates: []string{"ours", "ours-chart", "nginx-chart", "nginx-tuned", direct},
 			Measure:    o.of(n, measureBlocks),
 			Settle:     subtractDirect,
 		},
 		{
 			Name:       "tftp-100-loaders",
 			Units:      map[string]string{"cpu_us_per_block": "us", "seconds": "s"},
-			Candidates: []string{"ours", "nginx-chart", "nginx-tuned", direct},
+			Candidates: []string{"ours", "ours-chart", "nginx-chart", "nginx-tuned", direct},
 			Measure:    o.of(n, measureLoaders),
 		},
 		{
 			Name:       "tftp-1000-loss1",
 			Units:      map[string]string{"completed_pct": "%", "seconds": "s"},
-			Candidates: []string{"ours", "nginx-chart", "nginx-tuned", direct},
+			Candidates: []string{"ours", "ours-chart", "nginx-chart", "nginx-tuned", direct},
 			Measure:    o.of(n, measureRack),
 		},
 	}
@@ -71,12 +71,12 @@ func (o Options) of(n *site, measure measurement) func(context.Context, string) 
 			return nil, err
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
-		p, err := startCandidate(ctx, n, o, name, dir)
-		if err != nil {
+		c := &candidate{dir: dir}
+		defer c.stop()
+		if err := c.start(ctx, n, o, name); err != nil {
 			return nil, err
 		}
-		defer p.Kill()
-		return measure(ctx, n, proxyIP, p)
+		return measure(ctx, n, proxyIP, c.Process)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/tinkerbell/stack/test/e2e/attack"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 	"github.com/tinkerbell/stack/test/e2e/network"
 	"github.com/tinkerbell/stack/test/e2e/process"
@@ -40,48 +41,68 @@ stream {
 }
 `
 
-// startCandidate starts a candidate, whose files are in a directory.
-func startCandidate(ctx context.Context, n *site, o Options, name, dir string) (*process.Process, error) {
+// candidate is a proxy that runs; ours-chart has the chart's limit of memory, in a cgroup.
+type candidate struct {
+	*process.Process // nil until it runs
+	dir              string
+	container        *attack.Container // nil without a limit
+}
+
+func (c *candidate) stop() {
+	if c.Process != nil {
+		c.Kill()
+	}
+	if c.container != nil {
+		_ = c.container.Remove()
+	}
+}
+
+func (c *candidate) start(ctx context.Context, n *site, o Options, name string) (err error) {
 	var cmd *exec.Cmd
 	switch name {
-	case "ours", "ours-rewrite":
+	case "ours", "ours-chart", "ours-rewrite":
 		source := "none"
 		if name == "ours-rewrite" {
 			source = "rewrite"
 		}
-		file := filepath.Join(dir, "routes.yaml")
+		file := filepath.Join(c.dir, "routes.yaml")
 		if err := os.WriteFile(file, fmt.Appendf(nil, routes, serverIP, source), 0o600); err != nil {
-			return nil, err
+			return err
 		}
 		cmd = exec.Command(o.Proxy)
 		cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
 			"STACK_PROXY_DRAIN_TIMEOUT=0s")
+		if name == "ours-chart" {
+			if c.container, err = rounds.Contain(cmd); err != nil {
+				return err
+			}
+		}
 	case "nginx-chart", "nginx-tuned":
 		if o.Nginx == "" {
-			return nil, fmt.Errorf("no nginx is given for %s: %w", name, rounds.ErrLeftOut)
+			return fmt.Errorf("no nginx is given for %s: %w", name, rounds.ErrLeftOut)
 		}
 		conf := nginxChart
 		if name == "nginx-tuned" {
 			conf = nginxTuned
 		}
-		file := filepath.Join(dir, "nginx.conf")
+		file := filepath.Join(c.dir, "nginx.conf")
 		load := ""
 		if module := "/usr/lib/nginx/modules/ngx_stream_module.so"; exists(module) {
 			load = "load_module " + module + ";"
 		}
-		text := load + "\n" + fmt.Sprintf(conf, serverIP, dir, "user root;")
+		text := load + "\n" + fmt.Sprintf(conf, serverIP, c.dir, "user root;")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			return nil, err
+			return err
 		}
-		cmd = exec.Command(o.Nginx, "-c", file, "-p", dir)
+		cmd = exec.Command(o.Nginx, "-c", file, "-p", c.dir)
 	default:
-		return nil, fmt.Errorf("no such candidate as %s", name)
+		return fmt.Errorf("no such candidate as %s", name)
 	}
-	p, err := process.Start(ctx, cmd, process.Options{Name: name, Enter: network.Into(n.proxy), Ready: n.bound})
+	c.Process, err = process.Start(ctx, cmd, process.Options{Name: name, Enter: network.Into(n.proxy), Ready: n.bound})
 	if err == nil {
 		time.Sleep(100 * time.Millisecond) // endpoints, workers
 	}
-	return p, err
+	return err
 }
 
 func exists(path string) bool {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 
+	"github.com/tinkerbell/stack/test/e2e/attack"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 	"github.com/tinkerbell/stack/test/e2e/process"
 )
@@ -65,32 +66,57 @@ http {
 }
 `
 
+// candidate is a proxy that runs.
+type candidate struct {
+	*process.Process
+	container *attack.Container // nil without a limit
+}
+
+// stop ends it.
+func (c *candidate) stop() {
+	if c.Process != nil {
+		c.Kill()
+	}
+	if c.container != nil {
+		_ = c.container.Remove()
+	}
+}
+
 // start runs a candidate, and looks whether it serves what it should.
-func (b *bench) start(ctx context.Context, name string) (*process.Process, error) {
+func (b *bench) start(ctx context.Context, name string) (c *candidate, err error) {
+	c = &candidate{}
+	defer func() {
+		if err != nil {
+			c.stop()
+		}
+	}()
 	file, text := b.site.path(name+".conf"), ourRoutes
 	path, args := b.Proxy, []string(nil)
 	if name == nginx {
-		var err error
 		if path, err = process.Find("nginx"); err != nil {
-			return nil, fmt.Errorf("failed to find nginx (Debian: nginx-light): %w", rounds.ErrLeftOut)
+			return c, fmt.Errorf("failed to find nginx (Debian: nginx-light): %w", rounds.ErrLeftOut)
 		}
 		text, args = nginxConf, []string{"-c", file, "-p", b.site.dir}
 	}
 	if err := os.WriteFile(file, fmt.Appendf(nil, text, b.site.dir), 0o600); err != nil {
-		return nil, err
+		return c, err
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
 		"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090")
-	p, err := process.Start(ctx, cmd, process.Options{Name: name, Ready: process.Listens(rsaAddr)}) // the last to listen
-	if err != nil {
-		return nil, err
+	if name == oursChart {
+		if c.container, err = rounds.Contain(cmd); err != nil {
+			return c, err
+		}
+	}
+	// The last to listen.
+	if c.Process, err = process.Start(ctx, cmd, process.Options{Name: name, Ready: process.Listens(rsaAddr)}); err != nil {
+		return c, err
 	}
 	if err := b.site.check(ctx); err != nil {
-		p.Kill()
-		return nil, fmt.Errorf("failed to get the right answer of %s: %w", name, err)
+		return c, fmt.Errorf("failed to get the right answer of %s: %w", name, err)
 	}
-	return p, nil
+	return c, nil
 }
 
 // serving measures a candidate that is started for it.
@@ -98,11 +124,11 @@ func (b *bench) serving(
 	measure func(context.Context, *process.Process) (rounds.Sample, error),
 ) func(context.Context, string) (rounds.Sample, error) {
 	return func(ctx context.Context, name string) (rounds.Sample, error) {
-		p, err := b.start(ctx, name)
+		c, err := b.start(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		defer p.Kill()
-		return measure(ctx, p)
+		defer c.stop()
+		return measure(ctx, c.Process)
 	}
 }

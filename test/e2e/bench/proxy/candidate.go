@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -188,7 +187,8 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 		"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090",
 		fmt.Sprintf("STACK_PROXY_BOOTS=%t", name == oursBoots))
 	if name == oursChart {
-		if err := c.contain(cmd); err != nil {
+		var err error
+		if c.container, err = rounds.Contain(cmd); err != nil {
 			return nil, err
 		}
 	}
@@ -200,20 +200,6 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 		}
 		return process.Listens(c.http)(ctx)
 	}})
-}
-
-// contain has a command run with the chart's limit of memory.
-func (c *candidate) contain(cmd *exec.Cmd) error {
-	limit, err := attack.ChartLimit("proxy")
-	if err != nil {
-		return err
-	}
-	if c.container, err = attack.NewContainer("bench", limit); err != nil {
-		return errors.Join(rounds.ErrLeftOut, err)
-	}
-	within := exec.Command("unshare", c.container.Command(cmd.Path)[1:]...)
-	cmd.Path, cmd.Args, cmd.Env = within.Path, within.Args, append(cmd.Env, attack.GoMemory(limit))
-	return nil
 }
 
 // addToLoopback puts the address of an address and port on the loopback.
