@@ -31,6 +31,24 @@ func TestMemory(t *testing.T) {
 			},
 			limit: 256 << 20, used: 4650000,
 		},
+		"v2 with files in tmpfs, which no disk can take": {
+			files: map[string]string{
+				"memory.max": "268435456\n", "memory.current": "140000000\n",
+				"memory.stat": "anon 4000000\nfile 130829120\nshmem 125829120\nfile_mapped 0\nfile_dirty 0\nfile_writeback 0\n" +
+					"inactive_anon 129829120\nactive_anon 8192\ninactive_file 4000000\nactive_file 1000000\nunevictable 0\n",
+			},
+			limit: 256 << 20, used: 135000000,
+		},
+		"v1 with files in tmpfs, which no disk can take": {
+			files: map[string]string{
+				"memory/memory.limit_in_bytes": "268435456\n", "memory/memory.usage_in_bytes": "135000000\n",
+				"memory/memory.kmem.tcp.usage_in_bytes": "5000000\n",
+				"memory/memory.stat": "cache 130829120\nshmem 125829120\ntotal_cache 130829120\ntotal_rss 4000000\n" +
+					"total_shmem 125829120\ntotal_dirty 0\ntotal_writeback 0\ntotal_inactive_anon 129829120\n" +
+					"total_active_anon 8192\ntotal_inactive_file 4000000\ntotal_active_file 1000000\n",
+			},
+			limit: 256 << 20, used: 135000000,
+		},
 		"v1 with files that have to be written first": {
 			files: map[string]string{
 				"memory/memory.limit_in_bytes": "1000000\n", "memory/memory.usage_in_bytes": "500000\n",

@@ -37,6 +37,8 @@ const (
 	pace = 16
 
 	logEvery = time.Minute
+	// littleFor is the time for which others than connections have to use so much that there is no room, before it is logged.
+	littleFor = 10 * time.Second
 )
 
 // Gauge measures the container.
@@ -139,6 +141,8 @@ type keeper struct {
 	sample  []metrics.Sample
 	shed    time.Duration // the time of the last eviction
 	refuse  time.Duration // until then newcomers do not wait
+	roomy   time.Duration // the time at which there was room last, or something to evict
+	little  bool          // it is logged that there is none
 	// collector and processor are the processor time of the collector, and of the process, until the last collection,
 	// in seconds.
 	collector, processor float64
@@ -201,8 +205,18 @@ func (k *keeper) look(now time.Duration) {
 		shed = max(shed, min(max(overworked, a.used/16), a.used-a.memory/overworkRoom))
 	}
 	a.room -= max(shed, 0)
+	idle := a.used <= a.memory/leastRoom && a.leaving == 0
 	a.mu.Unlock()
 	a.shed(shed)
+	switch {
+	case free >= 0:
+		k.roomy, k.little = now, false
+	case !idle:
+		k.roomy = now
+	case !k.little && now-k.roomy >= littleFor:
+		k.little = true
+		a.log.Warn("little memory is left for connections", "used_bytes", used, "limit_bytes", limit)
+	}
 }
 
 // tune lowers Go's memory limit as the kernel's buffers grow, so that garbage is collected before connections are

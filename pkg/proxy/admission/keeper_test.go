@@ -2,8 +2,10 @@ package admission_test
 
 import (
 	"context"
+	"log/slog"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -359,4 +361,144 @@ func TestSpareInSmallContainer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Where little is left of the memory, as when files in tmpfs have the rest, that is said once with its numbers, and
+// machines that load one small file after the other are served.
+func TestLittleMemoryServesOneAfterTheOther(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	synctest.Test(t, func(t *testing.T) {
+		log := &lines{}
+		a := admission.New(admission.Limits{Memory: 122 << 20, Descriptors: 1 << 20}, slog.New(log))
+		r, m := a.Route("files"), &measured{limit: 256 << 20, idle: 230 << 20}
+		kept(t, a, m)
+		time.Sleep(time.Second)
+		for n := range 50 {
+			some, why := open(t, r, address(1), 1, admission.Cost{Memory: 40 << 10, Descriptors: 2})
+			if why != admission.Admitted {
+				t.Fatalf("connection %d: %s", n, why)
+			}
+			time.Sleep(500 * time.Millisecond)
+			if evicted(some) > 0 {
+				t.Fatalf("connection %d was given up", n)
+			}
+			some[0].Release()
+		}
+		if n := log.count("little memory is left for connections"); n != 1 {
+			t.Errorf("said %d times", n)
+		}
+	})
+}
+
+// What a flood takes from a download in bulk comes back: once the attackers have left, it has large buffers as before.
+func TestSpareIsBackAfterAFlood(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	sizes := []int64{640 << 10, 2 << 20, 8 << 20}
+	synctest.Test(t, func(t *testing.T) {
+		a := admission.New(admission.Limits{Memory: 122 << 20, Descriptors: 1 << 20}, nil)
+		r, m := a.Route("tcp"), &measured{limit: 256 << 20, idle: 40 << 20, each: 144 << 10}
+		kept(t, a, m)
+		bulk := func(want bool) {
+			t.Helper()
+			some, why := open(t, r, address(9999), 1, admission.Cost{Memory: 20 << 10})
+			if why != admission.Admitted {
+				t.Fatal(why)
+			}
+			spare := admission.Spare{}
+			for range 20 {
+				some[0].Touch()
+				some[0].Spare(&spare, sizes...)
+				time.Sleep(50 * time.Millisecond)
+			}
+			if fit := some[0].Spare(&spare, sizes...); (fit == len(sizes)) != want || r.Crowded() == want || evicted(some) > 0 {
+				t.Errorf("size %d fits, crowded: %v, given up: %d", fit, r.Crowded(), evicted(some))
+			}
+			some[0].Release()
+		}
+		bulk(true)
+		for n := range 10_000 {
+			c := &connection{}
+			if r.Admit(&c.Lease, c, address(n%20), admission.Cost{Memory: 40 << 10}) == admission.Admitted {
+				m.all = append(m.all, c)
+			}
+			if n%100 == 99 {
+				time.Sleep(admission.HoldTime)
+			}
+		}
+		bulk(false)
+		for _, c := range m.all {
+			c.Release()
+		}
+		m.all = nil
+		time.Sleep(time.Minute)
+		bulk(true)
+	})
+}
+
+// Machines that load while newcomers come lose nothing to them, however many come, where all have as much.
+func TestNewcomersTakeNothingOfThoseWhoLoad(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
+	synctest.Test(t, func(t *testing.T) {
+		a := admission.New(admission.Limits{Memory: 700 * 40 << 10, Descriptors: 1 << 20}, nil)
+		r, cost, m := a.Route("files"), admission.Cost{Memory: 40 << 10}, &measured{limit: 256 << 20, idle: 35 << 20, each: 100 << 10}
+		for n := range 700 {
+			some, why := open(t, r, address(n), 1, cost)
+			if why != admission.Admitted {
+				t.Fatal(why)
+			}
+			m.all = append(m.all, some...)
+		}
+		kept(t, a, m)
+		for n := range 300 {
+			for _, c := range m.all {
+				c.Touch()
+			}
+			if some, why := open(t, r, address(1000+n), 1, cost); why == admission.Admitted {
+				t.Fatalf("newcomer %d is admitted where all is in use: %d", n, len(some))
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if n := evicted(m.all); n > 0 {
+			t.Errorf("%d of 700 were given up", n)
+		}
+		for _, c := range m.all[:300] {
+			c.Release()
+		}
+		m.all = m.all[300:]
+		time.Sleep(time.Second)
+		for n := range 300 {
+			for holds := 0; holds < admission.HoldTimes && r.Held(cost); holds++ {
+				time.Sleep(admission.HoldTime)
+			}
+			if _, why := open(t, r, address(1000+n), 1, cost); why != admission.Admitted {
+				t.Fatalf("newcomer %d, when others have ended: %s", n, why)
+			}
+		}
+	})
+}
+
+// lines counts what is logged, by message.
+type lines struct {
+	mu   sync.Mutex
+	said map[string]int
+}
+
+func (l *lines) Enabled(context.Context, slog.Level) bool { return true }
+func (l *lines) WithAttrs([]slog.Attr) slog.Handler       { return l }
+func (l *lines) WithGroup(string) slog.Handler            { return l }
+
+func (l *lines) Handle(_ context.Context, r slog.Record) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.said == nil {
+		l.said = map[string]int{}
+	}
+	l.said[r.Message]++
+	return nil
+}
+
+func (l *lines) count(message string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.said[message]
 }
