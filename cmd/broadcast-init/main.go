@@ -11,7 +11,7 @@ import (
 )
 
 const notes = `It needs the capability NET_ADMIN and hostPID: true in the pod, and nothing else.
-In "ip netns exec" as in a pod, the parent is an interface of process 1's network, or of that of the process in HOST_PID.
+In "ip netns exec" as in a pod, the parent is an interface of process 1's network, or of the process' in HOST_PID.
 Run it again at will: what is right stays, and what it did not make is never touched.
 Exit status: 0 done, 1 failed, 2 wrong usage.`
 

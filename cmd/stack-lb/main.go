@@ -65,8 +65,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	registry := admin.NewRegistry(log)
 	controller := lb.New(lb.Options{
-		Client: cluster.client, Leases: cluster.leases, Namespace: cluster.namespace, Watch: s.WatchNamespace, LeaseOwner: cluster.owner,
-		Node: s.Node, Identity: lb.Identity(s.Node, bootID()),
+		Client: cluster.client, Leases: cluster.leases, Namespace: cluster.namespace, LeaseOwner: cluster.owner,
+		Watch: s.WatchNamespace, Node: s.Node, Identity: lb.Identity(s.Node, bootID()),
 		Services: service.Options{Class: s.Class, Mode: service.Mode(s.Mode), Allowed: s.Addresses},
 		Zone:     s.Zone, Drain: s.DrainTimeout, Bounds: s.bounds(logger),
 		Times: s.times(), AnnounceInterval: s.AnnounceInterval, ProbeInterval: s.ProbeInterval,

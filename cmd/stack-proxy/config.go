@@ -80,7 +80,8 @@ func (c *config) Validate() error {
 	}
 	for _, prefix := range c.TrustedProxies {
 		if prefix.Bits() == 0 || slices.ContainsFunc(c.PublicAddresses, prefix.Contains) {
-			fault("TRUSTED_PROXIES", "%s: machines are in it, and each could pass for any other: name the outer proxy's own addresses", prefix)
+			fault("TRUSTED_PROXIES", "%s: machines are in it, and each could pass for any other: "+
+				"name the outer proxy's own addresses", prefix)
 		}
 	}
 	c.BootsConfig.faults(fault)

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Add sets the wall clock forward by d, or back if d is negative, until the test ends. It skips the test where the clock
-// is other programs' as well: test/e2e/kernels runs it.
+// Add sets the wall clock forward by d, or back if d is negative, until the test ends. It skips the test where the
+// clock is other programs' as well: test/e2e/kernels runs it.
 func Add(t *testing.T, d time.Duration) {
 	t.Helper()
-	if os.Getenv("GUEST") == "" {
+	if os.Getenv("GUEST") == "" { //nolint:forbidigo // test/e2e/guest sets it for tests
 		t.Skip("sets the wall clock: runs in a virtual machine only")
 	}
 	set := func(d time.Duration) {

@@ -10,11 +10,12 @@ import (
 )
 
 // disk bounds how many threads wait for a handler's disk, or for the server of a network file system, at a time: each
-// read, and each open, is done in a place of it. While the disk hangs, further requests wait without a thread, and can be
-// given up; what is in the kernel's memory is sent without a place where none is free.
+// read, and each open, is done in a place of it. While the disk hangs, further requests wait without a thread, and can
+// be given up; what is in the kernel's memory is sent without a place where none is free.
 type disk chan struct{}
 
-// diskPlaces are as many as a disk has requests in its queue. A thread takes 100 KiB, and Go ends a process with 10,000.
+// diskPlaces are as many as a disk has requests in its queue. A thread takes 100 KiB, and Go ends a process with
+// 10,000.
 const diskPlaces = 32
 
 func newDisk() disk { return make(disk, diskPlaces) }
@@ -98,9 +99,9 @@ func (f *diskFile) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// inMemory reads those of the file's next n bytes that are in memory, and returns how many they are. It has nothing read
-// of the disk: preadv2(2) would, for a part that is not there, and the memory that waits for a disk cannot be taken back.
-// So that part is looked for first, by cachestat(2); before Linux 6.5 all have to wait for a place.
+// inMemory reads those of the file's next n bytes that are in memory, and returns how many they are. It has nothing
+// read of the disk: preadv2(2) would, for a part that is not there, and the memory that waits for a disk cannot be
+// taken back. So that part is looked for first, by cachestat(2); before Linux 6.5 all have to wait for a place.
 func (f *diskFile) inMemory(into [][]byte, n int64) (found int64) {
 	at, err := f.Seek(0, io.SeekCurrent)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// While the disk hangs, requests wait without a thread, can be given up, and are served once it is back; what is in memory
-// is served meanwhile.
+// While the disk hangs, requests wait without a thread, can be given up, and are served once it is back; what is in
+// memory is served meanwhile.
 func TestHungDisk(t *testing.T) {
 	directory := files(t)
 	h := cachedHandler(t, directory)
@@ -73,7 +73,8 @@ func TestHungDisk(t *testing.T) {
 	}
 }
 
-// A file that becomes shorter while it is sent is no success: the client sees a torn answer, and it is counted and logged.
+// A file that becomes shorter while it is sent is no success: the client sees a torn answer, and it is counted and
+// logged.
 func TestShortenedFileIsNoSuccess(t *testing.T) {
 	for name, second := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		t.Run(name, func(t *testing.T) {
@@ -113,7 +114,7 @@ func TestShortenedFileIsNoSuccess(t *testing.T) {
 			}
 			select {
 			case trouble := <-aborted:
-				if trouble != http.ErrAbortHandler {
+				if err, _ := trouble.(error); !errors.Is(err, http.ErrAbortHandler) {
 					t.Errorf("the handler ended with %v", trouble)
 				}
 			case <-time.After(time.Minute):

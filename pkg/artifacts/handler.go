@@ -372,9 +372,12 @@ func (c *counter) count(n int64, err error) {
 // broken is the error of reading for which less than was promised has been sent: that of a file that has become shorter
 // is io.ErrUnexpectedEOF. It is nil if all was sent, or if sending failed.
 func (c *counter) broken(f *diskFile) error {
-	promised, err := strconv.ParseInt(c.Header().Get("Content-Length"), 10, 64)
+	promised := int64(-1) // nothing
+	if length, err := strconv.ParseInt(c.Header().Get("Content-Length"), 10, 64); err == nil {
+		promised = length
+	}
 	switch {
-	case err != nil || c.sent >= promised:
+	case c.sent >= promised:
 		return nil
 	case f.failure != nil:
 		return f.failure

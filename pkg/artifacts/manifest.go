@@ -43,8 +43,8 @@ type File struct {
 	Artifact string `json:"artifact"`
 }
 
-// identify is the ETag of a file of a generation, by the manifest's digest where the manifest has the file. A file whose
-// size is not the manifest's is errDamaged. The manifest may be nil.
+// identify is the ETag of a file of a generation, by the manifest's digest where the manifest has the file. A file
+// whose size is not the manifest's is errDamaged. The manifest may be nil.
 func (m *Manifest) identify(name string, size int64, modified time.Time) (etag string, known bool, err error) {
 	if m != nil {
 		if entry, ok := m.Files[name]; ok {

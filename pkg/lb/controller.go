@@ -282,8 +282,8 @@ func (c *Controller) stopAll() {
 	}
 }
 
-// linksChanged is told of events about links and addresses, our own addresses' among them: each is put anew each second,
-// which changes nothing for the others.
+// linksChanged is told of events about links and addresses, our own addresses' among them: each is put anew each
+// second, which changes nothing for the others.
 func (c *Controller) linksChanged(events []byte) {
 	if address.Foreign(events) {
 		c.o.Host.Changed()

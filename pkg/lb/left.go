@@ -45,7 +45,8 @@ func (c *Controller) deleteLeases(ctx context.Context, plan service.Plan) error 
 	waits, since := false, map[string]time.Time{}
 	for _, object := range c.leaseCache.GetStore().List() {
 		lease := asLease(object)
-		if lease == nil || lease.Namespace != c.o.Namespace || planned[lease.Name] || !strings.HasPrefix(lease.Name, leasePrefix) {
+		if lease == nil || lease.Namespace != c.o.Namespace || planned[lease.Name] ||
+			!strings.HasPrefix(lease.Name, leasePrefix) {
 			continue
 		}
 		first, known := c.unneeded[lease.Name]

@@ -16,8 +16,8 @@ const (
 	watchAnnotation = "stack-lb.tinkerbell.org/watch" // a namespace; empty is all
 )
 
-// rival is another stack-lb of the same class, which keeps its leases in another namespace: two would each elect an owner of an
-// address, and write the status of its Service in turn.
+// rival is another stack-lb of the same class, which keeps its leases in another namespace: two would each elect an
+// owner of an address, and write the status of its Service in turn.
 type rival struct {
 	watch string
 	born  meta.Time
@@ -42,8 +42,9 @@ func (c *Controller) rivalChanged(lease *coordination.Lease, deleted bool) {
 	c.queue.Add(all)
 }
 
-// theirs is the namespace of the stack-lb that announces the Services of a namespace in place of this one; empty is none. That of the
-// Services' own namespace does, else the older one. It is known where this stack-lb announces the Services of all namespaces.
+// theirs is the namespace of the stack-lb that announces the Services of a namespace in place of this one; empty is
+// none. That of the Services' own namespace does, else the older one. It is known where this stack-lb announces the
+// Services of all namespaces.
 func (c *Controller) theirs(namespace string) string {
 	var born meta.Time
 	if object, exists, _ := c.leaseCache.GetStore().GetByKey(c.o.Namespace + "/" + statusLease); exists {

@@ -67,7 +67,8 @@ func newVIP(c *Controller, wish *service.Address) *vip {
 	v.elector = elect.New(elect.Config{
 		Leases: c.leases(), Name: LeaseName(wish.IP), Labels: leaseLabels, Owner: c.o.LeaseOwner,
 		Identity: c.o.Identity, Times: c.o.Times,
-		Annotations: v.annotations, Delay: v.delay, Candidate: v.candidate, Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
+		Annotations: v.annotations, Delay: v.delay, Candidate: v.candidate,
+		Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
 	})
 	return v
 }
@@ -91,8 +92,8 @@ func (v *vip) annotations() map[string]string {
 	return map[string]string{elect.StationsAnnotation: v.link.Stations}
 }
 
-// Times that a candidate leaves a free lease to others: up to spread, by the address and the node, so that addresses spread
-// over the nodes; and longer where the node is about to go.
+// Times that a candidate leaves a free lease to others: up to spread, by the address and the node, so that addresses
+// spread over the nodes; and longer where the node is about to go.
 const (
 	spread   = 100 * time.Millisecond
 	cordoned = 2 * spread
@@ -242,7 +243,8 @@ func isAmong(mac frame.MAC, stations string) bool {
 
 // probe asks the link whether somebody has the address, or is about to claim it.
 func (v *vip) probe(ctx context.Context, link address.Link, port Port) error {
-	by, err := probe.Conflict(ctx, port, frame.MAC(link.MAC), func(mac frame.MAC) bool { return isAmong(mac, link.Stations) })
+	own := func(mac frame.MAC) bool { return isAmong(mac, link.Stations) }
+	by, err := probe.Conflict(ctx, port, frame.MAC(link.MAC), own)
 	if err != nil {
 		return v.stepBack(reason.LinkDown, err)
 	}
@@ -315,8 +317,8 @@ func (v *vip) granted() bool {
 	return time.Now().Before(v.end)
 }
 
-// withdraw ends the announcement and removes the address. The stations are those that answered for it, if this node does
-// not go on answering: somebody may have given it the address by hand.
+// withdraw ends the announcement and removes the address. The stations are those that answered for it, if this node
+// does not go on answering: somebody may have given it the address by hand.
 func (v *vip) withdraw(why error) (stations string, err error) {
 	if v.stopSending != nil {
 		v.stopSending()

@@ -13,9 +13,9 @@ import (
 // silentRounds is how many questions in a row nobody answers until a lease counts as held without serving.
 const silentRounds = 3
 
-// A node that has an address which another station answers for as well steps back after some questions: the one with the
-// higher Ethernet address sooner, since the other may be a stack-lb of another cluster and goes by the same rule; and the
-// lower one where that station does not.
+// A node that has an address which another station answers for as well steps back after some questions: the one with
+// the higher Ethernet address sooner, since the other may be a stack-lb of another cluster and goes by the same rule;
+// and the lower one where that station does not.
 const (
 	contestedRounds = 3
 	stubbornRounds  = 10
@@ -72,9 +72,9 @@ func (v *vip) watchLink(ctx context.Context, link address.Link) {
 	}, v.heard)
 }
 
-// Questions that a node asks in Options.ProbeInterval, for all addresses together: where it has the address, or writes the status of
-// Services, which tells people of what is wrong; and for others, of which every node asks. questionBurst is how many may
-// come at once. Switches that inspect ARP shut a port after 15 a second.
+// Questions that a node asks in Options.ProbeInterval, for all addresses together: where it has the address, or writes
+// the status of Services, which tells people of what is wrong; and for others, of which every node asks. questionBurst
+// is how many may come at once. Switches that inspect ARP shut a port after 15 a second.
 const (
 	dutifulRate   = 10
 	idleRate      = 2

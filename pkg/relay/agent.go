@@ -140,8 +140,8 @@ func (c Config) agentOf(l Listener, mac frame.MAC, address [4]byte) []byte {
 	return subs.ToBytes()
 }
 
-// agentOfRouters is the value for a router's request, without link selection and token. It describes no circuit, and has
-// no override: that router's clients know the server by another address.
+// agentOfRouters is the value for a router's request, without link selection and token. It describes no circuit, and
+// has no override: that router's clients know the server by another address.
 func (c Config) agentOfRouters() []byte {
 	subs := c.fixedSubs()
 	if c.Agent.has(ServerIDOverride) {
@@ -185,12 +185,12 @@ func duid(mac frame.MAC) []byte {
 	return (&dhcpv6.DUIDLL{HWType: iana.HWTypeEthernet, LinkLayerAddr: mac[:]}).ToBytes()
 }
 
-// appendUnicast appends the value of option 82 for a client's own request that was sent to this host, as of a RENEW. The
-// server has to find the lease by the sub-options that it saw in the client's broadcasts, which were those of base. But
-// where a pool is chosen by link selection it is chosen by that of ciaddr: giaddr is the same, and any address of the
-// link will do (RFC 3527 section 3). asked is the address that the request was sent to, zero where it may have been
-// translated: it is the client's server, so the override of the broadcasts, which the answer to a RENEW has to repeat
-// (RFC 5107 section 4).
+// appendUnicast appends the value of option 82 for a client's own request that was sent to this host, as of a RENEW.
+// The server has to find the lease by the sub-options that it saw in the client's broadcasts, which were those of
+// base. But where a pool is chosen by link selection it is chosen by that of ciaddr: giaddr is the same, and any
+// address of the link will do (RFC 3527 section 3). asked is the address that the request was sent to, zero where it
+// may have been translated: it is the client's server, so the override of the broadcasts, which the answer to a RENEW
+// has to repeat (RFC 5107 section 4).
 func (c *Config) appendUnicast(b, base []byte, ciaddr, asked [4]byte) []byte {
 	linked := isHost(ciaddr) && (c.Agent.has(LinkSelection) || c.Agent.has(ServerIDOverride))
 	overridden := false

@@ -29,8 +29,8 @@ type arrival struct {
 	// giaddr is that of the last message as it arrived.
 	giaddr [4]byte
 
-	// The method request sets these: client is the sender's tag, firmware tells that it says that it boots by the network,
-	// and waits that its queue will send the request.
+	// The method request sets these: client is the sender's tag, firmware tells that it says that it boots by the
+	// network, and waits that its queue will send the request.
 	client          uint64
 	firmware, waits bool
 }
@@ -251,7 +251,7 @@ func (d *worker) join(
 		m, theirs = nearer(m)
 		has = m.HasAgent()
 	}
-	value, ours := d.scratch[:0], d.subsOf(m, k, a, o)
+	value, ours := d.scratch[:0], d.subsOf(m, k, a)
 	if theirs == 0 && which == everything {
 		value = append(value, ours...)
 	} else {
@@ -261,7 +261,7 @@ func (d *worker) join(
 			}
 		}
 	}
-	added, linked, ok = m, theirs.Has(dhcp.SubLinkSelection), true
+	added, linked = m, theirs.Has(dhcp.SubLinkSelection)
 	signs := d.signer != nil && which != linkAlone
 	if len(value) == 0 && !signs {
 		return added, linked, true
@@ -312,7 +312,7 @@ func nowhere(m dhcp.Message) bool {
 }
 
 // subsOf are the sub-options for a request.
-func (d *worker) subsOf(m dhcp.Message, k key, a *arrival, o *origin) []byte {
+func (d *worker) subsOf(m dhcp.Message, k key, a *arrival) []byte {
 	r := d.relay
 	if a.listener != unicast {
 		return a.agent

@@ -46,8 +46,8 @@ func optionsOf(m dhcp.Message) string {
 	return strings.TrimRight(options, "\x00")
 }
 
-// TestRouterKeepsItsLink: where giaddr becomes the relay's, the server learns the other agent's by link selection, inside
-// of the option 82 that is there, by default. The agent gets back what it sent.
+// TestRouterKeepsItsLink: where giaddr becomes the relay's, the server learns the other agent's by link selection,
+// inside of the option 82 that is there, by default. The agent gets back what it sent.
 func TestRouterKeepsItsLink(t *testing.T) {
 	const circuit = "\x01\x04\x00\x14\x00\x05\x02\x02\xab\xcd"
 	forTor := func(action Action, options ...SubOption) func(*Config) {
@@ -178,8 +178,8 @@ func TestLinkThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestForgedOption82 is a machine's that shows a relay agent's source, or leaves it to the relay's padding to complete the
-// option.
+// TestForgedOption82 is a machine's that shows a relay agent's source, or leaves it to the relay's padding to complete
+// the option.
 func TestForgedOption82(t *testing.T) {
 	for options, source := range map[string][4]byte{
 		"\x52\x06\x01\x04evil\xff":                     torGiaddr,
@@ -195,8 +195,8 @@ func TestForgedOption82(t *testing.T) {
 	}
 }
 
-// TestDetourIsNotForSourcePorts: a server that knows RFC 8357 answers a request with sub-option 19 at the port that it came
-// from. From a detour's port, where nobody reads, such a request is not sent.
+// TestDetourIsNotForSourcePorts: a server that knows RFC 8357 answers a request with sub-option 19 at the port that it
+// came from. From a detour's port, where nobody reads, such a request is not sent.
 func TestDetourIsNotForSourcePorts(t *testing.T) {
 	for options, want := range map[string][2]int{"\x52\x04\x01\x02ab\xff": {0, 1}, "\x52\x06\x01\x02ab\x13\x00\xff": {1, 0}} {
 		b := newBench(t, tor)
@@ -219,16 +219,14 @@ func TestLinkWithoutOptions(t *testing.T) {
 	} {
 		for _, viaTor := range []bool{false, true} {
 			b := newBench(t, func(c *Config) { tor(c); c.Agent = Agent{Options: []SubOption{CircuitID}} })
-			m := append(message(dhcp.Request, 1)[:236], vend...)
+			m := slices.Concat(message(dhcp.Request, 1)[:236], []byte(vend))
 			before := bytes.Clone(m)
-			got, drop := b.hear, None
-			var sent dhcp.Message
+			hear := b.hear
 			if viaTor {
-				sent, drop = b.fromTor(m, serverPort)
-			} else {
-				sent, drop = got(m)
+				hear = func(m dhcp.Message) (dhcp.Message, Drop) { return b.fromTor(m, serverPort) }
 			}
-			want := append(before[236:], make([]byte, 300-len(before))...)
+			sent, drop := hear(m)
+			want := slices.Concat(before[236:], make([]byte, 300-len(before)))
 			if drop != None || !bytes.Equal(sent[236:], want) || len(sent) != 300 {
 				t.Errorf("%s: got %v, vendor area %x", name, drop, sent[236:])
 			}
@@ -448,8 +446,8 @@ func TestAgentIsAnsweredAtItsPort(t *testing.T) {
 	}
 }
 
-// TestRepeatedRepliesAreBounded: four of a server and sixteen in all for each request that was relayed, which a repeated
-// request is, too.
+// TestRepeatedRepliesAreBounded: four of a server and sixteen in all for each request that was relayed, which a
+// repeated request is, too.
 func TestRepeatedRepliesAreBounded(t *testing.T) {
 	var log bytes.Buffer
 	b := newBench(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
@@ -503,7 +501,8 @@ func TestServersMaySendTwoOffers(t *testing.T) {
 	}
 }
 
-// TestTokenThatDoesNotComeBack is told apart from forged ones and from what nobody asked for, and the server is not dead.
+// TestTokenThatDoesNotComeBack is told apart from forged ones and from what nobody asked for, and the server is not
+// dead.
 func TestTokenThatDoesNotComeBack(t *testing.T) {
 	var log bytes.Buffer
 	b := newBench(t, func(c *Config) {

@@ -59,7 +59,8 @@ func gives(m dhcp.Message) server.Answer {
 }
 
 // asks tells which servers answer a request: those that know its client. Of those that are asked to extend a lease only
-// the one that has it does, and of the requests that follow an OFFER only the one that is named (RFC 2131 section 4.3.2).
+// the one that has it does, and of the requests that follow an OFFER only the one that is named (RFC 2131 section
+// 4.3.2).
 func asks(m dhcp.Message, kind dhcp.Type) server.Answer {
 	switch kind {
 	case dhcp.Discover:

@@ -47,7 +47,8 @@ func (d *worker) send(m dhcp.Message, to *server.Targets, now int64, machine uin
 	d.sender.Send(to, now, server.Request{
 		Message: m, Answered: m.Giaddr() == giaddrOf(to) && answerable(kind), Asks: asks(m, kind),
 		Machine: machine, MAC: macOf(m),
-		// A server answers the port that such a request came from, and the relay does not read what arrives at the detour's.
+		// A server answers the port that such a request came from, and the relay does not read what arrives at the
+		// detour's.
 		UsualPort: asksPort(m),
 	})
 }

@@ -56,7 +56,8 @@ func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now
 		r.servers.Heard(from, to.All, now)
 		r.logLimiter.WarnAt(now, "dropped a reply without its token", func() []any {
 			return append(saidBy(m, client, from), "remedy",
-				"this server does not repeat the Interface-Id (RFC 9915 section 21.18): take another one, or leave TOKEN_KEY unset")
+				"this server does not repeat the Interface-Id (RFC 9915 section 21.18): "+
+					"take another one, or leave TOKEN_KEY unset")
 		})
 		return o, TokenMissing
 	}

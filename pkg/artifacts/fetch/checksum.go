@@ -124,15 +124,16 @@ func (s *Set) missing(chosen []string) error {
 		if part == "" || part == both {
 			continue
 		}
-		if !slices.ContainsFunc(chosen, func(name string) bool { return strings.Contains(name, cmp.Or(wanted[part], part)) }) {
+		of := cmp.Or(wanted[part], part)
+		if !slices.ContainsFunc(chosen, func(name string) bool { return strings.Contains(name, of) }) {
 			return fmt.Errorf("%w: the release lists no %s", errNoMatch, part)
 		}
 	}
 	return nil
 }
 
-// directory is where an artifact's files go. Where 6.6 and 5.10 are both wanted, the names that Smee asks for are 6.6's,
-// as with Tinkerbell's chart, and 5.10 has a directory for itself.
+// directory is where an artifact's files go. Where 6.6 and 5.10 are both wanted, the names that Smee asks for are
+// 6.6's, as with Tinkerbell's chart, and 5.10 has a directory for itself.
 func (s *Set) directory(name string, sums map[string]digest) string {
 	_, twin := sums[strings.Replace(name, "_", "_"+lts+"-", 1)]
 	if s.KernelVersion == both && twin && len(s.Names) == 0 {

@@ -56,9 +56,10 @@ const (
 const maxOwners = 4
 
 // Conflict probes for an address that this node, at self, is about to claim (RFC 5227 section 2.1.1), and returns the
-// station that has it, or nil if there is none. own are stations of this node. Where another one probes as well, the one with the
-// higher Ethernet address probes for twice as long once more, so that the other one has claimed the address by then. It goes
-// on if that one has not: some stations probe and never claim, to look for conflicts, or as a monitor does.
+// station that has it, or nil if there is none. own are stations of this node. Where another one probes as well, the
+// one with the higher Ethernet address probes for twice as long once more, so that the other one has claimed the
+// address by then. It goes on if that one has not: some stations probe and never claim, to look for conflicts, or as a
+// monitor does.
 func Conflict(ctx context.Context, port Port, self frame.MAC, own func(frame.MAC) bool) (*frame.MAC, error) {
 	deadline := time.Now().Add(rand.N(ClaimWait))
 	for probes, deferred := 0, false; ; {
@@ -86,9 +87,12 @@ func Conflict(ctx context.Context, port Port, self frame.MAC, own func(frame.MAC
 // Before tells which of two stations keeps an address that both claim: the lower one.
 func Before(a, b frame.MAC) bool { return bytes.Compare(a[:], b[:]) < 0 }
 
-// Watch asks until ctx is done, each time the interval has passed that interval says then. It tells saw of the stations that answered each round, sorted, ourselves
-// not among them, or of the error; and heard, all the time, of what stations say without being asked.
-func Watch(ctx context.Context, port Port, interval func() time.Duration, saw func([]frame.MAC, error), heard func(Heard)) {
+// Watch asks until ctx is done, at the intervals that interval returns. It tells saw of the stations that answered each
+// round, sorted, ourselves not among them, or of the error; and heard, all the time, of what stations say without being
+// asked.
+func Watch(
+	ctx context.Context, port Port, interval func() time.Duration, saw func([]frame.MAC, error), heard func(Heard),
+) {
 	for ctx.Err() == nil {
 		began, until := time.Now(), interval()
 		var owners []frame.MAC

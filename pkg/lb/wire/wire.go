@@ -77,23 +77,33 @@ func (w *Wires) Open(link *net.Interface, source, address netip.Addr) (*Port, er
 		source = netip.IPv4Unspecified()
 	}
 	p := &Port{wires: w, address: address, source: source, heard: make(chan probe.Heard, backlog)}
+	if err := w.attach(p, link); err != nil {
+		if p.socket != nil {
+			_ = p.Close() // the first error is told
+		}
+		return nil, err
+	}
+	return p, nil
+}
+
+// attach gives a port its link's socket, and has the socket hear of the port's address.
+func (w *Wires) attach(p *Port, link *net.Interface) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	k := key{link.Index, frame.MAC(link.HardwareAddr), address.Is6()}
+	k := key{link.Index, frame.MAC(link.HardwareAddr), p.address.Is6()}
 	s := w.sockets[k]
 	if s == nil {
 		var err error
-		if s, err = w.listen(link, k, address); err != nil {
-			return nil, fmt.Errorf("failed to open packet socket on link %s: %w", link.Name, err)
+		if s, err = w.listen(link, k, p.address); err != nil {
+			return fmt.Errorf("failed to open packet socket on link %s: %w", link.Name, err)
 		}
 	}
 	p.socket = s
-	s.ports[address] = append(s.ports[address], p)
+	s.ports[p.address] = append(s.ports[p.address], p)
 	if err := errors.Join(s.change(), p.group(s.conn.JoinGroup)); err != nil {
-		go p.Close() //nolint:errcheck // mu is held, and the error is told
-		return nil, fmt.Errorf("failed to hear of %s on link %s: %w", address, link.Name, err)
+		return fmt.Errorf("failed to hear of %s on link %s: %w", p.address, link.Name, err)
 	}
-	return p, nil
+	return nil
 }
 
 // listen opens a socket. The caller holds mu.

@@ -16,18 +16,19 @@ const (
 	busyTick, idleTick = 20 * time.Millisecond, 250 * time.Millisecond
 
 	// shedAt is the use of the container's memory, in percent, above which connections are evicted: the rest is for what
-	// comes between two looks. nearly is how far below it memory counts as short, in percent: large buffers are taken back
-	// before connections are evicted.
+	// comes between two looks. nearly is how far below it memory counts as short, in percent: large buffers are taken
+	// back before connections are evicted.
 	shedAt, nearly = 66, 10
 	// settle is the time in which the memory of evicted connections becomes free, and none are evicted.
 	settle = 3 * busyTick
-	// goTarget is the use of the container's memory, in percent, to which Go's memory limit is tuned: garbage is collected
-	// before memory counts as short. goLeast is the least that Go has, for its live memory, which the charges bound.
+	// goTarget is the use of the container's memory, in percent, to which Go's memory limit is tuned: garbage is
+	// collected before memory counts as short. goLeast is the least that Go has, for its live memory, which the charges
+	// bound.
 	goTarget, goLeast = 54, 25
 	// busyCollector is the part of the processor time that Go's collector may have from one collection to the next. If it
-	// has more, twice in a row, and more than liveAt percent of Go's limit are in use after a collection, connections are evicted, down to
-	// an overworkRoom-th of the memory: the collector would run all the time, and all goroutines wait for it.
-	// Newcomers do not wait then, but are refused, for refuseFor.
+	// has more, twice in a row, and more than liveAt percent of Go's limit are in use after a collection, connections are
+	// evicted, down to an overworkRoom-th of the memory: the collector would run all the time, and all goroutines wait
+	// for it. Newcomers do not wait then, but are refused, for refuseFor.
 	busyCollector, liveAt, overworkRoom = .2, 65, 4
 	refuseFor                           = time.Second
 	// leastRoom is the part of the memory that is not shed, as a divisor: a machine that boots must find room.
@@ -86,8 +87,8 @@ func (a *Account) hurry() {
 	}
 }
 
-// Crowded reports whether so much is in use that the buffers of new connections have to be small from the start: a bound
-// of what a socket receives is for good, since its window is agreed on when it connects.
+// Crowded reports whether so much is in use that the buffers of new connections have to be small from the start: a
+// bound of what a socket receives is for good, since its window is agreed on when it connects.
 func (r *Route) Crowded() bool {
 	if r == nil {
 		return false
@@ -105,9 +106,9 @@ func (a *Account) busy() bool {
 }
 
 const (
-	// HoldTime is the time after which to ask [Route.Held] again, and HoldTimes how often at most; then the newcomer is to
-	// be admitted or refused.
-	HoldTime  = busyTick
+	// HoldTime is the time after which to ask [Route.Held] again.
+	HoldTime = busyTick
+	// HoldTimes is how often to ask at most; then the newcomer is to be admitted or refused.
 	HoldTimes = 8
 )
 

@@ -1,7 +1,7 @@
 // Package frames bounds what a client of HTTP/2 may ask of its connection beside requests and their content. Pings,
-// settings, window updates, priorities, unknown frames, empty ones and streams that are given up before they are answered
-// cost the server some microseconds each, and nothing in the protocol bounds them (CVE-2019-9511 to 9518, 2023-44487,
-// 2024-27316, 2025-8671). A header has a time, too: from its first frame to its last one.
+// settings, window updates, priorities, unknown frames, empty ones and streams that are given up before they are
+// answered cost the server some microseconds each, and nothing in the protocol bounds them (CVE-2019-9511 to 9518,
+// 2023-44487, 2024-27316, 2025-8671). A header has a time, too: from its first frame to its last one.
 //
 // It reads the frames' headers (RFC 9113, section 4.1) as they pass, and changes nothing. net/http's server has no hook
 // for that, but takes any net.Conn.
@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// What a frame costs, and what brings the budget up again: time, and what is sent to the client. An answer's header pays
-// for its request and what comes with it; content pays for the pings and window updates that measure and follow it.
+// What a frame costs, and what brings the budget up again: time, and what is sent to the client. An answer's header
+// pays for its request and what comes with it; content pays for the pings and window updates that measure and follow
+// it.
 const (
 	budgetMost      = 4000
 	budgetPerSecond = 500
@@ -30,8 +31,8 @@ const (
 	earnContent      = 10 // of a DATA frame at most, one for earnContentBytes
 	earnContentBytes = 16
 
-	// earnPiece is what a write with content earns at least: grpc-go sends a window update and a ping for each small message
-	// of a stream. It is not for each frame, since one of the client's may ask for a frame of each stream.
+	// earnPiece is what a write with content earns at least: grpc-go sends a window update and a ping for each small
+	// message of a stream. It is not for each frame, since one of the client's may ask for a frame of each stream.
 	earnPiece = costWindowUpdate + costOther
 )
 
@@ -156,7 +157,8 @@ func (c *Conn) received(f frame) int {
 	}
 }
 
-// watchHeader notes whether a header is being received. A timer looks at that, which costs less than one for each header.
+// watchHeader notes whether a header is being received. A timer looks at that, which costs less than one for each
+// header.
 func (c *Conn) watchHeader() {
 	under := c.block || c.in.left > 0 && (c.in.frame.kind == kindHeaders || c.in.frame.kind == kindContinuation)
 	switch begun := c.begun.Load(); {

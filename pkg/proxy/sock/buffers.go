@@ -28,8 +28,8 @@ var (
 	// unsent is how many bytes a socket takes beyond those that are on their way (TCP_NOTSENT_LOWAT).
 	unsent = [...]int{Least: 16 << 10, Small: 32 << 10, Medium: 128 << 10, Large: 1 << 20, Largest: 4 << 20}
 	// sent is how many bytes a socket takes in all (SO_SNDBUF; the kernel takes as much again for itself). Without that
-	// bound it takes what the peer's window allows besides unsent: of a thousand machines that load at full speed, 160 KiB
-	// each. It is net.core.wmem_max at most; larger buffers get the kernel's own bound instead, which grows with the
+	// bound it takes what the peer's window allows besides unsent: of a thousand machines that load at full speed, 160
+	// KiB each. It is net.core.wmem_max at most; larger buffers get the kernel's own bound instead, which grows with the
 	// peer's window.
 	sent = [...]int{Least: 16 << 10, Small: 64 << 10, Medium: 128 << 10}
 	// received is how many bytes an endpoint may send before they are read (SO_RCVBUF); the kernel takes as much again
@@ -46,8 +46,9 @@ type StreamBuffers struct {
 }
 
 // Resize charges the lease for the largest buffers that there is room for, up to most, in place of what it was charged
-// for them before; small ones cost nothing, and a stream that is at its end has them (most is Small). It bounds what dst holds for its peer, and reports the size and whether it
-// has changed. A long stream calls it again as it gets on.
+// for them before; small ones cost nothing, and a stream that is at its end has them (most is Small). It bounds how
+// much dst holds for its peer, and reports the size and whether it has changed. A long stream calls it again as it
+// gets on.
 func (b *StreamBuffers) Resize(lease *admission.Lease, dst syscall.Conn, most Buffers) (size Buffers, changed bool) {
 	size = Buffers(lease.Spare(&b.spare, costs[:most]...))
 	if most > Small && lease.Short() {

@@ -17,8 +17,8 @@ type Places interface {
 }
 
 // SendFile sends at most so many bytes of a file from its position on by sendfile(2), and fewer at the file's end. It
-// reads the file in places, unless they are nil, and waits for the socket without one. The error is errors.ErrUnsupported
-// where the kernel cannot send this file so.
+// reads the file in places, unless they are nil, and waits for the socket without one. The error is
+// errors.ErrUnsupported where the kernel cannot send this file so.
 func (c *Socket) SendFile(file *os.File, most int64, places Places) (sent int64, err error) {
 	from, err := file.SyscallConn()
 	if err != nil {

@@ -14,8 +14,8 @@ const lostCheck = 250 * time.Millisecond
 // serversContext is the key for the context that net/http's server gave a request.
 type serversContext struct{}
 
-// outlivingHalfClose gives a request a context that lasts until its client is gone. That of net/http's server ends where
-// the client ends its side, and may read on: half of a TCP connection says nothing about the other one (RFC 9293,
+// outlivingHalfClose gives a request a context that lasts until its client is gone. That of net/http's server ends
+// where the client ends its side, and may read on: half of a TCP connection says nothing about the other one (RFC 9293,
 // section 3.6). The caller must call the function that is returned, at the request's end.
 func (c *conn) outlivingHalfClose(r *http.Request) (*http.Request, func()) {
 	before := r.Context()
@@ -34,8 +34,8 @@ func (c *conn) outlivingHalfClose(r *http.Request) (*http.Request, func()) {
 	}
 }
 
-// awaitLoss waits until the connection is closed or reset, or done. A client that closes without a reset is noticed when
-// something is sent to it, by the kernel's keepalive at the latest.
+// awaitLoss waits until the connection is closed or reset, or done. A client that closes without a reset is noticed
+// when something is sent to it, by the kernel's keepalive at the latest.
 func (c *conn) awaitLoss(done <-chan struct{}) {
 	ticker := time.NewTicker(lostCheck)
 	defer ticker.Stop()

@@ -11,8 +11,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/frames"
 )
 
-// By these names net/http's server knows who serves HTTP/2: behind TLS, and without it where the client's preface has been
-// read. The latter is given its connection within a *tls.Conn.
+// By these names net/http's server knows who serves HTTP/2: behind TLS, and without it where the client's preface has
+// been read. The latter is given its connection within a *tls.Conn.
 const (
 	protocolHTTP2 = "h2"
 	protocolPlain = "unencrypted_http2"
@@ -21,7 +21,8 @@ const (
 // preface is what a client of HTTP/2 begins with (RFC 9113, section 3.4).
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// boundFrames has the server's connections of HTTP/2 pass through package frames. It is called before the server serves.
+// boundFrames has the server's connections of HTTP/2 pass through package frames. It is called before the server
+// serves.
 func (s *server) boundFrames(header time.Duration) {
 	_ = s.Serve(noListener{}) // sets TLSNextProto
 	plain := s.TLSNextProto[protocolPlain]

@@ -222,7 +222,7 @@ func (o *observer) record(a *access, client netip.Addr) {
 	if kind := a.kind(); kind != "" && !o.lines.Allow(client, kind) {
 		return
 	}
-	level, message := slog.LevelInfo, "request"
+	level := slog.LevelInfo
 	if a.torn {
 		level = slog.LevelWarn
 	}
@@ -230,13 +230,14 @@ func (o *observer) record(a *access, client netip.Addr) {
 	if a.grpc != "" {
 		log = log.With("grpc_code", a.grpc)
 	}
-	if a.failure != nil {
-		level, message = slog.LevelWarn, "request failed"
-		log = log.With("reason", a.reason, "error", cut(a.failure.Error(), mostLogged))
-	}
-	log.Log(context.Background(), level, message, "method", cut(a.method, mostLoggedMethod),
+	log = log.With("method", cut(a.method, mostLoggedMethod),
 		"path", cut(a.path, mostLogged), "code", a.code, "bytes", a.bytes, "seconds", a.took.Seconds(), "client", a.client,
 		"host", cut(a.host, mostLogged), "agent", cut(a.agent, mostLogged), "torn", a.torn)
+	if a.failure != nil {
+		log.Warn("request failed", "reason", a.reason, "error", cut(a.failure.Error(), mostLogged))
+		return
+	}
+	log.Log(context.Background(), level, "request")
 }
 
 // kind is of which kind of trouble a line tells; empty where all went well.

@@ -40,8 +40,8 @@ func queued(next http.Handler, s *Settings) http.Handler {
 	})
 }
 
-// patienceOf is the context of a request that waits for its turn. It ends with the client's side: firmware that has given
-// up must not be served before others that wait.
+// patienceOf is the context of a request that waits for its turn. It ends with the client's side: firmware that has
+// given up must not be served before others that wait.
 func patienceOf(r *http.Request) context.Context {
 	if ctx, ok := r.Context().Value(serversContext{}).(context.Context); ok {
 		return ctx

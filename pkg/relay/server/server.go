@@ -23,8 +23,8 @@ const (
 	answerBits = 3
 )
 
-// Machine is the tag of a client for the servers' health. Its firmware is another client than its system, since a server
-// of boot files may know the former only.
+// Machine is the tag of a client for the servers' health. Its firmware is another client than its system, since a
+// server of boot files may know the former only.
 func Machine(client uint64, firmware bool) uint64 {
 	if firmware && client != 0 {
 		return ^client
@@ -59,7 +59,8 @@ type Server struct {
 	owed      atomic.Int64
 	owedSince atomic.Int64
 	owedTo    atomic.Uint64
-	// Of unanswered, within a minute: the DISCOVERs of other machines, a bit for some of these, and when the first was sent.
+	// Of unanswered, within a minute: the DISCOVERs of other machines, a bit for some of these, and when the first was
+	// sent.
 	strangers      atomic.Int64
 	different      atomic.Uint64
 	strangersSince atomic.Int64
@@ -182,8 +183,8 @@ const (
 	// silentRequests that go unanswered are enough after silentFor: one machine that boots sends no more in that time.
 	silentRequests = 3
 	silentFor      = 30 * time.Second
-	// differentMachines that were never answered count, if they ask within strangersFor: one that the server does not know
-	// may ask all day.
+	// differentMachines that were never answered count, if they ask within strangersFor: one that the server does not
+	// know may ask all day.
 	differentMachines = 8
 	strangersFor      = time.Minute
 )

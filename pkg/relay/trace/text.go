@@ -44,7 +44,8 @@ func Text(w io.Writer, pcap io.Reader) error {
 	}
 }
 
-// describe says what is in a frame. All but the first line is indented, and texts of machines and servers are printable.
+// describe says what is in a frame. All but the first line is indented, and texts of machines and servers are
+// printable.
 func describe(b []byte) string {
 	datagram, fault := frame.Parse(b, frame.Trust)
 	read := read4

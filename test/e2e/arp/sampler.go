@@ -99,8 +99,8 @@ func (s *Sampler) Stop() {
 var sender = [6]byte{2, 0x5a, 0x5a, 0x5a, 0, 0}
 
 func (s *Sampler) ask(ctx context.Context) {
-	// An ordinary question: one from nowhere (RFC 5227) says that its sender is about to claim the address. No host of the
-	// labs has the source.
+	// An ordinary question: one from nowhere (RFC 5227) says that its sender is about to claim the address. No host of
+	// the labs has the source.
 	source := s.address
 	source[3] = 253
 	ticker := time.NewTicker(Interval)

@@ -11,7 +11,8 @@ import (
 )
 
 // ErrNoThrottle is returned where no disk can be made to hang.
-var ErrNoThrottle = errors.New("needs root, a cgroup (v1 or v2) that bounds what is read of a disk, and a temporary directory on a disk")
+var ErrNoThrottle = errors.New("needs root, a cgroup (v1 or v2) that bounds what is read of a disk, " +
+	"and a temporary directory on a disk")
 
 // Disk is a disk that hangs for the processes of a cgroup.
 type Disk struct {

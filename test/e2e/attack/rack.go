@@ -96,6 +96,7 @@ func (r Rack) load(ctx context.Context, machine int, connected func()) error {
 	if err != nil {
 		return err
 	}
+	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		return errors.New(response.Status)
 	}

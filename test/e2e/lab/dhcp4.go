@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// PoolServer is a DHCP server from Debian that gives addresses out of pools, of [LAN] and of [Rack]. It finds the pool by
-// link selection, and knows no machines.
+// PoolServer is a DHCP server from Debian that gives addresses out of pools, of [LAN] and of [Rack]. It finds the pool
+// by link selection, and knows no machines.
 type PoolServer struct {
 	Name    string
 	Program string
@@ -74,7 +74,8 @@ var Dhcpd = PoolServer{
 	process: func(dir string, pools []pool) (Process, error) {
 		conf, leases := filepath.Join(dir, "dhcpd.conf"), filepath.Join(dir, "dhcpd.leases")
 		text := fmt.Sprintf("authoritative; ping-check false; default-lease-time %d; max-lease-time %[1]d;\n"+
-			"option dhcp-renewal-time %d; subnet %s netmask %s {}\n", poolLease, poolRenew, Pods.Masked().Addr(), netmask(Pods))
+			"option dhcp-renewal-time %d; subnet %s netmask %s {}\n",
+			poolLease, poolRenew, Pods.Masked().Addr(), netmask(Pods))
 		for _, p := range pools {
 			text += fmt.Sprintf("subnet %s netmask %s { range %s %s; option routers %s; }\n",
 				p.net.Masked().Addr(), netmask(p.net), p.first, p.last, p.gateway)

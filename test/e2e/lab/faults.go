@@ -97,7 +97,7 @@ func (l *Lab) AddDHCPServer(name string, addr, first, last netip.Addr, args ...s
 		return nil, err
 	}
 	// Firmware in Go reads frames as they are: the checksum has to be in them.
-	if err := l.Do(role, func() error { return checksumsInSoftware("eth0") }); err != nil {
+	if err := l.Do(role, checksumsInSoftware); err != nil {
 		return nil, err
 	}
 	return l.StartDHCPServer(name, role, first, last, args...)

@@ -20,8 +20,8 @@ var RouterIP = netip.MustParseAddr("192.0.2.20")
 // RouterLink is the router's interface on [Rack]; its eth0 is on [LAN].
 const RouterLink = "rack0"
 
-// AddRouter puts a router on the LAN, with [Rack] behind it, as a switch at the top of a rack is. Machines behind it and
-// pods reach each other.
+// AddRouter puts a router on the LAN, with [Rack] behind it, as a switch at the top of a rack is. Machines behind it
+// and pods reach each other.
 func (l *Lab) AddRouter(name string) (role string, err error) {
 	if role, err = l.AddHost(name, nil); err != nil {
 		return "", err
@@ -45,8 +45,8 @@ func (l *Lab) AddRouter(name string) (role string, err error) {
 		{RoleLAN, func() error { return route(Rack, RouterIP) }},
 		{RoleLAN, func() error { return route(Pods, NodeIP) }},
 		// Servers and agents that read frames want whole checksums.
-		{role, func() error { return checksumsInSoftware("eth0") }},
-		{RolePod, func() error { return checksumsInSoftware("eth0") }},
+		{role, checksumsInSoftware},
+		{RolePod, checksumsInSoftware},
 	} {
 		if err := l.Do(step.role, step.do); err != nil {
 			return "", fmt.Errorf("failed to make router %s: %w", name, err)
@@ -68,7 +68,7 @@ func (l *Lab) AddHostBehind(router, name string, mac net.HardwareAddr) (role str
 	if err := l.cable(router, port, RouterLink, role, "eth0", mac); err != nil {
 		return "", fmt.Errorf("failed to connect host %s: %w", name, err)
 	}
-	return role, l.Do(role, func() error { return checksumsInSoftware("eth0") })
+	return role, l.Do(role, checksumsInSoftware)
 }
 
 func forwards() error { return setSysctl("net/ipv4/ip_forward", "1") }

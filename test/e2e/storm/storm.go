@@ -1,5 +1,5 @@
-// Package storm has many machines boot at once through a pod, ours or the former chart's, in a lab, and measures how long
-// that takes and what it costs. The machines' part is package machines.
+// Package storm has many machines boot at once through a pod, ours or the former chart's, in a lab, and measures how
+// long that takes and what it costs. The machines' part is package machines.
 package storm
 
 import (

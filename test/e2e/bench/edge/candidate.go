@@ -110,7 +110,8 @@ func (b *bench) start(ctx context.Context, name string) (c *candidate, err error
 		}
 	}
 	// The last to listen.
-	if c.Process, err = process.Start(ctx, cmd, process.Options{Name: name, Ready: process.Listens(rsaAddr)}); err != nil {
+	c.Process, err = process.Start(ctx, cmd, process.Options{Name: name, Ready: process.Listens(rsaAddr)})
+	if err != nil {
 		return c, err
 	}
 	if err := b.site.check(ctx); err != nil {

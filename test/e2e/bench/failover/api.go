@@ -39,7 +39,8 @@ var (
 		rule("", "nodes", "list", "watch"), rule("", "events", "create", "patch"),
 		rule("discovery.k8s.io", "endpointslices", "list", "watch"), rule("coordination.k8s.io", "leases", "list", "watch"),
 	}
-	NamespaceRules = []any{rule("coordination.k8s.io", "leases", "get", "list", "watch", "create", "update", "patch", "delete")}
+	NamespaceRules = []any{rule(
+		"coordination.k8s.io", "leases", "get", "list", "watch", "create", "update", "patch", "delete")}
 )
 
 func rule(group, resource string, verbs ...string) any {

@@ -74,7 +74,8 @@ func (b *bench) cases() []rounds.Case {
 		b.visits("http-three", asking(visit{requests: gets(3)}), httpCandidates...),
 		b.visits("http10-kept", asking(visit{requests: repeat(get10, 500)}), httpCandidates...),
 		b.visits("post-once", asking(visit{requests: []string{post}}), httpCandidates...),
-		b.visits("file-once", asking(visit{requests: []string{getFile}, files: true}), ours, oursChart, nginxChart, nginxTuned),
+		b.visits("file-once", asking(visit{requests: []string{getFile}, files: true}),
+			ours, oursChart, nginxChart, nginxTuned),
 		b.visits("clients-100", machines(100), withShared...),
 		b.visits("clients-1000", machines(1000), withShared...),
 		{
