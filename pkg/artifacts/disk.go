@@ -6,24 +6,28 @@ import (
 	"io"
 	"os"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 )
 
 // disk bounds how many threads wait for a handler's disk, or for the server of a network file system, at a time: each
 // read, and each open, is done in a place of it. While the disk hangs, further requests wait without a thread, and can
 // be given up; what is in the kernel's memory is sent without a place where none is free.
-type disk chan struct{}
+type disk struct {
+	places  chan struct{}
+	waiting prometheus.Gauge // how many wait for a place; may be nil
+}
 
 // diskPlaces are as many as a disk has requests in its queue. A thread takes 100 KiB, and Go ends a process with
 // 10,000.
 const diskPlaces = 32
 
-func newDisk() disk { return make(disk, diskPlaces) }
+func newDisk(waiting prometheus.Gauge) disk { return disk{make(chan struct{}, diskPlaces), waiting} }
 
 // try takes a place if one is free.
 func (d disk) try() bool {
 	select {
-	case d <- struct{}{}:
+	case d.places <- struct{}{}:
 		return true
 	default:
 		return false
@@ -32,18 +36,25 @@ func (d disk) try() bool {
 
 // enter waits for a place, and returns false when stop is closed before there is one.
 func (d disk) enter(stop <-chan struct{}) bool {
+	if d.try() {
+		return true
+	}
+	if d.waiting != nil {
+		d.waiting.Inc()
+		defer d.waiting.Dec()
+	}
 	select {
-	case d <- struct{}{}:
+	case d.places <- struct{}{}:
 		return true
 	case <-stop:
 		return false
 	}
 }
 
-func (d disk) leave() { <-d }
+func (d disk) leave() { <-d.places }
 
 // full reports whether no place is free.
-func (d disk) full() bool { return len(d) == cap(d) }
+func (d disk) full() bool { return len(d.places) == cap(d.places) }
 
 // diskFile is a file that is read in places of a disk. One goroutine at a time uses it.
 type diskFile struct {

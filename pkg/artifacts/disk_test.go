@@ -1,6 +1,7 @@
 package artifacts
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,6 +12,9 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // While the disk hangs, requests wait without a thread, can be given up, and are served once it is back; what is in
@@ -30,9 +34,7 @@ func TestHungDisk(t *testing.T) {
 	if warm == "" {
 		t.Fatal("nothing is in memory")
 	}
-	for range cap(h.disk) {
-		h.disk <- struct{}{}
-	}
+	hang(h)
 	c := h.Cached("/sub/initramfs.gz")
 	if c == nil {
 		t.Fatal("the file is not found in memory")
@@ -67,9 +69,167 @@ func TestHungDisk(t *testing.T) {
 	if code := <-given; code != http.StatusServiceUnavailable {
 		t.Errorf("a request that is given up has code %d", code)
 	}
-	<-h.disk
+	h.disk.leave()
 	if code := <-given; code != http.StatusOK {
 		t.Errorf("once the disk is back, a request has code %d", code)
+	}
+}
+
+// hang takes all places of a handler's disk.
+func hang(h *Handler) {
+	for h.disk.try() {
+	}
+}
+
+// A disk that hangs has no places of another route's, readiness is what it was, and takes no thread. Of those who wait
+// for it, some give up, which others behind them do not notice; all who stay are served when it is back, in between or
+// for good. The gauge tells how many wait.
+func TestHungDiskIsOneRoutesOwn(t *testing.T) {
+	metrics := NewMetrics(prometheus.NewRegistry())
+	hung := New(Config{Directory: files(t), Route: "hung", Metrics: metrics})
+	good := New(Config{Directory: files(t), Route: "good", Metrics: metrics})
+	for _, h := range []*Handler{hung, good} {
+		defer h.Close()
+		if err := h.Ready(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hang(hung)
+	waiting := func(want float64) {
+		t.Helper()
+		gauge := metrics.waits("hung")
+		for end := time.Now().Add(time.Minute); testutil.ToFloat64(gauge) != want; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%v wait, want %v", testutil.ToFloat64(gauge), want)
+			}
+		}
+	}
+	ask := func(ctx context.Context, n int) <-chan int {
+		codes := make(chan int, n)
+		for range n {
+			go func() {
+				w := httptest.NewRecorder()
+				hung.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/vmlinuz-x86_64", nil))
+				codes <- w.Code
+			}()
+		}
+		return codes
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	leave, stay := ask(ctx, 250), ask(t.Context(), 250)
+	waiting(500)
+	for range 100 {
+		if w := get(good, "/vmlinuz-x86_64"); w.Code != http.StatusOK {
+			t.Fatalf("of the other disk: %d", w.Code)
+		}
+	}
+	cancel()
+	for range 250 {
+		if code := <-leave; code != http.StatusServiceUnavailable {
+			t.Fatalf("who gives up has code %d", code)
+		}
+	}
+	waiting(250)
+	late := ask(t.Context(), 10)
+	waiting(260)
+	for range 10 { // the disk is back for a moment, and again
+		hung.disk.leave()
+		if code := <-stay; code != http.StatusOK {
+			t.Fatalf("got %d", code)
+		}
+		hang(hung)
+	}
+	hung.disk.leave()
+	for codes, n := range map[<-chan int]int{stay: 240, late: 10} {
+		for range n {
+			select {
+			case code := <-codes:
+				if code != http.StatusOK {
+					t.Errorf("got %d", code)
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("somebody is not served")
+			}
+		}
+	}
+	waiting(0)
+}
+
+// While the directory does not answer, readiness is what it was, and at once.
+func TestReadyOfADirectoryThatDoesNotAnswer(t *testing.T) {
+	directory := files(t)
+	h := New(Config{Directory: directory})
+	defer h.Close()
+	h.asking.Lock()
+	if err := h.Ready(); !errors.Is(err, errSilent) {
+		t.Errorf("before the first answer: %v", err)
+	}
+	h.asking.Unlock()
+	if err := h.Ready(); err != nil {
+		t.Error(err)
+	}
+	h.asking.Lock()
+	if err := h.Ready(); err != nil {
+		t.Errorf("behind a good answer: %v", err)
+	}
+	h.asking.Unlock()
+}
+
+// A file that grows, is removed, or is replaced while it is sent is sent as it was, and the next request has what is
+// there then.
+func TestFileThatChangesIsSentAsItWas(t *testing.T) {
+	const size = 16 << 20
+	was, is := bytes.Repeat([]byte("was "), size/4), bytes.Repeat([]byte("is  "), size/4)
+	replace := func(path string, content []byte) error {
+		return errors.Join(os.WriteFile(path+".new", content, 0o600), os.Rename(path+".new", path))
+	}
+	for name, test := range map[string]struct {
+		change func(path string) error
+		next   []byte // nil is none
+	}{
+		"grown": {
+			func(path string) error { return os.Truncate(path, 2*size) },
+			append(bytes.Clone(was), make([]byte, size)...),
+		},
+		"removed":             {os.Remove, nil},
+		"replaced":            {func(path string) error { return replace(path, is) }, is},
+		"replaced by another": {func(path string) error { return replace(path, is[:99]) }, is[:99]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "image")
+			if err := os.WriteFile(path, was, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			server := httptest.NewServer(New(Config{Directory: filepath.Dir(path)}))
+			defer server.Close()
+			first, err := server.Client().Get(server.URL + "/image")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer first.Body.Close()
+			if err := test.change(path); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := io.ReadAll(first.Body); err != nil || !bytes.Equal(got, was) {
+				t.Errorf("got %d bytes, %v", len(got), err)
+			}
+			second, err := server.Client().Get(server.URL + "/image")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer second.Body.Close()
+			got, err := io.ReadAll(second.Body)
+			if test.next == nil {
+				if second.StatusCode != http.StatusNotFound {
+					t.Errorf("then got %d", second.StatusCode)
+				}
+				return
+			}
+			before, now := first.Header.Get("Etag"), second.Header.Get("Etag")
+			if err != nil || !bytes.Equal(got, test.next) || now == before {
+				t.Errorf("then got %d bytes, %s behind %s, %v", len(got), now, before, err)
+			}
+		})
 	}
 }
 

@@ -46,6 +46,9 @@ type Handler struct {
 
 	disk disk
 
+	asking sync.Mutex            // whoever finds out whether the directory can be served
+	ready  atomic.Pointer[error] // what came of it last; nil is never
+
 	mu  sync.RWMutex
 	gen *generation
 
@@ -66,17 +69,29 @@ func (g *generation) close() error { return errors.Join(g.root.Close(), g.cache.
 
 // New makes a handler. The directory may come later.
 func New(c Config) *Handler {
-	h := &Handler{config: c, log: c.Logger, disk: newDisk(), began: time.Now()}
+	h := &Handler{config: c, log: c.Logger, disk: newDisk(c.Metrics.waits(c.Route)), began: time.Now()}
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}
 	return h
 }
 
-// Ready is nil when the directory can be served.
+// errSilent is a directory of which nothing is known yet.
+var errSilent = errors.New("the directory of files does not answer")
+
+// Ready is nil when the directory can be served. While somebody is told that, as when the server of a network file
+// system hangs, it is what was true before: each probe would else take a thread for as long.
 func (h *Handler) Ready() error {
-	_, _, err := h.current(nil)
-	return err
+	if h.asking.TryLock() {
+		defer h.asking.Unlock()
+		_, _, err := h.current(nil)
+		h.ready.Store(&err)
+		return err
+	}
+	if last := h.ready.Load(); last != nil {
+		return *last
+	}
+	return errSilent
 }
 
 // Close lets go of the directory. Requests under way go on.
@@ -162,9 +177,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f, err := h.open(name, r)
+	var gone error // the whole directory
+	if err != nil {
+		_, _, gone = h.current(nil)
+	}
 	h.disk.leave()
 	if err != nil {
-		h.fail(w, name, err)
+		h.fail(w, name, err, gone)
 		return
 	}
 	defer f.Close()
@@ -265,8 +284,8 @@ func (h *Handler) loud(why miss) bool {
 	return (last == 0 || now-last >= int64(quietFor)) && h.said[why].CompareAndSwap(last, now)
 }
 
-// fail answers for a file that cannot be served.
-func (h *Handler) fail(w http.ResponseWriter, name string, err error) {
+// fail answers for a file that cannot be served, and says so if the whole directory is gone.
+func (h *Handler) fail(w http.ResponseWriter, name string, err, gone error) {
 	switch {
 	case errors.Is(err, errDamaged):
 		if h.loud(missDamaged) {
@@ -275,7 +294,7 @@ func (h *Handler) fail(w http.ResponseWriter, name string, err error) {
 		h.config.Metrics.missed(h.config.Route, missDamaged)
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "file is damaged; it is fetched again at the next check", http.StatusServiceUnavailable)
-	case h.Ready() != nil:
+	case gone != nil:
 		if h.loud(missDirectory) {
 			h.log.Error("files unavailable", "error", err)
 		}

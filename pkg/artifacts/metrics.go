@@ -25,6 +25,7 @@ type Metrics struct {
 	sent     *prometheus.CounterVec
 	seconds  *prometheus.CounterVec
 	misses   *prometheus.CounterVec
+	waiting  *prometheus.GaugeVec
 }
 
 // NewMetrics registers the metrics.
@@ -41,8 +42,20 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		seconds: counter("sending_seconds_total", "Time that sending took, by file.", "file"),
 		misses:  counter("missed_total", "Requests without a file for an answer, by reason.", "reason"),
 	}
-	r.MustRegister(m.requests, m.sent, m.seconds, m.misses)
+	m.waiting = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "stack_proxy", Subsystem: "files", Name: "waiting",
+		Help: "Requests that wait because the disk, or the server of a network file system, has enough to do, or hangs.",
+	}, []string{"route"})
+	r.MustRegister(m.requests, m.sent, m.seconds, m.misses, m.waiting)
 	return m
+}
+
+// waits is the gauge of a route's requests that wait for the disk.
+func (m *Metrics) waits(route string) prometheus.Gauge {
+	if m == nil {
+		return nil
+	}
+	return m.waiting.WithLabelValues(route)
 }
 
 func (m *Metrics) served(route, file string, bytes int64, took time.Duration) {
