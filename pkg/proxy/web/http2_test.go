@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,7 +66,14 @@ func TestHTTP2FloodEndsItsConnection(t *testing.T) {
 
 // A header that comes in frames without an end is given up at its time, counted from its first frame.
 func TestHTTP2HeaderHasATime(t *testing.T) {
-	for name, s := range map[string]Settings{"h2c": {GRPC: true}, "TLS": {TLS: secured(t)}} {
+	for name, test := range map[string]struct {
+		s    Settings
+		more []byte // of a header, in each further frame
+	}{
+		"h2c, empty frames": {Settings{GRPC: true}, nil}, "TLS, empty frames": {Settings{TLS: secured(t)}, nil},
+		"h2c, frames of a byte": {Settings{GRPC: true}, []byte{0x90}}, "TLS, frames of a byte": {Settings{TLS: secured(t)}, []byte{0x90}},
+	} {
+		s := test.s
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s.Handler = http.NotFoundHandler()
@@ -82,7 +90,7 @@ func TestHTTP2HeaderHasATime(t *testing.T) {
 				t.Fatal(err)
 			}
 			begin := time.Now()
-			for f.WriteContinuation(3, false, nil) == nil && time.Since(begin) < 30*time.Second {
+			for f.WriteContinuation(3, false, test.more) == nil && time.Since(begin) < 30*time.Second {
 				time.Sleep(s.Header / 10)
 			}
 			if took := time.Since(begin); took >= 30*time.Second {
@@ -93,6 +101,57 @@ func TestHTTP2HeaderHasATime(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While ten clients flood their connections of HTTP/2, others are served on theirs, and messages of a stream go both ways.
+func TestHTTP2FloodsLeaveOthersTheirs(t *testing.T) {
+	r := start(t, Settings{GRPC: true, Pool: pool(h2c(t, func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		for message := make([]byte, 100); ; {
+			n, err := r.Body.Read(message)
+			if _, failed := w.Write(message[:n]); err != nil || failed != nil {
+				return
+			}
+			_ = http.NewResponseController(w).Flush()
+		}
+	}))})
+	_, stream := multiplexed(t, r)
+	opens(t, stream, 1, false)
+	if _, err := until[*http2.HeadersFrame](t, stream); err != nil {
+		t.Fatal(err)
+	}
+	const clients = 10
+	var floods sync.WaitGroup
+	for range clients {
+		c, f := multiplexed(t, r)
+		floods.Go(func() {
+			go func() { _, _ = io.Copy(io.Discard, c) }()
+			for f.WritePing(false, [8]byte{}) == nil {
+			}
+		})
+	}
+	r.speakH2C(t)
+	for i := range 100 {
+		if err := stream.WriteData(1, false, []byte("echo")); err != nil {
+			t.Fatal(err)
+		}
+		if message, err := until[*http2.DataFrame](t, stream); err != nil || string(message.Data()) != "echo" {
+			t.Fatalf("message %d: %v", i, err)
+		}
+		response, err := r.http.Post(r.url+"/s/Call", "application/grpc", strings.NewReader("call"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil || string(text) != "call" {
+			t.Fatalf("call %d: %q, %v", i, text, err)
+		}
+	}
+	floods.Wait()
+	eventually(t, "each flood is counted, and nobody else", func() bool {
+		return testutil.ToFloat64(r.refusals.WithLabelValues("r", "http2_flood")) == clients
+	})
 }
 
 // What begins as HTTP/2 by TLS's word but is not ends, in the time of a header.
