@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
@@ -62,7 +63,7 @@ type diskFile struct {
 	disk    disk
 	context context.Context // of the request
 	size    int64
-	failure error // of reading
+	failure atomic.Pointer[error] // of reading, by net/http also in a goroutine that may outlive the request
 }
 
 // OSFile is the file itself, for sendfile(2).
@@ -105,7 +106,7 @@ func (f *diskFile) Read(b []byte) (int, error) {
 	defer f.disk.leave()
 	n, err := f.File.Read(b)
 	if err != nil && !errors.Is(err, io.EOF) {
-		f.failure = err
+		f.failure.Store(&err)
 	}
 	return n, err
 }

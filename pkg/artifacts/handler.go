@@ -398,8 +398,8 @@ func (c *counter) broken(f *diskFile) error {
 	switch {
 	case c.sent >= promised:
 		return nil
-	case f.failure != nil:
-		return f.failure
+	case f.failure.Load() != nil:
+		return *f.failure.Load()
 	case errors.Is(c.failure, syscall.EIO): // of sendfile(2)
 		return c.failure
 	case c.failure == nil:

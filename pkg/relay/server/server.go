@@ -54,10 +54,11 @@ type Server struct {
 	seen       atomic.Int64 // when the last reply came; 0: never
 	told       bool         // that it never answered
 
-	// Of unanswered: the requests of machines that this server has answered before, when the first of them was sent, and
-	// whose the last one was.
+	// Of unanswered: the requests of machines that this server has answered before, none more than owedGap after the one
+	// before it; when the first and the last of them were sent, and whose the last one was.
 	owed      atomic.Int64
 	owedSince atomic.Int64
+	owedLast  atomic.Int64
 	owedTo    atomic.Uint64
 	// Of unanswered, within a minute: the DISCOVERs of other machines, a bit for some of these, and when the first was
 	// sent.
@@ -95,6 +96,9 @@ func (s *Server) Asked(now int64, r *Request) {
 	switch {
 	case r.Asks == Other || r.Machine == 0:
 	case s.knows(r.Machine, r.Asks):
+		if now-s.owedLast.Swap(now) > owedGap.Nanoseconds() {
+			s.owed.Store(0)
+		}
 		if s.owed.Add(1) == 1 {
 			s.owedSince.Store(now)
 		}
@@ -183,6 +187,9 @@ const (
 	// silentRequests that go unanswered are enough after silentFor: one machine that boots sends no more in that time.
 	silentRequests = 3
 	silentFor      = 30 * time.Second
+	// owedGap ends a count of requests: those of boots that are hours apart say nothing together. The other server of a
+	// pair answered them.
+	owedGap = time.Minute
 	// differentMachines that were never answered count, if they ask within strangersFor: one that the server does not
 	// know may ask all day.
 	differentMachines = 8

@@ -70,6 +70,7 @@ func TestServerIsDeadByMachinesThatItAnswered(t *testing.T) {
 		"for half a minute only":         {served: []uint64{known}, request: Request{Asks: Offered, Machine: known}, at: boots, until: 29},
 		"it renews":                      {served: []uint64{known}, request: Request{Asks: Granted, Machine: known}, at: boots, until: 60, dead: true},
 		"it asks twice":                  {served: []uint64{known}, request: Request{Asks: Offered, Machine: known}, at: boots[:2], until: 600},
+		"it asks once an hour":           {served: []uint64{known}, request: Request{Asks: Offered, Machine: known}, at: []int64{0, 3600, 7200, 10800}, until: 10900},
 		"what need not be answered":      {served: []uint64{known}, request: Request{Asks: Other, Machine: known}, at: repeat(90), until: 120},
 		"its system, and not the ROM":    {served: []uint64{Machine(known, true)}, request: Request{Asks: Offered, Machine: Machine(known, false)}, at: repeat(30), until: 60},
 		"a machine without an identity":  {request: Request{Asks: Offered}, at: repeat(90), until: 120},
