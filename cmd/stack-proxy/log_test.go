@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +16,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -37,6 +40,7 @@ type program struct {
 	*exec.Cmd
 	t                          *testing.T
 	admin, files, web, refused string // addresses
+	directory                  string // of the files
 	log                        *os.File
 	client                     http.Client
 	asked                      int
@@ -57,7 +61,13 @@ func freeAddress(t *testing.T) string {
 // startProgram runs the program with a pipe for its log, whose other end is p.log.
 func startProgram(t *testing.T, accessLog string) *program {
 	t.Helper()
-	backend := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })}
+	backend := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n, err := io.Copy(io.Discard, r.Body); n > 0 || err != nil {
+			_, _ = fmt.Fprint(w, n, " bytes")
+			return
+		}
+		_, _ = io.WriteString(w, "ok")
+	})}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +79,8 @@ func startProgram(t *testing.T, accessLog string) *program {
 		t.Fatal(err)
 	}
 	p := &program{
-		t: t, admin: freeAddress(t), files: freeAddress(t), web: freeAddress(t), refused: freeAddress(t),
+		t: t, directory: directory,
+		admin: freeAddress(t), files: freeAddress(t), web: freeAddress(t), refused: freeAddress(t),
 		client: http.Client{Timeout: time.Minute}, exited: make(chan error, 1),
 	}
 	routes := filepath.Join(t.TempDir(), "routes.yaml")
@@ -188,6 +199,100 @@ func TestStuckLogHoldsUpNothing(t *testing.T) {
 		p.get(p.web, "/", http.StatusOK)
 		p.get(p.refused, "/", http.StatusBadGateway)
 		p.get(p.admin, "/healthz", http.StatusOK)
+	}
+	if err := p.end(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// Clients that do nothing wrong have what they ask for beside a log that nobody reads, and no limit touches them: a
+// kernel and an initramfs on one connection that reads little at a time, a file that is asked for, loaded in parts, and
+// not loaded again; an upload without a length; two hundred machines behind one address.
+func TestGoodClientsBesideAStuckLog(t *testing.T) {
+	p := startProgram(t, "all")
+	const size = 16 << 20
+	content := bytes.Repeat([]byte("0123456789abcdef"), size/16)
+	if err := os.WriteFile(filepath.Join(p.directory, "image"), content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.fill()
+	ask := func(client *http.Client, r *http.Request, code int, want []byte) http.Header {
+		t.Helper()
+		response, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		got, err := io.ReadAll(response.Body)
+		if err != nil || response.StatusCode != code || !bytes.Equal(got, want) {
+			t.Fatalf("%s %s: got %d, %d bytes, %v; want %d, %d bytes",
+				r.Method, r.URL, response.StatusCode, len(got), err, code, len(want))
+		}
+		return response.Header
+	}
+	request := func(method, address, path string, body io.Reader, header ...string) *http.Request {
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		return r
+	}
+	dials := 0
+	little := func(_ context.Context, _, address string) (net.Conn, error) {
+		dials++
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		return c, c.(*net.TCPConn).SetReadBuffer(64 << 10)
+	}
+	firmware := &http.Client{Transport: &http.Transport{DialContext: little}}
+	defer firmware.CloseIdleConnections()
+	tag := ask(firmware, request(http.MethodHead, p.files, "/image", nil), http.StatusOK, nil).Get("Etag")
+	for range 2 {
+		ask(firmware, request(http.MethodGet, p.files, "/image", nil), http.StatusOK, content)
+	}
+	ask(firmware, request(http.MethodGet, p.files, "/image", nil, "If-None-Match", tag), http.StatusNotModified, nil)
+	if dials != 1 {
+		t.Errorf("firmware needed %d connections", dials)
+	}
+	for from := 0; from < size; from += size / 200 {
+		to := min(from+size/200, size)
+		part := fmt.Sprintf("bytes=%d-%d", from, to-1)
+		r := request(http.MethodGet, p.files, "/image", nil, "Range", part)
+		if got := ask(&p.client, r, http.StatusPartialContent, content[from:to]).Get("Etag"); got != tag {
+			t.Fatalf("%s has tag %s, want %s", part, got, tag)
+		}
+	}
+	upload := request(http.MethodPost, p.web, "/", io.MultiReader(bytes.NewReader(content)), "Expect", "100-continue")
+	ask(&p.client, upload, http.StatusOK, fmt.Append(nil, size, " bytes"))
+	var machines sync.WaitGroup
+	for range 200 {
+		machines.Go(func() {
+			c, err := net.Dial("tcp", p.files)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_, _ = io.WriteString(c, "GET /image HTTP/1.1\r\nHost: h\r\nRange: bytes=0-99999\r\nConnection: close\r\n\r\n")
+			got, err := io.ReadAll(c)
+			if err != nil || !bytes.HasSuffix(got, append([]byte("\r\n\r\n"), content[:100000]...)) {
+				t.Errorf("a machine got %d bytes, %v", len(got), err)
+			}
+		})
+	}
+	machines.Wait()
+	for _, name := range []string{"evicted_total", "refused_total"} {
+		if n := p.metric("stack_proxy_admission_" + name); n != 0 {
+			t.Errorf("%s is %v", name, n)
+		}
+	}
+	if n := p.metric("stack_proxy_http_refused_total"); n != 0 {
+		t.Errorf("%v requests were refused", n)
 	}
 	if err := p.end(); err != nil {
 		t.Errorf("it ended with %v", err)
