@@ -440,7 +440,8 @@ func TestNewcomersTakeNothingOfThoseWhoLoad(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	synctest.Test(t, func(t *testing.T) {
 		a := admission.New(admission.Limits{Memory: 700 * 40 << 10, Descriptors: 1 << 20}, nil)
-		r, cost, m := a.Route("files"), admission.Cost{Memory: 40 << 10}, &measured{limit: 256 << 20, idle: 35 << 20, each: 100 << 10}
+		r, cost := a.Route("files"), admission.Cost{Memory: 40 << 10}
+		m := &measured{limit: 256 << 20, idle: 35 << 20, each: 100 << 10}
 		for n := range 700 {
 			some, why := open(t, r, address(n), 1, cost)
 			if why != admission.Admitted {

@@ -1,9 +1,14 @@
 package web
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -29,6 +34,9 @@ func (h *cachedFiles) Cached(path string) CachedFile {
 	switch path {
 	case "/broken":
 		return brokenFile{cachedFile{h}}
+	case "/hung":
+		h.cached.Add(1)
+		return hungFile{cachedFile{h}}
 	case "/a b":
 	default:
 		return nil
@@ -125,4 +133,46 @@ func TestBrokenCachedFile(t *testing.T) {
 		t.Errorf("%v torn answers are counted", n)
 	}
 	eventually(t, "the request is logged", func() bool { return strings.Contains(log.String(), "torn=true") })
+}
+
+// hungFile is a file on a disk that hangs.
+type hungFile struct{ cachedFile }
+
+func (hungFile) InMemory(int64) (int64, error) { return 0, nil }
+
+func (hungFile) Load(_ int64, stop <-chan struct{}) error {
+	<-stop
+	return os.ErrClosed
+}
+
+// The end of the program does not wait for a disk that hangs: each client that waits for it sees the end of its
+// connection, and the file is closed.
+func TestDrainWhileTheDiskHangs(t *testing.T) {
+	h := &cachedFiles{}
+	config := Config{
+		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: Settings{Handler: h}, Loops: loops(t),
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	config.Drain = 200 * time.Millisecond
+	r := startBy(t, config)
+	const clients = 100
+	var all []net.Conn
+	for range clients {
+		c, err := net.Dial("tcp", r.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		_, _ = io.WriteString(c, "GET /hung HTTP/1.1\r\nHost: h\r\n\r\n")
+		all = append(all, c)
+	}
+	eventually(t, "all wait", func() bool { return h.cached.Load() == clients })
+	_ = r.stop() // an error tells of those who were cut off
+	for _, c := range all {
+		if got, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) || strings.Contains(string(got), cachedText) {
+			t.Fatalf("a client that waits got %q, %v", got, err)
+		}
+	}
+	eventually(t, "the files are closed", func() bool { return h.closed.Load() == clients })
 }

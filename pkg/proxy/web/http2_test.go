@@ -71,7 +71,8 @@ func TestHTTP2HeaderHasATime(t *testing.T) {
 		more []byte // of a header, in each further frame
 	}{
 		"h2c, empty frames": {Settings{GRPC: true}, nil}, "TLS, empty frames": {Settings{TLS: secured(t)}, nil},
-		"h2c, frames of a byte": {Settings{GRPC: true}, []byte{0x90}}, "TLS, frames of a byte": {Settings{TLS: secured(t)}, []byte{0x90}},
+		"h2c, frames of a byte": {Settings{GRPC: true}, []byte{0x90}},
+		"TLS, frames of a byte": {Settings{TLS: secured(t)}, []byte{0x90}},
 	} {
 		s := test.s
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +104,8 @@ func TestHTTP2HeaderHasATime(t *testing.T) {
 	}
 }
 
-// While ten clients flood their connections of HTTP/2, others are served on theirs, and messages of a stream go both ways.
+// While ten clients flood their connections of HTTP/2, others are served on theirs, and messages of a stream go both
+// ways.
 func TestHTTP2FloodsLeaveOthersTheirs(t *testing.T) {
 	r := start(t, Settings{GRPC: true, Pool: pool(h2c(t, func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).Flush()
