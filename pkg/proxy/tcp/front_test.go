@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -224,6 +225,30 @@ func TestPauseInBulk(t *testing.T) {
 	if err != nil || len(got) != 2*len(part) {
 		t.Errorf("got %d bytes, %v; want %d", len(got), err, 2*len(part))
 	}
+}
+
+// While one side reads nothing, the other can send no more than the buffers hold, and nothing of it is lost.
+func TestSenderWaitsForAReaderThatStops(t *testing.T) {
+	engines(t, func(t *testing.T) {
+		read, got := make(chan struct{}), make(chan int64, 1)
+		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
+			<-read
+			n, _ := io.Copy(io.Discard, conn)
+			got <- n
+		}))
+		conn := r.dial(t)
+		const much = 256 << 20 // the buffers of four sockets and a pipe hold a tenth of it
+		_ = conn.SetWriteDeadline(time.Now().Add(400 * time.Millisecond))
+		sent, err := conn.Write(make([]byte, much))
+		close(read)
+		if !errors.Is(err, os.ErrDeadlineExceeded) || sent > much/4 {
+			t.Errorf("sent %d bytes, %v", sent, err)
+		}
+		_ = conn.CloseWrite()
+		if n := <-got; n != int64(sent) {
+			t.Errorf("of %d bytes %d arrive", sent, n)
+		}
+	})
 }
 
 // The client half-closes the connection, and gets the answer.
