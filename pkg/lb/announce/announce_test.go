@@ -69,6 +69,7 @@ func TestDefenceIsAtOnceAndOnceASecond(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); a.Run(ctx) }()
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		sent = nil
 		a.Defend()
 		synctest.Wait()

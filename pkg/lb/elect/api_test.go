@@ -60,8 +60,11 @@ func (a *api) do(ctx context.Context, handle func() (*coordination.Lease, error)
 		}
 		a.mu.Unlock()
 		a.sleep()
-		if a.answer != nil {
-			time.Sleep(a.answer())
+		a.mu.Lock()
+		late := a.answer
+		a.mu.Unlock()
+		if late != nil {
+			time.Sleep(late())
 		}
 		answers <- out
 	})
@@ -73,9 +76,13 @@ func (a *api) do(ctx context.Context, handle func() (*coordination.Lease, error)
 	}
 }
 
+// sleep calls delay without mu, which delay may take.
 func (a *api) sleep() {
-	if a.delay != nil {
-		time.Sleep(a.delay())
+	a.mu.Lock()
+	delay := a.delay
+	a.mu.Unlock()
+	if delay != nil {
+		time.Sleep(delay())
 	}
 }
 
@@ -174,8 +181,11 @@ func (a *api) tell(l *coordination.Lease, deleted bool) {
 	for _, e := range a.electors {
 		a.requests.Go(func() {
 			a.sleep()
-			if a.late != nil {
-				time.Sleep(a.late(e))
+			a.mu.Lock()
+			late := a.late
+			a.mu.Unlock()
+			if late != nil {
+				time.Sleep(late(e))
 			}
 			e.Observe(l, deleted)
 		})
