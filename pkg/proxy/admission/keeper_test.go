@@ -287,8 +287,10 @@ func TestNewcomersWaitForThoseWhoLeave(t *testing.T) {
 	})
 }
 
-// measured is a container in which each charged byte stands for several that are used.
+// measured is a container in which each charged byte stands for several that are used. Only the test sets all, with
+// set, and may read it as it is; the keeper reads it meanwhile.
 type measured struct {
+	mu          sync.Mutex
 	all         []*connection
 	limit, idle int64
 	each        int64 // what a connection uses
@@ -296,7 +298,15 @@ type measured struct {
 
 func (m *measured) Limit() int64 { return m.limit }
 
+func (m *measured) set(all []*connection) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.all = all
+}
+
 func (m *measured) Used() (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.idle + m.each*int64(len(m.all)-evicted(m.all)), nil
 }
 
@@ -312,7 +322,7 @@ func TestShedsInProportion(t *testing.T) {
 			if why != admission.Admitted {
 				t.Fatal(why)
 			}
-			m.all = append(m.all, some...)
+			m.set(append(m.all, some...))
 		}
 		kept(t, a, m)
 		for range 100 {
@@ -340,7 +350,7 @@ func TestSpareInSmallContainer(t *testing.T) {
 			spares := make([]admission.Spare, n)
 			for i := range n {
 				some, _ := open(t, r, address(i), 1, admission.Cost{Memory: 20 << 10})
-				m.all = append(m.all, some...)
+				m.set(append(m.all, some...))
 			}
 			kept(t, a, m)
 			time.Sleep(time.Second)
@@ -419,7 +429,7 @@ func TestSpareIsBackAfterAFlood(t *testing.T) {
 		for n := range 10_000 {
 			c := &connection{}
 			if r.Admit(&c.Lease, c, address(n%20), admission.Cost{Memory: 40 << 10}) == admission.Admitted {
-				m.all = append(m.all, c)
+				m.set(append(m.all, c))
 			}
 			if n%100 == 99 {
 				time.Sleep(admission.HoldTime)
@@ -429,7 +439,7 @@ func TestSpareIsBackAfterAFlood(t *testing.T) {
 		for _, c := range m.all {
 			c.Release()
 		}
-		m.all = nil
+		m.set(nil)
 		time.Sleep(time.Minute)
 		bulk(true)
 	})
@@ -447,7 +457,7 @@ func TestNewcomersTakeNothingOfThoseWhoLoad(t *testing.T) {
 			if why != admission.Admitted {
 				t.Fatal(why)
 			}
-			m.all = append(m.all, some...)
+			m.set(append(m.all, some...))
 		}
 		kept(t, a, m)
 		for n := range 300 {
@@ -465,7 +475,7 @@ func TestNewcomersTakeNothingOfThoseWhoLoad(t *testing.T) {
 		for _, c := range m.all[:300] {
 			c.Release()
 		}
-		m.all = m.all[300:]
+		m.set(m.all[300:])
 		time.Sleep(time.Second)
 		for n := range 300 {
 			for holds := 0; holds < admission.HoldTimes && r.Held(cost); holds++ {
