@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -323,10 +324,11 @@ func TestReaderThatIsBackGetsWhatThereWasRoomFor(t *testing.T) {
 	p.fill()
 	lost := p.metric("stack_log_lines_lost_total")
 	var read []map[string]any
+	var lines atomic.Int64
 	done := make(chan error, 1)
 	go func() {
 		scanner := bufio.NewScanner(p.log)
-		for scanner.Scan() {
+		for ; scanner.Scan(); lines.Add(1) {
 			line := map[string]any{}
 			if err := json.Unmarshal(scanner.Bytes(), &line); err != nil {
 				done <- fmt.Errorf("%s: %w", scanner.Text(), err)
@@ -336,6 +338,8 @@ func TestReaderThatIsBackGetsWhatThereWasRoomFor(t *testing.T) {
 		}
 		done <- scanner.Err()
 	}()
+	// There is room again for the lines of the end.
+	p.until("the reader has caught up", func() bool { return lines.Load() >= int64(p.asked)-int64(lost) })
 	if err := p.end(); err != nil {
 		t.Errorf("it ended with %v", err)
 	}

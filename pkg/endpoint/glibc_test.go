@@ -299,8 +299,10 @@ func TestServersTakeTurns(t *testing.T) {
 	begun := map[string]string{} // the server that each name was asked of first
 	count := map[string]map[string]int{}
 	all := []string{"127.0.0.11", "127.0.0.12", "127.0.0.13"}
-	for i, addr := range all {
+	for _, addr := range all {
 		count[addr] = map[string]int{}
+	}
+	for i, addr := range all {
 		answer := zone(nil)
 		serveUpstream(t, addr, func(q dns.Question, udp bool) *dns.Msg {
 			mu.Lock()
@@ -326,6 +328,8 @@ func TestServersTakeTurns(t *testing.T) {
 		})
 	}
 	group.Wait()
+	mu.Lock()
+	defer mu.Unlock() // a server may be late
 	first := map[string]int{}
 	for _, addr := range begun {
 		first[addr]++
