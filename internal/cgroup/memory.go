@@ -33,7 +33,8 @@ type Memory struct {
 
 // Open finds the container's memory; [ErrNone] where it has no limit.
 func Open(root string) (*Memory, error) {
-	m := &Memory{buffer: make([]byte, 8<<10), cache: names("inactive_file", "active_file"), held: names("file_dirty", "file_writeback")}
+	m := &Memory{buffer: make([]byte, 8<<10)}
+	m.cache, m.held = names("inactive_file", "active_file"), names("file_dirty", "file_writeback")
 	dir, usage := root, []string{"memory.current"}
 	text, err := os.ReadFile(filepath.Join(dir, "memory.max"))
 	if errors.Is(err, os.ErrNotExist) {

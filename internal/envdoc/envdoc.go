@@ -48,7 +48,8 @@ func Replace(document, name, text string) (string, error) {
 	return before + begin + text + end + after, nil
 }
 
-// Settings are the settings of a program that a document shows by value, as NAME=value: those of each fenced block together.
+// Settings are the settings of a program that a document shows by value, as NAME=value: those of each fenced block
+// together.
 func Settings(document, prefix string) []map[string]string {
 	assignment := regexp.MustCompile(`\b(` + prefix + `_[A-Z0-9_]+)=(\S+)`)
 	var all []map[string]string

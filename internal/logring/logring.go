@@ -1,6 +1,6 @@
 // Package logring stands between a program's log and whoever reads it. Nobody who logs waits for the reader: lines
-// gather in bounded memory, and one goroutine writes them. Those for which there is no room, or no reader, are lost; they
-// are counted, and told of once the reader is back.
+// gather in bounded memory, and one goroutine writes them. Those for which there is no room, or no reader, are lost;
+// they are counted, and told of once the reader is back.
 package logring
 
 import (
@@ -50,8 +50,8 @@ func New(out io.Writer, tell func(lost uint64)) *Ring {
 	return r
 }
 
-// Write implements io.Writer. It does not wait, and always returns the line's length: a line that is lost is no fault of
-// the caller's.
+// Write implements io.Writer. It does not wait, and always returns the line's length: a line that is lost is no fault
+// of the caller's.
 func (r *Ring) Write(line []byte) (int, error) { return r.put(line, usualSize) }
 
 // Urgent is a writer to the ring that has room where Write has none any more.
@@ -82,8 +82,8 @@ func (r *Ring) Lost() uint64 {
 }
 
 // Close returns when all lines are written. It waits for that so long, and then once more so long for the line that
-// tells how many were lost. It is called once, when nobody logs any more. A write that still hangs then cannot be ended:
-// its goroutine lasts as long as the process.
+// tells how many were lost. It is called once, when nobody logs any more. A write that still hangs then cannot be
+// ended: its goroutine lasts as long as the process.
 func (r *Ring) Close(wait time.Duration) {
 	r.mu.Lock()
 	r.closed = true

@@ -39,9 +39,10 @@ const (
 // ErrNotFound says that a name has no address, under itself or any name of the search path.
 var ErrNotFound = errors.New("no such name")
 
-// Resolver looks names up as the pod's resolv.conf says (the first three name servers in order or by turns, search path,
-// ndots, timeout, attempts), with /etc/hosts first, and keeps each answer for as long as its records live. The Go resolver
-// does not tell lifetimes, hence this one. It is safe for concurrent use; the files are read again when they change.
+// Resolver looks names up as the pod's resolv.conf says (the first three name servers in order or by turns, search
+// path, ndots, timeout, attempts), with /etc/hosts first, and keeps each answer for as long as its records live. The Go
+// resolver does not tell lifetimes, hence this one. It is safe for concurrent use; the files are read again when they
+// change.
 type Resolver struct {
 	ResolvConf string           // default /etc/resolv.conf
 	Hosts      string           // default /etc/hosts
@@ -302,8 +303,8 @@ func (r *Resolver) exchange(ctx context.Context, conf *dns.ClientConfig, name st
 	return nil, failure
 }
 
-// worse returns the failure that says more about a name: one that a server answered with rather than its silence, either
-// rather than "no such name", and else the later one.
+// worse returns the failure that says more about a name: one that a server answered with rather than its silence,
+// either rather than "no such name", and else the later one.
 func worse(a, b error) error {
 	rank := func(err error) int {
 		var said rcodeError

@@ -34,8 +34,8 @@ func SolicitedNode(address [16]byte) (group [16]byte) {
 }
 
 // AppendSolicitation appends a frame that asks for the Ethernet address of target (RFC 4861 section 4.3). The answer
-// comes to from alone, since the frame says which Ethernet address source has. From nowhere, the zero source, it says that
-// this station is about to claim target, and the answer comes to all (RFC 4862 section 5.4).
+// comes to from alone, since the frame says which Ethernet address source has. From nowhere, the zero source, it says
+// that this station is about to claim target, and the answer comes to all (RFC 4862 section 5.4).
 func AppendSolicitation(b []byte, from MAC, source, target [16]byte) []byte {
 	group := SolicitedNode(target)
 	h := Header6{SrcMAC: from, DstMAC: GroupMAC(group), Src: source, Dst: group}
@@ -110,8 +110,8 @@ func ParseProbe6(b []byte) (target [16]byte, mac MAC, ok bool) {
 	return [16]byte(icmp[8:]), mac, true
 }
 
-// neighbour finds the ICMPv6 message of a kind in a frame, and where the frame is from. It is false for any other frame,
-// and for one that is damaged or did not come from the same link, by its hop limit (RFC 4861 section 7.1).
+// neighbour finds the ICMPv6 message of a kind in a frame, and where the frame is from. It is false for any other
+// frame, and for one that is damaged or did not come from the same link, by its hop limit (RFC 4861 section 7.1).
 func neighbour(b []byte, kind byte) (icmp []byte, from MAC, ok bool) {
 	if len(b) < neighbourLeast || binary.BigEndian.Uint16(b[12:]) != etherTypeIPv6 {
 		return nil, from, false

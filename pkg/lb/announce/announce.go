@@ -1,6 +1,6 @@
 // Package announce tells the stations of a link where an address is, so that they and the switches send there: at once
-// after the address has moved, some times more in case a frame is lost, and then slowly for switches that forget; and at
-// once where another station says that it has the address (RFC 5227 section 2.4).
+// after the address has moved, some times more in case a frame is lost, and then slowly for switches that forget; and
+// at once where another station says that it has the address (RFC 5227 section 2.4).
 package announce
 
 import (

@@ -78,8 +78,8 @@ type Elector struct {
 	mu    sync.Mutex
 	seen  observation
 	stamp time.Time // the last that was written
-	// starts are those of the requests that may still be written, by their stamps, and credit is the latest start of one that
-	// was: by the answer, or by the version that others saw.
+	// starts are those of the requests that may still be written, by their stamps, and credit is the latest start of one
+	// that was: by the answer, or by the version that others saw.
 	starts map[int64]time.Time
 	credit time.Time
 }
@@ -213,8 +213,8 @@ func (e *Elector) stand(ctx context.Context) {
 	e.acquire(ctx, seen.lease)
 }
 
-// acquire writes this node into the version of the lease that was seen, or into a new one. It renews already while it waits
-// for the answer: where that takes long, the grant would end before the first renewal could be answered.
+// acquire writes this node into the version of the lease that was seen, or into a new one. It renews already while it
+// waits for the answer: where that takes long, the grant would end before the first renewal could be answered.
 func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 	next := e.record(seen, true)
 	began := e.begin(next)

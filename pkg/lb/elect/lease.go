@@ -148,8 +148,8 @@ func (e *Elector) patch(ctx context.Context, next *coordination.Lease) error {
 	})
 }
 
-// request does one that writes the lease. It may take as long as what it asks for would be of use, and goes on when ctx is
-// done, since it may succeed at the server when its client has gone.
+// request does one that writes the lease. It may take as long as what it asks for would be of use, and goes on when ctx
+// is done, since it may succeed at the server when its client has gone.
 func (e *Elector) request(ctx context.Context, do func(context.Context) (*coordination.Lease, error)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.config.Times.Deadline)
 	defer cancel()
@@ -188,7 +188,8 @@ func (e *Elector) look(ctx context.Context) error {
 
 // conflicts tells an answer that says that another version is there, from one that says nothing.
 func conflicts(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || apierrors.IsInvalid(err)
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) ||
+		apierrors.IsNotFound(err) || apierrors.IsInvalid(err)
 }
 
 // observe remembers a version that was not seen before, with the time. A lease that was deleted while another node held

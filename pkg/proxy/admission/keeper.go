@@ -38,7 +38,8 @@ const (
 	pace = 16
 
 	logEvery = time.Minute
-	// littleFor is the time for which others than connections have to use so much that there is no room, before it is logged.
+	// littleFor is the time for which others than connections have to use so much that there is no room, before it is
+	// logged.
 	littleFor = 10 * time.Second
 )
 

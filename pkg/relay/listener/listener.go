@@ -181,8 +181,8 @@ func missing(name string) error {
 	if len(others) == 0 {
 		return fmt.Errorf("no interface %s here: broadcast-init makes it, or the listener is misnamed", name)
 	}
-	return fmt.Errorf("no interface %s here: in a pod broadcast-init makes it, or the listener is misnamed; on a host listen on its own: "+
-		"DHCP_RELAY_LISTENERS=%s (here are: %s)", name, others[0], strings.Join(others, ", "))
+	return fmt.Errorf("no interface %s here: in a pod broadcast-init makes it, or the listener is misnamed; "+
+		"on a host listen on its own: DHCP_RELAY_LISTENERS=%s (here are: %s)", name, others[0], strings.Join(others, ", "))
 }
 
 // look finds the interface and describes it.
