@@ -134,7 +134,8 @@ func TestF2RunningDownloadIsNotGivenUp(t *testing.T) {
 				var flood []*connection
 				for n := range 2000 {
 					c := &connection{}
-					if web.Admit(&c.Lease, c, address(n%64), connect) == admission.Admitted && c.Grow(240<<10) == admission.Admitted {
+					if web.Admit(&c.Lease, c, address(n%64), connect) == admission.Admitted &&
+						c.Grow(240<<10) == admission.Admitted {
 						flood = append(flood, c)
 					}
 					if n%100 == 99 {
@@ -420,7 +421,8 @@ func TestSpareIsBackAfterAFlood(t *testing.T) {
 				some[0].Spare(&spare, sizes...)
 				time.Sleep(50 * time.Millisecond)
 			}
-			if fit := some[0].Spare(&spare, sizes...); (fit == len(sizes)) != want || r.Crowded() == want || evicted(some) > 0 {
+			fit := some[0].Spare(&spare, sizes...)
+			if (fit == len(sizes)) != want || r.Crowded() == want || evicted(some) > 0 {
 				t.Errorf("size %d fits, crowded: %v, given up: %d", fit, r.Crowded(), evicted(some))
 			}
 			some[0].Release()
