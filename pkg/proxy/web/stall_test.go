@@ -40,10 +40,14 @@ func TestSlowReaderIsNotStalled(t *testing.T) {
 	}
 	defer socket.Close()
 	c := &conn{socket: socket, stall: stall{most: most}}
-	_ = c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-	if n, err := c.socket.Write(make([]byte, 64<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("the kernel took %d bytes: %v", n, err)
+	fill := func(within time.Duration) { // the kernel's buffers
+		t.Helper()
+		_ = c.SetWriteDeadline(time.Now().Add(within))
+		if n, err := c.socket.Write(make([]byte, 64<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("the kernel took %d bytes: %v", n, err)
+		}
 	}
+	fill(100 * time.Millisecond)
 	if err := c.arm(); err != nil {
 		t.Fatal(err)
 	}
@@ -58,6 +62,7 @@ func TestSlowReaderIsNotStalled(t *testing.T) {
 		if !waits() {
 			t.Fatalf("cut after %s, although the client takes something", time.Since(begun))
 		}
+		fill(10 * time.Millisecond) // they hold less than the client takes in all
 	}
 	begun := c.stall.moved // its acknowledgements come when a good part of its buffer is free
 	for looks := 0; waits(); looks++ {
