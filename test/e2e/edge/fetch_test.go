@@ -48,8 +48,8 @@ func TestFetchKilled(t *testing.T) {
 	server := httptest.NewServer(r)
 	defer server.Close()
 	artifacts := filepath.Join(dir, "artifacts.yaml")
-	text := fmt.Sprintf("volume: %s\nattempts: 3\nretryFirst: 1ms\nretryMost: 5ms\nstallTimeout: 100ms\nsets:\n- {name: hook, url: '%s'}\n",
-		volume, server.URL)
+	text := fmt.Sprintf("volume: %s\nattempts: 3\nretryFirst: 1ms\nretryMost: 5ms\nstallTimeout: 100ms\n"+
+		"sets:\n- {name: hook, url: '%s', extension: both}\n", volume, server.URL)
 	if err := os.WriteFile(artifacts, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
