@@ -28,8 +28,9 @@ const (
 	// busyCollector is the part of the processor time that Go's collector may have from one collection to the next. If it
 	// has more, twice in a row, and more than liveAt percent of Go's limit are in use after a collection, connections are
 	// evicted, down to an overworkRoom-th of the memory: the collector would run all the time, and all goroutines wait
-	// for it. Newcomers do not wait then, but are refused, for refuseFor.
-	busyCollector, liveAt, overworkRoom = .2, 65, 4
+	// for it. A rack of a thousand machines that load files has less than that, and on a busy node a collector that
+	// seems to have too much to do. Newcomers do not wait then, but are refused, for refuseFor.
+	busyCollector, liveAt, overworkRoom = .2, 65, 2
 	refuseFor                           = time.Second
 	// leastRoom is the part of the memory that is not shed, as a divisor: a machine that boots must find room.
 	leastRoom = 32
