@@ -102,7 +102,7 @@ func startProgram(t *testing.T, accessLog string) *program {
 	p.Cmd = exec.CommandContext(t.Context(), "/proc/self/exe")
 	p.Stderr = writer
 	p.Env = append(os.Environ(), programVariable+"=1", prefix+"_ROUTES_FILE="+routes, prefix+"_ADMIN_ADDRESS="+p.admin,
-		prefix+"_DRAIN_GRACE=0s", prefix+"_DRAIN_TIMEOUT=1s")
+		prefix+"_DRAIN_GRACE=0s", prefix+"_DRAIN_TIMEOUT=20s")
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
