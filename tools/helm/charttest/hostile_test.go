@@ -118,6 +118,8 @@ func TestNotesSayWhyNobodyAnswers(t *testing.T) {
 		"publicIP: 192.0.2.10\nservice: {loadBalancerClass: a/b}": {"", "EXTERNAL-IP"},
 		"service: {type: NodePort}":                               {"node ports answer on a node that has a pod", "EXTERNAL-IP"},
 		"preset: classic":                                         {"whose charts Tinkerbell has deprecated", ""},
+		"nodeSelector: {a/b: c, d: 'true'}":                        {"stays Pending: kubectl get nodes -l a/b=c,d=true\n", ""},
+		"nodeSelector: {}":                                        {"", "Pending: kubectl"},
 		"preset: tinkerbell":                                      {"", "deprecated"},
 	} {
 		notes := rendersFrom(t, values).notes()
