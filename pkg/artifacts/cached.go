@@ -92,7 +92,7 @@ func (h *Handler) Cached(path string) *Cached {
 	if h.gen == nil || !h.gen.local.Load() {
 		return nil
 	}
-	if !h.leadsTo(h.gen, time.Since(h.began)) {
+	if !h.leadsTo(h.gen) {
 		return nil
 	}
 	c := &Cached{handler: h, gen: h.gen, name: name}
@@ -112,7 +112,8 @@ func (h *Handler) Cached(path string) *Cached {
 }
 
 // leadsTo is whether the directory's name leads to a generation, as far as that is known without waiting.
-func (h *Handler) leadsTo(g *generation, now time.Duration) bool {
+func (h *Handler) leadsTo(g *generation) bool {
+	now := time.Since(h.began)
 	if last := g.checked.Load(); last > 0 && int64(now)-last < int64(fresh) {
 		return true
 	}
