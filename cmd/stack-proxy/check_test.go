@@ -180,7 +180,7 @@ func TestCheckTakesNoArguments(t *testing.T) {
 }
 
 // A pass-through that a machine could use to be another is warned of, and is no mistake; the presets have none.
-func TestA1CheckWarnsOfPassThrough(t *testing.T) {
+func TestCheckWarnsOfPassThrough(t *testing.T) {
 	path := t.TempDir() + "/routes.yaml"
 	text := "preset: tinkerbell\nroutes:\n- {name: https, protocol: tcp, listen: 7443, backends: \"tinkerbell:7443\"}\n"
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -204,7 +204,7 @@ func TestA1CheckWarnsOfPassThrough(t *testing.T) {
 }
 
 // The variables of the HTTPS route go together, or the start ends with what is missing.
-func TestA1CertificateVariables(t *testing.T) {
+func TestCertificateVariablesGoTogether(t *testing.T) {
 	for name, test := range map[string]struct {
 		set  map[string]string
 		want string

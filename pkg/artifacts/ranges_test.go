@@ -40,7 +40,7 @@ func rangeServer(t testing.TB) (h *Handler, content string) {
 
 // The number of ranges that are served one by one is bounded; with more of them, and with such as overlap to more than
 // the file, the file is served whole, once.
-func TestF8RangesAreBounded(t *testing.T) {
+func TestRangesAreBounded(t *testing.T) {
 	h, content := rangeServer(t)
 	for name, test := range map[string]struct {
 		ranges string

@@ -9,7 +9,7 @@ import (
 )
 
 // A pass-through to a host that an HTTP route reaches is named, and nothing else is.
-func TestA1PassThroughToATrustingBackend(t *testing.T) {
+func TestPassThroughToATrustingBackendIsNamed(t *testing.T) {
 	const http = "routes:\n- {name: web, protocol: http, listen: 80, backends: [BACKEND]}\n"
 	tests := map[string]struct {
 		http, tcp string // backends
@@ -67,7 +67,7 @@ func TestA1PassThroughToATrustingBackend(t *testing.T) {
 
 // No preset passes a machine's words through to a backend that believes us, and none is warned of, even where one host
 // has all the services.
-func TestA1PresetsPassNothingThroughToATrustingBackend(t *testing.T) {
+func TestPresetsPassNothingThroughToATrustingBackend(t *testing.T) {
 	for name, defaults := range map[string]Defaults{
 		"hosts":     {},
 		"one host":  {Hegel: "192.0.2.7", TinkServer: "192.0.2.7", Smee: "192.0.2.7", Tinkerbell: "192.0.2.7"},
@@ -92,7 +92,7 @@ func TestA1PresetsPassNothingThroughToATrustingBackend(t *testing.T) {
 }
 
 // Port 7443 of the preset ends TLS, and is there with a certificate only.
-func TestA1HTTPSEndsHere(t *testing.T) {
+func TestPresetEndsHTTPSHere(t *testing.T) {
 	https := func(d Defaults) (string, bool) {
 		table, err := Preset("tinkerbell", d)
 		if err != nil {
@@ -126,7 +126,7 @@ func TestA1HTTPSEndsHere(t *testing.T) {
 }
 
 // Metrics and user interfaces are not for machines.
-func TestA3PresetsHidePaths(t *testing.T) {
+func TestPresetsHideMetricsAndUserInterfaces(t *testing.T) {
 	hidden := map[string]map[string][]string{}
 	for _, preset := range Presets() {
 		table, err := Preset(preset, Defaults{Certificate: "/a", Key: "/b"})

@@ -8,7 +8,7 @@ import (
 )
 
 // Connections that ask nothing keep no probe from its answer.
-func TestF9IdleConnectionsLeaveProbes(t *testing.T) {
+func TestIdleConnectionsLeaveProbesTheirAnswers(t *testing.T) {
 	base := start(t, Options{}, func() error { return nil })
 	var held []net.Conn
 	for range 3 * maxConnections {

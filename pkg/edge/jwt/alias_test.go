@@ -9,7 +9,7 @@ import (
 )
 
 // A claim's header does not come from outside under a name that a backend takes for it.
-func TestI1ClaimsHaveNoAlias(t *testing.T) {
+func TestClaimsHaveNoAlias(t *testing.T) {
 	v := &Verifier{strip: []string{"X-Auth-Subject", "X_tenant"}}
 	h := http.Header{}
 	for _, name := range []string{

@@ -25,7 +25,7 @@ func guard(t testing.TB, c Config) *Guard {
 }
 
 // What denies hides a path in each of its spellings; what allows lets no other through in any.
-func TestA3Paths(t *testing.T) {
+func TestDeniedPathsAreHiddenInEachSpelling(t *testing.T) {
 	deny := Config{Deny: []string{"/metrics", "/smee/metrics", "/debug"}}
 	allow := Config{Allow: []string{"/ipxe", "/2009-04-04", "/metadata"}}
 	dotted := Config{Deny: []string{"/end."}}
@@ -181,7 +181,7 @@ func under(p, rule string) bool {
 
 // Whichever way a backend reads a path that passed, it is none that is denied, and one that is allowed; and what passes
 // at a glance passes.
-func FuzzA3Paths(f *testing.F) {
+func FuzzPaths(f *testing.F) {
 	for _, seed := range []string{
 		"/", "/metrics", "/%6detrics", "/x/..%2fmetrics", "//metrics", "/a/b/../../metrics", "/metrics;x", "/x/..;/metrics",
 		"/%256detrics", "/ipxe/../metrics", "/ipxe//x", "/smee/%2e/metrics", `/smee\metrics`, "/metrics%00", "/metrics%3f",
@@ -220,7 +220,7 @@ func FuzzA3Paths(f *testing.F) {
 	})
 }
 
-func TestA3RefusalIsAnswered404(t *testing.T) {
+func TestRefusalIsAnswered404(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	g, err := New(Config{Deny: []string{"/metrics"}, Allow: []string{"/x", "/metrics"}}, "r", NewMetrics(registry))
 	if err != nil {

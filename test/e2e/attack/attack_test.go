@@ -91,7 +91,7 @@ func proxyProgram(t *testing.T) string {
 
 // Whatever clients do slowly, 20,000 connections of 64 addresses at a time, the pod stays below the chart's limit, and
 // a machine boots meanwhile, each time.
-func TestF2SlowAttacks(t *testing.T) {
+func TestMachineBootsBesideSlowAttacks(t *testing.T) {
 	if forbidden != nil {
 		t.Skip(forbidden)
 	}
@@ -211,7 +211,7 @@ func start20000(t *testing.T, attack int) (full func() bool, report func() strin
 }
 
 // Idle connections of one route, of one address and of many, leave descriptors for the other routes and the admin port.
-func TestF9IdleConnectionsLeaveDescriptors(t *testing.T) {
+func TestIdleConnectionsLeaveDescriptors(t *testing.T) {
 	if forbidden != nil {
 		t.Skip(forbidden)
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
-// TestA2RaspberryPiInThePod runs our program with what the chart gives it for `tftp.source: transparent`, in front of a
-// server that has a directory for each machine's address: the machine asks the service IP, the node translates it, and
-// the server's answers come to the pod by the commands of docs/tftp.md.
-func TestA2RaspberryPiInThePod(t *testing.T) {
+// TestRaspberryPiBootsThroughThePod runs our program with what the chart gives it for `tftp.source: transparent`, in
+// front of a server that has a directory for each machine's address: the machine asks the service IP, the node
+// translates it, and the server's answers come to the pod by the commands of docs/tftp.md.
+func TestRaspberryPiBootsThroughThePod(t *testing.T) {
 	programs := map[string]string{}
 	for _, name := range []string{"dnsmasq", "curl", "ip"} {
 		path, err := exec.LookPath(name)

@@ -24,9 +24,9 @@ func variable(d *appsv1.Deployment, container, name string) string {
 	return ""
 }
 
-// TestC1SparseFormerValuesKeepTheFormerDefaults renders what users of the former chart had set, and no more: an upgrade in
+// TestSparseFormerValuesKeepTheFormerDefaults renders what users of the former chart had set, and no more: an upgrade in
 // place may not change what cannot be changed.
-func TestC1SparseFormerValuesKeepTheFormerDefaults(t *testing.T) {
+func TestSparseFormerValuesKeepTheFormerDefaults(t *testing.T) {
 	for name, test := range map[string]struct {
 		values  string
 		address string
@@ -139,8 +139,8 @@ func TestEKSAnywhereHostNetworkIsMapped(t *testing.T) {
 	}
 }
 
-// TestC2FormerValuesPassTheChecksOfThisChart: one sentence each, by the key that was written.
-func TestC2FormerValuesPassTheChecksOfThisChart(t *testing.T) {
+// TestFormerValuesPassTheChecksOfThisChart: one sentence each, by the key that was written.
+func TestFormerValuesPassTheChecksOfThisChart(t *testing.T) {
 	for values, sentence := range map[string]string{
 		"global: {publicIP: 300.2.1.1}":                                         `global.publicIP is "300.2.1.1", which is no IP address`,
 		"stack: {loadBalancerIP: here}":                                         `stack.loadBalancerIP is "here", which is no IP address`,
@@ -169,8 +169,9 @@ func TestC2FormerValuesPassTheChecksOfThisChart(t *testing.T) {
 	}
 }
 
-// TestC3NativeValuesCount: where both are given, this chart's own value counts, also after helm get values --all.
-func TestC3NativeValuesCount(t *testing.T) {
+// TestNativeValuesWinOverFormerOnes: where both are given, this chart's own value counts, also after helm get values
+// --all.
+func TestNativeValuesWinOverFormerOnes(t *testing.T) {
 	text, err := os.ReadFile(chart + "/values.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -250,8 +251,8 @@ func merged(under, over map[string]any) map[string]any {
 	return out
 }
 
-// TestC4NothingVanishesSilently: what has no meaning here is named, and nothing is said of what is off.
-func TestC4NothingVanishesSilently(t *testing.T) {
+// TestNoFormerValueVanishesSilently: what has no meaning here is named, and nothing is said of what is off.
+func TestNoFormerValueVanishesSilently(t *testing.T) {
 	for values, line := range map[string]string{
 		"stack: {deployment: {replicas: 3}}":                                                 "stack.deployment.replicas: it has no meaning here",
 		"global: {publicIp: 192.0.2.1}":                                                      "global.publicIp: it has no meaning here",
@@ -276,9 +277,9 @@ func TestC4NothingVanishesSilently(t *testing.T) {
 	}
 }
 
-// TestC4FormerBackendsAreClassic: the other presets have neither those backends nor their routes, and a helm get values
+// TestFormerBackendsAreClassic: the other presets have neither those backends nor their routes, and a helm get values
 // --all of the former chart names them all.
-func TestC4FormerBackendsAreClassic(t *testing.T) {
+func TestFormerBackendsAreClassic(t *testing.T) {
 	for _, preset := range []string{"tinkerbell", "tinkerbell-0.22"} {
 		out := rendersFrom(t, "preset: "+preset+`
 global: {publicIP: 192.0.2.2}
@@ -299,8 +300,8 @@ smee: {name: smee, hostNetwork: true, http: {port: 7171}, tftp: {port: 69}, sysl
 	}
 }
 
-// TestC1GlobalsOfOthersAreNotTheFormerCharts: a chart above this one may have a global.rbac of its own.
-func TestC1GlobalsOfOthersAreNotTheFormerCharts(t *testing.T) {
+// TestGlobalsOfOthersAreNotTheFormerCharts: a chart above this one may have a global.rbac of its own.
+func TestGlobalsOfOthersAreNotTheFormerCharts(t *testing.T) {
 	for values, want := range map[string]string{
 		"global: {rbac: {create: true}, publicIP: '', trustedProxies: []}": "stack",
 		"global: {rbac: {type: Role}}":                                     "tink-stack",
@@ -313,8 +314,8 @@ func TestC1GlobalsOfOthersAreNotTheFormerCharts(t *testing.T) {
 	}
 }
 
-// TestC2StrategyHasNoNull as the API's types want it.
-func TestC2StrategyHasNoNull(t *testing.T) {
+// TestStrategyHasNoNull as the API's types want it.
+func TestStrategyHasNoNull(t *testing.T) {
 	var deployment appsv1.Deployment
 	out := rendersFrom(t, "stack: {deployment: {strategy: {type: Recreate, rollingUpdate: null}}}")
 	out.object(t, "Deployment", "-proxy", &deployment)

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TestR1OnlyAddressAnnotationsTakeThePlaceOfTheAddress: an annotation that only ends alike leaves publicIP alone.
-func TestR1OnlyAddressAnnotationsTakeThePlaceOfTheAddress(t *testing.T) {
+// TestOnlyAddressAnnotationsTakeThePlaceOfTheAddress: an annotation that only ends alike leaves publicIP alone.
+func TestOnlyAddressAnnotationsTakeThePlaceOfTheAddress(t *testing.T) {
 	for key, asks := range map[string]bool{
 		"metallb.io/allow-shared-ip": false, "metallb.universe.tf/allow-shared-ip": false, "example.org/ips": false,
 		"external-dns.alpha.kubernetes.io/internal-hostname-ip": false, "metallb.io/address-pool": false,
@@ -34,8 +34,8 @@ func TestR1OnlyAddressAnnotationsTakeThePlaceOfTheAddress(t *testing.T) {
 	refuses(t, "service: {loadBalancerClass: a/b, annotations: {metallb.io/allow-shared-ip: key}}", "no address is asked of it")
 }
 
-// TestR2NullIsTheDefault sets every documented value to null, alone and all together, and each group.
-func TestR2NullIsTheDefault(t *testing.T) {
+// TestNullIsTheDefault sets every documented value to null, alone and all together, and each group.
+func TestNullIsTheDefault(t *testing.T) {
 	want := rendersFrom(t, "{}")
 	same := func(path []string) {
 		out, err := inProcess(release{}, nest(path, nil))
@@ -74,8 +74,8 @@ func TestR2NullIsTheDefault(t *testing.T) {
 	rendersFrom(t, "routes: {hegel: {port: null, timeouts: {dial: null}, hosts: null}, tink: null}\ncommonLabels: {a: null}")
 }
 
-// TestR3NoKeyIsTwice: labels and annotations that the chart sets, too.
-func TestR3NoKeyIsTwice(t *testing.T) {
+// TestNoKeyIsTwice: labels and annotations that the chart sets, too.
+func TestNoKeyIsTwice(t *testing.T) {
 	out := rendersFrom(t, `
 commonLabels: {app.kubernetes.io/part-of: mine, app.kubernetes.io/managed-by: me, team: metal}
 service: {labels: {app.kubernetes.io/part-of: other, team: boot}}
@@ -95,8 +95,8 @@ commonAnnotations: {a: common}
 	}
 }
 
-// TestR4LabelsCannotBreakTheSelector: neither a pod's nor all objects'.
-func TestR4LabelsCannotBreakTheSelector(t *testing.T) {
+// TestLabelsCannotBreakTheSelector: neither a pod's nor all objects'.
+func TestLabelsCannotBreakTheSelector(t *testing.T) {
 	for _, where := range []string{"podLabels", "commonLabels", "service"} {
 		for _, key := range []string{"name", "instance", "component"} {
 			values, path := fmt.Sprintf("%s: {app.kubernetes.io/%s: mine}", where, key), where
@@ -108,8 +108,8 @@ func TestR4LabelsCannotBreakTheSelector(t *testing.T) {
 	}
 }
 
-// TestR5ThePodTakesWhatIsAdded, and what would be lost is refused with the value to set in its place.
-func TestR5ThePodTakesWhatIsAdded(t *testing.T) {
+// TestThePodTakesWhatIsAdded, and what would be lost is refused with the value to set in its place.
+func TestThePodTakesWhatIsAdded(t *testing.T) {
 	var deployment appsv1.Deployment
 	rendersFrom(t, `
 extraContainers: [{name: sidecar, image: a}]
@@ -171,8 +171,8 @@ init: {extraEnv: [{name: A, value: b}], extraVolumeMounts: [{name: extra, mountP
 	}
 }
 
-// TestR6PortsAndNamesDoNotClash, neither of the Service nor of its node ports.
-func TestR6PortsAndNamesDoNotClash(t *testing.T) {
+// TestPortsAndNamesDoNotClash, neither of the Service nor of its node ports.
+func TestPortsAndNamesDoNotClash(t *testing.T) {
 	backend := `protocol: tcp, backends: ["192.0.2.9:1"]`
 	out := rendersFrom(t, `
 routes:
@@ -217,8 +217,8 @@ routes:
 	}
 }
 
-// TestR7OuterRoutesTakeWhatPassesThere: no UDP through an Ingress, no TCP through a UDPRoute.
-func TestR7OuterRoutesTakeWhatPassesThere(t *testing.T) {
+// TestOuterRoutesTakeWhatPassesThere: no UDP through an Ingress, no TCP through a UDPRoute.
+func TestOuterRoutesTakeWhatPassesThere(t *testing.T) {
 	gateway := func(kind, route string) string {
 		return "gatewayRoutes: {a: {kind: " + kind + ", route: " + route + ", parentRefs: [{name: gw}]}}"
 	}
@@ -242,16 +242,16 @@ func TestR7OuterRoutesTakeWhatPassesThere(t *testing.T) {
 	}
 }
 
-// TestR8TwoNetworksAreTwoInterfaces of a pod, by the name that Multus gives or the one that was written.
-func TestR8TwoNetworksAreTwoInterfaces(t *testing.T) {
+// TestTwoNetworksAreTwoInterfaces of a pod, by the name that Multus gives or the one that was written.
+func TestTwoNetworksAreTwoInterfaces(t *testing.T) {
 	for _, networks := range []string{"[{name: a, interface: net1}, {name: b, interface: net1}]", "[{name: a}, {name: b, interface: net1}]"} {
 		refuses(t, "broadcast: {provider: multus, multus: {networks: "+networks+"}}",
 			"broadcast.multus.networks[0] and broadcast.multus.networks[1] are both interface net1: set broadcast.multus.networks[1].interface to another")
 	}
 }
 
-// TestR9StringsStayStrings where they look like something else.
-func TestR9StringsStayStrings(t *testing.T) {
+// TestStringsStayStrings where they look like something else.
+func TestStringsStayStrings(t *testing.T) {
 	out, err := inProcess(release{name: "123"}, from(t, `
 namespaceOverride: "0"
 priorityClassName: "1e3"
@@ -278,8 +278,8 @@ routes: {"null": {protocol: tcp, port: 1, backends: ["a:1"]}, "true": {protocol:
 	}
 }
 
-// TestR10NamesAreNames of Services, for every name that Helm takes for a release.
-func TestR10NamesAreNames(t *testing.T) {
+// TestNamesOfServicesAreValid of Services, for every name that Helm takes for a release.
+func TestNamesOfServicesAreValid(t *testing.T) {
 	long := strings.Repeat("x", 53)
 	for _, at := range []struct{ name, values, service string }{
 		{"a.b", "", "a-b-stack"}, {"9lives", "", "stack-9lives-stack"}, {"stack.9", "", "stack-9"}, {long, "", ""},
@@ -326,8 +326,8 @@ func TestR10NamesAreNames(t *testing.T) {
 	refuses(t, "fullnameOverride: "+long+"x", "fullnameOverride")
 }
 
-// TestR11WhatTheClustersVersionHasNot is refused, by the version that it came with.
-func TestR11WhatTheClustersVersionHasNot(t *testing.T) {
+// TestWhatTheClustersVersionLacksIsRefused is refused, by the version that it came with.
+func TestWhatTheClustersVersionLacksIsRefused(t *testing.T) {
 	for values, versions := range map[string][2]string{
 		"broadcast: {watch: true}":                              {"v1.28.9", "v1.29.0-gke.1"},
 		"files: {volume: {type: image, image: {reference: a}}}": {"v1.32.9+k3s1", "v1.33.0"},
@@ -340,8 +340,8 @@ func TestR11WhatTheClustersVersionHasNot(t *testing.T) {
 	}
 }
 
-// TestR12SetsOfFilesAreRead as deep as their fields go, as stack-proxy reads them.
-func TestR12SetsOfFilesAreRead(t *testing.T) {
+// TestSetsOfFilesAreRead as deep as their fields go, as stack-proxy reads them.
+func TestSetsOfFilesAreRead(t *testing.T) {
 	proxy := filepath.Join(build(t), "stack-proxy")
 	for set, good := range map[string]bool{
 		`{name: a, url: "https://a.example"}`: true,
@@ -372,8 +372,8 @@ func TestR12SetsOfFilesAreRead(t *testing.T) {
 	}
 }
 
-// TestR13TheSelectorIsImmutable: no override changes it.
-func TestR13TheSelectorIsImmutable(t *testing.T) {
+// TestTheSelectorIsImmutable: no override changes it.
+func TestTheSelectorIsImmutable(t *testing.T) {
 	for _, values := range []string{"{}", "nameOverride: other", "nameOverride: other\nfullnameOverride: fixed", "commonLabels: {a: b}"} {
 		var deployment appsv1.Deployment
 		rendersFrom(t, values).object(t, "Deployment", "-proxy", &deployment)
