@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/netip"
 	"reflect"
+	"regexp"
 	"slices"
 	"sort"
 	"strconv"
@@ -69,6 +70,9 @@ func (m Mistakes) Cover(field string) bool {
 
 // Decoder reads one file.
 type Decoder struct {
+	// Removed are fields that former versions had, such as routes[].limits.queue, with what to do about them.
+	Removed map[string]string
+
 	mistakes Mistakes
 	lines    map[string]int // field → line, for what is checked afterwards
 }
@@ -225,6 +229,9 @@ func (d *Decoder) decode(node *yaml.Node, into reflect.Value, field string) {
 	}
 }
 
+// indexes are those of lists in a field's path.
+var indexes = regexp.MustCompile(`\[[0-9]+\]`)
+
 func (d *Decoder) decodeStruct(node *yaml.Node, into reflect.Value, field string) {
 	if node.Kind != yaml.MappingNode {
 		d.Mistake(node.Line, field, "expected fields (%s), found %s", strings.Join(names(into.Type()), ", "), kind(node))
@@ -241,6 +248,10 @@ func (d *Decoder) decodeStruct(node *yaml.Node, into reflect.Value, field string
 		seen[key.Value] = key.Line
 		index := fieldIndex(into.Type(), key.Value)
 		if index == nil {
+			if remedy, ok := d.Removed[indexes.ReplaceAllString(path, "[]")]; ok {
+				d.Mistake(key.Line, path, "is no field any more: %s", remedy)
+				continue
+			}
 			d.Mistake(key.Line, path, "no such field%s", suggest(key.Value, names(into.Type())))
 			continue
 		}

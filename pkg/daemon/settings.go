@@ -44,6 +44,10 @@ func (f *LogFormat) UnmarshalText(text []byte) error {
 // A validator is a settings struct that checks what one field's type cannot. Faults are joined by errors.Join.
 type validator interface{ Validate() error }
 
+// A remover is a settings struct that names variables of former versions, without the prefix, with what to do about
+// each.
+type remover interface{ Removed() map[string]string }
+
 // ParseEnv fills the struct that spec points to from the variables that begin with prefix and an underscore, as
 // envconfig does. It is strict: an unknown variable, a value of the wrong type, a missing required one and
 // whatever the struct's Validate method objects to are faults, and the error names all of them, a line each.
@@ -59,6 +63,10 @@ func ParseEnv(prefix string, spec any) error {
 		switch {
 		case !strings.HasPrefix(key, prefix+"_"):
 		case !slices.Contains(known, key):
+			if old, ok := spec.(remover); ok && old.Removed()[strings.TrimPrefix(key, prefix+"_")] != "" {
+				faults.add(key + ": is no variable any more: " + old.Removed()[strings.TrimPrefix(key, prefix+"_")])
+				continue
+			}
 			faults.add(unknown(key, known))
 		case value == "":
 			if err := os.Unsetenv(key); err != nil {

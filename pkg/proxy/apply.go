@@ -201,11 +201,6 @@ func (p *Proxy) commit(c *change) {
 	defer p.mu.Unlock()
 	for _, r := range c.table.Routes {
 		p.shapers.SetRate(r.Name, r.Limits.Rate.Bits())
-		length := r.Limits.Queue
-		if length == 0 {
-			length = route.DefaultQueue
-		}
-		p.queues.SetLimits(r.Name, r.Limits.Machines, length)
 	}
 	for _, each := range c.update {
 		p.updateFront(c, each.old, each.next)

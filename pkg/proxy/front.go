@@ -86,8 +86,6 @@ func (p *Proxy) tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings 
 		MaxPerClient:   r.Limits.ConnectionsPerClient,
 		Shaper:         p.shapers.Route(r.Name),
 		Rate:           r.Limits.Rate.Bits(),
-		Queue:          p.queues.Route(r.Name),
-		Machines:       r.Limits.Machines,
 		AcceptProxy:    r.ProxyProtocol.Accept,
 	}
 	switch r.ProxyProtocol.Send {
@@ -118,9 +116,6 @@ func (p *Proxy) webSettings(r route.Route, backend *pool) (web.Settings, error) 
 		},
 		Shaper:         p.shapers.Route(r.Name),
 		Rate:           r.Limits.Rate.Bits(),
-		Queue:          p.queues.Route(r.Name),
-		Machines:       r.Limits.Machines,
-		RetryAgents:    r.Limits.RetryAgents,
 		MaxHeader:      int(r.Limits.Header),
 		MaxConnections: r.Limits.Connections,
 		MaxPerClient:   r.Limits.ConnectionsPerClient,

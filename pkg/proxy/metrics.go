@@ -50,7 +50,7 @@ func newMetrics(r prometheus.Registerer, p *Proxy) *metrics {
 	if p.options.Account != nil {
 		r.MustRegister(p.options.Account)
 	}
-	r.MustRegister(p.shapers, p.queues, m.reloads, m.reloadGood, m.reloadTime, &collector{p})
+	r.MustRegister(p.shapers, m.reloads, m.reloadGood, m.reloadTime, &collector{p})
 	return m
 }
 

@@ -22,7 +22,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
-	"github.com/tinkerbell/stack/pkg/proxy/queue"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/web"
 	"github.com/tinkerbell/stack/pkg/route"
@@ -66,7 +65,6 @@ type Proxy struct {
 	metrics *metrics
 	loops   *loop.Group
 	shapers *shaper.Group // of the routes' rates
-	queues  *queue.Group  // of machines that wait for a route
 	reloads chan reload
 	startBy time.Time // the first table may wait for its ports until then
 
@@ -110,7 +108,6 @@ func New(o Options) (*Proxy, error) {
 		log:     o.Logger,
 		loops:   loop.NewGroup(0),
 		shapers: shaper.NewGroup(),
-		queues:  queue.NewGroup(),
 		reloads: make(chan reload),
 		startBy: time.Now().Add(takenMost),
 		pools:   map[string]*pool{},

@@ -23,7 +23,7 @@ type checker struct {
 
 // Parse reads a routes file. With an error, which is of type [strict.Mistakes], the table holds what could be read.
 func Parse(text []byte, defaults Defaults) (Table, error) {
-	d := &checker{}
+	d := &checker{Decoder: strict.Decoder{Removed: removed}}
 	var t Table
 	d.Decode(text, &t)
 	read, written := d.Mistakes(), len(t.Routes)
@@ -146,15 +146,6 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("limits.sessions", r.Limits.Sessions != 0, TFTP, UDP)
 	only("limits.sessionsPerClient", r.Limits.SessionsPerClient != 0, TFTP, UDP)
 	only("limits.rate", r.Limits.Rate != 0, TCP, HTTP, Files, TFTP)
-	only("limits.machines", r.Limits.Machines != 0, TCP, HTTP, Files)
-	only("limits.queue", r.Limits.Queue != 0, TCP, HTTP, Files)
-	only("limits.retryAgents", len(r.Limits.RetryAgents) > 0, HTTP, Files)
-	if r.Limits.Machines == 0 && (r.Limits.Queue != 0 || len(r.Limits.RetryAgents) > 0) {
-		at("limits.machines", "required: without it nobody waits")
-	}
-	if slices.Contains(r.Limits.RetryAgents, "") {
-		at("limits.retryAgents", "one is empty: every client would be told to come again")
-	}
 	only("timeouts.dial", r.Timeouts.Dial != 0, TCP, HTTP, GRPC)
 	only("timeouts.idle", r.Timeouts.Idle != 0, TCP, HTTP, GRPC, Files, TFTP, UDP)
 	only("timeouts.keepalive", r.Timeouts.Keepalive != 0, TCP)
@@ -178,8 +169,6 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 		"limits.connectionsPerClient": r.Limits.ConnectionsPerClient,
 		"limits.sessions":             r.Limits.Sessions,
 		"limits.sessionsPerClient":    r.Limits.SessionsPerClient,
-		"limits.machines":             r.Limits.Machines,
-		"limits.queue":                r.Limits.Queue,
 		"workers":                     r.Workers,
 		"health.active.unhealthy":     r.Health.Active.Unhealthy,
 		"health.active.healthy":       r.Health.Active.Healthy,

@@ -90,9 +90,6 @@ type Timeouts struct {
 	Drain     setting.Duration `json:"drain,omitempty" min:"0" desc:"how long what is open may go on when the route ends; default STACK_PROXY_DRAIN_TIMEOUT"`
 }
 
-// DefaultQueue is [Limits.Queue] where it is not set.
-const DefaultQueue = 4096
-
 // Limits of a route.
 type Limits struct {
 	Connections          int           `json:"connections,omitempty" min:"0" desc:"tcp, http, grpc, files: open at a time; default what memory and descriptors allow"`
@@ -102,9 +99,6 @@ type Limits struct {
 	Sessions             int           `json:"sessions,omitempty" min:"0" desc:"tftp, udp: at a time; default 4096"`
 	SessionsPerClient    int           `json:"sessionsPerClient,omitempty" min:"0" desc:"the same, by client address; default 64"`
 	Rate                 setting.Rate  `json:"rate,omitempty" desc:"tcp, http, files, tftp: bits a second that are sent to all clients together, shared fairly among their addresses (IPv6: /64): 500M, 2.5G; default no bound"`
-	Machines             int           `json:"machines,omitempty" min:"0" desc:"tcp, http, files: client addresses (IPv6: /64) that are served at a time; others wait in the order in which they came; default no bound"`
-	Queue                int           `json:"queue,omitempty" min:"0" desc:"the same: those that may wait; default 4096, beyond it they are refused"`
-	RetryAgents          []string      `json:"retryAgents,omitempty" desc:"http, files: beginnings of the User-Agents of clients that come again after a 503 with Retry-After: they get that instead of waiting"`
 }
 
 // ProxyProtocol says where PROXY headers are read and written.

@@ -51,7 +51,6 @@ func (r Route) notes() string {
 	add(r.ProxyProtocol.Send != "", "sends PROXY %s", r.ProxyProtocol.Send)
 	add(r.Health.Active.Type != "", "%s checks", r.Health.Active.Type)
 	add(r.Limits.Rate > 0, "%s bit/s", r.Limits.Rate)
-	add(r.Limits.Machines > 0, "%d machines at a time", r.Limits.Machines)
 	add(r.Limits.Connections > 0, "at most %d connections", r.Limits.Connections)
 	add(r.Syslog.Source != "", "source %s", r.Syslog.Source)
 	add(r.TFTP.Source == "transparent", "source %s", r.TFTP.Source)

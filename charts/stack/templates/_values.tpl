@@ -2,11 +2,13 @@
 The values that the other templates read, as JSON: the chart's own, and where these say nothing those of the former chart
 (_former.tpl). Beside them
   mapped, ignored, overruled   what became of the former chart's values, for NOTES.txt
+  removed                      values that are none any more, with what to do about each
   off                          the former chart's switch for all of it
 */}}
 {{- define "stack.values" -}}
 {{- include "stack.foreign" . -}}
 {{- include "stack.removes" . -}}
+{{- $removed := include "stack.removed" . | fromJsonArray -}}
 {{- $native := include "stack.native" . | fromJson -}}
 {{- $own := $native.values -}}
 {{- if and $own.loadBalancer.enabled (not $own.service.loadBalancerClass) -}}
@@ -15,6 +17,7 @@ The values that the other templates read, as JSON: the chart's own, and where th
 {{- $_ := set $native.given "service.loadBalancerClass" true -}}
 {{- end -}}
 {{- $v := include "stack.former" (dict "v" $native.values "given" $native.given "patterns" $native.patterns) | fromJson -}}
+{{- $_ := set $v "removed" $removed -}}
 {{- $proxies := list -}}
 {{- range $v.trustedProxies | compact -}}
 {{- $proxies = append $proxies (contains "/" . | ternary . (printf "%s/%s" . (contains ":" . | ternary "128" "32"))) -}}
@@ -71,6 +74,29 @@ default; and the schema's patterns.
 {{- include "stack.put" (dict "in" $values "path" $path "value" $at) -}}
 {{- end -}}
 {{- dict "values" $values "given" $given "patterns" $file.patterns | toJson -}}
+{{- end -}}
+
+{{/* Takes out of .Values those that this chart took once (schema.defs.yaml, removed). Gives them with the remedy, as a JSON list. */}}
+{{- define "stack.removed" -}}
+{{- $found := list -}}
+{{- range $path, $remedy := (.Files.Get "files/defaults.json" | fromJson).removed -}}
+{{- $keys := splitList "." $path -}}
+{{- $groups := list (dict "path" "" "in" $.Values) -}}
+{{- range $key := initial $keys -}}
+{{- $within := list -}}
+{{- range $group := $groups -}}
+{{- range $name, $value := $group.in -}}
+{{- if and (kindIs "map" $value) (has $key (list "*" $name)) }}{{ $within = append $within (dict "path" (printf "%s%s." $group.path $name) "in" $value) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- $groups = $within -}}
+{{- end -}}
+{{- range $groups -}}
+{{- if and (hasKey .in (last $keys)) (not (kindIs "invalid" (index .in (last $keys)))) }}{{ $found = append $found (printf "%s%s: %s" .path (last $keys) $remedy) }}{{ end -}}
+{{- $_ := unset .in (last $keys) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
 {{- end -}}
 
 {{/* Takes keys that are null out of maps, however deep. */}}

@@ -22,7 +22,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
-	"github.com/tinkerbell/stack/pkg/proxy/queue"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
@@ -74,10 +73,6 @@ type Settings struct {
 	// the rate at first, in bits a second: with a rate, connections do not begin in a loop, which cannot wait.
 	Shaper *shaper.Shaper
 	Rate   int64
-	// Queue bounds the machines that are served at a time; nil does not. Machines is the bound at first: with a bound,
-	// connections do not begin in a loop.
-	Queue    *queue.Queue
-	Machines int
 	// Sources are the prefixes of the peers that are served; none is all.
 	Sources []netip.Prefix
 	// AcceptProxy are the prefixes of load balancers, whose connections begin with a PROXY header.

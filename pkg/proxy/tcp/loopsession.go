@@ -51,7 +51,7 @@ func (d direction) other() direction { return 1 - d }
 // plain reports whether a loop can serve the session.
 func (l *loopSession) plain() bool {
 	s := l.settings
-	return s.TLS == nil && s.Secure == nil && s.SendProxy == 0 && s.Idle <= 0 && s.Rate == 0 && s.Machines == 0 &&
+	return s.TLS == nil && s.Secure == nil && s.SendProxy == 0 && s.Idle <= 0 && s.Rate == 0 &&
 		!contains(s.AcceptProxy, l.peer.Addr())
 }
 

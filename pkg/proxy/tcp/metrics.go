@@ -15,7 +15,6 @@ const (
 	refusedMemory                   // the account has no room
 	refusedDescriptors
 	refusedShare
-	refusedQueue  // the queue is full, or the client went away while it waited
 	refusedSource // from none of Sources
 	refusals
 )
@@ -23,7 +22,7 @@ const (
 func (r refusal) String() string {
 	return [...]string{
 		"limit", "client_limit", "backend", "proxy_header", "resources", "tls", "memory", "descriptors", "client_share",
-		"queue", "source",
+		"source",
 	}[r]
 }
 

@@ -82,12 +82,6 @@ func (s *session) run(ctx context.Context) {
 		}
 		client, protocol = inner, chosen
 	}
-	leave, ok := s.enter(source.Addr())
-	if !ok {
-		s.client.Reset()
-		return
-	}
-	defer leave()
 	server, e, err := s.dial(ctx, source, target, protocol)
 	if err != nil {
 		if s.front.lines.Allow(source.Addr(), "no endpoint") {

@@ -29,7 +29,7 @@ func (c *copier) piece(n int) int {
 	return int(c.session.settings.Shaper.Piece(int64(n)))
 }
 
-// keepAlive is called while the session waits for its rate or its queue, a time in which it is not idle.
+// keepAlive is called while the session waits for its rate, a time in which it is not idle.
 func (s *session) keepAlive() error {
 	s.lease.Touch()
 	if s.settings.Idle > 0 {

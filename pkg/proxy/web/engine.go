@@ -104,7 +104,7 @@ func plainRouteOf(sites []*site) *plainRoute {
 		p.files, _ = s.Handler.(CachedFiles)
 	}
 	if len(sites) > 1 || len(s.Hosts) > 0 || p.proxy == nil && p.files == nil || s.GRPC || s.TLS != nil ||
-		s.Secure != nil || s.Machines > 0 || s.Rate > 0 {
+		s.Secure != nil || s.Rate > 0 {
 		return nil
 	}
 	// A loop's clock would miss a time that is too short.

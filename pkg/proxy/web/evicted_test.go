@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
-	"github.com/tinkerbell/stack/pkg/proxy/queue"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 )
 
@@ -62,20 +61,6 @@ func TestEvictedConnectionsEnd(t *testing.T) {
 			asks(t, r, words)
 			giveUp(t, r)
 		})
-		for late, more := range map[string]string{"and no more": "", "and more": "E"} {
-			t.Run("queue/"+name+" "+late, func(t *testing.T) {
-				q := &queue.Queue{}
-				q.SetLimits(1, 1000)
-				leave, err := q.Enter(queue.Request{From: netip.MustParseAddr("192.0.2.1")})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer leave()
-				r := roomy(t, Settings{Pool: pool(slow), Queue: q, Machines: 1}, limits)
-				_, _ = io.WriteString(asks(t, r, words), more) // net/http looks no more whether the client is there
-				giveUp(t, r)
-			})
-		}
 	}
 	t.Run("rate", func(t *testing.T) {
 		s := &shaper.Shaper{}

@@ -22,7 +22,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
-	"github.com/tinkerbell/stack/pkg/proxy/queue"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
@@ -75,11 +74,6 @@ type Settings struct {
 	// answers do not leave from a loop, which cannot wait.
 	Shaper *shaper.Shaper
 	Rate   int64
-	// Queue bounds the machines that are served at a time, of which there is a bound where Machines is not 0. A client
-	// whose User-Agent begins with one of RetryAgents does not wait: it is told to come again.
-	Queue       *queue.Queue
-	Machines    int
-	RetryAgents []string
 	// TLS ends TLS on the connections that are for the route; nil does not. It offers h2 and http/1.1. Sites have their
 	// own, all or none. It should not take the session tickets of another one.
 	TLS *tls.Config

@@ -11,15 +11,12 @@ import (
 // lostCheck is how often is looked whether a client that has ended its side is still there.
 const lostCheck = 250 * time.Millisecond
 
-// serversContext is the key for the context that net/http's server gave a request.
-type serversContext struct{}
-
 // outlivingHalfClose gives a request a context that lasts until its client is gone. That of net/http's server ends
 // where the client ends its side, and may read on: half of a TCP connection says nothing about the other one (RFC 9293,
 // section 3.6). The caller must call the function that is returned, at the request's end.
 func (c *conn) outlivingHalfClose(r *http.Request) (*http.Request, func()) {
 	before := r.Context()
-	ctx, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(before), serversContext{}, before))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(before))
 	watched := make(chan struct{})
 	stop := context.AfterFunc(before, func() {
 		defer close(watched)

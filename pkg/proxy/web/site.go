@@ -66,9 +66,6 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 		made.proxy = newProxy(route, s, log, metrics, len(f.loops), before)
 		made.handler = made.proxy
 	}
-	if s.Queue != nil && s.Machines > 0 {
-		made.handler = queued(made.handler, s)
-	}
 	if s.Gate != nil {
 		made.handler = s.Gate.Wrap(made.handler)
 	}

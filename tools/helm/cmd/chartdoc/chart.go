@@ -173,6 +173,9 @@ func (c *chart) files() (map[string][]byte, error) {
 	if err := c.foreign(root); err != nil {
 		return nil, err
 	}
+	if err := c.removed(root); err != nil {
+		return nil, err
+	}
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
 	root["title"] = "Values of the chart " + filepath.Base(c.directory)
 	var schema bytes.Buffer
@@ -227,6 +230,30 @@ func (c *chart) foreign(root map[string]any) error {
 			pattern += "|^(x-|_|\\.)"
 		}
 		group["patternProperties"] = map[string]any{pattern: true}
+	}
+	return nil
+}
+
+// removed lets the values pass that schema.defs.yaml lists as removed: the templates leave them out, and say so.
+func (c *chart) removed(root map[string]any) error {
+	list, _ := c.definitions["removed"].(map[string]any)
+	for path, remedy := range list {
+		at, keys := root, strings.Split(path, ".")
+		for i, key := range keys {
+			properties, ok := at["properties"].(map[string]any)
+			if i == len(keys)-1 && ok {
+				properties[key] = map[string]any{"description": fmt.Sprint("No value any more: ", remedy)}
+				break
+			}
+			if key == "*" {
+				at, ok = at["additionalProperties"].(map[string]any)
+			} else if ok {
+				at, ok = properties[key].(map[string]any)
+			}
+			if !ok {
+				return fmt.Errorf("removed: %s is in no group of values", path)
+			}
+		}
 	}
 	return nil
 }

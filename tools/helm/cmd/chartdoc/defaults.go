@@ -7,6 +7,7 @@ import (
 
 // defaultsFile is read by the templates: a key that is null has its default from there, a value is given where it differs
 // from there, and values of other charts are held to the patterns of this one's.
+// Removed values are named with what to do about them.
 const defaultsFile = "files/defaults.json"
 
 func (c *chart) defaults() ([]byte, error) {
@@ -31,7 +32,9 @@ func (c *chart) defaults() ([]byte, error) {
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
-	err := encoder.Encode(map[string]any{"values": values, "patterns": patterns})
+	err := encoder.Encode(map[string]any{
+		"values": values, "patterns": patterns, "removed": c.definitions["removed"],
+	})
 	return out.Bytes(), err
 }
 
