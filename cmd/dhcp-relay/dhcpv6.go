@@ -46,7 +46,6 @@ func (s *settings) relay6() relay6.Config {
 		SubscriberID:      s.SubscriberID,
 		RelayID:           s.RelayID,
 		Enterprise:        s.Dhcpv6EnterpriseNumber,
-		Segments:          s.Segments,
 		Bounds:            s.bounds(),
 	}
 	if s.ListenBroadcast {

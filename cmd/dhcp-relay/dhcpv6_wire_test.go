@@ -534,10 +534,10 @@ func TestWarnsOfRouters(t *testing.T) {
 	}
 }
 
-// TestBurst6 arrives packet by packet, although it leaves as segments.
+// TestBurst6: what a machine sends in a burst arrives packet by packet.
 func TestBurst6(t *testing.T) {
 	l := newLab6(t)
-	p := l.start6(t, "SEGMENTS=true", "CLIENT_RATE=-1")
+	p := l.start6(t, "CLIENT_RATE=-1")
 	p.waitReady(t)
 	l.ask(t, solicit(t).ToBytes())
 	receive(t, l.smee6) // the path's neighbours are known

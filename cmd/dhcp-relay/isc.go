@@ -3,105 +3,69 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// iscFlag is an argument of ISC dhcrelay 4.4: what it means here, or what to use instead.
-type iscFlag struct {
-	// value tells that an argument follows.
-	value bool
-	// set is the variable, and to is its value where none follows.
-	set, to string
-	// instead refuses the flag, and says what to do.
-	instead string
-}
-
-// iscFlags are the arguments that users of the incumbent may have.
-var iscFlags = map[string]iscFlag{
-	"-id": {value: true, set: "LISTENERS"},
-	"-iu": {value: true, set: "UPSTREAM_INTERFACE"},
-	"-m":  {value: true, set: "PRESENT_GIADDR_ACTION"},
-	"-c":  {value: true, set: "MAX_HOPS"},
-	"-a":  {set: "AGENT_OPTIONS", to: "circuit-id"},
+// iscFlags are the arguments of ISC dhcrelay 4.4 that map: each is followed by the value of a setting, or means one.
+var iscFlags = map[string]struct {
+	set string
+	to  string // the value, where none follows
+}{
+	"-id": {set: "LISTENERS"},
+	"-iu": {set: "UPSTREAM_INTERFACE"},
 	// dhcrelay makes this interface's address giaddr, and turns option 82 on with the client side's address in link
 	// selection. Here that part is left out where the listener has no address that others know.
-	"-U": {value: true, set: "UPSTREAM_INTERFACE"},
+	"-U": {set: "UPSTREAM_INTERFACE"},
+	"-m": {set: "PRESENT_GIADDR_ACTION"},
+	"-c": {set: "MAX_HOPS"},
+	"-a": {set: "AGENT_OPTIONS", to: "circuit-id"},
 	"-g": {set: "CLEAR_GIADDR", to: "true"},
-	"-D": {}, // a reply has to match a request, always
-	"-p": {value: true, instead: "clients send to port 67 (RFC 2131 section 4.1); only a server may be elsewhere, as " +
-		"host:port in SERVERS"},
-	"-i":          {value: true, instead: "say which side it is on: -id (clients) or -iu (servers)"},
-	"-A":          {value: true, instead: "the limit is the interface's MTU and the client's option 57: leave -A out"},
-	"-6":          {instead: "DHCPv6 is relayed beside DHCPv4: DHCPV6_ENABLED"},
-	"-I":          {instead: "that is for DHCPv6: every request has the interface-id"},
-	"-l":          {value: true, instead: "that is for DHCPv6, whose listeners are those of DHCPv4: -id or LISTENERS"},
-	"-u":          {value: true, instead: "that is for DHCPv6: DHCPV6_SERVERS"},
-	"-s":          {value: true, instead: "AGENT_OPTIONS=subscriber-id and SUBSCRIBER_ID"},
-	"-d":          {},
-	"-q":          {},
-	"-4":          {},
-	"--no-pid":    {},
-	"-pf":         {value: true, instead: "it stays in the foreground and writes no pid file: leave -pf out"},
-	"--name":      {value: true, instead: "leave it out"},
-	"-tf":         {value: true, instead: "dhcp-relay trace writes a pcap"},
-	"-nd":         {instead: "leave it out"},
-	"--loglevel":  {value: true, instead: "LOG_LEVEL"},
-	"--logformat": {value: true, instead: "LOG_FORMAT"},
 }
+
+// iscNothing are those that say what is so anyway.
+var iscNothing = []string{"-D", "-d", "-q", "-4", "--no-pid"}
 
 // isISC tells whether the arguments are those of dhcrelay: our own are a few long flags and subcommands.
 func isISC(args []string) bool {
-	for _, arg := range args {
-		switch arg {
-		case "-version", "--version", "-h", "-help", "--help", traceCommand:
-			return false
-		}
-	}
-	return len(args) > 0
+	own := []string{"-version", "--version", "-h", "-help", "--help", traceCommand}
+	return len(args) > 0 && !slices.ContainsFunc(args, func(arg string) bool { return slices.Contains(own, arg) })
 }
 
-// fromISC translates the command line of ISC dhcrelay into settings (without prefix). It refuses what does not map,
-// naming every such argument and the setting to use instead.
+// fromISC translates the command line of ISC dhcrelay into settings (without prefix), and refuses what does not map.
 func fromISC(args []string) (map[string]string, error) {
 	set := map[string]string{}
 	var servers []string
 	var faults []error
-	link := false
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
-		if !strings.HasPrefix(arg, "-") {
+		flag, known := iscFlags[arg]
+		value := flag.to
+		switch {
+		case !strings.HasPrefix(arg, "-"):
 			servers = append(servers, arg)
 			continue
-		}
-		flag, known := iscFlags[arg]
-		if !known {
-			faults = append(faults, fmt.Errorf("%s: unknown argument (see dhcp-relay --help)", arg))
+		case slices.Contains(iscNothing, arg):
 			continue
-		}
-		value := flag.to
-		if flag.value {
+		case !known:
+			faults = append(faults, fmt.Errorf("%s: not supported (docs/dhcp-relay.md has the settings)", arg))
+			continue
+		case value == "":
 			if i++; i == len(args) {
-				faults = append(faults, fmt.Errorf("%s: needs a value", arg))
-				break
+				return nil, errors.Join(append(faults, fmt.Errorf("%s: needs a value", arg))...)
 			}
 			value = args[i]
 		}
-		switch {
-		case arg == "-p" && value == "67":
-		case flag.instead != "":
-			faults = append(faults, fmt.Errorf("%s: not supported; instead: %s", arg, flag.instead))
-		case flag.set == "":
-		case flag.set == "LISTENERS" && set["LISTENERS"] != "":
-			set["LISTENERS"] += "," + value
-		case flag.set == "UPSTREAM_INTERFACE" && set["UPSTREAM_INTERFACE"] != "" && set["UPSTREAM_INTERFACE"] != value:
-			faults = append(faults, fmt.Errorf("%s %s: giaddr is an address of one interface; name one in UPSTREAM_INTERFACE",
-				arg, value))
-		default:
+		switch before := set[flag.set]; {
+		case before == "" || arg == "-m" || arg == "-c" || before == value:
 			set[flag.set] = value
+		case arg == "-id":
+			set[flag.set] += "," + value
+		case arg == "-iu" || arg == "-U":
+			faults = append(faults, fmt.Errorf("%s %s: giaddr is an address of one interface", arg, value))
 		}
-		link = link || arg == "-U"
 	}
-	if link {
+	if slices.Contains(args, "-U") {
 		set["AGENT_OPTIONS"] = "circuit-id,link-selection"
 	}
 	if len(servers) > 0 {

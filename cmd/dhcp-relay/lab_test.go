@@ -33,12 +33,18 @@ import (
 const (
 	actAsRelay  = "STACK_TEST_RELAY"
 	actConfined = "STACK_TEST_CONFINED" // a capability mask in hex: give up the rest, then become the relay
+	actLimits   = "STACK_TEST_LIMITS"   // CLIENT_RATE and DEAD_AFTER
 )
 
 func TestMain(m *testing.M) {
 	if mask := os.Getenv(actConfined); mask != "" {
 		fmt.Fprintln(os.Stderr, confine(mask))
 		os.Exit(1)
+	}
+	if text := os.Getenv(actLimits); text != "" {
+		if _, err := fmt.Sscan(text, &limits.ClientRate, &limits.DeadAfter); err != nil {
+			panic(err)
+		}
 	}
 	if os.Getenv(actAsRelay) != "" {
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
@@ -143,7 +149,8 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// start runs the relay in the pod's namespace until the test ends. Arguments with "=" are variables.
+// start runs the relay in the pod's namespace until the test ends. Arguments with "=" are variables, CLIENT_RATE and
+// DEAD_AFTER limits.
 func (l *lab) start(t *testing.T, env ...string) *process {
 	t.Helper()
 	return l.startWith(t, func(*exec.Cmd) {}, env...)
@@ -157,13 +164,20 @@ func (l *lab) startWith(t *testing.T, change func(*exec.Cmd), env ...string) *pr
 	if !slices.ContainsFunc(env, func(each string) bool { return strings.HasPrefix(each, "SERVERS=") || each == "-id" }) {
 		p.Env = append(p.Env, "DHCP_RELAY_SERVERS="+serverIP.String())
 	}
+	rate, dead := "0", "0" // the constants
 	for _, each := range env {
-		if strings.Contains(each, "=") {
+		switch name, value, found := strings.Cut(each, "="); {
+		case name == "CLIENT_RATE":
+			rate = value
+		case name == "DEAD_AFTER":
+			dead = value
+		case found:
 			p.Env = append(p.Env, "DHCP_RELAY_"+each)
-		} else {
+		default:
 			p.Args = append(p.Args, each)
 		}
 	}
+	p.Env = append(p.Env, actLimits+"="+rate+" "+dead)
 	p.Stderr = p.log
 	p.SysProcAttr = &syscall.SysProcAttr{}
 	change(p.Cmd)

@@ -172,13 +172,13 @@ func (l *lab) tries(t *testing.T) int {
 	return 0
 }
 
-// TestBurstArrivesPacketByPacket: what a batch sends as segments of one message is to a UDP socket what each machine
-// sent, also where the kernel refuses segments (here: larger than the MTU).
+// TestBurstArrivesPacketByPacket: what a batch sends is to a UDP socket what each machine sent, also where it has to be
+// fragmented.
 func TestBurstArrivesPacketByPacket(t *testing.T) {
-	for name, mtu := range map[string]int{"segments": 1500, "refused": 576} {
+	for name, mtu := range map[string]int{"whole": 1500, "fragments": 576} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			p := l.start(t, "SEGMENTS=true")
+			p := l.start(t)
 			p.waitReady(t)
 			l.served(t) // the path's neighbours are known
 			if err := l.pod.Links().LinkSetMTU(l.pod.Link(t, "eth0"), mtu); err != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
 	"github.com/tinkerbell/stack/pkg/relay"
-	"github.com/tinkerbell/stack/pkg/relay/peers"
 	"github.com/tinkerbell/stack/pkg/relay/trace"
 	"github.com/tinkerbell/stack/pkg/relay6"
 )
@@ -88,17 +87,8 @@ func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 		sender := feed.NewSender(feed.SenderConfig{Socket: s.BootsSocket, Logger: logger, Registerer: registry})
 		tell, helpers = sender.Event, []daemon.Task{sender}
 	}
-	var relaying []daemon.Task
-	replicas := s.peersConfig()
-	replicas.Able = func() error { return ready(relaying) }
-	replicas.Logger, replicas.Registerer = logger, registry
-	others, err := peers.New(replicas)
-	if err != nil {
-		return nil, nil, err
-	}
 	if s.has4() {
 		config := s.relay()
-		config.Group = others.Group
 		config.Logger, config.Registerer, config.Event = logger, registry, tell
 		r, err := relay.New(config)
 		if err != nil {
@@ -108,7 +98,6 @@ func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 	}
 	if s.Dhcpv6Enabled {
 		config := s.relay6()
-		config.Group = others.Group
 		config.Logger, config.Registerer, config.Event = logger, registry, tell
 		r, err := relay6.New(config)
 		if err != nil {
@@ -116,8 +105,6 @@ func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 		}
 		tasks, rings = append(tasks, r), append(rings, r.Trace())
 	}
-	relaying = tasks
-	tasks = append(tasks[:len(tasks):len(tasks)], others)
 	handlers = map[string]http.Handler{"GET " + tracePath: traceHandler(rings...)}
 	return daemon.Beside(tasks, logger, helpers...), handlers, nil
 }

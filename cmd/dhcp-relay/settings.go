@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/tinkerbell/stack/pkg/daemon"
@@ -34,13 +33,10 @@ type settings struct {
 	ClearGiaddr     bool       `split_words:"true" default:"false" desc:"take giaddr out of replies, for firmware that takes it for a gateway"`
 	SourceAddress   netip.Addr `split_words:"true" desc:"source of replies to the VLAN, such as the service IP; empty: the listener's address, else giaddr"`
 
-	Servers           []string      `desc:"DHCP servers, host or host:port, separated by commas; each request goes to every one; empty: DHCPv6 only"`
-	UpstreamInterface string        `split_words:"true" desc:"giaddr is this interface's address; empty: the address used towards the server"`
-	UpstreamAddress   netip.Addr    `split_words:"true" desc:"giaddr, an address of this pod that the servers reach"`
-	ResolveInterval   time.Duration `split_words:"true" default:"10s" desc:"how often the servers' names are looked up"`
-	DeadAfter         int           `split_words:"true" default:"20" desc:"requests in a row of machines that a server answered before until it is taken for dead"`
-	ServersOptional   bool          `split_words:"true" default:"false" desc:"be ready while no server's name exists, which another replica could not help"`
-	Segments          bool          `default:"false" desc:"send bursts by UDP_SEGMENT, at half the cost; not for servers on this node that read packet sockets (ISC dhcpd, Kea)"`
+	Servers           []string   `desc:"DHCP servers, host or host:port, separated by commas; each request goes to every one; empty: DHCPv6 only"`
+	UpstreamInterface string     `split_words:"true" desc:"giaddr is this interface's address; empty: the address used towards the server"`
+	UpstreamAddress   netip.Addr `split_words:"true" desc:"giaddr, an address of this pod that the servers reach"`
+	ServersOptional   bool       `split_words:"true" default:"false" desc:"be ready while no server's name exists, which another replica could not help"`
 
 	MaxHops             int            `split_words:"true" default:"4" desc:"relay agents that a request may pass, this one included; at most 16"`
 	PresentGiaddrAction relay.Action   `split_words:"true" default:"forward" desc:"a request with giaddr or option 82 already: append, replace, forward, discard"`
@@ -62,16 +58,7 @@ type settings struct {
 	Dhcpv6Options          []relay6.Option `split_words:"true" desc:"options of RELAY-FORW besides interface-id and the client's MAC address: remote-id, subscriber-id, relay-id"`
 	Dhcpv6EnterpriseNumber uint32          `split_words:"true" default:"0" desc:"enterprise number in front of the DHCPv6 remote-id"`
 
-	Peers        peerMode   `default:"off" desc:"other replicas relay on the same VLANs, and one of them relays each machine: owner, whose node has OWNER_ADDRESS, or hash, by the machine's identity; off: this one relays everything"`
-	OwnerAddress netip.Addr `split_words:"true" desc:"the stack's address, for PEERS=owner; empty: SOURCE_ADDRESS"`
-
-	Pending       int           `default:"32768" desc:"requests that are remembered for their replies, at most"`
-	PendingExpiry time.Duration `split_words:"true" default:"10s" desc:"how long a request is remembered"`
-	ClientRate    int           `split_words:"true" default:"10" desc:"requests a second of one chaddr (DHCPv6: MAC address, and DUID) on a listener, or in unicasts of one sender; -1: no limit"`
-	TotalRate     int           `split_words:"true" default:"50000" desc:"requests a second of all clients on listeners, and as many unicasts; -1: no limit"`
-	NewcomerRate  int           `split_words:"true" default:"100" desc:"requests a second of machines never served, on each listener, beyond those that the servers answer; -1: no limit"`
-	BootsSocket   string        `split_words:"true" desc:"Unix socket of stack-proxy, which shows machines that boot; default it is not told"`
-	TracePackets  int           `split_words:"true" default:"512" desc:"packets that are kept for dhcp-relay trace; -1: none"`
+	BootsSocket string `split_words:"true" desc:"Unix socket of stack-proxy, which shows machines that boot; default it is not told"`
 }
 
 // listener is "name" or "name=link address".
@@ -115,7 +102,6 @@ func (s *settings) relay() relay.Config {
 			SubscriberID: s.without4(s.SubscriberID, relay.SubscriberID, relay6.SubscriberID),
 			RelayID:      []byte(s.without4(string(s.RelayID), relay.RelayID, relay6.RelayID)),
 		},
-		Segments:        s.Segments,
 		ClearGiaddr:     s.ClearGiaddr,
 		AlwaysBroadcast: s.AlwaysBroadcast,
 		Bounds:          s.bounds(),
@@ -128,19 +114,30 @@ func (s *settings) relay() relay.Config {
 	return c
 }
 
+// limits are what no setting changes. Tests do.
+var limits bounds.Bounds
+
 // bounds are what the settings mean for either family.
 func (s *settings) bounds() bounds.Bounds {
-	return bounds.Bounds{
-		ResolveInterval: s.ResolveInterval,
-		DeadAfter:       s.DeadAfter,
-		ServersOptional: s.ServersOptional,
-		Pending:         s.Pending,
-		PendingExpiry:   s.PendingExpiry,
-		ClientRate:      s.ClientRate,
-		TotalRate:       s.TotalRate,
-		NewcomerRate:    s.NewcomerRate,
-		TracePackets:    s.TracePackets,
-		TokenKey:        []byte(s.TokenKey),
+	b := limits
+	b.ServersOptional, b.TokenKey = s.ServersOptional, []byte(s.TokenKey)
+	return b
+}
+
+// Removed implements the check of pkg/daemon.
+func (s *settings) Removed() map[string]string {
+	const allRelay = "every replica relays each machine, which takes one of the equal answers"
+	return map[string]string{
+		"PEERS": allRelay, "OWNER_ADDRESS": allRelay,
+		"PENDING":          "32768 requests are remembered for their replies",
+		"PENDING_EXPIRY":   "a request is remembered for 10 s",
+		"CLIENT_RATE":      "10 requests a second of one machine are relayed",
+		"TOTAL_RATE":       "50000 requests a second of all machines are relayed",
+		"NEWCOMER_RATE":    "100 requests a second are relayed beyond those that the servers answer",
+		"DEAD_AFTER":       "20 unanswered requests, or 3 in half a minute, make a server count as dead",
+		"RESOLVE_INTERVAL": "names are looked up again when their records end, and every 10 s",
+		"SEGMENTS":         "each request leaves as a datagram of its own, which every server reads",
+		"TRACE_PACKETS":    "the last 512 packets are kept, which only the pod itself may fetch",
 	}
 }
 
@@ -155,7 +152,7 @@ func (s *settings) Validate() error {
 			faults = append(faults, err)
 		}
 	}
-	faults = slices.Concat(faults, s.validate6(), s.validateIdle(), s.validatePeers())
+	faults = slices.Concat(faults, s.validate6(), s.validateIdle())
 	seen := map[string]bool{} // what the families share is checked by both
 	return errors.Join(slices.DeleteFunc(faults, func(err error) bool {
 		again := seen[err.Error()]

@@ -2,27 +2,24 @@ package main
 
 import (
 	"maps"
-	"net/netip"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tinkerbell/stack/internal/envdoc"
 	"github.com/tinkerbell/stack/pkg/daemon"
-	"github.com/tinkerbell/stack/pkg/relay/peers"
 )
 
 // Every fault names the variable to change, and all are named at once: those of reading and those of meaning.
 func TestSettingsNameEveryFault(t *testing.T) {
 	for variable, value := range map[string]string{
-		"SERVERS": "a:0", "MAX_HOPS": "99", "TOKEN_KEY": "short", "PENDING": "-1", "PENDING_EXPIRY": "soon",
-		"RESOLVE_INTERVAL": "-1s", "UPSTREAM_ADDRESS": "127.0.0.1", "SOURCE_ADDRESS": "255.255.255.255",
+		"SERVERS": "a:0", "MAX_HOPS": "99", "TOKEN_KEY": "short", "PENDING": "1", "TRACE_PACKETS": "-1",
+		"UPSTREAM_ADDRESS": "127.0.0.1", "SOURCE_ADDRESS": "255.255.255.255",
 		"LISTENERS": "a,a", "TRUSTED_LISTENERS": "b", "CIRCUIT_ID": "x", "AGENT_OPTIONS": "remote-id,remote-id",
-		"DEAD_AFTER": "-3", "TRACE_PACKETS": "100000", "RELAY_ID": "00", "UNHEARD_OF": "1",
+		"RELAY_ID": "00", "UNHEARD_OF": "1",
 	} {
 		t.Setenv(prefix+"_"+variable, value)
 	}
@@ -32,8 +29,8 @@ func TestSettingsNameEveryFault(t *testing.T) {
 		t.Fatal("got no error")
 	}
 	for _, variable := range []string{
-		"SERVERS", "MAX_HOPS", "TOKEN_KEY", "PENDING", "PENDING_EXPIRY", "RESOLVE_INTERVAL", "UPSTREAM_ADDRESS",
-		"SOURCE_ADDRESS", "LISTENERS", "TRUSTED_LISTENERS", "CIRCUIT_ID", "AGENT_OPTIONS", "DEAD_AFTER",
+		"SERVERS", "MAX_HOPS", "TOKEN_KEY", "PENDING", "UPSTREAM_ADDRESS",
+		"SOURCE_ADDRESS", "LISTENERS", "TRUSTED_LISTENERS", "CIRCUIT_ID", "AGENT_OPTIONS",
 		"TRACE_PACKETS", "RELAY_ID", "UNHEARD_OF",
 	} {
 		named := 0
@@ -195,7 +192,6 @@ func TestSettingsWithoutEffect(t *testing.T) {
 // relayed.
 func TestSharedFaultIsToldOnce(t *testing.T) {
 	shared := map[string]string{
-		"PENDING": "-5", "PENDING_EXPIRY": "-1s", "RESOLVE_INTERVAL": "-1s", "DEAD_AFTER": "-3", "TRACE_PACKETS": "100000",
 		"TOKEN_KEY": "short",
 	}
 	for name, more := range map[string]map[string]string{
@@ -223,69 +219,6 @@ func TestSharedFaultIsToldOnce(t *testing.T) {
 				if n := strings.Count(err.Error(), prefix+"_"+variable+":"); n != 1 {
 					t.Errorf("%s is named %d times in:\n%v", variable, n, err)
 				}
-			}
-		})
-	}
-}
-
-// TestSettingsOfPeers: what replicas need to find each other.
-func TestSettingsOfPeers(t *testing.T) {
-	tests := map[string]struct {
-		env   map[string]string
-		want  peers.Config
-		fault string
-	}{
-		"off": {env: map[string]string{"SOURCE_ADDRESS": "192.0.2.2"}, want: peers.Config{}},
-		"owner": {
-			env: map[string]string{"PEERS": "owner", "SOURCE_ADDRESS": "192.0.2.2"},
-			want: peers.Config{
-				Listeners: []string{"macvlan0"}, Name: "192.0.2.2", Address: netip.MustParseAddr("192.0.2.2"),
-			},
-		},
-		"owner of an IPv6 address, two VLANs, a key": {
-			env: map[string]string{
-				"PEERS": "owner", "SOURCE_ADDRESS": "192.0.2.2", "OWNER_ADDRESS": "2001:db8::2", "LISTENERS": "a,b=192.0.2.1",
-				"TOKEN_KEY": "0123456789abcdef",
-			},
-			want: peers.Config{
-				Listeners: []string{"a", "b"}, Name: "2001:db8::2", Address: netip.MustParseAddr("2001:db8::2"),
-				Key: []byte("0123456789abcdef"),
-			},
-		},
-		"hash": {
-			env:  map[string]string{"PEERS": "hash", "SOURCE_ADDRESS": "192.0.2.2"},
-			want: peers.Config{Listeners: []string{"macvlan0"}, Name: "192.0.2.2"},
-		},
-		"hash without an address": {
-			env: map[string]string{"PEERS": "hash"}, want: peers.Config{Listeners: []string{"macvlan0"}, Name: "smee"},
-		},
-		"owner while off":   {env: map[string]string{"OWNER_ADDRESS": "192.0.2.2"}, fault: "OWNER_ADDRESS"},
-		"owner of what":     {env: map[string]string{"PEERS": "owner"}, fault: "OWNER_ADDRESS"},
-		"owner of loopback": {env: map[string]string{"PEERS": "owner", "OWNER_ADDRESS": "::1"}, fault: "OWNER_ADDRESS"},
-		"owner with a zone": {env: map[string]string{"PEERS": "owner", "OWNER_ADDRESS": "fe80::1%a"}, fault: "OWNER_ADDRESS"},
-		"no address":        {env: map[string]string{"PEERS": "hash", "OWNER_ADDRESS": "stack"}, fault: "OWNER_ADDRESS"},
-		"no such mode":      {env: map[string]string{"PEERS": "lease"}, fault: "PEERS"},
-		"no listeners":      {env: map[string]string{"PEERS": "hash", "LISTEN_BROADCAST": "false"}, fault: "PEERS"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Setenv(prefix+"_SERVERS", "smee")
-			for variable, value := range test.env {
-				t.Setenv(prefix+"_"+variable, value)
-			}
-			var s settings
-			err := daemon.ParseEnv(prefix, &s)
-			if test.fault != "" {
-				if err == nil || !strings.Contains(err.Error(), prefix+"_"+test.fault) {
-					t.Errorf("got %v, want a fault of %s", err, test.fault)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, s.peersConfig(), cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -108,7 +108,7 @@ func newView(c *config, getenv func(string) string, logger *slog.Logger, registr
 			Machines: c.BootsMachines, Boots: c.BootsEach, Answers: c.BootsAnswers, Lines: c.BootsLines,
 			Bytes: c.BootsMemory << 20,
 		},
-		Pod: c.BootsPod, Hardware: elsewhere.lookup(), Changed: elsewhere.changed,
+		Pod: c.BootsPod, Others: c.BootsReplicas != "", Hardware: elsewhere.lookup(), Changed: elsewhere.changed,
 	})
 	requests, lines, relayed := boot.NewQueue(eventRoom), boot.NewQueue(lineRoom), boot.NewQueue(eventRoom)
 	recorder, each := feed.NewMerger(j.Record, j.Tick, relayed, requests, lines), boot.NewBudgets()

@@ -15,7 +15,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/relay/bounds"
 	"github.com/tinkerbell/stack/pkg/relay/fault"
-	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
@@ -80,9 +79,6 @@ type Config struct {
 	PresentGiaddr Action
 	// Agent describes the option 82 that this relay adds.
 	Agent Agent
-	// Segments lets consecutive requests to a server leave as segments of one message (UDP_SEGMENT). A server on this
-	// node that reads by a packet socket would take them for one request.
-	Segments bool
 	// ClearGiaddr takes giaddr out of replies, for firmware that takes it for a gateway.
 	ClearGiaddr bool
 	// TrustedServers are the prefixes that replies may come from. None: any, since a reply has to match a
@@ -94,10 +90,6 @@ type Config struct {
 	// Lookup finds a host's addresses, and for how long they hold. Nil: as the pod's resolv.conf says.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
 	bounds.Bounds
-
-	// Group is the replicas on a listener's VLAN: a request that another one relays is dropped. Nil, or for a listener
-	// that has none: every request is relayed.
-	Group func(listener string) *group.Group
 
 	// Event is called with an event for every message: the machine that it describes, and whether it was relayed. The
 	// event is valid during the call. Event is called from several goroutines and must not block. It may be nil.
@@ -120,9 +112,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Lookup == nil {
 		c.Lookup = (&endpoint.Resolver{Logger: c.Logger}).Lookup
-	}
-	if c.Group == nil {
-		c.Group = func(string) *group.Group { return nil }
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

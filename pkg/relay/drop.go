@@ -41,7 +41,6 @@ const (
 	UntrustedRelay // a giaddr from outside the trusted prefixes
 	UntrustedAgent // option 82 without a giaddr (RFC 3046 section 2.1)
 	AgentRefused   // a giaddr or option 82 is there, and the mode is discard
-	OtherReplica   // another replica on the VLAN relays this machine's requests
 	NoServer       // no server has an address at the moment
 	NoGiaddr       // the relay has no address that a server could answer
 	ClientLimit    // one client asks too often
@@ -86,7 +85,6 @@ var dropNames = [numDrops]string{
 	UntrustedRelay:  "untrusted-relay",
 	UntrustedAgent:  "untrusted-option82",
 	AgentRefused:    "agent-refused",
-	OtherReplica:    "other-replica",
 	NoServer:        "no-server",
 	NoGiaddr:        "no-giaddr",
 	ClientLimit:     "client-limit",

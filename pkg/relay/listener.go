@@ -8,7 +8,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
-	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
@@ -41,7 +40,6 @@ func newVLAN(r *Relay, index int, config Listener) (*vlan, error) {
 			listener: int16(index), trusted: slices.Contains(r.config.TrustedListeners, config.Name),
 		},
 	}
-	l.watch = group.NewWatch(r.config.Group(config.Name), r.start)
 	l.Listener = listener.New(listener.Config[link]{
 		Name: config.Name, Protocol: unix.ETH_P_IP, Filter: filter, Logger: r.logger,
 		Describe: l.describe,
@@ -77,7 +75,7 @@ func (l *vlan) requests(n int, now int64) {
 		if drop == OtherHost {
 			m, a.giaddr = l.overheard(i), [4]byte{}
 		}
-		if (!a.waits || drop != None) && drop != OtherReplica { // the other replica reports the message
+		if !a.waits || drop != None {
 			l.tellRequest(m, a, targets, now, drop)
 		}
 		if drop != None {

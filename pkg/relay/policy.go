@@ -72,9 +72,6 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 	k := keyOf(m)
 	a.client, a.firmware = r.clientOf(k, m, a.listener, a.source.ip), isFirmware(m)
 	queue := r.queue(a.listener, a.source.ip)
-	if d.isOthers(m, k, a.client, now) {
-		return m, OtherReplica
-	}
 	if drop := missing(to); drop != None {
 		return m, drop
 	}

@@ -4,7 +4,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
-	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/metrics"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/socket"
@@ -18,7 +17,6 @@ type worker struct {
 	scratch [dhcp.MaxAgent + 64]byte
 	unicast [dhcp.MaxAgent + 64]byte
 	signer  *signer
-	watch   *group.Watch // of a listener: which requests are this replica's
 
 	sender *server.Sender
 	teller
@@ -29,7 +27,7 @@ func newWorker(r *Relay, listener int, name string) *worker {
 	d.tell = r.config.Event
 	d.sender = server.NewSender(server.SenderConfig{
 		Own: func() *socket.Socket { return r.upstream.Socket }, Port: serverPort,
-		Segments: r.config.Segments, Trace: r.trace,
+		Trace: r.trace,
 		Failed: func(errno unix.Errno) {
 			d.metrics.Dropped(toServer, SendFailed)
 			r.logLimiter.WarnAt(r.now(), "failed to send request", func() []any {

@@ -43,7 +43,6 @@ const (
 	UntrustedLink     // a RELAY-FORW whose link address is outside of them: it would choose the addresses to give
 	Loop              // our own RELAY-FORW comes back
 	NoServer          // no server has an address at the moment
-	OtherReplica      // another replica on the VLAN relays this machine's messages
 	ClientLimit       // one client asks too often
 	TotalLimit        // all clients together ask too often
 	TransactionTaken  // a copy of a message of another MAC address that waits for its answer
@@ -92,7 +91,6 @@ var dropNames = [numDrops]string{
 	UntrustedLink:      "untrusted-link-address",
 	Loop:               "loop",
 	NoServer:           "no-server",
-	OtherReplica:       "other-replica",
 	ClientLimit:        "client-limit",
 	TotalLimit:         "total-limit",
 	TransactionTaken:   "transaction-taken",

@@ -10,7 +10,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
-	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
@@ -44,7 +43,6 @@ func newVLAN(r *Relay, index int, config Listener) (*vlan, error) {
 		return nil, err
 	}
 	l := &vlan{worker: newWorker(r, index, config.Name), index: index, config: config, opened: make(chan struct{}, 1)}
-	l.watch = group.NewWatch(r.config.Group(config.Name), r.start)
 	l.Listener = listener.New(listener.Config[link]{
 		Name: config.Name, Protocol: unix.ETH_P_IPV6, Filter: filter, Front: front, Logger: r.logger,
 		// An interface without IPv6 listens to neither by itself.
@@ -135,7 +133,7 @@ func (l *vlan) requests(n int, now int64) {
 		if drop == None {
 			b, drop = l.request(m, front+frame.HeaderLen6, &a, targets, now)
 			l.unadvertised(&a, now)
-			if !a.waits && drop != OtherReplica { // the other replica reports the message
+			if !a.waits {
 				l.tellRequest(m[front+frame.HeaderLen6:], &a, targets, now, drop)
 			}
 		}

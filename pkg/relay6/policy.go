@@ -49,9 +49,6 @@ func (d *worker) request(b []byte, at int, a *arrival, to *server.Targets, now i
 	}
 	tag, also := r.namesOf(a, owner, k.duid, around != nil)
 	a.client, a.firmware = tag, isFirmware(inner)
-	if d.isOthers(inner, a, now) {
-		return nil, OtherReplica
-	}
 	queue := r.queue(a.listener)
 	slot, drop := queue.ask(inner, a, also, len(m)+front, now)
 	if drop != None {

@@ -4,7 +4,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
-	"github.com/tinkerbell/stack/pkg/relay/group"
 	"github.com/tinkerbell/stack/pkg/relay/metrics"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/socket"
@@ -17,7 +16,6 @@ type worker struct {
 	name    string              // for the log
 	scratch [front]byte
 	signer  *signer
-	watch   *group.Watch // of a listener: which messages are this replica's
 
 	sender *server.Sender
 	teller
@@ -28,7 +26,7 @@ func newWorker(r *Relay, listener int, name string) *worker {
 	d.tell = r.config.Event
 	d.sender = server.NewSender(server.SenderConfig{
 		Own: func() *socket.Socket { return r.upstream.Socket }, Port: serverPort,
-		Segments: r.config.Segments, Trace: r.trace,
+		Trace: r.trace,
 		Failed: func(errno unix.Errno) {
 			d.metrics.Dropped(toServer, SendFailed)
 			r.logLimiter.WarnAt(r.now(), "failed to send request", func() []any {

@@ -145,12 +145,6 @@ of the world. Takes v, path and prefixes.
 {{- include "stack.refuse" (dict "v" $v "text" (printf "proxy.listenAddress is the address of one pod or node and replicas is %v: leave proxy.listenAddress out, or set replicas=1" $v.replicas)) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (has $v.relay.peers (list "owner" "hash")) (or (not $v.relay.enabled) (eq $b.provider "none")) -}}
-{{- include "stack.refuse" (dict "v" $v "text" (printf "relay.peers is %s and no replica hears machines: set relay.peers=auto, or broadcast.provider to one that has listeners" $v.relay.peers)) -}}
-{{- end -}}
-{{- if and (eq $v.relay.peers "owner") (not $v.publicIP) -}}
-{{- include "stack.refuse" (dict "v" $v "text" "relay.peers=owner has the node relay that has the stack's address: set publicIP, or relay.peers=hash") -}}
-{{- end -}}
 {{- if and $v.relay.upstreamInterface $v.relay.upstreamAddress -}}
 {{- include "stack.refuse" (dict "v" $v "text" "relay.upstreamInterface and relay.upstreamAddress both say what giaddr is: set one of relay.upstreamInterface and relay.upstreamAddress") -}}
 {{- end -}}

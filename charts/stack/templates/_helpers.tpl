@@ -322,17 +322,6 @@ stack-lb.tinkerbell.org/addresses
 metallb.io/address-pool metallb.universe.tf/address-pool purelb.io/service-group
 {{- end -}}
 
-{{/* What the relay's PEERS is: nothing where one replica relays, or each does. Takes the values. */}}
-{{- define "stack.peers" -}}
-{{- if and .relay.enabled .listeners -}}
-{{- if has .relay.peers (list "owner" "hash") -}}
-{{ .relay.peers }}
-{{- else if and (eq .relay.peers "auto") (gt (int .replicas) 1) -}}
-{{ ternary "owner" "hash" (not (empty .publicIP)) }}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-
 {{/* The pod's tolerations, as JSON: the values', and how long it stays on a node that is gone. Takes the values. */}}
 {{- define "stack.tolerations" -}}
 {{- $all := .tolerations -}}

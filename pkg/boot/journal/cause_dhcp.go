@@ -133,9 +133,16 @@ func (j *Journal) silent(m *machine, a *ask, asked string, now int64) *Cause {
 	return c
 }
 
+// elsewhereWait is how long a machine that has its address may ask for nothing here, while no machine does: another
+// replica serves them then, and the machine's next DHCP message shows that it got on.
+const elsewhereWait = 5 * time.Minute
+
 // acknowledged explains a machine that has its address and asks for nothing.
 func (j *Journal) acknowledged(m *machine, b *record, a *ask, now int64) *Cause {
-	waits := &j.options.Waits
+	waits := j.options.Waits
+	if j.options.Others && now-j.scene.loaded >= int64(elsewhereWait) {
+		waits.Loader, waits.Script = max(waits.Loader, elsewhereWait), max(waits.Script, elsewhereWait)
+	}
 	quiet := now - max(a.acked, b.end)
 	mac := macString(b.mac)
 	switch {

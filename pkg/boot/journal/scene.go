@@ -15,6 +15,7 @@ type scene struct {
 	last    [2]sight                  // the last two machines that got a DHCP reply
 	asking  [maxScene]sight           // machines that sent a DISCOVER lately
 	turn    int                       // place in asking
+	loaded  int64                     // when a machine last asked this replica for anything but DHCP
 	got     map[Step]int64            // when a machine last got through a step
 	stuck   map[Step]*[maxScene]sight // machines that are stuck at a step
 	files   map[string][]string       // by directory: names that were served lately

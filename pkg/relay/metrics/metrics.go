@@ -66,8 +66,6 @@ type Metrics[D ~uint8] struct {
 type Port[D ~uint8] struct {
 	// Own are those of Config.Own, in its order; nil where there is none.
 	Own []prometheus.Counter
-	// TakenOver counts requests that are another replica's; nil for Unicast.
-	TakenOver prometheus.Counter
 
 	packets, drops [directions][]prometheus.Counter
 }
@@ -85,8 +83,6 @@ func New[D ~uint8](c Config) (*Metrics[D], error) {
 		"listener", "direction", "type")
 	drops := vector("_drops_total", c.Family+" packets not relayed, by listener, direction and reason "+
 		"(docs/dhcp-relay.md).", "listener", "direction", "reason")
-	takenOver := vector("_taken_over_total", c.Family+" requests relayed although they are another replica's, since "+
-		"their machines waited for long.", "listener")
 	m := &Metrics[D]{
 		Servers: server.NewMetrics(c.Prefix),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -99,7 +95,7 @@ func New[D ~uint8](c Config) (*Metrics[D], error) {
 			Help: "Whether the " + c.Family + " listener is open (1) or waits for its interface (0).",
 		}, []string{"listener"}),
 	}
-	collectors := append(m.Servers.Collectors(), packets, drops, takenOver, m.latency, m.up,
+	collectors := append(m.Servers.Collectors(), packets, drops, m.latency, m.up,
 		gauge("_pending", c.Family+" requests that are remembered for their replies.", c.Pending),
 		gauge("_waiting", c.Family+" requests of machines never served that wait until others are answered.", c.Waiting))
 	own := make([]*prometheus.CounterVec, 0, len(c.Own))
@@ -113,9 +109,6 @@ func New[D ~uint8](c Config) (*Metrics[D], error) {
 			if name != UnicastName || !counter.ListenersOnly {
 				port.Own[i] = own[i].WithLabelValues(name)
 			}
-		}
-		if name != UnicastName {
-			port.TakenOver = takenOver.WithLabelValues(name)
 		}
 		for d := range directions {
 			for _, kind := range c.Types {

@@ -13,11 +13,9 @@ import (
 // SenderConfig makes a [Sender].
 type SenderConfig struct {
 	// Own is the socket whose port servers answer, and Port that port.
-	Own  func() *socket.Socket
-	Port uint16
-	// Segments has bursts leave as segments ([mmsg.SendBatch]).
-	Segments bool
-	Trace    *trace.Ring
+	Own   func() *socket.Socket
+	Port  uint16
+	Trace *trace.Ring
 	// Failed is called for each request that the kernel refused.
 	Failed func(unix.Errno)
 }
@@ -31,7 +29,7 @@ type Sender struct {
 // NewSender makes a sender.
 func NewSender(c SenderConfig) *Sender {
 	return &Sender{
-		config: c, usual: mmsg.NewSendBatch(c.Segments, c.Failed), detour: mmsg.NewSendBatch(c.Segments, c.Failed),
+		config: c, usual: mmsg.NewSendBatch(false, c.Failed), detour: mmsg.NewSendBatch(false, c.Failed),
 	}
 }
 

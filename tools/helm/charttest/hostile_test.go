@@ -36,7 +36,7 @@ boots: {machines: 1048576, memory: 1000000}
 routes: {hegel: {limits: {machines: 10000000}}}
 extraContainers: [{name: a, image: b, securityContext: {runAsUser: 1000650000}}]
 files: {fetch: {sets: [{name: a, url: "http://a.example"}], maxFiles: 10000000, maxSize: 100000000000}}
-relay: {deadAfter: 1000000, tracePackets: 10000000, limits: {clientRate: 1000000, totalRate: 10000000, newcomerRate: 1000000, pending: 12345678}}
+dhcpv6: {enabled: true, servers: [kea], options: [remote-id], enterpriseNumber: 12345678}
 `)
 	for _, document := range out.documents() {
 		if found := regexp.MustCompile(`.*[0-9]e\+[0-9].*`).FindString(document); found != "" {
@@ -45,11 +45,11 @@ relay: {deadAfter: 1000000, tracePackets: 10000000, limits: {clientRate: 1000000
 	}
 	var deployment appsv1.Deployment
 	out.object(t, "Deployment", "-proxy", &deployment)
-	if got := variable(&deployment, "dhcp-relay", "DHCP_RELAY_CLIENT_RATE"); got != "1000000" {
-		t.Errorf("the rate is %s", got)
+	if got := variable(&deployment, "dhcp-relay", "DHCP_RELAY_DHCPV6_ENTERPRISE_NUMBER"); got != "12345678" {
+		t.Errorf("the number is %s", got)
 	}
 	refuses(t, "revisionHistoryLimit: 1000000", "/revisionHistoryLimit")
-	refuses(t, "relay: {deadAfter: 1.5}", "/relay/deadAfter")
+	refuses(t, "relay: {maxHops: 1.5}", "/relay/maxHops")
 }
 
 // TestAnUmbrellaSwitchesItOff by the key that Helm's condition names.

@@ -9,7 +9,6 @@ import (
 // Names of the candidates.
 const (
 	Ours         = "ours"
-	OursSegments = "ours-segments" // with SEGMENTS=true; the echo server reads a UDP socket
 	OursBoots    = "ours-boots"    // with BOOTS_SOCKET, of which this process reads
 	ISC          = "isc-dhcrelay"
 	Dnsmasq      = "dnsmasq"
@@ -19,7 +18,7 @@ const (
 // Candidates are the programs; what is measured has ours twice, in the order of the report.
 var (
 	Candidates = []string{Ours, ISC, Dnsmasq, DHCPHelper}
-	measured   = []string{Ours, OursSegments, ISC, Dnsmasq, DHCPHelper}
+	measured   = []string{Ours, ISC, Dnsmasq, DHCPHelper}
 	compared   = []string{Ours, OursBoots}
 	// Candidates6 are those that relay DHCPv6.
 	Candidates6 = []string{Ours, ISC, Dnsmasq}
@@ -41,7 +40,7 @@ func (c Case) command(candidate string, o Options, found map[string]string) *exe
 	if c.IPv6 {
 		return command6(candidate, o, found)
 	}
-	return command(candidate, o, found, c.Rate == 0)
+	return command(candidate, o, found)
 }
 
 // server is the address of the server that the case's candidates ask.
@@ -53,22 +52,16 @@ func (c Case) server() string {
 }
 
 // command starts a candidate.
-func command(candidate string, o Options, found map[string]string, saturate bool) *exec.Cmd {
+func command(candidate string, o Options, found map[string]string) *exec.Cmd {
 	switch candidate {
-	case Ours, OursSegments, OursBoots:
+	case Ours, OursBoots:
 		c := exec.Command(o.Relay)
 		c.Env = []string{
 			"DHCP_RELAY_LISTENERS=" + lanLink, "DHCP_RELAY_SERVERS=" + serverIP, "DHCP_RELAY_LOG_LEVEL=warn",
 			"DHCP_RELAY_ADMIN_ADDRESS=127.0.0.1:9067",
 		}
-		switch candidate {
-		case OursSegments:
-			c.Env = append(c.Env, "DHCP_RELAY_SEGMENTS=true")
-		case OursBoots:
+		if candidate == OursBoots {
 			c.Env = append(c.Env, "DHCP_RELAY_BOOTS_SOCKET="+o.socket)
-		}
-		if saturate { // the others have no limit either
-			c.Env = append(c.Env, "DHCP_RELAY_TOTAL_RATE=-1", "DHCP_RELAY_NEWCOMER_RATE=-1")
 		}
 		return c
 	case ISC: // as the former chart starts it

@@ -132,7 +132,7 @@ func Differential(o Options) ([]Comparison, error) {
 		comparisons[i] = Comparison{Name: p.name, What: p.what, Reply: p.reply != nil, Results: map[string]string{}}
 	}
 	for _, candidate := range available(Candidates, found) {
-		results, err := probeAll(command(candidate, o, found, false))
+		results, err := probeAll(command(candidate, o, found))
 		if err != nil {
 			return nil, fmt.Errorf("failed to probe %s: %w", candidate, err)
 		}

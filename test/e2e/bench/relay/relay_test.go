@@ -80,7 +80,7 @@ func TestCandidates(t *testing.T) {
 		c    Case
 		want []string
 	}{
-		"all":         {want: []string{Ours, OursSegments, ISC, DHCPHelper}},
+		"all":         {want: []string{Ours, ISC, DHCPHelper}},
 		"all of IPv6": {c: Case{IPv6: true}, want: []string{Ours, ISC}},
 		"some":        {o: Options{Candidates: []string{DHCPHelper, Ours, Dnsmasq}}, want: []string{Ours, DHCPHelper}},
 		"builds": {

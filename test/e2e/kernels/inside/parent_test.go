@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-
-	"github.com/tinkerbell/stack/test/e2e/network"
 )
 
 // A macvlan as the parent: the listener is made on the interface below it.
@@ -96,35 +94,4 @@ func TestParentComesAndGoes(t *testing.T) {
 	s.node.vlan(t, "nic0", 20, ctag)
 	succeeds(t, "the relay is ready again", func() error { return s.ready(t) })
 	s.keepsAsking(t, machine, "after the parent was made anew")
-}
-
-// Replicas on two nodes hear each other on a VLAN, and one of them relays.
-func TestReplicasOnTaggedParents(t *testing.T) {
-	t.Parallel()
-	lan, servers := newNS(t), newNS(t)
-	a := newNode(t, lan, servers, podAddr, podAddr6)
-	b := newNode(t, lan, servers, "10.9.1.1", "2001:db8:a::1")
-	b.server = a.server
-	servers.raise(t, "to10911", "10.9.1.10/24", "2001:db8:a::10/64")
-	for prefix, via := range map[string]string{"10.9.0.0/24": "10.9.1.10", "2001:db8:9::/64": "2001:db8:a::10"} {
-		if err := network.Route(b.pod.handle, prefix, via); err != nil {
-			t.Fatal(err)
-		}
-	}
-	bridge := lan.add(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "lan0"}})
-	for i, s := range []*site{a, b} {
-		port := fmt.Sprintf("port%d", i)
-		join(t, s.node, "nic0", lan, port)
-		lan.put(t, port, bridge)
-		s.listen(t, "macvlan", s.node.vlan(t, "nic0", 20, ctag), "DHCP_RELAY_PEERS=hash")
-	}
-	machine := lan.vlan(t, "lan0", 20, ctag)
-	for _, s := range []*site{a, b} {
-		until(t, "each hears the other", func() bool { return s.metric(t, `dhcp_relay_peers{listener="macvlan0"}`) == 1 })
-	}
-	for range 10 {
-		if !a.relays(t, machine, nil, machine) {
-			t.Error("not relayed")
-		}
-	}
 }
