@@ -19,40 +19,73 @@ const (
 	Spoiled
 )
 
-// Try has endpoints attempt the same thing, one after the other, until one takes it, most of them have failed, or
-// there is no sense in going on. It is the one place that blames endpoints for what they do not take. The first is
-// given where one has been acquired already. The error joins those of all attempts; without an endpoint it wraps
-// [ErrNone].
+// Attempts have endpoints attempt the same thing, one after the other, until one takes it, most of them have failed, or
+// there is no sense in going on. They are the one place that blames endpoints for what they do not take.
+type Attempts struct {
+	pool     *Pool
+	client   netip.Addr
+	most     int
+	given    *Endpoint // the first, where one has been acquired already
+	at       *Endpoint // of the attempt under way
+	over     bool
+	tried    []*Endpoint
+	failures []error
+}
+
+// Attempts begins nothing yet.
+func (p *Pool) Attempts(client netip.Addr, most int) Attempts {
+	return Attempts{pool: p, client: client, most: most}
+}
+
+// Next acquires the endpoint of the next attempt, which Done has to follow. Where there is none, the error joins those
+// of all attempts; without an endpoint it wraps [ErrNone].
+func (a *Attempts) Next() (*Endpoint, error) {
+	if a.over || len(a.tried) >= a.most {
+		return nil, errors.Join(a.failures...)
+	}
+	if a.at, a.given = a.given, nil; a.at == nil {
+		var err error
+		if a.at, err = a.pool.Acquire(a.client, a.tried...); err != nil {
+			if len(a.failures) == 0 {
+				return nil, err
+			}
+			return nil, errors.Join(a.failures...)
+		}
+	}
+	return a.at, nil
+}
+
+// Done ends the attempt under way. The endpoint that has taken it stays acquired.
+func (a *Attempts) Done(how Outcome, err error) {
+	e := a.at
+	a.at = nil
+	if how == Taken {
+		e.Succeeded()
+		return
+	}
+	a.failures = append(a.failures, err)
+	if how != Spoiled {
+		e.Failed(err)
+	}
+	e.Release()
+	a.over = how != Refused
+	a.tried = append(a.tried, e)
+}
+
+// Try makes attempts by a function. The first endpoint is given where one has been acquired already.
 func (p *Pool) Try(
 	client netip.Addr, given *Endpoint, most int, attempt func(e *Endpoint, tried int) (Outcome, error),
 ) (*Endpoint, error) {
-	var tried []*Endpoint
-	var failures []error
-	for len(tried) < most {
-		e := given
-		if given = nil; e == nil {
-			var err error
-			if e, err = p.Acquire(client, tried...); err != nil {
-				if len(failures) == 0 {
-					failures = []error{err}
-				}
-				break
-			}
+	a := p.Attempts(client, most)
+	a.given = given
+	for {
+		e, err := a.Next()
+		if err != nil {
+			return nil, err
 		}
-		outcome, err := attempt(e, len(tried))
-		if outcome == Taken {
-			e.Succeeded()
+		how, err := attempt(e, len(a.tried))
+		if a.Done(how, err); how == Taken {
 			return e, nil
 		}
-		failures = append(failures, err)
-		if outcome != Spoiled {
-			e.Failed(err)
-		}
-		e.Release()
-		if outcome != Refused {
-			break
-		}
-		tried = append(tried, e)
 	}
-	return nil, errors.Join(failures...)
 }

@@ -85,7 +85,6 @@ func (p *Proxy) tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings 
 		MaxConnections: r.Limits.Connections,
 		MaxPerClient:   r.Limits.ConnectionsPerClient,
 		Shaper:         p.shapers.Route(r.Name),
-		Rate:           r.Limits.Rate.Bits(),
 		AcceptProxy:    r.ProxyProtocol.Accept,
 	}
 	switch r.ProxyProtocol.Send {

@@ -78,6 +78,8 @@ type Loop struct {
 	now    time.Time
 	ticks  []func(now time.Time) (again bool)
 	ticked time.Time
+	again  []Watcher // that are called once more
+	spare  []Watcher // the former again, to be filled anew
 	yield  Yielder
 	buffer [bufferSize]byte
 	events [batch]unix.EpollEvent
@@ -174,6 +176,10 @@ func (l *Loop) Tick(f func(now time.Time) (again bool)) {
 	l.ticks = append(l.ticks, f)
 }
 
+// Again has w.Ready called without events once the loop has served its other sockets: for a watcher that could go on
+// for long.
+func (l *Loop) Again(w Watcher) { l.again = append(l.again, w) }
+
 // Watch reports a socket's events until it is forgotten. It fails when the loop has ended.
 func (l *Loop) Watch(fd int, mode Mode, w Watcher) (Handle, error) {
 	if l.epoll == nil {
@@ -227,6 +233,9 @@ func (l *Loop) run(ctx context.Context) (err error) {
 		if len(l.ticks) > 0 {
 			timeout = max(int(time.Until(l.ticked.Add(Tick)).Milliseconds())+1, 0)
 		}
+		if len(l.again) > 0 {
+			timeout = 0
+		}
 		n, err := l.epoll.Wait(l.events[:], timeout)
 		if err != nil {
 			return err
@@ -241,6 +250,11 @@ func (l *Loop) run(ctx context.Context) (err error) {
 				s.watcher.Ready(Events(e.Events))
 			}
 		}
+		l.again, l.spare = l.spare[:0], l.again
+		for _, w := range l.spare {
+			w.Ready(0)
+		}
+		clear(l.spare)
 		if len(l.ticks) > 0 && l.now.Sub(l.ticked) >= Tick {
 			l.ticked = l.now
 			// Functions that are added meanwhile are called from the next tick on.

@@ -51,9 +51,9 @@ func NewAcceptor(l *loop.Loop, listener *Listener, owner Owner) *Acceptor {
 	}
 }
 
-// Accept begins all acceptors and waits until ctx is done or one of them cannot begin. The caller stops them
-// afterwards. An acceptor that fails later calls [Owner.Failed], unless its loop has ended: [loop.Group.Run] reports
-// that.
+// Accept begins all acceptors, waits until ctx is done or one of them cannot begin, and stops them: the kernel queues
+// further connections. An acceptor that fails later calls [Owner.Failed], unless its loop has ended:
+// [loop.Group.Run] reports that.
 func Accept(ctx context.Context, all ...*Acceptor) (err error) {
 	begun := make(chan error, len(all))
 	for _, a := range all {
@@ -66,6 +66,16 @@ func Accept(ctx context.Context, all ...*Acceptor) (err error) {
 		case <-ctx.Done():
 		case err = <-begun:
 		}
+	}
+	for _, a := range all {
+		stopped := make(chan struct{})
+		stop := func() { a.Stop(); close(stopped) }
+		if !a.loop.Do(stop) {
+			<-a.loop.Ended()
+			stop()
+		}
+		<-stopped
+		a.Wait()
 	}
 	return err
 }

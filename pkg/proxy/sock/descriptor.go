@@ -69,6 +69,12 @@ func Send(fd int, b []byte, flags int) (n int, err error) {
 	}
 }
 
+// PeekAll reads what has come and leaves it to be read again.
+func PeekAll(fd int, b []byte) (n int, err error) {
+	n, _, err = unix.Recvfrom(fd, b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	return max(n, 0), os.NewSyscallError("recvfrom", err)
+}
+
 // Peek looks whether a connection has something to be read (n > 0), has ended (n = 0), or neither (EAGAIN). It takes
 // nothing away, and allocates nothing: unix.Recvfrom would allocate the sender's address.
 func Peek(fd int) (n int, err error) {
@@ -95,6 +101,38 @@ func Acked(fd int) (uint64, error) {
 	}
 	return info.Bytes_acked, nil
 }
+
+// Outstanding is how many written bytes the other end has not acknowledged.
+func Outstanding(fd int) int {
+	n, _ := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+	return n
+}
+
+// LocalAddr is our end's address; invalid where the kernel does not know.
+func LocalAddr(fd int) (addr netip.AddrPort) {
+	if got, err := syscall.Getsockname(fd); err == nil {
+		addr = addrPortOf(got)
+	}
+	return addr
+}
+
+// FD is a descriptor as a [syscall.Conn], for what takes one.
+type FD int
+
+// SyscallConn implements syscall.Conn.
+func (fd FD) SyscallConn() (syscall.RawConn, error) { return fd, nil }
+
+// Control implements syscall.RawConn.
+func (fd FD) Control(f func(uintptr)) error {
+	f(uintptr(fd))
+	return nil
+}
+
+// Read implements syscall.RawConn; a descriptor cannot wait.
+func (fd FD) Read(func(uintptr) bool) error { return errors.ErrUnsupported }
+
+// Write implements syscall.RawConn, likewise.
+func (fd FD) Write(func(uintptr) bool) error { return errors.ErrUnsupported }
 
 // Disconnected reports whether a connection was reset or has timed out.
 func Disconnected(fd int) bool {

@@ -1,7 +1,6 @@
 package sock
 
 import (
-	"errors"
 	"os"
 	"time"
 
@@ -37,12 +36,6 @@ func (o Options) Set(fd int) error {
 	all.add(unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(o.UserTimeout, 0).Milliseconds()))
 	all.add(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	return all.set(fd)
-}
-
-// SetOn is Set for a connection that is not a descriptor.
-func (o Options) SetOn(c *Socket) (err error) {
-	failure := c.raw.Control(func(fd uintptr) { err = o.Set(int(fd)) })
-	return errors.Join(failure, err)
 }
 
 // SetUpstream sets what net.Dialer sets on a connection: TCP_NODELAY, and keepalive with 15 seconds.

@@ -15,16 +15,21 @@ const (
 	pipeLeast = 64 << 10
 )
 
-// Pipe carries bytes from one socket to another by splice(2).
-type Pipe struct{ read, write int }
+// Pipe carries bytes from one socket to another by splice(2), which waits for neither.
+type Pipe struct {
+	// Held is how many bytes are in the pipe.
+	Held int
+
+	read, write int
+}
 
 // NewPipe makes an empty pipe. It fails where the kernel gives a small one only.
-func NewPipe() (Pipe, error) {
+func NewPipe() (*Pipe, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		return Pipe{}, os.NewSyscallError("pipe2", err)
+		return nil, os.NewSyscallError("pipe2", err)
 	}
-	p := Pipe{ends[0], ends[1]}
+	p := &Pipe{read: ends[0], write: ends[1]}
 	size, err := unix.FcntlInt(uintptr(p.read), unix.F_SETPIPE_SZ, PipeSize)
 	if err != nil { // a smaller one does, too
 		size, err = unix.FcntlInt(uintptr(p.read), unix.F_GETPIPE_SZ, 0)
@@ -34,58 +39,39 @@ func NewPipe() (Pipe, error) {
 	}
 	if err != nil {
 		p.Close()
-		return Pipe{}, os.NewSyscallError("fcntl", err)
+		return nil, os.NewSyscallError("fcntl", err)
 	}
 	return p, nil
 }
 
 // Close closes both descriptors.
-func (p Pipe) Close() {
+func (p *Pipe) Close() {
 	_ = unix.Close(p.read)
 	_ = unix.Close(p.write)
 }
 
 const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
 
-// Fill waits for bytes and moves at most `most` of them into the pipe, which must be empty. n is 0 at the end of the
-// stream.
-func (p Pipe) Fill(src *Socket, most int) (n int64, err error) {
-	failure := src.raw.Read(func(fd uintptr) bool {
-		for {
-			n, err = unix.Splice(int(fd), nil, p.write, nil, most, spliceFlags)
-			if !errors.Is(err, unix.EINTR) {
-				return !errors.Is(err, unix.EAGAIN)
-			}
-		}
-	})
-	if failure != nil {
-		return 0, src.reason(failure)
-	}
-	if n == 0 && err == nil {
-		return 0, src.ended()
-	}
-	return max(n, 0), os.NewSyscallError("splice", err) // splice(2) returns -1 with an error
+// Fill moves at most so many bytes from a socket into the pipe, which must be empty. n is 0 at the end of the stream.
+func (p *Pipe) Fill(socket, most int) (n int, err error) {
+	n, err = splice(socket, p.write, most)
+	p.Held += n
+	return n, err
 }
 
-// Drain gives the n bytes in the pipe to the destination, and counts them as they go.
-func (p Pipe) Drain(dst *Socket, n int64, count func(int64)) (err error) {
-	for n > 0 && err == nil {
-		var moved int64
-		failure := dst.raw.Write(func(fd uintptr) bool {
-			for {
-				moved, err = unix.Splice(p.read, nil, int(fd), nil, int(n), spliceFlags)
-				if !errors.Is(err, unix.EINTR) {
-					return !errors.Is(err, unix.EAGAIN)
-				}
-			}
-		})
-		if failure != nil {
-			return dst.reason(failure)
-		}
-		if moved > 0 { // -1 with an error
-			n -= moved
-			count(moved)
+// Drain moves bytes from the pipe to a socket.
+func (p *Pipe) Drain(socket int) (n int, err error) {
+	n, err = splice(p.read, socket, p.Held)
+	p.Held -= n
+	return n, err
+}
+
+// splice is splice(2), repeated after EINTR; n is 0 on error.
+func splice(from, to, most int) (int, error) {
+	for {
+		n, err := unix.Splice(from, nil, to, nil, most, spliceFlags)
+		if !errors.Is(err, unix.EINTR) {
+			return int(max(n, 0)), os.NewSyscallError("splice", err)
 		}
 	}
-	return os.NewSyscallError("splice", err)
 }

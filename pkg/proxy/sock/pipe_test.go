@@ -52,21 +52,29 @@ func TestPipeFails(t *testing.T) {
 		_, _ = c.Read(make([]byte, 1))
 		_ = c.SetLinger(0)
 	}))
-	if n, err := p.Fill(src, PipeSize); n != 5 || err != nil {
-		t.Fatal(n, err)
+	fill := func() (n int, err error) {
+		_ = src.raw.Read(func(fd uintptr) bool {
+			n, err = p.Fill(int(fd), PipeSize)
+			return !errors.Is(err, unix.EAGAIN)
+		})
+		return n, err
+	}
+	if n, err := fill(); n != 5 || err != nil || p.Held != 5 {
+		t.Fatal(n, p.Held, err)
 	}
 	dst := connect(t, backend(t, func(c *net.TCPConn) { _, _ = c.Read(make([]byte, 1)) }))
 	if err := dst.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	err = p.Drain(dst, 5, func(n int64) { t.Errorf("%d bytes are counted", n) })
-	if !errors.Is(err, unix.EPIPE) {
-		t.Errorf("got %v, want EPIPE", err)
-	}
+	_ = dst.raw.Control(func(fd uintptr) {
+		if n, err := p.Drain(int(fd)); n != 0 || p.Held != 5 || !errors.Is(err, unix.EPIPE) {
+			t.Errorf("got %d, %v, want EPIPE; %d bytes are left", n, err, p.Held)
+		}
+	})
 	if _, err := src.Write([]byte("reset")); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := p.Fill(src, PipeSize); n != 0 || !errors.Is(err, unix.ECONNRESET) {
+	if n, err := fill(); n != 0 || !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("got %d, %v, want ECONNRESET", n, err)
 	}
 }

@@ -94,27 +94,12 @@ func Borrow() *Buffer { return buffers.Get().(*Buffer) }
 // Return gives it back.
 func (b *Buffer) Return() { buffers.Put(b) }
 
-// ReadLate waits for bytes, and holds no buffer while it waits. n is 0 at the end of the stream. If b is not nil, the
-// caller returns it. waited is whether the first try found nothing.
-func (c *Socket) ReadLate() (b *Buffer, n int, waited bool, err error) {
-	failure := c.raw.Read(func(fd uintptr) bool {
-		b = Borrow()
-		if n, err = Read(int(fd), b[:]); errors.Is(err, unix.EAGAIN) {
-			b.Return()
-			b, err, waited = nil, nil, true
-			return false
-		}
-		return true
-	})
-	switch {
-	case failure != nil:
-		err = c.reason(failure)
-	case err != nil:
-		err = os.NewSyscallError("read", err)
-	case n == 0:
-		err = c.ended()
-	}
-	return b, n, waited, err
+// Await waits until there is something to be read, without a buffer.
+func (c *Socket) Await() error {
+	return c.reason(c.raw.Read(func(fd uintptr) bool {
+		_, err := Peek(int(fd))
+		return !errors.Is(err, unix.EAGAIN)
+	}))
 }
 
 // Write implements net.Conn.
@@ -152,12 +137,6 @@ func (c *Socket) CloseWrite() error {
 		return c.reason(failure)
 	}
 	return os.NewSyscallError("shutdown", err)
-}
-
-// Outstanding is how many written bytes the other end has not acknowledged.
-func (c *Socket) Outstanding() (n int) {
-	_ = c.raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
-	return n
 }
 
 // Acked is [Acked] of the connection; 0 where the kernel does not tell.

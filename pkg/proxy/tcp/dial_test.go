@@ -2,8 +2,10 @@ package tcp
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -12,52 +14,43 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
-	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
-
-func anyone(*sock.Socket) bool { return true }
 
 // Both sockets of a session have the options by which the kernel finds a dead peer. Changed settings hold for later
 // ones.
 func TestOptions(t *testing.T) {
-	defer func(before int) { loopBytes = before }(loopBytes)
-	loopBytes = 0 // a connection is handed off after its first bytes
 	r := start(t, Settings{Keepalive: 12 * time.Second, UserTimeout: 34 * time.Second}, backend(t, echo))
-	look := func(c *sock.Socket) (got [5]int) {
-		raw, err := c.SyscallConn()
-		if err != nil {
-			t.Error(err)
-			return got
-		}
-		_ = raw.Control(func(fd uintptr) {
+	look := func(s *session, of direction) (got [5]int) {
+		done := make(chan struct{})
+		s.do(func() {
+			defer close(done)
 			for i, o := range [5][2]int{
 				{unix.SOL_SOCKET, unix.SO_KEEPALIVE}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE},
 				{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}, {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT},
 				{unix.IPPROTO_TCP, unix.TCP_NODELAY},
 			} {
-				got[i], _ = unix.GetsockoptInt(int(fd), o[0], o[1])
+				got[i], _ = unix.GetsockoptInt(s.sides[of].fd, o[0], o[1])
 			}
 		})
+		<-done
 		return got
 	}
 	check := func(want, endpoint [5]int) {
 		t.Helper()
 		conn := r.dial(t)
-		_, _ = conn.Write([]byte("x"))
-		if n, err := conn.Read(make([]byte, 1)); n != 1 {
+		go func() { _, _ = conn.Write(make([]byte, 2*settleBytes)) }()
+		if _, err := io.ReadFull(conn, make([]byte, 2*settleBytes)); err != nil {
 			t.Fatal(err)
 		}
-		for s := range r.conns.All() {
-			s.mu.Lock()
+		for _, s := range slices.Collect(r.conns.All()) {
 			if s.peer.Port() == conn.LocalAddr().(*net.TCPAddr).AddrPort().Port() {
-				if got := look(s.client); got != want {
+				if got := look(s, toServer); got != want {
 					t.Errorf("the client's end has %v, want %v", got, want)
 				}
-				if got := look(s.server); got != endpoint {
+				if got := look(s, toClient); got != endpoint {
 					t.Errorf("the endpoint's end has %v, want %v", got, endpoint)
 				}
 			}
-			s.mu.Unlock()
 		}
 	}
 	check([5]int{1, 12, 4, 34000, 1}, [5]int{1, 12, 4, 34000, 1})
@@ -87,7 +80,7 @@ func silent(t *testing.T) netip.AddrPort {
 	}
 	addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(name.(*syscall.SockaddrInet4).Port))
 	for range 4 {
-		c, err := dial(addr, &Settings{Dial: 200 * time.Millisecond}, false, nil, anyone)
+		c, err := net.DialTimeout("tcp", addr.String(), 200*time.Millisecond)
 		if err != nil {
 			return addr
 		}
@@ -100,24 +93,22 @@ func silent(t *testing.T) netip.AddrPort {
 // An endpoint that does not answer does not hold up a drain beyond its deadline, and is not blamed when the drain ends
 // it.
 func TestDrainWhileConnecting(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		const deadline = 30 * time.Second
-		r := start(t, Settings{Dial: deadline, Drain: 100 * time.Millisecond}, silent(t))
-		r.dial(t)
-		for r.Active() == 0 {
-			time.Sleep(time.Millisecond)
-		}
-		started := time.Now()
-		if err := r.stop(); err != nil {
-			t.Error(err)
-		}
-		if took := time.Since(started); took >= deadline {
-			t.Errorf("the drain took %s", took)
-		}
-		if n := testutil.CollectAndCount(r.dials); n != 0 {
-			t.Errorf("%d kinds of failed dials were counted", n)
-		}
-	})
+	const deadline = 30 * time.Second
+	r := start(t, Settings{Dial: deadline, Drain: 100 * time.Millisecond}, silent(t))
+	r.dial(t)
+	for r.Active() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	started := time.Now()
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(started); took >= deadline {
+		t.Errorf("the drain took %s", took)
+	}
+	if n := testutil.CollectAndCount(r.dials); n != 0 {
+		t.Errorf("%d kinds of failed dials were counted", n)
+	}
 }
 
 // descriptors leaves the process only so many descriptors to open.
@@ -170,23 +161,21 @@ func settle(t *testing.T) {
 
 // Without descriptors for the endpoint's end, the client is refused and no endpoint is blamed.
 func TestNoDescriptorForEndpoint(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		r := start(t, Settings{}, backend(t, echo), backend(t, echo))
-		restore := descriptors(t, 2) // the client's socket in this process, and the one that is accepted
-		err := r.refusal()
-		restore()
-		if !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("got %v, want a reset", err)
+	r := start(t, Settings{}, backend(t, echo), backend(t, echo))
+	restore := descriptors(t, 2) // the client's socket in this process, and the one that is accepted
+	err := r.refusal()
+	restore()
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v, want a reset", err)
+	}
+	if n := testutil.ToFloat64(r.dials.WithLabelValues("r", "resources")); n != 1 {
+		t.Errorf("%v failed dials were counted, want 1", n)
+	}
+	for _, e := range pool(r).Status() {
+		if e.Failures != 0 {
+			t.Errorf("endpoint %s is blamed %d times", e.Address, e.Failures)
 		}
-		if n := testutil.ToFloat64(r.dials.WithLabelValues("r", "resources")); n != 1 {
-			t.Errorf("%v failed dials were counted, want 1", n)
-		}
-		for _, e := range pool(r).Status() {
-			if e.Failures != 0 {
-				t.Errorf("endpoint %s is blamed %d times", e.Address, e.Failures)
-			}
-		}
-	})
+	}
 }
 
 func pool(r running) *endpoint.Pool { return r.settings.Load().Pool }
@@ -194,21 +183,19 @@ func pool(r running) *endpoint.Pool { return r.settings.Load().Pool }
 // While there is no descriptor for a connection, clients wait in the kernel, and accepting is not tried again and
 // again.
 func TestNoDescriptorForClient(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		r := start(t, Settings{}, backend(t, echo))
-		restore := descriptors(t, 1)
-		conn := r.dial(t)
-		refused := func() float64 { return testutil.ToFloat64(r.refusals.WithLabelValues("r", "resources")) }
-		for refused() < 3 {
-			time.Sleep(time.Millisecond)
-		}
-		restore()
-		_, _ = conn.Write([]byte("x"))
-		if n, err := conn.Read(make([]byte, 1)); n != 1 {
-			t.Errorf("got %v of an echo after the shortage", err)
-		}
-		if n := refused(); n > 20 {
-			t.Errorf("accept was tried %v times", n)
-		}
-	})
+	r := start(t, Settings{}, backend(t, echo))
+	restore := descriptors(t, 1)
+	conn := r.dial(t)
+	refused := func() float64 { return testutil.ToFloat64(r.refusals.WithLabelValues("r", "resources")) }
+	for refused() < 3 {
+		time.Sleep(time.Millisecond)
+	}
+	restore()
+	_, _ = conn.Write([]byte("x"))
+	if n, err := conn.Read(make([]byte, 1)); n != 1 {
+		t.Errorf("got %v of an echo after the shortage", err)
+	}
+	if n := refused(); n > 20 {
+		t.Errorf("accept was tried %v times", n)
+	}
 }

@@ -32,7 +32,7 @@ func randomDuplex(r *rand.Rand) duplex {
 		d.ClientResetAt = 1 + r.Int64N(max(d.FromClient, 1))
 	case 1:
 		d.ServerResetAt = 1 + r.Int64N(max(d.FromServer, 1))
-	case 2: // about as many bytes as a session passes on before it is handed off
+	case 2: // about as many bytes as make a session a long one
 		d.FromClient, d.FromServer = 64<<10-int64(binary.Size(d))+r.Int64N(5)-2, 0
 	}
 	return d
@@ -98,9 +98,7 @@ func (d duplex) say(conn *net.TCPConn, says, resetAt, sign int64, r *rand.Rand) 
 
 // TestDuplex has sessions in which both sides send, pause, end and reset at any moment. No byte is lost of a session
 // that ends in order, and neither end takes a torn stream for a whole one.
-func TestDuplex(t *testing.T) { engines(t, testDuplex) }
-
-func testDuplex(t *testing.T) {
+func TestDuplex(t *testing.T) {
 	const limit = 100 * time.Second
 	var serving atomic.Int64
 	judge := func(who string, d duplex, resetAt, hears, heard int64, err error) {

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +35,7 @@ type Config struct {
 	Listen netip.AddrPort
 	// Freebind listens at an address that this host does not have yet (IP_FREEBIND, ip(7)).
 	Freebind bool
-	// Loops accept the connections and serve the short ones. They must run until Serve has ended.
+	// Loops accept the connections and serve them. They must run until Serve has ended, or it resets what is open.
 	Loops *loop.Group
 	// Account bounds the memory and descriptors of the connections; nil does not.
 	Account *admission.Account
@@ -69,10 +70,8 @@ type Settings struct {
 	Drain time.Duration
 	// MaxConnections bounds the connections of the front, MaxPerClient those of one client address; 0 does not.
 	MaxConnections, MaxPerClient int
-	// Shaper has the route's rate, which may be set and changed while connections are open; nil never has one. Rate is
-	// the rate at first, in bits a second: with a rate, connections do not begin in a loop, which cannot wait.
+	// Shaper has the route's rate, which may be set and changed while connections are open; nil never has one.
 	Shaper *shaper.Shaper
-	Rate   int64
 	// Sources are the prefixes of the peers that are served; none is all.
 	Sources []netip.Prefix
 	// AcceptProxy are the prefixes of load balancers, whose connections begin with a PROXY header.
@@ -183,16 +182,11 @@ func (f *Front) Serve(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	var acceptLoops []*acceptLoop
 	var acceptors []*sock.Acceptor
 	for _, l := range f.config.Loops.Loops() {
-		a := f.newAcceptLoop(ctx, l)
-		acceptLoops, acceptors = append(acceptLoops, a), append(acceptors, a.acceptor)
+		acceptors = append(acceptors, newFrontLoop(f, l).acceptor)
 	}
 	err := sock.Accept(ctx, acceptors...)
-	for _, a := range acceptLoops {
-		a.close()
-	}
 	f.listener.Close()
 	if err != nil {
 		err = fmt.Errorf("failed to accept connections of route %s: %w", f.config.Route, err)
@@ -241,12 +235,12 @@ func (f *Front) drain() {
 		return
 	case <-timer.C:
 	case <-f.hurried:
+	case <-f.config.Loops.Loops()[0].Ended(): // all end when one fails
 	}
-	left := 0
-	for s := range f.conns.All() {
-		s.abort()
-		left++
+	open := slices.Collect(f.conns.All())
+	for _, s := range open {
+		s.do(s.abort)
 	}
-	f.log.Warn("closed connections that did not end in time", "connections", left)
+	f.log.Warn("closed connections that did not end in time", "connections", len(open))
 	<-ended
 }

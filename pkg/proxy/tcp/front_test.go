@@ -78,24 +78,6 @@ type running struct {
 	told *tales
 }
 
-// engines runs a test with connections that stay in a loop, with connections that are handed off at once, and with
-// connections that are handed off after their first bytes.
-func engines(t *testing.T, test func(t *testing.T)) {
-	t.Helper()
-	for _, engine := range []struct {
-		name  string
-		age   time.Duration
-		bytes int
-	}{{"loop", time.Hour, loopBytes}, {"goroutines", 0, loopBytes}, {"both", time.Hour, 0}} {
-		t.Run(engine.name, func(t *testing.T) {
-			age, bytes := loopAge, loopBytes
-			t.Cleanup(func() { loopAge, loopBytes = age, bytes })
-			loopAge, loopBytes = engine.age, engine.bytes
-			test(t)
-		})
-	}
-}
-
 // loops run until the test has ended.
 func loops(t *testing.T) *loop.Group {
 	t.Helper()
@@ -183,30 +165,28 @@ func (r running) refusalFrom(client string) error {
 
 // Sizes below and above the point where a direction goes over to splice.
 func TestPass(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		for _, size := range []int{0, 1, len(sock.Buffer{}), spliceAfter - 1, spliceAfter + 3*4*sock.PipeSize + 17} {
-			r := start(t, Settings{}, backend(t, echo))
-			conn := r.dial(t)
-			sent := make([]byte, size)
-			_, _ = rand.Read(sent)
-			go func() {
-				_, _ = conn.Write(sent)
-				_ = conn.CloseWrite()
-			}()
-			got, err := io.ReadAll(conn)
-			if err != nil || !bytes.Equal(got, sent) {
-				t.Errorf("size %d: got %d bytes, equal %v, error %v", size, len(got), bytes.Equal(got, sent), err)
-			}
-			if err := r.stop(); err != nil {
-				t.Error(err)
-			}
-			for _, direction := range []string{"in", "out"} {
-				if n := testutil.ToFloat64(r.transferred.WithLabelValues("r", direction)); n != float64(size) {
-					t.Errorf("size %d: counted %v bytes %s", size, n, direction)
-				}
+	for _, size := range []int{0, 1, len(sock.Buffer{}), spliceAfter - 1, spliceAfter + 3*4*sock.PipeSize + 17} {
+		r := start(t, Settings{}, backend(t, echo))
+		conn := r.dial(t)
+		sent := make([]byte, size)
+		_, _ = rand.Read(sent)
+		go func() {
+			_, _ = conn.Write(sent)
+			_ = conn.CloseWrite()
+		}()
+		got, err := io.ReadAll(conn)
+		if err != nil || !bytes.Equal(got, sent) {
+			t.Errorf("size %d: got %d bytes, equal %v, error %v", size, len(got), bytes.Equal(got, sent), err)
+		}
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+		for _, direction := range []string{"in", "out"} {
+			if n := testutil.ToFloat64(r.transferred.WithLabelValues("r", direction)); n != float64(size) {
+				t.Errorf("size %d: counted %v bytes %s", size, n, direction)
 			}
 		}
-	})
+	}
 }
 
 // A pause in the middle of a bulk transfer gives the pipe back; the rest goes through as before.
@@ -229,87 +209,77 @@ func TestPauseInBulk(t *testing.T) {
 
 // While one side reads nothing, the other can send no more than the buffers hold, and nothing of it is lost.
 func TestSenderWaitsForAReaderThatStops(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		read, got := make(chan struct{}), make(chan int64, 1)
-		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
-			<-read
-			n, _ := io.Copy(io.Discard, conn)
-			got <- n
-		}))
-		conn := r.dial(t)
-		const much = 256 << 20 // the buffers of four sockets and a pipe hold a tenth of it
-		_ = conn.SetWriteDeadline(time.Now().Add(400 * time.Millisecond))
-		sent, err := conn.Write(make([]byte, much))
-		close(read)
-		if !errors.Is(err, os.ErrDeadlineExceeded) || sent > much/4 {
-			t.Errorf("sent %d bytes, %v", sent, err)
-		}
-		_ = conn.CloseWrite()
-		if n := <-got; n != int64(sent) {
-			t.Errorf("of %d bytes %d arrive", sent, n)
-		}
-	})
+	read, got := make(chan struct{}), make(chan int64, 1)
+	r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
+		<-read
+		n, _ := io.Copy(io.Discard, conn)
+		got <- n
+	}))
+	conn := r.dial(t)
+	const much = 256 << 20 // the buffers of four sockets and a pipe hold a tenth of it
+	_ = conn.SetWriteDeadline(time.Now().Add(400 * time.Millisecond))
+	sent, err := conn.Write(make([]byte, much))
+	close(read)
+	if !errors.Is(err, os.ErrDeadlineExceeded) || sent > much/4 {
+		t.Errorf("sent %d bytes, %v", sent, err)
+	}
+	_ = conn.CloseWrite()
+	if n := <-got; n != int64(sent) {
+		t.Errorf("of %d bytes %d arrive", sent, n)
+	}
 }
 
 // The client half-closes the connection, and gets the answer.
 func TestHalfClose(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
-			request, _ := io.ReadAll(conn)
-			time.Sleep(50 * time.Millisecond)
-			_, _ = conn.Write(bytes.ToUpper(request))
-		}))
-		conn := r.dial(t)
-		_, _ = conn.Write([]byte("hello"))
-		_ = conn.CloseWrite()
-		got, err := io.ReadAll(conn)
-		if string(got) != "HELLO" || err != nil {
-			t.Errorf("got %q, %v", got, err)
-		}
-	})
+	r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
+		request, _ := io.ReadAll(conn)
+		time.Sleep(50 * time.Millisecond)
+		_, _ = conn.Write(bytes.ToUpper(request))
+	}))
+	conn := r.dial(t)
+	_, _ = conn.Write([]byte("hello"))
+	_ = conn.CloseWrite()
+	got, err := io.ReadAll(conn)
+	if string(got) != "HELLO" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
 }
 
 func TestResetIsPassedOn(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
-			_, _ = conn.Read(make([]byte, 1))
-			_ = conn.SetLinger(0)
-			_ = conn.Close()
-		}))
-		conn := r.dial(t)
-		_, _ = conn.Write([]byte("x"))
-		if _, err := io.ReadAll(conn); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("got %v, want a reset", err)
-		}
-	})
+	r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
+		_, _ = conn.Read(make([]byte, 1))
+		_ = conn.SetLinger(0)
+		_ = conn.Close()
+	}))
+	conn := r.dial(t)
+	_, _ = conn.Write([]byte("x"))
+	if _, err := io.ReadAll(conn); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v, want a reset", err)
+	}
 }
 
 func TestRetryOnNextEndpoint(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		dead, alive := refused(t), backend(t, echo)
-		r := start(t, Settings{}, dead, alive)
-		for range 20 {
-			conn := r.dial(t)
-			_, _ = conn.Write([]byte("x"))
-			_ = conn.CloseWrite()
-			if got, err := io.ReadAll(conn); string(got) != "x" {
-				t.Fatalf("got %q, %v", got, err)
-			}
+	dead, alive := refused(t), backend(t, echo)
+	r := start(t, Settings{}, dead, alive)
+	for range 20 {
+		conn := r.dial(t)
+		_, _ = conn.Write([]byte("x"))
+		_ = conn.CloseWrite()
+		if got, err := io.ReadAll(conn); string(got) != "x" {
+			t.Fatalf("got %q, %v", got, err)
 		}
-		if n := testutil.ToFloat64(r.dials.WithLabelValues("r", "refused")); n != 3 {
-			t.Errorf("%v attempts at the dead endpoint, want 3 before it is ejected", n)
-		}
-	})
+	}
+	if n := testutil.ToFloat64(r.dials.WithLabelValues("r", "refused")); n != 3 {
+		t.Errorf("%v attempts at the dead endpoint, want 3 before it is ejected", n)
+	}
 }
 
 func TestNoEndpointResets(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		r := start(t, Settings{}, refused(t))
-		err := r.refusal()
-		if !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("got %v, want a reset", err)
-		}
-	})
+	r := start(t, Settings{}, refused(t))
+	err := r.refusal()
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v, want a reset", err)
+	}
 }
 
 func TestIdleTimeout(t *testing.T) {
@@ -332,23 +302,21 @@ func TestIdleTimeout(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		for name, s := range map[string]Settings{"total": {MaxConnections: 2}, "client": {MaxPerClient: 2}} {
-			t.Run(name, func(t *testing.T) {
-				r := start(t, s, backend(t, echo))
-				for i := range 2 {
-					conn := r.dial(t)
-					_, _ = conn.Write([]byte("x"))
-					if _, err := conn.Read(make([]byte, 1)); err != nil {
-						t.Errorf("connection %d: %v", i, err)
-					}
+	for name, s := range map[string]Settings{"total": {MaxConnections: 2}, "client": {MaxPerClient: 2}} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, s, backend(t, echo))
+			for i := range 2 {
+				conn := r.dial(t)
+				_, _ = conn.Write([]byte("x"))
+				if _, err := conn.Read(make([]byte, 1)); err != nil {
+					t.Errorf("connection %d: %v", i, err)
 				}
-				if err := r.refusal(); !errors.Is(err, syscall.ECONNRESET) {
-					t.Errorf("the third connection got %v, want a reset", err)
-				}
-			})
-		}
-	})
+			}
+			if err := r.refusal(); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the third connection got %v, want a reset", err)
+			}
+		})
+	}
 }
 
 // A peer that must send a PROXY header and sends nothing keeps no connection open, neither its own nor one to an
@@ -391,77 +359,71 @@ func TestClientLimitBehindProxyHeader(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		r := start(t, Settings{Drain: 10 * time.Second}, backend(t, echo))
-		conn := r.dial(t)
-		_, _ = conn.Write([]byte("x"))
-		_, _ = conn.Read(make([]byte, 1))
-		stopped := make(chan error, 1)
-		go func() { stopped <- r.stop() }()
-		for { // until new connections are refused
-			other, err := net.Dial("tcp", r.Addr().String())
-			if err != nil {
-				break
-			}
-			_ = other.Close()
+	r := start(t, Settings{Drain: 10 * time.Second}, backend(t, echo))
+	conn := r.dial(t)
+	_, _ = conn.Write([]byte("x"))
+	_, _ = conn.Read(make([]byte, 1))
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.stop() }()
+	for { // until new connections are refused
+		other, err := net.Dial("tcp", r.Addr().String())
+		if err != nil {
+			break
 		}
-		_, _ = conn.Write([]byte("y"))
-		if n, err := conn.Read(make([]byte, 1)); n != 1 {
-			t.Fatalf("an open connection broke while draining: %v", err)
-		}
-		_ = conn.Close()
-		if err := <-stopped; err != nil {
-			t.Error(err)
-		}
-	})
+		_ = other.Close()
+	}
+	_, _ = conn.Write([]byte("y"))
+	if n, err := conn.Read(make([]byte, 1)); n != 1 {
+		t.Fatalf("an open connection broke while draining: %v", err)
+	}
+	_ = conn.Close()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestDrainDeadline(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		r := start(t, Settings{Drain: 100 * time.Millisecond}, backend(t, echo))
-		conn := r.dial(t)
-		_, _ = conn.Write([]byte("x"))
-		_, _ = conn.Read(make([]byte, 1))
-		if err := r.stop(); err != nil {
-			t.Error(err)
-		}
-		if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("got %v, want a reset", err)
-		}
-	})
+	r := start(t, Settings{Drain: 100 * time.Millisecond}, backend(t, echo))
+	conn := r.dial(t)
+	_, _ = conn.Write([]byte("x"))
+	_, _ = conn.Read(make([]byte, 1))
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v, want a reset", err)
+	}
 }
 
 // New settings hold for new connections. Open ones keep their endpoints.
 func TestUpdate(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		say := func(text string) func(*net.TCPConn) {
-			return func(conn *net.TCPConn) {
-				for {
-					if _, err := conn.Read(make([]byte, 1)); err != nil {
-						return
-					}
-					_, _ = conn.Write([]byte(text))
+	say := func(text string) func(*net.TCPConn) {
+		return func(conn *net.TCPConn) {
+			for {
+				if _, err := conn.Read(make([]byte, 1)); err != nil {
+					return
 				}
+				_, _ = conn.Write([]byte(text))
 			}
 		}
-		r := start(t, Settings{}, backend(t, say("a")))
-		ask := func(conn *net.TCPConn) string {
-			_, _ = conn.Write([]byte("?"))
-			answer := make([]byte, 1)
-			_, _ = conn.Read(answer)
-			return string(answer)
-		}
-		old := r.dial(t)
-		if got := ask(old); got != "a" {
-			t.Fatalf("got %q", got)
-		}
-		r.Update(Settings{Pool: endpoint.NewPool(endpoint.Config{
-			Sources: []endpoint.Source{endpoint.Fixed(backend(t, say("b")))},
-		})})
-		if got := ask(old) + ask(r.dial(t)); got != "ab" {
-			t.Errorf("old and new connection got %q, want ab", got)
-		}
-	})
+	}
+	r := start(t, Settings{}, backend(t, say("a")))
+	ask := func(conn *net.TCPConn) string {
+		_, _ = conn.Write([]byte("?"))
+		answer := make([]byte, 1)
+		_, _ = conn.Read(answer)
+		return string(answer)
+	}
+	old := r.dial(t)
+	if got := ask(old); got != "a" {
+		t.Fatalf("got %q", got)
+	}
+	r.Update(Settings{Pool: endpoint.NewPool(endpoint.Config{
+		Sources: []endpoint.Source{endpoint.Fixed(backend(t, say("b")))},
+	})})
+	if got := ask(old) + ask(r.dial(t)); got != "ab" {
+		t.Errorf("old and new connection got %q, want ab", got)
+	}
 }
 
 func TestPortTaken(t *testing.T) {
@@ -507,10 +469,8 @@ func TestProxyHeaders(t *testing.T) {
 	}
 }
 
-// When the loops end before the front, no connection is accepted any more, and open ones are not lost.
+// When the loops end before the front, no connection is accepted any more, and open ones are reset.
 func TestLoopsEnd(t *testing.T) {
-	defer func(before time.Duration) { loopAge = before }(loopAge)
-	loopAge = time.Hour
 	g := loop.NewGroup(2)
 	life, end := context.WithCancel(t.Context())
 	over := make(chan error, 1)
@@ -530,23 +490,20 @@ func TestLoopsEnd(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	f, served := serve(ctx)
 	conn := running{Front: f}.dial(t)
-	expect := func(text string) {
-		t.Helper()
-		_, _ = conn.Write([]byte(text))
-		if n, err := conn.Read(make([]byte, 1)); n != 1 {
-			t.Errorf("got no %s: %v", text, err)
-		}
+	_, _ = conn.Write([]byte("x"))
+	if n, err := conn.Read(make([]byte, 1)); n != 1 {
+		t.Errorf("got no echo: %v", err)
 	}
-	expect("x")
 	end()
 	if err := <-over; err != nil {
 		t.Fatal(err)
 	}
 	stop()
-	expect("y")
-	_ = conn.Close()
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("got %v, want a reset", err)
 	}
 	_, served = serve(t.Context())
 	if err := <-served; err == nil {

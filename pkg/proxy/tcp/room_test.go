@@ -9,12 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
-	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
@@ -37,37 +35,35 @@ func (r running) from(t *testing.T, source, to string) (net.Conn, bool) {
 	return c, err == nil
 }
 
-// Connections of a client with many are evicted for those of clients with few, in a loop and in goroutines.
+// Connections of a client with many are evicted for those of clients with few.
 func TestF2IdleSessionsMakeRoom(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		r := startBy(t, Config{
-			Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: Settings{Drain: 10 * time.Second},
-			Account: admission.New(admission.Limits{Memory: 1 << 30, Descriptors: 16}, nil),
-		}, backend(t, echo))
-		first, ok := r.from(t, "127.0.0.10", "127.0.0.1")
-		if !ok {
+	r := startBy(t, Config{
+		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: Settings{Drain: 10 * time.Second},
+		Account: admission.New(admission.Limits{Memory: 1 << 30, Descriptors: 16}, nil),
+	}, backend(t, echo))
+	first, ok := r.from(t, "127.0.0.10", "127.0.0.1")
+	if !ok {
+		t.Fatal("not served")
+	}
+	for range 3 {
+		if _, ok := r.from(t, "127.0.0.10", "127.0.0.1"); !ok {
 			t.Fatal("not served")
 		}
-		for range 3 {
-			if _, ok := r.from(t, "127.0.0.10", "127.0.0.1"); !ok {
-				t.Fatal("not served")
-			}
+	}
+	if _, ok := r.from(t, "127.0.0.10", "127.0.0.1"); ok {
+		t.Error("one client has more than half")
+	}
+	if n := testutil.ToFloat64(r.refusals.WithLabelValues("r", "client_share")); n != 1 {
+		t.Errorf("%v were refused", n)
+	}
+	for i := range 6 {
+		if _, ok := r.from(t, fmt.Sprintf("127.0.0.%d", 20+i), "127.0.0.1"); !ok {
+			t.Errorf("client %d is not served", i)
 		}
-		if _, ok := r.from(t, "127.0.0.10", "127.0.0.1"); ok {
-			t.Error("one client has more than half")
-		}
-		if n := testutil.ToFloat64(r.refusals.WithLabelValues("r", "client_share")); n != 1 {
-			t.Errorf("%v were refused", n)
-		}
-		for i := range 6 {
-			if _, ok := r.from(t, fmt.Sprintf("127.0.0.%d", 20+i), "127.0.0.1"); !ok {
-				t.Errorf("client %d is not served", i)
-			}
-		}
-		if n, err := first.Read(make([]byte, 1)); n > 0 || err == nil {
-			t.Error("the first is still there")
-		}
-	})
+	}
+	if n, err := first.Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Error("the first is still there")
+	}
 }
 
 // IPv6 clients are counted by their /64, as for the limits on requests.
@@ -94,54 +90,5 @@ func TestF11ClientLimitCountsPrefixes(t *testing.T) {
 			}
 			return nil
 		})
-	}
-}
-
-// A session is evicted also when the loop hands it off between the decision to evict it and the loop's call.
-func TestEvictWhileLeaving(t *testing.T) {
-	group := loops(t)
-	f, err := Listen(Config{
-		Route: "r", Listen: netip.MustParseAddrPort("127.0.0.1:0"), Loops: group,
-		Metrics: NewMetrics(prometheus.NewRegistry()),
-		Settings: Settings{
-			Pool:  endpoint.NewPool(endpoint.Config{Route: "r", Sources: []endpoint.Source{endpoint.Fixed(backend(t, echo))}}),
-			Drain: 10 * time.Second,
-		},
-		Account: admission.New(admission.Limits{Memory: 1 << 30, Descriptors: 16}, nil),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := group.Loops()[0]
-	n := f.newAcceptLoop(t.Context(), l)
-	opened := make(chan error, 1)
-	l.Do(func() { opened <- n.acceptor.Begin() })
-	if err := <-opened; err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		n.close()
-		f.listener.Close()
-		f.drain()
-	}()
-	c, ok := running{Front: f}.from(t, "127.0.0.1", "127.0.0.1")
-	if !ok {
-		t.Fatal("not served")
-	}
-	found, evicted := make(chan *loopSession), make(chan struct{})
-	l.Do(func() {
-		y := n.sessions.First()
-		found <- y
-		<-evicted
-		if y != nil {
-			y.handOff(toServer, nil)
-		}
-	})
-	if y := <-found; y != nil { // else it is handed off already, by its age
-		y.Evict()
-	}
-	close(evicted)
-	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
-		t.Errorf("the connection is still there: %v", err)
 	}
 }

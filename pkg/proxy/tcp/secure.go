@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
+	"sync"
+	"syscall"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
@@ -19,6 +21,16 @@ const handshakeTimeout = 10 * time.Second
 // Secure makes a TLS connection of a connection to an endpoint.
 type Secure interface {
 	Client(ctx context.Context, conn net.Conn, protocols ...string) (*tls.Conn, error)
+}
+
+// secure is what a session with TLS has besides: goroutines, which crypto/tls needs. They read and write; the loop does
+// everything else.
+type secure struct {
+	life     context.Context
+	cancel   context.CancelFunc
+	busy     bool   // goroutines use the sockets
+	client   stream // nil before the handshake
+	protocol string // that the client has negotiated (ALPN)
 }
 
 // stream is one side of a session: a TCP connection, or the TLS stream in it. CloseWrite sends a FIN, or a
@@ -33,19 +45,13 @@ type stream interface {
 // wire is the TCP connection below TLS.
 type wire struct {
 	net.Conn
-	early []byte // read already
-	ended bool   // the other end has sent its FIN
+	ended bool // the other end has sent its FIN
 }
 
 func (w *wire) Read(b []byte) (int, error) {
-	if len(w.early) == 0 {
-		n, err := w.Conn.Read(b)
-		w.ended = w.ended || errors.Is(err, io.EOF)
-		return n, err
-	}
-	n := copy(b, w.early)
-	w.early = w.early[n:]
-	return n, nil
+	n, err := w.Conn.Read(b)
+	w.ended = w.ended || errors.Is(err, io.EOF)
+	return n, err
 }
 
 // SetWriteDeadline does nothing. TLS alone sets one: five seconds for a close_notify, in which a slow peer would lose
@@ -59,6 +65,14 @@ type secured struct {
 	tcp  *sock.Socket
 }
 
+// below is a stream's connection.
+func below(s stream) syscall.Conn {
+	if secure, ok := s.(*secured); ok {
+		return secure.tcp
+	}
+	return s.(*sock.Socket)
+}
+
 // end passes the end of src on. If TLS has ended there without a close_notify, none is sent to dst either: its peer can
 // see that bytes may be missing, as it could without the proxy.
 func end(dst, src stream) error {
@@ -70,49 +84,181 @@ func end(dst, src stream) error {
 	return dst.CloseWrite()
 }
 
-// handshake begins TLS on the client's connection, behind its PROXY header. It returns the protocol that was negotiated
-// (ALPN).
-func (s *session) handshake(ctx context.Context) (inner stream, protocol string, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handshakeTimeout)
-	defer cancel()
-	below := &wire{Conn: s.client, early: s.early}
-	conn := tls.Server(below, s.settings.TLS)
-	if err := conn.HandshakeContext(ctx); err != nil {
-		return nil, "", fmt.Errorf("failed to end TLS: %w", err)
-	}
-	s.early = nil
-	return &secured{conn, below, s.client}, conn.ConnectionState().NegotiatedProtocol, nil
-}
-
 // errTLS is a failed TLS handshake with an endpoint.
 var errTLS = errors.New("no TLS with the endpoint")
 
-// introduce sends the PROXY header on a new connection to an endpoint and begins TLS there, as far as the settings ask
-// for them. It offers the endpoint the protocol that was negotiated with the client.
-func (s *session) introduce(
-	ctx context.Context, conn *sock.Socket, source, target netip.AddrPort, protocol string,
-) (stream, error) {
-	if s.settings.SendProxy > 0 {
-		if err := sock.WriteProxyHeader(conn, s.settings.SendProxy, source, target); err != nil {
-			return nil, fmt.Errorf("failed to send PROXY header: %w", err)
+// idle reports whether no goroutine uses the sockets.
+func (x *secure) idle() bool { return x == nil || !x.busy }
+
+// end ends the goroutines. It reports whether there are none.
+func (x *secure) end() bool {
+	if x != nil {
+		x.cancel()
+	}
+	return x.idle()
+}
+
+// outside runs f in a goroutine, and what it returns in the loop, unless the session was closed meanwhile.
+func (s *session) outside(f func() (then func())) {
+	s.secure.busy = true
+	go func() {
+		then := f()
+		s.do(func() {
+			if s.secure.busy = false; s.state == closed {
+				s.left()
+				return
+			}
+			then()
+		})
+	}()
+}
+
+// socketOf has goroutines use a side's socket.
+func (s *session) socketOf(d direction) (_ *sock.Socket, err error) {
+	if s.secure == nil {
+		s.secure = &secure{}
+		s.secure.life, s.secure.cancel = context.WithCancel(context.Background())
+	}
+	side := &s.sides[d]
+	if side.socket == nil {
+		s.in.loop.Release(side.fd, side.handle)
+		side.handle = loop.Handle{}
+		side.socket, err = sock.NewSocket(side.fd)
+	}
+	return side.socket, err
+}
+
+// handshake begins TLS on the client's connection, then goes on with the endpoint's.
+func (s *session) handshake() {
+	client, err := s.socketOf(toServer)
+	if err != nil {
+		s.refuseTLS(err)
+		return
+	}
+	s.outside(func() func() {
+		ctx, cancel := context.WithTimeout(s.secure.life, handshakeTimeout)
+		defer cancel()
+		below := &wire{Conn: client}
+		conn := tls.Server(below, s.settings.TLS)
+		if err := conn.HandshakeContext(ctx); err != nil {
+			return func() { s.refuseTLS(err) }
 		}
+		return func() {
+			s.secure.client, s.secure.protocol = &secured{conn, below, client}, conn.ConnectionState().NegotiatedProtocol
+			s.connect()
+		}
+	})
+}
+
+// refuseTLS is for a machine that was switched off, a scanner, a wrong certificate: nothing to be mended here.
+func (s *session) refuseTLS(err error) {
+	s.front.log.Debug("TLS handshake failed", "client", s.client, "error", err)
+	s.refuse(refusedTLS)
+	s.close(false)
+}
+
+// passSecure is pass for a session with TLS. It begins TLS with the endpoint first, if the settings ask for that, and
+// offers the protocol that was negotiated with the client.
+func (s *session) passSecure() {
+	client, err := s.socketOf(toServer)
+	if err == nil && s.secure.client == nil {
+		s.secure.client = client
 	}
+	server, failure := s.socketOf(toClient)
+	if err := errors.Join(err, failure); err != nil {
+		s.refuseEndpoint(err)
+		return
+	}
+	s.settle()
+	s.outside(func() func() {
+		inner, err := s.introduce(server)
+		if err != nil {
+			return func() { s.failed(err) }
+		}
+		return func() {
+			s.pass()
+			s.outside(func() func() {
+				var back sync.WaitGroup
+				back.Go(func() { s.copy(s.secure.client, inner, toClient) })
+				s.copy(inner, s.secure.client, toServer)
+				back.Wait()
+				return func() { s.close(false) }
+			})
+		}
+	})
+}
+
+func (s *session) introduce(server *sock.Socket) (stream, error) {
 	if s.settings.Secure == nil {
-		return conn, nil
+		return server, nil
 	}
+	ctx := s.secure.life
 	if s.settings.Dial > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, s.settings.Dial)
 		defer cancel()
 	}
 	var protocols []string
-	if protocol != "" {
-		protocols = []string{protocol}
+	if s.secure.protocol != "" {
+		protocols = []string{s.secure.protocol}
 	}
-	below := &wire{Conn: conn}
+	below := &wire{Conn: server}
 	inner, err := s.settings.Secure.Client(ctx, below, protocols...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errTLS, err)
 	}
-	return &secured{inner, below, conn}, nil
+	return &secured{inner, below, server}, nil
+}
+
+// copy passes one direction on, record by record. An end becomes a half-close, an error a reset of both connections,
+// since bytes may be missing.
+func (s *session) copy(dst, src stream, d direction) {
+	err := s.copyRecords(dst, src, d)
+	if errors.Is(err, io.EOF) {
+		err = end(dst, src)
+	}
+	if s.torn(err) {
+		s.do(func() { s.close(true) })
+	}
+}
+
+func (s *session) copyRecords(dst, src stream, d direction) error {
+	side := &s.sides[d]
+	defer side.resize(below(dst), below(src), sock.Small)
+	for passed := 0; ; {
+		n, err := s.copyRecord(dst, src, d)
+		if err != nil {
+			return err
+		}
+		if passed += n; passed >= spliceAfter {
+			passed = 0
+			side.resize(below(dst), below(src), sock.Largest)
+		}
+	}
+}
+
+// copyRecord holds a buffer while it waits for TLS, which alone knows whether it has bytes of the last record left.
+func (s *session) copyRecord(dst, src stream, d direction) (n int, err error) {
+	if plain, ok := src.(*sock.Socket); ok {
+		if err := plain.Await(); err != nil {
+			return 0, err
+		}
+	}
+	buffer := sock.Borrow()
+	defer buffer.Return()
+	if n, err = src.Read(buffer[:]); n == 0 {
+		return 0, err
+	}
+	if d == toClient && s.settings.Shaper.On() {
+		err := s.settings.Shaper.Take(s.secure.life.Done(), s.client.Addr(), int64(n), func() error {
+			s.keepAlive()
+			return nil
+		})
+		if err != nil {
+			return 0, net.ErrClosed
+		}
+	}
+	n, err = dst.Write(buffer[:n])
+	s.count(d, n)
+	return n, err
 }

@@ -245,7 +245,7 @@ func TestSecureBehindProxyHeader(t *testing.T) {
 			t.Errorf("the endpoint got %s, %v", got, err)
 			return
 		}
-		inner := tls.Server(&wire{Conn: conn, early: early}, served)
+		inner := tls.Server(&behind{conn, io.MultiReader(bytes.NewReader(early), conn)}, served)
 		if err := inner.HandshakeContext(context.Background()); err != nil {
 			t.Error(err)
 			return
@@ -268,6 +268,14 @@ func TestSecureBehindProxyHeader(t *testing.T) {
 		t.Errorf("got %q, %v", got, err)
 	}
 }
+
+// behind has read more than it wanted.
+type behind struct {
+	net.Conn
+	reader io.Reader
+}
+
+func (b *behind) Read(p []byte) (int, error) { return b.reader.Read(p) }
 
 // together sends its first bytes in one piece with those that are written first.
 type together struct {

@@ -1,265 +1,349 @@
 package tcp
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
-	"sync"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/internal/list"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// session is a client's connection and the connection to its endpoint.
+const (
+	// settleAge and settleBytes are when a session is a long one: its endpoint's socket gets the options that find a dead
+	// peer. For short ones they would cost as much as all the rest.
+	settleAge   = time.Second
+	settleBytes = 64 << 10
+)
+
+// state is how far a session has come.
+type state uint8
+
+const (
+	accepted   state = iota // the client's PROXY header or TLS handshake is awaited
+	connecting              // to an endpoint
+	passing                 // bytes, in both directions
+	closed
+)
+
+// session is a client's connection and the connection to its endpoint, from accept to close. Only its loop's thread
+// uses it, but for what says otherwise.
 type session struct {
-	front       *Front
-	settings    *Settings
-	client      *sock.Socket
-	peer        netip.AddrPort // the other end of client
-	early       []byte         // came with the client's PROXY header
-	pendingDial *pendingDial   // that the loop has begun
-	progress    progress       // of both directions in the loop
-	lease       admission.Lease
-	moved       atomic.Int64 // when bytes moved last, in nanoseconds since started; only with an idle timeout
-	outcome     outcome
+	front    *Front
+	settings *Settings
+	in       *frontLoop
+	state    state
+	peer     netip.AddrPort // the other end of the client's connection
+	client   netip.AddrPort // the peer, or the client in its PROXY header
+	target   netip.AddrPort // that the client connected to, of the PROXY header
+	sides    [2]side        // by direction: the socket that it reads from
+	attempts endpoint.Attempts
+	endpoint *endpoint.Endpoint // nil without one
+	since    time.Time          // when the state began that has a time limit
+	settled  bool
+	aborted  bool
+	waiting  int          // bytes that the two peers had not taken when idle looked last
+	moved    atomic.Int64 // when bytes moved last, in nanoseconds since started; only with an idle timeout
+	lease    admission.Lease
+	outcome  outcome
+	secure   *secure // nil without TLS
 
-	mu      sync.Mutex
-	server  *sock.Socket
-	aborted bool
-	gone    chan struct{} // closed by abort; made by aborting
-	waiting int           // bytes that the two peers had not taken when alive looked last
+	timed  bool // in the loop's list of sessions that wait for a time
+	byTime list.Link[*session]
 }
 
-// errAborted ends a session that was aborted.
-var errAborted = errors.New("aborted")
-
-// progress is how far the loop has come with both directions when it hands a session off.
-type progress [2]struct {
-	ended bool   // and the half-close was passed on
-	rest  []byte // read, but not written
-}
-
-// pendingDial is an attempt to connect that the loop has begun. It may have failed already.
-type pendingDial struct {
-	endpoint *endpoint.Endpoint
-	fd       int // below 0 with an error
-	since    time.Time
-	err      error
-}
-
-// run serves the session until its end.
-func (s *session) run(ctx context.Context) {
-	defer s.client.Close()
-	metrics := s.front.metrics
-	source, target, err := s.clientAddress()
-	if err != nil {
-		if s.front.lines.Allow(s.peer.Addr(), "PROXY header") {
-			s.front.log.Info("PROXY header refused", "peer", s.peer, "error", err)
-		}
-		s.refuse(refusedHeader)
-		s.client.Reset()
+// begin serves a connection that was accepted, as soon as the client is known.
+func (s *session) begin() {
+	client := &s.sides[toServer]
+	if s.settings.SendProxy > 0 {
+		s.target = sock.LocalAddr(client.fd)
+	}
+	if !contains(s.settings.AcceptProxy, s.peer.Addr()) {
+		s.admit(s.peer)
 		return
 	}
-	s.outcome.client = source.Addr()
-	if !s.charge(source.Addr()) {
-		s.client.Reset()
-		return
+	s.in.await(s)
+	if err := client.watch(loop.Stream); err != nil {
+		s.refuseHeader(err)
 	}
-	client, protocol := stream(s.client), ""
-	if s.settings.TLS != nil {
-		inner, chosen, err := s.handshake(ctx)
-		if err != nil { // a machine that was switched off, a scanner, a wrong certificate: nothing to be mended here
-			s.front.log.Debug("TLS handshake failed", "client", source, "error", err)
-			s.refuse(refusedTLS)
-			return
-		}
-		client, protocol = inner, chosen
-	}
-	server, e, err := s.dial(ctx, source, target, protocol)
-	if err != nil {
-		if s.front.lines.Allow(source.Addr(), "no endpoint") {
-			s.front.log.Warn("no endpoint took the connection", "client", source, "error", err)
-		}
-		s.refuse(refusedBackend)
-		s.client.Reset()
-		return
-	}
-	defer e.Release()
-	defer s.server.Close()
-	s.connected(e.Addr)
-	if len(s.early) > 0 {
-		n, err := server.Write(s.early)
-		metrics.bytes(toServer, int64(n))
-		if err != nil {
-			s.client.Reset()
-			return
-		}
-	}
-	s.pass(client, server)
 }
 
-// charge counts the session for its client, unless the client has as many as it may. It counts a refusal.
-func (s *session) charge(client netip.Addr) bool {
-	if why := s.lease.Move(client); why != admission.Admitted {
+// readHeader reads the PROXY header of a load balancer, and nothing behind it. Last is whether no more will come.
+func (s *session) readHeader(last bool) {
+	fd, buffer := s.sides[toServer].fd, s.in.loop.Buffer()
+	n, err := sock.PeekAll(fd, buffer)
+	if errors.Is(err, unix.EAGAIN) {
+		return
+	}
+	var source, target netip.AddrPort
+	if err == nil {
+		source, target, n, err = sock.ParseProxyHeader(buffer[:n])
+	}
+	switch {
+	case err == nil && n == 0 && !last:
+		return
+	case err == nil && n == 0:
+		err = io.ErrUnexpectedEOF
+	case err == nil:
+		_, err = sock.Read(fd, buffer[:n])
+	}
+	switch {
+	case err != nil:
+		s.refuseHeader(err)
+	case source.IsValid():
+		s.target = target
+		s.admit(source)
+	default:
+		s.admit(s.peer) // the load balancer's own health check
+	}
+}
+
+func (s *session) refuseHeader(err error) {
+	if s.front.lines.Allow(s.peer.Addr(), "PROXY header") {
+		s.front.log.Info("PROXY header refused", "peer", s.peer, "error", err)
+	}
+	s.refuse(refusedHeader)
+	s.close(true)
+}
+
+// admit counts the session for its client, unless the client has as many as it may.
+func (s *session) admit(client netip.AddrPort) {
+	s.client, s.outcome.client = client, client.Addr()
+	why := s.lease.Move(client.Addr())
+	switch {
+	case why != admission.Admitted:
 		s.refuse(refusalOf(why))
-		return false
-	}
-	if !s.front.conns.Count(s, client, s.settings.MaxPerClient) {
+	case !s.front.conns.Count(s, client.Addr(), s.settings.MaxPerClient):
 		s.refuse(refusedClient)
-		return false
+	default:
+		s.attempts = s.settings.Pool.Attempts(client.Addr(), s.settings.Attempts)
+		if s.settings.TLS != nil {
+			s.handshake()
+		} else {
+			s.connect()
+		}
+		return
 	}
-	return true
+	s.close(true)
 }
 
-// adopt has abort close the endpoint's connection as well. It is false when the session was aborted already.
-func (s *session) adopt(server *sock.Socket) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.server = server
-	return !s.aborted
+// connect begins to connect to the next endpoint.
+func (s *session) connect() {
+	var err error
+	s.state, s.since = connecting, s.in.loop.Now()
+	if s.endpoint, err = s.attempts.Next(); err != nil {
+		s.endpoint = nil
+		s.refuseEndpoint(err)
+		return
+	}
+	server := &s.sides[toClient]
+	if server.fd, err = sock.Open(s.endpoint.Addr, s.front.room.Crowded()); err != nil {
+		s.failed(err)
+		return
+	}
+	_ = sock.NoDelay(server.fd)
+	waiting, err := sock.Connect(server.fd, s.endpoint.Addr)
+	switch {
+	case err != nil:
+		s.failed(err)
+	case !waiting:
+		s.connected()
+	default:
+		s.in.await(s)
+		if err := server.watch(loop.Connecting); err != nil {
+			s.refuseEndpoint(err)
+		}
+	}
 }
 
-// abort ends the session from outside.
-func (s *session) abort() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gone != nil && !s.aborted {
-		close(s.gone)
+// failed goes on with another endpoint, or refuses the client.
+func (s *session) failed(err error) {
+	s.front.metrics.dialFailed(dialReason(err))
+	s.sides[toClient].close(true)
+	how := endpoint.Refused
+	if sock.Exhausted(err) { // not the endpoint's fault, and another would fail as well
+		how = endpoint.Spoiled
 	}
-	s.aborted = true
-	s.client.Reset()
-	if s.server != nil {
-		s.server.Reset()
+	s.attempts.Done(how, fmt.Errorf("failed to connect to %s: %w", s.endpoint.Addr, err))
+	s.endpoint = nil
+	s.connect()
+}
+
+func (s *session) refuseEndpoint(err error) {
+	if s.front.lines.Allow(s.client.Addr(), "no endpoint") {
+		s.front.log.Warn("no endpoint took the connection", "client", s.client, "error", err)
+	}
+	s.refuse(refusedBackend)
+	s.close(true)
+}
+
+// connected sends the PROXY header to the endpoint and begins to pass bytes on.
+func (s *session) connected() {
+	client, server := &s.sides[toServer], &s.sides[toClient]
+	if s.settings.SendProxy > 0 {
+		if err := sock.WriteProxyHeader(server, s.settings.SendProxy, s.client, s.target); err != nil {
+			s.failed(fmt.Errorf("failed to send PROXY header: %w", err))
+			return
+		}
+	}
+	if s.settings.TLS != nil || s.settings.Secure != nil {
+		s.passSecure()
+		return
+	}
+	s.pass()
+	// The client's first bytes are read before its socket is watched, so that the loop does not report them again.
+	if client.move(client.watched()); s.state == passing && !client.ended && !client.watched() {
+		if err := client.watch(loop.Stream); err != nil {
+			client.tear(err)
+			return
+		}
+	}
+	if s.state == passing && !server.watched() {
+		if err := server.watch(loop.Stream); err != nil {
+			server.tear(err)
+		}
 	}
 }
 
-// dial connects to an endpoint, and to another one if that fails. It goes on while the front drains: a connection that
-// was accepted before is still served.
-func (s *session) dial(
-	ctx context.Context, source, target netip.AddrPort, protocol string,
-) (stream, *endpoint.Endpoint, error) {
-	ctx = context.WithoutCancel(ctx)
-	var given *endpoint.Endpoint
-	if s.pendingDial != nil {
-		given = s.pendingDial.endpoint
-	}
-	var server stream
-	e, err := s.settings.Pool.Try(source.Addr(), given, s.settings.Attempts,
-		func(e *endpoint.Endpoint, _ int) (_ endpoint.Outcome, err error) {
-			if server, err = s.attempt(ctx, e, source, target, protocol); err == nil {
-				return endpoint.Taken, nil
-			}
-			if errors.Is(err, errAborted) {
-				return endpoint.Spoiled, err
-			}
-			s.front.metrics.dialFailed(dialReason(err))
-			if sock.Exhausted(err) { // not the endpoint's fault, and another would fail as well
-				return endpoint.Spoiled, err
-			}
-			return endpoint.Refused, err
-		})
-	return server, e, err
+// pass begins to pass bytes on.
+func (s *session) pass() {
+	s.attempts.Done(endpoint.Taken, nil)
+	s.state, s.since = passing, s.in.loop.Now()
+	s.moveNow()
+	s.established(s.endpoint.Addr)
+	s.in.await(s)
 }
 
-// attempt connects to one endpoint.
-func (s *session) attempt(
-	ctx context.Context, e *endpoint.Endpoint, source, target netip.AddrPort, protocol string,
-) (stream, error) {
-	pending := s.pendingDial
-	s.pendingDial = nil
-	plain, err := dial(e.Addr, s.settings, s.front.room.Crowded(), pending, s.adopt)
-	if err != nil {
-		return nil, s.blame(err)
+// tick does what is due. It reports whether there is more to wait for.
+func (s *session) tick(now time.Time) (again bool) {
+	took := now.Sub(s.since)
+	switch s.state {
+	case accepted:
+		if took >= sock.HeaderTimeout && s.secure == nil {
+			s.refuseHeader(os.ErrDeadlineExceeded)
+		}
+	case connecting:
+		if limit := s.settings.Dial; limit > 0 && took >= limit && s.secure.idle() {
+			s.failed(os.ErrDeadlineExceeded)
+		}
+	case passing:
+		if took >= settleAge {
+			s.settle()
+		}
+		if s.idle() {
+			s.sides[toServer].tear(os.ErrDeadlineExceeded)
+			return false
+		}
+		again = s.settings.Idle > 0
+		for i := range s.sides {
+			again = s.sides[i].tick(now) || again
+		}
+		return again || !s.settled
 	}
-	server, err := s.introduce(ctx, plain, source, target, protocol)
-	if err != nil {
-		plain.Reset()
-		return nil, s.blame(err)
-	}
-	return server, nil
+	return s.state != closed
 }
 
-// blame returns errAborted instead of an error that abort has caused, so that the endpoint is not blamed for it.
-func (s *session) blame(err error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.aborted {
-		return errAborted
+// settle sets the options of a long connection on the endpoint's socket; those of the client's are the listener's.
+func (s *session) settle() {
+	if !s.settled {
+		s.settled = true
+		_ = s.settings.options().Set(s.sides[toClient].fd)
 	}
-	return err
-}
-
-// pass copies both directions until both have ended.
-func (s *session) pass(client, server stream) {
-	if s.settings.Idle > 0 {
-		s.moveNow()
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		s.copyDirection(client, server, toClient)
-	}()
-	s.copyDirection(server, client, toServer)
-	<-ended
 }
 
 // started is what times are counted from, since the wall clock may be set.
 var started = time.Now()
 
-func (s *session) moveNow() { s.moved.Store(int64(time.Since(started))) }
-
-func (s *session) lastMoved() time.Time { return started.Add(time.Duration(s.moved.Load())) }
-
-// alive reports whether bytes moved while a direction waited for the idle timeout: bytes that we passed on, or that a
-// peer took out of a socket's buffer. The kernel wakes a writer only when a third of that buffer is free, which can
-// take a slow reader longer than the timeout.
-func (s *session) alive() bool {
-	if s.settings.Idle <= 0 {
-		return false
+// moveNow notes that bytes have moved. Any goroutine may call it.
+func (s *session) moveNow() {
+	if s.settings.Idle > 0 {
+		s.moved.Store(int64(time.Since(started)))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if time.Since(s.lastMoved()) < s.settings.Idle {
-		return true
+}
+
+// idle reports whether no bytes have moved for the idle timeout: none that we passed on, and none that a peer took out
+// of a socket's buffer. The kernel wakes a writer only when a third of that buffer is free, which can take a slow
+// reader longer than the timeout.
+func (s *session) idle() bool {
+	if s.settings.Idle <= 0 || time.Since(started)-time.Duration(s.moved.Load()) < s.settings.Idle {
+		return false
 	}
 	before := s.waiting
-	s.waiting = s.client.Outstanding() + s.server.Outstanding()
+	s.waiting = sock.Outstanding(s.sides[toServer].fd) + sock.Outstanding(s.sides[toClient].fd)
 	if s.waiting == before {
-		return false
+		return true
 	}
 	s.moveNow()
-	return true
+	return false
 }
 
-// copyDirection copies until the source ends. An end is passed on as a half-close, an error as a reset of both
-// connections, since bytes may be missing.
-func (s *session) copyDirection(dst, src stream, d direction) {
-	if s.progress[d].ended {
+// count notes bytes that were passed on. The direction's goroutine calls it, too.
+func (s *session) count(d direction, n int) {
+	s.front.metrics.bytes(d, int64(n))
+	s.outcome.bytes[d] += int64(n)
+	s.lease.Touch()
+	s.moveNow()
+}
+
+// abort ends the session from outside.
+func (s *session) abort() {
+	if s.state != closed {
+		s.aborted = true
+		s.close(true)
+	}
+}
+
+// Evict implements admission.Holder. Any goroutine may call it.
+func (s *session) Evict() { s.do(s.abort) }
+
+// close ends the session, by a reset of both connections if they are torn.
+func (s *session) close(torn bool) {
+	if s.state == closed {
 		return
 	}
-	c := copier{session: s, dst: dst, src: src, direction: d}
-	err := c.finish(s.progress[d].rest)
-	if err == nil {
-		err = c.copy()
+	s.state = closed
+	for i := range s.sides {
+		s.sides[i].close(torn)
 	}
-	if err == nil {
-		err = end(dst, src)
-	}
-	if s.broken(err) {
-		s.client.Reset()
-		s.server.Reset()
+	s.in.forget(s)
+	if s.secure.end() {
+		s.left()
 	}
 }
 
-// broken reports whether an error tore the stream, and counts it.
-func (s *session) broken(err error) bool {
+// left gives back what a session holds whose sockets are closed.
+func (s *session) left() {
+	if s.endpoint != nil {
+		s.endpoint.Release()
+	}
+	s.front.remove(s)
+}
+
+// do calls f in the session's loop; if the loop has ended, here. Any goroutine may call it.
+func (s *session) do(f func()) {
+	if s.in.loop.Do(f) {
+		return
+	}
+	<-s.in.loop.Ended()
+	s.in.after.Lock()
+	defer s.in.after.Unlock()
+	f()
+}
+
+// torn reports whether an error tore the stream, and counts it.
+func (s *session) torn(err error) bool {
 	how := endError
 	switch {
 	case err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.ENOTCONN):
@@ -274,6 +358,10 @@ func (s *session) broken(err error) bool {
 	s.front.metrics.ended(how)
 	s.outcome.torn.CompareAndSwap(0, int32(how)+1)
 	return true
+}
+
+func contains(prefixes []netip.Prefix, addr netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 func dialReason(err error) string {

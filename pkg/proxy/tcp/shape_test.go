@@ -41,7 +41,7 @@ func TestStreamsHoldTheRate(t *testing.T) {
 	for name, secure := range map[string]bool{"plain": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
 			const bits = 32e6
-			s := Settings{Shaper: shaped(bits), Rate: bits}
+			s := Settings{Shaper: shaped(bits)}
 			if secure {
 				s.TLS = &tls.Config{Certificates: []tls.Certificate{cert}}
 			}
@@ -63,7 +63,7 @@ func TestStreamsHoldTheRate(t *testing.T) {
 	}
 	t.Run("to the endpoint", func(t *testing.T) {
 		const bits = 1 // for ever
-		r := start(t, Settings{Shaper: shaped(bits), Rate: bits}, backend(t, func(c *net.TCPConn) {
+		r := start(t, Settings{Shaper: shaped(bits)}, backend(t, func(c *net.TCPConn) {
 			_, _ = io.Copy(io.Discard, c)
 		}))
 		conn := r.dial(t)
@@ -107,7 +107,7 @@ func TestRateChangesUnderWay(t *testing.T) {
 // Two addresses share the rate, though one has four streams.
 func TestAddressesShareTheRate(t *testing.T) {
 	const bits = 4e6 // a turn takes 8 ms: a machine that is late by a few loses nobody a turn
-	r := start(t, Settings{Shaper: shaped(bits), Rate: bits}, sending(t, make([]byte, 64<<20)))
+	r := start(t, Settings{Shaper: shaped(bits)}, sending(t, make([]byte, 64<<20)))
 	share := shapertest.Share(t, r.Addr(), "", 4)
 	if share < .45 || share > .55 { // by connections it would be .8 and more
 		t.Errorf("the one with four streams has %.3f of all", share)
@@ -117,7 +117,7 @@ func TestAddressesShareTheRate(t *testing.T) {
 // A session that waits for its rate is not idle. A piece waits for a second here.
 func TestWaitForTheRateIsNotIdle(t *testing.T) {
 	const bits = 32e3
-	r := start(t, Settings{Shaper: shaped(bits), Rate: bits, Idle: 700 * time.Millisecond}, sending(t, make([]byte, 9000)))
+	r := start(t, Settings{Shaper: shaped(bits), Idle: 700 * time.Millisecond}, sending(t, make([]byte, 9000)))
 	if got, err := io.ReadAll(r.dial(t)); err != nil || len(got) != 9000 {
 		t.Errorf("got %d bytes, %v", len(got), err)
 	}
@@ -126,7 +126,7 @@ func TestWaitForTheRateIsNotIdle(t *testing.T) {
 // The end of a drain ends the wait for the rate.
 func TestDrainEndsWaits(t *testing.T) {
 	const bits = 1
-	r := start(t, Settings{Shaper: shaped(bits), Rate: bits, Drain: 100 * time.Millisecond}, sending(t, make([]byte, 9000)))
+	r := start(t, Settings{Shaper: shaped(bits), Drain: 100 * time.Millisecond}, sending(t, make([]byte, 9000)))
 	conn := r.dial(t)
 	for r.Active() == 0 {
 		time.Sleep(time.Millisecond)

@@ -16,24 +16,22 @@ import (
 // A connection from outside of the sources is reset, and is not counted as a connection. An open connection stays when
 // the sources change.
 func TestSources(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		s := Settings{Sources: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
-		r := start(t, s, backend(t, echo))
-		open := r.dial(t)
-		pass(t, open)
-		s.Pool, s.Sources = r.settings.Load().Pool, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
-		r.Update(s)
-		if err := r.refusal(); err == nil {
-			t.Error("a connection from outside of the sources has ended in order")
-		}
-		if n := testutil.ToFloat64(r.refusals.WithLabelValues("r", "source")); n != 1 {
-			t.Errorf("counted %v refused for their source, want 1", n)
-		}
-		if n := testutil.ToFloat64(r.connections.WithLabelValues("r")); n != 1 {
-			t.Errorf("counted %v connections, want 1", n)
-		}
-		pass(t, open)
-	})
+	s := Settings{Sources: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+	r := start(t, s, backend(t, echo))
+	open := r.dial(t)
+	pass(t, open)
+	s.Pool, s.Sources = r.settings.Load().Pool, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	r.Update(s)
+	if err := r.refusal(); err == nil {
+		t.Error("a connection from outside of the sources has ended in order")
+	}
+	if n := testutil.ToFloat64(r.refusals.WithLabelValues("r", "source")); n != 1 {
+		t.Errorf("counted %v refused for their source, want 1", n)
+	}
+	if n := testutil.ToFloat64(r.connections.WithLabelValues("r")); n != 1 {
+		t.Errorf("counted %v connections, want 1", n)
+	}
+	pass(t, open)
 }
 
 // pass sends a byte there and back.

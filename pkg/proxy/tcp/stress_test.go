@@ -129,58 +129,56 @@ func stressOne(addr string, kind byte, size int64, secure *tls.Config) error {
 // and go. No byte is wrong, no torn stream looks whole, and at the end all descriptors are closed. STRESS is the
 // number of connections.
 func TestStress(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		total := 100
-		if text := os.Getenv("STRESS"); text != "" {
-			if _, err := fmt.Sscan(text, &total); err != nil {
-				t.Fatal(err)
+	total := 100
+	if text := os.Getenv("STRESS"); text != "" {
+		if _, err := fmt.Sscan(text, &total); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cert, trust := identity(t, tlsName)
+	served := &tls.Config{Certificates: []tls.Certificate{cert}}
+	client := &tls.Config{RootCAs: trust, ServerName: tlsName}
+	before := descriptorsOpen(t)
+	var f referee
+	plain := func(c *net.TCPConn) { f.serve(c, func() { _ = c.SetLinger(0); _ = c.Close() }) }
+	for name, s := range map[string]Settings{
+		"plain": {}, "TLS": {TLS: served}, "TLS twice": {TLS: served, Secure: trusting{trust}}, "idle": {Idle: time.Minute},
+		"rate": {Shaper: shaped(4e9)}, "rate, TLS": {Shaper: shaped(4e9), TLS: served},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.fooled.Store(0)
+			f.wrong.Store(0)
+			serve, secure := plain, client
+			if s.TLS == nil {
+				secure = nil
 			}
-		}
-		cert, trust := identity(t, tlsName)
-		served := &tls.Config{Certificates: []tls.Certificate{cert}}
-		client := &tls.Config{RootCAs: trust, ServerName: tlsName}
-		before := descriptorsOpen(t)
-		var f referee
-		plain := func(c *net.TCPConn) { f.serve(c, func() { _ = c.SetLinger(0); _ = c.Close() }) }
-		for name, s := range map[string]Settings{
-			"plain": {}, "TLS": {TLS: served}, "TLS twice": {TLS: served, Secure: trusting{trust}}, "idle": {Idle: time.Minute},
-			"rate": {Shaper: shaped(4e9), Rate: 4e9}, "rate, TLS": {Shaper: shaped(4e9), TLS: served},
-		} {
-			t.Run(name, func(t *testing.T) {
-				f.fooled.Store(0)
-				f.wrong.Store(0)
-				serve, secure := plain, client
-				if s.TLS == nil {
-					secure = nil
+			if s.Secure != nil {
+				serve = func(c *net.TCPConn) {
+					inner := tls.Server(c, served)
+					f.serve(inner, func() { _ = c.SetLinger(0); _ = c.Close() })
 				}
-				if s.Secure != nil {
-					serve = func(c *net.TCPConn) {
-						inner := tls.Server(c, served)
-						f.serve(inner, func() { _ = c.SetLinger(0); _ = c.Close() })
-					}
-				}
-				a, b := backend(t, serve), backend(t, serve)
-				s.Drain, s.Dial, s.MaxPerClient = time.Minute, time.Minute, 1000
-				r := start(t, s, a, b, refused(t))
-				stressWith(t, r, total, secure, a, b)
-				if err := r.stop(); err != nil {
-					t.Error(err)
-				}
-				if n := f.wrong.Load(); n != 0 {
-					t.Errorf("endpoints got %d streams wrong", n)
-				}
-				if n := f.fooled.Load(); n != 0 {
-					t.Errorf("endpoints took %d torn streams for whole ones", n)
-				}
-				if n := testutil.ToFloat64(r.open.WithLabelValues("r")); n != 0 || r.Active() != 0 {
-					t.Errorf("%v connections are counted as open", n)
-				}
-			})
-		}
-		if after := descriptorsOpen(t); after > before+4 { // the poller's own
-			t.Errorf("%d descriptors are open at the end, %d at the beginning", after, before)
-		}
-	})
+			}
+			a, b := backend(t, serve), backend(t, serve)
+			s.Drain, s.Dial, s.MaxPerClient = time.Minute, time.Minute, 1000
+			r := start(t, s, a, b, refused(t))
+			stressWith(t, r, total, secure, a, b)
+			if err := r.stop(); err != nil {
+				t.Error(err)
+			}
+			if n := f.wrong.Load(); n != 0 {
+				t.Errorf("endpoints got %d streams wrong", n)
+			}
+			if n := f.fooled.Load(); n != 0 {
+				t.Errorf("endpoints took %d torn streams for whole ones", n)
+			}
+			if n := testutil.ToFloat64(r.open.WithLabelValues("r")); n != 0 || r.Active() != 0 {
+				t.Errorf("%v connections are counted as open", n)
+			}
+		})
+	}
+	if after := descriptorsOpen(t); after > before+4 { // the poller's own
+		t.Errorf("%d descriptors are open at the end, %d at the beginning", after, before)
+	}
 }
 
 func stressWith(t *testing.T, r running, total int, secure *tls.Config, a, b netip.AddrPort) {

@@ -34,8 +34,8 @@ func (s *session) refuse(why refusal) {
 	s.outcome.refused, s.outcome.refusal = true, why
 }
 
-// connected makes an event of a session that has its endpoint.
-func (s *session) connected(endpoint netip.AddrPort) {
+// established makes an event of a session that has its endpoint.
+func (s *session) established(endpoint netip.AddrPort) {
 	s.outcome.endpoint = endpoint
 	if s.front.config.Event == nil {
 		return
@@ -68,7 +68,7 @@ func (s *session) tellEnd() {
 		}
 	case torn > 0:
 		e.Outcome, reason = boot.Torn, ending(torn-1).String()
-	case s.isAborted():
+	case s.aborted:
 		e.Outcome, reason = boot.Torn, reasonDrained
 	}
 	s.tell(e, reason)
@@ -85,11 +85,4 @@ func (s *session) tell(e *boot.Event, reason string) {
 	boot.SetText(e, boot.Place, mostPlace, s.front.config.Route)
 	boot.SetText(e, boot.Reason, mostReason, reason)
 	s.front.config.Event(e)
-}
-
-// isAborted reports whether the session was aborted.
-func (s *session) isAborted() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.aborted
 }

@@ -70,7 +70,7 @@ func (t *tales) await(tb *testing.T, n int) []tale {
 	return t.all()
 }
 
-// TestTells has the events of connections, served by a loop and by goroutines.
+// TestTells has the events of connections.
 func TestTells(t *testing.T) {
 	base := tale{Client: "127.0.0.1", Place: "r"}
 	tests := map[string]struct {
@@ -135,27 +135,25 @@ func TestTells(t *testing.T) {
 			alone: true,
 		},
 	}
-	engines(t, func(t *testing.T) {
-		for name, test := range tests {
-			t.Run(name, func(t *testing.T) {
-				at := refused(t)
-				if test.serve != nil {
-					at = backend(t, test.serve)
-				}
-				r := start(t, test.settings, at)
-				test.use(t, r)
-				began, end := base, base
-				began.Outcome, began.Endpoint, end.Endpoint = boot.Began, at.String(), at.String()
-				want := []tale{began, test.want(end)}
-				if test.alone {
-					want = want[1:]
-				}
-				if diff := cmp.Diff(want, r.told.await(t, len(want))); diff != "" {
-					t.Errorf("(-want +got):\n%s", diff)
-				}
-			})
-		}
-	})
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			at := refused(t)
+			if test.serve != nil {
+				at = backend(t, test.serve)
+			}
+			r := start(t, test.settings, at)
+			test.use(t, r)
+			began, end := base, base
+			began.Outcome, began.Endpoint, end.Endpoint = boot.Began, at.String(), at.String()
+			want := []tale{began, test.want(end)}
+			if test.alone {
+				want = want[1:]
+			}
+			if diff := cmp.Diff(want, r.told.await(t, len(want))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
 }
 
 // TestTellsOfTheClientBehindAProxy has events with the client of the PROXY header.

@@ -15,30 +15,28 @@ import (
 // When a client resets while both directions are in use, the kernel reports the reset to only one of them, and an end
 // to the other. The endpoint must not take that for an end of the client's stream.
 func TestResetWhileStalled(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		saw, stalled := make(chan error, 1), make(chan struct{}, 1)
-		r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
-			// More than all buffers hold, so that the direction to the client waits. This test must not write when the reset
-			// comes, or the kernel would report the reset to its write.
-			_ = conn.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
-			_, _ = conn.Write(make([]byte, 32<<20))
-			stalled <- struct{}{}
-			_, err := io.Copy(io.Discard, conn)
-			saw <- err
-		}))
-		for i := range 50 {
-			conn := r.dial(t)
-			if _, err := conn.Write([]byte("part")); err != nil {
-				t.Fatal(err)
-			}
-			<-stalled
-			_ = conn.SetLinger(0)
-			_ = conn.Close()
-			if err := <-saw; err == nil {
-				t.Fatalf("connection %d: the endpoint saw a clean end of a torn stream", i)
-			}
+	saw, stalled := make(chan error, 1), make(chan struct{}, 1)
+	r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
+		// More than all buffers hold, so that the direction to the client waits. This test must not write when the reset
+		// comes, or the kernel would report the reset to its write.
+		_ = conn.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
+		_, _ = conn.Write(make([]byte, 32<<20))
+		stalled <- struct{}{}
+		_, err := io.Copy(io.Discard, conn)
+		saw <- err
+	}))
+	for i := range 50 {
+		conn := r.dial(t)
+		if _, err := conn.Write([]byte("part")); err != nil {
+			t.Fatal(err)
 		}
-	})
+		<-stalled
+		_ = conn.SetLinger(0)
+		_ = conn.Close()
+		if err := <-saw; err == nil {
+			t.Fatalf("connection %d: the endpoint saw a clean end of a torn stream", i)
+		}
+	}
 }
 
 // When an endpoint ends without a close_notify, the client gets none either: it must be able to see that bytes may be
@@ -98,17 +96,16 @@ func TestSecureSlowReader(t *testing.T) {
 		time.Sleep(6 * time.Second) // crypto/tls waits for five
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	c, err := dial(addr, &Settings{Dial: 20 * time.Second}, false, nil, anyone)
+	plain, err := net.Dial("tcp", addr.String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	s := session{client: c, settings: &Settings{TLS: &tls.Config{Certificates: []tls.Certificate{cert}}}}
-	secure, _, err := s.handshake(t.Context())
-	if err != nil {
+	defer plain.Close()
+	secure := tls.Server(&wire{Conn: plain}, &tls.Config{Certificates: []tls.Certificate{cert}})
+	if err := secure.HandshakeContext(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	raw, err := c.SyscallConn()
+	raw, err := plain.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,31 +127,29 @@ func TestSecureSlowReader(t *testing.T) {
 
 // A read ends at an urgent byte (RFC 6093), though there are bytes behind it, which the kernel does not report again.
 func TestUrgent(t *testing.T) {
-	engines(t, func(t *testing.T) {
-		r := start(t, Settings{}, backend(t, echo))
-		conn := r.dial(t)
-		expect := func(want string) {
-			t.Helper()
-			got := make([]byte, len(want))
-			if _, err := io.ReadFull(conn, got); string(got) != want {
-				t.Fatalf("got %q, %v; want %q", got, err, want)
-			}
+	r := start(t, Settings{}, backend(t, echo))
+	conn := r.dial(t)
+	expect := func(want string) {
+		t.Helper()
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(conn, got); string(got) != want {
+			t.Fatalf("got %q, %v; want %q", got, err, want)
 		}
-		_, _ = conn.Write([]byte("a"))
-		expect("a")
-		raw, err := conn.SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
-		hold := make(chan struct{})
-		for _, l := range r.config.Loops.Loops() { // so that all bytes are there when the loop reads
-			l.Do(func() { <-hold })
-		}
-		_ = raw.Control(func(fd uintptr) { err = unix.Send(int(fd), []byte("b!"), unix.MSG_OOB) })
-		if _, failure := conn.Write([]byte("c")); err != nil || failure != nil {
-			t.Fatal(err, failure)
-		}
-		close(hold)
-		expect("bc")
-	})
+	}
+	_, _ = conn.Write([]byte("a"))
+	expect("a")
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := make(chan struct{})
+	for _, l := range r.config.Loops.Loops() { // so that all bytes are there when the loop reads
+		l.Do(func() { <-hold })
+	}
+	_ = raw.Control(func(fd uintptr) { err = unix.Send(int(fd), []byte("b!"), unix.MSG_OOB) })
+	if _, failure := conn.Write([]byte("c")); err != nil || failure != nil {
+		t.Fatal(err, failure)
+	}
+	close(hold)
+	expect("bc")
 }

@@ -1,0 +1,126 @@
+package tcp
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/tinkerbell/stack/internal/list"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
+)
+
+// frontLoop is a front's share of an event loop: its acceptor, and the sessions of the connections that it accepts.
+// Only the loop's thread may use it.
+type frontLoop struct {
+	front    *Front
+	loop     *loop.Loop
+	acceptor *sock.Acceptor
+	timed    list.List[*session] // that wait for a time
+	ticking  bool
+
+	after sync.Mutex // in place of the loop's thread, when the loop has ended
+}
+
+func newFrontLoop(f *Front, l *loop.Loop) *frontLoop {
+	in := &frontLoop{front: f, loop: l}
+	in.acceptor = sock.NewAcceptor(l, f.listener, in)
+	return in
+}
+
+// Held implements sock.Owner.
+func (in *frontLoop) Held() bool { return in.front.room.Held(costOf(in.front.settings.Load())) }
+
+// Failed implements sock.Owner.
+func (in *frontLoop) Failed(err error, pause time.Duration) {
+	in.front.metrics.refused(refusedResources)
+	in.front.log.Error("failed to accept connection", "error", err, "retry_ms", pause.Milliseconds())
+}
+
+// Admit implements sock.Owner. It begins a session, within the limits on connections.
+func (in *frontLoop) Admit(fd int, from netip.AddrPort) {
+	f := in.front
+	s := &session{front: f, settings: f.settings.Load(), in: in, peer: from, since: in.loop.Now()}
+	s.outcome.began = s.since
+	s.sides = [2]side{
+		toServer: {session: s, direction: toServer, fd: fd}, toClient: {session: s, direction: toClient, fd: -1},
+	}
+	switch {
+	case len(s.settings.Sources) > 0 && !contains(s.settings.Sources, from.Addr()):
+		f.metrics.refused(refusedSource)
+		sock.Reset(fd)
+	case !f.add(s):
+		sock.Reset(fd)
+	default:
+		if why := f.room.Admit(&s.lease, s, from.Addr(), costOf(s.settings)); why != admission.Admitted {
+			s.refuse(refusalOf(why))
+			s.close(true)
+			return
+		}
+		s.begin()
+	}
+}
+
+// await has tick called for a session, until that returns false.
+func (in *frontLoop) await(s *session) {
+	if s.timed {
+		return
+	}
+	s.timed = true
+	in.timed.Add(&s.byTime, s)
+	if !in.ticking {
+		in.ticking = true
+		in.loop.Tick(in.tick)
+	}
+}
+
+// forget is the opposite of await.
+func (in *frontLoop) forget(s *session) {
+	if s.timed {
+		s.timed = false
+		in.timed.Remove(&s.byTime)
+	}
+}
+
+func (in *frontLoop) tick(now time.Time) (again bool) {
+	for s := in.timed.First(); s != nil; {
+		next := s.byTime.Next()
+		if !s.tick(now) {
+			in.forget(s)
+		}
+		s = next
+	}
+	in.ticking = in.timed.Len() > 0
+	return in.ticking
+}
+
+// The measured cost of a session, in bytes: two sockets, and the memory that the garbage collector has not freed yet.
+const (
+	costSession        = 20 << 10
+	costTLS            = 64 << 10 // more for each side with TLS: its state, goroutine, and the buffer of its reader
+	sessionDescriptors = 2
+)
+
+// costOf is the cost of a new session.
+func costOf(s *Settings) admission.Cost {
+	c := admission.Cost{Memory: costSession, Descriptors: sessionDescriptors}
+	if s.TLS != nil {
+		c.Memory += costTLS
+	}
+	if s.Secure != nil {
+		c.Memory += costTLS
+	}
+	return c
+}
+
+func refusalOf(why admission.Refusal) refusal {
+	switch why {
+	case admission.Descriptors:
+		return refusedDescriptors
+	case admission.ClientShare:
+		return refusedShare
+	default:
+		return refusedMemory
+	}
+}

@@ -1,0 +1,51 @@
+package tcp
+
+import "github.com/tinkerbell/stack/pkg/proxy/shaper"
+
+// shaped reports whether the route has a rate for the direction.
+func (s *side) shaped() bool { return s.direction == toClient && s.session.settings.Shaper.On() }
+
+// piece is how many of n bytes to pass on at a time.
+func (s *side) piece(n int) int {
+	if !s.shaped() {
+		return n
+	}
+	return int(s.session.settings.Shaper.Piece(int64(n)))
+}
+
+// granted asks the route's rate for what was read. It reports whether that may be written at once; if not, resume is
+// called later.
+func (s *side) granted() bool {
+	if !s.fresh || !s.shaped() {
+		return true
+	}
+	s.fresh = false
+	if s.waiter == nil {
+		s.waiter = &shaper.Waiter{Ready: func() { s.session.do(s.resume) }}
+	}
+	s.session.in.await(s.session)
+	return s.session.settings.Shaper.Ask(s.waiter, s.session.client.Addr(), s.held())
+}
+
+// takeBack withdraws what the direction waits for.
+func (s *side) takeBack() {
+	rate := s.session.settings.Shaper
+	if !rate.Cancel(s.waiter) {
+		rate.Return(s.session.client.Addr(), s.held())
+	}
+}
+
+// held is how many bytes were read and not written.
+func (s *side) held() int64 {
+	n := len(s.rest)
+	if s.pipe != nil {
+		n += s.pipe.Held
+	}
+	return int64(n)
+}
+
+// keepAlive is called while the session waits for its rate, a time in which it is not idle.
+func (s *session) keepAlive() {
+	s.lease.Touch()
+	s.moveNow()
+}

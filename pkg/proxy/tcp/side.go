@@ -1,0 +1,328 @@
+package tcp
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/shaper"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
+)
+
+// direction is the direction of bytes.
+type direction uint8
+
+const (
+	toServer direction = iota
+	toClient
+)
+
+const (
+	// spliceAfter is after how many bytes without a pause a direction is bulk, and moved by splice(2). For fewer it does
+	// not pay to hold a pipe: two descriptors, and kernel memory that is bounded for a process that is not root.
+	spliceAfter = 256 << 10
+	// splicePause is how long a bulk direction may be silent, give or take a [loop.Tick], before it gives its pipe back.
+	splicePause = time.Second
+	// resizeEvery is how often it is looked which buffers a bulk direction may have.
+	resizeEvery = splicePause / 4
+	// turn is how many bytes a direction passes on before the loop serves its other sockets.
+	turn = 1 << 20
+)
+
+// obstacle is what a direction waits for.
+type obstacle uint8
+
+const (
+	nothing obstacle = iota // but bytes
+	room                    // in the other side's socket
+	share                   // of the route's rate
+	turns                   // of the loop's other sockets
+)
+
+// side is one of a session's sockets, and the direction that reads from it.
+type side struct {
+	session   *session
+	direction direction
+	fd        int          // below 0 without one
+	socket    *sock.Socket // has the descriptor while goroutines may use it
+	handle    loop.Handle
+	mode      loop.Mode // in which the loop watches the socket
+	ended     bool      // and the half-close was passed on
+
+	waits   obstacle
+	rest    []byte       // was read, and is not yet written
+	buffer  *sock.Buffer // has the rest while the direction waits; nil otherwise
+	pipe    *sock.Pipe   // of a bulk direction
+	fresh   bool         // what was read has not been asked the rate for
+	waiter  *shaper.Waiter
+	bulk    int       // bytes since the last pause
+	last    time.Time // when the pipe was filled last
+	sized   time.Time // when the buffers were last sized
+	buffers sock.StreamBuffers
+	bound   bool // the endpoint's receive buffer has a bound
+}
+
+// other is the session's other side.
+func (s *side) other() *side { return &s.session.sides[1-s.direction] }
+
+// watch has the loop report the socket's events, also those of the past.
+func (s *side) watch(mode loop.Mode) (err error) {
+	l := s.session.in.loop
+	l.Release(s.fd, s.handle)
+	s.mode = mode
+	s.handle, err = l.Watch(s.fd, mode, s)
+	return err
+}
+
+func (s *side) watched() bool { return s.handle != (loop.Handle{}) }
+
+// Ready implements loop.Watcher.
+func (s *side) Ready(e loop.Events) {
+	l := s.session
+	switch l.state {
+	case accepted:
+		l.readHeader(e.Last())
+	case connecting:
+		if s.direction == toServer {
+			return // it is read as soon as the endpoint is there
+		}
+		switch waiting, err := sock.Connect(s.fd, l.endpoint.Addr); {
+		case err != nil:
+			l.failed(err)
+		case !waiting:
+			if l.connected(); l.state == passing && e.Readable() { // the endpoint may have sent first
+				s.move(e.Last())
+			}
+		}
+	case passing:
+		if back := s.other(); back.waits == room && e.Writable() {
+			back.resume()
+		}
+		switch {
+		case e == 0:
+			s.resume()
+		case s.waits == nothing && e.Readable():
+			s.move(e.Last())
+		}
+	}
+}
+
+// move passes on what has come, until nothing is left or the direction has to wait. Without all it stops at a read that
+// does not fill the buffer: the loop reports bytes that come later.
+func (s *side) move(all bool) {
+	l := s.session
+	for moved := 0; l.state == passing && !s.ended; {
+		n, most, err := s.take()
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			s.bulk = 0
+			return
+		case err != nil:
+			s.tear(err)
+			return
+		case n == 0:
+			s.end()
+			return
+		}
+		if !s.give() {
+			return
+		}
+		if s.pipe == nil && n < most && !all && s.bulk < settleBytes {
+			s.bulk = 0
+			return
+		}
+		if moved += n; moved >= turn {
+			s.waits = turns
+			l.in.loop.Again(s)
+			return
+		}
+	}
+}
+
+// resume goes on after an obstacle.
+func (s *side) resume() {
+	if s.session.state == passing && s.waits != nothing {
+		if s.waits = nothing; s.give() {
+			s.move(true)
+		}
+	}
+}
+
+// take reads from the socket, at most so many bytes.
+func (s *side) take() (n, most int, err error) {
+	if s.bulk >= spliceAfter && s.pipe == nil {
+		if s.pipe, err = sock.NewPipe(); err != nil { // no descriptors, no kernel memory: user space can do it
+			s.pipe, s.bulk = nil, 0
+		}
+		s.session.in.await(s.session)
+	}
+	if s.pipe != nil {
+		s.last = s.session.in.loop.Now()
+		if s.last.Sub(s.sized) >= resizeEvery {
+			s.sized = s.last
+			s.resize(sock.FD(s.other().fd), sock.FD(s.fd), sock.Largest)
+		}
+		most = s.piece(sock.PipeSize)
+		n, err = s.pipe.Fill(s.fd, most)
+	} else {
+		buffer := s.session.in.loop.Buffer()
+		most = s.piece(len(sock.Buffer{}))
+		n, err = sock.Read(s.fd, buffer[:most])
+		s.rest, err = buffer[:n], os.NewSyscallError("read", err)
+	}
+	s.bulk += n
+	s.fresh = n > 0
+	return n, most, err
+}
+
+// give writes what was read. It reports whether all is written; if not, resume is called later.
+func (s *side) give() (done bool) {
+	l, to := s.session, s.other()
+	if !s.granted() {
+		return s.wait(share)
+	}
+	for len(s.rest) > 0 || s.pipe != nil && s.pipe.Held > 0 {
+		var n int
+		var err error
+		if len(s.rest) > 0 {
+			n, err = sock.Write(to.fd, s.rest)
+			s.rest, err = s.rest[n:], os.NewSyscallError("write", err)
+		} else {
+			n, err = s.pipe.Drain(to.fd)
+		}
+		if n > 0 {
+			l.count(s.direction, n)
+		}
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			if to.mode != loop.Connecting {
+				err = to.watch(loop.Connecting)
+			} else {
+				err = nil
+			}
+			if err == nil {
+				return s.wait(room)
+			}
+			to.tear(err)
+			return false
+		case err != nil:
+			to.tear(err)
+			return false
+		}
+	}
+	s.drop()
+	if s.bulk > settleBytes {
+		l.settle()
+	}
+	return true
+}
+
+// wait keeps what was read until resume.
+func (s *side) wait(o obstacle) (done bool) {
+	s.waits = o
+	if len(s.rest) > 0 && s.buffer == nil {
+		s.buffer = sock.Borrow()
+		s.rest = s.buffer[:copy(s.buffer[:], s.rest)]
+	}
+	return false
+}
+
+// drop gives the buffer back.
+func (s *side) drop() {
+	s.rest = nil
+	if s.buffer != nil {
+		s.buffer.Return()
+		s.buffer = nil
+	}
+}
+
+// end passes the end of the direction on as a half-close, and closes the session when both directions have ended.
+func (s *side) end() {
+	back := s.other()
+	if !back.ended { // a socket that has sent its FIN was not written to since
+		if err := sock.Ended(s.fd); err != nil {
+			s.tear(err)
+			return
+		}
+	}
+	s.ended = true
+	s.unpipe()
+	if back.ended {
+		s.session.close(false)
+		return
+	}
+	// ENOTCONN: the other connection was reset, and may still have bytes to be read.
+	if err := unix.Shutdown(back.fd, unix.SHUT_WR); err != nil && !errors.Is(err, unix.ENOTCONN) {
+		back.tear(os.NewSyscallError("shutdown", err))
+	}
+}
+
+// tear ends the session after an error of the socket.
+func (s *side) tear(err error) { s.session.close(s.session.torn(err)) }
+
+// close closes the socket, by a reset if the session is torn.
+func (s *side) close(torn bool) {
+	if s.waits == share {
+		s.takeBack()
+	}
+	s.drop()
+	s.unpipe()
+	s.session.in.loop.Forget(s.handle)
+	s.handle = loop.Handle{}
+	if torn && s.fd >= 0 {
+		sock.ResetOnClose(s.fd)
+	}
+	switch {
+	case s.socket != nil:
+		if torn { // else its buffers stay until the goroutines notice
+			sock.Disconnect(s.socket)
+		}
+		_ = s.socket.Close()
+	case s.fd >= 0:
+		_ = unix.Close(s.fd)
+	}
+	s.fd, s.socket = -1, nil
+}
+
+// tick does what is due for the direction. It reports whether there is more to wait for.
+func (s *side) tick(now time.Time) (again bool) {
+	switch {
+	case s.waits == share: // a time in which the session is not idle
+		s.session.keepAlive()
+	case s.pipe == nil:
+		return false
+	case s.pipe.Held == 0 && now.Sub(s.last) >= splicePause:
+		s.unpipe()
+		return false
+	}
+	return true
+}
+
+// unpipe ends the bulk.
+func (s *side) unpipe() {
+	s.bulk = 0
+	if s.pipe != nil {
+		s.pipe.Close()
+		s.pipe = nil
+		s.resize(sock.FD(s.other().fd), sock.FD(s.fd), sock.Small)
+	}
+}
+
+// resize gives a bulk direction the largest buffers that there is room for, up to most.
+func (s *side) resize(dst, src syscall.Conn, most sock.Buffers) {
+	size, changed := s.buffers.Resize(&s.session.lease, dst, most)
+	if changed && s.direction == toClient && (s.bound || size != sock.Largest) {
+		sock.SetReceiveBuffer(src, size)
+		s.bound = true
+	}
+}
+
+// Write implements io.Writer, for what is sent before the first bytes of a direction.
+func (s *side) Write(b []byte) (int, error) {
+	n, err := sock.Write(s.fd, b)
+	return n, os.NewSyscallError("write", err)
+}
