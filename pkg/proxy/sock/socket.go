@@ -151,19 +151,6 @@ func (c *Socket) Reset() {
 	_ = c.Close()
 }
 
-// tcpClose is the state of a connection that was reset (TCP_CLOSE of the kernel).
-const tcpClose = 7
-
-// WasReset reports whether the kernel has closed the connection. Before our FIN that means a reset or a timeout. It is
-// for a time in which no goroutine reads or writes: those calls would fail.
-func (c *Socket) WasReset() (gone bool) {
-	_ = c.raw.Control(func(fd uintptr) {
-		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		gone = err == nil && info.State == tcpClose
-	})
-	return gone
-}
-
 // LocalAddr implements net.Conn.
 func (c *Socket) LocalAddr() net.Addr { return net.TCPAddrFromAddrPort(c.address(syscall.Getsockname)) }
 
