@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -90,5 +91,72 @@ func TestSendFileFails(t *testing.T) {
 	}
 	if n, err := c.SendFile(file, 1<<30, nil); n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("sent %d to a peer that does not read, %v", n, err)
+	}
+}
+
+// places are those of a disk that has none at first.
+type places struct{ free, held, waits, most atomic.Int64 }
+
+func (p *places) Begin(n int64) (int64, bool) {
+	if p.free.Load() == 0 {
+		return 0, false
+	}
+	p.take()
+	return n, true
+}
+
+func (p *places) Wait() error {
+	p.waits.Add(1)
+	p.free.Store(1)
+	p.take()
+	return nil
+}
+
+func (p *places) take() { p.most.Store(max(p.most.Load(), p.held.Add(1))) }
+
+func (p *places) End() { p.held.Add(-1) }
+
+// A file is read in a place of its disk, for which it is waited without one, and none is held while the socket is full.
+func TestSendFileReadsInPlaces(t *testing.T) {
+	const size = 16 << 20
+	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := file.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	read, got := make(chan struct{}), make(chan int64, 1)
+	c := connect(t, backend(t, func(conn *net.TCPConn) {
+		<-read
+		n, _ := io.CopyN(io.Discard, conn, size)
+		got <- n
+	}))
+	var p places
+	sent := make(chan int64, 1)
+	go func() {
+		n, err := c.SendFile(file, size, &p)
+		if err != nil {
+			t.Error(err)
+		}
+		sent <- n
+	}()
+	for deadline, last := time.Now().Add(long), uint64(0); ; time.Sleep(50 * time.Millisecond) {
+		if acked := c.Acked(); acked > 0 && acked == last { // the socket is full
+			break
+		} else if last = acked; time.Now().After(deadline) {
+			t.Fatal("the socket does not become full")
+		}
+	}
+	if held, waits := p.held.Load(), p.waits.Load(); held != 0 || waits != 1 {
+		t.Errorf("while the socket is full %d places are held; was waited for one %d times", held, waits)
+	}
+	close(read)
+	if n, all := receive(t, sent), receive(t, got); n != size || all != size {
+		t.Errorf("%d bytes were sent, %d arrive", n, all)
+	}
+	if held, most := p.held.Load(), p.most.Load(); held != 0 || most != 1 {
+		t.Errorf("%d places are held at the end, %d at most", held, most)
 	}
 }
