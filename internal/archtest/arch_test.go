@@ -115,10 +115,10 @@ func TestProgramsLinkOnlyWhatTheyNeed(t *testing.T) {
 	}
 }
 
-// The engine for plain requests stands beside net/http's server, not on it, and its owner counts and logs.
-func TestEngineKnowsNoServer(t *testing.T) {
+// The engine for plain requests does not count or log: its owner does.
+func TestEngineNeitherCountsNorLogs(t *testing.T) {
 	for _, imported := range list(t)["pkg/proxy/http1"].Imports {
-		if slices.Contains([]string{"net/http", "log/slog", "github.com/prometheus/client_golang/prometheus"}, imported) {
+		if slices.Contains([]string{"log/slog", "github.com/prometheus/client_golang/prometheus"}, imported) {
 			t.Errorf("pkg/proxy/http1 imports %s", imported)
 		}
 	}

@@ -1,6 +1,7 @@
 package http1
 
 import (
+	"errors"
 	"net/netip"
 	"sync"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // Engine has the clients' connections of one owner in one loop, and the idle connections to endpoints. It belongs to
@@ -42,7 +44,9 @@ func (e *Engine) Soon(f func()) {
 
 // NewConn wraps an accepted socket. The caller must call [Conn.Begin] next, in the loop's thread.
 func (e *Engine) NewConn(fd int, peer netip.Addr) *Conn {
-	return &Conn{engine: e, fd: fd, peer: peer.WithZone(""), since: e.loop.Now()}
+	return &Conn{
+		engine: e, client: socket{fd: fd}, peer: peer.WithZone(""), state: silent, between: silent, since: e.loop.Now(),
+	}
 }
 
 // hasEnded reports whether the loop serves nothing any more.
@@ -72,7 +76,23 @@ func (e *Engine) remove(c *Conn) {
 	e.conns = e.conns[:len(e.conns)-1]
 }
 
-// tick ends or hands off what takes too long.
+// End has the loop close the connections of some owners that wait for their next request; silentToo, also those on
+// which no byte has come. A request that has come meanwhile is still served. It does not wait.
+func (e *Engine) End(which func(Owner) bool, silentToo bool) {
+	e.Soon(func() {
+		for i := len(e.conns) - 1; i >= 0; i-- { // a connection that leaves is replaced by the last
+			c := e.conns[i]
+			if c.state != waiting && (c.state != silent || !silentToo) || !which(c.owner) {
+				continue
+			}
+			if _, err := sock.Peek(c.client.fd); errors.Is(err, unix.EAGAIN) {
+				c.close()
+			}
+		}
+	})
+}
+
+// tick ends what takes too long.
 func (e *Engine) tick(now time.Time) (again bool) {
 	for i := len(e.conns) - 1; i >= 0; i-- { // a connection that leaves is replaced by the last
 		e.conns[i].tick(now)
@@ -83,10 +103,4 @@ func (e *Engine) tick(now time.Time) (again bool) {
 	}
 	e.ticking = len(e.conns)+left > 0
 	return e.ticking
-}
-
-// close closes a descriptor, and drops the loop's watch on it, if any.
-func (e *Engine) close(fd int, handle loop.Handle) {
-	e.loop.Forget(handle)
-	_ = unix.Close(fd)
 }

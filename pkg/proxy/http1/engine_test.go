@@ -31,20 +31,31 @@ type owner struct {
 	upstreams *Upstreams
 	file      func() File
 	ended     chan Result
-	left      chan Handoff
+	left      chan []byte
 	closed    atomic.Int64
 	active    atomic.Int64 // requests at the endpoint
 	mu        sync.Mutex
 	sent      int
 }
 
-func (o *owner) Route() Route          { return o }
-func (o *owner) Received(int)          {}
-func (o *owner) Progress()             {}
-func (o *owner) Retired() bool         { return false }
-func (o *owner) Closed()               { o.closed.Add(1) }
-func (o *owner) HandOff(h Handoff)     { o.left <- h }
-func (o *owner) Cancel(*Exchange)      {}
+func (o *owner) Route() Route                     { return o }
+func (o *owner) Received(int)                     {}
+func (o *owner) Progress()                        {}
+func (o *owner) Retired() bool                    { return false }
+func (o *owner) Closed()                          { o.closed.Add(1) }
+func (o *owner) Passing(*Exchange, Result)        {}
+func (o *owner) Lasted(bool, int)                 {}
+func (o *owner) Lasting(int, int, int64) *Refusal { return nil }
+
+func (o *owner) Ration(n int) (int, bool) { return n, true }
+
+func (o *owner) HandOff(_ int, early []byte) { o.left <- early }
+
+func (o *owner) Failed(_ *Exchange, _ bool, err error) *Refusal {
+	o.active.Add(-1)
+	return &Refusal{Code: 502, Text: err.Error()}
+}
+
 func (o *owner) Upstreams() *Upstreams { return o.upstreams }
 func (o *owner) Succeeded()            {}
 func (o *owner) Release()              { o.active.Add(-1) }
@@ -75,7 +86,7 @@ func newOwner(t *testing.T) *owner {
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx) }()
 	o := &owner{
-		t: t, engine: New(g.Loops()[0]), ended: make(chan Result, 64), left: make(chan Handoff, 64),
+		t: t, engine: New(g.Loops()[0]), ended: make(chan Result, 64), left: make(chan []byte, 64),
 		upstreams: NewUpstreams(idle.Limits{Total: 8, PerKey: 4, Age: time.Minute}),
 	}
 	t.Cleanup(func() {
@@ -365,7 +376,9 @@ func TestPipelineLetsOthersHaveTheirTurn(t *testing.T) {
 	padded := strings.Replace(request, "\r\n\r\n", "\r\nX: ", 1)
 	padded += strings.Repeat("x", mostRequest-len(padded)-4) + "\r\n\r\n" // so that each read gets exactly one
 	client := o.dial(0)
-	o.call(func() { _ = unix.SetsockoptInt(o.engine.conns[0].fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) })
+	o.call(func() {
+		_ = unix.SetsockoptInt(o.engine.conns[0].client.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
+	})
 	const requests = 3 * requestsAtOnce
 	come := make(chan struct{})
 	o.engine.Soon(func() { <-come }) // until all requests lie in the socket
@@ -403,8 +416,8 @@ func TestPipelineLetsOthersHaveTheirTurn(t *testing.T) {
 		_ = response.Body.Close()
 	}
 	o.call(func() {
-		if most > requestsAtOnce {
-			t.Errorf("%d requests were served one after the other, want %d at most", most, requestsAtOnce)
+		if want := 2 * requestsAtOnce; most > want { // an event's, and those of its turn behind the same events
+			t.Errorf("%d requests were served one after the other, want %d at most", most, want)
 		}
 	})
 	_ = client.Close()

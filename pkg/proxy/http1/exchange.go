@@ -1,35 +1,34 @@
 package http1
 
 import (
-	"errors"
-	"io"
+	"net/http"
+	"strconv"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-const (
-	// mostRequest is how long a plain request may be, mostHead the head of a plain answer, in bytes.
-	mostRequest, mostHead = 4 << 10, 4 << 10
-	// MostAnswer is how long an answer of an endpoint may be, head and body, in bytes.
-	MostAnswer = 32 << 10
-)
+// mostRequest is how long a plain request may be, in bytes.
+const mostRequest = 4 << 10
 
 // exchanges are borrowed for a request's time.
 var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
 
 func newExchange(c *Conn) *Exchange {
 	x := exchanges.Get().(*Exchange)
-	x.conn, x.Client, x.partial, x.written, x.loads = c, c.peer, x.partial[:0], 0, 0
+	x.conn, x.Client = c, c.peer
 	return x
 }
 
-// free returns the exchange to the pool.
+// free returns the exchange to the pool, with its space unless that is large.
 func (x *Exchange) free() {
+	if cap(x.in)+cap(x.out) > 3*Piece {
+		return
+	}
 	x.conn, x.route, x.Endpoint, x.Added, x.File, x.broken = nil, nil, nil, nil, nil, nil
+	x.answer = answer{lines: x.answer.lines[:0]}
+	x.body = body{line: x.body.line[:0]}
+	x.in, x.out, x.heads, x.sent, x.payload, x.loads, x.ration = x.in[:0], x.out[:0], 0, 0, 0, 0, 0
+	x.fresh, x.begun, x.lasting = false, false, false
 	exchanges.Put(x)
 }
 
@@ -48,68 +47,65 @@ func (x *Exchange) begin(route Route, now time.Time) bool {
 	return true
 }
 
-// judge reports whether b is a whole plain answer, or (wait) may become one.
-func (x *Exchange) judge(b []byte) (whole, wait bool) {
-	n := headEnd(b)
-	if n == 0 {
-		return false, len(b) < mostHead && !neverPlain(b)
+// beginBody prepares to read the body of the answer whose head was read.
+func (x *Exchange) beginBody() {
+	a, y := &x.answer, &x.body
+	*y = body{framing: byLength, left: a.length, line: y.line[:0], whole: a.length == 0}
+	switch {
+	case a.chunked:
+		y.framing = byChunks
+	case a.length < 0:
+		y.framing = byEnd
 	}
-	if n > mostHead || !x.answer.parse(b[:n]) {
-		return false, false
-	}
-	body := int64(len(b) - n)
-	return body == x.answer.length, body < x.answer.length && x.answer.length <= int64(MostAnswer-n)
+	y.chunked = a.length < 0 && !x.Request.Old
+	x.Request.close = x.Request.close || a.length < 0 && x.Request.Old
 }
 
-// answerFrom builds the client's copy of the answer that was read.
-func (x *Exchange) answerFrom(read []byte) {
-	x.out = append(x.answer.append(x.out[:0], x.Request.close), read[headEnd(read):]...)
-	x.total = int64(len(x.out))
+// takeFirst takes what has come of the body with the head.
+func (x *Exchange) takeFirst(b []byte) (err error) {
+	if len(b) == 0 {
+		return nil
+	}
+	if x.body.whole {
+		x.body.surplus = true
+		return nil
+	}
+	data, err := x.body.take(b)
+	x.payload += int64(len(data))
+	if x.body.chunked && len(data) > 0 {
+		x.out = append(strconv.AppendUint(x.out, uint64(len(data)), 16), crlf...)
+		x.out = append(append(x.out, data...), crlf...)
+	} else {
+		x.out = append(x.out, data...)
+	}
+	if x.body.whole && err == nil {
+		x.out, err = x.body.appendEnd(x.out)
+	}
+	return err
 }
 
 // answerFile builds the head of the answer that is a file.
 func (x *Exchange) answerFile() {
-	x.answer.code, x.answer.length = 200, x.File.Size()
-	x.out = appendEnd(x.File.AppendHeader(append(x.out[:0], answerStart...)), false, x.Request.close)
-	x.total = int64(len(x.out)) + x.answer.length
+	x.answer.code, x.answer.length, x.begun = http.StatusOK, x.File.Size(), true
+	x.answer.expected = x.answer.length
+	x.out = x.Request.appendEnd(x.File.AppendHeader(x.Request.answerStart(x.out[:0])), false)
 }
 
-// errAbsent is that the next part of a file has left the memory.
-var errAbsent = errors.New("the file's next part is not in memory")
-
-// send gives a socket the next part of the answer. It tells how long that part is, and how much of it was taken.
-func (x *Exchange) send(socket int) (part, n int64, err error) {
-	head := int64(len(x.out))
-	if x.written < head {
-		rest, flags := x.out[x.written:], 0
-		if x.total > head { // the file's first bytes follow in the same packet
-			flags = unix.MSG_MORE
-		}
-		sent, err := sock.Send(socket, rest, flags)
-		return int64(len(rest)), int64(sent), err
-	}
-	at := x.written - head
-	if part, err = x.File.InMemory(at); err != nil {
-		x.broken = err
-		return 0, 0, err
-	}
-	if part = min(part, x.answer.length-at); part == 0 {
-		return 0, 0, errAbsent
-	}
-	if n, err = x.File.Send(socket, at, part); errors.Is(err, io.ErrUnexpectedEOF) {
-		x.broken = err
-	}
-	return part, n, err
+// answerRefusal builds an answer of the proxy's own.
+func (x *Exchange) answerRefusal(r *Refusal) {
+	x.begun, x.payload, x.sent = true, int64(len(r.Text)), 0
+	x.answer.code, x.answer.expected, x.body.whole = r.Code, 0, true
+	b := strconv.AppendInt(x.Request.answerStart(x.out[:0]), int64(r.Code), 10)
+	b = append(append(append(b, ' '), http.StatusText(r.Code)...), crlf...)
+	b = append(append(b, r.Lines...), "Content-Length: "...)
+	b = append(strconv.AppendInt(b, x.payload, 10), crlf...)
+	x.out = append(x.Request.appendEnd(b, false), r.Text...)
 }
 
 // result describes the answer as far as the client's socket took it. With a failure, that is not all of it.
 func (x *Exchange) result(failure error) Result {
-	r := Result{
-		Code: x.answer.code, Expected: x.answer.length, Sent: max(x.answer.length-(x.total-x.written), 0),
-		Gone: failure != nil, Broken: x.broken,
+	return Result{
+		Code: x.answer.code, Expected: x.answer.expected, Sent: max(x.payload-int64(len(x.out)-x.sent), 0),
+		Gone: failure != nil && x.broken == nil, Broken: x.broken,
 	}
-	if r.Broken != nil {
-		r.Gone = false
-	}
-	return r
 }

@@ -22,6 +22,8 @@ var (
 		"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
 		"POST /a HTTP/1.1\r\nHost: h\r\ncontent-length: 5\r\nContent-Type: x\r\n\r\nhello",
 		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n",
+		"GET / HTTP/1.0\r\nHost: h\r\n\r\n",
+		"GET / HTTP/1.0\r\nHost: h\r\nConnection: Keep-Alive\r\n\r\n",
 		// Not plain, each for one reason.
 		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhell",
 		"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello!",
@@ -43,7 +45,8 @@ var (
 		"GET / HTTP/1.1\r\nHost: h\r\nHost: i\r\n\r\n",
 		"GET / HTTP/1.1\r\nHost:\r\n\r\n",
 		"GET / HTTP/1.1\r\nX: y\r\n\r\n",
-		"GET / HTTP/1.0\r\nHost: h\r\n\r\n",
+		"GET / HTTP/1.2\r\nHost: h\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nConnection: keep-alive\r\n\r\n",
 		"GET  / HTTP/1.1\r\nHost: h\r\n\r\n",
 		"GET //a HTTP/1.1\r\nHost: h\r\n\r\n",
 		"GET /%zz HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -63,7 +66,7 @@ var (
 		"GET / HTTP/1.1\r\nHost: h\r\nX: y\r\n",
 		"GET HTTP/1.1\r\nHost: h\r\n\r\n",
 	}
-	plainOdds = 7 // so many of them, from the first on, are plain
+	plainOdds = 9 // so many of them, from the first on, are plain
 )
 
 func TestPlainRequest(t *testing.T) {
@@ -95,8 +98,8 @@ func FuzzPlainRequest(f *testing.F) {
 		if err != nil || reader.Buffered() > 0 || !bytes.Equal(body, p.Body) {
 			t.Fatalf("net/http: %v, body %q, want %q, %d bytes left", err, body, p.Body, reader.Buffered())
 		}
-		if p.Post != (r.Method == http.MethodPost) || !p.Post && r.Method != http.MethodGet || r.ProtoMajor != 1 ||
-			r.ProtoMinor != 1 || len(r.TransferEncoding) > 0 || r.ContentLength != int64(len(p.Body)) ||
+		if p.Post != (r.Method == http.MethodPost) || !p.Post && r.Method != http.MethodGet || r.ProtoMajor != 1 || p.Old != (r.ProtoMinor == 0) ||
+			len(r.TransferEncoding) > 0 || r.ContentLength != int64(len(p.Body)) ||
 			r.Close != p.close || r.Host != string(p.Host) || r.RequestURI != string(p.Target) {
 			t.Fatalf("net/http reads %+v", r)
 		}
@@ -243,7 +246,7 @@ func FuzzPlainAnswer(f *testing.F) {
 			t.Fatalf("close is %v, to net/http %v", p.close, r.Close)
 		}
 		for _, last := range []bool{false, true} {
-			r := read(p.append(nil, last))
+			r := read(p.append(nil, &Request{close: last}))
 			if r.Close != last || r.Header.Get("Date") == "" && !p.dated || r.Header.Get("Keep-Alive") != "" {
 				t.Fatalf("the client gets %+v", r)
 			}

@@ -17,21 +17,35 @@ type Owner interface {
 	Sent(n int)
 	// Progress reports that a slow client has acknowledged more of them.
 	Progress()
+	// Lasting asks for room for an answer that does not come in one piece, from one socket to the other; its length is
+	// below 0 where it is not known. Where there is no room, it returns what the client is answered instead.
+	Lasting(endpoint, client int, length int64) *Refusal
+	// Ration asks for some of n bytes of such an answer by the route's rate, and returns for how many. If that is not
+	// now, the owner calls [Conn.Granted] when they may be sent.
+	Ration(n int) (some int, now bool)
+	// Lasted takes the room back, and bytes of the last ration that were not sent. The endpoint's socket is still open if
+	// the connection is kept.
+	Lasted(kept bool, unsent int)
 	// Retired reports whether the engine must close the connection behind the next answer, as in a drain.
 	Retired() bool
-	// HandOff takes over the connection. The engine does not use it any more.
-	HandOff(Handoff)
+	// HandOff takes over the connection, of which bytes of the next request were read. No endpoint was asked for it. The
+	// engine does not use the connection any more.
+	HandOff(fd int, early []byte)
 	// Closed reports that the engine is about to close the descriptor.
 	Closed()
 }
 
 // Route serves requests. The engine calls it in the loop's thread; it must not block.
 type Route interface {
-	// Begin starts a request: it sets Endpoint, Key and Added of x, or File. False has the engine hand the connection
-	// off.
+	// Begin starts a request: it sets Endpoint, Key, Added and the times of x, or File. False has the engine hand the
+	// connection off.
 	Begin(x *Exchange) bool
-	// Cancel undoes Begin: the engine hands the request off.
-	Cancel(x *Exchange)
+	// Failed reports that the endpoint did not take the request: dialing failed, or its connection broke before there was
+	// an answer. The endpoint is not the request's any more. Failed sets another one, with Key, and returns nil; or it
+	// returns what the client is answered.
+	Failed(x *Exchange, dialing bool, err error) *Refusal
+	// Passing reports how far a long answer has got.
+	Passing(x *Exchange, r Result)
 	// Ended reports how a request ended.
 	Ended(x *Exchange, r Result)
 	// Upstreams returns the idle connections to the route's endpoints.
@@ -44,6 +58,13 @@ type Endpoint interface {
 	Succeeded()
 	// Release reports that the request does not use the endpoint any more.
 	Release()
+}
+
+// Refusal is an answer of the proxy's own.
+type Refusal struct {
+	Code  int
+	Lines string // of the header, each with its line end, but for Content-Length, Date and Connection
+	Text  string
 }
 
 // File is an answer whose body the engine sends from a file, by way of the operating system's copy of it in memory.
@@ -64,12 +85,12 @@ type File interface {
 	Close()
 }
 
-// Result is how a request ended.
+// Result is how a request ended, or how far its answer has got.
 type Result struct {
 	Code           int
-	Sent, Expected int64 // bytes of the body
+	Sent, Expected int64 // bytes of the body; 0 is expected where the endpoint told no length
 	Gone           bool  // the connection was closed before the client had taken the whole answer
-	Broken         error // of reading the file, which broke the answer off
+	Broken         error // of reading the file or the endpoint, which broke the answer off
 }
 
 // CodeGone is the code of a request whose connection was closed before the answer began (nginx's 499).
@@ -82,32 +103,7 @@ type Limits struct {
 	Stall  time.Duration // to acknowledge something of an answer
 }
 
-// Handoff is a connection that has left the engine.
-type Handoff struct {
-	FD      int
-	Early   []byte   // the bytes of the next request that were read
-	Attempt *Attempt // nil unless the engine began to ask an endpoint for it
-}
-
-// Attempt is a request that the engine began to ask an endpoint.
-type Attempt struct {
-	Start    time.Time
-	Endpoint Endpoint
-	Upstream *PendingUpstream // nil: the owner has to connect
-}
-
-// PendingUpstream is an endpoint's connection to which a request was written, except for Unsent.
-type PendingUpstream struct {
-	FD       int
-	Key      idle.Key
-	Used     bool   // the connection has answered a request before
-	Unsent   []byte // the part of the request that was not written
-	Received []byte // the part of the answer that was read
-	EOF      bool   // the endpoint closed its side behind Received, or the read failed
-	Failure  error  // of the read if EOF is set, else of the write
-}
-
-// Exchange is a plain request with its answer. It is valid from [Route.Begin] until [Route.Ended] or Cancel returns.
+// Exchange is a plain request with its answer. It is valid from [Route.Begin] until [Route.Ended] returns.
 type Exchange struct {
 	Request Request
 	Client  netip.Addr // without a zone
@@ -117,18 +113,26 @@ type Exchange struct {
 	Key      idle.Key
 	Added    []byte // header lines for the endpoint, each with its line end
 	File     File
+	// Dial and Response are how long the endpoint may take to connect, and to answer; 0 is for ever.
+	Dial, Response time.Duration
 
 	conn    *Conn
 	route   Route
-	answer  answer
 	request [mostRequest]byte
-	size    int    // length of the request in request
-	out     []byte // the request for the endpoint, later the answer or its head
-	total   int64  // length of the answer, head and body
-	written int64  // how much of total the client's socket has taken
-	partial []byte // the part of the answer that has been read
+	size    int // length of the request in request
+	answer  answer
+	body    body   // of the answer, as it comes
+	in      []byte // the part of the answer's head that has come
+	heads   int    // length of the interim answers before it
+	out     []byte // the request for the endpoint, later the part of the answer for the client that is under way
+	sent    int    // how much of out was sent
+	payload int64  // bytes of the answer's body that were read
+	fresh   bool   // the request goes on a new connection
+	begun   bool   // the answer's head is known
+	lasting bool   // the answer was charged
+	ration  int    // how many bytes of it may be read now
 	loads   int    // how often in a row the file's next part was loaded
-	broken  error  // of reading the file
+	broken  error  // of reading the file, or the endpoint
 }
 
 // Conn is the connection on which the request came.

@@ -32,7 +32,7 @@ func (u *Upstreams) Drop(endpoint netip.AddrPort) {
 	pools := u.pools
 	u.mu.Unlock()
 	for _, p := range pools {
-		p.engine.Soon(func() {
+		p.engine.loop.Do(func() { // where the loop has ended, Close will close them
 			for _, c := range p.idle.RemoveAll(endpoint) {
 				c.close()
 			}
@@ -117,38 +117,31 @@ func (p *pool) sweep(now time.Time) (left int) {
 // upstream is a connection to an endpoint. At most one request is on it.
 type upstream struct {
 	idle.Slot[*upstream] // tells for which requests it is
+	socket
 
 	pool       *pool
-	fd         int
-	handle     loop.Handle
 	conn       *Conn // whose request is on it; nil while it is idle
 	used       bool  // has answered a request before
 	connecting bool
-	last       bool // as Conn.last
 }
-
-var errZone = errors.New("the engine does not connect to addresses with a zone")
 
 // open begins to connect, for a key.
 func (p *pool) open(key idle.Key) (u *upstream, err error) {
 	addr := key.Endpoint()
-	if addr.Addr().Zone() != "" {
-		return nil, errZone
-	}
 	fd, err := sock.Open(addr, true)
 	if err != nil {
 		return nil, err
 	}
-	u = &upstream{Slot: idle.NewSlot[*upstream](key), pool: p, fd: fd}
+	u = &upstream{Slot: idle.NewSlot[*upstream](key), pool: p, socket: socket{fd: fd}}
 	if err = sock.SetUpstream(fd); err == nil {
 		u.connecting, err = sock.Connect(fd, addr)
 	}
-	mode := loop.Stream
-	if u.connecting {
-		mode = loop.Connecting
-	}
-	if err == nil {
-		u.handle, err = p.engine.loop.Watch(fd, mode, u)
+	switch {
+	case err != nil:
+	case u.connecting:
+		err = u.watchWrites(p.engine.loop, u)
+	default:
+		err = u.watch(p.engine.loop, u)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -157,32 +150,18 @@ func (p *pool) open(key idle.Key) (u *upstream, err error) {
 	return u, nil
 }
 
-func (u *upstream) close() { u.pool.engine.close(u.fd, u.handle) }
+func (u *upstream) close() { u.socket.close(u.pool.engine.loop) }
 
 // Ready implements loop.Watcher.
 func (u *upstream) Ready(e loop.Events) {
-	switch {
+	switch u.note(e); {
 	case u.conn == nil: // the endpoint has sent something unasked, or closed an idle connection
 		if e.Readable() {
 			u.pool.idle.Remove(u)
 			u.close()
 		}
-	case !u.connecting:
-		u.last = u.last || e.Last()
-		u.conn.receive()
-	case e.Writable():
-		waiting, err := sock.Connect(u.fd, u.Key().Endpoint())
-		if waiting {
-			return
-		}
-		u.connecting, u.last = false, e.Last()
-		if err != nil {
-			u.conn.redial()
-			return
-		}
-		// The endpoint may have sent bytes before the request; they came with this event.
-		if c := u.conn; c.send() && e.Readable() {
-			c.receive()
-		}
+	case u.connecting && !e.Writable():
+	default:
+		u.conn.on(endpointReady)
 	}
 }

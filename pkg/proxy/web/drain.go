@@ -3,6 +3,8 @@ package web
 import (
 	"context"
 	"time"
+
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 )
 
 // Steps of a drain.
@@ -38,8 +40,7 @@ func (f *Front) shut(g *generation, hurry func() bool) {
 	for f.listener.active(g.server) > 0 && ctx.Err() == nil {
 		pause := drainPoll
 		if withGoAway || hurry() {
-			f.listener.closeSilent(g.server, begun.Add(silence))
-			f.listener.closeWaiting(g.server)
+			f.endIdle(g.server, begun.Add(silence))
 		} else {
 			pause = patientPoll
 		}
@@ -84,38 +85,29 @@ func (l *listener) unasked(of *server) bool {
 	return false
 }
 
-// closeSilent closes the connections of a server that have not sent a byte by some time.
-func (l *listener) closeSilent(of *server, by time.Time) {
-	if time.Now().Before(by) {
-		return
+// endIdle closes the connections of a server that wait for their next request in the engine, and from some time on
+// those that have not sent a byte.
+func (f *Front) endIdle(of *server, silent time.Time) {
+	silentToo := time.Now().After(silent)
+	for _, in := range f.loops {
+		in.engine.End(func(o http1.Owner) bool { return o.(*plainConn).server == of }, silentToo)
 	}
-	l.closeWhere(func(c *conn) bool {
-		if in := c.inLoop.Load(); in != nil {
-			return c.server == of && in.StopSilent()
-		}
-		return c.server == of && !c.spoke.Load()
-	})
-}
-
-// closeWaiting closes the connections of a server that wait for their next plain request.
-func (l *listener) closeWaiting(of *server) {
-	l.closeWhere(func(c *conn) bool {
-		in := c.inLoop.Load()
-		return c.server == of && in != nil && in.StopWaiting()
-	})
+	if silentToo {
+		f.listener.closeWhere(func(c *charge) bool { return c.server == of && !c.spoke.Load() && !c.inEngine() })
+	}
 }
 
 // closeAll closes the connections of a server, upgraded ones too, which it no longer knows.
-func (l *listener) closeAll(of *server) { l.closeWhere(func(c *conn) bool { return c.server == of }) }
+func (l *listener) closeAll(of *server) { l.closeWhere(func(c *charge) bool { return c.server == of }) }
 
-func (l *listener) closeWhere(which func(*conn) bool) {
-	var some []*conn
+func (l *listener) closeWhere(which func(*charge) bool) {
+	var some []*charge
 	for c := range l.conns.All() {
 		if which(c) {
 			some = append(some, c)
 		}
 	}
 	for _, c := range some {
-		_ = c.Close()
+		c.Close()
 	}
 }

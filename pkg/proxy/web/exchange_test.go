@@ -138,7 +138,7 @@ func anAnswer(random *rand.Rand, i int, method string, odd int) (answer string, 
 	body := fmt.Sprintf("<%d>", i)
 	switch random.IntN(6) {
 	case 0:
-		body += strings.Repeat("y", http1.MostAnswer-150+random.IntN(150))
+		body += strings.Repeat("y", http1.Piece-150+random.IntN(150))
 	case 1:
 		body += strings.Repeat("z", random.IntN(100_000))
 	case 2:

@@ -161,7 +161,7 @@ type below struct{}
 
 func withBelow(ctx context.Context, c net.Conn) context.Context {
 	if secure, ok := c.(*tls.Conn); ok {
-		return context.WithValue(ctx, below{}, secure.NetConn())
+		c = secure.NetConn()
 	}
-	return ctx
+	return context.WithValue(ctx, below{}, c)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"net/textproto"
 	"slices"
 	"strings"
 
@@ -105,27 +104,6 @@ func endToEnd(name string) bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// setAnswerHeader takes over what is not for the endpoint's connection only.
-func setAnswerHeader(to, from http.Header) {
-	var listed []string
-	for _, list := range from["Connection"] {
-		for each := range strings.SplitSeq(list, ",") {
-			listed = append(listed, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(each)))
-		}
-	}
-	for name, values := range from {
-		switch http1.MeaningOf(name) {
-		case http1.Hop, http1.Special, http1.Connection:
-		case http1.Length:
-			to[name] = values
-		default:
-			if !slices.Contains(listed, name) {
-				to[name] = values
-			}
-		}
 	}
 }
 

@@ -174,9 +174,6 @@ type server struct {
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if c, ok := r.Context().Value(attemptKey{}).(*conn); ok {
-		defer c.forget() // it is for the first request only
-	}
 	if c, ok := r.Context().Value(below{}).(*conn); ok {
 		if !c.asked.Load() {
 			c.asked.Store(true)
@@ -337,7 +334,7 @@ func (f *Front) newServer(s Settings) *server {
 		ReadHeaderTimeout: atLeast(s.Header),
 		MaxHeaderBytes:    s.MaxHeader,
 		ErrorLog:          slog.NewLogLogger(handshakes{f.log.Handler(), f.metrics}, slog.LevelDebug),
-		ConnContext:       connContext,
+		ConnContext:       withBelow,
 		HTTP2:             http2Config(),
 	}
 	if protocols.HTTP2() || protocols.UnencryptedHTTP2() {
@@ -346,7 +343,6 @@ func (f *Front) newServer(s Settings) *server {
 		made.IdleTimeout = made.idle
 	}
 	if s.TLS != nil { // the listener ends it; net/http only looks here for the protocols
-		made.ConnContext = withBelow
 		made.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	}
 	if protocols.HTTP2() || protocols.UnencryptedHTTP2() {

@@ -2,6 +2,7 @@ package web
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
@@ -51,26 +52,26 @@ func (in *frontLoop) Failed(err error, pause time.Duration) {
 
 // Admit implements sock.Owner: it begins with a connection that was accepted.
 func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
-	f := in.front
-	entered := in.engine.NewConn(fd, peer.Addr())
-	c := f.listener.admit(entered, peer)
-	if c == nil {
+	l := in.front.listener
+	c := &plainConn{charge: &charge{listener: l, peer: peer}, in: in.engine.NewConn(fd, peer.Addr())}
+	s := l.settings.Load()
+	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(peer.Addr()) })
+	if !l.count(c) {
 		sock.Reset(fd)
 		return
 	}
-	s := f.listener.settings.Load()
 	if s.Pace > 0 {
-		f.listener.pace(fd, s.Pace)
+		l.pace(fd, s.Pace)
 	}
-	entered.Begin(c, http1.Limits{Header: c.server.ReadHeaderTimeout, Idle: c.server.idle, Stall: c.stall.most})
-	if why := f.listener.room.Admit(&c.lease, c, peer.Addr(), costOf(s)); why != admission.Admitted {
-		f.metrics.refused(why.String())
-		entered.Refuse()
+	c.in.Begin(c, http1.Limits{Header: c.server.ReadHeaderTimeout, Idle: c.server.idle, Stall: l.stall()})
+	if why := l.room.Admit(&c.lease, c.charge, peer.Addr(), costOf(s)); why != admission.Admitted {
+		l.metrics.refused(why.String())
+		c.in.Refuse()
 		return
 	}
 	if c.Route() == nil {
-		entered.HandOff()
+		c.in.HandOff()
 		return
 	}
-	entered.Read() // most clients have sent their request by now
+	c.in.Read() // most clients have sent their request by now
 }

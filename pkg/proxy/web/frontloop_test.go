@@ -23,8 +23,8 @@ import (
 // loopConns are the connections that loops have.
 func (r running) loopConns() (all []*http1.Conn) {
 	for c := range r.listener.conns.All() {
-		if s := c.inLoop.Load(); s != nil {
-			all = append(all, s)
+		if plain, ok := c.current().(*plainConn); ok {
+			all = append(all, plain.in)
 		}
 	}
 	return all
@@ -148,7 +148,7 @@ func TestLoopDescriptors(t *testing.T) {
 	}
 	group.Go(func() {
 		for ctx.Err() == nil {
-			r.listener.closeWaiting(r.current.Load().server)
+			r.endIdle(r.current.Load().server, time.Now().Add(time.Hour))
 			r.listener.closeAll(r.current.Load().server)
 			time.Sleep(time.Millisecond)
 		}

@@ -184,7 +184,7 @@ func TestF2EndedConnectionsAreForgotten(t *testing.T) {
 				}
 				var known []weak.Pointer[conn]
 				for each := range r.listener.conns.All() {
-					known = append(known, weak.Make(each))
+					known = append(known, weak.Make(each.current().(*conn)))
 				}
 				for _, end := range all {
 					end()

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
-	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
@@ -32,41 +30,35 @@ type listener struct {
 
 	tls *tls.Config // asks the front for a route's
 
-	conns sock.Conns[*conn]
+	conns sock.Conns[*charge]
 
 	reaping atomic.Bool // a timer is set to close what was given up
 }
 
-// admit begins with a connection that a loop has accepted, and applies the limits on their number; nil where there are
-// too many.
-func (l *listener) admit(in *http1.Conn, peer netip.AddrPort) *conn {
-	s := l.settings.Load()
-	c := &conn{listener: l, peer: peer, stall: stall{most: s.Stall}}
-	c.inLoop.Store(in)
-	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(peer.Addr()) })
-	client := peer.Addr()
+// count counts a connection that was accepted, and applies the limits on their number; false where there are too many.
+func (l *listener) count(c *plainConn) bool {
+	s, client := l.settings.Load(), c.peer.Addr()
 	if c.header { // which tells the client later
 		client = netip.Addr{}
 	}
+	c.served = c
 	// A server that was replaced gets no more connections from when it counts those that it has.
-	err := l.conns.Add(c, client, s.MaxConnections, s.MaxPerClient, func() { c.server = l.server() })
+	err := l.conns.Add(c.charge, client, s.MaxConnections, s.MaxPerClient, func() { c.server = l.server() })
 	switch {
 	case errors.Is(err, sock.ErrFull):
 		l.metrics.refused("limit")
-		return nil
+		return false
 	case err != nil:
 		l.metrics.refused("client_limit")
-		return nil
-	}
-	if c.server.ConnState != nil {
-		c.idling.limit = c.server.idle
+		return false
 	}
 	l.metrics.opened()
-	return c
+	return true
 }
 
-// charge counts a connection whose PROXY header has told the client.
-func (l *listener) charge(c *conn, client netip.Addr) error {
+// move counts and charges a connection for the client that its PROXY header has told.
+func (c *charge) move(client netip.Addr) error {
+	l := c.listener
 	if !l.conns.Count(c, client, l.settings.Load().MaxPerClient) {
 		l.metrics.refused("client_limit")
 		return sock.ErrClientFull
@@ -78,6 +70,9 @@ func (l *listener) charge(c *conn, client netip.Addr) error {
 	return nil
 }
 
+// stall is how long a client may take nothing of an answer.
+func (l *listener) stall() time.Duration { return l.settings.Load().Stall }
+
 // pace has the kernel space the packets out, so that one machine with a fast link does not starve the others.
 func (l *listener) pace(fd int, bytesPerSecond int64) {
 	if err := sock.SetPace(fd, bytesPerSecond); err != nil && l.lines.Allow(netip.Addr{}, "pace") {
@@ -85,41 +80,24 @@ func (l *listener) pace(fd int, bytesPerSecond int64) {
 	}
 }
 
-func (l *listener) remove(c *conn) {
-	if l.conns.Remove(c) {
-		c.lease.Release()
-		l.metrics.closed()
-	}
-}
-
-// conn is a client's connection. It counts bytes, bounds stalls, and keeps sendfile reachable: net/http looks for
-// ReadFrom on it.
+// conn is a client's connection that net/http's server serves. It counts bytes, bounds stalls, and keeps sendfile
+// reachable: net/http looks for ReadFrom on it.
 type conn struct {
-	socket   *sock.Socket // nil while the connection is in its loop
-	server   *server
-	listener *listener
-	lease    admission.Lease
-	unread   unread
-	idling   idling
+	*charge
+	socket *sock.Socket
+	unread unread
+	idling idling
 	// turnedDown are its requests for which there was no room; multiplexed is HTTP/2; switched, another protocol, whose
 	// answer's length is not noted: its socket keeps small buffers, and is written to by another goroutine.
 	turnedDown  atomic.Int32
 	multiplexed atomic.Bool
 	switched    atomic.Bool
-	evicted     atomic.Bool
 	entering    sync.Mutex         // of HTTP/2's streams
 	answer      int64              // bytes written of the answer
 	buffers     sock.StreamBuffers // of it
-	spoke       atomic.Bool        // has sent something to net/http's server
-	asked       atomic.Bool        // its first request has reached a handler of net/http
-	peer        netip.AddrPort     // as accept told it: the socket itself forgets it with a reset
 	stall       stall
-
-	shaping shaping // of the answer
-	closed  atomic.Bool
-	attempt atomic.Pointer[attempt]    // of the request that net/http sees first
-	inLoop  atomic.Pointer[http1.Conn] // nil: it has left the engine, and socket is it
-	agreed  atomic.Pointer[agreement]  // nil without TLS
+	shaping     shaping                   // of the answer
+	agreed      atomic.Pointer[agreement] // nil without TLS
 
 	// A body whose client stalled was not read to its end: net/http would take what still comes of it for the next
 	// request. Nothing more is read then.
@@ -130,12 +108,6 @@ type conn struct {
 	told   net.Addr // what the header told
 	early  []byte
 	broken error
-
-	// forwarded is what an endpoint is told of the client, where it asks for a host: header lines.
-	forwarded struct {
-		host  string
-		lines []byte
-	}
 }
 
 // RemoteAddr is the client's address. It reads the PROXY header first, where there is to be one; net/http asks in
@@ -153,9 +125,6 @@ func (c *conn) LocalAddr() net.Addr { return c.socket.LocalAddr() }
 
 // SyscallConn implements syscall.Conn.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
-	if c.socket == nil {
-		return nil, net.ErrClosed
-	}
 	return c.socket.SyscallConn()
 }
 
@@ -183,9 +152,9 @@ func (c *conn) readHeader() {
 			}
 		case source.IsValid():
 			c.told = net.TCPAddrFromAddrPort(source)
-			c.broken = c.listener.charge(c, source.Addr())
+			c.broken = c.move(source.Addr())
 		default: // the load balancer's own
-			c.broken = c.listener.charge(c, c.peer.Addr())
+			c.broken = c.move(c.peer.Addr())
 		}
 		if c.broken != nil {
 			c.resetOnClose()
@@ -250,17 +219,8 @@ func (c *conn) write(b []byte) (total int, err error) {
 
 // Close implements net.Conn.
 func (c *conn) Close() error {
-	c.closed.Store(true)
-	if s := c.inLoop.Load(); s != nil { // the loop may still be charging it
-		s.Close()
-		return nil
-	}
-	c.listener.remove(c)
+	c.release()
 	c.idling.stop()
-	c.forget()
-	if c.socket == nil {
-		return net.ErrClosed
-	}
 	return c.socket.Close()
 }
 
@@ -277,11 +237,4 @@ func opError(op string, err error) error {
 		return err
 	}
 	return &net.OpError{Op: op, Net: "tcp", Err: err}
-}
-
-// forget lets go of an attempt that was not taken up.
-func (c *conn) forget() {
-	if a := c.attempt.Swap(nil); a != nil {
-		a.give()
-	}
 }

@@ -125,13 +125,6 @@ func (m *routeMetrics) began() {
 	}
 }
 
-// handed takes a began back: the request begins anew elsewhere.
-func (m *routeMetrics) handed() {
-	if m != nil {
-		m.flight.Dec()
-	}
-}
-
 func (m *routeMetrics) ended(code int, took time.Duration) {
 	if m == nil {
 		return

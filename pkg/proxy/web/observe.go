@@ -80,7 +80,7 @@ type observer struct {
 
 // ServeHTTP implements http.Handler.
 func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start := startOf(r)
+	start := time.Now()
 	seen := &response{ResponseWriter: w, old: !r.ProtoAtLeast(1, 1)}
 	if o.tell != nil {
 		seen.request = request{
@@ -127,7 +127,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if seen.refused = refused != admission.Admitted; seen.refused {
 		o.metrics.refused(refused.String())
 		w.Header().Set("Retry-After", "1")
-		reply.Refuse(seen, r, http.StatusServiceUnavailable, reply.ResourceExhausted, "no room for another request")
+		reply.Refuse(seen, r, http.StatusServiceUnavailable, reply.ResourceExhausted, noRoom)
 		return
 	}
 	switch r.Method {

@@ -54,7 +54,7 @@ func (o *outOfTurn) serve(conn net.Conn) {
 		}
 		body := client + " " + request.URL.Path
 		if strings.HasPrefix(request.URL.Path, "/long") {
-			body += strings.Repeat(" ", http1.MostAnswer)
+			body += strings.Repeat(" ", http1.Piece)
 		}
 		answer := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 		if _, err := conn.Write(answer); err != nil {

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"net"
@@ -36,7 +35,6 @@ func idleLimits(shared bool, pools int) idle.Limits {
 // upstreamPool is the pool of connections to endpoints.
 type upstreamPool struct {
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
-	limit    time.Duration // of dial; 0 is none
 	response time.Duration
 	shared   bool             // connections are for the requests of all clients
 	loops    *http1.Upstreams // the engine's idle connections
@@ -48,7 +46,7 @@ type upstreamPool struct {
 
 func newUpstreamPool(s *Settings, loops int) *upstreamPool {
 	return &upstreamPool{
-		dial: dial(s, nil), limit: atLeast(s.Dial), response: s.Response, shared: s.SharedConnections,
+		dial: dial(s, nil), response: s.Response, shared: s.SharedConnections,
 		idle:  idle.New[*upstreamConn](idleLimits(s.SharedConnections, 1)),
 		loops: http1.NewUpstreams(idleLimits(s.SharedConnections, loops)),
 	}
@@ -62,40 +60,20 @@ func (p *upstreamPool) key(endpoint netip.AddrPort, client netip.Addr) idle.Key 
 	return idle.PerClient(endpoint, client)
 }
 
-// roundTrip sends a request that may be sent again, or goes on with one that a loop has begun, and reads the head of
-// its answer. A kept connection may have been closed by the endpoint meanwhile: then the request is sent on a new one.
+// roundTrip sends a request that may be sent again, and reads the head of its answer. A kept connection may have been
+// closed by the endpoint meanwhile: then the request is sent on a new one.
 func (p *upstreamPool) roundTrip(
-	r *http.Request, key idle.Key, interim *interimWriter, pending *attempt,
+	r *http.Request, key idle.Key, interim *interimWriter,
 ) (response *http.Response, u *upstreamConn, err error) {
-	ctx, start, unsent := r.Context(), time.Now(), []byte(nil)
-	switch {
-	case pending == nil:
-		u = p.take(key)
-	case pending.upstream != nil:
-		u, start, unsent, err = pending.upstream, pending.start, pending.unsent, pending.err
-	case pending.err != nil:
-		return nil, nil, pending.err
-	case p.limit > 0: // the loop has waited for a connection since
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, pending.start.Add(p.limit))
-		defer cancel()
-	}
-	for resumes := pending != nil && u != nil; ; resumes = false {
+	for u = p.take(key); ; u = nil {
 		if u == nil {
-			conn, err := p.dial(ctx, "tcp", key.Endpoint().String())
+			conn, err := p.dial(r.Context(), "tcp", key.Endpoint().String())
 			if err != nil {
 				return nil, nil, err
 			}
-			u = newUpstreamConn(conn, key, nil, nil)
+			u = newUpstreamConn(conn, key)
 		}
-		if !resumes {
-			u.head = appendRequest(u.head[:0], r)
-			start, unsent = time.Now(), u.head
-		}
-		if err == nil {
-			response, err = u.roundTrip(r, interim, unsent, p.deadline(start))
-		}
-		if err == nil {
+		if response, err = u.roundTrip(r, interim, p.deadline(time.Now())); err == nil {
 			return response, u, nil
 		}
 		_ = u.Close()
@@ -103,7 +81,6 @@ func (p *upstreamPool) roundTrip(
 		if !u.used || r.Context().Err() != nil || errors.As(err, &timeout) && timeout.Timeout() {
 			return nil, nil, err
 		}
-		u, err = nil, nil
 	}
 }
 
@@ -137,9 +114,6 @@ func (p *upstreamPool) take(key idle.Key) *upstreamConn {
 func (p *upstreamPool) put(u *upstreamConn) {
 	u.resize(sock.Small)
 	u.used = true
-	if u.reader != nil && u.reader.Size() > readerSize {
-		u.reader = bufio.NewReaderSize(u, readerSize)
-	}
 	p.mu.Lock()
 	surplus, ok := p.idle.Put(u, time.Now())
 	if p.sweeping == nil && p.idle.Len() > 0 {

@@ -29,7 +29,7 @@ var pseudonym = func() string {
 	return "stack-proxy-" + hex.EncodeToString(id)
 }()
 
-var viaHTTP11 = "1.1 " + pseudonym
+var viaHTTP11, viaHTTP10 = "1.1 " + pseudonym, "1.0 " + pseudonym
 
 // proxy is a route's handler where endpoints answer: it makes the endpoint's request of the client's, and the client's
 // answer of the endpoint's.
@@ -67,17 +67,12 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	c := &call{client: Client(r, p.settings.Trusted), attempt: takeAttempt(r), outcome: outcomeOf(w)}
+	c := &call{client: Client(r, p.settings.Trusted), outcome: outcomeOf(w)}
 	defer c.end() // also where the answer breaks off, which is a panic
 	out := r.WithContext(context.WithValue(r.Context(), callKey{}, c))
-	switch {
-	case r.ContentLength == 0: // in HTTP/2 there is a Body all the same
+	if r.ContentLength == 0 { // in HTTP/2 there is a Body all the same
 		out.Body = nil
-	case c.attempt != nil:
-		// The loop has had all of a body. net/http notices that the client has gone only once the body was read.
-		_, _ = io.Copy(io.Discard, r.Body)
-		out.Body = nil
-	default:
+	} else {
 		// An endpoint may answer before it has read all of the body. Without this, net/http would then read the rest
 		// itself and throw it away.
 		_ = http.NewResponseController(w).EnableFullDuplex()
@@ -108,7 +103,10 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // the connection ends, or the stream.
 func (p *proxy) pass(w http.ResponseWriter, response *http.Response) {
 	header := w.Header()
-	setAnswerHeader(header, response.Header)
+	http1.SetAnswerHeader(header, response.Header)
+	if response.StatusCode == http.StatusNoContent {
+		delete(header, "Content-Length") // RFC 9110, section 8.6
+	}
 	if header["Content-Type"] == nil {
 		header["Content-Type"] = nil // or net/http would guess one
 	}
@@ -192,8 +190,7 @@ var errLoop = errors.New("the request has been here before: the backend leads ba
 
 // fail answers for the endpoint, and says which route and why.
 func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
-	code, reason := http.StatusBadGateway, "error"
-	var timeout net.Error
+	code, reason := failureOf(err)
 	switch {
 	case errors.Is(err, errLoop):
 		code, reason = http.StatusLoopDetected, "loop"
@@ -203,12 +200,6 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 		code, reason = http.StatusBadRequest, reasonBody
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
 		code, reason = http1.CodeGone, reasonGone
-	case errors.Is(err, syscall.ECONNREFUSED):
-		reason = "refused"
-	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
-		code, reason = http.StatusGatewayTimeout, "timeout"
-	case errors.Is(err, endpoint.ErrNone):
-		code, reason = http.StatusServiceUnavailable, "no_endpoint"
 	}
 	p.metrics.failed(reason)
 	outcomeOf(w).failed(reason, err)
@@ -220,7 +211,6 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 		}
 		return
 	}
-	text := fmt.Sprintf("stack-proxy: route %s: %s", p.route, explain(code, reason))
 	if code == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
 	}
@@ -228,7 +218,27 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if reason == reasonBody {
 		status = reply.InvalidArgument
 	}
-	reply.Write(w, r, code, status, text)
+	reply.Write(w, r, code, status, p.sayFailure(code, reason))
+}
+
+// failureOf is the code and the reason of a request that no endpoint has answered.
+func failureOf(err error) (code int, reason string) {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return http.StatusBadGateway, "refused"
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
+		return http.StatusGatewayTimeout, "timeout"
+	case errors.Is(err, endpoint.ErrNone):
+		return http.StatusServiceUnavailable, "no_endpoint"
+	default:
+		return http.StatusBadGateway, "error"
+	}
+}
+
+// sayFailure is the text for the client.
+func (p *proxy) sayFailure(code int, reason string) string {
+	return fmt.Sprintf("stack-proxy: route %s: %s", p.route, explain(code, reason))
 }
 
 // explain says in words what a client, or the person behind it, can do something with. Addresses inside the cluster

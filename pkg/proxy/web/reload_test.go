@@ -61,7 +61,7 @@ func testGateByReload(t *testing.T, start starter) {
 func (r running) handed() int {
 	n := 0
 	for c := range r.listener.conns.All() {
-		if c.inLoop.Load() == nil && c.spoke.Load() {
+		if !c.inEngine() && c.spoke.Load() {
 			n++
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
@@ -23,6 +24,8 @@ const (
 	// costRequest is one under way; costBody is more for one with a body, which takes the longest of the ways.
 	costRequest = 16 << 10
 	costBody    = 24 << 10
+	// costLasting is for an answer that the engine passes on in pieces.
+	costLasting = http1.Piece
 	// costStream is more for a stream of HTTP/2.
 	costStream = 48 << 10
 	// longAnswer is where an answer gets larger buffers.
@@ -45,6 +48,9 @@ const (
 	// upstreamWindow is the same for the answers of an endpoint, by stream.
 	upstreamWindow = 64 << 10
 )
+
+// noRoom is the text for a request for which there is no memory.
+const noRoom = "no room for another request"
 
 // errNoRoom ends a connection for which there is no memory.
 var errNoRoom = errors.New("there is no room for the connection")
@@ -73,23 +79,6 @@ func costOf(s *Settings) admission.Cost {
 // patience is how many requests of a connection are turned down before it is closed.
 const patience = 4
 
-// Evict implements admission.Holder. The kernel frees what the connection's buffers hold, and goroutines that use it
-// end with an error and close it: to close it here would wait for each of them to be scheduled.
-func (c *conn) Evict() {
-	if c.evicted.Swap(true) {
-		return
-	}
-	if in := c.inLoop.Load(); in != nil {
-		in.Abort()
-		return
-	}
-	c.listener.reap()
-	sock.Disconnect(c)
-}
-
-// lost is whether nothing can come of the connection any more: it has been closed, or given up.
-func (c *conn) lost() bool { return c.evicted.Load() || c.closed.Load() }
-
 // reapTime is how long goroutines have to notice that their connection was given up.
 const reapTime = time.Second
 
@@ -99,7 +88,7 @@ func (l *listener) reap() {
 	if !l.reaping.Swap(true) {
 		time.AfterFunc(reapTime, func() {
 			l.reaping.Store(false)
-			l.closeWhere(func(c *conn) bool { return c.evicted.Load() })
+			l.closeWhere(func(c *charge) bool { return c.evicted.Load() })
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
@@ -21,9 +22,8 @@ import (
 const attempts = 3
 
 // transport is the one way from net/http's server to a route's endpoints. It chooses an endpoint, sends it the
-// request, and chooses another one as long as none has seen anything of the request ([endpoint.Pool.Try]). Nothing
-// else of this package blames an endpoint. A request without a body, and one that a loop has begun, goes by a kept
-// connection, all others by http.Transport.
+// request, and chooses another one as long as none has seen anything of the request ([endpoint.Pool.Try]). A request
+// without a body goes by a kept connection, all others by http.Transport.
 type transport struct {
 	endpoints *endpoint.Pool
 	metrics   *routeMetrics
@@ -73,7 +73,7 @@ func newHTTPTransport(s *Settings) *http.Transport {
 		IdleConnTimeout:        90 * time.Second,
 		ResponseHeaderTimeout:  atLeast(s.Response),
 		ExpectContinueTimeout:  time.Second,
-		MaxResponseHeaderBytes: answerHead,
+		MaxResponseHeaderBytes: http1.AnswerHead,
 		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: upstreamWindow},
 		// No HTTP/2 pings: grpc-go's servers take more than one in five minutes for abuse, and end the connection with
 		// the streams that idle on it. TCP's keepalive finds endpoints that are gone.
@@ -124,7 +124,6 @@ func dial(s *Settings, wrap func(net.Conn) net.Conn) func(ctx context.Context, n
 // call is what a transport has to know of a request, and what is left of it for the handler to end.
 type call struct {
 	client  netip.Addr // the endpoint is chosen for it, and it may have connections of its own
-	attempt *attempt   // nil unless a loop has begun the request
 	outcome *outcome
 	interim *interimWriter // nil drops interim answers
 	upload  *stallReader   // the client's body in HTTP/1.1
@@ -151,21 +150,16 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil && r.Body != http.NoBody {
 		c.body = &retryBody{ReadCloser: r.Body, upload: c.upload}
 	}
-	var given *endpoint.Endpoint
-	if c.attempt != nil {
-		given = c.attempt.endpoint
-	}
 	var response *http.Response
-	_, err := t.endpoints.Try(c.client, given, attempts, func(e *endpoint.Endpoint, tried int) (endpoint.Outcome, error) {
+	_, err := t.endpoints.Try(c.client, nil, attempts, func(e *endpoint.Endpoint, tried int) (endpoint.Outcome, error) {
 		if tried > 0 {
 			t.metrics.retried()
 		}
 		c.outcome.sentTo(e.Addr)
 		var err error
-		if response, err = t.ask(r, c, e, c.attempt); err == nil { //nolint:bodyclose // by call.end
+		if response, err = t.ask(r, c, e); err == nil { //nolint:bodyclose // by call.end
 			return endpoint.Taken, nil
 		}
-		c.attempt = nil
 		if c.body.isLost() {
 			err = errLost // else it may be what woke the reader
 		}
@@ -185,13 +179,13 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // ask sends the request to one endpoint, whose use ends with the answer's body.
-func (t *transport) ask(r *http.Request, c *call, e *endpoint.Endpoint, pending *attempt) (*http.Response, error) {
+func (t *transport) ask(r *http.Request, c *call, e *endpoint.Endpoint) (*http.Response, error) {
 	body := &answerBody{endpoint: e}
 	var response *http.Response
 	var err error
-	if pending != nil || !t.grpc && bodiless(r) {
+	if !t.grpc && bodiless(r) {
 		body.pool = t.upstreams
-		response, body.conn, err = t.upstreams.roundTrip(r, t.upstreams.key(e.Addr, c.client), c.interim, pending)
+		response, body.conn, err = t.upstreams.roundTrip(r, t.upstreams.key(e.Addr, c.client), c.interim)
 	} else if response, err = t.others.RoundTrip(t.forHTTPTransport(r, c, e.Addr)); err == nil {
 		if err = judgeStatus(response, r.Header.Get("Upgrade")); err != nil {
 			_ = response.Body.Close()
@@ -256,24 +250,19 @@ func clientFault(r *http.Request, body *retryBody) error {
 	return nil
 }
 
-var (
-	errStatus   = errors.New("the endpoint's status code is none of HTTP's")
-	errSwitched = errors.New("the endpoint switched to a protocol that it was not asked for")
-)
-
 // judgeStatus is an error where an answer's status cannot be passed on: net/http's server panics for codes of other
 // than three digits, and below 100. What an endpoint switches to must have been asked for; ReverseProxy compares with
 // the upgrade that it sent, as ASCII.
 func judgeStatus(response *http.Response, upgrade string) error {
 	switch code := response.StatusCode; {
 	case code < http.StatusContinue || code > 999:
-		return errStatus
+		return http1.ErrStatus
 	case code != http.StatusSwitchingProtocols:
 		return nil
 	}
 	answered := response.Header.Get("Upgrade")
 	if upgrade == "" || len(answered) != len(upgrade) || !strings.EqualFold(answered, upgrade) {
-		return errSwitched
+		return http1.ErrSwitched
 	}
 	return nil
 }
@@ -351,7 +340,7 @@ func (i *interimWriter) write(code int, header textproto.MIMEHeader) error {
 	}
 	answer := i.w.Header()
 	before := answer.Clone()
-	setAnswerHeader(answer, http.Header(header))
+	http1.SetAnswerHeader(answer, http.Header(header))
 	i.w.WriteHeader(code)
 	clear(answer)
 	for name, values := range before {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/idle"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
@@ -28,8 +29,6 @@ type upstreamConn struct {
 	used     bool   // has answered a request before
 	look     func() (n int, err error)
 	received sock.Buffers // the bound of what is received
-	early    []byte       // what was read before there was a reader
-	broken   error        // what comes behind that; nil is what the connection says
 
 	interrupt func()      // ends what waits for the endpoint
 	stop      func() bool // stops the client's going away from interrupting; nil between requests
@@ -37,46 +36,32 @@ type upstreamConn struct {
 	room      int         // how many bytes more of it are read
 }
 
-// answerHead bounds an answer's head, interim answers included, in bytes.
-const answerHead = 256 << 10
-
-var errLongHead = errors.New("the head of the endpoint's answer is too long")
-
 // Read implements io.Reader.
 func (u *upstreamConn) Read(b []byte) (int, error) {
-	if len(u.early) > 0 {
-		n := copy(b, u.early)
-		u.early = u.early[n:]
-		return n, nil
-	}
-	if u.broken != nil {
-		return 0, u.broken
-	}
 	if !u.bounded {
 		return u.Conn.Read(b)
 	}
 	if u.room <= 0 {
-		return 0, errLongHead
+		return 0, http1.ErrLongHead
 	}
 	n, err := u.Conn.Read(b[:min(len(b), u.room)])
 	u.room -= n
 	return n, err
 }
 
-// roundTrip writes a request, or what is left of it, and reads the head of its answer.
+// roundTrip writes a request and reads the head of its answer.
 func (u *upstreamConn) roundTrip(
-	r *http.Request, interim *interimWriter, unsent []byte, deadline time.Time,
+	r *http.Request, interim *interimWriter, deadline time.Time,
 ) (*http.Response, error) {
 	if err := u.SetReadDeadline(deadline); err != nil {
 		return nil, err
 	}
 	u.stop = context.AfterFunc(r.Context(), u.interrupt)
-	if len(unsent) > 0 {
-		if _, err := u.Write(unsent); err != nil {
-			return nil, err
-		}
+	u.head = appendRequest(u.head[:0], r)
+	if _, err := u.Write(u.head); err != nil {
+		return nil, err
 	}
-	u.bounded, u.room = true, answerHead
+	u.bounded, u.room = true, http1.AnswerHead
 	defer func() { u.bounded = false }()
 	for {
 		response, err := http.ReadResponse(u.reader, r)
@@ -133,15 +118,10 @@ func appendHeader(b []byte, name, value string) []byte {
 
 const readerSize = 4 << 10
 
-// newUpstreamConn goes on with a connection from which something may have been read, or failed to be. What was read is
-// in the reader's buffer then, where all look for it.
-func newUpstreamConn(conn net.Conn, key idle.Key, early []byte, broken error) *upstreamConn {
-	u := &upstreamConn{Conn: conn, Slot: idle.NewSlot[*upstreamConn](key), early: early, broken: broken}
-	u.reader = bufio.NewReaderSize(u, max(readerSize, len(early)))
+func newUpstreamConn(conn net.Conn, key idle.Key) *upstreamConn {
+	u := &upstreamConn{Conn: conn, Slot: idle.NewSlot[*upstreamConn](key)}
+	u.reader = bufio.NewReaderSize(u, readerSize)
 	u.interrupt = func() { _ = conn.SetDeadline(time.Unix(1, 0)) }
-	if len(early) > 0 {
-		_, _ = u.reader.Peek(1)
-	}
 	switch conn := conn.(type) {
 	case *tls.Conn:
 		u.look = lookInto(conn)

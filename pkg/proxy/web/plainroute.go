@@ -2,9 +2,11 @@ package web
 
 import (
 	"bytes"
-	"crypto/tls"
+	"errors"
 	"net"
+	"net/http"
 	"net/url"
+	"os"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/boot"
@@ -13,63 +15,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
-
-// Connections begin in package http1's engine, by way of what is in this file, and leave it once, for net/http's server
-// (handoff.go). Without [Front.plain] there would be no request in the engine.
-
-// Route implements http1.Owner.
-func (c *conn) Route() http1.Route {
-	if c.header || c.server.secure {
-		return nil
-	}
-	if plain := c.server.front.plain(); plain != nil {
-		return plain
-	}
-	return nil
-}
-
-// Received implements http1.Owner.
-func (c *conn) Received(n int) { c.listener.metrics.bytesIn(n) }
-
-// Sent implements http1.Owner.
-func (c *conn) Sent(n int) { c.listener.metrics.bytesOut(int64(n)) }
-
-// Progress implements http1.Owner.
-func (c *conn) Progress() { c.lease.Touch() }
-
-// Retired implements http1.Owner.
-func (c *conn) Retired() bool { return c.server.retired.Load() }
-
-// Closed implements http1.Owner.
-func (c *conn) Closed() {
-	c.listener.remove(c)
-	c.closed.Store(true)
-}
-
-// HandOff implements http1.Owner: the connection is net/http's from now on.
-func (c *conn) HandOff(h http1.Handoff) {
-	socket, err := sock.NewSocket(h.FD)
-	if err != nil { // what os.NewFile cannot use is no descriptor
-		c.listener.log.Error("failed to take over connection", "error", err)
-		c.closed.Store(true)
-	}
-	c.socket, c.early = socket, h.Early
-	c.spoke.Store(len(h.Early) > 0)
-	if h.Attempt != nil {
-		c.attempt.Store(attemptOf(h.Attempt))
-	}
-	// From here on Close closes the socket; a goroutine that asked the engine to close it has set c.closed.
-	if c.inLoop.Store(nil); c.lost() {
-		_ = c.Close()
-	}
-	served := net.Conn(c)
-	if c.server.secure {
-		served = tls.Server(c, c.listener.tls) // the handshake is in the connection's own goroutine
-	}
-	if c.lost() || !c.server.connections.push(served) {
-		_ = c.Close()
-	}
-}
 
 // plain is the route that serves plain requests in the engine; nil where all requests are net/http's.
 func (f *Front) plain() *plainRoute { return f.current.Load().plain }
@@ -128,22 +73,39 @@ func (p *plainRoute) Begin(x *http1.Exchange) bool {
 	if p.passes != nil && (x.Request.Post || !p.passes(x.Request.Target)) || trusts(p.settings.Trusted, x.Client) {
 		return false
 	}
+	c := connOf(x)
+	c.plainRequest = plainRequest{}
 	if p.files != nil {
 		return p.beginFile(x)
 	}
-	e, err := p.settings.Pool.Acquire(x.Client)
-	if err != nil {
+	c.attempts = p.settings.Pool.Attempts(x.Client, attempts)
+	if !p.nextEndpoint(x) {
 		return false
 	}
-	c := connOf(x)
 	c.lease.Touch()
 	p.observer.metrics.began()
-	if string(x.Request.Host) != c.forwarded.host || c.forwarded.lines == nil {
-		c.forwarded.host = string(x.Request.Host)
-		lines := forwardedHeaders{proto: "http", host: c.forwarded.host}.onlyPeer(x.Client).append(nil)
-		c.forwarded.lines = appendHeader(lines, "Via", viaHTTP11)
+	if f := &c.forwarded; string(x.Request.Host) != f.host || x.Request.Old != f.old || f.lines == nil {
+		f.host, f.old = string(x.Request.Host), x.Request.Old
+		via := viaHTTP11
+		if f.old {
+			via = viaHTTP10
+		}
+		lines := forwardedHeaders{proto: "http", host: f.host}.onlyPeer(x.Client).append(nil)
+		f.lines = appendHeader(lines, "Via", via)
 	}
-	x.Endpoint, x.Key, x.Added = e, p.proxy.transport.upstreams.key(e.Addr, x.Client), c.forwarded.lines
+	x.Added, x.Dial, x.Response = c.forwarded.lines, atLeast(p.settings.Dial), atLeast(p.settings.Response)
+	return true
+}
+
+// nextEndpoint gives the request to an endpoint that has not been tried for it; false where there is none.
+func (p *plainRoute) nextEndpoint(x *http1.Exchange) bool {
+	c := connOf(x)
+	e, err := c.attempts.Next()
+	if err != nil {
+		c.failure = err
+		return false
+	}
+	c.to, x.Endpoint, x.Key = e.Addr, e, p.proxy.transport.upstreams.key(e.Addr, x.Client)
 	return true
 }
 
@@ -164,44 +126,93 @@ func (p *plainRoute) beginFile(x *http1.Exchange) bool {
 	connOf(x).lease.Touch()
 	p.observer.metrics.began()
 	x.File = file
-	if size := file.Size(); size >= boot.LongAnswer {
-		p.observer.tellPlain(x, boot.Began, http1.Result{Code: 200, Expected: size}, 0)
-	}
+	p.Passing(x, http1.Result{Code: http.StatusOK, Expected: file.Size()})
 	return true
 }
 
-func connOf(x *http1.Exchange) *conn { return x.Conn().Owner().(*conn) }
+func connOf(x *http1.Exchange) *plainConn { return x.Conn().Owner().(*plainConn) }
 
-// Cancel implements http1.Route.
-func (p *plainRoute) Cancel(*http1.Exchange) { p.observer.metrics.handed() }
+// Failed implements http1.Route.
+func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.Refusal {
+	c, operation, outcome := connOf(x), "read", endpoint.Failed
+	if dialing {
+		operation, outcome = "dial", endpoint.Refused
+	}
+	if sock.Exhausted(err) {
+		outcome = endpoint.Spoiled
+	} else {
+		p.proxy.transport.upstreams.drop(c.to)
+	}
+	// As package net has it:
+	if dialing || errors.As(err, new(*os.SyscallError)) || errors.Is(err, os.ErrDeadlineExceeded) {
+		err = &net.OpError{Op: operation, Net: "tcp", Addr: net.TCPAddrFromAddrPort(c.to), Err: err}
+	}
+	c.attempts.Done(outcome, err)
+	if p.nextEndpoint(x) {
+		p.observer.metrics.retried()
+		return nil
+	}
+	code, reason := failureOf(c.failure)
+	c.reason = reason
+	p.observer.metrics.failed(c.reason)
+	lines := ""
+	if code == http.StatusServiceUnavailable {
+		lines = "Retry-After: 2\r\n"
+	}
+	return refusal(code, lines, p.proxy.sayFailure(code, c.reason))
+}
+
+// refusal is an answer in the form of package reply's.
+func refusal(code int, lines, text string) *http1.Refusal {
+	return &http1.Refusal{
+		Code: code, Text: text + "\n",
+		Lines: lines + "Cache-Control: no-store\r\nContent-Type: text/plain; charset=utf-8\r\n" +
+			"X-Content-Type-Options: nosniff\r\n",
+	}
+}
+
+// Passing implements http1.Route: it tells of a long answer that it is under way, once.
+func (p *plainRoute) Passing(x *http1.Exchange, r http1.Result) {
+	if c := connOf(x); !c.announced && max(r.Sent, r.Expected) >= boot.LongAnswer {
+		c.announced = true
+		p.observer.tellPlain(x, boot.Began, "", http1.Result{Code: r.Code, Expected: r.Expected}, 0)
+	}
+}
 
 // Ended implements http1.Route.
 func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) {
-	o, took := p.observer, time.Since(x.Start)
-	reason := reasonOf(r)
-	if r.Gone && x.File == nil || r.Broken != nil {
+	o, c, took := p.observer, connOf(x), time.Since(x.Start)
+	outcome, reason := boot.Done, reasonOf(r)
+	switch {
+	case reason == reasonGone && x.File != nil: // a file that a client takes a part of is no failure
+		outcome = boot.Torn
+	case reason != "":
+		outcome = boot.Torn
 		o.metrics.failed(reason)
+	case c.reason != "":
+		outcome, reason = boot.NoServer, c.reason
 	}
 	o.metrics.ended(r.Code, took)
 	if file, ok := x.File.(CachedFile); ok {
 		file.Served(r.Sent, took, r.Broken)
 	}
 	at := x.Start.UnixNano() + int64(took)
-	if o.tell != nil && (reason != "" || o.each.Allow(x.Client, at, r.Code, uint64(r.Expected))) {
-		outcome := boot.Done
-		if reason != "" {
-			outcome = boot.Torn
-		}
-		o.tellPlain(x, outcome, r, took)
+	if o.tell != nil && (reason != "" || o.each.Allow(x.Client, at, r.Code, uint64(max(r.Sent, r.Expected)))) {
+		o.tellPlain(x, outcome, reason, r, took)
 	}
 	torn := r.Broken != nil
-	if !o.logs(r.Code, torn) {
+	if c.reason == "" && !o.logs(r.Code, torn) {
 		return
 	}
-	o.record(&access{
+	a := &access{
 		method: x.Request.Method(), path: string(plainPath(x.Request.Target)), host: string(x.Request.Host),
 		client: x.Client, code: r.Code, bytes: r.Sent, took: took, agent: string(agentOf(&x.Request)), torn: torn,
-	}, x.Client)
+		faulty: torn,
+	}
+	if c.reason != "" {
+		a.reason, a.failure = c.reason, c.failure
+	}
+	o.record(a, x.Client)
 }
 
 // reasonOf is why an answer did not get whole to its client; empty if it did.
@@ -239,7 +250,9 @@ func agentOf(r *http1.Request) []byte {
 }
 
 // tellPlain tells of a plain request: that its long answer is under way, or how it ended.
-func (o *observer) tellPlain(x *http1.Exchange, outcome boot.Outcome, r http1.Result, took time.Duration) {
+func (o *observer) tellPlain(
+	x *http1.Exchange, outcome boot.Outcome, reason string, r http1.Result, took time.Duration,
+) {
 	if o.tell == nil {
 		return
 	}
@@ -247,8 +260,8 @@ func (o *observer) tellPlain(x *http1.Exchange, outcome boot.Outcome, r http1.Re
 	defer e.Return()
 	e.Kind, e.At, e.Took = boot.HTTP, x.Start.UnixNano()+int64(took), took
 	e.Route, e.Client = o.port, boot.Bytes(x.Client)
-	if asked, ok := x.Endpoint.(*endpoint.Endpoint); ok {
-		e.Endpoint, e.Port = boot.Bytes(asked.Addr.Addr()), asked.Addr.Port()
+	if asked := connOf(x).to; asked.IsValid() {
+		e.Endpoint, e.Port = boot.Bytes(asked.Addr()), asked.Port()
 	}
 	for _, l := range x.Request.Lines {
 		if l.Is("range") {
@@ -258,6 +271,6 @@ func (o *observer) tellPlain(x *http1.Exchange, outcome boot.Outcome, r http1.Re
 	e.Outcome, e.Status, e.Bytes, e.Expected = outcome, uint16(r.Code), uint64(r.Sent), uint64(r.Expected)
 	boot.SetText(e, boot.File, mostPath, plainPath(x.Request.Target))
 	boot.SetText(e, boot.Agent, mostAgent, agentOf(&x.Request))
-	o.name(e, x.Request.Method(), reasonOf(r))
+	o.name(e, x.Request.Method(), reason)
 	o.tell(e)
 }

@@ -1,0 +1,205 @@
+package http1
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
+)
+
+// How a request gets to an endpoint, and the head of its answer back.
+
+// ask sends the request on an idle connection to the endpoint, or on a new one.
+func (c *Conn) ask() state {
+	x := c.exchange
+	if c.upstream == nil {
+		c.since = c.engine.loop.Now()
+		if err := c.connect(); err != nil {
+			if c.engine.hasEnded() {
+				return c.close()
+			}
+			return c.failed(true, err)
+		}
+		if c.upstream.connecting {
+			return connecting
+		}
+	}
+	u := c.upstream
+	for x.sent < len(x.out) {
+		n, err := sock.Write(u.fd, x.out[x.sent:])
+		x.sent += n
+		if errors.Is(err, unix.EAGAIN) {
+			if err = u.watchWrites(c.engine.loop, u); err == nil {
+				return unsent
+			}
+		}
+		if err != nil {
+			return c.broken(os.NewSyscallError("write", err))
+		}
+	}
+	c.since = c.engine.loop.Now()
+	if u.more {
+		return hearing
+	}
+	return asked
+}
+
+// connect takes an idle connection to the endpoint, or begins to open one.
+func (c *Conn) connect() (err error) {
+	x, pool := c.exchange, c.engine.poolOf(c.exchange.route.Upstreams())
+	x.sent = 0
+	// A POST gets a new connection: on an idle one that the endpoint has just closed it would be lost, and could not be
+	// sent again.
+	if x.Request.safe() && !x.fresh {
+		c.upstream = pool.take(x.Key)
+	}
+	if c.upstream == nil {
+		if c.upstream, err = pool.open(x.Key); err != nil {
+			return err
+		}
+	}
+	c.upstream.conn = c
+	return nil
+}
+
+// dialed is when a connection has been opened, or could not be.
+func (c *Conn) dialed() state {
+	u := c.upstream
+	waiting, err := sock.Connect(u.fd, u.Key().Endpoint())
+	switch {
+	case waiting:
+		return connecting
+	case err != nil:
+		return c.failed(true, err)
+	}
+	u.connecting = false
+	return asking
+}
+
+// hear reads the head of the answer.
+func (c *Conn) hear() state {
+	x, u := c.exchange, c.upstream
+	for {
+		buffer := c.engine.loop.Buffer()[frameBefore:][:Piece]
+		n, err := u.read(buffer)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return asked
+		case n == 0 && err != nil:
+			return c.broken(os.NewSyscallError("read", err))
+		case n == 0: // net/http says what is wrong with it
+			return c.broken(cmp.Or(x.answer.read(x.in, x.Request.Method()), io.ErrUnexpectedEOF))
+		}
+		got := buffer[:n]
+		if len(x.in) > 0 {
+			x.in = append(x.in, got...)
+			got = x.in
+		}
+		client := true
+		rest, whole, err := x.takeHead(got, func() { client = client && c.passInterim() })
+		switch {
+		case err != nil:
+			return c.broken(err)
+		case !client:
+			return c.close()
+		case whole:
+			return c.begin(rest)
+		}
+		x.in = append(x.in[:0], rest...)
+		if !u.more {
+			return asked
+		}
+	}
+}
+
+// passInterim passes an interim answer on; false where the client does not take it.
+func (c *Conn) passInterim() bool {
+	x := c.exchange
+	b := append(append(x.Request.answerStart(nil), x.answer.status...), crlf...)
+	b = append(appendLines(b, x.answer.lines), crlf...)
+	n, _ := sock.Send(c.client.fd, b, 0)
+	c.owner.Sent(n)
+	return n == len(b)
+}
+
+// begin begins with the answer, of whose body something has come.
+func (c *Conn) begin(rest []byte) state {
+	x := c.exchange
+	x.Endpoint.Succeeded()
+	x.Request.close = x.Request.close || c.owner.Retired()
+	x.beginBody()
+	// The head is written first: rest may lie where it is read next.
+	x.out, x.sent, x.begun = x.answer.append(x.out[:0], &x.Request), 0, true
+	if x.broken = x.takeFirst(rest); x.broken != nil {
+		x.sent, _ = sock.Send(c.client.fd, x.out, 0)
+		c.owner.Sent(x.sent)
+		return c.end(x.broken)
+	}
+	if x.body.whole {
+		c.settle()
+		return passing
+	}
+	if refusal := c.owner.Lasting(c.upstream.fd, c.client.fd, x.answer.length); refusal != nil {
+		c.hangUp()
+		x.answerRefusal(refusal)
+		return passing
+	}
+	x.lasting = true
+	x.route.Passing(x, x.result(nil))
+	return passing
+}
+
+// settle keeps the endpoint's connection for another request, or closes it. The answer has come to its end.
+func (c *Conn) settle() {
+	x, u := c.exchange, c.upstream
+	c.upstream = nil
+	// A POST takes no kept connection: where it left one each time, it would drive out those that others take.
+	if x.answer.close || x.body.surplus || u.last || u.more || !x.Request.safe() && !u.pool.idle.Spare(u.Key()) {
+		u.close()
+		return
+	}
+	if x.lasting {
+		x.lasting = false
+		c.owner.Lasted(true, x.ration)
+	}
+	u.pool.put(u)
+}
+
+// hangUp closes the endpoint's connection, if there is one.
+func (c *Conn) hangUp() {
+	if c.upstream != nil {
+		c.upstream.close()
+		c.upstream = nil
+	}
+}
+
+// broken is when the endpoint's connection failed before the answer had begun. A connection that was kept may have been
+// closed by the endpoint meanwhile: then the request is sent on a new one.
+func (c *Conn) broken(err error) state {
+	x := c.exchange
+	if c.upstream.used && x.Request.safe() {
+		c.hangUp()
+		x.fresh, x.heads, x.in = true, 0, x.in[:0]
+		return asking
+	}
+	return c.failed(false, err)
+}
+
+// failed is when the endpoint has failed: another one is asked, or the client told.
+func (c *Conn) failed(dialing bool, err error) state {
+	x := c.exchange
+	c.hangUp()
+	x.Endpoint = nil
+	refusal := x.route.Failed(x, dialing, cmp.Or(err, io.ErrUnexpectedEOF))
+	if refusal == nil {
+		x.fresh, x.heads, x.in = false, 0, x.in[:0]
+		return asking
+	}
+	x.Request.close = x.Request.close || c.owner.Retired()
+	x.answerRefusal(refusal)
+	return passing
+}

@@ -1,0 +1,182 @@
+package http1
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
+)
+
+// How an answer gets to the client: out of x.out, and behind that out of a file, or as it comes of the endpoint. Of the
+// latter no more is read than the client takes.
+
+const (
+	// Piece is how much of an answer is read at a time, in bytes. More would not stay in the processor's L2 cache.
+	Piece = 32 << 10
+	// piecesAtOnce is how many pieces of one answer are passed on before the loop's other sockets have their turn.
+	piecesAtOnce = 8
+	// mostLoads is how often in a row a file's part is loaded that has left the memory again when it is to be sent.
+	mostLoads = 8
+)
+
+// pass passes the answer on until it is complete, or has to wait for the client or the endpoint.
+func (c *Conn) pass() state {
+	x := c.exchange
+	for range piecesAtOnce {
+		if s := c.flush(); s != stays {
+			return s
+		}
+		var s state
+		switch {
+		case x.File != nil && x.payload < x.answer.length:
+			s = c.passFile()
+		case x.File != nil, x.body.whole:
+			return c.end(x.broken)
+		default:
+			s = c.receive()
+		}
+		if s != stays {
+			return s
+		}
+	}
+	return c.rest(passing)
+}
+
+// flush writes out.
+func (c *Conn) flush() state {
+	x, flags := c.exchange, 0
+	if x.File != nil && x.answer.length > 0 { // the file's first bytes follow in the same packet
+		flags = unix.MSG_MORE
+	}
+	for x.sent < len(x.out) {
+		n, err := sock.Send(c.client.fd, x.out[x.sent:], flags)
+		c.owner.Sent(n)
+		x.sent += n
+		if err != nil {
+			return c.unsendable(err)
+		}
+	}
+	x.out, x.sent = x.out[:0], 0
+	return stays
+}
+
+// unsendable is when the client's socket takes no more: for now, or for good.
+func (c *Conn) unsendable(err error) state {
+	if errors.Is(err, unix.EAGAIN) {
+		c.since = c.engine.loop.Now()
+		if err = c.client.watchWrites(c.engine.loop, c); err == nil {
+			return blocked
+		}
+	}
+	return c.end(err)
+}
+
+// receive reads a piece of the endpoint's answer and writes it.
+func (c *Conn) receive() state {
+	x, u, buffer := c.exchange, c.upstream, c.engine.loop.Buffer()
+	if !u.more {
+		return receiving
+	}
+	if x.ration == 0 {
+		var now bool
+		if x.ration, now = c.owner.Ration(Piece); !now {
+			return rationed
+		}
+	}
+	n, err := u.read(buffer[frameBefore:][:x.ration])
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return receiving
+	case n == 0 && (err != nil || sock.Ended(u.fd) != nil || !x.body.end()):
+		x.broken = cmp.Or(os.NewSyscallError("read", err), io.ErrUnexpectedEOF)
+		return c.end(x.broken)
+	}
+	data, broken := x.body.take(buffer[frameBefore:][:n])
+	x.payload += int64(len(data))
+	x.ration -= len(data)
+	out := x.body.frame(buffer, frameBefore, len(data))
+	if x.body.whole {
+		c.settle()
+		x.out, x.broken = x.body.appendEnd(append(x.out, out...))
+		return stays
+	}
+	n, err = sock.Send(c.client.fd, out, 0)
+	c.owner.Sent(n)
+	x.out = append(x.out, out[n:]...)
+	if x.answer.length < 0 {
+		x.route.Passing(x, x.result(nil))
+	}
+	switch {
+	case broken != nil:
+		x.broken = broken
+		return c.end(broken)
+	case err != nil:
+		return c.unsendable(err)
+	}
+	return stays
+}
+
+// passFile sends the next part of a file.
+func (c *Conn) passFile() state {
+	x := c.exchange
+	there, err := x.File.InMemory(x.payload)
+	there = min(there, x.answer.length-x.payload)
+	if err == nil && there == 0 {
+		if x.loads < mostLoads {
+			return c.load()
+		}
+		err = errAbsent
+	}
+	if err != nil {
+		x.broken = err
+		return c.end(err)
+	}
+	n, err := x.File.Send(c.client.fd, x.payload, there)
+	c.owner.Sent(int(n))
+	x.payload += n
+	if n > 0 {
+		x.loads = 0
+	}
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		x.broken = err
+		return c.end(err)
+	case err != nil:
+		return c.unsendable(err)
+	}
+	return stays
+}
+
+// errAbsent is that the next part of a file has left the memory.
+var errAbsent = errors.New("the file's next part is not in memory")
+
+// load has a goroutine load the next part of a file, which is not in memory. The connection goes on behind it.
+func (c *Conn) load() state {
+	x := c.exchange
+	x.loads++
+	stop := make(chan struct{})
+	c.loading = stop
+	c.engine.open.Go(func() {
+		err := x.File.Load(x.payload, stop)
+		done := make(chan struct{})
+		c.engine.Soon(func() {
+			defer close(done)
+			c.loading, c.since = nil, c.engine.loop.Now() // it was not the client that was slow
+			switch {
+			case c.state == gone:
+				c.finish(x, x.result(unix.ECONNABORTED))
+			case err != nil:
+				x.broken = err
+				c.run(c.end(err))
+			default:
+				c.on(loaded)
+			}
+		})
+		<-done
+	})
+	return loading
+}

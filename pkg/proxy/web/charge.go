@@ -1,0 +1,92 @@
+package web
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
+)
+
+// charge is a client's connection as the front counts it and as admission charges it: from accept to close, wherever
+// the connection is served.
+type charge struct {
+	listener *listener
+	server   *server        // whose settings it was opened with
+	peer     netip.AddrPort // as accept told it: the socket itself forgets it with a reset
+	lease    admission.Lease
+
+	evicted atomic.Bool
+	closed  atomic.Bool
+	spoke   atomic.Bool // has sent something to net/http's server
+	asked   atomic.Bool // its first request has reached a handler of net/http
+
+	mu     sync.Mutex
+	served life
+}
+
+// life is where a connection is served: in the engine, or by net/http's server.
+type life interface {
+	Close() error
+	// abort resets it, and has the kernel free what its buffers hold.
+	abort()
+}
+
+// serve says where the connection is served from now on; false where it has been closed, or given up.
+func (c *charge) serve(s life) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.served = s
+	return !c.lost()
+}
+
+func (c *charge) current() life {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.served
+}
+
+// Close closes the connection, or has it closed.
+func (c *charge) Close() {
+	if s := c.current(); s != nil {
+		_ = s.Close()
+	}
+}
+
+// inEngine reports whether the connection has not been handed off.
+func (c *charge) inEngine() bool {
+	_, ok := c.current().(*plainConn)
+	return ok
+}
+
+// lost reports whether nothing can come of the connection any more: it has been closed, or given up.
+func (c *charge) lost() bool { return c.evicted.Load() || c.closed.Load() }
+
+// Evict implements admission.Holder.
+func (c *charge) Evict() {
+	if !c.evicted.Swap(true) {
+		if s := c.current(); s != nil {
+			s.abort()
+		}
+	}
+}
+
+// release is the connection's end.
+func (c *charge) release() {
+	c.closed.Store(true)
+	if c.listener.conns.Remove(c) {
+		c.lease.Release()
+		c.listener.metrics.closed()
+	}
+}
+
+// abort implements life. Goroutines that use the connection end with an error and close it: to close it here would
+// wait for each of them to be scheduled.
+func (c *conn) abort() {
+	c.listener.reap()
+	sock.Disconnect(c)
+}
+
+var _ net.Conn = (*conn)(nil)

@@ -1,0 +1,171 @@
+package web
+
+import (
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/netip"
+
+	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
+	"github.com/tinkerbell/stack/pkg/proxy/shaper"
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
+)
+
+// plainConn is a client's connection in package http1's engine, where all begin. It leaves the engine at most once, for
+// net/http's server, and before an endpoint was asked for its request. To take the engine out, have [plainConn.Route]
+// return nil.
+type plainConn struct {
+	*charge
+	in     *http1.Conn
+	header bool // begins with a PROXY header
+
+	// forwarded is what an endpoint is told of the client, where it asks for a host: header lines.
+	forwarded struct {
+		host  string
+		old   bool
+		lines []byte
+	}
+	plainRequest
+	lasting *lasting // nil unless its answer takes long
+}
+
+// plainRequest is what is known of the request under way.
+type plainRequest struct {
+	attempts  endpoint.Attempts
+	to        netip.AddrPort // the endpoint that was asked last
+	announced bool           // its beginning was told
+	reason    string         // why no endpoint has answered
+	failure   error          // likewise
+}
+
+// lasting is an answer that takes long.
+type lasting struct {
+	client, endpoint int // their descriptors
+	buffers          sock.StreamBuffers
+	received         sock.Buffers
+	sent             int64 // since the buffers were sized
+	shaper           *shaper.Shaper
+	rationed         bool // the last ration was of the rate
+	turn             shaper.Waiter
+}
+
+// Route implements http1.Owner.
+func (c *plainConn) Route() http1.Route {
+	if c.header || c.server.secure {
+		return nil
+	}
+	if plain := c.server.front.plain(); plain != nil {
+		return plain
+	}
+	return nil
+}
+
+// Received implements http1.Owner.
+func (c *plainConn) Received(n int) { c.listener.metrics.bytesIn(n) }
+
+// Sent implements http1.Owner.
+func (c *plainConn) Sent(n int) {
+	c.listener.metrics.bytesOut(int64(n))
+	if l := c.lasting; l != nil && n > 0 {
+		c.lease.Touch()
+		if l.sent += int64(n); l.sent > longAnswer {
+			c.lengthen()
+		}
+	}
+}
+
+// Progress implements http1.Owner.
+func (c *plainConn) Progress() { c.lease.Touch() }
+
+// Retired implements http1.Owner.
+func (c *plainConn) Retired() bool { return c.server.retired.Load() }
+
+// Closed implements http1.Owner.
+func (c *plainConn) Closed() { c.release() }
+
+// Lasting implements http1.Owner.
+func (c *plainConn) Lasting(upstream, client int, length int64) *http1.Refusal {
+	if why := c.lease.Grow(costLasting); why != admission.Admitted {
+		c.listener.metrics.refused(why.String())
+		return refusal(http.StatusServiceUnavailable, "Retry-After: 1\r\n", noRoom)
+	}
+	c.lasting = &lasting{
+		client: client, endpoint: upstream, shaper: c.server.front.current.Load().settings.Shaper,
+		turn: shaper.Waiter{Ready: c.in.Granted},
+	}
+	if length > longAnswer {
+		c.lengthen()
+	}
+	return nil
+}
+
+// Ration implements http1.Owner. A route with a rate is none for the engine; but a rate may come while an answer is
+// under way, and go again.
+func (c *plainConn) Ration(n int) (some int, now bool) {
+	l := c.lasting
+	if l.rationed = l.shaper.On(); !l.rationed {
+		return n, true
+	}
+	some = int(l.shaper.Piece(int64(n)))
+	return some, l.shaper.Ask(&l.turn, c.peer.Addr(), int64(some))
+}
+
+// Lasted implements http1.Owner.
+func (c *plainConn) Lasted(kept bool, unsent int) {
+	l := c.lasting
+	if l.rationed && !l.shaper.Cancel(&l.turn) {
+		l.shaper.Return(c.peer.Addr(), int64(unsent))
+	}
+	l.buffers.Resize(&c.lease, sock.FD(l.client), sock.Small)
+	if kept && l.received != sock.Small {
+		sock.SetReceiveBuffer(sock.FD(l.endpoint), sock.Small)
+	}
+	c.lease.Shrink(costLasting)
+	c.lasting = nil
+}
+
+// lengthen gives a long answer larger buffers, where there is room for them, and takes them back where there is not any
+// more.
+func (c *plainConn) lengthen() {
+	l := c.lasting
+	l.sent = 0
+	// No more than that: slow readers of a backend fill the sockets to both sides.
+	if size, changed := l.buffers.Resize(&c.lease, sock.FD(l.client), sock.Medium); changed && size != l.received {
+		sock.SetReceiveBuffer(sock.FD(l.endpoint), size)
+		l.received = size
+	}
+}
+
+// HandOff implements http1.Owner: the connection is net/http's from now on.
+func (c *plainConn) HandOff(fd int, early []byte) {
+	socket, err := sock.NewSocket(fd)
+	if err != nil { // what os.NewFile cannot use is no descriptor
+		c.listener.log.Error("failed to take over connection", "error", err)
+		c.release()
+		return
+	}
+	next := &conn{charge: c.charge, socket: socket, early: early, header: c.header}
+	next.stall.most = c.listener.stall()
+	if next.server.ConnState != nil {
+		next.idling.limit = next.server.idle
+	}
+	next.spoke.Store(len(early) > 0)
+	served := net.Conn(next)
+	if c.server.secure {
+		served = tls.Server(next, c.listener.tls) // the handshake is in the connection's own goroutine
+	}
+	if !c.serve(next) || !c.server.connections.push(served) {
+		_ = next.Close()
+	}
+}
+
+// Close implements life.
+func (c *plainConn) Close() error {
+	c.in.Close()
+	return nil
+}
+
+// abort implements life.
+func (c *plainConn) abort() { c.in.Abort() }
