@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"reflect"
 	"strconv"
@@ -11,9 +12,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/envdoc"
+	"github.com/tinkerbell/stack/pkg/artifacts/fetch"
 	"github.com/tinkerbell/stack/pkg/daemon"
+	"github.com/tinkerbell/stack/pkg/proxy"
+	"github.com/tinkerbell/stack/pkg/proxy/bounds"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -21,33 +26,50 @@ var update = flag.Bool("update", false, "write the generated parts of the docume
 
 const (
 	document       = "../../docs/stack-proxy.md"
+	reference      = "../../docs/reference/stack-proxy.md"
 	schemaDocument = "../../docs/routes.schema.json"
 )
 
-// The reference in the document is made from the code, by "make generate".
+// Tables of the documents are made from the code, by "make generate".
 func TestDocumentsAgreeWithCode(t *testing.T) {
-	text, err := os.ReadFile(document)
-	if err != nil {
+	for path, tables := range map[string]map[string]string{
+		document: {
+			"classic": preset(t, "classic"), "tinkerbell": preset(t, "tinkerbell"), "tinkerbell-0.22": preset(t, "tinkerbell-0.22"),
+		},
+		reference: {
+			"variables": envdoc.Table(prefix, reflect.TypeFor[config]()), "fields": fields(), "metrics": envdoc.Metrics(registered(t), "stack_proxy_"),
+		},
+	} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := string(text)
+		for name, table := range tables {
+			if want, err = envdoc.Replace(want, name, table); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if *update {
+			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		} else if diff := cmp.Diff(want, string(text)); diff != "" {
+			t.Errorf("%s is not what the code says (make generate writes it):\n%s", path, diff)
+		}
+	}
+}
+
+// registered are the metrics of a proxy that has files fetched.
+func registered(t *testing.T) prometheus.Collector {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	fetch.NewMetrics(registry)
+	account := bounds.Reserve{}.Account(nil, slog.New(slog.DiscardHandler))
+	if _, err := proxy.New(proxy.Options{Registry: registry, Account: account}); err != nil {
 		t.Fatal(err)
 	}
-	want := string(text)
-	for name, table := range map[string]string{
-		"variables": envdoc.Table(prefix, reflect.TypeFor[config]()), "fields": fields(), "classic": preset(t, "classic"), "tinkerbell": preset(t, "tinkerbell"),
-		"tinkerbell-0.22": preset(t, "tinkerbell-0.22"),
-	} {
-		if want, err = envdoc.Replace(want, name, table); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if *update {
-		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("%s is not what the code says (make generate writes it):\n%s", document, diff)
-	}
+	return registry
 }
 
 func TestSchemaAgreesWithCode(t *testing.T) {

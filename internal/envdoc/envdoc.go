@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 var wordEnd = regexp.MustCompile(`([a-z])([A-Z])`)
@@ -35,6 +39,29 @@ func rows(prefix string, settings reflect.Type) string {
 		fmt.Fprintf(&b, "| `%s_%s` | %s | %s |\n", prefix, name, value, f.Tag.Get("desc"))
 	}
 	return b.String()
+}
+
+var described = regexp.MustCompile(`fqName: "([^"]+)", help: ("(?:[^"\\]|\\.)*"), .*variableLabels: \{([^}]*)\}`)
+
+// Metrics is the Markdown table of a collector's metrics that begin with a prefix, with their labels and help.
+func Metrics(c prometheus.Collector, prefix string) string {
+	descriptions := make(chan *prometheus.Desc)
+	go func() {
+		c.Describe(descriptions)
+		close(descriptions)
+	}()
+	var rows []string
+	for d := range descriptions {
+		match := described.FindStringSubmatch(d.String())
+		if match == nil || !strings.HasPrefix(match[1], prefix) {
+			continue
+		}
+		help, _ := strconv.Unquote(match[2])
+		labels := strings.ReplaceAll(match[3], ",", ", ")
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |\n", match[1], labels, help))
+	}
+	slices.Sort(rows)
+	return "| metric | labels | meaning |\n|---|---|---|\n" + strings.Join(rows, "")
 }
 
 // Replace puts a text between a document's lines "<!-- begin name -->" and "<!-- end name -->". It fails without them.

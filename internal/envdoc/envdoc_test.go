@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 type inner struct {
@@ -21,6 +22,20 @@ func TestTable(t *testing.T) {
 	want := "| variable | default | meaning |\n|---|---|---|\n" +
 		"| `P_LOG_LEVEL` | `info` | how much is logged |\n| `P_NODE` | required | this node |\n| `P_APIPORT` | - | a port |\n"
 	if diff := cmp.Diff(want, Table("P", reflect.TypeFor[settings]())); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		prometheus.NewGauge(prometheus.GaugeOpts{Name: "p_now", Help: `What is "now".`}),
+		prometheus.NewCounterVec(prometheus.CounterOpts{Name: "p_drops_total", Help: "Drops."}, []string{"route", "reason"}),
+		prometheus.NewGauge(prometheus.GaugeOpts{Name: "other", Help: "Another program's."}),
+	)
+	want := "| metric | labels | meaning |\n|---|---|---|\n" +
+		"| `p_drops_total` | route, reason | Drops. |\n| `p_now` |  | What is \"now\". |\n"
+	if diff := cmp.Diff(want, Metrics(registry, "p_")); diff != "" {
 		t.Error(diff)
 	}
 }

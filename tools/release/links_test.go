@@ -38,7 +38,7 @@ func resolves(file, heading string) error {
 // What a document of this repository links to exists, with its heading.
 func TestLinksResolve(t *testing.T) {
 	var documents []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/design/*.md", "charts/stack/*.md", "test/e2e/*.md", "test/e2e/kube/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/design/*.md", "docs/reference/*.md", "charts/stack/*.md", "test/e2e/*.md", "test/e2e/kube/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		must(t, err)
 		documents = append(documents, found...)

@@ -280,7 +280,7 @@ func TestMistakes(t *testing.T) {
 
 // The reasons are those that the document has.
 func TestReasonsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/stack-proxy.md")
+	text, err := os.ReadFile("../../../docs/reference/stack-proxy.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +294,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the metric is in no line of docs/stack-proxy.md")
+	t.Error("the metric is in no line of docs/reference/stack-proxy.md")
 }
 
 func TestPassesAllocatesNothing(t *testing.T) {
