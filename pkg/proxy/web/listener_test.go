@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"os"
@@ -31,6 +32,38 @@ func TestConnectionWithoutItsProxyHeader(t *testing.T) {
 	}
 	if _, body := r.talk(t).ask(t, "PROXY TCP4 192.0.2.7 192.0.2.1 1234 50061\r\n"+plainGet); body != "ok" {
 		t.Errorf("got %q", body)
+	}
+}
+
+// Connections whose PROXY header is refused, such as a health check's, do not fill the log. What is left out is told.
+func TestRefusedHeadersDoNotFillTheLog(t *testing.T) {
+	addr, _ := raw(t, fine)
+	log := &lockedLog{}
+	r := startBy(t, Config{
+		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: Settings{AcceptProxy: loopback, Pool: pool(addr)},
+		Logger: slog.New(slog.NewJSONHandler(log, nil)),
+	})
+	const connections = 300
+	for range connections {
+		c := r.talk(t)
+		_, _ = io.WriteString(c.Conn, plainGet)
+		_, _ = io.Copy(io.Discard, c.Conn)
+		_ = c.Close()
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+	lines, leftOut := 0, 0
+	for _, l := range loggedLines(t, log.String()) {
+		switch l.Msg {
+		case "PROXY header refused":
+			lines++
+		case "lines about clients were left out":
+			leftOut += l.Lines
+		}
+	}
+	if lines == 0 || lines > 200 || lines+leftOut != connections {
+		t.Errorf("%d lines, %d are left out, of %d connections", lines, leftOut, connections)
 	}
 }
 
