@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
@@ -233,6 +234,16 @@ func TestLinkWithoutOptions(t *testing.T) {
 			}
 			if viaTor && sent.Giaddr() != torGiaddr {
 				t.Errorf("%s: giaddr %v, and no link", name, sent.Giaddr())
+			}
+			port, counted := int(b.heard.listener), 1.0
+			if viaTor {
+				port = int(unicast)
+			}
+			if vend == "" || vend[0] == 0 {
+				counted = 0
+			}
+			if n := testutil.ToFloat64(b.metrics.Port(port).Own[otherCookies]); n != counted {
+				t.Errorf("%s: %v messages with another cookie are counted", name, n)
 			}
 			if !viaTor {
 				if reply, _, drop := b.answer(sent); drop != None || !bytes.Equal(reply[236:], want) {

@@ -19,7 +19,7 @@ func TestText(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	solicit, err := dhcpv6.NewSolicit(mac)
+	solicit, err := dhcpv6.NewSolicit(mac, dhcpv6.WithOption(dhcpv6.OptBootFileURL("\x1b[3Jb\n00:00:09.000000 forged")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestText(t *testing.T) {
 		}
 	}
 	if strings.ContainsAny(text.String(), "\x1b\r\t\x00") || strings.Contains(text.String(), "\n00:00:09") ||
-		!strings.Contains(text.String(), "?[2Ja?00:00:09") {
+		!strings.Contains(text.String(), "?[2Ja?00:00:09") || !strings.Contains(text.String(), "?[3Jb") {
 		t.Errorf("a machine's text is not printable:\n%q", &text)
 	}
 	for _, cut := range []int{0, 10, 24 + 8, len(whole) - 1} {
