@@ -85,9 +85,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	options := proxy.Options{
-		Event:        seen.event,
-		Line:         seen.line,
-		Budgets:      seen.each,
+		Sink:         seen.sink,
 		Table:        table,
 		CatchAnswers: c.CatchAnswers,
 		Resolver:     &endpoint.Resolver{ResolvConf: c.ResolvConf, Logger: logger},

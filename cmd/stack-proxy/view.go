@@ -20,6 +20,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot/page"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/endpoint"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 // BootsConfig is what STACK_PROXY_BOOTS* variables set.
@@ -69,10 +70,10 @@ func splitPort(at string) (host string, port uint16, err error) {
 // view is what is shown of machines that boot: what the proxy tells it, and what keeps and shows that. Its zero value
 // is off.
 type view struct {
-	event, line func(*boot.Event)
-	each        *boot.Budgets
-	helpers     []daemon.Task
-	server      *page.Server
+	sink    record.Sink
+	relayed func(*boot.Event) // takes the events of dhcp-relay
+	helpers []daemon.Task
+	server  *page.Server
 }
 
 // Room of the queues, in events: a tenth of a second of a busy proxy's, and of its syslog, which may be a flood.
@@ -111,9 +112,10 @@ func newView(c *config, getenv func(string) string, logger *slog.Logger, registr
 		Pod: c.BootsPod, Others: c.BootsReplicas != "", Hardware: elsewhere.lookup(), Changed: elsewhere.changed,
 	})
 	requests, lines, relayed := boot.NewQueue(eventRoom), boot.NewQueue(lineRoom), boot.NewQueue(eventRoom)
-	recorder, each := feed.NewMerger(j.Record, j.Tick, relayed, requests, lines), boot.NewBudgets()
+	recorder := feed.NewMerger(j.Record, j.Tick, relayed, requests, lines)
+	boots := record.NewBoots(requests.Put, lines.Put)
 	for source, dropped := range map[string]func() uint64{
-		"requests": requests.Dropped, "syslog": lines.Dropped, "relay": relayed.Dropped, "client": each.Spared,
+		"requests": requests.Dropped, "syslog": lines.Dropped, "relay": relayed.Dropped, "client": boots.Spared,
 	} {
 		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "stack_proxy_boot_events_dropped_total",
@@ -126,14 +128,15 @@ func newView(c *config, getenv func(string) string, logger *slog.Logger, registr
 		Journal: j, Pod: c.BootsPod, Replicas: c.replicas(), Relay: c.BootsRelay, Local: fromHere, Logger: logger,
 	})
 	v := view{
-		event: requests.Put, line: lines.Put, each: each,
+		sink:    boots.Record,
+		relayed: relayed.Put,
 		helpers: append(elsewhere.of(j, recorder, logger, registry), server),
 		server:  server,
 	}
 	if c.BootsSocket == "" {
 		return v, nil
 	}
-	receiver, err := feed.Listen(c.BootsSocket, relayed.Put)
+	receiver, err := feed.Listen(c.BootsSocket, v.relayed)
 	if err != nil {
 		logger.Warn("nothing is known of DHCP", "error", err.Error())
 		return v, nil

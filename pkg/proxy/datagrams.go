@@ -31,7 +31,7 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 	case route.TFTP:
 		c := tftpConfig(r)
 		c.Listen, c.Pick, c.Report, c.Logger, c.Metrics = l.AddrPort(), f.pick, f.report, log, p.metrics.tftp
-		c.Event, c.Shaper = p.options.Event, p.shapers.Route(r.Name)
+		c.Sink, c.Shaper = p.options.Sink, p.shapers.Route(r.Name)
 		if c.Transparent && p.options.CatchAnswers {
 			if err := datagram.CatchAnswers(); err != nil {
 				return nil, fmt.Errorf("failed to open tftp route %s: %w", r.Name, err)
@@ -47,7 +47,7 @@ func (p *Proxy) listenDatagram(r route.Route, l route.Listen, backend *pool, log
 			Route: r.Name, Listen: l.AddrPort(), Pick: f.pick, Report: f.report,
 			DrainTimeout: r.Timeouts.Drain.D(),
 			Source:       syslog.Source(r.Syslog.Source), Workers: r.Workers, Logger: log, Metrics: p.metrics.syslog,
-			Event: p.options.Line,
+			Sink: p.options.Sink,
 		})
 		if err != nil {
 			return nil, err

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tinkerbell/stack/pkg/artifacts"
-	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/record"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -34,11 +34,10 @@ func TestFilesFromTheLoop(t *testing.T) {
 	var told []string
 	r := row("r", route.Files, free(t))
 	r.Files.Directory = directory
-	start(t, Options{Table: table(r), Event: func(e *boot.Event) {
+	start(t, Options{Table: table(r), Sink: func(x record.Exchange) {
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, fmt.Sprintln(e.Kind, e.Outcome, e.Status, e.Bytes, e.Expected, e.Endpoint, e.Offset,
-			string(e.Text(boot.Method)), string(e.Text(boot.File)), string(e.Text(boot.Agent)), string(e.Text(boot.Reason))))
+		told = append(told, fmt.Sprintln(x.Kind, x.Outcome, x.Code, x.Bytes, x.Expected, x.Endpoint, x.Offset, x.Method, x.Name, x.Agent, x.Reason))
 	}})
 	// ask is one request on a connection of its own, and what is told of it.
 	ask := func(path, headers string) (head string, body []byte, events []string) {
@@ -62,7 +61,7 @@ func TestFilesFromTheLoop(t *testing.T) {
 			mu.Lock()
 			events = told
 			mu.Unlock()
-			if n := len(events); n > 0 && !strings.HasPrefix(events[n-1], fmt.Sprintln(boot.HTTP, boot.Began)[:3]) {
+			if n := len(events); n > 0 && !strings.HasPrefix(events[n-1], fmt.Sprintln(record.HTTP, record.Began)[:3]) {
 				return head, []byte(rest), events
 			}
 			if time.Now().After(deadline) {

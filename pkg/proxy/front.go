@@ -29,7 +29,7 @@ func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) 
 	case route.TCP:
 		return tcp.Listen(tcp.Config{
 			Route: r.Name, Listen: l.AddrPort(), Settings: p.tcpSettings(r, backend, c.gates[r.Name]),
-			Logger: log, Metrics: p.metrics.tcp, Loops: p.loops, Account: p.options.Account, Event: p.options.Event,
+			Logger: log, Metrics: p.metrics.tcp, Loops: p.loops, Account: p.options.Account, Sink: p.options.Sink,
 		})
 	case route.HTTP, route.GRPC, route.Files:
 		s, err := p.settingsAt(c, r.Address(l), nil)
@@ -38,7 +38,7 @@ func (p *Proxy) listen(c *change, r route.Route, l route.Listen) (front, error) 
 		}
 		return web.Listen(web.Config{
 			Route: r.Name, Listen: l.AddrPort(), Settings: s, Logger: p.log, Metrics: p.metrics.web,
-			Loops: p.loops, Account: p.options.Account, Event: p.options.Event, Budgets: p.options.Budgets,
+			Loops: p.loops, Account: p.options.Account, Sink: p.options.Sink,
 		})
 	default:
 		return p.listenDatagram(r, l, backend, log)

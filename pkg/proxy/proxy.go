@@ -16,7 +16,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/endpoint/kube"
@@ -24,6 +23,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/web"
+	"github.com/tinkerbell/stack/pkg/record"
 	"github.com/tinkerbell/stack/pkg/route"
 )
 
@@ -47,11 +47,8 @@ type Options struct {
 	// nil is a container without a limit.
 	Account   *admission.Account
 	Container admission.Gauge
-	// Event gets the events of machines at the routes, and Line the lines of syslog. Both are called by many goroutines
-	// and must not wait; an event is valid during the call. They may be nil.
-	Event, Line func(*boot.Event)
-	// Budgets bound the events of each client's ordinary requests; nil does not.
-	Budgets *boot.Budgets
+	// Sink gets what becomes of exchanges at the routes; nil does not.
+	Sink record.Sink
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Registry may be nil.

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
-	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 // Source is the way in which the receiver learns the sender of a message.
@@ -50,9 +50,8 @@ type Config struct {
 	Source Source
 	// Workers is the number of sockets and loops that share the port; zero is one.
 	Workers int
-	// Event is told of each line. The event is valid during the call. It is called by every worker and must not wait.
-	// It may be nil.
-	Event func(*boot.Event)
+	// Sink gets each line. It may be nil.
+	Sink record.Sink
 	// Logger names the route already. It may be nil, Metrics too.
 	Logger  *slog.Logger
 	Metrics *Metrics

@@ -12,6 +12,7 @@ import (
 	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 const (
@@ -34,8 +35,8 @@ type worker struct {
 	overflow uint32
 	// pace is the shortest time between two batches that are not full. Under load it gathers datagrams into batches that
 	// would wake the worker one by one; a message that comes alone does not wait.
-	pace   time.Duration
-	teller teller
+	pace time.Duration
+	now  time.Time // of the batch; only with a Sink
 }
 
 // upstream is a socket towards endpoints, with the batch to send by it.
@@ -179,7 +180,9 @@ func (w *worker) forwardBatch() int {
 	if err := w.in.Receive(w.listener, mmsg.Batch); err != nil {
 		return 0
 	}
-	w.begin()
+	if w.config.Sink != nil {
+		w.now = time.Now()
+	}
 	n, bytes := w.in.Len(), 0
 	for i := range n {
 		if total, known := w.in.Overflow(i); known && total != w.overflow {
@@ -212,7 +215,8 @@ func (w *worker) forward(i int) Drop {
 		w.trouble.Warn("no endpoint for syslog", func() []any {
 			return []any{"client", client.Addr(), "error", err}
 		})
-		w.tellDropped(client, data, DropNoEndpoint)
+		m := Parse(data)
+		w.record(client, netip.AddrPort{}, &m, DropNoEndpoint)
 		return DropNoEndpoint
 	}
 	to := datagram.Peer{AddrPort: netip.AddrPortFrom(endpoint.Addr().Unmap(), endpoint.Port())}
@@ -236,6 +240,39 @@ func (w *worker) forward(i int) Drop {
 	w.line(i, up, client, to)
 	up.out.Tag(stream(client.Addr()))
 	return DropNot
+}
+
+// line puts a message into the batch, in the form of the route's source, and records it as it came.
+func (w *worker) line(i int, up *upstream, client, to datagram.Peer) {
+	source := w.source(client.Addr(), to.Addr())
+	var m Message
+	if source == SourceRewrite || w.config.Sink != nil {
+		m = Parse(w.in.Data(i))
+		w.record(client, to.AddrPort, &m, DropNot) // before the datagram is taken
+	}
+	switch source {
+	case SourceNone:
+		up.out.Take(w.in, i, to, netip.Addr{}, 0)
+	case SourceTransparent:
+		up.out.Take(w.in, i, to, client.Addr(), 0)
+	case SourceRewrite:
+		up.out.Push(m.Append(up.out.Next(), client.Addr()), to, netip.Addr{}, 0)
+	}
+}
+
+// record records a line that is passed on, or that no endpoint takes.
+func (w *worker) record(client datagram.Peer, endpoint netip.AddrPort, m *Message, why Drop) {
+	x := record.Exchange{
+		Kind: record.Syslog, Route: w.config.Route, Port: w.listener.Local().Port(), Client: client.Addr(),
+		Endpoint: endpoint, Begin: w.now, Code: uint16(m.Priority),
+		Agent: record.Text(m.App), Message: record.Text(m.Text),
+	}
+	if why == DropNot {
+		x.Bytes = uint64(len(m.Text))
+	} else {
+		x.Outcome, x.Reason = record.NoServer, why.String()
+	}
+	w.config.Sink.Record(x)
 }
 
 // stream is a number for a machine: datagrams with the same number stay in order.

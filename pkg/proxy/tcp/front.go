@@ -19,12 +19,12 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
-	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 // Config makes a [Front].
@@ -41,9 +41,8 @@ type Config struct {
 	Account *admission.Account
 	// Settings are what [Front.Update] may change.
 	Settings
-	// Event is called for each connection when it has its endpoint, and when it has ended. The event is valid during the
-	// call. Several goroutines and loops call it, and it must not wait. Nil: no events.
-	Event func(*boot.Event)
+	// Sink gets each connection when it has its endpoint, and when it has ended. It may be nil.
+	Sink record.Sink
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Metrics may be nil.
@@ -99,7 +98,6 @@ type Front struct {
 	settings atomic.Pointer[Settings]
 	metrics  *routeMetrics
 	room     *admission.Route
-	events   boot.Allowance    // for events of refused connections
 	lines    *loglimit.Clients // in the log
 
 	conns sock.Conns[*session]
@@ -212,7 +210,7 @@ func (f *Front) add(s *session) bool {
 func (f *Front) remove(s *session) {
 	f.conns.Remove(s)
 	s.lease.Release()
-	s.tellEnd()
+	s.recordEnd()
 	f.metrics.closed()
 	f.done.Done()
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
+	"github.com/tinkerbell/stack/pkg/record/recordtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -75,7 +76,7 @@ type running struct {
 	*Front
 	stop func() error // ends Serve and waits for it
 	*Metrics
-	told *tales
+	log *recordtest.Log
 }
 
 // loops run until the test has ended.
@@ -110,12 +111,13 @@ func startBy(t *testing.T, c Config, addrs ...netip.AddrPort) running {
 	t.Helper()
 	metrics := NewMetrics(prometheus.NewRegistry())
 	c.Pool = endpoint.NewPool(endpoint.Config{Route: "r", Sources: []endpoint.Source{endpoint.Fixed(addrs...)}})
-	told := new(tales)
-	c.Route, c.Metrics, c.Loops, c.Event = "r", metrics, loops(t), told.add // every test is one with events
+	log := new(recordtest.Log)
+	c.Route, c.Metrics, c.Loops, c.Sink = "r", metrics, loops(t), log.Add
 	f, err := Listen(c)
 	if err != nil {
 		t.Fatal(err)
 	}
+	log.Port = f.Addr().Port()
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- f.Serve(ctx) }()
@@ -132,7 +134,7 @@ func startBy(t *testing.T, c Config, addrs ...netip.AddrPort) running {
 			}
 		}
 	})
-	return running{f, stop, metrics, told}
+	return running{f, stop, metrics, log}
 }
 
 func (r running) dial(t *testing.T) *net.TCPConn {

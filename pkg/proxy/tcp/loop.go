@@ -9,6 +9,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 // frontLoop is a front's share of an event loop: its acceptor, and the sessions of the connections that it accepts.
@@ -42,7 +43,9 @@ func (in *frontLoop) Failed(err error, pause time.Duration) {
 func (in *frontLoop) Admit(fd int, from netip.AddrPort) {
 	f := in.front
 	s := &session{front: f, settings: f.settings.Load(), in: in, peer: from, since: in.loop.Now()}
-	s.outcome.began = s.since
+	s.outcome.Exchange = record.Exchange{
+		Kind: record.Stream, Route: f.config.Route, Port: f.Addr().Port(), Client: from.Addr(), Begin: s.since,
+	}
 	s.sides = [2]side{
 		toServer: {session: s, direction: toServer, fd: fd}, toClient: {session: s, direction: toClient, fd: -1},
 	}

@@ -120,7 +120,7 @@ func (s *session) refuseHeader(err error) {
 
 // admit counts the session for its client, unless the client has as many as it may.
 func (s *session) admit(client netip.AddrPort) {
-	s.client, s.outcome.client = client, client.Addr()
+	s.client, s.outcome.Client = client, client.Addr()
 	why := s.lease.Move(client.Addr())
 	switch {
 	case why != admission.Admitted:

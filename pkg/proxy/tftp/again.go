@@ -35,7 +35,7 @@ func (t *transfer) missed(op uint16, b []byte, now time.Time) bool {
 func (h *handler) again(w *worker, s *session) {
 	t := &s.State
 	t.sent = w.Now()
-	t.retransmits++
+	t.Resent++
 	h.meters.retransmits.Inc()
 	h.spent(s, len(t.newest))
 	w.Reply(s, t.newest)

@@ -88,7 +88,7 @@ func TestMissed(t *testing.T) {
 	newRead := func(blocks int, options ...string) *transfer {
 		b := rrq("f", options...)
 		r, _ := parseRequest(b)
-		tr := newTransfer(b, r, begin)
+		tr := newTransfer(b, r)
 		if len(options) > 0 {
 			tr.observe(opOack, append([]byte{0, opOack}, options[0]+"\x00"+options[1]+"\x00"...))
 			tr.observe(opAck, ack(0))

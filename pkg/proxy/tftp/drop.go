@@ -1,6 +1,9 @@
 package tftp
 
-import "github.com/tinkerbell/stack/pkg/proxy/datagram"
+import (
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+	"github.com/tinkerbell/stack/pkg/record"
+)
 
 // Drop is the reason for which a datagram is not passed on.
 type Drop uint8
@@ -78,4 +81,16 @@ func (o Outcome) String() string {
 		return "unknown"
 	}
 	return outcomeNames[o]
+}
+
+// recorded is the outcome as it is recorded.
+func (o Outcome) recorded() record.Outcome {
+	switch o {
+	case OutcomeCompleted, OutcomeServerError, OutcomeClientError:
+		return record.Done
+	case OutcomeRefused, OutcomeNoAnswer:
+		return record.NoServer
+	default:
+		return record.Torn
+	}
 }

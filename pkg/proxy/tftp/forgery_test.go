@@ -337,7 +337,7 @@ func TestF6Steps(t *testing.T) {
 		b := rrq("f")
 		b[1] = byte(op)
 		r, _ := parseRequest(b)
-		tr := newTransfer(b, r, time.Now())
+		tr := newTransfer(b, r)
 		return &tr
 	}
 	// client passes a datagram as the handler does.

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
-	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 const (
@@ -50,9 +50,8 @@ type Config struct {
 	// Transparent sends to endpoints from the machine's address, and from its port where that is free. It needs
 	// CAP_NET_ADMIN or CAP_NET_RAW, and answers that the network brings to us (see [datagram.CatchAnswers]).
 	Transparent bool
-	// Event is told of each transfer when it begins and when it ends, and of each request that is refused. The event is
-	// valid during the call. It is called by every worker and must not wait. It may be nil.
-	Event func(*boot.Event)
+	// Sink gets each transfer when it begins and when it ends, and each request that is refused. It may be nil.
+	Sink record.Sink
 	// Logger names the route already. It may be nil, Metrics too.
 	Logger  *slog.Logger
 	Metrics *Metrics

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
-	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 type (
@@ -27,8 +27,7 @@ type handler struct {
 	ended *loglimit.Limiter
 	// patience is how long an endpoint may leave a request unanswered before the next repetition goes to another one.
 	patience time.Duration
-	port     uint16         // the port that machines send requests to
-	spare    boot.Allowance // bounds the events of refused requests
+	port     uint16 // the port that machines send requests to
 }
 
 const defaultPatience = 5 * time.Second
@@ -96,7 +95,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	}
 	if r.op == opWrite && !h.allowWrite.Load() {
 		w.Answer(d, writeError)
-		h.tellRefused(w, d, r, DropWriteRefused)
+		h.refuse(w, d, r, DropWriteRefused)
 		return DropWriteRefused
 	}
 	if s != nil && s.State.repeats(d.Data) {
@@ -105,7 +104,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	s, refusal, err := w.Open(d)
 	if refusal != datagram.RefusedNot {
 		drop := refusals[refusal]
-		h.tellRefused(w, d, r, drop)
+		h.refuse(w, d, r, drop)
 		h.trouble.Warn("request dropped", func() []any {
 			return []any{
 				"reason", drop.String(), "client", d.Client.AddrPort, "file", string(clip(r.file)), "error", err,
@@ -113,9 +112,11 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 		})
 		return drop
 	}
-	s.State = newTransfer(d.Data, r, w.Now())
+	s.State = newTransfer(d.Data, r)
+	s.State.Exchange = h.exchange(s.Client, w.Now(), r.op, string(clip(r.file)))
+	s.State.sought = s.State.Begin
 	h.meters.live.Inc()
-	h.tellBegin(s)
+	h.record(s, record.Began, s.State.asked)
 	if err := s.Send(d.Data, s.Endpoint); err != nil {
 		h.trouble.Warn("request not sent", func() []any {
 			return []any{"endpoint", s.Endpoint.AddrPort, "error", err}
@@ -133,7 +134,7 @@ func (h *handler) repeat(w *worker, s *session, d datagram.Datagram) Drop {
 		h.spent(s, len(t.first))
 		w.Reply(s, t.first)
 		h.meters.retransmits.Inc()
-		t.retransmits++
+		t.Resent++
 		return DropNot
 	}
 	if w.Now().Sub(t.sought) >= h.patience {
@@ -205,11 +206,11 @@ func (h *handler) server(w *worker, s *session, from datagram.Peer, data []byte)
 
 func (h *handler) observe(w *worker, s *session, op uint16, data []byte) {
 	t := &s.State
-	before := t.retransmits
+	before := t.Resent
 	if t.observe(op, data) {
 		h.finish(w, s, OutcomeCompleted)
 	}
-	if t.retransmits != before {
+	if t.Resent != before {
 		h.meters.retransmits.Inc()
 	}
 	if op == opOack {
@@ -248,7 +249,7 @@ func (h *handler) finish(w *worker, s *session, o Outcome) {
 	w.Finish(s)
 }
 
-// settle counts and logs a transfer, once.
+// settle counts, logs and records a transfer, once.
 func (h *handler) settle(w *worker, s *session, outcome Outcome) {
 	t := &s.State
 	if t.ended {
@@ -259,14 +260,13 @@ func (h *handler) settle(w *worker, s *session, outcome Outcome) {
 	if outcome == OutcomeNoAnswer {
 		h.config.Report.NoAnswer(s.Endpoint)
 	}
+	t.Took = w.Now().Sub(t.Begin)
 	h.meters.live.Dec()
 	h.meters.transfers[outcome].Inc()
-	h.tellEnd(w, s, outcome)
-	seconds := w.Now().Sub(t.started).Seconds()
 	level := slog.LevelInfo
 	switch outcome {
 	case OutcomeCompleted:
-		h.meters.seconds.Observe(seconds)
+		h.meters.seconds.Observe(t.Took.Seconds())
 	case OutcomeRefused, OutcomeNoAnswer, OutcomeTimeout, OutcomeDrained:
 		level = slog.LevelWarn
 	}
@@ -274,15 +274,48 @@ func (h *handler) settle(w *worker, s *session, outcome Outcome) {
 	if outcome == OutcomeEvicted { // a flood can cause any number of these
 		limiter, level = h.trouble, slog.LevelWarn
 	}
-	limiter.LogAt(w.Now().UnixNano(), level, "tftp transfer ended", func() []any { return t.line(s, outcome, seconds) })
+	limiter.LogAt(w.Now().UnixNano(), level, "tftp transfer ended", func() []any { return t.line(s, outcome) })
+	if outcome != OutcomeCompleted {
+		t.Reason = outcome.String()
+	}
+	t.Expected, t.Block, t.Window = t.size, uint16(t.block), uint16(t.window)
+	h.record(s, outcome.recorded(), t.agreed)
+}
+
+// exchange is one that a request begins.
+func (h *handler) exchange(client datagram.Peer, now time.Time, op uint16, file string) record.Exchange {
+	x := record.Exchange{
+		Kind: record.TFTP, Route: h.config.Route, Port: h.port, Client: client.Addr(), Begin: now, Name: file,
+	}
+	if op == opWrite {
+		x.Method = "write"
+	}
+	return x
+}
+
+// record records a transfer. Options are those of the machine's request, or those of the server's OACK.
+func (h *handler) record(s *session, outcome record.Outcome, options string) {
+	x := &s.State.Exchange
+	x.Outcome, x.Endpoint, x.Agent = outcome, s.Endpoint.AddrPort, options
+	h.config.Sink.Record(*x)
+}
+
+// refuse records a request that is not passed on.
+func (h *handler) refuse(w *worker, d datagram.Datagram, r request, why Drop) {
+	x := h.exchange(d.Client, w.Now(), r.op, record.Text(r.file))
+	x.Outcome, x.Reason = record.Refused, why.String()
+	if why == DropNoEndpoint {
+		x.Outcome = record.NoServer
+	}
+	h.config.Sink.Record(x)
 }
 
 // line is the arguments of the log line about the transfer's end.
-func (t *transfer) line(s *session, outcome Outcome, seconds float64) []any {
+func (t *transfer) line(s *session, outcome Outcome) []any {
 	args := []any{
-		"client", s.Client.AddrPort, "asked", s.Asked, "endpoint", s.Endpoint.AddrPort, "file", t.file,
-		"outcome", outcome.String(), "bytes", t.bytes, "blocks", t.high, "retransmits", t.retransmits,
-		"seconds", seconds, "requested", t.asked, "agreed", t.agreed,
+		"client", s.Client.AddrPort, "asked", s.Asked, "endpoint", s.Endpoint.AddrPort, "file", t.Name,
+		"outcome", outcome.String(), "bytes", t.Bytes, "blocks", t.high, "retransmits", t.Resent,
+		"seconds", t.Took.Seconds(), "requested", t.asked, "agreed", t.agreed,
 	}
 	if t.write {
 		args = append(args, "write", true)
@@ -293,8 +326,8 @@ func (t *transfer) line(s *session, outcome Outcome, seconds float64) []any {
 			args = append(args, "remedy", unheard)
 		}
 	}
-	if t.message != "" {
-		args = append(args, "code", t.code, "message", t.message)
+	if t.Message != "" {
+		args = append(args, "code", t.code, "message", t.Message)
 	}
 	return args
 }

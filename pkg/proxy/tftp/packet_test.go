@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"math"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -81,7 +80,7 @@ func TestUnwrap(t *testing.T) {
 // A transfer of 40 MiB in blocks of 512 bytes passes the end of the block counter once.
 func TestTransferBeyondTheCounter(t *testing.T) {
 	r, _ := parseRequest(rrq("big"))
-	tr := newTransfer(rrq("big"), r, time.Now())
+	tr := newTransfer(rrq("big"), r)
 	const blocks = 40 << 20 / 512
 	data := make([]byte, headerSize+512)
 	for n := 1; n <= blocks; n++ {
@@ -102,8 +101,8 @@ func TestTransferBeyondTheCounter(t *testing.T) {
 	if !tr.observe(opAck, last) {
 		t.Error("the last ACK did not complete the transfer")
 	}
-	if tr.bytes != 40<<20 || tr.high != uint64(end) || tr.retransmits != blocks/1000 {
-		t.Errorf("got %d bytes, %d blocks, %d retransmits", tr.bytes, tr.high, tr.retransmits)
+	if tr.Bytes != 40<<20 || tr.high != uint64(end) || tr.Resent != blocks/1000 {
+		t.Errorf("got %d bytes, %d blocks, %d retransmits", tr.Bytes, tr.high, tr.Resent)
 	}
 }
 
@@ -120,7 +119,7 @@ func FuzzPackets(f *testing.F) {
 			t.Fatalf("negotiated %+v from %q", n, b)
 		}
 		// The same bytes as a conversation: whatever comes, accounts stay sane.
-		tr := newTransfer(b, r, time.Time{})
+		tr := newTransfer(b, r)
 		for len(b) > 0 {
 			n := min(len(b), 4+int(b[0])%16)
 			packet := b[:n]
@@ -138,8 +137,8 @@ func FuzzPackets(f *testing.F) {
 			} else {
 				tr.observe(op, packet)
 			}
-			if tr.high < high || tr.high-high > 1<<15 || tr.bytes > tr.high*65535 {
-				t.Fatalf("from block %d to %d, %d bytes", high, tr.high, tr.bytes)
+			if tr.high < high || tr.high-high > 1<<15 || tr.Bytes > tr.high*65535 {
+				t.Fatalf("from block %d to %d, %d bytes", high, tr.high, tr.Bytes)
 			}
 		}
 	})
@@ -147,7 +146,7 @@ func FuzzPackets(f *testing.F) {
 
 func BenchmarkObserve(b *testing.B) {
 	r, _ := parseRequest(rrq("big"))
-	tr := newTransfer(rrq("big"), r, time.Now())
+	tr := newTransfer(rrq("big"), r)
 	data := append([]byte{0, opData, 0, 0}, bytes.Repeat([]byte{1}, 512)...)
 	b.ReportAllocs()
 	for n := 1; b.Loop(); n++ {

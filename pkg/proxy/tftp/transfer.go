@@ -6,18 +6,18 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 // transfer is the state of one transfer, as the proxy observes it.
 type transfer struct {
+	record.Exchange
+
 	request []byte // as the client sent it, to recognise a repetition
 	first   []byte // the server's first answer, to repeat it
-	file    string
-	mode    string
 	asked   string // options as requested
 	agreed  string // options as confirmed
 	write   bool
-	started time.Time
 	sought  time.Time // when the present endpoint got the request
 
 	server   datagram.Peer // the server's TID, once it has answered
@@ -26,32 +26,25 @@ type transfer struct {
 	agreeing bool // the server has answered with an OACK
 	negotiated
 
-	high        uint64 // the highest block sent, unwrapped
-	acked       uint64 // the highest of them that was acknowledged
-	bytes       uint64 // payload up to the highest block
-	retransmits uint64
-	last        uint64 // the number of the final, short block
-	complete    bool   // last is known
+	high     uint64 // the highest block sent, unwrapped; Bytes is the payload up to it
+	acked    uint64 // the highest of them that was acknowledged
+	last     uint64 // the number of the final, short block
+	complete bool   // last is known
 
 	allowance allowance // of the route's rate
 
 	newest []byte    // the block of number high, where it is kept
 	sent   time.Time // when the client was last sent it
 
-	ended   bool
-	code    uint16 // of an ERROR
-	message string
+	ended bool
+	code  uint16 // of an ERROR; Message is its text
 }
 
-func newTransfer(b []byte, r request, now time.Time) transfer {
+func newTransfer(b []byte, r request) transfer {
 	return transfer{
 		request:    bytes.Clone(b),
-		file:       string(clip(r.file)),
-		mode:       string(clip(r.mode)),
 		asked:      optionText(r.options),
 		write:      r.op == opWrite,
-		started:    now,
-		sought:     now,
 		negotiated: negotiated{block: defaultBlock, window: 1},
 	}
 }
@@ -109,11 +102,11 @@ func (t *transfer) observe(op uint16, b []byte) (completed bool) {
 		n, _ := block(b)
 		at := unwrap(t.high, n)
 		if at <= t.high {
-			t.retransmits++
+			t.Resent++
 			return false
 		}
 		t.high = at
-		t.bytes = (at-1)*uint64(t.block) + uint64(len(b)-headerSize) // all but the last are full
+		t.Bytes = (at-1)*uint64(t.block) + uint64(len(b)-headerSize) // all but the last are full
 		if len(b)-headerSize < t.block {
 			t.last, t.complete = at, true
 		}
@@ -135,7 +128,7 @@ func (t *transfer) observe(op uint16, b []byte) (completed bool) {
 func (t *transfer) fail(b []byte) {
 	t.code = binary.BigEndian.Uint16(b[2:])
 	text, _, _ := bytes.Cut(b[headerSize:], []byte{0})
-	t.message = string(clip(text))
+	t.Message, t.Code = string(clip(text)), min(t.code, 1<<16-2)+1
 }
 
 // outcomeOf is the outcome of a transfer whose session is closed for the reason why.

@@ -17,13 +17,13 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
-	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/host"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 // Config makes a [Front].
@@ -34,11 +34,8 @@ type Config struct {
 	Listen netip.AddrPort
 	// Settings are what [Front.Update] may change.
 	Settings
-	// Event is told of the beginnings of long answers and of gRPC calls, and of the end of every request. The event is
-	// valid during the call. It is called from several goroutines and from loops, and must not wait. Nil: nobody is told.
-	Event func(*boot.Event)
-	// Budgets bound what Event is told of each client's ordinary requests; nil does not.
-	Budgets *boot.Budgets
+	// Sink gets long answers and gRPC calls when they begin, and every request when it has ended. It may be nil.
+	Sink record.Sink
 	// Logger may be nil. Lines get the route they are about: the front's own, or one of Sites.
 	Logger *slog.Logger
 	// Metrics may be nil.
@@ -140,8 +137,7 @@ type Front struct {
 	listener *listener
 	metrics  *routeMetrics
 	loops    []*frontLoop
-	own      *loop.Group // where the front was given no loops
-	spare    boot.Allowance
+	own      *loop.Group       // where the front was given no loops
 	lines    *loglimit.Clients // in the log
 
 	mu      sync.Mutex

@@ -27,6 +27,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/record/recordtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,7 +38,7 @@ type running struct {
 	stop func() error
 	url  string
 	http *http.Client
-	told *tales
+	log  *recordtest.Log
 }
 
 func start(t *testing.T, s Settings) running { return startLogged(t, s, io.Discard) }
@@ -93,12 +94,13 @@ func startBy(t *testing.T, c Config) running {
 		c.Drain = 5 * time.Second
 	}
 	metrics := NewMetrics(prometheus.NewRegistry())
-	told := new(tales)
-	c.Route, c.Metrics, c.Event = "r", metrics, told.add // so that every test is one with events
+	log := new(recordtest.Log)
+	c.Route, c.Metrics, c.Sink = "r", metrics, log.Add
 	f, err := Listen(c)
 	if err != nil {
 		t.Fatal(err)
 	}
+	log.Port = f.Addr().Port()
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- f.Serve(ctx) }()
@@ -113,7 +115,7 @@ func startBy(t *testing.T, c Config) running {
 			t.Errorf("Serve() = %v", err)
 		}
 	})
-	return running{f, metrics, stop, "http://" + f.Addr().String(), &http.Client{Transport: transport}, told}
+	return running{f, metrics, stop, "http://" + f.Addr().String(), &http.Client{Transport: transport}, log}
 }
 
 func pool(addrs ...string) *endpoint.Pool {

@@ -2,90 +2,43 @@ package web
 
 import (
 	"bufio"
-	"context"
+	"cmp"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
-	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
-// AccessLog says which requests are logged: "off", "errors" (codes from 400, and gRPC's grpcFaults), "all", or "1/N" of
-// those that went well and all errors.
-type AccessLog struct {
-	errors bool
-	every  uint64 // 1 of so many that went well; 0 none
-}
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (a *AccessLog) UnmarshalText(text []byte) error {
-	switch s := string(text); s {
-	case "off", "":
-		*a = AccessLog{}
-	case "errors":
-		*a = AccessLog{errors: true}
-	case "all":
-		*a = AccessLog{errors: true, every: 1}
-	default:
-		var n uint64
-		if _, err := fmt.Sscanf(s, "1/%d", &n); err != nil || n == 0 || s != "1/"+strconv.FormatUint(n, 10) {
-			return fmt.Errorf("%q is none of off, errors, all, 1/N", s)
-		}
-		*a = AccessLog{errors: true, every: n}
-	}
-	return nil
-}
-
-// MarshalText implements encoding.TextMarshaler.
-func (a AccessLog) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
-
-func (a AccessLog) String() string {
-	switch {
-	case a.every == 1:
-		return "all"
-	case a.every > 1:
-		return "1/" + strconv.FormatUint(a.every, 10)
-	case a.errors:
-		return "errors"
-	default:
-		return "off"
-	}
-}
-
-// observer counts, times and logs the requests of a front, and bounds stalls in their bodies.
+// observer counts, times, logs and records the requests of a route, and bounds stalls in their bodies.
 type observer struct {
 	next     http.Handler
+	route    string
+	port     uint16
 	settings *Settings
 	log      *slog.Logger
 	metrics  *routeMetrics
 	room     *admission.Route
-	lines    *loglimit.Clients
-	turn     atomic.Uint64
-	teller
+	lines    *loglimit.Clients // in the log
+	turn     atomic.Uint64     // of the requests that went well, in the log
+	sink     record.Sink
 }
 
 // ServeHTTP implements http.Handler.
 func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	start := time.Now()
-	seen := &response{ResponseWriter: w, old: !r.ProtoAtLeast(1, 1)}
-	if o.tell != nil {
-		seen.request = request{
-			Request: r, observer: o, path: r.URL.Path, client: Client(r, o.settings.Trusted), start: start,
-		}
+	seen := &response{ResponseWriter: w, old: !r.ProtoAtLeast(1, 1), request: r, sink: o.sink}
+	if seen.outcome.Begin = time.Now(); o.sink != nil {
+		seen.outcome.Exchange = o.exchange(Client(r, o.settings.Trusted), seen.outcome.Begin, r.URL.Path)
 	}
 	var under *conn
 	if r.ProtoMajor == 1 { // in HTTP/2 others' requests and answers are under way on the connection too
@@ -122,7 +75,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			// of its own is not the client's being late.
 			under.inBody.Store(false)
 		}
-		o.end(seen, r, start, recover())
+		o.end(seen, r, recover())
 	}()
 	if seen.refused = refused != admission.Admitted; seen.refused {
 		o.metrics.refused(refused.String())
@@ -145,24 +98,22 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			reply.Refuse(seen, r, http.StatusBadRequest, reply.InvalidArgument, err.Error())
 			return
 		}
-		seen.tellCall()
+		seen.recordCall()
 		o.next.ServeHTTP(seen, r)
 	}
 }
 
-// end counts and logs a request, and passes trouble on: with what the handler panicked.
-func (o *observer) end(seen *response, r *http.Request, start time.Time, trouble any) {
-	code := seen.code
-	if code == 0 {
-		code = http.StatusOK
-	}
-	torn := trouble != nil && r.Context().Err() == nil && seen.outcome.unsent == nil
+// end counts, logs and records a request, and passes trouble on: with what the handler panicked.
+func (o *observer) end(seen *response, r *http.Request, trouble any) {
+	x := &seen.outcome
+	x.Code, x.Bytes = uint16(cmp.Or(seen.code, http.StatusOK)), uint64(seen.bytes)
+	torn := trouble != nil && r.Context().Err() == nil && x.unsent == nil
 	switch {
 	case torn:
 		// The proxy aborts so when an endpoint breaks off in the midst of a body: the client must see a torn
 		// response, not a short one.
 		o.metrics.failed(reasonTorn)
-		seen.outcome.torn(reasonTorn)
+		x.torn(reasonTorn)
 		if reply.IsGRPC(r) && seen.code == http.StatusOK {
 			// A client of gRPC reads this: a stream that is reset would be an internal error, which nobody tries again.
 			seen.Header().Set(trailerStatus, "14")
@@ -171,96 +122,23 @@ func (o *observer) end(seen *response, r *http.Request, start time.Time, trouble
 		}
 	case trouble != nil:
 		o.metrics.failed(reasonGone)
-		seen.outcome.torn(reasonGone)
+		x.torn(reasonGone)
 	}
-	took := time.Since(start)
-	grpc := grpcCode(r, seen.Header(), took, trouble != nil && !torn)
+	x.Took = time.Since(x.Begin)
+	grpc := grpcCode(r, seen.Header(), x.Took, trouble != nil && !torn)
 	if grpc != "" {
 		o.metrics.handled(grpc)
 	}
 	faulty := torn || slices.Contains(grpcFaults, grpc)
-	if !seen.refused && (seen.outcome.failure != nil || o.logs(code, faulty)) {
-		o.record(&access{
-			method: r.Method, path: r.URL.Path, code: code, grpc: grpc, bytes: seen.bytes, took: took,
-			client: peerOf(r), host: r.Host, agent: r.UserAgent(), torn: torn, faulty: faulty,
-			reason: seen.outcome.reason, failure: seen.outcome.failure,
-		}, Client(r, o.settings.Trusted))
+	if !seen.refused && (x.failure != nil || o.logs(x.Code, faulty)) {
+		x.Client, x.Method, x.Agent = Client(r, o.settings.Trusted), r.Method, r.UserAgent()
+		o.write(&x.Exchange, access{peerOf(r), r.Host, r.URL.Path, grpc, faulty, x.failure})
 	}
-	o.metrics.ended(code, took)
-	seen.tellEnd(code, took, grpc)
+	o.metrics.ended(int(x.Code), x.Took)
+	seen.recordEnd(grpc)
 	if trouble != nil {
 		panic(trouble)
 	}
-}
-
-func (o *observer) logs(code int, faulty bool) bool {
-	a := o.settings.AccessLog
-	if code >= http.StatusBadRequest || faulty {
-		return a.errors
-	}
-	return a.every > 0 && o.turn.Add(1)%a.every == 0
-}
-
-// access is a line of the log.
-type access struct {
-	method, path, host, agent string
-	client                    netip.Addr // the connection's
-	code                      int
-	grpc                      string // the code's name; empty if it was no call
-	bytes                     int64
-	took                      time.Duration
-	torn, faulty              bool
-	reason                    string
-	failure                   error // why no endpoint has answered
-}
-
-// Lengths of texts in a line, in bytes: most of them are the client's, and a line stays below 4 KiB.
-const mostLogged, mostLoggedMethod = 256, 32
-
-// record writes a line, unless the client, or all together, have had too many about what went wrong.
-func (o *observer) record(a *access, client netip.Addr) {
-	if kind := a.kind(); kind != "" && !o.lines.Allow(client, kind) {
-		return
-	}
-	level := slog.LevelInfo
-	if a.torn {
-		level = slog.LevelWarn
-	}
-	log := o.log
-	if a.grpc != "" {
-		log = log.With("grpc_code", a.grpc)
-	}
-	log = log.With("method", cut(a.method, mostLoggedMethod),
-		"path", cut(a.path, mostLogged), "code", a.code, "bytes", a.bytes, "seconds", a.took.Seconds(), "client", a.client,
-		"host", cut(a.host, mostLogged), "agent", cut(a.agent, mostLogged), "torn", a.torn)
-	if a.failure != nil {
-		log.Warn("request failed", "reason", a.reason, "error", cut(a.failure.Error(), mostLogged))
-		return
-	}
-	log.Log(context.Background(), level, "request")
-}
-
-// kind is of which kind of trouble a line tells; empty where all went well.
-func (a *access) kind() string {
-	switch {
-	case a.faulty && a.grpc != "":
-		return a.grpc
-	case a.torn:
-		return reasonTorn
-	case a.code >= http.StatusBadRequest:
-		return strconv.Itoa(a.code)
-	default:
-		return ""
-	}
-}
-
-// cut shortens a text of a client's, and marks it.
-func cut(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	const mark = "…"
-	return boot.Cut(strings.ToValidUTF8(text[:most], "\uFFFD"), most-len(mark), "") + mark
 }
 
 // response remembers the code. ReadFrom goes through to net/http, or files would be copied in user space.
@@ -273,7 +151,8 @@ type response struct {
 	share share
 	// refused: there was no room for it. That is logged for all of them at a time.
 	refused bool
-	request request // to be told of
+	request *http.Request
+	sink    record.Sink
 	outcome outcome
 	body    *stallReader // of a request in HTTP/1.1; nil where it has none
 	shaping shaping      // in HTTP/2
@@ -306,7 +185,7 @@ func (r *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (r *response) WriteHeader(code int) {
 	if r.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
 		r.code = code
-		r.tellLong(r.expected())
+		r.recordLong(r.expected())
 	} else if r.old && code < http.StatusOK { // RFC 9110, section 15.2
 		return
 	}
@@ -332,7 +211,7 @@ func (r *response) wrote(err error) {
 	if err != nil {
 		r.outcome.unsent = err
 	}
-	r.tellLong(uint64(r.bytes))
+	r.recordLong(uint64(r.bytes))
 }
 
 // ReadFrom implements io.ReaderFrom.

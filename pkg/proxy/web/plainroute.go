@@ -1,19 +1,17 @@
 package web
 
 import (
-	"bytes"
 	"errors"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 // plain is the route that serves plain requests in the engine; nil where all requests are net/http's.
@@ -171,106 +169,40 @@ func refusal(code int, lines, text string) *http1.Refusal {
 	}
 }
 
-// Passing implements http1.Route: it tells of a long answer that it is under way, once.
+// Passing implements http1.Route: it records that a long answer is under way, once.
 func (p *plainRoute) Passing(x *http1.Exchange, r http1.Result) {
-	if c := connOf(x); !c.announced && max(r.Sent, r.Expected) >= boot.LongAnswer {
-		c.announced = true
-		p.observer.tellPlain(x, boot.Began, "", http1.Result{Code: r.Code, Expected: r.Expected}, 0)
+	c, sink := connOf(x), p.observer.sink
+	if c.announced || sink == nil || max(r.Sent, r.Expected) < record.LongAnswer {
+		return
 	}
+	c.announced = true
+	began := p.observer.plain(x, http1.Result{Code: r.Code, Expected: r.Expected}, 0)
+	began.Outcome, began.Reason = record.Began, ""
+	sink(began)
 }
 
 // Ended implements http1.Route.
 func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) {
-	o, c, took := p.observer, connOf(x), time.Since(x.Start)
-	outcome, reason := boot.Done, reasonOf(r)
-	switch {
-	case reason == reasonGone && x.File != nil: // a file that a client takes a part of is no failure
-		outcome = boot.Torn
-	case reason != "":
-		outcome = boot.Torn
-		o.metrics.failed(reason)
-	case c.reason != "":
-		outcome, reason = boot.NoServer, c.reason
+	o, c, took, torn := p.observer, connOf(x), time.Since(x.Start), r.Broken != nil
+	if r.Gone && x.File == nil || torn { // a file that a client takes a part of is no failure
+		o.metrics.failed(reasonOf(r))
 	}
 	o.metrics.ended(r.Code, took)
 	if file, ok := x.File.(CachedFile); ok {
 		file.Served(r.Sent, took, r.Broken)
 	}
-	at := x.Start.UnixNano() + int64(took)
-	if o.tell != nil && (reason != "" || o.each.Allow(x.Client, at, r.Code, uint64(max(r.Sent, r.Expected)))) {
-		o.tellPlain(x, outcome, reason, r, took)
-	}
-	torn := r.Broken != nil
-	if c.reason == "" && !o.logs(r.Code, torn) {
+	logged := c.reason != "" || o.logs(uint16(r.Code), torn)
+	if !logged && o.sink == nil {
 		return
 	}
-	a := &access{
-		method: x.Request.Method(), path: string(plainPath(x.Request.Target)), host: string(x.Request.Host),
-		client: x.Client, code: r.Code, bytes: r.Sent, took: took, agent: string(agentOf(&x.Request)), torn: torn,
-		faulty: torn,
+	ended := o.plain(x, r, took)
+	o.sink.Record(ended)
+	if !logged {
+		return
 	}
+	a := access{peer: x.Client, host: record.Text(x.Request.Host), path: ended.Name, faulty: torn}
 	if c.reason != "" {
-		a.reason, a.failure = c.reason, c.failure
+		ended.Reason, a.failure = c.reason, c.failure
 	}
-	o.record(a, x.Client)
-}
-
-// reasonOf is why an answer did not get whole to its client; empty if it did.
-func reasonOf(r http1.Result) string {
-	switch {
-	case r.Broken != nil:
-		return reasonTorn
-	case r.Gone:
-		return reasonGone
-	default:
-		return ""
-	}
-}
-
-// plainPath is the decoded path of a plain target, in which two hex digits follow each percent sign.
-// It allocates for these only.
-func plainPath(target []byte) []byte {
-	raw, _, _ := bytes.Cut(target, []byte("?"))
-	if bytes.IndexByte(raw, '%') >= 0 {
-		if decoded, err := url.PathUnescape(string(raw)); err == nil {
-			return []byte(decoded)
-		}
-	}
-	return raw
-}
-
-// agentOf is the User-Agent of a plain request.
-func agentOf(r *http1.Request) []byte {
-	for _, l := range r.Lines {
-		if l.Is("user-agent") {
-			return l.Value
-		}
-	}
-	return nil
-}
-
-// tellPlain tells of a plain request: that its long answer is under way, or how it ended.
-func (o *observer) tellPlain(
-	x *http1.Exchange, outcome boot.Outcome, reason string, r http1.Result, took time.Duration,
-) {
-	if o.tell == nil {
-		return
-	}
-	e := boot.Borrow()
-	defer e.Return()
-	e.Kind, e.At, e.Took = boot.HTTP, x.Start.UnixNano()+int64(took), took
-	e.Route, e.Client = o.port, boot.Bytes(x.Client)
-	if asked := connOf(x).to; asked.IsValid() {
-		e.Endpoint, e.Port = boot.Bytes(asked.Addr()), asked.Port()
-	}
-	for _, l := range x.Request.Lines {
-		if l.Is("range") {
-			e.Offset = offset(l.Value)
-		}
-	}
-	e.Outcome, e.Status, e.Bytes, e.Expected = outcome, uint16(r.Code), uint64(r.Sent), uint64(r.Expected)
-	boot.SetText(e, boot.File, mostPath, plainPath(x.Request.Target))
-	boot.SetText(e, boot.Agent, mostAgent, agentOf(&x.Request))
-	o.name(e, x.Request.Method(), reason)
-	o.tell(e)
+	o.write(&ended, a)
 }

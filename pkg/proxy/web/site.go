@@ -75,8 +75,7 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 	}
 	made.observer = &observer{
 		next: made.handler, settings: s, log: log, metrics: metrics, room: f.config.Account.Route(route),
-		lines:  f.lines,
-		teller: teller{tell: f.config.Event, route: route, port: f.Addr().Port(), spare: &f.spare, each: f.config.Budgets},
+		lines: f.lines, route: route, port: f.Addr().Port(), sink: f.config.Sink,
 	}
 	made.handler = made.observer
 	return made
@@ -103,7 +102,7 @@ func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
 	refuse := func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		o := first.observer
 		(&observer{next: next, settings: o.settings, log: o.log, metrics: o.metrics, room: o.room, lines: o.lines,
-			teller: o.teller}).
+			route: o.route, port: o.port, sink: o.sink}).
 			ServeHTTP(w, r)
 	}
 	serve := func(chosen *site, w http.ResponseWriter, r *http.Request) {

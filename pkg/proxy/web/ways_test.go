@@ -42,7 +42,7 @@ func (l *lockedLog) String() string {
 var accessLine = regexp.MustCompile(`msg=(?:request|"request failed") .*code=(\d+) bytes=(\d+) .*torn=(\w+)`)
 
 // wayResult is what a client, the counters, the log and the events say of an answer.
-type wayResult struct{ answer, counted, logged, told string }
+type wayResult struct{ answer, counted, logged, recorded string }
 
 // An endpoint's answer, good or bad, means the same on each way: to the client, the counters, the log and the events.
 func TestWaysAgree(t *testing.T) {
@@ -157,8 +157,9 @@ func askBy(t *testing.T, start starter, request string, answers ...string) wayRe
 	for _, l := range accessLine.FindAllStringSubmatch(log.String(), -1) {
 		o.logged += strings.Join(l[1:], " ") + "; "
 	}
-	for _, e := range r.told.all() {
-		o.told += strings.ReplaceAll(e.String(), addr, "endpoint") + "; "
+	for _, x := range r.log.All() {
+		o.recorded += strings.ReplaceAll(fmt.Sprintf("%d %d %v %d %d/%d %s %s %s", x.Kind, x.Outcome, x.Endpoint, x.Code,
+			x.Bytes, x.Expected, x.Method, x.Name, x.Reason), addr, "endpoint") + "; "
 	}
 	return o
 }

@@ -1,4 +1,4 @@
-package boot
+package record
 
 import (
 	"hash/maphash"
@@ -19,20 +19,17 @@ const (
 	LongAnswer = 64 << 10
 )
 
-// Budgets are of clients by address. Two that share a place, which nobody can foresee, share a budget. They may be used
-// by several goroutines; nil has no bounds.
-type Budgets struct {
+// budgets are of clients by address. Two that share a place, which nobody can foresee, share a budget. They may be used
+// by several goroutines.
+type budgets struct {
 	seed   maphash.Seed
 	spared atomic.Uint64
 	slots  [clientSlots]atomic.Int64 // until when a client's requests are paid for: nanoseconds
 }
 
-// NewBudgets makes budgets that nobody has used.
-func NewBudgets() *Budgets { return &Budgets{seed: maphash.MakeSeed()} }
-
-// Allow is whether a request that ended in order is to be told of. At is when it ended, in nanoseconds.
-func (b *Budgets) Allow(client netip.Addr, at int64, status int, bytes uint64) bool {
-	if b == nil || status >= http.StatusBadRequest || bytes >= LongAnswer {
+// allow reports whether a request that ended in order is to be told of. At is when it ended, in nanoseconds.
+func (b *budgets) allow(client netip.Addr, at int64, status uint16, bytes uint64) bool {
+	if status >= http.StatusBadRequest || bytes >= LongAnswer {
 		return true
 	}
 	const each = int64(1e9 / clientRate)
@@ -46,6 +43,3 @@ func (b *Budgets) Allow(client netip.Addr, at int64, status int, bytes uint64) b
 	slot.Store(paid) // of two at once one may be free
 	return true
 }
-
-// Spared is how many requests were not told of.
-func (b *Budgets) Spared() uint64 { return b.spared.Load() }

@@ -1,6 +1,7 @@
-package boot
+package record
 
 import (
+	"hash/maphash"
 	"net/netip"
 	"testing"
 	"time"
@@ -9,10 +10,10 @@ import (
 func TestBudgets(t *testing.T) {
 	const at = int64(1e18)
 	client := netip.MustParseAddr("192.0.2.7")
-	b := NewBudgets()
-	allowed := func(n int, client netip.Addr, at int64, status int, bytes uint64) (allowed int) {
+	b := budgets{seed: maphash.MakeSeed()}
+	allowed := func(n int, client netip.Addr, at int64, status uint16, bytes uint64) (allowed int) {
 		for range n {
-			if b.Allow(client, at, status, bytes) {
+			if b.allow(client, at, status, bytes) {
 				allowed++
 			}
 		}
@@ -22,7 +23,7 @@ func TestBudgets(t *testing.T) {
 		name   string
 		client netip.Addr
 		after  time.Duration
-		status int
+		status uint16
 		bytes  uint64
 		want   int
 	}{
@@ -40,15 +41,7 @@ func TestBudgets(t *testing.T) {
 			t.Errorf("%s: %d of 1000 are told of, want %d", step.name, got, step.want)
 		}
 	}
-	if b.Spared() == 0 || !(*Budgets)(nil).Allow(client, at, 200, 0) {
-		t.Errorf("%d spared", b.Spared())
-	}
-}
-
-func BenchmarkBudget(b *testing.B) {
-	budgets, client := NewBudgets(), netip.MustParseAddr("192.0.2.7")
-	b.ReportAllocs()
-	for at := int64(0); b.Loop(); at += 1000 {
-		budgets.Allow(client, at, 200, 300)
+	if b.spared.Load() == 0 {
+		t.Error("nothing was spared")
 	}
 }

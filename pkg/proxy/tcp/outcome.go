@@ -1,0 +1,50 @@
+package tcp
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/record"
+)
+
+// outcome is how a session has gone so far.
+type outcome struct {
+	record.Exchange
+	torn  atomic.Int32 // 1 + ending; 0 is an end in order
+	bytes [2]int64     // passed on, by direction; each belongs to that direction's copier
+}
+
+// reasonDrained is the reason of a session that a drain has closed.
+const reasonDrained = "drained"
+
+// refuse counts a session that does not get an endpoint.
+func (s *session) refuse(why refusal) {
+	s.front.metrics.refused(why)
+	s.outcome.Outcome, s.outcome.Reason = record.Refused, why.String()
+	if why == refusedBackend {
+		s.outcome.Outcome = record.NoServer
+	}
+}
+
+// established records a session that has its endpoint.
+func (s *session) established(endpoint netip.AddrPort) {
+	s.outcome.Endpoint = endpoint
+	began := s.outcome.Exchange
+	began.Outcome = record.Began
+	s.front.config.Sink.Record(began)
+}
+
+// recordEnd records a session's end, when its copiers have ended.
+func (s *session) recordEnd() {
+	x := s.outcome.Exchange
+	x.Took, x.Bytes = time.Since(x.Begin), uint64(s.outcome.bytes[toClient])
+	switch torn := s.outcome.torn.Load(); {
+	case x.Outcome != record.Done: // it was refused
+	case torn > 0:
+		x.Outcome, x.Reason = record.Torn, ending(torn-1).String()
+	case s.aborted:
+		x.Outcome, x.Reason = record.Torn, reasonDrained
+	}
+	s.front.config.Sink.Record(x)
+}

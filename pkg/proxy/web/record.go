@@ -1,0 +1,225 @@
+package web
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"io/fs"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/edge/reply"
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
+	"github.com/tinkerbell/stack/pkg/record"
+)
+
+// Why an answer did not get whole to its client, or there was none.
+const (
+	reasonTorn    = "torn"
+	reasonGone    = "client_gone"
+	reasonStalled = "client_stalled"
+	reasonBody    = "client_body"
+)
+
+// outcome is what becomes of a request that net/http serves.
+type outcome struct {
+	record.Exchange
+	announced bool  // its beginning was recorded
+	unsent    error // of writing the answer
+	failure   error // why no endpoint has answered; nil where the client had gone
+}
+
+// Refused implements the interface by which package reply tells that a request goes no further.
+func (r *response) Refused(text string) { r.outcome.Outcome, r.outcome.Reason = record.Refused, text }
+
+// outcomeOf is the outcome of the request that w answers; nil where w is not an observer's.
+func outcomeOf(w http.ResponseWriter) *outcome {
+	if r, ok := w.(*response); ok {
+		return &r.outcome
+	}
+	return nil
+}
+
+// sentTo notes the endpoint that a request goes to.
+func (f *outcome) sentTo(endpoint netip.AddrPort) {
+	if f != nil {
+		f.Endpoint = endpoint
+	}
+}
+
+// failed notes why no endpoint has answered.
+func (f *outcome) failed(reason string, err error) {
+	if f == nil {
+		return
+	}
+	f.Outcome, f.Reason, f.failure = record.NoServer, reason, err
+	switch reason {
+	case reasonGone:
+		f.Outcome, f.failure = record.Torn, nil
+	case reasonStalled, reasonBody:
+		f.Outcome = record.Refused
+	}
+}
+
+// torn notes that an answer did not get whole to its client.
+func (f *outcome) torn(reason string) { f.Outcome, f.Reason = record.Torn, reason }
+
+// exchange is a request from its beginning on. The name is its path as the client asked for it: a gate may change it.
+func (o *observer) exchange(client netip.Addr, begin time.Time, name string) record.Exchange {
+	return record.Exchange{Kind: record.HTTP, Route: o.route, Port: o.port, Client: client, Begin: begin, Name: name}
+}
+
+// record completes a request that has begun or ended, and hands it to the sink.
+func (r *response) record(x record.Exchange) {
+	x.Agent, x.Offset = r.request.UserAgent(), offset(r.request.Header.Get("Range"))
+	r.sink(x)
+}
+
+// recordCall records that a gRPC call is under way: it may be a stream that is silent for hours.
+func (r *response) recordCall() {
+	if r.sink == nil || !reply.IsGRPC(r.request) {
+		return
+	}
+	x := r.outcome.Exchange
+	x.Kind, x.Outcome = record.Stream, record.Began
+	r.record(x)
+}
+
+// recordLong records that a long answer is under way, once: when its head says so, or, where that tells no length, when
+// as much has been written.
+func (r *response) recordLong(length uint64) {
+	if r.outcome.announced || r.sink == nil || length < record.LongAnswer || reply.IsGRPC(r.request) {
+		return
+	}
+	r.outcome.announced = true
+	x := r.outcome.Exchange
+	x.Outcome, x.Reason, x.Method = record.Began, "", r.request.Method
+	x.Code, x.Expected = uint16(cmp.Or(r.code, http.StatusOK)), r.expected()
+	r.record(x)
+}
+
+// recordEnd records what became of a request. grpc is the name of a call's code; empty if it was none.
+func (r *response) recordEnd(grpc string) {
+	if r.sink == nil {
+		return
+	}
+	x := &r.outcome
+	x.Method, x.Expected = r.request.Method, r.expected()
+	switch {
+	case grpc != "":
+		x.Kind, x.Code, x.Method, x.Expected = record.Stream, grpcNumber(grpc), "", 0
+		x.Message = grpcMessage(r.Header())
+	case x.Method == http.MethodHead:
+		x.Bytes = 0
+	case x.Outcome == record.Done && x.Bytes < x.Expected && x.Code != http.StatusNotModified:
+		x.torn(shortOf(x.unsent))
+	}
+	r.record(x.Exchange)
+}
+
+// shortOf is why an answer was short, by the error of writing it: a file that has become shorter, or one that cannot be
+// read on, is our fault.
+func shortOf(unsent error) string {
+	if unsent == nil || errors.As(unsent, new(*fs.PathError)) {
+		return reasonTorn
+	}
+	return reasonGone
+}
+
+// expected is the length that an answer's head tells; 0 where it tells none.
+func (r *response) expected() uint64 {
+	if r.sink == nil || r.request.Method == http.MethodHead {
+		return 0
+	}
+	values := r.Header()["Content-Length"]
+	if len(values) == 0 {
+		return 0
+	}
+	n, _ := strconv.ParseUint(values[0], 10, 63)
+	return n
+}
+
+// offset is where the range begins that a Range header asks for: the first, where there are several.
+func offset(ranges string) uint64 {
+	ranges, ok := strings.CutPrefix(ranges, "bytes=")
+	n := uint64(0)
+	for _, c := range []byte(ranges) {
+		if !ok || c < '0' || c > '9' || n > 1<<58 {
+			break
+		}
+		n = 10*n + uint64(c-'0')
+	}
+	return n
+}
+
+// grpcNumber is a code's number; that of Unknown for what gRPC has no number for.
+func grpcNumber(name string) uint16 {
+	if i := slices.Index(grpcCodes[:], name); i >= 0 && name != grpcOther {
+		return uint16(i)
+	}
+	return 2
+}
+
+// grpcMessage is the text of a call's status.
+func grpcMessage(answer http.Header) string {
+	values := slices.Concat(answer[headerMessage], answer[trailerMessage])
+	if len(values) == 0 {
+		return ""
+	}
+	text := values[len(values)-1]
+	if decoded, err := url.PathUnescape(text); err == nil {
+		return decoded
+	}
+	return text
+}
+
+// plain is a request that the engine has served, or begins to answer. Its texts are valid while the engine has it.
+func (o *observer) plain(x *http1.Exchange, r http1.Result, took time.Duration) record.Exchange {
+	e := o.exchange(x.Client, x.Start, record.Text(plainPath(x.Request.Target)))
+	e.Took, e.Code, e.Bytes, e.Expected = took, uint16(r.Code), uint64(r.Sent), uint64(r.Expected)
+	c := connOf(x)
+	e.Method, e.Endpoint = x.Request.Method(), c.to
+	if e.Reason = reasonOf(r); e.Reason != "" {
+		e.Outcome = record.Torn
+	} else if c.reason != "" {
+		e.Outcome, e.Reason = record.NoServer, c.reason
+	}
+	for _, l := range slices.Backward(x.Request.Lines) { // of several, the first one counts
+		switch {
+		case l.Is("user-agent"):
+			e.Agent = record.Text(l.Value)
+		case l.Is("range"):
+			e.Offset = offset(record.Text(l.Value))
+		}
+	}
+	return e
+}
+
+// reasonOf is why an answer did not get whole to its client; empty if it did.
+func reasonOf(r http1.Result) string {
+	switch {
+	case r.Broken != nil:
+		return reasonTorn
+	case r.Gone:
+		return reasonGone
+	default:
+		return ""
+	}
+}
+
+// plainPath is the decoded path of a plain target, in which two hex digits follow each percent sign.
+// It allocates for these only.
+func plainPath(target []byte) []byte {
+	raw, _, _ := bytes.Cut(target, []byte("?"))
+	if bytes.IndexByte(raw, '%') >= 0 {
+		if decoded, err := url.PathUnescape(string(raw)); err == nil {
+			return []byte(decoded)
+		}
+	}
+	return raw
+}
