@@ -65,7 +65,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	err = daemon.Run(context.Background(), daemon.Options{
 		Logger: logger,
 		Admin: admin.New(admin.Options{
-			Address: s.AdminAddress, Registry: registry, Pprof: s.Pprof,
+			Address: s.AdminAddress, Registry: registry,
 			Handlers: handlers,
 		}),
 		Tasks: tasks,

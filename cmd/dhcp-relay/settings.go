@@ -25,7 +25,6 @@ const (
 type settings struct {
 	daemon.Settings
 	AdminAddress string `split_words:"true" default:":9067" desc:"where /metrics, /healthz and /readyz are served"`
-	Pprof        bool   `default:"false" desc:"serve profiles under /debug/pprof/ of the admin address"`
 
 	Listeners       []listener `default:"macvlan0" desc:"interfaces on the provisioning VLANs, separated by commas; name=address gives a link address for option 82"`
 	ListenBroadcast bool       `split_words:"true" default:"true" desc:"false: no listeners, only requests sent to an address of this pod (no NET_RAW)"`

@@ -75,7 +75,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	err = daemon.Run(context.Background(), daemon.Options{
 		Logger: logger,
 		Admin: admin.New(admin.Options{
-			Address: s.AdminAddress, Registry: registry, Pprof: s.Pprof,
+			Address: s.AdminAddress, Registry: registry,
 			Handlers: map[string]http.Handler{"GET " + statusPath: controller},
 		}),
 		Tasks: []daemon.Task{controller}, DrainTime: func() time.Duration { return releaseTime },

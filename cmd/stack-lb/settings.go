@@ -23,7 +23,6 @@ const (
 type settings struct {
 	daemon.Settings
 	AdminAddress string `split_words:"true" default:"127.0.0.1:9071" desc:"where /metrics, /healthz, /readyz and /addresses are served"`
-	Pprof        bool   `default:"false" desc:"serve profiles under /debug/pprof/ of the admin address"`
 
 	Node           string `required:"true" desc:"this node's name in Kubernetes"`
 	Namespace      string `desc:"where the leases are; empty: the pod's own namespace"`

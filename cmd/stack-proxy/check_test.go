@@ -194,39 +194,9 @@ func TestCheckWarnsOfPassThrough(t *testing.T) {
 	}
 	for _, preset := range []string{"classic", "tinkerbell", "tinkerbell-0.22"} {
 		t.Setenv("STACK_PROXY_PRESET", preset)
-		t.Setenv("STACK_PROXY_CERTIFICATE_FILE", "/a.crt")
-		t.Setenv("STACK_PROXY_KEY_FILE", "/a.key")
 		stderr.Reset()
 		if code := run([]string{"check"}, &stdout, &stderr); code != 0 || strings.Contains(stderr.String(), "Warning") {
 			t.Errorf("%s: exit status %d, %s", preset, code, stderr.String())
 		}
-	}
-}
-
-// The variables of the HTTPS route go together, or the start ends with what is missing.
-func TestCertificateVariablesGoTogether(t *testing.T) {
-	for name, test := range map[string]struct {
-		set  map[string]string
-		want string
-	}{
-		"no key":         {map[string]string{"CERTIFICATE_FILE": "/a"}, `STACK_PROXY_CERTIFICATE_FILE="/a": goes with STACK_PROXY_KEY_FILE`},
-		"no certificate": {map[string]string{"KEY_FILE": "/a"}, `STACK_PROXY_KEY_FILE="/a": goes with STACK_PROXY_CERTIFICATE_FILE`},
-		"only a CA":      {map[string]string{"TINKERBELL_CA": "/a"}, `STACK_PROXY_TINKERBELL_CA="/a": there is no HTTPS route without`},
-		"only a name":    {map[string]string{"TINKERBELL_NAME": "a"}, `STACK_PROXY_TINKERBELL_NAME="a": goes with STACK_PROXY_TINKERBELL_CA`},
-		"relative": {map[string]string{"CERTIFICATE_FILE": "a", "KEY_FILE": "/b"},
-			`STACK_PROXY_CERTIFICATE_FILE="a": not an absolute path`},
-		"all": {map[string]string{"CERTIFICATE_FILE": "/a", "KEY_FILE": "/b", "TINKERBELL_CA": "/c", "TINKERBELL_NAME": "d"}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Setenv("STACK_PROXY_PRESET", "tinkerbell")
-			for variable, value := range test.set {
-				t.Setenv("STACK_PROXY_"+variable, value)
-			}
-			var stdout, stderr bytes.Buffer
-			code := run([]string{"check"}, &stdout, &stderr)
-			if (code == 0) != (test.want == "") || !strings.Contains(stderr.String(), test.want) {
-				t.Errorf("exit status %d: %s", code, stderr.String())
-			}
-		})
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,7 +19,6 @@ import (
 type config struct {
 	daemon.Settings
 	AdminAddress string `split_words:"true" default:":9069" desc:"where /metrics, /healthz, /readyz and /routes are"`
-	Pprof        bool   `default:"false" desc:"serve /debug/pprof/ on the admin port"`
 
 	Preset          string         `default:"classic" desc:"built-in routes: classic (Hegel, Tink Server, Smee), tinkerbell (one binary) or tinkerbell-0.22 (one binary before 0.23)"`
 	RoutesFile      string         `split_words:"true" desc:"routes in YAML instead of a preset; read again when it changes and on SIGHUP"`
@@ -28,10 +26,6 @@ type config struct {
 	TinkServer      string         `split_words:"true" default:"tink-server" desc:"classic: Tink Server's host, or host:port"`
 	Smee            string         `default:"smee" desc:"classic: Smee's host, or host:port of its HTTP server"`
 	Tinkerbell      string         `default:"tinkerbell" desc:"tinkerbell, tinkerbell-0.22: the host"`
-	TinkerbellCA    string         `split_words:"true" desc:"tinkerbell: file of certificates to trust in Tinkerbell's HTTPS server, which the HTTPS route then asks; default it asks the HTTP server"`
-	TinkerbellName  string         `split_words:"true" desc:"tinkerbell: name in Tinkerbell's certificate; default the host"`
-	CertificateFile string         `split_words:"true" desc:"tinkerbell: certificate of the HTTPS route, in PEM with its chain; default there is no such route"`
-	KeyFile         string         `split_words:"true" desc:"tinkerbell: its key, in PEM"`
 	FilesDirectory  string         `split_words:"true" default:"/artifacts" desc:"what is served as files"`
 	ArtifactsFile   string         `split_words:"true" desc:"what to fetch and serve as files, in YAML (docs/os-files.md); default nothing is fetched"`
 	ArtifactsWait   time.Duration  `split_words:"true" default:"0s" desc:"how long after its start the process is not ready while files are missing, for several replicas: another one serves them"`
@@ -42,9 +36,20 @@ type config struct {
 	CatchAnswers    bool           `split_words:"true" default:"false" desc:"take every UDP datagram that comes in for another host, so that answers to machines reach tftp routes with source: transparent; for a pod's own network only (docs/tftp.md)"`
 	DrainGrace      time.Duration  `split_words:"true" default:"5s" desc:"after SIGTERM, how long new connections are still taken"`
 	DrainTimeout    time.Duration  `split_words:"true" default:"30s" desc:"after that, how long what is open may go on"`
-	ResolvConf      string         `split_words:"true" default:"/etc/resolv.conf" desc:"name servers and search path"`
 	BootsConfig
 	SignalsConfig
+}
+
+// Removed implements the list that daemon.ParseEnv asks for.
+func (c *config) Removed() map[string]string {
+	const https, journal = "write the https route into " + prefix + "_ROUTES_FILE (docs/stack-proxy.md#tinkerbell)", "leave it out: " +
+		prefix + "_BOOTS_MEMORY bounds all that is kept"
+	return map[string]string{
+		"CERTIFICATE_FILE": https, "KEY_FILE": https, "TINKERBELL_CA": https, "TINKERBELL_NAME": https,
+		"BOOTS_MACHINES": journal, "BOOTS_EACH": journal, "BOOTS_ANSWERS": journal, "BOOTS_LINES": journal,
+		"RESOLV_CONF": "leave it out: name servers are those of /etc/resolv.conf",
+		"PPROF":       daemon.NoPprof,
+	}
 }
 
 // Validate implements the check that daemon.ParseEnv asks for.
@@ -63,7 +68,6 @@ func (c *config) Validate() error {
 			fault(variable, "%q: %w", host, err)
 		}
 	}
-	c.checkTLS(fault)
 	if _, port, err := net.SplitHostPort(c.AdminAddress); err != nil {
 		fault("ADMIN_ADDRESS", "%w", err)
 	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
@@ -89,33 +93,10 @@ func (c *config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// checkTLS finds variables that do not go together. The routes tell of faults in the files themselves.
-func (c *config) checkTLS(fault func(variable, format string, args ...any)) {
-	switch {
-	case c.CertificateFile != "" && c.KeyFile == "":
-		fault("CERTIFICATE_FILE", "%q: goes with "+prefix+"_KEY_FILE", c.CertificateFile)
-	case c.CertificateFile == "" && c.KeyFile != "":
-		fault("KEY_FILE", "%q: goes with "+prefix+"_CERTIFICATE_FILE", c.KeyFile)
-	case c.CertificateFile == "" && c.TinkerbellCA != "":
-		fault("TINKERBELL_CA", "%q: there is no HTTPS route without "+prefix+"_CERTIFICATE_FILE", c.TinkerbellCA)
-	}
-	if c.TinkerbellCA == "" && c.TinkerbellName != "" {
-		fault("TINKERBELL_NAME", "%q: goes with "+prefix+"_TINKERBELL_CA", c.TinkerbellName)
-	}
-	for variable, file := range map[string]string{
-		"CERTIFICATE_FILE": c.CertificateFile, "KEY_FILE": c.KeyFile, "TINKERBELL_CA": c.TinkerbellCA,
-	} {
-		if file != "" && !filepath.IsAbs(file) {
-			fault(variable, "%q: not an absolute path", file)
-		}
-	}
-}
-
 // defaults are what the settings mean for routes.
 func (c *config) defaults() route.Defaults {
 	return route.Defaults{
 		Hegel: c.Hegel, TinkServer: c.TinkServer, Smee: c.Smee, Tinkerbell: c.Tinkerbell,
-		Certificate: c.CertificateFile, Key: c.KeyFile, TinkerbellCA: c.TinkerbellCA, TinkerbellName: c.TinkerbellName,
 		FilesDirectory: c.FilesDirectory,
 		Address:        c.ListenAddress,
 		Admin:          c.admin(),

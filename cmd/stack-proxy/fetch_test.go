@@ -51,7 +51,7 @@ func TestFetch(t *testing.T) {
 	defer server.Close()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "artifacts.yaml")
-	text := "volume: " + dir + "/volume\nretryFirst: 1ms\nattempts: 1\nsets:\n- name: mine\n  files:\n  - url: " + server.URL +
+	text := "volume: " + dir + "/volume\nsets:\n- name: mine\n  files:\n  - url: " + server.URL +
 		"/vmlinuz\n    digest: sha512:" + hex.EncodeToString(sum[:]) + "\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

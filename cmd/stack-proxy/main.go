@@ -88,7 +88,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		Sink:         seen.sink,
 		Table:        table,
 		CatchAnswers: c.CatchAnswers,
-		Resolver:     &endpoint.Resolver{ResolvConf: c.ResolvConf, Logger: logger},
+		Resolver:     &endpoint.Resolver{Logger: logger},
 		Kube:         &kube.Client{Zone: c.Zone, Logger: logger},
 		Addresses:    c.PublicAddresses,
 		Grace:        c.DrainGrace,
@@ -112,7 +112,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	server := admin.New(admin.Options{
 		Address:  c.AdminAddress,
 		Registry: registry,
-		Pprof:    c.Pprof,
 		Handlers: handlers,
 	})
 	err = daemon.Run(context.Background(), daemon.Options{

@@ -90,7 +90,7 @@ func TestABootIsToldElsewhere(t *testing.T) {
 	}
 	registry := admin.NewRegistry(nil)
 	var log bytes.Buffer
-	c := &config{BootsConfig: BootsConfig{Boots: true, BootsPod: "pod-1", BootsMachines: 10, BootsEach: 2, BootsAnswers: 10, BootsLines: 5, BootsMemory: 1}}
+	c := &config{BootsConfig: BootsConfig{Boots: true, BootsPod: "pod-1", BootsMemory: 1}}
 	v, err := newView(c, getenv, slog.New(slog.NewJSONHandler(&log, nil)), registry)
 	if err != nil {
 		t.Fatal(err)

@@ -30,22 +30,19 @@ type BootsConfig struct {
 	BootsPod      string `split_words:"true" desc:"name of this replica; default the host name"`
 	BootsReplicas string `split_words:"true" desc:"host:port of the replicas' admin ports, a headless Service: their machines are shown too"`
 	BootsRelay    string `split_words:"true" desc:"host:port of dhcp-relay's admin port, for the packets of a machine"`
-	BootsMachines int    `split_words:"true" default:"10000" desc:"machines that are kept, at most; those that were silent longest go first"`
-	BootsEach     int    `split_words:"true" default:"5" desc:"boots that are kept of each machine"`
-	BootsAnswers  int    `split_words:"true" default:"200" desc:"answers that are kept of each boot"`
-	BootsLines    int    `split_words:"true" default:"50" desc:"lines of syslog that are kept of each machine"`
-	BootsMemory   int    `split_words:"true" default:"64" desc:"MiB that all of that may take"`
+	BootsMemory   int    `split_words:"true" default:"64" desc:"MiB that what is kept of machines may take, some 10000 machines in 64; those that were silent longest go first"`
 }
+
+const (
+	mostMemory = 1 << 20 // MiB
+	// machinesEach is how many machines are kept in a MiB: those of a rack take some 6 KiB each with their boots.
+	machinesEach = 160
+)
 
 // faults finds settings that cannot be.
 func (c *BootsConfig) faults(fault func(variable, format string, args ...any)) {
-	for variable, n := range map[string]int{
-		"BOOTS_MACHINES": c.BootsMachines, "BOOTS_EACH": c.BootsEach, "BOOTS_ANSWERS": c.BootsAnswers,
-		"BOOTS_LINES": c.BootsLines, "BOOTS_MEMORY": c.BootsMemory,
-	} {
-		if n < 1 || n > 1<<20 {
-			fault(variable, "%d: not within 1 and %d", n, 1<<20)
-		}
+	if c.BootsMemory < 1 || c.BootsMemory > mostMemory {
+		fault("BOOTS_MEMORY", "%d: not within 1 and %d", c.BootsMemory, mostMemory)
 	}
 	for variable, at := range map[string]string{"BOOTS_REPLICAS": c.BootsReplicas, "BOOTS_RELAY": c.BootsRelay} {
 		if _, _, err := splitPort(at); at != "" && err != nil {
@@ -105,11 +102,8 @@ func newView(c *config, getenv func(string) string, logger *slog.Logger, registr
 		return view{}, err
 	}
 	j := journal.New(journal.Options{
-		Limits: journal.Limits{
-			Machines: c.BootsMachines, Boots: c.BootsEach, Answers: c.BootsAnswers, Lines: c.BootsLines,
-			Bytes: c.BootsMemory << 20,
-		},
-		Pod: c.BootsPod, Others: c.BootsReplicas != "", Hardware: elsewhere.lookup(), Changed: elsewhere.changed,
+		Limits: journal.Limits{Machines: c.BootsMemory * machinesEach, Bytes: c.BootsMemory << 20},
+		Pod:    c.BootsPod, Others: c.BootsReplicas != "", Hardware: elsewhere.lookup(), Changed: elsewhere.changed,
 	})
 	requests, lines, relayed := boot.NewQueue(eventRoom), boot.NewQueue(lineRoom), boot.NewQueue(eventRoom)
 	recorder := feed.NewMerger(j.Record, j.Tick, relayed, requests, lines)
@@ -163,7 +157,7 @@ func (c *config) replicas() func(context.Context) ([]netip.AddrPort, error) {
 	if err != nil {
 		return nil
 	}
-	resolver := &endpoint.Resolver{ResolvConf: c.ResolvConf}
+	resolver := &endpoint.Resolver{}
 	return func(ctx context.Context) ([]netip.AddrPort, error) {
 		found, _, err := resolver.Lookup(ctx, host)
 		if err != nil {

@@ -85,7 +85,7 @@ func isLocal(dir *os.File) bool {
 // where the file is longer than [CachedSize], and where ServeHTTP would answer with no file or by more than the path.
 func (h *Handler) Cached(path string) *Cached {
 	name, ok := cleanName(path)
-	if !ok || h.config.Precompressed || !h.mu.TryRLock() {
+	if !ok || !h.mu.TryRLock() {
 		return nil
 	}
 	defer h.mu.RUnlock()

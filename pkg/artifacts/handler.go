@@ -11,7 +11,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"mime"
 	"net/http"
 	"os"
 	"path"
@@ -28,9 +27,6 @@ type Config struct {
 	// Directory holds the files. It may be a symbolic link that is replaced while the handler runs, as
 	// fetch does: requests that began before end on the old files.
 	Directory string
-	// Precompressed serves name.zst or name.gz, where there is one, to clients that accept the coding. Off by
-	// default: firmware has been seen to accept gzip and store it.
-	Precompressed bool
 	// Route labels the metrics.
 	Route string
 	// Logger may be nil.
@@ -176,7 +172,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "files do not answer", http.StatusServiceUnavailable) // the client has gone, or was given up
 		return
 	}
-	f, err := h.open(name, r)
+	f, err := h.open(name)
 	var gone error // the whole directory
 	if err != nil {
 		_, _, gone = h.current(nil)
@@ -192,12 +188,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Etag", f.etag)
 	header.Set("Accept-Ranges", "bytes")
-	if h.config.Precompressed {
-		header.Set("Vary", "Accept-Encoding")
-	}
-	if f.coding != "" {
-		header.Set("Content-Encoding", f.coding)
-	}
 	out := &counter{ResponseWriter: w}
 	start := time.Now()
 	content := &diskFile{File: f.File, disk: h.disk, context: r.Context(), size: f.info.Size()}
@@ -224,32 +214,16 @@ func (h *Handler) broke(name string, failure error, sent int64) {
 // served is a file that is being served.
 type served struct {
 	*os.File
-	info   fs.FileInfo
-	etag   string
-	coding string
-	known  bool // the manifest has it
+	info  fs.FileInfo
+	etag  string
+	known bool // the manifest has it
 }
 
 // errDamaged is a file whose size is not the manifest's.
 var errDamaged = errors.New("file is not what the manifest says")
 
-// open finds the file, or its compressed sidecar.
-func (h *Handler) open(name string, r *http.Request) (*served, error) {
-	if h.config.Precompressed {
-		for _, coding := range [...]struct{ name, suffix string }{{"zstd", ".zst"}, {"gzip", ".gz"}} {
-			if !accepts(r.Header.Get("Accept-Encoding"), coding.name) {
-				continue
-			}
-			if f, err := h.openOne(name + coding.suffix); err == nil {
-				f.coding = coding.name
-				return f, nil
-			}
-		}
-	}
-	return h.openOne(name)
-}
-
-func (h *Handler) openOne(name string) (*served, error) {
+// open finds the file.
+func (h *Handler) open(name string) (*served, error) {
 	f, manifest, err := h.current(func(root *os.Root) (*os.File, error) {
 		// Without O_NONBLOCK somebody's FIFO would hold the request, and the lock, for ever.
 		return root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -347,19 +321,6 @@ func contentType(name string) string {
 		return t
 	}
 	return "application/octet-stream"
-}
-
-// accepts says whether an Accept-Encoding header names a coding, and not with a weight of 0 (RFC 9110, 12.5.3).
-func accepts(header, coding string) bool {
-	for entry := range strings.SplitSeq(header, ",") {
-		name, params, err := mime.ParseMediaType(strings.TrimSpace(entry))
-		if err != nil || name != coding {
-			continue
-		}
-		q, err := strconv.ParseFloat(params["q"], 64)
-		return params["q"] == "" || err == nil && q > 0
-	}
-	return false
 }
 
 // counter counts the body's bytes and lets sendfile through.

@@ -137,36 +137,6 @@ func TestServeOddFiles(t *testing.T) {
 	}
 }
 
-func TestServePrecompressed(t *testing.T) {
-	dir := t.TempDir()
-	generationOf(t, dir, map[string]string{"image": "plain", "image.gz": "zipped", "image.zst": "zst", "alone": "x"})
-	on := New(Config{Directory: dir, Precompressed: true})
-	defer on.Close()
-	tests := map[string]struct {
-		path, accept string
-		body, coding string
-	}{
-		"none":      {"/image", "", "plain", ""},
-		"gzip":      {"/image", "deflate, gzip;q=0.5", "zipped", "gzip"},
-		"zstd wins": {"/image", "gzip, zstd", "zst", "zstd"},
-		"refused":   {"/image", "gzip;q=0", "plain", ""},
-		"nonsense":  {"/image", "gzip;q=x, ;;;", "plain", ""},
-		"no such":   {"/alone", "gzip", "x", ""},
-	}
-	for name, test := range tests {
-		got := get(on, test.path, "Accept-Encoding", test.accept)
-		if got.Body.String() != test.body || got.Header().Get("Content-Encoding") != test.coding ||
-			got.Header().Get("Vary") != "Accept-Encoding" {
-			t.Errorf("%s: got %q %v", name, got.Body, got.Header())
-		}
-	}
-	off := New(Config{Directory: dir})
-	defer off.Close()
-	if got := get(off, "/image", "Accept-Encoding", "gzip").Body.String(); got != "plain" {
-		t.Errorf("without being asked to: got %q", got)
-	}
-}
-
 func TestContentTypes(t *testing.T) {
 	for name, want := range map[string]string{
 		"vmlinuz-x86_64": "application/octet-stream", "initramfs-aarch64": "application/octet-stream",

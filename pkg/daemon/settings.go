@@ -44,6 +44,10 @@ func (f *LogFormat) UnmarshalText(text []byte) error {
 // A validator is a settings struct that checks what one field's type cannot. Faults are joined by errors.Join.
 type validator interface{ Validate() error }
 
+// NoPprof is what to do about a variable PPROF, which all programs had.
+const NoPprof = "leave it out: /debug/pprof/ of the admin port is there for whoever asks from the loopback interface, " +
+	"as kubectl port-forward does"
+
 // A remover is a settings struct that names variables of former versions, without the prefix, with what to do about
 // each.
 type remover interface{ Removed() map[string]string }

@@ -79,8 +79,6 @@ func (p *Proxy) tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings 
 		Pool:           backend.Pool,
 		Dial:           r.Timeouts.Dial.D(),
 		Idle:           r.Timeouts.Idle.D(),
-		Keepalive:      r.Timeouts.Keepalive.D(),
-		UserTimeout:    r.Timeouts.User.D(),
 		Drain:          r.Timeouts.Drain.D(),
 		MaxConnections: r.Limits.Connections,
 		MaxPerClient:   r.Limits.ConnectionsPerClient,
@@ -120,8 +118,6 @@ func (p *Proxy) webSettings(r route.Route, backend *pool) (web.Settings, error) 
 		MaxPerClient:   r.Limits.ConnectionsPerClient,
 		AcceptProxy:    r.ProxyProtocol.Accept,
 		Drain:          r.Timeouts.Drain.D(),
-
-		SharedConnections: r.BackendConnections == "shared",
 	}
 	if err := s.AccessLog.UnmarshalText([]byte(r.AccessLog)); err != nil {
 		return s, fmt.Errorf("failed to read access log of route %s: %w", r.Name, err)
@@ -131,11 +127,10 @@ func (p *Proxy) webSettings(r route.Route, backend *pool) (web.Settings, error) 
 		return s, nil
 	}
 	files := artifacts.New(artifacts.Config{
-		Directory:     r.Files.Directory,
-		Precompressed: r.Files.Precompressed,
-		Route:         r.Name,
-		Logger:        p.log.With("route", r.Name),
-		Metrics:       p.metrics.files,
+		Directory: r.Files.Directory,
+		Route:     r.Name,
+		Logger:    p.log.With("route", r.Name),
+		Metrics:   p.metrics.files,
 	})
 	s.Handler, s.Ready, s.Pace = filesHandler{files}, files.Ready, int64(r.Files.Pace)
 	return s, nil
@@ -163,15 +158,11 @@ func (p *Proxy) poolConfig(t route.Table, r route.Route, trust *certs.Trust) end
 		Sources: sources,
 		Balance: endpoint.Balance(r.Balance),
 		Health: endpoint.Health{
-			Failures:   r.Health.Passive.Failures,
-			Eject:      r.Health.Passive.Eject.D(),
-			EjectMax:   r.Health.Passive.EjectMax.D(),
-			MaxEjected: r.Health.Passive.MaxEjected,
-			Check:      check(r.Health.Active, trust),
-			Interval:   r.Health.Active.Interval.D(),
-			Timeout:    r.Health.Active.Timeout.D(),
-			Unhealthy:  r.Health.Active.Unhealthy,
-			Healthy:    r.Health.Active.Healthy,
+			Check:     check(r.Health.Active, trust),
+			Interval:  r.Health.Active.Interval.D(),
+			Timeout:   r.Health.Active.Timeout.D(),
+			Unhealthy: r.Health.Active.Unhealthy,
+			Healthy:   r.Health.Active.Healthy,
 		},
 		Self:    p.self(t, r.Protocol.Network()),
 		Logger:  p.log.With("route", r.Name),

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -83,7 +84,7 @@ func believing(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, r.URL.Path+" of "+r.Header.Get("X-Forwarded-For"))
 }
 
-// By the preset of the one binary, no machine gets another's metadata, whatever it says and by which protocol; and no
+// By the preset of the one binary, with the HTTPS route of the docs, no machine gets another's metadata, whatever it says and by which protocol; and no
 // machine gets at metrics and the user interface.
 func TestA1NoMachinePassesForAnother(t *testing.T) {
 	o := newOutside(t)
@@ -98,10 +99,14 @@ func TestA1NoMachinePassesForAnother(t *testing.T) {
 	secure.StartTLS()
 	defer secure.Close()
 
-	made, err := route.Preset("tinkerbell", route.Defaults{
-		Certificate: filepath.Join(o.dir, "tls.crt"), Key: filepath.Join(o.dir, "tls.key"),
-		TinkerbellCA: filepath.Join(o.dir, "tls.crt"), TinkerbellName: filesHost,
-	})
+	docs, err := os.ReadFile("../../docs/stack-proxy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(docs), "<!-- begin https -->\n```yaml\n")
+	text, _, _ = strings.Cut(text, "```")
+	text = strings.NewReplacer("/tinkerbell/ca.crt", o.dir+"/tls.crt", "/tls/", o.dir+"/", "name: tinkerbell}", "name: "+filesHost+"}").Replace(text)
+	made, err := route.Parse([]byte(text), route.Defaults{})
 	if err != nil {
 		t.Fatal(err)
 	}

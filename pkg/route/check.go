@@ -2,14 +2,12 @@ package route
 
 import (
 	"fmt"
-	"math"
 	"net/netip"
 	"os"
 	"reflect"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/internal/strict"
@@ -134,7 +132,6 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("rewrite", r.Rewrite != nil, HTTP, Files)
 	only("paths", r.Paths != nil, web...)
 	only("backendTLS", r.BackendTLS != nil, TCP, HTTP, GRPC)
-	only("backendConnections", r.BackendConnections != "", HTTP)
 	only("limits.requests", r.Limits.Requests != nil, web...)
 	only("trustedPrefixes", len(r.TrustedPrefixes) > 0, HTTP, GRPC)
 	only("accessLog", r.AccessLog != "", web...)
@@ -148,13 +145,10 @@ func (r Route) check(at func(field, format string, args ...any)) {
 	only("limits.rate", r.Limits.Rate != 0, TCP, HTTP, Files, TFTP)
 	only("timeouts.dial", r.Timeouts.Dial != 0, TCP, HTTP, GRPC)
 	only("timeouts.idle", r.Timeouts.Idle != 0, TCP, HTTP, GRPC, Files, TFTP, UDP)
-	only("timeouts.keepalive", r.Timeouts.Keepalive != 0, TCP)
-	only("timeouts.user", r.Timeouts.User != 0, TCP)
 	only("timeouts.header", r.Timeouts.Header != 0, web...)
 	only("timeouts.stall", r.Timeouts.Stall != 0, web...)
 	only("timeouts.response", r.Timeouts.Response != 0, HTTP, GRPC)
 	only("health.active", r.Health.Active != Active{}, TCP, HTTP, GRPC)
-	only("health.passive", r.Health.Passive != Passive{}, TCP, HTTP, GRPC, TFTP, Syslog, UDP)
 	only("balance", r.Balance != "", TCP, HTTP, GRPC, TFTP, Syslog, UDP)
 	r.checkEdge(at)
 	r.checkNumbers(at)
@@ -172,7 +166,6 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 		"workers":                     r.Workers,
 		"health.active.unhealthy":     r.Health.Active.Unhealthy,
 		"health.active.healthy":       r.Health.Active.Healthy,
-		"health.passive.maxEjected":   r.Health.Passive.MaxEjected,
 	} {
 		if n < 0 {
 			at(field, "%d is below 0", n)
@@ -184,25 +177,13 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 	if r.Workers > 64 {
 		at("workers", "%d is more than 64", r.Workers)
 	}
-	if r.Health.Passive.MaxEjected > 100 {
-		at("health.passive.maxEjected", "%d is more than 100 percent", r.Health.Passive.MaxEjected)
-	}
 	for field, d := range map[string]setting.Duration{
 		"timeouts.drain":         r.Timeouts.Drain,
 		"health.active.interval": r.Health.Active.Interval,
 		"health.active.timeout":  r.Health.Active.Timeout,
-		"health.passive.eject":   r.Health.Passive.Eject,
 	} {
 		if d < 0 {
 			at(field, "%s is below 0", d)
-		}
-	}
-	for field, most := range map[string]struct{ is, may setting.Duration }{ // what the kernel takes
-		"timeouts.keepalive": {r.Timeouts.Keepalive, setting.Duration(32767 * time.Second)},
-		"timeouts.user":      {r.Timeouts.User, setting.Duration(math.MaxInt32 * time.Millisecond)},
-	} {
-		if most.is > most.may {
-			at(field, "%s is more than %s", most.is, most.may)
 		}
 	}
 	active := r.Health.Active

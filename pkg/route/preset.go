@@ -7,10 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/tinkerbell/stack/internal/setting"
-	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/edge/paths"
 )
 
@@ -19,11 +17,6 @@ type Defaults struct {
 	// Hegel, TinkServer, Smee and Tinkerbell are the presets' backends: a host, or a host and a port in place of
 	// the preset's.
 	Hegel, TinkServer, Smee, Tinkerbell string
-	// Certificate and Key are files of the HTTPS route in front of Tinkerbell; without them there is no such route.
-	Certificate, Key string
-	// TinkerbellCA is a file of certificates to trust in Tinkerbell's own HTTPS server, which that route then asks;
-	// without it, it asks the HTTP server. TinkerbellName is the name in Tinkerbell's certificate; empty is the host.
-	TinkerbellCA, TinkerbellName string
 	// FilesDirectory is what a files route serves that does not say.
 	FilesDirectory string
 	// Address is where routes listen that name a port only; invalid is everywhere.
@@ -97,25 +90,12 @@ func (d Defaults) preset(name string) (Table, bool) {
 // HTTP, metadata. Its user interface takes every path that is nothing else, so all but these are hidden.
 var tinkerbellPaths = []string{"/ipxe", "/iso", "/tftp", "/2009-04-04", "/metadata", "/tootles"}
 
-// tinkerbell is the one binary's preset. Its HTTPS is ended here, since Tinkerbell believes what a request from us says
-// of its client, and in a stream that is passed through that would be the client itself.
+// tinkerbell is the one binary's preset. Its HTTPS needs a certificate, and is a route of the file.
 func (d Defaults) tinkerbell(port func(uint16) []Listen, files Route) []Route {
 	host := hostOf(d.Tinkerbell)
 	at := func(port uint16) []Backend { return backend(host, "tinkerbell", port) }
 	visible := &paths.Config{Allow: tinkerbellPaths}
 	routes := []Route{{Name: "http", Protocol: HTTP, Listen: port(7080), Backends: at(7080), Paths: visible}}
-	if d.Certificate != "" {
-		own := certs.Pair{Certificate: d.Certificate, Key: d.Key}
-		https := Route{
-			Name: "https", Protocol: HTTP, Listen: port(7443), Backends: at(7080), Paths: visible, Optional: true,
-			TLS: &certs.Config{Certificates: []certs.Pair{own}},
-		}
-		if d.TinkerbellCA != "" {
-			name := cmp.Or(d.TinkerbellName, strings.TrimSuffix(host, "."), "tinkerbell")
-			https.Backends, https.BackendTLS = at(7443), &certs.Backend{CA: d.TinkerbellCA, Name: name}
-		}
-		routes = append(routes, https)
-	}
 	other := TCPOptions{IgnoresAddressHeaders: true}
 	return append(routes,
 		Route{Name: "grpc", Protocol: TCP, Listen: port(42113), Backends: at(42113), TCP: other},
@@ -218,8 +198,6 @@ func (r *Route) fill(d Defaults, trusted []netip.Prefix) {
 		r.AccessLog = "errors"
 	}
 	switch r.Protocol {
-	case HTTP:
-		r.BackendConnections = cmp.Or(r.BackendConnections, "per-client")
 	case Syslog:
 		r.Syslog.Source = cmp.Or(r.Syslog.Source, "rewrite")
 	case TFTP:

@@ -2,9 +2,17 @@ package route
 
 // removed are the fields that routes files once had, with what to do about each.
 var removed = map[string]string{
-	"routes[].limits.machines":    noQueue,
-	"routes[].limits.queue":       noQueue,
-	"routes[].limits.retryAgents": noQueue,
+	"routes[].backendConnections":  "leave it out: each client has connections to the endpoints of its own, or it may get another's answer",
+	"routes[].files.precompressed": "leave it out, and have clients ask for the compressed file by its name",
+	"routes[].health.passive":      "leave it out: three failures in a row eject an endpoint, for 5 s at first; health.active asks by itself",
+	"routes[].timeouts.keepalive":  kernel,
+	"routes[].timeouts.user":       kernel,
+	"routes[].limits.machines":     noQueue,
+	"routes[].limits.queue":        noQueue,
+	"routes[].limits.retryAgents":  noQueue,
 }
 
-const noQueue = "leave it out: machines do not wait to be served, and limits.rate gives each the same share"
+const (
+	noQueue = "leave it out: machines do not wait to be served, and limits.rate gives each the same share"
+	kernel  = "leave it out: a peer that is gone is noticed after a minute; timeouts.idle ends what is silent"
+)

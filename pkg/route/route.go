@@ -73,21 +73,16 @@ type Route struct {
 	TFTP            TFTPOptions     `json:"tftp,omitzero" desc:"tftp only"`
 	Syslog          SyslogOptions   `json:"syslog,omitzero" desc:"syslog only"`
 	Workers         int             `json:"workers,omitempty" min:"0" max:"64" desc:"tftp, syslog, udp: sockets that share the port, each with its own core; default 1"`
-
-	// BackendConnections tells whether clients share the connections to endpoints, as HAProxy's http-reuse does.
-	BackendConnections string `json:"backendConnections,omitempty" enum:"per-client,shared" desc:"http: per-client (default) uses a connection to an endpoint for requests of one client address only; shared for those of all clients, who may then get each other's answers from an endpoint that breaks the protocol"`
 }
 
 // Timeouts of a route.
 type Timeouts struct {
-	Dial      setting.Duration `json:"dial,omitempty" desc:"one attempt to connect to an endpoint; default 2s"`
-	Idle      setting.Duration `json:"idle,omitempty" desc:"tcp: a connection on which nothing moves (default none); http: the wait for the next request (120s); tftp, udp: a session (90s)"`
-	Keepalive setting.Duration `json:"keepalive,omitempty" desc:"tcp: silence before the kernel probes the peer; default 30s"`
-	User      setting.Duration `json:"user,omitempty" desc:"tcp: how long sent data may stay unacknowledged, or a peer may read nothing of what waits for it (TCP_USER_TIMEOUT); default 60s"`
-	Header    setting.Duration `json:"header,omitempty" desc:"http: the time a client takes for a request's header; default 10s"`
-	Stall     setting.Duration `json:"stall,omitempty" desc:"http, files: how long a client may take or give nothing within a body; default 60s"`
-	Response  setting.Duration `json:"response,omitempty" desc:"http: the time an endpoint takes for a response's header; default 60s, none for grpc"`
-	Drain     setting.Duration `json:"drain,omitempty" min:"0" desc:"how long what is open may go on when the route ends; default STACK_PROXY_DRAIN_TIMEOUT"`
+	Dial     setting.Duration `json:"dial,omitempty" desc:"one attempt to connect to an endpoint; default 2s"`
+	Idle     setting.Duration `json:"idle,omitempty" desc:"tcp: a connection on which nothing moves (default none); http: the wait for the next request (120s); tftp, udp: a session (90s)"`
+	Header   setting.Duration `json:"header,omitempty" desc:"http: the time a client takes for a request's header; default 10s"`
+	Stall    setting.Duration `json:"stall,omitempty" desc:"http, files: how long a client may take or give nothing within a body; default 60s"`
+	Response setting.Duration `json:"response,omitempty" desc:"http: the time an endpoint takes for a response's header; default 60s, none for grpc"`
+	Drain    setting.Duration `json:"drain,omitempty" min:"0" desc:"how long what is open may go on when the route ends; default STACK_PROXY_DRAIN_TIMEOUT"`
 }
 
 // Limits of a route.
@@ -109,16 +104,7 @@ type ProxyProtocol struct {
 
 // Health of a route's endpoints.
 type Health struct {
-	Passive Passive `json:"passive,omitzero" desc:"ejection by what connections meet"`
-	Active  Active  `json:"active,omitzero" desc:"checks of its own; none without a type"`
-}
-
-// Passive health.
-type Passive struct {
-	Failures   int              `json:"failures,omitempty" desc:"in a row eject an endpoint; default 3, below 0 never"`
-	Eject      setting.Duration `json:"eject,omitempty" min:"0" desc:"how long, doubled each time in a row; default 5s"`
-	EjectMax   setting.Duration `json:"ejectMax,omitempty" desc:"at most; default 60s"`
-	MaxEjected int              `json:"maxEjected,omitempty" min:"0" max:"100" desc:"percent of the endpoints that may be ejected at a time; default 50"`
+	Active Active `json:"active,omitzero" desc:"checks of its own; none without a type"`
 }
 
 // Active health checks.
@@ -134,9 +120,8 @@ type Active struct {
 
 // FilesOptions of a files route.
 type FilesOptions struct {
-	Directory     string       `json:"directory,omitempty" desc:"what is served; default STACK_PROXY_FILES_DIRECTORY"`
-	Precompressed bool         `json:"precompressed,omitempty" desc:"serve name.zst or name.gz to clients that accept it"`
-	Pace          setting.Size `json:"pace,omitempty" desc:"bytes per second and connection; default unlimited"`
+	Directory string       `json:"directory,omitempty" desc:"what is served; default STACK_PROXY_FILES_DIRECTORY"`
+	Pace      setting.Size `json:"pace,omitempty" desc:"bytes per second and connection; default unlimited"`
 }
 
 // TCPOptions of a tcp route.

@@ -97,7 +97,7 @@ routes:
 		{
 			Name: "boot", Protocol: HTTP, Listen: []Listen{at(7171)}, Backends: []Backend{{Host: "smee", Port: 7171}},
 			Balance: "round-robin", TrustedPrefixes: ten, AccessLog: "1/100", Limits: Limits{Header: 16 << 10},
-			Timeouts: Timeouts{Drain: setting.Duration(30 * time.Second)}, BackendConnections: "per-client",
+			Timeouts: Timeouts{Drain: setting.Duration(30 * time.Second)},
 		},
 	}}
 	if diff := cmp.Diff(want, got, compare); diff != "" {
@@ -121,8 +121,6 @@ func TestMistakes(t *testing.T) {
 		"text for bool":   {route("  optional: maybe\n"), `line 6: routes[0].optional: "maybe" is neither true nor false`},
 		"fraction":        {route("  workers: 1.5\n"), `line 6: routes[0].workers: "1.5" is not a whole number`},
 		"below zero":      {route("  limits: {connections: -1}\n"), "line 6: routes[0].limits.connections: -1 is below 0"},
-		"long keepalive":  {route("  timeouts: {keepalive: 10h}\n"), "line 6: routes[0].timeouts.keepalive: 10h0m0s is more than 9h6m7s"},
-		"long patience":   {route("  timeouts: {user: 600h}\n"), "line 6: routes[0].timeouts.user: 600h0m0s is more than 596h31m23.647s"},
 		"wrong protocol":  {route("  tftp: {allowWrite: true}\n"), "line 6: routes[0].tftp: does not apply to protocol tcp"},
 		"check, no type":  {route("  health: {active: {interval: 1s}}\n"), "line 6: routes[0].health.active.type: required"},
 		"bad name":        {"routes: [{name: A_b, protocol: tcp, listen: 1, backends: a:1}]", `"A_b" is no name`},
@@ -131,10 +129,6 @@ func TestMistakes(t *testing.T) {
 		"port 0":          {"routes: [{name: a, protocol: tcp, listen: 0, backends: a:1}]", `"0" is no port`},
 		"only told once": {strings.Replace(route("  limits: {sessions: -1}\n"), "tcp", "syslog", 1),
 			"line 6: routes[0].limits.sessions: does not apply to protocol syslog"},
-		"connections of grpc": {strings.Replace(route("  backendConnections: shared\n"), "tcp", "grpc", 1),
-			"line 6: routes[0].backendConnections: does not apply to protocol grpc"},
-		"connections of nobody": {strings.Replace(route("  backendConnections: never\n"), "tcp", "http", 1),
-			`line 6: routes[0].backendConnections: "never" is none of per-client, shared`},
 		"rate in Mbits": {route("  limits: {rate: 500}\n"), "line 6: routes[0].limits.rate: 500 bits a second is below 1M: machines would not boot"},
 		"removed field": {route("  limits: {machines: 40}\n"), "line 6: routes[0].limits.machines: is no field any more: " +
 			"leave it out: machines do not wait to be served, and limits.rate gives each the same share"},

@@ -69,10 +69,8 @@ func TestPassThroughToATrustingBackendIsNamed(t *testing.T) {
 // has all the services.
 func TestPresetsPassNothingThroughToATrustingBackend(t *testing.T) {
 	for name, defaults := range map[string]Defaults{
-		"hosts":     {},
-		"one host":  {Hegel: "192.0.2.7", TinkServer: "192.0.2.7", Smee: "192.0.2.7", Tinkerbell: "192.0.2.7"},
-		"HTTPS":     {Certificate: "/a", Key: "/b"},
-		"both ways": {Certificate: "/a", Key: "/b", TinkerbellCA: "/c"},
+		"hosts":    {},
+		"one host": {Hegel: "192.0.2.7", TinkServer: "192.0.2.7", Smee: "192.0.2.7", Tinkerbell: "192.0.2.7"},
 	} {
 		for _, preset := range Presets() {
 			table, err := Preset(preset, defaults)
@@ -91,45 +89,11 @@ func TestPresetsPassNothingThroughToATrustingBackend(t *testing.T) {
 	}
 }
 
-// Port 7443 of the preset ends TLS, and is there with a certificate only.
-func TestPresetEndsHTTPSHere(t *testing.T) {
-	https := func(d Defaults) (string, bool) {
-		table, err := Preset("tinkerbell", d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := slices.IndexFunc(table.Routes, func(r Route) bool { return r.Listen[0].AddrPort().Port() == 7443 })
-		if at < 0 {
-			return "", false
-		}
-		r := table.Routes[at]
-		said := string(r.Protocol) + " " + r.Backends[0].String() + " " + r.TLS.Certificates[0].Certificate + " " +
-			r.TLS.Certificates[0].Key
-		if r.BackendTLS != nil {
-			said += " " + r.BackendTLS.CA + " " + r.BackendTLS.Name
-		}
-		return said, true
-	}
-	if said, ok := https(Defaults{}); ok {
-		t.Errorf("there is a route without a certificate: %s", said)
-	}
-	for want, d := range map[string]Defaults{
-		"http tinkerbell:7080 /a /b":                  {Certificate: "/a", Key: "/b"},
-		"http tinkerbell:7443 /a /b /c tinkerbell":    {Certificate: "/a", Key: "/b", TinkerbellCA: "/c"},
-		"http t.tink.svc:7443 /a /b /c t.tink.svc":    {Certificate: "/a", Key: "/b", TinkerbellCA: "/c", Tinkerbell: "t.tink.svc"},
-		"http t.tink.svc.:7443 /a /b /c boot.example": {Certificate: "/a", Key: "/b", TinkerbellCA: "/c", Tinkerbell: "t.tink.svc.", TinkerbellName: "boot.example"},
-	} {
-		if got, _ := https(d); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}
-
 // Metrics and user interfaces are not for machines.
 func TestPresetsHideMetricsAndUserInterfaces(t *testing.T) {
 	hidden := map[string]map[string][]string{}
 	for _, preset := range Presets() {
-		table, err := Preset(preset, Defaults{Certificate: "/a", Key: "/b"})
+		table, err := Preset(preset, Defaults{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +110,7 @@ func TestPresetsHideMetricsAndUserInterfaces(t *testing.T) {
 			"hegel":     {"deny", "/metrics", "/healthz", "allow"},
 			"smee-http": {"deny", "/metrics", "/healthcheck", "allow"},
 		},
-		"tinkerbell": {"http": modern, "https": modern},
+		"tinkerbell": {"http": modern},
 		"tinkerbell-0.22": {
 			"http":     {"deny", "/metrics", "/healthcheck", "allow"},
 			"metadata": {"deny", "/metrics", "/healthz", "allow"},

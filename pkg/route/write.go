@@ -45,7 +45,6 @@ func (r Route) notes() string {
 	add(r.Rewrite != nil, "rewritten")
 	add(r.Paths != nil, "%s", r.pathNote())
 	add(r.BackendTLS != nil, "TLS to %s", r.backendName())
-	add(r.BackendConnections == "shared", "shared connections to endpoints")
 	add(len(r.TrustedPrefixes) > 0, "trusts %v", r.TrustedPrefixes)
 	add(len(r.ProxyProtocol.Accept) > 0, "PROXY from %v", r.ProxyProtocol.Accept)
 	add(r.ProxyProtocol.Send != "", "sends PROXY %s", r.ProxyProtocol.Send)

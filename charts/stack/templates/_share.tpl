@@ -6,7 +6,6 @@
 {{- $forward := list "tcp" "http" "grpc" -}}
 {{- $fields := dict "files" (list "files") "tcp" (list "tcp") "tftp" (list "tftp") "syslog" (list "syslog") "workers" $datagrams
   "hosts" $web "tls" $stream "jwt" $web "rewrite" (list "http" "files") "paths" $web "backendTLS" $forward
-  "backendConnections" (list "http")
   "trustedPrefixes" (list "http" "grpc") "accessLog" $web "proxyProtocol" $stream
   "backends" (concat $forward $datagrams) "balance" (concat $forward $datagrams) -}}
 {{- range $field, $protocols := $fields -}}

@@ -20,7 +20,7 @@ import (
 	"github.com/tinkerbell/stack/internal/setting"
 )
 
-// Config says what to fetch, and where to. It is the shape of the settings file.
+// Config says what to fetch, and where to. It is the shape of the settings file, but for what nobody has to choose.
 type Config struct {
 	// Volume is the directory that holds everything; what is to be served is the directory "current" in it.
 	Volume string `json:"volume"`
@@ -32,20 +32,20 @@ type Config struct {
 	// Proxy is the HTTP proxy that everything is fetched through. Default: what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say.
 	Proxy string `json:"proxy,omitempty"`
 	// Parallel bounds the downloads at a time. Default 3.
-	Parallel int `json:"parallel,omitempty"`
+	Parallel int `json:"-"`
 	// KeepArchives serves the archives beside what was extracted from them, at the price of their size.
 	KeepArchives bool `json:"keepArchives,omitempty"`
 	// StallTimeout ends an attempt in which no byte arrived for so long. Default 30s.
-	StallTimeout setting.Duration `json:"stallTimeout,omitempty"`
+	StallTimeout setting.Duration `json:"-"`
 	// Attempts is how many in a row may bring nothing before a download is given up. Default 5.
-	Attempts int `json:"attempts,omitempty"`
+	Attempts int `json:"-"`
 	// RetryFirst and RetryMost are the pauses between attempts, which double. Defaults 1s and 30s.
-	RetryFirst setting.Duration `json:"retryFirst,omitempty"`
-	RetryMost  setting.Duration `json:"retryMost,omitempty"`
+	RetryFirst setting.Duration `json:"-"`
+	RetryMost  setting.Duration `json:"-"`
 	// MaxSize bounds one artifact, and what one archive extracts to. Default 16Gi.
 	MaxSize setting.Size `json:"maxSize,omitempty"`
 	// MaxFiles bounds the files of one archive. Default 10000.
-	MaxFiles int `json:"maxFiles,omitempty"`
+	MaxFiles int `json:"-"`
 }
 
 // Set is a release, or a list of files. URL, OCI or Files is given.
@@ -88,6 +88,14 @@ type File struct {
 	Extract bool `json:"extract,omitempty"`
 }
 
+// removed are the fields that the file once had, with what to do about each.
+var removed = map[string]string{
+	"attempts": noChoice, "retryFirst": noChoice, "retryMost": noChoice, "stallTimeout": noChoice, "parallel": noChoice,
+	"maxFiles": "leave it out: maxSize bounds what an archive extracts to, and 10000 its files",
+}
+
+const noChoice = "leave it out: three downloads at a time are tried again until five attempts in a row brought nothing"
+
 var setName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
 
 // Validate names every fault.
@@ -110,17 +118,8 @@ func (c *Config) Validate() error {
 			fault("sets[%d].%w", i, err)
 		}
 	}
-	for _, each := range []struct {
-		name  string
-		value int64
-	}{
-		{"checkEvery", int64(c.CheckEvery)}, {"stallTimeout", int64(c.StallTimeout)}, {"retryFirst", int64(c.RetryFirst)},
-		{"retryMost", int64(c.RetryMost)}, {"parallel", int64(c.Parallel)}, {"attempts", int64(c.Attempts)},
-		{"maxFiles", int64(c.MaxFiles)},
-	} {
-		if each.value < 0 {
-			fault("%s: below 0", each.name)
-		}
+	if c.CheckEvery < 0 {
+		fault("checkEvery: below 0")
 	}
 	if err := checkURL(c.Proxy); c.Proxy != "" && err != nil {
 		fault("proxy: %w", err)

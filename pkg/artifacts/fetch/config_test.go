@@ -107,7 +107,7 @@ func TestEveryFaultIsNamed(t *testing.T) {
 	_, err := Parse([]byte(`
 volume: artifacts
 checkEvery: 1s
-attempts: -1
+attempts: 7
 sets:
 - name: Hook
   url: ftp://user:secret@example.org/
@@ -133,7 +133,7 @@ sets:
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
-		"volume: \"artifacts\" is not an absolute path", "checkEvery: 1s is too often", "attempts: below 0",
+		"volume: \"artifacts\" is not an absolute path", "checkEvery: 1s is too often", "attempts: is no field any more: leave it out",
 		`sets[0].name: "Hook"`, "sets[0].url: \"ftp://user:xxxxx@example.org/\" begins with neither",
 		`sets[0].arch: "mips" is not one of x86_64, aarch64, both`, `sets[0].kernelVersion: "7"`,
 		`sets[0].extension: "zip"`, `sets[0].path: "../x"`, `sets[0].names[0]`, `sets[0].checksumsDigest`,
@@ -158,7 +158,7 @@ sets:
 func TestFaultsHaveLines(t *testing.T) {
 	_, err := Parse([]byte(`volume: files
 checkEvery: 5
-parallel: many
+maxSize: many
 sets:
 - name: Hook
   ulr: https://example.org/
@@ -171,7 +171,7 @@ sets:
 	want := []string{
 		`line 1: volume: "files" is not an absolute path`,
 		"line 2: checkEvery: 5 is no duration: write it with its unit, as in 30s",
-		`line 3: parallel: "many" is not a whole number`,
+		`line 3: maxSize: "many" is no size: write it as in 512Mi or 10Gi`,
 		`line 5: sets[0].name: "Hook" is not made of lower case letters, digits, dots and dashes`,
 		"line 5: sets[0].url: missing (or oci, or files)",
 		"line 6: sets[0].ulr: no such field (did you mean url?)",

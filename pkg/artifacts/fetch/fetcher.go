@@ -72,7 +72,7 @@ type Download struct {
 
 // Parse reads settings in YAML, strictly. The error is of type [strict.Mistakes].
 func Parse(text []byte) (Config, error) {
-	var d strict.Decoder
+	d := strict.Decoder{Removed: removed}
 	var c Config
 	d.Decode(text, &c)
 	read := d.Mistakes()

@@ -1,4 +1,4 @@
-// Package admin is the port through which a program is watched: metrics, probes, and profiles when asked for.
+// Package admin is the port through which a program is watched: metrics, probes, and profiles.
 package admin
 
 import (
@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -26,8 +27,6 @@ type Options struct {
 	Address string
 	// Registry is what /metrics shows.
 	Registry *prometheus.Registry
-	// Pprof adds /debug/pprof/.
-	Pprof bool
 	// Handlers are further pages of the program, by pattern as http.ServeMux takes it.
 	Handlers map[string]http.Handler
 }
@@ -82,15 +81,12 @@ func New(o Options) *Server {
 	}))
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
 	s.mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.ready()) })
-	pages := []string{"/healthz", "/metrics", "/readyz"}
-	if o.Pprof {
-		s.mux.HandleFunc("/debug/pprof/", pprof.Index)
-		s.mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		s.mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		s.mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		s.mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-		pages = append(pages, "/debug/pprof/")
-	}
+	pages := []string{"/debug/pprof/", "/healthz", "/metrics", "/readyz"}
+	s.mux.HandleFunc("/debug/pprof/", local(pprof.Index))
+	s.mux.HandleFunc("/debug/pprof/cmdline", local(pprof.Cmdline))
+	s.mux.HandleFunc("/debug/pprof/profile", local(pprof.Profile))
+	s.mux.HandleFunc("/debug/pprof/symbol", local(pprof.Symbol))
+	s.mux.HandleFunc("/debug/pprof/trace", local(pprof.Trace))
 	for pattern, handler := range o.Handlers {
 		s.mux.Handle(pattern, handler)
 		pages = append(pages, pattern)
@@ -165,6 +161,18 @@ func (s *Server) Addr() *net.TCPAddr { return s.bound.Load() }
 
 // String implements [daemon.Task].
 func (s *Server) String() string { return "admin" }
+
+// local serves a page to those who ask from the loopback interface: a profile costs processor time, and says more of the
+// program than its neighbours need to know.
+func local(page http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if from, err := netip.ParseAddrPort(r.RemoteAddr); err != nil || !from.Addr().Unmap().IsLoopback() {
+			http.Error(w, "profiles are for the loopback interface: ask by kubectl port-forward", http.StatusForbidden)
+			return
+		}
+		page(w, r)
+	}
+}
 
 // answer writes a probe's answer: "ok", or every reason on a line of its own.
 func answer(w http.ResponseWriter, err error) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +46,6 @@ func TestPages(t *testing.T) {
 	tests := map[string]struct {
 		path  string
 		ready error
-		pprof bool
 		code  int
 		body  string
 	}{
@@ -55,14 +55,13 @@ func TestPages(t *testing.T) {
 		"not ready":              {path: "/readyz", ready: notReady, code: 503, body: "relay: no listener\nweb: no backend\n"},
 		"alive though not ready": {path: "/healthz", ready: notReady, code: 200, body: "ok\n"},
 		"own page":               {path: "/routes", code: 200, body: "my page"},
-		"index":                  {path: "/", code: 200, body: "/healthz\n/metrics\n/readyz\n/routes\n"},
-		"no pprof":               {path: "/debug/pprof/", code: 404},
-		"pprof":                  {path: "/debug/pprof/", pprof: true, code: 200, body: "goroutine"},
+		"index":                  {path: "/", code: 200, body: "/debug/pprof/\n/healthz\n/metrics\n/readyz\n/routes\n"},
+		"pprof":                  {path: "/debug/pprof/", code: 200, body: "goroutine"},
 		"nothing":                {path: "/nothing", code: 404},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			base := start(t, Options{Pprof: test.pprof, Handlers: map[string]http.Handler{"/routes": page}},
+			base := start(t, Options{Handlers: map[string]http.Handler{"/routes": page}},
 				func() error { return test.ready })
 			response, err := http.Get(base + test.path)
 			if err != nil {
@@ -77,6 +76,21 @@ func TestPages(t *testing.T) {
 				t.Errorf("got %d %q, want %d with %q", response.StatusCode, body, test.code, test.body)
 			}
 		})
+	}
+}
+
+func TestProfilesAreForTheLoopbackInterface(t *testing.T) {
+	server := New(Options{Registry: NewRegistry(nil)})
+	for from, code := range map[string]int{
+		"127.0.0.1:5": 200, "[::1]:5": 200, "[::ffff:127.0.0.1]:5": 200, "192.0.2.1:5": 403, "[2001:db8::1]:5": 403, "@": 403,
+	} {
+		request := httptest.NewRequest(http.MethodGet, "/debug/pprof/", http.NoBody)
+		request.RemoteAddr = from
+		recorder := httptest.NewRecorder()
+		server.mux.ServeHTTP(recorder, request)
+		if recorder.Code != code {
+			t.Errorf("from %s: got %d, want %d", from, recorder.Code, code)
+		}
 	}
 }
 

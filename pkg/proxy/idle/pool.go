@@ -3,8 +3,7 @@
 // An answer in HTTP/1.1 does not name its request: whatever bytes an endpoint sends on a connection are the answer to
 // the request on it. An endpoint that answers one request twice would thus answer the next request, perhaps that of
 // another client. Hence each connection has a [Key], which is set when the connection is opened and cannot change, and
-// a pool gives the connection out for that key only. A key has the client's address ([PerClient]), unless the route
-// shares its connections ([Shared]).
+// a pool gives the connection out for that key only. A key has the client's address ([PerClient]).
 package idle
 
 import (
@@ -18,8 +17,7 @@ import (
 // Key says for which requests a connection may be used. A connection with the zero Key is not kept.
 type Key struct {
 	endpoint netip.AddrPort
-	client   netip.Addr // invalid if shared
-	shared   bool
+	client   netip.Addr
 }
 
 // PerClient is the key for requests of one client to one endpoint. The client's address is the one that the route
@@ -28,9 +26,6 @@ func PerClient(endpoint netip.AddrPort, client netip.Addr) Key {
 	return Key{endpoint: endpoint, client: client.Unmap().WithZone("")}
 }
 
-// Shared is the key for requests of all clients to one endpoint.
-func Shared(endpoint netip.AddrPort) Key { return Key{endpoint: endpoint, shared: true} }
-
 // Endpoint is the endpoint of connections with this key.
 func (k Key) Endpoint() netip.AddrPort { return k.endpoint }
 
@@ -38,7 +33,7 @@ var seed = maphash.MakeSeed()
 
 func (k Key) hash() uint64 { return maphash.Comparable(seed, k) }
 
-func (k Key) keeps() bool { return k.shared || k.client.IsValid() }
+func (k Key) keeps() bool { return k.client.IsValid() }
 
 // Conn is a pointer to a connection that embeds a [Slot].
 type Conn[C any] interface {

@@ -37,7 +37,6 @@ func TestKeys(t *testing.T) {
 		"mapped into IPv6":        {PerClient(endpointA, addr("::ffff:198.51.100.1")), true, true},
 		"another client":          {PerClient(endpointA, addr("198.51.100.2")), false, true},
 		"another endpoint":        {PerClient(endpointB, addr("198.51.100.1")), false, true},
-		"all clients":             {Shared(endpointA), false, true},
 		"unknown client":          {PerClient(endpointA, netip.Addr{}), false, false},
 		"none":                    {Key{}, false, false},
 		"same /64, two addresses": {PerClient(endpointA, addr("2001:db8::1")), false, true},
@@ -121,7 +120,7 @@ func FuzzPool(f *testing.F) {
 		f.Add(seed)
 	}
 	keys := []Key{
-		{}, Shared(endpointA), Shared(endpointB), PerClient(endpointA, addr("198.51.100.1")),
+		{}, PerClient(endpointA, addr("198.51.100.1")),
 		PerClient(endpointA, addr("198.51.100.2")), PerClient(endpointB, addr("198.51.100.1")),
 	}
 	f.Fuzz(func(t *testing.T, steps []byte) {

@@ -117,7 +117,7 @@ func TestEvictionBlamesNobody(t *testing.T) {
 				}
 			}))
 			r := startBy(t, Config{
-				Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: Settings{Pool: p, SharedConnections: true},
+				Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: Settings{Pool: p},
 				Account: admission.New(admission.Limits{Memory: 1 << 30, Descriptors: 10000}, nil),
 			})
 			const times = 4

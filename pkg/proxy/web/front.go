@@ -76,10 +76,6 @@ type Settings struct {
 	TLS *tls.Config
 	// Secure makes TLS of connections to endpoints; nil leaves them as they are.
 	Secure Secure
-	// SharedConnections uses connections to endpoints for the requests of all clients. Otherwise each is for one
-	// client's address, so that what an endpoint sends unasked is never the answer to another client. It does not
-	// concern GRPC: answers in HTTP/2 say which request they are for.
-	SharedConnections bool
 	// Gate stands before the requests; nil lets all of them pass.
 	Gate Gate
 	// Hosts are the names that the route is for, where Sites share the socket.

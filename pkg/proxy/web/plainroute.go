@@ -9,6 +9,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
+	"github.com/tinkerbell/stack/pkg/proxy/idle"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 	"github.com/tinkerbell/stack/pkg/record"
@@ -103,7 +104,7 @@ func (p *plainRoute) nextEndpoint(x *http1.Exchange) bool {
 		c.failure = err
 		return false
 	}
-	c.to, x.Endpoint, x.Key = e.Addr, e, p.proxy.transport.upstreams.key(e.Addr, x.Client)
+	c.to, x.Endpoint, x.Key = e.Addr, e, idle.PerClient(e.Addr, x.Client)
 	return true
 }
 

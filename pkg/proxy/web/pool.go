@@ -23,20 +23,15 @@ const (
 )
 
 // idleLimits are those of one of several pools that share upstreamsKept. One client may have half of it.
-func idleLimits(shared bool, pools int) idle.Limits {
-	limits := idle.Limits{Total: max(upstreamsKept/pools, 1), Age: upstreamIdle}
-	limits.PerKey = limits.Total
-	if !shared {
-		limits.PerKey = max(limits.Total/2, 1)
-	}
-	return limits
+func idleLimits(pools int) idle.Limits {
+	total := max(upstreamsKept/pools, 1)
+	return idle.Limits{Total: total, PerKey: max(total/2, 1), Age: upstreamIdle}
 }
 
 // upstreamPool is the pool of connections to endpoints.
 type upstreamPool struct {
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	response time.Duration
-	shared   bool             // connections are for the requests of all clients
 	loops    *http1.Upstreams // the engine's idle connections
 
 	mu       sync.Mutex
@@ -46,18 +41,10 @@ type upstreamPool struct {
 
 func newUpstreamPool(s *Settings, loops int) *upstreamPool {
 	return &upstreamPool{
-		dial: dial(s, nil), response: s.Response, shared: s.SharedConnections,
-		idle:  idle.New[*upstreamConn](idleLimits(s.SharedConnections, 1)),
-		loops: http1.NewUpstreams(idleLimits(s.SharedConnections, loops)),
+		dial: dial(s, nil), response: s.Response,
+		idle:  idle.New[*upstreamConn](idleLimits(1)),
+		loops: http1.NewUpstreams(idleLimits(loops)),
 	}
-}
-
-// key is for the requests of a client to an endpoint. This is the only place where a client's address may be left out.
-func (p *upstreamPool) key(endpoint netip.AddrPort, client netip.Addr) idle.Key {
-	if p.shared {
-		return idle.Shared(endpoint)
-	}
-	return idle.PerClient(endpoint, client)
 }
 
 // roundTrip sends a request that may be sent again, and reads the head of its answer. A kept connection may have been

@@ -59,8 +59,7 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 	if made.handler == nil {
 		var before *transport
 		if o := old.site(route); o != nil && o.settings.GRPC == s.GRPC && o.settings.Dial == s.Dial &&
-			o.settings.Response == s.Response && o.settings.Secure == s.Secure &&
-			o.settings.SharedConnections == s.SharedConnections {
+			o.settings.Response == s.Response && o.settings.Secure == s.Secure {
 			before = o.proxy.transport // its connections to the endpoints serve on
 		}
 		made.proxy = newProxy(route, s, log, metrics, len(f.loops), before)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
+	"github.com/tinkerbell/stack/pkg/proxy/idle"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
@@ -185,7 +186,7 @@ func (t *transport) ask(r *http.Request, c *call, e *endpoint.Endpoint) (*http.R
 	var err error
 	if !t.grpc && bodiless(r) {
 		body.pool = t.upstreams
-		response, body.conn, err = t.upstreams.roundTrip(r, t.upstreams.key(e.Addr, c.client), c.interim)
+		response, body.conn, err = t.upstreams.roundTrip(r, idle.PerClient(e.Addr, c.client), c.interim)
 	} else if response, err = t.others.RoundTrip(t.forHTTPTransport(r, c, e.Addr)); err == nil {
 		if err = judgeStatus(response, r.Header.Get("Upgrade")); err != nil {
 			_ = response.Body.Close()

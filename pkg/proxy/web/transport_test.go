@@ -96,7 +96,7 @@ func testConnectionsAreKept(t *testing.T, start starter) {
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newUpstreamPool(&Settings{}, 1)
-		key := d.key(netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddr("198.51.100.1"))
+		key := idle.PerClient(netip.MustParseAddrPort("192.0.2.1:80"), netip.MustParseAddr("198.51.100.1"))
 		var others []net.Conn
 		keep := func() {
 			ours, other := net.Pipe()

@@ -48,8 +48,7 @@ func TestFetchKilled(t *testing.T) {
 	server := httptest.NewServer(r)
 	defer server.Close()
 	artifacts := filepath.Join(dir, "artifacts.yaml")
-	text := fmt.Sprintf("volume: %s\nattempts: 3\nretryFirst: 1ms\nretryMost: 5ms\nstallTimeout: 100ms\n"+
-		"sets:\n- {name: hook, url: '%s', extension: both}\n", volume, server.URL)
+	text := fmt.Sprintf("volume: %s\nsets:\n- {name: hook, url: '%s', extension: both}\n", volume, server.URL)
 	if err := os.WriteFile(artifacts, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -137,8 +136,7 @@ func TestFetchKilled(t *testing.T) {
 	}
 }
 
-// fetchWhole runs a fetch that nobody kills until it succeeds, and returns how long that one took. On a busy machine a
-// download may stall for 100 ms.
+// fetchWhole runs a fetch that nobody kills until it succeeds, and returns how long that one took.
 func fetchWhole(t *testing.T, fetch func(context.Context) *exec.Cmd) time.Duration {
 	t.Helper()
 	for attempt := 1; ; attempt++ {

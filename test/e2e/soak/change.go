@@ -12,10 +12,9 @@ import (
 // (which net/http takes only in a new server) and a route that is there or not.
 const routesFile = `routes:
 - {name: tcp, protocol: tcp, listen: "%[1]s:42113", backends: "backend.soak.:9001", limits: {connections: %[2]d}}
-- {name: pass, protocol: tcp, listen: "%[1]s:42114", backends: "backend.soak.:9003", timeouts: {keepalive: %[3]ds}}
+- {name: pass, protocol: tcp, listen: "%[1]s:42114", backends: "backend.soak.:9003"}
 - {name: grpc, protocol: grpc, listen: "%[1]s:42115", backends: "backend.soak.:9003", balance: %[4]s}
-- {name: idle-pass, protocol: tcp, listen: "%[1]s:42116", backends: "stable.soak.:9003", limits: {connections: %[2]d},
-   timeouts: {keepalive: 1s}}
+- {name: idle-pass, protocol: tcp, listen: "%[1]s:42116", backends: "stable.soak.:9003", limits: {connections: %[2]d}}
 - {name: idle-grpc, protocol: grpc, listen: "%[1]s:42117", backends: "stable.soak.:9003", limits: {connections: %[2]d}}
 - {name: http, protocol: http, listen: "%[1]s:7171", backends: "backend.soak.:9002", balance: %[4]s,
    limits: {header: %[5]dKi}, timeouts: {header: 2s}}

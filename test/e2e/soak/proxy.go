@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
@@ -22,10 +23,12 @@ import (
 type proxyProcess struct{ *process.Process }
 
 func startProxy(ctx context.Context, r *run) (*proxyProcess, error) {
-	cmd := exec.Command(r.Proxy)
+	const bind = `mount --bind "$0" /etc/resolv.conf && exec "$1"`
+	cmd := exec.Command("sh", "-c", bind, r.path("resolv.conf"), r.Proxy)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Env = append(os.Environ(),
-		"STACK_PROXY_ROUTES_FILE="+r.path("routes.yaml"), "STACK_PROXY_RESOLV_CONF="+r.path("resolv.conf"),
-		"STACK_PROXY_ADMIN_ADDRESS="+address(portAdmin), "STACK_PROXY_PPROF=true", "STACK_PROXY_LOG_LEVEL="+r.LogLevel,
+		"STACK_PROXY_ROUTES_FILE="+r.path("routes.yaml"),
+		"STACK_PROXY_ADMIN_ADDRESS="+address(portAdmin), "STACK_PROXY_LOG_LEVEL="+r.LogLevel,
 		"STACK_PROXY_DRAIN_GRACE=0s", "STACK_PROXY_DRAIN_TIMEOUT=10s",
 	)
 	p, err := process.Start(ctx, cmd, process.Options{

@@ -90,7 +90,6 @@ func (b *Bench) newCase(name string, o Options) rounds.Case {
 // measure brings a lab up for one storm.
 func (b *Bench) measure(ctx context.Context, name string, o Options) (sample rounds.Sample, err error) {
 	profile := b.Profile != "" && o.Candidate == Ours
-	o.Pprof = profile
 	s, err := Open(ctx, o)
 	if err != nil {
 		return nil, err
@@ -132,7 +131,7 @@ func (s *Site) profile(ctx context.Context, prefix string) (stop func() error) {
 const profileSeconds = 20
 
 func (s *Site) profileOne(ctx context.Context, path string, port uint16) error {
-	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", netip.AddrPortFrom(lab.PodIP, port), profileSeconds)
+	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", netip.AddrPortFrom(loopback, port), profileSeconds)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err

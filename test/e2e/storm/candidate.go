@@ -85,10 +85,6 @@ func (s *Site) prepare(o *lab.Options) error {
 		return fmt.Errorf("failed to start candidate: there is no %q", s.opts.Candidate)
 	}
 	o.Env = map[string][]string{}
-	if s.opts.Pprof {
-		o.Env[lab.StackProxy] = []string{"STACK_PROXY_PPROF=true"}
-		o.Env[lab.DHCPRelay] = []string{"DHCP_RELAY_PPROF=true"}
-	}
 	if s.opts.Unlimited {
 		return nil
 	}

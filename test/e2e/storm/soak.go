@@ -48,7 +48,7 @@ var ports = map[string]uint16{lab.StackProxy: lab.ProxyAdminPort, lab.DHCPRelay:
 // Soak runs storms one after another through our pod. An error says that it could not; what went wrong with machines or
 // programs is in the result.
 func Soak(ctx context.Context, o SoakOptions) (result *SoakResult, err error) {
-	o.Candidate, o.Pprof = Ours, true // by which a collection is asked for
+	o.Candidate = Ours
 	s, err := Open(ctx, o.Options)
 	if err != nil {
 		return nil, err
@@ -149,8 +149,10 @@ func (s *Site) metrics(ctx context.Context, port uint16) (map[string]*dto.Metric
 }
 
 // ask reads a page of a program's admin port.
+var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+
 func (s *Site) ask(ctx context.Context, port uint16, page string) ([]byte, error) {
-	url := "http://" + netip.AddrPortFrom(lab.PodIP, port).String() + page
+	url := "http://" + netip.AddrPortFrom(loopback, port).String() + page
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return nil, err

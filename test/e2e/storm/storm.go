@@ -45,9 +45,7 @@ type Options struct {
 	Peers string
 	// Unlimited leaves the containers' limits of memory out, which ours otherwise have as the chart sets them.
 	Unlimited bool
-	// Pprof has stack-proxy serve its profiles.
-	Pprof bool
-	Logf  func(format string, args ...any)
+	Logf      func(format string, args ...any)
 }
 
 // Segment is where the machines' addresses are: a range for benchmarks (RFC 2544).

@@ -32,10 +32,10 @@ terminationGracePeriodSeconds: 86400
 podSecurityContext: {fsGroup: 1000650000}
 probes: {readinessPeriodSeconds: 86400, startupFailureThreshold: 86400}
 podDisruptionBudget: {maxUnavailable: 10000000}
-boots: {machines: 1048576, memory: 1000000}
-routes: {hegel: {limits: {machines: 10000000}}}
+boots: {memory: 1000000}
+routes: {hegel: {limits: {connections: 10000000}}}
 extraContainers: [{name: a, image: b, securityContext: {runAsUser: 1000650000}}]
-files: {fetch: {sets: [{name: a, url: "http://a.example"}], maxFiles: 10000000, maxSize: 100000000000}}
+files: {fetch: {sets: [{name: a, url: "http://a.example"}], maxSize: 100000000000}}
 dhcpv6: {enabled: true, servers: [kea], options: [remote-id], enterpriseNumber: 12345678}
 `)
 	for _, document := range out.documents() {
@@ -118,7 +118,7 @@ func TestNotesSayWhyNobodyAnswers(t *testing.T) {
 		"publicIP: 192.0.2.10\nservice: {loadBalancerClass: a/b}": {"", "EXTERNAL-IP"},
 		"service: {type: NodePort}":                               {"node ports answer on a node that has a pod", "EXTERNAL-IP"},
 		"preset: classic":                                         {"whose charts Tinkerbell has deprecated", ""},
-		"nodeSelector: {a/b: c, d: 'true'}":                        {"stays Pending: kubectl get nodes -l a/b=c,d=true\n", ""},
+		"nodeSelector: {a/b: c, d: 'true'}":                       {"stays Pending: kubectl get nodes -l a/b=c,d=true\n", ""},
 		"nodeSelector: {}":                                        {"", "Pending: kubectl"},
 		"preset: tinkerbell":                                      {"", "deprecated"},
 	} {

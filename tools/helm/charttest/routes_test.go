@@ -73,8 +73,6 @@ func TestTheSchemaAgreesWithTheCheck(t *testing.T) {
 		`health: {active: {type: htp}}`:                                      false,
 		`health: {active: {type: http, path: healthz}}`:                      false,
 		`health: {active: {type: http, timeout: -2s}}`:                       false,
-		`health: {passive: {failures: -1, maxEjected: 100}}`:                 true,
-		`health: {passive: {maxEjected: 101}}`:                               false,
 		`trustedPrefixes: 192.0.2.0/24`:                                      true,
 		`trustedPrefixes: ["2001:db8::/64"]`:                                 true,
 		`trustedPrefixes: [192.0.2.0/33]`:                                    false,
@@ -102,8 +100,6 @@ func TestTheSchemaAgreesWithTheCheck(t *testing.T) {
 		`jwt: {issuer: "https://a.example", audience: a, algorithms: PS256}`: true,
 		`jwt: {issuer: "https://a.example", audience: a, algorithms: none}`:  false,
 		`jwt: {issuer: "https://a.example", audience: a, claims: {b: [c]}}`:  true,
-		`backendConnections: shared`:                                         true,
-		`backendConnections: never`:                                          false,
 		`paths: {deny: /metrics}`:                                            true,
 		`paths: {allow: [/a, /b]}`:                                           true,
 		`paths: {deny: [/]}`:                                                 false,
@@ -143,12 +139,12 @@ func TestFieldsByProtocolAgreeWithTheCheck(t *testing.T) {
 	helm := tool(t, "helm")
 	proxy := filepath.Join(build(t), "stack-proxy")
 	fields := map[string]string{
-		"files": `{"precompressed": true}`, "tftp": `{"allowWrite": true}`, "syslog": `{"source": "none"}`,
+		"files": `{"pace": "1M"}`, "tftp": `{"allowWrite": true}`, "syslog": `{"source": "none"}`,
 		"workers": `2`, "hosts": `["a.example"]`, "tls": `{"certificates": [{"certificate": "/a", "key": "/b"}]}`,
 		"jwt": `{"issuer": "https://a.example", "audience": ["a"]}`, "rewrite": `{"stripPrefix": "/a"}`,
 		"paths": `{"deny": ["/a"]}`, "tcp": `{"ignoresAddressHeaders": true}`,
 		"backendTLS": `{"name": "a.example"}`, "trustedPrefixes": `["192.0.2.0/24"]`, "accessLog": `"all"`,
-		"proxyProtocol": `{"accept": ["192.0.2.0/24"]}`, "balance": `"maglev"`, "backendConnections": `"shared"`,
+		"proxyProtocol": `{"accept": ["192.0.2.0/24"]}`, "balance": `"maglev"`,
 	}
 	for _, protocol := range []string{"tcp", "http", "grpc", "tftp", "syslog", "udp", "files"} {
 		t.Run(protocol, func(t *testing.T) {

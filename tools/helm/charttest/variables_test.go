@@ -10,25 +10,17 @@ import (
 
 // withoutValue are the variables that the chart has no value for, and why.
 var withoutValue = map[string]string{
-	"BROADCAST_INIT_HOST_PID":      "for tests: in a pod with hostPID it is 1",
-	"BROADCAST_INIT_HOST_PROC":     "for tests",
-	"STACK_PROXY_PRESET":           "the chart writes the routes file",
-	"STACK_PROXY_HEGEL":            "likewise: backends.hegel",
-	"STACK_PROXY_TINK_SERVER":      "likewise: backends.tink",
-	"STACK_PROXY_SMEE":             "likewise: backends.smee",
-	"STACK_PROXY_TINKERBELL":       "likewise: backends.tinkerbell",
-	"STACK_PROXY_CERTIFICATE_FILE": "likewise: backends.tinkerbell.tls.secret",
-	"STACK_PROXY_KEY_FILE":         "likewise",
-	"STACK_PROXY_TINKERBELL_CA":    "likewise: backends.tinkerbell.tls.caSecret",
-	"STACK_PROXY_TINKERBELL_NAME":  "likewise: backends.tinkerbell.tls.name",
-	"STACK_PROXY_TRUSTED_PROXIES":  "likewise: trustedProxies",
-	"STACK_PROXY_BOOTS_EACH":       "boots.memory and boots.machines bound the whole; else proxy.extraEnv",
-	"STACK_PROXY_BOOTS_ANSWERS":    "likewise",
-	"STACK_PROXY_BOOTS_LINES":      "likewise",
-	"STACK_PROXY_RESOLV_CONF":      "the kubelet writes it: podSpec.dnsConfig",
-	"STACK_LB_NAMESPACE":           "the pod's own, where the Role is",
-	"STACK_LB_KUBECONFIG":          "the pod has a service account",
-	"STACK_LB_PROBE_INTERVAL":      "one question a second suits any link; else loadBalancer.extraEnv",
+	"BROADCAST_INIT_HOST_PID":     "for tests: in a pod with hostPID it is 1",
+	"BROADCAST_INIT_HOST_PROC":    "for tests",
+	"STACK_PROXY_PRESET":          "the chart writes the routes file",
+	"STACK_PROXY_HEGEL":           "likewise: backends.hegel",
+	"STACK_PROXY_TINK_SERVER":     "likewise: backends.tink",
+	"STACK_PROXY_SMEE":            "likewise: backends.smee",
+	"STACK_PROXY_TINKERBELL":      "likewise: backends.tinkerbell",
+	"STACK_PROXY_TRUSTED_PROXIES": "likewise: trustedProxies",
+	"STACK_LB_NAMESPACE":          "the pod's own, where the Role is",
+	"STACK_LB_KUBECONFIG":         "the pod has a service account",
+	"STACK_LB_PROBE_INTERVAL":     "one question a second suits any link; else loadBalancer.extraEnv",
 }
 
 // ownDefault are the variables that the chart sets to something else than the program's default.

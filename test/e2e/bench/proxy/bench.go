@@ -36,10 +36,7 @@ type bench struct {
 // measurement is of one candidate, which runs.
 type measurement func(ctx context.Context, b *bench, c *candidate) (rounds.Sample, error)
 
-var (
-	httpCandidates = []string{ours, oursChart, nginxChart, nginxTuned, haproxy}
-	withShared     = []string{ours, oursShared, nginxChart, nginxTuned, haproxy}
-)
+var httpCandidates = []string{ours, oursChart, nginxChart, nginxTuned, haproxy}
 
 func (b *bench) cases() []rounds.Case {
 	return []rounds.Case{
@@ -76,15 +73,15 @@ func (b *bench) cases() []rounds.Case {
 		b.visits("post-once", asking(visit{requests: []string{post}}), httpCandidates...),
 		b.visits("file-once", asking(visit{requests: []string{getFile}, files: true}),
 			ours, oursChart, nginxChart, nginxTuned),
-		b.visits("clients-100", machines(100), withShared...),
-		b.visits("clients-1000", machines(1000), withShared...),
+		b.visits("clients-100", machines(100), ours, nginxChart, nginxTuned, haproxy),
+		b.visits("clients-1000", machines(1000), ours, nginxChart, nginxTuned, haproxy),
 		{
 			Name: "out-of-turn",
 			Units: map[string]string{
 				"foreign_answers": "1", "own_earlier_answers": "1", "failed_requests": "1", "requests": "1",
 				"second_answers": "1", "backend_connections": "1",
 			},
-			Candidates: []string{ours, oursShared, nginxChart, nginxTuned, haproxy},
+			Candidates: []string{ours, nginxChart, nginxTuned, haproxy},
 			Measure:    b.measureOutOfTurn,
 		},
 		{

@@ -19,10 +19,9 @@ import (
 // The candidates.
 const (
 	ours       = "ours"
-	oursShared = "ours-shared" // with backendConnections: shared
-	oursBoots  = "ours-boots"  // that shows boots
-	oursChart  = "ours-chart"  // with the chart's limit of memory, in a cgroup
-	stackLB    = "stack-lb"    // its forwarding alone: TCP, without Kubernetes
+	oursBoots  = "ours-boots" // that shows boots
+	oursChart  = "ours-chart" // with the chart's limit of memory, in a cgroup
+	stackLB    = "stack-lb"   // its forwarding alone: TCP, without Kubernetes
 	nginxChart = "nginx-chart"
 	nginxTuned = "nginx-tuned"
 	haproxy    = "haproxy"
@@ -44,9 +43,9 @@ const (
 	lbBackend = "192.0.2.20:42113"
 )
 
-// ourRoutes takes the files' directory and whose requests connections to the backend are kept for.
+// ourRoutes takes the files' directory.
 const ourRoutes = `routes:
-  - {name: smee-http, protocol: http, listen: "127.0.0.1:7171", backends: "127.0.0.2:7171", backendConnections: %[2]s}
+  - {name: smee-http, protocol: http, listen: "127.0.0.1:7171", backends: "127.0.0.2:7171"}
   - {name: tink, protocol: tcp, listen: "127.0.0.1:42113", backends: "127.0.0.2:42113"}
   - {name: files, protocol: files, listen: "127.0.0.1:8080", files: {directory: "%[1]s"}}
 `
@@ -158,9 +157,7 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 	path, text, args := b.Proxy, "", []string(nil)
 	switch name {
 	case ours, oursBoots, oursChart:
-		text = fmt.Sprintf(ourRoutes, b.backends.files, "per-client")
-	case oursShared:
-		text = fmt.Sprintf(ourRoutes, b.backends.files, "shared")
+		text = fmt.Sprintf(ourRoutes, b.backends.files)
 	default:
 		program := "nginx"
 		args = []string{"-c", file, "-p", c.dir}
