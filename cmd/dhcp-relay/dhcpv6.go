@@ -1,16 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/tinkerbell/stack/pkg/relay"
-	"github.com/tinkerbell/stack/pkg/relay/fault"
 	"github.com/tinkerbell/stack/pkg/relay/server"
-	"github.com/tinkerbell/stack/pkg/relay6"
 )
 
 // linkAddress is "name=address": the link address of a listener.
@@ -34,29 +31,17 @@ func (l *linkAddress) UnmarshalText(text []byte) error {
 }
 
 // relay6 is what the settings mean for DHCPv6.
-func (s *settings) relay6() relay6.Config {
-	c := relay6.Config{
-		Servers:           s.servers6(),
-		UpstreamInterface: s.UpstreamInterface,
-		UpstreamAddress:   s.Dhcpv6UpstreamAddress,
-		TrustedRelays:     ipv6(s.TrustedRelays),
-		TrustedServers:    ipv6(s.TrustedServers),
-		Options:           s.Dhcpv6Options,
-		RemoteID:          s.RemoteID,
-		SubscriberID:      s.SubscriberID,
-		RelayID:           s.RelayID,
-		Enterprise:        s.Dhcpv6EnterpriseNumber,
-		Bounds:            s.bounds(),
-	}
-	if s.ListenBroadcast {
-		for _, l := range s.Listeners {
-			heard := relay6.Listener{Name: l.Name}
-			for _, link := range s.Dhcpv6LinkAddresses {
-				if link.name == l.Name {
-					heard.LinkAddress = link.address
-				}
+func (s *settings) relay6() relay.Config {
+	c := s.relay()
+	c.IPv6, c.Servers, c.UpstreamAddress = true, s.servers6(), s.Dhcpv6UpstreamAddress
+	c.TrustedRelays, c.TrustedServers = ipv6(s.TrustedRelays), ipv6(s.TrustedServers)
+	c.Agent.Options, c.Agent.Enterprise = s.Dhcpv6Options, s.Dhcpv6EnterpriseNumber
+	for i := range c.Listeners {
+		c.Listeners[i].LinkAddress = netip.Addr{} // that is DHCPv4's
+		for _, link := range s.Dhcpv6LinkAddresses {
+			if link.name == c.Listeners[i].Name {
+				c.Listeners[i].LinkAddress = link.address
 			}
-			c.Listeners = append(c.Listeners, heard)
 		}
 	}
 	return c
@@ -84,46 +69,29 @@ func ipv6(prefixes []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return !p.Addr().Is6() })
 }
 
-// without4 is a value of an option for DHCPv4: none where the option is DHCPv6's only.
-func (s *settings) without4(value string, four relay.SubOption, six relay6.Option) string {
-	if !slices.Contains(s.AgentOptions, four) && slices.Contains(s.Dhcpv6Options, six) {
-		return ""
-	}
-	return value
-}
-
 // named6 are the variables of the fields that DHCPv6 has to itself.
 var named6 = map[string]string{
 	"Servers": "DHCPV6_SERVERS", "LinkAddresses": "DHCPV6_LINK_ADDRESSES", "UpstreamAddress": "DHCPV6_UPSTREAM_ADDRESS",
 	"Options": "DHCPV6_OPTIONS",
 }
 
-// validate6 joins what is wrong with the settings of DHCPv6.
+// validate6 joins what is wrong with the settings of DHCPv6 that its configuration does not show.
 func (s *settings) validate6() (faults []error) {
 	if !s.Dhcpv6Enabled {
 		return nil
 	}
+	add := func(variable, format string, args ...any) {
+		faults = append(faults, fmt.Errorf("%s_%s: %s", prefix, variable, fmt.Sprintf(format, args...)))
+	}
 	if len(s.TrustedServers) > 0 && len(ipv6(s.TrustedServers)) == 0 {
-		faults = append(faults, fault.New("TrustedServers", "has no IPv6 prefix for DHCPv6's servers"))
+		add("TRUSTED_SERVERS", "has no IPv6 prefix for DHCPv6's servers")
 	}
 	for i, l := range s.Dhcpv6LinkAddresses {
 		if !slices.ContainsFunc(s.Listeners, func(each listener) bool { return each.Name == l.name }) {
-			faults = append(faults, fault.New("LinkAddresses", "%q: not a listener", l.name))
+			add("DHCPV6_LINK_ADDRESSES", "%q: not a listener", l.name)
 		}
 		if slices.ContainsFunc(s.Dhcpv6LinkAddresses[:i], func(each linkAddress) bool { return each.name == l.name }) {
-			faults = append(faults, fault.New("LinkAddresses", "%q: named twice", l.name))
-		}
-	}
-	if joined, ok := s.relay6().Validate().(interface{ Unwrap() []error }); ok {
-		faults = append(faults, joined.Unwrap()...)
-	}
-	for i, err := range faults {
-		if f, ok := errors.AsType[*fault.Fault](err); ok {
-			name := named6[f.Field]
-			if name == "" {
-				name = variable(f.Field)
-			}
-			faults[i] = fmt.Errorf("%s_%s: %s", prefix, name, f.Text)
+			add("DHCPV6_LINK_ADDRESSES", "%q: named twice", l.name)
 		}
 	}
 	return faults

@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/tinkerbell/stack/pkg/relay6"
+	"github.com/tinkerbell/stack/pkg/relay"
 )
 
 // The settings of one family alone.
@@ -41,9 +41,9 @@ func (s *settings) validateIdle() (faults []error) {
 			idle("a link address there is for option 82: SERVERS names no DHCP server", "Listeners")
 		}
 	}
-	for field, option := range map[string]relay6.Option{
-		"Dhcpv6EnterpriseNumber": relay6.RemoteID,
-		"RemoteID":               relay6.RemoteID, "SubscriberID": relay6.SubscriberID, "RelayID": relay6.RelayID,
+	for field, option := range map[string]relay.SubOption{
+		"Dhcpv6EnterpriseNumber": relay.RemoteID,
+		"RemoteID":               relay.RemoteID, "SubscriberID": relay.SubscriberID, "RelayID": relay.RelayID,
 	} {
 		// Of the values that both families have DHCPv4 complains itself.
 		if has6 && !slices.Contains(s.Dhcpv6Options, option) && (!has4 || field == "Dhcpv6EnterpriseNumber") {

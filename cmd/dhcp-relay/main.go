@@ -19,7 +19,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
 	"github.com/tinkerbell/stack/pkg/relay"
 	"github.com/tinkerbell/stack/pkg/relay/trace"
-	"github.com/tinkerbell/stack/pkg/relay6"
 )
 
 const notes = `It needs the capability NET_RAW for its listeners, and NET_BIND_SERVICE where port 67 is privileged.
@@ -87,19 +86,9 @@ func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 		sender := feed.NewSender(feed.SenderConfig{Socket: s.BootsSocket, Logger: logger, Registerer: registry})
 		tell, helpers = sender.Event, []daemon.Task{sender}
 	}
-	if s.has4() {
-		config := s.relay()
+	for _, config := range s.relays() {
 		config.Logger, config.Registerer, config.Event = logger, registry, tell
 		r, err := relay.New(config)
-		if err != nil {
-			return nil, nil, err
-		}
-		tasks, rings = append(tasks, r), append(rings, r.Trace())
-	}
-	if s.Dhcpv6Enabled {
-		config := s.relay6()
-		config.Logger, config.Registerer, config.Event = logger, registry, tell
-		r, err := relay6.New(config)
 		if err != nil {
 			return nil, nil, err
 		}

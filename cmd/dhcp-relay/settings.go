@@ -11,9 +11,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/relay"
-	"github.com/tinkerbell/stack/pkg/relay/bounds"
-	"github.com/tinkerbell/stack/pkg/relay/fault"
-	"github.com/tinkerbell/stack/pkg/relay6"
 )
 
 const (
@@ -50,12 +47,12 @@ type settings struct {
 	SubscriberID string            `split_words:"true" desc:"value of subscriber-id"`
 	RelayID      hexBytes          `split_words:"true" desc:"value of relay-id, a DUID in hex; empty: made from the first listener's MAC address"`
 
-	Dhcpv6Enabled          bool            `split_words:"true" default:"false" desc:"relay DHCPv6 as well, on the same listeners"`
-	Dhcpv6Servers          []string        `split_words:"true" desc:"DHCPv6 servers, host, [address]:port or host:port; empty: the names in SERVERS, port 547"`
-	Dhcpv6LinkAddresses    []linkAddress   `split_words:"true" desc:"name=address: the link address of a listener, by which servers choose the prefix; empty: its own, else unspecified"`
-	Dhcpv6UpstreamAddress  netip.Addr      `split_words:"true" desc:"address of this pod that DHCPv6 requests leave from; empty: the address used towards the server"`
-	Dhcpv6Options          []relay6.Option `split_words:"true" desc:"options of RELAY-FORW besides interface-id and the client's MAC address: remote-id, subscriber-id, relay-id"`
-	Dhcpv6EnterpriseNumber uint32          `split_words:"true" default:"0" desc:"enterprise number in front of the DHCPv6 remote-id"`
+	Dhcpv6Enabled          bool              `split_words:"true" default:"false" desc:"relay DHCPv6 as well, on the same listeners"`
+	Dhcpv6Servers          []string          `split_words:"true" desc:"DHCPv6 servers, host, [address]:port or host:port; empty: the names in SERVERS, port 547"`
+	Dhcpv6LinkAddresses    []linkAddress     `split_words:"true" desc:"name=address: the link address of a listener, by which servers choose the prefix; empty: its own, else unspecified"`
+	Dhcpv6UpstreamAddress  netip.Addr        `split_words:"true" desc:"address of this pod that DHCPv6 requests leave from; empty: the address used towards the server"`
+	Dhcpv6Options          []relay.SubOption `split_words:"true" desc:"options of RELAY-FORW besides interface-id and the client's MAC address: remote-id, subscriber-id, relay-id"`
+	Dhcpv6EnterpriseNumber uint32            `split_words:"true" default:"0" desc:"enterprise number in front of the DHCPv6 remote-id"`
 
 	BootsSocket string `split_words:"true" desc:"Unix socket of stack-proxy, which shows machines that boot; default it is not told"`
 }
@@ -83,27 +80,30 @@ func (b *hexBytes) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// relay is what the settings mean.
+// limits are what no setting changes. Tests do.
+var limits relay.Limits
+
+// relays are what the settings mean, for each family that is asked for.
+func (s *settings) relays() (all []relay.Config) {
+	if s.has4() {
+		all = append(all, s.relay4())
+	}
+	if s.Dhcpv6Enabled {
+		all = append(all, s.relay6())
+	}
+	return all
+}
+
+// relay is what the settings mean for both families.
 func (s *settings) relay() relay.Config {
 	c := relay.Config{
-		Servers:           s.Servers,
 		UpstreamInterface: s.UpstreamInterface,
-		UpstreamAddress:   s.UpstreamAddress,
-		SourceAddress:     s.SourceAddress,
-		MaxHops:           s.MaxHops,
 		TrustedRelays:     s.TrustedRelays,
-		TrustedListeners:  s.TrustedListeners,
 		TrustedServers:    s.TrustedServers,
-		PresentGiaddr:     s.PresentGiaddrAction,
-		Agent: relay.Agent{
-			Options: s.AgentOptions, CircuitID: s.CircuitID,
-			RemoteID:     s.without4(s.RemoteID, relay.RemoteID, relay6.RemoteID),
-			SubscriberID: s.without4(s.SubscriberID, relay.SubscriberID, relay6.SubscriberID),
-			RelayID:      []byte(s.without4(string(s.RelayID), relay.RelayID, relay6.RelayID)),
-		},
-		ClearGiaddr:     s.ClearGiaddr,
-		AlwaysBroadcast: s.AlwaysBroadcast,
-		Bounds:          s.bounds(),
+		ServersOptional:   s.ServersOptional,
+		Agent:             relay.Agent{RemoteID: s.RemoteID, SubscriberID: s.SubscriberID, RelayID: s.RelayID},
+		TokenKey:          []byte(s.TokenKey),
+		Limits:            limits,
 	}
 	if s.ListenBroadcast {
 		for _, l := range s.Listeners {
@@ -113,14 +113,30 @@ func (s *settings) relay() relay.Config {
 	return c
 }
 
-// limits are what no setting changes. Tests do.
-var limits bounds.Bounds
+// relay4 is what the settings mean for DHCPv4.
+func (s *settings) relay4() relay.Config {
+	c := s.relay()
+	c.Servers = s.Servers
+	c.UpstreamAddress, c.SourceAddress = s.UpstreamAddress, s.SourceAddress
+	c.MaxHops, c.PresentGiaddr, c.TrustedListeners = s.MaxHops, s.PresentGiaddrAction, s.TrustedListeners
+	c.Agent.Options, c.Agent.CircuitID = s.AgentOptions, s.CircuitID
+	// A value may be DHCPv6's only.
+	if s.only6(relay.RemoteID) {
+		c.Agent.RemoteID = ""
+	}
+	if s.only6(relay.SubscriberID) {
+		c.Agent.SubscriberID = ""
+	}
+	if s.only6(relay.RelayID) {
+		c.Agent.RelayID = nil
+	}
+	c.ClearGiaddr, c.AlwaysBroadcast = s.ClearGiaddr, s.AlwaysBroadcast
+	return c
+}
 
-// bounds are what the settings mean for either family.
-func (s *settings) bounds() bounds.Bounds {
-	b := limits
-	b.ServersOptional, b.TokenKey = s.ServersOptional, []byte(s.TokenKey)
-	return b
+// only6 tells whether DHCPv6 alone adds an option.
+func (s *settings) only6(option relay.SubOption) bool {
+	return !slices.Contains(s.AgentOptions, option) && slices.Contains(s.Dhcpv6Options, option)
 }
 
 // Removed implements the check of pkg/daemon.
@@ -143,10 +159,14 @@ func (s *settings) Removed() map[string]string {
 // Validate implements the check of pkg/daemon. A fault names the variable that has to be changed.
 func (s *settings) Validate() error {
 	var faults []error
-	if joined, ok := s.validate4().(interface{ Unwrap() []error }); ok {
+	for _, config := range s.relays() {
+		joined, ok := config.Validate().(interface{ Unwrap() []error })
+		if !ok {
+			continue
+		}
 		for _, err := range joined.Unwrap() {
-			if f, ok := errors.AsType[*fault.Fault](err); ok {
-				err = fmt.Errorf("%s_%s: %s", prefix, variable(f.Field), f.Text)
+			if f, ok := errors.AsType[*relay.Fault](err); ok {
+				err = fmt.Errorf("%s_%s: %s", prefix, variableOf(f.Field, config.IPv6), f.Text)
 			}
 			faults = append(faults, err)
 		}
@@ -163,11 +183,15 @@ func (s *settings) Validate() error {
 // has4 tells whether DHCPv4 is to be relayed.
 func (s *settings) has4() bool { return len(s.Servers) > 0 || !s.Dhcpv6Enabled }
 
-func (s *settings) validate4() error {
-	if !s.has4() {
-		return nil
+// variableOf is the variable behind a field of a family's configuration.
+func variableOf(field string, ipv6 bool) string {
+	switch name := named6[field]; {
+	case ipv6 && name != "":
+		return name
+	case field == "LinkAddresses":
+		return "LISTENERS"
 	}
-	return s.relay().Validate()
+	return variable(field)
 }
 
 // variable is a field's name as envconfig's split_words has it: MaxHops is MAX_HOPS.

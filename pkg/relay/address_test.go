@@ -100,10 +100,10 @@ func TestReplyMatrixGoldenFrames(t *testing.T) {
 	const golden = "testdata/replies.golden"
 	var got bytes.Buffer
 	for _, c := range replyMatrix() {
-		whole := append(make([]byte, headroom), dhcp.Pad(c.m)...)
+		whole := append(make([]byte, frame.HeaderLen), dhcp.Pad(c.m)...)
 		putReply(whole, testMAC, [4]byte{192, 0, 2, 2}, false)
 		// The message is the same but for the fields in the name; its sum is in the UDP header.
-		fmt.Fprintf(&got, "%-48s %x %x\n", c.name, whole[:headroom], whole[headroom:headroom+28])
+		fmt.Fprintf(&got, "%-48s %x %x\n", c.name, whole[:frame.HeaderLen], whole[frame.HeaderLen:frame.HeaderLen+28])
 	}
 	if *update {
 		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {

@@ -213,7 +213,7 @@ func TestTrap25Token(t *testing.T) {
 			}
 		})
 	}
-	if _, ok := newSigner([]byte("0123456789abcdef")).read(request, first.unix(first.now())+100, 11); ok {
+	if _, ok := newSigner([]byte("0123456789abcdef")).read4(request, first.unix(first.now())+100, 11); ok {
 		t.Error("an old token is good")
 	}
 }
@@ -225,7 +225,7 @@ func set(at int) func(dhcp.Message) dhcp.Message {
 
 // forge changes the listener in the token.
 func forge(m dhcp.Message) dhcp.Message {
-	token, _ := find(m)
+	token, _ := findToken(m)
 	token[6]++
 	return m
 }
@@ -237,8 +237,8 @@ func TestTrap25TokenIsRequired(t *testing.T) {
 	with := bytes.Clone(request)
 	without := dhcp.Message(bytes.Clone(request)).StripAgents()
 	forged := dhcp.Message(bytes.Clone(request))
-	token, _ := find(forged)
-	token[tokenLen-1]++
+	token, _ := findToken(forged)
+	token[tokenLen4-1]++
 	for name, test := range map[string]struct {
 		m    dhcp.Message
 		want Drop
@@ -262,18 +262,18 @@ func TestTrap25TokenIsRequired(t *testing.T) {
 func TestTraceHasNoTokens(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
 	request, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover)))
-	token, found := find(request)
+	token, found := findToken(request)
 	if !found {
 		t.Fatal("no token")
 	}
-	code := token[tokenLen-tokenMAC:]
-	b.trace.Payload(0, peer{}.addrPort(), peer{}.addrPort(), request)
-	b.trace.Payload(0, peer{}.addrPort(), peer{}.addrPort(), request)
+	code := token[tokenLen4-tokenMAC:]
+	b.trace.Payload(0, (peer{}).addrPort(), (peer{}).addrPort(), request)
+	b.trace.Payload(0, (peer{}).addrPort(), (peer{}).addrPort(), request)
 	var pcap bytes.Buffer
 	if err := trace.Write(&pcap, nil, 0, b.Trace()); err != nil {
 		t.Fatal(err)
 	}
-	if bytes.Contains(pcap.Bytes(), code) || !bytes.Contains(pcap.Bytes(), token[:tokenLen-tokenMAC]) {
+	if bytes.Contains(pcap.Bytes(), code) || !bytes.Contains(pcap.Bytes(), token[:tokenLen4-tokenMAC]) {
 		t.Error("the code of a token is in the trace, or more than that is missing")
 	}
 }

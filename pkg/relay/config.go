@@ -13,30 +13,26 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
-	"github.com/tinkerbell/stack/pkg/relay/bounds"
-	"github.com/tinkerbell/stack/pkg/relay/fault"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// Ports of DHCP (RFC 2131 section 4.1).
-const (
-	serverPort = 67
-	clientPort = 68
-)
-
-// Bounds and defaults of the settings.
 const (
 	// MaxHops is the hop limit that no setting exceeds (RFC 1542 section 4.1.1).
 	MaxHops = 16
 	// DefaultHops is the hop limit where none is set.
 	DefaultHops = 4
+	// MinTokenKey is the least length of a token key in bytes.
+	MinTokenKey = 16
+
+	maxName = 15 // of an interface (IFNAMSIZ without its end)
 )
 
 // Listener is an interface on a provisioning VLAN.
 type Listener struct {
 	Name string
-	// LinkAddress goes into option 82's link selection (RFC 3527): an address of the VLAN's subnet. Unset: the
-	// interface's own.
+	// LinkAddress is an address of the VLAN's subnet, by which the server finds the link: in option 82's link selection
+	// (RFC 3527), or as the link address of a RELAY-FORW (RFC 9915 section 19.1.1). Unset: the interface's own. DHCPv6
+	// without either has none, and the server has to find the link by the Interface-Id, which is the interface's name.
 	LinkAddress netip.Addr
 }
 
@@ -57,59 +53,115 @@ func ParseListener(s string) (Listener, error) {
 
 // Config has the settings of a relay. Zero values stand for the defaults named.
 type Config struct {
+	// IPv6 has it relay DHCPv6.
+	IPv6 bool
 	// Listeners are the interfaces on the provisioning VLANs. None: only requests to an address of this host are relayed,
 	// which takes no packet socket and no CAP_NET_RAW.
 	Listeners []Listener
-	// Servers are names or IPv4 addresses, with ":port" where it is not 67. Every request goes to each of them.
+	// Servers are names or addresses of the family, with ":port" where it is not 67 or 547. Every request goes to each of
+	// them.
 	Servers []string
-	// UpstreamInterface gives giaddr: its first IPv4 address. Empty: see UpstreamAddress.
+	// UpstreamInterface gives the address that servers answer: its first. Empty: see UpstreamAddress.
 	UpstreamInterface string
-	// UpstreamAddress is giaddr, an address of this host that the servers reach. Neither it nor
-	// UpstreamInterface: the address from which the kernel sends to the first server.
+	// UpstreamAddress is the address that servers answer, which is giaddr: one of this host that they reach. Neither it
+	// nor UpstreamInterface: the address from which the kernel sends to the first server.
 	UpstreamAddress netip.Addr
+	// TrustedRelays are the prefixes whose relay agents may send requests with a giaddr, or RELAY-FORW messages.
+	TrustedRelays []netip.Prefix
+	// TrustedServers are the prefixes that replies may come from. None: any, since a reply has to match a
+	// request, and a Service may have translated its source.
+	TrustedServers []netip.Prefix
+	// ServersOptional has the relay be ready while no server's name exists.
+	ServersOptional bool
+	// Agent describes the options that this relay adds.
+	Agent Agent
+	// TokenKey, if set, signs a token that a server repeats: in option 82, of DHCPv6 behind the name in the Interface-Id.
+	// By it a reply is recognised even when the request was relayed by another replica or before a restart. A reply to a
+	// request that took a token with it has to bring it back. Replicas share the key, of at least MinTokenKey bytes.
+	TokenKey []byte
+
+	// The rest, up to Limits, is for DHCPv4 alone.
+
 	// SourceAddress is the source of replies on the listeners. Unset: the listener's own address, or giaddr.
 	SourceAddress netip.Addr
 	// MaxHops is the most relay agents that a request may have passed, this one included (DefaultHops).
 	MaxHops int
-	// TrustedRelays are the prefixes whose relay agents may send requests with a giaddr.
-	TrustedRelays []netip.Prefix
 	// TrustedListeners are the listeners on which a client's own option 82 is accepted (RFC 3046 section 2.1).
 	TrustedListeners []string
 	// PresentGiaddr is the action on a request that carries a giaddr or option 82 already.
 	PresentGiaddr Action
-	// Agent describes the option 82 that this relay adds.
-	Agent Agent
 	// ClearGiaddr takes giaddr out of replies, for firmware that takes it for a gateway.
 	ClearGiaddr bool
-	// TrustedServers are the prefixes that replies may come from. None: any, since a reply has to match a
-	// request, and a Service may have translated its source.
-	TrustedServers []netip.Prefix
 	// AlwaysBroadcast broadcasts every reply on a listener, for firmware that cannot receive unicasts and does not set
 	// the broadcast flag.
 	AlwaysBroadcast bool
+
+	Limits
+
 	// Lookup finds a host's addresses, and for how long they hold. Nil: as the pod's resolv.conf says.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, time.Duration, error)
-	bounds.Bounds
-
 	// Event is called with an event for every message: the machine that it describes, and whether it was relayed. The
 	// event is valid during the call. Event is called from several goroutines and must not block. It may be nil.
 	Event func(*boot.Event)
-
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Registerer takes the metrics. It may be nil.
 	Registerer prometheus.Registerer
 }
 
+// Limits bound a relay's memory, rates and times. Zero is the default, which is in brackets. Nobody can choose better,
+// so that only tests set them.
+type Limits struct {
+	// ResolveInterval is how long an answer about a server's name is used at most, if its records live longer (10 s: a
+	// server that has moved is found before firmware gives up).
+	ResolveInterval time.Duration
+	// Pending is the most requests that are remembered for their replies (32,768: those of 3,000 machines a second for
+	// PendingExpiry; 5 MiB when all are used).
+	Pending int
+	// PendingExpiry is how long (10 s: no server answers later, and firmware has asked again by then).
+	PendingExpiry time.Duration
+	// ClientRate is how many requests a second one chaddr may send on a listener, and in unicasts of one sender, over two
+	// seconds; of DHCPv6 one MAC address, and one DUID (10: of 520 captured clients none sends more than 5). Negative: no
+	// limit.
+	ClientRate int
+	// TotalRate is how many requests a second are relayed of all listeners, and as many unicasts (50,000: more than
+	// servers answer). Negative: no limit.
+	TotalRate int
+	// NewcomerRate is how many requests a second of machines that were never served go to the servers from each
+	// listener, and of unicasts, beyond those that the servers answer (100: what Smee answers from the Kubernetes API).
+	// Negative: no limit.
+	NewcomerRate int
+	// DeadAfter is how many requests in a row a server leaves unanswered, for at least 5 s, until it is taken for
+	// dead: its name is looked up again, and its next address or another source port is tried (20: two machines' boots).
+	DeadAfter int
+	// TracePackets is how many packets are kept for the trace (512: what twenty boots send, less than 1 MiB).
+	TracePackets int
+}
+
+func (l Limits) withDefaults() Limits {
+	unset(&l.ResolveInterval, 10*time.Second)
+	unset(&l.Pending, 32768)
+	unset(&l.PendingExpiry, 10*time.Second)
+	unset(&l.ClientRate, 10)
+	unset(&l.TotalRate, 50000)
+	unset(&l.NewcomerRate, 100)
+	unset(&l.DeadAfter, 20)
+	unset(&l.TracePackets, 512)
+	return l
+}
+
+func unset[T comparable](value *T, otherwise T) {
+	var zero T
+	if *value == zero {
+		*value = otherwise
+	}
+}
+
 // withDefaults sets the fields that are zero to their defaults.
 func (c Config) withDefaults() Config {
-	if c.MaxHops == 0 {
-		c.MaxHops = DefaultHops
-	}
-	c.Bounds = c.WithDefaults()
-	if c.PresentGiaddr == "" {
-		c.PresentGiaddr = Forward
-	}
+	c.Limits = c.Limits.withDefaults()
+	unset(&c.MaxHops, DefaultHops)
+	unset(&c.PresentGiaddr, Forward)
 	if c.Lookup == nil {
 		c.Lookup = (&endpoint.Resolver{Logger: c.Logger}).Lookup
 	}
@@ -119,75 +171,106 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate joins every fault of the configuration.
-func (c Config) Validate() error {
-	var faults []error
-	add := func(field, format string, args ...any) { faults = append(faults, fault.New(field, format, args...)) }
-	if len(c.Servers) == 0 {
-		add("Servers", "a relay needs the name or address of a DHCP server")
-	}
-	for _, name := range c.Servers {
-		if err := checkServer(name); err != nil {
-			add("Servers", "%q: %v", name, err)
-		}
-	}
-	faults = append(faults, c.validateListeners()...)
-	faults = append(faults, c.validateAgent()...)
-	if c.MaxHops < 0 || c.MaxHops > MaxHops {
-		add("MaxHops", "%d: not within 1 and %d", c.MaxHops, MaxHops)
-	}
-	for _, a := range []struct {
-		field string
-		addr  netip.Addr
-	}{{"UpstreamAddress", c.UpstreamAddress}, {"SourceAddress", c.SourceAddress}} {
-		if a.addr.IsValid() && !usable(a.addr) {
-			add(a.field, "%s: not an IPv4 address that others can reach", a.addr)
-		}
-	}
-	if c.UpstreamAddress.IsValid() && c.UpstreamInterface != "" {
-		add("UpstreamAddress", "%s, and upstream interface %s: set one of them", c.UpstreamAddress, c.UpstreamInterface)
-	}
-	return errors.Join(append(faults, c.Faults()...)...)
+// Fault is a fault of one field of a configuration.
+type Fault struct {
+	// Field is the field's name. Those of Listener and Agent are LinkAddresses and AgentOptions, CircuitID...
+	Field string
+	// Text describes the fault of its value.
+	Text string
 }
 
-func (c Config) validateListeners() (faults []error) {
+func (f *Fault) Error() string { return f.Field + ": " + f.Text }
+
+// faults collects the faults of a configuration.
+type faults []error
+
+func (f *faults) add(field, format string, args ...any) {
+	*f = append(*f, &Fault{Field: field, Text: fmt.Sprintf(format, args...)})
+}
+
+// Validate joins every fault of the configuration, each a [*Fault].
+func (c Config) Validate() error {
+	var found faults
+	if len(c.Servers) == 0 {
+		found.add("Servers", "a relay needs the name or address of a DHCP server")
+	}
+	for _, name := range c.Servers {
+		if err := c.checkServer(name); err != nil {
+			found.add("Servers", "%q: %v", name, err)
+		}
+	}
+	c.validateListeners(&found)
+	c.validateAgent(&found)
+	if c.MaxHops < 0 || c.MaxHops > MaxHops {
+		found.add("MaxHops", "%d: not within 1 and %d", c.MaxHops, MaxHops)
+	}
+	if c.UpstreamAddress.IsValid() && !c.usable(c.UpstreamAddress) {
+		found.add("UpstreamAddress", "%s: not an %s address that others can reach", c.UpstreamAddress, c.network())
+	}
+	if c.SourceAddress.IsValid() && !c.usable(c.SourceAddress) {
+		found.add("SourceAddress", "%s: not an %s address that others can reach", c.SourceAddress, c.network())
+	}
+	if c.UpstreamAddress.IsValid() && c.UpstreamInterface != "" {
+		found.add("UpstreamAddress", "%s, and upstream interface %s: set one of them",
+			c.UpstreamAddress, c.UpstreamInterface)
+	}
+	if n := len(c.TokenKey); n > 0 && n < MinTokenKey {
+		found.add("TokenKey", "%d bytes, at least %d are needed", n, MinTokenKey)
+	}
+	return errors.Join(found...)
+}
+
+func (c *Config) validateListeners(found *faults) {
 	seen := map[string]bool{}
 	for _, l := range c.Listeners {
 		switch {
-		case l.Name == "" || len(l.Name) > 15:
-			faults = append(faults, fault.New("Listeners", "%q: not an interface name", l.Name))
+		case l.Name == "" || len(l.Name) > maxName:
+			found.add("Listeners", "%q: not an interface name", l.Name)
 		case l.Name == unicastLabel:
-			faults = append(faults, fault.New("Listeners", "%q: is what metrics call an address of this host", l.Name))
+			found.add("Listeners", "%q: is what metrics call an address of this host", l.Name)
 		case seen[l.Name]:
-			faults = append(faults, fault.New("Listeners", "%q: named twice", l.Name))
-		case l.Name == c.UpstreamInterface:
-			faults = append(faults, fault.New("Listeners", "%q: is the upstream interface too; where clients and servers "+
-				"share a LAN no relay is needed", l.Name))
-		case l.LinkAddress.IsValid() && !usable(l.LinkAddress):
-			faults = append(faults, fault.New("Listeners", "%q: link address %s is not an IPv4 address of a LAN",
-				l.Name, l.LinkAddress))
+			found.add("Listeners", "%q: named twice", l.Name)
+		case l.Name == c.UpstreamInterface && !c.IPv6:
+			found.add("Listeners", "%q: is the upstream interface too; where clients and servers "+
+				"share a LAN no relay is needed", l.Name)
+		case l.LinkAddress.IsValid() && !c.usable(l.LinkAddress):
+			found.add("LinkAddresses", "%s=%s: not an %s address of a LAN", l.Name, l.LinkAddress, c.network())
 		}
 		seen[l.Name] = true
 	}
 	for _, name := range c.TrustedListeners {
 		if !seen[name] {
-			faults = append(faults, fault.New("TrustedListeners", "%q: not a listener", name))
+			found.add("TrustedListeners", "%q: not a listener", name)
 		}
 	}
-	return faults
 }
 
-// usable tells whether an address can be a giaddr, or the source of a reply.
-func usable(a netip.Addr) bool { return a.Is4() && server.Usable(a) }
+// network is the name of the family.
+func (c *Config) network() string {
+	if c.IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// usable tells whether hosts beyond its link can reach an address of the family.
+func (c *Config) usable(a netip.Addr) bool {
+	return a.Is6() == c.IPv6 && a.Zone() == "" && server.Usable(a)
+}
 
 // checkServer returns the fault of a server's name.
-func checkServer(name string) error {
-	host, _, err := server.Split(name, serverPort)
+func (c *Config) checkServer(name string) error {
+	host, _, err := server.Split(name, 1)
 	if err != nil {
 		return err
 	}
-	if addr, err := netip.ParseAddr(host); err == nil && !addr.Is4() {
-		return errors.New("not IPv4: DHCPv6 has servers of its own")
+	addr, _ := netip.ParseAddr(host)
+	switch {
+	case !addr.IsValid(): // a name
+	case addr.Is6() != c.IPv6 || addr.Zone() != "":
+		return fmt.Errorf("no %s address: the other family has servers of its own", c.network())
+	case c.IPv6 && !server.Usable(addr):
+		return errors.New("not an IPv6 address that is reached beyond its link")
 	}
 	return nil
 }

@@ -3,15 +3,13 @@ package relay
 import (
 	"net/netip"
 	"testing"
-
-	"github.com/tinkerbell/stack/pkg/relay/bounds"
 )
 
 func TestValidateNamesEveryFault(t *testing.T) {
 	config := Config{
 		Listeners:         []Listener{{Name: "eth0"}, {Name: "a"}, {Name: "a"}, {Name: ""}},
 		UpstreamInterface: "eth0", UpstreamAddress: netip.MustParseAddr("127.0.0.1"), MaxHops: 17,
-		Servers: []string{"", "host:99999", "[::1]:67"}, Bounds: bounds.Bounds{TokenKey: []byte("short")},
+		Servers: []string{"", "host:99999", "[::1]:67"}, TokenKey: []byte("short"),
 		Agent: Agent{Options: []SubOption{SubscriberID, RemoteID, RemoteID}, CircuitID: "x"}, TrustedListeners: []string{"b"},
 	}
 	err := config.Validate()

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"net/netip"
 	"testing"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
@@ -26,9 +27,9 @@ func FuzzPolicy(f *testing.F) {
 		copy(slot, b)
 		a := bench.heard
 		if viaUnicast {
-			a = arrival{listener: unicast, source: peer{theirGiaddr, 67}}
+			a = arrival{listener: unicast, source: peer{wide(theirGiaddr), 67}}
 		}
-		got, drop := bench.worker.request(slot, &a, bench.targets, 0)
+		got, drop := bench.worker.request4(slot, &a, bench.targets, 0)
 		if drop != None {
 			return
 		}
@@ -51,7 +52,7 @@ func FuzzPolicy(f *testing.F) {
 			return
 		}
 		got[0] = byte(dhcp.Reply)
-		if _, _, drop := bench.worker.reply(got, peerOf(bench.targets.All[0].Addr), bench.targets, 0); drop != None && drop != BadAddress {
+		if _, _, drop := bench.worker.reply4(got, bench.targets.All[0].Addr.Addr(), bench.targets, 0); drop != None && drop != BadAddress {
 			t.Fatalf("the answer is dropped: %v", drop)
 		}
 	})
@@ -81,17 +82,17 @@ func FuzzReply(f *testing.F) {
 		if len(b) > mmsg.Received || len(b) > 0 && b[0] != byte(dhcp.Reply) {
 			return
 		}
-		slot := make([]byte, headroom+len(b), mmsg.SlotLen)
-		copy(slot[headroom:], b)
-		m := dhcp.Message(slot[headroom:])
+		slot := make([]byte, frame.HeaderLen+len(b), mmsg.SlotLen)
+		copy(slot[frame.HeaderLen:], b)
+		m := dhcp.Message(slot[frame.HeaderLen:])
 		if m.Check() == dhcp.OK && flags&4 == 0 {
-			o := origin{added: dhcp.Subs(agent), sole: flags&2 != 0}
+			o := origin{origin4: origin4{added: dhcp.Subs(agent), sole: flags&2 != 0}}
 			if flags&8 != 0 {
 				o.listener = unicast
 			}
 			bench.pending.Remember(keyOf(m), o, 0)
 		}
-		got, o, drop := bench.worker.reply(m, peer{}, bench.targets, 0)
+		got, o, drop := bench.worker.reply4(m, netip.AddrFrom4([4]byte{}), bench.targets, 0)
 		if drop != None {
 			return
 		}
@@ -107,8 +108,8 @@ func FuzzReply(f *testing.F) {
 		if o.added != 0 && o.sole && got.HasAgent() {
 			t.Fatal("our option 82 is left")
 		}
-		putReply(slot[:headroom+len(got)], testMAC, ourGiaddr, false)
-		if _, fault := frame.Parse(slot[:headroom+len(got)], frame.Verify); fault != frame.OK {
+		putReply(slot[:frame.HeaderLen+len(got)], testMAC, ourGiaddr, false)
+		if _, fault := frame.Parse(slot[:frame.HeaderLen+len(got)], frame.Verify); fault != frame.OK {
 			t.Fatalf("the frame is bad: %v", fault)
 		}
 	})

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"testing"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
@@ -41,7 +42,7 @@ func TestFirmwareIsAMachineOfItsOwn(t *testing.T) {
 	} {
 		b := newBench(t, nil)
 		a := b.heard
-		_, drop := b.worker.request(raw(dhcp.Discover, class+"\xff"), &a, b.targets, b.now())
+		_, drop := b.worker.request4(raw(dhcp.Discover, class+"\xff"), &a, b.targets, b.now())
 		if drop != None || a.firmware != want || (server.Machine(a.client, a.firmware) == a.client) == want {
 			t.Errorf("%q: got %v, firmware %v", class, drop, a.firmware)
 		}
@@ -58,7 +59,8 @@ func TestNothingWaitsForRelease(t *testing.T) {
 	}
 }
 
-// TestRackAtDefaults: 200 machines that boot at a time, each by its ROM and by iPXE, lose nothing by the default limits.
+// TestRackAtDefaults: 200 machines that boot at a time, each by its ROM and by iPXE, lose nothing by the default
+// limits.
 func TestRackAtDefaults(t *testing.T) {
 	b := newBench(t, func(c *Config) {
 		c.ClientRate, c.TotalRate = 0, 0
@@ -72,14 +74,14 @@ func TestRackAtDefaults(t *testing.T) {
 			binary.BigEndian.PutUint32(m[4:], uint32(step*200+n))
 			m[33] = byte(n)
 			a := b.heard
-			got, drop := b.worker.request(m, &a, b.targets, at)
+			got, drop := b.worker.request4(m, &a, b.targets, at)
 			if drop != None || a.waits {
 				t.Fatalf("machine %d, %v: got %v, waits %v", n, kind, drop, a.waits)
 			}
 			got[0], got[242] = byte(dhcp.Reply), byte(map[dhcp.Type]dhcp.Type{dhcp.Discover: dhcp.Offer, dhcp.Requests: dhcp.Ack}[kind])
 			copy(got[16:], yiaddr[:])
 			for _, from := range []byte{11, 12} {
-				if _, _, drop := b.worker.reply(got, peer{ip: [4]byte{10, 244, 0, from}, port: 67}, b.targets, at); drop != None {
+				if _, _, drop := b.worker.reply4(got, netip.AddrFrom4([4]byte{10, 244, 0, from}), b.targets, at); drop != None {
 					t.Fatal(drop)
 				}
 			}

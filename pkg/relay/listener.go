@@ -4,9 +4,6 @@ import (
 	"net"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/server"
@@ -16,103 +13,91 @@ import (
 type vlan struct {
 	*worker
 	*listener.Listener[link]
-	index   int
-	config  Listener
-	arrival arrival
+	config  *Listener
+	trusted bool          // to bring option 82
+	routers routers       // of DHCPv6
+	opened  chan struct{} // the listener has opened
 }
 
-// link describes a listener's interface.
-type link struct {
-	// address is the interface's own, zero if it has none that other hosts can reach.
-	address [4]byte
-	// agent is the option 82 of requests from here.
-	agent []byte
-}
-
-func newVLAN(r *Relay, index int, config Listener) (*vlan, error) {
-	filter, err := frame.Filter(serverPort)
+func newVLAN(r *Relay, index int) (*vlan, error) {
+	filter, err := r.filter(r.serverPort)
 	if err != nil {
 		return nil, err
 	}
+	config := &r.config.Listeners[index]
 	l := &vlan{
-		worker: newWorker(r, index, config.Name), index: index, config: config,
-		arrival: arrival{
-			listener: int16(index), trusted: slices.Contains(r.config.TrustedListeners, config.Name),
-		},
+		worker: newWorker(r, index), config: config, opened: make(chan struct{}, 1),
+		trusted: slices.Contains(r.config.TrustedListeners, config.Name),
 	}
+	l.arrival = arrival{listener: int16(index), trusted: l.trusted}
 	l.Listener = listener.New(listener.Config[link]{
-		Name: config.Name, Protocol: unix.ETH_P_IP, Filter: filter, Logger: r.logger,
-		Describe: l.describe,
+		Name: config.Name, Protocol: r.etherType, Filter: filter, Groups: r.groups, Front: r.listenerFront,
+		Logger:   r.logger,
+		Describe: func(at *net.Interface) link { return r.family.describe(&r.config, config, at) },
 		Clock:    r.now,
 		Handle:   l.requests,
-		Changed:  func(open bool) { r.metrics.Up(config.Name, open) },
-		Lost:     func(n uint32) { l.metrics.Drops(toServer, Overflow).Add(float64(n)) },
+		Changed: func(open bool) {
+			r.metrics.open(config.Name, open)
+			if open {
+				select {
+				case l.opened <- struct{}{}:
+				default: // nobody has taken the last one
+				}
+			}
+		},
+		Lost: func(n uint32) { l.metrics.drops[toServer][Overflow].Add(float64(n)) },
 	})
 	return l, nil
 }
 
-func (l *vlan) describe(at *net.Interface) (known link) {
-	if address := server.FirstAddress(at, false); address.IsValid() {
-		known.address = address.As4()
-	}
-	known.agent = l.relay.config.agentOf(l.config, frame.MAC(at.HardwareAddr), known.address)
-	return known
-}
-
 // requests relays a batch that came at a time of the relay's clock.
 func (l *vlan) requests(n int, now int64) {
-	r, a := l.relay, &l.arrival
-	targets, verbose := r.targets.Load(), r.verbose
-	l.setClock(r, now)
-	if p := l.Port(); p != nil {
-		a.agent = p.Info.agent
+	r, a, p := l.relay, &l.worker.arrival, l.Port()
+	if p == nil {
+		return
 	}
+	targets := r.targets.Load()
+	a.link = &p.Info
 	for i := range n {
-		m, drop := l.view(i, a, now)
-		if drop == None {
-			m, drop = l.request(m, a, targets, now)
-		}
-		if drop == OtherHost {
-			m, a.giaddr = l.overheard(i), [4]byte{}
-		}
-		if !a.waits || drop != None {
-			l.tellRequest(m, a, targets, now, drop)
-		}
-		if drop != None {
-			l.metrics.Dropped(toServer, drop)
-			if verbose {
-				r.logger.Debug("dropped packet", "listener", l.name, "direction", toServer.String(),
-					"source", a.source.String(), "reason", drop.String())
-			}
+		ok, drop := l.view(i, a, now)
+		if !ok {
 			continue
 		}
-		if a.waits {
-			continue // its queue sends it
+		var b []byte
+		a.waits = false
+		if drop == None {
+			b, drop = r.family.request(l.worker, a, targets, now)
+			r.family.seen(l, a, now)
 		}
-		l.metrics.Relayed(toServer, int(m.Type()))
-		l.send(m, targets, now, server.Machine(a.client, a.firmware))
-		if verbose {
-			r.logMessage("relayed request", l.name, m)
+		if !a.waits { // its queue sends it otherwise, and tells
+			l.tellRequest(a, targets, now, drop)
+		}
+		switch {
+		case drop != None:
+			l.drop(toServer, a.source, drop)
+		case !a.waits:
+			l.pass(b, targets, now, server.Machine(a.client, a.firmware), a.kind)
 		}
 	}
 	l.sender.Flush(targets)
 }
 
-// view finds the message in frame i, and puts its sender into a.
-func (l *vlan) view(i int, a *arrival, now int64) (dhcp.Message, Drop) {
+// view finds the message in frame i, and puts it and its sender into a. It is false for what is no message.
+func (l *vlan) view(i int, a *arrival, now int64) (ok bool, drop Drop) {
+	a.b, a.giaddr = nil, [4]byte{}
 	b, sum, unheard := listener.Frame(l.RecvBatch(), i)
 	switch unheard {
 	case listener.OtherHost:
-		return nil, OtherHost
+		// It is reported, since it may explain why a machine gets no answer: its messages carry the tag of another VLAN.
+		if l.teller.tell != nil && !l.relay.config.IPv6 {
+			if datagram, fault := frame.Parse(b, frame.Trust); fault == frame.OK {
+				a.b, a.at, a.source = datagram.Payload, 0, peerOf(datagram.Src)
+			}
+		}
+		return true, OtherHost
 	case listener.Truncated:
-		return nil, Truncated
+		return true, Truncated
 	case listener.OK:
 	}
-	l.relay.trace.Frame(now, b)
-	datagram, fault := frame.Parse(b, sum)
-	if fault != frame.OK {
-		return nil, ofFrame(fault)
-	}
-	a.source = peerOf(datagram.Src)
-	return dhcp.Message(datagram.Payload), None
+	return l.relay.family.view(l, i, b, sum, a, now)
 }

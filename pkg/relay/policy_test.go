@@ -13,7 +13,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/mmsg"
-	"github.com/tinkerbell/stack/pkg/relay/bounds"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
@@ -38,7 +37,7 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 		Listeners:     []Listener{{Name: "macvlan0"}},
 		Servers:       []string{"10.244.0.11"},
 		TrustedRelays: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")},
-		Bounds:        bounds.Bounds{ClientRate: -1, TotalRate: -1},
+		Limits:        Limits{ClientRate: -1, TotalRate: -1},
 	}
 	if change != nil {
 		change(&config)
@@ -55,8 +54,8 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 		to.All = append(to.All, server.Target{Addr: netip.MustParseAddrPort("10.244.0.11:67"), Server: s})
 	}
 	r.targets.Store(to)
-	b := &bench{Relay: r, worker: newWorker(r, 0, "macvlan0"), targets: to}
-	b.heard = arrival{agent: r.config.agentOf(Listener{Name: "macvlan0"}, testMAC, [4]byte{})}
+	b := &bench{Relay: r, worker: newWorker(r, 0), targets: to}
+	b.heard = arrival{link: &link{options: r.config.agentOf(Listener{Name: "macvlan0"}, testMAC, [4]byte{})}}
 	return b
 }
 
@@ -64,9 +63,9 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 func (b *bench) hear(m dhcp.Message) (dhcp.Message, Drop) {
 	a := b.heard
 	if len(m) > 28 && m.Giaddr() != ([4]byte{}) {
-		a.source.ip = theirGiaddr
+		a.source.ip = wide(theirGiaddr)
 	}
-	return b.worker.request(m, &a, b.targets, b.now())
+	return b.worker.request4(m, &a, b.targets, b.now())
 }
 
 // answer is the server's reply to a request: the request turned around, with whatever options it had.
@@ -74,7 +73,7 @@ func (b *bench) answer(m dhcp.Message) (dhcp.Message, origin, Drop) {
 	reply := make(dhcp.Message, len(m), mmsg.SlotLen)
 	copy(reply, m)
 	reply[0] = byte(dhcp.Reply)
-	return b.worker.reply(reply, peer{ip: [4]byte{10, 244, 0, 11}, port: 67}, b.targets, b.now())
+	return b.worker.reply4(reply, netip.AddrFrom4([4]byte{10, 244, 0, 11}), b.targets, b.now())
 }
 
 func withGiaddr(m dhcp.Message, giaddr [4]byte) dhcp.Message {
@@ -185,9 +184,9 @@ func TestTrap24ClearGiaddr(t *testing.T) {
 // TestUnicastTakesTheAgentsPlace: upstream giaddr is ours, and the agent's is restored.
 func TestUnicastTakesTheAgentsPlace(t *testing.T) {
 	b := newBench(t, nil)
-	asked := arrival{listener: unicast, source: peer{[4]byte{203, 0, 113, 200}, 6767}, local: [4]byte{192, 0, 2, 2}}
+	asked := arrival{listener: unicast, source: peer{wide([4]byte{203, 0, 113, 200}), 6767}, local: wide([4]byte{192, 0, 2, 2})}
 	m := withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), theirGiaddr)
-	got, drop := b.worker.request(m, &asked, b.targets, b.now())
+	got, drop := b.worker.request4(m, &asked, b.targets, b.now())
 	if drop != None || got.Giaddr() != ourGiaddr {
 		t.Fatalf("got %v, giaddr %v", drop, got.Giaddr())
 	}
@@ -222,21 +221,21 @@ func TestDoesNotAllocate(t *testing.T) {
 		n++
 		copy(slot, request)
 		binary.BigEndian.PutUint32(slot[4:], n)
-		m, drop := b.worker.request(dhcp.Message(slot[:len(request)]), &b.heard, b.targets, b.now())
+		m, drop := b.worker.request4(dhcp.Message(slot[:len(request)]), &b.heard, b.targets, b.now())
 		if drop != None {
 			t.Fatal(drop)
 		}
-		b.worker.tellRequest(m, &b.heard, b.targets, b.now(), drop)
+		tellArrived(b.worker, m, &b.heard, b.targets, b.now(), drop)
 		b.worker.send(m, b.targets, b.now(), 0)
 		b.worker.sender.Clear()
 		copy(reply, m)
 		reply[0] = byte(dhcp.Reply)
-		from := peerOf(b.targets.All[0].Addr)
-		answer, o, drop := b.worker.reply(dhcp.Message(reply[:len(m)]), from, b.targets, b.now())
+		from := b.targets.All[0].Addr.Addr()
+		answer, o, drop := b.worker.reply4(dhcp.Message(reply[:len(m)]), from, b.targets, b.now())
 		if drop != None {
 			t.Fatal(drop)
 		}
-		b.worker.tellReply(answer, &o, from, b.now(), drop)
+		tellBack(b.worker, answer, &o, b.targets.All[0].Addr, b.now(), drop)
 	})
 	if events != 2*2001 { // and one to warm up
 		t.Errorf("told of %d messages", events)
@@ -257,11 +256,11 @@ func BenchmarkTransaction(tb *testing.B) {
 		n++
 		copy(slot, request)
 		binary.BigEndian.PutUint32(slot[4:], n)
-		m, _ := b.worker.request(dhcp.Message(slot[:len(request)]), &b.heard, b.targets, int64(n))
+		m, _ := b.worker.request4(dhcp.Message(slot[:len(request)]), &b.heard, b.targets, int64(n))
 		b.worker.send(m, b.targets, int64(n), 0)
 		b.worker.sender.Clear()
 		m[0] = byte(dhcp.Reply)
-		if _, _, drop := b.worker.reply(m, peerOf(b.targets.All[0].Addr), b.targets, int64(n)); drop != None {
+		if _, _, drop := b.worker.reply4(m, b.targets.All[0].Addr.Addr(), b.targets, int64(n)); drop != None {
 			tb.Fatal(drop)
 		}
 	}
@@ -300,14 +299,14 @@ func TestTrap02GiaddrOutsideTrustedIsNoReflector(t *testing.T) {
 	b := newBench(t, nil)
 	elsewhere := [4]byte{198, 51, 100, 8}
 	a := b.heard
-	a.source.ip = theirGiaddr
+	a.source.ip = wide(theirGiaddr)
 	m := withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), elsewhere)
-	if _, drop := b.worker.request(m, &a, b.targets, 1); drop != UntrustedRelay {
+	if _, drop := b.worker.request4(m, &a, b.targets, 1); drop != UntrustedRelay {
 		t.Errorf("heard: got %v", drop)
 	}
 	a.listener = unicast
 	m = withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), elsewhere)
-	if m, drop := b.worker.request(m, &a, b.targets, 1); drop != None || m.Giaddr() != ourGiaddr {
+	if m, drop := b.worker.request4(m, &a, b.targets, 1); drop != None || m.Giaddr() != ourGiaddr {
 		t.Errorf("sent to us: got %v, giaddr %v", drop, m.Giaddr())
 	}
 }
@@ -315,7 +314,7 @@ func TestTrap02GiaddrOutsideTrustedIsNoReflector(t *testing.T) {
 // TestTrap02OwnAddressesAreLoops: not giaddr alone, but every address by which this relay is known.
 func TestTrap02OwnAddressesAreLoops(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.SourceAddress = netip.MustParseAddr("203.0.113.9") })
-	b.listeners[0].SetPort(&listener.Port[link]{Info: link{address: [4]byte{203, 0, 113, 8}}})
+	b.listeners[0].SetPort(&listener.Port[link]{Info: link{address: wide([4]byte{203, 0, 113, 8})}})
 	for own, want := range map[[4]byte]Drop{
 		ourGiaddr: Loop, {203, 0, 113, 9}: Loop, {203, 0, 113, 8}: Loop, {203, 0, 113, 7}: None,
 	} {

@@ -61,7 +61,7 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 	waits := 0
 	for n := range 2000 {
 		a := b.heard
-		_, drop := b.worker.request(invented(n), &a, b.targets, b.now())
+		_, drop := b.worker.request4(invented(n), &a, b.targets, b.now())
 		got[drop]++
 		if a.waits {
 			waits++
@@ -78,15 +78,15 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 	}
 	for range 100 {
 		a := b.heard
-		_, drop := b.worker.request(message(dhcp.Request, byte(dhcp.Discover)), &a, b.targets, b.now())
+		_, drop := b.worker.request4(message(dhcp.Request, byte(dhcp.Discover)), &a, b.targets, b.now())
 		if drop != None || a.waits {
 			t.Fatalf("the served machine: got %v, waits %v", drop, a.waits)
 		}
 	}
 }
 
-// TestForgedChaddrDoesNotLockOut: somebody sends a thousand requests a second with a served machine's chaddr, each with a
-// new xid. The machine is heard when it repeats its own, and the forger's part stays that of one client.
+// TestForgedChaddrDoesNotLockOut: somebody sends a thousand requests a second with a served machine's chaddr, each with
+// a new xid. The machine is heard when it repeats its own, and the forger's part stays that of one client.
 func TestForgedChaddrDoesNotLockOut(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.ClientRate = 10 })
 	request := func(xid uint32) dhcp.Message {
@@ -97,16 +97,16 @@ func TestForgedChaddrDoesNotLockOut(t *testing.T) {
 	at := int64(1)
 	ask := func(m dhcp.Message) Drop {
 		a := b.heard
-		_, drop := b.worker.request(m, &a, b.targets, at)
+		_, drop := b.worker.request4(m, &a, b.targets, at)
 		return drop
 	}
 	a := b.heard
-	if _, drop := b.worker.request(request(1), &a, b.targets, at); drop != None {
+	if _, drop := b.worker.request4(request(1), &a, b.targets, at); drop != None {
 		t.Fatal(drop)
 	}
 	ack := request(1)
 	ack[19], ack[242] = 50, byte(dhcp.Ack)
-	b.queue(0, [4]byte{}).answered(a.client, ack, true, at)
+	b.queue(0, netip.Addr{}).Answered(a.client, admit.Granted, true, at)
 	forged := map[Drop]int{}
 	const own = 0xfeedbeef
 	for second := range 5 {
@@ -127,12 +127,12 @@ func TestForgedChaddrDoesNotLockOut(t *testing.T) {
 // machines behind a trusted router.
 func TestPodCannotHoldBackRouter(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.NewcomerRate = 1 })
-	pod := arrival{listener: unicast, source: peer{ip: [4]byte{10, 244, 0, 66}, port: 68}}
-	router := arrival{listener: unicast, source: peer{ip: theirGiaddr, port: 67}}
+	pod := arrival{listener: unicast, source: peer{ip: wide([4]byte{10, 244, 0, 66}), port: 68}}
+	router := arrival{listener: unicast, source: peer{ip: wide(theirGiaddr), port: 67}}
 	got := map[Drop]int{}
 	for n := range 5000 {
 		a := pod
-		_, drop := b.worker.request(invented(n), &a, b.targets, 1)
+		_, drop := b.worker.request4(invented(n), &a, b.targets, 1)
 		got[drop]++
 	}
 	if got[NewcomerLimit] < 2000 {
@@ -143,13 +143,14 @@ func TestPodCannotHoldBackRouter(t *testing.T) {
 		if name == "router" {
 			m = withGiaddr(m, theirGiaddr)
 		}
-		if _, drop := b.worker.request(m, &a, b.targets, 1); drop != None || a.waits {
+		if _, drop := b.worker.request4(m, &a, b.targets, 1); drop != None || a.waits {
 			t.Errorf("%s: got %v, waits %v", name, drop, a.waits)
 		}
 	}
 }
 
-// TestQueuedRequestsAreSent by the queue's goroutine as the policy made them, at the rate for newcomers or after an answer.
+// TestQueuedRequestsAreSent by the queue's goroutine as the policy made them, at the rate for newcomers or after an
+// answer.
 func TestQueuedRequestsAreSent(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.NewcomerRate = 50 })
 	server, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -169,7 +170,7 @@ func TestQueuedRequestsAreSent(t *testing.T) {
 	want := map[string]bool{}
 	for n := range 20 {
 		a := b.heard
-		m, drop := b.worker.request(invented(n), &a, b.targets, b.now())
+		m, drop := b.worker.request4(invented(n), &a, b.targets, b.now())
 		if drop != None {
 			t.Fatal(drop)
 		}
@@ -181,7 +182,11 @@ func TestQueuedRequestsAreSent(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- b.queue(0, [4]byte{}).run(ctx) }()
+	go func() {
+		q := b.queue(0, netip.Addr{})
+		q.Run(ctx, b.now, q)
+		ended <- nil
+	}()
 	_ = server.SetReadDeadline(time.Now().Add(20 * time.Second))
 	got := make([]byte, 2048)
 	for left := len(want); left > 0; left-- {
@@ -218,8 +223,8 @@ func TestWhatWaitsWithoutServer(t *testing.T) {
 	b.Relay.targets.Store(&server.Targets{})
 	b.upstream = &upstream{}
 	pending := b.pending.Len()
-	b.queue(0, [4]byte{}).Release(b.now()+int64(900*time.Millisecond), b.queue(0, [4]byte{}))
-	b.queue(0, [4]byte{}).Release(b.now()+int64(3*time.Second), b.queue(0, [4]byte{})) // the rest has waited in vain
+	b.queue(0, netip.Addr{}).Release(b.now()+int64(900*time.Millisecond), b.queue(0, netip.Addr{}))
+	b.queue(0, netip.Addr{}).Release(b.now()+int64(3*time.Second), b.queue(0, netip.Addr{})) // the rest has waited in vain
 	if b.waiting() != 0 || b.pending.Len() != pending {
 		t.Errorf("%v wait, %d are remembered", b.waiting(), b.pending.Len()-pending)
 	}
@@ -237,7 +242,7 @@ func TestInfiniBandClientsAreTwo(t *testing.T) {
 		end := bytes.LastIndexByte(m, dhcp.OptionEnd)
 		m = append(m[:end:end], dhcp.OptionClientID, 4, 0xff, 0, 0, byte(n), dhcp.OptionEnd)
 		a := b.heard
-		if _, drop := b.worker.request(append(make(dhcp.Message, 0, mmsg.SlotLen), m...), &a, b.targets, b.now()); drop != None {
+		if _, drop := b.worker.request4(append(make(dhcp.Message, 0, mmsg.SlotLen), m...), &a, b.targets, b.now()); drop != None {
 			t.Fatal(drop)
 		}
 		if seen[a.client] {
@@ -247,7 +252,7 @@ func TestInfiniBandClientsAreTwo(t *testing.T) {
 	}
 	m := message(dhcp.Request, byte(dhcp.Discover))
 	m[2] = 0
-	if got := b.clientOf(keyOf(m), m, 0, [4]byte{}); got != 0 {
+	if got := b.clientOf(new(keyOf(m)), m, 0, [16]byte{}); got != 0 {
 		t.Errorf("a client that shows nothing is known as %x", got)
 	}
 }
@@ -272,10 +277,10 @@ func TestCrowdAllocatesNothing(t *testing.T) {
 		binary.BigEndian.PutUint32(m[4:], uint32(n))
 		binary.BigEndian.PutUint32(m[30:], uint32(n)*2654435761)
 		a := b.heard
-		_, drop := b.worker.request(m, &a, b.targets, now)
+		_, drop := b.worker.request4(m, &a, b.targets, now)
 		drops[drop]++
 		if n%20 == 0 {
-			w := b.queue(0, [4]byte{})
+			w := b.queue(0, netip.Addr{})
 			w.Release(now, discard{})
 		}
 	})
@@ -305,7 +310,7 @@ func BenchmarkCrowd(tb *testing.B) {
 		binary.BigEndian.PutUint32(m[4:], uint32(n))
 		binary.BigEndian.PutUint32(m[30:], uint32(n)*2654435761)
 		a := b.heard
-		_, _ = b.worker.request(m, &a, b.targets, now)
+		_, _ = b.worker.request4(m, &a, b.targets, now)
 	}
 }
 
@@ -317,12 +322,12 @@ func TestPodCannotStarveMachine(t *testing.T) {
 		c.Listeners = append(c.Listeners, Listener{Name: "macvlan1"})
 	})
 	allow := func(n int, a arrival) admit.Refusal {
-		k := key{xid: uint32(n), chaddr: [16]byte{2, byte(n >> 8), byte(n), 1}, hlen: 6}
-		tag := b.clientOf(k, nil, a.listener, a.source.ip)
+		k := key{xid: uint32(n), peer: [16]byte{2, byte(n >> 8), byte(n), 1}, id: 6}
+		tag := b.clientOf(&k, nil, a.listener, a.source.ip)
 		return b.limits.Allow(&admit.Asker{Tag: tag, Unicast: a.listener == unicast}, true, 1)
 	}
 	machine, neighbour := arrival{listener: 0}, arrival{listener: 1}
-	pod := arrival{listener: unicast, source: peer{ip: [4]byte{10, 244, 0, 66}, port: 68}}
+	pod := arrival{listener: unicast, source: peer{ip: wide([4]byte{10, 244, 0, 66}), port: 68}}
 	for i := range 1000 {
 		allow(1, pod)
 		allow(i, pod)
@@ -336,7 +341,7 @@ func TestPodCannotStarveMachine(t *testing.T) {
 	if got := allow(1, pod); got != admit.Client {
 		t.Errorf("the pod: %v", got)
 	}
-	other := arrival{listener: unicast, source: peer{ip: [4]byte{10, 244, 0, 67}, port: 68}}
+	other := arrival{listener: unicast, source: peer{ip: wide([4]byte{10, 244, 0, 67}), port: 68}}
 	if got := allow(1, other); got != admit.Total {
 		t.Errorf("one more pod: %v", got)
 	}

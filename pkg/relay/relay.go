@@ -1,11 +1,12 @@
 // Package relay is a DHCP relay agent for provisioning: it receives machines' requests on one or more VLANs, sends them
 // to servers elsewhere, and brings the answers back.
 //
-//	listener (raw frames) ─► policy, gate ─► edit in place ─► UDP 67 ─► servers
-//	listener (raw frames) ◄─ address ◄─ pending      ◄─ UDP 67 ◄─┘
+//	listener (raw frames) ─► policy, gate ─► edit in place ─► UDP 67 or 547 ─► servers
+//	listener (raw frames) ◄─ address ◄─ pending      ◄─ UDP 67 or 547 ◄─┘
 //
-// The same UDP socket serves clients and routers that address this host by unicast. docs/dhcp-relay.md has the reasons
-// for which requests are dropped, with the RFCs' sections.
+// The same UDP socket serves clients and relay agents that address this host by unicast. docs/dhcp-relay.md has the
+// reasons for which requests are dropped, with the RFCs' sections. A relay is for one [family]: what a message is,
+// where it goes and what is added stands in v4*.go and v6*.go, and what a relay is in the other files.
 //
 // There is one goroutine per socket, and none per packet; a batch of packets is received by one system call, edited
 // where it lies and sent by another.
@@ -14,6 +15,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"log/slog"
 	"sync/atomic"
@@ -22,9 +24,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
+	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/relay/admit"
 	"github.com/tinkerbell/stack/pkg/relay/links"
-	"github.com/tinkerbell/stack/pkg/relay/metrics"
 	"github.com/tinkerbell/stack/pkg/relay/pending"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/trace"
@@ -32,10 +34,13 @@ import (
 
 // Relay is a daemon.Task.
 type Relay struct {
-	config     Config
+	config Config
+	family family
+	v4     *v4 // of DHCPv4
+	*traits
 	logger     *slog.Logger
 	verbose    bool // transactions are logged
-	metrics    *metrics.Metrics[Drop]
+	metrics    *metrics
 	logLimiter *loglimit.Limiter
 	pending    *pending.Table[key, origin]
 	limits     *admit.Limiter
@@ -45,12 +50,8 @@ type Relay struct {
 	trace      *trace.Ring
 	listeners  []*vlan
 	upstream   *upstream
-	// ofRouters and ofStrangers are values of option 82 (agentOfRouters, agentOfStrangers).
-	ofRouters, ofStrangers []byte
-	// switched tells that every listener is trusted to bring option 82, and so are the unicasts of the machines there.
-	switched bool
-	servers  *server.Pool
-	start    time.Time
+	servers    *server.Pool
+	start      time.Time
 	// targets are those that packets go to; servers replaces them as a whole.
 	targets atomic.Pointer[server.Targets]
 }
@@ -73,39 +74,52 @@ func New(config Config) (*Relay, error) {
 // assemble makes everything but the sockets.
 func assemble(config Config) (*Relay, error) {
 	r := &Relay{
-		config:     config,
-		logger:     config.Logger,
-		verbose:    config.Logger.Enabled(context.Background(), slog.LevelDebug),
-		logLimiter: loglimit.New(config.Logger, 1, time.Minute),
-		pending:    pending.New[key, origin](config.Pending, config.PendingExpiry, len(config.Servers)),
-		limits:     admit.NewLimiter(config.ClientRate, config.TotalRate),
-		start:      time.Now(),
-		seed:       maphash.MakeSeed(),
+		config:  config,
+		logger:  config.Logger,
+		pending: pending.New[key, origin](config.Pending, config.PendingExpiry, len(config.Servers)),
+		limits:  admit.NewLimiter(config.ClientRate, config.TotalRate),
+		start:   time.Now(),
+		seed:    maphash.MakeSeed(),
 	}
-	r.ofRouters, r.ofStrangers = config.agentOfRouters(), config.agentOfStrangers()
-	r.switched = len(config.Listeners) > 0 && len(config.TrustedListeners) == len(config.Listeners)
-	r.trace = newTrace(r)
+	if config.IPv6 {
+		r.logger = r.logger.With("family", "ipv6")
+		r.family = newV6(&config)
+	} else {
+		r.v4 = newV4(&config)
+		r.family = r.v4
+	}
+	r.traits = r.family.traits()
+	r.verbose = r.logger.Enabled(context.Background(), slog.LevelDebug)
+	r.logLimiter = loglimit.New(r.logger, 1, time.Minute)
+	r.trace = trace.New(config.TracePackets, trace.Protocol{Wall: r.wall, Of: r.family.isOf, Blank: r.family.blank})
 	var err error
 	pending := func() float64 { return float64(r.pending.Sweep(r.now())) }
-	if r.metrics, err = newMetrics(config.Registerer, config.Listeners, pending, r.waiting); err != nil {
+	if r.metrics, err = newMetrics(&config, r.traits, pending, r.waiting); err != nil {
 		return nil, err
 	}
 	r.targets.Store(&server.Targets{})
 	for i := unicast; i < len(config.Listeners); i++ {
 		r.queues = append(r.queues, newQueue(r, i))
 	}
-	if len(config.TrustedRelays) > 0 {
+	if len(config.TrustedRelays) > 0 && !config.IPv6 { // of DHCPv6 only relay agents send unicasts
 		r.agents = newQueue(r, unicast)
 		r.queues = append(r.queues, r.agents)
 	}
-	for i, l := range config.Listeners {
-		v, err := newVLAN(r, i, l)
+	for i := range config.Listeners {
+		v, err := newVLAN(r, i)
 		if err != nil {
 			return nil, err
 		}
 		r.listeners = append(r.listeners, v)
 	}
-	r.servers = newServers(r)
+	r.servers = server.New(server.Config{
+		Names: config.Servers, Port: r.serverPort, IPv6: config.IPv6,
+		Interface: config.UpstreamInterface, Address: config.UpstreamAddress,
+		ResolveInterval: config.ResolveInterval, Lookup: config.Lookup, DeadAfter: config.DeadAfter,
+		NoName: endpoint.ErrNotFound, Optional: config.ServersOptional,
+		Crowded: r.crowded, Clock: r.now, Wall: r.wall, Publish: r.targets.Store,
+		Logger: r.logger, LogLimiter: r.logLimiter, Metrics: r.metrics.servers,
+	})
 	return r, nil
 }
 
@@ -125,10 +139,16 @@ func (r *Relay) Run(ctx context.Context) error {
 	group.Go(func() error { return links.Watch(ctx, r.linksChanged) })
 	group.Go(func() error { return r.upstream.run(answering) })
 	for _, q := range r.queues {
-		group.Go(func() error { return q.run(ctx) })
+		group.Go(func() error {
+			q.Run(ctx, r.now, q)
+			return nil
+		})
 	}
 	for _, l := range r.listeners {
 		group.Go(func() error { return l.Run(ctx, answering.Done()) })
+		if r.config.IPv6 {
+			group.Go(func() error { return l.report(ctx) })
+		}
 	}
 	return group.Wait()
 }
@@ -148,8 +168,33 @@ func (r *Relay) Ready() error {
 	for _, l := range r.listeners {
 		faults = append(faults, l.Ready())
 	}
-	return errors.Join(faults...)
+	err := errors.Join(faults...)
+	if err != nil && r.config.IPv6 {
+		return fmt.Errorf("DHCPv6: %w", err)
+	}
+	return err
 }
 
 // String implements daemon.Task.
-func (r *Relay) String() string { return "relay" }
+func (r *Relay) String() string { return r.task }
+
+// Trace is the last packets.
+func (r *Relay) Trace() *trace.Ring { return r.trace }
+
+// nameOf is a listener's name, also for the log.
+func (r *Relay) nameOf(listener int16) string {
+	if listener == unicast {
+		return unicastLabel
+	}
+	return r.config.Listeners[listener].Name
+}
+
+// now is the relay's clock: nanoseconds since it was made.
+func (r *Relay) now() int64 { return int64(time.Since(r.start)) }
+
+// wall is the wall clock at a time of the relay's clock. It asks anew, since the wall clock may be set while the relay
+// runs: machines often start before they know the time.
+func (r *Relay) wall(at int64) time.Time { return time.Now().Add(time.Duration(at - r.now())) }
+
+// unix is wall in seconds.
+func (r *Relay) unix(now int64) uint32 { return uint32(r.wall(now).Unix()) }

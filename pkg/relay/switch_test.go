@@ -37,8 +37,8 @@ func raw(kind dhcp.Type, options string) dhcp.Message {
 func (b *bench) fromTor(m dhcp.Message, port uint16) (dhcp.Message, Drop) {
 	m[3]++
 	m.SetGiaddr(torGiaddr)
-	a := arrival{listener: unicast, source: peer{torGiaddr, port}, local: [4]byte{192, 0, 2, 2}}
-	return b.worker.request(m, &a, b.targets, b.now())
+	a := arrival{listener: unicast, source: peer{wide(torGiaddr), port}, local: wide([4]byte{192, 0, 2, 2})}
+	return b.worker.request4(m, &a, b.targets, b.now())
 }
 
 // optionsOf are the options of a message up to END, without padding behind it.
@@ -144,7 +144,7 @@ func TestRouterKeepsItsLink(t *testing.T) {
 				return
 			}
 			reply, o, drop := b.answer(got)
-			if drop != None || reply.Giaddr() != torGiaddr || o.from != (peer{torGiaddr, serverPort}) {
+			if drop != None || reply.Giaddr() != torGiaddr || o.from != (peer{wide(torGiaddr), serverPort}) {
 				t.Fatalf("got %v, giaddr %v, to %v", drop, reply.Giaddr(), o.from)
 			}
 			if diff := cmp.Diff("\x35\x01\x01"+test.back, optionsOf(reply)); diff != "" {
@@ -173,8 +173,8 @@ func TestLinkThatDoesNotFit(t *testing.T) {
 	}
 	m = raw(dhcp.Discover, "\x52\xff\x01\x04")
 	m.SetGiaddr([4]byte{192, 0, 2, 200})
-	a := arrival{listener: unicast, source: peer{torGiaddr, serverPort}}
-	if _, drop := b.worker.request(m, &a, b.targets, b.now()); drop != UntrustedRelay {
+	a := arrival{listener: unicast, source: peer{wide(torGiaddr), serverPort}}
+	if _, drop := b.worker.request4(m, &a, b.targets, b.now()); drop != UntrustedRelay {
 		t.Errorf("a giaddr that is not trusted: got %v", drop)
 	}
 }
@@ -189,8 +189,8 @@ func TestForgedOption82(t *testing.T) {
 	} {
 		b := newBench(t, tor)
 		a := b.heard
-		a.source.ip = source
-		if got, drop := b.worker.request(raw(dhcp.Discover, options), &a, b.targets, b.now()); drop != UntrustedAgent {
+		a.source.ip = wide(source)
+		if got, drop := b.worker.request4(raw(dhcp.Discover, options), &a, b.targets, b.now()); drop != UntrustedAgent {
 			t.Errorf("%q: got %v, %q", options, drop, optionsOf(got))
 		}
 	}
@@ -242,7 +242,7 @@ func TestLinkWithoutOptions(t *testing.T) {
 			if vend == "" || vend[0] == 0 {
 				counted = 0
 			}
-			if n := testutil.ToFloat64(b.metrics.Port(port).Own[otherCookies]); n != counted {
+			if n := testutil.ToFloat64(b.metrics.of(port).own[otherCookies]); n != counted {
 				t.Errorf("%s: %v messages with another cookie are counted", name, n)
 			}
 			if !viaTor {
@@ -267,9 +267,9 @@ func renewBench(t *testing.T, change func(*Config)) *bench {
 	})
 	for i, l := range b.listeners {
 		mac := frame.MAC{2, 0, 0, 0, 0, byte(i + 1)}
-		l.SetPort(&listener.Port[link]{Info: link{agent: b.config.agentOf(b.config.Listeners[i], mac, [4]byte{})}})
+		l.SetPort(&listener.Port[link]{Info: link{options: b.config.agentOf(b.config.Listeners[i], mac, [4]byte{})}})
 	}
-	b.heard.agent = b.listeners[0].Port().Info.agent
+	b.heard.link = &b.listeners[0].Port().Info
 	return b
 }
 
@@ -277,8 +277,8 @@ func renewBench(t *testing.T, change func(*Config)) *bench {
 func (b *bench) renew(options string, ciaddr [4]byte) (dhcp.Message, Drop) {
 	m := raw(dhcp.Requests, options)
 	copy(m[12:], ciaddr[:])
-	a := arrival{listener: unicast, source: peer{ciaddr, clientPort}, local: ourGiaddr, trusted: b.switched}
-	return b.worker.request(m, &a, b.targets, b.now())
+	a := arrival{listener: unicast, source: peer{wide(ciaddr), clientPort}, local: wide(ourGiaddr), trusted: b.v4.switched}
+	return b.worker.request4(m, &a, b.targets, b.now())
 }
 
 // TestRenewalHasTheSubOptionsOfItsDiscover: a server that chooses by them has to find the lease (RFC 5107).
@@ -294,7 +294,7 @@ func TestRenewalHasTheSubOptionsOfItsDiscover(t *testing.T) {
 		t.Errorf("RENEW: got %v, giaddr %v, %q", drop, m.Giaddr(), optionsOf(m))
 	}
 	reply, o, drop := b.answer(m)
-	if drop != None || reply.HasAgent() || o.from != (peer{yiaddr, clientPort}) || reply.Giaddr() != [4]byte{} {
+	if drop != None || reply.HasAgent() || o.from != (peer{wide(yiaddr), clientPort}) || reply.Giaddr() != [4]byte{} {
 		t.Errorf("ACK: got %v, option 82 %v, to %v", drop, reply.HasAgent(), o.from)
 	}
 	for _, ciaddr := range [][4]byte{{}, {127, 0, 0, 1}, {255, 255, 255, 255}, {224, 0, 0, 1}, {0, 0, 0, 5}} {
@@ -315,8 +315,8 @@ func TestRenewalWithSeveralListeners(t *testing.T) {
 		t.Errorf("nobody knows the client: link %v, %q", link, optionsOf(m))
 	}
 	a := b.heard
-	a.listener, a.agent = 1, b.listeners[1].Port().Info.agent
-	m, _ = b.worker.request(raw(dhcp.Discover, "\xff"), &a, b.targets, b.now())
+	a.listener, a.link = 1, &b.listeners[1].Port().Info
+	m, _ = b.worker.request4(raw(dhcp.Discover, "\xff"), &a, b.targets, b.now())
 	offer := bytes.Clone(m)
 	offer[242] = byte(dhcp.Offer)
 	if _, _, drop := b.answer(offer); drop != None {
@@ -427,8 +427,8 @@ func TestGiaddrReasons(t *testing.T) {
 		{0, 0, 0, 5}: BadGiaddr, {203, 0, 113, 9}: UntrustedRelay,
 	} {
 		a := b.heard
-		a.source = peer{[4]byte{203, 0, 113, 9}, serverPort}
-		if _, drop := b.worker.request(withGiaddr(raw(dhcp.Discover, "\xff"), giaddr), &a, b.targets, b.now()); drop != want {
+		a.source = peer{wide([4]byte{203, 0, 113, 9}), serverPort}
+		if _, drop := b.worker.request4(withGiaddr(raw(dhcp.Discover, "\xff"), giaddr), &a, b.targets, b.now()); drop != want {
 			t.Errorf("%v: got %v, want %v", giaddr, drop, want)
 		}
 	}
@@ -452,7 +452,7 @@ func TestAgentIsAnsweredAtItsPort(t *testing.T) {
 			t.Fatal(drop)
 		}
 		reply, o, drop := b.answer(m)
-		if drop != None || o.from != (peer{torGiaddr, test.want}) || optionsOf(reply) != "\x35\x01\x01"+test.options {
+		if drop != None || o.from != (peer{wide(torGiaddr), test.want}) || optionsOf(reply) != "\x35\x01\x01"+test.options {
 			t.Errorf("%s: got %v, to %v, %q", name, drop, o.from, optionsOf(reply))
 		}
 	}
@@ -468,7 +468,7 @@ func TestRepeatedRepliesAreBounded(t *testing.T) {
 			reply := make(dhcp.Message, len(m), mmsg.SlotLen)
 			copy(reply, m)
 			reply[0] = byte(dhcp.Reply)
-			_, _, drop := b.worker.reply(reply, peer{ip: [4]byte{10, 9, byte(n % servers), 10}}, b.targets, b.now())
+			_, _, drop := b.worker.reply4(reply, netip.AddrFrom4([4]byte{10, 9, byte(n % servers), 10}), b.targets, b.now())
 			switch drop {
 			case None:
 				passed++
@@ -506,7 +506,7 @@ func TestServersMaySendTwoOffers(t *testing.T) {
 			reply := make(dhcp.Message, len(m), mmsg.SlotLen)
 			copy(reply, m)
 			reply[0] = byte(dhcp.Reply)
-			if _, _, drop := b.worker.reply(reply, peer{ip: [4]byte{10, 9, 0, from}}, b.targets, b.now()); drop != None {
+			if _, _, drop := b.worker.reply4(reply, netip.AddrFrom4([4]byte{10, 9, 0, from}), b.targets, b.now()); drop != None {
 				t.Errorf("try %d, server %d: %v", try, from, drop)
 			}
 		}
@@ -532,7 +532,7 @@ func TestTokenThatDoesNotComeBack(t *testing.T) {
 	if s.Unanswered() != 0 {
 		t.Errorf("%d requests count as unanswered", s.Unanswered())
 	}
-	for _, want := range []string{"dropped a reply without its token", "source=10.244.0.11:67", "does not echo option 82"} {
+	for _, want := range []string{"dropped a reply without its token", "source=10.244.0.11 ", "does not echo option 82"} {
 		if strings.Count(log.String(), want) != 1 {
 			t.Errorf("the log does not say %q once: %s", want, log.String())
 		}
@@ -607,14 +607,14 @@ func TestUnicastsDoNotAllocate(t *testing.T) {
 	copy(renewal[12:], yiaddr[:])
 	slot := make([]byte, mmsg.SlotLen)
 	for name, request := range map[string]dhcp.Message{"agent": agents, "renewal": renewal} {
-		a := arrival{listener: unicast, source: peer{torGiaddr, serverPort}, local: ourGiaddr}
+		a := arrival{listener: unicast, source: peer{wide(torGiaddr), serverPort}, local: wide(ourGiaddr)}
 		if got := testing.AllocsPerRun(500, func() {
-			m, drop := b.worker.request(slot[:copy(slot, request)], &a, b.targets, b.now())
+			m, drop := b.worker.request4(slot[:copy(slot, request)], &a, b.targets, b.now())
 			if drop != None {
 				t.Fatal(drop)
 			}
 			m[0] = byte(dhcp.Reply)
-			if _, _, drop := b.worker.reply(m, peerOf(b.targets.All[0].Addr), b.targets, b.now()); drop != None {
+			if _, _, drop := b.worker.reply4(m, b.targets.All[0].Addr.Addr(), b.targets, b.now()); drop != None {
 				t.Fatal(drop)
 			}
 		}); got != 0 {

@@ -164,12 +164,12 @@ func TestTellsOfRequests(t *testing.T) {
 			m, a := test.m(t), b.heard
 			switch {
 			case len(m) > 28 && m.Giaddr() != [4]byte{}:
-				a.source.ip = theirGiaddr
+				a.source.ip = wide(theirGiaddr)
 			case m[0] == byte(dhcp.Reply):
-				a.source = peer{[4]byte{192, 0, 2, 99}, 67}
+				a.source = peer{wide([4]byte{192, 0, 2, 99}), 67}
 			}
-			m, drop := b.worker.request(m, &a, b.targets, b.now())
-			b.worker.tellRequest(m, &a, b.targets, b.now(), drop)
+			m, drop := b.worker.request4(m, &a, b.targets, b.now())
+			tellArrived(b.worker, m, &a, b.targets, b.now(), drop)
 			var want []told
 			if !test.silent {
 				want = []told{base}
@@ -253,8 +253,8 @@ func TestTellsOfReplies(t *testing.T) {
 				}
 			}
 			later := b.now() + int64(7*time.Millisecond)
-			m, o, drop := b.worker.reply(offer(t, request, test.change...), peerOf(smee), b.targets, later)
-			b.worker.tellReply(m, &o, peerOf(smee), later, drop)
+			m, o, drop := b.worker.reply4(offer(t, request, test.change...), smee.Addr(), b.targets, later)
+			tellBack(b.worker, m, &o, smee, later, drop)
 			want := base
 			test.want(&want)
 			if diff := cmp.Diff([]told{want}, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{})); diff != "" {
@@ -285,9 +285,9 @@ func TestTellsOfWaitingRequests(t *testing.T) {
 	b.crowd(t)
 	for n := range 2000 {
 		a := b.heard
-		_, _ = b.worker.request(invented(n), &a, b.targets, b.now())
+		_, _ = b.worker.request4(invented(n), &a, b.targets, b.now())
 	}
-	w, now := b.queue(0, [4]byte{}), b.now()
+	w, now := b.queue(0, netip.Addr{}), b.now()
 	before := w.Waiting()
 	if before == 0 {
 		t.Fatal("nobody waits")
@@ -315,13 +315,13 @@ func TestToldDropsAreBounded(t *testing.T) {
 	})
 	m, a := machine(t), b.heard
 	for range 10 * boot.AllowanceRate {
-		b.worker.tellRequest(m, &a, b.targets, int64(time.Second), ClientLimit)
+		tellArrived(b.worker, m, &a, b.targets, int64(time.Second), ClientLimit)
 	}
-	b.worker.tellRequest(m, &a, b.targets, int64(time.Second), None)
+	tellArrived(b.worker, m, &a, b.targets, int64(time.Second), None)
 	if dropped != boot.AllowanceRate || passed != 1 {
 		t.Errorf("told of %d that were dropped and %d that were not", dropped, passed)
 	}
-	b.worker.tellRequest(m, &a, b.targets, 2*int64(time.Second), ClientLimit)
+	tellArrived(b.worker, m, &a, b.targets, 2*int64(time.Second), ClientLimit)
 	if dropped != boot.AllowanceRate+1 {
 		t.Error("not told of the next second's")
 	}
@@ -334,10 +334,10 @@ func TestTellingChangesNothing(t *testing.T) {
 	var got [2]dhcp.Message
 	for i, b := range []*bench{with, without} {
 		m, a := machine(t, option(60, "PXEClient"), option(77, "iPXE")), b.heard
-		m, drop := b.worker.request(m, &a, b.targets, 1)
-		b.worker.tellRequest(m, &a, b.targets, 1, drop)
+		m, drop := b.worker.request4(m, &a, b.targets, 1)
+		tellArrived(b.worker, m, &a, b.targets, 1, drop)
 		reply, o, drop := b.answer(m)
-		b.worker.tellReply(reply, &o, peerOf(smee), 1, drop)
+		tellBack(b.worker, reply, &o, smee, 1, drop)
 		got[i] = append(m, reply...)
 	}
 	if diff := cmp.Diff(got[1], got[0]); diff != "" {
@@ -351,7 +351,7 @@ func BenchmarkTell(tb *testing.B) {
 	m, a := message(dhcp.Request, byte(dhcp.Discover)), b.heard
 	tb.ReportAllocs()
 	for tb.Loop() {
-		b.worker.tellRequest(m, &a, b.targets, 1, None)
+		tellArrived(b.worker, m, &a, b.targets, 1, None)
 	}
 }
 
@@ -366,7 +366,7 @@ func FuzzTell(f *testing.F) {
 			return
 		}
 		var e boot.Event
-		texts := describe(&e, m)
+		texts := (*v4)(nil).tell(&e, m)
 		oracle, err := dhcpv4.FromBytes(b)
 		if err != nil || len(oracle.Options[60]) == 0 || len(oracle.Options[52]) > 0 {
 			return

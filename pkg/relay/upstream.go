@@ -5,60 +5,53 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tinkerbell/stack/pkg/dhcp"
-	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/mmsg"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
-// headroom is the number of bytes left free in front of a server's reply, for the headers of a raw frame.
-const headroom = frame.HeaderLen
-
-// upstream is the UDP socket on port 67: requests leave through it, replies and unicast requests arrive.
+// upstream is the UDP socket on the servers' port: requests leave through it, replies and unicast requests arrive.
 type upstream struct {
 	*socket.Socket
 	*worker
 	recvBatch *mmsg.RecvBatch
-	unicasts  *mmsg.SendBatch   // to clients and routers that asked by unicast
+	unicasts  *mmsg.SendBatch   // to clients and relay agents that asked by unicast
 	frames    []*mmsg.SendBatch // to the clients on each listener
 }
 
 // newUpstream binds to the wildcard address: the host's addresses may change, and a unicast may be sent to any of them.
 // IP_PKTINFO tells which, and answers leave from that one.
 func newUpstream(r *Relay) (*upstream, error) {
-	filter, err := frame.UnicastFilter()
+	filter, err := r.unicastFilter()
 	if err != nil {
 		return nil, err
 	}
-	s, err := socket.New(unix.AF_INET, unix.SOCK_DGRAM, "udp port 67")
+	s, err := socket.New(r.domain, unix.SOCK_DGRAM, fmt.Sprintf("udp port %d", r.serverPort))
 	if err != nil {
-		return nil, fmt.Errorf("failed to open upstream socket: %w", err)
+		return nil, fmt.Errorf("failed to open %s upstream socket: %w", r.title, err)
 	}
 	err = s.Control(func(fd int) error {
 		if err := socket.Attach(fd, filter); err != nil {
 			return err
 		}
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1); err != nil {
-			return os.NewSyscallError("setsockopt IP_PKTINFO", err)
-		}
-		// A large request may be fragmented on its way; nothing here could answer "too big".
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT); err != nil {
-			return os.NewSyscallError("setsockopt IP_MTU_DISCOVER", err)
+		if err := r.family.control(fd); err != nil {
+			return err
 		}
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, listener.ReceiveBuffer) // as far as rmem_max allows
-		return server.Bind(fd, &unix.SockaddrInet4{Port: serverPort})
+		if r.config.IPv6 {
+			return server.Bind(fd, &unix.SockaddrInet6{Port: int(r.serverPort)})
+		}
+		return server.Bind(fd, &unix.SockaddrInet4{Port: int(r.serverPort)})
 	})
 	if err != nil {
 		closeErr := s.Close()
-		return nil, errors.Join(fmt.Errorf("failed to bind UDP port %d: %w", serverPort, err), closeErr)
+		return nil, errors.Join(fmt.Errorf("failed to bind UDP port %d: %w", r.serverPort, err), closeErr)
 	}
-	u := &upstream{Socket: s, worker: newWorker(r, unicast, unicastLabel), recvBatch: mmsg.NewRecvBatch(headroom)}
+	u := &upstream{Socket: s, worker: newWorker(r, unicast), recvBatch: mmsg.NewRecvBatch(r.front)}
 	u.unicasts = mmsg.NewSendBatch(false, func(errno unix.Errno) { u.failed(unicast, errno) })
 	for i := range r.listeners {
 		u.frames = append(u.frames, mmsg.NewSendBatch(false, func(errno unix.Errno) { u.failed(i, errno) }))
@@ -67,13 +60,9 @@ func newUpstream(r *Relay) (*upstream, error) {
 }
 
 func (u *upstream) failed(index int, errno unix.Errno) {
-	u.relay.metrics.Port(index).Dropped(toClient, SendFailed)
+	u.relay.metrics.of(index).dropped(toClient, SendFailed)
 	u.relay.logLimiter.WarnAt(u.relay.now(), "failed to send reply", func() []any {
-		name := unicastLabel
-		if index != unicast {
-			name = u.relay.listeners[index].name
-		}
-		return []any{"listener", name, "error", errno.Error()}
+		return []any{"listener", u.relay.nameOf(int16(index)), "error", errno.Error()}
 	})
 }
 
@@ -88,31 +77,28 @@ func (u *upstream) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return fmt.Errorf("failed to read UDP port %d: %w", serverPort, err)
+	return fmt.Errorf("failed to read UDP port %d: %w", u.relay.serverPort, err)
 }
 
 // batch relays the packets of a batch.
 func (u *upstream) batch(n int) {
-	r := u.relay
-	now, targets, verbose := r.now(), r.targets.Load(), r.verbose
-	u.setClock(r, now)
+	now, targets := u.relay.now(), u.relay.targets.Load()
 	for i := range n {
 		b, whole := u.recvBatch.Packet(i)
-		m, from := dhcp.Message(b), peerOf(u.recvBatch.From(i).AddrPort())
-		side, drop := toClient, Truncated
+		from := u.recvBatch.From(i).AddrPort()
+		side, drop := toServer, Truncated
+		if len(b) > 0 && b[0] == u.relay.reply {
+			side = toClient
+		}
 		switch {
-		case whole && len(m) > 0 && m[0] == byte(dhcp.Reply):
-			drop = u.answer(i, m, from, targets, now, verbose)
-		case whole:
-			side = toServer
-			drop = u.ask(i, m, from, targets, now, verbose)
+		case !whole:
+		case side == toClient:
+			drop = u.answer(i, b, from, targets, now)
+		default:
+			drop = u.ask(i, b, from, targets, now)
 		}
 		if drop != None {
-			u.metrics.Dropped(side, drop)
-			if verbose {
-				r.logger.Debug("dropped packet", "listener", unicastLabel, "direction", side.String(),
-					"source", from.String(), "reason", drop.String())
-			}
+			u.drop(side, peerOf(from), drop)
 		}
 	}
 	u.sender.Flush(targets)
@@ -129,112 +115,88 @@ func (u *upstream) flush(index int, out *mmsg.SendBatch) {
 		return
 	}
 	for range out.Len() {
-		u.relay.metrics.Port(index).Dropped(toClient, ListenerDown)
+		u.relay.metrics.of(index).dropped(toClient, ListenerDown)
 	}
 	out.Clear()
 }
 
-// ask relays a request that a client or a router sent to an address of this host.
-func (u *upstream) ask(i int, m dhcp.Message, from peer, targets *server.Targets, now int64, verbose bool) Drop {
-	local, drop := u.local(i)
-	if drop != None {
-		return drop
-	}
-	u.relay.trace.Payload(now, from.addrPort(), peer{ip: local, port: serverPort}.addrPort(), m)
-	a := arrival{listener: unicast, source: from, local: local, trusted: u.relay.switched}
-	m, drop = u.request(m, &a, targets, now)
-	if !a.waits {
-		u.tellRequest(m, &a, targets, now, drop)
-	}
-	if drop != None || a.waits {
-		return drop
-	}
-	u.metrics.Relayed(toServer, int(m.Type()))
-	u.send(m, targets, now, server.Machine(a.client, a.firmware))
-	if verbose {
-		u.relay.logMessage("relayed request", unicastLabel, m, "source", from.String())
-	}
-	return None
-}
-
-// local is the address that datagram i was sent to. A broadcast is for the listeners.
-func (u *upstream) local(i int) ([4]byte, Drop) {
-	at, _, ok := u.recvBatch.Local(i)
+// ask relays a request that a client or a relay agent sent to an address of this host.
+func (u *upstream) ask(i int, m []byte, from netip.AddrPort, targets *server.Targets, now int64) Drop {
+	r, a := u.relay, &u.worker.arrival
+	local, ifindex, ok := u.recvBatch.Local(i)
 	if !ok {
-		return [4]byte{}, Heard
+		return Heard // a broadcast
 	}
-	return at.As4(), None
+	r.trace.Payload(now, from, netip.AddrPortFrom(local, r.serverPort), m)
+	*a = arrival{
+		listener: unicast, source: peerOf(from), local: local.As16(), ifindex: int32(ifindex),
+		trusted: r.v4 != nil && r.v4.switched,
+		b:       u.recvBatch.Slot(i)[:r.front+len(m)], at: r.front,
+	}
+	b, drop := r.family.request(u.worker, a, targets, now)
+	if a.waits {
+		return drop
+	}
+	u.tellRequest(a, targets, now, drop)
+	if drop == None {
+		u.pass(b, targets, now, server.Machine(a.client, a.firmware), a.kind)
+	}
+	return drop
 }
 
 // answer sends a server's answer to the client or relay agent that asked.
-func (u *upstream) answer(i int, m dhcp.Message, from peer, targets *server.Targets, now int64, verbose bool) Drop {
-	r := u.relay
-	r.trace.Payload(now, from.addrPort(), peer{ip: giaddrOf(targets), port: serverPort}.addrPort(), m)
-	m, o, drop := u.reply(m, from, targets, now)
-	if drop != None {
-		u.tellReply(m, &o, from, now, drop)
+func (u *upstream) answer(i int, m []byte, from netip.AddrPort, targets *server.Targets, now int64) Drop {
+	r, b := u.relay, &u.worker.back
+	if targets.Source.IsValid() {
+		r.trace.Payload(now, from, netip.AddrPortFrom(targets.Source, r.serverPort), m)
+	}
+	b.said = m
+	if drop := r.family.reply(u.worker, m, from.Addr(), targets, now, b); drop != None {
+		u.tellReply(b, from, now, drop)
 		return drop
 	}
-	if o.listener == unicast {
-		u.tellReply(m, &o, from, now, None)
+	slot := u.recvBatch.Slot(i)
+	if b.listener == unicast {
+		u.tellReply(b, from, now, None)
 		if u.unicasts.Full() {
 			u.Socket.Send(u.unicasts)
 		}
-		u.unicasts.AddUDP(m, o.from.addrPort(), netip.AddrFrom4(o.local), 0)
-		r.trace.Payload(now, peer{ip: o.local, port: serverPort}.addrPort(), o.from.addrPort(), m)
-		u.metrics.Relayed(toClient, int(m.Type()))
-		if verbose {
-			r.logMessage("relayed reply", unicastLabel, m, "to", o.from.String())
+		link, local := 0, netip.AddrFrom16(b.local).Unmap()
+		if b.to.Addr().IsLinkLocalUnicast() {
+			link = int(b.ifindex)
 		}
+		u.unicasts.AddUDP(slot[b.start:b.end], b.to, local, link)
+		r.trace.Payload(now, netip.AddrPortFrom(local, r.serverPort), b.to, slot[b.start:b.end])
+		u.answered(unicast, b)
 		return None
 	}
-	port := r.metrics.Port(int(o.listener))
-	p := r.listeners[o.listener].Port()
+	drop, p := None, r.listeners[b.listener].Port()
 	switch {
 	case p == nil:
 		drop = ListenerDown
-	case len(m)+ipAndUDP > p.MTU:
+	case b.end-b.start+r.ipAndUDP > p.MTU:
 		drop = TooLong
 	}
-	u.tellReply(m, &o, from, now, drop)
+	u.tellReply(b, from, now, drop)
 	if drop != None {
-		port.Dropped(toClient, drop) // of its listener, and not of the socket that it came to
+		r.metrics.of(int(b.listener)).dropped(toClient, drop) // of its listener, and not of the socket that it came to
 		return None
 	}
-	whole := u.recvBatch.Slot(i)[:headroom+len(m)]
-	to := putReply(whole, p.MAC, r.source(p, targets), r.config.AlwaysBroadcast)
-	if out := u.frames[o.listener]; out.Full() {
-		u.flush(int(o.listener), out)
+	whole := slot[b.start-r.headers : b.end]
+	r.family.put(r, whole, p, b, targets)
+	if out := u.frames[b.listener]; out.Full() {
+		u.flush(int(b.listener), out)
 	}
-	u.frames[o.listener].AddFrame(whole, p.Index)
+	u.frames[b.listener].AddFrame(whole, p.Index)
 	r.trace.Frame(now, whole)
-	port.Relayed(toClient, int(m.Type()))
-	if verbose {
-		r.logMessage("relayed reply", r.listeners[o.listener].name, m, "to", netip.AddrFrom4(to.ip).String())
-	}
+	u.answered(int(b.listener), b)
 	return None
 }
 
-// putReply writes the headers in front of a reply that is in place behind them, and returns where it goes.
-func putReply(whole []byte, from frame.MAC, source [4]byte, alwaysBroadcast bool) destination {
-	to := address(dhcp.Message(whole[headroom:]), alwaysBroadcast)
-	header := frame.Header{
-		SrcMAC: from, DstMAC: to.mac,
-		Src: source, Dst: to.ip,
-		SrcPort: serverPort, DstPort: clientPort,
+// answered counts and logs a reply that is sent.
+func (u *upstream) answered(listener int, b *back) {
+	u.relay.metrics.of(listener).relayed(toClient, b.kind)
+	if u.relay.verbose {
+		u.relay.family.log(u.relay, "relayed reply", u.relay.nameOf(int16(listener)), b.said, "to", b.to.Addr().String())
 	}
-	header.Put(whole)
-	return to
-}
-
-// source is the address that a reply on a listener comes from: the one that clients are to know, else the
-// interface's own, else the relay's.
-func (r *Relay) source(p *listener.Port[link], targets *server.Targets) [4]byte {
-	switch {
-	case r.config.SourceAddress.IsValid():
-		return r.config.SourceAddress.As4()
-	case p.Info.address != ([4]byte{}):
-		return p.Info.address
-	}
-	return giaddrOf(targets)
 }

@@ -1,10 +1,14 @@
 package relay
 
 import (
+	"net"
+	"net/netip"
+	"slices"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
-	"github.com/tinkerbell/stack/pkg/relay/metrics"
+	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
@@ -12,9 +16,11 @@ import (
 // worker has what one goroutine needs to handle packets: the sender to the servers, and scratch memory.
 type worker struct {
 	relay   *Relay
-	metrics *metrics.Port[Drop] // of what is sent to the servers
-	name    string              // for the log
-	scratch [dhcp.MaxAgent + 64]byte
+	metrics *port  // of what is sent to the servers
+	name    string // for the log
+	arrival arrival
+	back    back
+	scratch [max(front6, dhcp.MaxAgent+64)]byte
 	unicast [dhcp.MaxAgent + 64]byte
 	signer  *signer
 
@@ -22,14 +28,14 @@ type worker struct {
 	teller
 }
 
-func newWorker(r *Relay, listener int, name string) *worker {
-	d := &worker{relay: r, metrics: r.metrics.Port(listener), name: name, signer: newSigner(r.config.TokenKey)}
-	d.tell = r.config.Event
+func newWorker(r *Relay, listener int) *worker {
+	name := r.nameOf(int16(listener))
+	d := &worker{relay: r, metrics: r.metrics.of(listener), name: name, signer: newSigner(r.config.TokenKey)}
+	d.teller.tell = r.config.Event
 	d.sender = server.NewSender(server.SenderConfig{
-		Own: func() *socket.Socket { return r.upstream.Socket }, Port: serverPort,
-		Trace: r.trace,
+		Own: func() *socket.Socket { return r.upstream.Socket }, Port: r.serverPort, Trace: r.trace,
 		Failed: func(errno unix.Errno) {
-			d.metrics.Dropped(toServer, SendFailed)
+			d.metrics.dropped(toServer, SendFailed)
 			r.logLimiter.WarnAt(r.now(), "failed to send request", func() []any {
 				return []any{"listener", name, "error", errno.Error()}
 			})
@@ -38,15 +44,105 @@ func newWorker(r *Relay, listener int, name string) *worker {
 	return d
 }
 
+// pass sends a client's request, and counts and logs it.
+func (d *worker) pass(b []byte, to *server.Targets, now int64, machine uint64, kind int) {
+	d.metrics.relayed(toServer, kind)
+	d.send(b, to, now, machine)
+	if d.relay.verbose {
+		d.relay.family.log(d.relay, "relayed request", d.name, b)
+	}
+}
+
 // send gives a client's request to every server. It stays where it is until flush. machine is the tag of
 // [server.Machine].
-func (d *worker) send(m dhcp.Message, to *server.Targets, now int64, machine uint64) {
-	kind := m.Type()
-	d.sender.Send(to, now, server.Request{
-		Message: m, Answered: m.Giaddr() == giaddrOf(to) && answerable(kind), Asks: asks(m, kind),
-		Machine: machine, MAC: macOf(m),
-		// A server answers the port that such a request came from, and the relay does not read what arrives at the
-		// detour's.
-		UsualPort: asksPort(m),
+func (d *worker) send(b []byte, to *server.Targets, now int64, machine uint64) {
+	request := d.relay.family.ask(d, b, to)
+	request.Message, request.Machine = b, machine
+	d.sender.Send(to, now, request)
+}
+
+// drop counts a packet that was not relayed.
+func (d *worker) drop(side direction, from peer, reason Drop) {
+	d.metrics.dropped(side, reason)
+	if d.relay.verbose {
+		d.relay.logger.Debug("dropped packet", "listener", d.name, "direction", side.String(),
+			"source", from.String(), "reason", reason.String())
+	}
+}
+
+// missing tells which of the targets a request lacks, None where it can be relayed.
+func (r *Relay) missing(to *server.Targets) Drop {
+	switch {
+	case len(to.All) == 0:
+		return NoServer
+	case !to.Source.IsValid():
+		return r.noSource
+	}
+	return None
+}
+
+// remember notes the origin of a request for its replies. Any station on a link of IPv6 sees a machine's message, and
+// could have the answer's frame sent to itself by repeating that message. So the transaction belongs to its first
+// sender until the answer comes. Another MAC address takes it over only if the peer address is made from that MAC
+// address: then the first message was the copy.
+func (d *worker) remember(k key, o origin, now int64) Drop {
+	if o.mute {
+		return None
+	}
+	if earlier, ok := d.relay.pending.RememberIf(k, o, now, supersedes); !ok {
+		d.taken(&k, o.mac, earlier.mac, now)
+		return TransactionTaken
+	}
+	return None
+}
+
+// taken logs that a message is a copy of another machine's.
+func (d *worker) taken(k *key, mac, first frame.MAC, now int64) {
+	peer := netip.AddrFrom16(k.peer)
+	d.relay.logLimiter.WarnAt(now, "refused a copy of another machine's message", func() []any {
+		return []any{"listener", d.name, "peer", peer.String(),
+			"mac", net.HardwareAddr(mac[:]).String(), "first_mac", net.HardwareAddr(first[:]).String(),
+			"remedy", "find the machine with that MAC address: it wants the answer to another one"}
 	})
+}
+
+// supersedes tells whether a later message of the same transaction may take the place of the earlier one. Of DHCPv4
+// there is no mac, and each may.
+func supersedes(earlier, later origin) bool { return later.mac == earlier.mac || later.own }
+
+// refuse logs that a server's message was dropped.
+func (r *Relay) refuse(what string, m []byte, from netip.Addr, now int64, remedy string) {
+	r.logLimiter.WarnAt(now, what, func() []any { return append(r.family.said(m, from), "remedy", remedy) })
+}
+
+// unsolicited notes a reply that matched nothing.
+func (r *Relay) unsolicited(m []byte, from netip.Addr, now int64) Drop {
+	r.servers.Unsolicited()
+	r.logLimiter.WarnAt(now, "dropped a reply that nobody asked for", func() []any { return r.family.said(m, from) })
+	return Unsolicited
+}
+
+// badToken notes a reply to a pending request with a token that is not that request's.
+func (r *Relay) badToken(m []byte, from netip.Addr, now int64) Drop {
+	r.refuse("dropped a reply with a wrong token", m, from, now,
+		"somebody forges or repeats replies, or replicas have another TOKEN_KEY")
+	return BadToken
+}
+
+// tokenMissing notes a reply to a pending request without that request's token.
+func (r *Relay) tokenMissing(m []byte, from netip.Addr, to *server.Targets, now int64, remedy string) Drop {
+	r.servers.Heard(from, to.All, now)
+	r.refuse("dropped a reply without its token", m, from, now, remedy)
+	return TokenMissing
+}
+
+// repeated notes that a reply was one too many.
+func (r *Relay) repeated(m []byte, from netip.Addr, now int64) Drop {
+	r.refuse("dropped repeated replies to one request", m, from, now,
+		"find what repeats the server's packets, or who sends in its name")
+	return ReplyLimit
+}
+
+func within(prefixes []netip.Prefix, ip netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(ip) })
 }

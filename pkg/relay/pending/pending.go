@@ -67,9 +67,7 @@ func (p *Table[K, V]) bucket(k *K) *int32 {
 
 // Remember notes a request. A repeated one replaces the earlier.
 func (p *Table[K, V]) Remember(k K, o V, now int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.remember(&k, &o, now)
+	p.RememberIf(k, o, now, func(V, V) bool { return true })
 }
 
 // RememberIf is Remember for requests that may be copies of another host's. Where the transaction is known already,
@@ -78,17 +76,11 @@ func (p *Table[K, V]) Remember(k K, o V, now int64) {
 func (p *Table[K, V]) RememberIf(k K, o V, now int64, replaces func(earlier, later V) bool) (earlier V, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if i := p.find(&k); i != 0 && now-p.entries[i].at <= p.expiry && !replaces(p.entries[i].origin, o) {
-		return p.entries[i].origin, false
-	}
-	p.remember(&k, &o, now)
-	return earlier, true
-}
-
-// remember is Remember; the caller holds mu.
-func (p *Table[K, V]) remember(k *K, o *V, now int64) {
-	head := p.bucket(k)
-	if i := p.search(*head, k); i != 0 {
+	head := p.bucket(&k)
+	if i := p.search(*head, &k); i != 0 {
+		if e := &p.entries[i]; now-e.at <= p.expiry && !replaces(e.origin, o) {
+			return e.origin, false
+		}
 		p.forget(i)
 	}
 	at := p.oldest
@@ -99,10 +91,22 @@ func (p *Table[K, V]) remember(k *K, o *V, now int64) {
 	if p.entries[at].live {
 		p.forget(at)
 	}
-	p.entries[at] = entry[K, V]{key: *k, origin: *o, at: now, first: true, live: true, next: *head}
+	p.entries[at] = entry[K, V]{key: k, origin: o, at: now, first: true, live: true, next: *head}
 	*head = at
 	p.live++
 	p.waiting++
+	return earlier, true
+}
+
+// Peek finds the request that a message may answer, and changes nothing.
+func (p *Table[K, V]) Peek(k K, now int64) (o V, found bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := p.find(&k)
+	if i == 0 || now-p.entries[i].at > p.expiry {
+		return o, false
+	}
+	return p.entries[i].origin, true
 }
 
 // Match finds the request that a reply answers, the time since it was relayed, and whether this is its first
@@ -117,7 +121,7 @@ func (p *Table[K, V]) Match(k K, now int64) (o V, waited int64, first, found boo
 	return e.origin, now - e.at, first, true
 }
 
-// MatchReply is Match and Reply in one.
+// MatchReply is Match for a reply that is to be passed on, if it is within the bounds of the replies to one request.
 func (p *Table[K, V]) MatchReply(k K, server uint8, now int64) (o V, waited int64, first, found, within bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,17 +149,9 @@ func (p *Table[K, V]) match(k *K, now int64) (e *entry[K, V], first bool) {
 	return e, first
 }
 
-// Reply notes a reply that is to be passed on, and reports whether it may be: of one request's a server may send 4, and
+// reply notes a reply that is to be passed on, and reports whether it may be: of one request's a server may send 4, and
 // all servers together 16, or twice their number. server is a hash of its address: two servers that have the
-// same one share a bound, and more than four have the second bound only.
-func (p *Table[K, V]) Reply(k K, server uint8) (within bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	i := p.find(&k)
-	return i != 0 && p.reply(&p.entries[i], server)
-}
-
-// reply is Reply; the caller holds mu.
+// same one share a bound, and more than four have the second bound only. The caller holds mu.
 func (p *Table[K, V]) reply(e *entry[K, V], server uint8) (within bool) {
 	if e.replies >= p.most {
 		return false

@@ -34,12 +34,20 @@ type Target struct {
 	Detour *socket.Socket // the socket of another source port, nil for the usual one
 }
 
-// Words are terms in the log that the families name differently.
-type Words struct {
-	Source   string // the address that servers answer, also the key of its value
-	Settings string // the settings that choose it
-	Identity string // the fields that a reply has to repeat
+// words are terms in the log that the families name differently.
+type words struct {
+	source   string // the address that servers answer, also the key of its value
+	settings string // the settings that choose it
+	identity string // the fields that a reply has to repeat
 }
+
+var (
+	words4 = words{"giaddr", "UPSTREAM_ADDRESS and UPSTREAM_INTERFACE", "xid or chaddr"}
+	words6 = words{
+		"upstream_address", "DHCPV6_UPSTREAM_ADDRESS and UPSTREAM_INTERFACE",
+		"peer address, transaction or client identifier",
+	}
+)
 
 // Config makes a [Pool]. All fields but Interface and Address are needed.
 type Config struct {
@@ -70,7 +78,6 @@ type Config struct {
 	Clock func() int64
 	Wall  func(at int64) time.Time
 
-	Words      Words
 	Logger     *slog.Logger
 	LogLimiter *loglimit.Limiter
 	Metrics    *Metrics
@@ -79,6 +86,7 @@ type Config struct {
 // Pool is the servers. Their addresses are looked up, and their health is watched, while it runs.
 type Pool struct {
 	config    Config
+	words     *words
 	servers   []*Server
 	unmatched atomic.Int64          // replies that match nothing, since the last one that matched
 	why       atomic.Pointer[error] // why the targets are not usable
@@ -101,7 +109,10 @@ var (
 
 // New makes a pool. The caller has checked the names by [Split].
 func New(config Config) *Pool {
-	p := &Pool{config: config, kick: make(chan struct{}, 1), last: &Targets{}}
+	p := &Pool{config: config, words: &words4, kick: make(chan struct{}, 1), last: &Targets{}}
+	if config.IPv6 {
+		p.words = &words6
+	}
 	for _, name := range config.Names {
 		host, port, _ := Split(name, config.Port)
 		p.servers = append(p.servers, newServer(config.Metrics, name, host, port))
@@ -190,7 +201,7 @@ func (p *Pool) set(next *Targets, err error) {
 		p.warnOfSource(next)
 		for _, t := range next.All {
 			logger.Info("relaying to server", "server", t.Server.name, "address", t.Addr.String(),
-				p.config.Words.Source, next.Source.String())
+				p.words.source, next.Source.String())
 		}
 	}
 	p.last = next
@@ -262,15 +273,15 @@ func (p *Pool) openDetour() *socket.Socket {
 // warnOfSource warns of a common mistake: an address that the servers cannot reach. This host cannot see whether they
 // can, but where the kernel would send to them from another address, they often cannot.
 func (p *Pool) warnOfSource(next *Targets) {
-	words := &p.config.Words
+	words := p.words
 	for _, t := range next.All {
 		source, err := sourceTowards(t.Addr)
 		if err != nil || source == next.Source || !next.Source.IsValid() || !Usable(next.Source) {
 			continue
 		}
 		args := []any{
-			"server", t.Server.name, words.Source, next.Source.String(), "address_towards_server", source.String(),
-			"remedy", "leave " + words.Settings + " unset, or check the server's route to " + words.Source,
+			"server", t.Server.name, words.source, next.Source.String(), "address_towards_server", source.String(),
+			"remedy", "leave " + words.settings + " unset, or check the server's route to " + words.source,
 		}
 		if p.config.IPv6 {
 			p.config.Logger.Warn("server may be unable to reach the upstream address", args...)
@@ -330,7 +341,7 @@ func (p *Pool) family() string {
 
 // source is the address that servers answer.
 func (p *Pool) source(server netip.AddrPort) (netip.Addr, error) {
-	config, words := &p.config, &p.config.Words
+	config, words := &p.config, p.words
 	if config.Address.IsValid() {
 		return config.Address, ownAddress(config.Address)
 	}
@@ -347,11 +358,11 @@ func (p *Pool) source(server netip.AddrPort) (netip.Addr, error) {
 	}
 	address, err := sourceTowards(server)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("failed to find %s: no route to server %s: %w", words.Source, server, err)
+		return netip.Addr{}, fmt.Errorf("failed to find %s: no route to server %s: %w", words.source, server, err)
 	}
 	if !Usable(address) {
 		return netip.Addr{}, fmt.Errorf("failed to find %s: towards server %s this host is %s, which no server "+
-			"can answer", words.Source, server, address)
+			"can answer", words.source, server, address)
 	}
 	return address, nil
 }

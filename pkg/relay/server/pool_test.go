@@ -21,7 +21,6 @@ func newPool(change func(*Config)) *Pool {
 		Names: []string{"10.244.0.11"}, Port: 67, ResolveInterval: 10 * time.Second, DeadAfter: 20,
 		Crowded: func(int64) bool { return false }, Publish: func(*Targets) {},
 		Clock: func() int64 { return 1 }, Wall: func(int64) time.Time { return time.Now() },
-		Words:  Words{Source: "giaddr", Settings: "UPSTREAM_ADDRESS", Identity: "xid"},
 		Logger: logger, LogLimiter: loglimit.New(logger, 1, time.Minute), Metrics: NewMetrics("test"),
 	}
 	change(&config)

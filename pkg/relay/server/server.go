@@ -270,17 +270,17 @@ func (p *Pool) died(s *Server, seen, unanswered, now int64) {
 // explain logs what may be wrong with a server that does not answer. owedTo is the MAC address of a machine that it
 // answered before, behind two zeroes.
 func (p *Pool) explain(s *Server, seen, unanswered int64, owedTo [8]byte, now int64) {
-	words, source := &p.config.Words, p.last.Source.String()
+	words, source := p.words, p.last.Source.String()
 	switch {
 	case p.unmatched.Load() >= unanswered/2:
 		p.config.LogLimiter.WarnAt(now, "replies never match a request", func() []any {
-			return []any{"server", s.name, "unanswered", unanswered, words.Source, source,
-				"remedy", "look for another relay with this " + words.Source + ", or a server that changes " + words.Identity}
+			return []any{"server", s.name, "unanswered", unanswered, words.source, source,
+				"remedy", "look for another relay with this " + words.source + ", or a server that changes " + words.identity}
 		})
 	case seen == 0:
 		p.config.LogLimiter.WarnAt(now, "no reply from server at all", func() []any {
-			return []any{"server", s.name, "unanswered", unanswered, words.Source, source,
-				"remedy", "check that the server runs, knows these clients, and can send to " + words.Source + ", port " +
+			return []any{"server", s.name, "unanswered", unanswered, words.source, source,
+				"remedy", "check that the server runs, knows these clients, and can send to " + words.source + ", port " +
 					p.portText()}
 		})
 	default:

@@ -263,8 +263,8 @@ func exports(source, name string) bool {
 		if !ok || !strings.Contains(source, `"`+rest+`"`) {
 			continue
 		}
-		// The families share package relay/metrics, which knows the prefix as c.Prefix, and package server; each adds its own.
-		if strings.Contains(source, `Prefix: "`+family+`"`) || strings.Contains(source, "c.Prefix") ||
+		// The families share pkg/relay's metrics.go, which knows the prefix as f.prefix, and package server; each adds its own.
+		if strings.Contains(source, `prefix: "`+family+`"`) || strings.Contains(source, "f.prefix") ||
 			strings.Contains(source, `prefix + "`+rest+`"`) {
 			return true
 		}

@@ -1,4 +1,4 @@
-package relay6
+package relay
 
 import (
 	"context"

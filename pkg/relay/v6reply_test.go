@@ -1,4 +1,4 @@
-package relay6
+package relay
 
 import (
 	"bytes"
@@ -36,7 +36,7 @@ func TestReplies(t *testing.T) {
 		"solicit inside":                {reply: func(m dhcp6.Message) dhcp6.Message { return answered(m, dhcp6.Solicit) }, want: NotAReply},
 		"RELAY-FORW inside":             {reply: func(m dhcp6.Message) dhcp6.Message { return around(dhcp6.RelayReply, 0, m.Link(), m.Peer(), m) }, want: NotAReply},
 		"RELAY-FORW as it was":          {reply: func(m dhcp6.Message) dhcp6.Message { return m }, want: NotAReply},
-		"no relay message":              {reply: func(dhcp6.Message) dhcp6.Message { return message(dhcp6.Reply) }, want: NotAReply},
+		"no relay message":              {reply: func(dhcp6.Message) dhcp6.Message { return message6(dhcp6.Reply) }, want: NotAReply},
 		"cut off":                       {reply: func(m dhcp6.Message) dhcp6.Message { m = answered(m, dhcp6.Reply); return m[:len(m)-1] }, want: BadOptions},
 		"another transaction":           {reply: func(m dhcp6.Message) dhcp6.Message { m = answered(m, dhcp6.Reply); m.Inner()[3]++; return m }, want: Unsolicited},
 		"another client identifier":     {reply: func(m dhcp6.Message) dhcp6.Message { m = answered(m, dhcp6.Reply); m.Inner()[17]++; return m }, want: Unsolicited},
@@ -52,8 +52,8 @@ func TestReplies(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, test.change)
-			request, drop := b.fromClient(message(dhcp6.Solicit))
+			b := newBench6(t, test.change)
+			request, drop := b.fromClient(message6(dhcp6.Solicit))
 			if drop != None {
 				t.Fatal(drop)
 			}
@@ -61,7 +61,7 @@ func TestReplies(t *testing.T) {
 			if !from.IsValid() {
 				from = serverIP
 			}
-			if _, drop := b.worker.reply(test.reply(request), from, b.targets, b.now()); drop != test.want {
+			if _, drop := b.worker.reply6(test.reply(request), from, b.targets, b.now()); drop != test.want {
 				t.Errorf("got %v, want %v", drop, test.want)
 			}
 		})
@@ -70,15 +70,15 @@ func TestReplies(t *testing.T) {
 
 // TestAnswerOfEachServer: there may be one of every server, and none when the request has expired.
 func TestAnswerOfEachServer(t *testing.T) {
-	b := newBench(t, nil)
-	request, _ := b.fromClient(message(dhcp6.Solicit))
+	b := newBench6(t, nil)
+	request, _ := b.fromClient(message6(dhcp6.Solicit))
 	for range 3 {
-		if _, drop := b.worker.reply(answered(request, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None {
+		if _, drop := b.worker.reply6(answered(request, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None {
 			t.Error(drop)
 		}
 	}
 	late := b.now() + int64(11*time.Second)
-	if _, drop := b.worker.reply(answered(request, dhcp6.Advertise), serverIP, b.targets, late); drop != Unsolicited {
+	if _, drop := b.worker.reply6(answered(request, dhcp6.Advertise), serverIP, b.targets, late); drop != Unsolicited {
 		t.Errorf("an answer that comes too late: got %v", drop)
 	}
 }
@@ -87,12 +87,12 @@ func TestAnswerOfEachServer(t *testing.T) {
 // client.
 func TestToken(t *testing.T) {
 	key := func(c *Config) { c.TokenKey = []byte("0123456789abcdef") }
-	request, drop := newBench(t, key).fromClient(message(dhcp6.Solicit))
+	request, drop := newBench6(t, key).fromClient(message6(dhcp6.Solicit))
 	if drop != None {
 		t.Fatal(drop)
 	}
 	id, _ := request.Option(dhcp6.OptionInterfaceID)
-	if string(id[:8]) != "macvlan0" || len(id) != 8+tokenLen {
+	if string(id[:8]) != "macvlan0" || len(id) != 8+tokenLen6 {
 		t.Fatalf("got Interface-Id %q", id)
 	}
 	at := dhcp6.RelayHeader + dhcp6.OptionHeader + 8 // of the token
@@ -107,7 +107,7 @@ func TestToken(t *testing.T) {
 		"port changed":              {change: flip(at + 3), want: Unsolicited},
 		"MAC address changed":       {change: flip(at + 5), want: Unsolicited},
 		"time changed":              {change: flip(at + 29), want: Unsolicited},
-		"code changed":              {change: flip(at + tokenLen - 1), want: Unsolicited},
+		"code changed":              {change: flip(at + tokenLen6 - 1), want: Unsolicited},
 		"peer changed":              {change: flip(33), want: Unsolicited},
 		"link address changed":      {change: flip(17), want: Unsolicited},
 		"another name":              {change: flip(at - 1), want: WrongLink},
@@ -125,16 +125,16 @@ func TestToken(t *testing.T) {
 			if test.config == nil {
 				test.config = key
 			}
-			b := newBench(t, test.config)
+			b := newBench6(t, test.config)
 			reply := answered(request, dhcp6.Advertise)
 			if test.change != nil {
 				reply = test.change(reply)
 			}
-			o, drop := b.worker.reply(reply, serverIP, b.targets, b.now()+int64(test.late))
+			o, drop := b.worker.reply6(reply, serverIP, b.targets, b.now()+int64(test.late))
 			if drop != test.want {
 				t.Fatalf("got %v, want %v", drop, test.want)
 			}
-			if drop == None && (o.listener != 0 || o.mac != clientMAC || o.port != clientPort) {
+			if drop == None && (o.listener != 0 || o.mac != clientMAC || o.port != clientPort6) {
 				t.Errorf("got %+v", o)
 			}
 		})
@@ -151,8 +151,8 @@ func flip(at int) func(dhcp6.Message) dhcp6.Message {
 
 // TestTokenIsRequired where there is a key: peer address and transaction of a pending message can be guessed.
 func TestTokenIsRequired(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
-	request, _ := b.fromClient(message(dhcp6.Solicit))
+	b := newBench6(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
+	request, _ := b.fromClient(message6(dhcp6.Solicit))
 	reply := answered(request, dhcp6.Reply)
 	plain := dhcp6.Append(nil, dhcp6.OptionInterfaceID, []byte("macvlan0"))
 	for name, test := range map[string]struct {
@@ -162,11 +162,11 @@ func TestTokenIsRequired(t *testing.T) {
 		"no Interface-Id":   {around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner()), TokenMissing},
 		"name without code": {around(dhcp6.RelayReply, 0, reply.Link(), reply.Peer(), reply.Inner(), plain...), BadToken},
 	} {
-		if _, drop := b.worker.reply(test.m, serverIP, b.targets, b.now()); drop != test.want {
+		if _, drop := b.worker.reply6(test.m, serverIP, b.targets, b.now()); drop != test.want {
 			t.Errorf("%s: got %v, want %v", name, drop, test.want)
 		}
 	}
-	if _, drop := b.worker.reply(reply, serverIP, b.targets, b.now()); drop != None {
+	if _, drop := b.worker.reply6(reply, serverIP, b.targets, b.now()); drop != None {
 		t.Errorf("with its token: got %v", drop)
 	}
 }
@@ -174,7 +174,7 @@ func TestTokenIsRequired(t *testing.T) {
 // TestReconfigure passes from a server that requests go to, on a link of ours, where a client may believe it.
 func TestReconfigure(t *testing.T) {
 	const reconf, auth = "\x00\x13\x00\x01\x05", "\x00\x0b\x00\x0b\x03\x01\x00\x00\x00\x00\x00\x00\x00\x00\x01"
-	good := append(dhcp6.Message{byte(dhcp6.Reconfigure), 0, 0, 0}, duid...)
+	good := append(dhcp6.Message{byte(dhcp6.Reconfigure), 0, 0, 0}, duid6...)
 	good = append(good, reconf+auth...)
 	named := dhcp6.Append(nil, dhcp6.OptionInterfaceID, []byte("macvlan0"))
 	other := dhcp6.Append(nil, dhcp6.OptionInterfaceID, []byte("macvlan7"))
@@ -185,8 +185,8 @@ func TestReconfigure(t *testing.T) {
 	toAgent := func(agent, link [16]byte, options ...byte) dhcp6.Message {
 		return around(dhcp6.RelayReply, 1, link, agent, around(dhcp6.RelayReply, 0, agentLink, clientIP, good), options...)
 	}
-	noAuth := append(append(dhcp6.Message{byte(dhcp6.Reconfigure), 0, 0, 0}, duid...), reconf...)
-	noMessage := append(append(dhcp6.Message{byte(dhcp6.Reconfigure), 0, 0, 0}, duid...), auth...)
+	noAuth := append(append(dhcp6.Message{byte(dhcp6.Reconfigure), 0, 0, 0}, duid6...), reconf...)
+	noMessage := append(append(dhcp6.Message{byte(dhcp6.Reconfigure), 0, 0, 0}, duid6...), auth...)
 	transaction := append(dhcp6.Message{}, good...)
 	transaction[3] = 1
 	elsewhere := netip.MustParseAddr("2001:db8:96::1")
@@ -221,12 +221,12 @@ func TestReconfigure(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, test.change)
+			b := newBench6(t, test.change)
 			from := test.from
 			if !from.IsValid() {
 				from = serverIP
 			}
-			o, drop := b.worker.reply(test.m, from, b.targets, b.now())
+			o, drop := b.worker.reply6(test.m, from, b.targets, b.now())
 			wantListener, wantLocal := int16(0), [16]byte{}
 			if test.agent {
 				wantListener, wantLocal = unicast, ourAddress.As16()
@@ -241,9 +241,9 @@ func TestReconfigure(t *testing.T) {
 
 // TestListenerGone: the reply has no place to go, which is no crash.
 func TestListenerGone(t *testing.T) {
-	b := newBench(t, nil)
+	b := newBench6(t, nil)
 	b.listeners[0].SetPort((*listener.Port[link])(nil))
-	if b.own(ourLink) {
+	if b.own6(ourLink) {
 		t.Error("a listener that is not open has an address")
 	}
 }
@@ -251,8 +251,8 @@ func TestListenerGone(t *testing.T) {
 // TestTrace has a client's packets of both sides, and the codes of no tokens: whoever is handed a trace cannot answer
 // what is pending in it.
 func TestTrace(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
-	request, drop := b.fromClient(message(dhcp6.Solicit))
+	b := newBench6(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
+	request, drop := b.fromClient(message6(dhcp6.Solicit))
 	if drop != None {
 		t.Fatal(drop)
 	}
@@ -260,7 +260,7 @@ func TestTrace(t *testing.T) {
 	code := id[len(id)-tokenMAC:]
 	here, there := netip.AddrPortFrom(ourAddress, 547), netip.AddrPortFrom(serverIP, 547)
 	heard := make([]byte, frame.HeaderLen6, 200)
-	heard = append(heard, message(dhcp6.Solicit)...)
+	heard = append(heard, message6(dhcp6.Solicit)...)
 	(&frame.Header6{SrcMAC: clientMAC, Src: clientIP, SrcPort: 546, DstPort: 547}).Put(heard)
 	b.trace.Frame(1, heard)
 	b.trace.Payload(2, here, there, request)
@@ -295,11 +295,11 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// TestRepeatedRepliesAreBounded: four of a server and sixteen in all for each message that was relayed.
-func TestRepeatedRepliesAreBounded(t *testing.T) {
-	b := newBench(t, nil)
+// TestRepeatedRepliesAreBounded6: four of a server and sixteen in all for each message that was relayed.
+func TestRepeatedRepliesAreBounded6(t *testing.T) {
+	b := newBench6(t, nil)
 	for servers, want := range map[int]int{1: 4, 3: 12, 200: 16} {
-		request, drop := b.fromClient(message(dhcp6.Solicit))
+		request, drop := b.fromClient(message6(dhcp6.Solicit))
 		if drop != None {
 			t.Fatal(drop)
 		}
@@ -307,7 +307,7 @@ func TestRepeatedRepliesAreBounded(t *testing.T) {
 		for n := range 10000 {
 			from := serverIP.As16()
 			from[15] = byte(n % servers)
-			switch _, drop := b.worker.reply(answered(request, dhcp6.Advertise), netip.AddrFrom16(from), b.targets, b.now()); drop {
+			switch _, drop := b.worker.reply6(answered(request, dhcp6.Advertise), netip.AddrFrom16(from), b.targets, b.now()); drop {
 			case None:
 				passed++
 			case ReplyLimit:
@@ -319,8 +319,8 @@ func TestRepeatedRepliesAreBounded(t *testing.T) {
 			t.Errorf("%d servers: %d replies passed, want %d", servers, passed, want)
 		}
 	}
-	request, _ := b.fromClient(message(dhcp6.Request))
-	if _, drop := b.worker.reply(answered(request, dhcp6.Reply), serverIP, b.targets, b.now()); drop != None {
+	request, _ := b.fromClient(message6(dhcp6.Request))
+	if _, drop := b.worker.reply6(answered(request, dhcp6.Reply), serverIP, b.targets, b.now()); drop != None {
 		t.Errorf("the next message's answer: %v", drop)
 	}
 }
@@ -328,7 +328,7 @@ func TestRepeatedRepliesAreBounded(t *testing.T) {
 // TestDHCPv4Query: what stands in the place of the transaction is flags, which the answer does not repeat (RFC 7341).
 func TestDHCPv4Query(t *testing.T) {
 	for _, token := range []string{"", "0123456789abcdef"} {
-		b := newBench(t, func(c *Config) { c.TokenKey = []byte(token) })
+		b := newBench6(t, func(c *Config) { c.TokenKey = []byte(token) })
 		inside := func(xid byte) []byte {
 			m := make([]byte, 240)
 			m[0], m[7] = 1, xid
@@ -350,11 +350,11 @@ func TestDHCPv4Query(t *testing.T) {
 			reply := bytes.Clone(request)
 			start, _ := request.InnerAt()
 			reply[0], reply[start], reply[start+1] = byte(dhcp6.RelayReply), byte(dhcp6.DHCPv4Response), 0 // flags
-			if o, drop := b.worker.reply(reply, serverIP, b.targets, b.now()); drop != None || o.mac != clientMAC {
+			if o, drop := b.worker.reply6(reply, serverIP, b.targets, b.now()); drop != None || o.mac != clientMAC {
 				t.Errorf("response %d: got %v, for %v", xid+1, drop, o.mac)
 			}
 			reply[start+4+4+7] = 77 // another DHCPv4 transaction
-			if _, drop := b.worker.reply(reply, serverIP, b.targets, b.now()); drop != Unsolicited {
+			if _, drop := b.worker.reply6(reply, serverIP, b.targets, b.now()); drop != Unsolicited {
 				t.Errorf("unasked: got %v", drop)
 			}
 		}

@@ -1,4 +1,4 @@
-package relay6
+package relay
 
 import (
 	"net/netip"
@@ -13,8 +13,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/admit"
 )
 
-// told is what a test compares of an event.
-type told struct {
+// told6 is what a test compares of an event.
+type told6 struct {
 	Kind                               boot.Kind
 	Outcome                            boot.Outcome
 	Type                               uint8
@@ -26,8 +26,8 @@ type told struct {
 	Vendor, User, File, Place, Dropped string
 }
 
-func eventOf(e *boot.Event) told {
-	return told{
+func eventOf6(e *boot.Event) told6 {
+	return told6{
 		Kind: e.Kind, Outcome: e.Outcome, Type: e.DHCP, MAC: e.MAC, UUID: e.UUID, Arch: e.Arch, Secs: e.Secs, Lease: e.Lease,
 		Client: e.Client, Given: e.Given, Relay: e.Relay, Server: e.Endpoint,
 		Vendor: string(e.Text(boot.VendorClass)), User: string(e.Text(boot.UserClass)), File: string(e.Text(boot.File)),
@@ -47,22 +47,22 @@ func firmware() dhcp6.Message {
 
 // TestTellsOfTransactions: what a machine's message and the answer to it say, and what became of them.
 func TestTellsOfTransactions(t *testing.T) {
-	var got []told
+	var got []told6
 	var took time.Duration
-	b := newBench(t, func(c *Config) {
+	b := newBench6(t, func(c *Config) {
 		c.Event = func(e *boot.Event) {
 			if !e.V6 || e.XID != 9 {
 				t.Errorf("got version 6 %v, transaction %x", e.V6, e.XID)
 			}
-			got, took = append(got, eventOf(e)), e.Took
+			got, took = append(got, eventOf6(e)), e.Took
 		}
 	})
 	tell := func(m dhcp6.Message, a arrival) (dhcp6.Message, Drop) {
 		wrapped, drop := b.hear(m, &a)
-		b.worker.tellRequest(m, &a, b.targets, b.now(), drop)
+		tellArrived(b.worker, m, &a, b.targets, b.now(), drop)
 		return wrapped, drop
 	}
-	machine := told{
+	machine := told6{
 		Kind: boot.DHCPRequest, Type: 1, MAC: clientMAC, UUID: [16]byte([]byte("0123456789abcdef")), Arch: 7, Secs: 4,
 		Client: clientIP, Server: serverIP.As16(), Vendor: "PXEClient", User: "iPXE", Place: "macvlan0",
 	}
@@ -70,7 +70,7 @@ func TestTellsOfTransactions(t *testing.T) {
 	if drop != None {
 		t.Fatal(drop)
 	}
-	want := []told{machine}
+	want := []told6{machine}
 
 	given := netip.MustParseAddr("2001:db8:1::50").As16()
 	address := append([]byte{0, 3, 0, 40}, make([]byte, 12)...)
@@ -78,9 +78,9 @@ func TestTellsOfTransactions(t *testing.T) {
 	address = dhcp6.Append(address, dhcp6.OptionBootFileURL, []byte("http://boot/efi"))
 	reply, later := answered(request, dhcp6.Reply, address...), b.now()+int64(7*time.Millisecond)
 	from := netip.AddrPortFrom(serverIP, 547)
-	o, drop := b.worker.reply(reply, serverIP, b.targets, later)
-	b.worker.tellReply(reply, &o, from, later, drop)
-	answer := told{
+	o, drop := b.worker.reply6(reply, serverIP, b.targets, later)
+	tellBack(b.worker, reply, &o, from, later, drop)
+	answer := told6{
 		Kind: boot.DHCPReply, Type: 7, MAC: clientMAC, UUID: machine.UUID, Lease: 3600, Client: clientIP, Given: given,
 		Server: serverIP.As16(), File: "http://boot/efi", Place: "macvlan0",
 	}
@@ -90,7 +90,7 @@ func TestTellsOfTransactions(t *testing.T) {
 	}
 
 	// An agent's, which is not trusted; and the answer to a machine behind one that is.
-	agent := arrival{source: strangerIP, port: 547, link: b.heard.link}
+	agent := arrival{source: peer{strangerIP, 547}, link: b.heard.link}
 	mac := dhcp6.AppendClientLinkAddr(nil, clientMAC)
 	relayed := around(dhcp6.RelayForward, 0, agentLink, clientIP, firmware(), mac...)
 	if _, drop := tell(relayed, agent); drop != UntrustedRelay {
@@ -98,7 +98,7 @@ func TestTellsOfTransactions(t *testing.T) {
 	}
 	dropped := machine
 	dropped.Outcome, dropped.Relay, dropped.Dropped = boot.Dropped, strangerIP, "untrusted-relay"
-	agent.source = agentIP
+	agent.source.ip = agentIP
 	request, drop = tell(relayed, agent)
 	if drop != None {
 		t.Fatal(drop)
@@ -106,15 +106,15 @@ func TestTellsOfTransactions(t *testing.T) {
 	passed := machine
 	passed.Relay = agentIP
 	reply = answered(request, dhcp6.Reply, address...)
-	o, drop = b.worker.reply(reply, serverIP, b.targets, b.now())
-	b.worker.tellReply(reply, &o, from, b.now(), drop)
+	o, drop = b.worker.reply6(reply, serverIP, b.targets, b.now())
+	tellBack(b.worker, reply, &o, from, b.now(), drop)
 	behind := answer
 	behind.Relay = agentIP
 	want = append(want, dropped, passed, behind)
 
 	reply[33]++ // the peer address: nobody asked from there
-	o, drop = b.worker.reply(reply, serverIP, b.targets, b.now())
-	b.worker.tellReply(reply, &o, from, b.now(), drop)
+	o, drop = b.worker.reply6(reply, serverIP, b.targets, b.now())
+	tellBack(b.worker, reply, &o, from, b.now(), drop)
 	stray := behind
 	stray.Outcome, stray.MAC, stray.Place, stray.Dropped = boot.Dropped, [6]byte{}, unicastLabel, "unsolicited"
 	stray.Relay[15]++
@@ -126,18 +126,18 @@ func TestTellsOfTransactions(t *testing.T) {
 // TestTellsOfWaitingMessages when they are sent, or refused: once each.
 func TestTellsOfWaitingMessages(t *testing.T) {
 	reasons := map[string]int{}
-	b := newBench(t, func(c *Config) {
+	b := newBench6(t, func(c *Config) {
 		c.NewcomerRate = 100
 		c.Event = func(e *boot.Event) { reasons[string(e.Text(boot.Reason))]++ }
 	})
 	slot := make([]byte, 1024)
 	for n := range uint32(admit.NewcomerBurst + 100) {
 		m, a := b.invented(slot, n, true, true)
-		if _, drop := b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, 1); drop != None {
+		if _, drop := b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, 1); drop != None {
 			t.Fatal(drop)
 		}
 	}
-	w := b.queue(0)
+	w := b.queue(0, netip.Addr{})
 	b.upstream = &upstream{} // has no socket: nothing is flushed
 	w.Release(int64(500*time.Millisecond), unsent{w})
 	w.Release(int64(3*time.Second), unsent{w})
@@ -157,8 +157,8 @@ func (u unsent) Flush() {
 // FuzzDescribe is a message of any bytes that a machine or a server may have sent.
 func FuzzDescribe(f *testing.F) {
 	f.Add([]byte(firmware()))
-	f.Add([]byte(message(dhcp6.Reply, 0, 3, 0, 12, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0)))
-	f.Add([]byte(message(dhcp6.Solicit, 0, 15, 0, 2, 255, 255, 0, 16, 0, 6, 0, 0, 0, 1, 255, 255)))
+	f.Add([]byte(message6(dhcp6.Reply, 0, 3, 0, 12, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0)))
+	f.Add([]byte(message6(dhcp6.Solicit, 0, 15, 0, 2, 255, 255, 0, 16, 0, 6, 0, 0, 0, 1, 255, 255)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m := dhcp6.Message(b)
 		if m.Check(dhcp6.HopLimit) != dhcp6.OK {
@@ -166,7 +166,7 @@ func FuzzDescribe(f *testing.F) {
 		}
 		client, _ := m.Innermost()
 		var e boot.Event
-		texts := describe(&e, client)
+		texts := (*v6)(nil).tell(&e, client)
 		if len(texts.vendor)+len(texts.user)+len(texts.file) > len(b) || e.DHCP != client[0] {
 			t.Fatal("more was read than is there")
 		}

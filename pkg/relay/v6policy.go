@@ -1,33 +1,33 @@
-package relay6
+package relay
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/admit"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// front is the number of bytes left free in front of a packet: for the RELAY-FORW around a message with all of its
+// front6 is the number of bytes left free in front of a packet: for the RELAY-FORW around a message with all of its
 // options, or for the headers of a raw frame.
-const front = 320
+const front6 = 320
 
-// ipAndUDP is the length of the headers around a message.
-const ipAndUDP = frame.IPv6Len + frame.UDPLen
+// ipAndUDP6 is the length of the headers around a message.
+const ipAndUDP6 = frame.IPv6Len + frame.UDPLen
 
-// request decides about the message b[at:], and wraps it in place for the servers: the bytes that it returns begin
+// request6 decides about the message b[at:], and wraps it in place for the servers: the bytes that it returns begin
 // before at. Where a.waits is true afterwards, the message was copied, and is not to be sent.
-func (d *worker) request(b []byte, at int, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
+func (d *worker) request6(b []byte, at int, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
 	r, m := d.relay, dhcp6.Message(b[at:])
 	a.waits, a.relayed, a.kind = false, false, 0
-	if drop := ofMessage(m.Check(dhcp6.HopLimit)); drop != None {
+	if drop := ofMessage6[m.Check(dhcp6.HopLimit)]; drop != None {
 		return nil, drop
 	}
 	inner, around := m.Innermost()
-	a.kind, a.relayed = inner.Type(), around != nil
+	a.kind, a.relayed = inner.Type().Index(), around != nil
 	switch {
-	case !answerable(a.source):
+	case !answerable6(a.source.ip):
 		return nil, BadSource
 	case m.Type().FromServer() || inner.Type().FromServer():
 		return nil, ReplyFromClient
@@ -39,27 +39,28 @@ func (d *worker) request(b []byte, at int, a *arrival, to *server.Targets, now i
 			return nil, drop
 		}
 	}
-	if len(to.All) == 0 || !to.Source.IsValid() {
-		return nil, NoServer
+	if drop := r.missing(to); drop != None {
+		return nil, drop
 	}
-	k := r.keyOf(inner, a.source)
+	k := r.keyOf6(inner, a.source.ip)
 	owner := a.mac
 	if around != nil {
 		owner, _ = around.ClientLinkAddr()
 	}
-	tag, also := r.namesOf(a, owner, k.duid, around != nil)
-	a.client, a.firmware = tag, isFirmware(inner)
-	queue := r.queue(a.listener)
-	slot, drop := queue.ask(inner, a, also, len(m)+front, now)
+	tag, also := r.namesOf(a, owner, k.id, around != nil)
+	a.client, a.firmware = tag, isFirmware6(inner)
+	queue := r.queue(a.listener, netip.Addr{})
+	slot, drop := queue.ask(&admit.Asker{
+		Tag: tag, Also: also, XID: k.xid, Unicast: a.listener == unicast, Requests: inner.Type() == dhcp6.Request,
+	}, len(m)+front6, now)
 	if drop != None {
 		return nil, drop
 	}
 	o := origin{
-		listener: a.listener, port: clientPort, mac: a.mac, own: frame.LinkLocal(a.mac) == a.source, owner: owner,
-		local: a.local, ifindex: a.ifindex,
-		client: a.client, firmware: a.firmware,
+		listener: a.listener, local: a.local, ifindex: a.ifindex, client: a.client, firmware: a.firmware,
+		origin6: origin6{port: clientPort6, mac: a.mac, own: frame.LinkLocal(a.mac) == a.source.ip, owner: owner},
 	}
-	wrapped, drop := d.wrap(b, at, k, a, &o, around != nil, to, now)
+	wrapped, drop := d.wrap(b, at, &k, a, &o, around != nil, to, now)
 	if drop != None {
 		if slot != nil {
 			queue.Cancel(slot)
@@ -76,8 +77,8 @@ func (d *worker) request(b []byte, at int, a *arrival, to *server.Targets, now i
 	return wrapped, None
 }
 
-// answerable tells whether a reply can be sent to a source.
-func answerable(source [16]byte) bool {
+// answerable6 tells whether a reply can be sent to a source.
+func answerable6(source [16]byte) bool {
 	a := netip.AddrFrom16(source)
 	return !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback() && !a.Is4In6()
 }
@@ -89,18 +90,18 @@ func (d *worker) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
 	if m.Hops() >= dhcp6.HopLimit {
 		return HopLimit
 	}
-	if r.own(a.source) {
+	if r.own6(a.source.ip) {
 		return Loop
 	}
-	trusted := within(r.config.TrustedRelays, a.source)
+	trusted := within(r.config.TrustedRelays, a.source.addr())
 	for level := m; level.IsRelay(); level = level.Inner() {
 		link := level.Link()
 		switch {
 		case level.Type() == dhcp6.RelayReply:
 			return ReplyFromClient
-		case link != [16]byte{} && r.own(link):
+		case link != [16]byte{} && r.own6(link):
 			return Loop
-		case trusted && link != [16]byte{} && !within(r.config.TrustedRelays, link):
+		case trusted && link != [16]byte{} && !within(r.config.TrustedRelays, netip.AddrFrom16(link)):
 			d.refused(a, "link_address", link, now)
 			return UntrustedLink
 		}
@@ -115,13 +116,13 @@ func (d *worker) relayed(m dhcp6.Message, a *arrival, now int64) Drop {
 // refused logs that a relay agent was refused for an address in its message.
 func (d *worker) refused(a *arrival, key string, address [16]byte, now int64) {
 	d.relay.logLimiter.WarnAt(now, "refused a relay agent", func() []any {
-		return []any{key, netip.AddrFrom16(address).String(), "source", netip.AddrFrom16(a.source).String(),
+		return []any{key, netip.AddrFrom16(address).String(), "source", a.source.addr().String(),
 			"remedy", "name its prefix in TRUSTED_RELAYS"}
 	})
 }
 
-// own tells whether this relay sends from an address, or names it as a link address.
-func (r *Relay) own(address [16]byte) bool {
+// own6 tells whether this relay sends from an address, or names it as a link address.
+func (r *Relay) own6(address [16]byte) bool {
 	if to := r.targets.Load(); to.Source.IsValid() && to.Source.As16() == address {
 		return true
 	}
@@ -133,20 +134,15 @@ func (r *Relay) own(address [16]byte) bool {
 	return false
 }
 
-func within(prefixes []netip.Prefix, ip [16]byte) bool {
-	addr := netip.AddrFrom16(ip)
-	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
-}
-
 // global tells whether an address is valid beyond its link (RFC 9915 section 19.1.2: GUA or ULA).
 func global(ip [16]byte) bool { return netip.AddrFrom16(ip).IsGlobalUnicast() }
 
 // wrap puts a RELAY-FORW around a message (RFC 9915 section 19.1).
 func (d *worker) wrap(
-	b []byte, at int, k key, a *arrival, o *origin, relayed bool, to *server.Targets, now int64,
+	b []byte, at int, k *key, a *arrival, o *origin, relayed bool, to *server.Targets, now int64,
 ) ([]byte, Drop) {
 	m := dhcp6.Message(b[at:])
-	head := dhcp6.Relay{Peer: a.source}
+	head := dhcp6.Relay{Peer: a.source.ip}
 	if a.link != nil {
 		head.Link = a.link.address
 	}
@@ -154,13 +150,13 @@ func (d *worker) wrap(
 	var fromPort uint16
 	if relayed {
 		head.Hops = m.Hops() + 1
-		if global(a.source) {
+		if global(a.source.ip) {
 			head.Link = [16]byte{} // the inner RELAY-FORW tells the link (section 19.1.2)
 		}
-		o.port = serverPort
+		o.port = serverPort6
 		// A relay agent that sends from another port, and says so, is answered there (RFC 8357 section 4.2).
-		if _, found := m.Option(dhcp6.OptionRelayPort); found && a.port != serverPort {
-			o.port, fromPort = a.port, a.port
+		if _, found := m.Option(dhcp6.OptionRelayPort); found && a.source.port != serverPort6 {
+			o.port, fromPort = a.source.port, a.source.port
 		}
 	}
 	o.link = head.Link
@@ -172,10 +168,10 @@ func (d *worker) wrap(
 		options = dhcp6.AppendRelayPort(options, fromPort)
 	}
 	if a.link != nil && len(a.link.options) > 0 {
-		if len(m)+len(options)+len(a.link.options)+dhcp6.RelayHeader+dhcp6.OptionHeader+ipAndUDP <= to.MTU {
+		if len(m)+len(options)+len(a.link.options)+dhcp6.RelayHeader+dhcp6.OptionHeader+ipAndUDP6 <= to.MTU {
 			options = append(options, a.link.options...)
 		} else {
-			d.metrics.Own[omitted].Inc()
+			d.metrics.own[omitted].Inc()
 		}
 	}
 	start, ok := dhcp6.Forward(b, at, head, options)

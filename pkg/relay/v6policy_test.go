@@ -1,4 +1,4 @@
-package relay6
+package relay
 
 import (
 	"bytes"
@@ -6,19 +6,14 @@ import (
 	"net/netip"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/mmsg"
-	"github.com/tinkerbell/stack/pkg/relay/bounds"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func ip(s string) [16]byte { return netip.MustParseAddr(s).As16() }
 
@@ -35,20 +30,21 @@ var (
 )
 
 // bench is a relay without sockets, and a listener's worker.
-type bench struct {
+type bench6 struct {
 	*Relay
 	worker  *worker
 	targets *server.Targets
 	heard   arrival
 }
 
-func newBench(tb testing.TB, change func(*Config)) *bench {
+func newBench6(tb testing.TB, change func(*Config)) *bench6 {
 	tb.Helper()
 	config := Config{
+		IPv6:          true,
 		Listeners:     []Listener{{Name: "macvlan0", LinkAddress: netip.AddrFrom16(ourLink)}},
 		Servers:       []string{serverIP.String()},
 		TrustedRelays: []netip.Prefix{netip.MustParsePrefix("2001:db8:203::/48"), netip.MustParsePrefix("fe80::77/128")},
-		Bounds:        bounds.Bounds{ClientRate: -1, TotalRate: -1},
+		Limits:        Limits{ClientRate: -1, TotalRate: -1},
 	}
 	if change != nil {
 		change(&config)
@@ -65,7 +61,7 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 		to.All = append(to.All, server.Target{Addr: netip.AddrPortFrom(serverIP, 547), Server: s})
 	}
 	r.targets.Store(to)
-	b := &bench{Relay: r, worker: newWorker(r, 0, "macvlan0"), targets: to}
+	b := &bench6{Relay: r, worker: newWorker(r, min(0, len(r.listeners)-1)), targets: to}
 	for i, l := range config.Listeners {
 		known := link{local: frame.LinkLocal(ourMAC), options: r.config.optionsOf(ourMAC)}
 		if l.LinkAddress.IsValid() {
@@ -73,7 +69,7 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 		}
 		r.listeners[i].SetPort(&listener.Port[link]{MAC: ourMAC, MTU: 1500, Info: known})
 	}
-	b.heard = arrival{source: clientIP, port: clientPort, mac: clientMAC}
+	b.heard = arrival{source: peer{clientIP, clientPort6}, mac: clientMAC}
 	if len(r.listeners) > 0 {
 		b.heard.link = &r.listeners[0].Port().Info
 	}
@@ -81,30 +77,30 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 }
 
 // hear relays a message that arrived so.
-func (b *bench) hear(m dhcp6.Message, a *arrival) (dhcp6.Message, Drop) {
+func (b *bench6) hear(m dhcp6.Message, a *arrival) (dhcp6.Message, Drop) {
 	return b.hearAt(m, a, b.now())
 }
 
 // hearAt does so at a time.
-func (b *bench) hearAt(m dhcp6.Message, a *arrival, now int64) (dhcp6.Message, Drop) {
-	slot := make([]byte, front+frame.HeaderLen6+len(m), mmsg.SlotLen+len(m))
-	copy(slot[front+frame.HeaderLen6:], m)
-	wrapped, drop := b.worker.request(slot, front+frame.HeaderLen6, a, b.targets, now)
+func (b *bench6) hearAt(m dhcp6.Message, a *arrival, now int64) (dhcp6.Message, Drop) {
+	slot := make([]byte, front6+frame.HeaderLen6+len(m), mmsg.SlotLen+len(m))
+	copy(slot[front6+frame.HeaderLen6:], m)
+	wrapped, drop := b.worker.request6(slot, front6+frame.HeaderLen6, a, b.targets, now)
 	return bytes.Clone(wrapped), drop
 }
 
 // fromClient is the machine's message heard on the listener.
-func (b *bench) fromClient(m dhcp6.Message) (dhcp6.Message, Drop) {
+func (b *bench6) fromClient(m dhcp6.Message) (dhcp6.Message, Drop) {
 	a := b.heard
 	return b.hear(m, &a)
 }
 
 // duid is the machine's client identifier option.
-var duid = []byte{0, 1, 0, 10, 0, 3, 0, 1, 2, 0, 0, 0, 0, 0x50}
+var duid6 = []byte{0, 1, 0, 10, 0, 3, 0, 1, 2, 0, 0, 0, 0, 0x50}
 
 // message is the machine's message of a type with these options, as they stand, behind its client identifier.
-func message(t dhcp6.Type, options ...byte) dhcp6.Message {
-	m := append(dhcp6.Message{byte(t), 0x12, 0x34, 0x56}, duid...)
+func message6(t dhcp6.Type, options ...byte) dhcp6.Message {
+	m := append(dhcp6.Message{byte(t), 0x12, 0x34, 0x56}, duid6...)
 	return append(m, options...)
 }
 
@@ -148,66 +144,66 @@ func answered(request dhcp6.Message, t dhcp6.Type, options ...byte) dhcp6.Messag
 
 // TestRequests is what happens to each kind of message, good or bad.
 func TestRequests(t *testing.T) {
-	agent := arrival{source: agentIP, port: serverPort, mac: frame.MAC{2, 0, 0, 0, 0, 0x77}}
-	localAgent := arrival{source: ip("fe80::77"), port: serverPort, mac: frame.MAC{2, 0, 0, 0, 0, 0x77}}
+	agent := arrival{source: peer{agentIP, serverPort6}, mac: frame.MAC{2, 0, 0, 0, 0, 0x77}}
+	localAgent := arrival{source: peer{ip("fe80::77"), serverPort6}, mac: frame.MAC{2, 0, 0, 0, 0, 0x77}}
 	relayed := func(m dhcp6.Message) dhcp6.Message { return around(dhcp6.RelayForward, 0, agentLink, clientIP, m) }
-	from := func(source [16]byte) arrival { return arrival{source: source, port: 546, mac: clientMAC} }
+	from := func(source [16]byte) arrival { return arrival{source: peer{source, 546}, mac: clientMAC} }
 	tests := map[string]struct {
 		m       dhcp6.Message
 		from    arrival // the machine, if it is left out
 		unicast bool
 		want    Drop
 	}{
-		"solicit":                         {m: message(dhcp6.Solicit)},
-		"request":                         {m: message(dhcp6.Request)},
-		"confirm":                         {m: message(dhcp6.Confirm)},
-		"renew":                           {m: message(dhcp6.Renew)},
-		"rebind":                          {m: message(dhcp6.Rebind)},
-		"release":                         {m: message(dhcp6.Release)},
-		"decline":                         {m: message(dhcp6.Decline)},
-		"information-request":             {m: message(dhcp6.InformationRequest)},
-		"unknown type (RFC 7283)":         {m: message(99)},
+		"solicit":                         {m: message6(dhcp6.Solicit)},
+		"request":                         {m: message6(dhcp6.Request)},
+		"confirm":                         {m: message6(dhcp6.Confirm)},
+		"renew":                           {m: message6(dhcp6.Renew)},
+		"rebind":                          {m: message6(dhcp6.Rebind)},
+		"release":                         {m: message6(dhcp6.Release)},
+		"decline":                         {m: message6(dhcp6.Decline)},
+		"information-request":             {m: message6(dhcp6.InformationRequest)},
+		"unknown type (RFC 7283)":         {m: message6(99)},
 		"without a client identifier":     {m: dhcp6.Message{byte(dhcp6.InformationRequest), 0, 0, 1}},
 		"garbage":                         {m: dhcp6.Message("garbage, and no DHCPv6"), want: BadOptions},
 		"empty":                           {m: dhcp6.Message{}, want: ShortMessage},
-		"type 0":                          {m: message(0), want: BadType},
-		"option cut off":                  {m: message(dhcp6.Solicit, 0, 8, 0, 2, 1), want: BadOptions},
-		"option of 65,535 bytes":          {m: message(dhcp6.Solicit, 0, 8, 255, 255, 1), want: BadOptions},
-		"advertise on the listener":       {m: message(dhcp6.Advertise), want: ReplyFromClient},
-		"reply on the listener":           {m: message(dhcp6.Reply), want: ReplyFromClient},
-		"reconfigure on the listener":     {m: message(dhcp6.Reconfigure), want: ReplyFromClient},
-		"relay-reply on the listener":     {m: around(dhcp6.RelayReply, 0, ourLink, clientIP, message(dhcp6.Reply)), want: ReplyFromClient},
-		"relay-reply inside":              {m: relayed(around(dhcp6.RelayReply, 0, agentLink, clientIP, message(dhcp6.Solicit))), from: agent, want: ReplyFromClient},
-		"reply inside":                    {m: relayed(message(dhcp6.Reply)), from: agent, want: ReplyFromClient},
-		"from nowhere":                    {m: message(dhcp6.Solicit), from: from(ip("::")), want: BadSource},
-		"from a group":                    {m: message(dhcp6.Solicit), from: from(ip("ff02::1")), want: BadSource},
-		"from loopback":                   {m: message(dhcp6.Solicit), from: from(ip("::1")), want: BadSource},
-		"from a global address":           {m: message(dhcp6.Confirm), from: from(ip("2001:db8:1::50"))},
-		"RELAY-FORW of a machine":         {m: relayed(message(dhcp6.Solicit)), want: UntrustedRelay},
-		"of an agent":                     {m: relayed(message(dhcp6.Solicit)), from: agent},
-		"of an agent, by unicast":         {m: relayed(message(dhcp6.Solicit)), from: agent, unicast: true},
-		"of an agent on the link":         {m: relayed(message(dhcp6.Solicit)), from: localAgent},
-		"of a stranger":                   {m: relayed(message(dhcp6.Solicit)), from: from(strangerIP), want: UntrustedRelay},
-		"of a stranger, by unicast":       {m: relayed(message(dhcp6.Solicit)), from: from(strangerIP), unicast: true, want: UntrustedRelay},
-		"no message inside":               {m: relayed(message(dhcp6.Solicit))[:dhcp6.RelayHeader], from: agent, want: BadRelayMessage},
-		"spoofed link address":            {m: around(dhcp6.RelayForward, 0, strangerIP, clientIP, message(dhcp6.Solicit)), from: agent, want: UntrustedLink},
-		"spoofed link address, one below": {m: around(dhcp6.RelayForward, 1, [16]byte{}, agentIP, around(dhcp6.RelayForward, 0, strangerIP, clientIP, message(dhcp6.Solicit))), from: agent, want: UntrustedLink},
-		"our link address":                {m: around(dhcp6.RelayForward, 0, ourLink, clientIP, message(dhcp6.Solicit)), from: agent, want: Loop},
-		"our link address, one below":     {m: around(dhcp6.RelayForward, 1, [16]byte{}, agentIP, around(dhcp6.RelayForward, 0, ourLink, clientIP, message(dhcp6.Solicit))), from: agent, want: Loop},
-		"our own address":                 {m: relayed(message(dhcp6.Solicit)), from: from(ourAddress.As16()), want: Loop},
-		"our link-local address":          {m: relayed(message(dhcp6.Solicit)), from: from(frame.LinkLocal(ourMAC)), want: Loop},
-		"hop count 7":                     {m: nest(8, message(dhcp6.Solicit)), from: agent},
-		"hop count 8":                     {m: around(dhcp6.RelayForward, 8, [16]byte{}, agentIP, message(dhcp6.Solicit)), from: agent, want: HopLimit},
-		"hop count 255":                   {m: around(dhcp6.RelayForward, 255, [16]byte{}, agentIP, message(dhcp6.Solicit)), from: agent, want: HopLimit},
-		"nine agents that count wrong":    {m: around(dhcp6.RelayForward, 0, [16]byte{}, agentIP, nest(8, message(dhcp6.Solicit))), from: agent, want: TooDeep},
-		"nest of 33":                      {m: nest(33, message(dhcp6.Solicit)), from: agent, want: TooDeep},
-		"machine by unicast":              {m: message(dhcp6.Renew), unicast: true, want: UnicastFromClient},
+		"type 0":                          {m: message6(0), want: BadType},
+		"option cut off":                  {m: message6(dhcp6.Solicit, 0, 8, 0, 2, 1), want: BadOptions},
+		"option of 65,535 bytes":          {m: message6(dhcp6.Solicit, 0, 8, 255, 255, 1), want: BadOptions},
+		"advertise on the listener":       {m: message6(dhcp6.Advertise), want: ReplyFromClient},
+		"reply on the listener":           {m: message6(dhcp6.Reply), want: ReplyFromClient},
+		"reconfigure on the listener":     {m: message6(dhcp6.Reconfigure), want: ReplyFromClient},
+		"relay-reply on the listener":     {m: around(dhcp6.RelayReply, 0, ourLink, clientIP, message6(dhcp6.Reply)), want: ReplyFromClient},
+		"relay-reply inside":              {m: relayed(around(dhcp6.RelayReply, 0, agentLink, clientIP, message6(dhcp6.Solicit))), from: agent, want: ReplyFromClient},
+		"reply inside":                    {m: relayed(message6(dhcp6.Reply)), from: agent, want: ReplyFromClient},
+		"from nowhere":                    {m: message6(dhcp6.Solicit), from: from(ip("::")), want: BadSource},
+		"from a group":                    {m: message6(dhcp6.Solicit), from: from(ip("ff02::1")), want: BadSource},
+		"from loopback":                   {m: message6(dhcp6.Solicit), from: from(ip("::1")), want: BadSource},
+		"from a global address":           {m: message6(dhcp6.Confirm), from: from(ip("2001:db8:1::50"))},
+		"RELAY-FORW of a machine":         {m: relayed(message6(dhcp6.Solicit)), want: UntrustedRelay},
+		"of an agent":                     {m: relayed(message6(dhcp6.Solicit)), from: agent},
+		"of an agent, by unicast":         {m: relayed(message6(dhcp6.Solicit)), from: agent, unicast: true},
+		"of an agent on the link":         {m: relayed(message6(dhcp6.Solicit)), from: localAgent},
+		"of a stranger":                   {m: relayed(message6(dhcp6.Solicit)), from: from(strangerIP), want: UntrustedRelay},
+		"of a stranger, by unicast":       {m: relayed(message6(dhcp6.Solicit)), from: from(strangerIP), unicast: true, want: UntrustedRelay},
+		"no message inside":               {m: relayed(message6(dhcp6.Solicit))[:dhcp6.RelayHeader], from: agent, want: BadRelayMessage},
+		"spoofed link address":            {m: around(dhcp6.RelayForward, 0, strangerIP, clientIP, message6(dhcp6.Solicit)), from: agent, want: UntrustedLink},
+		"spoofed link address, one below": {m: around(dhcp6.RelayForward, 1, [16]byte{}, agentIP, around(dhcp6.RelayForward, 0, strangerIP, clientIP, message6(dhcp6.Solicit))), from: agent, want: UntrustedLink},
+		"our link address":                {m: around(dhcp6.RelayForward, 0, ourLink, clientIP, message6(dhcp6.Solicit)), from: agent, want: Loop},
+		"our link address, one below":     {m: around(dhcp6.RelayForward, 1, [16]byte{}, agentIP, around(dhcp6.RelayForward, 0, ourLink, clientIP, message6(dhcp6.Solicit))), from: agent, want: Loop},
+		"our own address":                 {m: relayed(message6(dhcp6.Solicit)), from: from(ourAddress.As16()), want: Loop},
+		"our link-local address":          {m: relayed(message6(dhcp6.Solicit)), from: from(frame.LinkLocal(ourMAC)), want: Loop},
+		"hop count 7":                     {m: nest(8, message6(dhcp6.Solicit)), from: agent},
+		"hop count 8":                     {m: around(dhcp6.RelayForward, 8, [16]byte{}, agentIP, message6(dhcp6.Solicit)), from: agent, want: HopLimit},
+		"hop count 255":                   {m: around(dhcp6.RelayForward, 255, [16]byte{}, agentIP, message6(dhcp6.Solicit)), from: agent, want: HopLimit},
+		"nine agents that count wrong":    {m: around(dhcp6.RelayForward, 0, [16]byte{}, agentIP, nest(8, message6(dhcp6.Solicit))), from: agent, want: TooDeep},
+		"nest of 33":                      {m: nest(33, message6(dhcp6.Solicit)), from: agent, want: TooDeep},
+		"machine by unicast":              {m: message6(dhcp6.Renew), unicast: true, want: UnicastFromClient},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, nil)
+			b := newBench6(t, nil)
 			a := test.from
-			if a.port == 0 {
+			if a.source.port == 0 {
 				a = b.heard
 			}
 			if a.link = b.heard.link; test.unicast {
@@ -233,11 +229,11 @@ func TestRequests(t *testing.T) {
 			if test.m.IsRelay() {
 				wantHops = test.m.Hops() + 1
 			}
-			if got.Type() != dhcp6.RelayForward || got.Hops() != wantHops || got.Peer() != a.source {
+			if got.Type() != dhcp6.RelayForward || got.Hops() != wantHops || got.Peer() != a.source.ip {
 				t.Errorf("got %v, hops %d, peer %x", got.Type(), got.Hops(), got.Peer())
 			}
 			wantLink := ourLink
-			if test.unicast || test.m.IsRelay() && a.source == agentIP {
+			if test.unicast || test.m.IsRelay() && a.source.ip == agentIP {
 				wantLink = [16]byte{} // RFC 9915 section 19.1.2
 			}
 			if got.Link() != wantLink {
@@ -248,10 +244,10 @@ func TestRequests(t *testing.T) {
 			}
 			// The answer comes back to the same place.
 			reply := answered(got, dhcp6.Reply)
-			o, drop := b.worker.reply(reply, serverIP, b.targets, b.now())
-			wantPort := uint16(clientPort)
+			o, drop := b.worker.reply6(reply, serverIP, b.targets, b.now())
+			wantPort := uint16(clientPort6)
 			if test.m.IsRelay() {
-				wantPort = serverPort
+				wantPort = serverPort6
 			}
 			if drop != None || o.listener != a.listener || o.mac != a.mac || o.port != wantPort || o.local != a.local {
 				t.Errorf("the answer: got %v, %+v", drop, o)
@@ -275,31 +271,31 @@ func TestRelaySourcePort(t *testing.T) {
 		"other port, and option": {port: 5470, options: dhcp6.AppendRelayPort(nil, 0), want: 5470, told: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, nil)
-			a := arrival{listener: unicast, source: agentIP, port: test.port, local: ourAddress.As16()}
-			got, drop := b.hear(around(dhcp6.RelayForward, 0, agentLink, clientIP, message(dhcp6.Solicit), test.options...), &a)
+			b := newBench6(t, nil)
+			a := arrival{listener: unicast, source: peer{agentIP, test.port}, local: ourAddress.As16()}
+			got, drop := b.hear(around(dhcp6.RelayForward, 0, agentLink, clientIP, message6(dhcp6.Solicit), test.options...), &a)
 			if drop != None {
 				t.Fatal(drop)
 			}
 			if port, found := got.RelayPort(); found != test.told || found && port != test.port {
 				t.Errorf("the server is told of port %d: %v", port, found)
 			}
-			if o, drop := b.worker.reply(answered(got, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None || o.port != test.want {
+			if o, drop := b.worker.reply6(answered(got, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None || o.port != test.want {
 				t.Errorf("got %v, port %d, want %d", drop, o.port, test.want)
 			}
 		})
 	}
 }
 
-// TestDetourIsNotForSourcePorts: a server that knows RFC 8357 answers a message with option 135 at the port that it came
-// from. From a detour's port, where nobody reads, such a message is not sent.
-func TestDetourIsNotForSourcePorts(t *testing.T) {
+// TestDetourIsNotForSourcePorts6: a server that knows RFC 8357 answers a message with option 135 at the port that it
+// came from. From a detour's port, where nobody reads, such a message is not sent.
+func TestDetourIsNotForSourcePorts6(t *testing.T) {
 	for port, want := range map[uint16][2]int{547: {0, 1}, 5470: {1, 0}} {
-		b := newBench(t, nil)
+		b := newBench6(t, nil)
 		b.targets.All[0].Detour = new(socket.Socket)
-		a := arrival{listener: unicast, source: agentIP, port: port, local: ourAddress.As16()}
+		a := arrival{listener: unicast, source: peer{agentIP, port}, local: ourAddress.As16()}
 		option := dhcp6.AppendRelayPort(nil, 0)
-		got, drop := b.hear(around(dhcp6.RelayForward, 0, agentLink, clientIP, message(dhcp6.Solicit), option...), &a)
+		got, drop := b.hear(around(dhcp6.RelayForward, 0, agentLink, clientIP, message6(dhcp6.Solicit), option...), &a)
 		if drop != None {
 			t.Fatal(drop)
 		}
@@ -312,13 +308,13 @@ func TestDetourIsNotForSourcePorts(t *testing.T) {
 
 // TestLinkAddressOfZero: without an address of its own the link is told by the Interface-Id.
 func TestLinkAddressOfZero(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.Listeners[0].LinkAddress = netip.Addr{} })
-	got, drop := b.fromClient(message(dhcp6.Solicit))
+	b := newBench6(t, func(c *Config) { c.Listeners[0].LinkAddress = netip.Addr{} })
+	got, drop := b.fromClient(message6(dhcp6.Solicit))
 	id, _ := got.Option(dhcp6.OptionInterfaceID)
 	if drop != None || got.Link() != ([16]byte{}) || string(id) != "macvlan0" {
 		t.Errorf("got %v, link address %x, interface %q", drop, got.Link(), id)
 	}
-	if _, drop := b.worker.reply(answered(got, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None {
+	if _, drop := b.worker.reply6(answered(got, dhcp6.Advertise), serverIP, b.targets, b.now()); drop != None {
 		t.Errorf("the answer: %v", drop)
 	}
 }
@@ -326,8 +322,8 @@ func TestLinkAddressOfZero(t *testing.T) {
 // TestOptionsFitTheMTU: those that may be left away are, and counted; the message goes all the same.
 func TestOptionsFitTheMTU(t *testing.T) {
 	change := func(c *Config) {
-		c.Options = []Option{RemoteID, SubscriberID, RelayID}
-		c.SubscriberID, c.Enterprise = "rack 7", 32473
+		c.Agent.Options = []SubOption{RemoteID, SubscriberID, RelayID}
+		c.Agent.SubscriberID, c.Agent.Enterprise = "rack 7", 32473
 	}
 	padding := func(n int) []byte { return dhcp6.Append(nil, 8888, make([]byte, n)) }
 	const most = 1500 - 40 - 8
@@ -336,8 +332,8 @@ func TestOptionsFitTheMTU(t *testing.T) {
 		want bool
 	}{"small": {pad: 0, want: true}, "too large": {pad: 1331}} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, change)
-			got, drop := b.fromClient(message(dhcp6.Solicit, padding(test.pad)...))
+			b := newBench6(t, change)
+			got, drop := b.fromClient(message6(dhcp6.Solicit, padding(test.pad)...))
 			if drop != None {
 				t.Fatal(drop)
 			}
@@ -358,24 +354,24 @@ func TestOptionsFitTheMTU(t *testing.T) {
 	}
 }
 
-// TestLongestOptionsFitInFront: whatever the settings allow, there is room for it in front of a message.
+// TestLongestOptionsFitInFront: whatever the settings allow, there is room for it in front6 of a message.
 func TestLongestOptionsFitInFront(t *testing.T) {
 	text := string(bytes.Repeat([]byte("x"), maxText))
-	b := newBench(t, func(c *Config) {
+	b := newBench6(t, func(c *Config) {
 		c.Listeners[0].Name = "fifteen-letters"
-		c.Options = []Option{RemoteID, SubscriberID, RelayID}
-		c.RemoteID, c.SubscriberID, c.RelayID = text, text, []byte(text)
+		c.Agent.Options = []SubOption{RemoteID, SubscriberID, RelayID}
+		c.Agent.RemoteID, c.Agent.SubscriberID, c.Agent.RelayID = text, text, []byte(text)
 		c.TokenKey = []byte("0123456789abcdef")
 	})
-	a := arrival{listener: unicast, source: agentIP, port: 5470, link: b.heard.link}
-	inner := around(dhcp6.RelayForward, 0, agentLink, clientIP, message(dhcp6.Solicit), dhcp6.AppendRelayPort(nil, 0)...)
-	slot := append(make([]byte, front), inner...)
-	if _, drop := b.worker.request(slot, front, &a, b.targets, b.now()); drop != None {
+	a := arrival{listener: unicast, source: peer{agentIP, 5470}, link: b.heard.link}
+	inner := around(dhcp6.RelayForward, 0, agentLink, clientIP, message6(dhcp6.Solicit), dhcp6.AppendRelayPort(nil, 0)...)
+	slot := append(make([]byte, front6), inner...)
+	if _, drop := b.worker.request6(slot, front6, &a, b.targets, b.now()); drop != None {
 		t.Errorf("an agent's: %v", drop)
 	}
 	a = b.heard
-	slot = append(make([]byte, front), message(dhcp6.Solicit)...)
-	if _, drop := b.worker.request(slot, front, &a, b.targets, b.now()); drop != None {
+	slot = append(make([]byte, front6), message6(dhcp6.Solicit)...)
+	if _, drop := b.worker.request6(slot, front6, &a, b.targets, b.now()); drop != None {
 		t.Errorf("a machine's: %v", drop)
 	}
 }
@@ -384,25 +380,25 @@ func TestNoServer(t *testing.T) {
 	for name, targets := range map[string]*server.Targets{
 		"no server": {Source: ourAddress}, "no address": {All: []server.Target{{}}},
 	} {
-		b := newBench(t, nil)
+		b := newBench6(t, nil)
 		b.targets = targets
-		if _, drop := b.fromClient(message(dhcp6.Solicit)); drop != NoServer {
+		if _, drop := b.fromClient(message6(dhcp6.Solicit)); drop != NoServer {
 			t.Errorf("%s: got %v", name, drop)
 		}
 	}
 }
 
-// TestDoesNotAllocate: the whole way of a transaction through the policy, with all options, token, limits and events.
-func TestDoesNotAllocate(t *testing.T) {
+// TestDoesNotAllocate6: the whole way of a transaction through the policy, with all options, token, limits and events.
+func TestDoesNotAllocate6(t *testing.T) {
 	events := 0
-	b := newBench(t, func(c *Config) {
+	b := newBench6(t, func(c *Config) {
 		c.Event = func(*boot.Event) { events++ }
-		c.Options = []Option{RemoteID, RelayID}
+		c.Agent.Options = []SubOption{RemoteID, RelayID}
 		c.TokenKey = []byte("0123456789abcdef")
 		c.ClientRate, c.TotalRate = 1<<20, 1<<30
 	})
-	n, at := uint32(0), front+frame.HeaderLen6
-	m := message(dhcp6.Solicit, 0, 8, 0, 2, 0, 0)
+	n, at := uint32(0), front6+frame.HeaderLen6
+	m := message6(dhcp6.Solicit, 0, 8, 0, 2, 0, 0)
 	slot := make([]byte, at+len(m))
 	if got := testing.AllocsPerRun(2000, b.transaction(t, slot, m, &n)); got != 0 {
 		t.Errorf("got %v allocations per transaction", got)
@@ -413,42 +409,42 @@ func TestDoesNotAllocate(t *testing.T) {
 }
 
 // transaction is a message and its answer, once for each call.
-func (b *bench) transaction(tb testing.TB, slot []byte, m dhcp6.Message, n *uint32) func() {
-	at, reply := front+frame.HeaderLen6, make([]byte, mmsg.SlotLen)
+func (b *bench6) transaction(tb testing.TB, slot []byte, m dhcp6.Message, n *uint32) func() {
+	at, reply := front6+frame.HeaderLen6, make([]byte, mmsg.SlotLen)
 	whole := make([]byte, mmsg.SlotLen)
 	return func() {
 		*n++
 		copy(slot[at:], m)
 		binary.BigEndian.PutUint32(slot[at:], *n&0xffffff|uint32(dhcp6.Solicit)<<24)
 		a := b.heard
-		got, drop := b.worker.request(slot, at, &a, b.targets, b.now())
+		got, drop := b.worker.request6(slot, at, &a, b.targets, b.now())
 		if drop != None {
 			tb.Fatal(drop)
 		}
-		b.worker.tellRequest(slot[at:], &a, b.targets, b.now(), drop)
+		tellArrived(b.worker, slot[at:], &a, b.targets, b.now(), drop)
 		b.worker.send(got, b.targets, b.now(), a.client)
 		b.worker.sender.Clear()
 		back := dhcp6.Message(reply[:copy(reply, got)])
 		back[0] = byte(dhcp6.RelayReply)
 		start, end := back.InnerAt()
 		back[start] = byte(dhcp6.Reply)
-		o, drop := b.worker.reply(back, serverIP, b.targets, b.now())
+		o, drop := b.worker.reply6(back, serverIP, b.targets, b.now())
 		if drop != None {
 			tb.Fatal(drop)
 		}
-		b.worker.tellReply(back, &o, b.targets.All[0].Addr, b.now(), drop)
+		tellBack(b.worker, back, &o, b.targets.All[0].Addr, b.now(), drop)
 		out := whole[:frame.HeaderLen6+end-start]
 		copy(out[frame.HeaderLen6:], back[start:end])
-		header := frame.Header6{DstMAC: o.mac, Dst: back.Peer(), SrcPort: serverPort, DstPort: o.port}
+		header := frame.Header6{DstMAC: o.mac, Dst: back.Peer(), SrcPort: serverPort6, DstPort: o.port}
 		header.Put(out)
 	}
 }
 
-// BenchmarkTransaction is a SOLICIT and its answer through the policy.
-func BenchmarkTransaction(tb *testing.B) {
-	b := newBench(tb, nil)
-	m, n := message(dhcp6.Solicit, 0, 8, 0, 2, 0, 0), uint32(0)
-	slot := make([]byte, front+frame.HeaderLen6+len(m))
+// BenchmarkTransaction6 is a SOLICIT and its answer through the policy.
+func BenchmarkTransaction6(tb *testing.B) {
+	b := newBench6(tb, nil)
+	m, n := message6(dhcp6.Solicit, 0, 8, 0, 2, 0, 0), uint32(0)
+	slot := make([]byte, front6+frame.HeaderLen6+len(m))
 	do := b.transaction(tb, slot, m, &n)
 	tb.ReportAllocs()
 	for tb.Loop() {
@@ -464,13 +460,13 @@ func TestRenewalsOfAnotherServer(t *testing.T) {
 		m       dhcp6.Message
 		want    int64
 	}{
-		"renew, one server":    {servers: []string{"2001:db8::1"}, m: message(dhcp6.Renew, named...), want: 1},
-		"renew, two servers":   {servers: []string{"2001:db8::1", "2001:db8::2"}, m: message(dhcp6.Renew, named...)},
-		"solicit, two servers": {servers: []string{"2001:db8::1", "2001:db8::2"}, m: message(dhcp6.Solicit), want: 1},
-		"rebind, two servers":  {servers: []string{"2001:db8::1", "2001:db8::2"}, m: message(dhcp6.Rebind), want: 1},
+		"renew, one server":    {servers: []string{"2001:db8::1"}, m: message6(dhcp6.Renew, named...), want: 1},
+		"renew, two servers":   {servers: []string{"2001:db8::1", "2001:db8::2"}, m: message6(dhcp6.Renew, named...)},
+		"solicit, two servers": {servers: []string{"2001:db8::1", "2001:db8::2"}, m: message6(dhcp6.Solicit), want: 1},
+		"rebind, two servers":  {servers: []string{"2001:db8::1", "2001:db8::2"}, m: message6(dhcp6.Rebind), want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, func(c *Config) { c.Servers = test.servers })
+			b := newBench6(t, func(c *Config) { c.Servers = test.servers })
 			got, drop := b.fromClient(test.m)
 			if drop != None {
 				t.Fatal(drop)

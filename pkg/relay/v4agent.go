@@ -11,7 +11,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/frame"
-	"github.com/tinkerbell/stack/pkg/relay/fault"
 )
 
 // Action is the action on a request that carries a giaddr or option 82 already.
@@ -62,21 +61,27 @@ func (s *SubOption) UnmarshalText(text []byte) error {
 }
 
 // Agent describes the option 82 that this relay adds: only the sub-options that Options names (RFC 3046 section 2.1 has
-// none by default).
+// none by default). Of DHCPv6 it describes the options of a RELAY-FORW besides Interface-Id and the client's link-layer
+// address: RemoteID (RFC 4649), SubscriberID (RFC 4580) and RelayID (RFC 5460).
 type Agent struct {
 	Options                           []SubOption
 	CircuitID, RemoteID, SubscriberID string
 	// RelayID is a DUID (RFC 6925 section 5).
 	RelayID []byte
+	// Enterprise is the enterprise number in front of DHCPv6's Remote-Id (RFC 4649 section 3).
+	Enterprise uint32
 }
 
-func (a Agent) has(s SubOption) bool { return slices.Contains(a.Options, s) }
+func (a *Agent) has(s SubOption) bool { return slices.Contains(a.Options, s) }
 
 // maxText keeps all texts together, with a token, within an option.
 const maxText = 48
 
-func (c Config) validateAgent() (faults []error) {
-	a := c.Agent
+func (c *Config) validateAgent(found *faults) {
+	a, options := &c.Agent, "AgentOptions"
+	if c.IPv6 {
+		options = "Options"
+	}
 	for _, text := range []struct {
 		name  SubOption
 		field string
@@ -88,29 +93,31 @@ func (c Config) validateAgent() (faults []error) {
 		{RelayID, "RelayID", len(a.RelayID)},
 	} {
 		if text.len > maxText {
-			faults = append(faults, fault.New(text.field, "%d bytes, more than %d", text.len, maxText))
+			found.add(text.field, "%d bytes, more than %d", text.len, maxText)
 		}
-		if text.len > 0 && !a.has(text.name) {
-			faults = append(faults, fault.New(text.field, "has a value, but %s is not among the agent options", text.name))
+		if text.len > 0 && !a.has(text.name) && !c.IPv6 {
+			found.add(text.field, "has a value, but %s is not among the agent options", text.name)
 		}
 	}
 	for i, option := range a.Options {
 		if slices.Contains(a.Options[:i], option) {
-			faults = append(faults, fault.New("AgentOptions", "%s is named twice", option))
+			found.add(options, "%s is named twice", option)
+		}
+		if c.IPv6 && option != RemoteID && option != SubscriberID && option != RelayID {
+			found.add(options, "%s is an option of DHCPv4", option)
 		}
 	}
 	if a.has(SubscriberID) && a.SubscriberID == "" {
-		faults = append(faults, fault.New("SubscriberID", "has no value, and subscriber-id is asked for"))
+		found.add("SubscriberID", "has no value, and subscriber-id is asked for")
 	}
-	if a.has(RelayID) && len(a.RelayID) == 0 && len(c.Listeners) == 0 {
-		faults = append(faults, fault.New("RelayID", "has no value, and there is no listener to take one from"))
+	if a.has(RelayID) && len(a.RelayID) == 0 && len(c.Listeners) == 0 && !c.IPv6 {
+		found.add("RelayID", "has no value, and there is no listener to take one from")
 	}
-	return faults
 }
 
 // agentOf is the value of option 82 for requests that arrive on a listener, without token; its relay flags are those of
 // a broadcast. mac and address are the interface's. The sub-options are in the order of their codes.
-func (c Config) agentOf(l Listener, mac frame.MAC, address [4]byte) []byte {
+func (c *Config) agentOf(l Listener, mac frame.MAC, address [4]byte) []byte {
 	subs := c.fixedSubs()
 	text := func(code uint8, option SubOption, value string, otherwise []byte) {
 		if c.Agent.has(option) {
@@ -142,7 +149,7 @@ func (c Config) agentOf(l Listener, mac frame.MAC, address [4]byte) []byte {
 
 // agentOfRouters is the value for a router's request, without link selection and token. It describes no circuit, and
 // has no override: that router's clients know the server by another address.
-func (c Config) agentOfRouters() []byte {
+func (c *Config) agentOfRouters() []byte {
 	subs := c.fixedSubs()
 	if c.Agent.has(ServerIDOverride) {
 		subs[dhcp.SubFlags] = []byte{dhcp.FlagUnicast}
@@ -151,7 +158,7 @@ func (c Config) agentOfRouters() []byte {
 }
 
 // agentOfStrangers is the value for the unicast of a client whose listener is not known, as that of agentOf.
-func (c Config) agentOfStrangers() []byte {
+func (c *Config) agentOfStrangers() []byte {
 	subs := c.fixedSubs()
 	if c.Agent.has(CircuitID) && c.Agent.CircuitID != "" {
 		subs[dhcp.SubCircuitID] = []byte(c.Agent.CircuitID)
@@ -169,7 +176,7 @@ func (c Config) agentOfStrangers() []byte {
 }
 
 // fixedSubs are the sub-options that are the same in every request.
-func (c Config) fixedSubs() dhcpv4.Options {
+func (c *Config) fixedSubs() dhcpv4.Options {
 	subs := dhcpv4.Options{}
 	if c.Agent.has(SubscriberID) {
 		subs[dhcp.SubSubscriberID] = []byte(c.Agent.SubscriberID)

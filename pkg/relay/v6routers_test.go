@@ -1,4 +1,4 @@
-package relay6
+package relay
 
 import (
 	"testing"
@@ -39,13 +39,13 @@ func TestRoutersThatSayNothingOfDHCPv6(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, nil)
+			b := newBench6(t, nil)
 			l := b.listeners[0]
 			for i, said := range test.heard {
 				l.routers.note(said, int64(i))
 			}
-			l.unadvertised(&arrival{kind: test.kind}, int64(len(test.heard))+int64(test.later))
-			if got := testutil.ToFloat64(l.metrics.Own[unadvertised]); got != 0 != test.want {
+			(*v6)(nil).seen(l, &arrival{kind: int(test.kind)}, int64(len(test.heard))+int64(test.later))
+			if got := testutil.ToFloat64(l.metrics.own[unadvertised]); got != 0 != test.want {
 				t.Errorf("counted %v, want %v", got, test.want)
 			}
 		})
@@ -54,7 +54,7 @@ func TestRoutersThatSayNothingOfDHCPv6(t *testing.T) {
 
 // TestRoutersOfOtherLinks: this link's router need not advertise anything to the machines behind another relay agent.
 func TestRoutersOfOtherLinks(t *testing.T) {
-	b := newBench(t, nil)
+	b := newBench6(t, nil)
 	l := b.listeners[0]
 	l.routers.note(frame.Advertisement{Router: ip("fe80::1")}, 0)
 	for _, test := range []struct {
@@ -62,16 +62,16 @@ func TestRoutersOfOtherLinks(t *testing.T) {
 		m      dhcp6.Message
 		want   float64
 	}{
-		{source: agentIP, m: nest(1, message(dhcp6.Solicit)), want: 0},
-		{source: clientIP, m: message(dhcp6.Solicit), want: 1},
+		{source: agentIP, m: nest(1, message6(dhcp6.Solicit)), want: 0},
+		{source: clientIP, m: message6(dhcp6.Solicit), want: 1},
 	} {
 		a := b.heard
-		a.source = test.source
+		a.source.ip = test.source
 		if _, drop := b.hear(test.m, &a); drop != None {
 			t.Fatal(drop)
 		}
-		l.unadvertised(&a, 1)
-		if got := testutil.ToFloat64(l.metrics.Own[unadvertised]); got != test.want {
+		(*v6)(nil).seen(l, &a, 1)
+		if got := testutil.ToFloat64(l.metrics.own[unadvertised]); got != test.want {
 			t.Errorf("after a message of %v counted %v, want %v", test.m.Type(), got, test.want)
 		}
 	}

@@ -1,7 +1,8 @@
-package relay6
+package relay
 
 import (
 	"bytes"
+	"net/netip"
 	"testing"
 
 	"github.com/tinkerbell/stack/pkg/dhcp6"
@@ -12,16 +13,16 @@ import (
 // FuzzRequest is a message of any bytes, of a machine or a trusted agent: never a panic, it is relayed unchanged or not
 // at all, and its answer finds the way back.
 func FuzzRequest(f *testing.F) {
-	f.Add([]byte(message(dhcp6.Solicit)), byte(0), uint16(546))
-	f.Add([]byte(nest(3, message(dhcp6.Request))), byte(1), uint16(547))
-	f.Add([]byte(nest(33, message(dhcp6.Request))), byte(3), uint16(5470))
-	f.Add([]byte(around(dhcp6.RelayForward, 0, agentLink, clientIP, message(dhcp6.Renew), dhcp6.AppendRelayPort(nil, 0)...)),
+	f.Add([]byte(message6(dhcp6.Solicit)), byte(0), uint16(546))
+	f.Add([]byte(nest(3, message6(dhcp6.Request))), byte(1), uint16(547))
+	f.Add([]byte(nest(33, message6(dhcp6.Request))), byte(3), uint16(5470))
+	f.Add([]byte(around(dhcp6.RelayForward, 0, agentLink, clientIP, message6(dhcp6.Renew), dhcp6.AppendRelayPort(nil, 0)...)),
 		byte(3), uint16(5470))
-	f.Add([]byte(around(dhcp6.RelayReply, 0, ourLink, clientIP, message(dhcp6.Reply))), byte(1), uint16(547))
-	f.Add([]byte(message(dhcp6.Solicit, 0, 8, 255, 255)), byte(0), uint16(546))
-	benches := [2]*bench{
-		newBench(f, func(c *Config) { c.Pending, c.NewcomerRate, c.Options = 16, -1, []Option{RemoteID} }),
-		newBench(f, func(c *Config) {
+	f.Add([]byte(around(dhcp6.RelayReply, 0, ourLink, clientIP, message6(dhcp6.Reply))), byte(1), uint16(547))
+	f.Add([]byte(message6(dhcp6.Solicit, 0, 8, 255, 255)), byte(0), uint16(546))
+	benches := [2]*bench6{
+		newBench6(f, func(c *Config) { c.Pending, c.NewcomerRate, c.Agent.Options = 16, -1, []SubOption{RemoteID} }),
+		newBench6(f, func(c *Config) {
 			c.Pending, c.NewcomerRate, c.TokenKey = 16, -1, []byte("0123456789abcdef")
 		}),
 	}
@@ -32,7 +33,7 @@ func FuzzRequest(f *testing.F) {
 		b := benches[flags>>7]
 		a := b.heard
 		if flags&1 != 0 {
-			a.source, a.port = agentIP, port
+			a.source = peer{agentIP, port}
 		}
 		if flags&2 != 0 {
 			a.listener, a.link = unicast, nil
@@ -42,7 +43,7 @@ func FuzzRequest(f *testing.F) {
 			_ = drop.String()
 			return
 		}
-		if !bytes.Equal(got.Inner(), m) || got.Peer() != a.source {
+		if !bytes.Equal(got.Inner(), m) || got.Peer() != a.source.ip {
 			t.Fatal("the message changed")
 		}
 		back := append(dhcp6.Message{}, got...)
@@ -52,7 +53,7 @@ func FuzzRequest(f *testing.F) {
 			level = level.Inner()
 		}
 		level[0] = byte(dhcp6.Reply)
-		o, drop := b.worker.reply(back, serverIP, b.targets, b.now())
+		o, drop := b.worker.reply6(back, serverIP, b.targets, b.now())
 		if drop != None {
 			t.Fatalf("the answer is dropped: %v", drop)
 		}
@@ -62,15 +63,15 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzReply is anything that a server may send, asked for or not.
-func FuzzReply(f *testing.F) {
-	f.Add([]byte(around(dhcp6.RelayReply, 0, ourLink, clientIP, message(dhcp6.Advertise))), false)
-	f.Add([]byte(around(dhcp6.RelayReply, 0, ourLink, clientIP, message(dhcp6.Reconfigure))), true)
-	f.Add([]byte(around(dhcp6.RelayReply, 1, ourLink, agentIP, around(dhcp6.RelayReply, 0, agentLink, clientIP, message(dhcp6.Reply)))), true)
-	f.Add([]byte(around(dhcp6.RelayReply, 0, ourLink, clientIP, message(dhcp6.Reply),
-		dhcp6.Append(nil, dhcp6.OptionInterfaceID, make([]byte, 8+tokenLen))...)), true)
-	b := newBench(f, func(c *Config) { c.Pending, c.TokenKey = 16, []byte("0123456789abcdef") })
-	plain := newBench(f, func(c *Config) { c.Pending = 16 })
+// FuzzReply6 is anything that a server may send, asked for or not.
+func FuzzReply6(f *testing.F) {
+	f.Add([]byte(around(dhcp6.RelayReply, 0, ourLink, clientIP, message6(dhcp6.Advertise))), false)
+	f.Add([]byte(around(dhcp6.RelayReply, 0, ourLink, clientIP, message6(dhcp6.Reconfigure))), true)
+	f.Add([]byte(around(dhcp6.RelayReply, 1, ourLink, agentIP, around(dhcp6.RelayReply, 0, agentLink, clientIP, message6(dhcp6.Reply)))), true)
+	f.Add([]byte(around(dhcp6.RelayReply, 0, ourLink, clientIP, message6(dhcp6.Reply),
+		dhcp6.Append(nil, dhcp6.OptionInterfaceID, make([]byte, 8+tokenLen6))...)), true)
+	b := newBench6(f, func(c *Config) { c.Pending, c.TokenKey = 16, []byte("0123456789abcdef") })
+	plain := newBench6(f, func(c *Config) { c.Pending = 16 })
 	f.Fuzz(func(t *testing.T, m []byte, token bool) {
 		if len(m) == 0 || len(m) > mmsg.Received {
 			return
@@ -79,19 +80,19 @@ func FuzzReply(f *testing.F) {
 		if !token {
 			b = plain
 			if client, peer, ok := transactionOf(m); ok {
-				b.pending.Remember(b.keyOf(client, peer), origin{link: ourLink}, 0)
+				b.pending.Remember(b.keyOf6(client, peer), origin{origin6: origin6{link: ourLink}}, 0)
 			}
 		}
-		slot := make([]byte, front+len(m))
-		copy(slot[front:], m)
-		reply := dhcp6.Message(slot[front:])
-		o, drop := b.worker.reply(reply, serverIP, b.targets, 0)
+		slot := make([]byte, front6+len(m))
+		copy(slot[front6:], m)
+		reply := dhcp6.Message(slot[front6:])
+		o, drop := b.worker.reply6(reply, serverIP, b.targets, 0)
 		if drop != None {
 			return
 		}
 		if o.listener == unicast { // to a relay agent, which only a RECONFIGURE does unasked
 			client, _ := reply.Innermost()
-			if client.Type() != dhcp6.Reconfigure || !within(b.config.TrustedRelays, reply.Peer()) {
+			if client.Type() != dhcp6.Reconfigure || !within(b.config.TrustedRelays, netip.AddrFrom16(reply.Peer())) {
 				t.Fatalf("a reply that nobody asked for goes to %+v", o)
 			}
 			return
@@ -100,8 +101,8 @@ func FuzzReply(f *testing.F) {
 			t.Fatalf("a reply goes to a listener that is not there: %+v", o)
 		}
 		start, end := reply.InnerAt()
-		whole := slot[front+start-frame.HeaderLen6 : front+end]
-		header := frame.Header6{DstMAC: macOf(reply.Peer()), Dst: reply.Peer(), SrcPort: serverPort, DstPort: clientPort}
+		whole := slot[front6+start-frame.HeaderLen6 : front6+end]
+		header := frame.Header6{DstMAC: macOf6(reply.Peer()), Dst: reply.Peer(), SrcPort: serverPort6, DstPort: clientPort6}
 		header.Put(whole)
 		got, fault := frame.Parse6(whole, frame.Verify)
 		if fault != frame.OK || !bytes.Equal(got.Payload, m[start:end]) {

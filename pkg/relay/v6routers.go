@@ -1,4 +1,4 @@
-package relay6
+package relay
 
 import (
 	"net/netip"
@@ -57,16 +57,17 @@ func (r *routers) silent(kind dhcp6.Type, now int64) (router [16]byte, found boo
 	return router, found
 }
 
-// unadvertised counts a machine's message that the routers of its link do not call for, and warns. Firmware often sends
+// seen counts a machine's message that the routers of its link do not call for, and warns. Firmware often sends
 // it all the same, systems do not. The machines behind another relay agent are on other links.
-func (l *vlan) unadvertised(a *arrival, now int64) {
-	router, found := l.routers.silent(a.kind, now)
+func (*v6) seen(l *vlan, a *arrival, now int64) {
+	kind := dhcp6.Type(a.kind)
+	router, found := l.routers.silent(kind, now)
 	if !found || a.relayed {
 		return
 	}
-	l.metrics.Own[unadvertised].Inc()
+	l.metrics.own[unadvertised].Inc()
 	l.relay.logLimiter.WarnAt(now, "router advertises no DHCPv6 while machines ask for it", func() []any {
-		return []any{"listener", l.name, "router", netip.AddrFrom16(router).String(), "type", a.kind.String(),
+		return []any{"listener", l.name, "router", netip.AddrFrom16(router).String(), "type", kind.String(),
 			"remedy", "have the router set the flags M (managed) and O (other) in its advertisements"}
 	})
 }

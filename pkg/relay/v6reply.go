@@ -1,4 +1,4 @@
-package relay6
+package relay
 
 import (
 	"encoding/binary"
@@ -10,15 +10,15 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// reply decides about a server's message, and finds its destination. The message for that client or relay agent is
+// reply6 decides about a server's message, and finds its destination. The message for that client or relay agent is
 // m.Inner().
-func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now int64) (o origin, drop Drop) {
+func (d *worker) reply6(m dhcp6.Message, from netip.Addr, to *server.Targets, now int64) (o origin, drop Drop) {
 	r := d.relay
 	d.waited = 0
-	if drop := ofMessage(m.Check(dhcp6.HopLimit + 1)); drop != None {
+	if drop := ofMessage6[m.Check(dhcp6.HopLimit+1)]; drop != None {
 		return o, drop
 	}
-	if len(r.config.TrustedServers) > 0 && !within(r.config.TrustedServers, from.As16()) {
+	if len(r.config.TrustedServers) > 0 && !within(r.config.TrustedServers, from) {
 		return o, UntrustedServer
 	}
 	for level := m; level.IsRelay(); level = level.Inner() {
@@ -33,50 +33,26 @@ func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now
 	if client.Type() == dhcp6.Reconfigure {
 		return d.reconfigure(m, client, from, to)
 	}
-	k := r.keyOf(client, m.Peer())
-	o, waited, first, found := r.pending.Match(k, now)
-	signed, known, read := d.interfaceID(m, client, now)
-	switch {
-	case !read: // an Interface-Id that this relay never sends
-		if found {
-			return o, r.refusedToken(m, client, from, now)
+	k := r.keyOf6(client, m.Peer())
+	o, found := r.pending.Peek(k, now)
+	if d.signer != nil {
+		if o, found, drop = d.vouch6(m, client, &k, o, found, from, to, now); drop != None {
+			return o, drop
 		}
-		return o, r.unsolicited(m, client, from, now)
-	case d.signer != nil && known: // found or not: by this relay, by another replica or before a restart
-		if !found {
-			o, found = signed, true
-			if !m.Inner().IsRelay() { // for a client, the token has its MAC address
-				o.owner = o.mac
-				o.client, _ = r.namesOf(&arrival{listener: o.listener}, o.owner, k.duid, false)
-			}
-			r.pending.Remember(k, o, now) // so that its replies are counted, too
-			r.pending.Match(k, now)
-		}
-	case d.signer != nil && found: // peer address and transaction can be guessed or overheard
-		r.servers.Heard(from, to.All, now)
-		r.logLimiter.WarnAt(now, "dropped a reply without its token", func() []any {
-			return append(saidBy(m, client, from), "remedy",
-				"this server does not repeat the Interface-Id (RFC 9915 section 21.18): "+
-					"take another one, or leave TOKEN_KEY unset")
-		})
-		return o, TokenMissing
 	}
 	if !found {
-		return o, r.unsolicited(m, client, from, now)
+		return o, r.unsolicited(m, from, now)
 	}
 	if o.link != m.Link() || !r.names(m, o.listener) {
 		return o, WrongLink
 	}
-	if !r.pending.Reply(k, senderOf(from)) {
-		r.logLimiter.WarnAt(now, "dropped repeated replies to one request", func() []any {
-			return append(saidBy(m, client, from),
-				"remedy", "find what repeats the server's packets, or who sends in its name")
-		})
-		return o, ReplyLimit
+	_, waited, first, _, within := r.pending.MatchReply(k, senderOf(from), now)
+	if !within {
+		return o, r.repeated(m, from, now)
 	}
 	d.waited = waited
 	if first {
-		r.metrics.Answered(waited)
+		r.metrics.answered(waited)
 	}
 	answer, given := admit.Other, server.Other
 	switch t := client.Type(); {
@@ -85,9 +61,37 @@ func (d *worker) reply(m dhcp6.Message, from netip.Addr, to *server.Targets, now
 	case t == dhcp6.Reply && client.Grants():
 		answer, given = admit.Granted, server.Granted
 	}
-	r.queue(o.listener).Answered(o.client, answer, first, now)
+	r.queue(o.listener, netip.Addr{}).Answered(o.client, answer, first, now)
 	r.servers.Answered(from, to.All, now, server.Machine(o.client, o.firmware), given)
 	return o, None
+}
+
+// vouch6 decides about a reply where there is a key: peer address and transaction can be guessed or overheard, so the
+// token that was sent has to come back. A token tells of a message that is not known here (relayed by another replica
+// or before a restart), which is remembered then.
+func (d *worker) vouch6(
+	m, client dhcp6.Message, k *key, o origin, found bool, from netip.Addr, to *server.Targets, now int64,
+) (origin, bool, Drop) {
+	r := d.relay
+	signed, known, read := d.interfaceID(m, client, now)
+	switch {
+	case !read && found: // an Interface-Id that this relay never sends
+		return o, true, r.badToken(m, from, now)
+	case !read:
+		return o, false, r.unsolicited(m, from, now)
+	case found && !known:
+		return o, true, r.tokenMissing(m, from, to, now, "this server does not repeat the Interface-Id (RFC 9915 section "+
+			"21.18): take another one, or leave TOKEN_KEY unset")
+	case found || !known:
+		return o, found, None
+	}
+	if !m.Inner().IsRelay() { // for a client, the token has its MAC address
+		signed.owner = signed.mac
+		signed.client, _ = r.namesOf(&arrival{listener: signed.listener}, signed.owner, k.id, false)
+	}
+	r.pending.Remember(*k, signed, now) // so that its replies are counted, too
+	r.pending.Match(*k, now)            // it is not known when it was asked
+	return signed, true, None
 }
 
 // fromClient tells whether clients send messages of a type and servers never do. Types that are not known are relayed
@@ -104,18 +108,10 @@ func (r *Relay) names(m dhcp6.Message, listener int16) bool {
 		return true
 	}
 	name, want := value, r.nameOf(listener)
-	if len(r.config.TokenKey) > 0 && len(value) == len(want)+tokenLen {
+	if len(r.config.TokenKey) > 0 && len(value) == len(want)+tokenLen6 {
 		name = value[:len(want)]
 	}
 	return string(name) == want
-}
-
-// nameOf is a listener's name, also for the log.
-func (r *Relay) nameOf(listener int16) string {
-	if listener == unicast {
-		return unicastLabel
-	}
-	return r.config.Listeners[listener].Name
 }
 
 // senderOf is a hash of a server's address.
@@ -124,24 +120,9 @@ func senderOf(from netip.Addr) uint8 {
 	return uint8((binary.BigEndian.Uint64(ip[:]) ^ binary.BigEndian.Uint64(ip[8:])) * 0x9e3779b97f4a7c15 >> 56)
 }
 
-// unsolicited notes a reply that matches nothing.
-func (r *Relay) unsolicited(m, client dhcp6.Message, from netip.Addr, now int64) Drop {
-	r.servers.Unsolicited()
-	r.logLimiter.WarnAt(now, "dropped a reply that nobody asked for", func() []any { return saidBy(m, client, from) })
-	return Unsolicited
-}
-
-// refusedToken notes a reply to a pending message with a token that is not that message's.
-func (r *Relay) refusedToken(m, client dhcp6.Message, from netip.Addr, now int64) Drop {
-	r.logLimiter.WarnAt(now, "dropped a reply with a wrong token", func() []any {
-		return append(saidBy(m, client, from),
-			"remedy", "somebody forges or repeats replies, or replicas have another TOKEN_KEY")
-	})
-	return BadToken
-}
-
-// saidBy describes a reply for the log.
-func saidBy(m, client dhcp6.Message, from netip.Addr) []any {
+func (*v6) said(b []byte, from netip.Addr) []any {
+	m := dhcp6.Message(b)
+	client, _ := m.Innermost()
 	return []any{"source", from.String(), "type", client.Type().String(), "xid", fmt.Sprintf("%06x", client.XID()),
 		"peer", netip.AddrFrom16(m.Peer()).String()}
 }
@@ -157,12 +138,12 @@ func (d *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, to *serve
 	}
 	_, message := client.Option(dhcp6.OptionReconfMessage)
 	_, auth := client.Option(dhcp6.OptionAuth)
-	if !known || !message || !auth || client.XID() != 0 || !answerable(m.Peer()) {
+	if !known || !message || !auth || client.XID() != 0 || !answerable6(m.Peer()) {
 		return o, ReconfigureRefused
 	}
-	o = origin{port: clientPort, link: m.Link()}
+	o = origin{origin6: origin6{port: clientPort6, link: m.Link()}}
 	if m.Inner().IsRelay() {
-		o.port = serverPort
+		o.port = serverPort6
 		if port, found := m.RelayPort(); found && port != 0 {
 			o.port = port
 		}
@@ -187,7 +168,7 @@ func (d *worker) reconfigure(m, client dhcp6.Message, from netip.Addr, to *serve
 // byUnicast tells whether a RECONFIGURE goes to a relay agent that sends to this host, and not to one on a listener's
 // link: the Interface-Id says so, or neither that nor the link address names a link (RFC 9915 section 19.2).
 func (r *Relay) byUnicast(m dhcp6.Message, named bool) bool {
-	if !m.Inner().IsRelay() || !global(m.Peer()) || !within(r.config.TrustedRelays, m.Peer()) {
+	if !m.Inner().IsRelay() || !global(m.Peer()) || !within(r.config.TrustedRelays, netip.AddrFrom16(m.Peer())) {
 		return false
 	}
 	if named {

@@ -1,6 +1,7 @@
-package relay6
+package relay
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -34,9 +35,9 @@ func TestCopyTakesNoAnswer(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, nil)
+			b := newBench6(t, nil)
 			a := b.heard
-			a.source = test.peer
+			a.source.ip = test.peer
 			now := int64(1)
 			var wrapped dhcp6.Message
 			for i, mac := range test.senders {
@@ -44,7 +45,7 @@ func TestCopyTakesNoAnswer(t *testing.T) {
 				if a.mac = mac; last {
 					now += test.later
 				}
-				got, drop := b.hearAt(message(dhcp6.Solicit), &a, now)
+				got, drop := b.hearAt(message6(dhcp6.Solicit), &a, now)
 				if last && drop != test.want || !last && drop != None {
 					t.Fatalf("sender %d: got %v", i, drop)
 				}
@@ -52,7 +53,7 @@ func TestCopyTakesNoAnswer(t *testing.T) {
 					wrapped = got
 				}
 			}
-			o, drop := b.worker.reply(answered(wrapped, dhcp6.Advertise), serverIP, b.targets, now)
+			o, drop := b.worker.reply6(answered(wrapped, dhcp6.Advertise), serverIP, b.targets, now)
 			if drop != None || o.mac != test.answer {
 				t.Errorf("the answer: got %v, to %x, want %x", drop, o.mac, test.answer)
 			}
@@ -62,18 +63,18 @@ func TestCopyTakesNoAnswer(t *testing.T) {
 
 // TestCopyOfAMessageThatWaited: a message that has waited for its turn is refused like any other if it is a copy.
 func TestCopyOfAMessageThatWaited(t *testing.T) {
-	b := newBench(t, nil)
-	if _, drop := b.fromClient(message(dhcp6.Solicit)); drop != None {
+	b := newBench6(t, nil)
+	if _, drop := b.fromClient(message6(dhcp6.Solicit)); drop != None {
 		t.Fatal(drop)
 	}
-	copied := origin{port: clientPort, mac: frame.MAC{2, 0, 0, 0, 0, 0x66}, link: ourLink}
-	request := around(dhcp6.RelayForward, 0, ourLink, clientIP, message(dhcp6.Solicit))
-	note := waiting{key: b.keyOf(message(dhcp6.Solicit), clientIP), origin: copied, kind: dhcp6.Solicit}
-	b.queue(0).Send(&note, request, b.now())
-	if n := testutil.ToFloat64(b.metrics.Port(0).Drops(toServer, TransactionTaken)); n != 1 {
+	copied := origin{origin6: origin6{port: clientPort6, mac: frame.MAC{2, 0, 0, 0, 0, 0x66}, link: ourLink}}
+	request := around(dhcp6.RelayForward, 0, ourLink, clientIP, message6(dhcp6.Solicit))
+	note := waiting{key: b.keyOf6(message6(dhcp6.Solicit), clientIP), origin: copied, kind: dhcp6.Solicit.Index()}
+	b.queue(0, netip.Addr{}).Send(&note, request, b.now())
+	if n := testutil.ToFloat64(b.metrics.of(0).drops[toServer][TransactionTaken]); n != 1 {
 		t.Errorf("counted %v, want 1", n)
 	}
-	if n, _ := b.queue(0).sender.Len(); n != 0 {
+	if n, _ := b.queue(0, netip.Addr{}).sender.Len(); n != 0 {
 		t.Errorf("%d messages are sent", n)
 	}
 }

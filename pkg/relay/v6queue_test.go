@@ -1,7 +1,8 @@
-package relay6
+package relay
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"runtime"
 	"testing"
 	"time"
@@ -11,13 +12,13 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/admit"
 )
 
-var solicit = message(dhcp6.Solicit)
+var solicit = message6(dhcp6.Solicit)
 
 // invented is a SOLICIT of machine number n, in a slot, and its arrival.
-func (b *bench) invented(slot []byte, n uint32, mac, id bool) ([]byte, arrival) {
+func (b *bench6) invented(slot []byte, n uint32, mac, id bool) ([]byte, arrival) {
 	a := b.heard
-	m := slot[:front+frame.HeaderLen6+copy(slot[front+frame.HeaderLen6:], solicit)]
-	body := m[front+frame.HeaderLen6:]
+	m := slot[:front6+frame.HeaderLen6+copy(slot[front6+frame.HeaderLen6:], solicit)]
+	body := m[front6+frame.HeaderLen6:]
 	binary.BigEndian.PutUint32(body, n&0xffffff|uint32(dhcp6.Solicit)<<24)
 	if mac {
 		binary.BigEndian.PutUint32(a.mac[2:], n*2654435761)
@@ -30,13 +31,13 @@ func (b *bench) invented(slot []byte, n uint32, mac, id bool) ([]byte, arrival) 
 
 // TestMillionDUIDsKeepMemoryBounded, and so do a million MAC addresses.
 func TestMillionDUIDsKeepMemoryBounded(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.ClientRate, c.TotalRate = 10, 50000 })
+	b := newBench6(t, func(c *Config) { c.ClientRate, c.TotalRate = 10, 50000 })
 	slot := make([]byte, 1024)
 	drops := map[Drop]int{}
 	flood := func(from, to uint32) {
 		for n := from; n < to; n++ {
 			m, a := b.invented(slot, n, true, true)
-			_, drop := b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, int64(n)*50_000)
+			_, drop := b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, int64(n)*50_000)
 			drops[drop]++
 		}
 	}
@@ -59,12 +60,12 @@ func TestMillionDUIDsKeepMemoryBounded(t *testing.T) {
 // time, gets more than one client.
 func TestLimitsPerMACAndDUID(t *testing.T) {
 	for name, test := range map[string]struct{ mac, id bool }{"one MAC address": {id: true}, "one DUID": {mac: true}} {
-		b := newBench(t, func(c *Config) { c.ClientRate = 10 })
+		b := newBench6(t, func(c *Config) { c.ClientRate = 10 })
 		slot := make([]byte, 1024)
 		drops := map[Drop]int{}
 		for n := range uint32(1000) {
 			m, a := b.invented(slot, n, test.mac, test.id)
-			_, drop := b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, 1)
+			_, drop := b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, 1)
 			drops[drop]++
 		}
 		if drops[None] != 20 || drops[ClientLimit] != 980 {
@@ -73,9 +74,9 @@ func TestLimitsPerMACAndDUID(t *testing.T) {
 	}
 }
 
-// TestServedMachineIsNotHeldBack by a flood of invented ones: it was given an address. An ADVERTISE is not enough, and
+// TestServedMachineIsNotHeldBack6 by a flood of invented ones: it was given an address. An ADVERTISE is not enough, and
 // neither is a REPLY that gives none.
-func TestServedMachineIsNotHeldBack(t *testing.T) {
+func TestServedMachineIsNotHeldBack6(t *testing.T) {
 	address := append([]byte{0, 3, 0, 40}, make([]byte, 12)...)
 	address = append(append(address, 0, 5, 0, 24), make([]byte, 20)...)
 	address = append(address, 0, 0, 1, 0)
@@ -88,19 +89,19 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 		"no address": {dhcp6.Reply, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, func(c *Config) { c.NewcomerRate = 1 })
-			request, drop := b.fromClient(message(dhcp6.Request))
+			b := newBench6(t, func(c *Config) { c.NewcomerRate = 1 })
+			request, drop := b.fromClient(message6(dhcp6.Request))
 			if drop != None {
 				t.Fatal(drop)
 			}
-			if _, drop := b.worker.reply(answered(request, test.answer, test.options...), serverIP, b.targets, b.now()); drop != None {
+			if _, drop := b.worker.reply6(answered(request, test.answer, test.options...), serverIP, b.targets, b.now()); drop != None {
 				t.Fatal(drop)
 			}
 			slot := make([]byte, 1024)
 			refused := 0
 			for n := range uint32(6000) {
 				m, a := b.invented(slot, n, true, true)
-				if _, drop := b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, b.now()); drop == NewcomerLimit {
+				if _, drop := b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, b.now()); drop == NewcomerLimit {
 					refused++
 				}
 			}
@@ -108,7 +109,7 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 				t.Errorf("%d of the flood were refused, %v wait", refused, b.waiting())
 			}
 			a := b.heard
-			_, drop = b.hear(message(dhcp6.Renew), &a)
+			_, drop = b.hear(message6(dhcp6.Renew), &a)
 			if at := drop == None && !a.waits; at != test.served {
 				t.Errorf("got %v, waits %v", drop, a.waits)
 			}
@@ -116,16 +117,16 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 	}
 }
 
-// TestForgedDUIDDoesNotLockOut: somebody sends a thousand messages a second with a served machine's DUID, from a new MAC
-// address each. The machine is heard when it repeats its own.
+// TestForgedDUIDDoesNotLockOut: somebody sends a thousand messages a second with a served machine's DUID, from a new
+// MAC address each. The machine is heard when it repeats its own.
 func TestForgedDUIDDoesNotLockOut(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.ClientRate = 10 })
+	b := newBench6(t, func(c *Config) { c.ClientRate = 10 })
 	tag, _ := b.namesOf(&b.heard, clientMAC, 0, false)
-	b.queue(0).Answered(tag, admit.Granted, true, 1)
+	b.queue(0, netip.Addr{}).Answered(tag, admit.Granted, true, 1)
 	slot, at, forged := make([]byte, 1024), int64(1), map[Drop]int{}
 	ask := func(n uint32, mac bool) Drop {
 		m, a := b.invented(slot, n, mac, false)
-		_, drop := b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, at)
+		_, drop := b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, at)
 		return drop
 	}
 	const own = 0xfeed
@@ -146,15 +147,15 @@ func TestForgedDUIDDoesNotLockOut(t *testing.T) {
 // TestTokenMakesServed: a machine whose request another replica has relayed is served for this one as well.
 func TestTokenMakesServed(t *testing.T) {
 	key := func(c *Config) { c.TokenKey = []byte("0123456789abcdef") }
-	request, _ := newBench(t, key).fromClient(message(dhcp6.Request))
+	request, _ := newBench6(t, key).fromClient(message6(dhcp6.Request))
 	address := append([]byte{0, 3, 0, 40}, make([]byte, 12)...)
 	address = append(append(append(address, 0, 5, 0, 24), make([]byte, 20)...), 0, 0, 1, 0)
-	b := newBench(t, key)
-	if _, drop := b.worker.reply(answered(request, dhcp6.Reply, address...), serverIP, b.targets, b.now()); drop != None {
+	b := newBench6(t, key)
+	if _, drop := b.worker.reply6(answered(request, dhcp6.Reply, address...), serverIP, b.targets, b.now()); drop != None {
 		t.Fatal(drop)
 	}
 	a := b.heard
-	if _, drop := b.hear(message(dhcp6.Renew), &a); drop != None || !b.queue(a.listener).Knows(a.client) {
+	if _, drop := b.hear(message6(dhcp6.Renew), &a); drop != None || !b.queue(a.listener, netip.Addr{}).Knows(a.client) {
 		t.Errorf("got %v, and the machine is not known", drop)
 	}
 }
@@ -170,19 +171,19 @@ func (s *sink) Flush()                             {}
 
 // TestQueuedMessagesAreSent as the policy made them, at the rate for newcomers; the rest is refused after a second.
 func TestQueuedMessagesAreSent(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.NewcomerRate = 100 })
+	b := newBench6(t, func(c *Config) { c.NewcomerRate = 100 })
 	slot := make([]byte, 1024)
 	waits := 0
 	for n := range uint32(admit.NewcomerBurst + 100) {
 		m, a := b.invented(slot, n, true, true)
-		if _, drop := b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, 1); drop != None {
+		if _, drop := b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, 1); drop != None {
 			t.Fatal(drop)
 		}
 		if a.waits {
 			waits++
 		}
 	}
-	s := &sink{queue: b.queue(0)}
+	s := &sink{queue: b.queue(0, netip.Addr{})}
 	s.Release(int64(500*time.Millisecond), s)
 	if waits != 100 || len(s.sent) < 40 || len(s.sent) > 60 {
 		t.Fatalf("%d wait, %d were sent in half a second", waits, len(s.sent))
@@ -198,14 +199,14 @@ func TestQueuedMessagesAreSent(t *testing.T) {
 	}
 }
 
-// BenchmarkCrowd is a message among 20,000 a second of invented machines.
-func BenchmarkCrowd(tb *testing.B) {
-	b := newBench(tb, func(c *Config) { c.ClientRate, c.TotalRate = 10, 50000 })
+// BenchmarkCrowd6 is a message among 20,000 a second of invented machines.
+func BenchmarkCrowd6(tb *testing.B) {
+	b := newBench6(tb, func(c *Config) { c.ClientRate, c.TotalRate = 10, 50000 })
 	slot, n := make([]byte, 1024), uint32(0)
 	tb.ReportAllocs()
 	for tb.Loop() {
 		n++
 		m, a := b.invented(slot, n, true, true)
-		_, _ = b.worker.request(m, front+frame.HeaderLen6, &a, b.targets, int64(n)*50_000)
+		_, _ = b.worker.request6(m, front6+frame.HeaderLen6, &a, b.targets, int64(n)*50_000)
 	}
 }

@@ -1,48 +1,26 @@
 package relay
 
 import (
-	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/relay/admit"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// arrival is how a request reached the relay.
-type arrival struct {
-	// listener is the index of the listener, or unicast.
-	listener int16
-	// source is the sender by its IP header.
-	source peer
-	// local is the address of this host that a unicast was sent to.
-	local [4]byte
-	// agent is the listener's value of option 82.
-	agent []byte
-	// trusted tells that the listener may bring option 82 of its own.
-	trusted bool
-	// giaddr is that of the last message as it arrived.
-	giaddr [4]byte
-
-	// The method request sets these: client is the sender's tag, firmware tells that it says that it boots by the
-	// network, and waits that its queue will send the request.
-	client          uint64
-	firmware, waits bool
-}
-
-// request decides about a request, and edits it in place for the servers. There must be room behind it for padding and
+// request4 decides about a request, and edits it in place for the servers. There must be room behind it for padding and
 // option 82. Where a.waits is true afterwards, the request was copied, and is not to be sent.
-func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int64) (dhcp.Message, Drop) {
+func (d *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now int64) (dhcp.Message, Drop) {
 	r := d.relay
-	if drop := ofMessage(m.Check()); drop != None {
+	if drop := ofMessage4[m.Check()]; drop != None {
 		return m, drop
 	}
-	a.giaddr = m.Giaddr()
+	a.giaddr, a.kind = m.Giaddr(), int(m.Type())
 	if m.Op() != dhcp.Request {
 		return m, ReplyFromClient
 	}
@@ -52,7 +30,7 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 	m = dhcp.Pad(m) // before what is there is judged: padding may complete an option 82 that was cut off
 	giaddr, hasAgent := a.giaddr, m.HasAgent()
 	switch {
-	case giaddr != [4]byte{} && r.own(giaddr, to):
+	case giaddr != [4]byte{} && r.own4(giaddr, to):
 		return m, Loop
 	case giaddr != [4]byte{} && !isHost(giaddr):
 		return m, BadGiaddr
@@ -63,37 +41,40 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 		})
 		return m, UntrustedRelay
 	case giaddr == [4]byte{} && hasAgent && !a.trusted &&
-		(a.listener != unicast || !within(r.config.TrustedRelays, a.source.ip)): // on a LAN a source is easily forged
+		(a.listener != unicast || !within(r.config.TrustedRelays, a.source.addr())): // on a LAN a source is easily forged
 		r.refusedSwitch(m, a, now)
 		return m, UntrustedAgent
 	case (giaddr != [4]byte{} || hasAgent) && r.config.PresentGiaddr == Discard:
 		return m, AgentRefused
 	}
 	k := keyOf(m)
-	a.client, a.firmware = r.clientOf(k, m, a.listener, a.source.ip), isFirmware(m)
-	queue := r.queue(a.listener, a.source.ip)
-	if drop := missing(to); drop != None {
+	a.client, a.firmware = r.clientOf(&k, m, a.listener, a.source.ip), isFirmware(m)
+	queue := r.queue(a.listener, a.source.addr())
+	if drop := r.missing(to); drop != None {
 		return m, drop
 	}
-	slot, drop := queue.ask(m, a, now)
+	slot, drop := queue.ask(&admit.Asker{
+		Tag: a.client, XID: k.xid, Unicast: a.listener == unicast, Requests: m.Type() == dhcp.Requests,
+	}, len(m)+dhcp.MaxAgent+2, now)
 	if drop != None {
 		return m, drop
 	}
 	o := origin{
-		listener: a.listener, giaddr: giaddr, from: a.source, local: a.local, client: a.client, firmware: a.firmware,
+		listener: a.listener, local: a.local, client: a.client, firmware: a.firmware, mute: !answerable(m.Type()),
+		origin4: origin4{giaddr: giaddr, from: a.source},
 	}
 	replaced := a.listener == unicast && giaddr != [4]byte{}
 	if replaced {
 		o.from = answerTo(m, giaddr, a.source)
 	}
-	m, linked := d.addAgent(m, k, a, &o, hasAgent, to, now)
+	m, linked := d.addAgent(m, &k, a, &o, hasAgent, to, now)
 	if replaced && linked {
 		// The server has to answer this relay and not the one before it: only an answer that passes here again leaves from
 		// the address that was asked.
 		m.SetGiaddr([4]byte{})
 	} else if replaced {
 		// Without the giaddr the server would not know the machine's link. It answers the other relay agent itself.
-		if !within(r.config.TrustedRelays, giaddr) {
+		if !within(r.config.TrustedRelays, netip.AddrFrom4(giaddr)) {
 			if slot != nil {
 				queue.Cancel(slot)
 			}
@@ -107,36 +88,25 @@ func (d *worker) request(m dhcp.Message, a *arrival, to *server.Targets, now int
 	m.Relayed(giaddrOf(to))
 	m = dhcp.Pad(m)
 	if m.OtherCookie() {
-		r.metrics.Port(int(a.listener)).Own[otherCookies].Inc()
+		r.metrics.of(int(a.listener)).own[otherCookies].Inc()
 	}
 	if a.waits = slot != nil; a.waits {
-		queue.Keep(slot, waiting{key: k, origin: o}, m, now)
+		queue.Keep(slot, waiting{key: k, origin: o, kind: a.kind, giaddr: giaddr}, m, now)
 		return m, None
 	}
-	r.remember(m, k, o, now)
-	return m, None
-}
-
-// remember remembers a request for its replies, if servers send any.
-func (r *Relay) remember(m dhcp.Message, k key, o origin, now int64) {
-	if answerable(m.Type()) {
-		r.pending.Remember(k, o, now)
-	}
+	return m, d.remember(k, o, now)
 }
 
 // refusedSwitch logs that an option 82 was refused.
 func (r *Relay) refusedSwitch(m dhcp.Message, a *arrival, now int64) {
 	r.logLimiter.WarnAt(now, "refused option 82 without a giaddr", func() []any {
-		chaddr, name, remote := m.Chaddr(), unicastLabel, []byte(nil)
-		if a.listener != unicast {
-			name = r.config.Listeners[a.listener].Name
-		}
+		chaddr, remote := m.Chaddr(), []byte(nil)
 		for agent := range m.Agents {
 			if value, found := dhcp.Sub(agent, dhcp.SubRemoteID); found {
 				remote = value
 			}
 		}
-		return []any{"listener", name, "chaddr", net.HardwareAddr(chaddr[:min(m.HLen(), 16)]).String(),
+		return []any{"listener", r.nameOf(a.listener), "chaddr", net.HardwareAddr(chaddr[:min(m.HLen(), 16)]).String(),
 			"giaddr", "0.0.0.0", "remote_id", hex.EncodeToString(remote), "remedy",
 			"if a switch adds it (DHCP snooping), name the listener in TRUSTED_LISTENERS, or turn it off at the switch " +
 				"(Cisco: no ip dhcp snooping information option)"}
@@ -146,10 +116,10 @@ func (r *Relay) refusedSwitch(m dhcp.Message, a *arrival, now int64) {
 // answerTo is where the answer to a relay agent goes: to port 67 of giaddr (RFC 2131 section 4.1), unless it asks for
 // its own port by option 82 (RFC 8357 section 5.1), or an address on the way was translated.
 func answerTo(m dhcp.Message, giaddr [4]byte, source peer) peer {
-	if source.ip != giaddr || source.port == serverPort || asksPort(m) {
+	if source.ip != wide(giaddr) || source.port == serverPort || asksPort(m) {
 		return source
 	}
-	return peer{ip: giaddr, port: serverPort}
+	return peer{ip: wide(giaddr), port: serverPort}
 }
 
 // asksPort tells whether option 82 asks to be answered at the port that the request comes from (RFC 8357 section 5.1).
@@ -162,19 +132,13 @@ func asksPort(m dhcp.Message) bool {
 	return false
 }
 
-// isFirmware tells a message of a machine's firmware, or of a boot loader, which says so by its vendor class.
-func isFirmware(m dhcp.Message) bool {
-	class, _ := m.Option(dhcp.OptionVendorClass)
-	return bytes.HasPrefix(class, []byte("PXEClient")) || bytes.HasPrefix(class, []byte("HTTPClient"))
-}
-
-// own tells whether giaddr is an address by which clients or servers know this relay.
-func (r *Relay) own(giaddr [4]byte, to *server.Targets) bool {
+// own4 tells whether giaddr is an address by which clients or servers know this relay.
+func (r *Relay) own4(giaddr [4]byte, to *server.Targets) bool {
 	if giaddr == giaddrOf(to) || r.config.SourceAddress == netip.AddrFrom4(giaddr) {
 		return true
 	}
 	for _, l := range r.listeners {
-		if p := l.Port(); p != nil && p.Info.address == giaddr || l.config.LinkAddress == netip.AddrFrom4(giaddr) {
+		if p := l.Port(); p != nil && p.Info.address == wide(giaddr) || l.config.LinkAddress == netip.AddrFrom4(giaddr) {
 			return true
 		}
 	}
@@ -184,15 +148,15 @@ func (r *Relay) own(giaddr [4]byte, to *server.Targets) bool {
 // trusts tells whether a request with a giaddr is a trusted relay agent's. On a LAN a source is easily forged, and
 // giaddr is where the server will send its answer: it has to be trusted too.
 func (r *Relay) trusts(giaddr [4]byte, a *arrival) bool {
-	return within(r.config.TrustedRelays, a.source.ip) &&
-		(a.listener == unicast || within(r.config.TrustedRelays, giaddr))
+	return within(r.config.TrustedRelays, a.source.addr()) &&
+		(a.listener == unicast || within(r.config.TrustedRelays, netip.AddrFrom4(giaddr)))
 }
 
 // addAgent adds option 82 where there is one to add and the request's own, or another relay's, leaves room for it (RFC
 // 3046 section 2.1.1: never to a request that has a giaddr, unless a mode says otherwise). linked is false where the
 // giaddr of a unicast is not in it: without that the giaddr must not be replaced.
 func (d *worker) addAgent(
-	m dhcp.Message, k key, a *arrival, o *origin, has bool, to *server.Targets, now int64,
+	m dhcp.Message, k *key, a *arrival, o *origin, has bool, to *server.Targets, now int64,
 ) (added dhcp.Message, linked bool) {
 	config := &d.relay.config
 	if config.PresentGiaddr == Replace && has {
@@ -213,7 +177,7 @@ func (d *worker) addAgent(
 		added, linked, ok = d.join(m, k, a, o, has, linkAlone, limit, now)
 	}
 	if !ok {
-		d.relay.metrics.Port(int(a.listener)).Own[omitted].Inc()
+		d.relay.metrics.of(int(a.listener)).own[omitted].Inc()
 	}
 	return added, linked
 }
@@ -241,7 +205,7 @@ func (w which) adds(code byte, ofAgent bool) bool {
 // join is addAgent with some sub-options. linked tells that there is a link selection then. ok is false where they do
 // not fit.
 func (d *worker) join(
-	m dhcp.Message, k key, a *arrival, o *origin, has bool, which which, limit int, now int64,
+	m dhcp.Message, k *key, a *arrival, o *origin, has bool, which which, limit int, now int64,
 ) (added dhcp.Message, linked, ok bool) {
 	var theirs dhcp.Subs
 	if has {
@@ -268,7 +232,7 @@ func (d *worker) join(
 	o.added, o.sole = subs, !has
 	if signs {
 		o.added |= dhcp.SetOf(dhcp.SubVendor)
-		value = d.signer.append(value, k, *o, d.relay.unix(now))
+		value = d.signer.append4(value, k, o, d.relay.unix(now))
 	}
 	if !has {
 		added, ok = m.AppendAgent(value, limit)
@@ -309,84 +273,71 @@ func nowhere(m dhcp.Message) bool {
 }
 
 // subsOf are the sub-options for a request.
-func (d *worker) subsOf(m dhcp.Message, k key, a *arrival) []byte {
+func (d *worker) subsOf(m dhcp.Message, k *key, a *arrival) []byte {
 	r := d.relay
 	if a.listener != unicast {
-		return a.agent
+		return a.link.options
 	}
 	value := d.unicast[:0]
 	if a.giaddr != [4]byte{} {
-		value = append(value, r.ofRouters...)
+		value = append(value, r.v4.ofRouters...)
 		return dhcp.AppendSub(value, dhcp.SubLinkSelection, a.giaddr[:])
 	}
-	asked := a.local
+	asked := [4]byte(a.local[12:])
 	if asked == giaddrOf(r.targets.Load()) { // the address of a Service may have been translated to it
 		asked = [4]byte{}
 	}
-	base := r.ofStrangers
+	base := r.v4.ofStrangers
 	if home := r.home(m, k); home != nil {
-		base = home.Info.agent
+		base = home.Info.options
 	}
 	return r.config.appendUnicast(value, base, m.Ciaddr(), asked)
 }
 
 // home is the port of the listener that a client was served on, nil where that is not known. Where no router is trusted
 // there are no clients but those of the listeners.
-func (r *Relay) home(m dhcp.Message, k key) *listener.Port[link] {
+func (r *Relay) home(m dhcp.Message, k *key) *listener.Port[link] {
 	for i, l := range r.listeners {
 		if len(r.listeners) == 1 && len(r.config.TrustedRelays) == 0 ||
-			r.queue(int16(i), [4]byte{}).Knows(r.clientOf(k, m, int16(i), [4]byte{})) {
+			r.queue(int16(i), netip.Addr{}).Knows(r.clientOf(k, m, int16(i), [16]byte{})) {
 			return l.Port()
 		}
 	}
 	return nil
 }
 
-// ipAndUDP is the length of the headers around a message.
-const ipAndUDP = 20 + 8
-
-func within(prefixes []netip.Prefix, ip [4]byte) bool {
-	addr := netip.AddrFrom4(ip)
-	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
-}
-
-// reply decides about a reply, and edits it in place for the client or the relay agent.
-func (d *worker) reply(m dhcp.Message, from peer, to *server.Targets, now int64) (dhcp.Message, origin, Drop) {
+// reply4 decides about a reply, and edits it in place for the client or the relay agent.
+func (d *worker) reply4(
+	m dhcp.Message, from netip.Addr, to *server.Targets, now int64,
+) (_ dhcp.Message, o origin, _ Drop) {
 	r := d.relay
 	d.waited = 0
-	if drop := ofMessage(m.Check()); drop != None {
-		return m, origin{}, drop
+	if drop := ofMessage4[m.Check()]; drop != None {
+		return m, o, drop
 	}
-	if len(r.config.TrustedServers) > 0 && !within(r.config.TrustedServers, from.ip) {
-		return m, origin{}, UntrustedServer
+	if len(r.config.TrustedServers) > 0 && !within(r.config.TrustedServers, from) {
+		return m, o, UntrustedServer
 	}
-	k, sender := keyOf(m), uint8(binary.BigEndian.Uint32(from.ip[:])*2654435761>>24)
-	var o origin
-	var waited int64
-	var first, found, within bool
-	if d.signer == nil {
-		o, waited, first, found, within = r.pending.MatchReply(k, sender, now)
-	} else {
-		var drop Drop
-		if o, waited, first, found, drop = d.vouched(m, k, from, to, now); drop != None {
-			return m, origin{}, drop
+	k, ip := keyOf(m), from.As4()
+	if d.signer != nil {
+		if drop := d.vouch4(m, &k, from, to, now); drop != None {
+			return m, o, drop
 		}
-		within = found && r.pending.Reply(k, sender)
 	}
+	o, waited, first, found, within := r.pending.MatchReply(k, uint8(binary.BigEndian.Uint32(ip[:])*2654435761>>24), now)
 	switch {
 	case !found:
-		r.unsolicited(now, from, m)
-		return m, origin{}, Unsolicited
+		return m, origin{}, r.unsolicited(m, from, now)
 	case !within:
-		r.repeated(from, m, now)
-		return m, origin{}, ReplyLimit
+		return m, origin{}, r.repeated(m, from, now)
 	}
 	d.waited = waited
 	if first {
-		r.metrics.Answered(waited)
+		r.metrics.answered(waited)
 	}
-	r.queue(o.listener, o.from.ip).answered(o.client, m, first, now)
-	r.servers.Answered(netip.AddrFrom4(from.ip), to.All, now, server.Machine(o.client, o.firmware), gives(m))
+	answer, given := gives(m)
+	r.queue(o.listener, o.from.addr()).Answered(o.client, answer, first, now)
+	r.servers.Answered(from, to.All, now, server.Machine(o.client, o.firmware), given)
 	m = dhcp.Pad(m)
 	switch {
 	case o.added != 0 && o.sole:
@@ -411,57 +362,34 @@ func (d *worker) reply(m dhcp.Message, from peer, to *server.Targets, now int64)
 	return dhcp.Pad(m), o, None
 }
 
-// vouched is the request that a reply answers, where there is a key: xid and chaddr can be guessed or overheard, so the
-// token that was sent has to come back, and a token tells of a request that is not known here.
-func (d *worker) vouched(
-	m dhcp.Message, k key, from peer, to *server.Targets, now int64,
-) (o origin, waited int64, first, found bool, drop Drop) {
+// vouch4 decides about a reply where there is a key: xid and chaddr can be guessed or overheard, so the token that was
+// sent has to come back. A token tells of a request that is not known here, which is remembered then.
+func (d *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, to *server.Targets, now int64) Drop {
 	r := d.relay
-	o, waited, first, found = r.pending.Match(k, now)
+	o, found := r.pending.Peek(*k, now)
 	if found && !o.added.Has(dhcp.SubVendor) {
-		return o, waited, first, true, None
+		return None
 	}
-	signed, ok := d.signer.read(m, r.unix(now), uint32(r.config.PendingExpiry.Seconds())+1)
+	signed, ok := d.signer.read4(m, r.unix(now), r.config.maxAge())
 	switch {
 	case found && !ok:
-		return o, 0, false, false, r.refusedToken(m, from, to, now)
-	case found:
-		return o, waited, first, true, None
-	case !ok || int(signed.listener) >= len(r.listeners) || signed.listener < unicast:
-		return o, 0, false, false, None
+		if _, has := findToken(m); has {
+			return r.badToken(m, from, now)
+		}
+		return r.tokenMissing(m, from, to, now, "this server does not echo option 82 (RFC 3046 section 2.2), as busybox "+
+			"udhcpd: take another server, or leave TOKEN_KEY unset")
+	case found || !ok || int(signed.listener) >= len(r.listeners) || signed.listener < unicast:
+		return None
 	}
 	signed.client = r.clientOf(k, m, signed.listener, signed.from.ip)
-	r.pending.Remember(k, signed, now) // so that its replies are counted, too
-	r.pending.Match(k, now)
-	return signed, 0, false, true, None
+	r.pending.Remember(*k, signed, now) // so that its replies are counted, too
+	r.pending.Match(*k, now)            // it is not known when it was asked
+	return None
 }
 
-// refusedToken decides about a reply to a pending request without the request's token.
-func (r *Relay) refusedToken(m dhcp.Message, from peer, to *server.Targets, now int64) Drop {
-	if _, found := find(m); found {
-		r.logLimiter.WarnAt(now, "dropped a reply with a wrong token", func() []any {
-			return append(saidBy(m, from), "remedy", "somebody forges or repeats replies, or replicas have another TOKEN_KEY")
-		})
-		return BadToken
-	}
-	r.servers.Heard(netip.AddrFrom4(from.ip), to.All, now)
-	r.logLimiter.WarnAt(now, "dropped a reply without its token", func() []any {
-		return append(saidBy(m, from), "remedy", "this server does not echo option 82 (RFC 3046 section 2.2), as busybox "+
-			"udhcpd: take another server, or leave TOKEN_KEY unset")
-	})
-	return TokenMissing
-}
-
-// repeated logs that a reply was one too many.
-func (r *Relay) repeated(from peer, m dhcp.Message, now int64) {
-	r.logLimiter.WarnAt(now, "dropped repeated replies to one request", func() []any {
-		return append(saidBy(m, from), "remedy", "find what repeats the server's packets, or who sends in its name")
-	})
-}
-
-// saidBy describes a reply for the log.
-func saidBy(m dhcp.Message, from peer) []any {
+func (*v4) said(b []byte, from netip.Addr) []any {
+	m := dhcp.Message(b)
 	chaddr := m.Chaddr()
 	return []any{"source", from.String(), "type", m.Type().String(), "xid", fmt.Sprintf("%08x", m.XID()),
-		"chaddr", net.HardwareAddr(chaddr[:min(m.HLen(), 16)]).String()}
+		"chaddr", net.HardwareAddr(chaddr[:min(m.HLen(), 16)]).String(), "giaddr", dhcp.Addr(m.Giaddr()).String()}
 }

@@ -1,0 +1,171 @@
+package relay
+
+import (
+	"net"
+	"net/netip"
+
+	"golang.org/x/net/bpf"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/listener"
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+// family is what DHCPv4 and DHCPv6 do differently; everything else is one relay. A worker that is passed is that of the
+// calling goroutine, and has the memory for what is made.
+type family interface {
+	// traits are what is fixed. They are never changed.
+	traits() *traits
+	// control prepares the upstream socket.
+	control(fd int) error
+	// describe looks at the interface of a listener.
+	describe(config *Config, l *Listener, at *net.Interface) link
+	// view finds the message in a listener's frame, and puts it and its sender into a. It is false for what is no
+	// message.
+	view(l *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop)
+	// request decides about the message a.b[a.at:], and edits it or wraps it in place for the servers. Where a.waits is
+	// true afterwards, the message was copied, and is not to be sent.
+	request(d *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop)
+	// seen is called for each message that view found, after request.
+	seen(l *vlan, a *arrival, now int64)
+	// ask is what the servers' health has to know of a request as the servers get it.
+	ask(d *worker, b []byte, to *server.Targets) server.Request
+	// reply decides about a server's message m, which begins at front in its slot, and puts what to send into b.
+	reply(d *worker, m []byte, from netip.Addr, to *server.Targets, now int64, b *back) Drop
+	// put writes the headers in front of a reply for a client on a listener.
+	put(r *Relay, whole []byte, p *listener.Port[link], b *back, to *server.Targets)
+
+	// spoken finds who says what in a message from a machine's side, ok is false where it is none; replied in a server's.
+	spoken(m []byte, a *arrival) (s speech, ok bool)
+	replied(m []byte, o *origin) (s speech, ok bool)
+	// tell puts a message's options about its machine into an event.
+	tell(e *boot.Event, m []byte) texts
+	// log writes the line of a transaction. It runs at debug only and may allocate.
+	log(r *Relay, what, listener string, m []byte, more ...any)
+	// said describes a server's message for the log.
+	said(m []byte, from netip.Addr) []any
+	// isOf tells whether a packet of the trace belongs to a client.
+	isOf(b []byte, isFrame bool, mac []byte) bool
+	// blank takes the code out of a token: a reader of a trace must not be able to answer.
+	blank(b []byte)
+}
+
+// traits are a family's numbers and words.
+type traits struct {
+	task, title, prefix    string // of the task, of metrics' help, and of metrics
+	serverPort, clientPort uint16
+	domain                 int // AF_INET or AF_INET6
+	etherType              uint16
+	filter                 func(port uint16) ([]bpf.RawInstruction, error)
+	unicastFilter          func() ([]bpf.RawInstruction, error)
+	groups                 []frame.MAC
+	// listenerFront is the number of bytes left free in front of a frame, front of a datagram.
+	listenerFront, front int
+	// headers is the length of the headers of a frame, ipAndUDP that of those without Ethernet's.
+	headers, ipAndUDP int
+	reply             byte // begins a server's message
+	noSource          Drop // the relay has no address that servers answer
+	kinds             []string
+	own               [2]counter
+}
+
+// counter counts requests by listener.
+type counter struct {
+	name, help    string
+	listenersOnly bool
+}
+
+// The families' own counters, by place.
+const (
+	omitted      = 0 // options that did not fit
+	otherCookies = 1 // of DHCPv4
+	unadvertised = 1 // of DHCPv6
+)
+
+// peer is an address and port, without the pointer that a netip.Addr holds: the pending table is large, and the garbage
+// collector need not look into it. IPv4 addresses are as in IPv6 (::ffff:0:0/96).
+type peer struct {
+	ip   [16]byte
+	port uint16
+}
+
+func peerOf(a netip.AddrPort) peer { return peer{ip: a.Addr().As16(), port: a.Port()} }
+
+func (e peer) addr() netip.Addr { return netip.AddrFrom16(e.ip).Unmap() }
+
+func (e peer) addrPort() netip.AddrPort { return netip.AddrPortFrom(e.addr(), e.port) }
+
+func (e peer) String() string { return e.addrPort().String() }
+
+// key identifies a transaction by values that a client chooses and a server must repeat.
+type key struct {
+	// peer is the chaddr of DHCPv4, and the sender of the message to this relay of DHCPv6.
+	peer [16]byte
+	// id is the length of chaddr, and the hash of the client identifier, 0 where there is none.
+	id  uint64
+	xid uint32
+}
+
+// origin is where a request came from, and so where its replies go.
+type origin struct {
+	// listener is the index of the listener that received it, or unicast.
+	listener int16
+	// firmware tells that the client says that it boots by the network: servers may answer that only.
+	firmware bool
+	// mute tells that no server answers the request.
+	mute bool
+	// local is the address of this host that a unicast was sent to, and ifindex the link that it came by (DHCPv6).
+	ifindex int32
+	local   [16]byte
+	// client is the client's tag, zero if it is not known here.
+	client uint64
+	origin4
+	origin6
+}
+
+// arrival is how a message reached the relay.
+type arrival struct {
+	// listener is the index of the listener, or unicast.
+	listener int16
+	// source is the sender by its IP header, and mac by its frame.
+	source peer
+	mac    frame.MAC
+	// local and ifindex are of this host, for a unicast.
+	local   [16]byte
+	ifindex int32
+	// link is the listener's interface, nil for a unicast.
+	link *link
+	// trusted tells that the listener may bring option 82 of its own.
+	trusted bool
+	// b[at:] is the message.
+	b  []byte
+	at int
+
+	// The method request sets these: kind is the type of the client's message by its place among the kinds, and giaddr
+	// that of a DHCPv4 message as it arrived; relayed tells that another relay agent sent it, firmware that the client
+	// says that it boots by the network, and waits that its queue will send it.
+	kind                     int
+	giaddr                   [4]byte
+	client                   uint64
+	relayed, firmware, waits bool
+}
+
+// back is a server's message on its way to a client or a relay agent: slot[start:end] is to be sent.
+type back struct {
+	origin
+	start, end int
+	to         netip.AddrPort
+	kind       int
+	said       []byte // for log and events
+}
+
+// link describes a listener's interface.
+type link struct {
+	// address is the interface's own, or the link address that servers are told; zero where there is none.
+	address [16]byte
+	// local is the address that replies come from, of DHCPv6.
+	local [16]byte
+	// options are those that requests from here get: option 82, or options of the RELAY-FORW.
+	options []byte
+}

@@ -1,0 +1,399 @@
+package relay
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"hash/maphash"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/dhcp"
+	"github.com/tinkerbell/stack/pkg/frame"
+	"github.com/tinkerbell/stack/pkg/relay/admit"
+	"github.com/tinkerbell/stack/pkg/relay/listener"
+	"github.com/tinkerbell/stack/pkg/relay/server"
+)
+
+// Ports of DHCP (RFC 2131 section 4.1).
+const (
+	serverPort = 67
+	clientPort = 68
+)
+
+// ipAndUDP is the length of the headers around a message.
+const ipAndUDP = 20 + 8
+
+// v4 is the family of DHCPv4.
+type v4 struct {
+	// ofRouters and ofStrangers are values of option 82 (agentOfRouters, agentOfStrangers).
+	ofRouters, ofStrangers []byte
+	// switched tells that every listener is trusted to bring option 82, and so are the unicasts of the machines there.
+	switched bool
+}
+
+func newV4(c *Config) *v4 {
+	return &v4{
+		ofRouters: c.agentOfRouters(), ofStrangers: c.agentOfStrangers(),
+		switched: len(c.Listeners) > 0 && len(c.TrustedListeners) == len(c.Listeners),
+	}
+}
+
+var traits4 = traits{
+	task: "relay", title: "DHCPv4", prefix: "dhcp_relay",
+	serverPort: serverPort, clientPort: clientPort, domain: unix.AF_INET, etherType: unix.ETH_P_IP,
+	filter: frame.Filter, unicastFilter: frame.UnicastFilter,
+	front: frame.HeaderLen, headers: frame.HeaderLen, ipAndUDP: ipAndUDP,
+	reply: byte(dhcp.Reply), noSource: NoGiaddr, kinds: names(dhcp.Type(dhcp.NumTypes)),
+	own: [2]counter{
+		omitted: {
+			name: "_option82_omitted_total",
+			help: "Requests relayed without the option 82 that they should have got, since it did not fit.",
+		},
+		otherCookies: {
+			name: "_other_cookies_total",
+			help: "Requests relayed whose vendor area begins with another cookie than that of DHCP.",
+		},
+	},
+}
+
+// names are those of message types below a number.
+func names[T interface {
+	~uint8
+	String() string
+}](n T) (all []string) {
+	for t := range n {
+		all = append(all, t.String())
+	}
+	return all
+}
+
+func (*v4) traits() *traits { return &traits4 }
+
+func (*v4) control(fd int) error {
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1); err != nil {
+		return os.NewSyscallError("setsockopt IP_PKTINFO", err)
+	}
+	// A large request may be fragmented on its way; nothing here could answer "too big".
+	return os.NewSyscallError("setsockopt IP_MTU_DISCOVER",
+		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT))
+}
+
+func (*v4) describe(config *Config, l *Listener, at *net.Interface) (known link) {
+	var own [4]byte
+	if address := server.FirstAddress(at, false); address.IsValid() {
+		known.address, own = address.As16(), address.As4()
+	}
+	known.options = config.agentOf(*l, frame.MAC(at.HardwareAddr), own)
+	return known
+}
+
+func (*v4) view(l *vlan, _ int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop) {
+	l.relay.trace.Frame(now, b)
+	datagram, fault := frame.Parse(b, sum)
+	if fault != frame.OK {
+		return true, ofFrame4[fault]
+	}
+	a.source, a.mac = peerOf(datagram.Src), datagram.SrcMAC
+	a.b, a.at = datagram.Payload, 0
+	return true, None
+}
+
+func (*v4) request(d *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop) {
+	return d.request4(a.b[a.at:], a, to, now)
+}
+
+func (*v4) seen(*vlan, *arrival, int64) {}
+
+func (*v4) ask(_ *worker, b []byte, to *server.Targets) server.Request {
+	m := dhcp.Message(b)
+	kind := m.Type()
+	return server.Request{
+		Answered: m.Giaddr() == giaddrOf(to) && answerable(kind), Asks: asks(m, kind), MAC: macOf(m),
+		// A server answers the port that such a request came from, and the relay does not read what arrives at the
+		// detour's.
+		UsualPort: asksPort(m),
+	}
+}
+
+func (*v4) reply(d *worker, m []byte, from netip.Addr, to *server.Targets, now int64, b *back) (drop Drop) {
+	var out dhcp.Message
+	out, b.origin, drop = d.reply4(m, from, to, now)
+	b.said, b.kind, b.to = out, int(out.Type()), b.from.addrPort()
+	b.start, b.end = traits4.front, traits4.front+len(out)
+	return drop
+}
+
+func (*v4) put(r *Relay, whole []byte, p *listener.Port[link], b *back, to *server.Targets) {
+	at := putReply(whole, p.MAC, r.source(p, to), r.config.AlwaysBroadcast)
+	b.to = netip.AddrPortFrom(netip.AddrFrom4(at.ip), clientPort)
+}
+
+// putReply writes the headers in front of a reply that is in place behind them, and returns where it goes.
+func putReply(whole []byte, from frame.MAC, source [4]byte, alwaysBroadcast bool) destination {
+	at := address(dhcp.Message(whole[frame.HeaderLen:]), alwaysBroadcast)
+	header := frame.Header{
+		SrcMAC: from, DstMAC: at.mac, Src: source, Dst: at.ip, SrcPort: serverPort, DstPort: clientPort,
+	}
+	header.Put(whole)
+	return at
+}
+
+// source is the address that a reply on a listener comes from: the one that clients are to know, else the
+// interface's own, else the relay's.
+func (r *Relay) source(p *listener.Port[link], targets *server.Targets) [4]byte {
+	switch {
+	case r.config.SourceAddress.IsValid():
+		return r.config.SourceAddress.As4()
+	case p.Info.address != ([16]byte{}):
+		return [4]byte(p.Info.address[12:])
+	}
+	return giaddrOf(targets)
+}
+
+// giaddrOf is the address that servers answer, zero where there is none.
+func giaddrOf(to *server.Targets) [4]byte {
+	if !to.Source.IsValid() {
+		return [4]byte{}
+	}
+	return to.Source.As4()
+}
+
+// answerable tells whether servers answer a request of this type: none does a RELEASE or a DECLINE (RFC 2131 section
+// 4.3, 4.4.4).
+func answerable(t dhcp.Type) bool { return t != dhcp.Release && t != dhcp.Decline }
+
+// gives tells what a reply means for its client.
+func gives(m dhcp.Message) (admit.Answer, server.Answer) {
+	switch t := m.Type(); {
+	case t == dhcp.Offer:
+		return admit.Offered, server.Offered
+	case m.Yiaddr() == [4]byte{}: // an INFORM's ACK gives nothing
+	case t == dhcp.Ack:
+		return admit.Granted, server.Granted
+	case t == dhcp.BOOTP:
+		return admit.Granted, server.Other
+	}
+	return admit.Other, server.Other
+}
+
+// asks tells which servers answer a request: those that know its client. Of those that are asked to extend a lease only
+// the one that has it does, and of the requests that follow an OFFER only the one that is named (RFC 2131 section
+// 4.3.2).
+func asks(m dhcp.Message, kind dhcp.Type) server.Answer {
+	switch kind {
+	case dhcp.Discover:
+		return server.Offered
+	case dhcp.Requests:
+		if _, named := m.Option(dhcp.OptionServerID); !named {
+			return server.Granted
+		}
+	}
+	return server.Other
+}
+
+// isFirmware tells a message of a machine's firmware, or of a boot loader, which says so by its vendor class.
+func isFirmware(m dhcp.Message) bool {
+	class, _ := m.Option(dhcp.OptionVendorClass)
+	return bytes.HasPrefix(class, []byte("PXEClient")) || bytes.HasPrefix(class, []byte("HTTPClient"))
+}
+
+// macOf is the hardware address in a message, zero where it is none of Ethernet's length.
+func macOf(m dhcp.Message) (mac [6]byte) {
+	if chaddr := m.Chaddr(); m.HLen() == 6 {
+		mac = [6]byte(chaddr[:])
+	}
+	return mac
+}
+
+func keyOf(m dhcp.Message) key {
+	k := key{xid: m.XID(), peer: m.Chaddr(), id: uint64(m.HLen())}
+	// A server that parses and rebuilds a message, as Smee does, zeroes the bytes behind the address.
+	clear(k.peer[min(k.id, 16):])
+	return k
+}
+
+// origin4 is what an origin has of DHCPv4.
+type origin4 struct {
+	// added are our sub-options, which must not reach the client; sole tells that there was no option 82 before. Zero and
+	// false: none was added.
+	added dhcp.Subs
+	sole  bool
+	// sum is the checksum of our sub-options ([dhcp.SumSubs]), 0 where they are not known or are the sole ones: a server
+	// may have echoed the others only.
+	sum uint32
+	// giaddr is the relay agent that the request named, which this relay has replaced by itself; zero if none.
+	giaddr [4]byte
+	// from is the sender of a unicast request: the reply takes the same path.
+	from peer
+}
+
+// client4 identifies a client.
+type client4 struct {
+	chaddr   [16]byte
+	listener int16
+	sender   [16]byte
+	byID     bool
+}
+
+// clientOf is a client's tag: that of its hardware address on a listener, or in the unicasts of one sender. Where a
+// client shows no hardware address (InfiniBand, RFC 4390) it is that of the client identifier; where it shows neither
+// it is zero.
+func (r *Relay) clientOf(k *key, m dhcp.Message, listener int16, sender [16]byte) uint64 {
+	c := client4{chaddr: k.peer, listener: listener}
+	if listener == unicast {
+		c.sender = sender
+	}
+	if k.id == 0 {
+		id, found := m.Option(dhcp.OptionClientID)
+		if !found {
+			return 0
+		}
+		binary.NativeEndian.PutUint64(c.chaddr[:], maphash.Bytes(r.seed, id))
+		c.byID = true
+	}
+	return max(maphash.Comparable(r.seed, c), 1)
+}
+
+func (*v4) spoken(m []byte, a *arrival) (s speech, ok bool) {
+	if dhcp.Message(m).Check() != dhcp.OK {
+		return s, false
+	}
+	return speech{message: m, fromServer: dhcp.Message(m).Op() == dhcp.Reply, relay: boot.Bytes4(a.giaddr)}, true
+}
+
+func (*v4) replied(m []byte, o *origin) (s speech, ok bool) {
+	if dhcp.Message(m).Check() != dhcp.OK {
+		return s, false
+	}
+	return speech{message: m, fromServer: true, relay: boot.Bytes4(o.giaddr)}, true
+}
+
+func (*v4) tell(e *boot.Event, b []byte) (t texts) {
+	m := dhcp.Message(b)
+	e.MAC, e.XID, e.Secs = macOf(m), m.XID(), m.Secs()
+	e.Client, e.Given, e.Next = boot.Bytes4(m.Ciaddr()), boot.Bytes4(m.Yiaddr()), boot.Bytes4(m.Siaddr())
+	overloaded := false
+	for code, value := range m.Options {
+		switch code {
+		case dhcp.OptionType:
+			e.DHCP = first(value)
+		case dhcp.OptionRequestedIP:
+			e.Requested = address4(value)
+		case dhcp.OptionServerID:
+			e.Server = address4(value)
+		case dhcp.OptionLease:
+			if len(value) == 4 {
+				e.Lease = binary.BigEndian.Uint32(value)
+			}
+		case dhcp.OptionClientArch:
+			if len(value) >= 2 {
+				e.HasArch, e.Arch = true, binary.BigEndian.Uint16(value)
+			}
+		case dhcp.OptionUUID:
+			if len(value) == 17 && value[0] == 0 {
+				e.UUID = [16]byte(value[1:])
+			}
+		case dhcp.OptionVendorClass:
+			t.vendor = value
+		case dhcp.OptionUserClass:
+			t.user = userClass(value)
+		case dhcp.OptionHostName:
+			t.host = value
+		case dhcp.OptionBootFile:
+			t.file, _, _ = bytes.Cut(value, []byte{0}) // some senders count its end
+		case dhcp.OptionOverload:
+			overloaded = first(value)&1 != 0
+		}
+	}
+	if t.file == nil && !overloaded && m.Op() == dhcp.Reply {
+		t.file = m.File()
+	}
+	return t
+}
+
+func first(value []byte) byte {
+	if len(value) == 0 {
+		return 0
+	}
+	return value[0]
+}
+
+func address4(value []byte) [16]byte {
+	if len(value) != 4 {
+		return [16]byte{}
+	}
+	return boot.Bytes4([4]byte(value))
+}
+
+// userClass is the first class of option 77, of which each stands behind its length (RFC 3004); or all of it where
+// firmware, as iPXE, has left the length out.
+func userClass(value []byte) []byte {
+	rest := value
+	for len(rest) > 0 && int(rest[0]) < len(rest) {
+		rest = rest[1+int(rest[0]):]
+	}
+	if len(rest) > 0 || len(value) == 0 {
+		return value
+	}
+	return value[1 : 1+int(value[0])]
+}
+
+// log describes what the library cannot read, as BOOTP or options without an END, by the fixed fields alone.
+func (*v4) log(r *Relay, what, listener string, b []byte, more ...any) {
+	m := dhcp.Message(b)
+	chaddr := m.Chaddr()
+	args := []any{
+		"listener", listener,
+		"type", m.Type().String(),
+		"xid", fmt.Sprintf("%08x", m.XID()),
+		"chaddr", net.HardwareAddr(chaddr[:min(m.HLen(), 16)]).String(),
+	}
+	if said, err := dhcpv4.FromBytes(m); err == nil {
+		if arches := said.ClientArch(); len(arches) > 0 {
+			args = append(args, "arch", arches[0].String())
+		}
+		if class := said.ClassIdentifier(); class != "" {
+			args = append(args, "vendor_class", class)
+		}
+		if classes := said.UserClass(); len(classes) > 0 {
+			args = append(args, "user_class", strings.Join(classes, ", "))
+		}
+		if m.Op() == dhcp.Reply {
+			args = append(args, "boot_file", cmp.Or(said.BootFileNameOption(), said.BootFileName))
+		}
+	}
+	if m.Op() == dhcp.Reply {
+		args = append(args, "yiaddr", dhcp.Addr(m.Yiaddr()).String(), "next_server", dhcp.Addr(m.Siaddr()).String())
+	}
+	r.logger.Debug(what, append(args, more...)...) //nolint:sloglint // constants of the callers
+}
+
+func (*v4) isOf(b []byte, isFrame bool, chaddr []byte) bool {
+	m := dhcp.Message(b)
+	if isFrame {
+		datagram, fault := frame.Parse(b, frame.Trust)
+		if fault != frame.OK {
+			return false
+		}
+		m = datagram.Payload
+	}
+	if m.Check() != dhcp.OK || int(m.HLen()) < len(chaddr) {
+		return false
+	}
+	got := m.Chaddr()
+	return string(got[:len(chaddr)]) == string(chaddr)
+}
+
+func (*v4) blank(b []byte) {
+	if token, found := findToken(b); found {
+		clear(token[tokenLen4-tokenMAC:])
+	}
+}
