@@ -1,15 +1,19 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha512"
 	"encoding/hex"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +43,38 @@ func TestMissingDirectoryOfFilesIsTold(t *testing.T) {
 	c.sayMissing(table, logger)
 	if got := log.String(); got != "" {
 		t.Errorf("logged %q", got)
+	}
+}
+
+// The program says so when it starts, and starts.
+func TestStartTellsOfMissingFiles(t *testing.T) {
+	directory := filepath.Join(t.TempDir(), "artifacts")
+	routes := filepath.Join(t.TempDir(), "routes.yaml")
+	text := fmt.Sprintf("routes:\n- {name: files, protocol: files, listen: %q, files: {directory: %q}}\n", freeAddress(t), directory)
+	if err := os.WriteFile(routes, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), programVariable+"=1", prefix+"_ROUTES_FILE="+routes, prefix+"_ADMIN_ADDRESS="+freeAddress(t),
+		prefix+"_DRAIN_GRACE=0s")
+	said, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	told := false
+	for lines := bufio.NewScanner(said); lines.Scan(); {
+		told = told || strings.Contains(lines.Text(), "files are not there") && strings.Contains(lines.Text(), directory)
+		if strings.Contains(lines.Text(), `"msg":"started"`) {
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err != nil || !told {
+		t.Errorf("it ended with %v, and told of the missing directory: %v", err, told)
 	}
 }
 
