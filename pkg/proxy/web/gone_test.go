@@ -1,14 +1,20 @@
 package web
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tinkerbell/stack/pkg/proxy/http1"
 )
 
 // leave resets the connection: a client that only ends its side may still read.
@@ -103,5 +109,21 @@ func testWaysAgreeOnAClientThatLeaves(t *testing.T, start starter) {
 				}
 			})
 		}
+	}
+}
+
+// What a client that has gone is answered is for the counters: it says nothing of an endpoint, and has no body.
+func TestNobodyIsToldWhoHasGone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	metrics := NewMetrics(prometheus.NewRegistry())
+	w := httptest.NewRecorder()
+	(&proxy{route: "r", metrics: metrics.route("r")}).
+		fail(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/x", nil), fmt.Errorf("read: %w", context.Canceled))
+	if w.Code != http1.CodeGone || w.Body.Len() > 0 {
+		t.Errorf("got %d %q", w.Code, w.Body)
+	}
+	if n := testutil.ToFloat64(metrics.failures.WithLabelValues("r", reasonGone)); n != 1 {
+		t.Errorf("%v are counted", n)
 	}
 }

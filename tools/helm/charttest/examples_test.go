@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -61,4 +62,47 @@ func TestTinkerbellsOwnValuesAreNotOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	refuses(t, string(text), "artifactsFileServer, deployment, optional are values of Tinkerbell's own chart")
+}
+
+// TestExamplesBringWhatTheirPlatformLacks: that of the modern Tinkerbell, whose own load balancer is off beside it, has one
+// and two pods; and a claim is for several nodes where there are several pods, and for one node where there is one.
+func TestExamplesBringWhatTheirPlatformLacks(t *testing.T) {
+	files, err := filepath.Glob(chart + "/examples/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := 0
+	for _, file := range files {
+		name := filepath.Base(file)
+		if name == "argocd-application.yaml" || name == "tinkerbell-chart.yaml" {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := rendersFrom(t, string(text))
+		var deployment appsv1.Deployment
+		out.object(t, "Deployment", "-proxy", &deployment)
+		several := *deployment.Spec.Replicas > 1
+		if name == "tinkerbell.yaml" {
+			var balancer appsv1.DaemonSet
+			out.object(t, "DaemonSet", "-lb", &balancer)
+			if !several || strings.Contains(out.notes(), "EXTERNAL-IP") {
+				t.Errorf("%s: several pods: %v; the notes say:\n%s", name, several, out.notes())
+			}
+		}
+		for _, document := range out.documents() {
+			if !strings.Contains(document, "kind: PersistentVolumeClaim\n") {
+				continue
+			}
+			claims++
+			if strings.Contains(document, "ReadWriteMany") != several {
+				t.Errorf("%s, several pods: %v:\n%s", name, several, document)
+			}
+		}
+	}
+	if claims == 0 {
+		t.Error("no example has a claim")
+	}
 }
