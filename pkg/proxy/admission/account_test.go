@@ -352,6 +352,7 @@ func TestClockSetBackKeepsNoIdleConnection(t *testing.T) {
 	testclock.Add(t, 0)
 	a := admission.New(admission.Limits{Memory: 8, Descriptors: 8}, nil)
 	kept(t, a, nil)
+	time.Sleep(time.Second) // the account has its time of the keeper
 	r := a.Route("web")
 	all, _ := open(t, r, address(1), 4, one)
 	testclock.Add(t, -time.Hour)
