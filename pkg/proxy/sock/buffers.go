@@ -2,6 +2,7 @@ package sock
 
 import (
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -65,6 +66,20 @@ func (b *StreamBuffers) Resize(lease *admission.Lease, dst syscall.Conn, most Bu
 		unboundSend(dst)
 	}
 	return size, true
+}
+
+// far is a round trip in which a sender with [Medium] buffers sends less than a Gbit/s.
+const far = time.Millisecond
+
+// Far reports whether the other end of a connection is so far away that Medium buffers would bound its rate.
+func Far(c syscall.Conn) (yes bool) {
+	if raw, err := c.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+			yes = err == nil && time.Duration(info.Min_rtt)*time.Microsecond >= far
+		})
+	}
+	return yes
 }
 
 // SetReceiveBuffer bounds how many bytes of an endpoint its socket holds. A socket begins with the kernel's first size,
