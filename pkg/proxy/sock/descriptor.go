@@ -69,12 +69,6 @@ func Send(fd int, b []byte, flags int) (n int, err error) {
 	}
 }
 
-// PeekAll reads what has come and leaves it to be read again.
-func PeekAll(fd int, b []byte) (n int, err error) {
-	n, _, err = unix.Recvfrom(fd, b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	return max(n, 0), os.NewSyscallError("recvfrom", err)
-}
-
 // Peek looks whether a connection has something to be read (n > 0), has ended (n = 0), or neither (EAGAIN). It takes
 // nothing away, and allocates nothing: unix.Recvfrom would allocate the sender's address.
 func Peek(fd int) (n int, err error) {

@@ -9,21 +9,25 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/pires/go-proxyproto"
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
-// HeaderTimeout bounds the wait for a PROXY header, which its sender sends at once.
-const HeaderTimeout = 5 * time.Second
+// headerTimeout bounds the wait for a PROXY header, which its sender sends at once.
+const headerTimeout = 5 * time.Second
 
 // ReadProxyHeader reads the PROXY header, version 1 or 2, at the beginning of a connection. It returns the client's
 // address, the address that the client connected to, and the bytes read behind the header. Both addresses are invalid
 // where the header has none, as in a load balancer's health check.
 func ReadProxyHeader(conn net.Conn) (source, target netip.AddrPort, early []byte, err error) {
-	if err := conn.SetReadDeadline(time.Now().Add(HeaderTimeout)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(headerTimeout)); err != nil {
 		return source, target, nil, err
 	}
 	reader := bufio.NewReaderSize(conn, 1024)
@@ -34,14 +38,65 @@ func ReadProxyHeader(conn net.Conn) (source, target netip.AddrPort, early []byte
 	return source, target, slices.Clone(early), errors.Join(err, conn.SetReadDeadline(time.Time{}))
 }
 
-// ParseProxyHeader is ReadProxyHeader for the bytes that have come so far. n is the length of the header; 0 without an
-// error: it is not whole yet.
-func ParseProxyHeader(b []byte) (source, target netip.AddrPort, n int, err error) {
-	if n = headerLength(b); n == 0 {
-		return source, target, 0, nil
+// Header awaits the PROXY header of a connection in a loop, and takes nothing behind it. Only the loop's thread may use
+// it.
+type Header struct {
+	loop   *loop.Loop
+	fd     int
+	handle loop.Handle
+	since  time.Time
+	done   func(source, target netip.AddrPort, err error)
+}
+
+// AwaitHeader has done called with the addresses of ReadProxyHeader, once, by the loop's thread, which may be now.
+func AwaitHeader(l *loop.Loop, fd int, done func(source, target netip.AddrPort, err error)) *Header {
+	h := &Header{loop: l, fd: fd, since: l.Now(), done: done}
+	var err error
+	if h.handle, err = l.Watch(fd, loop.Stream, h); err != nil {
+		h.end(netip.AddrPort{}, netip.AddrPort{}, err)
+		return h
 	}
-	source, target, err = readHeader(bufio.NewReaderSize(bytes.NewReader(b[:n]), 1024))
-	return source, target, n, err
+	l.Tick(func(now time.Time) bool {
+		if h.done != nil && now.Sub(h.since) >= headerTimeout {
+			h.end(netip.AddrPort{}, netip.AddrPort{}, os.ErrDeadlineExceeded)
+		}
+		return h.done != nil
+	})
+	return h
+}
+
+// Stop has nothing called any more. It does nothing for nil.
+func (h *Header) Stop() {
+	if h != nil && h.done != nil {
+		h.loop.Release(h.fd, h.handle)
+		h.done = nil
+	}
+}
+
+func (h *Header) end(source, target netip.AddrPort, err error) {
+	done := h.done
+	h.Stop()
+	done(source, target, err)
+}
+
+// Ready implements loop.Watcher.
+func (h *Header) Ready(e loop.Events) {
+	var source, target netip.AddrPort
+	buffer := h.loop.Buffer()
+	n, _, err := unix.Recvfrom(h.fd, buffer, unix.MSG_PEEK)
+	if errors.Is(err, unix.EAGAIN) {
+		return
+	}
+	if err == nil {
+		if n = headerLength(buffer[:n]); n == 0 && !e.Last() {
+			return
+		}
+		source, target, err = readHeader(bufio.NewReader(bytes.NewReader(buffer[:n])))
+	}
+	if err == nil {
+		_, err = Read(h.fd, buffer[:n])
+	}
+	h.end(source, target, err)
 }
 
 const (

@@ -199,10 +199,11 @@ func (f *Front) Hurry() { f.hurry() }
 // add counts a connection, unless the front has as many as it may.
 func (f *Front) add(s *session) bool {
 	if f.conns.Add(s, netip.Addr{}, s.settings.MaxConnections, 0, nil) != nil {
-		f.metrics.refused(refusedLimit)
+		f.metrics.refusals[refusedLimit].Inc()
 		return false
 	}
-	f.metrics.opened()
+	f.metrics.connections.Inc()
+	f.metrics.open.Inc()
 	f.done.Add(1)
 	return true
 }
@@ -211,7 +212,7 @@ func (f *Front) remove(s *session) {
 	f.conns.Remove(s)
 	s.lease.Release()
 	s.recordEnd()
-	f.metrics.closed()
+	f.metrics.open.Dec()
 	f.done.Done()
 }
 

@@ -35,7 +35,7 @@ func (in *frontLoop) Held() bool { return in.front.room.Held(costOf(in.front.set
 
 // Failed implements sock.Owner.
 func (in *frontLoop) Failed(err error, pause time.Duration) {
-	in.front.metrics.refused(refusedResources)
+	in.front.metrics.refusals[refusedResources].Inc()
 	in.front.log.Error("failed to accept connection", "error", err, "retry_ms", pause.Milliseconds())
 }
 
@@ -51,7 +51,7 @@ func (in *frontLoop) Admit(fd int, from netip.AddrPort) {
 	}
 	switch {
 	case len(s.settings.Sources) > 0 && !contains(s.settings.Sources, from.Addr()):
-		f.metrics.refused(refusedSource)
+		f.metrics.refusals[refusedSource].Inc()
 		sock.Reset(fd)
 	case !f.add(s):
 		sock.Reset(fd)

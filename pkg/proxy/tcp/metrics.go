@@ -71,19 +71,18 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// route binds the metrics to one route; nil stays nil.
+// route binds the metrics to one route; nil are nobody's.
 func (m *Metrics) route(name string) *routeMetrics {
 	if m == nil {
-		return nil
+		m = NewMetrics(prometheus.NewRegistry())
 	}
+	label := prometheus.Labels{"route": name}
 	r := &routeMetrics{
-		name:        name,
-		all:         m,
-		connections: m.connections.WithLabelValues(name),
-		open:        m.open.WithLabelValues(name),
+		connections: m.connections.With(label), open: m.open.With(label), dials: m.dials.MustCurryWith(label),
+		transferred: [2]prometheus.Counter{
+			toServer: m.transferred.WithLabelValues(name, "in"), toClient: m.transferred.WithLabelValues(name, "out"),
+		},
 	}
-	r.transferred[toServer] = m.transferred.WithLabelValues(name, "in")
-	r.transferred[toClient] = m.transferred.WithLabelValues(name, "out")
 	for i := range r.refusals {
 		r.refusals[i] = m.refusals.WithLabelValues(name, refusal(i).String())
 	}
@@ -104,48 +103,10 @@ func (m *Metrics) Forget(route string) {
 }
 
 type routeMetrics struct {
-	name        string
-	all         *Metrics
 	connections prometheus.Counter
 	open        prometheus.Gauge
 	transferred [2]prometheus.Counter
 	refusals    [refusals]prometheus.Counter
 	aborted     [endings]prometheus.Counter
-}
-
-func (m *routeMetrics) opened() {
-	if m != nil {
-		m.connections.Inc()
-		m.open.Inc()
-	}
-}
-
-func (m *routeMetrics) closed() {
-	if m != nil {
-		m.open.Dec()
-	}
-}
-
-func (m *routeMetrics) bytes(d direction, n int64) {
-	if m != nil {
-		m.transferred[d].Add(float64(n))
-	}
-}
-
-func (m *routeMetrics) refused(r refusal) {
-	if m != nil {
-		m.refusals[r].Inc()
-	}
-}
-
-func (m *routeMetrics) ended(e ending) {
-	if m != nil {
-		m.aborted[e].Inc()
-	}
-}
-
-func (m *routeMetrics) dialFailed(reason string) {
-	if m != nil {
-		m.all.dials.WithLabelValues(m.name, reason).Inc()
-	}
+	dials       *prometheus.CounterVec // by reason
 }

@@ -20,7 +20,7 @@ const reasonDrained = "drained"
 
 // refuse counts a session that does not get an endpoint.
 func (s *session) refuse(why refusal) {
-	s.front.metrics.refused(why)
+	s.front.metrics.refusals[why].Inc()
 	s.outcome.Outcome, s.outcome.Reason = record.Refused, why.String()
 	if why == refusedBackend {
 		s.outcome.Outcome = record.NoServer

@@ -12,8 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/tinkerbell/stack/internal/list"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
@@ -58,7 +56,8 @@ type session struct {
 	moved    atomic.Int64 // when bytes moved last, in nanoseconds since started; only with an idle timeout
 	lease    admission.Lease
 	outcome  outcome
-	secure   *secure // nil without TLS
+	header   *sock.Header // of the client's connection, while it is awaited
+	secure   *secure      // nil without TLS
 
 	timed  bool // in the loop's list of sessions that wait for a time
 	byTime list.Link[*session]
@@ -74,40 +73,17 @@ func (s *session) begin() {
 		s.admit(s.peer)
 		return
 	}
-	s.in.await(s)
-	if err := client.watch(loop.Stream); err != nil {
-		s.refuseHeader(err)
-	}
-}
-
-// readHeader reads the PROXY header of a load balancer, and nothing behind it. Last is whether no more will come.
-func (s *session) readHeader(last bool) {
-	fd, buffer := s.sides[toServer].fd, s.in.loop.Buffer()
-	n, err := sock.PeekAll(fd, buffer)
-	if errors.Is(err, unix.EAGAIN) {
-		return
-	}
-	var source, target netip.AddrPort
-	if err == nil {
-		source, target, n, err = sock.ParseProxyHeader(buffer[:n])
-	}
-	switch {
-	case err == nil && n == 0 && !last:
-		return
-	case err == nil && n == 0:
-		err = io.ErrUnexpectedEOF
-	case err == nil:
-		_, err = sock.Read(fd, buffer[:n])
-	}
-	switch {
-	case err != nil:
-		s.refuseHeader(err)
-	case source.IsValid():
-		s.target = target
-		s.admit(source)
-	default:
-		s.admit(s.peer) // the load balancer's own health check
-	}
+	s.header = sock.AwaitHeader(s.in.loop, client.fd, func(source, target netip.AddrPort, err error) {
+		switch {
+		case err != nil:
+			s.refuseHeader(err)
+		case source.IsValid():
+			s.target = target
+			s.admit(source)
+		default:
+			s.admit(s.peer) // the load balancer's own health check
+		}
+	})
 }
 
 func (s *session) refuseHeader(err error) {
@@ -170,7 +146,7 @@ func (s *session) connect() {
 
 // failed goes on with another endpoint, or refuses the client.
 func (s *session) failed(err error) {
-	s.front.metrics.dialFailed(dialReason(err))
+	s.front.metrics.dials.WithLabelValues(dialReason(err)).Inc()
 	s.sides[toClient].close(true)
 	how := endpoint.Refused
 	if sock.Exhausted(err) { // not the endpoint's fault, and another would fail as well
@@ -230,10 +206,6 @@ func (s *session) pass() {
 func (s *session) tick(now time.Time) (again bool) {
 	took := now.Sub(s.since)
 	switch s.state {
-	case accepted:
-		if took >= sock.HeaderTimeout && s.secure == nil {
-			s.refuseHeader(os.ErrDeadlineExceeded)
-		}
 	case connecting:
 		if limit := s.settings.Dial; limit > 0 && took >= limit && s.secure.idle() {
 			s.failed(os.ErrDeadlineExceeded)
@@ -291,7 +263,7 @@ func (s *session) idle() bool {
 
 // count notes bytes that were passed on. The direction's goroutine calls it, too.
 func (s *session) count(d direction, n int) {
-	s.front.metrics.bytes(d, int64(n))
+	s.front.metrics.transferred[d].Add(float64(n))
 	s.outcome.bytes[d] += int64(n)
 	s.lease.Touch()
 	s.moveNow()
@@ -314,6 +286,7 @@ func (s *session) close(torn bool) {
 		return
 	}
 	s.state = closed
+	s.header.Stop()
 	for i := range s.sides {
 		s.sides[i].close(torn)
 	}
@@ -355,7 +328,7 @@ func (s *session) torn(err error) bool {
 	case errors.Is(err, syscall.ETIMEDOUT):
 		how = endTimeout
 	}
-	s.front.metrics.ended(how)
+	s.front.metrics.aborted[how].Inc()
 	s.outcome.torn.CompareAndSwap(0, int32(how)+1)
 	return true
 }

@@ -84,8 +84,6 @@ func (s *side) watched() bool { return s.handle != (loop.Handle{}) }
 func (s *side) Ready(e loop.Events) {
 	l := s.session
 	switch l.state {
-	case accepted:
-		l.readHeader(e.Last())
 	case connecting:
 		if s.direction == toServer {
 			return // it is read as soon as the endpoint is there

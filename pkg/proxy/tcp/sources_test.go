@@ -72,7 +72,7 @@ func TestFreebind(t *testing.T) {
 func TestForget(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	m := NewMetrics(registry)
-	m.route("gone").dialFailed("refused")
+	m.route("gone").dials.WithLabelValues("refused").Inc()
 	m.Forget("gone")
 	if n, err := testutil.GatherAndCount(registry); err != nil || n != 0 {
 		t.Errorf("%d are left, %v", n, err)
