@@ -1,6 +1,8 @@
 // Command dhcp-relay has the DHCP requests of machines on provisioning VLANs answered by servers elsewhere.
 package main
 
+//go:generate go test . -count=1 -run ^TestDocumentAgreesWithCode$ -update
+
 import (
 	"cmp"
 	"context"
@@ -27,7 +29,7 @@ const notes = `It needs the capability NET_RAW for its listeners, and NET_BIND_S
       writes the last packets of a running relay as a pcap file, or in words
 
 The arguments of ISC dhcrelay work too, where they map: -id -iu -m -c -a -g and server names. A variable wins over an
-argument. docs/dhcp-relay.md explains every setting, drop reason and metric.`
+argument. docs/reference/dhcp-relay.md explains every setting, drop reason and metric.`
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 

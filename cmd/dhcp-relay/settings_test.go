@@ -1,8 +1,10 @@
 package main
 
 import (
+	"flag"
 	"maps"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -221,6 +223,28 @@ func TestSharedFaultIsToldOnce(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+var update = flag.Bool("update", false, "write the generated parts of the document anew")
+
+// TestDocumentAgreesWithCode: the table of variables is made from the code, by "make generate".
+func TestDocumentAgreesWithCode(t *testing.T) {
+	const reference = "../../docs/reference/dhcp-relay.md"
+	text, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := envdoc.Replace(string(text), "variables", envdoc.Table(prefix, reflect.TypeFor[settings]()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(reference, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if diff := cmp.Diff(want, string(text)); diff != "" {
+		t.Errorf("%s is not what the code says (make generate writes it):\n%s", reference, diff)
 	}
 }
 

@@ -23,7 +23,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/frame"
 )
 
-// The numbers are those of the table in docs/dhcp-relay.md.
+// The numbers are those of the table in TRAPS.md.
 
 // offered sends a DISCOVER through the relay and has the server answer it with an OFFER that modifiers shape.
 func (l *lab) offered(t *testing.T, kind dhcpv4.MessageType, modifiers ...dhcpv4.Modifier) frame.Datagram {

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-var wordEnd = regexp.MustCompile(`([a-z])([A-Z])`)
+var wordEnd = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
 // Table is the Markdown table of the settings in a struct for envconfig, from its tags default, required and desc.
 // Those of embedded structs stand in their place.

@@ -7,7 +7,7 @@ import (
 )
 
 // Drop is the reason for which a packet was dropped. The policy returns it, tests compare it, it is a label of the
-// drops metric, and it has a row in docs/dhcp-relay.md.
+// drops metric, and it has a row in docs/reference/dhcp-relay.md.
 type Drop uint8
 
 // The reasons. None means that the packet is forwarded.

@@ -59,7 +59,7 @@ func newMetrics(c *Config, f *traits, pending, waiting func() float64) (*metrics
 		"and the type of the client's or server's message. A request that goes to two servers counts once.",
 		"listener", "direction", "type")
 	dropped := vector("_drops_total", f.title+" packets not relayed, by listener, direction and reason "+
-		"(docs/dhcp-relay.md).", "listener", "direction", "reason")
+		"(docs/reference/dhcp-relay.md).", "listener", "direction", "reason")
 	var own [2]*prometheus.CounterVec
 	for i, counter := range f.own {
 		own[i] = vector(counter.name, counter.help, "listener")

@@ -86,7 +86,7 @@ func changed(m dhcp.Message, at int, values ...byte) dhcp.Message {
 	return m
 }
 
-// TestNegative is bad input by the names of sonic-mgmt's negative tests and of the table in docs/dhcp-relay.md.
+// TestNegative is bad input by the names of sonic-mgmt's negative tests and of the table in cmd/dhcp-relay/TRAPS.md.
 func TestNegative(t *testing.T) {
 	request := func(options ...byte) dhcp.Message { return message(dhcp.Request, byte(dhcp.Discover), options...) }
 	hops16 := func(c *Config) { c.MaxHops = 16 }

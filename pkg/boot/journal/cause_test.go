@@ -98,7 +98,7 @@ func causes() []row {
 			until: 5, want: NoServer, says: []string{"SERVER"}},
 		{name: "near: Smee is back", shots: film(one.asks(0), one.lease(20, pxe, "ipxe.efi")), until: 22, want: ""},
 		{name: "the relay drops its messages", shots: again(func(at float64) shot { return one.discover(at, pxe, dropped("client-limit")) }, 0, 4),
-			until: 5, want: RelayDropped, says: []string{"client-limit", "docs/dhcp-relay.md"}},
+			until: 5, want: RelayDropped, says: []string{"client-limit", "docs/reference/dhcp-relay.md"}},
 		{name: "near: one was dropped, the next went on", shots: film(one.discover(0, pxe, dropped("client-limit")), one.lease(4, pxe, "ipxe.efi")),
 			until: 7, want: ""},
 		{name: "the relay drops the replies", shots: film(one.discover(0, pxe), one.reply(1, 2, "", dropped("untrusted-server")),

@@ -7,8 +7,8 @@ var remedies = map[string]string{
 	NoServer:          "Look at the setting SERVER and at DNS: the relay knows no address of its DHCP server.",
 	ServerSilent: "Look whether Smee runs and gets the requests, and whether its answers can reach the relay's address " +
 		"(giaddr).",
-	RelayDropped: "See the drop reason in docs/dhcp-relay.md.",
-	ReplyDropped: "See the drop reason in docs/dhcp-relay.md.",
+	RelayDropped: "See the drop reason in docs/reference/dhcp-relay.md.",
+	ReplyDropped: "See the drop reason in docs/reference/dhcp-relay.md.",
 	WrongVLAN: "Look at the switch port's VLAN and native VLAN, and for a DHCP relay on the router: only one of the " +
 		"two may take this VLAN's broadcasts.",
 	OtherDHCPServer: "Find the server at that address, and switch its DHCP off on this network.",

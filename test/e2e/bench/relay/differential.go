@@ -72,7 +72,7 @@ func both(f, g func([]byte) []byte) func([]byte) []byte {
 // clientIP is a client that has its address already: the machines' side of the LAN.
 var clientIP = []byte{192, 0, 2, 200}
 
-// probes are the cases. Their names are those of the differential table in docs/dhcp-relay.md.
+// probes are the cases. Their names are those of the differential table in PEERS.md.
 var probes = []probe{
 	{name: "plain", what: "a DISCOVER", request: asIs},
 	{name: "hops-4", what: "hops is 4", request: field(3, 4)},

@@ -54,7 +54,7 @@ var ourBehaviour6 = map[string][2]string{
 
 // TestDifferential6 sends the same DHCPv6 messages through dhcp-relay, with and without trust in other relays, ISC
 // dhcrelay and dnsmasq: ours does what it has to, and every case in which a peer does something else is explained in
-// docs/dhcp-relay.md.
+// PEERS.md.
 func TestDifferential6(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make network namespaces and run the peers")
@@ -67,13 +67,13 @@ func TestDifferential6(t *testing.T) {
 	if log.Len() > 0 {
 		t.Logf("peers are left out:\n%s", &log)
 	}
-	docs, err := os.ReadFile("../../../../docs/dhcp-relay.md")
+	docs, err := os.ReadFile("PEERS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, found := strings.Cut(string(docs), "### The same DHCPv6 messages through others")
 	if !found {
-		t.Fatal("docs/dhcp-relay.md has no table of DHCPv6")
+		t.Fatal("PEERS.md has no table of DHCPv6")
 	}
 	if len(comparisons) != len(ourBehaviour6) {
 		t.Errorf("%d cases, want %d", len(comparisons), len(ourBehaviour6))
@@ -85,7 +85,7 @@ func TestDifferential6(t *testing.T) {
 			}
 		}
 		if c.Differs() && !strings.Contains(table, "| `"+c.Name+"` |") {
-			t.Errorf("%s: docs/dhcp-relay.md does not explain %v", c.Name, c.Results)
+			t.Errorf("%s: PEERS.md does not explain %v", c.Name, c.Results)
 		}
 	}
 }

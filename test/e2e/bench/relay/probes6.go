@@ -46,7 +46,7 @@ func padded(length int) func(*sending6) {
 
 func asAnswered(*answer6) {}
 
-// probes6 are the cases. Their names are those of the table of DHCPv6 in docs/dhcp-relay.md.
+// probes6 are the cases. Their names are those of the table of DHCPv6 in PEERS.md.
 var probes6 = []probe6{
 	{name: "solicit", what: "a SOLICIT"},
 	{name: "information", what: "an INFORMATION-REQUEST", request: kind(11)},

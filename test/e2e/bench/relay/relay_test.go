@@ -44,7 +44,7 @@ var ourBehaviour = map[string]string{
 }
 
 // TestDifferential sends the same packets through dhcp-relay and its peers: ours does what it has to, and every case
-// in which a peer does something else is explained in docs/dhcp-relay.md.
+// in which a peer does something else is explained in PEERS.md.
 func TestDifferential(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make network namespaces and run the peers")
@@ -57,7 +57,7 @@ func TestDifferential(t *testing.T) {
 	if log.Len() > 0 {
 		t.Logf("peers are left out:\n%s", &log)
 	}
-	docs, err := os.ReadFile("../../../../docs/dhcp-relay.md")
+	docs, err := os.ReadFile("PEERS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestDifferential(t *testing.T) {
 			t.Errorf("%s (%s): got %q, want %q", c.Name, c.What, got, want)
 		}
 		if c.Differs() && !strings.Contains(string(docs), "| `"+c.Name+"` |") {
-			t.Errorf("%s: docs/dhcp-relay.md does not explain %v", c.Name, c.Results)
+			t.Errorf("%s: PEERS.md does not explain %v", c.Name, c.Results)
 		}
 	}
 }
