@@ -16,6 +16,7 @@ type Code uint8
 const (
 	Cancelled         Code = 1
 	InvalidArgument   Code = 3
+	DeadlineExceeded  Code = 4
 	NotFound          Code = 5
 	PermissionDenied  Code = 7
 	ResourceExhausted Code = 8

@@ -47,7 +47,7 @@ func (f *Front) configFor(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 	if named {
 		made.route = chosen.route
 	}
-	if c, ok := hello.Conn.(*conn); ok {
+	if c := connBelow(hello.Conn); c != nil {
 		c.agreed.Store(made)
 	}
 	return config, nil

@@ -2,7 +2,6 @@ package web
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -160,8 +159,8 @@ func (c *conn) copyFile(w io.Writer, file io.Reader) (int64, error) {
 type below struct{}
 
 func withBelow(ctx context.Context, c net.Conn) context.Context {
-	if secure, ok := c.(*tls.Conn); ok {
-		c = secure.NetConn()
+	if under := connBelow(c); under != nil {
+		return context.WithValue(ctx, below{}, under)
 	}
-	return context.WithValue(ctx, below{}, c)
+	return ctx
 }

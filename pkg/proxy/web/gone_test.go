@@ -119,7 +119,7 @@ func TestNobodyIsToldWhoHasGone(t *testing.T) {
 	metrics := NewMetrics(prometheus.NewRegistry())
 	w := httptest.NewRecorder()
 	(&proxy{route: "r", metrics: metrics.route("r")}).
-		fail(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/x", nil), fmt.Errorf("read: %w", context.Canceled))
+		fail(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/x", nil), fmt.Errorf("read: %w", context.Canceled), 0)
 	if w.Code != http1.CodeGone || w.Body.Len() > 0 {
 		t.Errorf("got %d %q", w.Code, w.Body)
 	}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -70,4 +71,32 @@ func overdue(r *http.Request, took time.Duration) bool {
 	unit := map[byte]float64{'H': 3600, 'M': 60, 'S': 1, 'm': 1e-3, 'u': 1e-6, 'n': 1e-9}[text[last]]
 	n, err := strconv.ParseUint(text[:last], 10, 27) // eight digits at most
 	return err == nil && unit > 0 && took.Seconds() >= 0.9*unit*float64(n)
+}
+
+// textCancelled is the message of a call that its endpoint cancelled.
+const textCancelled = "stack-proxy: the backend cancelled the call"
+
+// streamError is a stream's end in HTTP/2 as net/http's own error converts to, by its method As.
+type streamError struct {
+	StreamID uint32
+	Code     uint32
+	Cause    error
+}
+
+func (e streamError) Error() string { return "the stream was reset" }
+
+// wasCancelled reports whether an endpoint reset a stream with CANCEL (RFC 9113, section 7): servers of gRPC do so when
+// the call's time is over, or the call is no longer wanted. That is no fault of the endpoint.
+func wasCancelled(err error) bool {
+	const cancel = 8
+	var e streamError
+	return errors.As(err, &e) && e.Code == cancel
+}
+
+// cancelledCode is the status of such a call after some time.
+func cancelledCode(r *http.Request, took time.Duration) reply.Code {
+	if overdue(r, took) {
+		return reply.DeadlineExceeded
+	}
+	return reply.Cancelled
 }

@@ -56,20 +56,6 @@ func (l *listener) count(c *plainConn) bool {
 	return true
 }
 
-// move counts and charges a connection for the client that its PROXY header has told.
-func (c *charge) move(client netip.Addr) error {
-	l := c.listener
-	if !l.conns.Count(c, client, l.settings.Load().MaxPerClient) {
-		l.metrics.refused("client_limit")
-		return sock.ErrClientFull
-	}
-	if why := c.lease.Move(client); !c.closed.Load() && why != admission.Admitted {
-		l.metrics.refused(why.String())
-		return errNoRoom
-	}
-	return nil
-}
-
 // stall is how long a client may take nothing of an answer.
 func (l *listener) stall() time.Duration { return l.settings.Load().Stall }
 
@@ -103,22 +89,12 @@ type conn struct {
 	// request. Nothing more is read then.
 	inBody, spent atomic.Bool
 
-	header bool // begins with a PROXY header
-	once   sync.Once
-	told   net.Addr // what the header told
-	early  []byte
-	broken error
+	client netip.AddrPort // the peer, or what a PROXY header told
+	early  []byte         // what was read before net/http reads
 }
 
-// RemoteAddr is the client's address. It reads the PROXY header first, where there is to be one; net/http asks in
-// the connection's own goroutine.
-func (c *conn) RemoteAddr() net.Addr {
-	c.readHeader()
-	if c.told != nil {
-		return c.told
-	}
-	return net.TCPAddrFromAddrPort(c.peer)
-}
+// RemoteAddr is the client's address.
+func (c *conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.client) }
 
 // LocalAddr implements net.Conn.
 func (c *conn) LocalAddr() net.Addr { return c.socket.LocalAddr() }
@@ -137,37 +113,8 @@ func (c *conn) SetDeadline(t time.Time) error { return c.socket.SetDeadline(t) }
 // SetWriteDeadline implements net.Conn.
 func (c *conn) SetWriteDeadline(t time.Time) error { return c.socket.SetWriteDeadline(t) }
 
-func (c *conn) readHeader() {
-	if !c.header {
-		return
-	}
-	c.once.Do(func() {
-		source, _, early, err := sock.ReadProxyHeader(c.socket)
-		c.early, c.broken = early, err
-		switch {
-		case err != nil:
-			c.listener.metrics.refused("proxy_header")
-			if c.listener.lines.Allow(c.peer.Addr(), "PROXY header") {
-				c.listener.log.Info("PROXY header refused", "peer", c.peer, "error", err)
-			}
-		case source.IsValid():
-			c.told = net.TCPAddrFromAddrPort(source)
-			c.broken = c.move(source.Addr())
-		default: // the load balancer's own
-			c.broken = c.move(c.peer.Addr())
-		}
-		if c.broken != nil {
-			c.resetOnClose()
-		}
-	})
-}
-
 // Read implements net.Conn.
 func (c *conn) Read(b []byte) (int, error) {
-	c.readHeader()
-	if c.broken != nil {
-		return 0, &net.OpError{Op: "read", Net: "tcp", Err: c.broken} // net/http answers other errors with a 400
-	}
 	if len(c.early) > 0 {
 		c.spoke.Store(true)
 		n := copy(b, c.early)

@@ -146,15 +146,18 @@ func (c *plainConn) HandOff(fd int, early []byte) {
 		c.release()
 		return
 	}
-	next := &conn{charge: c.charge, socket: socket, early: early, header: c.header}
+	next := &conn{charge: c.charge, socket: socket, early: early, client: c.peer}
 	next.stall.most = c.listener.stall()
 	if next.server.ConnState != nil {
 		next.idling.limit = next.server.idle
 	}
 	next.spoke.Store(len(early) > 0)
 	served := net.Conn(next)
+	if c.header {
+		served = &proxyConn{conn: next}
+	}
 	if c.server.secure {
-		served = tls.Server(next, c.listener.tls) // the handshake is in the connection's own goroutine
+		served = tls.Server(served, c.listener.tls) // the handshake is in the connection's own goroutine
 	}
 	if !c.serve(next) || !c.server.connections.push(served) {
 		_ = next.Close()

@@ -21,7 +21,7 @@ import (
 
 const plainPost = "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello"
 
-// A POST is sent once, whatever becomes of it: on a connection of its own, and not again.
+// A POST is sent once, whatever becomes of it, and not again: on a new connection, or one that was used just now.
 func TestPostIsSentOnce(t *testing.T) {
 	t.Parallel()
 	withAndWithout(t, testPostIsSentOnce)
@@ -271,5 +271,39 @@ func testPostsLeaveOthersTheirConnections(t *testing.T, _ starter) {
 	}
 	if n := accepted.Load() - before; n != 0 {
 		t.Errorf("%d clients of %d have lost their connection to the endpoint", n, clients)
+	}
+}
+
+// A POST goes on a connection that was used just now, but on none that an endpoint may be about to close.
+func TestPostTakesWhatWasUsedJustNow(t *testing.T) {
+	t.Parallel()
+	var connections atomic.Int64
+	addr, _ := rawEndpoint(t, func(conn net.Conn) {
+		connections.Add(1)
+		for reader := bufio.NewReader(conn); ; {
+			request, err := http.ReadRequest(reader)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, request.Body)
+			_, _ = io.WriteString(conn, fine)
+		}
+	})
+	r := start(t, Settings{Pool: pool(addr)})
+	c := r.talk(t)
+	eventually(t, "a POST shares a connection", func() bool { // on a machine that is busy, a second may pass in between
+		before := connections.Load()
+		c.ask(t, plainGet)
+		c.ask(t, plainPost)
+		return connections.Load() == before
+	})
+	before := connections.Load()
+	time.Sleep(3 * loop.Tick)
+	if c.ask(t, plainPost); connections.Load() == before {
+		t.Error("a POST went on a connection that was idle for more than a second")
+	}
+	_ = c.Conn.Close()
+	if err := r.stop(); err != nil { // or the endpoint waits for us
+		t.Error(err)
 	}
 }

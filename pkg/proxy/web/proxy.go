@@ -13,8 +13,10 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/endpoint"
@@ -53,7 +55,7 @@ func newProxy(
 		Rewrite:       p.rewrite,
 		Transport:     p.transport,
 		FlushInterval: -1,
-		ErrorHandler:  p.fail,
+		ErrorHandler:  func(w http.ResponseWriter, r *http.Request, err error) { p.fail(w, r, err, 0) },
 		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	return p
@@ -61,9 +63,10 @@ func newProxy(
 
 // ServeHTTP implements http.Handler.
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	begin := time.Now()
 	for _, via := range r.Header["Via"] {
 		if strings.Contains(via, pseudonym) {
-			p.fail(w, r, errLoop)
+			p.fail(w, r, errLoop, 0)
 			return
 		}
 	}
@@ -93,15 +96,20 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	response, err := p.transport.RoundTrip(out) //nolint:bodyclose // by call.end
 	c.interim.end()
 	if err != nil {
-		p.fail(w, r, err)
+		p.fail(w, r, err, time.Since(begin))
 		return
 	}
-	p.pass(w, response)
+	if err := p.pass(w, response); err != nil {
+		if !reply.IsGRPC(r) || !wasCancelled(err) {
+			panic(http.ErrAbortHandler)
+		}
+		w.Header()[trailerStatus] = []string{strconv.Itoa(int(cancelledCode(r, time.Since(begin))))}
+		w.Header()[trailerMessage] = []string{textCancelled}
+	}
 }
 
-// pass gives the answer to the client. Where the answer breaks off, or the client does not take it, it panics, so that
-// the connection ends, or the stream.
-func (p *proxy) pass(w http.ResponseWriter, response *http.Response) {
+// pass gives the answer to the client. Its error is that the answer breaks off, or the client does not take it.
+func (p *proxy) pass(w http.ResponseWriter, response *http.Response) error {
 	header := w.Header()
 	http1.SetAnswerHeader(header, response.Header)
 	if response.StatusCode == http.StatusNoContent {
@@ -120,7 +128,7 @@ func (p *proxy) pass(w http.ResponseWriter, response *http.Response) {
 		_ = flush()
 	}
 	if err := copyBody(w, response.Body, flush); err != nil {
-		panic(http.ErrAbortHandler)
+		return err
 	}
 	if len(response.Trailer) > 0 {
 		_ = flush() // or net/http could find a length for a short answer, and leave no place for trailers
@@ -132,6 +140,7 @@ func (p *proxy) pass(w http.ResponseWriter, response *http.Response) {
 	for name, values := range response.Trailer {
 		header[prefix+name] = values
 	}
+	return nil
 }
 
 // copyBody copies until the end. What has come is flushed, however long the rest takes; of a long answer that comes
@@ -188,8 +197,8 @@ func peerOf(r *http.Request) netip.Addr {
 
 var errLoop = errors.New("the request has been here before: the backend leads back to this proxy")
 
-// fail answers for the endpoint, and says which route and why.
-func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
+// fail answers for the endpoint after some time, and says which route and why.
+func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error, took time.Duration) {
 	code, reason := failureOf(err)
 	switch {
 	case errors.Is(err, errLoop):
@@ -214,11 +223,14 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if code == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
 	}
-	status := reply.Unavailable
-	if reason == reasonBody {
+	text, status := p.sayFailure(code, reason), reply.Unavailable
+	switch {
+	case reason == reasonBody:
 		status = reply.InvalidArgument
+	case wasCancelled(err):
+		text, status = textCancelled, cancelledCode(r, took)
 	}
-	reply.Write(w, r, code, status, p.sayFailure(code, reason))
+	reply.Write(w, r, code, status, text)
 }
 
 // failureOf is the code and the reason of a request that no endpoint has answered.

@@ -167,7 +167,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if fault := clientFault(r, c.body); fault != nil {
 			return endpoint.Spoiled, fault
 		}
-		if sock.Exhausted(err) || c.body.partial() {
+		if sock.Exhausted(err) || c.body.partial() || wasCancelled(err) {
 			return endpoint.Spoiled, err
 		}
 		t.upstreams.drop(e.Addr)
