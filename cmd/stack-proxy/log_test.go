@@ -399,3 +399,36 @@ func TestSecondSignalEndsAtOnceWithAStuckLog(t *testing.T) {
 		t.Errorf("it ended with %v", err)
 	}
 }
+
+// A drain may take as long as the routes say, and not only as long as the rest of the program.
+func TestDrainLastsAsLongAsRoutesMay(t *testing.T) {
+	p := startProgram(t, "errors")
+	go func() { _, _ = io.Copy(io.Discard, p.log) }()
+	open, err := net.Dial("tcp", p.web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	_ = open.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := io.WriteString(open, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	p.until("the request is taken up", func() bool { return p.metric("stack_proxy_http_requests_in_flight") > 0 })
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-p.exited:
+		t.Fatalf("it ended with %v, and a request was under way", err)
+	case <-time.After(5 * time.Second): // that is more than what is added to the routes' time
+	}
+	_, _ = io.WriteString(open, "123456789")
+	response, err := http.ReadResponse(bufio.NewReader(open), nil)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("got %v, %v", response, err)
+	}
+	_ = response.Body.Close()
+	if err := <-p.exited; err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
