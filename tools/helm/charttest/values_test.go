@@ -164,3 +164,17 @@ func TestEveryRouteFieldIsKnown(t *testing.T) {
 		}
 	}
 }
+
+// TestRefusalsNameWhatIsWanted, and not null, which Helm takes out of the values before the schema sees them.
+func TestRefusalsNameWhatIsWanted(t *testing.T) {
+	for text, want := range map[string]string{
+		"replicas: many": "got string, want integer", "relay: {maxHops: many}": "got string, want integer",
+		"logFormat: xml": "value must be one of 'json', 'text'", "publicIP: [192.0.2.1]": "got array, want string",
+	} {
+		_, err := inProcess(release{}, from(t, text))
+		if said := fmt.Sprint(err); err == nil || !strings.Contains(said, want) || strings.Contains(said, "null") || strings.Contains(said, "<nil>") {
+			t.Errorf("%s: says %v\nwant %q", text, err, want)
+		}
+	}
+	rendersFrom(t, "replicas: null\nproxy: null\npublicIP: null")
+}
