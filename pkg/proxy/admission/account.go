@@ -65,8 +65,8 @@ func (r Refusal) String() string {
 const (
 	// clientShare is the part of the memory that a client may have on a route, as a divisor.
 	clientShare = 2
-	// spareShare is the part of the memory up to which spares are granted, as a divisor.
-	spareShare = 4
+	// lentShare is the part of the memory that large buffers may have in all, as a divisor.
+	lentShare = 4
 	// routeShare is the part of the room that is divided among the routes for themselves, as a divisor.
 	routeShare = 2
 	// stale is the time without progress after which a connection is evicted for another one of the same client.
@@ -97,10 +97,9 @@ type Account struct {
 	room    int64 // bytes that may be charged now: memory, or less, for what the next look finds
 	full    bool  // it has none, or is not measured: newcomers need not wait for the next look
 	used    int64
-	leaving int64               // the charge of the evicted holders that have not ended yet
-	spared  int64               // the part of used that is spares
-	wanting int64               // the number of spares
-	sparing map[*Lease]struct{} // the leases with a part of spared
+	leaving int64 // the charge of the evicted holders that have not ended yet
+	lent    int64 // bytes of large buffers, which are in no charge
+	long    int64 // the number of streams that may have such
 	routes  []*Route
 	free    []*client // unused, for the next clients
 	gone    []Holder  // a buffer of shed
@@ -112,7 +111,7 @@ func New(l Limits, log *slog.Logger) *Account {
 		log = slog.New(slog.DiscardHandler)
 	}
 	a := &Account{memory: max(l.Memory, 1), began: time.Now(), log: log, wake: make(chan struct{}, 1)}
-	a.room, a.full, a.sparing = a.memory, true, map[*Lease]struct{}{}
+	a.room, a.full = a.memory, true
 	a.price = a.memory / int64(max(l.Descriptors, 1))
 	return a
 }
@@ -234,8 +233,6 @@ func (a *Account) makeRoom(c *client, need, bound int64, gone *victims) Refusal 
 		switch {
 		case !greedy && a.used+need <= bound:
 			return Admitted
-		case a.reclaim():
-			continue
 		case greedy:
 			if l = c.oldest(a.now.Load()); l == nil || !l.stale() {
 				return ClientShare
@@ -250,34 +247,6 @@ func (a *Account) makeRoom(c *client, need, bound int64, gone *victims) Refusal 
 		}
 		gone.add(l.holder)
 		a.evict(l, c)
-	}
-}
-
-// reclaim takes back the spares before any lease is evicted: a running download would be evicted first, as the one with
-// the largest charge. The holder notices when it asks for its spare again. A stale lease keeps its spare, since the
-// buffers of its connection stay full. reclaim reports whether it took any back. The caller holds mu.
-func (a *Account) reclaim() bool {
-	before := a.spared
-	for l := range a.sparing {
-		if !l.stale() {
-			l.reclaims++
-			a.spare(l, -l.spare)
-		}
-	}
-	return a.spared < before
-}
-
-// spare changes a lease's spare by so many bytes. The caller holds mu.
-func (a *Account) spare(l *Lease, more int64) {
-	if more == 0 {
-		return
-	}
-	l.spare += more
-	l.charge += more
-	a.spared += more
-	a.add(l.client, more)
-	if a.sparing[l] = struct{}{}; l.spare == 0 {
-		delete(a.sparing, l)
 	}
 }
 
@@ -325,6 +294,7 @@ func (a *Account) evict(l *Lease, by *client) {
 	c.route.evicted++
 	l.leaving = l.charge
 	a.leaving += l.charge
+	a.settle(l)
 	a.release(l)
 	if c != by {
 		a.forget(c)
@@ -336,23 +306,17 @@ func (a *Account) release(l *Lease) {
 	c := l.client
 	c.remove(l)
 	a.add(c, -l.charge)
-	a.spared -= l.spare
-	delete(a.sparing, l)
-	a.wanting -= l.wanting
-	l.charge, l.spare, l.wanting = 0, 0, 0
+	l.charge = 0
 }
 
-// shed takes back the spares, and evicts leases until all that sums up to so many bytes: of the client with the largest
-// charge, the one without progress for longest, each time.
+// shed evicts leases until that sums up to so many bytes: of the client with the largest charge, the one without progress
+// for longest, each time.
 func (a *Account) shed(bytes int64) {
 	if bytes <= 0 {
 		return
 	}
 	a.mu.Lock()
 	gone := a.gone[:0]
-	bytes -= a.spared
-	a.reclaim()
-	bytes += a.spared
 	for bytes > 0 && a.used > 0 {
 		share := a.share()
 		top := a.top(func(r *Route) bool { return r.used > share })

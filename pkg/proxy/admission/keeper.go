@@ -98,7 +98,7 @@ func (r *Route) Crowded() bool {
 	a := r.account
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.used-a.spared > a.memory/busyPart || a.short.Load()
+	return a.used > a.memory/busyPart || a.short.Load()
 }
 
 func (a *Account) busy() bool {
@@ -191,7 +191,10 @@ func (k *keeper) look(now time.Duration) {
 	k.tune(used, limit)
 	overworked := k.overworked()
 	a, free, shed := k.account, limit/100*shedAt-used, int64(0)
-	a.short.Store(free < limit/100*nearly)
+	short := free < limit/100*nearly
+	if began := !a.short.Swap(short) && short; began {
+		k.shed = now // streams give large buffers back first
+	}
 	if overworked > 0 {
 		k.refuse = now + refuseFor
 	}

@@ -54,27 +54,27 @@ func TestBurstWaitsForRoom(t *testing.T) {
 	})
 }
 
-// What a holder can do without takes nothing from others, nor more than a part, and all have the same of it.
-func TestSpareTakesNothing(t *testing.T) {
+// Large buffers take nothing from others, nor more than a part, and all streams have the same of it.
+func TestLargeBuffersTakeNothing(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	synctest.Test(t, func(t *testing.T) {
 		a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
 		r := a.Route("web")
 		sizes := []int64{10, 40, 200}
 		var all []*connection
-		spares := make([]admission.Spare, 9)
+		loans := make([]admission.Loan, 9)
 		ask := func(want ...int) {
 			t.Helper()
 			for i := range want { // the first may have to make way for the last
-				all[i].Spare(&spares[i], sizes...)
+				all[i].Lend(&loans[i], sizes...)
 			}
 			for i, size := range want {
-				if fit := all[i].Spare(&spares[i], sizes...); fit != size {
+				if fit := all[i].Lend(&loans[i], sizes...); fit != size {
 					t.Errorf("connection %d of %d has size %d, want %d", i, len(want), fit, size)
 				}
 			}
 		}
-		for n := range spares { // each takes 1 for itself
+		for n := range loans { // each takes 1 for itself
 			some, _ := open(t, r, address(n), 1, one)
 			all = append(all, some...)
 		}
@@ -83,7 +83,7 @@ func TestSpareTakesNothing(t *testing.T) {
 		ask(2, 2, 2, 2, 2, 2)
 		ask(1, 1, 1, 1, 1, 1, 1)
 		for i := 1; i < len(all); i++ {
-			all[i].Spare(&spares[i])
+			all[i].Lend(&loans[i])
 		}
 		ask(3)
 		ask(2, 2)
@@ -96,105 +96,52 @@ func TestSpareTakesNothing(t *testing.T) {
 		kept(t, a, g)
 		g.used.Store((1 << 30) / 100 * 60)
 		time.Sleep(time.Second)
-		if all[0].Spare(&spares[0], sizes...) != 0 || evicted(all) > 0 {
+		if all[0].Lend(&loans[0], sizes...) != 0 || evicted(all) > 0 {
 			t.Error("the container's memory is short")
 		}
 	})
 }
 
-// In the first moments of a flood a machine's running download has large buffers, and so the most, while each attacker
-// has little: the buffers go, not the download. A download that nobody reads goes with what it has.
+// In the first moments of a flood a machine's running download has large buffers, while each attacker has little: the
+// download is not given up for what it has of them.
 func TestF2RunningDownloadIsNotGivenUp(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	sizes := []int64{640 << 10, 2 << 20, 8 << 20}
 	connect := admission.Cost{Memory: 24 << 10, Descriptors: 2}
-	for name, reads := range map[string]bool{"read": true, "not read": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := admission.New(admission.Limits{Memory: 122 << 20, Descriptors: 1 << 20}, nil)
-				files, web := a.Route("files"), a.Route("web")
-				for n := range 4 {
-					a.Route(string(rune('a' + n)))
-				}
-				all, _ := open(t, files, address(200), 1, connect)
-				download, spare := all[0], admission.Spare{}
-				if fit := download.Spare(&spare, sizes...); fit != len(sizes) {
-					t.Fatalf("size %d fits in an empty container", fit)
-				}
-				if !reads {
-					time.Sleep(time.Minute)
-				}
-				g := &gauge{}
-				g.used.Store(g.Limit() / 100 * 50)
-				kept(t, a, g)
-				time.Sleep(time.Second)
-				if reads {
-					download.Touch()
-				}
-				var flood []*connection
-				for n := range 2000 {
-					c := &connection{}
-					if web.Admit(&c.Lease, c, address(n%64), connect) == admission.Admitted &&
-						c.Grow(240<<10) == admission.Admitted {
-						flood = append(flood, c)
-					}
-					if n%100 == 99 {
-						time.Sleep(admission.HoldTime)
-					}
-				}
-				if len(flood) < 100 {
-					t.Fatalf("the flood has %d connections", len(flood))
-				}
-				if gone := download.evicted.Load(); gone == reads {
-					t.Errorf("the download was given up: %v", gone)
-				}
-				if fit := download.Spare(&spare, sizes...); fit != 0 {
-					t.Errorf("in the flood size %d fits", fit)
-				}
-			})
-		})
-	}
-}
-
-// What is taken back is charged once, and can be had again when there is room.
-func TestSpareIsTakenBack(t *testing.T) {
-	a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
-	r := a.Route("web")
-	all, _ := open(t, r, address(1), 3, one)
-	spares := make([]admission.Spare, 3)
-	for i, c := range all {
-		if c.Spare(&spares[i], 60) != 1 {
-			t.Fatalf("connection %d has no spare", i)
+	synctest.Test(t, func(t *testing.T) {
+		a := admission.New(admission.Limits{Memory: 122 << 20, Descriptors: 1 << 20}, nil)
+		files, web := a.Route("files"), a.Route("web")
+		for n := range 4 {
+			a.Route(string(rune('a' + n)))
 		}
-	}
-	var others []*connection
-	for n := range 3 {
-		some, why := open(t, r, address(2+n), 332, one)
-		if others = append(others, some...); why != admission.Admitted {
-			t.Errorf("client %d has %d, then %s", n, len(some), why)
+		all, _ := open(t, files, address(200), 1, connect)
+		download, loan := all[0], admission.Loan{}
+		if fit := download.Lend(&loan, sizes...); fit != len(sizes) {
+			t.Fatalf("size %d fits in an empty container", fit)
 		}
-	}
-	if _, why := open(t, r, address(9), 2, one); why != admission.Admitted {
-		t.Errorf("the last of all: %s", why)
-	}
-	if n := evicted(all) + evicted(others); n != 1 { // 3 + 996 + 2
-		t.Errorf("%d were given up", n)
-	}
-	for _, c := range others {
-		c.Release()
-	}
-	for i, c := range all {
-		if c.Spare(&spares[i], 60) != 1 {
-			t.Errorf("connection %d gets no spare again", i)
+		g := &gauge{}
+		g.used.Store(g.Limit() / 100 * 50)
+		kept(t, a, g)
+		time.Sleep(time.Second)
+		download.Touch()
+		var flood []*connection
+		for n := range 2000 {
+			c := &connection{}
+			if web.Admit(&c.Lease, c, address(n%64), connect) == admission.Admitted &&
+				c.Grow(240<<10) == admission.Admitted {
+				flood = append(flood, c)
+			}
+			if n%100 == 99 {
+				time.Sleep(admission.HoldTime)
+			}
 		}
-		c.Spare(&spares[i])
-		c.Release()
-	}
-	for client, n := range map[int]int{20: 500, 21: 498} {
-		if all, why := open(t, r, address(client), n, one); len(all) != n {
-			t.Errorf("of %d only %d fit: %s", n, len(all), why)
+		if len(flood) < 100 {
+			t.Fatalf("the flood has %d connections", len(flood))
 		}
-	}
+		if download.evicted.Load() {
+			t.Error("the download was given up")
+		}
+	})
 }
 
 // A client of which a request was refused opens no connections for a while, so that it does not keep the processor busy
@@ -343,14 +290,14 @@ func TestShedsInProportion(t *testing.T) {
 }
 
 // One connection, or a few, get large buffers also in the chart's container; many share what there is.
-func TestSpareInSmallContainer(t *testing.T) {
+func TestLargeBuffersInSmallContainer(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	sizes := []int64{640 << 10, 2 << 20, 8 << 20}
 	for n, fit := range map[int]int{1: 3, 4: 2, 16: 1, 200: 0} {
 		synctest.Test(t, func(t *testing.T) {
 			a := admission.New(admission.Limits{Memory: 122 << 20, Descriptors: 1 << 20}, nil)
 			r, m := a.Route("tcp"), &measured{limit: 256 << 20, idle: 40 << 20}
-			spares := make([]admission.Spare, n)
+			loans := make([]admission.Loan, n)
 			for i := range n {
 				some, _ := open(t, r, address(i), 1, admission.Cost{Memory: 20 << 10})
 				m.set(append(m.all, some...))
@@ -364,11 +311,11 @@ func TestSpareInSmallContainer(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 				for i, c := range m.all {
 					c.Touch()
-					c.Spare(&spares[i], sizes...)
+					c.Lend(&loans[i], sizes...)
 				}
 			}
 			for i, c := range m.all {
-				if got := c.Spare(&spares[i], sizes...); got != fit {
+				if got := c.Lend(&loans[i], sizes...); got != fit {
 					t.Fatalf("connection %d of %d has size %d, want %d", i, n, got, fit)
 				}
 			}
@@ -404,7 +351,7 @@ func TestLittleMemoryServesOneAfterTheOther(t *testing.T) {
 }
 
 // What a flood takes from a download in bulk comes back: once the attackers have left, it has large buffers as before.
-func TestSpareIsBackAfterAFlood(t *testing.T) {
+func TestLargeBuffersAreBackAfterAFlood(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	sizes := []int64{640 << 10, 2 << 20, 8 << 20}
 	synctest.Test(t, func(t *testing.T) {
@@ -417,13 +364,13 @@ func TestSpareIsBackAfterAFlood(t *testing.T) {
 			if why != admission.Admitted {
 				t.Fatal(why)
 			}
-			spare := admission.Spare{}
+			loan := admission.Loan{}
 			for range 20 {
 				some[0].Touch()
-				some[0].Spare(&spare, sizes...)
+				some[0].Lend(&loan, sizes...)
 				time.Sleep(50 * time.Millisecond)
 			}
-			fit := some[0].Spare(&spare, sizes...)
+			fit := some[0].Lend(&loan, sizes...)
 			if (fit == len(sizes)) != want || r.Crowded() == want || evicted(some) > 0 {
 				t.Errorf("size %d fits, crowded: %v, given up: %d", fit, r.Crowded(), evicted(some))
 			}

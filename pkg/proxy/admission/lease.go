@@ -16,14 +16,13 @@ type Lease struct {
 	progress atomic.Int64 // the time of the holder's last progress, by the account's clock
 
 	// Guarded by the account's mutex.
-	client   *client // nil after eviction or release
-	charge   int64
-	leaving  int64 // the charge at eviction, until the release
-	spare    int64 // the part of charge that the holder can do without
-	wanting  int64 // the number of the holder's spares
-	reclaims int   // how often the account took spare back
-	since    int64 // progress when the lease was put into the client's list
-	link     list.Link[*Lease]
+	client  *client // nil after eviction or release
+	charge  int64
+	leaving int64 // the charge at eviction, until the release
+	lent    int64 // bytes of the holder's large buffers
+	long    int64 // the number of its streams that may have such
+	since   int64 // progress when the lease was put into the client's list
+	link    list.Link[*Lease]
 }
 
 // Touch notes progress of the holder. Of a client's leases, the one without progress for longest is evicted first.
@@ -70,19 +69,18 @@ func (l *Lease) Grow(bytes int64) Refusal {
 	return why
 }
 
-// Spare is a part of a [Lease]'s charge that its holder can do without: larger buffers. The zero Spare has no charge.
-type Spare struct {
-	size     int64
-	reclaims int  // the lease's reclaims when size was charged; if there was one since, size is not charged any more
-	wants    bool // it is counted in the account's wanting
+// Loan is what a stream has of large buffers, which no charge contains. The zero Loan is none.
+type Loan struct {
+	size int64
+	long bool // it is counted in the account's long
 }
 
-// Spare charges s with the largest size that fits, in place of its former one. The sizes are in bytes and ascending. A
-// size fits if every spare of the account could have it within a part of the memory: so all spares are equal, in
-// whichever order the holders asked, and no lease is evicted for them. Spare returns how many of the sizes fit; 0 is
-// none. The holder calls it again with each progress, and without sizes at the end.
-func (l *Lease) Spare(s *Spare, sizes ...int64) (fit int) {
-	if l.route == nil || !s.wants && len(sizes) == 0 {
+// Lend gives a stream large buffers of the largest size that fits, in place of its former ones. The sizes are in bytes and
+// ascending. A size fits while memory is not short, if every long stream could have it within a part of the memory: so
+// all streams have the same size, in whichever order they asked. Lend returns how many of the sizes fit; 0 is none. The
+// holder calls it again as the stream gets on, and without sizes at its end.
+func (l *Lease) Lend(to *Loan, sizes ...int64) (fit int) {
+	if l.route == nil || !to.long && len(sizes) == 0 {
 		return len(sizes)
 	}
 	a := l.route.account
@@ -91,27 +89,31 @@ func (l *Lease) Spare(s *Spare, sizes ...int64) (fit int) {
 	if l.client == nil {
 		return 0
 	}
-	if wants := len(sizes) > 0; wants != s.wants {
-		s.wants = wants
+	if long := len(sizes) > 0; long != to.long {
+		to.long = long
 		by := int64(1)
-		if !wants {
+		if !long {
 			by = -1
 		}
-		l.wanting += by
-		a.wanting += by
+		l.long += by
+		a.long += by
 	}
-	if s.reclaims != l.reclaims {
-		s.size, s.reclaims = 0, l.reclaims
-	}
-	var size int64
-	bound := min(a.memory/spareShare-a.spared, a.memory-a.used) + s.size
-	for fit < len(sizes) && !a.short.Load() && sizes[fit]*a.wanting <= a.memory/spareShare && sizes[fit] <= bound {
+	most, size := a.memory/lentShare, int64(0)
+	for fit < len(sizes) && !a.short.Load() && sizes[fit]*a.long <= most && sizes[fit] <= most-a.lent+to.size {
 		size = sizes[fit]
 		fit++
 	}
-	a.spare(l, size-s.size)
-	s.size = size
+	l.lent += size - to.size
+	a.lent += size - to.size
+	to.size = size
 	return fit
+}
+
+// settle takes a lease's loans off the account. The caller holds mu.
+func (a *Account) settle(l *Lease) {
+	a.lent -= l.lent
+	a.long -= l.long
+	l.lent, l.long = 0, 0
 }
 
 // Short reports whether the container has little free memory: buffers should hold as little as they can.
@@ -146,16 +148,12 @@ func (l *Lease) Move(to netip.Addr) Refusal {
 	case c.addr == limit.Key(to):
 		why = Admitted
 	default:
-		charge, spare, wanting := l.charge, l.spare, l.wanting
+		charge := l.charge
 		a.release(l)
 		a.forget(c)
 		// The connection was admitted before: it may use all of the memory.
-		if why = a.admit(l, limit.Key(to), charge, a.memory, true, &gone); why == Admitted {
-			l.charge -= spare
-			a.add(l.client, -spare)
-			a.spare(l, spare)
-			l.wanting = wanting
-			a.wanting += wanting
+		if why = a.admit(l, limit.Key(to), charge, a.memory, true, &gone); why != Admitted {
+			a.settle(l)
 		}
 		l.route.refused[why]++
 	}
@@ -175,6 +173,7 @@ func (l *Lease) Release() {
 	a.leaving -= l.leaving
 	l.leaving = 0
 	if c := l.client; c != nil {
+		a.settle(l)
 		a.release(l)
 		a.forget(c)
 	}

@@ -65,8 +65,8 @@ func TestPressureTakesBuffersBeforeConnections(t *testing.T) {
 		g.used.Store(100 << 20)
 		kept(t, a, g)
 		time.Sleep(time.Second)
-		spare := admission.Spare{}
-		if fit := all[0].Spare(&spare, 8<<20); fit != 1 {
+		loan := admission.Loan{}
+		if fit := all[0].Lend(&loan, 8<<20); fit != 1 {
 			t.Fatal("a download gets no large buffers")
 		}
 		g.used.Store(g.Limit()/100*66 + 3<<20)

@@ -36,22 +36,21 @@ var (
 	// received is how many bytes an endpoint may send before they are read (SO_RCVBUF); the kernel takes as much again
 	// for itself.
 	received = [...]int{Least: 32 << 10, Small: 32 << 10, Medium: 256 << 10, Large: 512 << 10, Largest: 4 << 20}
-	// costs are charged for the sizes after Small, in addition to the connection's own cost.
+	// costs is what the kernel may hold of a stream with the sizes after Small.
 	costs = []int64{640 << 10, 2 << 20, 8 << 20}
 )
 
 // StreamBuffers are the buffers of a stream now. The zero StreamBuffers are small.
 type StreamBuffers struct {
-	size  Buffers
-	spare admission.Spare
+	size Buffers
+	loan admission.Loan
 }
 
-// Resize charges the lease for the largest buffers that there is room for, up to most, in place of what it was charged
-// for them before; small ones cost nothing, and a stream that is at its end has them (most is Small). It bounds how
-// much dst holds for its peer, and reports the size and whether it has changed. A long stream calls it again as it
+// Resize gives the stream the largest buffers that there is room for, up to most; a stream that is at its end has small
+// ones (most is Small). It bounds how much dst holds for its peer, and reports the size and whether it has changed. A long stream calls it again as it
 // gets on.
 func (b *StreamBuffers) Resize(lease *admission.Lease, dst syscall.Conn, most Buffers) (size Buffers, changed bool) {
-	size = Buffers(lease.Spare(&b.spare, costs[:most]...))
+	size = Buffers(lease.Lend(&b.loan, costs[:most]...))
 	if most > Small && lease.Short() {
 		size = Least
 	}
