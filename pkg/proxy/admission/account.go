@@ -93,16 +93,15 @@ type Account struct {
 	wake   chan struct{}
 	log    *slog.Logger
 
-	mu      sync.Mutex
-	room    int64 // bytes that may be charged now: memory, or less, for what the next look finds
-	full    bool  // it has none, or is not measured: newcomers need not wait for the next look
-	used    int64
-	leaving int64 // the charge of the evicted holders that have not ended yet
-	lent    int64 // bytes of large buffers, which are in no charge
-	long    int64 // the number of streams that may have such
-	routes  []*Route
-	free    []*client // unused, for the next clients
-	gone    []Holder  // a buffer of shed
+	mu     sync.Mutex
+	room   int64 // bytes that may be charged now: memory, or less, for what the next look finds
+	full   bool  // it has none, or is not measured: newcomers need not wait for the next look
+	used   int64
+	lent   int64 // bytes of large buffers, which are in no charge
+	long   int64 // the number of streams that may have such
+	routes []*Route
+	free   []*client // unused, for the next clients
+	gone   []Holder  // a buffer of shed
 }
 
 // New makes an account. The logger may be nil.
@@ -292,8 +291,6 @@ func (a *Account) top(of func(*Route) bool) (top *client) {
 func (a *Account) evict(l *Lease, by *client) {
 	c := l.client
 	c.route.evicted++
-	l.leaving = l.charge
-	a.leaving += l.charge
 	a.settle(l)
 	a.release(l)
 	if c != by {

@@ -104,7 +104,7 @@ func (r *Route) Crowded() bool {
 func (a *Account) busy() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.used > a.memory/busyPart || a.room < a.memory || a.crowd()
+	return a.used > a.memory/busyPart || a.room < a.memory
 }
 
 const (
@@ -115,8 +115,7 @@ const (
 )
 
 // Held reports whether a newcomer should wait before it is admitted: because the next look at the container is expected
-// to find room, as many machines that come at one moment use up what may be charged between two looks; or because many
-// evicted connections have not ended, and their memory would be given away twice.
+// to find room, as many machines that come at one moment use up what may be charged between two looks.
 func (r *Route) Held(cost Cost) bool {
 	if r == nil {
 		return false
@@ -124,16 +123,13 @@ func (r *Route) Held(cost Cost) bool {
 	a := r.account
 	a.mu.Lock()
 	after := a.used + a.charge(cost)
-	held := a.crowd() || !a.full && after > a.room && after <= a.memory
+	held := !a.full && after > a.room && after <= a.memory
 	a.mu.Unlock()
 	if held {
 		a.hurry()
 	}
 	return held
 }
-
-// crowd reports whether evicted connections still use an eighth of the memory. The caller holds mu.
-func (a *Account) crowd() bool { return a.leaving > a.memory/8 }
 
 // keeper compares the container's use of memory with its limit.
 type keeper struct {
@@ -211,7 +207,7 @@ func (k *keeper) look(now time.Duration) {
 		shed = max(shed, min(max(overworked, a.used/16), a.used-a.memory/overworkRoom))
 	}
 	a.room -= max(shed, 0)
-	idle := a.used <= a.memory/leastRoom && a.leaving == 0
+	idle := a.used <= a.memory/leastRoom
 	a.mu.Unlock()
 	a.shed(shed)
 	switch {

@@ -209,34 +209,6 @@ func TestCollectorKeepsUp(t *testing.T) {
 	})
 }
 
-// While much of what was evicted has not ended, newcomers wait.
-func TestNewcomersWaitForThoseWhoLeave(t *testing.T) {
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
-	synctest.Test(t, func(t *testing.T) {
-		a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
-		r, cost, g := a.Route("web"), admission.Cost{Memory: 1}, &gauge{}
-		all, _ := open(t, r, address(1), 400, one)
-		kept(t, a, g)
-		time.Sleep(time.Second)
-		if r.Held(cost) {
-			t.Fatal("newcomers wait, and nobody leaves")
-		}
-		g.used.Store((1 << 30) / 100 * 90)
-		time.Sleep(time.Second)
-		g.used.Store(0)
-		time.Sleep(time.Second)
-		if evicted(all) < 200 || !r.Held(cost) {
-			t.Errorf("%d of 400 leave, and newcomers do not wait", evicted(all))
-		}
-		for _, c := range all {
-			c.Release()
-		}
-		if r.Held(cost) {
-			t.Error("newcomers wait although those who left have ended")
-		}
-	})
-}
-
 // measured is a container in which each charged byte stands for several that are used. Only the test sets all, with
 // set, and may read it as it is; the keeper reads it meanwhile.
 type measured struct {

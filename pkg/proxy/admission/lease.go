@@ -16,13 +16,12 @@ type Lease struct {
 	progress atomic.Int64 // the time of the holder's last progress, by the account's clock
 
 	// Guarded by the account's mutex.
-	client  *client // nil after eviction or release
-	charge  int64
-	leaving int64 // the charge at eviction, until the release
-	lent    int64 // bytes of the holder's large buffers
-	long    int64 // the number of its streams that may have such
-	since   int64 // progress when the lease was put into the client's list
-	link    list.Link[*Lease]
+	client *client // nil after eviction or release
+	charge int64
+	lent   int64 // bytes of the holder's large buffers
+	long   int64 // the number of its streams that may have such
+	since  int64 // progress when the lease was put into the client's list
+	link   list.Link[*Lease]
 }
 
 // Touch notes progress of the holder. Of a client's leases, the one without progress for longest is evicted first.
@@ -170,8 +169,6 @@ func (l *Lease) Release() {
 	a := l.route.account
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.leaving -= l.leaving
-	l.leaving = 0
 	if c := l.client; c != nil {
 		a.settle(l)
 		a.release(l)
