@@ -36,6 +36,11 @@ func (l *Limiter) Warn(message string, args func() []any) {
 	l.WarnAt(time.Now().UnixNano(), message, args)
 }
 
+// Error logs an error at the time of the call. See [Limiter.LogAt].
+func (l *Limiter) Error(message string, args func() []any) {
+	l.LogAt(time.Now().UnixNano(), slog.LevelError, message, args)
+}
+
 // WarnAt logs a warning. See [Limiter.LogAt].
 func (l *Limiter) WarnAt(now int64, message string, args func() []any) {
 	l.LogAt(now, slog.LevelWarn, message, args)

@@ -258,19 +258,13 @@ func TestClockSetBackServesNoOldFile(t *testing.T) {
 	for range 100 {
 		known = known || h.leadsTo(now)
 	}
-	if loud := h.loud(missError); !known || !loud {
-		t.Errorf("the directory is known: %v; a first fault is logged: %v", known, loud)
+	if !known {
+		t.Error("the directory is not known")
 	}
 	testclock.Add(t, -time.Hour)
 	publish("two")
 	time.Sleep(2 * fresh)
 	if h.leadsTo(now) {
 		t.Error("the former generation is still served")
-	}
-	if h.loud(missError) {
-		t.Error("a fault is logged twice")
-	}
-	if time.Sleep(quietFor); !h.loud(missError) {
-		t.Error("a fault is not logged again, as long as the clock is behind")
 	}
 }

@@ -97,7 +97,7 @@ func TestHungDiskIsOneRoutesOwn(t *testing.T) {
 	hang(hung)
 	waiting := func(want float64) {
 		t.Helper()
-		gauge := metrics.waits("hung")
+		gauge := metrics.waiting.WithLabelValues("hung")
 		for end := time.Now().Add(time.Minute); testutil.ToFloat64(gauge) != want; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%v wait, want %v", testutil.ToFloat64(gauge), want)

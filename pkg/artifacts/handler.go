@@ -20,6 +20,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/tinkerbell/stack/internal/loglimit"
 )
 
 // Config makes a [Handler].
@@ -38,9 +40,8 @@ type Config struct {
 // Handler serves a directory.
 type Handler struct {
 	config Config
-	log    *slog.Logger
-
-	disk disk
+	log    *loglimit.Limiter
+	disk   disk
 
 	asking sync.Mutex            // whoever finds out whether the directory can be served
 	ready  atomic.Pointer[error] // what came of it last; nil is never
@@ -49,7 +50,6 @@ type Handler struct {
 	gen *generation
 
 	began time.Time
-	said  [misses]atomic.Int64 // when a fault was logged last, in nanoseconds since began; 0 is never
 }
 
 // generation is an open directory.
@@ -65,11 +65,16 @@ func (g *generation) close() error { return errors.Join(g.root.Close(), g.cache.
 
 // New makes a handler. The directory may come later.
 func New(c Config) *Handler {
-	h := &Handler{config: c, log: c.Logger, disk: newDisk(c.Metrics.waits(c.Route)), began: time.Now()}
-	if h.log == nil {
-		h.log = slog.New(slog.DiscardHandler)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return h
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(nil)
+	}
+	return &Handler{
+		config: c, log: loglimit.New(c.Logger, 1, quietFor), disk: newDisk(c.Metrics.waiting.WithLabelValues(c.Route)),
+		began: time.Now(),
+	}
 }
 
 // errSilent is a directory of which nothing is known yet.
@@ -145,7 +150,9 @@ func (h *Handler) reopen() (fs.FileInfo, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // put there by hand
 	case err != nil:
-		h.log.Error("manifest unreadable", "directory", h.config.Directory, "error", err)
+		h.log.Error("manifest unreadable", func() []any {
+			return []any{"directory", h.config.Directory, "error", err}
+		})
 	}
 	if h.gen != nil {
 		_ = h.gen.close()
@@ -206,9 +213,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // broke counts and logs that a file could not be read to its end.
 func (h *Handler) broke(name string, failure error, sent int64) {
 	h.config.Metrics.missed(h.config.Route, missError)
-	if h.loud(missError) {
-		h.log.Error("failed to read file", "file", name, "sent_bytes", sent, "error", failure)
-	}
+	h.log.Error("failed to read file", func() []any {
+		return []any{"file", name, "sent_bytes", sent, "error", failure}
+	})
 }
 
 // served is a file that is being served.
@@ -252,31 +259,21 @@ func (h *Handler) open(name string) (*served, error) {
 // counts each.
 const quietFor = 10 * time.Second
 
-// loud is whether a fault is to be logged.
-func (h *Handler) loud(why miss) bool {
-	last, now := h.said[why].Load(), int64(time.Since(h.began))
-	return (last == 0 || now-last >= int64(quietFor)) && h.said[why].CompareAndSwap(last, now)
-}
-
 // fail answers for a file that cannot be served, and says so if the whole directory is gone.
 func (h *Handler) fail(w http.ResponseWriter, name string, err, gone error) {
 	switch {
 	case errors.Is(err, errDamaged):
-		if h.loud(missDamaged) {
-			h.log.Error("file damaged", "file", name, "error", err)
-		}
+		h.log.Error("file damaged", func() []any { return []any{"file", name, "error", err} })
 		h.config.Metrics.missed(h.config.Route, missDamaged)
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "file is damaged; it is fetched again at the next check", http.StatusServiceUnavailable)
 	case gone != nil:
-		if h.loud(missDirectory) {
-			h.log.Error("files unavailable", "error", err)
-		}
+		h.log.Error("files unavailable", func() []any { return []any{"error", err} })
 		h.config.Metrics.missed(h.config.Route, missDirectory)
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "files are not there yet", http.StatusServiceUnavailable)
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.EIO):
-		h.log.Error("failed to open file", "file", name, "error", err)
+		h.log.Error("failed to open file", func() []any { return []any{"file", name, "error", err} })
 		h.config.Metrics.missed(h.config.Route, missError)
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "failed to open file", http.StatusServiceUnavailable)

@@ -87,7 +87,7 @@ func (e *Endpoint) Succeeded() {
 func (e *Endpoint) Failed(err error) {
 	e.failures.Add(1)
 	p := e.pool
-	p.metrics.failed()
+	p.metrics.failures.Inc()
 	p.look()
 	limit := p.config.Health.Failures
 	if int(e.row.Add(1)) < limit || limit < 0 {
@@ -117,7 +117,7 @@ func (e *Endpoint) Failed(err error) {
 			p.rebuild()
 		}
 	})
-	p.metrics.ejected()
+	p.metrics.ejections.Inc()
 	p.log.Warn("endpoint ejected", "endpoint", e.Addr, "seconds", wait.Seconds(), "error", err)
 	p.rebuild()
 }
@@ -195,7 +195,7 @@ func (p *Pool) check(ctx context.Context, e *Endpoint) {
 func (p *Pool) checked(e *Endpoint, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.metrics.checked(err)
+	p.metrics.checks.Count(err)
 	if (err != nil) == e.sick {
 		e.checkRow = 0
 		return

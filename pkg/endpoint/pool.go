@@ -234,7 +234,7 @@ func (p *Pool) update(source int, members []Member, err error) {
 	defer p.mu.Unlock()
 	a := &p.answers[source]
 	name := p.config.Sources[source].String()
-	p.metrics.lookup(err)
+	p.metrics.lookups.Count(err)
 	switch {
 	case err == nil && a.err != nil:
 		p.log.Info("backend found again", "backend", name)

@@ -3,6 +3,7 @@ package proxy
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/internal/metric"
 	"github.com/tinkerbell/stack/pkg/artifacts"
 	"github.com/tinkerbell/stack/pkg/edge"
 	"github.com/tinkerbell/stack/pkg/endpoint"
@@ -28,9 +29,8 @@ func newMetrics(r prometheus.Registerer, p *Proxy) *metrics {
 	if r == nil {
 		r = prometheus.NewRegistry()
 	}
-	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "stack_proxy", Name: name, Help: help})
-	}
+	s := metric.New(r, "stack_proxy")
+	gauge := func(name, help string) prometheus.Gauge { return s.Gauge(name, help).WithLabelValues() }
 	m := &metrics{
 		pools:           endpoint.NewMetrics(r),
 		tcp:             tcp.NewMetrics(r),
@@ -38,10 +38,8 @@ func newMetrics(r prometheus.Registerer, p *Proxy) *metrics {
 		files:           artifacts.NewMetrics(r),
 		edge:            edge.NewMetrics(r),
 		datagramMetrics: newDatagramMetrics(r),
-		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "stack_proxy", Name: "config_reloads_total",
-			Help: "Reloads of the routes, by result: ok, or error (the old ones stayed in force).",
-		}, []string{"result"}),
+		reloads: s.Counter("config_reloads_total",
+			"Reloads of the routes, by result: ok, or error (the old ones stayed in force).", "result"),
 		reloadGood: gauge("config_last_reload_successful", "Whether the last reload of the routes went well: 1 or 0."),
 		reloadTime: gauge("config_last_reload_success_timestamp_seconds", "When routes were last put in force."),
 	}
@@ -50,7 +48,7 @@ func newMetrics(r prometheus.Registerer, p *Proxy) *metrics {
 	if p.options.Account != nil {
 		r.MustRegister(p.options.Account)
 	}
-	r.MustRegister(p.shapers, m.reloads, m.reloadGood, m.reloadTime, &collector{p})
+	r.MustRegister(p.shapers, &collector{p})
 	return m
 }
 

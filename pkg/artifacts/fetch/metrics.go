@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tinkerbell/stack/internal/metric"
 )
 
 // Metrics are the metrics of fetching, by set.
@@ -23,36 +25,28 @@ type Metrics struct {
 
 // NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) *Metrics {
-	gauge := func(name, help string) prometheus.GaugeOpts {
-		return prometheus.GaugeOpts{Namespace: "stack_proxy", Subsystem: "artifacts", Name: name, Help: help}
-	}
-	counter := func(name, help string) prometheus.CounterOpts { return prometheus.CounterOpts(gauge(name, help)) }
+	s := metric.New(r, "stack_proxy_artifacts")
 	m := &Metrics{
-		state: prometheus.NewGaugeVec(gauge("set_state", "1 for the state that a set is in, 0 for the others."),
-			[]string{"set", "state"}),
-		success: prometheus.NewGaugeVec(gauge("last_success_timestamp_seconds",
-			"When a check last found, or made, the set's files as the release has them."), []string{"set"}),
-		checks: prometheus.NewCounterVec(counter("checks_total", "Checks of a set, by the state they ended in."),
-			[]string{"set", "state"}),
-		retries: prometheus.NewCounterVec(counter("retries_total", "Attempts that were repeated, by why."),
-			[]string{"set", "reason"}),
-		bytes:   prometheus.NewCounterVec(counter("downloaded_bytes_total", "Bytes downloaded."), []string{"set"}),
-		healed:  prometheus.NewCounter(counter("damaged_files_total", "Files that were found damaged, and taken away.")),
-		files:   prometheus.NewGauge(gauge("files", "Files that are served.")),
-		size:    prometheus.NewGauge(gauge("size_bytes", "Size of the files that are served.")),
-		switchd: prometheus.NewGauge(gauge("switched_timestamp_seconds", "When what is served was last replaced.")),
+		state: s.Gauge("set_state", "1 for the state that a set is in, 0 for the others.", "set", "state"),
+		success: s.Gauge("last_success_timestamp_seconds",
+			"When a check last found, or made, the set's files as the release has them.", "set"),
+		checks:  s.Counter("checks_total", "Checks of a set, by the state they ended in.", "set", "state"),
+		retries: s.Counter("retries_total", "Attempts that were repeated, by why.", "set", "reason"),
+		bytes:   s.Counter("downloaded_bytes_total", "Bytes downloaded.", "set"),
+		healed: s.Counter("damaged_files_total", "Files that were found damaged, and taken away.").
+			WithLabelValues(),
+		files:   s.Gauge("files", "Files that are served.").WithLabelValues(),
+		size:    s.Gauge("size_bytes", "Size of the files that are served.").WithLabelValues(),
+		switchd: s.Gauge("switched_timestamp_seconds", "When what is served was last replaced.").WithLabelValues(),
+		reloads: s.Counter("reloads_total", "Changes of the settings file, by result: ok or error. The old settings stay "+
+			"in force after an error.", "result"),
+		last: s.Gauge("last_reload_successful", "Whether the last change of the settings file was taken: 1 or 0.").
+			WithLabelValues(),
 	}
-	m.reloads = prometheus.NewCounterVec(counter("reloads_total",
-		"Changes of the settings file, by result: ok or error. The old settings stay in force after an error."),
-		[]string{"result"})
 	for _, result := range []string{"ok", "error"} {
 		m.reloads.WithLabelValues(result)
 	}
-	m.last = prometheus.NewGauge(gauge("last_reload_successful",
-		"Whether the last change of the settings file was taken: 1 or 0."))
 	m.last.Set(1) // else there would be no start
-	r.MustRegister(m.state, m.success, m.checks, m.retries, m.bytes, m.healed, m.files, m.size, m.switchd, m.reloads,
-		m.last)
 	return m
 }
 

@@ -383,7 +383,7 @@ func TestReplacedUnderLoad(t *testing.T) {
 	if failed.Load() != 0 || seen < turns/2 {
 		t.Errorf("%d of %d handshakes failed; %d certificates were seen", failed.Load(), made.Load(), seen)
 	}
-	if got := testutil.ToFloat64(s.metrics.failed); got < turns {
+	if got := testutil.ToFloat64(s.metrics.loads[1]); got < turns {
 		t.Errorf("%v failed loads were counted", got)
 	}
 	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {

@@ -47,10 +47,10 @@ func (f *files) conclude(err error) error {
 	case err == nil:
 		f.built = true
 		f.log.Info("certificates loaded", "files", f.Paths)
-		f.metrics.loaded(nil)
+		f.metrics.loads.Count(nil)
 	case f.fault == nil || f.fault.Error() != err.Error():
 		f.log.Error("failed to load certificates", "error", err, "old_in_force", f.built)
-		f.metrics.loaded(err)
+		f.metrics.loads.Count(err)
 	}
 	f.fault = err
 	return err

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tinkerbell/stack/internal/metric"
 )
 
 // The results of a check: the label of stack_proxy_jwt_checks_total.
@@ -23,15 +25,14 @@ const (
 	badAudience
 	forbidden   // a claim that must be there is not, or has another value
 	unavailable // there are no keys yet
-	outcomes
 )
 
-func (o outcome) String() string {
-	return [...]string{
-		"passed", "remembered", "missing", "malformed", "header", "unknown_key", "signature", "expired", "early", "issuer",
-		"audience", "forbidden", "unavailable",
-	}[o]
+var outcomes = metric.Enum[outcome]{
+	"passed", "remembered", "missing", "malformed", "header", "unknown_key", "signature", "expired", "early", "issuer",
+	"audience", "forbidden", "unavailable",
 }
+
+func (o outcome) String() string { return outcomes.Name(o) }
 
 // text is the result for the client: enough to correct a clock, not enough to guess by.
 func (o outcome) text() string {
@@ -53,57 +54,35 @@ type Metrics struct {
 
 // NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) *Metrics {
-	opts := func(name, help string) prometheus.Opts {
-		return prometheus.Opts{Namespace: "stack_proxy", Subsystem: "jwt", Name: name, Help: help}
+	s := metric.New(r, "stack_proxy_jwt", "route")
+	return &Metrics{
+		checks: s.Counter("checks_total", "Checks of a request's token, by how they ended.", "result"),
+		refreshes: s.Counter("key_refreshes_total",
+			"Refreshes of the issuer's keys, by result: ok or error. Old keys stay after an error.", "result"),
+		success: s.Gauge("keys_refreshed_timestamp_seconds", "When the issuer's keys were last refreshed."),
+		keys:    s.Gauge("keys", "The issuer's keys that can be used."),
 	}
-	m := &Metrics{
-		checks: prometheus.NewCounterVec(prometheus.CounterOpts(opts("checks_total",
-			"Checks of a request's token, by how they ended.")), []string{"route", "result"}),
-		refreshes: prometheus.NewCounterVec(prometheus.CounterOpts(opts("key_refreshes_total",
-			"Refreshes of the issuer's keys, by result: ok or error. Old keys stay after an error.")),
-			[]string{"route", "result"}),
-		success: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("keys_refreshed_timestamp_seconds",
-			"When the issuer's keys were last refreshed.")), []string{"route"}),
-		keys: prometheus.NewGaugeVec(prometheus.GaugeOpts(opts("keys", "The issuer's keys that can be used.")),
-			[]string{"route"}),
-	}
-	r.MustRegister(m.checks, m.refreshes, m.success, m.keys)
-	return m
 }
 
 func (m *Metrics) route(name string) *routeMetrics {
 	if m == nil {
-		return nil
+		m = NewMetrics(nil)
 	}
-	r := &routeMetrics{
-		ok: m.refreshes.WithLabelValues(name, "ok"), failed: m.refreshes.WithLabelValues(name, "error"),
+	return &routeMetrics{
+		checks: outcomes.Counters(m.checks, name), refreshes: metric.Results(m.refreshes, name),
 		success: m.success.WithLabelValues(name), keys: m.keys.WithLabelValues(name),
 	}
-	for i := range r.checks {
-		r.checks[i] = m.checks.WithLabelValues(name, outcome(i).String())
-	}
-	return r
 }
 
 type routeMetrics struct {
-	checks        [outcomes]prometheus.Counter
-	ok, failed    prometheus.Counter
+	checks        []prometheus.Counter
+	refreshes     metric.ByResult
 	success, keys prometheus.Gauge
 }
 
-func (m *routeMetrics) checked(o outcome) {
-	if m != nil {
-		m.checks[o].Inc()
-	}
-}
-
 func (m *routeMetrics) refreshed(err error, keys int) {
-	switch {
-	case m == nil:
-	case err != nil:
-		m.failed.Inc()
-	default:
-		m.ok.Inc()
+	m.refreshes.Count(err)
+	if err == nil {
 		m.success.Set(float64(time.Now().Unix()))
 		m.keys.Set(float64(keys))
 	}

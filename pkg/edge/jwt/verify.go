@@ -129,7 +129,7 @@ func (v *Verifier) Wrap(next http.Handler) http.Handler {
 		if why == passed {
 			good, why = v.check(r.Context(), token)
 		}
-		v.metrics.checked(why)
+		v.metrics.checks[why].Inc()
 		if good == nil {
 			v.refuse(w, r, why)
 			return

@@ -363,7 +363,7 @@ func TestIssuerDown(t *testing.T) {
 	testwait.Until(t, "recovery", func() bool { return v.Ready() == nil })
 	i.fail(true)
 	v.source.kick <- struct{}{}
-	testwait.Until(t, "a counted failure", func() bool { return testutil.ToFloat64(v.metrics.failed) >= 2 })
+	testwait.Until(t, "a counted failure", func() bool { return testutil.ToFloat64(v.metrics.refreshes[1]) >= 2 })
 	if w := ask(h, bearing(token)); w.Code != http.StatusOK || v.Ready() != nil {
 		t.Errorf("the keys that were good do not go on: got %d, %v", w.Code, v.Ready())
 	}

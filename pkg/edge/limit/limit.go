@@ -146,7 +146,7 @@ func (l *Limiter) take(who netip.Addr) (refusal, time.Duration) {
 	if l.perClient != nil {
 		wait, overflow := l.perClient.take(who, now)
 		if overflow {
-			l.metrics.overflowed()
+			l.metrics.overflow.Inc()
 		}
 		if wait > 0 {
 			return refusedClientRate, wait
@@ -159,7 +159,7 @@ func (l *Limiter) take(who netip.Addr) (refusal, time.Duration) {
 }
 
 func (l *Limiter) refuse(w http.ResponseWriter, r *http.Request, why refusal, wait time.Duration) {
-	l.metrics.refuse(why)
+	l.metrics.refused[why].Inc()
 	seconds := max(1, int(math.Ceil(wait.Seconds())))
 	w.Header().Set("Retry-After", strconv.Itoa(seconds))
 	reply.Refuse(w, r, http.StatusTooManyRequests, reply.ResourceExhausted, "too many requests: "+why.text())

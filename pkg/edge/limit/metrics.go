@@ -1,6 +1,10 @@
 package limit
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tinkerbell/stack/internal/metric"
+)
 
 // The reasons of refusals: the label of stack_proxy_limited_total. 0 is no refusal.
 type refusal uint8
@@ -10,14 +14,11 @@ const (
 	refusedClientRate                          // PerClient
 	refusedConcurrent                          // Concurrent
 	refusedClientConcurrent                    // ConcurrentPerClient
-	refusals
 )
 
-func (r refusal) String() string {
-	return [...]string{
-		"", "rate", "client_rate", "concurrent", "client_concurrent",
-	}[r]
-}
+var refusals = metric.Enum[refusal]{metric.None, "rate", "client_rate", "concurrent", "client_concurrent"}
+
+func (r refusal) String() string { return refusals.Name(r) }
 
 // text is the refusal for the client.
 func (r refusal) text() string {
@@ -35,44 +36,21 @@ type Metrics struct {
 
 // NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "stack_proxy", Name: "limited_total",
-			Help: "Requests that were refused by a limit, by reason.",
-		}, []string{"route", "reason"}),
-		overflow: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "stack_proxy", Name: "limit_overflow_total",
-			Help: "Requests of clients for whom the table of rates had no room.",
-		}, []string{"route"}),
+	s := metric.New(r, "stack_proxy", "route")
+	return &Metrics{
+		refused:  s.Counter("limited_total", "Requests that were refused by a limit, by reason.", "reason"),
+		overflow: s.Counter("limit_overflow_total", "Requests of clients for whom the table of rates had no room."),
 	}
-	r.MustRegister(m.refused, m.overflow)
-	return m
 }
 
 func (m *Metrics) route(name string) *routeMetrics {
 	if m == nil {
-		return nil
+		m = NewMetrics(nil)
 	}
-	r := &routeMetrics{overflow: m.overflow.WithLabelValues(name)}
-	for i := refusedRate; i < refusals; i++ {
-		r.refused[i] = m.refused.WithLabelValues(name, i.String())
-	}
-	return r
+	return &routeMetrics{refusals.Counters(m.refused, name), m.overflow.WithLabelValues(name)}
 }
 
 type routeMetrics struct {
-	refused  [refusals]prometheus.Counter
+	refused  []prometheus.Counter
 	overflow prometheus.Counter
-}
-
-func (m *routeMetrics) refuse(why refusal) {
-	if m != nil {
-		m.refused[why].Inc()
-	}
-}
-
-func (m *routeMetrics) overflowed() {
-	if m != nil {
-		m.overflow.Inc()
-	}
 }

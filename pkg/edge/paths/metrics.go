@@ -1,6 +1,10 @@
 package paths
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tinkerbell/stack/internal/metric"
+)
 
 // The reasons of refusals: the label of stack_proxy_paths_refused_total. 0 is no refusal.
 type refusal uint8
@@ -10,41 +14,25 @@ const (
 	refusedDenied            // Deny has it
 	refusedUnlisted          // Allow does not have it
 	refusedAmbiguous         // the path can be read in several ways, and a rule refuses one of them
-	refusals
 )
 
-func (r refusal) String() string {
-	return [...]string{"passed", "denied", "unlisted", "ambiguous"}[r]
-}
+var refusals = metric.Enum[refusal]{metric.None, "denied", "unlisted", "ambiguous"}
+
+func (r refusal) String() string { return refusals.Name(r) }
 
 // Metrics are the metrics of paths, by route.
 type Metrics struct{ refused *prometheus.CounterVec }
 
 // NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) *Metrics {
-	m := &Metrics{refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: "stack_proxy", Name: "paths_refused_total",
-		Help: "Requests that were refused for their path, by reason.",
-	}, []string{"route", "reason"})}
-	r.MustRegister(m.refused)
-	return m
+	s := metric.New(r, "stack_proxy", "route")
+	return &Metrics{s.Counter("paths_refused_total", "Requests that were refused for their path, by reason.", "reason")}
 }
 
-type routeMetrics [refusals]prometheus.Counter
-
-func (m *Metrics) route(name string) *routeMetrics {
+// route are one route's counters, by refusal.
+func (m *Metrics) route(name string) []prometheus.Counter {
 	if m == nil {
-		return nil
+		m = NewMetrics(nil)
 	}
-	r := &routeMetrics{}
-	for why := refusedDenied; why < refusals; why++ {
-		r[why] = m.refused.WithLabelValues(name, why.String())
-	}
-	return r
-}
-
-func (m *routeMetrics) refuse(why refusal) {
-	if m != nil {
-		m[why].Inc()
-	}
+	return refusals.Counters(m.refused, name)
 }

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 )
 
@@ -47,7 +49,7 @@ func (c *Config) Validate() error {
 type Guard struct {
 	deny, allow [][]string // parts of the rules
 	config      Config
-	metrics     *routeMetrics
+	refused     []prometheus.Counter // by refusal
 }
 
 // New makes a guard. The metrics may be nil.
@@ -55,7 +57,7 @@ func New(c Config, route string, m *Metrics) (*Guard, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("failed to set up paths of route %s: %w", route, err)
 	}
-	g := &Guard{config: c, metrics: m.route(route)}
+	g := &Guard{config: c, refused: m.route(route)}
 	for _, rule := range c.Deny {
 		g.deny = append(g.deny, strings.Split(rule[1:], "/"))
 	}
@@ -73,7 +75,7 @@ func (g *Guard) Wrap(next http.Handler) http.Handler {
 			why = refusedAmbiguous // it is no path
 		}
 		if why != passed {
-			g.metrics.refuse(why)
+			g.refused[why].Inc()
 			reply.Refuse(w, r, http.StatusNotFound, reply.NotFound, "no such path")
 			return
 		}

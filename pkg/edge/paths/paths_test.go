@@ -246,8 +246,8 @@ func TestRefusalIsAnswered404(t *testing.T) {
 		t.Errorf("an opaque target: %d", code)
 	}
 	got := map[string]float64{}
-	for why := refusedDenied; why < refusals; why++ {
-		got[why.String()] = testutil.ToFloat64(g.metrics[why])
+	for why := refusedDenied; int(why) < len(refusals); why++ {
+		got[why.String()] = testutil.ToFloat64(g.refused[why])
 	}
 	if diff := cmp.Diff(map[string]float64{"denied": 1, "unlisted": 1, "ambiguous": 2}, got); diff != "" {
 		t.Error(diff)
@@ -286,7 +286,7 @@ func TestReasonsAreDocumented(t *testing.T) {
 	}
 	for line := range strings.Lines(string(text)) {
 		if strings.Contains(line, "stack_proxy_paths_refused_total") {
-			for why := refusedDenied; why < refusals; why++ {
+			for why := refusedDenied; int(why) < len(refusals); why++ {
 				if !strings.Contains(line, why.String()) {
 					t.Errorf("%s is not in: %s", why, line)
 				}

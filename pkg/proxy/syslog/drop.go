@@ -1,5 +1,7 @@
 package syslog
 
+import "github.com/tinkerbell/stack/internal/metric"
+
 // Drop is the reason for which a datagram was lost.
 type Drop uint8
 
@@ -13,18 +15,12 @@ const (
 	DropUnsent          // the kernel did not take the datagram
 	DropOverflow        // lost in the full receive buffer
 	DropRefused         // forwarded, but no program listens at the endpoint, as ICMP tells
-	numDrops
 )
 
-var dropNames = [numDrops]string{
+var drops = metric.Enum[Drop]{
 	"none", "empty", "truncated", "no_endpoint", "loop", "unsent", "overflow",
 	"refused",
 }
 
 // String is the reason as a metric's label.
-func (d Drop) String() string {
-	if d >= numDrops {
-		return "unknown"
-	}
-	return dropNames[d]
-}
+func (d Drop) String() string { return drops.Name(d) }

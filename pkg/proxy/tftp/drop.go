@@ -1,6 +1,7 @@
 package tftp
 
 import (
+	"github.com/tinkerbell/stack/internal/metric"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/record"
 )
@@ -27,22 +28,16 @@ const (
 	DropUnsent            // the kernel did not take the datagram
 	DropOverflow          // lost in the full receive buffer
 	DropHeld              // repeated while the window that follows waits for the route's rate
-	numDrops
 )
 
-var dropNames = [numDrops]string{
+var drops = metric.Enum[Drop]{
 	"none", "malformed", "truncated", "port_zero", "no_session", "unexpected", "write_refused", "stranger",
 	"table_full", "client_limit", "no_endpoint", "loop", "draining", "socket", "unsent", "overflow",
 	"held",
 }
 
 // String is the reason as a metric's label.
-func (d Drop) String() string {
-	if d >= numDrops {
-		return "unknown"
-	}
-	return dropNames[d]
-}
+func (d Drop) String() string { return drops.Name(d) }
 
 var refusals = map[datagram.Refusal]Drop{
 	datagram.RefusedTableFull:   DropTableFull,
@@ -67,21 +62,15 @@ const (
 	OutcomeTimeout                    // both sides became silent
 	OutcomeDrained                    // cut off by the shutdown
 	OutcomeEvicted                    // evicted from a full table: its client had not reacted to an answer
-	numOutcomes
 )
 
-var outcomeNames = [numOutcomes]string{
+var outcomes = metric.Enum[Outcome]{
 	"completed", "server_error", "client_error", "replaced", "refused", "no_answer", "timeout", "drained",
 	"evicted",
 }
 
 // String is the outcome as a metric's label.
-func (o Outcome) String() string {
-	if o >= numOutcomes {
-		return "unknown"
-	}
-	return outcomeNames[o]
-}
+func (o Outcome) String() string { return outcomes.Name(o) }
 
 // recorded is the outcome as it is recorded.
 func (o Outcome) recorded() record.Outcome {

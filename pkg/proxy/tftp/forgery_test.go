@@ -17,11 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/testwait"
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
 // forger sends from addresses that are not its own, and sees no answer.
@@ -147,16 +146,7 @@ func (l *lab) steadyServer(t testing.TB, file []byte) *atomic.Int64 {
 
 // answered is the number of datagrams that servers sent and that were passed on.
 func (f *Front) answered() int {
-	metrics := make(chan prometheus.Metric, 8)
-	f.handler.config.Metrics.traffic.Collectors()[0].Collect(metrics)
-	close(metrics)
-	for m := range metrics {
-		var got dto.Metric
-		if m.Write(&got) == nil && slices.ContainsFunc(got.GetLabel(), func(l *dto.LabelPair) bool { return l.GetValue() == "server" }) {
-			return int(got.GetCounter().GetValue())
-		}
-	}
-	return 0
+	return int(counter(f.handler.meters.traffic.Datagrams[datagram.FromServer]))
 }
 
 // An ACK of a block that was not sent confirms nothing: the finding's 64 addresses with their request and their blind

@@ -1,6 +1,9 @@
 package udp
 
-import "github.com/tinkerbell/stack/pkg/proxy/datagram"
+import (
+	"github.com/tinkerbell/stack/internal/metric"
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+)
 
 // Drop is the reason for which a datagram is not passed on.
 type Drop uint8
@@ -20,21 +23,15 @@ const (
 	DropUnsent           // the kernel did not take the datagram
 	DropOverflow         // lost in the full receive buffer
 	DropSource           // a client that is in none of the route's sources
-	numDrops
 )
 
-var dropNames = [numDrops]string{
+var drops = metric.Enum[Drop]{
 	"none", "truncated", "port_zero", "stranger", "table_full", "client_limit", "no_endpoint", "loop", "draining",
 	"socket", "unsent", "overflow", "source",
 }
 
 // String is the reason as a metric's label.
-func (d Drop) String() string {
-	if d >= numDrops {
-		return "unknown"
-	}
-	return dropNames[d]
-}
+func (d Drop) String() string { return drops.Name(d) }
 
 var refusals = map[datagram.Refusal]Drop{
 	datagram.RefusedTableFull:   DropTableFull,
@@ -55,15 +52,9 @@ const (
 	OutcomeRefused                 // no program listens at the endpoint
 	OutcomeDrained                 // cut off by the shutdown
 	OutcomeEvicted                 // evicted from a full table: its client had not reacted to an answer
-	numOutcomes
 )
 
-var outcomeNames = [numOutcomes]string{"idle", "no_answer", "refused", "drained", "evicted"}
+var outcomes = metric.Enum[Outcome]{"idle", "no_answer", "refused", "drained", "evicted"}
 
 // String is the outcome as a metric's label.
-func (o Outcome) String() string {
-	if o >= numOutcomes {
-		return "unknown"
-	}
-	return outcomeNames[o]
-}
+func (o Outcome) String() string { return outcomes.Name(o) }

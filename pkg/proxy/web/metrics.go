@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tinkerbell/stack/internal/metric"
 )
 
 // Metrics are the HTTP fronts' metrics, by route.
@@ -24,46 +26,28 @@ type Metrics struct {
 
 // NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) *Metrics {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "stack_proxy", Subsystem: "http", Name: name, Help: help,
-		}, append([]string{"route"}, labels...))
-	}
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "stack_proxy", Subsystem: "http", Name: name, Help: help,
-		}, []string{"route"})
-	}
-	m := &Metrics{
-		connections: counter("connections_total", "HTTP connections that were accepted."),
-		open:        gauge("open_connections", "HTTP connections open now."),
-		refusals:    counter("refused_total", "HTTP connections that were closed at once, by reason.", "reason"),
-		requests:    counter("requests_total", "HTTP requests answered, by status code.", "code"),
-		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "stack_proxy", Subsystem: "grpc", Name: "handled_total",
-			Help: "gRPC calls that ended, by gRPC's status code.",
-		}, []string{"route", "grpc_code"}),
-		flight: gauge("requests_in_flight", "HTTP requests being answered now."),
-		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: "stack_proxy", Subsystem: "http", Name: "request_duration_seconds",
-			Help:    "Time from a request's header to the end of its answer.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600},
-		}, []string{"route"}),
-		transferred: counter("transferred_bytes_total",
+	s := metric.New(r, "stack_proxy_http", "route")
+	return &Metrics{
+		connections: s.Counter("connections_total", "HTTP connections that were accepted."),
+		open:        s.Gauge("open_connections", "HTTP connections open now."),
+		refusals:    s.Counter("refused_total", "HTTP connections that were closed at once, by reason.", "reason"),
+		requests:    s.Counter("requests_total", "HTTP requests answered, by status code.", "code"),
+		calls: metric.New(r, "stack_proxy_grpc", "route").Counter("handled_total",
+			"gRPC calls that ended, by gRPC's status code.", "grpc_code"),
+		flight: s.Gauge("requests_in_flight", "HTTP requests being answered now."),
+		durations: s.Histogram("request_duration_seconds", "Time from a request's header to the end of its answer.",
+			.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600),
+		transferred: s.Counter("transferred_bytes_total",
 			"Bytes of HTTP connections, by direction: in (from clients) or out (to clients).", "direction"),
-		failures: counter("failures_total",
-			"Requests that no endpoint answered in full, by reason.", "reason"),
-		retries: counter("retries_total", "Requests given to another endpoint because one did not take the connection."),
+		failures: s.Counter("failures_total", "Requests that no endpoint answered in full, by reason.", "reason"),
+		retries:  s.Counter("retries_total", "Requests given to another endpoint because one did not take the connection."),
 	}
-	r.MustRegister(m.connections, m.open, m.refusals, m.requests, m.calls, m.flight, m.durations, m.transferred,
-		m.failures, m.retries)
-	return m
 }
 
-// route binds the metrics to one route; nil stays nil.
+// route binds the metrics to one route.
 func (m *Metrics) route(name string) *routeMetrics {
 	if m == nil {
-		return nil
+		m = NewMetrics(nil)
 	}
 	return &routeMetrics{
 		name:        name,
@@ -88,47 +72,27 @@ type routeMetrics struct {
 	codes                sync.Map // int → prometheus.Counter
 }
 
-func (m *routeMetrics) opened() {
-	if m != nil {
-		m.connections.Inc()
-		m.open.Inc()
-	}
-}
+func (m *routeMetrics) opened() { m.connections.Inc(); m.open.Inc() }
 
-func (m *routeMetrics) closed() {
-	if m != nil {
-		m.open.Dec()
-	}
-}
+func (m *routeMetrics) closed() { m.open.Dec() }
 
-func (m *routeMetrics) refused(reason string) {
-	if m != nil {
-		m.all.refusals.WithLabelValues(m.name, reason).Inc()
-	}
-}
+func (m *routeMetrics) refused(reason string) { m.all.refusals.WithLabelValues(m.name, reason).Inc() }
 
 func (m *routeMetrics) bytesIn(n int) {
-	if m != nil && n > 0 {
+	if n > 0 {
 		m.in.Add(float64(n))
 	}
 }
 
 func (m *routeMetrics) bytesOut(n int64) {
-	if m != nil && n > 0 {
+	if n > 0 {
 		m.out.Add(float64(n))
 	}
 }
 
-func (m *routeMetrics) began() {
-	if m != nil {
-		m.flight.Inc()
-	}
-}
+func (m *routeMetrics) began() { m.flight.Inc() }
 
 func (m *routeMetrics) ended(code int, took time.Duration) {
-	if m == nil {
-		return
-	}
 	m.flight.Dec()
 	m.durations.Observe(took.Seconds())
 	counter, ok := m.codes.Load(code)
@@ -140,27 +104,13 @@ func (m *routeMetrics) ended(code int, took time.Duration) {
 
 // speaksGRPC makes the counters of a route for gRPC, so that the first of a kind is seen as an increase.
 func (m *routeMetrics) speaksGRPC() {
-	if m != nil {
-		for _, code := range grpcCodes {
-			m.all.calls.WithLabelValues(m.name, code)
-		}
+	for _, code := range grpcCodes {
+		m.all.calls.WithLabelValues(m.name, code)
 	}
 }
 
-func (m *routeMetrics) handled(grpcCode string) {
-	if m != nil {
-		m.all.calls.WithLabelValues(m.name, grpcCode).Inc()
-	}
-}
+func (m *routeMetrics) handled(grpcCode string) { m.all.calls.WithLabelValues(m.name, grpcCode).Inc() }
 
-func (m *routeMetrics) failed(reason string) {
-	if m != nil {
-		m.all.failures.WithLabelValues(m.name, reason).Inc()
-	}
-}
+func (m *routeMetrics) failed(reason string) { m.all.failures.WithLabelValues(m.name, reason).Inc() }
 
-func (m *routeMetrics) retried() {
-	if m != nil {
-		m.retries.Inc()
-	}
-}
+func (m *routeMetrics) retried() { m.retries.Inc() }
