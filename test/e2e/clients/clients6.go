@@ -42,21 +42,29 @@ var Dhcpcd6 = Client{
 }
 
 // Networkd is systemd's, without the rest of systemd. It asks by DHCPv6 when an advertisement has the M flag.
-var Networkd = Client{
-	Name: "networkd", Program: "/lib/systemd/systemd-networkd", Package: "systemd", Configures: true,
-	process: func(dir string) (lab.Process, error) {
-		conf := filepath.Join(dir, "eth0.network")
-		text := "[Match]\nName=eth0\n[Network]\nDHCP=ipv6\nIPv6AcceptRA=yes\nLinkLocalAddressing=ipv6\n" +
-			"[DHCPv6]\nRapidCommit=no\n" // all four messages, also with a server that knows of two
-		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-			return lab.Process{}, err
-		}
-		// A read-only /sys tells it that there is no udev to wait for.
-		const prepare = `cd /run && mkdir -p systemd/network systemd/netif/links systemd/netif/leases systemd/netif/lldp &&
+var Networkd = networkd("DHCP=ipv6\nIPv6AcceptRA=yes\nLinkLocalAddressing=ipv6\n" +
+	"[DHCPv6]\nRapidCommit=no\n") // all four messages, also with a server that knows of two
+
+// Networkd4 asks by DHCPv4.
+var Networkd4 = networkd("DHCP=ipv4\nIPv6AcceptRA=no\nLinkLocalAddressing=no\n")
+
+// beforeNetworkd prepares what systemd would. A read-only /sys tells networkd that there is no udev to wait for.
+const beforeNetworkd = `cd /run && mkdir -p systemd/network systemd/netif/links systemd/netif/leases systemd/netif/lldp &&
 chown -R systemd-network /run/systemd && cp "$0" /run/systemd/network/ && mount -o remount,bind,ro /sys && exec "$@"`
-		return lab.Process{
-			Path: "/bin/sh", Args: []string{"-c", prepare, conf, "/lib/systemd/systemd-networkd"},
-			Env: []string{"SYSTEMD_LOG_LEVEL=debug", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, Tmpfs: []string{"/run"},
-		}, nil
-	},
+
+func networkd(network string) Client {
+	return Client{
+		Name: "networkd", Program: "/lib/systemd/systemd-networkd", Package: "systemd", Configures: true,
+		process: func(dir string) (lab.Process, error) {
+			conf := filepath.Join(dir, "eth0.network")
+			text := "[Match]\nName=eth0\n[Network]\n" + network
+			if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+				return lab.Process{}, err
+			}
+			return lab.Process{
+				Path: "/bin/sh", Args: []string{"-c", beforeNetworkd, conf, "/lib/systemd/systemd-networkd"},
+				Env: []string{"SYSTEMD_LOG_LEVEL=debug", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, Tmpfs: []string{"/run"},
+			}, nil
+		},
+	}
 }

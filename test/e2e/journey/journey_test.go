@@ -126,6 +126,38 @@ func testJourney(t *testing.T, firmware string) {
 	checkCapture(t, j)
 }
 
+// TestTwoRelays has firmware boot with a second relay on the VLAN, which is killed when the first OFFER is there.
+func TestTwoRelays(t *testing.T) {
+	t.Parallel() // labs do not see each other
+	for _, firmware := range []string{"go", "bios", "uefi"} {
+		t.Run(firmware, func(t *testing.T) {
+			t.Parallel()
+			var site *lab.Lab
+			var killed sync.Once
+			j := travel(t, firmware, func(opts *journey.Options) {
+				opts.Scale = 2
+				opts.Ready = func(l *lab.Lab) error {
+					site = l
+					return l.AddRelay(t.Context())
+				}
+				opts.Passed = func(name string, s journey.Step) {
+					t.Logf("%6.2f s %s %-10s %v %s", s.Seconds, name, s.Name, s.OK, s.Detail)
+					if s.Name == journey.StepOffer {
+						killed.Do(func() {
+							if err := site.Kill(lab.SecondRelay); err != nil {
+								t.Error(err)
+							}
+						})
+					}
+				}
+			})
+			if !j.Result.OK {
+				t.Error(j.Result.Failure())
+			}
+		})
+	}
+}
+
 // checkBoots wants of the pod what the sniffer saw: the machine, its steps in their order, and their times.
 func checkBoots(t *testing.T, j *journey.Journey) {
 	t.Helper()
