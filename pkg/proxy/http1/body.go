@@ -110,14 +110,13 @@ func (y *body) takeLine() error {
 	text, ok := bytes.CutSuffix(y.line, crlf)
 	y.line = y.line[:0]
 	switch {
-	case !ok, y.part == partDataEnd && len(text) > 0:
+	case !ok, bytes.IndexByte(text, '\r') >= 0, y.part == partDataEnd && len(text) > 0:
 		return errChunk
 	case y.part == partDataEnd:
 		y.part = partSize
 		return nil
 	}
-	text, _, _ = bytes.Cut(text, []byte(";")) // an extension
-	text = bytes.TrimRight(text, " \t")
+	text, _, _ = bytes.Cut(bytes.TrimRight(text, " \t"), []byte(";")) // an extension
 	size, err := strconv.ParseUint(string(text), 16, 63)
 	if err != nil || len(text) > 16 || !hexDigit(text[0]) {
 		return errChunk
