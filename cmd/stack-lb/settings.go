@@ -29,6 +29,8 @@ type settings struct {
 	WatchNamespace string `split_words:"true" desc:"namespace of the Services whose addresses are announced; empty: all namespaces"`
 	Kubeconfig     string `desc:"path of a kubeconfig; empty: the pod's service account"`
 
+	Key string `desc:"signs by what nodes keep their addresses while the API is away; at least 16 bytes, the same for all; empty: they do not"`
+
 	Class     string         `default:"tinkerbell.org/stack-lb" desc:"loadBalancerClass of the Services whose addresses are announced"`
 	Mode      string         `default:"announce" desc:"who forwards for Services that do not say: announce (kube-proxy) or proxy (stack-lb's own listeners)"`
 	Addresses []netip.Prefix `desc:"prefixes of addresses that Services may ask for, separated by commas; empty: any"`
@@ -45,6 +47,9 @@ type settings struct {
 	ProbeInterval    time.Duration `split_words:"true" default:"1s" desc:"least time between two questions for an address on the link; more where there are many addresses"`
 	AnnounceInterval time.Duration `split_words:"true" default:"60s" desc:"time between announcements after the first five seconds"`
 }
+
+// leastKey is the length of a key that nobody guesses, in bytes.
+const leastKey = 16
 
 // leastInterval keeps announcements from being a flood.
 const leastInterval = time.Second
@@ -76,6 +81,9 @@ func (s *settings) Validate() error {
 	}
 	if s.Kubeconfig != "" && s.Namespace == "" {
 		fault("NAMESPACE", "required with %s_KUBECONFIG: there is no pod whose namespace could be meant", prefix)
+	}
+	if s.Key != "" && len(s.Key) < leastKey {
+		fault("KEY", "%d bytes are too few: at least %d, such as of head -c 32 /dev/urandom | base64", len(s.Key), leastKey)
 	}
 	if !className.MatchString(s.Class) {
 		fault("CLASS", "%q is no loadBalancerClass: write it as example.com/name", s.Class)

@@ -79,6 +79,7 @@ type cluster struct {
 	number byte
 	// namespace is where the leases are, and watch that of the Services; empty is all.
 	namespace, watch string
+	key              []byte
 }
 
 // newWires makes a switch.
@@ -120,7 +121,8 @@ func (c *cluster) start(i int) *member {
 	m.c = New(Options{
 		Client: c.api, Node: name, Identity: Identity(name, "boot-id"), Namespace: c.namespace, Watch: c.watch, Times: quick,
 		Services: service.Options{Class: "tinkerbell.org/stack-lb"}, ProbeInterval: 100 * time.Millisecond, Host: m.station,
-		Logger: slog.New(slog.NewTextHandler(m.log, nil)), Registerer: prometheus.NewRegistry(),
+		ConsentKey: c.key,
+		Logger:     slog.New(slog.NewTextHandler(m.log, nil)), Registerer: prometheus.NewRegistry(),
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop

@@ -39,6 +39,7 @@ type Controller struct {
 	services, endpoints, nodes, leaseCache cache.SharedIndexInformer
 	synced                                 atomic.Bool
 
+	council *council         // nil: nobody keeps an address without the API
 	forward *forward.Manager // the listeners of Services in mode proxy
 
 	status *elect.Elector // of the node that writes the status of Services
@@ -95,6 +96,7 @@ func New(o Options) *Controller {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second)),
 	}
 	c.questions = rate.NewLimiter(rate.Every(o.ProbeInterval/dutifulRate), questionBurst)
+	c.council = newCouncil(c)
 	c.forward = forward.New(forward.Options{
 		Drain: o.Drain, Bounds: o.Bounds, Changed: c.pokeAt, Logger: o.Logger, Registerer: o.Registerer,
 	})
@@ -145,6 +147,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		following.Go(func() { informer.RunWithContext(life) })
 	}
 	following.Go(func() { c.work(life) })
+	following.Go(func() { c.council.run(life) })
 	following.Go(func() {
 		<-life.Done()
 		c.queue.ShutDown()

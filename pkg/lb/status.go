@@ -130,6 +130,8 @@ type View struct {
 	Message   string   `json:"message,omitempty"`
 	// Answers are the Ethernet addresses of other stations that answered the last question for the address.
 	Answers []string `json:"answers"`
+	// Members are the nodes whose consent keeps the address here while the API is away.
+	Members []string `json:"members,omitempty"`
 }
 
 // Views are what this node knows of all addresses, in their order.
@@ -154,7 +156,7 @@ func (v *vip) view() View {
 	defer v.mu.Unlock()
 	view := View{
 		Address: v.ip.String(), Services: namesOf(v.wish), Link: v.link.Name, Announced: v.held, Lease: LeaseName(v.ip),
-		Holder: nodeOf(holder.Identity), Reason: reason.Standby.String(), Answers: []string{},
+		Holder: nodeOf(holder.Identity), Reason: reason.Standby.String(), Answers: []string{}, Members: v.elector.Asked(),
 	}
 	switch {
 	case v.held:

@@ -66,7 +66,8 @@ func newVIP(c *Controller, wish *service.Address) *vip {
 	v.why = reason.Errorf(reason.Starting, "node %s has just started", c.o.Node)
 	v.elector = elect.New(elect.Config{
 		Leases: c.leases(), Name: LeaseName(wish.IP), Labels: leaseLabels, Owner: c.o.LeaseOwner,
-		Identity: c.o.Identity, Times: c.o.Times,
+		Identity: c.o.Identity, Times: c.o.Times, Node: c.o.Node,
+		Consent:     c.council.elects(func() bool { return c.o.Host.Stray(v.ip) }),
 		Annotations: v.annotations, Delay: v.delay, Candidate: v.candidate,
 		Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
 	})

@@ -139,6 +139,16 @@ func (a *api) Patch(ctx context.Context, name string, _ types.PatchType, text []
 		}
 		l := a.lease.DeepCopy()
 		l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = &stamp, &seconds
+		if len(operations) > 3 {
+			var from, to string
+			if err := errors.Join(json.Unmarshal(operations[3].Value, &from), json.Unmarshal(operations[4].Value, &to)); err != nil {
+				return nil, err
+			}
+			if l.Annotations[MembersAnnotation] != from {
+				return nil, apierrors.NewInvalid(schema.GroupKind{}, name, nil)
+			}
+			l.Annotations[MembersAnnotation] = to
+		}
 		a.renewals++
 		a.store(l)
 		return a.lease, nil

@@ -6,6 +6,7 @@ package elect
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -14,6 +15,8 @@ import (
 	coordination "k8s.io/api/coordination/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tinkerbell/stack/pkg/lb/consent"
 )
 
 // Leases is what of the API's client is used, of one namespace.
@@ -36,6 +39,10 @@ type Config struct {
 	// Identity names this node. Two nodes that run at one time never have the same.
 	Identity string
 	Times    Times
+	// Node is this node's name among those that a lease lists.
+	Node string
+	// Consent keeps the lease while the API is away, by promises of the nodes that it lists; nil does not.
+	Consent *Consent
 	// Annotations are what is written into the lease that is acquired; nil is none.
 	Annotations func() map[string]string
 	// Delay is how long this node leaves a lease that nobody holds to others; nil is not at all.
@@ -82,6 +89,7 @@ type Elector struct {
 	// that was: by the answer, or by the version that others saw.
 	starts map[int64]time.Time
 	credit time.Time
+	pledge pledge
 }
 
 // observation is the version of the Lease that was last seen, and when by the monotonic clock.
@@ -109,7 +117,11 @@ func New(c Config) *Elector {
 	if c.Delay == nil {
 		c.Delay = func() time.Duration { return 0 }
 	}
-	return &Elector{config: c, poke: make(chan struct{}, 1), starts: map[int64]time.Time{}}
+	e := &Elector{config: c, poke: make(chan struct{}, 1), starts: map[int64]time.Time{}}
+	if c.Consent != nil {
+		e.pledge.candidate, e.pledge.origin = &consent.Candidate{}, rand.Text()[:8]+"-"
+	}
+	return e
 }
 
 // Poke has Candidate asked again now, since something has changed. It may be called from any goroutine.
@@ -181,8 +193,9 @@ func (e *Elector) stand(ctx context.Context) {
 		e.wait(ctx, e.config.Times.Retry)
 		return
 	}
+	promised := e.promised()
 	e.mu.Lock()
-	seen, credit := e.seen, e.credit
+	seen, credit := e.seen, e.granted()
 	e.mu.Unlock()
 	switch {
 	case !seen.known:
@@ -190,13 +203,16 @@ func (e *Elector) stand(ctx context.Context) {
 			e.wait(ctx, e.config.Times.Retry)
 		}
 		return
+	case promised > 0:
+		e.wait(ctx, promised)
+		return
 	case seen.lease == nil || holder(seen.lease) == "":
 		if left := e.config.Delay() - time.Since(seen.at); left > 0 {
 			e.wait(ctx, left)
 			return
 		}
 	case holder(seen.lease) != e.config.Identity:
-		if left := e.duration(seen.lease) + e.config.Delay() - time.Since(seen.at); left > 0 {
+		if left := e.patience(seen.lease) + e.config.Delay() - time.Since(seen.at); left > 0 {
 			e.wait(ctx, left)
 			return
 		}
@@ -250,6 +266,9 @@ func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 
 // take begins to use a lease that was acquired, or given up too soon.
 func (e *Elector) take(ctx context.Context, start time.Time, from string) {
+	if !e.takes(start) {
+		return // it has promised meanwhile
+	}
 	e.mine, e.start = true, start
 	if err := e.config.Renewed(ctx, Grant{Start: start, First: true, From: from}); err != nil {
 		e.giveUp(ctx, err)
@@ -264,13 +283,13 @@ func (e *Elector) hold(ctx context.Context) {
 		return
 	}
 	e.mu.Lock()
-	seen, credit := e.seen.lease, e.credit
+	seen, credit := e.seen.lease, e.granted()
 	e.mu.Unlock()
 	if seen == nil || holder(seen) != e.config.Identity {
 		e.lose(lostTo(seen))
 		return
 	}
-	if credit.After(e.start) {
+	if credit.After(e.start) && e.takes(credit) {
 		e.start = credit
 		if err := e.config.Renewed(ctx, Grant{Start: credit}); err != nil {
 			e.giveUp(ctx, err)
@@ -283,7 +302,7 @@ func (e *Elector) hold(ctx context.Context) {
 		return
 	}
 	period := e.config.Times.Retry
-	if time.Since(e.start) > period+period/4 { // answers are late, or do not come
+	if e.Late() { // answers are late, or do not come
 		period /= 2
 	}
 	early := period - time.Since(e.sent)
@@ -315,8 +334,8 @@ func lostTo(lease *coordination.Lease) error {
 
 // lose withdraws where the lease is no longer ours to release. What Withdraw cannot end ends with the lease's time.
 func (e *Elector) lose(why error) {
-	_, _ = e.config.Withdraw(why) // it has said what is wrong
-	if e.mine = false; !errors.Is(why, ErrDeadline) {
+	_, err := e.config.Withdraw(why) // it has said what is wrong
+	if e.withdrawn(err); !errors.Is(why, ErrDeadline) {
 		e.forget()
 	}
 }
@@ -324,7 +343,7 @@ func (e *Elector) lose(why error) {
 // giveUp withdraws, then releases the lease, so that another node may have it at once.
 func (e *Elector) giveUp(ctx context.Context, why error) {
 	station, err := e.config.Withdraw(why)
-	e.mine = false
+	e.withdrawn(err)
 	e.forget() // a renewal that is under way does not outlive the release
 	if err != nil {
 		return // the lease ends by itself, and so does what it allows

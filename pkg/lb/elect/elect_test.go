@@ -76,8 +76,21 @@ func start(t *testing.T, a *api, name string, times Times) *node {
 // startFor runs a node on its own way to the API, whose leases go with an owner.
 func startFor(t *testing.T, a *api, leases Leases, name string, times Times, owner *meta.OwnerReference) *node {
 	t.Helper()
+	return startWith(t, a, leases, name, times, owner, false)
+}
+
+// startWith runs a node that may go by consent.
+func startWith(
+	t *testing.T, a *api, leases Leases, name string, times Times, owner *meta.OwnerReference, consents bool,
+) *node {
+	t.Helper()
 	n := &node{name: name, done: make(chan struct{})}
+	var by *Consent
+	if consents {
+		by = &Consent{Began: time.Now(), Here: n.owns}
+	}
 	n.elector = New(Config{
+		Node: name, Consent: by,
 		Leases: leases, Name: "vip", Owner: owner, Identity: name, Times: times,
 		Candidate: func() error {
 			n.stand()

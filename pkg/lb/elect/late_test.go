@@ -73,6 +73,7 @@ func TestAddressSurvivesASlowAPI(t *testing.T) {
 				t.Run(fmt.Sprintf("%v, held before %v, answers alone %v", latency, before, answers), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						a := &api{}
+						latency := latency
 						if before && latency == 3*time.Second {
 							latency -= 50 * time.Millisecond // the last quick renewal lasts for 4 s, and the next one begins after 1 s
 						}

@@ -68,6 +68,7 @@ func (e *Elector) record(seen *coordination.Lease, acquired bool) *coordination.
 	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds = &e.config.Identity, &seconds
 	next.Spec.RenewTime, next.Spec.LeaseTransitions = &stamp, &transitions
 	delete(next.Annotations, FromAnnotation)
+	e.list(next, seen, acquired)
 	if acquired && e.config.Annotations != nil {
 		for key, value := range e.config.Annotations() {
 			meta.SetMetaDataAnnotation(&next.ObjectMeta, key, value)
@@ -107,7 +108,7 @@ func (e *Elector) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	clear(e.starts)
-	e.credit = time.Time{}
+	e.credit, e.pledge.consented = time.Time{}, time.Time{}
 }
 
 // credited is the latest start of a request of ours that was written.
@@ -135,11 +136,15 @@ func (e *Elector) patch(ctx context.Context, next *coordination.Lease) error {
 		Path  string `json:"path"`
 		Value any    `json:"value"`
 	}
-	text, err := json.Marshal([]operation{
+	operations := []operation{
 		{"test", "/spec/holderIdentity", e.config.Identity},
 		{"add", "/spec/renewTime", next.Spec.RenewTime},
 		{"add", "/spec/leaseDurationSeconds", next.Spec.LeaseDurationSeconds},
-	})
+	}
+	if from, to, changes := e.changesList(); changes {
+		operations = append(operations, operation{"test", membersPath, from}, operation{"replace", membersPath, to})
+	}
+	text, err := json.Marshal(operations)
 	if err != nil {
 		return err
 	}
