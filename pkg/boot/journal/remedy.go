@@ -33,7 +33,7 @@ var remedies = map[string]string{
 	NotFound: "Put the file there, or correct its name in the Hardware object, the script or the OS files' " +
 		"settings.",
 	Forbidden:   "Look at the service's permissions for this machine, and at the route's paths and tokens.",
-	RefusedHere: "See the route's limits and paths in the routes file, and the reason in docs/stack-proxy.md.",
+	RefusedHere: "See the route's limits and paths in the routes file, and the reason in docs/reference/stack-proxy.md.",
 	ServerError: "Look at the log of the server that answered, at this time and for this machine.",
 	FileTorn:    "Look at the link, at the server's disk, and whether the file was replaced meanwhile.",
 	BackendDown: "Look whether the service behind the route runs, and whether its backend in the routes file is right.",
