@@ -141,3 +141,19 @@ func Addr(b [16]byte) netip.Addr {
 	}
 	return netip.AddrFrom16(b).Unmap()
 }
+
+// Bytes is an address as events have it: all zero where it is no address, or the unspecified one.
+func Bytes(a netip.Addr) [16]byte {
+	if !a.IsValid() || a.IsUnspecified() {
+		return [16]byte{}
+	}
+	return a.As16()
+}
+
+// Bytes4 is the same for an IPv4 address.
+func Bytes4(a [4]byte) [16]byte {
+	if a == ([4]byte{}) {
+		return [16]byte{}
+	}
+	return [16]byte{10: 0xff, 11: 0xff, 12: a[0], 13: a[1], 14: a[2], 15: a[3]}
+}

@@ -107,6 +107,7 @@ func BenchmarkPut(b *testing.B) {
 	batch := make([]Event, 256)
 	file := []byte("52:54:00:5e:00:01/undionly.kpxe")
 	b.ReportAllocs()
+	e := new(Event)
 	for i := 0; b.Loop(); i++ {
 		if i%2048 == 0 { // The reader's part is another goroutine's.
 			b.StopTimer()
@@ -114,11 +115,10 @@ func BenchmarkPut(b *testing.B) {
 			}
 			b.StartTimer()
 		}
-		e := Borrow()
 		e.Kind, e.At, e.Bytes, e.MAC = TFTP, int64(i), 97000, [6]byte{0x52, 0x54, 0, 0x5e, 0, 1}
 		SetText(e, File, 128, file)
 		q.Put(e)
-		e.Return()
+		e.Reset()
 	}
 	if q.Dropped() > 0 {
 		b.Errorf("%d dropped", q.Dropped())

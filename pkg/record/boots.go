@@ -2,6 +2,7 @@ package record
 
 import (
 	"hash/maphash"
+	"sync"
 
 	"github.com/tinkerbell/stack/pkg/boot"
 )
@@ -41,6 +42,10 @@ var (
 	}
 )
 
+// events are empty ones between two uses: one on the stack would be an allocation each time, for a function that is a
+// field may keep its argument.
+var events = sync.Pool{New: func() any { return new(boot.Event) }}
+
 // Record is the sink.
 func (b *Boots) Record(x Exchange) {
 	at := x.Begin.UnixNano() + int64(x.Took)
@@ -54,8 +59,11 @@ func (b *Boots) Record(x Exchange) {
 			return
 		}
 	}
-	e := boot.Borrow()
-	defer e.Return()
+	e := events.Get().(*boot.Event)
+	defer func() {
+		e.Reset()
+		events.Put(e)
+	}()
 	e.Kind, e.Outcome, e.At, e.Took = kinds[x.Kind], outcomes[x.Outcome], at, x.Took
 	e.Client, e.Route = boot.Bytes(x.Client), x.Port
 	e.Endpoint, e.Port = boot.Bytes(x.Endpoint.Addr()), x.Endpoint.Port()

@@ -81,7 +81,7 @@ func TestRanks(t *testing.T) {
 
 // A client that asks again is known for one to two periods, a flood of 20,000 others a second or not.
 func TestF6Knocks(t *testing.T) {
-	var away turnedAway
+	var away refusedClients
 	now := time.Unix(1000, 0)
 	asked := netip.MustParseAddr("192.0.2.2")
 	client := func(i int) flow {
@@ -89,13 +89,13 @@ func TestF6Knocks(t *testing.T) {
 		return flow{Peer{AddrPort: netip.AddrPortFrom(a, 2070)}, asked}
 	}
 	real := flow{Peer{AddrPort: netip.MustParseAddrPort("192.0.2.7:2070")}, asked}
-	if away.again(real, now) {
+	if away.repeats(real, now) {
 		t.Error("known at the first request")
 	}
 	taken := 0
 	const flood = 20_000 * 4
 	for i := range flood {
-		if away.again(client(i), now.Add(time.Duration(i)*4*time.Second/flood)) {
+		if away.repeats(client(i), now.Add(time.Duration(i)*4*time.Second/flood)) {
 			taken++
 		}
 	}
@@ -112,12 +112,12 @@ func TestF6Knocks(t *testing.T) {
 		{real, 4 * time.Second}, {other, 4 * time.Second}, {real, filterPeriod + time.Second},
 		{real, 2 * filterPeriod}, {other, 2*filterPeriod + time.Second}, {real, 9 * filterPeriod},
 	} {
-		got = append(got, away.again(each.flow, now.Add(each.after)))
+		got = append(got, away.repeats(each.flow, now.Add(each.after)))
 	}
 	if diff := cmp.Diff([]bool{true, false, true, true, false, false}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if n := testing.AllocsPerRun(100, func() { away.again(real, now.Add(9*filterPeriod)) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { away.repeats(real, now.Add(9*filterPeriod)) }); n != 0 {
 		t.Errorf("%v allocations a request", n)
 	}
 }

@@ -154,7 +154,7 @@ func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Refusal {
 		return RefusedNot
 	}
 	s, dead := g.victim(w.now, bound)
-	if s == nil || !dead && !w.turnedAway.again(flow{d.Client, d.Asked}, w.now) {
+	if s == nil || !dead && !w.refused.repeats(flow{d.Client, d.Asked}, w.now) {
 		return RefusedTableFull
 	}
 	if !dead && s.rank == rankLong && !g.mayEvictLong(w.now, bound) {

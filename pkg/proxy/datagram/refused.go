@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// turnedAway remembers the clients that a full table has refused. Firmware repeats a request after some seconds, a
+// refusedClients remembers the clients that a full table has refused. Firmware repeats a request after some seconds, a
 // flood of invented clients does not: a client that asks for the second time gets a place before all others.
 //
 // It has two Bloom filters, one for this period and one for the period before. A client that is taken for another one
 // gets a place at once, which does no harm. The memory is made with the first client.
-type turnedAway struct {
+type refusedClients struct {
 	seed  maphash.Seed
 	bits  [2][]uint64
 	began time.Time
@@ -23,8 +23,8 @@ const (
 	filterHashes = 4
 )
 
-// again tells whether the client was turned away before, and remembers it.
-func (t *turnedAway) again(f flow, now time.Time) bool {
+// repeats reports whether the client was refused before, and remembers it.
+func (t *refusedClients) repeats(f flow, now time.Time) bool {
 	switch since := now.Sub(t.began); {
 	case t.bits[0] == nil || since >= 2*filterPeriod:
 		t.bits = [2][]uint64{make([]uint64, filterBits/64), make([]uint64, filterBits/64)}

@@ -24,17 +24,3 @@ func TestBytes(t *testing.T) {
 		t.Errorf("got %v for no address", got)
 	}
 }
-
-func TestBorrowedIsEmpty(t *testing.T) {
-	e := Borrow()
-	SetText(e, File, 10, "undionly.kpxe")
-	e.Bytes = 7
-	e.Return()
-	for range 10 {
-		e := Borrow()
-		if *e != (Event{}) {
-			t.Errorf("got %+v", e)
-		}
-		defer e.Return()
-	}
-}
