@@ -25,7 +25,6 @@ type Attempts struct {
 	pool     *Pool
 	client   netip.Addr
 	most     int
-	given    *Endpoint // the first, where one has been acquired already
 	at       *Endpoint // of the attempt under way
 	over     bool
 	tried    []*Endpoint
@@ -43,14 +42,12 @@ func (a *Attempts) Next() (*Endpoint, error) {
 	if a.over || len(a.tried) >= a.most {
 		return nil, errors.Join(a.failures...)
 	}
-	if a.at, a.given = a.given, nil; a.at == nil {
-		var err error
-		if a.at, err = a.pool.Acquire(a.client, a.tried...); err != nil {
-			if len(a.failures) == 0 {
-				return nil, err
-			}
-			return nil, errors.Join(a.failures...)
+	var err error
+	if a.at, err = a.pool.Acquire(a.client, a.tried...); err != nil {
+		if len(a.failures) > 0 {
+			err = errors.Join(a.failures...)
 		}
+		return nil, err
 	}
 	return a.at, nil
 }
@@ -72,12 +69,11 @@ func (a *Attempts) Done(how Outcome, err error) {
 	a.tried = append(a.tried, e)
 }
 
-// Try makes attempts by a function. The first endpoint is given where one has been acquired already.
+// Try makes attempts by a function.
 func (p *Pool) Try(
-	client netip.Addr, given *Endpoint, most int, attempt func(e *Endpoint, tried int) (Outcome, error),
+	client netip.Addr, most int, attempt func(e *Endpoint, tried int) (Outcome, error),
 ) (*Endpoint, error) {
 	a := p.Attempts(client, most)
-	a.given = given
 	for {
 		e, err := a.Next()
 		if err != nil {

@@ -14,36 +14,26 @@ func TestTry(t *testing.T) {
 	for name, test := range map[string]struct {
 		outcomes []Outcome // of the attempts, in order
 		most     int
-		given    bool
 		tried    int
 		blamed   uint64
 		taken    bool
 	}{
-		"taken":                       {[]Outcome{Taken}, 3, false, 1, 0, true},
-		"taken by the second":         {[]Outcome{Refused, Taken}, 3, false, 2, 1, true},
-		"all refuse":                  {[]Outcome{Refused, Refused, Refused}, 9, false, 3, 3, false},
-		"most refuse":                 {[]Outcome{Refused, Refused, Refused}, 2, false, 2, 2, false},
-		"fails on the way":            {[]Outcome{Failed, Taken}, 3, false, 1, 1, false},
-		"spoiled":                     {[]Outcome{Spoiled, Taken}, 3, false, 1, 0, false},
-		"refused, then spoiled":       {[]Outcome{Refused, Spoiled, Taken}, 3, false, 2, 1, false},
-		"given, and taken":            {[]Outcome{Taken}, 3, true, 1, 0, true},
-		"given, and another is tried": {[]Outcome{Refused, Taken}, 3, true, 2, 1, true},
+		"taken":                 {[]Outcome{Taken}, 3, 1, 0, true},
+		"taken by the second":   {[]Outcome{Refused, Taken}, 3, 2, 1, true},
+		"all refuse":            {[]Outcome{Refused, Refused, Refused}, 9, 3, 3, false},
+		"most refuse":           {[]Outcome{Refused, Refused, Refused}, 2, 2, 2, false},
+		"fails on the way":      {[]Outcome{Failed, Taken}, 3, 1, 1, false},
+		"spoiled":               {[]Outcome{Spoiled, Taken}, 3, 1, 0, false},
+		"refused, then spoiled": {[]Outcome{Refused, Spoiled, Taken}, 3, 2, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := NewPool(Config{Route: "r", Sources: []Source{Fixed(
 				netip.MustParseAddrPort("192.0.2.1:1"), netip.MustParseAddrPort("192.0.2.2:1"), netip.MustParseAddrPort("192.0.2.3:1"),
 			)}})
 			client := netip.MustParseAddr("198.51.100.1")
-			var given *Endpoint
-			if test.given {
-				var err error
-				if given, err = p.Acquire(client); err != nil {
-					t.Fatal(err)
-				}
-			}
 			seen := map[netip.AddrPort]bool{}
-			e, err := p.Try(client, given, test.most, func(e *Endpoint, tried int) (Outcome, error) {
-				if tried != len(seen) || seen[e.Addr] || tried == 0 && test.given && e != given {
+			e, err := p.Try(client, test.most, func(e *Endpoint, tried int) (Outcome, error) {
+				if tried != len(seen) || seen[e.Addr] {
 					t.Errorf("attempt %d is with %s, after %v", tried, e.Addr, seen)
 				}
 				seen[e.Addr] = true
@@ -68,7 +58,7 @@ func TestTry(t *testing.T) {
 			}
 		})
 	}
-	_, err := NewPool(Config{Route: "r"}).Try(netip.MustParseAddr("198.51.100.1"), nil, 3, func(*Endpoint, int) (Outcome, error) {
+	_, err := NewPool(Config{Route: "r"}).Try(netip.MustParseAddr("198.51.100.1"), 3, func(*Endpoint, int) (Outcome, error) {
 		t.Error("an endpoint of none is tried")
 		return Taken, nil
 	})

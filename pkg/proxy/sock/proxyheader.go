@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -23,21 +22,6 @@ import (
 // headerTimeout bounds the wait for a PROXY header, which its sender sends at once.
 const headerTimeout = 5 * time.Second
 
-// ReadProxyHeader reads the PROXY header, version 1 or 2, at the beginning of a connection. It returns the client's
-// address, the address that the client connected to, and the bytes read behind the header. Both addresses are invalid
-// where the header has none, as in a load balancer's health check.
-func ReadProxyHeader(conn net.Conn) (source, target netip.AddrPort, early []byte, err error) {
-	if err := conn.SetReadDeadline(time.Now().Add(headerTimeout)); err != nil {
-		return source, target, nil, err
-	}
-	reader := bufio.NewReaderSize(conn, 1024)
-	if source, target, err = readHeader(reader); err != nil {
-		return source, target, nil, err
-	}
-	early, err = reader.Peek(reader.Buffered())
-	return source, target, slices.Clone(early), errors.Join(err, conn.SetReadDeadline(time.Time{}))
-}
-
 // Header awaits the PROXY header of a connection in a loop, and takes nothing behind it. Only the loop's thread may use
 // it.
 type Header struct {
@@ -48,7 +32,8 @@ type Header struct {
 	done   func(source, target netip.AddrPort, err error)
 }
 
-// AwaitHeader has done called with the addresses of ReadProxyHeader, once, by the loop's thread, which may be now.
+// AwaitHeader has done called with the client's address and the one that it connected to, once, by the loop's thread,
+// which may be now. Both are invalid where the header has none, as in a load balancer's own connection.
 func AwaitHeader(l *loop.Loop, fd int, done func(source, target netip.AddrPort, err error)) *Header {
 	h := &Header{loop: l, fd: fd, since: l.Now(), done: done}
 	var err error

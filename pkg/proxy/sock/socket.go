@@ -43,20 +43,6 @@ func NewSocket(fd int) (*Socket, error) {
 // SyscallConn implements syscall.Conn.
 func (c *Socket) SyscallConn() (syscall.RawConn, error) { return c.raw, nil }
 
-// Connect waits until the socket is connected, or its write deadline. It asks the kernel whenever the poller wakes it.
-func (c *Socket) Connect(target netip.AddrPort) error {
-	var waiting bool
-	var answer error
-	err := c.raw.Write(func(fd uintptr) bool {
-		waiting, answer = Connect(int(fd), target)
-		return !waiting
-	})
-	if err != nil {
-		return c.reason(err)
-	}
-	return answer
-}
-
 // reason replaces the error of a call on a closed socket by net.ErrClosed, and unwraps *os.PathError: crypto/tls
 // recognizes a timeout only by the inner error.
 func (c *Socket) reason(err error) error {

@@ -46,7 +46,12 @@ func backend(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
 // connect is a connection that the test closes.
 func connect(t *testing.T, addr netip.AddrPort) *Socket {
 	t.Helper()
-	fd, err := Open(addr, false)
+	dialed, err := net.Dial("tcp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dialed.Close()
+	fd, err := Duplicate(dialed.(*net.TCPConn))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,9 +60,6 @@ func connect(t *testing.T, addr netip.AddrPort) *Socket {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	if err := c.Connect(addr); err != nil {
-		t.Fatal(err)
-	}
 	return c
 }
 

@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ecdsa"
@@ -240,12 +241,13 @@ func TestSecureBehindProxyHeader(t *testing.T) {
 	header := proxyproto.HeaderProxyFromAddrs(2, net.TCPAddrFromAddrPort(client),
 		net.TCPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.1:443")))
 	addr := backend(t, func(conn *net.TCPConn) {
-		got, _, early, err := sock.ReadProxyHeader(conn)
-		if err != nil || got != client {
-			t.Errorf("the endpoint got %s, %v", got, err)
+		reader := bufio.NewReader(conn)
+		got, err := proxyproto.Read(reader)
+		if err != nil || got.SourceAddr.String() != client.String() {
+			t.Errorf("the endpoint got %v, %v", got, err)
 			return
 		}
-		inner := tls.Server(&behind{conn, io.MultiReader(bytes.NewReader(early), conn)}, served)
+		inner := tls.Server(&behind{conn, reader}, served)
 		if err := inner.HandshakeContext(context.Background()); err != nil {
 			t.Error(err)
 			return

@@ -15,7 +15,7 @@ import (
 type charge struct {
 	listener *listener
 	server   *server        // whose settings it was opened with
-	peer     netip.AddrPort // as accept told it: the socket itself forgets it with a reset
+	peer     netip.AddrPort // as accept or the PROXY header told it: the socket itself forgets it with a reset
 	lease    admission.Lease
 
 	evicted atomic.Bool

@@ -379,9 +379,6 @@ func (f *Front) Serve(ctx context.Context) error {
 	f.mu.Lock()
 	f.serving = nil
 	f.mu.Unlock()
-	for _, in := range f.loops {
-		in.stopAccepting()
-	}
 	f.listener.socket.Close()
 	f.ending.Store(true)
 	f.shut(f.current.Load(), func() bool { return true })

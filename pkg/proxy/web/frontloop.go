@@ -14,28 +14,18 @@ import (
 // frontLoop is a front's share of a loop: its acceptor, and the engine in which connections begin.
 type frontLoop struct {
 	front    *Front
+	loop     *loop.Loop
 	engine   *http1.Engine
 	acceptor *sock.Acceptor
 }
 
 func (f *Front) loopsOf(loops []*loop.Loop) (made []*frontLoop) {
 	for _, l := range loops {
-		in := &frontLoop{front: f, engine: http1.New(l)}
+		in := &frontLoop{front: f, loop: l, engine: http1.New(l)}
 		in.acceptor = sock.NewAcceptor(l, f.listener.socket, in)
 		made = append(made, in)
 	}
 	return made
-}
-
-// stopAccepting leaves new connections to the kernel. It is called from outside of the loop, and waits.
-func (in *frontLoop) stopAccepting() {
-	done := make(chan struct{})
-	in.engine.Soon(func() {
-		in.acceptor.Stop()
-		close(done)
-	})
-	<-done
-	in.acceptor.Wait()
 }
 
 // Held implements sock.Owner.
@@ -69,9 +59,31 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 		c.in.Refuse()
 		return
 	}
-	if c.Route() == nil {
+	switch {
+	case c.header:
+		c.awaited = sock.AwaitHeader(in.loop, fd, c.introduce)
+	case c.Route() == nil:
 		c.in.HandOff()
+	default:
+		c.in.Read() // most clients have sent their request by now
+	}
+}
+
+// introduce counts and charges the connection for the client that its PROXY header tells, and hands it off. Without
+// one, in a load balancer's own connection, the client is the peer.
+func (c *plainConn) introduce(client, _ netip.AddrPort, err error) {
+	if client.IsValid() {
+		c.peer = client
+	}
+	if err != nil {
+		c.listener.metrics.refused("proxy_header")
+		if c.listener.lines.Allow(c.peer.Addr(), "PROXY header") {
+			c.listener.log.Info("PROXY header refused", "peer", c.peer, "error", err)
+		}
+	}
+	if err != nil || !c.move(c.peer.Addr()) {
+		c.in.Refuse()
 		return
 	}
-	c.in.Read() // most clients have sent their request by now
+	c.in.HandOff()
 }

@@ -56,6 +56,20 @@ func (l *listener) count(c *plainConn) bool {
 	return true
 }
 
+// move counts and charges a connection for the client that its PROXY header has told; false where that has too many.
+func (c *charge) move(client netip.Addr) bool {
+	l := c.listener
+	if !l.conns.Count(c, client, l.settings.Load().MaxPerClient) {
+		l.metrics.refused("client_limit")
+		return false
+	}
+	why := c.lease.Move(client)
+	if why != admission.Admitted {
+		l.metrics.refused(why.String())
+	}
+	return why == admission.Admitted
+}
+
 // stall is how long a client may take nothing of an answer.
 func (l *listener) stall() time.Duration { return l.settings.Load().Stall }
 
@@ -89,12 +103,11 @@ type conn struct {
 	// request. Nothing more is read then.
 	inBody, spent atomic.Bool
 
-	client netip.AddrPort // the peer, or what a PROXY header told
-	early  []byte         // what was read before net/http reads
+	early []byte // was read before
 }
 
-// RemoteAddr is the client's address.
-func (c *conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.client) }
+// RemoteAddr is the client's address, of the PROXY header where there was one.
+func (c *conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.peer) }
 
 // LocalAddr implements net.Conn.
 func (c *conn) LocalAddr() net.Addr { return c.socket.LocalAddr() }
@@ -169,13 +182,6 @@ func (c *conn) Close() error {
 	c.release()
 	c.idling.stop()
 	return c.socket.Close()
-}
-
-// resetOnClose has the client learn that its stream is torn.
-func (c *conn) resetOnClose() {
-	if raw, err := c.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { sock.ResetOnClose(int(fd)) })
-	}
 }
 
 // opError is an error as net has it: net/http answers a client of which it knows no error of reading.

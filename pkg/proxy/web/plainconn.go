@@ -18,8 +18,9 @@ import (
 // return nil.
 type plainConn struct {
 	*charge
-	in     *http1.Conn
-	header bool // begins with a PROXY header
+	in      *http1.Conn
+	header  bool         // begins with a PROXY header
+	awaited *sock.Header // while it has not come
 
 	// forwarded is what an endpoint is told of the client, where it asks for a host: header lines.
 	forwarded struct {
@@ -83,7 +84,10 @@ func (c *plainConn) Progress() { c.lease.Touch() }
 func (c *plainConn) Retired() bool { return c.server.retired.Load() }
 
 // Closed implements http1.Owner.
-func (c *plainConn) Closed() { c.release() }
+func (c *plainConn) Closed() {
+	c.awaited.Stop()
+	c.release()
+}
 
 // Lasting implements http1.Owner.
 func (c *plainConn) Lasting(upstream, client int, length int64) *http1.Refusal {
@@ -146,18 +150,15 @@ func (c *plainConn) HandOff(fd int, early []byte) {
 		c.release()
 		return
 	}
-	next := &conn{charge: c.charge, socket: socket, early: early, client: c.peer}
+	next := &conn{charge: c.charge, socket: socket, early: early}
 	next.stall.most = c.listener.stall()
 	if next.server.ConnState != nil {
 		next.idling.limit = next.server.idle
 	}
 	next.spoke.Store(len(early) > 0)
 	served := net.Conn(next)
-	if c.header {
-		served = &proxyConn{conn: next}
-	}
 	if c.server.secure {
-		served = tls.Server(served, c.listener.tls) // the handshake is in the connection's own goroutine
+		served = tls.Server(next, c.listener.tls) // the handshake is in the connection's own goroutine
 	}
 	if !c.serve(next) || !c.server.connections.push(served) {
 		_ = next.Close()

@@ -163,7 +163,7 @@ func (c *conn) answered(n int64) {
 // more. It is called again as the answer gets on.
 func (c *conn) lengthen(u *upstreamConn) {
 	// The largest are only for files: slow readers of a backend fill the sockets to both sides, those by TLS its buffers
-	// as well. And only for clients that are far away: for near ones they cost half as much again of the processor's time.
+	// as well. And only for clients that are far away: for near ones they cost half as much CPU again.
 	most := sock.Medium
 	if s := c.listener.settings.Load(); s.Handler != nil && s.TLS == nil && sock.Far(c) {
 		most = sock.Largest

@@ -45,7 +45,7 @@ func (s shaping) take(done <-chan struct{}, n int64, lease *admission.Lease, clo
 // take waits until n bytes of an answer may be sent on the connection.
 func (c *conn) take(n int64) error {
 	if !c.shaping.client.IsValid() {
-		c.shaping.client = c.client.Addr()
+		c.shaping.client = c.peer.Addr()
 	}
 	return c.shaping.take(nil, n, &c.lease, c.lost)
 }

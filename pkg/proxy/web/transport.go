@@ -152,7 +152,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		c.body = &retryBody{ReadCloser: r.Body, upload: c.upload}
 	}
 	var response *http.Response
-	_, err := t.endpoints.Try(c.client, nil, attempts, func(e *endpoint.Endpoint, tried int) (endpoint.Outcome, error) {
+	_, err := t.endpoints.Try(c.client, attempts, func(e *endpoint.Endpoint, tried int) (endpoint.Outcome, error) {
 		if tried > 0 {
 			t.metrics.retried()
 		}
