@@ -1,0 +1,41 @@
+package archtest
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// notWords are a table's bars and rules, and drawings.
+var notWords = regexp.MustCompile(`[|─│┌└├┐┘►◄▼┬┴┼]|:?-{3,}:?`)
+
+// What users read about a program is one page, and a page of design has decisions only. Tables of settings, metrics and
+// log lines are in docs/reference.
+func TestPagesAreShort(t *testing.T) {
+	longer := map[string]int{
+		"docs/benchmarks.md":          3000, // tables
+		"docs/design/architecture.md": 2400, // the table of packages
+		"docs/stack-lb.md":            4200, // not split yet
+		"docs/design/stack-lb.md":     4400,
+		"docs/design/consent.md":      1300,
+	}
+	for pattern, most := range map[string]int{"docs/*.md": 2600, "docs/design/*.md": 850} {
+		paths, err := filepath.Glob("../../" + pattern)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("no %s: %v", pattern, err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := strings.TrimPrefix(path, "../../")
+			bound := max(most, longer[name])
+			if words := len(strings.Fields(notWords.ReplaceAllString(string(text), " "))); words > bound {
+				t.Errorf("%s has %d words, more than %d", name, words, bound)
+			}
+		}
+	}
+}
