@@ -68,7 +68,7 @@ type Settings struct {
 	Pace int64
 	// Shaper has the route's rate. It may change, or come to be, while answers are under way: it is to be there for a
 	// route that may have one. Nil is none for good. Rate is the rate at first, in bits a second: where there is one,
-	// answers do not leave from a loop, which cannot wait.
+	// requests are not the engine's, which asks it for long answers only.
 	Shaper *shaper.Shaper
 	Rate   int64
 	// TLS ends TLS on the connections that are for the route; nil does not. It offers h2 and http/1.1. Sites have their

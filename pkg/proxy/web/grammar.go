@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
+	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
 )
 
@@ -23,6 +24,32 @@ var (
 	errMethod = errors.New("the method is malformed")
 	errField  = errors.New("a header field is malformed")
 )
+
+// normalized passes requests on in the strict grammar, and refuses the others. It stands behind an observer.
+func normalized(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen := w.(*response)
+		switch r.Method {
+		case "PRI": // the preface of HTTP/2, to a server that does not speak it here
+			seen.Refused("HTTP/2 is not spoken here")
+			http.Error(w, "HTTP/2 is not spoken here", http.StatusHTTPVersionNotSupported)
+			return
+		case http.MethodConnect:
+			seen.Refused("no tunnels")
+			http.Error(w, "no tunnels", http.StatusMethodNotAllowed)
+			return
+		}
+		if err := normalize(r); err != nil {
+			if r.ProtoMajor == 1 { // what follows on the connection may be meant otherwise, too
+				w.Header().Set("Connection", "close")
+			}
+			reply.Refuse(w, r, http.StatusBadRequest, reply.InvalidArgument, err.Error())
+			return
+		}
+		seen.recordCall()
+		next.ServeHTTP(w, r)
+	})
+}
 
 // normalize brings a request to the grammar of RFC 9112, section 3, or says what is wrong with it. An absolute target
 // becomes a path, since its authority is the request's Host already. Bytes that RFC 3986 allows in no path or query are

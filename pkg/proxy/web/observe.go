@@ -83,24 +83,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reply.Refuse(seen, r, http.StatusServiceUnavailable, reply.ResourceExhausted, noRoom)
 		return
 	}
-	switch r.Method {
-	case "PRI": // the preface of HTTP/2, to a server that does not speak it here
-		seen.Refused("HTTP/2 is not spoken here")
-		http.Error(seen, "HTTP/2 is not spoken here", http.StatusHTTPVersionNotSupported)
-	case http.MethodConnect:
-		seen.Refused("no tunnels")
-		http.Error(seen, "no tunnels", http.StatusMethodNotAllowed)
-	default:
-		if err := normalize(r); err != nil {
-			if r.ProtoMajor == 1 { // what follows on the connection may be meant otherwise, too
-				w.Header().Set("Connection", "close")
-			}
-			reply.Refuse(seen, r, http.StatusBadRequest, reply.InvalidArgument, err.Error())
-			return
-		}
-		seen.recordCall()
-		o.next.ServeHTTP(seen, r)
-	}
+	o.next.ServeHTTP(seen, r)
 }
 
 // end counts, logs and records a request, and passes trouble on: with what the handler panicked.

@@ -127,7 +127,7 @@ func testPostFindsAnotherEndpoint(t *testing.T, start starter) {
 	}
 }
 
-// A client that goes away ends the wait for the answer to its POST, also where the loop has handed it off.
+// A client that goes away ends the wait for the answer to its POST.
 func TestPostOfAClientThatGoes(t *testing.T) { withAndWithout(t, testPostOfAClientThatGoes) }
 
 func testPostOfAClientThatGoes(t *testing.T, start starter) {

@@ -53,27 +53,31 @@ func (f *Front) sites(s *Settings, old *generation) []*site {
 	return made
 }
 
+// site makes a route's part: the chain of its handlers. A request is observed (admitted, counted, recorded), brought to
+// the strict grammar, refused if it is none of gRPC where the route is for that, goes through the gate, and gets to the
+// backend or to the files. In front of that the server chooses the route by its host ([Front.choose]).
 func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *generation) *site {
-	made := &site{route: route, settings: s, handler: s.Handler}
+	made := &site{route: route, settings: s}
 	log := f.config.Logger.With("route", route)
-	if made.handler == nil {
+	next := s.Handler
+	if next == nil {
 		var before *transport
 		if o := old.site(route); o != nil && o.settings.GRPC == s.GRPC && o.settings.Dial == s.Dial &&
 			o.settings.Response == s.Response && o.settings.Secure == s.Secure {
 			before = o.proxy.transport // its connections to the endpoints serve on
 		}
 		made.proxy = newProxy(route, s, log, metrics, len(f.loops), before)
-		made.handler = made.proxy
+		next = made.proxy
 	}
 	if s.Gate != nil {
-		made.handler = s.Gate.Wrap(made.handler)
+		next = s.Gate.Wrap(next)
 	}
 	if s.GRPC {
-		made.handler = onlyHTTP2(made.handler)
+		next = onlyHTTP2(next)
 		metrics.speaksGRPC()
 	}
 	made.observer = &observer{
-		next: made.handler, settings: s, log: log, metrics: metrics, room: f.config.Account.Route(route),
+		next: normalized(next), settings: s, log: log, metrics: metrics, room: f.config.Account.Route(route),
 		lines: f.lines, route: route, port: f.Addr().Port(), sink: f.config.Sink,
 	}
 	made.handler = made.observer
@@ -100,8 +104,8 @@ func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
 	first := sites[0]
 	refuse := func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		o := first.observer
-		(&observer{next: next, settings: o.settings, log: o.log, metrics: o.metrics, room: o.room, lines: o.lines,
-			route: o.route, port: o.port, sink: o.sink}).
+		(&observer{next: normalized(next), settings: o.settings, log: o.log, metrics: o.metrics, room: o.room,
+			lines: o.lines, route: o.route, port: o.port, sink: o.sink}).
 			ServeHTTP(w, r)
 	}
 	serve := func(chosen *site, w http.ResponseWriter, r *http.Request) {
