@@ -42,8 +42,10 @@ type config struct {
 
 // Removed implements the list that daemon.ParseEnv asks for.
 func (c *config) Removed() map[string]string {
-	const https, journal = "write the https route into " + prefix + "_ROUTES_FILE (docs/stack-proxy.md#tinkerbell)", "leave it out: " +
-		prefix + "_BOOTS_MEMORY bounds all that is kept"
+	const (
+		https   = "write the https route into " + prefix + "_ROUTES_FILE (docs/stack-proxy.md#tinkerbell)"
+		journal = "leave it out: " + prefix + "_BOOTS_MEMORY bounds all that is kept"
+	)
 	return map[string]string{
 		"CERTIFICATE_FILE": https, "KEY_FILE": https, "TINKERBELL_CA": https, "TINKERBELL_NAME": https,
 		"BOOTS_MACHINES": journal, "BOOTS_EACH": journal, "BOOTS_ANSWERS": journal, "BOOTS_LINES": journal,

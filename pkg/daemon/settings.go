@@ -45,8 +45,8 @@ func (f *LogFormat) UnmarshalText(text []byte) error {
 type validator interface{ Validate() error }
 
 // NoPprof is what to do about a variable PPROF, which all programs had.
-const NoPprof = "leave it out: /debug/pprof/ of the admin port is there for whoever asks from the loopback interface, " +
-	"as kubectl port-forward does"
+const NoPprof = "leave it out: the admin port serves /debug/pprof/ to clients on the loopback interface, " +
+	"such as kubectl port-forward"
 
 // A remover is a settings struct that names variables of former versions, without the prefix, with what to do about
 // each.

@@ -162,7 +162,7 @@ func (s *Server) Addr() *net.TCPAddr { return s.bound.Load() }
 // String implements [daemon.Task].
 func (s *Server) String() string { return "admin" }
 
-// local serves a page to those who ask from the loopback interface: a profile costs processor time, and says more of the
+// local serves a page to clients on the loopback interface alone: a profile costs processor time, and says more of the
 // program than its neighbours need to know.
 func local(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
