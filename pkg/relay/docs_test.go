@@ -13,7 +13,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-
 const reference = "../../docs/reference/dhcp-relay.md"
 
 // TestDocumentAgreesWithCode: the tables of metrics are made from the code, by "make generate", and every drop reason

@@ -4,9 +4,9 @@
 //	listener (raw frames) ─► policy, gate ─► edit in place ─► UDP 67 or 547 ─► servers
 //	listener (raw frames) ◄─ address ◄─ pending      ◄─ UDP 67 or 547 ◄─┘
 //
-// The same UDP socket serves clients and relay agents that address this host by unicast. docs/reference/dhcp-relay.md has the
-// reasons for which requests are dropped, with the RFCs' sections. A relay is for one [family]: what a message is,
-// where it goes and what is added stands in v4*.go and v6*.go, and what a relay is in the other files.
+// The same UDP socket serves clients and relay agents that address this host by unicast. docs/reference/dhcp-relay.md
+// has the reasons for which requests are dropped, with the RFCs' sections. A relay is for one [family]: what a message
+// is, where it goes and what is added stands in v4*.go and v6*.go, and what a relay is in the other files.
 //
 // There is one goroutine per socket, and none per packet; a batch of packets is received by one system call, edited
 // where it lies and sent by another.

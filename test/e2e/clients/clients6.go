@@ -49,7 +49,8 @@ var Networkd = networkd("DHCP=ipv6\nIPv6AcceptRA=yes\nLinkLocalAddressing=ipv6\n
 var Networkd4 = networkd("DHCP=ipv4\nIPv6AcceptRA=no\nLinkLocalAddressing=no\n")
 
 // beforeNetworkd prepares what systemd would. A read-only /sys tells networkd that there is no udev to wait for.
-const beforeNetworkd = `cd /run && mkdir -p systemd/network systemd/netif/links systemd/netif/leases systemd/netif/lldp &&
+const beforeNetworkd = `cd /run &&
+mkdir -p systemd/network systemd/netif/links systemd/netif/leases systemd/netif/lldp &&
 chown -R systemd-network /run/systemd && cp "$0" /run/systemd/network/ && mount -o remount,bind,ro /sys && exec "$@"`
 
 func networkd(network string) Client {

@@ -8,11 +8,11 @@ import (
 
 // Names of the candidates.
 const (
-	Ours         = "ours"
-	OursBoots    = "ours-boots"    // with BOOTS_SOCKET, of which this process reads
-	ISC          = "isc-dhcrelay"
-	Dnsmasq      = "dnsmasq"
-	DHCPHelper   = "dhcp-helper"
+	Ours       = "ours"
+	OursBoots  = "ours-boots" // with BOOTS_SOCKET, of which this process reads
+	ISC        = "isc-dhcrelay"
+	Dnsmasq    = "dnsmasq"
+	DHCPHelper = "dhcp-helper"
 )
 
 // Candidates are the programs; what is measured has ours twice, in the order of the report.
