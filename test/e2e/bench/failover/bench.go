@@ -23,7 +23,9 @@ type Options struct {
 	Steady time.Duration
 	// Short is the shortest lease in place of the default.
 	Short bool
-	Log   io.Writer
+	// Key has the nodes keep the address by consent while the API is away.
+	Key bool
+	Log io.Writer
 }
 
 // Short are stack-lb's settings with the shortest lease.
@@ -58,6 +60,10 @@ func Run(ctx context.Context, o Options) (part Part, err error) {
 	var settings []string
 	if o.Short {
 		part.Candidate, settings = "stack-lb-short", Short
+	}
+	if o.Key {
+		part.Candidate += "-key"
+		settings = append(slices.Clone(settings), "STACK_LB_KEY=a key of the bench, long enough")
 	}
 	watching, end := context.WithCancel(ctx)
 	var watched sync.WaitGroup

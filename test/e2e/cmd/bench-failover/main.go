@@ -22,6 +22,7 @@ func run(ctx context.Context) error {
 	flag.IntVar(&o.Nodes, "nodes", 3, "nodes")
 	flag.IntVar(&o.Repeats, "repeats", 20, "how often each case happens")
 	flag.BoolVar(&o.Short, "short", false, "with the shortest lease (3 s) in place of the default (6 s)")
+	flag.BoolVar(&o.Key, "key", false, "with a key, by which nodes keep the address while the API is away")
 	flag.DurationVar(&o.Steady, "steady", 0, "let nothing happen for as long, in place of the cases")
 	cases := flag.String("cases", "", "cases, separated by commas; empty: all")
 	out := flag.String("out", "build/bench/failover.json", "where the result goes; it adds to what is there")
