@@ -94,8 +94,8 @@ type Account struct {
 	log    *slog.Logger
 
 	mu     sync.Mutex
-	room   int64 // bytes that may be charged now: memory, or less, for what the next look finds
-	full   bool  // it has none, or is not measured: newcomers need not wait for the next look
+	room   int64 // bytes that may be charged now: memory, or what is charged while full
+	full   bool  // the container has no memory for more, or is not measured
 	used   int64
 	lent   int64 // bytes of large buffers, which are in no charge
 	long   int64 // the number of streams that may have such
@@ -204,8 +204,8 @@ func (a *Account) admit(l *Lease, from netip.Addr, charge, bound int64, connecti
 	return Admitted
 }
 
-// bar keeps a client whose request was refused from opening connections for a while, unless the next look is expected
-// to find room. The caller holds mu.
+// bar keeps a client whose request was refused from opening connections for a while, unless the container has memory.
+// The caller holds mu.
 func (a *Account) bar(c *client) {
 	if a.full {
 		c.barred = a.now.Load() + int64(barTime)
@@ -306,8 +306,8 @@ func (a *Account) release(l *Lease) {
 	l.charge = 0
 }
 
-// shed evicts leases until that sums up to so many bytes: of the client with the largest charge, the one without progress
-// for longest, each time.
+// shed evicts leases until that sums up to so many bytes: of the client with the largest charge, the one without
+// progress for longest, each time.
 func (a *Account) shed(bytes int64) {
 	if bytes <= 0 {
 		return

@@ -34,9 +34,6 @@ const (
 	refuseFor                           = time.Second
 	// leastRoom is the part of the memory that is not shed, as a divisor: a machine that boots must find room.
 	leastRoom = 32
-	// pace is the part of the free memory that may be charged until the next look, as a divisor: the socket buffers of a
-	// connection can grow to so many times its charge.
-	pace = 16
 
 	logEvery = time.Minute
 	// littleFor is the time for which others than connections have to use so much that there is no room, before it is
@@ -107,30 +104,6 @@ func (a *Account) busy() bool {
 	return a.used > a.memory/busyPart || a.room < a.memory
 }
 
-const (
-	// HoldTime is the time after which to ask [Route.Held] again.
-	HoldTime = busyTick
-	// HoldTimes is how often to ask at most; then the newcomer is to be admitted or refused.
-	HoldTimes = 8
-)
-
-// Held reports whether a newcomer should wait before it is admitted: because the next look at the container is expected
-// to find room, as many machines that come at one moment use up what may be charged between two looks.
-func (r *Route) Held(cost Cost) bool {
-	if r == nil {
-		return false
-	}
-	a := r.account
-	a.mu.Lock()
-	after := a.used + a.charge(cost)
-	held := !a.full && after > a.room && after <= a.memory
-	a.mu.Unlock()
-	if held {
-		a.hurry()
-	}
-	return held
-}
-
 // keeper compares the container's use of memory with its limit.
 type keeper struct {
 	account *Account
@@ -196,7 +169,9 @@ func (k *keeper) look(now time.Duration) {
 	}
 	a.mu.Lock()
 	a.full = free <= 0 || now < k.refuse
-	a.room = min(a.used+max(free, 0)/pace, a.memory)
+	if a.room = a.memory; a.full {
+		a.room = min(a.used, a.memory)
+	}
 	if free < 0 && now-k.shed >= settle {
 		// A byte that is charged stands for used/a.used bytes: above all the kernel's buffers are not in the charges.
 		shed = int64(float64(-free) * float64(a.used) / float64(used))

@@ -24,7 +24,7 @@ func kept(t *testing.T, a *admission.Account, g admission.Gauge) {
 
 // A thousand machines behind one address come at the same moment, to a container whose memory is mostly free: nobody is
 // refused.
-func TestBurstWaitsForRoom(t *testing.T) {
+func TestBurstFindsRoom(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	synctest.Test(t, func(t *testing.T) {
 		a := admission.New(admission.Limits{Memory: 1 << 29, Descriptors: 1 << 20}, nil)
@@ -36,9 +36,6 @@ func TestBurstWaitsForRoom(t *testing.T) {
 		for n := range 1000 {
 			c := &connection{}
 			all = append(all, c)
-			for holds := 0; holds < admission.HoldTimes && r.Held(cost); holds++ {
-				time.Sleep(admission.HoldTime)
-			}
 			if why := r.Admit(&c.Lease, c, address(1), cost); why != admission.Admitted {
 				t.Fatalf("connection %d: %s", n, why)
 			}
@@ -47,9 +44,6 @@ func TestBurstWaitsForRoom(t *testing.T) {
 		time.Sleep(time.Second)
 		for _, c := range all {
 			c.Release()
-		}
-		if r.Held(cost) {
-			t.Error("newcomers wait where there will be no room")
 		}
 	})
 }
@@ -132,7 +126,7 @@ func TestF2RunningDownloadIsNotGivenUp(t *testing.T) {
 				flood = append(flood, c)
 			}
 			if n%100 == 99 {
-				time.Sleep(admission.HoldTime)
+				time.Sleep(20 * time.Millisecond)
 			}
 		}
 		if len(flood) < 100 {
@@ -355,7 +349,7 @@ func TestLargeBuffersAreBackAfterAFlood(t *testing.T) {
 				m.set(append(m.all, c))
 			}
 			if n%100 == 99 {
-				time.Sleep(admission.HoldTime)
+				time.Sleep(20 * time.Millisecond)
 			}
 		}
 		bulk(false)
@@ -401,9 +395,6 @@ func TestNewcomersTakeNothingOfThoseWhoLoad(t *testing.T) {
 		m.set(m.all[300:])
 		time.Sleep(time.Second)
 		for n := range 300 {
-			for holds := 0; holds < admission.HoldTimes && r.Held(cost); holds++ {
-				time.Sleep(admission.HoldTime)
-			}
 			if _, why := open(t, r, address(1000+n), 1, cost); why != admission.Admitted {
 				t.Fatalf("newcomer %d, when others have ended: %s", n, why)
 			}

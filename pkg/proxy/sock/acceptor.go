@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/backoff"
-	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
@@ -23,8 +22,6 @@ const (
 
 // Owner has the connections that an [Acceptor] accepts.
 type Owner interface {
-	// Held reports whether the next connection must wait in the kernel for room. The loop calls it.
-	Held() bool
 	// Admit takes a connection, whose descriptor is the owner's from then on. The loop calls it.
 	Admit(fd int, peer netip.AddrPort)
 	// Failed reports an error of accept(2) or epoll_ctl(2), and for how long the acceptor has accepted nothing since. A
@@ -40,7 +37,6 @@ type Acceptor struct {
 	handle   loop.Handle
 	stopped  bool
 	backoff  backoff.Backoff
-	holds    int            // how many times Held was true since the last connection
 	reports  sync.WaitGroup // the call of Owner.Failed under way
 }
 
@@ -102,15 +98,9 @@ func (a *Acceptor) Wait() { a.reports.Wait() }
 // connections.
 func (a *Acceptor) Ready(loop.Events) {
 	for range acceptBatch {
-		if a.holds < admission.HoldTimes && a.owner.Held() {
-			a.holds++
-			a.pause(admission.HoldTime, nil)
-			return
-		}
 		fd, peer, err := accept(a.listener.FD())
 		switch {
 		case err == nil:
-			a.holds = 0
 			a.backoff.Reset()
 			a.owner.Admit(fd, peer)
 		case errors.Is(err, unix.EAGAIN):
@@ -129,18 +119,14 @@ func (a *Acceptor) fail(err error) {
 	a.pause(wait, func() { a.owner.Failed(err, wait) })
 }
 
-// pause stops accepting for wait. Then it calls done in a goroutine, unless done is nil, and begins again after it. If
-// the acceptor has been stopped meanwhile, it does neither.
+// pause stops accepting for wait. Then it calls done in a goroutine, and begins again after it. If the acceptor has been
+// stopped meanwhile, it does neither.
 func (a *Acceptor) pause(wait time.Duration, done func()) {
 	a.loop.Release(a.listener.FD(), a.handle)
 	a.handle = loop.Handle{}
 	time.AfterFunc(wait, func() {
 		a.loop.Do(func() {
-			switch {
-			case a.stopped:
-			case done == nil:
-				a.resume()
-			default:
+			if !a.stopped {
 				a.reports.Go(func() {
 					done()
 					a.loop.Do(a.resume)

@@ -11,21 +11,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 )
 
 // long is a timeout that only a hang reaches.
 const long = 30 * time.Second
 
-// owner notes what an acceptor asks of it. The loop's thread alone uses held and holds.
+// owner notes what an acceptor asks of it.
 type owner struct {
-	held     func() bool
 	admitted chan netip.AddrPort
 	failed   func(error, time.Duration)
 }
-
-func (o *owner) Held() bool { return o.held != nil && o.held() }
 
 func (o *owner) Admit(fd int, peer netip.AddrPort) {
 	_ = unix.Close(fd)
@@ -120,36 +116,6 @@ func TestAccept(t *testing.T) {
 	in(t, l, func() {})
 	if n := len(all.admitted); n > 0 {
 		t.Errorf("%d connections are admitted by stopped acceptors", n)
-	}
-}
-
-// A connection waits for room, and is admitted after as many times as it may be held, or when there is room.
-func TestAcceptHolds(t *testing.T) {
-	for name, room := range map[string]int{"no room": 1000, "room soon": 2} {
-		t.Run(name, func(t *testing.T) {
-			l, listener := startLoop(t), listen(t)
-			asked := 0
-			o := &owner{admitted: make(chan netip.AddrPort, 1), held: func() bool { asked++; return asked <= room }}
-			a := NewAcceptor(l, listener, o)
-			in(t, l, func() {
-				if err := a.Begin(); err != nil {
-					t.Error(err)
-				}
-			})
-			conn, err := net.Dial("tcp", listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			receive(t, o.admitted)
-			in(t, l, func() {
-				a.Stop()
-				// The next connection is asked for, too: it is not there.
-				if most := min(admission.HoldTimes, room+1); asked < most {
-					t.Errorf("asked %d times, want %d", asked, most)
-				}
-			})
-		})
 	}
 }
 

@@ -30,9 +30,6 @@ func newFrontLoop(f *Front, l *loop.Loop) *frontLoop {
 	return in
 }
 
-// Held implements sock.Owner.
-func (in *frontLoop) Held() bool { return in.front.room.Held(costOf(in.front.settings.Load())) }
-
 // Failed implements sock.Owner.
 func (in *frontLoop) Failed(err error, pause time.Duration) {
 	in.front.metrics.refusals[refusedResources].Inc()

@@ -28,12 +28,6 @@ func (f *Front) loopsOf(loops []*loop.Loop) (made []*frontLoop) {
 	return made
 }
 
-// Held implements sock.Owner.
-func (in *frontLoop) Held() bool {
-	l := in.front.listener
-	return l.room.Held(costOf(l.settings.Load()))
-}
-
 // Failed implements sock.Owner.
 func (in *frontLoop) Failed(err error, pause time.Duration) {
 	in.front.metrics.refused("resources")
