@@ -119,8 +119,8 @@ func (a *Acceptor) fail(err error) {
 	a.pause(wait, func() { a.owner.Failed(err, wait) })
 }
 
-// pause stops accepting for wait. Then it calls done in a goroutine, and begins again after it. If the acceptor has been
-// stopped meanwhile, it does neither.
+// pause stops accepting for wait. Then it calls done in a goroutine, and begins again after it. If the acceptor has
+// been stopped meanwhile, it does neither.
 func (a *Acceptor) pause(wait time.Duration, done func()) {
 	a.loop.Release(a.listener.FD(), a.handle)
 	a.handle = loop.Handle{}
