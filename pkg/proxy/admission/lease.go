@@ -76,8 +76,8 @@ type Loan struct {
 
 // Lend gives a stream large buffers of the largest size that fits, in place of its former ones. The sizes are in bytes
 // and ascending. A size fits while memory is not short, if every long stream could have it within a part of the memory:
-// so all streams have the same size, in whichever order they asked. Lend returns how many of the sizes fit; 0 is none. The
-// holder calls it again as the stream gets on, and without sizes at its end.
+// so all streams have the same size, in whichever order they asked. Lend returns how many of the sizes fit; 0 is none.
+// The holder calls it again as the stream gets on, and without sizes at its end.
 func (l *Lease) Lend(to *Loan, sizes ...int64) (fit int) {
 	if l.route == nil || !to.long && len(sizes) == 0 {
 		return len(sizes)
