@@ -2,9 +2,9 @@ package route
 
 // removed are the fields that routes files once had, with what to do about each.
 var removed = map[string]string{
-	"routes[].backendConnections":  "leave it out: each client has connections to the endpoints of its own, or it may get another's answer",
+	"routes[].backendConnections":  ownConnections,
 	"routes[].files.precompressed": "leave it out, and have clients ask for the compressed file by its name",
-	"routes[].health.passive":      "leave it out: three failures in a row eject an endpoint, for 5 s at first; health.active asks by itself",
+	"routes[].health.passive":      ejected,
 	"routes[].timeouts.keepalive":  kernel,
 	"routes[].timeouts.user":       kernel,
 	"routes[].limits.machines":     noQueue,
@@ -13,6 +13,8 @@ var removed = map[string]string{
 }
 
 const (
-	noQueue = "leave it out: machines do not wait to be served, and limits.rate gives each the same share"
-	kernel  = "leave it out: a peer that is gone is noticed after a minute; timeouts.idle ends what is silent"
+	ownConnections = "leave it out: clients do not share connections to endpoints, or one may get another's answer"
+	ejected        = "leave it out: three failures in a row eject an endpoint, for 5 s at first; health.active asks by itself"
+	noQueue        = "leave it out: machines do not wait to be served, and limits.rate gives each the same share"
+	kernel         = "leave it out: a peer that is gone is noticed after a minute; timeouts.idle ends what is silent"
 )

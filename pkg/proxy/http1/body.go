@@ -45,8 +45,8 @@ var (
 	errTrailer = errors.New("the trailer of the endpoint's answer is malformed")
 )
 
-// frameBefore and frameBehind are the room for a chunk's frame, in bytes: enough, and so that the data between begins at
-// a line of the processor's cache, for which the kernel copies faster.
+// frameBefore and frameBehind are the room for a chunk's frame, in bytes: enough, and so that the data between begins
+// at a line of the processor's cache, for which the kernel copies faster.
 const frameBefore, frameBehind = 64, 2
 
 // take reads what has come of a body, which it may write over; the data begins at b[0] afterwards.
