@@ -73,7 +73,7 @@ func (a *Account) Run(ctx context.Context, g Gauge) {
 		}
 		now := time.Since(a.began)
 		a.now.Store(int64(now))
-		k.look(now)
+		k.look(now, k.read())
 		a.tell(now)
 	}
 }
@@ -115,10 +115,9 @@ type keeper struct {
 	refuse  time.Duration // until then newcomers do not wait
 	roomy   time.Duration // the time at which there was room last, or something to evict
 	little  bool          // it is logged that there is none
-	// collector and processor are the processor time of the collector, and of the process, until the last collection,
-	// in seconds.
-	collector, processor float64
-	overBusy             bool // the collector had too much to do until the last collection
+	last    reading       // after the last collection
+	// overBusy is that the collector had too much to do until the last collection.
+	overBusy bool
 }
 
 // The order of a keeper's samples.
@@ -146,8 +145,25 @@ func newKeeper(a *Account, g Gauge) *keeper {
 	return k
 }
 
+// reading is what Go says of its memory, in bytes, and of the processor time of its collector and of the process until
+// the last collection, in seconds.
+type reading struct {
+	own, live            int64
+	collector, processor float64
+}
+
+func (k *keeper) read() reading {
+	metrics.Read(k.sample)
+	return reading{
+		own:       int64(k.sample[sampleTotal].Value.Uint64() - k.sample[sampleReleased].Value.Uint64()),
+		live:      int64(k.sample[sampleLive].Value.Uint64() + k.sample[sampleStacks].Value.Uint64()),
+		collector: k.sample[sampleCollector].Value.Float64(),
+		processor: k.sample[sampleProcessor].Value.Float64(),
+	}
+}
+
 // look measures the container, sets the room, and evicts connections.
-func (k *keeper) look(now time.Duration) {
+func (k *keeper) look(now time.Duration, r reading) {
 	if k.gauge == nil {
 		return
 	}
@@ -156,9 +172,8 @@ func (k *keeper) look(now time.Duration) {
 		return // no cgroup to be read: the charges have to do
 	}
 	limit := k.gauge.Limit()
-	metrics.Read(k.sample)
-	k.tune(used, limit)
-	overworked := k.overworked()
+	k.tune(used, limit, r.own)
+	overworked := k.overworked(r)
 	a, free, shed := k.account, limit/100*shedAt-used, int64(0)
 	short := free < limit/100*nearly
 	if began := !a.short.Swap(short) && short; began {
@@ -198,8 +213,7 @@ func (k *keeper) look(now time.Duration) {
 
 // tune lowers Go's memory limit as the kernel's buffers grow, so that garbage is collected before connections are
 // evicted. Go counts memory that was never touched, too, such as buffers of net/http: that is not used, and added.
-func (k *keeper) tune(used, limit int64) {
-	own := int64(k.sample[sampleTotal].Value.Uint64() - k.sample[sampleReleased].Value.Uint64())
+func (k *keeper) tune(used, limit, own int64) {
 	want := max(limit/100*goTarget-(used-own), limit/100*goLeast)
 	want = min(want, k.most)
 	if math.Abs(float64(want-k.now)) > float64(limit)/64 {
@@ -210,19 +224,17 @@ func (k *keeper) tune(used, limit int64) {
 
 // overworked is the number of bytes in use above those that the collector can keep up with; 0 if there are none, or if
 // there was no collection since the last call.
-func (k *keeper) overworked() int64 {
-	collector, processor := k.sample[sampleCollector].Value.Float64(), k.sample[sampleProcessor].Value.Float64()
-	if processor <= k.processor {
+func (k *keeper) overworked(r reading) int64 {
+	if r.processor <= k.last.processor {
 		return 0
 	}
-	share := (collector - k.collector) / (processor - k.processor)
-	k.collector, k.processor = collector, processor
-	live := int64(k.sample[sampleLive].Value.Uint64() + k.sample[sampleStacks].Value.Uint64())
+	share := (r.collector - k.last.collector) / (r.processor - k.last.processor)
+	k.last = r
 	before := k.overBusy
 	if k.overBusy = share >= busyCollector; !k.overBusy || !before {
 		return 0 // or many that go on at one moment, as when a disk is back, would be taken for a flood
 	}
-	return max(live-k.now/100*liveAt, 0)
+	return max(r.live-k.now/100*liveAt, 0)
 }
 
 // loggedCounts are a route's counters in its last log line, and the time of that.

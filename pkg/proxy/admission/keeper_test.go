@@ -3,7 +3,6 @@ package admission_test
 import (
 	"context"
 	"log/slog"
-	"runtime"
 	"runtime/debug"
 	"sync"
 	"testing"
@@ -166,39 +165,6 @@ func TestRefusedClientOpensNoConnections(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if why := admit(1, cost); why != admission.Admitted {
 			t.Errorf("ten seconds later: %s", why)
-		}
-	})
-}
-
-// What Go's collector cannot keep up with is given up, although the container has memory: not below a half, so that a
-// rack that loads its files on a busy node loses none.
-func TestCollectorKeepsUp(t *testing.T) {
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
-	synctest.Test(t, func(t *testing.T) {
-		a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
-		r := a.Route("web")
-		all, _ := open(t, r, address(1), 400, one)
-		others, _ := open(t, r, address(2), 250, one)
-		all = append(all, others...)
-		g := &gauge{}
-		g.used.Store(1 << 20)
-		kept(t, a, g)
-		time.Sleep(time.Second)
-		if n := evicted(all); n > 0 {
-			t.Fatalf("%d were given up while there was room", n)
-		}
-		defer runtime.GC() // or the next test would have it too
-		g.used.Store(g.Limit() / 2)
-		heap := make([]byte, g.Limit())
-		for left := 100; left > 0 && evicted(all) < 150; left-- {
-			for range 10 { // the collector has the processor
-				runtime.GC()
-			}
-			time.Sleep(time.Second)
-		}
-		runtime.KeepAlive(heap)
-		if n := evicted(all); n != 150 {
-			t.Errorf("%d of 650 were given up, want 150", n)
 		}
 	})
 }
