@@ -14,7 +14,7 @@ var removed = map[string]string{
 
 const (
 	ownConnections = "leave it out: clients do not share connections to endpoints, or one may get another's answer"
-	ejected        = "leave it out: three failures in a row eject an endpoint, for 5 s at first; health.active asks by itself"
+	ejected        = "leave it out: three failures in a row eject an endpoint, for 5 s at first; health.active asks it"
 	noQueue        = "leave it out: machines do not wait to be served, and limits.rate gives each the same share"
 	kernel         = "leave it out: a peer that is gone is noticed after a minute; timeouts.idle ends what is silent"
 )

@@ -65,7 +65,10 @@ func Start(ctx context.Context, cmd *exec.Cmd, o Options) (*Process, error) {
 	if cmd.Stderr == nil {
 		cmd.Stderr = log
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
 	p := &Process{name: o.Name, cmd: cmd, log: log, ended: make(chan struct{})}
 	started := make(chan error)
 	go p.run(o, started)
