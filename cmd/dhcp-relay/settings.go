@@ -143,7 +143,7 @@ func (s *settings) only6(option relay.SubOption) bool {
 func (s *settings) Removed() map[string]string {
 	const allRelay = "every replica relays each machine, which takes one of the equal answers"
 	return map[string]string{
-		"PEERS": allRelay, "OWNER_ADDRESS": allRelay,
+		"PEERS": allRelay, "OWNER_ADDRESS": allRelay, "PPROF": daemon.NoPprof,
 		"PENDING":          "32768 requests are remembered for their replies",
 		"PENDING_EXPIRY":   "a request is remembered for 10 s",
 		"CLIENT_RATE":      "10 requests a second of one machine are relayed",

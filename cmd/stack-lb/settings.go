@@ -64,6 +64,9 @@ func (s *settings) times() elect.Times {
 	return elect.Times{Lease: s.LeaseDuration, Deadline: s.RenewDeadline, Retry: s.RetryPeriod}
 }
 
+// Removed implements the check of pkg/daemon.
+func (s *settings) Removed() map[string]string { return map[string]string{"PPROF": daemon.NoPprof} }
+
 // Validate implements the check of pkg/daemon. A fault names the variable that has to be changed.
 func (s *settings) Validate() error {
 	var faults []error

@@ -20,7 +20,7 @@ func TestSettingsNameEveryFault(t *testing.T) {
 	wrong := map[string]string{
 		"NODE": "Node 1", "NAMESPACE": "a.b", "WATCH_NAMESPACE": "A", "CLASS": "a/b/c", "ADDRESSES": "192.0.2.1/24", "LEASE_DURATION": "6500ms",
 		"RENEW_DEADLINE": "6s", "RETRY_PERIOD": "5s", "ANNOUNCE_INTERVAL": "1ms", "PROBE_INTERVAL": "1ms", "UNHEARD_OF": "1",
-		"MODE": "ipvs", "DRAIN_TIMEOUT": "-1s", "CONNECTIONS": "-1", "CONNECTIONS_PER_CLIENT": "many",
+		"MODE": "ipvs", "DRAIN_TIMEOUT": "-1s", "CONNECTIONS": "-1", "CONNECTIONS_PER_CLIENT": "many", "PPROF": "true",
 	}
 	for variable, value := range wrong {
 		t.Setenv(prefix+"_"+variable, value)

@@ -44,7 +44,7 @@ func (f *LogFormat) UnmarshalText(text []byte) error {
 // A validator is a settings struct that checks what one field's type cannot. Faults are joined by errors.Join.
 type validator interface{ Validate() error }
 
-// NoPprof is what to do about a variable PPROF, which all programs had.
+// NoPprof is what to do about a variable PPROF, which all programs with an admin port had.
 const NoPprof = "leave it out: the admin port serves /debug/pprof/ to clients on the loopback interface, " +
 	"such as kubectl port-forward"
 

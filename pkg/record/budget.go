@@ -35,7 +35,11 @@ func (b *budgets) allow(client netip.Addr, at int64, status uint16, bytes uint64
 	const each = int64(1e9 / clientRate)
 	address := client.As16()
 	slot := &b.slots[maphash.Bytes(b.seed, address[:])%clientSlots]
-	paid := max(slot.Load(), at) + each
+	paid := slot.Load()
+	if paid < at || paid-at > clientBurst*each { // no client is further ahead, unless the clock was set back
+		paid = at
+	}
+	paid += each
 	if paid-at > clientBurst*each {
 		b.spared.Add(1)
 		return false

@@ -84,7 +84,7 @@ func (l *vlan) requests(n int, now int64) {
 
 // view finds the message in frame i, and puts it and its sender into a. It is false for what is no message.
 func (l *vlan) view(i int, a *arrival, now int64) (ok bool, drop Drop) {
-	a.b, a.giaddr = nil, [4]byte{}
+	a.b, a.giaddr, a.source = nil, [4]byte{}, peer{}
 	b, sum, unheard := listener.Frame(l.RecvBatch(), i)
 	switch unheard {
 	case listener.OtherHost:
