@@ -235,12 +235,20 @@ func (c *Conn) end(err error) state {
 	x := c.exchange
 	c.exchange = nil
 	closes := err != nil || x.Request.close
-	if x.broken != nil && x.body.framing == byEnd { // for a client that would take the end for the answer's
-		sock.ResetOnClose(c.client.fd)
+	if x.broken != nil {
+		c.tear(x)
 	}
 	c.hangUp()
 	c.finish(x, x.result(err))
 	return c.next(closes)
+}
+
+// tear has the connection end by a reset if the end of the connection is the only end of the answer that the client can
+// see: an end in order would make a part of the answer look whole.
+func (c *Conn) tear(x *Exchange) {
+	if x.answer.length < 0 && !x.body.chunked {
+		sock.ResetOnClose(c.client.fd)
+	}
 }
 
 // finish releases the endpoint and the file of a request, and tells the route how the request ended.
@@ -364,6 +372,7 @@ func (c *Conn) close() state {
 	case c.loading != nil: // the goroutine that loads the file finishes this one
 		close(c.loading)
 	case x != nil && x.begun:
+		c.tear(x)
 		c.finish(x, x.result(unix.ECONNABORTED))
 	case x != nil:
 		c.finish(x, Result{Code: CodeGone, Gone: true})

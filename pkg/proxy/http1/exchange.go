@@ -94,7 +94,7 @@ func (x *Exchange) answerFile() {
 // answerRefusal builds an answer of the proxy's own.
 func (x *Exchange) answerRefusal(r *Refusal) {
 	x.begun, x.payload, x.sent = true, int64(len(r.Text)), 0
-	x.answer.code, x.answer.expected, x.body.whole = r.Code, 0, true
+	x.answer.code, x.answer.length, x.answer.expected, x.body.whole = r.Code, x.payload, 0, true
 	b := strconv.AppendInt(x.Request.answerStart(x.out[:0]), int64(r.Code), 10)
 	b = append(append(append(b, ' '), http.StatusText(r.Code)...), crlf...)
 	b = append(append(b, r.Lines...), "Content-Length: "...)

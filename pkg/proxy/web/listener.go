@@ -102,6 +102,8 @@ type conn struct {
 	// A body whose client stalled was not read to its end: net/http would take what still comes of it for the next
 	// request. Nothing more is read then.
 	inBody, spent atomic.Bool
+	// An answer is under way whose end only the connection's end tells the client.
+	untilEnd atomic.Bool
 
 	early []byte // was read before
 }
@@ -181,6 +183,10 @@ func (c *conn) write(b []byte) (total int, err error) {
 func (c *conn) Close() error {
 	c.release()
 	c.idling.stop()
+	if c.untilEnd.Load() { // or a part of the answer would look whole
+		c.socket.Reset()
+		return nil
+	}
 	return c.socket.Close()
 }
 

@@ -99,12 +99,22 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, err, time.Since(begin))
 		return
 	}
+	under, _ := r.Context().Value(below{}).(*conn)
+	untilEnd := under != nil && r.ProtoMajor == 1 && r.ProtoMinor == 0 && response.ContentLength < 0
+	if untilEnd {
+		under.untilEnd.Store(true)
+	}
 	if err := p.pass(w, response); err != nil {
+		if untilEnd { // before TLS says that this is the end
+			_ = under.Close()
+		}
 		if !reply.IsGRPC(r) || !wasCancelled(err) {
 			panic(http.ErrAbortHandler)
 		}
 		w.Header()[trailerStatus] = []string{strconv.Itoa(int(cancelledCode(r, time.Since(begin))))}
 		w.Header()[trailerMessage] = []string{textCancelled}
+	} else if untilEnd {
+		under.untilEnd.Store(false)
 	}
 }
 
