@@ -151,12 +151,8 @@ func (c *Conn) begin(rest []byte) state {
 		c.settle()
 		return passing
 	}
-	if refusal := c.owner.Lasting(c.upstream.fd, c.client.fd, x.answer.length); refusal != nil {
-		c.hangUp()
-		x.answerRefusal(refusal)
-		return passing
-	}
 	x.lasting = true
+	c.owner.Lasting(c.upstream.fd, c.client.fd, x.answer.length)
 	x.route.Passing(x, x.result(nil))
 	return passing
 }
@@ -166,15 +162,16 @@ func (c *Conn) settle() {
 	x, u := c.exchange, c.upstream
 	c.upstream = nil
 	// A POST takes a kept connection only if that was used just now: its own must not drive out those that others take.
-	if x.answer.close || x.body.surplus || u.last || u.more || !x.Request.safe() && !u.pool.idle.Spare() {
-		u.close()
-		return
-	}
-	if x.lasting {
+	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more && (x.Request.safe() || u.pool.idle.Spare())
+	if x.lasting { // what is left in x.out may take long to send: the owner must not use a closed descriptor meanwhile
 		x.lasting = false
-		c.owner.Lasted(true, x.ration)
+		c.owner.Lasted(keep, x.ration)
 	}
-	u.pool.put(u)
+	if keep {
+		u.pool.put(u)
+	} else {
+		u.close()
+	}
 }
 
 // hangUp closes the endpoint's connection, if there is one.

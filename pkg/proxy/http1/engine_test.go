@@ -36,16 +36,18 @@ type owner struct {
 	active    atomic.Int64 // requests at the endpoint
 	mu        sync.Mutex
 	sent      int
+
+	// Of answers that did not come whole with their head.
+	lasting int  // the endpoint's descriptor; 0 if there is none
+	misused bool // the descriptor was closed before Lasted
 }
 
-func (o *owner) Route() Route                     { return o }
-func (o *owner) Received(int)                     {}
-func (o *owner) Progress()                        {}
-func (o *owner) Retired() bool                    { return false }
-func (o *owner) Closed()                          { o.closed.Add(1) }
-func (o *owner) Passing(*Exchange, Result)        {}
-func (o *owner) Lasted(bool, int)                 {}
-func (o *owner) Lasting(int, int, int64) *Refusal { return nil }
+func (o *owner) Route() Route              { return o }
+func (o *owner) Received(int)              {}
+func (o *owner) Progress()                 {}
+func (o *owner) Retired() bool             { return false }
+func (o *owner) Closed()                   { o.closed.Add(1) }
+func (o *owner) Passing(*Exchange, Result) {}
 
 func (o *owner) Ration(n int) (int, bool) { return n, true }
 
@@ -60,10 +62,18 @@ func (o *owner) Upstreams() *Upstreams { return o.upstreams }
 func (o *owner) Succeeded()            {}
 func (o *owner) Release()              { o.active.Add(-1) }
 
+func (o *owner) Lasting(endpoint, _ int, _ int64) { o.lasting = endpoint }
+func (o *owner) Lasted(bool, int)                 { o.lasting = 0 }
+
 func (o *owner) Sent(n int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.sent += n
+	if o.lasting > 0 {
+		if _, err := unix.FcntlInt(uintptr(o.lasting), unix.F_GETFD, 0); err != nil {
+			o.misused = true
+		}
+	}
 }
 
 func (o *owner) Begin(x *Exchange) bool {
@@ -421,4 +431,61 @@ func TestPipelineLetsOthersHaveTheirTurn(t *testing.T) {
 		}
 	})
 	_ = client.Close()
+}
+
+// A request that is sent again after a reload, to an endpoint of the route before, does not take the place of the pool
+// that is in use: that is still swept.
+func TestPoolInUseIsKept(t *testing.T) {
+	o := newOwner(t)
+	before, now := NewUpstreams(idle.Limits{Total: 1, PerKey: 1}), o.upstreams
+	defer before.Close()
+	o.call(func() {
+		first := o.engine.poolOf(before)
+		if o.engine.poolOf(now); o.engine.poolOf(before) != first {
+			t.Error("a pool of the route before is made twice")
+		}
+	})
+	before.Close()
+	o.call(func() {
+		in := o.engine.poolOf(now)
+		o.engine.poolOf(before)
+		if o.engine.pool != in || o.engine.poolOf(now) != in || len(now.pools) != 1 {
+			t.Errorf("the pool in use was replaced; there are %d", len(now.pools))
+		}
+	})
+}
+
+// An owner may set the endpoint's socket as an answer gets on. When the last of it is sent, the endpoint's connection
+// may be closed, and its descriptor another's: the owner is told before.
+func TestOwnerForgetsClosedEndpoint(t *testing.T) {
+	body := strings.Repeat("x", 1<<20)
+	endpoint, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer endpoint.Close()
+	serving.Go(func() {
+		conn, err := endpoint.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = conn.Read(make([]byte, 1<<10))
+		_, _ = fmt.Fprintf(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	})
+	o := newOwner(t)
+	o.endpoint = netip.MustParseAddrPort(endpoint.Addr().String())
+	client := o.dial(0)
+	_, _ = io.WriteString(client, strings.Replace(request, "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1))
+	if got, err := io.ReadAll(client); err != nil || !strings.HasSuffix(string(got), body) {
+		t.Errorf("got %d bytes, %v", len(got), err)
+	}
+	<-o.ended
+	o.call(func() {
+		if o.misused {
+			t.Error("the owner had a descriptor that was closed")
+		}
+	})
 }

@@ -17,14 +17,14 @@ type Owner interface {
 	Sent(n int)
 	// Progress reports that a slow client has acknowledged more of them.
 	Progress()
-	// Lasting asks for room for an answer that does not come in one piece, from one socket to the other; its length is
-	// below 0 where it is not known. Where there is no room, it returns what the client is answered instead.
-	Lasting(endpoint, client int, length int64) *Refusal
-	// Ration asks for some of n bytes of such an answer by the route's rate, and returns for how many. If that is not
-	// now, the owner calls [Conn.Granted] when they may be sent.
+	// Lasting begins an answer that did not come whole with its head. endpoint and client are the descriptors; length is
+	// -1 if it is unknown.
+	Lasting(endpoint, client int, length int64)
+	// Ration asks for some of n bytes of such an answer, by the route's rate and the memory, and returns for how many. If
+	// that is not now, the owner calls [Conn.Granted] when they may be sent.
 	Ration(n int) (some int, now bool)
-	// Lasted takes the room back, and bytes of the last ration that were not sent. The endpoint's socket is still open if
-	// the connection is kept.
+	// Lasted ends such an answer, and takes bytes of the last ration back that were not sent. The
+	// endpoint's connection is still open if it is kept.
 	Lasted(kept bool, unsent int)
 	// Retired reports whether the engine must close the connection behind the next answer, as in a drain.
 	Retired() bool

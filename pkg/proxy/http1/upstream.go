@@ -3,6 +3,7 @@ package http1
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,19 +68,23 @@ type pool struct {
 }
 
 // poolOf returns the engine's pool for u. [Upstreams.Close] closes the pool that it replaces: two are in use only
-// during a reload.
+// during a reload, when a request that began before it may be sent again.
 func (e *Engine) poolOf(u *Upstreams) *pool {
 	if e.pool != nil && e.pool.of == u {
 		return e.pool
 	}
-	e.pool = &pool{engine: e, of: u, idle: idle.New[*upstream](u.limits)}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.closed {
-		e.pool.idle.Close()
-	} else {
-		u.pools = append(u.pools, e.pool)
+	i := slices.IndexFunc(u.pools, func(p *pool) bool { return p.engine == e })
+	if i < 0 {
+		p := &pool{engine: e, of: u, idle: idle.New[*upstream](u.limits)}
+		if u.closed { // nothing will be kept in it: it must not take the place of the pool that is in use
+			p.idle.Close()
+			return p
+		}
+		i, u.pools = len(u.pools), append(u.pools, p)
 	}
+	e.pool = u.pools[i]
 	return e.pool
 }
 

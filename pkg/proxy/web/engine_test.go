@@ -222,6 +222,7 @@ func TestLoopSlowReader(t *testing.T) {
 		_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
 		c := talk{conn, bufio.NewReader(conn)}
 		c.ask(t, plainGet)
+		eventually(t, "the first request is counted", r.settled)
 		before := testutil.ToFloat64(r.transferred.WithLabelValues("r", "out"))
 		_, _ = io.WriteString(c.Conn, plainGet)
 		eventually(t, "a part of the answer has been sent", func() bool {

@@ -3,7 +3,6 @@ package web
 import (
 	"crypto/tls"
 	"net"
-	"net/http"
 	"net/netip"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
@@ -48,6 +47,7 @@ type lasting struct {
 	received         sock.Buffers
 	sent             int64 // since the buffers were sized
 	shaper           *shaper.Shaper
+	charged          bool // there was room for it
 	rationed         bool // the last ration was of the rate
 	turn             shaper.Waiter
 }
@@ -89,26 +89,25 @@ func (c *plainConn) Closed() {
 	c.release()
 }
 
-// Lasting implements http1.Owner.
-func (c *plainConn) Lasting(upstream, client int, length int64) *http1.Refusal {
-	if why := c.lease.Grow(costLasting); why != admission.Admitted {
-		c.listener.metrics.refused(why.String())
-		return refusal(http.StatusServiceUnavailable, "Retry-After: 1\r\n", noRoom)
-	}
+// Lasting implements http1.Owner. An endpoint has done what it was asked to: where there is no room for its answer,
+// that goes on in pieces so small that the connection's own cost covers them.
+func (c *plainConn) Lasting(upstream, client int, length int64) {
 	c.lasting = &lasting{
 		client: client, endpoint: upstream, shaper: c.server.front.current.Load().settings.Shaper,
-		turn: shaper.Waiter{Ready: c.in.Granted},
+		turn: shaper.Waiter{Ready: c.in.Granted}, charged: c.lease.Grow(costLasting) == admission.Admitted,
 	}
 	if length > longAnswer {
 		c.lengthen()
 	}
-	return nil
 }
 
 // Ration implements http1.Owner. A route with a rate is none for the engine; but a rate may come while an answer is
 // under way, and go again.
 func (c *plainConn) Ration(n int) (some int, now bool) {
 	l := c.lasting
+	if !l.charged {
+		n = min(n, unchargedPiece)
+	}
 	if l.rationed = l.shaper.On(); !l.rationed {
 		return n, true
 	}
@@ -126,7 +125,9 @@ func (c *plainConn) Lasted(kept bool, unsent int) {
 	if kept && l.received != sock.Small {
 		sock.SetReceiveBuffer(sock.FD(l.endpoint), sock.Small)
 	}
-	c.lease.Shrink(costLasting)
+	if l.charged {
+		c.lease.Shrink(costLasting)
+	}
 	c.lasting = nil
 }
 
@@ -135,6 +136,9 @@ func (c *plainConn) Lasted(kept bool, unsent int) {
 func (c *plainConn) lengthen() {
 	l := c.lasting
 	l.sent = 0
+	if !l.charged {
+		return
+	}
 	// No more than that: slow readers of a backend fill the sockets to both sides.
 	if size, changed := l.buffers.Resize(&c.lease, sock.FD(l.client), sock.Medium); changed && size != l.received {
 		sock.SetReceiveBuffer(sock.FD(l.endpoint), size)

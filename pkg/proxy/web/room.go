@@ -26,6 +26,8 @@ const (
 	costBody    = 24 << 10
 	// costLasting is for an answer that the engine passes on in pieces.
 	costLasting = http1.Piece
+	// unchargedPiece is how much is read at a time of an answer for which there is no room.
+	unchargedPiece = 4 << 10
 	// costStream is more for a stream of HTTP/2.
 	costStream = 48 << 10
 	// longAnswer is where an answer gets larger buffers.

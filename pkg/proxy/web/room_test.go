@@ -10,7 +10,9 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -112,6 +114,56 @@ func TestF2BodiesUnderWay(t *testing.T) {
 	}
 	if _, err := served(t, r, "127.0.0.10", plainGet); err != nil {
 		t.Error(err)
+	}
+}
+
+// An endpoint has carried out what it was asked to: its long answers get to their client though there is no room for
+// all of them at a time.
+func TestLongAnswersWithoutRoom(t *testing.T) {
+	var asked atomic.Int64
+	answer, over := make(chan struct{}), make(chan struct{})
+	body := strings.Repeat("x", 200<<10)
+	r := roomy(t, Settings{Pool: pool(backend(t, func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		<-answer
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		_, _ = io.WriteString(w, body[:len(body)/2])
+		_ = http.NewResponseController(w).Flush()
+		<-over
+		_, _ = io.WriteString(w, body[len(body)/2:])
+	}))}, admission.Limits{Memory: 1 << 20, Descriptors: 10000})
+	var clients []talk
+	for range 20 { // which have almost half of the memory, a client's share
+		c := r.talk(t)
+		_, _ = io.WriteString(c.Conn, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok")
+		clients = append(clients, c)
+	}
+	wait := func(what string, is func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("not so in time: ", what)
+			}
+		}
+	}
+	wait("all are asked", func() bool { return asked.Load() == int64(len(clients)) })
+	close(answer)
+	for i, c := range clients {
+		if _, err := c.Reader.Peek(1); err != nil {
+			t.Errorf("client %d: %v", i, err)
+		}
+	}
+	close(over)
+	for i, c := range clients {
+		response, err := http.ReadResponse(c.Reader, nil)
+		if err != nil {
+			t.Errorf("client %d: %v", i, err)
+			continue
+		}
+		got, err := io.ReadAll(response.Body)
+		if response.StatusCode != http.StatusOK || string(got) != body {
+			t.Errorf("client %d got %d with %d bytes, %v", i, response.StatusCode, len(got), err)
+		}
 	}
 }
 
