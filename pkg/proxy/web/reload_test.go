@@ -67,3 +67,19 @@ func (r running) handed() int {
 	}
 	return n
 }
+
+// Of routes that share a port, one is served by files and, after a reload, by a backend.
+func TestSharedPortFromFilesToBackend(t *testing.T) {
+	first := Settings{Hosts: []string{"a.example"}, Handler: http.NewServeMux()}
+	second := Settings{Hosts: []string{"b.example"}, Handler: http.NewServeMux()}
+	first.Sites = []Site{{Route: "second", Settings: second}}
+	r := start(t, first)
+	second.Handler, second.Pool = nil, pool(backend(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "here")
+	}))
+	first.Sites = []Site{{Route: "second", Settings: second}}
+	r.Update(first)
+	if _, body := r.talk(t).ask(t, "GET / HTTP/1.1\r\nHost: b.example\r\n\r\n"); body != "here" {
+		t.Errorf("got %q", body)
+	}
+}

@@ -62,7 +62,7 @@ func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *gene
 	next := s.Handler
 	if next == nil {
 		var before *transport
-		if o := old.site(route); o != nil && o.settings.GRPC == s.GRPC && o.settings.Dial == s.Dial &&
+		if o := old.site(route); o != nil && o.proxy != nil && o.settings.GRPC == s.GRPC && o.settings.Dial == s.Dial &&
 			o.settings.Response == s.Response && o.settings.Secure == s.Secure {
 			before = o.proxy.transport // its connections to the endpoints serve on
 		}
