@@ -283,7 +283,7 @@ func (s *side) close(torn bool) {
 	case s.fd >= 0:
 		_ = unix.Close(s.fd)
 	}
-	s.fd, s.socket = -1, nil
+	s.fd, s.socket, s.mode = -1, nil, 0
 }
 
 // tick does what is due for the direction. It reports whether there is more to wait for.
