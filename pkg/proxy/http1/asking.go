@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -49,21 +48,14 @@ func (c *Conn) ask() state {
 	return asked
 }
 
-// postAge is how long a connection may have been idle for a POST, which cannot be sent again: on a connection that the
-// endpoint closes at that moment it would be lost. Servers leave a connection open for longer (gunicorn 2 s, Node and
-// uvicorn 5 s, nginx 75 s, Go's for ever unless told otherwise), and we look into the socket before.
-const postAge = time.Second
-
 // connect takes an idle connection to the endpoint, or begins to open one.
 func (c *Conn) connect() (err error) {
 	x, pool := c.exchange, c.engine.poolOf(c.exchange.route.Upstreams())
 	x.sent = 0
-	age := pool.of.limits.Age
-	if !x.Request.safe() {
-		age = min(age, postAge)
-	}
-	if !x.fresh {
-		c.upstream = pool.take(x.Key, age)
+	// A POST gets a new connection: on an idle one that the endpoint has just closed it would be lost, and could not be
+	// sent again.
+	if x.Request.safe() && !x.fresh {
+		c.upstream = pool.take(x.Key)
 	}
 	if c.upstream == nil {
 		if c.upstream, err = pool.open(x.Key); err != nil {
@@ -161,8 +153,8 @@ func (c *Conn) begin(rest []byte) state {
 func (c *Conn) settle() {
 	x, u := c.exchange, c.upstream
 	c.upstream = nil
-	// A POST takes a kept connection only if that was used just now: its own must not drive out those that others take.
-	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more && (x.Request.safe() || u.pool.idle.Spare())
+	// A POST takes no kept connection: where it left one each time, it would drive out those that others take.
+	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more && (x.Request.safe() || u.pool.idle.Spare(u.Key()))
 	if x.lasting { // what is left in x.out may take long to send: the owner must not use a closed descriptor meanwhile
 		x.lasting = false
 		c.owner.Lasted(keep, x.ration)

@@ -88,11 +88,11 @@ func (e *Engine) poolOf(u *Upstreams) *pool {
 	return e.pool
 }
 
-// take returns the idle connection of a key that was used last, within the age; nil if there is none. It looks into the
-// socket, and closes those with unread bytes or an end, which the loop may not have reported yet.
-func (p *pool) take(key idle.Key, age time.Duration) *upstream {
+// take returns the idle connection of a key that was used last; nil if there is none. It looks into the socket, and
+// closes those with unread bytes or an end, which the loop may not have reported yet.
+func (p *pool) take(key idle.Key) *upstream {
 	for {
-		u, ok := p.idle.TakeWithin(age, key, p.engine.loop.Now())
+		u, ok := p.idle.Take(key, p.engine.loop.Now())
 		if !ok {
 			return nil
 		}

@@ -112,13 +112,8 @@ func (p *Pool[C]) find(key Key, hash uint64) int32 {
 	return at
 }
 
-// Take takes out the connection of a key that was used last, unless it has been idle for Limits.Age.
+// Take takes out the connection of a key that was used last, unless it is older than Limits.Age.
 func (p *Pool[C]) Take(key Key, now time.Time) (c C, ok bool) {
-	return p.TakeWithin(p.limits.Age, key, now)
-}
-
-// TakeWithin is Take for another age.
-func (p *Pool[C]) TakeWithin(age time.Duration, key Key, now time.Time) (c C, ok bool) {
 	if p.all.Len() == 0 {
 		return c, false
 	}
@@ -127,14 +122,16 @@ func (p *Pool[C]) TakeWithin(age time.Duration, key Key, now time.Time) (c C, ok
 		return c, false
 	}
 	last := p.groups[at].conns.Last()
-	if now.Sub(last.slot().since) >= age {
+	if now.Sub(last.slot().since) >= p.limits.Age {
 		return c, false
 	}
 	return last, p.Remove(last)
 }
 
-// Spare reports whether a connection can be kept for which none of another key has to go.
-func (p *Pool[C]) Spare() bool { return p.all.Len() < p.limits.Total }
+// Spare reports whether a connection can be kept that is the only one of its key, and for which no other one has to go.
+func (p *Pool[C]) Spare(key Key) bool {
+	return p.all.Len() < p.limits.Total && p.find(key, key.hash()) == 0
+}
 
 // Put keeps a connection for requests with its key. If that is one connection too many, it returns the one that has
 // been idle for longest, for the caller to close. It returns c itself if connections with its key are not kept.

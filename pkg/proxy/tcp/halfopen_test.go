@@ -92,3 +92,26 @@ func TestHalfOpen(t *testing.T) {
 		})
 	}
 }
+
+// A client ends its side, and is reset later, as by a machine that went down: its session ends though the endpoint says
+// nothing and does not end its side.
+func TestResetAfterHalfClose(t *testing.T) {
+	ended, over := make(chan struct{}), make(chan struct{})
+	r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
+		_, _ = io.ReadAll(conn) // the client's FIN
+		close(ended)
+		<-over
+	}))
+	defer close(over)
+	conn := r.dial(t)
+	_, _ = conn.Write([]byte("x"))
+	_ = conn.CloseWrite()
+	<-ended
+	_ = conn.SetLinger(0)
+	_ = conn.Close() // RST
+	for deadline := time.Now().Add(5 * time.Second); r.Active() > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the session of a client that was reset is still open")
+		}
+	}
+}

@@ -97,6 +97,10 @@ func (s *side) Ready(e loop.Events) {
 			}
 		}
 	case passing:
+		if s.ended && e.Last() && sock.Disconnected(s.fd) { // a peer that has ended its side may still be gone
+			s.tear(os.NewSyscallError("read", unix.ECONNRESET))
+			return
+		}
 		if back := s.other(); back.waits == room && e.Writable() {
 			back.resume()
 		}
