@@ -97,7 +97,9 @@ func (s *side) Ready(e loop.Events) {
 			}
 		}
 	case passing:
-		if s.ended && e.Last() && sock.Disconnected(s.fd) { // a peer that has ended its side may still be gone
+		// Nothing reads from a client that has ended its side. An endpoint that is reset is told by the next write: until
+		// then the client may take what came of it.
+		if s.ended && s.direction == toServer && e.Last() && sock.Disconnected(s.fd) {
 			s.tear(os.NewSyscallError("read", unix.ECONNRESET))
 			return
 		}

@@ -153,3 +153,24 @@ func TestUrgent(t *testing.T) {
 	close(hold)
 	expect("bc")
 }
+
+// An endpoint that has said all it wants is gone, and resets its connection when the client says something more: what
+// the client has not taken by then still gets to it.
+func TestEndpointResetBehindItsEnd(t *testing.T) {
+	want := 64 << 10
+	closed := make(chan struct{})
+	r := start(t, Settings{}, backend(t, func(conn *net.TCPConn) {
+		defer close(closed)
+		_, _ = conn.Write(make([]byte, want))
+		_ = conn.Close()
+	}))
+	conn := r.dial(t)
+	_ = conn.SetReadBuffer(1)
+	<-closed
+	time.Sleep(50 * time.Millisecond) // until the end has been passed on, as far as it goes
+	_, _ = conn.Write([]byte("x"))
+	time.Sleep(50 * time.Millisecond) // until the endpoint's reset has come
+	if got, err := io.ReadAll(conn); err != nil || len(got) != want {
+		t.Errorf("got %d bytes of %d, %v", len(got), want, err)
+	}
+}
