@@ -53,13 +53,13 @@ type family interface {
 
 // traits are a family's numbers and words.
 type traits struct {
-	task, title, prefix    string // of the task, of metrics' help, and of metrics
-	serverPort, clientPort uint16
-	domain                 int // AF_INET or AF_INET6
-	etherType              uint16
-	filter                 func(port uint16) ([]bpf.RawInstruction, error)
-	unicastFilter          func() ([]bpf.RawInstruction, error)
-	groups                 []frame.MAC
+	task, title, prefix string // of the task, of metrics' help, and of metrics
+	serverPort          uint16
+	domain              int // AF_INET or AF_INET6
+	etherType           uint16
+	filter              func(port uint16) ([]bpf.RawInstruction, error)
+	unicastFilter       func() ([]bpf.RawInstruction, error)
+	groups              []frame.MAC
 	// listenerFront is the number of bytes left free in front of a frame, front of a datagram.
 	listenerFront, front int
 	// headers is the length of the headers of a frame, ipAndUDP that of those without Ethernet's.

@@ -48,7 +48,7 @@ func newV4(c *Config) *v4 {
 
 var traits4 = traits{
 	task: "relay", title: "DHCPv4", prefix: "dhcp_relay",
-	serverPort: serverPort, clientPort: clientPort, domain: unix.AF_INET, etherType: unix.ETH_P_IP,
+	serverPort: serverPort, domain: unix.AF_INET, etherType: unix.ETH_P_IP,
 	filter: frame.Filter, unicastFilter: frame.UnicastFilter,
 	front: frame.HeaderLen, headers: frame.HeaderLen, ipAndUDP: ipAndUDP,
 	reply: byte(dhcp.Reply), noSource: NoGiaddr, kinds: names(dhcp.Type(dhcp.NumTypes)),

@@ -35,7 +35,7 @@ func newV6(c *Config) *v6 { return &v6{signs: len(c.TokenKey) > 0} }
 
 var traits6 = traits{
 	task: "relay6", title: "DHCPv6", prefix: "dhcp_relay6",
-	serverPort: serverPort6, clientPort: clientPort6, domain: unix.AF_INET6, etherType: unix.ETH_P_IPV6,
+	serverPort: serverPort6, domain: unix.AF_INET6, etherType: unix.ETH_P_IPV6,
 	filter: frame.Filter6, unicastFilter: frame.UnicastFilter6,
 	// An interface without IPv6 listens to neither by itself.
 	groups:        []frame.MAC{frame.GroupMAC(frame.AllRelays()), frame.GroupMAC(allNodes)},

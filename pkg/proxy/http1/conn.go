@@ -229,8 +229,7 @@ const mostLineEnds = 4
 // lineEnds counts the CR and LF bytes at the beginning of b.
 func lineEnds(b []byte) int { return len(b) - len(bytes.TrimLeft(b, "\r\n")) }
 
-// end ends the request, whose answer broke off where there is an error, and goes on to the next one or closes the
-// connection.
+// end ends the request (err: its answer broke off), and goes on to the next one or closes the connection.
 func (c *Conn) end(err error) state {
 	x := c.exchange
 	c.exchange = nil

@@ -102,7 +102,7 @@ func (x *Exchange) answerRefusal(r *Refusal) {
 	x.out = append(x.Request.appendEnd(b, false), r.Text...)
 }
 
-// result describes the answer as far as the client's socket took it. With a failure, that is not all of it.
+// result describes the answer as far as the client's socket took it: less than all of it after a failure.
 func (x *Exchange) result(failure error) Result {
 	return Result{
 		Code: x.answer.code, Expected: x.answer.expected, Sent: max(x.payload-int64(len(x.out)-x.sent), 0),

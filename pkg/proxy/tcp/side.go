@@ -115,8 +115,8 @@ func (s *side) Ready(e loop.Events) {
 	}
 }
 
-// move passes on what has come, until nothing is left or the direction has to wait. Without all it stops at a read that
-// does not fill the buffer: the loop reports bytes that come later.
+// move passes on what has come, until nothing is left or the direction has to wait. If all is false it stops after a
+// short read, since the loop reports what comes later.
 func (s *side) move(all bool) {
 	l := s.session
 	for moved := 0; l.state == passing && !s.ended; {
@@ -306,7 +306,7 @@ func (s *side) tick(now time.Time) (again bool) {
 	return true
 }
 
-// unpipe ends the bulk.
+// unpipe closes the pipe and makes the buffers small: the direction is bulk no longer.
 func (s *side) unpipe() {
 	s.bulk = 0
 	if s.pipe != nil {

@@ -17,8 +17,8 @@ type Gate interface {
 	// Wrap puts the gate before a handler. It passes the ResponseWriter on as it is.
 	Wrap(next http.Handler) http.Handler
 	Ready() error
-	// Passing is a function that says that a GET of a target passes beyond doubt. Nothing else goes around Wrap, and
-	// nothing at all where it is nil.
+	// Passing returns a function that reports whether a GET of a target certainly passes: the engine may then skip Wrap.
+	// Nil: every request goes through Wrap.
 	Passing() func(target []byte) bool
 }
 
