@@ -134,7 +134,8 @@ func testPostOfAClientThatGoes(t *testing.T, start starter) {
 	addr, _ := rawEndpoint(t, func(conn net.Conn) {
 		reader := bufio.NewReader(conn)
 		request, err := http.ReadRequest(reader)
-		if err != nil {
+		if err != nil { // the client has gone before the request was sent
+			left <- err
 			return
 		}
 		_, _ = io.Copy(io.Discard, request.Body)
