@@ -46,7 +46,7 @@ func multiplexed(t *testing.T, r running) (net.Conn, *http2.Framer) {
 		}
 		c = secure
 	}
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	var out bytes.Buffer
 	out.WriteString(http2.ClientPreface)
 	_ = http2.NewFramer(&out, nil).WriteSettings()
