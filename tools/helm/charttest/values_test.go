@@ -15,7 +15,11 @@ import (
 // documented walks the schema's leaves: the values that the README documents.
 func documented(schema map[string]any, path []string, visit func(path []string, leaf map[string]any)) {
 	properties, _ := schema["properties"].(map[string]any)
-	if _, leaf := schema["description"]; leaf || properties == nil {
+	text, leaf := schema["description"].(string)
+	if strings.HasPrefix(text, "No value any more: ") {
+		return // whatever it is, the templates leave it out
+	}
+	if leaf || properties == nil {
 		visit(path, schema)
 		return
 	}
