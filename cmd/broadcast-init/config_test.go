@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -131,22 +130,7 @@ func TestDocsNameEverySetting(t *testing.T) {
 
 // TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
 func TestSettingsForHostsAreTaken(t *testing.T) {
-	text, err := os.ReadFile("../../docs/without-kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown := envdoc.Settings(string(text), prefix)
-	if len(shown) != 1 {
-		t.Errorf("it is set in %d places, want 1", len(shown))
-	}
-	for i, values := range shown {
-		t.Run(strconv.Itoa(i), func(t *testing.T) {
-			for name, value := range values {
-				t.Setenv(name, value)
-			}
-			if err := daemon.ParseEnv(prefix, &config{}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", prefix, 1, func() error {
+		return daemon.ParseEnv(prefix, &config{})
+	})
 }

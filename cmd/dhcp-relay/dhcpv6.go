@@ -75,7 +75,7 @@ var named6 = map[string]string{
 	"Options": "DHCPV6_OPTIONS",
 }
 
-// validate6 joins what is wrong with the settings of DHCPv6 that its configuration does not show.
+// validate6 names the faults of the settings of DHCPv6 that relay.Config cannot find.
 func (s *settings) validate6() (faults []error) {
 	if !s.Dhcpv6Enabled {
 		return nil

@@ -34,15 +34,7 @@ func newLab6(t *testing.T) *lab6 {
 	l := &lab6{lab: newLab(t)}
 	l.pod.Addr(t, "eth0", podIP6.String()+"/64")
 	l.server.Addr(t, "eth0", serverIP6.String()+"/64")
-	l.client.Do(t, func() error {
-		link, err := net.InterfaceByName("lan0")
-		if err != nil {
-			return err
-		}
-		l.lan6, err = packet.Listen(link, packet.Raw, unix.ETH_P_IPV6, nil)
-		return err
-	})
-	t.Cleanup(func() { l.lan6.Close() })
+	l.lan6 = rawSocket(t, l.client, "lan0", unix.ETH_P_IPV6)
 	l.server.Do(t, func() (err error) {
 		l.smee6, err = net.ListenUDP("udp6", net.UDPAddrFromAddrPort(netip.AddrPortFrom(serverIP6, 547)))
 		return err

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/insomniacslk/dhcp/dhcpv6"
-	"github.com/mdlayher/packet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -416,19 +415,10 @@ func rename(t *testing.T, ns *nstest.NS, name string) netlink.Link {
 func TestGroupIsReported(t *testing.T) {
 	t.Parallel()
 	l := newLab6(t)
-	var group *packet.Conn
-	l.client.Do(t, func() error {
-		link, err := net.InterfaceByName("lan0")
-		if err != nil {
-			return err
-		}
-		group, err = packet.Listen(link, packet.Raw, unix.ETH_P_IPV6, nil)
-		if err != nil {
-			return err
-		}
-		return group.SetPromiscuous(true)
-	})
-	defer group.Close()
+	group := rawSocket(t, l.client, "lan0", unix.ETH_P_IPV6)
+	if err := group.SetPromiscuous(true); err != nil {
+		t.Fatal(err)
+	}
 	p := l.start6(t)
 	p.waitReady(t)
 	deadline(t, group)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
-	"github.com/mdlayher/packet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -58,14 +57,7 @@ func (p *process) descriptors(t *testing.T) int {
 func (l *lab) rejoin(t *testing.T) {
 	t.Helper()
 	l.lan.Close()
-	l.client.Do(t, func() error {
-		link, err := net.InterfaceByName("lan0")
-		if err != nil {
-			return err
-		}
-		l.lan, err = packet.Listen(link, packet.Raw, unix.ETH_P_IP, nil)
-		return err
-	})
+	l.lan = rawSocket(t, l.client, "lan0", unix.ETH_P_IP)
 }
 
 // TestListenerGoneAndBack: the relay goes not ready, waits, opens the new interface and goes on.
@@ -285,16 +277,7 @@ func TestBurstReachesPacketSockets(t *testing.T) {
 	p := l.start(t, "CLIENT_RATE=-1")
 	p.waitReady(t)
 	l.served(t) // the path's neighbours are known
-	var raw *packet.Conn
-	l.server.Do(t, func() error {
-		link, err := net.InterfaceByName("eth0")
-		if err != nil {
-			return err
-		}
-		raw, err = packet.Listen(link, packet.Raw, unix.ETH_P_IP, nil)
-		return err
-	})
-	defer raw.Close()
+	raw := rawSocket(t, l.server, "eth0", unix.ETH_P_IP)
 	if err := p.Process.Signal(unix.SIGSTOP); err != nil { // a busy node: requests wait
 		t.Fatal(err)
 	}

@@ -53,16 +53,7 @@ func TestSeveralListeners(t *testing.T) {
 	lan := l.lan
 	p := l.start(t, "LISTENERS=macvlan0=192.0.2.1,macvlan1=198.51.100.1", "AGENT_OPTIONS=circuit-id,link-selection")
 	p.waitReady(t)
-	var second *packet.Conn
-	other.Do(t, func() error {
-		link, err := net.InterfaceByName("lan1")
-		if err != nil {
-			return err
-		}
-		second, err = packet.Listen(link, packet.Raw, unix.ETH_P_IP, nil)
-		return err
-	})
-	t.Cleanup(func() { second.Close() })
+	second := rawSocket(t, other, "lan1", unix.ETH_P_IP)
 	for _, test := range []struct {
 		conn, silent *packet.Conn
 		circuit      string

@@ -23,7 +23,7 @@ var iscFlags = map[string]struct {
 	"-g": {set: "CLEAR_GIADDR", to: "true"},
 }
 
-// iscNothing are those that say what is so anyway.
+// iscNothing are arguments that ask for the behaviour that dhcp-relay has without them.
 var iscNothing = []string{"-D", "-d", "-q", "-4", "--no-pid"}
 
 // isISC tells whether the arguments are those of dhcrelay: our own are a few long flags and subcommands.

@@ -93,6 +93,22 @@ type lab struct {
 	smee                *net.UDPConn
 }
 
+// rawSocket opens a packet socket on a link of a network namespace, for frames of an EtherType, until the test ends.
+func rawSocket(t *testing.T, ns *nstest.NS, link string, etherType int) *packet.Conn {
+	t.Helper()
+	var conn *packet.Conn
+	ns.Do(t, func() error {
+		on, err := net.InterfaceByName(link)
+		if err != nil {
+			return err
+		}
+		conn, err = packet.Listen(on, packet.Raw, etherType, nil)
+		return err
+	})
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	l := &lab{client: nstest.New(t), pod: nstest.New(t), server: nstest.New(t)}
@@ -100,15 +116,7 @@ func newLab(t *testing.T) *lab {
 	nstest.Veth(t, l.pod, "eth0", l.server, "eth0")
 	l.pod.Addr(t, "eth0", podIP.String()+"/24")
 	l.server.Addr(t, "eth0", serverIP.String()+"/24")
-	l.client.Do(t, func() (err error) {
-		link, err := net.InterfaceByName("lan0")
-		if err != nil {
-			return err
-		}
-		l.lan, err = packet.Listen(link, packet.Raw, unix.ETH_P_IP, nil)
-		return err
-	})
-	t.Cleanup(func() { l.lan.Close() })
+	l.lan = rawSocket(t, l.client, "lan0", unix.ETH_P_IP)
 	l.smee = l.listen(t, l.server, netip.AddrPortFrom(serverIP, 67))
 	return l
 }

@@ -72,16 +72,7 @@ func TestFloodOfRandomMACs(t *testing.T) {
 		}
 	}()
 	_ = l.smee.SetReadDeadline(time.Time{})
-	var random *packet.Conn
-	l.client.Do(t, func() error {
-		link, err := net.InterfaceByName("lan0")
-		if err != nil {
-			return err
-		}
-		random, err = packet.Listen(link, packet.Raw, 0x88b5, nil)
-		return err
-	})
-	defer random.Close()
+	random := rawSocket(t, l.client, "lan0", 0x88b5)
 	b := append(make([]byte, frame.HeaderLen), discover(t).ToBytes()...)
 	header := frame.Header{
 		SrcMAC: frame.MAC(clientMAC), DstMAC: frame.Broadcast, Dst: [4]byte{255, 255, 255, 255}, SrcPort: 68, DstPort: 67,

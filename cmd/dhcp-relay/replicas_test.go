@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv6"
-	"github.com/mdlayher/packet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -100,27 +99,13 @@ func newSite(t *testing.T) *site {
 	}
 	bridge(lan, "client", "a", "b")
 	bridge(cluster, "server", "a", "b")
-	first.rejoinOpen(t)
+	first.lan = rawSocket(t, first.client, "lan0", unix.ETH_P_IP)
 	smee := first.listen(t, first.server, netip.AddrPortFrom(serverIP, 67))
 	for _, l := range s.pods {
 		l.lan, l.smee = first.lan, smee
 	}
 	go s.serve(smee)
 	return s
-}
-
-// rejoinOpen opens the client's socket on the LAN.
-func (l *lab) rejoinOpen(t *testing.T) {
-	t.Helper()
-	l.client.Do(t, func() error {
-		link, err := net.InterfaceByName("lan0")
-		if err != nil {
-			return err
-		}
-		l.lan, err = packet.Listen(link, packet.Raw, unix.ETH_P_IP, nil)
-		return err
-	})
-	t.Cleanup(func() { l.lan.Close() })
 }
 
 // serve is the server: it ends when its socket is closed.
@@ -286,15 +271,7 @@ func TestUdhcpcOfTwoReplicas(t *testing.T) {
 // capture counts the DHCP messages on the LAN, by type, until the function that it returns is called.
 func (s *site) capture(t *testing.T) func() map[dhcpv4.MessageType]int {
 	t.Helper()
-	var conn *packet.Conn
-	s.pods[0].client.Do(t, func() error {
-		link, err := net.InterfaceByName("lan0")
-		if err != nil {
-			return err
-		}
-		conn, err = packet.Listen(link, packet.Raw, unix.ETH_P_ALL, nil) // own transmissions, too
-		return err
-	})
+	conn := rawSocket(t, s.pods[0].client, "lan0", unix.ETH_P_ALL) // own transmissions, too
 	counts := map[dhcpv4.MessageType]int{}
 	done := make(chan struct{})
 	go func() {
@@ -336,15 +313,7 @@ func TestReplicasAllRelayIPv6(t *testing.T) {
 		return err
 	})
 	t.Cleanup(func() { first.smee6.Close() })
-	first.client.Do(t, func() error {
-		link, err := net.InterfaceByName("lan0")
-		if err != nil {
-			return err
-		}
-		first.lan6, err = packet.Listen(link, packet.Raw, unix.ETH_P_IPV6, nil)
-		return err
-	})
-	t.Cleanup(func() { first.lan6.Close() })
+	first.lan6 = rawSocket(t, first.client, "lan0", unix.ETH_P_IPV6)
 	s.start(t, "DHCPV6_ENABLED=true", "DHCPV6_SERVERS="+serverIP6.String())
 	m, err := dhcpv6.NewSolicit(clientMAC)
 	if err != nil {

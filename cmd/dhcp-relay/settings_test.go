@@ -3,9 +3,7 @@ package main
 import (
 	"flag"
 	"maps"
-	"os"
 	"reflect"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -230,42 +228,14 @@ var update = flag.Bool("update", false, "write the generated parts of the docume
 
 // TestDocumentAgreesWithCode: the table of variables is made from the code, by "make generate".
 func TestDocumentAgreesWithCode(t *testing.T) {
-	const reference = "../../docs/reference/dhcp-relay.md"
-	text, err := os.ReadFile(reference)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := envdoc.Replace(string(text), "variables", envdoc.Table(prefix, reflect.TypeFor[settings]()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile(reference, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("%s is not what the code says (make generate writes it):\n%s", reference, diff)
-	}
+	envdoc.Check(t, "../../docs/reference/dhcp-relay.md", *update, map[string]string{
+		"variables": envdoc.Table(prefix, reflect.TypeFor[settings]()),
+	})
 }
 
 // TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
 func TestSettingsForHostsAreTaken(t *testing.T) {
-	text, err := os.ReadFile("../../docs/without-kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown := envdoc.Settings(string(text), prefix)
-	if len(shown) != 3 {
-		t.Errorf("it is set in %d places, want 3", len(shown))
-	}
-	for i, values := range shown {
-		t.Run(strconv.Itoa(i), func(t *testing.T) {
-			for name, value := range values {
-				t.Setenv(name, value)
-			}
-			if err := daemon.ParseEnv(prefix, &settings{}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", prefix, 3, func() error {
+		return daemon.ParseEnv(prefix, &settings{})
+	})
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/envdoc"
@@ -22,23 +21,9 @@ const document = "../../docs/stack-lb.md"
 
 // The variables in the document are those of the program. "make generate" writes them.
 func TestDocumentAgreesWithCode(t *testing.T) {
-	text, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := envdoc.Replace(string(text), "variables", envdoc.Table(prefix, reflect.TypeFor[settings]()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if *update {
-		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if diff := cmp.Diff(want, string(text)); diff != "" {
-		t.Errorf("it is not what the code says (make generate writes it):\n%s", diff)
-	}
+	envdoc.Check(t, document, *update, map[string]string{
+		"variables": envdoc.Table(prefix, reflect.TypeFor[settings]()),
+	})
 }
 
 // Every reason and every metric has its row.

@@ -7,11 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"reflect"
-	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/envdoc"
@@ -40,23 +38,7 @@ func TestDocumentsAgreeWithCode(t *testing.T) {
 			"variables": envdoc.Table(prefix, reflect.TypeFor[config]()), "fields": fields(), "metrics": envdoc.Metrics(registered(t), "stack_proxy_"),
 		},
 	} {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := string(text)
-		for name, table := range tables {
-			if want, err = envdoc.Replace(want, name, table); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if *update {
-			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		} else if diff := cmp.Diff(want, string(text)); diff != "" {
-			t.Errorf("%s is not what the code says (make generate writes it):\n%s", path, diff)
-		}
+		envdoc.Check(t, path, *update, tables)
 	}
 }
 
@@ -117,22 +99,7 @@ func preset(t *testing.T, name string) string {
 
 // TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
 func TestSettingsForHostsAreTaken(t *testing.T) {
-	text, err := os.ReadFile("../../docs/without-kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown := envdoc.Settings(string(text), prefix)
-	if len(shown) != 2 {
-		t.Errorf("it is set in %d places, want 2", len(shown))
-	}
-	for i, values := range shown {
-		t.Run(strconv.Itoa(i), func(t *testing.T) {
-			for name, value := range values {
-				t.Setenv(name, value)
-			}
-			if err := daemon.ParseEnv(prefix, &config{}); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", prefix, 2, func() error {
+		return daemon.ParseEnv(prefix, &config{})
+	})
 }

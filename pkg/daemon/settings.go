@@ -61,17 +61,21 @@ func ParseEnv(prefix string, spec any) error {
 	if err != nil {
 		return err
 	}
+	var removed map[string]string
+	if spec, ok := spec.(remover); ok {
+		removed = spec.Removed()
+	}
 	faults := &faultList{}
 	for _, pair := range os.Environ() {
 		key, value, _ := strings.Cut(pair, "=")
 		switch {
 		case !strings.HasPrefix(key, prefix+"_"):
 		case !slices.Contains(known, key):
-			if old, ok := spec.(remover); ok && old.Removed()[strings.TrimPrefix(key, prefix+"_")] != "" {
-				faults.add(key + ": is no variable any more: " + old.Removed()[strings.TrimPrefix(key, prefix+"_")])
-				continue
+			if remedy := removed[strings.TrimPrefix(key, prefix+"_")]; remedy != "" {
+				faults.add(key + ": is no variable any more: " + remedy)
+			} else {
+				faults.add(unknown(key, known))
 			}
-			faults.add(unknown(key, known))
 		case value == "":
 			if err := os.Unsetenv(key); err != nil {
 				return fmt.Errorf("failed to clear variable %s: %w", key, err)

@@ -183,7 +183,7 @@ func (v *vip) inUse(by frame.MAC) *reason.Error {
 		"node %s: %s answers for %s already: find that host, or ask for another address", v.c.o.Node, hardware(by), v.ip)
 }
 
-// renewed has the address on the link until the lease may be another node's.
+// renewed keeps the address on the link for as long as no other node can hold the lease.
 func (v *vip) renewed(ctx context.Context, g elect.Grant) error {
 	v.mu.Lock()
 	link := v.link

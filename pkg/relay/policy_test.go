@@ -31,16 +31,13 @@ type bench struct {
 	heard   arrival
 }
 
-func newBench(tb testing.TB, change func(*Config)) *bench {
+// assembled is a relay of a configuration that is changed, whose servers all have one address.
+func assembled(
+	tb testing.TB, config *Config, change func(*Config), source netip.Addr, address netip.AddrPort,
+) (*Relay, *server.Targets) {
 	tb.Helper()
-	config := Config{
-		Listeners:     []Listener{{Name: "macvlan0"}},
-		Servers:       []string{"10.244.0.11"},
-		TrustedRelays: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")},
-		Limits:        Limits{ClientRate: -1, TotalRate: -1},
-	}
 	if change != nil {
-		change(&config)
+		change(config)
 	}
 	if err := config.Validate(); err != nil {
 		tb.Fatal(err)
@@ -49,11 +46,23 @@ func newBench(tb testing.TB, change func(*Config)) *bench {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	to := &server.Targets{Source: netip.AddrFrom4(ourGiaddr), MTU: 1500}
+	to := &server.Targets{Source: source, MTU: 1500}
 	for _, s := range r.servers.Servers() {
-		to.All = append(to.All, server.Target{Addr: netip.MustParseAddrPort("10.244.0.11:67"), Server: s})
+		to.All = append(to.All, server.Target{Addr: address, Server: s})
 	}
 	r.targets.Store(to)
+	return r, to
+}
+
+func newBench(tb testing.TB, change func(*Config)) *bench {
+	tb.Helper()
+	config := Config{
+		Listeners:     []Listener{{Name: "macvlan0"}},
+		Servers:       []string{"10.244.0.11"},
+		TrustedRelays: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")},
+		Limits:        Limits{ClientRate: -1, TotalRate: -1},
+	}
+	r, to := assembled(tb, &config, change, netip.AddrFrom4(ourGiaddr), netip.MustParseAddrPort("10.244.0.11:67"))
 	b := &bench{Relay: r, worker: newWorker(r, 0), targets: to}
 	b.heard = arrival{link: &link{options: r.config.agentOf(Listener{Name: "macvlan0"}, testMAC, [4]byte{})}}
 	return b

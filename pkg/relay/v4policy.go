@@ -152,9 +152,9 @@ func (r *Relay) trusts(giaddr [4]byte, a *arrival) bool {
 		(a.listener == unicast || within(r.config.TrustedRelays, netip.AddrFrom4(giaddr)))
 }
 
-// addAgent adds option 82 where there is one to add and the request's own, or another relay's, leaves room for it (RFC
-// 3046 section 2.1.1: never to a request that has a giaddr, unless a mode says otherwise). linked is false where the
-// giaddr of a unicast is not in it: without that the giaddr must not be replaced.
+// addAgent adds our option 82 if we have one to add and it fits (RFC 3046 section 2.1.1: never to a request that has a
+// giaddr, unless a mode says otherwise). linked is false if the giaddr of a unicast got into no link selection: the
+// caller must leave that giaddr then.
 func (d *worker) addAgent(
 	m dhcp.Message, k *key, a *arrival, o *origin, has bool, to *server.Targets, now int64,
 ) (added dhcp.Message, linked bool) {
@@ -191,7 +191,7 @@ const (
 	linkAlone
 )
 
-// adds tells whether a sub-option is among them, in a request of a client or of another relay agent.
+// adds reports whether w includes a sub-option; ofAgent is a request that another relay agent has sent.
 func (w which) adds(code byte, ofAgent bool) bool {
 	switch {
 	case w == everything || code == dhcp.SubLinkSelection:

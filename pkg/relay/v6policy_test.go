@@ -46,21 +46,7 @@ func newBench6(tb testing.TB, change func(*Config)) *bench6 {
 		TrustedRelays: []netip.Prefix{netip.MustParsePrefix("2001:db8:203::/48"), netip.MustParsePrefix("fe80::77/128")},
 		Limits:        Limits{ClientRate: -1, TotalRate: -1},
 	}
-	if change != nil {
-		change(&config)
-	}
-	if err := config.Validate(); err != nil {
-		tb.Fatal(err)
-	}
-	r, err := assemble(config.withDefaults())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	to := &server.Targets{Source: ourAddress, MTU: 1500}
-	for _, s := range r.servers.Servers() {
-		to.All = append(to.All, server.Target{Addr: netip.AddrPortFrom(serverIP, 547), Server: s})
-	}
-	r.targets.Store(to)
+	r, to := assembled(tb, &config, change, ourAddress, netip.AddrPortFrom(serverIP, 547))
 	b := &bench6{Relay: r, worker: newWorker(r, min(0, len(r.listeners)-1)), targets: to}
 	for i, l := range config.Listeners {
 		known := link{local: frame.LinkLocal(ourMAC), options: r.config.optionsOf(ourMAC)}

@@ -42,7 +42,8 @@ func IDOf(name string) ID {
 type Message struct {
 	Kind  Kind
 	Nonce Nonce
-	// Boot is that of a process, and Count grows with each challenge of it: one that does not was recorded.
+	// Boot identifies the process that sends, and Count grows with each of its challenges: a message with an old Count
+	// was recorded.
 	Boot, Count uint64
 	// From is the identity of the holder that asks, or the name of the node that answers.
 	From string

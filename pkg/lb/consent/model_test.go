@@ -564,7 +564,7 @@ func TestEachRuleOfConsentIsNeeded(t *testing.T) {
 		t.Run(fault, func(t *testing.T) {
 			r := configs()[config]
 			if config == "and the holder be new" && !*large {
-				t.Skip("it takes long: -large")
+				t.Skip("takes minutes: run with -large (the other faults are run always)")
 			}
 			r.fault = fault
 			way, _ := explore(&r)

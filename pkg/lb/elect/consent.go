@@ -30,8 +30,8 @@ type Consent struct {
 type pledge struct {
 	candidate *consent.Candidate
 	consented time.Time // the start of the last challenge to which all members have consented
-	wish      []string  // who is to be listed
-	from, to  string    // a change of the list that was sent, and may be written
+	wish      []string  // the nodes that are to be listed
+	from, to  string    // the list before and after a change that was sent: whether it was written is not known yet
 	origin    string    // begins the stamps of lists that this process writes
 	lists     int       // how many it has written
 }

@@ -1,10 +1,10 @@
 // Package loop waits for many sockets with one thread.
 //
-// A goroutine for each connection is the plainer program, and most of our connections have one. But to wake a
-// goroutine takes Go's scheduler as long as the kernel needs to pass a small message on, and a short exchange is
-// little else than wake-ups. A [Loop] is one goroutine that blocks in epoll_wait(2) and calls the [Watcher] of each
-// socket that is ready. A watcher does only what can be done at once: work that waits for anything else holds up all
-// sockets of the loop.
+// A goroutine for each connection is the plainer program; connections with TLS have one, and so have requests that are
+// not plain. But to wake a goroutine takes Go's scheduler as long as the kernel needs to pass a small message on, and a
+// short exchange is little else than wake-ups. A [Loop] is one goroutine that blocks in epoll_wait(2) and calls the
+// [Watcher] of each socket that is ready. A watcher does only what can be done at once: work that waits for anything
+// else holds up all sockets of the loop.
 //
 // Not its job: reading or writing, and knowing what the sockets are for.
 package loop

@@ -89,8 +89,8 @@ const (
 	longest1, least2       = 107, 16 // bytes of a header of version 1, and of one of version 2 without addresses
 )
 
-// headerLength is the length of the PROXY header that b begins with; 0 if it is not whole. It is all of b where that
-// cannot become a header.
+// headerLength is the length of the PROXY header that b begins with; 0 while more of it has to come. It is len(b) if b
+// can never become a header, so that the parser says what is wrong with it.
 func headerLength(b []byte) int {
 	text := string(b[:min(len(b), least2)])
 	switch {

@@ -12,7 +12,7 @@ import (
 type outcome struct {
 	record.Exchange
 	torn  atomic.Int32 // 1 + ending; 0 is an end in order
-	bytes [2]int64     // passed on, by direction; each belongs to that direction's copier
+	bytes [2]int64     // passed on, by direction; written by the loop, or with TLS by the direction's goroutine
 }
 
 // reasonDrained is the reason of a session that a drain has closed.
@@ -35,7 +35,7 @@ func (s *session) established(endpoint netip.AddrPort) {
 	s.front.config.Sink.Record(began)
 }
 
-// recordEnd records a session's end, when its copiers have ended.
+// recordEnd records a session's end, when nothing is passed on any more.
 func (s *session) recordEnd() {
 	x := s.outcome.Exchange
 	x.Took, x.Bytes = time.Since(x.Begin), uint64(s.outcome.bytes[toClient])

@@ -63,8 +63,8 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 	}
 }
 
-// introduce counts and charges the connection for the client that its PROXY header tells, and hands it off. Without
-// one, in a load balancer's own connection, the client is the peer.
+// introduce counts and charges the connection for the client in its PROXY header, and hands it off. A header without a
+// client (a load balancer's own check) leaves the peer.
 func (c *plainConn) introduce(client, _ netip.AddrPort, err error) {
 	if client.IsValid() {
 		c.peer = client

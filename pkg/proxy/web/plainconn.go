@@ -19,7 +19,7 @@ type plainConn struct {
 	*charge
 	in      *http1.Conn
 	header  bool         // begins with a PROXY header
-	awaited *sock.Header // while it has not come
+	awaited *sock.Header // awaits that header; nil if there is none
 
 	// forwarded is what an endpoint is told of the client, where it asks for a host: header lines.
 	forwarded struct {

@@ -161,7 +161,7 @@ func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.R
 	return refusal(code, lines, p.proxy.sayFailure(code, c.reason))
 }
 
-// refusal is an answer in the form of package reply's.
+// refusal is an answer of our own, with the header lines that package reply would send.
 func refusal(code int, lines, text string) *http1.Refusal {
 	return &http1.Refusal{
 		Code: code, Text: text + "\n",

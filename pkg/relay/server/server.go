@@ -47,7 +47,7 @@ type Server struct {
 	next   int
 	detour bool
 	dead   bool
-	last   int64 // seen, when it was taken for dead
+	last   int64 // the value of seen when the server was taken for dead
 
 	unanswered atomic.Int64 // requests since the last reply
 	since      atomic.Int64 // when the first of those was sent
@@ -165,8 +165,8 @@ func (s *Server) silent(now int64, deadAfter int) bool {
 		owed >= min(silentRequests, int64(deadAfter)) && since >= silentFor.Nanoseconds()
 }
 
-// unknowing tells whether so many different machines, of which none was ever answered, get no answer that the server
-// is as good as dead.
+// unknowing reports whether the server is as good as dead because too many different machines, none of which it ever
+// answered, wait for it.
 func (s *Server) unknowing(now int64, deadAfter int) bool {
 	return s.strangers.Load() >= int64(deadAfter) && bits.OnesCount64(s.different.Load()) >= differentMachines &&
 		now-s.strangersSince.Load() >= deadFor.Nanoseconds()

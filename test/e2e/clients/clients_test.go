@@ -56,11 +56,10 @@ func TestLease(t *testing.T) {
 	})
 }
 
-func testLease(t *testing.T, l *lab.Lab, client clients.Client, m lab.Machine) {
-	host, err := l.AddHost(m.Name, m.MAC)
-	if err != nil {
-		t.Fatal(err)
-	}
+// follow starts a client on a host whose wire is watched from before. Of a test that fails it shows what the client and
+// the relay have logged.
+func follow(t *testing.T, l *lab.Lab, client clients.Client, host string) (*clients.Wire, *clients.Running) {
+	t.Helper()
 	wire, err := clients.Watch(l, host)
 	if err != nil {
 		t.Fatal(err)
@@ -72,10 +71,21 @@ func testLease(t *testing.T, l *lab.Lab, client clients.Client, m lab.Machine) {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			log, _ := os.ReadFile(running.LogPath())
-			t.Logf("%s says:\n%s", client.Name, log)
+			for _, path := range []string{running.LogPath(), l.LogPath(lab.DHCPRelay)} {
+				said, _ := os.ReadFile(path)
+				t.Logf("%s:\n%s", path, said)
+			}
 		}
 	})
+	return wire, running
+}
+
+func testLease(t *testing.T, l *lab.Lab, client clients.Client, m lab.Machine) {
+	host, err := l.AddHost(m.Name, m.MAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire, running := follow(t, l, client, host)
 	next := func(timeout time.Duration, kind dhcpv4.MessageType) clients.Seen {
 		t.Helper()
 		seen, err := wire.Next(t.Context(), timeout, clients.Of(kind, m.MAC))

@@ -3,7 +3,6 @@ package clients_test
 import (
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"syscall"
 	"testing"
@@ -65,21 +64,7 @@ func testLease6(t *testing.T, l *lab.Lab, client clients.Client, m lab.Machine, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	wire, err := clients.Watch(l, host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(wire.Close)
-	running, err := client.Start(l, host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			log, _ := os.ReadFile(running.LogPath())
-			t.Logf("%s says:\n%s", client.Name, log)
-		}
-	})
+	wire, running := follow(t, l, client, host)
 	next := func(timeout time.Duration, kind dhcpv6.MessageType) clients.Seen {
 		t.Helper()
 		seen, err := wire.Next(t.Context(), timeout, clients.Of6(kind))

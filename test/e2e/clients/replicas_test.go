@@ -1,7 +1,6 @@
 package clients_test
 
 import (
-	"os"
 	"testing"
 	"time"
 
@@ -41,21 +40,7 @@ func testTwoRelays(t *testing.T, client clients.Client, victim string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wire, err := clients.Watch(l, host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(wire.Close)
-	running, err := client.Start(l, host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			log, _ := os.ReadFile(running.LogPath())
-			t.Logf("%s says:\n%s", client.Name, log)
-		}
-	})
+	wire, _ := follow(t, l, client, host)
 	asked := map[dhcpv4.MessageType]int{}
 	answers := map[dhcpv4.MessageType][]clients.Seen{}
 	next := func() clients.Seen {

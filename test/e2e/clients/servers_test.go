@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"testing"
 	"time"
@@ -135,23 +134,7 @@ func hold(
 	if err := client.Missing(); err != nil {
 		t.Skip(err)
 	}
-	wire, err := clients.Watch(l, host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(wire.Close)
-	running, err := client.Start(l, host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, path := range []string{running.LogPath(), l.LogPath(lab.DHCPRelay)} {
-				said, _ := os.ReadFile(path)
-				t.Logf("%s:\n%s", path, said)
-			}
-		}
-	})
+	wire, running := follow(t, l, client, host)
 	next := func(kind dhcpv4.MessageType, what string) clients.Seen {
 		t.Helper()
 		seen, err := wire.Next(t.Context(), 60*time.Second, clients.Of(kind, mac))

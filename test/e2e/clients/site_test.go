@@ -45,15 +45,7 @@ func testSite(t *testing.T, l *lab.Lab, client clients.Client, m lab.Machine, si
 	if err != nil {
 		t.Fatal(err)
 	}
-	wire, err := clients.Watch(l, host)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(wire.Close)
-	running, err := client.Start(l, host)
-	if err != nil {
-		t.Fatal(err)
-	}
+	wire, running := follow(t, l, client, host)
 	var granted netip.Addr
 	next := func(timeout time.Duration, kind dhcpv4.MessageType) {
 		t.Helper()
