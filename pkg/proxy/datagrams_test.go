@@ -7,7 +7,7 @@ import (
 )
 
 // A tftp route whose source changes with a reload is opened anew; its bounds change in place.
-func TestA2SourceChangesByReload(t *testing.T) {
+func TestSourceChangesByReload(t *testing.T) {
 	before := route.Route{Name: "pxe", Protocol: route.TFTP, TFTP: route.TFTPOptions{Source: "proxy"}}
 	for name, tt := range map[string]struct {
 		change func(*route.Route)

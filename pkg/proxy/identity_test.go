@@ -41,7 +41,7 @@ func (w *warnings) take() (lines []string) {
 }
 
 // The log tells of a pass-through to a backend that believes us when it comes, and not again while it lasts.
-func TestA1WarnsOfPassThrough(t *testing.T) {
+func TestWarnsOfPassThrough(t *testing.T) {
 	backend := hello(t, "a")
 	through := row("through", route.TCP, free(t), backend)
 	web := row("web", route.HTTP, free(t), backend)
@@ -86,7 +86,7 @@ func believing(w http.ResponseWriter, r *http.Request) {
 
 // By the preset of the one binary, with the HTTPS route of the docs, no machine gets another's metadata, whatever it says and by which protocol; and no
 // machine gets at metrics and the user interface.
-func TestA1NoMachinePassesForAnother(t *testing.T) {
+func TestNoMachinePassesForAnother(t *testing.T) {
 	o := newOutside(t)
 	pair, err := tls.LoadX509KeyPair(filepath.Join(o.dir, "tls.crt"), filepath.Join(o.dir, "tls.key"))
 	if err != nil {

@@ -280,7 +280,7 @@ func (p *sharedPort) want(c caller, host string) int {
 
 // The TLS of a route holds for each request that reaches it: with every server name and none, client's certificate,
 // version, protocol, and for every host that is asked for on the connection, whichever route comes first.
-func TestF1TLSOfEachRouteHolds(t *testing.T) {
+func TestTLSOfEachRouteHolds(t *testing.T) {
 	open, closed, other := policy{name: "open"}, policy{name: "closed", ca: "one", min13: true}, policy{name: "other", ca: "two"}
 	for name, routes := range map[string][]policy{
 		"open first": {open, closed, other}, "closed first": {closed, open, other},
@@ -321,7 +321,7 @@ func (p *sharedPort) askAll(t *testing.T, c caller) {
 }
 
 // A session is resumed at its own route only: one that a route let in, or one from before a reload, opens nothing.
-func TestF1SessionsStayWithTheirRoute(t *testing.T) {
+func TestSessionsStayWithTheirRoute(t *testing.T) {
 	routes := []policy{{name: "open"}, {name: "closed", ca: "one"}, {name: "other", ca: "two"}}
 	p := newSharedPort(t, routes...)
 	for _, max12 := range []bool{false, true} {
@@ -389,7 +389,7 @@ func TestF1SessionsStayWithTheirRoute(t *testing.T) {
 
 // A reload holds for connections that are open, too: what the route would not let in any more is refused and ended, all
 // else goes on.
-func TestF1ReloadHoldsForOpenConnections(t *testing.T) {
+func TestReloadHoldsForOpenConnections(t *testing.T) {
 	other := policy{name: "other"}
 	for name, test := range map[string]struct {
 		before, after policy
@@ -452,7 +452,7 @@ func TestF1ReloadHoldsForOpenConnections(t *testing.T) {
 }
 
 // The file of the client CA is exchanged under an open connection.
-func TestF1ExchangedClientCA(t *testing.T) {
+func TestExchangedClientCAHoldsAtOnce(t *testing.T) {
 	p := newSharedPort(t, policy{name: "it", ca: "one"})
 	made, err := p.dial(t, caller{sni: "it.example", own: "one", protocol: "http/1.1"})
 	if err != nil {
@@ -478,7 +478,7 @@ func TestF1ExchangedClientCA(t *testing.T) {
 }
 
 // A connection without TLS does not reach a route that has TLS since a reload.
-func TestF1ReloadToTLS(t *testing.T) {
+func TestReloadToTLS(t *testing.T) {
 	p := newSharedPort(t, policy{name: "it", plain: true})
 	conn, err := net.Dial("tcp", p.listen.String())
 	if err != nil {

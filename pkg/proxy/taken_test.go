@@ -14,7 +14,7 @@ import (
 )
 
 // A connection that was opened from one of our ports is waited for at the start; a program that listens there is not.
-func TestI2PortOfAConnectionIsWaitedFor(t *testing.T) {
+func TestPortOfAConnectionIsWaitedFor(t *testing.T) {
 	ns := nstest.New(t)
 	table := route.Table{Routes: []route.Route{{
 		Name: "tink", Protocol: route.TCP, Listen: []route.Listen{route.Listen(netip.MustParseAddrPort("127.0.0.1:42113"))},

@@ -111,7 +111,7 @@ func TestDescriptors(t *testing.T) {
 }
 
 // Thousands of clients with one connection each leave another route its own part.
-func TestF9RouteKeepsItsOwn(t *testing.T) {
+func TestRouteKeepsItsOwn(t *testing.T) {
 	a := admission.New(admission.Limits{Memory: 1000, Descriptors: 1000}, nil)
 	first, second := a.Route("first"), a.Route("second")
 	var all []*connection
@@ -203,7 +203,7 @@ func TestGrowAndMove(t *testing.T) {
 }
 
 // IPv6 clients are counted by /64.
-func TestF11ClientIsAPrefix(t *testing.T) {
+func TestClientIsAPrefix(t *testing.T) {
 	a := admission.New(admission.Limits{Memory: 100, Descriptors: 100}, nil)
 	r := a.Route("web")
 	for n := range 51 {

@@ -97,7 +97,7 @@ func TestLargeBuffersTakeNothing(t *testing.T) {
 
 // In the first moments of a flood a machine's running download has large buffers, while each attacker has little: the
 // download is not given up for what it has of them.
-func TestF2RunningDownloadIsNotGivenUp(t *testing.T) {
+func TestRunningDownloadIsNotGivenUp(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(-1))
 	sizes := []int64{640 << 10, 2 << 20, 8 << 20}
 	connect := admission.Cost{Memory: 24 << 10, Descriptors: 2}

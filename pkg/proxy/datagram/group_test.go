@@ -10,7 +10,7 @@ import (
 
 // A full table gives up what has ended, then what was silent for longer than clients are, then the longest silent one
 // of the lowest rank that holds more than its reserve.
-func TestF6Victim(t *testing.T) {
+func TestFullTableGivesUpTheLongestSilent(t *testing.T) {
 	now := time.Unix(1000, 0)
 	type of struct {
 		rank   rank
@@ -80,7 +80,7 @@ func TestRanks(t *testing.T) {
 }
 
 // A client that asks again is known for one to two periods, a flood of 20,000 others a second or not.
-func TestF6Knocks(t *testing.T) {
+func TestClientThatAsksAgainIsKnown(t *testing.T) {
 	var away refusedClients
 	now := time.Unix(1000, 0)
 	asked := netip.MustParseAddr("192.0.2.2")

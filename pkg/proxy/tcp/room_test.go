@@ -36,7 +36,7 @@ func (r running) from(t *testing.T, source, to string) (net.Conn, bool) {
 }
 
 // Connections of a client with many are evicted for those of clients with few.
-func TestF2IdleSessionsMakeRoom(t *testing.T) {
+func TestIdleSessionsMakeRoom(t *testing.T) {
 	r := startBy(t, Config{
 		Listen: netip.MustParseAddrPort("127.0.0.1:0"), Settings: Settings{Drain: 10 * time.Second},
 		Account: admission.New(admission.Limits{Memory: 1 << 30, Descriptors: 16}, nil),
@@ -67,7 +67,7 @@ func TestF2IdleSessionsMakeRoom(t *testing.T) {
 }
 
 // IPv6 clients are counted by their /64, as for the limits on requests.
-func TestF11ClientLimitCountsPrefixes(t *testing.T) {
+func TestClientLimitCountsPrefixes(t *testing.T) {
 	ns := nstest.New(t)
 	for _, a := range []string{"2001:db8::1/64", "2001:db8::2/64", "2001:db8:0:1::1/64"} {
 		ns.Addr(t, "lo", a)

@@ -151,7 +151,7 @@ func (f *Front) answered() int {
 
 // An ACK of a block that was not sent confirms nothing: the finding's 64 addresses with their request and their blind
 // ACK 7 hold no places against a machine.
-func TestF6BlindAckConfirmsNothing(t *testing.T) {
+func TestBlindAckConfirmsNothing(t *testing.T) {
 	l := newLab(t)
 	want := content(5000)
 	l.steadyServer(t, want)
@@ -169,7 +169,7 @@ func TestF6BlindAckConfirmsNothing(t *testing.T) {
 }
 
 // Nor does a right guess hold a place for long, and a transfer that moves outlives all that do not.
-func TestF6ConfirmedOnesGiveWay(t *testing.T) {
+func TestRightGuessHoldsNoPlaceForLong(t *testing.T) {
 	l := newLab(t)
 	want := content(20_000)
 	l.steadyServer(t, want)
@@ -215,7 +215,7 @@ func raceDetector() bool {
 
 // Machines with real clients get their files while somebody floods the table with requests from forged addresses and
 // with right guesses of their first ACKs.
-func TestF6FloodOfTheTable(t *testing.T) {
+func TestFloodTakesNoTransfersPlace(t *testing.T) {
 	clients := map[string][]string{}
 	for name, args := range map[string][]string{
 		"tftp": {"-m", "binary", proxyIP, "-c", "get", "f", "got"}, "atftp": {"--get", "-r", "f", "-l", "got", proxyIP},
@@ -294,7 +294,7 @@ func TestF6FloodOfTheTable(t *testing.T) {
 }
 
 // Forged requests that bear a machine's own address do not lock it out.
-func TestF6VictimsAddress(t *testing.T) {
+func TestTransferOfAVictimsAddress(t *testing.T) {
 	l := newLab(t)
 	want := content(20_000)
 	l.steadyServer(t, want)
@@ -318,7 +318,7 @@ func TestF6VictimsAddress(t *testing.T) {
 }
 
 // What counts as a step of the client.
-func TestF6Steps(t *testing.T) {
+func TestWhatCountsAsAClientsStep(t *testing.T) {
 	data := func(n uint64) []byte {
 		return append(binary.BigEndian.AppendUint16([]byte{0, opData}, uint16(n)), bytes.Repeat([]byte{1}, 512)...)
 	}

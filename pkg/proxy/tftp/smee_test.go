@@ -14,7 +14,7 @@ import (
 // Smee of the modern Tinkerbell finds a Raspberry Pi by its address, and serves its config.txt and cmdline.txt from the
 // machine's Hardware, and its firmware from a directory that the Hardware names. TINKERBELL=PATH is its binary
 // (go build ./cmd/tinkerbell in a checkout of tinkerbell/tinkerbell).
-func TestA2NewSmee(t *testing.T) {
+func TestSmeeThatMovesIsFound(t *testing.T) {
 	binary := os.Getenv("TINKERBELL")
 	if binary == "" {
 		t.Skip("needs TINKERBELL=PATH, the binary of the modern Tinkerbell")

@@ -57,7 +57,7 @@ func commands(t testing.TB, do func(testing.TB, func() error), lines ...string) 
 }
 
 // A server sees the machine's address and port, in each family, and answers from its only port or from another one.
-func TestA2ServerSeesTheMachine(t *testing.T) {
+func TestServerSeesTheMachine(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, server, ask, from string
@@ -115,7 +115,7 @@ func TestA2ServerSeesTheMachine(t *testing.T) {
 }
 
 // Two sessions of one port, since the client asked two addresses, cannot both have its port towards the server.
-func TestA2TakenPort(t *testing.T) {
+func TestTwoSessionsCannotShareAPort(t *testing.T) {
 	l := newLab(t)
 	l.returns(t)
 	l.caught(t)
@@ -144,7 +144,7 @@ func TestA2TakenPort(t *testing.T) {
 }
 
 // An endpoint that is ourselves would get a session for each session.
-func TestA2Loop(t *testing.T) {
+func TestTransparentServerIsNotTheProxyItself(t *testing.T) {
 	l := newLab(t)
 	l.caught(t)
 	f := l.front(t, Config{Pick: to(proxyIP + ":69"), Transparent: true})
@@ -160,7 +160,7 @@ func TestA2Loop(t *testing.T) {
 }
 
 // Where answers do not come back, the line of the transfer says what to do.
-func TestA2AnswersElsewhere(t *testing.T) {
+func TestAnswersThatGoElsewhereAreExplained(t *testing.T) {
 	l := newLab(t) // the server knows no way to the machines
 	(&fileServer{files: map[string][]byte{"f": content(10)}}).listen(t, l.server, serverIP+":69")
 	logged := new(buffer)
@@ -183,7 +183,7 @@ func TestA2AnswersElsewhere(t *testing.T) {
 }
 
 // Without the capability the route says so when it is opened.
-func TestA2Capability(t *testing.T) {
+func TestTransparentWithoutItsCapabilityIsRefused(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to lose it")
 	}
@@ -201,7 +201,7 @@ func TestA2Capability(t *testing.T) {
 
 // dnsmasq with a directory for each client's address, as Smee has files for each machine: the requests of a Raspberry
 // Pi's boot ROM and loader reach it from the machine's address.
-func TestA2RaspberryPi(t *testing.T) {
+func TestRaspberryPiGetsItsDirectory(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root to start the server")
 	}

@@ -17,7 +17,7 @@ type at struct {
 func (a at) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(a.local), Port: 443} }
 
 // The names that clients may send: in capitals, addresses though RFC 6066 forbids them, with the root's dot, and none.
-func TestF1NamesOfServers(t *testing.T) {
+func TestNamesThatClientsMayUseForServers(t *testing.T) {
 	config := func() *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS12} }
 	first, second, addresses := config(), config(), config()
 	r := start(t, Settings{Pool: pool(refused(t)), TLS: first, Hosts: host.Hosts{"a.example"}, Sites: []Site{

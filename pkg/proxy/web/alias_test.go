@@ -60,7 +60,7 @@ func (h *heard) forged() (all []string) {
 
 // No alias of an address header reaches an endpoint in any way that a request can take, be it listed in Connection, or
 // behind the body.
-func TestI1AliasesNeverReachTheEndpoint(t *testing.T) {
+func TestAliasesNeverReachTheEndpoint(t *testing.T) {
 	t.Parallel()
 	withAndWithout(t, testI1AliasesNeverReachTheEndpoint)
 }
@@ -102,7 +102,7 @@ func testI1AliasesNeverReachTheEndpoint(t *testing.T, start starter) {
 }
 
 // The same over HTTP/2, as gRPC goes.
-func TestI1AliasesNeverReachAGRPCEndpoint(t *testing.T) {
+func TestAliasesNeverReachAGRPCEndpoint(t *testing.T) {
 	t.Parallel()
 	for _, name := range append(slices.Clone(aliases), "Trailer:X-Forwarded-For", "Trailer:X_Real_IP") {
 		t.Run(name, func(t *testing.T) {

@@ -44,7 +44,7 @@ func reading(t *testing.T) string {
 
 // A body that its client wrote wrongly, did not end or did not go on with is the client's fault: 400 or 408, and no
 // endpoint is blamed or left in use, however often.
-func TestF5MalformedBodyBlamesNobody(t *testing.T) {
+func TestMalformedBodyBlamesNobody(t *testing.T) {
 	t.Parallel()
 	withAndWithout(t, testF5MalformedBodyBlamesNobody)
 }
@@ -114,7 +114,7 @@ func testF5MalformedBodyBlamesNobody(t *testing.T, start starter) {
 }
 
 // What a client asks to switch to in bytes that name no protocol is its own mistake, and never reaches an endpoint.
-func TestF5OddUpgrade(t *testing.T) {
+func TestOddUpgradeIsABadGateway(t *testing.T) {
 	addr, received := recorder(t)
 	p := pool(addr)
 	r := start(t, Settings{Pool: p})
@@ -139,7 +139,7 @@ func TestF5OddUpgrade(t *testing.T) {
 
 // An endpoint that closes because its client is slow is not blamed for that; one that closes when it has all of the
 // request is.
-func TestF5ImpatientEndpoint(t *testing.T) {
+func TestImpatientEndpointIsNotEjected(t *testing.T) {
 	closed := make(chan struct{}, 10)
 	addr, _ := rawEndpoint(t, func(conn net.Conn) {
 		b := make([]byte, 4<<10)
@@ -178,7 +178,7 @@ func TestF5ImpatientEndpoint(t *testing.T) {
 
 // The same by HTTP/2, to endpoints of HTTP/1.1 and, as gRPC, of HTTP/2: a stream that is reset, that is longer or shorter
 // than it says, and a connection that ends.
-func TestF5BrokenStreams(t *testing.T) {
+func TestBrokenStreamsBlameNobody(t *testing.T) {
 	certificate := httptest.NewUnstartedServer(nil)
 	certificate.StartTLS()
 	defer certificate.Close()

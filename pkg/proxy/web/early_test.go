@@ -29,7 +29,7 @@ func (t trickle) Read(b []byte) (int, error) {
 
 // An endpoint answers while the client's body is still coming. What reads the body then outlives the handler, and must
 // not touch what was the handler's: in HTTP/2 that would be a panic outside any handler, which ends the process.
-func TestF5EarlyAnswerToBody(t *testing.T) {
+func TestEarlyAnswerToBodyArrives(t *testing.T) {
 	t.Parallel()
 	withAndWithout(t, testF5EarlyAnswerToBody)
 }
@@ -86,7 +86,7 @@ func testF5EarlyAnswerToBody(t *testing.T, start starter) {
 // An endpoint answers before the body is whole, and the client sends the rest together with its next request: net/http's
 // server would wait for a third one beside the goroutine that serves the second, and panic where both read. So the
 // connection ends with an early answer, and only then.
-func TestF5EarlyAnswerEndsTheConnection(t *testing.T) {
+func TestEarlyAnswerEndsTheConnection(t *testing.T) {
 	withAndWithout(t, testF5EarlyAnswerEndsTheConnection)
 }
 
@@ -151,7 +151,7 @@ type panicking struct{ io.ReadCloser }
 func (panicking) Read([]byte) (int, error) { panic("invalid concurrent Body.Read call") }
 
 // A panic while the Transport reads a body is an error of that request, not the end of the process.
-func TestF5BodyReadPanics(t *testing.T) {
+func TestPanicOfABodyEndsItsExchange(t *testing.T) {
 	k := &retryBody{ReadCloser: panicking{}}
 	if n, err := k.Read(make([]byte, 1)); n != 0 || !errors.Is(err, errReading) || !errors.Is(k.broken(), errReading) {
 		t.Errorf("read %d: %v, broken: %v", n, err, k.broken())

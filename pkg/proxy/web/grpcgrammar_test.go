@@ -12,7 +12,7 @@ import (
 )
 
 // What a gRPC endpoint gets by HTTP/2 is of the same grammar, and it is not blamed for what its client wrote.
-func TestF10GRPC(t *testing.T) {
+func TestMalformedGRPCIsRefused(t *testing.T) {
 	certificate := httptest.NewUnstartedServer(nil)
 	certificate.StartTLS()
 	defer certificate.Close()

@@ -37,7 +37,7 @@ func (hiding) Passing() func([]byte) bool {
 
 // What a gate hides, it hides in every way that a request can take, in the midst of a connection too, and what it does
 // not hide stays on the ways that cost least.
-func TestA3HiddenInEveryWay(t *testing.T) { withAndWithout(t, testA3HiddenInEveryWay) }
+func TestHiddenPathsAreHiddenInEveryWay(t *testing.T) { withAndWithout(t, testA3HiddenInEveryWay) }
 
 func testA3HiddenInEveryWay(t *testing.T, start starter) {
 	var mu sync.Mutex
@@ -82,7 +82,7 @@ func testA3HiddenInEveryWay(t *testing.T, start starter) {
 }
 
 // A gate that looks at the path alone leaves connections in the loop, and one of which nothing is known does not.
-func TestA3GateKeepsPlainWay(t *testing.T) {
+func TestGateOfPathsLeavesConnectionsInTheLoop(t *testing.T) {
 	addr, _ := raw(t, fine)
 	got := map[string]bool{}
 	for name, gate := range map[string]Gate{"none": nil, "paths": hiding{}, "any": &open{}} {

@@ -154,7 +154,7 @@ func TestIdleHTTP1BesideHTTP2IsClosed(t *testing.T) {
 
 // Nothing is kept of connections of HTTP/2 that ended with streams open, be they reset, closed, or in error: 40 KiB of
 // each for two minutes ended the pod by its memory.
-func TestF2EndedConnectionsAreForgotten(t *testing.T) {
+func TestEndedConnectionsAreForgotten(t *testing.T) {
 	endings := map[string]func(net.Conn, *http2.Framer){
 		"reset": func(c net.Conn, _ *http2.Framer) {
 			if c, ok := c.(*net.TCPConn); ok {

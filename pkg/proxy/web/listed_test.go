@@ -27,7 +27,7 @@ func (telling) Wrap(next http.Handler) http.Handler {
 
 // What a client lists in Connection is removed before anything is set for the endpoint. So it removes neither a token's
 // claims nor the client's address, on any way, and trailers say nothing at all.
-func TestF4ConnectionCannotRemoveClaims(t *testing.T) {
+func TestConnectionCannotRemoveClaims(t *testing.T) {
 	withAndWithout(t, testF4ConnectionCannotRemoveClaims)
 }
 
@@ -100,7 +100,7 @@ func testF4ConnectionCannotRemoveClaims(t *testing.T, start starter) {
 
 // What a trusted proxy says of its client stays, though that client made it list the header, and other names that are
 // listed are for this hop.
-func TestF4TrustedProxy(t *testing.T) {
+func TestConnectionOfATrustedProxy(t *testing.T) {
 	addr, received := recorder(t)
 	r := start(t, Settings{Pool: pool(addr), Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
 	for _, more := range []string{"", "Te: trailers\r\n"} {

@@ -145,7 +145,7 @@ func askAll(
 
 // An endpoint that talks out of turn answers the client that it talks to, and no other: no way to it uses a connection
 // for several clients. 12,800 requests by each way are tried when STACK_SLOW is set.
-func TestF7EndpointOutOfTurn(t *testing.T) {
+func TestAnswerOutOfTurnReachesNobodyElse(t *testing.T) {
 	t.Parallel()
 	requests := 480
 	if os.Getenv("STACK_SLOW") != "" {
@@ -239,7 +239,7 @@ func TestF7EndpointOutOfTurn(t *testing.T) {
 }
 
 // A thousand clients do not have a thousand connections kept.
-func TestF7KeptConnectionsAreBounded(t *testing.T) {
+func TestKeptConnectionsAreBounded(t *testing.T) {
 	withAndWithout(t, testF7KeptConnectionsAreBounded)
 }
 
@@ -279,7 +279,7 @@ func testF7KeptConnectionsAreBounded(t *testing.T, start starter) {
 
 // In HTTP/2 an answer says which request it is for. One that is sent again is nobody's, although all clients share a
 // connection.
-func TestF7GRPCEndpointOutOfTurn(t *testing.T) {
+func TestGRPCAnswerOutOfTurnReachesNobodyElse(t *testing.T) {
 	var again atomic.Int64
 	addr, _ := rawEndpoint(t, func(conn net.Conn) { serveTwice(conn, &again) })
 	r := start(t, Settings{GRPC: true, Pool: pool(addr)})

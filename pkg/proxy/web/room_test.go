@@ -64,7 +64,7 @@ func gone(t *testing.T, all ...net.Conn) {
 
 // Connections that hold headers without end are given up, for a client that has none; in every way that a connection
 // may be served.
-func TestF2UnfinishedHeadersMakeRoom(t *testing.T) {
+func TestUnfinishedHeadersMakeRoom(t *testing.T) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") })
 	for name, s := range map[string]Settings{
 		"plain": {Pool: pool(backend(t, handler))}, "handler": {Handler: handler},
@@ -93,7 +93,7 @@ func TestF2UnfinishedHeadersMakeRoom(t *testing.T) {
 }
 
 // Requests are charged while they are under way: too many of one client are turned down, another's is served.
-func TestF2BodiesUnderWay(t *testing.T) {
+func TestBodiesUnderWayMakeRoom(t *testing.T) {
 	r := roomy(t, Settings{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "here")
@@ -214,7 +214,7 @@ func TestStreamsAreCharged(t *testing.T) {
 }
 
 // IPv6 clients are counted by /64, as by the limits of requests.
-func TestF11ClientLimitCountsPrefixes(t *testing.T) {
+func TestClientLimitCountsPrefixes(t *testing.T) {
 	ns := nstest.New(t)
 	for _, a := range []string{"2001:db8::1/64", "2001:db8::2/64", "2001:db8:0:1::1/64"} {
 		ns.Addr(t, "lo", a)

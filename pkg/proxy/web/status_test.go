@@ -29,7 +29,7 @@ var byEachWay = map[string]string{
 
 // A status that HTTP has not, or that nobody asked for, is a bad gateway on every way: no panic, no tunnel, and the
 // endpoint's use ends with the request.
-func TestF12StrangeStatus(t *testing.T) {
+func TestStrangeStatusIsABadGateway(t *testing.T) {
 	t.Parallel()
 	withAndWithout(t, testF12StrangeStatus)
 }
@@ -77,7 +77,7 @@ func testF12StrangeStatus(t *testing.T, start starter) {
 }
 
 // Interim answers go to clients of HTTP/1.1 only: one of HTTP/1.0 would take the first of them for the answer.
-func TestF12InterimAnswers(t *testing.T) {
+func TestInterimAnswersPass(t *testing.T) {
 	for version, want := range map[string]int{"1.1": http.StatusEarlyHints, "1.0": http.StatusOK} {
 		for name, request := range map[string]string{
 			"POST": "POST / HTTP/" + version + "\r\nHost: h\r\nContent-Length: 2\r\n\r\nok",
@@ -97,7 +97,7 @@ func TestF12InterimAnswers(t *testing.T) {
 
 // An HTTP/2 client gets no interim answers of endpoints: net/http's server encodes their header while the handler clears
 // it, where the client resets the stream at that moment.
-func TestF12NoInterimAnswersByHTTP2(t *testing.T) {
+func TestNoInterimAnswersByHTTP2(t *testing.T) {
 	certificate := httptest.NewUnstartedServer(nil)
 	certificate.StartTLS()
 	defer certificate.Close()
@@ -130,7 +130,7 @@ func TestF12NoInterimAnswersByHTTP2(t *testing.T) {
 }
 
 // The same of an endpoint of gRPC, whose status is a field that may hold anything.
-func TestF12StrangeStatusOfGRPC(t *testing.T) {
+func TestStrangeStatusOfGRPC(t *testing.T) {
 	for _, status := range []string{"0", "7", "42", "99", "1000", "99999", "-5", "+99", "101", "x", ""} {
 		t.Run(status, func(t *testing.T) {
 			t.Parallel()

@@ -270,8 +270,8 @@ func strictAnswer(t *testing.T, way, answer string, conn net.Conn) string {
 	}
 }
 
-// FuzzF10Requests holds what leaves to the grammar, whatever the client sends: `go test -fuzz FuzzF10Requests`.
-func FuzzF10Requests(f *testing.F) {
+// FuzzRequests holds what leaves to the grammar, whatever the client sends: `go test -fuzz FuzzRequests`.
+func FuzzRequests(f *testing.F) {
 	for _, text := range corpusRequests {
 		f.Add([]byte(text))
 	}
@@ -290,8 +290,8 @@ func FuzzF10Requests(f *testing.F) {
 	})
 }
 
-// FuzzF10HTTP2 does so for requests by HTTP/2, whose fields may hold what HTTP/1.1 has no place for.
-func FuzzF10HTTP2(f *testing.F) {
+// FuzzHTTP2Requests does so for requests by HTTP/2, whose fields may hold what HTTP/1.1 has no place for.
+func FuzzHTTP2Requests(f *testing.F) {
 	for _, seed := range [][5]string{
 		{"GET", "/a", "h", "x", "y"}, {"GET", "/x?a HTTP/1.1", "h", "x", "y"}, {"GET", "/\"<>{}|\\^`[]?\"<>{}|\\^`[]", "h", "x", "y"},
 		{"GET", "/\xff\x80?\xfe", "h", "x", "y"}, {"GET", "/\x01\x7f\t", "h", "x", "y"}, {"G T", "/", "h", "x", "y"},

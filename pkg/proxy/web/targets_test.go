@@ -32,7 +32,7 @@ var formsOfRequests = map[string]string{
 
 // A target that is neither a path nor an http URL, nor OPTIONS' asterisk, is refused on every way, and reaches no
 // endpoint: it would pass by a rewritten path, and choose its Host.
-func TestF3OpaqueTargets(t *testing.T) { withAndWithout(t, testF3OpaqueTargets) }
+func TestOpaqueTargetsAreRefused(t *testing.T) { withAndWithout(t, testF3OpaqueTargets) }
 
 func testF3OpaqueTargets(t *testing.T, start starter) {
 	addr, received := recorder(t)
@@ -113,7 +113,7 @@ func judge(t *testing.T, texts []string, each func(rfc9112.Request)) {
 }
 
 // The same by HTTP/2, whose path is a field that may hold anything.
-func TestF3PathsOfHTTP2(t *testing.T) {
+func TestPathsOfHTTP2AreThoseOfHTTP1(t *testing.T) {
 	certificate := httptest.NewUnstartedServer(nil)
 	certificate.StartTLS()
 	defer certificate.Close()
