@@ -52,9 +52,7 @@ func (c *Conn) ask() state {
 func (c *Conn) connect() (err error) {
 	x, pool := c.exchange, c.engine.poolOf(c.exchange.route.Upstreams())
 	x.sent = 0
-	// A POST gets a new connection: on an idle one that the endpoint has just closed it would be lost, and could not be
-	// sent again.
-	if x.Request.safe() && !x.fresh {
+	if !x.fresh && (x.Request.safe() || pool.lasts(x.Key)) {
 		c.upstream = pool.take(x.Key)
 	}
 	if c.upstream == nil {
@@ -153,8 +151,10 @@ func (c *Conn) begin(rest []byte) state {
 func (c *Conn) settle() {
 	x, u := c.exchange, c.upstream
 	c.upstream = nil
-	// A POST takes no kept connection: where it left one each time, it would drive out those that others take.
-	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more && (x.Request.safe() || u.pool.idle.Spare(u.Key()))
+	// A POST that takes no kept connection leaves one only where no other has to go: it would drive out those that others
+	// take.
+	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more &&
+		(x.Request.safe() || u.pool.lasts(u.Key()) || u.pool.idle.Spare(u.Key()))
 	if x.lasting { // what is left in x.out may take long to send: the owner must not use a closed descriptor meanwhile
 		x.lasting = false
 		c.owner.Lasted(keep, x.ration)
@@ -175,15 +175,27 @@ func (c *Conn) hangUp() {
 }
 
 // broken is when the endpoint's connection failed before the answer had begun. A connection that was kept may have been
-// closed by the endpoint meanwhile: then the request is sent on a new one.
+// closed by the endpoint meanwhile: then the request is sent on a new one, if it may be sent twice or was not received.
 func (c *Conn) broken(err error) state {
-	x := c.exchange
-	if c.upstream.used && x.Request.safe() {
-		c.hangUp()
-		x.fresh, x.heads, x.in = true, 0, x.in[:0]
-		return asking
+	x, u := c.exchange, c.upstream
+	if !u.used {
+		return c.failed(false, err)
 	}
-	return c.failed(false, err)
+	u.closedIdle()
+	if !x.Request.safe() && !c.unreceived() {
+		return c.failed(false, err)
+	}
+	c.hangUp()
+	x.fresh, x.heads, x.in = true, 0, x.in[:0]
+	return asking
+}
+
+// unreceived reports whether the endpoint has certainly received nothing of the request (RFC 9110, section 9.2.2):
+// nothing was sent, or the endpoint had ended its side before anything came. Its FIN acknowledges what has come; a
+// reset alone says nothing.
+func (c *Conn) unreceived() bool {
+	sent, fd := c.exchange.sent, c.upstream.fd
+	return sent == 0 || sock.Ended(fd) == nil && sock.Outstanding(fd) == sent
 }
 
 // failed is when the endpoint has failed: another one is asked, or the client told.

@@ -62,9 +62,24 @@ func (u *Upstreams) Close() {
 
 // pool is an engine's share of Upstreams.
 type pool struct {
-	engine *Engine
-	of     *Upstreams
-	idle   *idle.Pool[*upstream]
+	engine  *Engine
+	of      *Upstreams
+	idle    *idle.Pool[*upstream]
+	lasting map[netip.AddrPort]struct{} // endpoints that keep idle connections open
+}
+
+// lastsFrom is how long an idle connection has stayed open when its endpoint is known to keep them. There are servers
+// that close each connection behind its answer without having said so, a little later.
+const lastsFrom = time.Second
+
+// lasts reports whether a POST may go on an idle connection to the endpoint of a key: it is not sent again if the
+// endpoint has closed that at this moment, unless Conn.unreceived. It may until the endpoint closes an idle connection.
+func (p *pool) lasts(key idle.Key) bool {
+	if p.idle.Age(key, p.engine.loop.Now()) >= lastsFrom {
+		p.lasting[key.Endpoint()] = struct{}{}
+	}
+	_, yes := p.lasting[key.Endpoint()]
+	return yes
 }
 
 // poolOf returns the engine's pool for u. [Upstreams.Close] closes the pool that it replaces: two are in use only
@@ -77,7 +92,7 @@ func (e *Engine) poolOf(u *Upstreams) *pool {
 	defer u.mu.Unlock()
 	i := slices.IndexFunc(u.pools, func(p *pool) bool { return p.engine == e })
 	if i < 0 {
-		p := &pool{engine: e, of: u, idle: idle.New[*upstream](u.limits)}
+		p := &pool{engine: e, of: u, idle: idle.New[*upstream](u.limits), lasting: map[netip.AddrPort]struct{}{}}
 		if u.closed { // nothing will be kept in it: it must not take the place of the pool that is in use
 			p.idle.Close()
 			return p
@@ -99,6 +114,7 @@ func (p *pool) take(key idle.Key) *upstream {
 		if _, err := sock.Peek(u.fd); errors.Is(err, unix.EAGAIN) {
 			return u
 		}
+		u.closedIdle()
 		u.close()
 	}
 }
@@ -114,6 +130,7 @@ func (p *pool) put(u *upstream) {
 // sweep closes those that nobody used for long, and tells how many are left.
 func (p *pool) sweep(now time.Time) (left int) {
 	for u, ok := p.idle.Expired(now); ok; u, ok = p.idle.Expired(now) {
+		u.closedIdle() // its endpoint has to show it again
 		u.close()
 	}
 	return p.idle.Len()
@@ -155,6 +172,9 @@ func (p *pool) open(key idle.Key) (u *upstream, err error) {
 	return u, nil
 }
 
+// closedIdle notes that an idle connection to the endpoint did not last.
+func (u *upstream) closedIdle() { delete(u.pool.lasting, u.Key().Endpoint()) }
+
 func (u *upstream) close() { u.socket.close(u.pool.engine.loop) }
 
 // Ready implements loop.Watcher.
@@ -163,6 +183,7 @@ func (u *upstream) Ready(e loop.Events) {
 	case u.conn == nil: // the endpoint has sent something unasked, or closed an idle connection
 		if e.Readable() {
 			u.pool.idle.Remove(u)
+			u.closedIdle()
 			u.close()
 		}
 	case u.connecting && !e.Writable():

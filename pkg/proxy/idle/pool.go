@@ -128,6 +128,14 @@ func (p *Pool[C]) Take(key Key, now time.Time) (c C, ok bool) {
 	return last, p.Remove(last)
 }
 
+// Age is for how long the connection has been idle that Take would return; 0 if there is none.
+func (p *Pool[C]) Age(key Key, now time.Time) time.Duration {
+	if at := p.find(key, key.hash()); at != 0 {
+		return now.Sub(p.groups[at].conns.Last().slot().since)
+	}
+	return 0
+}
+
 // Spare reports whether a connection can be kept that is the only one of its key, and for which no other one has to go.
 func (p *Pool[C]) Spare(key Key) bool {
 	return p.all.Len() < p.limits.Total && p.find(key, key.hash()) == 0

@@ -275,7 +275,7 @@ func testPostsLeaveOthersTheirConnections(t *testing.T, _ starter) {
 }
 
 // An endpoint closes each connection behind its answer without a word, as uWSGI does, or as any server that is ending:
-// the next POST must not go by that connection, since it is not sent again when it is lost.
+// the next POST must not go by that connection, since it may not be sent again when it is lost.
 func TestPostsToAnEndpointThatClosesBehindEachAnswer(t *testing.T) {
 	withAndWithout(t, func(t *testing.T, start starter) {
 		addr, _ := rawEndpoint(t, func(conn net.Conn) {
@@ -296,4 +296,51 @@ func TestPostsToAnEndpointThatClosesBehindEachAnswer(t *testing.T) {
 			t.Errorf("got %v", codes)
 		}
 	})
+}
+
+// An endpoint that has kept an idle connection open for a while gets POSTs on it, and on others, until it closes one.
+func TestPostsGoOnConnectionsThatLast(t *testing.T) {
+	t.Parallel()
+	var accepted, posts atomic.Int64
+	conns := make(chan net.Conn, 64)
+	addr, _ := rawEndpoint(t, func(conn net.Conn) {
+		accepted.Add(1)
+		conns <- conn
+		for reader := bufio.NewReader(conn); ; {
+			request, err := http.ReadRequest(reader)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, request.Body)
+			posts.Add(1)
+			_, _ = io.WriteString(conn, fine)
+		}
+	})
+	c := startLogged(t, Settings{Pool: pool(addr)}, io.Discard).talk(t)
+	post := func(n int) (opened int64) {
+		before := accepted.Load()
+		for range n {
+			if response, body := c.ask(t, plainPost); response.StatusCode != 200 || body != "ok" {
+				t.Fatalf("got %d %q", response.StatusCode, body)
+			}
+		}
+		return accepted.Load() - before
+	}
+	if n := post(3); n != 3 {
+		t.Errorf("%d connections for 3 POSTs to an endpoint of which nothing is known", n)
+	}
+	time.Sleep(1100 * time.Millisecond)
+	if n := post(20); n != 0 {
+		t.Errorf("%d connections for POSTs to an endpoint that keeps them", n)
+	}
+	for len(conns) > 0 {
+		_ = (<-conns).Close()
+	}
+	time.Sleep(loop.Tick)
+	if n := post(3); n != 3 {
+		t.Errorf("%d connections for 3 POSTs to an endpoint that has closed one", n)
+	}
+	if n := posts.Load(); n != 26 {
+		t.Errorf("the endpoint saw %d POSTs, want 26", n)
+	}
 }
