@@ -145,6 +145,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	err := p.follow(ctx)
 	if err == nil && p.options.Grace > 0 {
 		p.log.Info("still taking connections", "grace_seconds", p.options.Grace.Seconds(), "open", p.open())
+		p.leave()
 		select {
 		case <-time.After(p.options.Grace):
 		case err = <-p.failed:
@@ -165,6 +166,17 @@ func (p *Proxy) Run(ctx context.Context) error {
 	p.group.Wait()
 	p.log.Info("drained")
 	return err
+}
+
+// leave has the clients of HTTP fronts take their next requests elsewhere.
+func (p *Proxy) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, each := range p.fronts {
+		if f, ok := each.front.(*web.Front); ok {
+			f.Leave()
+		}
+	}
 }
 
 // follow takes new tables until ctx is done or a front fails.

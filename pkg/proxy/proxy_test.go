@@ -521,7 +521,8 @@ func TestMetricsAreWellNamed(t *testing.T) {
 	}
 }
 
-// The order to end: connections are still taken for the grace, then no more, and what is open may end.
+// The order to end: for the grace connections are still taken, each for one answer; then no more, and what is open may
+// end.
 func TestGraceAndDrain(t *testing.T) {
 	l := free(t)
 	r := start(t, Options{Table: table(row("web", route.HTTP, l, hello(t, "a"))), Grace: 300 * time.Millisecond})
@@ -529,8 +530,14 @@ func TestGraceAndDrain(t *testing.T) {
 	begun := time.Now()
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.stop() }()
-	time.Sleep(50 * time.Millisecond)
-	mustAsk(t, l, "a")
+	testwait.Until(t, "an answer of the grace ends its connection", func() bool {
+		response, err := http.Get("http://" + l.AddrPort().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		return response.Close
+	})
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}

@@ -118,20 +118,26 @@ func (a *answer) read(head []byte, method string) error {
 func (a *answer) setLines(response *http.Response) {
 	header := http.Header{}
 	SetAnswerHeader(header, response.Header)
-	if a.code == http.StatusNoContent {
+	if a.interim() || a.code == http.StatusNoContent {
 		delete(header, "Content-Length") // RFC 9110, section 8.6
 	}
 	if a.chunked && len(response.Trailer) > 0 {
 		header["Trailer"] = slices.Sorted(maps.Keys(response.Trailer))
 	}
 	a.dated = header["Date"] != nil
+	a.lines = linesOf(a.lines, header)
+}
+
+// linesOf appends a header's lines as net/http's server writes them.
+func linesOf(lines []Line, header map[string][]string) []Line {
 	for _, name := range slices.Sorted(maps.Keys(header)) {
 		for _, value := range header[name] {
 			if httpguts.ValidHeaderFieldName(name) {
-				a.lines = append(a.lines, Line{[]byte(name), []byte(oneLine.Replace(textproto.TrimString(value)))})
+				lines = append(lines, Line{[]byte(name), []byte(oneLine.Replace(textproto.TrimString(value)))})
 			}
 		}
 	}
+	return lines
 }
 
 var oneLine = strings.NewReplacer("\n", " ", "\r", " ")

@@ -1,8 +1,12 @@
 package http1
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
+	"maps"
+	"net/textproto"
 	"strconv"
 )
 
@@ -158,21 +162,13 @@ func (y *body) appendEnd(b []byte) ([]byte, error) {
 		return b, nil
 	}
 	b = append(b, "0\r\n"...)
-	rest := y.line
-	if y.framing != byChunks {
-		rest = crlf
+	if y.framing == byChunks && !bytes.Equal(y.line, crlf) {
+		trailer, err := textproto.NewReader(bufio.NewReader(bytes.NewReader(y.line))).ReadMIMEHeader()
+		if err != nil {
+			return b, fmt.Errorf("%w: %w", errTrailer, err)
+		}
+		maps.DeleteFunc(trailer, func(name string, _ []string) bool { return MeaningOf(name) != Pass })
+		b = appendLines(b, linesOf(nil, trailer))
 	}
-	for {
-		l, after, end, ok := nextLine(rest)
-		if !ok {
-			return b, errTrailer
-		}
-		if end {
-			return append(b, crlf...), nil
-		}
-		rest = after
-		if MeaningOf(l.Name) == Pass {
-			b = appendLines(b, []Line{l})
-		}
-	}
+	return append(b, crlf...), nil
 }

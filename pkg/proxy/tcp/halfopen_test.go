@@ -10,8 +10,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 )
 
@@ -114,4 +116,32 @@ func TestResetAfterHalfClose(t *testing.T) {
 			t.Fatal("the session of a client that was reset is still open")
 		}
 	}
+}
+
+// So it is with a client that has ended its side before the endpoint was connected.
+func TestResetAfterAnEarlyHalfClose(t *testing.T) {
+	ended, over := make(chan struct{}), make(chan struct{})
+	r := start(t, Settings{AcceptProxy: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
+		backend(t, func(conn *net.TCPConn) {
+			_, _ = io.ReadAll(conn) // the client's FIN
+			close(ended)
+			<-over
+		}))
+	defer close(over)
+	conn := r.dial(t)
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The header and the FIN come as one packet, and the endpoint is connected to behind the header.
+	_ = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, 1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.WriteString(conn, "PROXY TCP4 192.0.2.7 192.0.2.1 1000 80\r\n")
+	_ = conn.CloseWrite()
+	<-ended
+	_ = conn.SetLinger(0)
+	_ = conn.Close() // RST
+	testwait.Until(t, "the session of a client that was reset ends", func() bool { return r.Active() == 0 })
 }

@@ -180,7 +180,8 @@ func (s *session) connected() {
 	}
 	s.pass()
 	// The client's first bytes are read before its socket is watched, so that the loop does not report them again.
-	if client.move(client.watched()); s.state == passing && !client.ended && !client.watched() {
+	// It is watched also if the client has ended its side: it may be reset later.
+	if client.move(client.watched()); s.state == passing && !client.watched() {
 		if err := client.watch(loop.Stream); err != nil {
 			client.tear(err)
 			return

@@ -62,10 +62,10 @@ func (h *heard) forged() (all []string) {
 // behind the body.
 func TestAliasesNeverReachTheEndpoint(t *testing.T) {
 	t.Parallel()
-	withAndWithout(t, testI1AliasesNeverReachTheEndpoint)
+	withAndWithout(t, testAliasesNeverReachTheEndpoint)
 }
 
-func testI1AliasesNeverReachTheEndpoint(t *testing.T, start starter) {
+func testAliasesNeverReachTheEndpoint(t *testing.T, start starter) {
 	chunked := func(line, trailer string) string {
 		return "POST / HTTP/1.1\r\nHost: h\r\n" + line + "Trailer: " + trailer +
 			"\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n" + trailer + ": 192.0.2.66\r\n\r\n"

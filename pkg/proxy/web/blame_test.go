@@ -46,10 +46,10 @@ func reading(t *testing.T) string {
 // endpoint is blamed or left in use, however often.
 func TestMalformedBodyBlamesNobody(t *testing.T) {
 	t.Parallel()
-	withAndWithout(t, testF5MalformedBodyBlamesNobody)
+	withAndWithout(t, testMalformedBodyBlamesNobody)
 }
 
-func testF5MalformedBodyBlamesNobody(t *testing.T, start starter) {
+func testMalformedBodyBlamesNobody(t *testing.T, start starter) {
 	chunked := "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
 	const (
 		stays  = iota

@@ -73,3 +73,27 @@ func testDrainAnswersWhoHasConnected(t *testing.T, start starter) {
 		})
 	}
 }
+
+// A front that will leave soon still takes connections, and ends each behind its next answer: a client that keeps its
+// connection is elsewhere when the front ends.
+func TestFrontThatLeavesEndsConnections(t *testing.T) {
+	withAndWithout(t, func(t *testing.T, start starter) {
+		addr, _ := raw(t, fine, fine, fine, fine)
+		for name, s := range map[string]Settings{"plain": {}, "net/http": {Gate: &open{}}} {
+			t.Run(name, func(t *testing.T) {
+				s.Pool = pool(addr)
+				r := start(t, s)
+				before := r.talk(t)
+				if got, _ := before.ask(t, plainGet); got.Close {
+					t.Fatal("a connection ends before the front leaves")
+				}
+				r.Leave()
+				for _, c := range []talk{before, r.talk(t)} {
+					if got, body := c.ask(t, plainGet); got.StatusCode != 200 || body != "ok" || !got.Close {
+						t.Errorf("got %d %q, close %v", got.StatusCode, body, got.Close)
+					}
+				}
+			})
+		}
+	})
+}

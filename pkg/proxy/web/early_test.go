@@ -31,10 +31,10 @@ func (t trickle) Read(b []byte) (int, error) {
 // not touch what was the handler's: in HTTP/2 that would be a panic outside any handler, which ends the process.
 func TestEarlyAnswerToBodyArrives(t *testing.T) {
 	t.Parallel()
-	withAndWithout(t, testF5EarlyAnswerToBody)
+	withAndWithout(t, testEarlyAnswerToBodyArrives)
 }
 
-func testF5EarlyAnswerToBody(t *testing.T, start starter) {
+func testEarlyAnswerToBodyArrives(t *testing.T, start starter) {
 	certificate := httptest.NewUnstartedServer(nil)
 	certificate.StartTLS()
 	defer certificate.Close()
@@ -87,10 +87,10 @@ func testF5EarlyAnswerToBody(t *testing.T, start starter) {
 // server would wait for a third one beside the goroutine that serves the second, and panic where both read. So the
 // connection ends with an early answer, and only then.
 func TestEarlyAnswerEndsTheConnection(t *testing.T) {
-	withAndWithout(t, testF5EarlyAnswerEndsTheConnection)
+	withAndWithout(t, testEarlyAnswerEndsTheConnection)
 }
 
-func testF5EarlyAnswerEndsTheConnection(t *testing.T, start starter) {
+func testEarlyAnswerEndsTheConnection(t *testing.T, start starter) {
 	addr, _ := rawEndpoint(t, func(conn net.Conn) {
 		b := make([]byte, 4<<10)
 		for {

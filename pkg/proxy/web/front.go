@@ -140,6 +140,7 @@ type Front struct {
 	current atomic.Pointer[generation]
 	serving func(*server) // set while Serve runs
 	retired sync.WaitGroup
+	leaving atomic.Bool // see Leave
 	ending  atomic.Bool
 }
 
@@ -176,12 +177,15 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			r = lasting
 		}
 	}
-	if s.retired.Load() && r.ProtoMajor == 1 {
+	if s.leaves() && r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close")
 	}
 	// Of the settings in force, also on a connection that another server's settings opened: a gate must hold at once.
 	s.front.current.Load().handler.ServeHTTP(w, r)
 }
+
+// leaves reports whether a connection ends behind its next answer.
+func (s *server) leaves() bool { return s.retired.Load() || s.front.leaving.Load() }
 
 // keepalive is when the kernel first asks whether a silent client is there.
 const keepalive = 30 * time.Second
@@ -342,6 +346,10 @@ func (f *Front) newServer(s Settings) *server {
 	}
 	return made
 }
+
+// Leave has the front still take connections, and end each behind its next answer in HTTP/1: a client that keeps its
+// connection goes elsewhere with its next request, before [Front.Serve] is told to end.
+func (f *Front) Leave() { f.leaving.Store(true) }
 
 // atLeast turns "none" into what net/http takes for it.
 func atLeast(d time.Duration) time.Duration { return max(d, 0) }

@@ -135,3 +135,51 @@ func testHalfClosedClientThatGoes(t *testing.T, start starter) {
 		t.Errorf("the endpoint has %d requests and %d failures", s.Active, s.Failures)
 	}
 }
+
+// The two directions of a protocol that the endpoint has switched to end on their own: behind the client's end the
+// endpoint may speak on, and behind the endpoint's the client may.
+func TestUpgradedStreamIsHalfClosed(t *testing.T) {
+	for _, first := range []string{"client", "endpoint"} {
+		t.Run(first, func(t *testing.T) {
+			heard := make(chan string, 1)
+			addr, _ := rawEndpoint(t, func(conn net.Conn) {
+				reader := bufio.NewReader(conn)
+				_, _ = http.ReadRequest(reader)
+				_, _ = io.WriteString(conn, "HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+				if first == "endpoint" {
+					_, _ = io.WriteString(conn, "said")
+					_ = conn.(*net.TCPConn).CloseWrite()
+				}
+				got, err := io.ReadAll(reader)
+				heard <- fmt.Sprint(string(got), err)
+				if first == "client" {
+					_, _ = io.WriteString(conn, "said")
+				}
+			})
+			c := start(t, Settings{Pool: pool(addr)}).talk(t)
+			_, _ = io.WriteString(c.Conn, "GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+			if response, err := http.ReadResponse(c.Reader, nil); err != nil || response.StatusCode != 101 {
+				t.Fatalf("got %v, %v", response, err)
+			}
+			speak := func() {
+				_, _ = io.WriteString(c.Conn, "hello")
+				_ = c.Conn.(*net.TCPConn).CloseWrite()
+			}
+			listen := func() {
+				if got, err := io.ReadAll(c.Reader); string(got) != "said" || err != nil {
+					t.Errorf("the client got %q, %v", got, err)
+				}
+			}
+			if first == "client" {
+				speak()
+				listen()
+			} else {
+				listen()
+				speak()
+			}
+			if got := <-heard; got != "hello<nil>" {
+				t.Errorf("the endpoint got %q", got)
+			}
+		})
+	}
+}

@@ -37,9 +37,9 @@ func (hiding) Passing() func([]byte) bool {
 
 // What a gate hides, it hides in every way that a request can take, in the midst of a connection too, and what it does
 // not hide stays on the ways that cost least.
-func TestHiddenPathsAreHiddenInEveryWay(t *testing.T) { withAndWithout(t, testA3HiddenInEveryWay) }
+func TestHiddenPathsAreHiddenInEveryWay(t *testing.T) { withAndWithout(t, testHiddenPathsAreHiddenInEveryWay) }
 
-func testA3HiddenInEveryWay(t *testing.T, start starter) {
+func testHiddenPathsAreHiddenInEveryWay(t *testing.T, start starter) {
 	var mu sync.Mutex
 	var reached []string
 	settings := Settings{Gate: hiding{}, Pool: pool(backend(t, func(w http.ResponseWriter, r *http.Request) {

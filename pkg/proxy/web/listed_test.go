@@ -28,10 +28,10 @@ func (telling) Wrap(next http.Handler) http.Handler {
 // What a client lists in Connection is removed before anything is set for the endpoint. So it removes neither a token's
 // claims nor the client's address, on any way, and trailers say nothing at all.
 func TestConnectionCannotRemoveClaims(t *testing.T) {
-	withAndWithout(t, testF4ConnectionCannotRemoveClaims)
+	withAndWithout(t, testConnectionCannotRemoveClaims)
 }
 
-func testF4ConnectionCannotRemoveClaims(t *testing.T, start starter) {
+func testConnectionCannotRemoveClaims(t *testing.T, start starter) {
 	set := []string{
 		"X-Auth-Subject", "X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host", "X-Real-Ip", "Forwarded", "Via",
 	}

@@ -240,10 +240,10 @@ func TestAnswerOutOfTurnReachesNobodyElse(t *testing.T) {
 
 // A thousand clients do not have a thousand connections kept.
 func TestKeptConnectionsAreBounded(t *testing.T) {
-	withAndWithout(t, testF7KeptConnectionsAreBounded)
+	withAndWithout(t, testKeptConnectionsAreBounded)
 }
 
-func testF7KeptConnectionsAreBounded(t *testing.T, start starter) {
+func testKeptConnectionsAreBounded(t *testing.T, start starter) {
 	var open atomic.Int64
 	addr, _ := rawEndpoint(t, func(conn net.Conn) {
 		open.Add(1)

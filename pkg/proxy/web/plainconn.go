@@ -81,7 +81,7 @@ func (c *plainConn) Sent(n int) {
 func (c *plainConn) Progress() { c.lease.Touch() }
 
 // Retired implements http1.Owner.
-func (c *plainConn) Retired() bool { return c.server.retired.Load() }
+func (c *plainConn) Retired() bool { return c.server.leaves() }
 
 // Closed implements http1.Owner.
 func (c *plainConn) Closed() {

@@ -31,10 +31,10 @@ var byEachWay = map[string]string{
 // endpoint's use ends with the request.
 func TestStrangeStatusIsABadGateway(t *testing.T) {
 	t.Parallel()
-	withAndWithout(t, testF12StrangeStatus)
+	withAndWithout(t, testStrangeStatusIsABadGateway)
 }
 
-func testF12StrangeStatus(t *testing.T, start starter) {
+func testStrangeStatusIsABadGateway(t *testing.T, start starter) {
 	statuses := []string{"1000 X", "2000 X", "-10 X", "-1 X", "+10 X", " 10 X", "10", "1", "", "0x1 X", "20O OK"}
 	for _, code := range []int{0, 1, 9, 10, 42, 98, 99} {
 		statuses = append(statuses, fmt.Sprintf("%03d X", code))
@@ -178,4 +178,18 @@ func answerByHTTP2(conn net.Conn, status string) {
 			StreamID: headers.StreamID, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: true,
 		})
 	}
+}
+
+// An interim answer has no Content-Length (RFC 9110, section 8.6).
+func TestInterimAnswerHasNoLength(t *testing.T) {
+	withAndWithout(t, func(t *testing.T, start starter) {
+		addr, _ := raw(t, "HTTP/1.1 103 Early Hints\r\nContent-Length: 5\r\nLink: x\r\n\r\n"+fine)
+		c := start(t, Settings{Pool: pool(addr)}).talk(t)
+		_, _ = io.WriteString(c.Conn, "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
+		got, _ := io.ReadAll(c.Conn)
+		interim, _, _ := strings.Cut(string(got), "\r\n\r\n")
+		if !strings.Contains(interim, " 103 ") || strings.Contains(interim, "Content-Length") {
+			t.Errorf("got %q", got)
+		}
+	})
 }

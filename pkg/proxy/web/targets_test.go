@@ -32,9 +32,9 @@ var formsOfRequests = map[string]string{
 
 // A target that is neither a path nor an http URL, nor OPTIONS' asterisk, is refused on every way, and reaches no
 // endpoint: it would pass by a rewritten path, and choose its Host.
-func TestOpaqueTargetsAreRefused(t *testing.T) { withAndWithout(t, testF3OpaqueTargets) }
+func TestOpaqueTargetsAreRefused(t *testing.T) { withAndWithout(t, testOpaqueTargetsAreRefused) }
 
-func testF3OpaqueTargets(t *testing.T, start starter) {
+func testOpaqueTargetsAreRefused(t *testing.T, start starter) {
 	addr, received := recorder(t)
 	r := start(t, Settings{Pool: pool(addr)})
 	for form, text := range formsOfRequests {

@@ -74,3 +74,21 @@ func TestWholeAnswerOfOldClientsEndsInOrder(t *testing.T) {
 		})
 	}
 }
+
+// A trailer's name may be any token, and its value may have bytes beyond ASCII (RFC 9110, sections 5.1 and 5.5): it
+// passes on each way, and tears nothing.
+func TestTrailerOfAnyToken(t *testing.T) {
+	withAndWithout(t, func(t *testing.T, start starter) {
+		for _, line := range []string{"X-Sum: a", "X.Sum: a", "X!: a", "X-Sum: \xc3\xa4"} {
+			t.Run(line, func(t *testing.T) {
+				addr, _ := raw(t, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n"+line+"\r\n\r\n")
+				c := start(t, Settings{Pool: pool(addr)}).talk(t)
+				_, _ = io.WriteString(c.Conn, strings.Replace(plainGet, "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1))
+				got, err := io.ReadAll(c.Conn)
+				if !strings.HasSuffix(strings.ToLower(string(got)), "\r\n0\r\n"+strings.ToLower(line)+"\r\n\r\n") {
+					t.Errorf("got %q, %v", got, err)
+				}
+			})
+		}
+	})
+}

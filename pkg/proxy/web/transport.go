@@ -201,7 +201,7 @@ func (t *transport) ask(r *http.Request, c *call, e *endpoint.Endpoint) (*http.R
 	}
 	body.ReadCloser = response.Body
 	response.Body = body
-	if w, ok := body.ReadCloser.(io.Writer); ok {
+	if w, ok := body.ReadCloser.(halfCloser); ok {
 		response.Body = upgradedBody{body, w}
 	}
 	c.answer = response.Body
@@ -316,10 +316,15 @@ func (b *answerBody) Close() (err error) {
 	return err
 }
 
-// upgradedBody can be written to as well.
+// upgradedBody is a stream of another protocol, whose two directions end on their own.
 type upgradedBody struct {
 	*answerBody
+	halfCloser
+}
+
+type halfCloser interface {
 	io.Writer
+	CloseWrite() error
 }
 
 // interimWriter passes interim answers on until the answer itself has come. http.Transport may tell of one later.

@@ -32,6 +32,14 @@ func (c *uploadConn) onEnd(f func()) {
 	}
 }
 
+// CloseWrite ends our side of a stream of another protocol.
+func (c *uploadConn) CloseWrite() error {
+	if half, ok := c.Conn.(halfCloser); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
 // Close implements net.Conn.
 func (c *uploadConn) Close() error {
 	c.mu.Lock()
