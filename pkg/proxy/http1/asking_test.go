@@ -20,7 +20,7 @@ func TestRequestThatWasNotReceived(t *testing.T) {
 		before, after func(*net.TCPConn) // the request is sent
 		want          bool
 	}{
-		"closed before":      {before: func(c *net.TCPConn) { _ = c.Close() }, want: true},
+		"closed before": {before: func(c *net.TCPConn) { _ = c.Close() }, want: true},
 		"half-closed before": {before: func(c *net.TCPConn) { _ = c.CloseWrite() }, after: func(c *net.TCPConn) {
 			_, _ = io.ReadFull(c, make([]byte, len(request)))
 			_ = c.Close() // acknowledges what was read

@@ -37,7 +37,9 @@ func (hiding) Passing() func([]byte) bool {
 
 // What a gate hides, it hides in every way that a request can take, in the midst of a connection too, and what it does
 // not hide stays on the ways that cost least.
-func TestHiddenPathsAreHiddenInEveryWay(t *testing.T) { withAndWithout(t, testHiddenPathsAreHiddenInEveryWay) }
+func TestHiddenPathsAreHiddenInEveryWay(t *testing.T) {
+	withAndWithout(t, testHiddenPathsAreHiddenInEveryWay)
+}
 
 func testHiddenPathsAreHiddenInEveryWay(t *testing.T, start starter) {
 	var mu sync.Mutex
