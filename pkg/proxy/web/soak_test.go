@@ -264,9 +264,9 @@ func TestSurplusUnderLoad(t *testing.T) {
 func surplusUnderLoad(t *testing.T, way, request string, s Settings) {
 	t.Helper()
 	r := start(t, s)
-	requests := 60
+	requests := 30
 	if s.Secure != nil { // each takes a connection, and a handshake
-		requests = 15
+		requests = 5
 	}
 	var clients sync.WaitGroup
 	for i := range 32 {

@@ -12,32 +12,16 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 )
 
-// TestJourneyIPv6 takes UEFI machines that have IPv6 alone from power-on to the end of the installation: OVMF's PXE by DHCPv6
-// and TFTP, or its HTTP boot by the boot file's URL; Smee's iPXE, script, kernel and initramfs by HTTP, syslog, metadata,
-// workflow and artifact.
+// TestJourneyIPv6 takes a UEFI machine that has IPv6 alone from power-on to the end of the installation: OVMF's PXE by DHCPv6
+// and TFTP; Smee's iPXE, script, kernel and initramfs by HTTP, syslog, metadata, workflow and artifact. OVMF's HTTP boot up to
+// the script is package machine's.
 func TestJourneyIPv6(t *testing.T) {
 	t.Parallel() // labs do not see each other
-	for firmware, file := range map[string]struct {
-		step  string
-		parts []string
-	}{
-		"uefi":      {journey.StepTFTP, []string{"ipxe.efi", " from [2001:db8:1::2]:69"}},
-		"uefi-http": {journey.StepHTTPBoot, []string{"/ipxe/ipxe.efi", " from [2001:db8:1::2]:7171"}},
-	} {
-		t.Run(firmware, func(t *testing.T) {
-			t.Parallel()
-			testJourney6(t, firmware, file.step, file.parts)
-		})
-	}
-}
-
-// testJourney6 takes a machine whose firmware loads its first file in a step of its own.
-func testJourney6(t *testing.T, firmware, fileStep string, file []string) {
 	if _, err := exec.LookPath("dnsmasq"); err != nil {
 		t.Skipf("needs Debian's package dnsmasq-base: %v", err)
 	}
 	var global []string
-	j := travel(t, firmware, func(opts *journey.Options) {
+	j := travel(t, "uefi", func(opts *journey.Options) {
 		opts.Lab.IPv6, opts.Scale = true, 2 // CI may be slow
 		passed, seen := opts.Passed, opts.Ready
 		if seen != nil {
@@ -79,8 +63,6 @@ func testJourney6(t *testing.T, firmware, fileStep string, file []string) {
 			want[i] = journey.StepAdvertise
 		case journey.StepAck:
 			want[i] = journey.StepReply
-		case journey.StepTFTP:
-			want[i] = fileStep
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -88,12 +70,12 @@ func testJourney6(t *testing.T, firmware, fileStep string, file []string) {
 	}
 	for step, parts := range map[string][]string{
 		journey.StepAdvertise: {"2001:db8:1::10", ", to its link-local address"},
-		fileStep:              file,
+		journey.StepTFTP:      {"ipxe.efi", " from [2001:db8:1::2]:69"},
 		journey.StepScript:    {"/auto.ipxe", " from [2001:db8:1::2]:7171"},
 		journey.StepKernel:    {" from [2001:db8:1::2]:8080"},
 		journey.StepInitramfs: {" from [2001:db8:1::2]:8080"},
 		journey.StepSyslog:    {"2001:db8:1::10"},
-		journey.StepMetadata:  {"Hegel knows me as " + firmware + ", 2001:db8:1::10"},
+		journey.StepMetadata:  {"Hegel knows me as uefi, 2001:db8:1::10"},
 	} {
 		for _, part := range parts {
 			if !strings.Contains(details[step], part) {

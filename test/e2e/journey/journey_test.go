@@ -129,7 +129,7 @@ func testJourney(t *testing.T, firmware string) {
 // TestTwoRelays has firmware boot with a second relay on the VLAN, which is killed when the first OFFER is there.
 func TestTwoRelays(t *testing.T) {
 	t.Parallel() // labs do not see each other
-	for _, firmware := range []string{"go", "bios", "uefi"} {
+	for _, firmware := range []string{"go", "bios"} {
 		t.Run(firmware, func(t *testing.T) {
 			t.Parallel()
 			var site *lab.Lab
