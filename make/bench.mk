@@ -28,9 +28,9 @@ bench-edge: FLAGS = -proxy $(BIN)/stack-proxy -tokens $(BIN)/jwt.test -out $(ROW
 jwt-test:
 	go test -c -trimpath -o $(BIN)/jwt.test ./pkg/edge/jwt
 
-bench-failover: ## how long an address is away when its node goes: REPEATS=20 of each case, an hour; FAILOVER="-short -cases drain,killed" or "-steady 1h -nodes 2"; needs root and the binaries of e2e-kube
+bench-failover: ## how long an address is away when its node goes, what chaos does to it, and keepalived beside it: REPEATS=20, an hour and a half; FAILOVER="-cases drain,killed -short", "-addresses 100 -cases leave", "-key -cases chaos" or "-cases steady -steady 1h"; needs root and the binaries of e2e-kube
 REPEATS  ?= 20
-FAILOVER ?=
+FAILOVER ?= -all
 bench-failover: MEASURES = stack-lb
 bench-failover: FLAGS = -lb $(BIN)/stack-lb -repeats $(REPEATS) -out $(ROWS)/failover.json $(FAILOVER)
 

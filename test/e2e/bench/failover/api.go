@@ -29,8 +29,11 @@ type api struct {
 	client       *http.Client
 }
 
-// namespace is where the leases and the Services are.
-const namespace = "stack"
+// namespace is where the leases and the Services are, and elsewhere is that of another stack-lb.
+const (
+	namespace = "stack"
+	elsewhere = "elsewhere"
+)
 
 // Rules are what stack-lb needs of the API, cluster-wide and in its own namespace; docs/stack-lb.md has them.
 var (
@@ -120,19 +123,29 @@ func writeCredentials(dir string) error {
 		return err
 	}
 	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "sa.key"), block, 0o600),
+		os.WriteFile(filepath.Join(dir, "tokens.csv"), []byte("admin,admin,1,\"system:masters\"\nlb,lb,2,\n"), 0o600),
+		writeKubeconfig(dir, "admin", "admin", apiPort),
+	)
+}
+
+// apiPort is where the API server listens, and the gates of nodes follow on gatePort.
+const (
+	apiPort  = 6443
+	gatePort = 7000
+)
+
+// writeKubeconfig leads to a port of the API's host.
+func writeKubeconfig(dir, name, token string, port int) error {
 	const kubeconfig = `apiVersion: v1
 kind: Config
-clusters: [{name: c, cluster: {server: "https://%s:6443", insecure-skip-tls-verify: true}}]
+clusters: [{name: c, cluster: {server: "https://%s:%d", insecure-skip-tls-verify: true}}]
 users: [{name: u, user: {token: %s}}]
 contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 `
-	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "sa.key"), block, 0o600),
-		os.WriteFile(filepath.Join(dir, "tokens.csv"), []byte("admin,admin,1,\"system:masters\"\nlb,lb,2,\n"), 0o600),
-		os.WriteFile(filepath.Join(dir, "kubeconfig"), fmt.Appendf(nil, kubeconfig, apiIP, "lb"), 0o600),
-		os.WriteFile(filepath.Join(dir, "kubeconfig-admin"), fmt.Appendf(nil, kubeconfig, apiIP, "admin"), 0o600),
-	)
+	return os.WriteFile(filepath.Join(dir, "kubeconfig-"+name), fmt.Appendf(nil, kubeconfig, apiIP, port, token), 0o600)
 }
 
 func (a *api) stop() {
@@ -148,17 +161,23 @@ func (a *api) stop() {
 
 // do sends an object to the API.
 func (a *api) do(ctx context.Context, method, path string, in any) error {
+	_, err := a.ask(ctx, method, path, in)
+	return err
+}
+
+// ask sends an object to the API, and returns the answer.
+func (a *api) ask(ctx context.Context, method, path string, in any) (string, error) {
 	var body io.Reader
 	if in != nil {
 		text, err := json.Marshal(in)
 		if err != nil {
-			return err
+			return "", err
 		}
 		body = bytes.NewReader(text)
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "https://"+apiIP+":6443"+path, body)
+	request, err := http.NewRequestWithContext(ctx, method, fmt.Sprintf("https://%s:%d%s", apiIP, apiPort, path), body)
 	if err != nil {
-		return err
+		return "", err
 	}
 	request.Header.Set("Authorization", "Bearer admin")
 	request.Header.Set("Content-Type", "application/json")
@@ -167,48 +186,35 @@ func (a *api) do(ctx context.Context, method, path string, in any) error {
 	}
 	response, err := a.client.Do(request)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if response.StatusCode >= 300 {
-		return fmt.Errorf("failed to %s %s: %s: %.300s", method, path, response.Status, text)
+		return "", fmt.Errorf("failed to %s %s: %s: %.300s", method, path, response.Status, text)
 	}
-	return nil
+	return string(text), nil
 }
 
-// prepare makes the namespace, the roles and the nodes.
+// rbac is the path of the API group of rights.
+const rbac = "/apis/rbac.authorization.k8s.io/v1"
+
+// prepare makes the namespaces, the roles and the nodes.
 func (a *api) prepare(ctx context.Context, nodes []*node) error {
-	const rbac, group = "/apis/rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io/v1"
-	subject := []object{{"kind": "User", "name": "lb", "apiGroup": "rbac.authorization.k8s.io"}}
 	name := object{"name": "lb"}
-	steps := []struct {
-		path string
-		body object
-	}{
-		{"/api/v1/namespaces", object{"metadata": object{"name": namespace}}},
-		{rbac + "/clusterroles", object{
-			"apiVersion": group, "kind": "ClusterRole", "metadata": name, "rules": ClusterRules,
-		}},
-		{rbac + "/clusterrolebindings", object{
-			"apiVersion": group, "kind": "ClusterRoleBinding", "metadata": name, "subjects": subject,
-			"roleRef": object{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "lb"},
-		}},
-		{rbac + "/namespaces/" + namespace + "/roles", object{
-			"apiVersion": group, "kind": "Role", "metadata": name, "rules": NamespaceRules,
-		}},
-		{rbac + "/namespaces/" + namespace + "/rolebindings", object{
-			"apiVersion": group, "kind": "RoleBinding", "metadata": name, "subjects": subject,
-			"roleRef": object{"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "lb"},
-		}},
+	err := a.do(ctx, http.MethodPost, rbac+"/clusterroles", object{"metadata": name, "rules": ClusterRules})
+	for _, each := range []string{namespace, elsewhere} {
+		path := rbac + "/namespaces/" + each
+		err = errors.Join(err,
+			a.do(ctx, http.MethodPost, "/api/v1/namespaces", object{"metadata": object{"name": each}}),
+			a.do(ctx, http.MethodPost, path+"/roles", object{"metadata": name, "rules": NamespaceRules}),
+			a.do(ctx, http.MethodPost, path+"/rolebindings", binding("Role")))
 	}
-	for _, step := range steps {
-		if err := a.do(ctx, http.MethodPost, step.path, step.body); err != nil {
-			return err
-		}
+	if err := errors.Join(err, a.admit(ctx)); err != nil {
+		return err
 	}
 	for _, node := range nodes {
 		addresses := []object{
@@ -227,6 +233,31 @@ func (a *api) prepare(ctx context.Context, nodes []*node) error {
 	return nil
 }
 
+// binding gives the balancers a role.
+func binding(kind string) object {
+	const group = "rbac.authorization.k8s.io"
+	return object{
+		"metadata": object{"name": "lb"}, "subjects": []object{{"kind": "User", "name": "lb", "apiGroup": group}},
+		"roleRef": object{"apiGroup": group, "kind": kind, "name": "lb"},
+	}
+}
+
+// Paths of the bindings of balancers: what is deleted with them, when they are uninstalled.
+const (
+	clusterBindings = rbac + "/clusterrolebindings"
+	bindings        = rbac + "/namespaces/" + namespace + "/rolebindings"
+)
+
+// admit gives the balancers their rights in the cluster, and expel takes them and those in their namespace away.
+func (a *api) admit(ctx context.Context) error {
+	return a.do(ctx, http.MethodPost, clusterBindings, binding("ClusterRole"))
+}
+
+func (a *api) expel(ctx context.Context) error {
+	return errors.Join(
+		a.do(ctx, http.MethodDelete, clusterBindings+"/lb", nil), a.do(ctx, http.MethodDelete, bindings+"/lb", nil))
+}
+
 // Paths of the objects.
 const (
 	servicesPath = "/api/v1/namespaces/" + namespace + "/services"
@@ -235,19 +266,6 @@ const (
 
 // web is the name of the Service that has the address, with an endpoint on each node.
 const web = "web"
-
-func webService() object {
-	return object{
-		"metadata": object{
-			"name": web, "annotations": object{"stack-lb.tinkerbell.org/addresses": VIP + "," + VIP6},
-		},
-		"spec": object{
-			"type": "LoadBalancer", "loadBalancerClass": "tinkerbell.org/stack-lb", "externalTrafficPolicy": "Local",
-			"ipFamilyPolicy": "RequireDualStack", "allocateLoadBalancerNodePorts": false,
-			"ports": []object{{"name": "p", "port": 80, "protocol": "TCP"}},
-		},
-	}
-}
 
 // A pod's state as the EndpointSlices of a Service have it.
 type podState struct{ ready, serving, terminating bool }

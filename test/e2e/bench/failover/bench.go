@@ -13,19 +13,62 @@ import (
 
 // Options are what a bench needs.
 type Options struct {
-	// Program is stack-lb.
-	Program string
-	Nodes   int
-	// Repeats is how often each case happens, and Cases are their names; none is all.
+	// Balancer is stack-lb, keepalived or kube-vip.
+	Balancer string
+	// StackLB and KubeVIP are the programs, and Older is a stack-lb of before; an empty one is none.
+	StackLB, KubeVIP, Older string
+	Nodes, Addresses        int
+	// Proxy is kube-proxy's mode.
+	Proxy string
+	// Repeats is how often each case happens, and Cases are their names; "chaos" is all of those, and none is all others.
 	Repeats int
 	Cases   []string
-	// Steady is how long nothing happens, in place of the cases; zero is none.
+	// Steady is how long nothing happens in the case of that name.
 	Steady time.Duration
 	// Short is the shortest lease in place of the default.
 	Short bool
 	// Key has the nodes keep the address by consent while the API is away.
 	Key bool
-	Log io.Writer
+	// Keep leaves the logs of all programs.
+	Keep bool
+	Log  io.Writer
+}
+
+// Plan is all that the bench has, part by part.
+func (o Options) Plan() []Options {
+	gone := []string{"leave", "killed", "node-gone"}
+	const some = 5 // of the peers
+	part := func(change func(*Options)) Options {
+		one := o
+		one.Balancer, one.Addresses = "stack-lb", 1
+		change(&one)
+		return one
+	}
+	plan := []Options{
+		part(func(one *Options) {
+			for _, c := range Cases() {
+				one.Cases = append(one.Cases, c.Name)
+			}
+			one.Cases = append(one.Cases, "steady", "chaos")
+		}),
+		part(func(one *Options) { one.Addresses, one.Cases = 100, append(slices.Clone(gone), "steady") }),
+		part(func(one *Options) {
+			one.Key, one.Cases = true, append(slices.Clone(gone), "api-away", "api-away-10m", "chaos")
+		}),
+	}
+	peers := []string{"keepalived"}
+	if o.KubeVIP != "" {
+		peers = append(peers, "kube-vip")
+	}
+	for _, peer := range peers {
+		for _, addresses := range []int{1, 100} {
+			plan = append(plan, part(func(one *Options) {
+				one.Balancer, one.Addresses, one.Repeats = peer, addresses, min(o.Repeats, some)
+				one.Cases = append(slices.Clone(gone), "steady")
+			}))
+		}
+	}
+	return plan
 }
 
 // Short are stack-lb's settings with the shortest lease.
@@ -33,22 +76,65 @@ var Short = []string{"STACK_LB_LEASE_DURATION=3s", "STACK_LB_RENEW_DEADLINE=1s",
 
 // cases are those that are wished.
 func (o Options) cases() ([]Case, error) {
-	all := Cases()
-	if o.Steady > 0 {
-		return []Case{Steady(o.Steady)}, nil
+	all, chaos := Cases(), Chaos(o.Older)
+	if len(o.Cases) == 0 {
+		return all, nil
 	}
+	all = slices.Concat(all, []Case{Steady(o.Steady), Long()}, chaos)
+	var wished []Case
 	for _, name := range o.Cases {
-		if !slices.ContainsFunc(all, func(c Case) bool { return c.Name == name }) {
+		if name == "chaos" {
+			wished = append(wished, chaos...)
+			continue
+		}
+		i := slices.IndexFunc(all, func(c Case) bool { return c.Name == name })
+		if i < 0 {
 			return nil, fmt.Errorf("there is no case %q", name)
 		}
+		wished = append(wished, all[i])
 	}
-	return slices.DeleteFunc(all, func(c Case) bool { return len(o.Cases) > 0 && !slices.Contains(o.Cases, c.Name) }), nil
+	return wished, nil
 }
 
-// Run lets every case happen. The part holds what was found until an error. The candidate of a part with the shortest
-// lease is stack-lb-short. It is an error if two owners were seen at any time.
+// balancer is what gives the nodes their addresses, and how a part with it is called.
+func (o Options) balancer() (b Balancer, candidate string, err error) {
+	candidate = o.Balancer
+	var settings []string
+	if o.Short {
+		candidate += "-short"
+		settings = slices.Clone(Short)
+	}
+	if o.Key {
+		candidate += "-key"
+		settings = append(settings, "STACK_LB_KEY=a key of the bench, long enough")
+	}
+	if o.Addresses > 1 {
+		candidate += fmt.Sprintf("-%d", o.Addresses)
+	}
+	if o.Proxy != "nftables" {
+		candidate += "-" + o.Proxy
+	}
+	switch o.Balancer {
+	case "stack-lb":
+		b = StackLB(o.StackLB, settings...)
+	case "keepalived":
+		b, err = Keepalived()
+	case "kube-vip":
+		b = KubeVIP(o.KubeVIP)
+	default:
+		err = fmt.Errorf("there is no balancer %q", o.Balancer)
+	}
+	return b, candidate, err
+}
+
+// Run lets every case happen. The part holds what was found until an error. It is an error if two owners were seen at
+// any time, but of a balancer that is not ours.
 func Run(ctx context.Context, o Options) (part Part, err error) {
 	cases, err := o.cases()
+	if err != nil {
+		return part, err
+	}
+	balancer, candidate, err := o.balancer()
 	if err != nil {
 		return part, err
 	}
@@ -56,15 +142,7 @@ func Run(ctx context.Context, o Options) (part Part, err error) {
 	if err != nil {
 		return part, err
 	}
-	part = Part{Candidate: "stack-lb", Began: time.Now().UTC(), Nodes: o.Nodes}
-	var settings []string
-	if o.Short {
-		part.Candidate, settings = "stack-lb-short", Short
-	}
-	if o.Key {
-		part.Candidate += "-key"
-		settings = append(slices.Clone(settings), "STACK_LB_KEY=a key of the bench, long enough")
-	}
+	part = Part{Candidate: candidate, Began: time.Now().UTC(), Nodes: o.Nodes, Addresses: o.Addresses}
 	watching, end := context.WithCancel(ctx)
 	var watched sync.WaitGroup
 	loads := []float64{load()}
@@ -75,16 +153,25 @@ func Run(ctx context.Context, o Options) (part Part, err error) {
 		part.Load = loads
 		part.Ended = time.Now().UTC()
 	}()
-	s, err := NewSite(ctx, dir, o.Program, o.Nodes, settings...)
+	s, err := NewSite(ctx, dir, Setup{Nodes: o.Nodes, Addresses: o.Addresses, Proxy: o.Proxy, Balancer: balancer})
 	if err != nil {
 		return part, fmt.Errorf("%w (logs are in %s)", err, dir)
 	}
 	defer func() {
-		part.Sampler = s.sampler.Since(part.Began)
-		err = errors.Join(err, part.Sampler.Fault(), s.Close())
-		if err == nil {
+		logs := s.sampler.Since(part.Began)
+		part.Sampler = wireOf(logs)
+		for _, log := range logs {
+			if balancer.name == "stack-lb" {
+				err = errors.Join(err, log.Fault())
+			}
+		}
+		err = errors.Join(err, s.Close())
+		switch {
+		case err == nil && !o.Keep:
 			err = os.RemoveAll(dir)
-		} else {
+		case err == nil:
+			fmt.Fprintf(o.Log, "logs are in %s\n", dir)
+		default:
 			err = fmt.Errorf("%w (logs are in %s)", err, dir)
 		}
 	}()
@@ -92,16 +179,17 @@ func Run(ctx context.Context, o Options) (part Part, err error) {
 		return part, err
 	}
 	for _, c := range cases {
-		for i := range o.Repeats {
+		repeats := o.Repeats
+		if c.few > 0 {
+			repeats = min(repeats, c.few)
+		}
+		for i := range repeats {
 			one, err := s.Try(ctx, c)
 			if err != nil {
 				return part, fmt.Errorf("%s, repeat %d: %w", c.Name, i+1, err)
 			}
-			fmt.Fprintf(o.Log, "%s %d/%d: %+v\n", c.Name, i+1, o.Repeats, one)
+			fmt.Fprintf(o.Log, "%s %s %d/%d: %+v\n", candidate, c.Name, i+1, repeats, one)
 			part.Tries = append(part.Tries, one)
-			if one.TwoOwners > 0 {
-				return part, fmt.Errorf("%s, repeat %d, was the last", c.Name, i+1)
-			}
 		}
 	}
 	return part, nil

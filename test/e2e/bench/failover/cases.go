@@ -4,17 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
 )
 
-// Case is a way in which an address is lost.
+// Case is a way in which an address is lost, or might be.
 type Case struct {
 	Name string
-	// fault happens to the node that has the address.
+	// fault happens to the node that has the address, or most of them.
 	fault func(ctx context.Context, s *Site, owner *node) error
 	// moves says that another node has the address afterwards.
 	moves bool
@@ -22,59 +21,69 @@ type Case struct {
 	atMost time.Duration
 	// Bound is the longest outage that echo requests may see, in seconds; 0 is none.
 	Bound float64
+	// few is how often it happens at most, where it takes long or always goes the same way; 0 is no bound.
+	few int
+	// measured says that what the balancers cost meanwhile is of interest.
+	measured bool
 }
 
 // calm is how long the address has to answer without a break until a case is over.
 const calm = 1500 * time.Millisecond
 
-// leaveTime is how long stack-lb may take to end in order.
-const leaveTime = 15 * time.Second
-
-// APIAway is how long the API is away in the case of that name.
-const APIAway = 60 * time.Second
-
-// Cases are all.
+// Cases are the ways in which a node goes.
 func Cases() []Case {
-	return []Case{
-		{"leave", func(_ context.Context, _ *Site, n *node) error {
-			return n.lb.End(leaveTime)
-		}, true, 10 * time.Second, 1},
-		{"drain", drain, true, 10 * time.Second, 1},
-		{"rolling-update", update, false, 10 * time.Second, 1},
-		{"killed", func(_ context.Context, _ *Site, n *node) error {
-			n.lb.Kill()
-			return nil
-		}, true, 20 * time.Second, 7},
-		{"stopped", func(_ context.Context, _ *Site, n *node) error {
-			return n.lb.Signal(syscall.SIGSTOP)
-		}, true, 20 * time.Second, 7},
-		{"node-gone", func(_ context.Context, _ *Site, n *node) error {
-			if err := n.cable(false); err != nil {
-				return err
-			}
-			n.lb.Kill()
-			return nil
-		}, true, 20 * time.Second, 7},
-		{"cable-out", func(_ context.Context, _ *Site, n *node) error { return n.cable(false) }, true, 20 * time.Second, 7},
-		{"pod-not-ready", func(ctx context.Context, s *Site, n *node) error {
-			pods := s.allReady()
-			pods[n] = podNotReady
-			return s.api.endpoints(ctx, pods)
-		}, true, 10 * time.Second, 2},
-		{"api-away", func(ctx context.Context, s *Site, _ *node) error {
-			if err := s.api.host.cable(false); err != nil {
-				return err
-			}
-			return errors.Join(sleep(ctx, APIAway), s.api.host.cable(true))
-		}, false, 30 * time.Second, 0},
-		{"switch-forgot", forgetSwitch, false, 70 * time.Second, 60},
+	leave := func(_ context.Context, _ *Site, n *node) error { return endLB(n) }
+	killed := func(_ context.Context, _ *Site, n *node) error { n.lb.Kill(); return nil }
+	stopped := func(_ context.Context, _ *Site, n *node) error { return n.lb.Signal(syscall.SIGSTOP) }
+	cableOut := func(_ context.Context, _ *Site, n *node) error { return n.cable(false) }
+	notReady := func(ctx context.Context, s *Site, n *node) error {
+		pods := s.allReady()
+		pods[n] = podNotReady
+		return s.api.endpoints(ctx, pods)
 	}
+	const soon, later = 10 * time.Second, 20 * time.Second
+	return []Case{
+		{Name: "leave", fault: leave, moves: true, atMost: soon, Bound: 1},
+		{Name: "drain", fault: drain, moves: true, atMost: soon, Bound: 1},
+		{Name: "rolling-update", fault: update, atMost: soon, Bound: 1},
+		{Name: "killed", fault: killed, moves: true, atMost: later, Bound: 7},
+		{Name: "stopped", fault: stopped, moves: true, atMost: later, Bound: 7},
+		{Name: "node-gone", fault: nodeGone, moves: true, atMost: later, Bound: 7},
+		{Name: "cable-out", fault: cableOut, moves: true, atMost: later, Bound: 7},
+		{Name: "pod-not-ready", fault: notReady, moves: true, atMost: soon, Bound: 2},
+		{Name: "api-away", fault: apiAway(time.Minute), atMost: 30 * time.Second, few: 2},
+		{Name: "switch-forgot", fault: forgetSwitch, atMost: 70 * time.Second, Bound: 60, few: 3},
+	}
+}
+
+// Long is the API away for ten minutes. Without a key nobody has the address then.
+func Long() Case {
+	return Case{Name: "api-away-10m", fault: apiAway(10 * time.Minute), atMost: 30 * time.Second, few: 1}
 }
 
 // Steady is a case in which nothing happens for a time.
 func Steady(long time.Duration) Case {
 	nothing := func(ctx context.Context, _ *Site, _ *node) error { return sleep(ctx, long) }
-	return Case{"steady", nothing, false, time.Minute, 0}
+	return Case{Name: "steady", fault: nothing, atMost: time.Minute, few: 1, measured: true}
+}
+
+// nodeGone takes a node off the link, and its balancer with it.
+func nodeGone(_ context.Context, _ *Site, n *node) error {
+	if err := n.cable(false); err != nil {
+		return err
+	}
+	n.lb.Kill()
+	return nil
+}
+
+// apiAway has nobody reach the API for a time.
+func apiAway(long time.Duration) func(context.Context, *Site, *node) error {
+	return func(ctx context.Context, s *Site, _ *node) error {
+		if err := s.api.host.cable(false); err != nil {
+			return err
+		}
+		return errors.Join(sleep(ctx, long), s.api.host.cable(true))
+	}
 }
 
 func sleep(ctx context.Context, long time.Duration) error {
@@ -104,18 +113,8 @@ func drain(ctx context.Context, s *Site, n *node) error {
 
 // update starts stack-lb anew on one node after the other, that which has the address first, as a DaemonSet does.
 func update(ctx context.Context, s *Site, owner *node) error {
-	nodes := slices.Clone(s.nodes)
-	slices.SortStableFunc(nodes, func(a, b *node) int {
-		switch owner {
-		case a:
-			return -1
-		case b:
-			return 1
-		}
-		return 0
-	})
-	for _, n := range nodes {
-		if err := n.lb.End(leaveTime); err != nil {
+	for _, n := range append([]*node{owner}, s.others(owner)...) {
+		if err := endLB(n); err != nil {
 			return err
 		}
 		if err := s.startLB(ctx, n); err != nil {
@@ -160,8 +159,18 @@ func (s *Site) Try(ctx context.Context, c Case) (Try, error) {
 	}
 	from := time.Now()
 	s.look.forget(from)
+	var cost *Cost
+	before, err := s.meter(ctx)
+	if err != nil {
+		return Try{}, err
+	}
 	if err := c.fault(ctx, s, owner); err != nil {
 		return Try{}, fmt.Errorf("failed to stage %s: %w", c.Name, err)
+	}
+	if c.measured {
+		if cost, err = s.cost(ctx, before); err != nil {
+			return Try{}, err
+		}
 	}
 	done := time.Now()
 	for {
@@ -169,14 +178,17 @@ func (s *Site) Try(ctx context.Context, c Case) (Try, error) {
 			return Try{}, err
 		}
 		calmFrom := time.Now().Add(-calm)
-		over := calmFrom.After(done) && s.look.answers(calmFrom) && (!c.moves || s.sampler.Owner() != owner.name)
+		over := calmFrom.After(done) && s.answers(calmFrom) && (!c.moves || s.sampler.Owners()[owner.name] == 0)
 		if !over && time.Since(done) < c.atMost {
 			continue
 		}
-		log := s.sampler.Since(from)
+		next := ""
+		if n, err := s.owner(); err == nil {
+			next = n.name
+		}
 		return Try{
-			Case: c.Name, At: from.UTC(), Owner: owner.name, Next: s.sampler.Owner(), Seen: s.look.Since(from),
-			Probes: log.Probes, NoOwner: log.NoOwner, TwoOwners: log.TwoOwners, Moves: log.Moves,
+			Case: c.Name, At: from.UTC(), Owner: owner.name, Next: next, Seen: s.look.Since(from),
+			Wire: wireOf(s.sampler.Since(from)), Cost: cost,
 		}, nil
 	}
 }

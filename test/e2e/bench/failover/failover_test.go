@@ -3,6 +3,7 @@ package failover
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +24,9 @@ func site(t *testing.T, nodes int, settings ...string) *Site {
 	if _, err := Cached(); err != nil {
 		t.Skip(err)
 	}
-	s, err := NewSite(t.Context(), t.TempDir(), program.ForTest(t, "stack-lb"), nodes, settings...)
+	s, err := NewSite(t.Context(), t.TempDir(), Setup{
+		Nodes: nodes, Addresses: 1, Proxy: "nftables", Balancer: StackLB(program.ForTest(t, "stack-lb"), settings...),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +76,7 @@ func TestAddressSurvivesItsNode(t *testing.T) {
 			}
 		})
 	}
-	if log := s.sampler.Since(time.Time{}); log.Fault() != nil || log.Probes == 0 {
+	if log := s.sampler.Since(time.Time{})[0]; log.Fault() != nil || log.Probes == 0 {
 		t.Errorf("%d probes: %v", log.Probes, log.Fault())
 	}
 }
@@ -109,12 +112,12 @@ func TestSamplerSeesTwoOwners(t *testing.T) {
 			}
 		}
 	})
-	s, err := hosts[1].sample(link, names)
+	s, err := hosts[1].sample(link, names, netip.MustParseAddr(VIP))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Stop()
-	bridge, err := sw.sample("br0", names) // as the lab of Kubernetes has it
+	bridge, err := sw.sample("br0", names, netip.MustParseAddr(VIP)) // as the lab of Kubernetes has it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,18 +129,14 @@ func TestSamplerSeesTwoOwners(t *testing.T) {
 		want string
 	}{{nil, false, ""}, {hosts[2], true, "a"}, {hosts[3], true, "a b"}, {hosts[2], false, "b"}, {hosts[3], false, ""}} {
 		if step.host != nil {
-			own, err := step.host.links.LinkByName(link)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := step.host.vip(own, step.has); err != nil {
+			if err := step.host.vip(link, 32, step.has); err != nil {
 				t.Fatal(err)
 			}
 		}
 		want = append(want, step.want)
 		progress.Await(t, fmt.Sprintf("the owners are %q", step.want), func() error {
 			for _, each := range []*arp.Sampler{s, bridge} {
-				spans := each.Since(time.Time{}).Spans
+				spans := each.Since(time.Time{})[0].Spans
 				if len(spans) == 0 || spans[len(spans)-1].Owners != step.want {
 					return fmt.Errorf("saw %+v", spans)
 				}
@@ -145,7 +144,7 @@ func TestSamplerSeesTwoOwners(t *testing.T) {
 			return nil
 		})
 	}
-	log := s.Since(time.Time{})
+	log := s.Since(time.Time{})[0]
 	var got []string
 	for _, span := range log.Spans {
 		got = append(got, span.Owners)
@@ -162,7 +161,7 @@ func TestSamplerSeesTwoOwners(t *testing.T) {
 func TestPartsAddUp(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "failover.json")
 	for i, lost := range []int{3, 1, 2} {
-		try := Try{Case: "drain", Seen: Seen{Lost: lost, Connections: 500}, Probes: 50}
+		try := Try{Case: "drain", Seen: Seen{Lost: lost, Connections: 500}, Wire: Wire{Probes: 50}}
 		part := Part{Candidate: []string{"stack-lb", "stack-lb", "stack-lb-short"}[i], Tries: []Try{try}}
 		result, err := Add(path, part)
 		if err != nil {

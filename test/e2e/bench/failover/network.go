@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -22,9 +23,11 @@ import (
 const (
 	VIP   = "192.0.2.10"
 	VIP6  = "2001:db8::10"
+	vip1  = "192.0.2.100" // and those that follow are further ones
 	apiIP = "192.0.2.2"
 	node0 = 20 // 192.0.2.20 is the first node
 	link  = "eth0"
+	spare = "eth1" // a node's second card, which is down
 )
 
 // host is a network namespace with one link on the switch, and what runs there.
@@ -75,21 +78,38 @@ func newSwitch() (*host, error) {
 // plug connects a host to the switch, with an address of either family.
 func (h *host) plug(sw *host, number int) error {
 	h.sw = sw
-	if err := network.Join(h.ns, link, sw.ns, h.port); err != nil {
+	if err := h.wire(link, h.port); err != nil {
 		return err
-	}
-	port, err := sw.links.LinkByName(h.port)
-	if err != nil {
-		return err
-	}
-	bridge, err := sw.links.LinkByName("br0")
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(sw.links.LinkSetMaster(port, bridge), sw.links.LinkSetUp(port)); err != nil {
-		return fmt.Errorf("failed to plug %s in: %w", h.name, err)
 	}
 	return network.Raise(h.ns, link, fmt.Sprintf("192.0.2.%d/24", number), fmt.Sprintf("2001:db8::%d/64", number))
+}
+
+// wire leads a new card of the host to a new port of the switch.
+func (h *host) wire(card, name string) error {
+	if err := network.Join(h.ns, card, h.sw.ns, name); err != nil {
+		return err
+	}
+	port, err := h.sw.links.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	bridge, err := h.sw.links.LinkByName("br0")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(h.sw.links.LinkSetMaster(port, bridge), h.sw.links.LinkSetUp(port)); err != nil {
+		return fmt.Errorf("failed to plug %s in: %w", h.name, err)
+	}
+	return nil
+}
+
+// mac is the Ethernet address of one of the host's cards.
+func (h *host) mac(card string) (mac [6]byte, err error) {
+	own, err := h.links.LinkByName(card)
+	if err != nil {
+		return mac, fmt.Errorf("failed to find %s of %s: %w", card, h.name, err)
+	}
+	return [6]byte(own.Attrs().HardwareAddr), nil
 }
 
 // podIP are addresses of the network of a node's pod. The API wants them as it would write them: no zero before "::".
@@ -121,22 +141,26 @@ func (h *host) attach(pod *host, number int) error {
 	return errors.Join(h.sysctl("net/ipv4/ip_forward", "1"), h.sysctl("net/ipv6/conf/all/forwarding", "1"))
 }
 
-// vip gives the address to a link of the host, or takes it away.
-func (h *host) vip(on netlink.Link, has bool) error {
-	address, err := netlink.ParseAddr(VIP + "/32")
+// vip gives the address to a link of the host as an administrator does, or takes it away.
+func (h *host) vip(on string, bits int, has bool) error {
+	own, err := h.links.LinkByName(on)
+	if err != nil {
+		return err
+	}
+	address, err := netlink.ParseAddr(fmt.Sprintf("%s/%d", VIP, bits))
 	if err != nil {
 		return err
 	}
 	if has {
-		return h.links.AddrReplace(on, address)
+		return h.links.AddrReplace(own, address)
 	}
-	return h.links.AddrDel(on, address)
+	return h.links.AddrDel(own, address)
 }
 
-// sample begins to ask one of the host's links for the address.
-func (h *host) sample(on string, names map[[6]byte]string) (s *arp.Sampler, err error) {
+// sample begins to ask one of the host's links for addresses.
+func (h *host) sample(on string, names map[[6]byte]string, addresses ...netip.Addr) (s *arp.Sampler, err error) {
 	err = h.in(func() error {
-		s, err = arp.Sample(on, netip.MustParseAddr(VIP), names)
+		s, err = arp.Sample(on, names, addresses...)
 		return err
 	})
 	return s, err
@@ -145,6 +169,18 @@ func (h *host) sample(on string, names map[[6]byte]string) (s *arp.Sampler, err 
 // sysctl sets a variable of the host's network.
 func (h *host) sysctl(name, value string) error {
 	return h.in(func() error { return os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0) })
+}
+
+// nft has the host's kernel filter as rules say; nothing is what lifts all that was said before.
+func (h *host) nft(rules string) error {
+	return h.in(func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader("table netdev bench {}\ndelete table netdev bench\n" + rules)
+		if said, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("failed to filter on %s: %w: %s", h.name, err, said)
+		}
+		return nil
+	})
 }
 
 // cable puts the host's cable in, or pulls it out: the link then has no carrier.

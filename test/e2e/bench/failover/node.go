@@ -19,7 +19,9 @@ type node struct {
 	number int
 	name   string
 	mac    [6]byte
+	spare  [6]byte // of its second card
 	pod    *host
+	gate   *gate // to the API
 	proxy  *process.Process
 	lb     *process.Process
 	server *http.Server
@@ -36,14 +38,16 @@ func newNode(sw *host, number int) (n *node, err error) {
 	if n.pod, err = newHost("pod of " + n.name); err != nil {
 		return n, err
 	}
-	if err := errors.Join(n.plug(sw, node0+number), n.attach(n.pod, number)); err != nil {
-		return n, err
-	}
-	own, err := n.links.LinkByName(link)
+	err = errors.Join(n.plug(sw, node0+number), n.wire(spare, n.name+"b"), n.attach(n.pod, number))
 	if err != nil {
 		return n, err
 	}
-	copy(n.mac[:], own.Attrs().HardwareAddr)
+	if n.mac, err = n.host.mac(link); err != nil {
+		return n, err
+	}
+	if n.spare, err = n.host.mac(spare); err != nil {
+		return n, err
+	}
 	var listener net.Listener
 	err = n.pod.in(func() (err error) {
 		listener, err = net.Listen("tcp", ":80")
@@ -64,19 +68,18 @@ func newNode(sw *host, number int) (n *node, err error) {
 }
 
 // startProxy starts kube-proxy.
-func (n *node) startProxy(ctx context.Context, dir, program string) (err error) {
+func (n *node) startProxy(ctx context.Context, dir, program, mode string) (err error) {
 	n.proxy, err = n.start(ctx, dir, n.name+"-kube-proxy", nil, nil, program,
-		"--kubeconfig", filepath.Join(dir, "kubeconfig-admin"), "--proxy-mode", "nftables",
+		"--kubeconfig", filepath.Join(dir, "kubeconfig-admin"), "--proxy-mode", mode,
 		"--hostname-override", n.name, "--cluster-cidr", "10.244.0.0/16,fd00:244::/32",
 		"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0",
 		"--conntrack-tcp-timeout-close-wait", "0")
 	return err
 }
 
-// ready tells whether stack-lb is.
-func (n *node) ready(ctx context.Context) bool {
-	status := 0
-	_ = n.in(func() error { // it is not ready if it cannot be asked
+// get asks a program of the node by HTTP.
+func (n *node) get(ctx context.Context, url string) error {
+	return n.in(func() error {
 		client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 				err = n.in(func() error {
@@ -85,22 +88,24 @@ func (n *node) ready(ctx context.Context) bool {
 				})
 				return conn, err
 			}}}
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:9071/readyz", nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 		if err != nil {
 			return err
 		}
 		response, err := client.Do(request)
-		if err == nil {
-			status = response.StatusCode
-			err = response.Body.Close()
+		if err != nil {
+			return err
 		}
-		return err
+		if response.StatusCode != http.StatusOK {
+			err = errors.New(response.Status)
+		}
+		return errors.Join(err, response.Body.Close())
 	})
-	return status == http.StatusOK
 }
 
 // revive connects the node, and has stack-lb run.
 func (s *Site) revive(ctx context.Context, n *node) error {
+	n.gate.set(way{})
 	if err := n.cable(true); err != nil {
 		return err
 	}
@@ -116,6 +121,7 @@ func (s *Site) revive(ctx context.Context, n *node) error {
 func (n *node) stop() error {
 	n.lb.Kill()
 	n.proxy.Kill()
+	n.gate.close()
 	if n.server != nil {
 		_ = n.server.Close()
 	}

@@ -23,12 +23,48 @@ type Try struct {
 	Owner string `json:"owner"`
 	Next  string `json:"next"`
 	Seen
+	Wire
+	// Cost is what it cost, where nothing happened.
+	Cost *Cost `json:"cost,omitempty"`
+}
+
+// Wire is what the sampler saw, of all addresses.
+type Wire struct {
 	// Probes are those of the sampler, NoOwner and TwoOwners those that no or more than one station answered, and Moves
 	// are how often the one that answered was another one than before.
 	Probes    int `json:"arp_probes"`
 	NoOwner   int `json:"arp_no_owner"`
 	TwoOwners int `json:"arp_two_owners"`
 	Moves     int `json:"moves"`
+	// Stale are announcements by a station that did not have the address.
+	Stale int `json:"stale_announcements"`
+	// Silence is the longest time in which nobody answered for an address, in seconds.
+	Silence float64 `json:"silence_s"`
+}
+
+// wireOf sums up the logs of all addresses.
+func wireOf(logs []arp.Log) (w Wire) {
+	for _, log := range logs {
+		w.Probes += log.Probes
+		w.NoOwner += log.NoOwner
+		w.TwoOwners += log.TwoOwners
+		w.Moves += log.Moves
+		w.Stale += log.Stale
+		silence := log.Silence()
+		if last := len(log.Spans) - 1; last >= 0 && log.Spans[last].Owners == "" {
+			silence = max(silence, time.Duration(log.Spans[last].Probes)*arp.Interval) // it goes on
+		}
+		w.Silence = max(w.Silence, silence.Seconds())
+	}
+	return w
+}
+
+// answered is the part of the probes that somebody answered, in percent.
+func (w Wire) answered() float64 {
+	if w.Probes == 0 {
+		return 0
+	}
+	return 100 * float64(w.Probes-w.NoOwner) / float64(w.Probes)
 }
 
 // Part is one run of the bench.
@@ -37,11 +73,12 @@ type Part struct {
 	Began     time.Time `json:"began"`
 	Ended     time.Time `json:"ended"`
 	Nodes     int       `json:"nodes"`
+	Addresses int       `json:"addresses"`
 	// Load is the machine's load average of a minute, each half minute.
 	Load  []float64 `json:"load"`
 	Tries []Try     `json:"tries"`
 	// Sampler is all that the sampler has seen in the run, also between the tries.
-	Sampler arp.Log `json:"sampler"`
+	Sampler Wire `json:"sampler"`
 }
 
 // Result is what all parts have found.
@@ -77,19 +114,22 @@ func Add(path string, part Part) (*Result, error) {
 	return &all, nil
 }
 
-// metrics are the figures of a try.
+// metrics are the figures of a try. Those that are short stand in the table for people.
 var metrics = []struct {
-	name, unit string
-	of         func(Try) float64
+	name, unit, short string
+	of                func(Try) float64
 }{
-	{"echo-outage", "s", func(t Try) float64 { return t.Echo }},
-	{"http-outage", "s", func(t Try) float64 { return t.HTTP }},
-	{"connects-lost", "connects", func(t Try) float64 { return float64(t.Lost) }},
-	{"requests-broken", "requests", func(t Try) float64 { return float64(t.Broken) }},
-	{"connections", "connects", func(t Try) float64 { return float64(t.Connections) }},
-	{"moves", "moves", func(t Try) float64 { return float64(t.Moves) }},
-	{"two-owners", "probes", func(t Try) float64 { return float64(t.TwoOwners) }},
-	{"arp-probes", "probes", func(t Try) float64 { return float64(t.Probes) }},
+	{"answered", "percent", "answered, %", func(t Try) float64 { return t.answered() }},
+	{"silence", "s", "silence, s", func(t Try) float64 { return t.Silence }},
+	{"echo-outage", "s", "no echo, s", func(t Try) float64 { return t.Echo }},
+	{"http-outage", "s", "no HTTP, s", func(t Try) float64 { return t.HTTP }},
+	{"connects-lost", "connects", "lost", func(t Try) float64 { return float64(t.Lost) }},
+	{"connections", "connects", "connections", func(t Try) float64 { return float64(t.Connections) }},
+	{"requests-broken", "requests", "", func(t Try) float64 { return float64(t.Broken) }},
+	{"moves", "moves", "moves", func(t Try) float64 { return float64(t.Moves) }},
+	{"two-owners", "probes", "two owners", func(t Try) float64 { return float64(t.TwoOwners) }},
+	{"arp-probes", "probes", "probes", func(t Try) float64 { return float64(t.Probes) }},
+	{"stale-announcements", "frames", "stale", func(t Try) float64 { return float64(t.Stale) }},
 }
 
 // rows are the figures of each case and candidate over all parts, in the order in which they came.
@@ -125,27 +165,35 @@ func (r *Result) rows() (rows []report.Row) {
 // Text is the result for people: a row for each case and candidate, with median, least and most.
 func (r *Result) Text() string {
 	var text strings.Builder
-	shown := []string{"echo-outage", "http-outage", "connects-lost", "requests-broken", "two-owners", "arp-probes"}
-	fmt.Fprintf(&text, "%-15s %-15s %5s", "case", "candidate", "runs")
-	for _, metric := range shown {
-		fmt.Fprintf(&text, "  %-22s", metric)
+	fmt.Fprintf(&text, "%-20s %-18s %4s", "case", "candidate", "runs")
+	short := map[string]string{}
+	for _, metric := range metrics {
+		short[metric.name] = metric.short
+		if metric.short != "" {
+			fmt.Fprintf(&text, "  %-22s", metric.short)
+		}
 	}
 	last := ""
 	for _, row := range r.Rows {
-		if !slices.Contains(shown, row.Metric) {
+		if short[row.Metric] == "" {
 			continue
 		}
 		if name := row.Case + " " + row.Candidate; name != last {
 			last = name
-			fmt.Fprintf(&text, "\n%-15s %-15s %5d", row.Case, row.Candidate, row.Runs)
+			fmt.Fprintf(&text, "\n%-20s %-18s %4d", row.Case, row.Candidate, row.Runs)
 		}
-		fmt.Fprintf(&text, "  %-22s", fmt.Sprintf("%.3g (%.3g to %.3g)", row.Median, row.Min, row.Max))
+		fmt.Fprintf(&text, "  %-22s", fmt.Sprintf("%.4g (%.4g to %.4g)", row.Median, row.Min, row.Max))
 	}
-	probes, two := 0, 0
+	fmt.Fprintln(&text)
 	for _, part := range r.Parts {
-		probes, two = probes+part.Sampler.Probes, two+part.Sampler.TwoOwners
+		fmt.Fprintf(&text, "%s, %d addresses on %d nodes: %d ARP probes, %d with two answers\n",
+			part.Candidate, part.Addresses, part.Nodes, part.Sampler.Probes, part.Sampler.TwoOwners)
+		for _, try := range part.Tries {
+			if try.Cost != nil {
+				fmt.Fprintf(&text, "%+v\n", *try.Cost)
+			}
+		}
 	}
-	fmt.Fprintf(&text, "\nARP probes of all runs: %d, with two answers: %d\n", probes, two)
 	return text.String()
 }
 

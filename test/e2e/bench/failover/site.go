@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,22 +18,34 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
-// Site is nodes, an API, a client, a sampler, and the switch between them.
-type Site struct {
-	dir, program string
-	settings     []string
-	sw           *host
-	hosts        []*host // that are no nodes
-	client       *host
-	api          *api
-	nodes        []*node
-	look         *Look
-	sampler      *arp.Sampler
+// Setup says what a site has.
+type Setup struct {
+	Nodes int
+	// Addresses is how many there are, each of a Service of its own.
+	Addresses int
+	// Proxy is kube-proxy's mode.
+	Proxy    string
+	Balancer Balancer
 }
 
-// NewSite builds a site with stack-lb on each node; settings are further variables of it. Close ends it.
-func NewSite(ctx context.Context, dir, program string, nodes int, settings ...string) (s *Site, err error) {
-	s = &Site{dir: dir, program: program, settings: settings}
+// Site is nodes, an API, a client, a sampler, and the switch between them.
+type Site struct {
+	dir       string
+	balancer  Balancer
+	addresses []netip.Addr
+	sw        *host
+	hosts     []*host // that are no nodes
+	client    *host
+	watcher   *host // of the sampler
+	api       *api
+	nodes     []*node
+	look      *Look
+	sampler   *arp.Sampler
+}
+
+// NewSite builds a site with its balancer on each node. Close ends it.
+func NewSite(ctx context.Context, dir string, setup Setup) (s *Site, err error) {
+	s = &Site{dir: dir, balancer: setup.Balancer, addresses: addresses(setup.Addresses)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -47,8 +59,8 @@ func NewSite(ctx context.Context, dir, program string, nodes int, settings ...st
 	if s.sw, err = newSwitch(); err != nil {
 		return s, err
 	}
-	var apiHost, watcher *host
-	for i, h := range []**host{&apiHost, &s.client, &watcher} {
+	var apiHost *host
+	for i, h := range []**host{&apiHost, &s.client, &s.watcher} {
 		if *h, err = newHost([]string{"api", "client", "sampler"}[i]); err != nil {
 			return s, err
 		}
@@ -61,45 +73,54 @@ func NewSite(ctx context.Context, dir, program string, nodes int, settings ...st
 		return s, err
 	}
 	names := map[[6]byte]string{}
-	for i := range nodes {
+	for i := range setup.Nodes {
 		n, err := newNode(s.sw, i)
 		s.nodes = append(s.nodes, n)
 		if err != nil {
 			return s, err
 		}
-		names[n.mac] = n.name
+		names[n.mac], names[n.spare] = n.name, n.name
+		if err := s.lead(n); err != nil {
+			return s, err
+		}
 	}
 	if err := s.api.prepare(ctx, s.nodes); err != nil {
 		return s, err
 	}
 	for _, n := range s.nodes {
-		if err := errors.Join(n.startProxy(ctx, dir, programs.proxy), s.startLB(ctx, n)); err != nil {
+		if err := errors.Join(n.startProxy(ctx, dir, programs.proxy, setup.Proxy), s.startLB(ctx, n)); err != nil {
 			return s, err
 		}
 	}
-	if s.sampler, err = watcher.sample(link, names); err != nil {
+	if s.sampler, err = s.watcher.sample(link, names, s.addresses...); err != nil {
 		return s, err
 	}
 	s.look, err = newLook(s.client)
 	return s, err
 }
 
-// Open makes the Service, and waits until its address answers.
+// addresses are those of Services: VIP, and others.
+func addresses(count int) []netip.Addr {
+	all := []netip.Addr{netip.MustParseAddr(VIP)}
+	for next := netip.MustParseAddr(vip1); len(all) < count; next = next.Next() {
+		all = append(all, next)
+	}
+	return all
+}
+
+// lead leads a node to the API.
+func (s *Site) lead(n *node) (err error) {
+	port := gatePort + n.number
+	n.gate, err = newGate(s.api.host, fmt.Sprintf("%s:%d", apiIP, port), fmt.Sprintf("%s:%d", apiIP, apiPort))
+	return errors.Join(err, writeKubeconfig(s.dir, n.name, "lb", port))
+}
+
+// Open makes the Services, and waits until their addresses answer.
 func (s *Site) Open(ctx context.Context) error {
-	if err := s.api.do(ctx, http.MethodPost, servicesPath, webService()); err != nil {
+	if err := s.publish(ctx); err != nil {
 		return err
 	}
 	return s.restart(ctx)
-}
-
-// startLB starts stack-lb on a node.
-func (s *Site) startLB(ctx context.Context, n *node) (err error) {
-	env := append([]string{
-		"STACK_LB_NODE=" + n.name, "STACK_LB_NAMESPACE=" + namespace, "STACK_LB_LOG_FORMAT=text",
-		"STACK_LB_KUBECONFIG=" + filepath.Join(s.dir, "kubeconfig"),
-	}, s.settings...)
-	n.lb, err = n.start(ctx, s.dir, n.name, nil, env, s.program)
-	return err
 }
 
 // allReady are the pods, each of which is ready.
@@ -111,8 +132,8 @@ func (s *Site) allReady() map[*node]podState {
 	return pods
 }
 
-// restart starts stack-lb where it does not run, connects every node, has all pods ready, and waits until the address
-// answers.
+// restart starts the balancer where it does not run, connects every node, has all pods ready, and waits until the
+// addresses answer.
 func (s *Site) restart(ctx context.Context) error {
 	if err := s.api.host.cable(true); err != nil {
 		return err
@@ -132,47 +153,62 @@ func (s *Site) restart(ctx context.Context) error {
 	return s.settle(ctx, 2*time.Second)
 }
 
-// ready waits until stack-lb is ready on nodes.
+// ready waits until the balancer is ready on nodes.
 func (s *Site) ready(ctx context.Context, nodes ...*node) error {
 	for _, n := range nodes {
-		patience := progress.Patience{
-			Quiet: time.Minute, Signs: []func() string{process.LastLine("stack-lb", filepath.Join(s.dir, n.name+".log"))},
-			Waited: n.lb.Starved,
+		if s.balancer.ready == nil {
+			break
 		}
+		said := process.LastLine(s.balancer.name, filepath.Join(s.dir, n.name+".log"))
+		patience := progress.Patience{Quiet: time.Minute, Signs: []func() string{said}, Waited: n.lb.Starved}
 		err := progress.Until(ctx, patience, 50*time.Millisecond, func(ctx context.Context) error {
-			if !n.ready(ctx) {
-				return errors.New("it is not ready")
-			}
-			return nil
+			return s.balancer.ready(ctx, n)
 		})
 		if err != nil {
-			return fmt.Errorf("failed to start stack-lb on %s, see %s: %w", n.name, s.dir, err)
+			return fmt.Errorf("failed to start %s on %s, see %s: %w", s.balancer.name, n.name, s.dir, err)
 		}
 	}
 	return nil
 }
 
-// settle waits until the address has answered for as long.
+// settle waits until the addresses have answered for as long.
 func (s *Site) settle(ctx context.Context, long time.Duration) error {
 	deadline := time.Now().Add(2 * time.Minute)
 	for ctx.Err() == nil && time.Now().Before(deadline) {
 		from := time.Now()
-		time.Sleep(long)
-		if s.look.answers(from) {
+		if err := sleep(ctx, long); err != nil {
+			return err
+		}
+		if s.answers(from) {
 			return nil
 		}
 	}
 	return errors.Join(ctx.Err(), fmt.Errorf("%s does not answer: see %s/node*.log", VIP, s.dir))
 }
 
-// owner is the node that has the address.
-func (s *Site) owner() (*node, error) {
-	name := s.sampler.Owner()
-	i := slices.IndexFunc(s.nodes, func(n *node) bool { return n.name == name })
-	if i < 0 {
-		return nil, fmt.Errorf("no node has the address (the last owner is %q)", name)
+// answers tells whether the addresses have answered since then without a break, but for those of a busy machine.
+func (s *Site) answers(from time.Time) bool {
+	for _, log := range s.sampler.Since(from) {
+		if log.NoOwner > 2 || log.NoOwner == log.Probes {
+			return false
+		}
 	}
-	return s.nodes[i], nil
+	return s.look.answers(from)
+}
+
+// owner is the node that has most addresses.
+func (s *Site) owner() (*node, error) {
+	has := s.sampler.Owners()
+	owner := slices.MaxFunc(s.nodes, func(a, b *node) int { return has[a.name] - has[b.name] })
+	if has[owner.name] == 0 {
+		return nil, fmt.Errorf("no node has the address: %v", has)
+	}
+	return owner, nil
+}
+
+// others are the nodes but one.
+func (s *Site) others(but *node) []*node {
+	return slices.DeleteFunc(slices.Clone(s.nodes), func(n *node) bool { return n == but })
 }
 
 // Close ends all that runs. Its error says what was left behind.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/failover"
 	"github.com/tinkerbell/stack/test/e2e/program"
@@ -18,26 +19,44 @@ func main() { program.Main("bench-failover", run) }
 
 func run(ctx context.Context) error {
 	o := failover.Options{Log: os.Stderr}
-	flag.StringVar(&o.Program, "lb", "build/bin/stack-lb", "the stack-lb executable")
+	flag.StringVar(&o.Balancer, "balancer", "stack-lb", "stack-lb, keepalived or kube-vip")
+	flag.StringVar(&o.StackLB, "lb", "build/bin/stack-lb", "the stack-lb executable")
+	flag.StringVar(&o.Older, "older", "", "a stack-lb of before, for the case two-versions")
+	flag.StringVar(&o.KubeVIP, "kube-vip", "", "the kube-vip executable")
 	flag.IntVar(&o.Nodes, "nodes", 3, "nodes")
-	flag.IntVar(&o.Repeats, "repeats", 20, "how often each case happens")
+	flag.IntVar(&o.Addresses, "addresses", 1, "addresses, 155 at most")
+	flag.StringVar(&o.Proxy, "proxy", "nftables", "kube-proxy's mode")
+	flag.IntVar(&o.Repeats, "repeats", 20, "how often each case happens, but those that take long")
 	flag.BoolVar(&o.Short, "short", false, "with the shortest lease (3 s) in place of the default (6 s)")
 	flag.BoolVar(&o.Key, "key", false, "with a key, by which nodes keep the address while the API is away")
-	flag.DurationVar(&o.Steady, "steady", 0, "let nothing happen for as long, in place of the cases")
-	cases := flag.String("cases", "", "cases, separated by commas; empty: all")
+	flag.DurationVar(&o.Steady, "steady", 30*time.Second, "how long nothing happens in the case of that name")
+	flag.BoolVar(&o.Keep, "keep", false, "leave the logs of all programs")
+	cases := flag.String("cases", "", `cases, separated by commas; "chaos" is all of those; empty: all others`)
+	all := flag.Bool("all", false, "all cases of all balancers, whatever the flags above say of them")
 	out := flag.String("out", "build/bench/failover.json", "where the result goes; it adds to what is there")
 	flag.Parse()
 	if *cases != "" {
 		o.Cases = strings.Split(*cases, ",")
 	}
-	part, fault := failover.Run(ctx, o)
-	if len(part.Tries) == 0 {
-		return fault
+	parts := []failover.Options{o}
+	if *all {
+		parts = o.Plan()
 	}
-	result, err := failover.Add(*out, part)
-	if err != nil {
-		return errors.Join(fault, err)
+	var faults []error
+	var result *failover.Result
+	for _, each := range parts {
+		part, fault := failover.Run(ctx, each)
+		faults = append(faults, fault)
+		if len(part.Tries) == 0 {
+			continue
+		}
+		var err error
+		if result, err = failover.Add(*out, part); err != nil {
+			return errors.Join(append(faults, err)...)
+		}
 	}
-	fmt.Fprint(os.Stdout, result.Text())
-	return fault
+	if result != nil {
+		fmt.Fprint(os.Stdout, result.Text())
+	}
+	return errors.Join(faults...)
 }

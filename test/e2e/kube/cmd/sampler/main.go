@@ -89,13 +89,13 @@ func (o owners) text() string {
 
 // sampleARP asks the link for the address until it is told to end.
 func sampleARP(ctx context.Context, link string, address netip.Addr) (owners, error) {
-	s, err := arp.Sample(link, address, nil)
+	s, err := arp.Sample(link, nil, address)
 	if err != nil {
 		return owners{}, err
 	}
 	<-ctx.Done()
 	s.Stop()
-	return owners{s.Since(time.Time{})}, nil
+	return owners{s.Since(time.Time{})[0]}, nil
 }
 
 // each calls f in each interval until ctx is done.
