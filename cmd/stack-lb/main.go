@@ -67,7 +67,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	controller := lb.New(lb.Options{
 		Client: cluster.client, Leases: cluster.leases, Namespace: cluster.namespace, LeaseOwner: cluster.owner,
 		Watch: s.WatchNamespace, Node: s.Node, Identity: lb.Identity(s.Node, bootID()),
-		Services: service.Options{Class: s.Class, Mode: service.Mode(s.Mode), Allowed: s.Addresses},
+		Services: service.Options{Class: s.Class, Names: s.Services, Mode: service.Mode(s.Mode), Allowed: s.Addresses},
 		Zone:     s.Zone, Drain: s.DrainTimeout, Bounds: s.bounds(logger),
 		Times: s.times(), AnnounceInterval: s.AnnounceInterval, ProbeInterval: s.ProbeInterval,
 		ConsentKey: []byte(s.Key), Host: lb.NewNetwork(manager), Logger: logger, Registerer: registry,

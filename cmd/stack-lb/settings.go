@@ -24,10 +24,11 @@ type settings struct {
 	daemon.Settings
 	AdminAddress string `split_words:"true" default:"127.0.0.1:9071" desc:"where /metrics, /healthz, /readyz and /addresses are served"`
 
-	Node           string `required:"true" desc:"this node's name in Kubernetes"`
-	Namespace      string `desc:"where the leases are; empty: the pod's own namespace"`
-	WatchNamespace string `split_words:"true" desc:"namespace of the Services whose addresses are announced; empty: all namespaces"`
-	Kubeconfig     string `desc:"path of a kubeconfig; empty: the pod's service account"`
+	Node           string   `required:"true" desc:"this node's name in Kubernetes"`
+	Namespace      string   `desc:"where the leases are; empty: the pod's own namespace"`
+	WatchNamespace string   `split_words:"true" desc:"namespace of the Services whose addresses are announced; empty: all namespaces"`
+	Services       []string `desc:"their names, separated by commas; empty: all of the class"`
+	Kubeconfig     string   `desc:"path of a kubeconfig; empty: the pod's service account"`
 
 	Key string `desc:"signs by what nodes keep their addresses while the API is away; at least 16 bytes, the same for all; empty: they do not"`
 
@@ -81,6 +82,9 @@ func (s *settings) Validate() error {
 	}
 	if s.WatchNamespace != "" && (!nodeName.MatchString(s.WatchNamespace) || strings.Contains(s.WatchNamespace, ".")) {
 		fault("WATCH_NAMESPACE", "%q is no name of a namespace: lower-case letters, digits and -", s.WatchNamespace)
+	}
+	if len(s.Services) > 0 && s.WatchNamespace == "" {
+		fault("WATCH_NAMESPACE", "required with %s_SERVICES: where are they?", prefix)
 	}
 	if s.Kubeconfig != "" && s.Namespace == "" {
 		fault("NAMESPACE", "required with %s_KUBECONFIG: there is no pod whose namespace could be meant", prefix)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
@@ -104,7 +105,7 @@ func New(o Options) *Controller {
 		Leases: c.leases(), Name: statusLease, Labels: leaseLabels, Owner: o.LeaseOwner, Identity: o.Identity,
 		Times: o.Times,
 		Annotations: func() map[string]string {
-			return map[string]string{classAnnotation: o.Services.Class, watchAnnotation: o.Watch}
+			return map[string]string{classAnnotation: o.Services.Class, watchAnnotation: o.watches()}
 		},
 		Candidate: func() error { return nil },
 		Renewed: func(context.Context, elect.Grant) error {
@@ -330,6 +331,11 @@ func (c *Controller) requested(took time.Duration, err error) {
 	result := "ok"
 	if err != nil {
 		result = "error"
+	}
+	if apierrors.IsForbidden(err) {
+		c.logLimiter.WarnAt(time.Since(c.began).Nanoseconds(), "the API refuses a lease", func() []any {
+			return []any{"error", err}
+		})
 	}
 	c.metrics.requests.WithLabelValues(result).Observe(took.Seconds())
 }

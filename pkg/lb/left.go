@@ -61,7 +61,7 @@ func (c *Controller) deleteLeases(ctx context.Context, plan service.Plan) error 
 		err := c.leases().Delete(ctx, lease.Name, meta.DeleteOptions{
 			Preconditions: &meta.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion},
 		})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) && !apierrors.IsForbidden(err) {
 			return fmt.Errorf("failed to delete lease %s: %w", lease.Name, err)
 		}
 	}

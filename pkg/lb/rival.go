@@ -2,6 +2,7 @@ package lb
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,14 +14,29 @@ import (
 // Annotations of the lease of those that write the status of Services: which ones they announce.
 const (
 	classAnnotation = "stack-lb.tinkerbell.org/class"
-	watchAnnotation = "stack-lb.tinkerbell.org/watch" // a namespace; empty is all
+	// a namespace, and names of Services behind a slash where it is not all of them; empty is all namespaces.
+	watchAnnotation = "stack-lb.tinkerbell.org/watch"
 )
+
+// watches is what this stack-lb writes there.
+func (o *Options) watches() string {
+	if len(o.Services.Names) == 0 {
+		return o.Watch
+	}
+	return o.Watch + "/" + strings.Join(o.Services.Names, ",")
+}
 
 // rival is another stack-lb of the same class, which keeps its leases in another namespace: two would each elect an
 // owner of an address, and write the status of its Service in turn.
 type rival struct {
 	watch string
 	born  meta.Time
+}
+
+// keepsTo reports whether it announces a Service, and not all of the cluster.
+func (r rival) keepsTo(namespace, name string) bool {
+	where, names, some := strings.Cut(r.watch, "/")
+	return where == namespace && (!some || slices.Contains(strings.Split(names, ","), name))
 }
 
 // rivalChanged tells of the lease of another stack-lb. One that nobody holds is of one that has gone.
@@ -42,10 +58,10 @@ func (c *Controller) rivalChanged(lease *coordination.Lease, deleted bool) {
 	c.queue.Add(all)
 }
 
-// theirs is the namespace of the stack-lb that announces the Services of a namespace in place of this one; empty is
-// none. That of the Services' own namespace does, else the older one. It is known where this stack-lb announces the
-// Services of all namespaces.
-func (c *Controller) theirs(namespace string) string {
+// theirs is the namespace of the stack-lb that announces a Service in place of this one; empty is none. That which
+// keeps to the Service's namespace does, else the older one. It is known where this stack-lb announces the Services of
+// all namespaces.
+func (c *Controller) theirs(namespace, name string) string {
 	var born meta.Time
 	if object, exists, _ := c.leaseCache.GetStore().GetByKey(c.o.Namespace + "/" + statusLease); exists {
 		born = asLease(object).CreationTimestamp
@@ -57,7 +73,7 @@ func (c *Controller) theirs(namespace string) string {
 	winner := ""
 	for place, r := range c.rivals {
 		older := cmp.Or(r.born.Compare(born.Time), strings.Compare(place, c.o.Namespace)) < 0
-		if r.watch == namespace || r.watch == "" && older && winner == "" {
+		if r.keepsTo(namespace, name) || r.watch == "" && older && winner == "" {
 			winner = place
 		}
 	}
@@ -68,7 +84,7 @@ func (c *Controller) theirs(namespace string) string {
 func (c *Controller) ourServices() []*core.Service {
 	var found []*core.Service
 	for _, s := range c.allServices() {
-		other := c.theirs(s.Namespace)
+		other := c.theirs(s.Namespace, s.Name)
 		if other == "" {
 			found = append(found, s)
 		} else if c.o.Services.Ours(s) {

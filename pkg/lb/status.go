@@ -28,7 +28,7 @@ const recheck = 2 * time.Second
 
 // writeStatus brings the status of one Service up to date, on the node that does that.
 func (c *Controller) writeStatus(ctx context.Context, k key) error {
-	if !c.writes.Load() || c.theirs(k.namespace) != "" {
+	if !c.writes.Load() || c.theirs(k.namespace, k.name) != "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)

@@ -232,6 +232,9 @@ app.kubernetes.io/component: load-balancer
   verbs: [get, list, watch]
 - apiGroups: [""]
   resources: [services/status]
+  {{- with .services }}
+  resourceNames: {{ toJson . }}
+  {{- end }}
   verbs: [update]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
@@ -239,6 +242,35 @@ app.kubernetes.io/component: load-balancer
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+{{- end -}}
+
+{{/*
+The Leases of stack-lb by their names, as JSON: that of the status, and one for each address of this release's Service.
+Empty where it announces other Services, too, or its addresses are not known here. Takes v.
+*/}}
+{{- define "stack.lbLeases" -}}
+{{- $v := .v -}}
+{{- $annotations := $v.service.annotations -}}
+{{- $asked := get $annotations "stack-lb.tinkerbell.org/addresses" | default (list $v.publicIP $v.publicIPv6 | compact | join ",") -}}
+{{- if and $asked $v.service.enabled (not $v.loadBalancer.services) (not $v.loadBalancer.classWide) -}}
+{{- $names := list "stack-lb" -}}
+{{- range splitList "," $asked -}}
+{{- $ip := trim . | lower -}}
+{{- if contains ":" $ip -}}
+{{- $halves := splitList "::" $ip -}}
+{{- $before := first $halves | splitList ":" | compact -}}
+{{- $after := list -}}
+{{- if gt (len $halves) 1 }}{{ $after = last $halves | splitList ":" | compact }}{{ end -}}
+{{- $groups := list -}}
+{{- range $before }}{{ $groups = append $groups (printf "0000%s" . | trunc -4) }}{{ end -}}
+{{- range until (int (sub (sub 8 (len $before)) (len $after))) }}{{ $groups = append $groups "0000" }}{{ end -}}
+{{- range $after }}{{ $groups = append $groups (printf "0000%s" . | trunc -4) }}{{ end -}}
+{{- $ip = join "-" $groups -}}
+{{- end -}}
+{{- $names = append $names (printf "stack-lb-%s" (replace "." "-" $ip)) -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The name of stack-lb's service account. Takes root and v. */}}

@@ -28,6 +28,8 @@ const (
 type Options struct {
 	// Class is the loadBalancerClass.
 	Class string
+	// Names are those of the Services; none is all of the class.
+	Names []string
 	// Mode is that of Services which do not say; empty is Announce.
 	Mode Mode
 	// Allowed are the prefixes of addresses that may be asked for; none is any.
@@ -68,7 +70,8 @@ func NameOf(s *core.Service) types.NamespacedName {
 // Ours tells a Service that is ours, and is not being deleted.
 func (o Options) Ours(s *core.Service) bool {
 	return s.Spec.Type == core.ServiceTypeLoadBalancer && s.Spec.LoadBalancerClass != nil &&
-		*s.Spec.LoadBalancerClass == o.Class && s.DeletionTimestamp == nil
+		*s.Spec.LoadBalancerClass == o.Class && s.DeletionTimestamp == nil &&
+		(len(o.Names) == 0 || slices.Contains(o.Names, s.Name))
 }
 
 // Make makes the plan. The order of the Services does not matter: where wishes exclude each other, the older Service
