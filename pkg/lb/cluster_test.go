@@ -84,7 +84,10 @@ type cluster struct {
 
 // newWires makes a switch.
 func newWires() *wires {
-	return &wires{has: map[netip.Addr]map[frame.MAC]bool{}, ports: map[*port]bool{}}
+	return &wires{
+		has: map[netip.Addr]map[frame.MAC]bool{}, ports: map[*port]bool{},
+		deaf: map[frame.MAC]bool{}, hosts: map[netip.Addr]frame.MAC{},
+	}
 }
 
 func newCluster(t *testing.T, nodes int) *cluster {
@@ -117,6 +120,9 @@ func (c *cluster) start(i int) *member {
 		station: &station{wires: c.wires, mac: frame.MAC{2, 0, 0, 0, c.number, byte(i + 1)}},
 		done:    make(chan struct{}), log: &logText{},
 	}
+	c.wires.mu.Lock()
+	c.wires.hosts[m.host()] = m.mac
+	c.wires.mu.Unlock()
 	name := fmt.Sprintf("n%d", i)
 	m.c = New(Options{
 		Client: c.api, Node: name, Identity: Identity(name, "boot-id"), Namespace: c.namespace, Watch: c.watch, Times: quick,

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -41,6 +42,15 @@ func TestAddressStaysWhileTheAPIIsAway(t *testing.T) {
 	time.Sleep(quick.Lease) // a process that has just started does not consent
 	owner := c.wires.owners(netip.MustParseAddr(testIP))[0]
 	away.Store(true)
+	byConsent := func() bool {
+		for _, n := range c.nodes {
+			if testutil.ToFloat64(n.c.metrics.consented) == 1 {
+				return true
+			}
+		}
+		return false
+	}
+	c.until("an address by consent", byConsent)
 	const samples = 400
 	there := 0
 	for range samples { // 12 s: four leases, of which one is without consent
@@ -60,6 +70,9 @@ func TestAddressStaysWhileTheAPIIsAway(t *testing.T) {
 	c.nobody(testIP)
 	away.Store(false)
 	c.owner(testIP)
+	if byConsent() {
+		t.Error("the API is back, and the metric says consent")
+	}
 	if c.wires.two > 0 {
 		t.Error("two owners")
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,7 +26,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/address"
-	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 )
@@ -39,6 +39,9 @@ type wires struct {
 	// frames are those that hear others, and cut are the stations whose frames, but for ARP, do not come through.
 	frames []*frames
 	cut    map[frame.MAC]bool
+	// deaf are the stations that neither hear nor are heard, and hosts have the addresses of their nodes.
+	deaf  map[frame.MAC]bool
+	hosts map[netip.Addr]frame.MAC
 }
 
 // say tells the other stations' ports of an address.
@@ -46,7 +49,7 @@ func (w *wires) say(ip netip.Addr, h probe.Heard) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for p := range w.ports {
-		if p.ip == ip && p.station.mac != h.MAC {
+		if p.ip == ip && p.station.mac != h.MAC && !w.deaf[p.station.mac] && !w.deaf[h.MAC] {
 			p.hears(h)
 		}
 	}
@@ -97,7 +100,22 @@ func (s *station) Find(ip netip.Addr, name string) (address.Link, error) {
 	case s.byHand && slices.Contains(s.wires.owners(ip), s.mac):
 		return address.Link{}, reason.Errorf(reason.NodeAddress, "this node has %s already", ip)
 	}
-	return address.Link{Index: 2, Name: "eth0", MAC: net.HardwareAddr(s.mac[:]), Stations: hardware(s.mac)}, nil
+	return address.Link{
+		Index: 2, Name: "eth0", MAC: net.HardwareAddr(s.mac[:]), Stations: hardware(s.mac), Source: s.host(),
+	}, nil
+}
+
+// host is the address of the node.
+func (s *station) host() netip.Addr {
+	return netip.AddrFrom4([4]byte{192, 0, 2, 200 + s.mac[4] + s.mac[5]})
+}
+
+func (s *station) Neighbours(address.Link, netip.Addr) ([]netip.Addr, error) {
+	s.wires.mu.Lock()
+	defer s.wires.mu.Unlock()
+	hosts := maps.Clone(s.wires.hosts)
+	delete(hosts, s.host())
+	return slices.Collect(maps.Keys(hosts)), nil
 }
 
 func (*station) Changed() {}
@@ -199,8 +217,15 @@ func (p *port) Probe() error {
 }
 
 func (p *port) ask(kind probe.Kind) {
-	for _, mac := range p.station.wires.owners(p.ip) {
-		if mac != p.station.mac {
+	w := p.station.wires
+	owners := w.owners(p.ip)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if host, is := w.hosts[p.ip]; is {
+		owners = append(owners, host)
+	}
+	for _, mac := range owners {
+		if mac != p.station.mac && !w.deaf[mac] && !w.deaf[p.station.mac] {
 			p.hears(probe.Heard{Kind: kind, MAC: mac})
 		}
 	}
@@ -325,11 +350,11 @@ func newAPI() *fake.Clientset {
 	}
 	client.PrependReactor("patch", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch, _ := a.(clienttesting.PatchAction)
-		var operations []struct{ Value json.RawMessage }
-		var identity string
-		var stamp meta1.MicroTime
-		if err := errors.Join(json.Unmarshal(patch.GetPatch(), &operations), json.Unmarshal(operations[0].Value, &identity),
-			json.Unmarshal(operations[1].Value, &stamp)); err != nil {
+		var operations []struct {
+			Op, Path string
+			Value    any
+		}
+		if err := json.Unmarshal(patch.GetPatch(), &operations); err != nil {
 			return true, nil, err
 		}
 		mu.Lock()
@@ -339,21 +364,28 @@ func newAPI() *fake.Clientset {
 			return true, nil, err
 		}
 		lease := asLease(there).DeepCopy()
-		if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != identity {
-			return true, nil, apierrors.NewInvalid(schema.GroupKind{}, lease.Name, nil)
+		for _, o := range operations {
+			is, _ := o.Value.(string)
+			annotation := strings.ReplaceAll(strings.TrimPrefix(o.Path, "/metadata/annotations/"), "~1", "/")
+			was := lease.Annotations[annotation]
+			if o.Path == "/spec/holderIdentity" && lease.Spec.HolderIdentity != nil {
+				was = *lease.Spec.HolderIdentity
+			}
+			switch {
+			case o.Path == "/spec/renewTime":
+				stamp, err := time.Parse(meta1.RFC3339Micro, is)
+				if err != nil {
+					return true, nil, err
+				}
+				lease.Spec.RenewTime = new(meta1.NewMicroTime(stamp))
+			case o.Op == "test" && was != is:
+				return true, nil, apierrors.NewInvalid(schema.GroupKind{}, lease.Name, nil)
+			case o.Op != "test" && annotation != o.Path:
+				lease.Annotations[annotation] = is
+			}
 		}
 		version++
-		lease.Spec.RenewTime, lease.ResourceVersion = &stamp, strconv.Itoa(version)
-		if len(operations) > 3 {
-			var from, to string
-			if err := errors.Join(json.Unmarshal(operations[3].Value, &from), json.Unmarshal(operations[4].Value, &to)); err != nil {
-				return true, nil, err
-			}
-			if lease.Annotations[elect.MembersAnnotation] != from {
-				return true, nil, apierrors.NewInvalid(schema.GroupKind{}, lease.Name, nil)
-			}
-			lease.Annotations[elect.MembersAnnotation] = to
-		}
+		lease.ResourceVersion = strconv.Itoa(version)
 		return true, lease, client.Tracker().Update(leases, lease, a.GetNamespace())
 	})
 	return client

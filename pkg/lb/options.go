@@ -77,6 +77,7 @@ type Host interface {
 	Changed()
 	Remove(ip netip.Addr) (found bool, err error)
 	Left() ([]netip.Addr, error)
+	Neighbours(link address.Link, ip netip.Addr) ([]netip.Addr, error)
 	Open(link address.Link, ip netip.Addr) (Port, error)
 	Frames(link address.Link) (Frames, error)
 }

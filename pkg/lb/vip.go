@@ -45,20 +45,33 @@ type vip struct {
 	asked    time.Time   // when that question's round ended
 	looked   bool        // it has asked, or cannot
 	silent   int         // questions in a row that nobody answered while the lease was held
+	silentAt time.Time   // when the first of them was
 
-	contested int       // questions in a row that another station answered while this node had the address
-	strange   time.Time // when another station claimed the address, or was about to
+	ready     probed        // what was found out before the lease of another node ran out
+	unheard   *reason.Error // nobody on the link answers this node, which had the address
+	contested int           // questions in a row that another station answered while this node had the address
+	strange   time.Time     // when another station claimed the address, or was about to
 	announcer *announce.Announcer
 	end       time.Time // that of the grant: from then on the address may be another node's
 
 	// stale is set where connections were left open when the address went.
 	stale atomic.Bool
 
+	// of the watch's goroutine
+	judged  string    // the last doubt of another node
+	doubted time.Time // when this node has said that nobody answers
+
 	// of the elector's goroutine
 	holding     address.Link
 	stopSending func()
 
 	closing sync.WaitGroup // ports that are being closed
+}
+
+// probed is a link on which nobody had the address, at a time.
+type probed struct {
+	link address.Link
+	at   time.Time
 }
 
 func newVIP(c *Controller, wish *service.Address) *vip {
@@ -68,7 +81,7 @@ func newVIP(c *Controller, wish *service.Address) *vip {
 		Leases: c.leases(), Name: LeaseName(wish.IP), Labels: leaseLabels, Owner: c.o.LeaseOwner,
 		Identity: c.o.Identity, Times: c.o.Times, Node: c.o.Node,
 		Consent:     c.council.elects(func() bool { return c.o.Host.Stray(v.ip) }),
-		Annotations: v.annotations, Delay: v.delay, Candidate: v.candidate,
+		Annotations: v.annotations, Delay: v.delay, Prepare: v.prepare, Lead: spread + probe.Lead, Candidate: v.candidate,
 		Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
 	})
 	return v
@@ -104,10 +117,47 @@ const (
 func (v *vip) delay() time.Duration {
 	sum := sha256.Sum256([]byte(v.ip.String() + " " + v.c.o.Node))
 	d := time.Duration(binary.BigEndian.Uint32(sum[:])) * spread >> 32
-	if v.c.cordoned() {
+	v.mu.Lock()
+	unheard := v.unheard != nil
+	v.mu.Unlock()
+	if unheard || v.c.cordoned() {
 		d += cordoned
 	}
 	return d
+}
+
+// readyFor is how long the address counts as one that nobody has after this node has probed for it, as long as it hears
+// of no other station.
+const readyFor = time.Second
+
+// prepare probes for the address before the lease of another node runs out, so that it can be claimed then; the node
+// with the shortest delay begins, and is the first.
+func (v *vip) prepare(ctx context.Context) bool {
+	link, wait := v.at(), v.delay()
+	if wait >= spread {
+		return false // another node's turn
+	}
+	port, err := v.c.o.Host.Open(link, v.ip)
+	if err != nil {
+		return false // it is tried again, and said, once the lease is here
+	}
+	defer v.closing.Go(func() { _ = port.Close() })
+	own := func(mac frame.MAC) bool { return isAmong(mac, link.Stations) }
+	first := probe.First(ctx, port, frame.MAC(link.MAC), own, wait)
+	if first {
+		v.mu.Lock()
+		v.ready = probed{link, time.Now()}
+		v.mu.Unlock()
+	}
+	return first
+}
+
+// isReady reports whether nobody had the address when this node probed for it a moment ago, and nobody was about to
+// claim it since.
+func (v *vip) isReady(link address.Link) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return link.Is(v.ready.link) && time.Since(v.ready.at) < readyFor && v.strange.Before(v.ready.at)
 }
 
 // set changes what is wished.
@@ -122,6 +172,7 @@ func (v *vip) set(wish *service.Address) {
 func (v *vip) candidate() error {
 	v.mu.Lock()
 	wish, conflict, held, until, failed, looked := v.wish, v.conflict, v.held, v.until, v.failed, v.looked
+	unheard := v.unheard
 	v.mu.Unlock()
 	link, why := v.look(wish)
 	if why == nil && held && !link.Is(v.holding) {
@@ -130,6 +181,9 @@ func (v *vip) candidate() error {
 	}
 	if why == nil && !held && time.Now().Before(until) {
 		why = failed
+	}
+	if why == nil && held && unheard != nil {
+		why = unheard
 	}
 	if why == nil && len(conflict) > 0 {
 		why = v.inUse(conflict[0])
@@ -188,6 +242,7 @@ func (v *vip) renewed(ctx context.Context, g elect.Grant) error {
 	v.mu.Lock()
 	link := v.link
 	v.mu.Unlock()
+	v.c.metrics.consented.WithLabelValues(v.ip.String()).Set(boolean(g.Consented))
 	if !g.First {
 		return v.put(link, g.Start)
 	}
@@ -196,7 +251,7 @@ func (v *vip) renewed(ctx context.Context, g elect.Grant) error {
 		v.warn(link, "failed to open a link", err)
 		return v.stepBack(reason.KernelRefused, err)
 	}
-	if !v.free(g.From) {
+	if !v.free(g.From) && !v.isReady(link) {
 		err = v.probe(ctx, link, port)
 	}
 	if err == nil {
@@ -298,7 +353,7 @@ func (v *vip) claim(link address.Link, port Port) {
 		v.closing.Go(func() { _ = port.Close() })
 	}
 	v.mu.Lock()
-	v.held, v.since, v.silent, v.contested, v.announcer = true, time.Now(), 0, 0, announcer
+	v.held, v.since, v.silent, v.contested, v.announcer, v.unheard = true, time.Now(), 0, 0, announcer, nil
 	services := v.wish.Services
 	v.mu.Unlock()
 	v.c.metrics.holds(v.ip, true, reason.Announced)

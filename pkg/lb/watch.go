@@ -62,6 +62,7 @@ func (v *vip) watchLink(ctx context.Context, link address.Link) {
 			failures = 0
 		}
 		v.saw(owners, err != nil)
+		v.doubt(ctx, link)
 		v.mu.Lock()
 		wish := v.wish
 		v.mu.Unlock()
@@ -136,12 +137,16 @@ func (v *vip) saw(owners []frame.MAC, blind bool) {
 	v.mu.Lock()
 	held, before := v.held, v.owners
 	owners = others(owners, v.link.Stations, lease.Stations)
-	v.owners, v.asked = owners, time.Now()
+	if v.owners, v.asked = owners, time.Now(); len(owners) > 0 && !held {
+		v.unheard = nil
+	}
 	if !blind && len(owners) == 0 {
 		v.conflict, v.contested = nil, 0
 	}
 	if len(owners) == 0 && !held && holder != "" && !expired && !blind {
-		v.silent++
+		if v.silent++; v.silent == 1 {
+			v.silentAt = v.asked
+		}
 	} else {
 		v.silent = 0
 	}

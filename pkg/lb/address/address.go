@@ -3,6 +3,7 @@
 package address
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -115,6 +116,36 @@ func (m *Manager) Has(ip netip.Addr) (bool, error) {
 func (m *Manager) Stray(ip netip.Addr) bool {
 	seen, err := m.recent()
 	return err != nil || slices.ContainsFunc(seen.entries, func(e entry) bool { return e.prefix.Addr() == ip && e.ours })
+}
+
+// maxNeighbours is how many Neighbours lists.
+const maxNeighbours = 16
+
+// Neighbours are stations of a link that this host has had to do with, of the family of ip; those that have answered
+// lately come first. Its router is one of them.
+func (m *Manager) Neighbours(link Link, ip netip.Addr) ([]netip.Addr, error) {
+	family := netlink.FAMILY_V4
+	if ip.Is6() {
+		family = netlink.FAMILY_V6
+	}
+	var known []netlink.Neigh
+	err := retry(func() (err error) {
+		known, err = m.links.NeighList(link.Index, family)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("failed to list neighbours on link %s: %w", link.Name, err)
+	}
+	slices.SortStableFunc(known, func(a, b netlink.Neigh) int {
+		return cmp.Compare(b.State&unix.NUD_REACHABLE, a.State&unix.NUD_REACHABLE)
+	})
+	var near []netip.Addr
+	for _, n := range known {
+		if a, ok := netip.AddrFromSlice(n.IP); ok && n.State&unix.NUD_NOARP == 0 && a.Unmap() != ip && !a.IsMulticast() {
+			near = append(near, a.Unmap())
+		}
+	}
+	return near[:min(len(near), maxNeighbours)], nil
 }
 
 // Left lists the addresses of Put that this host has: those of a run before, and of this one.

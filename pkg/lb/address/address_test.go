@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -330,11 +331,50 @@ func TestTwoCardsInOneNetwork(t *testing.T) {
 	}
 	testwait.Success(t, "the other link is taken", func() error {
 		m.Changed()
-		if link, err := m.Find(ip, ""); err != nil || link.Name != "eth1" {
+		if link, err = m.Find(ip, ""); err != nil || link.Name != "eth1" {
 			return fmt.Errorf("found %+v, %w", link, err)
 		}
 		return nil
 	})
+	if err := m.Put(link, ip, time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if err := peer.Links().LinkSetUp(peer.Link(t, "eth0")); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Success(t, "the first link carries again", func() error {
+		m.Changed()
+		if first, err := m.Find(ip, "eth0"); err != nil {
+			return fmt.Errorf("found %+v, %w", first, err)
+		}
+		return nil
+	})
+	if link, err := m.Find(ip, ""); err != nil || link.Name != "eth1" {
+		t.Errorf("the address goes back to %s, %v", link.Name, err)
+	}
+}
+
+// The stations of a link that this node has had to do with are known, also where they do not answer any more.
+func TestNeighbours(t *testing.T) {
+	ns, m := on(t)
+	for i, state := range []int{netlink.NUD_FAILED, netlink.NUD_REACHABLE, netlink.NUD_NOARP} {
+		station := &netlink.Neigh{
+			LinkIndex: ns.Link(t, "eth0").Attrs().Index, State: state, IP: net.IPv4(192, 0, 2, byte(20+i)),
+			HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(i)},
+		}
+		if err := ns.Links().NeighSet(station); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := Link{Index: ns.Link(t, "eth0").Attrs().Index, Name: "eth0"}
+	got, err := m.Neighbours(link, netip.MustParseAddr("192.0.2.10"))
+	want := []netip.Addr{netip.MustParseAddr("192.0.2.21"), netip.MustParseAddr("192.0.2.20")}
+	if !slices.Equal(got, want) || err != nil {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	if got, err = m.Neighbours(link, want[0]); !slices.Equal(got, want[1:]) || err != nil {
+		t.Errorf("an address is its own neighbour: %v, %v", got, err)
+	}
 }
 
 // Putting an address again tells the tasks of the others nothing; anything else does.

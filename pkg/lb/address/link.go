@@ -251,10 +251,22 @@ func arpIgnore(link string) (level int) {
 	return level
 }
 
-// choose finds the link by its name, or by the longest prefix that contains ip; of two, one that carries.
+// choose finds the link by its name, or by the longest prefix that contains ip; of two, one that carries, and of two
+// that do, the one that has the address: it does not go back to a link that was out.
 func (h host) choose(ip netip.Addr, name string) netlink.Link {
 	var best netlink.Link
 	longest := -1
+	score := func(link netlink.Link) (s int) {
+		if carries(link) {
+			s = 2
+		}
+		if slices.ContainsFunc(h.entries, func(e entry) bool {
+			return e.link == link.Attrs().Index && e.ours && e.prefix.Addr() == ip
+		}) {
+			s++
+		}
+		return s
+	}
 	for _, link := range h.links {
 		attrs := link.Attrs()
 		if name != "" {
@@ -264,7 +276,7 @@ func (h host) choose(ip netip.Addr, name string) netlink.Link {
 			continue
 		}
 		bits := h.bits(attrs.Index, ip)
-		if bits > longest || bits >= 0 && bits == longest && carries(link) && !carries(best) {
+		if bits > longest || bits >= 0 && bits == longest && score(link) > score(best) {
 			best, longest = link, bits
 		}
 	}

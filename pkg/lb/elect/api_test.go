@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -122,37 +123,51 @@ func (a *api) Update(ctx context.Context, l *coordination.Lease, _ meta.UpdateOp
 }
 
 func (a *api) Patch(ctx context.Context, name string, _ types.PatchType, text []byte, _ meta.PatchOptions, _ ...string) (*coordination.Lease, error) {
-	var operations []struct{ Value json.RawMessage }
-	var identity string
-	var stamp meta.MicroTime
-	var seconds int32
-	if err := errors.Join(json.Unmarshal(text, &operations), json.Unmarshal(operations[0].Value, &identity),
-		json.Unmarshal(operations[1].Value, &stamp), json.Unmarshal(operations[2].Value, &seconds)); err != nil {
+	var operations []struct {
+		Op, Path string
+		Value    json.RawMessage
+	}
+	if err := json.Unmarshal(text, &operations); err != nil {
 		return nil, err
 	}
 	return a.do(ctx, func() (*coordination.Lease, error) {
 		if a.lease == nil {
 			return nil, apierrors.NewNotFound(resource, name)
 		}
-		if holder(a.lease) != identity {
-			return nil, apierrors.NewInvalid(schema.GroupKind{}, name, nil)
-		}
-		l := a.lease.DeepCopy()
-		l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = &stamp, &seconds
-		if len(operations) > 3 {
-			var from, to string
-			if err := errors.Join(json.Unmarshal(operations[3].Value, &from), json.Unmarshal(operations[4].Value, &to)); err != nil {
-				return nil, err
+		l, err := a.lease.DeepCopy(), error(nil)
+		for _, o := range operations {
+			var was, value string
+			switch o.Path {
+			case "/spec/renewTime":
+				a.renewals++
+				err = errors.Join(err, json.Unmarshal(o.Value, &l.Spec.RenewTime))
+				continue
+			case "/spec/leaseDurationSeconds":
+				err = errors.Join(err, json.Unmarshal(o.Value, &l.Spec.LeaseDurationSeconds))
+				continue
+			case "/spec/holderIdentity":
+				was = holder(l)
+			default:
+				was = l.Annotations[annotationOf(o.Path)]
 			}
-			if l.Annotations[MembersAnnotation] != from {
+			err = errors.Join(err, json.Unmarshal(o.Value, &value))
+			switch {
+			case o.Op != "test":
+				meta.SetMetaDataAnnotation(&l.ObjectMeta, annotationOf(o.Path), value)
+			case was != value:
 				return nil, apierrors.NewInvalid(schema.GroupKind{}, name, nil)
 			}
-			l.Annotations[MembersAnnotation] = to
 		}
-		a.renewals++
+		if err != nil {
+			return nil, err
+		}
 		a.store(l)
 		return a.lease, nil
 	})
+}
+
+func annotationOf(path string) string {
+	return strings.ReplaceAll(strings.TrimPrefix(path, "/metadata/annotations/"), "~1", "/")
 }
 
 func (a *api) Delete(ctx context.Context, name string, o meta.DeleteOptions) error {

@@ -15,9 +15,6 @@ import (
 // MembersAnnotation is of a lease that is held: the nodes whose consent its holder asks for while the API is away.
 const MembersAnnotation = "stack-lb.tinkerbell.org/members"
 
-// membersPath is where a patch finds it.
-var membersPath = "/metadata/annotations/" + strings.ReplaceAll(MembersAnnotation, "/", "~1")
-
 // Consent is what an elector that goes by promises needs beside them.
 type Consent struct {
 	// Began is when the process did: it does not know what one before it has promised.

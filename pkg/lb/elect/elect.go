@@ -47,6 +47,10 @@ type Config struct {
 	Annotations func() map[string]string
 	// Delay is how long this node leaves a lease that nobody holds to others; nil is not at all.
 	Delay func() time.Duration
+	// Prepare makes ready to use the lease of another node, from Lead before it runs out, and reports whether this node
+	// need not leave it to others then. Its context ends where the lease changes meanwhile. nil is never.
+	Prepare func(context.Context) bool
+	Lead    time.Duration
 	// Candidate says why this node may not hold the lease now, nor go on holding it.
 	Candidate func() error
 	// Renewed is called when the lease was acquired or renewed. What the grant allows ends at its Start +
@@ -65,6 +69,8 @@ type Grant struct {
 	Start time.Time
 	// First says that the lease was acquired, not renewed.
 	First bool
+	// Consented says that the nodes of the lease have consented, and the API has not renewed it.
+	Consented bool
 	// From is the station of the former holder, if that holder withdrew and then released the lease, and nobody has
 	// held it since. It is empty otherwise, also where somebody else has removed the holder from the lease.
 	From string
@@ -79,6 +85,8 @@ type Elector struct {
 	mine  bool
 	start time.Time // of the request by which it was last renewed
 	sent  time.Time // when the last renewal was
+	tried bool      // Prepare was called before the lease that is awaited runs out
+	first bool      // and has said so
 
 	requests sync.WaitGroup // those that have begun
 
@@ -155,6 +163,8 @@ type Holder struct {
 	Identity string // empty is nobody
 	// Stations are those where it uses what the lease allows, if it has written StationsAnnotation.
 	Stations string
+	// Doubt is what another node says that does not hear it; see [Elector.Doubt].
+	Doubt string
 	// Expired says that the lease was not renewed for the time that it says.
 	Expired bool
 }
@@ -168,6 +178,7 @@ func (e *Elector) Holder() Holder {
 	}
 	return Holder{
 		Identity: holder(e.seen.lease), Stations: e.seen.lease.Annotations[StationsAnnotation],
+		Doubt:   e.seen.lease.Annotations[DoubtAnnotation],
 		Expired: time.Since(e.seen.at) > e.duration(e.seen.lease),
 	}
 }
@@ -203,16 +214,15 @@ func (e *Elector) stand(ctx context.Context) {
 			e.wait(ctx, e.config.Times.Retry)
 		}
 		return
+	case seen.lease != nil && holder(seen.lease) != "" && holder(seen.lease) != e.config.Identity:
+		if e.awaits(ctx, seen, promised) {
+			return
+		}
 	case promised > 0:
 		e.wait(ctx, promised)
 		return
 	case seen.lease == nil || holder(seen.lease) == "":
 		if left := e.config.Delay() - time.Since(seen.at); left > 0 {
-			e.wait(ctx, left)
-			return
-		}
-	case holder(seen.lease) != e.config.Identity:
-		if left := e.patience(seen.lease) + e.config.Delay() - time.Since(seen.at); left > 0 {
 			e.wait(ctx, left)
 			return
 		}
@@ -227,6 +237,55 @@ func (e *Elector) stand(ctx context.Context) {
 		}
 	}
 	e.acquire(ctx, seen.lease)
+}
+
+// awaits waits for another node's lease to run out, or for a change, and reports whether there is something to wait for
+// yet. What has to be done before the lease may be used is done in its last moments, which changes nothing of when it
+// may be acquired.
+func (e *Elector) awaits(ctx context.Context, seen observation, promised time.Duration) bool {
+	left := e.patience(seen.lease) - time.Since(seen.at)
+	if promised > 0 {
+		left = max(left, promised)
+	}
+	if e.config.Prepare != nil {
+		if left > e.config.Lead {
+			e.tried, e.first = false, false
+			e.wait(ctx, left-e.config.Lead)
+			return true
+		}
+		if !e.tried {
+			e.tried = true
+			e.first = e.prepare(ctx, seen)
+			return true
+		}
+	}
+	if !e.first {
+		left += e.config.Delay()
+	}
+	if left > 0 {
+		e.wait(ctx, left)
+	}
+	return left > 0
+}
+
+// prepare calls Prepare, for as long as the lease is not renewed.
+func (e *Elector) prepare(ctx context.Context, seen observation) bool {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	first := make(chan bool, 1)
+	e.requests.Go(func() { first <- e.config.Prepare(ctx) })
+	for {
+		select {
+		case is := <-first:
+			return is
+		case <-e.poke:
+			e.mu.Lock()
+			if !e.seen.at.Equal(seen.at) {
+				stop()
+			}
+			e.mu.Unlock()
+		}
+	}
 }
 
 // acquire writes this node into the version of the lease that was seen, or into a new one. It renews already while it
@@ -291,7 +350,7 @@ func (e *Elector) hold(ctx context.Context) {
 	}
 	if credit.After(e.start) && e.takes(credit) {
 		e.start = credit
-		if err := e.config.Renewed(ctx, Grant{Start: credit}); err != nil {
+		if err := e.config.Renewed(ctx, Grant{Start: credit, Consented: credit.After(e.credited())}); err != nil {
 			e.giveUp(ctx, err)
 			return
 		}
@@ -318,7 +377,7 @@ func (e *Elector) renew(ctx context.Context) {
 	next := e.record(nil, false)
 	e.sent = e.begin(next)
 	e.requests.Go(func() {
-		if err := e.patch(ctx, next); conflicts(err) {
+		if err := e.extend(ctx, next); conflicts(err) {
 			_ = e.look(ctx) // the next round sees who holds it
 		}
 		e.Poke()

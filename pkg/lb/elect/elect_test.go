@@ -32,6 +32,10 @@ type node struct {
 	stopped time.Time // until then its process does not run
 	firsts  int
 	from    string // of the last grant that was a first
+	first   bool   // what Prepare says, after lead, unless its context ends
+	ended   bool   // the context of the last Prepare did
+	ready   int    // how often Prepare was called
+	delay   time.Duration
 	why     []error
 }
 
@@ -84,7 +88,7 @@ func startWith(
 	t *testing.T, a *api, leases Leases, name string, times Times, owner *meta.OwnerReference, consents bool,
 ) *node {
 	t.Helper()
-	n := &node{name: name, done: make(chan struct{})}
+	n := &node{name: name, done: make(chan struct{}), first: true}
 	var by *Consent
 	if consents {
 		by = &Consent{Began: time.Now(), Here: n.owns}
@@ -92,6 +96,12 @@ func startWith(
 	n.elector = New(Config{
 		Node: name, Consent: by,
 		Leases: leases, Name: "vip", Owner: owner, Identity: name, Times: times,
+		Lead: lead, Prepare: n.prepare,
+		Delay: func() time.Duration {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.delay
+		},
 		Candidate: func() error {
 			n.stand()
 			n.mu.Lock()
@@ -131,6 +141,23 @@ func startWith(
 	n.stop = stop
 	go func() { defer close(n.done); n.elector.Run(ctx) }()
 	return n
+}
+
+// lead is how long before the end of a lease a node prepares, and most of it is how long that takes.
+const lead = 400 * time.Millisecond
+
+func (n *node) prepare(ctx context.Context) bool {
+	timer := time.NewTimer(lead - 50*time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ready++
+	n.ended = ctx.Err() != nil
+	return n.first && !n.ended
 }
 
 func (n *node) leave() {

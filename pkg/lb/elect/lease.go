@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	coordination "k8s.io/api/coordination/v1"
@@ -15,11 +17,17 @@ import (
 )
 
 // FromAnnotation is of a lease that its holder has released: the stations where that holder has withdrawn. No other
-// version of a lease has it. StationsAnnotation is of a lease that is held.
+// version of a lease has it. StationsAnnotation is of a lease that is held, and so is DoubtAnnotation.
 const (
 	FromAnnotation     = "stack-lb.tinkerbell.org/released-from"
 	StationsAnnotation = "stack-lb.tinkerbell.org/stations"
+	DoubtAnnotation    = "stack-lb.tinkerbell.org/doubt"
 )
+
+// at is where a patch finds an annotation.
+func at(annotation string) string {
+	return "/metadata/annotations/" + strings.ReplaceAll(annotation, "/", "~1")
+}
 
 // releasedFrom is the station of the holder that has released a lease, empty if it was not released in order.
 func releasedFrom(lease *coordination.Lease) string {
@@ -68,6 +76,7 @@ func (e *Elector) record(seen *coordination.Lease, acquired bool) *coordination.
 	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds = &e.config.Identity, &seconds
 	next.Spec.RenewTime, next.Spec.LeaseTransitions = &stamp, &transitions
 	delete(next.Annotations, FromAnnotation)
+	delete(next.Annotations, DoubtAnnotation)
 	e.list(next, seen, acquired)
 	if acquired && e.config.Annotations != nil {
 		for key, value := range e.config.Annotations() {
@@ -128,22 +137,36 @@ func (e *Elector) write(ctx context.Context, next *coordination.Lease) error {
 	})
 }
 
-// patch renews the lease, whatever its version, if this node holds it. So a renewal need not know how the one before it
-// has ended. It is refused as invalid where another node holds the lease.
-func (e *Elector) patch(ctx context.Context, next *coordination.Lease) error {
-	type operation struct {
-		Op    string `json:"op"`
-		Path  string `json:"path"`
-		Value any    `json:"value"`
-	}
+// extend renews the lease, whatever its version, if this node holds it. So a renewal need not know how the one before
+// it has ended.
+func (e *Elector) extend(ctx context.Context, next *coordination.Lease) error {
 	operations := []operation{
-		{"test", "/spec/holderIdentity", e.config.Identity},
 		{"add", "/spec/renewTime", next.Spec.RenewTime},
 		{"add", "/spec/leaseDurationSeconds", next.Spec.LeaseDurationSeconds},
 	}
 	if from, to, changes := e.changesList(); changes {
-		operations = append(operations, operation{"test", membersPath, from}, operation{"replace", membersPath, to})
+		path := at(MembersAnnotation)
+		operations = append(operations, operation{"test", path, from}, operation{"replace", path, to})
 	}
+	return e.patch(ctx, e.config.Identity, operations...)
+}
+
+// Doubt writes into the lease of another node that this one does not hear it. It changes nothing of when the lease runs
+// out. It may be called from any goroutine.
+func (e *Elector) Doubt(ctx context.Context, text string) error {
+	return e.patch(ctx, e.Holder().Identity, operation{"add", at(DoubtAnnotation), text})
+}
+
+// operation is one of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// patch changes the lease, whatever its version, if a node holds it. It is refused as invalid where another one does.
+func (e *Elector) patch(ctx context.Context, holder string, operations ...operation) error {
+	operations = slices.Insert(operations, 0, operation{"test", "/spec/holderIdentity", holder})
 	text, err := json.Marshal(operations)
 	if err != nil {
 		return err
@@ -204,6 +227,9 @@ func (e *Elector) observe(lease *coordination.Lease) {
 	switch {
 	case lease != nil && before != nil && lease.UID == before.UID && lease.ResourceVersion == before.ResourceVersion:
 		return
+	case lease != nil && before != nil && lease.UID == before.UID && renewal(lease) == renewal(before):
+		e.seen.lease = lease // something else has changed
+		return
 	case lease == nil && before != nil && before.ResourceVersion == "":
 		return // known to be deleted
 	case lease == nil && before != nil && holder(before) != "" && holder(before) != e.config.Identity:
@@ -221,6 +247,14 @@ func (e *Elector) observe(lease *coordination.Lease) {
 			e.credit = start
 		}
 	}
+}
+
+// renewal tells renewals from all other changes of a lease: the holder, and its stamp, which no other request has.
+func renewal(lease *coordination.Lease) string {
+	if lease.Spec.RenewTime == nil {
+		return lease.ResourceVersion
+	}
+	return strconv.FormatInt(lease.Spec.RenewTime.UnixMicro(), 10) + holder(lease)
 }
 
 // newer compares versions of one object. They are numbers (KEP-5504); where they are not, another one is newer.

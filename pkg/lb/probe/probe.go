@@ -84,6 +84,35 @@ func Conflict(ctx context.Context, port Port, self frame.MAC, own func(frame.MAC
 	}
 }
 
+// Lead is how long First takes at most, but for its wait.
+const Lead = ClaimProbes*ClaimWait + ClaimWait/2
+
+// First probes for an address whose owner has gone, so that its lease is about to end, and reports whether nobody has
+// it and this node, at self, is the first of those that are about to claim it. It waits before, in which another one
+// may begin; of two that probe at the same time the one with the lower Ethernet address is the first. It claims
+// nothing.
+func First(ctx context.Context, port Port, self frame.MAC, own func(frame.MAC) bool, wait time.Duration) bool {
+	deadline := time.Now().Add(wait)
+	for probes := 0; ; {
+		heard, err := port.Hear(ctx, deadline)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && probes == ClaimProbes:
+			return true
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			if port.Probe() != nil {
+				return false
+			}
+			probes++
+			deadline = time.Now().Add(ClaimWait)
+		case err != nil:
+			return false
+		case own(heard.MAC):
+		case heard.Kind != Probing || probes == 0 || Before(heard.MAC, self):
+			return false
+		}
+	}
+}
+
 // Before tells which of two stations keeps an address that both claim: the lower one.
 func Before(a, b frame.MAC) bool { return bytes.Compare(a[:], b[:]) < 0 }
 
@@ -129,4 +158,29 @@ func listen(ctx context.Context, port Port, deadline time.Time, heard func(Heard
 			owners = append(owners, h.MAC)
 		}
 	}
+}
+
+// answerRounds is how often Answered asks.
+const answerRounds = 2
+
+// Answered asks each of some stations for its address, and reports whether one that is not this node's answers.
+func Answered(ctx context.Context, ports []Port, own func(frame.MAC) bool) bool {
+	for range answerRounds {
+		for _, port := range ports {
+			_ = port.Ask() // nobody answers then
+		}
+		deadline := time.Now().Add(WatchWait)
+		for _, port := range ports {
+			for {
+				heard, err := port.Hear(ctx, deadline)
+				if err != nil {
+					break
+				}
+				if heard.Kind == Answer && !own(heard.MAC) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }

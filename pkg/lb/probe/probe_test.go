@@ -100,6 +100,76 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
+// Before the lease of a node that is gone runs out, one of those that wait is the first, if nobody has the address.
+func TestFirst(t *testing.T) {
+	const wait = 50 * time.Millisecond
+	for name, test := range map[string]struct {
+		link  link
+		first bool
+		took  time.Duration
+	}{
+		"nobody":                           {link: link{}, first: true, took: wait + 3*ClaimWait},
+		"the owner answers":                {link: link{said: []Heard{{Claim, a}}}, took: wait},
+		"another question is answered":     {link: link{said: []Heard{{Answer, a}}}, took: wait},
+		"another node has begun":           {link: link{queue: []Heard{{Probing, c}}}},
+		"a lower one begins with this one": {link: link{said: []Heard{{Probing, a}}}, took: wait},
+		"a higher one does":                {link: link{said: []Heard{{Probing, c}}}, first: true, took: wait + 3*ClaimWait},
+		"own card":                         {link: link{said: []Heard{{Claim, frame.MAC{9}}}}, first: true, took: wait + 3*ClaimWait},
+		"the link is down":                 {link: link{fail: errors.New("network is down")}, took: wait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				first := First(t.Context(), &test.link, b, func(mac frame.MAC) bool { return mac == frame.MAC{9} }, wait)
+				if took := time.Since(began); first != test.first || took != test.took {
+					t.Errorf("first %v after %v, want %v after %v", first, took, test.first, test.took)
+				}
+				if took := time.Since(began); took > wait+Lead {
+					t.Errorf("%v is longer than it may take", took)
+				}
+			})
+		})
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if First(ctx, &link{}, b, func(frame.MAC) bool { return false }, wait) {
+		t.Error("first though the lease was renewed")
+	}
+}
+
+// A node that hears nobody asks twice; one answer of another node is enough.
+func TestAnswered(t *testing.T) {
+	for name, test := range map[string]struct {
+		links []link
+		want  bool
+		asked int
+	}{
+		"no station":   {},
+		"nobody":       {links: []link{{}, {}}, asked: 2},
+		"one of them":  {links: []link{{}, {owners: []frame.MAC{a}}}, want: true, asked: 1},
+		"own card":     {links: []link{{owners: []frame.MAC{b}}}, asked: 2},
+		"what is said": {links: []link{{queue: []Heard{{Claim, a}}}}, asked: 2},
+		"link is down": {links: []link{{fail: errors.New("network is down")}}, asked: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var ports []Port
+				for i := range test.links {
+					ports = append(ports, &test.links[i])
+				}
+				if got := Answered(t.Context(), ports, func(mac frame.MAC) bool { return mac == b }); got != test.want {
+					t.Errorf("answered %v", got)
+				}
+				for _, l := range test.links {
+					if l.asked != test.asked {
+						t.Errorf("asked %d times, want %d", l.asked, test.asked)
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestWatchSeesOwnersComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())

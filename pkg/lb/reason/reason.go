@@ -41,6 +41,7 @@ const (
 	KernelRefused
 	LeaseLost
 	APIAway
+	Unheard
 
 	// Another node has it, or none.
 	Standby
@@ -61,7 +62,7 @@ var names = [...]string{
 	LeaseLost: "LeaseLost", APIAway: "APIAway", Standby: "Standby", NoNode: "NoNode", Stopping: "Stopping",
 	BadMode: "BadMode", ProtocolUnsupported: "ProtocolUnsupported", BadProxyProtocol: "BadProxyProtocol",
 	BadSourceRange: "BadSourceRange", SourceHidden: "SourceHidden", PortInUse: "PortInUse", Forwarding: "Forwarding",
-	EndpointLoop: "EndpointLoop",
+	EndpointLoop: "EndpointLoop", Unheard: "Unheard",
 }
 
 // String is the reason as Kubernetes writes reasons.

@@ -274,6 +274,30 @@ func TestAddressesShareASocket(t *testing.T) {
 
 func testIPv4(i int) string { return fmt.Sprintf("198.51.%d.%d", i/250, 1+i%250) }
 
+// A node whose bridge has lost its uplink hears nobody, though its own link is up.
+func TestNodeBehindABridgeWithoutUplink(t *testing.T) {
+	hosts := network(t, 3)
+	node, others := hosts[0], []string{"192.0.2.2", "192.0.2.3", "192.0.2.99"}
+	answered := func() bool {
+		var ports []probe.Port
+		for _, other := range others {
+			ports = append(ports, open(t, node, other))
+		}
+		return probe.Answered(t.Context(), ports, func(m frame.MAC) bool { return m == mac(t, node) })
+	}
+	if !answered() {
+		t.Error("nobody answers")
+	}
+	for _, host := range hosts[1:] { // as with the bridge's uplink: that of this node stays as it is
+		if err := host.Links().LinkSetDown(host.Link(t, "eth0")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if answered() {
+		t.Error("somebody answers")
+	}
+}
+
 func TestLinksWithoutEthernet(t *testing.T) {
 	var wires Wires
 	_, err := wires.Open(&net.Interface{Index: 1, Name: "lo"}, netip.Addr{}, netip.MustParseAddr("192.0.2.10"))
