@@ -2,8 +2,8 @@ package datagram
 
 import "github.com/tinkerbell/stack/internal/metric"
 
-// Drop is the reason for which a datagram of a protocol with sessions is not passed on. The protocols' own reasons begin
-// at [Drops].
+// Drop is the reason for which a datagram of a protocol with sessions is not passed on. The protocols' own reasons
+// begin at [Drops].
 type Drop uint8
 
 // Reasons. docs/tftp.md has a row for each.

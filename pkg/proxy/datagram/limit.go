@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// Limits are the bounds of a front's sessions, on their times and their number: in total, of each client address, and of
-// each IPv6 network of 64 bits. A machine has as many addresses there as it likes, but a LAN of honest ones is one
+// Limits are the bounds of a front's sessions, on their times and their number: in total, of each client address, and
+// of each IPv6 network of 64 bits. A machine has as many addresses there as it likes, but a LAN of honest ones is one
 // network too, so that it may have half of the total.
 type Limits struct {
 	bounds         atomic.Pointer[Bounds]

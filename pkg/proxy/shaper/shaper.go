@@ -170,8 +170,8 @@ func (s *Shaper) giveBack(c *client, n int64) {
 	}
 }
 
-// Take waits until n bytes may be sent to a client. It returns net.ErrClosed when done is closed, or the error of while,
-// which is called from time to time during the wait. Both may be nil.
+// Take waits until n bytes may be sent to a client. It returns net.ErrClosed when done is closed, or the error of
+// while, which is called from time to time during the wait. Both may be nil.
 func (s *Shaper) Take(done <-chan struct{}, to netip.Addr, n int64, while func() error) error {
 	w, ok := s.waiters.Get().(*waiter)
 	if !ok {

@@ -92,8 +92,8 @@ func (s *stalling) await(now time.Time, wait time.Duration) error {
 }
 
 // slow reports whether a write ended at its deadline although the client may still take something in time: it may go
-// on. What the kernel took of the write is no measure. It has room for more when a part of its buffer is free, which may
-// take a slow client longer than it may take nothing; so the client's acknowledgements count as well.
+// on. What the kernel took of the write is no measure. It has room for more when a part of its buffer is free, which
+// may take a slow client longer than it may take nothing; so the client's acknowledgements count as well.
 func (s *stalling) slow(n int64, err error) bool {
 	if s.most <= 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false
