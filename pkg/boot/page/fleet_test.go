@@ -283,9 +283,9 @@ func TestJoin(t *testing.T) {
 			mac + " a, b: a2 booting at dhcp dhcp; a1 booted at kernel dhcp kernel",
 		},
 		"long after": {
-			[]journal.MachineView{machine(mac, mac, "a", boot("a1", journal.Silent, step(journal.DHCP, 0, 5)))},
+			[]journal.MachineView{machine(mac, mac, "a", boot("a1", journal.Quiet, step(journal.DHCP, 0, 5)))},
 			[]journal.MachineView{machine(mac, mac, "b", boot("b1", journal.Booting, step(journal.Kernel, 3600, 3660)))},
-			mac + " a, b: b1 booting at kernel kernel; a1 silent at dhcp dhcp",
+			mac + " a, b: b1 booting at kernel kernel; a1 quiet at dhcp dhcp",
 		},
 		"others": {
 			[]journal.MachineView{machine(mac, mac, "a", boot("a1", journal.Booting, step(journal.DHCP, 0, 5)))},
