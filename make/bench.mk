@@ -11,9 +11,9 @@ $(BENCHES):
 	@$(PRIORITY) $(BIN)/$@ $(FLAGS)
 
 bench-boots-page: ## how fast the boots page shows machines while 2,000 boot, a minute
-bench-boots-page: MEASURES = stack-proxy
+bench-boots-page: MEASURES = stack-proxy stack-boots
 bench-boots-page: PRIORITY = $(REALTIME)
-bench-boots-page: FLAGS = -proxy $(BIN)/stack-proxy -out $(ROWS)/boot.json
+bench-boots-page: FLAGS = -proxy $(BIN)/stack-proxy -boots $(BIN)/stack-boots -out $(ROWS)/boot.json
 
 bench-datagram: ## stack-proxy's TFTP and syslog against nginx, some 6 minutes; needs root, nginx-light, libnginx-mod-stream
 bench-datagram: MEASURES = stack-proxy
@@ -49,7 +49,7 @@ bench-relay: FLAGS = -relay $(BIN)/dhcp-relay -peers $(ROWS)/peers -report $(ROW
 
 # Not programs, or several.
 .PHONY: bench-boots bench-boot-journal
-bench-boots: ## dhcp-relay and stack-proxy with the view of boots and without, some 10 minutes; needs root
+bench-boots: ## dhcp-relay and stack-proxy that tell of boots and that do not, some 10 minutes; needs root
 	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./cmd/dhcp-relay ./cmd/stack-proxy
 	@cd test/e2e && go build -o $(BIN)/ ./cmd/bench-relay ./cmd/bench-proxy
 	@$(BIN)/bench-relay -boots -relay $(BIN)/dhcp-relay -runs 9 -report $(ROWS)/boot.json

@@ -24,20 +24,23 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
-// TestBootIsSeen takes a machine from its first DISCOVER to its agent, through this program and stack-proxy, which only
-// have a socket in common. stack-proxy's API tells the steps.
+// TestBootIsSeen takes a machine from its first DISCOVER to its agent, through this program and stack-proxy, which tell
+// stack-boots. Its API tells the steps.
 func TestBootIsSeen(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("builds stack-proxy")
+		t.Skip("builds stack-proxy and stack-boots")
 	}
 	l := newLab(t)
 	l.pod.Addr(t, "macvlan0", serviceIP.String()+"/24")
-	socket := filepath.Join(shortDir(t), "events.sock")
-	b := &bootLab{lab: l, relay: l.start(t, "BOOTS_SOCKET="+socket, "SOURCE_ADDRESS="+serviceIP.String())}
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("0123456789abcdef\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := &bootLab{lab: l, relay: l.start(t, "BOOTS_ADDRESS="+bootsEvents, "BOOTS_KEY_FILE="+key, "SOURCE_ADDRESS="+serviceIP.String())}
 	b.relay.waitReady(t)
 	b.serve(t)
-	b.proxy(t, socket)
+	b.programs(t, key)
 	mac := clientMAC.String()
 
 	firmware := []dhcpv4.Modifier{
@@ -80,14 +83,14 @@ func TestBootIsSeen(t *testing.T) {
 		}
 	}
 
-	// Something else writes to the socket: it is refused and counted, and all goes on.
-	b.forge(t, socket)
+	// Something else speaks to stack-boots: it is refused and counted, and all goes on.
+	b.forge(t)
 	b.dhcp(t, "snp.efi", firmware...)
 	b.relay.wantMetric(t, `dhcp_relay_boot_events_dropped_total{reason="away"} 0`)
 	b.relay.wantMetric(t, `dhcp_relay_boot_events_sent_total 16`)
 	testwait.Until(t, "what is forged is counted", func() bool {
 		_, page := b.page("/metrics")
-		return strings.Contains(page, "\nstack_proxy_boot_datagrams_refused_total 3\n")
+		return strings.Contains(page, "\nstack_boot_streams_refused_total 1\n")
 	})
 	testwait.Until(t, "the next boot is seen", func() bool { return len(b.machine(t, mac).Boots) == 2 })
 }
@@ -116,24 +119,15 @@ type bootLab struct {
 	log   lockedBuffer
 }
 
-// shortDir is a directory whose path leaves room for a Unix socket's name.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	directory, err := os.MkdirTemp("", "boots")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(directory) })
-	return directory
-}
+// Where stack-boots is.
+const bootsEvents, bootsAdmin = "127.0.0.1:9072", "127.0.0.1:9070"
 
-// proxy starts stack-proxy.
-func (b *bootLab) proxy(t *testing.T, socket string) {
+// programs starts stack-boots and stack-proxy.
+func (b *bootLab) programs(t *testing.T, key string) {
 	t.Helper()
 	directory := t.TempDir()
-	program := filepath.Join(directory, "stack-proxy")
-	if out, err := exec.Command("go", "build", "-o", program, "../stack-proxy").CombinedOutput(); err != nil {
-		t.Fatalf("failed to build stack-proxy: %v\n%s", err, out)
+	if out, err := exec.Command("go", "build", "-o", directory, "../stack-proxy", "../stack-boots").CombinedOutput(); err != nil {
+		t.Fatalf("failed to build stack-proxy and stack-boots: %v\n%s", err, out)
 	}
 	files := filepath.Join(directory, "files")
 	if err := os.Mkdir(files, 0o755); err != nil {
@@ -144,31 +138,42 @@ func (b *bootLab) proxy(t *testing.T, socket string) {
 			t.Fatal(err)
 		}
 	}
-	p := exec.Command(program)
-	p.Env = []string{
-		"STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9069", "STACK_PROXY_HEGEL=" + serverIP.String(),
-		"STACK_PROXY_SMEE=" + serverIP.String(), "STACK_PROXY_TINK_SERVER=" + serverIP.String(),
-		"STACK_PROXY_FILES_DIRECTORY=" + files, "STACK_PROXY_DRAIN_GRACE=0s", "STACK_PROXY_DRAIN_TIMEOUT=1s",
-		"STACK_PROXY_BOOTS=true", "STACK_PROXY_BOOTS_SOCKET=" + socket, "STACK_PROXY_BOOTS_POD=pod-a",
+	b.run(t, filepath.Join(directory, "stack-boots"),
+		"STACK_BOOTS_ADMIN_ADDRESS="+bootsAdmin, "STACK_BOOTS_LISTEN_ADDRESS="+bootsEvents, "STACK_BOOTS_KEY_FILE="+key)
+	b.run(t, filepath.Join(directory, "stack-proxy"),
+		"STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9069", "STACK_PROXY_HEGEL="+serverIP.String(),
+		"STACK_PROXY_SMEE="+serverIP.String(), "STACK_PROXY_TINK_SERVER="+serverIP.String(),
+		"STACK_PROXY_FILES_DIRECTORY="+files, "STACK_PROXY_DRAIN_GRACE=0s", "STACK_PROXY_DRAIN_TIMEOUT=1s",
+		"STACK_PROXY_BOOTS_ADDRESS="+bootsEvents, "STACK_PROXY_BOOTS_KEY_FILE="+key)
+	for _, admin := range []string{bootsAdmin, "127.0.0.1:9069"} {
+		testwait.Until(t, admin+" is ready", func() bool { code, _ := b.ask(admin, "/readyz"); return code == http.StatusOK })
 	}
-	p.Stderr = &b.log
+	b.relay.wantMetric(t, `dhcp_relay_boot_events_dropped_total{reason="away"} 0`)
+}
+
+// run runs a program in the pod until the test ends.
+func (b *bootLab) run(t *testing.T, program string, env ...string) {
+	t.Helper()
+	name := filepath.Base(program)
+	p := exec.Command(program)
+	p.Env, p.Stderr = env, &b.log
 	b.pod.Do(t, p.Start)
 	t.Cleanup(func() {
 		_ = p.Process.Signal(syscall.SIGTERM)
 		if err := p.Wait(); err != nil {
-			t.Errorf("stack-proxy ended: %v", err)
+			t.Errorf("%s ended: %v", name, err)
 		}
 		if t.Failed() {
-			t.Logf("stack-proxy's log:\n%s", &b.log)
+			t.Logf("the log of %s and others:\n%s", name, &b.log)
 		}
 	})
-	testwait.Until(t, "stack-proxy is ready", func() bool { code, _ := b.page("/readyz"); return code == http.StatusOK })
-	b.relay.wantMetric(t, `dhcp_relay_boot_events_dropped_total{reason="away"} 0`)
 }
 
-// page is one of stack-proxy's admin port.
-func (b *bootLab) page(path string) (int, string) {
-	response, err := b.relay.http.Get("http://127.0.0.1:9069" + path)
+// page is one of stack-boots' admin port.
+func (b *bootLab) page(path string) (int, string) { return b.ask(bootsAdmin, path) }
+
+func (b *bootLab) ask(admin, path string) (int, string) {
+	response, err := b.relay.http.Get("http://" + admin + path)
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -376,17 +381,18 @@ func (b *bootLab) agent(t *testing.T) {
 	}
 }
 
-// forge writes to the socket what dhcp-relay does not.
-func (b *bootLab) forge(t *testing.T, socket string) {
+// forge speaks to stack-boots without the key.
+func (b *bootLab) forge(t *testing.T) {
 	t.Helper()
-	conn, err := net.Dial("unixgram", socket)
-	if err != nil {
+	var conn net.Conn
+	b.pod.Do(t, func() (err error) {
+		conn, err = net.Dial("tcp", bootsEvents)
+		return err
+	})
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(conn, strings.Repeat("\x01", 4096)); err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	for _, datagram := range []string{"", "DHCPREQUEST", strings.Repeat("\x01", 16<<10)} {
-		if _, err := io.WriteString(conn, datagram); err != nil {
-			t.Fatal(err)
-		}
-	}
+	_, _ = io.Copy(io.Discard, conn) // until it is ended
 }

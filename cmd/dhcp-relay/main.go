@@ -84,8 +84,12 @@ func relays(s *settings, logger *slog.Logger, registry prometheus.Registerer) (
 	var rings []*trace.Ring
 	var helpers []daemon.Task
 	var tell func(*boot.Event)
-	if s.BootsSocket != "" {
-		sender := feed.NewSender(feed.SenderConfig{Socket: s.BootsSocket, Logger: logger, Registerer: registry})
+	if s.BootsAddress != "" {
+		host, _ := os.Hostname()
+		sender := feed.NewSender(feed.SenderConfig{
+			Destination: s.Destination, Program: "dhcp-relay", Pod: host, Metrics: "dhcp_relay",
+			Logger: logger, Registerer: registry,
+		})
 		tell, helpers = sender.Event, []daemon.Task{sender}
 	}
 	for _, config := range s.relays() {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/relay"
 )
@@ -54,7 +55,7 @@ type settings struct {
 	Dhcpv6Options          []relay.SubOption `split_words:"true" desc:"options of RELAY-FORW besides interface-id and the client's MAC address: remote-id, subscriber-id, relay-id"`
 	Dhcpv6EnterpriseNumber uint32            `split_words:"true" default:"0" desc:"enterprise number in front of the DHCPv6 remote-id"`
 
-	BootsSocket string `split_words:"true" desc:"Unix socket of stack-proxy, which shows machines that boot; default it is not told"`
+	feed.Destination
 }
 
 // listener is "name" or "name=link address".
@@ -143,7 +144,8 @@ func (s *settings) only6(option relay.SubOption) bool {
 func (s *settings) Removed() map[string]string {
 	const allRelay = "every replica relays each machine, which takes one of the equal answers"
 	return map[string]string{
-		"PEERS": allRelay, "OWNER_ADDRESS": allRelay, "PPROF": daemon.NoPprof,
+		"BOOTS_SOCKET": "stack-boots shows boots now: " + prefix + "_BOOTS_ADDRESS takes the path of its socket",
+		"PEERS":        allRelay, "OWNER_ADDRESS": allRelay, "PPROF": daemon.NoPprof,
 		"PENDING":          "32768 requests are remembered for their replies",
 		"PENDING_EXPIRY":   "a request is remembered for 10 s",
 		"CLIENT_RATE":      "10 requests a second of one machine are relayed",
@@ -172,6 +174,9 @@ func (s *settings) Validate() error {
 		}
 	}
 	faults = slices.Concat(faults, s.validate6(), s.validateIdle())
+	if err := s.Check(prefix); err != nil {
+		faults = append(faults, err)
+	}
 	seen := map[string]bool{} // what the families share is checked by both
 	return errors.Join(slices.DeleteFunc(faults, func(err error) bool {
 		again := seen[err.Error()]

@@ -1,232 +1,45 @@
 package main
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
-	"errors"
-	"flag"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/url"
+	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tinkerbell/stack/pkg/boot/page"
+	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/daemon"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 const (
-	// bootsTimeout is how long the admin port may take to answer.
-	bootsTimeout = 10 * time.Second
-	// redraw is how often a terminal is drawn anew at most.
-	redraw = 250 * time.Millisecond
-	// maxEvent is the longest event that is read, in bytes.
-	maxEvent = 4 << 20
+	// lineRoom is how many syslog lines may wait to be told to stack-boots: they may be a flood.
+	lineRoom = 1024
+	// bootsRoom is what the queues of events take, in bytes.
+	bootsRoom = 4 << 20
 )
 
-// bootsCommand is the boots page in a terminal.
-type bootsCommand struct {
-	admin  string
-	id     string
-	watch  bool
-	json   bool
-	query  url.Values
-	stdout io.Writer
-	width  int // of the terminal in columns; 0 where there is none
-}
-
-// boots is the command that shows what /boots does: all machines, or one.
-func boots(args []string, stdout, stderr io.Writer) int {
-	var settings config
-	if err := daemon.ParseEnv(prefix, &settings); err != nil {
-		fmt.Fprintf(stderr, "%s: failed to read settings: %v\n", name, err)
-		return 1
-	}
-	c := bootsCommand{query: url.Values{}, stdout: &cleanWriter{w: stdout}, width: columns(stdout)}
-	flags := flag.NewFlagSet(name+" boots", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprintf(stderr, "Usage: %s boots [MAC or address] [flags]\n", name)
-		flags.PrintDefaults()
-	}
-	flags.StringVar(&c.admin, "admin", settings.AdminAddress, "admin address of the running program")
-	flags.BoolVar(&c.watch, "w", false, "go on with what changes")
-	output := flags.String("o", "table", "table or json")
-	filters := map[string]*string{
-		"state": flags.String("state", "", "only machines in this state: stuck, failed, booting, quiet, booted"),
-		"step":  flags.String("step", "", "only machines at this step"),
-		"q":     flags.String("q", "", "only machines with all these words in names, MACs, addresses, files or causes"),
-	}
-	for rest := args; len(rest) > 0; { // flags may follow the machine
-		if err := flags.Parse(rest); errors.Is(err, flag.ErrHelp) {
-			return 0
-		} else if err != nil {
-			return 2
-		}
-		if rest = flags.Args(); len(rest) > 0 {
-			if c.id != "" {
-				fmt.Fprintf(stderr, "%s boots: unexpected argument %q: one machine at most\n", name, rest[0])
-				return 2
-			}
-			c.id, rest = rest[0], rest[1:]
-		}
-	}
-	if c.json = *output == "json"; !c.json && *output != "table" {
-		fmt.Fprintf(stderr, "%s boots: -o %q: neither table nor json\n", name, *output)
-		return 2
-	}
-	for key, value := range filters {
-		if *value != "" {
-			c.query.Set(key, *value)
-		}
-	}
-	ctx, restore := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer restore()
-	if err := c.run(ctx); err != nil && ctx.Err() == nil {
-		fmt.Fprintf(&cleanWriter{w: stderr}, "%s boots: %v\n", name, err)
-		return 1
-	}
-	return 0
-}
-
-func (c *bootsCommand) run(ctx context.Context) error {
-	if c.watch {
-		return c.follow(ctx)
-	}
-	ctx, cancel := context.WithTimeout(ctx, bootsTimeout)
-	defer cancel()
-	path := "/api/v1/boots"
-	if c.id != "" {
-		path += "/" + url.PathEscape(c.id)
-	}
-	body, err := c.get(ctx, path)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	if c.json {
-		var answer json.RawMessage
-		if err := json.NewDecoder(body).Decode(&answer); err != nil {
-			return fmt.Errorf("failed to read the answer: %w", err)
-		}
-		encoder := json.NewEncoder(c.stdout)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(answer)
-	}
-	if c.id != "" {
-		var m page.Machine
-		if err := json.NewDecoder(body).Decode(&m); err != nil {
-			return fmt.Errorf("failed to read the answer: %w", err)
-		}
-		return c.showMachine(m.MachineView, m.Unanswered, time.Now())
-	}
-	var l page.List
-	if err := json.NewDecoder(body).Decode(&l); err != nil {
-		return fmt.Errorf("failed to read the answer: %w", err)
-	}
-	return c.showList(l.Machines, l.Unanswered, l.Now)
-}
-
-// get asks the admin port. Its answer is to be closed.
-func (c *bootsCommand) get(ctx context.Context, path string) (io.ReadCloser, error) {
-	host, port, err := net.SplitHostPort(c.admin)
-	if err != nil {
-		return nil, fmt.Errorf("failed to parse admin address %q: %w", c.admin, err)
-	}
-	if host == "" {
-		host = "localhost"
-	}
-	where := "http://" + net.JoinHostPort(host, port) + path
-	if len(c.query) > 0 {
-		where += "?" + c.query.Encode()
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("failed to ask the admin port at %s: %w", c.admin, err)
-	}
-	if response.StatusCode == http.StatusOK {
-		return response.Body, nil
-	}
-	defer response.Body.Close()
-	var problem page.Problem
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<12))
-	if json.Unmarshal(text, &problem) != nil || problem.Detail == "" {
-		if problem.Detail = response.Status; response.StatusCode == http.StatusNotFound {
-			problem.Detail = "it shows no boots: STACK_PROXY_BOOTS is off, or it is another program"
-		}
-	}
-	return nil, errors.New(problem.Detail)
-}
-
-// follow shows what there is, and then what changes, until the stream ends.
-func (c *bootsCommand) follow(ctx context.Context) error {
-	if c.id != "" {
-		c.query.Set("id", c.id)
-	}
-	body, err := c.get(ctx, "/api/v1/events")
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	lines := make(chan []byte)
-	failed := make(chan error, 1)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { // it ends when the body is closed
-		defer close(lines)
-		scanner := bufio.NewScanner(body)
-		scanner.Buffer(nil, maxEvent)
-		for scanner.Scan() {
-			select {
-			case lines <- append([]byte(nil), scanner.Bytes()...):
-			case <-ctx.Done():
-				return
-			}
-		}
-		failed <- scanner.Err()
-	}()
-	w := newWatched(c)
-	ticker := time.NewTicker(redraw)
-	defer ticker.Stop()
-	for {
-		select {
-		case line, ok := <-lines:
-			if !ok {
-				return fmt.Errorf("the stream of events has ended: %w", errors.Join(<-failed, io.ErrUnexpectedEOF))
-			}
-			if err := w.take(line); err != nil {
-				return err
-			}
-		case <-ticker.C:
-			if err := w.draw(); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// columns is how wide the terminal is; 0 where the output is none.
-func columns(w io.Writer) int {
-	f, ok := w.(*os.File)
-	if !ok {
+// bootsMemory is what it takes to tell of boots, in bytes.
+func (c *config) bootsMemory() int64 {
+	if c.BootsAddress == "" {
 		return 0
 	}
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return 0
+	return bootsRoom
+}
+
+// boots makes what tells stack-boots of machines, where it is asked for.
+func (c *config) boots(logger *slog.Logger, registry prometheus.Registerer) (record.Sink, []daemon.Task) {
+	if c.BootsAddress == "" {
+		return nil, nil
 	}
-	return max(int(size.Col), 80)
+	host, _ := os.Hostname()
+	sender := feed.NewSender(feed.SenderConfig{
+		Destination: c.Destination, Program: name, Pod: host, Metrics: "stack_proxy", Lines: lineRoom,
+		Logger: logger, Registerer: registry,
+	})
+	boots := record.NewBoots(sender.Event, sender.Line)
+	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "stack_proxy_boot_events_spared_total",
+		Help: "Ordinary requests of one client beyond those that tell anything of its boot.",
+	}, func() float64 { return float64(boots.Spared()) }))
+	return boots.Record, []daemon.Task{sender}
 }

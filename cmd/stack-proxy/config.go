@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/setting"
+	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/route"
 )
@@ -36,19 +37,20 @@ type config struct {
 	CatchAnswers    bool           `split_words:"true" default:"false" desc:"take every UDP datagram that comes in for another host, so that answers to machines reach tftp routes with source: transparent; for a pod's own network only (docs/tftp.md)"`
 	DrainGrace      time.Duration  `split_words:"true" default:"5s" desc:"after SIGTERM, how long new connections are still taken"`
 	DrainTimeout    time.Duration  `split_words:"true" default:"30s" desc:"after that, how long what is open may go on"`
-	BootsConfig
-	SignalsConfig
+	feed.Destination
 }
 
 // Removed implements the list that daemon.ParseEnv asks for.
 func (c *config) Removed() map[string]string {
 	const (
-		https   = "write the https route into " + prefix + "_ROUTES_FILE (docs/stack-proxy.md#tinkerbell)"
-		journal = "leave it out: " + prefix + "_BOOTS_MEMORY bounds all that is kept"
+		https = "write the https route into " + prefix + "_ROUTES_FILE (docs/stack-proxy.md#tinkerbell)"
+		boots = "stack-boots shows boots now, a program of its own: " + prefix + "_BOOTS_ADDRESS is where it hears of them"
 	)
 	return map[string]string{
 		"CERTIFICATE_FILE": https, "KEY_FILE": https, "TINKERBELL_CA": https, "TINKERBELL_NAME": https,
-		"BOOTS_MACHINES": journal, "BOOTS_EACH": journal, "BOOTS_ANSWERS": journal, "BOOTS_LINES": journal,
+		"BOOTS": boots, "BOOTS_SOCKET": boots, "BOOTS_POD": boots, "BOOTS_REPLICAS": boots, "BOOTS_RELAY": boots,
+		"BOOTS_MEMORY": boots, "BOOTS_KUBERNETES": boots, "BOOTS_NAMESPACES": boots,
+		"BOOTS_MACHINES": boots, "BOOTS_EACH": boots, "BOOTS_ANSWERS": boots, "BOOTS_LINES": boots,
 		"RESOLV_CONF": "leave it out: name servers are those of /etc/resolv.conf",
 		"PPROF":       daemon.NoPprof,
 	}
@@ -90,9 +92,7 @@ func (c *config) Validate() error {
 				"name the outer proxy's own addresses", prefix)
 		}
 	}
-	c.BootsConfig.faults(fault)
-	c.SignalsConfig.faults(c.Boots, fault)
-	return errors.Join(faults...)
+	return errors.Join(append(faults, c.Check(prefix))...)
 }
 
 // defaults are what the settings mean for routes.

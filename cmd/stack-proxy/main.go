@@ -30,8 +30,6 @@ const (
   check [-f FILE]   say what is wrong with a routes file, with lines and fields, and print the effective table;
                     -files also reads the certificates, keys, key sets and directories that it names
   schema            print the JSON schema of a routes file, for editors
-  boots [MACHINE]   show machines that boot, of a running stack-proxy: all, or one by its MAC;
-                    -w goes on with what changes, -o json prints the API's answers
   fetch [-f FILE]   bring the OS files up to date once, and exit; -rollback goes back to the files before
 
 The routes and the artifacts file are read again when they change and on SIGHUP; a wrong one changes nothing.
@@ -50,8 +48,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 			return check(args[1:], stdout, stderr)
 		case "schema":
 			return schema(args[1:], stdout, stderr)
-		case "boots":
-			return boots(args[1:], stdout, stderr)
 		case "fetch":
 			return fetchOnce(args[1:], stderr)
 		}
@@ -79,13 +75,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	c.sayMissing(table, logger)
-	seen, err := newView(&c, os.Getenv, logger, registry)
-	if err != nil {
-		logger.Error("failed to start", "error", err)
-		return 1
-	}
+	sink, helpers := c.boots(logger, registry)
 	options := proxy.Options{
-		Sink:         seen.sink,
+		Sink:         sink,
 		Table:        table,
 		CatchAnswers: c.CatchAnswers,
 		Resolver:     &endpoint.Resolver{Logger: logger},
@@ -103,8 +95,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	reloader := &proxy.Reloader{Proxy: p, File: routesFile, Load: c.table, Logger: logger}
-	tasks := append(daemon.Beside([]daemon.Task{p}, logger, seen.helpers...), reloader)
-	handlers := seen.pages(map[string]http.Handler{"GET /routes": p})
+	tasks := append(daemon.Beside([]daemon.Task{p}, logger, helpers...), reloader)
+	handlers := map[string]http.Handler{"GET /routes": p}
 	if files != nil {
 		again := &fetch.Reloader{Fetcher: files, File: artifactsFile, Load: c.artifacts, Logger: logger}
 		tasks, handlers["GET /artifacts"] = append(tasks, c.background(files), again), files

@@ -100,6 +100,7 @@ func TestProgramsLinkOnlyWhatTheyNeed(t *testing.T) {
 	forbidden := map[string][]string{
 		"cmd/broadcast-init": {"net/http", "k8s.io/client-go/rest", "github.com/prometheus/client_golang/prometheus"},
 		"cmd/dhcp-relay":     {"k8s.io/client-go/rest", "net/http/httputil", "github.com/insomniacslk/dhcp/dhcpv4/server4"},
+		"cmd/stack-proxy":    {"go.opentelemetry.io/otel", "k8s.io/client-go/tools/record", module + "pkg/boot/journal"},
 	}
 	packages := list(t)
 	for program, paths := range forbidden {
@@ -126,7 +127,7 @@ func TestEngineNeitherCountsNorLogs(t *testing.T) {
 
 // Only main exits or reads the environment; linting holds the rest of the tree to it, this the size of main.
 func TestMainIsShort(t *testing.T) {
-	for _, program := range []string{"broadcast-init", "dhcp-relay", "stack-lb", "stack-proxy"} {
+	for _, program := range []string{"broadcast-init", "dhcp-relay", "stack-boots", "stack-lb", "stack-proxy"} {
 		text, err := os.ReadFile("../../cmd/" + program + "/main.go")
 		if err != nil {
 			t.Error(err)

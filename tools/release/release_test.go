@@ -122,7 +122,7 @@ func digest(n string) string { return "sha256:" + strings.Repeat(n, 64) }
 
 func images(registry string) map[string]pushed {
 	list := make(map[string]pushed)
-	for i, program := range []string{"broadcast-init", "dhcp-relay", "stack-lb", "stack-probe", "stack-proxy"} {
+	for i, program := range []string{"broadcast-init", "dhcp-relay", "stack-boots", "stack-lb", "stack-probe", "stack-proxy"} {
 		list[program] = pushed{
 			Repository: registry + "/stack/" + program, Tag: "v1.2.3", Digest: digest(string(rune('a' + i))), SBOM: "x",
 		}
@@ -154,16 +154,17 @@ func TestChartNamesTheImages(t *testing.T) {
 repository: "me/stack"
 broadcast-init: "` + digest("a") + `"
 dhcp-relay: "` + digest("b") + `"
-stack-proxy: "` + digest("e") + `"
-stack-lb: "` + digest("c") + `"
-stack-probe: "` + digest("d") + `"`
+stack-proxy: "` + digest("f") + `"
+stack-boots: "` + digest("c") + `"
+stack-lb: "` + digest("d") + `"
+stack-probe: "` + digest("e") + `"`
 	if diff := cmp.Diff(want, changed("values.yaml")); diff != "" {
 		t.Errorf("values.yaml (-want +got):\n%s", diff)
 	}
 	got := changed("Chart.yaml")
 	for _, want := range []string{
 		"version: \"9.8.7\"\n", "appVersion: \"v9.8.7\"\n", "artifacthub.io/images: |\n- name: broadcast-init\n",
-		"image: registry.example:5000/me/stack/stack-proxy:v1.2.3@" + digest("e") + "\n",
+		"image: registry.example:5000/me/stack/stack-proxy:v1.2.3@" + digest("f") + "\n",
 	} {
 		if !strings.Contains(got+"\n", want) {
 			t.Errorf("no %q in what changed in Chart.yaml:\n%s", want, got)
@@ -263,7 +264,7 @@ func TestAnnotationsOfThePackage(t *testing.T) {
 		}
 		var list []struct{ Name, Image string }
 		must(t, yaml.Unmarshal([]byte(chart.Annotations["artifacthub.io/images"]), &list))
-		if len(list) != 5 || !strings.Contains(list[0].Image, "@sha256:") {
+		if len(list) != 6 || !strings.Contains(list[0].Image, "@sha256:") {
 			t.Errorf("%s: images %v", version, list)
 		}
 	}
@@ -330,7 +331,7 @@ func TestChartsThatCannotBeChanged(t *testing.T) {
 	}{
 		"no image":                   {"a: b\n", images("r.example/x")},
 		"image has no broadcast":     {"a: b\nimage:\n  registry: \"\"\n", images("r.example/x")},
-		"not beside":                 {"a: b\nimage:\n  broadcast-init: x\n  dhcp-relay: x\n  stack-lb: x\n  stack-probe: x\n", apart},
+		"not beside":                 {"a: b\nimage:\n  broadcast-init: x\n  dhcp-relay: x\n  stack-boots: x\n  stack-lb: x\n  stack-probe: x\n", apart},
 		"is not a registry and a pa": {"a: b\nimage:\n  registry: \"\"\n", nil},
 	} {
 		if _, err := withImages(test.values, test.images); err == nil || !strings.Contains(err.Error(), want) {
@@ -374,9 +375,10 @@ func TestArtifacts(t *testing.T) {
 	must(t, err)
 	want := "image r.example:5000/stack/broadcast-init@" + digest("a") + " x\n" +
 		"image r.example:5000/stack/dhcp-relay@" + digest("b") + " x\n" +
-		"image r.example:5000/stack/stack-lb@" + digest("c") + " x\n" +
-		"image r.example:5000/stack/stack-probe@" + digest("d") + " x\n" +
-		"image r.example:5000/stack/stack-proxy@" + digest("e") + " x\n" +
+		"image r.example:5000/stack/stack-boots@" + digest("c") + " x\n" +
+		"image r.example:5000/stack/stack-lb@" + digest("d") + " x\n" +
+		"image r.example:5000/stack/stack-probe@" + digest("e") + " x\n" +
+		"image r.example:5000/stack/stack-proxy@" + digest("f") + " x\n" +
 		"chart r.example:5000/charts/stack@" + digest("e") + " -\n"
 	if diff := cmp.Diff(want, out); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -212,11 +212,30 @@ of a row of the same name. What is empty or false is the program's default and l
 {{- define "stack.serviceAccount" -}}
 {{- if .v.serviceAccount.name -}}
 {{- .v.serviceAccount.name -}}
-{{- else if or .v.serviceAccount.create .v.services .v.hardware -}}
+{{- else if or .v.serviceAccount.create .v.services -}}
 {{- include "stack.fullname" .root -}}
 {{- else -}}
 default
 {{- end -}}
+{{- end -}}
+
+{{/* stack-boots' name, which is that of all that it has. */}}
+{{- define "stack.bootsName" -}}
+{{- printf "%s-boots" (include "stack.fullname" .) -}}
+{{- end -}}
+
+{{/* The pod of stack-boots. */}}
+{{- define "stack.bootsLabels" -}}
+{{ include "stack.releaseLabels" . }}
+app.kubernetes.io/component: boots
+{{- end -}}
+
+{{/* The volume with the key that stack-boots believes. Takes root and v. */}}
+{{- define "stack.bootsKey" -}}
+name: boots
+secret:
+  secretName: {{ .v.boots.keySecret | default (include "stack.bootsName" .root) | quote }}
+  items: [{key: key, path: key}]
 {{- end -}}
 
 {{/* The pods of stack-lb. */}}

@@ -1,16 +1,103 @@
-// Package feed brings events to the journal: those of dhcp-relay by a Unix datagram socket in a volume that both
-// containers of the pod mount, and those of stack-proxy itself, in the order of their times.
+// Package feed brings events of boots from dhcp-relay and stack-proxy to stack-boots, and into the order of their
+// times.
 //
-// Neither end ever waits for the other. What finds no room is counted and dropped; what is not an event of dhcp-relay
-// is refused and counted. Nothing comes back by the socket: whoever could write to it could confuse what is shown, and
-// nothing else.
+// A program tells its events over a stream: TCP, or a Unix socket in a directory that only the stack's programs mount.
+//
+//	receiver: magic (8) | nonce (16)
+//	sender:   frame: who it is; then frames of events, each of which waits for its answer
+//	receiver: a byte for each frame: taken, or refused
+//
+//	frame: length of the body (4) | body | HMAC-SHA-256 of nonce, number of the frame in this stream and body (first 16)
+//
+// Only programs that have the key are believed: without it no frame is read, and one that was recorded is worth nothing
+// in another stream or at another place. Whoever forwards a stream may read it, and may end it.
+//
+// No program ever waits for stack-boots: what finds no room in the sender's queue is dropped and counted, and the count
+// is told. What was sent and not answered is sent again, and taken once.
 package feed
 
-import "time"
-
-const (
-	// datagramMost is how long a datagram with events may be, in bytes.
-	datagramMost = 16 << 10
-	// Every is how often queues are looked into: no packet wakes their readers.
-	Every = 100 * time.Millisecond
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"time"
 )
+
+// Every is how often queues are looked into: no packet wakes their readers.
+const Every = 100 * time.Millisecond
+
+// networkOf is the kind of an address: a path is of a Unix socket, all else is host:port.
+func networkOf(address string) string {
+	if strings.HasPrefix(address, "/") {
+		return "unix"
+	}
+	return "tcp"
+}
+
+// Destination is where a program tells of boots, for its settings to embed.
+type Destination struct {
+	BootsAddress string `split_words:"true" desc:"where stack-boots hears of machines that boot: host:port, or the path of its Unix socket; default it is not told (docs/boots.md)"`
+	BootsKeyFile string `split_words:"true" desc:"file with the key that stack-boots has too, at least 16 bytes; needed for host:port"`
+}
+
+// Check finds a destination that cannot be. Prefix begins the names of the program's variables.
+func (d Destination) Check(prefix string) error {
+	return CheckAddress(prefix+"_BOOTS_ADDRESS", d.BootsAddress, prefix+"_BOOTS_KEY_FILE", d.BootsKeyFile)
+}
+
+// CheckAddress finds an address that cannot be, or that needs a key and has none. Each is named by its variable.
+func CheckAddress(variable, address, keyVariable, keyFile string) error {
+	if address == "" && keyFile == "" || address != "" && networkOf(address) == "unix" {
+		return nil
+	}
+	if address == "" {
+		return fmt.Errorf("%s=%q: goes with %s", keyVariable, keyFile, variable)
+	}
+	if _, port, err := net.SplitHostPort(address); err != nil || port == "" {
+		return fmt.Errorf("%s=%q: neither host:port nor the path of a Unix socket", variable, address)
+	}
+	if keyFile == "" {
+		return fmt.Errorf("%s=%q: whoever reaches it would be believed: set %s", variable, address, keyVariable)
+	}
+	return nil
+}
+
+// shortestKey is how long a key has to be, in bytes.
+const shortestKey = 16
+
+// readKey reads the key anew, so that one that is replaced counts for the next stream. Without a file it is empty.
+func readKey(file string) ([]byte, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the key of boots: %w", err)
+	}
+	key := []byte(strings.TrimSpace(string(text)))
+	if len(key) < shortestKey {
+		return nil, fmt.Errorf("failed to read the key of boots: %s has %d bytes, fewer than %d",
+			file, len(key), shortestKey)
+	}
+	return key, nil
+}
+
+// remove takes away a socket that nobody has any more, and nothing else.
+func remove(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("failed to look for the socket of boots: %w", err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("failed to open the socket of boots: %s is there, and is no socket", path)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("failed to replace the socket of boots: %w", err)
+	}
+	return nil
+}

@@ -3,6 +3,8 @@ package feed
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -43,7 +45,7 @@ func (h *heard) all() []uint32 {
 }
 
 // socket is a path that is short enough for a Unix socket.
-func socket(t *testing.T) string {
+func socket(t testing.TB) string {
 	t.Helper()
 	directory, err := os.MkdirTemp("", "boots")
 	if err != nil {
@@ -53,8 +55,19 @@ func socket(t *testing.T) string {
 	return filepath.Join(directory, "events.sock")
 }
 
+func keyFile(t testing.TB, key string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(path, []byte(key+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+const goodKey = "0123456789abcdef"
+
 // run runs a task until it is stopped.
-func run(t *testing.T, task interface{ Run(context.Context) error }) (stop func()) {
+func run(t testing.TB, task interface{ Run(context.Context) error }) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -69,189 +82,340 @@ func run(t *testing.T, task interface{ Run(context.Context) error }) (stop func(
 	return stop
 }
 
-func listen(t *testing.T, path string) (*Receiver, *heard) {
+func listen(t testing.TB, address, key string) (*Receiver, *heard) {
 	t.Helper()
 	h := new(heard)
-	r, err := Listen(path, h.event)
+	r, err := Listen(ReceiverConfig{Address: address, KeyFile: key, Record: h.event})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r, h
 }
 
+func sender(address string, c SenderConfig) *Sender {
+	c.BootsAddress, c.Program, c.Metrics = address, "dhcp-relay", "dhcp_relay"
+	return NewSender(c)
+}
+
+func (s *Sender) droppedFor(reason string) float64 {
+	return testutil.ToFloat64(s.dropped.WithLabelValues(reason))
+}
+
 func discover(xid uint32) *boot.Event {
-	e := &boot.Event{Kind: boot.DHCPRequest, At: int64(xid), DHCP: 1, MAC: [6]byte{0x52, 0x54, 0, 0x5e, 0, 1}, XID: xid}
+	e := &boot.Event{Kind: boot.DHCPRequest, At: time.Now().UnixNano(), DHCP: 1, MAC: [6]byte{0x52, 0x54, 0, 0x5e, 0, 1}, XID: xid}
 	boot.SetText(e, boot.VendorClass, 64, "PXEClient:Arch:00007:UNDI:003016")
 	boot.SetText(e, boot.Place, 16, "macvlan0")
 	return e
 }
 
-// TestFeed: events arrive whole, in order and batched, and the last ones at the end, too.
+// TestFeed: events arrive whole and in order over both kinds of address, and the last ones at the end, too.
 func TestFeed(t *testing.T) {
-	path := socket(t)
-	r, h := listen(t, path)
-	stopReceiver := run(t, r)
-	s := NewSender(SenderConfig{Socket: path, Queue: 1024, Registerer: prometheus.NewRegistry()})
-	stop := run(t, s)
-	const most = 1000 // some ten datagrams
-	for xid := range uint32(most) {
-		s.Event(discover(xid))
-	}
-	testwait.Until(t, "all arrive", func() bool { return len(h.all()) == most })
-	s.Event(discover(most))
-	stop()
-	testwait.Until(t, "the last arrives", func() bool { return len(h.all()) == most+1 })
-	stopReceiver()
-	for i, xid := range h.all() {
-		if xid != uint32(i) {
-			t.Fatalf("event %d is %d", i, xid)
-		}
-	}
-	if want := discover(most); h.last != *want {
-		t.Errorf("got %+v, want %+v", h.last, want)
-	}
-	if got := testutil.ToFloat64(s.sent); got != most+1 || r.Refused() != 0 {
-		t.Errorf("%v sent, %d refused", got, r.Refused())
+	for name, test := range map[string]struct {
+		address func(*testing.T) string
+		key     string
+	}{
+		"Unix socket": {func(t *testing.T) string { return socket(t) }, ""},
+		"network":     {func(*testing.T) string { return "127.0.0.1:0" }, goodKey},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := ""
+			if test.key != "" {
+				key = keyFile(t, test.key)
+			}
+			r, h := listen(t, test.address(t), key)
+			stopReceiver := run(t, r)
+			s := sender(r.Addr().String(), SenderConfig{Destination: Destination{BootsKeyFile: key}, Pod: "pod-1", Lines: 16, Registerer: prometheus.NewRegistry()})
+			stop := run(t, s)
+			const most = 1000 // some five frames
+			for xid := range uint32(most) {
+				s.Event(discover(xid))
+			}
+			testwait.Until(t, "all arrive", func() bool { return len(h.all()) == most })
+			want := discover(most)
+			s.Line(want)
+			stop()
+			stopReceiver()
+			for i, xid := range h.all() {
+				if xid != uint32(i) {
+					t.Fatalf("event %d is %d", i, xid)
+				}
+			}
+			if len(h.all()) != most+1 || h.last != *want {
+				t.Errorf("%d events, the last %+v, want %+v", len(h.all()), h.last, want)
+			}
+			if got := testutil.ToFloat64(s.sent); got != most+1 || r.Refused() != 0 || r.Received() != most+1 {
+				t.Errorf("%v sent, %d refused, %d received", got, r.Refused(), r.Received())
+			}
+			sources := r.Sources()
+			if len(sources) != 1 || sources[0].Program != "dhcp-relay" || sources[0].Pod != "pod-1" || sources[0].Heard || sources[0].Lost != 0 {
+				t.Errorf("sources: %+v", sources)
+			}
+		})
 	}
 }
 
-// TestSenderWithoutReceiver: events are held for a while, dropped and counted then, and nobody waits. A receiver that
-// comes, and one that replaces it, get what is told from then on.
+// TestSenderWithoutReceiver: events are held for a minute, dropped and counted then, and nobody waits. A receiver that
+// comes, and one that replaces it, get what is told from then on, and the first of them how much was lost meanwhile.
 func TestSenderWithoutReceiver(t *testing.T) {
-	path, now := socket(t), time.Now()
+	path := socket(t)
 	var log bytes.Buffer
-	s := NewSender(SenderConfig{Socket: path, Queue: 8, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	s.away = now
-	dropped := func(reason string) float64 { return testutil.ToFloat64(s.dropped.WithLabelValues(reason)) }
+	s := sender(path, SenderConfig{Queue: 8, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	for xid := range uint32(11) {
 		s.Event(discover(xid))
 	}
-	s.turn(now.Add(holdFor - 1))
-	if dropped(droppedFull) != 3 || dropped(droppedAway) != 0 || log.Len() > 0 {
-		t.Errorf("held: %v, %v dropped, log %q", dropped(droppedFull), dropped(droppedAway), &log)
+	ctx := t.Context()
+	s.turn(ctx)
+	if s.droppedFor(droppedFull) != 3 || s.droppedFor(droppedAway) != 0 || log.Len() > 0 {
+		t.Errorf("held: %v, %v dropped, log %q", s.droppedFor(droppedFull), s.droppedFor(droppedAway), &log)
 	}
-	s.turn(now.Add(holdFor))
-	s.turn(now.Add(2 * holdFor))
-	if dropped(droppedAway) != 8 || strings.Count(log.String(), "nobody takes events of boots") != 1 {
-		t.Errorf("away: %v dropped, log %q", dropped(droppedAway), &log)
+	long := func() { s.away, s.tried = s.away.Add(-holdFor), time.Time{} }
+	long()
+	s.turn(ctx)
+	s.turn(ctx)
+	if s.droppedFor(droppedAway) != 8 || strings.Count(log.String(), "stack-boots does not take events") != 1 {
+		t.Errorf("away: %v dropped, log %q", s.droppedFor(droppedAway), &log)
 	}
 	for round := range uint32(3) { // the first comes, the others replace it
-		r, h := listen(t, path)
+		r, h := listen(t, path, "")
 		stop := run(t, r)
 		s.Event(discover(100 + round))
-		now = now.Add(3 * holdFor)
-		s.turn(now) // finds that the one before has gone
-		s.turn(now.Add(Every))
-		testwait.Until(t, "a receiver hears", func() bool { return len(h.all()) == 1 && h.all()[0] == 100+round })
-		stop()
-	}
-	if dropped(droppedAway) != 8 || !strings.Contains(log.String(), "boots are sent again") {
-		t.Errorf("%v dropped, log %q", dropped(droppedAway), &log)
-	}
-	_ = s.conn.Close()
-}
-
-// TestReceiverIsGone: when Run has returned, no sender takes its socket for a receiver's any more.
-func TestReceiverIsGone(t *testing.T) {
-	path := socket(t)
-	for range 200 {
-		r, _ := listen(t, path)
-		stop := run(t, r)
-		conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
-		if err != nil {
-			t.Fatal(err)
+		s.tried = time.Time{}
+		s.turn(ctx) // finds that the one before has gone
+		s.tried = time.Time{}
+		s.turn(ctx)
+		if all := h.all(); len(all) != 1 || all[0] != 100+round {
+			t.Errorf("round %d: heard %v", round, all)
 		}
 		stop()
-		if _, err := conn.Write([]byte{0}); err == nil {
-			t.Fatal("the kernel took a datagram for a receiver that has ended")
-		}
-		_ = conn.Close()
 	}
+	if s.droppedFor(droppedAway) != 8 || !strings.Contains(log.String(), "boots are told again") || s.head.lost != 11 {
+		t.Errorf("%v dropped, %d told as lost, log %q", s.droppedFor(droppedAway), s.head.lost, &log)
+	}
+	s.close()
 }
 
-// TestSlowReceiver: one that does not read holds nobody up. What finds no room is dropped and counted, what found some
-// arrives.
+// TestSlowReceiver: one that does not read holds nobody up. What finds no room is dropped and counted by both, what
+// found some arrives.
 func TestSlowReceiver(t *testing.T) {
-	path := socket(t)
-	r, h := listen(t, path)
-	s := NewSender(SenderConfig{Socket: path, Queue: 64})
-	told, now := 0, time.Now()
-	for s.queue.Dropped() == 0 {
-		for range 64 {
-			s.Event(discover(uint32(told)))
-			told++
-		}
-		s.turn(now)
-		if told > 1<<20 {
-			t.Fatal("a receiver that does not read takes everything")
-		}
+	r, h := listen(t, socket(t), "")
+	s := sender(r.Addr().String(), SenderConfig{Queue: 64})
+	stopSender := run(t, s)
+	told := uint32(0)
+	for s.events.Dropped() == 0 {
+		s.Event(discover(told))
+		told++
 	}
-	s.turn(now)
 	stop := run(t, r)
-	testwait.Until(t, "the rest is sent", func() bool { s.turn(now); return s.events == 0 })
-	arrived := func() int { return len(h.all()) }
-	lost := int(testutil.ToFloat64(s.dropped.WithLabelValues(droppedFull)))
-	testwait.Until(t, "what was not dropped arrives", func() bool { return arrived()+lost == told })
+	testwait.Until(t, "what was not dropped arrives", func() bool {
+		return len(h.all()) > 0 && len(h.all())+int(s.droppedFor(droppedFull)) == int(told)
+	})
+	stopSender()
 	stop()
-	if lost == 0 || arrived() == 0 || r.Refused() != 0 {
-		t.Errorf("%d told, %d lost, %d arrived, %d refused", told, lost, arrived(), r.Refused())
+	if r.Refused() != 0 {
+		t.Errorf("%d told, %d refused", told, r.Refused())
 	}
-	_ = s.conn.Close()
 }
 
-// TestForgedDatagrams: what dhcp-relay does not send is refused and counted, and the next good one is taken.
-func TestForgedDatagrams(t *testing.T) {
-	encode := func(events ...*boot.Event) (b []byte) {
-		for _, e := range events {
-			b, _ = e.AppendBinary(b)
-		}
-		return b
+// TestLossIsTold: what a program drops while it is heard is known to the receiver, and since when.
+func TestLossIsTold(t *testing.T) {
+	r, h := listen(t, socket(t), "")
+	run(t, r)
+	s := sender(r.Addr().String(), SenderConfig{Queue: 4})
+	defer s.close()
+	s.turn(t.Context())
+	for xid := range uint32(9) {
+		s.Event(discover(xid))
 	}
-	good := encode(discover(1))
-	another := bytes.Clone(good)
-	another[0]++ // the version
+	s.turn(t.Context())
+	if len(h.all()) != 4 || r.Lost() != 5 || r.Sources()[0].Lost != 5 || r.Sources()[0].LostAt.IsZero() || !r.Sources()[0].Heard {
+		t.Errorf("heard %v, lost %d: %+v", h.all(), r.Lost(), r.Sources())
+	}
+}
+
+// TestAnswerThatIsLost: a frame that was taken, and whose answer did not come, is sent again with more and taken once.
+func TestAnswerThatIsLost(t *testing.T) {
+	r, h := listen(t, socket(t), "")
+	run(t, r)
+	s := sender(r.Addr().String(), SenderConfig{})
+	defer s.close()
+	s.Event(discover(1))
+	s.Event(discover(2))
+	s.turn(t.Context())
+	s.head.number -= 2 // as if it had not been answered
+	for xid := range uint32(3) {
+		s.body, _ = discover(xid + 1).AppendBinary(s.body)
+	}
+	s.held = 3
+	s.close()
+	s.tried = time.Time{}
+	s.turn(t.Context())
+	if got := h.all(); len(got) != 3 || got[2] != 3 {
+		t.Errorf("heard %v", got)
+	}
+}
+
+// TestOnlyThoseWithTheKeyAreBelieved, and a key that is replaced counts for the next stream.
+func TestOnlyThoseWithTheKeyAreBelieved(t *testing.T) {
+	key := keyFile(t, goodKey)
+	r, h := listen(t, "127.0.0.1:0", key)
+	run(t, r)
+	other := keyFile(t, "another key of ours")
+	var log bytes.Buffer
+	s := sender(r.Addr().String(), SenderConfig{
+		Destination: Destination{BootsKeyFile: other}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	defer s.close()
+	s.away = time.Now().Add(-warnAfter)
+	s.Event(discover(1))
+	s.turn(t.Context())
+	if r.Refused() != 1 || len(h.all()) != 0 || !strings.Contains(log.String(), "is the key the same") {
+		t.Errorf("%d refused, heard %v, log %q", r.Refused(), h.all(), &log)
+	}
+	if err := os.WriteFile(other, []byte(goodKey), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.tried = time.Time{}
+	s.turn(t.Context())
+	if got := h.all(); len(got) != 1 {
+		t.Errorf("with the key: heard %v, log %q", got, &log)
+	}
+}
+
+// TestForgedStreams: what is not of a program that has the key is refused, recorded streams and changed frames too.
+func TestForgedStreams(t *testing.T) {
+	encoded, _ := discover(1).AppendBinary(nil)
+	body := append(head{}.append(nil), encoded...)
+	who := hello{program: "dhcp-relay"}.append(nil)
+	type stream func(*signer) []byte
 	tests := map[string]struct {
-		datagram []byte
-		heard    int
+		say     stream
+		refused uint64
+		heard   int
 	}{
-		"empty":                    {nil, 0},
-		"text":                     {[]byte("GET / HTTP/1.1\r\n\r\n"), 0},
-		"another version":          {another, 0},
-		"cut":                      {good[:len(good)-1], 0},
-		"more behind it":           {append(bytes.Clone(good), 0xff), 1},
-		"of the proxy":             {encode(&boot.Event{Kind: boot.TFTP, Outcome: boot.Done}), 0},
-		"an outcome of the proxy":  {encode(&boot.Event{Kind: boot.DHCPRequest, Outcome: boot.Done}), 0},
-		"too long":                 {bytes.Repeat(good, datagramMost/len(good)+1), 0},
-		"noughts":                  {make([]byte, 4096), 0},
-		"all bits":                 {bytes.Repeat([]byte{0xff}, 4096), 0},
-		"one of the proxy, hidden": {encode(discover(1), &boot.Event{Kind: boot.Syslog}), 1},
+		"whole":                {func(s *signer) []byte { return s.seal(s.seal(nil, who), body) }, 0, 1},
+		"nothing":              {func(*signer) []byte { return nil }, 0, 0},
+		"text":                 {func(*signer) []byte { return []byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n") }, 1, 0},
+		"noughts":              {func(*signer) []byte { return make([]byte, 4096) }, 1, 0},
+		"another stream's":     {func(s *signer) []byte { s.nonce[0]++; return s.seal(nil, who) }, 1, 0},
+		"a frame twice":        {func(s *signer) []byte { f := s.seal(nil, who); return append(f, f...) }, 1, 0},
+		"a changed event":      {func(s *signer) []byte { f := s.seal(s.seal(nil, who), body); f[len(f)-codeSize-1]++; return f }, 1, 0},
+		"who, cut":             {func(s *signer) []byte { return s.seal(nil, who[:len(who)-1]) }, 1, 0},
+		"who, too long":        {func(s *signer) []byte { return s.seal(nil, make([]byte, helloMost+1)) }, 1, 0},
+		"a frame, too long":    {func(s *signer) []byte { return s.seal(s.seal(nil, who), make([]byte, bodyMost+1)) }, 1, 0},
+		"an event, cut":        {func(s *signer) []byte { return s.seal(s.seal(nil, who), body[:len(body)-1]) }, 1, 0},
+		"more behind an event": {func(s *signer) []byte { return s.seal(s.seal(nil, who), append(bytes.Clone(body), 9)) }, 1, 0},
+		"no head":              {func(s *signer) []byte { return s.seal(s.seal(nil, who), body[:headSize-1]) }, 1, 0},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			path := socket(t)
-			r, h := listen(t, path)
-			run(t, r)
-			conn, err := net.Dial("unixgram", path)
+			r, h := listen(t, socket(t), "")
+			stop := run(t, r)
+			conn, err := net.Dial("unix", r.Addr().String())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			for _, datagram := range [][]byte{test.datagram, encode(discover(7))} {
-				if _, err := conn.Write(datagram); err != nil {
-					t.Fatal(err)
-				}
+			var greeting [len(magic) + nonceSize]byte
+			if _, err := io.ReadFull(conn, greeting[:]); err != nil || string(greeting[:len(magic)]) != magic {
+				t.Fatalf("greeting %q, %v", greeting, err)
 			}
-			testwait.Until(t, "both are read", func() bool { all := h.all(); return len(all) > 0 && all[len(all)-1] == 7 })
-			if got := len(h.all()) - 1; got != test.heard || r.Refused() != 1 {
+			_, _ = conn.Write(test.say(newSigner(nil, [nonceSize]byte(greeting[len(magic):]))))
+			_ = conn.(*net.UnixConn).CloseWrite()
+			_, _ = io.Copy(io.Discard, conn) // until the receiver has ended it
+			stop()
+			if got := len(h.all()); got != test.heard || r.Refused() != test.refused {
 				t.Errorf("heard %d, refused %d", got, r.Refused())
 			}
 		})
 	}
 }
 
+// TestStreamsAreBounded: those of strangers go, those of programs that are believed stay.
+func TestStreamsAreBounded(t *testing.T) {
+	r, h := listen(t, socket(t), "")
+	run(t, r)
+	s := sender(r.Addr().String(), SenderConfig{})
+	defer s.close()
+	s.turn(t.Context())
+	for range mostStreams + 5 {
+		conn, err := net.Dial("unix", r.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	testwait.Until(t, "strangers have gone", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.streams) <= mostStreams
+	})
+	s.Event(discover(1))
+	s.turn(t.Context())
+	if got := h.all(); len(got) != 1 || s.conn == nil {
+		t.Errorf("heard %v", got)
+	}
+}
+
+// TestClocksApart: a program's events have the times of the receiver's clock, and follow when the program's is set.
+func TestClocksApart(t *testing.T) {
+	var s sources
+	one := s.begin(hello{})
+	now := time.Unix(1_800_000_000, 0)
+	for i, step := range []struct {
+		clock, way time.Duration // the sender's, ahead of ours; how long the frame took
+		want       time.Duration
+	}{
+		{0, time.Millisecond, 0}, {0, 40 * time.Millisecond, 0}, {0, 0, 0},
+		{time.Hour, 0, -time.Hour}, {time.Hour, 500 * time.Millisecond, -time.Hour}, {time.Hour, 0, -time.Hour},
+		{-time.Minute, 0, time.Minute}, {0, 0, 0},
+	} {
+		_, ahead := s.frame(one, head{now: now.Add(step.clock).UnixNano()}, 0, now.Add(step.way))
+		if got := time.Duration(ahead); (got - step.want).Abs() > clockTolerance {
+			t.Errorf("step %d: moved by %s, want %s", i, got, step.want)
+		}
+		now = now.Add(time.Second)
+	}
+}
+
+// TestTwins: what two relays tell of one packet counts once; a machine that asks again, and another server, count.
+func TestTwins(t *testing.T) {
+	var w twins
+	a, b := [8]byte{1}, [8]byte{2}
+	begin := time.Now()
+	at := func(after time.Duration, change func(*boot.Event)) *boot.Event {
+		e := discover(1)
+		e.At = begin.Add(after).UnixNano()
+		if change != nil {
+			change(e)
+		}
+		return e
+	}
+	dropped := func(e *boot.Event) { e.Outcome = boot.Dropped }
+	offer := func(e *boot.Event) { e.Kind, e.DHCP, e.Server[15] = boot.DHCPReply, 2, 1 }
+	for i, step := range []struct {
+		e       *boot.Event
+		session [8]byte
+		want    bool
+	}{
+		{at(0, nil), a, false}, {at(time.Millisecond, nil), b, true}, {at(0, nil), b, true},
+		{at(time.Second, nil), b, false}, {at(time.Second, nil), a, true},
+		{at(2*time.Second, dropped), a, false}, {at(2*time.Second, nil), b, false}, {at(2*time.Second, dropped), a, true},
+		{at(0, offer), a, false}, {at(0, offer), b, true},
+		{at(0, func(e *boot.Event) { offer(e); e.Server[15]++ }), b, false},
+		{at(0, func(e *boot.Event) { e.Kind = boot.TFTP }), a, false}, {at(0, func(e *boot.Event) { e.Kind = boot.TFTP }), b, false},
+	} {
+		if got := w.is(step.e, step.session); got != step.want {
+			t.Errorf("step %d: %v", i, got)
+		}
+	}
+	if w.dropped.Load() != 5 {
+		t.Errorf("%d are counted", w.dropped.Load())
+	}
+}
+
 func TestListen(t *testing.T) {
 	path := socket(t)
-	r, _ := listen(t, path)
+	r, _ := listen(t, path, "")
 	info, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
@@ -259,16 +423,20 @@ func TestListen(t *testing.T) {
 	if got := info.Mode().Perm(); got != mode {
 		t.Errorf("the socket has mode %v", got)
 	}
+	r.listener.(*net.UnixListener).SetUnlinkOnClose(false) // a crash leaves the path
 	_ = r.Close()
-	again, _ := listen(t, path) // a crash leaves the path
+	again, _ := listen(t, path, "")
 	_ = again.Close()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("keep"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for at, want := range map[string]string{file: "is no socket", filepath.Join(file, "x"): "failed to", "/nowhere/x": "failed to"} {
-		if _, err := Listen(at, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v", at, err)
+	for _, test := range []struct{ address, key, want string }{
+		{file, "", "is no socket"}, {filepath.Join(file, "x"), "", "failed to"}, {"/nowhere/x", "", "failed to"},
+		{"127.0.0.1:0", file, "has 4 bytes, fewer than 16"}, {"127.0.0.1:0", "/nowhere/key", "failed to read the key of boots"},
+	} {
+		if _, err := Listen(ReceiverConfig{Address: test.address, KeyFile: test.key}); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%+v: got %v", test, err)
 		}
 	}
 	if text, err := os.ReadFile(file); string(text) != "keep" {
@@ -276,43 +444,67 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestSendingAllocatesNothing for an event.
-func TestSendingAllocatesNothing(t *testing.T) {
-	path := socket(t)
-	r, _ := listen(t, path)
-	defer r.Close()
-	s := NewSender(SenderConfig{Socket: path})
-	e, now := discover(1), time.Now()
-	buffer := make([]byte, datagramMost+1)
-	got := testing.AllocsPerRun(200, func() {
-		for range 10 {
-			s.Event(e)
+func TestDestination(t *testing.T) {
+	for _, test := range []struct{ address, key, want string }{
+		{"", "", ""}, {"/run/boots/events.sock", "", ""}, {"stack-boots:9072", "/key", ""}, {"[2001:db8::1]:9072", "/key", ""},
+		{"", "/key", "X_BOOTS_KEY_FILE=\"/key\": goes with X_BOOTS_ADDRESS"},
+		{"stack-boots:9072", "", "set X_BOOTS_KEY_FILE"}, {"true", "/key", "neither host:port nor the path"},
+	} {
+		err := Destination{BootsAddress: test.address, BootsKeyFile: test.key}.Check("X")
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%+v: %v", test, err)
 		}
-		s.turn(now)
-		if _, err := r.conn.Read(buffer); err != nil {
-			t.Error(err)
-		}
-	})
-	if got > 2 { // of the system call, for all of them together
-		t.Errorf("%v allocations", got)
 	}
-	_ = s.conn.Close()
 }
 
-// FuzzDatagram: whatever comes, only dhcp-relay's events come out.
-func FuzzDatagram(f *testing.F) {
-	one, _ := discover(1).AppendBinary(nil)
-	two, _ := discover(2).AppendBinary(bytes.Clone(one))
+// TestSendingAllocatesNothing for an event.
+func TestSendingAllocatesNothing(t *testing.T) {
+	r, err := Listen(ReceiverConfig{Address: socket(t), Record: func(*boot.Event) {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, r)
+	s := sender(r.Addr().String(), SenderConfig{})
+	defer s.close()
+	s.turn(t.Context())
+	e := discover(1)
+	got := testing.AllocsPerRun(200, func() {
+		for range 100 {
+			s.Event(e)
+		}
+		s.turn(t.Context())
+	})
+	if got > 10 { // of system calls and codes, for all of them together
+		t.Errorf("%v allocations", got)
+	}
+}
+
+// FuzzFrame: whatever comes behind a greeting, nothing without the key is taken, and nothing panics.
+func FuzzFrame(f *testing.F) {
+	whole := newSigner([]byte(goodKey), [nonceSize]byte{})
+	f.Add(whole.seal(nil, hello{program: "a", pod: "b"}.append(nil)))
+	f.Add([]byte{})
+	f.Add(make([]byte, 64))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ours := newSigner([]byte(goodKey+"!"), [nonceSize]byte{})
+		if body, err := ours.read(bytes.NewReader(b), make([]byte, helloMost+codeSize)); err == nil {
+			t.Errorf("took %q", body)
+		} else if errors.Is(err, errForged) {
+			parseHello(b)
+		}
+	})
+}
+
+// FuzzBody: a frame of a program that has the key and is of another release is taken whole, or not at all.
+func FuzzBody(f *testing.F) {
+	one, _ := discover(1).AppendBinary(head{number: 1, lost: 2, now: 3}.append(nil))
 	f.Add(one)
-	f.Add(two)
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r := &Receiver{event: func(e *boot.Event) {
-			if !fromRelay(e) {
-				t.Errorf("took %+v", e)
-			}
-		}}
-		var e boot.Event
-		r.datagram(b, &e)
+		events := uint64(0)
+		r := &Receiver{config: ReceiverConfig{Record: func(*boot.Event) { events++ }}}
+		if err := r.take(r.sources.begin(hello{}), b, time.Now()); err != nil && events > 0 {
+			t.Errorf("took %d events of a frame that it refuses", events)
+		}
 	})
 }

@@ -2,129 +2,268 @@ package feed
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
+	"log/slog"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
-	"syscall"
+	"time"
 
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
-// mode of the socket: the programs of the pod may run as different users, and none needs to read it. Who may reach it
-// at all is decided by the volume, which only they mount.
+// mode of a Unix socket: the programs may run as different users. Who may reach it at all is decided by its directory.
 const mode = 0o622
 
-// receiveBuffer is asked for, in bytes, so that a burst of datagrams waits and is not refused.
-const receiveBuffer = 1 << 20
+const (
+	// mostStreams is how many streams are open at once. One too many ends the oldest of a program that is not believed
+	// yet.
+	mostStreams = 256
+	// helloTimeout is how long a program may take to say who it is.
+	helloTimeout = 5 * time.Second
+	// refusalEvery is how often a refusal is logged; all are counted.
+	refusalEvery = 10 * time.Second
+)
 
-// Receiver takes the events of dhcp-relay. It is a daemon.Task.
-type Receiver struct {
-	path    string
-	event   func(*boot.Event)
-	conn    *net.UnixConn
-	refused atomic.Uint64 // datagrams
+// ReceiverConfig makes a [Receiver].
+type ReceiverConfig struct {
+	// Address is host:port, or the path of a Unix socket; KeyFile has the key, and may be empty for the latter.
+	Address, KeyFile string
+	// Record is told of every event, by several goroutines; an event is valid during the call.
+	Record func(*boot.Event)
+	// Logger may be nil.
+	Logger *slog.Logger
 }
 
-// Listen opens the socket at a path, in place of one that a process before us has left there. Event is told of every
-// event, by one goroutine; an event is valid during the call.
-func Listen(path string, event func(*boot.Event)) (*Receiver, error) {
-	if err := remove(path); err != nil {
+// Receiver takes the events of programs that have the key. It is a daemon.Task.
+type Receiver struct {
+	config   ReceiverConfig
+	log      *slog.Logger
+	listener net.Listener
+	sources  sources
+
+	refused  atomic.Uint64 // streams
+	received atomic.Uint64 // events
+
+	mu      sync.Mutex
+	streams map[net.Conn]time.Time // since when; zero of programs that are believed
+	warned  time.Time
+}
+
+// Listen opens the address; a Unix socket in place of one that a process before us has left there.
+func Listen(c ReceiverConfig) (*Receiver, error) {
+	if _, err := readKey(c.KeyFile); err != nil {
 		return nil, err
 	}
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	network := networkOf(c.Address)
+	if network == "unix" {
+		if err := remove(c.Address); err != nil {
+			return nil, err
+		}
+	}
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	listener, err := config.Listen(context.Background(), network, c.Address)
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for events of boots: %w", err)
 	}
-	if err := os.Chmod(path, mode); err != nil {
-		_ = conn.Close()
-		return nil, fmt.Errorf("failed to open the socket of boots to dhcp-relay: %w", err)
+	if network == "unix" {
+		if err := os.Chmod(c.Address, mode); err != nil {
+			_ = listener.Close()
+			return nil, fmt.Errorf("failed to open the socket of boots to the other programs: %w", err)
+		}
 	}
-	_ = conn.SetReadBuffer(receiveBuffer) // as far as rmem_max allows
-	return &Receiver{path: path, event: event, conn: conn}, nil
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Receiver{config: c, log: c.Logger, listener: listener, streams: map[net.Conn]time.Time{}}, nil
 }
 
-// remove takes away a socket that nobody has any more, and nothing else.
-func remove(path string) error {
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("failed to look for the socket of boots: %w", err)
-	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("failed to open the socket of boots: %s is there, and is no socket", path)
-	}
-	if err := os.Remove(path); err != nil {
-		return fmt.Errorf("failed to replace the socket of boots: %w", err)
-	}
-	return nil
-}
+// Addr is where it listens.
+func (r *Receiver) Addr() net.Addr { return r.listener.Addr() }
 
-// Refused is how many datagrams were not what dhcp-relay sends.
+// Refused is how many streams were not of a program that has the key, or not understood.
 func (r *Receiver) Refused() uint64 { return r.refused.Load() }
 
-// Run implements daemon.Task.
-func (r *Receiver) Run(ctx context.Context) error {
-	closed := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		_ = r.conn.Close()
-		close(closed)
-	})
-	defer func() {
-		if !stop() {
-			<-closed // until then the kernel takes datagrams for a receiver that reads no more
-		}
-	}()
-	buffer := make([]byte, datagramMost+1)
-	var e boot.Event
-	for {
-		n, err := r.conn.Read(buffer)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			if errors.Is(err, syscall.EINTR) || errors.Is(err, syscall.ENOBUFS) {
-				continue
-			}
-			return fmt.Errorf("failed to read events of boots: %w", err)
-		}
-		if !r.datagram(buffer[:n], &e) {
-			r.refused.Add(1)
-		}
-	}
-}
+// Received is how many events came.
+func (r *Receiver) Received() uint64 { return r.received.Load() }
 
-// datagram takes the events of one; false where it holds anything else, behind which nothing is read.
-func (r *Receiver) datagram(b []byte, e *boot.Event) bool {
-	if len(b) == 0 || len(b) > datagramMost {
-		return false
-	}
-	for len(b) > 0 {
-		rest, err := e.Decode(b)
-		if err != nil || !fromRelay(e) {
-			return false
-		}
-		b = rest
-		r.event(e)
-	}
-	return true
-}
+// Lost is how many events the programs have dropped while they were heard.
+func (r *Receiver) Lost() uint64 { return r.sources.lost.Load() }
 
-// fromRelay is whether an event is one that dhcp-relay tells: whoever has its place cannot speak for the proxy's
-// protocols.
-func fromRelay(e *boot.Event) bool {
-	return (e.Kind == boot.DHCPRequest || e.Kind == boot.DHCPReply) &&
-		(e.Outcome == boot.Passed || e.Outcome == boot.Dropped)
-}
+// Twins is how many events were left out because another relay had told of the same packet.
+func (r *Receiver) Twins() uint64 { return r.sources.twins.dropped.Load() }
 
-// Ready implements daemon.Task: the proxy does its work without it.
+// Sources are the programs that are heard, or were.
+func (r *Receiver) Sources() []Source { return r.sources.list() }
+
+// Close gives up a receiver that never ran.
+func (r *Receiver) Close() error { return r.listener.Close() }
+
+// Ready implements daemon.Task.
 func (r *Receiver) Ready() error { return nil }
 
 // String implements daemon.Task.
-func (r *Receiver) String() string { return "boots of dhcp-relay" }
+func (r *Receiver) String() string { return "events of boots" }
 
-// Close gives up a receiver that never ran.
-func (r *Receiver) Close() error { return r.conn.Close() }
+// Run implements daemon.Task.
+func (r *Receiver) Run(ctx context.Context) error {
+	var group sync.WaitGroup
+	defer group.Wait()
+	stop := context.AfterFunc(ctx, func() { _ = r.listener.Close() })
+	defer stop()
+	defer r.closeAll()
+	for {
+		conn, err := r.listener.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("failed to take streams of boots: %w", err)
+		case err != nil: // the client has gone, or descriptors are short
+			time.Sleep(Every)
+			continue
+		}
+		r.add(conn)
+		group.Go(func() {
+			defer r.drop(conn)
+			r.serve(conn)
+		})
+	}
+}
+
+// add counts a stream in, and ends another one where there are too many.
+func (r *Receiver) add(conn net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.streams) >= mostStreams {
+		var oldest net.Conn
+		for other, since := range r.streams {
+			if !since.IsZero() && (oldest == nil || since.Before(r.streams[oldest])) {
+				oldest = other
+			}
+		}
+		if oldest != nil {
+			_ = oldest.Close()
+		} else {
+			_ = conn.Close()
+		}
+	}
+	r.streams[conn] = time.Now()
+}
+
+func (r *Receiver) believe(conn net.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.streams[conn] = time.Time{}
+}
+
+func (r *Receiver) drop(conn net.Conn) {
+	_ = conn.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.streams, conn)
+}
+
+func (r *Receiver) closeAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for conn := range r.streams {
+		_ = conn.Close()
+	}
+}
+
+// serve takes one stream, until it ends.
+func (r *Receiver) serve(conn net.Conn) {
+	var greeting [len(magic) + nonceSize]byte
+	copy(greeting[:], magic)
+	_, _ = rand.Read(greeting[len(magic):]) // it never fails
+	key, err := readKey(r.config.KeyFile)
+	if err != nil {
+		r.log.Error("failed to take events of boots", "error", err.Error())
+		return
+	}
+	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
+	if _, err := conn.Write(greeting[:]); err != nil {
+		return
+	}
+	s := newSigner(key, [nonceSize]byte(greeting[len(magic):]))
+	body, err := s.read(conn, make([]byte, helloMost+codeSize))
+	h, ok := parseHello(body)
+	if err == nil && !ok {
+		err = errEvents
+	}
+	if !r.answer(conn, err) {
+		return
+	}
+	r.believe(conn)
+	source := r.sources.begin(h)
+	defer r.sources.end(source)
+	buffer := make([]byte, bodyMost+codeSize)
+	for {
+		_ = conn.SetDeadline(time.Now().Add(silence))
+		if body, err = s.read(conn, buffer); err == nil {
+			err = r.take(source, body, time.Now())
+		}
+		if !r.answer(conn, err) {
+			return
+		}
+	}
+}
+
+var errEvents = errors.New("it is of another release")
+
+// answer answers a frame, and reports whether it was taken.
+func (r *Receiver) answer(conn net.Conn, err error) bool {
+	if err == nil {
+		_, err := conn.Write([]byte{taken})
+		return err == nil
+	}
+	if !errors.Is(err, errForged) && !errors.Is(err, errEvents) {
+		return false // the stream has ended
+	}
+	r.refused.Add(1)
+	_, _ = conn.Write([]byte{refused})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now := time.Now(); now.Sub(r.warned) >= refusalEvery {
+		r.warned = now
+		r.log.Warn("events of boots are refused", "from", conn.RemoteAddr().String(), "error", err.Error())
+	}
+	return false
+}
+
+// take takes the events of a frame; none of them where one cannot be read.
+func (r *Receiver) take(source *source, body []byte, now time.Time) error {
+	h, events, ok := parseHead(body)
+	if !ok {
+		return errEvents
+	}
+	var e boot.Event
+	count := uint64(0)
+	for rest := events; len(rest) > 0; count++ {
+		var err error
+		if rest, err = e.Decode(rest); err != nil {
+			return errEvents
+		}
+	}
+	known, ahead := r.sources.frame(source, h, count, now)
+	for i := uint64(0); len(events) > 0; i++ {
+		events, _ = e.Decode(events)
+		if i < known {
+			continue
+		}
+		e.At += ahead
+		if !r.sources.twins.is(&e, source.hello.session) {
+			r.received.Add(1)
+			r.config.Record(&e)
+		}
+	}
+	return nil
+}

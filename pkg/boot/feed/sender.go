@@ -2,11 +2,12 @@ package feed
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,65 +17,86 @@ import (
 
 // SenderConfig makes a [Sender].
 type SenderConfig struct {
-	// Socket is the path of the receiver's socket.
-	Socket string
-	// Queue is how many events may wait to be sent; 0 means [DefaultQueue].
-	Queue int
+	Destination
+	// Program and Pod say who sends, and Metrics begins the names of the metrics.
+	Program, Pod, Metrics string
+	// Queue is how many events may wait to be sent; 0 means [DefaultQueue]. Lines is the same for those of syslog lines,
+	// which have a queue of their own.
+	Queue, Lines int
 	// Logger and Registerer may be nil.
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 }
 
-// DefaultQueue is how many events may wait.
+// DefaultQueue is how many events may wait: a tenth of a second of a busy program's.
 const DefaultQueue = 4096
 
-// holdFor is how long events are kept for a receiver that is not there yet, or is being replaced.
-const holdFor = 5 * time.Second
+const (
+	// holdFor is how long events are kept for a receiver that is not there yet, or is being replaced.
+	holdFor = time.Minute
+	// tryEvery is how often it is looked for, and warnAfter when its absence is told.
+	tryEvery, warnAfter = time.Second, 5 * time.Second
+	// answerTimeout is how long a receiver may take for a frame, and lastWords that for the last one.
+	answerTimeout, lastWords = 5 * time.Second, time.Second
+)
 
 // Sender sends events. It is a daemon.Task.
 type Sender struct {
-	config SenderConfig
-	log    *slog.Logger
-	queue  *boot.Queue
-	conn   *net.UnixConn
-	batch  []boot.Event
-	// What has been encoded and not been sent: the receiver is slower than we are.
-	datagram []byte
-	events   int
+	config        SenderConfig
+	log           *slog.Logger
+	events, lines *boot.Queue
+	batch         []boot.Event
+	hello         hello
+
+	conn   net.Conn
+	unhook func() bool // of conn from the context
+	signer *signer
+	tried  time.Time
+	spoke  time.Time // when the last frame was answered
+
+	body, frame []byte // body holds the events of the next frame, behind room for its head
+	held        int    // events in it
+	head        head
 
 	away    time.Time // since when there has been no receiver; zero while there is one
 	told    bool      // that there is none
 	sent    prometheus.Counter
 	dropped *prometheus.CounterVec
-	counted uint64 // of the queue's dropped
+	counted uint64 // of the queues' dropped
 }
 
 // Reasons for dropped events, as metric labels.
 const (
-	droppedFull = "queue" // more came than could be sent
-	droppedAway = "away"  // nobody has the socket
-	droppedSent = "send"  // the kernel did not take them
+	droppedFull    = "queue"   // more came than could be sent
+	droppedAway    = "away"    // stack-boots is not there
+	droppedRefused = "refused" // it does not take them
 )
+
+var errRefused = errors.New("it refuses what this program sends: is the key the same, and are both of one release?")
 
 // NewSender makes a sender. Events may be given to it from now on, and are sent while it runs.
 func NewSender(c SenderConfig) *Sender {
-	s := &Sender{config: c, log: c.Logger, batch: make([]boot.Event, 64), datagram: make([]byte, 0, datagramMost)}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
-	}
 	if c.Queue == 0 {
 		c.Queue = DefaultQueue
 	}
-	s.queue = boot.NewQueue(c.Queue)
+	s := &Sender{
+		config: c, log: c.Logger, batch: make([]boot.Event, turnMost), events: boot.NewQueue(c.Queue),
+		lines: boot.NewQueue(c.Lines), body: make([]byte, headSize, bodyMost),
+		frame: make([]byte, 0, lengthSize+bodyMost+codeSize), hello: hello{program: c.Program, pod: c.Pod},
+	}
+	_, _ = rand.Read(s.hello.session[:]) // it never fails
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
 	s.sent = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "dhcp_relay_boot_events_sent_total", Help: "Events of boots that were sent to stack-proxy.",
+		Name: c.Metrics + "_boot_events_sent_total", Help: "Events of boots that stack-boots took.",
 	})
 	s.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "dhcp_relay_boot_events_dropped_total",
-		Help: "Events of boots that were not sent to stack-proxy, by reason: queue (more than could be sent), away " +
-			"(nobody has the socket), send (the kernel did not take them).",
+		Name: c.Metrics + "_boot_events_dropped_total",
+		Help: "Events of boots that stack-boots did not get, by reason: queue (more than could be sent), away (it was " +
+			"not there for a minute), refused (it does not believe this program, or is of another release).",
 	}, []string{"reason"})
-	for _, reason := range []string{droppedFull, droppedAway, droppedSent} {
+	for _, reason := range []string{droppedFull, droppedAway, droppedRefused} {
 		s.dropped.WithLabelValues(reason)
 	}
 	if c.Registerer != nil {
@@ -84,15 +106,18 @@ func NewSender(c SenderConfig) *Sender {
 }
 
 // Event takes an event, which it does not keep. It never waits.
-func (s *Sender) Event(e *boot.Event) { s.queue.Put(e) }
+func (s *Sender) Event(e *boot.Event) { s.events.Put(e) }
 
-// Ready implements daemon.Task: the relay relays without it.
+// Line is Event for that of a syslog line.
+func (s *Sender) Line(e *boot.Event) { s.lines.Put(e) }
+
+// Ready implements daemon.Task: the program does its work without it.
 func (s *Sender) Ready() error { return nil }
 
 // String implements daemon.Task.
 func (s *Sender) String() string { return "boots" }
 
-// Run implements daemon.Task. What is in the queue when ctx is done is still sent, if it can be at once.
+// Run implements daemon.Task. What is in the queues when ctx is done is still sent, if stack-boots takes it at once.
 func (s *Sender) Run(ctx context.Context) error {
 	ticker := time.NewTicker(Every)
 	defer ticker.Stop()
@@ -102,114 +127,162 @@ func (s *Sender) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-ticker.C:
 		}
-		s.turn(time.Now())
+		s.turn(ctx)
 	}
-	if s.conn != nil {
-		_ = s.conn.Close()
-	}
+	s.close()
 	return nil
 }
 
 // turn sends what there is.
-func (s *Sender) turn(now time.Time) {
-	if n := s.queue.Dropped(); n != s.counted {
-		s.dropped.WithLabelValues(droppedFull).Add(float64(n - s.counted))
+func (s *Sender) turn(ctx context.Context) {
+	now := time.Now()
+	if n := s.events.Dropped() + s.lines.Dropped(); n != s.counted {
+		s.lose(droppedFull, int(n-s.counted))
 		s.counted = n
 	}
-	if !s.connect(now) {
-		if now.Sub(s.away) >= holdFor {
-			s.drop()
+	if s.conn == nil {
+		if now.Sub(s.tried) >= tryEvery {
+			s.tried = now
+			if err := s.connect(ctx); err != nil {
+				s.missing(now, err)
+			}
 		}
-		return
-	}
-	for s.flush(now) {
-		n := s.queue.Take(s.batch)
-		if n == 0 {
+		if s.conn == nil {
+			if now.Sub(s.away) >= holdFor {
+				s.forget()
+			}
 			return
 		}
-		for i := range s.batch[:n] {
-			if len(s.datagram)+boot.MaxBinary > datagramMost && !s.flush(now) {
-				s.dropped.WithLabelValues(droppedFull).Add(float64(n - i))
-				return
+	}
+	for s.fill() || now.Sub(s.spoke) >= heartbeat {
+		if err := s.exchange(ctx); err != nil {
+			s.close()
+			if errors.Is(err, errRefused) {
+				s.lose(droppedRefused, s.held)
+				s.empty()
 			}
-			s.datagram, _ = s.batch[i].AppendBinary(s.datagram)
-			s.events++
+			s.missing(now, err)
+			return
+		}
+		s.sent.Add(float64(s.held))
+		s.head.number += uint64(s.held)
+		s.empty()
+		s.spoke = now
+		s.present()
+	}
+}
+
+// fill encodes events of the queues, as many as a frame has room for, and reports whether there are any.
+func (s *Sender) fill() bool {
+	for more := true; more; {
+		more = false
+		for _, q := range []*boot.Queue{s.events, s.lines} {
+			room := min((bodyMost-len(s.body))/boot.MaxBinary, turnMost)
+			n := q.Take(s.batch[:room])
+			for i := range s.batch[:n] {
+				s.body, _ = s.batch[i].AppendBinary(s.body)
+			}
+			s.held += n
+			more = more || n > 0
 		}
 	}
+	return s.held > 0
 }
 
-// connect sees to it that there is a socket towards the receiver.
-func (s *Sender) connect(now time.Time) bool {
-	if s.conn != nil {
-		return true
+func (s *Sender) empty() { s.body, s.held = s.body[:headSize], 0 }
+
+// lose counts events that stack-boots will not get; it is told how many.
+func (s *Sender) lose(reason string, n int) {
+	s.dropped.WithLabelValues(reason).Add(float64(n))
+	s.head.lost += uint64(n)
+}
+
+// forget drops what nobody will take.
+func (s *Sender) forget() {
+	for s.fill() {
+		s.lose(droppedAway, s.held)
+		s.empty()
 	}
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: s.config.Socket, Net: "unixgram"})
+}
+
+// connect opens a stream and says who sends.
+func (s *Sender) connect(ctx context.Context) error {
+	key, err := readKey(s.config.BootsKeyFile)
 	if err != nil {
-		s.lost(now, err)
-		return false
+		return err
 	}
-	s.conn = conn
+	dialer := net.Dialer{Timeout: answerTimeout}
+	dialer.SetMultipathTCP(false)
+	conn, err := dialer.DialContext(ctx, networkOf(s.config.BootsAddress), s.config.BootsAddress)
+	if err != nil {
+		return err
+	}
+	_ = conn.SetDeadline(time.Now().Add(answerTimeout))
+	var greeting [len(magic) + nonceSize]byte
+	if _, err := io.ReadFull(conn, greeting[:]); err != nil || string(greeting[:len(magic)]) != magic {
+		_ = conn.Close()
+		return fmt.Errorf("failed to read the greeting of stack-boots: %w", errors.Join(err, errRefused))
+	}
+	s.unhook = context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now().Add(lastWords)) })
+	s.conn, s.signer, s.spoke = conn, newSigner(key, [nonceSize]byte(greeting[len(magic):])), time.Time{}
+	s.frame = s.signer.seal(s.frame[:0], s.hello.append(nil))
+	if err := s.send(); err != nil {
+		s.close()
+		return err
+	}
+	return nil
+}
+
+// exchange sends the events that are held, and waits for the answer.
+func (s *Sender) exchange(ctx context.Context) error {
+	timeout := answerTimeout
+	if ctx.Err() != nil {
+		timeout = lastWords
+	}
+	now := time.Now()
+	_ = s.conn.SetDeadline(now.Add(timeout))
+	s.head.now = now.UnixNano()
+	s.head.append(s.body[:0])
+	s.frame = s.signer.seal(s.frame[:0], s.body)
+	return s.send()
+}
+
+func (s *Sender) send() error {
+	if _, err := s.conn.Write(s.frame); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(s.conn, s.frame[:1]); err != nil {
+		return err
+	}
+	if s.frame[0] != taken {
+		return errRefused
+	}
+	return nil
+}
+
+func (s *Sender) close() {
+	if s.conn != nil {
+		s.unhook()
+		_ = s.conn.Close()
+		s.conn = nil
+	}
+}
+
+// present notes that there is a receiver.
+func (s *Sender) present() {
 	if s.told {
-		s.log.Info("boots are sent again", "socket", s.config.Socket)
+		s.log.Info("boots are told again", "address", s.config.BootsAddress)
 	}
 	s.away, s.told = time.Time{}, false
-	return true
 }
 
-// lost notes that there is no receiver.
-func (s *Sender) lost(now time.Time, err error) {
+// missing notes that there is none, and why.
+func (s *Sender) missing(now time.Time, err error) {
 	if s.away.IsZero() {
 		s.away = now
 	}
-	if !s.told && now.Sub(s.away) >= holdFor {
+	if !s.told && now.Sub(s.away) >= warnAfter {
 		s.told = true
-		s.log.Warn("nobody takes events of boots", "socket", s.config.Socket, "error", err.Error())
+		s.log.Warn("stack-boots does not take events", "address", s.config.BootsAddress, "error", err.Error())
 	}
-}
-
-// drop forgets what nobody will take.
-func (s *Sender) drop() {
-	s.dropped.WithLabelValues(droppedAway).Add(float64(s.events))
-	s.datagram, s.events = s.datagram[:0], 0
-	for n := s.queue.Take(s.batch); n > 0; n = s.queue.Take(s.batch) {
-		s.dropped.WithLabelValues(droppedAway).Add(float64(n))
-	}
-}
-
-// flush sends what has been encoded; false where that has to be tried again later.
-func (s *Sender) flush(now time.Time) bool {
-	if s.events == 0 {
-		return true
-	}
-	err := s.write()
-	switch {
-	case err == nil:
-		s.sent.Add(float64(s.events))
-	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOBUFS):
-		return false // the receiver has not come to it
-	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTCONN),
-		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		// The receiver has gone; another one may have its path.
-		_ = s.conn.Close()
-		s.conn = nil
-		s.lost(now, err)
-		return false
-	default:
-		s.dropped.WithLabelValues(droppedSent).Add(float64(s.events))
-	}
-	s.datagram, s.events = s.datagram[:0], 0
-	return true
-}
-
-// write sends the datagram without waiting for room, as net would.
-func (s *Sender) write() error {
-	raw, err := s.conn.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("failed to send events of boots: %w", err)
-	}
-	var failure error
-	err = raw.Control(func(fd uintptr) {
-		failure = syscall.Sendto(int(fd), s.datagram, syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, nil)
-	})
-	return errors.Join(err, failure)
 }

@@ -162,8 +162,8 @@ func (e *events) add(on claim, at time.Time, kindOf, reason, text string) {
 			APIVersion: groupVersion.String(), Kind: kind, Namespace: on.namespace, Name: on.name, UID: on.uid,
 		},
 		Reason: reason, Message: message(text), Type: kindOf, Count: 1, FirstTimestamp: stamp, LastTimestamp: stamp,
-		Source:              core.EventSource{Component: "stack-proxy", Host: e.pod},
-		ReportingController: "tinkerbell.org/stack-proxy", ReportingInstance: e.pod,
+		Source:              core.EventSource{Component: "stack-boots", Host: e.pod},
+		ReportingController: "tinkerbell.org/stack-boots", ReportingInstance: e.pod,
 	}
 	select {
 	case queue <- event:

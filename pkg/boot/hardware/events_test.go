@@ -39,7 +39,7 @@ func stepped(mac string, step journal.Step, result journal.Result, from, text st
 // began starts a watcher that knows two machines.
 func began(t *testing.T, a *api) *Watcher {
 	a.objects = []string{hardware("m1", "1", "52:54:00:5e:00:01 true", "52:54:00:5e:00:03"), hardware("m2", "2", "52:54:00:5e:00:02 true")}
-	w, _ := start(t, Options{Config: a.config(), Pod: "stack-proxy-1"})
+	w, _ := start(t, Options{Config: a.config(), Pod: "stack-boots-1"})
 	testwait.Until(t, "m1", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
 	return w
 }
@@ -103,7 +103,7 @@ func TestEventsOfABoot(t *testing.T) {
 	}
 	e := a.recorded()["PXEBooted"][0]
 	wantRef := core.ObjectReference{Kind: "Hardware", APIVersion: "tinkerbell.org/v1alpha1", Namespace: "tink", Name: "m1", UID: "uid-m1"}
-	if e.InvolvedObject != wantRef || e.Source.Component != "stack-proxy" || e.Source.Host != "stack-proxy-1" || !e.FirstTimestamp.Time.Equal(noon) || e.Count != 1 {
+	if e.InvolvedObject != wantRef || e.Source.Component != "stack-boots" || e.Source.Host != "stack-boots-1" || !e.FirstTimestamp.Time.Equal(noon) || e.Count != 1 {
 		t.Errorf("%+v", e)
 	}
 }

@@ -132,7 +132,7 @@ func client(c *rest.Config, path string, group schema.GroupVersion, types *runti
 	config.GroupVersion = &group
 	config.NegotiatedSerializer = serializer.NewCodecFactory(types).WithoutConversion()
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	config.UserAgent = "stack-proxy"
+	config.UserAgent = "stack-boots"
 	config.QPS, config.Burst = eventsPerSecond, eventsAtOnce
 	return rest.RESTClientFor(config)
 }

@@ -10,22 +10,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
 // List is the answer of /api/v1/boots.
 type List struct {
-	Now        time.Time             `json:"now"`
-	Pod        string                `json:"pod,omitempty"`        // the replica that answers
-	Counts     map[journal.State]int `json:"counts"`               // of machines that match, whatever state was asked for
-	Machines   []journal.MachineView `json:"machines"`             // stuck first; the newest boot, no answers, no lines
-	Unanswered []Unanswered          `json:"unanswered,omitempty"` // replicas whose machines are missing
-}
-
-// Machine is the answer of /api/v1/boots/{id}.
-type Machine struct {
-	journal.MachineView
-	Unanswered []Unanswered `json:"unanswered,omitempty"`
+	Now      time.Time             `json:"now"`
+	Counts   map[journal.State]int `json:"counts"`            // of machines that match, whatever state was asked for
+	Machines []journal.MachineView `json:"machines"`          // stuck first; the newest boot, no answers, no lines
+	Sources  []feed.Source         `json:"sources,omitempty"` // the programs that tell of boots
 }
 
 //go:embed openapi.yaml
@@ -42,11 +36,9 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	snapshot := s.fleet.snapshot(r.Context(), f.Own)
-	counts, found := count(snapshot, f)
+	counts, found := count(s.look.snapshot(), f)
 	head, err := json.Marshal(List{
-		Now: s.options.Now().UTC(), Pod: s.options.Pod, Counts: counts, Machines: []journal.MachineView{},
-		Unanswered: snapshot.unanswered,
+		Now: s.options.Now().UTC(), Counts: counts, Machines: []journal.MachineView{}, Sources: s.options.Sources(),
 	})
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
@@ -72,17 +64,12 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) serveMachine(w http.ResponseWriter, r *http.Request) {
-	f, err := parseFilter(r.URL.Query())
-	if err != nil {
-		refuse(w, http.StatusBadRequest, err.Error())
-		return
-	}
-	m, unanswered, found := s.fleet.machine(r.Context(), machineID(r.PathValue("id")), f.Own)
+	m, found := s.machine(r, machineID(r.PathValue("id")))
 	if !found {
 		refuse(w, http.StatusNotFound, "nothing was heard of this machine, or it was forgotten since")
 		return
 	}
-	answer, err := json.Marshal(Machine{m, unanswered})
+	answer, err := json.Marshal(m)
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
 		return

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"context"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -21,10 +20,9 @@ func (s still) Watch() (<-chan string, func())             { return nil, func() 
 // BenchmarkSnapshot is what a look at 2,000 machines costs where nothing is known of an earlier one.
 func BenchmarkSnapshot(b *testing.B) {
 	s := still{site(2000, time.Now())}
-	f := newFleet(&New(Options{Journal: s}).options, "")
 	for b.Loop() {
-		clear(f.last)
-		f.snapshot(context.Background(), true)
+		l := look{journal: s}
+		l.snapshot()
 	}
 }
 

@@ -27,7 +27,7 @@ type entry struct {
 // newest is a machine's newest boot; an empty one where it has none.
 func newest(m *journal.MachineView) *journal.BootView {
 	if len(m.Boots) == 0 {
-		return &journal.BootView{State: journal.Quiet}
+		return &journal.BootView{State: journal.Silent}
 	}
 	return &m.Boots[0]
 }
@@ -111,12 +111,10 @@ func sameStep(a, b journal.StepView) bool {
 
 // snapshot is all machines at a time. It never changes.
 type snapshot struct {
-	taken      time.Time
-	cost       time.Duration // of making it
-	entries    []*entry      // in the order of lists
-	ids        map[string]*entry
-	unanswered []Unanswered
-	pods       int // replicas that are shown
+	taken   time.Time
+	cost    time.Duration // of making it
+	entries []*entry      // in the order of lists
+	ids     map[string]*entry
 }
 
 // newSnapshot makes a snapshot of machines, and takes the entries of those that have not changed from an older one,

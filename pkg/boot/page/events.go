@@ -19,23 +19,23 @@ const (
 	EventHello   = "hello"   // first of all: who answers, and its time
 	EventMachine = "machine" // a machine that is new, or of which something new is known
 	EventGone    = "gone"    // a machine was forgotten, or no longer matches the filter
-	EventReady   = "ready"   // all machines have been told once; again when other replicas are missing from then on
+	EventReady   = "ready"   // all machines have been told once
 	EventAlive   = "alive"   // nothing new
 )
 
 // Event is one of /api/v1/events.
 type Event struct {
-	Type       string               `json:"type"`
-	Now        *time.Time           `json:"now,omitempty"`        // of hello and alive
-	Pod        string               `json:"pod,omitempty"`        // of hello
-	ID         string               `json:"id,omitempty"`         // of gone
-	Machine    *journal.MachineView `json:"machine,omitempty"`    // of machine
-	Unanswered []Unanswered         `json:"unanswered,omitempty"` // of ready
+	Type    string               `json:"type"`
+	Now     *time.Time           `json:"now,omitempty"`     // of hello and alive
+	ID      string               `json:"id,omitempty"`      // of gone
+	Machine *journal.MachineView `json:"machine,omitempty"` // of machine
 }
 
 const (
 	mediaEvents = "text/event-stream"
 	mediaLines  = "application/x-ndjson"
+	// aliveEvery is how often a stream says that it is alive.
+	aliveEvery = 2 * time.Second
 	// writeTimeout is how long a reader may take for what it is sent.
 	writeTimeout = 10 * time.Second
 	// maxStreams is how many streams may be open at once; the admin port's connections are bounded as well.
@@ -113,20 +113,19 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	defer done()
 	now := s.options.Now().UTC()
-	st.event(Event{Type: EventHello, Now: &now, Pod: s.options.Pod})
+	st.event(Event{Type: EventHello, Now: &now})
 	show := s.tellMachines(st, f)
 	if id := query.Get("id"); id != "" {
-		show = s.tellMachine(st, machineID(id), f.Own)
+		show = s.tellMachine(st, r, machineID(id))
 	}
-	s.watch(r.Context(), st, f.Own, show)
+	s.watch(r.Context(), st, show)
 }
 
 // tellMachines tells what has changed since it was called last.
-func (s *Server) tellMachines(st *stream, f Filter) func(context.Context, *snapshot) {
+func (s *Server) tellMachines(st *stream, f Filter) func(*snapshot) {
 	sent := make(map[string]*entry)
-	var unanswered []Unanswered
 	first := true
-	return func(_ context.Context, now *snapshot) {
+	return func(now *snapshot) {
 		there := make(map[string]*entry, len(now.entries))
 		for _, e := range now.entries {
 			if !f.matches(e) {
@@ -143,25 +142,25 @@ func (s *Server) tellMachines(st *stream, f Filter) func(context.Context, *snaps
 			}
 		}
 		sent = there
-		if first || !slices.Equal(unanswered, now.unanswered) {
-			first, unanswered = false, now.unanswered
-			st.event(Event{Type: EventReady, Unanswered: unanswered})
+		if first {
+			first = false
+			st.event(Event{Type: EventReady})
 		}
 	}
 }
 
 // tellMachine tells all that is known of one machine when something of it has changed.
-func (s *Server) tellMachine(st *stream, id string, own bool) func(context.Context, *snapshot) {
+func (s *Server) tellMachine(st *stream, r *http.Request, id string) func(*snapshot) {
 	var sent []byte
 	var known *entry
 	first := true
-	return func(ctx context.Context, now *snapshot) {
+	return func(now *snapshot) {
 		e := now.ids[id]
 		if e != nil && e == known { // whatever is new of a machine changes its entry
 			return
 		}
 		known = e
-		m, unanswered, found := s.fleet.machine(ctx, id, own)
+		m, found := s.machine(r, id)
 		switch encoded, _ := json.Marshal(m); {
 		case !found && sent != nil:
 			sent = nil
@@ -172,29 +171,26 @@ func (s *Server) tellMachine(st *stream, id string, own bool) func(context.Conte
 		}
 		if first {
 			first = false
-			st.event(Event{Type: EventReady, Unanswered: unanswered})
+			st.event(Event{Type: EventReady})
 		}
 	}
 }
 
 // watch calls show at once and after changes, gathered for a time, and sends what it adds to the stream, until the
 // reader or the server has gone.
-func (s *Server) watch(ctx context.Context, st *stream, own bool, show func(context.Context, *snapshot)) {
+func (s *Server) watch(ctx context.Context, st *stream, show func(*snapshot)) {
 	changes, stop := s.options.Journal.Watch()
 	defer stop()
 	ticker := time.NewTicker(gather)
 	defer ticker.Stop()
-	var news <-chan struct{}
-	if !own {
-		news = s.fleet.changed()
-	}
 	changed, dirty, last := time.Now(), true, time.Now()
+	sources := s.options.Sources()
 	for {
 		if dirty {
-			now := s.fleet.snapshot(ctx, own)
+			now := s.look.snapshot()
 			dirty = now.taken.Before(changed)
-			show(ctx, now)
-		} else if s.fleet.look(own); time.Since(last) >= aliveEvery {
+			show(now)
+		} else if s.look.stay(); time.Since(last) >= aliveEvery {
 			now := s.options.Now().UTC()
 			st.event(Event{Type: EventAlive, Now: &now})
 		}
@@ -214,10 +210,11 @@ func (s *Server) watch(ctx context.Context, st *stream, own bool, show func(cont
 					return
 				}
 				changed, dirty = time.Now(), true
-			case <-news:
-				changed, dirty, news = time.Now(), true, s.fleet.changed()
 			case <-ticker.C:
 				waiting = false
+				if heard := s.options.Sources(); !slices.Equal(heard, sources) {
+					changed, dirty, sources = time.Now(), true, heard
+				}
 			}
 		}
 	}

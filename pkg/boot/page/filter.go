@@ -12,7 +12,7 @@ import (
 )
 
 // states are all states, in the order of lists: what needs a person first.
-var states = []journal.State{journal.Stuck, journal.Broken, journal.Booting, journal.Quiet, journal.Booted}
+var states = []journal.State{journal.Stuck, journal.Booting, journal.Silent, journal.Booted}
 
 // steps are all steps, in the order that a boot through iPXE takes them.
 var steps = []journal.Step{
@@ -28,7 +28,6 @@ type Filter struct {
 	MAC     string // all or a part of it, in any spelling
 	Address string // an address, its beginning, or a prefix
 	Text    string // words that are all in what is known of the machine
-	Own     bool   // only machines that this replica heard
 	Page    int    // from 1: which part of the list; the API shows all
 }
 
@@ -46,11 +45,6 @@ func parseFilter(q url.Values) (Filter, error) {
 		return f, fmt.Errorf("step %q: none of %v", f.Step, steps)
 	}
 	var err error
-	if text := text("own"); text != "" {
-		if f.Own, err = strconv.ParseBool(text); err != nil {
-			return f, fmt.Errorf("own %q: neither true nor false", text)
-		}
-	}
 	if text := text("page"); text != "" {
 		if f.Page, err = strconv.Atoi(text); err != nil || f.Page < 1 {
 			return f, fmt.Errorf("page %q: not a number from 1", text)
@@ -68,9 +62,6 @@ func (f Filter) query() string {
 		if value != "" {
 			q.Set(name, value)
 		}
-	}
-	if f.Own {
-		q.Set("own", "true")
 	}
 	if f.Page > 1 {
 		q.Set("page", strconv.Itoa(f.Page))

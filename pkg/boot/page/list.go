@@ -3,13 +3,13 @@ package page
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -32,16 +32,36 @@ type listPage struct {
 	Rows        []shownRow
 	Parts       parts
 	Now         stamp
-	Pod         string
-	Pods        bool
 	Filtered    bool
 }
 
 // heading is what stands above the rows and changes with them.
 type heading struct {
-	Chips      []chip
-	Causes     []causeCount
-	Unanswered []Unanswered
+	Chips   []chip
+	Causes  []causeCount
+	Sources []source
+}
+
+// source is a program that tells of boots, as it is shown.
+type source struct {
+	Program, Pod, Clock string
+	Heard               bool
+	Since, LostAt       stamp
+	Lost                uint64
+}
+
+func sourcesOf(all []feed.Source, now time.Time) (shown []source) {
+	for _, each := range all {
+		one := source{
+			Program: each.Program, Pod: each.Pod, Clock: each.Clock, Heard: each.Heard, Lost: each.Lost,
+			Since: stampAt(each.Since, now),
+		}
+		if each.Lost > 0 {
+			one.LostAt = stampAt(each.LostAt, now)
+		}
+		shown = append(shown, one)
+	}
+	return shown
 }
 
 type option struct {
@@ -77,13 +97,13 @@ func (s *Server) listOf(now *snapshot, f Filter) listPage {
 	counts, found := count(now, f)
 	at := s.options.Now()
 	p := listPage{
-		Title: "Boots", Live: "boots/live" + f.query(), Reload: reload, Filter: f, Now: stampAt(at, at), Pod: s.options.Pod,
-		Pods: now.pods > 1, Filtered: f != Filter{Page: f.Page},
+		Title: "Boots", Live: "boots/live" + f.query(), Reload: reload, Filter: f, Now: stampAt(at, at),
+		Filtered: f != Filter{Page: f.Page},
 	}
 	for _, step := range steps {
 		p.Steps = append(p.Steps, option{string(step), StepLabel(step), step == f.Step})
 	}
-	p.Heading = heading{Chips: chips(counts, f), Causes: causes(found, f), Unanswered: now.unanswered}
+	p.Heading = heading{Chips: chips(counts, f), Causes: causes(found, f), Sources: sourcesOf(s.options.Sources(), at)}
 	last := max((len(found)+perPage-1)/perPage, 1)
 	f.Page = min(f.Page, last)
 	begin := (f.Page - 1) * perPage
@@ -97,7 +117,7 @@ func (s *Server) listOf(now *snapshot, f Filter) listPage {
 		p.Parts.Following = link(f.Page + 1)
 	}
 	for _, e := range found[begin:end] {
-		p.Rows = append(p.Rows, shownRow{rowOf(e), at, p.Pods})
+		p.Rows = append(p.Rows, shownRow{rowOf(e), at})
 	}
 	return p
 }
@@ -123,7 +143,7 @@ func causes(found []*entry, f Filter) []causeCount {
 	var sums []causeCount
 	for _, e := range found {
 		b := newest(&e.view)
-		if b.Cause == nil || b.State != journal.Stuck && b.State != journal.Broken {
+		if b.Cause == nil || b.State != journal.Stuck {
 			continue
 		}
 		i := slices.IndexFunc(sums, func(c causeCount) bool { return c.Name == b.Cause.Name })
@@ -151,7 +171,7 @@ func (s *Server) serveListPage(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, Clean(err.Error(), textLength), http.StatusBadRequest)
 		return
 	}
-	s.render(w, "list.html", s.listOf(s.fleet.snapshot(r.Context(), f.Own), f))
+	s.render(w, "list.html", s.listOf(s.look.snapshot(), f))
 }
 
 // render writes a page; a template that fails, which tests exclude, is no half page.
@@ -194,7 +214,7 @@ func (s *Server) serveListLive(w http.ResponseWriter, r *http.Request) {
 	defer done()
 	sent := make(map[string]row)
 	var update listUpdate
-	s.watch(r.Context(), st, f.Own, func(_ context.Context, now *snapshot) {
+	s.watch(r.Context(), st, func(now *snapshot) {
 		next, rows, err := s.updateOf(s.listOf(now, f), sent)
 		if err != nil {
 			s.options.Logger.Error("failed to render boots page", "template", "row", "error", err)

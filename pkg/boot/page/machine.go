@@ -2,7 +2,6 @@ package page
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -18,17 +17,15 @@ type machinePage struct {
 	Reload      int
 	Found       bool
 	Now         stamp
-	Pod         string
 
-	ID, Name   string
-	Facts      []fact
-	Boots      []bootLink
-	Boot       bootPage
-	Lines      []line
-	Unanswered []Unanswered
-	API        string
-	Packets    string // link to them; "" where there is no relay, or no MAC
-	Command    string // that fetches them, for those who may not follow the link
+	ID, Name string
+	Facts    []fact
+	Boots    []bootLink
+	Boot     bootPage
+	Lines    []line
+	Hidden   bool // whoever asks may not see lines
+	API      string
+	Command  string // that fetches its packets; "" if its MAC is not known
 }
 
 // fact is something known of a machine, as name and value.
@@ -54,7 +51,6 @@ type bootPage struct {
 	Cause, Text string
 	Remedy      string
 	Certain     bool
-	Others      []journal.Doubt
 	Since       stamp
 	Lanes       []lane
 	Ticks       []tick
@@ -87,13 +83,13 @@ func (s *Server) serveMachineLive(w http.ResponseWriter, r *http.Request) {
 	var sent []byte
 	var known *entry
 	id := machineID(r.PathValue("id"))
-	s.watch(r.Context(), st, false, func(ctx context.Context, now *snapshot) {
+	s.watch(r.Context(), st, func(now *snapshot) {
 		if e := now.ids[id]; e == nil || e != known || sent == nil {
 			known = e
 		} else {
 			return
 		}
-		p, found := s.machineOf(r.WithContext(ctx))
+		p, found := s.machineOf(r)
 		if !found && sent == nil {
 			return
 		}
@@ -119,10 +115,10 @@ func (s *Server) machineOf(r *http.Request) (machinePage, bool) {
 	id := machineID(r.PathValue("id"))
 	now := s.options.Now()
 	p := machinePage{
-		Title: Clean(id, nameLength), ID: Clean(id, nameLength), Reload: reload, Now: stampAt(now, now), Pod: s.options.Pod,
+		Title: Clean(id, nameLength), ID: Clean(id, nameLength), Reload: reload, Now: stampAt(now, now),
+		Hidden: !s.showsLines(r),
 	}
-	m, unanswered, found := s.fleet.machine(r.Context(), id, false)
-	p.Unanswered = unanswered
+	m, found := s.machine(r, id)
 	if !found {
 		return p, false
 	}
@@ -132,8 +128,8 @@ func (s *Server) machineOf(r *http.Request) (machinePage, bool) {
 		p.Title = m.Name
 	}
 	p.API, p.Facts = "../api/v1/boots/"+url.PathEscape(m.ID), facts(m)
-	if s.options.Relay != "" && m.MAC != "" {
-		p.Packets, p.Command = self+"/pcap", "dhcp-relay trace -mac "+m.MAC
+	if m.MAC != "" {
+		p.Command = "/dhcp-relay trace -mac " + m.MAC
 	}
 	asked := r.URL.Query().Get("boot")
 	chosen := max(slices.IndexFunc(m.Boots, func(b journal.BootView) bool { return b.ID == asked }), 0)
@@ -172,7 +168,7 @@ func facts(m journal.MachineView) []fact {
 	for _, mac := range m.OtherMACs {
 		all = append(all, fact{"Other MAC", mac})
 	}
-	all = append(all, fact{"Vendor class", m.VendorClass}, fact{"User class", m.UserClass}, fact{"Heard by", m.Pod})
+	all = append(all, fact{"Vendor class", m.VendorClass}, fact{"User class", m.UserClass})
 	return slices.DeleteFunc(all, func(f fact) bool { return f.Value == "" })
 }
 
@@ -195,9 +191,8 @@ func bootOf(b journal.BootView, now time.Time, current bool) bootPage {
 	if b.Next != "" && b.State != journal.Booted {
 		p.Next = StepLabel(b.Next)
 	}
-	if c := b.Cause; c != nil {
+	if c := b.Cause; c != nil && b.State != journal.Booted {
 		p.Cause, p.Text, p.Remedy, p.Certain, p.Since = c.Name, c.Text, c.Remedy, c.Certain, stampAt(c.Since, now)
-		p.Others = c.Others
 	}
 	scale := scaleOf(b, now, current)
 	p.Ticks = scale.ticks()
@@ -205,7 +200,7 @@ func bootOf(b journal.BootView, now time.Time, current bool) bootPage {
 		p.Lanes = append(p.Lanes, laneOf(b, i, scale, now, current))
 	}
 	going := slices.ContainsFunc(p.Lanes, func(l lane) bool { return l.Going })
-	waits := current && (b.State == journal.Stuck || b.State == journal.Broken || b.State == journal.Booting && !going)
+	waits := current && (b.State == journal.Stuck || b.State == journal.Booting && !going)
 	if waits && p.Next != "" {
 		w := scale.bar(b.End, scale.end, "wait")
 		p.WaitBar, p.WaitFrom = &w, p.End

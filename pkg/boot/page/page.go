@@ -1,16 +1,16 @@
-// Package page shows the journal of boots by HTTP: pages for people, an API for programs, live events for both. With
-// several replicas it shows the other pods' machines as well. It belongs on the admin port, and nowhere else.
+// Package page shows the journal of boots by HTTP: pages for people, an API for programs, live events for both. It
+// belongs on the admin port, and nowhere else.
 package page
 
 import (
 	"context"
-	"crypto/rand"
 	"log/slog"
 	"net/http"
 	"net/netip"
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -27,36 +27,26 @@ type Journal interface {
 // Options are what a [Server] needs.
 type Options struct {
 	Journal Journal
-	// Pod is the name of this replica.
-	Pod string
-	// Replicas finds the admin ports of all replicas, this one's included; nil shows this one's machines only.
-	Replicas func(context.Context) ([]netip.AddrPort, error)
-	// ReplicaTimeout is how long another replica may take to answer; 0 means [DefaultReplicaTimeout].
-	ReplicaTimeout time.Duration
-	// Relay is host and port of the pod's dhcp-relay's admin port, for packets of a machine; empty where there is none.
-	Relay string
-	// Local tells a request from within the pod, as through kubectl port-forward: only those may have packets, because a
-	// rogue server needs no more than these. Nil refuses them to all.
-	Local func(*http.Request) bool
+	// Sources are the programs that tell of boots; nil where that is not known.
+	Sources func() []feed.Source
+	// Lines shows syslog lines, which may hold secrets, to everybody: else only to requests from the loopback interface,
+	// as those through kubectl port-forward are.
+	Lines bool
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Now may be nil.
 	Now func() time.Time
 }
 
-// DefaultReplicaTimeout is how long another replica may take to answer.
-const DefaultReplicaTimeout = time.Second
-
-// Server serves the pages, and is the [daemon.Task] that owns the connections to other replicas.
+// Server serves the pages, and is the [daemon.Task] that ends their streams.
 type Server struct {
-	options  Options
-	instance string
-	fleet    *fleet
-	streams  atomic.Int64
-	end      chan struct{} // closed when streams are to end
+	options Options
+	look    look
+	streams atomic.Int64
+	end     chan struct{} // closed when streams are to end
 }
 
-// New makes a server. Its pages answer at once; [Server.Run] has to run for those of other replicas.
+// New makes a server.
 func New(o Options) *Server {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -64,13 +54,10 @@ func New(o Options) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.ReplicaTimeout == 0 {
-		o.ReplicaTimeout = DefaultReplicaTimeout
+	if o.Sources == nil {
+		o.Sources = func() []feed.Source { return nil }
 	}
-	o.Pod = Clean(o.Pod, nameLength)
-	s := &Server{options: o, instance: rand.Text(), end: make(chan struct{})}
-	s.fleet = newFleet(&s.options, s.instance)
-	return s
+	return &Server{options: o, look: look{journal: o.Journal}, end: make(chan struct{})}
 }
 
 // Handlers are the pages by pattern, as http.ServeMux takes it: for the admin port.
@@ -81,7 +68,6 @@ func (s *Server) Handlers() map[string]http.Handler {
 		"GET /boots/live":             s.serveListLive,
 		"GET /boots/{id}":             s.serveMachinePage,
 		"GET /boots/{id}/live":        s.serveMachineLive,
-		"GET /boots/{id}/pcap":        s.servePackets,
 		"GET /boots/static/boots.css": s.serveStatic,
 		"GET /boots/static/boots.js":  s.serveStatic,
 		"GET /boots/static/boots.svg": s.serveStatic,
@@ -90,7 +76,7 @@ func (s *Server) Handlers() map[string]http.Handler {
 		"GET /api/v1/events":          s.serveEvents,
 		"GET /api/v1/openapi.yaml":    s.serveOpenAPI,
 	} {
-		handlers[pattern] = s.guard(serve)
+		handlers[pattern] = confined(serve)
 	}
 	return handlers
 }
@@ -99,13 +85,9 @@ func (s *Server) Handlers() map[string]http.Handler {
 const contentPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// guard says what a browser may do with an answer, and recognizes a request of this very process.
-func (s *Server) guard(next http.HandlerFunc) http.Handler {
+// confined says what a browser may do with an answer.
+func confined(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get(instanceHeader) == s.instance {
-			w.WriteHeader(http.StatusNoContent)
-			return
-		}
 		h := w.Header()
 		h.Set("Content-Security-Policy", contentPolicy)
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -120,8 +102,34 @@ func (s *Server) guard(next http.HandlerFunc) http.Handler {
 // Run implements daemon.Task.
 func (s *Server) Run(ctx context.Context) error {
 	defer close(s.end)
-	s.fleet.run(ctx)
-	return nil
+	ticker := time.NewTicker(linger)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-ticker.C:
+			s.look.forget(now)
+		}
+	}
+}
+
+// showsLines tells whether whoever asks may see syslog lines. The rest of 127/8 does not count as local: a service mesh
+// hands over other pods' requests from there.
+func (s *Server) showsLines(r *http.Request) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	addr := peer.Addr().Unmap()
+	local := addr == netip.AddrFrom4([4]byte{127, 0, 0, 1}) || addr == netip.IPv6Loopback()
+	return s.options.Lines || err == nil && local
+}
+
+// machine is what whoever asks may see of a machine.
+func (s *Server) machine(r *http.Request, id string) (journal.MachineView, bool) {
+	m, found := s.look.machine(id)
+	if !s.showsLines(r) {
+		m.Lines = nil
+	}
+	return m, found
 }
 
 // ended tells whether Run has.
@@ -134,7 +142,7 @@ func (s *Server) ended() bool {
 	}
 }
 
-// Ready implements daemon.Task: a pod that cannot show boots does its work all the same.
+// Ready implements daemon.Task.
 func (s *Server) Ready() error { return nil }
 
 // String implements daemon.Task.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tinkerbell/stack/internal/testwait"
+	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -79,7 +81,7 @@ func TestFilters(t *testing.T) {
 // Stuck machines come first, the newest boot before others; a long list is cut into parts.
 func TestListIsOrderedAndCut(t *testing.T) {
 	s := New(Options{Journal: newFake(site(250, time.Now())...)})
-	now := s.fleet.snapshot(t.Context(), false)
+	now := s.look.snapshot()
 	p := s.listOf(now, Filter{Page: 1})
 	if len(p.Rows) != perPage || p.Parts.All != 250 || p.Parts.Previous != "" || p.Parts.Following != "boots?page=2" {
 		t.Errorf("%d rows, %+v", len(p.Rows), p.Parts)
@@ -87,7 +89,7 @@ func TestListIsOrderedAndCut(t *testing.T) {
 	if last := s.listOf(now, Filter{Page: 99}); len(last.Rows) != 50 || last.Parts.From != 201 || last.Parts.Following != "" {
 		t.Errorf("%d rows, %+v", len(last.Rows), last.Parts)
 	}
-	rank := map[journal.State]int{journal.Stuck: 0, journal.Broken: 1, journal.Booting: 2, journal.Quiet: 3, journal.Booted: 4}
+	rank := map[journal.State]int{journal.Stuck: 0, journal.Booting: 1, journal.Silent: 2, journal.Booted: 3}
 	for i := 1; i < len(now.entries); i++ {
 		a, b := newest(&now.entries[i-1].view), newest(&now.entries[i].view)
 		if rank[a.State] > rank[b.State] || a.State == b.State && a.Begin.Before(b.Begin) {
@@ -233,50 +235,70 @@ func TestStreamsEndWithTheProgram(t *testing.T) {
 	}
 }
 
-// Packets go to requests from inside the pod, by a name that nobody else can have made, and from no other page.
-func TestPackets(t *testing.T) {
-	relay := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/trace" || r.URL.Query().Get("mac") != "52:54:00:00:00:01" {
-			http.Error(w, "no", http.StatusForbidden)
-			return
-		}
-		fmt.Fprint(w, "packets")
-	}))
-	defer relay.Close()
-	at := strings.TrimPrefix(relay.URL, "http://")
-	yes, no := func(*http.Request) bool { return true }, func(*http.Request) bool { return false }
-	tests := map[string]struct {
-		options Options
-		id      string
-		header  []string
-		status  int
-		body    string
+// oneSource is a program that tells of boots, and lost some.
+func oneSource() []feed.Source {
+	at := time.Unix(1e9, 0).UTC()
+	return []feed.Source{{Program: "dhcp-relay", Pod: "pod-1", Heard: true, Since: at, Lost: 3, LostAt: at, Clock: "1h0m0s"}}
+}
+
+// Syslog lines are for requests from the pod itself, unless the setting shows them to all.
+func TestLinesAreHidden(t *testing.T) {
+	m := site(12, time.Now())[10]
+	text := m.Lines[0].Text
+	for name, test := range map[string]struct {
+		from string
+		all  bool
+		want bool
 	}{
-		"packets":         {Options{Relay: at, Local: yes}, "52-54-00-00-00-01", nil, 200, "packets"},
-		"of this page":    {Options{Relay: at, Local: yes}, "52:54:00:00:00:01", []string{"Sec-Fetch-Site", "same-origin"}, 200, "packets"},
-		"localhost":       {Options{Relay: at, Local: yes}, "52:54:00:00:00:01", []string{"Host", "localhost:9069"}, 200, "packets"},
-		"another page":    {Options{Relay: at, Local: yes}, "52:54:00:00:00:01", []string{"Sec-Fetch-Site", "cross-site"}, 403, "/dhcp-relay trace"},
-		"a rebound name":  {Options{Relay: at, Local: yes}, "52:54:00:00:00:01", []string{"Host", "rebind.example:9069"}, 403, "/dhcp-relay trace"},
-		"another pod":     {Options{Relay: at, Local: no}, "52:54:00:00:00:01", nil, 403, "/dhcp-relay trace -mac 52:54:00:00:00:01"},
-		"nobody":          {Options{Relay: at}, "52:54:00:00:00:01", nil, 403, "/dhcp-relay trace"},
-		"no relay":        {Options{Local: yes}, "52:54:00:00:00:01", nil, 404, "no dhcp-relay"},
-		"relay away":      {Options{Relay: "127.0.0.1:1", Local: yes}, "52:54:00:00:00:01", nil, 502, "does not answer"},
-		"relay's refusal": {Options{Relay: at, Local: yes}, "52:54:00:00:00:02", nil, 502, "answers 403"},
-		"no MAC":          {Options{Relay: at, Local: yes}, "192.0.2.1", nil, 400, "found by MAC"},
-	}
-	for name, test := range tests {
+		"the pod itself": {"127.0.0.1:5", false, true}, "by IPv6": {"[::1]:5", false, true}, "another pod": {"10.0.0.9:5", false, false},
+		"a mesh": {"127.0.0.6:5", false, false}, "another pod, by choice": {"10.0.0.9:5", true, true}, "nobody": {"@", false, false},
+	} {
 		t.Run(name, func(t *testing.T) {
-			test.options.Journal = newFake()
-			server := serve(t, test.options)
-			status, header, body := get(t, server.URL+"/boots/"+test.id+"/pcap", test.header...)
-			if status != test.status || !strings.Contains(body, test.body) {
-				t.Fatalf("got %d %s", status, body)
-			}
-			if status == http.StatusOK && (header.Get("Content-Type") != "application/vnd.tcpdump.pcap" ||
-				header.Get("Content-Disposition") != `attachment; filename="52-54-00-00-00-01.pcap"`) {
-				t.Errorf("header %v", header)
+			handlers := New(Options{Journal: newFake(m), Lines: test.all}).Handlers()
+			for _, path := range []string{"/boots/", "/api/v1/boots/"} {
+				request := httptest.NewRequest(http.MethodGet, path+m.ID, http.NoBody)
+				request.RemoteAddr = test.from
+				request.SetPathValue("id", m.ID)
+				recorder := httptest.NewRecorder()
+				handlers["GET "+path+"{id}"].ServeHTTP(recorder, request)
+				body := html.UnescapeString(recorder.Body.String())
+				if recorder.Code != http.StatusOK || strings.Contains(body, text) != test.want {
+					t.Errorf("%s: %d, lines shown: %v", path, recorder.Code, !test.want)
+				}
 			}
 		})
+	}
+}
+
+// The page says who is heard, and what was lost; and that nobody is.
+func TestSourcesAreShown(t *testing.T) {
+	sources := oneSource()
+	server := serve(t, Options{Journal: newFake(), Sources: func() []feed.Source { return sources }})
+	for _, step := range []struct {
+		change func()
+		want   string
+	}{
+		{func() {}, "<strong>3 events lost</strong>"}, {func() { sources[0].Heard = false }, "<strong>gone</strong>"},
+		{func() { sources = nil }, "No program tells of boots."},
+	} {
+		step.change()
+		if _, _, body := get(t, server.URL+"/boots"); !strings.Contains(body, step.want) {
+			t.Errorf("no %q in %s", step.want, body)
+		}
+	}
+}
+
+// A snapshot that nobody looks at is forgotten.
+func TestSnapshotIsForgotten(t *testing.T) {
+	l := look{journal: newFake(site(2, time.Now())...)}
+	if n := len(l.snapshot().entries); n != 2 {
+		t.Errorf("%d machines", n)
+	}
+	l.forget(time.Now())
+	kept := l.last != nil
+	l.forget(time.Now().Add(2 * linger))
+	if !kept || l.last != nil {
+		t.Errorf("kept while somebody looks: %v; and after that: %v", kept, l.last != nil)
 	}
 }
 

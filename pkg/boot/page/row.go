@@ -24,7 +24,6 @@ type row struct {
 	Label          string        // of the strip, for those who don't see it
 	began, heard   int64         // nanoseconds since 1970
 	Took           string        // of a boot that is over
-	Pod            string        // where there are several
 	Known          bool          // the MAC is known
 }
 
@@ -37,14 +36,13 @@ func (r shownRow) Heard() stamp { return stampAt(time.Unix(0, r.heard), r.now) }
 // shownRow is a row at a time.
 type shownRow struct {
 	row
-	now  time.Time
-	Pods bool
+	now time.Time
 }
 
 func rowOf(e *entry) row {
 	m, b := &e.view, newest(&e.view)
 	r := row{
-		ID: m.ID, Title: m.Name, MAC: m.MAC, Arch: m.Arch, State: b.State, At: StepLabel(b.At), Pod: m.Pod,
+		ID: m.ID, Title: m.Name, MAC: m.MAC, Arch: m.Arch, State: b.State, At: StepLabel(b.At),
 		began: b.Begin.UnixNano(), heard: b.End.UnixNano(), Known: m.MAC != "",
 	}
 	if r.Title == "" {
@@ -58,7 +56,7 @@ func rowOf(e *entry) row {
 	} else if b.Next != "" {
 		r.Next = StepLabel(b.Next)
 	}
-	if b.Cause != nil {
+	if b.Cause != nil && b.State != journal.Booted {
 		r.Text, r.Cause, r.Likely = b.Cause.Text, b.Cause.Name, !b.Cause.Certain
 	} else if n := len(b.Steps); n > 0 {
 		r.Text = strings.TrimSpace(b.Steps[n-1].Text + " " + Bytes(b.Steps[n-1].Bytes))
@@ -87,7 +85,7 @@ func strip(b *journal.BootView) (bars template.HTML, label string) {
 			}
 			said.WriteString(stepLabels[step] + " " + class)
 		}
-		if b.State == journal.Stuck || b.State == journal.Broken {
+		if b.State == journal.Stuck {
 			switch {
 			case step == b.At && (b.Next == "" || class == "failed"):
 				class = "failed"

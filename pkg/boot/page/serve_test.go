@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -23,14 +24,11 @@ func TestMain(m *testing.M) {
 	if address := os.Getenv(serveAt); address != "" {
 		os.Exit(serveSite(address))
 	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		client.CloseIdleConnections()
-		os.Exit(code)
-	}))
+	goleak.VerifyTestMain(m)
 }
 
 // serveSite serves the page, and what a test changes the site by: PUT /test/site?machines=2000 and PUT /test/machine with
-// a machine as JSON. /trace is the relay's.
+// a machine as JSON.
 func serveSite(address string) int {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -39,16 +37,16 @@ func serveSite(address string) int {
 	}
 	now := time.Now()
 	f := newFake(site(1, now)...)
-	s := New(Options{
-		Journal: f, Pod: "stack-proxy-6d5f9c7b4-x2x9k", Relay: listener.Addr().String(), Local: func(*http.Request) bool { return true },
-	})
+	s := New(Options{Journal: f, Sources: func() []feed.Source {
+		return []feed.Source{
+			{Program: "dhcp-relay", Pod: "stack-proxy-6d5f9c7b4-x2x9k", Heard: true, Since: now},
+			{Program: "stack-proxy", Pod: "stack-proxy-6d5f9c7b4-x2x9k", Heard: true, Since: now},
+		}
+	}})
 	mux := http.NewServeMux()
 	for pattern, handler := range s.Handlers() {
 		mux.Handle(pattern, handler)
 	}
-	mux.HandleFunc("GET /trace", func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, "\xd4\xc3\xb2\xa1 packets of "+r.URL.Query().Get("mac"))
-	})
 	mux.HandleFunc("PUT /test/site", func(w http.ResponseWriter, r *http.Request) {
 		n := 0
 		_, _ = fmt.Sscan(r.URL.Query().Get("machines"), &n)

@@ -77,7 +77,7 @@ func New(ctx context.Context, o Options) (*Boots, error) {
 		return nil, fmt.Errorf("failed to make an OTLP client: %w", err)
 	}
 	attributes, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
-		semconv.ServiceName("stack-proxy"), semconv.ServiceVersion(o.Version), semconv.ServiceInstanceID(o.Pod),
+		semconv.ServiceName("stack-boots"), semconv.ServiceVersion(o.Version), semconv.ServiceInstanceID(o.Pod),
 		semconv.K8SPodName(o.Pod),
 	), resource.WithFromEnv())
 	if err != nil {

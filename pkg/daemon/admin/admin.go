@@ -27,8 +27,11 @@ type Options struct {
 	Address string
 	// Registry is what /metrics shows.
 	Registry *prometheus.Registry
-	// Handlers are further pages of the program, by pattern as http.ServeMux takes it.
+	// Handlers are further pages of the program, by pattern as http.ServeMux takes it. They are guarded against the pages
+	// of others.
 	Handlers map[string]http.Handler
+	// Hosts are names besides those of the cluster by which browsers may ask for Handlers.
+	Hosts []string
 }
 
 // Server is a [daemon.Admin].
@@ -88,7 +91,7 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("/debug/pprof/symbol", local(pprof.Symbol))
 	s.mux.HandleFunc("/debug/pprof/trace", local(pprof.Trace))
 	for pattern, handler := range o.Handlers {
-		s.mux.Handle(pattern, handler)
+		s.mux.Handle(pattern, guard(o.Hosts, handler))
 		pages = append(pages, pattern)
 	}
 	slices.Sort(pages)

@@ -43,6 +43,7 @@ type Front[T any] struct {
 	route   string
 	local   netip.AddrPort
 	limits  *Limits
+	timing  *Timing
 	workers []*Worker[T]
 	serving atomic.Bool
 }
@@ -77,6 +78,7 @@ func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
 				"CAP_NET_RAW): %w", c.Route, err)
 		}
 	}
+	c.setDefaults()
 	sockets, err := listenAll(c.Listen, max(c.Workers, 1), c.Freebind)
 	if err != nil {
 		return nil, err
@@ -84,10 +86,11 @@ func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
 	f := &Front[T]{
 		route:  c.Route,
 		local:  sockets[0].Local(),
-		limits: NewLimits(c.Bounds),
+		limits: NewLimits(c.MaxSessions, c.MaxSessionsPerClient),
+		timing: NewTiming(c.Idle, c.Linger, c.Drain),
 	}
 	f.workers, err = NewWorkers(sockets, c.Handler, Options{
-		Limits: f.limits, Pick: c.Pick, Transparent: c.Transparent,
+		Limits: f.limits, Pick: c.Pick, Timing: f.timing, Transparent: c.Transparent,
 	})
 	if err != nil {
 		return nil, err
@@ -97,7 +100,9 @@ func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
 
 // SetBounds changes the bounds while the front serves.
 func (f *Front[T]) SetBounds(b Bounds) {
-	f.limits.Set(b)
+	b.setDefaults()
+	f.limits.Set(b.MaxSessions, b.MaxSessionsPerClient)
+	f.timing.Set(b.Idle, b.Linger, b.Drain)
 	for _, w := range f.workers {
 		w.Wake()
 	}

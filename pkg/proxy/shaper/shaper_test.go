@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -247,7 +246,7 @@ func TestWaitIsCancelled(t *testing.T) {
 		done := make(chan struct{})
 		var group sync.WaitGroup
 		group.Go(func() {
-			if err := s.Take(done, a, 100_000, nil); !errors.Is(err, net.ErrClosed) {
+			if err := s.Take(done, a, 100_000, nil); !errors.Is(err, errDone) {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
-	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
@@ -226,15 +225,8 @@ func (s *session) copy(dst, src stream, d direction) {
 func (s *session) copyRecords(dst, src stream, d direction) error {
 	side := &s.sides[d]
 	defer side.resize(below(dst), below(src), sock.Small)
-	flow := &shaper.Flow{}
-	if d == toClient {
-		flow = &shaper.Flow{
-			Shaper: s.settings.Shaper, Client: s.client.Addr(), Done: s.secure.life.Done(),
-			Waits: func() error { s.keepAlive(); return nil },
-		}
-	}
 	for passed := 0; ; {
-		n, err := s.copyRecord(dst, src, d, flow)
+		n, err := s.copyRecord(dst, src, d)
 		if err != nil {
 			return err
 		}
@@ -246,7 +238,7 @@ func (s *session) copyRecords(dst, src stream, d direction) error {
 }
 
 // copyRecord holds a buffer while it waits for TLS, which alone knows whether it has bytes of the last record left.
-func (s *session) copyRecord(dst, src stream, d direction, flow *shaper.Flow) (n int, err error) {
+func (s *session) copyRecord(dst, src stream, d direction) (n int, err error) {
 	if plain, ok := src.(*sock.Socket); ok {
 		if err := plain.Await(); err != nil {
 			return 0, err
@@ -257,7 +249,16 @@ func (s *session) copyRecord(dst, src stream, d direction, flow *shaper.Flow) (n
 	if n, err = src.Read(buffer[:]); n == 0 {
 		return 0, err
 	}
-	n, err = flow.Write(dst, buffer[:n])
+	if d == toClient && s.settings.Shaper.On() {
+		err := s.settings.Shaper.Take(s.secure.life.Done(), s.client.Addr(), int64(n), func() error {
+			s.keepAlive()
+			return nil
+		})
+		if err != nil {
+			return 0, net.ErrClosed
+		}
+	}
+	n, err = dst.Write(buffer[:n])
 	s.count(d, n)
 	return n, err
 }

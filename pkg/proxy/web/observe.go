@@ -17,7 +17,6 @@ import (
 	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
-	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
@@ -139,8 +138,9 @@ type response struct {
 	sink    record.Sink
 	outcome outcome
 	body    *stallReader // of a request in HTTP/1.1; nil where it has none
-	flow    shaper.Flow  // in HTTP/2
-	duplex  bool         // the answer may begin before the request's body has ended
+	shaping shaping      // in HTTP/2
+	done    <-chan struct{}
+	duplex  bool // the answer may begin before the request's body has ended
 }
 
 // Unwrap lets http.ResponseController reach flushing and hijacking.
@@ -202,7 +202,7 @@ func (r *response) ReadFrom(source io.Reader) (int64, error) {
 	var n int64
 	var err error
 	switch {
-	case r.flow.Shaper != nil:
+	case r.shaping.shaper != nil:
 		n, err = r.copyShared(source)
 	case r.under != nil && isFile(source):
 		n, err = r.under.copyFile(r.ResponseWriter, source)

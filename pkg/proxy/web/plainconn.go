@@ -154,8 +154,8 @@ func (c *plainConn) HandOff(fd int, early []byte) {
 		c.release()
 		return
 	}
-	next := &conn{early: early}
-	next.charge, next.socket, next.most = c.charge, socket, c.listener.stall()
+	next := &conn{charge: c.charge, socket: socket, early: early}
+	next.stall.most = c.listener.stall()
 	if next.server.ConnState != nil {
 		next.idling.limit = next.server.idle
 	}

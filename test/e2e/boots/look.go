@@ -59,7 +59,7 @@ func (s *site) look(ctx context.Context, mac string) verdict {
 		ask  func() (string, error)
 	}{
 		{"page", func() (string, error) { return s.get(ctx, "/boots/"+mac) }},
-		{"command", func() (string, error) { return s.Exec(ctx, lab.StackProxy, "boots", mac) }},
+		{"command", func() (string, error) { return s.Exec(ctx, lab.StackBoots, "show", mac) }},
 	} {
 		shown, err := way.ask()
 		if err != nil {
@@ -80,9 +80,9 @@ func (s *site) look(ctx context.Context, mac string) verdict {
 // oneLine leaves out how a text is broken into lines.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// get asks the admin port, as through "kubectl port-forward".
+// get asks the admin port of stack-boots, as through "kubectl port-forward".
 func (s *site) get(ctx context.Context, path string) (string, error) {
-	url := "http://" + netip.AddrPortFrom(lab.PodIP, lab.ProxyAdminPort).String() + path
+	url := "http://" + netip.AddrPortFrom(lab.PodIP, lab.BootsAdminPort).String() + path
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err

@@ -86,7 +86,6 @@ func (s *site) machine(ctx context.Context, id string) (machine, error) {
 	if err := json.NewDecoder(response.Body).Decode(&m); err != nil {
 		return nil, err
 	}
-	delete(m, "pod")
 	return m, nil
 }
 

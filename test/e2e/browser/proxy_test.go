@@ -28,16 +28,21 @@ func free(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// startProxy starts the real stack-proxy with routes of every kind that a browser could ask, and returns where the
-// routes and the admin port are.
+// startProxy starts the real stack-proxy with routes of every kind that a browser could ask, and stack-boots beside it.
+// It returns where the routes and the admin port of stack-boots are.
 func startProxy(t *testing.T) (fronts map[string]string, admin string) {
 	t.Helper()
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, "backend")
 	}))
 	t.Cleanup(backend.Close)
-	dir := t.TempDir()
+	dir, err := os.MkdirTemp("", "boots") // a short path, as a socket needs
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	admin = free(t)
+	socket := filepath.Join(dir, "events.sock")
 	fronts = map[string]string{"http": free(t), "tcp": free(t), "grpc": free(t), "files": free(t)}
 	var text strings.Builder
 	text.WriteString("routes:\n")
@@ -54,19 +59,25 @@ func startProxy(t *testing.T) (fronts map[string]string, admin string) {
 	}
 	cmd := exec.Command(program.ForTest(t, "stack-proxy"))
 	cmd.Env = []string{
-		"STACK_PROXY_ROUTES_FILE=" + routes, "STACK_PROXY_ADMIN_ADDRESS=" + admin, "STACK_PROXY_BOOTS=true",
+		"STACK_PROXY_ROUTES_FILE=" + routes, "STACK_PROXY_ADMIN_ADDRESS=" + free(t), "STACK_PROXY_BOOTS_ADDRESS=" + socket,
 		"STACK_PROXY_DRAIN_GRACE=0s",
 	}
-	proxy, err := process.Start(t.Context(), cmd, process.Options{Ready: process.Answers("http://" + admin + "/readyz")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		proxy.Kill()
-		if t.Failed() {
-			t.Log(proxy.Said())
+	started := func(cmd *exec.Cmd, address string) {
+		p, err := process.Start(t.Context(), cmd, process.Options{Ready: process.Answers("http://" + address + "/readyz")})
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
+		t.Cleanup(func() {
+			p.Kill()
+			if t.Failed() {
+				t.Log(p.Said())
+			}
+		})
+	}
+	boots := exec.Command(program.ForTest(t, "stack-boots"))
+	boots.Env = []string{"STACK_BOOTS_ADMIN_ADDRESS=" + admin, "STACK_BOOTS_LISTEN_ADDRESS=" + socket}
+	started(boots, admin)
+	started(cmd, strings.TrimPrefix(cmd.Env[1], "STACK_PROXY_ADMIN_ADDRESS="))
 	return fronts, admin
 }
 
@@ -93,7 +104,7 @@ func TestServiceDoesNotReachThePage(t *testing.T) {
 	fronts, admin := startProxy(t)
 	targets := []string{
 		"/boots", "/boots/", "//boots", "/%62oots", "/x/../boots", "/boots/live", "/boots/static/boots.css", "/api/v1/boots",
-		"/api/v1/events", "/api/v1/openapi.yaml", "http://" + admin + "/boots", "/boots?own=true", "/metrics",
+		"/api/v1/events", "/api/v1/openapi.yaml", "http://" + admin + "/boots", "/boots?page=1", "/metrics",
 	}
 	for _, target := range targets {
 		for protocol, front := range fronts {

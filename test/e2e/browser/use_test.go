@@ -2,21 +2,15 @@ package browser
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/browser"
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
-
-	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // do runs actions, which may take a while on a busy machine.
@@ -55,42 +49,6 @@ func (t *tab) count(test *testing.T, selector string) int {
 	var nodes []*cdp.Node
 	t.do(test, "count "+selector, chromedp.Nodes(selector, &nodes, chromedp.ByQueryAll, chromedp.AtLeast(0)))
 	return len(nodes)
-}
-
-// packets follows the link to a machine's packets and returns what was downloaded.
-func (t *tab) packets(test *testing.T) string {
-	test.Helper()
-	dir := test.TempDir()
-	t.do(test, "download", browser.SetDownloadBehavior(browser.SetDownloadBehaviorBehaviorAllow).WithDownloadPath(dir).WithEventsEnabled(true),
-		chromedp.Click("#pcap", chromedp.ByQuery))
-	var text []byte
-	err := progress.Until(t, progress.Patience{
-		Quiet: answerTime, Signs: []func() string{func() string { return sizes(dir) }},
-	}, 50*time.Millisecond, func(context.Context) error {
-		names, _ := filepath.Glob(filepath.Join(dir, "*.pcap"))
-		if len(names) == 0 {
-			return errors.New("the browser has not got them")
-		}
-		var err error
-		text, err = os.ReadFile(names[0])
-		return err
-	})
-	if err != nil {
-		test.Fatalf("the packets never came: %v", err)
-	}
-	return string(text)
-}
-
-// sizes are those of a directory's files, which grow as the browser downloads.
-func sizes(dir string) string {
-	var all []string
-	entries, _ := os.ReadDir(dir)
-	for _, entry := range entries {
-		if info, err := entry.Info(); err == nil {
-			all = append(all, fmt.Sprintf("%s has %d bytes", entry.Name(), info.Size()))
-		}
-	}
-	return strings.Join(all, ", ")
 }
 
 // press presses a key as a person does, so that a page that takes it keeps it from the field that it goes to.
@@ -173,9 +131,6 @@ func TestUse(t *testing.T) {
 	t.Logf("a step arrived on the machine's page after %v", time.Since(begin))
 	tab.until(t, "the open step", "document.querySelector('details[data-key=\"0\"]').open")
 
-	if got := tab.packets(t); !strings.Contains(got, "packets of "+bootID) {
-		t.Errorf("downloaded %q", got)
-	}
 	if complaints := tab.complaints(); len(complaints) > 0 {
 		t.Errorf("the browser complains: %q", complaints)
 	}
@@ -211,9 +166,6 @@ func TestUseWithoutScript(t *testing.T) {
 	}
 	tab.do(t, "open a step", chromedp.Click("details[data-key='0'] summary", chromedp.ByQuery))
 	tab.until(t, "its answers", "document.querySelector('details[data-key=\"0\"]').open")
-	if got := tab.packets(t); !strings.Contains(got, "packets of "+bootID) {
-		t.Errorf("downloaded %q", got)
-	}
 	m, err := s.machine(t.Context(), bootID)
 	if err != nil {
 		t.Fatal(err)

@@ -82,7 +82,7 @@ func wireSpans(steps []observe.Step) []Span {
 
 // podSteps asks the admin port for the last boot of a machine.
 func podSteps(ctx context.Context, l *lab.Lab, mac string) ([]Span, error) {
-	url := "http://" + netip.AddrPortFrom(lab.PodIP, lab.ProxyAdminPort).String() + "/api/v1/boots/" + mac
+	url := "http://" + netip.AddrPortFrom(lab.PodIP, lab.BootsAdminPort).String() + "/api/v1/boots/" + mac
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 type binaries struct {
 	repo                                 string
 	broadcastInit, dhcpRelay, stackProxy string
+	stackBoots                           string
 	smee, hegel                          string
 }
 
@@ -34,11 +35,12 @@ func build(ctx context.Context, opts Options) (binaries, error) {
 		broadcastInit: filepath.Join(dir, BroadcastInit),
 		dhcpRelay:     filepath.Join(dir, DHCPRelay),
 		stackProxy:    filepath.Join(dir, StackProxy),
+		stackBoots:    filepath.Join(dir, StackBoots),
 		smee:          filepath.Join(dir, Smee),
 		hegel:         filepath.Join(dir, Hegel),
 	}
 	var own, services []string
-	for _, name := range []string{BroadcastInit, DHCPRelay, StackProxy} {
+	for _, name := range []string{BroadcastInit, StackBoots, DHCPRelay, StackProxy} {
 		if !slices.Contains(opts.Without, name) {
 			own = append(own, "./cmd/"+name)
 		}

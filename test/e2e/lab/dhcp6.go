@@ -19,7 +19,7 @@ func (l *Lab) relayEnv() []string {
 	env := []string{
 		"DHCP_RELAY_UPSTREAM_INTERFACE=eth0",
 		"DHCP_RELAY_ADMIN_ADDRESS=" + hostPort(PodIP, RelayAdminPort),
-		"DHCP_RELAY_BOOTS_SOCKET=" + bootsSocket,
+		"DHCP_RELAY_BOOTS_ADDRESS=" + bootsSocket,
 	}
 	if l.opts.IPv6 {
 		return append(env, relayEnv6()...)

@@ -1,9 +1,9 @@
 // Package lab is a provisioning site in network namespaces: a LAN, a node with a pod on it, real Tinkerbell
-// services behind the node, and the three programs of this project in the pod, with the capabilities that the
+// services behind the node, and the programs of this project in the pod, with the capabilities that the
 // chart gives them and nothing more.
 //
 //	           LAN 192.0.2.0/24                    pods 10.244.0.0/24
-//	machines ── br0 ──────────── prov0 [ node ] cni0 ──┬── pod    .10  stack-proxy, dhcp-relay
+//	machines ── br0 ──────────── prov0 [ node ] cni0 ──┬── pod    .10  stack-proxy, dhcp-relay, stack-boots
 //	(tap, veth)  .1 router       .10, .2 service IP    ├── smee   .11
 //	                             DNAT to the pod       ├── hegel  .12
 //	                             10.96.0.10 DNS        └── tink   .13
@@ -44,6 +44,7 @@ const (
 	BroadcastInit = "broadcast-init"
 	DHCPRelay     = "dhcp-relay"
 	StackProxy    = "stack-proxy"
+	StackBoots    = "stack-boots" // where the chart has a pod of its own for it
 	Smee          = "smee"
 	Hegel         = "hegel"
 	Tink          = "tink"

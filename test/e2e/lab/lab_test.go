@@ -44,7 +44,7 @@ func machine(tb testing.TB) lab.Machine {
 }
 
 // ours are the programs of this project; tests of the lab alone leave them out.
-var ours = []string{lab.BroadcastInit, lab.DHCPRelay, lab.StackProxy}
+var ours = []string{lab.BroadcastInit, lab.StackBoots, lab.DHCPRelay, lab.StackProxy}
 
 func TestServices(t *testing.T) {
 	m := machine(t)

@@ -25,12 +25,15 @@ import (
 
 // startOrder is what a lab consists of besides its node: names first, then the services, then the pod as a
 // kubelet starts it.
-var startOrder = []string{DNS, RA, Hardware, Smee, Hegel, Tinkerbell, Tink, DHCP6, BroadcastInit, DHCPRelay, StackProxy}
+var startOrder = []string{
+	DNS, RA, Hardware, Smee, Hegel, Tinkerbell, Tink, DHCP6, BroadcastInit, StackBoots, DHCPRelay, StackProxy,
+}
 
 // Admin ports of the pod's programs, in [RolePod].
 const (
 	RelayAdminPort = 9067
 	ProxyAdminPort = 9069
+	BootsAdminPort = 9070
 )
 
 // unprivileged is the user that the chart gives stack-proxy.
@@ -55,7 +58,7 @@ func (l *Lab) Restart(ctx context.Context, name string) error {
 	if security := l.opts.Security[name]; security != nil {
 		program.Security = security
 	}
-	if name == DHCPRelay || name == StackProxy {
+	if name == DHCPRelay || name == StackProxy || name == StackBoots {
 		shared := *program.Security
 		shared.Shared = map[string]string{bootsInPod: l.bootsDir()}
 		program.Security = &shared
@@ -149,11 +152,19 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 			Env:      l.relayEnv(),
 			Security: &Security{UID: 0, Capabilities: []int{unix.CAP_NET_RAW}},
 		}, l.httpReady(RolePod, "http://"+hostPort(PodIP, RelayAdminPort)+"/readyz"), nil
+	case StackBoots:
+		return Process{
+			Role: RolePod, Path: l.bin.stackBoots,
+			Env: []string{
+				"STACK_BOOTS_ADMIN_ADDRESS=" + hostPort(PodIP, BootsAdminPort),
+				"STACK_BOOTS_LISTEN_ADDRESS=" + bootsSocket, "STACK_BOOTS_LINES=true",
+			},
+			Security: &Security{UID: unprivileged},
+		}, l.httpReady(RolePod, "http://"+hostPort(PodIP, BootsAdminPort)+"/readyz"), nil
 	case StackProxy:
 		env := []string{
 			"STACK_PROXY_ADMIN_ADDRESS=" + hostPort(PodIP, ProxyAdminPort),
-			"STACK_PROXY_BOOTS=true", "STACK_PROXY_BOOTS_SOCKET=" + bootsSocket, "STACK_PROXY_BOOTS_POD=" + RolePod,
-			"STACK_PROXY_BOOTS_RELAY=" + hostPort(PodIP, RelayAdminPort),
+			"STACK_PROXY_BOOTS_ADDRESS=" + bootsSocket,
 		}
 		if l.opts.Tinkerbell != "" {
 			env = append(env, "STACK_PROXY_PRESET=tinkerbell")
@@ -179,7 +190,8 @@ const (
 	routesFile     = "routes.yaml"
 )
 
-// The volume by which dhcp-relay tells stack-proxy of machines that boot.
+// The volume by which dhcp-relay and stack-proxy tell stack-boots of machines that boot. In the chart they do by its
+// Service.
 const (
 	bootsInPod  = "/run/boots"
 	bootsSocket = bootsInPod + "/events.sock"

@@ -79,7 +79,7 @@ func (s *Site) prepare(o *lab.Options) error {
 	switch s.opts.Candidate {
 	case Ours:
 	case Former:
-		o.Without = append(o.Without, lab.DHCPRelay, lab.StackProxy)
+		o.Without = append(o.Without, lab.StackBoots, lab.DHCPRelay, lab.StackProxy)
 		return nil
 	default:
 		return fmt.Errorf("failed to start candidate: there is no %q", s.opts.Candidate)

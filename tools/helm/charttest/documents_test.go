@@ -198,7 +198,7 @@ func TestCommandsOfDocumentsExist(t *testing.T) {
 					}
 				}
 			default:
-				own := regexp.MustCompile(`/(stack-proxy|stack-lb|dhcp-relay) ([a-z]+)([^>|]*)`).FindStringSubmatch(line)
+				own := regexp.MustCompile(`/(stack-proxy|stack-boots|stack-lb|dhcp-relay) ([a-z]+)([^>|]*)`).FindStringSubmatch(line)
 				if own == nil {
 					continue
 				}

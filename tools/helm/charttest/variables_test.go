@@ -27,7 +27,6 @@ var withoutValue = map[string]string{
 var ownDefault = map[string]bool{
 	"BROADCAST_INIT_LISTENER": true, "DHCP_RELAY_LISTENERS": true, "DHCP_RELAY_SERVERS": true, "DHCP_RELAY_SERVERS_OPTIONAL": true,
 	"STACK_PROXY_FILES_DIRECTORY": true, "STACK_PROXY_ROUTES_FILE": true,
-	"STACK_PROXY_BOOTS":  true,
 	"STACK_PROBE_CHECKS": true, "STACK_PROBE_TIMEOUT": true,
 }
 
@@ -38,7 +37,7 @@ var helpLine = regexp.MustCompile(`(?m)^ {2}([A-Z][A-Z0-9_]+) {2,}(\S.*?) {2,}(\
 func TestEveryVariableIsReachable(t *testing.T) {
 	programs := build(t)
 	var template []byte
-	for _, name := range []string{"deployment.yaml", "loadbalancer.yaml"} {
+	for _, name := range []string{"deployment.yaml", "stack-boots.yaml", "loadbalancer.yaml"} {
 		text, err := os.ReadFile(chart + "/templates/" + name)
 		if err != nil {
 			t.Fatal(err)
@@ -46,7 +45,7 @@ func TestEveryVariableIsReachable(t *testing.T) {
 		template = append(template, text...)
 	}
 	defaults := map[string]string{}
-	for _, program := range []string{"broadcast-init", "dhcp-relay", "stack-proxy", "stack-lb"} {
+	for _, program := range []string{"broadcast-init", "dhcp-relay", "stack-proxy", "stack-boots", "stack-lb"} {
 		help := helpLine.FindAllStringSubmatch(string(output(t, filepath.Join(programs, program), "--help")), -1)
 		if len(help) < 10 {
 			t.Fatalf("%s --help lists %d variables", program, len(help))

@@ -1,5 +1,5 @@
-// Package bootspage measures how fast stack-proxy shows machines while many boot: how long its page takes, and how
-// long a step takes to reach a browser that looks.
+// Package bootspage measures how fast stack-boots shows machines that boot through stack-proxy: how long its page
+// takes, and how long a step takes to reach a browser that looks.
 package bootspage
 
 import (
@@ -26,7 +26,8 @@ import (
 
 // Options of the bench.
 type Options struct {
-	Proxy    string // the executable
+	Proxy    string // the executables
+	Boots    string
 	Machines int
 	Duration time.Duration // in which they all boot
 	Runs     int
@@ -34,8 +35,8 @@ type Options struct {
 }
 
 const (
-	front = "127.0.0.1:17171"
-	admin = "127.0.0.1:19069"
+	front             = "127.0.0.1:17171"
+	admin, proxyAdmin = "127.0.0.1:19070", "127.0.0.1:19069"
 	// probe is the machine whose steps are waited for.
 	probe, probeSource = "02:00:00:00:ff:ff", "127.2.255.254"
 	// browsers look at the whole list meanwhile.
@@ -53,7 +54,7 @@ func Run(ctx context.Context, o Options) ([]report.Row, error) {
 			"page_median": "ms", "page_worst": "ms", "update_median": "ms", "update_worst": "ms", "memory": "MiB",
 			"shown": "machines",
 		},
-		Candidates: []string{"stack-proxy"},
+		Candidates: []string{"stack-boots"},
 		Measure:    func(ctx context.Context, _ string) (rounds.Sample, error) { return measure(ctx, o) },
 	}}, rounds.Options{Runs: o.Runs, Log: o.Log})
 }
@@ -74,12 +75,22 @@ func measure(ctx context.Context, o Options) (rounds.Sample, error) {
 	if err := os.WriteFile(routes, []byte(text), 0o644); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(o.Proxy)
+	socket := filepath.Join(dir, "events.sock")
+	cmd := exec.Command(o.Boots)
 	cmd.Env = []string{
-		"STACK_PROXY_ROUTES_FILE=" + routes, "STACK_PROXY_ADMIN_ADDRESS=" + admin, "STACK_PROXY_BOOTS=true",
-		"STACK_PROXY_LOG_LEVEL=warn",
+		"STACK_BOOTS_ADMIN_ADDRESS=" + admin, "STACK_BOOTS_LISTEN_ADDRESS=" + socket, "STACK_BOOTS_LOG_LEVEL=warn",
 	}
-	proxy, err := process.Start(ctx, cmd, process.Options{Ready: process.Listens(admin)})
+	shows, err := process.Start(ctx, cmd, process.Options{Ready: process.Listens(admin)})
+	if err != nil {
+		return nil, err
+	}
+	defer shows.Kill()
+	cmd = exec.Command(o.Proxy)
+	cmd.Env = []string{
+		"STACK_PROXY_ROUTES_FILE=" + routes, "STACK_PROXY_ADMIN_ADDRESS=" + proxyAdmin,
+		"STACK_PROXY_BOOTS_ADDRESS=" + socket, "STACK_PROXY_LOG_LEVEL=warn",
+	}
+	proxy, err := process.Start(ctx, cmd, process.Options{Ready: process.Listens(proxyAdmin)})
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +138,7 @@ func measure(ctx context.Context, o Options) (rounds.Sample, error) {
 	if err := errors.Join(<-failed, <-failed); err != nil {
 		return nil, err
 	}
-	memory := proxy.Memory() / 1024
+	memory := shows.Memory() / 1024
 	text, err = get(ctx, http.DefaultClient, "http://"+admin+"/api/v1/boots")
 	look()
 	if err != nil || len(found) == 0 {

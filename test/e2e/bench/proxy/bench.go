@@ -12,6 +12,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/tinkerbell/stack/test/e2e/bench/hear"
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
 )
@@ -23,7 +24,7 @@ type Options struct {
 	Runs      int           // rounds, each of which measures every candidate once
 	Duration  time.Duration // of one measurement
 	Cases     []string      // empty is all
-	Boots     bool          // compare stack-proxy with itself, showing boots and not
+	Boots     bool          // compare stack-proxy with itself, telling of boots and not
 	Log       io.Writer
 }
 
@@ -31,6 +32,7 @@ type Options struct {
 type bench struct {
 	Options
 	backends *backends
+	socket   string // of boots
 }
 
 // measurement is of one candidate, which runs.
@@ -146,6 +148,12 @@ func Run(ctx context.Context, o Options) ([]report.Row, error) {
 	defer b.backends.stop()
 	cases := b.cases()
 	if o.Boots {
+		socket, stop, err := hear.Boots()
+		if err != nil {
+			return nil, err
+		}
+		b.socket = socket
+		defer func() { fmt.Fprintln(o.Log, stop()) }()
 		cases = withBoots(cases)
 	}
 	return rounds.Run(ctx, cases, rounds.Options{Runs: o.Runs, Cases: o.Cases, Log: o.Log})

@@ -19,7 +19,7 @@ import (
 // The candidates.
 const (
 	ours       = "ours"
-	oursBoots  = "ours-boots" // that shows boots
+	oursBoots  = "ours-boots" // that tells of boots
 	oursChart  = "ours-chart" // with the chart's limit of memory, in a cgroup
 	stackLB    = "stack-lb"   // its forwarding alone: TCP, without Kubernetes
 	nginxChart = "nginx-chart"
@@ -182,7 +182,7 @@ func (c *candidate) start(ctx context.Context, b *bench, name, backend string) (
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), "STACK_PROXY_ROUTES_FILE="+file, "STACK_PROXY_DRAIN_GRACE=0s",
 		"STACK_PROXY_DRAIN_TIMEOUT=0s", "STACK_PROXY_ADMIN_ADDRESS=127.0.0.1:9090",
-		fmt.Sprintf("STACK_PROXY_BOOTS=%t", name == oursBoots))
+		"STACK_PROXY_BOOTS_ADDRESS="+map[bool]string{true: b.socket}[name == oursBoots])
 	if name == oursChart {
 		var err error
 		if c.container, err = rounds.Contain(cmd); err != nil {

@@ -21,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tinkerbell/stack/test/e2e/bench/hear"
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
 	"github.com/tinkerbell/stack/test/e2e/process"
 
@@ -43,7 +44,7 @@ type Options struct {
 	Candidates []string
 	// Builds are paths of other builds of dhcp-relay by their names, to be measured beside Relay.
 	Builds map[string]string
-	// Boots compares dhcp-relay with itself: telling stack-proxy what it hears of boots, and not.
+	// Boots compares dhcp-relay with itself: telling stack-boots what it hears of boots, and not.
 	Boots bool
 	// Log is told what happens.
 	Log io.Writer
@@ -92,11 +93,12 @@ func Run(ctx context.Context, o Options) ([]Row, error) {
 		fmt.Fprintln(o.Log, err)
 	}
 	if o.Boots {
-		stop, err := o.hearBoots()
+		socket, stop, err := hear.Boots()
 		if err != nil {
 			return nil, err
 		}
-		defer stop()
+		o.socket = socket
+		defer func() { fmt.Fprintln(o.Log, stop()) }()
 	}
 	var rows []Row
 	for _, c := range Cases {

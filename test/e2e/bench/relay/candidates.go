@@ -9,7 +9,7 @@ import (
 // Names of the candidates.
 const (
 	Ours       = "ours"
-	OursBoots  = "ours-boots" // with BOOTS_SOCKET, of which this process reads
+	OursBoots  = "ours-boots" // with BOOTS_ADDRESS, where this process hears
 	ISC        = "isc-dhcrelay"
 	Dnsmasq    = "dnsmasq"
 	DHCPHelper = "dhcp-helper"
@@ -61,7 +61,7 @@ func command(candidate string, o Options, found map[string]string) *exec.Cmd {
 			"DHCP_RELAY_ADMIN_ADDRESS=127.0.0.1:9067",
 		}
 		if candidate == OursBoots {
-			c.Env = append(c.Env, "DHCP_RELAY_BOOTS_SOCKET="+o.socket)
+			c.Env = append(c.Env, "DHCP_RELAY_BOOTS_ADDRESS="+o.socket)
 		}
 		return c
 	case ISC: // as the former chart starts it

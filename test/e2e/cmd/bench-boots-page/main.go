@@ -17,6 +17,7 @@ func main() { program.Main("bench-boots-page", run) }
 func run(ctx context.Context) error {
 	o := bootspage.Options{Log: os.Stderr}
 	flag.StringVar(&o.Proxy, "proxy", "build/bin/stack-proxy", "the stack-proxy executable")
+	flag.StringVar(&o.Boots, "boots", "build/bin/stack-boots", "the stack-boots executable")
 	flag.IntVar(&o.Machines, "machines", 2000, "machines that boot at once")
 	flag.DurationVar(&o.Duration, "duration", 12*time.Second, "time in which they do")
 	flag.IntVar(&o.Runs, "runs", 3, "rounds")

@@ -27,7 +27,7 @@ func run(ctx context.Context) error {
 	flag.DurationVar(&o.Duration, "duration", 3*time.Second, "time of one measurement")
 	cases := flag.String("cases", "", "some of "+strings.Join(proxy.CaseNames(), ",")+"; empty is all")
 	out := flag.String("out", "build/bench/proxy.json", "where the rows go; rows of other cases in it stay")
-	flag.BoolVar(&o.Boots, "boots", false, "compare stack-proxy with itself, showing boots and not")
+	flag.BoolVar(&o.Boots, "boots", false, "compare stack-proxy with itself, telling of boots and not")
 	flag.Parse()
 	if done, err := network.Enter(ctx); done || err != nil {
 		return err

@@ -250,7 +250,7 @@ func (d *demo) show(ctx context.Context, media machine.Media) error {
 
 // publish makes the pod's page of boots an address of this machine's own.
 func (d *demo) publish(l *lab.Lab) error {
-	admin := netip.AddrPortFrom(lab.PodIP, lab.ProxyAdminPort)
+	admin := netip.AddrPortFrom(lab.PodIP, lab.BootsAdminPort)
 	addr, err := l.Forward(lab.RolePod, admin.String(), admin.Port())
 	if err != nil {
 		return err

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/boot/feed"
+	"github.com/tinkerbell/stack/pkg/boot/history"
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+	"github.com/tinkerbell/stack/pkg/daemon"
+)
+
+// historySize is what the files of the history take, in bytes: some 100,000 events, of a few thousand boots.
+const historySize = 16 << 20
+
+// keeper records events in the journal, in the order of their times, and in a history that survives the process where
+// there is one. It is a daemon.Task.
+type keeper struct {
+	daemon.Task // the merger
+	journal     *journal.Journal
+	history     *history.History // nil: none, or it failed
+	log         *slog.Logger
+	ends        []func()  // called when nothing more is recorded
+	ticked      time.Time // in the replay
+}
+
+func newKeeper(j *journal.Journal, log *slog.Logger, queues ...*boot.Queue) *keeper {
+	k := &keeper{journal: j, log: log}
+	k.Task = feed.NewMerger(k.record, k.tick, queues...)
+	return k
+}
+
+// remember records what the history of a file holds, and has it go on. One that cannot be read or written is left out.
+func (k *keeper) remember(file string) {
+	if file == "" {
+		return
+	}
+	h, err := history.Open(file, historySize, k.replay)
+	if err != nil {
+		k.log.Error("failed to keep the history of boots", "error", err.Error())
+		return
+	}
+	k.history = h
+}
+
+// replay records an event of the history, and tells the journal the time as it went by.
+func (k *keeper) replay(e *boot.Event) {
+	k.journal.Record(e)
+	if at := time.Unix(0, e.At); at.Sub(k.ticked) >= time.Second {
+		k.ticked = at
+		k.journal.Tick(at)
+	}
+}
+
+func (k *keeper) record(e *boot.Event) {
+	k.journal.Record(e)
+	if k.history != nil {
+		k.failed(k.history.Add(e))
+	}
+}
+
+func (k *keeper) tick(now time.Time) {
+	k.journal.Tick(now)
+	if k.history != nil {
+		k.failed(k.history.Flush())
+	}
+}
+
+// failed gives the history up where it cannot be written.
+func (k *keeper) failed(err error) {
+	if err != nil {
+		k.log.Error("failed to keep the history of boots", "error", err.Error())
+		_ = k.history.Close()
+		k.history = nil
+	}
+}
+
+// Run implements daemon.Task.
+func (k *keeper) Run(ctx context.Context) error {
+	defer func() {
+		for _, end := range k.ends {
+			end()
+		}
+		if k.history != nil {
+			k.failed(k.history.Close())
+		}
+	}()
+	return k.Task.Run(ctx)
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tinkerbell/stack/internal/testwait"
+	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/boot/page"
+	"github.com/tinkerbell/stack/pkg/daemon/admin"
+)
+
+// runView runs a view of its own until it is stopped.
+func runView(t *testing.T, s settings, log *bytes.Buffer) (v *view, stop func()) {
+	t.Helper()
+	s.ListenAddress, s.Memory = filepath.Join(t.TempDir(), "e"), 1
+	v, err := newView(&s, func(string) string { return "" }, slog.New(slog.NewTextHandler(log, nil)), admin.NewRegistry(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	for _, task := range v.tasks {
+		group.Go(func() {
+			if err := task.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return v, sync.OnceFunc(func() {
+		cancel()
+		group.Wait()
+	})
+}
+
+// list is what the API says of all machines.
+func list(t *testing.T, v *view) (l page.List) {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	v.server.Handlers()["GET /api/v1/boots"].ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/api/v1/boots", nil))
+	if err := json.Unmarshal(recorder.Body.Bytes(), &l); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// TestRestartForgetsNothing: machines and their steps are there again, and nothing of it is told twice. Without room for
+// a history everything else goes on.
+func TestRestartForgetsNothing(t *testing.T) {
+	s := settings{HistoryFile: filepath.Join(t.TempDir(), "history")}
+	var log bytes.Buffer
+	v, stop := runView(t, s, &log)
+	defer stop()
+	begin := time.Now().Add(-10 * time.Second)
+	for i := range 3 {
+		e := &boot.Event{Kind: boot.DHCPRequest, At: begin.Add(time.Duration(i) * time.Second).UnixNano(), DHCP: 1, MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}}
+		boot.SetText(e, boot.VendorClass, 60, "PXEClient:Arch:00007:UNDI:003000")
+		v.record(e)
+	}
+	testwait.Until(t, "the machines are there", func() bool { return len(list(t, v).Machines) == 3 })
+	was := list(t, v)
+	stop()
+	log.Reset()
+	v, stop = runView(t, s, &log)
+	defer stop()
+	now := list(t, v)
+	if len(now.Machines) != 3 {
+		t.Fatalf("%d machines after a restart", len(now.Machines))
+	}
+	for i, m := range now.Machines {
+		if before := was.Machines[i]; m.ID != before.ID || !m.Boots[0].Begin.Equal(before.Boots[0].Begin) || m.Boots[0].At != before.Boots[0].At {
+			t.Errorf("was %+v, is %+v", before, m)
+		}
+	}
+	stop()
+	if strings.Contains(log.String(), "boot step") {
+		t.Errorf("told again:\n%s", &log)
+	}
+	s.HistoryFile = filepath.Join(t.TempDir(), "none", "history")
+	log.Reset()
+	_, stop = runView(t, s, &log)
+	stop()
+	if !strings.Contains(log.String(), "failed to keep the history of boots") {
+		t.Errorf("the log says:\n%s", &log)
+	}
+}

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+	"github.com/tinkerbell/stack/pkg/boot/page"
+)
+
+const (
+	// answerTimeout is how long the admin port may take to answer.
+	answerTimeout = 10 * time.Second
+	// redraw is how often a terminal is drawn anew at most.
+	redraw = 250 * time.Millisecond
+	// maxEvent is the longest event that is read, in bytes.
+	maxEvent = 4 << 20
+)
+
+// command is the boots page in a terminal.
+type command struct {
+	admin  string
+	id     string
+	watch  bool
+	json   bool
+	query  url.Values
+	stdout io.Writer
+	width  int // of the terminal in columns; 0 where there is none
+}
+
+// show is the command that shows what /boots does: all machines, or one.
+func show(args []string, admin string, stdout, stderr io.Writer) int {
+	c := command{query: url.Values{}, stdout: &cleanWriter{w: stdout}, width: columns(stdout)}
+	flags := flag.NewFlagSet(name+" show", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintf(stderr, "Usage: %s show [MAC or address] [flags]\n", name)
+		flags.PrintDefaults()
+	}
+	flags.StringVar(&c.admin, "admin", admin, "admin address of the running program")
+	flags.BoolVar(&c.watch, "w", false, "go on with what changes")
+	output := flags.String("o", "table", "table or json")
+	filters := map[string]*string{
+		"state": flags.String("state", "", "only machines in this state: stuck, booting, silent, booted"),
+		"step":  flags.String("step", "", "only machines at this step"),
+		"q":     flags.String("q", "", "only machines with all these words in names, MACs, addresses, files or causes"),
+	}
+	for rest := args; len(rest) > 0; { // flags may follow the machine
+		if err := flags.Parse(rest); errors.Is(err, flag.ErrHelp) {
+			return 0
+		} else if err != nil {
+			return 2
+		}
+		if rest = flags.Args(); len(rest) > 0 {
+			if c.id != "" {
+				fmt.Fprintf(stderr, "%s show: unexpected argument %q: one machine at most\n", name, rest[0])
+				return 2
+			}
+			c.id, rest = rest[0], rest[1:]
+		}
+	}
+	if c.json = *output == "json"; !c.json && *output != "table" {
+		fmt.Fprintf(stderr, "%s show: -o %q: neither table nor json\n", name, *output)
+		return 2
+	}
+	for key, value := range filters {
+		if *value != "" {
+			c.query.Set(key, *value)
+		}
+	}
+	ctx, restore := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer restore()
+	if err := c.run(ctx); err != nil && ctx.Err() == nil {
+		fmt.Fprintf(&cleanWriter{w: stderr}, "%s show: %v\n", name, err)
+		return 1
+	}
+	return 0
+}
+
+func (c *command) run(ctx context.Context) error {
+	if c.watch {
+		return c.follow(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	path := "/api/v1/boots"
+	if c.id != "" {
+		path += "/" + url.PathEscape(c.id)
+	}
+	body, err := c.get(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if c.json {
+		var answer json.RawMessage
+		if err := json.NewDecoder(body).Decode(&answer); err != nil {
+			return fmt.Errorf("failed to read the answer: %w", err)
+		}
+		encoder := json.NewEncoder(c.stdout)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(answer)
+	}
+	if c.id != "" {
+		var m journal.MachineView
+		if err := json.NewDecoder(body).Decode(&m); err != nil {
+			return fmt.Errorf("failed to read the answer: %w", err)
+		}
+		return c.showMachine(m, time.Now())
+	}
+	var l page.List
+	if err := json.NewDecoder(body).Decode(&l); err != nil {
+		return fmt.Errorf("failed to read the answer: %w", err)
+	}
+	return c.showList(l.Machines, l.Sources, l.Now)
+}
+
+// get asks the admin port. Its answer is to be closed.
+func (c *command) get(ctx context.Context, path string) (io.ReadCloser, error) {
+	host, port, err := net.SplitHostPort(c.admin)
+	if err != nil {
+		return nil, fmt.Errorf("failed to parse admin address %q: %w", c.admin, err)
+	}
+	if host == "" {
+		host = "localhost"
+	}
+	where := "http://" + net.JoinHostPort(host, port) + path
+	if len(c.query) > 0 {
+		where += "?" + c.query.Encode()
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("failed to ask the admin port at %s: %w", c.admin, err)
+	}
+	if response.StatusCode == http.StatusOK {
+		return response.Body, nil
+	}
+	defer response.Body.Close()
+	var problem page.Problem
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<12))
+	if json.Unmarshal(text, &problem) != nil || problem.Detail == "" {
+		if problem.Detail = response.Status; response.StatusCode == http.StatusNotFound {
+			problem.Detail = "it shows no boots: it is another program"
+		}
+	}
+	return nil, errors.New(problem.Detail)
+}
+
+// follow shows what there is, and then what changes, until the stream ends.
+func (c *command) follow(ctx context.Context) error {
+	if c.id != "" {
+		c.query.Set("id", c.id)
+	}
+	body, err := c.get(ctx, "/api/v1/events")
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	lines := make(chan []byte)
+	failed := make(chan error, 1)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // it ends when the body is closed
+		defer close(lines)
+		scanner := bufio.NewScanner(body)
+		scanner.Buffer(nil, maxEvent)
+		for scanner.Scan() {
+			select {
+			case lines <- append([]byte(nil), scanner.Bytes()...):
+			case <-ctx.Done():
+				return
+			}
+		}
+		failed <- scanner.Err()
+	}()
+	w := newWatched(c)
+	ticker := time.NewTicker(redraw)
+	defer ticker.Stop()
+	for {
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				return fmt.Errorf("the stream of events has ended: %w", errors.Join(<-failed, io.ErrUnexpectedEOF))
+			}
+			if err := w.take(line); err != nil {
+				return err
+			}
+		case <-ticker.C:
+			if err := w.draw(); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// columns is how wide the terminal is; 0 where the output is none.
+func columns(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return max(int(size.Col), 80)
+}

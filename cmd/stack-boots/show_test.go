@@ -1,0 +1,245 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+	"github.com/tinkerbell/stack/pkg/boot/page"
+)
+
+// told is a journal that says what it was told to.
+type told struct {
+	mu       sync.Mutex
+	machines []journal.MachineView
+	changes  chan string
+}
+
+func (f *told) Machines() []journal.MachineView {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	text, err := json.Marshal(f.machines)
+	if err != nil {
+		panic(err)
+	}
+	var own []journal.MachineView
+	if err := json.Unmarshal(text, &own); err != nil {
+		panic(err)
+	}
+	return own
+}
+
+func (f *told) Machine(id string) (journal.MachineView, bool) {
+	for _, m := range f.Machines() {
+		if m.ID == id {
+			return m, true
+		}
+	}
+	return journal.MachineView{}, false
+}
+
+func (f *told) Watch() (<-chan string, func()) { return f.changes, func() {} }
+
+func (f *told) put(i int, change func(*journal.MachineView)) {
+	f.mu.Lock()
+	change(&f.machines[i])
+	f.mu.Unlock()
+	f.changes <- f.machines[i].ID
+}
+
+// twoMachines are one that is stuck and one that boots.
+func twoMachines() *told {
+	begin := time.Now().Add(-time.Minute)
+	answer := journal.Answer{
+		Begin: begin, End: begin.Add(time.Second), Kind: "GET", Text: "/auto.ipxe", Result: "404", Bytes: 9, Count: 3,
+		From: netip.MustParseAddrPort("10.0.0.9:7171"),
+	}
+	return &told{changes: make(chan string, 8), machines: []journal.MachineView{
+		{
+			ID: "52:54:00:00:00:01", MAC: "52:54:00:00:00:01", Address: netip.MustParseAddr("192.0.2.1"), Name: "going",
+			Boots: []journal.BootView{{ID: "a", Begin: begin, End: begin, State: journal.Booting, At: journal.Loader, Next: journal.IPXEDHCP}},
+		}, {
+			ID: "52:54:00:00:00:02", MAC: "52:54:00:00:00:02",
+			Boots: []journal.BootView{{
+				ID: "b", Begin: begin, End: begin, State: journal.Stuck, At: journal.Script,
+				Cause: &journal.Cause{Name: "not-found", Text: "It was \x1b[31mnot\nthere.", Remedy: "Put it there.", Since: begin},
+				Steps: []journal.StepView{{
+					Step: journal.Script, Result: journal.Failed, Begin: begin, End: begin.Add(time.Second), Answers: []journal.Answer{answer},
+				}},
+			}},
+			Lines: []journal.LineView{{At: begin, Severity: "err", Tag: "kernel", Text: "panic\x1b]0;owned\x07\u202eright"}},
+		},
+	}}
+}
+
+func serveBoots(t *testing.T, f *told) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	for pattern, handler := range page.New(page.Options{Journal: f}).Handlers() {
+		mux.Handle(pattern, handler)
+	}
+	server := httptest.NewServer(mux)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return strings.TrimPrefix(server.URL, "http://")
+}
+
+func TestShowsWhatThePageDoes(t *testing.T) {
+	admin := serveBoots(t, twoMachines())
+	tests := map[string]struct {
+		args        []string
+		code        int
+		want, avoid []string
+	}{
+		"all": {nil, 0, []string{
+			"STATE    MACHINE            NAME   ADDRESS    AT      HEARD",
+			"stuck    52:54:00:00:00:02  -      -          script  1 m 0",
+			"likely: It was \ufffd[31mnot\ufffdthere. → Put it there.\nbooting  52:54:00:00:00:01  going  192.0.2.1  loader  1 m 0",
+			"ipxe-dhcp\n",
+		}, nil},
+		"stuck":   {[]string{"-state", "stuck"}, 0, []string{"52:54:00:00:00:02"}, []string{"52:54:00:00:00:01"}},
+		"search":  {[]string{"-q", "going"}, 0, []string{"52:54:00:00:00:01"}, []string{"52:54:00:00:00:02"}},
+		"at step": {[]string{"-step", "loader"}, 0, []string{"52:54:00:00:00:01"}, []string{"52:54:00:00:00:02"}},
+		"one": {[]string{"52-54-00-00-00-02"}, 0, []string{
+			"Cause:    likely: It was", "(not-found)", "Remedy:   Put it there.", "script  failed  +0 ms  1.0 s",
+			"10.0.0.9:7171  GET ×3 /auto.ipxe: 404", "err kernel: panic\ufffd]0;owned\ufffd\ufffdright",
+		}, nil},
+		"unknown":     {[]string{"02:00:00:00:00:09"}, 1, []string{"nothing was heard of this machine"}, nil},
+		"no state":    {[]string{"-state", "dead"}, 1, []string{`state "dead": none of`}, nil},
+		"two":         {[]string{"a", "b"}, 2, []string{"one machine at most"}, nil},
+		"no output":   {[]string{"-o", "yaml"}, 2, []string{"neither table nor json"}, nil},
+		"nobody":      {[]string{"-admin", "127.0.0.1:1"}, 1, []string{"failed to ask the admin port at 127.0.0.1:1"}, nil},
+		"no address":  {[]string{"-admin", "9069"}, 1, []string{"failed to parse admin address"}, nil},
+		"machine -w?": {[]string{"52:54:00:00:00:02", "-x"}, 2, []string{"-x"}, nil},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			code := run(append([]string{"show", "-admin", admin}, test.args...), &stdout, &stderr)
+			said := stdout.String() + stderr.String()
+			if code != test.code {
+				t.Fatalf("exit status %d: %s", code, said)
+			}
+			for _, want := range test.want {
+				if !strings.Contains(said, want) {
+					t.Errorf("no %q in\n%s", want, said)
+				}
+			}
+			for _, avoid := range append(test.avoid, "\x1b", "\x07", "\u202e") {
+				if strings.Contains(said, avoid) {
+					t.Errorf("%q in\n%s", avoid, said)
+				}
+			}
+		})
+	}
+}
+
+func TestBootsAsJSON(t *testing.T) {
+	admin := serveBoots(t, twoMachines())
+	var stdout, stderr bytes.Buffer
+	if code := run([]string{"show", "-admin", admin, "-o", "json"}, &stdout, &stderr); code != 0 {
+		t.Fatal(stderr.String())
+	}
+	var list page.List
+	if err := json.Unmarshal(stdout.Bytes(), &list); err != nil || len(list.Machines) != 2 || list.Counts["stuck"] != 1 {
+		t.Errorf("%v: %s", err, stdout.String())
+	}
+	stdout.Reset()
+	if code := run([]string{"show", "-o", "json", "-admin", admin, "52:54:00:00:00:02"}, &stdout, &stderr); code != 0 {
+		t.Fatal(stderr.String())
+	}
+	var m journal.MachineView
+	if err := json.Unmarshal(stdout.Bytes(), &m); err != nil || len(m.Boots[0].Steps[0].Answers) != 1 || strings.Contains(stdout.String(), "\x1b") {
+		t.Errorf("%v: %s", err, stdout.String())
+	}
+}
+
+// Without a terminal, a watch prints what there is and then each change once.
+func TestBootsWatches(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		want []string
+	}{
+		"all":  {nil, []string{"HEARD", "stuck", "booting", "booting  52:54:00:00:00:01  going  192.0.2.1  ipxe-dhcp"}},
+		"one":  {[]string{"52:54:00:00:00:01"}, []string{"Machine:", "STEP", "ipxe-dhcp ok +2.0 s 0 ms 192.0.2.7", "booting at ipxe-dhcp"}},
+		"json": {[]string{"-o", "json"}, []string{`{"type":"hello"`, `"type":"ready"`, `"at":"ipxe-dhcp"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := twoMachines()
+			admin := serveBoots(t, f)
+			reader, writer := io.Pipe()
+			defer reader.Close()
+			go func() {
+				var stderr bytes.Buffer
+				run(append([]string{"show", "-w", "-admin", admin}, test.args...), writer, &stderr)
+				_ = writer.CloseWithError(io.EOF)
+			}()
+			var said strings.Builder
+			changed := false
+			for buffer := make([]byte, 4096); len(test.want) > 0; {
+				n, err := reader.Read(buffer)
+				said.Write(buffer[:n])
+				for len(test.want) > 0 && strings.Contains(said.String(), test.want[0]) {
+					test.want = test.want[1:]
+				}
+				if err != nil {
+					break
+				}
+				if !changed && strings.Contains(said.String(), "52:54:00:00:00:01") {
+					changed = true
+					f.put(0, func(m *journal.MachineView) {
+						b := m.Boots[0]
+						at := b.Begin.Add(2 * time.Second)
+						b.At, b.End = journal.IPXEDHCP, at
+						b.Steps = append(b.Steps[:len(b.Steps):len(b.Steps)], journal.StepView{
+							Step: journal.IPXEDHCP, Result: journal.OK, Begin: at, End: at, From: "192.0.2.7",
+						})
+						m.Boots = []journal.BootView{b}
+					})
+				}
+			}
+			if len(test.want) > 0 {
+				t.Errorf("no %q in\n%s", test.want[0], said.String())
+			}
+		})
+	}
+}
+
+// In a terminal, ages go on while nothing else changes.
+func TestBootsWatchTellsTheAgeOfSilence(t *testing.T) {
+	var out bytes.Buffer
+	w := newWatched(&command{stdout: &out, width: 200})
+	heard := time.Now().Add(-time.Minute)
+	for _, e := range []page.Event{
+		{Type: page.EventMachine, Machine: &journal.MachineView{
+			ID: "52:54:00:00:00:01", Boots: []journal.BootView{{State: journal.Booting, Begin: heard, End: heard}},
+		}},
+		{Type: page.EventReady},
+	} {
+		line, _ := json.Marshal(e)
+		if err := w.take(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.draw(); err != nil || !strings.Contains(out.String(), " 1 m ") {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	out.Reset()
+	w.ahead = time.Minute // as if that had gone by
+	if err := w.take([]byte(`{"type":"alive"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.draw(); err != nil || !strings.Contains(out.String(), " 2 m ") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}

@@ -1,0 +1,133 @@
+package feed
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Source is a program that tells of boots.
+type Source struct {
+	Program string    `json:"program"`
+	Pod     string    `json:"pod"`
+	Heard   bool      `json:"heard"`           // it is heard now
+	Since   time.Time `json:"since"`           // when it came, or went
+	Lost    uint64    `json:"lost"`            // events that it has dropped since it was heard first
+	LostAt  time.Time `json:"lostAt,omitzero"` // when that was told last
+	Clock   string    `json:"clock,omitempty"` // how far its clock is behind this program's, which counts
+}
+
+const (
+	// mostSources is how many programs are remembered, and forgetAfter for how long one that has gone.
+	mostSources = 64
+	forgetAfter = 10 * time.Minute
+	// clockTolerance is how far a clock may be off and count as right: an event is late by as much anyway.
+	clockTolerance = 50 * time.Millisecond
+	// clockJump is how much later than usual a frame arrives of which the sender's clock was set.
+	clockJump = time.Second
+	// clockWeight is how slowly a clock that drifts is followed, in frames.
+	clockWeight = 64
+)
+
+// source is what is known of a program. It is guarded by its sources' lock, but for hello.
+type source struct {
+	hello   hello
+	streams int
+	since   time.Time
+	next    uint64 // number of the event that comes next
+	lost    uint64 // as the program tells it
+	begun   bool   // next, lost and behind are known
+	behind  time.Duration
+	missing uint64 // lost while it was heard
+	lostAt  time.Time
+}
+
+// sources are the programs by session.
+type sources struct {
+	twins twins
+	lost  atomic.Uint64 // of all, those that are forgotten too
+
+	mu  sync.Mutex
+	all map[[8]byte]*source
+}
+
+// begin notes that a program has opened a stream.
+func (s *sources) begin(h hello) *source {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if s.all == nil {
+		s.all = make(map[[8]byte]*source)
+	}
+	for session, each := range s.all {
+		if each.streams == 0 && (now.Sub(each.since) > forgetAfter || len(s.all) >= mostSources) {
+			delete(s.all, session)
+		}
+	}
+	one := s.all[h.session]
+	if one == nil {
+		one = &source{hello: h}
+		s.all[h.session] = one
+	}
+	one.streams++
+	one.since = now
+	return one
+}
+
+// end notes that a stream has ended.
+func (s *sources) end(one *source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one.streams--
+	one.since = time.Now()
+}
+
+// frame notes the head of a frame with so many events. It returns how many of them were taken before, and how far to
+// move their times.
+func (s *sources) frame(one *source, h head, events uint64, now time.Time) (known uint64, ahead int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one.begun && h.lost > one.lost {
+		one.missing += h.lost - one.lost
+		s.lost.Add(h.lost - one.lost)
+		one.lostAt = now
+	}
+	if one.begun && h.number < one.next {
+		known = one.next - h.number
+	}
+	late := time.Duration(now.UnixNano() - h.now)
+	switch change := late - one.behind; {
+	case !one.begun, change < 0, change > clockJump:
+		one.behind = late // the shortest way is the best measure
+	default:
+		one.behind += change / clockWeight
+	}
+	one.begun, one.next, one.lost = true, max(one.next, h.number+events), h.lost
+	if one.behind.Abs() > clockTolerance {
+		ahead = int64(one.behind)
+	}
+	return known, ahead
+}
+
+// list are the programs, for people.
+func (s *sources) list() []Source {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]Source, 0, len(s.all))
+	for _, each := range s.all {
+		one := Source{
+			Program: each.hello.program, Pod: each.hello.pod, Heard: each.streams > 0, Since: each.since, Lost: each.missing,
+			LostAt: each.lostAt,
+		}
+		if each.behind.Abs() > clockTolerance {
+			one.Clock = each.behind.Round(time.Millisecond).String()
+		}
+		all = append(all, one)
+	}
+	slices.SortFunc(all, func(a, b Source) int {
+		return cmp.Or(cmp.Compare(a.Program, b.Program), cmp.Compare(a.Pod, b.Pod), a.Since.Compare(b.Since))
+	})
+	return all
+}

@@ -1,0 +1,148 @@
+package history
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+)
+
+func event(xid uint32) *boot.Event {
+	e := &boot.Event{Kind: boot.DHCPRequest, At: int64(xid), DHCP: 1, MAC: [6]byte{2, 0, 0, 0, 0, 1}, XID: xid}
+	boot.SetText(e, boot.VendorClass, 64, "PXEClient:Arch:00007:UNDI:003016")
+	return e
+}
+
+// open opens a history and returns the events that it held.
+func open(t *testing.T, path string, most int64) (h *History, xids []uint32) {
+	t.Helper()
+	h, err := Open(path, most, func(e *boot.Event) { xids = append(xids, e.XID) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h, xids
+}
+
+func add(t *testing.T, h *History, from, to uint32) {
+	t.Helper()
+	for xid := from; xid < to; xid++ {
+		if err := h.Add(event(xid)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func numbers(from, to uint32) (all []uint32) {
+	for n := from; n < to; n++ {
+		all = append(all, n)
+	}
+	return all
+}
+
+// TestRestartsForgetNothing: what was flushed is there again, in order, and goes on; at a crash only what was not is
+// missing.
+func TestRestartsForgetNothing(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events")
+	h, held := open(t, path, 1<<20)
+	if len(held) != 0 {
+		t.Errorf("a new history holds %v", held)
+	}
+	add(t, h, 0, 10)
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h, held = open(t, path, 1<<20)
+	if !slices.Equal(held, numbers(0, 10)) {
+		t.Errorf("holds %v", held)
+	}
+	add(t, h, 10, 20)
+	if err := h.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	add(t, h, 20, 21) // and the process dies
+	_ = h.file.Close()
+	if _, held = open(t, path, 1<<20); !slices.Equal(held, numbers(0, 20)) {
+		t.Errorf("after a crash it holds %v", held)
+	}
+}
+
+// TestHistoryIsBounded: the newest events stay, at least half of what there is room for.
+func TestHistoryIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events")
+	const most, all = 8 << 10, 5000
+	for _, restart := range []uint32{all, 700, 1} { // events between restarts
+		h, _ := open(t, path, most)
+		for from := uint32(0); from < all; from += restart {
+			add(t, h, from, min(from+restart, all))
+			if err := h.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if restart == 1 && from > 300 {
+				break
+			}
+			h, _ = open(t, path, most)
+		}
+		size := int64(0)
+		for n := range uint64(2) {
+			if info, err := os.Stat(h.name(n)); err == nil {
+				size += info.Size()
+			}
+		}
+		_, held := open(t, path, most)
+		last := held[len(held)-1]
+		if size > most || len(held) < most/2/100-1 || !slices.Equal(held, numbers(last+1-uint32(len(held)), last+1)) {
+			t.Errorf("restart after %d: %d bytes, %d events, the last %d", restart, size, len(held), last)
+		}
+		_, _ = os.Remove(path+".0"), os.Remove(path+".1")
+	}
+}
+
+// TestDamage: what cannot be read is dropped, and all goes on behind what can.
+func TestDamage(t *testing.T) {
+	for name, damage := range map[string]struct {
+		change func([]byte) []byte
+		want   []uint32
+	}{
+		"cut":             {func(b []byte) []byte { return b[:len(b)-1] }, numbers(0, 2)},
+		"noughts behind":  {func(b []byte) []byte { return append(b, make([]byte, 100)...) }, numbers(0, 3)},
+		"a byte":          {func(b []byte) []byte { b[headerSize]++; return b }, nil},
+		"another release": {func(b []byte) []byte { b[len(magic)-1]++; return b }, nil},
+		"empty":           {func([]byte) []byte { return nil }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "events")
+			h, _ := open(t, path, 1<<20)
+			add(t, h, 0, 3)
+			if err := h.Close(); err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(h.name(h.number))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(h.name(h.number), damage.change(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			h, held := open(t, path, 1<<20)
+			if !slices.Equal(held, damage.want) {
+				t.Errorf("holds %v", held)
+			}
+			add(t, h, 7, 8)
+			if err := h.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if _, held = open(t, path, 1<<20); !slices.Equal(held, append(damage.want, 7)) {
+				t.Errorf("then it holds %v", held)
+			}
+		})
+	}
+}
+
+func TestNoRoomForFiles(t *testing.T) {
+	if _, err := Open("/nowhere/events", 1<<20, nil); err == nil || !strings.Contains(err.Error(), "history of boots") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,75 @@
+package page
+
+import (
+	"sync"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+)
+
+const (
+	// gather is how long changes are gathered before they are shown.
+	gather = 250 * time.Millisecond
+	// restFactor is how many times as long as making a snapshot took the next one is put off, at most by maxRest.
+	restFactor = 5
+	maxRest    = 300 * time.Millisecond
+	// linger is how long a snapshot is kept after somebody looked last.
+	linger = 30 * time.Second
+)
+
+// look is what all that look are shown: one snapshot, and one machine at a time.
+type look struct {
+	journal Journal
+
+	making sync.Mutex // one snapshot at a time
+
+	mu    sync.Mutex
+	last  *snapshot
+	asked time.Time // when somebody looked last
+}
+
+// snapshot is all machines now: at most as old as changes are gathered for.
+func (l *look) snapshot() *snapshot {
+	l.stay()
+	l.making.Lock()
+	defer l.making.Unlock()
+	l.mu.Lock()
+	older := l.last
+	l.mu.Unlock()
+	begin := time.Now()
+	if older != nil && begin.Sub(older.taken) < max(gather/2, min(restFactor*older.cost, maxRest)) {
+		return older
+	}
+	machines := l.journal.Machines()
+	for i := range machines {
+		machines[i] = brief(machines[i])
+	}
+	s := newSnapshot(machines, older)
+	s.taken, s.cost = begin, time.Since(begin)
+	l.mu.Lock()
+	l.last = s
+	l.mu.Unlock()
+	return s
+}
+
+// machine is all that is known of a machine.
+func (l *look) machine(id string) (journal.MachineView, bool) {
+	m, found := l.journal.Machine(id)
+	return cleaned(m), found
+}
+
+// stay notes that somebody looks.
+func (l *look) stay() {
+	l.mu.Lock()
+	l.asked = time.Now()
+	l.mu.Unlock()
+}
+
+// forget drops the snapshot, which is as large as the journal, if nobody has looked at it for long.
+func (l *look) forget(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.asked) > linger {
+		l.last = nil
+	}
+}
