@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated parts of the document anew")
 
-const document = "../../docs/stack-lb.md"
+const document = "../../docs/reference/stack-lb.md"
 
 // The variables in the document are those of the program. "make generate" writes them.
 func TestDocumentAgreesWithCode(t *testing.T) {

@@ -6,7 +6,7 @@ import "fmt"
 // Reason is the reason of a condition and of an Event, and a label of the metrics.
 type Reason uint8
 
-// The reasons; docs/stack-lb.md has them with what to do.
+// The reasons; docs/reference/stack-lb.md has them with what to do.
 const (
 	Announced Reason = iota // it is
 
