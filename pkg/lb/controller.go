@@ -13,6 +13,7 @@ import (
 	core "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/workqueue"
@@ -54,6 +55,7 @@ type Controller struct {
 	vips map[netip.Addr]*running
 	// rivals are other stack-lb of the class that hold their status lease, by its namespace.
 	rivals map[string]rival
+	born   meta.Time // when our own status lease was made
 	plan   service.Plan
 	left   bool // addresses of a run before were looked for
 	done   bool // no task is started any more

@@ -187,10 +187,19 @@ func (c *Controller) leaseChanged(object any, deleted bool) {
 	}
 	if lease.Name == statusLease {
 		c.status.Observe(lease, deleted)
-		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if lease.Name == statusLease {
+		born := lease.CreationTimestamp
+		if deleted {
+			born = meta.Time{}
+		}
+		if !c.born.Equal(&born) { // which of two stack-lb is the older one goes by it
+			c.born = born
+			c.queue.Add(all)
+		}
+	}
 	for ip, v := range c.vips {
 		if v.lease != lease.Name {
 			continue

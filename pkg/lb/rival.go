@@ -47,11 +47,13 @@ func (c *Controller) rivalChanged(lease *coordination.Lease, deleted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	held := !deleted && lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != ""
-	if _, known := c.rivals[lease.Namespace]; known == held {
+	next := rival{lease.Annotations[watchAnnotation], lease.CreationTimestamp}
+	was, known := c.rivals[lease.Namespace]
+	if known == held && (!held || was.watch == next.watch && was.born.Equal(&next.born)) {
 		return
 	}
 	if held {
-		c.rivals[lease.Namespace] = rival{lease.Annotations[watchAnnotation], lease.CreationTimestamp}
+		c.rivals[lease.Namespace] = next
 	} else {
 		delete(c.rivals, lease.Namespace)
 	}
@@ -62,14 +64,12 @@ func (c *Controller) rivalChanged(lease *coordination.Lease, deleted bool) {
 // keeps to the Service's namespace does, else the older one. It is known where this stack-lb announces the Services of
 // all namespaces.
 func (c *Controller) theirs(namespace, name string) string {
-	var born meta.Time
-	if object, exists, _ := c.leaseCache.GetStore().GetByKey(c.o.Namespace + "/" + statusLease); exists {
-		born = asLease(object).CreationTimestamp
-	} else {
-		born = meta.Now()
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	born := c.born
+	if born.IsZero() {
+		born = meta.Now()
+	}
 	winner := ""
 	for place, r := range c.rivals {
 		older := cmp.Or(r.born.Compare(born.Time), strings.Compare(place, c.o.Namespace)) < 0

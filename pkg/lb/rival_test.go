@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	coordination "k8s.io/api/coordination/v1"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clienttesting "k8s.io/client-go/testing"
 )
 
@@ -54,4 +56,32 @@ func TestNamespaceIsItsOwnInstallations(t *testing.T) {
 	if owners := wide.wires.owners(netip.MustParseAddr(testIP)); len(owners) != 1 || wide.wires.two > 0 {
 		t.Errorf("owners %x, two owners %d times", owners, wide.wires.two)
 	}
+}
+
+// Which of two is the older one is known once both have their Leases, in whatever order they are heard of.
+func TestTwoInstallationsThatStartTogether(t *testing.T) {
+	c := newCluster(t, 0)
+	other, someone := c.api.CoordinationV1().Leases("other"), "n9_boot"
+	rival := &coordination.Lease{ObjectMeta: meta.ObjectMeta{
+		Name: statusLease, Labels: leaseLabels, Annotations: map[string]string{classAnnotation: "tinkerbell.org/stack-lb"},
+	}, Spec: coordination.LeaseSpec{HolderIdentity: &someone}}
+	if _, err := other.Create(t.Context(), rival, meta.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.service("web", testIP)
+	c.nodes = append(c.nodes, c.start(0))
+	c.until("it leaves the Service to the other", func() bool {
+		return c.nodes[0].log.has("another stack-lb announces a service")
+	})
+	own := c.api.CoordinationV1().Leases("stack")
+	c.until("it is the older one", func() bool {
+		lease, err := own.Get(t.Context(), statusLease, meta.GetOptions{})
+		if err != nil {
+			return false
+		}
+		lease.CreationTimestamp = meta.NewTime(time.Now().Add(-time.Hour))
+		_, err = own.Update(t.Context(), lease, meta.UpdateOptions{})
+		return err == nil
+	})
+	c.condition("web", "Announced", "")
 }

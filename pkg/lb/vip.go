@@ -388,6 +388,9 @@ func (v *vip) withdraw(why error) (stations string, err error) {
 	found, err := v.c.o.Host.Remove(v.ip)
 	v.mu.Lock()
 	held := v.held
+	if v.held && errors.Is(why, elect.ErrDeadline) { // nobody else can have it before this lease has ended
+		v.ready = probed{v.holding, time.Now()}
+	}
 	v.held, v.announcer, v.why = false, nil, v.reasonOf(why)
 	v.mu.Unlock()
 	v.c.metrics.holds(v.ip, false, v.reasonOf(why).Reason)

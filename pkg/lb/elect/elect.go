@@ -294,6 +294,11 @@ func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 	next := e.record(seen, true)
 	began := e.begin(next)
 	e.sent = began
+	own := seen != nil && holder(seen) == e.config.Identity // what was sent before it was given up may be written yet
+	fresh := func() (credit time.Time, ok bool) {
+		credit = e.credited()
+		return credit, !credit.Before(began) || own && time.Since(credit) < e.config.Times.Deadline
+	}
 	answer := make(chan error, 1)
 	e.requests.Go(func() { answer <- e.write(ctx, next) })
 	ticker := time.NewTicker(e.config.Times.Retry / 2)
@@ -301,7 +306,7 @@ func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 	for {
 		select {
 		case err := <-answer:
-			if credit := e.credited(); !credit.Before(began) {
+			if credit, ok := fresh(); ok {
 				e.take(ctx, credit, releasedFrom(seen))
 				return
 			}
@@ -313,7 +318,7 @@ func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 			}
 			return
 		case <-e.poke:
-			if credit := e.credited(); !credit.Before(began) {
+			if credit, ok := fresh(); ok {
 				e.take(ctx, credit, releasedFrom(seen))
 				return
 			}
@@ -342,7 +347,7 @@ func (e *Elector) hold(ctx context.Context) {
 		return
 	}
 	e.mu.Lock()
-	seen, credit := e.seen.lease, e.granted()
+	seen, credit, late := e.seen.lease, e.granted(), e.seen.late
 	e.mu.Unlock()
 	if seen == nil || holder(seen) != e.config.Identity {
 		e.lose(lostTo(seen))
@@ -362,6 +367,9 @@ func (e *Elector) hold(ctx context.Context) {
 	}
 	period := e.config.Times.Retry
 	if e.Late() { // answers are late, or do not come
+		period /= 2
+	}
+	if late > e.config.Times.Deadline/2 { // they come, so late that a moment counts
 		period /= 2
 	}
 	early := period - time.Since(e.sent)

@@ -67,7 +67,9 @@ func served(t *testing.T, during time.Duration, nodes ...*node) float64 {
 // An API that takes up to three seconds for each request costs nothing, whether its requests or its answers are late, and
 // whether the address was held before.
 func TestAddressSurvivesASlowAPI(t *testing.T) {
-	for _, latency := range []time.Duration{time.Second, 1400 * time.Millisecond, 2 * time.Second, 3 * time.Second} {
+	for _, latency := range []time.Duration{
+		time.Second, 1400 * time.Millisecond, 2 * time.Second, 3 * time.Second, 3400 * time.Millisecond,
+	} {
 		for _, before := range []bool{true, false} {
 			for _, answers := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%v, held before %v, answers alone %v", latency, before, answers), func(t *testing.T) {
@@ -90,11 +92,15 @@ func TestAddressSurvivesASlowAPI(t *testing.T) {
 						n1, n2 := start(t, a, "n1", Default), start(t, a, "n2", Default)
 						outage(t, n1, n2)
 						a.set(slow)
-						if part := served(t, 30*time.Second, n1, n2); part < 1 {
+						least := 1.0
+						if before && latency > 3*time.Second { // for a moment, until the first late answer is there
+							least = 0.95
+						}
+						if part := served(t, 30*time.Second, n1, n2); part < least {
 							t.Errorf("the address is there for %.0f %% of the time", 100*part)
 						}
 						a.set(func() {
-							if a.renewals > 70 {
+							if a.renewals > 70 && latency < 2*time.Second || a.renewals > 140 {
 								t.Errorf("%d renewals in some 30 s", a.renewals)
 							}
 							a.delay, a.answer = nil, nil
