@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,23 +45,55 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusInternalServerError, err.Error())
 		return
 	}
-	// Machines are encoded once for all that ask.
 	const empty = `"machines":[]`
 	before, after, _ := bytes.Cut(head, []byte(empty))
-	var b bytes.Buffer
-	b.Write(before)
-	b.WriteString(empty[:len(empty)-1])
-	for i, e := range found {
+	w.Header().Set("Content-Type", "application/json")
+	b := bytes.NewBuffer(append(before, empty[:len(empty)-1]...))
+	for i, part := range slices.Collect(slices.Chunk(found, encodedAtOnce)) {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.Write(e.json())
+		s.encode(func() { _ = encodeMachines(b, part) }) // there is nothing in them that cannot be encoded
+		if !s.send(w, b) {
+			return
+		}
 	}
 	b.WriteByte(']')
-	b.Write(after)
-	b.WriteByte('\n')
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(b.Bytes())
+	b.Write(append(after, '\n'))
+	s.send(w, b)
+}
+
+// encodedAtOnce is how many machines are encoded before they are sent: no answer is ever whole in memory.
+const encodedAtOnce = 100
+
+// encode has one at a time encode, however many look: what it takes in memory and processor is taken once.
+func (s *Server) encode(work func()) {
+	s.encoding.Lock()
+	defer s.encoding.Unlock()
+	work()
+}
+
+// encodeMachines adds machines with commas between.
+func encodeMachines(b *bytes.Buffer, part []*entry) error {
+	encoder := json.NewEncoder(b)
+	for i, e := range part {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if err := encoder.Encode(&e.view); err != nil {
+			return err
+		}
+		b.Truncate(b.Len() - 1) // the line's end
+	}
+	return nil
+}
+
+// send sends a part of an answer and empties the buffer. False: whoever asked has gone, or does not read.
+func (s *Server) send(w http.ResponseWriter, b *bytes.Buffer) bool {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // of a test's recorder it is not known
+	_, err := w.Write(b.Bytes())
+	b.Reset()
+	return err == nil
 }
 
 func (s *Server) serveMachine(w http.ResponseWriter, r *http.Request) {

@@ -2,7 +2,6 @@ package page
 
 import (
 	"cmp"
-	"encoding/json"
 	"slices"
 	"strings"
 	"sync"
@@ -16,9 +15,6 @@ import (
 type entry struct {
 	view journal.MachineView // brief
 
-	encode  sync.Once
-	encoded []byte
-
 	search sync.Once
 	words  string
 	digits []string
@@ -30,12 +26,6 @@ func newest(m *journal.MachineView) *journal.BootView {
 		return &journal.BootView{State: journal.Silent}
 	}
 	return &m.Boots[0]
-}
-
-// json is the machine for the API.
-func (e *entry) json() []byte {
-	e.encode.Do(func() { e.encoded, _ = json.Marshal(e.view) }) // there is nothing in it that cannot be encoded
-	return e.encoded
 }
 
 // text is all that a filter looks into, in small letters.
@@ -134,6 +124,8 @@ func newSnapshot(machines []journal.MachineView, older *snapshot) *snapshot {
 		}
 		if e == nil {
 			e = &entry{view: *m}
+			// The journal's views share memory: one that stays would keep those of all machines, and each look's anew.
+			e.view.Boots = slices.Clone(m.Boots)
 		}
 		s.entries, s.ids[m.ID] = append(s.entries, e), e
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -34,6 +33,8 @@ type Event struct {
 const (
 	mediaEvents = "text/event-stream"
 	mediaLines  = "application/x-ndjson"
+	// streamBuffer is how much is gathered before it is sent, in bytes.
+	streamBuffer = 64 << 10
 	// aliveEvery is how often a stream says that it is alive.
 	aliveEvery = 2 * time.Second
 	// writeTimeout is how long a reader may take for what it is sent.
@@ -48,6 +49,7 @@ type stream struct {
 	controller *http.ResponseController
 	sse        bool
 	b          bytes.Buffer
+	failed     error
 }
 
 // open begins a stream. It is nil where that has been refused; else its end is to be told by calling done.
@@ -84,10 +86,19 @@ func (st *stream) event(e Event) {
 	st.add(e.Type, encoded)
 }
 
+// relieve sends what was added when it is much; that it failed is found by the next flush.
+func (st *stream) relieve() {
+	if st.b.Len() > streamBuffer {
+		if _, err := st.flush(); err != nil {
+			st.failed = err
+		}
+	}
+}
+
 // flush sends what was added, and tells whether there was anything.
 func (st *stream) flush() (sent bool, err error) {
-	if st.b.Len() == 0 {
-		return false, nil
+	if st.failed != nil || st.b.Len() == 0 {
+		return false, st.failed
 	}
 	_ = st.controller.SetWriteDeadline(time.Now().Add(writeTimeout)) // of a test's recorder it is not known
 	if _, err := st.w.Write(st.b.Bytes()); err != nil {
@@ -133,7 +144,8 @@ func (s *Server) tellMachines(st *stream, f Filter) func(*snapshot) {
 			}
 			there[e.view.ID] = e
 			if sent[e.view.ID] != e {
-				st.add(EventMachine, fmt.Appendf(nil, `{"type":%q,"machine":%s}`, EventMachine, e.json()))
+				s.encode(func() { st.event(Event{Type: EventMachine, Machine: &e.view}) })
+				st.relieve()
 			}
 		}
 		for id := range sent {

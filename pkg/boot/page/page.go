@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,7 +44,9 @@ type Server struct {
 	options Options
 	look    look
 	streams atomic.Int64
-	end     chan struct{} // closed when streams are to end
+
+	encoding sync.Mutex
+	end      chan struct{} // closed when streams are to end
 }
 
 // New makes a server.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -285,6 +286,42 @@ func TestSourcesAreShown(t *testing.T) {
 		if _, _, body := get(t, server.URL+"/boots"); !strings.Contains(body, step.want) {
 			t.Errorf("no %q in %s", step.want, body)
 		}
+	}
+}
+
+// What is kept of machines that do not change is their own, and not what the journal made of all machines at each look:
+// looking on takes no more memory than looking once.
+func TestLookingOnTakesNoMemory(t *testing.T) {
+	const machines, looks = 2000, 100
+	begin := time.Now().Add(-time.Minute)
+	views := func(n int) []journal.MachineView { // as the journal makes them: of one piece
+		all, boots := make([]journal.MachineView, machines), make([]journal.BootView, machines)
+		for i := range all {
+			boots[i] = journal.BootView{ID: "a", Begin: begin, End: begin, State: journal.Booting, Steps: make([]journal.StepView, 10)}
+			if i == n {
+				boots[i].End = begin.Add(time.Second)
+			}
+			all[i] = journal.MachineView{ID: fmt.Sprint(i), Boots: boots[i : i+1 : i+1]}
+		}
+		return all
+	}
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	s := newSnapshot(views(-1), nil)
+	once := heap() - before
+	for n := range looks {
+		s = newSnapshot(views(n), s)
+	}
+	if often := heap() - before; often > 3*once {
+		t.Errorf("one look takes %d KiB, %d looks take %d", once>>10, looks, often>>10)
+	}
+	if len(s.entries) != machines {
+		t.Errorf("%d machines", len(s.entries))
 	}
 }
 
