@@ -55,7 +55,7 @@ func show(args []string, admin string, stdout, stderr io.Writer) int {
 	flags.BoolVar(&c.watch, "w", false, "go on with what changes")
 	output := flags.String("o", "table", "table or json")
 	filters := map[string]*string{
-		"state": flags.String("state", "", "only machines in this state: stuck, booting, silent, booted"),
+		"state": flags.String("state", "", "only machines in this state: stuck, failed, booting, quiet, booted"),
 		"step":  flags.String("step", "", "only machines at this step"),
 		"q":     flags.String("q", "", "only machines with all these words in names, MACs, addresses, files or causes"),
 	}

@@ -207,7 +207,7 @@ func stepLines(b *journal.BootView, s *journal.StepView) []string {
 
 func newestBoot(m *journal.MachineView) *journal.BootView {
 	if len(m.Boots) == 0 {
-		return &journal.BootView{State: journal.Silent}
+		return &journal.BootView{State: journal.Quiet}
 	}
 	return &m.Boots[0]
 }

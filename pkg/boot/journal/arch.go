@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/insomniacslk/dhcp/iana"
+
+	"github.com/tinkerbell/stack/pkg/boot"
 )
 
 // family is a kind of machine code, and how firmware starts it.
@@ -41,6 +43,14 @@ func families(arch iana.Arch) (firmware, processor family) {
 	default:
 		return "", ""
 	}
+}
+
+// archOf is the architecture that a message names (option 93).
+func archOf(e *boot.Event) iana.Arch {
+	if !e.HasArch {
+		return iana.Arch(0xffff)
+	}
+	return iana.Arch(e.Arch)
 }
 
 // rpiboot is registered with IANA and not in the library.

@@ -47,6 +47,9 @@ func stepOf(e *boot.Event, b *record) Step {
 	if b != nil {
 		at = b.at
 	}
+	if at.order() >= Agent.order() && !fromLoader(e) || at.order() >= Kernel.order() && fromSystem(e, name) {
+		return Files // Whatever its name is: a system asks for it, and not what starts one.
+	}
 	if e.Kind == boot.TFTP && path.Base(name) == autoexec {
 		return Loader
 	}
@@ -127,11 +130,23 @@ func isChecksum(base string) bool {
 	return false
 }
 
+// fromLoader tells whether firmware or iPXE sends an HTTP request.
+func fromLoader(e *boot.Event) bool {
+	agent := e.Text(boot.Agent)
+	return e.Kind == boot.HTTP && (bytes.HasPrefix(agent, []byte("iPXE")) || bytes.HasPrefix(agent, []byte("UefiHttpBoot")))
+}
+
+// fromSystem tells whether an operating system sends an HTTP request. BMCs that read an image call themselves all
+// kinds of names, too.
+func fromSystem(e *boot.Event, name string) bool {
+	return e.Kind == boot.HTTP && len(e.Text(boot.Agent)) > 0 && !fromLoader(e) && path.Ext(name) != ".iso"
+}
+
 // byPlace tells the step of a file whose name says nothing by how far the boot is, and by who asks.
 func byPlace(e *boot.Event, b *record, at Step) Step {
 	agent := e.Text(boot.Agent)
 	ipxe := bytes.HasPrefix(agent, []byte("iPXE"))
-	loader := e.Kind == boot.TFTP || ipxe || bytes.HasPrefix(agent, []byte("UefiHttpBoot"))
+	loader := e.Kind == boot.TFTP || fromLoader(e)
 	switch {
 	case at.order() >= OSDHCP.order():
 		return Files
@@ -198,28 +213,21 @@ var (
 	roles6 = [...]role{
 		1: discover, 2: offer, 3: request, 4: request, 5: request, 6: request, 7: ack, 8: release, 9: decline, 11: inform,
 	}
-	names4 = [...]string{
-		1: "DISCOVER", 2: "OFFER", 3: "REQUEST", 4: "DECLINE", 5: "ACK", 6: "NAK", 7: "RELEASE", 8: "INFORM",
-	}
-	names6 = [...]string{
-		1: "SOLICIT", 2: "ADVERTISE", 3: "REQUEST", 4: "CONFIRM", 5: "RENEW", 6: "REBIND", 7: "REPLY", 8: "RELEASE",
-		9: "DECLINE", 10: "RECONFIGURE", 11: "INFORMATION-REQUEST",
-	}
 )
 
-// roleOf tells what a DHCP message does, and its name.
-func roleOf(e *boot.Event) (role, string) {
+// roleOf tells what a DHCP message does.
+func roleOf(e *boot.Event) role {
 	t := int(e.DHCP)
 	switch {
-	case e.V6 && t < len(roles6) && t > 0:
-		return roles6[t], names6[t]
-	case !e.V6 && t < len(roles4) && t > 0:
-		return roles4[t], names4[t]
+	case e.V6 && t < len(roles6):
+		return roles6[t]
+	case !e.V6 && t > 0 && t < len(roles4):
+		return roles4[t]
 	case !e.V6 && t == 0 && e.Kind == boot.DHCPRequest: // BOOTP has no types
-		return discover, "BOOTREQUEST"
+		return discover
 	case !e.V6 && t == 0:
-		return ack, "BOOTREPLY"
+		return ack
 	default:
-		return otherRole, "DHCP"
+		return otherRole
 	}
 }

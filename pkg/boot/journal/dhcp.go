@@ -1,8 +1,6 @@
 package journal
 
 import (
-	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -11,15 +9,24 @@ import (
 
 // dhcpRequest records a message of a machine.
 func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
-	r, name := roleOf(e)
+	r := roleOf(e)
 	if e.Outcome == boot.Dropped && string(e.Text(boot.Reason)) == "heard-by-listener" {
 		return // Another socket of the relay had it as well.
 	}
 	j.describe(m, e)
 	if r == request && renews(e) || r == release || r == decline || r == otherRole {
 		// A system that runs renews its lease, or gives it up. That is no part of a boot.
-		if r == release {
+		b := m.newest()
+		switch {
+		case r == release:
 			j.release(m, boot.Addr(e.Client))
+		case r == decline && b != nil && !b.state.over():
+			b.facts.decline(e)
+			b.sign(e.At)
+			if i := b.step(b.facts.stage, e.At); e.Outcome != boot.Dropped {
+				b.steps[i].result = Failed
+				j.add(b, i, answer{kind: e.TypeName(), text: requestText(e), result: "declined", begin: e.At, end: e.At})
+			}
 		}
 		return
 	}
@@ -36,43 +43,16 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 		result = "dropped: " + text(e, boot.Reason, maxName)
 	}
 	j.add(b, i, answer{
-		kind: name, text: requestText(e), result: result, ok: e.Outcome != boot.Dropped, begin: at, end: at,
+		kind: e.TypeName(), text: requestText(e), result: result, ok: e.Outcome != boot.Dropped, begin: at, end: at,
 	})
-	a := b.ask(e.V6)
 	if r == inform {
 		return
 	}
-	if a.asked++; a.asked == 1 {
-		a.opened = at
+	if r == discover && e.Outcome != boot.Dropped && b.facts.ask(e.V6).acked != 0 {
+		b.steps[i].result = Going
 	}
-	a.last = at
-	if to := boot.Addr(e.Endpoint); to.IsValid() {
-		a.to = netip.AddrPortFrom(to, e.Port)
-	}
-	if a.relay = boot.Addr(e.Relay); e.Outcome == boot.Dropped {
-		if a.drop = text(e, boot.Reason, maxName); a.drop == "other-host" {
-			b.strays++
-			b.stray = a.drop
-		}
-		return
-	}
-	a.drop = ""
-	switch r {
-	case discover:
-		a.discovers++
-		if a.acked != 0 {
-			b.steps[i].result = Going
-		}
-		a.chosen = boot.Addr([16]byte{})
-		a.acked = 0
-		j.scene.asks(m, at)
-	case request:
-		a.requests++
-		a.offers = 0
-		server := boot.Addr(e.Server)
-		if server.IsValid() && !slices.Contains(a.servers, server) && !j.scene.serves(server) {
-			a.chosen = server
-		}
+	b.facts.request(e, r, j.scene.serves)
+	if r == request && e.Outcome != boot.Dropped {
 		j.bind(m, boot.Addr(e.Requested), at, 0)
 	}
 }
@@ -92,13 +72,13 @@ func (m *machine) isLayer(e *boot.Event) bool {
 	}
 	b := m.newest()
 	switch {
-	case b == nil || b.state == Booted || b.state == Silent:
+	case b == nil || b.state.over() || b.facts.agent.finished != 0 && b.facts.agent.streams == 0:
 		return unique(e.UUID)
 	case b.at.order() >= Kernel.order():
 		return false
 	}
-	last := b.ask(true).last
-	return unique(e.UUID) || b.stage == DHCP && last != 0 && e.At-last < int64(besideFirmware)
+	last := b.facts.ask(true).last
+	return unique(e.UUID) || b.facts.stage == DHCP && last != 0 && e.At-last < int64(besideFirmware)
 }
 
 // renews tells whether a REQUEST is that of a system that has its address already.
@@ -146,57 +126,64 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*record, Step) {
 	signature := string(e.Text(boot.VendorClass)) + "\x00" + string(e.Text(boot.UserClass))
 	signature = signature[:min(len(signature), 2*maxName)]
 	b := m.newest()
-	left := b == nil || b.state == Booted || b.state == Silent
+	left := b == nil || b.state.over() || b.expected
 	over := left || e.At-b.end > int64(j.options.Waits.BootAgain)
 	switch {
 	case firmware:
-		if over || b.local || b.at.order() > Loader.order() {
+		m.twins.ask(e)
+		if over || b.facts.local || b.at.order() > Loader.order() {
 			b = j.newBoot(m, e)
 		} else if b.at == Loader && r == discover {
-			b.again()
+			b.again(e.At)
 		}
-		b.begins(signature)
+		b.facts.begins(signature, false)
 		b.setStage(DHCP, e.MAC)
 		return b, DHCP
 	case ipxe:
-		if over || b.local || b.at.order() >= Kernel.order() || r == discover && b.beganAgain(signature) {
+		if over || b.facts.local || b.at.order() >= Kernel.order() || r == discover && b.beganAgain(signature) {
 			b = j.newBoot(m, e)
 		}
 		s := IPXEDHCP
-		if b.at == "" && !isTinkerbell(e) || b.at == DHCP && b.first == signature {
+		if b.at == "" && !isTinkerbell(e) || b.at == DHCP && b.facts.first == signature {
 			s = DHCP // iPXE is the firmware
+			m.twins.ask(e)
 		}
-		b.begins(signature)
-		if s == IPXEDHCP {
-			b.ipxe = signature
-		}
+		b.facts.begins(signature, s == IPXEDHCP)
 		b.setStage(s, e.MAC)
 		return b, s
 	default:
 		// A system asks more than once; another boot that nothing else was heard of is not worth a record.
-		same := b != nil && (b.onlySystem() || b.local && e.At-b.end <= int64(j.options.Waits.BootAgain))
-		if left && !same {
+		same := b != nil && (b.onlySystem() || b.facts.local && e.At-b.end <= int64(j.options.Waits.BootAgain))
+		switch {
+		case b == nil || b.expected, left && !same:
 			b = j.newBoot(m, e)
-		}
-		if b.at.order() < Loader.order() {
-			b.local = true
+		case r == discover && b.installs(m, e):
+			b.won = true // What it installed runs.
+			b = j.newBoot(m, e)
+			b.facts.local = true
 		}
 		b.setStage(OSDHCP, e.MAC)
 		return b, OSDHCP
 	}
 }
 
-// beganAgain tells whether a DISCOVER of iPXE is that of the firmware, after the iPXE that it loaded has asked.
-func (b *record) beganAgain(signature string) bool {
-	return b.first == signature && b.ipxe != "" && b.ipxe != signature && b.at.order() >= IPXEDHCP.order()
+// installs tells whether a system that asks is what the boot installed: another one than that which ran the agent, or
+// one that asks when the agent is gone.
+func (b *record) installs(m *machine, e *boot.Event) bool {
+	f, vendor := &b.facts, text(e, boot.VendorClass, maxName)
+	if f.systemAt == 0 {
+		f.systemAt, f.system = e.At, vendor
+		return false
+	}
+	const beside = int64(2 * time.Second)
+	gone := f.agent.finished != 0 && f.agent.streams == 0 && e.At-f.agent.finished > beside
+	unseen := m.nat.IsValid() && e.At-f.systemAt > int64(time.Minute) // what it loads is not known to be its own
+	return gone || vendor != f.system && (f.agent.worked || f.agent.reported || unseen)
 }
 
-// begins notes how the machine's firmware, or iPXE in its place, speaks.
-func (b *record) begins(signature string) {
-	b.firmware = true
-	if b.first == "" {
-		b.first = signature
-	}
+// beganAgain tells whether a DISCOVER of iPXE is that of the firmware, after the iPXE that it loaded has asked.
+func (b *record) beganAgain(signature string) bool {
+	return b.facts.first == signature && b.facts.ipxe != "" && b.facts.ipxe != signature && b.at.order() >= IPXEDHCP.order()
 }
 
 // onlySystem tells whether nothing was heard but the system's DHCP.
@@ -204,43 +191,15 @@ func (b *record) onlySystem() bool { return len(b.steps) == 1 && b.steps[0].step
 
 // setStage begins another DHCP exchange where another program, or another interface, asks.
 func (b *record) setStage(s Step, mac [6]byte) {
-	if b.stage == s && b.mac == mac {
-		return
+	if b.facts.stage != s || b.mac != mac {
+		b.mac = mac
+		b.facts.setStage(s)
 	}
-	b.stage, b.mac = s, mac
-	b.asks = [2]ask{}
-	b.strays = 0
-	if b.failed.step.order() < s.order() {
-		b.failed = failure{}
-	}
-}
-
-// again begins another attempt of a boot whose loader brought the firmware back.
-func (b *record) again() {
-	for i := len(b.steps) - 1; i >= b.attempt; i-- {
-		if s := &b.steps[i]; s.step == Loader {
-			if s.result == OK {
-				b.returned = failure{step: Loader, at: b.end, file: s.text, from: s.from, count: b.returned.count + 1}
-			}
-			break
-		}
-	}
-	b.attempt = len(b.steps)
-	b.at = ""
-	b.stage = ""
-}
-
-// ask is the exchange of a version of DHCP.
-func (b *record) ask(v6 bool) *ask {
-	if v6 {
-		return &b.asks[1]
-	}
-	return &b.asks[0]
 }
 
 // dhcpReply records a server's message to a machine.
 func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
-	r, name := roleOf(e)
+	r := roleOf(e)
 	at := e.At
 	dropped := e.Outcome == boot.Dropped
 	if !dropped {
@@ -248,7 +207,7 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	}
 	given := boot.Addr(e.Given)
 	b := m.newest()
-	if b != nil && r == ack && b.ask(e.V6).confirmsAnother(given, boot.Addr(e.Server)) {
+	if b != nil && r == ack && b.facts.ask(e.V6).confirmsAnother(given, boot.Addr(e.Server)) {
 		r = otherRole // Smee confirms a REQUEST for another server's offer as well; the machine does not take it.
 	}
 	if !dropped && r == ack && given.IsValid() {
@@ -257,16 +216,16 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	if e.V6 && m.layer != 0 && e.XID == m.layer {
 		return // The answer to the firmware's IP layer.
 	}
-	if b == nil {
+	if b == nil || b.expected {
 		b = j.newBoot(m, e)
 	}
-	if b.stage == "" {
+	if b.facts.stage == "" {
 		b.setStage(DHCP, e.MAC)
 	}
-	if (b.state == Booted || b.state == Silent) && b.ask(e.V6).asked == 0 {
+	if b.state.over() && b.facts.ask(e.V6).asked == 0 {
 		return // The answer to a system that renews its lease.
 	}
-	s := b.stage
+	s := b.facts.stage
 	i := b.step(s, at)
 	b.sign(at)
 	result := "sent on"
@@ -275,76 +234,35 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	}
 	from := addrPort(e)
 	j.add(b, i, answer{
-		kind: name, text: replyText(e), result: result, ok: !dropped && r != nak, from: from,
+		kind: e.TypeName(), text: replyText(e), result: result, ok: !dropped && r != nak, from: from,
 		begin: at - int64(max(0, e.Took)), end: at,
 	})
-	a := b.ask(e.V6)
 	if dropped {
-		b.replyDropped(a, e, r)
+		b.facts.replyDropped(e, r)
 		return
 	}
-	a.lost = ""
-	a.asked = 0
+	b.facts.reply(e, r)
+	if r == offer {
+		j.bind(m, given, at, 0) // Some firmware loads under it without asking for it.
+	}
 	b.steps[i].from = from
-	a.heard(e)
 	m.rise(offered)
-	switch r {
-	case offer:
-		a.offers++
-		a.offered = at
-		a.proxy = a.proxy || !e.V6 && !given.IsValid()
-	case ack:
-		a.acked, a.offers, a.naks = at, 0, 0
-		a.chosen = boot.Addr([16]byte{})
-		b.moved = at
-		if given.IsValid() {
-			a.address = given
-			b.steps[i].text = given.String()
-		}
-		b.steps[i].result = OK
-		m.rise(serviced)
-		j.scene.passed(s, at)
-	case nak:
-		a.naks++
-	}
-}
-
-// replyDropped records why a server's message did not reach the machine.
-func (b *record) replyDropped(a *ask, e *boot.Event, r role) {
-	if string(e.Text(boot.Reason)) == "reply-from-client" {
-		if a.rogue = boot.Addr(e.Server); !a.rogue.IsValid() {
-			a.rogue = boot.Addr(e.Endpoint)
-		}
-		if r == ack {
-			a.chosen = a.rogue
-		}
+	if r != ack {
 		return
 	}
-	a.lost = text(e, boot.Reason, maxName)
-	if a.asked == 0 || a.lost == "unsolicited" {
-		b.strays++
-		b.stray = a.lost
+	b.moved = at
+	if given.IsValid() {
+		b.steps[i].text = given.String()
 	}
+	b.steps[i].result = OK
+	b.facts.local = b.facts.local || s == OSDHCP && b.localSystem() && !m.nat.IsValid()
+	b.overcome(s, false)
+	m.rise(serviced)
 }
 
-// heard notes the server of a message that reached the machine, and the file that it names.
-func (a *ask) heard(e *boot.Event) {
-	a.server, a.next = boot.Addr(e.Server), boot.Addr(e.Next)
-	if !a.server.IsValid() { // DHCPv6 servers are known by a DUID.
-		a.server = boot.Addr(e.Endpoint)
-	}
-	if a.server.IsValid() && !slices.Contains(a.servers, a.server) && len(a.servers) < maxServers {
-		a.servers = append(a.servers, a.server)
-	}
-	if file := text(e, boot.File, maxFile); file != "" {
-		a.file = file
-	}
-}
-
-// confirmsAnother tells whether an ACK of a server is about an address of its own, while the machine asked for that of
-// another.
-func (a *ask) confirmsAnother(given, server netip.Addr) bool {
-	return a.chosen.IsValid() && !a.proxy && given.IsValid() && server.IsValid() && server != a.chosen
+// localSystem tells whether a system that has its address did not come from the network.
+func (b *record) localSystem() bool {
+	return b.last(Kernel) == nil && b.last(Initramfs) == nil && b.last(Agent) == nil
 }
 
 func replyText(e *boot.Event) string {

@@ -1,30 +1,42 @@
 package journal
 
 import (
+	"flag"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-// Each cause has its row in docs/boots.md, in the order of the code.
+var update = flag.Bool("update", false, "write the table of causes into docs/boots.md, and their names into the API's description")
+
+// The table of causes in docs/boots.md, and the names in the API's description, are made of the table in the code.
 func TestCausesAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/boots.md")
-	if err != nil {
-		t.Fatal(err)
+	var rows, names strings.Builder
+	for _, r := range Table() {
+		rows.WriteString("| <a id=\"" + r.Name + "\"></a>`" + r.Name + "` | " + r.Seen + " | " + r.Remedy + " |\n")
+		names.WriteString("            - " + r.Name + "\n")
 	}
-	_, section, found := strings.Cut(string(text), "\n## Causes\n")
-	if !found {
-		t.Fatal("docs/boots.md has no section of causes")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
-	var rows []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| .+ \\| .+ \\|$").FindAllStringSubmatch(section, -1) {
-		rows = append(rows, m[1])
-	}
-	if diff := cmp.Diff(Causes(), rows); diff != "" {
-		t.Errorf("docs/boots.md differs from the code: %s", diff)
+	for _, c := range []struct{ file, after, before, want string }{
+		{"../../../docs/boots.md", "| cause | what was seen | what to do |\n|---|---|---|\n", "\n", rows.String()},
+		{"../page/openapi.yaml", "description: Stable, see docs/boots.md\n          enum:\n", "        text:", names.String()},
+	} {
+		text, err := os.ReadFile(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, tail, found := strings.Cut(string(text), c.after)
+		end := strings.Index(tail, "\n"+c.before)
+		if !found || end < 0 {
+			t.Fatalf("%s has no place for the causes", c.file)
+		}
+		if *update {
+			if err := os.WriteFile(c.file, []byte(head+c.after+c.want+tail[end+1:]), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		} else if diff := cmp.Diff(c.want, tail[:end+1]); diff != "" {
+			t.Errorf("%s differs from the table in the code (go test -update): %s", c.file, diff)
+		}
 	}
 }

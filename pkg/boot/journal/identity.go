@@ -27,19 +27,30 @@ func (j *Journal) machineOf(e *boot.Event) *machine {
 	if mac == ([6]byte{}) {
 		mac = macIn(e.Text(boot.File))
 	}
+	// A machine with a lease is believed to be itself, whatever MAC its paths name: else it could speak for others.
+	if m := bound.machine; m != nil && (mac == [6]byte{} || bound.until > e.At && len(m.macs) > 0) {
+		m.nat = netip.Addr{}
+		return m
+	}
 	if m := j.macs[mac]; m != nil {
+		if j.hasLease(m, e.At) {
+			j.foreign(m, client)
+			return nil
+		}
 		j.bind(m, client, e.At, 0)
 		return m
 	}
-	// A machine with a lease is believed to be itself, whatever MAC its paths name: else it could make up machines.
-	if m := bound.machine; m != nil && (mac == [6]byte{} || bound.until > e.At && len(m.macs) > 0) {
-		return m
+	if _, shared := j.scene.nats[client]; shared && mac == ([6]byte{}) {
+		return nil // One of several machines.
 	}
 	if mac != ([6]byte{}) {
 		return j.adopt(mac, client, e.At)
 	}
 	if !client.IsValid() {
 		return nil
+	}
+	if runsSystem(e) {
+		j.scene.stranger = max(j.scene.stranger, e.At)
 	}
 	if m := j.ids[client.String()]; m != nil {
 		j.bind(m, client, e.At, 0)
@@ -48,6 +59,47 @@ func (j *Journal) machineOf(e *boot.Event) *machine {
 	m := j.newMachine(client.String(), e.At)
 	j.bind(m, client, e.At, 0)
 	return m
+}
+
+// runsSystem tells whether an event is one of an operating system.
+func runsSystem(e *boot.Event) bool {
+	s := stepOf(e, nil)
+	return s == Syslog || s == Agent || s == Metadata
+}
+
+// hasLease tells whether a machine has an address by a server's word.
+func (j *Journal) hasLease(m *machine, at int64) bool {
+	for _, a := range m.addresses {
+		if j.addresses[a].until > at {
+			return true
+		}
+	}
+	return false
+}
+
+// foreign is about a request that names a machine with a lease, and comes from an address that is not its own: somebody
+// forges it, or the machine is behind a router that puts its own address there. Which of them cannot be told, so it
+// changes nothing of the boot; the conflict is noted where the machine waits, or where one address names several.
+func (j *Journal) foreign(m *machine, client netip.Addr) {
+	seen, known := j.scene.nats[client]
+	b := m.newest()
+	switch {
+	case !known && len(j.scene.nats) >= maxNATs:
+		return
+	case !known:
+		seen[0] = m.macs[0]
+	case seen[0] != m.macs[0]:
+		seen[1] = m.macs[0]
+	}
+	j.scene.nats[client] = seen
+	for _, mac := range seen {
+		if named := j.macs[mac]; named != nil && (seen[1] != [6]byte{} || b != nil && !b.state.over()) {
+			named.nat = client
+		}
+	}
+	if alone := j.ids[client.String()]; alone != nil {
+		j.remove(alone) // It was none machine's.
+	}
 }
 
 // byMAC finds or makes the machine of a MAC. A MAC that is new belongs to the machine of its UUID, if there is one.
@@ -130,6 +182,9 @@ func (j *Journal) bind(m *machine, a netip.Addr, at int64, lease time.Duration) 
 		return
 	}
 	if old.machine != nil && old.machine != m {
+		if b := old.machine.newest(); lease > 0 && old.until > at && b != nil && !b.state.over() && len(old.machine.macs) > 0 {
+			m.rival = old.machine.id
+		}
 		old.machine.lose(a)
 		j.account(old.machine)
 	}

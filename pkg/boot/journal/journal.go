@@ -25,6 +25,7 @@ type Journal struct {
 	active    map[*machine]struct{} // machines whose newest boot goes on
 	bytes     int                   // of all machines, estimated
 	scene     scene
+	asked     time.Time     // which machines are expected
 	forgotten atomic.Uint64 // machines that made room
 
 	// What is to be told once the lock is free. The goroutine that records has these for itself.
@@ -78,6 +79,11 @@ func (j *Journal) Record(e *boot.Event) {
 // that records.
 func (j *Journal) Tick(now time.Time) {
 	j.mu.Lock()
+	if j.options.Witness != nil {
+		j.scene.hear(j.options.Witness(), now.UnixNano())
+	}
+	j.expect(now)
+	j.scene.count(j.active)
 	for m := range j.active {
 		if j.settle(m, now.UnixNano()) {
 			j.changed[m.id] = struct{}{}
@@ -97,23 +103,30 @@ func (j *Journal) settle(m *machine, now int64) bool {
 		return false
 	}
 	before, old := b.state, b.cause
-	cause := j.diagnose(m, b, now)
-	quiet := now - b.end
-	if cause != nil && cause.Name == NetbootNotAllowed && quiet >= int64(diskWait) && m.installed() {
-		b.local = true // It asks the network first at each start, and boots its disk since nobody lets it.
-		cause = nil
+	done := b.facts.local || b.booted(now) || j.succeeded(m, b, now)
+	var r *row
+	var cause *Cause
+	if !done || m.nat.IsValid() || m.loops() >= maxLoops {
+		r, cause = j.verdictOf(m, b, now)
 	}
+	silent := now-b.end >= int64(j.options.Waits.Silent) && b.oldestOpen() == nil
 	switch {
-	case b.local || b.booted(now):
-		b.state, cause = Booted, nil
-	case quiet >= int64(j.options.Waits.Silent):
-		if b.state, cause = Silent, old; old == nil {
-			b.cause = nil
-		}
-	case cause != nil:
+	case done && (r == nil || r.mild):
+		b.state = Booted
+	case r != nil && !r.mild && (silent || r.name == WorkflowFailed):
+		b.state = Broken
+	case silent:
+		b.state = Quiet
+	case r != nil && !r.mild:
 		b.state = Stuck
 	default:
 		b.state = Booting
+	}
+	if b.row != r {
+		b.row, b.heldAt = r, b.at
+		if r != nil && b.facts.failed.step != "" {
+			b.heldAt = b.facts.failed.step
+		}
 	}
 	b.setCause(cause, now)
 	if st := b.last(b.at); st != nil && cause != nil && b.at.isDHCP() && st.result == Going {
@@ -126,36 +139,101 @@ func (j *Journal) settle(m *machine, now int64) bool {
 		j.tellState(m, b, before, now)
 	}
 	j.tellSteps(m, b, now)
-	switch b.state {
-	case Booted, Silent:
+	if b.state.over() {
 		j.endBoot(m, b, now)
 		delete(j.active, m)
-	default:
+	} else {
 		j.active[m] = struct{}{}
 	}
 	return b.state != before || b.cause != old
 }
 
-// diskWait is how long an installed machine that may not boot from the network asks before it takes its disk.
-const diskWait = time.Minute
-
-// agentWait is how long an agent asks for nothing when it has done its work.
-const agentWait = time.Minute
+// endWait is how long after its connection's end an agent may connect again, and agentWait how long it may ask for
+// nothing, before its work is done.
+const (
+	endWait   = 20 * time.Second
+	agentWait = time.Minute
+)
 
 // installed tells whether the boot before the newest one ended as it should.
 func (m *machine) installed() bool {
 	return len(m.boots) > 1 && m.boots[len(m.boots)-2].state == Booted
 }
 
-// booted tells whether a boot has ended in order.
+// booted tells whether the agent of a boot has done its work: its connection ended, in order or because the machine was
+// switched off, restarted, or started another kernel.
 func (b *record) booted(now int64) bool {
+	a := &b.facts.agent
 	switch {
-	case b.finished == 0 || b.failed.step == Agent || b.streams > 0 || b.short >= shortStreams:
-		return false
-	case b.reported || b.short > 0: // It may come back for more, or be sent away again.
-		return now-b.called >= int64(agentWait)
-	default:
+	case b.won:
 		return true
+	case !a.done() || b.facts.failed.step == Agent || b.facts.failed.step == Files || a.short >= shortStreams:
+		return false
+	case a.reported:
+		return now-a.called >= int64(agentWait)
+	default:
+		return now-a.finished >= int64(endWait)
+	}
+}
+
+// succeeded tells whether the machine's Workflow succeeded in this boot.
+func (j *Journal) succeeded(m *machine, b *record, now int64) bool {
+	if j.options.Hardware == nil || b.won {
+		return b.won
+	}
+	switch w := j.workflowOf(m); {
+	case !w.is("SUCCESS"):
+		b.pending = w != nil
+	case !b.pending: // as it was before this boot
+	case b.success == 0:
+		b.success = now
+	default:
+		b.won = now-b.success >= int64(successWait)
+	}
+	return b.won
+}
+
+// workflowOf is the Workflow that names a machine by any of its MACs; nil if there is none.
+func (j *Journal) workflowOf(m *machine) *Workflow {
+	for _, mac := range m.macs {
+		if h, known := j.options.Hardware(mac); known && h.Workflow != nil {
+			return h.Workflow
+		}
+	}
+	return nil
+}
+
+// successWait is how long after its success a Workflow's last events may come.
+const successWait = 2 * time.Second
+
+// over tells whether nothing more is expected of a boot in a state.
+func (s State) over() bool { return s == Booted || s == Quiet || s == Broken }
+
+// expectEach is how often is asked which machines Kubernetes waits for, and expectWait how long one is waited for.
+const (
+	expectEach = 10 * time.Second
+	expectWait = 5 * time.Minute
+)
+
+// expect makes machines of those that Kubernetes waits for and that nothing was heard of.
+func (j *Journal) expect(now time.Time) {
+	if j.options.Expected == nil || now.Sub(j.asked) < expectEach {
+		return
+	}
+	j.asked = now
+	for _, x := range j.options.Expected() {
+		lost := j.scene.gap(relays, x.Since.UnixNano()) != ""
+		if j.macs[x.MAC] != nil || now.Sub(x.Since) < expectWait && !lost {
+			continue
+		}
+		m := j.byMAC(x.MAC, [16]byte{})
+		if m == nil {
+			continue
+		}
+		e := boot.Event{At: x.Since.UnixNano(), MAC: x.MAC, Kind: boot.DHCPReply}
+		j.newBoot(m, &e).expected = true
+		j.touched(m)
+		j.changed[m.id] = struct{}{}
 	}
 }
 
@@ -168,7 +246,7 @@ func (b *record) setCause(c *Cause, now int64) {
 	case c == b.cause:
 		return
 	case b.cause != nil && b.cause.Name == c.Name:
-		if c.Text == b.cause.Text && c.Certain == b.cause.Certain {
+		if c.Text == b.cause.Text && c.Certain == b.cause.Certain && slices.Equal(c.Others, b.cause.Others) {
 			return
 		}
 		c.Since = b.cause.Since
@@ -278,12 +356,14 @@ func (s State) urgency() int {
 	switch s {
 	case Stuck:
 		return 0
-	case Booting:
+	case Broken:
 		return 1
-	case Booted:
+	case Booting:
 		return 2
-	default:
+	case Quiet:
 		return 3
+	default:
+		return 4
 	}
 }
 

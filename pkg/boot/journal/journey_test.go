@@ -27,7 +27,7 @@ func TestBootThatGoesWell(t *testing.T) {
 	}})
 	play(j, film(one.toAgent(0),
 		one.get(60, 20, files, 8080, "/ubuntu.raw.gz", with(boot.Agent, "Go-http-client/1.1")),
-		one.agent(70, 35, boot.Done)), 80)
+		one.agent(70, 35, boot.Done)), 91)
 	b := newest(t, j, first)
 	type row struct {
 		Step   Step
@@ -52,7 +52,7 @@ func TestBootThatGoesWell(t *testing.T) {
 	}
 	wantTold := []string{
 		"begins", ">booting", "dhcp ok", "loader ok", "ipxe-dhcp ok", "script ok", "kernel ok", "initramfs ok", "os-dhcp ok",
-		"syslog ok", "metadata ok", "booting>booted", "agent ok", "files ok", "ends",
+		"syslog ok", "metadata ok", "agent ok", "booting>booted", "files ok", "ends",
 	}
 	if diff := cmp.Diff(wantTold, told); diff != "" {
 		t.Error(diff)

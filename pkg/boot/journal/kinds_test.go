@@ -208,16 +208,19 @@ func TestWhereABootBegins(t *testing.T) {
 	}
 }
 
-// An installed machine that may not boot from the network any more asks it first at each start.
+// An installed machine that may not boot from the network any more asks it first at each start, and is not stuck.
 func TestInstalledMachineBootsItsDisk(t *testing.T) {
 	j := New(Options{Hardware: hardware(map[string]Hardware{first: {Known: true, Name: "default/node-1"}})})
 	play(j, film(one.toAgent(0), one.agent(70, 35, boot.Done), one.asks(100)), 120)
-	if b := newest(t, j, first); b.State != Stuck || causeName(b) != NetbootNotAllowed {
+	if b := newest(t, j, first); b.State != Booting || b.Cause != nil {
 		t.Fatalf("got %s, %+v", b.State, b.Cause)
 	}
-	wait(j, 121, 180)
-	b := newest(t, j, first)
-	if b.State != Booted || b.Cause != nil {
+	wait(j, 121, 1020)
+	if b := newest(t, j, first); b.State != Quiet || b.Cause != nil {
+		t.Errorf("got %s, %+v", b.State, b.Cause)
+	}
+	put(j, one.lease(1021, plain, "")...)
+	if b := newest(t, j, first); b.State != Booted {
 		t.Errorf("got %s, %+v", b.State, b.Cause)
 	}
 }

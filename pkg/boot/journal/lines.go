@@ -17,24 +17,19 @@ func (j *Journal) syslog(m *machine, e *boot.Event) {
 		m.lines = slices.Delete(m.lines, 0, n)
 	}
 	b := m.newest()
-	if b == nil {
-		b = j.newBoot(m, e)
-	}
-	if b.state == Booted || b.state == Silent {
-		return
+	if b == nil || b.state.over() {
+		return // Whoever only logs, as a switch does, does not boot.
 	}
 	b.sign(e.At)
-	if b.at != "" && b.at.order() < Kernel.order() || l.tag == "ipxe" || strings.Contains(l.text, " ipxe: ") {
+	if system := b.facts.line(&l); !system || b.at != "" && b.at.order() < Kernel.order() {
 		return // iPXE logs, too, and goes on to until it starts the kernel.
 	}
 	i := b.step(Syslog, e.At)
 	b.steps[i].result = OK
 	b.steps[i].text = l.tag
 	b.moved = max(b.moved, e.At)
-	if b.failed.step.order() < Syslog.order() {
-		b.failed = failure{}
-	}
-	j.scene.passed(Syslog, e.At)
+	b.facts.progress(Syslog, e)
+	b.overcome(Syslog, false)
 }
 
 var facilities = [...]string{

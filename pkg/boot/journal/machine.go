@@ -24,7 +24,10 @@ type machine struct {
 	lines     []line    // oldest first
 	heard     int64     // last event
 	rank      rank
-	size      int // bytes, estimated
+	nat       netip.Addr // address of others, that its requests come from
+	twins     twins
+	rival     string // MAC of the machine that worked under its address when it was given it
+	size      int    // bytes, estimated
 	forgotten bool
 	links     [lists]link
 }
@@ -45,34 +48,20 @@ type record struct {
 	moved   int64 // last sign that it got on
 	state   State
 	cause   *Cause
-	ended   bool // BootEnded was told
+	row     *row  // of the cause
+	heldAt  Step  // where the cause was found
+	ended   bool  // BootEnded was told
+	pending bool  // its Workflow was not yet successful
+	success int64 // when it was
+	won     bool  // it succeeded
 	steps   []step
 	answers []answer // of all steps, oldest first
 	attempt int      // index in steps where the present attempt begins: firmware may ask again after a loader
+	tried   int64    // when that was
 	at      Step     // the furthest step of the present attempt
 
-	// What the machine says of itself in its first message of this boot, and as iPXE.
-	first, ipxe string
-	firmware    bool // its firmware or iPXE was heard: it boots from the network
-	local       bool // it runs a system that did not come from the network
-
-	stage  Step   // of DHCP: who asks at present
-	asks   [2]ask // DHCP by IPv4 and by IPv6, since the stage began
-	strays int    // messages for it that only make sense if its DISCOVERs go elsewhere
-	stray  string // the reason of the last one
-
-	failed   failure // the last thing that went wrong, until something of the same step goes right
-	returned failure // loader after which the firmware asked again
-	loads    int     // loaders served since a script was
-	kernel   bool    // a kernel was served
-	fetches  []fetch // files served whole, to see which are fetched again
-	streams  int     // of the agent, open
-	short    int     // of the agent, ended within moments, in a row
-	polls    int64   // when the agent first asked for work in vain
-	reported bool    // the agent reported on an action
-	finished int64   // when the agent's work seemed done; 0 if it goes on
-	called   int64   // the agent's last call
-	before   *Cause  // that the two boots before this one ended with
+	expected bool // Kubernetes waits for it; nothing was heard
+	facts    facts
 }
 
 // step is a part of a boot.
@@ -87,11 +76,20 @@ type step struct {
 	text       string
 }
 
+// course is how an answer goes on.
+type course uint8
+
+const (
+	over    course = iota
+	going          // it goes on
+	waiting        // it goes on, and its endpoint has not answered yet
+)
+
 // answer is a message, transfer or request.
 type answer struct {
 	step       uint16 // index in the boot's steps
 	ok         bool
-	going      bool
+	course     course
 	count      uint32
 	begin, end int64
 	bytes      uint64
@@ -102,64 +100,12 @@ type answer struct {
 	result     string
 }
 
-// ask is how a DHCP exchange stands.
-type ask struct {
-	asked     int    // DISCOVERs and REQUESTs since the last reply
-	discovers int    // DISCOVERs in all
-	opened    int64  // the first of those asked
-	last      int64  // the last message of the machine
-	drop      string // why the relay dropped the last of them; empty: it did not
-	lost      string // why the relay dropped the last reply; empty: it did not
-	offers    int    // since the last REQUEST
-	offered   int64  // the last offer
-	proxy     bool   // an offer had no address: another server is expected to give it
-	servers   []netip.Addr
-	chosen    netip.Addr // server that a REQUEST named and that offered nothing here
-	rogue     netip.Addr // server that answered on the machine's side of the relay
-	requests  int
-	naks      int
-	acked     int64
-	address   netip.Addr
-	file      string
-	next      netip.Addr
-	server    netip.Addr
-	relay     netip.Addr     // giaddr of a router before us
-	to        netip.AddrPort // server that was asked
-}
-
-// failure is something that went wrong, as a cause will tell it.
-type failure struct {
-	step     Step
-	at       int64
-	kind     boot.Kind
-	outcome  boot.Outcome
-	status   uint16
-	file     string
-	message  string
-	place    string
-	from     netip.AddrPort
-	bytes    uint64
-	expected uint64
-	resent   uint32
-	block    uint16
-	count    int
-
-	byMachine bool // the machine broke off
-}
-
-// fetch is how often a file was served whole.
-type fetch struct {
-	file  string
-	count int
-}
-
 // Bounds of what a machine may have of things that no setting bounds.
 const (
 	maxMACs      = 8 // more than that have one UUID: it is not a machine's
 	maxAddresses = 4
 	maxSteps     = 40
 	maxServers   = 4
-	maxFetches   = 8
 )
 
 // Bounds of texts, in bytes. Cleaned texts may have three times as many.
@@ -172,8 +118,8 @@ const (
 // Estimates of memory, in bytes, with the allocator's rounding and the maps' share. A test compares them with what
 // is really taken.
 const (
-	costMachine = 1400
-	costBoot    = 1700
+	costMachine = 1500
+	costBoot    = 1900
 	costStep    = 240
 	costAnswer  = 208
 	costLine    = 96
@@ -224,11 +170,11 @@ func (b *record) measure() int {
 	for i := range b.answers {
 		n += len(b.answers[i].text) + len(b.answers[i].result)
 	}
-	for i := range b.fetches {
-		n += len(b.fetches[i].file)
-	}
 	if b.cause != nil {
-		n += len(b.cause.Text) + len(b.cause.Remedy)
+		n += len(b.cause.Text)
+		for i := range b.cause.Others {
+			n += len(b.cause.Others[i].Text) + len(b.cause.Others[i].Against)
+		}
 	}
 	return n
 }
@@ -239,34 +185,12 @@ func text(e *boot.Event, f boot.Field, most int) string {
 	return boot.Clean(t[:min(len(t), most)])
 }
 
-// order is the place of a step in a boot; steps that say nothing about how far it is have none.
-func (s Step) order() int {
-	switch s {
-	case DHCP:
-		return 1
-	case Loader:
-		return 2
-	case IPXEDHCP:
-		return 3
-	case Script:
-		return 4
-	case Kernel:
-		return 5
-	case Initramfs:
-		return 6
-	case OSDHCP:
-		return 7
-	case Syslog:
-		return 8
-	case Metadata:
-		return 9
-	case Agent:
-		return 10
-	case Files:
-		return 11
-	default:
-		return 0
-	}
+// orders are the places of steps in a boot; steps that say nothing about how far it is have none.
+var orders = map[Step]int{
+	DHCP: 1, Loader: 2, IPXEDHCP: 3, Script: 4, Kernel: 5, Initramfs: 6, OSDHCP: 7, Syslog: 8, Metadata: 9, Agent: 10,
+	Files: 11,
 }
+
+func (s Step) order() int { return orders[s] }
 
 func (s Step) isDHCP() bool { return s == DHCP || s == IPXEDHCP || s == OSDHCP }

@@ -4,6 +4,7 @@ package journal
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -32,9 +33,10 @@ type State string
 // The states.
 const (
 	Booting State = "booting"
-	Stuck   State = "stuck"  // a cause is known, or nothing has moved for its time
-	Booted  State = "booted" // the agent's connection ended in order, or the disk was booted
-	Silent  State = "silent" // nothing was heard for long; neither booted nor stuck
+	Stuck   State = "stuck"  // a cause is known
+	Booted  State = "booted" // its Workflow succeeded, its agent got through its work, or the disk was booted
+	Broken  State = "failed" // it was stuck, and nothing was heard for long, or its Workflow failed
+	Quiet   State = "quiet"  // nothing was heard for long, and nothing is known to be wrong
 )
 
 // Result is how a step ended.
@@ -52,8 +54,16 @@ type Cause struct {
 	Name    string    `json:"name"`    // stable, for alerts and tests: see the table in docs/boots.md
 	Text    string    `json:"text"`    // one sentence that names what was seen
 	Remedy  string    `json:"remedy"`  // one sentence that names what to do
-	Certain bool      `json:"certain"` // false: likely
+	Certain bool      `json:"certain"` // what was heard proves it; false: likely
 	Since   time.Time `json:"since"`
+	Others  []Doubt   `json:"others,omitempty"` // what else fits, best first
+}
+
+// Doubt is a cause that fits as well, and is not the one that is shown.
+type Doubt struct {
+	Name    string `json:"name"`
+	Text    string `json:"text"`
+	Against string `json:"against"` // what speaks against it
 }
 
 // Answer is one message, transfer or request within a step.
@@ -122,8 +132,41 @@ type MachineView struct {
 
 // Hardware is what Kubernetes knows of a machine, for names and causes.
 type Hardware struct {
-	Known   bool   // whether there is an object with this MAC
-	Name    string // namespace/name
-	Netboot bool   // allowPXE of the interface with this MAC
-	Closest string // of an unknown MAC: the most similar MAC that an object has, with the object's name
+	Known    bool      // whether there is an object with this MAC
+	Name     string    // namespace/name
+	Netboot  bool      // allowPXE of the interface with this MAC
+	Arch     string    // of the interface, as the object names it
+	Also     string    // another object that has this MAC
+	Closest  string    // of an unknown MAC: the most similar MAC that an object has, with the object's name
+	Workflow *Workflow // that names the machine; nil if none does
+}
+
+// Workflow is what Kubernetes knows of a machine's Workflow.
+type Workflow struct {
+	State   string // PENDING, RUNNING, POST, SUCCESS, FAILED, TIMEOUT
+	Action  string // the current one, or the one that failed
+	Message string // of the action that failed
+}
+
+func (w *Workflow) is(states ...string) bool { return w != nil && slices.Contains(states, w.State) }
+
+func (w *Workflow) waits() bool { return w.is("PENDING", "PREPARING", "") }
+
+func (w *Workflow) runs() bool { return w.is("RUNNING", "POST") }
+
+func (w *Workflow) failed() bool { return w.is("FAILED", "TIMEOUT") }
+
+func (w *Workflow) ended() bool { return w.failed() || w.is("SUCCESS") }
+
+// Expected is a machine that Kubernetes waits for.
+type Expected struct {
+	MAC   [6]byte
+	Since time.Time // that a Workflow waits for it
+}
+
+// Witness is how those are that tell of machines.
+type Witness struct {
+	RelayLost bool   // dhcp-relay is not connected
+	Proxies   string // how many of the stack-proxy pods tell, as "2 of 3", where not all do
+	Dropped   uint64 // events that were lost so far
 }

@@ -1,6 +1,9 @@
 package journal
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // Options are what a [Journal] needs. The zero value is good.
 type Options struct {
@@ -16,6 +19,13 @@ type Options struct {
 	// Hardware tells what Kubernetes knows of a MAC; nil or false where that is not known. It is called with the
 	// journal locked, often: it looks into memory, does not wait, and does not call the journal.
 	Hardware func(mac [6]byte) (Hardware, bool)
+	// Self are this service's own addresses, by which machines ask it; none where they are not known.
+	Self []netip.Addr
+	// Witness tells how those are that tell of machines; nil: all is well. It is called by Tick.
+	Witness func() Witness
+	// Expected tells which machines Kubernetes waits for; nil where that is not known. It is called by Tick, now and
+	// then.
+	Expected func() []Expected
 	// Changed, which may be nil, is told of changes in their order, by the goroutine that calls Record and Tick and
 	// without the journal's lock. What it is given is its own to keep, not to change.
 	Changed func(Change)
@@ -36,10 +46,11 @@ type Waits struct {
 	Retry     time.Duration // from a failure to another attempt: 3s
 	Loader    time.Duration // from the ACK to the request for the loader, and of a transfer: 20s
 	Start     time.Duration // from the loader to iPXE's DHCP: 45s
-	Script    time.Duration // from iPXE's ACK to the script, and from the script to the kernel: 20s
+	Script    time.Duration // from iPXE's ACK to the script: 20s
+	Menu      time.Duration // from the script to the kernel, where a person may be asked: 12m
 	Kernel    time.Duration // from the last of kernel and initramfs to the first sign of the system: 2m
 	System    time.Duration // from the system's DHCP to the agent: 5m
-	Silent    time.Duration // after which a machine is silent: 15m
+	Silent    time.Duration // after which a machine has failed, or is quiet: 15m
 	BootAgain time.Duration // silence after which a DISCOVER is that of another boot: 5m
 }
 
@@ -52,7 +63,7 @@ const (
 	StepEnded         // Step has ended; again if its result changed later
 	CauseChanged      // Boot.Cause is another, or none
 	StateChanged      // Boot.State is not Before
-	BootEnded         // nothing more is expected of it: booted, silent, or another boot began
+	BootEnded         // nothing more is expected of it: booted, failed, quiet, or another boot began
 )
 
 // Change is one thing that changed.
@@ -91,7 +102,8 @@ func (w Waits) withDefaults() Waits {
 		value time.Duration
 	}{
 		{&w.Offer, 3 * time.Second}, {&w.Retry, 3 * time.Second}, {&w.Loader, 20 * time.Second},
-		{&w.Start, 45 * time.Second}, {&w.Script, 20 * time.Second}, {&w.Kernel, 2 * time.Minute},
+		{&w.Start, 45 * time.Second}, {&w.Script, 20 * time.Second}, {&w.Menu, 12 * time.Minute},
+		{&w.Kernel, 2 * time.Minute},
 		{&w.System, 5 * time.Minute}, {&w.Silent, 15 * time.Minute}, {&w.BootAgain, 5 * time.Minute},
 	} {
 		if *f.field <= 0 {

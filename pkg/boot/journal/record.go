@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/boot"
@@ -41,24 +42,27 @@ func (j *Journal) newBoot(m *machine, e *boot.Event) *record {
 func (j *Journal) supersede(m *machine, old, b *record, at int64) {
 	if old.state == Booting {
 		before := old.state
-		old.state = Silent
-		if old.agentDone() {
+		old.state = Quiet
+		if old.facts.agent.done() {
 			old.state = Booted
 		}
 		j.tellState(m, old, before, at)
 	}
-	if c := old.cause; c != nil && old.state == Stuck {
-		if n := len(m.boots); old.before != nil || n > 1 && m.boots[n-2].cause != nil && m.boots[n-2].cause.Name == c.Name {
-			b.before = c
+	if n := len(m.boots); old.state == Stuck && old.row != nil && n > 1 && m.boots[n-2].row == old.row {
+		cause := *old.cause
+		if !strings.HasPrefix(cause.Text, carried) {
+			cause.Text = carried + cause.Text
 		}
+		cause.Certain = false
+		b.row, b.cause, b.heldAt = old.row, &cause, old.heldAt
 	}
 	j.endBoot(m, old, at)
 }
 
-// agentDone tells whether the agent got through its work as far as that can be seen.
-func (b *record) agentDone() bool {
-	return b.failed.step == "" && (b.reported || b.at.order() >= Agent.order() && b.polls == 0 && b.short == 0)
-}
+const carried = "The boots before this one ended so, and this one is not past that step yet: "
+
+// done tells whether the agent got through its work as far as that can be seen: it had some, and its connection is over.
+func (a *agent) done() bool { return a.finished != 0 && a.streams == 0 && (a.worked || a.reported) }
 
 // step finds the step of the present attempt, or begins it, and returns its index.
 func (b *record) step(s Step, at int64) int {
@@ -87,10 +91,11 @@ func (b *record) step(s Step, at int64) int {
 	if b.steps[i].end < at {
 		b.steps[i].end = at
 	}
-	if s.order() > b.at.order() && (s != Syslog || b.kernel || b.at.order() >= OSDHCP.order()) || b.at == "" {
+	if s.order() > b.at.order() && (s != Syslog || b.facts.kernel || b.at.order() >= OSDHCP.order()) || b.at == "" {
 		b.at = s
 		b.moved = max(b.moved, at)
 	}
+	b.overcome(s, true)
 	return i
 }
 
@@ -105,7 +110,7 @@ func (j *Journal) add(b *record, i int, a answer) {
 		if last.step != a.step {
 			continue
 		}
-		if !a.going && last.same(&a) {
+		if a.course == over && last.same(&a) {
 			last.count++
 			last.end = a.end
 			last.bytes += a.bytes
@@ -122,27 +127,54 @@ func (j *Journal) add(b *record, i int, a answer) {
 
 // same tells whether an answer that has ended is like another.
 func (a *answer) same(b *answer) bool {
-	return !a.going && a.kind == b.kind && a.text == b.text && a.result == b.result && a.from == b.from
+	return a.course == over && a.kind == b.kind && a.text == b.text && a.result == b.result && a.from == b.from
 }
 
 // finish finds the answer that went on and ends now; nil if it is not kept.
 func (b *record) finish(i int, kind, text string) *answer {
 	for k := range b.answers {
-		if a := &b.answers[k]; a.going && a.step == uint16(i) && a.kind == kind && a.text == text {
+		if a := &b.answers[k]; a.course != over && a.step == uint16(i) && a.kind == kind && a.text == text {
 			return a
 		}
 	}
 	return nil
 }
 
-// goes tells whether something of a step goes on, and since when.
-func (b *record) goes(s Step) (since int64, on bool) {
-	for k := range b.answers {
-		if a := &b.answers[k]; a.going && b.steps[a.step].step == s && int(a.step) >= b.attempt {
-			return a.begin, true
+// earlier finds the step of an attempt before the present one that something belongs to; -1 if there is none.
+func (b *record) earlier(s Step) int {
+	for i := b.attempt - 1; i >= 0; i-- {
+		if b.steps[i].step == s {
+			return i
 		}
 	}
-	return 0, false
+	return -1
+}
+
+// last is the last step of a kind in the present attempt; nil if there is none.
+func (b *record) last(s Step) *step {
+	for i := len(b.steps) - 1; i >= b.attempt; i-- {
+		if b.steps[i].step == s {
+			return &b.steps[i]
+		}
+	}
+	return nil
+}
+
+// oldestOpen is the first of the present attempt's answers that go on; nil if none does.
+func (b *record) oldestOpen() *answer {
+	for k := range b.answers {
+		if a := &b.answers[k]; a.course != over && int(a.step) >= b.attempt {
+			return a
+		}
+	}
+	return nil
+}
+
+// again begins another attempt of a boot whose loader brought the firmware back.
+func (b *record) again(at int64) {
+	b.facts.again(b.last(Loader), at)
+	b.attempt, b.tried = len(b.steps), at
+	b.at = ""
 }
 
 func addrPort(e *boot.Event) netip.AddrPort {

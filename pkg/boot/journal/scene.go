@@ -1,24 +1,31 @@
 package journal
 
 import (
+	"fmt"
 	"net/netip"
 	"path"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot"
 )
 
-// scene is what is known of all machines together, so that the trouble of a service can be told from a machine's.
+// scene is what is known of all machines together, so that the trouble of a service can be told from a machine's, and
+// of those who tell of machines.
 type scene struct {
-	servers [maxScene]netip.Addr // DHCP servers that were heard, by identifier and by address
-	next    int
-	last    [2]sight                  // the last two machines that got a DHCP reply
-	asking  [maxScene]sight           // machines that sent a DISCOVER lately
-	turn    int                       // place in asking
-	loaded  int64                     // when a machine last asked this replica for anything but DHCP
-	got     map[Step]int64            // when a machine last got through a step
-	stuck   map[Step]*[maxScene]sight // machines that are stuck at a step
-	files   map[string][]string       // by directory: names that were served lately
+	servers  [maxScene]netip.Addr // DHCP servers that were heard, by identifier and by address
+	next     int
+	last     [2]sight // the last two machines that got a DHCP reply
+	loaded   int64    // when a machine last asked this replica for anything but DHCP
+	alive    int64    // when a host that answers DHCP last served a file
+	stranger int64    // when an address without a lease last ran a system
+	waiting  int      // machines that ask for an address without an answer since the last reply to anybody
+	crowds   map[string]crowd
+	files    map[string][]string       // by place and directory: names that were served lately
+	nats     map[netip.Addr][2][6]byte // machines whose names came from an address that is none of theirs
+	health   Witness
+	gaps     [2]blind // when relay and proxies were last not heard well
 }
 
 // sight is a machine at a time.
@@ -27,16 +34,64 @@ type sight struct {
 	at      int64
 }
 
+// crowd is how many machines have one cause, since when, and whether all of them have one architecture.
+type crowd struct {
+	machines int
+	since    int64
+	arch     string
+}
+
+// witness are those that tell of machines.
+type witness uint8
+
+const (
+	relays witness = 1 << iota
+	proxies
+)
+
+// blind is why a witness last missed something, and when.
+type blind struct {
+	at  int64
+	why string
+}
+
 const (
 	maxScene       = 16
 	maxDirectories = 256
 	maxNames       = 6
-	// crowd is how many machines make it unlikely that each has a fault of its own.
-	crowd = 3
+	maxNATs        = 64
+	// crowded is how many machines make it unlikely that each has a fault of its own.
+	crowded = 3
 )
 
 func newScene() scene {
-	return scene{got: map[Step]int64{}, stuck: map[Step]*[maxScene]sight{}, files: map[string][]string{}}
+	return scene{crowds: map[string]crowd{}, files: map[string][]string{}, nats: map[netip.Addr][2][6]byte{}}
+}
+
+// hear takes note of how the witnesses are.
+func (s *scene) hear(w Witness, now int64) {
+	if w.RelayLost {
+		s.gaps[0] = blind{now, "dhcp-relay is not connected"}
+	}
+	if w.Proxies != "" {
+		s.gaps[1] = blind{now, "only " + w.Proxies + " of the stack-proxy pods tell of machines"}
+	}
+	if n := w.Dropped - s.health.Dropped; w.Dropped > s.health.Dropped {
+		for i := range s.gaps {
+			s.gaps[i] = blind{now, fmt.Sprintf("%d events were lost", n)}
+		}
+	}
+	s.health = w
+}
+
+// gap is why witnesses may have missed something since a time; empty if they were well.
+func (s *scene) gap(w witness, since int64) string {
+	for i, g := range s.gaps {
+		if w&(1<<i) != 0 && g.at != 0 && g.at >= since {
+			return g.why + " (" + clock(g.at) + ")"
+		}
+	}
+	return ""
 }
 
 // replied takes note of a DHCP reply.
@@ -66,90 +121,55 @@ func (s *scene) other(m *machine) (at int64, found bool) {
 	return 0, false
 }
 
-// asks takes note of a DISCOVER.
-func (s *scene) asks(m *machine, at int64) { note(&s.asking, &s.turn, m, at) }
-
-func note(places *[maxScene]sight, turn *int, m *machine, at int64) {
-	for i := range places {
-		if places[i].machine == m {
-			places[i].at = at
-			return
+// count looks at all machines that boot: how many wait for an address, and how many have one cause.
+func (s *scene) count(active map[*machine]struct{}) {
+	clear(s.crowds)
+	s.waiting = 0
+	for m := range active {
+		b := m.newest()
+		if a := &b.facts.asks; a[0].alone(s.last[0].at) || a[1].alone(s.last[0].at) {
+			s.waiting++
 		}
-	}
-	places[*turn%maxScene] = sight{m, at}
-	*turn++
-}
-
-// waiting counts machines, m included, that ask for an address without an answer, and began to after the last reply to
-// anybody: one that the server leaves alone while it answers others says nothing of the server.
-func (s *scene) waiting(m *machine, now int64) int {
-	n := 1
-	for _, o := range s.asking {
-		if o.machine == nil || o.machine == m || o.machine.forgotten || now-o.at > int64(2*time.Minute) {
+		if b.cause == nil {
 			continue
 		}
-		if b := o.machine.newest(); b != nil && (b.asks[0].alone(s.last[0].at) || b.asks[1].alone(s.last[0].at)) {
-			n++
+		key := string(b.at) + b.cause.Name
+		c, known := s.crowds[key]
+		if c.machines++; !known {
+			c.since, c.arch = b.cause.Since.UnixNano(), m.archName()
 		}
+		if c.since = min(c.since, b.cause.Since.UnixNano()); c.arch != m.archName() {
+			c.arch = ""
+		}
+		s.crowds[key] = c
 	}
-	return n
 }
 
-// alone tells whether a machine asks again and again since a time.
-func (a *ask) alone(since int64) bool { return a.asked > 1 && a.opened >= since }
-
-// passed takes note that a machine got through a step.
-func (s *scene) passed(step Step, at int64) { s.got[step] = max(s.got[step], at) }
-
-// held takes note that a machine is stuck at a step since a time, and counts the machines that are, if none got past
-// that step since the first of them was stuck; or got through it, for those that fail it.
-func (s *scene) held(m *machine, step Step, since int64, fails bool) (machines int, first int64) {
-	places := s.stuck[step]
-	if places == nil {
-		places = new([maxScene]sight)
-		s.stuck[step] = places
+// crowd is a sentence about the machines that have a cause, where they are many.
+func (s *scene) crowd(m *machine, b *record, cause string) string {
+	c := s.crowds[string(b.at)+cause]
+	if c.machines < crowded {
+		return ""
 	}
-	own, free := -1, -1
-	first = since
-	for i := range places {
-		switch o := &places[i]; {
-		case o.machine == m:
-			own = i
-		case o.machine == nil:
-			free = i
-		case !o.machine.stuckAt(step):
-			*o = sight{}
-			free = i
-		default:
-			machines++
-			first = min(first, o.at)
-		}
+	all := ""
+	if c.arch != "" {
+		all = ", all " + c.arch + ","
 	}
-	if own < 0 {
-		own = max(free, 0)
-	}
-	places[own] = sight{m, since}
-	for other, at := range s.got {
-		if at >= first && (other.order() > step.order() || fails && other == step) {
-			return 1, since
-		}
-	}
-	return machines + 1, first
-}
-
-// stuckAt tells whether a machine is still stuck at a step.
-func (m *machine) stuckAt(step Step) bool {
-	b := m.newest()
-	return !m.forgotten && b != nil && b.state == Stuck && b.at == step
+	return fmt.Sprintf(" %d machines%s stop here since %s.", c.machines, all, clock(c.since))
 }
 
 // servedFile takes note of a file that was served.
-func (s *scene) servedFile(file string) {
-	dir, name := directory(file), path.Base(file)
+func (s *scene) servedFile(e *boot.Event) {
+	if s.serves(boot.Addr(e.Endpoint)) {
+		s.alive = max(s.alive, e.At)
+	}
+	file := text(e, boot.File, maxFile)
+	dir, name := directory(text(e, boot.Place, maxName), file), path.Base(file)
 	names := s.files[dir]
-	if i := slices.Index(names, name); i >= 0 {
-		names = slices.Delete(names, i, i+1)
-	} else if len(names) == maxNames {
+	if slices.Contains(names, name) {
+		return
+	}
+	if len(names) == maxNames {
 		names = slices.Delete(names, 0, 1)
 	}
 	if _, known := s.files[dir]; !known && len(s.files) >= maxDirectories {
@@ -161,14 +181,10 @@ func (s *scene) servedFile(file string) {
 	s.files[dir] = append(names, name)
 }
 
-// neighbours lists files that were served from a file's directory.
-func (s *scene) neighbours(file string) string {
-	names := s.files[directory(file)]
-	if len(names) == 0 {
-		return ""
-	}
-	quoted := make([]string, 0, len(names))
-	for _, n := range names {
+// neighbours lists files that were served from a directory, but one.
+func (s *scene) neighbours(dir, file string) string {
+	var quoted []string
+	for _, n := range s.files[dir] {
 		if n != path.Base(file) {
 			quoted = append(quoted, quote(n))
 		}
@@ -176,8 +192,8 @@ func (s *scene) neighbours(file string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// directory is a file's directory, the same one for all machines where it is named after a MAC.
-func directory(file string) string {
+// directory is a file's directory at a place, the same one for all machines where it is named after a MAC.
+func directory(place, file string) string {
 	if i := strings.IndexByte(file, '?'); i >= 0 {
 		file = file[:i]
 	}
@@ -185,5 +201,37 @@ func directory(file string) string {
 	if macIn([]byte(path.Base(dir))) != ([6]byte{}) {
 		dir = path.Join(path.Dir(dir), "MAC")
 	}
-	return dir
+	return place + ":" + dir
+}
+
+// twins tell whether two machines speak by one MAC: two UUIDs, or two processors.
+type twins struct {
+	one, other string
+	last       string
+	lastAt     int64
+	changes    int
+}
+
+// ask takes note of a firmware's message.
+func (t *twins) ask(e *boot.Event) {
+	_, processor := families(archOf(e))
+	if processor == "" || !unique(e.UUID) {
+		return
+	}
+	who := string(processor) + " " + uuidString(e.UUID)
+	if who == t.last {
+		t.lastAt = e.At
+		return
+	}
+	switch {
+	case t.last == "":
+		t.one = who
+	case e.At-t.lastAt > int64(time.Hour): // a NIC that was moved
+		*t = twins{one: who}
+	default:
+		t.other = t.last
+		t.one = who
+		t.changes++
+	}
+	t.last, t.lastAt = who, e.At
 }

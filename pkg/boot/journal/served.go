@@ -3,8 +3,8 @@ package journal
 import (
 	"fmt"
 	"path"
-	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/tinkerbell/stack/pkg/boot"
 )
@@ -35,24 +35,35 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 	}
 	b := m.bootAt(began)
 	s := stepOf(e, b)
-	if b == nil || b == m.newest() && j.beginsBoot(b, s, began) {
+	if b == nil || b.expected || b == m.newest() && j.beginsBoot(b, s, began) {
 		b = j.newBoot(m, e)
 		s = stepOf(e, b)
 	}
-	i := b.step(s, began)
-	if b.local && s.order() >= Loader.order() && s.order() <= Initramfs.order() {
-		b.local = false
-	}
 	v := judge(e, s)
-	j.answered(b, i, e, v, began)
-	if b != m.newest() {
+	if b != m.newest() || began < b.tried {
+		// It belongs to another boot, or to another attempt of this one, and says nothing of what goes on.
+		if i := b.earlier(s); i >= 0 && b == m.newest() {
+			j.answered(b, i, e, v, began)
+		} else if b != m.newest() {
+			j.answered(b, b.step(s, began), e, v, began)
+		}
 		return
 	}
-	b.sign(e.At)
+	i := b.step(s, began)
+	if s.order() >= Loader.order() && s.order() <= Initramfs.order() || s == Agent {
+		b.facts.local = false
+	}
+	b.facts.runs = b.facts.runs || isAutoexec(e)
+	j.answered(b, i, e, v, began)
+	last := b.end
+	if ours := string(e.Text(boot.Reason)) == reasonOurTimer; !ours {
+		last = e.At
+	}
+	b.sign(last) // What a timer of this service's ends is no sign of the machine.
 	st := &b.steps[i]
 	st.end = max(st.end, e.At)
 	if s == Agent {
-		b.agent(e, v)
+		b.facts.agent.serve(e, v, last)
 	}
 	switch v {
 	case goes:
@@ -67,9 +78,9 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 		}
 	case bad:
 		st.result, st.settled = Failed, Failed
-		b.fail(s, e)
+		b.facts.fail(s, e)
 	case neutral:
-		if _, on := b.goes(s); !on && st.settled != "" { // As before what says nothing began.
+		if b.oldestOpen() == nil && st.settled != "" { // As before what says nothing began.
 			st.result = st.settled
 		}
 	}
@@ -80,11 +91,11 @@ func (j *Journal) beginsBoot(b *record, s Step, began int64) bool {
 	switch s {
 	case Loader, Script:
 		late := b.at.order() >= OSDHCP.order() && began-b.moved > int64(j.options.Waits.Offer)
-		return b.state == Booted || b.state == Silent || late
+		return b.state.over() || late
 	case Kernel, Initramfs:
 		return b.state == Booted && began-b.end > int64(j.options.Waits.BootAgain)
 	default:
-		return b.state == Silent && began-b.end > int64(j.options.Waits.Silent) && !b.local
+		return (b.state == Quiet || b.state == Broken) && began-b.end > int64(j.options.Waits.Silent) && !b.facts.local
 	}
 }
 
@@ -95,14 +106,21 @@ func (j *Journal) answered(b *record, i int, e *boot.Event, v verdict, began int
 		about = text(e, boot.Place, maxName)
 	}
 	st := &b.steps[i]
-	if v != neutral || st.text == "" {
+	if !isAutoexec(e) && !notAllowed(about) && (v != neutral || st.text == "") {
 		st.from, st.text = addrPort(e), about
 	}
 	a := answer{
-		kind: kind, text: about, result: resultOf(e), ok: v != bad, going: v == goes, begin: began, end: e.At,
+		kind: kind, text: about, result: resultOf(e), ok: v != bad, begin: began, end: e.At,
 		bytes: e.Bytes, expected: e.Expected, from: addrPort(e),
 	}
 	if v == goes {
+		if a.course = going; e.Kind == boot.HTTP && e.Status == 0 {
+			a.course = waiting
+		}
+		if old := b.finish(i, kind, about); old != nil && (e.Bytes > 0 || old.course == waiting) { // It tells how far it is.
+			old.bytes, old.expected, old.end, old.course = e.Bytes, e.Expected, e.At, a.course
+			return
+		}
 		j.add(b, i, a)
 		return
 	}
@@ -169,13 +187,8 @@ func judge(e *boot.Event, s Step) verdict {
 	case boot.Dropped, boot.Passed:
 		return neutral
 	}
-	switch string(e.Text(boot.Reason)) {
-	case "replaced", "drained", "evicted", "client_stalled", "client_body": // nothing of the service's
+	if isOwn(e) {
 		return neutral
-	case "client_gone":
-		if e.Bytes == 0 {
-			return neutral
-		}
 	}
 	if e.Outcome == boot.NoServer || e.Outcome == boot.Refused {
 		return bad
@@ -197,13 +210,32 @@ func judge(e *boot.Event, s Step) verdict {
 	}
 }
 
+// isOwn tells whether an end is this service's or the machine's own doing, and says nothing of the boot.
+func isOwn(e *boot.Event) bool {
+	switch string(e.Text(boot.Reason)) {
+	case "replaced", "drained", "evicted", "client_stalled", "client_body":
+		return true
+	case "client_gone":
+		return e.Bytes == 0
+	}
+	return false
+}
+
+// notAllowed tells whether a file is the one that Smee names to machines that may not boot from the network.
+func notAllowed(file string) bool { return strings.HasSuffix(file, "netboot-not-allowed") }
+
+// isAutoexec tells whether a file is the script that iPXE for UEFI asks for first of all.
+func isAutoexec(e *boot.Event) bool {
+	return e.Kind == boot.TFTP && path.Base(string(e.Text(boot.File))) == autoexec
+}
+
 // judgeTFTP knows firmware that asks for a file's size and gives up the transfer (RFC 2349's tsize), as EDK II does.
 func judgeTFTP(e *boot.Event) verdict {
 	probe := e.Bytes <= 2*max(uint64(e.Block), 512) && e.Resent == 0
 	switch {
 	case fromClient(e) && probe, e.Outcome == boot.Torn && probe && e.Expected > e.Bytes && e.Bytes > 0:
 		return neutral
-	case e.Status == 2 && path.Base(string(e.Text(boot.File))) == autoexec:
+	case e.Status == 2 && (isAutoexec(e) || notAllowed(string(e.Text(boot.File)))):
 		return neutral
 	case e.Status > 0, e.Outcome == boot.Torn, e.Bytes < e.Expected:
 		return bad
@@ -213,15 +245,18 @@ func judgeTFTP(e *boot.Event) verdict {
 }
 
 // fromClient tells whether it was the machine that ended a TFTP transfer with an error.
-func fromClient(e *boot.Event) bool { return string(e.Text(boot.Reason)) == "client_error" }
+func fromClient(e *boot.Event) bool {
+	const refusesOptions = 8 + 1 // RFC 2347: a server does not send it
+	return string(e.Text(boot.Reason)) == "client_error" || e.Kind == boot.TFTP && e.Status == refusesOptions
+}
 
 func judgeHTTP(e *boot.Event, s Step) verdict {
 	whole := path.Ext(string(e.Text(boot.File))) != ".iso" // A BMC reads an image here and there, and hangs up.
 	switch {
+	case string(e.Text(boot.Method)) == "HEAD", e.Status >= 300 && e.Status < 400 && e.Status != 304:
+		return neutral
 	case e.Status >= 400:
 		return bad
-	case e.Status >= 300 && e.Status != 304, string(e.Text(boot.Method)) == "HEAD":
-		return neutral
 	case s == Agent && e.Outcome == boot.Torn:
 		return neutral
 	case whole && (e.Outcome == boot.Torn || e.Bytes < e.Expected && e.Status != 304):
@@ -231,98 +266,16 @@ func judgeHTTP(e *boot.Event, s Step) verdict {
 	}
 }
 
-// progress records that a step went well.
+// progress records that a step goes well.
 func (j *Journal) progress(m *machine, b *record, s Step, e *boot.Event) {
-	at := e.At
 	if s != Other {
-		b.moved = max(b.moved, at)
+		b.moved = max(b.moved, e.At)
 		m.rise(serviced)
 	}
-	j.scene.passed(s, at)
-	if f := &b.failed; f.step == s && (s != Agent || e.Outcome != boot.Began) ||
-		s != Other && f.step.order() < s.order() && (f.step != Metadata || f.outcome != boot.NoServer) {
-		*f = failure{}
-	}
-	switch s {
-	case Loader:
-		b.loads++
-	case Script:
-		b.loads = 0
-		b.returned = failure{}
-	case Kernel:
-		b.kernel = true
-	}
-	if e.Outcome == boot.Began {
-		return
-	}
-	file := text(e, boot.File, maxFile)
-	j.scene.servedFile(file)
-	if (s == Kernel || s == Initramfs || s == Files) && e.Offset == 0 && e.Status != 206 && e.Kind != boot.Stream {
-		b.fetched(file)
-	}
-}
-
-// fetched counts how often files were served whole.
-func (b *record) fetched(file string) {
-	for i := range b.fetches {
-		if b.fetches[i].file == file {
-			b.fetches[i].count++
-			return
-		}
-	}
-	if len(b.fetches) == maxFetches {
-		b.fetches = slices.Delete(b.fetches, 0, 1)
-	}
-	b.fetches = append(b.fetches, fetch{file, 1})
-}
-
-// fail keeps what went wrong.
-func (b *record) fail(s Step, e *boot.Event) {
-	f := failure{
-		step: s, at: e.At, kind: e.Kind, outcome: e.Outcome, status: e.Status, file: text(e, boot.File, maxFile),
-		message: text(e, boot.Message, maxText), place: text(e, boot.Place, maxName), from: addrPort(e), bytes: e.Bytes,
-		expected: e.Expected, resent: e.Resent, block: e.Block, count: 1,
-	}
-	if e.Outcome == boot.Refused {
-		f.message = text(e, boot.Reason, maxName)
-	}
-	f.byMachine = fromClient(e) || string(e.Text(boot.Reason)) == "client_gone"
-	if old := &b.failed; old.step == s && old.file == f.file && old.outcome == f.outcome && old.status == f.status {
-		f.count = old.count + 1
-		f.at = old.at // The wait for another attempt does not begin again with each.
-	}
-	b.failed = f
-}
-
-// agent takes note of how the agent fares. Over TCP its connection is all that is seen; with gRPC, calls are, and an
-// agent asks again and again for work.
-func (b *record) agent(e *boot.Event, v verdict) {
-	const moment = 2e9
-	call := string(e.Text(boot.File))
-	b.called = e.At
-	switch {
-	case v == goes:
-		if call == "" {
-			b.streams++
-		}
-	case call == "":
-		b.streams = max(0, b.streams-1)
-		if v == good {
-			b.finished = e.At
-			if b.short++; int64(e.Took) >= moment {
-				b.short = 0
-			}
-		}
-	case containsFold(call, "Report") || containsFold(call, "PublishEvent"):
-		if v == good {
-			b.reported, b.polls = true, 0
-			b.finished = e.At
-		}
-	case v == good && b.polls == 0 && !b.reported:
-		b.polls = e.At
-	}
-	if v == goes && call == "" {
-		b.finished = 0
+	b.facts.progress(s, e)
+	b.overcome(s, e.Outcome == boot.Began)
+	if e.Outcome != boot.Began && e.Kind != boot.Stream {
+		j.scene.servedFile(e)
 	}
 }
 

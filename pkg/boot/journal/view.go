@@ -75,6 +75,7 @@ func (b *record) viewBy(answers bool, known peers) BootView {
 	}
 	if b.cause != nil {
 		c := *b.cause
+		c.Others = slices.Clone(c.Others)
 		v.Cause = &c
 	}
 	for i := range b.steps {
@@ -114,12 +115,12 @@ func (l *line) view() LineView {
 
 // next is the step that likely comes next; empty if there is none.
 func (b *record) next() Step {
-	if b.state == Booted || b.local {
+	if b.state == Booted || b.facts.local {
 		return ""
 	}
 	switch b.at {
 	case DHCP:
-		if a := b.answered(); a != nil && strings.HasSuffix(a.file, ".ipxe") {
+		if a := b.facts.answered(); a != nil && strings.HasSuffix(a.file, ".ipxe") {
 			return Script
 		}
 		return Loader
@@ -147,14 +148,4 @@ func (b *record) next() Step {
 	default:
 		return ""
 	}
-}
-
-// answered is the exchange that gave the machine its address; nil if there is none.
-func (b *record) answered() *ask {
-	for i := range b.asks {
-		if b.asks[i].acked > 0 {
-			return &b.asks[i]
-		}
-	}
-	return nil
 }

@@ -18,8 +18,10 @@ func TestWatch(t *testing.T) {
 		t.Errorf("got %q", id)
 	}
 	// A tick without a change is none; one with a cause is.
-	put(j, one.discover(2, pxe))
-	<-changes
+	for range 2 {
+		put(j, one.discover(2, pxe))
+		<-changes
+	}
 	j.Tick(after(2.5))
 	select {
 	case id := <-changes:
@@ -139,7 +141,8 @@ func TestReadersWhileRecording(t *testing.T) {
 func TestOrderAndCounts(t *testing.T) {
 	j := New(Options{Pod: "proxy-0"})
 	actors := []actor{one, two, three, {"52:54:00:5e:00:04", "192.0.2.104"}}
-	put(j, film(actors[0].toAgent(0), actors[0].agent(60, 20, 1+1))...) // booted
+	put(j, film(actors[0].toAgent(0), actors[0].get(40, 1, files, 8080, "/image.gz", with(boot.Agent, "Go")),
+		actors[0].agent(45, 10, boot.Done))...) // booted
 	put(j, film(actors[1].toScript(60))...)
 	put(j, actors[2].asks(50)...)
 	put(j, actors[3].toKernel(62)...)
@@ -151,11 +154,11 @@ func TestOrderAndCounts(t *testing.T) {
 			t.Errorf("got %+v", m)
 		}
 	}
-	want := "[03 stuck dhcp 04 booting initramfs 02 booting script 01 booted agent]"
+	want := "[03 stuck dhcp 04 booting initramfs 02 booting script 01 booted files]"
 	if fmt.Sprint(got) != want {
 		t.Errorf("got %v, want %s", got, want)
 	}
-	if got, want := fmt.Sprint(j.Counts()), "[{booted agent 1} {booting script 1} {booting initramfs 1} {stuck dhcp 1}]"; got != want {
+	if got, want := fmt.Sprint(j.Counts()), "[{booted files 1} {booting script 1} {booting initramfs 1} {stuck dhcp 1}]"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -142,10 +142,13 @@ func fill(v reflect.Value) {
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		fill(v.Index(0))
 	case reflect.Map:
-		v.Set(reflect.ValueOf(map[journal.State]int{"booting": 1, "stuck": 1, "booted": 1, "silent": 1}))
+		v.Set(reflect.ValueOf(map[journal.State]int{"booting": 1, "stuck": 1, "booted": 1, "failed": 1, "quiet": 1}))
 	case reflect.Struct:
 		for i := range v.NumField() {
 			fill(v.Field(i))
+		}
+		if c, ok := v.Addr().Interface().(*journal.Cause); ok {
+			c.Name = journal.NotFound
 		}
 	default:
 		panic(v.Type().String())

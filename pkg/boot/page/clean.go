@@ -53,6 +53,10 @@ func cleanBoot(b *journal.BootView) {
 	b.Next = cleanedStep(b.Next)
 	if c := b.Cause; c != nil {
 		c.Name, c.Text, c.Remedy = Clean(c.Name, nameLength), Clean(c.Text, textLength), Clean(c.Remedy, textLength)
+		for i := range c.Others {
+			o := &c.Others[i]
+			o.Name, o.Text, o.Against = Clean(o.Name, nameLength), Clean(o.Text, textLength), Clean(o.Against, textLength)
+		}
 	}
 	if b.Steps == nil {
 		b.Steps = []journal.StepView{}

@@ -23,7 +23,7 @@ type entry struct {
 // newest is a machine's newest boot; an empty one where it has none.
 func newest(m *journal.MachineView) *journal.BootView {
 	if len(m.Boots) == 0 {
-		return &journal.BootView{State: journal.Silent}
+		return &journal.BootView{State: journal.Quiet}
 	}
 	return &m.Boots[0]
 }

@@ -275,7 +275,7 @@ func site(n int, now time.Time) []journal.MachineView {
 			t.steps, t.next = t.steps[:2], journal.IPXEDHCP
 			took = 2
 		case 19:
-			t.steps, t.state = t.steps[:7], journal.Silent
+			t.steps, t.state = t.steps[:7], journal.Quiet
 			took = 1900
 		default:
 			t.state = journal.Booted

@@ -12,7 +12,7 @@ import (
 )
 
 // states are all states, in the order of lists: what needs a person first.
-var states = []journal.State{journal.Stuck, journal.Booting, journal.Silent, journal.Booted}
+var states = []journal.State{journal.Stuck, journal.Broken, journal.Booting, journal.Quiet, journal.Booted}
 
 // steps are all steps, in the order that a boot through iPXE takes them.
 var steps = []journal.Step{

@@ -143,7 +143,7 @@ func causes(found []*entry, f Filter) []causeCount {
 	var sums []causeCount
 	for _, e := range found {
 		b := newest(&e.view)
-		if b.Cause == nil || b.State != journal.Stuck {
+		if b.Cause == nil || b.State != journal.Stuck && b.State != journal.Broken {
 			continue
 		}
 		i := slices.IndexFunc(sums, func(c causeCount) bool { return c.Name == b.Cause.Name })

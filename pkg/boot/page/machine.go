@@ -51,6 +51,7 @@ type bootPage struct {
 	Cause, Text string
 	Remedy      string
 	Certain     bool
+	Others      []journal.Doubt
 	Since       stamp
 	Lanes       []lane
 	Ticks       []tick
@@ -191,8 +192,9 @@ func bootOf(b journal.BootView, now time.Time, current bool) bootPage {
 	if b.Next != "" && b.State != journal.Booted {
 		p.Next = StepLabel(b.Next)
 	}
-	if c := b.Cause; c != nil && b.State != journal.Booted {
+	if c := b.Cause; c != nil {
 		p.Cause, p.Text, p.Remedy, p.Certain, p.Since = c.Name, c.Text, c.Remedy, c.Certain, stampAt(c.Since, now)
+		p.Others = c.Others
 	}
 	scale := scaleOf(b, now, current)
 	p.Ticks = scale.ticks()
@@ -200,7 +202,7 @@ func bootOf(b journal.BootView, now time.Time, current bool) bootPage {
 		p.Lanes = append(p.Lanes, laneOf(b, i, scale, now, current))
 	}
 	going := slices.ContainsFunc(p.Lanes, func(l lane) bool { return l.Going })
-	waits := current && (b.State == journal.Stuck || b.State == journal.Booting && !going)
+	waits := current && (b.State == journal.Stuck || b.State == journal.Broken || b.State == journal.Booting && !going)
 	if waits && p.Next != "" {
 		w := scale.bar(b.End, scale.end, "wait")
 		p.WaitBar, p.WaitFrom = &w, p.End

@@ -90,7 +90,7 @@ func TestListIsOrderedAndCut(t *testing.T) {
 	if last := s.listOf(now, Filter{Page: 99}); len(last.Rows) != 50 || last.Parts.From != 201 || last.Parts.Following != "" {
 		t.Errorf("%d rows, %+v", len(last.Rows), last.Parts)
 	}
-	rank := map[journal.State]int{journal.Stuck: 0, journal.Booting: 1, journal.Silent: 2, journal.Booted: 3}
+	rank := map[journal.State]int{journal.Stuck: 0, journal.Broken: 1, journal.Booting: 2, journal.Quiet: 3, journal.Booted: 4}
 	for i := 1; i < len(now.entries); i++ {
 		a, b := newest(&now.entries[i-1].view), newest(&now.entries[i].view)
 		if rank[a.State] > rank[b.State] || a.State == b.State && a.Begin.Before(b.Begin) {

@@ -56,7 +56,7 @@ func rowOf(e *entry) row {
 	} else if b.Next != "" {
 		r.Next = StepLabel(b.Next)
 	}
-	if b.Cause != nil && b.State != journal.Booted {
+	if b.Cause != nil {
 		r.Text, r.Cause, r.Likely = b.Cause.Text, b.Cause.Name, !b.Cause.Certain
 	} else if n := len(b.Steps); n > 0 {
 		r.Text = strings.TrimSpace(b.Steps[n-1].Text + " " + Bytes(b.Steps[n-1].Bytes))
@@ -85,7 +85,7 @@ func strip(b *journal.BootView) (bars template.HTML, label string) {
 			}
 			said.WriteString(stepLabels[step] + " " + class)
 		}
-		if b.State == journal.Stuck {
+		if b.State == journal.Stuck || b.State == journal.Broken {
 			switch {
 			case step == b.At && (b.Next == "" || class == "failed"):
 				class = "failed"

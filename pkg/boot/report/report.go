@@ -71,7 +71,7 @@ func New(o Options) *Reporter {
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
-	for _, state := range []journal.State{journal.Booted, journal.Stuck, journal.Silent} {
+	for _, state := range []journal.State{journal.Booted, journal.Stuck, journal.Broken, journal.Quiet} {
 		r.boots.WithLabelValues(string(state))
 	}
 	if o.Registry != nil {

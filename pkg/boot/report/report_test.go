@@ -78,7 +78,8 @@ func TestChanges(t *testing.T) {
 # HELP stack_boot_boots_total Boots that ended, by the state at their end.
 # TYPE stack_boot_boots_total counter
 stack_boot_boots_total{state="booted"} 1
-stack_boot_boots_total{state="silent"} 0
+stack_boot_boots_total{state="failed"} 0
+stack_boot_boots_total{state="quiet"} 0
 stack_boot_boots_total{state="stuck"} 0
 # HELP stack_boot_machines Machines that are known, by state and the step that they are at.
 # TYPE stack_boot_machines gauge

@@ -103,7 +103,7 @@ func changes(text string) []journal.Change {
 	}
 	b := journal.BootView{ID: "boot-1", Begin: at(0), State: journal.Booting, At: journal.DHCP}
 	cause := &journal.Cause{Name: "not-found", Text: "It is not there. " + text, Remedy: text, Since: at(3)}
-	stuck := journal.BootView{ID: "boot-1", Begin: at(0), End: at(10), State: journal.Silent, At: journal.Script, Cause: cause}
+	stuck := journal.BootView{ID: "boot-1", Begin: at(0), End: at(10), State: journal.Quiet, At: journal.Script, Cause: cause}
 	return []journal.Change{
 		{What: journal.BootBegan, At: at(0), Machine: m, Boot: b},
 		{What: journal.StepEnded, At: at(1), Machine: m, Boot: b, Step: journal.StepView{
