@@ -202,7 +202,7 @@ func Of(b *boot.Event, begin time.Time) Line {
 	return Line{T: time.Unix(0, b.At).Sub(begin).Seconds(), Event: e}
 }
 
-// Event is the event of a line in a film that begins at a time.
+// BootEvent is the event of a line in a film that begins at a time.
 func (l *Line) BootEvent(begin time.Time) (boot.Event, error) {
 	e := l.Event
 	b := boot.Event{

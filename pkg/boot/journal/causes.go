@@ -1,8 +1,10 @@
 package journal
 
 import (
+	_ "embed" // the words of the table
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/tinkerbell/stack/pkg/boot"
 )
@@ -66,11 +68,10 @@ const (
 	proof                      // what was heard leaves nothing else
 )
 
-// row is a row of the table of causes. A cause may have several, of which the first says what is seen.
+// row is a row of the table of causes. A cause may have several.
 type row struct {
 	name    string
-	seen    string  // for docs/boots.md: what was heard
-	remedy  string  // what to do
+	remedy  string  // what to do, where that is not what causes.tsv says
 	support support // how well it is supported where it fits
 	needs   witness // those that tell nothing of it unless they are well: what was not heard may have been missed
 	past    Step    // the cause stays until this step goes well; "": until the one that the machine is at does
@@ -96,7 +97,9 @@ var (
 	goesOn   = objection{is: (*clues).goesOn, says: "a transfer or a connection of it goes on"}
 	works    = objection{is: func(c *clues) bool { return c.wf.runs() }, says: "its Workflow goes on"}
 	stranger = objection{
-		is: (*clues).stranger, says: "an address without a lease was heard since, which may be this machine's", leaves: true,
+		is:     (*clues).stranger,
+		says:   "an address without a lease was heard since, which may be this machine's",
+		leaves: true,
 	}
 	shared = objection{is: func(c *clues) bool { return c.m.nat.IsValid() },
 		says: "its requests come from an address that other machines have, too"}
@@ -109,30 +112,22 @@ var (
 	disk = objection{is: (*clues).bootsDisk, says: "it is installed, and asks the network before it boots its disk"}
 )
 
-const lookAtWorkflow = "Look whether a Workflow names this machine's Hardware object, and whether the agent's worker ID " +
-	"is the MAC in it."
-
-const lookAtArchitecture = "Have the server give this architecture its own file: see the loaders that Smee has, and " +
-	"the architecture and netboot section of the Hardware object."
-
 // table is the table of causes, in the order of the steps at which they are found. Of equally supported causes the
 // first is shown.
 var table = []row{
 	{
 		name: NeverHeard, support: told, needs: relays, past: DHCP,
-		seen:   "a Workflow waits for a machine (5 m) that no DHCP message was heard of",
-		remedy: "Look whether it is switched on, at cable, switch port and VLAN, and at its boot order.",
-		when:   func(c *clues) bool { return c.expected && len(c.answers) == 0 },
+		when: func(c *clues) bool { return c.expected && len(c.answers) == 0 },
 		text: func(c *clues) string {
-			return fmt.Sprintf("Nothing was heard of %s, and a Workflow waits for it (Hardware object %s).", c.mac(), c.hw.Name)
+			return fmt.Sprintf("Nothing was heard of %s, and a Workflow waits for it (Hardware object %s).", c.mac(),
+				c.hw.Name)
 		},
 	},
 	{
 		name: TwiceInHardware, support: proof, certain: always, past: OSDHCP,
-		seen:   "several Hardware objects have its MAC (`boots.kubernetes`), and it gets no answer or nothing to do",
-		remedy: "Leave one Hardware object with this MAC.",
 		when: func(c *clues) bool {
-			return c.hw.Also != "" && (c.unanswered() || c.agentIdle() || c.at.order() >= Loader.order() && c.at.order() < OSDHCP.order())
+			loads := c.at.order() >= Loader.order() && c.at.order() < OSDHCP.order()
+			return c.hw.Also != "" && (c.unanswered() || c.agentIdle() || loads)
 		},
 		text: func(c *clues) string {
 			return fmt.Sprintf("%s is in two Hardware objects: %s and %s. Which of them is meant nobody knows.",
@@ -141,9 +136,7 @@ var table = []row{
 	},
 	{
 		name: OtherArchitecture, support: proof, certain: always, past: OSDHCP,
-		seen:   "its Hardware object names another architecture than its firmware (`boots.kubernetes`)",
-		remedy: "Correct the architecture (dhcp.arch) of this interface in the Hardware object.",
-		when:   func(c *clues) bool { return c.facts.firmware && c.at.order() < OSDHCP.order() && c.otherArchitecture() },
+		when: func(c *clues) bool { return c.facts.firmware && c.at.order() < OSDHCP.order() && c.otherArchitecture() },
 		text: func(c *clues) string {
 			return fmt.Sprintf("Hardware object %s says %s, and the firmware of %s is %s.", c.hw.Name, c.hw.Arch, c.mac(),
 				c.m.archName())
@@ -151,10 +144,7 @@ var table = []row{
 	},
 	{
 		name: NoHardware, support: proof, certain: always,
-		seen: "a machine asks again and again (3 s) and gets no answer: no Hardware object has its MAC (certain with " +
-			"`boots.kubernetes`, which names the closest MAC); or the server answers others",
-		remedy: "Create a Hardware object with this MAC, or correct the one that is meant.",
-		when:   func(c *clues) bool { return c.ignored() && c.asks && !c.hw.Known },
+		when: func(c *clues) bool { return c.ignored() && c.asks && !c.hw.Known },
 		text: func(c *clues) string {
 			text := c.asked("without an answer: no Hardware object has this MAC.")
 			if c.hw.Closest != "" {
@@ -165,9 +155,6 @@ var table = []row{
 	},
 	{
 		name: NetbootNotAllowed, support: proof, certain: always,
-		seen: "the same, and `allowPXE` is false; or Smee's answer names the file `netboot-not-allowed`. An installed " +
-			"machine, which boots its disk then, has 15 minutes",
-		remedy: "Set allowPXE to true in the netboot section of this interface in the Hardware object.",
 		when:   func(c *clues) bool { return c.ignored() && c.asks && c.hw.Known && !c.hw.Netboot },
 		unless: []objection{disk},
 		text: func(c *clues) string {
@@ -176,7 +163,6 @@ var table = []row{
 	},
 	{
 		name: NetbootNotAllowed, support: proof, certain: always,
-		remedy: "Set allowPXE to true in the netboot section of this interface in the Hardware object.",
 		when:   func(c *clues) bool { return c.at.order() <= Loader.order() && notAllowed(c.a.file) && c.a.acked > 0 },
 		unless: []objection{disk},
 		text: func(c *clues) string {
@@ -185,28 +171,20 @@ var table = []row{
 	},
 	{
 		name: NoServer, support: proof, certain: always,
-		seen:   "the relay has no address of its DHCP server",
-		remedy: "Look at the setting SERVER and at DNS: the relay knows no address of its DHCP server.",
-		when:   func(c *clues) bool { return c.unanswered() && c.a.drop == "no-server" },
-		text:   func(c *clues) string { return c.asked("and the relay has no DHCP server to send it to.") },
+		when: func(c *clues) bool { return c.unanswered() && c.a.drop == "no-server" },
+		text: func(c *clues) string { return c.asked("and the relay has no DHCP server to send it to.") },
 	},
 	{
 		name: SwitchDropped, support: proof, certain: always,
-		seen: "the relay drops the machine's messages: they have option 82, put in by a switch that leaves giaddr 0, and " +
-			"the relay was not told to trust it",
-		remedy: "Switch DHCP snooping's option 82 off on this port, or have the relay trust it (TRUST_OPTION82 in " +
-			"docs/dhcp-relay.md).",
 		when: func(c *clues) bool {
 			return c.unanswered() && (c.a.drop == "untrusted-option82" || c.a.drop == "agent-refused") && !c.a.relay.IsValid()
 		},
 		text: func(c *clues) string {
-			return c.asked("and the relay dropped it: a switch has put option 82 in and left giaddr empty (" + c.a.drop + ").")
+			return c.asked("and the relay dropped it: a switch put option 82 in and left giaddr empty (" + c.a.drop + ").")
 		},
 	},
 	{
 		name: RelayDropped, support: proof, certain: always,
-		seen:   "the relay drops the machine's messages",
-		remedy: "See the drop reason in docs/reference/dhcp-relay.md.",
 		when: func(c *clues) bool {
 			return c.unanswered() && c.a.drop != "" && c.a.drop != "no-server" && c.a.drop != "other-host"
 		},
@@ -214,9 +192,6 @@ var table = []row{
 	},
 	{
 		name: TokenNotReturned, support: proof, certain: always,
-		seen: "the relay drops the server's replies, which do not repeat the token that the relay put into option 82",
-		remedy: "The server has to return option 82 (RFC 3046): see what it does with it, or switch the token off " +
-			"(docs/dhcp-relay.md).",
 		when: func(c *clues) bool { return c.unanswered() && c.a.lost == "token-missing" },
 		text: func(c *clues) string {
 			return c.asked("and the relay dropped the server's replies: they do not repeat its token (option 82).")
@@ -224,16 +199,11 @@ var table = []row{
 	},
 	{
 		name: ReplyDropped, support: proof, certain: always,
-		seen:   "the relay drops the server's replies to it",
-		remedy: "See the drop reason in docs/reference/dhcp-relay.md.",
-		when:   func(c *clues) bool { return c.unanswered() && c.a.lost != "" },
-		text:   func(c *clues) string { return c.asked("and the relay dropped the server's replies: " + c.a.lost + ".") },
+		when: func(c *clues) bool { return c.unanswered() && c.a.lost != "" },
+		text: func(c *clues) string { return c.asked("and the relay dropped the server's replies: " + c.a.lost + ".") },
 	},
 	{
 		name: AddressConflict, support: proof, certain: always,
-		seen: "the machine declines the address that it was given (DECLINE), twice",
-		remedy: "Another station has that address: find it (arping), and take the address out of what the server gives, or " +
-			"out of the Hardware object.",
 		when: func(c *clues) bool { return c.facts.declines >= 2 && c.at.isDHCP() },
 		text: func(c *clues) string {
 			return fmt.Sprintf("%s declined the address %s %d times: another station has it.", c.mac(), c.facts.declined,
@@ -265,7 +235,7 @@ var table = []row{
 		when: func(c *clues) bool { return c.ignored() && !c.asks && c.m.rank < offered },
 		unless: []objection{
 			{is: func(c *clues) bool { return !c.serverWell() }, says: "the server has answered nobody for long"},
-			{is: func(c *clues) bool { return c.j.scene.waiting > 1 && !c.servesFiles() }, says: "others get no answer, either"},
+			{is: (*clues).othersWait, says: "others get no answer, either"},
 		},
 		text: func(c *clues) string {
 			if at, found := c.j.scene.other(c.m); found {
@@ -276,19 +246,15 @@ var table = []row{
 	},
 	{
 		name: ServerSilent, support: missing, needs: relays,
-		seen: "the server answers nobody, or not this machine though its Hardware object is right; or it offers and does " +
-			"not confirm",
-		remedy: "Look whether the DHCP server (Smee) runs and gets the requests, and whether its answers can reach the " +
-			"relay.",
-		when:   func(c *clues) bool { return c.ignored() && c.often() && (!c.asks || c.hw.Known && c.hw.Netboot) },
-		unless: []objection{{is: func(c *clues) bool { return c.othersAnswered() && !c.offered() && !c.asks }, says: "the server answers others"}},
-		text:   func(c *clues) string { return c.serverSilent() },
+		when: func(c *clues) bool { return c.ignored() && c.often() && (!c.asks || c.hw.Known && c.hw.Netboot) },
+		unless: []objection{{
+			is:   func(c *clues) bool { return c.othersAnswered() && !c.offered() && !c.asks },
+			says: "the server answers others",
+		}},
+		text: func(c *clues) string { return c.serverSilent() },
 	},
 	{
 		name: WrongVLAN, support: told,
-		seen: "no DISCOVER of the machine, but its frames with another VLAN's tag, or replies to what it asked elsewhere",
-		remedy: "Look at the switch port's VLAN and native VLAN, and for a DHCP relay on the router: only one of the two may " +
-			"take this VLAN's broadcasts.",
 		when: func(c *clues) bool {
 			return c.at.isDHCP() && c.facts.strays >= 2 && c.facts.asks[0].discovers == 0 && c.facts.asks[1].discovers == 0
 		},
@@ -303,11 +269,10 @@ var table = []row{
 	},
 	{
 		name: OtherDHCPServer, support: proof,
-		seen:    "the machine takes the offer of a server that does not answer through this relay, which the cause names",
-		remedy:  "Find the server at that address, and switch its DHCP off on this network.",
 		certain: func(c *clues) bool { return len(c.a.servers) > 0 },
 		when: func(c *clues) bool {
-			return c.at.isDHCP() && (c.facts.firmware || c.facts.kernel) && c.a.chosen.IsValid() && !c.a.proxy && c.a.acked == 0
+			boots := c.facts.firmware || c.facts.kernel
+			return boots && c.at.isDHCP() && c.a.chosen.IsValid() && !c.a.proxy && c.a.acked == 0
 		},
 		text: func(c *clues) string {
 			if len(c.a.servers) == 0 {
@@ -320,9 +285,6 @@ var table = []row{
 	},
 	{
 		name: OfferNotTaken, support: missing, needs: relays,
-		seen: "three DISCOVERs that were answered, and no REQUEST",
-		remedy: "See whether the offer reaches the machine (switch port, spanning tree, broadcast flag), and whether it has " +
-			"what the firmware needs: an address and a boot file.",
 		when: func(c *clues) bool {
 			return c.noAddress() && c.a.offers >= 3 && c.a.discovers >= 3 && c.a.requests == 0
 		},
@@ -332,19 +294,15 @@ var table = []row{
 	},
 	{
 		name: AddressRefused, support: proof, certain: always,
-		seen:   "the server answers NAK, twice",
-		remedy: "Look for two DHCP servers with one range, or a reservation outside of this network.",
-		when:   func(c *clues) bool { return c.noAddress() && c.a.naks >= 2 },
+		when: func(c *clues) bool { return c.noAddress() && c.a.naks >= 2 },
 		text: func(c *clues) string {
 			return fmt.Sprintf("%s refused the address that %s asked for, %d times.", c.a.server, c.mac(), c.a.naks)
 		},
 	},
 	{
 		name: NoBootFile, support: told, past: Loader, asked: true,
-		seen:   "the ACK names no boot file (3 s)",
-		remedy: "See whether the Hardware object allows netboot, and whether Smee has a loader for this architecture.",
 		when: func(c *clues) bool {
-			return c.acked() && c.a.file == "" && !c.a.proxy && c.quietDHCP() >= int64(c.waits().Retry)
+			return c.acked() && c.a.file == "" && !c.a.proxy && c.now-max(c.a.acked, c.end) >= int64(c.waits().Retry)
 		},
 		unless: []objection{disk, shared},
 		text: func(c *clues) string {
@@ -353,31 +311,25 @@ var table = []row{
 	},
 	{
 		name: OneMACTwoMachines, support: proof, past: Agent,
-		seen:   "UUID or architecture of one MAC change to and fro",
-		remedy: "Two machines have this MAC: give one another, or look for a NIC or a virtual machine that was copied.",
-		when:   func(c *clues) bool { return c.m.twins.changes >= 2 },
+		when: func(c *clues) bool { return c.m.twins.changes >= 2 },
 		text: func(c *clues) string {
-			return fmt.Sprintf("Two machines ask with the MAC %s: %s and %s take turns.", c.mac(), c.m.twins.one, c.m.twins.other)
+			return fmt.Sprintf("Two machines ask with the MAC %s: %s and %s take turns.", c.mac(), c.m.twins.one,
+				c.m.twins.other)
 		},
 	},
 	{
 		name: BehindNAT, support: told, mild: true,
-		seen: "requests that name the MACs of machines with leases come from an address that is none of theirs: what the " +
-			"machines load cannot be told apart. The machines are not stuck by it",
-		remedy: "Let the Service keep addresses: externalTrafficPolicy Local, or a network without NAT before stack-proxy.",
-		when:   func(c *clues) bool { return c.m.nat.IsValid() },
+		when: func(c *clues) bool { return c.m.nat.IsValid() },
 		text: func(c *clues) string {
-			return fmt.Sprintf("What names %s comes from %s, which is not its address: machines behind that address cannot be "+
-				"told apart.", c.mac(), c.m.nat)
+			return fmt.Sprintf("What names %s comes from %s, which is not its address: machines behind that address "+
+				"cannot be told apart.", c.mac(), c.m.nat)
 		},
 	},
 	{
 		name: WrongArchitecture, support: proof - 1, past: IPXEDHCP, asked: true,
-		seen: "a loader or kernel that by its name is not made for the machine's architecture (option 93), and the machine " +
-			"does not get on, or says \"Exec format error\"",
-		remedy: lookAtArchitecture,
 		when: func(c *clues) bool {
-			return c.facts.returned.at != 0 && c.at.order() <= Loader.order() && c.m.mismatch(c.facts.returned.file, true) != ""
+			r := &c.facts.returned
+			return r.at != 0 && c.at.order() <= Loader.order() && c.m.mismatch(r.file, true) != ""
 		},
 		text: func(c *clues) string {
 			return fmt.Sprintf("The firmware got %s whole and asks for an address again: %s.", quote(c.facts.returned.file),
@@ -385,7 +337,7 @@ var table = []row{
 		},
 	},
 	{
-		name: WrongArchitecture, support: missing, needs: relays | proxies, past: Loader, asked: true, remedy: lookAtArchitecture,
+		name: WrongArchitecture, support: missing, needs: relays | proxies, past: Loader, asked: true,
 		when: func(c *clues) bool { return c.notAsked(DHCP, c.waits().Loader) && c.m.mismatch(c.a.file, false) != "" },
 		text: func(c *clues) string {
 			return fmt.Sprintf("%s was told to load %s and asks for nothing: %s.", c.mac(), quote(c.a.file),
@@ -393,7 +345,7 @@ var table = []row{
 		},
 	},
 	{
-		name: WrongArchitecture, support: missing, needs: relays | proxies, past: IPXEDHCP, asked: true, remedy: lookAtArchitecture,
+		name: WrongArchitecture, support: missing, needs: relays | proxies, past: IPXEDHCP, asked: true,
 		when: func(c *clues) bool { return c.idleAt(Loader, c.waits().Start) && c.m.mismatch(c.st.text, true) != "" },
 		text: func(c *clues) string {
 			return fmt.Sprintf("%s was served whole, and nothing was heard since: %s.", quote(c.st.text),
@@ -401,7 +353,7 @@ var table = []row{
 		},
 	},
 	{
-		name: WrongArchitecture, support: missing, needs: relays | proxies, past: OSDHCP, asked: true, remedy: lookAtArchitecture,
+		name: WrongArchitecture, support: missing, needs: relays | proxies, past: OSDHCP, asked: true,
 		when: func(c *clues) bool {
 			k := c.last(Kernel)
 			return k != nil && c.m.mismatch(k.text, true) != "" && (c.idleAt(Kernel, c.waits().Kernel) ||
@@ -413,7 +365,7 @@ var table = []row{
 		},
 	},
 	{
-		name: WrongArchitecture, support: proof, certain: always, past: OSDHCP, asked: true, remedy: lookAtArchitecture,
+		name: WrongArchitecture, support: proof, certain: always, past: OSDHCP, asked: true,
 		when: func(c *clues) bool {
 			return c.facts.says.is(loaderSays) && c.wrongFile() != "" && containsFold(c.facts.says.text, "exec format")
 		},
@@ -424,9 +376,6 @@ var table = []row{
 	},
 	{
 		name: LoaderNotAsked, support: proof, certain: always, past: Loader, asked: true,
-		seen: "an ACK with a boot file that nobody asks for (20 s); certain where the file is said to be at an address that " +
-			"is not this service's",
-		remedy: "Give the DHCP server this service's address for boot files (Smee: DHCP_TFTP_IP).",
 		when: func(c *clues) bool {
 			return c.notAsked(DHCP, c.waits().Loader) && c.elsewhere() != ""
 		},
@@ -448,10 +397,7 @@ var table = []row{
 	},
 	{
 		name: ScriptNotAsked, support: proof, certain: always, past: Script, asked: true,
-		seen: "iPXE has an address and does not ask for its script (20 s); certain where the script is said to be at an " +
-			"address that is not this service's",
-		remedy: "Give the DHCP server this service's address for scripts (Smee: DHCP_HTTP_IPXE_SCRIPT_URL).",
-		when:   func(c *clues) bool { return c.notAsked(IPXEDHCP, c.waits().Script) && c.elsewhere() != "" },
+		when: func(c *clues) bool { return c.notAsked(IPXEDHCP, c.waits().Script) && c.elsewhere() != "" },
 		text: func(c *clues) string {
 			return fmt.Sprintf("iPXE on %s was told to load %s from %s, which is not this service's address (%s).", c.mac(),
 				quote(c.a.file), c.elsewhere(), c.self())
@@ -478,9 +424,6 @@ var table = []row{
 	},
 	{
 		name: LoaderStalled, support: told, past: Loader,
-		seen: "TFTP blocks are sent again without end, or a transfer goes on for 45 s",
-		remedy: "Look for loss and for a smaller MTU on the way (try a TFTP block size of 1024), and for a firewall that " +
-			"closes high UDP ports.",
 		when: func(c *clues) bool { return c.failed() && c.f.tftp() && !c.f.byMachine && c.f.stalled() },
 		text: func(c *clues) string {
 			return fmt.Sprintf("The transfer of %s from %s stalled after %s; %d blocks of %d bytes were sent again.",
@@ -489,18 +432,14 @@ var table = []row{
 	},
 	{
 		name: LoaderStalled, support: missing, past: Loader,
-		remedy: "Look for loss and for a smaller MTU on the way (try a TFTP block size of 1024), and for a firewall that " +
-			"closes high UDP ports.",
 		when: func(c *clues) bool { return c.at == Loader && c.openFor() >= int64(c.waits().Start) },
 		text: func(c *clues) string {
-			return fmt.Sprintf("The transfer of %s from %s goes on for %s.", quote(c.st.text), peer(c.st.from), seconds(c.openFor()))
+			return fmt.Sprintf("The transfer of %s from %s goes on for %s.", quote(c.st.text), peer(c.st.from),
+				seconds(c.openFor()))
 		},
 	},
 	{
 		name: LoaderDidNotStart, support: told, past: IPXEDHCP, asked: true,
-		seen: "the loader was served, and the firmware asks again (twice, or for 45 s), or nothing is heard (45 s)",
-		remedy: "Switch Secure Boot off or have the loader signed; see whether the loader is made for this machine's " +
-			"architecture; look at its screen.",
 		when: func(c *clues) bool {
 			r := &c.facts.returned
 			return r.at != 0 && c.at.order() <= Loader.order() && (r.count >= 2 || c.now-r.at >= int64(c.waits().Start))
@@ -513,8 +452,6 @@ var table = []row{
 	},
 	{
 		name: LoaderDidNotStart, support: silence, needs: relays | proxies, past: IPXEDHCP, asked: true,
-		remedy: "Switch Secure Boot off or have the loader signed; see whether the loader is made for this machine's " +
-			"architecture; look at its screen.",
 		when:   func(c *clues) bool { return c.idleAt(Loader, c.waits().Start) },
 		unless: []objection{ipxeRuns, shared},
 		text: func(c *clues) string {
@@ -533,17 +470,13 @@ var table = []row{
 	},
 	{
 		name: LoaderLoop, support: proof, certain: always, past: Script, asked: true,
-		seen:   "iPXE is told to load itself, three times",
-		remedy: "The DHCP server has to tell iPXE (user class iPXE or Tinkerbell) from the firmware, and give it a script.",
-		when:   func(c *clues) bool { return c.acked() && c.facts.stage == IPXEDHCP && c.facts.loads >= 3 },
+		when: func(c *clues) bool { return c.acked() && c.facts.stage == IPXEDHCP && c.facts.loads >= 3 },
 		text: func(c *clues) string {
 			return fmt.Sprintf("iPXE was loaded %d times and is told to load %s again.", c.facts.loads, quote(c.a.file))
 		},
 	},
 	{
 		name: LoaderError, support: proof, certain: always,
-		seen:   "a line of iPXE's own by syslog that names an error (`https://ipxe.org/...`), which is quoted, and nothing good since",
-		remedy: "See the page that the line names.",
 		when: func(c *clues) bool {
 			return c.facts.says.is(loaderSays) && c.now-c.facts.says.at >= int64(c.waits().Retry)
 		},
@@ -551,22 +484,18 @@ var table = []row{
 	},
 	{
 		name: TLSRefused, support: told, certain: always, past: Kernel,
-		seen: "a TLS handshake with this service failed, or the machine speaks TLS where the route does not",
-		remedy: "Have the machine trust the route's certificate (iPXE: TRUST at its build, or HTTP in place of HTTPS), and " +
-			"see that both ends speak TLS.",
 		when: func(c *clues) bool { return c.failed() && c.f.tls() },
 		text: func(c *clues) string {
 			if c.f.message == reasonTLSOnPlain {
 				return fmt.Sprintf("The machine speaks TLS on route %s, which is plain.", c.f.place)
 			}
-			return fmt.Sprintf("The TLS handshake of the machine with port %d of this service failed: %s.", c.f.route, c.f.message)
+			return fmt.Sprintf("The TLS handshake of the machine with port %d of this service failed: %s.", c.f.route,
+				c.f.message)
 		},
 	},
 	{
 		name: WaitsForBackend, support: told, certain: always,
-		seen:   "a request waits in stack-proxy for its endpoint, for seconds",
-		remedy: "Look at the service behind the route: it took the request, or its connection, and does not answer.",
-		when:   func(c *clues) bool { w := c.waiting(); return w != nil && c.now-w.begin >= int64(c.waits().Retry) },
+		when: func(c *clues) bool { w := c.waiting(); return w != nil && c.now-w.begin >= int64(c.waits().Retry) },
 		text: func(c *clues) string {
 			w := c.waiting()
 			return fmt.Sprintf("The machine asked for %s, and the request waits for an answer of %s since %s.", quote(w.text),
@@ -575,9 +504,6 @@ var table = []row{
 	},
 	{
 		name: ScriptNotFollowed, support: silence, needs: relays | proxies, past: Kernel, asked: true,
-		seen: "the script was served, and no kernel asked for (2 m), though a Workflow waits; without one a menu may wait for a person, which cannot be told (12 m)",
-		remedy: "Look at the screen: a menu waits for a person, and a script may boot the disk. Else see whether the URLs in " +
-			"the script are this service's address, and whether the machine trusts their certificate.",
 		when: func(c *clues) bool {
 			return c.idleAt(Script, c.waits().Kernel) && c.wf.waits() || c.idleAt(Script, c.waits().Menu)
 		},
@@ -589,10 +515,7 @@ var table = []row{
 	},
 	{
 		name: NotFound, support: proof, certain: func(c *clues) bool { return c.f.step != Files },
-		seen: "TFTP error 1 with nothing sent, HTTP 404 or 410; the cause names the file, its server, and what the same " +
-			"directory has served",
-		remedy: "Put the file there, or correct its name in the Hardware object, the script or the OS files' settings.",
-		when:   func(c *clues) bool { return c.answered() && (c.f.is(404, 1) || c.f.is(410, 1)) && !c.f.stalled() },
+		when: func(c *clues) bool { return c.answered() && (c.f.is(404, 1) || c.f.is(410, 1)) && !c.f.stalled() },
 		text: func(c *clues) string {
 			text := fmt.Sprintf("%s is not at %s (%s).", c.f.about(), c.f.by(), c.f.code())
 			if names := c.j.scene.neighbours(c.f.where, c.f.file); names != "" {
@@ -603,17 +526,13 @@ var table = []row{
 	},
 	{
 		name: Forbidden, support: proof, certain: always,
-		seen:   "TFTP error 2, HTTP 401, 403 or 407",
-		remedy: "Look at the service's permissions for this machine, and at the route's paths and tokens.",
-		when:   func(c *clues) bool { return c.answered() && (c.f.is(403, 2) || c.f.is(401, 2) || c.f.is(407, 2)) },
+		when: func(c *clues) bool { return c.answered() && (c.f.is(403, 2) || c.f.is(401, 2) || c.f.is(407, 2)) },
 		text: func(c *clues) string {
 			return fmt.Sprintf("%s may not be read at %s (%s).", c.f.about(), c.f.by(), c.f.code())
 		},
 	},
 	{
 		name: RefusedHere, support: proof, certain: always,
-		seen:   "stack-proxy itself refuses the request",
-		remedy: "See the route's limits and paths in the routes file, and the reason in docs/reference/stack-proxy.md.",
 		when: func(c *clues) bool {
 			return c.failed() && c.f.outcome == boot.Refused && c.f.step != Agent && !c.f.tls()
 		},
@@ -623,8 +542,6 @@ var table = []row{
 	},
 	{
 		name: BackendDown, support: proof, certain: always,
-		seen:   "no endpoint of the route answers, or answers 502 to 504",
-		remedy: "Look whether the service behind the route runs, and whether its backend in the routes file is right.",
 		when: func(c *clues) bool {
 			return c.failed() && c.f.outcome == boot.NoServer && c.f.step != Agent && c.f.step != Metadata
 		},
@@ -632,14 +549,12 @@ var table = []row{
 	},
 	{
 		name: BackendDown, support: proof, certain: always,
-		remedy: "Look whether the service behind the route runs, and whether its backend in the routes file is right.",
-		when:   func(c *clues) bool { return c.answered() && c.f.gateway() && c.f.step != Metadata },
-		text:   func(c *clues) string { return c.f.gatewaySays() },
+		when: func(c *clues) bool { return c.answered() && c.f.gateway() && c.f.step != Metadata },
+		text: func(c *clues) string { return c.f.gatewaySays() },
 	},
 	{
 		name: BackendDown, support: told,
-		remedy: "Look whether the service behind the route runs, and whether its backend in the routes file is right.",
-		when:   (*clues).sentNothing,
+		when: (*clues).sentNothing,
 		text: func(c *clues) string {
 			return fmt.Sprintf("%s sent nothing of %s (route %s).", peer(c.f.from), c.f.about(), c.f.place)
 		},
@@ -651,13 +566,12 @@ var table = []row{
 			return c.failed() && c.f.step == Agent && (c.f.outcome == boot.NoServer || c.f.status == grpcUnavailable)
 		},
 		text: func(c *clues) string {
-			return fmt.Sprintf("The agent's connection found no server: no endpoint of route %s answered%s.", c.f.place, at(c.f.from))
+			return fmt.Sprintf("The agent's connection found no server: no endpoint of route %s answered%s.", c.f.place,
+				at(c.f.from))
 		},
 	},
 	{
 		name: MetadataServerDown, support: proof, certain: always,
-		seen:   "the same as `backend-down`, for metadata",
-		remedy: "Look whether Hegel (Tootles) runs, and at the backend of its route.",
 		when: func(c *clues) bool {
 			return c.failed() && c.f.step == Metadata && (c.f.outcome == boot.NoServer || c.f.gateway())
 		},
@@ -670,11 +584,9 @@ var table = []row{
 	},
 	{
 		name: ServerError, support: proof, certain: always,
-		seen:   "any other error as an answer",
-		remedy: "Look at the log of the server that answered, at this time and for this machine.",
 		when: func(c *clues) bool {
-			return c.answered() && !c.f.gateway() && !c.f.stalled() && !c.f.is(404, 1) && !c.f.is(410, 1) && !c.f.is(401, 2) &&
-				!c.f.is(403, 2) && !c.f.is(407, 2) && !c.f.byMachine
+			known := c.f.is(404, 1) || c.f.is(410, 1) || c.f.is(401, 2) || c.f.is(403, 2) || c.f.is(407, 2)
+			return c.answered() && !known && !c.f.gateway() && !c.f.stalled() && !c.f.byMachine
 		},
 		text: func(c *clues) string {
 			return fmt.Sprintf("%s answered the request for %s with an error (%s).", c.f.by(), c.f.about(), c.f.code())
@@ -682,14 +594,13 @@ var table = []row{
 	},
 	{
 		name: FileTorn, support: told, certain: func(c *clues) bool { return !c.f.byMachine && !c.f.byUs },
-		seen:   "a file that ends before its announced length",
-		remedy: "Look at the link, at the server's disk, and whether the file was replaced meanwhile.",
-		when:   func(c *clues) bool { return c.torn() },
+		when: func(c *clues) bool { return c.torn() },
 		text: func(c *clues) string {
 			switch {
 			case c.f.byUs:
-				return fmt.Sprintf("This service gave up the transfer of %s after %s: the machine took no more of it for long. "+
-					"Small packets get through and large ones may not (MTU), or the machine was switched off.", c.f.about(), amount(c.f))
+				return fmt.Sprintf("This service gave up the transfer of %s after %s: the machine took no more of it for "+
+					"long. Small packets get through and large ones may not (MTU), or the machine was switched off.",
+					c.f.about(), amount(c.f))
 			case c.f.byMachine:
 				return fmt.Sprintf("The machine hung up after %s of %s from %s.", amount(c.f), c.f.about(), c.f.by())
 			default:
@@ -699,23 +610,16 @@ var table = []row{
 	},
 	{
 		name: Slow, support: silence, mild: true,
-		seen:   "a transfer goes on for longer than a minute; the cause tells its rate and the time left. The machine is not stuck by it",
-		remedy: "Look at the link's speed and at the bounds of the route (docs/edge.md).",
-		when:   func(c *clues) bool { o := c.transfer(); return o != nil && c.now-o.begin >= int64(slowAfter) },
-		text:   func(c *clues) string { return c.transfer().pace(c.now) },
+		when: func(c *clues) bool { o := c.transfer(); return o != nil && c.now-o.begin >= int64(slowAfter) },
+		text: func(c *clues) string { return c.transfer().pace(c.now) },
 	},
 	{
 		name: KernelPanic, support: proof, certain: always, past: Agent, asked: true,
-		seen:   "a line of the kernel by syslog that tells of a panic, which is quoted",
-		remedy: "Read the lines before it: the initramfs, the root filesystem and the kernel's arguments are the usual causes.",
-		when:   func(c *clues) bool { return c.facts.says.is(kernelSays) },
-		text:   func(c *clues) string { return "The kernel says: " + strings.TrimSpace(c.facts.says.text) },
+		when: func(c *clues) bool { return c.facts.says.is(kernelSays) },
+		text: func(c *clues) string { return "The kernel says: " + strings.TrimSpace(c.facts.says.text) },
 	},
 	{
 		name: KernelSilent, support: silence, needs: relays | proxies, past: OSDHCP, asked: true,
-		seen: "kernel and initramfs were served, and nothing is heard (2 m)",
-		remedy: "Look at the machine's console (console= in the kernel's arguments), at the driver of its NIC, and whether " +
-			"another interface asks for the system's address.",
 		when: func(c *clues) bool {
 			return c.facts.kernel && (c.idleAt(Kernel, c.waits().Kernel) || c.idleAt(Initramfs, c.waits().Kernel))
 		},
@@ -730,9 +634,6 @@ var table = []row{
 	},
 	{
 		name: SystemSilent, support: silence, needs: relays | proxies, past: Agent, asked: true,
-		seen: "the system runs, and no agent asks for work (5 m)",
-		remedy: "Look at the machine's console: whether its services start, and whether they know the address of metadata " +
-			"and Tink Server.",
 		when: func(c *clues) bool {
 			system := c.at == OSDHCP || c.at == Syslog || c.at == Metadata
 			return system && c.quiet >= int64(c.waits().System) && c.facts.kernel
@@ -744,10 +645,9 @@ var table = []row{
 	},
 	{
 		name: AgentRefused, support: proof, certain: always, past: Agent,
-		seen:   "Tink Server refuses the agent's call, as with PERMISSION_DENIED; or three of its connections end within 2 s",
-		remedy: lookAtWorkflow,
 		when: func(c *clues) bool {
-			return c.failed() && c.f.step == Agent && c.f.outcome != boot.NoServer && c.f.status != grpcUnavailable && !c.f.tls()
+			away := c.f.outcome == boot.NoServer || c.f.status == grpcUnavailable
+			return c.failed() && c.f.step == Agent && !away && !c.f.tls()
 		},
 		text: func(c *clues) string {
 			if c.f.outcome == boot.Refused {
@@ -762,17 +662,16 @@ var table = []row{
 	},
 	{
 		name: AgentRefused, support: told, past: Agent,
-		remedy: "Look whether agent and Tink Server both speak TLS, or neither. " + lookAtWorkflow,
-		when:   func(c *clues) bool { return c.facts.agent.short >= shortStreams },
+		remedy: "Look whether agent and Tink Server both speak TLS, or neither. " +
+			"Look whether a Workflow names this machine, and whether the agent's worker ID is the MAC in it.",
+		when: func(c *clues) bool { return c.facts.agent.short >= shortStreams },
 		text: func(c *clues) string {
 			return fmt.Sprintf("The agent connected %d times, and each connection ended within moments.", c.facts.agent.short)
 		},
 	},
 	{
 		name: NoWorkflow, support: told, past: Files, certain: func(c *clues) bool { return c.wf == nil && c.asks },
-		seen:   "the agent asks for work (5 m) and gets none: no Workflow names the machine (certain with `boots.kubernetes`), or it waits",
-		remedy: lookAtWorkflow,
-		when:   (*clues).agentIdle,
+		when: (*clues).agentIdle,
 		text: func(c *clues) string {
 			text := "The agent asks for work since " + clock(c.facts.agent.since) + " and has reported nothing."
 			switch {
@@ -787,9 +686,7 @@ var table = []row{
 	},
 	{
 		name: WorkflowFailed, support: proof, certain: always, past: Other,
-		seen:   "the machine's Workflow failed or took too long (`boots.kubernetes`); the cause names the action and its message",
-		remedy: "Look at the action's log on the machine (syslog below), and at the Workflow: kubectl describe workflow.",
-		when:   func(c *clues) bool { return c.wf.failed() },
+		when: func(c *clues) bool { return c.wf.failed() },
 		text: func(c *clues) string {
 			w := c.wf
 			text := "The Workflow is " + w.State
@@ -804,9 +701,6 @@ var table = []row{
 	},
 	{
 		name: BootLoop, support: told, past: Other,
-		seen: "the fourth boot from the network within two hours of a machine that never booted its disk",
-		remedy: "Look at the machine's console and at its boot order: what it installed does not start, or a crash resets it. " +
-			"An installed machine needs allowPXE false, or its disk first.",
 		when: func(c *clues) bool { return c.m.loops() >= maxLoops },
 		text: func(c *clues) string {
 			return fmt.Sprintf("%s boots from the network for the %dth time since %s.", c.mac(), c.m.loops()+1,
@@ -815,13 +709,11 @@ var table = []row{
 	},
 	{
 		name: CannotTell, needs: relays | proxies, mild: true,
-		seen:   "something is missing, but those that would have told were not well: the cause names them",
-		remedy: "See to the witness that is named first.",
-		when:   func(*clues) bool { return false },
+		when: func(*clues) bool { return false },
 	},
 }
 
-// Row is what others may know of a cause.
+// Row is what people may know of a cause.
 type Row struct {
 	Name   string
 	Seen   string // what is heard where it is found
@@ -829,27 +721,25 @@ type Row struct {
 	Link   string // where it is explained
 }
 
+// causes.tsv has the words of the table, a cause a line: name, what is seen, what to do.
+//
+//go:embed causes.tsv
+var words string
+
 // Table is the table of causes, in the order of the steps at which they are found.
-func Table() []Row {
-	var rows []Row
-	for i := range table {
-		if r := &table[i]; r.seen != "" {
-			rows = append(rows, Row{r.name, r.seen, r.remedy, linkOf(r.name)})
-		}
+var Table = sync.OnceValue(func() (rows []Row) {
+	for line := range strings.Lines(words) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		rows = append(rows, Row{f[0], f[1], f[2], "https://github.com/tinkerbell/stack/blob/main/docs/boots.md#" + f[0]})
 	}
 	return rows
-}
+})
 
-// Causes lists the names of all causes.
-func Causes() []string {
-	var names []string
+// remedies are what to do about causes, by name.
+var remedies = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
 	for _, r := range Table() {
-		names = append(names, r.Name)
+		all[r.Name] = r.Remedy
 	}
-	return names
-}
-
-// linkOf is where a cause is explained.
-func linkOf(name string) string {
-	return "https://github.com/tinkerbell/stack/blob/main/docs/boots.md#" + name
-}
+	return all
+})

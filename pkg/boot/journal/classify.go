@@ -132,8 +132,8 @@ func isChecksum(base string) bool {
 
 // fromLoader tells whether firmware or iPXE sends an HTTP request.
 func fromLoader(e *boot.Event) bool {
-	agent := e.Text(boot.Agent)
-	return e.Kind == boot.HTTP && (bytes.HasPrefix(agent, []byte("iPXE")) || bytes.HasPrefix(agent, []byte("UefiHttpBoot")))
+	agent := string(e.Text(boot.Agent))
+	return e.Kind == boot.HTTP && (strings.HasPrefix(agent, "iPXE") || strings.HasPrefix(agent, "UefiHttpBoot"))
 }
 
 // fromSystem tells whether an operating system sends an HTTP request. BMCs that read an image call themselves all

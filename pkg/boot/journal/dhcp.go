@@ -183,7 +183,8 @@ func (b *record) installs(m *machine, e *boot.Event) bool {
 
 // beganAgain tells whether a DISCOVER of iPXE is that of the firmware, after the iPXE that it loaded has asked.
 func (b *record) beganAgain(signature string) bool {
-	return b.facts.first == signature && b.facts.ipxe != "" && b.facts.ipxe != signature && b.at.order() >= IPXEDHCP.order()
+	f := &b.facts
+	return f.first == signature && f.ipxe != "" && f.ipxe != signature && b.at.order() >= IPXEDHCP.order()
 }
 
 // onlySystem tells whether nothing was heard but the system's DHCP.

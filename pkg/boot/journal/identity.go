@@ -182,7 +182,8 @@ func (j *Journal) bind(m *machine, a netip.Addr, at int64, lease time.Duration) 
 		return
 	}
 	if old.machine != nil && old.machine != m {
-		if b := old.machine.newest(); lease > 0 && old.until > at && b != nil && !b.state.over() && len(old.machine.macs) > 0 {
+		b := old.machine.newest()
+		if lease > 0 && old.until > at && b != nil && !b.state.over() && len(old.machine.macs) > 0 {
 			m.rival = old.machine.id
 		}
 		old.machine.lose(a)

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -113,12 +114,13 @@ func (j *Journal) verdictOf(m *machine, b *record, now int64) (*row, *Cause) {
 			others = others[1:]
 		}
 		best = rowOf(CannotTell)
-		cause = Cause{Name: CannotTell, Text: "Cannot tell, because " + unsure + ". It may be " + fits.name + ": " + fits.text(&c)}
+		cause = Cause{Name: CannotTell, Text: "Cannot tell, because " + unsure + ". It may be " + fits.name + ": "}
+		cause.Text += fits.text(&c)
 	} else {
 		cause = Cause{Name: best.name, Text: best.text(&c), Certain: best.certain != nil && best.certain(&c)}
-		cause.Text += j.scene.crowd(m, b, best.name)
+		cause.Text += j.scene.crowd(b, best.name)
 	}
-	cause.Remedy = best.remedy
+	cause.Remedy = cmp.Or(best.remedy, remedies()[best.name])
 	for _, o := range others {
 		if o.name != cause.Name && len(cause.Others) < maxOthers {
 			cause.Others = append(cause.Others, Doubt{Name: o.name, Text: o.text(&c), Against: o.against})
@@ -215,6 +217,9 @@ func (c *clues) othersAnswered() bool {
 // offered tells whether the machine asks for what a server offered it.
 func (c *clues) offered() bool { return c.a.requests > 0 && len(c.a.servers) > 0 }
 
+// othersWait tells whether other machines get no answer either, and nothing else tells that the server is well.
+func (c *clues) othersWait() bool { return c.j.scene.waiting > 1 && !c.servesFiles() }
+
 // serverWell tells whether the server gave a sign of itself not long before the machine asked.
 func (c *clues) serverWell() bool {
 	at, found := c.j.scene.other(c.m)
@@ -247,8 +252,6 @@ func (c *clues) serverSilent() string {
 
 func (c *clues) acked() bool { return c.at.isDHCP() && c.a.acked > 0 && c.facts.stage != OSDHCP }
 
-func (c *clues) quietDHCP() int64 { return c.now - max(c.a.acked, c.end) }
-
 // elsewhereWait is how long a machine that has its address may ask for nothing here, while no machine does: another
 // replica serves them then, and the machine's next DHCP message shows that it got on.
 const elsewhereWait = 5 * time.Minute
@@ -258,7 +261,8 @@ func (c *clues) notAsked(stage Step, wait time.Duration) bool {
 	if c.j.options.Others && c.now-c.j.scene.loaded >= int64(elsewhereWait) {
 		wait = max(wait, elsewhereWait)
 	}
-	return c.acked() && c.facts.stage == stage && c.facts.loads < 3 && c.a.file != "" && !notAllowed(c.a.file) && c.quietDHCP() >= int64(wait)
+	named := c.a.file != "" && !notAllowed(c.a.file)
+	return named && c.acked() && c.facts.stage == stage && c.facts.loads < 3 && c.now-max(c.a.acked, c.end) >= int64(wait)
 }
 
 // elsewhere is the server of a boot file; empty if that is this service, or is not known.
@@ -349,13 +353,15 @@ func (c *clues) failed() bool {
 
 // answered tells whether a server's answer, whole and of an error, is what went wrong.
 func (c *clues) answered() bool {
-	return c.failed() && c.f.outcome == boot.Done && c.f.step != Agent && (c.f.tftp() && c.f.status > 0 || c.f.status >= 400)
+	bad := c.f.tftp() && c.f.status > 0 || c.f.status >= 400
+	return bad && c.failed() && c.f.outcome == boot.Done && c.f.step != Agent
 }
 
 // sentNothing tells whether an endpoint took a request and gave no answer at all.
 func (c *clues) sentNothing() bool {
-	silent := c.f.tftp() && c.f.outcome == boot.Torn && c.f.resent == 0 || c.f.kind == boot.HTTP && c.f.byUs && c.f.status == 0
-	return c.failed() && silent && c.f.bytes == 0
+	tftp := c.f.tftp() && c.f.outcome == boot.Torn && c.f.resent == 0
+	http := c.f.kind == boot.HTTP && c.f.byUs && c.f.status == 0
+	return (tftp || http) && c.failed() && c.f.bytes == 0
 }
 
 // torn tells whether a file ended early.
@@ -406,7 +412,8 @@ func (c *clues) wrongFile() string {
 func (m *machine) loops() (n int) {
 	for i := len(m.boots) - 1; i > 0; i-- {
 		b, old := m.boots[i], m.boots[i-1]
-		if !b.facts.firmware || b.facts.local || old.facts.local || old.at.order() < Kernel.order() || b.begin-old.end > int64(15*time.Minute) {
+		network := b.facts.firmware && !b.facts.local && !old.facts.local && old.at.order() >= Kernel.order()
+		if !network || b.begin-old.end > int64(15*time.Minute) {
 			break
 		}
 		n++
@@ -470,8 +477,8 @@ func (f *failure) gateway() bool {
 }
 
 func (f *failure) noServer() string {
-	return fmt.Sprintf("Nothing answered the request for %s: no endpoint of route %s could be reached%s.", f.about(), f.place,
-		at(f.from))
+	return fmt.Sprintf("Nothing answered the request for %s: no endpoint of route %s could be reached%s.", f.about(),
+		f.place, at(f.from))
 }
 
 func (f *failure) gatewaySays() string {

@@ -61,7 +61,7 @@ func (j *Journal) supersede(m *machine, old, b *record, at int64) {
 
 const carried = "The boots before this one ended so, and this one is not past that step yet: "
 
-// done tells whether the agent got through its work as far as that can be seen: it had some, and its connection is over.
+// done tells whether the agent got through its work as far as that can be seen: it had some, and hung up.
 func (a *agent) done() bool { return a.finished != 0 && a.streams == 0 && (a.worked || a.reported) }
 
 // step finds the step of the present attempt, or begins it, and returns its index.

@@ -117,7 +117,7 @@ func (j *Journal) answered(b *record, i int, e *boot.Event, v verdict, began int
 		if a.course = going; e.Kind == boot.HTTP && e.Status == 0 {
 			a.course = waiting
 		}
-		if old := b.finish(i, kind, about); old != nil && (e.Bytes > 0 || old.course == waiting) { // It tells how far it is.
+		if old := b.finish(i, kind, about); old != nil && (e.Bytes > 0 || old.course == waiting) {
 			old.bytes, old.expected, old.end, old.course = e.Bytes, e.Expected, e.At, a.course
 			return
 		}

@@ -146,7 +146,8 @@ func laneOf(b journal.BootView, i int, s scale, now time.Time, current bool) lan
 		Offset: "+" + Duration(step.Begin.Sub(b.Begin)), Took: Duration(step.End.Sub(step.Begin)), Bytes: Bytes(step.Bytes),
 		From: step.From, Text: step.Text, Span: s.bar(step.Begin, last, "span "+resultClass(step.Result)),
 		Going: step.Result == journal.Going, Begin: stampAt(step.Begin, now),
-		Open: step.Result == journal.Failed || (b.State == journal.Stuck || b.State == journal.Broken) && i == len(b.Steps)-1,
+		Open: step.Result == journal.Failed ||
+			(b.State == journal.Stuck || b.State == journal.Broken) && i == len(b.Steps)-1,
 	}
 	for _, a := range step.Answers {
 		class := "ok"
