@@ -31,6 +31,9 @@ const (
 	NoServer                // no endpoint took it
 )
 
+// Handshake is the reason of a connection whose TLS handshake failed; its message says why.
+const Handshake = "tls-handshake"
+
 // Exchange is what became of an exchange, or how far it got by now.
 type Exchange struct {
 	Kind     Kind

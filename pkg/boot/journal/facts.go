@@ -312,7 +312,7 @@ func (f *facts) fail(s Step, e *boot.Event) {
 		g.message = g.reason
 	}
 	g.byMachine = fromClient(e) || g.reason == "client_gone" || strings.HasPrefix(g.message, "client: ")
-	g.byUs = g.reason == reasonOurTimer
+	g.byUs = isOurTimer(g.reason)
 	if old := &f.failed; old.step == s && old.file == g.file && old.outcome == g.outcome && old.status == g.status {
 		g.count = old.count + 1
 		g.at = old.at // The wait for another attempt does not begin again with each.

@@ -18,8 +18,16 @@ import (
 const (
 	reasonHandshake  = "tls-handshake"
 	reasonTLSOnPlain = "tls-on-plain"
-	reasonOurTimer   = "our-timeout"
 )
+
+// isOurTimer tells whether a timer of this service's ended something.
+func isOurTimer(reason string) bool {
+	switch reason {
+	case "our-timeout", "client_stalled", "timeout", "idle":
+		return true
+	}
+	return false
+}
 
 // clues are what the table's rows look at: the facts of the newest boot, and what is known beside them.
 type clues struct {

@@ -56,7 +56,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 	b.facts.runs = b.facts.runs || isAutoexec(e)
 	j.answered(b, i, e, v, began)
 	last := b.end
-	if ours := string(e.Text(boot.Reason)) == reasonOurTimer; !ours {
+	if !isOurTimer(string(e.Text(boot.Reason))) {
 		last = e.At
 	}
 	b.sign(last) // What a timer of this service's ends is no sign of the machine.
@@ -213,7 +213,7 @@ func judge(e *boot.Event, s Step) verdict {
 // isOwn tells whether an end is this service's or the machine's own doing, and says nothing of the boot.
 func isOwn(e *boot.Event) bool {
 	switch string(e.Text(boot.Reason)) {
-	case "replaced", "drained", "evicted", "client_stalled", "client_body":
+	case "replaced", "drained", "evicted", "client_body":
 		return true
 	case "client_gone":
 		return e.Bytes == 0

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 // handshakeTimeout bounds a client's TLS handshake.
@@ -154,6 +155,7 @@ func (s *session) handshake() {
 func (s *session) refuseTLS(err error) {
 	s.front.log.Debug("TLS handshake failed", "client", s.client, "error", err)
 	s.refuse(refusedTLS)
+	s.outcome.Reason, s.outcome.Message = record.Handshake, err.Error()
 	s.close(false)
 }
 

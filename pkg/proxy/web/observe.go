@@ -83,11 +83,13 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reply.Refuse(seen, r, http.StatusServiceUnavailable, reply.ResourceExhausted, noRoom)
 		return
 	}
+	seen.recordWaiting()
 	o.next.ServeHTTP(seen, r)
 }
 
 // end counts, logs and records a request, and passes trouble on: with what the handler panicked.
 func (o *observer) end(seen *response, r *http.Request, trouble any) {
+	seen.stopWaiting()
 	x := &seen.outcome
 	x.Code, x.Bytes = uint16(cmp.Or(seen.code, http.StatusOK)), uint64(seen.bytes)
 	torn := trouble != nil && r.Context().Err() == nil && x.unsent == nil
@@ -137,6 +139,7 @@ type response struct {
 	request *http.Request
 	sink    record.Sink
 	outcome outcome
+	waiting *time.Timer  // until it is told that no answer has begun; nil where it is not to be told
 	body    *stallReader // of a request in HTTP/1.1; nil where it has none
 	shaping shaping      // in HTTP/2
 	done    <-chan struct{}
@@ -168,6 +171,7 @@ func (r *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (r *response) WriteHeader(code int) {
 	if r.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
 		r.code = code
+		r.stopWaiting()
 		r.recordLong(r.expected())
 	} else if r.old && code < http.StatusOK { // RFC 9110, section 15.2
 		return

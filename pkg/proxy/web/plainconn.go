@@ -36,6 +36,7 @@ type plainRequest struct {
 	attempts  endpoint.Attempts
 	to        netip.AddrPort // the endpoint that was asked last
 	announced bool           // its beginning was told
+	waited    bool           // that it waits was told
 	reason    string         // why no endpoint has answered
 	failure   error          // likewise
 }
