@@ -331,9 +331,8 @@ func relayed(t testing.TB) (w *Worker[int], client, server *Socket) {
 		}
 		endpoint := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), server.Local().Port())
 		workers, err := NewWorkers[int](listeners, &echoes{closed: map[End]int{}}, Options{
-			Limits: NewLimits(10, 10),
+			Limits: NewLimits(Bounds{MaxSessions: 10, MaxSessionsPerClient: 10, Idle: time.Hour, Linger: time.Hour}),
 			Pick:   func(netip.Addr) (netip.AddrPort, error) { return endpoint, nil },
-			Timing: NewTiming(time.Hour, time.Hour, 0),
 		})
 		if err != nil {
 			return err
@@ -394,7 +393,7 @@ func BenchmarkRelay(b *testing.B) {
 func TestWakeEndsRun(t *testing.T) {
 	sockets, _ := loopback(t, "127.0.0.1:69", 2)
 	workers, err := NewWorkers[int](sockets, &echoes{closed: map[End]int{}}, Options{
-		Limits: NewLimits(10, 10), Timing: NewTiming(time.Hour, time.Hour, 0),
+		Limits: NewLimits(Bounds{MaxSessions: 10, MaxSessionsPerClient: 10, Idle: time.Hour, Linger: time.Hour}),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -43,7 +43,6 @@ type Front[T any] struct {
 	route   string
 	local   netip.AddrPort
 	limits  *Limits
-	timing  *Timing
 	workers []*Worker[T]
 	serving atomic.Bool
 }
@@ -78,7 +77,6 @@ func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
 				"CAP_NET_RAW): %w", c.Route, err)
 		}
 	}
-	c.setDefaults()
 	sockets, err := listenAll(c.Listen, max(c.Workers, 1), c.Freebind)
 	if err != nil {
 		return nil, err
@@ -86,11 +84,10 @@ func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
 	f := &Front[T]{
 		route:  c.Route,
 		local:  sockets[0].Local(),
-		limits: NewLimits(c.MaxSessions, c.MaxSessionsPerClient),
-		timing: NewTiming(c.Idle, c.Linger, c.Drain),
+		limits: NewLimits(c.Bounds),
 	}
 	f.workers, err = NewWorkers(sockets, c.Handler, Options{
-		Limits: f.limits, Pick: c.Pick, Timing: f.timing, Transparent: c.Transparent,
+		Limits: f.limits, Pick: c.Pick, Transparent: c.Transparent,
 	})
 	if err != nil {
 		return nil, err
@@ -100,9 +97,7 @@ func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
 
 // SetBounds changes the bounds while the front serves.
 func (f *Front[T]) SetBounds(b Bounds) {
-	b.setDefaults()
-	f.limits.Set(b.MaxSessions, b.MaxSessionsPerClient)
-	f.timing.Set(b.Idle, b.Linger, b.Drain)
+	f.limits.Set(b)
 	for _, w := range f.workers {
 		w.Wake()
 	}

@@ -124,7 +124,7 @@ func TestClientThatAsksAgainIsKnown(t *testing.T) {
 
 func TestShares(t *testing.T) {
 	for _, tt := range []struct{ total, perClient, workers int }{{4096, 64, 1}, {4096, 64, 2}, {4096, 64, 64}, {3, 2, 2}} {
-		l := NewLimits(tt.total, tt.perClient)
+		l := NewLimits(Bounds{MaxSessions: tt.total, MaxSessionsPerClient: tt.perClient})
 		l.workers.Store(int64(tt.workers))
 		total, perClient, perNetwork := l.share()
 		if total*tt.workers < tt.total || total*tt.workers >= tt.total+tt.workers {

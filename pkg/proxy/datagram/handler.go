@@ -3,7 +3,6 @@ package datagram
 import (
 	"errors"
 	"net/netip"
-	"sync/atomic"
 	"time"
 )
 
@@ -79,33 +78,10 @@ func (s *Session[T]) flow() flow { return flow{s.Client, s.Asked} }
 type Options struct {
 	Limits *Limits
 	// Pick chooses an endpoint for a client; it must not block.
-	Pick   func(client netip.Addr) (netip.AddrPort, error)
-	Timing *Timing
+	Pick func(client netip.Addr) (netip.AddrPort, error)
 	// Transparent sessions send from their clients' addresses, where those can be sources towards their endpoints.
 	Transparent bool
 }
-
-// Timing is a front's timeouts. They may change while it serves, and then hold for sessions that live as well.
-type Timing struct{ idle, linger, drain atomic.Int64 }
-
-// NewTiming makes timeouts: idle ends a silent session, linger a finished one, and drain is how long sessions may
-// live on after the context is done.
-func NewTiming(idle, linger, drain time.Duration) *Timing {
-	t := new(Timing)
-	t.Set(idle, linger, drain)
-	return t
-}
-
-// Set changes the timeouts.
-func (t *Timing) Set(idle, linger, drain time.Duration) {
-	t.idle.Store(int64(idle))
-	t.linger.Store(int64(linger))
-	t.drain.Store(int64(drain))
-}
-
-func (t *Timing) afterIdle() time.Duration   { return time.Duration(t.idle.Load()) }
-func (t *Timing) afterLinger() time.Duration { return time.Duration(t.linger.Load()) }
-func (t *Timing) afterDrain() time.Duration  { return time.Duration(t.drain.Load()) }
 
 // Report reports to the pool of endpoints: nil when an endpoint has answered, an error when it refused a datagram or
 // did not answer. A Report may itself be nil.

@@ -5,19 +5,18 @@ import (
 	"sync/atomic"
 )
 
-// Limits bounds the sessions of a front. They may change while it serves.
+// Limits are the bounds of a front's sessions, on their times and their number: in total, of each client address, and
+// of each IPv6 network of 64 bits. A machine has as many addresses there as it likes, but a LAN of honest ones is one
+// network too, so that it may have half of the total.
 type Limits struct {
-	total, perClient atomic.Int64
-	workers          atomic.Int64
-	taken            atomic.Int64
+	bounds         atomic.Pointer[Bounds]
+	workers, taken atomic.Int64
 }
 
-// NewLimits bounds the number of sessions in total, of each client address, and of each IPv6 network of 64 bits: a
-// machine has as many addresses there as it likes, but a LAN of honest ones is one network too, so that it may have
-// half of the total.
-func NewLimits(total, perClient int) *Limits {
+// NewLimits makes limits.
+func NewLimits(b Bounds) *Limits {
 	l := new(Limits)
-	l.Set(total, perClient)
+	l.Set(b)
 	l.workers.Store(1)
 	return l
 }
@@ -31,10 +30,10 @@ func network(client netip.Addr) netip.Prefix {
 	return p
 }
 
-// Set changes the bounds. Sessions beyond them live on until their places are needed.
-func (l *Limits) Set(total, perClient int) {
-	l.total.Store(int64(total))
-	l.perClient.Store(int64(perClient))
+// Set changes the bounds while the front serves. Sessions beyond their number live on until their places are needed.
+func (l *Limits) Set(b Bounds) {
+	b.setDefaults()
+	l.bounds.Store(&b)
 }
 
 // Len is the number of sessions.
@@ -47,25 +46,11 @@ const leastShare = 8
 // share is the part of the bounds that one worker holds: for all sessions, for those of a client address and for those
 // of an IPv6 network. Workers share no sessions, so that each can make room for its own clients only.
 func (l *Limits) share() (total, perClient, perNetwork int) {
-	workers := int(l.workers.Load())
-	total, perClient = int(l.total.Load()), int(l.perClient.Load())
+	workers, b := int(l.workers.Load()), l.bounds.Load()
+	total, perClient = b.MaxSessions, b.MaxSessionsPerClient
 	if workers > 1 {
 		total = (total + workers - 1) / workers
 		perClient = max((perClient+workers-1)/workers, min(perClient, leastShare))
 	}
 	return total, perClient, max(total/2, 1)
 }
-
-// Refusal says why no session was opened.
-type Refusal uint8
-
-// Refusals.
-const (
-	RefusedNot         Refusal = iota
-	RefusedTableFull           // the limit of all sessions is reached
-	RefusedClientLimit         // the limit of this client's sessions, or of its IPv6 network's, is reached
-	RefusedNoEndpoint          // no backend is known
-	RefusedLoop                // the client is one of our own sockets
-	RefusedDraining            // the front is shutting down
-	RefusedSocket              // the kernel gave no socket
-)

@@ -19,9 +19,8 @@ func table(t *testing.T, total, perClient int) *Worker[int] {
 			return err
 		}
 		workers, err := NewWorkers[int](listeners, &echoes{closed: map[End]int{}}, Options{
-			Limits: NewLimits(total, perClient),
+			Limits: NewLimits(Bounds{MaxSessions: total, MaxSessionsPerClient: perClient, Idle: time.Hour, Linger: time.Hour}),
 			Pick:   func(netip.Addr) (netip.AddrPort, error) { return netip.MustParseAddrPort("127.0.0.1:70"), nil },
-			Timing: NewTiming(time.Hour, time.Hour, 0),
 		})
 		if err != nil {
 			return err
@@ -40,7 +39,7 @@ func table(t *testing.T, total, perClient int) *Worker[int] {
 	return w
 }
 
-func (w *Worker[T]) from(client string) (*Session[T], Refusal) {
+func (w *Worker[T]) from(client string) (*Session[T], Drop) {
 	s, refusal, _ := w.Open(Datagram{Client: Peer{AddrPort: netip.MustParseAddrPort(client)}})
 	return s, refusal
 }
@@ -49,12 +48,12 @@ func TestLimits(t *testing.T) {
 	w := table(t, 3, 2)
 	for _, tt := range []struct {
 		client string
-		want   Refusal
+		want   Drop
 	}{
-		{"192.0.2.1:1", RefusedNot}, {"192.0.2.1:2", RefusedNot}, {"192.0.2.1:3", RefusedClientLimit},
-		{"192.0.2.2:1", RefusedNot}, {"192.0.2.3:1", RefusedTableFull},
-		{"192.0.2.1:3", RefusedNot}, {"192.0.2.3:1", RefusedNot}, // the second time, in place of others
-		{"192.0.2.1:4", RefusedTableFull},
+		{"192.0.2.1:1", DropNot}, {"192.0.2.1:2", DropNot}, {"192.0.2.1:3", DropClientLimit},
+		{"192.0.2.2:1", DropNot}, {"192.0.2.3:1", DropTableFull},
+		{"192.0.2.1:3", DropNot}, {"192.0.2.3:1", DropNot}, // the second time, in place of others
+		{"192.0.2.1:4", DropTableFull},
 	} {
 		if _, got := w.from(tt.client); got != tt.want {
 			t.Errorf("%s: refusal %d, want %d", tt.client, got, tt.want)
@@ -65,14 +64,14 @@ func TestLimits(t *testing.T) {
 	}
 	// Whoever was silent for long gives way at once.
 	w.now = w.now.Add(5 * time.Second)
-	if _, got := w.from("192.0.2.4:1"); got != RefusedNot {
+	if _, got := w.from("192.0.2.4:1"); got != DropNot {
 		t.Errorf("refusal %d with a table of silent sessions", got)
 	}
 	// A bound that was lowered is reached by and by.
-	w.options.Limits.Set(1, 1)
+	w.options.Limits.Set(Bounds{MaxSessions: 1, MaxSessionsPerClient: 1})
 	for i, client := range []string{"192.0.2.5:1", "192.0.2.6:1", "192.0.2.7:1"} {
 		w.now = w.now.Add(5 * time.Second)
-		if _, got := w.from(client); got != RefusedNot {
+		if _, got := w.from(client); got != DropNot {
 			t.Errorf("refusal %d", got)
 		}
 		if want := []int{2, 1, 1}[i]; w.options.Limits.Len() != want {
@@ -93,7 +92,7 @@ func TestLimitsOfANetwork(t *testing.T) {
 		t.Errorf("one /64 holds %d places of 100", n)
 	}
 	for _, other := range []string{"[2001:db8:2::1]:1", "192.0.2.1:1"} {
-		if _, got := w.from(other); got != RefusedNot {
+		if _, got := w.from(other); got != DropNot {
 			t.Errorf("%s: refused, %v", other, got)
 		}
 	}
@@ -110,10 +109,10 @@ func TestLimitsOfANetwork(t *testing.T) {
 	if moving.socket == nil {
 		t.Error("a flood of its network ended a transfer")
 	}
-	if _, got := w.from("[2001:db8:2::3]:1"); got != RefusedClientLimit {
+	if _, got := w.from("[2001:db8:2::3]:1"); got != DropClientLimit {
 		t.Errorf("the first request: refusal %d", got)
 	}
-	if _, got := w.from("[2001:db8:2::3]:1"); got != RefusedNot {
+	if _, got := w.from("[2001:db8:2::3]:1"); got != DropNot {
 		t.Errorf("the second request: refusal %d", got)
 	}
 }

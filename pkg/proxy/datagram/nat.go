@@ -105,7 +105,7 @@ func (w *Worker[T]) Run(ctx context.Context) error {
 		w.now = time.Now()
 		if !w.draining && ctx.Err() != nil {
 			w.draining = true
-			deadline = w.now.Add(w.options.Timing.afterDrain())
+			deadline = w.now.Add(w.options.Limits.bounds.Load().Drain)
 		}
 		if w.draining && (w.live.n == 0 || !w.now.Before(deadline)) {
 			return nil
@@ -143,10 +143,10 @@ func (w *Worker[T]) timeout(deadline time.Time) time.Duration {
 		}
 	}
 	if s := w.live.first; s != nil {
-		sooner(s.active.Add(w.options.Timing.afterIdle()))
+		sooner(s.active.Add(w.options.Limits.bounds.Load().Idle))
 	}
 	if s := w.all.queues[rankEnded].first; s != nil {
-		sooner(s.stepped.Add(w.options.Timing.afterLinger()))
+		sooner(s.stepped.Add(w.options.Limits.bounds.Load().Linger))
 	}
 	if w.draining {
 		sooner(deadline)

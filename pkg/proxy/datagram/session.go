@@ -6,25 +6,25 @@ import (
 )
 
 // Open begins a session for the client of d, in place of the one it may have had.
-func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
+func (w *Worker[T]) Open(d Datagram) (*Session[T], Drop, error) {
 	if w.draining {
-		return nil, RefusedDraining, nil
+		return nil, DropDraining, nil
 	}
 	if Own(d.Client, d.Asked) {
-		return nil, RefusedLoop, nil
+		return nil, DropLoop, nil
 	}
 	if old := w.session(d); old != nil {
 		w.close(old, EndReplaced)
 	}
 	endpoint, err := w.options.Pick(d.Client.Addr())
 	if err != nil {
-		return nil, RefusedNoEndpoint, err
+		return nil, DropNoEndpoint, err
 	}
 	transparent := w.options.Transparent && CanSpeakFor(d.Client.Addr(), endpoint.Addr())
 	if transparent && w.isSelf(endpoint) {
-		return nil, RefusedLoop, nil // the listener would receive it as a client's, and begin another session
+		return nil, DropLoop, nil // the listener would receive it as a client's, and begin another session
 	}
-	if refusal := w.makeRoom(d); refusal != RefusedNot {
+	if refusal := w.makeRoom(d); refusal != DropNot {
 		return nil, refusal, nil
 	}
 	var socket *Socket
@@ -34,11 +34,11 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 		socket, err = Open(endpoint.Addr())
 	}
 	if err != nil {
-		return nil, RefusedSocket, err
+		return nil, DropSocket, err
 	}
 	if err := socket.ReportErrors(); err != nil {
 		socket.Close()
-		return nil, RefusedSocket, err
+		return nil, DropSocket, err
 	}
 	s := &Session[T]{
 		Client:      d.Client,
@@ -55,14 +55,14 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Refusal, error) {
 	if err := w.poller.Add(socket, s.token); err != nil {
 		socket.Close()
 		w.vacant = append(w.vacant, s.token.ID)
-		return nil, RefusedSocket, err
+		return nil, DropSocket, err
 	}
 	w.sessions[s.token.ID] = s
 	w.byClient[s.flow()] = s
 	w.live.push(s, listActivity)
 	w.addToGroups(s)
 	w.options.Limits.taken.Add(1)
-	return s, RefusedNot, nil
+	return s, DropNot, nil
 }
 
 // addToGroups puts a session into the groups whose bounds it counts for.
@@ -134,31 +134,31 @@ func (w *Worker[T]) Move(s *Session[T]) {
 
 // makeRoom makes a place for the client of d, if need be by closing the session that has ended or whose client has been
 // silent for longest. A session that may be alive is closed only for a client that asks for the second time.
-func (w *Worker[T]) makeRoom(d Datagram) Refusal {
+func (w *Worker[T]) makeRoom(d Datagram) Drop {
 	client := d.Client.Addr()
 	total, perClient, perNetwork := w.options.Limits.share()
-	if refusal := w.makeRoomIn(w.clients[client], perClient, d); refusal != RefusedNot {
-		return RefusedClientLimit
+	if refusal := w.makeRoomIn(w.clients[client], perClient, d); refusal != DropNot {
+		return DropClientLimit
 	}
 	if n := network(client); n.IsValid() {
-		if refusal := w.makeRoomIn(w.networks[n], perNetwork, d); refusal != RefusedNot {
-			return RefusedClientLimit
+		if refusal := w.makeRoomIn(w.networks[n], perNetwork, d); refusal != DropNot {
+			return DropClientLimit
 		}
 	}
 	return w.makeRoomIn(&w.all, total, d)
 }
 
 // makeRoomIn closes at most two sessions, so that a group comes down to a lower bound over several new sessions.
-func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Refusal {
+func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Drop {
 	if g == nil || g.n < bound {
-		return RefusedNot
+		return DropNot
 	}
 	s, dead := g.victim(w.now, bound)
 	if s == nil || !dead && !w.refused.repeats(flow{d.Client, d.Asked}, w.now) {
-		return RefusedTableFull
+		return DropTableFull
 	}
 	if !dead && s.rank == rankLong && !g.mayEvictLong(w.now, bound) {
-		return RefusedTableFull
+		return DropTableFull
 	}
 	w.close(s, EndEvicted)
 	if g.n >= bound {
@@ -166,7 +166,7 @@ func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Refusal {
 			w.close(s, EndEvicted)
 		}
 	}
-	return RefusedNot
+	return DropNot
 }
 
 // token reserves a place in the list of sessions; its generation tells it from the place's earlier owners.
@@ -247,11 +247,11 @@ func (w *Worker[T]) close(s *Session[T], why End) {
 }
 
 func (w *Worker[T]) expire() {
-	for s := w.live.first; s != nil && w.now.Sub(s.active) >= w.options.Timing.afterIdle(); s = w.live.first {
+	for s := w.live.first; s != nil && w.now.Sub(s.active) >= w.options.Limits.bounds.Load().Idle; s = w.live.first {
 		w.close(s, EndIdle)
 	}
 	ended := &w.all.queues[rankEnded]
-	for s := ended.first; s != nil && w.now.Sub(s.stepped) >= w.options.Timing.afterLinger(); s = ended.first {
+	for s := ended.first; s != nil && w.now.Sub(s.stepped) >= w.options.Limits.bounds.Load().Linger; s = ended.first {
 		w.close(s, EndLingered)
 	}
 }

@@ -302,27 +302,18 @@ func (c *Conn) tick(now time.Time) {
 			c.run(c.failed(true, os.ErrDeadlineExceeded))
 			return
 		}
-		c.tellWaiting(past)
 		c.attend(past)
 	case unsent, asked:
 		if over(c.exchange.Response) {
 			c.run(c.failed(false, os.ErrDeadlineExceeded))
 			return
 		}
-		c.tellWaiting(past)
 		c.attend(past)
 	case rationed: // it is we who hold the client up
 		c.owner.Progress()
 		c.attend(past)
 	case receiving:
 		c.attend(past)
-	}
-}
-
-// tellWaiting tells the route that the endpoint keeps the client waiting.
-func (c *Conn) tellWaiting(past time.Duration) {
-	if past >= time.Second {
-		c.exchange.route.Waiting(c.exchange)
 	}
 }
 
@@ -347,7 +338,6 @@ func (c *Conn) stalled(now time.Time, past time.Duration) {
 		return
 	}
 	if c.limits.Stall > 0 && past >= c.limits.Stall {
-		c.exchange.stalled = true
 		c.Refuse()
 	}
 }

@@ -48,7 +48,6 @@ func (o *owner) Progress()                 {}
 func (o *owner) Retired() bool             { return false }
 func (o *owner) Closed()                   { o.closed.Add(1) }
 func (o *owner) Passing(*Exchange, Result) {}
-func (o *owner) Waiting(*Exchange)         {}
 
 func (o *owner) Ration(n int) (int, bool) { return n, true }
 

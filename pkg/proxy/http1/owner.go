@@ -44,8 +44,6 @@ type Route interface {
 	// an answer. The endpoint is not the request's any more. Failed sets another one, with Key, and returns nil; or it
 	// returns what the client is answered.
 	Failed(x *Exchange, dialing bool, err error) *Refusal
-	// Waiting reports that the endpoint has not answered for a second or longer, each half second.
-	Waiting(x *Exchange)
 	// Passing reports how far a long answer has got.
 	Passing(x *Exchange, r Result)
 	// Ended reports how a request ended.
@@ -92,7 +90,6 @@ type Result struct {
 	Code           int
 	Sent, Expected int64 // bytes of the body; 0 is expected where the endpoint told no length
 	Gone           bool  // the connection was closed before the client had taken the whole answer
-	Stalled        bool  // and that was for its taking nothing for [Limits.Stall]
 	Broken         error // of reading the file or the endpoint, which broke the answer off
 }
 
@@ -135,7 +132,6 @@ type Exchange struct {
 	lasting bool   // the answer was charged
 	ration  int    // how many bytes of it may be read now
 	loads   int    // how often in a row the file's next part was loaded
-	stalled bool   // the client took nothing for too long
 	broken  error  // of reading the file, or the endpoint
 }
 

@@ -4,13 +4,11 @@
 // bytes at a time to the client that was granted least (start-time fair queueing). So each client address gets the same
 // rate, however many connections it has, and the others share the rate that a client does not use. docs/design/rate.md
 // has the decision.
-//
-// Package queue bounds how many clients are served at a time.
 package shaper
 
 import (
 	"container/heap"
-	"errors"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -38,9 +36,6 @@ const (
 	// step is the time between two calls of the function that ends the wait of a sender.
 	step = 500 * time.Millisecond
 )
-
-// errDone ends the wait of a sender whose done is closed.
-var errDone = errors.New("the sender has gone")
 
 // Shaper is the rate of one route. The zero Shaper, and nil, have no rate: they grant every request at once.
 type Shaper struct {
@@ -175,8 +170,8 @@ func (s *Shaper) giveBack(c *client, n int64) {
 	}
 }
 
-// Take waits until n bytes may be sent to a client. It returns an error when done is closed, or when while returns one,
-// which is called from time to time during the wait. Both may be nil.
+// Take waits until n bytes may be sent to a client. It returns net.ErrClosed when done is closed, or the error of
+// while, which is called from time to time during the wait. Both may be nil.
 func (s *Shaper) Take(done <-chan struct{}, to netip.Addr, n int64, while func() error) error {
 	w, ok := s.waiters.Get().(*waiter)
 	if !ok {
@@ -194,7 +189,7 @@ func (s *Shaper) Take(done <-chan struct{}, to netip.Addr, n int64, while func()
 		case <-w.granted:
 			return nil
 		case <-done:
-			err = errDone
+			err = net.ErrClosed
 		case <-ticker.C:
 			if while != nil {
 				err = while()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -246,7 +247,7 @@ func TestWaitIsCancelled(t *testing.T) {
 		done := make(chan struct{})
 		var group sync.WaitGroup
 		group.Go(func() {
-			if err := s.Take(done, a, 100_000, nil); !errors.Is(err, errDone) {
+			if err := s.Take(done, a, 100_000, nil); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/loop"
+	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
-	"github.com/tinkerbell/stack/pkg/record"
 )
 
 // handshakeTimeout bounds a client's TLS handshake.
@@ -155,7 +155,6 @@ func (s *session) handshake() {
 func (s *session) refuseTLS(err error) {
 	s.front.log.Debug("TLS handshake failed", "client", s.client, "error", err)
 	s.refuse(refusedTLS)
-	s.outcome.Reason, s.outcome.Message = record.Handshake, err.Error()
 	s.close(false)
 }
 
@@ -227,8 +226,15 @@ func (s *session) copy(dst, src stream, d direction) {
 func (s *session) copyRecords(dst, src stream, d direction) error {
 	side := &s.sides[d]
 	defer side.resize(below(dst), below(src), sock.Small)
+	flow := &shaper.Flow{}
+	if d == toClient {
+		flow = &shaper.Flow{
+			Shaper: s.settings.Shaper, Client: s.client.Addr(), Done: s.secure.life.Done(),
+			Waits: func() error { s.keepAlive(); return nil },
+		}
+	}
 	for passed := 0; ; {
-		n, err := s.copyRecord(dst, src, d)
+		n, err := s.copyRecord(dst, src, d, flow)
 		if err != nil {
 			return err
 		}
@@ -240,7 +246,7 @@ func (s *session) copyRecords(dst, src stream, d direction) error {
 }
 
 // copyRecord holds a buffer while it waits for TLS, which alone knows whether it has bytes of the last record left.
-func (s *session) copyRecord(dst, src stream, d direction) (n int, err error) {
+func (s *session) copyRecord(dst, src stream, d direction, flow *shaper.Flow) (n int, err error) {
 	if plain, ok := src.(*sock.Socket); ok {
 		if err := plain.Await(); err != nil {
 			return 0, err
@@ -251,16 +257,7 @@ func (s *session) copyRecord(dst, src stream, d direction) (n int, err error) {
 	if n, err = src.Read(buffer[:]); n == 0 {
 		return 0, err
 	}
-	if d == toClient && s.settings.Shaper.On() {
-		err := s.settings.Shaper.Take(s.secure.life.Done(), s.client.Addr(), int64(n), func() error {
-			s.keepAlive()
-			return nil
-		})
-		if err != nil {
-			return 0, net.ErrClosed
-		}
-	}
-	n, err = dst.Write(buffer[:n])
+	n, err = flow.Write(dst, buffer[:n])
 	s.count(d, n)
 	return n, err
 }

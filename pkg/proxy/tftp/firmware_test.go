@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/tinkerbell/stack/internal/testwait"
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
 // A machine of QEMU with U-Boot, as boards have it: it gets an address and a file's name by DHCP, asks for two files
@@ -73,7 +74,7 @@ func TestUBoot(t *testing.T) {
 			if got := f.outcomes(OutcomeCompleted); got != 1 {
 				t.Errorf("%d transfers completed", got)
 			}
-			if got := f.drops(DropStranger) + f.drops(DropUnexpected) + f.drops(DropMalformed); got != 0 {
+			if got := f.drops(datagram.DropStranger) + f.drops(DropUnexpected) + f.drops(DropMalformed); got != 0 {
 				t.Errorf("%d datagrams of an honest machine dropped", got)
 			}
 		})

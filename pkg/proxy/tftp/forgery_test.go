@@ -190,7 +190,7 @@ func TestRightGuessHoldsNoPlaceForLong(t *testing.T) {
 		exchange(t, machine, ack(n+1), proxyIP+":69")
 	}
 	guessing := l.forger(t, ack(1))
-	guessing.burst(t, 4*places, func() bool { return f.drops(DropTableFull) >= 3*places })
+	guessing.burst(t, 4*places, func() bool { return f.drops(datagram.DropTableFull) >= 3*places })
 	guessing.burst(t, 4*places, func() bool { return f.outcomes(OutcomeEvicted) >= places }) // again from the same
 	got, err := fetch{file: "f", tries: 5}.run(l.client, proxyIP+":69")
 	if err != nil || !bytes.Equal(got, want) {
@@ -288,7 +288,7 @@ func TestFloodTakesNoTransfersPlace(t *testing.T) {
 			t.Logf("%d forged datagrams in %v; the server saw %d requests; %d gave way, %d were turned away, %d lost; "+
 				"machines began anew %d times",
 				sent, time.Since(began).Round(time.Millisecond), requests.Load(), f.outcomes(OutcomeEvicted),
-				f.drops(DropTableFull), f.drops(DropOverflow), restarts.Load())
+				f.drops(datagram.DropTableFull), f.drops(datagram.DropOverflow), restarts.Load())
 		})
 	}
 }
@@ -304,7 +304,7 @@ func TestTransferOfAVictimsAddress(t *testing.T) {
 		return netip.AddrPortFrom(netip.MustParseAddr(clientIP), uint16(1024+i%30000))
 	}
 	stop := forger.flood(t, 3000)
-	testwait.Until(t, "the victim's bound reached", func() bool { return f.drops(DropClientLimit) > 0 })
+	testwait.Until(t, "the victim's bound reached", func() bool { return f.drops(datagram.DropClientLimit) > 0 })
 	for range 3 {
 		got, err := fetch{file: "f", tries: 50}.run(l.client, proxyIP+":69")
 		if err != nil || !bytes.Equal(got, want) {

@@ -148,7 +148,7 @@ func TestUpdate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testwait.Until(t, "the second refused", func() bool { return f.drops(DropClientLimit) == 1 && f.Sessions() == 1 })
+	testwait.Until(t, "the second refused", func() bool { return f.drops(datagram.DropClientLimit) == 1 && f.Sessions() == 1 })
 	c.MaxSessionsPerClient, c.AllowWrite = 2, true
 	f.Update(c)
 	conn := l.udp(t)
@@ -268,7 +268,7 @@ func TestStranger(t *testing.T) {
 	if n, err := stranger.Read(buf); err == nil {
 		t.Errorf("the stranger's ERROR was answered: %q", buf[:n])
 	}
-	if got := f.drops(DropStranger); got != 2 {
+	if got := f.drops(datagram.DropStranger); got != 2 {
 		t.Errorf("got %d strangers, want 2", got)
 	}
 }
@@ -288,21 +288,21 @@ func TestDrops(t *testing.T) {
 		{[]byte("\x00\x01file\x00"), DropMalformed},
 		{[]byte{0, opAck, 0, 1}, DropNoSession},
 		{bytes.Repeat([]byte{0xff}, 65507), DropNoSession},
-		{rrq("f"), DropNot},
-		{rrq("f"), DropClientLimit},
+		{rrq("f"), datagram.DropNot},
+		{rrq("f"), datagram.DropClientLimit},
 	} {
 		conn := l.udp(t)
 		before := 0
-		if tt.want != DropNot {
+		if tt.want != datagram.DropNot {
 			before = f.drops(tt.want)
 		}
 		if _, err := conn.WriteToUDPAddrPort(tt.data, netip.MustParseAddrPort(proxyIP+":69")); err != nil {
 			t.Fatal(err)
 		}
-		if tt.want == DropNot {
+		if tt.want == datagram.DropNot {
 			testwait.Until(t, "session", func() bool { return f.Sessions() == 1 })
 		} else {
-			testwait.Until(t, tt.want.String(), func() bool { return f.drops(tt.want) == before+1 })
+			testwait.Until(t, drops.Name(tt.want), func() bool { return f.drops(tt.want) == before+1 })
 		}
 		conn.Close()
 	}
@@ -316,7 +316,7 @@ func TestLoopIsDropped(t *testing.T) {
 	if _, err := conn.WriteToUDPAddrPort(rrq("f"), netip.MustParseAddrPort(proxyIP+":69")); err != nil {
 		t.Fatal(err)
 	}
-	testwait.Until(t, "loop", func() bool { return f.drops(DropLoop) == 1 })
+	testwait.Until(t, "loop", func() bool { return f.drops(datagram.DropLoop) == 1 })
 	if f.Sessions() != 1 {
 		t.Errorf("got %d sessions, want 1", f.Sessions())
 	}

@@ -34,7 +34,7 @@ const defaultPatience = 5 * time.Second
 
 // Client takes a datagram of a client.
 func (h *handler) Client(w *worker, s *session, d datagram.Datagram) {
-	if drop := h.client(w, s, d); drop != DropNot {
+	if drop := h.client(w, s, d); drop != datagram.DropNot {
 		h.drop(drop)
 		return
 	}
@@ -45,9 +45,9 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 	op, ok := opcode(d.Data)
 	switch {
 	case d.Client.Port() == 0:
-		return DropPortZero
+		return datagram.DropPortZero
 	case d.Truncated:
-		return DropTruncated
+		return datagram.DropTruncated
 	case !ok:
 		return DropMalformed
 	case op == opRead || op == opWrite:
@@ -64,7 +64,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 	}
 	if t.missed(op, d.Data, w.Now()) {
 		h.again(w, s)
-		return DropNot
+		return datagram.DropNot
 	}
 	step := t.steps(op, d.Data)
 	switch {
@@ -72,7 +72,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 		return DropHeld
 	case op == opAck && step && !h.allowed(w, s, d.Data):
 	case s.Send(d.Data, t.server) != nil:
-		return DropUnsent
+		return datagram.DropUnsent
 	}
 	if step {
 		t.moving = true
@@ -84,7 +84,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 	} else {
 		h.observe(w, s, op, d.Data)
 	}
-	return DropNot
+	return datagram.DropNot
 }
 
 // request opens a transfer, or finds the one that the request repeats.
@@ -101,13 +101,12 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	if s != nil && s.State.repeats(d.Data) {
 		return h.repeat(w, s, d)
 	}
-	s, refusal, err := w.Open(d)
-	if refusal != datagram.RefusedNot {
-		drop := refusals[refusal]
+	s, drop, err := w.Open(d)
+	if drop != datagram.DropNot {
 		h.refuse(w, d, r, drop)
 		h.trouble.Warn("request dropped", func() []any {
 			return []any{
-				"reason", drop.String(), "client", d.Client.AddrPort, "file", string(clip(r.file)), "error", err,
+				"reason", drops.Name(drop), "client", d.Client.AddrPort, "file", string(clip(r.file)), "error", err,
 			}
 		})
 		return drop
@@ -121,9 +120,9 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 		h.trouble.Warn("request not sent", func() []any {
 			return []any{"endpoint", s.Endpoint.AddrPort, "error", err}
 		})
-		return DropUnsent
+		return datagram.DropUnsent
 	}
-	return DropNot
+	return datagram.DropNot
 }
 
 // repeat takes a request that a client repeats, having got no answer. If the server has not answered, the request is
@@ -135,7 +134,7 @@ func (h *handler) repeat(w *worker, s *session, d datagram.Datagram) Drop {
 		w.Reply(s, t.first)
 		h.meters.retransmits.Inc()
 		t.Resent++
-		return DropNot
+		return datagram.DropNot
 	}
 	if w.Now().Sub(t.sought) >= h.patience {
 		t.sought = w.Now()
@@ -143,14 +142,14 @@ func (h *handler) repeat(w *worker, s *session, d datagram.Datagram) Drop {
 		w.Move(s)
 	}
 	if s.Send(d.Data, s.Endpoint) != nil {
-		return DropUnsent
+		return datagram.DropUnsent
 	}
-	return DropNot
+	return datagram.DropNot
 }
 
 // Server takes a datagram that has reached a session's own socket.
 func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte) bool {
-	if drop := h.server(w, s, from, data); drop != DropNot {
+	if drop := h.server(w, s, from, data); drop != datagram.DropNot {
 		h.drop(drop)
 		return false
 	}
@@ -169,7 +168,7 @@ func (h *handler) server(w *worker, s *session, from datagram.Peer, data []byte)
 		h.trouble.Warn("datagram of a stranger dropped", func() []any {
 			return []any{"stranger", from.AddrPort, "endpoint", s.Endpoint.AddrPort, "client", s.Client.AddrPort}
 		})
-		return DropStranger
+		return datagram.DropStranger
 	}
 	if !ok {
 		return DropMalformed
@@ -195,13 +194,13 @@ func (h *handler) server(w *worker, s *session, from datagram.Peer, data []byte)
 	if op == opError {
 		t.fail(data)
 		h.finish(w, s, OutcomeServerError)
-		return DropNot
+		return datagram.DropNot
 	}
 	h.observe(w, s, op, data)
 	if op == opData {
 		t.keep(data, w.Now())
 	}
-	return DropNot
+	return datagram.DropNot
 }
 
 func (h *handler) observe(w *worker, s *session, op uint16, data []byte) {
@@ -303,8 +302,8 @@ func (h *handler) record(s *session, outcome record.Outcome, options string) {
 // refuse records a request that is not passed on.
 func (h *handler) refuse(w *worker, d datagram.Datagram, r request, why Drop) {
 	x := h.exchange(d.Client, w.Now(), r.op, record.Text(r.file))
-	x.Outcome, x.Reason = record.Refused, why.String()
-	if why == DropNoEndpoint {
+	x.Outcome, x.Reason = record.Refused, drops.Name(why)
+	if why == datagram.DropNoEndpoint {
 		x.Outcome = record.NoServer
 	}
 	h.config.Sink.Record(x)
@@ -336,11 +335,11 @@ func (t *transfer) line(s *session, outcome Outcome) []any {
 const unheard = "route the server's answers to machines' addresses to this proxy, or set source: proxy (docs/tftp.md)"
 
 // Lost counts the datagrams that a full receive buffer has lost.
-func (h *handler) Lost(n uint32) { h.meters.drops[DropOverflow].Add(float64(n)) }
+func (h *handler) Lost(n uint32) { h.meters.drops[datagram.DropOverflow].Add(float64(n)) }
 
 // Unsent counts the datagrams that the kernel did not take.
 func (h *handler) Unsent(n int, err error) {
-	h.meters.drops[DropUnsent].Add(float64(n))
+	h.meters.drops[datagram.DropUnsent].Add(float64(n))
 	h.trouble.Warn("datagrams to clients not sent", func() []any {
 		return []any{"count", n, "error", err}
 	})

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/testwait"
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
 // lossy drops one datagram in n, the same ones in each run.
@@ -86,7 +87,7 @@ func TestManyClientsWithLoss(t *testing.T) {
 				t.Fatalf("%d of %d clients failed", n, clients)
 			}
 			// A request repeated too early may begin a second transfer at the server: a stranger, rightly.
-			if got := f.drops(DropUnexpected) + f.drops(DropTableFull); got != 0 {
+			if got := f.drops(DropUnexpected) + f.drops(datagram.DropTableFull); got != 0 {
 				t.Errorf("%d datagrams of honest peers dropped", got)
 			}
 		})
@@ -127,7 +128,7 @@ func TestRequestFlood(t *testing.T) {
 		}
 	}
 	// The files may be there before the flood is one.
-	testwait.Until(t, "floods refused", func() bool { return f.drops(DropClientLimit) > 1000 })
+	testwait.Until(t, "floods refused", func() bool { return f.drops(datagram.DropClientLimit) > 1000 })
 	close(stop)
 	flooding.Wait()
 	if got := f.Sessions(); got > perClient+3 {
@@ -147,7 +148,7 @@ func TestImpossibleSources(t *testing.T) {
 	conn := l.raw(t)
 	front := netip.MustParseAddrPort(proxyIP + ":69")
 	conn.send(t, netip.MustParseAddrPort(clientIP+":0"), front, rrq("f"))
-	testwait.Until(t, "port 0", func() bool { return f.drops(DropPortZero) == 1 })
+	testwait.Until(t, "port 0", func() bool { return f.drops(datagram.DropPortZero) == 1 })
 	// A reflection: an ERROR or a DATA that seems to come from another server's port 69.
 	for _, b := range [][]byte{strangerError, {0, opData, 0, 1}, {0, opOack}} {
 		conn.send(t, netip.MustParseAddrPort(clientIP+":69"), front, b)

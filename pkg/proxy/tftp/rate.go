@@ -1,6 +1,9 @@
 package tftp
 
-import "github.com/tinkerbell/stack/pkg/proxy/shaper"
+import (
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+	"github.com/tinkerbell/stack/pkg/proxy/shaper"
+)
 
 // A transfer keeps its route's rate window by window. The server sends the next window when it gets the client's ACK
 // of the last one, so the proxy holds that ACK until the shaper has granted the window. No block is held, and none is
@@ -61,7 +64,7 @@ func (h *handler) goOn(s *session) {
 	}
 	a.holding = false
 	if s.Send(a.ack, s.State.server) != nil {
-		h.drop(DropUnsent)
+		h.drop(datagram.DropUnsent)
 	}
 }
 

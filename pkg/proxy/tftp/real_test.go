@@ -13,6 +13,7 @@ import (
 
 	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/tinkerbell/stack/internal/testwait"
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
 // program finds a real peer, or skips the test.
@@ -152,7 +153,7 @@ func TestRealPeers(t *testing.T) {
 				}
 				_ = os.Remove(filepath.Join(dir, "got"))
 			}
-			if got := f.drops(DropStranger) + f.drops(DropUnexpected) + f.drops(DropMalformed); got != 0 {
+			if got := f.drops(datagram.DropStranger) + f.drops(DropUnexpected) + f.drops(DropMalformed); got != 0 {
 				t.Errorf("%d datagrams of honest peers dropped", got)
 			}
 			testwait.Until(t, "twelve transfers completed", func() bool { return f.outcomes(OutcomeCompleted) >= 12 })

@@ -153,7 +153,7 @@ func TestTransparentServerIsNotTheProxyItself(t *testing.T) {
 	if _, err := conn.WriteToUDPAddrPort(rrq("f"), netip.MustParseAddrPort(proxyIP+":69")); err != nil {
 		t.Fatal(err)
 	}
-	testwait.Until(t, "loop", func() bool { return f.drops(DropLoop) == 1 })
+	testwait.Until(t, "loop", func() bool { return f.drops(datagram.DropLoop) == 1 })
 	if f.Sessions() != 0 {
 		t.Errorf("%d sessions", f.Sessions())
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/tinkerbell/stack/internal/testwait"
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -233,11 +234,11 @@ func TestBounds(t *testing.T) {
 	first := ask(clientIP+":0", at, true)
 	ask(clientIP+":0", at, true)
 	ask(clientIP+":0", at, false)
-	testwait.Until(t, "one refused", func() bool { return counter(f.handler.meters.drops[DropClientLimit]) == 1 })
+	testwait.Until(t, "one refused", func() bool { return counter(f.handler.meters.drops[datagram.DropClientLimit]) == 1 })
 	// A client that asks again gets the place of one that has not reacted to an answer, not of those that have.
 	ask("192.0.2.66:0", at, false)
 	insistent := ask("[2001:db8:1::1]:0", at6, false)
-	testwait.Until(t, "another refused", func() bool { return counter(f.handler.meters.drops[DropTableFull]) == 1 })
+	testwait.Until(t, "another refused", func() bool { return counter(f.handler.meters.drops[datagram.DropTableFull]) == 1 })
 	exchange(t, insistent, []byte("x"), at6)
 	if got := counter(f.handler.meters.ended[OutcomeEvicted]); got != 1 {
 		t.Errorf("%v sessions gave way, want 1", got)
@@ -286,7 +287,7 @@ func TestLoopIsDropped(t *testing.T) {
 	f := l.front(t, Config{Pick: to(proxyIP + ":5000")})
 	conn := listen(t, l.client, clientIP+":0")
 	_, _ = conn.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort(proxyIP+":5000"))
-	testwait.Until(t, "loop", func() bool { return counter(f.handler.meters.drops[DropLoop]) == 1 })
+	testwait.Until(t, "loop", func() bool { return counter(f.handler.meters.drops[datagram.DropLoop]) == 1 })
 	if f.Sessions() != 1 {
 		t.Errorf("got %d sessions, want 1", f.Sessions())
 	}
@@ -306,7 +307,7 @@ func TestStranger(t *testing.T) {
 	for _, at := range []string{"198.51.100.3:5000", serverIP + ":5001"} {
 		_, _ = listen(t, l.server, at).WriteToUDPAddrPort([]byte("evil"), session)
 	}
-	testwait.Until(t, "strangers dropped", func() bool { return counter(f.handler.meters.drops[DropStranger]) == 2 })
+	testwait.Until(t, "strangers dropped", func() bool { return counter(f.handler.meters.drops[datagram.DropStranger]) == 2 })
 }
 
 // Nobody can be answered at port 0, and a backend must not be asked for nobody.
@@ -323,7 +324,7 @@ func TestPortZero(t *testing.T) {
 		return unix.Sendto(fd, []byte{0, 0, 5000 >> 8, 5000 & 0xff, 0, 9, 0, 0, 'x'}, 0,
 			&unix.SockaddrInet4{Addr: netip.MustParseAddr(proxyIP).As4()})
 	})
-	testwait.Until(t, "dropped", func() bool { return counter(f.handler.meters.drops[DropPortZero]) == 1 })
+	testwait.Until(t, "dropped", func() bool { return counter(f.handler.meters.drops[datagram.DropPortZero]) == 1 })
 	if n := f.Sessions(); n != 0 {
 		t.Errorf("%d sessions", n)
 	}

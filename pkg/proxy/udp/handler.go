@@ -37,7 +37,7 @@ func (h *handler) mayBegin(client netip.Addr) bool {
 
 // Client passes a datagram on, in a new session if need be.
 func (h *handler) Client(w *worker, s *session, d datagram.Datagram) {
-	if drop := h.client(w, s, d); drop != DropNot {
+	if drop := h.client(w, s, d); drop != datagram.DropNot {
 		h.meters.drops[drop].Inc()
 		return
 	}
@@ -47,19 +47,18 @@ func (h *handler) Client(w *worker, s *session, d datagram.Datagram) {
 func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 	switch {
 	case d.Client.Port() == 0:
-		return DropPortZero
+		return datagram.DropPortZero
 	case d.Truncated:
-		return DropTruncated
+		return datagram.DropTruncated
 	}
 	if s == nil {
 		if !h.mayBegin(d.Client.Addr()) {
 			return DropSource
 		}
-		opened, refusal, err := w.Open(d)
-		if refusal != datagram.RefusedNot {
-			drop := refusals[refusal]
+		opened, drop, err := w.Open(d)
+		if drop != datagram.DropNot {
 			h.trouble.Warn("udp datagram dropped", func() []any {
-				return []any{"reason", drop.String(), "client", d.Client.AddrPort, "error", err}
+				return []any{"reason", drops.Name(drop), "client", d.Client.AddrPort, "error", err}
 			})
 			return drop
 		}
@@ -69,15 +68,15 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 		w.Step(s)
 	}
 	if s.Send(d.Data, s.Endpoint) != nil {
-		return DropUnsent
+		return datagram.DropUnsent
 	}
-	return DropNot
+	return datagram.DropNot
 }
 
 // Server passes on a datagram that comes from the endpoint's address and port.
 func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte) bool {
 	if from.AddrPort != s.Endpoint.AddrPort {
-		h.meters.drops[DropStranger].Inc()
+		h.meters.drops[datagram.DropStranger].Inc()
 		h.trouble.Warn("datagram of a stranger dropped", func() []any {
 			return []any{"stranger", from.AddrPort, "endpoint", s.Endpoint.AddrPort}
 		})
@@ -117,7 +116,7 @@ func (h *handler) Closed(_ *worker, s *session, why datagram.End) {
 
 // Lost counts the datagrams that a full receive buffer has lost.
 func (h *handler) Lost(n uint32) {
-	h.meters.drops[DropOverflow].Add(float64(n))
+	h.meters.drops[datagram.DropOverflow].Add(float64(n))
 	h.trouble.Warn("udp datagrams lost in the receive buffer", func() []any {
 		return []any{"count", n}
 	})
@@ -125,7 +124,7 @@ func (h *handler) Lost(n uint32) {
 
 // Unsent counts the datagrams that the kernel did not take.
 func (h *handler) Unsent(n int, err error) {
-	h.meters.drops[DropUnsent].Add(float64(n))
+	h.meters.drops[datagram.DropUnsent].Add(float64(n))
 	h.trouble.Warn("datagrams to clients not sent", func() []any {
 		return []any{"count", n, "error", err}
 	})

@@ -1,13 +1,11 @@
 package web
 
 import (
-	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
-	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 // charge is a client's connection as the front counts it and as admission charges it: from accept to close, wherever
@@ -81,12 +79,3 @@ func (c *charge) release() {
 		c.listener.metrics.closed()
 	}
 }
-
-// abort implements life. Goroutines that use the connection end with an error and close it: to close it here would
-// wait for each of them to be scheduled.
-func (c *conn) abort() {
-	c.listener.reap()
-	sock.Disconnect(c)
-}
-
-var _ net.Conn = (*conn)(nil)

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
@@ -24,78 +23,37 @@ const (
 
 // ReadFrom implements io.ReaderFrom: files leave by sendfile(2), in pieces.
 func (c *conn) ReadFrom(r io.Reader) (total int64, err error) {
-	limited, ok := r.(*io.LimitedReader)
-	file, places := (*os.File)(nil), sock.Places(nil)
-	if ok {
-		file, places = fileOf(limited.R)
+	if limited, ok := r.(*io.LimitedReader); ok {
+		if file, places := fileOf(limited.R); file != nil {
+			if total, err = c.sendFile(limited, file, places); !errors.Is(err, errors.ErrUnsupported) {
+				return total, opError("sendfile", err)
+			}
+		}
 	}
-	if file == nil {
-		buffer := sock.Borrow()
-		defer buffer.Return()
-		return io.CopyBuffer(struct{ io.Writer }{c}, r, buffer[:])
-	}
-	begin := int64(-1)
-	if isFile(r) {
-		begin = position(file)
+	buffer := sock.Borrow()
+	defer buffer.Return()
+	n, err := io.CopyBuffer(struct{ io.Writer }{c}, r, buffer[:])
+	return total + n, err
+}
+
+// sendFile sends what is left of a file, unless the kernel cannot send it so.
+func (c *conn) sendFile(left *io.LimitedReader, file *os.File, places sock.Places) (total int64, err error) {
+	if isFile(left) {
 		c.lengthen(nil)
 		_ = c.socket.Cork(true)
 		defer func() { _ = c.socket.Cork(false) }()
 	}
-	for limited.N > 0 {
-		piece := &io.LimitedReader{R: limited.R, N: min(limited.N, filePiece)}
-		shaped := c.shaping.shaper.On()
-		if shaped {
-			if piece.N, err = c.shapedPiece(piece.N); err != nil {
-				return total, err
-			}
-		}
-		if err := c.arm(); err != nil {
-			return total, err
-		}
-		c.lease.Touch()
-		want := piece.N
-		n, err := c.sendPiece(file, piece, places)
+	send := func(n int64) (int64, error) { return c.stalling.SendFile(file, n, places) }
+	for left.N > 0 {
+		piece := min(left.N, filePiece)
+		n, err := c.shaped().Pass(piece, send)
 		total += n
-		limited.N -= n
-		c.listener.metrics.bytesOut(n)
-		c.answered(n)
-		if shaped && n < want {
-			c.shaping.shaper.Return(c.shaping.client, want-n)
-		}
-		// Without sendfile(2) what was read and not written is lost.
-		if c.slow(n, err) && begin >= 0 && position(file) == begin+total {
-			continue
-		}
-		if err != nil || n < want {
+		left.N -= n
+		if err != nil || n < piece {
 			return total, err
 		}
 	}
 	return total, nil
-}
-
-// sendPiece sends a piece of a file: by sendfile(2), where the file has it.
-func (c *conn) sendPiece(file *os.File, piece *io.LimitedReader, places sock.Places) (int64, error) {
-	if places != nil {
-		places = disk{places, c}
-	}
-	total, err := c.socket.SendFile(file, piece.N, places)
-	if !errors.Is(err, errors.ErrUnsupported) {
-		return total, opError("sendfile", err)
-	}
-	piece.N -= total
-	buffer := sock.Borrow()
-	defer buffer.Return()
-	n, err := io.CopyBuffer(struct{ io.Writer }{c.socket}, piece, buffer[:])
-	return total + n, err
-}
-
-// position is how far a file has been read; -1 where that is not to be known.
-func position(file *os.File) int64 {
-	at, err := file.Seek(0, io.SeekCurrent)
-	if err != nil {
-		return -1
-	}
-	return at
 }
 
 // isFile is whether what a handler copies is a file, and a long one. A stream must not wait for a full packet.
@@ -123,22 +81,6 @@ func fileOf(r io.Reader) (*os.File, sock.Places) {
 	}
 	file, _ := r.(*os.File)
 	return file, nil
-}
-
-// disk has the places of a file that is sent to a client, who is not slow while the disk is.
-type disk struct {
-	sock.Places
-	client *conn
-}
-
-// Wait implements sock.Places.
-func (d disk) Wait() error {
-	err := d.Places.Wait()
-	if err == nil && d.client.stall.most > 0 {
-		d.client.stall.armed = time.Time{}
-		err = d.client.arm()
-	}
-	return err
 }
 
 // pieces are what a file is read into before TLS: four records.

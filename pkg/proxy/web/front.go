@@ -329,7 +329,7 @@ func (f *Front) newServer(s Settings) *server {
 		Protocols:         &protocols,
 		ReadHeaderTimeout: atLeast(s.Header),
 		MaxHeaderBytes:    s.MaxHeader,
-		ErrorLog:          slog.NewLogLogger(handshakes{f.log.Handler(), f.metrics, f.tellHandshake}, slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(handshakes{f.log.Handler(), f.metrics}, slog.LevelDebug),
 		ConnContext:       withBelow,
 		HTTP2:             http2Config(),
 	}

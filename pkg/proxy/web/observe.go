@@ -17,6 +17,7 @@ import (
 	"github.com/tinkerbell/stack/internal/loglimit"
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
+	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
@@ -83,13 +84,11 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reply.Refuse(seen, r, http.StatusServiceUnavailable, reply.ResourceExhausted, noRoom)
 		return
 	}
-	seen.recordWaiting()
 	o.next.ServeHTTP(seen, r)
 }
 
 // end counts, logs and records a request, and passes trouble on: with what the handler panicked.
 func (o *observer) end(seen *response, r *http.Request, trouble any) {
-	seen.stopWaiting()
 	x := &seen.outcome
 	x.Code, x.Bytes = uint16(cmp.Or(seen.code, http.StatusOK)), uint64(seen.bytes)
 	torn := trouble != nil && r.Context().Err() == nil && x.unsent == nil
@@ -139,11 +138,9 @@ type response struct {
 	request *http.Request
 	sink    record.Sink
 	outcome outcome
-	waiting *time.Timer  // until it is told that no answer has begun; nil where it is not to be told
 	body    *stallReader // of a request in HTTP/1.1; nil where it has none
-	shaping shaping      // in HTTP/2
-	done    <-chan struct{}
-	duplex  bool // the answer may begin before the request's body has ended
+	flow    shaper.Flow  // in HTTP/2
+	duplex  bool         // the answer may begin before the request's body has ended
 }
 
 // Unwrap lets http.ResponseController reach flushing and hijacking.
@@ -171,7 +168,6 @@ func (r *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (r *response) WriteHeader(code int) {
 	if r.code == 0 && (code >= http.StatusOK || code == http.StatusSwitchingProtocols) {
 		r.code = code
-		r.stopWaiting()
 		r.recordLong(r.expected())
 	} else if r.old && code < http.StatusOK { // RFC 9110, section 15.2
 		return
@@ -206,7 +202,7 @@ func (r *response) ReadFrom(source io.Reader) (int64, error) {
 	var n int64
 	var err error
 	switch {
-	case r.shaping.shaper != nil:
+	case r.flow.Shaper != nil:
 		n, err = r.copyShared(source)
 	case r.under != nil && isFile(source):
 		n, err = r.under.copyFile(r.ResponseWriter, source)

@@ -36,7 +36,6 @@ type plainRequest struct {
 	attempts  endpoint.Attempts
 	to        netip.AddrPort // the endpoint that was asked last
 	announced bool           // its beginning was told
-	waited    bool           // that it waits was told
 	reason    string         // why no endpoint has answered
 	failure   error          // likewise
 }
@@ -155,8 +154,8 @@ func (c *plainConn) HandOff(fd int, early []byte) {
 		c.release()
 		return
 	}
-	next := &conn{charge: c.charge, socket: socket, early: early}
-	next.stall.most = c.listener.stall()
+	next := &conn{early: early}
+	next.charge, next.socket, next.most = c.charge, socket, c.listener.stall()
 	if next.server.ConnState != nil {
 		next.idling.limit = next.server.idle
 	}

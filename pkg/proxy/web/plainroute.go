@@ -170,18 +170,6 @@ func refusal(code int, lines, text string) *http1.Refusal {
 	}
 }
 
-// Waiting implements http1.Route: it records that the endpoint keeps a client waiting, once.
-func (p *plainRoute) Waiting(x *http1.Exchange) {
-	c, sink := connOf(x), p.observer.sink
-	if c.waited || sink == nil {
-		return
-	}
-	c.waited = true
-	waits := p.observer.plain(x, http1.Result{}, 0)
-	waits.Outcome, waits.Reason = record.Began, ""
-	sink(waits)
-}
-
 // Passing implements http1.Route: it records that a long answer is under way, once.
 func (p *plainRoute) Passing(x *http1.Exchange, r http1.Result) {
 	c, sink := connOf(x), p.observer.sink

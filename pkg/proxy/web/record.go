@@ -90,26 +90,6 @@ func (r *response) recordCall() {
 	r.record(x)
 }
 
-// awaited is how long an answer may keep its client waiting without being told of.
-const awaited = time.Second
-
-// recordWaiting records that an endpoint keeps a client waiting, unless the answer begins before that.
-func (r *response) recordWaiting() {
-	if r.sink == nil || reply.IsGRPC(r.request) {
-		return
-	}
-	x := r.outcome.Exchange
-	x.Outcome, x.Method, x.Agent = record.Began, r.request.Method, r.request.UserAgent()
-	r.waiting = time.AfterFunc(awaited, func() { r.sink(x) })
-}
-
-// stopWaiting is when the answer has begun, or is not to come.
-func (r *response) stopWaiting() {
-	if r.waiting != nil {
-		r.waiting.Stop()
-	}
-}
-
 // recordLong records that a long answer is under way, once: when its head says so, or, where that tells no length, when
 // as much has been written.
 func (r *response) recordLong(length uint64) {
@@ -225,8 +205,6 @@ func reasonOf(r http1.Result) string {
 	switch {
 	case r.Broken != nil:
 		return reasonTorn
-	case r.Stalled:
-		return reasonStalled
 	case r.Gone:
 		return reasonGone
 	default:

@@ -161,30 +161,6 @@ func testRecordsClientsThatGo(t *testing.T, start starter) {
 	}
 }
 
-// TestRecordsWaiting: an endpoint that does not answer for a second is told of while the client waits, once.
-func TestRecordsWaiting(t *testing.T) { withAndWithout(t, testRecordsWaiting) }
-
-func testRecordsWaiting(t *testing.T, start starter) {
-	for way, request := range byWay("/auto.ipxe") {
-		release := make(chan struct{})
-		url := backend(t, func(w http.ResponseWriter, _ *http.Request) {
-			<-release
-			_, _ = io.WriteString(w, "#!ipxe")
-		})
-		r := start(t, Settings{Pool: pool(url)})
-		c := r.talk(t)
-		if _, err := io.WriteString(c.Conn, request); err != nil {
-			t.Fatal(err)
-		}
-		told := r.log.Await(t, 1)
-		close(release)
-		told = append(told[:1], r.log.Await(t, 2)[1:]...)
-		if w := told[0]; w.Outcome != record.Began || w.Code != 0 || w.Name != "/auto.ipxe" || len(told) != 2 || told[1].Code != 200 {
-			t.Errorf("%s: got %+v", way, told)
-		}
-	}
-}
-
 // TestRecordsRefusals: what no endpoint was asked.
 func TestRecordsRefusals(t *testing.T) {
 	gate := gateFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -101,6 +101,9 @@ type unread struct {
 	charged int64        // for whoever reads
 	busy    atomic.Int32 // requests of HTTP/1.1 under way: what is read then is a body, as it is asked for
 	faded   time.Time    // when a multiplexed connection's bytes were last halved
+
+	entering   sync.Mutex   // one by one, of HTTP/2's streams
+	turnedDown atomic.Int32 // requests for which there was no room
 }
 
 // fadeEvery is how often half of what has come on a multiplexed connection is taken for gone.
@@ -150,40 +153,6 @@ func (u *unread) taken(n int) {
 	}
 }
 
-// answered notes what has been written of an answer.
-func (c *conn) answered(n int64) {
-	if c.multiplexed.Load() || c.switched.Load() {
-		return
-	}
-	if c.answer += n; c.answer > longAnswer {
-		c.answer = 0
-		c.lengthen(nil)
-	}
-}
-
-// lengthen gives a long answer large buffers, where there is room for them, and takes them back where there is not any
-// more. It is called again as the answer gets on.
-func (c *conn) lengthen(u *upstreamConn) {
-	// The largest are only for files: slow readers of a backend fill the sockets to both sides, those by TLS its buffers
-	// as well. And only for clients that are far away: for near ones they cost half as much CPU again.
-	most := sock.Medium
-	if s := c.listener.settings.Load(); s.Handler != nil && s.TLS == nil && sock.Far(c) {
-		most = sock.Largest
-	}
-	if size, changed := c.buffers.Resize(&c.lease, c, most); changed && u != nil {
-		u.resize(size)
-	}
-}
-
-// nextAnswer is before another answer.
-func (c *conn) nextAnswer() {
-	if c.switched.Load() {
-		return
-	}
-	c.answer = 0
-	c.buffers.Resize(&c.lease, c, sock.Small)
-}
-
 // resize sets the bound of what an endpoint sends, which is small from the start.
 func (u *upstreamConn) resize(size sock.Buffers) {
 	if u.received == size {
@@ -229,8 +198,8 @@ func (s *response) enter(r *http.Request, settings *Settings, room *admission.Ro
 	if r.ProtoMajor == 2 {
 		c.multiplexed.Store(true)
 		// One by one: of fifty that come at once most are refused when the first were, without asking all clients' account.
-		c.entering.Lock()
-		defer c.entering.Unlock()
+		c.unread.entering.Lock()
+		defer c.unread.entering.Unlock()
 		if c.evicted.Load() { // it has ended, but for the goroutines of its requests
 			return admission.Memory
 		}
@@ -239,7 +208,7 @@ func (s *response) enter(r *http.Request, settings *Settings, room *admission.Ro
 			r.Body = &counted{r.Body, &c.unread}
 		}
 		why := room.Admit(&s.share.stream, s, Client(r, settings.Trusted), admission.Cost{Memory: cost})
-		if why != admission.Admitted && c.turnedDown.Add(1) > patience {
+		if why != admission.Admitted && c.unread.turnedDown.Add(1) > patience {
 			c.Evict() // it asks on and on, which costs time if not memory
 		}
 		return why

@@ -247,14 +247,14 @@ func TestDrainEndsWaits(t *testing.T) {
 func BenchmarkShaperOff(b *testing.B) {
 	for name, s := range map[string]*shaper.Shaper{"none": nil, "off": shapers(0).Route("r")} {
 		b.Run(name, func(b *testing.B) {
-			c := &conn{shaping: shaping{shaper: s}}
+			c := &conn{flow: shaper.Flow{Shaper: s}}
 			out := &response{ResponseWriter: httptest.NewRecorder()}
 			request := httptest.NewRequest(http.MethodGet, "/", nil)
 			settings := &Settings{Shaper: s}
 			b.ReportAllocs()
 			for b.Loop() {
 				out.shape(request, settings, c)
-				if c.shaping.shaper.On() || out.shaping.shaper.On() {
+				if c.flow.Shaper.On() || out.flow.Shaper.On() {
 					b.Fatal("on")
 				}
 			}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"time"
+
+	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
 const (
@@ -13,8 +15,10 @@ const (
 	stallLooks = 4
 )
 
-// stall bounds how long a client may take nothing of what is written to it. It belongs to whoever writes.
-type stall struct {
+// stalling is a wire that bounds how long the client may take nothing of what is written to it. It belongs to the
+// goroutine that writes.
+type stalling struct {
+	wire
 	most  time.Duration // 0: no bound
 	armed time.Time     // when the write deadline was last moved
 	due   time.Time     // the write deadline
@@ -22,34 +26,83 @@ type stall struct {
 	taken uint64        // bytes that the client had acknowledged then
 }
 
+// Write writes all of b, if the client gets on.
+func (s *stalling) Write(b []byte) (total int, err error) {
+	for {
+		if err := s.arm(); err != nil {
+			return total, err
+		}
+		n, err := s.wire.Write(b[total:])
+		total += n
+		if !s.slow(int64(n), err) {
+			return total, err
+		}
+	}
+}
+
+// SendFile sends so many bytes of a file, likewise. Fewer is the file's end.
+func (s *stalling) SendFile(file *os.File, most int64, places sock.Places) (total int64, err error) {
+	if places != nil {
+		places = disk{places, s}
+	}
+	for {
+		if err := s.arm(); err != nil {
+			return total, err
+		}
+		n, err := s.wire.SendFile(file, most-total, places)
+		total += n
+		if !s.slow(n, err) {
+			return total, err
+		}
+	}
+}
+
+// disk has the places of a file that is sent to a client, who is not slow while the disk is.
+type disk struct {
+	sock.Places
+	client *stalling
+}
+
+// Wait implements sock.Places.
+func (d disk) Wait() error {
+	err := d.Places.Wait()
+	if err == nil && d.client.most > 0 {
+		d.client.armed = time.Time{}
+		err = d.client.arm()
+	}
+	return err
+}
+
 // arm gives the client the time that it may take nothing in.
-func (c *conn) arm() error {
-	if c.stall.most <= 0 {
+func (s *stalling) arm() error {
+	if s.most <= 0 {
 		return nil
 	}
 	now := time.Now()
-	if now.Sub(c.stall.armed) < min(deadlineStep, c.stall.most/8) {
+	if now.Sub(s.armed) < min(deadlineStep, s.most/8) {
 		return nil
 	}
-	c.stall.armed, c.stall.moved = now, now
-	return c.await(now, c.stall.most/stallLooks)
+	s.armed, s.moved = now, now
+	return s.await(now, s.most/stallLooks)
 }
 
-func (c *conn) await(now time.Time, wait time.Duration) error {
-	c.stall.due = now.Add(wait)
-	return c.socket.SetWriteDeadline(c.stall.due)
+func (s *stalling) await(now time.Time, wait time.Duration) error {
+	s.due = now.Add(wait)
+	return s.socket.SetWriteDeadline(s.due)
 }
 
-// slow is whether a write ended at its deadline although the client may still take something in time: it may go on.
-// What the kernel took of the write is no measure. It has room for more when a part of its buffer is free, which may
-// take a slow client longer than it may take nothing; so the client's acknowledgements count as well.
-func (c *conn) slow(n int64, err error) bool {
-	s := &c.stall
-	now := time.Now()
-	if s.most <= 0 || !errors.Is(err, os.ErrDeadlineExceeded) || now.Before(s.due) { // another's deadline, such as TLS's
+// slow reports whether a write ended at its deadline although the client may still take something in time: it may go
+// on. What the kernel took of the write is no measure. It has room for more when a part of its buffer is free, which
+// may take a slow client longer than it may take nothing; so the client's acknowledgements count as well.
+func (s *stalling) slow(n int64, err error) bool {
+	if s.most <= 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false
 	}
-	if taken := c.socket.Acked(); n > 0 || taken != s.taken {
+	now := time.Now()
+	if now.Before(s.due) { // another's deadline, such as TLS's
+		return false
+	}
+	if taken := s.socket.Acked(); n > 0 || taken != s.taken {
 		s.moved, s.taken = now, taken
 	}
 	left := s.most - now.Sub(s.moved)
@@ -57,5 +110,5 @@ func (c *conn) slow(n int64, err error) bool {
 		return false
 	}
 	s.armed = now
-	return c.await(now, min(left, s.most/stallLooks)) == nil
+	return s.await(now, min(left, s.most/stallLooks)) == nil
 }

@@ -39,10 +39,10 @@ func TestSlowReaderIsNotStalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	c := &conn{socket: socket, stall: stall{most: most}}
+	c := &stalling{wire: wire{socket: socket}, most: most}
 	fill := func(within time.Duration) { // the kernel's buffers
 		t.Helper()
-		_ = c.SetWriteDeadline(time.Now().Add(within))
+		_ = c.socket.SetWriteDeadline(time.Now().Add(within))
 		if n, err := c.socket.Write(make([]byte, 64<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatalf("the kernel took %d bytes: %v", n, err)
 		}
@@ -52,7 +52,7 @@ func TestSlowReaderIsNotStalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	waits := func() bool { // as a write of which the kernel took nothing
-		time.Sleep(time.Until(c.stall.due))
+		time.Sleep(time.Until(c.due))
 		return c.slow(0, os.ErrDeadlineExceeded)
 	}
 	for begun := time.Now(); time.Since(begun) < 3*most; {
@@ -64,7 +64,7 @@ func TestSlowReaderIsNotStalled(t *testing.T) {
 		}
 		fill(10 * time.Millisecond) // they hold less than the client takes in all
 	}
-	begun := c.stall.moved // its acknowledgements come when a good part of its buffer is free
+	begun := c.moved // its acknowledgements come when a good part of its buffer is free
 	for looks := 0; waits(); looks++ {
 		if looks > 3*stallLooks {
 			t.Fatalf("a client that takes nothing is waited for")
