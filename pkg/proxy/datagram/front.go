@@ -72,7 +72,7 @@ func NewFront[T any](c FrontConfig[T]) (*Front[T], error) {
 		return nil, fmt.Errorf("failed to open %s: it has no backend", c.Route)
 	}
 	if c.Transparent {
-		if err := MayBeTransparent(); err != nil {
+		if err := mayBeTransparent(); err != nil {
 			return nil, fmt.Errorf("failed to keep the source of %s (source: transparent needs CAP_NET_ADMIN or "+
 				"CAP_NET_RAW): %w", c.Route, err)
 		}

@@ -29,7 +29,7 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Drop, error) {
 	}
 	var socket *Socket
 	if transparent {
-		socket, err = OpenAs(d.Client.AddrPort)
+		socket, err = openAs(d.Client.AddrPort)
 	} else {
 		socket, err = Open(endpoint.Addr())
 	}

@@ -18,8 +18,8 @@ func (s *Socket) Transparent() error {
 	return s.set(o)
 }
 
-// MayBeTransparent tells whether this process may have transparent sockets.
-func MayBeTransparent() error {
+// mayBeTransparent tells whether this process may have transparent sockets.
+func mayBeTransparent() error {
 	s, err := open(netip.IPv4Unspecified())
 	if err != nil {
 		return err
@@ -34,9 +34,9 @@ func CanSpeakFor(client, endpoint netip.Addr) bool {
 	return client.Is4() == endpoint.Unmap().Is4() && client.IsGlobalUnicast()
 }
 
-// OpenAs makes a transparent socket that sends from a client's address, and from the client's port unless another
+// openAs makes a transparent socket that sends from a client's address, and from the client's port unless another
 // socket of this process has both. It receives the answers to them that the network brings here (see [CatchAnswers]).
-func OpenAs(client netip.AddrPort) (*Socket, error) {
+func openAs(client netip.AddrPort) (*Socket, error) {
 	s, err := open(client.Addr())
 	if err != nil {
 		return nil, fmt.Errorf("failed to open udp socket: %w", err)

@@ -105,7 +105,7 @@ func (c *Conn) hear() state {
 		case !client:
 			return c.close()
 		case whole:
-			return c.begin(rest)
+			return c.beginAnswer(rest)
 		}
 		x.in = append(x.in[:0], rest...)
 		if !u.more {
@@ -124,8 +124,8 @@ func (c *Conn) passInterim() bool {
 	return n == len(b)
 }
 
-// begin begins with the answer, of whose body something has come.
-func (c *Conn) begin(rest []byte) state {
+// beginAnswer begins with the answer, of whose body something has come.
+func (c *Conn) beginAnswer(rest []byte) state {
 	x := c.exchange
 	x.Endpoint.Succeeded()
 	x.Request.close = x.Request.close || c.owner.Retired()

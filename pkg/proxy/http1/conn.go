@@ -39,7 +39,8 @@ type Conn struct {
 type state uint8
 
 const (
-	stays state = iota // no state: an event changes nothing
+	none   state = iota // no state: an event changes nothing
+	goesOn              // no state: there is nothing to wait for
 
 	// A connection waits in these.
 	silent     // for the client's first byte
@@ -77,7 +78,8 @@ const (
 )
 
 // moves is the table of a connection's events: the state in which it goes on. Any other event is only noted
-// ([socket.note]). Three more come from elsewhere: time ([Conn.tick]), a client that is lost ([Conn.lost]), and Close.
+// ([socket.note]). The event turn is not in it: the connection goes on where it rested. Three more come from elsewhere:
+// time ([Conn.tick]), a client that is lost ([Conn.lost]), and Close.
 var moves = [states][events]state{
 	silent:     {clientReadable: reading},
 	waiting:    {clientReadable: reading},
@@ -96,7 +98,7 @@ func (c *Conn) on(e event) {
 	if c.state == resting && e == turn {
 		next = c.rested
 	}
-	if next != stays {
+	if next != none {
 		c.run(next)
 	}
 }
@@ -138,13 +140,13 @@ func (c *Conn) rest(next state) state {
 	return resting
 }
 
-// Begin adds the connection to the engine, which closes it or hands it off. It is called before any other method.
-func (c *Conn) Begin(owner Owner, limits Limits) {
+// Add adds the connection to the engine, which closes it or hands it off. It is called before any other method.
+func (c *Conn) Add(owner Owner, limits Limits) {
 	c.owner, c.limits = owner, limits
 	c.engine.add(c)
 }
 
-// Owner is what Begin was given.
+// Owner is what Add was given.
 func (c *Conn) Owner() Owner { return c.owner }
 
 // Read reads the first request, which has come by now in most cases.
@@ -187,7 +189,7 @@ func (c *Conn) read() state {
 	case errors.Is(err, unix.EAGAIN):
 		x.free()
 		if err := c.client.watch(c.engine.loop, c); err != nil {
-			return c.release(nil)
+			return c.handOff(nil)
 		}
 		return c.between
 	case n == 0:
@@ -205,10 +207,10 @@ func (c *Conn) read() state {
 	}
 	x.size = n
 	route := c.owner.Route()
-	if route == nil || !x.begin(route, c.engine.loop.Now()) {
+	if route == nil || !x.parse(route, c.engine.loop.Now()) {
 		early := append([]byte(nil), x.request[:n]...)
 		x.free()
-		return c.release(early)
+		return c.handOff(early)
 	}
 	c.exchange, c.since, c.endings = x, x.Start, 0
 	if x.File != nil {
@@ -384,9 +386,9 @@ func (c *Conn) close() state {
 }
 
 // HandOff hands the connection off to its owner; no request may be under way.
-func (c *Conn) HandOff() { c.release(nil) }
+func (c *Conn) HandOff() { c.handOff(nil) }
 
-func (c *Conn) release(early []byte) state {
+func (c *Conn) handOff(early []byte) state {
 	c.state = gone
 	c.engine.remove(c)
 	c.engine.loop.Release(c.client.fd, c.client.handle)

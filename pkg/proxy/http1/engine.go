@@ -42,7 +42,7 @@ func (e *Engine) Soon(f func()) {
 	f()
 }
 
-// NewConn wraps an accepted socket. The caller must call [Conn.Begin] next, in the loop's thread.
+// NewConn wraps an accepted socket. The caller must call [Conn.Add] next, in the loop's thread.
 func (e *Engine) NewConn(fd int, peer netip.Addr) *Conn {
 	return &Conn{
 		engine: e, client: socket{fd: fd}, peer: peer.WithZone(""), state: silent, between: silent, since: e.loop.Now(),

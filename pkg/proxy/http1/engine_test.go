@@ -150,7 +150,7 @@ func (o *owner) dial(buffers int) net.Conn {
 	}
 	o.call(func() {
 		c := o.engine.NewConn(fd, netip.MustParseAddr("127.0.0.1"))
-		c.Begin(o, Limits{})
+		c.Add(o, Limits{})
 		c.Read()
 	})
 	return client

@@ -32,8 +32,8 @@ func (x *Exchange) free() {
 	exchanges.Put(x)
 }
 
-// begin parses the request and has the route start it; false if the engine does not serve it.
-func (x *Exchange) begin(route Route, now time.Time) bool {
+// parse parses the request and has the route start it; false if the engine does not serve it.
+func (x *Exchange) parse(route Route, now time.Time) bool {
 	if !x.Request.parse(x.request[:x.size]) {
 		return false
 	}

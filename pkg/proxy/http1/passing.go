@@ -27,7 +27,7 @@ const (
 func (c *Conn) pass() state {
 	x := c.exchange
 	for range piecesAtOnce {
-		if s := c.flush(); s != stays {
+		if s := c.flush(); s != goesOn {
 			return s
 		}
 		var s state
@@ -39,7 +39,7 @@ func (c *Conn) pass() state {
 		default:
 			s = c.receive()
 		}
-		if s != stays {
+		if s != goesOn {
 			return s
 		}
 	}
@@ -61,7 +61,7 @@ func (c *Conn) flush() state {
 		}
 	}
 	x.out, x.sent = x.out[:0], 0
-	return stays
+	return goesOn
 }
 
 // unsendable is when the client's socket takes no more: for now, or for good.
@@ -102,7 +102,7 @@ func (c *Conn) receive() state {
 	if x.body.whole {
 		c.settle()
 		x.out, x.broken = x.body.appendEnd(append(x.out, out...))
-		return stays
+		return goesOn
 	}
 	n, err = sock.Send(c.client.fd, out, 0)
 	c.owner.Sent(n)
@@ -117,7 +117,7 @@ func (c *Conn) receive() state {
 	case err != nil:
 		return c.unsendable(err)
 	}
-	return stays
+	return goesOn
 }
 
 // passFile sends the next part of a file.
@@ -148,7 +148,7 @@ func (c *Conn) passFile() state {
 	case err != nil:
 		return c.unsendable(err)
 	}
-	return stays
+	return goesOn
 }
 
 // errAbsent is that the next part of a file has left the memory.

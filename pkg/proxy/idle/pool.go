@@ -57,9 +57,6 @@ func NewSlot[C any](key Key) Slot[C] { return Slot[C]{key: key, hash: key.hash()
 // Key is the key that the connection was opened with.
 func (s *Slot[C]) Key() Key { return s.key }
 
-// Idle reports whether the connection is in a pool.
-func (s *Slot[C]) Idle() bool { return s.group != 0 }
-
 func (s *Slot[C]) slot() *Slot[C] { return s } //nolint:unused // by Conn
 
 // Limits of a [Pool].

@@ -48,7 +48,7 @@ func TestKeys(t *testing.T) {
 			p := New[*conn](Limits{Total: 1, PerKey: 1, Age: time.Second})
 			c := connFor(test.key)
 			surplus, closed := p.Put(c, begin)
-			if kept := !closed; kept != test.kept || closed && surplus != c || c.Idle() != test.kept {
+			if kept := !closed; kept != test.kept || closed && surplus != c || (c.group != 0) != test.kept {
 				t.Errorf("kept: %v, want %v", kept, test.kept)
 			}
 			if _, ok := p.Take(one, begin); ok != (test.same && test.kept) {

@@ -92,7 +92,7 @@ func TestAccept(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if got := receive(t, all.admitted); got != AddrPort(conn.LocalAddr()) {
+		if got := receive(t, all.admitted); got != addrPort(conn.LocalAddr()) {
 			t.Errorf("%s is admitted, want %s", got, conn.LocalAddr())
 		}
 	}

@@ -118,10 +118,10 @@ func readHeader(reader *bufio.Reader) (source, target netip.AddrPort, err error)
 	if err != nil {
 		return source, target, fmt.Errorf("failed to read PROXY header: %w", err)
 	}
-	if source = AddrPort(header.SourceAddr); header.Command.IsLocal() || !source.IsValid() {
+	if source = addrPort(header.SourceAddr); header.Command.IsLocal() || !source.IsValid() {
 		return netip.AddrPort{}, target, nil
 	}
-	return source, AddrPort(header.DestinationAddr), nil
+	return source, addrPort(header.DestinationAddr), nil
 }
 
 // WriteProxyHeader writes a PROXY header, version 1 or 2.
@@ -132,8 +132,8 @@ func WriteProxyHeader(w io.Writer, version int, source, target netip.AddrPort) e
 	return err
 }
 
-// AddrPort is a TCP address, IPv4 as such; invalid for any other.
-func AddrPort(addr net.Addr) netip.AddrPort {
+// addrPort is a TCP address, IPv4 as such; invalid for any other.
+func addrPort(addr net.Addr) netip.AddrPort {
 	if tcp, ok := addr.(*net.TCPAddr); ok {
 		a := tcp.AddrPort()
 		return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())

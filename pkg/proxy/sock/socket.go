@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -68,17 +67,6 @@ func (c *Socket) Read(b []byte) (int, error) {
 	}
 	return n, c.reason(err)
 }
-
-// Buffer is the memory of one read. A larger one would not stay in the L2 cache.
-type Buffer [32 << 10]byte
-
-var buffers = sync.Pool{New: func() any { return new(Buffer) }}
-
-// Borrow takes a buffer from those that are not in use.
-func Borrow() *Buffer { return buffers.Get().(*Buffer) }
-
-// Return gives it back.
-func (b *Buffer) Return() { buffers.Put(b) }
 
 // Await waits until there is something to be read, without a buffer.
 func (c *Socket) Await() error {

@@ -167,7 +167,7 @@ func (r running) refusalFrom(client string) error {
 
 // Sizes below and above the point where a direction goes over to splice.
 func TestPass(t *testing.T) {
-	for _, size := range []int{0, 1, len(sock.Buffer{}), spliceAfter - 1, spliceAfter + 3*4*sock.PipeSize + 17} {
+	for _, size := range []int{0, 1, len(sock.Scratch{}), spliceAfter - 1, spliceAfter + 3*4*sock.PipeSize + 17} {
 		r := start(t, Settings{}, backend(t, echo))
 		conn := r.dial(t)
 		sent := make([]byte, size)

@@ -82,7 +82,7 @@ func TestSecure(t *testing.T) {
 	for name, test := range map[string]struct{ in, out bool }{
 		"ended here": {in: true}, "made here": {out: true}, "both": {in: true, out: true},
 	} {
-		for _, size := range []int{0, 1, 16 << 10, len(sock.Buffer{}) + 1, spliceAfter + 4*sock.PipeSize + 17} {
+		for _, size := range []int{0, 1, 16 << 10, len(sock.Scratch{}) + 1, spliceAfter + 4*sock.PipeSize + 17} {
 			settings := Settings{Dial: time.Duration(size%2) * -time.Second} // none, or the default
 			var addr netip.AddrPort
 			if test.in {

@@ -54,10 +54,10 @@ type side struct {
 	ended     bool      // and the half-close was passed on
 
 	waits   obstacle
-	rest    []byte       // was read, and is not yet written
-	buffer  *sock.Buffer // has the rest while the direction waits; nil otherwise
-	pipe    *sock.Pipe   // of a bulk direction
-	fresh   bool         // what was read has not been asked the rate for
+	rest    []byte        // was read, and is not yet written
+	buffer  *sock.Scratch // has the rest while the direction waits; nil otherwise
+	pipe    *sock.Pipe    // of a bulk direction
+	fresh   bool          // what was read has not been asked the rate for
 	waiter  *shaper.Waiter
 	bulk    int       // bytes since the last pause
 	last    time.Time // when the pipe was filled last
@@ -174,7 +174,7 @@ func (s *side) take() (n, most int, err error) {
 		n, err = s.pipe.Fill(s.fd, most)
 	} else {
 		buffer := s.session.in.loop.Buffer()
-		most = s.piece(len(sock.Buffer{}))
+		most = s.piece(len(sock.Scratch{}))
 		n, err = sock.Read(s.fd, buffer[:most])
 		s.rest, err = buffer[:n], os.NewSyscallError("read", err)
 	}

@@ -24,7 +24,7 @@ const (
 func (f *Front) shut(g *generation, hurry func() bool) {
 	g.server.retired.Store(true)
 	begun := time.Now()
-	if left := f.listener.active(g.server); left > 0 {
+	if left := f.clients.active(g.server); left > 0 {
 		f.log.Info("draining connections", "connections", left, "seconds", g.settings.Drain.Seconds())
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), g.settings.Drain)
@@ -32,12 +32,12 @@ func (f *Front) shut(g *generation, hurry func() bool) {
 	withGoAway := g.settings.any(isGRPC) || g.settings.TLS != nil
 	if withGoAway {
 		// It drops the requests that are being read. A client that has just connected would not ask again.
-		for f.listener.unasked(g.server) && time.Since(begun) < silence && ctx.Err() == nil {
+		for f.clients.unasked(g.server) && time.Since(begun) < silence && ctx.Err() == nil {
 			time.Sleep(drainPoll)
 		}
 		_ = g.server.Shutdown(ctx) // sends GOAWAY
 	}
-	for f.listener.active(g.server) > 0 && ctx.Err() == nil {
+	for f.clients.active(g.server) > 0 && ctx.Err() == nil {
 		pause := drainPoll
 		if withGoAway || hurry() {
 			f.endIdle(g.server, begun.Add(silence))
@@ -49,11 +49,11 @@ func (f *Front) shut(g *generation, hurry func() bool) {
 		}
 		time.Sleep(pause)
 	}
-	if left := f.listener.active(g.server); left > 0 {
+	if left := f.clients.active(g.server); left > 0 {
 		f.log.Warn("closed connections that did not end in time", "connections", left)
 	}
 	_ = g.server.Close()
-	f.listener.closeAll(g.server)
+	f.clients.closeAll(g.server)
 	next := f.current.Load()
 	if next == g {
 		next = nil
@@ -62,7 +62,7 @@ func (f *Front) shut(g *generation, hurry func() bool) {
 }
 
 // active counts the open connections of a server; nil is all of them.
-func (l *listener) active(of *server) int {
+func (l *clients) active(of *server) int {
 	if of == nil {
 		return l.conns.Len()
 	}
@@ -76,7 +76,7 @@ func (l *listener) active(of *server) int {
 }
 
 // unasked is whether a connection of a net/http server has not got to its first request.
-func (l *listener) unasked(of *server) bool {
+func (l *clients) unasked(of *server) bool {
 	for c := range l.conns.All() {
 		if c.server == of && !c.asked.Load() {
 			return true
@@ -93,15 +93,15 @@ func (f *Front) endIdle(of *server, silent time.Time) {
 		in.engine.End(func(o http1.Owner) bool { return o.(*plainConn).server == of }, silentToo)
 	}
 	if silentToo {
-		f.listener.closeWhere(func(c *charge) bool { return c.server == of && !c.spoke.Load() && !c.inEngine() })
+		f.clients.closeWhere(func(c *client) bool { return c.server == of && !c.spoke.Load() && !c.inEngine() })
 	}
 }
 
 // closeAll closes the connections of a server, upgraded ones too, which it no longer knows.
-func (l *listener) closeAll(of *server) { l.closeWhere(func(c *charge) bool { return c.server == of }) }
+func (l *clients) closeAll(of *server) { l.closeWhere(func(c *client) bool { return c.server == of }) }
 
-func (l *listener) closeWhere(which func(*charge) bool) {
-	var some []*charge
+func (l *clients) closeWhere(which func(*client) bool) {
+	var some []*client
 	for c := range l.conns.All() {
 		if which(c) {
 			some = append(some, c)

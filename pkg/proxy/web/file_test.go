@@ -47,21 +47,21 @@ func TestFilesAreCorkedMeanwhile(t *testing.T) {
 					t.Fatal(err)
 				}
 				if len(part.want) > corkFrom {
-					awaitCork(t, r.listener, 1)
+					awaitCork(t, r.clients, 1)
 				}
 				got, err := io.ReadAll(response.Body)
 				_ = response.Body.Close()
 				if err != nil || !bytes.Equal(got, part.want) || response.StatusCode != http.StatusPartialContent {
 					t.Errorf("%s: got %d, %d bytes, %v", part.bytes, response.StatusCode, len(got), err)
 				}
-				awaitCork(t, r.listener, 0)
+				awaitCork(t, r.clients, 0)
 			}
 		})
 	}
 }
 
 // awaitCork waits until the one connection is corked, or is not.
-func awaitCork(t *testing.T, l *listener, want int) {
+func awaitCork(t *testing.T, l *clients, want int) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		got := -1

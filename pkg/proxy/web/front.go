@@ -128,13 +128,13 @@ func setDefault[T comparable](field *T, value T) {
 
 // Front listens for one route.
 type Front struct {
-	config   Config
-	log      *slog.Logger
-	listener *listener
-	metrics  *routeMetrics
-	loops    []*frontLoop
-	own      *loop.Group       // where the front was given no loops
-	lines    *loglimit.Clients // in the log
+	config  Config
+	log     *slog.Logger
+	clients *clients
+	metrics *routeMetrics
+	loops   []*frontLoop
+	own     *loop.Group       // where the front was given no loops
+	lines   *loglimit.Clients // in the log
 
 	mu      sync.Mutex
 	current atomic.Pointer[generation]
@@ -205,21 +205,21 @@ func Listen(c Config) (*Front, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
-	f.listener = &listener{
+	f.clients = &clients{
 		socket: socket, server: func() *server { return f.current.Load().server },
 		metrics: f.metrics, log: f.log, lines: f.lines, room: c.Account.Route(c.Route),
 	}
-	f.listener.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
+	f.clients.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
 	f.loops = f.loopsOf(c.Loops.Loops())
 	f.Update(c.Settings)
 	return f, nil
 }
 
 // Addr is where the front listens.
-func (f *Front) Addr() netip.AddrPort { return f.listener.socket.Addr() }
+func (f *Front) Addr() netip.AddrPort { return f.clients.socket.Addr() }
 
 // Active is the number of open connections.
-func (f *Front) Active() int { return f.listener.active(nil) }
+func (f *Front) Active() int { return f.clients.active(nil) }
 
 // Ready is nil when a request could be answered.
 func (f *Front) Ready() error {
@@ -273,7 +273,7 @@ func (f *Front) Update(s Settings) {
 		return
 	}
 	next := f.generation(s, old)
-	f.listener.settings.Store(&next.settings)
+	f.clients.settings.Store(&next.settings)
 	f.current.Store(next)
 	if old != nil {
 		old.closeProxies(next)
@@ -358,7 +358,7 @@ func atLeast(d time.Duration) time.Duration { return max(d, 0) }
 // left. HTTP/2 clients get a GOAWAY. Where ctx is done already it just closes the socket.
 func (f *Front) Serve(ctx context.Context) error {
 	defer f.lines.Flush()
-	defer f.listener.socket.Close()
+	defer f.clients.socket.Close()
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -387,7 +387,7 @@ func (f *Front) Serve(ctx context.Context) error {
 	f.mu.Lock()
 	f.serving = nil
 	f.mu.Unlock()
-	f.listener.socket.Close()
+	f.clients.socket.Close()
 	f.ending.Store(true)
 	f.shut(f.current.Load(), func() bool { return true })
 	for _, in := range f.loops {

@@ -22,7 +22,7 @@ type frontLoop struct {
 func (f *Front) loopsOf(loops []*loop.Loop) (made []*frontLoop) {
 	for _, l := range loops {
 		in := &frontLoop{front: f, loop: l, engine: http1.New(l)}
-		in.acceptor = sock.NewAcceptor(l, f.listener.socket, in)
+		in.acceptor = sock.NewAcceptor(l, f.clients.socket, in)
 		made = append(made, in)
 	}
 	return made
@@ -36,8 +36,8 @@ func (in *frontLoop) Failed(err error, pause time.Duration) {
 
 // Admit implements sock.Owner: it begins with a connection that was accepted.
 func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
-	l := in.front.listener
-	c := &plainConn{charge: &charge{listener: l, peer: peer}, in: in.engine.NewConn(fd, peer.Addr())}
+	l := in.front.clients
+	c := &plainConn{client: &client{clients: l, peer: peer}, in: in.engine.NewConn(fd, peer.Addr())}
 	s := l.settings.Load()
 	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(peer.Addr()) })
 	if !l.count(c) {
@@ -47,8 +47,8 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 	if s.Pace > 0 {
 		l.pace(fd, s.Pace)
 	}
-	c.in.Begin(c, http1.Limits{Header: c.server.ReadHeaderTimeout, Idle: c.server.idle, Stall: l.stall()})
-	if why := l.room.Admit(&c.lease, c.charge, peer.Addr(), costOf(s)); why != admission.Admitted {
+	c.in.Add(c, http1.Limits{Header: c.server.ReadHeaderTimeout, Idle: c.server.idle, Stall: l.stall()})
+	if why := l.room.Admit(&c.lease, c.client, peer.Addr(), costOf(s)); why != admission.Admitted {
 		l.metrics.refused(why.String())
 		c.in.Refuse()
 		return
@@ -70,9 +70,9 @@ func (c *plainConn) introduce(client, _ netip.AddrPort, err error) {
 		c.peer = client
 	}
 	if err != nil {
-		c.listener.metrics.refused("proxy_header")
-		if c.listener.lines.Allow(c.peer.Addr(), "PROXY header") {
-			c.listener.log.Info("PROXY header refused", "peer", c.peer, "error", err)
+		c.clients.metrics.refused("proxy_header")
+		if c.clients.lines.Allow(c.peer.Addr(), "PROXY header") {
+			c.clients.log.Info("PROXY header refused", "peer", c.peer, "error", err)
 		}
 	}
 	if err != nil || !c.move(c.peer.Addr()) {

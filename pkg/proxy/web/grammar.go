@@ -1,9 +1,11 @@
 package web
 
 import (
+	"bytes"
 	"errors"
 	"net/http"
 	"net/textproto"
+	"net/url"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
@@ -212,4 +214,16 @@ func dropListed(h http.Header) {
 	if upgrade {
 		h["Connection"] = []string{"Upgrade"}
 	}
+}
+
+// plainPath is the decoded path of a plain target, in which two hex digits follow each percent sign.
+// It allocates for these only.
+func plainPath(target []byte) []byte {
+	raw, _, _ := bytes.Cut(target, []byte("?"))
+	if bytes.IndexByte(raw, '%') >= 0 {
+		if decoded, err := url.PathUnescape(string(raw)); err == nil {
+			return []byte(decoded)
+		}
+	}
+	return raw
 }

@@ -183,7 +183,7 @@ func TestEndedConnectionsAreForgotten(t *testing.T) {
 					all[i] = func() { end(c, f) }
 				}
 				var known []weak.Pointer[conn]
-				for each := range r.listener.conns.All() {
+				for each := range r.clients.conns.All() {
 					known = append(known, weak.Make(each.current().(*conn)))
 				}
 				for _, end := range all {

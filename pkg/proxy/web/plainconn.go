@@ -16,7 +16,7 @@ import (
 // net/http's server, and before an endpoint was asked for its request. To take the engine out, have [plainConn.Route]
 // return nil.
 type plainConn struct {
-	*charge
+	*client
 	in      *http1.Conn
 	header  bool         // begins with a PROXY header
 	awaited *sock.Header // awaits that header; nil if there is none
@@ -64,11 +64,11 @@ func (c *plainConn) Route() http1.Route {
 }
 
 // Received implements http1.Owner.
-func (c *plainConn) Received(n int) { c.listener.metrics.bytesIn(n) }
+func (c *plainConn) Received(n int) { c.clients.metrics.bytesIn(n) }
 
 // Sent implements http1.Owner.
 func (c *plainConn) Sent(n int) {
-	c.listener.metrics.bytesOut(int64(n))
+	c.clients.metrics.bytesOut(int64(n))
 	if l := c.lasting; l != nil && n > 0 {
 		c.lease.Touch()
 		if l.sent += int64(n); l.sent > longAnswer {
@@ -150,19 +150,19 @@ func (c *plainConn) lengthen() {
 func (c *plainConn) HandOff(fd int, early []byte) {
 	socket, err := sock.NewSocket(fd)
 	if err != nil { // what os.NewFile cannot use is no descriptor
-		c.listener.log.Error("failed to take over connection", "error", err)
+		c.clients.log.Error("failed to take over connection", "error", err)
 		c.release()
 		return
 	}
 	next := &conn{early: early}
-	next.charge, next.socket, next.most = c.charge, socket, c.listener.stall()
+	next.client, next.socket, next.most = c.client, socket, c.clients.stall()
 	if next.server.ConnState != nil {
 		next.idling.limit = next.server.idle
 	}
 	next.spoke.Store(len(early) > 0)
 	served := net.Conn(next)
 	if c.server.secure {
-		served = tls.Server(next, c.listener.tls) // the handshake is in the connection's own goroutine
+		served = tls.Server(next, c.clients.tls) // the handshake is in the connection's own goroutine
 	}
 	if !c.serve(next) || !c.server.connections.push(served) {
 		_ = next.Close()

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"io/fs"
@@ -210,16 +209,4 @@ func reasonOf(r http1.Result) string {
 	default:
 		return ""
 	}
-}
-
-// plainPath is the decoded path of a plain target, in which two hex digits follow each percent sign.
-// It allocates for these only.
-func plainPath(target []byte) []byte {
-	raw, _, _ := bytes.Cut(target, []byte("?"))
-	if bytes.IndexByte(raw, '%') >= 0 {
-		if decoded, err := url.PathUnescape(string(raw)); err == nil {
-			return []byte(decoded)
-		}
-	}
-	return raw
 }

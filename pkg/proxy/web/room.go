@@ -86,11 +86,11 @@ const reapTime = time.Second
 
 // reap closes, a little later, what was given up and still has goroutines that wait for something else: an endpoint
 // that does not read, a peer behind an upgrade.
-func (l *listener) reap() {
+func (l *clients) reap() {
 	if !l.reaping.Swap(true) {
 		time.AfterFunc(reapTime, func() {
 			l.reaping.Store(false)
-			l.closeWhere(func(c *charge) bool { return c.evicted.Load() })
+			l.closeWhere(func(c *client) bool { return c.evicted.Load() })
 		})
 	}
 }
