@@ -57,7 +57,6 @@ type Controller struct {
 	rivals map[string]rival
 	born   meta.Time // when our own status lease was made
 	plan   service.Plan
-	left   bool // addresses of a run before were looked for
 	done   bool // no task is started any more
 	// unneeded are the leases of addresses for which no Service asks, and since when.
 	unneeded map[string]time.Time
@@ -232,8 +231,6 @@ func (c *Controller) replan(ctx context.Context) error {
 			v.stop()
 		}
 	}
-	first := !c.left
-	c.left = true
 	c.mu.Unlock()
 	refused := 0
 	for name, wish := range plan.Wishes {
@@ -248,11 +245,6 @@ func (c *Controller) replan(ctx context.Context) error {
 		}
 	}
 	c.metrics.refused.Set(float64(refused))
-	if first {
-		if err := c.removeLeft(plan); err != nil {
-			return err
-		}
-	}
 	return c.deleteLeases(ctx, plan)
 }
 

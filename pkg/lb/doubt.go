@@ -3,6 +3,7 @@ package lb
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -59,12 +60,11 @@ func (v *vip) judge(ctx context.Context, link address.Link, doubt string) {
 	if answered, err := v.hears(ctx, link, witness); err != nil || answered || ctx.Err() != nil {
 		return
 	}
-	why := reason.Errorf(reason.Unheard,
-		"node %s: nobody answers on link %s, though it is up, and node %s hears no answer for %s",
-		v.c.o.Node, link.Name, node, v.ip)
 	v.log.Warn("nobody on the link answers this node", "link", link.Name, "doubted_by", node)
+	_ = v.stepBack(reason.Unheard, fmt.Errorf(
+		"nobody answers on link %s, though it is up, and node %s hears no answer for %s", link.Name, node, v.ip))
 	v.mu.Lock()
-	v.unheard, v.until, v.failed = why, time.Now().Add(v.c.o.Times.Lease), why
+	v.unheard = true
 	v.mu.Unlock()
 	v.elector.Poke()
 }

@@ -147,18 +147,6 @@ func (s *station) Remove(ip netip.Addr) (bool, error) {
 	return found, nil
 }
 
-func (s *station) Left() ([]netip.Addr, error) {
-	s.wires.mu.Lock()
-	defer s.wires.mu.Unlock()
-	var left []netip.Addr
-	for ip, owners := range s.wires.has {
-		if owners[s.mac] {
-			left = append(left, ip)
-		}
-	}
-	return left, nil
-}
-
 func (s *station) Open(_ address.Link, ip netip.Addr) (Port, error) {
 	p := &port{station: s, ip: ip, queue: make(chan probe.Heard, 64)}
 	s.wires.mu.Lock()
@@ -389,11 +377,4 @@ func newAPI() *fake.Clientset {
 		return true, lease, client.Tracker().Update(leases, lease, a.GetNamespace())
 	})
 	return client
-}
-
-// leaseOf is a lease that a node which is gone has left.
-func leaseOf(ip netip.Addr) *coordination.Lease {
-	l := &coordination.Lease{}
-	l.Name, l.Labels = LeaseName(ip), leaseLabels
-	return l
 }

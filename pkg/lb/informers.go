@@ -3,7 +3,6 @@ package lb
 import (
 	"context"
 	"fmt"
-	"net/netip"
 
 	coordination "k8s.io/api/coordination/v1"
 	core "k8s.io/api/core/v1"
@@ -18,8 +17,6 @@ import (
 	typedcore "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
-
-	"github.com/tinkerbell/stack/pkg/lb/service"
 )
 
 // byService is the index of EndpointSlices by their Service.
@@ -218,12 +215,6 @@ func (c *Controller) leaseChanged(object any, deleted bool) {
 	}
 }
 
-// hasLease tells whether there is a lease of ours for an address.
-func (c *Controller) hasLease(ip netip.Addr) bool {
-	_, exists, err := c.leaseCache.GetStore().GetByKey(c.o.Namespace + "/" + LeaseName(ip))
-	return err == nil && exists
-}
-
 // allServices are those that the API has, of type LoadBalancer.
 func (c *Controller) allServices() []*core.Service {
 	var found []*core.Service
@@ -248,13 +239,4 @@ func (c *Controller) startEvents() record.EventBroadcaster {
 	broadcaster.StartRecordingToSink(&typedcore.EventSinkImpl{Interface: c.o.Client.CoreV1().Events(c.o.Watch)})
 	c.events = broadcaster.NewRecorder(scheme.Scheme, core.EventSource{Component: program, Host: c.o.Node})
 	return broadcaster
-}
-
-// namesOf are the Services of an address.
-func namesOf(a *service.Address) []string {
-	names := make([]string, 0, len(a.Services))
-	for _, s := range a.Services {
-		names = append(names, service.NameOf(s).String())
-	}
-	return names
 }

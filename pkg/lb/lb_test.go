@@ -11,8 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	core "k8s.io/api/core/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/tinkerbell/stack/pkg/frame"
 )
 
 // TestServiceLife is the way of a Service: created, with endpoints that move, with another address, deleted.
@@ -200,21 +198,4 @@ func TestServicesThatAreRefused(t *testing.T) {
 		s, err := c.api.CoreV1().Services("stack").Get(t.Context(), "d", meta.GetOptions{})
 		return err == nil && len(s.Status.Conditions) == 0
 	})
-}
-
-// Addresses of a run before are removed where a lease says that they are ours, and no others.
-func TestAddressesThatWereLeft(t *testing.T) {
-	c := newCluster(t, 0)
-	own := frame.MAC{2, 0, 0, 0, 0, 1}
-	mine, theirs := netip.MustParseAddr("192.0.2.20"), netip.MustParseAddr("192.0.2.21")
-	c.wires.set(mine, own, true)
-	c.wires.set(theirs, own, true)
-	if _, err := c.api.CoordinationV1().Leases("stack").Create(t.Context(), leaseOf(mine), meta.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	c.nodes = append(c.nodes, c.start(0))
-	c.nobody(mine.String())
-	if len(c.wires.owners(theirs)) != 1 {
-		t.Error("removed an address that is not ours")
-	}
 }

@@ -76,7 +76,6 @@ type Host interface {
 	Stray(ip netip.Addr) bool
 	Changed()
 	Remove(ip netip.Addr) (found bool, err error)
-	Left() ([]netip.Addr, error)
 	Neighbours(link address.Link, ip netip.Addr) ([]netip.Addr, error)
 	Open(link address.Link, ip netip.Addr) (Port, error)
 	Frames(link address.Link) (Frames, error)
@@ -134,6 +133,12 @@ const (
 // LeaseName is the name of an address's lease.
 func LeaseName(ip netip.Addr) string {
 	return leasePrefix + strings.NewReplacer(".", "-", ":", "-").Replace(ip.StringExpanded())
+}
+
+// Identity is what a node writes into leases: its name, and what tells this boot of it from others.
+func Identity(node, boot string) string {
+	boot, _, _ = strings.Cut(strings.TrimSpace(boot), "-")
+	return node + "_" + boot
 }
 
 // nodeOf is the node of an identity.

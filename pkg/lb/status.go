@@ -2,12 +2,8 @@ package lb
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	core "k8s.io/api/core/v1"
@@ -116,70 +112,4 @@ func (c *Controller) tell(s *core.Service, status core.ServiceStatus) {
 		}
 		c.events.Event(s, core.EventTypeWarning, is.Reason, is.Message)
 	}
-}
-
-// View is what this node knows of one address.
-type View struct {
-	Address   string   `json:"address"`
-	Services  []string `json:"services"`
-	Link      string   `json:"link,omitempty"`
-	Announced bool     `json:"announced"`
-	Holder    string   `json:"holder,omitempty"`
-	Lease     string   `json:"lease"`
-	Reason    string   `json:"reason"`
-	Message   string   `json:"message,omitempty"`
-	// Answers are the Ethernet addresses of other stations that answered the last question for the address.
-	Answers []string `json:"answers"`
-	// Members are the nodes whose consent keeps the address here while the API is away.
-	Members []string `json:"members,omitempty"`
-}
-
-// Views are what this node knows of all addresses, in their order.
-func (c *Controller) Views() []View {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ips := make([]netip.Addr, 0, len(c.vips))
-	for ip := range c.vips {
-		ips = append(ips, ip)
-	}
-	slices.SortFunc(ips, netip.Addr.Compare)
-	views := make([]View, 0, len(ips))
-	for _, ip := range ips {
-		views = append(views, c.vips[ip].view())
-	}
-	return views
-}
-
-func (v *vip) view() View {
-	holder := v.elector.Holder()
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	view := View{
-		Address: v.ip.String(), Services: namesOf(v.wish), Link: v.link.Name, Announced: v.held, Lease: LeaseName(v.ip),
-		Holder: nodeOf(holder.Identity), Reason: reason.Standby.String(), Answers: []string{}, Members: v.elector.Asked(),
-	}
-	switch {
-	case v.held:
-		view.Reason = reason.Announced.String()
-	case v.why != nil:
-		view.Reason, view.Message = v.why.Reason.String(), v.why.Text
-	case holder.Identity == "" || holder.Expired:
-		view.Reason = reason.NoNode.String()
-	}
-	for _, mac := range v.owners {
-		view.Answers = append(view.Answers, hardware(mac))
-	}
-	return view
-}
-
-// ServeHTTP shows the addresses.
-func (c *Controller) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(c.Views()) // whoever asked may have gone
-}
-
-// Identity is what a node writes into leases: its name, and what tells this boot of it from others.
-func Identity(node, boot string) string {
-	boot, _, _ = strings.Cut(strings.TrimSpace(boot), "-")
-	return node + "_" + boot
 }

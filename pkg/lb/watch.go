@@ -138,7 +138,7 @@ func (v *vip) saw(owners []frame.MAC, blind bool) {
 	held, before := v.held, v.owners
 	owners = others(owners, v.link.Stations, lease.Stations)
 	if v.owners, v.asked = owners, time.Now(); len(owners) > 0 && !held {
-		v.unheard = nil
+		v.unheard = false
 	}
 	if !blind && len(owners) == 0 {
 		v.conflict, v.contested = nil, 0

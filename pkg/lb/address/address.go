@@ -147,15 +147,3 @@ func (m *Manager) Neighbours(link Link, ip netip.Addr) ([]netip.Addr, error) {
 	}
 	return near[:min(len(near), maxNeighbours)], nil
 }
-
-// Left lists the addresses of Put that this host has: those of a run before, and of this one.
-func (m *Manager) Left() ([]netip.Addr, error) {
-	now, err := m.read()
-	var all []netip.Addr
-	for _, e := range now.entries {
-		if e.ours {
-			all = append(all, e.prefix.Addr())
-		}
-	}
-	return all, err
-}

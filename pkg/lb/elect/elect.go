@@ -43,7 +43,7 @@ type Config struct {
 	Node string
 	// Consent keeps the lease while the API is away, by promises of the nodes that it lists; nil does not.
 	Consent *Consent
-	// Annotations are what is written into the lease that is acquired; nil is none.
+	// Annotations are what stands in the lease while this node holds it; nil is none.
 	Annotations func() map[string]string
 	// Delay is how long this node leaves a lease that nobody holds to others; nil is not at all.
 	Delay func() time.Duration
@@ -384,8 +384,9 @@ func (e *Elector) hold(ctx context.Context) {
 func (e *Elector) renew(ctx context.Context) {
 	next := e.record(nil, false)
 	e.sent = e.begin(next)
+	operations := e.extension(next)
 	e.requests.Go(func() {
-		if err := e.extend(ctx, next); conflicts(err) {
+		if err := e.patch(ctx, e.config.Identity, operations...); conflicts(err) {
 			_ = e.look(ctx) // the next round sees who holds it
 		}
 		e.Poke()

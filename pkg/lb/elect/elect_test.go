@@ -36,6 +36,7 @@ type node struct {
 	ended   bool   // the context of the last Prepare did
 	ready   int    // how often Prepare was called
 	delay   time.Duration
+	note    string // what stands in its lease
 	why     []error
 }
 
@@ -97,6 +98,11 @@ func startWith(
 		Node: name, Consent: by,
 		Leases: leases, Name: "vip", Owner: owner, Identity: name, Times: times,
 		Lead: lead, Prepare: n.prepare,
+		Annotations: func() map[string]string {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return map[string]string{StationsAnnotation: n.note}
+		},
 		Delay: func() time.Duration {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -400,6 +406,27 @@ func TestLeaseGoesWithItsHoldersOwner(t *testing.T) {
 			})
 			n.leave()
 		}
+		a.requests.Wait()
+	})
+}
+
+// What a holder says of itself is brought up to date with a renewal.
+func TestAnnotationsFollowTheHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{}
+		n1 := start(t, a, "n1", Default)
+		outage(t, n1)
+		n1.set(func(n *node) { n.note = "a second card" })
+		time.Sleep(Default.Retry + time.Millisecond)
+		synctest.Wait()
+		if got := n1.elector.Holder().Stations; got != "a second card" {
+			t.Errorf("the lease says %q", got)
+		}
+		time.Sleep(10 * Default.Retry)
+		if !n1.owns() {
+			t.Error("renewals fail since")
+		}
+		n1.leave()
 		a.requests.Wait()
 	})
 }

@@ -137,9 +137,9 @@ func (e *Elector) write(ctx context.Context, next *coordination.Lease) error {
 	})
 }
 
-// extend renews the lease, whatever its version, if this node holds it. So a renewal need not know how the one before
-// it has ended.
-func (e *Elector) extend(ctx context.Context, next *coordination.Lease) error {
+// extension is what a renewal changes, whatever the lease's version. So it need not know how the one before it has
+// ended.
+func (e *Elector) extension(next *coordination.Lease) []operation {
 	operations := []operation{
 		{"add", "/spec/renewTime", next.Spec.RenewTime},
 		{"add", "/spec/leaseDurationSeconds", next.Spec.LeaseDurationSeconds},
@@ -148,7 +148,18 @@ func (e *Elector) extend(ctx context.Context, next *coordination.Lease) error {
 		path := at(MembersAnnotation)
 		operations = append(operations, operation{"test", path, from}, operation{"replace", path, to})
 	}
-	return e.patch(ctx, e.config.Identity, operations...)
+	if e.config.Annotations == nil {
+		return operations
+	}
+	annotations := e.config.Annotations()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for key, value := range annotations {
+		if e.seen.lease != nil && e.seen.lease.Annotations[key] != value {
+			operations = append(operations, operation{"add", at(key), value})
+		}
+	}
+	return operations
 }
 
 // Doubt writes into the lease of another node that this one does not hear it. It changes nothing of when the lease runs

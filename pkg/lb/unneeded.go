@@ -16,25 +16,6 @@ import (
 // so.
 const unneededFor = 30 * time.Second
 
-// removeLeft removes the addresses that a run before has left here, if no Service asks for them any more. Whose an
-// address is tells its lease.
-func (c *Controller) removeLeft(plan service.Plan) error {
-	there, err := c.o.Host.Left()
-	if err != nil {
-		return err
-	}
-	for _, ip := range there {
-		if plan.Addresses[ip] != nil || !c.hasLease(ip) {
-			continue
-		}
-		if _, err := c.o.Host.Remove(ip); err != nil {
-			return fmt.Errorf("failed to remove the address of a run before: %w", err)
-		}
-		c.log.Info("removed an address without its lease", "address", ip.String())
-	}
-	return nil
-}
-
 // deleteLeases deletes the leases of addresses for which no Service asks any more, on the node that writes the status.
 // A holder does that itself, unless it has died meanwhile.
 func (c *Controller) deleteLeases(ctx context.Context, plan service.Plan) error {
