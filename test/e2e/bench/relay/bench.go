@@ -157,6 +157,12 @@ func median(values []float64) float64 {
 	return (values[(n-1)/2] + values[n/2]) / 2
 }
 
+// Commands of "bench relay", which is run again by them: the load generator, and the server.
+const (
+	GenerateCommand = "generate"
+	EchoCommand     = "echo"
+)
+
 // measure runs one load through one candidate, on a site of its own.
 func measure(ctx context.Context, relay *exec.Cmd, c Case, duration time.Duration) (sample, error) {
 	s, err := newSite()
@@ -168,7 +174,7 @@ func measure(ctx context.Context, relay *exec.Cmd, c Case, duration time.Duratio
 	if err != nil {
 		return nil, err
 	}
-	echo := exec.Command(self, "echo", c.server())
+	echo := exec.Command(self, "relay", EchoCommand, c.server())
 	echoed := new(bytes.Buffer)
 	echo.Stdout = echoed
 	server, err := process.Start(ctx, echo, process.Options{
@@ -237,7 +243,7 @@ func generate(
 	ctx context.Context, s *site, self string, load Case, duration time.Duration, first uint32,
 ) (Result, error) {
 	var out bytes.Buffer
-	c := exec.CommandContext(ctx, self, "generate", lanLink, strconv.Itoa(load.Rate), duration.String(),
+	c := exec.CommandContext(ctx, self, "relay", GenerateCommand, lanLink, strconv.Itoa(load.Rate), duration.String(),
 		strconv.FormatUint(uint64(first), 10), strconv.FormatBool(load.IPv6))
 	c.Stdout = &out
 	p, err := process.Start(ctx, c, process.Options{
