@@ -63,6 +63,14 @@ func (s *signals) lookup() func([6]byte) (journal.Hardware, bool) {
 	return s.watcher.Lookup
 }
 
+// expected is the journal's Options.Expected; nil where the API is not asked.
+func (s *signals) expected() func() []journal.Expected {
+	if s.watcher == nil {
+		return nil
+	}
+	return s.watcher.Expected
+}
+
 // of begins to tell of what a keeper records from now on, and returns the tasks. What is left of spans is sent when
 // nothing more is recorded.
 func (s *signals) of(k *keeper, log *slog.Logger, registry prometheus.Registerer) []daemon.Task {

@@ -22,17 +22,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // api is an API server on the wire, as far as the watcher asks it: Hardware objects and Events.
 type api struct {
-	mu       sync.Mutex
-	objects  []string // in JSON
-	streams  bool     // the list as a stream (KEP-3157)
-	refuse   int      // status to refuse all with
-	breaks   int      // how many requests to break off
-	asked    []string
-	pages    int // how many answers a list took
-	events   map[string]*core.Event
-	patches  int
-	watchers map[chan string]bool
-	url      string
+	mu        sync.Mutex
+	objects   []string // in JSON
+	workflows []string
+	streams   bool // the list as a stream (KEP-3157)
+	refuse    int  // status to refuse all with
+	breaks    int  // how many requests to break off
+	asked     []string
+	pages     int // how many answers a list took
+	events    map[string]*core.Event
+	patches   int
+	watchers  map[chan string]bool
+	url       string
 }
 
 func newAPI(t *testing.T) *api {
@@ -83,6 +84,10 @@ func (a *api) set(change func(*api)) {
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.HasSuffix(r.URL.Path, "/workflows") {
+		a.serveWorkflows(w, r)
+		return
+	}
 	a.mu.Lock()
 	a.asked = append(a.asked, r.Method+" "+r.URL.Path)
 	refuse, objects, streams, breaks := a.refuse, a.objects, a.streams, a.breaks
@@ -104,6 +109,26 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		a.watch(w, r, objects)
 	default:
 		a.list(w, query.Get("limit"), query.Get("continue"), objects)
+	}
+}
+
+// serveWorkflows lists Workflows, which change no more.
+func (a *api) serveWorkflows(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	refuse, items := a.refuse, strings.Join(a.workflows, ",")
+	a.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	switch query := r.URL.Query(); {
+	case refuse != 0:
+		status(w, refuse, meta.StatusReasonForbidden)
+	case query.Get("sendInitialEvents") != "":
+		status(w, http.StatusUnprocessableEntity, meta.StatusReasonInvalid)
+	case query.Get("watch") != "":
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	default:
+		_, _ = fmt.Fprintf(w, `{"apiVersion":"tinkerbell.org/v1alpha1","kind":"WorkflowList","metadata":{"resourceVersion":"9"},"items":[%s]}`, items)
 	}
 }
 

@@ -37,12 +37,14 @@ type entry struct {
 type port struct {
 	mac     [6]byte
 	netboot bool
+	arch    string
 }
 
 // claim is an object's saying about a MAC.
 type claim struct {
 	*entry
 	netboot bool
+	arch    string
 }
 
 // index finds objects by MAC.
@@ -72,7 +74,7 @@ func (x *index) put(e *entry) {
 		at, _ := slices.BinarySearchFunc(x.macs[p.mac], e.full, func(c claim, name string) int {
 			return strings.Compare(c.full, name)
 		})
-		x.macs[p.mac] = slices.Insert(x.macs[p.mac], at, claim{e, p.netboot})
+		x.macs[p.mac] = slices.Insert(x.macs[p.mac], at, claim{e, p.netboot, p.arch})
 	}
 	x.number++
 	x.change++
@@ -109,6 +111,27 @@ func (x *index) of(mac [6]byte) (claim, bool) {
 	return claims[0], true
 }
 
+// also names another object that has a MAC; nothing where there is none.
+func (x *index) also(mac [6]byte) string {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	if claims := x.macs[mac]; len(claims) > 1 {
+		return claims[1].full
+	}
+	return ""
+}
+
+// bootable calls found for each MAC that may boot from the network, with its object.
+func (x *index) bootable(found func(mac [6]byte, full string)) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for mac, claims := range x.macs {
+		if claims[0].netboot {
+			found(mac, claims[0].full)
+		}
+	}
+}
+
 // ofText is of for a MAC as text.
 func (x *index) ofText(mac string) (claim, bool) {
 	parsed, err := net.ParseMAC(mac)
@@ -121,7 +144,7 @@ func (x *index) ofText(mac string) (claim, bool) {
 // lookup tells what is known of a MAC. Before all namespaces were read, nothing can be said of a MAC that is not there.
 func (x *index) lookup(mac [6]byte, namespaces int) (journal.Hardware, bool) {
 	if c, ok := x.of(mac); ok {
-		return journal.Hardware{Known: true, Name: c.full, Netboot: c.netboot}, true
+		return journal.Hardware{Known: true, Name: c.full, Netboot: c.netboot, Arch: c.arch, Also: x.also(mac)}, true
 	}
 	x.mu.RLock()
 	complete := x.synced >= namespaces
@@ -209,7 +232,7 @@ func (p *part) update(given any) error {
 		if err != nil {
 			return err
 		}
-		own := port{mac: [6]byte(mac), netboot: i.Netboot.AllowPXE}
+		own := port{mac: [6]byte(mac), netboot: i.Netboot.AllowPXE, arch: i.DHCP.Arch}
 		if !slices.ContainsFunc(e.ports, func(p port) bool { return p.mac == own.mac }) {
 			e.ports = append(e.ports, own)
 		}

@@ -7,6 +7,8 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/tinkerbell/stack/pkg/boot"
 )
 
 // groupVersion is Tinkerbell's.
@@ -20,6 +22,9 @@ const (
 
 // maxInterfaces bounds what is kept of one object.
 const maxInterfaces = 64
+
+// maxArch is what is kept of an architecture's name, in bytes.
+const maxArch = 16
 
 // object is what this package reads of a Hardware object. Decoding skips the rest, user data and templates included.
 type object struct {
@@ -35,7 +40,8 @@ type spec struct {
 // nic is a network interface of a machine. What is left out of an object allows nothing, as Smee reads it.
 type nic struct {
 	DHCP struct {
-		MAC string `json:"mac"`
+		MAC  string `json:"mac"`
+		Arch string `json:"arch"`
 	} `json:"dhcp"`
 	Netboot struct {
 		AllowPXE bool `json:"allowPXE"`
@@ -68,13 +74,15 @@ func (l *objectList) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// scheme knows these two types, in place of Tinkerbell's whole API.
+// scheme knows these types and Workflows, in place of Tinkerbell's whole API.
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	meta.AddToGroupVersion(s, meta.SchemeGroupVersion)
 	meta.AddToGroupVersion(s, groupVersion)
 	s.AddKnownTypeWithName(groupVersion.WithKind(kind), &object{})
 	s.AddKnownTypeWithName(groupVersion.WithKind(kind+"List"), &objectList{})
+	s.AddKnownTypeWithName(groupVersion.WithKind("Workflow"), &workflow{})
+	s.AddKnownTypeWithName(groupVersion.WithKind("WorkflowList"), &workflowList{})
 	return s
 }()
 
@@ -92,7 +100,7 @@ func trim(given any) (any, error) {
 		if err != nil || len(mac) != 6 || bytes.Equal(mac, make([]byte, 6)) || len(kept.Spec.Interfaces) == maxInterfaces {
 			continue
 		}
-		i.DHCP.MAC = mac.String()
+		i.DHCP.MAC, i.DHCP.Arch = mac.String(), boot.CleanCut(i.DHCP.Arch, maxArch)
 		kept.Spec.Interfaces = append(kept.Spec.Interfaces, i)
 	}
 	return kept, nil

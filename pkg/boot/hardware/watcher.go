@@ -43,7 +43,7 @@ const pageSize = 250
 // Options are what a watcher needs.
 type Options struct {
 	// Config says how to reach the API; nil is the pod's service account. It needs the verbs get, list and watch on
-	// hardware of tinkerbell.org, and create and patch on events, in each namespace.
+	// hardware and workflows of tinkerbell.org, and create and patch on events, in each namespace.
 	Config *rest.Config
 	// Namespaces are where the objects are; empty is the pod's own.
 	Namespaces []string
@@ -59,12 +59,13 @@ type Watcher struct {
 	log     *slog.Logger
 	metrics *Metrics
 	index   *index
+	jobs    *jobs
 	events  *events
 }
 
 // New makes a watcher, which knows nothing before Run.
 func New(o Options) *Watcher {
-	w := &Watcher{options: o, log: o.Logger, metrics: o.Metrics, index: newIndex()}
+	w := &Watcher{options: o, log: o.Logger, metrics: o.Metrics, index: newIndex(), jobs: newJobs()}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
@@ -83,8 +84,24 @@ func (*Watcher) Ready() error { return nil }
 
 // Lookup implements the journal's Options.Hardware: what Kubernetes knows of a MAC, and whether it was asked.
 func (w *Watcher) Lookup(mac [6]byte) (journal.Hardware, bool) {
-	return w.index.lookup(mac, max(len(w.options.Namespaces), 1))
+	namespaces := max(len(w.options.Namespaces), 1)
+	h, asked := w.index.lookup(mac, namespaces)
+	h.Workflow, h.Workflows = w.jobs.of(mac, h.Name, namespaces)
+	return h, asked
 }
+
+// Expected implements the journal's Options.Expected: the machines that a Workflow waits for.
+func (w *Watcher) Expected() (all []journal.Expected) {
+	w.index.bootable(func(mac [6]byte, full string) {
+		if j := w.jobs.waiting(mac, full); j != nil && len(all) < maxExpected {
+			all = append(all, journal.Expected{MAC: mac, Since: j.made})
+		}
+	})
+	return all
+}
+
+// maxExpected bounds how many machines are waited for at a time.
+const maxExpected = 1000
 
 // Run implements daemon.Task.
 func (w *Watcher) Run(ctx context.Context) error {
@@ -100,6 +117,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	for _, namespace := range namespaces {
 		w.metrics.watching.WithLabelValues(namespace).Set(0)
 		working.Go(func() { w.follow(ctx, config, namespace) })
+		working.Go(func() { w.followJobs(ctx, config, namespace) })
 	}
 	working.Go(func() { w.events.run(ctx, config) })
 	working.Wait()
@@ -149,8 +167,27 @@ func (w *Watcher) follow(ctx context.Context, config *rest.Config, namespace str
 		index: w.index, entries: map[string]*entry{}, replaced: f.succeeded,
 		changed: func() { w.metrics.objects.Set(float64(w.index.objects())) }, left: w.metrics.left.Inc,
 	}
-	options := cache.ReflectorOptions{Name: "hardware"}
-	reflector := cache.NewReflectorWithOptions(f.listerWatcher(c), &object{}, store, options)
+	f.reflect(ctx, f.listerWatcher(c, resource, func() runtime.Object { return &objectList{} }), &object{}, store)
+}
+
+// followJobs reads and watches the Workflows of one namespace until ctx is done. Without them much is told all the same,
+// so that an outage is no more than a line.
+func (w *Watcher) followJobs(ctx context.Context, config *rest.Config, namespace string) {
+	f := &follower{Watcher: w, namespace: namespace, jobs: true}
+	c, err := client(config, "/apis", groupVersion, scheme)
+	if err != nil {
+		f.failed(err)
+		return
+	}
+	store := &jobsPart{jobs: w.jobs, namespace: namespace, replaced: f.succeeded}
+	f.reflect(ctx, f.listerWatcher(c, "workflows", func() runtime.Object { return &workflowList{} }), &workflow{}, store)
+}
+
+// reflect keeps a store until ctx is done.
+func (f *follower) reflect(
+	ctx context.Context, from cache.ListerWatcher, expected runtime.Object, store cache.ReflectorStore,
+) {
+	reflector := cache.NewReflectorWithOptions(from, expected, store, cache.ReflectorOptions{Name: "hardware"})
 	reflector.WatchListPageSize = pageSize
 	for pause := (backoff.Backoff{First: firstWait, Most: mostWait}); ctx.Err() == nil; pause.Wait(ctx) {
 		f.good = false
@@ -167,12 +204,20 @@ func (w *Watcher) follow(ctx context.Context, config *rest.Config, namespace str
 type follower struct {
 	*Watcher
 	namespace string
+	jobs      bool // it follows Workflows
 	told      bool // that it fails
 	good      bool // that the last try read all objects
 }
 
 // failed tells of an outage once, and counts each try.
 func (f *follower) failed(err error) {
+	if f.jobs {
+		if !f.told {
+			f.log.Warn("failed to watch workflows", "namespace", f.namespace, "error", err)
+		}
+		f.told = true
+		return
+	}
 	f.metrics.errors.WithLabelValues(f.namespace).Inc()
 	f.metrics.watching.WithLabelValues(f.namespace).Set(0)
 	if !f.told {
@@ -182,13 +227,18 @@ func (f *follower) failed(err error) {
 }
 
 func (f *follower) succeeded() {
+	if f.jobs {
+		f.log.Info("watching workflows", "namespace", f.namespace)
+		f.told, f.good = false, true
+		return
+	}
 	f.metrics.watching.WithLabelValues(f.namespace).Set(1)
 	f.log.Info("watching hardware", "namespace", f.namespace, "objects", f.index.objects())
 	f.told, f.good = false, true
 }
 
 // listerWatcher asks the API for the objects of the namespace.
-func (f *follower) listerWatcher(c rest.Interface) cache.ListerWatcher {
+func (f *follower) listerWatcher(c rest.Interface, resource string, list func() runtime.Object) cache.ListerWatcher {
 	request := func(o meta.ListOptions) *rest.Request {
 		return c.Get().Namespace(f.namespace).Resource(resource).VersionedParams(&o, runtime.NewParameterCodec(scheme))
 	}
@@ -197,8 +247,8 @@ func (f *follower) listerWatcher(c rest.Interface) cache.ListerWatcher {
 			if o.ResourceVersion == "0" {
 				o.ResourceVersion = "" // from the API server's cache, all would come in one answer
 			}
-			list := &objectList{}
-			return list, request(o).Do(ctx).Into(list)
+			all := list()
+			return all, request(o).Do(ctx).Into(all)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o meta.ListOptions) (watch.Interface, error) {
 			o.Watch = true

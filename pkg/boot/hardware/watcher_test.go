@@ -49,6 +49,7 @@ func (w *Watcher) is(text string, want journal.Hardware) func() bool {
 		c := [6]byte{}
 		_, _ = fmt.Sscanf(text, "%02x:%02x:%02x:%02x:%02x:%02x", &c[0], &c[1], &c[2], &c[3], &c[4], &c[5])
 		got, ok := w.Lookup(c)
+		got.Workflow, got.Workflows = nil, false
 		return ok && got == want
 	}
 }
@@ -76,7 +77,8 @@ func TestObjectsAreFollowed(t *testing.T) {
 				"52:54:00:5e:00:20": {Closest: "52:54:00:5e:00:02 (tink/m2)"},
 				"be:ef:be:ef:be:ef": {},
 			} {
-				if got, ok := w.Lookup(mac(t, text)); !ok || got != want {
+				if !w.is(text, want)() {
+					got, ok := w.Lookup(mac(t, text))
 					t.Errorf("%s: %v\n%s", text, ok, cmp.Diff(want, got))
 				}
 			}
@@ -107,9 +109,45 @@ func TestSharedMAC(t *testing.T) {
 	a := newAPI(t)
 	a.objects = []string{hardware("b", "1", "52:54:00:5e:00:01 true", "52:54:00:5e:00:01 false"), hardware("a", "2", "52:54:00:5e:00:01")}
 	w, _ := start(t, Options{Config: a.config()})
-	testwait.Until(t, "the first", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/a"}))
+	testwait.Until(t, "the first", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/a", Also: "tink/b"}))
 	a.change(t, "DELETED", hardware("a", "3", "52:54:00:5e:00:01"))
 	testwait.Until(t, "the other", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/b", Netboot: true}))
+}
+
+// Workflows are those of a Hardware object, or of a MAC, in both layouts that Tinkerbell has had; the newest counts.
+func TestWorkflowsAreFollowed(t *testing.T) {
+	workflow := func(name, made, spec, status string) string {
+		return fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"tink","creationTimestamp":%q},"spec":{%s},"status":{%s}}`, name, made, spec, status)
+	}
+	a := newAPI(t)
+	a.objects = []string{hardware("m1", "1", "52:54:00:5e:00:01 true"), hardware("m2", "2", "52:54:00:5e:00:02 true"), hardware("m3", "3", "52:54:00:5e:00:03 true")}
+	a.workflows = []string{
+		workflow("old", "2026-11-22T08:00:00Z", `"hardwareRef":"m1"`, `"state":"STATE_SUCCESS"`),
+		workflow("new", "2026-11-23T08:00:00Z", `"hardwareRef":"m1"`, `"state":"STATE_RUNNING","currentAction":"stream-image"`),
+		workflow("map", "2026-11-23T08:00:00Z", `"hardwareMap":{"device_1":"52:54:00:5E:00:02"}`, `"state":"FAILED","currentState":{"actionName":"kexec"},`+
+			`"tasks":[{"actions":[{"name":"stream-image","state":"FAILED","message":"no route to host"}]}]`),
+		workflow("waits", "2026-11-23T08:00:00Z", `"hardwareRef":"m3"`, ``),
+	}
+	w, _ := start(t, Options{Config: a.config()})
+	for text, want := range map[string]*journal.Workflow{
+		"52:54:00:5e:00:01": {State: "RUNNING", Action: "stream-image"},
+		"52:54:00:5e:00:02": {State: "FAILED", Action: "stream-image", Message: "no route to host"},
+		"52:54:00:5e:00:03": {},
+		"52:54:00:5e:00:04": nil,
+	} {
+		testwait.Until(t, text, func() bool {
+			got, ok := w.Lookup(mac(t, text))
+			return ok && got.Workflows && cmp.Equal(got.Workflow, want)
+		})
+	}
+	want := []journal.Expected{{MAC: mac(t, "52:54:00:5e:00:03"), Since: time.Date(2026, 11, 23, 8, 0, 0, 0, time.UTC)}}
+	got := w.Expected()
+	for i := range got {
+		got[i].Since = got[i].Since.UTC()
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // An API that refuses is told of once, counted each time, and asked again.
@@ -125,7 +163,8 @@ func TestOutageIsToldOnce(t *testing.T) {
 	a.set(func(a *api) { a.refuse, a.objects = 0, []string{hardware("m1", "1", "52:54:00:5e:00:01 true")} })
 	testwait.Until(t, "m1", w.is("52:54:00:5e:00:01", journal.Hardware{Known: true, Name: "tink/m1", Netboot: true}))
 	testwait.Until(t, "the metric", func() bool { return testutil.ToFloat64(w.metrics.watching.WithLabelValues("tink")) == 1 })
-	if n := strings.Count(log.String(), "failed to watch hardware"); n != 1 || strings.Count(log.String(), "\n") != 2 {
+	if n := strings.Count(log.String(), "failed to watch hardware"); n != 1 || strings.Count(log.String(), "watching hardware") != 1 ||
+		strings.Count(log.String(), "failed to watch workflows") > 1 {
 		t.Errorf("told %d times:\n%s", n, log.String())
 	}
 }

@@ -36,7 +36,7 @@ func (k *known) lookup(mac [6]byte) (Hardware, bool) {
 		return Hardware{Closest: k.closest(mac)}, k.all
 	}
 	name := func(h recorded.Hardware) string { return h.Namespace + "/" + h.Name }
-	found := Hardware{Known: true, Name: name(h[0]), Netboot: h[0].AllowPXE, Arch: h[0].Arch, Workflow: k.workflows[mac]}
+	found := Hardware{Known: true, Name: name(h[0]), Netboot: h[0].AllowPXE, Arch: h[0].Arch, Workflow: k.workflows[mac], Workflows: true}
 	if len(h) > 1 {
 		found.Also = name(h[1])
 	}

@@ -384,7 +384,7 @@ func (c *clues) agentIdle() bool {
 	if a.since == 0 || a.worked || a.reported || c.now-a.since < int64(c.waits().System) {
 		return false
 	}
-	if c.asks && c.hw.Known {
+	if c.hw.Workflows && c.hw.Known {
 		return !c.wf.runs() && !c.wf.ended()
 	}
 	return a.calls && c.now-c.end < int64(c.waits().System)

@@ -138,7 +138,9 @@ type Hardware struct {
 	Arch     string    // of the interface, as the object names it
 	Also     string    // another object that has this MAC
 	Closest  string    // of an unknown MAC: the most similar MAC that an object has, with the object's name
-	Workflow *Workflow // that names the machine; nil if none does
+	Workflow *Workflow // that names the machine; nil if none does, or it is not known
+
+	Workflows bool // whether Workflows are known
 }
 
 // Workflow is what Kubernetes knows of a machine's Workflow.
