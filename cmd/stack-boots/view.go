@@ -36,7 +36,8 @@ func newView(
 		return nil, err
 	}
 	j := journal.New(journal.Options{
-		Limits: s.limits(), Pod: pod, Hardware: elsewhere.lookup(), Expected: elsewhere.expected(), Changed: elsewhere.changed,
+		Limits: s.limits(), Pod: pod, Hardware: elsewhere.lookup(), Expected: elsewhere.expected(),
+		Changed: elsewhere.changed,
 	})
 	queues := map[string]*boot.Queue{
 		"dhcp": boot.NewQueue(eventRoom), "requests": boot.NewQueue(eventRoom), "syslog": boot.NewQueue(lineRoom),

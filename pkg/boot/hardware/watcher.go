@@ -170,8 +170,8 @@ func (w *Watcher) follow(ctx context.Context, config *rest.Config, namespace str
 	f.reflect(ctx, f.listerWatcher(c, resource, func() runtime.Object { return &objectList{} }), &object{}, store)
 }
 
-// followJobs reads and watches the Workflows of one namespace until ctx is done. Without them much is told all the same,
-// so that an outage is no more than a line.
+// followJobs reads and watches the Workflows of one namespace until ctx is done. Without them much is told all the
+// same, so that an outage is no more than a line.
 func (w *Watcher) followJobs(ctx context.Context, config *rest.Config, namespace string) {
 	f := &follower{Watcher: w, namespace: namespace, jobs: true}
 	c, err := client(config, "/apis", groupVersion, scheme)

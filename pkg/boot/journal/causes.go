@@ -670,8 +670,9 @@ var table = []row{
 		},
 	},
 	{
-		name: NoWorkflow, support: told, past: Files, certain: func(c *clues) bool { return c.wf == nil && c.hw.Workflows && c.hw.Known },
-		when: (*clues).agentIdle,
+		name: NoWorkflow, support: told, past: Files,
+		certain: func(c *clues) bool { return c.wf == nil && c.hw.Workflows && c.hw.Known },
+		when:    (*clues).agentIdle,
 		text: func(c *clues) string {
 			text := "The agent asks for work since " + clock(c.facts.agent.since) + " and has reported nothing."
 			switch {
