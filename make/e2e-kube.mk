@@ -26,6 +26,12 @@ e2e-kube-tools: deps-e2e $(TOOLS)/helm $(TOOLS)/prometheus
 e2e-kube-run: e2e-kube-tools
 	KEEP='$(KEEP)' NODES='$(NODES)' PROXY_MODE='$(PROXY_MODE)' KUBE='$(KUBE)' FRONT='$(FRONT)' test/e2e/kube/run
 
+.PHONY: e2e-ipvs
+e2e-ipvs: $(KUBE)/kube-apiserver $(KUBE)/kube-proxy $(KUBE)/debian/usr/bin/etcd deps-e2e ## stack-lb beside the real kube-proxy in IPVS mode, in a virtual machine whose kernel has it; needs root
+	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./cmd/stack-lb
+	cd test/e2e && CGO_ENABLED=0 go build -o $(BIN)/ ./cmd/bench-failover
+	KUBE='$(KUBE)' test/e2e/kube/ipvs
+
 .PHONY: deps-e2e
 deps-e2e:
 	@scripts/deps e2e

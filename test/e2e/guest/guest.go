@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -40,8 +41,11 @@ type Machine struct {
 	Kernel   kernel.Kernel
 	Arch     string            // as Go calls it; default amd64
 	Programs map[string]string // files of this machine, by their names in the guest's /bin
+	Root     string            // directory whose files the guest has, too, at the same paths; empty: none
 	Commands []Command
 	MiB      int // of memory; default 512
+	// Shift says how fast the guest is: of its time, an instruction takes 2^Shift ns; 0 is the default, 3.
+	Shift int
 }
 
 // End begins a line that a guest prints when a command has ended; its exit status follows.
@@ -79,6 +83,9 @@ func Run(ctx context.Context, m Machine, dir string, line func(string)) (statuse
 	if m.MiB == 0 {
 		m.MiB = 512
 	}
+	if m.Shift == 0 {
+		m.Shift = 3
+	}
 	initramfs := filepath.Join(dir, "initramfs")
 	if err := pack(ctx, m, dir, initramfs); err != nil {
 		return nil, err
@@ -107,9 +114,9 @@ func Run(ctx context.Context, m Machine, dir string, line func(string)) (statuse
 	}}
 	args := slices.Concat([]string{
 		"-accel", "tcg", "-smp", "1", "-m", fmt.Sprint(m.MiB), "-nodefaults", "-no-reboot", "-display", "none",
-		// A guest's time is that of the instructions that it executes, 8 ns each, and it sleeps in no time: time-outs in it
-		// do not depend on what else this machine has to do.
-		"-icount", "shift=3,sleep=off", "-rtc", "clock=vm",
+		// A guest's time is that of the instructions that it executes, and it sleeps in no time: time-outs in it do not
+		// depend on what else this machine has to do.
+		"-icount", fmt.Sprintf("shift=%d,sleep=off", m.Shift), "-rtc", "clock=vm",
 	},
 		emulator.args, []string{
 			"-kernel", m.Kernel.Image, "-initrd", initramfs,
@@ -168,11 +175,30 @@ func pack(ctx context.Context, m Machine, dir, path string) error {
 	for _, name := range slices.Sorted(maps.Keys(m.Programs)) {
 		files = append(files, kernel.File{Name: "bin/" + name, From: m.Programs[name], Mode: 0o755})
 	}
+	more, err := rooted(m.Root)
+	if err != nil {
+		return fmt.Errorf("failed to list the guest's files: %w", err)
+	}
+	files = append(files, more...)
 	file, err := os.Create(path)
 	if err != nil {
 		return fmt.Errorf("failed to make initramfs: %w", err)
 	}
 	return errors.Join(kernel.WriteInitramfs(file, filepath.Join(bin, "init"), m.Kernel.Modules, files...), file.Close())
+}
+
+// rooted are the files of a directory, all of which a guest may run.
+func rooted(root string) (files []kernel.File, err error) {
+	if root == "" {
+		return nil, nil
+	}
+	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Type().IsRegular() {
+			files = append(files, kernel.File{Name: strings.TrimPrefix(path, root+"/"), From: path, Mode: 0o755})
+		}
+		return err
+	})
+	return files, err
 }
 
 // lines passes on whole lines.

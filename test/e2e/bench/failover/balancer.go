@@ -96,23 +96,6 @@ func vrrp(s *Site, n *node) string {
 `, link, 100-n.number, strings.Join(addresses[:some], "\n    "), strings.Join(addresses[some:], "\n    "))
 }
 
-// KubeVIP is kube-vip as the leader of each Service's election, with its default lease.
-func KubeVIP(program string) Balancer {
-	return Balancer{
-		name: "kube-vip",
-		command: func(s *Site, n *node) ([]string, []string, error) {
-			return []string{
-				program, "manager", "--services", "--servicesElection", "--arp", "--interface", link, "--namespace", namespace,
-				"--k8sConfigPath", filepath.Join(s.dir, "kubeconfig-admin"), "--prometheusHTTPServer", "",
-			}, []string{"vip_nodename=" + n.name}, nil
-		},
-		service: func(s *Site, number int) object {
-			return service(number, map[string]string{"kube-vip.io/loadbalancerIPs": s.addresses[number].String()})
-		},
-		tells: true,
-	}
-}
-
 // service is one of type LoadBalancer. The first is that of the pods, and the others have an address alone.
 func service(number int, annotations map[string]string) object {
 	name, policy := web, "Local"

@@ -13,11 +13,11 @@ import (
 
 // Options are what a bench needs.
 type Options struct {
-	// Balancer is stack-lb, keepalived or kube-vip.
+	// Balancer is stack-lb or keepalived.
 	Balancer string
-	// StackLB and KubeVIP are the programs, and Older is a stack-lb of before; an empty one is none.
-	StackLB, KubeVIP, Older string
-	Nodes, Addresses        int
+	// StackLB is the program, and Older one of before; an empty one is none.
+	StackLB, Older   string
+	Nodes, Addresses int
 	// Proxy is kube-proxy's mode.
 	Proxy string
 	// Repeats is how often each case happens, and Cases are their names; "chaos" is all of those, and none is all others.
@@ -37,7 +37,7 @@ type Options struct {
 // Plan is all that the bench has, part by part.
 func (o Options) Plan() []Options {
 	gone := []string{"leave", "killed", "node-gone"}
-	const some = 5 // of the peers
+	const some = 5 // of the peer
 	part := func(change func(*Options)) Options {
 		one := o
 		one.Balancer, one.Addresses = "stack-lb", 1
@@ -56,17 +56,11 @@ func (o Options) Plan() []Options {
 			one.Key, one.Cases = true, append(slices.Clone(gone), "api-away", "api-away-10m", "chaos")
 		}),
 	}
-	peers := []string{"keepalived"}
-	if o.KubeVIP != "" {
-		peers = append(peers, "kube-vip")
-	}
-	for _, peer := range peers {
-		for _, addresses := range []int{1, 100} {
-			plan = append(plan, part(func(one *Options) {
-				one.Balancer, one.Addresses, one.Repeats = peer, addresses, min(o.Repeats, some)
-				one.Cases = append(slices.Clone(gone), "steady")
-			}))
-		}
+	for _, addresses := range []int{1, 100} {
+		plan = append(plan, part(func(one *Options) {
+			one.Balancer, one.Addresses, one.Repeats = "keepalived", addresses, min(o.Repeats, some)
+			one.Cases = append(slices.Clone(gone), "steady")
+		}))
 	}
 	return plan
 }
@@ -119,8 +113,6 @@ func (o Options) balancer() (b Balancer, candidate string, err error) {
 		b = StackLB(o.StackLB, settings...)
 	case "keepalived":
 		b, err = Keepalived()
-	case "kube-vip":
-		b = KubeVIP(o.KubeVIP)
 	default:
 		err = fmt.Errorf("there is no balancer %q", o.Balancer)
 	}

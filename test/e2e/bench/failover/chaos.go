@@ -42,6 +42,7 @@ func Chaos(older string) []Case {
 		{Name: "loss-20", few: 2, fault: loss},
 		{Name: "mute-switch-leave", few: 2, fault: muteSwitch(leave), moves: true},
 		{Name: "mute-switch-gone", few: 1, fault: muteSwitch(nodeGone), moves: true},
+		{Name: "deaf-node", few: 2, fault: deafNode},
 		{Name: "crash-loop", few: 2, fault: crashLoop},
 		{Name: "kube-ipvs0", few: 2, fault: ipvs},
 		{Name: "two-cards", few: 2, fault: twoCards, moves: true},
@@ -260,6 +261,27 @@ func muteSwitch(goes func(context.Context, *Site, *node) error) func(context.Con
 	}
 }
 
+// deafNode has the switch pass on nothing between the owner and others than the API, as if the API were on another
+// network and the uplink behind the node's own bridge were out: its link is up all the time.
+func deafNode(ctx context.Context, s *Site, owner *node) error {
+	err := s.sw.nft(fmt.Sprintf(`table bridge bench {
+  chain deafen {
+    type filter hook forward priority 0
+    ip saddr %[2]s accept
+    ip daddr %[2]s accept
+    arp saddr ip %[2]s accept
+    arp daddr ip %[2]s accept
+    iifname %[1]s drop
+    oifname %[1]s drop
+  }
+}
+`, owner.port, apiIP))
+	if err != nil {
+		return err
+	}
+	return errors.Join(sleep(ctx, 20*time.Second), s.sw.nft(""))
+}
+
 // crashLoop kills the owner's stack-lb again and again, and starts it at once.
 func crashLoop(ctx context.Context, s *Site, owner *node) error {
 	for range 6 {
@@ -360,7 +382,11 @@ func uninstall(ctx context.Context, s *Site, owner *node) error {
 			err = errors.Join(err, fmt.Errorf("it was uninstalled, and %d of %d probes were answered", answered, log.Probes))
 		}
 	}
-	return errors.Join(err, s.api.admit(ctx), s.api.do(ctx, http.MethodPost, bindings, binding("Role")))
+	err = errors.Join(err, s.api.admit(ctx), s.api.do(ctx, http.MethodPost, bindings, binding("Role")))
+	for _, n := range s.nodes {
+		err = errors.Join(err, s.revive(ctx, n))
+	}
+	return err
 }
 
 // twoVersions has an address go from this stack-lb to an older one and back, as each leaves and as each is killed.

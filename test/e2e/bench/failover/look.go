@@ -206,10 +206,11 @@ func (l *Look) forget(before time.Time) {
 	l.fetched = slices.DeleteFunc(l.fetched, func(a attempt) bool { return a.at.Before(before) })
 }
 
-// answers tells whether the address has answered since then without a break, but for those of a busy machine.
-func (l *Look) answers(from time.Time) bool {
+// answers tells whether the address has answered since then without a break, but for those of a busy machine; echo
+// requests, too, where they count.
+func (l *Look) answers(from time.Time, echo bool) bool {
 	s := l.Since(from)
-	return s.Echo < 0.3 && s.HTTP < 0.3
+	return s.HTTP < 0.3 && (!echo || s.Echo < 0.3)
 }
 
 // underWay is how long an echo request may be until it counts as one without an answer.

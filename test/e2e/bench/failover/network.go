@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/test/e2e/arp"
 	"github.com/tinkerbell/stack/test/e2e/network"
@@ -48,7 +49,7 @@ func newHost(name string) (*host, error) {
 		return nil, err
 	}
 	h := &host{name: name, port: name, ns: ns}
-	if h.links, err = netlink.NewHandleAt(h.ns); err != nil {
+	if h.links, err = netlink.NewHandleAt(h.ns, unix.NETLINK_ROUTE); err != nil {
 		return nil, errors.Join(err, h.ns.Close())
 	}
 	return h, network.Raise(ns, "lo")
@@ -175,7 +176,8 @@ func (h *host) sysctl(name, value string) error {
 func (h *host) nft(rules string) error {
 	return h.in(func() error {
 		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader("table netdev bench {}\ndelete table netdev bench\n" + rules)
+		cmd.Stdin = strings.NewReader("table netdev bench {}\ndelete table netdev bench\n" +
+			"table bridge bench {}\ndelete table bridge bench\n" + rules)
 		if said, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("failed to filter on %s: %w: %s", h.name, err, said)
 		}

@@ -69,7 +69,7 @@ func newNode(sw *host, number int) (n *node, err error) {
 
 // startProxy starts kube-proxy.
 func (n *node) startProxy(ctx context.Context, dir, program, mode string) (err error) {
-	n.proxy, err = n.start(ctx, dir, n.name+"-kube-proxy", nil, nil, program,
+	n.proxy, err = n.start(ctx, dir, n.name+"-kube-proxy", nil, nil, program, "--ipvs-strict-arp",
 		"--kubeconfig", filepath.Join(dir, "kubeconfig-admin"), "--proxy-mode", mode,
 		"--hostname-override", n.name, "--cluster-cidr", "10.244.0.0/16,fd00:244::/32",
 		"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0",

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
@@ -32,6 +33,7 @@ type Setup struct {
 type Site struct {
 	dir       string
 	balancer  Balancer
+	proxy     string // kube-proxy's mode; that of IPVS refuses echo requests
 	addresses []netip.Addr
 	sw        *host
 	hosts     []*host // that are no nodes
@@ -45,7 +47,7 @@ type Site struct {
 
 // NewSite builds a site with its balancer on each node. Close ends it.
 func NewSite(ctx context.Context, dir string, setup Setup) (s *Site, err error) {
-	s = &Site{dir: dir, balancer: setup.Balancer, addresses: addresses(setup.Addresses)}
+	s = &Site{dir: dir, balancer: setup.Balancer, proxy: setup.Proxy, addresses: addresses(setup.Addresses)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -55,6 +57,9 @@ func NewSite(ctx context.Context, dir string, setup Setup) (s *Site, err error) 
 	programs, err := Cached()
 	if err != nil {
 		return s, err
+	}
+	if _, err := exec.LookPath("nft"); err != nil && setup.Proxy == "nftables" {
+		return s, errors.New("no nft, which kube-proxy needs (Debian package nftables)")
 	}
 	if s.sw, err = newSwitch(); err != nil {
 		return s, err
@@ -193,7 +198,7 @@ func (s *Site) answers(from time.Time) bool {
 			return false
 		}
 	}
-	return s.look.answers(from)
+	return s.look.answers(from, s.proxy != "ipvs")
 }
 
 // owner is the node that has most addresses.

@@ -19,10 +19,9 @@ func main() { program.Main("bench-failover", run) }
 
 func run(ctx context.Context) error {
 	o := failover.Options{Log: os.Stderr}
-	flag.StringVar(&o.Balancer, "balancer", "stack-lb", "stack-lb, keepalived or kube-vip")
+	flag.StringVar(&o.Balancer, "balancer", "stack-lb", "stack-lb or keepalived")
 	flag.StringVar(&o.StackLB, "lb", "build/bin/stack-lb", "the stack-lb executable")
 	flag.StringVar(&o.Older, "older", "", "a stack-lb of before, for the case two-versions")
-	flag.StringVar(&o.KubeVIP, "kube-vip", "", "the kube-vip executable")
 	flag.IntVar(&o.Nodes, "nodes", 3, "nodes")
 	flag.IntVar(&o.Addresses, "addresses", 1, "addresses, 155 at most")
 	flag.StringVar(&o.Proxy, "proxy", "nftables", "kube-proxy's mode")

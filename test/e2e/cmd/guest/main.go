@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/tinkerbell/stack/test/e2e/guest"
@@ -21,6 +22,9 @@ func run(ctx context.Context) error {
 	name := flag.String("kernel", "6.1", "`series` of the kernel")
 	memory := flag.Int64("memory", 0, "`MiB` that the program may use; 0: no limit")
 	machine := flag.Int("machine", 512, "`MiB` of the virtual machine")
+	modules := flag.String("modules", "", "more `modules` of the kernel, separated by commas")
+	root := flag.String("root", "", "`directory` whose files the guest has, at the same paths")
+	shift := flag.Int("shift", 3, "an instruction takes two to the power of `N` ns of the guest's time")
 	with := flag.String("with", "", "more `files` that the guest has in its /bin, separated by commas")
 	flag.Usage = func() {
 		fmt.Fprint(flag.CommandLine.Output(), "usage: guest [flags] PROGRAM [ARGUMENT...]\n\n"+
@@ -35,6 +39,9 @@ func run(ctx context.Context) error {
 	series, err := kernels.Find(*name)
 	if err != nil {
 		return err
+	}
+	if *modules != "" {
+		series.Package.Modules = append(slices.Clone(series.Package.Modules), strings.Split(*modules, ",")...)
 	}
 	dir, err := kernel.Cache(series.Package)
 	if err != nil {
@@ -58,7 +65,7 @@ func run(ctx context.Context) error {
 		}
 	}
 	statuses, err := guest.Run(ctx, guest.Machine{
-		Kernel: boots, Arch: series.Arch, Programs: programs, MiB: *machine,
+		Kernel: boots, Arch: series.Arch, Programs: programs, Root: *root, MiB: *machine, Shift: *shift,
 		Commands: []guest.Command{{
 			Args: append([]string{"/bin/" + file}, flag.Args()[1:]...), Memory: *memory << 20,
 		}},
