@@ -90,7 +90,8 @@ func encodeMachines(b *bytes.Buffer, part []*entry) error {
 
 // send sends a part of an answer and empties the buffer. False: whoever asked has gone, or does not read.
 func (s *Server) send(w http.ResponseWriter, b *bytes.Buffer) bool {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // of a test's recorder it is not known
+	// Of a test's recorder it is not known.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	_, err := w.Write(b.Bytes())
 	b.Reset()
 	return err == nil
