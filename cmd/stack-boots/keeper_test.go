@@ -15,6 +15,8 @@ import (
 
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/boot/feed"
+	"github.com/tinkerbell/stack/pkg/boot/journal"
 	"github.com/tinkerbell/stack/pkg/boot/page"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
 )
@@ -91,5 +93,26 @@ func TestRestartForgetsNothing(t *testing.T) {
 	stop()
 	if !strings.Contains(log.String(), "failed to keep the history of boots") {
 		t.Errorf("the log says:\n%s", &log)
+	}
+}
+
+// TestWitness: a relay that is gone, and each proxy that is, leave something unheard; one relay of two hears all.
+func TestWitness(t *testing.T) {
+	relay, proxy := feed.Source{Program: "dhcp-relay"}, feed.Source{Program: "stack-proxy"}
+	heard := func(s feed.Source) feed.Source { s.Heard = true; return s }
+	for name, test := range map[string]struct {
+		sources []feed.Source
+		want    journal.Witness
+	}{
+		"nobody yet":    {nil, journal.Witness{}},
+		"all":           {[]feed.Source{heard(relay), heard(proxy)}, journal.Witness{}},
+		"relay gone":    {[]feed.Source{relay, heard(proxy)}, journal.Witness{RelayLost: true}},
+		"another relay": {[]feed.Source{heard(relay), relay, heard(proxy)}, journal.Witness{}},
+		"proxy gone":    {[]feed.Source{heard(relay), heard(proxy), proxy}, journal.Witness{Proxies: "1 of 2"}},
+	} {
+		test.want.Dropped = 7
+		if got := witnessOf(test.sources, 7); got != test.want {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -14,15 +15,16 @@ import (
 // settings is what the environment sets.
 type settings struct {
 	daemon.Settings
-	AdminAddress  string   `split_words:"true" default:":9070" desc:"where pages, API, /metrics, /healthz and /readyz are"`
-	ListenAddress string   `split_words:"true" default:":9072" desc:"where dhcp-relay and stack-proxy tell of boots: host:port, or the path of a Unix socket in a directory that only they mount"`
-	KeyFile       string   `split_words:"true" desc:"file with the key that these programs have too, at least 16 bytes; needed for host:port"`
-	Hosts         []string `desc:"names besides addresses, localhost and those of the cluster by which browsers may ask, such as an Ingress's"`
-	Lines         bool     `default:"false" desc:"show syslog lines, which may hold secrets, to everybody who reaches the pages; else only through the loopback interface, as by kubectl port-forward"`
-	Memory        int      `default:"64" desc:"MiB that what is kept of machines may take, some 10000 machines in 64; those that were silent longest go first"`
-	HistoryFile   string   `split_words:"true" desc:"files that keep the last 16 MiB of what was heard begin with this path, so that a restart forgets nothing; default it forgets"`
-	Kubernetes    bool     `default:"false" desc:"watch Hardware objects of Tinkerbell, for names and causes, and write Events on them (docs/boots-signals.md)"`
-	Namespaces    []string `desc:"namespaces of the Hardware objects; default the pod's own"`
+	AdminAddress    string       `split_words:"true" default:":9070" desc:"where pages, API, /metrics, /healthz and /readyz are"`
+	ListenAddress   string       `split_words:"true" default:":9072" desc:"where dhcp-relay and stack-proxy tell of boots: host:port, or the path of a Unix socket in a directory that only they mount"`
+	KeyFile         string       `split_words:"true" desc:"file with the key that these programs have too, at least 16 bytes; needed for host:port"`
+	Hosts           []string     `desc:"names besides addresses, localhost and those of the cluster by which browsers may ask, such as an Ingress's"`
+	Lines           bool         `default:"false" desc:"show syslog lines, which may hold secrets, to everybody who reaches the pages; else only through the loopback interface, as by kubectl port-forward"`
+	PublicAddresses []netip.Addr `split_words:"true" desc:"addresses by which machines ask the stack, to recognize that they are sent elsewhere"`
+	Memory          int          `default:"64" desc:"MiB that what is kept of machines may take, some 10000 machines in 64; those that were silent longest go first"`
+	HistoryFile     string       `split_words:"true" desc:"files that keep the last 16 MiB of what was heard begin with this path, so that a restart forgets nothing; default it forgets"`
+	Kubernetes      bool         `default:"false" desc:"watch Hardware objects of Tinkerbell, for names and causes, and write Events on them (docs/boots-signals.md)"`
+	Namespaces      []string     `desc:"namespaces of the Hardware objects; default the pod's own"`
 }
 
 const (

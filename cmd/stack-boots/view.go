@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 
@@ -15,9 +16,11 @@ import (
 
 // view is what keeps and shows what is heard of machines that boot.
 type view struct {
-	record func(*boot.Event)
-	tasks  []daemon.Task
-	server *page.Server
+	record   func(*boot.Event)
+	receiver *feed.Receiver
+	queues   map[string]*boot.Queue
+	tasks    []daemon.Task
+	server   *page.Server
 }
 
 // Room of the queues, in events: a tenth of a second of a busy site's, and of its syslog, which may be a flood.
@@ -35,26 +38,60 @@ func newView(
 	if err != nil {
 		return nil, err
 	}
+	v := &view{}
 	j := journal.New(journal.Options{
 		Limits: s.limits(), Pod: pod, Hardware: elsewhere.lookup(), Expected: elsewhere.expected(),
 		Changed: elsewhere.changed,
+		Self: s.PublicAddresses, Witness: v.witness,
 	})
-	queues := map[string]*boot.Queue{
+	v.queues = map[string]*boot.Queue{
 		"dhcp": boot.NewQueue(eventRoom), "requests": boot.NewQueue(eventRoom), "syslog": boot.NewQueue(lineRoom),
 	}
-	v := &view{record: func(e *boot.Event) { queues[sourceOf(e.Kind)].Put(e) }}
-	receiver, err := feed.Listen(feed.ReceiverConfig{
+	v.record = func(e *boot.Event) { v.queues[sourceOf(e.Kind)].Put(e) }
+	v.receiver, err = feed.Listen(feed.ReceiverConfig{
 		Address: s.ListenAddress, KeyFile: s.KeyFile, Logger: logger, Record: v.record,
 	})
 	if err != nil {
 		return nil, err
 	}
-	v.server = page.New(page.Options{Journal: j, Sources: receiver.Sources, Lines: s.Lines, Logger: logger})
-	count(registry, receiver, queues)
-	k := newKeeper(j, logger, queues["dhcp"], queues["requests"], queues["syslog"])
+	v.server = page.New(page.Options{Journal: j, Sources: v.receiver.Sources, Lines: s.Lines, Logger: logger})
+	count(registry, v.receiver, v.queues)
+	k := newKeeper(j, logger, v.queues["dhcp"], v.queues["requests"], v.queues["syslog"])
 	k.remember(s.HistoryFile)
-	v.tasks = append(elsewhere.of(k, logger, registry), receiver, v.server)
+	v.tasks = append(elsewhere.of(k, logger, registry), v.receiver, v.server)
 	return v, nil
+}
+
+// witness is how the programs are that tell of machines. One that ended in order is not missed.
+func (v *view) witness() journal.Witness {
+	dropped := v.receiver.Lost()
+	for _, queue := range v.queues {
+		dropped += queue.Dropped()
+	}
+	return witnessOf(v.receiver.Sources(), dropped)
+}
+
+func witnessOf(sources []feed.Source, dropped uint64) journal.Witness {
+	w := journal.Witness{Dropped: dropped}
+	relays, proxies, heard := 0, 0, 0
+	for _, each := range sources {
+		switch {
+		case each.Program == "stack-proxy":
+			proxies++
+			if each.Heard {
+				heard++
+			}
+		case each.Heard:
+			relays++
+		default:
+			w.RelayLost = true
+		}
+	}
+	w.RelayLost = w.RelayLost && relays == 0
+	if heard < proxies {
+		w.Proxies = fmt.Sprintf("%d of %d", heard, proxies)
+	}
+	return w
 }
 
 // sourceOf is the queue of a kind of event.
@@ -77,7 +114,7 @@ func count(registry prometheus.Registerer, r *feed.Receiver, queues map[string]*
 		}, func() float64 { return float64(value()) }))
 	}
 	counter("stack_boot_events_received_total", "Events of boots that programs have told.", nil, r.Received)
-	counter("stack_boot_events_lost_total", "Events that programs had no room for while they were heard.", nil, r.Lost)
+	counter("stack_boot_events_lost_total", "Events that programs had no room for.", nil, r.Lost)
 	counter("stack_boot_events_twins_total", "Events that another relay had told of the same packet.", nil, r.Twins)
 	counter("stack_boot_streams_refused_total", "Streams without the key, or of another release.", nil, r.Refused)
 	for source, queue := range queues {

@@ -131,6 +131,10 @@ func TestFeed(t *testing.T) {
 				s.Event(discover(xid))
 			}
 			testwait.Until(t, "all arrive", func() bool { return len(h.all()) == most })
+			sources := r.Sources()
+			if len(sources) != 1 || sources[0].Program != "dhcp-relay" || sources[0].Pod != "pod-1" || !sources[0].Heard || sources[0].Lost != 0 {
+				t.Errorf("sources: %+v", sources)
+			}
 			want := discover(most)
 			s.Line(want)
 			stop()
@@ -146,9 +150,8 @@ func TestFeed(t *testing.T) {
 			if got := testutil.ToFloat64(s.sent); got != most+1 || r.Refused() != 0 || r.Received() != most+1 {
 				t.Errorf("%v sent, %d refused, %d received", got, r.Refused(), r.Received())
 			}
-			sources := r.Sources()
-			if len(sources) != 1 || sources[0].Program != "dhcp-relay" || sources[0].Pod != "pod-1" || sources[0].Heard || sources[0].Lost != 0 {
-				t.Errorf("sources: %+v", sources)
+			if sources := r.Sources(); len(sources) != 0 {
+				t.Errorf("it is waited for after its end: %+v", sources)
 			}
 		})
 	}

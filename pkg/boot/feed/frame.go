@@ -119,8 +119,11 @@ func parseHello(b []byte) (h hello, ok bool) {
 type head struct {
 	number uint64 // of events that the sender had sent before
 	lost   uint64 // that it has dropped
-	now    int64  // its clock: nanoseconds since 1970
+	now    int64  // its clock: nanoseconds since 1970; or farewell
 }
+
+// farewell in place of the clock is of a program that ends in order: it is no longer waited for.
+const farewell = 0
 
 func (h head) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, h.number)

@@ -91,7 +91,7 @@ func (r *Receiver) Refused() uint64 { return r.refused.Load() }
 // Received is how many events came.
 func (r *Receiver) Received() uint64 { return r.received.Load() }
 
-// Lost is how many events the programs have dropped while they were heard.
+// Lost is how many events the programs have dropped.
 func (r *Receiver) Lost() uint64 { return r.sources.lost.Load() }
 
 // Twins is how many events were left out because another relay had told of the same packet.

@@ -129,6 +129,9 @@ func (s *Sender) Run(ctx context.Context) error {
 		}
 		s.turn(ctx)
 	}
+	if s.conn != nil && s.held == 0 {
+		_ = s.exchange(ctx, farewell)
+	}
 	s.close()
 	return nil
 }
@@ -155,7 +158,7 @@ func (s *Sender) turn(ctx context.Context) {
 		}
 	}
 	for s.fill() || now.Sub(s.spoke) >= heartbeat {
-		if err := s.exchange(ctx); err != nil {
+		if err := s.exchange(ctx, time.Now().UnixNano()); err != nil {
 			s.close()
 			if errors.Is(err, errRefused) {
 				s.lose(droppedRefused, s.held)
@@ -233,15 +236,14 @@ func (s *Sender) connect(ctx context.Context) error {
 	return nil
 }
 
-// exchange sends the events that are held, and waits for the answer.
-func (s *Sender) exchange(ctx context.Context) error {
+// exchange sends the events that are held with our time, and waits for the answer.
+func (s *Sender) exchange(ctx context.Context, now int64) error {
 	timeout := answerTimeout
 	if ctx.Err() != nil {
 		timeout = lastWords
 	}
-	now := time.Now()
-	_ = s.conn.SetDeadline(now.Add(timeout))
-	s.head.now = now.UnixNano()
+	_ = s.conn.SetDeadline(time.Now().Add(timeout))
+	s.head.now = now
 	s.head.append(s.body[:0])
 	s.frame = s.signer.seal(s.frame[:0], s.body)
 	return s.send()

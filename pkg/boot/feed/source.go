@@ -14,7 +14,7 @@ type Source struct {
 	Pod     string    `json:"pod"`
 	Heard   bool      `json:"heard"`           // it is heard now
 	Since   time.Time `json:"since"`           // when it came, or went
-	Lost    uint64    `json:"lost"`            // events that it has dropped since it was heard first
+	Lost    uint64    `json:"lost"`            // events that it has dropped since it began
 	LostAt  time.Time `json:"lostAt,omitzero"` // when that was told last
 	Clock   string    `json:"clock,omitempty"` // how far its clock is behind this program's, which counts
 }
@@ -38,10 +38,10 @@ type source struct {
 	since   time.Time
 	next    uint64 // number of the event that comes next
 	lost    uint64 // as the program tells it
-	begun   bool   // next, lost and behind are known
-	behind  time.Duration
-	missing uint64 // lost while it was heard
 	lostAt  time.Time
+	begun   bool // next and behind are known
+	behind  time.Duration
+	left    bool // it has ended in order
 }
 
 // sources are the programs by session.
@@ -82,6 +82,9 @@ func (s *sources) end(one *source) {
 	defer s.mu.Unlock()
 	one.streams--
 	one.since = time.Now()
+	if one.left {
+		delete(s.all, one.hello.session)
+	}
 }
 
 // frame notes the head of a frame with so many events. It returns how many of them were taken before, and how far to
@@ -89,8 +92,10 @@ func (s *sources) end(one *source) {
 func (s *sources) frame(one *source, h head, events uint64, now time.Time) (known uint64, ahead int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if one.begun && h.lost > one.lost {
-		one.missing += h.lost - one.lost
+	if one.left = h.now == farewell; one.left {
+		return 0, 0
+	}
+	if h.lost > one.lost {
 		s.lost.Add(h.lost - one.lost)
 		one.lostAt = now
 	}
@@ -118,7 +123,7 @@ func (s *sources) list() []Source {
 	all := make([]Source, 0, len(s.all))
 	for _, each := range s.all {
 		one := Source{
-			Program: each.hello.program, Pod: each.hello.pod, Heard: each.streams > 0, Since: each.since, Lost: each.missing,
+			Program: each.hello.program, Pod: each.hello.pod, Heard: each.streams > 0, Since: each.since, Lost: each.lost,
 			LostAt: each.lostAt,
 		}
 		if each.behind.Abs() > clockTolerance {

@@ -158,6 +158,7 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 			Env: []string{
 				"STACK_BOOTS_ADMIN_ADDRESS=" + hostPort(PodIP, BootsAdminPort),
 				"STACK_BOOTS_LISTEN_ADDRESS=" + bootsSocket, "STACK_BOOTS_LINES=true",
+				"STACK_BOOTS_PUBLIC_ADDRESSES=" + l.opts.Service().String(),
 			},
 			Security: &Security{UID: unprivileged},
 		}, l.httpReady(RolePod, "http://"+hostPort(PodIP, BootsAdminPort)+"/readyz"), nil
