@@ -42,7 +42,7 @@ func newView(
 	j := journal.New(journal.Options{
 		Limits: s.limits(), Pod: pod, Hardware: elsewhere.lookup(), Expected: elsewhere.expected(),
 		Changed: elsewhere.changed,
-		Self: s.PublicAddresses, Witness: v.witness,
+		Self:    s.PublicAddresses, Witness: v.witness,
 	})
 	v.queues = map[string]*boot.Queue{
 		"dhcp": boot.NewQueue(eventRoom), "requests": boot.NewQueue(eventRoom), "syslog": boot.NewQueue(lineRoom),
