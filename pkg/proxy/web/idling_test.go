@@ -174,7 +174,9 @@ func TestEndedConnectionsAreForgotten(t *testing.T) {
 					_, _ = io.Copy(io.Discard, r.Body)
 				})
 				r := start(t, s)
-				const connections = 20
+				// Some may still be on a stack, or have a timer that was stopped: Go's timers leave those in their heap, with
+				// what they refer to, as long as they are less than a quarter of it.
+				const connections, few = 20, 5
 				var all [connections]func()
 				for i := range all {
 					c, f := multiplexed(t, r)
@@ -204,11 +206,11 @@ func TestEndedConnectionsAreForgotten(t *testing.T) {
 							kept++
 						}
 					}
-					if kept <= 1 { // the last may still be on a stack
+					if kept <= few {
 						break
 					}
 				}
-				if kept > 1 {
+				if kept > few {
 					t.Errorf("%d of %d connections are kept", kept, connections)
 				}
 			})
