@@ -78,7 +78,7 @@ func testDrainAnswersWhoHasConnected(t *testing.T, start starter) {
 // connection is elsewhere when the front ends.
 func TestFrontThatLeavesEndsConnections(t *testing.T) {
 	withAndWithout(t, func(t *testing.T, start starter) {
-		addr, _ := raw(t, fine, fine, fine, fine)
+		addr := backend(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 		for name, s := range map[string]Settings{"plain": {}, "net/http": {Gate: &open{}}} {
 			t.Run(name, func(t *testing.T) {
 				s.Pool = pool(addr)
