@@ -18,7 +18,7 @@ import (
 // is out, or a switch filters its ARP. Its own silence tells it nothing, since nobody may be there. Another node that
 // hears the link, and no answer for the address, says so in the lease; the holder then asks whomever it knows there.
 
-// doubtAgain is when a node says so again.
+// doubtAgain is after how long a node says again that nobody answers.
 const doubtAgain = time.Minute
 
 // errNobodyToAsk is of a link on which this node knows no station.
@@ -40,7 +40,8 @@ func (v *vip) doubt(ctx context.Context, link address.Link) {
 			v.judge(ctx, link, lease.Doubt)
 		}
 	case silent >= silentRounds && time.Since(since) >= v.c.o.Times.Lease/2 && time.Since(v.doubted) >= doubtAgain:
-		v.doubted = time.Now() // a holder that has just acquired the lease probes before it answers
+		// For so long, since a holder that has just acquired the lease probes before it answers.
+		v.doubted = time.Now()
 		if answered, err := v.hears(ctx, link, netip.Addr{}); err != nil || !answered {
 			return // it may be this node that hears nobody
 		}
