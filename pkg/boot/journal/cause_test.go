@@ -283,29 +283,6 @@ func causes() []case_ {
 	}
 }
 
-// TestCausesBesideOtherReplicas: each replica hears the DHCP of all machines, and one of them what they load.
-func TestCausesBesideOtherReplicas(t *testing.T) {
-	other := actor{"52:54:00:5e:00:99", "192.0.2.199"}
-	for name, test := range map[string]struct {
-		shots []shot
-		until float64
-		want  string
-	}{
-		"it loads elsewhere":                    {shots: one.lease(0, pxe, "ipxe.efi"), until: 200},
-		"it does not load anywhere":             {shots: one.lease(0, pxe, "ipxe.efi"), until: 310, want: LoaderNotAsked},
-		"other machines load from this one":     {shots: film(other.tftp(0, 0, "ipxe.efi"), one.lease(1, pxe, "ipxe.efi")), until: 23, want: LoaderNotAsked},
-		"iPXE's DHCP, and its script elsewhere": {shots: one.lease(0, tinkerbell, "http://192.0.2.2/auto.ipxe"), until: 200},
-	} {
-		t.Run(name, func(t *testing.T) {
-			j := New(Options{Others: true})
-			play(j, test.shots, test.until)
-			if got := causeName(newest(t, j, first)); got != test.want {
-				t.Errorf("got cause %q, want %q", got, test.want)
-			}
-		})
-	}
-}
-
 func TestCauses(t *testing.T) {
 	for _, c := range causes() {
 		t.Run(c.name, func(t *testing.T) {

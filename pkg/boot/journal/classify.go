@@ -47,7 +47,7 @@ func stepOf(e *boot.Event, b *record) Step {
 	if b != nil {
 		at = b.at
 	}
-	if at.order() >= Agent.order() && !fromLoader(e) || at.order() >= Kernel.order() && fromSystem(e, name) {
+	if at.order() >= Agent.order() && !fromLoader(e) || at.order() >= OSDHCP.order() && fromSystem(e, name) {
 		return Files // Whatever its name is: a system asks for it, and not what starts one.
 	}
 	if e.Kind == boot.TFTP && path.Base(name) == autoexec {

@@ -57,7 +57,6 @@ func (j *Journal) Record(e *boot.Event) {
 		case boot.DHCPReply:
 			j.dhcpReply(m, e)
 		case boot.TFTP, boot.HTTP, boot.Stream:
-			j.scene.loaded = max(j.scene.loaded, e.At)
 			j.served(m, e)
 		case boot.Syslog:
 			j.syslog(m, e)

@@ -260,15 +260,8 @@ func (c *clues) serverSilent() string {
 
 func (c *clues) acked() bool { return c.at.isDHCP() && c.a.acked > 0 && c.facts.stage != OSDHCP }
 
-// elsewhereWait is how long a machine that has its address may ask for nothing here, while no machine does: another
-// replica serves them then, and the machine's next DHCP message shows that it got on.
-const elsewhereWait = 5 * time.Minute
-
 // notAsked tells whether a machine has an address, and does not ask for the file that it was told to load.
 func (c *clues) notAsked(stage Step, wait time.Duration) bool {
-	if c.j.options.Others && c.now-c.j.scene.loaded >= int64(elsewhereWait) {
-		wait = max(wait, elsewhereWait)
-	}
 	named := c.a.file != "" && !notAllowed(c.a.file)
 	return named && c.acked() && c.facts.stage == stage && c.facts.loads < 3 && c.now-max(c.a.acked, c.end) >= int64(wait)
 }

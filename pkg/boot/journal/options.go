@@ -13,9 +13,6 @@ type Options struct {
 	Waits Waits
 	// Pod is the name of this replica, for MachineView.Pod.
 	Pod string
-	// Others tells that there are other replicas: what a machine loads it may load from one of those, while the DHCP
-	// messages of all machines are heard here.
-	Others bool
 	// Hardware tells what Kubernetes knows of a MAC; nil or false where that is not known. It is called with the
 	// journal locked, often: it looks into memory, does not wait, and does not call the journal.
 	Hardware func(mac [6]byte) (Hardware, bool)

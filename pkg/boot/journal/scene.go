@@ -17,7 +17,6 @@ type scene struct {
 	servers  [maxScene]netip.Addr // DHCP servers that were heard, by identifier and by address
 	next     int
 	last     [2]sight // the last two machines that got a DHCP reply
-	loaded   int64    // when a machine last asked this replica for anything but DHCP
 	alive    int64    // when a host that answers DHCP last served a file
 	stranger int64    // when an address without a lease last ran a system
 	waiting  int      // machines that ask for an address without an answer since the last reply to anybody
