@@ -20,7 +20,8 @@ const historySize = 16 << 20
 type keeper struct {
 	daemon.Task // the merger
 	journal     *journal.Journal
-	history     *history.History // nil: none, or it failed
+	history     *history.History // nil: none
+	again       time.Time        // when a history that failed is written again; zero: it did not fail
 	log         *slog.Logger
 	ends        []func()  // called when nothing more is recorded
 	ticked      time.Time // in the replay
@@ -32,12 +33,15 @@ func newKeeper(j *journal.Journal, log *slog.Logger, queues ...*boot.Queue) *kee
 	return k
 }
 
-// remember records what the history of a file holds, and has it go on. One that cannot be read or written is left out.
+// remember records what the history of a file holds, and has it go on. One that cannot be read is left out.
 func (k *keeper) remember(file string) {
 	if file == "" {
 		return
 	}
-	h, err := history.Open(file, historySize, k.replay)
+	h, damage, err := history.Open(file, historySize, k.replay)
+	if damage != nil {
+		k.log.Warn("left out a part of the history of boots", "error", damage.Error())
+	}
 	if err != nil {
 		k.log.Error("failed to keep the history of boots", "error", err.Error())
 		return
@@ -45,8 +49,10 @@ func (k *keeper) remember(file string) {
 	k.history = h
 }
 
-// replay records an event of the history, and tells the journal the time as it went by.
+// replay records an event of the history, and tells the journal the time as it went by. A clock that was wrong when the
+// event was kept does not take the journal into the future.
 func (k *keeper) replay(e *boot.Event) {
+	e.At = min(e.At, time.Now().UnixNano())
 	k.journal.Record(e)
 	if at := time.Unix(0, e.At); at.Sub(k.ticked) >= time.Second {
 		k.ticked = at
@@ -56,24 +62,32 @@ func (k *keeper) replay(e *boot.Event) {
 
 func (k *keeper) record(e *boot.Event) {
 	k.journal.Record(e)
-	if k.history != nil {
+	if k.history != nil && k.again.IsZero() {
 		k.failed(k.history.Add(e))
 	}
 }
 
 func (k *keeper) tick(now time.Time) {
 	k.journal.Tick(now)
-	if k.history != nil {
+	switch {
+	case k.history == nil:
+	case k.again.IsZero():
 		k.failed(k.history.Flush())
+	case now.After(k.again):
+		k.again = time.Time{}
+		k.failed(k.history.Begin())
 	}
 }
 
-// failed gives the history up where it cannot be written.
+// retryHistory is how long a history that cannot be written is left alone: a disk that is full may have room again.
+const retryHistory = time.Minute
+
+// failed leaves the history alone for a while where it cannot be written.
 func (k *keeper) failed(err error) {
 	if err != nil {
-		k.log.Error("failed to keep the history of boots", "error", err.Error())
+		k.log.Error("failed to keep the history of boots", "error", err.Error(), "again_in", retryHistory.String())
 		_ = k.history.Close()
-		k.history = nil
+		k.again = time.Now().Add(retryHistory)
 	}
 }
 
@@ -83,7 +97,7 @@ func (k *keeper) Run(ctx context.Context) error {
 		for _, end := range k.ends {
 			end()
 		}
-		if k.history != nil {
+		if k.history != nil && k.again.IsZero() {
 			k.failed(k.history.Close())
 		}
 	}()

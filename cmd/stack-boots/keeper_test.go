@@ -16,6 +16,7 @@ import (
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
+	"github.com/tinkerbell/stack/pkg/boot/history"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 	"github.com/tinkerbell/stack/pkg/boot/page"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
@@ -113,6 +114,37 @@ func TestWitness(t *testing.T) {
 		test.want.Dropped = 7
 		if got := witnessOf(test.sources, 7); got != test.want {
 			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// TestFutureIsNotReplayed: an event of a wrong clock does not make the machines of a history silent.
+func TestFutureIsNotReplayed(t *testing.T) {
+	s := settings{HistoryFile: filepath.Join(t.TempDir(), "history")}
+	now := time.Now()
+	h, _, err := history.Open(s.HistoryFile, historySize, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, at := range []time.Time{now.Add(-time.Second), now.Add(100 * 24 * time.Hour)} {
+		e := &boot.Event{Kind: boot.DHCPRequest, At: at.UnixNano(), DHCP: 1, MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}}
+		boot.SetText(e, boot.VendorClass, 60, "PXEClient:Arch:00007:UNDI:003000")
+		if err := h.Add(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	v, stop := runView(t, s, new(bytes.Buffer))
+	defer stop()
+	machines := list(t, v).Machines
+	if len(machines) != 2 {
+		t.Fatalf("%d machines", len(machines))
+	}
+	for _, m := range machines {
+		if m.Boots[0].State != "booting" || m.Boots[0].Begin.After(time.Now()) {
+			t.Errorf("%s is %s since %v", m.ID, m.Boots[0].State, m.Boots[0].Begin)
 		}
 	}
 }

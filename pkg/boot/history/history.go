@@ -1,8 +1,8 @@
 // Package history keeps the last events of boots in files of bounded size, so that a restart forgets nothing.
 //
-// There are two files. One is written until it is full; then the other one, which is older, is begun anew. Events
-// follow each other as they are encoded. What a crash leaves at the end of a file, or another release has written, is
-// dropped.
+// There are two files. One is written until it is full; then the other one, which is older, is begun anew. Each event
+// has its length and a checksum before it, so that reading goes on behind damage. What another release has written is
+// kept aside.
 package history
 
 import (
@@ -11,6 +11,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -20,10 +21,13 @@ import (
 )
 
 const (
-	magic      = "stbooth1"
+	magic      = "stbooth2"
 	headerSize = len(magic) + 8 // the file's number among all, behind it
+	frameSize  = 2 + 4          // length and checksum, before each event
 	bufferSize = 64 << 10
 )
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // History is the two files. One goroutine uses it.
 type History struct {
@@ -39,47 +43,97 @@ type History struct {
 // names are those of the two files.
 func (h *History) name(number uint64) string { return fmt.Sprintf("%s.%d", h.path, number%2) }
 
-// Open hands the events that the files hold to record, the oldest first, and returns the history that goes on from
-// there. Both files together take so many bytes. An event is valid during the call.
-func Open(path string, most int64, record func(*boot.Event)) (*History, error) {
-	h := &History{path: path, most: most / 2}
-	type old struct {
-		number uint64
-		events []byte
-	}
-	var found []old
-	for n := range uint64(2) {
-		text, err := os.ReadFile(h.name(n))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("failed to read the history of boots: %w", err)
-		}
-		if len(text) >= headerSize && string(text[:len(magic)]) == magic {
-			found = append(found, old{binary.BigEndian.Uint64(text[len(magic):]), text[headerSize:]})
-		}
-	}
-	slices.SortFunc(found, func(a, b old) int { return cmp.Compare(a.number, b.number) })
-	whole := int64(0)
-	for _, each := range found {
-		var e boot.Event
-		rest, all := each.events, int64(len(each.events))
-		for len(rest) > 0 {
-			next, err := e.Decode(rest)
-			if err != nil {
-				break
-			}
-			rest = next
-			record(&e)
-		}
-		h.number, whole = each.number, all-int64(len(rest))
-	}
-	if len(found) == 0 {
-		return h, h.begin()
-	}
-	return h, h.goOn(int64(headerSize) + whole)
+// kept is what a file holds.
+type kept struct {
+	number uint64
+	events []byte
 }
 
-// begin begins the next file, in place of the one before the last.
-func (h *History) begin() error {
+// Open hands the events that the files hold to record, the oldest first, and returns the history that goes on from
+// there. Both files together take so many bytes. An event is valid during the call. Damage names what the files hold
+// that is not read.
+func Open(path string, most int64, record func(*boot.Event)) (h *History, damage, err error) {
+	h = &History{path: path, most: most / 2}
+	var files []kept
+	var faults []error
+	for n := range uint64(2) {
+		file, err := h.read(h.name(n))
+		switch {
+		case err == nil:
+			files = append(files, file)
+		case errors.Is(err, fs.ErrNotExist):
+		case errors.Is(err, errForeign):
+			faults = append(faults, err, os.Rename(h.name(n), h.name(n)+".old"))
+		default:
+			return nil, nil, fmt.Errorf("failed to read the history of boots: %w", err)
+		}
+	}
+	slices.SortFunc(files, func(a, b kept) int { return cmp.Compare(a.number, b.number) })
+	for _, each := range files {
+		if lost := replay(each.events, record); lost > 0 {
+			faults = append(faults, fmt.Errorf("%d bytes of %s are damaged", lost, h.name(each.number)))
+		}
+		h.number = each.number
+	}
+	if len(files) == 0 {
+		return h, errors.Join(faults...), h.Begin()
+	}
+	return h, errors.Join(faults...), h.goOn()
+}
+
+// errForeign is what a file is that this release has not written.
+var errForeign = errors.New("no history of this release")
+
+// read reads a file of the history. None is larger than h.most.
+func (h *History) read(name string) (kept, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return kept{}, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, h.most+1))
+	if err != nil {
+		return kept{}, err
+	}
+	if len(text) < headerSize || string(text[:len(magic)]) != magic || int64(len(text)) > h.most {
+		return kept{}, fmt.Errorf("%s: %w: it is kept as %s.old", name, errForeign, name)
+	}
+	return kept{binary.BigEndian.Uint64(text[len(magic):]), text[headerSize:]}, nil
+}
+
+// replay records the events of a file, and returns how many bytes are none.
+func replay(text []byte, record func(*boot.Event)) (lost int) {
+	var e boot.Event
+	for len(text) > 0 {
+		size := decode(text, &e)
+		if size == 0 { // an event may begin at any byte behind this one
+			lost, text = lost+1, text[1:]
+			continue
+		}
+		record(&e)
+		text = text[size:]
+	}
+	return lost
+}
+
+// decode reads the event that b begins with, and returns how many bytes it takes; 0 if there is none.
+func decode(b []byte, e *boot.Event) (size int) {
+	if len(b) < frameSize {
+		return 0
+	}
+	size = frameSize + int(binary.BigEndian.Uint16(b))
+	if size > frameSize+boot.MaxBinary || size > len(b) ||
+		crc32.Checksum(b[frameSize:size], castagnoli) != binary.BigEndian.Uint32(b[2:]) {
+		return 0
+	}
+	if rest, err := e.Decode(b[frameSize:size]); err != nil || len(rest) > 0 {
+		return 0
+	}
+	return size
+}
+
+// Begin begins the next file, in place of the one before the last. It also goes on where the file could not be written.
+func (h *History) Begin() error {
 	h.number++
 	file, err := os.OpenFile(h.name(h.number), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -90,27 +144,26 @@ func (h *History) begin() error {
 	return err
 }
 
-// goOn writes behind the first bytes of the newest file.
-func (h *History) goOn(size int64) error {
+// goOn writes behind what the newest file holds.
+func (h *History) goOn() error {
 	file, err := os.OpenFile(h.name(h.number), os.O_WRONLY, 0)
 	if err == nil {
-		err = file.Truncate(size)
-	}
-	if err == nil {
-		_, err = file.Seek(size, io.SeekStart)
+		h.size, err = file.Seek(0, io.SeekEnd)
 	}
 	if err != nil {
 		return fmt.Errorf("failed to go on with the history of boots: %w", err)
 	}
-	h.file, h.buffer, h.size = file, bufio.NewWriterSize(file, bufferSize), size
+	h.file, h.buffer = file, bufio.NewWriterSize(file, bufferSize)
 	return nil
 }
 
 // Add adds an event.
 func (h *History) Add(e *boot.Event) error {
-	h.encoded, _ = e.AppendBinary(h.encoded[:0])
+	h.encoded, _ = e.AppendBinary(append(h.encoded[:0], make([]byte, frameSize)...))
+	binary.BigEndian.PutUint16(h.encoded, uint16(len(h.encoded)-frameSize))
+	binary.BigEndian.PutUint32(h.encoded[2:], crc32.Checksum(h.encoded[frameSize:], castagnoli))
 	if h.size+int64(len(h.encoded)) > h.most {
-		if err := errors.Join(h.Close(), h.begin()); err != nil {
+		if err := errors.Join(h.Close(), h.Begin()); err != nil {
 			return err
 		}
 	}

@@ -19,7 +19,7 @@ func event(xid uint32) *boot.Event {
 // open opens a history and returns the events that it held.
 func open(t *testing.T, path string, most int64) (h *History, xids []uint32) {
 	t.Helper()
-	h, err := Open(path, most, func(e *boot.Event) { xids = append(xids, e.XID) })
+	h, _, err := Open(path, most, func(e *boot.Event) { xids = append(xids, e.XID) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,17 +100,23 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestDamage: what cannot be read is dropped, and all goes on behind what can.
+// TestDamage: what cannot be read is left out and told of, and all goes on behind it.
 func TestDamage(t *testing.T) {
+	first := headerSize + frameSize + 20 // a byte of the first event
 	for name, damage := range map[string]struct {
 		change func([]byte) []byte
 		want   []uint32
+		says   string
 	}{
-		"cut":             {func(b []byte) []byte { return b[:len(b)-1] }, numbers(0, 2)},
-		"noughts behind":  {func(b []byte) []byte { return append(b, make([]byte, 100)...) }, numbers(0, 3)},
-		"a byte":          {func(b []byte) []byte { b[headerSize]++; return b }, nil},
-		"another release": {func(b []byte) []byte { b[len(magic)-1]++; return b }, nil},
-		"empty":           {func([]byte) []byte { return nil }, nil},
+		"none":            {func(b []byte) []byte { return b }, numbers(0, 3), ""},
+		"cut":             {func(b []byte) []byte { return b[:len(b)-1] }, numbers(0, 2), "are damaged"},
+		"noughts behind":  {func(b []byte) []byte { return append(b, make([]byte, 100)...) }, numbers(0, 3), "100 bytes of"},
+		"a byte":          {func(b []byte) []byte { b[first]++; return b }, numbers(1, 3), "are damaged"},
+		"a length":        {func(b []byte) []byte { b[headerSize]++; return b }, numbers(1, 3), "are damaged"},
+		"a checksum":      {func(b []byte) []byte { b[headerSize+2]++; return b }, numbers(1, 3), "are damaged"},
+		"another release": {func(b []byte) []byte { b[len(magic)-1]++; return b }, nil, ".old"},
+		"too long":        {func(b []byte) []byte { return append(b, make([]byte, 1<<20)...) }, nil, ".old"},
+		"empty":           {func([]byte) []byte { return nil }, nil, ".old"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "events")
@@ -119,16 +125,27 @@ func TestDamage(t *testing.T) {
 			if err := h.Close(); err != nil {
 				t.Fatal(err)
 			}
-			text, err := os.ReadFile(h.name(h.number))
+			file := h.name(h.number)
+			text, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(h.name(h.number), damage.change(text), 0o600); err != nil {
+			text = damage.change(text)
+			if err := os.WriteFile(file, text, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			h, held := open(t, path, 1<<20)
-			if !slices.Equal(held, damage.want) {
-				t.Errorf("holds %v", held)
+			var held []uint32
+			h, told, err := Open(path, 1<<20, func(e *boot.Event) { held = append(held, e.XID) })
+			if err != nil || !slices.Equal(held, damage.want) {
+				t.Fatalf("holds %v, %v", held, err)
+			}
+			if damage.says == "" && told != nil || damage.says != "" && (told == nil || !strings.Contains(told.Error(), damage.says)) {
+				t.Errorf("tells %v", told)
+			}
+			if damage.says == ".old" {
+				if aside, err := os.ReadFile(file + ".old"); err != nil || !slices.Equal(aside, text) {
+					t.Errorf("%d bytes are kept aside, %v", len(aside), err)
+				}
 			}
 			add(t, h, 7, 8)
 			if err := h.Close(); err != nil {
@@ -141,8 +158,29 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// TestGoesOnAfterAFullDisk: a file that could not be written is given up, and the next one begun.
+func TestGoesOnAfterAFullDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events")
+	h, _ := open(t, path, 1<<20)
+	add(t, h, 0, 3)
+	_ = h.file.Close()
+	if h.Flush() == nil {
+		t.Fatal("the file was written")
+	}
+	if err := h.Begin(); err != nil {
+		t.Fatal(err)
+	}
+	add(t, h, 3, 6)
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, held := open(t, path, 1<<20); !slices.Equal(held, numbers(3, 6)) {
+		t.Errorf("holds %v", held)
+	}
+}
+
 func TestNoRoomForFiles(t *testing.T) {
-	if _, err := Open("/nowhere/events", 1<<20, nil); err == nil || !strings.Contains(err.Error(), "history of boots") {
+	if _, _, err := Open("/nowhere/events", 1<<20, nil); err == nil || !strings.Contains(err.Error(), "history of boots") {
 		t.Errorf("got %v", err)
 	}
 }
