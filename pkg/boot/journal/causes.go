@@ -313,7 +313,7 @@ var table = []row{
 		name: OneMACTwoMachines, support: proof, past: Agent,
 		when: func(c *clues) bool { return c.m.twins.changes >= 2 },
 		text: func(c *clues) string {
-			return fmt.Sprintf("Two machines ask with the MAC %s: %s and %s take turns.", c.mac(), c.m.twins.one,
+			return fmt.Sprintf("Two machines ask with the MAC %s: %s and %s take turns.", c.mac(), c.m.twins.last,
 				c.m.twins.other)
 		},
 	},

@@ -205,31 +205,31 @@ func directory(place, file string) string {
 
 // twins tell whether two machines speak by one MAC: two UUIDs, or two processors.
 type twins struct {
-	one, other string
-	last       string
-	lastAt     int64
-	changes    int
+	last, other twin
+	lastAt      int64
+	changes     int
 }
+
+// twin is how a firmware names its machine.
+type twin struct {
+	processor family
+	uuid      [16]byte
+}
+
+func (t twin) String() string { return string(t.processor) + " " + uuidString(t.uuid) }
 
 // ask takes note of a firmware's message.
 func (t *twins) ask(e *boot.Event) {
 	_, processor := families(archOf(e))
-	if processor == "" || !unique(e.UUID) {
-		return
-	}
-	who := string(processor) + " " + uuidString(e.UUID)
-	if who == t.last {
-		t.lastAt = e.At
-		return
-	}
+	who := twin{processor, e.UUID}
 	switch {
-	case t.last == "":
-		t.one = who
+	case processor == "" || !unique(e.UUID):
+		return
+	case who == t.last || t.last == twin{}:
 	case e.At-t.lastAt > int64(time.Hour): // a NIC that was moved
-		*t = twins{one: who}
+		t.other, t.changes = twin{}, 0
 	default:
 		t.other = t.last
-		t.one = who
 		t.changes++
 	}
 	t.last, t.lastAt = who, e.At
