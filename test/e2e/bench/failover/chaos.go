@@ -261,25 +261,28 @@ func muteSwitch(goes func(context.Context, *Site, *node) error) func(context.Con
 	}
 }
 
-// deafNode has the switch pass on nothing between the owner and others than the API, as if the API were on another
-// network and the uplink behind the node's own bridge were out: its link is up all the time.
+// deafNode has the switch pass on nothing between the owner and others, as if the uplink behind the node's own bridge were
+// out: its link is up all the time. What it sends the API by IP goes another way, and the two know each other.
 func deafNode(ctx context.Context, s *Site, owner *node) error {
-	err := s.sw.nft(fmt.Sprintf(`table bridge bench {
+	api, err := s.api.host.mac(link)
+	if err != nil {
+		return err
+	}
+	own := fmt.Sprintf("192.0.2.%d", node0+owner.number)
+	err = errors.Join(owner.knows(apiIP, &api), s.api.host.knows(own, &owner.mac), s.sw.nft(fmt.Sprintf(`table bridge bench {
   chain deafen {
     type filter hook forward priority 0
     ip saddr %[2]s accept
     ip daddr %[2]s accept
-    arp saddr ip %[2]s accept
-    arp daddr ip %[2]s accept
     iifname %[1]s drop
     oifname %[1]s drop
   }
 }
-`, owner.port, apiIP))
+`, owner.port, apiIP)))
 	if err != nil {
 		return err
 	}
-	return errors.Join(sleep(ctx, 20*time.Second), s.sw.nft(""))
+	return errors.Join(sleep(ctx, 30*time.Second), s.sw.nft(""), owner.knows(apiIP, nil), s.api.host.knows(own, nil))
 }
 
 // crashLoop kills the owner's stack-lb again and again, and starts it at once.

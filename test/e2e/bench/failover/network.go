@@ -104,6 +104,20 @@ func (h *host) wire(card, name string) error {
 	return nil
 }
 
+// knows has the host know for good which station has an address, or have to ask again.
+func (h *host) knows(address string, station *[6]byte) error {
+	own, err := h.links.LinkByName(link)
+	if err != nil {
+		return err
+	}
+	known := &netlink.Neigh{LinkIndex: own.Attrs().Index, IP: net.ParseIP(address), State: netlink.NUD_PERMANENT}
+	if station == nil {
+		return h.links.NeighDel(known)
+	}
+	known.HardwareAddr = station[:]
+	return h.links.NeighSet(known)
+}
+
 // mac is the Ethernet address of one of the host's cards.
 func (h *host) mac(card string) (mac [6]byte, err error) {
 	own, err := h.links.LinkByName(card)
