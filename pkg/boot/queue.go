@@ -78,5 +78,8 @@ func (q *Queue) Take(batch []Event) int {
 	return n
 }
 
+// Full reports whether more than three quarters of the places are taken. Like Take it is the reader's.
+func (q *Queue) Full() bool { return q.tail.Load()-q.head > uint64(len(q.places))*3/4 }
+
 // Dropped is how many events found no room so far.
 func (q *Queue) Dropped() uint64 { return q.dropped.Load() }

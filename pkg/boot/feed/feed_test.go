@@ -18,7 +18,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/tinkerbell/stack/internal/testwait"
+
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
@@ -157,8 +159,9 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// TestSenderWithoutReceiver: events are held for a minute, dropped and counted then, and nobody waits. A receiver that
-// comes, and one that replaces it, get what is told from then on, and the first of them how much was lost meanwhile.
+// TestSenderWithoutReceiver: the newest events are held for as long as it takes, older ones dropped and counted where they
+// need the room, and nobody waits. A receiver that comes, and one that replaces it, get them, and the first of them how
+// much was lost meanwhile.
 func TestSenderWithoutReceiver(t *testing.T) {
 	path := socket(t)
 	var log bytes.Buffer
@@ -168,16 +171,19 @@ func TestSenderWithoutReceiver(t *testing.T) {
 	}
 	ctx := t.Context()
 	s.turn(ctx)
-	if s.droppedFor(droppedFull) != 3 || s.droppedFor(droppedAway) != 0 || log.Len() > 0 {
+	if s.droppedFor(droppedFull) != 3 || s.droppedFor(droppedAway) != 2 || log.Len() > 0 {
 		t.Errorf("held: %v, %v dropped, log %q", s.droppedFor(droppedFull), s.droppedFor(droppedAway), &log)
 	}
-	long := func() { s.away, s.tried = s.away.Add(-holdFor), time.Time{} }
-	long()
+	s.away, s.tried = s.away.Add(-time.Hour), time.Time{}
+	for xid := range uint32(2) {
+		s.Event(discover(50 + xid))
+	}
 	s.turn(ctx)
 	s.turn(ctx)
-	if s.droppedFor(droppedAway) != 8 || strings.Count(log.String(), "stack-boots does not take events") != 1 {
+	if s.droppedFor(droppedAway) != 4 || strings.Count(log.String(), "stack-boots does not take events") != 1 {
 		t.Errorf("away: %v dropped, log %q", s.droppedFor(droppedAway), &log)
 	}
+	held := []uint32{4, 5, 6, 7, 50, 51}
 	for round := range uint32(3) { // the first comes, the others replace it
 		r, h := listen(t, path, "")
 		stop := run(t, r)
@@ -186,15 +192,32 @@ func TestSenderWithoutReceiver(t *testing.T) {
 		s.turn(ctx) // finds that the one before has gone
 		s.tried = time.Time{}
 		s.turn(ctx)
-		if all := h.all(); len(all) != 1 || all[0] != 100+round {
-			t.Errorf("round %d: heard %v", round, all)
+		if diff := cmp.Diff(append(held, 100+round), h.all()); diff != "" {
+			t.Errorf("round %d (-want +got): %s", round, diff)
 		}
+		held = nil
 		stop()
 	}
-	if s.droppedFor(droppedAway) != 8 || !strings.Contains(log.String(), "boots are told again") || s.head.lost != 11 {
+	if s.droppedFor(droppedAway) != 4 || !strings.Contains(log.String(), "boots are told again") || s.head.lost != 7 {
 		t.Errorf("%v dropped, %d told as lost, log %q", s.droppedFor(droppedAway), s.head.lost, &log)
 	}
 	s.close()
+}
+
+// TestNothingIsOfTheFuture: an event whose clock was set back before it was sent does not wait for that time to come.
+func TestNothingIsOfTheFuture(t *testing.T) {
+	r, h := listen(t, socket(t), "")
+	s := sender(r.Addr().String(), SenderConfig{Queue: 64})
+	stop := run(t, r)
+	e := discover(1)
+	e.At = time.Now().Add(time.Hour).UnixNano()
+	s.Event(e)
+	s.turn(t.Context())
+	stop()
+	s.close()
+	if len(h.all()) != 1 || h.last.At > time.Now().UnixNano() {
+		t.Errorf("heard %v, the last at %v", h.all(), time.Unix(0, h.last.At))
+	}
 }
 
 // TestSlowReceiver: one that does not read holds nobody up. What finds no room is dropped and counted by both, what

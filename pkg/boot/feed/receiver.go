@@ -259,7 +259,7 @@ func (r *Receiver) take(source *source, body []byte, now time.Time) error {
 		if i < known {
 			continue
 		}
-		e.At += ahead
+		e.At = min(e.At+ahead, now.UnixNano()) // a clock that was set back between an event and its frame
 		if !r.sources.twins.is(&e, source.hello.session) {
 			r.received.Add(1)
 			r.config.Record(&e)

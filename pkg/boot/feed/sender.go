@@ -32,8 +32,6 @@ type SenderConfig struct {
 const DefaultQueue = 4096
 
 const (
-	// holdFor is how long events are kept for a receiver that is not there yet, or is being replaced.
-	holdFor = time.Minute
 	// tryEvery is how often it is looked for, and warnAfter when its absence is told.
 	tryEvery, warnAfter = time.Second, 5 * time.Second
 	// answerTimeout is how long a receiver may take for a frame, and lastWords that for the last one.
@@ -94,7 +92,7 @@ func NewSender(c SenderConfig) *Sender {
 	s.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: c.Metrics + "_boot_events_dropped_total",
 		Help: "Events of boots that stack-boots did not get, by reason: queue (more than could be sent), away (it was " +
-			"not there for a minute), refused (it does not believe this program, or is of another release).",
+			"not there, and newer ones needed the room), refused (it does not believe this program, or is of another release).",
 	}, []string{"reason"})
 	for _, reason := range []string{droppedFull, droppedAway, droppedRefused} {
 		s.dropped.WithLabelValues(reason)
@@ -151,9 +149,7 @@ func (s *Sender) turn(ctx context.Context) {
 			}
 		}
 		if s.conn == nil {
-			if now.Sub(s.away) >= holdFor {
-				s.forget()
-			}
+			s.makeRoom()
 			return
 		}
 	}
@@ -200,11 +196,13 @@ func (s *Sender) lose(reason string, n int) {
 	s.head.lost += uint64(n)
 }
 
-// forget drops what nobody will take.
-func (s *Sender) forget() {
-	for s.fill() {
-		s.lose(droppedAway, s.held)
-		s.empty()
+// makeRoom drops the oldest events while nobody takes them, so that there is room for newer ones.
+func (s *Sender) makeRoom() {
+	for _, q := range []*boot.Queue{s.events, s.lines} {
+		for n := 1; n > 0 && q.Full(); {
+			n = q.Take(s.batch[:1])
+			s.lose(droppedAway, n)
+		}
 	}
 }
 
