@@ -14,13 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/tinkerbell/stack/internal/testwait"
-
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 

@@ -92,7 +92,8 @@ func NewSender(c SenderConfig) *Sender {
 	s.dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: c.Metrics + "_boot_events_dropped_total",
 		Help: "Events of boots that stack-boots did not get, by reason: queue (more than could be sent), away (it was " +
-			"not there, and newer ones needed the room), refused (it does not believe this program, or is of another release).",
+			"not there, and newer ones needed the room), refused (it does not believe this program, or is of another " +
+			"release).",
 	}, []string{"reason"})
 	for _, reason := range []string{droppedFull, droppedAway, droppedRefused} {
 		s.dropped.WithLabelValues(reason)
