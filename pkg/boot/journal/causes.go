@@ -109,6 +109,10 @@ var (
 	}
 	ipxeRuns = objection{is: func(c *clues) bool { return c.facts.runs },
 		says: "iPXE runs: it asked for autoexec.ipxe, as only iPXE does"}
+	nameless = objection{
+		is: func(c *clues) bool { return len(c.m.macs) == 0 }, says: "its MAC is not known, nor what it asks by DHCP",
+		leaves: true,
+	}
 	disk = objection{is: (*clues).bootsDisk, says: "it is installed, and asks the network before it boots its disk"}
 )
 
@@ -271,7 +275,7 @@ var table = []row{
 		name: OtherDHCPServer, support: proof,
 		certain: func(c *clues) bool { return len(c.a.servers) > 0 },
 		when: func(c *clues) bool {
-			boots := c.facts.firmware || c.facts.kernel
+			boots := c.facts.firmware && c.facts.stage != OSDHCP || len(c.a.servers) > 0
 			return boots && c.at.isDHCP() && c.a.chosen.IsValid() && !c.a.proxy && c.a.acked == 0
 		},
 		text: func(c *clues) string {
@@ -623,7 +627,7 @@ var table = []row{
 		when: func(c *clues) bool {
 			return c.facts.kernel && (c.idleAt(Kernel, c.waits().Kernel) || c.idleAt(Initramfs, c.waits().Kernel))
 		},
-		unless: []objection{shared, goesOn, works, stranger},
+		unless: []objection{shared, goesOn, works, stranger, nameless},
 		text: func(c *clues) string {
 			text := fmt.Sprintf("%s was served whole, and nothing was heard since.", quote(c.st.text))
 			if c.last(Initramfs) == nil {
@@ -638,7 +642,7 @@ var table = []row{
 			system := c.at == OSDHCP || c.at == Syslog || c.at == Metadata
 			return system && c.quiet >= int64(c.waits().System) && c.facts.kernel
 		},
-		unless: []objection{shared, goesOn, works, stranger},
+		unless: []objection{shared, goesOn, works, stranger, nameless},
 		text: func(c *clues) string {
 			return fmt.Sprintf("The system runs since %s, and no agent asked for work.", clock(c.st.begin))
 		},

@@ -12,8 +12,16 @@ import (
 	recorded "github.com/tinkerbell/stack/pkg/boot/film"
 )
 
-// argued are the films of which an expectation cannot hold, and why.
-var argued = map[string]string{}
+// stuckForAMoment are the good boots that are said to be stuck between the times that their films look at, and why that
+// cannot be told from a fault at that time. What they expect at those times holds.
+var stuckForAMoment = map[string]string{
+	"g040-v6-first-then-v4":      "three requests by DHCPv6 are unanswered, and nothing tells that IPv4 comes next",
+	"g042-first-discover-lost":   "the server's answers do not come for 20 s",
+	"g073-grpc-unavailable-once": "the agent is refused, and tries again after more than the 3 s that others take",
+	"g083-firmware-menu":         "a person in the firmware's menu looks like firmware that asks for no loader",
+	"g089-bond":                  "the system asks by another MAC after more than 2 m",
+	"g111-smee-restarts":         "a request waits for Smee, which is true",
+}
 
 // stepsOf are the steps that films name.
 var stepsOf = map[string][]Step{
@@ -125,6 +133,9 @@ func screen(path string) (t recorded.Title, faults []string, err error) {
 		at := l.Time(start)
 		for !clock.After(at) {
 			j.Tick(clock)
+			if t.Good && stuckForAMoment[t.Film] == "" {
+				faults = append(faults, stuck(j, clock)...)
+			}
 			clock = clock.Add(time.Second)
 		}
 		switch {
@@ -143,6 +154,16 @@ func screen(path string) (t recorded.Title, faults []string, err error) {
 		}
 	}
 	return t, faults, nil
+}
+
+// stuck names the machines that are said to be stuck.
+func stuck(j *Journal, now time.Time) (faults []string) {
+	for _, m := range j.Machines() {
+		if b := &m.Boots[0]; b.State == Stuck || b.State == Broken {
+			faults = append(faults, fmt.Sprintf("at %v %s is %s: %+v", now.Sub(start), m.ID, b.State, *b.Cause))
+		}
+	}
+	return faults
 }
 
 func expectation(x *recorded.Expect, j *Journal) (faults []string) {
@@ -202,12 +223,6 @@ func TestFilms(t *testing.T) {
 			title, faults, err := screen(path)
 			if err != nil {
 				t.Fatal(err)
-			}
-			if why := argued[name]; why != "" {
-				if len(faults) == 0 {
-					t.Errorf("it holds, and is said not to: %s", why)
-				}
-				t.Skip(why)
 			}
 			for _, fault := range faults {
 				t.Errorf("%s", fault)

@@ -337,6 +337,10 @@ func (c *clues) failed() bool {
 	switch c.f.step {
 	case "", Other:
 		return false
+	case Loader:
+		if c.facts.loads > 0 {
+			wait *= 5 // What runs already asks for files that it can do without.
+		}
 	case Files:
 		// An action goes on without most files: what it needs is an image, or is asked for again.
 		if c.f.count < 2 && !isImage(c.f.file) || c.facts.agent.reported {
@@ -348,6 +352,9 @@ func (c *clues) failed() bool {
 			return false // An action asks for it, and goes on.
 		}
 		wait *= 5 // A system asks for several names, and goes on without most.
+	}
+	if c.f.byMachine && c.f.count == 1 {
+		wait = max(wait, c.waits().Start) // It was reset, or asks for the rest.
 	}
 	return c.now-c.f.at >= int64(wait) || c.cause != nil && c.f.count > 1
 }

@@ -247,7 +247,8 @@ func judgeTFTP(e *boot.Event) verdict {
 // fromClient tells whether it was the machine that ended a TFTP transfer with an error.
 func fromClient(e *boot.Event) bool {
 	const refusesOptions = 8 + 1 // RFC 2347: a server does not send it
-	return string(e.Text(boot.Reason)) == "client_error" || e.Kind == boot.TFTP && e.Status == refusesOptions
+	aborted := e.Status == refusesOptions || e.Status == 1 && containsFold(string(e.Text(boot.Message)), "aborted")
+	return string(e.Text(boot.Reason)) == "client_error" || e.Kind == boot.TFTP && aborted
 }
 
 func judgeHTTP(e *boot.Event, s Step) verdict {
