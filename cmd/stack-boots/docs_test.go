@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tinkerbell/stack/internal/envdoc"
+	"github.com/tinkerbell/stack/pkg/daemon"
 )
 
 var update = flag.Bool("update", false, "write the generated parts of the document anew")
@@ -14,5 +15,12 @@ var update = flag.Bool("update", false, "write the generated parts of the docume
 func TestDocumentAgreesWithCode(t *testing.T) {
 	envdoc.Check(t, "../../docs/reference/stack-boots.md", *update, map[string]string{
 		"variables": envdoc.Table(prefix, reflect.TypeFor[settings]()),
+	})
+}
+
+// TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
+func TestSettingsForHostsAreTaken(t *testing.T) {
+	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", prefix, 1, func() error {
+		return daemon.ParseEnv(prefix, &settings{})
 	})
 }

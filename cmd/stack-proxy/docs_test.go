@@ -99,7 +99,7 @@ func preset(t *testing.T, name string) string {
 
 // TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
 func TestSettingsForHostsAreTaken(t *testing.T) {
-	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", prefix, 2, func() error {
+	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", prefix, 3, func() error {
 		return daemon.ParseEnv(prefix, &config{})
 	})
 }
