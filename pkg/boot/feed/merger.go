@@ -25,8 +25,9 @@ type Merger struct {
 }
 
 const (
-	// Patience is how long an event waits for earlier ones.
-	Patience = 250 * time.Millisecond
+	// Patience is how long an event waits for earlier ones: a sender and we ourselves look into queues each tenth of a
+	// second, and a busy node takes its time.
+	Patience = 500 * time.Millisecond
 	// heldMost is how many events wait; with more, the older half goes at once.
 	heldMost = 4096
 	// tickEvery is how often the recorder is told the time.
