@@ -261,15 +261,15 @@ func muteSwitch(goes func(context.Context, *Site, *node) error) func(context.Con
 	}
 }
 
-// deafNode has the switch pass on nothing between the owner and others, as if the uplink behind the node's own bridge were
-// out: its link is up all the time. What it sends the API by IP goes another way, and the two know each other.
+// deafNode has the switch pass on nothing between the owner and others, as if the uplink behind the node's own bridge
+// were out: its link is up all the time. What it sends the API by IP goes another way, and the two know each other.
 func deafNode(ctx context.Context, s *Site, owner *node) error {
 	api, err := s.api.host.mac(link)
 	if err != nil {
 		return err
 	}
 	own := fmt.Sprintf("192.0.2.%d", node0+owner.number)
-	err = errors.Join(owner.knows(apiIP, &api), s.api.host.knows(own, &owner.mac), s.sw.nft(fmt.Sprintf(`table bridge bench {
+	rules := fmt.Sprintf(`table bridge bench {
   chain deafen {
     type filter hook forward priority 0
     ip saddr %[2]s accept
@@ -278,7 +278,8 @@ func deafNode(ctx context.Context, s *Site, owner *node) error {
     oifname %[1]s drop
   }
 }
-`, owner.port, apiIP)))
+`, owner.port, apiIP)
+	err = errors.Join(owner.knows(apiIP, &api), s.api.host.knows(own, &owner.mac), s.sw.nft(rules))
 	if err != nil {
 		return err
 	}
