@@ -29,8 +29,8 @@ type family interface {
 	request(d *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop)
 	// seen is called for each message that view found, after request.
 	seen(l *vlan, a *arrival, now int64)
-	// ask is what the servers' health has to know of a request as the servers get it.
-	ask(d *worker, b []byte, to *server.Targets) server.Request
+	// describeRequest returns what the servers' health has to know of a request as the servers get it.
+	describeRequest(d *worker, b []byte, to *server.Targets) server.Request
 	// reply decides about a server's message m, which begins at front in its slot, and puts what to send into b.
 	reply(d *worker, m []byte, from netip.Addr, to *server.Targets, now int64, b *back) Drop
 	// put writes the headers in front of a reply for a client on a listener.
@@ -157,7 +157,7 @@ type back struct {
 	start, end int
 	to         netip.AddrPort
 	kind       int
-	said       []byte // for log and events
+	message    []byte // for log and events
 }
 
 // link describes a listener's interface.

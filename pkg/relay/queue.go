@@ -52,8 +52,8 @@ func (r *Relay) crowded(now int64) bool {
 	return slices.ContainsFunc(r.queues, func(q *queue) bool { return q.Crowded(now) })
 }
 
-// ask decides about a request: it is to be sent now (slot is nil), to be put into a slot by Keep, or to be dropped.
-func (q *queue) ask(asker *admit.Asker, length int, now int64) (slot *admit.Slot[waiting], drop Drop) {
+// admit decides about a request: it is to be sent now (slot is nil), to be put into a slot by Keep, or to be dropped.
+func (q *queue) admit(asker *admit.Asker, length int, now int64) (slot *admit.Slot[waiting], drop Drop) {
 	slot, refused := q.Ask(asker, length, now)
 	switch refused {
 	case admit.Client:

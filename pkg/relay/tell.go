@@ -72,7 +72,7 @@ func (d *worker) tellReply(b *back, from netip.AddrPort, now int64, drop Drop) {
 	if d.teller.tell == nil {
 		return
 	}
-	s, ok := d.relay.family.replied(b.said, &b.origin)
+	s, ok := d.relay.family.replied(b.message, &b.origin)
 	if !ok {
 		return
 	}

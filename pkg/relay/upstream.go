@@ -95,7 +95,7 @@ func (u *upstream) batch(n int) {
 		case side == toClient:
 			drop = u.answer(i, b, from, targets, now)
 		default:
-			drop = u.ask(i, b, from, targets, now)
+			drop = u.request(i, b, from, targets, now)
 		}
 		if drop != None {
 			u.drop(side, peerOf(from), drop)
@@ -120,8 +120,8 @@ func (u *upstream) flush(index int, out *mmsg.SendBatch) {
 	out.Clear()
 }
 
-// ask relays a request that a client or a relay agent sent to an address of this host.
-func (u *upstream) ask(i int, m []byte, from netip.AddrPort, targets *server.Targets, now int64) Drop {
+// request relays a request that a client or a relay agent sent to an address of this host.
+func (u *upstream) request(i int, m []byte, from netip.AddrPort, targets *server.Targets, now int64) Drop {
 	r, a := u.relay, &u.worker.arrival
 	local, ifindex, ok := u.recvBatch.Local(i)
 	if !ok {
@@ -150,7 +150,7 @@ func (u *upstream) answer(i int, m []byte, from netip.AddrPort, targets *server.
 	if targets.Source.IsValid() {
 		r.trace.Payload(now, from, netip.AddrPortFrom(targets.Source, r.serverPort), m)
 	}
-	b.said = m
+	b.message = m
 	if drop := r.family.reply(u.worker, m, from.Addr(), targets, now, b); drop != None {
 		u.tellReply(b, from, now, drop)
 		return drop
@@ -197,6 +197,6 @@ func (u *upstream) answer(i int, m []byte, from netip.AddrPort, targets *server.
 func (u *upstream) answered(listener int, b *back) {
 	u.relay.metrics.of(listener).relayed(toClient, b.kind)
 	if u.relay.verbose {
-		u.relay.family.log(u.relay, "relayed reply", u.relay.nameOf(int16(listener)), b.said, "to", b.to.Addr().String())
+		u.relay.family.log(u.relay, "relayed reply", u.relay.nameOf(int16(listener)), b.message, "to", b.to.Addr().String())
 	}
 }

@@ -112,7 +112,7 @@ func (*v4) request(d *worker, a *arrival, to *server.Targets, now int64) ([]byte
 
 func (*v4) seen(*vlan, *arrival, int64) {}
 
-func (*v4) ask(_ *worker, b []byte, to *server.Targets) server.Request {
+func (*v4) describeRequest(_ *worker, b []byte, to *server.Targets) server.Request {
 	m := dhcp.Message(b)
 	kind := m.Type()
 	return server.Request{
@@ -126,7 +126,7 @@ func (*v4) ask(_ *worker, b []byte, to *server.Targets) server.Request {
 func (*v4) reply(d *worker, m []byte, from netip.Addr, to *server.Targets, now int64, b *back) (drop Drop) {
 	var out dhcp.Message
 	out, b.origin, drop = d.reply4(m, from, to, now)
-	b.said, b.kind, b.to = out, int(out.Type()), b.from.addrPort()
+	b.message, b.kind, b.to = out, int(out.Type()), b.from.addrPort()
 	b.start, b.end = traits4.front, traits4.front+len(out)
 	return drop
 }

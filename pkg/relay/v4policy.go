@@ -53,7 +53,7 @@ func (d *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 	if drop := r.missing(to); drop != None {
 		return m, drop
 	}
-	slot, drop := queue.ask(&admit.Asker{
+	slot, drop := queue.admit(&admit.Asker{
 		Tag: a.client, XID: k.xid, Unicast: a.listener == unicast, Requests: m.Type() == dhcp.Requests,
 	}, len(m)+dhcp.MaxAgent+2, now)
 	if drop != None {
@@ -212,7 +212,7 @@ func (d *worker) join(
 		m, theirs = nearer(m)
 		has = m.HasAgent()
 	}
-	value, ours := d.scratch[:0], d.subsOf(m, k, a)
+	value, ours := d.options[:0], d.subsOf(m, k, a)
 	if theirs == 0 && which == everything {
 		value = append(value, ours...)
 	} else {
@@ -278,7 +278,7 @@ func (d *worker) subsOf(m dhcp.Message, k *key, a *arrival) []byte {
 	if a.listener != unicast {
 		return a.link.options
 	}
-	value := d.unicast[:0]
+	value := d.unicastOptions[:0]
 	if a.giaddr != [4]byte{} {
 		value = append(value, r.v4.ofRouters...)
 		return dhcp.AppendSub(value, dhcp.SubLinkSelection, a.giaddr[:])

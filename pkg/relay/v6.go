@@ -144,7 +144,7 @@ func (*v6) request(d *worker, a *arrival, to *server.Targets, now int64) ([]byte
 	return d.request6(a.b, a.at, a, to, now)
 }
 
-func (*v6) ask(d *worker, b []byte, _ *server.Targets) server.Request {
+func (*v6) describeRequest(d *worker, b []byte, _ *server.Targets) server.Request {
 	m, around := dhcp6.Message(b).Innermost()
 	mac, _ := around.ClientLinkAddr()
 	return server.Request{

@@ -50,7 +50,7 @@ func (d *worker) request6(b []byte, at int, a *arrival, to *server.Targets, now 
 	tag, also := r.namesOf(a, owner, k.id, around != nil)
 	a.client, a.firmware = tag, isFirmware6(inner)
 	queue := r.queue(a.listener, netip.Addr{})
-	slot, drop := queue.ask(&admit.Asker{
+	slot, drop := queue.admit(&admit.Asker{
 		Tag: tag, Also: also, XID: k.xid, Unicast: a.listener == unicast, Requests: inner.Type() == dhcp6.Request,
 	}, len(m)+front6, now)
 	if drop != None {
@@ -146,7 +146,7 @@ func (d *worker) wrap(
 	if a.link != nil {
 		head.Link = a.link.address
 	}
-	options := d.scratch[:0]
+	options := d.options[:0]
 	var fromPort uint16
 	if relayed {
 		head.Hops = m.Hops() + 1

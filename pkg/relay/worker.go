@@ -15,14 +15,14 @@ import (
 
 // worker has what one goroutine needs to handle packets: the sender to the servers, and scratch memory.
 type worker struct {
-	relay   *Relay
-	metrics *port  // of what is sent to the servers
-	name    string // for the log
-	arrival arrival
-	back    back
-	scratch [max(front6, dhcp.MaxAgent+64)]byte
-	unicast [dhcp.MaxAgent + 64]byte
-	signer  *signer
+	relay          *Relay
+	metrics        *port  // of what is sent to the servers
+	name           string // for the log
+	arrival        arrival
+	back           back
+	options        [max(front6, dhcp.MaxAgent+64)]byte
+	unicastOptions [dhcp.MaxAgent + 64]byte
+	signer         *signer
 
 	sender *server.Sender
 	teller
@@ -56,7 +56,7 @@ func (d *worker) pass(b []byte, to *server.Targets, now int64, machine uint64, k
 // send gives a client's request to every server. It stays where it is until flush. machine is the tag of
 // [server.Machine].
 func (d *worker) send(b []byte, to *server.Targets, now int64, machine uint64) {
-	request := d.relay.family.ask(d, b, to)
+	request := d.relay.family.describeRequest(d, b, to)
 	request.Message, request.Machine = b, machine
 	d.sender.Send(to, now, request)
 }
@@ -90,14 +90,14 @@ func (d *worker) remember(k key, o origin, now int64) Drop {
 		return None
 	}
 	if earlier, ok := d.relay.pending.RememberIf(k, o, now, supersedes); !ok {
-		d.taken(&k, o.mac, earlier.mac, now)
+		d.logTaken(&k, o.mac, earlier.mac, now)
 		return TransactionTaken
 	}
 	return None
 }
 
-// taken logs that a message is a copy of another machine's.
-func (d *worker) taken(k *key, mac, first frame.MAC, now int64) {
+// logTaken logs that a message is a copy of another machine's.
+func (d *worker) logTaken(k *key, mac, first frame.MAC, now int64) {
 	peer := netip.AddrFrom16(k.peer)
 	d.relay.logLimiter.WarnAt(now, "refused a copy of another machine's message", func() []any {
 		return []any{"listener", d.name, "peer", peer.String(),

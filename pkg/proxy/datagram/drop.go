@@ -8,7 +8,7 @@ type Drop uint8
 
 // Reasons. docs/tftp.md has a row for each.
 const (
-	DropNot         Drop = iota
+	NotDropped      Drop = iota
 	DropTruncated        // longer than any UDP datagram may be
 	DropPortZero         // from port 0, which cannot be answered
 	DropStranger         // to a session's socket, but not from its endpoint

@@ -50,9 +50,9 @@ func TestLimits(t *testing.T) {
 		client string
 		want   Drop
 	}{
-		{"192.0.2.1:1", DropNot}, {"192.0.2.1:2", DropNot}, {"192.0.2.1:3", DropClientLimit},
-		{"192.0.2.2:1", DropNot}, {"192.0.2.3:1", DropTableFull},
-		{"192.0.2.1:3", DropNot}, {"192.0.2.3:1", DropNot}, // the second time, in place of others
+		{"192.0.2.1:1", NotDropped}, {"192.0.2.1:2", NotDropped}, {"192.0.2.1:3", DropClientLimit},
+		{"192.0.2.2:1", NotDropped}, {"192.0.2.3:1", DropTableFull},
+		{"192.0.2.1:3", NotDropped}, {"192.0.2.3:1", NotDropped}, // the second time, in place of others
 		{"192.0.2.1:4", DropTableFull},
 	} {
 		if _, got := w.from(tt.client); got != tt.want {
@@ -64,14 +64,14 @@ func TestLimits(t *testing.T) {
 	}
 	// Whoever was silent for long gives way at once.
 	w.now = w.now.Add(5 * time.Second)
-	if _, got := w.from("192.0.2.4:1"); got != DropNot {
+	if _, got := w.from("192.0.2.4:1"); got != NotDropped {
 		t.Errorf("refusal %d with a table of silent sessions", got)
 	}
 	// A bound that was lowered is reached by and by.
 	w.options.Limits.Set(Bounds{MaxSessions: 1, MaxSessionsPerClient: 1})
 	for i, client := range []string{"192.0.2.5:1", "192.0.2.6:1", "192.0.2.7:1"} {
 		w.now = w.now.Add(5 * time.Second)
-		if _, got := w.from(client); got != DropNot {
+		if _, got := w.from(client); got != NotDropped {
 			t.Errorf("refusal %d", got)
 		}
 		if want := []int{2, 1, 1}[i]; w.options.Limits.Len() != want {
@@ -92,7 +92,7 @@ func TestLimitsOfANetwork(t *testing.T) {
 		t.Errorf("one /64 holds %d places of 100", n)
 	}
 	for _, other := range []string{"[2001:db8:2::1]:1", "192.0.2.1:1"} {
-		if _, got := w.from(other); got != DropNot {
+		if _, got := w.from(other); got != NotDropped {
 			t.Errorf("%s: refused, %v", other, got)
 		}
 	}
@@ -112,7 +112,7 @@ func TestLimitsOfANetwork(t *testing.T) {
 	if _, got := w.from("[2001:db8:2::3]:1"); got != DropClientLimit {
 		t.Errorf("the first request: refusal %d", got)
 	}
-	if _, got := w.from("[2001:db8:2::3]:1"); got != DropNot {
+	if _, got := w.from("[2001:db8:2::3]:1"); got != NotDropped {
 		t.Errorf("the second request: refusal %d", got)
 	}
 }

@@ -10,7 +10,7 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Drop, error) {
 	if w.draining {
 		return nil, DropDraining, nil
 	}
-	if Own(d.Client, d.Asked) {
+	if FromOurselves(d.Client, d.Asked) {
 		return nil, DropLoop, nil
 	}
 	if old := w.session(d); old != nil {
@@ -24,7 +24,7 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Drop, error) {
 	if transparent && w.isSelf(endpoint) {
 		return nil, DropLoop, nil // the listener would receive it as a client's, and begin another session
 	}
-	if refusal := w.makeRoom(d); refusal != DropNot {
+	if refusal := w.makeRoom(d); refusal != NotDropped {
 		return nil, refusal, nil
 	}
 	var socket *Socket
@@ -62,7 +62,7 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Drop, error) {
 	w.live.push(s, listActivity)
 	w.addToGroups(s)
 	w.options.Limits.taken.Add(1)
-	return s, DropNot, nil
+	return s, NotDropped, nil
 }
 
 // addToGroups puts a session into the groups whose bounds it counts for.
@@ -137,11 +137,11 @@ func (w *Worker[T]) Move(s *Session[T]) {
 func (w *Worker[T]) makeRoom(d Datagram) Drop {
 	client := d.Client.Addr()
 	total, perClient, perNetwork := w.options.Limits.share()
-	if refusal := w.makeRoomIn(w.clients[client], perClient, d); refusal != DropNot {
+	if refusal := w.makeRoomIn(w.clients[client], perClient, d); refusal != NotDropped {
 		return DropClientLimit
 	}
 	if n := network(client); n.IsValid() {
-		if refusal := w.makeRoomIn(w.networks[n], perNetwork, d); refusal != DropNot {
+		if refusal := w.makeRoomIn(w.networks[n], perNetwork, d); refusal != NotDropped {
 			return DropClientLimit
 		}
 	}
@@ -151,10 +151,10 @@ func (w *Worker[T]) makeRoom(d Datagram) Drop {
 // makeRoomIn closes at most two sessions, so that a group comes down to a lower bound over several new sessions.
 func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Drop {
 	if g == nil || g.n < bound {
-		return DropNot
+		return NotDropped
 	}
 	s, dead := g.victim(w.now, bound)
-	if s == nil || !dead && !w.refused.repeats(flow{d.Client, d.Asked}, w.now) {
+	if s == nil || !dead && !w.turnedAway.repeats(flow{d.Client, d.Asked}, w.now) {
 		return DropTableFull
 	}
 	if !dead && s.rank == rankLong && !g.mayEvictLong(w.now, bound) {
@@ -166,7 +166,7 @@ func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Drop {
 			w.close(s, EndEvicted)
 		}
 	}
-	return DropNot
+	return NotDropped
 }
 
 // token reserves a place in the list of sessions; its generation tells it from the place's earlier owners.

@@ -52,7 +52,7 @@ func (c *Conn) ask() state {
 func (c *Conn) connect() (err error) {
 	x, pool := c.exchange, c.engine.poolOf(c.exchange.route.Upstreams())
 	x.sent = 0
-	if !x.fresh && (x.Request.safe() || pool.lasts(x.Key)) {
+	if !x.fresh && (x.Request.safe() || pool.keepsIdle(x.Key)) {
 		c.upstream = pool.take(x.Key)
 	}
 	if c.upstream == nil {
@@ -154,7 +154,7 @@ func (c *Conn) settle() {
 	// A POST that takes no kept connection leaves one only where no other has to go: it would drive out those that others
 	// take.
 	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more &&
-		(x.Request.safe() || u.pool.lasts(u.Key()) || u.pool.idle.Spare(u.Key()))
+		(x.Request.safe() || u.pool.keepsIdle(u.Key()) || u.pool.idle.Spare(u.Key()))
 	if x.lasting { // what is left in x.out may take long to send: the owner must not use a closed descriptor meanwhile
 		x.lasting = false
 		c.owner.Lasted(keep, x.ration)

@@ -62,23 +62,23 @@ func (u *Upstreams) Close() {
 
 // pool is an engine's share of Upstreams.
 type pool struct {
-	engine  *Engine
-	of      *Upstreams
-	idle    *idle.Pool[*upstream]
-	lasting map[netip.AddrPort]struct{} // endpoints that keep idle connections open
+	engine *Engine
+	of     *Upstreams
+	idle   *idle.Pool[*upstream]
+	keeps  map[netip.AddrPort]struct{} // endpoints that keep idle connections open
 }
 
-// lastsFrom is how long an idle connection has stayed open when its endpoint is known to keep them. There are servers
+// keepsFrom is how long an idle connection has stayed open when its endpoint is known to keep them. There are servers
 // that close each connection behind its answer without having said so, a little later.
-const lastsFrom = time.Second
+const keepsFrom = time.Second
 
-// lasts reports whether a POST may go on an idle connection to the endpoint of a key: it is not sent again if the
+// keepsIdle reports whether a POST may go on an idle connection to the endpoint of a key: it is not sent again if the
 // endpoint has closed that at this moment, unless Conn.unreceived. It may until the endpoint closes an idle connection.
-func (p *pool) lasts(key idle.Key) bool {
-	if p.idle.Age(key, p.engine.loop.Now()) >= lastsFrom {
-		p.lasting[key.Endpoint()] = struct{}{}
+func (p *pool) keepsIdle(key idle.Key) bool {
+	if p.idle.Age(key, p.engine.loop.Now()) >= keepsFrom {
+		p.keeps[key.Endpoint()] = struct{}{}
 	}
-	_, yes := p.lasting[key.Endpoint()]
+	_, yes := p.keeps[key.Endpoint()]
 	return yes
 }
 
@@ -92,7 +92,7 @@ func (e *Engine) poolOf(u *Upstreams) *pool {
 	defer u.mu.Unlock()
 	i := slices.IndexFunc(u.pools, func(p *pool) bool { return p.engine == e })
 	if i < 0 {
-		p := &pool{engine: e, of: u, idle: idle.New[*upstream](u.limits), lasting: map[netip.AddrPort]struct{}{}}
+		p := &pool{engine: e, of: u, idle: idle.New[*upstream](u.limits), keeps: map[netip.AddrPort]struct{}{}}
 		if u.closed { // nothing will be kept in it: it must not take the place of the pool that is in use
 			p.idle.Close()
 			return p
@@ -173,7 +173,7 @@ func (p *pool) open(key idle.Key) (u *upstream, err error) {
 }
 
 // closedIdle notes that an idle connection to the endpoint did not last.
-func (u *upstream) closedIdle() { delete(u.pool.lasting, u.Key().Endpoint()) }
+func (u *upstream) closedIdle() { delete(u.pool.keeps, u.Key().Endpoint()) }
 
 func (u *upstream) close() { u.socket.close(u.pool.engine.loop) }
 

@@ -7,7 +7,7 @@ type Drop uint8
 
 // Reasons. docs/syslog.md has a row for each.
 const (
-	DropNot        Drop = iota
+	NotDropped     Drop = iota
 	DropEmpty           // no payload
 	DropTruncated       // longer than any UDP datagram may be
 	DropNoEndpoint      // no backend is known

@@ -37,7 +37,7 @@ func (m *Metrics) of(route string) *meters {
 }
 
 func (r *meters) drop(d Drop, n int) {
-	if d != DropNot && n > 0 {
+	if d != NotDropped && n > 0 {
 		r.drops[d].Add(float64(n))
 	}
 }

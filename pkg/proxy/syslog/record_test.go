@@ -69,7 +69,7 @@ func TestRecordAllocatesNothing(t *testing.T) {
 	from := datagram.Peer{AddrPort: netip.MustParseAddrPort("192.0.2.1:514")}
 	if n := testing.AllocsPerRun(1000, func() {
 		m := Parse(line)
-		w.record(from, from.AddrPort, &m, DropNot)
+		w.record(from, from.AddrPort, &m, NotDropped)
 	}); n != 0 || lines != 1001 {
 		t.Errorf("%v allocations, %d lines", n, lines)
 	}

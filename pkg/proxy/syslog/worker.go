@@ -221,7 +221,7 @@ func (w *worker) forward(i int) Drop {
 	}
 	to := datagram.Peer{AddrPort: netip.AddrPortFrom(endpoint.Addr().Unmap(), endpoint.Port())}
 	asked, _, _ := w.in.Local(i)
-	if to.Addr() == asked && to.Port() == w.listener.Local().Port() || datagram.Own(client, asked) {
+	if to.Addr() == asked && to.Port() == w.listener.Local().Port() || datagram.FromOurselves(client, asked) {
 		w.trouble.Warn("the syslog endpoint is this proxy itself", func() []any {
 			return []any{"endpoint", to.AddrPort}
 		})
@@ -239,7 +239,7 @@ func (w *worker) forward(i int) Drop {
 	}
 	w.line(i, up, client, to)
 	up.out.Tag(stream(client.Addr()))
-	return DropNot
+	return NotDropped
 }
 
 // line puts a message into the batch, in the form of the route's source, and records it as it came.
@@ -248,7 +248,7 @@ func (w *worker) line(i int, up *upstream, client, to datagram.Peer) {
 	var m Message
 	if source == SourceRewrite || w.config.Sink != nil {
 		m = Parse(w.in.Data(i))
-		w.record(client, to.AddrPort, &m, DropNot) // before the datagram is taken
+		w.record(client, to.AddrPort, &m, NotDropped) // before the datagram is taken
 	}
 	switch source {
 	case SourceNone:
@@ -267,7 +267,7 @@ func (w *worker) record(client datagram.Peer, endpoint netip.AddrPort, m *Messag
 		Endpoint: endpoint, Begin: w.now, Code: uint16(m.Priority),
 		Agent: record.Text(m.App), Message: record.Text(m.Text),
 	}
-	if why == DropNot {
+	if why == NotDropped {
 		x.Bytes = uint64(len(m.Text))
 	} else {
 		x.Outcome, x.Reason = record.NoServer, why.String()

@@ -38,8 +38,8 @@ func TestOptions(t *testing.T) {
 	check := func(want, endpoint [5]int) {
 		t.Helper()
 		conn := r.dial(t)
-		go func() { _, _ = conn.Write(make([]byte, 2*settleBytes)) }()
-		if _, err := io.ReadFull(conn, make([]byte, 2*settleBytes)); err != nil {
+		go func() { _, _ = conn.Write(make([]byte, 2*longBytes)) }()
+		if _, err := io.ReadFull(conn, make([]byte, 2*longBytes)); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range slices.Collect(r.conns.All()) {

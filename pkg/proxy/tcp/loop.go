@@ -21,7 +21,7 @@ type frontLoop struct {
 	timed    list.List[*session] // that wait for a time
 	ticking  bool
 
-	after sync.Mutex // in place of the loop's thread, when the loop has ended
+	afterLoop sync.Mutex // held by callers that act in place of the loop's thread, once the loop has ended
 }
 
 func newFrontLoop(f *Front, l *loop.Loop) *frontLoop {

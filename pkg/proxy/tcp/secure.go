@@ -89,24 +89,24 @@ func end(dst, src stream) error {
 var errTLS = errors.New("no TLS with the endpoint")
 
 // idle reports whether no goroutine uses the sockets.
-func (x *secure) idle() bool { return x == nil || !x.busy }
+func (x *secure) unused() bool { return x == nil || !x.busy }
 
 // end ends the goroutines. It reports whether there are none.
 func (x *secure) end() bool {
 	if x != nil {
 		x.cancel()
 	}
-	return x.idle()
+	return x.unused()
 }
 
-// outside runs f in a goroutine, and what it returns in the loop, unless the session was closed meanwhile.
-func (s *session) outside(f func() (then func())) {
+// inGoroutine runs f in a goroutine, and what it returns in the loop, unless the session was closed meanwhile.
+func (s *session) inGoroutine(f func() (then func())) {
 	s.secure.busy = true
 	go func() {
 		then := f()
 		s.do(func() {
 			if s.secure.busy = false; s.state == closed {
-				s.left()
+				s.giveBack()
 				return
 			}
 			then()
@@ -136,7 +136,7 @@ func (s *session) handshake() {
 		s.refuseTLS(err)
 		return
 	}
-	s.outside(func() func() {
+	s.inGoroutine(func() func() {
 		ctx, cancel := context.WithTimeout(s.secure.life, handshakeTimeout)
 		defer cancel()
 		below := &wire{Conn: client}
@@ -170,15 +170,15 @@ func (s *session) passSecure() {
 		s.refuseEndpoint(err)
 		return
 	}
-	s.settle()
-	s.outside(func() func() {
-		inner, err := s.introduce(server)
+	s.setLongOptions()
+	s.inGoroutine(func() func() {
+		inner, err := s.handshakeServer(server)
 		if err != nil {
 			return func() { s.failed(err) }
 		}
 		return func() {
 			s.pass()
-			s.outside(func() func() {
+			s.inGoroutine(func() func() {
 				var back sync.WaitGroup
 				back.Go(func() { s.copy(s.secure.client, inner, toClient) })
 				s.copy(inner, s.secure.client, toServer)
@@ -189,7 +189,8 @@ func (s *session) passSecure() {
 	})
 }
 
-func (s *session) introduce(server *sock.Socket) (stream, error) {
+// handshakeServer begins TLS with the endpoint, where the settings ask for it.
+func (s *session) handshakeServer(server *sock.Socket) (stream, error) {
 	if s.settings.Secure == nil {
 		return server, nil
 	}
@@ -218,7 +219,7 @@ func (s *session) copy(dst, src stream, d direction) {
 	if errors.Is(err, io.EOF) {
 		err = end(dst, src)
 	}
-	if s.torn(err) {
+	if s.noteError(err) {
 		s.do(func() { s.close(true) })
 	}
 }

@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// settleAge and settleBytes are when a session is a long one: its endpoint's socket gets the options that find a dead
+	// longAge and longBytes are when a session is a long one: its endpoint's socket gets the options that find a dead
 	// peer. For short ones they would cost as much as all the rest.
-	settleAge   = time.Second
-	settleBytes = 64 << 10
+	longAge   = time.Second
+	longBytes = 64 << 10
 )
 
 // state is how far a session has come.
@@ -50,9 +50,9 @@ type session struct {
 	attempts endpoint.Attempts
 	endpoint *endpoint.Endpoint // nil without one
 	since    time.Time          // when the state began that has a time limit
-	settled  bool
+	long     bool
 	aborted  bool
-	waiting  int          // bytes that the two peers had not taken when idle looked last
+	untaken  int          // bytes that the two peers had not taken when idle looked last
 	moved    atomic.Int64 // when bytes moved last, in nanoseconds since started; only with an idle timeout
 	lease    admission.Lease
 	outcome  outcome
@@ -208,12 +208,12 @@ func (s *session) tick(now time.Time) (again bool) {
 	took := now.Sub(s.since)
 	switch s.state {
 	case connecting:
-		if limit := s.settings.Dial; limit > 0 && took >= limit && s.secure.idle() {
+		if limit := s.settings.Dial; limit > 0 && took >= limit && s.secure.unused() {
 			s.failed(os.ErrDeadlineExceeded)
 		}
 	case passing:
-		if took >= settleAge {
-			s.settle()
+		if took >= longAge {
+			s.setLongOptions()
 		}
 		if s.idle() {
 			s.sides[toServer].tear(os.ErrDeadlineExceeded)
@@ -223,15 +223,15 @@ func (s *session) tick(now time.Time) (again bool) {
 		for i := range s.sides {
 			again = s.sides[i].tick(now) || again
 		}
-		return again || !s.settled
+		return again || !s.long
 	}
 	return s.state != closed
 }
 
-// settle sets the options of a long connection on the endpoint's socket; those of the client's are the listener's.
-func (s *session) settle() {
-	if !s.settled {
-		s.settled = true
+// setLongOptions sets the options of a long connection on the endpoint's socket; those of the client's are the listener's.
+func (s *session) setLongOptions() {
+	if !s.long {
+		s.long = true
 		_ = s.settings.options().Set(s.sides[toClient].fd)
 	}
 }
@@ -253,9 +253,9 @@ func (s *session) idle() bool {
 	if s.settings.Idle <= 0 || time.Since(started)-time.Duration(s.moved.Load()) < s.settings.Idle {
 		return false
 	}
-	before := s.waiting
-	s.waiting = sock.Outstanding(s.sides[toServer].fd) + sock.Outstanding(s.sides[toClient].fd)
-	if s.waiting == before {
+	before := s.untaken
+	s.untaken = sock.Outstanding(s.sides[toServer].fd) + sock.Outstanding(s.sides[toClient].fd)
+	if s.untaken == before {
 		return true
 	}
 	s.moveNow()
@@ -293,12 +293,12 @@ func (s *session) close(torn bool) {
 	}
 	s.in.forget(s)
 	if s.secure.end() {
-		s.left()
+		s.giveBack()
 	}
 }
 
-// left gives back what a session holds whose sockets are closed.
-func (s *session) left() {
+// giveBack gives back what a session holds whose sockets are closed.
+func (s *session) giveBack() {
 	if s.endpoint != nil {
 		s.endpoint.Release()
 	}
@@ -311,13 +311,13 @@ func (s *session) do(f func()) {
 		return
 	}
 	<-s.in.loop.Ended()
-	s.in.after.Lock()
-	defer s.in.after.Unlock()
+	s.in.afterLoop.Lock()
+	defer s.in.afterLoop.Unlock()
 	f()
 }
 
-// torn reports whether an error tore the stream, and counts it.
-func (s *session) torn(err error) bool {
+// noteError counts and notes an error that tore the stream, and reports whether it did: it may be an end in order.
+func (s *session) noteError(err error) bool {
 	how := endError
 	switch {
 	case err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.ENOTCONN):

@@ -135,7 +135,7 @@ func (s *side) move(all bool) {
 		if !s.give() {
 			return
 		}
-		if s.pipe == nil && n < most && !all && s.bulk < settleBytes {
+		if s.pipe == nil && n < most && !all && s.bulk < longBytes {
 			s.bulk = 0
 			return
 		}
@@ -219,8 +219,8 @@ func (s *side) give() (done bool) {
 		}
 	}
 	s.drop()
-	if s.bulk > settleBytes {
-		l.settle()
+	if s.bulk > longBytes {
+		l.setLongOptions()
 	}
 	return true
 }
@@ -266,7 +266,7 @@ func (s *side) end() {
 }
 
 // tear ends the session after an error of the socket.
-func (s *side) tear(err error) { s.session.close(s.session.torn(err)) }
+func (s *side) tear(err error) { s.session.close(s.session.noteError(err)) }
 
 // close closes the socket, by a reset if the session is torn.
 func (s *side) close(torn bool) {

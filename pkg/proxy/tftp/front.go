@@ -78,11 +78,11 @@ func Listen(c Config) (*Front, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	h := &handler{
-		config:   c,
-		meters:   c.Metrics.of(c.Route),
-		trouble:  loglimit.New(c.Logger, troublePerSecond, time.Second),
-		ended:    loglimit.New(c.Logger, endedPerSecond, time.Second),
-		patience: cmp.Or(c.patience, defaultPatience),
+		config:       c,
+		meters:       c.Metrics.of(c.Route),
+		troubleLines: loglimit.New(c.Logger, troublePerSecond, time.Second),
+		endLines:     loglimit.New(c.Logger, endedPerSecond, time.Second),
+		patience:     cmp.Or(c.patience, defaultPatience),
 	}
 	h.allowWrite.Store(c.AllowWrite)
 	front, err := datagram.NewFront(datagram.FrontConfig[transfer]{

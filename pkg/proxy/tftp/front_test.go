@@ -288,18 +288,18 @@ func TestDrops(t *testing.T) {
 		{[]byte("\x00\x01file\x00"), DropMalformed},
 		{[]byte{0, opAck, 0, 1}, DropNoSession},
 		{bytes.Repeat([]byte{0xff}, 65507), DropNoSession},
-		{rrq("f"), datagram.DropNot},
+		{rrq("f"), datagram.NotDropped},
 		{rrq("f"), datagram.DropClientLimit},
 	} {
 		conn := l.udp(t)
 		before := 0
-		if tt.want != datagram.DropNot {
+		if tt.want != datagram.NotDropped {
 			before = f.drops(tt.want)
 		}
 		if _, err := conn.WriteToUDPAddrPort(tt.data, netip.MustParseAddrPort(proxyIP+":69")); err != nil {
 			t.Fatal(err)
 		}
-		if tt.want == datagram.DropNot {
+		if tt.want == datagram.NotDropped {
 			testwait.Until(t, "session", func() bool { return f.Sessions() == 1 })
 		} else {
 			testwait.Until(t, drops.Name(tt.want), func() bool { return f.drops(tt.want) == before+1 })

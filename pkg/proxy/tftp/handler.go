@@ -21,10 +21,10 @@ type handler struct {
 	config     Config
 	allowWrite atomic.Bool
 	meters     *meters
-	// trouble logs what clients and strangers can cause any number of times.
-	trouble *loglimit.Limiter
-	// ended logs the ends of transfers, of which a rack causes many in a second.
-	ended *loglimit.Limiter
+	// troubleLines logs what clients and strangers can cause any number of times.
+	troubleLines *loglimit.Limiter
+	// endLines logs the ends of transfers, of which a rack causes many in a second.
+	endLines *loglimit.Limiter
 	// patience is how long an endpoint may leave a request unanswered before the next repetition goes to another one.
 	patience time.Duration
 	port     uint16 // the port that machines send requests to
@@ -34,14 +34,14 @@ const defaultPatience = 5 * time.Second
 
 // Client takes a datagram of a client.
 func (h *handler) Client(w *worker, s *session, d datagram.Datagram) {
-	if drop := h.client(w, s, d); drop != datagram.DropNot {
+	if drop := h.fromClient(w, s, d); drop != datagram.NotDropped {
 		h.drop(drop)
 		return
 	}
 	h.meters.traffic.Passed(datagram.FromClient, len(d.Data))
 }
 
-func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
+func (h *handler) fromClient(w *worker, s *session, d datagram.Datagram) Drop {
 	op, ok := opcode(d.Data)
 	switch {
 	case d.Client.Port() == 0:
@@ -64,7 +64,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 	}
 	if t.missed(op, d.Data, w.Now()) {
 		h.again(w, s)
-		return datagram.DropNot
+		return datagram.NotDropped
 	}
 	step := t.steps(op, d.Data)
 	switch {
@@ -84,7 +84,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 	} else {
 		h.observe(w, s, op, d.Data)
 	}
-	return datagram.DropNot
+	return datagram.NotDropped
 }
 
 // request opens a transfer, or finds the one that the request repeats.
@@ -102,9 +102,9 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 		return h.repeat(w, s, d)
 	}
 	s, drop, err := w.Open(d)
-	if drop != datagram.DropNot {
+	if drop != datagram.NotDropped {
 		h.refuse(w, d, r, drop)
-		h.trouble.Warn("request dropped", func() []any {
+		h.troubleLines.Warn("request dropped", func() []any {
 			return []any{
 				"reason", drops.Name(drop), "client", d.Client.AddrPort, "file", string(clip(r.file)), "error", err,
 			}
@@ -117,12 +117,12 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	h.meters.live.Inc()
 	h.record(s, record.Began, s.State.asked)
 	if err := s.Send(d.Data, s.Endpoint); err != nil {
-		h.trouble.Warn("request not sent", func() []any {
+		h.troubleLines.Warn("request not sent", func() []any {
 			return []any{"endpoint", s.Endpoint.AddrPort, "error", err}
 		})
 		return datagram.DropUnsent
 	}
-	return datagram.DropNot
+	return datagram.NotDropped
 }
 
 // repeat takes a request that a client repeats, having got no answer. If the server has not answered, the request is
@@ -134,7 +134,7 @@ func (h *handler) repeat(w *worker, s *session, d datagram.Datagram) Drop {
 		w.Reply(s, t.first)
 		h.meters.retransmits.Inc()
 		t.Resent++
-		return datagram.DropNot
+		return datagram.NotDropped
 	}
 	if w.Now().Sub(t.sought) >= h.patience {
 		t.sought = w.Now()
@@ -144,12 +144,12 @@ func (h *handler) repeat(w *worker, s *session, d datagram.Datagram) Drop {
 	if s.Send(d.Data, s.Endpoint) != nil {
 		return datagram.DropUnsent
 	}
-	return datagram.DropNot
+	return datagram.NotDropped
 }
 
 // Server takes a datagram that has reached a session's own socket.
 func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte) bool {
-	if drop := h.server(w, s, from, data); drop != datagram.DropNot {
+	if drop := h.fromServer(w, s, from, data); drop != datagram.NotDropped {
 		h.drop(drop)
 		return false
 	}
@@ -157,7 +157,7 @@ func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte)
 	return true
 }
 
-func (h *handler) server(w *worker, s *session, from datagram.Peer, data []byte) Drop {
+func (h *handler) fromServer(w *worker, s *session, from datagram.Peer, data []byte) Drop {
 	t := &s.State
 	op, ok := opcode(data)
 	if from.Addr() != s.Endpoint.Addr() || t.answered && from.Port() != t.server.Port() {
@@ -165,7 +165,7 @@ func (h *handler) server(w *worker, s *session, from datagram.Peer, data []byte)
 		if ok && op != opError && from.Port() != 0 {
 			_ = s.Send(strangerError, from)
 		}
-		h.trouble.Warn("datagram of a stranger dropped", func() []any {
+		h.troubleLines.Warn("datagram of a stranger dropped", func() []any {
 			return []any{"stranger", from.AddrPort, "endpoint", s.Endpoint.AddrPort, "client", s.Client.AddrPort}
 		})
 		return datagram.DropStranger
@@ -194,13 +194,13 @@ func (h *handler) server(w *worker, s *session, from datagram.Peer, data []byte)
 	if op == opError {
 		t.fail(data)
 		h.finish(w, s, OutcomeServerError)
-		return datagram.DropNot
+		return datagram.NotDropped
 	}
 	h.observe(w, s, op, data)
 	if op == opData {
 		t.keep(data, w.Now())
 	}
-	return datagram.DropNot
+	return datagram.NotDropped
 }
 
 func (h *handler) observe(w *worker, s *session, op uint16, data []byte) {
@@ -239,17 +239,17 @@ func (h *handler) Refused(w *worker, s *session) {
 
 // Closed ends a transfer whose session is closed.
 func (h *handler) Closed(w *worker, s *session, why datagram.End) {
-	h.settle(w, s, s.State.outcomeOf(why))
+	h.recordEnd(w, s, s.State.outcomeOf(why))
 }
 
 // finish ends a transfer; its session lingers.
 func (h *handler) finish(w *worker, s *session, o Outcome) {
-	h.settle(w, s, o)
+	h.recordEnd(w, s, o)
 	w.Finish(s)
 }
 
-// settle counts, logs and records a transfer, once.
-func (h *handler) settle(w *worker, s *session, outcome Outcome) {
+// recordEnd counts, logs and records a transfer, once.
+func (h *handler) recordEnd(w *worker, s *session, outcome Outcome) {
 	t := &s.State
 	if t.ended {
 		return
@@ -269,9 +269,9 @@ func (h *handler) settle(w *worker, s *session, outcome Outcome) {
 	case OutcomeRefused, OutcomeNoAnswer, OutcomeTimeout, OutcomeDrained:
 		level = slog.LevelWarn
 	}
-	limiter := h.ended
+	limiter := h.endLines
 	if outcome == OutcomeEvicted { // a flood can cause any number of these
-		limiter, level = h.trouble, slog.LevelWarn
+		limiter, level = h.troubleLines, slog.LevelWarn
 	}
 	limiter.LogAt(w.Now().UnixNano(), level, "tftp transfer ended", func() []any { return t.line(s, outcome) })
 	if outcome != OutcomeCompleted {
@@ -340,7 +340,7 @@ func (h *handler) Lost(n uint32) { h.meters.drops[datagram.DropOverflow].Add(flo
 // Unsent counts the datagrams that the kernel did not take.
 func (h *handler) Unsent(n int, err error) {
 	h.meters.drops[datagram.DropUnsent].Add(float64(n))
-	h.trouble.Warn("datagrams to clients not sent", func() []any {
+	h.troubleLines.Warn("datagrams to clients not sent", func() []any {
 		return []any{"count", n, "error", err}
 	})
 }

@@ -37,7 +37,7 @@ func (h *handler) mayBegin(client netip.Addr) bool {
 
 // Client passes a datagram on, in a new session if need be.
 func (h *handler) Client(w *worker, s *session, d datagram.Datagram) {
-	if drop := h.client(w, s, d); drop != datagram.DropNot {
+	if drop := h.client(w, s, d); drop != datagram.NotDropped {
 		h.meters.drops[drop].Inc()
 		return
 	}
@@ -56,7 +56,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 			return DropSource
 		}
 		opened, drop, err := w.Open(d)
-		if drop != datagram.DropNot {
+		if drop != datagram.NotDropped {
 			h.trouble.Warn("udp datagram dropped", func() []any {
 				return []any{"reason", drops.Name(drop), "client", d.Client.AddrPort, "error", err}
 			})
@@ -70,7 +70,7 @@ func (h *handler) client(w *worker, s *session, d datagram.Datagram) Drop {
 	if s.Send(d.Data, s.Endpoint) != nil {
 		return datagram.DropUnsent
 	}
-	return datagram.DropNot
+	return datagram.NotDropped
 }
 
 // Server passes on a datagram that comes from the endpoint's address and port.

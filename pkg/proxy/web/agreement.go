@@ -74,7 +74,7 @@ func (s *site) holds(r *http.Request) (holds, ends bool) {
 	if s.settings.TLS == nil {
 		return true, false
 	}
-	c, ok := r.Context().Value(below{}).(*conn)
+	c, ok := r.Context().Value(connKey{}).(*conn)
 	if r.TLS == nil || !ok { // it was opened before the route had TLS
 		return false, true
 	}

@@ -57,7 +57,7 @@ func (c *conn) Read(b []byte) (int, error) {
 		c.spoke.Store(true)
 		n := copy(b, c.early)
 		c.early = c.early[n:]
-		c.clients.metrics.bytesIn(n)
+		c.connections.metrics.bytesIn(n)
 		return n, nil
 	}
 	if c.spent.Load() {
@@ -71,7 +71,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	if err != nil && c.inBody.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
 		c.spent.Store(true)
 	}
-	c.clients.metrics.bytesIn(n)
+	c.connections.metrics.bytesIn(n)
 	if !c.received(n) {
 		return 0, &net.OpError{Op: "read", Net: "tcp", Err: errNoRoom}
 	}
@@ -108,6 +108,6 @@ func opError(op string, err error) error {
 // abort implements life. Goroutines that use the connection end with an error and close it: to close it here would
 // wait for each of them to be scheduled.
 func (c *conn) abort() {
-	c.clients.reap()
+	c.connections.reap()
 	sock.Disconnect(c)
 }

@@ -24,7 +24,7 @@ const (
 func (f *Front) shut(g *generation, hurry func() bool) {
 	g.server.retired.Store(true)
 	begun := time.Now()
-	if left := f.clients.active(g.server); left > 0 {
+	if left := f.connections.active(g.server); left > 0 {
 		f.log.Info("draining connections", "connections", left, "seconds", g.settings.Drain.Seconds())
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), g.settings.Drain)
@@ -32,12 +32,12 @@ func (f *Front) shut(g *generation, hurry func() bool) {
 	withGoAway := g.settings.any(isGRPC) || g.settings.TLS != nil
 	if withGoAway {
 		// It drops the requests that are being read. A client that has just connected would not ask again.
-		for f.clients.unasked(g.server) && time.Since(begun) < silence && ctx.Err() == nil {
+		for f.connections.unasked(g.server) && time.Since(begun) < silence && ctx.Err() == nil {
 			time.Sleep(drainPoll)
 		}
 		_ = g.server.Shutdown(ctx) // sends GOAWAY
 	}
-	for f.clients.active(g.server) > 0 && ctx.Err() == nil {
+	for f.connections.active(g.server) > 0 && ctx.Err() == nil {
 		pause := drainPoll
 		if withGoAway || hurry() {
 			f.endIdle(g.server, begun.Add(silence))
@@ -49,11 +49,11 @@ func (f *Front) shut(g *generation, hurry func() bool) {
 		}
 		time.Sleep(pause)
 	}
-	if left := f.clients.active(g.server); left > 0 {
+	if left := f.connections.active(g.server); left > 0 {
 		f.log.Warn("closed connections that did not end in time", "connections", left)
 	}
 	_ = g.server.Close()
-	f.clients.closeAll(g.server)
+	f.connections.closeAll(g.server)
 	next := f.current.Load()
 	if next == g {
 		next = nil
@@ -62,12 +62,12 @@ func (f *Front) shut(g *generation, hurry func() bool) {
 }
 
 // active counts the open connections of a server; nil is all of them.
-func (l *clients) active(of *server) int {
+func (l *connections) active(of *server) int {
 	if of == nil {
-		return l.conns.Len()
+		return l.open.Len()
 	}
 	n := 0
-	for c := range l.conns.All() {
+	for c := range l.open.All() {
 		if c.server == of {
 			n++
 		}
@@ -76,8 +76,8 @@ func (l *clients) active(of *server) int {
 }
 
 // unasked is whether a connection of a net/http server has not got to its first request.
-func (l *clients) unasked(of *server) bool {
-	for c := range l.conns.All() {
+func (l *connections) unasked(of *server) bool {
+	for c := range l.open.All() {
 		if c.server == of && !c.asked.Load() {
 			return true
 		}
@@ -90,19 +90,21 @@ func (l *clients) unasked(of *server) bool {
 func (f *Front) endIdle(of *server, silent time.Time) {
 	silentToo := time.Now().After(silent)
 	for _, in := range f.loops {
-		in.engine.End(func(o http1.Owner) bool { return o.(*plainConn).server == of }, silentToo)
+		in.engine.End(func(o http1.Owner) bool { return o.(*loopConn).server == of }, silentToo)
 	}
 	if silentToo {
-		f.clients.closeWhere(func(c *client) bool { return c.server == of && !c.spoke.Load() && !c.inEngine() })
+		f.connections.closeWhere(func(c *accepted) bool { return c.server == of && !c.spoke.Load() && !c.inEngine() })
 	}
 }
 
 // closeAll closes the connections of a server, upgraded ones too, which it no longer knows.
-func (l *clients) closeAll(of *server) { l.closeWhere(func(c *client) bool { return c.server == of }) }
+func (l *connections) closeAll(of *server) {
+	l.closeWhere(func(c *accepted) bool { return c.server == of })
+}
 
-func (l *clients) closeWhere(which func(*client) bool) {
-	var some []*client
-	for c := range l.conns.All() {
+func (l *connections) closeWhere(which func(*accepted) bool) {
+	var some []*accepted
+	for c := range l.open.All() {
 		if which(c) {
 			some = append(some, c)
 		}

@@ -210,7 +210,7 @@ func TestLoopSlowReader(t *testing.T) {
 		addr, _ := raw(t, fine, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(text), text))
 		p := pool(addr)
 		r := start(t, Settings{Pool: p})
-		_ = unix.SetsockoptInt(r.clients.socket.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF, 1) // connections inherit it
+		_ = unix.SetsockoptInt(r.Front.connections.socket.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF, 1) // connections inherit it
 		dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 			return raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 1) })
 		}}

@@ -17,7 +17,7 @@ import (
 // giveUp evicts all connections of a front, and waits until they have ended.
 func giveUp(t *testing.T, r running) {
 	t.Helper()
-	all := slices.Collect(r.clients.conns.All())
+	all := slices.Collect(r.Front.connections.open.All())
 	if len(all) == 0 {
 		t.Fatal("no connection is open")
 	}

@@ -97,12 +97,12 @@ func (c *conn) copyFile(w io.Writer, file io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{w}, file, piece[:]) // net/http's ReadFrom would take a smaller one
 }
 
-// below is the key of the conn in its requests' contexts; below TLS, where there is.
-type below struct{}
+// connKey is the key of the conn in its requests' contexts: the one below TLS, where there is TLS.
+type connKey struct{}
 
-func withBelow(ctx context.Context, c net.Conn) context.Context {
+func withConn(ctx context.Context, c net.Conn) context.Context {
 	if under := connBelow(c); under != nil {
-		return context.WithValue(ctx, below{}, under)
+		return context.WithValue(ctx, connKey{}, under)
 	}
 	return ctx
 }

@@ -47,25 +47,25 @@ func TestFilesAreCorkedMeanwhile(t *testing.T) {
 					t.Fatal(err)
 				}
 				if len(part.want) > corkFrom {
-					awaitCork(t, r.clients, 1)
+					awaitCork(t, r.Front.connections, 1)
 				}
 				got, err := io.ReadAll(response.Body)
 				_ = response.Body.Close()
 				if err != nil || !bytes.Equal(got, part.want) || response.StatusCode != http.StatusPartialContent {
 					t.Errorf("%s: got %d, %d bytes, %v", part.bytes, response.StatusCode, len(got), err)
 				}
-				awaitCork(t, r.clients, 0)
+				awaitCork(t, r.Front.connections, 0)
 			}
 		})
 	}
 }
 
 // awaitCork waits until the one connection is corked, or is not.
-func awaitCork(t *testing.T, l *clients, want int) {
+func awaitCork(t *testing.T, l *connections, want int) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		got := -1
-		for c := range l.conns.All() {
+		for c := range l.open.All() {
 			served, ok := c.current().(*conn)
 			if !ok {
 				continue

@@ -128,13 +128,13 @@ func setDefault[T comparable](field *T, value T) {
 
 // Front listens for one route.
 type Front struct {
-	config  Config
-	log     *slog.Logger
-	clients *clients
-	metrics *routeMetrics
-	loops   []*frontLoop
-	own     *loop.Group       // where the front was given no loops
-	lines   *loglimit.Clients // in the log
+	config      Config
+	log         *slog.Logger
+	connections *connections
+	metrics     *routeMetrics
+	loops       []*frontLoop
+	own         *loop.Group       // where the front was given no loops
+	lines       *loglimit.Clients // in the log
 
 	mu      sync.Mutex
 	current atomic.Pointer[generation]
@@ -158,16 +158,16 @@ type generation struct {
 // one, on the same socket.
 type server struct {
 	*http.Server
-	front       *Front
-	connections *connQueue
-	secure      bool          // its connections begin with TLS
-	idle        time.Duration // for which connections may be; 0 is for ever
-	retired     atomic.Bool   // its connections close behind their next answer
+	front   *Front
+	queue   *connQueue
+	secure  bool          // its connections begin with TLS
+	idle    time.Duration // for which connections may be; 0 is for ever
+	retired atomic.Bool   // its connections close behind their next answer
 }
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if c, ok := r.Context().Value(below{}).(*conn); ok {
+	if c, ok := r.Context().Value(connKey{}).(*conn); ok {
 		if !c.asked.Load() {
 			c.asked.Store(true)
 		}
@@ -205,21 +205,21 @@ func Listen(c Config) (*Front, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to listen for route %s: %w", c.Route, err)
 	}
-	f.clients = &clients{
+	f.connections = &connections{
 		socket: socket, server: func() *server { return f.current.Load().server },
 		metrics: f.metrics, log: f.log, lines: f.lines, room: c.Account.Route(c.Route),
 	}
-	f.clients.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
+	f.connections.tls = &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: f.configFor}
 	f.loops = f.loopsOf(c.Loops.Loops())
 	f.Update(c.Settings)
 	return f, nil
 }
 
 // Addr is where the front listens.
-func (f *Front) Addr() netip.AddrPort { return f.clients.socket.Addr() }
+func (f *Front) Addr() netip.AddrPort { return f.connections.socket.Addr() }
 
 // Active is the number of open connections.
-func (f *Front) Active() int { return f.clients.active(nil) }
+func (f *Front) Active() int { return f.connections.active(nil) }
 
 // Ready is nil when a request could be answered.
 func (f *Front) Ready() error {
@@ -273,7 +273,7 @@ func (f *Front) Update(s Settings) {
 		return
 	}
 	next := f.generation(s, old)
-	f.clients.settings.Store(&next.settings)
+	f.connections.settings.Store(&next.settings)
 	f.current.Store(next)
 	if old != nil {
 		old.closeProxies(next)
@@ -323,14 +323,14 @@ func (f *Front) newServer(s Settings) *server {
 	protocols.SetHTTP1(s.TLS != nil || s.any(notGRPC))
 	protocols.SetHTTP2(s.TLS != nil)
 	protocols.SetUnencryptedHTTP2(s.TLS == nil && s.any(isGRPC))
-	made := &server{front: f, connections: newConnQueue(f.Addr()), secure: s.TLS != nil, idle: atLeast(s.Idle)}
+	made := &server{front: f, queue: newConnQueue(f.Addr()), secure: s.TLS != nil, idle: orNone(s.Idle)}
 	made.Server = &http.Server{
 		Handler:           made,
 		Protocols:         &protocols,
-		ReadHeaderTimeout: atLeast(s.Header),
+		ReadHeaderTimeout: orNone(s.Header),
 		MaxHeaderBytes:    s.MaxHeader,
 		ErrorLog:          slog.NewLogLogger(handshakes{f.log.Handler(), f.metrics}, slog.LevelDebug),
-		ConnContext:       withBelow,
+		ConnContext:       withConn,
 		HTTP2:             http2Config(),
 	}
 	if protocols.HTTP2() || protocols.UnencryptedHTTP2() {
@@ -351,14 +351,14 @@ func (f *Front) newServer(s Settings) *server {
 // connection goes elsewhere with its next request, before [Front.Serve] is told to end.
 func (f *Front) Leave() { f.leaving.Store(true) }
 
-// atLeast turns "none" into what net/http takes for it.
-func atLeast(d time.Duration) time.Duration { return max(d, 0) }
+// orNone turns what the settings take for "none", a time below 0, into what net/http does.
+func orNone(d time.Duration) time.Duration { return max(d, 0) }
 
 // Serve takes connections until ctx is done, then lets requests end until the drain's deadline, and closes what is
 // left. HTTP/2 clients get a GOAWAY. Where ctx is done already it just closes the socket.
 func (f *Front) Serve(ctx context.Context) error {
 	defer f.lines.Flush()
-	defer f.clients.socket.Close()
+	defer f.connections.socket.Close()
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -370,7 +370,7 @@ func (f *Front) Serve(ctx context.Context) error {
 		defer end()
 	}
 	begin := func(s *server) {
-		f.retired.Go(func() { _ = s.Serve(s.connections) }) // until shut
+		f.retired.Go(func() { _ = s.Serve(s.queue) }) // until shut
 	}
 	f.mu.Lock()
 	begin(f.current.Load().server)
@@ -387,7 +387,7 @@ func (f *Front) Serve(ctx context.Context) error {
 	f.mu.Lock()
 	f.serving = nil
 	f.mu.Unlock()
-	f.clients.socket.Close()
+	f.connections.socket.Close()
 	f.ending.Store(true)
 	f.shut(f.current.Load(), func() bool { return true })
 	for _, in := range f.loops {

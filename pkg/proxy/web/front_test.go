@@ -510,7 +510,7 @@ func TestSlowReader(t *testing.T) {
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 	deadline := time.Now().Add(20 * time.Second)
-	for testutil.ToFloat64(r.connections.WithLabelValues("r")) == 0 || r.Active() > 0 {
+	for testutil.ToFloat64(r.Metrics.connections.WithLabelValues("r")) == 0 || r.Active() > 0 {
 		if time.Now().After(deadline) {
 			t.Fatal("the connection is still open")
 		}

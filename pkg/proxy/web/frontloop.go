@@ -22,7 +22,7 @@ type frontLoop struct {
 func (f *Front) loopsOf(loops []*loop.Loop) (made []*frontLoop) {
 	for _, l := range loops {
 		in := &frontLoop{front: f, loop: l, engine: http1.New(l)}
-		in.acceptor = sock.NewAcceptor(l, f.clients.socket, in)
+		in.acceptor = sock.NewAcceptor(l, f.connections.socket, in)
 		made = append(made, in)
 	}
 	return made
@@ -36,8 +36,8 @@ func (in *frontLoop) Failed(err error, pause time.Duration) {
 
 // Admit implements sock.Owner: it begins with a connection that was accepted.
 func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
-	l := in.front.clients
-	c := &plainConn{client: &client{clients: l, peer: peer}, in: in.engine.NewConn(fd, peer.Addr())}
+	l := in.front.connections
+	c := &loopConn{accepted: &accepted{connections: l, peer: peer}, in: in.engine.NewConn(fd, peer.Addr())}
 	s := l.settings.Load()
 	c.header = slices.ContainsFunc(s.AcceptProxy, func(p netip.Prefix) bool { return p.Contains(peer.Addr()) })
 	if !l.count(c) {
@@ -48,14 +48,14 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 		l.pace(fd, s.Pace)
 	}
 	c.in.Add(c, http1.Limits{Header: c.server.ReadHeaderTimeout, Idle: c.server.idle, Stall: l.stall()})
-	if why := l.room.Admit(&c.lease, c.client, peer.Addr(), costOf(s)); why != admission.Admitted {
+	if why := l.room.Admit(&c.lease, c.accepted, peer.Addr(), costOf(s)); why != admission.Admitted {
 		l.metrics.refused(why.String())
 		c.in.Refuse()
 		return
 	}
 	switch {
 	case c.header:
-		c.awaited = sock.AwaitHeader(in.loop, fd, c.introduce)
+		c.awaited = sock.AwaitHeader(in.loop, fd, c.headerCame)
 	case c.Route() == nil:
 		c.in.HandOff()
 	default:
@@ -63,16 +63,16 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 	}
 }
 
-// introduce counts and charges the connection for the client in its PROXY header, and hands it off. A header without a
+// headerCame counts and charges the connection for the client in its PROXY header, and hands it off. A header without a
 // client (a load balancer's own check) leaves the peer.
-func (c *plainConn) introduce(client, _ netip.AddrPort, err error) {
+func (c *loopConn) headerCame(client, _ netip.AddrPort, err error) {
 	if client.IsValid() {
 		c.peer = client
 	}
 	if err != nil {
-		c.clients.metrics.refused("proxy_header")
-		if c.clients.lines.Allow(c.peer.Addr(), "PROXY header") {
-			c.clients.log.Info("PROXY header refused", "peer", c.peer, "error", err)
+		c.connections.metrics.refused("proxy_header")
+		if c.connections.lines.Allow(c.peer.Addr(), "PROXY header") {
+			c.connections.log.Info("PROXY header refused", "peer", c.peer, "error", err)
 		}
 	}
 	if err != nil || !c.move(c.peer.Addr()) {

@@ -22,8 +22,8 @@ import (
 
 // loopConns are the connections that loops have.
 func (r running) loopConns() (all []*http1.Conn) {
-	for c := range r.clients.conns.All() {
-		if plain, ok := c.current().(*plainConn); ok {
+	for c := range r.Front.connections.open.All() {
+		if plain, ok := c.current().(*loopConn); ok {
 			all = append(all, plain.in)
 		}
 	}
@@ -149,7 +149,7 @@ func TestLoopDescriptors(t *testing.T) {
 	group.Go(func() {
 		for ctx.Err() == nil {
 			r.endIdle(r.current.Load().server, time.Now().Add(time.Hour))
-			r.clients.closeAll(r.current.Load().server)
+			r.Front.connections.closeAll(r.current.Load().server)
 			time.Sleep(time.Millisecond)
 		}
 	})

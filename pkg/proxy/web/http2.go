@@ -27,11 +27,11 @@ func (s *server) boundFrames(header time.Duration) {
 	_ = s.Serve(noListener{}) // sets TLSNextProto
 	plain := s.TLSNextProto[protocolPlain]
 	serve := func(hs *http.Server, nc net.Conn, h http.Handler) {
-		bounded := frames.New(nc, atLeast(header), func(why frames.Drop) { s.front.metrics.refused(why.String()) })
+		bounded := frames.New(nc, orNone(header), func(why frames.Drop) { s.front.metrics.refused(why.String()) })
 		plain(hs, tls.Client(wrapped{plain: bounded}, nil), h)
 	}
 	s.TLSNextProto[protocolHTTP2] = func(hs *http.Server, c *tls.Conn, h http.Handler) {
-		if !readPreface(c, atLeast(header)) {
+		if !readPreface(c, orNone(header)) {
 			_ = c.Close()
 			return
 		}

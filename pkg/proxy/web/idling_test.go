@@ -185,7 +185,7 @@ func TestEndedConnectionsAreForgotten(t *testing.T) {
 					all[i] = func() { end(c, f) }
 				}
 				var known []weak.Pointer[conn]
-				for each := range r.clients.conns.All() {
+				for each := range r.Front.connections.open.All() {
 					known = append(known, weak.Make(each.current().(*conn)))
 				}
 				for _, end := range all {

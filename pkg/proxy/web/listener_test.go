@@ -149,7 +149,7 @@ func TestLimitsAreGivenBack(t *testing.T) {
 		}
 		_ = c.Conn.Close()
 		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-			if testutil.ToFloat64(r.connections.WithLabelValues("r")) == float64(i+1) && r.Active() == 0 {
+			if testutil.ToFloat64(r.Metrics.connections.WithLabelValues("r")) == float64(i+1) && r.Active() == 0 {
 				break
 			}
 			if time.Now().After(deadline) {

@@ -43,7 +43,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var under *conn
 	if r.ProtoMajor == 1 { // in HTTP/2 others' requests and answers are under way on the connection too
-		under, _ = r.Context().Value(below{}).(*conn)
+		under, _ = r.Context().Value(connKey{}).(*conn)
 	}
 	if r.TLS != nil {
 		seen.under = under
@@ -281,7 +281,7 @@ func late(r *http.Request) bool {
 	if p, ok := r.Body.(*stallReader); ok && p.late.Load() {
 		return true
 	}
-	under, ok := r.Context().Value(below{}).(*conn)
+	under, ok := r.Context().Value(connKey{}).(*conn)
 	return ok && under.spent.Load()
 }
 

@@ -110,7 +110,7 @@ func testMixedConnection(t *testing.T, start starter) {
 		}
 	}
 	r.counts(t, 4)
-	if n := testutil.ToFloat64(r.connections.WithLabelValues("r")); n != 1 {
+	if n := testutil.ToFloat64(r.Metrics.connections.WithLabelValues("r")); n != 1 {
 		t.Errorf("%v connections counted, want 1", n)
 	}
 }

@@ -65,7 +65,7 @@ func plainRouteOf(sites []*site) *plainRoute {
 }
 
 // Upstreams implements http1.Route.
-func (p *plainRoute) Upstreams() *http1.Upstreams { return p.proxy.transport.upstreams.loops }
+func (p *plainRoute) Upstreams() *http1.Upstreams { return p.proxy.transport.upstreams.inLoops }
 
 // Begin implements http1.Route.
 func (p *plainRoute) Begin(x *http1.Exchange) bool {
@@ -92,7 +92,7 @@ func (p *plainRoute) Begin(x *http1.Exchange) bool {
 		lines := forwardedHeaders{proto: "http", host: f.host}.onlyPeer(x.Client).append(nil)
 		f.lines = appendHeader(lines, "Via", via)
 	}
-	x.Added, x.Dial, x.Response = c.forwarded.lines, atLeast(p.settings.Dial), atLeast(p.settings.Response)
+	x.Added, x.Dial, x.Response = c.forwarded.lines, orNone(p.settings.Dial), orNone(p.settings.Response)
 	return true
 }
 
@@ -129,7 +129,7 @@ func (p *plainRoute) beginFile(x *http1.Exchange) bool {
 	return true
 }
 
-func connOf(x *http1.Exchange) *plainConn { return x.Conn().Owner().(*plainConn) }
+func connOf(x *http1.Exchange) *loopConn { return x.Conn().Owner().(*loopConn) }
 
 // Failed implements http1.Route.
 func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.Refusal {
@@ -177,7 +177,7 @@ func (p *plainRoute) Passing(x *http1.Exchange, r http1.Result) {
 		return
 	}
 	c.announced = true
-	began := p.observer.plain(x, http1.Result{Code: r.Code, Expected: r.Expected}, 0)
+	began := p.observer.recordOf(x, http1.Result{Code: r.Code, Expected: r.Expected}, 0)
 	began.Outcome, began.Reason = record.Began, ""
 	sink(began)
 }
@@ -196,7 +196,7 @@ func (p *plainRoute) Ended(x *http1.Exchange, r http1.Result) {
 	if !logged && o.sink == nil {
 		return
 	}
-	ended := o.plain(x, r, took)
+	ended := o.recordOf(x, r, took)
 	o.sink.Record(ended)
 	if !logged {
 		return

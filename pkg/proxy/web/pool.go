@@ -32,7 +32,7 @@ func idleLimits(pools int) idle.Limits {
 type upstreamPool struct {
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	response time.Duration
-	loops    *http1.Upstreams // the engine's idle connections
+	inLoops  *http1.Upstreams // the engine's idle connections
 
 	mu       sync.Mutex
 	idle     *idle.Pool[*upstreamConn]
@@ -42,8 +42,8 @@ type upstreamPool struct {
 func newUpstreamPool(s *Settings, loops int) *upstreamPool {
 	return &upstreamPool{
 		dial: dial(s, nil), response: s.Response,
-		idle:  idle.New[*upstreamConn](idleLimits(1)),
-		loops: http1.NewUpstreams(idleLimits(loops)),
+		idle:    idle.New[*upstreamConn](idleLimits(1)),
+		inLoops: http1.NewUpstreams(idleLimits(loops)),
 	}
 }
 
@@ -138,7 +138,7 @@ func (p *upstreamPool) drop(addr netip.AddrPort) {
 	for _, u := range kept {
 		_ = u.Close()
 	}
-	p.loops.Drop(addr)
+	p.inLoops.Drop(addr)
 }
 
 // close closes the kept connections, and those that come back.
@@ -152,5 +152,5 @@ func (p *upstreamPool) close() {
 	for _, u := range all {
 		_ = u.Close()
 	}
-	p.loops.Close()
+	p.inLoops.Close()
 }

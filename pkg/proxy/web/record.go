@@ -177,8 +177,8 @@ func grpcMessage(answer http.Header) string {
 	return text
 }
 
-// plain is a request that the engine has served, or begins to answer. Its texts are valid while the engine has it.
-func (o *observer) plain(x *http1.Exchange, r http1.Result, took time.Duration) record.Exchange {
+// recordOf records a request that the engine has served, or begins to answer. Its texts are valid while the engine has it.
+func (o *observer) recordOf(x *http1.Exchange, r http1.Result, took time.Duration) record.Exchange {
 	e := o.exchange(x.Client, x.Start, record.Text(plainPath(x.Request.Target)))
 	e.Took, e.Code, e.Bytes, e.Expected = took, uint16(r.Code), uint64(r.Sent), uint64(r.Expected)
 	c := connOf(x)

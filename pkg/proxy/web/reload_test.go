@@ -60,7 +60,7 @@ func testGateByReload(t *testing.T, start starter) {
 // handed is how many connections net/http's servers have begun to read from.
 func (r running) handed() int {
 	n := 0
-	for c := range r.clients.conns.All() {
+	for c := range r.Front.connections.open.All() {
 		if !c.inEngine() && c.spoke.Load() {
 			n++
 		}

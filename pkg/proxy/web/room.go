@@ -86,11 +86,11 @@ const reapTime = time.Second
 
 // reap closes, a little later, what was given up and still has goroutines that wait for something else: an endpoint
 // that does not read, a peer behind an upgrade.
-func (l *clients) reap() {
+func (l *connections) reap() {
 	if !l.reaping.Swap(true) {
 		time.AfterFunc(reapTime, func() {
 			l.reaping.Store(false)
-			l.closeWhere(func(c *client) bool { return c.evicted.Load() })
+			l.closeWhere(func(c *accepted) bool { return c.evicted.Load() })
 		})
 	}
 }
@@ -170,7 +170,7 @@ func (u *upstreamConn) resize(size sock.Buffers) {
 
 // expectLong is lengthen for a request whose answer is going to be long.
 func expectLong(r *http.Request, length int64, u *upstreamConn) {
-	if c, ok := r.Context().Value(below{}).(*conn); ok && r.ProtoMajor == 1 && length > longAnswer {
+	if c, ok := r.Context().Value(connKey{}).(*conn); ok && r.ProtoMajor == 1 && length > longAnswer {
 		c.lengthen(u)
 	}
 }
@@ -187,7 +187,7 @@ type share struct {
 
 // enter charges a request. What its header has been charged becomes its own.
 func (s *response) enter(r *http.Request, settings *Settings, room *admission.Route, body bool) admission.Refusal {
-	c, ok := r.Context().Value(below{}).(*conn)
+	c, ok := r.Context().Value(connKey{}).(*conn)
 	if !ok {
 		return admission.Admitted
 	}

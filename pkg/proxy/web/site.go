@@ -156,7 +156,7 @@ func (g *generation) closeProxies(next *generation) {
 		if s.proxy == nil {
 			continue
 		}
-		if o := next.site(s.route); o != nil && o.proxy != nil && o.proxy.transport.others == s.proxy.transport.others {
+		if o := next.site(s.route); o != nil && o.proxy != nil && o.proxy.transport.standard == s.proxy.transport.standard {
 			continue
 		}
 		s.proxy.transport.close()

@@ -31,7 +31,7 @@ type transport struct {
 	grpc      bool
 	scheme    string
 	upstreams *upstreamPool
-	others    *http.Transport
+	standard  *http.Transport // of net/http, for what does not go by upstreams
 }
 
 // newTransport makes a transport; with the connections of the one before, if there is one that can serve on.
@@ -41,16 +41,16 @@ func newTransport(s *Settings, metrics *routeMetrics, loops int, before *transpo
 		t.scheme = "https"
 	}
 	if before != nil {
-		t.upstreams, t.others = before.upstreams, before.others
+		t.upstreams, t.standard = before.upstreams, before.standard
 	} else {
-		t.upstreams, t.others = newUpstreamPool(s, loops), newHTTPTransport(s)
+		t.upstreams, t.standard = newUpstreamPool(s, loops), newHTTPTransport(s)
 	}
 	return t
 }
 
 // close gives up the connections to the endpoints; those in use when they come back.
 func (t *transport) close() {
-	t.others.CloseIdleConnections()
+	t.standard.CloseIdleConnections()
 	t.upstreams.close()
 }
 
@@ -72,7 +72,7 @@ func newHTTPTransport(s *Settings) *http.Transport {
 		DisableCompression:     true, // what the client did not ask for, the backend is not asked for
 		MaxIdleConnsPerHost:    kept,
 		IdleConnTimeout:        90 * time.Second,
-		ResponseHeaderTimeout:  atLeast(s.Response),
+		ResponseHeaderTimeout:  orNone(s.Response),
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: http1.AnswerHead,
 		HTTP2:                  &http.HTTP2Config{MaxReceiveBufferPerStream: upstreamWindow},
@@ -84,7 +84,7 @@ func newHTTPTransport(s *Settings) *http.Transport {
 // dial opens connections to endpoints, by TLS where they speak it, within the time of an attempt. What is below TLS
 // goes by wrap, if that is given.
 func dial(s *Settings, wrap func(net.Conn) net.Conn) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	dialer := &net.Dialer{Timeout: atLeast(s.Dial), Control: sock.SmallReceiveBuffer}
+	dialer := &net.Dialer{Timeout: orNone(s.Dial), Control: sock.SmallReceiveBuffer}
 	dialer.SetMultipathTCP(false)
 	connect := dialer.DialContext
 	if wrap != nil {
@@ -187,7 +187,7 @@ func (t *transport) ask(r *http.Request, c *call, e *endpoint.Endpoint) (*http.R
 	if !t.grpc && bodiless(r) {
 		body.pool = t.upstreams
 		response, body.conn, err = t.upstreams.roundTrip(r, idle.PerClient(e.Addr, c.client), c.interim)
-	} else if response, err = t.others.RoundTrip(t.forHTTPTransport(r, c, e.Addr)); err == nil {
+	} else if response, err = t.standard.RoundTrip(t.forHTTPTransport(r, c, e.Addr)); err == nil {
 		if err = judgeStatus(response, r.Header.Get("Upgrade")); err != nil {
 			_ = response.Body.Close()
 		}

@@ -333,7 +333,7 @@ func TestExhausted(t *testing.T) {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("socket", syscall.EMFILE)}
 		}
 		one := r.current.Load().sites[0].proxy
-		one.transport.upstreams.dial, one.transport.others.DialContext = fail, fail
+		one.transport.upstreams.dial, one.transport.standard.DialContext = fail, fail
 		if response, body := r.talk(t).ask(t, request); response.StatusCode != http.StatusBadGateway {
 			t.Errorf("%s: got %d %q", way, response.StatusCode, body)
 		}

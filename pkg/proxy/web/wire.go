@@ -10,7 +10,7 @@ import (
 // wire is a client's socket that net/http's server has. What it sends is counted, shows that the client gets on, and
 // has buffers that grow with the length of an answer.
 type wire struct {
-	*client
+	*accepted
 	socket  *sock.Socket
 	buffers sock.StreamBuffers
 	answer  int64 // bytes sent of the answer since the buffers were sized
@@ -36,7 +36,7 @@ func (w *wire) SendFile(file *os.File, most int64, places sock.Places) (int64, e
 }
 
 func (w *wire) sent(n int64) {
-	w.clients.metrics.bytesOut(n)
+	w.connections.metrics.bytesOut(n)
 	if w.multiplexed.Load() || w.switched.Load() {
 		return
 	}
@@ -52,7 +52,7 @@ func (w *wire) lengthen(u *upstreamConn) {
 	// The largest are only for files: slow readers of a backend fill the sockets to both sides, those by TLS its buffers
 	// as well. And only for clients that are far away: for near ones they cost half as much CPU again.
 	most := sock.Medium
-	if s := w.clients.settings.Load(); s.Handler != nil && s.TLS == nil && sock.Far(w.socket) {
+	if s := w.connections.settings.Load(); s.Handler != nil && s.TLS == nil && sock.Far(w.socket) {
 		most = sock.Largest
 	}
 	if size, changed := w.buffers.Resize(&w.lease, w.socket, most); changed && u != nil {

@@ -28,7 +28,7 @@ type Worker[T any] struct {
 	all        group[T]
 	clients    map[netip.Addr]*group[T]
 	networks   map[netip.Prefix]*group[T] // of IPv6
-	refused    refusedClients
+	turnedAway refusedClients
 	draining   bool
 	now        time.Time
 	overflow   uint32

@@ -13,8 +13,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// clients are a front's connections, and the limits on them.
-type clients struct {
+// connections are a front's, and the limits on them.
+type connections struct {
 	socket   *sock.Listener
 	settings atomic.Pointer[Settings]
 	server   func() *server // of new connections
@@ -25,20 +25,20 @@ type clients struct {
 
 	tls *tls.Config // asks the front for a route's
 
-	conns sock.Conns[*client]
+	open sock.Conns[*accepted]
 
 	reaping atomic.Bool // a timer is set to close what was given up
 }
 
 // count counts a connection that was accepted, and applies the limits on their number; false where there are too many.
-func (l *clients) count(c *plainConn) bool {
+func (l *connections) count(c *loopConn) bool {
 	s, client := l.settings.Load(), c.peer.Addr()
 	if c.header { // which tells the client later
 		client = netip.Addr{}
 	}
 	c.served = c
 	// A server that was replaced gets no more connections from when it counts those that it has.
-	err := l.conns.Add(c.client, client, s.MaxConnections, s.MaxPerClient, func() { c.server = l.server() })
+	err := l.open.Add(c.accepted, client, s.MaxConnections, s.MaxPerClient, func() { c.server = l.server() })
 	switch {
 	case errors.Is(err, sock.ErrFull):
 		l.metrics.refused("limit")
@@ -52,9 +52,9 @@ func (l *clients) count(c *plainConn) bool {
 }
 
 // move counts and charges a connection for the client that its PROXY header has told; false where that has too many.
-func (c *client) move(client netip.Addr) bool {
-	l := c.clients
-	if !l.conns.Count(c, client, l.settings.Load().MaxPerClient) {
+func (c *accepted) move(client netip.Addr) bool {
+	l := c.connections
+	if !l.open.Count(c, client, l.settings.Load().MaxPerClient) {
 		l.metrics.refused("client_limit")
 		return false
 	}
@@ -66,10 +66,10 @@ func (c *client) move(client netip.Addr) bool {
 }
 
 // stall is how long a client may take nothing of an answer.
-func (l *clients) stall() time.Duration { return l.settings.Load().Stall }
+func (l *connections) stall() time.Duration { return l.settings.Load().Stall }
 
 // pace has the kernel space the packets out, so that one machine with a fast link does not starve the others.
-func (l *clients) pace(fd int, bytesPerSecond int64) {
+func (l *connections) pace(fd int, bytesPerSecond int64) {
 	if err := sock.SetPace(fd, bytesPerSecond); err != nil && l.lines.Allow(netip.Addr{}, "pace") {
 		l.log.Warn("failed to pace connection", "error", err)
 	}

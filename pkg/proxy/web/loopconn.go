@@ -12,11 +12,11 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// plainConn is a client's connection in package http1's engine, where all begin. It leaves the engine at most once, for
-// net/http's server, and before an endpoint was asked for its request. To take the engine out, have [plainConn.Route]
+// loopConn is a client's connection in package http1's engine, where all begin. It leaves the engine at most once, for
+// net/http's server, and before an endpoint was asked for its request. To take the engine out, have [loopConn.Route]
 // return nil.
-type plainConn struct {
-	*client
+type loopConn struct {
+	*accepted
 	in      *http1.Conn
 	header  bool         // begins with a PROXY header
 	awaited *sock.Header // awaits that header; nil if there is none
@@ -53,7 +53,7 @@ type lasting struct {
 }
 
 // Route implements http1.Owner.
-func (c *plainConn) Route() http1.Route {
+func (c *loopConn) Route() http1.Route {
 	if c.header || c.server.secure {
 		return nil
 	}
@@ -64,11 +64,11 @@ func (c *plainConn) Route() http1.Route {
 }
 
 // Received implements http1.Owner.
-func (c *plainConn) Received(n int) { c.clients.metrics.bytesIn(n) }
+func (c *loopConn) Received(n int) { c.connections.metrics.bytesIn(n) }
 
 // Sent implements http1.Owner.
-func (c *plainConn) Sent(n int) {
-	c.clients.metrics.bytesOut(int64(n))
+func (c *loopConn) Sent(n int) {
+	c.connections.metrics.bytesOut(int64(n))
 	if l := c.lasting; l != nil && n > 0 {
 		c.lease.Touch()
 		if l.sent += int64(n); l.sent > longAnswer {
@@ -78,20 +78,20 @@ func (c *plainConn) Sent(n int) {
 }
 
 // Progress implements http1.Owner.
-func (c *plainConn) Progress() { c.lease.Touch() }
+func (c *loopConn) Progress() { c.lease.Touch() }
 
 // Retired implements http1.Owner.
-func (c *plainConn) Retired() bool { return c.server.leaves() }
+func (c *loopConn) Retired() bool { return c.server.leaves() }
 
 // Closed implements http1.Owner.
-func (c *plainConn) Closed() {
+func (c *loopConn) Closed() {
 	c.awaited.Stop()
 	c.release()
 }
 
 // Lasting implements http1.Owner. An endpoint has done what it was asked to: where there is no room for its answer,
 // that goes on in pieces so small that the connection's own cost covers them.
-func (c *plainConn) Lasting(upstream, client int, length int64) {
+func (c *loopConn) Lasting(upstream, client int, length int64) {
 	c.lasting = &lasting{
 		client: client, endpoint: upstream, shaper: c.server.front.current.Load().settings.Shaper,
 		turn: shaper.Waiter{Ready: c.in.Granted}, charged: c.lease.Grow(costLasting) == admission.Admitted,
@@ -103,7 +103,7 @@ func (c *plainConn) Lasting(upstream, client int, length int64) {
 
 // Ration implements http1.Owner. A route with a rate is none for the engine; but a rate may come while an answer is
 // under way, and go again.
-func (c *plainConn) Ration(n int) (some int, now bool) {
+func (c *loopConn) Ration(n int) (some int, now bool) {
 	l := c.lasting
 	if !l.charged {
 		n = min(n, unchargedPiece)
@@ -116,7 +116,7 @@ func (c *plainConn) Ration(n int) (some int, now bool) {
 }
 
 // Lasted implements http1.Owner.
-func (c *plainConn) Lasted(kept bool, unsent int) {
+func (c *loopConn) Lasted(kept bool, unsent int) {
 	l := c.lasting
 	if l.rationed && !l.shaper.Cancel(&l.turn) {
 		l.shaper.Return(c.peer.Addr(), int64(unsent))
@@ -133,7 +133,7 @@ func (c *plainConn) Lasted(kept bool, unsent int) {
 
 // lengthen gives a long answer larger buffers, where there is room for them, and takes them back where there is not any
 // more.
-func (c *plainConn) lengthen() {
+func (c *loopConn) lengthen() {
 	l := c.lasting
 	l.sent = 0
 	if !l.charged {
@@ -147,33 +147,33 @@ func (c *plainConn) lengthen() {
 }
 
 // HandOff implements http1.Owner: the connection is net/http's from now on.
-func (c *plainConn) HandOff(fd int, early []byte) {
+func (c *loopConn) HandOff(fd int, early []byte) {
 	socket, err := sock.NewSocket(fd)
 	if err != nil { // what os.NewFile cannot use is no descriptor
-		c.clients.log.Error("failed to take over connection", "error", err)
+		c.connections.log.Error("failed to take over connection", "error", err)
 		c.release()
 		return
 	}
 	next := &conn{early: early}
-	next.client, next.socket, next.most = c.client, socket, c.clients.stall()
+	next.accepted, next.socket, next.most = c.accepted, socket, c.connections.stall()
 	if next.server.ConnState != nil {
 		next.idling.limit = next.server.idle
 	}
 	next.spoke.Store(len(early) > 0)
 	served := net.Conn(next)
 	if c.server.secure {
-		served = tls.Server(next, c.clients.tls) // the handshake is in the connection's own goroutine
+		served = tls.Server(next, c.connections.tls) // the handshake is in the connection's own goroutine
 	}
-	if !c.serve(next) || !c.server.connections.push(served) {
+	if !c.serve(next) || !c.server.queue.push(served) {
 		_ = next.Close()
 	}
 }
 
 // Close implements life.
-func (c *plainConn) Close() error {
+func (c *loopConn) Close() error {
 	c.in.Close()
 	return nil
 }
 
 // abort implements life.
-func (c *plainConn) abort() { c.in.Abort() }
+func (c *loopConn) abort() { c.in.Abort() }

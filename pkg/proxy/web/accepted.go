@@ -8,13 +8,13 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
-// client is a client's connection from accept to close, wherever it is served: as the front counts it, and as admission
+// accepted is a client's connection from accept to close, wherever it is served: as the front counts it, and as admission
 // charges it.
-type client struct {
-	clients *clients
-	server  *server        // whose settings it was opened with
-	peer    netip.AddrPort // as accept or the PROXY header told it: the socket itself forgets it with a reset
-	lease   admission.Lease
+type accepted struct {
+	connections *connections
+	server      *server        // whose settings it was opened with
+	peer        netip.AddrPort // as accept or the PROXY header told it: the socket itself forgets it with a reset
+	lease       admission.Lease
 
 	evicted atomic.Bool
 	closed  atomic.Bool
@@ -33,37 +33,37 @@ type life interface {
 }
 
 // serve says where the connection is served from now on; false where it has been closed, or given up.
-func (c *client) serve(s life) bool {
+func (c *accepted) serve(s life) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.served = s
 	return !c.lost()
 }
 
-func (c *client) current() life {
+func (c *accepted) current() life {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.served
 }
 
 // Close closes the connection, or has it closed.
-func (c *client) Close() {
+func (c *accepted) Close() {
 	if s := c.current(); s != nil {
 		_ = s.Close()
 	}
 }
 
 // inEngine reports whether the connection has not been handed off.
-func (c *client) inEngine() bool {
-	_, ok := c.current().(*plainConn)
+func (c *accepted) inEngine() bool {
+	_, ok := c.current().(*loopConn)
 	return ok
 }
 
 // lost reports whether nothing can come of the connection any more: it has been closed, or given up.
-func (c *client) lost() bool { return c.evicted.Load() || c.closed.Load() }
+func (c *accepted) lost() bool { return c.evicted.Load() || c.closed.Load() }
 
 // Evict implements admission.Holder.
-func (c *client) Evict() {
+func (c *accepted) Evict() {
 	if !c.evicted.Swap(true) {
 		if s := c.current(); s != nil {
 			s.abort()
@@ -72,10 +72,10 @@ func (c *client) Evict() {
 }
 
 // release is the connection's end.
-func (c *client) release() {
+func (c *accepted) release() {
 	c.closed.Store(true)
-	if c.clients.conns.Remove(c) {
+	if c.connections.open.Remove(c) {
 		c.lease.Release()
-		c.clients.metrics.closed()
+		c.connections.metrics.closed()
 	}
 }
