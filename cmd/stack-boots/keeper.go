@@ -75,7 +75,7 @@ func (k *keeper) tick(now time.Time) {
 		k.failed(k.history.Flush())
 	case now.After(k.again):
 		k.again = time.Time{}
-		k.failed(k.history.Begin())
+		k.failed(k.history.GoOn())
 	}
 }
 

@@ -234,6 +234,7 @@ app.kubernetes.io/component: boots
 {{- define "stack.bootsKey" -}}
 name: boots
 secret:
+  optional: true {{- /* what is shown never keeps a machine from booting */}}
   secretName: {{ .v.boots.keySecret | default (include "stack.bootsName" .root) | quote }}
   items: [{key: key, path: key}]
 {{- end -}}

@@ -118,7 +118,7 @@ func parseHello(b []byte) (h hello, ok bool) {
 // head begins the body of a frame with events.
 type head struct {
 	number uint64 // of events that the sender had sent before
-	lost   uint64 // that it has dropped
+	lost   uint64 // that it has dropped since the last frame that was taken
 	now    int64  // its clock: nanoseconds since 1970; or farewell
 }
 

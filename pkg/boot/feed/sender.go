@@ -165,7 +165,7 @@ func (s *Sender) turn(ctx context.Context) {
 			return
 		}
 		s.sent.Add(float64(s.held))
-		s.head.number += uint64(s.held)
+		s.head.number, s.head.lost = s.head.number+uint64(s.held), 0
 		s.empty()
 		s.spoke = now
 		s.present()

@@ -14,7 +14,7 @@ type Source struct {
 	Pod     string    `json:"pod"`
 	Heard   bool      `json:"heard"`           // it is heard now
 	Since   time.Time `json:"since"`           // when it came, or went
-	Lost    uint64    `json:"lost"`            // events that it has dropped since it began
+	Lost    uint64    `json:"lost"`            // events that it has dropped, as far as it told this program
 	LostAt  time.Time `json:"lostAt,omitzero"` // when that was told last
 	Clock   string    `json:"clock,omitempty"` // how far its clock is behind this program's, which counts
 }
@@ -37,7 +37,7 @@ type source struct {
 	streams int
 	since   time.Time
 	next    uint64 // number of the event that comes next
-	lost    uint64 // as the program tells it
+	lost    uint64
 	lostAt  time.Time
 	begun   bool // next and behind are known
 	behind  time.Duration
@@ -95,12 +95,12 @@ func (s *sources) frame(one *source, h head, events uint64, now time.Time) (know
 	if one.left = h.now == farewell; one.left {
 		return 0, 0
 	}
-	if h.lost > one.lost {
-		s.lost.Add(h.lost - one.lost)
-		one.lostAt = now
-	}
 	if one.begun && h.number < one.next {
 		known = one.next - h.number
+	} else if h.lost > 0 {
+		s.lost.Add(h.lost)
+		one.lost += h.lost
+		one.lostAt = now
 	}
 	late := time.Duration(now.UnixNano() - h.now)
 	switch change := late - one.behind; {
@@ -109,7 +109,7 @@ func (s *sources) frame(one *source, h head, events uint64, now time.Time) (know
 	default:
 		one.behind += change / clockWeight
 	}
-	one.begun, one.next, one.lost = true, max(one.next, h.number+events), h.lost
+	one.begun, one.next = true, max(one.next, h.number+events)
 	if one.behind.Abs() > clockTolerance {
 		ahead = int64(one.behind)
 	}

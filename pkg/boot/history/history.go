@@ -76,9 +76,9 @@ func Open(path string, most int64, record func(*boot.Event)) (h *History, damage
 		h.number = each.number
 	}
 	if len(files) == 0 {
-		return h, errors.Join(faults...), h.Begin()
+		return h, errors.Join(faults...), h.begin()
 	}
-	return h, errors.Join(faults...), h.goOn()
+	return h, errors.Join(faults...), h.GoOn()
 }
 
 // errForeign is what a file is that this release has not written.
@@ -132,8 +132,8 @@ func decode(b []byte, e *boot.Event) (size int) {
 	return size
 }
 
-// Begin begins the next file, in place of the one before the last. It also goes on where the file could not be written.
-func (h *History) Begin() error {
+// begin begins the next file, in place of the one before the last.
+func (h *History) begin() error {
 	h.number++
 	file, err := os.OpenFile(h.name(h.number), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -144,8 +144,8 @@ func (h *History) Begin() error {
 	return err
 }
 
-// goOn writes behind what the newest file holds.
-func (h *History) goOn() error {
+// GoOn writes behind what the newest file holds, once more where it could not be written.
+func (h *History) GoOn() error {
 	file, err := os.OpenFile(h.name(h.number), os.O_WRONLY, 0)
 	if err == nil {
 		h.size, err = file.Seek(0, io.SeekEnd)
@@ -163,7 +163,7 @@ func (h *History) Add(e *boot.Event) error {
 	binary.BigEndian.PutUint16(h.encoded, uint16(len(h.encoded)-frameSize))
 	binary.BigEndian.PutUint32(h.encoded[2:], crc32.Checksum(h.encoded[frameSize:], castagnoli))
 	if h.size+int64(len(h.encoded)) > h.most {
-		if err := errors.Join(h.Close(), h.Begin()); err != nil {
+		if err := errors.Join(h.Close(), h.begin()); err != nil {
 			return err
 		}
 	}
