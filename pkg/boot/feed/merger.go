@@ -28,6 +28,9 @@ const (
 	// Patience is how long an event waits for earlier ones: a sender and we ourselves look into queues each tenth of a
 	// second, and a busy node takes its time.
 	Patience = 500 * time.Millisecond
+	// settle is how long nothing is recorded at first: the programs come back one after the other, each with what it has
+	// kept of the time when nobody heard.
+	settle = 2 * time.Second
 	// heldMost is how many events wait; with more, the older half goes at once.
 	heldMost = 4096
 	// tickEvery is how often the recorder is told the time.
@@ -58,7 +61,8 @@ func (m *Merger) String() string { return "boots" }
 func (m *Merger) Run(ctx context.Context) error {
 	ticker := time.NewTicker(Every)
 	defer ticker.Stop()
-	ticked := time.Now()
+	begin := time.Now()
+	ticked := begin
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -66,7 +70,9 @@ func (m *Merger) Run(ctx context.Context) error {
 		}
 		now := time.Now()
 		m.take()
-		m.release(now.Add(-Patience).UnixNano())
+		if now.Sub(begin) >= settle {
+			m.release(now.Add(-Patience).UnixNano())
+		}
 		if now.Sub(ticked) >= tickEvery {
 			ticked = now
 			m.tick(now)

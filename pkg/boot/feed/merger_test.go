@@ -25,6 +25,9 @@ func TestMergerOrders(t *testing.T) {
 		relay, proxy := boot.NewQueue(16), boot.NewQueue(16)
 		m := NewMerger(h.event, func(time.Time) { ticks.Add(1) }, relay, proxy)
 		stop := run(t, m)
+		time.Sleep(settle)
+		synctest.Wait()
+		ticks.Store(0)
 		begin := time.Now()
 		proxy.Put(at(2, begin.Add(2*time.Millisecond)))
 		proxy.Put(at(3, begin.Add(3*time.Millisecond)))
@@ -50,6 +53,24 @@ func TestMergerOrders(t *testing.T) {
 		stop()
 		if diff := cmp.Diff([]uint32{1, 2, 3, 4, 5, 6}, h.all()); diff != "" {
 			t.Errorf("at the end (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestMergerWaitsAtFirst: programs that come back one after the other, with what they kept, are in order.
+func TestMergerWaitsAtFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var h heard
+		relay, proxy := boot.NewQueue(16), boot.NewQueue(16)
+		run(t, NewMerger(h.event, func(time.Time) {}, relay, proxy))
+		kept := time.Now().Add(-10 * time.Second)
+		proxy.Put(at(2, kept.Add(time.Second)))
+		time.Sleep(settle / 2)
+		relay.Put(at(1, kept))
+		time.Sleep(settle)
+		synctest.Wait()
+		if diff := cmp.Diff([]uint32{1, 2}, h.all()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
 }

@@ -33,7 +33,7 @@ const DefaultQueue = 4096
 
 const (
 	// tryEvery is how often it is looked for, and warnAfter when its absence is told.
-	tryEvery, warnAfter = time.Second, 5 * time.Second
+	tryEvery, warnAfter = settle / 4, 5 * time.Second
 	// answerTimeout is how long a receiver may take for a frame, and lastWords that for the last one.
 	answerTimeout, lastWords = 5 * time.Second, time.Second
 )
