@@ -88,7 +88,7 @@ func (w *Watcher) Changed(c journal.Change) {
 	switch {
 	case c.What == journal.StepEnded:
 		text, kindOf, reason = stepMessage(c), core.EventTypeNormal, reasonStep
-	case c.What == journal.CauseChanged && c.Boot.Cause != nil,
+	case c.What == journal.CauseChanged && c.Boot.IsStuck(),
 		c.What == journal.StateChanged && c.Boot.State == journal.Stuck && c.Boot.Cause == nil:
 		text, kindOf, reason = stuckMessage(c), core.EventTypeWarning, reasonStuck
 	case c.What == journal.StateChanged && c.Boot.State == journal.Booted:

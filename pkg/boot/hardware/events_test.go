@@ -54,8 +54,11 @@ func TestEventsOfABoot(t *testing.T) {
 	const m1 = "52:54:00:5e:00:01"
 	other := stepped("52:54:00:5e:00:99", journal.Loader, journal.Failed, "192.0.2.3:69", "ipxe.efi")
 	other.Machine.OtherMACs = []string{"no MAC", "52:54:00:5e:00:02"}
+	slow := stuck(m1, journal.Slow, "It goes on.")
+	slow.Boot.State = journal.Booting
 	for _, c := range []journal.Change{
 		{What: journal.BootBegan, At: noon, Machine: machine(m1)},
+		slow,
 		stepped(m1, journal.DHCP, journal.OK, "192.0.2.3", "192.0.2.101"),
 		{What: journal.StateChanged, At: noon, Machine: machine(m1), Before: journal.Booting, Boot: stuck(m1, "not-found", "x").Boot},
 		stuck(m1, "not-found", "GET /auto.ipxe was answered 404."),

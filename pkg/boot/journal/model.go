@@ -104,6 +104,9 @@ type BootView struct {
 	Steps []StepView `json:"steps"`
 }
 
+// IsStuck reports whether the machine is stuck by the boot's cause. With some causes, such as [Slow], it is on its way.
+func (b *BootView) IsStuck() bool { return b.Cause != nil && (b.State == Stuck || b.State == Broken) }
+
 // LineView is a line of syslog.
 type LineView struct {
 	At       time.Time `json:"at"`

@@ -109,7 +109,7 @@ func (r *Reporter) Changed(c journal.Change) {
 				"from", clean(c.Step.From), "text", clean(c.Step.Text))
 		}
 	case journal.CauseChanged:
-		if cause := c.Boot.Cause; cause != nil {
+		if cause := c.Boot.Cause; c.Boot.IsStuck() {
 			r.stuck.WithLabelValues(string(c.Boot.At), cause.Name).Inc()
 			if r.room(c.At) {
 				r.about(c).Warn("machine is stuck", "step", c.Boot.At, "cause", cause.Name,

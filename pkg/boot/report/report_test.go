@@ -100,6 +100,22 @@ stack_boot_stuck_total{cause="unknown",step="kernel"} 1
 	}
 }
 
+// A cause with which a machine goes on, such as a slow transfer, is told as none that it is stuck by.
+func TestMildCauseIsNotStuck(t *testing.T) {
+	for state, want := range map[journal.State]int{
+		journal.Booting: 0, journal.Booted: 0, journal.Quiet: 0, journal.Stuck: 1, journal.Broken: 1,
+	} {
+		var log bytes.Buffer
+		r := New(Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
+		r.Changed(journal.Change{What: journal.CauseChanged, At: noon, Machine: journal.MachineView{MAC: mac}, Boot: journal.BootView{
+			State: state, At: journal.Kernel, Cause: &journal.Cause{Name: journal.Slow},
+		}})
+		if lines, counted := len(lines(t, &log)), testutil.CollectAndCount(r.stuck); lines != want || counted != want {
+			t.Errorf("%s: %d lines, %d metrics, want %d", state, lines, counted, want)
+		}
+	}
+}
+
 // A rack that boots again and again does not fill the disk with lines; how many are missing is told and counted.
 func TestLinesAreBounded(t *testing.T) {
 	var log bytes.Buffer

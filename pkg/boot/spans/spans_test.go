@@ -103,7 +103,9 @@ func changes(text string) []journal.Change {
 	}
 	b := journal.BootView{ID: "boot-1", Begin: at(0), State: journal.Booting, At: journal.DHCP}
 	cause := &journal.Cause{Name: "not-found", Text: "It is not there. " + text, Remedy: text, Since: at(3)}
-	stuck := journal.BootView{ID: "boot-1", Begin: at(0), End: at(10), State: journal.Quiet, At: journal.Script, Cause: cause}
+	stuck := journal.BootView{ID: "boot-1", Begin: at(0), End: at(10), State: journal.Broken, At: journal.Script, Cause: cause}
+	slow := b
+	slow.Cause = &journal.Cause{Name: journal.Slow, Since: at(1)} // by which it is not stuck
 	return []journal.Change{
 		{What: journal.BootBegan, At: at(0), Machine: m, Boot: b},
 		{What: journal.StepEnded, At: at(1), Machine: m, Boot: b, Step: journal.StepView{
@@ -116,6 +118,7 @@ func changes(text string) []journal.Change {
 				Begin: at(2), End: at(3), Kind: "GET", Text: text, Result: "404", Bytes: 19, From: netip.MustParseAddrPort("192.0.2.3:7171"),
 			}}, 100),
 		}},
+		{What: journal.CauseChanged, At: at(3), Machine: m, Boot: slow},
 		{What: journal.CauseChanged, At: at(4), Machine: m, Boot: stuck},
 		{What: journal.StateChanged, At: at(4), Machine: m, Boot: stuck},
 		{What: journal.BootEnded, At: at(10), Machine: m, Boot: stuck},

@@ -43,12 +43,12 @@ func (b *Boots) Changed(c journal.Change) {
 	case journal.StepEnded:
 		b.child(c, "step "+string(c.Step.Step)+" "+c.Step.Begin.String()+" "+c.Step.End.String(), b.step)
 	case journal.CauseChanged:
-		if c.Boot.Cause != nil {
+		if c.Boot.IsStuck() {
 			b.child(c, "stuck "+c.Boot.Cause.Name+" "+c.At.String(), b.stuck)
 		}
 	case journal.BootEnded:
 		_, span := b.boot(c)
-		if cause := c.Boot.Cause; cause != nil && c.Boot.State != journal.Booted {
+		if cause := c.Boot.Cause; c.Boot.IsStuck() {
 			span.SetAttributes(keyCause.String(cause.Name), semconv.ErrorTypeKey.String(cause.Name))
 			span.SetStatus(codes.Error, clean(cause.Text))
 		}
