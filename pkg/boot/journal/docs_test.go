@@ -3,6 +3,8 @@ package journal
 import (
 	"flag"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -38,5 +40,41 @@ func TestCausesAreDocumented(t *testing.T) {
 		} else if diff := cmp.Diff(c.want, tail[:end+1]); diff != "" {
 			t.Errorf("%s differs from the table in the code (go test -update): %s", c.file, diff)
 		}
+	}
+}
+
+// A setting that a remedy names is one that a program has.
+func TestRemediesNameSettingsThatExist(t *testing.T) {
+	pages, err := filepath.Glob("../../../docs/reference/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatal(pages, err)
+	}
+	var reference strings.Builder
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reference.Write(text)
+	}
+	all := map[string]string{}
+	for _, r := range Table() {
+		all[r.Name] = r.Remedy
+	}
+	for _, r := range table {
+		all[r.name] += " " + r.remedy
+	}
+	setting := regexp.MustCompile(`\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\bsetting [A-Z]{2,}\b`)
+	found := 0
+	for cause, remedy := range all {
+		for _, name := range setting.FindAllString(remedy, -1) {
+			found++
+			if !strings.Contains(reference.String(), "| `"+name+"` |") {
+				t.Errorf("the remedy of %s names %s, which docs/reference has not", cause, name)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no remedy names a setting")
 	}
 }
