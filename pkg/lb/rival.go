@@ -60,9 +60,9 @@ func (c *Controller) rivalChanged(lease *coordination.Lease, deleted bool) {
 	c.queue.Add(all)
 }
 
-// theirs is the namespace of the stack-lb that announces a Service in place of this one; empty is none. That which
-// keeps to the Service's namespace does, else the older one. It is known where this stack-lb announces the Services of
-// all namespaces.
+// theirs is the namespace of the stack-lb that announces a Service in place of this one; empty is none. The one
+// that watches only the Service's namespace, or names the Service, does, else the older one. It is known where this
+// stack-lb announces the Services of all namespaces.
 func (c *Controller) theirs(namespace, name string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
