@@ -71,9 +71,9 @@ func (s *signals) expected() func() []journal.Expected {
 	return s.watcher.Expected
 }
 
-// of begins to tell of what a keeper records from now on, and returns the tasks. What is left of spans is sent when
+// tasks begins to tell of what a keeper records from now on, and returns the tasks. What is left of spans is sent when
 // nothing more is recorded.
-func (s *signals) of(k *keeper, log *slog.Logger, registry prometheus.Registerer) []daemon.Task {
+func (s *signals) tasks(k *keeper, log *slog.Logger, registry prometheus.Registerer) []daemon.Task {
 	j := k.journal
 	reporter := report.New(report.Options{Counts: j.Counts, Logger: log, Registry: registry})
 	s.told, s.begun = append(s.told, reporter.Changed), true

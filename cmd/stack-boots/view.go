@@ -34,20 +34,20 @@ func newView(
 	s *settings, getenv func(string) string, logger *slog.Logger, registry prometheus.Registerer,
 ) (*view, error) {
 	pod, _ := os.Hostname()
-	elsewhere, err := newSignals(s, pod, getenv, logger, registry)
+	signals, err := newSignals(s, pod, getenv, logger, registry)
 	if err != nil {
 		return nil, err
 	}
 	v := &view{}
 	j := journal.New(journal.Options{
-		Limits: s.limits(), Pod: pod, Hardware: elsewhere.lookup(), Expected: elsewhere.expected(),
-		Changed: elsewhere.changed,
+		Limits: s.limits(), Pod: pod, Hardware: signals.lookup(), Expected: signals.expected(),
+		Changed: signals.changed,
 		Self:    s.PublicAddresses, Witness: v.witness,
 	})
 	v.queues = map[string]*boot.Queue{
 		"dhcp": boot.NewQueue(eventRoom), "requests": boot.NewQueue(eventRoom), "syslog": boot.NewQueue(lineRoom),
 	}
-	v.record = func(e *boot.Event) { v.queues[sourceOf(e.Kind)].Put(e) }
+	v.record = func(e *boot.Event) { v.queues[queueOf(e.Kind)].Put(e) }
 	v.receiver, err = feed.Listen(feed.ReceiverConfig{
 		Address: s.ListenAddress, KeyFile: s.KeyFile, Logger: logger, Record: v.record,
 	})
@@ -58,7 +58,7 @@ func newView(
 	count(registry, v.receiver, v.queues)
 	k := newKeeper(j, logger, v.queues["dhcp"], v.queues["requests"], v.queues["syslog"])
 	k.remember(s.HistoryFile)
-	v.tasks = append(elsewhere.of(k, logger, registry), v.receiver, v.server)
+	v.tasks = append(signals.tasks(k, logger, registry), v.receiver, v.server)
 	return v, nil
 }
 
@@ -94,8 +94,8 @@ func witnessOf(sources []feed.Source, dropped uint64) journal.Witness {
 	return w
 }
 
-// sourceOf is the queue of a kind of event.
-func sourceOf(k boot.Kind) string {
+// queueOf names the queue of a kind of event.
+func queueOf(k boot.Kind) string {
 	switch k {
 	case boot.DHCPRequest, boot.DHCPReply:
 		return "dhcp"

@@ -2,9 +2,9 @@ package boot
 
 import "sync/atomic"
 
-// Queue is where the paths of packets leave events for the one goroutine that reads them. It is a ring of fixed size
-// without a lock: an event that finds no place is counted and dropped, and no writer ever waits for the reader or for
-// another writer. Any number of goroutines may call Put; one at a time may call Take.
+// Queue takes events from the goroutines that pass packets on, for the one goroutine that reads them. It is a ring of
+// fixed size without a lock: an event that finds no place is counted and dropped, and no writer ever waits for the
+// reader or for another writer. Any number of goroutines may call Put; one at a time may call Take.
 type Queue struct {
 	places []place
 	mask   uint64

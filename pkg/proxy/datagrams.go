@@ -1,11 +1,15 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/proxy/syslog"
 	"github.com/tinkerbell/stack/pkg/proxy/tftp"
@@ -21,6 +25,38 @@ type datagramMetrics struct {
 
 func newDatagramMetrics(r prometheus.Registerer) datagramMetrics {
 	return datagramMetrics{tftp: tftp.NewMetrics(r), syslog: syslog.NewMetrics(r), udp: udp.NewMetrics(r)}
+}
+
+// datagramFront is a front of the datagram packages with a pool that can be exchanged.
+type datagramFront struct {
+	socket
+	pool   atomic.Pointer[endpoint.Pool]
+	active func() int
+}
+
+// socket has the common methods of the datagram packages' fronts.
+type socket interface {
+	Serve(ctx context.Context) error
+	Ready() error
+}
+
+// Ready is nil if the socket is open and there is an endpoint.
+func (f *datagramFront) Ready() error {
+	if err := f.socket.Ready(); err != nil {
+		return err
+	}
+	return f.pool.Load().Ready()
+}
+
+// Active is the number of sessions.
+func (f *datagramFront) Active() int { return f.active() }
+
+func (f *datagramFront) pick(client netip.Addr) (netip.AddrPort, error) {
+	return f.pool.Load().Pick(client)
+}
+
+func (f *datagramFront) report(endpoint netip.AddrPort, err error) {
+	f.pool.Load().Report(endpoint, err)
 }
 
 // listenDatagram opens a route's front at one address.

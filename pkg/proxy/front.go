@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"sync/atomic"
 
 	"github.com/tinkerbell/stack/pkg/artifacts"
 	"github.com/tinkerbell/stack/pkg/edge/certs"
@@ -198,36 +197,4 @@ func (p *Proxy) source(b route.Backend) endpoint.Source {
 		return endpoint.Fixed(netip.AddrPortFrom(addr, b.Port))
 	}
 	return p.options.Resolver.Host(b.Host, b.Port)
-}
-
-// datagramFront is a front of the datagram packages with a pool that can be exchanged.
-type datagramFront struct {
-	socket
-	pool   atomic.Pointer[endpoint.Pool]
-	active func() int
-}
-
-// socket has the common methods of the datagram packages' fronts.
-type socket interface {
-	Serve(ctx context.Context) error
-	Ready() error
-}
-
-// Ready is nil if the socket is open and there is an endpoint.
-func (f *datagramFront) Ready() error {
-	if err := f.socket.Ready(); err != nil {
-		return err
-	}
-	return f.pool.Load().Ready()
-}
-
-// Active is the number of sessions.
-func (f *datagramFront) Active() int { return f.active() }
-
-func (f *datagramFront) pick(client netip.Addr) (netip.AddrPort, error) {
-	return f.pool.Load().Pick(client)
-}
-
-func (f *datagramFront) report(endpoint netip.AddrPort, err error) {
-	f.pool.Load().Report(endpoint, err)
 }

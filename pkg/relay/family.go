@@ -111,7 +111,7 @@ type key struct {
 type origin struct {
 	// listener is the index of the listener that received it, or unicast.
 	listener int16
-	// firmware tells that the client says that it boots by the network: servers may answer that only.
+	// firmware is set where the client says that it boots from the network; a server may answer only such clients.
 	firmware bool
 	// mute tells that no server answers the request.
 	mute bool

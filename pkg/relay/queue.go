@@ -8,8 +8,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
-// queue has the waiting requests of one listener, or those that were sent to this host, while more machines ask than
-// the servers answer. A request that need not wait is not sent by the queue.
+// queue is an [admit.Queue] whose requests are sent by the goroutine that runs it, with a worker of its own. A request
+// that need not wait is not sent by it.
 type queue struct {
 	*worker // of the goroutine that sends requests which have waited
 	*admit.Queue[waiting]

@@ -1,8 +1,5 @@
 // Package relay is a DHCP relay agent for provisioning: it receives machines' requests on one or more VLANs, sends them
-// to servers elsewhere, and brings the answers back.
-//
-//	listener (raw frames) ─► policy, gate ─► edit in place ─► UDP 67 or 547 ─► servers
-//	listener (raw frames) ◄─ address ◄─ pending      ◄─ UDP 67 or 547 ◄─┘
+// to servers elsewhere, and brings the answers back. docs/design/architecture.md follows a request through the files.
 //
 // The same UDP socket serves clients and relay agents that address this host by unicast. docs/reference/dhcp-relay.md
 // has the reasons for which requests are dropped, with the RFCs' sections. A relay is for one [family]: what a message

@@ -355,7 +355,7 @@ func (d *worker) reply4(
 		m.SetGiaddr([4]byte{})
 	}
 	if ciaddr, yiaddr := m.Ciaddr(), m.Yiaddr(); o.listener != unicast && !(isHost(ciaddr) && isHost(yiaddr)) {
-		if to := address(m, r.config.AlwaysBroadcast); to.ip != limitedBroadcast && !isHost(to.ip) {
+		if at := address(m, r.config.AlwaysBroadcast); at.ip != limitedBroadcast && !isHost(at.ip) {
 			return m, o, BadAddress
 		}
 	}

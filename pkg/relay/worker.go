@@ -53,8 +53,8 @@ func (d *worker) pass(b []byte, to *server.Targets, now int64, machine uint64, k
 	}
 }
 
-// send gives a client's request to every server. It stays where it is until flush. machine is the tag of
-// [server.Machine].
+// send adds a client's request to the batch for every server. b must not change before d.sender.Flush. machine is the
+// tag of [server.Machine].
 func (d *worker) send(b []byte, to *server.Targets, now int64, machine uint64) {
 	request := d.relay.family.describeRequest(d, b, to)
 	request.Message, request.Machine = b, machine

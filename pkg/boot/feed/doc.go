@@ -26,8 +26,8 @@ import (
 	"time"
 )
 
-// Every is how often queues are looked into: no packet wakes their readers.
-const Every = 100 * time.Millisecond
+// PollEvery is how often queues are looked into: no packet wakes their readers.
+const PollEvery = 100 * time.Millisecond
 
 // networkOf is the kind of an address: a path is of a Unix socket, all else is host:port.
 func networkOf(address string) string {

@@ -169,7 +169,7 @@ func TestSenderWithoutReceiver(t *testing.T) {
 		s.Event(discover(xid))
 	}
 	ctx := t.Context()
-	s.turn(ctx)
+	s.sendQueued(ctx)
 	if s.droppedFor(droppedFull) != 3 || s.droppedFor(droppedAway) != 2 || log.Len() > 0 {
 		t.Errorf("held: %v, %v dropped, log %q", s.droppedFor(droppedFull), s.droppedFor(droppedAway), &log)
 	}
@@ -177,8 +177,8 @@ func TestSenderWithoutReceiver(t *testing.T) {
 	for xid := range uint32(2) {
 		s.Event(discover(50 + xid))
 	}
-	s.turn(ctx)
-	s.turn(ctx)
+	s.sendQueued(ctx)
+	s.sendQueued(ctx)
 	if s.droppedFor(droppedAway) != 4 || strings.Count(log.String(), "stack-boots does not take events") != 1 {
 		t.Errorf("away: %v dropped, log %q", s.droppedFor(droppedAway), &log)
 	}
@@ -188,9 +188,9 @@ func TestSenderWithoutReceiver(t *testing.T) {
 		stop := run(t, r)
 		s.Event(discover(100 + round))
 		s.tried = time.Time{}
-		s.turn(ctx) // finds that the one before has gone
+		s.sendQueued(ctx) // finds that the one before has gone
 		s.tried = time.Time{}
-		s.turn(ctx)
+		s.sendQueued(ctx)
 		if diff := cmp.Diff(append(held, 100+round), h.all()); diff != "" {
 			t.Errorf("round %d (-want +got): %s", round, diff)
 		}
@@ -214,7 +214,7 @@ func TestNothingIsOfTheFuture(t *testing.T) {
 	e := discover(1)
 	e.At = time.Now().Add(time.Hour).UnixNano()
 	s.Event(e)
-	s.turn(t.Context())
+	s.sendQueued(t.Context())
 	stop()
 	s.close()
 	if len(h.all()) != 1 || h.last.At > time.Now().UnixNano() {
@@ -250,11 +250,11 @@ func TestLossIsTold(t *testing.T) {
 	run(t, r)
 	s := sender(r.Addr().String(), SenderConfig{Queue: 4})
 	defer s.close()
-	s.turn(t.Context())
+	s.sendQueued(t.Context())
 	for xid := range uint32(9) {
 		s.Event(discover(xid))
 	}
-	s.turn(t.Context())
+	s.sendQueued(t.Context())
 	if len(h.all()) != 4 || r.Lost() != 5 || r.Sources()[0].Lost != 5 || r.Sources()[0].LostAt.IsZero() || !r.Sources()[0].Heard {
 		t.Errorf("heard %v, lost %d: %+v", h.all(), r.Lost(), r.Sources())
 	}
@@ -268,7 +268,7 @@ func TestAnswerThatIsLost(t *testing.T) {
 	defer s.close()
 	s.Event(discover(1))
 	s.Event(discover(2))
-	s.turn(t.Context())
+	s.sendQueued(t.Context())
 	s.head.number -= 2 // as if it had not been answered
 	for xid := range uint32(3) {
 		s.body, _ = discover(xid + 1).AppendBinary(s.body)
@@ -276,7 +276,7 @@ func TestAnswerThatIsLost(t *testing.T) {
 	s.held = 3
 	s.close()
 	s.tried = time.Time{}
-	s.turn(t.Context())
+	s.sendQueued(t.Context())
 	if got := h.all(); len(got) != 3 || got[2] != 3 {
 		t.Errorf("heard %v", got)
 	}
@@ -295,7 +295,7 @@ func TestOnlyThoseWithTheKeyAreBelieved(t *testing.T) {
 	defer s.close()
 	s.away = time.Now().Add(-warnAfter)
 	s.Event(discover(1))
-	s.turn(t.Context())
+	s.sendQueued(t.Context())
 	if r.Refused() != 1 || len(h.all()) != 0 || !strings.Contains(log.String(), "is the key the same") {
 		t.Errorf("%d refused, heard %v, log %q", r.Refused(), h.all(), &log)
 	}
@@ -303,7 +303,7 @@ func TestOnlyThoseWithTheKeyAreBelieved(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.tried = time.Time{}
-	s.turn(t.Context())
+	s.sendQueued(t.Context())
 	if got := h.all(); len(got) != 1 {
 		t.Errorf("with the key: heard %v, log %q", got, &log)
 	}
@@ -364,7 +364,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	run(t, r)
 	s := sender(r.Addr().String(), SenderConfig{})
 	defer s.close()
-	s.turn(t.Context())
+	s.sendQueued(t.Context())
 	for range mostStreams + 5 {
 		conn, err := net.Dial("unix", r.Addr().String())
 		if err != nil {
@@ -378,7 +378,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		return len(r.streams) <= mostStreams
 	})
 	s.Event(discover(1))
-	s.turn(t.Context())
+	s.sendQueued(t.Context())
 	if got := h.all(); len(got) != 1 || s.conn == nil {
 		t.Errorf("heard %v", got)
 	}
@@ -494,13 +494,13 @@ func TestSendingAllocatesNothing(t *testing.T) {
 	run(t, r)
 	s := sender(r.Addr().String(), SenderConfig{})
 	defer s.close()
-	s.turn(t.Context())
+	s.sendQueued(t.Context())
 	e := discover(1)
 	got := testing.AllocsPerRun(200, func() {
 		for range 100 {
 			s.Event(e)
 		}
-		s.turn(t.Context())
+		s.sendQueued(t.Context())
 	})
 	if got > 10 { // of system calls and codes, for all of them together
 		t.Errorf("%v allocations", got)
@@ -531,7 +531,7 @@ func FuzzBody(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		events := uint64(0)
 		r := &Receiver{config: ReceiverConfig{Record: func(*boot.Event) { events++ }}}
-		if err := r.take(r.sources.begin(hello{}), b, time.Now()); err != nil && events > 0 {
+		if err := r.takeFrame(r.sources.begin(hello{}), b, time.Now()); err != nil && events > 0 {
 			t.Errorf("took %d events of a frame that it refuses", events)
 		}
 	})

@@ -10,9 +10,9 @@ import (
 
 // Merger hands the events of several queues to one recorder, in the order of their times. It is a daemon.Task.
 //
-// Each source has a queue of its own, so that one that is flooded costs the others nothing. An event waits for
-// [Patience], since what another source has told of an earlier time may still be on its way: the ACK that gives an
-// address comes from dhcp-relay by a socket, and the transfer of that address from our own process.
+// Events of DHCP, of requests and of syslog have a queue each, so that a flood of one kind costs the others nothing. An
+// event waits for [Patience], since what another program has told of an earlier time may still be on its way: the ACK
+// that gives an address comes from dhcp-relay, and the transfer to that address from stack-proxy.
 type Merger struct {
 	record func(*boot.Event)
 	tick   func(time.Time)
@@ -55,11 +55,11 @@ func NewMerger(record func(*boot.Event), tick func(time.Time), queues ...*boot.Q
 func (m *Merger) Ready() error { return nil }
 
 // String implements daemon.Task.
-func (m *Merger) String() string { return "boots" }
+func (m *Merger) String() string { return "journal of boots" }
 
 // Run implements daemon.Task. What there is when ctx is done is still recorded.
 func (m *Merger) Run(ctx context.Context) error {
-	ticker := time.NewTicker(Every)
+	ticker := time.NewTicker(PollEvery)
 	defer ticker.Stop()
 	begin := time.Now()
 	ticked := begin
@@ -69,7 +69,7 @@ func (m *Merger) Run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		now := time.Now()
-		m.take()
+		m.collect()
 		if now.Sub(begin) >= settle {
 			m.release(now.Add(-Patience).UnixNano())
 		}
@@ -78,13 +78,13 @@ func (m *Merger) Run(ctx context.Context) error {
 			m.tick(now)
 		}
 	}
-	m.take()
+	m.collect()
 	m.release(1<<63 - 1)
 	return nil
 }
 
-// take empties the queues, one after the other, so that none has to wait for the end of another.
-func (m *Merger) take() {
+// collect empties the queues, one after the other, so that none has to wait for the end of another.
+func (m *Merger) collect() {
 	for more := true; more; {
 		more = false
 		for _, q := range m.queues {
@@ -101,7 +101,7 @@ func (m *Merger) take() {
 func (m *Merger) hold(e *boot.Event) {
 	if len(m.free) == 0 {
 		m.sort()
-		m.let(heldMost / 2)
+		m.recordFirst(heldMost / 2)
 	}
 	last := len(m.free) - 1
 	place := m.free[last]
@@ -134,11 +134,11 @@ func (m *Merger) release(until int64) {
 	for n > 0 && m.held[m.order[n-1]].At > until {
 		n--
 	}
-	m.let(n)
+	m.recordFirst(n)
 }
 
-// let records the first n of those that wait.
-func (m *Merger) let(n int) {
+// recordFirst records the first n of those that wait.
+func (m *Merger) recordFirst(n int) {
 	for _, place := range m.order[:n] {
 		m.record(&m.held[place])
 	}

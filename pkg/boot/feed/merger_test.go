@@ -31,14 +31,14 @@ func TestMergerOrders(t *testing.T) {
 		begin := time.Now()
 		proxy.Put(at(2, begin.Add(2*time.Millisecond)))
 		proxy.Put(at(3, begin.Add(3*time.Millisecond)))
-		time.Sleep(Every + 20*time.Millisecond)
+		time.Sleep(PollEvery + 20*time.Millisecond)
 		relay.Put(at(1, begin.Add(time.Millisecond)))
 		proxy.Put(at(4, begin.Add(3*time.Millisecond)))
 		synctest.Wait()
 		if got := h.all(); len(got) != 0 {
 			t.Errorf("recorded at once: %v", got)
 		}
-		time.Sleep(Patience + 2*Every)
+		time.Sleep(Patience + 2*PollEvery)
 		synctest.Wait()
 		if diff := cmp.Diff([]uint32{1, 2, 3, 4}, h.all()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -84,11 +84,11 @@ func TestMergerIsBounded(t *testing.T) {
 	for xid := range uint32(most) {
 		q.Put(at(xid, time.Unix(1<<33, int64(xid))))
 		if xid%64 == 63 {
-			m.take()
+			m.collect()
 			m.release(0)
 		}
 	}
-	m.take()
+	m.collect()
 	m.release(1<<63 - 1)
 	if len(got) != most || len(m.free) != heldMost || len(m.order) != 0 {
 		t.Errorf("recorded %d of %d; %d places are free, %d wait", len(got), most, len(m.free), len(m.order))
@@ -110,7 +110,7 @@ func TestFloodedQueueCostsOthersNothing(t *testing.T) {
 			flooded.Put(at(1, time.Unix(1, 0)))
 		}
 		quiet.Put(at(2, time.Unix(1, 0)))
-		m.take()
+		m.collect()
 		m.release(1<<63 - 1)
 	}
 	if recorded[2] != 100 || flooded.Dropped() == 0 || quiet.Dropped() != 0 || recorded[1]+int(flooded.Dropped()) != 500_000 {
@@ -128,7 +128,7 @@ func BenchmarkMerge(b *testing.B) {
 		e.At = n ^ 7 // a little out of order
 		q.Put(e)
 		if n%1024 == 1023 {
-			m.take()
+			m.collect()
 			m.release(n - 2500)
 		}
 	}

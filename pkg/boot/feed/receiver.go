@@ -49,7 +49,7 @@ type Receiver struct {
 	received atomic.Uint64 // events
 
 	mu      sync.Mutex
-	streams map[net.Conn]time.Time // since when; zero of programs that are believed
+	streams map[net.Conn]time.Time // when it was opened; zero once the program has shown that it has the key
 	warned  time.Time
 }
 
@@ -127,7 +127,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("failed to take streams of boots: %w", err)
 		case err != nil: // the client has gone, or descriptors are short
-			time.Sleep(Every)
+			time.Sleep(PollEvery)
 			continue
 		}
 		r.add(conn)
@@ -209,7 +209,7 @@ func (r *Receiver) serve(conn net.Conn) {
 	for {
 		_ = conn.SetDeadline(time.Now().Add(silence))
 		if body, err = s.read(conn, buffer); err == nil {
-			err = r.take(source, body, time.Now())
+			err = r.takeFrame(source, body, time.Now())
 		}
 		if !r.answer(conn, err) {
 			return
@@ -239,8 +239,8 @@ func (r *Receiver) answer(conn net.Conn, err error) bool {
 	return false
 }
 
-// take takes the events of a frame; none of them where one cannot be read.
-func (r *Receiver) take(source *source, body []byte, now time.Time) error {
+// takeFrame takes the events of a frame; none of them where one cannot be read.
+func (r *Receiver) takeFrame(source *source, body []byte, now time.Time) error {
 	h, events, ok := parseHead(body)
 	if !ok {
 		return errEvents

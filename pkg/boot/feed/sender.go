@@ -114,11 +114,11 @@ func (s *Sender) Line(e *boot.Event) { s.lines.Put(e) }
 func (s *Sender) Ready() error { return nil }
 
 // String implements daemon.Task.
-func (s *Sender) String() string { return "boots" }
+func (s *Sender) String() string { return "sender of boot events" }
 
 // Run implements daemon.Task. What is in the queues when ctx is done is still sent, if stack-boots takes it at once.
 func (s *Sender) Run(ctx context.Context) error {
-	ticker := time.NewTicker(Every)
+	ticker := time.NewTicker(PollEvery)
 	defer ticker.Stop()
 	s.away = time.Now()
 	for ctx.Err() == nil {
@@ -126,17 +126,17 @@ func (s *Sender) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-ticker.C:
 		}
-		s.turn(ctx)
+		s.sendQueued(ctx)
 	}
 	if s.conn != nil && s.held == 0 {
-		_ = s.exchange(ctx, farewell)
+		_ = s.sendHeld(ctx, farewell)
 	}
 	s.close()
 	return nil
 }
 
-// turn sends what there is.
-func (s *Sender) turn(ctx context.Context) {
+// sendQueued sends what there is.
+func (s *Sender) sendQueued(ctx context.Context) {
 	now := time.Now()
 	if n := s.events.Dropped() + s.lines.Dropped(); n != s.counted {
 		s.lose(droppedFull, int(n-s.counted))
@@ -155,7 +155,7 @@ func (s *Sender) turn(ctx context.Context) {
 		}
 	}
 	for s.fill() || now.Sub(s.spoke) >= heartbeat {
-		if err := s.exchange(ctx, time.Now().UnixNano()); err != nil {
+		if err := s.sendHeld(ctx, time.Now().UnixNano()); err != nil {
 			s.close()
 			if errors.Is(err, errRefused) {
 				s.lose(droppedRefused, s.held)
@@ -235,8 +235,8 @@ func (s *Sender) connect(ctx context.Context) error {
 	return nil
 }
 
-// exchange sends the events that are held with our time, and waits for the answer.
-func (s *Sender) exchange(ctx context.Context, now int64) error {
+// sendHeld sends the events that are held with our time, and waits for the answer.
+func (s *Sender) sendHeld(ctx context.Context, now int64) error {
 	timeout := answerTimeout
 	if ctx.Err() != nil {
 		timeout = lastWords

@@ -19,7 +19,7 @@ const (
 const autoexec = "autoexec.ipxe"
 
 // stepOf tells what step a transfer, request or connection belongs to. b is the machine's boot, nil if there is none.
-func stepOf(e *boot.Event, b *record) Step {
+func stepOf(e *boot.Event, b *bootRecord) Step {
 	if e.Kind == boot.Syslog {
 		return Syslog
 	}
@@ -143,7 +143,7 @@ func fromSystem(e *boot.Event, name string) bool {
 }
 
 // byPlace tells the step of a file whose name says nothing by how far the boot is, and by who asks.
-func byPlace(e *boot.Event, b *record, at Step) Step {
+func byPlace(e *boot.Event, b *bootRecord, at Step) Step {
 	agent := e.Text(boot.Agent)
 	ipxe := bytes.HasPrefix(agent, []byte("iPXE"))
 	loader := e.Kind == boot.TFTP || fromLoader(e)

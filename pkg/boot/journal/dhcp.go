@@ -121,7 +121,7 @@ func (j *Journal) describe(m *machine, e *boot.Event) {
 }
 
 // bootOf finds the boot that a message of a machine belongs to, or begins another, and tells who asks.
-func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*record, Step) {
+func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) {
 	ipxe, firmware := speaker(e)
 	signature := string(e.Text(boot.VendorClass)) + "\x00" + string(e.Text(boot.UserClass))
 	signature = signature[:min(len(signature), 2*maxName)]
@@ -169,7 +169,7 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*record, Step) {
 
 // installs tells whether a system that asks is what the boot installed: another one than that which ran the agent, or
 // one that asks when the agent is gone.
-func (b *record) installs(m *machine, e *boot.Event) bool {
+func (b *bootRecord) installs(m *machine, e *boot.Event) bool {
 	f, vendor := &b.facts, text(e, boot.VendorClass, maxName)
 	if f.systemAt == 0 {
 		f.systemAt, f.system = e.At, vendor
@@ -182,16 +182,16 @@ func (b *record) installs(m *machine, e *boot.Event) bool {
 }
 
 // beganAgain tells whether a DISCOVER of iPXE is that of the firmware, after the iPXE that it loaded has asked.
-func (b *record) beganAgain(signature string) bool {
+func (b *bootRecord) beganAgain(signature string) bool {
 	f := &b.facts
 	return f.first == signature && f.ipxe != "" && f.ipxe != signature && b.at.order() >= IPXEDHCP.order()
 }
 
 // onlySystem tells whether nothing was heard but the system's DHCP.
-func (b *record) onlySystem() bool { return len(b.steps) == 1 && b.steps[0].step == OSDHCP }
+func (b *bootRecord) onlySystem() bool { return len(b.steps) == 1 && b.steps[0].step == OSDHCP }
 
 // setStage begins another DHCP exchange where another program, or another interface, asks.
-func (b *record) setStage(s Step, mac [6]byte) {
+func (b *bootRecord) setStage(s Step, mac [6]byte) {
 	if b.facts.stage != s || b.mac != mac {
 		b.mac = mac
 		b.facts.setStage(s)
@@ -262,7 +262,7 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 }
 
 // localSystem tells whether a system that has its address did not come from the network.
-func (b *record) localSystem() bool {
+func (b *bootRecord) localSystem() bool {
 	return b.last(Kernel) == nil && b.last(Initramfs) == nil && b.last(Agent) == nil
 }
 

@@ -106,7 +106,7 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	var r *row
 	var cause *Cause
 	if !done || m.nat.IsValid() || m.loops() >= maxLoops {
-		r, cause = j.verdictOf(m, b, now)
+		r, cause = j.causeOf(m, b, now)
 	}
 	silent := now-b.end >= int64(j.options.Waits.Silent) && b.oldestOpen() == nil
 	switch {
@@ -161,7 +161,7 @@ func (m *machine) installed() bool {
 
 // booted tells whether the agent of a boot has done its work: its connection ended, in order or because the machine was
 // switched off, restarted, or started another kernel.
-func (b *record) booted(now int64) bool {
+func (b *bootRecord) booted(now int64) bool {
 	a := &b.facts.agent
 	switch {
 	case b.won:
@@ -176,7 +176,7 @@ func (b *record) booted(now int64) bool {
 }
 
 // succeeded tells whether the machine's Workflow succeeded in this boot.
-func (j *Journal) succeeded(m *machine, b *record, now int64) bool {
+func (j *Journal) succeeded(m *machine, b *bootRecord, now int64) bool {
 	if j.options.Hardware == nil || b.won {
 		return b.won
 	}
@@ -237,7 +237,7 @@ func (j *Journal) expect(now time.Time) {
 }
 
 // setCause sets a cause, which is the same one as long as its name is.
-func (b *record) setCause(c *Cause, now int64) {
+func (b *bootRecord) setCause(c *Cause, now int64) {
 	switch {
 	case c == nil:
 		b.cause = nil
@@ -263,7 +263,7 @@ func name(c *Cause) string {
 }
 
 // endBoot tells once that nothing more is expected of a boot.
-func (j *Journal) endBoot(m *machine, b *record, at int64) {
+func (j *Journal) endBoot(m *machine, b *bootRecord, at int64) {
 	if b.ended {
 		return
 	}
@@ -281,7 +281,7 @@ func (j *Journal) endBoot(m *machine, b *record, at int64) {
 
 // tellSteps tells of the steps that have ended: those with a result behind which there are others, or whose machine
 // does not get on.
-func (j *Journal) tellSteps(m *machine, b *record, at int64) {
+func (j *Journal) tellSteps(m *machine, b *bootRecord, at int64) {
 	for i := range b.steps {
 		s := &b.steps[i]
 		if s.result == Going || s.result == s.told || i == len(b.steps)-1 && b.state == Booting && s.result == OK {
@@ -296,14 +296,14 @@ func (j *Journal) tellSteps(m *machine, b *record, at int64) {
 	}
 }
 
-func (j *Journal) tell(what What, m *machine, b *record, at int64) {
+func (j *Journal) tell(what What, m *machine, b *bootRecord, at int64) {
 	if j.options.Changed != nil {
 		c := Change{What: what, At: moment(at), Machine: j.view(m), Boot: b.view(what == BootEnded)}
 		j.changes = append(j.changes, c)
 	}
 }
 
-func (j *Journal) tellState(m *machine, b *record, before State, at int64) {
+func (j *Journal) tellState(m *machine, b *bootRecord, before State, at int64) {
 	if j.options.Changed != nil {
 		j.changes = append(j.changes, Change{
 			What: StateChanged, At: moment(at), Machine: j.view(m), Boot: b.view(false), Before: before,

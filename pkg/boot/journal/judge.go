@@ -31,7 +31,7 @@ func isOurTimer(reason string) bool {
 
 // clues are what the table's rows look at: the facts of the newest boot, and what is known beside them.
 type clues struct {
-	*record
+	*bootRecord
 	j *Journal
 	m *machine
 
@@ -47,9 +47,9 @@ type clues struct {
 	open  *answer // the oldest that goes on
 }
 
-func (j *Journal) cluesOf(m *machine, b *record, now int64) clues {
+func (j *Journal) cluesOf(m *machine, b *bootRecord, now int64) clues {
 	c := clues{
-		record: b, j: j, m: m, now: now, quiet: now - max(b.moved, b.end), f: &b.facts.failed, st: b.last(b.at),
+		bootRecord: b, j: j, m: m, now: now, quiet: now - max(b.moved, b.end), f: &b.facts.failed, st: b.last(b.at),
 		a: &b.facts.asks[0], other: &b.facts.asks[1], open: b.oldestOpen(),
 	}
 	if c.st == nil {
@@ -104,8 +104,8 @@ type doubt struct {
 	against string
 }
 
-// verdictOf is the cause of why a boot does not get on, as it is shown.
-func (j *Journal) verdictOf(m *machine, b *record, now int64) (*row, *Cause) {
+// causeOf is the cause of why a boot does not get on, as it is shown.
+func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*row, *Cause) {
 	c := j.cluesOf(m, b, now)
 	best, others, unsure := j.judge(&c)
 	switch {
@@ -153,7 +153,7 @@ func (j *Journal) held(c *clues, others []doubt) (*row, *Cause) {
 }
 
 // overcome drops the cause that a boot is held up by, if a step goes well, or is begun, that was behind it.
-func (b *record) overcome(s Step, begun bool) {
+func (b *bootRecord) overcome(s Step, begun bool) {
 	if b.row == nil {
 		return
 	}
@@ -179,7 +179,7 @@ func rowOf(name string) *row {
 
 func (c *clues) waits() *Waits { return &c.j.options.Waits }
 
-func (c *clues) mac() string { return macString(c.record.mac) }
+func (c *clues) mac() string { return macString(c.bootRecord.mac) }
 
 // silentSince is when that began which a cause infers something from.
 func (c *clues) silentSince() int64 {

@@ -19,10 +19,10 @@ type machine struct {
 	user      string
 	arch      uint16
 	hasArch   bool
-	boots     []*record // oldest first
-	layer     uint32    // transaction of the firmware's IP layer, the last of DHCPv6; 0: none
-	lines     []line    // oldest first
-	heard     int64     // last event
+	boots     []*bootRecord // oldest first
+	layer     uint32        // transaction of the firmware's IP layer, the last of DHCPv6; 0: none
+	lines     []line        // oldest first
+	heard     int64         // last event
 	rank      rank
 	nat       netip.Addr // address of others, that its requests come from
 	twins     twins
@@ -39,8 +39,8 @@ type line struct {
 	tag, text string
 }
 
-// record is what the journal keeps of one boot.
-type record struct {
+// bootRecord is what the journal keeps of one boot.
+type bootRecord struct {
 	id      string
 	mac     [6]byte // that asks; another one of the same machine may take its place
 	begin   int64
@@ -128,7 +128,7 @@ const (
 func macString(mac [6]byte) string { return net.HardwareAddr(mac[:]).String() }
 
 // newest is the boot that goes on or went on last; nil if there is none.
-func (m *machine) newest() *record {
+func (m *machine) newest() *bootRecord {
 	if len(m.boots) == 0 {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (m *machine) newest() *record {
 }
 
 // bootAt is the boot that something belongs to that began at a time.
-func (m *machine) bootAt(begin int64) *record {
+func (m *machine) bootAt(begin int64) *bootRecord {
 	for _, b := range slices.Backward(m.boots) {
 		if b.begin <= begin {
 			return b
@@ -162,7 +162,7 @@ func (m *machine) measure() int {
 
 func (l *line) measure() int { return costLine + len(l.tag) + len(l.text) }
 
-func (b *record) measure() int {
+func (b *bootRecord) measure() int {
 	n := costBoot + costStep*len(b.steps) + costAnswer*len(b.answers)
 	for i := range b.steps {
 		n += len(b.steps[i].text)

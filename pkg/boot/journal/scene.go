@@ -145,7 +145,7 @@ func (s *scene) count(active map[*machine]struct{}) {
 }
 
 // crowd is a sentence about the machines that have a cause, where they are many.
-func (s *scene) crowd(b *record, cause string) string {
+func (s *scene) crowd(b *bootRecord, cause string) string {
 	c := s.crowds[string(b.at)+cause]
 	if c.machines < crowded {
 		return ""

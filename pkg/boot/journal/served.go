@@ -39,7 +39,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 		b = j.newBoot(m, e)
 		s = stepOf(e, b)
 	}
-	v := judge(e, s)
+	v := verdictOf(e, s)
 	if b != m.newest() || began < b.tried {
 		// It belongs to another boot, or to another attempt of this one, and says nothing of what goes on.
 		if i := b.earlier(s); i >= 0 && b == m.newest() {
@@ -87,7 +87,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 }
 
 // beginsBoot tells whether a step is that of a boot after b, whose DHCP was not heard here.
-func (j *Journal) beginsBoot(b *record, s Step, began int64) bool {
+func (j *Journal) beginsBoot(b *bootRecord, s Step, began int64) bool {
 	switch s {
 	case Loader, Script:
 		late := b.at.order() >= OSDHCP.order() && began-b.moved > int64(j.options.Waits.Offer)
@@ -100,7 +100,7 @@ func (j *Journal) beginsBoot(b *record, s Step, began int64) bool {
 }
 
 // answered keeps the answer itself.
-func (j *Journal) answered(b *record, i int, e *boot.Event, v verdict, began int64) {
+func (j *Journal) answered(b *bootRecord, i int, e *boot.Event, v verdict, began int64) {
 	kind, about := kindOf(e), text(e, boot.File, maxFile)
 	if e.Kind == boot.Stream && about == "" {
 		about = text(e, boot.Place, maxName)
@@ -179,8 +179,8 @@ func resultOf(e *boot.Event) string {
 	}
 }
 
-// judge tells what an event says about its step.
-func judge(e *boot.Event, s Step) verdict {
+// verdictOf tells what an event says about its step.
+func verdictOf(e *boot.Event, s Step) verdict {
 	switch e.Outcome {
 	case boot.Began:
 		return goes
@@ -195,9 +195,9 @@ func judge(e *boot.Event, s Step) verdict {
 	}
 	switch e.Kind {
 	case boot.TFTP:
-		return judgeTFTP(e)
+		return verdictOfTFTP(e)
 	case boot.HTTP:
-		return judgeHTTP(e, s)
+		return verdictOfHTTP(e, s)
 	default:
 		switch {
 		case e.Outcome == boot.Torn, e.Status == grpcCanceled, e.Status == grpcDeadline:
@@ -229,8 +229,9 @@ func isAutoexec(e *boot.Event) bool {
 	return e.Kind == boot.TFTP && path.Base(string(e.Text(boot.File))) == autoexec
 }
 
-// judgeTFTP knows firmware that asks for a file's size and gives up the transfer (RFC 2349's tsize), as EDK II does.
-func judgeTFTP(e *boot.Event) verdict {
+// verdictOfTFTP knows firmware that asks for a file's size and gives up the transfer (RFC 2349's tsize), as EDK II
+// does.
+func verdictOfTFTP(e *boot.Event) verdict {
 	probe := e.Bytes <= 2*max(uint64(e.Block), 512) && e.Resent == 0
 	switch {
 	case fromClient(e) && probe, e.Outcome == boot.Torn && probe && e.Expected > e.Bytes && e.Bytes > 0:
@@ -251,7 +252,7 @@ func fromClient(e *boot.Event) bool {
 	return string(e.Text(boot.Reason)) == "client_error" || e.Kind == boot.TFTP && aborted
 }
 
-func judgeHTTP(e *boot.Event, s Step) verdict {
+func verdictOfHTTP(e *boot.Event, s Step) verdict {
 	whole := path.Ext(string(e.Text(boot.File))) != ".iso" // A BMC reads an image here and there, and hangs up.
 	switch {
 	case string(e.Text(boot.Method)) == "HEAD", e.Status >= 300 && e.Status < 400 && e.Status != 304:
@@ -268,7 +269,7 @@ func judgeHTTP(e *boot.Event, s Step) verdict {
 }
 
 // progress records that a step goes well.
-func (j *Journal) progress(m *machine, b *record, s Step, e *boot.Event) {
+func (j *Journal) progress(m *machine, b *bootRecord, s Step, e *boot.Event) {
 	if s != Other {
 		b.moved = max(b.moved, e.At)
 		m.rise(serviced)

@@ -66,9 +66,9 @@ func (p peers) text(a netip.AddrPort) string {
 }
 
 // view is a boot, with answers if they are wanted.
-func (b *record) view(answers bool) BootView { return b.viewBy(answers, nil) }
+func (b *bootRecord) view(answers bool) BootView { return b.viewBy(answers, nil) }
 
-func (b *record) viewBy(answers bool, known peers) BootView {
+func (b *bootRecord) viewBy(answers bool, known peers) BootView {
 	v := BootView{
 		ID: b.id, Begin: moment(b.begin), End: moment(b.end), State: b.state, At: b.at, Next: b.next(),
 		Steps: make([]StepView, len(b.steps)),
@@ -94,7 +94,7 @@ func (s *step) view(known peers) StepView {
 	}
 }
 
-func (b *record) answersOf(i int) []Answer {
+func (b *bootRecord) answersOf(i int) []Answer {
 	var views []Answer
 	for k := range b.answers {
 		if a := &b.answers[k]; int(a.step) == i {
@@ -114,7 +114,7 @@ func (l *line) view() LineView {
 }
 
 // next is the step that likely comes next; empty if there is none.
-func (b *record) next() Step {
+func (b *bootRecord) next() Step {
 	if b.state == Booted || b.facts.local {
 		return ""
 	}

@@ -2,11 +2,8 @@ package page
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -28,87 +25,6 @@ type Event struct {
 	Now     *time.Time           `json:"now,omitempty"`     // of hello and alive
 	ID      string               `json:"id,omitempty"`      // of gone
 	Machine *journal.MachineView `json:"machine,omitempty"` // of machine
-}
-
-const (
-	mediaEvents = "text/event-stream"
-	mediaLines  = "application/x-ndjson"
-	// streamBuffer is how much is gathered before it is sent, in bytes.
-	streamBuffer = 64 << 10
-	// aliveEvery is how often a stream says that it is alive.
-	aliveEvery = 2 * time.Second
-	// writeTimeout is how long a reader may take for what it is sent.
-	writeTimeout = 10 * time.Second
-	// maxStreams is how many streams may be open at once; the admin port's connections are bounded as well.
-	maxStreams = 48
-)
-
-// stream writes events to one reader.
-type stream struct {
-	w          http.ResponseWriter
-	controller *http.ResponseController
-	sse        bool
-	b          bytes.Buffer
-	failed     error
-}
-
-// open begins a stream. It is nil where that has been refused; else its end is to be told by calling done.
-func (s *Server) open(w http.ResponseWriter, sse bool) (st *stream, done func()) {
-	if s.streams.Add(1) > maxStreams || s.ended() {
-		s.streams.Add(-1)
-		w.Header().Set("Retry-After", "5")
-		refuse(w, http.StatusServiceUnavailable, "too many look already, or the program ends")
-		return nil, nil
-	}
-	media := mediaLines
-	if sse {
-		media = mediaEvents
-	}
-	w.Header().Set("Content-Type", media)
-	w.Header().Set("X-Accel-Buffering", "no") // nginx in front would keep events back
-	return &stream{w: w, controller: http.NewResponseController(w), sse: sse}, func() { s.streams.Add(-1) }
-}
-
-// add adds an event whose encoding is JSON on one line.
-func (st *stream) add(kind string, encoded []byte) {
-	if st.sse {
-		st.b.WriteString("event: " + kind + "\ndata: ")
-	}
-	st.b.Write(encoded)
-	st.b.WriteByte('\n')
-	if st.sse {
-		st.b.WriteByte('\n')
-	}
-}
-
-func (st *stream) event(e Event) {
-	encoded, _ := json.Marshal(e) // there is nothing in it that cannot be encoded
-	st.add(e.Type, encoded)
-}
-
-// relieve sends what was added when it is much; that it failed is found by the next flush.
-func (st *stream) relieve() {
-	if st.b.Len() > streamBuffer {
-		if _, err := st.flush(); err != nil {
-			st.failed = err
-		}
-	}
-}
-
-// flush sends what was added, and tells whether there was anything.
-func (st *stream) flush() (sent bool, err error) {
-	if st.failed != nil || st.b.Len() == 0 {
-		return false, st.failed
-	}
-	_ = st.controller.SetWriteDeadline(time.Now().Add(writeTimeout)) // of a test's recorder it is not known
-	if _, err := st.w.Write(st.b.Bytes()); err != nil {
-		return false, err
-	}
-	st.b.Reset()
-	if err := st.controller.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return false, err
-	}
-	return true, nil
 }
 
 func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
@@ -184,50 +100,6 @@ func (s *Server) tellMachine(st *stream, r *http.Request, id string) func(*snaps
 		if first {
 			first = false
 			st.event(Event{Type: EventReady})
-		}
-	}
-}
-
-// watch calls show at once and after changes, gathered for a time, and sends what it adds to the stream, until the
-// reader or the server has gone.
-func (s *Server) watch(ctx context.Context, st *stream, show func(*snapshot)) {
-	changes, stop := s.options.Journal.Watch()
-	defer stop()
-	ticker := time.NewTicker(gather)
-	defer ticker.Stop()
-	changed, dirty, last := time.Now(), true, time.Now()
-	sources := s.options.Sources()
-	for {
-		if dirty {
-			now := s.look.snapshot()
-			dirty = now.taken.Before(changed)
-			show(now)
-		} else if s.look.stay(); time.Since(last) >= aliveEvery {
-			now := s.options.Now().UTC()
-			st.event(Event{Type: EventAlive, Now: &now})
-		}
-		if sent, err := st.flush(); err != nil {
-			return
-		} else if sent {
-			last = time.Now()
-		}
-		for waiting := true; waiting; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-s.end:
-				return
-			case _, ok := <-changes:
-				if !ok {
-					return
-				}
-				changed, dirty = time.Now(), true
-			case <-ticker.C:
-				waiting = false
-				if heard := s.options.Sources(); !slices.Equal(heard, sources) {
-					changed, dirty, sources = time.Now(), true, heard
-				}
-			}
 		}
 	}
 }

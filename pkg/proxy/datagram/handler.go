@@ -1,10 +1,6 @@
 package datagram
 
-import (
-	"errors"
-	"net/netip"
-	"time"
-)
+import "net/netip"
 
 // A Handler is a protocol on top of the NAT. Its methods are called by the worker's goroutine only. Payloads are valid
 // during the call.
@@ -46,34 +42,6 @@ const (
 	EndDrained             // the time to drain is over
 )
 
-// A Session is one client address and port, the address that it asked, and a socket of its own towards the endpoint.
-type Session[T any] struct {
-	Client    Peer
-	Asked     netip.Addr
-	Interface uint32
-	Endpoint  Peer // where the next datagram goes
-	// Transparent tells whether the endpoint sees the client's address.
-	Transparent bool
-	State       T
-
-	socket  *Socket
-	token   Token
-	active  time.Time // the last datagram of either side
-	stepped time.Time // the last step of the client; the beginning or the end, where there was none since
-	steps   uint64
-	rank    rank
-	groups  [lists]*group[T] // by list; nil where there is none
-	links   [lists]links[T]
-}
-
-// flow identifies a session: a client that asks two addresses gets its answers from each.
-type flow struct {
-	client Peer
-	asked  netip.Addr
-}
-
-func (s *Session[T]) flow() flow { return flow{s.Client, s.Asked} }
-
 // Options are shared by the workers of one front.
 type Options struct {
 	Limits *Limits
@@ -82,41 +50,3 @@ type Options struct {
 	// Transparent sessions send from their clients' addresses, where those can be sources towards their endpoints.
 	Transparent bool
 }
-
-// Report reports to the pool of endpoints: nil when an endpoint has answered, an error when it refused a datagram or
-// did not answer. A Report may itself be nil.
-type Report func(endpoint netip.AddrPort, err error)
-
-// ErrRefused means that no socket listens at an endpoint, ErrNoAnswer that the endpoint sent no answer.
-var (
-	ErrRefused  = errors.New("endpoint refused a datagram: nobody listens there")
-	ErrNoAnswer = errors.New("endpoint did not answer")
-)
-
-// Well reports an answer.
-func (r Report) Well(p Peer) { r.say(p, nil) }
-
-// Refused reports that an endpoint has refused a datagram.
-func (r Report) Refused(p Peer) { r.say(p, ErrRefused) }
-
-// NoAnswer reports silence.
-func (r Report) NoAnswer(p Peer) { r.say(p, ErrNoAnswer) }
-
-func (r Report) say(p Peer, err error) {
-	if r != nil {
-		r(p.AddrPort, err)
-	}
-}
-
-// Send sends data from the session's own socket to a server.
-func (s *Session[T]) Send(data []byte, to Peer) error {
-	err := s.socket.SendTo(data, to)
-	if err != nil {
-		s.socket.DrainErrors(func(Peer) {}) // the error may be an earlier datagram's
-		err = s.socket.SendTo(data, to)
-	}
-	return err
-}
-
-// GrowBuffers asks for room for bytes in the session's own socket.
-func (s *Session[T]) GrowBuffers(bytes int) { s.socket.GrowBuffers(bytes) }

@@ -9,9 +9,10 @@ import (
 // several.
 var own [1 << 16]atomic.Int32
 
-// FromOurselves reports whether a datagram was sent by one of this process's sockets towards endpoints, so that to pass it on would
-// be a loop: its port is one of theirs, and its source is the address that it was sent to or another of this host. A
-// source that is a client's (see [Socket.Transparent]), or that address translation has changed, is not recognised.
+// FromOurselves reports whether a datagram was sent by one of this process's sockets towards endpoints, so that to pass
+// it on would be a loop: its port is one of theirs, and its source is the address that it was sent to or another of
+// this host. A source that is a client's (see [Socket.Transparent]), or that address translation has changed, is not
+// recognised.
 func FromOurselves(client Peer, asked netip.Addr) bool {
 	if own[client.Port()].Load() == 0 {
 		return false

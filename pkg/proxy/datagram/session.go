@@ -3,7 +3,49 @@ package datagram
 import (
 	"net/netip"
 	"slices"
+	"time"
 )
+
+// A Session is one client address and port, the address that it asked, and a socket of its own towards the endpoint.
+type Session[T any] struct {
+	Client    Peer
+	Asked     netip.Addr
+	Interface uint32
+	Endpoint  Peer // where a request goes; a protocol may know a better port for what follows
+	// Transparent tells whether the endpoint sees the client's address.
+	Transparent bool
+	State       T
+
+	socket  *Socket
+	token   Token
+	active  time.Time // the last datagram of either side
+	stepped time.Time // the last step of the client; the beginning or the end, where there was none since
+	steps   uint64    // how many of the client's datagrams only one that gets our answers can send: see [Worker.Step]
+	rank    rank
+	groups  [lists]*group[T] // by list; nil where there is none
+	links   [lists]links[T]
+}
+
+// flow identifies a session: a client that asks two addresses gets its answers from each.
+type flow struct {
+	client Peer
+	asked  netip.Addr
+}
+
+func (s *Session[T]) flow() flow { return flow{s.Client, s.Asked} }
+
+// Send sends data from the session's own socket to a server.
+func (s *Session[T]) Send(data []byte, to Peer) error {
+	err := s.socket.SendTo(data, to)
+	if err != nil {
+		s.socket.DrainErrors(func(Peer) {}) // the error may be an earlier datagram's
+		err = s.socket.SendTo(data, to)
+	}
+	return err
+}
+
+// GrowBuffers asks for room for bytes in the session's own socket.
+func (s *Session[T]) GrowBuffers(bytes int) { s.socket.GrowBuffers(bytes) }
 
 // Open begins a session for the client of d, in place of the one it may have had.
 func (w *Worker[T]) Open(d Datagram) (*Session[T], Drop, error) {

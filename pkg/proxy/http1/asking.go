@@ -64,7 +64,7 @@ func (c *Conn) connect() (err error) {
 	return nil
 }
 
-// dialed is when a connection has been opened, or could not be.
+// dialed goes on when a connection was opened, or could not be.
 func (c *Conn) dialed() state {
 	u := c.upstream
 	waiting, err := sock.Connect(u.fd, u.Key().Endpoint())
@@ -174,8 +174,9 @@ func (c *Conn) hangUp() {
 	}
 }
 
-// broken is when the endpoint's connection failed before the answer had begun. A connection that was kept may have been
-// closed by the endpoint meanwhile: then the request is sent on a new one, if it may be sent twice or was not received.
+// broken goes on when the endpoint's connection failed before the answer had begun. A connection that was kept may have
+// been closed by the endpoint meanwhile: then the request is sent on a new one, if it may be sent twice or was not
+// received.
 func (c *Conn) broken(err error) state {
 	x, u := c.exchange, c.upstream
 	if !u.used {
@@ -198,7 +199,7 @@ func (c *Conn) unreceived() bool {
 	return sent == 0 || sock.Ended(fd) == nil && sock.Outstanding(fd) == sent
 }
 
-// failed is when the endpoint has failed: another one is asked, or the client told.
+// failed asks another endpoint, or answers the client, when the endpoint has failed.
 func (c *Conn) failed(dialing bool, err error) state {
 	x := c.exchange
 	c.hangUp()

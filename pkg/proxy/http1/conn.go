@@ -344,7 +344,7 @@ func (c *Conn) stalled(now time.Time, past time.Duration) {
 	}
 }
 
-// Granted is when a ration of the answer may be sent. Any goroutine may call it.
+// Granted tells that a ration of the answer may be sent. Any goroutine may call it.
 func (c *Conn) Granted() { c.engine.Soon(func() { c.on(granted) }) }
 
 // Close has the loop close the connection, unless that was handed off. Any goroutine may call it.

@@ -5,8 +5,8 @@
 // Content-Length; one read gets all of it. The engine asks an endpoint for it, or answers with a small file. It hands a
 // connection with any other request off to its owner, with the bytes that were read, before an endpoint was asked; the
 // connection does not come back. So the engine never judges bad input. What it has begun it ends: it waits for an
-// endpoint that is slow, asks another one, passes a long answer on as fast as the client takes it, and tells the client
-// when all fails.
+// endpoint that is slow, asks another one if the first takes no connection, passes a long answer on as fast as the
+// client takes it, and tells the client when all fails.
 //
 // A request enters at [Conn.Read]. What a connection waits for, and does next, is one state with a table of events
 // (conn.go). A [Route] chooses the endpoint or the file, judges failures, and is told how the request ended; the answer

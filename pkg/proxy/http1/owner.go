@@ -41,8 +41,8 @@ type Route interface {
 	// connection off.
 	Begin(x *Exchange) bool
 	// Failed reports that the endpoint did not take the request: dialing failed, or its connection broke before there was
-	// an answer. The endpoint is not the request's any more. Failed sets another one, with Key, and returns nil; or it
-	// returns what the client is answered.
+	// an answer. The endpoint is not the request's any more. After a failed dial it may set another one, with Key,
+	// and return nil; else it returns what the client is answered.
 	Failed(x *Exchange, dialing bool, err error) *Refusal
 	// Passing reports how far a long answer has got.
 	Passing(x *Exchange, r Result)
@@ -129,7 +129,7 @@ type Exchange struct {
 	payload int64  // bytes of the answer's body that were read
 	fresh   bool   // the request goes on a new connection
 	begun   bool   // the answer's head is known
-	lasting bool   // the answer was charged
+	lasting bool   // Owner.Lasting was called, and Lasted was not yet
 	ration  int    // how many bytes of it may be read now
 	loads   int    // how often in a row the file's next part was loaded
 	broken  error  // of reading the file, or the endpoint

@@ -64,7 +64,7 @@ func (c *Conn) flush() state {
 	return goesOn
 }
 
-// unsendable is when the client's socket takes no more: for now, or for good.
+// unsendable waits for the client's socket, which takes no more, or ends the request.
 func (c *Conn) unsendable(err error) state {
 	if errors.Is(err, unix.EAGAIN) {
 		c.since = c.engine.loop.Now()

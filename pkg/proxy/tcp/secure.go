@@ -88,7 +88,7 @@ func end(dst, src stream) error {
 // errTLS is a failed TLS handshake with an endpoint.
 var errTLS = errors.New("no TLS with the endpoint")
 
-// idle reports whether no goroutine uses the sockets.
+// unused reports whether no goroutine uses the sockets.
 func (x *secure) unused() bool { return x == nil || !x.busy }
 
 // end ends the goroutines. It reports whether there are none.

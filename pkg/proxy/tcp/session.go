@@ -45,7 +45,7 @@ type session struct {
 	state    state
 	peer     netip.AddrPort // the other end of the client's connection
 	client   netip.AddrPort // the peer, or the client in its PROXY header
-	target   netip.AddrPort // that the client connected to, of the PROXY header
+	target   netip.AddrPort // where the client connected to: by its PROXY header, else our own address
 	sides    [2]side        // by direction: the socket that it reads from
 	attempts endpoint.Attempts
 	endpoint *endpoint.Endpoint // nil without one
@@ -94,7 +94,7 @@ func (s *session) refuseHeader(err error) {
 	s.close(true)
 }
 
-// admit counts the session for its client, unless the client has as many as it may.
+// admit goes on with a client that is known: it counts the session for it, unless the client has as many as it may.
 func (s *session) admit(client netip.AddrPort) {
 	s.client, s.outcome.Client = client, client.Addr()
 	why := s.lease.Move(client.Addr())
@@ -228,7 +228,8 @@ func (s *session) tick(now time.Time) (again bool) {
 	return s.state != closed
 }
 
-// setLongOptions sets the options of a long connection on the endpoint's socket; those of the client's are the listener's.
+// setLongOptions sets the options of a long connection on the endpoint's socket; those of the client's are the
+// listener's.
 func (s *session) setLongOptions() {
 	if !s.long {
 		s.long = true

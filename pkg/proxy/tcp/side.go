@@ -82,17 +82,17 @@ func (s *side) watched() bool { return s.handle != (loop.Handle{}) }
 
 // Ready implements loop.Watcher.
 func (s *side) Ready(e loop.Events) {
-	l := s.session
-	switch l.state {
+	x := s.session
+	switch x.state {
 	case connecting:
 		if s.direction == toServer {
 			return // it is read as soon as the endpoint is there
 		}
-		switch waiting, err := sock.Connect(s.fd, l.endpoint.Addr); {
+		switch waiting, err := sock.Connect(s.fd, x.endpoint.Addr); {
 		case err != nil:
-			l.failed(err)
+			x.failed(err)
 		case !waiting:
-			if l.connected(); l.state == passing && e.Readable() { // the endpoint may have sent first
+			if x.connected(); x.state == passing && e.Readable() { // the endpoint may have sent first
 				s.move(e.Last())
 			}
 		}
@@ -118,8 +118,8 @@ func (s *side) Ready(e loop.Events) {
 // move passes on what has come, until nothing is left or the direction has to wait. If all is false it stops after a
 // short read, since the loop reports what comes later.
 func (s *side) move(all bool) {
-	l := s.session
-	for moved := 0; l.state == passing && !s.ended; {
+	x := s.session
+	for moved := 0; x.state == passing && !s.ended; {
 		n, most, err := s.take()
 		switch {
 		case errors.Is(err, unix.EAGAIN):
@@ -141,7 +141,7 @@ func (s *side) move(all bool) {
 		}
 		if moved += n; moved >= turn {
 			s.waits = turns
-			l.in.loop.Again(s)
+			x.in.loop.Again(s)
 			return
 		}
 	}
@@ -185,7 +185,7 @@ func (s *side) take() (n, most int, err error) {
 
 // give writes what was read. It reports whether all is written; if not, resume is called later.
 func (s *side) give() (done bool) {
-	l, to := s.session, s.other()
+	x, to := s.session, s.other()
 	if !s.granted() {
 		return s.wait(share)
 	}
@@ -199,7 +199,7 @@ func (s *side) give() (done bool) {
 			n, err = s.pipe.Drain(to.fd)
 		}
 		if n > 0 {
-			l.count(s.direction, n)
+			x.count(s.direction, n)
 		}
 		switch {
 		case errors.Is(err, unix.EAGAIN):
@@ -220,7 +220,7 @@ func (s *side) give() (done bool) {
 	}
 	s.drop()
 	if s.bulk > longBytes {
-		l.setLongOptions()
+		x.setLongOptions()
 	}
 	return true
 }

@@ -23,8 +23,8 @@ type allowance struct {
 	ack     []byte // the client's last one
 }
 
-// allowed asks for the bytes of the window that an ACK asks for. It returns false if the ACK is held until they are
-// granted.
+// allowed asks the shaper for the window that the server will send when it gets this ACK. It returns false if the ACK
+// is held until the window is granted.
 func (h *handler) allowed(w *worker, s *session, ack []byte) bool {
 	t, a := &s.State, &s.State.allowance
 	if !h.config.Shaper.On() {

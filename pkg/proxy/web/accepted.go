@@ -8,8 +8,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 )
 
-// accepted is a client's connection from accept to close, wherever it is served: as the front counts it, and as admission
-// charges it.
+// accepted is a client's connection from accept to close, wherever it is served: as the front counts it, and as
+// admission charges it.
 type accepted struct {
 	connections *connections
 	server      *server        // whose settings it was opened with

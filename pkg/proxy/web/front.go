@@ -42,7 +42,8 @@ type Config struct {
 	Metrics *Metrics
 	// Account bounds the memory and descriptors of the connections; nil does not.
 	Account *admission.Account
-	// Loops serve what needs no waiting. They are to run until the front has ended; nil is none.
+	// Loops are the event loops in which connections begin and plain requests are served. They are to run until the front
+	// has ended; nil is one of the front's own.
 	Loops *loop.Group
 }
 
@@ -66,9 +67,8 @@ type Settings struct {
 	AcceptProxy []netip.Prefix
 	// Pace bounds a connection's rate in bytes per second, by the kernel (SO_MAX_PACING_RATE); 0 does not.
 	Pace int64
-	// Shaper has the route's rate. It may change, or come to be, while answers are under way: it is to be there for a
-	// route that may have one. Nil is none for good. Rate is the rate at first, in bits a second: where there is one,
-	// requests are not the engine's, which asks it for long answers only.
+	// Shaper limits the route's rate, which may be set or changed while answers are under way; nil where the route can
+	// never have one. Rate is that of these settings, in bits a second; where it is not 0, the engine takes no requests.
 	Shaper *shaper.Shaper
 	Rate   int64
 	// TLS ends TLS on the connections that are for the route; nil does not. It offers h2 and http/1.1. Sites have their

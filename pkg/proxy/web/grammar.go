@@ -48,7 +48,7 @@ func normalized(next http.Handler) http.Handler {
 			reply.Refuse(w, r, http.StatusBadRequest, reply.InvalidArgument, err.Error())
 			return
 		}
-		seen.recordCall()
+		seen.recordCall() // not by the observer: what the grammar refuses is no call
 		next.ServeHTTP(w, r)
 	})
 }

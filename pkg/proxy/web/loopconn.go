@@ -12,12 +12,12 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// loopConn is a client's connection in package http1's engine, where all begin. It leaves the engine at most once, for
-// net/http's server, and before an endpoint was asked for its request. To take the engine out, have [loopConn.Route]
-// return nil.
+// loopConn is a client's connection in package http1's engine, where every connection begins, also one with TLS. It
+// leaves the engine at most once, for net/http's server, and before an endpoint was asked for its request. To take the
+// engine out, have [loopConn.Route] return nil.
 type loopConn struct {
 	*accepted
-	in      *http1.Conn
+	engine  *http1.Conn
 	header  bool         // begins with a PROXY header
 	awaited *sock.Header // awaits that header; nil if there is none
 
@@ -94,7 +94,7 @@ func (c *loopConn) Closed() {
 func (c *loopConn) Lasting(upstream, client int, length int64) {
 	c.lasting = &lasting{
 		client: client, endpoint: upstream, shaper: c.server.front.current.Load().settings.Shaper,
-		turn: shaper.Waiter{Ready: c.in.Granted}, charged: c.lease.Grow(costLasting) == admission.Admitted,
+		turn: shaper.Waiter{Ready: c.engine.Granted}, charged: c.lease.Grow(costLasting) == admission.Admitted,
 	}
 	if length > longAnswer {
 		c.lengthen()
@@ -171,9 +171,9 @@ func (c *loopConn) HandOff(fd int, early []byte) {
 
 // Close implements life.
 func (c *loopConn) Close() error {
-	c.in.Close()
+	c.engine.Close()
 	return nil
 }
 
 // abort implements life.
-func (c *loopConn) abort() { c.in.Abort() }
+func (c *loopConn) abort() { c.engine.Abort() }

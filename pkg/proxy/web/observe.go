@@ -21,7 +21,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
-// observer counts, times, logs and records the requests of a route, and bounds stalls in their bodies.
+// observer has room made for a route's requests, shapes their answers, counts, times, logs and records them, and bounds
+// stalls in their bodies.
 type observer struct {
 	next     http.Handler
 	route    string

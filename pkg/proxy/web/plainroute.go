@@ -179,7 +179,7 @@ func (p *plainRoute) Passing(x *http1.Exchange, r http1.Result) {
 	c.announced = true
 	began := p.observer.recordOf(x, http1.Result{Code: r.Code, Expected: r.Expected}, 0)
 	began.Outcome, began.Reason = record.Began, ""
-	sink(began)
+	sink.Record(began)
 }
 
 // Ended implements http1.Route.

@@ -76,7 +76,7 @@ func (o *observer) exchange(client netip.Addr, begin time.Time, name string) rec
 // record completes a request that has begun or ended, and hands it to the sink.
 func (r *response) record(x record.Exchange) {
 	x.Agent, x.Offset = r.request.UserAgent(), offset(r.request.Header.Get("Range"))
-	r.sink(x)
+	r.sink.Record(x)
 }
 
 // recordCall records that a gRPC call is under way: it may be a stream that is silent for hours.
@@ -177,7 +177,8 @@ func grpcMessage(answer http.Header) string {
 	return text
 }
 
-// recordOf records a request that the engine has served, or begins to answer. Its texts are valid while the engine has it.
+// recordOf returns the record of a request that the engine has served, or begins to answer. Its texts are valid while
+// the engine has it.
 func (o *observer) recordOf(x *http1.Exchange, r http1.Result, took time.Duration) record.Exchange {
 	e := o.exchange(x.Client, x.Start, record.Text(plainPath(x.Request.Target)))
 	e.Took, e.Code, e.Bytes, e.Expected = took, uint16(r.Code), uint64(r.Sent), uint64(r.Expected)

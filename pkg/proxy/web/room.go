@@ -21,7 +21,7 @@ const (
 	costConnection = 24 << 10
 	costTLS        = 32 << 10 // more
 	costHTTP2      = 16 << 10 // more
-	// costRequest is one under way; costBody is more for one with a body, which takes the longest of the ways.
+	// costRequest is for a request under way, costBody more for one with a body (which goes by http.Transport).
 	costRequest = 16 << 10
 	costBody    = 24 << 10
 	// costLasting is for an answer that the engine passes on in pieces.

@@ -23,8 +23,8 @@ import (
 const attempts = 3
 
 // transport is the one way from net/http's server to a route's endpoints. It chooses an endpoint, sends it the
-// request, and chooses another one as long as none has seen anything of the request ([endpoint.Pool.Try]). A request
-// without a body goes by a kept connection, all others by http.Transport.
+// request, and chooses another one as long as none has seen anything of the request ([endpoint.Pool.Try]). A GET
+// or HEAD without a body, of a route that is not gRPC, goes by a kept connection, all others by http.Transport.
 type transport struct {
 	endpoints *endpoint.Pool
 	metrics   *routeMetrics

@@ -11,13 +11,13 @@ import (
 )
 
 // newBoot begins a boot of a machine.
-func (j *Journal) newBoot(m *machine, e *boot.Event) *record {
+func (j *Journal) newBoot(m *machine, e *boot.Event) *bootRecord {
 	at := e.At
 	if e.Outcome != boot.Began && e.Kind != boot.DHCPReply {
 		at -= int64(max(0, e.Took))
 	}
 	old := m.newest()
-	b := &record{begin: at, end: at, moved: at, state: Booting, mac: e.MAC}
+	b := &bootRecord{begin: at, end: at, moved: at, state: Booting, mac: e.MAC}
 	if b.mac == ([6]byte{}) && len(m.macs) > 0 {
 		b.mac = m.macs[0]
 	}
@@ -39,7 +39,7 @@ func (j *Journal) newBoot(m *machine, e *boot.Event) *record {
 }
 
 // supersede ends a boot because another one begins, and carries over why boots of this machine fail.
-func (j *Journal) supersede(m *machine, old, b *record, at int64) {
+func (j *Journal) supersede(m *machine, old, b *bootRecord, at int64) {
 	if old.state == Booting {
 		before := old.state
 		old.state = Quiet
@@ -65,7 +65,7 @@ const carried = "The boots before this one ended so, and this one is not past th
 func (a *agent) done() bool { return a.finished != 0 && a.streams == 0 && (a.worked || a.reported) }
 
 // step finds the step of the present attempt, or begins it, and returns its index.
-func (b *record) step(s Step, at int64) int {
+func (b *bootRecord) step(s Step, at int64) int {
 	i := len(b.steps) - 1
 	for ; i >= b.attempt; i-- {
 		if b.steps[i].step == s {
@@ -100,10 +100,10 @@ func (b *record) step(s Step, at int64) int {
 }
 
 // sign takes note of a sign of life.
-func (b *record) sign(at int64) { b.end = max(b.end, at) }
+func (b *bootRecord) sign(at int64) { b.end = max(b.end, at) }
 
 // add appends an answer to a step, or counts it with the one before if that was the same.
-func (j *Journal) add(b *record, i int, a answer) {
+func (j *Journal) add(b *bootRecord, i int, a answer) {
 	a.step, a.count = uint16(i), 1
 	for k := len(b.answers) - 1; k >= 0; k-- {
 		last := &b.answers[k]
@@ -131,7 +131,7 @@ func (a *answer) same(b *answer) bool {
 }
 
 // finish finds the answer that went on and ends now; nil if it is not kept.
-func (b *record) finish(i int, kind, text string) *answer {
+func (b *bootRecord) finish(i int, kind, text string) *answer {
 	for k := range b.answers {
 		if a := &b.answers[k]; a.course != over && a.step == uint16(i) && a.kind == kind && a.text == text {
 			return a
@@ -141,7 +141,7 @@ func (b *record) finish(i int, kind, text string) *answer {
 }
 
 // earlier finds the step of an attempt before the present one that something belongs to; -1 if there is none.
-func (b *record) earlier(s Step) int {
+func (b *bootRecord) earlier(s Step) int {
 	for i := b.attempt - 1; i >= 0; i-- {
 		if b.steps[i].step == s {
 			return i
@@ -151,7 +151,7 @@ func (b *record) earlier(s Step) int {
 }
 
 // last is the last step of a kind in the present attempt; nil if there is none.
-func (b *record) last(s Step) *step {
+func (b *bootRecord) last(s Step) *step {
 	for i := len(b.steps) - 1; i >= b.attempt; i-- {
 		if b.steps[i].step == s {
 			return &b.steps[i]
@@ -161,7 +161,7 @@ func (b *record) last(s Step) *step {
 }
 
 // oldestOpen is the first of the present attempt's answers that go on; nil if none does.
-func (b *record) oldestOpen() *answer {
+func (b *bootRecord) oldestOpen() *answer {
 	for k := range b.answers {
 		if a := &b.answers[k]; a.course != over && int(a.step) >= b.attempt {
 			return a
@@ -171,7 +171,7 @@ func (b *record) oldestOpen() *answer {
 }
 
 // again begins another attempt of a boot whose loader brought the firmware back.
-func (b *record) again(at int64) {
+func (b *bootRecord) again(at int64) {
 	b.facts.again(b.last(Loader), at)
 	b.attempt, b.tried = len(b.steps), at
 	b.at = ""
