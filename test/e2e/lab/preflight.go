@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -74,8 +75,12 @@ func ForTest(tb testing.TB, opts Options) *Lab {
 		if err != nil {
 			tb.Fatal(err)
 		}
+		dir, err := os.Getwd() // that of the package: others may have tests of the same name
+		if err != nil {
+			tb.Fatal(err)
+		}
 		name := strings.NewReplacer("/", "_", " ", "_").Replace(tb.Name())
-		opts.RunDir = fmt.Sprintf("%s/build/lab/%s", repo, name)
+		opts.RunDir = fmt.Sprintf("%s/build/lab/%s-%s", repo, filepath.Base(dir), name)
 		if err := os.RemoveAll(opts.RunDir); err != nil {
 			tb.Fatal(err)
 		}
