@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
@@ -22,11 +24,20 @@ import (
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
 )
 
-// runView runs a view of its own until it is stopped.
+// runView runs a view of its own until it is stopped, without an environment.
 func runView(t *testing.T, s settings, log *bytes.Buffer) (v *view, stop func()) {
 	t.Helper()
+	none := func(string) string { return "" }
+	return runViewWith(t, s, none, slog.New(slog.NewTextHandler(log, nil)), admin.NewRegistry(nil))
+}
+
+// runViewWith is runView with an environment, log and metrics.
+func runViewWith(
+	t *testing.T, s settings, getenv func(string) string, log *slog.Logger, registry *prometheus.Registry,
+) (v *view, stop func()) {
+	t.Helper()
 	s.ListenAddress, s.Memory = filepath.Join(t.TempDir(), "e"), 1
-	v, err := newView(&s, func(string) string { return "" }, slog.New(slog.NewTextHandler(log, nil)), admin.NewRegistry(nil))
+	v, err := newView(&s, getenv, log, registry)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,8 +71,8 @@ func (s *signals) expected() func() []journal.Expected {
 	return s.watcher.Expected
 }
 
-// tasks begins to tell of what a keeper records from now on, and returns the tasks. What is left of spans is sent when
-// nothing more is recorded.
+// tasks has the log and the metrics tell of each change that a keeper records from now on, and returns the tasks. Spans
+// that wait are sent when nothing more is recorded.
 func (s *signals) tasks(k *keeper, log *slog.Logger, registry prometheus.Registerer) []daemon.Task {
 	j := k.journal
 	reporter := report.New(report.Options{Counts: j.Counts, Logger: log, Registry: registry})

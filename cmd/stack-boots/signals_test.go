@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -92,19 +91,8 @@ func TestABootIsToldElsewhere(t *testing.T) {
 	}
 	registry := admin.NewRegistry(nil)
 	var log bytes.Buffer
-	v, err := newView(&settings{ListenAddress: filepath.Join(t.TempDir(), "e"), Memory: 1}, getenv, slog.New(slog.NewJSONHandler(&log, nil)), registry)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	var group sync.WaitGroup
-	for _, task := range v.tasks {
-		group.Go(func() {
-			if err := task.Run(ctx); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	v, stop := runViewWith(t, settings{}, getenv, slog.New(slog.NewJSONHandler(&log, nil)), registry)
+	defer stop()
 	begin := time.Now().Add(-5 * time.Second)
 	say := func(after time.Duration, e boot.Event, file string) {
 		e.At = begin.Add(after).UnixNano()
@@ -147,8 +135,7 @@ func TestABootIsToldElsewhere(t *testing.T) {
 	if got := metric("stack_boot_machines"); !strings.Contains(got, "state=booting") || !strings.Contains(got, "step=loader") {
 		t.Errorf("machines: %s", got)
 	}
-	cancel()
-	group.Wait()
+	stop()
 	if len(receiver.spans) == 0 || receiver.spans[0] != "dhcp" {
 		t.Errorf("spans: %v", receiver.spans)
 	}

@@ -117,7 +117,7 @@ func (c *command) showMachines(machines []journal.MachineView, now time.Time) er
 	return t.Flush()
 }
 
-// showSources says who is not heard, and what was lost.
+// showSources names the programs that are not heard, and those that lost events.
 func (c *command) showSources(sources []feed.Source, now time.Time) error {
 	said := []string{}
 	for _, each := range sources {

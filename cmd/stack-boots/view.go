@@ -14,7 +14,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/daemon"
 )
 
-// view is what keeps and shows what is heard of machines that boot.
+// view keeps the events of machines that boot, and shows them.
 type view struct {
 	record   func(*boot.Event)
 	receiver *feed.Receiver
@@ -106,7 +106,7 @@ func queueOf(k boot.Kind) string {
 	}
 }
 
-// count shows what came and what was lost.
+// count registers metrics of the events that came, and of those that were lost.
 func count(registry prometheus.Registerer, r *feed.Receiver, queues map[string]*boot.Queue) {
 	counter := func(name, help string, labels prometheus.Labels, value func() uint64) {
 		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{

@@ -85,7 +85,7 @@ func (s *signer) read(r io.Reader, buffer []byte) (body []byte, err error) {
 	return frame[:n], nil
 }
 
-// hello is who sends.
+// hello names the program that sends.
 type hello struct {
 	session      [8]byte // of the process
 	program, pod string

@@ -18,7 +18,7 @@ import (
 // SenderConfig makes a [Sender].
 type SenderConfig struct {
 	Destination
-	// Program and Pod say who sends, and Metrics begins the names of the metrics.
+	// Program and Pod name the sender, and Metrics begins the names of the metrics.
 	Program, Pod, Metrics string
 	// Queue is how many events may wait to be sent; 0 means [DefaultQueue]. Lines is the same for those of syslog lines,
 	// which have a queue of their own.
@@ -207,7 +207,7 @@ func (s *Sender) makeRoom() {
 	}
 }
 
-// connect opens a stream and says who sends.
+// connect opens a stream and names this program.
 func (s *Sender) connect(ctx context.Context) error {
 	key, err := readKey(s.config.BootsKeyFile)
 	if err != nil {

@@ -48,29 +48,11 @@ type nic struct {
 	} `json:"netboot"`
 }
 
-type objectList struct {
-	meta.TypeMeta `json:",inline"`
-	meta.ListMeta `json:"metadata"`
-	Items         []object `json:"items"`
-}
-
 // DeepCopyObject implements runtime.Object.
 func (o *object) DeepCopyObject() runtime.Object {
 	c := *o
 	o.ObjectMeta.DeepCopyInto(&c.ObjectMeta)
 	c.Spec.Interfaces = append([]nic(nil), o.Spec.Interfaces...)
-	return &c
-}
-
-// DeepCopyObject implements runtime.Object.
-func (l *objectList) DeepCopyObject() runtime.Object {
-	c := objectList{TypeMeta: l.TypeMeta}
-	l.ListMeta.DeepCopyInto(&c.ListMeta)
-	for i := range l.Items {
-		if o, ok := l.Items[i].DeepCopyObject().(*object); ok {
-			c.Items = append(c.Items, *o)
-		}
-	}
 	return &c
 }
 
@@ -80,9 +62,9 @@ var scheme = func() *runtime.Scheme {
 	meta.AddToGroupVersion(s, meta.SchemeGroupVersion)
 	meta.AddToGroupVersion(s, groupVersion)
 	s.AddKnownTypeWithName(groupVersion.WithKind(kind), &object{})
-	s.AddKnownTypeWithName(groupVersion.WithKind(kind+"List"), &objectList{})
+	s.AddKnownTypeWithName(groupVersion.WithKind(kind+"List"), &list[object]{})
 	s.AddKnownTypeWithName(groupVersion.WithKind("Workflow"), &workflow{})
-	s.AddKnownTypeWithName(groupVersion.WithKind("WorkflowList"), &workflowList{})
+	s.AddKnownTypeWithName(groupVersion.WithKind("WorkflowList"), &list[workflow]{})
 	return s
 }()
 

@@ -167,7 +167,7 @@ func (w *Watcher) follow(ctx context.Context, config *rest.Config, namespace str
 		index: w.index, entries: map[string]*entry{}, replaced: f.succeeded,
 		changed: func() { w.metrics.objects.Set(float64(w.index.objects())) }, left: w.metrics.left.Inc,
 	}
-	f.reflect(ctx, f.listerWatcher(c, resource, func() runtime.Object { return &objectList{} }), &object{}, store)
+	f.reflect(ctx, f.listerWatcher(c, resource, func() runtime.Object { return &list[object]{} }), &object{}, store)
 }
 
 // followJobs reads and watches the Workflows of one namespace until ctx is done. Without them much is told all the
@@ -180,7 +180,7 @@ func (w *Watcher) followJobs(ctx context.Context, config *rest.Config, namespace
 		return
 	}
 	store := &jobsPart{jobs: w.jobs, namespace: namespace, replaced: f.succeeded}
-	f.reflect(ctx, f.listerWatcher(c, "workflows", func() runtime.Object { return &workflowList{} }), &workflow{}, store)
+	f.reflect(ctx, f.listerWatcher(c, "workflows", func() runtime.Object { return &list[workflow]{} }), &workflow{}, store)
 }
 
 // reflect keeps a store until ctx is done.

@@ -3,7 +3,6 @@ package hardware
 import (
 	"bytes"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -44,22 +43,9 @@ type workflow struct {
 	} `json:"status"`
 }
 
-type workflowList struct {
-	meta.TypeMeta `json:",inline"`
-	meta.ListMeta `json:"metadata"`
-	Items         []workflow `json:"items"`
-}
-
 // DeepCopyObject implements runtime.Object. Nobody changes what was decoded.
 func (w *workflow) DeepCopyObject() runtime.Object {
 	c := *w
-	return &c
-}
-
-// DeepCopyObject implements runtime.Object.
-func (l *workflowList) DeepCopyObject() runtime.Object {
-	c := *l
-	c.Items = slices.Clone(l.Items)
 	return &c
 }
 

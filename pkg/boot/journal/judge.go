@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -278,12 +279,7 @@ func (c *clues) elsewhere() string {
 			return "" // a name
 		}
 	}
-	for _, a := range self {
-		if a == host {
-			return ""
-		}
-	}
-	if !host.IsValid() {
+	if !host.IsValid() || slices.Contains(self, host) {
 		return ""
 	}
 	return host.String()

@@ -23,7 +23,7 @@ type machinePage struct {
 	Boots    []bootLink
 	Boot     bootPage
 	Lines    []line
-	Hidden   bool // whoever asks may not see lines
+	Hidden   bool // the request's sender may not see lines
 	API      string
 	Command  string // that fetches its packets; "" if its MAC is not known
 }

@@ -117,8 +117,8 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// showsLines tells whether whoever asks may see syslog lines. The rest of 127/8 does not count as local: a service mesh
-// hands over other pods' requests from there.
+// showsLines tells whether a request's sender may see syslog lines. The rest of 127/8 does not count as local: a
+// service mesh hands over other pods' requests from there.
 func (s *Server) showsLines(r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	addr := peer.Addr().Unmap()
@@ -126,7 +126,7 @@ func (s *Server) showsLines(r *http.Request) bool {
 	return s.options.Lines || err == nil && local
 }
 
-// machine is what whoever asks may see of a machine.
+// machine is the part of a machine that a request's sender may see.
 func (s *Server) machine(r *http.Request, id string) (journal.MachineView, bool) {
 	m, found := s.look.machine(id)
 	if !s.showsLines(r) {

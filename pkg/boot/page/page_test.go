@@ -271,7 +271,7 @@ func TestLinesAreHidden(t *testing.T) {
 	}
 }
 
-// The page says who is heard, and what was lost; and that nobody is.
+// The page names the programs that are heard, and how much was lost; and says when none is.
 func TestSourcesAreShown(t *testing.T) {
 	sources := oneSource()
 	server := serve(t, Options{Journal: newFake(), Sources: func() []feed.Source { return sources }})

@@ -171,6 +171,14 @@ func (n *node) leave() {
 	<-n.done
 }
 
+// end has the nodes leave one after the other, and waits for what they have asked the API.
+func (a *api) end(nodes ...*node) {
+	for _, n := range nodes {
+		n.leave()
+	}
+	a.requests.Wait()
+}
+
 // outage is how long it takes until one of the nodes owns the address.
 func outage(t *testing.T, nodes ...*node) time.Duration {
 	t.Helper()
@@ -249,9 +257,7 @@ func TestLeaseMoves(t *testing.T) {
 				if test.why != nil && !errors.Is(n1.reason(), test.why) {
 					t.Errorf("withdrawn since %v, want %v", n1.reason(), test.why)
 				}
-				n1.leave()
-				n2.leave()
-				a.requests.Wait()
+				a.end(n1, n2)
 				if holder := a.holder(); n2.owns() || holder != "" {
 					t.Errorf("left the lease to %q", holder)
 				}
@@ -314,9 +320,7 @@ func TestAPIAway(t *testing.T) {
 		if took := outage(t, n1, n2); took > 1500*time.Millisecond {
 			t.Errorf("took %v", took)
 		}
-		n1.leave()
-		n2.leave()
-		a.requests.Wait()
+		a.end(n1, n2)
 	})
 }
 
@@ -338,9 +342,7 @@ func TestDeletedLeaseIsWaitedFor(t *testing.T) {
 		if !n2.owns() {
 			t.Error("nobody owns the address")
 		}
-		n1.leave()
-		n2.leave()
-		a.requests.Wait()
+		a.end(n1, n2)
 	})
 }
 

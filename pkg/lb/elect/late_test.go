@@ -105,9 +105,7 @@ func TestAddressSurvivesASlowAPI(t *testing.T) {
 							}
 							a.delay, a.answer = nil, nil
 						})
-						n1.leave()
-						n2.leave()
-						a.requests.Wait()
+						a.end(n1, n2)
 					})
 				})
 			}
@@ -144,9 +142,7 @@ func TestHolderThatLearnsTooLateLeavesTheLease(t *testing.T) {
 					t.Errorf("the address is there for %.0f %% of the time", 100*part)
 				}
 				slow.by.Store(0)
-				n1.leave()
-				n2.leave()
-				a.requests.Wait()
+				a.end(n1, n2)
 			})
 		})
 	}
@@ -170,8 +166,6 @@ func TestLateSuccessIsCredited(t *testing.T) {
 		if !n1.owns() && !n2.owns() {
 			t.Error("nobody owns the address though renewals have come in")
 		}
-		n1.leave()
-		n2.leave()
-		a.requests.Wait()
+		a.end(n1, n2)
 	})
 }

@@ -50,9 +50,7 @@ func TestCandidatePreparesBeforeTheLeaseEnds(t *testing.T) {
 					t.Errorf("prepared %d times", n2.ready)
 				}
 				time.Sleep(time.Minute)
-				n1.leave()
-				n2.leave()
-				a.requests.Wait()
+				a.end(n1, n2)
 			})
 		})
 	}
@@ -79,9 +77,7 @@ func TestRenewalEndsPreparing(t *testing.T) {
 			t.Errorf("took %v since the last renewal", took)
 		}
 		time.Sleep(time.Minute)
-		n1.leave()
-		n2.leave()
-		a.requests.Wait()
+		a.end(n1, n2)
 	})
 }
 
@@ -112,9 +108,7 @@ func TestDoubtIsNoRenewal(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
-		n1.leave()
-		n2.leave()
-		a.requests.Wait()
+		a.end(n1, n2)
 	})
 }
 
@@ -137,8 +131,6 @@ func TestDoubtIsOfOneHolder(t *testing.T) {
 		if err := <-doubted; err == nil || !conflicts(errors.Unwrap(err)) {
 			t.Errorf("the doubt was written: %v", err)
 		}
-		n1.leave()
-		n2.leave()
-		a.requests.Wait()
+		a.end(n1, n2)
 	})
 }

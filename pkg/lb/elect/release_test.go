@@ -55,9 +55,7 @@ func TestReleasedFrom(t *testing.T) {
 						t.Errorf("the lease was released from %q, want %q", n.from, test.want)
 					}
 				})
-				n1.leave()
-				n2.leave()
-				a.requests.Wait()
+				a.end(n1, n2)
 			})
 		})
 	}
