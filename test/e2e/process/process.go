@@ -200,6 +200,17 @@ func (p *Process) Kill() {
 	default:
 		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // it may just have ended
 		<-p.ended
+		p.awaitChildren()
+	}
+}
+
+// awaitChildren waits a second at most for the processes that a killed one began: on a busy machine nginx's workers
+// still have its listeners when nginx itself has ended.
+func (p *Process) awaitChildren() {
+	for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(time.Millisecond) {
+		if syscall.Kill(-p.cmd.Process.Pid, 0) != nil {
+			return
+		}
 	}
 }
 
