@@ -33,7 +33,8 @@ func newKeeper(j *journal.Journal, log *slog.Logger, queues ...*boot.Queue) *kee
 	return k
 }
 
-// remember records what the history of a file holds, and has it go on. One that cannot be read is left out.
+// remember records the events that the history in a file holds, and adds later events to that history. Without a file,
+// or with one that cannot be read, there is no history.
 func (k *keeper) remember(file string) {
 	if file == "" {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/daemon"
 )
 
-// signals are what tells of boots elsewhere: metrics and log lines, spans, Events on Hardware objects.
+// signals tell other systems of boots, by metrics and log lines, spans, and Events on Hardware objects.
 type signals struct {
 	told    []func(journal.Change)
 	watcher *hardware.Watcher
@@ -71,8 +71,8 @@ func (s *signals) expected() func() []journal.Expected {
 	return s.watcher.Expected
 }
 
-// tasks has the log and the metrics tell of each change that a keeper records from now on, and returns the tasks. Spans
-// that wait are sent when nothing more is recorded.
+// tasks registers the reporter, so that log and metrics tell of each change that keeper k records from now on, and
+// returns the tasks. Spans that wait are sent when nothing more is recorded.
 func (s *signals) tasks(k *keeper, log *slog.Logger, registry prometheus.Registerer) []daemon.Task {
 	j := k.journal
 	reporter := report.New(report.Options{Counts: j.Counts, Logger: log, Registry: registry})

@@ -23,7 +23,8 @@ type view struct {
 	server   *page.Server
 }
 
-// Room of the queues, in events: a tenth of a second of a busy site's, and of its syslog, which may be a flood.
+// Room of the queues, in events: as many as a busy site has in a tenth of a second, and of its syslog, which may be a
+// flood.
 const (
 	eventRoom = 8192
 	lineRoom  = 1024
@@ -62,7 +63,7 @@ func newView(
 	return v, nil
 }
 
-// witness is how the programs are that tell of machines. One that ended in order is not missed.
+// witness tells which programs that should tell of machines are not heard. One that ended in order is not missed.
 func (v *view) witness() journal.Witness {
 	dropped := v.receiver.Lost()
 	for _, queue := range v.queues {

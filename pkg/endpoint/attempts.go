@@ -19,8 +19,8 @@ const (
 	Spoiled
 )
 
-// Attempts have endpoints attempt the same thing, one after the other, until one takes it, most of them have failed, or
-// there is no sense in going on. They are the one place that blames endpoints for what they do not take.
+// Attempts try endpoints one after the other, until one takes the request or connection, as many as may be tried have
+// failed, or there is no sense in going on. They are the one place that blames endpoints for what they do not take.
 type Attempts struct {
 	pool     *Pool
 	client   netip.Addr
@@ -31,7 +31,7 @@ type Attempts struct {
 	failures []error
 }
 
-// Attempts begins nothing yet.
+// Attempts makes Attempts at no more than most endpoints; Next begins the first.
 func (p *Pool) Attempts(client netip.Addr, most int) Attempts {
 	return Attempts{pool: p, client: client, most: most}
 }

@@ -102,7 +102,7 @@ const (
 var segmentSpace = unix.CmsgSpace(2)
 
 // AddUDP sends b to an address. from is the source, invalid where the kernel is to choose it. link is the index of the
-// link that b leaves by, 0 where that is the routes' business; a link-local address needs one.
+// link that b leaves by, 0 where the kernel's routing table chooses it; a link-local address needs one.
 func (out *SendBatch) AddUDP(b []byte, to netip.AddrPort, from netip.Addr, link int) {
 	if out.open && len(b) > 0 && len(b) <= out.size && out.to == to && out.from == from && out.via == link {
 		h := &out.headers[out.messages-1]

@@ -7,8 +7,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
-// Boots is the sink of the view of boots, which gets an event for an exchange. What a flood can cause any number of is
-// bounded: refusals, and ordinary HTTP requests of one client.
+// Boots is a sink that makes events for stack-boots of exchanges. It bounds what a flood can cause any number of:
+// refusals, and ordinary HTTP requests of one client.
 type Boots struct {
 	requests, lines func(*boot.Event)
 	refused         [refusedPorts]boot.Allowance
@@ -42,8 +42,8 @@ var (
 	}
 )
 
-// events are empty ones between two uses: one on the stack would be an allocation each time, for a function that is a
-// field may keep its argument.
+// events has empty events for reuse. An event on the stack would escape to the heap each time, since the compiler does
+// not know that the functions in Boots keep none.
 var events = sync.Pool{New: func() any { return new(boot.Event) }}
 
 // Record is the sink.

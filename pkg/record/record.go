@@ -1,5 +1,5 @@
 // Package record has one value for what became of an exchange between a client and a route. The protocol fills it in
-// while the exchange goes on, counts and logs by it, and hands it to a [Sink]: that of the view of boots is [Boots].
+// while the exchange goes on, counts and logs by it, and hands it to a [Sink]. [Boots] is the one for stack-boots.
 package record
 
 import (

@@ -61,10 +61,10 @@ type Config struct {
 	// Servers are names or addresses of the family, with ":port" where it is not 67 or 547. Every request goes to each of
 	// them.
 	Servers []string
-	// UpstreamInterface gives the address that servers answer: its first. Empty: see UpstreamAddress.
+	// UpstreamInterface gives the address to which servers answer: its first. Empty: see UpstreamAddress.
 	UpstreamInterface string
-	// UpstreamAddress is the address that servers answer, which is giaddr: one of this host that they reach. Neither it
-	// nor UpstreamInterface: the address from which the kernel sends to the first server.
+	// UpstreamAddress is the address to which servers answer, which is giaddr: one of this host that they reach. Neither
+	// it nor UpstreamInterface: the address from which the kernel sends to the first server.
 	UpstreamAddress netip.Addr
 	// TrustedRelays are the prefixes whose relay agents may send requests with a giaddr, or RELAY-FORW messages.
 	TrustedRelays []netip.Prefix

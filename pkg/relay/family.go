@@ -36,7 +36,8 @@ type family interface {
 	// put writes the headers in front of a reply for a client on a listener.
 	put(r *Relay, whole []byte, p *listener.Port[link], b *back, to *server.Targets)
 
-	// spoken finds who says what in a message from a machine's side, ok is false where it is none; replied in a server's.
+	// spoken finds the speech in a message from a machine's side, replied that in a server's. ok is false where it is no
+	// message.
 	spoken(m []byte, a *arrival) (s speech, ok bool)
 	replied(m []byte, o *origin) (s speech, ok bool)
 	// tell puts a message's options about its machine into an event.
@@ -65,7 +66,7 @@ type traits struct {
 	// headers is the length of the headers of a frame, ipAndUDP that of those without Ethernet's.
 	headers, ipAndUDP int
 	reply             byte // begins a server's message
-	noSource          Drop // the relay has no address that servers answer
+	noSource          Drop // the relay has no address to which servers answer
 	kinds             []string
 	own               [2]counter
 }
@@ -142,13 +143,13 @@ type arrival struct {
 	b  []byte
 	at int
 
-	// The method request sets these: kind is the type of the client's message by its place among the kinds, and giaddr
-	// that of a DHCPv4 message as it arrived; relayed tells that another relay agent sent it, firmware that the client
-	// says that it boots by the network, and waits that its queue will send it.
-	kind                     int
-	giaddr                   [4]byte
-	client                   uint64
-	relayed, firmware, waits bool
+	// The method request sets these.
+	kind     int     // the type of the client's message, by its place among the kinds
+	giaddr   [4]byte // of a DHCPv4 message, as it arrived
+	client   uint64  // the client's tag
+	relayed  bool    // another relay agent sent it
+	firmware bool    // the client says that it boots from the network
+	waits    bool    // its queue will send it
 }
 
 // back is a server's message on its way to a client or a relay agent: slot[start:end] is to be sent.

@@ -38,8 +38,8 @@ func (r *Relay) queue(listener int16, sender netip.Addr) *queue {
 	return r.queues[listener-unicast]
 }
 
-// waiting is how many requests wait.
-func (r *Relay) waiting() float64 {
+// countWaiting returns how many requests wait.
+func (r *Relay) countWaiting() float64 {
 	n := 0
 	for _, q := range r.queues {
 		n += q.Waiting()

@@ -73,8 +73,8 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 	if b.pending.Len() != pending {
 		t.Errorf("%d requests are remembered, want %d", b.pending.Len(), pending)
 	}
-	if b.waiting() != float64(waits) || !b.crowded(b.now()) {
-		t.Errorf("%v wait, want %d", b.waiting(), waits)
+	if b.countWaiting() != float64(waits) || !b.crowded(b.now()) {
+		t.Errorf("%v wait, want %d", b.countWaiting(), waits)
 	}
 	for range 100 {
 		a := b.heard
@@ -206,7 +206,7 @@ func TestQueuedRequestsAreSent(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if got := b.waiting(); got != 0 {
+	if got := b.countWaiting(); got != 0 {
 		t.Errorf("%v still wait", got)
 	}
 }
@@ -225,8 +225,8 @@ func TestWhatWaitsWithoutServer(t *testing.T) {
 	pending := b.pending.Len()
 	b.queue(0, netip.Addr{}).Release(b.now()+int64(900*time.Millisecond), b.queue(0, netip.Addr{}))
 	b.queue(0, netip.Addr{}).Release(b.now()+int64(3*time.Second), b.queue(0, netip.Addr{})) // the rest has waited in vain
-	if b.waiting() != 0 || b.pending.Len() != pending {
-		t.Errorf("%v wait, %d are remembered", b.waiting(), b.pending.Len()-pending)
+	if b.countWaiting() != 0 || b.pending.Len() != pending {
+		t.Errorf("%v wait, %d are remembered", b.countWaiting(), b.pending.Len()-pending)
 	}
 }
 

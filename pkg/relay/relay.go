@@ -93,7 +93,7 @@ func assemble(config Config) (*Relay, error) {
 	r.trace = trace.New(config.TracePackets, trace.Protocol{Wall: r.wall, Of: r.family.isOf, Blank: r.family.blank})
 	var err error
 	pending := func() float64 { return float64(r.pending.Sweep(r.now())) }
-	if r.metrics, err = newMetrics(&config, r.traits, pending, r.waiting); err != nil {
+	if r.metrics, err = newMetrics(&config, r.traits, pending, r.countWaiting); err != nil {
 		return nil, err
 	}
 	r.targets.Store(&server.Targets{})

@@ -10,12 +10,12 @@ import (
 
 // teller reports messages as events, for one goroutine. It reads messages and changes none.
 type teller struct {
-	tell   func(*boot.Event) // nil: no events are wanted
-	event  boot.Event        // memory of the event
-	clock  int64             // the wall clock's nanoseconds at 0 of the relay's clock
-	looked int64             // when clock was read: reading it for each event would be half of an event's cost
-	waited int64             // of the reply that was decided about last: nanoseconds since its request, 0 unknown
-	spare  boot.Allowance    // of messages that were dropped
+	tell      func(*boot.Event) // nil: no events are wanted
+	event     boot.Event        // memory of the event
+	clock     int64             // the wall clock's nanoseconds at 0 of the relay's clock
+	looked    int64             // when clock was read: reading it for each event would be half of an event's cost
+	waited    int64             // of the reply that was decided about last: nanoseconds since its request, 0 unknown
+	allowance boot.Allowance    // bounds the events of messages that were dropped
 }
 
 // speech is what a message says, and of whom.
@@ -51,7 +51,7 @@ func (d *worker) tellRequest(a *arrival, to *server.Targets, now int64, drop Dro
 	case len(to.All) > 0:
 		from = to.All[0].Addr
 	}
-	d.told(&s, from, d.name, now, drop)
+	d.hand(&s, from, d.name, now, drop)
 }
 
 // tellWaiting tells of a message from a machine that had to wait, as the servers get it.
@@ -80,12 +80,12 @@ func (d *worker) tellReply(b *back, from netip.AddrPort, now int64, drop Drop) {
 	if drop == None || drop == TooLong || drop == ListenerDown || drop == BadAddress {
 		place = d.relay.nameOf(b.listener)
 	}
-	d.told(&s, from, place, now, drop)
+	d.hand(&s, from, place, now, drop)
 }
 
-// told tells of a machine's or server's message.
-func (d *worker) told(s *speech, server netip.AddrPort, place string, now int64, drop Drop) {
-	if drop != None && !d.spare.Take(now) {
+// hand makes the event of a machine's or server's message, and hands it to tell.
+func (d *worker) hand(s *speech, server netip.AddrPort, place string, now int64, drop Drop) {
+	if drop != None && !d.allowance.Take(now) {
 		return
 	}
 	if d.clock == 0 || now-d.looked >= int64(time.Second) {

@@ -158,7 +158,7 @@ func (r *Relay) source(p *listener.Port[link], targets *server.Targets) [4]byte 
 	return giaddrOf(targets)
 }
 
-// giaddrOf is the address that servers answer, zero where there is none.
+// giaddrOf is the address to which servers answer, zero where there is none.
 func giaddrOf(to *server.Targets) [4]byte {
 	if !to.Source.IsValid() {
 		return [4]byte{}
@@ -184,9 +184,9 @@ func gives(m dhcp.Message) (admit.Answer, server.Answer) {
 	return admit.Other, server.Other
 }
 
-// asks tells which servers answer a request: those that know its client. Of those that are asked to extend a lease only
-// the one that has it does, and of the requests that follow an OFFER only the one that is named (RFC 2131 section
-// 4.3.2).
+// asks tells what a server must have given a client before, for its silence to this request to mean something. A
+// DISCOVER is answered by each server that knows the client, a request to extend a lease by the one that granted it. A
+// REQUEST after an OFFER is answered by the server that it names alone: Other (RFC 2131 section 4.3.2).
 func asks(m dhcp.Message, kind dhcp.Type) server.Answer {
 	switch kind {
 	case dhcp.Discover:

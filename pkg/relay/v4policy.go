@@ -167,12 +167,12 @@ func (d *worker) addAgent(
 	}
 	// Where this relay is the one that giaddr names, what tells the server the link is added even if the action is to
 	// leave option 82 alone: the server cannot know it otherwise.
-	which := everything
+	part := everything
 	if config.PresentGiaddr == Forward && has {
-		which = ofRelaying
+		part = ofRelaying
 	}
 	limit := min(to.MTU-ipAndUDP, m.MaxSize())
-	added, linked, ok := d.join(m, k, a, o, has, which, limit, now)
+	added, linked, ok := d.join(m, k, a, o, has, part, limit, now)
 	if !ok && a.listener == unicast && a.giaddr != [4]byte{} {
 		added, linked, ok = d.join(m, k, a, o, has, linkAlone, limit, now)
 	}
@@ -182,21 +182,21 @@ func (d *worker) addAgent(
 	return added, linked
 }
 
-// which sub-options are added.
-type which uint8
+// subset is the part of our sub-options that is added.
+type subset uint8
 
 const (
-	everything which = iota
-	ofRelaying       // what comes of this relay being the one that the server answers: link, override and token
+	everything subset = iota
+	ofRelaying        // what comes of this relay being the one that the server answers: link, override and token
 	linkAlone
 )
 
-// adds reports whether w includes a sub-option; ofAgent is a request that another relay agent has sent.
-func (w which) adds(code byte, ofAgent bool) bool {
+// adds reports whether s includes a sub-option; ofAgent is a request that another relay agent has sent.
+func (s subset) adds(code byte, ofAgent bool) bool {
 	switch {
-	case w == everything || code == dhcp.SubLinkSelection:
+	case s == everything || code == dhcp.SubLinkSelection:
 		return true
-	case w == linkAlone || ofAgent:
+	case s == linkAlone || ofAgent:
 		return false
 	}
 	return code == dhcp.SubServerIDOverride || code == dhcp.SubFlags
@@ -205,7 +205,7 @@ func (w which) adds(code byte, ofAgent bool) bool {
 // join is addAgent with some sub-options. linked tells that there is a link selection then. ok is false where they do
 // not fit.
 func (d *worker) join(
-	m dhcp.Message, k *key, a *arrival, o *origin, has bool, which which, limit int, now int64,
+	m dhcp.Message, k *key, a *arrival, o *origin, has bool, part subset, limit int, now int64,
 ) (added dhcp.Message, linked, ok bool) {
 	var theirs dhcp.Subs
 	if has {
@@ -213,17 +213,17 @@ func (d *worker) join(
 		has = m.HasAgent()
 	}
 	value, ours := d.options[:0], d.subsOf(m, k, a)
-	if theirs == 0 && which == everything {
+	if theirs == 0 && part == everything {
 		value = append(value, ours...)
 	} else {
 		for code, sub, rest, ok := dhcp.NextSub(ours); ok; code, sub, rest, ok = dhcp.NextSub(rest) {
-			if !theirs.Has(code) && which.adds(code, a.giaddr != [4]byte{}) {
+			if !theirs.Has(code) && part.adds(code, a.giaddr != [4]byte{}) {
 				value = dhcp.AppendSub(value, code, sub)
 			}
 		}
 	}
 	added, linked = m, theirs.Has(dhcp.SubLinkSelection)
-	signs := d.signer != nil && which != linkAlone
+	signs := d.signer != nil && part != linkAlone
 	if len(value) == 0 && !signs {
 		return added, linked, true
 	}
@@ -363,7 +363,7 @@ func (d *worker) reply4(
 }
 
 // vouch4 decides about a reply where there is a key: xid and chaddr can be guessed or overheard, so the token that was
-// sent has to come back. A token tells of a request that is not known here, which is remembered then.
+// sent has to come back. From a token a request that is not known here is learned, and remembered.
 func (d *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, to *server.Targets, now int64) Drop {
 	r := d.relay
 	o, found := r.pending.Peek(*k, now)

@@ -105,8 +105,8 @@ func TestServedMachineIsNotHeldBack6(t *testing.T) {
 					refused++
 				}
 			}
-			if refused < 2000 || !b.crowded(b.now()) || b.waiting() == 0 {
-				t.Errorf("%d of the flood were refused, %v wait", refused, b.waiting())
+			if refused < 2000 || !b.crowded(b.now()) || b.countWaiting() == 0 {
+				t.Errorf("%d of the flood were refused, %v wait", refused, b.countWaiting())
 			}
 			a := b.heard
 			_, drop = b.hear(message6(dhcp6.Renew), &a)
@@ -194,7 +194,7 @@ func TestQueuedMessagesAreSent(t *testing.T) {
 		}
 	}
 	s.Release(int64(3*time.Second), s)
-	if left := b.waiting(); left != 0 {
+	if left := b.countWaiting(); left != 0 {
 		t.Errorf("%v still wait", left)
 	}
 }

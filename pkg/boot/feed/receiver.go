@@ -138,7 +138,7 @@ func (r *Receiver) Run(ctx context.Context) error {
 	}
 }
 
-// add counts a stream in, and ends another one where there are too many.
+// add counts a stream in. With too many it ends the oldest whose program is not believed yet; else this one.
 func (r *Receiver) add(conn net.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -28,11 +28,11 @@ type SenderConfig struct {
 	Registerer prometheus.Registerer
 }
 
-// DefaultQueue is how many events may wait: a tenth of a second of a busy program's.
+// DefaultQueue is how many events may wait: as many as a busy program has in a tenth of a second.
 const DefaultQueue = 4096
 
 const (
-	// tryEvery is how often it is looked for, and warnAfter when its absence is told.
+	// tryEvery is how often a sender looks for stack-boots, and warnAfter for how long it looks before it logs that.
 	tryEvery, warnAfter = settle / 4, 5 * time.Second
 	// answerTimeout is how long a receiver may take for a frame, and lastWords that for the last one.
 	answerTimeout, lastWords = 5 * time.Second, time.Second

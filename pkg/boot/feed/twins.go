@@ -44,7 +44,8 @@ type packet struct {
 	server [16]byte
 }
 
-// is reports whether another program has told of the event's packet a moment ago, and nothing worse.
+// is reports whether an event is a twin: another program told of its packet a moment ago. It is none where that packet
+// was dropped there and passed on here.
 func (t *twins) is(e *boot.Event, session [8]byte) bool {
 	if e.Kind != boot.DHCPRequest && e.Kind != boot.DHCPReply {
 		return false

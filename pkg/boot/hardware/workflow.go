@@ -143,7 +143,7 @@ func (j *jobs) of(mac [6]byte, hardware string, namespaces int) (*journal.Workfl
 	return &w.Workflow, true
 }
 
-// part is the store of one namespace, for its reflector.
+// jobsPart is the store of one namespace, for its reflector.
 type jobsPart struct {
 	*jobs
 	namespace string

@@ -162,7 +162,7 @@ func (f *facts) again(loader *step, at int64) {
 	f.stage, f.runs, f.says = "", false, saying{}
 }
 
-// asks4 takes note of a machine's DHCP message that the relay passed on or dropped.
+// request takes note of a machine's DHCP message that the relay passed on or dropped.
 func (f *facts) request(e *boot.Event, r role, served func(netip.Addr) bool) {
 	a := f.ask(e.V6)
 	if a.asked++; a.asked == 1 {

@@ -77,7 +77,7 @@ func (j *Journal) hasLease(m *machine, at int64) bool {
 	return false
 }
 
-// foreign is about a request that names a machine with a lease, and comes from an address that is not its own: somebody
+// foreign notes a request that names a machine with a lease, and comes from an address that is not its own: somebody
 // forges it, or the machine is behind a router that puts its own address there. Which of them cannot be told, so it
 // changes nothing of the boot; the conflict is noted where the machine waits, or where one address names several.
 func (j *Journal) foreign(m *machine, client netip.Addr) {
@@ -98,7 +98,7 @@ func (j *Journal) foreign(m *machine, client netip.Addr) {
 		}
 	}
 	if alone := j.ids[client.String()]; alone != nil {
-		j.remove(alone) // It was none machine's.
+		j.remove(alone) // It was no machine of its own.
 	}
 }
 

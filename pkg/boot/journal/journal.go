@@ -279,8 +279,8 @@ func (j *Journal) endBoot(m *machine, b *bootRecord, at int64) {
 	j.tell(BootEnded, m, b, at)
 }
 
-// tellSteps tells of the steps that have ended: those with a result behind which there are others, or whose machine
-// does not get on.
+// tellSteps tells of the steps that have ended: those with a result, but for a boot's last step that went well, which
+// may go on as long as the machine boots.
 func (j *Journal) tellSteps(m *machine, b *bootRecord, at int64) {
 	for i := range b.steps {
 		s := &b.steps[i]

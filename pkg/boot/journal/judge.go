@@ -66,8 +66,8 @@ func (j *Journal) cluesOf(m *machine, b *bootRecord, now int64) clues {
 	return c
 }
 
-// judge evaluates all rows, and returns the best supported cause of why the newest boot does not get on, nil while
-// nothing tells that it does not; and what else fits, with what speaks against it.
+// judge evaluates all rows. It returns the best supported cause of what holds the newest boot up, nil if none fits; the
+// others that fit, each with what speaks against it; and why the cause cannot be told, empty if it can.
 func (j *Journal) judge(c *clues) (best *row, others []doubt, unsure string) {
 	for i := range table {
 		r := &table[i]
@@ -105,7 +105,7 @@ type doubt struct {
 	against string
 }
 
-// causeOf is the cause of why a boot does not get on, as it is shown.
+// causeOf is what holds a boot up, as it is shown.
 func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*row, *Cause) {
 	c := j.cluesOf(m, b, now)
 	best, others, unsure := j.judge(&c)

@@ -53,7 +53,7 @@ type bootRecord struct {
 	ended   bool  // BootEnded was told
 	pending bool  // its Workflow was not yet successful
 	success int64 // when it was
-	won     bool  // it succeeded
+	won     bool  // the Workflow succeeded, or what was installed runs
 	steps   []step
 	answers []answer // of all steps, oldest first
 	attempt int      // index in steps where the present attempt begins: firmware may ask again after a loader

@@ -49,7 +49,7 @@ const (
 	Failed Result = "failed"
 )
 
-// Cause is why a machine does not get on.
+// Cause is what holds a machine up.
 type Cause struct {
 	Name    string    `json:"name"`    // stable, for alerts and tests: see the table in docs/boots.md
 	Text    string    `json:"text"`    // one sentence that names what was seen
@@ -169,7 +169,7 @@ type Expected struct {
 	Since time.Time // that a Workflow waits for it
 }
 
-// Witness is how those are that tell of machines.
+// Witness tells which of the programs that tell of machines are not heard.
 type Witness struct {
 	RelayLost bool   // dhcp-relay is not connected
 	Proxies   string // how many of the stack-proxy pods tell, as "2 of 3", where not all do

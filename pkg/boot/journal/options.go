@@ -18,7 +18,7 @@ type Options struct {
 	Hardware func(mac [6]byte) (Hardware, bool)
 	// Self are this service's own addresses, by which machines ask it; none where they are not known.
 	Self []netip.Addr
-	// Witness tells how those are that tell of machines; nil: all is well. It is called by Tick.
+	// Witness tells which programs that tell of machines are not heard; nil: all are. It is called by Tick.
 	Witness func() Witness
 	// Expected tells which machines Kubernetes waits for; nil where that is not known. It is called by Tick, now and
 	// then.
@@ -51,7 +51,7 @@ type Waits struct {
 	BootAgain time.Duration // silence after which a DISCOVER is that of another boot: 5m
 }
 
-// What is what a [Change] is about.
+// What names what has changed in a [Change].
 type What uint8
 
 // The changes.

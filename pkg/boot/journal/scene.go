@@ -12,7 +12,7 @@ import (
 )
 
 // scene is what is known of all machines together, so that the trouble of a service can be told from a machine's, and
-// of those who tell of machines.
+// of the programs that tell of machines.
 type scene struct {
 	servers  [maxScene]netip.Addr // DHCP servers that were heard, by identifier and by address
 	next     int
@@ -40,7 +40,7 @@ type crowd struct {
 	arch     string
 }
 
-// witness are those that tell of machines.
+// witness is a set of the programs that tell of machines.
 type witness uint8
 
 const (
@@ -67,7 +67,7 @@ func newScene() scene {
 	return scene{crowds: map[string]crowd{}, files: map[string][]string{}, nats: map[netip.Addr][2][6]byte{}}
 }
 
-// hear takes note of how the witnesses are.
+// hear takes note of which witnesses are not heard.
 func (s *scene) hear(w Witness, now int64) {
 	if w.RelayLost {
 		s.gaps[0] = blind{now, "dhcp-relay is not connected"}

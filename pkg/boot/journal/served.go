@@ -59,7 +59,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 	if !isOurTimer(string(e.Text(boot.Reason))) {
 		last = e.At
 	}
-	b.sign(last) // What a timer of this service's ends is no sign of the machine.
+	b.sign(last) // An end by our own timer is no sign of the machine.
 	st := &b.steps[i]
 	st.end = max(st.end, e.At)
 	if s == Agent {
@@ -80,7 +80,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 		st.result, st.settled = Failed, Failed
 		b.facts.fail(s, e)
 	case neutral:
-		if b.oldestOpen() == nil && st.settled != "" { // As before what says nothing began.
+		if b.oldestOpen() == nil && st.settled != "" { // As it was before this answer, which says nothing.
 			st.result = st.settled
 		}
 	}

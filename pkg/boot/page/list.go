@@ -192,7 +192,8 @@ func markup(name string, data any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// listUpdate is what a browser is sent: the rows that it has not, the order of all, and what stands around them.
+// listUpdate is what a browser is sent: the rows that it does not have, the order of all rows, and what stands around
+// them.
 type listUpdate struct {
 	Order   []string          `json:"order"`
 	Rows    map[string]string `json:"rows"`

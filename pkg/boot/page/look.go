@@ -17,7 +17,7 @@ const (
 	linger = 30 * time.Second
 )
 
-// look is what all that look are shown: one snapshot, and one machine at a time.
+// look has what all readers are shown: one snapshot of the machines, and single machines.
 type look struct {
 	journal Journal
 
@@ -28,7 +28,7 @@ type look struct {
 	asked time.Time // when somebody looked last
 }
 
-// snapshot is all machines now: at most as old as changes are gathered for.
+// snapshot returns all machines as they were at most maxRest ago.
 func (l *look) snapshot() *snapshot {
 	l.stay()
 	l.making.Lock()
@@ -58,7 +58,7 @@ func (l *look) machine(id string) (journal.MachineView, bool) {
 	return cleaned(m), found
 }
 
-// stay notes that somebody looks.
+// stay keeps the snapshot for linger more: somebody looks.
 func (l *look) stay() {
 	l.mu.Lock()
 	l.asked = time.Now()

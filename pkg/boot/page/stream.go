@@ -32,7 +32,7 @@ type stream struct {
 	failed     error
 }
 
-// open begins a stream. It is nil where that has been refused; else its end is to be told by calling done.
+// open begins a stream; st is nil where the request was refused. The caller calls done at the stream's end.
 func (s *Server) open(w http.ResponseWriter, sse bool) (st *stream, done func()) {
 	if s.streams.Add(1) > maxStreams || s.ended() {
 		s.streams.Add(-1)
@@ -80,7 +80,7 @@ func (st *stream) flush() (sent bool, err error) {
 	if st.failed != nil || st.b.Len() == 0 {
 		return false, st.failed
 	}
-	_ = st.controller.SetWriteDeadline(time.Now().Add(writeTimeout)) // of a test's recorder it is not known
+	_ = st.controller.SetWriteDeadline(time.Now().Add(writeTimeout)) // a test's recorder has none
 	if _, err := st.w.Write(st.b.Bytes()); err != nil {
 		return false, err
 	}

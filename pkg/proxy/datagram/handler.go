@@ -2,8 +2,8 @@ package datagram
 
 import "net/netip"
 
-// A Handler is a protocol on top of the NAT. Its methods are called by the worker's goroutine only. Payloads are valid
-// during the call.
+// A Handler is a protocol on top of the NAT. The workers of a front share it: each calls it in its own goroutine, and a
+// session's calls all come from one. Payloads are valid during the call.
 type Handler[T any] interface {
 	// Client is called for a datagram of a client, with its session if there is one.
 	Client(w *Worker[T], s *Session[T], d Datagram)

@@ -19,8 +19,8 @@ type Session[T any] struct {
 	socket  *Socket
 	token   Token
 	active  time.Time // the last datagram of either side
-	stepped time.Time // the last step of the client; the beginning or the end, where there was none since
-	steps   uint64    // how many of the client's datagrams only one that gets our answers can send: see [Worker.Step]
+	stepped time.Time // when the client last made a step, or the session began or ended, where none came after that
+	steps   uint64    // the client's steps: datagrams that only a client which gets our answers can send ([Worker.Step])
 	rank    rank
 	groups  [lists]*group[T] // by list; nil where there is none
 	links   [lists]links[T]

@@ -24,7 +24,7 @@ type Worker[T any] struct {
 	vacant     []int32
 	generation int32
 	byClient   map[flow]*Session[T]
-	live       queue[T] // that have not ended, the longest silent one first; all has the others too
+	live       queue[T] // sessions that have not ended, the longest silent one first; all has the ended ones too
 	all        group[T]
 	clients    map[netip.Addr]*group[T]
 	networks   map[netip.Prefix]*group[T] // of IPv6

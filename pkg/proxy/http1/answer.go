@@ -198,7 +198,7 @@ func (r *Request) appendEnd(b []byte, dated bool) []byte {
 	return append(b, crlf...)
 }
 
-// headEnd is the length of the head in what has come of an answer, 0 where its end has not come. A line ends with LF,
+// headEnd is the length of the head in what has arrived of an answer, 0 where its end has not. A line ends with LF,
 // before which there may be a CR.
 func headEnd(b []byte) int {
 	for at := 0; ; {

@@ -124,13 +124,13 @@ func (c *Conn) passInterim() bool {
 	return n == len(b)
 }
 
-// beginAnswer begins with the answer, of whose body something has come.
+// beginAnswer begins with the answer; rest is what has arrived of its body.
 func (c *Conn) beginAnswer(rest []byte) state {
 	x := c.exchange
 	x.Endpoint.Succeeded()
 	x.Request.close = x.Request.close || c.owner.Retired()
 	x.beginBody()
-	// The head is written first: rest may lie where it is read next.
+	// Head and rest are copied into x.out: both may lie in the loop's buffer, which the next read overwrites.
 	x.out, x.sent, x.begun = x.answer.append(x.out[:0], &x.Request), 0, true
 	if x.broken = x.takeFirst(rest); x.broken != nil {
 		x.sent, _ = sock.Send(c.client.fd, x.out, 0)
@@ -151,8 +151,8 @@ func (c *Conn) beginAnswer(rest []byte) state {
 func (c *Conn) settle() {
 	x, u := c.exchange, c.upstream
 	c.upstream = nil
-	// A POST that takes no kept connection leaves one only where no other has to go: it would drive out those that others
-	// take.
+	// A POST that may not go on a kept connection leaves its own behind only where there is room to spare: it would drive
+	// out connections that other requests take.
 	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more &&
 		(x.Request.safe() || u.pool.keepsIdle(u.Key()) || u.pool.idle.Spare(u.Key()))
 	if x.lasting { // what is left in x.out may take long to send: the owner must not use a closed descriptor meanwhile

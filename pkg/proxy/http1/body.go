@@ -53,7 +53,7 @@ var (
 // at a line of the processor's cache, for which the kernel copies faster.
 const frameBefore, frameBehind = 64, 2
 
-// take reads what has come of a body, which it may write over; the data begins at b[0] afterwards.
+// take reads what has arrived of a body, which it may write over; the data begins at b[0] afterwards.
 func (y *body) take(b []byte) (data []byte, err error) {
 	switch y.framing {
 	case byEnd:

@@ -268,7 +268,7 @@ func (c *Conn) finish(x *Exchange, r Result) {
 	x.free()
 }
 
-// next waits for the next request and reads what has come of it, or closes the connection.
+// next waits for the next request and reads what has arrived of it, or closes the connection.
 func (c *Conn) next(closes bool) state {
 	if closes || c.engine.hasEnded() {
 		// A socket that is closed with unread bytes resets the connection, and the client loses its answer.

@@ -61,7 +61,7 @@ func (x *Exchange) beginBody() {
 	x.Request.close = x.Request.close || a.length < 0 && x.Request.Old
 }
 
-// takeFirst takes what has come of the body with the head.
+// takeFirst takes what has arrived of the body with the head.
 func (x *Exchange) takeFirst(b []byte) (err error) {
 	if len(b) == 0 {
 		return nil

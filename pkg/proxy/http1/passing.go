@@ -11,8 +11,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// How an answer gets to the client: out of x.out, and behind that out of a file, or as it comes of the endpoint. Of the
-// latter no more is read than the client takes.
+// How an answer gets to the client: out of x.out, and behind that out of a file, or as it comes from the endpoint. From
+// the latter no more is read than the client takes.
 
 const (
 	// Piece is how much of an answer is read at a time, in bytes. More would not stay in the processor's L2 cache.

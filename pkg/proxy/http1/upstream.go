@@ -72,8 +72,9 @@ type pool struct {
 // that close each connection behind its answer without having said so, a little later.
 const keepsFrom = time.Second
 
-// keepsIdle reports whether a POST may go on an idle connection to the endpoint of a key: it is not sent again if the
-// endpoint has closed that at this moment, unless Conn.unreceived. It may until the endpoint closes an idle connection.
+// keepsIdle reports whether a POST may go on an idle connection to the endpoint of a key. Such a POST is not sent again
+// if the endpoint closes the connection at that moment (but see Conn.unreceived). So the endpoint must have kept one
+// for keepsFrom, and have closed none since.
 func (p *pool) keepsIdle(key idle.Key) bool {
 	if p.idle.Age(key, p.engine.loop.Now()) >= keepsFrom {
 		p.keeps[key.Endpoint()] = struct{}{}

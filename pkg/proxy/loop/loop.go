@@ -168,7 +168,7 @@ func (l *Loop) Now() time.Time { return l.now }
 // Buffer is scratch space for the function that the loop calls, until the function returns.
 func (l *Loop) Buffer() []byte { return l.buffer[:] }
 
-// Tick has f called every [Tick] until it returns false.
+// Tick calls f every [Tick] until f returns false.
 func (l *Loop) Tick(f func(now time.Time) (again bool)) {
 	if len(l.ticks) == 0 {
 		l.ticked = l.now
@@ -176,8 +176,8 @@ func (l *Loop) Tick(f func(now time.Time) (again bool)) {
 	l.ticks = append(l.ticks, f)
 }
 
-// Again has w.Ready called without events once the loop has served its other sockets: for a watcher that could go on
-// for long.
+// Again calls w.Ready without events once the loop has served its other sockets: for a watcher that could go on for
+// long.
 func (l *Loop) Again(w Watcher) { l.again = append(l.again, w) }
 
 // Watch reports a socket's events until it is forgotten. It fails when the loop has ended.

@@ -22,8 +22,9 @@ var (
 	ErrClientFull = errors.New("the client has as many connections as it may")
 )
 
-// Add counts a connection, unless most are open, or perClient of this client. An invalid client is not known yet:
-// [Conns.Count] names it later. Add calls begin, if it is not nil, before any other method sees the connection.
+// Add counts a connection, unless the open ones have reached most, or those of this client perClient. An invalid client
+// is not known yet: [Conns.Count] names it later. Add calls begin, if it is not nil, before any other method sees the
+// connection.
 func (s *Conns[C]) Add(c C, client netip.Addr, most, perClient int, begin func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,8 +32,9 @@ type Header struct {
 	done   func(source, target netip.AddrPort, err error)
 }
 
-// AwaitHeader has done called with the client's address and the one that it connected to, once, by the loop's thread,
-// which may be now. Both are invalid where the header has none, as in a load balancer's own connection.
+// AwaitHeader calls done once, in the loop's thread, with the client's address and the one that it connected to; that
+// may be before AwaitHeader returns. Both are invalid where the header has none, as in a load balancer's own
+// connection.
 func AwaitHeader(l *loop.Loop, fd int, done func(source, target netip.AddrPort, err error)) *Header {
 	h := &Header{loop: l, fd: fd, since: l.Now(), done: done}
 	var err error
@@ -50,7 +51,7 @@ func AwaitHeader(l *loop.Loop, fd int, done func(source, target netip.AddrPort, 
 	return h
 }
 
-// Stop has nothing called any more. It does nothing for nil.
+// Stop ends the wait: done is not called any more. A nil Header may be stopped.
 func (h *Header) Stop() {
 	if h != nil && h.done != nil {
 		h.loop.Release(h.fd, h.handle)

@@ -46,7 +46,7 @@ type session struct {
 	peer     netip.AddrPort // the other end of the client's connection
 	client   netip.AddrPort // the peer, or the client in its PROXY header
 	target   netip.AddrPort // where the client connected to: by its PROXY header, else our own address
-	sides    [2]side        // by direction: the socket that it reads from
+	sides    [2]side        // [toServer] has the client's socket, which that direction reads; [toClient] the endpoint's
 	attempts endpoint.Attempts
 	endpoint *endpoint.Endpoint // nil without one
 	since    time.Time          // when the state began that has a time limit
@@ -298,7 +298,7 @@ func (s *session) close(torn bool) {
 	}
 }
 
-// giveBack gives back what a session holds whose sockets are closed.
+// giveBack releases the endpoint and the charge of a session whose sockets are closed.
 func (s *session) giveBack() {
 	if s.endpoint != nil {
 		s.endpoint.Release()
@@ -317,7 +317,8 @@ func (s *session) do(f func()) {
 	f()
 }
 
-// noteError counts and notes an error that tore the stream, and reports whether it did: it may be an end in order.
+// noteError notes and counts the error by which a stream ended, and reports whether the stream is torn: some errors are
+// an end in order.
 func (s *session) noteError(err error) bool {
 	how := endError
 	switch {

@@ -51,13 +51,13 @@ type side struct {
 	socket    *sock.Socket // has the descriptor while goroutines may use it
 	handle    loop.Handle
 	mode      loop.Mode // in which the loop watches the socket
-	ended     bool      // and the half-close was passed on
+	ended     bool      // its stream has ended, and the half-close was passed on
 
 	waits   obstacle
 	rest    []byte        // was read, and is not yet written
 	buffer  *sock.Scratch // has the rest while the direction waits; nil otherwise
 	pipe    *sock.Pipe    // of a bulk direction
-	fresh   bool          // what was read has not been asked the rate for
+	fresh   bool          // the rate was not yet asked for what was read
 	waiter  *shaper.Waiter
 	bulk    int       // bytes since the last pause
 	last    time.Time // when the pipe was filled last
@@ -97,8 +97,8 @@ func (s *side) Ready(e loop.Events) {
 			}
 		}
 	case passing:
-		// Nothing reads from a client that has ended its side. An endpoint that is reset is told by the next write: until
-		// then the client may take what came of it.
+		// Nothing is read from a client that has ended its side, so a reset is looked for here. The endpoint's reset shows
+		// at the next write: until then the client may take what came from it.
 		if s.ended && s.direction == toServer && e.Last() && sock.Disconnected(s.fd) {
 			s.tear(os.NewSyscallError("read", unix.ECONNRESET))
 			return

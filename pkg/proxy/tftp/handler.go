@@ -16,7 +16,7 @@ type (
 	session = datagram.Session[transfer]
 )
 
-// handler is the protocol's part of one worker.
+// handler is the protocol's part of a front. The front's workers share it.
 type handler struct {
 	config     Config
 	allowWrite atomic.Bool
@@ -70,7 +70,7 @@ func (h *handler) fromClient(w *worker, s *session, d datagram.Datagram) Drop {
 	switch {
 	case op == opAck && t.allowance.holding && !step:
 		return DropHeld
-	case op == opAck && step && !h.allowed(w, s, d.Data):
+	case op == opAck && step && !h.allowed(w, s, d.Data): // goOn sends it later
 	case s.Send(d.Data, t.server) != nil:
 		return datagram.DropUnsent
 	}
@@ -281,7 +281,7 @@ func (h *handler) recordEnd(w *worker, s *session, outcome Outcome) {
 	h.record(s, outcome.recorded(), t.agreed)
 }
 
-// exchange is one that a request begins.
+// exchange makes the record of a transfer that a request begins.
 func (h *handler) exchange(client datagram.Peer, now time.Time, op uint16, file string) record.Exchange {
 	x := record.Exchange{
 		Kind: record.TFTP, Route: h.config.Route, Port: h.port, Client: client.Addr(), Begin: now, Name: file,

@@ -21,29 +21,29 @@ type accepted struct {
 	spoke   atomic.Bool // has sent something to net/http's server
 	asked   atomic.Bool // its first request has reached a handler of net/http
 
-	mu     sync.Mutex
-	served life
+	mu sync.Mutex
+	by closer
 }
 
-// life is where a connection is served: in the engine, or by net/http's server.
-type life interface {
+// closer is the connection of the engine or of net/http's server, by which an accepted one is served.
+type closer interface {
 	Close() error
 	// abort resets it, and has the kernel free what its buffers hold.
 	abort()
 }
 
-// serve says where the connection is served from now on; false where it has been closed, or given up.
-func (c *accepted) serve(s life) bool {
+// passTo sets by what the connection is served from now on. It is false where the connection has been closed or given up.
+func (c *accepted) passTo(s closer) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.served = s
+	c.by = s
 	return !c.lost()
 }
 
-func (c *accepted) current() life {
+func (c *accepted) current() closer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.served
+	return c.by
 }
 
 // Close closes the connection, or has it closed.

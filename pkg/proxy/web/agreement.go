@@ -68,8 +68,7 @@ func configOf(config *tls.Config, hello *tls.ClientHelloInfo) (*tls.Config, erro
 	return now, err
 }
 
-// holds is whether a request has come by the TLS of its route; ends, whether nothing more can for the route on its
-// connection.
+// holds reports whether a request came by its route's TLS. If ends is set, no later one on the connection can.
 func (s *site) holds(r *http.Request) (holds, ends bool) {
 	if s.settings.TLS == nil {
 		return true, false

@@ -14,7 +14,7 @@ import (
 )
 
 // conn is a client's connection that net/http's server serves: a chain of the socket ([wire]), the bound on stalls, and
-// the route's rate, with what the server has to be told or kept from. It keeps sendfile reachable: net/http looks for
+// the route's rate, with what the server has to know, or must not see. It keeps sendfile reachable: net/http looks for
 // ReadFrom on it.
 type conn struct {
 	stalling
@@ -24,7 +24,7 @@ type conn struct {
 	early  []byte                    // was read before
 	agreed atomic.Pointer[agreement] // nil without TLS
 
-	// A body whose client stalled was not read to its end: net/http would take what still comes of it for the next
+	// A body whose client stalled was not read to its end: net/http would take what still arrives of it for the next
 	// request. Nothing more is read then.
 	inBody, spent atomic.Bool
 	// An answer is under way whose end only the connection's end tells the client.
@@ -105,7 +105,7 @@ func opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Err: err}
 }
 
-// abort implements life. Goroutines that use the connection end with an error and close it: to close it here would
+// abort implements closer. Goroutines that use the connection end with an error and close it: to close it here would
 // wait for each of them to be scheduled.
 func (c *conn) abort() {
 	c.connections.reap()

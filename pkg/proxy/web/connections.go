@@ -13,7 +13,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// connections are a front's, and the limits on them.
+// connections has a front's open connections, and the limits on them.
 type connections struct {
 	socket   *sock.Listener
 	settings atomic.Pointer[Settings]
@@ -23,7 +23,7 @@ type connections struct {
 	lines    *loglimit.Clients
 	room     *admission.Route
 
-	tls *tls.Config // asks the front for a route's
+	tls *tls.Config // whose GetConfigForClient asks the front for the route's TLS
 
 	open sock.Conns[*accepted]
 
@@ -36,8 +36,9 @@ func (l *connections) count(c *loopConn) bool {
 	if c.header { // which tells the client later
 		client = netip.Addr{}
 	}
-	c.served = c
-	// A server that was replaced gets no more connections from when it counts those that it has.
+	c.by = c
+	// The server is read while open is locked: once a drain has counted those of a server that was replaced, no further
+	// connection is that server's.
 	err := l.open.Add(c.accepted, client, s.MaxConnections, s.MaxPerClient, func() { c.server = l.server() })
 	switch {
 	case errors.Is(err, sock.ErrFull):

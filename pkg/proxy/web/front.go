@@ -172,9 +172,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			c.asked.Store(true)
 		}
 		if r.ProtoMajor == 1 {
-			lasting, end := c.outlivingHalfClose(r)
+			outliving, end := c.outlivingHalfClose(r)
 			defer end()
-			r = lasting
+			r = outliving
 		}
 	}
 	if s.leaves() && r.ProtoMajor == 1 {
@@ -272,7 +272,7 @@ func (f *Front) Update(s Settings) {
 	if old != nil && same(old.settings, s) {
 		return
 	}
-	next := f.generation(s, old)
+	next := f.newGeneration(s, old)
 	f.connections.settings.Store(&next.settings)
 	f.current.Store(next)
 	if old != nil {
@@ -297,9 +297,9 @@ func same(a, b Settings) bool {
 	return sameReady && sameHandler && sameSites && sameGate && reflect.DeepEqual(a, b)
 }
 
-func (f *Front) generation(s Settings, old *generation) *generation {
+func (f *Front) newGeneration(s Settings, old *generation) *generation {
 	g := &generation{settings: s}
-	g.sites = f.sites(&g.settings, old)
+	g.sites = f.newSites(&g.settings, old)
 	if f.own == nil {
 		g.plain = plainRouteOf(g.sites)
 	}

@@ -34,7 +34,7 @@ func (in *frontLoop) Failed(err error, pause time.Duration) {
 	in.front.log.Error("failed to accept connection", "error", err, "retry_ms", pause.Milliseconds())
 }
 
-// Admit implements sock.Owner: it begins with a connection that was accepted.
+// Admit implements sock.Owner: it begins to serve an accepted connection, within the limits.
 func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 	l := in.front.connections
 	c := &loopConn{accepted: &accepted{connections: l, peer: peer}, engine: in.engine.NewConn(fd, peer.Addr())}

@@ -173,8 +173,8 @@ func encodeTarget(target string) (strict string, ok bool) {
 	return string(b), true
 }
 
-// trimFields takes the space off the values of an HTTP/2 request, whose grammar has none around them (RFC 9113,
-// section 8.2.1), and which HTTP/1.1 would lose.
+// trimFields removes the space around the values of an HTTP/2 request: its grammar allows none (RFC 9113, section
+// 8.2.1), and an endpoint of HTTP/1.1 would not see it.
 func trimFields(h http.Header) error {
 	for name, values := range h {
 		if !httpguts.ValidHeaderFieldName(name) {

@@ -41,7 +41,7 @@ func idlingState(nc net.Conn, state http.ConnState) {
 	}
 }
 
-// begin is when the connection becomes idle. Expired is called when it has been for too long.
+// begin is called when the connection becomes idle, and calls expired when it has been idle for too long.
 func (i *idling) begin(expired func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -57,14 +57,14 @@ func (i *idling) begin(expired func()) {
 	}
 }
 
-// end is when a request has come. The timer goes on, and looks again: to move it for each request would cost more.
+// end is called when a request has come. The timer goes on, and looks again: to move it each time would cost more.
 func (i *idling) end() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.since = time.Time{}
 }
 
-// stop is when the connection has ended, or is not net/http's any more. Nothing is kept in memory for it.
+// stop is called when the connection has ended, or is not net/http's any more. Nothing is kept in memory for it.
 func (i *idling) stop() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -87,7 +87,7 @@ func (i *idling) deadline() (at time.Time, idle bool) {
 	return at, true
 }
 
-// What an idle connection is due for.
+// due is what has to be done with an idle connection.
 type due int
 
 const (

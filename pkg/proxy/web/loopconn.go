@@ -101,8 +101,8 @@ func (c *loopConn) Lasting(upstream, client int, length int64) {
 	}
 }
 
-// Ration implements http1.Owner. A route with a rate is none for the engine; but a rate may come while an answer is
-// under way, and go again.
+// Ration implements http1.Owner. The engine serves no route with a rate; but a rate may be set while an answer is under
+// way, and removed again.
 func (c *loopConn) Ration(n int) (some int, now bool) {
 	l := c.lasting
 	if !l.charged {
@@ -164,16 +164,16 @@ func (c *loopConn) HandOff(fd int, early []byte) {
 	if c.server.secure {
 		served = tls.Server(next, c.connections.tls) // the handshake is in the connection's own goroutine
 	}
-	if !c.serve(next) || !c.server.queue.push(served) {
+	if !c.passTo(next) || !c.server.queue.push(served) {
 		_ = next.Close()
 	}
 }
 
-// Close implements life.
+// Close implements closer.
 func (c *loopConn) Close() error {
 	c.engine.Close()
 	return nil
 }
 
-// abort implements life.
+// abort implements closer.
 func (c *loopConn) abort() { c.engine.Abort() }

@@ -21,8 +21,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
-// observer has room made for a route's requests, shapes their answers, counts, times, logs and records them, and bounds
-// stalls in their bodies.
+// observer admits a route's requests, shapes their answers, counts, times, logs and records them, and bounds stalls in
+// their bodies.
 type observer struct {
 	next     http.Handler
 	route    string
@@ -47,7 +47,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		under, _ = r.Context().Value(connKey{}).(*conn)
 	}
 	if r.TLS != nil {
-		seen.under = under
+		seen.belowTLS = under
 	}
 	body := r.Body != nil && r.Body != http.NoBody
 	refused := seen.enter(r, o.settings, o.room, body)
@@ -73,8 +73,8 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o.metrics.began()
 	defer func() {
 		if under != nil {
-			// A body that the handler left is net/http's to read or to leave. The deadline by which it then ends a read
-			// of its own is not the client's being late.
+			// What the handler left of a body net/http may still read, under a deadline of its own: when that has passed, the
+			// client is not late.
 			under.inBody.Store(false)
 		}
 		o.end(seen, r, recover())
@@ -129,12 +129,12 @@ func (o *observer) end(seen *response, r *http.Request, trouble any) {
 // response remembers the code. ReadFrom goes through to net/http, or files would be copied in user space.
 type response struct {
 	http.ResponseWriter
-	under *conn // of TLS, which hides it from net/http; or nil
-	old   bool  // HTTP/1.0, whose clients know no interim answers
-	code  int
-	bytes int64
-	share share
-	// refused: there was no room for it. That is logged for all of them at a time.
+	belowTLS *conn // the connection below TLS, which hides it from net/http; nil without TLS, and in HTTP/2
+	old      bool  // HTTP/1.0, whose clients know no interim answers
+	code     int
+	bytes    int64
+	share    share
+	// refused is set if there was no room for the request: package admission logs how many there were.
 	refused bool
 	request *http.Request
 	sink    record.Sink
@@ -205,8 +205,8 @@ func (r *response) ReadFrom(source io.Reader) (int64, error) {
 	switch {
 	case r.flow.Shaper != nil:
 		n, err = r.copyShared(source)
-	case r.under != nil && isFile(source):
-		n, err = r.under.copyFile(r.ResponseWriter, source)
+	case r.belowTLS != nil && isFile(source):
+		n, err = r.belowTLS.copyFile(r.ResponseWriter, source)
 	default:
 		n, err = io.Copy(r.ResponseWriter, source)
 	}
@@ -232,7 +232,7 @@ type stallReader struct {
 	woken bool // nobody wants the rest: the endpoint has gone
 }
 
-// leave is before the handler returns.
+// leave is called before the handler returns.
 func (p *stallReader) leave() {
 	p.mu.Lock()
 	p.over = true

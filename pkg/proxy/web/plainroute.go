@@ -32,9 +32,8 @@ type CachedFiles interface {
 	Cached(path string) CachedFile
 }
 
-// plainRoute is what plain requests are served by. A generation has one where an event loop may serve all that is
-// plain: the socket is one route's, a backend answers or files do, nothing stands in front of it but a gate that
-// looks at nothing but the target, and nothing has to be waited for but sockets.
+// plainRoute serves plain requests in the engine. A generation has one if its socket is one route's, a backend or files
+// answer, its gate looks at the target alone, if there is a gate, and only sockets have to be waited for.
 type plainRoute struct {
 	*site
 	passes func(target []byte) bool // the gate's; nil passes all

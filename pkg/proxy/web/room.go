@@ -95,7 +95,7 @@ func (l *connections) reap() {
 	}
 }
 
-// unread is what has come of a client and was not taken by a request: a header that is not whole, or bodies in HTTP/2.
+// unread is what a client has sent and no request has taken: a header that is not whole, or bodies in HTTP/2.
 type unread struct {
 	bytes   atomic.Int64
 	charged int64        // for whoever reads
@@ -197,7 +197,8 @@ func (s *response) enter(r *http.Request, settings *Settings, room *admission.Ro
 	}
 	if r.ProtoMajor == 2 {
 		c.multiplexed.Store(true)
-		// One by one: of fifty that come at once most are refused when the first were, without asking all clients' account.
+		// One by one: when a few of fifty that came at once were refused (patience), the connection is evicted, and the
+		// others are refused without asking the account.
 		c.unread.entering.Lock()
 		defer c.unread.entering.Unlock()
 		if c.evicted.Load() { // it has ended, but for the goroutines of its requests

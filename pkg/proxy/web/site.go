@@ -43,20 +43,20 @@ type site struct {
 	observer *observer
 }
 
-// sites makes the parts of a generation; the first is the front's own route.
-func (f *Front) sites(s *Settings, old *generation) []*site {
-	made := []*site{f.site(f.config.Route, s, f.metrics, old)}
+// newSites makes the parts of a generation; the first is the front's own route.
+func (f *Front) newSites(s *Settings, old *generation) []*site {
+	made := []*site{f.newSite(f.config.Route, s, f.metrics, old)}
 	for i := range s.Sites {
 		one := &s.Sites[i]
-		made = append(made, f.site(one.Route, &one.Settings, f.config.Metrics.route(one.Route), old))
+		made = append(made, f.newSite(one.Route, &one.Settings, f.config.Metrics.route(one.Route), old))
 	}
 	return made
 }
 
-// site makes a route's part: the chain of its handlers. A request is observed (admitted, counted, recorded), brought to
+// newSite makes a route's part: the chain of its handlers. A request is observed (admitted, counted, recorded), brought to
 // the strict grammar, refused if it is none of gRPC where the route is for that, goes through the gate, and gets to the
 // backend or to the files. In front of that the server chooses the route by its host ([Front.choose]).
-func (f *Front) site(route string, s *Settings, metrics *routeMetrics, old *generation) *site {
+func (f *Front) newSite(route string, s *Settings, metrics *routeMetrics, old *generation) *site {
 	made := &site{route: route, settings: s}
 	log := f.config.Logger.With("route", route)
 	next := s.Handler
@@ -98,8 +98,8 @@ func onlyHTTP2(next http.Handler) http.Handler {
 	})
 }
 
-// choose is the handler of all the sites, and what chooses among them; nil where there is one for any host. What none
-// of them is for is counted and logged as the first one's.
+// choose returns the handler of all sites, and the mux that chooses among them, nil where there is one site for any
+// host. A request that no site is for is counted and logged as the first one's.
 func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
 	first := sites[0]
 	refuse := func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {

@@ -135,7 +135,7 @@ type call struct {
 
 type callKey struct{}
 
-// end is when the handler has done with the answer, or will not take one.
+// end is called when the handler has done with the answer, or will not take one.
 func (c *call) end() {
 	if c.body != nil {
 		c.body.closed.Store(true)

@@ -21,7 +21,7 @@ type uploadConn struct {
 	end   func() // of the request that has the connection
 }
 
-// onEnd has f called when the connection is closed; at once where it was.
+// onEnd notes f, to be called when the connection is closed; it calls f at once if the connection is closed already.
 func (c *uploadConn) onEnd(f func()) {
 	c.mu.Lock()
 	c.end = f

@@ -60,7 +60,7 @@ func (w *wire) lengthen(u *upstreamConn) {
 	}
 }
 
-// nextAnswer is before another answer.
+// nextAnswer is called before another answer.
 func (w *wire) nextAnswer() {
 	if !w.switched.Load() {
 		w.answer = 0

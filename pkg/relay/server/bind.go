@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bind binds the socket that servers answer. Its error names the likely cause.
+// Bind binds the socket to which servers answer. Its error names the likely cause.
 func Bind(fd int, at unix.Sockaddr) error {
 	err := os.NewSyscallError("bind", unix.Bind(fd, at))
 	switch {

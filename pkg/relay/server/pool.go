@@ -1,4 +1,4 @@
-// Package server finds the DHCP servers' addresses, the address that they answer, and whether they answer.
+// Package server finds the DHCP servers' addresses, the address to which they answer, and whether they answer.
 //
 // A [Pool] looks the servers' names up regularly and publishes the [Targets] of requests. A server that leaves many
 // requests in a row unanswered gets the next ones at its next address, and from another source port.
@@ -20,9 +20,10 @@ import (
 	"github.com/tinkerbell/stack/pkg/relay/socket"
 )
 
-// Targets are one address of each server, and the address that they answer. They are never changed, only replaced.
+// Targets are one address of each server, and the address to which servers answer. They are never changed, only
+// replaced.
 type Targets struct {
-	Source netip.Addr // the address that servers answer: invalid while none is known
+	Source netip.Addr // the address to which servers answer: invalid while none is known
 	MTU    int        // of the interface that carries Source
 	All    []Target
 }
@@ -36,7 +37,7 @@ type Target struct {
 
 // words are terms in the log that the families name differently.
 type words struct {
-	source   string // the address that servers answer, also the key of its value
+	source   string // the address to which servers answer, also the key of its value
 	settings string // the settings that choose it
 	identity string // the fields that a reply has to repeat
 }
@@ -56,9 +57,10 @@ type Config struct {
 	Port  uint16
 	// IPv6 is the family of all addresses.
 	IPv6 bool
-	// Interface gives the address that servers answer: its first. Empty: see Address.
+	// Interface gives the address to which servers answer: its first. Empty: see Address.
 	Interface string
-	// Address is the address that servers answer. Neither: the address from which the kernel sends to the first server.
+	// Address is the address to which servers answer. Neither: the address from which the kernel sends to the first
+	// server.
 	Address netip.Addr
 	// ResolveInterval is how long an answer about a server's name is used at most, if its records live longer.
 	ResolveInterval time.Duration
@@ -126,7 +128,8 @@ func (p *Pool) Servers() []*Server { return p.servers }
 
 func (p *Pool) portText() string { return strconv.Itoa(int(p.config.Port)) }
 
-// Ready returns an error while no server's address is known, or no address that servers answer. See [Config.Optional].
+// Ready returns an error while no server's address is known, or no address to which servers answer. See
+// [Config.Optional].
 func (p *Pool) Ready() error {
 	err := *p.why.Load()
 	if p.config.Optional && errors.Is(err, errNoName) {
@@ -339,7 +342,7 @@ func (p *Pool) family() string {
 	return "IPv4"
 }
 
-// source is the address that servers answer.
+// source is the address to which servers answer.
 func (p *Pool) source(server netip.AddrPort) (netip.Addr, error) {
 	config, words := &p.config, p.words
 	if config.Address.IsValid() {

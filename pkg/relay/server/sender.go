@@ -12,7 +12,7 @@ import (
 
 // SenderConfig makes a [Sender].
 type SenderConfig struct {
-	// Own is the socket whose port servers answer, and Port that port.
+	// Own is the socket to whose port servers answer, and Port that port.
 	Own   func() *socket.Socket
 	Port  uint16
 	Trace *trace.Ring

@@ -55,7 +55,7 @@ type Server struct {
 	told       bool         // that it never answered
 
 	// Of unanswered: the requests of machines that this server has answered before, none more than owedGap after the one
-	// before it; when the first and the last of them were sent, and whose the last one was.
+	// before it; when the first and the last of them were sent; and the machine that sent the last one.
 	owed      atomic.Int64
 	owedSince atomic.Int64
 	owedLast  atomic.Int64

@@ -62,7 +62,7 @@ func (in *frontLoop) Admit(fd int, from netip.AddrPort) {
 	}
 }
 
-// await has tick called for a session, until that returns false.
+// await notes a session whose tick the loop is to call, until tick returns false.
 func (in *frontLoop) await(s *session) {
 	if s.timed {
 		return
