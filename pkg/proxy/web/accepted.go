@@ -32,7 +32,8 @@ type closer interface {
 	abort()
 }
 
-// passTo sets by what the connection is served from now on. It is false where the connection has been closed or given up.
+// passTo sets by what the connection is served from now on. It is false where the connection has been closed or
+// given up.
 func (c *accepted) passTo(s closer) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

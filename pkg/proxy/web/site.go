@@ -53,9 +53,9 @@ func (f *Front) newSites(s *Settings, old *generation) []*site {
 	return made
 }
 
-// newSite makes a route's part: the chain of its handlers. A request is observed (admitted, counted, recorded), brought to
-// the strict grammar, refused if it is none of gRPC where the route is for that, goes through the gate, and gets to the
-// backend or to the files. In front of that the server chooses the route by its host ([Front.choose]).
+// newSite makes a route's part: the chain of its handlers. A request is observed (admitted, counted, recorded), brought
+// to the strict grammar, refused if it is none of gRPC where the route is for that, goes through the gate, and gets to
+// the backend or to the files. In front of that the server chooses the route by its host ([Front.choose]).
 func (f *Front) newSite(route string, s *Settings, metrics *routeMetrics, old *generation) *site {
 	made := &site{route: route, settings: s}
 	log := f.config.Logger.With("route", route)
