@@ -84,8 +84,9 @@ vulnerabilities: ## known vulnerabilities of modules and compiler that the progr
 tools: $(TOOLS)/gotestsum ## build what runs the tests
 
 .PHONY: deps
-deps: ## install the Debian packages that the tests use, saying why; needs root
+deps: ## install the Debian packages that the tests use, saying why, and axe-core; needs root
 	@scripts/deps test
+	@scripts/axe
 
 .PHONY: clean
 clean: ## remove build/

@@ -75,8 +75,8 @@ func TestResult(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]any{
-		"fault": "Smee gone", "machine": "uefi", "expected": "no-server", "said": "no-server", "ok": true, "seconds": 1.25,
-		"text": "t",
+		"fault": "Smee gone", "machine": "uefi", "expected": "no-server", "said": "no-server", "certain": false, "ok": true,
+		"seconds": 1.25, "text": "t",
 	}
 	if diff := cmp.Diff(want, got[0]); diff != "" || len(got) != 2 {
 		t.Errorf("%d results: %s", len(got), diff)
@@ -85,9 +85,9 @@ func TestResult(t *testing.T) {
 	if err := boots.Table(&table, results); err != nil {
 		t.Fatal(err)
 	}
-	want2 := `fault        machine  expected   said               ok     seconds
-Smee gone    uefi     no-server  no-server          true   1.2
-kernel gone  go       not-found  booting at kernel  false  90.0
+	want2 := `row  fault        machine  expected   said               certain  ok     verdict  seconds
+     Smee gone    uefi     no-server  no-server          false    true            1.2
+     kernel gone  go       not-found  booting at kernel  false    false           90.0
 `
 	if diff := cmp.Diff(want2, table.String()); diff != "" {
 		t.Error(diff)

@@ -20,10 +20,12 @@ type view struct {
 	Boots []struct {
 		State string `json:"state"`
 		At    string `json:"at"`
+		Next  string `json:"next"`
 		Cause *struct {
-			Name   string `json:"name"`
-			Text   string `json:"text"`
-			Remedy string `json:"remedy"`
+			Name    string `json:"name"`
+			Text    string `json:"text"`
+			Remedy  string `json:"remedy"`
+			Certain bool   `json:"certain"`
 		} `json:"cause"`
 	} `json:"boots"`
 }

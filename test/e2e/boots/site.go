@@ -158,22 +158,22 @@ func (s *site) enter(phase int) error {
 	case withoutHegel:
 		return s.Kill(lab.Hegel)
 	case otherLoaders:
-		return s.replaceLoaders()
+		return s.replaceLoaders("snp.efi", "ipxe.efi") // ARM's, as Smee serves it, under the name of the other
 	case withoutSmee:
 		return s.Kill(lab.Smee)
 	}
 	return nil
 }
 
-// replaceLoaders has dnsmasq serve boot files: the one for UEFI is of another architecture, and there is none for BIOS.
-func (s *site) replaceLoaders() error {
+// replaceLoaders has dnsmasq serve a boot file of Smee's under the name of that of another architecture, and nothing
+// else.
+func (s *site) replaceLoaders(file, as string) error {
 	root := filepath.Join(s.dir, "tftp")
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return err
 	}
-	// ARM's, as Smee serves it.
 	smee := netip.AddrPortFrom(lab.SmeeIP, smeeHTTPPort)
-	response, err := s.Client(lab.RolePod).Get("http://" + smee.String() + "/ipxe/snp.efi")
+	response, err := s.Client(lab.RolePod).Get("http://" + smee.String() + "/ipxe/" + file)
 	if err != nil {
 		return fmt.Errorf("failed to get another architecture's boot file: %w", err)
 	}
@@ -183,7 +183,7 @@ func (s *site) replaceLoaders() error {
 		return fmt.Errorf("failed to get another architecture's boot file: %s, %d bytes, %w",
 			response.Status, len(body), err)
 	}
-	if err := os.WriteFile(filepath.Join(root, "ipxe.efi"), body, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(root, as), body, 0o644); err != nil {
 		return err
 	}
 	_, err = s.Start(lab.Process{

@@ -41,8 +41,15 @@ func build(ctx context.Context, opts Options) (binaries, error) {
 	}
 	var own, services []string
 	for _, name := range []string{BroadcastInit, StackBoots, DHCPRelay, StackProxy} {
-		if !slices.Contains(opts.Without, name) {
+		if !slices.Contains(opts.Without, name) && opts.Programs[name] == "" {
 			own = append(own, "./cmd/"+name)
+		}
+	}
+	for name, path := range map[string]*string{
+		BroadcastInit: &b.broadcastInit, StackBoots: &b.stackBoots, DHCPRelay: &b.dhcpRelay, StackProxy: &b.stackProxy,
+	} {
+		if other := opts.Programs[name]; other != "" {
+			*path = other
 		}
 	}
 	if !opts.leavesOut(Smee) {

@@ -119,6 +119,8 @@ type Options struct {
 	// IPv6 makes it a site of IPv6: pods and service have IPv6 addresses, too, the router advertises that addresses come
 	// by DHCPv6, machines are told nothing but IPv6 addresses, and Smee answers no DHCP.
 	IPv6 bool
+	// Programs are executables in place of those of the pod that the lab builds, by name.
+	Programs map[string]string
 	// Without names programs that are not started; [Lab.Restart] starts one later.
 	Without []string
 	// Env adds "NAME=value" to a program's environment, by name; a later value wins.
@@ -294,6 +296,7 @@ func (o *Options) check() error {
 		}
 	}
 	known("Without", o.Without...)
+	known("Programs", slices.Sorted(maps.Keys(o.Programs))...)
 	known("Env", slices.Sorted(maps.Keys(o.Env))...)
 	known("Args", slices.Sorted(maps.Keys(o.Args))...)
 	known("Security", slices.Sorted(maps.Keys(o.Security))...)

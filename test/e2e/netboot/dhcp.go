@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -249,3 +250,18 @@ func interrupt(ctx context.Context, socket interface{ SetReadDeadline(time.Time)
 }
 
 func htons(v uint16) uint16 { return v<<8 | v>>8 }
+
+// Send sends a message as a machine does that asks for no answer, such as a DECLINE. A vlan other than 0 is the tag of
+// its frame (IEEE 802.1Q).
+func (d *DHCP) Send(message *dhcpv4.DHCPv4, vlan uint16) error {
+	frame := discoverFrame(d.mac, message.ToBytes())
+	if vlan != 0 {
+		frame = slices.Insert(frame, etherTypeAt, 0x81, 0x00, byte(vlan>>8), byte(vlan))
+	}
+	return d.port.send(frame)
+}
+
+// Discover is the first message of a machine that describes itself so.
+func (d *DHCP) Discover(ask Ask) (*dhcpv4.DHCPv4, error) {
+	return dhcpv4.NewDiscovery(d.mac, ask.modifiers()...)
+}

@@ -13,6 +13,7 @@ import (
 
 const (
 	ethernetLen = 14
+	etherTypeAt = 12
 	ipv4Len     = 20
 	udpLen      = 8
 	serverPort  = 67

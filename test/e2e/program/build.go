@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,11 +41,30 @@ func Repo() (string, error) {
 	}
 }
 
+// built are the builds that this process has made: even one that finds all up to date takes seconds of a busy machine.
+var built struct {
+	sync.Mutex
+	done map[string]bool
+}
+
 // Build builds packages of the module in a directory into another directory. Builds into it wait for each other. A
-// program that is up to date stays as it is.
+// program that is up to date, or was built by this process, stays as it is.
 func Build(ctx context.Context, module, out string, packages []string, flags ...string) error {
 	args := slices.Concat([]string{"build", "-v", "-trimpath", "-o", out + string(filepath.Separator)}, flags, packages)
-	return build(ctx, module, out, args)
+	key := module + " " + strings.Join(args, " ")
+	built.Lock()
+	defer built.Unlock()
+	if built.done[key] {
+		return nil
+	}
+	if err := build(ctx, module, out, args); err != nil {
+		return err
+	}
+	if built.done == nil {
+		built.done = map[string]bool{}
+	}
+	built.done[key] = true
+	return nil
 }
 
 // For builds static programs of packages for an architecture, likewise.

@@ -28,6 +28,7 @@ import (
 type Options struct {
 	Proxy    string // the executables
 	Boots    string
+	Env      []string // of stack-boots, more
 	Machines int
 	Duration time.Duration // in which they all boot
 	Runs     int
@@ -60,41 +61,11 @@ func Run(ctx context.Context, o Options) ([]report.Row, error) {
 }
 
 func measure(ctx context.Context, o Options) (rounds.Sample, error) {
-	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write(make([]byte, 4<<10))
-	}))
-	defer backend.Close()
-	dir, err := os.MkdirTemp("", "bench-boots-page")
+	shows, closed, err := open(ctx, o, []string{o.Boots})
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	routes := filepath.Join(dir, "routes.yaml")
-	text := fmt.Sprintf("routes:\n- {name: smee, protocol: http, listen: %q, backends: %q}\n",
-		front, strings.TrimPrefix(backend.URL, "http://"))
-	if err := os.WriteFile(routes, []byte(text), 0o644); err != nil {
-		return nil, err
-	}
-	socket := filepath.Join(dir, "events.sock")
-	cmd := exec.Command(o.Boots)
-	cmd.Env = []string{
-		"STACK_BOOTS_ADMIN_ADDRESS=" + admin, "STACK_BOOTS_LISTEN_ADDRESS=" + socket, "STACK_BOOTS_LOG_LEVEL=warn",
-	}
-	shows, err := process.Start(ctx, cmd, process.Options{Ready: process.Listens(admin)})
-	if err != nil {
-		return nil, err
-	}
-	defer shows.Kill()
-	cmd = exec.Command(o.Proxy)
-	cmd.Env = []string{
-		"STACK_PROXY_ROUTES_FILE=" + routes, "STACK_PROXY_ADMIN_ADDRESS=" + proxyAdmin,
-		"STACK_PROXY_BOOTS_ADDRESS=" + socket, "STACK_PROXY_LOG_LEVEL=warn",
-	}
-	proxy, err := process.Start(ctx, cmd, process.Options{Ready: process.Listens(proxyAdmin)})
-	if err != nil {
-		return nil, err
-	}
-	defer proxy.Kill()
+	defer closed()
 
 	ctx, cancel := context.WithTimeout(ctx, o.Duration+time.Minute)
 	defer cancel()
@@ -139,7 +110,7 @@ func measure(ctx context.Context, o Options) (rounds.Sample, error) {
 		return nil, err
 	}
 	memory := shows.Memory() / 1024
-	text, err = get(ctx, http.DefaultClient, "http://"+admin+"/api/v1/boots")
+	text, err := get(ctx, http.DefaultClient, "http://"+admin+"/api/v1/boots")
 	look()
 	if err != nil || len(found) == 0 {
 		return nil, fmt.Errorf("failed to measure updates: %d found, %w", len(found), err)
@@ -151,6 +122,53 @@ func measure(ctx context.Context, o Options) (rounds.Sample, error) {
 		"update_median": rounds.Median(found), "update_worst": found[len(found)-1],
 		"memory": memory, "shown": float64(strings.Count(text, `"boots":[`)),
 	}, nil
+}
+
+// open starts stack-boots by a command, and a stack-proxy that tells it of machines.
+func open(ctx context.Context, o Options, boots []string) (shows *process.Process, closed func(), err error) {
+	var ends []func()
+	closed = func() {
+		for _, end := range slices.Backward(ends) {
+			end()
+		}
+	}
+	defer func() {
+		if err != nil {
+			closed()
+		}
+	}()
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(make([]byte, 4<<10))
+	}))
+	dir, err := os.MkdirTemp("", "bench-boots-page")
+	ends = append(ends, backend.Close, func() { _ = os.RemoveAll(dir) })
+	if err != nil {
+		return nil, nil, err
+	}
+	routes := filepath.Join(dir, "routes.yaml")
+	text := fmt.Sprintf("routes:\n- {name: smee, protocol: http, listen: %q, backends: %q}\n",
+		front, strings.TrimPrefix(backend.URL, "http://"))
+	if err := os.WriteFile(routes, []byte(text), 0o644); err != nil {
+		return nil, nil, err
+	}
+	socket := filepath.Join(dir, "events.sock")
+	start := func(command []string, admin string, env ...string) (*process.Process, error) {
+		cmd := exec.Command(command[0], command[1:]...)
+		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+		p, err := process.Start(ctx, cmd, process.Options{Ready: process.Listens(admin)})
+		if err == nil {
+			ends = append(ends, p.Kill)
+		}
+		return p, err
+	}
+	if shows, err = start(boots, admin, append([]string{
+		"STACK_BOOTS_ADMIN_ADDRESS=" + admin, "STACK_BOOTS_LISTEN_ADDRESS=" + socket, "STACK_BOOTS_LOG_LEVEL=warn",
+	}, o.Env...)...); err != nil {
+		return nil, nil, err
+	}
+	_, err = start([]string{o.Proxy}, proxyAdmin, "STACK_PROXY_ROUTES_FILE="+routes, "STACK_PROXY_ADMIN_ADDRESS="+proxyAdmin,
+		"STACK_PROXY_BOOTS_ADDRESS="+socket, "STACK_PROXY_LOG_LEVEL=warn")
+	return shows, closed, err
 }
 
 // boot has all machines ask for what they ask for, evenly in time.

@@ -19,12 +19,13 @@ import (
 
 // benches by name. Each declares its flags, parses the arguments, and measures.
 var benches = map[string]func(ctx context.Context, f *flags, args []string) error{
-	"boot":       measureBoot,
-	"boots-page": measureBootsPage,
-	"datagram":   measureDatagram,
-	"edge":       measureEdge,
-	"proxy":      measureProxy,
-	"relay":      measureRelay,
+	"boot":         measureBoot,
+	"boots-looked": measureBootsLooked,
+	"boots-page":   measureBootsPage,
+	"datagram":     measureDatagram,
+	"edge":         measureEdge,
+	"proxy":        measureProxy,
+	"relay":        measureRelay,
 }
 
 func main() {

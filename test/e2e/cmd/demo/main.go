@@ -234,8 +234,13 @@ func (d *demo) show(ctx context.Context, media machine.Media) error {
 	d.summary(j, power)
 	if !power.IsZero() {
 		d.boots(ctx, j)
+		if installed := j.Installed(); len(installed) > 0 {
+			if err = journey.Booted(ctx, j.Lab, len(installed), installed...); err == nil {
+				fmt.Fprintln(d.out, "The page says of all installed machines that they are booted.")
+			}
+		}
 	}
-	err = d.end(ctx, j)
+	err = errors.Join(err, d.end(ctx, j))
 	if writeErr := j.Result.Write(filepath.Join(d.dir, "result.json")); writeErr != nil {
 		return errors.Join(err, writeErr)
 	}

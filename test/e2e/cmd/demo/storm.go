@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/tinkerbell/stack/test/e2e/journey"
 	"github.com/tinkerbell/stack/test/e2e/storm"
 	"github.com/tinkerbell/stack/test/e2e/storm/machines"
 )
@@ -57,6 +58,7 @@ func (d *demo) storm(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("failed to write result: %w", err)
 	}
+	booted := journey.Booted(ctx, s.Lab, result.Finished())
 	if d.keep {
 		l := s.Lab
 		s = nil
@@ -65,8 +67,12 @@ func (d *demo) storm(ctx context.Context) (err error) {
 		}
 	}
 	if !ok {
-		return errors.New("not every machine installed what is its own")
+		return errors.Join(errors.New("not every machine installed what is its own"), booted)
 	}
+	if booted != nil {
+		return booted
+	}
+	fmt.Fprintln(d.out, "The page says of all machines that they are booted.")
 	fmt.Fprintf(d.out, "\nOK: all machines installed, in %.1f s\n", time.Since(d.start).Seconds())
 	return nil
 }

@@ -1,0 +1,107 @@
+package journey
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/progress"
+)
+
+// Installed lists the MACs of machines that passed all their steps.
+func (j *Journey) Installed() (macs []string) {
+	for i, m := range j.Result.Machines {
+		if m.OK {
+			macs = append(macs, j.travellers[i].machine.MAC.String())
+		}
+	}
+	return macs
+}
+
+// Booted waits until the pod says of each machine that it is booted. Without MACs there have to be
+// so many, whichever. The error names what it says instead.
+func Booted(ctx context.Context, l *lab.Lab, want int, macs ...string) error {
+	const quiet = 30 * time.Second // it learns last that a machine has hung up
+	err := progress.Until(ctx, progress.Patience{Quiet: quiet}, 250*time.Millisecond, func(ctx context.Context) error {
+		states, err := states(ctx, l)
+		if err != nil {
+			return err
+		}
+		var others []string
+		booted := 0
+		for mac, state := range states {
+			if state == "booted" {
+				booted++
+			} else {
+				others = append(others, mac+" "+state)
+			}
+		}
+		for _, mac := range macs {
+			if states[mac] != "booted" {
+				return fmt.Errorf("the page says that %s is %q", mac, states[mac])
+			}
+		}
+		if len(macs) == 0 && booted != want {
+			return fmt.Errorf("the page says that %d of %d machines are booted, and %s",
+				booted, want, strings.Join(others, ", "))
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("failed to find installed machines booted: %w", err)
+	}
+	return nil
+}
+
+// states asks the admin port for the state of every machine, by its identity.
+func states(ctx context.Context, l *lab.Lab) (map[string]string, error) {
+	url := "http://" + netip.AddrPortFrom(lab.PodIP, lab.BootsAdminPort).String() + "/api/v1/boots"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	response, err := l.Client(lab.RolePod).Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))
+	if err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s: %.200s", url, response.Status, body)
+	}
+	var list struct {
+		Machines []struct {
+			ID    string `json:"id"`
+			Boots []struct {
+				State string `json:"state"`
+				Cause *struct {
+					Name string `json:"name"`
+				} `json:"cause"`
+			} `json:"boots"`
+		} `json:"machines"`
+	}
+	if err := json.Unmarshal(body, &list); err != nil {
+		return nil, fmt.Errorf("failed to read answer: %w", err)
+	}
+	all := map[string]string{}
+	for _, m := range list.Machines {
+		if len(m.Boots) == 0 {
+			return nil, errors.New("a machine has no boot: " + m.ID)
+		}
+		all[m.ID] = m.Boots[0].State
+		if m.Boots[0].Cause != nil {
+			all[m.ID] += ", " + m.Boots[0].Cause.Name
+		}
+	}
+	return all, nil
+}
