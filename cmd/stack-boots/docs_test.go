@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"os"
 	"reflect"
 	"testing"
 
@@ -21,6 +22,7 @@ func TestDocumentAgreesWithCode(t *testing.T) {
 // TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
 func TestSettingsForHostsAreTaken(t *testing.T) {
 	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", prefix, 1, func() error {
+		_ = os.Unsetenv(prefix + "_HISTORY_FILE") // its directory is one that systemd makes
 		return daemon.ParseEnv(prefix, &settings{})
 	})
 }

@@ -5,7 +5,6 @@ package main
 //go:generate go test . -count=1 -run ^TestDocumentAgreesWithCode$ -update
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"os"
@@ -18,18 +17,29 @@ const (
 	name   = "stack-boots"
 	prefix = "STACK_BOOTS"
 	notes  = `Commands:
-  show [MACHINE]   show machines that boot, of a running stack-boots: all, or one by its MAC or address;
-                   -w goes on with what changes, -o json prints the API's answers
+  show [MACHINE]        show machines that boot, of a running stack-boots: all, or one by its MAC or address;
+                        -w goes on with what changes, -o json prints the API's answers
+  wait MACHINE          wait until it is in a state (-for booted); exit status 0: it is, 3: it failed, 4: nothing was
+                        heard of it, 124: the time is over (-timeout 20m)
+  acknowledge MACHINE   a machine that failed counts as failed no more, until it boots again
+  record [MACHINE]      write what was heard, of the history of STACK_BOOTS_HISTORY_FILE, as a film that tests play
 
 dhcp-relay and stack-proxy are told where it is by DHCP_RELAY_BOOTS_ADDRESS and STACK_PROXY_BOOTS_ADDRESS.
 docs/boots.md explains states and causes, docs/boots-signals.md traces, metrics and Events.`
 )
 
+// commands are what the program does besides running.
+var commands = map[string]func(args []string, getenv func(string) string, stdout, stderr io.Writer) int{
+	"show": show, "wait": wait, "acknowledge": acknowledge, "record": record,
+}
+
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	if len(args) > 0 && args[0] == "show" {
-		return show(args[1:], cmp.Or(os.Getenv(prefix+"_ADMIN_ADDRESS"), defaultAdmin), stdout, stderr)
+	if len(args) > 0 {
+		if command, known := commands[args[0]]; known {
+			return command(args[1:], os.Getenv, stdout, stderr)
+		}
 	}
 	var s settings
 	program := daemon.Program{

@@ -5,12 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"os/signal"
 	"syscall"
@@ -23,8 +20,6 @@ import (
 )
 
 const (
-	// answerTimeout is how long the admin port may take to answer.
-	answerTimeout = 10 * time.Second
 	// redraw is how often a terminal is drawn anew at most.
 	redraw = 250 * time.Millisecond
 	// maxEvent is the longest event that is read, in bytes.
@@ -33,25 +28,17 @@ const (
 
 // command is the boots page in a terminal.
 type command struct {
-	admin  string
-	id     string
+	client
 	watch  bool
 	json   bool
-	query  url.Values
 	stdout io.Writer
 	width  int // of the terminal in columns; 0 where there is none
 }
 
 // show is the command that shows what /boots does: all machines, or one.
-func show(args []string, admin string, stdout, stderr io.Writer) int {
-	c := command{query: url.Values{}, stdout: &cleanWriter{w: stdout}, width: columns(stdout)}
-	flags := flag.NewFlagSet(name+" show", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprintf(stderr, "Usage: %s show [MAC or address] [flags]\n", name)
-		flags.PrintDefaults()
-	}
-	flags.StringVar(&c.admin, "admin", admin, "admin address of the running program")
+func show(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	c := command{client: newClient(getenv), stdout: &cleanWriter{w: stdout}, width: columns(stdout)}
+	flags := c.flags("show", "[MAC or address]", stderr)
 	flags.BoolVar(&c.watch, "w", false, "go on with what changes")
 	output := flags.String("o", "table", "table or json")
 	filters := map[string]*string{
@@ -59,19 +46,8 @@ func show(args []string, admin string, stdout, stderr io.Writer) int {
 		"step":  flags.String("step", "", "only machines at this step"),
 		"q":     flags.String("q", "", "only machines with all these words in names, MACs, addresses, files or causes"),
 	}
-	for rest := args; len(rest) > 0; { // flags may follow the machine
-		if err := flags.Parse(rest); errors.Is(err, flag.ErrHelp) {
-			return 0
-		} else if err != nil {
-			return 2
-		}
-		if rest = flags.Args(); len(rest) > 0 {
-			if c.id != "" {
-				fmt.Fprintf(stderr, "%s show: unexpected argument %q: one machine at most\n", name, rest[0])
-				return 2
-			}
-			c.id, rest = rest[0], rest[1:]
-		}
+	if code, over := c.parse(flags, args, false); over {
+		return code
 	}
 	if c.json = *output == "json"; !c.json && *output != "table" {
 		fmt.Fprintf(stderr, "%s show: -o %q: neither table nor json\n", name, *output)
@@ -99,9 +75,9 @@ func (c *command) run(ctx context.Context) error {
 	defer cancel()
 	path := "/api/v1/boots"
 	if c.id != "" {
-		path += "/" + url.PathEscape(c.id)
+		path = c.path()
 	}
-	body, err := c.get(ctx, path)
+	body, err := c.ask(ctx, http.MethodGet, path)
 	if err != nil {
 		return err
 	}
@@ -129,47 +105,12 @@ func (c *command) run(ctx context.Context) error {
 	return c.showList(l.Machines, l.Sources, l.Now)
 }
 
-// get asks the admin port. Its answer is to be closed.
-func (c *command) get(ctx context.Context, path string) (io.ReadCloser, error) {
-	host, port, err := net.SplitHostPort(c.admin)
-	if err != nil {
-		return nil, fmt.Errorf("failed to parse admin address %q: %w", c.admin, err)
-	}
-	if host == "" {
-		host = "localhost"
-	}
-	where := "http://" + net.JoinHostPort(host, port) + path
-	if len(c.query) > 0 {
-		where += "?" + c.query.Encode()
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("failed to ask the admin port at %s: %w", c.admin, err)
-	}
-	if response.StatusCode == http.StatusOK {
-		return response.Body, nil
-	}
-	defer response.Body.Close()
-	var problem page.Problem
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<12))
-	if json.Unmarshal(text, &problem) != nil || problem.Detail == "" {
-		if problem.Detail = response.Status; response.StatusCode == http.StatusNotFound {
-			problem.Detail = "it shows no boots: it is another program"
-		}
-	}
-	return nil, errors.New(problem.Detail)
-}
-
 // follow shows what there is, and then what changes, until the stream ends.
 func (c *command) follow(ctx context.Context) error {
 	if c.id != "" {
 		c.query.Set("id", c.id)
 	}
-	body, err := c.get(ctx, "/api/v1/events")
+	body, err := c.ask(ctx, http.MethodGet, "/api/v1/events")
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,11 @@ func TestSettings(t *testing.T) {
 		"no Kubernetes": {map[string]string{"LISTEN_ADDRESS": "/a", "NAMESPACES": "a"}, `STACK_BOOTS_NAMESPACES=["a"]: goes with STACK_BOOTS_KUBERNETES`},
 		"no namespace":  {map[string]string{"LISTEN_ADDRESS": "/a", "KUBERNETES": "true", "NAMESPACES": "a,B"}, `STACK_BOOTS_NAMESPACES="B": no name of a namespace`},
 		"no memory":     {map[string]string{"LISTEN_ADDRESS": "/a", "MEMORY": "0"}, "STACK_BOOTS_MEMORY=0: not within 1 and"},
+		"no port":       {map[string]string{"LISTEN_ADDRESS": "/a", "ADMIN_ADDRESS": "hello"}, `STACK_BOOTS_ADMIN_ADDRESS="hello": not host:port`},
+		"no host":       {map[string]string{"LISTEN_ADDRESS": "/a", "HOSTS": "a.b,http://x/"}, `STACK_BOOTS_HOSTS="http://x/": no name of a host`},
+		"no directory":  {map[string]string{"LISTEN_ADDRESS": "/a", "HISTORY_FILE": "/nowhere/h"}, `STACK_BOOTS_HISTORY_FILE="/nowhere/h": /nowhere is no directory`},
+		"no Secret":     {map[string]string{"KEY_FILE": "/key", "KEY_SECRET": "a/b"}, `STACK_BOOTS_KEY_SECRET="a/b": no name of a Secret`},
+		"several":       {map[string]string{"LISTEN_ADDRESS": "/a", "ADMIN_ADDRESS": "hello", "MEMORY": "0"}, "host:port\n  STACK_BOOTS_MEMORY=0"},
 		"all":           {map[string]string{"KEY_FILE": "/key", "KUBERNETES": "true", "NAMESPACES": "a,b", "HOSTS": "boots.example.org"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

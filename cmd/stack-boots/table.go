@@ -82,7 +82,7 @@ func (c *cutWriter) Write(p []byte) (int, error) {
 const listHeader = "STATE\tMACHINE\tNAME\tADDRESS\tAT\tHEARD\tWAITS FOR, AND WHY"
 
 func listLine(m *journal.MachineView, now time.Time) string {
-	b := newestBoot(m)
+	b := page.Newest(m)
 	address := ""
 	if m.Address.IsValid() {
 		address = m.Address.String()
@@ -142,7 +142,7 @@ func (c *command) showSources(sources []feed.Source, now time.Time) error {
 }
 
 func (c *command) showMachine(m journal.MachineView, now time.Time) error {
-	b := newestBoot(&m)
+	b := page.Newest(&m)
 	t := c.table()
 	address := ""
 	if m.Address.IsValid() {
@@ -203,13 +203,6 @@ func stepLines(b *journal.BootView, s *journal.StepView) []string {
 		}, "\t"))
 	}
 	return lines
-}
-
-func newestBoot(m *journal.MachineView) *journal.BootView {
-	if len(m.Boots) == 0 {
-		return &journal.BootView{State: journal.Quiet}
-	}
-	return &m.Boots[0]
 }
 
 func likely(c *journal.Cause) string {
@@ -288,7 +281,7 @@ func (w *watched) line(m *journal.MachineView) error {
 		_, err := fmt.Fprintln(w.c.stdout, strings.ReplaceAll(listLine(m, w.now()), "\t", "  "))
 		return err
 	}
-	b := newestBoot(m)
+	b := page.Newest(m)
 	for _, each := range w.news(b) {
 		if _, err := fmt.Fprintln(w.c.stdout, strings.Join(strings.Fields(each), " ")); err != nil {
 			return err
@@ -339,7 +332,7 @@ func (w *watched) show() error {
 			_, err := fmt.Fprintln(w.c.stdout, "nothing was heard of this machine yet")
 			return err
 		}
-		w.news(newestBoot(&all[0]))
+		w.news(page.Newest(&all[0]))
 		return w.c.showMachine(all[0], w.now())
 	}
 	slices.SortFunc(all, page.Before)

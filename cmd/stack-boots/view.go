@@ -39,6 +39,11 @@ func newView(
 	if err != nil {
 		return nil, err
 	}
+	if s.KeySecret == "" && s.KeyFile != "" {
+		if err := feed.CheckKey(s.KeyFile); err != nil {
+			return nil, err
+		}
+	}
 	v := &view{}
 	j := journal.New(journal.Options{
 		Limits: s.limits(), Pod: pod, Hardware: signals.lookup(), Expected: signals.expected(),
@@ -55,11 +60,14 @@ func newView(
 	if err != nil {
 		return nil, err
 	}
-	v.server = page.New(page.Options{Journal: j, Sources: v.receiver.Sources, Lines: s.Lines, Logger: logger})
+	v.server = page.New(page.Options{Journal: j, Sources: v.receiver.Sources, Record: v.record, Lines: s.Lines, Logger: logger})
 	count(registry, v.receiver, v.queues)
 	k := newKeeper(j, logger, v.queues["dhcp"], v.queues["requests"], v.queues["syslog"])
 	k.remember(s.HistoryFile)
 	v.tasks = append(signals.tasks(k, logger, registry), v.receiver, v.server)
+	if s.KeySecret != "" {
+		v.tasks = append(v.tasks, &keyMaker{secret: s.KeySecret, file: s.KeyFile, log: logger})
+	}
 	return v, nil
 }
 

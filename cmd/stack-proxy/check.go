@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/route"
 )
@@ -68,6 +69,9 @@ func check(args []string, stdout, stderr io.Writer) int {
 	}
 	for _, each := range table.PassThroughs() {
 		fmt.Fprintf(stderr, "Warning: %s.\n", each)
+	}
+	if err := feed.CheckKey(c.BootsKeyFile); c.BootsKeyFile != "" && err != nil {
+		fmt.Fprintf(stderr, "Warning: stack-boots is told nothing: %v.\n", err)
 	}
 	secured := func(r route.Route) bool { return r.TLS != nil || r.JWT != nil || r.BackendTLS != nil }
 	if !*deep && slices.ContainsFunc(table.Routes, secured) {

@@ -148,7 +148,7 @@ func (e *Event) Decode(b []byte) (rest []byte, err error) {
 	r := reader{b: b[9:], has: binary.BigEndian.Uint32(b[5:])}
 	e.Kind, e.Outcome, e.DHCP, e.V6 = Kind(b[1]), Outcome(b[2]), b[3], b[4] == flagV6
 	r.bad = r.has&^uint32(hasAll) != 0 || b[4]&^byte(flagV6) != 0 ||
-		e.Kind < DHCPRequest || e.Kind > Syslog || e.Outcome > Dropped
+		e.Kind < DHCPRequest || e.Kind > Acknowledged || e.Outcome > Dropped
 	e.At = int64(binary.BigEndian.Uint64(r.next(8)))
 	e.Took = r.duration()
 	if r.has&hasMAC != 0 {

@@ -83,6 +83,7 @@ of the world. Takes v, path and prefixes.
 {{- $b := $v.broadcast -}}
 {{- include "stack.checkLabels" . -}}
 {{- include "stack.checkPod" . -}}
+{{- include "stack.checkBoots" $v -}}
 {{- include "stack.checkTrusted" (dict "v" $v "path" "trustedProxies" "prefixes" $v.trustedProxies) -}}
 {{- range $name, $route := $v.routes -}}
 {{- include "stack.checkTrusted" (dict "v" $v "path" (printf "routes.%s.trustedPrefixes" $name) "prefixes" ($route.trustedPrefixes | default list)) -}}
@@ -328,6 +329,16 @@ of the world. Takes v, path and prefixes.
 {{- if and (index . 0) (not (semverCompare (printf ">=%s.0-0" (index . 1)) $version)) -}}
 {{- include "stack.refuse" (dict "v" $v "text" (printf "%s=%s needs Kubernetes %s and this is %s (helm template takes --kube-version): set %s" (index . 2) (index . 3) (index . 1) $version (index . 4))) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses more memory for what stack-boots keeps than its container has: those who look take as much again. */}}
+{{- define "stack.checkBoots" -}}
+{{- $limit := dig "limits" "memory" "" (.boots.resources | default dict) -}}
+{{- $bytes := include "stack.memlimit" $limit | trimSuffix "B" -}}
+{{- $needs := add 64 (mul 3 (int64 .boots.memory)) -}}
+{{- if and .boots.enabled $bytes (lt (mulf $bytes 1.12 | int64) (mul $needs 1000000)) -}}
+{{- include "stack.refuse" (dict "v" . "text" (printf "boots.memory is %v MiB, and with those who look stack-boots takes %v: set boots.resources.limits.memory to %vMi or more (it is %s), or boots.memory to less" .boots.memory $needs $needs $limit)) -}}
 {{- end -}}
 {{- end -}}
 

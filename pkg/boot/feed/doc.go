@@ -85,6 +85,12 @@ func readKey(file string) ([]byte, error) {
 	return key, nil
 }
 
+// CheckKey reports why the key of a file cannot be used.
+func CheckKey(file string) error {
+	_, err := readKey(file)
+	return err
+}
+
 // remove takes away a socket that nobody has any more, and nothing else.
 func remove(path string) error {
 	info, err := os.Lstat(path)

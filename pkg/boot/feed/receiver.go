@@ -55,9 +55,6 @@ type Receiver struct {
 
 // Listen opens the address; a Unix socket in place of one that a process before us has left there.
 func Listen(c ReceiverConfig) (*Receiver, error) {
-	if _, err := readKey(c.KeyFile); err != nil {
-		return nil, err
-	}
 	network := networkOf(c.Address)
 	if network == "unix" {
 		if err := remove(c.Address); err != nil {
@@ -186,7 +183,7 @@ func (r *Receiver) serve(conn net.Conn) {
 	_, _ = rand.Read(greeting[len(magic):]) // it never fails
 	key, err := readKey(r.config.KeyFile)
 	if err != nil {
-		r.log.Error("failed to take events of boots", "error", err.Error())
+		r.warn(slog.LevelError, "failed to take events of boots", conn, err)
 		return
 	}
 	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
@@ -230,13 +227,18 @@ func (r *Receiver) answer(conn net.Conn, err error) bool {
 	}
 	r.refused.Add(1)
 	_, _ = conn.Write([]byte{refused})
+	r.warn(slog.LevelWarn, "events of boots are refused", conn, err)
+	return false
+}
+
+// warn logs why a stream is not taken, at times only: anybody can open streams.
+func (r *Receiver) warn(level slog.Level, message string, conn net.Conn, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if now := time.Now(); now.Sub(r.warned) >= refusalEvery {
 		r.warned = now
-		r.log.Warn("events of boots are refused", "from", conn.RemoteAddr().String(), "error", err.Error())
+		r.log.Log(context.Background(), level, message, "from", conn.RemoteAddr().String(), "error", err.Error())
 	}
-	return false
 }
 
 // takeFrame takes the events of a frame; none of them where one cannot be read.

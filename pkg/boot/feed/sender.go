@@ -58,6 +58,7 @@ type Sender struct {
 
 	away    time.Time // since when there has been no receiver; zero while there is one
 	told    bool      // that there is none
+	there   prometheus.Gauge
 	sent    prometheus.Counter
 	dropped *prometheus.CounterVec
 	counted uint64 // of the queues' dropped
@@ -86,6 +87,9 @@ func NewSender(c SenderConfig) *Sender {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.there = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: c.Metrics + "_boots_connected", Help: "Whether stack-boots takes events of boots.",
+	})
 	s.sent = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: c.Metrics + "_boot_events_sent_total", Help: "Events of boots that stack-boots took.",
 	})
@@ -99,7 +103,7 @@ func NewSender(c SenderConfig) *Sender {
 		s.dropped.WithLabelValues(reason)
 	}
 	if c.Registerer != nil {
-		c.Registerer.MustRegister(s.sent, s.dropped)
+		c.Registerer.MustRegister(s.there, s.sent, s.dropped)
 	}
 	return s
 }
@@ -221,9 +225,12 @@ func (s *Sender) connect(ctx context.Context) error {
 	}
 	_ = conn.SetDeadline(time.Now().Add(answerTimeout))
 	var greeting [len(magic) + nonceSize]byte
-	if _, err := io.ReadFull(conn, greeting[:]); err != nil || string(greeting[:len(magic)]) != magic {
+	if _, err = io.ReadFull(conn, greeting[:]); err == nil && string(greeting[:len(magic)]) != magic {
+		err = errors.New("it is another program, or of another release")
+	}
+	if err != nil { // a timeout where it hangs; an end where it has no key itself
 		_ = conn.Close()
-		return fmt.Errorf("failed to read the greeting of stack-boots: %w", errors.Join(err, errRefused))
+		return fmt.Errorf("failed to read the greeting of stack-boots: %w", err)
 	}
 	s.unhook = context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now().Add(lastWords)) })
 	s.conn, s.signer, s.spoke = conn, newSigner(key, [nonceSize]byte(greeting[len(magic):])), time.Time{}
@@ -275,6 +282,7 @@ func (s *Sender) present() {
 		s.log.Info("boots are told again", "address", s.config.BootsAddress)
 	}
 	s.away, s.told = time.Time{}, false
+	s.there.Set(1)
 }
 
 // missing notes that there is none, and why.
@@ -282,6 +290,7 @@ func (s *Sender) missing(now time.Time, err error) {
 	if s.away.IsZero() {
 		s.away = now
 	}
+	s.there.Set(0)
 	if !s.told && now.Sub(s.away) >= warnAfter {
 		s.told = true
 		s.log.Warn("stack-boots does not take events", "address", s.config.BootsAddress, "error", err.Error())

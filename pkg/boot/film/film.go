@@ -144,7 +144,7 @@ type Event struct {
 var (
 	kinds = []string{
 		boot.DHCPRequest: "dhcp-request", boot.DHCPReply: "dhcp-reply", boot.TFTP: "tftp", boot.HTTP: "http",
-		boot.Stream: "stream", boot.Syslog: "syslog",
+		boot.Stream: "stream", boot.Syslog: "syslog", boot.Acknowledged: "acknowledged",
 	}
 	outcomes = []string{
 		boot.Passed: "passed", boot.Began: "began", boot.Done: "done", boot.Torn: "torn", boot.Refused: "refused",

@@ -105,7 +105,7 @@ const maxExpected = 1000
 
 // Run implements daemon.Task.
 func (w *Watcher) Run(ctx context.Context) error {
-	config, namespaces, err := w.connect()
+	config, namespaces, err := Connect(w.options.Config, w.options.Namespaces)
 	if err != nil {
 		w.log.Warn("failed to watch hardware", "error", err)
 		<-ctx.Done()
@@ -124,9 +124,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// connect finds the API and the namespaces.
-func (w *Watcher) connect() (*rest.Config, []string, error) {
-	config, namespaces := w.options.Config, w.options.Namespaces
+// Connect finds the API and the namespaces, where they are not given: by the pod's service account.
+func Connect(config *rest.Config, namespaces []string) (*rest.Config, []string, error) {
 	if config == nil {
 		var err error
 		if config, err = rest.InClusterConfig(); err != nil {
@@ -232,8 +231,8 @@ func (f *follower) succeeded() {
 		f.told, f.good = false, true
 		return
 	}
-	f.metrics.watching.WithLabelValues(f.namespace).Set(1)
 	f.log.Info("watching hardware", "namespace", f.namespace, "objects", f.index.objects())
+	f.metrics.watching.WithLabelValues(f.namespace).Set(1)
 	f.told, f.good = false, true
 }
 

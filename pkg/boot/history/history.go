@@ -54,31 +54,50 @@ type kept struct {
 // that is not read.
 func Open(path string, most int64, record func(*boot.Event)) (h *History, damage, err error) {
 	h = &History{path: path, most: most / 2}
-	var files []kept
-	var faults []error
+	files, faults, err := h.readAll(record)
+	if err != nil {
+		return nil, nil, err
+	}
 	for n := range uint64(2) {
-		file, err := h.read(h.name(n))
+		if file := h.name(n); errors.Is(faults[n], errForeign) {
+			faults[n] = errors.Join(fmt.Errorf("%w: it is kept as %s.old", faults[n], file), os.Rename(file, file+".old"))
+		}
+	}
+	if files == 0 {
+		return h, errors.Join(faults...), h.begin()
+	}
+	return h, errors.Join(faults...), h.GoOn()
+}
+
+// Read hands the events that the files hold to record, as [Open] does, while another process may write them.
+func Read(path string, most int64, record func(*boot.Event)) error {
+	_, _, err := (&History{path: path, most: most / 2}).readAll(record)
+	return err
+}
+
+// readAll reads both files, and returns how many there are and what is wrong with each.
+func (h *History) readAll(record func(*boot.Event)) (n int, faults []error, err error) {
+	faults = make([]error, 2)
+	var files []kept
+	for i := range faults {
+		file, err := h.read(h.name(uint64(i)))
 		switch {
 		case err == nil:
 			files = append(files, file)
-		case errors.Is(err, fs.ErrNotExist):
 		case errors.Is(err, errForeign):
-			faults = append(faults, err, os.Rename(h.name(n), h.name(n)+".old"))
-		default:
-			return nil, nil, fmt.Errorf("failed to read the history of boots: %w", err)
+			faults[i] = err
+		case !errors.Is(err, fs.ErrNotExist):
+			return 0, nil, fmt.Errorf("failed to read the history of boots: %w", err)
 		}
 	}
 	slices.SortFunc(files, func(a, b kept) int { return cmp.Compare(a.number, b.number) })
 	for _, each := range files {
 		if lost := replay(each.events, record); lost > 0 {
-			faults = append(faults, fmt.Errorf("%d bytes of %s are damaged", lost, h.name(each.number)))
+			faults[each.number%2] = fmt.Errorf("%d bytes of %s are damaged", lost, h.name(each.number))
 		}
 		h.number = each.number
 	}
-	if len(files) == 0 {
-		return h, errors.Join(faults...), h.begin()
-	}
-	return h, errors.Join(faults...), h.GoOn()
+	return len(files), faults, nil
 }
 
 // errForeign is what a file is that this release has not written.
@@ -96,7 +115,7 @@ func (h *History) read(name string) (kept, error) {
 		return kept{}, err
 	}
 	if len(text) < headerSize || string(text[:len(magic)]) != magic || int64(len(text)) > h.most {
-		return kept{}, fmt.Errorf("%s: %w: it is kept as %s.old", name, errForeign, name)
+		return kept{}, fmt.Errorf("%s: %w", name, errForeign)
 	}
 	return kept{binary.BigEndian.Uint64(text[len(magic):]), text[headerSize:]}, nil
 }

@@ -23,10 +23,7 @@ func (j *Journal) machineOf(e *boot.Event) *machine {
 	}
 	client := boot.Addr(e.Client)
 	bound := j.addresses[client]
-	mac := e.MAC
-	if mac == ([6]byte{}) {
-		mac = macIn(e.Text(boot.File))
-	}
+	mac := MACOf(e)
 	// A machine with a lease is believed to be itself, whatever MAC its paths name: else it could speak for others.
 	if m := bound.machine; m != nil && (mac == [6]byte{} || bound.until > e.At && len(m.macs) > 0) {
 		m.nat = netip.Addr{}
@@ -229,6 +226,14 @@ func (j *Journal) release(m *machine, a netip.Addr) {
 		delete(j.addresses, a)
 		m.lose(a)
 	}
+}
+
+// MACOf is the MAC that an event names, by itself or in a path; zero if there is none.
+func MACOf(e *boot.Event) [6]byte {
+	if e.MAC == ([6]byte{}) && e.Kind != boot.DHCPRequest && e.Kind != boot.DHCPReply {
+		return macIn(e.Text(boot.File))
+	}
+	return e.MAC
 }
 
 // macIn finds the MAC in a path, as Smee and PXELINUX put it there: a directory or file of its own, with colons, or

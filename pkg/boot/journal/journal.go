@@ -49,7 +49,9 @@ func New(o Options) *Journal {
 // Record takes an event, in the order of arrival. The time is the event's.
 func (j *Journal) Record(e *boot.Event) {
 	j.mu.Lock()
-	if m := j.machineOf(e); m != nil {
+	if e.Kind == boot.Acknowledged {
+		j.acknowledge(e)
+	} else if m := j.machineOf(e); m != nil {
 		m.heard = max(m.heard, e.At)
 		switch e.Kind {
 		case boot.DHCPRequest:
@@ -72,6 +74,19 @@ func (j *Journal) Record(e *boot.Event) {
 	}
 	j.mu.Unlock()
 	j.deliver()
+}
+
+// acknowledge takes note that a person knows of a machine that failed: until it boots again it does not count as failed.
+func (j *Journal) acknowledge(e *boot.Event) {
+	m := j.macs[e.MAC]
+	if m == nil {
+		m = j.ids[boot.Addr(e.Client).String()]
+	}
+	if m != nil {
+		m.newest().acknowledged = e.At
+		j.settle(m, e.At)
+		j.changed[m.id] = struct{}{}
+	}
 }
 
 // Tick tells the time, so that silence can mean something. It is to be called about once a second, by the goroutine
@@ -120,6 +135,9 @@ func (j *Journal) settle(m *machine, now int64) bool {
 		b.state = Stuck
 	default:
 		b.state = Booting
+	}
+	if b.state == Broken && b.acknowledged != 0 {
+		b.state = Quiet
 	}
 	if b.row != r {
 		b.row, b.heldAt = r, b.at

@@ -54,6 +54,9 @@ type bootRecord struct {
 	pending bool  // its Workflow was not yet successful
 	success int64 // when it was
 	won     bool  // the Workflow succeeded, or what was installed runs
+
+	acknowledged int64 // when a person said to know that it failed
+
 	steps   []step
 	answers []answer // of all steps, oldest first
 	attempt int      // index in steps where the present attempt begins: firmware may ask again after a loader

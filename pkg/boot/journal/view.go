@@ -73,6 +73,9 @@ func (b *bootRecord) viewBy(answers bool, known peers) BootView {
 		ID: b.id, Begin: moment(b.begin), End: moment(b.end), State: b.state, At: b.at, Next: b.next(),
 		Steps: make([]StepView, len(b.steps)),
 	}
+	if b.acknowledged != 0 {
+		v.Known = moment(b.acknowledged)
+	}
 	if b.cause != nil {
 		c := *b.cause
 		c.Others = slices.Clone(c.Others)

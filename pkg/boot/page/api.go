@@ -97,10 +97,13 @@ func (s *Server) send(w http.ResponseWriter, b *bytes.Buffer) bool {
 	return err == nil
 }
 
+// unheard is what is said of a machine that is not known.
+const unheard = "nothing was heard of this machine, or it was forgotten since"
+
 func (s *Server) serveMachine(w http.ResponseWriter, r *http.Request) {
 	m, found := s.machine(r, machineID(r.PathValue("id")))
 	if !found {
-		refuse(w, http.StatusNotFound, "nothing was heard of this machine, or it was forgotten since")
+		refuse(w, http.StatusNotFound, unheard)
 		return
 	}
 	answer, err := json.Marshal(m)
@@ -114,13 +117,13 @@ func (s *Server) serveMachine(w http.ResponseWriter, r *http.Request) {
 
 // count counts the machines that a filter lets through by state, and returns those of the state that it asks for.
 func count(s *snapshot, f Filter) (counts map[journal.State]int, found []*entry) {
-	counts = make(map[journal.State]int, len(states))
-	for _, state := range states {
+	counts = make(map[journal.State]int, len(States))
+	for _, state := range States {
 		counts[state] = 0
 	}
 	found = []*entry{}
 	for _, e := range s.matching(f.any()) {
-		state := newest(&e.view).State
+		state := Newest(&e.view).State
 		counts[state]++
 		if f.State == "" || f.State == state {
 			found = append(found, e)

@@ -20,8 +20,8 @@ type entry struct {
 	digits []string
 }
 
-// newest is a machine's newest boot; an empty one where it has none.
-func newest(m *journal.MachineView) *journal.BootView {
+// Newest is a machine's newest boot; an empty one where it has none.
+func Newest(m *journal.MachineView) *journal.BootView {
 	if len(m.Boots) == 0 {
 		return &journal.BootView{State: journal.Quiet}
 	}
@@ -36,7 +36,7 @@ func (e *entry) macs() []string { e.index(); return e.digits }
 
 func (e *entry) index() {
 	e.search.Do(func() {
-		m, b := &e.view, newest(&e.view)
+		m, b := &e.view, Newest(&e.view)
 		all := []string{
 			m.ID, m.MAC, m.UUID, m.Name, m.Hardware, m.Arch, m.VendorClass, m.UserClass, m.Pod, string(b.State), string(b.At),
 		}
@@ -66,9 +66,9 @@ func before(a, b *entry) int { return compare(&a.view, &b.view) }
 func Before(a, b journal.MachineView) int { return compare(&a, &b) }
 
 func compare(a, b *journal.MachineView) int {
-	x, y := newest(a), newest(b)
+	x, y := Newest(a), Newest(b)
 	return cmp.Or(
-		cmp.Compare(slices.Index(states, x.State), slices.Index(states, y.State)),
+		cmp.Compare(slices.Index(States, x.State), slices.Index(States, y.State)),
 		y.Begin.Compare(x.Begin),
 		strings.Compare(a.ID, b.ID),
 	)

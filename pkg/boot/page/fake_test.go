@@ -73,6 +73,7 @@ func copied(m journal.MachineView) journal.MachineView {
 		b := &m.Boots[i]
 		if b.Cause != nil {
 			c := *b.Cause
+			c.Others = slices.Clone(c.Others)
 			b.Cause = &c
 		}
 		b.Steps = slices.Clone(b.Steps)

@@ -11,8 +11,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
-// states are all states, in the order of lists: what needs a person first.
-var states = []journal.State{journal.Stuck, journal.Broken, journal.Booting, journal.Quiet, journal.Booted}
+// States are all, in the order of lists: what needs a person first.
+var States = []journal.State{journal.Stuck, journal.Broken, journal.Booting, journal.Quiet, journal.Booted}
 
 // steps are all steps, in the order that a boot through iPXE takes them.
 var steps = []journal.Step{
@@ -38,8 +38,8 @@ func parseFilter(q url.Values) (Filter, error) {
 		State: journal.State(text("state")), Step: journal.Step(text("step")), Cause: text("cause"),
 		MAC: digits(text("mac")), Address: strings.TrimSpace(text("address")), Text: Clean(q.Get("q"), textLength), Page: 1,
 	}
-	if f.State != "" && !slices.Contains(states, f.State) {
-		return f, fmt.Errorf("state %q: none of %v", f.State, states)
+	if f.State != "" && !slices.Contains(States, f.State) {
+		return f, fmt.Errorf("state %q: none of %v", f.State, States)
 	}
 	if f.Step != "" && !slices.Contains(steps, f.Step) {
 		return f, fmt.Errorf("step %q: none of %v", f.Step, steps)
@@ -81,7 +81,7 @@ func (f Filter) any() Filter {
 // matches tells whether a machine is asked for.
 func (f Filter) matches(e *entry) bool {
 	m := &e.view
-	b := newest(m)
+	b := Newest(m)
 	switch {
 	case f.State != "" && b.State != f.State,
 		f.Step != "" && b.At != f.Step,

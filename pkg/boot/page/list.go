@@ -130,7 +130,7 @@ func chips(counts map[journal.State]int, f Filter) []chip {
 		g.State, g.Page = state, 1
 		return "boots" + g.query()
 	}
-	for _, state := range states {
+	for _, state := range States {
 		all += counts[state]
 		made = append(made, chip{string(state), string(state), link(state), counts[state], f.State == state})
 	}
@@ -142,7 +142,7 @@ func chips(counts map[journal.State]int, f Filter) []chip {
 func causes(found []*entry, f Filter) []causeCount {
 	var sums []causeCount
 	for _, e := range found {
-		b := newest(&e.view)
+		b := Newest(&e.view)
 		if b.Cause == nil || b.State != journal.Stuck && b.State != journal.Broken {
 			continue
 		}

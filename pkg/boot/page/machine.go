@@ -25,6 +25,7 @@ type machinePage struct {
 	Lines    []line
 	Hidden   bool // the request's sender may not see lines
 	API      string
+	Failed   string // link by which the failure is acknowledged; "" where that is not to be done
 	Command  string // that fetches its packets; "" if its MAC is not known
 }
 
@@ -53,6 +54,7 @@ type bootPage struct {
 	Certain     bool
 	Others      []journal.Doubt
 	Since       stamp
+	Known       stamp // when a person said to know of it
 	Lanes       []lane
 	Ticks       []tick
 	Date        string
@@ -135,6 +137,9 @@ func (s *Server) machineOf(r *http.Request) (machinePage, bool) {
 	asked := r.URL.Query().Get("boot")
 	chosen := max(slices.IndexFunc(m.Boots, func(b journal.BootView) bool { return b.ID == asked }), 0)
 	p.Live = self + "/live"
+	if chosen == 0 && isLocal(r) && Newest(&m).State == journal.Broken {
+		p.Failed = self + "/acknowledge"
+	}
 	for i, b := range m.Boots {
 		link := self + "?boot=" + url.QueryEscape(b.ID)
 		if i == 0 {
@@ -196,6 +201,9 @@ func bootOf(b journal.BootView, now time.Time, current bool) bootPage {
 		p.Cause, p.Text, p.Remedy, p.Certain, p.Since = c.Name, c.Text, c.Remedy, c.Certain, stampAt(c.Since, now)
 		p.Others = c.Others
 	}
+	if !b.Known.IsZero() {
+		p.Known = stampAt(b.Known, now)
+	}
 	scale := scaleOf(b, now, current)
 	p.Ticks = scale.ticks()
 	for i := range b.Steps {
@@ -217,6 +225,6 @@ func ageless(p machinePage) machinePage {
 		p.Boots[i].Begin.Age = ""
 	}
 	b := &p.Boot
-	b.Begin.Age, b.End.Age, b.Since.Age, b.WaitFrom.Age = "", "", "", ""
+	b.Begin.Age, b.End.Age, b.Since.Age, b.WaitFrom.Age, b.Known.Age = "", "", "", "", ""
 	return p
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
@@ -30,6 +31,8 @@ type Options struct {
 	Journal Journal
 	// Sources are the programs that tell of boots; nil where that is not known.
 	Sources func() []feed.Source
+	// Record is told that a person acknowledges a machine that failed.
+	Record func(*boot.Event)
 	// Lines shows syslog lines, which may hold secrets, to everybody: else only to requests from the loopback interface,
 	// as those through kubectl port-forward are.
 	Lines bool
@@ -78,6 +81,9 @@ func (s *Server) Handlers() map[string]http.Handler {
 		"GET /api/v1/boots/{id}":      s.serveMachine,
 		"GET /api/v1/events":          s.serveEvents,
 		"GET /api/v1/openapi.yaml":    s.serveOpenAPI,
+
+		"POST /boots/{id}/acknowledge":        s.serveAcknowledge,
+		"POST /api/v1/boots/{id}/acknowledge": s.serveAcknowledge,
 	} {
 		handlers[pattern] = confined(serve)
 	}
@@ -117,14 +123,17 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// showsLines tells whether a request's sender may see syslog lines. The rest of 127/8 does not count as local: a
-// service mesh hands over other pods' requests from there.
-func (s *Server) showsLines(r *http.Request) bool {
+// isLocal reports whether a request comes through the loopback interface, as by kubectl port-forward and exec: whoever
+// may do that may do more in the cluster than this port offers. The rest of 127/8 does not count: a service mesh hands
+// over other pods' requests from there.
+func isLocal(r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	addr := peer.Addr().Unmap()
-	local := addr == netip.AddrFrom4([4]byte{127, 0, 0, 1}) || addr == netip.IPv6Loopback()
-	return s.options.Lines || err == nil && local
+	return err == nil && (addr == netip.AddrFrom4([4]byte{127, 0, 0, 1}) || addr == netip.IPv6Loopback())
 }
+
+// showsLines reports whether a request's sender may see syslog lines.
+func (s *Server) showsLines(r *http.Request) bool { return s.options.Lines || isLocal(r) }
 
 // machine is the part of a machine that a request's sender may see.
 func (s *Server) machine(r *http.Request, id string) (journal.MachineView, bool) {

@@ -92,7 +92,7 @@ func TestListIsOrderedAndCut(t *testing.T) {
 	}
 	rank := map[journal.State]int{journal.Stuck: 0, journal.Broken: 1, journal.Booting: 2, journal.Quiet: 3, journal.Booted: 4}
 	for i := 1; i < len(now.entries); i++ {
-		a, b := newest(&now.entries[i-1].view), newest(&now.entries[i].view)
+		a, b := Newest(&now.entries[i-1].view), Newest(&now.entries[i].view)
 		if rank[a.State] > rank[b.State] || a.State == b.State && a.Begin.Before(b.Begin) {
 			t.Errorf("%v at %v before %v at %v", a.State, a.Begin, b.State, b.Begin)
 		}

@@ -40,7 +40,7 @@ type shownRow struct {
 }
 
 func rowOf(e *entry) row {
-	m, b := &e.view, newest(&e.view)
+	m, b := &e.view, Newest(&e.view)
 	r := row{
 		ID: m.ID, Title: m.Name, MAC: m.MAC, Arch: m.Arch, State: b.State, At: StepLabel(b.At),
 		began: b.Begin.UnixNano(), heard: b.End.UnixNano(), Known: m.MAC != "",

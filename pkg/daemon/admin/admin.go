@@ -78,18 +78,20 @@ func NewRegistry(log *daemon.Log) *prometheus.Registry {
 // New makes the server; [Server.Run] opens it.
 func New(o Options) *Server {
 	s := &Server{options: o, mux: http.NewServeMux(), ready: func() error { return errors.New("starting") }}
-	s.mux.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{
-		Registry:          o.Registry,
-		EnableOpenMetrics: true,
-	}))
+	metrics := promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{Registry: o.Registry, EnableOpenMetrics: true})
+	s.mux.Handle("GET /metrics", split(guard(o.Hosts, metrics), metrics))
 	s.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, nil) })
 	s.mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.ready()) })
 	pages := []string{"/debug/pprof/", "/healthz", "/metrics", "/readyz"}
-	s.mux.HandleFunc("/debug/pprof/", local(pprof.Index))
-	s.mux.HandleFunc("/debug/pprof/cmdline", local(pprof.Cmdline))
-	s.mux.HandleFunc("/debug/pprof/profile", local(pprof.Profile))
-	s.mux.HandleFunc("/debug/pprof/symbol", local(pprof.Symbol))
-	s.mux.HandleFunc("/debug/pprof/trace", local(pprof.Trace))
+	forbidden := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "profiles are for the loopback interface: ask by kubectl port-forward", http.StatusForbidden)
+	})
+	profile := func(page http.HandlerFunc) http.Handler { return split(guard(o.Hosts, page), forbidden) }
+	s.mux.Handle("/debug/pprof/", profile(pprof.Index))
+	s.mux.Handle("/debug/pprof/cmdline", profile(pprof.Cmdline))
+	s.mux.Handle("/debug/pprof/profile", profile(pprof.Profile))
+	s.mux.Handle("/debug/pprof/symbol", profile(pprof.Symbol))
+	s.mux.Handle("/debug/pprof/trace", profile(pprof.Trace))
 	for pattern, handler := range o.Handlers {
 		s.mux.Handle(pattern, guard(o.Hosts, handler))
 		pages = append(pages, pattern)
@@ -165,16 +167,18 @@ func (s *Server) Addr() *net.TCPAddr { return s.bound.Load() }
 // String implements [daemon.Task].
 func (s *Server) String() string { return "admin" }
 
-// local serves a page to clients on the loopback interface alone: a profile costs processor time, and says more of the
+// split serves those who ask through the loopback interface by one handler, and others by another. On an operator's
+// machine, where kubectl port-forward leads here, the former may be a page of somebody else in the browser; who asks
+// from elsewhere for metrics does so by whatever name it knows. A profile costs processor time, and says more of the
 // program than its neighbours need to know.
-func local(page http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if from, err := netip.ParseAddrPort(r.RemoteAddr); err != nil || !from.Addr().Unmap().IsLoopback() {
-			http.Error(w, "profiles are for the loopback interface: ask by kubectl port-forward", http.StatusForbidden)
-			return
+func split(loopback, others http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if from, err := netip.ParseAddrPort(r.RemoteAddr); err == nil && from.Addr().Unmap().IsLoopback() {
+			loopback.ServeHTTP(w, r)
+		} else {
+			others.ServeHTTP(w, r)
 		}
-		page(w, r)
-	}
+	})
 }
 
 // answer writes a probe's answer: "ok", or every reason on a line of its own.

@@ -85,7 +85,7 @@ func TestProfilesAreForTheLoopbackInterface(t *testing.T) {
 		"127.0.0.1:5": 200, "[::1]:5": 200, "[::ffff:127.0.0.1]:5": 200, "192.0.2.1:5": 403, "[2001:db8::1]:5": 403, "@": 403,
 	} {
 		request := httptest.NewRequest(http.MethodGet, "/debug/pprof/", http.NoBody)
-		request.RemoteAddr = from
+		request.RemoteAddr, request.Host = from, "localhost:9069"
 		recorder := httptest.NewRecorder()
 		server.mux.ServeHTTP(recorder, request)
 		if recorder.Code != code {

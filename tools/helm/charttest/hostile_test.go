@@ -32,7 +32,7 @@ terminationGracePeriodSeconds: 86400
 podSecurityContext: {fsGroup: 1000650000}
 probes: {readinessPeriodSeconds: 86400, startupFailureThreshold: 86400}
 podDisruptionBudget: {maxUnavailable: 10000000}
-boots: {memory: 1000000}
+boots: {memory: 1000000, resources: {limits: {memory: 10Ti}}}
 routes: {hegel: {limits: {connections: 10000000}}}
 extraContainers: [{name: a, image: b, securityContext: {runAsUser: 1000650000}}]
 files: {fetch: {sets: [{name: a, url: "http://a.example"}], maxSize: 100000000000}}

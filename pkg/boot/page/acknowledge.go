@@ -1,0 +1,39 @@
+package page
+
+import (
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/tinkerbell/stack/pkg/boot"
+	"github.com/tinkerbell/stack/pkg/boot/journal"
+)
+
+// serveAcknowledge notes that a person knows of a machine that failed. Who asks is not known by name, so it is for the
+// loopback interface alone: the alert of a machine that is down is not for everybody in the cluster to end.
+func (s *Server) serveAcknowledge(w http.ResponseWriter, r *http.Request) {
+	m, found := s.look.machine(machineID(r.PathValue("id")))
+	switch {
+	case !isLocal(r):
+		refuse(w, http.StatusForbidden, "machines are acknowledged through the loopback interface: kubectl port-forward or exec")
+		return
+	case !found:
+		refuse(w, http.StatusNotFound, unheard)
+		return
+	case Newest(&m).State != journal.Broken:
+		refuse(w, http.StatusConflict, "it did not fail: it is "+string(Newest(&m).State))
+		return
+	}
+	e := boot.Event{Kind: boot.Acknowledged, At: s.options.Now().UnixNano(), Client: boot.Bytes(m.Address)}
+	if mac, err := net.ParseMAC(m.ID); err == nil {
+		e.MAC = [6]byte(mac)
+	}
+	s.options.Record(&e)
+	if strings.HasPrefix(r.URL.Path, "/boots/") {
+		w.Header().Set("Location", "../"+url.PathEscape(m.ID))
+		w.WriteHeader(http.StatusSeeOther)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
