@@ -60,7 +60,9 @@ func newView(
 	if err != nil {
 		return nil, err
 	}
-	v.server = page.New(page.Options{Journal: j, Sources: v.receiver.Sources, Record: v.record, Lines: s.Lines, Logger: logger})
+	v.server = page.New(page.Options{
+		Journal: j, Sources: v.receiver.Sources, Record: v.record, Lines: s.Lines, Logger: logger,
+	})
 	count(registry, v.receiver, v.queues)
 	k := newKeeper(j, logger, v.queues["dhcp"], v.queues["requests"], v.queues["syslog"])
 	k.remember(s.HistoryFile)

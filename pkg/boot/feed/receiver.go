@@ -183,7 +183,9 @@ func (r *Receiver) serve(conn net.Conn) {
 	_, _ = rand.Read(greeting[len(magic):]) // it never fails
 	key, err := readKey(r.config.KeyFile)
 	if err != nil {
-		r.warn(slog.LevelError, "failed to take events of boots", conn, err)
+		if r.mayTell() {
+			r.log.Error("failed to take events of boots", "from", conn.RemoteAddr().String(), "error", err.Error())
+		}
 		return
 	}
 	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
@@ -227,18 +229,22 @@ func (r *Receiver) answer(conn net.Conn, err error) bool {
 	}
 	r.refused.Add(1)
 	_, _ = conn.Write([]byte{refused})
-	r.warn(slog.LevelWarn, "events of boots are refused", conn, err)
+	if r.mayTell() {
+		r.log.Warn("events of boots are refused", "from", conn.RemoteAddr().String(), "error", err.Error())
+	}
 	return false
 }
 
-// warn logs why a stream is not taken, at times only: anybody can open streams.
-func (r *Receiver) warn(level slog.Level, message string, conn net.Conn, err error) {
+// mayTell reports whether it may be logged that a stream is not taken: at times only, since anybody can open streams.
+func (r *Receiver) mayTell() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if now := time.Now(); now.Sub(r.warned) >= refusalEvery {
-		r.warned = now
-		r.log.Log(context.Background(), level, message, "from", conn.RemoteAddr().String(), "error", err.Error())
+	now := time.Now()
+	if now.Sub(r.warned) < refusalEvery {
+		return false
 	}
+	r.warned = now
+	return true
 }
 
 // takeFrame takes the events of a frame; none of them where one cannot be read.

@@ -76,7 +76,7 @@ func (j *Journal) Record(e *boot.Event) {
 	j.deliver()
 }
 
-// acknowledge takes note that a person knows of a machine that failed: until it boots again it does not count as failed.
+// acknowledge takes note that a person knows of a machine that failed: until it boots again it is quiet.
 func (j *Journal) acknowledge(e *boot.Event) {
 	m := j.macs[e.MAC]
 	if m == nil {

@@ -16,7 +16,7 @@ func (s *Server) serveAcknowledge(w http.ResponseWriter, r *http.Request) {
 	m, found := s.look.machine(machineID(r.PathValue("id")))
 	switch {
 	case !isLocal(r):
-		refuse(w, http.StatusForbidden, "machines are acknowledged through the loopback interface: kubectl port-forward or exec")
+		refuse(w, http.StatusForbidden, "only through the loopback interface: kubectl port-forward or exec")
 		return
 	case !found:
 		refuse(w, http.StatusNotFound, unheard)

@@ -21,7 +21,7 @@ func guard(hosts []string, page http.Handler) http.Handler {
 		site := r.Header.Get("Sec-Fetch-Site")
 		switch {
 		case !ours(r.Host, hosts):
-			http.Error(w, "this name is not known here: ask by address or localhost (stack-boots: or name it in STACK_BOOTS_HOSTS)",
+			http.Error(w, "this name is not known here: ask by address or localhost, or name it in STACK_BOOTS_HOSTS",
 				http.StatusMisdirectedRequest)
 		case (site == "cross-site" || site == "same-site") && r.Header.Get("Sec-Fetch-Mode") != "navigate":
 			http.Error(w, "not for the pages of others", http.StatusForbidden)
