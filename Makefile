@@ -17,6 +17,7 @@ PROGRAMS := broadcast-init dhcp-relay stack-proxy stack-boots stack-lb
 # make demo
 MACHINE ?=
 FAMILY  ?= 4
+CLASSIC ?=
 KEEP    ?=
 COUNT   ?=
 
@@ -36,10 +37,10 @@ ci: ## all that CI runs on a fresh clone: lint, test, chart, images, and the cha
 	@.ci/run
 
 .PHONY: demo
-demo: ## boot machines through the pod (MACHINE=bios,uefi or go; COUNT=50: so many in Go at once; FAMILY=6: by IPv6 alone, also uefi-http; KEEP=1 leaves the lab up); needs root
-	@echo "building the demo (some minutes the first time: Smee and Hegel come with it)"
+demo: ## boot machines through the pod from the modern Tinkerbell (MACHINE=bios,uefi or go; CLASSIC=1: from Smee and Hegel; COUNT=50: so many in Go at once; FAMILY=6: by IPv6 alone, also uefi-http; KEEP=1 leaves the lab up); needs root
+	@echo "building the demo (some minutes the first time: Tinkerbell comes with it)"
 	@cd test/e2e && go build -o $(BIN)/demo ./cmd/demo
-	@$(BIN)/demo -machines '$(MACHINE)' -count '$(or $(COUNT),1)' -family '$(FAMILY)' $(if $(filter-out 0 no false,$(KEEP)),-keep)
+	@$(BIN)/demo -machines '$(MACHINE)' -count '$(or $(COUNT),1)' -family '$(FAMILY)' $(if $(filter-out 0 no false,$(CLASSIC)),-classic) $(if $(filter-out 0 no false,$(KEEP)),-keep)
 
 .PHONY: test
 test: deps $(TOOLS)/gotestsum ## all tests; without root it says what it leaves out

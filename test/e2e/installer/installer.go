@@ -1,12 +1,16 @@
 // Package installer plays the operating system installer that Tinkerbell boots: it sends syslog lines, reads its
-// metadata from Hegel, asks Tink for its workflow, streams the image that the workflow names and checks it. Every
-// service is reached through the pod, at the address that Smee's kernel command line names.
+// metadata, asks Tink for its workflow, streams the image that the workflow names and checks it. Every service is reached
+// through the pod, at the address that Smee's kernel command line names.
+//
+// The modern Tinkerbell's workflow is run by its own agent, which the installer downloads and starts; the installer is the
+// agent's container runtime. With the classic services the installer speaks to Tink Server itself.
 //
 // The same code runs as the init of the initramfs (see the program in init) and inside the Go machine.
 package installer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha512"
 	"encoding/hex"
@@ -71,16 +75,16 @@ type Config struct {
 	HWAddr   net.HardwareAddr // hw_addr=
 	Syslog   string           // syslog_host=, with the port
 	Tink     string           // grpc_authority=
-	Metadata string           // base URL of Hegel: it is behind the same IP as Tink, on 50061; empty: no such step
+	Metadata string           // base URL, metadata=; default: port 50061 of Tink's address, which is Hegel's
+	Agent    string           // URL of Tinkerbell's agent, agent=; empty: the installer speaks to Tink Server
 	Addr     netip.Addr       // of this machine, as DHCP gave it
 	Hostname string           // likewise
 	Attempts time.Duration    // how long a step that failed tries again; default 10 s
 	Dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	Report   func(Report)
+	// Start starts a program in the background, and returns what ends it.
+	Start func(path string, args []string, output io.Writer) (end func() error, err error)
 }
-
-// NoMetadata on the kernel's command line leaves the step of the metadata out, where no server has it.
-const NoMetadata = "metadata=none"
 
 // ParseCommandLine reads what Smee put on the kernel's command line.
 func ParseCommandLine(line string) (Config, error) {
@@ -112,10 +116,8 @@ func ParseCommandLine(line string) (Config, error) {
 		HWAddr:   mac,
 		Syslog:   net.JoinHostPort(values["syslog_host"], "514"),
 		Tink:     values["grpc_authority"],
-		Metadata: "http://" + net.JoinHostPort(host, "50061"),
-	}
-	if "metadata="+values["metadata"] == NoMetadata {
-		config.Metadata = ""
+		Metadata: cmp.Or(values["metadata"], "http://"+net.JoinHostPort(host, "50061")),
+		Agent:    values["agent"],
 	}
 	return config, nil
 }
@@ -148,15 +150,19 @@ func Run(ctx context.Context, c Config) error {
 	}
 	r := &run{Config: c, client: &http.Client{Transport: &http.Transport{DialContext: c.Dial}}}
 	defer r.client.CloseIdleConnections()
-	for _, step := range []step{
+	steps := []step{
 		{StepSyslog, 5 * time.Second, r.syslog},
 		{StepMetadata, 10 * time.Second, r.metadata},
 		{StepGRPC, 10 * time.Second, r.workflow},
 		{StepArtifact, 30 * time.Second, r.artifact},
-	} {
-		if step.name == StepMetadata && c.Metadata == "" {
-			continue
-		}
+	}
+	if c.Agent != "" {
+		a := &agent{run: r, engine: newEngine()}
+		defer a.close()
+		steps[2].do, steps[3].do = a.workflow, a.artifact
+		steps[2].quiet = time.Minute // a large program, on a processor that is emulated
+	}
+	for _, step := range steps {
 		detail, data, err := r.again(ctx, step)
 		if err != nil {
 			c.Report(Report{Step: step.name, Detail: err.Error()})
@@ -233,7 +239,7 @@ func (r *run) metadata(ctx context.Context, watch *progress.Watch) (string, map[
 			return "", nil, fmt.Errorf("metadata is another machine's: %s is %q, mine is %q", name, data[name], own)
 		}
 	}
-	return fmt.Sprintf("Hegel knows me as %s, %s", data["hostname"], data["public-ipv4"]), data, nil
+	return fmt.Sprintf("I am known as %s, %s", data["hostname"], data["public-ipv4"]), data, nil
 }
 
 // get reads a small document.
@@ -314,10 +320,26 @@ func (r *run) tell(ctx context.Context, client *tink.Client, state tink.State, t
 	})
 }
 
-// artifact streams the image that the workflow's action names, as Tinkerbell's image2disk does, and tells Tink.
+// artifact streams the image that the workflow's action names, and tells Tink.
 func (r *run) artifact(ctx context.Context, watch *progress.Watch) (string, map[string]string, error) {
+	detail, data, took, err := r.stream(ctx, watch, r.action.Environment)
+	if err != nil {
+		return "", nil, err
+	}
+	client, err := r.dialTink()
+	if err != nil {
+		return "", nil, err
+	}
+	defer func() { _ = client.Close() }()
+	return detail, data, r.tell(ctx, client, tink.Success, took)
+}
+
+// stream reads the image that an action names and checks it, as Tinkerbell's image2disk does.
+func (r *run) stream(ctx context.Context, watch *progress.Watch, environment []string) (
+	detail string, data map[string]string, took time.Duration, err error,
+) {
 	var url, want string
-	for _, variable := range r.action.Environment {
+	for _, variable := range environment {
 		switch name, value, _ := strings.Cut(variable, "="); name {
 		case "IMG_URL":
 			url = value
@@ -326,31 +348,23 @@ func (r *run) artifact(ctx context.Context, watch *progress.Watch) (string, map[
 		}
 	}
 	if url == "" || want == "" {
-		return "", nil, fmt.Errorf("action %s has no IMG_URL or no IMG_SHA512", r.action.Name)
+		return "", nil, 0, errors.New("the action has no IMG_URL or no IMG_SHA512")
 	}
 	start := time.Now()
 	response, err := r.open(ctx, url)
 	if err != nil {
-		return "", nil, err
+		return "", nil, 0, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	hash := sha512.New()
 	n, err := io.Copy(hash, watch.Reader(response.Body))
 	if err != nil {
-		return "", nil, fmt.Errorf("failed to read %s after %d bytes: %w", url, n, err)
+		return "", nil, 0, fmt.Errorf("failed to read %s after %d bytes: %w", url, n, err)
 	}
-	took := time.Since(start)
+	took = time.Since(start)
 	if got := hex.EncodeToString(hash.Sum(nil)); got != want {
-		return "", nil, fmt.Errorf("%s: SHA-512 is %s, not %s, of %d bytes", url, got, want, n)
+		return "", nil, 0, fmt.Errorf("%s: SHA-512 is %s, not %s, of %d bytes", url, got, want, n)
 	}
-	client, err := r.dialTink()
-	if err != nil {
-		return "", nil, err
-	}
-	defer func() { _ = client.Close() }()
-	if err := r.tell(ctx, client, tink.Success, took); err != nil {
-		return "", nil, err
-	}
-	detail := fmt.Sprintf("%.1f MiB in %.1f s, SHA-512 is right", float64(n)/(1<<20), took.Seconds())
-	return detail, map[string]string{"bytes": fmt.Sprint(n)}, nil
+	detail = fmt.Sprintf("%.1f MiB in %.1f s, SHA-512 is right", float64(n)/(1<<20), took.Seconds())
+	return detail, map[string]string{"bytes": fmt.Sprint(n)}, took, nil
 }

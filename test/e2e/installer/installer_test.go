@@ -34,8 +34,9 @@ func TestParseCommandLine(t *testing.T) {
 		got.Tink != want.Tink || got.Metadata != want.Metadata {
 		t.Errorf("got %+v", got)
 	}
-	if got, err = installer.ParseCommandLine(commandLine + " " + installer.NoMetadata); err != nil || got.Metadata != "" {
-		t.Errorf("without metadata: got %+v, %v", got, err)
+	got, err = installer.ParseCommandLine(commandLine + " metadata=http://192.0.2.2:7080 agent=http://192.0.2.2:7173/agent")
+	if err != nil || got.Metadata != "http://192.0.2.2:7080" || got.Agent != "http://192.0.2.2:7173/agent" {
+		t.Errorf("of the modern Tinkerbell: got %+v, %v", got, err)
 	}
 	_, err = installer.ParseCommandLine("grpc_authority=192.0.2.2 hw_addr=x worker_id=w")
 	if err == nil {

@@ -135,7 +135,7 @@ func (j *Journey) invite() error {
 		default:
 			return fmt.Errorf("failed to make machine: firmware %q is none of bios, uefi, uefi-http, go", firmware)
 		}
-		t := newTraveller(m, firmware, stagesOf(firmware, j.opts.Lab.Tinkerbell != "", j.opts.Lab.IPv6))
+		t := newTraveller(m, firmware, stagesOf(firmware, j.modern(), j.opts.Lab.IPv6))
 		t.passed, t.scale = j.opts.Passed, j.opts.Scale
 		t.hint = func(s stage, since time.Time) string { return j.hint(t, s, since) }
 		t.signs = func(s stage) []func() string { return j.signs(t, s) }
@@ -157,14 +157,23 @@ func (j *Journey) up(ctx context.Context) error {
 	for _, t := range j.travellers {
 		opts.Machines = append(opts.Machines, t.machine)
 	}
-	standIn, err := j.standIn(ctx, logs)
-	if err != nil {
-		return err
+	kernel := machine.KernelArgs
+	if j.modern() {
+		if err := j.opts.Media.AddAgent(opts.Tinkerbell.Agent); err != nil {
+			return err
+		}
+		kernel += " metadata=http://" + netip.AddrPortFrom(opts.Service(), lab.TinkerbellHTTPPort).String() +
+			" agent=" + j.fileURL(machine.AgentFile)
+	} else {
+		standIn, err := j.standIn(ctx, logs)
+		if err != nil {
+			return err
+		}
+		opts.Tink = standIn
 	}
-	opts.Tink = standIn
 	args := map[string][]string{
-		lab.Smee:       {"-extra-kernel-args", machine.KernelArgs},
-		lab.Tinkerbell: {"--ipxe-http-script-extra-kernel-args", machine.KernelArgs + " " + installer.NoMetadata},
+		lab.Smee:       {"-extra-kernel-args", kernel},
+		lab.Tinkerbell: {"--ipxe-http-script-extra-kernel-args", kernel},
 	}
 	for name, more := range opts.Args {
 		args[name] = append(args[name], more...)
@@ -179,6 +188,11 @@ func (j *Journey) up(ctx context.Context) error {
 		return errors.Join(err, l.Down())
 	}
 	j.Lab = l
+	if j.modern() {
+		if err := j.order(ctx); err != nil {
+			return err
+		}
+	}
 	if j.opts.Ready != nil {
 		return j.opts.Ready(l)
 	}
@@ -191,17 +205,13 @@ func (j *Journey) standIn(ctx context.Context, dir string) (lab.Command, error) 
 	if err != nil {
 		return lab.Command{}, err
 	}
-	filesPort := uint16(8080)
-	if j.opts.Lab.Tinkerbell != "" {
-		filesPort = lab.TinkerbellFilesPort
-	}
 	workflows := map[string][]tink.Workflow{}
 	for _, t := range j.travellers {
 		worker := t.machine.MAC.String() // what Smee puts on the kernel's command line
 		workflows[worker] = []tink.Workflow{{ID: workflowOf(t.machine), Actions: []tink.Action{{
 			TaskName: "os-installation", Name: "stream-image", Image: "image2disk", Timeout: 600, WorkerID: worker,
 			Environment: []string{
-				"IMG_URL=http://" + netip.AddrPortFrom(j.opts.Lab.Service(), filesPort).String() + "/" + machine.ArtifactFile,
+				"IMG_URL=" + j.fileURL(machine.ArtifactFile),
 				"IMG_SHA512=" + j.opts.Media.ArtifactSHA512,
 				"DEST_DISK=/dev/sda",
 			},
@@ -215,8 +225,16 @@ func (j *Journey) standIn(ctx context.Context, dir string) (lab.Command, error) 
 	if err := os.WriteFile(file, text, 0o644); err != nil {
 		return lab.Command{}, fmt.Errorf("failed to write workflows: %w", err)
 	}
-	listen := j.opts.Lab.TinkAddr().String()
+	listen := netip.AddrPortFrom(lab.TinkIP, 42113).String()
 	return lab.Command{Path: path, Args: []string{"-listen", listen, "-workflows", file}}, nil
+}
+
+// modern reports whether the services are the modern Tinkerbell.
+func (j *Journey) modern() bool { return j.opts.Lab.Tinkerbell != nil }
+
+// fileURL is where machines get a file of the media.
+func (j *Journey) fileURL(name string) string {
+	return "http://" + netip.AddrPortFrom(j.opts.Lab.Service(), j.opts.Lab.FilesPort()).String() + "/" + name
 }
 
 // address6 is the IPv6 address of a machine by its number.
@@ -233,6 +251,11 @@ func (j *Journey) travel(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	background, stop := context.WithCancel(ctx)
 	j.wait.Go(func() { j.followSmee(background) })
+	if j.modern() {
+		for _, t := range j.travellers {
+			j.wait.Go(func() { j.followWorkflow(background, t) })
+		}
+	}
 	j.wait.Go(func() {
 		for {
 			select {
@@ -259,7 +282,11 @@ func (j *Journey) travel(ctx context.Context) {
 	cancel()
 	j.wait.Wait()
 	j.Result = Result{OK: true, Machines: results}
-	for _, m := range results {
+	if j.modern() {
+		j.Result.Tinkerbell = j.opts.Lab.Tinkerbell.Version
+	}
+	for i, m := range results {
+		results[i].Workflow = j.travellers[i].workflow
 		j.Result.OK = j.Result.OK && m.OK
 	}
 }
@@ -355,11 +382,11 @@ func (j *Journey) markOf(t *traveller, r installer.Report) mark {
 	case StepSyslog:
 		return mark{step: "sent"} // it counts when Smee has it
 	case StepMetadata:
-		refuse("Hegel's hostname", r.Data["hostname"], t.machine.Name)
+		refuse("the metadata's hostname", r.Data["hostname"], t.machine.Name)
 		addrs := j.opts.Lab.Addrs(t.machine)
 		own := slices.IndexFunc(addrs, func(addr netip.Addr) bool { return addr.String() == r.Data["public-ipv4"] })
-		refuse("Hegel's address", r.Data["public-ipv4"], addrs[max(own, 0)].String())
-		refuse("Hegel's instance-id", r.Data["instance-id"], t.machine.MAC.String())
+		refuse("the metadata's address", r.Data["public-ipv4"], addrs[max(own, 0)].String())
+		refuse("the metadata's instance-id", r.Data["instance-id"], t.machine.MAC.String())
 	case StepGRPC:
 		refuse("workflow", r.Data["workflow"], workflowOf(t.machine))
 	}

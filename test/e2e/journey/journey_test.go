@@ -34,9 +34,7 @@ func TestMain(m *testing.M) {
 func travel(t *testing.T, firmware string, change func(*journey.Options)) *journey.Journey {
 	t.Helper()
 	j := travelOnly(t, firmware, change)
-	if err := j.Close(); err != nil {
-		t.Error(err)
-	}
+	end(t, j)
 	return j
 }
 
@@ -102,28 +100,63 @@ func travelOnly(t *testing.T, firmware string, change func(*journey.Options)) *j
 	return j
 }
 
+// TestGo takes the machine in Go through the classic services.
 func TestGo(t *testing.T) {
 	t.Parallel() // labs do not see each other
-	testJourney(t, "go")
+	j := travelWell(t, "go", func(*journey.Options) {})
+	end(t, j)
+	checkCapture(t, j)
 }
 
-func TestBIOS(t *testing.T) {
-	t.Parallel() // labs do not see each other
-	testJourney(t, "bios")
-}
-
-func testJourney(t *testing.T, firmware string) {
-	j := travelOnly(t, firmware, func(opts *journey.Options) { opts.Scale = 2 }) // CI may be slow
-	if j.Result.OK {
-		checkBoots(t, j)
+// TestModernGo takes it through the modern Tinkerbell, and asks as the machine for all that the preset lets through and
+// hides.
+func TestModernGo(t *testing.T) {
+	t.Parallel()
+	asked := false
+	j := travelWell(t, "go", func(opts *journey.Options) {
+		modern(t, opts)
+		opts.Before = func(l *lab.Lab, what string) {
+			if what == "install" { // the machine still has the address that iPXE got
+				checkPreset(t, l, "host-go")
+				asked = true
+			}
+		}
+	})
+	defer end(t, j)
+	checkModern(t, j, len(hidden))
+	if !asked {
+		t.Error("the preset's paths were not looked at")
 	}
+}
+
+// TestModernBIOS takes firmware through the modern Tinkerbell. [TestTwoRelays] takes it through the classic services.
+func TestModernBIOS(t *testing.T) {
+	t.Parallel()
+	j := travelWell(t, "bios", func(opts *journey.Options) { modern(t, opts) })
+	defer end(t, j)
+	checkModern(t, j, 0)
+}
+
+// travelWell has a machine travel to the end, and wants the pod to have seen what the sniffer saw. The caller ends its lab.
+func travelWell(t *testing.T, firmware string, change func(*journey.Options)) *journey.Journey {
+	t.Helper()
+	j := travelOnly(t, firmware, func(opts *journey.Options) {
+		opts.Scale = 2 // CI may be slow
+		change(opts)
+	})
+	if !j.Result.OK {
+		end(t, j)
+		t.Fatal(j.Result.Failure())
+	}
+	checkBoots(t, j)
+	return j
+}
+
+func end(t *testing.T, j *journey.Journey) {
+	t.Helper()
 	if err := j.Close(); err != nil {
 		t.Error(err)
 	}
-	if !j.Result.OK {
-		t.Fatal(j.Result.Failure())
-	}
-	checkCapture(t, j)
 }
 
 // TestTwoRelays has firmware boot with a second relay on the VLAN, which is killed when the first OFFER is there.

@@ -12,8 +12,9 @@ import (
 
 // Result is what result.json holds.
 type Result struct {
-	OK       bool            `json:"ok"`
-	Machines []MachineResult `json:"machines"`
+	OK         bool            `json:"ok"`
+	Tinkerbell string          `json:"tinkerbell,omitempty"` // version of the modern one
+	Machines   []MachineResult `json:"machines"`
 }
 
 // MachineResult is how far a machine came.
@@ -21,7 +22,8 @@ type MachineResult struct {
 	Name     string  `json:"name"`
 	Firmware string  `json:"firmware"` // "bios", "uefi" or "go"
 	OK       bool    `json:"ok"`
-	Seconds  float64 `json:"seconds"` // from power-on to the last step that was passed, or to the failure
+	Seconds  float64 `json:"seconds"`            // from power-on to the last step that was passed, or to the failure
+	Workflow string  `json:"workflow,omitempty"` // its state, as the modern Tinkerbell's API has it
 	Steps    []Step  `json:"steps"`
 }
 

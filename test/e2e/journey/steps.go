@@ -28,6 +28,7 @@ const (
 	StepMetadata  = "metadata"
 	StepGRPC      = "grpc"
 	StepArtifact  = "artifact"
+	StepWorkflow  = "workflow" // with the modern Tinkerbell
 	StepPowerOff  = "power-off"
 
 	// In place of DISCOVER, OFFER and ACK where a machine has IPv6 alone.
@@ -101,11 +102,11 @@ var stages = []stage{
 	{StepPowerOff, 30 * time.Second, 10 * time.Second, "the machine did not switch itself off", nil, true},
 }
 
-// Steps are the names of all steps, in order.
-func Steps() []string {
-	names := make([]string, len(stages))
-	for i, stage := range stages {
-		names[i] = stage.name
+// Steps are the names of all steps, in order: those through the classic services, or through the modern Tinkerbell.
+func Steps(modern bool) []string {
+	var names []string
+	for _, stage := range stagesOf("", modern, false) {
+		names = append(names, stage.name)
 	}
 	return names
 }
@@ -142,30 +143,33 @@ func byHTTP(stages []stage) []stage {
 	return own
 }
 
-// stagesOf gives the stages of a journey: through Smee and Hegel, or through the one binary, which has other ports and
-// serves no metadata without the Kubernetes API.
-func stagesOf(firmware string, oneBinary, ipv6 bool) []stage {
+// stagesOf gives the stages of a journey: through Smee, Hegel and what plays Tink Server, or through the modern Tinkerbell,
+// which is one binary with other ports, and says how the workflow ended.
+func stagesOf(firmware string, modern, ipv6 bool) []stage {
 	if ipv6 {
 		if firmware == firmwareHTTP {
 			return byHTTP(stages6())
 		}
 		return stages6()
 	}
-	if !oneBinary {
+	if !modern {
 		return stages
 	}
-	ports := strings.NewReplacer("7171/tcp", "7080/tcp", "8080/tcp", "7173/tcp")
+	ports := strings.NewReplacer("7171/tcp", "7080/tcp", "8080/tcp", "7173/tcp", "50061/tcp", "7080/tcp")
 	var own []stage
 	for _, s := range stages {
-		if s.name == StepMetadata {
-			continue
-		}
 		s.missing = ports.Replace(s.missing)
 		s.programs = slices.Clone(s.programs)
 		for i, program := range s.programs {
-			if program == lab.Smee {
+			if program == lab.Smee || program == lab.Hegel || program == lab.Tink {
 				s.programs[i] = lab.Tinkerbell
 			}
+		}
+		if s.name == StepPowerOff {
+			own = append(own, stage{
+				StepWorkflow, 30 * time.Second, 20 * time.Second, "the workflow's state is not SUCCESS",
+				[]string{lab.Tinkerbell}, false,
+			})
 		}
 		own = append(own, s)
 	}

@@ -6,8 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/netip"
-	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,59 +14,30 @@ import (
 
 	"github.com/tinkerbell/stack/test/e2e/journey"
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
-// TestTinkerbellJourney takes a machine through the modern Tinkerbell, one binary in place of Smee and Hegel, with
-// stack-proxy's preset for it. TINKERBELL=PATH is the binary (0.23 or later). Its metadata needs the Kubernetes API, so
-// that step is left out; that the path passes is looked at all the same.
-func TestTinkerbellJourney(t *testing.T) {
-	binary := os.Getenv("TINKERBELL")
-	if binary == "" {
-		t.Skip("needs TINKERBELL=PATH, the binary of Tinkerbell 0.23 or later")
+// modern has a journey go through the modern Tinkerbell.
+func modern(t *testing.T, opts *journey.Options) {
+	t.Helper()
+	tinkerbell, err := program.BuildTinkerbell(t.Context(), t.Logf)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Log("left out: metadata, which Tinkerbell serves with the Kubernetes API only; Tink Server is the stand-in")
-	t.Run("go", func(t *testing.T) {
-		asked := false
-		j := travelOnly(t, "go", func(opts *journey.Options) {
-			opts.Lab.Tinkerbell = binary
-			opts.Before = func(l *lab.Lab, what string) {
-				if what == "install" { // the machine still has the address that iPXE got
-					checkPreset(t, l, "host-go")
-					asked = true
-				}
-			}
-		})
-		checkTinkerbell(t, j, len(hidden))
-		if !asked {
-			t.Error("the preset's paths were not looked at")
-		}
-	})
-	t.Run("bios", func(t *testing.T) {
-		checkTinkerbell(t, travelOnly(t, "bios", func(opts *journey.Options) {
-			opts.Lab.Tinkerbell, opts.Scale = binary, 2 // CI may be slow
-		}), 0)
-	})
+	opts.Lab.Tinkerbell = &tinkerbell
 }
 
-// checkTinkerbell ends a journey through the one binary and looks at how it went: every step but the metadata, by the
-// ports and paths of the preset, and so many requests refused.
-func checkTinkerbell(t *testing.T, j *journey.Journey, refused int) {
+// checkModern looks at how a journey through the modern Tinkerbell went: every step, by the ports and paths of the preset, a
+// workflow that its own agent ran to the end, and so many requests refused.
+func checkModern(t *testing.T, j *journey.Journey, refused int) {
 	t.Helper()
-	defer func() {
-		if err := j.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	if !j.Result.OK {
-		t.Fatal(j.Result.Failure())
-	}
 	var got []string
 	details := map[string]string{}
-	for _, step := range j.Result.Machines[0].Steps {
+	machine := j.Result.Machines[0]
+	for _, step := range machine.Steps {
 		got, details[step.Name] = append(got, step.Name), step.Detail
 	}
-	want := slices.DeleteFunc(journey.Steps(), func(step string) bool { return step == journey.StepMetadata })
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(journey.Steps(true), got); diff != "" {
 		t.Errorf("the steps (-want +got): %s", diff)
 	}
 	for step, parts := range map[string][]string{
@@ -76,12 +45,16 @@ func checkTinkerbell(t *testing.T, j *journey.Journey, refused int) {
 		journey.StepScript:    {"/ipxe/script/", "/auto.ipxe", " from 192.0.2.2:7080"},
 		journey.StepKernel:    {" from 192.0.2.2:7173"},
 		journey.StepInitramfs: {" from 192.0.2.2:7173"},
+		journey.StepGRPC:      {"by Tinkerbell's agent"},
 	} {
 		for _, part := range parts {
 			if !strings.Contains(details[step], part) {
 				t.Errorf("%s: %q does not tell of %q", step, details[step], part)
 			}
 		}
+	}
+	if j.Result.Tinkerbell != "v0.25.0" || machine.Workflow != "SUCCESS" {
+		t.Errorf("Tinkerbell %q has the workflow as %q", j.Result.Tinkerbell, machine.Workflow)
 	}
 	if got := refusedPaths(t, j.Lab); got != refused {
 		t.Errorf("%d requests were refused for their paths, want %d", got, refused)
@@ -122,9 +95,7 @@ func checkPreset(t *testing.T, l *lab.Lab, host string) {
 		"/ipxe/binary/undionly.kpxe": http.StatusOK, // HTTP boot
 		"/ipxe/binary/ipxe.efi":      http.StatusOK,
 		"/ipxe/binary/snp-arm64.efi": http.StatusOK,
-		// These have no server here, and Tinkerbell says so.
-		"/2009-04-04/meta-data/hostname":    http.StatusNotFound,
-		"/metadata":                         http.StatusNotFound,
+		// This has no server here, and Tinkerbell says so.
 		"/tftp/pxelinux.cfg/01-52-54-00-01": http.StatusNotFound,
 	} {
 		direct, through := ask(lab.RolePod, lab.SmeeIP, path), ask(host, lab.ServiceIP, path)

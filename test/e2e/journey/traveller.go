@@ -33,6 +33,8 @@ type traveller struct {
 	// signs are those that something moves in a stage, and waited is how long the emulator has waited for a processor.
 	signs  func(stage) []func() string
 	waited func() time.Duration
+	// workflow is the state of its workflow, which [Journey.followWorkflow] keeps.
+	workflow string
 }
 
 func newTraveller(machine lab.Machine, firmware string, stages []stage) *traveller {

@@ -33,7 +33,7 @@ func TestTravel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		traveller, passed := alone("bios")
 		go func() {
-			for i, step := range Steps() {
+			for i, step := range Steps(false) {
 				time.Sleep(time.Second)
 				if step == StepSyslog {
 					continue // it comes after the next
@@ -81,7 +81,7 @@ func TestTravelSlowly(t *testing.T) {
 					return []func() string{func() string { return fmt.Sprintf("HTTP /vmlinuz: %d of 20 bytes", came.Load()) }}
 				}
 				go func() {
-					for _, step := range Steps() {
+					for _, step := range Steps(false) {
 						for step == StepKernel && came.Load() < 20 {
 							time.Sleep(50 * time.Second)
 							if came.Load() == int64(test.pieces) {
@@ -158,7 +158,7 @@ func TestTravelFails(t *testing.T) {
 func TestResult(t *testing.T) {
 	good := MachineResult{Name: "uefi", Firmware: "uefi", OK: true, Seconds: 2.5}
 	bad := MachineResult{Name: "bios", Firmware: "bios", Seconds: 1}
-	for i, name := range Steps() {
+	for i, name := range Steps(false) {
 		good.Steps = append(good.Steps, Step{Name: name, OK: true, Seconds: float64(i)})
 		step := Step{Name: name, Detail: notReached}
 		switch {

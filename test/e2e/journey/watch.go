@@ -74,7 +74,7 @@ var smeeHost = regexp.MustCompile(`"(host|hostname)":"([^"]*)"`)
 // followSmee waits for the machines' syslog lines in Smee's log.
 func (j *Journey) followSmee(ctx context.Context) {
 	server := lab.Smee
-	if j.opts.Lab.Tinkerbell != "" {
+	if j.modern() {
 		server = lab.Tinkerbell // Smee is a part of it
 	}
 	_ = lab.Tail(ctx, j.Lab.LogPath(server), func(line string) bool { // it ends with ctx

@@ -25,7 +25,7 @@ func (l *Lab) relayEnv() []string {
 		return append(env, relayEnv6()...)
 	}
 	server := "smee"
-	if l.opts.Tinkerbell != "" {
+	if l.opts.Tinkerbell != nil {
 		server = tinkerbellService
 	}
 	return append(env,

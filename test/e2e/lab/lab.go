@@ -27,6 +27,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // Network namespaces of every lab. [Lab.AddHost] adds more. They appear as /run/netns/stack-<lab's id>-<role>.
@@ -48,7 +50,8 @@ const (
 	Smee          = "smee"
 	Hegel         = "hegel"
 	Tink          = "tink"
-	Tinkerbell    = "tinkerbell" // the one binary, in place of Smee and Hegel
+	Tinkerbell    = "tinkerbell" // the one binary, in place of Smee, Hegel and Tink Server
+	API           = "api"        // what it keeps its objects in
 	Hardware      = "hardware"   // plays the Kubernetes API that Smee reads Hardware objects from
 	DNS           = "dns"
 	RA            = "ra"    // IPv6 router advertisements, for which iPXE waits
@@ -103,7 +106,7 @@ type Options struct {
 	RunDir string
 	// Artifacts is the directory that stack-proxy serves on 8080. Default: an empty one.
 	Artifacts string
-	// Tink is the server for port 42113, at [Options.TinkAddr]. Without a Path there is none.
+	// Tink is the server for port 42113, at [TinkIP]. Without a Path there is none.
 	Tink Command
 	// Hardware is a server that lists Hardware objects as the Kubernetes API does, at [HardwareAddr]; the lab adds
 	// "-file" and the objects to its arguments. Smee then reads from it, and not from its file, which it parses anew for
@@ -111,9 +114,9 @@ type Options struct {
 	Hardware Command
 	// Segment is where the machines' addresses are, in place of [LAN]: see [Lab.AddSegment].
 	Segment netip.Prefix
-	// Tinkerbell is the path of the one binary (0.23 or later). It runs in [RoleSmee] in place of Smee and Hegel, and
-	// stack-proxy has the preset for it. It serves no metadata: that needs the Kubernetes API.
-	Tinkerbell string
+	// Tinkerbell is the one binary (0.23 or later). It runs in [RoleSmee] in place of Smee, Hegel and Tink Server, with an
+	// API server beside it, and stack-proxy has the preset for it.
+	Tinkerbell *program.Tinkerbell
 	// Routes is stack-proxy's routes file, in YAML; empty: the routes of its preset.
 	Routes string
 	// IPv6 makes it a site of IPv6: pods and service have IPv6 addresses, too, the router advertises that addresses come
@@ -183,7 +186,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		failed:  make(chan error, 16),
 		procs:   map[string]*Proc{},
 		records: map[string][]netip.Addr{},
-		addrs:   map[string]netip.Addr{Smee: SmeeIP, Hegel: HegelIP, Tink: opts.TinkAddr().Addr()},
+		addrs:   map[string]netip.Addr{Smee: SmeeIP, Hegel: HegelIP, Tink: TinkIP},
 	}
 	if err := l.up(ctx); err != nil {
 		return nil, errors.Join(err, l.Down())

@@ -26,7 +26,7 @@ import (
 // startOrder is what a lab consists of besides its node: names first, then the services, then the pod as a
 // kubelet starts it.
 var startOrder = []string{
-	DNS, RA, Hardware, Smee, Hegel, Tinkerbell, Tink, DHCP6, BroadcastInit, StackBoots, DHCPRelay, StackProxy,
+	DNS, RA, Hardware, API, Smee, Hegel, Tinkerbell, Tink, DHCP6, BroadcastInit, StackBoots, DHCPRelay, StackProxy,
 }
 
 // Admin ports of the pod's programs, in [RolePod].
@@ -127,20 +127,24 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 		args, err := l.hegelArgs()
 		url := "http://" + hostPort(l.addrOf(Hegel), 50061) + "/healthz"
 		return Process{Role: RoleHegel, Path: l.bin.hegel, Args: args}, l.httpReady(RoleHegel, url), err
-	case Tinkerbell:
-		if l.opts.Tinkerbell == "" {
-			return Process{}, nil, errors.New("failed to start tinkerbell: Options.Tinkerbell names no program")
+	case API, Tinkerbell:
+		if l.opts.Tinkerbell == nil {
+			return Process{}, nil, fmt.Errorf("failed to start %s: Options.Tinkerbell names no program", name)
 		}
-		return l.tinkerbell()
+		if name == Tinkerbell {
+			return l.tinkerbell()
+		}
+		process, ready := l.api()
+		return process, ready, nil
 	case Tink:
 		if l.opts.Tink.Path == "" {
 			return Process{}, nil, errors.New("failed to start tink: Options.Tink names no program")
 		}
 		tink := Process{
-			Role: l.opts.tinkRole(), Path: l.opts.Tink.Path,
+			Role: RoleTink, Path: l.opts.Tink.Path,
 			Args: slices.Clone(l.opts.Tink.Args), Env: slices.Clone(l.opts.Tink.Env),
 		}
-		return tink, l.tcpReady(l.opts.tinkRole(), hostPort(l.addrOf(Tink), 42113)), nil
+		return tink, l.tcpReady(RoleTink, hostPort(l.addrOf(Tink), 42113)), nil
 	case BroadcastInit:
 		return Process{
 			Role: RolePod, Path: l.bin.broadcastInit, Env: []string{},
@@ -167,7 +171,7 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 			"STACK_PROXY_ADMIN_ADDRESS=" + hostPort(PodIP, ProxyAdminPort),
 			"STACK_PROXY_BOOTS_ADDRESS=" + bootsSocket,
 		}
-		if l.opts.Tinkerbell != "" {
+		if l.opts.Tinkerbell != nil {
 			env = append(env, "STACK_PROXY_PRESET=tinkerbell")
 		}
 		mounts := map[string]string{artifactsInPod: l.opts.Artifacts}
@@ -241,7 +245,7 @@ func (l *Lab) defaultZone() error {
 	if l.opts.IPv6 { // also where Tinkerbell answers DHCPv6: its other servers listen by IPv4
 		l.records[serviceName(dhcp6Service)] = []netip.Addr{DHCP6IP}
 	}
-	if l.opts.Tinkerbell != "" { // one name for everything else
+	if l.opts.Tinkerbell != nil { // one name for everything else
 		l.records[serviceName(tinkerbellService)] = []netip.Addr{SmeeIP}
 		return l.writeZone()
 	}

@@ -3,9 +3,7 @@ package lab
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,45 +29,33 @@ func (o *Options) leavesOut(name string) bool {
 	case name == Hardware:
 		return o.Hardware.Path == ""
 	case name == DHCP6:
-		return !o.IPv6 || o.Tinkerbell != ""
-	case name == Tinkerbell:
-		return o.Tinkerbell == ""
+		return !o.IPv6 || o.Tinkerbell != nil
+	case name == API, name == Tinkerbell:
+		return o.Tinkerbell == nil
 	case name == Smee, name == Hegel:
-		return o.Tinkerbell != ""
+		return o.Tinkerbell != nil
 	}
 	return false
 }
 
-// TinkAddr is where [Options.Tink] has to listen: with the one binary, that is the binary's own address, since one
-// Service name stands for all its ports.
-func (o *Options) TinkAddr() netip.AddrPort {
-	if o.Tinkerbell != "" {
-		return netip.AddrPortFrom(SmeeIP, 42113)
+// FilesPort is where machines get the operating system's files: the preset's port.
+func (o *Options) FilesPort() uint16 {
+	if o.Tinkerbell != nil {
+		return TinkerbellFilesPort
 	}
-	return netip.AddrPortFrom(TinkIP, 42113)
+	return 8080
 }
 
-// tinkRole is the namespace of [Options.Tink].
-func (o *Options) tinkRole() string {
-	if o.Tinkerbell != "" {
-		return RoleSmee
-	}
-	return RoleTink
-}
-
-// tinkerbell runs the one binary in Smee's place. What needs the Kubernetes API is off: metadata (Tootles), Tink
-// Server, controllers, SSH, the user interface.
+// tinkerbell runs the one binary in Smee's place. Left out are what asks a BMC (Rufio, the serial console) and the user
+// interface, which the preset hides from machines.
 func (l *Lab) tinkerbell() (Process, func(context.Context) error, error) {
-	path := filepath.Join(l.opts.RunDir, "hardware.yaml")
-	if err := writeJSON(path, tinkerbellHardware(&l.opts)); err != nil {
+	if err := l.writeKubeconfig(); err != nil {
 		return Process{}, nil, err
 	}
 	service, own := ServiceIP.String(), SmeeIP.String()
 	args := []string{
-		"--backend=file", "--backend-file-path=" + path,
-		"--enable-tootles=false", "--enable-tink-server=false", "--enable-tink-controller=false",
+		"--backend=kube", "--backend-kube-config=" + l.kubeconfigPath(), "--backend-kube-namespace=" + Namespace,
 		"--enable-rufio-controller=false", "--enable-secondstar=false", "--enable-ui=false",
-		"--enable-crd-migrations=false",
 		"--public-ipv4=" + service,
 		"--bind-address=" + own,
 		"--tftp-server-bind-addr=" + own,
@@ -82,14 +68,31 @@ func (l *Lab) tinkerbell() (Process, func(context.Context) error, error) {
 		"--trusted-proxies=" + PodIP.String() + "/32",
 	}
 	if l.opts.IPv6 {
-		more, err := tinkerbell6(l.opts.Tinkerbell)
+		more, err := tinkerbell6(l.opts.Tinkerbell.Server)
 		if err != nil {
 			return Process{}, nil, err
 		}
 		args = append(args, more...)
 	}
-	ready := l.httpReady(RoleSmee, "http://"+hostPort(SmeeIP, TinkerbellHTTPPort)+"/healthcheck")
-	return Process{Role: RoleSmee, Path: l.opts.Tinkerbell, Args: args}, ready, nil
+	http := l.httpReady(RoleSmee, "http://"+hostPort(SmeeIP, TinkerbellHTTPPort)+"/healthcheck")
+	grpc := l.tcpReady(RoleSmee, hostPort(SmeeIP, 42113))
+	ready := func(ctx context.Context) error {
+		if err := errors.Join(http(ctx), grpc(ctx)); err != nil {
+			return err
+		}
+		return l.createHardware(ctx) // the binary has defined what that is
+	}
+	return Process{Role: RoleSmee, Path: l.opts.Tinkerbell.Server, Args: args}, ready, nil
+}
+
+// createHardware tells the API of the machines that it does not know yet.
+func (l *Lab) createHardware(ctx context.Context) error {
+	for _, object := range tinkerbellHardware(&l.opts) {
+		if err := l.Create(ctx, "hardware", object); err != nil && !errors.Is(err, ErrExists) {
+			return err
+		}
+	}
+	return nil
 }
 
 // ErrNoDHCPv6 is a Tinkerbell that has no DHCPv6 yet.
@@ -118,7 +121,7 @@ func tinkerbell6(path string) ([]string, error) {
 	}, nil
 }
 
-// tinkerbellHardware is the format of the one binary's file backend: Hardware of tinkerbell.org/v1alpha1.
+// tinkerbellHardware are the machines as Hardware of tinkerbell.org/v1alpha1.
 func tinkerbellHardware(o *Options) []any {
 	hardware := []any{}
 	for _, m := range o.Machines {
@@ -126,31 +129,36 @@ func tinkerbellHardware(o *Options) []any {
 		if lease == 0 {
 			lease = 24 * time.Hour
 		}
-		netboot := map[string]any{"allowPXE": !m.NoPXE}
+		netboot := map[string]any{"allowPXE": !m.NoPXE, "allowWorkflow": true}
 		if m.Script != "" {
 			netboot["ipxe"] = map[string]any{"contents": m.Script}
 		}
-		hardware = append(hardware, map[string]any{
-			"apiVersion": "tinkerbell.org/v1alpha1",
-			"kind":       "Hardware",
-			"metadata":   map[string]any{"name": m.Name, "namespace": Namespace},
-			"spec": map[string]any{"interfaces": []any{map[string]any{
+		address, mask, gateway := m.IP.String(), netmask(o.machinesNet()), GatewayIP.String()
+		spec := map[string]any{
+			"metadata": map[string]any{"instance": map[string]any{
+				"id": m.MAC.String(), "hostname": m.Name, "ips": []any{map[string]any{
+					"address": address, "netmask": mask, "gateway": gateway, "family": 4, "public": true,
+				}},
+			}},
+			"interfaces": []any{map[string]any{
 				"dhcp": map[string]any{
 					"mac":          m.MAC.String(),
 					"hostname":     m.Name,
 					"domain_name":  "lab.example",
 					"lease_time":   int(lease / time.Second),
-					"name_servers": []string{GatewayIP.String()},
-					"time_servers": []string{GatewayIP.String()},
+					"name_servers": []string{gateway},
+					"time_servers": []string{gateway},
 					"arch":         "x86_64",
 					"uefi":         m.Firmware == UEFI,
-					"ip": map[string]any{
-						"address": m.IP.String(), "netmask": netmask(o.machinesNet()), "gateway": GatewayIP.String(),
-					},
+					"ip":           map[string]any{"address": address, "netmask": mask, "gateway": gateway},
 				},
 				"netboot": netboot,
-			}}},
-		})
+			}},
+		}
+		if m.Userdata != "" {
+			spec["userData"] = m.Userdata
+		}
+		hardware = append(hardware, Object("Hardware", m.Name, spec))
 	}
 	return hardware
 }

@@ -73,6 +73,13 @@ func (c *Client) Run(ctx context.Context) error {
 	config.Dial = c.Lab.Dial(c.role)
 	config.Report = c.Report
 	config.Attempts = c.Timeout / 2
+	config.Start = func(path string, args []string, output io.Writer) (end func() error, err error) {
+		agent := lab.Process{Name: c.Machine.Name + "-agent", Role: c.role, Path: path, Args: args, Stdout: output}
+		if _, err := c.Lab.Start(agent); err != nil {
+			return nil, err
+		}
+		return func() error { return c.Lab.Kill(agent.Name) }, nil
+	}
 	if err := installer.Run(ctx, config); err != nil {
 		return err
 	}

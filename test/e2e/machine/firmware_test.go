@@ -18,6 +18,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/observe"
 	"github.com/tinkerbell/stack/test/e2e/process"
+	"github.com/tinkerbell/stack/test/e2e/program"
 	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
@@ -57,27 +58,15 @@ func TestProxyMode(t *testing.T) {
 	})
 }
 
-// TestReservation has Smee give the address too. The journeys take BIOS all the way; this is UEFI's part of it.
+// TestReservation has the modern Tinkerbell give the address too, behind stack-proxy with the preset for it. The journeys
+// take BIOS all the way; this is UEFI's part of it.
 func TestReservation(t *testing.T) {
+	tinkerbell, err := program.BuildTinkerbell(t.Context(), t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
 	grant := uefi.IP.String() + " from " + lab.ServiceIP.String() + ", "
-	boot(t, lab.Options{}, []test{{uefi, "ipxe.efi", grant, grant}}, nil)
-}
-
-// TestTinkerbell has the modern Tinkerbell in Smee's place, behind stack-proxy with the preset for it. The script comes
-// from a path of the preset's list. TINKERBELL=PATH is its binary.
-func TestTinkerbell(t *testing.T) {
-	binary := os.Getenv("TINKERBELL")
-	if binary == "" {
-		t.Skip("needs TINKERBELL=PATH, the binary of Tinkerbell 0.23 or later")
-	}
-	var tests []test
-	for m, file := range map[*lab.Machine]string{
-		&bios: "tftp://192.0.2.2:69/" + bios.MAC.String() + "/undionly.kpxe", &uefi: "ipxe.efi",
-	} {
-		grant := m.IP.String() + " from " + lab.ServiceIP.String() + ", "
-		tests = append(tests, test{*m, file, grant, grant})
-	}
-	boot(t, lab.Options{Tinkerbell: binary}, tests, nil)
+	boot(t, lab.Options{Tinkerbell: &tinkerbell}, []test{{uefi, "ipxe.efi", grant, grant}}, nil)
 }
 
 var (

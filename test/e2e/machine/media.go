@@ -16,11 +16,13 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/kernel"
 )
 
-// Names of the files in the directory that stack-proxy serves on 8080. Smee's script asks for the first two.
+// Names of the files in the directory that stack-proxy serves. Smee's script asks for the first two, the installer for
+// the agent where the kernel's command line says so.
 const (
 	KernelFile    = "vmlinuz-x86_64"
 	InitramfsFile = "initramfs-x86_64"
 	ArtifactFile  = "debian.raw"
+	AgentFile     = "tink-agent"
 )
 
 // artifactSize is that of the image that a machine "installs".
@@ -47,13 +49,7 @@ func PrepareMedia(ctx context.Context, e2eDir, dir string, boots *kernel.Kernel)
 		}
 		boots = &kernel.Kernel{}
 	} else if err := replace(filepath.Join(dir, KernelFile), func(w io.Writer) error {
-		image, err := os.Open(boots.Image)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = image.Close() }()
-		_, err = io.Copy(w, image)
-		return err
+		return copyTo(w, boots.Image)
 	}); err != nil {
 		return media, fmt.Errorf("failed to place kernel: %w", err)
 	}
@@ -87,6 +83,25 @@ func PrepareMedia(ctx context.Context, e2eDir, dir string, boots *kernel.Kernel)
 	media.InitramfsSize = info.Size()
 	media.ArtifactSHA512, err = writeNoise(filepath.Join(dir, ArtifactFile), artifactSize)
 	return media, err
+}
+
+// AddAgent adds Tinkerbell's agent.
+func (m Media) AddAgent(path string) error {
+	agent := filepath.Join(m.Dir, AgentFile)
+	if err := replace(agent, func(w io.Writer) error { return copyTo(w, path) }); err != nil {
+		return fmt.Errorf("failed to place the agent: %w", err)
+	}
+	return nil
+}
+
+func copyTo(w io.Writer, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	_, err = io.Copy(w, file)
+	return err
 }
 
 // buildInit builds the installer, static and small.

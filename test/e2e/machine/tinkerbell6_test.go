@@ -11,6 +11,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/observe"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // TestTinkerbellIPv6 has a newer Tinkerbell answer DHCPv6 itself: it knows the machine by option 79 and makes an address of
@@ -23,9 +24,14 @@ func TestTinkerbellIPv6(t *testing.T) {
 	if missing := machine.Missing(); len(missing) > 0 {
 		t.Skip("needs the Debian packages " + strings.Join(missing, ", "))
 	}
+	tinkerbell, err := program.BuildTinkerbell(t.Context(), t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tinkerbell.Server = binary
 	m := uefi
 	m.NoIPv4, m.IP6 = true, netip.MustParseAddr("2001:db8:1::1:10")
-	l := lab.ForTest(t, lab.Options{IPv6: true, Tinkerbell: binary, Machines: []lab.Machine{m}})
+	l := lab.ForTest(t, lab.Options{IPv6: true, Tinkerbell: &tinkerbell, Machines: []lab.Machine{m}})
 	events := make(chan observe.Event, 1024)
 	sniffer, err := observe.Watch(l, filepath.Join(l.RunDir(), "boot.pcapng"), func(e observe.Event) {
 		select {

@@ -79,13 +79,17 @@ func TestsFor(ctx context.Context, arch, module, out, name, pkg string) error {
 	return build(ctx, module, out, args, "GOARCH="+arch)
 }
 
-// build runs go with arguments of which the last are packages.
+// build runs go with arguments of which the last are packages. Two cores gain nothing from builds side by side.
 func build(ctx context.Context, module, out string, args []string, env ...string) error {
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		return fmt.Errorf("failed to make %s: %w", out, err)
+	return locked(out, func() error { return run(ctx, module, args, env) })
+}
+
+// locked does something while nobody else does with the same directory, which it makes.
+func locked(dir string, do func() error) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("failed to make %s: %w", dir, err)
 	}
-	// Two cores gain nothing from builds side by side.
-	lock, err := os.OpenFile(filepath.Join(out, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return fmt.Errorf("failed to open build lock: %w", err)
 	}
@@ -93,6 +97,10 @@ func build(ctx context.Context, module, out string, args []string, env ...string
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("failed to lock builds: %w", err)
 	}
+	return do()
+}
+
+func run(ctx context.Context, module string, args, env []string) error {
 	said, err := os.CreateTemp("", "build-*.log")
 	if err != nil {
 		return fmt.Errorf("failed to make log of build: %w", err)

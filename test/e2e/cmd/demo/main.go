@@ -49,6 +49,7 @@ type demo struct {
 	firmware []string
 	count    int // of each
 	ipv6     bool
+	classic  bool
 	keep     bool
 	page     string // address of the live page of boots
 	start    time.Time
@@ -64,6 +65,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			"default: bios,uefi, with IPv6 uefi")
 	flags.IntVar(&d.count, "count", 1, "how many machines boot at once; more than one with -machines go alone")
 	family := flags.String("family", "4", "`IP family` of the site: 4, or 6 for machines that boot by IPv6 alone")
+	flags.BoolVar(&d.classic, "classic", false,
+		"boot through Smee, Hegel and what plays Tink Server, in place of Tinkerbell's one binary; with -family 6 and "+
+			"-count always")
 	flags.BoolVar(&d.keep, "keep", false, "leave the lab up, and say how to enter it and how to take it down")
 	flags.StringVar(&d.dir, "out", "", "`directory` for result.json, capture and logs (default: build/demo)")
 	if err := flags.Parse(args); err != nil {
@@ -111,11 +115,20 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if d.count > 1 {
 		return d.storm(ctx)
 	}
+	services := lab.Options{Logf: d.say, IPv6: d.ipv6}
+	if !d.classic && !d.ipv6 { // Tinkerbell v0.25.0 has no DHCPv6
+		tinkerbell, err := program.BuildTinkerbell(ctx, d.say)
+		if err != nil {
+			return err
+		}
+		d.say("Tinkerbell %s", tinkerbell.Version)
+		services.Tinkerbell = &tinkerbell
+	}
 	media, err := d.prepare(ctx)
 	if err != nil {
 		return err
 	}
-	return d.show(ctx, media)
+	return d.show(ctx, media, services)
 }
 
 // lock keeps two demos from writing to the same directory.
@@ -204,11 +217,11 @@ func (d *demo) packages(ctx context.Context) error {
 }
 
 // show has the machines travel and tells about it.
-func (d *demo) show(ctx context.Context, media machine.Media) error {
+func (d *demo) show(ctx context.Context, media machine.Media, services lab.Options) error {
 	var power time.Time
 	j, err := journey.Run(ctx, journey.Options{
 		Firmware: d.firmware, Media: media, Dir: d.dir,
-		Lab: lab.Options{Logf: d.say, IPv6: d.ipv6},
+		Lab: services,
 		Ready: func(l *lab.Lab) error {
 			if err := d.publish(l); err != nil {
 				return err
@@ -331,6 +344,11 @@ func (d *demo) summary(j *journey.Journey, power time.Time) {
 		fmt.Fprintf(d.out, "capture  %s (networks: lan, pods)\n", j.Capture)
 	}
 	fmt.Fprintf(d.out, "logs     %s\n", filepath.Join(d.dir, "logs"))
+	for _, m := range j.Result.Machines {
+		if m.Workflow != "" {
+			fmt.Fprintf(d.out, "workflow of %s: %s, by Tinkerbell %s\n", m.Name, m.Workflow, j.Result.Tinkerbell)
+		}
+	}
 	if j.Result.OK {
 		fmt.Fprintf(d.out, "\nOK: all machines installed, in %.1f s\n", time.Since(d.start).Seconds())
 	}

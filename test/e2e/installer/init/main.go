@@ -8,8 +8,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"os/exec"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/first"
@@ -70,7 +72,19 @@ func install(ctx context.Context) error {
 	config.Addr, config.Hostname = lease.Addr.Addr(), lease.Hostname
 	config.Dial = new(net.Dialer).DialContext
 	config.Report = report
+	config.Start = start
 	return installer.Run(ctx, config)
+}
+
+// start starts a program that prints on the console, too.
+func start(path string, args []string, output io.Writer) (end func() error, err error) {
+	cmd := exec.Command(path, args...)
+	cmd.Stdout = io.MultiWriter(os.Stdout, output)
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return func() error { return errors.Join(cmd.Process.Kill(), cmd.Wait()) }, nil
 }
 
 // waitForLink waits until the driver has made the interface that the machine booted from.
