@@ -81,6 +81,10 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
 vulnerabilities: ## known vulnerabilities of modules and compiler that the programs reach; needs the internet
 	go run $(GOVULNCHECK) ./cmd/...
 
+.PHONY: tinkerbell
+tinkerbell: ## build the modern Tinkerbell, before which the demo and the tests stand, once into the user's cache (some four minutes)
+	@cd test/e2e && go run ./cmd/lab build
+
 .PHONY: tools
 tools: $(TOOLS)/gotestsum ## build what runs the tests
 

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 const usage = `lab starts a provisioning site in network namespaces of this machine: a LAN, a node with the stack pod,
@@ -22,6 +23,7 @@ Smee and Hegel. It needs root and Go; nothing outside the namespaces is touched.
 
   lab up [flags]      start one, follow it until Ctrl-C, take it down
   lab keep [flags]    start one and leave it running
+  lab build           build the modern Tinkerbell for labs and tests, once for this machine (some minutes)
   lab list            the labs of this machine
   lab down [-all] [ID...]
                       take kept labs down (the ones named; -all: also those that somebody is using) and remove what
@@ -52,6 +54,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	switch command {
 	case "up", "keep":
 		return start(ctx, command, args, out)
+	case "build":
+		_, err := program.BuildTinkerbell(ctx, func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) })
+		return err
 	case "list":
 		return list(out)
 	case "down":
@@ -82,11 +87,11 @@ func parse(command string, args []string, out io.Writer) (lab.Options, bool, err
 			return nil
 		})
 	flags.Func("env", "`PROGRAM:NAME=value` to add to a program's environment; may be repeated", func(text string) error {
-		program, variable, ok := strings.Cut(text, ":")
+		name, variable, ok := strings.Cut(text, ":")
 		if !ok || !strings.Contains(variable, "=") {
 			return errors.New("want PROGRAM:NAME=value")
 		}
-		opts.Env[program] = append(opts.Env[program], variable)
+		opts.Env[name] = append(opts.Env[name], variable)
 		return nil
 	})
 	flags.Func("machine", "`NAME,MAC,IP` of a machine that Smee and Hegel know; may be repeated "+
