@@ -46,7 +46,8 @@ func (a *agent) workflow(ctx context.Context, watch *progress.Watch) (string, ma
 			a.workflowID = name
 		}
 	}
-	return fmt.Sprintf("workflow %s by Tinkerbell's agent", a.workflowID), map[string]string{"workflow": a.workflowID}, nil
+	data := map[string]string{"workflow": a.workflowID}
+	return fmt.Sprintf("workflow %s by Tinkerbell's agent", a.workflowID), data, nil
 }
 
 // artifact is what the action's container does. The step is passed when the agent has reported the end of the action.

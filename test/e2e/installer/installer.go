@@ -1,9 +1,9 @@
 // Package installer plays the operating system installer that Tinkerbell boots: it sends syslog lines, reads its
-// metadata, asks Tink for its workflow, streams the image that the workflow names and checks it. Every service is reached
-// through the pod, at the address that Smee's kernel command line names.
+// metadata, asks Tink for its workflow, streams the image that the workflow names and checks it. Every service is
+// reached through the pod, at the address that Smee's kernel command line names.
 //
-// The modern Tinkerbell's workflow is run by its own agent, which the installer downloads and starts; the installer is the
-// agent's container runtime. With the classic services the installer speaks to Tink Server itself.
+// The modern Tinkerbell's workflow is run by its own agent, which the installer downloads and starts; the installer is
+// the agent's container runtime. With the classic services the installer speaks to Tink Server itself.
 //
 // The same code runs as the init of the initramfs (see the program in init) and inside the Go machine.
 package installer

@@ -143,8 +143,8 @@ func byHTTP(stages []stage) []stage {
 	return own
 }
 
-// stagesOf gives the stages of a journey: through Smee, Hegel and what plays Tink Server, or through the modern Tinkerbell,
-// which is one binary with other ports, and says how the workflow ended.
+// stagesOf gives the stages of a journey: through Smee, Hegel and what plays Tink Server, or through the modern
+// Tinkerbell, which is one binary with other ports, and says how the workflow ended.
 func stagesOf(firmware string, modern, ipv6 bool) []stage {
 	if ipv6 {
 		if firmware == firmwareHTTP {

@@ -51,7 +51,7 @@ func TestTravel(t *testing.T) {
 		if !result.OK || result.Seconds != float64(len(stages)) || result.Steps[0].Detail != "d" {
 			t.Errorf("got %+v", result)
 		}
-		want := strings.Replace(strings.Join(Steps(), " "), "syslog metadata", "metadata syslog", 1)
+		want := strings.Replace(strings.Join(Steps(false), " "), "syslog metadata", "metadata syslog", 1)
 		if diff := cmp.Diff(want, strings.Join(*passed, " ")); diff != "" {
 			t.Error(diff)
 		}

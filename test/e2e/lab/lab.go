@@ -114,8 +114,8 @@ type Options struct {
 	Hardware Command
 	// Segment is where the machines' addresses are, in place of [LAN]: see [Lab.AddSegment].
 	Segment netip.Prefix
-	// Tinkerbell is the one binary (0.23 or later). It runs in [RoleSmee] in place of Smee, Hegel and Tink Server, with an
-	// API server beside it, and stack-proxy has the preset for it.
+	// Tinkerbell is the one binary (0.23 or later). It runs in [RoleSmee] in place of Smee, Hegel and Tink Server, with
+	// an API server beside it, and stack-proxy has the preset for it.
 	Tinkerbell *program.Tinkerbell
 	// Routes is stack-proxy's routes file, in YAML; empty: the routes of its preset.
 	Routes string

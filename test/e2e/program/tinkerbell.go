@@ -19,8 +19,8 @@ type Tinkerbell struct {
 	API     string // the part of the Kubernetes API that the server keeps its objects in
 }
 
-// BuildTinkerbell builds Tinkerbell from its modules (test/e2e/tinkerbell), once for this machine: what is built is kept in
-// the user's cache, by what it is built from. It takes minutes.
+// BuildTinkerbell builds Tinkerbell from its modules (test/e2e/tinkerbell), once for this machine: what is built is kept
+// in the user's cache, by what it is built from. It takes minutes.
 func BuildTinkerbell(ctx context.Context, logf func(format string, args ...any)) (Tinkerbell, error) {
 	repo, err := Repo()
 	if err != nil {
