@@ -127,7 +127,7 @@ func TestEngineNeitherCountsNorLogs(t *testing.T) {
 
 // Only main exits or reads the environment; linting holds the rest of the tree to it, this the size of main.
 func TestMainIsShort(t *testing.T) {
-	for _, program := range []string{"broadcast-init", "dhcp-relay", "stack-boots", "stack-lb", "stack-proxy"} {
+	for _, program := range []string{"broadcast-init", "dhcp-relay", "stack-boots", "stack-doctor", "stack-lb", "stack-proxy"} {
 		text, err := os.ReadFile("../../cmd/" + program + "/main.go")
 		if err != nil {
 			t.Error(err)

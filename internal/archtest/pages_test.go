@@ -16,7 +16,7 @@ var notWords = regexp.MustCompile(`[|─│┌└├┐┘►◄▼┬┴┼]|:?
 func TestPagesAreShort(t *testing.T) {
 	longer := map[string]int{
 		"docs/benchmarks.md":          3000, // tables
-		"docs/design/architecture.md": 2550, // the table of packages, and the ways of packets
+		"docs/design/architecture.md": 2750, // the table of packages, and the ways of packets
 	}
 	for pattern, most := range map[string]int{"docs/*.md": 2600, "docs/design/*.md": 850} {
 		paths, err := filepath.Glob("../../" + pattern)

@@ -7,6 +7,7 @@ package frame
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 )
 
@@ -32,6 +33,9 @@ type MAC [6]byte
 
 // Broadcast is the Ethernet address of every station.
 var Broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// String is the address as people write it.
+func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
 // IsGroup tells a broadcast or multicast address.
 func (m MAC) IsGroup() bool { return m[0]&1 != 0 }

@@ -122,7 +122,7 @@ func digest(n string) string { return "sha256:" + strings.Repeat(n, 64) }
 
 func images(registry string) map[string]pushed {
 	list := make(map[string]pushed)
-	for i, program := range []string{"broadcast-init", "dhcp-relay", "stack-boots", "stack-lb", "stack-probe", "stack-proxy"} {
+	for i, program := range []string{"broadcast-init", "dhcp-relay", "stack-boots", "stack-lb", "stack-doctor", "stack-proxy"} {
 		list[program] = pushed{
 			Repository: registry + "/stack/" + program, Tag: "v1.2.3", Digest: digest(string(rune('a' + i))), SBOM: "x",
 		}
@@ -157,7 +157,7 @@ dhcp-relay: "` + digest("b") + `"
 stack-proxy: "` + digest("f") + `"
 stack-boots: "` + digest("c") + `"
 stack-lb: "` + digest("d") + `"
-stack-probe: "` + digest("e") + `"`
+stack-doctor: "` + digest("e") + `"`
 	if diff := cmp.Diff(want, changed("values.yaml")); diff != "" {
 		t.Errorf("values.yaml (-want +got):\n%s", diff)
 	}
@@ -331,7 +331,7 @@ func TestChartsThatCannotBeChanged(t *testing.T) {
 	}{
 		"no image":                   {"a: b\n", images("r.example/x")},
 		"image has no broadcast":     {"a: b\nimage:\n  registry: \"\"\n", images("r.example/x")},
-		"not beside":                 {"a: b\nimage:\n  broadcast-init: x\n  dhcp-relay: x\n  stack-boots: x\n  stack-lb: x\n  stack-probe: x\n", apart},
+		"not beside":                 {"a: b\nimage:\n  broadcast-init: x\n  dhcp-relay: x\n  stack-boots: x\n  stack-lb: x\n  stack-doctor: x\n", apart},
 		"is not a registry and a pa": {"a: b\nimage:\n  registry: \"\"\n", nil},
 	} {
 		if _, err := withImages(test.values, test.images); err == nil || !strings.Contains(err.Error(), want) {
@@ -376,8 +376,8 @@ func TestArtifacts(t *testing.T) {
 	want := "image r.example:5000/stack/broadcast-init@" + digest("a") + " x\n" +
 		"image r.example:5000/stack/dhcp-relay@" + digest("b") + " x\n" +
 		"image r.example:5000/stack/stack-boots@" + digest("c") + " x\n" +
+		"image r.example:5000/stack/stack-doctor@" + digest("e") + " x\n" +
 		"image r.example:5000/stack/stack-lb@" + digest("d") + " x\n" +
-		"image r.example:5000/stack/stack-probe@" + digest("e") + " x\n" +
 		"image r.example:5000/stack/stack-proxy@" + digest("f") + " x\n" +
 		"chart r.example:5000/charts/stack@" + digest("e") + " -\n"
 	if diff := cmp.Diff(want, out); diff != "" {

@@ -216,7 +216,7 @@ func TestAChangeOfWhatIsReloadedKeepsThePod(t *testing.T) {
 func TestEveryVariableIsKnown(t *testing.T) {
 	programs := build(t)
 	help := map[string]string{}
-	for _, name := range []string{"broadcast-init", "dhcp-relay", "stack-proxy", "stack-boots", "stack-probe", "stack-lb"} {
+	for _, name := range []string{"broadcast-init", "dhcp-relay", "stack-proxy", "stack-boots", "stack-doctor", "stack-lb"} {
 		help[name] = string(output(t, filepath.Join(programs, name), "--help"))
 	}
 	for _, file := range examples(t) {

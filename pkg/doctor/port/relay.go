@@ -1,4 +1,4 @@
-package main
+package port
 
 import (
 	"context"
@@ -23,7 +23,7 @@ var probeMAC = net.HardwareAddr{0x02, 0x73, 0x74, 0x61, 0x63, 0x6b}
 // dhcp sends an INFORM (RFC 2131 section 4.4.3) for a machine that does not exist. A server answers those that it
 // knows, so an answer is welcome and not expected: what has to move is the relay's counter of informs sent to the
 // server, on any of the addresses that the metrics' host has.
-func (c check) dhcp(ctx context.Context) (string, error) {
+func (c Check) dhcp(ctx context.Context) (string, error) {
 	metrics := c.url.Query().Get("metrics")
 	if metrics == "" {
 		return "", errors.New("failed to check relay: no ?metrics=URL of its counters")

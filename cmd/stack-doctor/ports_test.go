@@ -53,7 +53,7 @@ func serveUDP(t *testing.T, answer func(request []byte) []byte) string {
 	return conn.LocalAddr().String()
 }
 
-func TestProbe(t *testing.T) {
+func TestPortsAreAsked(t *testing.T) {
 	web := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodHead && r.URL.String() == "/vmlinuz-x86_64" {
 			w.Header().Set("Content-Length", "6")
@@ -70,7 +70,7 @@ func TestProbe(t *testing.T) {
 	t.Cleanup(secure.Close)
 	tink := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/grpc")
-		if r.ProtoMajor != 2 || r.URL.Path != workflowStream {
+		if r.ProtoMajor != 2 || r.URL.Path != "/proto.WorkflowService/GetWorkflowContexts" {
 			w.Header().Set("Grpc-Status", "13")
 			return
 		}
@@ -78,9 +78,9 @@ func TestProbe(t *testing.T) {
 	})
 	files := serveUDP(t, func(request []byte) []byte {
 		if !bytes.Equal(request, []byte("\x00\x01undionly.kpxe\x00octet\x00tsize\x000\x00")) {
-			return append([]byte{0, tftpError, 0, 1}, "no such file\x00"...)
+			return append([]byte{0, 5, 0, 1}, "no such file\x00"...)
 		}
-		return append([]byte{0, tftpOptions}, "tsize\x0072586\x00"...)
+		return append([]byte{0, 6}, "tsize\x0072586\x00"...)
 	})
 	var relayed atomic.Int64
 	relay := serveUDP(t, func(request []byte) []byte {
@@ -102,23 +102,23 @@ func TestProbe(t *testing.T) {
 		code                 int
 	}{
 		"http that finds nothing is an answer": {"smee=http://" + web + "/", "5s", "status 404 Not Found", 0},
-		"http without a backend":               {"smee=http://" + dead + "/", "5s", "failed to reach the backend", 1},
+		"http without a backend":               {"smee=http://" + dead + "/", "5s", "failed to reach the backend", 2},
 		"a file that is there":                 {"files=http://" + web + "/vmlinuz-x86_64?file", "5s", "/vmlinuz-x86_64 has 6 bytes", 0},
-		"a file that is not there":             {"files=http://" + web + "/vmlinuz-aarch64?file", "5s", "failed to find file http://" + web + "/vmlinuz-aarch64: status 404", 1},
+		"a file that is not there":             {"files=http://" + web + "/vmlinuz-aarch64?file", "5s", "failed to find file http://" + web + "/vmlinuz-aarch64: status 404", 2},
 		"https asks for a name":                {"edge=" + secure.URL + "/?host=edge.example", "5s", "status 401 Unauthorized", 0},
-		"https on a port without TLS":          {"edge=https://" + web + "/", "5s", "server gave HTTP response", 1},
+		"https on a port without TLS":          {"edge=https://" + web + "/", "5s", "server gave HTTP response", 2},
 		"tcp":                                  {"ssh=tcp://" + web, "5s", "connected to " + web, 0},
 		"grpc that refuses is an answer":       {"tink=grpc://" + tink, "5s", "grpc-status 3", 0},
-		"grpc that is none":                    {"tink=grpc://" + web, "5s", "failed to find gRPC", 1},
+		"grpc that is none":                    {"tink=grpc://" + web, "5s", "failed to find gRPC", 2},
 		"tftp":                                 {"tftp=tftp://" + files + "/undionly.kpxe", "5s", "has 72586 bytes", 0},
-		"tftp without the file":                {"tftp=tftp://" + files + "/other", "5s", `server says "no such file"`, 1},
-		"tftp without an answer":               {"tftp=tftp://" + silent + "/x", "300ms", "no answer", 1},
+		"tftp without the file":                {"tftp=tftp://" + files + "/other", "5s", `server says "no such file"`, 2},
+		"tftp without an answer":               {"tftp=tftp://" + silent + "/x", "300ms", "no answer", 2},
 		"dhcp":                                 {"dhcp=dhcp://" + relay + watched, "5s", "passed a request on", 0},
-		"dhcp that is not relayed":             {"dhcp=dhcp://" + silent + watched, "700ms", "did not move", 1},
+		"dhcp that is not relayed":             {"dhcp=dhcp://" + silent + watched, "700ms", "did not move", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("STACK_PROBE_CHECKS", test.check)
-			t.Setenv("STACK_PROBE_TIMEOUT", test.timeout)
+			t.Setenv("STACK_DOCTOR_CHECKS", test.check)
+			t.Setenv("STACK_DOCTOR_TIMEOUT", test.timeout)
 			var stdout, stderr bytes.Buffer
 			code := run(nil, &stdout, &stderr)
 			if code != test.code || !strings.Contains(stdout.String(), test.want) {
@@ -128,11 +128,11 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-func TestProbeNamesEveryWrongCheck(t *testing.T) {
-	t.Setenv("STACK_PROBE_CHECKS", "http://x:1 a=ftp://x:1,b=http://x c=tftp://x:69/ d=tcp://x:1")
+func TestEveryWrongCheckIsNamed(t *testing.T) {
+	t.Setenv("STACK_DOCTOR_CHECKS", "http://x:1 a=ftp://x:1,b=http://x c=tftp://x:69/ d=tcp://x:1")
 	var stdout, stderr bytes.Buffer
-	if code := run(nil, &stdout, &stderr); code != 1 {
-		t.Errorf("exit %d, want 1", code)
+	if code := run(nil, &stdout, &stderr); code != 3 {
+		t.Errorf("exit %d, want 3", code)
 	}
 	for _, want := range []string{"4 faults", "http://x:1", "a=ftp://x:1", "b=http://x", "c=tftp://x:69/"} {
 		if !strings.Contains(stderr.String(), want) {

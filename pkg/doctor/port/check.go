@@ -1,58 +1,60 @@
-package main
+// Package port asks the ports of a stack once, as a machine that boots would.
+package port
 
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/tinkerbell/stack/internal/redirect"
+	"github.com/tinkerbell/stack/pkg/doctor/tftp"
 )
 
-// check is one question.
-type check struct {
-	name string
+// Check is one question.
+type Check struct {
+	Name string
 	url  *url.URL
 }
 
 // retry is how long an unanswered datagram waits for its next copy.
 const retry = 2 * time.Second
 
-// split takes the list apart at spaces and commas.
-func split(list []string) []string {
+// Split takes a list apart at spaces and commas.
+func Split(list []string) []string {
 	return strings.FieldsFunc(strings.Join(list, " "), func(r rune) bool { return r == ' ' || r == ',' || r == '\n' })
 }
 
-// parse reads name=scheme://host:port/path.
-func parse(text string) (check, error) {
+// Parse reads name=scheme://host:port/path.
+func Parse(text string) (Check, error) {
 	name, address, ok := strings.Cut(text, "=")
 	if !ok || name == "" {
-		return check{}, fmt.Errorf("%q is not name=scheme://host:port", text)
+		return Check{}, fmt.Errorf("%q is not name=scheme://host:port", text)
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" || u.Port() == "" {
-		return check{}, fmt.Errorf("%q is not name=scheme://host:port", text)
+		return Check{}, fmt.Errorf("%q is not name=scheme://host:port", text)
 	}
 	switch u.Scheme {
 	case "http", "https", "tcp", "grpc", "tftp", "dhcp":
 	default:
-		return check{}, fmt.Errorf("%q: %s is none of http, https, tcp, grpc, tftp, dhcp", text, u.Scheme)
+		return Check{}, fmt.Errorf("%q: %s is none of http, https, tcp, grpc, tftp, dhcp", text, u.Scheme)
 	}
 	if u.Scheme == "tftp" && strings.Trim(u.Path, "/") == "" {
-		return check{}, fmt.Errorf("%q names no file", text)
+		return Check{}, fmt.Errorf("%q names no file", text)
 	}
-	return check{name: name, url: u}, nil
+	return Check{Name: name, url: u}, nil
 }
 
-func (c check) ask(ctx context.Context) (detail string, err error) {
+// Ask asks, and says what was heard.
+func (c Check) Ask(ctx context.Context) (detail string, err error) {
 	switch c.url.Scheme {
 	case "http", "https":
 		return c.http(ctx)
@@ -68,7 +70,7 @@ func (c check) ask(ctx context.Context) (detail string, err error) {
 }
 
 // tcp connects.
-func (c check) tcp(ctx context.Context) (string, error) {
+func (c Check) tcp(ctx context.Context) (string, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", c.url.Host)
 	if err != nil {
@@ -80,7 +82,7 @@ func (c check) tcp(ctx context.Context) (string, error) {
 
 // http takes any answer but one that a proxy gives in place of its backend. A query host=name asks for that name, in
 // TLS and in the request; with a query file the path is a file that has to be there.
-func (c check) http(ctx context.Context) (string, error) {
+func (c Check) http(ctx context.Context) (string, error) {
 	u := *c.url
 	host, file, method := u.Query().Get("host"), u.Query().Has("file"), http.MethodGet
 	if file {
@@ -123,21 +125,38 @@ func (c check) http(ctx context.Context) (string, error) {
 // workflowStream is the call that a machine's agent makes first.
 const workflowStream = "/proto.WorkflowService/GetWorkflowContexts"
 
-// grpc makes a call with an empty message over cleartext HTTP/2. Whatever grpc-status comes back, a gRPC server
-// gave it.
-func (c check) grpc(ctx context.Context) (string, error) {
+// grpc asks whether a gRPC server answers.
+func (c Check) grpc(ctx context.Context) (string, error) {
+	return GRPC(ctx, (&net.Dialer{}).DialContext, c.url.Host, false)
+}
+
+// GRPC makes a call with an empty message over HTTP/2, in clear text or by TLS, and says what came back. Whatever
+// grpc-status that is, a gRPC server gave it.
+func GRPC(
+	ctx context.Context, dial func(ctx context.Context, network, address string) (net.Conn, error), host string,
+	secure bool,
+) (string, error) {
 	var protocols http.Protocols
-	protocols.SetUnencryptedHTTP2(true)
-	transport := &http.Transport{Protocols: &protocols}
+	protocols.SetUnencryptedHTTP2(!secure)
+	protocols.SetHTTP2(secure)
+	transport := &http.Transport{
+		Protocols: &protocols, DialContext: dial, ForceAttemptHTTP2: secure,
+		// It asks whether the port serves. Who may vouch for its certificate, machines know and the doctor does not.
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // see above
+	}
 	defer transport.CloseIdleConnections()
+	scheme := "http"
+	if secure {
+		scheme = "https"
+	}
 	emptyMessage := strings.NewReader("\x00\x00\x00\x00\x00")
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+c.url.Host+workflowStream, emptyMessage)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, scheme+"://"+host+workflowStream, emptyMessage)
 	if err != nil {
 		return "", err
 	}
 	request.Header.Set("Content-Type", "application/grpc")
 	request.Header.Set("TE", "trailers")
-	request.Header.Set("User-Agent", "stack-probe")
+	request.Header.Set("User-Agent", "stack-doctor")
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
 		return "", err
@@ -153,85 +172,44 @@ func (c check) grpc(ctx context.Context) (string, error) {
 	return "stream open", nil
 }
 
-// TFTP opcodes (RFC 1350 section 5, RFC 2347).
-const (
-	tftpRead = 1 + iota
-	_
-	tftpData
-	_
-	tftpError
-	tftpOptions
-)
-
 // tftp asks for a file's size (RFC 2349) and stops there.
-func (c check) tftp(ctx context.Context) (string, error) {
+func (c Check) tftp(ctx context.Context) (string, error) {
 	file := strings.TrimPrefix(c.url.Path, "/")
-	request := append([]byte{0, tftpRead}, file+"\x00octet\x00tsize\x000\x00"...)
-	conn, answer, err := exchange(ctx, c.url.Host, request)
+	addr, err := net.ResolveUDPAddr("udp", c.url.Host)
 	if err != nil {
 		return "", fmt.Errorf("failed to fetch %s: %w", file, err)
 	}
-	defer conn.Close()
-	if len(answer) < 4 {
-		return "", fmt.Errorf("failed to fetch %s: answer of %d bytes", file, len(answer))
-	}
-	switch binary.BigEndian.Uint16(answer) {
-	case tftpOptions:
-		_, _ = conn.Write([]byte{0, tftpError, 0, 8, 0}) // RFC 2347: no further than this
-		return fmt.Sprintf("%s has %s bytes", file, option(answer[2:], "tsize")), nil
-	case tftpData:
-		_, _ = conn.Write([]byte{0, tftpError, 0, 0, 0})
-		return fmt.Sprintf("%s begins with %d bytes", file, len(answer)-4), nil
-	case tftpError:
-		return "", fmt.Errorf("failed to fetch %s: server says %q", file, strings.TrimRight(string(answer[4:]), "\x00"))
-	default:
-		return "", fmt.Errorf("failed to fetch %s: not TFTP: % x", file, answer[:2])
-	}
-}
-
-// option finds a value among names and values that end in zeros.
-func option(text []byte, name string) string {
-	fields := strings.Split(string(text), "\x00")
-	for i := 0; i+1 < len(fields); i += 2 {
-		if strings.EqualFold(fields[i], name) {
-			return fields[i+1]
+	for {
+		answer, err := c.fetch(ctx, file, addr.AddrPort())
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("failed to fetch %s: %w", file, err)
+		case answer.Err == nil && answer.Size >= 0:
+			return fmt.Sprintf("%s has %d bytes", file, answer.Size), nil
+		case answer.Err == nil:
+			return fmt.Sprintf("%s begins with %d bytes", file, len(answer.Content)), nil
+		case answer.Code >= 0:
+			return "", fmt.Errorf("failed to fetch %s: server says %q", file, answer.Message)
+		case !errors.Is(answer.Err, tftp.ErrSilent) && !errors.Is(answer.Err, tftp.ErrRefused):
+			return "", fmt.Errorf("failed to fetch %s: %w", file, answer.Err)
+		}
+		select { // the pod may have just begun
+		case <-ctx.Done():
+			return "", fmt.Errorf("failed to fetch %s: %w", file, answer.Err)
+		case <-time.After(poll):
 		}
 	}
-	return "an unknown number of"
 }
 
-// exchange sends a datagram until there is an answer.
-func exchange(ctx context.Context, address string, request []byte) (net.Conn, []byte, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "udp", address)
+// fetch asks once.
+func (c Check) fetch(ctx context.Context, file string, server netip.AddrPort) (tftp.Answer, error) {
+	conn, err := net.ListenUDP("udp", nil)
 	if err != nil {
-		return nil, nil, err
+		return tftp.Answer{}, err
 	}
-	answer := make([]byte, 65536)
-	for ctx.Err() == nil {
-		if _, err := conn.Write(request); err != nil {
-			conn.Close()
-			return nil, nil, err
-		}
-		until := time.Now().Add(retry)
-		if deadline, ok := ctx.Deadline(); ok && deadline.Before(until) {
-			until = deadline
-		}
-		_ = conn.SetReadDeadline(until)
-		n, err := conn.Read(answer)
-		if err == nil {
-			return conn, answer[:n], nil
-		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			// "Connection refused" comes by ICMP and may pass, as when the pod has just begun.
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Until(until)):
-			}
-		}
-	}
-	conn.Close()
-	return nil, nil, errors.New("no answer")
+	defer conn.Close()
+	server = netip.AddrPortFrom(server.Addr().Unmap(), server.Port())
+	return tftp.Read(ctx, conn, server, tftp.Ask{File: file, Size: true}, retry), nil
 }
 
 // body reads a short answer whole.

@@ -1,0 +1,135 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/doctor/link"
+	"github.com/tinkerbell/stack/pkg/doctor/offer"
+)
+
+// conversation is a DISCOVER and its answers.
+type conversation struct {
+	ask   *offer.Ask
+	heard []offer.Heard // different ones, as many as are kept
+	count int           // of all
+}
+
+// mostAnswers is how many different answers to one question are kept.
+const mostAnswers = 64
+
+// offers are the answers that a client would take.
+func (c *conversation) offers() (good []offer.Offer) {
+	for _, h := range c.heard {
+		if h.Fault == "" {
+			good = append(good, h.Offer)
+		}
+	}
+	return good
+}
+
+// asked are the questions of a run.
+type asked struct {
+	firmware, ipxe, tinkerbell *conversation
+	other                      *conversation // the same processor's firmware that boots the other way; may be nil
+}
+
+func (a *asked) all() []*conversation {
+	all := []*conversation{a.firmware, a.ipxe, a.tinkerbell}
+	if a.other != nil {
+		all = append(all, a.other)
+	}
+	return all
+}
+
+// discover asks as each stage of a boot, and again where there is no answer: some servers look first whether an address
+// is free, others answer only who asks for some seconds. It waits for every answer that comes within the window.
+func (r *run) discover(ctx context.Context) *asked {
+	var a asked
+	begin := func(stage offer.Stage, arch offer.Arch) *conversation {
+		ask, err := offer.New(stage, arch, r.MAC)
+		if err != nil {
+			panic(err) // of constants and a MAC that was parsed
+		}
+		return &conversation{ask: ask}
+	}
+	a.firmware, a.ipxe = begin(offer.Firmware, r.Arch), begin(offer.IPXE, r.Arch)
+	a.tinkerbell = begin(offer.Tinkerbell, r.Arch)
+	if other, ok := r.Arch.Other(); ok {
+		a.other = begin(offer.Firmware, other)
+	}
+	r.Progress(fmt.Sprintf("asking for OFFERs as %s and as iPXE", r.Arch.Name))
+	began := time.Now()
+	var mu sync.Mutex
+	defer r.link.Tap(func(in link.Received) {
+		if tagOf(in) != 0 {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range a.all() {
+			if h, ok := c.ask.Hear(in.Frame, in.Sum); ok {
+				h.After = time.Since(began)
+				c.take(h)
+			}
+		}
+	})()
+	const rounds = 3
+	for round := range rounds {
+		mu.Lock()
+		var silent []*conversation
+		for _, c := range a.all() {
+			if len(c.offers()) == 0 {
+				silent = append(silent, c)
+			}
+		}
+		got := len(a.firmware.offers()) > 0
+		mu.Unlock()
+		if got || ctx.Err() != nil {
+			break
+		}
+		if round > 0 {
+			r.Progress("no OFFER yet: asking again")
+		}
+		for _, c := range silent {
+			// Half a second more than passed: servers that wait count whole seconds.
+			_ = r.link.Send(c.ask.Frame(r.link.MAC, time.Since(began)+time.Second/2))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(r.Window):
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	r.note(&a, began)
+	return &a
+}
+
+// note adds the answers to the table of what was asked.
+func (r *run) note(a *asked, began time.Time) {
+	for _, c := range a.all() {
+		for _, h := range c.heard {
+			said := h.Fault
+			if said == "" {
+				said = fmt.Sprintf("address %s, %s, router %s", h.Addr, h.BootData(), h.Router())
+			}
+			r.step(began, "DHCP as "+h.Stage.String()+" ("+h.Arch.Name+")", fmt.Sprintf("%s (%s)", h.Server, h.From), said)
+		}
+	}
+}
+
+// take keeps an answer unless it is there already.
+func (c *conversation) take(h offer.Heard) {
+	c.count++
+	same := func(o offer.Heard) bool {
+		return o.Fault == h.Fault && o.From == h.From && o.Server == h.Server && o.Addr == h.Addr && o.Relay == h.Relay &&
+			o.BootData() == h.BootData()
+	}
+	if len(c.heard) < mostAnswers && !slices.ContainsFunc(c.heard, same) {
+		c.heard = append(c.heard, h)
+	}
+}

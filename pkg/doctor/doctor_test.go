@@ -1,0 +1,246 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/vishvananda/netlink"
+
+	"github.com/tinkerbell/stack/internal/nstest"
+	"github.com/tinkerbell/stack/pkg/doctor/finding"
+	"github.com/tinkerbell/stack/pkg/doctor/offer"
+)
+
+// names are the findings' names that are more than worth knowing.
+func names(r *Report) (all []string) {
+	for _, f := range r.Findings {
+		if f.Severity != finding.Info {
+			all = append(all, f.Name)
+		}
+	}
+	return all
+}
+
+// offers makes a server that answers with changed OFFERs.
+func offers(mods ...dhcpv4.Modifier) func(*dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
+	return func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 { return []*dhcpv4.DHCPv4{good(m, mods...)} }
+}
+
+func file(name string) dhcpv4.Modifier { return func(d *dhcpv4.DHCPv4) { d.BootFileName = name } }
+
+// onlyScript replaces what iPXE is told to run.
+func script(text string) func(*site) {
+	return func(s *site) {
+		before := s.web
+		s.web = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/auto.ipxe" {
+				http.ServeContent(w, r, "", time.Now(), strings.NewReader(text))
+				return
+			}
+			before.ServeHTTP(w, r)
+		})
+	}
+}
+
+// Each fault of a network or a server is named, and nothing else is; what is well has no name at all.
+func TestFaultsAreNamed(t *testing.T) {
+	another := func(t *testing.T, s *site, addr string) {
+		ns := nstest.New(t)
+		s.join(t, ns, "p-another")
+		ns.Addr(t, "eth1", addr)
+	}
+	var all sync.WaitGroup
+	sites, wants := map[string]*site{}, map[string][2]string{}
+	for name, test := range map[string]struct {
+		stage  func(*testing.T, *site)
+		change func(*Options)
+		want   string // "" where nothing is wrong
+		says   string
+	}{
+		"healthy":         {nil, nil, "", ""},
+		"healthy by HTTP": {nil, func(o *Options) { o.Arch, _ = offer.ArchNamed("http") }, "", ""},
+		"options 66 and 67 in place of the fields": {func(_ *testing.T, s *site) {
+			s.dhcp = func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
+				d := good(m)
+				d.UpdateOption(dhcpv4.OptTFTPServerName("10.30.0.2"))
+				d.UpdateOption(dhcpv4.OptBootFileName(d.BootFileName + "\x00"))
+				d.BootFileName, d.ServerIPAddr = "", net.IPv4zero
+				return []*dhcpv4.DHCPv4{d}
+			}
+		}, nil, "", ""},
+		"a proxy has the file": {func(_ *testing.T, s *site) {
+			s.dhcp = func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
+				return []*dhcpv4.DHCPv4{
+					good(m, dhcpv4.WithYourIP(net.IPv4zero)),
+					good(m, file(""), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 30, 0, 3))),
+						dhcpv4.WithServerIP(net.IPv4(10, 30, 0, 3))),
+				}
+			}
+		}, nil, "", ""},
+		"a server that answers the second DISCOVER": {func(_ *testing.T, s *site) {
+			begun := time.Now()
+			s.dhcp = func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
+				if time.Since(begun) < 900*time.Millisecond {
+					return nil
+				}
+				return []*dhcpv4.DHCPv4{good(m)}
+			}
+		}, nil, "", ""},
+		"a missing file with a way on": {func(_ *testing.T, s *site) {
+			script("#!ipxe\nchain http://10.30.0.2/${net0/mac:hexhyp} || echo none\nkernel http://10.30.0.2/vmlinuz\n")(s)
+		}, nil, "", ""},
+		"URLs that only the machine can complete": {func(_ *testing.T, s *site) {
+			script("#!ipxe\nset base http://${next-server}\nkernel ${base}/vmlinuz || goto fail\nchain menu?${serial}\n:fail\nshell\n")(s)
+		}, nil, "", ""},
+		"nobody is there": {func(t *testing.T, s *site) {
+			if err := s.sw.Links().LinkSetNoMaster(s.sw.Link(t, "p-server")); err != nil {
+				t.Fatal(err)
+			}
+			s.sw.Do(t, func() error { // a switch has no address, and asks for none
+				return os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
+			})
+			time.Sleep(300 * time.Millisecond) // what it says of that is over
+		}, nil, "wrong-vlan", "nothing at all"},
+		"the server is silent and others are not": {func(t *testing.T, s *site) {
+			s.dhcp = func(*dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 { return nil }
+			s.server.Do(t, func() error { // an ARP request of somebody's
+				conn, err := net.Dial("udp4", "10.30.0.77:9")
+				if err != nil {
+					return err
+				}
+				t.Cleanup(func() { _ = conn.Close() })
+				go func() {
+					for range 20 {
+						_, _ = conn.Write([]byte{0})
+						time.Sleep(100 * time.Millisecond)
+					}
+				}()
+				return nil
+			})
+		}, nil, "no-offer", "serves its own machines only"},
+		"two servers": {func(_ *testing.T, s *site) {
+			s.dhcp = func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
+				return []*dhcpv4.DHCPv4{good(m), good(m, file("pxelinux.0"),
+					dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 30, 0, 3))))}
+			}
+		}, nil, "other-dhcp-server", "pxelinux.0"},
+		"no boot file": {func(_ *testing.T, s *site) { s.dhcp = offers(file("")) }, nil, "no-boot-file", "uefi"},
+		"only a proxy": {func(_ *testing.T, s *site) { s.dhcp = offers(dhcpv4.WithYourIP(net.IPv4zero)) }, nil,
+			"only-proxy", "10.30.0.2"},
+		"iPXE loads itself": {func(_ *testing.T, s *site) { s.dhcp = offers(file("ipxe.efi")) }, nil, "loader-loop", "ipxe.efi"},
+		"the next server is nobody's": {func(_ *testing.T, s *site) {
+			s.dhcp = offers(dhcpv4.WithServerIP(net.IPv4(10, 30, 0, 99)))
+		}, nil, "address-without-owner", "10.30.0.99"},
+		"two have the next server's address": {func(t *testing.T, s *site) { another(t, s, "10.30.0.2/32") }, nil,
+			"two-owners", "10.30.0.2"},
+		"somebody has the offered address": {func(t *testing.T, s *site) { another(t, s, "10.30.0.100/24") }, nil,
+			"address-conflict", "10.30.0.100"},
+		"the next server is elsewhere and no router leads there": {func(_ *testing.T, s *site) {
+			s.dhcp = offers(dhcpv4.WithServerIP(net.IPv4(10, 40, 0, 2)), dhcpv4.WithOption(dhcpv4.OptRouter(net.IPv4(10, 99, 0, 1))))
+		}, nil, "router", "10.99.0.1"},
+		"large packets are lost": {func(t *testing.T, s *site) {
+			if err := s.sw.Links().LinkSetMTU(s.sw.Link(t, "p-doctor"), 1400); err != nil {
+				t.Fatal(err)
+			}
+		}, nil, "mtu-hole", "more than 1400 bytes"},
+		"nobody serves TFTP": {func(_ *testing.T, s *site) { s.files = nil }, nil, "tftp-refused", "ipxe.efi"},
+		"TFTP is silent": {func(t *testing.T, s *site) {
+			s.files = nil
+			s.server.Do(t, func() error {
+				conn, err := net.ListenPacket("udp4", "10.30.0.2:69")
+				if err == nil {
+					t.Cleanup(func() { _ = conn.Close() })
+				}
+				return err
+			})
+		}, nil, "tftp-silent", "69/udp"},
+		"the loader is missing": {func(_ *testing.T, s *site) { s.files = map[string][]byte{} }, nil, "not-found",
+			"TFTP error 1"},
+		"the loader is another architecture's": {func(_ *testing.T, s *site) {
+			s.files = map[string][]byte{"ipxe.efi": efi(0xaa64)}
+		}, nil, "wrong-architecture copies-differ", "ARM64"},
+		"the loader is not the same by HTTP": {func(_ *testing.T, s *site) {
+			s.files = map[string][]byte{"ipxe.efi": append(efi(0x8664), 0)}
+		}, nil, "copies-differ", "bytes"},
+		"the kernel is missing": {func(_ *testing.T, s *site) {
+			script("#!ipxe\nkernel http://10.30.0.2/gone || goto fail\ninitrd http://10.30.0.2/initrd\nboot\n:fail\nshell\n")(s)
+		}, nil, "not-found", "line 2"},
+		"the script is HTML": {func(_ *testing.T, s *site) { script("<!DOCTYPE html>")(s) }, nil, "not-a-script", "DOCTYPE"},
+		"the script's port is closed": {func(_ *testing.T, s *site) {
+			script("#!ipxe\nkernel http://10.30.0.2:8080/vmlinuz\n")(s)
+		}, nil, "port-closed", "10.30.0.2:8080"},
+		"a name that no name server was offered for": {func(_ *testing.T, s *site) {
+			script("#!ipxe\nkernel http://boot.lab/vmlinuz\n")(s)
+		}, nil, "name-not-resolved", "no name server is offered"},
+		"the backend is down": {func(_ *testing.T, s *site) {
+			s.web = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+		}, nil, "backend-down backend-down", "502"},
+		"no carrier": {func(t *testing.T, s *site) {
+			if err := s.sw.Links().LinkSetDown(s.sw.Link(t, "p-doctor")); err != nil {
+				t.Fatal(err)
+			}
+		}, nil, "no-carrier", "eth1"},
+		"the port of a bridge": {func(t *testing.T, s *site) {
+			if err := s.doctor.Links().LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "brx"}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.doctor.Links().LinkSetMaster(s.doctor.Link(t, "eth1"), s.doctor.Link(t, "brx")); err != nil {
+				t.Fatal(err)
+			}
+		}, nil, "bridge-port", "brx"},
+		"no such interface": {nil, func(o *Options) { o.Interface = "eth7" }, "no-interface", "eth7"},
+	} {
+		s := newSite(t)
+		if test.stage != nil {
+			test.stage(t, s)
+		}
+		s.start(t)
+		all.Go(func() { s.report, s.err = s.run(t.Context(), test.change) })
+		sites[name] = s
+		wants[name] = [2]string{test.want, test.says}
+	}
+	all.Wait() // they wait for answers, not for a processor
+	for name, s := range sites {
+		t.Run(name, func(t *testing.T) { s.judge(t, wants[name][0], wants[name][1]) })
+	}
+}
+
+// judge holds a report to what was staged.
+func (s *site) judge(t *testing.T, want, says string) {
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	if got := strings.Join(names(&s.report), " "); got != want {
+		t.Errorf("found %q, want %q", got, want)
+	}
+	text, err := json.Marshal(s.report)
+	if err != nil || says != "" && !bytes.Contains(text, []byte(says)) {
+		t.Errorf("%v, and it does not say %q", err, says)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.ContainsFunc(s.types, func(m dhcpv4.MessageType) bool { return m != dhcpv4.MessageTypeDiscover }) {
+		t.Errorf("it sent %v", s.types)
+	}
+	const most = 400
+	if s.report.Frames > most {
+		t.Errorf("it sent %d frames", s.report.Frames)
+	}
+	if t.Failed() {
+		for _, step := range s.report.Asked {
+			t.Logf("%+v", step)
+		}
+		for _, f := range s.report.Findings {
+			t.Logf("%+v", f)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/doctor/web"
+)
+
+// judgeHTTP says what is wrong with an answer. It reports whether there is a document to go on with.
+func (c *chain) judgeHTTP(d document, a *web.Answer) bool {
+	name := fmt.Sprintf("the %s %s", d.what, a.URL.Redacted())
+	if d.line > 0 {
+		name = fmt.Sprintf("line %d of the script: %s", d.line, name)
+	}
+	find := c.find
+	if !d.required {
+		find = func(_, format string, args ...any) { c.find("optional-missing", format, args...) }
+	}
+	port := a.URL.Host
+	switch {
+	case a.Err == nil:
+		return c.judgeStatus(a, name, find)
+	case errors.Is(a.Err, web.ErrForeign), errors.Is(a.Err, web.ErrScheme):
+		c.find("not-followed", "%s was not asked for: %v", name, a.Err)
+	case errors.Is(a.Err, web.ErrName):
+		find("name-not-resolved", "%s: %v", name, a.Err)
+	case errors.Is(a.Err, web.ErrLoop), errors.Is(a.Err, web.ErrTooFar):
+		find("redirects", "%s: %v", name, a.Err)
+	case errors.Is(a.Err, web.ErrPlain):
+		find("tls-refused", "%s: %s speaks plain HTTP where TLS is asked for", name, port)
+	case errors.Is(a.Err, web.ErrHandshak):
+		find("tls-refused", "%s: %v", name, a.Err)
+	case errors.Is(a.Err, web.ErrRefused):
+		find("port-closed", "%s: nothing listens on %s (connection refused)", name, port)
+	case errors.Is(a.Err, io.ErrUnexpectedEOF):
+		find("file-torn", "%s: %v", name, a.Err)
+	case errors.Is(a.Err, web.ErrSilent):
+		find("waits-for-backend", "%s: %s accepts nothing, or does not answer: %v", name, port, a.Err)
+	default:
+		find("server-error", "%s: %v", name, a.Err)
+	}
+	return false
+}
+
+func (c *chain) judgeStatus(a *web.Answer, name string, find func(name, format string, args ...any)) bool {
+	switch a.Status {
+	case http.StatusOK, http.StatusPartialContent:
+		if a.Packed != "" && a.Packed != "identity" {
+			find("compressed", "%s is served as %s, which nobody asked for: firmware cannot unpack it", name, a.Packed)
+			return false
+		}
+		return true
+	case http.StatusNotFound, http.StatusGone:
+		find("not-found", "%s is not there (%d)", name, a.Status)
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired:
+		find("forbidden", "%s may not be had (%d)", name, a.Status)
+	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		find("backend-down", "%s: what is behind %s does not answer (%d)", name, a.URL.Host, a.Status)
+	default:
+		find("server-error", "%s: %s answers %d", name, a.URL.Host, a.Status)
+	}
+	return false
+}
+
+// soon is how long before its end a certificate is worth a word; apart is how far two clocks may be.
+const (
+	soon  = 7 * 24 * time.Hour
+	apart = 5 * time.Minute
+)
+
+// judgeTLS judges a certificate.
+func (c *chain) judgeTLS(d document, a *web.Answer) {
+	now := time.Now()
+	leaf, fault := web.Judge(a.TLS, a.URL, c.CA, now)
+	if leaf == nil {
+		return
+	}
+	host := a.URL.Host
+	switch fault {
+	case web.Expired:
+		c.find("certificate-expired", "the certificate of %s for the %s expired on %s (%d days ago; %s)", host, d.what,
+			leaf.NotAfter.UTC().Format(time.DateTime), int(now.Sub(leaf.NotAfter).Hours()/24), c.clocks(a))
+	case web.NotYet:
+		c.find("certificate-not-yet-valid", "the certificate of %s for the %s is valid from %s only (%s)", host, d.what,
+			leaf.NotBefore.UTC().Format(time.DateTime), c.clocks(a))
+	case web.UnknownCA:
+		c.find("certificate-unknown-ca", "the certificate of %s (%s, by %s) leads to none of the CAs given", host,
+			leaf.Subject,
+			leaf.Issuer)
+	case web.WrongName:
+		c.find("certificate-name", "the certificate of %s does not name %s but %s", host, a.URL.Hostname(),
+			list(append(leaf.DNSNames, texts(leaf.IPAddresses)...)))
+	case web.Good:
+		if leaf.NotAfter.Sub(now) < soon {
+			c.find("certificate-soon", "the certificate of %s expires on %s", host, leaf.NotAfter.UTC().Format(time.DateTime))
+		}
+		if c.CA == nil {
+			c.find("certificate-not-judged", "who signed the certificate of %s (%s) was not judged: no CA is given", host,
+				leaf.Issuer)
+		}
+	}
+}
+
+func texts[T fmt.Stringer](all []T) (words []string) {
+	for _, v := range all {
+		words = append(words, v.String())
+	}
+	return words
+}
+
+// clocks says whether a server agrees on the time.
+func (c *chain) clocks(a *web.Answer) string {
+	switch {
+	case a.Date.IsZero():
+		return "the server does not tell its time"
+	case time.Since(a.Date).Abs() > apart:
+		return "the server's clock says " + a.Date.UTC().Format(time.DateTime) + ", this host's another time"
+	}
+	return "the server's clock agrees"
+}
+
+// judgeClock compares a server's clock with this host's.
+func (c *chain) judgeClock(a *web.Answer) {
+	if off := time.Since(a.Date); !a.Date.IsZero() && off.Abs() > apart {
+		c.find("clock-off", "the clock of %s is %s off from this host's, whichever is right", a.URL.Host,
+			off.Abs().Round(time.Minute))
+	}
+}
+
+// whole tells whether the end of a document is there, where its size is known: one that was cut short is not.
+func (c *chain) whole(ctx context.Context, d document, a *web.Answer) {
+	const last = 512
+	if !a.Part || a.Size <= int64(len(a.Body)) {
+		return
+	}
+	began := time.Now()
+	tail := c.client().Tail(ctx, a.URL, a.Size, last)
+	c.step(began, "HTTP, end of the "+d.what, a.URL.Redacted(), fmt.Sprintf("%d, %d bytes", tail.Status, len(tail.Body)))
+	if tail.Err != nil || tail.Status != http.StatusPartialContent ||
+		int64(len(tail.Body)) != min(last, a.Size) {
+		c.find("file-torn", "line %d of the script: the %s %s is said to have %d bytes, and its end is not there", d.line,
+			d.what,
+			a.URL.Redacted(), a.Size)
+	}
+}

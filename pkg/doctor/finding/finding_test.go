@@ -1,0 +1,116 @@
+package finding
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the table of findings into docs/reference/stack-doctor.md")
+
+// The table in the document is that of the program.
+func TestFindingsAreDocumented(t *testing.T) {
+	const path, after = "../../../docs/reference/stack-doctor.md", "| finding | severity | what was seen | what to do |\n|---|---|---|---|\n"
+	var rows strings.Builder
+	for _, r := range Table() {
+		rows.WriteString("| <a id=\"" + r.Name + "\"></a>`" + r.Name + "` | " + r.Severity.String() + " | " + r.Seen + " | " +
+			r.Remedy + " |\n")
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, tail, found := strings.Cut(string(text), after)
+	end := strings.Index("\n"+tail, "\n\n")
+	if !found || end < 0 {
+		t.Fatal("the document has no place for the findings")
+	}
+	if *update {
+		if err := os.WriteFile(path, []byte(head+after+rows.String()+tail[end:]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if diff := cmp.Diff(rows.String(), tail[:end]); diff != "" {
+		t.Errorf("the document differs from the table (go test -update): %s", diff)
+	}
+}
+
+// Every finding that is bad has a remedy, and is explained by such as there are.
+func TestTableIsWhole(t *testing.T) {
+	var names []string
+	for _, r := range Table() {
+		if slices.Contains(names, r.Name) {
+			t.Errorf("%s is there twice", r.Name)
+		}
+		names = append(names, r.Name)
+	}
+	for _, r := range Table() {
+		if r.Severity != Info && r.Remedy == "" {
+			t.Errorf("%s has no remedy", r.Name)
+		}
+		for _, by := range r.By {
+			if !slices.Contains(names, by) || by == r.Name {
+				t.Errorf("%s is explained by %s, which is not there", r.Name, by)
+			}
+		}
+	}
+	// What the programs find is in the table, and nothing else is.
+	var used strings.Builder
+	files, err := filepath.Glob("../*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used.Write(text)
+	}
+	for _, name := range names {
+		if !strings.Contains(used.String(), `"`+name+`"`) {
+			t.Errorf("nobody finds %s", name)
+		}
+	}
+	for _, m := range regexp.MustCompile(`\bfind\("([a-z-]+)"`).FindAllStringSubmatch(used.String(), -1) {
+		if !slices.Contains(names, m[1]) {
+			t.Errorf("%s is not in the table", m[1])
+		}
+	}
+}
+
+// What follows from another finding is left out, and what stands by itself is not.
+func TestUnexplained(t *testing.T) {
+	hole, silent := New("mtu-hole", "hole"), New("waits-for-backend", "silent")
+	for name, test := range map[string]struct{ all, want []Finding }{
+		"explained":  {[]Finding{silent, hole}, []Finding{hole}},
+		"by itself":  {[]Finding{silent}, []Finding{silent}},
+		"and beside": {[]Finding{hole, New("clock-off", "off")}, []Finding{hole, New("clock-off", "off")}},
+	} {
+		if diff := cmp.Diff(test.want, Unexplained(test.all)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	if Worst([]Finding{silent}) != Error || Worst(nil) != Info {
+		t.Error("the worst severity is wrong")
+	}
+}
+
+// What strangers send reaches no terminal as it is.
+func TestClean(t *testing.T) {
+	for text, want := range map[string]string{
+		"ipxe.efi":                   "ipxe.efi",
+		"\x1b]0;own\x07\x1b[2J":      "?]0;own??[2J",
+		"a\u202eb\u2028c\x9b\xffd\n": "a?b?c??d?",
+		strings.Repeat("x", 600):     strings.Repeat("x", longest) + "...",
+	} {
+		if got := Clean(text); got != want {
+			t.Errorf("%q is shown as %q, want %q", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,288 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/doctor/offer"
+	"github.com/tinkerbell/stack/pkg/doctor/tftp"
+	"github.com/tinkerbell/stack/pkg/doctor/web"
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+const (
+	tftpPort = 69
+	// tftpWait is how long a server may take for a datagram, which is sent three times.
+	tftpWait = 1500 * time.Millisecond
+	// compared is how much of a loader is read, in bytes.
+	compared = 64 << 10
+	// patience is how long a server may be silent on a connection.
+	patience = 4 * time.Second
+)
+
+// program is a loader as far as it was read.
+type program struct {
+	content []byte
+	size    int64 // of the whole; -1: not known
+	from    string
+}
+
+// loader fetches what firmware starts first, the way that firmware does, and compares it with the other way's.
+func (c *chain) loader(ctx context.Context) {
+	if c.boot == nil {
+		return
+	}
+	first := c.fetch(ctx, c.boot)
+	if first == nil {
+		return
+	}
+	if why := c.Arch.Starts(first.content); why != "" {
+		c.find("wrong-architecture", "%q from %s does not start as %s: %s", path(c.boot.File), first.from, c.Arch.Name, why)
+	}
+	if c.other == nil || path(c.other.File) != path(c.boot.File) || c.path.hole > 0 {
+		return
+	}
+	second := c.fetch(ctx, c.other)
+	if second == nil {
+		return
+	}
+	shared := min(len(first.content), len(second.content))
+	at := -1
+	for i := range shared {
+		if first.content[i] != second.content[i] {
+			at = i
+			break
+		}
+	}
+	switch {
+	case first.size >= 0 && second.size >= 0 && first.size != second.size:
+		c.find("copies-differ", "%q has %d bytes from %s and %d from %s", path(c.boot.File), first.size, first.from,
+			second.size,
+			second.from)
+	case at >= 0:
+		c.find("copies-differ", "%q from %s and from %s differ from byte %d", path(c.boot.File), first.from, second.from,
+			at)
+	default:
+		c.step(time.Now(), "compared", path(c.boot.File), fmt.Sprintf("first %d bytes equal, of %d", shared, first.size))
+	}
+}
+
+// fetch reads the begin of a loader; nil: it could not be had, which has been said.
+func (c *chain) fetch(ctx context.Context, o *offer.Offer) *program {
+	u := o.URL()
+	if u == nil {
+		return c.byTFTP(ctx, o.Next, o.File)
+	}
+	switch u.Scheme {
+	case "tftp":
+		server, err := netip.ParseAddr(u.Hostname())
+		if err != nil {
+			c.find("name-not-resolved", "%q names its server: firmware that asks by TFTP has no name server", o.File)
+			return nil
+		}
+		return c.byTFTP(ctx, server, strings.TrimPrefix(u.Path, "/"))
+	case "http", "https":
+		answer := c.document(ctx, document{u: u, what: "loader", most: compared, required: true})
+		if answer == nil {
+			return nil
+		}
+		return &program{content: answer.Body, size: answer.Size, from: "HTTP"}
+	}
+	c.find("not-followed", "%q was not looked at: the doctor speaks TFTP and HTTP", o.File)
+	return nil
+}
+
+// byTFTP asks for a file with each size of blocks.
+func (c *chain) byTFTP(ctx context.Context, server netip.Addr, file string) *program {
+	if server == c.next && c.hop == (frame.MAC{}) {
+		return nil // nobody is there, which has been said
+	}
+	const full, window, small, middle, few = 1468, 4, 512, 1024, 8
+	to := netip.AddrPortFrom(server, tftpPort)
+	c.Progress(fmt.Sprintf("asking %s for %q by TFTP", to, file))
+	probe := tftp.Ask{File: file, Block: full, Window: window, Size: true}
+	began := time.Now()
+	first := c.read(ctx, to, probe)
+	if first.Err != nil && !errors.Is(first.Err, tftp.ErrStalled) {
+		c.judgeTFTP(to, file, first)
+		return nil
+	}
+	if names := first.Uninvited(probe); len(names) > 0 {
+		c.find("tftp-options", "%s grants options that nobody asked for (%s): UEFI gives up", to, strings.Join(names, ", "))
+	}
+	asks := []tftp.Ask{
+		{File: file, Block: full, Window: window, Size: true, Most: compared},
+		{File: file, Block: full, Most: few * full},
+		{File: file, Block: middle, Most: few * middle},
+		{File: file, Most: few * small},
+	}
+	answers := make([]tftp.Answer, len(asks))
+	var all sync.WaitGroup
+	for i, ask := range asks {
+		all.Go(func() { answers[i] = c.read(ctx, to, ask) })
+	}
+	all.Wait()
+	large, plain := answers[0], answers[len(answers)-1]
+	repeats := 0
+	for i, a := range answers {
+		repeats += a.Repeats
+		said := fmt.Sprintf("%d bytes", len(a.Content))
+		if a.Err != nil {
+			said = a.Err.Error()
+		}
+		c.step(began, fmt.Sprintf("TFTP, blocks of %s, window %s", orPlain(asks[i].Block), orOne(a.Options["windowsize"])),
+			fmt.Sprintf("%s %q", to, file), said)
+	}
+	switch {
+	case large.Err == nil && plain.Err == nil:
+		if repeats > 0 {
+			c.find("lost-packets", "%d datagrams of TFTP with %s had to be sent again", repeats, to)
+		}
+		return &program{content: large.Content, size: max(large.Size, first.Size), from: "TFTP"}
+	case large.Err != nil && plain.Err == nil && errors.Is(large.Err, tftp.ErrStalled):
+		if c.path.hole == 0 {
+			c.find("mtu-hole", "TFTP with %s stalls with blocks of %d bytes and passes with 512: large packets are lost "+
+				"in silence",
+				to, full)
+		}
+		return &program{content: plain.Content, size: first.Size, from: "TFTP"}
+	case large.Err == nil:
+		return &program{content: large.Content, size: max(large.Size, first.Size), from: "TFTP"}
+	}
+	c.judgeTFTP(to, file, plain)
+	return nil
+}
+
+func orPlain(block int) string {
+	if block == 0 {
+		return "512 (no option)"
+	}
+	return fmt.Sprint(block)
+}
+
+func orOne(window string) string {
+	if window == "" {
+		return "1"
+	}
+	return window
+}
+
+// read asks once.
+func (c *chain) read(ctx context.Context, to netip.AddrPort, ask tftp.Ask) tftp.Answer {
+	conn, err := c.way.ListenPacket()
+	if err != nil {
+		return tftp.Answer{Err: err, Size: -1, Code: -1}
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if c.addr.Is4() {
+		defer c.link.Refused(c.addr, to, func() { cancel(tftp.ErrRefused) })()
+	}
+	a := tftp.Read(ctx, conn, to, ask, tftpWait)
+	if a.Err != nil && errors.Is(context.Cause(ctx), tftp.ErrRefused) {
+		a.Err = tftp.ErrRefused
+	}
+	return a
+}
+
+// judgeTFTP says why a file could not be had by TFTP.
+func (c *chain) judgeTFTP(to netip.AddrPort, file string, a tftp.Answer) {
+	c.step(time.Now(), "TFTP", fmt.Sprintf("%s %q", to, file), fmt.Sprint(a.Err, " ", a.Message))
+	const notFound, violation, illegal, refusedOptions = 1, 2, 4, 8
+	switch {
+	case errors.Is(a.Err, tftp.ErrRefused):
+		c.find("tftp-refused", "nothing listens on %s (port unreachable): %q cannot be had", to, file)
+	case a.Strange.IsValid():
+		c.find("tftp-other-address", "%s was asked for %q, and %s answered: firmware drops that", to, file, a.Strange)
+	case errors.Is(a.Err, tftp.ErrSilent):
+		c.silentTFTP(to, file)
+	case errors.Is(a.Err, tftp.ErrStalled):
+		c.find("loader-stalled", "%s begins to send %q and does not go on: %v", to, file, a.Err)
+	case a.Code == notFound && len(a.Content) == 0:
+		c.find("not-found", "%q is not at %s (TFTP error 1: %s)", file, to, a.Message)
+	case a.Code == violation:
+		c.find("forbidden", "%q may not be read at %s (TFTP error 2: %s)", file, to, a.Message)
+	case a.Code == refusedOptions || a.Code == illegal:
+		c.find("tftp-options", "%s refuses a request with options (TFTP error %d: %s): firmware that does not ask "+
+			"again without "+
+			"them fails", to, a.Code, a.Message)
+	case a.Code >= 0:
+		c.find("server-error", "%s answers the request for %q by TFTP error %d: %s", to, file, a.Code, a.Message)
+	default:
+		c.find("tftp-options", "%s answers the request for %q against the rules: %v", to, file, a.Err)
+	}
+}
+
+// silentTFTP tells a host that is silent from a port that is.
+func (c *chain) silentTFTP(to netip.AddrPort, file string) {
+	if !c.alive(to.Addr()) {
+		c.find("host-silent", "%s does not answer at all, by way of %s: nothing came to the requests for %q either",
+			to.Addr(),
+			c.hop, file)
+		return
+	}
+	c.find("tftp-silent", "no answer from %s to the request for %q, though the host answers: requests to 69/udp are "+
+		"dropped on "+
+		"the way, or the answers, which may come from other ports", to, file)
+}
+
+// alive tells whether a host of this network is there, or one elsewhere answers anything: echo requests, or
+// connections.
+func (c *chain) alive(host netip.Addr) bool {
+	if c.order.addr.Addr.Masked().Contains(host) {
+		return true // it answered ARP
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if c.addr.Is4() && len(c.link.Echo(ctx, c.addr, host, c.hop, sizes[:1], time.Second).Passed) > 0 {
+		return true
+	}
+	conn, err := c.way.DialContext(ctx, "tcp", netip.AddrPortFrom(host, 80).String())
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil || strings.Contains(err.Error(), "refused")
+}
+
+// document is a document that something is to load.
+type document struct {
+	u        *url.URL
+	what     string
+	most     int64 // of its bytes that are of interest
+	required bool
+	line     int // of the script that names it; 0: none does
+}
+
+// document asks for a document, and says what is wrong; nil: it could not be had.
+func (c *chain) document(ctx context.Context, d document) *web.Answer {
+	client := c.client()
+	began := time.Now()
+	a := client.Get(ctx, d.u, d.most)
+	if a.Status == 416 { // it is empty, or ranges are not what the server makes of them
+		a = client.Whole(ctx, d.u, d.most)
+	}
+	said := fmt.Sprintf("%d, %d bytes", a.Status, a.Size)
+	if a.Err != nil {
+		said = a.Err.Error()
+	}
+	c.step(began, "HTTP, "+d.what, d.u.Redacted(), said)
+	c.judgeTLS(d, &a)
+	c.judgeClock(&a)
+	if !c.judgeHTTP(d, &a) {
+		return nil
+	}
+	return &a
+}
+
+func (c *chain) client() *web.Client {
+	dns := slices.Clone(c.order.addr.DNS)
+	return &web.Client{Way: c.way, DNS: dns, CA: c.CA, Patience: patience}
+}

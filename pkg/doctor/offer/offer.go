@@ -1,0 +1,135 @@
+package offer
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+// Offer is what a server offers.
+type Offer struct {
+	Stage Stage
+	Arch  Arch
+	After time.Duration // since the first DISCOVER
+
+	From    frame.MAC      // the station that sent it: server or relay
+	Source  netip.AddrPort // of the datagram
+	Server  netip.Addr     // option 54
+	Relay   netip.Addr     // giaddr; the zero address: none
+	Addr    netip.Prefix   // not valid: a proxy, which offers no address
+	Routers []netip.Addr
+	Next    netip.Addr // where the file is: siaddr, or option 66
+	File    string
+	Class   string // option 60
+	Vendor  []byte // option 43
+	MTU     int    // option 26; 0: not said
+	Log     []netip.Addr
+	DNS     []netip.Addr
+}
+
+// read takes over what a message says.
+func (o *Offer) read(m *dhcpv4.DHCPv4) {
+	o.Server = addrOf(m.ServerIdentifier())
+	o.Relay = addrOf(m.GatewayIPAddr)
+	if addr := addrOf(m.YourIPAddr); addr.IsValid() {
+		bits, _ := m.SubnetMask().Size()
+		if m.SubnetMask() == nil {
+			bits = 32
+		}
+		o.Addr = netip.PrefixFrom(addr, bits)
+	}
+	o.Routers, o.Log, o.DNS = addrsOf(m.Router()), addrsOf(dhcpv4.GetIPs(dhcpv4.OptionLogServer, m.Options)),
+		addrsOf(m.DNS())
+	o.File, _, _ = strings.Cut(m.BootFileName, "\x00")
+	if name := m.Options.Get(dhcpv4.OptionBootfileName); len(name) > 0 {
+		o.File = string(bytes.TrimRight(name, "\x00\xff"))
+	}
+	o.Class, o.Vendor = m.ClassIdentifier(), m.Options.Get(dhcpv4.OptionVendorSpecificInformation)
+	if mtu := m.Options.Get(dhcpv4.OptionInterfaceMTU); len(mtu) == 2 {
+		o.MTU = int(mtu[0])<<8 | int(mtu[1])
+	}
+	o.Next = addrOf(m.ServerIPAddr)
+	if text := string(bytes.TrimRight(m.Options.Get(dhcpv4.OptionTFTPServerName), "\x00")); !o.Next.IsValid() {
+		o.Next, _ = netip.ParseAddr(text)
+	}
+	if u := o.URL(); u != nil {
+		o.Next, _ = netip.ParseAddr(u.Hostname())
+	}
+}
+
+func addrOf(ip net.IP) netip.Addr {
+	a, ok := netip.AddrFromSlice(ip.To4())
+	if !ok || a.IsUnspecified() {
+		return netip.Addr{}
+	}
+	return a
+}
+
+func addrsOf(ips []net.IP) (all []netip.Addr) {
+	for _, ip := range ips {
+		if a := addrOf(ip); a.IsValid() {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// URL is the file, where it is a URL; else nil.
+func (o *Offer) URL() *url.URL {
+	u, err := url.Parse(o.File)
+	if err != nil || u.Host == "" {
+		return nil
+	}
+	return u
+}
+
+// Boots tells whether the offer has boot data: a siaddr without a file is no order to boot.
+func (o *Offer) Boots() bool { return o.File != "" }
+
+// BootData is what decides on what the machine loads, in words.
+func (o *Offer) BootData() string {
+	if !o.Boots() {
+		return "no boot file"
+	}
+	if o.URL() != nil {
+		return fmt.Sprintf("%q", o.File)
+	}
+	return fmt.Sprintf("%q at %s", o.File, o.Next)
+}
+
+// Router is the first router, where there is one.
+func (o *Offer) Router() netip.Addr {
+	if len(o.Routers) == 0 {
+		return netip.Addr{}
+	}
+	return o.Routers[0]
+}
+
+// Menu is what option 43 says of PXE's discovery (PXE 2.1, table 2-3): the bits of sub-option 6, and whether it has a
+// menu of servers or files.
+func (o *Offer) Menu() (control byte, menu bool) {
+	for b := o.Vendor; len(b) >= 2 && b[0] != 255; {
+		size := int(b[1])
+		if len(b) < 2+size {
+			break
+		}
+		switch b[0] {
+		case 6:
+			if size == 1 {
+				control = b[2]
+			}
+		case 8, 9:
+			menu = true
+		}
+		b = b[2+size:]
+	}
+	return control, menu
+}

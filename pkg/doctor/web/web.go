@@ -1,0 +1,286 @@
+// Package web asks for documents by HTTP as firmware and iPXE do: names by the name server that DHCP offered, no
+// cookies,
+// nothing compressed, redirects one by one, and never more of a document than is needed to judge it.
+package web
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Way connects.
+type Way interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Client asks by a way.
+type Client struct {
+	Way Way
+	// DNS are the name servers that were offered.
+	DNS []netip.Addr
+	// CA verifies certificates; nil: they are looked at, and nobody is trusted.
+	CA *x509.CertPool
+	// Patience is how long a connection may be silent.
+	Patience time.Duration
+}
+
+// Answer is what became of a question.
+type Answer struct {
+	URL    *url.URL // that answered, behind redirects
+	Hops   int      // redirects
+	Status int
+	Body   []byte // its begin
+	Size   int64  // of the whole document; -1: not said
+	Part   bool   // the server gives parts (RFC 9110 section 14)
+	Date   time.Time
+	Type   string
+	Packed string // the encoding of the body, where there is one
+	TLS    *tls.ConnectionState
+	Took   time.Duration
+	Err    error
+}
+
+// What an answer may end with.
+var (
+	ErrScheme   = errors.New("firmware does not follow it")
+	ErrName     = errors.New("failed to look up the name")
+	ErrForeign  = errors.New("it is an address of a host itself")
+	ErrLoop     = errors.New("redirects go in a circle")
+	ErrTooFar   = errors.New("there are too many redirects")
+	ErrRefused  = errors.New("nothing listens there")
+	ErrSilent   = errors.New("no answer")
+	ErrPlain    = errors.New("the port speaks plain HTTP")
+	ErrHandshak = errors.New("the TLS handshake failed")
+)
+
+// mostHops is how many redirects are followed.
+const mostHops = 10
+
+// Get asks for the begin of a document: so many bytes.
+func (c *Client) Get(ctx context.Context, at *url.URL, first int64) Answer {
+	return c.do(ctx, http.MethodGet, at, fmt.Sprintf("bytes=0-%d", first-1), first)
+}
+
+// Whole asks for a document, up to a bound.
+func (c *Client) Whole(ctx context.Context, at *url.URL, most int64) Answer {
+	return c.do(ctx, http.MethodGet, at, "", most)
+}
+
+// Tail asks for the last bytes of a document of a known size.
+func (c *Client) Tail(ctx context.Context, at *url.URL, size, last int64) Answer {
+	from := max(0, size-last)
+	return c.do(ctx, http.MethodGet, at, fmt.Sprintf("bytes=%d-%d", from, size-1), size-from)
+}
+
+// Head asks whether a document is there.
+func (c *Client) Head(ctx context.Context, at *url.URL) Answer {
+	return c.do(ctx, http.MethodHead, at, "", 0)
+}
+
+func (c *Client) do(ctx context.Context, method string, at *url.URL, part string, most int64) (a Answer) {
+	began := time.Now()
+	defer func() { a.Took = time.Since(began) }()
+	var seen []string
+	for a.URL = at; ; a.Hops++ {
+		if slices.Contains(seen, a.URL.String()) {
+			a.Err = fmt.Errorf("%w: %s", ErrLoop, strings.Join(seen, ", "))
+			return a
+		}
+		if seen = append(seen, a.URL.String()); a.Hops > mostHops {
+			a.Err = ErrTooFar
+			return a
+		}
+		hops := a.Hops
+		next := c.once(ctx, method, &a, part, most)
+		if a.Hops = hops; next == nil {
+			return a
+		}
+		a.URL = next
+	}
+}
+
+// once asks one server. It returns where else to look.
+func (c *Client) once(ctx context.Context, method string, a *Answer, part string, most int64) (next *url.URL) {
+	a.Size, a.Status, a.Body, a.Err = -1, 0, nil, nil
+	addr, err := c.resolve(ctx, a.URL)
+	if err != nil {
+		a.Err = err
+		return nil
+	}
+	request, err := http.NewRequestWithContext(ctx, method, a.URL.String(), http.NoBody)
+	if err != nil {
+		a.Err = fmt.Errorf("failed to ask: %w", err)
+		return nil
+	}
+	request.Header.Set("User-Agent", "stack-doctor")
+	if part != "" {
+		request.Header.Set("Range", part)
+	}
+	const mostHeaders = 64 << 10
+	var state *tls.ConnectionState
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, c.Patience)
+			defer cancel()
+			return c.Way.DialContext(ctx, "tcp", addr.String())
+		},
+		TLSClientConfig: &tls.Config{
+			MinVersion:         tls.VersionTLS10, //nolint:gosec // it asks what the server can do
+			InsecureSkipVerify: true,             //nolint:gosec // what is wrong with a certificate is judged, see Judge
+			VerifyConnection:   func(s tls.ConnectionState) error { state = &s; return nil },
+		},
+		DisableCompression: true, DisableKeepAlives: true, MaxResponseHeaderBytes: mostHeaders,
+		ResponseHeaderTimeout: c.Patience, TLSHandshakeTimeout: c.Patience,
+	}
+	defer transport.CloseIdleConnections()
+	response, err := transport.RoundTrip(request)
+	a.TLS = state
+	if err != nil {
+		a.Err = failure(err)
+		return nil
+	}
+	defer func() { _ = response.Body.Close() }()
+	a.Status, a.Type = response.StatusCode, response.Header.Get("Content-Type")
+	a.Packed = response.Header.Get("Content-Encoding")
+	a.Date, _ = http.ParseTime(response.Header.Get("Date"))
+	a.Size = response.ContentLength
+	if a.Part = a.Status == http.StatusPartialContent; a.Part {
+		_, total, _ := strings.Cut(response.Header.Get("Content-Range"), "/")
+		a.Size, err = strconv.ParseInt(total, 10, 64)
+		if err != nil {
+			a.Size = -1
+		}
+	}
+	if to := response.Header.Get("Location"); to != "" && a.Status >= 300 && a.Status < 400 {
+		if next, err = a.URL.Parse(to); err != nil {
+			a.Err = fmt.Errorf("failed to follow %q: %w", to, err)
+			return nil
+		}
+		return next
+	}
+	if method == http.MethodHead || most == 0 {
+		return nil
+	}
+	var slow atomic.Bool
+	ended := time.AfterFunc(c.Patience, func() {
+		slow.Store(true)
+		_ = response.Body.Close()
+	})
+	defer ended.Stop()
+	want := most
+	a.Body, err = io.ReadAll(io.LimitReader(response.Body, want))
+	switch {
+	case int64(len(a.Body)) >= want || err == nil:
+	case slow.Load() || isTimeout(err):
+		a.Err = fmt.Errorf("%w after %d bytes of the body", ErrSilent, len(a.Body))
+	default:
+		a.Err = fmt.Errorf("the document ends after %d bytes: %w", len(a.Body), io.ErrUnexpectedEOF)
+	}
+	return nil
+}
+
+// resolve finds the address of a URL's host, by the name servers that were offered. Addresses of a host itself are not
+// asked: the doctor's would be asked in place of the machine's.
+func (c *Client) resolve(ctx context.Context, u *url.URL) (netip.AddrPort, error) {
+	ports := map[string]uint64{"http": 80, "https": 443}
+	port, ok := ports[u.Scheme]
+	if !ok {
+		return netip.AddrPort{}, fmt.Errorf("%w: %s", ErrScheme, u.Scheme)
+	}
+	if text := u.Port(); text != "" {
+		var err error
+		if port, err = strconv.ParseUint(text, 10, 16); err != nil {
+			return netip.AddrPort{}, fmt.Errorf("failed to read port %q: %w", text, err)
+		}
+	}
+	addr, err := netip.ParseAddr(u.Hostname())
+	if err != nil {
+		if addr, err = c.lookUp(ctx, u.Hostname()); err != nil {
+			return netip.AddrPort{}, err
+		}
+	}
+	if addr = addr.Unmap(); addr.IsLoopback() || addr.IsUnspecified() || addr.IsMulticast() || addr.IsLinkLocalUnicast() {
+		return netip.AddrPort{}, fmt.Errorf("%w: %s", ErrForeign, addr)
+	}
+	return netip.AddrPortFrom(addr, uint16(port)), nil
+}
+
+// lookUp asks the name servers that were offered, and no others.
+func (c *Client) lookUp(ctx context.Context, name string) (netip.Addr, error) {
+	if len(c.DNS) == 0 {
+		return netip.Addr{}, fmt.Errorf("%w %s: no name server is offered", ErrName, name)
+	}
+	const port, most = 53, 2
+	var why error
+	for _, server := range c.DNS[:min(most, len(c.DNS))] {
+		conn, err := c.Way.DialContext(ctx, "udp", netip.AddrPortFrom(server, port).String())
+		if err != nil {
+			why = err
+			continue
+		}
+		question := new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA)
+		if server.Is6() {
+			question.SetQuestion(dns.Fqdn(name), dns.TypeAAAA)
+		}
+		client := dns.Client{Timeout: c.Patience / 2}
+		answer, _, err := client.ExchangeWithConnContext(ctx, question, &dns.Conn{Conn: conn})
+		_ = conn.Close()
+		if err != nil {
+			why = fmt.Errorf("the name server %s, which is offered, does not answer", server)
+			continue
+		}
+		for _, record := range answer.Answer {
+			switch record := record.(type) {
+			case *dns.A:
+				if a, ok := netip.AddrFromSlice(record.A); ok {
+					return a.Unmap(), nil
+				}
+			case *dns.AAAA:
+				if a, ok := netip.AddrFromSlice(record.AAAA); ok {
+					return a, nil
+				}
+			}
+		}
+		why = fmt.Errorf("the name server %s knows no address (%s)", server, dns.RcodeToString[answer.Rcode])
+	}
+	return netip.Addr{}, fmt.Errorf("%w %s: %w", ErrName, name, why)
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// failure puts an error of the connection into words.
+func failure(err error) error {
+	var record tls.RecordHeaderError
+	text := err.Error()
+	switch {
+	case errors.As(err, &record) && strings.HasPrefix(string(record.RecordHeader[:]), "HTTP"),
+		strings.Contains(text, "server gave HTTP response to HTTPS client"):
+		return ErrPlain
+	case strings.Contains(text, "refused"):
+		return ErrRefused
+	case isTimeout(err), errors.Is(err, context.DeadlineExceeded), strings.Contains(text, "no route to host"),
+		strings.Contains(text, "host is unreachable"), strings.Contains(text, "timeout"):
+		return fmt.Errorf("%w: %w", ErrSilent, err)
+	case strings.Contains(text, "tls:"):
+		return fmt.Errorf("%w: %w", ErrHandshak, err)
+	}
+	return err
+}
