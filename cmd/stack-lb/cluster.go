@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"syscall"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/tinkerbell/stack/pkg/lb"
+	"github.com/tinkerbell/stack/pkg/lb/elect"
 )
 
 // namespaceFile tells a pod its own namespace.
@@ -57,6 +59,18 @@ func newAPI(config *rest.Config) (*api, error) {
 	return a, errors.Join(faults[:]...)
 }
 
+// newLeases is the API for leases alone. A renewal never waits for another request: the rate has no limit, and what
+// hangs is bounded by lanes.
+func newLeases(config *rest.Config, times elect.Times) (typedcoordination.LeasesGetter, error) {
+	leases := rest.CopyConfig(config)
+	leases.QPS = -1
+	lanes, err := newLanes(leases, times)
+	if err != nil {
+		return nil, err
+	}
+	return typedcoordination.NewForConfigAndClient(leases, &http.Client{Transport: lanes})
+}
+
 // cluster finds the API by the kubeconfig or the service account, and asks it nothing yet.
 func (s *settings) cluster(logger *slog.Logger) (cluster, error) {
 	// The library repeats what it cannot do; the controller says it once.
@@ -79,12 +93,7 @@ func (s *settings) cluster(logger *slog.Logger) (cluster, error) {
 	if c.client, err = newAPI(config); err != nil {
 		return cluster{}, fmt.Errorf("failed to make a client of the Kubernetes API at %s: %w", config.Host, err)
 	}
-	// A renewal never waits for another request: no limit of its own, and a connection for each request that hangs, which
-	// HTTP/2 does not have.
-	leases := rest.CopyConfig(config)
-	leases.QPS = -1
-	leases.NextProtos = []string{"http/1.1"}
-	if c.leases, err = typedcoordination.NewForConfig(leases); err != nil {
+	if c.leases, err = newLeases(config, s.times()); err != nil {
 		return cluster{}, fmt.Errorf("failed to make a client of the Kubernetes API at %s: %w", config.Host, err)
 	}
 	if s.Kubeconfig == "" {

@@ -62,10 +62,10 @@ func (v *vip) prepare(ctx context.Context) bool {
 	}
 	defer v.closing.Go(func() { _ = port.Close() })
 	own := func(mac frame.MAC) bool { return isAmong(mac, link.Stations) }
-	first := probe.First(ctx, port, frame.MAC(link.MAC), own, wait)
+	at, first := probe.First(ctx, port, frame.MAC(link.MAC), own, wait)
 	if first {
 		v.mu.Lock()
-		v.ready = probed{link, time.Now()}
+		v.ready = probed{link, at}
 		v.mu.Unlock()
 	}
 	return first
@@ -104,7 +104,7 @@ func (v *vip) renewed(ctx context.Context, g elect.Grant) error {
 func (v *vip) isReady(link address.Link) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return link.Is(v.ready.link) && time.Since(v.ready.at) < readyFor && v.strange.Before(v.ready.at)
+	return link.Is(v.ready.link) && time.Since(v.ready.at) < readyFor && v.spoken.Before(v.ready.at)
 }
 
 // free reports whether the address may be claimed without a probe: its former holder has removed it and released the

@@ -9,7 +9,9 @@ import (
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/address"
 	"github.com/tinkerbell/stack/pkg/lb/announce"
+	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
+	"github.com/tinkerbell/stack/pkg/lb/service"
 )
 
 // stays fails the test where the address gets another owner, or none, within some questions of the watch.
@@ -116,15 +118,81 @@ func TestHolderDefendsTheAddress(t *testing.T) {
 	}
 }
 
-// Where another station was about to claim the address since it was asked for last, a handover needs a probe.
+// Where another station was about to claim the address since it was asked for last, a handover needs a probe. The owner's
+// own announcements are those of no other, and what was said while it was asked for is not older than the question.
 func TestHandoverBesideAnotherClaim(t *testing.T) {
 	c := pair(t)
 	v := c.nodes[1].c.vips[netip.MustParseAddr(testIP)]
-	from := hardware(c.nodes[0].mac)
+	owner := c.nodes[0].mac
+	from := hardware(owner)
 	c.until("a handover without a probe", func() bool { return v.free(from) })
+	v.heard(probe.Heard{Kind: probe.Claim, MAC: owner})
+	if !v.free(from) {
+		t.Error("probes since the owner has announced the address")
+	}
+	v.mu.Lock()
+	v.ready = probed{v.link, time.Now().Add(-time.Millisecond)}
+	link := v.link
+	v.mu.Unlock()
+	if v.isReady(link) {
+		t.Error("an owner that announces the address is gone")
+	}
+	asked := time.Now()
 	v.heard(probe.Heard{Kind: probe.Probing, MAC: stranger})
+	v.saw(probe.Round{Asked: asked, Owners: []frame.MAC{owner}})
 	if v.free(from) {
 		t.Error("claimed without a probe beside a station that probes")
+	}
+}
+
+// A node that has met a stranger is a candidate again once the stranger is gone, also while the holder answers.
+func TestConflictEndsWithTheStranger(t *testing.T) {
+	c := pair(t)
+	v := c.nodes[1].c.vips[netip.MustParseAddr(testIP)]
+	owner := c.nodes[0].mac
+	v.mu.Lock()
+	v.conflict = []frame.MAC{stranger}
+	v.mu.Unlock()
+	v.saw(probe.Round{Asked: time.Now(), Owners: []frame.MAC{owner, stranger}})
+	if why := v.candidate(); why == nil {
+		t.Error("a candidate beside a stranger")
+	}
+	v.saw(probe.Round{Asked: time.Now(), Owners: []frame.MAC{owner}})
+	if why := v.candidate(); why != nil {
+		t.Errorf("no candidate without a stranger: %v", why)
+	}
+}
+
+// A holder that could not renew its lease in time has it again without a probe, since nobody else could; but not where it
+// stood still for longer than the lease.
+func TestHolderThatStoodStillProbesAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		left  time.Duration
+		has   bool
+		ready bool
+	}{
+		"the grant lasts":                 {time.Second, true, true},
+		"it has ended":                    {-time.Millisecond, true, false},
+		"the kernel has taken it already": {time.Second, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			host := &station{wires: newWires(), mac: frame.MAC{2, 0, 0, 0, 0, 1}}
+			c := New(Options{Client: newAPI(), Node: "n0", Namespace: "stack", Times: quick, Host: host})
+			defer c.queue.ShutDown()
+			v := newVIP(c, &service.Address{IP: netip.MustParseAddr(testIP)})
+			link, err := host.Find(v.ip, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			host.wires.set(v.ip, host.mac, test.has)
+			v.link, v.holding, v.held, v.end = link, link, true, time.Now().Add(test.left)
+			if _, err := v.withdraw(elect.ErrDeadline); err != nil {
+				t.Fatal(err)
+			}
+			if got := v.isReady(link); got != test.ready {
+				t.Errorf("ready without a probe: %v", got)
+			}
+		})
 	}
 }
 

@@ -41,6 +41,7 @@ type Controller struct {
 	services, endpoints, nodes, leaseCache cache.SharedIndexInformer
 	synced                                 atomic.Bool
 
+	ear     ear
 	council *council         // nil: nobody keeps an address without the API
 	forward *forward.Manager // the listeners of Services in mode proxy
 
@@ -98,6 +99,7 @@ func New(o Options) *Controller {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](50*time.Millisecond, 10*time.Second)),
 	}
 	c.questions = rate.NewLimiter(rate.Every(o.ProbeInterval/dutifulRate), questionBurst)
+	c.ear = ear{host: o.Host, turn: c.questions.Wait}
 	c.council = newCouncil(c)
 	c.forward = forward.New(forward.Options{
 		Drain: o.Drain, Bounds: o.Bounds, Changed: c.pokeAt, Logger: o.Logger, Registerer: o.Registerer,

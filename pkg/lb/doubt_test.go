@@ -3,13 +3,17 @@ package lb
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	coordination "k8s.io/api/coordination/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/elect"
+	"github.com/tinkerbell/stack/pkg/lb/service"
 )
 
 // deafen has stations of a switch neither hear nor be heard, though their links are up.
@@ -107,7 +111,7 @@ func TestDoubtedHolderThatIsHeardStays(t *testing.T) {
 	c.service("web", testIP)
 	holder, others := c.holder()
 	v := others[0].c.vips[netip.MustParseAddr(testIP)]
-	if err := v.elector.Doubt(t.Context(), "n9 192.0.2.99 now"); err != nil {
+	if err := v.elector.Doubt(t.Context(), holder.c.o.Identity, "n9 192.0.2.99 now"); err != nil {
 		t.Fatal(err)
 	}
 	c.until("the doubt", func() bool { return c.doubted() != "" })
@@ -121,6 +125,12 @@ func TestNextHolderProbesBeforeTheLeaseEnds(t *testing.T) {
 	holder, others := c.holder()
 	holder.mu.Lock() // it stands still, and the kernel takes its address away
 	c.wires.set(netip.MustParseAddr(testIP), holder.mac, false)
+	c.until("another owner", func() bool {
+		if doubt := c.doubted(); doubt != "" {
+			t.Errorf("a node that is gone is doubted: %s", doubt)
+		}
+		return len(c.wires.owners(netip.MustParseAddr(testIP))) == 1
+	})
 	c.owner(testIP, others[0].mac)
 	c.until("an announcement", func() bool {
 		others[0].mu.Lock()
@@ -134,5 +144,57 @@ func TestNextHolderProbesBeforeTheLeaseEnds(t *testing.T) {
 	holder.mu.Unlock()
 	if probes != 0 {
 		t.Errorf("%d probes after the lease's end", probes)
+	}
+}
+
+// While a node finds out whether it is itself that hears nobody, it goes on to watch.
+func TestDoubtDoesNotKeepTheWatch(t *testing.T) {
+	answer := make(chan struct{})
+	host := &station{wires: newWires(), mac: frame.MAC{2, 0, 0, 0, 0, 1}, neighbours: answer}
+	c := New(Options{Client: newAPI(), Node: "n0", Namespace: "stack", Times: quick, Host: host})
+	defer c.queue.ShutDown()
+	v := newVIP(c, &service.Address{IP: netip.MustParseAddr(testIP)})
+	link, err := host.Find(v.ip, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.elector.Observe(&coordination.Lease{
+		ObjectMeta: meta.ObjectMeta{Name: LeaseName(v.ip), UID: "1", ResourceVersion: "1"},
+		Spec:       coordination.LeaseSpec{HolderIdentity: new("n1_boot"), RenewTime: new(meta.NowMicro())},
+	}, false)
+	v.silent, v.silentAt = silentRounds, time.Now().Add(-quick.Lease)
+	v.doubt(t.Context(), link) // would wait for ever
+	if v.doubted.IsZero() {
+		t.Error("it does not doubt")
+	}
+	close(answer)
+	v.closing.Wait()
+}
+
+// All addresses of a link that want to know whether somebody hears this node ask once together.
+func TestAddressesOfALinkAskTogether(t *testing.T) {
+	wires := newWires()
+	host := &station{wires: wires, mac: frame.MAC{2, 0, 0, 0, 0, 1}}
+	wires.deaf[host.mac] = true
+	wires.hosts[netip.MustParseAddr("192.0.2.1")] = frame.MAC{2, 0, 0, 0, 0, 9}
+	turns := 0
+	e := ear{host: host, turn: func(context.Context) error { turns++; return nil }}
+	witness := netip.MustParseAddr("192.0.2.2")
+	var asking sync.WaitGroup
+	for i := range 100 {
+		asking.Go(func() {
+			ip := netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)})
+			link, err := host.Find(ip, "")
+			if err != nil {
+				t.Error(err)
+			}
+			if answered, err := e.hears(t.Context(), link, ip, witness); answered || err != nil {
+				t.Errorf("answered %v, %v", answered, err)
+			}
+		})
+	}
+	asking.Wait()
+	if turns != 4 || host.asked != turns { // a neighbour and the witness, twice
+		t.Errorf("%d turns and %d questions", turns, host.asked)
 	}
 }

@@ -86,6 +86,8 @@ type station struct {
 	claims []int // how many probes were sent before each claim
 	asked  int   // how many questions
 	byHand bool  // somebody else gives it each address that it has
+
+	neighbours <-chan struct{} // closed when its kernel says who they are; nil is at once
 }
 
 func (s *station) Find(ip netip.Addr, name string) (address.Link, error) {
@@ -111,6 +113,9 @@ func (s *station) host() netip.Addr {
 }
 
 func (s *station) Neighbours(address.Link, netip.Addr) ([]netip.Addr, error) {
+	if s.neighbours != nil {
+		<-s.neighbours
+	}
 	s.wires.mu.Lock()
 	defer s.wires.mu.Unlock()
 	hosts := maps.Clone(s.wires.hosts)

@@ -38,24 +38,24 @@ type vip struct {
 	failed   *reason.Error
 	conflict []frame.MAC // who answered when this node was about to claim the address
 	owners   []frame.MAC // who answered the last question
-	asked    time.Time   // when that question's round ended
+	asked    time.Time   // when that question was asked
 	looked   bool        // it has asked, or cannot
 	silent   int         // questions in a row that nobody answered while the lease was held
 	silentAt time.Time   // when the first of them was
 
 	ready     probed    // what was found out before the lease of another node ran out
 	unheard   bool      // nobody on the link answered this node when it had the address
+	judged    string    // the last doubt of another node
 	contested int       // questions in a row that another station answered while this node had the address
-	strange   time.Time // when another station claimed the address, or was about to
+	spoken    time.Time // when another station claimed the address, or was about to
+	strange   time.Time // the same, of one that is not the lease's holder
 	announcer *announce.Announcer
 	end       time.Time // that of the grant: from then on the address may be another node's
 
 	// stale is set where connections were left open when the address went.
 	stale atomic.Bool
 
-	// of the watch's goroutine
-	judged  string    // the last doubt of another node
-	doubted time.Time // when this node has said that nobody answers
+	doubted time.Time // of the watch's goroutine: when this node has said that nobody answers
 
 	// of the elector's goroutine
 	holding     address.Link
@@ -199,9 +199,10 @@ func (v *vip) withdraw(why error) (stations string, err error) {
 	}
 	found, err := v.c.o.Host.Remove(v.ip)
 	v.mu.Lock()
-	held, here := v.held, v.link.Stations            // which may have changed since it was claimed
-	if v.held && errors.Is(why, elect.ErrDeadline) { // nobody else can have it before this lease has ended
-		v.ready = probed{v.holding, time.Now()}
+	held, here := v.held, v.link.Stations // which may have changed since it was claimed
+	// Nobody else could have it before this lease ended. A process that stood still for longer probes again.
+	if now := time.Now(); held && found && errors.Is(why, elect.ErrDeadline) && now.Before(v.end) {
+		v.ready = probed{v.holding, now}
 	}
 	v.held, v.announcer, v.why = false, nil, v.reasonOf(why)
 	v.mu.Unlock()

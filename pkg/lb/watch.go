@@ -34,7 +34,7 @@ func (v *vip) watch(ctx context.Context) {
 			v.watchLink(ctx, link)
 			continue // the link has changed, or failed
 		}
-		v.saw(nil, true)
+		v.saw(probe.Round{Asked: time.Now(), Err: err})
 		select {
 		case <-ctx.Done():
 		case <-ticker.C:
@@ -55,13 +55,13 @@ func (v *vip) watchLink(ctx context.Context, link address.Link) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	failures := 0
-	probe.Watch(ctx, port, func() time.Duration { return v.turn(ctx) }, func(owners []frame.MAC, err error) {
-		if err != nil {
+	saw := func(r probe.Round) {
+		if r.Err != nil {
 			failures++
 		} else {
 			failures = 0
 		}
-		v.saw(owners, err != nil)
+		v.saw(r)
 		v.doubt(ctx, link)
 		v.mu.Lock()
 		wish := v.wish
@@ -70,7 +70,10 @@ func (v *vip) watchLink(ctx context.Context, link address.Link) {
 		if failures > 1 || err != nil || !now.Is(link) || now.Source != link.Source {
 			stop()
 		}
-	}, v.heard)
+	}
+	probe.Watch(ctx, port, probe.Watcher{
+		Turn: func() { v.turn(ctx) }, Interval: v.interval, Saw: saw, Heard: v.heard,
+	})
 }
 
 // Questions that a node asks in Options.ProbeInterval, for all addresses together: where it has the address, or writes
@@ -82,36 +85,45 @@ const (
 	questionBurst = 4
 )
 
-// turn waits until this node may ask, and is how long the answer is good for.
-func (v *vip) turn(ctx context.Context) time.Duration {
+// turn waits until this node may ask.
+func (v *vip) turn(ctx context.Context) {
 	now := time.Now()
 	late := v.c.questions.ReserveN(now, 1).DelayFrom(now)
 	if late > v.c.o.ProbeInterval { // it is no reason not to claim the address
 		v.hasLooked()
 	}
 	wait(ctx, late)
-	return v.interval()
 }
 
-// interval is the time between two questions for the address.
+// interval is the time between two questions for the address: the least where what was heard last is not as the lease
+// has it.
 func (v *vip) interval() time.Duration {
-	rate := idleRate
+	lease := v.elector.Holder()
 	v.mu.Lock()
-	if v.held || v.c.writes.Load() {
+	defer v.mu.Unlock()
+	held, rate := v.held, idleRate
+	if held || v.c.writes.Load() {
 		rate = dutifulRate
 	}
-	v.mu.Unlock()
+	taken := lease.Identity != "" && !lease.Expired
+	asHeld := len(v.owners) == 1 && isAmong(v.owners[0], lease.Stations)
+	if held && (len(v.owners) > 0 || lease.Doubt != v.judged) || !held && (len(v.conflict) > 0 || taken && !asHeld) {
+		return v.c.o.ProbeInterval
+	}
 	return max(v.c.o.ProbeInterval, v.c.o.ProbeInterval*time.Duration(v.c.addresses.Load())/time.Duration(rate))
 }
 
 // heard is told of what stations say without being asked: where this node has the address, it says so, too.
 func (v *vip) heard(h probe.Heard) {
+	holders := v.elector.Holder().Stations
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if isAmong(h.MAC, v.link.Stations) {
 		return
 	}
-	v.strange = time.Now()
+	if v.spoken = time.Now(); !isAmong(h.MAC, holders) {
+		v.strange = v.spoken
+	}
 	if v.announcer != nil && h.Kind == probe.Claim {
 		v.announcer.Defend()
 	}
@@ -131,17 +143,20 @@ func others(owners []frame.MAC, mine, holders string) []frame.MAC {
 }
 
 // saw judges one round: who answered for the address, this node not among them.
-func (v *vip) saw(owners []frame.MAC, blind bool) {
+func (v *vip) saw(r probe.Round) {
 	lease := v.elector.Holder()
-	holder, expired := lease.Identity, lease.Expired
+	holder, expired, blind := lease.Identity, lease.Expired, r.Err != nil
 	v.mu.Lock()
 	held, before := v.held, v.owners
-	owners = others(owners, v.link.Stations, lease.Stations)
-	if v.owners, v.asked = owners, time.Now(); len(owners) > 0 && !held {
+	owners := others(r.Owners, v.link.Stations, lease.Stations)
+	if v.owners, v.asked = owners, r.Asked; len(owners) > 0 && !held {
 		v.unheard = false
 	}
 	if !blind && len(owners) == 0 {
-		v.conflict, v.contested = nil, 0
+		v.contested = 0
+	}
+	if !blind && !slices.ContainsFunc(v.conflict, func(mac frame.MAC) bool { return slices.Contains(owners, mac) }) {
+		v.conflict = nil
 	}
 	if len(owners) == 0 && !held && holder != "" && !expired && !blind {
 		if v.silent++; v.silent == 1 {

@@ -118,11 +118,11 @@ func (m *Manager) Stray(ip netip.Addr) bool {
 	return err != nil || slices.ContainsFunc(seen.entries, func(e entry) bool { return e.prefix.Addr() == ip && e.ours })
 }
 
-// maxNeighbours is how many Neighbours lists.
-const maxNeighbours = 16
+// maxNeighbours is how many Neighbours lists: switches that inspect ARP shut a port after 15 questions a second.
+const maxNeighbours = 4
 
-// Neighbours are stations of a link that this host has had to do with, of the family of ip; those that have answered
-// lately come first. Its router is one of them.
+// Neighbours are stations of a link that this host has had to do with, of the family of ip: its default routers come
+// first, and then those that have answered lately. Those that have not answered at all are none.
 func (m *Manager) Neighbours(link Link, ip netip.Addr) ([]netip.Addr, error) {
 	family := netlink.FAMILY_V4
 	if ip.Is6() {
@@ -136,14 +136,48 @@ func (m *Manager) Neighbours(link Link, ip netip.Addr) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to list neighbours on link %s: %w", link.Name, err)
 	}
+	near, err := m.routers(link, family)
+	if err != nil {
+		return nil, err
+	}
 	slices.SortStableFunc(known, func(a, b netlink.Neigh) int {
 		return cmp.Compare(b.State&unix.NUD_REACHABLE, a.State&unix.NUD_REACHABLE)
 	})
-	var near []netip.Addr
+	const answered = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT
 	for _, n := range known {
-		if a, ok := netip.AddrFromSlice(n.IP); ok && n.State&unix.NUD_NOARP == 0 && a.Unmap() != ip && !a.IsMulticast() {
-			near = append(near, a.Unmap())
+		a, ok := netip.AddrFromSlice(n.IP)
+		a = a.Unmap()
+		if ok && n.State&answered != 0 && a != ip && !a.IsMulticast() && !slices.Contains(near, a) {
+			near = append(near, a)
 		}
 	}
 	return near[:min(len(near), maxNeighbours)], nil
+}
+
+// routers are those of a link's default routes.
+func (m *Manager) routers(link Link, family int) (found []netip.Addr, err error) {
+	var routes []netlink.Route
+	err = retry(func() (err error) {
+		routes, err = m.links.RouteListFiltered(family, &netlink.Route{LinkIndex: link.Index}, netlink.RT_FILTER_OIF)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("failed to list routes of link %s: %w", link.Name, err)
+	}
+	for _, r := range routes {
+		router, ok := netip.AddrFromSlice(r.Gw)
+		if ok && isDefault(r.Dst) && !slices.Contains(found, router.Unmap()) {
+			found = append(found, router.Unmap())
+		}
+	}
+	return found, nil
+}
+
+// isDefault reports whether a route's destination is all addresses.
+func isDefault(to *net.IPNet) bool {
+	if to == nil {
+		return true
+	}
+	bits, _ := to.Mask.Size()
+	return bits == 0
 }

@@ -351,10 +351,13 @@ func TestTwoCardsInOneNetwork(t *testing.T) {
 	}
 }
 
-// The stations of a link that this node has had to do with are known, also where they do not answer any more.
+// The stations of a link that this node has had to do with are known: its router, which it need not have asked yet, and
+// some of those that have answered.
 func TestNeighbours(t *testing.T) {
 	ns, m := on(t)
-	for i, state := range []int{netlink.NUD_FAILED, netlink.NUD_REACHABLE, netlink.NUD_NOARP} {
+	for i, state := range []int{
+		netlink.NUD_FAILED, netlink.NUD_STALE, netlink.NUD_REACHABLE, netlink.NUD_NOARP, netlink.NUD_INCOMPLETE,
+	} {
 		station := &netlink.Neigh{
 			LinkIndex: ns.Link(t, "eth0").Attrs().Index, State: state, IP: net.IPv4(192, 0, 2, byte(20+i)),
 			HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(i)},
@@ -365,12 +368,29 @@ func TestNeighbours(t *testing.T) {
 	}
 	link := Link{Index: ns.Link(t, "eth0").Attrs().Index, Name: "eth0"}
 	got, err := m.Neighbours(link, netip.MustParseAddr("192.0.2.10"))
-	want := []netip.Addr{netip.MustParseAddr("192.0.2.21"), netip.MustParseAddr("192.0.2.20")}
+	want := []netip.Addr{netip.MustParseAddr("192.0.2.22"), netip.MustParseAddr("192.0.2.21")}
 	if !slices.Equal(got, want) || err != nil {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
 	if got, err = m.Neighbours(link, want[0]); !slices.Equal(got, want[1:]) || err != nil {
 		t.Errorf("an address is its own neighbour: %v, %v", got, err)
+	}
+	router := netip.MustParseAddr("192.0.2.99")
+	if err := ns.Links().RouteAdd(&netlink.Route{LinkIndex: link.Index, Gw: router.AsSlice()}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 * maxNeighbours {
+		station := &netlink.Neigh{
+			LinkIndex: link.Index, State: netlink.NUD_STALE, IP: net.IPv4(192, 0, 2, byte(40+i)),
+			HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 1, byte(i)},
+		}
+		if err := ns.Links().NeighSet(station); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err = m.Neighbours(link, netip.MustParseAddr("192.0.2.10"))
+	if err != nil || len(got) != maxNeighbours || got[0] != router || got[1] != want[0] {
+		t.Errorf("got %v, %v, want %v and %v first", got, err, router, want[0])
 	}
 }
 

@@ -29,6 +29,8 @@ type api struct {
 	lose     func() bool          // whether a request is lost, or its answer
 	requests sync.WaitGroup
 	renewals int
+	busy     int // requests under way, and the most at a time
+	busiest  int
 	late     func(*Elector) time.Duration // how late a watch is, beside delay; nil is not at all
 	answer   func() time.Duration         // how late an answer is, beside delay; nil is not at all
 }
@@ -44,6 +46,8 @@ func (a *api) do(ctx context.Context, handle func() (*coordination.Lease, error)
 		err   error
 	}
 	answers := make(chan answer, 1)
+	a.set(func() { a.busy++; a.busiest = max(a.busiest, a.busy) })
+	defer a.set(func() { a.busy-- })
 	a.requests.Go(func() {
 		a.sleep()
 		a.mu.Lock()

@@ -87,6 +87,8 @@ type Elector struct {
 	sent  time.Time // when the last renewal was
 	tried bool      // Prepare was called before the lease that is awaited runs out
 	first bool      // and has said so
+	// unanswered says that the last request which was to acquire the lease was not answered.
+	unanswered bool
 
 	requests sync.WaitGroup // those that have begun
 
@@ -167,6 +169,8 @@ type Holder struct {
 	Doubt string
 	// Expired says that the lease was not renewed for the time that it says.
 	Expired bool
+	// Renewed is how long ago a renewal was seen.
+	Renewed time.Duration
 }
 
 // Holder is who holds the lease as far as this node has seen.
@@ -176,10 +180,11 @@ func (e *Elector) Holder() Holder {
 	if e.seen.lease == nil {
 		return Holder{}
 	}
+	renewed := time.Since(e.seen.at)
 	return Holder{
 		Identity: holder(e.seen.lease), Stations: e.seen.lease.Annotations[StationsAnnotation],
 		Doubt:   e.seen.lease.Annotations[DoubtAnnotation],
-		Expired: time.Since(e.seen.at) > e.duration(e.seen.lease),
+		Expired: renewed > e.duration(e.seen.lease), Renewed: renewed,
 	}
 }
 
@@ -235,6 +240,12 @@ func (e *Elector) stand(ctx context.Context) {
 			e.wait(ctx, left)
 			return
 		}
+	case time.Since(e.sent) < e.config.Times.Deadline: // it has it still, and a renewal is under way
+		if time.Since(e.sent) >= e.config.Times.Retry {
+			e.renew(ctx)
+		}
+		e.wait(ctx, e.config.Times.Retry-time.Since(e.sent))
+		return
 	}
 	e.acquire(ctx, seen.lease)
 }
@@ -289,7 +300,8 @@ func (e *Elector) prepare(ctx context.Context, seen observation) bool {
 }
 
 // acquire writes this node into the version of the lease that was seen, or into a new one. It renews already while it
-// waits for the answer: where that takes long, the grant would end before the first renewal could be answered.
+// waits for the answer, unless there was none the last time: where that takes long, the grant would end before the
+// first renewal could be answered.
 func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 	next := e.record(seen, true)
 	began := e.begin(next)
@@ -306,6 +318,7 @@ func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 	for {
 		select {
 		case err := <-answer:
+			e.unanswered = err != nil && !conflicts(err)
 			if credit, ok := fresh(); ok {
 				e.take(ctx, credit, releasedFrom(seen))
 				return
@@ -323,7 +336,9 @@ func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 				return
 			}
 		case <-ticker.C:
-			e.renew(ctx)
+			if !e.unanswered {
+				e.renew(ctx)
+			}
 		}
 	}
 }
@@ -365,12 +380,9 @@ func (e *Elector) hold(ctx context.Context) {
 		e.lose(ErrDeadline)
 		return
 	}
-	period := e.config.Times.Retry
-	if e.Late() { // answers are late, or do not come
-		period /= 2
-	}
-	if late > e.config.Times.Deadline/2 { // they come, so late that a moment counts
-		period /= 2
+	period := e.config.Times.pace(late)
+	if e.Late() && time.Since(e.start) > late+period+e.config.Times.Retry/4 { // answers do not come
+		period = min(period, e.config.Times.Retry/2)
 	}
 	early := period - time.Since(e.sent)
 	if early <= 0 {

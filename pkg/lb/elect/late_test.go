@@ -100,8 +100,11 @@ func TestAddressSurvivesASlowAPI(t *testing.T) {
 							t.Errorf("the address is there for %.0f %% of the time", 100*part)
 						}
 						a.set(func() {
-							if a.renewals > 70 && latency < 2*time.Second || a.renewals > 140 {
+							if a.renewals > 60 && latency < 2*time.Second || a.renewals > 110 {
 								t.Errorf("%d renewals in some 30 s", a.renewals)
+							}
+							if a.busiest > 2*mostAtOnce { // of both nodes, that wait to acquire the lease as well
+								t.Errorf("%d requests under way", a.busiest)
 							}
 							a.delay, a.answer = nil, nil
 						})
@@ -168,4 +171,39 @@ func TestLateSuccessIsCredited(t *testing.T) {
 		}
 		a.end(n1, n2)
 	})
+}
+
+// mostAtOnce is how many requests of a node may be under way: those half a retry period apart until the deadline, the one
+// that acquires the lease, and one that begins as another ends.
+const mostAtOnce = 2*4 + 2
+
+// However long the API hangs, a bounded number of renewals waits for it; when it answers again, the lease is held soon.
+func TestRenewalsUnderWayAreBounded(t *testing.T) {
+	for name, times := range map[string]Times{
+		"default": Default, "short": {Lease: 3 * time.Second, Deadline: time.Second, Retry: 300 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &api{}
+				n1 := startFor(t, a, a, "n1", times, nil)
+				outage(t, n1)
+				began := time.Now()
+				a.set(func() {
+					a.busiest = 0
+					a.delay = func() time.Duration { return max(0, time.Minute-time.Since(began)) }
+				})
+				time.Sleep(time.Minute)
+				a.set(func() {
+					if a.busiest > mostAtOnce {
+						t.Errorf("%d requests under way", a.busiest)
+					}
+				})
+				time.Sleep(times.Retry)
+				if !n1.owns() {
+					t.Error("the lease is not held again")
+				}
+				a.end(n1)
+			})
+		})
+	}
 }

@@ -162,10 +162,10 @@ func (e *Elector) extension(next *coordination.Lease) []operation {
 	return operations
 }
 
-// Doubt writes into the lease of another node that this one does not hear it. It changes nothing of when the lease runs
-// out. It may be called from any goroutine.
-func (e *Elector) Doubt(ctx context.Context, text string) error {
-	return e.patch(ctx, e.Holder().Identity, operation{"add", at(DoubtAnnotation), text})
+// Doubt writes into the lease of another node that this one does not hear it, if that one has the lease still. It
+// changes nothing of when the lease runs out. It may be called from any goroutine.
+func (e *Elector) Doubt(ctx context.Context, holder, text string) error {
+	return e.patch(ctx, holder, operation{"add", at(DoubtAnnotation), text})
 }
 
 // operation is one of a JSON patch (RFC 6902).

@@ -87,13 +87,16 @@ func TestDoubtIsNoRenewal(t *testing.T) {
 		a := &api{}
 		n1, n2, renewed := hung(t, a, func(n *node) { n.first = true })
 		time.Sleep(time.Until(renewed.Add(3 * time.Second)))
-		if err := n2.elector.Doubt(t.Context(), "n2 hears nobody"); err != nil {
+		if err := n2.elector.Doubt(t.Context(), "n1", "n2 hears nobody"); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		for _, n := range []*node{n1, n2} {
 			if got := n.elector.Holder().Doubt; got != "n2 hears nobody" {
 				t.Errorf("%s knows the doubt %q", n.name, got)
+			}
+			if got := n.elector.Holder().Renewed; got < 3*time.Second {
+				t.Errorf("%s takes it for a renewal, %v ago", n.name, got)
 			}
 		}
 		outage(t, n2)
@@ -104,7 +107,7 @@ func TestDoubtIsNoRenewal(t *testing.T) {
 			t.Errorf("the doubt %q is left", got)
 		}
 		synctest.Wait()
-		if err := n1.elector.Doubt(t.Context(), "nobody is there"); err != nil {
+		if err := n1.elector.Doubt(t.Context(), "n2", "nobody is there"); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
@@ -122,7 +125,7 @@ func TestDoubtIsOfOneHolder(t *testing.T) {
 		time.Sleep(time.Second)
 		a.set(func() { a.delay = func() time.Duration { return 100 * time.Millisecond } })
 		doubted := make(chan error, 1)
-		go func() { doubted <- n2.elector.Doubt(t.Context(), "n1 is not heard") }()
+		go func() { doubted <- n2.elector.Doubt(t.Context(), "n1", "n1 is not heard") }()
 		a.set(func() {
 			l, stranger := a.lease.DeepCopy(), "stranger"
 			l.Spec.HolderIdentity = &stranger

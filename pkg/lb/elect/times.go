@@ -26,6 +26,12 @@ const driftParts = 100
 // lease, less what two clocks may differ by.
 func (t Times) Hold() time.Duration { return t.Lease - 2*t.Lease/driftParts }
 
+// pace is the time between renewals that are answered as late: so that the next answer is there before the deadline,
+// with a third of what is left of it to spare, and no less, since each request makes a slow API slower.
+func (t Times) pace(late time.Duration) time.Duration {
+	return min(t.Retry, max(t.Retry/4, (t.Deadline-late)*2/3))
+}
+
 // Validate names every fault of the times. The holder has to have given up, and the kernel has to have taken the
 // address away even if it is late by kernelDelay, before a candidate may take the lease.
 func (t Times) Validate(kernelDelay time.Duration) error {

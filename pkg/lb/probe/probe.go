@@ -88,27 +88,30 @@ func Conflict(ctx context.Context, port Port, self frame.MAC, own func(frame.MAC
 const Lead = ClaimProbes*ClaimWait + ClaimWait/2
 
 // First probes for an address whose owner has gone, so that its lease is about to end, and reports whether nobody has
-// it and this node, at self, is the first of those that are about to claim it. It waits before, in which another one
-// may begin; of two that probe at the same time the one with the lower Ethernet address is the first. It claims
-// nothing.
-func First(ctx context.Context, port Port, self frame.MAC, own func(frame.MAC) bool, wait time.Duration) bool {
+// it and this node, at self, is the first of those that are about to claim it; and when it has probed last. It waits
+// before, in which another one may begin; of two that probe at the same time the one with the lower Ethernet address is
+// the first. It claims nothing.
+func First(
+	ctx context.Context, port Port, self frame.MAC, own func(frame.MAC) bool, wait time.Duration,
+) (probed time.Time, first bool) {
 	deadline := time.Now().Add(wait)
 	for probes := 0; ; {
 		heard, err := port.Hear(ctx, deadline)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded) && probes == ClaimProbes:
-			return true
+			return probed, true
 		case errors.Is(err, os.ErrDeadlineExceeded):
+			probed = time.Now()
 			if port.Probe() != nil {
-				return false
+				return probed, false
 			}
 			probes++
-			deadline = time.Now().Add(ClaimWait)
+			deadline = probed.Add(ClaimWait)
 		case err != nil:
-			return false
+			return probed, false
 		case own(heard.MAC):
 		case heard.Kind != Probing || probes == 0 || Before(heard.MAC, self):
-			return false
+			return probed, false
 		}
 	}
 }
@@ -116,26 +119,50 @@ func First(ctx context.Context, port Port, self frame.MAC, own func(frame.MAC) b
 // Before tells which of two stations keeps an address that both claim: the lower one.
 func Before(a, b frame.MAC) bool { return bytes.Compare(a[:], b[:]) < 0 }
 
-// Watch asks until ctx is done, at the intervals that interval returns. It tells saw of the stations that answered each
-// round, sorted, ourselves not among them, or of the error; and heard, all the time, of what stations say without being
-// asked.
-func Watch(
-	ctx context.Context, port Port, interval func() time.Duration, saw func([]frame.MAC, error), heard func(Heard),
-) {
+// Round is what came of a question.
+type Round struct {
+	Asked time.Time
+	// Owners are the stations that answered, sorted, this node not among them.
+	Owners []frame.MAC
+	Err    error
+}
+
+// Watcher is whom Watch asks, and tells.
+type Watcher struct {
+	// Turn waits until a question may be asked.
+	Turn func()
+	// Interval is the time from one question to the next. It may change meanwhile.
+	Interval func() time.Duration
+	// Saw is told of each round.
+	Saw func(Round)
+	// Heard is told, all the time, of what stations say without being asked.
+	Heard func(Heard)
+}
+
+// Watch asks until ctx is done.
+func Watch(ctx context.Context, port Port, w Watcher) {
 	for ctx.Err() == nil {
-		began, until := time.Now(), interval()
-		var owners []frame.MAC
-		err := port.Ask()
-		if err == nil {
-			owners, err = listen(ctx, port, began.Add(min(WatchWait, until)), heard)
+		if w.Turn(); ctx.Err() != nil {
+			return
+		}
+		round := Round{Asked: time.Now(), Err: port.Ask()}
+		until := func() time.Time { return round.Asked.Add(w.Interval()) }
+		if round.Err == nil {
+			soon := round.Asked.Add(min(WatchWait, w.Interval()))
+			round.Owners, round.Err = listen(ctx, port, soon, w.Heard)
 		}
 		if ctx.Err() == nil {
-			saw(owners, err)
+			w.Saw(round)
 		}
-		if _, err = listen(ctx, port, began.Add(until), heard); err != nil { // it comes at once, again and again
-			select {
+		for err := error(nil); ctx.Err() == nil && time.Now().Before(until()); {
+			soon := time.Now().Add(min(WatchInterval, time.Until(until())))
+			if err == nil {
+				_, err = listen(ctx, port, soon, w.Heard)
+				continue
+			}
+			select { // the error comes at once, again and again
 			case <-ctx.Done():
-			case <-time.After(time.Until(began.Add(until))):
+			case <-time.After(time.Until(soon)):
 			}
 		}
 	}
@@ -163,15 +190,17 @@ func listen(ctx context.Context, port Port, deadline time.Time, heard func(Heard
 // answerRounds is how often Answered asks.
 const answerRounds = 2
 
-// Answered asks each of some stations for its address, and reports whether one that is not this node's answers.
-func Answered(ctx context.Context, ports []Port, own func(frame.MAC) bool) bool {
+// Answered asks some stations for their addresses, one after the other, each when it is its turn, and reports whether
+// one that is not this node's answers.
+func Answered(ctx context.Context, ports []Port, turn func(), own func(frame.MAC) bool) bool {
 	for range answerRounds {
 		for _, port := range ports {
+			turn()
+			if ctx.Err() != nil {
+				return false
+			}
 			_ = port.Ask() // nobody answers then
-		}
-		deadline := time.Now().Add(WatchWait)
-		for _, port := range ports {
-			for {
+			for deadline := time.Now().Add(ClaimWait); ; {
 				heard, err := port.Hear(ctx, deadline)
 				if err != nil {
 					break

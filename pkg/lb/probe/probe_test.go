@@ -120,7 +120,10 @@ func TestFirst(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				first := First(t.Context(), &test.link, b, func(mac frame.MAC) bool { return mac == frame.MAC{9} }, wait)
+				probed, first := First(t.Context(), &test.link, b, func(mac frame.MAC) bool { return mac == frame.MAC{9} }, wait)
+				if last := began.Add(wait + 2*ClaimWait); first && !probed.Equal(last) {
+					t.Errorf("probed last after %v", probed.Sub(began))
+				}
 				if took := time.Since(began); first != test.first || took != test.took {
 					t.Errorf("first %v after %v, want %v after %v", first, took, test.first, test.took)
 				}
@@ -132,24 +135,25 @@ func TestFirst(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if First(ctx, &link{}, b, func(frame.MAC) bool { return false }, wait) {
+	if _, first := First(ctx, &link{}, b, func(frame.MAC) bool { return false }, wait); first {
 		t.Error("first though the lease was renewed")
 	}
 }
 
-// A node that hears nobody asks twice; one answer of another node is enough.
+// A node that hears nobody asks each station twice, one after the other; one answer is enough.
 func TestAnswered(t *testing.T) {
 	for name, test := range map[string]struct {
 		links []link
 		want  bool
-		asked int
+		asked int // all of them
 	}{
-		"no station":   {},
-		"nobody":       {links: []link{{}, {}}, asked: 2},
-		"one of them":  {links: []link{{}, {owners: []frame.MAC{a}}}, want: true, asked: 1},
-		"own card":     {links: []link{{owners: []frame.MAC{b}}}, asked: 2},
-		"what is said": {links: []link{{queue: []Heard{{Claim, a}}}}, asked: 2},
-		"link is down": {links: []link{{fail: errors.New("network is down")}}, asked: 2},
+		"no station":       {},
+		"nobody":           {links: []link{{}, {}}, asked: 4},
+		"the first":        {links: []link{{owners: []frame.MAC{a}}, {}}, want: true, asked: 1},
+		"the last":         {links: []link{{}, {owners: []frame.MAC{a}}}, want: true, asked: 2},
+		"own card":         {links: []link{{owners: []frame.MAC{b}}}, asked: 2},
+		"what is said":     {links: []link{{queue: []Heard{{Claim, a}}}}, asked: 2},
+		"the link is down": {links: []link{{fail: errors.New("network is down")}}, asked: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -157,13 +161,16 @@ func TestAnswered(t *testing.T) {
 				for i := range test.links {
 					ports = append(ports, &test.links[i])
 				}
-				if got := Answered(t.Context(), ports, func(mac frame.MAC) bool { return mac == b }); got != test.want {
+				turns, asked := 0, 0
+				got := Answered(t.Context(), ports, func() { turns++ }, func(mac frame.MAC) bool { return mac == b })
+				if got != test.want {
 					t.Errorf("answered %v", got)
 				}
 				for _, l := range test.links {
-					if l.asked != test.asked {
-						t.Errorf("asked %d times, want %d", l.asked, test.asked)
-					}
+					asked += l.asked
+				}
+				if asked != test.asked || turns != asked {
+					t.Errorf("asked %d times, and had %d turns, want %d", asked, turns, test.asked)
 				}
 			})
 		})
@@ -177,16 +184,16 @@ func TestWatchSeesOwnersComeAndGo(t *testing.T) {
 		rounds := [][]frame.MAC{{a}, nil, {b}, {b, a}, many}
 		l := &link{owners: rounds[0]}
 		var seen [][]frame.MAC
-		Watch(ctx, l, always(WatchInterval), func(owners []frame.MAC, err error) {
-			if err != nil {
-				t.Error(err)
+		Watch(ctx, l, Watcher{Turn: func() {}, Interval: always(WatchInterval), Saw: func(r Round) {
+			if r.Err != nil || time.Since(r.Asked) != WatchWait {
+				t.Errorf("asked %v ago: %v", time.Since(r.Asked), r.Err)
 			}
-			if seen = append(seen, owners); len(seen) == len(rounds) {
+			if seen = append(seen, r.Owners); len(seen) == len(rounds) {
 				stop()
 				return
 			}
 			l.owners = rounds[len(seen)]
-		}, func(Heard) { t.Error("heard what nobody said") })
+		}, Heard: func(Heard) { t.Error("heard what nobody said") }})
 		rounds[3], rounds[4] = []frame.MAC{a, b}, many[:maxOwners]
 		if diff := cmp.Diff(rounds, seen); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -201,15 +208,37 @@ func TestWatchHearsBetweenQuestions(t *testing.T) {
 		defer stop()
 		l := &link{queue: []Heard{{Claim, a}, {Probing, b}}}
 		var heard []Heard
-		Watch(ctx, l, always(WatchInterval), func(owners []frame.MAC, err error) {
-			if owners != nil || err != nil {
-				t.Errorf("owners %v, %v", owners, err)
+		Watch(ctx, l, Watcher{Turn: func() {}, Interval: always(WatchInterval), Saw: func(r Round) {
+			if r.Owners != nil || r.Err != nil {
+				t.Errorf("owners %v, %v", r.Owners, r.Err)
 			}
 			l.queue = append(l.queue, Heard{Claim, c})
-		}, func(h Heard) { heard = append(heard, h) })
+		}, Heard: func(h Heard) { heard = append(heard, h) }})
 		want := []Heard{{Claim, a}, {Probing, b}, {Claim, c}, {Claim, c}, {Claim, c}, {Claim, c}}
 		if diff := cmp.Diff(want, heard); diff != "" || l.asked != 4 {
 			t.Errorf("asked %d times (-want +got):\n%s", l.asked, diff)
+		}
+	})
+}
+
+// An interval that becomes shorter, because of what was heard, holds for the question that is awaited already.
+func TestWatchAsksSoonerWhereSomethingHasChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		began, interval := time.Now(), 50*time.Second
+		var asked []time.Duration
+		Watch(ctx, &link{}, Watcher{Turn: func() {}, Interval: func() time.Duration {
+			if time.Since(began) > 10*time.Second {
+				interval = WatchInterval
+			}
+			return interval
+		}, Saw: func(r Round) {
+			if asked = append(asked, r.Asked.Sub(began)); len(asked) == 2 {
+				stop()
+			}
+		}, Heard: func(Heard) {}})
+		if asked[1] < 10*time.Second || asked[1] > 10*time.Second+2*WatchInterval {
+			t.Errorf("asked after %v", asked[1])
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/packet"
+	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
@@ -36,11 +37,12 @@ type key struct {
 
 // socket is a packet socket with a goroutine that reads it until it fails or is closed.
 type socket struct {
-	key   key
-	conn  *packet.Conn
-	ports map[netip.Addr][]*Port // guarded by Wires.mu
-	done  chan struct{}          // closed when nobody reads any more
-	err   error                  // why, once done is closed
+	key    key
+	conn   *packet.Conn
+	groups *os.File               // an IPv6 socket that receives nothing, and is the member of groups
+	ports  map[netip.Addr][]*Port // guarded by Wires.mu
+	done   chan struct{}          // closed when nobody reads any more
+	err    error                  // why, once done is closed
 }
 
 // Port is a link as far as one address is concerned. Frames are sent from the link's Ethernet address. Its methods may
@@ -100,7 +102,7 @@ func (w *Wires) attach(p *Port, link *net.Interface) error {
 	}
 	p.socket = s
 	s.ports[p.address] = append(s.ports[p.address], p)
-	if err := errors.Join(s.change(), p.group(s.conn.JoinGroup)); err != nil {
+	if err := errors.Join(s.change(), p.group(unix.IPV6_JOIN_GROUP)); err != nil {
 		return fmt.Errorf("failed to hear of %s on link %s: %w", p.address, link.Name, err)
 	}
 	return nil
@@ -116,11 +118,18 @@ func (w *Wires) listen(link *net.Interface, k key, first netip.Addr) (*socket, e
 	if err != nil {
 		return nil, err
 	}
-	conn, err := packet.Listen(link, packet.Raw, protocol, &packet.Config{Filter: program})
-	if err != nil {
+	s := &socket{key: k, ports: map[netip.Addr][]*Port{}, done: make(chan struct{})}
+	if k.six {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		s.groups = os.NewFile(uintptr(fd), "groups")
+	}
+	if s.conn, err = packet.Listen(link, packet.Raw, protocol, &packet.Config{Filter: program}); err != nil {
+		_ = s.groups.Close()
 		return nil, err
 	}
-	s := &socket{key: k, conn: conn, ports: map[netip.Addr][]*Port{}, done: make(chan struct{})}
 	if w.sockets == nil {
 		w.sockets = map[key]*socket{}
 	}
@@ -139,13 +148,23 @@ func (s *socket) change() error {
 }
 
 // group joins or leaves the group to which others send their questions for an IPv6 address: the link's card drops what
-// nobody on this host listens to.
-func (p *Port) group(do func(net.HardwareAddr) error) error {
-	if p.address.Is4() || len(p.socket.ports[p.address]) != 1 {
+// nobody on this host listens to, and so does a switch that goes by reports of MLD, which is why RFC 4862 section 5.4.2
+// has a host join before it probes. The caller holds Wires.mu, and the port is one of its socket's.
+func (p *Port) group(option int) error {
+	if p.address.Is4() {
 		return nil
 	}
-	mac := frame.GroupMAC(frame.SolicitedNode(p.address.As16()))
-	return do(mac[:])
+	group, members := frame.SolicitedNode(p.address.As16()), 0
+	for address, ports := range p.socket.ports {
+		if frame.SolicitedNode(address.As16()) == group {
+			members += len(ports)
+		}
+	}
+	if members != 1 {
+		return nil
+	}
+	request := &unix.IPv6Mreq{Multiaddr: group, Interface: uint32(p.socket.key.link)}
+	return unix.SetsockoptIPv6Mreq(int(p.socket.groups.Fd()), unix.IPPROTO_IPV6, option, request)
 }
 
 // read tells ports what is heard, until the socket fails or is closed.
@@ -259,7 +278,7 @@ func (p *Port) Close() error {
 		p.wires.mu.Unlock()
 		return nil
 	}
-	left := p.group(s.conn.LeaveGroup)
+	left := p.group(unix.IPV6_LEAVE_GROUP)
 	s.ports[p.address] = slices.DeleteFunc(s.ports[p.address], func(other *Port) bool { return other == p })
 	if len(s.ports[p.address]) == 0 {
 		delete(s.ports, p.address)
@@ -276,5 +295,6 @@ func (p *Port) Close() error {
 	}
 	err := s.conn.Close()
 	<-s.done
+	_ = s.groups.Close() // nil in IPv4
 	return err
 }

@@ -283,7 +283,7 @@ func TestNodeBehindABridgeWithoutUplink(t *testing.T) {
 		for _, other := range others {
 			ports = append(ports, open(t, node, other))
 		}
-		return probe.Answered(t.Context(), ports, func(m frame.MAC) bool { return m == mac(t, node) })
+		return probe.Answered(t.Context(), ports, func() {}, func(m frame.MAC) bool { return m == mac(t, node) })
 	}
 	if !answered() {
 		t.Error("nobody answers")
@@ -307,5 +307,31 @@ func TestLinksWithoutEthernet(t *testing.T) {
 	_, err = wires.Open(&net.Interface{Index: 1 << 20, Name: "x", HardwareAddr: make([]byte, 6)}, netip.Addr{}, netip.MustParseAddr("::1"))
 	if err == nil {
 		t.Error("opened a link that is not there")
+	}
+}
+
+// Others' questions for an IPv6 address come through a switch that goes by reports of MLD: this host is a member of their
+// group for as long as a port of one of the group's addresses is open.
+func TestGroupOfQuestions(t *testing.T) {
+	hosts := network(t, 1)
+	member := func() (is bool) {
+		hosts[0].Do(t, func() error {
+			text, err := os.ReadFile("/proc/thread-self/net/igmp6")
+			is = strings.Contains(string(text), "ff0200000000000000000001ff345678")
+			return err
+		})
+		return is
+	}
+	first, second := open(t, hosts[0], "2001:db8::1234:5678"), open(t, hosts[0], "2001:db8::9934:5678")
+	if !member() {
+		t.Error("not a member")
+	}
+	_ = first.Close()
+	if !member() {
+		t.Error("no member any more beside a port of the group")
+	}
+	_ = second.Close()
+	if member() {
+		t.Error("a member for nobody")
 	}
 }

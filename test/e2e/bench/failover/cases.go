@@ -188,7 +188,7 @@ func (s *Site) Try(ctx context.Context, c Case) (Try, error) {
 		}
 		return Try{
 			Case: c.Name, At: from.UTC(), Owner: owner.name, Next: next, Seen: s.look.Since(from),
-			Wire: wireOf(s.sampler.Since(from)), Cost: cost,
+			Wire: wireOf(s.sampler.Since(from)), MiB: s.peak(), Cost: cost,
 		}, nil
 	}
 }

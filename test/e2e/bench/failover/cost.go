@@ -67,6 +67,16 @@ func (s *Site) meter(ctx context.Context) (m meter, err error) {
 	return m, nil
 }
 
+// peak is the most memory, in MiB, that a balancer has had resident since it began.
+func (s *Site) peak() (mib float64) {
+	for _, n := range s.nodes {
+		if kib, err := n.lb.Peak(); err == nil { // it runs
+			mib = max(mib, kib/1024)
+		}
+	}
+	return mib
+}
+
 // cost is what has come since a time.
 func (s *Site) cost(ctx context.Context, from meter) (*Cost, error) {
 	to, err := s.meter(ctx)

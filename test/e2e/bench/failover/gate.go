@@ -23,6 +23,9 @@ type gate struct {
 	moved *sync.Cond // the way is another one
 }
 
+// gateTimeout is how long a gate waits for the API's server to take a connection.
+const gateTimeout = 10 * time.Second
+
 // way is what happens to what goes through a gate.
 type way struct {
 	// up and down are how late requests and answers are.
@@ -44,7 +47,7 @@ func newGate(h *host, address, target string) (*gate, error) {
 	}
 	g.target = func(protocols []string) (conn net.Conn, err error) {
 		err = h.in(func() error {
-			conn, err = tls.Dial("tcp", target, &tls.Config{
+			conn, err = tls.DialWithDialer(&net.Dialer{Timeout: gateTimeout}, "tcp", target, &tls.Config{
 				InsecureSkipVerify: true, NextProtos: protocols, //nolint:gosec // its own certificate, in a namespace
 			})
 			return err

@@ -24,6 +24,8 @@ type Try struct {
 	Next  string `json:"next"`
 	Seen
 	Wire
+	// MiB is the most memory that a balancer which runs has had resident since it began.
+	MiB float64 `json:"memory_mib"`
 	// Cost is what it cost, where nothing happened.
 	Cost *Cost `json:"cost,omitempty"`
 }
@@ -51,6 +53,9 @@ func wireOf(logs []arp.Log) (w Wire) {
 		w.Moves += log.Moves
 		w.Stale += log.Stale
 		silence := log.Silence()
+		if len(log.Spans) > 1 && log.Spans[0].Owners == "" { // it went before the first probe
+			silence = max(silence, log.Spans[1].At.Sub(log.Spans[0].At))
+		}
 		if last := len(log.Spans) - 1; last >= 0 && log.Spans[last].Owners == "" {
 			silence = max(silence, time.Duration(log.Spans[last].Probes)*arp.Interval) // it goes on
 		}
@@ -130,6 +135,7 @@ var metrics = []struct {
 	{"two-owners", "probes", "two owners", func(t Try) float64 { return float64(t.TwoOwners) }},
 	{"arp-probes", "probes", "probes", func(t Try) float64 { return float64(t.Probes) }},
 	{"stale-announcements", "frames", "stale", func(t Try) float64 { return float64(t.Stale) }},
+	{"memory", "MiB", "memory, MiB", func(t Try) float64 { return t.MiB }},
 }
 
 // rows are the figures of each case and candidate over all parts, in the order in which they came.
