@@ -430,13 +430,13 @@ func systemCases() []Case {
 		},
 		{
 			Row: "36", Name: "an optional file is not there, and the agent goes on", Staged: byHand, in: site0,
+			Want: Want{States: []string{"booting", "booted"}},
 			play: func(p []*player) {
 				p[0].reachesSystem()
 				end := p[0].agent(p[0].MAC.String())
 				p[0].get(url(filesPort, "/optional.cfg"), fetch{agent: agentSystem, status: 404})
-				p[0].wait(time.Minute)
+				p[0].wait(90 * time.Second)
 				end()
-				p[0].wait(20 * time.Second)
 			},
 		},
 		{

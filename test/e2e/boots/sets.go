@@ -69,6 +69,7 @@ var (
 	}
 	ipv6Site = &set{name: "ipv6", change: func(_ *scene, o *lab.Options) error {
 		o.IPv6 = true
+		o.Args[lab.DHCP6] = []string{"--dhcp-ignore=tag:!known"} // as a server that has no pool
 		for i := range o.Machines {
 			addr := lab.LAN6.Masked().Addr().As16()
 			addr[14], addr[15] = 1, byte(16*i)

@@ -149,3 +149,55 @@ func TestRealStepsArrive(t *testing.T) {
 		t.Errorf("the browser complains: %q", complaints)
 	}
 }
+
+// A web page that is open in the browser of somebody who may look cannot: neither by a name of its own that leads here,
+// nor by a request across sites. Who asks wrongly is told so.
+func TestForeignPagesAreRefused(t *testing.T) {
+	fronts, admin := startProxy(t)
+	if status, answer := fetch(fronts["http"], "/02:00:00:00:00:08/auto.ipxe", ""); status != http.StatusOK {
+		t.Fatal(answer)
+	}
+	machine := "/api/v1/boots/02:00:00:00:00:08"
+	client := &http.Client{Timeout: 10 * time.Second}
+	ask := func(path, host, site string) (int, string) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+admin+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if host != "" {
+			request.Host = host
+		}
+		if site != "" {
+			request.Header.Set("Sec-Fetch-Site", site)
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = response.Body.Close() }()
+		return response.StatusCode, response.Header.Get("Content-Type")
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		if status, _ := ask(machine, "", ""); status == http.StatusOK {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("the machine never came: %d", status)
+		}
+	}
+	for _, path := range []string{"/boots", "/boots/02:00:00:00:00:08", "/boots/live", "/api/v1/boots", machine, "/api/v1/events"} {
+		if status, _ := ask(path, "evil.example", ""); status != http.StatusMisdirectedRequest {
+			t.Errorf("%s by a foreign name: %d", path, status)
+		}
+		if status, _ := ask(path, "", "cross-site"); status != http.StatusForbidden {
+			t.Errorf("%s across sites: %d", path, status)
+		}
+	}
+	for path, want := range map[string]int{
+		"/api/v1/boots?state=asleep": http.StatusBadRequest, "/api/v1/boots?step=asleep": http.StatusBadRequest,
+		"/api/v1/boots/02:00:00:00:00:99": http.StatusNotFound,
+	} {
+		if status, kind := ask(path, "", ""); status != want || kind != "application/problem+json" {
+			t.Errorf("%s: %d, %s, want %d", path, status, kind, want)
+		}
+	}
+}
