@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,7 +83,7 @@ func (s *settings) cluster(logger *slog.Logger) (cluster, error) {
 	config.UserAgent = "stack-lb"
 	// kube-proxy forwards to an address once the status has it: those of a hundred Services within seconds.
 	config.QPS, config.Burst = 50, 100
-	c := cluster{namespace: s.Namespace}
+	c := cluster{namespace: cmp.Or(s.Namespace, s.WatchNamespace)}
 	if c.namespace == "" {
 		text, err := os.ReadFile(namespaceFile)
 		if err != nil {

@@ -25,7 +25,7 @@ type settings struct {
 	AdminAddress string `split_words:"true" default:"127.0.0.1:9071" desc:"where /metrics, /healthz, /readyz and /addresses are served"`
 
 	Node           string   `required:"true" desc:"this node's name in Kubernetes"`
-	Namespace      string   `desc:"where the leases are; empty: the pod's own namespace"`
+	Namespace      string   `desc:"where the leases are; empty: that of WATCH_NAMESPACE, else the pod's own"`
 	WatchNamespace string   `split_words:"true" desc:"namespace of the Services whose addresses are announced; empty: all namespaces"`
 	Services       []string `desc:"their names, separated by commas; empty: all of the class"`
 	Kubeconfig     string   `desc:"path of a kubeconfig; empty: the pod's service account"`
@@ -77,17 +77,20 @@ func (s *settings) Validate() error {
 	if s.Node != "" && (!nodeName.MatchString(s.Node) || len(s.Node) > 253) {
 		fault("NODE", "%q is no name of a node: lower-case letters, digits, - and .", s.Node)
 	}
-	if s.Namespace != "" && (!nodeName.MatchString(s.Namespace) || strings.Contains(s.Namespace, ".")) {
+	switch {
+	case s.Namespace != "" && (!nodeName.MatchString(s.Namespace) || strings.Contains(s.Namespace, ".")):
 		fault("NAMESPACE", "%q is no name of a namespace: lower-case letters, digits and -", s.Namespace)
+	case s.Namespace != "" && s.WatchNamespace != "" && s.Namespace != s.WatchNamespace:
+		fault("NAMESPACE", "the leases have to be in %s, that of %s_WATCH_NAMESPACE: another stack-lb that announces the "+
+			"same Services would not find them elsewhere", s.WatchNamespace, prefix)
+	case s.Kubeconfig != "" && s.Namespace == "" && s.WatchNamespace == "":
+		fault("NAMESPACE", "required with %s_KUBECONFIG: there is no pod whose namespace could be meant", prefix)
 	}
 	if s.WatchNamespace != "" && (!nodeName.MatchString(s.WatchNamespace) || strings.Contains(s.WatchNamespace, ".")) {
 		fault("WATCH_NAMESPACE", "%q is no name of a namespace: lower-case letters, digits and -", s.WatchNamespace)
 	}
 	if len(s.Services) > 0 && s.WatchNamespace == "" {
 		fault("WATCH_NAMESPACE", "required with %s_SERVICES: where are they?", prefix)
-	}
-	if s.Kubeconfig != "" && s.Namespace == "" {
-		fault("NAMESPACE", "required with %s_KUBECONFIG: there is no pod whose namespace could be meant", prefix)
 	}
 	if s.Key != "" && len(s.Key) < leastKey {
 		fault("KEY", "%d bytes are too few: at least %d, such as of head -c 32 /dev/urandom | base64", len(s.Key), leastKey)

@@ -44,10 +44,23 @@ func TestSettingsNameEveryFault(t *testing.T) {
 	}
 }
 
+// Two stack-lb that watch one namespace have their leases there, where they find each other's.
+func TestLeasesAreWhereTheServicesAreWatched(t *testing.T) {
+	for variable, value := range map[string]string{"NODE": "n", "NAMESPACE": "here", "WATCH_NAMESPACE": "there"} {
+		t.Setenv(prefix+"_"+variable, value)
+	}
+	var s settings
+	err := daemon.ParseEnv(prefix, &s)
+	if err == nil || !strings.Contains(err.Error(), "STACK_LB_NAMESPACE: the leases have to be in there") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestSettingsThatAreGood(t *testing.T) {
 	for name, env := range map[string]map[string]string{
 		"in a pod":   {"NODE": "node-1.example.com"},
 		"kubeconfig": {"NODE": "n", "KUBECONFIG": "/k", "NAMESPACE": "stack"},
+		"watched":    {"NODE": "n", "KUBECONFIG": "/k", "WATCH_NAMESPACE": "stack"},
 		"short":      {"NODE": "n", "LEASE_DURATION": "3s", "RENEW_DEADLINE": "1s", "RETRY_PERIOD": "300ms"},
 		"proxy":      {"NODE": "n", "MODE": "proxy", "ZONE": "rack-1", "DRAIN_TIMEOUT": "0s", "CONNECTIONS_PER_CLIENT": "100"},
 		"addresses":  {"NODE": "n", "ADDRESSES": "192.0.2.0/24,2001:db8::/64"},

@@ -78,7 +78,11 @@ func (v *vip) renewed(ctx context.Context, g elect.Grant) error {
 	v.mu.Unlock()
 	v.c.metrics.consented.WithLabelValues(v.ip.String()).Set(boolean(g.Consented))
 	if !g.First {
-		return v.put(link, g.Start)
+		err := v.put(link, g.Start)
+		if err == nil && !link.Is(v.holding) {
+			err = v.follow(link)
+		}
+		return err
 	}
 	port, err := v.c.o.Host.Open(link, v.ip)
 	if err != nil {
@@ -114,7 +118,7 @@ func (v *vip) free(from string) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return from != "" && len(v.owners) == 1 && isAmong(v.owners[0], from) &&
-		time.Since(v.asked) < 2*interval && v.strange.Before(v.asked)
+		time.Since(v.asked) < 2*interval+probe.WatchWait && v.strange.Before(v.asked)
 }
 
 // isAmong reports whether a station is one of those that a node has written.
@@ -158,8 +162,41 @@ func (v *vip) put(link address.Link, start time.Time) error {
 	return v.stepBack(reason.KernelRefused, err)
 }
 
-// claim begins to announce the address.
+// follow announces the address anew where its link has another Ethernet address than before, as a bond has whose card
+// has failed (fail_over_mac).
+func (v *vip) follow(link address.Link) error {
+	port, err := v.c.o.Host.Open(link, v.ip)
+	if err != nil {
+		v.warn(link, "failed to open a link", err)
+		return v.stepBack(reason.KernelRefused, err)
+	}
+	v.stopSending()
+	announcer := v.announce(link, port)
+	v.mu.Lock()
+	v.announcer = announcer
+	v.mu.Unlock()
+	v.log.Info("announcing address", "link", link.Name, "mac", link.MAC.String())
+	return nil
+}
+
+// claim begins to have the address.
 func (v *vip) claim(link address.Link, port Port) {
+	announcer := v.announce(link, port)
+	v.mu.Lock()
+	v.held, v.since, v.silent, v.contested, v.announcer, v.unheard = true, time.Now(), 0, 0, announcer, false
+	services := v.wish.Services
+	v.mu.Unlock()
+	v.c.metrics.holds(v.ip, true, reason.Announced)
+	v.c.metrics.moves.WithLabelValues(v.ip.String(), "here").Inc()
+	v.log.Info("announcing address", "link", link.Name, "mac", link.MAC.String())
+	for _, s := range services {
+		v.c.event(s, core.EventTypeNormal, reason.Announced, "announcing "+v.ip.String()+" from node "+v.c.o.Node+
+			", link "+link.Name+", MAC "+link.MAC.String())
+	}
+}
+
+// announce begins to announce the address.
+func (v *vip) announce(link address.Link, port Port) *announce.Announcer {
 	v.holding = link
 	announcer := announce.New(port.Announce, v.granted, func(err error) {
 		if err != nil {
@@ -178,17 +215,7 @@ func (v *vip) claim(link address.Link, port Port) {
 		// The kernel waits for all its receivers before it closes a packet socket, and the next owner for us.
 		v.closing.Go(func() { _ = port.Close() })
 	}
-	v.mu.Lock()
-	v.held, v.since, v.silent, v.contested, v.announcer, v.unheard = true, time.Now(), 0, 0, announcer, false
-	services := v.wish.Services
-	v.mu.Unlock()
-	v.c.metrics.holds(v.ip, true, reason.Announced)
-	v.c.metrics.moves.WithLabelValues(v.ip.String(), "here").Inc()
-	v.log.Info("announcing address", "link", link.Name, "mac", link.MAC.String())
-	for _, s := range services {
-		v.c.event(s, core.EventTypeNormal, reason.Announced, "announcing "+v.ip.String()+" from node "+v.c.o.Node+
-			", link "+link.Name+", MAC "+link.MAC.String())
-	}
+	return announcer
 }
 
 // granted reports whether the grant lasts: a process that has stood still since does not know yet that the address is

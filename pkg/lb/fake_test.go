@@ -1,6 +1,7 @@
 package lb
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -87,6 +88,8 @@ type station struct {
 	asked  int   // how many questions
 	byHand bool  // somebody else gives it each address that it has
 
+	bond frame.MAC // the link's Ethernet address in place of mac, where a bond has changed it
+
 	neighbours <-chan struct{} // closed when its kernel says who they are; nil is at once
 }
 
@@ -102,8 +105,9 @@ func (s *station) Find(ip netip.Addr, name string) (address.Link, error) {
 	case s.byHand && slices.Contains(s.wires.owners(ip), s.mac):
 		return address.Link{}, reason.Errorf(reason.NodeAddress, "this node has %s already", ip)
 	}
+	mac := cmp.Or(s.bond, s.mac)
 	return address.Link{
-		Index: 2, Name: "eth0", MAC: net.HardwareAddr(s.mac[:]), Stations: hardware(s.mac), Source: s.host(),
+		Index: 2, Name: "eth0", MAC: net.HardwareAddr(mac[:]), Stations: hardware(mac), Source: s.host(),
 	}, nil
 }
 

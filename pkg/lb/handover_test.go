@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
 	"github.com/tinkerbell/stack/pkg/lb/service"
 )
@@ -120,5 +121,28 @@ func TestNodeThatHasJustStartedIsNoCandidate(t *testing.T) {
 	v.hasLooked()
 	if why := v.candidate(); why != nil {
 		t.Errorf("after it has asked: %v", why)
+	}
+}
+
+// A bond whose card has failed may have another Ethernet address then: the node announces the address from there, and keeps
+// it.
+func TestAddressFollowsItsLinksEthernetAddress(t *testing.T) {
+	c := pair(t)
+	holder := c.nodes[0]
+	next := frame.MAC{2, 0, 0, 0, 7, 7}
+	holder.mu.Lock()
+	holder.bond = next
+	holder.mu.Unlock()
+	holder.c.linksChanged(nil)
+	c.until("an announcement from there", func() bool {
+		holder.mu.Lock()
+		defer holder.mu.Unlock()
+		return len(holder.claims) == 2
+	})
+	c.until("the lease names the station", func() bool {
+		return c.nodes[1].c.vips[netip.MustParseAddr(testIP)].elector.Holder().Stations == hardware(next)
+	})
+	if holder.log.has("withdrew address") {
+		t.Error("the node has given the address up")
 	}
 }

@@ -110,7 +110,7 @@ func (v *vip) candidate() error {
 	wish, conflict, held, until, failed, looked := v.wish, v.conflict, v.held, v.until, v.failed, v.looked
 	v.mu.Unlock()
 	link, why := v.look(wish)
-	if why == nil && held && !link.Is(v.holding) {
+	if why == nil && held && link.Index != v.holding.Index {
 		why = reason.Errorf(reason.LinkMissing, "node %s: the address is to move from link %s (%s) to %s (%s)",
 			v.c.o.Node, v.holding.Name, v.holding.MAC, link.Name, link.MAC)
 	}

@@ -32,6 +32,9 @@ type Manager struct {
 
 	mu   sync.Mutex
 	seen host // what Find has read last
+
+	reading sync.Mutex // held while fresh reads
+	last    host       // what it has read
 }
 
 // New makes a manager for this thread's network namespace.
@@ -88,11 +91,11 @@ func describe(ip netip.Addr) *netlink.Addr {
 
 // Remove takes an address of Put off all links; found tells whether there was one. It touches no address of others.
 func (m *Manager) Remove(ip netip.Addr) (found bool, err error) {
-	entries, err := m.list()
+	now, err := m.fresh()
 	if err != nil {
 		return false, err
 	}
-	for _, e := range entries {
+	for _, e := range now.entries {
 		if e.prefix.Addr() != ip || !e.ours {
 			continue
 		}
@@ -108,7 +111,7 @@ func (m *Manager) Remove(ip netip.Addr) (found bool, err error) {
 
 // Has reports whether a link that answers for it has the address still, whoever has put it there.
 func (m *Manager) Has(ip netip.Addr) (bool, error) {
-	now, err := m.read()
+	now, err := m.fresh()
 	return slices.ContainsFunc(now.entries, func(e entry) bool { return e.prefix.Addr() == ip && e.speaks }), err
 }
 

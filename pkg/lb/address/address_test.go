@@ -453,3 +453,37 @@ func TestEventsOfOwnAddressesAreNotForeign(t *testing.T) {
 		t.Error("events that were lost are not foreign")
 	}
 }
+
+// A node that leaves takes all its addresses away at one time: they read the links together, and each as they are since it
+// asked.
+func TestReadingsAreShared(t *testing.T) {
+	ns, m := on(t)
+	if _, err := m.fresh(); err != nil {
+		t.Fatal(err)
+	}
+	ns.Addr(t, "eth0", "192.0.2.77/32")
+	m.reading.Lock()
+	seen := make([]host, 20)
+	var asking sync.WaitGroup
+	for i := range seen {
+		asking.Go(func() {
+			var err error
+			if seen[i], err = m.fresh(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	time.Sleep(100 * time.Millisecond) // until all have asked
+	m.reading.Unlock()
+	asking.Wait()
+	readings := map[time.Time]bool{}
+	for _, h := range seen {
+		readings[h.at] = true
+		if !slices.ContainsFunc(h.entries, func(e entry) bool { return e.prefix.Addr().String() == "192.0.2.77" }) {
+			t.Error("read before it was asked")
+		}
+	}
+	if len(readings) > 2 {
+		t.Errorf("%d readings", len(readings))
+	}
+}

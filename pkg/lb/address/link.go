@@ -145,6 +145,22 @@ func (m *Manager) read() (host, error) {
 	return h, nil
 }
 
+// fresh is what is read from now on. Those that ask while another one reads share the next reading: a node that leaves
+// takes all its addresses away at one time.
+func (m *Manager) fresh() (host, error) {
+	asked := time.Now()
+	m.reading.Lock()
+	defer m.reading.Unlock()
+	if m.last.at.After(asked) {
+		return m.last, nil
+	}
+	h, err := m.read()
+	if err == nil {
+		m.last = h
+	}
+	return h, err
+}
+
 // recent is what was read a moment ago, so that the tasks of many addresses do not each ask the kernel.
 func (m *Manager) recent() (host, error) {
 	m.mu.Lock()
