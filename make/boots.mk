@@ -1,5 +1,5 @@
 .PHONY: boots
-boots: ## stage the faults of a network boot with real firmware and ask the pod what is the matter, some 6 minutes; needs root
+boots: ## stage faults of a network boot, the 42 rows of the review among them, and ask the pod what is the matter, some 17 minutes (FAULTS=row8,row15); needs root
 	@scripts/deps test
 	@cd test/e2e && go build -o $(BIN)/boots ./cmd/boots
 	@$(BIN)/boots -out $(BUILD)/boots $(if $(FAULTS),-faults '$(FAULTS)')
