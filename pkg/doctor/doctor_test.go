@@ -167,7 +167,7 @@ func TestFaultsAreNamed(t *testing.T) {
 			"TFTP error 1"},
 		"the loader is another architecture's": {func(_ *testing.T, s *site) {
 			s.files = map[string][]byte{"ipxe.efi": efi(0xaa64)}
-		}, nil, "wrong-architecture copies-differ", "ARM64"},
+		}, nil, "wrong-architecture", "ARM64"},
 		"the loader is not the same by HTTP": {func(_ *testing.T, s *site) {
 			s.files = map[string][]byte{"ipxe.efi": append(efi(0x8664), 0)}
 		}, nil, "copies-differ", "bytes"},

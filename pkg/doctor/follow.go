@@ -82,11 +82,8 @@ func (c *chain) gateway() netip.Addr {
 // owners asks who has the addresses that matter. It reports whether the doctor may talk from the offered address.
 func (c *chain) owners(ctx context.Context) bool {
 	offered, network := c.order.addr.Addr.Addr(), c.order.addr.Addr.Masked()
-	control := unused(network, offered, c.next, c.gateway())
-	ask := []netip.Addr{offered}
-	if control.IsValid() {
-		ask = append(ask, control)
-	}
+	controls := unused(network, offered, c.next, c.gateway())
+	ask := append([]netip.Addr{offered}, controls...)
 	direct := c.next.IsValid() && network.Contains(c.next)
 	carrier := c.next
 	if !direct {
@@ -101,7 +98,7 @@ func (c *chain) owners(ctx context.Context) bool {
 	began := time.Now()
 	owners := c.link.Owners(ctx, ask, pause)
 	if late := slices.DeleteFunc(slices.Clone(ask), func(a netip.Addr) bool {
-		return len(owners[a]) > 0 || a == offered || a == control
+		return len(owners[a]) > 0 || a == offered || slices.Contains(controls, a)
 	}); len(late) > 0 { // before the word "nobody"
 		for a, o := range c.link.Owners(ctx, late, 2*pause) {
 			owners[a] = o
@@ -114,12 +111,10 @@ func (c *chain) owners(ctx context.Context) bool {
 		}
 		c.step(began, "owner", a.String(), said)
 	}
-	proxy := frame.MAC{}
-	if o := owners[control]; len(o) > 0 {
-		proxy = o[0].MAC
+	proxy := shared(controls, owners)
+	if proxy != (frame.MAC{}) {
 		c.find("proxy-arp", "%s answers for %s, which nobody should have: it answers for every address, and owners "+
-			"cannot be told",
-			proxy, control)
+			"cannot be told", proxy, list(controls))
 	}
 	c.judgeOwners(owners, carrier, direct, proxy)
 	for _, o := range owners[carrier] { // of several, the one that offered
@@ -193,20 +188,36 @@ func macs(owners []link.Owner) (all []frame.MAC) {
 	return all
 }
 
-// unused is an address of an IPv4 network that nobody should have; none in a small network.
-func unused(network netip.Prefix, known ...netip.Addr) netip.Addr {
-	const smallest, tries = 29, 8
-	if !network.Addr().Is4() || network.Bits() > smallest {
-		return netip.Addr{}
+// shared is a station that answers for all of the addresses, of which there are several.
+func shared(addrs []netip.Addr, owners map[netip.Addr][]link.Owner) frame.MAC {
+	if len(addrs) < 2 {
+		return frame.MAC{}
 	}
-	base, hosts := network.Addr().As4(), uint32(1)<<(32-network.Bits())
-	for range tries {
-		host := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(base[:])+1+rand.Uint32N(hosts-2))
-		if a := netip.AddrFrom4([4]byte(host)); !slices.Contains(known, a) {
-			return a
+	for _, o := range owners[addrs[0]] {
+		if !slices.ContainsFunc(addrs[1:], func(a netip.Addr) bool {
+			return !slices.Contains(macs(owners[a]), o.MAC)
+		}) {
+			return o.MAC
 		}
 	}
-	return netip.Addr{}
+	return frame.MAC{}
+}
+
+// unused are addresses of an IPv4 network that nobody should have, though one may be somebody's; none in a small
+// network.
+func unused(network netip.Prefix, known ...netip.Addr) (all []netip.Addr) {
+	const smallest, wanted = 27, 3
+	if !network.Addr().Is4() || network.Bits() > smallest {
+		return nil
+	}
+	base, hosts := network.Masked().Addr().As4(), uint32(1)<<(32-network.Bits())
+	for len(all) < wanted {
+		host := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(base[:])+1+rand.Uint32N(hosts-2))
+		if a := netip.AddrFrom4([4]byte(host)); !slices.Contains(known, a) && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	return all
 }
 
 // sizes of packets that are tried first, in bytes: least of all, IPv6's least, tunnels, PPPoE, Ethernet.

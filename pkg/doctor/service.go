@@ -3,8 +3,10 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/doctor/link"
@@ -22,26 +24,42 @@ func (r *run) serviceAnswers(ctx context.Context) bool {
 	return len(r.link.Owners(ctx, []netip.Addr{r.Service}, pause)[r.Service]) > 0
 }
 
-// judgeService finds whether the stack's own DHCP server is well, where nobody offers anything.
+// judgeService finds whether the stack's own DHCP server is well, where nobody offers anything. That takes an address
+// of
+// this host's on the interface: none is offered.
 func (r *run) judgeService(ctx context.Context, who string) {
-	if !r.serviceAnswers(ctx) {
+	host := link.Host(r.Interface)
+	switch {
+	case !r.serviceAnswers(ctx):
 		r.find("wrong-vlan", "no OFFER for %s, and nobody on %s has the stack's address %s", who, r.Interface, r.Service)
 		return
+	case !host.HasAddress():
+		r.find("no-offer", "no OFFER for %s, though %s has an owner here: the server does not know this MAC, or it or "+
+			"the relay "+
+			"is silent. With an address on %s the doctor could ask the server by HTTP", who, r.Service, r.Interface)
+		return
 	}
-	client := web.Client{Way: link.Host(r.Interface), Patience: patience}
-	for _, p := range smeePorts {
-		u := &url.URL{Scheme: "http", Host: netip.AddrPortFrom(r.Service, p).String(), Path: "/healthcheck"}
-		began := time.Now()
-		a := client.Head(ctx, u)
-		r.step(began, "DHCP server's HTTP", u.String(), fmt.Sprint(a.Status, " ", a.Err))
+	answers := make([]web.Answer, len(smeePorts))
+	var all sync.WaitGroup
+	for i, p := range smeePorts {
+		all.Go(func() {
+			const wait = 2 * time.Second
+			client := web.Client{Way: host, Patience: wait}
+			u := &url.URL{Scheme: "http", Host: netip.AddrPortFrom(r.Service, p).String(), Path: "/healthcheck"}
+			began := time.Now()
+			answers[i] = client.Head(ctx, u)
+			r.step(began, "DHCP server's HTTP", u.String(), fmt.Sprint(answers[i].Status, " ", answers[i].Err))
+		})
+	}
+	all.Wait()
+	for _, a := range answers {
 		switch {
-		case a.Err == nil && a.Status < 500:
-			r.find("no-hardware", "no OFFER for %s, though the DHCP server behind %s answers HTTP: it does not know this "+
-				"MAC", who,
-				u.Host)
+		case a.Err == nil && a.Status < http.StatusInternalServerError:
+			r.find("no-hardware", "no OFFER for %s, though the DHCP server behind %s answers HTTP: it does not know this MAC",
+				who, a.URL.Host)
 			return
 		case a.Err == nil:
-			r.find("server-silent", "no OFFER for %s, and what is behind %s does not answer either (%d)", who, u.Host,
+			r.find("server-silent", "no OFFER for %s, and what is behind %s does not answer either (%d)", who, a.URL.Host,
 				a.Status)
 			return
 		}

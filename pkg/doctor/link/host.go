@@ -4,29 +4,24 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// Host talks as this host does: from its own addresses, and through one interface where that has an address, else by
-// this host's routes. It is an interface's name.
+// Host talks as this host does, through one interface, from the host's own address there. It is the interface's name.
 type Host string
 
 // DialContext connects.
 func (h Host) DialContext(ctx context.Context, network, to string) (net.Conn, error) {
-	var d net.Dialer
-	if found, err := net.InterfaceByName(string(h)); err == nil {
-		if addrs, err := found.Addrs(); err == nil && hasGlobal(addrs) {
-			d.Control = func(_, _ string, c syscall.RawConn) error {
-				var bound error
-				if err := c.Control(func(fd uintptr) { bound = unix.BindToDevice(int(fd), string(h)) }); err != nil {
-					return err
-				}
-				return bound
-			}
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		var bound error
+		if err := c.Control(func(fd uintptr) { bound = unix.BindToDevice(int(fd), string(h)) }); err != nil {
+			return err
 		}
-	}
+		return bound
+	}}
 	conn, err := d.DialContext(ctx, network, to)
 	if err != nil {
 		return nil, fmt.Errorf("failed to connect to %s: %w", to, err)
@@ -34,11 +29,15 @@ func (h Host) DialContext(ctx context.Context, network, to string) (net.Conn, er
 	return conn, nil
 }
 
-func hasGlobal(addrs []net.Addr) bool {
-	for _, a := range addrs {
-		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
-			return true
-		}
+// HasAddress tells whether the interface has an address that others can answer.
+func (h Host) HasAddress() bool {
+	found, err := net.InterfaceByName(string(h))
+	if err != nil {
+		return false
 	}
-	return false
+	addrs, err := found.Addrs()
+	return err == nil && slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.IsGlobalUnicast()
+	})
 }

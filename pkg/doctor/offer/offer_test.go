@@ -1,0 +1,141 @@
+package offer
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/tinkerbell/stack/pkg/frame"
+)
+
+var machine = net.HardwareAddr{0x52, 0x54, 0, 0x5e, 0, 1}
+
+// asked is a DISCOVER of a machine, and a whole OFFER for it.
+func asked(t testing.TB) (*Ask, *dhcpv4.DHCPv4) {
+	t.Helper()
+	arch, err := ArchNamed("uefi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask, err := New(Firmware, arch, machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := dhcpv4.NewReplyFromRequest(ask.message, dhcpv4.WithMessageType(dhcpv4.MessageTypeOffer),
+		dhcpv4.WithYourIP(net.IPv4(192, 0, 2, 100)), dhcpv4.WithServerIP(net.IPv4(192, 0, 2, 2)),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(192, 0, 2, 3))), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
+		dhcpv4.WithOption(dhcpv4.OptBootFileName("ipxe.efi\x00")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ask, reply
+}
+
+// framed is a message as a server sends it.
+func framed(payload []byte) []byte {
+	b := append(make([]byte, frame.HeaderLen), payload...)
+	h := frame.Header{DstMAC: frame.Broadcast, Src: [4]byte{192, 0, 2, 3}, Dst: [4]byte{255, 255, 255, 255}, SrcPort: 67, DstPort: 68}
+	h.Put(b)
+	return b
+}
+
+func TestDiscoverIsTheMachinesAndFromUs(t *testing.T) {
+	ask, _ := asked(t)
+	own := frame.MAC{2, 0, 0, 0, 0, 9}
+	d, fault := frame.Parse(ask.Frame(own, 4*time.Second), frame.Verify)
+	if fault != frame.OK || d.SrcMAC != own || d.DstMAC != frame.Broadcast {
+		t.Fatal(fault, d)
+	}
+	m, err := dhcpv4.FromBytes(d.Payload)
+	if err != nil || m.MessageType() != dhcpv4.MessageTypeDiscover || !m.IsBroadcast() || m.NumSeconds != 4 ||
+		m.ClientHWAddr.String() != machine.String() || m.ClassIdentifier() != "PXEClient:Arch:00007:UNDI:003001" {
+		t.Errorf("%v, %s", err, m.Summary())
+	}
+	for _, code := range []uint8{80, 61} { // rapid commit; a client identifier would be another client to the server
+		if m.Options.Has(dhcpv4.GenericOptionCode(code)) {
+			t.Errorf("it has option %d", code)
+		}
+	}
+}
+
+func TestAnswersAreHeard(t *testing.T) {
+	ask, reply := asked(t)
+	h, ok := ask.Hear(framed(reply.ToBytes()), frame.Verify)
+	if !ok || h.Fault != "" || h.File != "ipxe.efi" || h.Next != netip.MustParseAddr("192.0.2.2") ||
+		h.Addr != netip.MustParsePrefix("192.0.2.100/24") || h.Server != netip.MustParseAddr("192.0.2.3") {
+		t.Errorf("%v %+v", ok, h)
+	}
+	for name, test := range map[string]struct {
+		change func(*dhcpv4.DHCPv4) []byte
+		heard  bool
+		fault  string
+	}{
+		"another client's":      {func(m *dhcpv4.DHCPv4) []byte { m.ClientHWAddr = net.HardwareAddr{1, 2, 3, 4, 5, 6}; return m.ToBytes() }, false, ""},
+		"another transaction's": {func(m *dhcpv4.DHCPv4) []byte { m.TransactionID[0]++; return m.ToBytes() }, false, ""},
+		"a request":             {func(m *dhcpv4.DHCPv4) []byte { m.OpCode = dhcpv4.OpcodeBootRequest; return m.ToBytes() }, false, ""},
+		"a NAK": {func(m *dhcpv4.DHCPv4) []byte {
+			m.UpdateOption(dhcpv4.OptMessageType(dhcpv4.MessageTypeNak))
+			return m.ToBytes()
+		}, true, "NAK"},
+		"without a server": {func(m *dhcpv4.DHCPv4) []byte { delete(m.Options, 54); return m.ToBytes() }, true, "option 54"},
+		"cut short":        {func(m *dhcpv4.DHCPv4) []byte { return m.ToBytes()[:100] }, true, "cannot be read"},
+	} {
+		_, m := asked(t)
+		m.TransactionID = ask.message.TransactionID
+		h, ok := ask.Hear(framed(test.change(m)), frame.Verify)
+		if ok != test.heard || !strings.Contains(h.Fault, test.fault) || ok && h.Fault == "" {
+			t.Errorf("%s: %v %q", name, ok, h.Fault)
+		}
+	}
+	wrong := framed(reply.ToBytes())
+	wrong[len(wrong)-1]++
+	if h, ok := ask.Hear(wrong, frame.Verify); !ok || !strings.Contains(h.Fault, "checksum") {
+		t.Errorf("a wrong checksum: %v %q", ok, h.Fault)
+	}
+	if h, ok := ask.Hear(wrong, frame.Trust); !ok || h.Fault != "" {
+		t.Errorf("a checksum that nobody has made: %v %q", ok, h.Fault)
+	}
+}
+
+func TestProgramsAreKnownByTheirBegin(t *testing.T) {
+	efi := func(machine ...byte) []byte {
+		b := make([]byte, 512)
+		copy(b, "MZ")
+		b[0x3c] = 0x80
+		copy(b[0x80:], append([]byte("PE\x00\x00"), machine...))
+		return b
+	}
+	for _, test := range []struct {
+		arch    string
+		program []byte
+		says    string
+	}{
+		{"uefi", efi(0x64, 0x86), ""}, {"uefi", efi(0x64, 0xaa), "ARM64"}, {"arm64", efi(0x64, 0xaa), ""},
+		{"uefi", []byte("<!DOCTYPE html>"), "HTML"}, {"uefi", nil, "empty"}, {"uefi", []byte("version https://git-lfs"), "no EFI program"},
+		{"bios", efi(0x64, 0x86), "EFI program"}, {"bios", []byte{0xea, 5, 0}, ""},
+	} {
+		arch, err := ArchNamed(test.arch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := arch.Starts(test.program); (got == "") != (test.says == "") || !strings.Contains(got, test.says) {
+			t.Errorf("%s: %.20q: %q, want %q", test.arch, test.program, got, test.says)
+		}
+	}
+}
+
+func FuzzHear(f *testing.F) {
+	ask, reply := asked(f)
+	f.Add(framed(reply.ToBytes()))
+	f.Add(framed(reply.ToBytes()[:240]))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if h, ok := ask.Hear(b, frame.Trust); ok && h.Fault == "" {
+			h.Menu()
+			_ = h.BootData()
+		}
+	})
+}
