@@ -18,8 +18,8 @@ import (
 // apiPort is where the stand-in of the Kubernetes API listens, at Tink Server's address.
 const apiPort = 6443
 
-// withKubernetes has stack-boots watch Hardware and Workflow objects: one of each for every machine, which wait. They do
-// not change.
+// withKubernetes has stack-boots watch Hardware and Workflow objects: one of each for every machine, which wait. They
+// do not change.
 func withKubernetes(s *scene, o *lab.Options) error {
 	account := filepath.Join(s.dir, "account")
 	if err := os.MkdirAll(account, 0o755); err != nil {

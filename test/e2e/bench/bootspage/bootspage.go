@@ -166,7 +166,8 @@ func open(ctx context.Context, o Options, boots []string) (shows *process.Proces
 	}, o.Env...)...); err != nil {
 		return nil, nil, err
 	}
-	_, err = start([]string{o.Proxy}, proxyAdmin, "STACK_PROXY_ROUTES_FILE="+routes, "STACK_PROXY_ADMIN_ADDRESS="+proxyAdmin,
+	_, err = start([]string{o.Proxy}, proxyAdmin,
+		"STACK_PROXY_ROUTES_FILE="+routes, "STACK_PROXY_ADMIN_ADDRESS="+proxyAdmin,
 		"STACK_PROXY_BOOTS_ADDRESS="+socket, "STACK_PROXY_LOG_LEVEL=warn")
 	return shows, closed, err
 }

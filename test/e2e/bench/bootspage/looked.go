@@ -26,8 +26,8 @@ type Looked struct {
 // mebibyte for people.
 const mebibyte = 1 << 20
 
-// Run has all machines boot and be looked at all the time. The error says that the kernel killed stack-boots, or that it
-// did not show all machines.
+// Run has all machines boot and be looked at all the time. The error says that the kernel killed stack-boots, or that
+// it did not show all machines.
 func (l Looked) Run(ctx context.Context) ([]report.Row, error) {
 	return rounds.Run(ctx, []rounds.Case{{
 		Name: fmt.Sprintf("boots-looked-at-%d", l.Machines),
