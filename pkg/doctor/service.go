@@ -13,8 +13,13 @@ import (
 	"github.com/tinkerbell/stack/pkg/doctor/web"
 )
 
-// smeePorts are where Smee, classic and of Tinkerbell's one binary, answers HTTP.
-var smeePorts = []uint16{7171, 7080}
+// smeeScripts are where Smee, classic and of Tinkerbell's one binary, has a machine's script: a document that
+// stack-proxy
+// asks Smee for, whatever the answer.
+var smeeScripts = []struct {
+	port   uint16
+	before string
+}{{7171, "/"}, {7080, "/ipxe/script/"}}
 
 // serviceAnswers tells whether somebody on the link has the stack's address.
 func (r *run) serviceAnswers(ctx context.Context) bool {
@@ -39,13 +44,16 @@ func (r *run) judgeService(ctx context.Context, who string) {
 			"is silent. With an address on %s the doctor could ask the server by HTTP", who, r.Service, r.Interface)
 		return
 	}
-	answers := make([]web.Answer, len(smeePorts))
+	answers := make([]web.Answer, len(smeeScripts))
 	var all sync.WaitGroup
-	for i, p := range smeePorts {
+	for i, p := range smeeScripts {
 		all.Go(func() {
 			const wait = 2 * time.Second
 			client := web.Client{Way: host, Patience: wait}
-			u := &url.URL{Scheme: "http", Host: netip.AddrPortFrom(r.Service, p).String(), Path: "/healthcheck"}
+			u := &url.URL{
+				Scheme: "http", Host: netip.AddrPortFrom(r.Service, p.port).String(),
+				Path: p.before + r.MAC.String() + "/auto.ipxe",
+			}
 			began := time.Now()
 			answers[i] = client.Head(ctx, u)
 			r.step(began, "DHCP server's HTTP", u.String(), fmt.Sprint(answers[i].Status, " ", answers[i].Err))

@@ -88,15 +88,9 @@ func open(ctx context.Context, dir string, logf func(string, ...any)) (*site, er
 	if err != nil {
 		return nil, err
 	}
-	repo, err := program.Repo()
-	if err != nil {
+	if err := s.build(ctx); err != nil {
 		return nil, err
 	}
-	bin := filepath.Join(repo, "build", "bin", "lab")
-	if err := program.Build(ctx, repo, bin, []string{"./cmd/stack-doctor"}); err != nil {
-		return nil, err
-	}
-	s.doctor = filepath.Join(bin, "stack-doctor")
 	standIn, err := program.Command(ctx, "tink-standin")
 	if err != nil {
 		return nil, err
@@ -121,6 +115,17 @@ routes:
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
+}
+
+// build builds the doctor.
+func (s *site) build(ctx context.Context) error {
+	repo, err := program.Repo()
+	if err != nil {
+		return err
+	}
+	bin := filepath.Join(repo, "build", "bin", "lab")
+	s.doctor = filepath.Join(bin, "stack-doctor")
+	return program.Build(ctx, repo, bin, []string{"./cmd/stack-doctor"})
 }
 
 // equip adds what a lab has not.

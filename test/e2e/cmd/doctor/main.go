@@ -64,11 +64,19 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	logf := func(format string, args ...any) {
 		fmt.Fprintf(out, "%6.1f s  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
 	}
-	results, err := doctor.Run(ctx, doctor.Options{
+	o := doctor.Options{
 		Faults: faults, Healthy: *healthy, Text: *text, Dir: filepath.Join(*dir, "lab"), Logf: logf,
-	})
+	}
+	results, err := doctor.Run(ctx, o)
 	if err != nil {
 		return err
+	}
+	if *only == "" || *only == "none" {
+		of, err := doctor.Servers(ctx, o)
+		if err != nil {
+			return err
+		}
+		results = append(results, of...)
 	}
 	path := filepath.Join(*dir, "result.json")
 	if err := doctor.Write(path, results); err != nil {
