@@ -4,7 +4,7 @@ CHART := $(CURDIR)/charts/stack
 .PHONY: chart
 chart: chart-package $(TOOLS)/helm $(TOOLS)/helm-unittest $(TOOLS)/kubeconform $(TOOLS)/promtool $(TOOLS)/gotestsum ## lint, render and test the Helm chart
 	cd tools/helm && go run ./cmd/chartdoc -check $(CHART)
-	$(TOOLS)/helm lint --strict $(CHART) $(BUILD)/charts/stack-*.tgz
+	$(TOOLS)/helm lint --strict --set preset=tinkerbell $(CHART) $(BUILD)/charts/stack-*.tgz
 	$(TOOLS)/helm-unittest $(CHART)
 	cd tools/helm && TOOLS=$(TOOLS) GOTESTSUM=$(TOOLS)/gotestsum ../../scripts/gotest
 

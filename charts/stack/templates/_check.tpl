@@ -81,6 +81,10 @@ of the world. Takes v, path and prefixes.
 {{- define "stack.check" -}}
 {{- $v := .v -}}
 {{- $b := $v.broadcast -}}
+{{- if not $v.preset -}}
+{{- $namespace := $v.backends.namespace | default (include "stack.namespace" .root) -}}
+{{- fail (printf "preset is not set: set preset=tinkerbell for the one Tinkerbell binary (0.23 and later), tinkerbell-0.22 for 0.18 to 0.22, classic for Smee, Hegel and Tink Server each on its own, or none for routes of your own; kubectl -n %s get services shows which: tinkerbell with port 7080, tinkerbell with 7171, or smee and hegel" $namespace) -}}
+{{- end -}}
 {{- include "stack.checkLabels" . -}}
 {{- include "stack.checkPod" . -}}
 {{- include "stack.checkBoots" $v -}}

@@ -18,6 +18,7 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- range list "publicIP" "trustedProxies" "rbac.type" -}}
 {{- if (include "stack.dig" (dict "in" $global "path" .) | fromJson).set }}{{ $former = true }}{{ end -}}
 {{- end -}}
+{{- if and $former (not $v.preset) }}{{ $_ := set $v "preset" "classic" }}{{ end -}}
 {{- /* What the former chart did where its values said nothing, as of 0.6.3. */ -}}
 {{- $defaults := dict -}}
 {{- if $former -}}

@@ -52,10 +52,10 @@ func output(t *testing.T, name string, args ...string) []byte {
 	return stdout.Bytes()
 }
 
-// render is helm template.
+// render is helm template, with preset classic where the arguments name none.
 func render(t *testing.T, args ...string) []byte {
 	t.Helper()
-	args = append([]string{"template", "stack", chart, "--namespace", "tinkerbell"}, args...)
+	args = append([]string{"template", "stack", chart, "--namespace", "tinkerbell", "--values", "testdata/classic.yaml"}, args...)
 	return output(t, tool(t, "helm"), args...)
 }
 

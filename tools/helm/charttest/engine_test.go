@@ -26,6 +26,7 @@ type release struct {
 	name       string // default stack
 	kubernetes string // default v1.36.0
 	skipSchema bool   // the caller has looked
+	noPreset   bool   // else it is classic, where the values name none
 }
 
 // rendered is what Helm's engine makes of the chart, by template.
@@ -89,6 +90,10 @@ func inProcess(at release, values map[string]any) (rendered, error) {
 	}
 	capabilities := common.DefaultCapabilities.Copy()
 	capabilities.KubeVersion = *version
+	if _, ok := values["preset"]; !ok && !at.noPreset {
+		values = maps.Clone(values)
+		values["preset"] = "classic"
+	}
 	options := common.ReleaseOptions{Name: at.name, Namespace: "tinkerbell", IsInstall: true, Revision: 1}
 	// Helm compiles the schema each time, which takes longer than all the rest.
 	all, err := util.ToRenderValuesWithSchemaValidation(c, values, options, capabilities, true)
