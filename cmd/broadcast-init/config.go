@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -19,6 +20,7 @@ type config struct {
 	Listener []string      `default:"macvlan0" desc:"the listener's name in the pod; several, separated by commas, have a parent each"`
 	Kind     hostlink.Kind `default:"macvlan" desc:"macvlan, or ipvlan where the network drops unknown MAC addresses"`
 	MAC      macMode       `default:"random" desc:"a macvlan's address: random, or stable: from node, pod and listener"`
+	Address  netip.Prefix  `desc:"an IPv4 address for the listener, such as 127.1.1.1/32, if a server in the pod hears by a plain socket, as Smee does: DHCP requests then reach the pod's IP layer; empty: packet sockets only"`
 	NodeName string        `split_words:"true" desc:"the node's name, for MAC=stable"`
 	PodName  string        `split_words:"true" desc:"the pod's name, for MAC=stable"`
 	Wait     time.Duration `default:"30s" desc:"how long to wait for a parent that is missing, down, or still in use"`
@@ -75,6 +77,12 @@ func (c *config) Validate() error {
 	if c.MAC == macStable && c.Kind == hostlink.IPvlan {
 		fault("MAC", "an ipvlan has its parent's address")
 	}
+	if c.Address.IsValid() && !c.Address.Addr().Is4() {
+		fault("ADDRESS", "%s is no IPv4 address", c.Address)
+	}
+	if c.Address.IsValid() && len(c.Listener) > 1 {
+		fault("ADDRESS", "one for %d listeners", len(c.Listener))
+	}
 	if c.Wait < 0 {
 		fault("WAIT", "%s is negative", c.Wait)
 	}
@@ -91,7 +99,7 @@ func (c *config) Validate() error {
 func (c *config) specs() []hostlink.Spec {
 	specs := make([]hostlink.Spec, len(c.Listener))
 	for i, name := range c.Listener {
-		specs[i] = hostlink.Spec{Name: name, Kind: c.Kind}
+		specs[i] = hostlink.Spec{Name: name, Kind: c.Kind, Address: c.Address}
 		if i < len(c.Parent) {
 			specs[i].Parent = c.Parent[i]
 		}

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"net/netip"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tinkerbell/stack/internal/envdoc"
 	"github.com/tinkerbell/stack/pkg/daemon"
@@ -39,6 +41,16 @@ func TestSettings(t *testing.T) {
 		"stable MAC address": {
 			env:  map[string]string{"MAC": "stable", "NODE_NAME": "node-1", "POD_NAME": "stack-0"},
 			want: []hostlink.Spec{{Name: "macvlan0", MAC: stable}},
+		},
+		"an address for a server": {
+			env:  map[string]string{"ADDRESS": "127.1.1.1/32"},
+			want: []hostlink.Spec{{Name: "macvlan0", Address: netip.MustParsePrefix("127.1.1.1/32")}},
+		},
+		"addresses that cannot be": {
+			env: map[string]string{"ADDRESS": "2001:db8::1/128", "LISTENER": "a0,b0", "PARENT": "eth1,eth2"},
+			faults: []string{
+				"BROADCAST_INIT_ADDRESS: 2001:db8::1/128 is no IPv4 address", "BROADCAST_INIT_ADDRESS: one for 2 listeners",
+			},
 		},
 		"every fault": {
 			env: map[string]string{
@@ -77,7 +89,7 @@ func TestSettings(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if diff := cmp.Diff(test.want, c.specs()); diff != "" {
+				if diff := cmp.Diff(test.want, c.specs(), cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
 					t.Errorf("listeners differ (-want +got):\n%s", diff)
 				}
 				return

@@ -17,18 +17,7 @@ func (h *Host) countDHCP(listener string) error {
 	if h.filterErr != nil {
 		return h.filterErr
 	}
-	return h.filter.do([]nfMessage{{unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE, []*nl.RtAttr{
-		text(unix.NFTA_RULE_TABLE, tablePrefix+listener), text(unix.NFTA_RULE_CHAIN, chain),
-		nested(unix.NFTA_RULE_EXPRESSIONS, append(fromListener(listener), // ... udp dport 67 counter
-			expression("meta", big(unix.NFTA_META_KEY, unix.NFT_META_L4PROTO), big(unix.NFTA_META_DREG, unix.NFT_REG_1)),
-			equal([]byte{unix.IPPROTO_UDP}),
-			expression("payload", big(unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1),
-				big(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_TRANSPORT_HEADER),
-				big(unix.NFTA_PAYLOAD_OFFSET, 2), big(unix.NFTA_PAYLOAD_LEN, 2)),
-			equal([]byte{0, 67}),
-			expression("counter"),
-		)...),
-	}}})
+	return h.filter.do([]nfMessage{ruleBefore(listener, append(requestsFrom(listener), expression("counter")))})
 }
 
 // countedDHCP is how many requests were counted.

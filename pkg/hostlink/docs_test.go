@@ -47,7 +47,7 @@ func samples(t *testing.T) []error {
 		nameTaken("macvlan0", "veth"),
 		refused(unix.EOPNOTSUPP, ipvlan, eth1),
 		refused(unix.EADDRINUSE, stable, eth1),
-		unfiltered.isolate("macvlan0"),
+		unfiltered.isolate("macvlan0", false),
 		noTraffic("macvlan0", "eth1", 12, 3*time.Second),
 		noTraffic("macvlan0", "eth1", 0, 3*time.Second),
 		noDHCP("macvlan0", "eth1", 7, 3*time.Second),

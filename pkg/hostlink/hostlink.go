@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -74,6 +75,9 @@ type Spec struct {
 	Parent string
 	// Kind is the listener's kind.
 	Kind Kind
+	// Address is for a server that hears by a plain socket, as Smee does: the listener gets it, and the pod's IP layer
+	// gets the listener's DHCP requests, and nothing else. Without one the listener is for packet sockets only.
+	Address netip.Prefix
 	// MAC is the listener's address. Nil leaves it to the kernel, which draws a random one; ipvlan has none.
 	MAC net.HardwareAddr
 }

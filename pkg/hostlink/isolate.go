@@ -15,7 +15,7 @@ import (
 // would get it as well: a router advertisement on the provisioning network gives the pod an address and a default
 // route, and a machine there reaches every port of the pod past the service and all policies. So nftables drops at
 // the first hook of the IP layer whatever comes from the listener. One table per listener; a table of the same name
-// is replaced.
+// is replaced. Where a server hears by a plain socket, DHCP requests alone pass.
 
 // tablePrefix begins the name of every table of ours, which has one chain.
 const tablePrefix, chain = "broadcast-init-", "prerouting"
@@ -26,11 +26,15 @@ type nfMessage struct {
 	attrs       []*nl.RtAttr
 }
 
-// isolate keeps the IP layer from whatever arrives at a listener.
-func (h *Host) isolate(listener string) *Fault {
+// isolate keeps the IP layer from whatever arrives at a listener, but for DHCP requests where they are to pass.
+func (h *Host) isolate(listener string, requestsPass bool) *Fault {
 	err := h.filterErr
 	if err == nil {
-		err = h.filter.do(isolation(listener))
+		batch := isolation(listener)
+		if requestsPass {
+			batch = append(batch, ruleBefore(listener, append(requestsFrom(listener), verdict(nfAccept))))
+		}
+		err = h.filter.do(batch)
 	}
 	if err == nil {
 		return nil
@@ -60,13 +64,36 @@ func isolation(listener string) []nfMessage {
 		}},
 		{unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE | unix.NLM_F_APPEND, []*nl.RtAttr{
 			text(unix.NFTA_RULE_TABLE, table), text(unix.NFTA_RULE_CHAIN, chain),
-			nested(unix.NFTA_RULE_EXPRESSIONS, append(fromListener(listener), // ... drop
-				expression("immediate", big(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT),
-					nested(unix.NFTA_IMMEDIATE_DATA,
-						nested(unix.NFTA_DATA_VERDICT, big(unix.NFTA_VERDICT_CODE, 0)))), // NF_DROP
-			)...),
+			nested(unix.NFTA_RULE_EXPRESSIONS, append(fromListener(listener), verdict(nfDrop))...),
 		}},
 	}
+}
+
+// Verdicts on a packet (linux/netfilter.h).
+const nfDrop, nfAccept = 0, 1
+
+func verdict(code int) *nl.RtAttr {
+	return expression("immediate", big(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT),
+		nested(unix.NFTA_IMMEDIATE_DATA, nested(unix.NFTA_DATA_VERDICT, big(unix.NFTA_VERDICT_CODE, code))))
+}
+
+// ruleBefore makes a rule that stands before those that a listener's table has.
+func ruleBefore(listener string, expressions []*nl.RtAttr) nfMessage {
+	return nfMessage{unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE, []*nl.RtAttr{
+		text(unix.NFTA_RULE_TABLE, tablePrefix+listener), text(unix.NFTA_RULE_CHAIN, chain),
+		nested(unix.NFTA_RULE_EXPRESSIONS, expressions...),
+	}}
+}
+
+// requestsFrom begins a rule for the DHCPv4 requests that come from a listener: ... udp dport 67.
+func requestsFrom(listener string) []*nl.RtAttr {
+	return append(fromListener(listener),
+		expression("meta", big(unix.NFTA_META_KEY, unix.NFT_META_L4PROTO), big(unix.NFTA_META_DREG, unix.NFT_REG_1)),
+		equal([]byte{unix.IPPROTO_UDP}),
+		expression("payload", big(unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1),
+			big(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_TRANSPORT_HEADER),
+			big(unix.NFTA_PAYLOAD_OFFSET, 2), big(unix.NFTA_PAYLOAD_LEN, 2)),
+		equal([]byte{0, 67}))
 }
 
 // fromListener begins a rule for what comes from a listener: iifname <listener>.

@@ -107,9 +107,13 @@ func (p Plan) settled() bool {
 	if p.Action != Keep {
 		return false
 	}
-	const silent = unix.IFF_UP | unix.IFF_NOARP
+	const flags = unix.IFF_UP | unix.IFF_NOARP
+	want := uint32(flags)
+	if p.Spec.Address.IsValid() {
+		want = unix.IFF_UP
+	}
 	attrs := p.existing.Attrs()
-	return attrs.RawFlags&silent == silent && attrs.MTU == p.Parent.MTU && hasMAC(p.existing, p.Spec)
+	return attrs.RawFlags&flags == want && attrs.MTU == p.Parent.MTU && hasMAC(p.existing, p.Spec)
 }
 
 // hasMAC reports whether a link has the address that its specification asks for, if that asks for one.
@@ -133,7 +137,7 @@ func (p Plan) String() string {
 // apply does what was planned. A listener of ours that is right in kind, mode and parent stays; a wrong one goes. The
 // caller holds the lock since the plan was made.
 func (h *Host) apply(plan Plan) (Listener, error) {
-	if fault := h.isolate(plan.Spec.Name); fault != nil {
+	if fault := h.isolate(plan.Spec.Name, plan.Spec.Address.IsValid()); fault != nil {
 		plan.Warnings = append(plan.Warnings, fault)
 	}
 	if plan.Action == Keep {
@@ -201,8 +205,8 @@ func (h *Host) install(link netlink.Link, plan Plan) error {
 	return h.configure(link, plan)
 }
 
-// configure brings everything to its value that can be changed on a living listener. It never gets an address, and
-// does not answer for the pod's others: a machine must reach the pod through its service only.
+// configure brings everything to its value that can be changed on a living listener. It gets no address that was not
+// asked for: a machine must reach the pod through its service only.
 func (h *Host) configure(link netlink.Link, plan Plan) error {
 	attrs, spec := link.Attrs(), plan.Spec
 	if attrs.MTU != plan.Parent.MTU {
@@ -220,13 +224,49 @@ func (h *Host) configure(link netlink.Link, plan Plan) error {
 	if errno, _ := asErrno(err); err != nil && errno != unix.EAFNOSUPPORT { // the latter: no IPv6 on it anyway
 		return fmt.Errorf("failed to keep listener %s free of addresses: %w", spec.Name, err)
 	}
-	if err := h.pod.LinkSetARPOff(link); err != nil {
-		return fmt.Errorf("failed to keep listener %s from answering ARP: %w", spec.Name, err)
+	setARP := h.pod.LinkSetARPOff
+	if spec.Address.IsValid() {
+		setARP = h.pod.LinkSetARPOn // without it the IP layer's broadcasts go to the listener's own MAC address
+	}
+	if err := setARP(link); err != nil {
+		return fmt.Errorf("failed to say whether listener %s answers ARP: %w", spec.Name, err)
+	}
+	if err := h.address(link, spec); err != nil {
+		return fmt.Errorf("failed to set the address of listener %s: %w", spec.Name, err)
 	}
 	if err := h.pod.LinkSetUp(link); err != nil {
 		return refused(err, spec, plan.Parent)
 	}
 	return nil
+}
+
+// address gives a listener the address that was asked for, and takes all others.
+func (h *Host) address(link netlink.Link, spec Spec) error {
+	addresses, err := h.pod.AddrList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return err
+	}
+	wanted := spec.Address.IsValid()
+	for _, address := range addresses {
+		if wanted && address.IPNet.String() == spec.Address.String() {
+			wanted = false
+			continue
+		}
+		if err := h.pod.AddrDel(link, &address); err != nil {
+			return err
+		}
+	}
+	if !wanted {
+		return nil
+	}
+	address, err := netlink.ParseAddr(spec.Address.String())
+	if err != nil {
+		return err
+	}
+	if spec.Address.Addr().IsLoopback() { // or answers would leave with it, which the kernel refuses
+		address.Scope = int(netlink.SCOPE_HOST)
+	}
+	return h.pod.AddrAdd(link, address)
 }
 
 // discard removes what was begun. It may have gone already, together with its parent.
