@@ -90,8 +90,10 @@ func inProcess(at release, values map[string]any) (rendered, error) {
 	}
 	capabilities := common.DefaultCapabilities.Copy()
 	capabilities.KubeVersion = *version
-	if _, ok := values["preset"]; !ok && !at.noPreset {
-		values = maps.Clone(values)
+	if values["preset"] == nil && !at.noPreset {
+		given := values
+		values = map[string]any{}
+		maps.Copy(values, given)
 		values["preset"] = "classic"
 	}
 	options := common.ReleaseOptions{Name: at.name, Namespace: "tinkerbell", IsInstall: true, Revision: 1}

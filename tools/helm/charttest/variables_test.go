@@ -10,6 +10,7 @@ import (
 
 // withoutValue are the variables that the chart has no value for, and why.
 var withoutValue = map[string]string{
+	"BROADCAST_INIT_ADDRESS":      "the relay hears by packet sockets",
 	"BROADCAST_INIT_HOST_PID":     "for tests: in a pod with hostPID it is 1",
 	"BROADCAST_INIT_HOST_PROC":    "for tests",
 	"STACK_PROXY_PRESET":          "the chart writes the routes file",
