@@ -453,7 +453,8 @@ func (p *player) powerARM() {
 		return p.scene.Start(lab.Process{
 			Name: p.Name, Role: lab.RoleLAN, Path: qemuARM, Args: []string{
 				"-accel", "tcg", "-M", "virt", "-cpu", "cortex-a57", "-m", "512", "-no-reboot", "-display", "none",
-				"-nographic", "-monitor", "none", "-bios", armFirmware, "-device", "virtio-net-pci,netdev=n0,romfile=,mac=" + p.MAC.String(),
+				"-nographic", "-monitor", "none", "-bios", armFirmware,
+				"-device", "virtio-net-pci,netdev=n0,romfile=,mac=" + p.MAC.String(),
 				"-netdev", "tap,id=n0,script=no,downscript=no,ifname=" + tap,
 				"-serial", "file:" + machine.FirmwareLog(p.scene.Lab, p.Name),
 			},
