@@ -34,6 +34,16 @@ const (
 // Handshake is the reason of a connection whose TLS handshake failed; its message says why.
 const Handshake = "tls-handshake"
 
+// TLSOnPlain is the reason of a connection that begins with TLS, where the route has none.
+const TLSOnPlain = "tls-on-plain"
+
+// Of an exchange that goes on it is recorded again that its endpoint has not answered for Waits, and each Progress how
+// far it got.
+const (
+	Waits    = time.Second
+	Progress = 5 * time.Second
+)
+
 // Exchange is what became of an exchange, or how far it got by now.
 type Exchange struct {
 	Kind     Kind
@@ -43,7 +53,7 @@ type Exchange struct {
 	Client   netip.Addr     // behind a trusted proxy: the one that the proxy names
 	Endpoint netip.AddrPort // that was asked last; invalid if none was
 	Begin    time.Time
-	Took     time.Duration // to its end; 0 while it goes on
+	Took     time.Duration // to its end, or to now; 0 of what has just begun
 	Reason   string        // why it did not end in order; the name is a metric's label in most cases
 
 	Code     uint16 // HTTP's or gRPC's status; TFTP's error code plus 1; the priority of a line

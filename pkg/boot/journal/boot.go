@@ -13,7 +13,7 @@ import (
 // newBoot begins a boot of a machine.
 func (j *Journal) newBoot(m *machine, e *boot.Event) *bootRecord {
 	at := e.At
-	if e.Outcome != boot.Began && e.Kind != boot.DHCPReply {
+	if e.Kind != boot.DHCPReply {
 		at -= int64(max(0, e.Took))
 	}
 	old := m.newest()

@@ -76,19 +76,22 @@ func causes() []case_ {
 			says:     []string{"allowPXE", "default/node-1"}},
 		{name: "near: allowPXE is false, and nothing is to be installed", shots: one.asks(0), until: 13,
 			hardware: map[string]Hardware{first: {Known: true, Name: "default/node-1"}}},
-		{name: "allowPXE is false, as Smee says it", shots: one.lease(0, pxe, "/netboot-not-allowed"), until: 1,
+		{name: "allowPXE is false, as Smee says it", shots: film(one.lease(0, pxe, "/netboot-not-allowed"),
+			one.lease(8, pxe, "/netboot-not-allowed"), one.lease(20, pxe, "/netboot-not-allowed")), until: 21,
 			want: NetbootNotAllowed, says: []string{"allowPXE"}},
+		{name: "near: an installed machine is told so, and boots its disk", shots: one.lease(0, pxe, "/netboot-not-allowed"), until: 90,
+			want: ""},
 		{name: "near: Hardware is there and allows it", shots: one.lease(0, pxe, "ipxe.efi"), until: 5, want: "",
 			hardware: map[string]Hardware{first: {Known: true, Netboot: true}}},
 
 		// The same, and the server answers nobody.
-		{name: "Smee is gone", shots: film(one.asks(0), two.asks(1), three.asks(2)), until: 15, want: ServerSilent,
+		{name: "Smee is gone, or knows none of them", shots: film(one.asks(0), two.asks(1), three.asks(2)), until: 15, want: CannotTell,
 			says: []string{"2 other machines", "Smee", "3 machines, all EFI x86-64, stop here"}, step: DHCP},
-		{name: "Smee is gone, for two machines", shots: film(one.asks(0), two.asks(1)), until: 15, want: ServerSilent,
+		{name: "Smee is gone, for two machines", shots: film(one.asks(0), two.asks(1)), until: 15, want: CannotTell,
 			says: []string{"as 1 other machine does: the server answers nobody"}, step: DHCP},
 		{name: "Smee is gone, behind a router", shots: film(one.discover(0, pxe, func(e *draft) { e.Relay = bytes16("10.0.0.1") }),
 			one.discover(4, pxe, func(e *draft) { e.Relay, e.Endpoint, e.Port = bytes16("10.0.0.1"), bytes16(smee), 67 })), until: 61,
-			want: ServerSilent, says: []string{"10.0.0.1", "192.0.2.2:67"}},
+			want: CannotTell, says: []string{"10.0.0.1", "192.0.2.2:67"}},
 		{name: "Smee is gone, and the Hardware object is right", shots: film(two.lease(0, pxe, "ipxe.efi"), one.asks(1)), until: 14,
 			hardware: map[string]Hardware{first: {Known: true, Netboot: true}}, want: ServerSilent},
 		{name: "Smee is gone, and answered this machine before", shots: film(one.lease(0, pxe, "ipxe.efi"), two.lease(50, pxe, "ipxe.efi"),
@@ -278,7 +281,7 @@ func causes() []case_ {
 		// What no cause is for.
 		{name: "a system alone", shots: again(func(at float64) shot { return one.discover(at, plain) }, 0, 4, 12), until: 30},
 		{name: "silence for long", shots: film(one.lease(0, pxe, "ipxe.efi")[:2]), until: 1000, want: "", state: Quiet},
-		{name: "stuck, and silent for long", shots: one.asks(0), until: 1000, want: ServerSilent, state: Broken},
+		{name: "stuck, and silent for long", shots: one.asks(0), until: 1000, want: CannotTell, state: Broken},
 		{name: "nothing of note", shots: film(one.get(0, 1, files, 8080, "/favicon.ico", status(404), with(boot.Agent, "curl"))), until: 30, want: ""},
 	}
 }

@@ -167,7 +167,10 @@ var table = []row{
 	},
 	{
 		name: NetbootNotAllowed, support: proof, certain: always,
-		when:   func(c *clues) bool { return c.at.order() <= Loader.order() && notAllowed(c.a.file) && c.a.acked > 0 },
+		when: func(c *clues) bool { // once is what an installed machine does
+			again := c.a.requests > 2 || c.hw.Known && c.hw.Netboot || c.wf.waits()
+			return again && c.at.order() <= Loader.order() && notAllowed(c.a.file) && c.a.acked > 0
+		},
 		unless: []objection{disk},
 		text: func(c *clues) string {
 			return fmt.Sprintf("The DHCP server answered %s that it may not boot from the network.", c.mac())
@@ -245,7 +248,10 @@ var table = []row{
 			if at, found := c.j.scene.other(c.m); found {
 				return c.asked("without an answer; the server answered another machine at " + clock(at) + ".")
 			}
-			return c.asked("without an answer, while the server serves files.")
+			if c.servesFiles() {
+				return c.asked("without an answer, while the server serves files.")
+			}
+			return c.asked("without an answer.")
 		},
 	},
 	{
@@ -254,6 +260,10 @@ var table = []row{
 		unless: []objection{{
 			is:   func(c *clues) bool { return c.othersAnswered() && !c.offered() && !c.asks },
 			says: "the server answers others",
+		}, {
+			is:     func(c *clues) bool { return !c.asks && c.m.rank < offered && !c.serverWell() },
+			says:   "nothing tells a server that is away from one that does not know this machine",
+			leaves: true,
 		}},
 		text: func(c *clues) string { return c.serverSilent() },
 	},
@@ -629,11 +639,15 @@ var table = []row{
 		},
 		unless: []objection{shared, goesOn, works, stranger, nameless},
 		text: func(c *clues) string {
-			text := fmt.Sprintf("%s was served whole, and nothing was heard since.", quote(c.st.text))
 			if c.last(Initramfs) == nil {
-				text += " No initramfs was asked for."
+				return fmt.Sprintf("%s was served whole, and nothing was heard since. No initramfs was asked for.",
+					quote(c.st.text))
 			}
-			return text
+			files := quote(c.st.text)
+			if kernel := c.last(Kernel); kernel != nil && kernel != c.st {
+				files = quote(kernel.text) + " and " + files + ", as they are there,"
+			}
+			return files + " were served whole, and nothing was heard since."
 		},
 	},
 	{
@@ -715,6 +729,11 @@ var table = []row{
 	{
 		name: CannotTell, needs: relays | proxies, mild: true,
 		when: func(*clues) bool { return false },
+	},
+	{ // A question without an answer is a fact, whosever fault it is.
+		name: CannotTell, needs: relays, past: DHCP,
+		remedy: "See whether a Hardware object has this MAC, and whether the DHCP server (Smee) runs and gets the requests.",
+		when:   func(*clues) bool { return false },
 	},
 }
 

@@ -31,6 +31,14 @@ func stepOf(e *boot.Event, b *bootRecord) Step {
 		if place := string(e.Text(boot.Place)); place == "tink" || place == "grpc" {
 			return Agent
 		}
+		if b != nil && isHandshake(e) { // what comes next would have
+			switch b.at {
+			case IPXEDHCP:
+				return Script
+			case Script:
+				return Kernel
+			}
+		}
 		return Other
 	}
 	if e.Kind == boot.TFTP && len(e.Text(boot.Method)) > 0 {

@@ -342,7 +342,8 @@ func (a *agent) serve(e *boot.Event, v verdict, last int64) {
 		if own := isOwn(e); own {
 			return
 		}
-		if int64(e.Took) < moment && !a.worked && !a.reported {
+		const answer = 256 // bytes: a refusal has fewer
+		if served := e.Outcome == boot.Done && e.Bytes >= answer; int64(e.Took) < moment && !served && !a.worked && !a.reported {
 			a.short++
 			return
 		}
@@ -366,6 +367,7 @@ func (a *agent) serve(e *boot.Event, v verdict, last int64) {
 func (f *facts) line(l *line) (system bool) {
 	ipxe := l.tag == "ipxe" || strings.Contains(l.text, " ipxe: ") || strings.Contains(l.text, "https://ipxe.org/")
 	switch {
+	case strings.Contains(l.text, "[TXE: ") || strings.Contains(l.text, "[RXE: "): // what its link has counted so far
 	case strings.Contains(l.text, "ipxe.org/"):
 		if f.says.kind == 0 || l.at-f.says.at > int64(10*time.Second) { // of several, the first names the file
 			f.says = saying{loaderSays, l.at, l.text}

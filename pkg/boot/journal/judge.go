@@ -21,6 +21,12 @@ const (
 	reasonTLSOnPlain = "tls-on-plain"
 )
 
+// isHandshake tells whether an event is of TLS that one of the two sides does not take.
+func isHandshake(e *boot.Event) bool {
+	reason := string(e.Text(boot.Reason))
+	return e.Outcome == boot.Refused && (reason == reasonHandshake || reason == reasonTLSOnPlain)
+}
+
 // isOurTimer tells whether a timer of this service's ended something.
 func isOurTimer(reason string) bool {
 	switch reason {
@@ -67,68 +73,59 @@ func (j *Journal) cluesOf(m *machine, b *bootRecord, now int64) clues {
 }
 
 // judge evaluates all rows. It returns the best supported cause of what holds the newest boot up, nil if none fits; the
-// others that fit, each with what speaks against it; and why the cause cannot be told, empty if it can.
-func (j *Journal) judge(c *clues) (best *row, others []doubt, unsure string) {
+// others that fit, each with what speaks against it.
+func (j *Journal) judge(c *clues) (best *row, others []doubt) {
 	for i := range table {
 		r := &table[i]
 		if !r.when(c) {
 			continue
 		}
-		against := ""
-		for _, o := range r.unless {
-			if o.is(c) {
-				against = o.says
-				if o.leaves {
-					unsure = o.says
-				}
-				break
-			}
-		}
+		const less = "less was heard that speaks for it"
+		i := slices.IndexFunc(r.unless, func(o objection) bool { return o.is(c) })
 		switch {
-		case against != "":
-			others = append(others, doubt{r, against})
+		case i >= 0:
+			others = append(others, doubt{r, r.unless[i].says, r.unless[i].leaves})
 		case best == nil:
 			best = r
 		case r.support > best.support:
-			others = append(others, doubt{best, "less was heard that speaks for it"})
+			others = append(others, doubt{best, less, false})
 			best = r
 		default:
-			others = append(others, doubt{r, "less was heard that speaks for it"})
+			others = append(others, doubt{r, less, false})
 		}
 	}
-	return best, others, unsure
+	return best, others
 }
 
 // doubt is a cause that fits, and is not the one that is shown.
 type doubt struct {
 	*row
 	against string
+	open    bool // it may be this one all the same
 }
 
 // causeOf is what holds a boot up, as it is shown.
 func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*row, *Cause) {
 	c := j.cluesOf(m, b, now)
-	best, others, unsure := j.judge(&c)
-	switch {
-	case best == nil && unsure == "":
-		return j.held(&c, others)
-	case best != nil:
+	best, others := j.judge(&c)
+	unsure, likely, mild := "", best, true
+	if best != nil {
 		unsure = j.scene.gap(best.needs, c.silentSince())
+	} else if i := slices.IndexFunc(others, func(d doubt) bool { return d.open }); i >= 0 {
+		unsure, likely, mild = others[i].against, others[i].row, others[i].support < missing
+		others = slices.Delete(others, i, i+1)
+	} else {
+		return j.held(&c, others)
 	}
 	var cause Cause
 	if unsure != "" {
-		fits := best
-		if fits == nil {
-			fits = others[0].row
-			others = others[1:]
-		}
-		best = rowOf(CannotTell)
-		cause = Cause{Name: CannotTell, Text: "Cannot tell, because " + unsure + ". It may be " + fits.name + ": "}
-		cause.Text += fits.text(&c)
+		best = rowOf(CannotTell, mild)
+		cause = Cause{Name: CannotTell, Text: "Cannot tell, because " + unsure + ". It may be " + likely.name + ": "}
+		cause.Text += likely.text(&c)
 	} else {
 		cause = Cause{Name: best.name, Text: best.text(&c), Certain: best.certain != nil && best.certain(&c)}
-		cause.Text += j.scene.crowd(b, best.name)
 	}
+	cause.Text += j.scene.crowd(b, cause.Name)
 	cause.Remedy = cmp.Or(best.remedy, remedies()[best.name])
 	for _, o := range others {
 		if o.name != cause.Name && len(cause.Others) < maxOthers {
@@ -167,9 +164,9 @@ func (b *bootRecord) overcome(s Step, begun bool) {
 	}
 }
 
-func rowOf(name string) *row {
+func rowOf(name string, mild bool) *row {
 	for i := range table {
-		if table[i].name == name {
+		if table[i].name == name && table[i].mild == mild {
 			return &table[i]
 		}
 	}

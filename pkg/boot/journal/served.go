@@ -29,10 +29,7 @@ const (
 
 // served records a transfer, request or connection.
 func (j *Journal) served(m *machine, e *boot.Event) {
-	began := e.At
-	if e.Outcome != boot.Began {
-		began -= int64(max(0, e.Took))
-	}
+	began := e.At - int64(max(0, e.Took))
 	b := m.bootAt(began)
 	s := stepOf(e, b)
 	if b == nil || b.expected || b == m.newest() && j.beginsBoot(b, s, began) {

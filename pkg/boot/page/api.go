@@ -125,7 +125,7 @@ func count(s *snapshot, f Filter) (counts map[journal.State]int, found []*entry)
 	for _, e := range s.matching(f.any()) {
 		state := Newest(&e.view).State
 		counts[state]++
-		if f.State == "" || f.State == state {
+		if f.has(state) {
 			found = append(found, e)
 		}
 	}

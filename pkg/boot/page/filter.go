@@ -22,7 +22,7 @@ var steps = []journal.Step{
 
 // Filter says which machines are asked for. The zero Filter asks for all.
 type Filter struct {
-	State   journal.State
+	State   string // one, or several with commas between
 	Step    journal.Step
 	Cause   string // its name
 	MAC     string // all or a part of it, in any spelling
@@ -31,15 +31,30 @@ type Filter struct {
 	Page    int    // from 1: which part of the list; the API shows all
 }
 
+// parameters are what a query may have; boot is of a machine's page, id of the events.
+var parameters = []string{"state", "step", "cause", "mac", "address", "q", "page", "boot", "id"}
+
+// has reports whether a state is asked for.
+func (f Filter) has(state journal.State) bool {
+	return f.State == "" || slices.Contains(strings.Split(f.State, ","), string(state))
+}
+
 // parseFilter reads a filter from a query, and tells what is wrong with it.
 func parseFilter(q url.Values) (Filter, error) {
 	text := func(name string) string { return Clean(q.Get(name), nameLength) }
+	for name := range q {
+		if !slices.Contains(parameters, name) {
+			return Filter{}, fmt.Errorf("parameter %q: none of %v", Clean(name, nameLength), parameters)
+		}
+	}
 	f := Filter{
-		State: journal.State(text("state")), Step: journal.Step(text("step")), Cause: text("cause"),
+		State: text("state"), Step: journal.Step(text("step")), Cause: text("cause"),
 		MAC: digits(text("mac")), Address: strings.TrimSpace(text("address")), Text: Clean(q.Get("q"), textLength), Page: 1,
 	}
-	if f.State != "" && !slices.Contains(States, f.State) {
-		return f, fmt.Errorf("state %q: none of %v", f.State, States)
+	for _, state := range strings.Split(f.State, ",") {
+		if f.State != "" && !slices.Contains(States, journal.State(state)) {
+			return f, fmt.Errorf("state %q: none of %v", state, States)
+		}
 	}
 	if f.Step != "" && !slices.Contains(steps, f.Step) {
 		return f, fmt.Errorf("step %q: none of %v", f.Step, steps)
@@ -57,7 +72,7 @@ func parseFilter(q url.Values) (Filter, error) {
 func (f Filter) query() string {
 	q := url.Values{}
 	for name, value := range map[string]string{
-		"state": string(f.State), "step": string(f.Step), "cause": f.Cause, "mac": f.MAC, "address": f.Address, "q": f.Text,
+		"state": f.State, "step": string(f.Step), "cause": f.Cause, "mac": f.MAC, "address": f.Address, "q": f.Text,
 	} {
 		if value != "" {
 			q.Set(name, value)
@@ -83,7 +98,7 @@ func (f Filter) matches(e *entry) bool {
 	m := &e.view
 	b := Newest(m)
 	switch {
-	case f.State != "" && b.State != f.State,
+	case !f.has(b.State),
 		f.Step != "" && b.At != f.Step,
 		f.Cause != "" && (b.Cause == nil || b.Cause.Name != f.Cause),
 		f.MAC != "" && !slices.ContainsFunc(e.macs(), func(mac string) bool { return strings.Contains(mac, f.MAC) }),
@@ -105,8 +120,8 @@ func addressMatches(a netip.Addr, want string) bool {
 	if prefix, err := netip.ParsePrefix(want); err == nil {
 		return prefix.Contains(a)
 	}
-	if exact, err := netip.ParseAddr(want); err == nil && exact == a {
-		return true
+	if exact, err := netip.ParseAddr(want); err == nil {
+		return exact == a
 	}
 	return strings.HasPrefix(a.String(), strings.ToLower(want))
 }

@@ -127,12 +127,12 @@ func chips(counts map[journal.State]int, f Filter) []chip {
 	made := []chip{{}}
 	link := func(state journal.State) string {
 		g := f
-		g.State, g.Page = state, 1
+		g.State, g.Page = string(state), 1
 		return "boots" + g.query()
 	}
 	for _, state := range States {
 		all += counts[state]
-		made = append(made, chip{string(state), string(state), link(state), counts[state], f.State == state})
+		made = append(made, chip{string(state), string(state), link(state), counts[state], f.State == string(state)})
 	}
 	made[0] = chip{"", "all", link(""), all, f.State == ""}
 	return made

@@ -33,10 +33,14 @@ func TestFilters(t *testing.T) {
 		"cause": {"cause=no-hardware", func(m *journal.MachineView) bool {
 			return m.Boots[0].Cause != nil && m.Boots[0].Cause.Name == "no-hardware"
 		}},
-		"mac":     {"mac=5254.005E.00.05", func(m *journal.MachineView) bool { return m.MAC == "52:54:00:5e:00:05" }},
-		"address": {"address=192.0.2.7", func(m *journal.MachineView) bool { return strings.HasPrefix(m.Address.String(), "192.0.2.7") }},
-		"prefix":  {"address=192.0.2.8/29", func(m *journal.MachineView) bool { a := m.Address.As16(); return m.Address.IsValid() && a[15]&^7 == 8 }},
-		"name":    {"q=RACK02-node", func(m *journal.MachineView) bool { return strings.HasPrefix(m.Name, "rack02-node") }},
+		"mac":       {"mac=5254.005E.00.05", func(m *journal.MachineView) bool { return m.MAC == "52:54:00:5e:00:05" }},
+		"address":   {"address=192.0.2.7", func(m *journal.MachineView) bool { return m.Address.String() == "192.0.2.7" }},
+		"addresses": {"address=192.0.", func(m *journal.MachineView) bool { return strings.HasPrefix(m.Address.String(), "192.0.") }},
+		"states": {"state=stuck,failed", func(m *journal.MachineView) bool {
+			return m.Boots[0].State == journal.Stuck || m.Boots[0].State == journal.Broken
+		}},
+		"prefix": {"address=192.0.2.8/29", func(m *journal.MachineView) bool { a := m.Address.As16(); return m.Address.IsValid() && a[15]&^7 == 8 }},
+		"name":   {"q=RACK02-node", func(m *journal.MachineView) bool { return strings.HasPrefix(m.Name, "rack02-node") }},
 		"words": {"q=uefi+rack02", func(m *journal.MachineView) bool {
 			return strings.HasPrefix(m.Name, "rack02") && strings.Contains(m.Arch, "UEFI")
 		}},

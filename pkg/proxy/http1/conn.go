@@ -289,6 +289,10 @@ func (c *Conn) tick(now time.Time) {
 	past := now.Sub(c.since)
 	over := func(limit time.Duration) bool { return limit > 0 && past >= limit }
 	switch c.state {
+	case connecting, unsent, asked, rationed, receiving, blocked:
+		c.exchange.route.Passing(c.exchange, c.exchange.result(nil))
+	}
+	switch c.state {
 	case silent:
 		if over(c.limits.Header) {
 			c.close()

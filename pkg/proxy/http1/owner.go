@@ -44,7 +44,7 @@ type Route interface {
 	// an answer. The endpoint is not the request's any more. After a failed dial it may set another one, with Key,
 	// and return nil; else it returns what the client is answered.
 	Failed(x *Exchange, dialing bool, err error) *Refusal
-	// Passing reports how far a long answer has got.
+	// Passing reports, often, how far a long answer has got, or that there is none yet.
 	Passing(x *Exchange, r Result)
 	// Ended reports how a request ended.
 	Ended(x *Exchange, r Result)

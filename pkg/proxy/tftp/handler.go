@@ -113,7 +113,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	}
 	s.State = newTransfer(d.Data, r)
 	s.State.Exchange = h.exchange(s.Client, w.Now(), r.op, string(clip(r.file)))
-	s.State.sought = s.State.Begin
+	s.State.sought, s.State.told = s.State.Begin, s.State.Begin
 	h.meters.live.Inc()
 	h.record(s, record.Began, s.State.asked)
 	if err := s.Send(d.Data, s.Endpoint); err != nil {
@@ -211,6 +211,10 @@ func (h *handler) observe(w *worker, s *session, op uint16, data []byte) {
 	}
 	if t.Resent != before {
 		h.meters.retransmits.Inc()
+	}
+	if now := w.Now(); !t.ended && now.Sub(t.told) >= record.Progress {
+		t.told, t.Took = now, now.Sub(t.Begin)
+		h.record(s, record.Began, t.agreed)
 	}
 	if op == opOack {
 		if burst := t.window * (t.block + overhead); burst > defaultReceive {

@@ -18,6 +18,7 @@ type transfer struct {
 	asked   string // options as requested
 	agreed  string // options as confirmed
 	write   bool
+	told    time.Time // when it was recorded how far it got
 	sought  time.Time // when the present endpoint got the request
 
 	server   datagram.Peer // the server's TID, once it has answered

@@ -329,7 +329,7 @@ func (f *Front) newServer(s Settings) *server {
 		Protocols:         &protocols,
 		ReadHeaderTimeout: orNone(s.Header),
 		MaxHeaderBytes:    s.MaxHeader,
-		ErrorLog:          slog.NewLogLogger(handshakes{f.log.Handler(), f.metrics}, slog.LevelDebug),
+		ErrorLog:          slog.NewLogLogger(handshakes{f.log.Handler(), f}, slog.LevelDebug),
 		ConnContext:       withConn,
 		HTTP2:             http2Config(),
 	}

@@ -3,14 +3,18 @@ package web
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"strings"
+	"time"
+
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 // handshakes is a handler for what net/http says. It alone knows of failed TLS handshakes, and tells by a line only:
 // they are counted, whatever level is logged.
 type handshakes struct {
 	slog.Handler
-	metrics *routeMetrics
+	front *Front
 }
 
 // Enabled implements slog.Handler.
@@ -18,11 +22,25 @@ func (h handshakes) Enabled(context.Context, slog.Level) bool { return true }
 
 // Handle implements slog.Handler.
 func (h handshakes) Handle(ctx context.Context, r slog.Record) error {
-	if strings.HasPrefix(r.Message, "http: TLS handshake error") {
-		h.metrics.refused("tls")
+	if rest, ok := strings.CutPrefix(r.Message, "http: TLS handshake error from "); ok {
+		h.front.metrics.refused("tls")
+		from, why, _ := strings.Cut(rest, ": ")
+		client, err := netip.ParseAddrPort(from)
+		// A connection that ends without a word, as one that only looks whether the port is open, says nothing.
+		if err == nil && (strings.Contains(why, "tls: ") || strings.Contains(why, "HTTPS server")) {
+			h.front.mistaken(client.Addr().Unmap(), record.Handshake, why)
+		}
 	}
 	if !h.Handler.Enabled(ctx, r.Level) {
 		return nil
 	}
 	return h.Handler.Handle(ctx, r)
+}
+
+// mistaken records a connection whose TLS one of the two sides does not take.
+func (f *Front) mistaken(client netip.Addr, reason, why string) {
+	f.config.Sink.Record(record.Exchange{
+		Kind: record.Stream, Outcome: record.Refused, Route: f.config.Route, Port: f.Addr().Port(), Client: client,
+		Begin: time.Now(), Reason: reason, Message: why,
+	})
 }

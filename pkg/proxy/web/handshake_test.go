@@ -9,7 +9,21 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/tinkerbell/stack/pkg/record"
 )
+
+// A client that speaks TLS where the route does not is recorded.
+func TestTLSOnAPlainRouteIsRecorded(t *testing.T) {
+	r := start(t, Settings{Pool: pool(refused(t))})
+	mistaken := tls.Client(r.talk(t).Conn, &tls.Config{InsecureSkipVerify: true})
+	if err := mistaken.Handshake(); err == nil {
+		t.Error("a plain route speaks TLS")
+	}
+	if x := r.log.Await(t, 1)[0]; x.Kind != record.Stream || x.Outcome != record.Refused || x.Reason != record.TLSOnPlain || x.Client != here {
+		t.Errorf("recorded %+v", x)
+	}
+}
 
 // Handshakes that fail are counted, and are no lines at the usual level: whoever scans the port makes them.
 func TestFailedHandshakesAreCounted(t *testing.T) {
@@ -43,6 +57,12 @@ func TestFailedHandshakesAreCounted(t *testing.T) {
 	}
 	if got := testutil.ToFloat64(failed); got != 2 {
 		t.Errorf("%v handshakes are counted as failed, not 2", got)
+	}
+	told := r.log.Await(t, 2)
+	for i, why := range []string{"tls: ", "HTTPS server"} {
+		if x := told[i]; x.Reason != record.Handshake || x.Outcome != record.Refused || !strings.Contains(x.Message, why) || x.Client != here {
+			t.Errorf("recorded %+v, want %q", x, why)
+		}
 	}
 	if strings.Contains(log.String(), "handshake") {
 		t.Errorf("logged:\n%s", log.String())

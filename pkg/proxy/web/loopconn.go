@@ -4,12 +4,14 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
+	"github.com/tinkerbell/stack/pkg/record"
 )
 
 // loopConn is a client's connection in package http1's engine, where every connection begins, also one with TLS. It
@@ -35,7 +37,9 @@ type loopConn struct {
 type plainRequest struct {
 	attempts  endpoint.Attempts
 	to        netip.AddrPort // the endpoint that was asked last
-	announced bool           // its beginning was told
+	announced bool           // it was told that it goes on
+	code      int            // of the answer that was told of; 0: there was none yet
+	at        time.Duration  // since its beginning, when that was told last
 	reason    string         // why no endpoint has answered
 	failure   error          // likewise
 }
@@ -153,6 +157,9 @@ func (c *loopConn) HandOff(fd int, early []byte) {
 		c.connections.log.Error("failed to take over connection", "error", err)
 		c.release()
 		return
+	}
+	if !c.server.secure && len(early) > 1 && early[0] == 0x16 && early[1] == 3 { // RFC 8446 section 5.1: a ClientHello
+		c.server.front.mistaken(c.peer.Addr().Unmap(), record.TLSOnPlain, "")
 	}
 	next := &conn{early: early}
 	next.accepted, next.socket, next.most = c.accepted, socket, c.connections.stall()

@@ -169,14 +169,23 @@ func refusal(code int, lines, text string) *http1.Refusal {
 	}
 }
 
-// Passing implements http1.Route: it records that a long answer is under way, once.
+// Passing implements http1.Route: it records that a request waits for its endpoint, that a long answer has begun, and
+// from time to time how far it has got.
 func (p *plainRoute) Passing(x *http1.Exchange, r http1.Result) {
 	c, sink := connOf(x), p.observer.sink
-	if c.announced || sink == nil || max(r.Sent, r.Expected) < record.LongAnswer {
+	long := max(r.Sent, r.Expected) >= record.LongAnswer
+	if sink == nil || r.Code != 0 && !long {
 		return
 	}
-	c.announced = true
-	began := p.observer.recordOf(x, http1.Result{Code: r.Code, Expected: r.Expected}, 0)
+	took, again := time.Since(x.Start), c.announced && c.code == r.Code
+	if again && (!long || took-c.at < record.Progress) || !long && took < record.Waits {
+		return
+	}
+	if !again && long { // it counts from its beginning
+		r.Sent, took = 0, 0
+	}
+	c.announced, c.code, c.at = true, r.Code, max(took, c.at)
+	began := p.observer.recordOf(x, http1.Result{Code: r.Code, Sent: r.Sent, Expected: r.Expected}, took)
 	began.Outcome, began.Reason = record.Began, ""
 	sink.Record(began)
 }

@@ -28,9 +28,10 @@ const (
 // outcome is what becomes of a request that net/http serves.
 type outcome struct {
 	record.Exchange
-	announced bool  // its beginning was recorded
-	unsent    error // of writing the answer
-	failure   error // why no endpoint has answered; nil where the client had gone
+	announced bool          // its beginning was recorded
+	at        time.Duration // since then, when it was recorded last how far it got
+	unsent    error         // of writing the answer
+	failure   error         // why no endpoint has answered; nil where the client had gone
 }
 
 // Refused implements the interface by which package reply tells that a request goes no further.
@@ -89,14 +90,21 @@ func (r *response) recordCall() {
 	r.record(x)
 }
 
-// recordLong records that a long answer is under way, once: when its head says so, or, where that tells no length, when
-// as much has been written.
+// recordLong records that a long answer is under way: when its head says so, or, where that tells no length, when as much
+// has been written; then, from time to time, how much it is.
 func (r *response) recordLong(length uint64) {
-	if r.outcome.announced || r.sink == nil || length < record.LongAnswer || reply.IsGRPC(r.request) {
+	o := &r.outcome
+	if r.sink == nil || length < record.LongAnswer || reply.IsGRPC(r.request) {
 		return
 	}
-	r.outcome.announced = true
-	x := r.outcome.Exchange
+	x := o.Exchange
+	if o.announced {
+		if x.Took = time.Since(o.Begin); x.Took-o.at < record.Progress {
+			return
+		}
+		o.at, x.Bytes = x.Took, uint64(r.bytes)
+	}
+	o.announced = true
 	x.Outcome, x.Reason, x.Method = record.Began, "", r.request.Method
 	x.Code, x.Expected = uint16(cmp.Or(r.code, http.StatusOK)), r.expected()
 	r.record(x)

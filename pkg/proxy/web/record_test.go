@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -355,6 +356,44 @@ func TestRecordsTornFiles(t *testing.T) {
 				t.Errorf("got %+v", told)
 			}
 		})
+	}
+}
+
+// TestRecordsWhatWaits: a request whose endpoint does not answer is recorded once while it waits, its long answer when it
+// begins, with the time of its beginning, and then from time to time how far it got.
+func TestRecordsWhatWaits(t *testing.T) {
+	answer := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		<-answer
+		w.Header().Set("Content-Length", strconv.Itoa(2*record.LongAnswer))
+		_, _ = w.Write(make([]byte, record.LongAnswer))
+		_ = http.NewResponseController(w).Flush()
+		<-answer
+		_, _ = w.Write(make([]byte, record.LongAnswer))
+	}))
+	defer server.Close()
+	r := start(t, Settings{Pool: pool(server.URL)})
+	c := r.talk(t)
+	if _, err := io.WriteString(c.Conn, "GET /image HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	waits := r.log.Await(t, 1)[0]
+	if waits.Outcome != record.Began || waits.Code != 0 || !waits.Endpoint.IsValid() {
+		t.Errorf("while it waits: %+v", waits)
+	}
+	answer <- struct{}{}
+	begun := r.log.Await(t, 2)[1]
+	if begun.Outcome != record.Began || begun.Code != 200 || begun.Expected != 2*record.LongAnswer {
+		t.Errorf("when it is answered: %+v", begun)
+	}
+	far := r.log.Await(t, 3)[2]
+	if far.Outcome != record.Began || far.Bytes != record.LongAnswer {
+		t.Errorf("after a while: %+v", far)
+	}
+	close(answer)
+	_, _ = io.CopyN(io.Discard, c.Reader, 2*record.LongAnswer)
+	if end := r.log.Await(t, 4)[3]; end.Outcome != record.Done || end.Bytes != 2*record.LongAnswer {
+		t.Errorf("at its end: %+v", end)
 	}
 }
 

@@ -37,11 +37,11 @@ func (l *Log) Add(x record.Exchange) {
 	}
 	ago := time.Since(x.Begin)
 	odd := ago < 0 || ago > time.Hour || x.Took < 0 || x.Took > ago
-	switch x.Kind {
-	case record.HTTP, record.Stream:
-		odd = odd || (x.Took == 0) != (x.Outcome == record.Began)
-	default:
-		odd = odd || x.Took != 0 && x.Outcome == record.Began
+	switch {
+	case x.Outcome == record.Began: // or it waits, or is on its way
+		odd = odd || x.Took != 0 && x.Took < record.Waits
+	case x.Kind == record.HTTP, x.Kind == record.Stream && x.Reason != record.Handshake && x.Reason != record.TLSOnPlain:
+		odd = odd || x.Took == 0
 	}
 	if odd {
 		x.Reason += fmt.Sprintf(" (began %v ago, took %v)", ago, x.Took)
