@@ -37,6 +37,9 @@ const Handshake = "tls-handshake"
 // TLSOnPlain is the reason of a connection that begins with TLS, where the route has none.
 const TLSOnPlain = "tls-on-plain"
 
+// OurTimeout is the reason of an answer that this proxy gave up, since the client took nothing of it for long.
+const OurTimeout = "our-timeout"
+
 // Of an exchange that goes on it is recorded again that its endpoint has not answered for Waits, and each Progress how
 // far it got.
 const (

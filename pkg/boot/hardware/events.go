@@ -88,8 +88,7 @@ func (w *Watcher) Changed(c journal.Change) {
 	switch {
 	case c.What == journal.StepEnded:
 		text, kindOf, reason = stepMessage(c), core.EventTypeNormal, reasonStep
-	case c.What == journal.CauseChanged && c.Boot.IsStuck(),
-		c.What == journal.StateChanged && c.Boot.State == journal.Stuck && c.Boot.Cause == nil:
+	case c.What == journal.CauseChanged && c.Boot.IsStuck():
 		text, kindOf, reason = stuckMessage(c), core.EventTypeWarning, reasonStuck
 	case c.What == journal.StateChanged && c.Boot.State == journal.Booted:
 		text, kindOf, reason = bootedMessage(c), core.EventTypeNormal, reasonBooted
@@ -132,9 +131,6 @@ func stepMessage(c journal.Change) string {
 
 func stuckMessage(c journal.Change) string {
 	cause := c.Boot.Cause
-	if cause == nil {
-		return fmt.Sprintf("%s does not get on at %s, and nothing says why", c.Machine.MAC, c.Boot.At)
-	}
 	return fmt.Sprintf("%s at %s: %s %s (%s)", c.Machine.MAC, c.Boot.At, cause.Text, cause.Remedy, cause.Name)
 }
 

@@ -2,7 +2,6 @@ package hardware
 
 import (
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -57,8 +56,7 @@ type index struct {
 
 	remember  sync.Mutex
 	answers   map[[6]byte]string // the closest MAC of unknown ones
-	known     []candidate        // the MACs that objects have, to search
-	answersOf uint64             // the change that both hold for
+	answersOf uint64             // the change that they hold for
 	searches  *rate.Limiter
 }
 
@@ -162,7 +160,7 @@ func (x *index) closest(mac [6]byte) string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	if x.answersOf != x.change {
-		x.known, x.answersOf = nil, x.change
+		x.answersOf = x.change
 		clear(x.answers)
 	}
 	if text, ok := x.answers[mac]; ok {
@@ -171,14 +169,11 @@ func (x *index) closest(mac [6]byte) string {
 	if !x.searches.Allow() {
 		return ""
 	}
-	if x.known == nil {
-		x.known = candidates(maps.All(x.macs), len(x.macs))
-	}
 	if len(x.answers) >= maxRemembered {
 		clear(x.answers)
 	}
 	text := ""
-	if best, ok := nearest(mac, x.known); ok {
+	if best, ok := nearest(mac, x.macs); ok {
 		text = fmt.Sprintf("%s (%s)", net.HardwareAddr(best[:]), x.macs[best][0].full)
 	}
 	x.answers[mac] = text

@@ -179,7 +179,8 @@ func (w *Watcher) followJobs(ctx context.Context, config *rest.Config, namespace
 		return
 	}
 	store := &jobsPart{jobs: w.jobs, namespace: namespace, replaced: f.succeeded}
-	f.reflect(ctx, f.listerWatcher(c, "workflows", func() runtime.Object { return &list[workflow]{} }), &workflow{}, store)
+	all := f.listerWatcher(c, "workflows", func() runtime.Object { return &list[workflow]{} })
+	f.reflect(ctx, all, &workflow{}, store)
 }
 
 // reflect keeps a store until ctx is done.

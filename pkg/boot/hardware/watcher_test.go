@@ -74,7 +74,7 @@ func TestObjectsAreFollowed(t *testing.T) {
 			for text, want := range map[string]journal.Hardware{
 				"52:54:00:5e:00:11": {Known: true, Name: "tink/m1"},
 				"52:54:00:5e:00:02": {Known: true, Name: "tink/m2"},
-				"52:54:00:5e:00:20": {Closest: "52:54:00:5e:00:02 (tink/m2)"},
+				"52:54:00:5e:00:22": {Closest: "52:54:00:5e:00:02 (tink/m2)"},
 				"be:ef:be:ef:be:ef": {},
 			} {
 				if !w.is(text, want)() {

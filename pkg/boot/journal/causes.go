@@ -732,7 +732,7 @@ var table = []row{
 	},
 	{ // A question without an answer is a fact, whosever fault it is.
 		name: CannotTell, needs: relays, past: DHCP,
-		remedy: "See whether a Hardware object has this MAC, and whether the DHCP server (Smee) runs and gets the requests.",
+		remedy: "See whether a Hardware object has this MAC, and whether the DHCP server (Smee) runs and gets requests.",
 		when:   func(*clues) bool { return false },
 	},
 }

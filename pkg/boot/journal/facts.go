@@ -343,7 +343,8 @@ func (a *agent) serve(e *boot.Event, v verdict, last int64) {
 			return
 		}
 		const answer = 256 // bytes: a refusal has fewer
-		if served := e.Outcome == boot.Done && e.Bytes >= answer; int64(e.Took) < moment && !served && !a.worked && !a.reported {
+		served := a.worked || a.reported || e.Outcome == boot.Done && e.Bytes >= answer
+		if int64(e.Took) < moment && !served {
 			a.short++
 			return
 		}

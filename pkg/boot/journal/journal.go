@@ -340,48 +340,20 @@ func (j *Journal) deliver() {
 	clear(j.changed)
 }
 
-// Machines lists all machines without answers and lines, and with the newest boot of each only: the stuck ones first,
-// then those that boot, and among equals those first that were heard last.
+// Machines lists all machines, in no order, without answers and lines, and with the newest boot of each only.
 func (j *Journal) Machines() []MachineView {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
-	machines := make([]*machine, 0, len(j.ids))
-	for _, m := range j.ids {
-		machines = append(machines, m)
-	}
-	slices.SortFunc(machines, compare)
-	views := make([]MachineView, len(machines))
-	boots := make([]BootView, len(machines))
+	views := make([]MachineView, 0, len(j.ids))
+	boots := make([]BootView, 0, len(j.ids))
 	known := peers{}
-	for i, m := range machines {
-		views[i] = j.view(m)
-		boots[i] = m.newest().viewBy(false, known)
-		views[i].Boots = boots[i : i+1 : i+1]
+	for _, m := range j.ids {
+		v := j.view(m)
+		boots = append(boots, m.newest().viewBy(false, known))
+		v.Boots = boots[len(boots)-1 : len(boots) : len(boots)]
+		views = append(views, v)
 	}
 	return views
-}
-
-// compare orders machines: by state, then the one first that was heard last, then by ID.
-func compare(a, b *machine) int {
-	one, other := a.newest(), b.newest()
-	return cmp.Or(cmp.Compare(one.state.urgency(), other.state.urgency()), cmp.Compare(other.end, one.end),
-		cmp.Compare(a.id, b.id))
-}
-
-// urgency orders states.
-func (s State) urgency() int {
-	switch s {
-	case Stuck:
-		return 0
-	case Broken:
-		return 1
-	case Booting:
-		return 2
-	case Quiet:
-		return 3
-	default:
-		return 4
-	}
 }
 
 // Machine is all that is known of one machine, by its ID or by any of its MACs or its address.

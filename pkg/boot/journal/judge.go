@@ -108,7 +108,8 @@ type doubt struct {
 func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*row, *Cause) {
 	c := j.cluesOf(m, b, now)
 	best, others := j.judge(&c)
-	unsure, likely, mild := "", best, true
+	var unsure string
+	likely, mild := best, true
 	if best != nil {
 		unsure = j.scene.gap(best.needs, c.silentSince())
 	} else if i := slices.IndexFunc(others, func(d doubt) bool { return d.open }); i >= 0 {

@@ -18,7 +18,7 @@ import (
 
 // Journal is what is shown: a [journal.Journal]. What it returns is the caller's own.
 type Journal interface {
-	// Machines are all machines, the stuck ones first, without answers and lines.
+	// Machines are all machines, in any order, without answers and lines.
 	Machines() []journal.MachineView
 	// Machine is all that is known of one machine, by its ID.
 	Machine(id string) (journal.MachineView, bool)

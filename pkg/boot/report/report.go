@@ -116,20 +116,13 @@ func (r *Reporter) Changed(c journal.Change) {
 					"text", clean(cause.Text), "remedy", clean(cause.Remedy))
 			}
 		}
-	case journal.StateChanged:
-		if c.Boot.State == journal.Stuck && c.Boot.Cause == nil {
-			r.stuck.WithLabelValues(string(c.Boot.At), "unknown").Inc()
-			if r.room(c.At) {
-				r.about(c).Warn("machine is stuck", "step", c.Boot.At, "cause", "unknown")
-			}
-		}
 	case journal.BootEnded:
 		r.boots.WithLabelValues(string(c.Boot.State)).Inc()
 		if r.room(c.At) {
 			r.about(c).Info("boot ended", "step", c.Boot.At, "state", c.Boot.State,
 				"seconds", c.Boot.End.Sub(c.Boot.Begin).Seconds())
 		}
-	case journal.BootBegan: // its first step tells of it
+	case journal.BootBegan, journal.StateChanged: // steps, causes and the end tell of it
 	}
 }
 

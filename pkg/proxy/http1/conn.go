@@ -344,6 +344,7 @@ func (c *Conn) stalled(now time.Time, past time.Duration) {
 		return
 	}
 	if c.limits.Stall > 0 && past >= c.limits.Stall {
+		c.exchange.stalled = true
 		c.Refuse()
 	}
 }

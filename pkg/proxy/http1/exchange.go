@@ -28,7 +28,7 @@ func (x *Exchange) free() {
 	x.answer = answer{lines: x.answer.lines[:0]}
 	x.body = body{line: x.body.line[:0]}
 	x.in, x.out, x.heads, x.sent, x.payload, x.loads, x.ration = x.in[:0], x.out[:0], 0, 0, 0, 0, 0
-	x.fresh, x.begun, x.lasting = false, false, false
+	x.fresh, x.begun, x.lasting, x.stalled = false, false, false, false
 	exchanges.Put(x)
 }
 
@@ -106,6 +106,6 @@ func (x *Exchange) answerRefusal(r *Refusal) {
 func (x *Exchange) result(failure error) Result {
 	return Result{
 		Code: x.answer.code, Expected: x.answer.expected, Sent: max(x.payload-int64(len(x.out)-x.sent), 0),
-		Gone: failure != nil && x.broken == nil, Broken: x.broken,
+		Gone: failure != nil && x.broken == nil, Stalled: x.stalled, Broken: x.broken,
 	}
 }

@@ -90,6 +90,7 @@ type Result struct {
 	Code           int
 	Sent, Expected int64 // bytes of the body; 0 is expected where the endpoint told no length
 	Gone           bool  // the connection was closed before the client had taken the whole answer
+	Stalled        bool  // it is gone since the client took nothing for Limits.Stall
 	Broken         error // of reading the file or the endpoint, which broke the answer off
 }
 
@@ -132,6 +133,7 @@ type Exchange struct {
 	lasting bool   // Owner.Lasting was called, and Lasted was not yet
 	ration  int    // how many bytes of it may be read now
 	loads   int    // how often in a row the file's next part was loaded
+	stalled bool   // its client took nothing for Limits.Stall
 	broken  error  // of reading the file, or the endpoint
 }
 

@@ -90,8 +90,8 @@ func (r *response) recordCall() {
 	r.record(x)
 }
 
-// recordLong records that a long answer is under way: when its head says so, or, where that tells no length, when as much
-// has been written; then, from time to time, how much it is.
+// recordLong records that a long answer is under way: when its head says so, or, where that tells no length, when as
+// much has been written; then, from time to time, how much it is.
 func (r *response) recordLong(length uint64) {
 	o := &r.outcome
 	if r.sink == nil || length < record.LongAnswer || reply.IsGRPC(r.request) {
@@ -193,7 +193,9 @@ func (o *observer) recordOf(x *http1.Exchange, r http1.Result, took time.Duratio
 	c := connOf(x)
 	e.Method, e.Endpoint = x.Request.Method(), c.to
 	if e.Reason = reasonOf(r); e.Reason != "" {
-		e.Outcome = record.Torn
+		if e.Outcome = record.Torn; r.Stalled {
+			e.Reason = record.OurTimeout
+		}
 	} else if c.reason != "" {
 		e.Outcome, e.Reason = record.NoServer, c.reason
 	}

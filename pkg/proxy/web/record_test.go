@@ -373,6 +373,7 @@ func TestRecordsWhatWaits(t *testing.T) {
 	}))
 	defer server.Close()
 	r := start(t, Settings{Pool: pool(server.URL)})
+	r.log.Under = true
 	c := r.talk(t)
 	if _, err := io.WriteString(c.Conn, "GET /image HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
 		t.Fatal(err)

@@ -23,6 +23,8 @@ const mostKept = 64
 // Log has the first exchanges that were recorded. Their times and port are checked, and left out.
 type Log struct {
 	Port uint16
+	// Under has the log keep what is recorded of an exchange under way, which depends on how slow the machine is.
+	Under bool
 
 	mu  sync.Mutex
 	all []record.Exchange
@@ -32,7 +34,7 @@ type Log struct {
 func (l *Log) Add(x record.Exchange) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.all) == mostKept {
+	if len(l.all) == mostKept || x.Outcome == record.Began && x.Took > 0 && !l.Under {
 		return
 	}
 	ago := time.Since(x.Begin)
