@@ -14,8 +14,8 @@ import (
 )
 
 // Garbage collection. The live heap is a few megabytes, so with Go's default a busy proxy would collect hundreds of
-// times a second. At three times the live heap the collector's cost is not measurable, and at five times it takes 10 MiB
-// more. The container's limit stays the bound.
+// times a second. At three times the live heap the collector's cost is not measurable, and at five times it takes
+// 10 MiB more. The container's limit stays the bound.
 const (
 	gcPercent = 200
 	// limitShare is Go's soft limit in percent of the container's memory; the rest is for memory that Go does not count.

@@ -407,7 +407,7 @@ loadBalancer: {enabled: true}
 			t.Fatal(err)
 		}
 		want := map[string]string{"PodMonitor": "metrics", "Role": "other", "RoleBinding": "other"}[o.Kind]
-		if want == "" || o.Metadata.Name == "stack-lb" {
+		if want == "" || o.Metadata.Name == "stack-lb" || o.Metadata.Name == "stack-boots" {
 			want = "elsewhere"
 		}
 		if strings.HasPrefix(o.Kind, "ClusterRole") {
