@@ -19,7 +19,7 @@ type Tinkerbell struct {
 	API     string // the part of the Kubernetes API that the server keeps its objects in
 }
 
-// BuildTinkerbell builds Tinkerbell from its modules (test/e2e/tinkerbell), once for this machine: what is built is kept
+// BuildTinkerbell builds Tinkerbell from its modules (test/e2e/tinkerbell), once for this machine: the result is kept
 // in the user's cache, by what it is built from. It takes minutes.
 func BuildTinkerbell(ctx context.Context, logf func(format string, args ...any)) (Tinkerbell, error) {
 	repo, err := Repo()
