@@ -7,13 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
-	discovery "k8s.io/api/discovery/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -43,14 +44,6 @@ type Client struct {
 	failed error
 }
 
-// scheme knows one API group. The typed client would link every type of Kubernetes with it: 20 MB of program.
-var scheme = func() *runtime.Scheme {
-	s := runtime.NewScheme()
-	meta.AddToGroupVersion(s, meta.SchemeGroupVersion)
-	_ = discovery.AddToScheme(s) // fails on programming errors only
-	return s
-}()
-
 // connect makes the client when the first service is asked for.
 func (c *Client) connect() (rest.Interface, error) {
 	c.once.Do(func() {
@@ -66,7 +59,7 @@ func (c *Client) connect() (rest.Interface, error) {
 		}
 		config = rest.CopyConfig(config)
 		config.APIPath = "/apis"
-		config.GroupVersion = &discovery.SchemeGroupVersion
+		config.GroupVersion = &groupVersion
 		config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 		config.UserAgent = "stack-proxy"
 		c.client, c.failed = rest.RESTClientFor(config)
@@ -110,24 +103,24 @@ func (s *service) Watch(ctx context.Context, _ <-chan struct{}, update func([]en
 		namespace = strings.TrimSpace(string(text))
 	}
 	request := func(o meta.ListOptions) *rest.Request {
-		o.LabelSelector = discovery.LabelServiceName + "=" + s.name
+		o.LabelSelector = serviceLabel + "=" + s.name
 		return client.Get().Namespace(namespace).Resource("endpointslices").
 			VersionedParams(&o, runtime.NewParameterCodec(scheme))
 	}
 	var store cache.Store
 	changed := func() {
-		var all []*discovery.EndpointSlice
+		var all []*endpointSlice
 		for _, object := range store.List() {
-			if slice, ok := object.(*discovery.EndpointSlice); ok {
+			if slice, ok := object.(*endpointSlice); ok {
 				all = append(all, slice)
 			}
 		}
-		update(Members(all, s.port, s.client.Zone))
+		update(membersOf(all, s.port, s.client.Zone))
 	}
 	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: &cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, o meta.ListOptions) (runtime.Object, error) {
-				list := &discovery.EndpointSliceList{}
+				list := &endpointSliceList{}
 				err := request(o).Do(ctx).Into(list)
 				if err != nil {
 					update(nil, err) // the reflector tries again, and returns no error
@@ -139,7 +132,7 @@ func (s *service) Watch(ctx context.Context, _ <-chan struct{}, update func([]en
 				return request(o).Watch(ctx)
 			},
 		},
-		ObjectType: &discovery.EndpointSlice{},
+		ObjectType: &endpointSlice{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { changed() },
 			UpdateFunc: func(any, any) { changed() },
@@ -159,22 +152,23 @@ func (s *service) Watch(ctx context.Context, _ <-chan struct{}, update func([]en
 
 var errNoPort = errors.New("the service has no such port")
 
-// Members turns a service's slices into endpoints: the ready ones, and as their fallback those that still serve while
+// membersOf turns a service's slices into endpoints: the ready ones, and as their fallback those that still serve while
 // they terminate (KEP-1669). An endpoint may be in two slices for a moment: it counts once.
-func Members(slices []*discovery.EndpointSlice, port, zone string) ([]endpoint.Member, error) {
+func membersOf(all []*endpointSlice, port, zone string) ([]endpoint.Member, error) {
 	members := map[netip.AddrPort]endpoint.Member{}
 	addresses, ports := 0, 0
-	for _, slice := range slices {
-		if slice.AddressType == discovery.AddressTypeFQDN {
+	for _, slice := range all {
+		if slice.AddressType == typeFQDN {
 			continue
 		}
 		number := portOf(slice.Ports, port)
 		if number != 0 {
 			ports++
 		}
-		for _, e := range slice.Endpoints {
+		for i := range slice.Endpoints {
+			e := &slice.Endpoints[i]
 			addresses++
-			ready, serving := state(e.Conditions)
+			ready, serving := e.state()
 			if number == 0 || !ready && !serving {
 				continue
 			}
@@ -183,18 +177,14 @@ func Members(slices []*discovery.EndpointSlice, port, zone string) ([]endpoint.M
 				if before, ok := members[at]; ok && !before.Fallback {
 					continue
 				}
-				members[at] = endpoint.Member{Addr: at, Fallback: !ready, Preferred: ready && meantFor(e.Hints, zone)}
+				members[at] = endpoint.Member{Addr: at, Fallback: !ready, Preferred: ready && e.meantFor(zone)}
 			}
 		}
 	}
 	if addresses > 0 && ports == 0 {
 		return nil, fmt.Errorf("port %s: %w", port, errNoPort)
 	}
-	all := make([]endpoint.Member, 0, len(members))
-	for _, m := range members {
-		all = append(all, m)
-	}
-	return all, nil
+	return slices.Collect(maps.Values(members)), nil
 }
 
 // parsed leaves out texts that are no addresses.
@@ -209,37 +199,29 @@ func parsed(texts []string) []netip.Addr {
 }
 
 // portOf finds a TCP or UDP port by name or number; 0 is none.
-func portOf(ports []discovery.EndpointPort, want string) uint16 {
+func portOf(ports []namedPort, want string) uint16 {
 	for _, p := range ports {
-		if p.Port == nil || *p.Port < 1 || *p.Port > 65535 {
+		if p.Port < 1 || p.Port > 65535 {
 			continue
 		}
-		named := p.Name != nil && *p.Name != "" && *p.Name == want
-		if named || strconv.Itoa(int(*p.Port)) == want {
-			return uint16(*p.Port)
+		if named := p.Name != "" && p.Name == want; named || strconv.Itoa(int(p.Port)) == want {
+			return uint16(p.Port)
 		}
 	}
 	return 0
 }
 
 // state reads the conditions; one that is not told means yes.
-func state(c discovery.EndpointConditions) (ready, serving bool) {
-	ready = c.Ready == nil || *c.Ready
+func (m *member) state() (ready, serving bool) {
+	ready = m.Conditions.Ready == nil || *m.Conditions.Ready
 	serving = ready
-	if c.Serving != nil {
-		serving = *c.Serving
+	if m.Conditions.Serving != nil {
+		serving = *m.Conditions.Serving
 	}
 	return ready, serving
 }
 
-func meantFor(hints *discovery.EndpointHints, zone string) bool {
-	if hints == nil || zone == "" {
-		return false
-	}
-	for _, hint := range hints.ForZones {
-		if hint.Name == zone {
-			return true
-		}
-	}
-	return false
+// meantFor reports whether clients of a zone are to prefer the endpoint.
+func (m *member) meantFor(name string) bool {
+	return name != "" && slices.Contains(m.Hints.ForZones, zone{Name: name})
 }

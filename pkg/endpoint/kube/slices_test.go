@@ -37,6 +37,18 @@ func slice(name string, endpoints ...discovery.Endpoint) *discovery.EndpointSlic
 	}
 }
 
+// decoded are slices as this package reads those of the API.
+func decoded(t *testing.T, all []*discovery.EndpointSlice) (own []*endpointSlice) {
+	text, err := json.Marshal(all)
+	if err == nil {
+		err = json.Unmarshal(text, &own)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return own
+}
+
 func TestMembers(t *testing.T) {
 	leaving := ready("10.0.0.3")
 	leaving.Conditions = discovery.EndpointConditions{Ready: to(false), Serving: to(true), Terminating: to(true)}
@@ -68,7 +80,7 @@ func TestMembers(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := Members(test.slices, test.port, "z1")
+			got, err := membersOf(decoded(t, test.slices), test.port, "z1")
 			slices.SortFunc(got, func(a, b endpoint.Member) int { return a.Addr.Compare(b.Addr) })
 			if len(got) == 0 {
 				got = nil
