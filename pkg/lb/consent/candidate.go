@@ -44,6 +44,14 @@ func (c *Candidate) Wait(now, lease time.Duration, seen View, self string, here 
 	return c.promised - now
 }
 
+// Freed ends what was promised to a holder that has withdrawn: the process is about to acquire the lease that this one
+// has released, and the holder uses no consent after it has sent the release.
+func (c *Candidate) Freed() {
+	if c != nil {
+		c.promised = 0
+	}
+}
+
 // Uses is told until when this node may use the lease; a time that is over says that it has withdrawn.
 func (c *Candidate) Uses(until time.Duration) {
 	if c != nil {

@@ -384,6 +384,9 @@ func (r *rules) mayAcquire(s *state, n int8) bool {
 func (s *state) acquire(n int8) {
 	p := &s.process[n]
 	p.base, p.started, p.afterwards = p.seen, 0, false
+	if s.lease[p.seen].released {
+		p.candidate.Freed()
+	}
 }
 
 func (s *state) owners() (n int) {

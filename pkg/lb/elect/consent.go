@@ -78,6 +78,16 @@ func (e *Elector) promised() time.Duration {
 	return e.pledge.candidate.Wait(e.clock(time.Now()), e.lasts(), e.view(), e.config.Identity, here)
 }
 
+// freed ends what was promised to the holder that has released the lease.
+func (e *Elector) freed() {
+	if e.config.Consent == nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pledge.candidate.Freed()
+}
+
 // granted is the latest start of what this node may use: of a request that was written, or of a challenge to which
 // all have consented. The caller holds mu.
 func (e *Elector) granted() time.Time {

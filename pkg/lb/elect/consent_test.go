@@ -287,3 +287,20 @@ func TestConsentHasNeverTwoOwnersAtRandom(t *testing.T) {
 		})
 	}
 }
+
+// A holder that leaves is followed at once, though all have consented a moment ago that it goes on.
+func TestReleaseEndsWhatWasPromised(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := convene(t, "n1", "n2")
+		time.Sleep(5 * time.Second)
+		c.away(true)
+		time.Sleep(20 * time.Second)
+		c.away(false)
+		time.Sleep(2 * time.Second) // n2 has promised less than a lease ago
+		c.nodes[0].leave()
+		if took := outage(t, c.nodes[1]); took > time.Second {
+			t.Errorf("the address was away for %v", took)
+		}
+		c.end()
+	})
+}

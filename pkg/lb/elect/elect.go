@@ -303,6 +303,9 @@ func (e *Elector) prepare(ctx context.Context, seen observation) bool {
 // waits for the answer, unless there was none the last time: where that takes long, the grant would end before the
 // first renewal could be answered.
 func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
+	if releasedFrom(seen) != "" {
+		e.freed()
+	}
 	next := e.record(seen, true)
 	began := e.begin(next)
 	e.sent = began

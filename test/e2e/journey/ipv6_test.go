@@ -75,7 +75,7 @@ func TestJourneyIPv6(t *testing.T) {
 		journey.StepKernel:    {" from [2001:db8:1::2]:8080"},
 		journey.StepInitramfs: {" from [2001:db8:1::2]:8080"},
 		journey.StepSyslog:    {"2001:db8:1::10"},
-		journey.StepMetadata:  {"Hegel knows me as uefi, 2001:db8:1::10"},
+		journey.StepMetadata:  {"I am known as uefi, 2001:db8:1::10"},
 	} {
 		for _, part := range parts {
 			if !strings.Contains(details[step], part) {
