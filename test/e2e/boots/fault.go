@@ -59,6 +59,7 @@ func Faults() []Fault {
 		{
 			Name: "allowPXE false", Cause: "netboot-not-allowed", Firmware: lab.UEFI,
 			change: func(m *lab.Machine) { m.NoPXE = true },
+			client: func(c *goMachine) { c.AsksAgain = true }, // an installed machine asks once, and boots its disk
 			shown:  func(s *seen) bool { return s.dhcp("OFFER", "boot file /netboot-not-allowed") },
 		},
 		{

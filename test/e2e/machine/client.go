@@ -40,6 +40,8 @@ type Client struct {
 	Server netip.Addr
 	// BadLoader has the firmware refuse the boot file that it got: it begins anew, as after Secure Boot's no.
 	BadLoader bool
+	// AsksAgain has the firmware ask for an address twice more where the boot file cannot be had.
+	AsksAgain bool
 
 	role string
 }
@@ -103,7 +105,13 @@ func (c *Client) boot(ctx context.Context) (args string, err error) {
 		return "", err
 	}
 	c.Before("tftp")
-	if err := c.tftp(ctx, lease); err != nil {
+	err = c.tftp(ctx, lease)
+	for i := 0; i < 2 && err != nil && c.AsksAgain; i++ {
+		if lease, err = c.lease(ctx, netboot.PXE); err == nil {
+			err = c.tftp(ctx, lease)
+		}
+	}
+	if err != nil {
 		return "", err
 	}
 	if c.BadLoader {
