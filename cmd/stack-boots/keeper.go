@@ -83,7 +83,7 @@ func (k *keeper) tick(now time.Time) {
 // retryHistory is how long a history that cannot be written is left alone: a disk that is full may have room again.
 const retryHistory = time.Minute
 
-// failed leaves the history alone for a while where it cannot be written.
+// failed takes the history's error, nil for none: a history that cannot be written is left alone for a while.
 func (k *keeper) failed(err error) {
 	if err != nil {
 		k.log.Error("failed to keep the history of boots", "error", err.Error(), "again_in", retryHistory.String())

@@ -23,8 +23,8 @@ type view struct {
 	server   *page.Server
 }
 
-// Room of the queues, in events: as many as a busy site has in a tenth of a second, and of its syslog, which may be a
-// flood.
+// Room of the queues, in events: eventRoom is what a busy site has in a tenth of a second. Syslog, which may be a
+// flood, gets less.
 const (
 	eventRoom = 8192
 	lineRoom  = 1024

@@ -36,9 +36,9 @@ func (p *Pool) Attempts(client netip.Addr, most int) Attempts {
 	return Attempts{pool: p, client: client, most: most}
 }
 
-// Next acquires the endpoint of the next attempt. Done has to follow if it fails; of one that is taken the caller may
-// tell by [Endpoint.Succeeded] instead. Where there is none, the error joins those of all attempts; without an endpoint
-// it wraps [ErrNone].
+// Next acquires the endpoint of the next attempt. Done has to follow, unless the endpoint takes what it is given and
+// the caller calls [Endpoint.Succeeded]. Where there is no endpoint left, the error joins those of all attempts; where
+// there was none at all, it wraps [ErrNone].
 func (a *Attempts) Next() (*Endpoint, error) {
 	if a.over || len(a.tried) >= a.most {
 		return nil, errors.Join(a.failures...)

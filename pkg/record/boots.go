@@ -7,7 +7,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
-// Boots is a sink that makes events for stack-boots of exchanges. It bounds what a flood can cause any number of:
+// Boots is a sink that makes events of exchanges, for stack-boots. It bounds what a flood can cause any number of:
 // refusals, and ordinary HTTP requests of one client.
 type Boots struct {
 	requests, lines func(*boot.Event)

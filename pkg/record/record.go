@@ -25,7 +25,7 @@ type Outcome uint8
 // The outcomes.
 const (
 	Done     Outcome = iota // it ended in order, with an error or without: see Code
-	Began                   // it goes on; what takes long is recorded twice
+	Began                   // it goes on; what takes long is recorded at its beginning and on its way, too
 	Torn                    // it ended before all of it was there
 	Refused                 // this proxy refused it
 	NoServer                // no endpoint took it
@@ -40,7 +40,7 @@ const TLSOnPlain = "tls-on-plain"
 // OurTimeout is the reason of an answer that this proxy gave up, since the client took nothing of it for long.
 const OurTimeout = "our-timeout"
 
-// Of an exchange that goes on it is recorded again that its endpoint has not answered for Waits, and each Progress how
+// An exchange that goes on is recorded when its endpoint has not answered for Waits, and then each Progress, with how
 // far it got.
 const (
 	Waits    = time.Second
@@ -73,8 +73,8 @@ type Exchange struct {
 	Block, Window uint16 // as TFTP's options agree on
 }
 
-// Sink takes exchanges that have begun or ended. It is called by many goroutines and must not wait. The texts of an
-// exchange may be valid during the call only. A nil Sink takes none.
+// Sink takes exchanges that have begun, go on or have ended. It is called by many goroutines and must not wait. The
+// texts of an exchange may be valid during the call only. A nil Sink takes none.
 type Sink func(Exchange)
 
 // Record hands an exchange to the sink.

@@ -21,8 +21,8 @@ type family interface {
 	control(fd int) error
 	// describe looks at the interface of a listener.
 	describe(config *Config, l *Listener, at *net.Interface) link
-	// view finds the message in a listener's frame, and puts it and its sender into a. It is false for what is no
-	// message.
+	// view finds the message in a listener's frame, and puts it and its sender into a; drop says why there is none. ok is
+	// false for a frame that is no message and is not counted, as a router's advertisement.
 	view(l *vlan, i int, b []byte, sum frame.Checksum, a *arrival, now int64) (ok bool, drop Drop)
 	// request decides about the message a.b[a.at:], and edits it or wraps it in place for the servers. Where a.waits is
 	// true afterwards, the message was copied, and is not to be sent.
@@ -103,7 +103,7 @@ func (e peer) String() string { return e.addrPort().String() }
 type key struct {
 	// peer is the chaddr of DHCPv4, and the sender of the message to this relay of DHCPv6.
 	peer [16]byte
-	// id is the length of chaddr, and the hash of the client identifier, 0 where there is none.
+	// id is the length of chaddr of DHCPv4, and the hash of the client identifier of DHCPv6, 0 where there is none.
 	id  uint64
 	xid uint32
 }

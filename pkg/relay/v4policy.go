@@ -63,16 +63,16 @@ func (d *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 		listener: a.listener, local: a.local, client: a.client, firmware: a.firmware, mute: !answerable(m.Type()),
 		origin4: origin4{giaddr: giaddr, from: a.source},
 	}
-	replaced := a.listener == unicast && giaddr != [4]byte{}
-	if replaced {
+	ofAgent := a.listener == unicast && giaddr != [4]byte{} // another relay agent's unicast
+	if ofAgent {
 		o.from = answerTo(m, giaddr, a.source)
 	}
 	m, linked := d.addAgent(m, &k, a, &o, hasAgent, to, now)
-	if replaced && linked {
+	if ofAgent && linked {
 		// The server has to answer this relay and not the one before it: only an answer that passes here again leaves from
 		// the address that was asked.
 		m.SetGiaddr([4]byte{})
-	} else if replaced {
+	} else if ofAgent {
 		// Without the giaddr the server would not know the machine's link. It answers the other relay agent itself.
 		if !within(r.config.TrustedRelays, netip.AddrFrom4(giaddr)) {
 			if slot != nil {
@@ -154,7 +154,7 @@ func (r *Relay) trusts(giaddr [4]byte, a *arrival) bool {
 
 // addAgent adds our option 82 if we have one to add and it fits (RFC 3046 section 2.1.1: never to a request that has a
 // giaddr, unless a mode says otherwise). linked is false if the giaddr of a unicast got into no link selection: the
-// caller must leave that giaddr then.
+// caller must not take that giaddr away then.
 func (d *worker) addAgent(
 	m dhcp.Message, k *key, a *arrival, o *origin, has bool, to *server.Targets, now int64,
 ) (added dhcp.Message, linked bool) {
@@ -165,8 +165,8 @@ func (d *worker) addAgent(
 	if config.PresentGiaddr == Forward && a.listener != unicast && a.giaddr != [4]byte{} {
 		return m, false
 	}
-	// Where this relay is the one that giaddr names, what tells the server the link is added even if the action is to
-	// leave option 82 alone: the server cannot know it otherwise.
+	// A request that gets this relay's giaddr also gets the sub-options that tell the server the link, even if the action
+	// is to leave option 82 alone: the server cannot know the link otherwise.
 	part := everything
 	if config.PresentGiaddr == Forward && has {
 		part = ofRelaying
@@ -324,11 +324,12 @@ func (d *worker) reply4(
 			return m, o, drop
 		}
 	}
-	o, waited, first, found, within := r.pending.MatchReply(k, uint8(binary.BigEndian.Uint32(ip[:])*2654435761>>24), now)
+	server8 := uint8(binary.BigEndian.Uint32(ip[:]) * 2654435761 >> 24) // a hash of the server's address
+	o, waited, first, found, inBounds := r.pending.MatchReply(k, server8, now)
 	switch {
 	case !found:
 		return m, origin{}, r.unsolicited(m, from, now)
-	case !within:
+	case !inBounds:
 		return m, origin{}, r.repeated(m, from, now)
 	}
 	d.waited = waited
@@ -383,7 +384,7 @@ func (d *worker) vouch4(m dhcp.Message, k *key, from netip.Addr, to *server.Targ
 	}
 	signed.client = r.clientOf(k, m, signed.listener, signed.from.ip)
 	r.pending.Remember(*k, signed, now) // so that its replies are counted, too
-	r.pending.Match(*k, now)            // it is not known when it was asked
+	r.pending.Match(*k, now)            // so that none counts as its first: it is not known when it was asked
 	return None
 }
 

@@ -69,7 +69,7 @@ func (l *vlan) requests(n int, now int64) {
 			b, drop = r.family.request(l.worker, a, targets, now)
 			r.family.seen(l, a, now)
 		}
-		if !a.waits { // its queue sends it otherwise, and tells
+		if !a.waits { // else its queue sends it, and makes the event
 			l.tellRequest(a, targets, now, drop)
 		}
 		switch {
@@ -82,7 +82,8 @@ func (l *vlan) requests(n int, now int64) {
 	l.sender.Flush(targets)
 }
 
-// view finds the message in frame i, and puts it and its sender into a. It is false for what is no message.
+// view finds the message in frame i, and puts it and its sender into a; drop says why there is none. ok is false for a
+// frame that is no message and is not counted, as a router's advertisement.
 func (l *vlan) view(i int, a *arrival, now int64) (ok bool, drop Drop) {
 	a.b, a.giaddr, a.source = nil, [4]byte{}, peer{}
 	b, sum, unheard := listener.Frame(l.RecvBatch(), i)

@@ -16,7 +16,7 @@ import (
 // worker has what one goroutine needs to handle packets: the sender to the servers, and scratch memory.
 type worker struct {
 	relay          *Relay
-	metrics        *port  // of what is sent to the servers
+	metrics        *port  // counters of what is sent to the servers; no listener.Port
 	name           string // for the log
 	arrival        arrival
 	back           back

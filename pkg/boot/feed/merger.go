@@ -124,7 +124,7 @@ func (m *Merger) sort() {
 	})
 }
 
-// release records what was told of times until then.
+// release records the events whose times are not after until.
 func (m *Merger) release(until int64) {
 	if len(m.order) == 0 {
 		return

@@ -267,7 +267,7 @@ func (r *Receiver) takeFrame(source *source, body []byte, now time.Time) error {
 		if i < known {
 			continue
 		}
-		e.At = min(e.At+ahead, now.UnixNano()) // a clock that was set back between an event and its frame
+		e.At = min(e.At+ahead, now.UnixNano()) // by our clock; the sender's may have been set back since
 		if !r.sources.twins.is(&e, source.hello.session) {
 			r.received.Add(1)
 			r.config.Record(&e)

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// moment is how long after a packet's event that of another relay may be of the same packet.
+	// moment is how far apart in time two relays' events of one packet are at most.
 	moment = 500 * time.Millisecond
 	// twinSlots is how many packets are remembered. Of two that share a place the later one counts.
 	twinSlots = 4096

@@ -82,7 +82,7 @@ func newEvents(log *slog.Logger, metrics *Metrics, pod string) *events {
 	}
 }
 
-// Changed is the journal's Options.Changed: it queues an Event where one is due, and never waits.
+// Changed queues an Event where one is due, and never waits. It may be the journal's Options.Changed.
 func (w *Watcher) Changed(c journal.Change) {
 	var text, kindOf, reason string
 	switch {

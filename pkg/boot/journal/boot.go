@@ -130,8 +130,8 @@ func (a *answer) same(b *answer) bool {
 	return a.course == over && a.kind == b.kind && a.text == b.text && a.result == b.result && a.from == b.from
 }
 
-// finish finds the answer that went on and ends now; nil if it is not kept.
-func (b *bootRecord) finish(i int, kind, text string) *answer {
+// underWay finds the answer that an event goes on with, or ends; nil if it is not kept.
+func (b *bootRecord) underWay(i int, kind, text string) *answer {
 	for k := range b.answers {
 		if a := &b.answers[k]; a.course != over && a.step == uint16(i) && a.kind == kind && a.text == text {
 			return a

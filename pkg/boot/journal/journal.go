@@ -25,7 +25,7 @@ type Journal struct {
 	active    map[*machine]struct{} // machines whose newest boot goes on
 	bytes     int                   // of all machines, estimated
 	scene     scene
-	asked     time.Time     // which machines are expected
+	asked     time.Time     // when Options.Expected was called last
 	forgotten atomic.Uint64 // machines that made room
 
 	// What is to be told once the lock is free. The goroutine that records has these for itself.
@@ -46,7 +46,8 @@ func New(o Options) *Journal {
 	return j
 }
 
-// Record takes an event, in the order of arrival. The time is the event's.
+// Record takes the next event, and its time for the present one. Events come in the order of their times, as far as the
+// caller can put them so.
 func (j *Journal) Record(e *boot.Event) {
 	j.mu.Lock()
 	if e.Kind == boot.Acknowledged {

@@ -48,7 +48,7 @@ type clues struct {
 	other *ask  // that of the other version
 	hw    Hardware
 	wf    *Workflow // that names any of its MACs
-	asks  bool      // Kubernetes is watched
+	asks  bool      // hw is known, since Kubernetes is watched
 	f     *failure
 	st    *step   // that it is at; an empty one before the first
 	open  *answer // the oldest that goes on
@@ -180,7 +180,7 @@ func (c *clues) waits() *Waits { return &c.j.options.Waits }
 
 func (c *clues) mac() string { return macString(c.bootRecord.mac) }
 
-// silentSince is when that began which a cause infers something from.
+// silentSince is when the silence began from which a cause is inferred.
 func (c *clues) silentSince() int64 {
 	if c.unanswered() {
 		return c.a.opened

@@ -22,7 +22,7 @@ func (j *Journal) syslog(m *machine, e *boot.Event) {
 	}
 	b.sign(e.At)
 	if system := b.facts.line(&l); !system || b.at != "" && b.at.order() < Kernel.order() {
-		return // iPXE logs, too, and goes on to until it starts the kernel.
+		return // iPXE logs, too, until it starts the kernel.
 	}
 	i := b.step(Syslog, e.At)
 	b.steps[i].result = OK

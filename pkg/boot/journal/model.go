@@ -35,7 +35,7 @@ const (
 	Booting State = "booting"
 	Stuck   State = "stuck"  // a cause is known
 	Booted  State = "booted" // its Workflow succeeded, its agent got through its work, or the disk was booted
-	Broken  State = "failed" // it was stuck, and nothing was heard for long, or its Workflow failed
+	Broken  State = "failed" // (Failed is a Result) it was stuck, and nothing was heard for long, or its Workflow failed
 	Quiet   State = "quiet"  // nothing was heard for long, and nothing is known to be wrong, or a person knows it
 )
 
@@ -101,7 +101,7 @@ type BootView struct {
 	At    Step       `json:"at"`             // the step that it is at
 	Next  Step       `json:"next,omitempty"` // the likely next one
 	Cause *Cause     `json:"cause,omitempty"`
-	Known time.Time  `json:"acknowledged,omitzero"` // when a person said to know that it failed
+	Known time.Time  `json:"acknowledged,omitzero"` // when a person acknowledged that it failed
 	Steps []StepView `json:"steps"`
 }
 

@@ -114,7 +114,7 @@ func (j *Journal) answered(b *bootRecord, i int, e *boot.Event, v verdict, began
 		if a.course = going; e.Kind == boot.HTTP && e.Status == 0 {
 			a.course = waiting
 		}
-		if old := b.finish(i, kind, about); old != nil && (e.Bytes > 0 || old.course == waiting) {
+		if old := b.underWay(i, kind, about); old != nil && (e.Bytes > 0 || old.course == waiting) {
 			old.bytes, old.expected, old.end, old.course = e.Bytes, e.Expected, e.At, a.course
 			return
 		}
@@ -122,7 +122,7 @@ func (j *Journal) answered(b *bootRecord, i int, e *boot.Event, v verdict, began
 		return
 	}
 	st.bytes += e.Bytes
-	if old := b.finish(i, kind, about); old != nil {
+	if old := b.underWay(i, kind, about); old != nil {
 		a.step, a.count, a.begin = old.step, old.count, old.begin
 		*old = a
 		return
@@ -147,7 +147,7 @@ func kindOf(e *boot.Event) string {
 	}
 }
 
-// resultOf is an end in words.
+// resultOf says in words how an exchange ended, or that it goes on.
 func resultOf(e *boot.Event) string {
 	switch e.Outcome {
 	case boot.Began:

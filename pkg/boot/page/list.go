@@ -174,7 +174,7 @@ func (s *Server) serveListPage(w http.ResponseWriter, r *http.Request) {
 	s.render(w, "list.html", s.listOf(s.look.snapshot(), f))
 }
 
-// render writes a page; a template that fails, which tests exclude, is no half page.
+// render writes a page; of a template that fails, which tests exclude, it writes an error and not half a page.
 func (s *Server) render(w http.ResponseWriter, name string, data any) {
 	text, err := markup(name, data)
 	if err != nil {

@@ -30,7 +30,7 @@ type look struct {
 
 // snapshot returns all machines as they were at most maxRest ago.
 func (l *look) snapshot() *snapshot {
-	l.stay()
+	l.keep()
 	l.making.Lock()
 	defer l.making.Unlock()
 	l.mu.Lock()
@@ -58,8 +58,8 @@ func (l *look) machine(id string) (journal.MachineView, bool) {
 	return cleaned(m), found
 }
 
-// stay keeps the snapshot for linger more: somebody looks.
-func (l *look) stay() {
+// keep keeps the snapshot for linger more: somebody looks.
+func (l *look) keep() {
 	l.mu.Lock()
 	l.asked = time.Now()
 	l.mu.Unlock()

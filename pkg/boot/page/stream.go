@@ -105,7 +105,7 @@ func (s *Server) watch(ctx context.Context, st *stream, show func(*snapshot)) {
 			now := s.look.snapshot()
 			dirty = now.taken.Before(changed)
 			show(now)
-		} else if s.look.stay(); time.Since(last) >= aliveEvery {
+		} else if s.look.keep(); time.Since(last) >= aliveEvery {
 			now := s.options.Now().UTC()
 			st.event(Event{Type: EventAlive, Now: &now})
 		}

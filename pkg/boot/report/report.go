@@ -97,7 +97,7 @@ func (m machines) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// Changed is the journal's Options.Changed.
+// Changed counts and logs a change of the journal; it may be its Options.Changed.
 func (r *Reporter) Changed(c journal.Change) {
 	switch c.What {
 	case journal.StepEnded:
@@ -126,7 +126,7 @@ func (r *Reporter) Changed(c journal.Change) {
 	}
 }
 
-// room tells whether a line may be written now, and of those that might not.
+// room tells whether a line may be written now, and at times logs how many were left out.
 func (r *Reporter) room(now time.Time) bool {
 	if !r.lines.AllowN(now, 1) {
 		r.left++

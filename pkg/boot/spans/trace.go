@@ -37,7 +37,7 @@ const (
 	keyHostMAC  = attribute.Key("host.mac")
 )
 
-// Changed is the journal's Options.Changed: it makes spans of what is over, and never waits.
+// Changed makes spans of what is over, and never waits. It may be the journal's Options.Changed.
 func (b *Boots) Changed(c journal.Change) {
 	switch c.What {
 	case journal.StepEnded:

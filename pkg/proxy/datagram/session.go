@@ -19,7 +19,7 @@ type Session[T any] struct {
 	socket  *Socket
 	token   Token
 	active  time.Time // the last datagram of either side
-	stepped time.Time // when the client last made a step, or the session began or ended, where none came after that
+	stepped time.Time // when the session began, the client made its last step, or the session ended: the latest of these
 	steps   uint64    // the client's steps: datagrams that only a client which gets our answers can send ([Worker.Step])
 	rank    rank
 	groups  [lists]*group[T] // by list; nil where there is none

@@ -80,7 +80,7 @@ func newWorker[T any](listener *Socket, handler Handler[T], o Options) (*Worker[
 	}, nil
 }
 
-// Now is the time of the loop's current iteration.
+// Now is when the worker last looked at the clock: before it waits, and at each event.
 func (w *Worker[T]) Now() time.Time { return w.now }
 
 // Wake makes the worker look at timeouts that have changed.
@@ -200,7 +200,8 @@ func (w *Worker[T]) fromClients() {
 	}
 }
 
-// session finds the one that d belongs to. A client that asked a group goes on with the address that answered.
+// session finds the one that d belongs to. A client that asked a multicast or broadcast address sends what follows to
+// the address that answered: its session has no asked address.
 func (w *Worker[T]) session(d Datagram) *Session[T] {
 	if s := w.byClient[flow{d.Client, d.Asked}]; s != nil {
 		return s

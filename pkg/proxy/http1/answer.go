@@ -21,7 +21,7 @@ type answer struct {
 	status []byte // the line behind the version: code and reason
 	code   int
 	length int64 // of the body; below 0 where the head does not tell
-	// expected is the length that the head tells, if there is no body too; 0 where it tells none.
+	// expected is the length that the head tells, even where there is no body; 0 where it tells none.
 	expected int64
 	chunked  bool
 	dated    bool
@@ -189,7 +189,7 @@ func (r *Request) appendEnd(b []byte, dated bool) []byte {
 	if !dated { // RFC 9110, section 6.6.1
 		b = time.Now().UTC().AppendFormat(append(b, "Date: "...), "Mon, 02 Jan 2006 15:04:05 GMT\r\n")
 	}
-	switch { // what a version does by itself is not said
+	switch { // what an HTTP version does by default is not said
 	case r.close && !r.Old:
 		b = append(b, "Connection: close\r\n"...)
 	case !r.close && r.Old:
@@ -242,7 +242,7 @@ func (x *Exchange) takeHead(b []byte, pass func()) (rest []byte, done bool, err 
 	}
 }
 
-// judgeStart is the error of an answer that cannot become one, by its first line.
+// judgeStart is the error of bytes with which no answer can begin, by their first line; nil where one can.
 func (x *Exchange) judgeStart(b []byte) error {
 	end := bytes.IndexByte(b, '\n')
 	if end < 0 || plainStart(b[:end]) {

@@ -97,12 +97,12 @@ func (c *Conn) hear() state {
 			x.in = append(x.in, got...)
 			got = x.in
 		}
-		client := true
-		rest, whole, err := x.takeHead(got, func() { client = client && c.passInterim() })
+		taken := true
+		rest, whole, err := x.takeHead(got, func() { taken = taken && c.passInterim() })
 		switch {
 		case err != nil:
 			return c.broken(err)
-		case !client:
+		case !taken:
 			return c.close()
 		case whole:
 			return c.beginAnswer(rest)
@@ -151,7 +151,7 @@ func (c *Conn) beginAnswer(rest []byte) state {
 func (c *Conn) settle() {
 	x, u := c.exchange, c.upstream
 	c.upstream = nil
-	// A POST that may not go on a kept connection leaves its own behind only where there is room to spare: it would drive
+	// The connection of a POST that may not go on a kept one is kept only where there is room to spare: it would drive
 	// out connections that other requests take.
 	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more &&
 		(x.Request.safe() || u.pool.keepsIdle(u.Key()) || u.pool.idle.Spare(u.Key()))

@@ -133,7 +133,7 @@ func (y *body) takeLine() error {
 	return nil
 }
 
-// end is the end of the connection: the body's, or an error.
+// end is called at the end of the connection. It is false where that is not the end of the body too, but an error.
 func (y *body) end() bool {
 	if y.framing != byEnd {
 		return false

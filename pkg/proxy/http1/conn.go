@@ -375,7 +375,7 @@ func (c *Conn) close() state {
 	c.exchange, c.state = nil, gone
 	c.hangUp()
 	switch {
-	case c.loading != nil: // the goroutine that loads the file finishes this one
+	case c.loading != nil: // the goroutine that loads the file finishes the request
 		close(c.loading)
 	case x != nil && x.begun:
 		c.tear(x)

@@ -19,7 +19,7 @@ func newExchange(c *Conn) *Exchange {
 	return x
 }
 
-// free returns the exchange to the pool, with its space unless that is large.
+// free returns the exchange to the pool, unless its space has grown large.
 func (x *Exchange) free() {
 	if cap(x.in)+cap(x.out) > 3*Piece {
 		return

@@ -19,7 +19,7 @@ const (
 	Piece = 32 << 10
 	// piecesAtOnce is how many pieces of one answer are passed on before the loop's other sockets have their turn.
 	piecesAtOnce = 8
-	// mostLoads is how often in a row a file's part is loaded that has left the memory again when it is to be sent.
+	// mostLoads is how often in a row a part of a file is loaded: it may have left the memory again before it is sent.
 	mostLoads = 8
 )
 
@@ -46,7 +46,7 @@ func (c *Conn) pass() state {
 	return c.rest(passing)
 }
 
-// flush writes out.
+// flush writes x.out to the client.
 func (c *Conn) flush() state {
 	x, flags := c.exchange, 0
 	if x.File != nil && x.answer.length > 0 { // the file's first bytes follow in the same packet

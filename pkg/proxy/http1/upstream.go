@@ -131,7 +131,7 @@ func (p *pool) put(u *upstream) {
 // sweep closes those that nobody used for long, and tells how many are left.
 func (p *pool) sweep(now time.Time) (left int) {
 	for u, ok := p.idle.Expired(now); ok; u, ok = p.idle.Expired(now) {
-		u.closedIdle() // its endpoint has to show it again
+		u.closedIdle() // whether the endpoint keeps idle connections is not known from now on
 		u.close()
 	}
 	return p.idle.Len()

@@ -54,7 +54,7 @@ type Mode uint32
 const (
 	// Stream is readable.
 	Stream Mode = unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLRDHUP | edge
-	// Connecting is Stream, and connected.
+	// Connecting is Stream, and reports also that the socket has connected, or takes bytes again.
 	Connecting Mode = Stream | unix.EPOLLOUT
 	// Listening reports for as long as connections wait, to one of the loops that watch the socket.
 	Listening Mode = unix.EPOLLIN | unix.EPOLLEXCLUSIVE
@@ -79,7 +79,7 @@ type Loop struct {
 	ticks  []func(now time.Time) (again bool)
 	ticked time.Time
 	again  []Watcher // that are called once more
-	spare  []Watcher // the former again, to be filled anew
+	spare  []Watcher // the memory that the list `again` had in the turn before
 	yield  Yielder
 	buffer [bufferSize]byte
 	events [batch]unix.EpollEvent

@@ -120,7 +120,7 @@ func readHeader(reader *bufio.Reader) (source, target netip.AddrPort, err error)
 		return source, target, fmt.Errorf("failed to read PROXY header: %w", err)
 	}
 	if source = addrPort(header.SourceAddr); header.Command.IsLocal() || !source.IsValid() {
-		return netip.AddrPort{}, target, nil
+		return netip.AddrPort{}, netip.AddrPort{}, nil
 	}
 	return source, addrPort(header.DestinationAddr), nil
 }

@@ -114,7 +114,7 @@ func (s *session) inGoroutine(f func() (then func())) {
 	}()
 }
 
-// socketOf has goroutines use a side's socket.
+// socketOf takes a side's socket out of the loop, for goroutines.
 func (s *session) socketOf(d direction) (_ *sock.Socket, err error) {
 	if s.secure == nil {
 		s.secure = &secure{}
@@ -246,7 +246,8 @@ func (s *session) copyRecords(dst, src stream, d direction) error {
 	}
 }
 
-// copyRecord holds a buffer while it waits for TLS, which alone knows whether it has bytes of the last record left.
+// copyRecord borrows a buffer only when there is something to be read, but from TLS before that: only TLS itself knows
+// whether it has bytes of the last record left.
 func (s *session) copyRecord(dst, src stream, d direction, flow *shaper.Flow) (n int, err error) {
 	if plain, ok := src.(*sock.Socket); ok {
 		if err := plain.Await(); err != nil {

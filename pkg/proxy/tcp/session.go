@@ -49,7 +49,7 @@ type session struct {
 	sides    [2]side        // [toServer] has the client's socket, which that direction reads; [toClient] the endpoint's
 	attempts endpoint.Attempts
 	endpoint *endpoint.Endpoint // nil without one
-	since    time.Time          // when the state began that has a time limit
+	since    time.Time          // when the state began, except that of closed
 	long     bool
 	aborted  bool
 	untaken  int          // bytes that the two peers had not taken when idle looked last
@@ -208,6 +208,7 @@ func (s *session) tick(now time.Time) (again bool) {
 	took := now.Sub(s.since)
 	switch s.state {
 	case connecting:
+		// A goroutine that handshakes with the endpoint has a deadline of its own.
 		if limit := s.settings.Dial; limit > 0 && took >= limit && s.secure.unused() {
 			s.failed(os.ErrDeadlineExceeded)
 		}

@@ -57,7 +57,7 @@ type side struct {
 	rest    []byte        // was read, and is not yet written
 	buffer  *sock.Scratch // has the rest while the direction waits; nil otherwise
 	pipe    *sock.Pipe    // of a bulk direction
-	fresh   bool          // the rate was not yet asked for what was read
+	fresh   bool          // the shaper has not been asked yet for what was read
 	waiter  *shaper.Waiter
 	bulk    int       // bytes since the last pause
 	last    time.Time // when the pipe was filled last
@@ -156,7 +156,7 @@ func (s *side) resume() {
 	}
 }
 
-// take reads from the socket, at most so many bytes.
+// take reads n bytes from the socket, of no more than most.
 func (s *side) take() (n, most int, err error) {
 	if s.bulk >= spliceAfter && s.pipe == nil {
 		if s.pipe, err = sock.NewPipe(); err != nil { // no descriptors, no kernel memory: user space can do it
@@ -247,7 +247,7 @@ func (s *side) drop() {
 // end passes the end of the direction on as a half-close, and closes the session when both directions have ended.
 func (s *side) end() {
 	back := s.other()
-	if !back.ended { // a socket that has sent its FIN was not written to since
+	if !back.ended { // behind our FIN nothing was written that could have taken the read's error
 		if err := sock.Ended(s.fd); err != nil {
 			s.tear(err)
 			return

@@ -16,7 +16,7 @@ const mostWindow = 1 << 20
 
 // allowance has the bytes of its route's rate that a transfer was granted.
 type allowance struct {
-	bytes   int64 // granted and not sent
+	bytes   int64 // granted, or asked for, and not sent
 	waiter  shaper.Waiter
 	asked   int64  // bytes that the waiter waits for
 	holding bool   // ack is held

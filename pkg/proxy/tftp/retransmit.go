@@ -5,9 +5,9 @@ import "time"
 const (
 	// keptBlock is the longest datagram that is kept to be sent again, in bytes: a block in one Ethernet frame.
 	keptBlock = 1500
-	// askedAgain is the time after a block from which an ACK of the block before it asks for it again. A sooner ACK is
-	// the second one of a block that arrived twice: an answer to it would have every later block sent twice (RFC 1123
-	// section 4.2.3.1). Clients wait for at least a quarter of a second before they ask again.
+	// An ACK of the block before the newest one asks for the newest one again, if it comes askedAgain or more after that
+	// was sent. A sooner ACK is the second one of a block that arrived twice: an answer to it would have every later
+	// block sent twice (RFC 1123 section 4.2.3.1). Clients wait for at least a quarter of a second before they ask again.
 	askedAgain = 100 * time.Millisecond
 )
 

@@ -68,7 +68,8 @@ func configOf(config *tls.Config, hello *tls.ClientHelloInfo) (*tls.Config, erro
 	return now, err
 }
 
-// holds reports whether a request came by its route's TLS. If ends is set, no later one on the connection can.
+// holds reports whether a request came by its route's TLS. If ends is set, no later request on the connection will
+// either.
 func (s *site) holds(r *http.Request) (holds, ends bool) {
 	if s.settings.TLS == nil {
 		return true, false

@@ -34,7 +34,8 @@ type Config struct {
 	Listen netip.AddrPort
 	// Settings are what [Front.Update] may change.
 	Settings
-	// Sink gets long answers and gRPC calls when they begin, and every request when it has ended. It may be nil.
+	// Sink gets requests that wait for their endpoints, long answers and gRPC calls when they begin, how far long answers
+	// have got, and every request when it has ended. It may be nil.
 	Sink record.Sink
 	// Logger may be nil. Lines get the route they are about: the front's own, or one of Sites.
 	Logger *slog.Logger
@@ -43,7 +44,7 @@ type Config struct {
 	// Account bounds the memory and descriptors of the connections; nil does not.
 	Account *admission.Account
 	// Loops are the event loops in which connections begin and plain requests are served. They are to run until the front
-	// has ended; nil is one of the front's own.
+	// has ended. Nil is one of the front's own, and net/http's server gets all requests.
 	Loops *loop.Group
 }
 
@@ -161,7 +162,7 @@ type server struct {
 	front   *Front
 	queue   *connQueue
 	secure  bool          // its connections begin with TLS
-	idle    time.Duration // for which connections may be; 0 is for ever
+	idle    time.Duration // how long a connection may be idle; 0 is for ever
 	retired atomic.Bool   // its connections close behind their next answer
 }
 
@@ -262,8 +263,8 @@ func (f *Front) Handler(route string) (http.Handler, func() error) {
 	return nil, nil
 }
 
-// Update sets what later requests are handled by. The socket stays, requests under way end as they began, and so do
-// connections, unless the change concerns the reading of requests: they are then closed behind the next answer.
+// Update sets what later requests are handled by. The socket stays, and requests under way keep their settings.
+// Connections stay, unless the change concerns the reading of requests: then each is closed after its next answer.
 func (f *Front) Update(s Settings) {
 	s.setDefaults()
 	f.mu.Lock()
@@ -338,7 +339,7 @@ func (f *Front) newServer(s Settings) *server {
 	} else {
 		made.IdleTimeout = made.idle
 	}
-	if s.TLS != nil { // the listener ends it; net/http only looks here for the protocols
+	if s.TLS != nil { // HandOff begins it; net/http only looks here for the protocols
 		made.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	}
 	if protocols.HTTP2() || protocols.UnencryptedHTTP2() {

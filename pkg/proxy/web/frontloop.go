@@ -63,8 +63,8 @@ func (in *frontLoop) Admit(fd int, peer netip.AddrPort) {
 	}
 }
 
-// headerCame counts and charges the connection for the client in its PROXY header, and hands it off. A header without a
-// client (a load balancer's own check) leaves the peer.
+// headerCame counts and charges the connection for the client in its PROXY header, and hands it off. After a header
+// without a client (a load balancer's own check) the peer counts as the client.
 func (c *loopConn) headerCame(client, _ netip.AddrPort, err error) {
 	if client.IsValid() {
 		c.peer = client

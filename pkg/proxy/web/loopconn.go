@@ -15,15 +15,15 @@ import (
 )
 
 // loopConn is a client's connection in package http1's engine, where every connection begins, also one with TLS. It
-// leaves the engine at most once, for net/http's server, and before an endpoint was asked for its request. To take the
-// engine out, have [loopConn.Route] return nil.
+// leaves the engine at most once, for net/http's server, and before an endpoint was asked for its request. With a
+// [loopConn.Route] that always returns nil there would be no engine.
 type loopConn struct {
 	*accepted
 	engine  *http1.Conn
 	header  bool         // begins with a PROXY header
 	awaited *sock.Header // awaits that header; nil if there is none
 
-	// forwarded is what an endpoint is told of the client, where it asks for a host: header lines.
+	// forwarded has the header lines that tell an endpoint of the client, made for the last request's host and version.
 	forwarded struct {
 		host  string
 		old   bool
@@ -37,9 +37,9 @@ type loopConn struct {
 type plainRequest struct {
 	attempts  endpoint.Attempts
 	to        netip.AddrPort // the endpoint that was asked last
-	announced bool           // it was told that it goes on
-	code      int            // of the answer that was told of; 0: there was none yet
-	at        time.Duration  // since its beginning, when that was told last
+	announced bool           // it was recorded before its end
+	code      int            // of the answer when it was recorded last; 0: there was none yet
+	at        time.Duration  // from its beginning to that record
 	reason    string         // why no endpoint has answered
 	failure   error          // likewise
 }
@@ -93,8 +93,8 @@ func (c *loopConn) Closed() {
 	c.release()
 }
 
-// Lasting implements http1.Owner. An endpoint has done what it was asked to: where there is no room for its answer,
-// that goes on in pieces so small that the connection's own cost covers them.
+// Lasting implements http1.Owner. It is too late to refuse the request, which the endpoint has answered: where there is
+// no room for the answer, it is passed on in pieces so small that the connection's own cost covers them.
 func (c *loopConn) Lasting(upstream, client int, length int64) {
 	c.lasting = &lasting{
 		client: client, endpoint: upstream, shaper: c.server.front.current.Load().settings.Shaper,

@@ -32,7 +32,7 @@ type observer struct {
 	metrics  *routeMetrics
 	room     *admission.Route
 	lines    *loglimit.Clients // in the log
-	turn     atomic.Uint64     // of the requests that went well, in the log
+	turn     atomic.Uint64     // counts the requests that went well, of which every so manyth is logged
 	sink     record.Sink
 }
 
@@ -73,8 +73,8 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o.metrics.began()
 	defer func() {
 		if under != nil {
-			// What the handler left of a body net/http may still read, under a deadline of its own: when that has passed, the
-			// client is not late.
+			// net/http may still read the rest of a body that the handler left, under a deadline of its own: when that has
+			// passed, the client is not late.
 			under.inBody.Store(false)
 		}
 		o.end(seen, r, recover())
@@ -88,7 +88,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o.next.ServeHTTP(seen, r)
 }
 
-// end counts, logs and records a request, and passes trouble on: with what the handler panicked.
+// end counts, logs and records a request. It panics again with trouble, the value of a panic of the handler.
 func (o *observer) end(seen *response, r *http.Request, trouble any) {
 	x := &seen.outcome
 	x.Code, x.Bytes = uint16(cmp.Or(seen.code, http.StatusOK)), uint64(seen.bytes)

@@ -32,8 +32,9 @@ type CachedFiles interface {
 	Cached(path string) CachedFile
 }
 
-// plainRoute serves plain requests in the engine. A generation has one if its socket is one route's, a backend or files
-// answer, its gate looks at the target alone, if there is a gate, and only sockets have to be waited for.
+// plainRoute serves plain requests in the engine. A generation has one if its socket is one route's for any host,
+// without gRPC, a rate, or TLS on either side; a backend or files answer; and its gate, if any, looks at the target
+// alone.
 type plainRoute struct {
 	*site
 	passes func(target []byte) bool // the gate's; nil passes all
@@ -181,7 +182,7 @@ func (p *plainRoute) Passing(x *http1.Exchange, r http1.Result) {
 	if again && (!long || took-c.at < record.Progress) || !long && took < record.Waits {
 		return
 	}
-	if !again && long { // it counts from its beginning
+	if !again && long { // the first record of an answer is as of its beginning
 		r.Sent, took = 0, 0
 	}
 	c.announced, c.code, c.at = true, r.Code, max(took, c.at)

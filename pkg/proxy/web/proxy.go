@@ -186,7 +186,7 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 }
 
 // asksToUpgrade is whether a client asks to go on in another protocol, which is not a version of HTTP. What it says
-// then is not looked into, so in HTTP it could tell the endpoint any address of its own.
+// then is not looked into, so by another version of HTTP it could tell the endpoint any client address.
 func asksToUpgrade(r *http.Request) bool {
 	if r.Header["Connection"] == nil || r.Header.Get("Upgrade") == "" {
 		return false
@@ -207,7 +207,7 @@ func peerOf(r *http.Request) netip.Addr {
 
 var errLoop = errors.New("the request has been here before: the backend leads back to this proxy")
 
-// fail answers for the endpoint after some time, and says which route and why.
+// fail answers in the endpoint's place, and says which route and why. took is the time since the request began.
 func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error, took time.Duration) {
 	code, reason := failureOf(err)
 	switch {

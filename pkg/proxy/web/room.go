@@ -110,8 +110,8 @@ type unread struct {
 const fadeEvery = time.Minute
 
 // fade forgets slowly. In HTTP/2 most of what comes is never a request's: frames' heads, windows, pings. A connection
-// that is open for months must not be charged for all that it ever sent; and a header that does not end does not last:
-// such a client cannot answer our ping. No more than windows and a header is held at any time.
+// that is open for months must not be charged for all that it ever sent; and a header that does not end ends with
+// the connection: amid a header a client cannot answer our ping. No more than windows and a header is held at any time.
 func (u *unread) fade(now time.Time) {
 	held := min(u.bytes.Load(), unreadMost)
 	if now.Sub(u.faded) >= fadeEvery {

@@ -34,13 +34,13 @@ func (s *stalling) Write(b []byte) (total int, err error) {
 		}
 		n, err := s.wire.Write(b[total:])
 		total += n
-		if !s.slow(int64(n), err) {
+		if !s.mayGoOn(int64(n), err) {
 			return total, err
 		}
 	}
 }
 
-// SendFile sends so many bytes of a file, likewise. Fewer is the file's end.
+// SendFile is Write for a part of a file. It sends fewer bytes than its limit only at the file's end.
 func (s *stalling) SendFile(file *os.File, most int64, places sock.Places) (total int64, err error) {
 	if places != nil {
 		places = disk{places, s}
@@ -51,7 +51,7 @@ func (s *stalling) SendFile(file *os.File, most int64, places sock.Places) (tota
 		}
 		n, err := s.wire.SendFile(file, most-total, places)
 		total += n
-		if !s.slow(n, err) {
+		if !s.mayGoOn(n, err) {
 			return total, err
 		}
 	}
@@ -91,10 +91,10 @@ func (s *stalling) await(now time.Time, wait time.Duration) error {
 	return s.socket.SetWriteDeadline(s.due)
 }
 
-// slow reports whether a write ended at its deadline although the client may still take something in time: it may go
-// on. What the kernel took of the write is no measure. It has room for more when a part of its buffer is free, which
+// mayGoOn reports whether a write that ended at its deadline may go on, since the client may still take something in
+// time. What the kernel took of the write is no measure. It has room for more when a part of its buffer is free, which
 // may take a slow client longer than it may take nothing; so the client's acknowledgements count as well.
-func (s *stalling) slow(n int64, err error) bool {
+func (s *stalling) mayGoOn(n int64, err error) bool {
 	if s.most <= 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false
 	}

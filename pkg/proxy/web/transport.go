@@ -162,7 +162,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return endpoint.Taken, nil
 		}
 		if c.body.isLost() {
-			err = errLost // else it may be what woke the reader
+			err = errLost // what there is may be the deadline by which wake ended the read
 		}
 		if fault := clientFault(r, c.body); fault != nil {
 			return endpoint.Spoiled, fault

@@ -52,7 +52,7 @@ type Listener[T any] struct {
 	port      atomic.Pointer[Port[T]]
 	why       atomic.Pointer[string] // why there is no port
 	changed   chan struct{}          // a link has changed
-	counted   int64                  // when the kernel's count of dropped frames was last read
+	counted   int64                  // the clock when the kernel's count of dropped frames was last read
 }
 
 // Port is an open listener. It is never changed, only replaced.

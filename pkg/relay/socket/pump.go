@@ -61,7 +61,7 @@ func (p *pump) poll(epoll uintptr) (failed bool) {
 	if p.drain() || !p.begin() {
 		return p.failed != nil
 	}
-	// Starting a goroutine makes sure that a thread waits for the poller: it may have been this one.
+	// Starting a goroutine makes sure that a thread waits for Go's poller: until now that may have been this thread.
 	go func() {}()
 	p.watch(epoll, 0)
 	p.block()
@@ -70,8 +70,8 @@ func (p *pump) poll(epoll uintptr) (failed bool) {
 	return p.failed != nil || p.rearm(epoll)
 }
 
-// rearm has the epoll watch the socket again, and handles the packets that came before. The poller may not be told of
-// those: the kernel tells it of a socket once, until the poller has seen that socket without packets.
+// rearm has the epoll watch the socket again, and handles the packets that came before. The poller is perhaps not told
+// of those: the kernel tells it of a socket once, and again only when the poller has seen that socket without packets.
 func (p *pump) rearm(epoll uintptr) (failed bool) {
 	p.watch(epoll, unix.EPOLLIN)
 	return p.failed != nil || !p.stopped.Load() && p.drain()
