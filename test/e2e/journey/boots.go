@@ -123,7 +123,11 @@ func podSteps(ctx context.Context, l *lab.Lab, mac string) ([]Span, error) {
 }
 
 // Differences says where the two do not agree: on the steps, their order, or their times.
-func (b Boot) Differences() (all []string) {
+func (b Boot) Differences() []string { return b.DifferencesOver(toleranceSeconds) }
+
+// DifferencesOver is Differences with another tolerance for times, in seconds: on a busy machine the sniffer, the pod and
+// the machine wait for the processor in turns.
+func (b Boot) DifferencesOver(seconds float64) (all []string) {
 	names := func(spans []Span) string {
 		var steps []string
 		for _, s := range spans {
@@ -141,7 +145,7 @@ func (b Boot) Differences() (all []string) {
 			what      string
 			wire, pod float64
 		}{{"begins", wire.Begin, pod.Begin}, {"ends", wire.End, pod.End}} {
-			if math.Abs(each.wire-each.pod) > max(toleranceSeconds, tolerancePart*each.wire) {
+			if math.Abs(each.wire-each.pod) > max(seconds, tolerancePart*each.wire) {
 				all = append(all, fmt.Sprintf("%s: %s %s after %.2f s on the wire, %.2f s in the pod",
 					b.Machine, wire.Step, each.what, each.wire, each.pod))
 			}
