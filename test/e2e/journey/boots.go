@@ -125,8 +125,8 @@ func podSteps(ctx context.Context, l *lab.Lab, mac string) ([]Span, error) {
 // Differences says where the two do not agree: on the steps, their order, or their times.
 func (b Boot) Differences() []string { return b.DifferencesOver(toleranceSeconds) }
 
-// DifferencesOver is Differences with another tolerance for times, in seconds: on a busy machine the sniffer, the pod and
-// the machine wait for the processor in turns.
+// DifferencesOver is Differences with another tolerance for times, in seconds: on a busy machine the sniffer, the pod
+// and the machine wait for the processor in turns.
 func (b Boot) DifferencesOver(seconds float64) (all []string) {
 	names := func(spans []Span) string {
 		var steps []string
