@@ -63,7 +63,7 @@ func TestResult(t *testing.T) {
 		{Fault: "kernel gone", Machine: "go", Expected: "not-found", Said: "booting at kernel", Seconds: 90, Trouble: "why"},
 	}
 	path := filepath.Join(t.TempDir(), "boots", "result.json")
-	if err := boots.Write(path, results); err != nil {
+	if err := program.WriteJSON(path, results); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(path)

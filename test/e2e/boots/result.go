@@ -1,11 +1,8 @@
 package boots
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"text/tabwriter"
 )
@@ -27,21 +24,6 @@ type Result struct {
 	Trouble string `json:"trouble,omitempty"`
 	// Story is what was said of a case's machine from the begin on.
 	Story []string `json:"story,omitempty"`
-}
-
-// Write writes result.json.
-func Write(path string, results []Result) error {
-	text, err := json.MarshalIndent(results, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("failed to write result: %w", err)
-	}
-	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("failed to write result: %w", err)
-	}
-	return nil
 }
 
 // Table writes a row for each fault.

@@ -61,7 +61,7 @@ func TestFaultsHaveNames(t *testing.T) {
 func TestResult(t *testing.T) {
 	results := []doctor.Result{{Fault: "kernel 404", Expected: "not-found", Said: "not-found", OK: true, Seconds: 5.25, Frames: 99}}
 	path := filepath.Join(t.TempDir(), "doctor", "result.json")
-	if err := doctor.Write(path, results); err != nil {
+	if err := program.WriteJSON(path, results); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(path)

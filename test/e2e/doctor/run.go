@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -136,21 +134,6 @@ func (s *site) judge(ctx context.Context, f Fault, o Options, r *Result) error {
 		if !strings.Contains(text, strings.Join(strings.Fields(part), " ")) {
 			return fmt.Errorf("the text does not say %q: %.1500s", part, text)
 		}
-	}
-	return nil
-}
-
-// Write writes result.json.
-func Write(path string, results []Result) error {
-	text, err := json.MarshalIndent(results, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("failed to write result: %w", err)
-	}
-	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("failed to write result: %w", err)
 	}
 	return nil
 }

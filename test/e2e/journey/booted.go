@@ -62,23 +62,6 @@ func Booted(ctx context.Context, l *lab.Lab, want int, macs ...string) error {
 
 // states asks the admin port for the state of every machine, by its identity.
 func states(ctx context.Context, l *lab.Lab) (map[string]string, error) {
-	url := "http://" + netip.AddrPortFrom(lab.PodIP, lab.BootsAdminPort).String() + "/api/v1/boots"
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return nil, err
-	}
-	response, err := l.Client(lab.RolePod).Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))
-	if err != nil {
-		return nil, err
-	}
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s: %.200s", url, response.Status, body)
-	}
 	var list struct {
 		Machines []struct {
 			ID    string `json:"id"`
@@ -90,8 +73,8 @@ func states(ctx context.Context, l *lab.Lab) (map[string]string, error) {
 			} `json:"boots"`
 		} `json:"machines"`
 	}
-	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, fmt.Errorf("failed to read answer: %w", err)
+	if err := ask(ctx, l, "/api/v1/boots", &list); err != nil {
+		return nil, err
 	}
 	all := map[string]string{}
 	for _, m := range list.Machines {
@@ -104,4 +87,29 @@ func states(ctx context.Context, l *lab.Lab) (map[string]string, error) {
 		}
 	}
 	return all, nil
+}
+
+// ask gets a JSON document of the boots' admin port, in the namespace of the pod.
+func ask(ctx context.Context, l *lab.Lab, path string, into any) error {
+	url := "http://" + netip.AddrPortFrom(lab.PodIP, lab.BootsAdminPort).String() + path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := l.Client(lab.RolePod).Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 64<<20))
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s: %.200s", url, response.Status, body)
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("failed to read answer of %s: %w", url, err)
+	}
+	return nil
 }

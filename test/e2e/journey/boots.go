@@ -2,12 +2,9 @@ package journey
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -82,23 +79,6 @@ func wireSpans(steps []observe.Step) []Span {
 
 // podSteps asks the admin port for the last boot of a machine.
 func podSteps(ctx context.Context, l *lab.Lab, mac string) ([]Span, error) {
-	url := "http://" + netip.AddrPortFrom(lab.PodIP, lab.BootsAdminPort).String() + "/api/v1/boots/" + mac
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := l.Client(lab.RolePod).Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 4<<20))
-	if err != nil {
-		return nil, err
-	}
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s: %.200s", url, response.Status, body)
-	}
 	var machine struct {
 		Boots []struct {
 			Steps []struct {
@@ -108,8 +88,8 @@ func podSteps(ctx context.Context, l *lab.Lab, mac string) ([]Span, error) {
 			} `json:"steps"`
 		} `json:"boots"`
 	}
-	if err := json.Unmarshal(body, &machine); err != nil {
-		return nil, fmt.Errorf("failed to read answer: %w", err)
+	if err := ask(ctx, l, "/api/v1/boots/"+mac, &machine); err != nil {
+		return nil, err
 	}
 	var spans []Span
 	if len(machine.Boots) > 0 {

@@ -2,7 +2,6 @@ package journey
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -217,13 +216,9 @@ func (j *Journey) standIn(ctx context.Context, dir string) (lab.Command, error) 
 			},
 		}}}}
 	}
-	text, err := json.MarshalIndent(workflows, "", "  ")
-	if err != nil {
-		return lab.Command{}, err
-	}
 	file := filepath.Join(dir, "workflows.json")
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		return lab.Command{}, fmt.Errorf("failed to write workflows: %w", err)
+	if err := program.WriteJSON(file, workflows); err != nil {
+		return lab.Command{}, err
 	}
 	listen := netip.AddrPortFrom(lab.TinkIP, 42113).String()
 	return lab.Command{Path: path, Args: []string{"-listen", listen, "-workflows", file}}, nil

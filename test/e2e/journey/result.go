@@ -1,10 +1,8 @@
 package journey
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -57,18 +55,6 @@ func (r Result) Failure() string {
 		}
 	}
 	return strings.Join(faults, "; ")
-}
-
-// Write writes result.json.
-func (r Result) Write(path string) error {
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("failed to write result: %w", err)
-	}
-	return nil
 }
 
 // Table writes a row per step with the time of each machine.

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // alone is a traveller without a lab.
@@ -199,7 +200,7 @@ func TestResult(t *testing.T) {
 		}
 	}
 	path := filepath.Join(t.TempDir(), "result.json")
-	if err := result.Write(path); err != nil {
+	if err := program.WriteJSON(path, result); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(path)

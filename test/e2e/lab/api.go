@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"path/filepath"
 	"time"
+
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // apiAddress is where the API server listens, in the namespace of the one binary that keeps its objects there.
@@ -95,7 +97,7 @@ func (l *Lab) writeKubeconfig() error {
 	named := func(kind string, value map[string]any) []any {
 		return []any{map[string]any{"name": "lab", kind: value}}
 	}
-	return writeJSON(l.kubeconfigPath(), map[string]any{
+	return program.WriteJSON(l.kubeconfigPath(), map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "lab",
 		"clusters": named("cluster", map[string]any{"server": "https://" + apiAddress, "insecure-skip-tls-verify": true}),
 		"users":    named("user", map[string]any{}),

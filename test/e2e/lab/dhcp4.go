@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // PoolServer is a DHCP server from Debian that gives addresses out of pools, of [LAN] and of [Rack]. It finds the pool
@@ -56,7 +58,7 @@ var Kea4 = PoolServer{
 				Args:  []string{"-c", path},
 				Env:   []string{"KEA_PIDFILE_DIR=/run", "KEA_LOCKFILE_DIR=none", "PATH=/usr/sbin:/usr/bin"},
 				Tmpfs: []string{"/run"},
-			}, writeJSON(path, object{"Dhcp4": object{
+			}, program.WriteJSON(path, object{"Dhcp4": object{
 				"interfaces-config": object{"interfaces": []string{"eth0"}, "dhcp-socket-type": "udp"},
 				"lease-database":    object{"type": "memfile", "persist": false},
 				"valid-lifetime":    poolLease, "renew-timer": poolRenew, "rebind-timer": poolLease - 5,

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // dhcp6Service is the name of the DHCPv6 server's Kubernetes service.
@@ -117,7 +119,7 @@ func (l *Lab) dhcp6Server() Process {
 // option 79 alone.
 func (l *Lab) StartKea(ctx context.Context) (*Proc, error) {
 	path := filepath.Join(l.opts.RunDir, "kea-dhcp6.json")
-	if err := writeJSON(path, keaConfig(l.opts.Machines)); err != nil {
+	if err := program.WriteJSON(path, keaConfig(l.opts.Machines)); err != nil {
 		return nil, err
 	}
 	proc, err := l.Start(Process{

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/tinkerbell/stack/test/e2e/program"
 	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
@@ -259,7 +259,7 @@ func (l *Lab) defaultZone() error {
 // service IP.
 func (l *Lab) smeeArgs() ([]string, error) {
 	path := filepath.Join(l.opts.RunDir, "smee.yaml")
-	if err := writeJSON(path, smeeRecords(&l.opts)); err != nil {
+	if err := program.WriteJSON(path, smeeRecords(&l.opts)); err != nil {
 		return nil, err
 	}
 	service, own := l.opts.Service().String(), l.addrOf(Smee).String()
@@ -289,7 +289,7 @@ func (l *Lab) smeeArgs() ([]string, error) {
 
 func (l *Lab) hegelArgs() ([]string, error) {
 	path := filepath.Join(l.opts.RunDir, "hegel.yaml")
-	if err := writeJSON(path, hegelInstances(&l.opts)); err != nil {
+	if err := program.WriteJSON(path, hegelInstances(&l.opts)); err != nil {
 		return nil, err
 	}
 	return []string{
@@ -354,18 +354,6 @@ func hegelInstances(o *Options) []any {
 		}
 	}
 	return instances
-}
-
-// writeJSON writes what is YAML too.
-func writeJSON(path string, value any) error {
-	text, err := json.MarshalIndent(value, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		return fmt.Errorf("failed to write configuration: %w", err)
-	}
-	return nil
 }
 
 // Client is an HTTP client whose connections start in a role's namespace. It gives up when nothing comes for 30 s.

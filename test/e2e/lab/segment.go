@@ -13,6 +13,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // SegmentIP is the address in [LAN] of the host that has all machines of [Options.Segment].
@@ -103,7 +105,7 @@ func (l *Lab) Lose(of10000 uint32) error {
 // hardware runs the server that plays the Kubernetes API.
 func (l *Lab) hardware() (Process, func(context.Context) error, error) {
 	path := filepath.Join(l.opts.RunDir, "hardware.json")
-	if err := writeJSON(path, tinkerbellHardware(&l.opts)); err != nil {
+	if err := program.WriteJSON(path, tinkerbellHardware(&l.opts)); err != nil {
 		return Process{}, nil, err
 	}
 	process := Process{

@@ -1,18 +1,21 @@
-// Package program is the main function of benches and soaks.
+// Package program is what the lab's programs share: their main function, how they build the programs under test, the
+// files of results.
 package program
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 )
 
-// Main runs a program until it ends or is told to by SIGINT or SIGTERM, and exits. Its error goes to standard error,
-// unless it is that of a child that has reported it already.
+// Main runs a program until it ends or is told to by SIGINT or SIGTERM, and exits. Its error is the last line of
+// standard error, unless the flags or a child have reported it already.
 func Main(name string, run func(ctx context.Context) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx)
@@ -20,8 +23,11 @@ func Main(name string, run func(ctx context.Context) error) {
 	if err == nil {
 		return
 	}
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(2)
+	}
 	if _, child := errors.AsType[*exec.ExitError](err); !child {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		fmt.Fprintf(os.Stderr, "%s: %s\n", name, strings.Join(strings.Fields(err.Error()), " "))
 	}
 	os.Exit(1)
 }

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/bench/rounds"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // parts is a bench that is made in several runs: what earlier ones measured is read from a file, and what this one
@@ -63,20 +63,6 @@ func (p *parts) next(name, candidate string, measure func() (rounds.Sample, erro
 		p.samples[name] = map[string][]rounds.Sample{}
 	}
 	p.samples[name][candidate] = append(p.samples[name][candidate], sample)
-	return sample, p.write()
-}
-
-func (p *parts) write() error {
-	text, err := json.MarshalIndent(p.samples, "", " ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(p.path), 0o755); err != nil {
-		return fmt.Errorf("failed to make directory of samples: %w", err)
-	}
-	// A part that is killed while it writes must not cost the earlier ones.
-	if err := os.WriteFile(p.path+".new", text, 0o644); err != nil {
-		return fmt.Errorf("failed to write samples: %w", err)
-	}
-	return os.Rename(p.path+".new", p.path)
+	// A part that is killed must not cost the earlier ones.
+	return sample, program.WriteJSON(p.path, p.samples)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/tinkerbell/stack/test/e2e/arp"
 	"github.com/tinkerbell/stack/test/e2e/bench/report"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // Try is a case that has happened once.
@@ -106,17 +106,7 @@ func Add(path string, part Part) (*Result, error) {
 	}
 	all.Parts = append(all.Parts, part)
 	all.Rows = all.rows()
-	text, err := json.MarshalIndent(all, "", " ")
-	if err != nil {
-		return nil, fmt.Errorf("failed to encode result: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, fmt.Errorf("failed to make directory for result: %w", err)
-	}
-	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
-		return nil, fmt.Errorf("failed to write result: %w", err)
-	}
-	return &all, nil
+	return &all, program.WriteJSON(path, all)
 }
 
 // metrics are the figures of a try. Those that are short stand in the table for people.

@@ -1,22 +1,19 @@
 package report
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // Judge prints what a soak has found, and writes it into a directory: the result as result.json, the text for people as
 // result.md. It is an error when something went wrong.
 func Judge(dir string, result any, text string, wrong int) error {
-	encoded, err := json.MarshalIndent(result, "", " ")
-	if err != nil {
-		return err
-	}
 	fmt.Println(text)
-	err = errors.Join(os.WriteFile(filepath.Join(dir, "result.json"), encoded, 0o644),
+	err := errors.Join(program.WriteJSON(filepath.Join(dir, "result.json"), result),
 		os.WriteFile(filepath.Join(dir, "result.md"), []byte(text), 0o644))
 	if err != nil {
 		return fmt.Errorf("failed to write result: %w", err)

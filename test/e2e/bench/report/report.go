@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
+
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // Row is one metric of one candidate in one case, over several runs.
@@ -46,15 +47,5 @@ func Write(path string, rows []Row) error {
 	all = slices.DeleteFunc(all, func(old Row) bool {
 		return slices.ContainsFunc(rows, func(r Row) bool { return r.Case == old.Case })
 	})
-	text, err := json.MarshalIndent(append(all, rows...), "", "  ")
-	if err != nil {
-		return fmt.Errorf("failed to encode rows: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("failed to make directory for rows: %w", err)
-	}
-	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("failed to write rows: %w", err)
-	}
-	return nil
+	return program.WriteJSON(path, append(all, rows...))
 }

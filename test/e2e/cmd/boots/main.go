@@ -9,11 +9,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/boots"
@@ -25,16 +23,7 @@ import (
 
 func main() {
 	lab.Init()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout)
-	stop()
-	if errors.Is(err, flag.ErrHelp) {
-		os.Exit(2)
-	}
-	if err != nil {
-		fmt.Println("FAILED:", strings.Join(strings.Fields(err.Error()), " ")) // one line, the last
-		os.Exit(1)
-	}
+	program.Main("boots", func(ctx context.Context) error { return run(ctx, os.Args[1:], os.Stdout) })
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -87,7 +76,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	results, err := stage(ctx, o, cases)
 	path := filepath.Join(*dir, "result.json")
-	if err := errors.Join(err, boots.Write(path, results)); err != nil {
+	if err := errors.Join(err, program.WriteJSON(path, results)); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)

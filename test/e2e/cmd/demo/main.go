@@ -11,12 +11,10 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,16 +28,7 @@ import (
 
 func main() {
 	lab.Init()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout)
-	stop()
-	if errors.Is(err, flag.ErrHelp) {
-		os.Exit(2)
-	}
-	if err != nil {
-		fmt.Println("FAILED:", strings.Join(strings.Fields(err.Error()), " ")) // one line, the last
-		os.Exit(1)
-	}
+	program.Main("demo", func(ctx context.Context) error { return run(ctx, os.Args[1:], os.Stdout) })
 }
 
 // demo is one run.
@@ -254,7 +243,7 @@ func (d *demo) show(ctx context.Context, media machine.Media, services lab.Optio
 		}
 	}
 	err = errors.Join(err, d.end(ctx, j))
-	if writeErr := j.Result.Write(filepath.Join(d.dir, "result.json")); writeErr != nil {
+	if writeErr := program.WriteJSON(filepath.Join(d.dir, "result.json"), j.Result); writeErr != nil {
 		return errors.Join(err, writeErr)
 	}
 	if failure := j.Result.Failure(); failure != "" {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tinkerbell/stack/test/e2e/journey"
+	"github.com/tinkerbell/stack/test/e2e/program"
 	"github.com/tinkerbell/stack/test/e2e/storm"
 	"github.com/tinkerbell/stack/test/e2e/storm/machines"
 )
@@ -51,12 +51,8 @@ func (d *demo) storm(ctx context.Context) (err error) {
 	path := filepath.Join(d.dir, "result.json")
 	fmt.Fprintf(d.out, "\nresult   %s\nlogs     %s\n", path, filepath.Join(d.dir, "logs"))
 	ok := result.Finished() == d.count && len(result.Wrong()) == 0
-	text, err := json.MarshalIndent(map[string]any{"ok": ok, "machines": result.Machines}, "", "  ")
-	if err == nil {
-		err = os.WriteFile(path, append(text, '\n'), 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("failed to write result: %w", err)
+	if err := program.WriteJSON(path, map[string]any{"ok": ok, "machines": result.Machines}); err != nil {
+		return err
 	}
 	booted := journey.Booted(ctx, s.Lab, result.Finished())
 	if d.keep {

@@ -9,11 +9,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/test/e2e/doctor"
@@ -23,13 +21,7 @@ import (
 
 func main() {
 	lab.Init()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:], os.Stdout)
-	stop()
-	if err != nil {
-		fmt.Println("FAILED:", strings.Join(strings.Fields(err.Error()), " ")) // one line, the last
-		os.Exit(1)
-	}
+	program.Main("doctor", func(ctx context.Context) error { return run(ctx, os.Args[1:], os.Stdout) })
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -79,7 +71,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		results = append(results, of...)
 	}
 	path := filepath.Join(*dir, "result.json")
-	if err := doctor.Write(path, results); err != nil {
+	if err := program.WriteJSON(path, results); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)

@@ -6,21 +6,14 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime/debug"
-	"syscall"
 
+	"github.com/tinkerbell/stack/test/e2e/program"
 	"github.com/tinkerbell/stack/test/e2e/storm/machines"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Args[1:])
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "storm-machines:", err)
-		os.Exit(1)
-	}
+	program.Main("storm-machines", func(ctx context.Context) error { return run(ctx, os.Args[1:]) })
 }
 
 func run(ctx context.Context, args []string) error {
