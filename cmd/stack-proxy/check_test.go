@@ -102,6 +102,7 @@ func TestCheckReadsOtherFiles(t *testing.T) {
 }
 
 func TestCheckPrintsTable(t *testing.T) {
+	t.Setenv("STACK_PROXY_PRESET", "classic")
 	t.Setenv("STACK_PROXY_SMEE", "smee.tink.svc.cluster.local.")
 	var stdout, stderr bytes.Buffer
 	if code := run([]string{"check"}, &stdout, &stderr); code != 0 {
@@ -131,14 +132,15 @@ func TestCheckKnowsTheAdminPort(t *testing.T) {
 		"a name":          {args: []string{"check", "-f", path}, admin: "localhost:9069", want: ":9069/tcp is taken by the admin port"},
 		"no name":         {args: []string{"check", "-f", path}, admin: "9069", want: "STACK_PROXY_ADMIN_ADDRESS=address 9069: missing port in address"},
 		"no port":         {args: []string{"check"}, admin: ":99999", want: `STACK_PROXY_ADMIN_ADDRESS=":99999": "99999" is no port`},
-		"preset":          {args: []string{"check"}, admin: ":8080", want: "failed to use preset classic:\npreset: :8080/tcp of route files is"},
-		"start by preset": {admin: ":8080", want: "preset: :8080/tcp of route files is"},
+		"preset":          {args: []string{"check"}, admin: ":7173", want: "failed to use preset tinkerbell:\npreset: :7173/tcp of route files is"},
+		"start by preset": {admin: ":7173", want: "preset: :7173/tcp of route files is"},
 		"another, preset": {args: []string{"check"}},
 		"datagrams' port": {args: []string{"check"}, admin: ":69"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("STACK_PROXY_ROUTES_FILE", test.file)
+			t.Setenv("STACK_PROXY_PRESET", "tinkerbell")
 			t.Setenv("STACK_PROXY_LOG_FORMAT", "text")
 			if test.admin != "" {
 				t.Setenv("STACK_PROXY_ADMIN_ADDRESS", test.admin)
@@ -150,6 +152,17 @@ func TestCheckKnowsTheAdminPort(t *testing.T) {
 				t.Errorf("exit status %d, want %q:\n%s", code, test.want, said)
 			}
 		})
+	}
+}
+
+// What stands behind the proxy is not guessed.
+func TestPresetIsChosen(t *testing.T) {
+	for _, args := range [][]string{nil, {"check"}} {
+		var stdout, stderr bytes.Buffer
+		code := run(args, &stdout, &stderr)
+		if want := "STACK_PROXY_PRESET is not set: set it to tinkerbell for the one"; code != 1 || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%q: exit status %d, no %q in: %s", args, code, want, stderr.String())
+		}
 	}
 }
 

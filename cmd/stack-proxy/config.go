@@ -21,7 +21,7 @@ type config struct {
 	daemon.Settings
 	AdminAddress string `split_words:"true" default:":9069" desc:"where /metrics, /healthz, /readyz and /routes are"`
 
-	Preset          string         `default:"classic" desc:"built-in routes: classic (Hegel, Tink Server, Smee), tinkerbell (one binary) or tinkerbell-0.22 (one binary before 0.23)"`
+	Preset          string         `desc:"built-in routes: tinkerbell (one binary), tinkerbell-0.22 (one binary before 0.23) or classic (Hegel, Tink Server, Smee); to be set where no routes file is"`
 	RoutesFile      string         `split_words:"true" desc:"routes in YAML instead of a preset; read again when it changes and on SIGHUP"`
 	Hegel           string         `default:"hegel" desc:"classic: Hegel's host, or host:port"`
 	TinkServer      string         `split_words:"true" default:"tink-server" desc:"classic: Tink Server's host, or host:port"`
@@ -62,7 +62,7 @@ func (c *config) Validate() error {
 	fault := func(variable, format string, args ...any) {
 		faults = append(faults, fmt.Errorf(prefix+"_"+variable+"="+format, args...))
 	}
-	if !slices.Contains(route.Presets(), c.Preset) {
+	if c.Preset != "" && !slices.Contains(route.Presets(), c.Preset) {
 		fault("PRESET", "%q: none of %s", c.Preset, strings.Join(route.Presets(), ", "))
 	}
 	for variable, host := range map[string]string{
@@ -95,6 +95,10 @@ func (c *config) Validate() error {
 	return errors.Join(append(faults, c.Check(prefix))...)
 }
 
+// errNoPreset: what stands behind the proxy is not guessed, since the layouts share ports and differ in others.
+var errNoPreset = errors.New(prefix + "_PRESET is not set: set it to tinkerbell for the one Tinkerbell binary (0.23 or " +
+	"later), tinkerbell-0.22 for an earlier one, or classic for Hegel, Tink Server and Smee, or set " + prefix + "_ROUTES_FILE")
+
 // defaults are what the settings mean for routes.
 func (c *config) defaults() route.Defaults {
 	return route.Defaults{
@@ -123,9 +127,12 @@ func (c *config) table() (route.Table, error) { return c.tableBy(c.defaults()) }
 func (c *config) tableBy(defaults route.Defaults) (route.Table, error) {
 	var t route.Table
 	var err error
-	if c.RoutesFile != "" {
+	switch {
+	case c.RoutesFile != "":
 		t, err = route.Load(c.RoutesFile, defaults)
-	} else {
+	case c.Preset == "":
+		err = errNoPreset
+	default:
 		t, err = route.Preset(c.Preset, defaults)
 	}
 	if err != nil {

@@ -167,12 +167,14 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 			Security: &Security{UID: unprivileged},
 		}, l.httpReady(RolePod, "http://"+hostPort(PodIP, BootsAdminPort)+"/readyz"), nil
 	case StackProxy:
+		preset := "classic"
+		if l.opts.Tinkerbell != nil {
+			preset = "tinkerbell"
+		}
 		env := []string{
+			"STACK_PROXY_PRESET=" + preset,
 			"STACK_PROXY_ADMIN_ADDRESS=" + hostPort(PodIP, ProxyAdminPort),
 			"STACK_PROXY_BOOTS_ADDRESS=" + bootsSocket,
-		}
-		if l.opts.Tinkerbell != nil {
-			env = append(env, "STACK_PROXY_PRESET=tinkerbell")
 		}
 		mounts := map[string]string{artifactsInPod: l.opts.Artifacts}
 		if l.opts.Routes != "" {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
@@ -21,7 +22,7 @@ Smee and Hegel. It needs root and Go; nothing outside the namespaces is touched.
 
   lab up [flags]      start one, follow it until Ctrl-C, take it down
   lab keep [flags]    start one and leave it running
-  lab build           build the modern Tinkerbell for labs and tests, once for this machine (some minutes)
+  lab build           build the modern Tinkerbell for labs and tests, once for this machine (some minutes), and print where it is
   lab list            the labs of this machine
   lab down [-all] [ID...]
                       take kept labs down (the ones named; -all: also those that somebody is using) and remove what
@@ -44,7 +45,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	case "up", "keep":
 		return start(ctx, command, args, out)
 	case "build":
-		_, err := program.BuildTinkerbell(ctx, func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) })
+		t, err := program.BuildTinkerbell(ctx, func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) })
+		if err == nil {
+			fmt.Fprintln(out, filepath.Dir(t.Server))
+		}
 		return err
 	case "list":
 		return list(out)
