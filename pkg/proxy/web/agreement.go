@@ -74,8 +74,8 @@ func (s *site) holds(r *http.Request) (holds, ends bool) {
 	if s.settings.TLS == nil {
 		return true, false
 	}
-	c, ok := r.Context().Value(connKey{}).(*conn)
-	if r.TLS == nil || !ok { // it was opened before the route had TLS
+	c := connOfRequest(r)
+	if r.TLS == nil || c == nil { // it was opened before the route had TLS
 		return false, true
 	}
 	made := c.agreed.Load()

@@ -1,9 +1,11 @@
 package web
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -110,4 +112,35 @@ func opError(op string, err error) error {
 func (c *conn) abort() {
 	c.connections.reap()
 	sock.Disconnect(c)
+}
+
+// connBelow is the conn below TLS and HTTP/2; nil where there is none.
+func connBelow(nc net.Conn) *conn {
+	for {
+		c, ok := nc.(*conn)
+		if ok {
+			return c
+		}
+		above, ok := nc.(interface{ NetConn() net.Conn })
+		if !ok {
+			return nil
+		}
+		nc = above.NetConn()
+	}
+}
+
+// connKey is the key of a conn in its requests' contexts.
+type connKey struct{}
+
+func withConn(ctx context.Context, c net.Conn) context.Context {
+	if under := connBelow(c); under != nil {
+		return context.WithValue(ctx, connKey{}, under)
+	}
+	return ctx
+}
+
+// connOfRequest is the conn that a request came on; nil where it came on none, as in a test of a handler.
+func connOfRequest(r *http.Request) *conn {
+	c, _ := r.Context().Value(connKey{}).(*conn)
+	return c
 }

@@ -1,10 +1,8 @@
 package web
 
 import (
-	"context"
 	"errors"
 	"io"
-	"net"
 	"os"
 	"sync"
 
@@ -95,14 +93,4 @@ func (c *conn) copyFile(w io.Writer, file io.Reader) (int64, error) {
 	piece := pieces.Get().(*[64 << 10]byte)
 	defer pieces.Put(piece)
 	return io.CopyBuffer(struct{ io.Writer }{w}, file, piece[:]) // net/http's ReadFrom would take a smaller one
-}
-
-// connKey is the key of the conn in its requests' contexts: the one below TLS, where there is TLS.
-type connKey struct{}
-
-func withConn(ctx context.Context, c net.Conn) context.Context {
-	if under := connBelow(c); under != nil {
-		return context.WithValue(ctx, connKey{}, under)
-	}
-	return ctx
 }

@@ -168,7 +168,7 @@ type server struct {
 
 // ServeHTTP implements http.Handler.
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if c, ok := r.Context().Value(connKey{}).(*conn); ok {
+	if c := connOfRequest(r); c != nil {
 		if !c.asked.Load() {
 			c.asked.Store(true)
 		}

@@ -132,21 +132,6 @@ func (c *conn) idled(nc net.Conn) {
 	}
 }
 
-// connBelow is the conn below TLS and HTTP/2; nil where there is none.
-func connBelow(nc net.Conn) *conn {
-	for {
-		c, ok := nc.(*conn)
-		if ok {
-			return c
-		}
-		above, ok := nc.(interface{ NetConn() net.Conn })
-		if !ok {
-			return nil
-		}
-		nc = above.NetConn()
-	}
-}
-
 // SetReadDeadline implements net.Conn.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	if t.IsZero() && c.idling.limit > 0 {

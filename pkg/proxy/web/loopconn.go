@@ -162,7 +162,7 @@ func (c *loopConn) HandOff(fd int, early []byte) {
 		c.server.front.mistaken(c.peer.Addr().Unmap(), record.TLSOnPlain, "")
 	}
 	next := &conn{early: early}
-	next.accepted, next.socket, next.most = c.accepted, socket, c.connections.stall()
+	next.accepted, next.socket, next.stall = c.accepted, socket, c.connections.stall()
 	if next.server.ConnState != nil {
 		next.idling.limit = next.server.idle
 	}

@@ -44,7 +44,7 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	var under *conn
 	if r.ProtoMajor == 1 { // in HTTP/2 others' requests and answers are under way on the connection too
-		under, _ = r.Context().Value(connKey{}).(*conn)
+		under = connOfRequest(r)
 	}
 	if r.TLS != nil {
 		seen.belowTLS = under
@@ -107,7 +107,7 @@ func (o *observer) end(seen *response, r *http.Request, trouble any) {
 		}
 	case trouble != nil:
 		o.metrics.failed(reasonGone)
-		x.torn(reasonGone)
+		x.torn(seen.notTaken())
 	}
 	x.Took = time.Since(x.Begin)
 	grpc := grpcCode(r, seen.Header(), x.Took, trouble != nil && !torn)
@@ -282,8 +282,8 @@ func late(r *http.Request) bool {
 	if p, ok := r.Body.(*stallReader); ok && p.late.Load() {
 		return true
 	}
-	under, ok := r.Context().Value(connKey{}).(*conn)
-	return ok && under.spent.Load()
+	under := connOfRequest(r)
+	return under != nil && under.spent.Load()
 }
 
 // Read implements io.Reader.

@@ -99,7 +99,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, err, time.Since(begin))
 		return
 	}
-	under, _ := r.Context().Value(connKey{}).(*conn)
+	under := connOfRequest(r)
 	untilEnd := under != nil && r.ProtoMajor == 1 && r.ProtoMinor == 0 && response.ContentLength < 0
 	if untilEnd {
 		under.untilEnd.Store(true)

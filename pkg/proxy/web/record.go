@@ -17,12 +17,13 @@ import (
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
-// Why an answer did not get whole to its client, or there was none.
+// Why an answer did not get whole to its client, or there was none. A client that took nothing of its answer for the
+// route's stall is in the metrics with those that went, and in records as [record.OurTimeout].
 const (
-	reasonTorn    = "torn"
-	reasonGone    = "client_gone"
-	reasonStalled = "client_stalled"
-	reasonBody    = "client_body"
+	reasonTorn    = "torn"           // by its endpoint or file
+	reasonGone    = "client_gone"    // closed or reset the connection
+	reasonStalled = "client_stalled" // sent nothing of its request's body for the route's stall
+	reasonBody    = "client_body"    // its request's body is malformed or short
 )
 
 // outcome is what becomes of a request that net/http serves.
@@ -124,16 +125,24 @@ func (r *response) recordEnd(grpc string) {
 	case x.Method == http.MethodHead:
 		x.Bytes = 0
 	case x.Outcome == record.Done && x.Bytes < x.Expected && x.Code != http.StatusNotModified:
-		x.torn(shortOf(x.unsent))
+		x.torn(r.shortBy(x.unsent))
 	}
 	r.record(x.Exchange)
 }
 
-// shortOf is why an answer was short, by the error of writing it: a file that has become shorter, or one that cannot be
+// shortBy is why an answer was short, by the error of writing it: a file that has become shorter, or one that cannot be
 // read on, is our fault.
-func shortOf(unsent error) string {
+func (r *response) shortBy(unsent error) string {
 	if unsent == nil || errors.As(unsent, new(*fs.PathError)) {
 		return reasonTorn
+	}
+	return r.notTaken()
+}
+
+// notTaken is why the client did not take the whole answer.
+func (r *response) notTaken() string {
+	if c := connOfRequest(r.request); c != nil && c.gaveUp.Load() {
+		return record.OurTimeout
 	}
 	return reasonGone
 }

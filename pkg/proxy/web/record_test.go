@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tinkerbell/stack/pkg/artifacts"
 	"github.com/tinkerbell/stack/pkg/edge/reply"
@@ -159,6 +160,56 @@ func testRecordsClientsThatGo(t *testing.T, start starter) {
 				t.Errorf("%s, early %t: got %+v", way, early, told)
 			}
 		}
+	}
+}
+
+// TestRecordsClientsThatStall: who takes nothing of an answer for the route's time is recorded as given up by this
+// proxy on every way, not as gone.
+func TestRecordsClientsThatStall(t *testing.T) {
+	const size = 1 << 30
+	name := filepath.Join(t.TempDir(), "vmlinuz")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(name, size); err != nil { // sparse
+		t.Fatal(err)
+	}
+	files := artifacts.New(artifacts.Config{Directory: filepath.Dir(name)})
+	defer files.Close()
+	url := backend(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", strconv.Itoa(size))
+		for range size >> 20 {
+			if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+				return
+			}
+		}
+	})
+	backed, filed := Settings{Pool: pool(url)}, Settings{Handler: files}
+	backedTLS, filedTLS := backed, filed
+	backedTLS.TLS, filedTLS.TLS = certificate(t, "http/1.1"), certificate(t, "http/1.1")
+	for name, test := range map[string]struct {
+		settings Settings
+		way      string
+	}{
+		"backend, engine": {backed, "plain"}, "backend, pool": {backed, "pool"}, "backend, Transport": {backed, "Transport"},
+		"backend, TLS": {backedTLS, "plain"}, "file": {filed, "plain"}, "file, TLS": {filedTLS, "plain"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := test.settings
+			s.Stall = 400 * time.Millisecond
+			r := start(t, s)
+			c := r.talk(t).Conn
+			if s.TLS != nil {
+				c = tls.Client(c, &tls.Config{InsecureSkipVerify: true})
+			}
+			if _, err := io.WriteString(c, byWay("/vmlinuz")[test.way]); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.ReadFull(c, make([]byte, 1e6))
+			if got := r.log.Await(t, 2)[1]; got.Outcome != record.Torn || got.Reason != record.OurTimeout {
+				t.Errorf("got %+v", got)
+			}
+		})
 	}
 }
 

@@ -170,7 +170,7 @@ func (u *upstreamConn) resize(size sock.Buffers) {
 
 // expectLong is lengthen for a request whose answer is going to be long.
 func expectLong(r *http.Request, length int64, u *upstreamConn) {
-	if c, ok := r.Context().Value(connKey{}).(*conn); ok && r.ProtoMajor == 1 && length > longAnswer {
+	if c := connOfRequest(r); c != nil && r.ProtoMajor == 1 && length > longAnswer {
 		c.lengthen(u)
 	}
 }
@@ -187,8 +187,8 @@ type share struct {
 
 // enter charges a request. What its header has been charged becomes its own.
 func (s *response) enter(r *http.Request, settings *Settings, room *admission.Route, body bool) admission.Refusal {
-	c, ok := r.Context().Value(connKey{}).(*conn)
-	if !ok {
+	c := connOfRequest(r)
+	if c == nil {
 		return admission.Admitted
 	}
 	cost := costRequest + 2*max(c.unread.bytes.Swap(0)-unreadFree, 0)

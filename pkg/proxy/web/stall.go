@@ -3,6 +3,7 @@ package web
 import (
 	"errors"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
@@ -16,14 +17,15 @@ const (
 )
 
 // stalling is a wire that bounds how long the client may take nothing of what is written to it. It belongs to the
-// goroutine that writes.
+// goroutine that writes, but for gaveUp.
 type stalling struct {
 	wire
-	most  time.Duration // 0: no bound
-	armed time.Time     // when the write deadline was last moved
-	due   time.Time     // the write deadline
-	moved time.Time     // when the client was last known to take something
-	taken uint64        // bytes that the client had acknowledged then
+	stall  time.Duration // 0: no bound
+	armed  time.Time     // when the write deadline was last moved
+	due    time.Time     // the write deadline
+	moved  time.Time     // when the client was last known to take something
+	taken  uint64        // bytes that the client had acknowledged then
+	gaveUp atomic.Bool   // the client took nothing for stall
 }
 
 // Write writes all of b, if the client gets on.
@@ -66,7 +68,7 @@ type disk struct {
 // Wait implements sock.Places.
 func (d disk) Wait() error {
 	err := d.Places.Wait()
-	if err == nil && d.client.most > 0 {
+	if err == nil && d.client.stall > 0 {
 		d.client.armed = time.Time{}
 		err = d.client.arm()
 	}
@@ -75,15 +77,15 @@ func (d disk) Wait() error {
 
 // arm gives the client the time that it may take nothing in.
 func (s *stalling) arm() error {
-	if s.most <= 0 {
+	if s.stall <= 0 {
 		return nil
 	}
 	now := time.Now()
-	if now.Sub(s.armed) < min(deadlineStep, s.most/8) {
+	if now.Sub(s.armed) < min(deadlineStep, s.stall/8) {
 		return nil
 	}
 	s.armed, s.moved = now, now
-	return s.await(now, s.most/stallLooks)
+	return s.await(now, s.stall/stallLooks)
 }
 
 func (s *stalling) await(now time.Time, wait time.Duration) error {
@@ -95,7 +97,7 @@ func (s *stalling) await(now time.Time, wait time.Duration) error {
 // time. What the kernel took of the write is no measure. It has room for more when a part of its buffer is free, which
 // may take a slow client longer than it may take nothing; so the client's acknowledgements count as well.
 func (s *stalling) mayGoOn(n int64, err error) bool {
-	if s.most <= 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
+	if s.stall <= 0 || err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false
 	}
 	now := time.Now()
@@ -105,10 +107,11 @@ func (s *stalling) mayGoOn(n int64, err error) bool {
 	if taken := s.socket.Acked(); n > 0 || taken != s.taken {
 		s.moved, s.taken = now, taken
 	}
-	left := s.most - now.Sub(s.moved)
+	left := s.stall - now.Sub(s.moved)
 	if left <= 0 {
+		s.gaveUp.Store(true)
 		return false
 	}
 	s.armed = now
-	return s.await(now, min(left, s.most/stallLooks)) == nil
+	return s.await(now, min(left, s.stall/stallLooks)) == nil
 }

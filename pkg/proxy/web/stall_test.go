@@ -39,7 +39,7 @@ func TestSlowReaderIsNotStalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	c := &stalling{wire: wire{socket: socket}, most: most}
+	c := &stalling{wire: wire{socket: socket}, stall: most}
 	fill := func(within time.Duration) { // the kernel's buffers
 		t.Helper()
 		_ = c.socket.SetWriteDeadline(time.Now().Add(within))
