@@ -12,7 +12,7 @@ VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unk
 COMMIT   ?= $(shell git rev-parse HEAD 2>/dev/null)
 LDFLAGS  := -s -w -X github.com/tinkerbell/stack/pkg/daemon.version=$(VERSION) \
 	-X github.com/tinkerbell/stack/pkg/daemon.commit=$(COMMIT)
-PROGRAMS := broadcast-init dhcp-relay stack-proxy stack-boots stack-lb
+PROGRAMS := broadcast-init dhcp-relay stack-proxy stack-boots stack-doctor stack-lb
 
 # make demo
 MACHINE ?=

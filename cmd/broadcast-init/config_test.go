@@ -142,7 +142,7 @@ func TestDocsNameEverySetting(t *testing.T) {
 
 // TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
 func TestSettingsForHostsAreTaken(t *testing.T) {
-	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", prefix, 1, func() error {
+	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", "", prefix, 1, func() error {
 		return daemon.ParseEnv(prefix, &config{})
 	})
 }

@@ -233,9 +233,9 @@ func TestDocumentAgreesWithCode(t *testing.T) {
 	})
 }
 
-// TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
+// TestSettingsForHostsAreTaken: commands of docs/without-kubernetes.md, and the units of docs/examples/host.
 func TestSettingsForHostsAreTaken(t *testing.T) {
-	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", prefix, 3, func() error {
+	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", "../../docs/examples/host", prefix, 2, func() error {
 		return daemon.ParseEnv(prefix, &settings{})
 	})
 }

@@ -19,9 +19,9 @@ func TestDocumentAgreesWithCode(t *testing.T) {
 	})
 }
 
-// TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
+// TestSettingsForHostsAreTaken: commands of docs/without-kubernetes.md, and the units of docs/examples/host.
 func TestSettingsForHostsAreTaken(t *testing.T) {
-	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", prefix, 1, func() error {
+	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", "../../docs/examples/host", prefix, 0, func() error {
 		_ = os.Unsetenv(prefix + "_HISTORY_FILE") // its directory is one that systemd makes
 		return daemon.ParseEnv(prefix, &settings{})
 	})

@@ -97,9 +97,9 @@ func preset(t *testing.T, name string) string {
 	return b.String()
 }
 
-// TestSettingsForHostsAreTaken: units and commands of docs/without-kubernetes.md.
+// TestSettingsForHostsAreTaken: commands of docs/without-kubernetes.md, and the units of docs/examples/host.
 func TestSettingsForHostsAreTaken(t *testing.T) {
-	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", prefix, 3, func() error {
+	envdoc.CheckSettings(t, "../../docs/without-kubernetes.md", "../../docs/examples/host", prefix, 1, func() error {
 		return daemon.ParseEnv(prefix, &config{})
 	})
 }

@@ -2,6 +2,7 @@ package envdoc
 
 import (
 	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 
@@ -32,14 +33,30 @@ func Check(t testing.TB, path string, update bool, parts map[string]string) {
 	}
 }
 
-// CheckSettings has a program take the settings that a document shows by value, in so many places.
-func CheckSettings(t *testing.T, path, prefix string, places int, parse func() error) {
+// CheckSettings has a program take the settings that a document shows by value, in so many places, and those that the
+// units in a directory have together.
+func CheckSettings(t *testing.T, path, units, prefix string, places int, parse func() error) {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+	var files []string
+	if units != "" {
+		var err error
+		if files, err = filepath.Glob(units + "/*"); err != nil || len(files) == 0 {
+			t.Fatalf("no units in %s: %v", units, err)
+		}
 	}
-	shown := Settings(string(text), prefix)
+	document := ""
+	for _, file := range append(files, path) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file == path && len(files) > 0 {
+			document = "\n```\n" + document + "\n```\n" // as one block
+			places++
+		}
+		document += string(text) + "\n"
+	}
+	shown := Settings(document, prefix)
 	if len(shown) != places {
 		t.Errorf("it is set in %d places of %s, want %d", len(shown), path, places)
 	}

@@ -315,7 +315,7 @@ Helm's to remove any more.
 {{- end -}}
 {{- if $gone -}}
 {{- $eks := ternary "; in eksa-system \"eksctl anywhere upgrade\" owns the release, and would bring the former chart back" "" (eq .Release.Namespace "eksa-system") -}}
-{{- fail (printf "this upgrade would remove %s: release %s is of another chart of this name (tinkerbell/charts, before 1.0), and this one is the stack alone. kube-vip and the Services would go too, and the address with them. Nothing was changed. Install this chart as a release of its own beside it: docs/former-chart.md#a-release-of-its-own (what has the annotation helm.sh/resource-policy=keep is not removed, and not counted here%s)" (join ", " ($gone | sortAlpha)) .Release.Name $eks) -}}
+{{- fail (printf "this upgrade would remove %s: release %s is of another chart of this name (tinkerbell/charts, before 1.0), and this one is the stack alone. kube-vip and the Services would go too, and the address with them. Nothing was changed. Install this chart as a release of its own beside it: docs/former-chart.md (what has the annotation helm.sh/resource-policy=keep is not removed, and not counted here%s)" (join ", " ($gone | sortAlpha)) .Release.Name $eks) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
