@@ -2,11 +2,14 @@ package boot
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"math"
 	"net/netip"
 	"reflect"
 	"testing"
 	"time"
+	"unsafe"
 )
 
 // full is an event with something in every field.
@@ -38,6 +41,26 @@ func TestFullHasEveryField(t *testing.T) {
 	}
 }
 
+// TestEventHasNoGaps: what lies between fields would be sent, and may be anything.
+func TestEventHasNoGaps(t *testing.T) {
+	of, size := reflect.TypeFor[Event](), uintptr(0)
+	for i := range of.NumField() {
+		size += of.Field(i).Type.Size()
+	}
+	if size != of.Size() || size != unsafe.Sizeof(Event{}.text)+wordCount*8 {
+		t.Errorf("fields take %d bytes, an event %d", size, of.Size())
+	}
+}
+
+// TestVersionChangesWithTheFields: whoever changes what is sent changes the version, and then this.
+func TestVersionChangesWithTheFields(t *testing.T) {
+	e := full()
+	sum := sha256.Sum256(e.AppendBinary(nil))
+	if got := hex.EncodeToString(sum[:8]); version != 2 || got != "5bcba7eb5a559205" {
+		t.Errorf("version %d: %s", version, got)
+	}
+}
+
 func TestBinaryKeepsEverything(t *testing.T) {
 	largest := Event{At: -1, Took: math.MinInt64, Kind: 1, UUID: [16]byte{1}, MAC: [6]byte{1}, HasArch: true, Arch: 0xffff}
 	largest.XID, largest.Secs, largest.Lease, largest.Resent = 1<<32-1, 1<<16-1, 1<<32-1, 1<<32-1
@@ -52,10 +75,7 @@ func TestBinaryKeepsEverything(t *testing.T) {
 	var stream []byte
 	events := []Event{full(), {Kind: Syslog}, largest, {At: 5, Kind: HTTP, HasArch: true}}
 	for i, want := range events {
-		b, err := want.AppendBinary(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := want.AppendBinary(nil)
 		if len(b) > MaxBinary {
 			t.Errorf("event %d takes %d bytes, more than %d", i, len(b), MaxBinary)
 		}
@@ -82,23 +102,29 @@ func TestBinaryKeepsEverything(t *testing.T) {
 	}
 }
 
-func TestBinaryIsCompact(t *testing.T) {
+// request is an event such as most are.
+func request() Event {
 	e := Event{At: time.Now().UnixNano(), Took: time.Second, Kind: HTTP, Outcome: Done, Status: 200, Bytes: 9 << 20,
 		Expected: 9 << 20, Client: addr("192.0.2.7"), Endpoint: addr("198.51.100.4"), Port: 7171, Route: 80}
 	SetText(&e, File, 128, "/vmlinuz")
-	if b, _ := e.AppendBinary(nil); len(b) > 80 {
+	return e
+}
+
+func TestBinaryIsCompact(t *testing.T) {
+	e := request()
+	if b := e.AppendBinary(nil); len(b) > 96 {
 		t.Errorf("%d bytes for a request", len(b))
 	}
 }
 
 func FuzzDecode(f *testing.F) {
 	e := full()
-	b, _ := e.AppendBinary(nil)
+	b := e.AppendBinary(nil)
 	f.Add(b)
-	b, _ = (&Event{Kind: Syslog}).AppendBinary(nil)
+	b = (&Event{Kind: Syslog}).AppendBinary(nil)
 	f.Add(b)
 	f.Add([]byte{})
-	f.Add(append(bytes.Repeat([]byte{version}, 8), bytes.Repeat([]byte{0xff}, 400)...))
+	f.Add(append(bytes.Repeat([]byte{version}, headSize), bytes.Repeat([]byte{0xff}, 400)...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var e Event
 		rest, err := e.Decode(b)
@@ -111,7 +137,7 @@ func FuzzDecode(f *testing.F) {
 		for f := range fields {
 			_ = Clean(e.Text(f))
 		}
-		again, _ := e.AppendBinary(nil)
+		again := e.AppendBinary(nil)
 		if len(again) > MaxBinary {
 			t.Fatalf("%d bytes, more than %d", len(again), MaxBinary)
 		}
@@ -123,21 +149,27 @@ func FuzzDecode(f *testing.F) {
 }
 
 func BenchmarkAppendBinary(b *testing.B) {
-	e := full()
-	room := make([]byte, 0, MaxBinary)
-	b.ReportAllocs()
-	for b.Loop() {
-		room, _ = e.AppendBinary(room[:0])
+	for name, e := range map[string]Event{"full": full(), "request": request()} {
+		b.Run(name, func(b *testing.B) {
+			room := make([]byte, 0, MaxBinary)
+			b.ReportAllocs()
+			for b.Loop() {
+				room = e.AppendBinary(room[:0])
+			}
+		})
 	}
 }
 
 func BenchmarkDecode(b *testing.B) {
-	e := full()
-	bytes, _ := e.AppendBinary(nil)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := e.Decode(bytes); err != nil {
-			b.Fatal(err)
-		}
+	for name, e := range map[string]Event{"full": full(), "request": request()} {
+		b.Run(name, func(b *testing.B) {
+			encoded := e.AppendBinary(nil)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := e.Decode(encoded); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -56,7 +56,7 @@ const TextRoom = 384
 
 // Event is one thing that a program heard of a machine. It has a fixed size and no pointers, so that a queue of events
 // is one block of memory that the garbage collector does not look into. Addresses are 16 bytes, IPv4 mapped; all zero
-// means none.
+// means none. The order of the fields leaves no gaps: their memory is what is sent (binary.go).
 type Event struct {
 	At   int64         // when it ended (or was seen): nanoseconds since 1970
 	Took time.Duration // since it began; of a reply: since the request
@@ -66,14 +66,10 @@ type Event struct {
 	DHCP    uint8 // message type: option 53, or that of DHCPv6 with V6 set
 	V6      bool
 
-	MAC  [6]byte  // chaddr, or from option 79 and the frame; zero where it is not known
-	UUID [16]byte // option 97 without its type; zero where there is none
 	XID  uint32
-
-	HasArch bool
-	Arch    uint16 // option 93 (RFC 4578, RFC 5970): see iana.Arch of insomniacslk/dhcp
-	Secs    uint16 // of a request's header
-	Lease   uint32 // seconds, option 51
+	MAC  [6]byte  // chaddr, or from option 79 and the frame; zero where it is not known
+	Arch uint16   // option 93 (RFC 4578, RFC 5970), with HasArch: see iana.Arch of insomniacslk/dhcp
+	UUID [16]byte // option 97 without its type; zero where there is none
 
 	Client    [16]byte // source address of the machine; ciaddr in DHCP
 	Given     [16]byte // yiaddr
@@ -82,17 +78,20 @@ type Event struct {
 	Next      [16]byte // siaddr
 	Relay     [16]byte // giaddr that the message came with: a router before this relay
 	Endpoint  [16]byte // backend that answered, or server that was asked
-	Port      uint16   // of Endpoint
 
-	Route    uint16 // port of the proxy that the machine asked
-	Status   uint16 // HTTP status, gRPC code, TFTP error code plus 1 (0: no error)
 	Bytes    uint64 // that went to the machine
 	Expected uint64 // that were announced by tsize or Content-Length; 0 unknown
+	Offset   uint64 // where the range that was asked for begins
+	Lease    uint32 // seconds, option 51
 	Resent   uint32 // TFTP blocks that were sent again
+	Port     uint16 // of Endpoint
+	Route    uint16 // port of the proxy that the machine asked
+	Status   uint16 // HTTP status, gRPC code, TFTP error code plus 1 (0: no error)
+	Secs     uint16 // of a DHCP request's header
 	Block    uint16 // TFTP block size agreed
 	Window   uint16 // TFTP window size agreed
-	Offset   uint64 // where the range that was asked for begins
-	Priority uint8  // syslog: facility*8 + severity
+	HasArch  bool
+	Priority uint8 // syslog: facility*8 + severity
 
 	ends [fields]uint16
 	text [TextRoom]byte

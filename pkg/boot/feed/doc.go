@@ -1,16 +1,12 @@
 // Package feed brings events of boots from dhcp-relay and stack-proxy to stack-boots, and into the order of their
 // times.
 //
-// A program tells its events over a stream: TCP, or a Unix socket in a directory that only the stack's programs mount.
+// A program posts its events by HTTP over TCP, or over a Unix socket in a directory that only the stack's programs
+// mount: a line of JSON that says who it is and where it is (head), then the events one after the other as [boot.Event]
+// encodes them. Each post waits for its answer.
 //
-//	receiver: magic (8) | nonce (16)
-//	sender:   frame: who it is; then frames of events, each of which waits for its answer
-//	receiver: a byte for each frame: taken, or refused
-//
-//	frame: length of the body (4) | body | HMAC-SHA-256 of nonce, number of the frame in this stream and body (first 16)
-//
-// Only programs that have the key are believed: without it no frame is read, and one that was recorded is worth nothing
-// in another stream or at another place. Whoever forwards a stream may read it, and may end it.
+// Over TCP, TLS holds both ends to the key that they share (identity.go): without it nobody is believed, and what was
+// recorded is worth nothing at another time or place.
 //
 // No program ever waits for stack-boots: what finds no room in the sender's queue is dropped and counted, and the count
 // is told. What was sent and not answered is sent again, and taken once.
@@ -63,32 +59,6 @@ func CheckAddress(variable, address, keyVariable, keyFile string) error {
 		return fmt.Errorf("%s=%q: whoever reaches it would be believed: set %s", variable, address, keyVariable)
 	}
 	return nil
-}
-
-// shortestKey is how long a key has to be, in bytes.
-const shortestKey = 16
-
-// readKey reads the key anew, so that one that is replaced counts for the next stream. Without a file it is empty.
-func readKey(file string) ([]byte, error) {
-	if file == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("failed to read the key of boots: %w", err)
-	}
-	key := []byte(strings.TrimSpace(string(text)))
-	if len(key) < shortestKey {
-		return nil, fmt.Errorf("failed to read the key of boots: %s has %d bytes, fewer than %d",
-			file, len(key), shortestKey)
-	}
-	return key, nil
-}
-
-// CheckKey reports why the key of a file cannot be used.
-func CheckKey(file string) error {
-	_, err := readKey(file)
-	return err
 }
 
 // remove takes away a socket that nobody has any more, and nothing else.

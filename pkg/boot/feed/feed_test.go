@@ -3,12 +3,14 @@ package feed
 import (
 	"bytes"
 	"context"
-	"errors"
+	"crypto/tls"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -203,7 +205,7 @@ func TestSenderWithoutReceiver(t *testing.T) {
 	if s.droppedFor(droppedAway) != 4 || !strings.Contains(log.String(), "boots are told again") {
 		t.Errorf("%v dropped, log %q", s.droppedFor(droppedAway), &log)
 	}
-	s.close()
+	s.client.CloseIdleConnections()
 }
 
 // TestNothingIsOfTheFuture: an event whose clock was set back before it was sent does not wait for that time to come.
@@ -216,7 +218,7 @@ func TestNothingIsOfTheFuture(t *testing.T) {
 	s.Event(e)
 	s.sendQueued(t.Context())
 	stop()
-	s.close()
+	s.client.CloseIdleConnections()
 	if len(h.all()) != 1 || h.last.At > time.Now().UnixNano() {
 		t.Errorf("heard %v, the last at %v", h.all(), time.Unix(0, h.last.At))
 	}
@@ -249,7 +251,7 @@ func TestLossIsTold(t *testing.T) {
 	r, h := listen(t, socket(t), "")
 	run(t, r)
 	s := sender(r.Addr().String(), SenderConfig{Queue: 4})
-	defer s.close()
+	defer s.client.CloseIdleConnections()
 	s.sendQueued(t.Context())
 	for xid := range uint32(9) {
 		s.Event(discover(xid))
@@ -265,17 +267,16 @@ func TestAnswerThatIsLost(t *testing.T) {
 	r, h := listen(t, socket(t), "")
 	run(t, r)
 	s := sender(r.Addr().String(), SenderConfig{})
-	defer s.close()
+	defer s.client.CloseIdleConnections()
 	s.Event(discover(1))
 	s.Event(discover(2))
 	s.sendQueued(t.Context())
-	s.head.number -= 2 // as if it had not been answered
+	s.head.Number -= 2 // as if it had not been answered
 	for xid := range uint32(3) {
-		s.body, _ = discover(xid + 1).AppendBinary(s.body)
+		s.body = discover(xid + 1).AppendBinary(s.body)
 	}
 	s.held = 3
-	s.close()
-	s.tried = time.Time{}
+	s.client.CloseIdleConnections()
 	s.sendQueued(t.Context())
 	if got := h.all(); len(got) != 3 || got[2] != 3 {
 		t.Errorf("heard %v", got)
@@ -292,11 +293,12 @@ func TestOnlyThoseWithTheKeyAreBelieved(t *testing.T) {
 	s := sender(r.Addr().String(), SenderConfig{
 		Destination: Destination{BootsKeyFile: other}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
-	defer s.close()
+	defer s.client.CloseIdleConnections()
 	s.away = time.Now().Add(-warnAfter)
 	s.Event(discover(1))
 	s.sendQueued(t.Context())
-	if r.Refused() != 1 || len(h.all()) != 0 || !strings.Contains(log.String(), "is the key the same") {
+	testwait.Until(t, "it is refused", func() bool { return r.Refused() == 1 })
+	if len(h.all()) != 0 || !strings.Contains(log.String(), "is the key the same") {
 		t.Errorf("%d refused, heard %v, log %q", r.Refused(), h.all(), &log)
 	}
 	if err := os.WriteFile(other, []byte(goodKey), 0o600); err != nil {
@@ -331,16 +333,16 @@ func TestWithoutAKeyNobodyIsBelieved(t *testing.T) {
 	}
 	run(t, r)
 	s := sender(r.Addr().String(), SenderConfig{Destination: Destination{BootsKeyFile: keyFile(t, goodKey)}, Logger: slog.New(slog.NewTextHandler(&said, nil))})
-	defer s.close()
+	defer s.client.CloseIdleConnections()
 	s.Event(discover(1))
 	for range 5 {
 		s.away, s.tried = time.Now().Add(-warnAfter), time.Time{}
 		s.sendQueued(t.Context())
 	}
-	if n := strings.Count(log.String(), "failed to take events of boots"); n != 1 {
+	if n := strings.Count(log.String(), "failed to read the key of boots"); n != 1 {
 		t.Errorf("told %d times", n)
 	}
-	if said := said.String(); !strings.Contains(said, "EOF") || strings.Contains(said, "is the key the same") || testutil.ToFloat64(s.there) != 0 {
+	if said := said.String(); !strings.Contains(said, "internal error") || strings.Contains(said, "is the key the same") || testutil.ToFloat64(s.there) != 0 {
 		t.Errorf("log %q", said)
 	}
 	if err := os.WriteFile(key, []byte(goodKey), 0o600); err != nil {
@@ -371,53 +373,122 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// TestForgedStreams: what is not of a program that has the key is refused, recorded streams and changed frames too.
-func TestForgedStreams(t *testing.T) {
-	encoded, _ := discover(1).AppendBinary(nil)
-	body := append(head{}.append(nil), encoded...)
-	who := hello{program: "dhcp-relay"}.append(nil)
-	type stream func(*signer) []byte
-	tests := map[string]struct {
-		say     stream
-		refused uint64
-		heard   int
+// TestForgedPosts: what no program of this release would post is refused, and nothing of it taken.
+func TestForgedPosts(t *testing.T) {
+	events := discover(1).AppendBinary(nil)
+	good := append([]byte(`{"Session":"a","Program":"dhcp-relay"}`+"\n"), events...)
+	for name, test := range map[string]struct {
+		method, path string
+		body         []byte
+		status       int
+		heard        int
 	}{
-		"whole":                {func(s *signer) []byte { return s.seal(s.seal(nil, who), body) }, 0, 1},
-		"nothing":              {func(*signer) []byte { return nil }, 0, 0},
-		"text":                 {func(*signer) []byte { return []byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n") }, 1, 0},
-		"noughts":              {func(*signer) []byte { return make([]byte, 4096) }, 1, 0},
-		"another stream's":     {func(s *signer) []byte { s.nonce[0]++; return s.seal(nil, who) }, 1, 0},
-		"a frame twice":        {func(s *signer) []byte { f := s.seal(nil, who); return append(f, f...) }, 1, 0},
-		"a changed event":      {func(s *signer) []byte { f := s.seal(s.seal(nil, who), body); f[len(f)-codeSize-1]++; return f }, 1, 0},
-		"who, cut":             {func(s *signer) []byte { return s.seal(nil, who[:len(who)-1]) }, 1, 0},
-		"who, too long":        {func(s *signer) []byte { return s.seal(nil, make([]byte, helloMost+1)) }, 1, 0},
-		"a frame, too long":    {func(s *signer) []byte { return s.seal(s.seal(nil, who), make([]byte, bodyMost+1)) }, 1, 0},
-		"an event, cut":        {func(s *signer) []byte { return s.seal(s.seal(nil, who), body[:len(body)-1]) }, 1, 0},
-		"more behind an event": {func(s *signer) []byte { return s.seal(s.seal(nil, who), append(bytes.Clone(body), 9)) }, 1, 0},
-		"no head":              {func(s *signer) []byte { return s.seal(s.seal(nil, who), body[:headSize-1]) }, 1, 0},
-	}
-	for name, test := range tests {
+		"whole":                {http.MethodPost, path, good, http.StatusNoContent, 1},
+		"another path":         {http.MethodPost, "/v2/events", good, http.StatusBadRequest, 0},
+		"no events":            {http.MethodGet, path, nil, http.StatusBadRequest, 0},
+		"no head":              {http.MethodPost, path, events, http.StatusBadRequest, 0},
+		"no session":           {http.MethodPost, path, append([]byte("{}\n"), events...), http.StatusBadRequest, 0},
+		"too long":             {http.MethodPost, path, make([]byte, bodyMost+1), http.StatusBadRequest, 0},
+		"an event, cut":        {http.MethodPost, path, good[:len(good)-1], http.StatusBadRequest, 0},
+		"more behind an event": {http.MethodPost, path, append(bytes.Clone(good), 9), http.StatusBadRequest, 0},
+	} {
 		t.Run(name, func(t *testing.T) {
 			r, h := listen(t, socket(t), "")
 			stop := run(t, r)
-			conn, err := net.Dial("unix", r.Addr().String())
+			client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+				return net.Dial("unix", r.Addr().String())
+			}}}
+			request, err := http.NewRequestWithContext(t.Context(), test.method, "http://boots"+test.path, bytes.NewReader(test.body))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer conn.Close()
-			var greeting [len(magic) + nonceSize]byte
-			if _, err := io.ReadFull(conn, greeting[:]); err != nil || string(greeting[:len(magic)]) != magic {
-				t.Fatalf("greeting %q, %v", greeting, err)
+			response, err := client.Do(request)
+			if err != nil {
+				t.Fatal(err)
 			}
-			_, _ = conn.Write(test.say(newSigner(nil, [nonceSize]byte(greeting[len(magic):]))))
-			_ = conn.(*net.UnixConn).CloseWrite()
-			_, _ = io.Copy(io.Discard, conn) // until the receiver has ended it
+			_ = response.Body.Close()
 			stop()
-			if got := len(h.all()); got != test.heard || r.Refused() != test.refused {
-				t.Errorf("heard %d, refused %d", got, r.Refused())
+			if refused := r.Refused() == 1; response.StatusCode != test.status || len(h.all()) != test.heard || refused == (test.heard == 1) {
+				t.Errorf("status %d, heard %d, refused %v", response.StatusCode, len(h.all()), refused)
 			}
 		})
 	}
+}
+
+// TestStrangers: whoever has not got the key is refused, whatever it says and though it has recorded those who have.
+func TestStrangers(t *testing.T) {
+	key := keyFile(t, goodKey)
+	r, h := listen(t, "127.0.0.1:0", key)
+	run(t, r)
+	recorded := record(t, r.Addr().String())
+	s := sender(recorded.Addr().String(), SenderConfig{Destination: Destination{BootsKeyFile: key}})
+	s.Event(discover(1))
+	s.sendQueued(t.Context())
+	s.client.CloseIdleConnections()
+	ours, err := identity(keyFile(t, "another key of ours"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours.VerifyConnection = nil // as if the receiver were believed
+	anonymous := ours.Clone()
+	anonymous.Certificates = nil
+	post := []byte("POST " + path + " HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+	for name, say := range map[string]func(net.Conn){
+		"text":        func(c net.Conn) { _, _ = c.Write(post) },
+		"noughts":     func(c net.Conn) { _, _ = c.Write(make([]byte, 4096)) },
+		"another key": func(c net.Conn) { _, _ = tls.Client(c, ours).Write(post) },
+		"no key":      func(c net.Conn) { _, _ = tls.Client(c, anonymous).Write(post) },
+		"a recording": func(c net.Conn) { _, _ = c.Write(recorded.all()) },
+	} {
+		before := r.Refused()
+		conn, err := net.Dial("tcp", r.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		say(conn)
+		_ = conn.(*net.TCPConn).CloseWrite()
+		_, _ = io.Copy(io.Discard, conn) // until the receiver has ended it
+		_ = conn.Close()
+		if r.Refused() == before || len(h.all()) != 1 {
+			t.Errorf("%s: %d refused, heard %d", name, r.Refused()-before, len(h.all()))
+		}
+	}
+}
+
+// recorder passes one connection on, and keeps what the client said.
+type recorder struct {
+	net.Listener
+	said lockedBuffer
+}
+
+func (r *recorder) all() []byte { return []byte(r.said.String()) }
+
+func record(t *testing.T, address string) *recorder {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &recorder{Listener: listener}
+	var group sync.WaitGroup
+	t.Cleanup(func() {
+		_ = listener.Close()
+		group.Wait()
+	})
+	group.Go(func() {
+		client, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", address)
+		if err != nil {
+			return
+		}
+		group.Go(func() { _, _ = io.Copy(client, server); _ = client.Close() })
+		_, _ = io.Copy(io.MultiWriter(server, &r.said), client)
+		_ = server.Close()
+	})
+	return r
 }
 
 // TestStreamsAreBounded: those of strangers go, those of programs that are believed stay.
@@ -425,7 +496,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	r, h := listen(t, socket(t), "")
 	run(t, r)
 	s := sender(r.Addr().String(), SenderConfig{})
-	defer s.close()
+	defer s.client.CloseIdleConnections()
 	s.sendQueued(t.Context())
 	for range mostStreams + 5 {
 		conn, err := net.Dial("unix", r.Addr().String())
@@ -441,7 +512,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	})
 	s.Event(discover(1))
 	s.sendQueued(t.Context())
-	if got := h.all(); len(got) != 1 || s.conn == nil {
+	if got := h.all(); len(got) != 1 || !s.away.IsZero() {
 		t.Errorf("heard %v", got)
 	}
 }
@@ -449,7 +520,7 @@ func TestStreamsAreBounded(t *testing.T) {
 // TestClocksApart: a program's events have the times of the receiver's clock, and follow when the program's is set.
 func TestClocksApart(t *testing.T) {
 	var s sources
-	one := s.begin(hello{})
+	one := s.begin(head{})
 	now := time.Unix(1_800_000_000, 0)
 	for i, step := range []struct {
 		clock, way time.Duration // the sender's, ahead of ours; how long the frame took
@@ -459,7 +530,7 @@ func TestClocksApart(t *testing.T) {
 		{time.Hour, 0, -time.Hour}, {time.Hour, 500 * time.Millisecond, -time.Hour}, {time.Hour, 0, -time.Hour},
 		{-time.Minute, 0, time.Minute}, {0, 0, 0},
 	} {
-		_, ahead := s.frame(one, head{now: now.Add(step.clock).UnixNano()}, 0, now.Add(step.way))
+		_, ahead := s.frame(one, head{Now: now.Add(step.clock).UnixNano()}, 0, now.Add(step.way))
 		if got := time.Duration(ahead); (got - step.want).Abs() > clockTolerance {
 			t.Errorf("step %d: moved by %s, want %s", i, got, step.want)
 		}
@@ -470,7 +541,7 @@ func TestClocksApart(t *testing.T) {
 // TestTwins: what two relays tell of one packet counts once; a machine that asks again, and another server, count.
 func TestTwins(t *testing.T) {
 	var w twins
-	a, b := [8]byte{1}, [8]byte{2}
+	a, b := "a", "b"
 	begin := time.Now()
 	at := func(after time.Duration, change func(*boot.Event)) *boot.Event {
 		e := discover(1)
@@ -484,7 +555,7 @@ func TestTwins(t *testing.T) {
 	offer := func(e *boot.Event) { e.Kind, e.DHCP, e.Server[15] = boot.DHCPReply, 2, 1 }
 	for i, step := range []struct {
 		e       *boot.Event
-		session [8]byte
+		session string
 		want    bool
 	}{
 		{at(0, nil), a, false}, {at(time.Millisecond, nil), b, true}, {at(0, nil), b, true},
@@ -546,7 +617,7 @@ func TestDestination(t *testing.T) {
 	}
 }
 
-// TestSendingAllocatesNothing for an event.
+// TestSendingAllocatesNothing for an event: what a post takes is taken for all its events together.
 func TestSendingAllocatesNothing(t *testing.T) {
 	r, err := Listen(ReceiverConfig{Address: socket(t), Record: func(*boot.Event) {}})
 	if err != nil {
@@ -554,46 +625,58 @@ func TestSendingAllocatesNothing(t *testing.T) {
 	}
 	run(t, r)
 	s := sender(r.Addr().String(), SenderConfig{})
-	defer s.close()
+	defer s.client.CloseIdleConnections()
 	s.sendQueued(t.Context())
 	e := discover(1)
-	got := testing.AllocsPerRun(200, func() {
-		for range 100 {
-			s.Event(e)
-		}
-		s.sendQueued(t.Context())
-	})
-	if got > 10 { // of system calls and codes, for all of them together
-		t.Errorf("%v allocations", got)
+	took := func(events int) float64 {
+		return testing.AllocsPerRun(200, func() {
+			for range events {
+				s.Event(e)
+			}
+			s.sendQueued(t.Context())
+		})
+	}
+	if few, many := took(10), took(100); many > few+10 {
+		t.Errorf("%v allocations for 10 events, %v for 100", few, many)
 	}
 }
 
-// FuzzFrame: whatever comes behind a greeting, nothing without the key is taken, and nothing panics.
-func FuzzFrame(f *testing.F) {
-	whole := newSigner([]byte(goodKey), [nonceSize]byte{})
-	f.Add(whole.seal(nil, hello{program: "a", pod: "b"}.append(nil)))
-	f.Add([]byte{})
-	f.Add(make([]byte, 64))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		ours := newSigner([]byte(goodKey+"!"), [nonceSize]byte{})
-		if body, err := ours.read(bytes.NewReader(b), make([]byte, helloMost+codeSize)); err == nil {
-			t.Errorf("took %q", body)
-		} else if errors.Is(err, errForged) {
-			parseHello(b)
-		}
-	})
-}
-
-// FuzzBody: a frame of a program that has the key and is of another release is taken whole, or not at all.
-func FuzzBody(f *testing.F) {
-	one, _ := discover(1).AppendBinary(head{number: 1, lost: 2, now: 3}.append(nil))
-	f.Add(one)
+// FuzzPost: a post of a program that has the key and is of another release is taken whole, or not at all.
+func FuzzPost(f *testing.F) {
+	f.Add(discover(1).AppendBinary([]byte(`{"Session":"a","Number":1,"Lost":2,"Now":3}` + "\n")))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		events := uint64(0)
 		r := &Receiver{config: ReceiverConfig{Record: func(*boot.Event) { events++ }}}
-		if err := r.takeFrame(r.sources.begin(hello{}), b, time.Now()); err != nil && events > 0 {
-			t.Errorf("took %d events of a frame that it refuses", events)
+		if err := r.take(nil, b, time.Now()); err != nil && events > 0 {
+			t.Errorf("took %d events of a post that it refuses", events)
 		}
 	})
+}
+
+// BenchmarkSend is what an event costs the sender and the receiver together, by how many there are at once.
+func BenchmarkSend(b *testing.B) {
+	key := keyFile(b, goodKey)
+	for _, size := range []int{1, 100, 1000} {
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			r, err := Listen(ReceiverConfig{Address: "127.0.0.1:0", KeyFile: key, Record: func(*boot.Event) {}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			stop := run(b, r)
+			s := sender(r.Addr().String(), SenderConfig{Destination: Destination{BootsKeyFile: key}})
+			s.sendQueued(b.Context())
+			e := discover(1)
+			b.ResetTimer()
+			for sent := 0; sent < b.N; sent += size {
+				for range size {
+					s.Event(e)
+				}
+				s.sendQueued(b.Context())
+			}
+			b.StopTimer()
+			s.client.CloseIdleConnections()
+			stop()
+		})
+	}
 }

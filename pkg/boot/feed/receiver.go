@@ -1,13 +1,18 @@
 package feed
 
 import (
+	"bytes"
 	"context"
-	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,14 +24,31 @@ import (
 const mode = 0o622
 
 const (
-	// mostStreams is how many streams are open at once. One too many ends the oldest of a program that is not believed
-	// yet.
+	// path is where events are posted; another release, another path.
+	path = "/v1/events"
+	// bodyMost bounds a post, in bytes.
+	bodyMost = 128 << 10
+	// mostStreams is how many connections are open at once. One too many ends the oldest of a program that is not
+	// believed yet.
 	mostStreams = 256
-	// helloTimeout is how long a program may take to say who it is.
+	// helloTimeout is how long a program may take to show that it has the key.
 	helloTimeout = 5 * time.Second
 	// refusalEvery is how often a refusal is logged; all are counted.
 	refusalEvery = 10 * time.Second
+	// heartbeat is how often a sender tells that it is there, and silence how long it may be quiet.
+	heartbeat, silence = 2 * time.Second, 15 * time.Second
 )
+
+// head is the first line of a post.
+type head struct {
+	Session string // of the process
+	Program string
+	Pod     string
+	Number  uint64 // of events that the sender had sent before
+	Lost    uint64 // that it has dropped since the last post that was taken
+	Now     int64  // its clock: nanoseconds since 1970
+	Over    bool   // the program ends in order: it is no longer waited for
+}
 
 // ReceiverConfig makes a [Receiver].
 type ReceiverConfig struct {
@@ -45,12 +67,19 @@ type Receiver struct {
 	listener net.Listener
 	sources  sources
 
-	refused  atomic.Uint64 // streams
+	refused  atomic.Uint64 // connections and posts
 	received atomic.Uint64 // events
 
+	open    sync.WaitGroup // connections
 	mu      sync.Mutex
-	streams map[net.Conn]time.Time // when it was opened; zero once the program has shown that it has the key
+	streams map[net.Conn]*stream
 	warned  time.Time
+}
+
+// stream is a connection.
+type stream struct {
+	opened time.Time
+	source *source // nil until its program is believed
 }
 
 // Listen opens the address; a Unix socket in place of one that a process before us has left there.
@@ -76,13 +105,19 @@ func Listen(c ReceiverConfig) (*Receiver, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Receiver{config: c, log: c.Logger, listener: listener, streams: map[net.Conn]time.Time{}}, nil
+	if c.KeyFile != "" {
+		listener = tls.NewListener(listener, &tls.Config{
+			MinVersion:         tls.VersionTLS13,
+			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return identity(c.KeyFile) },
+		})
+	}
+	return &Receiver{config: c, log: c.Logger, listener: listener, streams: map[net.Conn]*stream{}}, nil
 }
 
 // Addr is where it listens.
 func (r *Receiver) Addr() net.Addr { return r.listener.Addr() }
 
-// Refused is how many streams were not of a program that has the key, or not understood.
+// Refused is how many connections and posts were not of a program that has the key, or not understood.
 func (r *Receiver) Refused() uint64 { return r.refused.Load() }
 
 // Received is how many events came.
@@ -106,151 +141,136 @@ func (r *Receiver) Ready() error { return nil }
 // String implements daemon.Task.
 func (r *Receiver) String() string { return "events of boots" }
 
+// connKey is of a request's connection in its context.
+type connKey struct{}
+
 // Run implements daemon.Task.
 func (r *Receiver) Run(ctx context.Context) error {
-	var group sync.WaitGroup
-	defer group.Wait()
-	stop := context.AfterFunc(ctx, func() { _ = r.listener.Close() })
-	defer stop()
-	defer r.closeAll()
-	for {
-		conn, err := r.listener.Accept()
-		switch {
-		case ctx.Err() != nil:
-			if err == nil {
-				_ = conn.Close()
-			}
-			return nil
-		case errors.Is(err, net.ErrClosed):
-			return fmt.Errorf("failed to take streams of boots: %w", err)
-		case err != nil: // the client has gone, or descriptors are short
-			time.Sleep(PollEvery)
-			continue
-		}
-		r.add(conn)
-		group.Go(func() {
-			defer r.drop(conn)
-			r.serve(conn)
-		})
+	server := &http.Server{
+		Handler: r, ReadHeaderTimeout: helloTimeout, ReadTimeout: silence, WriteTimeout: silence, IdleTimeout: silence,
+		MaxHeaderBytes: 4 << 10, ErrorLog: slog.NewLogLogger(handshakes{slog.DiscardHandler, r}, 0), ConnState: r.changed,
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, conn)
+		},
 	}
+	defer r.open.Wait()
+	ended, end := context.WithCancel(ctx)
+	defer end()
+	r.open.Go(func() {
+		<-ended.Done()
+		// A post that is being taken is taken whole.
+		soon, cancel := context.WithTimeout(context.Background(), lastWords)
+		defer cancel()
+		_ = server.Shutdown(soon)
+		_ = server.Close()
+	})
+	if err := server.Serve(r.listener); ctx.Err() == nil {
+		return fmt.Errorf("failed to take streams of boots: %w", err)
+	}
+	return nil
 }
 
-// add counts a stream in. With too many it ends the oldest whose program is not believed yet; else this one.
-func (r *Receiver) add(conn net.Conn) {
+// changed follows connections as they come and go.
+func (r *Receiver) changed(conn net.Conn, state http.ConnState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.streams) >= mostStreams {
-		var oldest net.Conn
-		for other, since := range r.streams {
-			if !since.IsZero() && (oldest == nil || since.Before(r.streams[oldest])) {
-				oldest = other
-			}
+	switch state {
+	case http.StateNew:
+		if len(r.streams) >= mostStreams {
+			_ = r.oldestStranger(conn).Close()
 		}
-		if oldest != nil {
-			_ = oldest.Close()
-		} else {
-			_ = conn.Close()
+		r.open.Add(1)
+		r.streams[conn] = &stream{opened: time.Now()}
+	case http.StateClosed:
+		if s := r.streams[conn]; s != nil && s.source != nil {
+			r.sources.end(s.source)
 		}
+		delete(r.streams, conn)
+		r.open.Done()
+	case http.StateActive, http.StateIdle, http.StateHijacked:
 	}
-	r.streams[conn] = time.Now()
 }
 
-func (r *Receiver) believe(conn net.Conn) {
+// oldestStranger is the oldest connection of a program that is not believed yet; the newest where there is none.
+func (r *Receiver) oldestStranger(newest net.Conn) net.Conn {
+	oldest, since := newest, time.Now()
+	for conn, s := range r.streams {
+		if s.source == nil && s.opened.Before(since) {
+			oldest, since = conn, s.opened
+		}
+	}
+	return oldest
+}
+
+// source is the program at the other end of a connection, which is believed from now on.
+func (r *Receiver) source(conn net.Conn, h head) *source {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.streams[conn] = time.Time{}
+	s := r.streams[conn]
+	if s == nil { // it has ended
+		return &source{head: h}
+	}
+	if s.source == nil {
+		s.source = r.sources.begin(h)
+	}
+	return s.source
 }
 
-func (r *Receiver) drop(conn net.Conn) {
-	_ = conn.Close()
+// handshakes is the server's log, of which only handshakes that failed matter.
+type handshakes struct {
+	slog.Handler
+	r *Receiver
+}
+
+// Enabled implements slog.Handler.
+func (handshakes) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements slog.Handler. Whoever opens a connection and says nothing is not refused.
+func (h handshakes) Handle(_ context.Context, line slog.Record) error {
+	if !strings.HasSuffix(line.Message, "EOF") {
+		h.r.refuse(line.Message)
+	}
+	return nil
+}
+
+// refuse counts a refusal and logs it, at times only, since anybody can open connections.
+func (r *Receiver) refuse(why string) {
+	r.refused.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.streams, conn)
-}
-
-func (r *Receiver) closeAll() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for conn := range r.streams {
-		_ = conn.Close()
-	}
-}
-
-// serve takes one stream, until it ends.
-func (r *Receiver) serve(conn net.Conn) {
-	var greeting [len(magic) + nonceSize]byte
-	copy(greeting[:], magic)
-	_, _ = rand.Read(greeting[len(magic):]) // it never fails
-	key, err := readKey(r.config.KeyFile)
-	if err != nil {
-		if r.mayTell() {
-			r.log.Error("failed to take events of boots", "from", conn.RemoteAddr().String(), "error", err.Error())
-		}
-		return
-	}
-	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
-	if _, err := conn.Write(greeting[:]); err != nil {
-		return
-	}
-	s := newSigner(key, [nonceSize]byte(greeting[len(magic):]))
-	body, err := s.read(conn, make([]byte, helloMost+codeSize))
-	h, ok := parseHello(body)
-	if err == nil && !ok {
-		err = errEvents
-	}
-	if !r.answer(conn, err) {
-		return
-	}
-	r.believe(conn)
-	source := r.sources.begin(h)
-	defer r.sources.end(source)
-	buffer := make([]byte, bodyMost+codeSize)
-	for {
-		_ = conn.SetDeadline(time.Now().Add(silence))
-		if body, err = s.read(conn, buffer); err == nil {
-			err = r.takeFrame(source, body, time.Now())
-		}
-		if !r.answer(conn, err) {
-			return
-		}
+	if now := time.Now(); now.Sub(r.warned) >= refusalEvery {
+		r.warned = now
+		r.log.Warn("events of boots are refused", "error", boot.CleanCut(why, 256))
 	}
 }
 
 var errEvents = errors.New("it is of another release")
 
-// answer answers a frame, and reports whether it was taken.
-func (r *Receiver) answer(conn net.Conn, err error) bool {
-	if err == nil {
-		_, err := conn.Write([]byte{taken})
-		return err == nil
+// ServeHTTP takes a post.
+func (r *Receiver) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, q.Body, bodyMost))
+	var long *http.MaxBytesError
+	switch {
+	case q.URL.Path != path || errors.As(err, &long):
+		err = errEvents
+	case err == nil:
+		err = r.take(q.Context().Value(connKey{}).(net.Conn), body, time.Now())
+	default:
+		return // the connection has ended
 	}
-	if !errors.Is(err, errForged) && !errors.Is(err, errEvents) {
-		return false // the stream has ended
+	if err != nil {
+		r.refuse(fmt.Sprintf("from %s: %v", q.RemoteAddr, err))
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
 	}
-	r.refused.Add(1)
-	_, _ = conn.Write([]byte{refused})
-	if r.mayTell() {
-		r.log.Warn("events of boots are refused", "from", conn.RemoteAddr().String(), "error", err.Error())
-	}
-	return false
+	w.WriteHeader(http.StatusNoContent)
 }
 
-// mayTell reports whether it may be logged that a stream is not taken: at times only, since anybody can open streams.
-func (r *Receiver) mayTell() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	if now.Sub(r.warned) < refusalEvery {
-		return false
-	}
-	r.warned = now
-	return true
-}
-
-// takeFrame takes the events of a frame; none of them where one cannot be read.
-func (r *Receiver) takeFrame(source *source, body []byte, now time.Time) error {
-	h, events, ok := parseHead(body)
-	if !ok {
+// take takes the events of a post; none of them where one cannot be read.
+func (r *Receiver) take(conn net.Conn, body []byte, now time.Time) error {
+	var h head
+	line, events, whole := bytes.Cut(body, []byte("\n"))
+	if err := json.Unmarshal(line, &h); err != nil || !whole || h.Session == "" {
 		return errEvents
 	}
 	var e boot.Event
@@ -261,6 +281,7 @@ func (r *Receiver) takeFrame(source *source, body []byte, now time.Time) error {
 			return errEvents
 		}
 	}
+	source := r.source(conn, h)
 	known, ahead := r.sources.frame(source, h, count, now)
 	for i := uint64(0); len(events) > 0; i++ {
 		events, _ = e.Decode(events)
@@ -268,7 +289,7 @@ func (r *Receiver) takeFrame(source *source, body []byte, now time.Time) error {
 			continue
 		}
 		e.At = min(e.At+ahead, now.UnixNano()) // by our clock; the sender's may have been set back since
-		if !r.sources.twins.is(&e, source.hello.session) {
+		if !r.sources.twins.is(&e, h.Session) {
 			r.received.Add(1)
 			r.config.Record(&e)
 		}

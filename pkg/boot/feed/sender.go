@@ -1,13 +1,15 @@
 package feed
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,7 +36,7 @@ const DefaultQueue = 4096
 const (
 	// tryEvery is how often a sender looks for stack-boots, and warnAfter for how long it looks before it logs that.
 	tryEvery, warnAfter = settle / 4, 5 * time.Second
-	// answerTimeout is how long a receiver may take for a frame, and lastWords that for the last one.
+	// answerTimeout is how long a receiver may take for a post, and lastWords that for the last one.
 	answerTimeout, lastWords = 5 * time.Second, time.Second
 )
 
@@ -44,17 +46,13 @@ type Sender struct {
 	log           *slog.Logger
 	events, lines *boot.Queue
 	batch         []boot.Event
-	hello         hello
+	client        http.Client
+	tried         time.Time
+	spoke         time.Time // when the last post was answered
 
-	conn   net.Conn
-	unhook func() bool // of conn from the context
-	signer *signer
-	tried  time.Time
-	spoke  time.Time // when the last frame was answered
-
-	body, frame []byte // body holds the events of the next frame, behind room for its head
-	held        int    // events in it
-	head        head
+	head head
+	body []byte // the events of the next post
+	held int    // events in it
 
 	away    time.Time // since when there has been no receiver; zero while there is one
 	told    bool      // that there is none
@@ -80,10 +78,10 @@ func NewSender(c SenderConfig) *Sender {
 	}
 	s := &Sender{
 		config: c, log: c.Logger, batch: make([]boot.Event, turnMost), events: boot.NewQueue(c.Queue),
-		lines: boot.NewQueue(c.Lines), body: make([]byte, headSize, bodyMost),
-		frame: make([]byte, 0, lengthSize+bodyMost+codeSize), hello: hello{program: c.Program, pod: c.Pod},
+		lines: boot.NewQueue(c.Lines), body: make([]byte, 0, eventsMost), away: time.Now(),
+		head: head{Session: rand.Text(), Program: c.Program, Pod: c.Pod},
 	}
-	_, _ = rand.Read(s.hello.session[:]) // it never fails
+	s.client.Transport = &http.Transport{DialContext: s.dial}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -122,9 +120,9 @@ func (s *Sender) String() string { return "sender of boot events" }
 
 // Run implements daemon.Task. What is in the queues when ctx is done is still sent, if stack-boots takes it at once.
 func (s *Sender) Run(ctx context.Context) error {
+	defer s.client.CloseIdleConnections()
 	ticker := time.NewTicker(PollEvery)
 	defer ticker.Stop()
-	s.away = time.Now()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -132,59 +130,54 @@ func (s *Sender) Run(ctx context.Context) error {
 		}
 		s.sendQueued(ctx)
 	}
-	if s.conn != nil && s.held == 0 {
-		_ = s.sendHeld(ctx, farewell)
+	if s.head.Over = true; s.away.IsZero() && s.held == 0 {
+		_ = s.post(ctx)
 	}
-	s.close()
 	return nil
 }
 
-// sendQueued sends what there is.
+// sendQueued sends what there is. While nobody takes it, it asks at times whether somebody does.
 func (s *Sender) sendQueued(ctx context.Context) {
 	now := time.Now()
 	if n := s.events.Dropped() + s.lines.Dropped(); n != s.counted {
 		s.lose(droppedFull, int(n-s.counted))
 		s.counted = n
 	}
-	if s.conn == nil {
-		if now.Sub(s.tried) >= tryEvery {
-			s.tried = now
-			if err := s.connect(ctx); err != nil {
-				s.missing(now, err)
-			}
-		}
-		if s.conn == nil {
-			s.makeRoom()
-			return
-		}
+	if !s.away.IsZero() && now.Sub(s.tried) < tryEvery {
+		s.makeRoom()
+		return
 	}
-	for s.fill() || now.Sub(s.spoke) >= heartbeat {
-		if err := s.sendHeld(ctx, time.Now().UnixNano()); err != nil {
-			s.close()
+	s.tried = now
+	for !s.away.IsZero() || s.fill() || now.Sub(s.spoke) >= heartbeat {
+		if err := s.post(ctx); err != nil {
 			if errors.Is(err, errRefused) {
 				s.lose(droppedRefused, s.held)
 				s.empty()
 			}
 			s.missing(now, err)
+			s.makeRoom()
 			return
 		}
 		s.sent.Add(float64(s.held))
-		s.head.number, s.head.lost = s.head.number+uint64(s.held), 0
+		s.head.Number, s.head.Lost = s.head.Number+uint64(s.held), 0
 		s.empty()
 		s.spoke = now
 		s.present()
 	}
 }
 
-// fill encodes events of the queues, as many as a frame has room for, and reports whether there are any.
+// eventsMost is how much of a post its events take at most, in bytes.
+const eventsMost = bodyMost - 1<<10
+
+// fill encodes events of the queues, as many as a post has room for, and reports whether there are any.
 func (s *Sender) fill() bool {
 	for more := true; more; {
 		more = false
 		for _, q := range []*boot.Queue{s.events, s.lines} {
-			room := min((bodyMost-len(s.body))/boot.MaxBinary, turnMost)
+			room := min((eventsMost-len(s.body))/boot.MaxBinary, turnMost)
 			n := q.Take(s.batch[:room])
 			for i := range s.batch[:n] {
-				s.body, _ = s.batch[i].AppendBinary(s.body)
+				s.body = s.batch[i].AppendBinary(s.body)
 			}
 			s.held += n
 			more = more || n > 0
@@ -193,12 +186,12 @@ func (s *Sender) fill() bool {
 	return s.held > 0
 }
 
-func (s *Sender) empty() { s.body, s.held = s.body[:headSize], 0 }
+func (s *Sender) empty() { s.body, s.held = s.body[:0], 0 }
 
 // lose counts events that stack-boots will not get; it is told how many.
 func (s *Sender) lose(reason string, n int) {
 	s.dropped.WithLabelValues(reason).Add(float64(n))
-	s.head.lost += uint64(n)
+	s.head.Lost += uint64(n)
 }
 
 // makeRoom drops the oldest events while nobody takes them, so that there is room for newer ones.
@@ -211,69 +204,51 @@ func (s *Sender) makeRoom() {
 	}
 }
 
-// connect opens a stream and names this program.
-func (s *Sender) connect(ctx context.Context) error {
-	key, err := readKey(s.config.BootsKeyFile)
-	if err != nil {
-		return err
+// dial opens a connection to stack-boots, which is held to the key where there is one.
+func (s *Sender) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	var config *tls.Config
+	if s.config.BootsKeyFile != "" {
+		var err error
+		if config, err = identity(s.config.BootsKeyFile); err != nil {
+			return nil, err
+		}
 	}
-	dialer := net.Dialer{Timeout: answerTimeout}
+	var dialer net.Dialer
 	dialer.SetMultipathTCP(false)
 	conn, err := dialer.DialContext(ctx, networkOf(s.config.BootsAddress), s.config.BootsAddress)
+	if err != nil || config == nil {
+		return conn, err
+	}
+	return tls.Client(conn, config), nil
+}
+
+// post sends the events that are held, and waits for the answer: not for long once the program is to end.
+func (s *Sender) post(ctx context.Context) error {
+	s.head.Now = time.Now().UnixNano()
+	line, err := json.Marshal(s.head)
 	if err != nil {
 		return err
 	}
-	_ = conn.SetDeadline(time.Now().Add(answerTimeout))
-	var greeting [len(magic) + nonceSize]byte
-	if _, err = io.ReadFull(conn, greeting[:]); err == nil && string(greeting[:len(magic)]) != magic {
-		err = errors.New("it is another program, or of another release")
-	}
-	if err != nil { // a timeout where it hangs; an end where it has no key itself
-		_ = conn.Close()
-		return fmt.Errorf("failed to read the greeting of stack-boots: %w", err)
-	}
-	s.unhook = context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now().Add(lastWords)) })
-	s.conn, s.signer, s.spoke = conn, newSigner(key, [nonceSize]byte(greeting[len(magic):])), time.Time{}
-	s.frame = s.signer.seal(s.frame[:0], s.hello.append(nil))
-	if err := s.send(); err != nil {
-		s.close()
+	body := append(append(line, '\n'), s.body...) // it may be read after Do has returned
+	attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, cancel) })()
+	request, err := http.NewRequestWithContext(attempt, http.MethodPost, "http://stack-boots"+path, bytes.NewReader(body))
+	if err != nil {
 		return err
 	}
-	return nil
-}
-
-// sendHeld sends the events that are held with our time, and waits for the answer.
-func (s *Sender) sendHeld(ctx context.Context, now int64) error {
-	timeout := answerTimeout
-	if ctx.Err() != nil {
-		timeout = lastWords
+	response, err := s.client.Do(request)
+	if errors.Is(err, errForged) {
+		return errRefused
 	}
-	_ = s.conn.SetDeadline(time.Now().Add(timeout))
-	s.head.now = now
-	s.head.append(s.body[:0])
-	s.frame = s.signer.seal(s.frame[:0], s.body)
-	return s.send()
-}
-
-func (s *Sender) send() error {
-	if _, err := s.conn.Write(s.frame); err != nil {
+	if err != nil {
 		return err
 	}
-	if _, err := io.ReadFull(s.conn, s.frame[:1]); err != nil {
-		return err
-	}
-	if s.frame[0] != taken {
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusNoContent {
 		return errRefused
 	}
 	return nil
-}
-
-func (s *Sender) close() {
-	if s.conn != nil {
-		s.unhook()
-		_ = s.conn.Close()
-		s.conn = nil
-	}
 }
 
 // present notes that there is a receiver.

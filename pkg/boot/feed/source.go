@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot"
 )
 
 // Source is a program that tells of boots.
@@ -31,9 +33,9 @@ const (
 	clockWeight = 64
 )
 
-// source is what is known of a program. It is guarded by its sources' lock, but for hello.
+// source is what is known of a program. It is guarded by its sources' lock, but for head.
 type source struct {
-	hello   hello
+	head    head // the first that it sent
 	streams int
 	since   time.Time
 	next    uint64 // number of the event that comes next
@@ -50,26 +52,27 @@ type sources struct {
 	lost  atomic.Uint64 // of all, those that are forgotten too
 
 	mu  sync.Mutex
-	all map[[8]byte]*source
+	all map[string]*source
 }
 
 // begin notes that a program has opened a stream.
-func (s *sources) begin(h hello) *source {
+func (s *sources) begin(h head) *source {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	if s.all == nil {
-		s.all = make(map[[8]byte]*source)
+		s.all = make(map[string]*source)
 	}
 	for session, each := range s.all {
 		if each.streams == 0 && (now.Sub(each.since) > forgetAfter || len(s.all) >= mostSources) {
 			delete(s.all, session)
 		}
 	}
-	one := s.all[h.session]
+	one := s.all[h.Session]
 	if one == nil {
-		one = &source{hello: h}
-		s.all[h.session] = one
+		h.Program, h.Pod = boot.CleanCut(h.Program, 255), boot.CleanCut(h.Pod, 255)
+		one = &source{head: h}
+		s.all[h.Session] = one
 	}
 	one.streams++
 	one.since = now
@@ -83,33 +86,33 @@ func (s *sources) end(one *source) {
 	one.streams--
 	one.since = time.Now()
 	if one.left {
-		delete(s.all, one.hello.session)
+		delete(s.all, one.head.Session)
 	}
 }
 
-// frame notes the head of a frame with so many events. It returns how many of them were taken before, and how far to
+// frame notes the head of a post with so many events. It returns how many of them were taken before, and how far to
 // move their times.
 func (s *sources) frame(one *source, h head, events uint64, now time.Time) (known uint64, ahead int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if one.left = h.now == farewell; one.left {
+	if one.left = h.Over; one.left {
 		return 0, 0
 	}
-	if one.begun && h.number < one.next {
-		known = one.next - h.number
-	} else if h.lost > 0 {
-		s.lost.Add(h.lost)
-		one.lost += h.lost
+	if one.begun && h.Number < one.next {
+		known = one.next - h.Number
+	} else if h.Lost > 0 {
+		s.lost.Add(h.Lost)
+		one.lost += h.Lost
 		one.lostAt = now
 	}
-	late := time.Duration(now.UnixNano() - h.now)
+	late := time.Duration(now.UnixNano() - h.Now)
 	switch change := late - one.behind; {
 	case !one.begun, change < 0, change > clockJump:
 		one.behind = late // the shortest way is the best measure
 	default:
 		one.behind += change / clockWeight
 	}
-	one.begun, one.next = true, max(one.next, h.number+events)
+	one.begun, one.next = true, max(one.next, h.Number+events)
 	if one.behind.Abs() > clockTolerance {
 		ahead = int64(one.behind)
 	}
@@ -123,7 +126,7 @@ func (s *sources) list() []Source {
 	all := make([]Source, 0, len(s.all))
 	for _, each := range s.all {
 		one := Source{
-			Program: each.hello.program, Pod: each.hello.pod, Heard: each.streams > 0, Since: each.since, Lost: each.lost,
+			Program: each.head.Program, Pod: each.head.Pod, Heard: each.streams > 0, Since: each.since, Lost: each.lost,
 			LostAt: each.lostAt,
 		}
 		if each.behind.Abs() > clockTolerance {

@@ -29,7 +29,7 @@ type twins struct {
 // sighting is a packet that a program has told of.
 type sighting struct {
 	packet  packet
-	session [8]byte
+	session string
 	at      int64
 	passed  bool
 }
@@ -46,7 +46,7 @@ type packet struct {
 
 // is reports whether an event is a twin: another program told of its packet a moment ago. It is none where that packet
 // was dropped there and passed on here.
-func (t *twins) is(e *boot.Event, session [8]byte) bool {
+func (t *twins) is(e *boot.Event, session string) bool {
 	if e.Kind != boot.DHCPRequest && e.Kind != boot.DHCPReply {
 		return false
 	}

@@ -178,7 +178,7 @@ func (h *History) GoOn() error {
 
 // Add adds an event.
 func (h *History) Add(e *boot.Event) error {
-	h.encoded, _ = e.AppendBinary(append(h.encoded[:0], make([]byte, frameSize)...))
+	h.encoded = e.AppendBinary(append(h.encoded[:0], make([]byte, frameSize)...))
 	binary.BigEndian.PutUint16(h.encoded, uint16(len(h.encoded)-frameSize))
 	binary.BigEndian.PutUint32(h.encoded[2:], crc32.Checksum(h.encoded[frameSize:], castagnoli))
 	if h.size+int64(len(h.encoded)) > h.most {

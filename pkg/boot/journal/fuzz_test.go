@@ -32,7 +32,7 @@ func FuzzRecord(f *testing.F) {
 		var b []byte
 		for _, shot := range s {
 			shot.event.At = after(shot.at).UnixNano()
-			b, _ = shot.event.AppendBinary(b)
+			b = shot.event.AppendBinary(b)
 		}
 		f.Add(b)
 	}
