@@ -105,7 +105,7 @@ func ask(ctx context.Context, client *http.Client, method, where string, body []
 		return nil, fmt.Errorf("failed to reach the Kubernetes API: %w", err)
 	}
 	defer response.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(response.Body, maxEvent))
+	answer, err := io.ReadAll(io.LimitReader(response.Body, 4<<20))
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = fmt.Errorf("failed to %s the Secret: the API answers %s", method, response.Status)
 	}

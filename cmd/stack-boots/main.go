@@ -17,12 +17,14 @@ const (
 	name   = "stack-boots"
 	prefix = "STACK_BOOTS"
 	notes  = `Commands:
-  show [MACHINE]        show machines that boot, of a running stack-boots: all, or one by its MAC or address;
+  show [MACHINE]        show machines that boot, of a running stack-boots: all, or one by its MAC, address or name;
                         -w goes on with what changes, -o json prints the API's answers
-  wait MACHINE          wait until it is in a state (-for booted); exit status 0: it is, 3: it failed, 4: nothing was
-                        heard of it, 124: the time is over (-timeout 20m)
+  wait MACHINE          wait until it is in a state (-for booted); exit status 0: it is, 3: it failed,
+                        124: the time is over (-timeout 20m)
   acknowledge MACHINE   a machine that failed counts as failed no more, until it boots again
   record [MACHINE]      write what was heard, of the history of STACK_BOOTS_HISTORY_FILE, as a film that tests play
+  help [COMMAND]        this text, or the flags of a command
+Exit status 1: stack-boots does not answer, or refuses; 2: an argument is wrong; 4: nothing was heard of the machine.
 
 dhcp-relay and stack-proxy are told where it is by DHCP_RELAY_BOOTS_ADDRESS and STACK_PROXY_BOOTS_ADDRESS.
 docs/boots.md explains states and causes, docs/boots-signals.md traces, metrics and Events.`
@@ -36,6 +38,9 @@ var commands = map[string]func(args []string, getenv func(string) string, stdout
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == "help" {
+		args = append(args[1:], "-help")
+	}
 	if len(args) > 0 {
 		if command, known := commands[args[0]]; known {
 			return command(args[1:], os.Getenv, stdout, stderr)

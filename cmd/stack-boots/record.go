@@ -59,9 +59,9 @@ func record(args []string, getenv func(string) string, stdout, stderr io.Writer)
 		}
 	}
 	// It is read twice rather than kept in memory: the running program has most of that.
-	err := history.Read(*file, historySize, r.learn)
+	err := history.Read(*file, r.learn)
 	if err == nil {
-		err = history.Read(*file, historySize, func(e *boot.Event) { r.take(e, c.id == "") })
+		err = history.Read(*file, func(e *boot.Event) { r.take(e, c.id == "") })
 	}
 	if err = cmp.Or(err, r.err); err == nil && r.begin.IsZero() {
 		err = fmt.Errorf("nothing of it is in the history %s", *file)

@@ -93,7 +93,7 @@ func TestRecord(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"nothing of it is in the history": {"02:00:00:00:00:09"}, "neither a MAC nor an address": {"m1"},
-		"failed to read the history": {"-history", filepath.Join(file+".1", "x")}, "one machine at most": {"a", "b"},
+		"failed to read the history": {"-history", filepath.Join(file, "x")}, "one machine at most": {"a", "b"},
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := run(append([]string{"record"}, args...), &stdout, &stderr); code == 0 || !strings.Contains(stderr.String(), want) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -19,143 +19,153 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot/page"
 )
 
-const (
-	// redraw is how often a terminal is drawn anew at most.
-	redraw = 250 * time.Millisecond
-	// maxEvent is the longest event that is read, in bytes.
-	maxEvent = 4 << 20
-)
+// askEvery is how often the program is asked by those that wait for changes.
+const askEvery = time.Second
+
+// A terminal that is drawn anew: without wrapping lines, from its top left. And as it was.
+const drawAnew, wrapAgain = "\x1b[?7l\x1b[H\x1b[J", "\x1b[?7h"
 
 // command is the boots page in a terminal.
 type command struct {
 	client
-	watch  bool
-	json   bool
-	stdout io.Writer
-	width  int // of the terminal in columns; 0 where there is none
+	watch, json bool
+	stdout      io.Writer
+	screen      io.Writer // the terminal; nil where the output is none
+
+	list    page.List
+	machine journal.MachineView
+	ahead   time.Duration // of the server's clock
 }
 
 // show is the command that shows what /boots does: all machines, or one.
 func show(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	c := command{client: newClient(getenv), stdout: &cleanWriter{w: stdout}, width: columns(stdout)}
-	flags := c.flags("show", "[MAC or address]", stderr)
+	c := command{client: newClient(getenv), stdout: &cleanWriter{w: stdout}}
+	flags := c.flags("show", "[MAC, address or name]", stderr)
 	flags.BoolVar(&c.watch, "w", false, "go on with what changes")
 	output := flags.String("o", "table", "table or json")
-	filters := map[string]*string{
-		"state": flags.String("state", "", "only machines in this state: stuck, failed, booting, quiet, booted"),
-		"step":  flags.String("step", "", "only machines at this step"),
-		"q":     flags.String("q", "", "only machines with all these words in names, MACs, addresses, files or causes"),
+	for key, usage := range map[string]string{
+		"state":   "only machines in these states, with commas between: stuck, failed, booting, quiet, booted",
+		"step":    "only machines at this step",
+		"cause":   "only machines with this cause",
+		"mac":     "only machines with this MAC, or a part of it",
+		"address": "only machines with this address, its beginning, or in this prefix",
+		"q":       "only machines with all these words in names, MACs, addresses, files or causes",
+	} {
+		flags.Func(key, usage, func(value string) error { c.query.Set(key, value); return nil })
 	}
 	if code, over := c.parse(flags, args, false); over {
 		return code
 	}
 	if c.json = *output == "json"; !c.json && *output != "table" {
-		fmt.Fprintf(stderr, "%s show: -o %q: neither table nor json\n", name, *output)
+		fmt.Fprintf(stderr, "%s: -o %q: neither table nor json\n", flags.Name(), *output)
 		return 2
-	}
-	for key, value := range filters {
-		if *value != "" {
-			c.query.Set(key, *value)
-		}
 	}
 	ctx, restore := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer restore()
-	if err := c.run(ctx); err != nil && ctx.Err() == nil {
-		fmt.Fprintf(&cleanWriter{w: stderr}, "%s show: %v\n", name, err)
-		return 1
+	if err := c.run(ctx, stdout); err != nil && ctx.Err() == nil {
+		return fail(flags, err)
 	}
 	return 0
 }
 
-func (c *command) run(ctx context.Context) error {
-	if c.watch {
+func (c *command) run(ctx context.Context, stdout io.Writer) error {
+	switch {
+	case c.watch && c.json:
+		return c.copyEvents(ctx)
+	case c.watch:
+		if rows := rowsOf(stdout); rows > 0 {
+			c.screen = stdout
+			c.query.Set("limit", strconv.Itoa(rows))
+			defer func() { _, _ = io.WriteString(stdout, wrapAgain) }()
+		}
 		return c.follow(ctx)
-	}
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	path := "/api/v1/boots"
-	if c.id != "" {
-		path = c.path()
-	}
-	body, err := c.ask(ctx, http.MethodGet, path)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	if c.json {
+	case c.json:
 		var answer json.RawMessage
-		if err := json.NewDecoder(body).Decode(&answer); err != nil {
-			return fmt.Errorf("failed to read the answer: %w", err)
+		if _, err := c.get(ctx, &answer); err != nil {
+			return err
 		}
 		encoder := json.NewEncoder(c.stdout)
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(answer)
-	}
-	if c.id != "" {
-		var m journal.MachineView
-		if err := json.NewDecoder(body).Decode(&m); err != nil {
-			return fmt.Errorf("failed to read the answer: %w", err)
+	default:
+		if err := c.look(ctx); err != nil {
+			return err
 		}
-		return c.showMachine(m, time.Now())
+		_, err := io.WriteString(c.stdout, c.text())
+		return err
 	}
-	var l page.List
-	if err := json.NewDecoder(body).Decode(&l); err != nil {
-		return fmt.Errorf("failed to read the answer: %w", err)
-	}
-	return c.showList(l.Machines, l.Sources, l.Now)
 }
 
-// follow shows what there is, and then what changes, until the stream ends.
+// look asks for what is shown.
+func (c *command) look(ctx context.Context) error {
+	if c.id != "" {
+		var m journal.MachineView
+		fresh, err := c.get(ctx, &m)
+		if fresh {
+			c.machine = m
+		}
+		return err
+	}
+	var l page.List
+	fresh, err := c.get(ctx, &l)
+	if fresh {
+		c.list, c.ahead = l, time.Until(l.Now)
+	}
+	return err
+}
+
+// follow shows what there is, and then what changes: a terminal is drawn anew, elsewhere each change is a line.
 func (c *command) follow(ctx context.Context) error {
+	ticker := time.NewTicker(askEvery)
+	defer ticker.Stop()
+	said := map[string]bool{}
+	for first := true; ; {
+		text := ""
+		switch err := c.look(ctx); {
+		case unheard(err) && (c.screen != nil || !said[err.Error()]):
+			text = err.Error() + "\n"
+			said[err.Error()] = true
+		case unheard(err):
+		case err != nil:
+			return err
+		case first || c.screen != nil:
+			text, first = c.text(), false
+			c.news(said)
+		default:
+			text = c.news(said)
+		}
+		if c.screen != nil {
+			_, _ = io.WriteString(c.screen, drawAnew)
+		}
+		if _, err := io.WriteString(c.stdout, text); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// copyEvents prints the API's events as they are.
+func (c *command) copyEvents(ctx context.Context) error {
 	if c.id != "" {
 		c.query.Set("id", c.id)
 	}
-	body, err := c.ask(ctx, http.MethodGet, "/api/v1/events")
+	response, err := c.ask(ctx, http.MethodGet, "/api/v1/events")
 	if err != nil {
 		return err
 	}
-	defer body.Close()
-	lines := make(chan []byte)
-	failed := make(chan error, 1)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { // it ends when the body is closed
-		defer close(lines)
-		scanner := bufio.NewScanner(body)
-		scanner.Buffer(nil, maxEvent)
-		for scanner.Scan() {
-			select {
-			case lines <- append([]byte(nil), scanner.Bytes()...):
-			case <-ctx.Done():
-				return
-			}
-		}
-		failed <- scanner.Err()
-	}()
-	w := newWatched(c)
-	ticker := time.NewTicker(redraw)
-	defer ticker.Stop()
-	for {
-		select {
-		case line, ok := <-lines:
-			if !ok {
-				return fmt.Errorf("the stream of events has ended: %w", errors.Join(<-failed, io.ErrUnexpectedEOF))
-			}
-			if err := w.take(line); err != nil {
-				return err
-			}
-		case <-ticker.C:
-			if err := w.draw(); err != nil {
-				return err
-			}
-		case <-ctx.Done():
-			return nil
-		}
+	defer response.Body.Close()
+	if _, err := io.Copy(c.stdout, response.Body); err != nil {
+		return err
 	}
+	return errors.New("the stream of events has ended")
 }
 
-// columns is how wide the terminal is; 0 where the output is none.
-func columns(w io.Writer) int {
+// rowsOf is how many rows the terminal has; 0 where the output is none.
+func rowsOf(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok {
 		return 0
@@ -164,5 +174,5 @@ func columns(w io.Writer) int {
 	if err != nil {
 		return 0
 	}
-	return max(int(size.Col), 80)
+	return max(int(size.Row), 24)
 }

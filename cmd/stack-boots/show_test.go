@@ -2,16 +2,19 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 	"github.com/tinkerbell/stack/pkg/boot/page"
 )
@@ -104,7 +107,7 @@ func TestShowsWhatThePageDoes(t *testing.T) {
 		"all": {nil, 0, []string{
 			"STATE    MACHINE            NAME   ADDRESS    AT      HEARD",
 			"stuck    52:54:00:00:00:02  -      -          script  1 m 0",
-			"likely: It was \ufffd[31mnot\ufffdthere. → Put it there.\nbooting  52:54:00:00:00:01  going  192.0.2.1  loader  1 m 0",
+			"  not-found  likely: It was \ufffd[31mnot\ufffdthere. → Put it there.\nbooting  52:54:00:00:00:01  going  192.0.2.1  loader  1 m 0",
 			"ipxe-dhcp\n",
 		}, nil},
 		"stuck":   {[]string{"-state", "stuck"}, 0, []string{"52:54:00:00:00:02"}, []string{"52:54:00:00:00:01"}},
@@ -114,7 +117,13 @@ func TestShowsWhatThePageDoes(t *testing.T) {
 			"Cause:    likely: It was", "(not-found)", "Remedy:   Put it there.", "script  failed  +0 ms  1.0 s",
 			"10.0.0.9:7171  GET ×3 /auto.ipxe: 404", "err kernel: panic\ufffd]0;owned\ufffd\ufffdright",
 		}, nil},
-		"unknown":     {[]string{"02:00:00:00:00:09"}, 1, []string{"nothing was heard of this machine"}, nil},
+		"cause":       {[]string{"-cause", "not-found"}, 0, []string{"52:54:00:00:00:02"}, []string{"52:54:00:00:00:01"}},
+		"MAC":         {[]string{"-mac", "52-54-00-00-00-02"}, 0, []string{"52:54:00:00:00:02"}, []string{"52:54:00:00:00:01"}},
+		"address":     {[]string{"-address", "192.0.2.0/24"}, 0, []string{"52:54:00:00:00:01"}, []string{"52:54:00:00:00:02"}},
+		"states":      {[]string{"-state", "stuck,failed"}, 0, []string{"52:54:00:00:00:02"}, []string{"52:54:00:00:00:01"}},
+		"by name":     {[]string{"going"}, 0, []string{"Machine:  52:54:00:00:00:01"}, nil},
+		"by address":  {[]string{"192.0.2.1"}, 0, []string{"Machine:  52:54:00:00:00:01"}, nil},
+		"unknown":     {[]string{"02:00:00:00:00:09"}, exitUnheard, []string{"nothing was heard of this machine"}, nil},
 		"no state":    {[]string{"-state", "dead"}, 1, []string{`state "dead": none of`}, nil},
 		"two":         {[]string{"a", "b"}, 2, []string{"one machine at most"}, nil},
 		"no output":   {[]string{"-o", "yaml"}, 2, []string{"neither table nor json"}, nil},
@@ -144,6 +153,18 @@ func TestShowsWhatThePageDoes(t *testing.T) {
 	}
 }
 
+// TestHelp: of the program, and of a command.
+func TestHelp(t *testing.T) {
+	for want, args := range map[string][]string{
+		"acknowledge MACHINE": {"help"}, "Usage: stack-boots show": {"help", "show"}, "-timeout duration": {"help", "wait"},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(args, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String()+stderr.String(), want) {
+			t.Errorf("%q: exit status %d: %s%s", args, code, &stdout, &stderr)
+		}
+	}
+}
+
 func TestBootsAsJSON(t *testing.T) {
 	admin := serveBoots(t, twoMachines())
 	var stdout, stderr bytes.Buffer
@@ -170,7 +191,7 @@ func TestBootsWatches(t *testing.T) {
 		args []string
 		want []string
 	}{
-		"all":  {nil, []string{"HEARD", "stuck", "booting", "booting  52:54:00:00:00:01  going  192.0.2.1  ipxe-dhcp"}},
+		"all":  {nil, []string{"HEARD", "stuck", "booting", "booting 52:54:00:00:00:01 going 192.0.2.1 ipxe-dhcp"}},
 		"one":  {[]string{"52:54:00:00:00:01"}, []string{"Machine:", "STEP", "ipxe-dhcp ok +2.0 s 0 ms 192.0.2.7", "booting at ipxe-dhcp"}},
 		"json": {[]string{"-o", "json"}, []string{`{"type":"hello"`, `"type":"ready"`, `"at":"ipxe-dhcp"`}},
 	} {
@@ -215,31 +236,26 @@ func TestBootsWatches(t *testing.T) {
 	}
 }
 
-// In a terminal, ages go on while nothing else changes.
+// In a terminal, ages go on while nothing else changes, which is not sent again.
 func TestBootsWatchTellsTheAgeOfSilence(t *testing.T) {
-	var out bytes.Buffer
-	w := newWatched(&command{stdout: &out, width: 200})
-	heard := time.Now().Add(-time.Minute)
-	for _, e := range []page.Event{
-		{Type: page.EventMachine, Machine: &journal.MachineView{
-			ID: "52:54:00:00:00:01", Boots: []journal.BootView{{State: journal.Booting, Begin: heard, End: heard}},
-		}},
-		{Type: page.EventReady},
-	} {
-		line, _ := json.Marshal(e)
-		if err := w.take(line); err != nil {
-			t.Fatal(err)
-		}
+	admin := serveBoots(t, twoMachines())
+	var out lockedBuffer
+	c := command{client: newClient(func(string) string { return admin }), stdout: &out, screen: &out}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error)
+	go func() { ended <- c.follow(ctx) }()
+	age := regexp.MustCompile(` 1 m \d\d s `)
+	testwait.Until(t, "the age changes", func() bool {
+		ages := age.FindAllString(out.String(), -1)
+		return len(ages) > 0 && ages[0] != ages[len(ages)-1]
+	})
+	cancel()
+	if err := <-ended; err != nil || !strings.Contains(out.String(), drawAnew) {
+		t.Errorf("%v: %q", err, out.String())
 	}
-	if err := w.draw(); err != nil || !strings.Contains(out.String(), " 1 m ") {
-		t.Fatalf("%v: %s", err, out.String())
-	}
-	out.Reset()
-	w.ahead = time.Minute // as if that had gone by
-	if err := w.take([]byte(`{"type":"alive"}`)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.draw(); err != nil || !strings.Contains(out.String(), " 2 m ") {
-		t.Errorf("%v: %s", err, out.String())
+	var list page.List
+	if fresh, err := c.get(t.Context(), &list); err != nil || fresh {
+		t.Errorf("%v, asked again: %v", err, fresh)
 	}
 }

@@ -2,23 +2,19 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"io"
-	"slices"
+	"maps"
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 	"github.com/tinkerbell/stack/pkg/boot/page"
 )
-
-// clearScreen goes to the top left of a terminal and clears it.
-const clearScreen = "\x1b[H\x1b[J"
 
 // cleanWriter lets nothing through that a terminal would obey, whatever the server has sent: line by line, and lines
 // are written whole.
@@ -44,112 +40,109 @@ func (c *cleanWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// clear clears a terminal.
-func (c *command) clear() {
-	if w, ok := c.stdout.(*cleanWriter); ok && c.width > 0 {
-		_, _ = io.WriteString(w.w, clearScreen)
-	}
-}
-
-// table begins a table; every line is cut at the terminal's width.
-func (c *command) table() *tabwriter.Writer {
-	return tabwriter.NewWriter(&cutWriter{c.stdout, c.width}, 0, 0, 2, ' ', 0)
-}
-
-// cutWriter cuts lines at a width; 0 leaves them.
-type cutWriter struct {
-	w     io.Writer
-	width int
-}
-
-// Write implements io.Writer. A table is written as a whole, so lines are whole.
-func (c *cutWriter) Write(p []byte) (int, error) {
-	if c.width == 0 {
-		return c.w.Write(p)
-	}
-	for line := range strings.Lines(string(p)) {
-		if n := utf8.RuneCountInString(line); n > c.width {
-			runes := []rune(strings.TrimSuffix(line, "\n"))
-			line = string(runes[:c.width-1]) + "…\n"
+// text is what is shown.
+func (c *command) text() string {
+	var b bytes.Buffer
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	now := time.Now().Add(c.ahead)
+	if c.id != "" {
+		printMachine(t, &c.machine, now)
+	} else {
+		fmt.Fprintln(t, "STATE\tMACHINE\tNAME\tADDRESS\tAT\tHEARD\tCAUSE\tWAITS FOR, AND WHY")
+		for i := range c.list.Machines {
+			m := &c.list.Machines[i]
+			fmt.Fprintln(t, listLine(m, page.Age(now.Sub(page.Newest(m).End))))
 		}
-		if _, err := io.WriteString(c.w, line); err != nil {
-			return 0, err
-		}
+		_ = t.Flush()
+		printNotes(&b, c.list.Sources, now)
 	}
-	return len(p), nil
+	_ = t.Flush() // into memory
+	return b.String()
 }
 
-const listHeader = "STATE\tMACHINE\tNAME\tADDRESS\tAT\tHEARD\tWAITS FOR, AND WHY"
+// news are the lines that were not said before; what is said from then on is in said.
+func (c *command) news(said map[string]bool) string {
+	var lines []string
+	if b := page.Newest(&c.machine); c.id != "" {
+		for i := range b.Steps {
+			lines = append(lines, stepLines(b, &b.Steps[i])...)
+		}
+		lines = append(lines, fmt.Sprintf("%s at %s%s", b.State, b.At, because(": ", b.Cause)))
+	}
+	for i := range c.list.Machines {
+		lines = append(lines, listLine(&c.list.Machines[i], ""))
+	}
+	var fresh strings.Builder
+	was := maps.Clone(said)
+	clear(said)
+	for _, line := range lines {
+		if said[line] = true; !was[line] {
+			fresh.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
+		}
+	}
+	return fresh.String()
+}
 
-func listLine(m *journal.MachineView, now time.Time) string {
+// seen is what was seen of a cause.
+func seen(c *journal.Cause) string {
+	if c.Certain {
+		return c.Text
+	}
+	return "likely: " + c.Text
+}
+
+// because is a cause with its remedy, behind a text; nothing where there is none.
+func because(text string, c *journal.Cause) string {
+	if c == nil {
+		return ""
+	}
+	return text + seen(c) + " → " + c.Remedy
+}
+
+func address(m *journal.MachineView) string {
+	if !m.Address.IsValid() {
+		return ""
+	}
+	return m.Address.String()
+}
+
+// listLine is a machine in a list that was heard so long ago.
+func listLine(m *journal.MachineView, heard string) string {
 	b := page.Newest(m)
-	address := ""
-	if m.Address.IsValid() {
-		address = m.Address.String()
-	}
-	why := ""
+	cause, why := "", ""
 	if b.State != journal.Booted {
-		if b.Next != "" {
-			why = string(b.Next)
-		}
-		if b.Cause != nil {
-			why = strings.TrimPrefix(why+": ", ": ") + likely(b.Cause) + b.Cause.Text + " → " + b.Cause.Remedy
-		}
+		why = string(b.Next) + because(": ", b.Cause)
+	}
+	if b.Cause != nil {
+		cause = b.Cause.Name
 	}
 	return strings.Join([]string{
-		string(b.State), m.ID, orDash(m.Name), orDash(address), string(b.At), page.Age(now.Sub(b.End)), why,
+		string(b.State), m.ID, cmp.Or(m.Name, "-"), cmp.Or(address(m), "-"), string(b.At), heard, cmp.Or(cause, "-"),
+		strings.TrimPrefix(why, ": "),
 	}, "\t")
 }
 
-func (c *command) showList(machines []journal.MachineView, sources []feed.Source, now time.Time) error {
-	if err := c.showMachines(machines, now); err != nil {
-		return err
-	}
-	return c.showSources(sources, now)
-}
-
-func (c *command) showMachines(machines []journal.MachineView, now time.Time) error {
-	t := c.table()
-	fmt.Fprintln(t, listHeader)
-	for i := range machines {
-		fmt.Fprintln(t, listLine(&machines[i], now))
-	}
-	return t.Flush()
-}
-
-// showSources names the programs that are not heard, and those that lost events.
-func (c *command) showSources(sources []feed.Source, now time.Time) error {
-	said := []string{}
+// printNotes names the programs that are not heard, and those that lost events.
+func printNotes(w io.Writer, sources []feed.Source, now time.Time) {
 	for _, each := range sources {
-		who := each.Program + " " + each.Pod
 		if !each.Heard {
-			said = append(said, who+" is not heard any more, since "+page.Age(now.Sub(each.Since)))
+			fmt.Fprintf(w, "Note: %s %s is not heard any more, since %s\n", each.Program, each.Pod,
+				page.Age(now.Sub(each.Since)))
 		}
 		if each.Lost > 0 {
-			ago := page.Age(now.Sub(each.LostAt))
-			said = append(said, fmt.Sprintf("%s has lost %d events, the last %s ago", who, each.Lost, ago))
+			fmt.Fprintf(w, "Note: %s %s has lost %d events, the last %s ago\n", each.Program, each.Pod, each.Lost,
+				page.Age(now.Sub(each.LostAt)))
 		}
 	}
 	if len(sources) == 0 {
-		said = append(said, "neither dhcp-relay nor stack-proxy is heard")
+		fmt.Fprintln(w, "Note: neither dhcp-relay nor stack-proxy is heard")
 	}
-	for _, line := range said {
-		if _, err := fmt.Fprintln(c.stdout, "Note: "+line); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
-func (c *command) showMachine(m journal.MachineView, now time.Time) error {
-	b := page.Newest(&m)
-	t := c.table()
-	address := ""
-	if m.Address.IsValid() {
-		address = m.Address.String()
-	}
+func printMachine(t *tabwriter.Writer, m *journal.MachineView, now time.Time) {
+	b := page.Newest(m)
 	for _, fact := range [][2]string{
-		{"Machine", m.ID}, {"Name", m.Name}, {"Hardware", m.Hardware}, {"Address", address}, {"Arch", m.Arch},
+		{"Machine", m.ID}, {"Name", m.Name}, {"Hardware", m.Hardware}, {"Address", address(m)}, {"Arch", m.Arch},
 		{"State", string(b.State)}, {"At", string(b.At)}, {"Next", string(b.Next)},
 		{"Started", page.Age(now.Sub(b.Begin)) + " ago"}, {"Heard", page.Age(now.Sub(b.End)) + " ago"},
 	} {
@@ -157,29 +150,22 @@ func (c *command) showMachine(m journal.MachineView, now time.Time) error {
 			fmt.Fprintf(t, "%s:\t%s\n", fact[0], fact[1])
 		}
 	}
-	if b.Cause != nil {
-		fmt.Fprintf(t, "Cause:\t%s%s (%s)\nRemedy:\t%s\n", likely(b.Cause), b.Cause.Text, b.Cause.Name, b.Cause.Remedy)
+	if c := b.Cause; c != nil {
+		fmt.Fprintf(t, "Cause:\t%s (%s)\nRemedy:\t%s\n", seen(c), c.Name, c.Remedy)
 	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintln(c.stdout)
-	fmt.Fprintln(t, "STEP\tRESULT\tAT\tTOOK\tBYTES\tFROM\tWHAT")
+	fmt.Fprintln(t, "\nSTEP\tRESULT\tAT\tTOOK\tBYTES\tFROM\tWHAT")
 	for i := range b.Steps {
 		for _, line := range stepLines(b, &b.Steps[i]) {
 			fmt.Fprintln(t, line)
 		}
 	}
-	if err := t.Flush(); err != nil {
-		return err
+	_ = t.Flush()
+	for i, l := range m.Lines {
+		if i == 0 {
+			fmt.Fprintln(t)
+		}
+		fmt.Fprintf(t, "%s %s %s: %s\n", l.At.UTC().Format("2 Jan 15:04:05"), l.Severity, l.Tag, l.Text)
 	}
-	if len(m.Lines) > 0 {
-		fmt.Fprintln(c.stdout)
-	}
-	for _, l := range m.Lines {
-		fmt.Fprintf(c.stdout, "%s %s %s: %s\n", l.At.UTC().Format("15:04:05"), l.Severity, l.Tag, l.Text)
-	}
-	return nil
 }
 
 // stepLines are a step and its answers below it.
@@ -203,138 +189,4 @@ func stepLines(b *journal.BootView, s *journal.StepView) []string {
 		}, "\t"))
 	}
 	return lines
-}
-
-func likely(c *journal.Cause) string {
-	if c.Certain {
-		return ""
-	}
-	return "likely: "
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
-}
-
-// watched is what a stream of events has told.
-type watched struct {
-	c        *command
-	machines map[string]journal.MachineView
-	ready    bool
-	dirty    bool
-	said     map[string]string // steps of the machine that is followed, as printed
-	ahead    time.Duration     // of the server's clock
-}
-
-func newWatched(c *command) *watched {
-	return &watched{c: c, machines: map[string]journal.MachineView{}, said: map[string]string{}}
-}
-
-func (w *watched) now() time.Time { return time.Now().Add(w.ahead) }
-
-// take takes an event. Where the output is no terminal, each change is a line, or lines, of its own.
-func (w *watched) take(line []byte) error {
-	var e page.Event
-	if err := json.Unmarshal(line, &e); err != nil {
-		return fmt.Errorf("failed to read an event: %w", err)
-	}
-	if w.c.json {
-		_, err := w.c.stdout.Write(append(line, '\n'))
-		return err
-	}
-	switch e.Type {
-	case page.EventHello:
-		if e.Now != nil {
-			w.ahead = time.Until(*e.Now)
-		}
-	case page.EventMachine:
-		if e.Machine == nil {
-			return nil
-		}
-		w.machines[e.Machine.ID], w.dirty = *e.Machine, true
-		if w.ready && w.c.width == 0 {
-			return w.line(e.Machine)
-		}
-	case page.EventGone:
-		delete(w.machines, e.ID)
-		w.dirty = true
-	case page.EventReady:
-		w.dirty = true
-		if !w.ready && w.c.width == 0 {
-			if err := w.show(); err != nil {
-				return err
-			}
-		}
-		w.ready = true
-	case page.EventAlive:
-		w.dirty = true // nothing is new, but how long ago machines were heard
-	}
-	return nil
-}
-
-// line prints what is new of a machine.
-func (w *watched) line(m *journal.MachineView) error {
-	if w.c.id == "" {
-		_, err := fmt.Fprintln(w.c.stdout, strings.ReplaceAll(listLine(m, w.now()), "\t", "  "))
-		return err
-	}
-	b := page.Newest(m)
-	for _, each := range w.news(b) {
-		if _, err := fmt.Fprintln(w.c.stdout, strings.Join(strings.Fields(each), " ")); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// news are the lines of a boot that were not printed yet, and its state.
-func (w *watched) news(b *journal.BootView) []string {
-	var fresh []string
-	tell := func(key, text string) {
-		if w.said[key] != text {
-			w.said[key] = text
-			fresh = append(fresh, text)
-		}
-	}
-	for i := range b.Steps {
-		for j, text := range stepLines(b, &b.Steps[i]) {
-			tell(fmt.Sprint(b.ID, "/", i, "/", j), text)
-		}
-	}
-	state := string(b.State) + " at " + string(b.At)
-	if b.Cause != nil {
-		state += ": " + likely(b.Cause) + b.Cause.Text + " → " + b.Cause.Remedy
-	}
-	tell("state", state)
-	return fresh
-}
-
-// draw draws a terminal anew where something has changed.
-func (w *watched) draw() error {
-	if !w.dirty || !w.ready || w.c.width == 0 || w.c.json {
-		return nil
-	}
-	w.dirty = false
-	w.c.clear()
-	return w.show()
-}
-
-func (w *watched) show() error {
-	all := make([]journal.MachineView, 0, len(w.machines))
-	for _, m := range w.machines {
-		all = append(all, m)
-	}
-	if w.c.id != "" {
-		if len(all) == 0 {
-			_, err := fmt.Fprintln(w.c.stdout, "nothing was heard of this machine yet")
-			return err
-		}
-		w.news(page.Newest(&all[0]))
-		return w.c.showMachine(all[0], w.now())
-	}
-	slices.SortFunc(all, page.Before)
-	return w.c.showMachines(all, w.now())
 }

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os/signal"
 	"slices"
 	"syscall"
@@ -16,20 +14,15 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot/page"
 )
 
-// Exit statuses of wait.
+// Exit statuses of wait, besides exitUnheard.
 const (
-	waitFailed  = 3   // the machine failed, or does not get on for long
-	waitUnheard = 4   // nothing was heard of it
-	waitOver    = 124 // the time is over, as with timeout(1)
+	waitFailed = 3   // the machine failed, or does not get on for long
+	waitOver   = 124 // the time is over, as with timeout(1)
 )
 
-const (
-	// waitEvery is how often wait asks.
-	waitEvery = time.Second
-	// stuckFor is how long a machine has to be stuck by one cause to have failed for those who wait: as long as for the
-	// alert StackBootStuck. Many get on by themselves before.
-	stuckFor = 5 * time.Minute
-)
+// stuckFor is how long a machine has to be stuck by one cause to have failed for those who wait: as long as for the
+// alert StackBootStuck. Many get on by themselves before.
+const stuckFor = 5 * time.Minute
 
 // waiting is what is waited for.
 type waiting struct {
@@ -41,7 +34,7 @@ type waiting struct {
 // wait is the command that waits until a machine is in a state.
 func wait(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	w := waiting{client: newClient(getenv)}
-	flags := w.flags("wait", "<MAC or address>", stderr)
+	flags := w.flags("wait", "<MAC, address or name>", stderr)
 	goal := flags.String("for", string(journal.Booted), "state: booted, booting, stuck, failed, quiet")
 	timeout := flags.Duration("timeout", 20*time.Minute, "how long to wait")
 	since := flags.Duration("since", 0, "only a boot counts that began at most so long before the command; "+
@@ -72,10 +65,12 @@ func wait(args []string, getenv func(string) string, stdout, stderr io.Writer) i
 // until waits, and returns what it came to, in words and as the exit status. While stack-boots is away, as in an
 // upgrade, it is asked again.
 func (w *waiting) until(ctx context.Context) (said string, code int) {
-	ticker := time.NewTicker(waitEvery)
+	ticker := time.NewTicker(askEvery)
 	defer ticker.Stop()
 	for {
-		m, err := w.machine(ctx)
+		var m journal.MachineView
+		_, err := w.get(ctx, &m)
+		w.tag = "" // causes grow old without any change
 		var refused *refusal
 		switch {
 		case ctx.Err() != nil:
@@ -84,8 +79,8 @@ func (w *waiting) until(ctx context.Context) (said string, code int) {
 			if said, code, over = w.judge(&m, time.Now()); over {
 				return said, code
 			}
-		case errors.As(err, &refused) && refused.status == http.StatusNotFound:
-			said, code = refused.detail, waitUnheard
+		case unheard(err):
+			said, code = err.Error(), exitUnheard
 		case errors.As(err, &refused):
 			return refused.detail, 1
 		default:
@@ -99,31 +94,13 @@ func (w *waiting) until(ctx context.Context) (said string, code int) {
 	}
 }
 
-// machine asks for the machine.
-func (w *waiting) machine(ctx context.Context) (m journal.MachineView, err error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	body, err := w.ask(ctx, http.MethodGet, w.path())
-	if err != nil {
-		return m, err
-	}
-	defer body.Close()
-	if err := json.NewDecoder(io.LimitReader(body, maxEvent)).Decode(&m); err != nil {
-		return m, fmt.Errorf("failed to read the answer: %w", err)
-	}
-	return m, nil
-}
-
 // judge says where a machine is, and whether that is the end of waiting.
 func (w *waiting) judge(m *journal.MachineView, now time.Time) (said string, code int, over bool) {
 	b := page.Newest(m)
 	if b.Begin.Before(w.from) {
-		return "no boot was heard of that began since " + w.from.UTC().Format(time.RFC3339), waitUnheard, false
+		return "no boot was heard of that began since " + w.from.UTC().Format(time.RFC3339), exitUnheard, false
 	}
-	said = fmt.Sprintf("%s is %s at %s", m.ID, b.State, b.At)
-	if b.Cause != nil {
-		said += ": " + likely(b.Cause) + b.Cause.Text + " " + b.Cause.Remedy
-	}
+	said = fmt.Sprintf("%s is %s at %s%s", m.ID, b.State, b.At, because(": ", b.Cause))
 	failed := b.State == journal.Broken || b.IsStuck() && now.Sub(b.Cause.Since) >= stuckFor
 	switch {
 	case b.State == w.goal:

@@ -21,21 +21,21 @@ func TestWait(t *testing.T) {
 		want  string
 	}{
 		"booted":                 {journal.Booted, time.Time{}, []string{id}, 0, "is booted at script"},
-		"failed":                 {journal.Broken, long, []string{id, "--for=booted"}, waitFailed, "It was \ufffd[31mnot\ufffdthere. Put it there."},
+		"failed":                 {journal.Broken, long, []string{id, "--for=booted"}, waitFailed, "It was \ufffd[31mnot\ufffdthere. → Put it there."},
 		"failed, as wanted":      {journal.Broken, long, []string{id, "-for", "failed"}, 0, "is failed"},
 		"stuck for long":         {journal.Stuck, long, []string{id}, waitFailed, "is stuck at script"},
 		"stuck for a moment":     {journal.Stuck, time.Now(), []string{id, "-timeout", "50ms"}, waitOver, "is stuck at script"},
 		"stuck, as wanted":       {journal.Stuck, time.Now(), []string{"-for", "stuck", id}, 0, "is stuck"},
 		"on its way":             {journal.Booting, time.Time{}, []string{id, "-timeout=50ms"}, waitOver, "is booting at script"},
-		"booted long ago":        {journal.Booted, time.Time{}, []string{id, "-since=10s", "-timeout=50ms"}, waitUnheard, "no boot was heard of that began since"},
+		"booted long ago":        {journal.Booted, time.Time{}, []string{id, "-since=10s", "-timeout=50ms"}, exitUnheard, "no boot was heard of that began since"},
 		"booted since":           {journal.Booted, time.Time{}, []string{id, "-since=10m"}, 0, "is booted"},
-		"unknown":                {journal.Booted, time.Time{}, []string{"02:00:00:00:00:09", "-timeout=50ms"}, waitUnheard, "nothing was heard"},
+		"unknown":                {journal.Booted, time.Time{}, []string{"02:00:00:00:00:09", "-timeout=50ms"}, exitUnheard, "nothing was heard"},
 		"nobody answers":         {journal.Booted, time.Time{}, []string{id, "-timeout=50ms", "-admin=127.0.0.1:1"}, 1, "failed to ask the admin port"},
 		"no state":               {journal.Booted, time.Time{}, []string{id, "-for=well"}, 2, `-for "well": none of`},
 		"no machine":             {journal.Booted, time.Time{}, nil, 2, "no machine"},
 		"what is acknowledged":   {journal.Booting, time.Time{}, []string{"acknowledge", id}, 1, "it did not fail: it is booting"},
 		"acknowledged, who?":     {journal.Booting, time.Time{}, []string{"acknowledge"}, 2, "no machine"},
-		"acknowledged, unknown?": {journal.Booting, time.Time{}, []string{"acknowledge", "02:00:00:00:00:09"}, 1, "nothing was heard"},
+		"acknowledged, unknown?": {journal.Booting, time.Time{}, []string{"acknowledge", "02:00:00:00:00:09"}, exitUnheard, "nothing was heard"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

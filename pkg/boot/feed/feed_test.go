@@ -636,7 +636,7 @@ func TestSendingAllocatesNothing(t *testing.T) {
 			s.sendQueued(t.Context())
 		})
 	}
-	if few, many := took(10), took(100); many > few+10 {
+	if few, many := took(10), took(100); many > few+30 { // the receiver reads more
 		t.Errorf("%v allocations for 10 events, %v for 100", few, many)
 	}
 }

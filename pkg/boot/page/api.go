@@ -4,6 +4,8 @@ import (
 	"bytes"
 	_ "embed"
 	"encoding/json"
+	"fmt"
+	"hash/fnv"
 	"net"
 	"net/http"
 	"net/netip"
@@ -37,9 +39,14 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	counts, found := count(s.look.snapshot(), f)
+	now := s.look.snapshot()
+	sources := s.options.Sources()
+	if s.known(w, r, now.version, sources) {
+		return
+	}
+	counts, found := count(now, f)
 	head, err := json.Marshal(List{
-		Now: s.options.Now().UTC(), Counts: counts, Machines: []journal.MachineView{}, Sources: s.options.Sources(),
+		Now: s.options.Now().UTC(), Counts: counts, Machines: []journal.MachineView{}, Sources: sources,
 	})
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
@@ -49,7 +56,7 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request) {
 	before, after, _ := bytes.Cut(head, []byte(empty))
 	w.Header().Set("Content-Type", "application/json")
 	b := bytes.NewBuffer(append(before, empty[:len(empty)-1]...))
-	for i, part := range slices.Collect(slices.Chunk(found, encodedAtOnce)) {
+	for i, part := range slices.Collect(slices.Chunk(f.part(found), encodedAtOnce)) {
 		if i > 0 {
 			b.WriteByte(',')
 		}
@@ -61,6 +68,20 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request) {
 	b.WriteByte(']')
 	b.Write(append(after, '\n'))
 	s.send(w, b)
+}
+
+// known gives an answer its ETag, made of all that it depends on besides its URL, and reports whether the client has
+// that answer already: it has been told so then.
+func (s *Server) known(w http.ResponseWriter, r *http.Request, depends ...any) bool {
+	sum := fnv.New64a()
+	fmt.Fprint(sum, s.begun, depends)
+	tag := fmt.Sprintf(`"%x"`, sum.Sum64())
+	w.Header().Set("ETag", tag)
+	if r.Header.Get("If-None-Match") != tag {
+		return false
+	}
+	w.WriteHeader(http.StatusNotModified)
+	return true
 }
 
 // encodedAtOnce is how many machines are encoded before they are sent: no answer is ever whole in memory.
@@ -101,7 +122,11 @@ func (s *Server) send(w http.ResponseWriter, b *bytes.Buffer) bool {
 const unheard = "nothing was heard of this machine, or it was forgotten since"
 
 func (s *Server) serveMachine(w http.ResponseWriter, r *http.Request) {
-	m, found := s.machine(r, machineID(r.PathValue("id")))
+	if _, err := parseFilter(r.URL.Query()); err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	m, found := s.machine(r, s.look.id(r.PathValue("id")))
 	if !found {
 		refuse(w, http.StatusNotFound, unheard)
 		return
@@ -109,6 +134,9 @@ func (s *Server) serveMachine(w http.ResponseWriter, r *http.Request) {
 	answer, err := json.Marshal(m)
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	if s.known(w, r, string(answer)) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

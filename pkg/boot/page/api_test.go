@@ -18,6 +18,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"sigs.k8s.io/yaml"
 
+	"github.com/tinkerbell/stack/internal/testwait"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -240,6 +241,12 @@ func TestOpenAPIHoldsForAnswers(t *testing.T) {
 	}{
 		"list":         {"/api/v1/boots", "/api/v1/boots", "List", 200},
 		"stuck":        {"/api/v1/boots?state=stuck&step=script&mac=5254&q=node&address=192.0&cause=not-found", "/api/v1/boots", "List", 200},
+		"a part":       {"/api/v1/boots?offset=3&limit=2", "/api/v1/boots", "List", 200},
+		"no limit":     {"/api/v1/boots?limit=few", "/api/v1/boots", "Problem", 400},
+		"misspelled":   {"/api/v1/boots?stat=stuck", "/api/v1/boots", "Problem", 400},
+		"of a machine": {"/api/v1/boots/" + id + "?x=1", "/api/v1/boots/{id}", "Problem", 400},
+		"named":        {"/api/v1/boots/" + site(60, now)[0].Name, "/api/v1/boots/{id}", "Machine", 200},
+		"events, part": {"/api/v1/events?limit=1", "/api/v1/events", "Problem", 400},
 		"none":         {"/api/v1/boots?q=nonsense", "/api/v1/boots", "List", 200},
 		"no state":     {"/api/v1/boots?state=dead", "/api/v1/boots", "Problem", 400},
 		"no step":      {"/api/v1/boots?step=dead", "/api/v1/boots", "Problem", 400},
@@ -280,6 +287,45 @@ func TestOpenAPIHoldsForAnswers(t *testing.T) {
 			if last == "" {
 				t.Error("no event")
 			}
+		})
+	}
+}
+
+// A list is given in parts, and not again to those who have it.
+func TestPartsAndETags(t *testing.T) {
+	f := newFake(site(60, time.Now())...)
+	server := serve(t, Options{Journal: f})
+	ids := func(query string) (ids []string) {
+		_, _, body := get(t, server.URL+"/api/v1/boots"+query)
+		var l List
+		if err := json.Unmarshal([]byte(body), &l); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range l.Machines {
+			ids = append(ids, m.ID)
+		}
+		return ids
+	}
+	all := ids("")
+	for query, want := range map[string][]string{
+		"?limit=7": all[:7], "?offset=50": all[50:], "?offset=3&limit=2": all[3:5], "?offset=99": nil, "?limit=0": all,
+	} {
+		if got := ids(query); !slices.Equal(got, want) {
+			t.Errorf("%s: %d machines, want %d", query, len(got), len(want))
+		}
+	}
+	for _, path := range []string{"/api/v1/boots", "/api/v1/boots/" + all[0]} {
+		_, header, _ := get(t, server.URL+path)
+		tag := header.Get("ETag")
+		if status, _, body := get(t, server.URL+path, "If-None-Match", tag); status != http.StatusNotModified || body != "" {
+			t.Errorf("%s again: %d, %d bytes", path, status, len(body))
+		}
+		m, _ := f.Machine(all[0])
+		m.Boots[0].End = m.Boots[0].End.Add(time.Second)
+		f.put(m)
+		testwait.Until(t, "it is another answer", func() bool {
+			status, _, _ := get(t, server.URL+path, "If-None-Match", tag)
+			return status == http.StatusOK
 		})
 	}
 }

@@ -101,6 +101,7 @@ func sameStep(a, b journal.StepView) bool {
 
 // snapshot is all machines at a time. It never changes.
 type snapshot struct {
+	version uint64 // another one where anything is another
 	taken   time.Time
 	cost    time.Duration // of making it
 	entries []*entry      // in the order of lists

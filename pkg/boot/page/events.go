@@ -3,6 +3,7 @@ package page
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -30,6 +31,9 @@ type Event struct {
 func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	f, err := parseFilter(query)
+	if err == nil && f.Limit+f.Offset > 0 {
+		err = errors.New("offset and limit are of lists")
+	}
 	if err != nil {
 		refuse(w, http.StatusBadRequest, err.Error())
 		return
@@ -43,7 +47,7 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	st.event(Event{Type: EventHello, Now: &now})
 	show := s.tellMachines(st, f)
 	if id := query.Get("id"); id != "" {
-		show = s.tellMachine(st, r, machineID(id))
+		show = s.tellMachine(st, r, s.look.id(id))
 	}
 	s.watch(r.Context(), st, show)
 }

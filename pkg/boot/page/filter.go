@@ -28,11 +28,12 @@ type Filter struct {
 	MAC     string // all or a part of it, in any spelling
 	Address string // an address, its beginning, or a prefix
 	Text    string // words that are all in what is known of the machine
-	Page    int    // from 1: which part of the list; the API shows all
+	Offset  int    // how many machines of the list are left out before the first
+	Limit   int    // how many are listed; 0: all of them by the API, and so many as a page shows
 }
 
 // parameters are what a query may have; boot is of a machine's page, id of the events.
-var parameters = []string{"state", "step", "cause", "mac", "address", "q", "page", "boot", "id"}
+var parameters = []string{"state", "step", "cause", "mac", "address", "q", "offset", "limit", "boot", "id"}
 
 // has reports whether a state is asked for.
 func (f Filter) has(state journal.State) bool {
@@ -49,7 +50,7 @@ func parseFilter(q url.Values) (Filter, error) {
 	}
 	f := Filter{
 		State: text("state"), Step: journal.Step(text("step")), Cause: text("cause"),
-		MAC: digits(text("mac")), Address: strings.TrimSpace(text("address")), Text: Clean(q.Get("q"), textLength), Page: 1,
+		MAC: digits(text("mac")), Address: strings.TrimSpace(text("address")), Text: Clean(q.Get("q"), textLength),
 	}
 	for _, state := range strings.Split(f.State, ",") {
 		if f.State != "" && !slices.Contains(States, journal.State(state)) {
@@ -59,11 +60,15 @@ func parseFilter(q url.Values) (Filter, error) {
 	if f.Step != "" && !slices.Contains(steps, f.Step) {
 		return f, fmt.Errorf("step %q: none of %v", f.Step, steps)
 	}
-	var err error
-	if text := text("page"); text != "" {
-		if f.Page, err = strconv.Atoi(text); err != nil || f.Page < 1 {
-			return f, fmt.Errorf("page %q: not a number from 1", text)
+	for name, number := range map[string]*int{"offset": &f.Offset, "limit": &f.Limit} {
+		if !q.Has(name) {
+			continue
 		}
+		n, err := strconv.ParseUint(text(name), 10, 31)
+		if err != nil {
+			return f, fmt.Errorf("%s %q: not a number from 0", name, text(name))
+		}
+		*number = int(n)
 	}
 	return f, nil
 }
@@ -78,8 +83,10 @@ func (f Filter) query() string {
 			q.Set(name, value)
 		}
 	}
-	if f.Page > 1 {
-		q.Set("page", strconv.Itoa(f.Page))
+	for name, number := range map[string]int{"offset": f.Offset, "limit": f.Limit} {
+		if number > 0 {
+			q.Set(name, strconv.Itoa(number))
+		}
 	}
 	if len(q) == 0 {
 		return ""
@@ -91,6 +98,15 @@ func (f Filter) query() string {
 func (f Filter) any() Filter {
 	f.State = ""
 	return f
+}
+
+// part is what of a list is asked for.
+func (f Filter) part(found []*entry) []*entry {
+	found = found[min(f.Offset, len(found)):]
+	if f.Limit > 0 {
+		found = found[:min(f.Limit, len(found))]
+	}
+	return found
 }
 
 // matches tells whether a machine is asked for.

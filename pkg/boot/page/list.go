@@ -88,7 +88,6 @@ type causeCount struct {
 type parts struct {
 	From, To, All       int
 	Previous, Following string // links
-	Filtered            bool
 	None                bool // nothing was heard of any machine
 }
 
@@ -98,25 +97,28 @@ func (s *Server) listOf(now *snapshot, f Filter) listPage {
 	at := s.options.Now()
 	p := listPage{
 		Title: "Boots", Live: "boots/live" + f.query(), Reload: reload, Filter: f, Now: stampAt(at, at),
-		Filtered: f != Filter{Page: f.Page},
+		Filtered: f != Filter{Offset: f.Offset, Limit: f.Limit},
 	}
 	for _, step := range steps {
 		p.Steps = append(p.Steps, option{string(step), StepLabel(step), step == f.Step})
 	}
 	p.Heading = heading{Chips: chips(counts, f), Causes: causes(found, f), Sources: sourcesOf(s.options.Sources(), at)}
-	last := max((len(found)+perPage-1)/perPage, 1)
-	f.Page = min(f.Page, last)
-	begin := (f.Page - 1) * perPage
-	end := min(begin+perPage, len(found))
-	p.Parts = parts{From: min(begin+1, end), To: end, All: len(found), Filtered: p.Filtered, None: len(now.entries) == 0}
-	link := func(number int) string { g := f; g.Page = number; return "boots" + g.query() }
-	if f.Page > 1 {
-		p.Parts.Previous = link(f.Page - 1)
+	g := f
+	if g.Limit == 0 || g.Limit > perPage {
+		g.Limit = perPage
 	}
-	if f.Page < last {
-		p.Parts.Following = link(f.Page + 1)
+	g.Offset = min(g.Offset, max(len(found)-1, 0)/g.Limit*g.Limit)
+	shown := g.part(found)
+	end := g.Offset + len(shown)
+	p.Parts = parts{From: min(g.Offset+1, end), To: end, All: len(found), None: len(now.entries) == 0}
+	link := func(offset int) string { f.Offset = max(offset, 0); return "boots" + f.query() }
+	if g.Offset > 0 {
+		p.Parts.Previous = link(g.Offset - g.Limit)
 	}
-	for _, e := range found[begin:end] {
+	if end < len(found) {
+		p.Parts.Following = link(end)
+	}
+	for _, e := range shown {
 		p.Rows = append(p.Rows, shownRow{rowOf(e), at})
 	}
 	return p
@@ -127,7 +129,7 @@ func chips(counts map[journal.State]int, f Filter) []chip {
 	made := []chip{{}}
 	link := func(state journal.State) string {
 		g := f
-		g.State, g.Page = string(state), 1
+		g.State, g.Offset = string(state), 0
 		return "boots" + g.query()
 	}
 	for _, state := range States {
@@ -149,7 +151,7 @@ func causes(found []*entry, f Filter) []causeCount {
 		i := slices.IndexFunc(sums, func(c causeCount) bool { return c.Name == b.Cause.Name })
 		if i < 0 {
 			g := f
-			g.Cause, g.Page = b.Cause.Name, 1
+			g.Cause, g.Offset = b.Cause.Name, 0
 			if f.Cause == b.Cause.Name {
 				g.Cause = ""
 			}

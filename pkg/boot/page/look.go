@@ -1,6 +1,8 @@
 package page
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,9 +25,10 @@ type look struct {
 
 	making sync.Mutex // one snapshot at a time
 
-	mu    sync.Mutex
-	last  *snapshot
-	asked time.Time // when somebody looked last
+	mu      sync.Mutex
+	last    *snapshot
+	version uint64    // of the last, or of the one before it was dropped
+	asked   time.Time // when somebody looked last
 }
 
 // snapshot returns all machines as they were at most maxRest ago.
@@ -47,9 +50,33 @@ func (l *look) snapshot() *snapshot {
 	s := newSnapshot(machines, older)
 	s.taken, s.cost = begin, time.Since(begin)
 	l.mu.Lock()
+	if older == nil || !slices.Equal(s.entries, older.entries) {
+		l.version++
+	}
+	s.version = l.version
 	l.last = s
 	l.mu.Unlock()
 	return s
+}
+
+// id is the ID of the machine that is meant by a text: a MAC in any spelling, an address, or the name of one machine.
+func (l *look) id(text string) string {
+	id := machineID(text)
+	now := l.snapshot()
+	if now.ids[id] != nil {
+		return id
+	}
+	named := ""
+	for _, e := range now.entries {
+		if e.view.Name != text && e.view.Hardware != text && (!e.view.Address.IsValid() || e.view.Address.String() != id) {
+			continue
+		}
+		if named != "" {
+			return id
+		}
+		named = e.view.ID
+	}
+	return cmp.Or(named, id)
 }
 
 // machine is all that is known of a machine.

@@ -85,7 +85,7 @@ func (s *Server) serveMachineLive(w http.ResponseWriter, r *http.Request) {
 	defer done()
 	var sent []byte
 	var known *entry
-	id := machineID(r.PathValue("id"))
+	id := s.look.id(r.PathValue("id"))
 	s.watch(r.Context(), st, func(now *snapshot) {
 		if e := now.ids[id]; e == nil || e != known || sent == nil {
 			known = e
@@ -115,7 +115,7 @@ func (s *Server) serveMachineLive(w http.ResponseWriter, r *http.Request) {
 
 // machineOf makes the page of the machine that a request is about.
 func (s *Server) machineOf(r *http.Request) (machinePage, bool) {
-	id := machineID(r.PathValue("id"))
+	id := s.look.id(r.PathValue("id"))
 	now := s.options.Now()
 	p := machinePage{
 		Title: Clean(id, nameLength), ID: Clean(id, nameLength), Reload: reload, Now: stampAt(now, now),

@@ -49,6 +49,7 @@ type Server struct {
 	streams atomic.Int64
 
 	encoding sync.Mutex
+	begun    time.Time
 	end      chan struct{} // closed when streams are to end
 }
 
@@ -63,7 +64,7 @@ func New(o Options) *Server {
 	if o.Sources == nil {
 		o.Sources = func() []feed.Source { return nil }
 	}
-	return &Server{options: o, look: look{journal: o.Journal}, end: make(chan struct{})}
+	return &Server{options: o, look: look{journal: o.Journal}, begun: time.Now(), end: make(chan struct{})}
 }
 
 // Handlers are the pages by pattern, as http.ServeMux takes it: for the admin port.

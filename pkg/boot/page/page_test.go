@@ -87,11 +87,11 @@ func TestFilters(t *testing.T) {
 func TestListIsOrderedAndCut(t *testing.T) {
 	s := New(Options{Journal: newFake(site(250, time.Now())...)})
 	now := s.look.snapshot()
-	p := s.listOf(now, Filter{Page: 1})
-	if len(p.Rows) != perPage || p.Parts.All != 250 || p.Parts.Previous != "" || p.Parts.Following != "boots?page=2" {
+	p := s.listOf(now, Filter{})
+	if len(p.Rows) != perPage || p.Parts.All != 250 || p.Parts.Previous != "" || p.Parts.Following != "boots?offset=100" {
 		t.Errorf("%d rows, %+v", len(p.Rows), p.Parts)
 	}
-	if last := s.listOf(now, Filter{Page: 99}); len(last.Rows) != 50 || last.Parts.From != 201 || last.Parts.Following != "" {
+	if last := s.listOf(now, Filter{Offset: 9900}); len(last.Rows) != 50 || last.Parts.From != 201 || last.Parts.Following != "" {
 		t.Errorf("%d rows, %+v", len(last.Rows), last.Parts)
 	}
 	rank := map[journal.State]int{journal.Stuck: 0, journal.Broken: 1, journal.Booting: 2, journal.Quiet: 3, journal.Booted: 4}
