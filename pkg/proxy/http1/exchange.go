@@ -1,10 +1,13 @@
 package http1
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // mostRequest is how long a plain request may be, in bytes.
@@ -106,6 +109,7 @@ func (x *Exchange) answerRefusal(r *Refusal) {
 func (x *Exchange) result(failure error) Result {
 	return Result{
 		Code: x.answer.code, Expected: x.answer.expected, Sent: max(x.payload-int64(len(x.out)-x.sent), 0),
-		Gone: failure != nil && x.broken == nil, Stalled: x.stalled, Broken: x.broken,
+		Gone: failure != nil && x.broken == nil, Broken: x.broken,
+		Stalled: x.stalled || errors.Is(failure, unix.ETIMEDOUT), // TCP_USER_TIMEOUT may be sooner than we are
 	}
 }

@@ -41,7 +41,7 @@ type Config struct {
 	Account *admission.Account
 	// Settings are what [Front.Update] may change.
 	Settings
-	// Sink gets each connection when it has its endpoint, and when it has ended. It may be nil.
+	// Sink gets each connection when it has its endpoint, has sent something, and has ended. It may be nil.
 	Sink record.Sink
 	// Logger may be nil.
 	Logger *slog.Logger

@@ -11,8 +11,9 @@ import (
 // outcome is how a session has gone so far.
 type outcome struct {
 	record.Exchange
-	torn  atomic.Int32 // 1 + ending; 0 is an end in order
-	bytes [2]int64     // passed on, by direction; written by the loop, or with TLS by the direction's goroutine
+	torn  atomic.Int32  // 1 + ending; 0 is an end in order
+	bytes [2]int64      // passed on, by direction; written by the loop, or with TLS by the direction's goroutine
+	told  time.Duration // when progress was recorded last, since the begin; written by who passes bytes to the client
 }
 
 // reasonDrained is the reason of a session that a drain has closed.
@@ -33,6 +34,18 @@ func (s *session) established(endpoint netip.AddrPort) {
 	began := s.outcome.Exchange
 	began.Outcome = record.Began
 	s.front.config.Sink.Record(began)
+}
+
+// progress records, from time to time, how much has gone to the client.
+func (s *session) progress() {
+	took := time.Since(s.outcome.Begin)
+	if s.front.config.Sink == nil || took-s.outcome.told < record.Progress {
+		return
+	}
+	s.outcome.told = took
+	x := s.outcome.Exchange
+	x.Outcome, x.Took, x.Bytes = record.Began, took, uint64(s.outcome.bytes[toClient])
+	s.front.config.Sink.Record(x)
 }
 
 // recordEnd records a session's end, when nothing is passed on any more.

@@ -114,3 +114,17 @@ func TestRecordsTheClientBehindAProxy(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 }
+
+// TestRecordsProgress of a long connection: now and then, and how much has gone to the client.
+func TestRecordsProgress(t *testing.T) {
+	var got []record.Exchange
+	s := session{front: &Front{config: Config{Sink: func(x record.Exchange) { got = append(got, x) }}}}
+	s.outcome.Begin = time.Now().Add(-2 * record.Progress)
+	for range 3 {
+		s.outcome.bytes[toClient] += 100
+		s.progress()
+	}
+	if len(got) != 1 || got[0].Outcome != record.Began || got[0].Bytes != 100 || got[0].Took < 2*record.Progress {
+		t.Errorf("got %+v, want one record of progress", got)
+	}
+}

@@ -268,6 +268,9 @@ func (s *session) idle() bool {
 func (s *session) count(d direction, n int) {
 	s.front.metrics.transferred[d].Add(float64(n))
 	s.outcome.bytes[d] += int64(n)
+	if d == toClient {
+		s.progress()
+	}
 	s.lease.Touch()
 	s.moveNow()
 }
