@@ -54,7 +54,7 @@ func TestEventsOfABoot(t *testing.T) {
 	const m1 = "52:54:00:5e:00:01"
 	other := stepped("52:54:00:5e:00:99", journal.Loader, journal.Failed, "192.0.2.3:69", "ipxe.efi")
 	other.Machine.OtherMACs = []string{"no MAC", "52:54:00:5e:00:02"}
-	slow := stuck(m1, journal.Slow, "It goes on.")
+	slow := stuck(m1, "slow", "It goes on.")
 	slow.Boot.State = journal.Booting
 	for _, c := range []journal.Change{
 		{What: journal.BootBegan, At: noon, Machine: machine(m1)},

@@ -48,13 +48,13 @@ func (j *Journal) supersede(m *machine, old, b *bootRecord, at int64) {
 		}
 		j.tellState(m, old, before, at)
 	}
-	if n := len(m.boots); old.state == Stuck && old.row != nil && n > 1 && m.boots[n-2].row == old.row {
+	if n := len(m.boots); old.state == Stuck && old.rule != nil && n > 1 && m.boots[n-2].rule == old.rule {
 		cause := *old.cause
 		if !strings.HasPrefix(cause.Text, carried) {
 			cause.Text = carried + cause.Text
 		}
 		cause.Certain = false
-		b.row, b.cause, b.heldAt = old.row, &cause, old.heldAt
+		b.rule, b.cause, b.heldAt = old.rule, &cause, old.heldAt
 	}
 	j.endBoot(m, old, at)
 }

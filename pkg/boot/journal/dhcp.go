@@ -130,7 +130,7 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 	over := left || e.At-b.end > int64(j.options.Waits.BootAgain)
 	switch {
 	case firmware:
-		m.twins.ask(e)
+		m.namesakes.ask(e)
 		if over || b.facts.local || b.at.order() > Loader.order() {
 			b = j.newBoot(m, e)
 		} else if b.at == Loader && r == discover {
@@ -146,7 +146,7 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 		s := IPXEDHCP
 		if b.at == "" && !isTinkerbell(e) || b.at == DHCP && b.facts.first == signature {
 			s = DHCP // iPXE is the firmware
-			m.twins.ask(e)
+			m.namesakes.ask(e)
 		}
 		b.facts.begins(signature, s == IPXEDHCP)
 		b.setStage(s, e.MAC)

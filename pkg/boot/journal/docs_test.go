@@ -61,7 +61,7 @@ func TestRemediesNameSettingsThatExist(t *testing.T) {
 	for _, r := range Table() {
 		all[r.Name] = r.Remedy
 	}
-	for _, r := range table {
+	for _, r := range table() {
 		all[r.name] += " " + r.remedy
 	}
 	setting := regexp.MustCompile(`\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b|\bsetting [A-Z]{2,}\b`)

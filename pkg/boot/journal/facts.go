@@ -44,6 +44,40 @@ type agent struct {
 	reported bool  // it reported on an action
 	finished int64 // when its work seemed done; 0 if it goes on
 	called   int64 // its last call
+	polls    polls
+}
+
+// polls are how an agent is answered whose calls are not seen: one that asks again and again, and gets no work, is sent
+// little, and about as much each time.
+type polls struct {
+	connections int
+	at          int64   // when it was last told how much had gone to the agent
+	bytes       uint64  // by then
+	rate        float64 // the least, in bytes a second
+	varied      bool    // it was sent more, or nothing for some time: it works
+}
+
+// pollPause is how long an agent that asks for work is quiet between two questions at most, and pollRate how much it is
+// sent at least, in bytes a second: HTTP/2's pings, which say nothing, are less.
+const (
+	pollPause = 15 * time.Second
+	pollRate  = 3
+)
+
+func (p *polls) tell(e *boot.Event) {
+	if took := e.At - p.at; p.at != 0 && took > 0 {
+		rate := float64(e.Bytes-min(p.bytes, e.Bytes)) / time.Duration(took).Seconds()
+		p.varied = p.varied || took > int64(pollPause) || p.rate > 0 && rate > 4*p.rate
+		if p.rate == 0 || rate < p.rate {
+			p.rate = rate
+		}
+	}
+	p.at, p.bytes = e.At, e.Bytes
+}
+
+// vain reports whether an agent asks for work all the time, and gets none.
+func (p *polls) vain(now int64) bool {
+	return p.connections == 1 && p.rate > pollRate && !p.varied && now-p.at <= int64(pollPause)
 }
 
 // saying is a line of the machine about itself.
@@ -96,6 +130,7 @@ type ask struct {
 	offers    int    // since the last REQUEST
 	offered   int64  // the last offer
 	proxy     bool   // an offer had no address: another server is expected to give it
+	none      bool   // the same of DHCPv6, where it means that the server has none for the machine
 	servers   []netip.Addr
 	chosen    netip.Addr // server that a REQUEST named and that offered nothing here
 	rogue     netip.Addr // server that answered on the machine's side of the relay
@@ -218,6 +253,7 @@ func (f *facts) reply(e *boot.Event, r role) {
 		a.offers++
 		a.offered = e.At
 		a.proxy = a.proxy || !e.V6 && !given.IsValid()
+		a.none = e.V6 && !given.IsValid() && len(e.Text(boot.File)) == 0
 	case ack:
 		a.acked, a.offers, a.naks = e.At, 0, 0
 		a.chosen = netip.Addr{}
@@ -332,7 +368,10 @@ func (a *agent) serve(e *boot.Event, v verdict, last int64) {
 		a.since = e.At
 	}
 	switch {
+	case v == goes && call == "" && e.Took > 0:
+		a.polls.tell(e)
 	case v == goes && call == "":
+		a.polls.connections++
 		a.streams++
 		a.finished = 0
 	case v == goes:

@@ -29,6 +29,9 @@ func (j *Journal) machineOf(e *boot.Event) *machine {
 		m.nat = netip.Addr{}
 		return m
 	}
+	if m := j.namedBy(e, client); m != nil {
+		return m
+	}
 	if m := j.macs[mac]; m != nil {
 		if j.hasLease(m, e.At) {
 			j.foreign(m, client)
@@ -54,6 +57,20 @@ func (j *Journal) machineOf(e *boot.Event) *machine {
 		return m
 	}
 	m := j.newMachine(client.String(), e.At)
+	j.bind(m, client, e.At, 0)
+	return m
+}
+
+// namedBy is the machine whose MAC is in a line that comes from an address of nobody, as in the kernel's command line:
+// one that has just loaded a system, which gave itself an address. It is nil if there is none.
+func (j *Journal) namedBy(e *boot.Event, client netip.Addr) *machine {
+	m := j.macs[macIn(e.Text(boot.Message))]
+	if _, shared := j.scene.nats[client]; e.Kind != boot.Syslog || m == nil || shared {
+		return nil
+	}
+	if b := m.newest(); b == nil || b.at != Kernel && b.at != Initramfs || b.oldestOpen() != nil {
+		return nil
+	}
 	j.bind(m, client, e.At, 0)
 	return m
 }
@@ -237,12 +254,12 @@ func MACOf(e *boot.Event) [6]byte {
 }
 
 // macIn finds the MAC in a path, as Smee and PXELINUX put it there: a directory or file of its own, with colons, or
-// with hyphens after the hardware type. Zero if there is none.
+// with hyphens after the hardware type; or in a line, as a word or a value. Zero if there is none.
 func macIn(file []byte) (mac [6]byte) {
 	const length = len("52:54:00:5e:00:01")
 	for len(file) > 0 {
 		part := file
-		if i := bytes.IndexAny(file, "/?=&"); i >= 0 {
+		if i := bytes.IndexAny(file, "/?=& \","); i >= 0 {
 			part, file = file[:i], file[i+1:]
 		} else {
 			file = nil

@@ -119,7 +119,7 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	}
 	before, old := b.state, b.cause
 	done := b.facts.local || b.booted(now) || j.succeeded(m, b, now)
-	var r *row
+	var r *rule
 	var cause *Cause
 	if !done || m.nat.IsValid() || m.loops() >= maxLoops {
 		r, cause = j.causeOf(m, b, now)
@@ -128,7 +128,7 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	switch {
 	case done && (r == nil || r.mild):
 		b.state = Booted
-	case r != nil && !r.mild && (silent || r.name == WorkflowFailed):
+	case r != nil && !r.mild && (silent || r.name == "workflow-failed"):
 		b.state = Broken
 	case silent:
 		b.state = Quiet
@@ -140,8 +140,8 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	if b.state == Broken && b.acknowledged != 0 {
 		b.state = Quiet
 	}
-	if b.row != r {
-		b.row, b.heldAt = r, b.at
+	if b.rule != r {
+		b.rule, b.heldAt = r, b.at
 		if r != nil && b.facts.failed.step != "" {
 			b.heldAt = b.facts.failed.step
 		}

@@ -231,7 +231,7 @@ func TestCauseOfABootLoopStays(t *testing.T) {
 	loop := func(at float64) []shot { return film(one.toIPXE(at), one.script(at+5, status(404))) }
 	play(j, film(loop(0), loop(20), one.lease(40, pxe, "ipxe.efi")), 41)
 	b := newest(t, j, first)
-	if b.State != Stuck || causeName(b) != NotFound || !strings.HasPrefix(b.Cause.Text, carried) || b.Cause.Certain {
+	if b.State != Stuck || causeName(b) != "not-found" || !strings.HasPrefix(b.Cause.Text, carried) || b.Cause.Certain {
 		t.Fatalf("got %s, %+v", b.State, b.Cause)
 	}
 	play(j, film(one.tftp(43, 1, "ipxe.efi"), one.lease(44, tinkerbell, "http://x/auto.ipxe"), one.script(46), one.kernel(48)), 49)
@@ -287,7 +287,7 @@ func TestHostileTextsAreCleaned(t *testing.T) {
 			t.Errorf("%q", s)
 		}
 	}
-	if len(m.Lines) != 1 || causeName(m.Boots[0]) != NotFound {
+	if len(m.Lines) != 1 || causeName(m.Boots[0]) != "not-found" {
 		t.Errorf("got %d lines, cause %q", len(m.Lines), causeName(m.Boots[0]))
 	}
 }

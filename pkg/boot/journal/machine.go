@@ -25,7 +25,7 @@ type machine struct {
 	heard     int64         // last event
 	rank      rank
 	nat       netip.Addr // address of others, that its requests come from
-	twins     twins
+	namesakes namesakes
 	rival     string // MAC of the machine that worked under its address when it was given it
 	size      int    // bytes, estimated
 	forgotten bool
@@ -48,7 +48,7 @@ type bootRecord struct {
 	moved   int64 // last sign that it got on
 	state   State
 	cause   *Cause
-	row     *row  // of the cause
+	rule    *rule // of the cause
 	heldAt  Step  // where the cause was found
 	ended   bool  // BootEnded was told
 	pending bool  // its Workflow was not yet successful

@@ -203,31 +203,31 @@ func directory(place, file string) string {
 	return place + ":" + dir
 }
 
-// twins tell whether two machines speak by one MAC: two UUIDs, or two processors.
-type twins struct {
-	last, other twin
+// namesakes tell whether two machines speak by one MAC: two UUIDs, or two processors.
+type namesakes struct {
+	last, other namesake
 	lastAt      int64
 	changes     int
 }
 
-// twin is how a firmware names its machine.
-type twin struct {
+// namesake is how a firmware names its machine.
+type namesake struct {
 	processor family
 	uuid      [16]byte
 }
 
-func (t twin) String() string { return string(t.processor) + " " + uuidString(t.uuid) }
+func (t namesake) String() string { return string(t.processor) + " " + uuidString(t.uuid) }
 
 // ask takes note of a firmware's message.
-func (t *twins) ask(e *boot.Event) {
+func (t *namesakes) ask(e *boot.Event) {
 	_, processor := families(archOf(e))
-	who := twin{processor, e.UUID}
+	who := namesake{processor, e.UUID}
 	switch {
 	case processor == "" || !unique(e.UUID):
 		return
-	case who == t.last || t.last == twin{}:
+	case who == t.last || t.last == namesake{}:
 	case e.At-t.lastAt > int64(time.Hour): // a NIC that was moved
-		t.other, t.changes = twin{}, 0
+		t.other, t.changes = namesake{}, 0
 	default:
 		t.other = t.last
 		t.changes++

@@ -149,7 +149,7 @@ func fill(v reflect.Value) {
 			fill(v.Field(i))
 		}
 		if c, ok := v.Addr().Interface().(*journal.Cause); ok {
-			c.Name = journal.NotFound
+			c.Name = "not-found"
 		}
 	default:
 		panic(v.Type().String())

@@ -105,7 +105,7 @@ func TestMildCauseIsNotStuck(t *testing.T) {
 		var log bytes.Buffer
 		r := New(Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
 		r.Changed(journal.Change{What: journal.CauseChanged, At: noon, Machine: journal.MachineView{MAC: mac}, Boot: journal.BootView{
-			State: state, At: journal.Kernel, Cause: &journal.Cause{Name: journal.Slow},
+			State: state, At: journal.Kernel, Cause: &journal.Cause{Name: "slow"},
 		}})
 		if lines, counted := len(lines(t, &log)), testutil.CollectAndCount(r.stuck); lines != want || counted != want {
 			t.Errorf("%s: %d lines, %d metrics, want %d", state, lines, counted, want)

@@ -105,7 +105,7 @@ func changes(text string) []journal.Change {
 	cause := &journal.Cause{Name: "not-found", Text: "It is not there. " + text, Remedy: text, Since: at(3)}
 	stuck := journal.BootView{ID: "boot-1", Begin: at(0), End: at(10), State: journal.Broken, At: journal.Script, Cause: cause}
 	slow := b
-	slow.Cause = &journal.Cause{Name: journal.Slow, Since: at(1)} // by which it is not stuck
+	slow.Cause = &journal.Cause{Name: "slow", Since: at(1)} // by which it is not stuck
 	return []journal.Change{
 		{What: journal.BootBegan, At: at(0), Machine: m, Boot: b},
 		{What: journal.StepEnded, At: at(1), Machine: m, Boot: b, Step: journal.StepView{
