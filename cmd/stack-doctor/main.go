@@ -16,6 +16,7 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/doctor"
+	"github.com/tinkerbell/stack/pkg/doctor/bundle"
 )
 
 const notes = `It sends DISCOVER and no REQUEST: no lease, no address on this host, no frame from another Ethernet
@@ -60,7 +61,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if !s.JSON {
 		options.Progress = func(what string) { fmt.Fprintf(stderr, "... %s\n", clean(what)) }
 	}
+	var frames *bundle.Recorder
+	if s.Bundle != "" {
+		frames = bundle.NewRecorder()
+		options.Seen = frames.See
+	}
 	report := doctor.Run(ctx, options)
+	if frames != nil {
+		if err := pack(&s, &report, frames); err != nil {
+			fmt.Fprintf(stderr, "stack-doctor: %v\n", err)
+			return doctor.Blind
+		}
+	}
 	if s.JSON {
 		encoder := json.NewEncoder(stdout)
 		encoder.SetIndent("", "  ")

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/daemon"
@@ -19,14 +20,21 @@ import (
 // settings are what the environment sets, and flags.
 type settings struct {
 	daemon.Settings
-	Interface string        `desc:"interface on the machines' network"`
-	MAC       string        `desc:"MAC of a machine that the DHCP server knows; empty: one that no machine has"`
-	Arch      string        `default:"uefi" desc:"firmware to ask as: bios, uefi, http, arm64, arm64-http, ia32, riscv64"`
-	Service   string        `desc:"address of the stack, which tells a silent server from a wrong VLAN"`
-	CA        string        `desc:"file with the CAs that machines trust, in PEM"`
-	JSON      bool          `desc:"write the result as JSON"`
-	Timeout   time.Duration `default:"60s" desc:"how long everything may take"`
-	Checks    []string      `desc:"ask these ports and no network: name=http://host:port/path, https://host:port/path?host=name, tcp://host:port, grpc://host:port, tftp://host:port/file, dhcp://host:port?metrics=URL; separated by spaces or commas"`
+	Interface     string        `desc:"interface on the machines' network"`
+	MAC           string        `desc:"MAC of a machine that the DHCP server knows; empty: one that no machine has"`
+	Arch          string        `default:"uefi" desc:"firmware to ask as: bios, uefi, http, arm64, arm64-http, ia32, riscv64"`
+	Service       string        `desc:"address of the stack, which tells a silent server from a wrong VLAN"`
+	CA            string        `desc:"file with the CAs that machines trust, in PEM"`
+	IPv6          bool          `desc:"ask over IPv6 alone: without it that is done where DHCPv4 is silent"`
+	Bundle        string        `desc:"file to make for a bug report (tar.gz): packets, versions, settings, findings and logs, with secrets taken out"`
+	Logs          []string      `desc:"files with logs that go into the bundle, separated by commas"`
+	JSON          bool          `desc:"write the result as JSON"`
+	Timeout       time.Duration `default:"60s" desc:"how long everything may take"`
+	KubeService   string        `split_words:"true" desc:"Service of the stack in Kubernetes, namespace/name: looks at it, at what is behind it and at Hardware, by the pod's service account"`
+	KubePods      string        `split_words:"true" default:"app.kubernetes.io/name=stack" desc:"label selector of the stack's pods"`
+	KubeBackends  []string      `split_words:"true" desc:"namespaces of Tinkerbell's services, Hardware and Workflow objects, separated by commas"`
+	KubeAdminPort int           `split_words:"true" default:"9069" desc:"admin port of stack-proxy in these pods; 0: it is not asked"`
+	Checks        []string      `desc:"ask these ports and no network: name=http://host:port/path, https://host:port/path?host=name, tcp://host:port, grpc://host:port, tftp://host:port/file, dhcp://host:port?metrics=URL; separated by spaces or commas"`
 }
 
 // checks parses the list of ports.
@@ -52,12 +60,20 @@ func (s *settings) Validate() error {
 
 // options are what the doctor is told.
 func (s *settings) options() (o doctor.Options, err error) {
-	if s.Interface == "" {
+	if s.Interface == "" && s.KubeService == "" {
 		return o, errors.New("--interface: name the interface on the machines' network")
+	}
+	if s.KubeService != "" {
+		if o.Beside, err = s.cluster(); err != nil {
+			return o, err
+		}
 	}
 	o.Interface = s.Interface
 	if o.Arch, err = offer.ArchNamed(s.Arch); err != nil {
 		return o, fmt.Errorf("--arch: %w", err)
+	}
+	if o.IPv6 = s.IPv6; o.IPv6 && o.Arch.Machine == 0 {
+		return o, fmt.Errorf("--ipv6: %s does not boot over IPv6", s.Arch)
 	}
 	if s.MAC != "" {
 		if o.MAC, err = net.ParseMAC(s.MAC); err != nil || len(o.MAC) != 6 || o.MAC[0]&1 != 0 {
@@ -101,15 +117,23 @@ func newFlags() *flags {
 			"... (default uefi)"},
 		"service": {func(s *settings) *string { return &s.Service }, "`address` of the stack"},
 		"ca":      {func(s *settings) *string { return &s.CA }, "`file` with the CAs that machines trust"},
+		"bundle":  {func(s *settings) *string { return &s.Bundle }, "`file` to make for a bug report (tar.gz)"},
 	}
 	for name, text := range texts {
 		set.StringVar(text.to(&given), name, "", text.desc)
 	}
+	logs := ""
+	set.StringVar(&logs, "logs", "", "`files` with logs that go into the bundle, separated by commas")
+	set.BoolVar(&given.IPv6, "ipv6", false, "ask over IPv6 alone")
 	set.BoolVar(&given.JSON, "json", false, "write the result as JSON")
 	set.DurationVar(&given.Timeout, "timeout", 0, "how long everything may take (default 1m)")
 	return &flags{set: set, over: func(s *settings) {
 		set.Visit(func(f *flag.Flag) {
 			switch f.Name {
+			case "ipv6":
+				s.IPv6 = given.IPv6
+			case "logs":
+				s.Logs = strings.Split(logs, ",")
 			case "json":
 				s.JSON = given.JSON
 			case "timeout":

@@ -37,6 +37,10 @@ func write(w io.Writer, r *doctor.Report) error {
 	if r.MadeUp {
 		mac += ", which no machine has"
 	}
+	if r.Interface == "" {
+		_, err := fmt.Fprintf(w, "%s in Kubernetes: %.1f s\n", verdict, r.Seconds)
+		return err
+	}
 	_, err := fmt.Fprintf(w, "%s: %s as %s (%s): %d frames sent, %.1f s\n", verdict, r.Interface, r.Arch, mac, r.Frames,
 		r.Seconds)
 	return err

@@ -9,11 +9,18 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/doctor/link"
 	"github.com/tinkerbell/stack/pkg/doctor/offer"
+	"github.com/tinkerbell/stack/pkg/frame"
 )
 
-// conversation is a DISCOVER and its answers.
+// question is a DISCOVER or a SOLICIT.
+type question interface {
+	Frame(from frame.MAC, since time.Duration) []byte
+	Hear(b []byte, sum frame.Checksum) (offer.Heard, bool)
+}
+
+// conversation is a question and its answers.
 type conversation struct {
-	ask   *offer.Ask
+	ask   question
 	heard []offer.Heard // different ones, as many as are kept
 	count int           // of all
 }
@@ -31,35 +38,58 @@ func (c *conversation) offers() (good []offer.Offer) {
 	return good
 }
 
-// asked are the questions of a run.
-type asked struct {
+// stages are the questions of one protocol. Without any nothing is asked by it.
+type stages struct {
 	firmware, ipxe, tinkerbell *conversation
 	other                      *conversation // the same processor's firmware that boots the other way; may be nil
 }
 
-func (a *asked) all() []*conversation {
-	all := []*conversation{a.firmware, a.ipxe, a.tinkerbell}
-	if a.other != nil {
-		all = append(all, a.other)
+// asked are the questions of a run.
+type asked struct{ v4, v6 stages }
+
+func (a *asked) all() (all []*conversation) {
+	for _, s := range []*stages{&a.v4, &a.v6} {
+		for _, c := range []*conversation{s.firmware, s.ipxe, s.tinkerbell, s.other} {
+			if c != nil {
+				all = append(all, c)
+			}
+		}
 	}
 	return all
+}
+
+// stages makes the questions of a protocol.
+func (r *run) stages(ask func(offer.Stage, offer.Arch) (question, error)) (s stages) {
+	begin := func(stage offer.Stage, arch offer.Arch) *conversation {
+		q, err := ask(stage, arch)
+		if err != nil {
+			panic(err) // of constants and a MAC that was parsed
+		}
+		return &conversation{ask: q}
+	}
+	s.firmware, s.ipxe = begin(offer.Firmware, r.Arch), begin(offer.IPXE, r.Arch)
+	s.tinkerbell = begin(offer.Tinkerbell, r.Arch)
+	if other, ok := r.Arch.Other(); ok {
+		s.other = begin(offer.Firmware, other)
+	}
+	return s
 }
 
 // discover asks as each stage of a boot, and again where there is no answer: some servers look first whether an address
 // is free, others answer only who asks for some seconds. It waits for every answer that comes within the window.
 func (r *run) discover(ctx context.Context) *asked {
 	var a asked
-	begin := func(stage offer.Stage, arch offer.Arch) *conversation {
-		ask, err := offer.New(stage, arch, r.MAC)
-		if err != nil {
-			panic(err) // of constants and a MAC that was parsed
-		}
-		return &conversation{ask: ask}
+	if !r.IPv6 {
+		a.v4 = r.stages(func(s offer.Stage, arch offer.Arch) (question, error) { return offer.New(s, arch, r.MAC) })
 	}
-	a.firmware, a.ipxe = begin(offer.Firmware, r.Arch), begin(offer.IPXE, r.Arch)
-	a.tinkerbell = begin(offer.Tinkerbell, r.Arch)
-	if other, ok := r.Arch.Other(); ok {
-		a.other = begin(offer.Firmware, other)
+	if r.IPv6 || r.Arch.Machine != 0 { // BIOS knows no IPv6
+		a.v6 = r.stages(func(s offer.Stage, arch offer.Arch) (question, error) { return offer.NewSolicit(s, arch, r.MAC) })
+		defer r.link.AnswerForLinkLocal()()
+		r.link.AskRouters()
+	}
+	first := a.v4.firmware
+	if r.IPv6 {
+		first = a.v6.firmware
 	}
 	r.Progress(fmt.Sprintf("asking for OFFERs as %s and as iPXE", r.Arch.Name))
 	began := time.Now()
@@ -86,7 +116,7 @@ func (r *run) discover(ctx context.Context) *asked {
 				silent = append(silent, c)
 			}
 		}
-		got := len(a.firmware.offers()) > 0
+		got := len(first.offers()) > 0
 		mu.Unlock()
 		if got || ctx.Err() != nil {
 			break
@@ -113,11 +143,20 @@ func (r *run) discover(ctx context.Context) *asked {
 func (r *run) note(a *asked, began time.Time) {
 	for _, c := range a.all() {
 		for _, h := range c.heard {
-			said := h.Fault
-			if said == "" {
+			said, protocol := h.Fault, "DHCP"
+			switch {
+			case said != "":
+			case h.ID != "" && !h.Addr.IsValid():
+				said = fmt.Sprintf("no address (%s), %s", h.Refusal, h.BootData())
+			case h.ID != "":
+				said = fmt.Sprintf("address %s, %s", h.Addr.Addr(), h.BootData())
+			default:
 				said = fmt.Sprintf("address %s, %s, router %s", h.Addr, h.BootData(), h.Router())
 			}
-			r.step(began, "DHCP as "+h.Stage.String()+" ("+h.Arch.Name+")", fmt.Sprintf("%s (%s)", h.Server, h.From), said)
+			if h.Source.Addr().Is6() {
+				protocol = "DHCPv6"
+			}
+			r.step(began, protocol+" as "+h.Stage.String()+" ("+h.Arch.Name+")", fmt.Sprintf("%s (%s)", h.Server, h.From), said)
 		}
 	}
 }

@@ -31,8 +31,14 @@ type Options struct {
 	Service netip.Addr
 	// CA verifies certificates as the machines do; nil: nobody is trusted, and an unknown CA is worth a note only.
 	CA *x509.CertPool
+	// Beside is looked at at the same time, and adds findings. It may be nil. Without an Interface it is all.
+	Beside func(ctx context.Context, find func(name, format string, args ...any))
 	// Progress is told what is looked at. It may be nil.
 	Progress func(what string)
+	// IPv6 has it ask by DHCPv6 alone, and go on by IPv6. Without it, that is done where DHCPv4 has no answer.
+	IPv6 bool
+	// Seen is told of every frame that is sent or comes in. It may be nil, and must not wait.
+	Seen func(sent bool, frame []byte)
 	// Window is how long OFFERs are waited for. Default: 3 s.
 	Window time.Duration
 }
@@ -47,8 +53,8 @@ type Step struct {
 
 // Report is the result of a run.
 type Report struct {
-	Interface string            `json:"interface"`
-	MAC       string            `json:"mac"`
+	Interface string            `json:"interface,omitempty"`
+	MAC       string            `json:"mac,omitempty"`
 	MadeUp    bool              `json:"made_up,omitempty"` // no machine has the MAC
 	Arch      string            `json:"arch"`
 	Findings  []finding.Finding `json:"findings"` // the worst first
@@ -102,7 +108,14 @@ func Run(ctx context.Context, o Options) Report {
 		r.Window = window
 	}
 	r.report = Report{Interface: o.Interface, MadeUp: o.MAC == nil, Arch: o.Arch.Name}
-	r.walk(ctx)
+	var beside sync.WaitGroup
+	if o.Beside != nil {
+		beside.Go(func() { o.Beside(ctx, r.find) })
+	}
+	if o.Interface != "" {
+		r.walk(ctx)
+	}
+	beside.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if ctx.Err() != nil {
@@ -119,7 +132,7 @@ func Run(ctx context.Context, o Options) Report {
 
 // walk goes the chain as far as it leads.
 func (r *run) walk(ctx context.Context) {
-	l, err := link.Open(r.Interface)
+	l, err := link.Open(r.Interface, r.Seen)
 	if err != nil {
 		r.blind(err)
 		return
@@ -133,7 +146,7 @@ func (r *run) walk(ctx context.Context) {
 	r.air = listen(l, r.MAC)
 	defer r.air.end()
 	heard := r.discover(ctx)
-	way := r.judgeOffers(ctx, heard)
+	way := r.judgeAnswers(ctx, heard)
 	if way == nil || ctx.Err() != nil {
 		return
 	}

@@ -53,6 +53,7 @@ func script(text string) func(*site) {
 
 // Each fault of a network or a server is named, and nothing else is; what is well has no name at all.
 func TestFaultsAreNamed(t *testing.T) {
+	t.Parallel() // it waits, too
 	another := func(t *testing.T, s *site, addr string) {
 		ns := nstest.New(t)
 		s.join(t, ns, "p-another")

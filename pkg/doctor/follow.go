@@ -73,10 +73,15 @@ func (r *run) follow(ctx context.Context, way *order) {
 
 // gateway is the router, where one of the machine's network is offered.
 func (c *chain) gateway() netip.Addr {
-	if router := c.order.addr.Router(); router.IsValid() && c.order.addr.Addr.Masked().Contains(router) {
+	if router := c.order.addr.Router(); router.IsValid() && c.near(router) {
 		return router
 	}
 	return netip.Addr{}
+}
+
+// near tells whether an address is reached without a router.
+func (c *chain) near(a netip.Addr) bool {
+	return c.order.addr.Addr.Masked().Contains(a) || a.IsLinkLocalUnicast()
 }
 
 // owners asks who has the addresses that matter. It reports whether the doctor may talk from the offered address.
@@ -90,7 +95,7 @@ func (c *chain) owners(ctx context.Context) bool {
 		carrier = c.order.addr.Router()
 	}
 	for _, a := range []netip.Addr{carrier, c.order.addr.Router()} {
-		if a.IsValid() && network.Contains(a) && !slices.Contains(ask, a) {
+		if a.IsValid() && c.near(a) && !slices.Contains(ask, a) {
 			ask = append(ask, a)
 		}
 	}
@@ -132,7 +137,7 @@ func (c *chain) judgeOwners(owners map[netip.Addr][]link.Owner, carrier netip.Ad
 	case !c.next.IsValid() || direct:
 	case !router.IsValid():
 		c.find("router", "%s is not in %s, and no router is offered", c.next, network)
-	case !network.Contains(router):
+	case !c.near(router):
 		c.find("router", "the router %s is not in %s, the network of the offered address", router, network)
 	case len(owners[router]) == 0:
 		c.find("router", "nobody has the address of the router %s, which leads to %s", router, c.next)
@@ -148,9 +153,8 @@ func (c *chain) judgeOwners(owners map[netip.Addr][]link.Owner, carrier netip.Ad
 		}
 	}
 	if direct && len(owners[carrier]) == 0 {
-		c.find("address-without-owner", "%s, from which the machine is to load %q, is nobody's on %s: no answer to ARP",
-			c.next,
-			c.bootFile(), c.Interface)
+		c.find("address-without-owner", "%s, from which the machine is to load %q, is nobody's on %s: no answer to ARP, or "+
+			"in IPv6 to neighbour solicitation", c.next, c.bootFile(), c.Interface)
 	}
 }
 
@@ -225,7 +229,7 @@ var sizes = []int{576, 1280, 1400, 1420, 1450, 1480, 1492, 1500}
 
 // measure finds how large packets may be on the way to the server and back.
 func (c *chain) measure(ctx context.Context) {
-	if !c.next.IsValid() || c.hop == (frame.MAC{}) || !c.addr.Is4() {
+	if !c.next.IsValid() || c.hop == (frame.MAC{}) {
 		return
 	}
 	const wait, fine = pause, 8

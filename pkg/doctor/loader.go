@@ -183,9 +183,7 @@ func (c *chain) read(ctx context.Context, to netip.AddrPort, ask tftp.Ask) tftp.
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if c.addr.Is4() {
-		defer c.link.Refused(c.addr, to, func() { cancel(tftp.ErrRefused) })()
-	}
+	defer c.link.Refused(c.addr, to, func() { cancel(tftp.ErrRefused) })()
 	a := tftp.Read(ctx, conn, to, ask, tftpWait)
 	if a.Err != nil && errors.Is(context.Cause(ctx), tftp.ErrRefused) {
 		a.Err = tftp.ErrRefused
@@ -242,7 +240,7 @@ func (c *chain) alive(host netip.Addr) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if c.addr.Is4() && len(c.link.Echo(ctx, c.addr, host, c.hop, sizes[:1], time.Second).Passed) > 0 {
+	if len(c.link.Echo(ctx, c.addr, host, c.hop, sizes[:1], time.Second).Passed) > 0 {
 		return true
 	}
 	conn, err := c.way.DialContext(ctx, "tcp", netip.AddrPortFrom(host, 80).String())

@@ -19,17 +19,27 @@ type order struct {
 	other  *offer.Offer // the file for firmware that boots the other way; nil: none
 }
 
-// judgeOffers says what is wrong with the OFFERs, and what they have the machine do; nil: nothing that could be
-// followed.
-func (r *run) judgeOffers(ctx context.Context, a *asked) *order {
+// judgeAnswers says what is wrong with the answers, and what they have the machine do; nil: nothing that could be
+// followed. DHCPv6 counts where DHCPv4 is silent.
+func (r *run) judgeAnswers(ctx context.Context, a *asked) *order {
 	r.judgeRubbish(a)
-	good := a.firmware.offers()
-	if len(good) == 0 {
-		if ctx.Err() == nil {
-			r.judgeSilence(ctx)
-		}
-		return nil
+	switch {
+	case r.IPv6:
+		return r.judgeAdvertised(ctx, &a.v6)
+	case len(a.v4.firmware.offers()) > 0:
+		return r.judgeOffers(&a.v4)
+	case a.v6.firmware != nil && len(a.v6.firmware.offers()) > 0:
+		r.find("ipv6-only", "no server of DHCPv4 answers, and one of DHCPv6 does")
+		return r.judgeAdvertised(ctx, &a.v6)
+	case ctx.Err() == nil:
+		r.judgeSilence(ctx)
 	}
+	return nil
+}
+
+// judgeOffers judges the OFFERs, of which there are some.
+func (r *run) judgeOffers(a *stages) *order {
+	good := a.firmware.offers()
 	r.judgeServers(good)
 	var way order
 	addressed := func(o offer.Offer) bool { return o.Addr.IsValid() }
@@ -77,7 +87,10 @@ func (r *run) judgeRubbish(a *asked) {
 		}
 	}
 	const flood = 100
-	if c := a.firmware; c.count > flood {
+	for _, c := range a.all() {
+		if c.count <= flood {
+			continue
+		}
 		r.find("many-answers", "%d answers came to one DISCOVER, %d of them different ones", c.count, len(c.heard))
 	}
 	if r.air.heard().looped {
@@ -210,8 +223,8 @@ func differs(o, p offer.Offer) string {
 // notAllowed is what Smee names in place of a file.
 const notAllowed = "netboot-not-allowed"
 
-// judgeBoot judges the boot data, and finds what iPXE is told.
-func (r *run) judgeBoot(way *order, a *asked) {
+// judgeBoot judges the boot data.
+func (r *run) judgeBoot(way *order, a *stages) {
 	if way.boot == nil {
 		r.find("no-boot-file", "%s offers %s the address %s and no boot file for %s", way.addr.Server, r.MAC,
 			way.addr.Addr.Addr(), r.Arch.Name)
@@ -244,6 +257,12 @@ func (r *run) judgeBoot(way *order, a *asked) {
 		way.boot = nil
 		return
 	}
+	r.judgeScript(way, a)
+}
+
+// judgeScript finds what iPXE is told.
+func (r *run) judgeScript(way *order, a *stages) {
+	b := way.boot
 	if a.other != nil {
 		if all := a.other.offers(); len(all) > 0 && all[0].Boots() {
 			way.other = &all[0]

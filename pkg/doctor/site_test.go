@@ -27,6 +27,7 @@ import (
 //	doctor eth1 ── br0 ── eth1 server 10.30.0.2 (and router 10.30.0.1)
 type site struct {
 	sw, server, doctor *nstest.NS
+	addr               string // of the server
 
 	mu    sync.Mutex
 	types []dhcpv4.MessageType // that were heard
@@ -44,7 +45,7 @@ const ipv4 uint16 = 0x0008
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{sw: nstest.New(t), server: nstest.New(t), doctor: nstest.New(t)}
+	s := &site{sw: nstest.New(t), server: nstest.New(t), doctor: nstest.New(t), addr: "10.30.0.2"}
 	if err := s.sw.Links().LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ func (s *site) start(t *testing.T) {
 	s.server.Do(t, func() error {
 		s.serveDHCP(t)
 		if s.web != nil {
-			listener, err := net.Listen("tcp", "10.30.0.2:80")
+			listener, err := net.Listen("tcp", net.JoinHostPort(s.addr, "80"))
 			if err != nil {
 				return err
 			}
@@ -129,7 +130,7 @@ func (s *site) start(t *testing.T) {
 		if s.files == nil {
 			return nil
 		}
-		conn, err := net.ListenPacket("udp4", "10.30.0.2:69")
+		conn, err := net.ListenPacket("udp", net.JoinHostPort(s.addr, "69"))
 		if err != nil {
 			return err
 		}
@@ -173,6 +174,9 @@ func (s *site) serveDHCP(t *testing.T) {
 			s.mu.Lock()
 			s.types = append(s.types, m.MessageType())
 			s.mu.Unlock()
+			if s.dhcp == nil {
+				continue
+			}
 			for _, reply := range s.dhcp(m) {
 				b := append(make([]byte, frame.HeaderLen), reply.ToBytes()...)
 				h := frame.Header{
@@ -201,7 +205,7 @@ func (s *site) serveTFTP(conn net.PacketConn) {
 		session := make(chan net.PacketConn)
 		go func() {
 			_ = s.server.Try(func() error { // a socket of the server's namespace
-				c, err := net.ListenPacket("udp4", "10.30.0.2:0")
+				c, err := net.ListenPacket("udp", net.JoinHostPort(s.addr, "0"))
 				if err != nil {
 					return err
 				}

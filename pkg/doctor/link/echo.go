@@ -19,21 +19,9 @@ type Echoes struct {
 	Told int
 }
 
-const (
-	protocolICMP = 1
-	echoReply    = 0
-	unreachable  = 3
-	echoRequest  = 8
-	icmpLen      = 8
-	// Codes of unreachable (RFC 792; RFC 1191 section 4).
-	portUnreachable     = 3
-	fragmentationNeeded = 4
-	dontFragment        = 0x4000
-)
-
-// Echo sends packets of some sizes in bytes that nobody may cut in two (RFC 1191), to an address by way of a station,
-// and
-// waits for the answers. The source is an address that this station answers for; see [Link.Station].
+// Echo sends packets of some sizes in bytes that nobody may cut in two (RFC 1191; nobody does in IPv6), to an address
+// by way of a station, and waits for the answers. The source is an address that this station answers for; see
+// [Link.Station].
 func (l *Link) Echo(
 	ctx context.Context, from, to netip.Addr, via frame.MAC, sizes []int, wait time.Duration,
 ) (heard Echoes) {
@@ -41,17 +29,16 @@ func (l *Link) Echo(
 	var mu sync.Mutex
 	all := make(chan struct{}, 1)
 	defer l.Tap(func(in Received) {
-		kind, code, body, ok := parseICMP(in, to, from)
+		r, ok := parseReport(in, to, from)
 		if !ok {
 			return
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
-		case kind == echoReply && binary.BigEndian.Uint16(body[4:]) == id:
-			size := frame.IPv4Len + len(body)
-			if slices.Contains(sizes, size) && !slices.Contains(heard.Passed, size) {
-				heard.Passed = append(heard.Passed, size)
+		case r.echoed > 0 && r.id == id:
+			if slices.Contains(sizes, r.echoed) && !slices.Contains(heard.Passed, r.echoed) {
+				heard.Passed = append(heard.Passed, r.echoed)
 			}
 			if len(heard.Passed) == len(sizes) {
 				select {
@@ -59,8 +46,8 @@ func (l *Link) Echo(
 				default:
 				}
 			}
-		case kind == unreachable && code == fragmentationNeeded:
-			heard.Told = int(binary.BigEndian.Uint16(body[6:]))
+		case r.told > 0:
+			heard.Told = r.told
 		}
 	})()
 	for i, size := range sizes {
@@ -81,20 +68,40 @@ func (l *Link) Echo(
 // end is called. The function must not wait.
 func (l *Link) Refused(ours netip.Addr, to netip.AddrPort, refused func()) (end func()) {
 	return l.Tap(func(in Received) {
-		kind, code, body, ok := parseICMP(in, to.Addr(), ours)
-		if !ok || kind != unreachable || code != portUnreachable {
-			return
-		}
-		const destinationPort = 2
-		at := icmpLen + int(body[icmpLen]&15)*4 + destinationPort
-		if len(body) >= at+2 && binary.BigEndian.Uint16(body[at:]) == to.Port() {
+		if r, ok := parseReport(in, to.Addr(), ours); ok && r.closed == to.Port() && r.closed != 0 {
 			refused()
 		}
 	})
 }
 
+const (
+	protocolICMP  = 1
+	protocolICMP6 = 58
+	icmpLen       = 8
+	// Types of ICMP, and codes of unreachable (RFC 792; RFC 1191 section 4).
+	echoReply           = 0
+	unreachable         = 3
+	echoRequest         = 8
+	portUnreachable     = 3
+	fragmentationNeeded = 4
+	dontFragment        = 0x4000
+	// Types of ICMPv6, and a code of unreachable (RFC 4443).
+	unreachable6     = 1
+	tooBig6          = 2
+	echoRequest6     = 128
+	echoReply6       = 129
+	portUnreachable6 = 4
+)
+
 // echo is a frame with an echo request.
 func (l *Link) echo(from, to netip.Addr, via frame.MAC, size int, id, sequence uint16) []byte {
+	if from.Is6() {
+		body := make([]byte, size-frame.IPv6Len)
+		body[0] = echoRequest6
+		binary.BigEndian.PutUint16(body[4:], id)
+		binary.BigEndian.PutUint16(body[6:], sequence)
+		return l.icmp6(from, to, via, body)
+	}
 	b := make([]byte, frame.EthernetLen+size)
 	copy(b, via[:])
 	copy(b[6:], l.MAC[:])
@@ -115,25 +122,78 @@ func (l *Link) echo(from, to netip.Addr, via frame.MAC, size int, id, sequence u
 	return b
 }
 
-// parseICMP finds a message for an address of ours: one from a peer, or about a packet to it.
-func parseICMP(in Received, peer, ours netip.Addr) (kind, code byte, body []byte, ok bool) {
-	b := in.Frame
-	if len(b) < frame.EthernetLen+frame.IPv4Len+icmpLen || in.VLAN != 0 || b[12] != 0x08 || b[13] != 0 {
-		return 0, 0, nil, false
+// report is a message of ICMP or ICMPv6 for an address of ours: one from a peer, or about a packet to it.
+type report struct {
+	echoed int // bytes of the packet with an echo reply; 0: it is none
+	id     uint16
+	told   int    // bytes that a packet may have; 0: not said
+	closed uint16 // port of UDP on which nobody listens; 0: not said
+}
+
+// parseReport finds a message for an address of ours.
+func parseReport(in Received, peer, ours netip.Addr) (r report, ok bool) {
+	if len(in.Frame) < frame.EthernetLen+frame.IPv4Len+icmpLen || in.VLAN != 0 {
+		return r, false
 	}
-	ip := b[frame.EthernetLen:]
+	ip := in.Frame[frame.EthernetLen:]
+	switch binary.BigEndian.Uint16(in.Frame[12:]) {
+	case 0x0800:
+		return parseReport4(ip, peer, ours)
+	case frame.EtherTypeIPv6:
+		return parseReport6(ip, peer, ours)
+	}
+	return r, false
+}
+
+// portOffset is where UDP's header has the destination's port.
+const portOffset = 2
+
+func parseReport4(ip []byte, peer, ours netip.Addr) (r report, ok bool) {
 	header, total := int(ip[0]&15)*4, int(binary.BigEndian.Uint16(ip[2:]))
 	if ip[0]>>4 != 4 || ip[9] != protocolICMP || header < frame.IPv4Len || total > len(ip) || total < header+icmpLen ||
 		netip.AddrFrom4([4]byte(ip[16:20])) != ours {
-		return 0, 0, nil, false
+		return r, false
 	}
-	body = ip[header:total]
-	if body[0] == unreachable {
-		const inner = icmpLen + 16
-		about := len(body) >= inner+4 && netip.AddrFrom4([4]byte(body[inner:inner+4])) == peer
-		return body[0], body[1], body, about
+	body := ip[header:total]
+	const inner, innerTo = icmpLen, icmpLen + 16
+	about := len(body) >= innerTo+4 && netip.AddrFrom4([4]byte(body[innerTo:innerTo+4])) == peer
+	switch {
+	case body[0] == echoReply && netip.AddrFrom4([4]byte(ip[12:16])) == peer:
+		r.echoed, r.id = frame.IPv4Len+len(body), binary.BigEndian.Uint16(body[4:])
+	case body[0] == unreachable && body[1] == fragmentationNeeded && about:
+		r.told = int(binary.BigEndian.Uint16(body[6:]))
+	case body[0] == unreachable && body[1] == portUnreachable && about:
+		if at := inner + int(body[inner]&15)*4 + portOffset; len(body) >= at+2 {
+			r.closed = binary.BigEndian.Uint16(body[at:])
+		}
+	default:
+		return r, false
 	}
-	return body[0], body[1], body, netip.AddrFrom4([4]byte(ip[12:16])) == peer
+	return r, true
+}
+
+func parseReport6(ip []byte, peer, ours netip.Addr) (r report, ok bool) {
+	if len(ip) < frame.IPv6Len+icmpLen || ip[0]>>4 != 6 || ip[6] != protocolICMP6 {
+		return r, false
+	}
+	length := int(binary.BigEndian.Uint16(ip[4:]))
+	if length < icmpLen || frame.IPv6Len+length > len(ip) || netip.AddrFrom16([16]byte(ip[24:40])) != ours {
+		return r, false
+	}
+	body := ip[frame.IPv6Len : frame.IPv6Len+length]
+	const innerTo, innerUDP = icmpLen + 24, icmpLen + frame.IPv6Len
+	about := len(body) >= innerTo+16 && netip.AddrFrom16([16]byte(body[innerTo:innerTo+16])) == peer
+	switch {
+	case body[0] == echoReply6 && netip.AddrFrom16([16]byte(ip[8:24])) == peer:
+		r.echoed, r.id = frame.IPv6Len+length, binary.BigEndian.Uint16(body[4:])
+	case body[0] == tooBig6 && about:
+		r.told = int(binary.BigEndian.Uint32(body[4:]))
+	case body[0] == unreachable6 && body[1] == portUnreachable6 && about && len(body) >= innerUDP+portOffset+2:
+		r.closed = binary.BigEndian.Uint16(body[innerUDP+portOffset:])
+	default:
+		return r, false
+	}
+	return r, true
 }
 
 // sum is the ones' complement sum of RFC 1071, folded.

@@ -59,13 +59,16 @@ type Link struct {
 	index int
 	sent  atomic.Int64
 	done  chan struct{}
+	// seen is told of every frame; nil: nobody asked for that.
+	seen func(sent bool, b []byte)
 
 	mu   sync.Mutex
 	taps map[*func(Received)]struct{}
 }
 
-// Open opens an interface of the calling thread's network namespace and begins to read.
-func Open(name string) (*Link, error) {
+// Open opens an interface of the calling thread's network namespace and begins to read. Seen is told of every frame
+// that is sent or comes in, and must not wait; it may be nil.
+func Open(name string, seen func(sent bool, b []byte)) (*Link, error) {
 	found, err := netlink.LinkByName(name)
 	if err != nil {
 		return nil, fault(Missing, "failed to find interface %s: %w", name, err)
@@ -88,7 +91,7 @@ func Open(name string) (*Link, error) {
 	}
 	l := &Link{
 		Name: name, MAC: frame.MAC(attrs.HardwareAddr), MTU: attrs.MTU, index: attrs.Index,
-		done: make(chan struct{}), taps: map[*func(Received)]struct{}{},
+		done: make(chan struct{}), taps: map[*func(Received)]struct{}{}, seen: seen,
 	}
 	if err := l.listen(); errors.Is(err, os.ErrPermission) {
 		return nil, fault(NoRights, "failed to open a packet socket on %s: %w", name, err)
@@ -153,6 +156,9 @@ func (l *Link) Send(b []byte) error {
 		return fmt.Errorf("failed to send frame on %s: %w", l.Name, err)
 	}
 	l.sent.Add(1)
+	if l.seen != nil {
+		l.seen(true, b)
+	}
 	return nil
 }
 
@@ -197,6 +203,9 @@ func (l *Link) read() {
 		}
 		in := Received{Frame: buffer[:n]}
 		in.Sum, in.VLAN = auxiliary(oob[:oobn])
+		if l.seen != nil {
+			l.seen(false, in.Frame)
+		}
 		l.mu.Lock()
 		for hear := range l.taps {
 			(*hear)(in)

@@ -22,7 +22,8 @@ type Offer struct {
 
 	From    frame.MAC      // the station that sent it: server or relay
 	Source  netip.AddrPort // of the datagram
-	Server  netip.Addr     // option 54
+	Server  netip.Addr     // option 54; of DHCPv6 the sender's address
+	ID      string         // of a DHCPv6 server, in hexadecimal digits
 	Relay   netip.Addr     // giaddr; the zero address: none
 	Addr    netip.Prefix   // not valid: a proxy, which offers no address
 	Routers []netip.Addr
@@ -33,6 +34,7 @@ type Offer struct {
 	MTU     int    // option 26; 0: not said
 	Log     []netip.Addr
 	DNS     []netip.Addr
+	Refusal string // why a DHCPv6 server offers no address, in its own words; empty: it does not say
 }
 
 // read takes over what a message says.

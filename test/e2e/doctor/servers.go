@@ -4,21 +4,112 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"github.com/tinkerbell/stack/test/e2e/lab"
+	"github.com/tinkerbell/stack/test/e2e/program"
 )
 
 // gave are what servers write down when they give a lease: in dhcpd's file of leases, and in the logs.
 var gave = []string{"binding state active", "DHCPACK", "DHCPREQUEST", "DHCP4_LEASE_ALLOC"}
 
-// Servers asks behind the relay of each server with pools of addresses, which names no boot file, and looks whether a
-// lease was given.
+// Servers asks in labs of other servers than Smee's: of the modern Tinkerbell, of DHCPv6, and of those with pools.
 func Servers(ctx context.Context, o Options) (results []Result, err error) {
+	for _, ask := range []func(context.Context, Options) ([]Result, error){modern, over6, pools} {
+		some, err := ask(ctx, o)
+		if results = append(results, some...); err != nil {
+			return results, err
+		}
+	}
+	return results, nil
+}
+
+// modern asks where the one binary of Tinkerbell is everything.
+func modern(ctx context.Context, o Options) (results []Result, err error) {
+	tinkerbell, err := program.BuildTinkerbell(ctx, o.Logf)
+	if err != nil {
+		return nil, err
+	}
+	return other(ctx, o, "Tinkerbell "+tinkerbell.Version, lab.Options{
+		Tinkerbell: &tinkerbell, Machines: []lab.Machine{machine(good), machine(notAllowed)},
+	}, func(*site) error { return nil }, []Fault{
+		{stage: nothing},
+		{Name: "unknown MAC", Finding: "no-hardware", machine: unknown, Mute: true, stage: nothing},
+		{Name: "allowPXE false", Finding: "netboot-not-allowed", machine: notAllowed, stage: nothing},
+		{Name: "Tinkerbell gone", Finding: "server-silent", Names: lab.ServiceIP.String(), Mute: true,
+			stage: killed(lab.Tinkerbell)},
+	})
+}
+
+// over6 asks over IPv6, with each server of DHCPv6.
+func over6(ctx context.Context, o Options) (results []Result, err error) {
+	ipv6 := []string{"--ipv6"}
+	faults := []Fault{
+		{stage: nothing, machine: itself, more: ipv6},
+		{Name: "DHCPv4 silent", Finding: "ipv6-only", machine: itself, stage: nothing},
+		{Name: "MTU hole of 1400", Finding: "mtu-hole", Names: "more than 1400 bytes", machine: itself, more: ipv6,
+			stage: dropped(longer(1400))},
+		{Name: "unknown MAC", Finding: "no-address", Names: "NoAddrsAvail", machine: itself, more: ipv6,
+			laptop: stranger, stage: nothing},
+	}
+	m := machine(good)
+	m.MAC, m.IP6 = laptopMAC, netip.MustParseAddr("2001:db8:1::40")
+	for name, start := range map[string]func(*site) error{
+		"dnsmasq": func(*site) error { return nil },
+		"Kea": func(s *site) error {
+			if err := s.Kill(lab.DHCP6); err != nil {
+				return err
+			}
+			_, err := s.StartKea(ctx)
+			return err
+		},
+	} {
+		some, err := other(ctx, o, "IPv6 by "+name, lab.Options{IPv6: true, Machines: []lab.Machine{m}}, start, faults)
+		if results = append(results, some...); err != nil {
+			return results, err
+		}
+	}
+	return results, nil
+}
+
+// other asks in a lab of its own.
+func other(
+	ctx context.Context, o Options, name string, options lab.Options, start func(*site) error, faults []Fault,
+) (results []Result, err error) {
+	s := &site{dir: filepath.Join(o.Dir, strings.ReplaceAll(name, " ", "-")), args: map[string][]string{}}
+	if options.Artifacts, err = s.prepare(ctx); err != nil {
+		return nil, err
+	}
+	if options.Tinkerbell == nil {
+		if options.Tink, err = s.tink(ctx); err != nil {
+			return nil, err
+		}
+	}
+	options.RunDir, options.Logf = filepath.Join(s.dir, "logs"), o.Logf
+	if s.Lab, err = lab.Up(ctx, options); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := errors.Join(start(s), s.plugIn()); err != nil {
+		return nil, err
+	}
+	for _, f := range faults {
+		if f.Name == "" {
+			f.Name = "healthy"
+		}
+		f.Name += " (" + name + ")"
+		results = append(results, s.meet(ctx, f, o))
+	}
+	return results, nil
+}
+
+// pools asks behind the relay of each server with pools of addresses, which names no boot file, and looks whether a
+// lease was given.
+func pools(ctx context.Context, o Options) (results []Result, err error) {
 	for _, server := range lab.PoolServers {
 		if _, err := exec.LookPath(server.Program); err != nil {
 			o.Logf("%s: needs Debian's package %s", server.Name, server.Package)
@@ -57,7 +148,7 @@ func serve(ctx context.Context, server lab.PoolServer, o Options) (r Result, err
 	if err != nil {
 		return r, err
 	}
-	if s.laptop, err = s.AddHost("laptop", net.HardwareAddr{0x52, 0x54, 0, 0x5e, 3, 1}); err != nil {
+	if s.laptop, err = s.AddHost("laptop", laptopMAC); err != nil {
 		return r, err
 	}
 	r = s.meet(ctx, Fault{

@@ -35,8 +35,14 @@ type site struct {
 	servers []*http.Server
 }
 
-// elsewhere is a laptop on another VLAN.
-const elsewhere = "elsewhere"
+// laptopMAC is the laptop's own: DHCPv6 servers know machines by what the relay sees.
+var laptopMAC = net.HardwareAddr{0x52, 0x54, 0, 0x5e, 3, 1}
+
+// elsewhere is a laptop on another VLAN, stranger one that no server of DHCPv6 knows.
+const (
+	elsewhere = "elsewhere"
+	stranger  = "stranger"
+)
 
 // loaders is the name of the server of boot files: Smee, until another takes its place.
 const loaders = "loaders"
@@ -79,19 +85,11 @@ func machine(name string) lab.Machine {
 // open brings the site up.
 func open(ctx context.Context, dir string, logf func(string, ...any)) (*site, error) {
 	s := &site{dir: dir, args: map[string][]string{}}
-	files := filepath.Join(dir, "artifacts")
-	err := errors.Join(os.RemoveAll(dir), os.MkdirAll(files, 0o755),
-		os.WriteFile(filepath.Join(files, "vmlinuz-x86_64"), kernel(), 0o644),
-		os.WriteFile(filepath.Join(files, "initramfs-x86_64"), make([]byte, 1<<20), 0o644),
-		os.WriteFile(filepath.Join(files, "menu.ipxe"), []byte("#!ipxe\nexit\n"), 0o644),
-		os.WriteFile(filepath.Join(dir, "workflows.json"), []byte("{}"), 0o644))
+	files, err := s.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.build(ctx); err != nil {
-		return nil, err
-	}
-	standIn, err := program.Command(ctx, "tink-standin")
+	tink, err := s.tink(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -104,9 +102,7 @@ routes:
   - {name: mirror, protocol: http, listen: %d, backends: "%s"}
   - {name: secure, protocol: tcp, listen: 443, backends: "%s"}
 `, loaders, mirrorPort, netip.AddrPortFrom(lab.TinkIP, mirrorPort), netip.AddrPortFrom(lab.TinkIP, 443)),
-		Tink: lab.Command{Path: standIn, Args: []string{
-			"-listen", netip.AddrPortFrom(lab.TinkIP, 42113).String(), "-workflows", filepath.Join(dir, "workflows.json"),
-		}},
+		Tink: tink,
 	})
 	if err != nil {
 		return nil, err
@@ -115,6 +111,24 @@ routes:
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
+}
+
+// prepare builds the doctor and makes what the lab's files are.
+func (s *site) prepare(ctx context.Context) (files string, err error) {
+	files = filepath.Join(s.dir, "artifacts")
+	return files, errors.Join(os.RemoveAll(s.dir), os.MkdirAll(files, 0o755),
+		os.WriteFile(filepath.Join(files, "vmlinuz-x86_64"), kernel(), 0o644),
+		os.WriteFile(filepath.Join(files, "initramfs-x86_64"), make([]byte, 1<<20), 0o644),
+		os.WriteFile(filepath.Join(files, "menu.ipxe"), []byte("#!ipxe\nexit\n"), 0o644), s.build(ctx))
+}
+
+// tink is a stand-in of Tink Server without workflows.
+func (s *site) tink(ctx context.Context) (lab.Command, error) {
+	path, workflows := "", filepath.Join(s.dir, "workflows.json")
+	path, err := program.Command(ctx, "tink-standin")
+	return lab.Command{Path: path, Args: []string{
+		"-listen", netip.AddrPortFrom(lab.TinkIP, 42113).String(), "-workflows", workflows,
+	}}, errors.Join(err, os.WriteFile(workflows, []byte("{}"), 0o644))
 }
 
 // build builds the doctor.
@@ -133,19 +147,7 @@ func (s *site) equip() (err error) {
 	if err := s.SetRecord(loaders, lab.SmeeIP); err != nil {
 		return err
 	}
-	if s.laptop, err = s.AddHost("laptop", net.HardwareAddr{0x52, 0x54, 0, 0x5e, 3, 1}); err != nil {
-		return err
-	}
-	if s.lost, err = s.AddHost(elsewhere, net.HardwareAddr{0x52, 0x54, 0, 0x5e, 3, 2}); err != nil {
-		return err
-	}
-	if err := s.unplug(s.lost); err != nil {
-		return err
-	}
-	if s.own, err = s.AddHost("own", net.HardwareAddr{0x52, 0x54, 0, 0x5e, 3, 3}); err != nil {
-		return err
-	}
-	if err := s.Configure(s.own, netip.MustParsePrefix("192.0.2.50/24"), netip.Addr{}); err != nil {
+	if err := s.plugIn(); err != nil {
 		return err
 	}
 	if err := s.serve(mirrorPort, http.HandlerFunc(torn), nil); err != nil {
@@ -162,6 +164,23 @@ func (s *site) equip() (err error) {
 		return err
 	}
 	return s.otherServers()
+}
+
+// plugIn adds the laptops.
+func (s *site) plugIn() (err error) {
+	if s.laptop, err = s.AddHost("laptop", laptopMAC); err != nil {
+		return err
+	}
+	if s.lost, err = s.AddHost(elsewhere, net.HardwareAddr{0x52, 0x54, 0, 0x5e, 3, 2}); err != nil {
+		return err
+	}
+	if err := s.unplug(s.lost); err != nil {
+		return err
+	}
+	if s.own, err = s.AddHost("own", net.HardwareAddr{0x52, 0x54, 0, 0x5e, 3, 3}); err != nil {
+		return err
+	}
+	return s.Configure(s.own, netip.MustParsePrefix("192.0.2.50/24"), netip.Addr{})
 }
 
 // otherServers starts DHCP servers beside Smee, each for a machine of its own.
@@ -384,13 +403,17 @@ func (s *site) ask(ctx context.Context, f Fault, out io.Writer, more ...string) 
 	switch {
 	case f.laptop == elsewhere:
 		role = s.lost
-	case f.Mute:
+	case f.Mute, f.laptop == stranger:
 		role = s.own
 	}
 	if arch == "" {
 		arch = "uefi"
 	}
-	args := append([]string{"--interface", "eth0", "--mac", machine(name).MAC.String(), "--arch", arch}, more...)
+	mac := laptopMAC
+	if name != itself {
+		mac = machine(name).MAC
+	}
+	args := append([]string{"--interface", "eth0", "--mac", mac.String(), "--arch", arch}, append(f.more, more...)...)
 	if f.Mute {
 		args = append(args, "--service", lab.ServiceIP.String())
 	}
