@@ -285,13 +285,13 @@ func (l *looker) lookAtTrust(ctx context.Context, namespace string) {
 	if len(l.pods) == 0 {
 		return
 	}
-	all, err := list[deployment](ctx, l.API, "/apis/apps/v1/namespaces/"+namespace+"/deployments", "")
+	all, err := list[pod](ctx, l.API, "/api/v1/namespaces/"+namespace+"/pods", "")
 	if err != nil {
-		l.unread("Deployments in "+namespace, err)
+		l.unread("pods in "+namespace, err)
 		return
 	}
-	for _, d := range all {
-		trusted, told := d.trusts()
+	for _, backend := range all {
+		trusted, told := backend.trusts()
 		if !told {
 			continue
 		}
@@ -300,16 +300,16 @@ func (l *looker) lookAtTrust(ctx context.Context, namespace string) {
 			if err != nil || slices.ContainsFunc(trusted, func(t netip.Prefix) bool { return t.Contains(address) }) {
 				continue
 			}
-			l.find("proxies-not-trusted", "Deployment %s/%s trusts the proxies %v, and pod %s has the address %s: add the "+
-				"pods' network", namespace, d.Metadata.Name, trusted, p.Metadata.Name, address)
+			l.find("proxies-not-trusted", "pod %s/%s trusts the proxies %v, and pod %s of the stack has the address %s: "+
+				"add the pods' network", namespace, backend.Metadata.Name, trusted, p.Metadata.Name, address)
 			break
 		}
 	}
 }
 
-// trusts are the proxies that a Deployment's programs are told to trust, by a flag or a variable; told is false where
-// they are told nothing.
-func (d *deployment) trusts() (all []netip.Prefix, told bool) {
+// trusts are the proxies that a pod's programs are told to trust, by a flag or a variable; told is false where they are
+// told nothing, and for the stack's own programs, which trust other proxies.
+func (p *pod) trusts() (all []netip.Prefix, told bool) {
 	take := func(text string) {
 		told = true
 		for _, word := range strings.Split(text, ",") {
@@ -321,7 +321,7 @@ func (d *deployment) trusts() (all []netip.Prefix, told bool) {
 			}
 		}
 	}
-	for _, c := range d.Spec.Template.Spec.Containers {
+	for _, c := range p.Spec.Containers {
 		words := slices.Concat(c.Command, c.Args)
 		for i, word := range words {
 			name, value, whole := strings.Cut(strings.TrimLeft(word, "-"), "=")
@@ -334,7 +334,8 @@ func (d *deployment) trusts() (all []netip.Prefix, told bool) {
 			take(value)
 		}
 		for _, variable := range c.Env {
-			if strings.HasSuffix(variable.Name, "TRUSTED_PROXIES") && variable.Value != "" {
+			if strings.HasSuffix(variable.Name, "TRUSTED_PROXIES") && !strings.HasPrefix(variable.Name, "STACK_") &&
+				variable.Value != "" {
 				take(variable.Value)
 			}
 		}

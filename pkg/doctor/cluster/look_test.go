@@ -26,7 +26,7 @@ const (
 	ofSlices      = "/apis/discovery.k8s.io/v1/namespaces/stack/endpointslices"
 	ofPolicies    = "/apis/networking.k8s.io/v1/namespaces/stack/networkpolicies"
 	ofDeployments = "/apis/apps/v1/namespaces/stack/deployments"
-	ofBackends    = "/apis/apps/v1/namespaces/tink/deployments"
+	ofBackends    = "/api/v1/namespaces/tink/pods"
 	ofHardware    = "/apis/tinkerbell.org/v1alpha1/namespaces/tink/hardware"
 	ofWorkflows   = "/apis/tinkerbell.org/v1alpha1/namespaces/tink/workflows"
 )
@@ -79,8 +79,10 @@ func good() map[string]object {
 				object{"from": []any{object{"ipBlock": object{"cidr": "192.0.2.0/24"}}}, "ports": []any{object{"port": "http"}}},
 			}}})),
 		ofBackends: items(
-			named4("tinkerbell", object{"spec": object{"template": object{"spec": object{"containers": []any{tinkerbell}}}}}),
-			named4("rufio", object{"spec": object{"template": object{"spec": object{"containers": []any{object{}}}}}})),
+			named4("tinkerbell", object{"spec": object{"containers": []any{tinkerbell}}}),
+			named4("stack", object{"spec": object{"containers": []any{object{"env": []any{
+				object{"name": "STACK_PROXY_TRUSTED_PROXIES", "value": "192.0.2.1"},
+			}}}}})),
 		ofHardware:  items(many...),
 		ofWorkflows: items(named4("w", object{"spec": object{"hardwareRef": "m1"}, "status": object{"state": "PENDING"}})),
 	}
@@ -174,9 +176,9 @@ func TestObjectsAreJudged(t *testing.T) {
 			"policyTypes": []any{"Ingress"}, "ingress": []any{object{"from": []any{object{"podSelector": object{}}}}},
 		}}))), want: []string{"network-policy: http (7080/TCP)"}},
 		"policies may not be read": {change: put(ofPolicies, nil), want: []string{"not-judged: NetworkPolicies in stack"}},
-		"proxies are not trusted": {change: put(ofBackends, items(named4("smee", object{"spec": object{"template": object{"spec": object{
+		"proxies are not trusted": {change: put(ofBackends, items(named4("smee", object{"spec": object{
 			"containers": []any{object{"args": []any{"-trusted-proxies=10.244.0.0/16"}}},
-		}}}}))), want: []string{"proxies-not-trusted: 10.42.0.7"}},
+		}}))), want: []string{"proxies-not-trusted: 10.42.0.7"}},
 		"the listener cannot be made": {change: put(ofPods, items(object{"metadata": stack, "status": object{
 			"initContainerStatuses": []any{object{
 				"name": "broadcast-init", "state": object{"waiting": object{"reason": "CrashLoopBackOff"}},

@@ -47,7 +47,17 @@ type endpointPort struct {
 
 type pod struct {
 	Metadata meta `json:"metadata"`
-	Status   struct {
+	Spec     struct {
+		Containers []struct {
+			Command []string `json:"command"`
+			Args    []string `json:"args"`
+			Env     []struct {
+				Name  string `json:"name"`
+				Value string `json:"value"`
+			} `json:"env"`
+		} `json:"containers"`
+	} `json:"spec"`
+	Status struct {
 		Phase      string            `json:"phase"`
 		PodIP      string            `json:"podIP"`
 		Conditions []condition       `json:"conditions"`
@@ -82,21 +92,7 @@ type condition struct {
 
 type deployment struct {
 	Metadata meta `json:"metadata"`
-	Spec     struct {
-		Template struct {
-			Spec struct {
-				Containers []struct {
-					Command []string `json:"command"`
-					Args    []string `json:"args"`
-					Env     []struct {
-						Name  string `json:"name"`
-						Value string `json:"value"`
-					} `json:"env"`
-				} `json:"containers"`
-			} `json:"spec"`
-		} `json:"template"`
-	} `json:"spec"`
-	Status struct {
+	Status   struct {
 		Conditions []condition `json:"conditions"`
 	} `json:"status"`
 }
