@@ -38,7 +38,8 @@ func (r *run) judgeAdvertised(ctx context.Context, a *stages) *order {
 			b.Addr.Addr(), r.Arch.Name)
 		return &way
 	case strings.Contains(b.File, notAllowed):
-		r.find(notAllowed, "%s answers %s with the file %q: it may not boot from the network", b.Server, r.MAC, b.File)
+		r.find(notAllowed, "%s answers %s with the file %q: it may not boot from the network, as is normal once "+
+			"it is installed", b.Server, r.MAC, b.File)
 		return &way
 	case r.Arch.HTTP && !strings.HasPrefix(b.Class, "HTTPClient"):
 		r.find("http-class-missing", "the ADVERTISE of %s does not say HTTPClient (option 16): firmware that boots by "+

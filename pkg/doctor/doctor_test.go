@@ -51,22 +51,19 @@ func script(text string) func(*site) {
 	}
 }
 
+// another gives an address to another host on the network.
+func another(t *testing.T, s *site, addr string) *nstest.NS {
+	t.Helper()
+	ns := nstest.New(t)
+	s.join(t, ns, "p-another")
+	ns.Addr(t, "eth1", addr)
+	return ns
+}
+
 // Each fault of a network or a server is named, and nothing else is; what is well has no name at all.
 func TestFaultsAreNamed(t *testing.T) {
 	t.Parallel() // it waits, too
-	another := func(t *testing.T, s *site, addr string) {
-		ns := nstest.New(t)
-		s.join(t, ns, "p-another")
-		ns.Addr(t, "eth1", addr)
-	}
-	var all sync.WaitGroup
-	sites, wants := map[string]*site{}, map[string][2]string{}
-	for name, test := range map[string]struct {
-		stage  func(*testing.T, *site)
-		change func(*Options)
-		want   string // "" where nothing is wrong
-		says   string
-	}{
+	runStaged(t, map[string]staged{
 		"healthy":         {nil, nil, "", ""},
 		"healthy by HTTP": {nil, func(o *Options) { o.Arch, _ = offer.ArchNamed("http") }, "", ""},
 		"options 66 and 67 in place of the fields": {func(_ *testing.T, s *site) {
@@ -199,7 +196,23 @@ func TestFaultsAreNamed(t *testing.T) {
 			}
 		}, nil, "bridge-port", "brx"},
 		"no such interface": {nil, func(o *Options) { o.Interface = "eth7" }, "no-interface", "eth7"},
-	} {
+	})
+}
+
+// staged is a network, and what the doctor has to say of it.
+type staged struct {
+	stage  func(*testing.T, *site)
+	change func(*Options)
+	want   string // findings that are more than worth knowing; "" where nothing is wrong
+	says   string // somewhere in the report
+}
+
+// runStaged asks in all networks at one time: it waits for answers, not for a processor.
+func runStaged(t *testing.T, tests map[string]staged) {
+	t.Helper()
+	var all sync.WaitGroup
+	sites := map[string]*site{}
+	for name, test := range tests {
 		s := newSite(t)
 		if test.stage != nil {
 			test.stage(t, s)
@@ -207,11 +220,10 @@ func TestFaultsAreNamed(t *testing.T) {
 		s.start(t)
 		all.Go(func() { s.report, s.err = s.run(t.Context(), test.change) })
 		sites[name] = s
-		wants[name] = [2]string{test.want, test.says}
 	}
-	all.Wait() // they wait for answers, not for a processor
+	all.Wait()
 	for name, s := range sites {
-		t.Run(name, func(t *testing.T) { s.judge(t, wants[name][0], wants[name][1]) })
+		t.Run(name, func(t *testing.T) { s.judge(t, tests[name].want, tests[name].says) })
 	}
 }
 

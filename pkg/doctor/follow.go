@@ -37,8 +37,9 @@ type chain struct {
 
 // pathMTU is what is known of the size of packets.
 type pathMTU struct {
-	hole int // packets above it are lost in silence; 0: none are
-	told int // as a router says
+	passes int // a packet of that size came back; 0: none did
+	hole   int // packets above it are lost in silence; 0: none are
+	told   int // as a router says
 }
 
 // follow asks what the OFFER leads to.
@@ -263,6 +264,7 @@ func (c *chain) measure(ctx context.Context) {
 		}
 		c.path = pathMTU{hole: most, told: heard.Told}
 	}
+	c.path.passes = most
 	c.step(began, "packet sizes", c.next.String(), fmt.Sprintf("up to %d bytes pass", most))
 	switch offered := c.order.addr.MTU; {
 	case c.path.told > 0:

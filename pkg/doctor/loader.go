@@ -105,6 +105,7 @@ func (c *chain) byTFTP(ctx context.Context, server netip.Addr, file string) *pro
 		return nil // nobody is there, which has been said
 	}
 	const full, window, small, middle, few = 1468, 4, 512, 1024, 8
+	const fullPacket = 1500
 	to := netip.AddrPortFrom(server, tftpPort)
 	c.Progress(fmt.Sprintf("asking %s for %q by TFTP", to, file))
 	probe := tftp.Ask{File: file, Block: full, Window: window, Size: true}
@@ -129,10 +130,9 @@ func (c *chain) byTFTP(ctx context.Context, server netip.Addr, file string) *pro
 		all.Go(func() { answers[i] = c.read(ctx, to, ask) })
 	}
 	all.Wait()
+	repeats := c.again(ctx, to, asks, answers)
 	large, plain := answers[0], answers[len(answers)-1]
-	repeats := 0
 	for i, a := range answers {
-		repeats += a.Repeats
 		said := fmt.Sprintf("%d bytes", len(a.Content))
 		if a.Err != nil {
 			said = a.Err.Error()
@@ -147,7 +147,11 @@ func (c *chain) byTFTP(ctx context.Context, server netip.Addr, file string) *pro
 		}
 		return &program{content: large.Content, size: max(large.Size, first.Size), from: "TFTP"}
 	case large.Err != nil && plain.Err == nil && errors.Is(large.Err, tftp.ErrStalled):
-		if c.path.hole == 0 {
+		switch {
+		case c.path.passes >= fullPacket: // echoes of that size came back
+			c.find("loader-stalled", "%s sends %q with blocks of 512 bytes, and with blocks of %d it begins and does not go on: %v",
+				to, file, full, large.Err)
+		case c.path.hole == 0:
 			c.find("mtu-hole", "TFTP with %s stalls with blocks of %d bytes and passes with 512: large packets are lost "+
 				"in silence",
 				to, full)
@@ -158,6 +162,23 @@ func (c *chain) byTFTP(ctx context.Context, server netip.Addr, file string) *pro
 	}
 	c.judgeTFTP(to, file, plain)
 	return nil
+}
+
+// again asks once more, and alone, for what did not go well when all was asked at one time: a server may have been
+// busy for a moment. It returns how many datagrams had to be sent again even then.
+func (c *chain) again(ctx context.Context, to netip.AddrPort, asks []tftp.Ask, answers []tftp.Answer) (repeats int) {
+	if c.path.hole > 0 {
+		return 0 // that is why
+	}
+	for i := range answers {
+		if answers[i].Repeats > 0 && (answers[i].Err == nil || errors.Is(answers[i].Err, tftp.ErrStalled)) {
+			if anew := c.read(ctx, to, asks[i]); anew.Err == nil {
+				answers[i] = anew
+				repeats += anew.Repeats
+			}
+		}
+	}
+	return repeats
 }
 
 func orPlain(block int) string {

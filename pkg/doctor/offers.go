@@ -232,7 +232,8 @@ func (r *run) judgeBoot(way *order, a *stages) {
 	}
 	b := way.boot
 	if strings.Contains(b.File, notAllowed) {
-		r.find(notAllowed, "%s answers %s with the file %q: it may not boot from the network", b.Server, r.MAC, b.File)
+		r.find(notAllowed, "%s answers %s with the file %q: it may not boot from the network, as is normal once "+
+			"it is installed", b.Server, r.MAC, b.File)
 		way.boot = nil
 		return
 	}
@@ -251,6 +252,12 @@ func (r *run) judgeBoot(way *order, a *stages) {
 		r.find("boot-server-asked", "the OFFER of %s has a menu (option 43): firmware asks port 4011, which the doctor "+
 			"does not",
 			b.Server)
+	}
+	const longest = 255 // of a name, as one option has room for it: a request by TFTP would be cut
+	if len(b.File) > longest && b.URL() == nil {
+		r.find("malformed-offer", "%s names a file by %d bytes, more than firmware takes: %q", b.Server, len(b.File), b.File)
+		way.boot = nil
+		return
 	}
 	if !b.Next.IsValid() && b.URL() == nil {
 		r.find("no-next-server", "%s names the file %q and no server for it", b.Server, b.File)

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/doctor/port"
@@ -58,6 +59,8 @@ func (c *chain) log(ctx context.Context, server netip.Addr) {
 		return
 	}
 	defer func() { _ = conn.Close() }()
+	var refused atomic.Bool
+	defer c.link.Refused(c.addr, to, func() { refused.Store(true) })()
 	// RFC 3164: local0, debug.
 	_, err = fmt.Fprintf(conn, "<135>%s stack-doctor: asks whether somebody listens", time.Now().UTC().Format(time.Stamp))
 	if err == nil {
@@ -65,7 +68,7 @@ func (c *chain) log(ctx context.Context, server netip.Addr) {
 		_, err = conn.Read(make([]byte, 1))
 	}
 	said := "nothing, as it should be"
-	if err != nil && strings.Contains(err.Error(), "refused") {
+	if refused.Load() || err != nil && strings.Contains(err.Error(), "refused") {
 		said = "port unreachable"
 		c.find("log-server", "nothing listens on the log server %s (port unreachable)", to)
 	}

@@ -28,24 +28,30 @@ import (
 type site struct {
 	sw, server, doctor *nstest.NS
 	addr               string // of the server
+	port               uint16 // that its OFFERs come from
+	plain              bool   // its TFTP knows no options
 
 	mu    sync.Mutex
 	types []dhcpv4.MessageType // that were heard
 	// What the servers say. They are set before the run.
 	dhcp  func(*dhcpv4.DHCPv4) []*dhcpv4.DHCPv4
-	files map[string][]byte // TFTP; nil: nobody answers
+	files map[string][]byte           // TFTP; nil: nobody answers
+	tftp  func(words []string) []byte // what it answers in place of the file; nil: the file
 	web   http.Handler
 
 	report Report
 	err    error
 }
 
+// started is when the documents changed.
+var started = time.Now()
+
 // ipv4 is the EtherType in network byte order.
 const ipv4 uint16 = 0x0008
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{sw: nstest.New(t), server: nstest.New(t), doctor: nstest.New(t), addr: "10.30.0.2"}
+	s := &site{sw: nstest.New(t), server: nstest.New(t), doctor: nstest.New(t), addr: "10.30.0.2", port: 67}
 	if err := s.sw.Links().LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +187,7 @@ func (s *site) serveDHCP(t *testing.T) {
 				b := append(make([]byte, frame.HeaderLen), reply.ToBytes()...)
 				h := frame.Header{
 					SrcMAC: frame.MAC(eth1.HardwareAddr), DstMAC: frame.Broadcast, Src: [4]byte{10, 30, 0, 2},
-					Dst: [4]byte{255, 255, 255, 255}, SrcPort: 67, DstPort: 68,
+					Dst: [4]byte{255, 255, 255, 255}, SrcPort: s.port, DstPort: 68,
 				}
 				h.Put(b)
 				_, _ = file.Write(b)
@@ -219,13 +225,19 @@ func (s *site) serveTFTP(conn net.PacketConn) {
 
 func (s *site) send(conn net.PacketConn, to net.Addr, words []string) {
 	defer conn.Close()
+	if s.tftp != nil {
+		if answer := s.tftp(words); answer != nil {
+			_, _ = conn.WriteTo(answer, to)
+			return
+		}
+	}
 	content, ok := s.files[words[0]]
 	if !ok {
 		_, _ = conn.WriteTo([]byte("\x00\x05\x00\x01File not found\x00"), to)
 		return
 	}
 	block, oack := 512, []byte{0, 6}
-	for i := 2; i+1 < len(words); i += 2 {
+	for i := 2; i+1 < len(words) && !s.plain; i += 2 {
 		switch words[i] {
 		case "blksize":
 			size := 0
@@ -240,12 +252,17 @@ func (s *site) send(conn net.PacketConn, to net.Addr, words []string) {
 	}
 	answer := make([]byte, 1024)
 	exchange := func(b []byte, want uint16) bool {
-		for range 3 {
+		for range 5 {
 			_, _ = conn.WriteTo(b, to)
-			_ = conn.SetReadDeadline(time.Now().Add(400 * time.Millisecond))
-			n, _, err := conn.ReadFrom(answer)
-			if err == nil && n >= 4 {
-				return answer[1] == 4 && binary.BigEndian.Uint16(answer[2:]) == want
+			_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+			for {
+				n, _, err := conn.ReadFrom(answer)
+				if err != nil {
+					break
+				}
+				if n >= 4 && (answer[1] != 4 || binary.BigEndian.Uint16(answer[2:]) == want) {
+					return answer[1] == 4 // an older one may come twice
+				}
 			}
 		}
 		return false

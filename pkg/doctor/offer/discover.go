@@ -125,6 +125,9 @@ func (a *Ask) Hear(b []byte, sum frame.Checksum) (h Heard, ok bool) {
 	case m.MessageType() != dhcpv4.MessageTypeOffer:
 		h.Fault = fmt.Sprintf("it is no OFFER but %s", m.MessageType())
 	}
+	if !unpack(m, d.Payload) && h.Fault == "" {
+		h.Fault = fmt.Sprintf("its option overload (52) is %v", m.Options.Get(dhcpv4.OptionOptionOverload))
+	}
 	h.read(m)
 	if h.Fault == "" && h.Server == (netip.Addr{}) {
 		h.Fault = "it names no server (option 54)"

@@ -67,6 +67,41 @@ func (o *Offer) read(m *dhcpv4.DHCPv4) {
 	}
 }
 
+// unpack reads the options that a server puts into the fields of file and server name (RFC 2132 section 9.3; RFC 3396
+// section 5 has their order). It is false where the option that says so is none.
+func unpack(m *dhcpv4.DHCPv4, payload []byte) bool {
+	const sname, file, cookie, inFile, inName = 44, 108, 236, 1, 2
+	overload := m.Options.Get(dhcpv4.OptionOptionOverload)
+	if overload == nil {
+		return true
+	}
+	if len(overload) != 1 || overload[0] < inFile || overload[0] > inFile|inName {
+		return false
+	}
+	if overload[0]&inFile != 0 {
+		m.BootFileName = ""
+		addOptions(m, payload[file:cookie])
+	}
+	if overload[0]&inName != 0 {
+		m.ServerHostName = ""
+		addOptions(m, payload[sname:file])
+	}
+	return true
+}
+
+func addOptions(m *dhcpv4.DHCPv4, b []byte) {
+	const pad, end = 0, 255
+	for len(b) >= 2 && b[0] != end {
+		if b[0] == pad {
+			b = b[1:]
+			continue
+		}
+		value := b[2:min(len(b), 2+int(b[1]))]
+		m.Options[b[0]] = append(m.Options[b[0]], value...)
+		b = b[2+len(value):]
+	}
+}
+
 func addrOf(ip net.IP) netip.Addr {
 	a, ok := netip.AddrFromSlice(ip.To4())
 	if !ok || a.IsUnspecified() {

@@ -101,6 +101,36 @@ func TestAnswersAreHeard(t *testing.T) {
 	}
 }
 
+// Options may stand in the fields of file and server name: servers do so where the others run out of room.
+func TestOverload(t *testing.T) {
+	for name, test := range map[string]struct {
+		overload    []byte
+		file, sname string
+		want, fault string
+	}{
+		"both":          {[]byte{3}, "\x00C\x04ipxe\xff", "\x00\x00C\x04.efi\xff", "ipxe.efi", ""},
+		"the file":      {[]byte{1}, "C\x08ipxe.efi", "boot.lab", "ipxe.efi", ""},
+		"within itself": {[]byte{1}, "4\x01\x02C\x08ipxe.efi\xff", "C\x03bad", "ipxe.efi", ""},
+		"cut short":     {[]byte{1}, "C\xfaipxe.efi", "", "ipxe.efi", ""},
+		"four":          {[]byte{4}, "C\x08ipxe.efi", "", "", "overload"},
+		"two bytes":     {[]byte{1, 1}, "C\x08ipxe.efi", "", "", "overload"},
+	} {
+		ask, m := asked(t)
+		delete(m.Options, 67)
+		m.TransactionID = ask.message.TransactionID
+		m.UpdateOption(dhcpv4.OptGeneric(dhcpv4.OptionOptionOverload, test.overload))
+		m.BootFileName, m.ServerHostName = "", ""
+		b := m.ToBytes()
+		copy(b[108:], test.file)
+		copy(b[44:], test.sname)
+		h, ok := ask.Hear(framed(b), frame.Verify)
+		if !ok || !strings.Contains(h.Fault, test.fault) || (h.Fault == "") != (test.fault == "") ||
+			test.fault == "" && h.File != test.want {
+			t.Errorf("%s: %v %q %q", name, ok, h.Fault, h.File)
+		}
+	}
+}
+
 func TestProgramsAreKnownByTheirBegin(t *testing.T) {
 	efi := func(machine ...byte) []byte {
 		b := make([]byte, 512)
