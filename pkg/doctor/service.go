@@ -62,6 +62,10 @@ func (r *run) judgeService(ctx context.Context, who string) {
 	all.Wait()
 	for _, a := range answers {
 		switch {
+		case a.Err == nil && a.Status == http.StatusOK:
+			r.find("relay-silent", "no OFFER for %s, though the DHCP server behind %s knows it: it has a script for it", who,
+				a.URL.Host)
+			return
 		case a.Err == nil && a.Status < http.StatusInternalServerError:
 			r.find("no-hardware", "no OFFER for %s, though the DHCP server behind %s answers HTTP: it does not know this MAC",
 				who, a.URL.Host)

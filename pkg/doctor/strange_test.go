@@ -5,8 +5,10 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
@@ -130,6 +132,27 @@ func TestOffersOfStrangers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, nil, "interface-down", "eth1"},
+		"another VLAN on the wire": {func(t *testing.T, s *site) {
+			s.dhcp = nil
+			another(t, s, "10.30.0.9/24").Do(t, func() error {
+				l, err := link.Open("eth1", nil)
+				if err != nil {
+					return err
+				}
+				tagged := append(append(append(frame.Broadcast[:], l.MAC[:]...), 0x81, 0, 0, 20, 8, 0), make([]byte, 46)...)
+				var sending sync.WaitGroup
+				sending.Go(func() {
+					for ; t.Context().Err() == nil; time.Sleep(200 * time.Millisecond) {
+						_ = l.Send(tagged)
+					}
+				})
+				t.Cleanup(func() {
+					sending.Wait()
+					_ = l.Close()
+				})
+				return nil
+			})
+		}, nil, "wrong-vlan", "VLAN 20"},
 		"loopback":                   {nil, func(o *Options) { o.Interface = "lo" }, "not-ethernet", "lo"},
 		"what a terminal would obey": {changed(file("\x1b]0;own\x07\u202eipxe.efi")), nil, "loader-loop not-found", `\\x1b]0;own\\a\\u202eipxe.efi`},
 	})

@@ -44,6 +44,10 @@ const (
 	noKernel      = "no-kernel"
 	tornKernel    = "torn-kernel"
 	expired       = "expired"
+	strayScript   = "stray-script"
+	x86Script     = "x86-script"
+	noName        = "no-name"
+	wantsTLS      = "wants-tls"
 	unknown       = "unknown"        // to Smee
 	otherPortTFTP = "other-ports"    // served by the other site's dnsmasq
 	routerAtHome  = "router-at-home" // given an address by a home router, too
@@ -78,6 +82,15 @@ func Faults() []Fault {
 		{Name: "loader file missing", Finding: "not-found", Names: "undionly.kpxe", arch: "bios", stage: otherLoaders},
 		{Name: "wrong architecture", Finding: "wrong-architecture", Names: "ARM64", stage: otherLoaders},
 		{Name: "Smee gone", Finding: "server-silent", Names: lab.ServiceIP.String(), Mute: true, stage: killed(lab.Smee)},
+		{Name: "relay gone", Finding: "relay-silent", Names: lab.ServiceIP.String(), Mute: true, stage: killed(lab.DHCPRelay)},
+		{Name: "another station has its address", Finding: "address-conflict", Names: machine(good).IP.String(), stage: squatter},
+		{Name: "script at an address that is nobody's", Finding: "waits-for-backend", Names: "192.0.2.77", machine: strayScript,
+			stage: nothing},
+		{Name: "x86 kernel for ARM", Finding: "wrong-architecture", Names: "kernel", machine: x86Script, arch: "arm64",
+			stage: nothing},
+		{Name: "name that does not resolve", Finding: "name-not-resolved", Names: "boot.nowhere", machine: noName, stage: nothing},
+		{Name: "agent speaks TLS and Tink Server does not", Finding: "tls-refused", Names: ":42113", machine: wantsTLS,
+			stage: nothing},
 		{Name: "Tink Server gone", Finding: "agent-port", Names: ":42113", stage: killed(lab.Tink)},
 		// The network's.
 		{Name: "second DHCP server", Finding: "other-dhcp-server", Names: rogueIP.String(), machine: rogueServed,

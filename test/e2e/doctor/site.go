@@ -62,6 +62,10 @@ func machines() (all []lab.Machine) {
 		{Name: noKernel, Script: script("http://192.0.2.2:8080/vmlinuz-removed")},
 		{Name: tornKernel, Script: script(fmt.Sprintf("http://192.0.2.2:%d/torn", mirrorPort))},
 		{Name: expired, Script: script("https://192.0.2.2/vmlinuz")},
+		{Name: strayScript, ScriptURL: "http://192.0.2.77:7171/auto.ipxe"},
+		{Name: x86Script, Script: script("http://192.0.2.2:8080/vmlinuz-x86_64")},
+		{Name: noName, Script: script("http://boot.nowhere/vmlinuz")},
+		{Name: wantsTLS, Script: script("http://192.0.2.2:8080/vmlinuz-x86_64 grpc_authority=192.0.2.2:42113 tinkerbell_tls=true")},
 		{Name: rogueServed}, {Name: routerAtHome},
 		{Name: unknown}, {Name: otherPortTFTP}, // these two are left out by open
 	} {
@@ -82,8 +86,8 @@ func machine(name string) lab.Machine {
 	panic("no machine is named " + name)
 }
 
-// open brings the site up.
-func open(ctx context.Context, dir string, logf func(string, ...any)) (*site, error) {
+// open brings the site up; a small one has nothing that only faults need.
+func open(ctx context.Context, dir string, small bool, logf func(string, ...any)) (*site, error) {
 	s := &site{dir: dir, args: map[string][]string{}}
 	files, err := s.prepare(ctx)
 	if err != nil {
@@ -107,7 +111,7 @@ routes:
 	if err != nil {
 		return nil, err
 	}
-	if err := s.equip(); err != nil {
+	if err := s.equip(small); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
@@ -143,11 +147,11 @@ func (s *site) build(ctx context.Context) error {
 }
 
 // equip adds what a lab has not.
-func (s *site) equip() (err error) {
+func (s *site) equip(small bool) (err error) {
 	if err := s.SetRecord(loaders, lab.SmeeIP); err != nil {
 		return err
 	}
-	if err := s.plugIn(); err != nil {
+	if err := s.plugIn(); err != nil || small {
 		return err
 	}
 	if err := s.serve(mirrorPort, http.HandlerFunc(torn), nil); err != nil {
@@ -288,13 +292,18 @@ func otherLoaders(_ context.Context, s *site) (func() error, error) {
 	return func() error { return errors.Join(s.Kill(loaders), move(lab.SmeeIP)) }, move(lab.HegelIP)
 }
 
-// twin gives the service IP to another host, too.
-func twin(_ context.Context, s *site) (func() error, error) {
-	role, err := s.AddHost("twin", nil)
+// twin gives the service IP to another host, too, and squatter gives the machine's to one.
+func twin(_ context.Context, s *site) (func() error, error) { return s.give("twin", lab.ServiceIP) }
+func squatter(_ context.Context, s *site) (func() error, error) {
+	return s.give("squatter", machine(good).IP)
+}
+
+func (s *site) give(name string, addr netip.Addr) (func() error, error) {
+	role, err := s.AddHost(name, nil)
 	if err != nil {
 		return nil, err
 	}
-	return func() error { return s.unplug(role) }, s.Configure(role, netip.PrefixFrom(lab.ServiceIP, 32), netip.Addr{})
+	return func() error { return s.unplug(role) }, s.Configure(role, netip.PrefixFrom(addr, 32), netip.Addr{})
 }
 
 // orphaned takes the service IP from its node.
