@@ -67,12 +67,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 		options.Seen = frames.See
 	}
 	report := doctor.Run(ctx, options)
-	if frames != nil {
-		if err := pack(&s, &report, frames); err != nil {
-			fmt.Fprintf(stderr, "stack-doctor: %v\n", err)
-			return doctor.Blind
-		}
-	}
 	if s.JSON {
 		encoder := json.NewEncoder(stdout)
 		encoder.SetIndent("", "  ")
@@ -80,9 +74,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	} else {
 		err = write(stdout, &report)
 	}
+	if err == nil && frames != nil {
+		err = pack(&s, &report, frames)
+	}
 	switch {
 	case err != nil:
-		fmt.Fprintf(stderr, "stack-doctor: failed to write the result: %v\n", err)
+		fmt.Fprintf(stderr, "stack-doctor: %v\n", err)
 		return doctor.Blind
 	case ctx.Err() != nil && context.Cause(ctx) != context.DeadlineExceeded: //nolint:errorlint // the cause itself
 		return interrupted

@@ -49,6 +49,9 @@ func random(word []byte) bool {
 type redactor struct{ counts map[string]int }
 
 func (r *redactor) add(what string, n int) {
+	if n == 0 {
+		return
+	}
 	if r.counts == nil {
 		r.counts = map[string]int{}
 	}
