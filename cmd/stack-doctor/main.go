@@ -1,6 +1,5 @@
 // Command stack-doctor asks as a machine that boots from the network would, and says what is in the way, before a
-// machine
-// is there.
+// machine is there.
 package main
 
 //go:generate go test . -count=1 -run ^TestDocumentAgreesWithCode$ -update

@@ -1,7 +1,6 @@
 // Package doctor walks the chain of a network boot without a machine: it asks as firmware does, follows what is offered
 // up to the kernel, and says what is wrong. It takes nothing: no REQUEST, no address on this host, no frame from
-// another
-// Ethernet address than the interface's.
+// another Ethernet address than the interface's.
 package doctor
 
 import (

@@ -14,8 +14,7 @@ import (
 )
 
 // smeeScripts are where Smee, classic and of Tinkerbell's one binary, has a machine's script: a document that
-// stack-proxy
-// asks Smee for, whatever the answer.
+// stack-proxy asks Smee for, whatever the answer.
 var smeeScripts = []struct {
 	port   uint16
 	before string
@@ -30,8 +29,7 @@ func (r *run) serviceAnswers(ctx context.Context) bool {
 }
 
 // judgeService finds whether the stack's own DHCP server is well, where nobody offers anything. That takes an address
-// of
-// this host's on the interface: none is offered.
+// of this host's on the interface: none is offered.
 func (r *run) judgeService(ctx context.Context, who string) {
 	host := link.Host(r.Interface)
 	switch {

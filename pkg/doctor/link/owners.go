@@ -21,8 +21,7 @@ type Owner struct {
 
 // Owners asks the link who has the addresses, [questions] times with a pause between, and waits that long for the last
 // answers. It asks as a station without an address does (RFC 5227 section 2.1.1; RFC 4862 section 5.4.2), so that
-// nobody
-// learns anything about this one. Whoever answers all questions has the address.
+// nobody learns anything about this one. Whoever answers all questions has the address.
 func (l *Link) Owners(ctx context.Context, addrs []netip.Addr, pause time.Duration) map[netip.Addr][]Owner {
 	var mu sync.Mutex
 	found := map[netip.Addr][]Owner{}

@@ -1,6 +1,5 @@
 // Package offer is the DHCP of stack-doctor: the DISCOVER that firmware sends, or iPXE, and what servers offer. There
-// is
-// no REQUEST here, nor anything else that changes a lease.
+// is no REQUEST here, nor anything else that changes a lease.
 package offer
 
 import (

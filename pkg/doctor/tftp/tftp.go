@@ -1,6 +1,5 @@
 // Package tftp asks for files by TFTP as firmware does, and says what became of each question. It reads as much of a
-// file
-// as it is told, and ends what it began: a server is never left waiting.
+// file as it is told, and ends what it began: a server is never left waiting.
 package tftp
 
 import (

@@ -1,6 +1,5 @@
 // Package web asks for documents by HTTP as firmware and iPXE do: names by the name server that DHCP offered, no
-// cookies,
-// nothing compressed, redirects one by one, and never more of a document than is needed to judge it.
+// cookies, nothing compressed, redirects one by one, and never more of a document than is needed to judge it.
 package web
 
 import (
