@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -25,13 +24,9 @@ func (s *settings) cluster() (func(context.Context, func(string, string, ...any)
 	if !ok || namespace == "" {
 		return nil, fmt.Errorf("STACK_DOCTOR_KUBE_SERVICE: %q is not namespace/name", s.KubeService)
 	}
-	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
-	if host == "" {
-		return nil, errors.New("STACK_DOCTOR_KUBE_SERVICE: this is no pod of Kubernetes")
-	}
 	ca, err := os.ReadFile(filepath.Join(account, "ca.crt"))
 	if err != nil {
-		return nil, fmt.Errorf("failed to read the cluster's CA: %w", err)
+		return nil, fmt.Errorf("failed to find a pod's service account: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
@@ -40,13 +35,14 @@ func (s *settings) cluster() (func(context.Context, func(string, string, ...any)
 	const patience = 10 * time.Second
 	o := cluster.Options{
 		API: &cluster.API{
-			Base: "https://" + net.JoinHostPort(host, port),
+			Base: "https://kubernetes.default.svc",
 			Token: func() (string, error) {
 				text, err := os.ReadFile(filepath.Join(account, "token"))
 				return strings.TrimSpace(string(text)), err
 			},
 			Client: &http.Client{
-				Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}, Timeout: patience,
+				Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}},
+				Timeout:   patience,
 			},
 		},
 		Namespace: namespace, Service: name, Pods: s.KubePods, AdminPort: s.KubeAdminPort, Backends: s.KubeBackends,

@@ -121,8 +121,8 @@ func (r *run) judgeUnadvertised(ctx context.Context, routers []link.Router) {
 		r.find("no-dhcpv6", "nobody answers SOLICIT for %s, and router %s says that no addresses come by DHCPv6", who,
 			routers[0].Addr)
 	case heard.stations > 0 || len(heard.tags) > 0:
-		r.find("no-dhcpv6", "others are heard on this VLAN, no router advertises itself, and nobody answers SOLICIT for %s",
-			who)
+		r.find("no-dhcpv6", "others are heard on this VLAN, no router advertises itself, and nobody "+
+			"answers SOLICIT for %s", who)
 	default:
 		r.judgeSilence(ctx)
 	}

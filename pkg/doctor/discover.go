@@ -156,7 +156,8 @@ func (r *run) note(a *asked, began time.Time) {
 			if h.Source.Addr().Is6() {
 				protocol = "DHCPv6"
 			}
-			r.step(began, protocol+" as "+h.Stage.String()+" ("+h.Arch.Name+")", fmt.Sprintf("%s (%s)", h.Server, h.From), said)
+			asked := fmt.Sprintf("%s as %s (%s)", protocol, h.Stage, h.Arch.Name)
+			r.step(began, asked, fmt.Sprintf("%s (%s)", h.Server, h.From), said)
 		}
 	}
 }

@@ -154,8 +154,8 @@ func (c *chain) judgeOwners(owners map[netip.Addr][]link.Owner, carrier netip.Ad
 		}
 	}
 	if direct && len(owners[carrier]) == 0 {
-		c.find("address-without-owner", "%s, from which the machine is to load %q, is nobody's on %s: no answer to ARP, or "+
-			"in IPv6 to neighbour solicitation", c.next, c.bootFile(), c.Interface)
+		c.find("address-without-owner", "%s, from which the machine is to load %q, is nobody's on %s: no answer to ARP, "+
+			"or in IPv6 to neighbour solicitation", c.next, c.bootFile(), c.Interface)
 	}
 }
 

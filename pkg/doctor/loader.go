@@ -149,8 +149,8 @@ func (c *chain) byTFTP(ctx context.Context, server netip.Addr, file string) *pro
 	case large.Err != nil && plain.Err == nil && errors.Is(large.Err, tftp.ErrStalled):
 		switch {
 		case c.path.passes >= fullPacket: // echoes of that size came back
-			c.find("loader-stalled", "%s sends %q with blocks of 512 bytes, and with blocks of %d it begins and does not go on: %v",
-				to, file, full, large.Err)
+			c.find("loader-stalled", "%s sends %q with blocks of 512 bytes, and with blocks of %d it begins and does not "+
+				"go on: %v", to, file, full, large.Err)
 		case c.path.hole == 0:
 			c.find("mtu-hole", "TFTP with %s stalls with blocks of %d bytes and passes with 512: large packets are lost "+
 				"in silence",

@@ -255,7 +255,8 @@ func (r *run) judgeBoot(way *order, a *stages) {
 	}
 	const longest = 255 // of a name, as one option has room for it: a request by TFTP would be cut
 	if len(b.File) > longest && b.URL() == nil {
-		r.find("malformed-offer", "%s names a file by %d bytes, more than firmware takes: %q", b.Server, len(b.File), b.File)
+		r.find("malformed-offer", "%s names a file by %d bytes, more than firmware takes: %q", b.Server, len(b.File),
+			b.File)
 		way.boot = nil
 		return
 	}

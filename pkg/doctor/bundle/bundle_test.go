@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -33,7 +34,7 @@ func unpack(t *testing.T, path string) map[string]string {
 	all := map[string]string{}
 	for in := tar.NewReader(packed); ; {
 		header, err := in.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return all
 		}
 		if err != nil {

@@ -30,9 +30,9 @@ const mostFrames = 2048
 // NewRecorder makes a recorder.
 func NewRecorder() *Recorder {
 	began := time.Now()
+	wall := func(at int64) time.Time { return began.Add(time.Duration(at)) }
 	return &Recorder{
-		ring:  trace.New(mostFrames, trace.Protocol{Wall: func(at int64) time.Time { return began.Add(time.Duration(at)) }}),
-		began: began, xids: map[[4]byte]bool{},
+		ring: trace.New(mostFrames, trace.Protocol{Wall: wall}), began: began, xids: map[[4]byte]bool{},
 	}
 }
 
@@ -73,8 +73,9 @@ const (
 // cut is what is kept of a frame; nil: nothing, as it is another station's.
 func (r *Recorder) cut(b []byte, sent bool) []byte {
 	ours := sent || frame.MAC(b[:6]) == r.own
-	kind, at, protocol := binary.BigEndian.Uint16(b[12:]), 0, byte(0)
-	switch {
+	var at int
+	var protocol byte
+	switch kind := binary.BigEndian.Uint16(b[12:]); {
 	case kind == etherARP && ours:
 		return b[:min(len(b), 42)]
 	case kind == etherIPv4 && len(b) >= frame.EthernetLen+frame.IPv4Len:

@@ -20,7 +20,8 @@ type rule struct {
 }
 
 // secretName matches the names under which secrets stand.
-const secretName = `[\w.-]*(?:passw|passphrase|\bpw\b|\bpwd\b|token|secret|signature|credential|private|apikey|[_-]key|\bkey)[\w.-]*`
+const secretName = `[\w.-]*(?:passw|passphrase|\bpw\b|\bpwd\b|token|secret|signature|credential|private|` +
+	`apikey|[_-]key|\bkey)[\w.-]*`
 
 // rules are in their order: a later one sees what an earlier one has left.
 var rules = []rule{

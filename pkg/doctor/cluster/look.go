@@ -160,7 +160,8 @@ func (l *looker) lookAtService(ctx context.Context) {
 	}
 	switch {
 	case s.Spec.Type == "LoadBalancer" && len(given) == 0:
-		l.find("no-load-balancer", "Service %s (%s) has no address: nobody gives it one", name, class(s.Spec.LoadBalancerClass))
+		l.find("no-load-balancer", "Service %s (%s) has no address: nobody gives it one", name,
+			class(s.Spec.LoadBalancerClass))
 	case s.Spec.Type == "LoadBalancer":
 		for _, address := range l.Addresses {
 			if !slices.Contains(given, address) {

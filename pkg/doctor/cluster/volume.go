@@ -12,7 +12,8 @@ import (
 )
 
 // setState is a line of stack-proxy's metrics: a set of the operating system's files, and the state that it is in.
-var setState = regexp.MustCompile(`^stack_proxy_artifacts_set_state\{set="([^"]*)",state="(full|read_only|invalid|unavailable)"\} 1$`)
+var setState = regexp.MustCompile(
+	`^stack_proxy_artifacts_set_state\{set="([^"]*)",state="(full|read_only|invalid|unavailable)"\} 1$`)
 
 // lookAtFiles asks a pod whether it has the files that it is to fetch: the volume may be full. Where nobody may ask
 // that, nothing is said.

@@ -36,7 +36,8 @@ func ParseRouter(in Received) (r Router, ok bool) {
 			return Router{}, false // RFC 4861 section 6.1.2
 		}
 		if options[0] == prefixOption && n == prefixLen && options[3]&onLink != 0 && options[2] <= 128 {
-			r.OnLink = append(r.OnLink, netip.PrefixFrom(netip.AddrFrom16([16]byte(options[16:32])), int(options[2])).Masked())
+			network := netip.AddrFrom16([16]byte(options[16:32]))
+			r.OnLink = append(r.OnLink, netip.PrefixFrom(network, int(options[2])).Masked())
 		}
 		options = options[n:]
 	}

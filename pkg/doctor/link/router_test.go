@@ -2,6 +2,7 @@ package link
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -81,7 +82,7 @@ func TestReportsAreRead(t *testing.T) {
 	if r, ok := parseReport(Received{Frame: tooBig}, peer, ours); !ok || r.told != 1300 {
 		t.Errorf("%v %+v", ok, r)
 	}
-	udp := append(inner[:40:40], 0, 9, 0, 69, 0, 8, 0, 0)
+	udp := slices.Concat(inner[:40], []byte{0, 9, 0, 69, 0, 8, 0, 0})
 	closed := l.icmp6(peer, ours, frame.MAC{}, append([]byte{unreachable6, portUnreachable6, 0, 0, 0, 0, 0, 0}, udp...))
 	if r, ok := parseReport(Received{Frame: closed}, peer, ours); !ok || r.closed != 69 {
 		t.Errorf("%v %+v", ok, r)

@@ -65,7 +65,8 @@ func machines() (all []lab.Machine) {
 		{Name: strayScript, ScriptURL: "http://192.0.2.77:7171/auto.ipxe"},
 		{Name: x86Script, Script: script("http://192.0.2.2:8080/vmlinuz-x86_64")},
 		{Name: noName, Script: script("http://boot.nowhere/vmlinuz")},
-		{Name: wantsTLS, Script: script("http://192.0.2.2:8080/vmlinuz-x86_64 grpc_authority=192.0.2.2:42113 tinkerbell_tls=true")},
+		{Name: wantsTLS, Script: script(
+			"http://192.0.2.2:8080/vmlinuz-x86_64 grpc_authority=192.0.2.2:42113 tinkerbell_tls=true")},
 		{Name: rogueServed}, {Name: routerAtHome},
 		{Name: unknown}, {Name: otherPortTFTP}, // these two are left out by open
 	} {
@@ -128,7 +129,7 @@ func (s *site) prepare(ctx context.Context) (files string, err error) {
 
 // tink is a stand-in of Tink Server without workflows.
 func (s *site) tink(ctx context.Context) (lab.Command, error) {
-	path, workflows := "", filepath.Join(s.dir, "workflows.json")
+	workflows := filepath.Join(s.dir, "workflows.json")
 	path, err := program.Command(ctx, "tink-standin")
 	return lab.Command{Path: path, Args: []string{
 		"-listen", netip.AddrPortFrom(lab.TinkIP, 42113).String(), "-workflows", workflows,
