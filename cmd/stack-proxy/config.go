@@ -96,8 +96,9 @@ func (c *config) Validate() error {
 }
 
 // errNoPreset: what stands behind the proxy is not guessed, since the layouts share ports and differ in others.
-var errNoPreset = errors.New(prefix + "_PRESET is not set: set it to tinkerbell for the one Tinkerbell binary (0.23 or " +
-	"later), tinkerbell-0.22 for an earlier one, or classic for Hegel, Tink Server and Smee, or set " + prefix + "_ROUTES_FILE")
+var errNoPreset = errors.New(prefix + "_PRESET is not set: set it to tinkerbell for the one Tinkerbell binary " +
+	"(0.23 or later), tinkerbell-0.22 for an earlier one, or classic for Hegel, Tink Server and Smee, or set " +
+	prefix + "_ROUTES_FILE")
 
 // defaults are what the settings mean for routes.
 func (c *config) defaults() route.Defaults {

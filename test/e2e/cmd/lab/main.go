@@ -22,7 +22,8 @@ Smee and Hegel. It needs root and Go; nothing outside the namespaces is touched.
 
   lab up [flags]      start one, follow it until Ctrl-C, take it down
   lab keep [flags]    start one and leave it running
-  lab build           build the modern Tinkerbell for labs and tests, once for this machine (some minutes), and print where it is
+  lab build           build the modern Tinkerbell for labs and tests, once for this machine (some minutes), and print
+                      its directory
   lab list            the labs of this machine
   lab down [-all] [ID...]
                       take kept labs down (the ones named; -all: also those that somebody is using) and remove what
