@@ -95,6 +95,20 @@ func TestPortsAreAsked(t *testing.T) {
 		fmt.Fprintf(w, line, "to-client", dhcp.Inform, 7)
 	})
 	silent := serveUDP(t, func([]byte) []byte { return nil })
+	metadata := func(believes bool) string {
+		return serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+			if !believes || r.Header.Get("X-Forwarded-For") != "192.0.2.101" {
+				w.WriteHeader(http.StatusNotFound)
+			}
+		})
+	}
+	trusting, wary := metadata(true), metadata(false)
+	redirected := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "https://127.0.0.1:1"+r.URL.Path, http.StatusPermanentRedirect)
+	})
+	refused := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "stack-proxy: route https: the backend's certificate is by another CA", http.StatusBadGateway)
+	})
 
 	watched := "?metrics=http://" + counters + "/metrics"
 	for name, test := range map[string]struct {
@@ -105,6 +119,13 @@ func TestPortsAreAsked(t *testing.T) {
 		"http without a backend":               {"smee=http://" + dead + "/", "5s", "failed to reach the backend", 2},
 		"a file that is there":                 {"files=http://" + web + "/vmlinuz-x86_64?file", "5s", "/vmlinuz-x86_64 has 6 bytes", 0},
 		"a file that is not there":             {"files=http://" + web + "/vmlinuz-aarch64?file", "5s", "failed to find file http://" + web + "/vmlinuz-aarch64: status 404", 2},
+		"another layout answers":               {"http=http://" + dead + "/?other=classic@127.0.0.1:1&other=tinkerbell-0.22@" + web, "5s", web + " answers: set preset to tinkerbell-0.22", 2},
+		"why the backend is not reached":       {"https=http://" + refused + "/", "5s", "certificate is by another CA", 2},
+		"a redirect to a dead port":            {"http=http://" + redirected + "/2009-04-04/", "5s", "it sends machines to https://127.0.0.1:1/2009-04-04/, which does not answer", 2},
+		"trust":                                {"trust=trust://" + trusting + "/2009-04-04/?machine=192.0.2.101&through=" + wary, "5s", "knows 192.0.2.101 by X-Forwarded-For", 0},
+		"trust that is missing":                {"trust=trust://" + wary + "/?machine=192.0.2.101&through=" + wary, "5s", "does not know 192.0.2.101 when 127.0.0.1 names that by X-Forwarded-For (status 404): add the network", 2},
+		"trust in a stranger":                  {"trust=trust://" + trusting + "/?machine=192.0.2.101&through=" + trusting, "5s", "believes 127.0.0.1 when that says to be 192.0.2.101", 2},
+		"trust in nobody":                      {"trust=trust://" + trusting + "/", "5s", "no ?machine=ADDRESS", 2},
 		"https asks for a name":                {"edge=" + secure.URL + "/?host=edge.example", "5s", "status 401 Unauthorized", 0},
 		"https on a port without TLS":          {"edge=https://" + web + "/", "5s", "server gave HTTP response", 2},
 		"tcp":                                  {"ssh=tcp://" + web, "5s", "connected to " + web, 0},

@@ -34,7 +34,7 @@ type settings struct {
 	KubePods      string        `split_words:"true" default:"app.kubernetes.io/name=stack" desc:"label selector of the stack's pods"`
 	KubeBackends  []string      `split_words:"true" desc:"namespaces of Tinkerbell's services, Hardware and Workflow objects, separated by commas"`
 	KubeAdminPort int           `split_words:"true" default:"9069" desc:"admin port of stack-proxy in these pods; 0: it is not asked"`
-	Checks        []string      `desc:"ask these ports and no network: name=http://host:port/path, https://host:port/path?host=name, tcp://host:port, grpc://host:port, tftp://host:port/file, dhcp://host:port?metrics=URL; separated by spaces or commas"`
+	Checks        []string      `desc:"ask these ports and no network: name=http://host:port/path, https://host:port/path?host=name, tcp://host:port, grpc://host:port, tftp://host:port/file, dhcp://host:port?metrics=URL, trust://host:port/path?machine=address&through=host:port; separated by spaces or commas"`
 }
 
 // checks parses the list of ports.

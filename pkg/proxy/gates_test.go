@@ -100,13 +100,19 @@ func (o *outside) table(t *testing.T, burst string) route.Table {
 
 func (o *outside) certificate(t *testing.T) {
 	t.Helper()
+	o.certificateFor(t, time.Hour)
+}
+
+// certificateFor makes a certificate that ends so much later.
+func (o *outside) certificateFor(t *testing.T, validity time.Duration) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, DNSNames: []string{"*.orch.example.org"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(validity),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {

@@ -2,6 +2,7 @@
 package port
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -43,9 +44,9 @@ func Parse(text string) (Check, error) {
 		return Check{}, fmt.Errorf("%q is not name=scheme://host:port", text)
 	}
 	switch u.Scheme {
-	case "http", "https", "tcp", "grpc", "tftp", "dhcp":
+	case "http", "https", "tcp", "grpc", "tftp", "dhcp", "trust":
 	default:
-		return Check{}, fmt.Errorf("%q: %s is none of http, https, tcp, grpc, tftp, dhcp", text, u.Scheme)
+		return Check{}, fmt.Errorf("%q: %s is none of http, https, tcp, grpc, tftp, dhcp, trust", text, u.Scheme)
 	}
 	if u.Scheme == "tftp" && strings.Trim(u.Path, "/") == "" {
 		return Check{}, fmt.Errorf("%q names no file", text)
@@ -64,6 +65,8 @@ func (c Check) Ask(ctx context.Context) (detail string, err error) {
 		return c.tftp(ctx)
 	case "dhcp":
 		return c.dhcp(ctx)
+	case "trust":
+		return c.trust(ctx)
 	default:
 		return c.tcp(ctx)
 	}
@@ -80,11 +83,13 @@ func (c Check) tcp(ctx context.Context) (string, error) {
 	return "connected to " + conn.RemoteAddr().String(), nil
 }
 
-// http takes any answer but one that a proxy gives in place of its backend. A query host=name asks for that name, in
-// TLS and in the request; with a query file the path is a file that has to be there.
+// http takes any answer but one that a proxy gives in place of its backend, and one that sends machines to a port of
+// the same host that does not answer. A query host=name asks for that name, in TLS and in the request; with a query
+// file the path is a file that has to be there. Each other=preset@host:port is where another layout's service would
+// answer, which is looked at where the backend does not.
 func (c Check) http(ctx context.Context) (string, error) {
 	u := *c.url
-	host, file, method := u.Query().Get("host"), u.Query().Has("file"), http.MethodGet
+	host, file, method, others := u.Query().Get("host"), u.Query().Has("file"), http.MethodGet, u.Query()["other"]
 	if file {
 		method = http.MethodHead
 	}
@@ -94,11 +99,7 @@ func (c Check) http(ctx context.Context) (string, error) {
 		return "", err
 	}
 	request.Host = host
-	transport := &http.Transport{
-		// It asks whether the port serves. Who may vouch for its certificate, machines know and the probe does not.
-		TLSClientConfig:   &tls.Config{ServerName: host, InsecureSkipVerify: true}, //nolint:gosec // see above
-		ForceAttemptHTTP2: true,
-	}
+	transport := unverified(host)
 	defer transport.CloseIdleConnections()
 	client := http.Client{
 		Transport:     transport,
@@ -114,12 +115,49 @@ func (c Check) http(ctx context.Context) (string, error) {
 	}
 	switch response.StatusCode {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return "", fmt.Errorf("failed to reach the backend: status %s", response.Status)
+		said, _ := io.ReadAll(io.LimitReader(response.Body, 200))
+		return "", otherLayout(ctx, others, fmt.Errorf("failed to reach the backend: status %s: %s", response.Status,
+			bytes.TrimSpace(said)))
+	}
+	if to, err := response.Location(); err == nil && to.Hostname() == u.Hostname() && to.Port() != u.Port() {
+		if err := dial(ctx, to.Host); err != nil {
+			return "", fmt.Errorf("it sends machines to %s, which does not answer (Tinkerbell with TLS: "+
+				"backends.tinkerbell.tls.secret): %w", to, err)
+		}
 	}
 	if file {
 		return fmt.Sprintf("%s has %d bytes", u.Path, response.ContentLength), nil
 	}
 	return "status " + response.Status, nil
+}
+
+// unverified asks whether a port serves. Who may vouch for its certificate, machines know and the doctor does not.
+func unverified(host string) *http.Transport {
+	return &http.Transport{
+		TLSClientConfig:   &tls.Config{ServerName: host, InsecureSkipVerify: true}, //nolint:gosec // see above
+		ForceAttemptHTTP2: true,
+	}
+}
+
+// otherLayout adds to an error which other preset's service answers.
+func otherLayout(ctx context.Context, others []string, err error) error {
+	for _, other := range others {
+		if preset, address, ok := strings.Cut(other, "@"); ok && dial(ctx, address) == nil {
+			return fmt.Errorf("%w; %s answers: set preset to %s", err, address, preset)
+		}
+	}
+	return err
+}
+
+// dial tells whether a TCP port answers.
+func dial(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, retry)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
 }
 
 // workflowStream is the call that a machine's agent makes first.

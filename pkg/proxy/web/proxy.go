@@ -3,6 +3,8 @@ package web
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -246,7 +248,16 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error, took tim
 // failureOf is the code and the reason of a request that no endpoint has answered.
 func failureOf(err error) (code int, reason string) {
 	var timeout net.Error
+	var invalid x509.CertificateInvalidError
 	switch {
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		return http.StatusBadGateway, "certificate_ca"
+	case errors.As(err, new(x509.HostnameError)):
+		return http.StatusBadGateway, "certificate_name"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return http.StatusBadGateway, "certificate_time"
+	case errors.As(err, new(tls.RecordHeaderError)):
+		return http.StatusBadGateway, "no_tls"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return http.StatusBadGateway, "refused"
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
@@ -273,6 +284,14 @@ func explain(code int, reason string) string {
 		return "the request's body did not come in time"
 	case reasonBody:
 		return "the request's body is malformed or incomplete"
+	case "certificate_ca":
+		return "the backend's certificate is by another CA than the route's"
+	case "certificate_name":
+		return "the backend's certificate is for another name than the route's"
+	case "certificate_time":
+		return "the backend's certificate has expired, or is not valid yet"
+	case "no_tls":
+		return "the backend does not speak TLS on that port"
 	case "refused":
 		return "the backend refused the connection"
 	case "timeout":
