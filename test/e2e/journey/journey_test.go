@@ -115,9 +115,12 @@ func TestModernGo(t *testing.T) {
 	asked := false
 	j := travelWell(t, "go", func(opts *journey.Options) {
 		modern(t, opts)
+		servesMore(t, &opts.Lab)
 		opts.Before = func(l *lab.Lab, what string) {
 			if what == "install" { // the machine still has the address that iPXE got
 				checkPreset(t, l, "host-go")
+				checkISO(t, l, "host-go")
+				checkTFTP(t, l, "host-go")
 				asked = true
 			}
 		}

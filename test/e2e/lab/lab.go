@@ -83,6 +83,8 @@ type Machine struct {
 	Firmware Firmware
 	Userdata string // what Hegel serves as /2009-04-04/user-data
 	Script   string // iPXE script in place of Smee's own that boots HookOS from port 8080
+	// PXELinux is the configuration that the modern Tinkerbell serves as pxelinux.cfg/01-<MAC>.
+	PXELinux string
 	// ScriptURL is told to the machine in place of Smee's script.
 	ScriptURL string
 	Lease     time.Duration // default one day

@@ -147,7 +147,8 @@ func (l *Lab) program(name string) (Process, func(context.Context) error, error)
 		return tink, l.tcpReady(RoleTink, hostPort(l.addrOf(Tink), 42113)), nil
 	case BroadcastInit:
 		return Process{
-			Role: RolePod, Path: l.bin.broadcastInit, Env: []string{},
+			Role: RolePod, Path: l.bin.broadcastInit,
+			Env:      []string{"BROADCAST_INIT_HEAR=0s"}, // no machine is on yet
 			Security: &Security{UID: 0, Capabilities: []int{unix.CAP_NET_ADMIN}},
 		}, nil, nil
 	case DHCPRelay:

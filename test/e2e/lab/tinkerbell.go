@@ -133,6 +133,9 @@ func tinkerbellHardware(o *Options) []any {
 		if m.Script != "" {
 			netboot["ipxe"] = map[string]any{"contents": m.Script}
 		}
+		if m.PXELinux != "" {
+			netboot["pxelinux"] = map[string]any{"config": m.PXELinux}
+		}
 		address, mask, gateway := m.IP.String(), netmask(o.machinesNet()), GatewayIP.String()
 		spec := map[string]any{
 			"metadata": map[string]any{"instance": map[string]any{
