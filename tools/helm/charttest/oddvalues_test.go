@@ -365,7 +365,8 @@ func TestSetsOfFilesAreRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd := exec.CommandContext(t.Context(), proxy, "check")
-		cmd.Env = append(os.Environ(), "STACK_PROXY_ARTIFACTS_FILE="+file, "STACK_PROXY_FILES_DIRECTORY=/")
+		cmd.Env = append(os.Environ(), "STACK_PROXY_PRESET=tinkerbell", "STACK_PROXY_ARTIFACTS_FILE="+file,
+			"STACK_PROXY_FILES_DIRECTORY=/")
 		if out, err := cmd.CombinedOutput(); (err == nil) != good {
 			t.Errorf("%s: stack-proxy check says %v\n%s", set, err, out)
 		}
