@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tinkerbell/stack/pkg/bootfile"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/proxy/syslog"
@@ -116,10 +117,12 @@ func (f *datagramFront) update(r route.Route, backend *pool) {
 
 // tftpConfig has the settings of a tftp route that may change while it is open, and the number of its workers.
 func tftpConfig(r route.Route) tftp.Config {
+	var boot bootfile.Config
+	boot.Directory, boot.Path = r.TFTP.BootFiles()
 	return tftp.Config{
 		Route: r.Name, DrainTimeout: r.Timeouts.Drain.D(), Idle: r.Timeouts.Idle.D(), MaxSessions: r.Limits.Sessions,
 		MaxSessionsPerClient: r.Limits.SessionsPerClient, Workers: r.Workers, AllowWrite: r.TFTP.AllowWrite,
-		Transparent: r.TFTP.Source == "transparent",
+		Transparent: r.TFTP.Source == "transparent", Boot: boot,
 	}
 }
 

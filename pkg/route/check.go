@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -173,6 +174,9 @@ func (r Route) checkNumbers(at func(field, format string, args ...any)) {
 	}
 	if rate := r.Limits.Rate; rate > 0 && rate < leastRate {
 		at("limits.rate", "%s bits a second is below %s: machines would not boot", rate, leastRate)
+	}
+	if files := r.TFTP.Files; files != "" && !filepath.IsAbs(files) && !filepath.IsLocal(files) {
+		at("tftp.files", "%q leads out of the directory of files", files)
 	}
 	if r.Workers > 64 {
 		at("workers", "%d is more than 64", r.Workers)

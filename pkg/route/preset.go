@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -202,6 +203,9 @@ func (r *Route) fill(d Defaults, trusted []netip.Prefix) {
 		r.Syslog.Source = cmp.Or(r.Syslog.Source, "rewrite")
 	case TFTP:
 		r.TFTP.Source = cmp.Or(r.TFTP.Source, "proxy")
+		if files := r.TFTP.Files; files != "" && !filepath.IsAbs(files) {
+			r.TFTP.Files = d.FilesDirectory + inside + filepath.Clean(files)
+		}
 	case Files:
 		r.Files.Directory = cmp.Or(r.Files.Directory, d.FilesDirectory)
 	}

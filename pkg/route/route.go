@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/tinkerbell/stack/internal/setting"
 	"github.com/tinkerbell/stack/pkg/edge/certs"
@@ -133,7 +134,22 @@ type TCPOptions struct {
 type TFTPOptions struct {
 	AllowWrite bool   `json:"allowWrite,omitempty" desc:"pass write requests on; they are refused otherwise"`
 	Source     string `json:"source,omitempty" enum:"transparent,proxy" desc:"whose address the server sees: the machine's (needs NET_ADMIN or NET_RAW, and answers that are routed to us) or ours; default proxy"`
+	Files      string `json:"files,omitempty" desc:"directory of boot files, which are served before a backend is asked: below STACK_PROXY_FILES_DIRECTORY (boot), all of it (.), or an absolute path; default none"`
 }
+
+// BootFiles are the directory of boot files, and where they are in it; none is empty. The route is of a complete table.
+func (o TFTPOptions) BootFiles() (directory, below string) {
+	if o.Files == "" {
+		return "", ""
+	}
+	if directory, below, ok := strings.Cut(o.Files, inside); ok {
+		return directory, below
+	}
+	return o.Files, "."
+}
+
+// inside parts a directory that may be exchanged for another one from what is looked up in it, as in rsync(1).
+const inside = "/./"
 
 // SyslogOptions of a syslog route.
 type SyslogOptions struct {

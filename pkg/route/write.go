@@ -54,6 +54,7 @@ func (r Route) notes() string {
 	add(r.Syslog.Source != "", "source %s", r.Syslog.Source)
 	add(r.TFTP.Source == "transparent", "source %s", r.TFTP.Source)
 	add(r.TFTP.AllowWrite, "writes allowed")
+	add(r.TFTP.Files != "", "boot files in %s", r.TFTP.Files)
 	return strings.Join(notes, "; ")
 }
 

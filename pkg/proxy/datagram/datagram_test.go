@@ -292,6 +292,7 @@ func (e *echoes) Server(_ *Worker[int], s *Session[int], from Peer, _ []byte) bo
 	return from == s.Endpoint
 }
 func (e *echoes) Refused(*Worker[int], *Session[int])             {}
+func (e *echoes) Due(*Worker[int], *Session[int])                 {}
 func (e *echoes) Closed(_ *Worker[int], _ *Session[int], why End) { e.closed[why]++ }
 func (e *echoes) Lost(uint32)                                     {}
 func (e *echoes) Unsent(int, error)                               {}

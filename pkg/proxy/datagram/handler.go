@@ -12,6 +12,8 @@ type Handler[T any] interface {
 	Server(w *Worker[T], s *Session[T], from Peer, data []byte) bool
 	// Refused is called when the session's endpoint has refused a datagram (ICMP port unreachable).
 	Refused(w *Worker[T], s *Session[T])
+	// Due is called when the time of [Worker.CallAt] has come.
+	Due(w *Worker[T], s *Session[T])
 	// Closed is called once for every session that was opened.
 	Closed(w *Worker[T], s *Session[T], why End)
 	// Lost is called with the number of datagrams that were lost to a full receive buffer.

@@ -6,19 +6,22 @@ import (
 	"time"
 )
 
-// A Session is one client address and port, the address that it asked, and a socket of its own towards the endpoint.
+// A Session is one client address and port, the address that it asked, and a socket of its own towards the endpoint,
+// unless the process itself answers.
 type Session[T any] struct {
 	Client    Peer
 	Asked     netip.Addr
 	Interface uint32
-	Endpoint  Peer // where a request goes; a protocol may know a better port for what follows
+	Endpoint  Peer // where a request goes, if there is one; a protocol may know a better port for what follows
 	// Transparent tells whether the endpoint sees the client's address.
 	Transparent bool
 	State       T
 
-	socket  *Socket
+	open    bool
+	socket  *Socket // nil where the process itself answers the client
 	token   Token
 	active  time.Time // the last datagram of either side
+	timer   timer
 	stepped time.Time // when the session began, the client made its last step, or the session ended: the latest of these
 	steps   uint64    // the client's steps: datagrams that only a client which gets our answers can send ([Worker.Step])
 	rank    rank
@@ -49,14 +52,8 @@ func (s *Session[T]) GrowBuffers(bytes int) { s.socket.GrowBuffers(bytes) }
 
 // Open begins a session for the client of d, in place of the one it may have had.
 func (w *Worker[T]) Open(d Datagram) (*Session[T], Drop, error) {
-	if w.draining {
-		return nil, DropDraining, nil
-	}
-	if FromOurselves(d.Client, d.Asked) {
-		return nil, DropLoop, nil
-	}
-	if old := w.session(d); old != nil {
-		w.close(old, EndReplaced)
+	if refusal := w.replace(d); refusal != NotDropped {
+		return nil, refusal, nil
 	}
 	endpoint, err := w.options.Pick(d.Client.Addr())
 	if err != nil {
@@ -82,29 +79,60 @@ func (w *Worker[T]) Open(d Datagram) (*Session[T], Drop, error) {
 		socket.Close()
 		return nil, DropSocket, err
 	}
-	s := &Session[T]{
-		Client:      d.Client,
-		Asked:       d.Asked,
-		Interface:   d.Interface,
-		Endpoint:    Peer{AddrPort: unmap(endpoint)},
-		Transparent: transparent,
-		socket:      socket,
-		active:      w.now,
-		stepped:     w.now,
-		rank:        rankNew,
-	}
-	s.token = w.token()
-	if err := w.poller.Add(socket, s.token); err != nil {
+	token := w.token()
+	if err := w.poller.Add(socket, token); err != nil {
 		socket.Close()
-		w.vacant = append(w.vacant, s.token.ID)
+		w.vacant = append(w.vacant, token.ID)
 		return nil, DropSocket, err
 	}
-	w.sessions[s.token.ID] = s
+	s := w.add(d, token)
+	s.Endpoint, s.Transparent, s.socket = Peer{AddrPort: unmap(endpoint)}, transparent, socket
+	return s, NotDropped, nil
+}
+
+// OpenServed is Open for a client whom the process itself answers: the session has neither endpoint nor socket.
+func (w *Worker[T]) OpenServed(d Datagram) (*Session[T], Drop) {
+	if refusal := w.replace(d); refusal != NotDropped {
+		return nil, refusal
+	}
+	if refusal := w.makeRoom(d); refusal != NotDropped {
+		return nil, refusal
+	}
+	return w.add(d, w.token()), NotDropped
+}
+
+// replace ends the session that the client of d has, if another one may begin.
+func (w *Worker[T]) replace(d Datagram) Drop {
+	if w.draining {
+		return DropDraining
+	}
+	if FromOurselves(d.Client, d.Asked) {
+		return DropLoop
+	}
+	if old := w.session(d); old != nil {
+		w.close(old, EndReplaced)
+	}
+	return NotDropped
+}
+
+// add puts a new session into the table.
+func (w *Worker[T]) add(d Datagram, token Token) *Session[T] {
+	s := &Session[T]{
+		Client:    d.Client,
+		Asked:     d.Asked,
+		Interface: d.Interface,
+		open:      true,
+		token:     token,
+		active:    w.now,
+		stepped:   w.now,
+		rank:      rankNew,
+	}
+	w.sessions[token.ID] = s
 	w.byClient[s.flow()] = s
 	w.live.push(s, listActivity)
 	w.addToGroups(s)
 	w.options.Limits.taken.Add(1)
-	return s, NotDropped, nil
+	return s
 }
 
 // addToGroups puts a session into the groups whose bounds it counts for.
@@ -224,7 +252,7 @@ func (w *Worker[T]) token() Token {
 }
 
 func (w *Worker[T]) touch(s *Session[T]) {
-	if s.rank == rankEnded || s.socket == nil {
+	if s.rank == rankEnded || !s.open {
 		return
 	}
 	s.active = w.now
@@ -237,7 +265,7 @@ func (w *Worker[T]) touch(s *Session[T]) {
 // Step notes a datagram of the session's client that only a client which has received the last answer can know to send.
 // The more steps, and the later the last one, the later the session is evicted when the table is full.
 func (w *Worker[T]) Step(s *Session[T]) {
-	if s.rank == rankEnded || s.socket == nil {
+	if s.rank == rankEnded || !s.open {
 		return
 	}
 	s.steps++
@@ -259,7 +287,7 @@ func (w *Worker[T]) setRank(s *Session[T], r rank) {
 
 // Finish marks a session as ended: it lingers, and is evicted first when its place is needed.
 func (w *Worker[T]) Finish(s *Session[T]) {
-	if s.rank == rankEnded || s.socket == nil {
+	if s.rank == rankEnded || !s.open {
 		return
 	}
 	w.live.remove(s, listActivity)
@@ -269,7 +297,7 @@ func (w *Worker[T]) Finish(s *Session[T]) {
 
 // CloseSession ends a session at once.
 func (w *Worker[T]) CloseSession(s *Session[T]) {
-	if s.socket != nil {
+	if s.open {
 		w.close(s, EndClosed)
 	}
 }
@@ -279,8 +307,12 @@ func (w *Worker[T]) close(s *Session[T], why End) {
 		w.live.remove(s, listActivity)
 	}
 	w.removeFromGroups(s)
-	s.socket.Close()
-	s.socket = nil
+	if s.socket != nil {
+		s.socket.Close()
+		s.socket = nil
+	}
+	s.open = false
+	w.forget(s)
 	delete(w.byClient, s.flow())
 	w.sessions[s.token.ID] = nil
 	w.vacant = append(w.vacant, s.token.ID)
@@ -302,7 +334,7 @@ func (w *Worker[T]) expire() {
 func (w *Worker[T]) closeTo(gone func(endpoint netip.AddrPort) bool) {
 	w.flush()
 	for _, s := range slices.Clone(w.sessions) {
-		if s != nil && gone(s.Endpoint.AddrPort) {
+		if s != nil && s.Endpoint.IsValid() && gone(s.Endpoint.AddrPort) {
 			w.close(s, EndClosed)
 		}
 	}

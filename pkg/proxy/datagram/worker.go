@@ -28,6 +28,7 @@ type Worker[T any] struct {
 	all        group[T]
 	clients    map[netip.Addr]*group[T]
 	networks   map[netip.Prefix]*group[T] // of IPv6
+	timers     timers[T]
 	turnedAway refusedClients
 	draining   bool
 	now        time.Time
@@ -118,6 +119,8 @@ func (w *Worker[T]) Run(ctx context.Context) error {
 		}
 		w.flush()
 		w.expire()
+		w.callDue()
+		w.flush()
 	}
 }
 
@@ -148,6 +151,9 @@ func (w *Worker[T]) timeout(deadline time.Time) time.Duration {
 	if s := w.all.queues[rankEnded].first; s != nil {
 		sooner(s.stepped.Add(w.options.Limits.bounds.Load().Linger))
 	}
+	if len(w.timers) > 0 {
+		sooner(w.timers[0].timer.wake)
+	}
 	if w.draining {
 		sooner(deadline)
 	}
@@ -170,7 +176,7 @@ func (w *Worker[T]) event(e Event) {
 		if refused {
 			w.handler.Refused(w, s)
 		}
-		if s.socket == nil {
+		if !s.open {
 			return
 		}
 	}
@@ -214,7 +220,7 @@ func (w *Worker[T]) fromServer(s *Session[T]) {
 		return
 	}
 	for i := range w.in.Len() {
-		if s.socket == nil {
+		if !s.open {
 			return // an earlier datagram has ended the session
 		}
 		if !w.handler.Server(w, s, w.in.Peer(i), w.in.Data(i)) {
@@ -248,8 +254,12 @@ func (w *Worker[T]) Answer(d Datagram, data []byte) {
 	w.out.Push(append(w.out.Next(), data...), d.Client, d.Asked, d.Interface)
 }
 
-// Reply sends a session's client the proxy's own data.
-func (w *Worker[T]) Reply(s *Session[T], data []byte) {
+// Reply sends a session's client a datagram of the proxy's own, of one or more parts.
+func (w *Worker[T]) Reply(s *Session[T], parts ...[]byte) {
 	w.makeSpace()
-	w.out.Push(append(w.out.Next(), data...), s.Client, s.Asked, s.Interface)
+	b := w.out.Next()
+	for _, part := range parts {
+		b = append(b, part...)
+	}
+	w.out.Push(b, s.Client, s.Asked, s.Interface)
 }

@@ -17,11 +17,14 @@ const (
 	DropNoSession                            // not a request, and of no known transfer
 	DropUnexpected                           // an opcode that this side does not send in this transfer
 	DropWriteRefused                         // a write request on a route that allows none
+	DropMode                                 // a boot file in another mode than octet
+	DropNotReady                             // a server has no such file, and boot files are still awaited
 	DropHeld                                 // repeated while the window that follows waits for the route's rate
 )
 
 var drops = slices.Concat(datagram.DropNames, metric.Enum[Drop]{
-	"malformed", "no_session", "unexpected", "write_refused", "held",
+	"malformed", "no_session", "unexpected", "write_refused", "mode",
+	"not_ready", "held",
 })
 
 // Outcome is the end of a transfer.

@@ -1,17 +1,20 @@
 // Package tftp is a TFTP-aware NAT: machines talk to one address and port for the whole of a transfer, whatever
-// port the server behind answers from (RFC 1350, 2347, 2348, 2349, 7440).
+// port the server behind answers from (RFC 1350, 2347, 2348, 2349, 7440). Boot files it serves itself.
 //
-// Options, blocks and errors pass untouched. docs/design/datagrams.md has the decisions, docs/tftp.md the
-// metrics and the log.
+// Options, blocks and errors of a server pass untouched. docs/design/datagrams.md and boot-files.md have the decisions,
+// docs/tftp.md the metrics and the log.
 package tftp
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
+	"github.com/tinkerbell/stack/pkg/bootfile"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/record"
@@ -50,6 +53,8 @@ type Config struct {
 	// Transparent sends to endpoints from the machine's address, and from its port where that is free. It needs
 	// CAP_NET_ADMIN or CAP_NET_RAW, and answers that the network brings to us (see [datagram.CatchAnswers]).
 	Transparent bool
+	// Boot is where boot files are, which are served without asking an endpoint. Its Logger is this one's.
+	Boot bootfile.Config
 	// Sink gets each transfer when it begins and when it ends, and each request that is refused. It may be nil.
 	Sink record.Sink
 	// Logger names the route already. It may be nil, Metrics too.
@@ -66,10 +71,27 @@ func (c Config) bounds() datagram.Bounds {
 	}
 }
 
+func (c Config) boot() bootfile.Config {
+	boot := c.Boot
+	boot.Logger = c.Logger
+	return boot
+}
+
 // Front is an open route.
 type Front struct {
 	*datagram.Front[transfer]
 	handler *handler
+}
+
+// Serve passes datagrams, and serves boot files, until ctx is done, then those of known transfers for at most
+// DrainTimeout.
+func (f *Front) Serve(ctx context.Context) error {
+	files, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	running.Go(func() { f.handler.files.Run(files) })
+	defer running.Wait()
+	defer stop()
+	return f.Front.Serve(ctx)
 }
 
 // Listen binds the port. Serve or Close has to follow.
@@ -83,6 +105,7 @@ func Listen(c Config) (*Front, error) {
 		troubleLines: loglimit.New(c.Logger, troublePerSecond, time.Second),
 		endLines:     loglimit.New(c.Logger, endedPerSecond, time.Second),
 		patience:     cmp.Or(c.patience, defaultPatience),
+		files:        bootfile.New(c.boot()),
 	}
 	h.allowWrite.Store(c.AllowWrite)
 	front, err := datagram.NewFront(datagram.FrontConfig[transfer]{
@@ -96,9 +119,10 @@ func Listen(c Config) (*Front, error) {
 	return &Front{front, h}, nil
 }
 
-// Update takes over c's DrainTimeout, Idle, MaxSessions, MaxSessionsPerClient and AllowWrite while the front
-// serves. Its other fields cannot change.
+// Update takes over c's DrainTimeout, Idle, MaxSessions, MaxSessionsPerClient, AllowWrite and Boot while the
+// front serves. Its other fields cannot change.
 func (f *Front) Update(c Config) {
 	f.handler.allowWrite.Store(c.AllowWrite)
+	f.handler.files.Set(c.Boot)
 	f.SetBounds(c.bounds())
 }

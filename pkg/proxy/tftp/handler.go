@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
+	"github.com/tinkerbell/stack/pkg/bootfile"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/record"
 )
@@ -21,6 +22,7 @@ type handler struct {
 	config     Config
 	allowWrite atomic.Bool
 	meters     *meters
+	files      *bootfile.Directory
 	// troubleLines logs what clients and strangers can cause any number of times.
 	troubleLines *loglimit.Limiter
 	// endLines logs the ends of transfers, of which a rack causes many in a second.
@@ -54,6 +56,8 @@ func (h *handler) fromClient(w *worker, s *session, d datagram.Datagram) Drop {
 		return h.request(w, s, d)
 	case s == nil:
 		return DropNoSession
+	case s.State.reader != nil:
+		return h.fromReader(w, s, op, d.Data)
 	}
 	t := &s.State
 	if !t.expects(op, true) || !t.answered {
@@ -98,24 +102,24 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 		h.refuse(w, d, r, DropWriteRefused)
 		return DropWriteRefused
 	}
-	if s != nil && s.State.repeats(d.Data) {
+	if s != nil && s.State.reader != nil && bytes.Equal(d.Data, s.State.request) && s.State.reader.again(h, w, s) {
+		return datagram.NotDropped
+	}
+	repeats := s != nil && s.State.repeats(d.Data)
+	if !repeats || !s.State.answered {
+		if drop, found := h.serve(w, d, r); found {
+			return drop
+		}
+	}
+	if repeats {
 		return h.repeat(w, s, d)
 	}
 	s, drop, err := w.Open(d)
 	if drop != datagram.NotDropped {
-		h.refuse(w, d, r, drop)
-		h.troubleLines.Warn("request dropped", func() []any {
-			return []any{
-				"reason", drops.Name(drop), "client", d.Client.AddrPort, "file", string(clip(r.file)), "error", err,
-			}
-		})
+		h.turnAway(w, d, r, drop, err)
 		return drop
 	}
-	s.State = newTransfer(d.Data, r)
-	s.State.Exchange = h.exchange(s.Client, w.Now(), r.op, string(clip(r.file)))
-	s.State.sought, s.State.told = s.State.Begin, s.State.Begin
-	h.meters.live.Inc()
-	h.record(s, record.Began, s.State.asked)
+	h.begin(w, s, d, r)
 	if err := s.Send(d.Data, s.Endpoint); err != nil {
 		h.troubleLines.Warn("request not sent", func() []any {
 			return []any{"endpoint", s.Endpoint.AddrPort, "error", err}
@@ -123,6 +127,25 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 		return datagram.DropUnsent
 	}
 	return datagram.NotDropped
+}
+
+// begin takes note of a transfer that a request begins.
+func (h *handler) begin(w *worker, s *session, d datagram.Datagram, r request) {
+	s.State = newTransfer(d.Data, r)
+	s.State.Exchange = h.exchange(s.Client, w.Now(), r.op, string(clip(r.file)))
+	s.State.sought, s.State.told = s.State.Begin, s.State.Begin
+	h.meters.live.Inc()
+	h.record(s, record.Began, s.State.asked)
+}
+
+// turnAway records and logs a request that gets no session.
+func (h *handler) turnAway(w *worker, d datagram.Datagram, r request, drop Drop, err error) {
+	h.refuse(w, d, r, drop)
+	h.troubleLines.Warn("request dropped", func() []any {
+		return []any{
+			"reason", drops.Name(drop), "client", d.Client.AddrPort, "file", string(clip(r.file)), "error", err,
+		}
+	})
 }
 
 // repeat takes a request that a client repeats, having got no answer. If the server has not answered, the request is
@@ -185,6 +208,9 @@ func (h *handler) fromServer(w *worker, s *session, from datagram.Peer, data []b
 		}
 		t.allowance.bytes -= int64(len(data) - headerSize)
 	}
+	if op == opError && !t.answered && !h.files.Ready() {
+		return DropNotReady // the file may be one of ours, and firmware takes an ERROR for final
+	}
 	if !t.answered {
 		t.answered = true
 		h.config.Report.Well(s.Endpoint)
@@ -212,14 +238,20 @@ func (h *handler) observe(w *worker, s *session, op uint16, data []byte) {
 	if t.Resent != before {
 		h.meters.retransmits.Inc()
 	}
-	if now := w.Now(); !t.ended && now.Sub(t.told) >= record.Progress {
-		t.told, t.Took = now, now.Sub(t.Begin)
-		h.record(s, record.Began, t.agreed)
-	}
+	h.progress(w, s)
 	if op == opOack {
 		if burst := t.window * (t.block + overhead); burst > defaultReceive {
 			s.GrowBuffers(2 * burst)
 		}
+	}
+}
+
+// progress records from time to time how far a transfer got.
+func (h *handler) progress(w *worker, s *session) {
+	t := &s.State
+	if now := w.Now(); !t.ended && now.Sub(t.told) >= record.Progress {
+		t.told, t.Took = now, now.Sub(t.Begin)
+		h.record(s, record.Began, t.agreed)
 	}
 }
 
@@ -260,7 +292,9 @@ func (h *handler) recordEnd(w *worker, s *session, outcome Outcome) {
 	}
 	t.ended = true
 	h.giveBack(s)
-	if outcome == OutcomeNoAnswer {
+	if t.reader != nil {
+		t.reader.file.Close()
+	} else if outcome == OutcomeNoAnswer {
 		h.config.Report.NoAnswer(s.Endpoint)
 	}
 	t.Took = w.Now().Sub(t.Begin)
@@ -315,8 +349,12 @@ func (h *handler) refuse(w *worker, d datagram.Datagram, r request, why Drop) {
 
 // line is the arguments of the log line about the transfer's end.
 func (t *transfer) line(s *session, outcome Outcome) []any {
+	from, name := "endpoint", any(s.Endpoint.AddrPort)
+	if t.reader != nil {
+		from, name = "boot_file", t.reader.file
+	}
 	args := []any{
-		"client", s.Client.AddrPort, "asked", s.Asked, "endpoint", s.Endpoint.AddrPort, "file", t.Name,
+		"client", s.Client.AddrPort, "asked", s.Asked, from, name, "file", t.Name,
 		"outcome", outcome.String(), "bytes", t.Bytes, "blocks", t.high, "retransmits", t.Resent,
 		"seconds", t.Took.Seconds(), "requested", t.asked, "agreed", t.agreed,
 	}

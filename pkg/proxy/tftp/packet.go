@@ -18,7 +18,9 @@ const (
 
 // Error codes of RFC 1350.
 const (
+	errOther      = 0
 	errAccess     = 2
+	errIllegal    = 4
 	errUnknownTID = 5
 )
 
@@ -146,4 +148,6 @@ func errorPacket(code uint16, message string) []byte {
 var (
 	strangerError = errorPacket(errUnknownTID, "unknown transfer ID")
 	writeError    = errorPacket(errAccess, "writes are not allowed here")
+	modeError     = errorPacket(errIllegal, "ask for this file in mode octet (binary)")
+	readError     = errorPacket(errOther, "failed to read the file")
 )

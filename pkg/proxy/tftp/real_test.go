@@ -13,6 +13,7 @@ import (
 
 	"github.com/tinkerbell/stack/internal/nstest"
 	"github.com/tinkerbell/stack/internal/testwait"
+	"github.com/tinkerbell/stack/pkg/bootfile"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
@@ -90,7 +91,20 @@ func servers(t *testing.T) map[string]func(ns *nstest.NS, root string) {
 			}
 			(&fileServer{files: files, singlePort: true}).listen(t, ns, serverIP+":69")
 		},
+		itself: func(*nstest.NS, string) {},
 	}
+}
+
+// itself is the proxy as the server.
+const itself = "boot files"
+
+// realConfig is a front before one of servers.
+func realConfig(server, root string) Config {
+	c := Config{Pick: to(serverIP + ":69")}
+	if server == itself {
+		c.Boot = bootfile.Config{Directory: root, Path: "."}
+	}
+	return c
 }
 
 func TestRealPeers(t *testing.T) {
@@ -113,7 +127,7 @@ func TestRealPeers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
 			server(l.server, root)
-			f := l.front(t, Config{Pick: to(serverIP + ":69")})
+			f := l.front(t, realConfig(name, root))
 			// Before the server listens its kernel refuses, which the front passes on by silence.
 			testwait.Until(t, name+" up", func() bool {
 				got, err := fetch{file: "small", tries: 1}.run(l.client, proxyIP+":69")
@@ -185,11 +199,13 @@ func TestBeyondTheBlockCounter(t *testing.T) {
 		{"tftpd-hpa", []string{hpa, "-m", "binary", proxyIP, "-c", "get", "huge", "got"}},
 		{"dnsmasq", []string{curl, "-sS", "--tftp-blksize", "512", "-o", "got", "tftp://" + proxyIP + "/huge"}},
 		{"single port", []string{atftp, "--option", "windowsize 16", "--get", "-r", "huge", "-l", "got", proxyIP}},
+		{itself, []string{atftp, "--option", "windowsize 16", "--get", "-r", "huge", "-l", "got", proxyIP}},
+		{itself, []string{hpa, "-m", "binary", proxyIP, "-c", "get", "huge", "got"}},
 	} {
 		t.Run(tt.server, func(t *testing.T) {
 			l := newLab(t)
 			servers(t)[tt.server](l.server, root)
-			f := l.front(t, Config{Pick: to(serverIP + ":69")})
+			f := l.front(t, realConfig(tt.server, root))
 			dir := t.TempDir()
 			testwait.Until(t, "fetched", func() bool { return run(t, l.client, dir, tt.client...) == nil })
 			got, err := os.ReadFile(filepath.Join(dir, "got"))

@@ -32,6 +32,8 @@ type transfer struct {
 	last     uint64 // the number of the final, short block
 	complete bool   // last is known
 
+	reader *reader // where the proxy itself serves the file; else nil
+
 	allowance allowance // of the route's rate
 
 	newest []byte    // the block of number high, where it is kept

@@ -97,6 +97,9 @@ func (h *handler) Refused(w *worker, s *session) {
 	w.CloseSession(s)
 }
 
+// Due is never called: sessions end by their own times.
+func (h *handler) Due(*worker, *session) {}
+
 // Closed counts a session that has ended.
 func (h *handler) Closed(_ *worker, s *session, why datagram.End) {
 	outcome := OutcomeNoAnswer

@@ -1,0 +1,217 @@
+// Package bootfile finds the files that firmware asks for by TFTP, by names as firmware writes them, in a directory of
+// the artifact volume, and reads them without keeping an event loop waiting for a disk. docs/design/boot-files.md has
+// the decisions.
+package bootfile
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path"
+	"sync"
+	"time"
+
+	"github.com/tinkerbell/stack/internal/loglimit"
+)
+
+const (
+	// lookEvery is how often the directory's name is looked at, and listEvery how often the files of a directory without
+	// a manifest are listed.
+	lookEvery, listEvery = time.Second, 5 * time.Second
+	// keepFor is for how long a machine gets the files of the release with which it began: firmware asks for a file's
+	// size before the file, and a loader loads the next one, which has to go with it.
+	keepFor = time.Minute
+	// mostMachines bounds how many machines are remembered for that.
+	mostMachines = 4096
+	// diskReaders is how many goroutines may wait for the disk at a time.
+	diskReaders = 8
+)
+
+// Config makes a [Directory].
+type Config struct {
+	// Directory holds the files; it may be a symbolic link that is replaced, as fetch does. Path is where in it the boot
+	// files are, "." for all of it.
+	Directory, Path string
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// Directory finds boot files.
+type Directory struct {
+	log     *loglimit.Limiter
+	places  chan struct{}
+	readers sync.WaitGroup
+
+	mu       sync.Mutex
+	config   Config
+	changed  chan struct{} // the config was
+	current  *index        // nil until the directory was read
+	previous *index        // of before, for the machines that began with it
+	until    time.Time     // when previous is given up
+	began    map[netip.Addr]beginning
+}
+
+// beginning is what a machine began with.
+type beginning struct {
+	index *index
+	at    time.Time
+}
+
+// New makes a directory, of which Run reads what is in it.
+func New(c Config) *Directory {
+	c.Path = below(c.Path)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Directory{
+		config: c, log: loglimit.New(c.Logger, 1, time.Minute), places: make(chan struct{}, diskReaders),
+		changed: make(chan struct{}, 1), began: map[netip.Addr]beginning{},
+	}
+}
+
+// below is a path without what means nothing in it; none stays none.
+func below(p string) string {
+	if p == "" {
+		return ""
+	}
+	return path.Clean(p)
+}
+
+// Set changes where the files are; an empty Path is nowhere. Files that are being read stay as they are.
+func (d *Directory) Set(c Config) {
+	c.Path = below(c.Path)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.config.Directory == c.Directory && d.config.Path == c.Path {
+		return
+	}
+	d.config.Directory, d.config.Path = c.Directory, c.Path
+	d.forget()
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+// forget gives up what was found. The caller has mu.
+func (d *Directory) forget() {
+	for _, x := range []*index{d.current, d.previous} {
+		if x != nil {
+			x.close()
+		}
+	}
+	d.current, d.previous = nil, nil
+	clear(d.began)
+}
+
+// Run follows the directory until ctx is done, and waits for the goroutines that read.
+func (d *Directory) Run(ctx context.Context) {
+	defer d.readers.Wait()
+	var listed time.Time
+	for {
+		var again <-chan time.Time
+		if d.wanted() {
+			if now := time.Now(); d.look(now, now.Sub(listed) >= listEvery) {
+				listed = now
+			}
+			again = time.After(lookEvery)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.changed:
+			listed = time.Time{}
+		case <-again:
+		}
+	}
+}
+
+// wanted reports whether there is a directory to be looked at.
+func (d *Directory) wanted() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.config.Path != ""
+}
+
+// look reads the directory if it is another one, or if again has it listed once more, and reports whether it did.
+func (d *Directory) look(now time.Time, again bool) bool {
+	d.mu.Lock()
+	c, known := d.config, d.current
+	if d.previous != nil && now.After(d.until) {
+		d.previous.close()
+		d.previous = nil
+	}
+	d.mu.Unlock()
+	info, err := os.Stat(c.Directory)
+	if err == nil && known != nil && os.SameFile(info, known.info) && (known.listed || !again) {
+		return false
+	}
+	var fresh *index
+	if err == nil {
+		fresh, err = readIndex(c.Directory, c.Path)
+	}
+	if err != nil {
+		d.log.Warn("boot files unavailable", func() []any { return []any{"directory", c.Directory, "error", err} })
+		return false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c.Directory != d.config.Directory || c.Path != d.config.Path || known != nil && fresh.same(known) {
+		fresh.close()
+		return true
+	}
+	if twice := fresh.ambiguous(); twice != "" {
+		d.log.Warn("boot files differ by case only", func() []any { return []any{"file", twice} })
+	}
+	if d.previous != nil {
+		d.previous.close()
+		d.previous = nil
+	}
+	if known != nil && known.listed { // a release stays as it is; what was put there by hand is gone
+		d.previous, d.until = known, now.Add(keepFor)
+	} else if known != nil {
+		known.close()
+	}
+	d.current = fresh
+	return true
+}
+
+// Ready reports whether the directory was read, so that what Find does not find is not there.
+func (d *Directory) Ready() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.config.Path == "" || d.current != nil
+}
+
+// Find finds the file that a client means. It does not wait, and the file has to be closed; nil where there is none.
+func (d *Directory) Find(client netip.Addr, asked string, now time.Time) *File {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x := d.current
+	if x == nil {
+		return nil
+	}
+	b, known := d.began[client]
+	known = known && now.Sub(b.at) < keepFor && (b.index == d.current || b.index == d.previous)
+	if known {
+		x = b.index
+	}
+	name, ok := x.find(asked)
+	if !ok {
+		return nil
+	}
+	if !known {
+		if len(d.began) >= mostMachines {
+			clear(d.began)
+		}
+		d.began[client] = beginning{x, now}
+	}
+	f := x.open[name]
+	if f == nil {
+		f = &File{directory: d, index: x, name: name, entry: x.files[name]}
+		x.open[name] = f
+	}
+	f.readers++
+	return f
+}

@@ -1,0 +1,110 @@
+package bootfile
+
+import (
+	"path"
+	"regexp"
+	"strings"
+)
+
+// mostName is the longest name that is looked up, in bytes.
+const mostName = 1024
+
+// clean turns a name as firmware writes it (\EFI\Boot\x.efi, //x.efi, ./x.efi) into a path below the directory. It
+// reports false for what can be none: with a part "..", or one that begins with a dot, or a directory.
+func clean(asked string) (string, bool) {
+	if len(asked) > mostName || strings.ContainsRune(asked, 0) {
+		return "", false
+	}
+	slashed := strings.ReplaceAll(asked, `\`, "/")
+	if strings.HasSuffix(slashed, "/") {
+		return "", false
+	}
+	var parts []string
+	for part := range strings.SplitSeq(slashed, "/") {
+		switch {
+		case part == "", part == ".":
+		case part[0] == '.':
+			return "", false
+		default:
+			parts = append(parts, part)
+		}
+	}
+	return strings.Join(parts, "/"), len(parts) > 0
+}
+
+// fold makes the names equal that differ in the case of ASCII letters, or in how a machine's directory is written.
+func fold(name string) string {
+	first, rest, deeper := strings.Cut(name, "/")
+	if deeper {
+		if mac, ok := parseMAC(first); ok {
+			return mac + "/" + lower(rest)
+		}
+	}
+	return lower(name)
+}
+
+// lower is strings.ToLower for ASCII: other letters have no one way to be folded.
+func lower(s string) string {
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			r += 'a' - 'A'
+		}
+		return r
+	}, s)
+}
+
+// parseMAC reads a MAC or an EUI-64 as directories are called by: with colons, hyphens, or dots between groups of four.
+func parseMAC(s string) (string, bool) {
+	var group int
+	var separator byte
+	switch len(s) {
+	case 17, 23:
+		group, separator = 2, s[2]
+	case 14, 19:
+		group, separator = 4, s[4]
+	}
+	if group == 2 && separator != ':' && separator != '-' || group == 4 && separator != '.' || group == 0 {
+		return "", false
+	}
+	digits := make([]byte, 0, 16)
+	for i := range len(s) {
+		c := s[i]
+		if i%(group+1) == group {
+			if c != separator {
+				return "", false
+			}
+			continue
+		}
+		switch {
+		case 'A' <= c && c <= 'F':
+			c += 'a' - 'A'
+		case '0' <= c && c <= '9', 'a' <= c && c <= 'f':
+		default:
+			return "", false
+		}
+		digits = append(digits, c)
+	}
+	return string(digits), true
+}
+
+// traced is the end of a name that Smee has made, with the trace of the boot (W3C traceparent).
+var traced = regexp.MustCompile(`-00-[0-9a-fA-F]{32}-[0-9a-fA-F]{16}-[0-9a-fA-F]{2}$`)
+
+// untraced takes the trace off a name.
+func untraced(name string) (string, bool) {
+	at := traced.FindStringIndex(name)
+	if at == nil || at[0] == 0 {
+		return "", false
+	}
+	return name[:at[0]], true
+}
+
+// isLoader reports whether firmware starts a file of this name. A machine's directory with such a file is complete:
+// what is not in it is not taken from the common files, which would mix two chains of loaders.
+func isLoader(name string) bool {
+	switch path.Ext(lower(name)) {
+	case ".efi", ".kpxe", ".pxe", ".0", ".elf":
+		return true
+	}
+	return false
+}

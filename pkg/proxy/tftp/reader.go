@@ -1,0 +1,284 @@
+package tftp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"sync"
+
+	"github.com/tinkerbell/stack/pkg/bootfile"
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
+	"github.com/tinkerbell/stack/pkg/proxy/tftp/serve"
+	"github.com/tinkerbell/stack/pkg/record"
+)
+
+// reader is a transfer that the proxy itself serves.
+type reader struct {
+	serve.Transfer
+	file *bootfile.File
+	// next and until are the blocks that are still to be sent now.
+	next, until uint64
+	// busy is until the file is open, or a part of it was read; sooner is no block sent, and no ACK looked at.
+	busy bool
+	// part is what was read of the file, from the block next on; nil where it is to be asked for.
+	part []byte
+	// late is a window that was not sent at once.
+	late bool
+	// duplicated is a request that was taken for the network's duplicate.
+	duplicated bool
+}
+
+// partSize is how much of a file is read at once, in bytes: a window of 64 blocks in Ethernet frames.
+const partSize = 96 << 10
+
+var parts = sync.Pool{New: func() any { return new([partSize]byte) }}
+
+// serve begins a transfer of a boot file, and reports false where there is no such file: the endpoint is asked then.
+func (h *handler) serve(w *worker, d datagram.Datagram, r request) (drop Drop, found bool) {
+	file := h.files.Find(d.Client.Addr(), record.Text(r.file), w.Now())
+	if file == nil {
+		return datagram.NotDropped, false
+	}
+	switch {
+	case r.op == opWrite:
+		file.Close()
+		w.Answer(d, writeError)
+		h.refuse(w, d, r, DropWriteRefused)
+		return DropWriteRefused, true
+	case !bytes.EqualFold(r.mode, []byte("octet")):
+		file.Close()
+		w.Answer(d, modeError)
+		h.refuse(w, d, r, DropMode)
+		return DropMode, true
+	}
+	s, drop := w.OpenServed(d)
+	if drop != datagram.NotDropped {
+		file.Close()
+		h.turnAway(w, d, r, drop, nil)
+		return drop, true
+	}
+	h.begin(w, s, d, r)
+	s.State.reader, s.State.size = &reader{file: file}, uint64(file.Size())
+	var first [1]byte
+	b := first[:min(1, file.Size())]
+	if err := file.Read(b, 0); err == nil {
+		h.answer(w, s)
+	} else {
+		h.load(w, s, make([]byte, len(b)), 0, func([]byte) { h.answer(w, s) })
+	}
+	return datagram.NotDropped, true
+}
+
+// answer sends the first answer, once the file is open.
+func (h *handler) answer(w *worker, s *session) {
+	t := &s.State
+	r, _ := parseRequest(t.request)
+	agreed := serve.Agree(func(option func(name, value []byte)) { eachOption(r.options, option) },
+		t.reader.file.Size(), func() int { return fits(w, s) })
+	t.block, t.window, t.answered = agreed.Block, agreed.Window, true
+	if agreed.OACK != nil {
+		t.agreed = optionText(agreed.OACK[2:])
+	}
+	h.act(w, s, t.reader.Start(agreed, t.reader.file.Size(), w.Now()))
+}
+
+// fits is how long a block may be that reaches the client in one packet, in bytes.
+func fits(w *worker, s *session) int {
+	const headers4, headers6 = 20 + 8 + headerSize, 40 + 8 + headerSize
+	if s.Client.Addr().Is4() {
+		return w.PathMTU(s) - headers4
+	}
+	return w.PathMTU(s) - headers6
+}
+
+// load reads a part of the file in a goroutine, and then calls got in the worker's.
+func (h *handler) load(w *worker, s *session, b []byte, offset int64, got func(part []byte)) {
+	t := &s.State
+	t.reader.busy = true
+	t.reader.file.Load(b, offset, func(err error) {
+		w.Do(func() {
+			if t.ended {
+				return
+			}
+			if t.reader.busy = false; err != nil {
+				h.unreadable(w, s, err)
+				return
+			}
+			got(b)
+		})
+	})
+}
+
+// unreadable ends a transfer whose file cannot be read: in silence before the first answer, since firmware takes an
+// ERROR for final and may have the file at its next try.
+func (h *handler) unreadable(w *worker, s *session, err error) {
+	t := &s.State
+	h.troubleLines.Error("failed to read boot file", func() []any {
+		return []any{"client", s.Client.AddrPort, "file", t.Name, "error", err}
+	})
+	t.Message = "boot file unreadable"
+	if !t.answered {
+		h.finish(w, s, OutcomeNoAnswer)
+		w.CloseSession(s)
+		return
+	}
+	w.Reply(s, readError)
+	h.finish(w, s, OutcomeServerError)
+}
+
+// fromReader takes a datagram of the client of a transfer that the proxy serves.
+func (h *handler) fromReader(w *worker, s *session, op uint16, data []byte) Drop {
+	t := &s.State
+	n, ok := block(data)
+	switch {
+	case !ok:
+		return DropMalformed
+	case op == opError && !t.ended:
+		t.fail(data)
+		h.finish(w, s, OutcomeClientError)
+		return datagram.NotDropped
+	case op != opAck || t.ended || !t.answered:
+		return DropUnexpected
+	case t.reader.busy || t.allowance.holding:
+		return DropHeld
+	}
+	action, step := t.reader.ACK(n, w.Now())
+	if step {
+		t.moving = true
+		w.Step(s)
+	}
+	if action == serve.Nothing && !step {
+		return DropUnexpected
+	}
+	h.act(w, s, action)
+	h.progress(w, s)
+	return datagram.NotDropped
+}
+
+// again takes a request that equals the one of a transfer that goes on, and reports false where it begins another one.
+func (r *reader) again(h *handler, w *worker, s *session) bool {
+	t := &s.State
+	if t.ended {
+		return false
+	}
+	if !t.answered || r.busy || t.allowance.holding {
+		return true
+	}
+	if action, ok := r.Repeated(w.Now()); ok {
+		h.act(w, s, action)
+		return true
+	}
+	if r.duplicated || r.Restarts(w.Now()) {
+		return false
+	}
+	r.duplicated = true
+	return true
+}
+
+// Due repeats what a client has not acknowledged.
+func (h *handler) Due(w *worker, s *session) {
+	if r := s.State.reader; r != nil && !s.State.ended && !r.busy && !s.State.allowance.holding {
+		h.act(w, s, r.Timeout(w.Now()))
+	}
+}
+
+// act does what the state machine of a transfer says.
+func (h *handler) act(w *worker, s *session, action serve.Action) {
+	t := &s.State
+	r := t.reader
+	if more := r.Resent - t.Resent; more > 0 {
+		h.meters.retransmits.Add(float64(more))
+		t.Resent = r.Resent
+	}
+	t.acked = r.Acked()
+	switch action {
+	case serve.SendOACK:
+		w.Reply(s, r.OACK)
+		h.meters.traffic.Passed(datagram.FromServer, len(r.OACK))
+	case serve.SendData:
+		r.next, r.until = r.Span()
+		r.part, r.late = nil, false
+		if !h.granted(w, s) {
+			return
+		}
+		h.send(w, s)
+		return
+	case serve.Complete:
+		h.finish(w, s, OutcomeCompleted)
+		return
+	case serve.GiveUp:
+		w.CloseSession(s)
+		return
+	}
+	w.CallAt(s, r.Due())
+}
+
+// send sends the blocks that are to be sent now.
+func (h *handler) send(w *worker, s *session) {
+	t := &s.State
+	r := t.reader
+	size, length := r.file.Size(), int64(r.Block)
+	buffer := parts.Get().(*[partSize]byte)
+	defer parts.Put(buffer)
+	for r.next <= r.until {
+		offset := int64(r.next-1) * length
+		blocks := min(int64(r.until-r.next)+1, max(partSize/length, 1))
+		part := r.part
+		if part == nil {
+			part = buffer[:min(blocks*length, size-offset)]
+			if err := r.file.Read(part, offset); errors.Is(err, bootfile.ErrWait) {
+				r.late = true
+				h.load(w, s, make([]byte, len(part)), offset, func(part []byte) {
+					r.part = part
+					h.send(w, s)
+				})
+				return
+			} else if err != nil {
+				h.unreadable(w, s, err)
+				return
+			}
+		}
+		r.part = nil
+		for range blocks {
+			data := part[:min(length, int64(len(part)))]
+			part = part[len(data):]
+			var head [headerSize]byte
+			binary.BigEndian.PutUint16(head[:], opData)
+			binary.BigEndian.PutUint16(head[2:], uint16(r.next))
+			w.Reply(s, head[:], data)
+			h.meters.traffic.Passed(datagram.FromServer, headerSize+len(data))
+			t.allowance.bytes -= int64(len(data))
+			r.next++
+		}
+	}
+	t.high = max(t.high, r.until)
+	t.Bytes = min(t.high*uint64(length), uint64(size))
+	if r.late {
+		r.Delayed(w.Now())
+	}
+	w.CallAt(s, r.Due())
+}
+
+// granted asks the shaper for the blocks that are to be sent, and reports false where they are sent later.
+func (h *handler) granted(w *worker, s *session) bool {
+	r, a := s.State.reader, &s.State.allowance
+	a.bytes = 0
+	if !h.config.Shaper.On() {
+		return true
+	}
+	a.asked = min(int64(r.until-r.next+1)*int64(r.Block), r.file.Size()-int64(r.next-1)*int64(r.Block))
+	if a.asked <= 0 {
+		return true
+	}
+	a.bytes = a.asked
+	a.waiter.Ready = func() {
+		w.Do(func() {
+			if a.holding { // else the transfer has ended
+				a.holding, r.late = false, true
+				h.send(w, s)
+			}
+		})
+	}
+	a.holding = !h.config.Shaper.Ask(&a.waiter, s.Client.Addr(), a.asked)
+	return !a.holding
+}
