@@ -86,9 +86,9 @@ func (a *Account) hurry() {
 	}
 }
 
-// Crowded reports whether so much is in use that the buffers of new connections have to be small from the start: a
+// SmallBuffers reports whether so much is in use that the buffers of new connections have to be small from the start: a
 // bound of what a socket receives is for good, since its window is agreed on when it connects.
-func (r *Route) Crowded() bool {
+func (r *Route) SmallBuffers() bool {
 	if r == nil {
 		return false
 	}

@@ -236,7 +236,7 @@ func TestLargeBuffersInSmallContainer(t *testing.T) {
 			}
 			kept(t, a, m)
 			time.Sleep(time.Second)
-			if r.Crowded() {
+			if r.SmallBuffers() {
 				t.Errorf("%d connections have to begin with small buffers", n)
 			}
 			for range 50 {
@@ -303,8 +303,8 @@ func TestLargeBuffersAreBackAfterAFlood(t *testing.T) {
 				time.Sleep(50 * time.Millisecond)
 			}
 			fit := some[0].Lend(&loan, sizes...)
-			if (fit == len(sizes)) != want || r.Crowded() == want || evicted(some) > 0 {
-				t.Errorf("size %d fits, crowded: %v, given up: %d", fit, r.Crowded(), evicted(some))
+			if (fit == len(sizes)) != want || r.SmallBuffers() == want || evicted(some) > 0 {
+				t.Errorf("size %d fits, small: %v, given up: %d", fit, r.SmallBuffers(), evicted(some))
 			}
 			some[0].Release()
 		}

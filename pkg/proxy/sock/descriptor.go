@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open makes a nonblocking TCP socket for addr's family. If bound, its receive buffer is small.
-func Open(addr netip.AddrPort, bound bool) (fd int, err error) {
+// Open makes a nonblocking TCP socket for addr's family. If smallReceive, its receive buffer is small.
+func Open(addr netip.AddrPort, smallReceive bool) (fd int, err error) {
 	fd, err = unix.Socket(family(addr), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
-	if err == nil && bound { // where that fails, the buffer is the kernel's usual one
+	if err == nil && smallReceive { // where that fails, the buffer is the kernel's usual one
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, received[Small])
 	}
 	return fd, os.NewSyscallError("socket", err)

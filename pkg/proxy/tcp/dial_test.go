@@ -20,7 +20,7 @@ import (
 // ones.
 func TestOptions(t *testing.T) {
 	r := start(t, Settings{Keepalive: 12 * time.Second, UserTimeout: 34 * time.Second}, backend(t, echo))
-	look := func(s *session, of direction) (got [5]int) {
+	look := func(s *session, of func(*session) *side) (got [5]int) {
 		done := make(chan struct{})
 		s.do(func() {
 			defer close(done)
@@ -29,7 +29,7 @@ func TestOptions(t *testing.T) {
 				{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL}, {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT},
 				{unix.IPPROTO_TCP, unix.TCP_NODELAY},
 			} {
-				got[i], _ = unix.GetsockoptInt(s.sides[of].fd, o[0], o[1])
+				got[i], _ = unix.GetsockoptInt(of(s).fd, o[0], o[1])
 			}
 		})
 		<-done
@@ -44,10 +44,10 @@ func TestOptions(t *testing.T) {
 		}
 		for _, s := range slices.Collect(r.conns.All()) {
 			if s.peer.Port() == conn.LocalAddr().(*net.TCPAddr).AddrPort().Port() {
-				if got := look(s, toServer); got != want {
+				if got := look(s, func(s *session) *side { return &s.client }); got != want {
 					t.Errorf("the client's end has %v, want %v", got, want)
 				}
-				if got := look(s, toClient); got != endpoint {
+				if got := look(s, func(s *session) *side { return &s.server }); got != endpoint {
 					t.Errorf("the endpoint's end has %v, want %v", got, endpoint)
 				}
 			}

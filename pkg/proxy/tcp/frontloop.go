@@ -43,9 +43,8 @@ func (in *frontLoop) Admit(fd int, from netip.AddrPort) {
 	s.outcome.Exchange = record.Exchange{
 		Kind: record.Stream, Route: f.config.Route, Port: f.Addr().Port(), Client: from.Addr(), Begin: s.since,
 	}
-	s.sides = [2]side{
-		toServer: {session: s, direction: toServer, fd: fd}, toClient: {session: s, direction: toClient, fd: -1},
-	}
+	s.client = side{session: s, direction: toServer, fd: fd}
+	s.server = side{session: s, direction: toClient, fd: -1}
 	switch {
 	case len(s.settings.Sources) > 0 && !contains(s.settings.Sources, from.Addr()):
 		f.metrics.refusals[refusedSource].Inc()

@@ -11,9 +11,9 @@ import (
 // outcome is how a session has gone so far.
 type outcome struct {
 	record.Exchange
-	torn  atomic.Int32  // 1 + ending; 0 is an end in order
-	bytes [2]int64      // passed on, by direction; written by the loop, or with TLS by the direction's goroutine
-	told  time.Duration // when progress was recorded last, since the begin; written by who passes bytes to the client
+	torn     atomic.Pointer[ending] // nil is an end in order
+	bytes    [2]int64               // passed on, by direction; written by the loop, or with TLS by the direction's goroutine
+	recorded time.Duration          // to the last record of progress; written as bytes to the client are
 }
 
 // reasonDrained is the reason of a session that a drain has closed.
@@ -39,10 +39,10 @@ func (s *session) established(endpoint netip.AddrPort) {
 // progress records, from time to time, how much has gone to the client.
 func (s *session) progress() {
 	took := time.Since(s.outcome.Begin)
-	if s.front.config.Sink == nil || took-s.outcome.told < record.Progress {
+	if s.front.config.Sink == nil || took-s.outcome.recorded < record.Progress {
 		return
 	}
-	s.outcome.told = took
+	s.outcome.recorded = took
 	x := s.outcome.Exchange
 	x.Outcome, x.Took, x.Bytes = record.Began, took, uint64(s.outcome.bytes[toClient])
 	s.front.config.Sink.Record(x)
@@ -54,8 +54,8 @@ func (s *session) recordEnd() {
 	x.Took, x.Bytes = time.Since(x.Begin), uint64(s.outcome.bytes[toClient])
 	switch torn := s.outcome.torn.Load(); {
 	case x.Outcome != record.Done: // it was refused
-	case torn > 0:
-		x.Outcome, x.Reason = record.Torn, ending(torn-1).String()
+	case torn != nil:
+		x.Outcome, x.Reason = record.Torn, torn.String()
 	case s.aborted:
 		x.Outcome, x.Reason = record.Torn, reasonDrained
 	}

@@ -24,14 +24,14 @@ func (s *side) granted() bool {
 		s.waiter = &shaper.Waiter{Ready: func() { s.session.do(s.resume) }}
 	}
 	s.session.in.await(s.session)
-	return s.session.settings.Shaper.Ask(s.waiter, s.session.client.Addr(), s.held())
+	return s.session.settings.Shaper.Ask(s.waiter, s.session.source.Addr(), s.held())
 }
 
 // takeBack withdraws what the direction waits for.
 func (s *side) takeBack() {
 	rate := s.session.settings.Shaper
 	if !rate.Cancel(s.waiter) {
-		rate.Return(s.session.client.Addr(), s.held())
+		rate.Return(s.session.source.Addr(), s.held())
 	}
 }
 

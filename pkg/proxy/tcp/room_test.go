@@ -92,3 +92,52 @@ func TestClientLimitCountsPrefixes(t *testing.T) {
 		})
 	}
 }
+
+// holder has a charge of its own.
+type holder struct{ admission.Lease }
+
+func (*holder) Evict() {}
+
+// A connection that was opened while others used much, with a small receive buffer, gets a large one when they have gone.
+func TestBoundOfBusyTimesIsLifted(t *testing.T) {
+	r := startBy(t, Config{
+		Listen:  netip.MustParseAddrPort("127.0.0.1:0"),
+		Account: admission.New(admission.Limits{Memory: 256 << 20, Descriptors: 1 << 10}, nil),
+	}, backend(t, func(c *net.TCPConn) {
+		for b := make([]byte, 1<<20); ; {
+			if _, err := c.Write(b); err != nil {
+				return
+			}
+		}
+	}))
+	others := &holder{}
+	cost := admission.Cost{Memory: 32 << 20}
+	if why := r.room.Admit(&others.Lease, others, netip.MustParseAddr("192.0.2.1"), cost); why != admission.Admitted {
+		t.Fatal(why)
+	}
+	conn := r.dial(t)
+	received := func() (size int) {
+		for s := range r.conns.All() {
+			done := make(chan struct{})
+			go s.do(func() {
+				defer close(done)
+				size, _ = unix.GetsockoptInt(s.server.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+			})
+			<-done
+		}
+		return size
+	}
+	if _, err := io.CopyN(io.Discard, conn, 64<<10); err != nil {
+		t.Fatal(err)
+	}
+	small := received()
+	others.Release()
+	for i := 0; received() <= small; i++ {
+		if i == 64 {
+			t.Fatalf("the receive buffer is still bounded to %d bytes", small)
+		}
+		if _, err := io.CopyN(io.Discard, conn, 8<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

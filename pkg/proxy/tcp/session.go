@@ -44,9 +44,10 @@ type session struct {
 	in       *frontLoop
 	state    state
 	peer     netip.AddrPort // the other end of the client's connection
-	client   netip.AddrPort // the peer, or the client in its PROXY header
+	source   netip.AddrPort // the client: the peer, or as the PROXY header has it
 	target   netip.AddrPort // where the client connected to: by its PROXY header, else our own address
-	sides    [2]side        // [toServer] has the client's socket, which that direction reads; [toClient] the endpoint's
+	client   side
+	server   side // the endpoint's
 	attempts endpoint.Attempts
 	endpoint *endpoint.Endpoint // nil without one
 	since    time.Time          // when the state began, except that of closed
@@ -57,7 +58,7 @@ type session struct {
 	lease    admission.Lease
 	outcome  outcome
 	header   *sock.Header // of the client's connection, while it is awaited
-	secure   *secure      // nil without TLS
+	tls      *tlsPart     // nil without TLS
 
 	timed  bool // in the loop's list of sessions that wait for a time
 	byTime list.Link[*session]
@@ -65,23 +66,22 @@ type session struct {
 
 // begin serves a connection that was accepted, as soon as the client is known.
 func (s *session) begin() {
-	client := &s.sides[toServer]
 	if s.settings.SendProxy > 0 {
-		s.target = sock.LocalAddr(client.fd)
+		s.target = sock.LocalAddr(s.client.fd)
 	}
 	if !contains(s.settings.AcceptProxy, s.peer.Addr()) {
-		s.admit(s.peer)
+		s.beginFor(s.peer)
 		return
 	}
-	s.header = sock.AwaitHeader(s.in.loop, client.fd, func(source, target netip.AddrPort, err error) {
+	s.header = sock.AwaitHeader(s.in.loop, s.client.fd, func(source, target netip.AddrPort, err error) {
 		switch {
 		case err != nil:
 			s.refuseHeader(err)
 		case source.IsValid():
 			s.target = target
-			s.admit(source)
+			s.beginFor(source)
 		default:
-			s.admit(s.peer) // the load balancer's own health check
+			s.beginFor(s.peer) // the load balancer's own health check
 		}
 	})
 }
@@ -94,17 +94,18 @@ func (s *session) refuseHeader(err error) {
 	s.close(true)
 }
 
-// admit goes on with a client that is known: it counts the session for it, unless the client has as many as it may.
-func (s *session) admit(client netip.AddrPort) {
-	s.client, s.outcome.Client = client, client.Addr()
-	why := s.lease.Move(client.Addr())
+// beginFor goes on with a client that is known: it counts the session for it, unless the client has as many as it may.
+func (s *session) beginFor(source netip.AddrPort) {
+	client := source.Addr()
+	s.source, s.outcome.Client = source, client
+	why := s.lease.Move(client)
 	switch {
 	case why != admission.Admitted:
 		s.refuse(refusalOf(why))
-	case !s.front.conns.Count(s, client.Addr(), s.settings.MaxPerClient):
+	case !s.front.conns.Count(s, client, s.settings.MaxPerClient):
 		s.refuse(refusedClient)
 	default:
-		s.attempts = s.settings.Pool.Attempts(client.Addr(), s.settings.Attempts)
+		s.attempts = s.settings.Pool.Attempts(client, s.settings.Attempts)
 		if s.settings.TLS != nil {
 			s.handshake()
 		} else {
@@ -124,13 +125,13 @@ func (s *session) connect() {
 		s.refuseEndpoint(err)
 		return
 	}
-	server := &s.sides[toClient]
-	if server.fd, err = sock.Open(s.endpoint.Addr, s.front.room.Crowded()); err != nil {
+	s.server.bound = s.front.room.SmallBuffers()
+	if s.server.fd, err = sock.Open(s.endpoint.Addr, s.server.bound); err != nil {
 		s.failed(err)
 		return
 	}
-	_ = sock.NoDelay(server.fd)
-	waiting, err := sock.Connect(server.fd, s.endpoint.Addr)
+	_ = sock.NoDelay(s.server.fd)
+	waiting, err := sock.Connect(s.server.fd, s.endpoint.Addr)
 	switch {
 	case err != nil:
 		s.failed(err)
@@ -138,7 +139,7 @@ func (s *session) connect() {
 		s.connected()
 	default:
 		s.in.await(s)
-		if err := server.watch(loop.Connecting); err != nil {
+		if err := s.server.watch(loop.Connecting); err != nil {
 			s.refuseEndpoint(err)
 		}
 	}
@@ -147,7 +148,7 @@ func (s *session) connect() {
 // failed goes on with another endpoint, or refuses the client.
 func (s *session) failed(err error) {
 	s.front.metrics.dials.WithLabelValues(dialReason(err)).Inc()
-	s.sides[toClient].close(true)
+	s.server.close(true)
 	how := endpoint.Refused
 	if sock.Exhausted(err) { // not the endpoint's fault, and another would fail as well
 		how = endpoint.Spoiled
@@ -158,8 +159,8 @@ func (s *session) failed(err error) {
 }
 
 func (s *session) refuseEndpoint(err error) {
-	if s.front.lines.Allow(s.client.Addr(), "no endpoint") {
-		s.front.log.Warn("no endpoint took the connection", "client", s.client, "error", err)
+	if s.front.lines.Allow(s.source.Addr(), "no endpoint") {
+		s.front.log.Warn("no endpoint took the connection", "client", s.source, "error", err)
 	}
 	s.refuse(refusedBackend)
 	s.close(true)
@@ -167,9 +168,8 @@ func (s *session) refuseEndpoint(err error) {
 
 // connected sends the PROXY header to the endpoint and begins to pass bytes on.
 func (s *session) connected() {
-	client, server := &s.sides[toServer], &s.sides[toClient]
 	if s.settings.SendProxy > 0 {
-		if err := sock.WriteProxyHeader(server, s.settings.SendProxy, s.client, s.target); err != nil {
+		if err := sock.WriteProxyHeader(&s.server, s.settings.SendProxy, s.source, s.target); err != nil {
 			s.failed(fmt.Errorf("failed to send PROXY header: %w", err))
 			return
 		}
@@ -181,15 +181,15 @@ func (s *session) connected() {
 	s.pass()
 	// The client's first bytes are read before its socket is watched, so that the loop does not report them again.
 	// It is watched also if the client has ended its side: it may be reset later.
-	if client.move(client.watched()); s.state == passing && !client.watched() {
-		if err := client.watch(loop.Stream); err != nil {
-			client.tear(err)
+	if s.client.move(false); s.state == passing {
+		if err := s.client.watch(loop.Stream); err != nil {
+			s.client.tear(err)
 			return
 		}
 	}
-	if s.state == passing && !server.watched() {
-		if err := server.watch(loop.Stream); err != nil {
-			server.tear(err)
+	if s.state == passing && !s.server.watched() {
+		if err := s.server.watch(loop.Stream); err != nil {
+			s.server.tear(err)
 		}
 	}
 }
@@ -209,7 +209,7 @@ func (s *session) tick(now time.Time) (again bool) {
 	switch s.state {
 	case connecting:
 		// A goroutine that handshakes with the endpoint has a deadline of its own.
-		if limit := s.settings.Dial; limit > 0 && took >= limit && s.secure.unused() {
+		if limit := s.settings.Dial; limit > 0 && took >= limit && s.tls.unused() {
 			s.failed(os.ErrDeadlineExceeded)
 		}
 	case passing:
@@ -217,14 +217,12 @@ func (s *session) tick(now time.Time) (again bool) {
 			s.setLongOptions()
 		}
 		if s.idle() {
-			s.sides[toServer].tear(os.ErrDeadlineExceeded)
+			s.client.tear(os.ErrDeadlineExceeded)
 			return false
 		}
 		again = s.settings.Idle > 0
-		for i := range s.sides {
-			again = s.sides[i].tick(now) || again
-		}
-		return again || !s.long
+		again = s.client.tick(now) || again
+		return s.server.tick(now) || again || !s.long
 	}
 	return s.state != closed
 }
@@ -234,7 +232,7 @@ func (s *session) tick(now time.Time) (again bool) {
 func (s *session) setLongOptions() {
 	if !s.long {
 		s.long = true
-		_ = s.settings.options().Set(s.sides[toClient].fd)
+		_ = s.settings.options().Set(s.server.fd)
 	}
 }
 
@@ -256,7 +254,7 @@ func (s *session) idle() bool {
 		return false
 	}
 	before := s.untaken
-	s.untaken = sock.Outstanding(s.sides[toServer].fd) + sock.Outstanding(s.sides[toClient].fd)
+	s.untaken = sock.Outstanding(s.client.fd) + sock.Outstanding(s.server.fd)
 	if s.untaken == before {
 		return true
 	}
@@ -293,11 +291,10 @@ func (s *session) close(torn bool) {
 	}
 	s.state = closed
 	s.header.Stop()
-	for i := range s.sides {
-		s.sides[i].close(torn)
-	}
+	s.client.close(torn)
+	s.server.close(torn)
 	s.in.forget(s)
-	if s.secure.end() {
+	if s.tls.end() {
 		s.giveBack()
 	}
 }
@@ -336,7 +333,7 @@ func (s *session) noteError(err error) bool {
 		how = endTimeout
 	}
 	s.front.metrics.aborted[how].Inc()
-	s.outcome.torn.CompareAndSwap(0, int32(how)+1)
+	s.outcome.torn.CompareAndSwap(nil, &how)
 	return true
 }
 

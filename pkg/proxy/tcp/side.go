@@ -63,11 +63,16 @@ type side struct {
 	last    time.Time // when the pipe was filled last
 	sized   time.Time // when the buffers were last sized
 	buffers sock.StreamBuffers
-	bound   bool // the endpoint's receive buffer has a bound
+	bound   bool // the endpoint's receive buffer has a bound of ours
 }
 
 // other is the session's other side.
-func (s *side) other() *side { return &s.session.sides[1-s.direction] }
+func (s *side) other() *side {
+	if s.direction == toServer {
+		return &s.session.server
+	}
+	return &s.session.client
+}
 
 // watch has the loop report the socket's events, also those of the past.
 func (s *side) watch(mode loop.Mode) (err error) {
@@ -84,10 +89,7 @@ func (s *side) watched() bool { return s.handle != (loop.Handle{}) }
 func (s *side) Ready(e loop.Events) {
 	x := s.session
 	switch x.state {
-	case connecting:
-		if s.direction == toServer {
-			return // it is read as soon as the endpoint is there
-		}
+	case connecting: // the client's socket is not watched yet
 		switch waiting, err := sock.Connect(s.fd, x.endpoint.Addr); {
 		case err != nil:
 			x.failed(err)
@@ -115,9 +117,9 @@ func (s *side) Ready(e loop.Events) {
 	}
 }
 
-// move passes on what has come, until nothing is left or the direction has to wait. If all is false it stops after a
-// short read, since the loop reports what comes later.
-func (s *side) move(all bool) {
+// move passes on what has come, until nothing is left or the direction has to wait. After a short read the loop reports
+// what comes later, and move stops; untilEmpty is where that may have been reported already.
+func (s *side) move(untilEmpty bool) {
 	x := s.session
 	for moved := 0; x.state == passing && !s.ended; {
 		n, most, err := s.take()
@@ -135,7 +137,7 @@ func (s *side) move(all bool) {
 		if !s.give() {
 			return
 		}
-		if s.pipe == nil && n < most && !all && s.bulk < longBytes {
+		if s.pipe == nil && n < most && !untilEmpty && s.bulk < longBytes {
 			s.bulk = 0
 			return
 		}

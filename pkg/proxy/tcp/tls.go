@@ -24,9 +24,9 @@ type Secure interface {
 	Client(ctx context.Context, conn net.Conn, protocols ...string) (*tls.Conn, error)
 }
 
-// secure is what a session with TLS has besides: goroutines, which crypto/tls needs. They read and write; the loop does
-// everything else.
-type secure struct {
+// tlsPart is what a session with TLS has besides: goroutines, which crypto/tls needs. They read and write; the loop
+// does everything else.
+type tlsPart struct {
 	life     context.Context
 	cancel   context.CancelFunc
 	busy     bool   // goroutines use the sockets
@@ -59,16 +59,16 @@ func (w *wire) Read(b []byte) (int, error) {
 // the bytes before it as well.
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
-// secured is TLS in a connection.
-type secured struct {
+// tlsStream is TLS in a connection.
+type tlsStream struct {
 	*tls.Conn
 	wire *wire
 	tcp  *sock.Socket
 }
 
-// below is a stream's connection.
-func below(s stream) syscall.Conn {
-	if secure, ok := s.(*secured); ok {
+// socketUnder is the connection of a stream.
+func socketUnder(s stream) syscall.Conn {
+	if secure, ok := s.(*tlsStream); ok {
 		return secure.tcp
 	}
 	return s.(*sock.Socket)
@@ -77,8 +77,8 @@ func below(s stream) syscall.Conn {
 // end passes the end of src on. If TLS has ended there without a close_notify, none is sent to dst either: its peer can
 // see that bytes may be missing, as it could without the proxy.
 func end(dst, src stream) error {
-	from, _ := src.(*secured)
-	to, _ := dst.(*secured)
+	from, _ := src.(*tlsStream)
+	to, _ := dst.(*tlsStream)
 	if from != nil && to != nil && from.wire.ended {
 		return to.tcp.CloseWrite()
 	}
@@ -89,10 +89,10 @@ func end(dst, src stream) error {
 var errTLS = errors.New("no TLS with the endpoint")
 
 // unused reports whether no goroutine uses the sockets.
-func (x *secure) unused() bool { return x == nil || !x.busy }
+func (x *tlsPart) unused() bool { return x == nil || !x.busy }
 
 // end ends the goroutines. It reports whether there are none.
-func (x *secure) end() bool {
+func (x *tlsPart) end() bool {
 	if x != nil {
 		x.cancel()
 	}
@@ -101,11 +101,11 @@ func (x *secure) end() bool {
 
 // inGoroutine runs f in a goroutine, and what it returns in the loop, unless the session was closed meanwhile.
 func (s *session) inGoroutine(f func() (then func())) {
-	s.secure.busy = true
+	s.tls.busy = true
 	go func() {
 		then := f()
 		s.do(func() {
-			if s.secure.busy = false; s.state == closed {
+			if s.tls.busy = false; s.state == closed {
 				s.giveBack()
 				return
 			}
@@ -115,12 +115,11 @@ func (s *session) inGoroutine(f func() (then func())) {
 }
 
 // socketOf takes a side's socket out of the loop, for goroutines.
-func (s *session) socketOf(d direction) (_ *sock.Socket, err error) {
-	if s.secure == nil {
-		s.secure = &secure{}
-		s.secure.life, s.secure.cancel = context.WithCancel(context.Background())
+func (s *session) socketOf(side *side) (_ *sock.Socket, err error) {
+	if s.tls == nil {
+		s.tls = &tlsPart{}
+		s.tls.life, s.tls.cancel = context.WithCancel(context.Background())
 	}
-	side := &s.sides[d]
 	if side.socket == nil {
 		s.in.loop.Release(side.fd, side.handle)
 		side.handle = loop.Handle{}
@@ -131,13 +130,13 @@ func (s *session) socketOf(d direction) (_ *sock.Socket, err error) {
 
 // handshake begins TLS on the client's connection, then goes on with the endpoint's.
 func (s *session) handshake() {
-	client, err := s.socketOf(toServer)
+	client, err := s.socketOf(&s.client)
 	if err != nil {
 		s.refuseTLS(err)
 		return
 	}
 	s.inGoroutine(func() func() {
-		ctx, cancel := context.WithTimeout(s.secure.life, handshakeTimeout)
+		ctx, cancel := context.WithTimeout(s.tls.life, handshakeTimeout)
 		defer cancel()
 		below := &wire{Conn: client}
 		conn := tls.Server(below, s.settings.TLS)
@@ -145,7 +144,7 @@ func (s *session) handshake() {
 			return func() { s.refuseTLS(err) }
 		}
 		return func() {
-			s.secure.client, s.secure.protocol = &secured{conn, below, client}, conn.ConnectionState().NegotiatedProtocol
+			s.tls.client, s.tls.protocol = &tlsStream{conn, below, client}, conn.ConnectionState().NegotiatedProtocol
 			s.connect()
 		}
 	})
@@ -153,7 +152,7 @@ func (s *session) handshake() {
 
 // refuseTLS is for a machine that was switched off, a scanner, a wrong certificate: nothing to be mended here.
 func (s *session) refuseTLS(err error) {
-	s.front.log.Debug("TLS handshake failed", "client", s.client, "error", err)
+	s.front.log.Debug("TLS handshake failed", "client", s.source, "error", err)
 	s.refuse(refusedTLS)
 	s.close(false)
 }
@@ -161,11 +160,11 @@ func (s *session) refuseTLS(err error) {
 // passSecure is pass for a session with TLS. It begins TLS with the endpoint first, if the settings ask for that, and
 // offers the protocol that was negotiated with the client.
 func (s *session) passSecure() {
-	client, err := s.socketOf(toServer)
-	if err == nil && s.secure.client == nil {
-		s.secure.client = client
+	client, err := s.socketOf(&s.client)
+	if err == nil && s.tls.client == nil {
+		s.tls.client = client
 	}
-	server, failure := s.socketOf(toClient)
+	server, failure := s.socketOf(&s.server)
 	if err := errors.Join(err, failure); err != nil {
 		s.refuseEndpoint(err)
 		return
@@ -180,8 +179,8 @@ func (s *session) passSecure() {
 			s.pass()
 			s.inGoroutine(func() func() {
 				var back sync.WaitGroup
-				back.Go(func() { s.copy(s.secure.client, inner, toClient) })
-				s.copy(inner, s.secure.client, toServer)
+				back.Go(func() { s.copy(s.tls.client, inner, &s.server) })
+				s.copy(inner, s.tls.client, &s.client)
 				back.Wait()
 				return func() { s.close(false) }
 			})
@@ -194,28 +193,28 @@ func (s *session) handshakeServer(server *sock.Socket) (stream, error) {
 	if s.settings.Secure == nil {
 		return server, nil
 	}
-	ctx := s.secure.life
+	ctx := s.tls.life
 	if s.settings.Dial > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, s.settings.Dial)
 		defer cancel()
 	}
 	var protocols []string
-	if s.secure.protocol != "" {
-		protocols = []string{s.secure.protocol}
+	if s.tls.protocol != "" {
+		protocols = []string{s.tls.protocol}
 	}
 	below := &wire{Conn: server}
 	inner, err := s.settings.Secure.Client(ctx, below, protocols...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errTLS, err)
 	}
-	return &secured{inner, below, server}, nil
+	return &tlsStream{inner, below, server}, nil
 }
 
 // copy passes one direction on, record by record. An end becomes a half-close, an error a reset of both connections,
 // since bytes may be missing.
-func (s *session) copy(dst, src stream, d direction) {
-	err := s.copyRecords(dst, src, d)
+func (s *session) copy(dst, src stream, from *side) {
+	err := s.copyRecords(dst, src, from)
 	if errors.Is(err, io.EOF) {
 		err = end(dst, src)
 	}
@@ -224,24 +223,23 @@ func (s *session) copy(dst, src stream, d direction) {
 	}
 }
 
-func (s *session) copyRecords(dst, src stream, d direction) error {
-	side := &s.sides[d]
-	defer side.resize(below(dst), below(src), sock.Small)
+func (s *session) copyRecords(dst, src stream, from *side) error {
+	defer from.resize(socketUnder(dst), socketUnder(src), sock.Small)
 	flow := &shaper.Flow{}
-	if d == toClient {
+	if from.direction == toClient {
 		flow = &shaper.Flow{
-			Shaper: s.settings.Shaper, Client: s.client.Addr(), Done: s.secure.life.Done(),
+			Shaper: s.settings.Shaper, Client: s.source.Addr(), Done: s.tls.life.Done(),
 			Waits: func() error { s.keepAlive(); return nil },
 		}
 	}
 	for passed := 0; ; {
-		n, err := s.copyRecord(dst, src, d, flow)
+		n, err := s.copyRecord(dst, src, from.direction, flow)
 		if err != nil {
 			return err
 		}
 		if passed += n; passed >= spliceAfter {
 			passed = 0
-			side.resize(below(dst), below(src), sock.Largest)
+			from.resize(socketUnder(dst), socketUnder(src), sock.Largest)
 		}
 	}
 }
