@@ -11,12 +11,12 @@ type Outcome int
 const (
 	// Taken is a request, or a connection, that the endpoint has taken: it stays acquired.
 	Taken Outcome = iota
-	// Refused is one that the endpoint has seen nothing of, by its own fault: another endpoint may be tried.
-	Refused
+	// Unseen is one that the endpoint has seen nothing of, by its own fault: another endpoint may be tried.
+	Unseen
 	// Failed is one that the endpoint has seen something of, and failed: no other may get it.
 	Failed
-	// Spoiled is one that failed by no endpoint's fault.
-	Spoiled
+	// NotItsFault is one that failed by no endpoint's fault: none is blamed, and no other gets it.
+	NotItsFault
 )
 
 // Attempts try endpoints one after the other, until one takes the request or connection, as many as may be tried have
@@ -62,11 +62,11 @@ func (a *Attempts) Done(how Outcome, err error) {
 		return
 	}
 	a.failures = append(a.failures, err)
-	if how != Spoiled {
+	if how != NotItsFault {
 		e.Failed(err)
 	}
 	e.Release()
-	a.over = how != Refused
+	a.over = how != Unseen
 	a.tried = append(a.tried, e)
 }
 

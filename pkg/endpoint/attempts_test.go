@@ -19,12 +19,12 @@ func TestTry(t *testing.T) {
 		taken    bool
 	}{
 		"taken":                 {[]Outcome{Taken}, 3, 1, 0, true},
-		"taken by the second":   {[]Outcome{Refused, Taken}, 3, 2, 1, true},
-		"all refuse":            {[]Outcome{Refused, Refused, Refused}, 9, 3, 3, false},
-		"most refuse":           {[]Outcome{Refused, Refused, Refused}, 2, 2, 2, false},
+		"taken by the second":   {[]Outcome{Unseen, Taken}, 3, 2, 1, true},
+		"all refuse":            {[]Outcome{Unseen, Unseen, Unseen}, 9, 3, 3, false},
+		"most refuse":           {[]Outcome{Unseen, Unseen, Unseen}, 2, 2, 2, false},
 		"fails on the way":      {[]Outcome{Failed, Taken}, 3, 1, 1, false},
-		"spoiled":               {[]Outcome{Spoiled, Taken}, 3, 1, 0, false},
-		"refused, then spoiled": {[]Outcome{Refused, Spoiled, Taken}, 3, 2, 1, false},
+		"spoiled":               {[]Outcome{NotItsFault, Taken}, 3, 1, 0, false},
+		"refused, then spoiled": {[]Outcome{Unseen, NotItsFault, Taken}, 3, 2, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := NewPool(Config{Route: "r", Sources: []Source{Fixed(

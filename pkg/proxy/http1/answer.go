@@ -236,6 +236,7 @@ func (x *Exchange) takeHead(b []byte, pass func()) (rest []byte, done bool, err 
 		if !x.answer.interim() {
 			return b, true, nil
 		}
+		// Firmware expects none to its GETs.
 		if x.Request.Post && !x.Request.Old && x.answer.code != http.StatusContinue {
 			pass()
 		}

@@ -50,13 +50,13 @@ func (c *Conn) ask() state {
 
 // connect takes an idle connection to the endpoint, or begins to open one.
 func (c *Conn) connect() (err error) {
-	x, pool := c.exchange, c.engine.poolOf(c.exchange.route.Upstreams())
+	x, share := c.exchange, c.engine.shareOf(c.exchange.route.Upstreams())
 	x.sent = 0
-	if !x.fresh && (x.Request.safe() || pool.keepsIdle(x.Key)) {
-		c.upstream = pool.take(x.Key)
+	if !x.fresh && (x.Request.safe() || share.keepsIdle(x.Key)) {
+		c.upstream = share.take(x.Key)
 	}
 	if c.upstream == nil {
-		if c.upstream, err = pool.open(x.Key); err != nil {
+		if c.upstream, err = share.open(x.Key); err != nil {
 			return err
 		}
 	}
@@ -89,7 +89,7 @@ func (c *Conn) hear() state {
 			return asked
 		case n == 0 && err != nil:
 			return c.broken(os.NewSyscallError("read", err))
-		case n == 0: // net/http says what is wrong with it
+		case n == 0: // net/http says what is wrong with what has come
 			return c.broken(cmp.Or(x.answer.read(x.in, x.Request.Method()), io.ErrUnexpectedEOF))
 		}
 		got := buffer[:n]
@@ -141,9 +141,9 @@ func (c *Conn) beginAnswer(rest []byte) state {
 		c.settle()
 		return passing
 	}
-	x.lasting = true
-	c.owner.Lasting(c.upstream.fd, c.client.fd, x.answer.length)
-	x.route.Passing(x, x.result(nil))
+	x.streamed = true
+	c.owner.Streaming(c.upstream.fd, c.client.fd, x.answer.length)
+	x.route.Progressed(x, x.result(nil))
 	return passing
 }
 
@@ -151,16 +151,13 @@ func (c *Conn) beginAnswer(rest []byte) state {
 func (c *Conn) settle() {
 	x, u := c.exchange, c.upstream
 	c.upstream = nil
-	// The connection of a POST that may not go on a kept one is kept only where there is room to spare: it would drive
-	// out connections that other requests take.
-	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more &&
-		(x.Request.safe() || u.pool.keepsIdle(u.Key()) || u.pool.idle.Spare(u.Key()))
-	if x.lasting { // what is left in x.out may take long to send: the owner must not use a closed descriptor meanwhile
-		x.lasting = false
-		c.owner.Lasted(keep, x.ration)
+	keep := !x.answer.close && !x.body.surplus && !u.last && !u.more && u.share.wants(u, x)
+	if x.streamed { // what is left in x.out may take long to send: the owner must not use a closed descriptor meanwhile
+		x.streamed = false
+		c.owner.Streamed(keep, x.ration)
 	}
 	if keep {
-		u.pool.put(u)
+		u.share.put(u)
 	} else {
 		u.close()
 	}

@@ -22,13 +22,13 @@ const (
 // body reads the body of an answer as it comes, and writes it for the client: with its length, in chunks, or until the
 // end of the connection.
 type body struct {
-	framing framing
-	chunked bool  // the client gets chunks
-	left    int64 // of the length, or of the chunk
-	part    part
-	line    []byte // the part of a line of chunks that has come
-	whole   bool   // the body has ended
-	surplus bool   // there was more behind it: the connection is not used again
+	framing  framing
+	toChunks bool  // the client gets chunks; whether the endpoint sends them is in framing
+	left     int64 // of the length, or of the chunk
+	part     part
+	line     []byte // the part of a line of chunks that has come
+	whole    bool   // the body has ended
+	surplus  bool   // there was more behind it: the connection is not used again
 }
 
 // part is what comes next of a body in chunks.
@@ -144,7 +144,7 @@ func (y *body) end() bool {
 
 // frame puts a frame around data for the client. There must be room for it in the buffer, before the data and behind.
 func (y *body) frame(buffer []byte, from, n int) []byte {
-	if !y.chunked || n == 0 {
+	if !y.toChunks || n == 0 {
 		return buffer[from : from+n]
 	}
 	var digits [8]byte
@@ -158,7 +158,7 @@ func (y *body) frame(buffer []byte, from, n int) []byte {
 
 // appendEnd appends what the client gets behind the data: the last chunk, and the trailer where there is one.
 func (y *body) appendEnd(b []byte) ([]byte, error) {
-	if !y.chunked {
+	if !y.toChunks {
 		return b, nil
 	}
 	b = append(b, "0\r\n"...)

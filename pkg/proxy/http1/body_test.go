@@ -53,7 +53,7 @@ func FuzzChunks(f *testing.F) {
 		if size < 1 || len(text) > 20_000 {
 			return
 		}
-		y := body{framing: byChunks, chunked: true}
+		y := body{framing: byChunks, toChunks: true}
 		data, err := takeAll(&y, text, size)
 		if err != nil || !y.whole {
 			return

@@ -39,8 +39,7 @@ type Conn struct {
 type state uint8
 
 const (
-	none   state = iota // no state: an event changes nothing
-	goesOn              // no state: there is nothing to wait for
+	none state = iota // no state: an event changes nothing
 
 	// A connection waits in these.
 	silent     // for the client's first byte
@@ -62,6 +61,8 @@ const (
 	hearing // reads the head of the answer
 	passing // passes the answer on
 	states
+
+	goesOn // no state, but what a step returns that need not wait
 )
 
 // event is what a connection waits for.
@@ -184,7 +185,7 @@ func (c *Conn) lost() bool {
 // read reads one request.
 func (c *Conn) read() state {
 	x := newExchange(c)
-	n, err := c.client.read(x.request[:])
+	n, err := c.client.read(x.raw[:])
 	switch {
 	case errors.Is(err, unix.EAGAIN):
 		x.free()
@@ -197,10 +198,10 @@ func (c *Conn) read() state {
 		return c.close()
 	}
 	c.between = waiting
-	if skipped := lineEnds(x.request[:min(n, c.endings)]); skipped > 0 {
+	if skipped := lineEnds(x.raw[:min(n, c.endings)]); skipped > 0 {
 		c.endings -= skipped
 		c.owner.Received(skipped)
-		if n = copy(x.request[:], x.request[skipped:n]); n == 0 {
+		if n = copy(x.raw[:], x.raw[skipped:n]); n == 0 {
 			x.free()
 			return c.next(false)
 		}
@@ -208,7 +209,7 @@ func (c *Conn) read() state {
 	x.size = n
 	route := c.owner.Route()
 	if route == nil || !x.parse(route, c.engine.loop.Now()) {
-		early := append([]byte(nil), x.request[:n]...)
+		early := append([]byte(nil), x.raw[:n]...)
 		x.free()
 		return c.handOff(early)
 	}
@@ -247,7 +248,7 @@ func (c *Conn) end(err error) state {
 // tear has the connection end by a reset if the end of the connection is the only end of the answer that the client can
 // see: an end in order would make a part of the answer look whole.
 func (c *Conn) tear(x *Exchange) {
-	if x.answer.length < 0 && !x.body.chunked {
+	if x.answer.length < 0 && !x.body.toChunks {
 		sock.ResetOnClose(c.client.fd)
 	}
 }
@@ -257,8 +258,8 @@ func (c *Conn) finish(x *Exchange, r Result) {
 	if x.Endpoint != nil {
 		x.Endpoint.Release()
 	}
-	if x.lasting {
-		c.owner.Lasted(false, x.ration)
+	if x.streamed { // the answer broke off, or settle would have told
+		c.owner.Streamed(false, x.ration)
 	}
 	c.owner.Received(x.size)
 	x.route.Ended(x, r)
@@ -290,7 +291,7 @@ func (c *Conn) tick(now time.Time) {
 	over := func(limit time.Duration) bool { return limit > 0 && past >= limit }
 	switch c.state {
 	case connecting, unsent, asked, rationed, receiving, blocked:
-		c.exchange.route.Passing(c.exchange, c.exchange.result(nil))
+		c.exchange.route.Progressed(c.exchange, c.exchange.result(nil))
 	}
 	switch c.state {
 	case silent:

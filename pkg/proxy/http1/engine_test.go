@@ -39,15 +39,15 @@ type owner struct {
 
 	// Of answers that did not come whole with their head.
 	lasting int  // the endpoint's descriptor; 0 if there is none
-	misused bool // the descriptor was closed before Lasted
+	misused bool // the descriptor was closed before Streamed
 }
 
-func (o *owner) Route() Route              { return o }
-func (o *owner) Received(int)              {}
-func (o *owner) Progress()                 {}
-func (o *owner) Retired() bool             { return false }
-func (o *owner) Closed()                   { o.closed.Add(1) }
-func (o *owner) Passing(*Exchange, Result) {}
+func (o *owner) Route() Route                 { return o }
+func (o *owner) Received(int)                 {}
+func (o *owner) Progress()                    {}
+func (o *owner) Retired() bool                { return false }
+func (o *owner) Closed()                      { o.closed.Add(1) }
+func (o *owner) Progressed(*Exchange, Result) {}
 
 func (o *owner) Ration(n int) (int, bool) { return n, true }
 
@@ -62,8 +62,8 @@ func (o *owner) Upstreams() *Upstreams { return o.upstreams }
 func (o *owner) Succeeded()            {}
 func (o *owner) Release()              { o.active.Add(-1) }
 
-func (o *owner) Lasting(endpoint, _ int, _ int64) { o.lasting = endpoint }
-func (o *owner) Lasted(bool, int)                 { o.lasting = 0 }
+func (o *owner) Streaming(endpoint, _ int, _ int64) { o.lasting = endpoint }
+func (o *owner) Streamed(bool, int)                 { o.lasting = 0 }
 
 func (o *owner) Sent(n int) {
 	o.mu.Lock()
@@ -161,8 +161,8 @@ const request = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
 // kept is how many idle connections to endpoints the engine has.
 func (o *owner) kept() (n int) {
 	o.call(func() {
-		if o.engine.pool != nil {
-			n = o.engine.pool.idle.Len()
+		if o.engine.share != nil {
+			n = o.engine.share.idle.Len()
 		}
 	})
 	return n
@@ -228,11 +228,11 @@ func TestUpstreamsAreKept(t *testing.T) {
 	if n := o.kept(); n != 1 || len(conns) > 0 {
 		t.Errorf("%d connections are kept, %d more were opened", n, len(conns))
 	}
-	o.call(func() { o.engine.pool.sweep(o.engine.loop.Now().Add(time.Minute - time.Second)) })
+	o.call(func() { o.engine.share.sweep(o.engine.loop.Now().Add(time.Minute - time.Second)) })
 	if n := o.kept(); n != 1 {
 		t.Error("the connection is given up early")
 	}
-	o.call(func() { o.engine.pool.sweep(o.engine.loop.Now().Add(time.Minute + time.Second)) })
+	o.call(func() { o.engine.share.sweep(o.engine.loop.Now().Add(time.Minute + time.Second)) })
 	if n := o.kept(); n != 0 {
 		t.Errorf("%d connections are kept for too long", n)
 	}
@@ -433,24 +433,24 @@ func TestPipelineLetsOthersHaveTheirTurn(t *testing.T) {
 	_ = client.Close()
 }
 
-// A request that is sent again after a reload, to an endpoint of the route before, does not take the place of the pool
+// A request that is sent again after a reload, to an endpoint of the route before, does not take the place of the share
 // that is in use: that is still swept.
 func TestPoolInUseIsKept(t *testing.T) {
 	o := newOwner(t)
 	before, now := NewUpstreams(idle.Limits{Total: 1, PerKey: 1}), o.upstreams
 	defer before.Close()
 	o.call(func() {
-		first := o.engine.poolOf(before)
-		if o.engine.poolOf(now); o.engine.poolOf(before) != first {
+		first := o.engine.shareOf(before)
+		if o.engine.shareOf(now); o.engine.shareOf(before) != first {
 			t.Error("a pool of the route before is made twice")
 		}
 	})
 	before.Close()
 	o.call(func() {
-		in := o.engine.poolOf(now)
-		o.engine.poolOf(before)
-		if o.engine.pool != in || o.engine.poolOf(now) != in || len(now.pools) != 1 {
-			t.Errorf("the pool in use was replaced; there are %d", len(now.pools))
+		in := o.engine.shareOf(now)
+		o.engine.shareOf(before)
+		if o.engine.share != in || o.engine.shareOf(now) != in || len(now.shares) != 1 {
+			t.Errorf("the pool in use was replaced; there are %d", len(now.shares))
 		}
 	})
 }

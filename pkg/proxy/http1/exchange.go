@@ -31,13 +31,13 @@ func (x *Exchange) free() {
 	x.answer = answer{lines: x.answer.lines[:0]}
 	x.body = body{line: x.body.line[:0]}
 	x.in, x.out, x.heads, x.sent, x.payload, x.loads, x.ration = x.in[:0], x.out[:0], 0, 0, 0, 0, 0
-	x.fresh, x.begun, x.lasting, x.stalled = false, false, false, false
+	x.fresh, x.begun, x.streamed, x.stalled = false, false, false, false
 	exchanges.Put(x)
 }
 
 // parse parses the request and has the route start it; false if the engine does not serve it.
 func (x *Exchange) parse(route Route, now time.Time) bool {
-	if !x.Request.parse(x.request[:x.size]) {
+	if !x.Request.parse(x.raw[:x.size]) {
 		return false
 	}
 	x.route, x.Start = route, now
@@ -60,7 +60,7 @@ func (x *Exchange) beginBody() {
 	case a.length < 0:
 		y.framing = byEnd
 	}
-	y.chunked = a.length < 0 && !x.Request.Old
+	y.toChunks = a.length < 0 && !x.Request.Old
 	x.Request.close = x.Request.close || a.length < 0 && x.Request.Old
 }
 
@@ -75,7 +75,7 @@ func (x *Exchange) takeFirst(b []byte) (err error) {
 	}
 	data, err := x.body.take(b)
 	x.payload += int64(len(data))
-	if x.body.chunked && len(data) > 0 {
+	if x.body.toChunks && len(data) > 0 {
 		x.out = append(strconv.AppendUint(x.out, uint64(len(data)), 16), crlf...)
 		x.out = append(append(x.out, data...), crlf...)
 	} else {

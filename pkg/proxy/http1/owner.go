@@ -17,15 +17,15 @@ type Owner interface {
 	Sent(n int)
 	// Progress reports that a slow client has acknowledged more of them.
 	Progress()
-	// Lasting begins an answer that did not come whole with its head. endpoint and client are the descriptors; length is
-	// -1 if it is unknown.
-	Lasting(endpoint, client int, length int64)
+	// Streaming begins an answer that did not come whole with its head. endpoint and client are the descriptors; length
+	// is -1 if it is unknown.
+	Streaming(endpoint, client int, length int64)
 	// Ration asks for some of n bytes of such an answer, by the route's rate and the memory, and returns for how many. If
 	// that is not now, the owner calls [Conn.Granted] when they may be sent.
 	Ration(n int) (some int, now bool)
-	// Lasted ends such an answer, and takes bytes of the last ration back that were not sent. The
+	// Streamed ends such an answer, and takes bytes of the last ration back that were not sent. The
 	// endpoint's connection is still open if it is kept.
-	Lasted(kept bool, unsent int)
+	Streamed(kept bool, unsent int)
 	// Retired reports whether the engine must close the connection behind the next answer, as in a drain.
 	Retired() bool
 	// HandOff takes over the connection, of which bytes of the next request were read. No endpoint was asked for it. The
@@ -44,8 +44,8 @@ type Route interface {
 	// an answer. The endpoint is not the request's any more. After a failed dial it may set another one, with Key,
 	// and return nil; else it returns what the client is answered.
 	Failed(x *Exchange, dialing bool, err error) *Refusal
-	// Passing reports, often, how far a long answer has got, or that there is none yet.
-	Passing(x *Exchange, r Result)
+	// Progressed reports, often, how far a request has got: that there is no answer yet, or how much of it was sent.
+	Progressed(x *Exchange, r Result)
 	// Ended reports how a request ended.
 	Ended(x *Exchange, r Result)
 	// Upstreams returns the idle connections to the route's endpoints.
@@ -117,24 +117,24 @@ type Exchange struct {
 	// Dial and Response are how long the endpoint may take to connect, and to answer; 0 is for ever.
 	Dial, Response time.Duration
 
-	conn    *Conn
-	route   Route
-	request [mostRequest]byte
-	size    int // length of the request in request
-	answer  answer
-	body    body   // of the answer, as it comes
-	in      []byte // the part of the answer's head that has come
-	heads   int    // length of the interim answers before it
-	out     []byte // the request for the endpoint, later the part of the answer for the client that is under way
-	sent    int    // how much of out was sent
-	payload int64  // bytes of the answer's body that were read
-	fresh   bool   // the request goes on a new connection
-	begun   bool   // the answer's head is known
-	lasting bool   // Owner.Lasting was called, and Lasted was not yet
-	ration  int    // how many bytes of it may be read now
-	loads   int    // how often in a row the file's next part was loaded
-	stalled bool   // its client took nothing for Limits.Stall
-	broken  error  // of reading the file, or the endpoint
+	conn     *Conn
+	route    Route
+	raw      [mostRequest]byte
+	size     int // length of the request in raw
+	answer   answer
+	body     body   // of the answer, as it comes
+	in       []byte // the part of the answer's head that has come
+	heads    int    // length of the interim answers before it
+	out      []byte // the request for the endpoint, later the part of the answer for the client that is under way
+	sent     int    // how much of out was sent
+	payload  int64  // bytes of the answer's body that were read
+	fresh    bool   // the request goes on a new connection
+	begun    bool   // the answer's head is known
+	streamed bool   // Owner.Streaming was called, and Streamed was not yet
+	ration   int    // how many bytes of it may be read now
+	loads    int    // how often in a row the file's next part was loaded
+	stalled  bool   // its client took nothing for Limits.Stall
+	broken   error  // of reading the file, or the endpoint
 }
 
 // Conn is the connection on which the request came.

@@ -107,8 +107,8 @@ func (c *Conn) receive() state {
 	n, err = sock.Send(c.client.fd, out, 0)
 	c.owner.Sent(n)
 	x.out = append(x.out, out[n:]...)
-	if x.answer.length < 0 {
-		x.route.Passing(x, x.result(nil))
+	if x.answer.length < 0 { // now it may have become a long one
+		x.route.Progressed(x, x.result(nil))
 	}
 	switch {
 	case broken != nil:

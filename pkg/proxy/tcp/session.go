@@ -149,9 +149,9 @@ func (s *session) connect() {
 func (s *session) failed(err error) {
 	s.front.metrics.dials.WithLabelValues(dialReason(err)).Inc()
 	s.server.close(true)
-	how := endpoint.Refused
+	how := endpoint.Unseen
 	if sock.Exhausted(err) { // not the endpoint's fault, and another would fail as well
-		how = endpoint.Spoiled
+		how = endpoint.NotItsFault
 	}
 	s.attempts.Done(how, fmt.Errorf("failed to connect to %s: %w", s.endpoint.Addr, err))
 	s.endpoint = nil

@@ -12,7 +12,7 @@ import (
 // admission charges it.
 type accepted struct {
 	connections *connections
-	server      *server        // whose settings it was opened with
+	server      *server        // of net/http, that gets it if it is handed off; set when it is counted
 	peer        netip.AddrPort // as accept or the PROXY header told it: the socket itself forgets it with a reset
 	lease       admission.Lease
 

@@ -18,7 +18,7 @@ type open struct{}
 
 func (*open) Ready() error                        { return nil }
 func (*open) Wrap(next http.Handler) http.Handler { return next }
-func (*open) Passing() func([]byte) bool          { return nil }
+func (*open) PassesTarget() func([]byte) bool     { return nil }
 
 // A client that has connected when a drain begins, and asks at once, is answered.
 func TestDrainAnswersWhoHasConnected(t *testing.T) {

@@ -139,9 +139,9 @@ type Front struct {
 
 	mu      sync.Mutex
 	current atomic.Pointer[generation]
-	serving func(*server) // set while Serve runs
-	retired sync.WaitGroup
-	leaving atomic.Bool // see Leave
+	serving func(*server)  // set while Serve runs
+	servers sync.WaitGroup // that serve: the one in force, and those that were replaced
+	leaving atomic.Bool    // see Leave
 	ending  atomic.Bool
 }
 
@@ -154,39 +154,6 @@ type generation struct {
 	server   *server
 	plain    *plainRoute // nil where all requests are net/http's
 }
-
-// server is a net/http server. Most new settings take effect within it; those that it reads itself need another
-// one, on the same socket.
-type server struct {
-	*http.Server
-	front   *Front
-	queue   *connQueue
-	secure  bool          // its connections begin with TLS
-	idle    time.Duration // how long a connection may be idle; 0 is for ever
-	retired atomic.Bool   // its connections close behind their next answer
-}
-
-// ServeHTTP implements http.Handler.
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if c := connOfRequest(r); c != nil {
-		if !c.asked.Load() {
-			c.asked.Store(true)
-		}
-		if r.ProtoMajor == 1 {
-			outliving, end := c.outlivingHalfClose(r)
-			defer end()
-			r = outliving
-		}
-	}
-	if s.leaves() && r.ProtoMajor == 1 {
-		w.Header().Set("Connection", "close")
-	}
-	// Of the settings in force, also on a connection that another server's settings opened: a gate must hold at once.
-	s.front.current.Load().handler.ServeHTTP(w, r)
-}
-
-// leaves reports whether a connection ends behind its next answer.
-func (s *server) leaves() bool { return s.retired.Load() || s.front.leaving.Load() }
 
 // keepalive is when the kernel first asks whether a silent client is there.
 const keepalive = 30 * time.Second
@@ -281,7 +248,7 @@ func (f *Front) Update(s Settings) {
 	}
 	if f.serving != nil && next.server != old.server {
 		f.serving(next.server)
-		f.retired.Go(func() { f.shut(old, f.ending.Load) })
+		f.servers.Go(func() { f.shut(old, f.ending.Load) })
 	}
 }
 
@@ -313,41 +280,6 @@ func (f *Front) newGeneration(s Settings, old *generation) *generation {
 	return g
 }
 
-// sameServer is whether a server reads requests alike by both settings.
-func sameServer(a, b *Settings) bool {
-	return (a.TLS == nil) == (b.TLS == nil) && a.any(isGRPC) == b.any(isGRPC) && a.any(notGRPC) == b.any(notGRPC) &&
-		a.Header == b.Header && a.Idle == b.Idle && a.MaxHeader == b.MaxHeader
-}
-
-func (f *Front) newServer(s Settings) *server {
-	var protocols http.Protocols
-	protocols.SetHTTP1(s.TLS != nil || s.any(notGRPC))
-	protocols.SetHTTP2(s.TLS != nil)
-	protocols.SetUnencryptedHTTP2(s.TLS == nil && s.any(isGRPC))
-	made := &server{front: f, queue: newConnQueue(f.Addr()), secure: s.TLS != nil, idle: orNone(s.Idle)}
-	made.Server = &http.Server{
-		Handler:           made,
-		Protocols:         &protocols,
-		ReadHeaderTimeout: orNone(s.Header),
-		MaxHeaderBytes:    s.MaxHeader,
-		ErrorLog:          slog.NewLogLogger(handshakes{f.log.Handler(), f}, slog.LevelDebug),
-		ConnContext:       withConn,
-		HTTP2:             http2Config(),
-	}
-	if protocols.HTTP2() || protocols.UnencryptedHTTP2() {
-		made.ConnState = idlingState
-	} else {
-		made.IdleTimeout = made.idle
-	}
-	if s.TLS != nil { // HandOff begins it; net/http only looks here for the protocols
-		made.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
-	}
-	if protocols.HTTP2() || protocols.UnencryptedHTTP2() {
-		made.boundFrames(s.Header)
-	}
-	return made
-}
-
 // Leave has the front still take connections, and end each behind its next answer in HTTP/1: a client that keeps its
 // connection goes elsewhere with its next request, before [Front.Serve] is told to end.
 func (f *Front) Leave() { f.leaving.Store(true) }
@@ -371,7 +303,7 @@ func (f *Front) Serve(ctx context.Context) error {
 		defer end()
 	}
 	begin := func(s *server) {
-		f.retired.Go(func() { _ = s.Serve(s.queue) }) // until shut
+		f.servers.Go(func() { _ = s.Serve(s.queue) }) // until shut
 	}
 	f.mu.Lock()
 	begin(f.current.Load().server)
@@ -394,6 +326,6 @@ func (f *Front) Serve(ctx context.Context) error {
 	for _, in := range f.loops {
 		in.engine.Wait()
 	}
-	f.retired.Wait()
+	f.servers.Wait()
 	return err
 }

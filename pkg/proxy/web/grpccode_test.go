@@ -19,7 +19,7 @@ type tokenless struct{}
 
 func (tokenless) Ready() error { return nil }
 
-func (tokenless) Passing() func([]byte) bool { return nil }
+func (tokenless) PassesTarget() func([]byte) bool { return nil }
 
 func (tokenless) Wrap(http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

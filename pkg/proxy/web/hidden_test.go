@@ -28,7 +28,7 @@ func (hiding) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-func (hiding) Passing() func([]byte) bool {
+func (hiding) PassesTarget() func([]byte) bool {
 	return func(target []byte) bool {
 		path, _, _ := bytes.Cut(target, []byte("?"))
 		return !bytes.Contains(path, []byte("%")) && !bytes.Equal(path, []byte("/2")) && !bytes.HasPrefix(path, []byte("/2/"))

@@ -16,7 +16,7 @@ type telling struct{}
 
 func (telling) Ready() error { return nil }
 
-func (telling) Passing() func([]byte) bool { return nil }
+func (telling) PassesTarget() func([]byte) bool { return nil }
 
 func (telling) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"net"
 	"net/netip"
-	"time"
 
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
@@ -30,22 +29,20 @@ type loopConn struct {
 		lines []byte
 	}
 	plainRequest
-	lasting *lasting // nil unless its answer takes long
+	streamed *streamed // nil unless its answer streams
 }
 
 // plainRequest is what is known of the request under way.
 type plainRequest struct {
 	attempts  endpoint.Attempts
 	to        netip.AddrPort // the endpoint that was asked last
-	announced bool           // it was recorded before its end
-	code      int            // of the answer when it was recorded last; 0: there was none yet
-	at        time.Duration  // from its beginning to that record
-	reason    string         // why no endpoint has answered
-	failure   error          // likewise
+	announced announced
+	reason    string // why no endpoint has answered
+	failure   error  // likewise
 }
 
-// lasting is an answer that takes long.
-type lasting struct {
+// streamed is an answer that did not come whole with its head.
+type streamed struct {
 	client, endpoint int // their descriptors
 	buffers          sock.StreamBuffers
 	received         sock.Buffers
@@ -58,7 +55,7 @@ type lasting struct {
 
 // Route implements http1.Owner.
 func (c *loopConn) Route() http1.Route {
-	if c.header || c.server.secure {
+	if c.header || c.server.tls {
 		return nil
 	}
 	if plain := c.server.front.plain(); plain != nil {
@@ -73,7 +70,7 @@ func (c *loopConn) Received(n int) { c.connections.metrics.bytesIn(n) }
 // Sent implements http1.Owner.
 func (c *loopConn) Sent(n int) {
 	c.connections.metrics.bytesOut(int64(n))
-	if l := c.lasting; l != nil && n > 0 {
+	if l := c.streamed; l != nil && n > 0 {
 		c.lease.Touch()
 		if l.sent += int64(n); l.sent > longAnswer {
 			c.lengthen()
@@ -93,12 +90,12 @@ func (c *loopConn) Closed() {
 	c.release()
 }
 
-// Lasting implements http1.Owner. It is too late to refuse the request, which the endpoint has answered: where there is
-// no room for the answer, it is passed on in pieces so small that the connection's own cost covers them.
-func (c *loopConn) Lasting(upstream, client int, length int64) {
-	c.lasting = &lasting{
+// Streaming implements http1.Owner. It is too late to refuse the request, which the endpoint has answered: where there
+// is no room for the answer, it is passed on in pieces so small that the connection's own cost covers them.
+func (c *loopConn) Streaming(upstream, client int, length int64) {
+	c.streamed = &streamed{
 		client: client, endpoint: upstream, shaper: c.server.front.current.Load().settings.Shaper,
-		turn: shaper.Waiter{Ready: c.engine.Granted}, charged: c.lease.Grow(costLasting) == admission.Admitted,
+		turn: shaper.Waiter{Ready: c.engine.Granted}, charged: c.lease.Grow(costStreamed) == admission.Admitted,
 	}
 	if length > longAnswer {
 		c.lengthen()
@@ -108,7 +105,7 @@ func (c *loopConn) Lasting(upstream, client int, length int64) {
 // Ration implements http1.Owner. The engine serves no route with a rate; but a rate may be set while an answer is under
 // way, and removed again.
 func (c *loopConn) Ration(n int) (some int, now bool) {
-	l := c.lasting
+	l := c.streamed
 	if !l.charged {
 		n = min(n, unchargedPiece)
 	}
@@ -119,9 +116,9 @@ func (c *loopConn) Ration(n int) (some int, now bool) {
 	return some, l.shaper.Ask(&l.turn, c.peer.Addr(), int64(some))
 }
 
-// Lasted implements http1.Owner.
-func (c *loopConn) Lasted(kept bool, unsent int) {
-	l := c.lasting
+// Streamed implements http1.Owner.
+func (c *loopConn) Streamed(kept bool, unsent int) {
+	l := c.streamed
 	if l.rationed && !l.shaper.Cancel(&l.turn) {
 		l.shaper.Return(c.peer.Addr(), int64(unsent))
 	}
@@ -130,15 +127,15 @@ func (c *loopConn) Lasted(kept bool, unsent int) {
 		sock.SetReceiveBuffer(sock.FD(l.endpoint), sock.Small)
 	}
 	if l.charged {
-		c.lease.Shrink(costLasting)
+		c.lease.Shrink(costStreamed)
 	}
-	c.lasting = nil
+	c.streamed = nil
 }
 
 // lengthen gives a long answer larger buffers, where there is room for them, and takes them back where there is not any
 // more.
 func (c *loopConn) lengthen() {
-	l := c.lasting
+	l := c.streamed
 	l.sent = 0
 	if !l.charged {
 		return
@@ -158,17 +155,17 @@ func (c *loopConn) HandOff(fd int, early []byte) {
 		c.release()
 		return
 	}
-	if !c.server.secure && len(early) > 1 && early[0] == 0x16 && early[1] == 3 { // RFC 8446 section 5.1: a ClientHello
+	if !c.server.tls && len(early) > 1 && early[0] == 0x16 && early[1] == 3 { // RFC 8446 section 5.1: a ClientHello
 		c.server.front.mistaken(c.peer.Addr().Unmap(), record.TLSOnPlain, "")
 	}
 	next := &conn{early: early}
 	next.accepted, next.socket, next.stall = c.accepted, socket, c.connections.stall()
-	if next.server.ConnState != nil {
+	if next.server.http2 {
 		next.idling.limit = next.server.idle
 	}
 	next.spoke.Store(len(early) > 0)
 	served := net.Conn(next)
-	if c.server.secure {
+	if c.server.tls {
 		served = tls.Server(next, c.connections.tls) // the handshake is in the connection's own goroutine
 	}
 	if !c.passTo(next) || !c.server.queue.push(served) {

@@ -37,7 +37,10 @@ type observer struct {
 }
 
 // ServeHTTP implements http.Handler.
-func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) { o.serve(o.next, w, r) }
+
+// serve has a handler answer a request.
+func (o *observer) serve(next http.Handler, w http.ResponseWriter, r *http.Request) {
 	seen := &response{ResponseWriter: w, old: !r.ProtoAtLeast(1, 1), request: r, sink: o.sink}
 	if seen.outcome.Begin = time.Now(); o.sink != nil {
 		seen.outcome.Exchange = o.exchange(Client(r, o.settings.Trusted), seen.outcome.Begin, r.URL.Path)
@@ -50,9 +53,9 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		seen.belowTLS = under
 	}
 	body := r.Body != nil && r.Body != http.NoBody
-	refused := seen.enter(r, o.settings, o.room, body)
-	defer seen.leave()
-	if seen.shape(r, o.settings, under); under != nil {
+	refused := seen.charge(r, o.settings, o.room, body)
+	defer seen.giveBack()
+	if seen.setFlow(r, o.settings, under); under != nil {
 		under.inBody.Store(body)
 	}
 	if body {
@@ -85,14 +88,14 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reply.Refuse(seen, r, http.StatusServiceUnavailable, reply.ResourceExhausted, noRoom)
 		return
 	}
-	o.next.ServeHTTP(seen, r)
+	next.ServeHTTP(seen, r)
 }
 
 // end counts, logs and records a request. It panics again with trouble, the value of a panic of the handler.
 func (o *observer) end(seen *response, r *http.Request, trouble any) {
 	x := &seen.outcome
 	x.Code, x.Bytes = uint16(cmp.Or(seen.code, http.StatusOK)), uint64(seen.bytes)
-	torn := trouble != nil && r.Context().Err() == nil && x.unsent == nil
+	torn := trouble != nil && r.Context().Err() == nil && x.sendError == nil
 	switch {
 	case torn:
 		// The proxy aborts so when an endpoint breaks off in the midst of a body: the client must see a torn
@@ -126,7 +129,8 @@ func (o *observer) end(seen *response, r *http.Request, trouble any) {
 	}
 }
 
-// response remembers the code. ReadFrom goes through to net/http, or files would be copied in user space.
+// response is a client's answer as it is written, and what is to be known of its request at the end. ReadFrom goes
+// through to net/http, or files would be copied in user space.
 type response struct {
 	http.ResponseWriter
 	belowTLS *conn // the connection below TLS, which hides it from net/http; nil without TLS, and in HTTP/2
@@ -193,7 +197,7 @@ func (r *response) Write(b []byte) (int, error) {
 // wrote notes how writing went.
 func (r *response) wrote(err error) {
 	if err != nil {
-		r.outcome.unsent = err
+		r.outcome.sendError = err
 	}
 	r.recordLong(uint64(r.bytes))
 }

@@ -25,7 +25,7 @@ type CachedFile interface {
 	Served(bytes int64, took time.Duration, failure error)
 }
 
-// CachedFiles may be implemented by a [Settings].Handler.
+// CachedFiles may be implemented by a [Settings].Handler; package proxy has package artifacts implement it.
 type CachedFiles interface {
 	// Cached is the file that a GET of a path is answered with, whole; nil where that is not known without waiting, or
 	// where the answer depends on more than the path.
@@ -57,7 +57,7 @@ func plainRouteOf(sites []*site) *plainRoute {
 		return nil
 	}
 	if s.Gate != nil {
-		if p.passes = s.Gate.Passing(); p.passes == nil {
+		if p.passes = s.Gate.PassesTarget(); p.passes == nil {
 			return nil
 		}
 	}
@@ -65,7 +65,7 @@ func plainRouteOf(sites []*site) *plainRoute {
 }
 
 // Upstreams implements http1.Route.
-func (p *plainRoute) Upstreams() *http1.Upstreams { return p.proxy.transport.upstreams.inLoops }
+func (p *plainRoute) Upstreams() *http1.Upstreams { return p.proxy.transport.keptInLoops }
 
 // Begin implements http1.Route.
 func (p *plainRoute) Begin(x *http1.Exchange) bool {
@@ -77,7 +77,7 @@ func (p *plainRoute) Begin(x *http1.Exchange) bool {
 	if p.files != nil {
 		return p.beginFile(x)
 	}
-	c.attempts = p.settings.Pool.Attempts(x.Client, attempts)
+	c.attempts = p.settings.Pool.Attempts(x.Client, mostAttempts)
 	if !p.nextEndpoint(x) {
 		return false
 	}
@@ -125,7 +125,7 @@ func (p *plainRoute) beginFile(x *http1.Exchange) bool {
 	connOf(x).lease.Touch()
 	p.observer.metrics.began()
 	x.File = file
-	p.Passing(x, http1.Result{Code: http.StatusOK, Expected: file.Size()})
+	p.Progressed(x, http1.Result{Code: http.StatusOK, Expected: file.Size()})
 	return true
 }
 
@@ -135,12 +135,12 @@ func connOf(x *http1.Exchange) *loopConn { return x.Conn().Owner().(*loopConn) }
 func (p *plainRoute) Failed(x *http1.Exchange, dialing bool, err error) *http1.Refusal {
 	c, operation, outcome := connOf(x), "read", endpoint.Failed
 	if dialing {
-		operation, outcome = "dial", endpoint.Refused
+		operation, outcome = "dial", endpoint.Unseen
 	}
 	if sock.Exhausted(err) {
-		outcome = endpoint.Spoiled
+		outcome = endpoint.NotItsFault
 	} else {
-		p.proxy.transport.upstreams.drop(c.to)
+		p.proxy.transport.drop(c.to)
 	}
 	// As package net has it:
 	if dialing || errors.As(err, new(*os.SyscallError)) || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -170,22 +170,21 @@ func refusal(code int, lines, text string) *http1.Refusal {
 	}
 }
 
-// Passing implements http1.Route: it records that a request waits for its endpoint, that a long answer has begun, and
-// from time to time how far it has got.
-func (p *plainRoute) Passing(x *http1.Exchange, r http1.Result) {
+// Progressed implements http1.Route: it records that a request waits for its endpoint, that a long answer has begun,
+// and from time to time how far it has got.
+func (p *plainRoute) Progressed(x *http1.Exchange, r http1.Result) {
 	c, sink := connOf(x), p.observer.sink
 	long := max(r.Sent, r.Expected) >= record.LongAnswer
 	if sink == nil || r.Code != 0 && !long {
 		return
 	}
-	took, again := time.Since(x.Start), c.announced && c.code == r.Code
-	if again && (!long || took-c.at < record.Progress) || !long && took < record.Waits {
+	took, due := c.announced.next(r.Code, long, time.Since(x.Start))
+	if !due {
 		return
 	}
-	if !again && long { // the first record of an answer is as of its beginning
-		r.Sent, took = 0, 0
+	if took == 0 {
+		r.Sent = 0
 	}
-	c.announced, c.code, c.at = true, r.Code, max(took, c.at)
 	began := p.observer.recordOf(x, http1.Result{Code: r.Code, Sent: r.Sent, Expected: r.Expected}, took)
 	began.Outcome, began.Reason = record.Began, ""
 	sink.Record(began)

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/idle"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
@@ -28,28 +27,26 @@ func idleLimits(pools int) idle.Limits {
 	return idle.Limits{Total: total, PerKey: max(total/2, 1), Age: upstreamIdle}
 }
 
-// upstreamPool is the pool of connections to endpoints.
-type upstreamPool struct {
+// keptPool has the idle connections to endpoints that goroutines use; those of the loops are http1's.
+type keptPool struct {
 	dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	response time.Duration
-	inLoops  *http1.Upstreams // the engine's idle connections
 
 	mu       sync.Mutex
 	idle     *idle.Pool[*upstreamConn]
 	sweeping *time.Timer // set while connections are kept
 }
 
-func newUpstreamPool(s *Settings, loops int) *upstreamPool {
-	return &upstreamPool{
+func newKeptPool(s *Settings) *keptPool {
+	return &keptPool{
 		dial: dial(s, nil), response: s.Response,
-		idle:    idle.New[*upstreamConn](idleLimits(1)),
-		inLoops: http1.NewUpstreams(idleLimits(loops)),
+		idle: idle.New[*upstreamConn](idleLimits(1)),
 	}
 }
 
 // roundTrip sends a request that may be sent again, and reads the head of its answer. A kept connection may have been
 // closed by the endpoint meanwhile: then the request is sent on a new one.
-func (p *upstreamPool) roundTrip(
+func (p *keptPool) roundTrip(
 	r *http.Request, key idle.Key, interim *interimWriter,
 ) (response *http.Response, u *upstreamConn, err error) {
 	for u = p.take(key); ; u = nil {
@@ -72,7 +69,7 @@ func (p *upstreamPool) roundTrip(
 }
 
 // deadline is when an endpoint must have answered a request that it was asked at a time; zero is never.
-func (p *upstreamPool) deadline(start time.Time) time.Time {
+func (p *keptPool) deadline(start time.Time) time.Time {
 	if p.response <= 0 {
 		return time.Time{}
 	}
@@ -82,7 +79,7 @@ func (p *upstreamPool) deadline(start time.Time) time.Time {
 // take takes the kept connection of a key that was used last; nil where there is none. One on which the endpoint has
 // spoken, or ended, since its last answer is not taken: what lies there (a 408 for the idle, a surplus that came late)
 // is nobody's answer.
-func (p *upstreamPool) take(key idle.Key) *upstreamConn {
+func (p *keptPool) take(key idle.Key) *upstreamConn {
 	for now := time.Now(); ; {
 		p.mu.Lock()
 		u, ok := p.idle.Take(key, now)
@@ -98,7 +95,7 @@ func (p *upstreamPool) take(key idle.Key) *upstreamConn {
 }
 
 // put keeps a connection for the next request with its key.
-func (p *upstreamPool) put(u *upstreamConn) {
+func (p *keptPool) put(u *upstreamConn) {
 	u.resize(sock.Small)
 	u.used = true
 	p.mu.Lock()
@@ -113,7 +110,7 @@ func (p *upstreamPool) put(u *upstreamConn) {
 }
 
 // sweep closes the connections that nobody used for long: the endpoint may have closed its side.
-func (p *upstreamPool) sweep() {
+func (p *keptPool) sweep() {
 	var old []*upstreamConn
 	now := time.Now()
 	p.mu.Lock()
@@ -131,18 +128,17 @@ func (p *upstreamPool) sweep() {
 }
 
 // drop closes the kept connections to an endpoint.
-func (p *upstreamPool) drop(addr netip.AddrPort) {
+func (p *keptPool) drop(addr netip.AddrPort) {
 	p.mu.Lock()
 	kept := p.idle.RemoveAll(addr)
 	p.mu.Unlock()
 	for _, u := range kept {
 		_ = u.Close()
 	}
-	p.inLoops.Drop(addr)
 }
 
 // close closes the kept connections, and those that come back.
-func (p *upstreamPool) close() {
+func (p *keptPool) close() {
 	p.mu.Lock()
 	all := p.idle.Close()
 	if p.sweeping != nil {
@@ -152,5 +148,4 @@ func (p *upstreamPool) close() {
 	for _, u := range all {
 		_ = u.Close()
 	}
-	p.inLoops.Close()
 }

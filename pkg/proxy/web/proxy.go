@@ -95,18 +95,18 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// cleared: where the client has reset the stream, WriteHeader does not wait.
 		c.interim = &interimWriter{w: w}
 	}
-	response, err := p.transport.RoundTrip(out) //nolint:bodyclose // by call.end
+	answer, err := p.transport.RoundTrip(out) //nolint:bodyclose // by call.end
 	c.interim.end()
 	if err != nil {
 		p.fail(w, r, err, time.Since(begin))
 		return
 	}
 	under := connOfRequest(r)
-	untilEnd := under != nil && r.ProtoMajor == 1 && r.ProtoMinor == 0 && response.ContentLength < 0
+	untilEnd := under != nil && r.ProtoMajor == 1 && r.ProtoMinor == 0 && answer.ContentLength < 0
 	if untilEnd {
 		under.untilEnd.Store(true)
 	}
-	if err := p.pass(w, response); err != nil {
+	if err := p.pass(w, answer); err != nil {
 		if untilEnd { // before TLS says that this is the end
 			_ = under.Close()
 		}

@@ -29,10 +29,9 @@ const (
 // outcome is what becomes of a request that net/http serves.
 type outcome struct {
 	record.Exchange
-	announced bool          // its beginning was recorded
-	at        time.Duration // since then, when it was recorded last how far it got
-	unsent    error         // of writing the answer
-	failure   error         // why no endpoint has answered; nil where the client had gone
+	announced announced
+	sendError error // of writing the answer
+	failure   error // why no endpoint has answered; nil where the client had gone
 }
 
 // Refused implements the interface by which package reply tells that a request goes no further.
@@ -81,6 +80,27 @@ func (r *response) record(x record.Exchange) {
 	r.sink.Record(x)
 }
 
+// announced is what was recorded of a request before its end.
+type announced struct {
+	recorded bool
+	code     int           // of the answer by then; 0: there was none
+	took     time.Duration // to the last record
+}
+
+// next reports whether a request that goes on is to be recorded now, and as of which time since its beginning: one that
+// has no answer once, after [record.Waits]; a long answer as of its beginning, 0, and then each [record.Progress].
+func (a *announced) next(code int, long bool, now time.Duration) (took time.Duration, due bool) {
+	again := a.recorded && a.code == code
+	if again && (!long || now-a.took < record.Progress) || !long && now < record.Waits {
+		return 0, false
+	}
+	if long && !again {
+		now = 0
+	}
+	*a = announced{recorded: true, code: code, took: max(now, a.took)}
+	return now, true
+}
+
 // recordCall records that a gRPC call is under way: it may be a stream that is silent for hours.
 func (r *response) recordCall() {
 	if r.sink == nil || !reply.IsGRPC(r.request) {
@@ -98,14 +118,14 @@ func (r *response) recordLong(length uint64) {
 	if r.sink == nil || length < record.LongAnswer || reply.IsGRPC(r.request) {
 		return
 	}
-	x := o.Exchange
-	if o.announced {
-		if x.Took = time.Since(o.Begin); x.Took-o.at < record.Progress {
-			return
-		}
-		o.at, x.Bytes = x.Took, uint64(r.bytes)
+	took, due := o.announced.next(r.code, true, time.Since(o.Begin))
+	if !due {
+		return
 	}
-	o.announced = true
+	x := o.Exchange
+	if x.Took = took; took > 0 {
+		x.Bytes = uint64(r.bytes)
+	}
 	x.Outcome, x.Reason, x.Method = record.Began, "", r.request.Method
 	x.Code, x.Expected = uint16(cmp.Or(r.code, http.StatusOK)), r.expected()
 	r.record(x)
@@ -125,15 +145,15 @@ func (r *response) recordEnd(grpc string) {
 	case x.Method == http.MethodHead:
 		x.Bytes = 0
 	case x.Outcome == record.Done && x.Bytes < x.Expected && x.Code != http.StatusNotModified:
-		x.torn(r.shortBy(x.unsent))
+		x.torn(r.shortBy(x.sendError))
 	}
 	r.record(x.Exchange)
 }
 
 // shortBy is why an answer was short, by the error of writing it: a file that has become shorter, or one that cannot be
 // read on, is our fault.
-func (r *response) shortBy(unsent error) string {
-	if unsent == nil || errors.As(unsent, new(*fs.PathError)) {
+func (r *response) shortBy(sendError error) string {
+	if sendError == nil || errors.As(sendError, new(*fs.PathError)) {
 		return reasonTorn
 	}
 	return r.notTaken()

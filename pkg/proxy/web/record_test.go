@@ -272,9 +272,9 @@ func TestRecordsRefusals(t *testing.T) {
 // gateFunc is a gate that lets nothing pass.
 type gateFunc func(http.ResponseWriter, *http.Request)
 
-func (g gateFunc) Wrap(http.Handler) http.Handler    { return http.HandlerFunc(g) }
-func (g gateFunc) Ready() error                      { return nil }
-func (g gateFunc) Passing() func(target []byte) bool { return nil }
+func (g gateFunc) Wrap(http.Handler) http.Handler         { return http.HandlerFunc(g) }
+func (g gateFunc) Ready() error                           { return nil }
+func (g gateFunc) PassesTarget() func(target []byte) bool { return nil }
 
 // TestRecordsFiles: those that the proxy serves itself, over HTTP/1.1, TLS and HTTP/2.
 func TestRecordsFiles(t *testing.T) {

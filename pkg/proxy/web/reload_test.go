@@ -12,7 +12,7 @@ type refusing struct{}
 
 func (*refusing) Ready() error { return nil }
 
-func (*refusing) Passing() func([]byte) bool { return nil }
+func (*refusing) PassesTarget() func([]byte) bool { return nil }
 func (*refusing) Wrap(http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
 }

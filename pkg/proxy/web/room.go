@@ -24,8 +24,8 @@ const (
 	// costRequest is for a request under way, costBody more for one with a body (which goes by http.Transport).
 	costRequest = 16 << 10
 	costBody    = 24 << 10
-	// costLasting is for an answer that the engine passes on in pieces.
-	costLasting = http1.Piece
+	// costStreamed is for an answer that the engine passes on in pieces.
+	costStreamed = http1.Piece
 	// unchargedPiece is how much is read at a time of an answer for which there is no room.
 	unchargedPiece = 4 << 10
 	// costStream is more for a stream of HTTP/2.
@@ -185,8 +185,8 @@ type share struct {
 	over bool
 }
 
-// enter charges a request. What its header has been charged becomes its own.
-func (s *response) enter(r *http.Request, settings *Settings, room *admission.Route, body bool) admission.Refusal {
+// charge charges a request. What its header has been charged becomes its own.
+func (s *response) charge(r *http.Request, settings *Settings, room *admission.Route, body bool) admission.Refusal {
 	c := connOfRequest(r)
 	if c == nil {
 		return admission.Admitted
@@ -224,8 +224,8 @@ func (s *response) enter(r *http.Request, settings *Settings, room *admission.Ro
 	return why
 }
 
-// leave gives back what enter has charged.
-func (s *response) leave() {
+// giveBack gives back what charge has charged.
+func (s *response) giveBack() {
 	s.share.mu.Lock()
 	s.share.over = true
 	s.share.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 // An answer goes by the rate of its route. In HTTP/1.1 the connection sees to that, below TLS, since one answer is
 // written at a time; in HTTP/2 each answer does.
 
-// shape begins with the answer to a request.
-func (r *response) shape(req *http.Request, s *Settings, under *conn) {
+// setFlow chooses by which rate the answer to a request goes.
+func (r *response) setFlow(req *http.Request, s *Settings, under *conn) {
 	switch {
 	case s.Shaper == nil && under == nil:
 	case under == nil:

@@ -253,7 +253,7 @@ func BenchmarkShaperOff(b *testing.B) {
 			settings := &Settings{Shaper: s}
 			b.ReportAllocs()
 			for b.Loop() {
-				out.shape(request, settings, c)
+				out.setFlow(request, settings, c)
 				if c.flow.Shaper.On() || out.flow.Shaper.On() {
 					b.Fatal("on")
 				}

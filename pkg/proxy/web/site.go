@@ -17,9 +17,9 @@ type Gate interface {
 	// Wrap puts the gate before a handler. It passes the ResponseWriter on as it is.
 	Wrap(next http.Handler) http.Handler
 	Ready() error
-	// Passing returns a function that reports whether a GET of a target certainly passes: the engine may then skip Wrap.
-	// Nil: every request goes through Wrap.
-	Passing() func(target []byte) bool
+	// PassesTarget returns a function that reports whether a GET of a target certainly passes: the engine may then skip
+	// Wrap. Nil: every request goes through Wrap.
+	PassesTarget() func(target []byte) bool
 }
 
 // Secure makes TLS of a connection to an endpoint.
@@ -103,10 +103,7 @@ func onlyHTTP2(next http.Handler) http.Handler {
 func (f *Front) choose(sites []*site) (http.Handler, *host.Mux) {
 	first := sites[0]
 	refuse := func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
-		o := first.observer
-		(&observer{next: normalized(next), settings: o.settings, log: o.log, metrics: o.metrics, room: o.room,
-			lines: o.lines, route: o.route, port: o.port, sink: o.sink}).
-			ServeHTTP(w, r)
+		first.observer.serve(normalized(next), w, r)
 	}
 	serve := func(chosen *site, w http.ResponseWriter, r *http.Request) {
 		if holds, ends := chosen.holds(r); !holds {
@@ -156,7 +153,7 @@ func (g *generation) closeProxies(next *generation) {
 		if s.proxy == nil {
 			continue
 		}
-		if o := next.site(s.route); o != nil && o.proxy != nil && o.proxy.transport.standard == s.proxy.transport.standard {
+		if o := next.site(s.route); o != nil && o.proxy != nil && o.proxy.transport.shares(s.proxy.transport) {
 			continue
 		}
 		s.proxy.transport.close()

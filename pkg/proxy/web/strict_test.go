@@ -96,7 +96,7 @@ type passing struct{}
 
 func (passing) Ready() error                        { return nil }
 func (passing) Wrap(next http.Handler) http.Handler { return next }
-func (passing) Passing() func([]byte) bool          { return nil }
+func (passing) PassesTarget() func([]byte) bool     { return nil }
 
 func strictFronts(t testing.TB) (fronts []strictFront) {
 	t.Helper()

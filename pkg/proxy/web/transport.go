@@ -19,8 +19,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
 )
 
-// attempts is how many endpoints are asked to take a request.
-const attempts = 3
+// mostAttempts is how many endpoints are asked to take a request.
+const mostAttempts = 3
 
 // transport is the one way from net/http's server to a route's endpoints. It chooses an endpoint, sends it the
 // request, and chooses another one as long as none has seen anything of the request ([endpoint.Pool.Try]). A GET
@@ -30,8 +30,10 @@ type transport struct {
 	metrics   *routeMetrics
 	grpc      bool
 	scheme    string
-	upstreams *upstreamPool
-	standard  *http.Transport // of net/http, for what does not go by upstreams
+	kept      *keptPool
+	standard  *http.Transport // of net/http, for what does not go by kept connections
+
+	keptInLoops *http1.Upstreams // the engine's
 }
 
 // newTransport makes a transport; with the connections of the one before, if there is one that can serve on.
@@ -41,17 +43,27 @@ func newTransport(s *Settings, metrics *routeMetrics, loops int, before *transpo
 		t.scheme = "https"
 	}
 	if before != nil {
-		t.upstreams, t.standard = before.upstreams, before.standard
+		t.kept, t.keptInLoops, t.standard = before.kept, before.keptInLoops, before.standard
 	} else {
-		t.upstreams, t.standard = newUpstreamPool(s, loops), newHTTPTransport(s)
+		t.kept, t.keptInLoops, t.standard = newKeptPool(s), http1.NewUpstreams(idleLimits(loops)), newHTTPTransport(s)
 	}
 	return t
 }
 
+// shares reports whether two transports have the same connections.
+func (t *transport) shares(other *transport) bool { return t.standard == other.standard }
+
 // close gives up the connections to the endpoints; those in use when they come back.
 func (t *transport) close() {
 	t.standard.CloseIdleConnections()
-	t.upstreams.close()
+	t.kept.close()
+	t.keptInLoops.Close()
+}
+
+// drop closes the kept connections to an endpoint.
+func (t *transport) drop(endpoint netip.AddrPort) {
+	t.kept.drop(endpoint)
+	t.keptInLoops.Drop(endpoint)
 }
 
 func newHTTPTransport(s *Settings) *http.Transport {
@@ -62,7 +74,7 @@ func newHTTPTransport(s *Settings) *http.Transport {
 	kept := 512
 	if !s.GRPC {
 		// None. Of an answer with more behind it, http.Transport may give the rest to the next request, if that takes the
-		// connection before it has looked: one machine would read another's data. upstreamPool looks first.
+		// connection before it has looked: one machine would read another's data. keptPool looks first.
 		kept = -1
 	}
 	return &http.Transport{
@@ -152,7 +164,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		c.body = &retryBody{ReadCloser: r.Body, upload: c.upload}
 	}
 	var response *http.Response
-	_, err := t.endpoints.Try(c.client, attempts, func(e *endpoint.Endpoint, tried int) (endpoint.Outcome, error) {
+	_, err := t.endpoints.Try(c.client, mostAttempts, func(e *endpoint.Endpoint, tried int) (endpoint.Outcome, error) {
 		if tried > 0 {
 			t.metrics.retried()
 		}
@@ -165,14 +177,14 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			err = errLost // what there is may be the deadline by which wake ended the read
 		}
 		if fault := clientFault(r, c.body); fault != nil {
-			return endpoint.Spoiled, fault
+			return endpoint.NotItsFault, fault
 		}
 		if sock.Exhausted(err) || c.body.partial() || wasCancelled(err) {
-			return endpoint.Spoiled, err
+			return endpoint.NotItsFault, err
 		}
-		t.upstreams.drop(e.Addr)
+		t.drop(e.Addr)
 		if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
-			return endpoint.Refused, err
+			return endpoint.Unseen, err
 		}
 		return endpoint.Failed, err
 	})
@@ -185,8 +197,8 @@ func (t *transport) ask(r *http.Request, c *call, e *endpoint.Endpoint) (*http.R
 	var response *http.Response
 	var err error
 	if !t.grpc && bodiless(r) {
-		body.pool = t.upstreams
-		response, body.conn, err = t.upstreams.roundTrip(r, idle.PerClient(e.Addr, c.client), c.interim)
+		body.pool = t.kept
+		response, body.conn, err = t.kept.roundTrip(r, idle.PerClient(e.Addr, c.client), c.interim)
 	} else if response, err = t.standard.RoundTrip(t.forHTTPTransport(r, c, e.Addr)); err == nil {
 		if err = judgeStatus(response, r.Header.Get("Upgrade")); err != nil {
 			_ = response.Body.Close()
@@ -272,7 +284,7 @@ func judgeStatus(response *http.Response, upgrade string) error {
 type answerBody struct {
 	io.ReadCloser
 	endpoint *endpoint.Endpoint
-	pool     *upstreamPool
+	pool     *keptPool
 	conn     *upstreamConn // of the pool; nil is http.Transport's
 	last     bool          // no other answer comes on the connection
 	ended    bool
