@@ -69,9 +69,15 @@ release-binaries: ## build the programs for both platforms into build/release/bi
 # Of every file that is published, so that "sha256sum -c" is content with the downloads.
 release-sums = cd $(RELEASE_DIR)/bin && rm -f SHA256SUMS && LC_ALL=C && sha256sum * >../SHA256SUMS && mv ../SHA256SUMS . && cat SHA256SUMS
 
+# What is known of the modules' vulnerabilities, and which of them the programs do not reach.
+.PHONY: release-vex
+release-vex: ## write what vulnerabilities the programs are affected by, as OpenVEX; needs the internet
+	@mkdir -p $(RELEASE_DIR)
+	go run $(GOVULNCHECK) -format openvex ./cmd/... >$(RELEASE_DIR)/stack.openvex.json
+
 .PHONY: release-files
-release-files: ## put the images' SBOMs beside the binaries, with checksums of all
-	@cp $(BUILD)/images/*.spdx.json $(RELEASE_DIR)/bin
+release-files: ## put the images' SBOMs and the VEX document beside the binaries, with checksums of all
+	@cp $(BUILD)/images/*.spdx.json $(wildcard $(RELEASE_DIR)/*.openvex.json) $(RELEASE_DIR)/bin
 	@$(release-sums)
 
 .PHONY: release-notes

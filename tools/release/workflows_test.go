@@ -75,6 +75,9 @@ func faults(t *testing.T, name string, text []byte, known map[string]bool) []str
 		if job.Permissions == nil || job.Permissions.All != nil {
 			list = append(list, "job "+id+" does not name its permissions")
 		}
+		if builds, signs := rights(job); builds && signs {
+			list = append(list, "job "+id+" builds, and has the identity that signs")
+		}
 		for _, step := range job.Steps {
 			switch exec := step.Exec.(type) {
 			case *actionlint.ExecRun:
@@ -103,6 +106,19 @@ func faults(t *testing.T, name string, text []byte, known map[string]bool) []str
 		}
 	}
 	return list
+}
+
+// rights tells whether a job builds what is released, and whether it may sign.
+func rights(job *actionlint.Job) (builds, signs bool) {
+	for _, step := range job.Steps {
+		if exec, ok := step.Exec.(*actionlint.ExecRun); ok {
+			builds = builds || regexp.MustCompile(`^make.* (publish|images|release-(images|chart|binaries))\b`).MatchString(exec.Run.Value)
+		}
+	}
+	if job.Permissions != nil {
+		_, signs = job.Permissions.Scopes["id-token"]
+	}
+	return builds, signs
 }
 
 func TestWorkflowsOnlyCallMake(t *testing.T) {
@@ -148,15 +164,19 @@ jobs:
 	}
 	for name, test := range map[string]struct{ old, replacement, want string }{
 		"another command": {"make lint test", "go test ./...", "more than make"},
-		"a second one":    {"make lint test", "make lint && curl example", "more than make"},
-		"no such target":  {"make lint test", "make lint tests", "no target tests"},
-		"a tag":           {"@3d3c42e5aac5ba805825da76410c181273ba90b1", "@v7", "no commit"},
-		"another action":  {"actions/checkout", "actions/github-script", "not make"},
-		"credentials":     {"{persist-credentials: false}", "{fetch-depth: 0}", "credentials"},
-		"permissions":     {"permissions: {}\n", "", "permissions"},
-		"of a job":        {"permissions: {contents: read}", "env: {}", "job a"},
-		"an unknown key":  {"runs-on:", "runs-at: x\n    runs-on:", "runs-at"},
-		"an expression":   {"make lint test", "make ${{ github.rf }}", "rf"},
+		"a signer that builds": {
+			"{contents: read}\n    steps:\n      - uses", "{contents: read, id-token: write}\n    steps:\n      - run: make publish\n      - uses",
+			"has the identity that signs",
+		},
+		"a second one":   {"make lint test", "make lint && curl example", "more than make"},
+		"no such target": {"make lint test", "make lint tests", "no target tests"},
+		"a tag":          {"@3d3c42e5aac5ba805825da76410c181273ba90b1", "@v7", "no commit"},
+		"another action": {"actions/checkout", "actions/github-script", "not make"},
+		"credentials":    {"{persist-credentials: false}", "{fetch-depth: 0}", "credentials"},
+		"permissions":    {"permissions: {}\n", "", "permissions"},
+		"of a job":       {"permissions: {contents: read}", "env: {}", "job a"},
+		"an unknown key": {"runs-on:", "runs-at: x\n    runs-on:", "runs-at"},
+		"an expression":  {"make lint test", "make ${{ github.rf }}", "rf"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			list := faults(t, "x.yaml", []byte(strings.Replace(good, test.old, test.replacement, 1)), known)

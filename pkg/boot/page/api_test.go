@@ -4,10 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -191,6 +195,57 @@ func TestOpenAPIDescribesEveryField(t *testing.T) {
 		if !answered[name] {
 			t.Errorf("%s is described and never answered", name)
 		}
+	}
+}
+
+var update = flag.Bool("update", false, "write anew what v1 of the API has, after an addition")
+
+// What v1 has stays: each path, parameter, property and value that was described once. An addition is written to
+// testdata/v1.txt by "go test ./pkg/boot/page -run Stays -update", and nothing is ever taken out of it by hand.
+func TestWhatV1HasStays(t *testing.T) {
+	var lines []string
+	var walk func(at string, v any)
+	walk = func(at string, v any) {
+		switch v := v.(type) {
+		case map[string]any:
+			for name, each := range v {
+				if name != "description" && name != "summary" && name != "info" && name != "example" {
+					walk(at+"/"+name, each)
+				}
+			}
+		case []any:
+			for _, each := range v {
+				if named, ok := each.(map[string]any); ok && named["name"] != nil {
+					walk(fmt.Sprintf("%s/%v", at, named["name"]), each)
+				} else {
+					walk(at+"/-", each)
+				}
+			}
+		default:
+			lines = append(lines, fmt.Sprintf("%s = %v", at, v))
+		}
+	}
+	walk("", describe(t, openAPI).document)
+	slices.Sort(lines)
+	lines = slices.Compact(lines)
+	const file = "testdata/v1.txt"
+	before, err := os.ReadFile(file)
+	if err != nil && !*update {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(before)) {
+		if !slices.Contains(lines, strings.TrimSpace(line)) {
+			t.Errorf("gone from /api/v1: %s", strings.TrimSpace(line))
+		}
+	}
+	text := strings.Join(lines, "\n") + "\n"
+	switch {
+	case *update && !t.Failed():
+		if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	case !t.Failed() && text != string(before):
+		t.Error("v1 has more than testdata/v1.txt: write it with -update")
 	}
 }
 
