@@ -42,7 +42,7 @@ func (f *told) Machines() []journal.MachineView {
 
 func (f *told) Machine(id string) (journal.MachineView, bool) {
 	for _, m := range f.Machines() {
-		if m.ID == id {
+		if m.ID == id || m.Address.String() == id {
 			return m, true
 		}
 	}
@@ -73,7 +73,7 @@ func twoMachines() *told {
 			ID: "52:54:00:00:00:02", MAC: "52:54:00:00:00:02",
 			Boots: []journal.BootView{{
 				ID: "b", Begin: begin, End: begin, State: journal.Stuck, At: journal.Script,
-				Cause: &journal.Cause{Name: "not-found", Text: "It was \x1b[31mnot\nthere.", Remedy: "Put it there.", Since: begin},
+				Cause: &journal.Cause{Name: "not-found", Text: "It was \x1b[31mnot there.", Remedy: "Put it there.", Since: begin},
 				Steps: []journal.StepView{{
 					Step: journal.Script, Result: journal.Failed, Begin: begin, End: begin.Add(time.Second), Answers: []journal.Answer{answer},
 				}},
@@ -107,7 +107,7 @@ func TestShowsWhatThePageDoes(t *testing.T) {
 		"all": {nil, 0, []string{
 			"STATE    MACHINE            NAME   ADDRESS    AT      HEARD",
 			"stuck    52:54:00:00:00:02  -      -          script  1 m 0",
-			"  not-found  likely: It was \ufffd[31mnot\ufffdthere. → Put it there.\nbooting  52:54:00:00:00:01  going  192.0.2.1  loader  1 m 0",
+			"  not-found  likely: It was \ufffd[31mnot there. → Put it there.\nbooting  52:54:00:00:00:01  going  192.0.2.1  loader  1 m 0",
 			"ipxe-dhcp\n",
 		}, nil},
 		"stuck":   {[]string{"-state", "stuck"}, 0, []string{"52:54:00:00:00:02"}, []string{"52:54:00:00:00:01"}},

@@ -21,7 +21,7 @@ func TestWait(t *testing.T) {
 		want  string
 	}{
 		"booted":                 {journal.Booted, time.Time{}, []string{id}, 0, "is booted at script"},
-		"failed":                 {journal.Broken, long, []string{id, "--for=booted"}, waitFailed, "It was \ufffd[31mnot\ufffdthere. → Put it there."},
+		"failed":                 {journal.Broken, long, []string{id, "--for=booted"}, waitFailed, "It was \ufffd[31mnot there. → Put it there."},
 		"failed, as wanted":      {journal.Broken, long, []string{id, "-for", "failed"}, 0, "is failed"},
 		"stuck for long":         {journal.Stuck, long, []string{id}, waitFailed, "is stuck at script"},
 		"stuck for a moment":     {journal.Stuck, time.Now(), []string{id, "-timeout", "50ms"}, waitOver, "is stuck at script"},

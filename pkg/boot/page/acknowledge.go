@@ -13,7 +13,7 @@ import (
 // serveAcknowledge notes that a person knows of a machine that failed. Who asks is not known by name, so it is for the
 // loopback interface alone: the alert of a machine that is down is not for everybody in the cluster to end.
 func (s *Server) serveAcknowledge(w http.ResponseWriter, r *http.Request) {
-	m, found := s.look.machine(s.look.id(r.PathValue("id")))
+	m, found := s.options.Journal.Machine(s.look.id(r.PathValue("id")))
 	switch {
 	case !isLocal(r):
 		refuse(w, http.StatusForbidden, "only through the loopback interface: kubectl port-forward or exec")

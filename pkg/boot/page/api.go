@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
@@ -175,7 +176,7 @@ func machineID(text string) string {
 func refuse(w http.ResponseWriter, status int, detail string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(Problem{http.StatusText(status), status, Clean(detail, textLength)})
+	_ = json.NewEncoder(w).Encode(Problem{http.StatusText(status), status, boot.CleanCut(detail, textLength)})
 }
 
 // Problem is an answer to what cannot be answered (RFC 9457).

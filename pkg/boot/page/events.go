@@ -1,8 +1,6 @@
 package page
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strings"
@@ -81,29 +79,32 @@ func (s *Server) tellMachines(st *stream, f Filter) func(*snapshot) {
 	}
 }
 
-// tellMachine tells all that is known of one machine when something of it has changed.
-func (s *Server) tellMachine(st *stream, r *http.Request, id string) func(*snapshot) {
-	var sent []byte
+// ofMachine calls tell at first and whenever something new is known of a machine: that changes its entry.
+func (s *Server) ofMachine(r *http.Request, id string, tell func(m journal.MachineView, found bool)) func(*snapshot) {
 	var known *entry
 	first := true
 	return func(now *snapshot) {
-		e := now.ids[id]
-		if e != nil && e == known { // whatever is new of a machine changes its entry
-			return
+		if e := now.ids[id]; first || e != known {
+			known, first = e, false
+			tell(s.machine(r, id))
 		}
-		known = e
-		m, found := s.machine(r, id)
-		switch encoded, _ := json.Marshal(m); {
-		case !found && sent != nil:
-			sent = nil
-			st.event(Event{Type: EventGone, ID: id})
-		case found && !bytes.Equal(encoded, sent):
-			sent = encoded
+	}
+}
+
+// tellMachine tells all that is known of one machine when something of it has changed.
+func (s *Server) tellMachine(st *stream, r *http.Request, id string) func(*snapshot) {
+	told, first := false, true
+	return s.ofMachine(r, id, func(m journal.MachineView, found bool) {
+		switch {
+		case found:
 			st.event(Event{Type: EventMachine, Machine: &m})
+		case told:
+			st.event(Event{Type: EventGone, ID: id})
 		}
+		told = found
 		if first {
 			first = false
 			st.event(Event{Type: EventReady})
 		}
-	}
+	})
 }

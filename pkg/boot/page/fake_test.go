@@ -54,7 +54,14 @@ func (f *fake) Machines() []journal.MachineView {
 	defer f.mu.Unlock()
 	all := make([]journal.MachineView, 0, len(f.machines))
 	for _, m := range f.machines {
-		all = append(all, brief(copied(m)))
+		m = copied(m)
+		m.Lines, m.Boots = nil, m.Boots[:min(len(m.Boots), 1)]
+		for i := range m.Boots {
+			for j := range m.Boots[i].Steps {
+				m.Boots[i].Steps[j].Answers = nil
+			}
+		}
+		all = append(all, m)
 	}
 	return all
 }
@@ -63,7 +70,7 @@ func (f *fake) Machine(id string) (journal.MachineView, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m, ok := f.machines[id]
-	return cleaned(copied(m)), ok
+	return copied(m), ok
 }
 
 // copied returns a machine that shares nothing with the original.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
@@ -40,17 +41,23 @@ func (f Filter) has(state journal.State) bool {
 	return f.State == "" || slices.Contains(strings.Split(f.State, ","), string(state))
 }
 
+// Of a query's texts so much counts, in bytes.
+const (
+	nameLength = 128
+	textLength = 512
+)
+
 // parseFilter reads a filter from a query, and tells what is wrong with it.
 func parseFilter(q url.Values) (Filter, error) {
-	text := func(name string) string { return Clean(q.Get(name), nameLength) }
+	text := func(name string) string { return boot.CleanCut(q.Get(name), nameLength) }
 	for name := range q {
 		if !slices.Contains(parameters, name) {
-			return Filter{}, fmt.Errorf("parameter %q: none of %v", Clean(name, nameLength), parameters)
+			return Filter{}, fmt.Errorf("parameter %q: none of %v", boot.CleanCut(name, nameLength), parameters)
 		}
 	}
 	f := Filter{
 		State: text("state"), Step: journal.Step(text("step")), Cause: text("cause"),
-		MAC: digits(text("mac")), Address: strings.TrimSpace(text("address")), Text: Clean(q.Get("q"), textLength),
+		MAC: digits(text("mac")), Address: strings.TrimSpace(text("address")), Text: boot.CleanCut(q.Get("q"), textLength),
 	}
 	for _, state := range strings.Split(f.State, ",") {
 		if f.State != "" && !slices.Contains(States, journal.State(state)) {
@@ -113,16 +120,17 @@ func (f Filter) part(found []*entry) []*entry {
 func (f Filter) matches(e *entry) bool {
 	m := &e.view
 	b := Newest(m)
+	e.search.Do(e.index)
 	switch {
 	case !f.has(b.State),
 		f.Step != "" && b.At != f.Step,
 		f.Cause != "" && (b.Cause == nil || b.Cause.Name != f.Cause),
-		f.MAC != "" && !slices.ContainsFunc(e.macs(), func(mac string) bool { return strings.Contains(mac, f.MAC) }),
+		f.MAC != "" && !strings.Contains(e.macs, f.MAC),
 		f.Address != "" && !addressMatches(m.Address, f.Address):
 		return false
 	}
 	for word := range strings.FieldsSeq(strings.ToLower(f.Text)) {
-		if !strings.Contains(e.text(), word) && !e.macMatches(word) {
+		if !strings.Contains(e.words, word) && !e.macMatches(word) {
 			return false
 		}
 	}
@@ -145,18 +153,12 @@ func addressMatches(a netip.Addr, want string) bool {
 // macMatches finds a MAC that is spelled in another way, or a part of it: 5254.0012, 52-54-00.
 func (e *entry) macMatches(word string) bool {
 	part := digits(word)
-	if len(part) < 4 || strings.Trim(word, "0123456789abcdef:-.") != "" {
-		return false
-	}
-	return slices.ContainsFunc(e.macs(), func(mac string) bool { return strings.Contains(mac, part) })
+	return len(part) >= 4 && strings.Trim(word, "0123456789abcdef:-.") == "" && strings.Contains(e.macs, part)
 }
+
+var separators = strings.NewReplacer(":", "", "-", "", ".", "", " ", "")
 
 // digits returns a MAC's digits: "52-54-00" becomes "525400".
 func digits(mac string) string {
-	return strings.Map(func(r rune) rune {
-		if strings.ContainsRune(":-. ", r) {
-			return -1
-		}
-		return r
-	}, strings.ToLower(mac))
+	return separators.Replace(strings.ToLower(mac))
 }

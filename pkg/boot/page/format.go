@@ -66,15 +66,12 @@ func Bytes(n uint64) string {
 	return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
 }
 
-// stamp is a time on a page: the browser's script keeps its age up to date.
+// stamp is a time on a page: the browser's script keeps its age up to date, and shows it in another zone.
 type stamp struct {
 	ISO, Clock, Age string
 }
 
 func stampAt(t, now time.Time) stamp {
-	if t.IsZero() {
-		return stamp{}
-	}
 	t = t.UTC()
-	return stamp{t.Format("2006-01-02T15:04:05.000Z"), t.Format("15:04:05"), Age(now.Sub(t))}
+	return stamp{t.Format("2006-01-02T15:04:05.000Z"), t.Format("2 Jan 15:04:05"), Age(now.Sub(t))}
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
@@ -27,11 +28,11 @@ type listPage struct {
 	Title, Live string
 	Reload      int
 	Filter      Filter
-	Steps       []option
+	Steps       []journal.Step
 	Heading     heading
-	Rows        []shownRow
+	Rows        []row
 	Parts       parts
-	Now         stamp
+	Now         time.Time
 	Filtered    bool
 }
 
@@ -39,34 +40,9 @@ type listPage struct {
 type heading struct {
 	Chips   []chip
 	Causes  []causeCount
-	Sources []source
-}
-
-// source is a program that tells of boots, as it is shown.
-type source struct {
-	Program, Pod, Clock string
-	Heard               bool
-	Since, LostAt       stamp
-	Lost                uint64
-}
-
-func sourcesOf(all []feed.Source, now time.Time) (shown []source) {
-	for _, each := range all {
-		one := source{
-			Program: each.Program, Pod: each.Pod, Clock: each.Clock, Heard: each.Heard, Lost: each.Lost,
-			Since: stampAt(each.Since, now),
-		}
-		if each.Lost > 0 {
-			one.LostAt = stampAt(each.LostAt, now)
-		}
-		shown = append(shown, one)
-	}
-	return shown
-}
-
-type option struct {
-	Value, Label string
-	Chosen       bool
+	More    int // causes that are not listed
+	Sources []feed.Source
+	Now     time.Time
 }
 
 // chip is a state with its count, and a link to show only that.
@@ -78,17 +54,17 @@ type chip struct {
 
 // causeCount is a cause that machines are stuck by.
 type causeCount struct {
-	Name, Text, Remedy, Link string
-	Count                    int
-	Chosen                   bool
-	Varies                   bool // the remedy is that of one of them
+	Name, Remedy, Link string
+	Count              int
+	Chosen             bool
+	Varies             bool // the remedy is that of one of them
 }
 
 // parts says which part of a long list is shown.
 type parts struct {
 	From, To, All       int
 	Previous, Following string // links
-	None                bool // nothing was heard of any machine
+	None                bool   // nothing was heard of any machine
 }
 
 // listOf makes the list's page of a snapshot.
@@ -96,13 +72,14 @@ func (s *Server) listOf(now *snapshot, f Filter) listPage {
 	counts, found := count(now, f)
 	at := s.options.Now()
 	p := listPage{
-		Title: "Boots", Live: "boots/live" + f.query(), Reload: reload, Filter: f, Now: stampAt(at, at),
+		Title: "Boots", Live: "boots/live" + f.query(), Reload: reload, Filter: f, Now: at, Steps: steps,
 		Filtered: f != Filter{Offset: f.Offset, Limit: f.Limit},
 	}
-	for _, step := range steps {
-		p.Steps = append(p.Steps, option{string(step), StepLabel(step), step == f.Step})
+	sums := causes(found, f)
+	p.Heading = heading{Chips: chips(counts, f), Causes: sums, Sources: s.options.Sources(), Now: at}
+	if p.Heading.More = len(sums) - maxCauses; p.Heading.More > 0 {
+		p.Heading.Causes = sums[:maxCauses]
 	}
-	p.Heading = heading{Chips: chips(counts, f), Causes: causes(found, f), Sources: sourcesOf(s.options.Sources(), at)}
 	g := f
 	if g.Limit == 0 || g.Limit > perPage {
 		g.Limit = perPage
@@ -119,7 +96,7 @@ func (s *Server) listOf(now *snapshot, f Filter) listPage {
 		p.Parts.Following = link(end)
 	}
 	for _, e := range shown {
-		p.Rows = append(p.Rows, shownRow{rowOf(e), at})
+		p.Rows = append(p.Rows, rowOf(e, at))
 	}
 	return p
 }
@@ -145,7 +122,7 @@ func causes(found []*entry, f Filter) []causeCount {
 	var sums []causeCount
 	for _, e := range found {
 		b := Newest(&e.view)
-		if b.Cause == nil || b.State != journal.Stuck && b.State != journal.Broken {
+		if b.Cause == nil || !down(b) {
 			continue
 		}
 		i := slices.IndexFunc(sums, func(c causeCount) bool { return c.Name == b.Cause.Name })
@@ -164,13 +141,13 @@ func causes(found []*entry, f Filter) []causeCount {
 		sums[i].Varies = sums[i].Varies || sums[i].Remedy != b.Cause.Remedy
 	}
 	slices.SortStableFunc(sums, func(a, b causeCount) int { return cmp.Compare(b.Count, a.Count) })
-	return sums[:min(len(sums), maxCauses)]
+	return sums
 }
 
 func (s *Server) serveListPage(w http.ResponseWriter, r *http.Request) {
 	f, err := parseFilter(r.URL.Query())
 	if err != nil {
-		http.Error(w, Clean(err.Error(), textLength), http.StatusBadRequest)
+		http.Error(w, boot.CleanCut(err.Error(), textLength), http.StatusBadRequest)
 		return
 	}
 	s.render(w, "list.html", s.listOf(s.look.snapshot(), f))
@@ -186,12 +163,6 @@ func (s *Server) render(w http.ResponseWriter, name string, data any) {
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = w.Write(text)
-}
-
-func markup(name string, data any) ([]byte, error) {
-	var b bytes.Buffer
-	err := templates.ExecuteTemplate(&b, name, data)
-	return b.Bytes(), err
 }
 
 // listUpdate is what a browser is sent: the rows that it does not have, the order of all rows, and what stands around
@@ -215,7 +186,7 @@ func (s *Server) serveListLive(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer done()
-	sent := make(map[string]row)
+	sent := make(map[string]*entry)
 	var update listUpdate
 	s.watch(r.Context(), st, func(now *snapshot) {
 		next, rows, err := s.updateOf(s.listOf(now, f), sent)
@@ -241,13 +212,13 @@ func (s *Server) serveListLive(w http.ResponseWriter, r *http.Request) {
 }
 
 // updateOf renders the rows of a page that were not sent yet, and returns all rows beside it.
-func (s *Server) updateOf(p listPage, sent map[string]row) (listUpdate, map[string]row, error) {
+func (s *Server) updateOf(p listPage, sent map[string]*entry) (listUpdate, map[string]*entry, error) {
 	u := listUpdate{Rows: map[string]string{}, Order: make([]string, 0, len(p.Rows)), Now: s.options.Now().UnixMilli()}
-	rows := make(map[string]row, len(p.Rows))
+	rows := make(map[string]*entry, len(p.Rows))
 	for _, each := range p.Rows {
 		u.Order = append(u.Order, each.ID)
-		rows[each.ID] = each.row
-		if was, ok := sent[each.ID]; ok && was == each.row {
+		rows[each.ID] = each.entry
+		if sent[each.ID] == each.entry {
 			continue
 		}
 		text, err := markup("row", each)

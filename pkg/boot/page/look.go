@@ -1,12 +1,9 @@
 package page
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/tinkerbell/stack/pkg/boot/journal"
 )
 
 const (
@@ -43,11 +40,7 @@ func (l *look) snapshot() *snapshot {
 	if older != nil && begin.Sub(older.taken) < max(gather/2, min(restFactor*older.cost, maxRest)) {
 		return older
 	}
-	machines := l.journal.Machines()
-	for i := range machines {
-		machines[i] = brief(machines[i])
-	}
-	s := newSnapshot(machines, older)
+	s := newSnapshot(l.journal.Machines(), older)
 	s.taken, s.cost = begin, time.Since(begin)
 	l.mu.Lock()
 	if older == nil || !slices.Equal(s.entries, older.entries) {
@@ -62,27 +55,19 @@ func (l *look) snapshot() *snapshot {
 // id is the ID of the machine that is meant by a text: a MAC in any spelling, an address, or the name of one machine.
 func (l *look) id(text string) string {
 	id := machineID(text)
-	now := l.snapshot()
-	if now.ids[id] != nil {
-		return id
+	if m, found := l.journal.Machine(id); found {
+		return m.ID
 	}
-	named := ""
-	for _, e := range now.entries {
-		if e.view.Name != text && e.view.Hardware != text && (!e.view.Address.IsValid() || e.view.Address.String() != id) {
-			continue
+	var named []string
+	for _, e := range l.snapshot().entries {
+		if e.view.Name == text || e.view.Hardware == text {
+			named = append(named, e.view.ID)
 		}
-		if named != "" {
-			return id
-		}
-		named = e.view.ID
 	}
-	return cmp.Or(named, id)
-}
-
-// machine is all that is known of a machine.
-func (l *look) machine(id string) (journal.MachineView, bool) {
-	m, found := l.journal.Machine(id)
-	return cleaned(m), found
+	if len(named) == 1 {
+		return named[0]
+	}
+	return id
 }
 
 // keep keeps the snapshot for linger more: somebody looks.

@@ -138,7 +138,7 @@ func (s *Server) showsLines(r *http.Request) bool { return s.options.Lines || is
 
 // machine is the part of a machine that a request's sender may see.
 func (s *Server) machine(r *http.Request, id string) (journal.MachineView, bool) {
-	m, found := s.look.machine(id)
+	m, found := s.options.Journal.Machine(id)
 	if !s.showsLines(r) {
 		m.Lines = nil
 	}

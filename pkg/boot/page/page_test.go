@@ -246,6 +246,56 @@ func oneSource() []feed.Source {
 	return []feed.Source{{Program: "dhcp-relay", Pod: "pod-1", Heard: true, Since: at, Lost: 3, LostAt: at, Clock: "1h0m0s"}}
 }
 
+// Beside a cause there is what to do next, to be copied: a Hardware object with the MAC, or a command for the one that is there.
+func TestTextToCopy(t *testing.T) {
+	m := journal.MachineView{MAC: "52:54:00:00:00:01"}
+	cause := &journal.Cause{Name: "no-hardware"}
+	for _, step := range []struct {
+		hardware string
+		cause    *journal.Cause
+		want     string
+	}{
+		{"", cause, `- dhcp: {mac: "52:54:00:00:00:01"}`}, {"tink/m1", cause, "kubectl -n tink edit hardware m1"},
+		{"", &journal.Cause{Name: "server-silent"}, "/dhcp-relay trace -mac 52:54:00:00:00:01"}, {"tink/m1", nil, ""},
+	} {
+		m.Hardware = step.hardware
+		if got := textToCopy(&m, step.cause); !strings.Contains(got, step.want) || step.want == "" && got != "" {
+			t.Errorf("%+v: %q", step, got)
+		}
+	}
+}
+
+// Of several boots, a page shows the lines of the one that is chosen, with dates.
+func TestLinesAreCutByBoot(t *testing.T) {
+	m := site(12, time.Now())[10]
+	begin := m.Boots[0].Begin
+	before := m.Boots[0]
+	before.ID, before.Begin = "before", begin.Add(-time.Hour)
+	m.Boots = append(m.Boots, before)
+	m.Lines = []journal.LineView{{At: before.Begin, Text: "an older line"}, {At: begin, Text: "a newer line"}}
+	server := serve(t, Options{Journal: newFake(m)})
+	for query, want := range map[string]string{"": "a newer line", "?boot=before": "an older line"} {
+		_, _, body := get(t, server.URL+"/boots/"+m.ID+query)
+		if strings.Count(body, " line</span>") != 1 || !strings.Contains(body, want) {
+			t.Errorf("%q: no line, or not %q alone", query, want)
+		}
+	}
+}
+
+// What is not shown is counted: causes beyond those above the list.
+func TestCausesThatAreLeftOut(t *testing.T) {
+	f := newFake()
+	for i := range maxCauses + 2 {
+		m := site(12, time.Now())[0]
+		m.ID, m.MAC = fmt.Sprint("m", i), ""
+		m.Boots[0].Cause = &journal.Cause{Name: fmt.Sprint("cause-", i)}
+		f.put(m)
+	}
+	if _, _, body := get(t, serve(t, Options{Journal: f}).URL+"/boots"); !strings.Contains(body, "<li>and 2 more</li>") {
+		t.Error("what is left out is not counted")
+	}
+}
+
 // Syslog lines are for requests from the pod itself, unless the setting shows them to all.
 func TestLinesAreHidden(t *testing.T) {
 	m := site(12, time.Now())[10]
@@ -378,7 +428,7 @@ func TestWaterfall(t *testing.T) {
 					t.Fatal(err)
 				}
 				if _, err := fmt.Sscan(b.Width, &width); err != nil || x < 0 || width < minWidth || x+width > fullWidth+.2 {
-					t.Errorf("%s %s: bar at %v, %v wide", m.ID, l.Label, x, width)
+					t.Errorf("%s %s: bar at %v, %v wide", m.ID, l.Step, x, width)
 				}
 			}
 		}

@@ -1,12 +1,15 @@
 package page
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
 	"html/template"
 	"io/fs"
+	"net/netip"
 	"path"
+	"time"
 )
 
 //go:embed templates/*.html
@@ -15,7 +18,22 @@ var templateFiles embed.FS
 //go:embed static
 var staticFS embed.FS
 
-var templates = template.Must(template.ParseFS(templateFiles, "templates/*.html"))
+var templates = template.Must(template.New("").Funcs(template.FuncMap{
+	"label": StepLabel, "bytes": Bytes, "at": stampAt, "severity": severityClass, "amount": amount,
+	"took": func(from, to time.Time) string { return Duration(to.Sub(from)) },
+	"peer": func(a netip.AddrPort) string {
+		if a.Port() == 0 {
+			return a.Addr().String()
+		}
+		return a.String()
+	},
+}).ParseFS(templateFiles, "templates/*.html"))
+
+func markup(name string, data any) ([]byte, error) {
+	var b bytes.Buffer
+	err := templates.ExecuteTemplate(&b, name, data)
+	return b.Bytes(), err
+}
 
 // staticFiles are the style sheet, the script and the icon by name; staticTag changes with them.
 var staticFiles, staticTag = readStatic()

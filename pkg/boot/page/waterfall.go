@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -21,34 +22,27 @@ const maxWait = 30 * time.Second
 // longest is how much of a boot is drawn: no clock goes wrong by more.
 const longest = 366 * 24 * time.Hour
 
+// bootPage is one boot of a machine.
+type bootPage struct {
+	journal.BootView
+	Lanes []lane
+	Ticks []tick
+	Wait  *bar // from the last sign to now
+}
+
 // lane is a step in the waterfall.
 type lane struct {
-	Key          int
-	Label, Class string
-	Result       string
-	Offset, Took string
-	Bytes        string
-	From, Text   string
-	Span         bar
-	Bars         []bar // its answers
-	Answers      []answer
-	More         int // answers that were kept together or not kept
-	Open         bool
-	Going        bool
-	Begin        stamp
+	journal.StepView
+	Key  int
+	Span bar
+	Bars []bar // its answers
+	Open bool
 }
 
 // bar is a part of a lane, in units of the drawing.
 type bar struct {
 	X, Width     string
 	Class, Title string
-}
-
-// answer is one message, transfer or request.
-type answer struct {
-	Offset, Kind, Text, Result, Class, Bytes, From, Took string
-	Count                                                int
-	ISO                                                  string
 }
 
 // tick is a mark of the time axis.
@@ -135,49 +129,43 @@ func axisLabel(d time.Duration) string {
 	return strings.TrimSuffix(strings.TrimSuffix(Duration(d), " 00 s"), " 00 m")
 }
 
-func laneOf(b journal.BootView, i int, s scale, now time.Time, current bool) lane {
-	step := b.Steps[i]
-	last := step.End
-	if current && step.Result == journal.Going && b.State == journal.Booting {
-		last = s.end
-	}
-	l := lane{
-		Key: i, Label: StepLabel(step.Step), Class: resultClass(step.Result), Result: string(step.Result),
-		Offset: "+" + Duration(step.Begin.Sub(b.Begin)), Took: Duration(step.End.Sub(step.Begin)), Bytes: Bytes(step.Bytes),
-		From: step.From, Text: step.Text, Span: s.bar(step.Begin, last, "span "+resultClass(step.Result)),
-		Going: step.Result == journal.Going, Begin: stampAt(step.Begin, now),
-		Open: step.Result == journal.Failed ||
-			(b.State == journal.Stuck || b.State == journal.Broken) && i == len(b.Steps)-1,
-	}
-	for _, a := range step.Answers {
-		class := "ok"
-		if !a.OK {
-			class = "failed"
+// bootOf draws a boot.
+func bootOf(b journal.BootView, now time.Time, current bool) bootPage {
+	p := bootPage{BootView: b}
+	scale := scaleOf(b, now, current)
+	p.Ticks = scale.ticks()
+	going := false
+	for i, step := range b.Steps {
+		last := step.End
+		if current && step.Result == journal.Going && b.State == journal.Booting {
+			last = scale.end
 		}
-		mark := s.bar(a.Begin, a.End, "answer "+class)
-		mark.Title = a.Kind + " " + a.Text + ": " + a.Result
-		l.Bars = append(l.Bars, mark)
-		from := ""
-		if a.From.IsValid() {
-			if from = a.From.String(); a.From.Port() == 0 {
-				from = a.From.Addr().String()
+		l := lane{
+			StepView: step, Key: i, Span: scale.bar(step.Begin, last, "span "+string(step.Result)),
+			Open: step.Result == journal.Failed || down(&b) && i == len(b.Steps)-1,
+		}
+		for _, a := range step.Answers {
+			mark := scale.bar(a.Begin, a.End, "answer ok")
+			if !a.OK {
+				mark.Class = "answer failed"
 			}
+			mark.Title = a.Kind + " " + a.Text + ": " + a.Result
+			l.Bars = append(l.Bars, mark)
 		}
-		amount := Bytes(a.Bytes)
-		if a.Expected > 0 && a.Expected != a.Bytes {
-			if amount == "" {
-				amount = "0"
-			}
-			amount += " of " + Bytes(a.Expected)
-		}
-		took := ""
-		if a.End.After(a.Begin) {
-			took = Duration(a.End.Sub(a.Begin))
-		}
-		l.Answers = append(l.Answers, answer{
-			Offset: "+" + Duration(a.Begin.Sub(b.Begin)), Kind: a.Kind, Text: a.Text, Result: a.Result, Class: class,
-			Bytes: amount, From: from, Took: took, Count: a.Count, ISO: stampAt(a.Begin, now).ISO,
-		})
+		p.Lanes = append(p.Lanes, l)
+		going = going || step.Result == journal.Going
 	}
-	return l
+	if current && b.Next != "" && (down(&b) || b.State == journal.Booting && !going) {
+		w := scale.bar(b.End, scale.end, "wait")
+		p.Wait = &w
+	}
+	return p
+}
+
+// amount is how much an answer brought, of how much was announced.
+func amount(a journal.Answer) string {
+	if a.Expected == 0 || a.Expected == a.Bytes {
+		return Bytes(a.Bytes)
+	}
+	return cmp.Or(Bytes(a.Bytes), "0") + " of " + Bytes(a.Expected)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -130,6 +131,29 @@ func TestUse(t *testing.T) {
 	tab.until(t, "the step", "[...document.querySelectorAll('details .step')].some(s => s.innerText.includes('Kernel')) && window.mark === 1")
 	t.Logf("a step arrived on the machine's page after %v", time.Since(begin))
 	tab.until(t, "the open step", "document.querySelector('details[data-key=\"0\"]').open")
+
+	// What changes is read aloud, and nothing that changes each second.
+	m.boot()["state"] = "stuck"
+	if err := s.put(t.Context(), "/test/machine", m); err != nil {
+		t.Fatal(err)
+	}
+	tab.until(t, "the state, read aloud", "document.querySelector('#said[role=status]').textContent === 'It is stuck'")
+	if n := tab.count(t, "[role=status] time"); n != 0 {
+		t.Errorf("%d times are read aloud", n)
+	}
+
+	// Letters can be left alone, and times be those of the place; the browser remembers both.
+	tab.do(t, "keys off", chromedp.Click(".keys button", chromedp.ByQuery), press("u"))
+	tab.do(t, "local times", emulation.SetTimezoneOverride("Pacific/Kiritimati"), chromedp.Click(".live button", chromedp.ByQuery))
+	if err := tab.load(s.base+"/boots", rows); err != nil {
+		t.Fatal(err)
+	}
+	tab.until(t, "the choices", "document.querySelector('.keys button').textContent === 'keys off' && document.querySelector('.live button').textContent === 'local'")
+	tab.until(t, "the hour there", "(+document.querySelector('#clock').textContent.split(' ')[2].slice(0, 2) - new Date().getUTCHours() + 24) % 24 === 14")
+	tab.do(t, "a letter", press("s"))
+	if n := tab.count(t, rows); n != 30 {
+		t.Errorf("a letter was taken: %d rows", n)
+	}
 
 	if complaints := tab.complaints(); len(complaints) > 0 {
 		t.Errorf("the browser complains: %q", complaints)

@@ -4,7 +4,7 @@
 (() => {
   const body = document.body, byID = (id) => document.getElementById(id);
   const rows = byID("rows"), boot = byID("boot"), live = byID("live"), form = document.querySelector("form");
-  const clock = document.querySelector("header time");
+  const clock = document.querySelector("#clock time"), said = byID("said");
   // How far the browser's clock is off the server's, in milliseconds.
   let skew = Date.now() - Date.parse(body.dataset.now);
 
@@ -17,17 +17,36 @@
     if (s < 86400) return Math.floor(s / 3600) + " h " + two(Math.floor(s / 60) % 60) + " m";
     return Math.floor(s / 86400) + " d " + Math.floor(s / 3600) % 24 + " h";
   };
+  let local = false; // times are those of the browser's zone
+  const moment = (d) => {
+    const z = local ? d : new Date(d.getTime() + d.getTimezoneOffset() * 60000);
+    const month = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(" ")[z.getMonth()];
+    return z.getDate() + " " + month + " " + [z.getHours(), z.getMinutes(), z.getSeconds()].map(two).join(":");
+  };
   const tick = () => {
     const now = Date.now() - skew;
-    for (const t of document.querySelectorAll("time[data-age]")) {
-      const text = age(now - Date.parse(t.dateTime));
-      if (t.textContent !== text) t.textContent = text;
+    const set = (t, text) => { if (t.textContent !== text) t.textContent = text; };
+    if (!body.classList.contains("stale")) {
+      clock.dateTime = new Date(now).toISOString();
+      for (const t of document.querySelectorAll("time[data-age]")) set(t, age(now - Date.parse(t.dateTime)));
     }
-    if (live.className === "on") {
-      const date = new Date(now);
-      clock.dateTime = date.toISOString();
-      clock.textContent = date.toISOString().slice(11, 19);
-    }
+    for (const t of document.querySelectorAll("time[data-moment]")) set(t, moment(new Date(t.dateTime)));
+  };
+
+  // A text that becomes a button, by which somebody chooses; the browser remembers it.
+  const choice = (id, names, change) => {
+    const b = document.createElement("button");
+    const set = (name) => {
+      b.textContent = name;
+      try { localStorage.setItem("boots." + id, name); } catch { /* it forgets */ }
+      change(name);
+    };
+    b.type = "button";
+    b.addEventListener("click", () => set(names[(names.indexOf(b.textContent) + 1) % names.length]));
+    byID(id).replaceWith(b);
+    let kept;
+    try { kept = localStorage.getItem("boots." + id); } catch { /* it has none */ }
+    set(names.includes(kept) ? kept : names[0]);
   };
 
   const parse = (html) => {
@@ -42,15 +61,21 @@
     if (focused) for (const a of at.querySelectorAll("a")) if (a.getAttribute("href") === focused) a.focus();
   };
 
+  // Changes of a state are read aloud to those who do not see them.
+  const announce = (news) => {
+    if (news.length) said.textContent = news.slice(0, 3).join(", ") + (news.length > 3 ? " and " + (news.length - 3) + " more" : "");
+  };
+
   let first = true; // of the rows that a stream sends, which are on the page already
   const showList = (update) => {
     skew = Date.now() - update.now;
-    const have = new Map();
+    const have = new Map(), news = [];
     for (const tr of rows.children) have.set(tr.dataset.id, tr);
     for (const [id, html] of Object.entries(update.rows)) {
       const tr = parse(html).firstElementChild, was = have.get(id);
       if (was) {
-        const focused = was.contains(document.activeElement);
+        const focused = was.contains(document.activeElement), state = tr.classList[0];
+        if (was.classList[0] !== state) news.push(tr.querySelector(".who a").textContent + " is " + state);
         was.replaceWith(tr);
         if (focused) tr.querySelector("a").focus({ preventScroll: true });
       }
@@ -68,6 +93,7 @@
     rows.parentElement.hidden = update.order.length === 0;
     put("heading", update.heading);
     put("parts", update.parts);
+    announce(news);
     first = false;
     tick();
   };
@@ -79,7 +105,9 @@
     const key = focused && focused.dataset.key;
     const log = boot.querySelector(".syslog ol");
     const atEnd = !log || log.scrollTop + log.clientHeight >= log.scrollHeight - 4, scroll = log ? log.scrollTop : 0;
+    const stateOf = () => (boot.querySelector(".title .state") || {}).textContent, was = stateOf();
     boot.replaceChildren(parse(update.html));
+    if (stateOf() !== was) announce(["It is " + stateOf()]);
     for (const d of boot.querySelectorAll("details")) {
       if (toggled.has(d.dataset.key)) d.open = toggled.get(d.dataset.key);
       if (d.dataset.key === key) d.firstElementChild.focus({ preventScroll: true });
@@ -107,14 +135,19 @@
     if (document.hidden) return;
     first = true;
     source = new EventSource(url);
-    const on = () => { live.className = "on"; live.textContent = "live"; };
+    const on = () => {
+      body.classList.remove("stale");
+      if (live.className !== "on") live.textContent = "live";
+      live.className = "on";
+    };
     source.addEventListener("list", (e) => { on(); showList(JSON.parse(e.data)); });
     source.addEventListener("machine", (e) => { on(); showBoot(JSON.parse(e.data)); });
     source.addEventListener("alive", on);
     source.onopen = on;
     source.onerror = () => {
+      if (live.className !== "off") live.textContent = "not live: connecting";
       live.className = "off";
-      live.textContent = "connecting";
+      body.classList.add("stale");
       // A refusal ends an EventSource for good.
       if (source.readyState === EventSource.CLOSED) setTimeout(() => { if (heard === url) listen(url); }, 5000);
     };
@@ -147,8 +180,11 @@
     const at = all.indexOf(document.activeElement);
     all[Math.min(all.length - 1, Math.max(0, at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by))].focus();
   };
+  let keys = true;
+  choice("keys", ["keys on", "keys off"], (name) => { keys = name === "keys on"; });
+  choice("zone", ["UTC", "local"], (name) => { local = name === "local"; tick(); });
   document.addEventListener("keydown", (e) => {
-    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    if (!keys || e.ctrlKey || e.metaKey || e.altKey) return;
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(e.target.tagName);
     if (typing) {
       if (e.key === "Escape") e.target.blur();
@@ -156,8 +192,8 @@
     }
     switch (e.key) {
       case "/": if (!form) return; form.q.focus(); form.q.select(); break;
-      case "j": case "ArrowDown": move(1); break;
-      case "k": case "ArrowUp": move(-1); break;
+      case "j": move(1); break;
+      case "k": move(-1); break;
       case "u": if (!boot) return; location.href = "../boots"; break;
       case "s": case "a": {
         if (!rows) return;
