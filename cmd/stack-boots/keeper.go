@@ -9,7 +9,6 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot/feed"
 	"github.com/tinkerbell/stack/pkg/boot/history"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
-	"github.com/tinkerbell/stack/pkg/daemon"
 )
 
 // historySize is what the files of the history take, in bytes: some 100,000 events, of a few thousand boots.
@@ -18,18 +17,18 @@ const historySize = 16 << 20
 // keeper records events in the journal, in the order of their times, and in a history that survives the process where
 // there is one. It is a daemon.Task.
 type keeper struct {
-	daemon.Task // the merger
-	journal     *journal.Journal
-	history     *history.History // nil: none
-	again       time.Time        // when a history that failed is written again; zero: it did not fail
-	log         *slog.Logger
-	ends        []func()  // called when nothing more is recorded
-	ticked      time.Time // in the replay
+	*feed.Merger
+	journal *journal.Journal
+	history *history.History // nil: none
+	again   time.Time        // when a history that failed is written again; zero: it did not fail
+	log     *slog.Logger
+	ends    []func()  // called when nothing more is recorded
+	ticked  time.Time // in the replay
 }
 
-func newKeeper(j *journal.Journal, log *slog.Logger, queues ...*boot.Queue) *keeper {
+func newKeeper(j *journal.Journal, log *slog.Logger) *keeper {
 	k := &keeper{journal: j, log: log}
-	k.Task = feed.NewMerger(k.record, k.tick, queues...)
+	k.Merger = feed.NewMerger(k.record, k.tick)
 	return k
 }
 
@@ -102,5 +101,5 @@ func (k *keeper) Run(ctx context.Context) error {
 			k.failed(k.history.Close())
 		}
 	}()
-	return k.Task.Run(ctx)
+	return k.Merger.Run(ctx)
 }

@@ -18,17 +18,9 @@ import (
 type view struct {
 	record   func(*boot.Event)
 	receiver *feed.Receiver
-	queues   map[string]*boot.Queue
 	tasks    []daemon.Task
 	server   *page.Server
 }
-
-// Room of the queues, in events: eventRoom is what a busy site has in a tenth of a second. Syslog, which may be a
-// flood, gets less.
-const (
-	eventRoom = 8192
-	lineRoom  = 1024
-)
 
 // newView makes the view, which hears from now on and records while its tasks run.
 func newView(
@@ -50,10 +42,8 @@ func newView(
 		Changed: signals.changed,
 		Self:    s.PublicAddresses, Witness: v.witness,
 	})
-	v.queues = map[string]*boot.Queue{
-		"dhcp": boot.NewQueue(eventRoom), "requests": boot.NewQueue(eventRoom), "syslog": boot.NewQueue(lineRoom),
-	}
-	v.record = func(e *boot.Event) { v.queues[queueOf(e.Kind)].Put(e) }
+	k := newKeeper(j, logger)
+	v.record = k.Event
 	v.receiver, err = feed.Listen(feed.ReceiverConfig{
 		Address: s.ListenAddress, KeyFile: s.KeyFile, Logger: logger, Record: v.record,
 	})
@@ -63,8 +53,7 @@ func newView(
 	v.server = page.New(page.Options{
 		Journal: j, Sources: v.receiver.Sources, Record: v.record, Lines: s.Lines, Logger: logger,
 	})
-	count(registry, v.receiver, v.queues)
-	k := newKeeper(j, logger, v.queues["dhcp"], v.queues["requests"], v.queues["syslog"])
+	count(registry, v.receiver)
 	k.remember(s.HistoryFile)
 	v.tasks = append(signals.tasks(k, logger, registry), v.receiver, v.server)
 	if s.KeySecret != "" {
@@ -75,11 +64,7 @@ func newView(
 
 // witness tells which programs that should tell of machines are not heard. One that ended in order is not missed.
 func (v *view) witness() journal.Witness {
-	dropped := v.receiver.Lost()
-	for _, queue := range v.queues {
-		dropped += queue.Dropped()
-	}
-	return witnessOf(v.receiver.Sources(), dropped)
+	return witnessOf(v.receiver.Sources(), v.receiver.Lost())
 }
 
 func witnessOf(sources []feed.Source, dropped uint64) journal.Witness {
@@ -105,31 +90,14 @@ func witnessOf(sources []feed.Source, dropped uint64) journal.Witness {
 	return w
 }
 
-// queueOf names the queue of a kind of event.
-func queueOf(k boot.Kind) string {
-	switch k {
-	case boot.DHCPRequest, boot.DHCPReply:
-		return "dhcp"
-	case boot.Syslog:
-		return "syslog"
-	default:
-		return "requests"
-	}
-}
-
 // count registers metrics of the events that came, and of those that were lost.
-func count(registry prometheus.Registerer, r *feed.Receiver, queues map[string]*boot.Queue) {
-	counter := func(name, help string, labels prometheus.Labels, value func() uint64) {
-		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: name, Help: help, ConstLabels: labels,
-		}, func() float64 { return float64(value()) }))
+func count(registry prometheus.Registerer, r *feed.Receiver) {
+	counter := func(name, help string, value func() uint64) {
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help},
+			func() float64 { return float64(value()) }))
 	}
-	counter("stack_boot_events_received_total", "Events of boots that programs have told.", nil, r.Received)
-	counter("stack_boot_events_lost_total", "Events that programs had no room for.", nil, r.Lost)
-	counter("stack_boot_events_twins_total", "Events that another relay had told of the same packet.", nil, r.Twins)
-	counter("stack_boot_streams_refused_total", "Streams without the key, or of another release.", nil, r.Refused)
-	for source, queue := range queues {
-		counter("stack_boot_events_dropped_total", "Events that came faster than they are kept, by what they tell of.",
-			prometheus.Labels{"source": source}, queue.Dropped)
-	}
+	counter("stack_boot_events_received_total", "Events of boots that programs have told.", r.Received)
+	counter("stack_boot_events_lost_total", "Events that programs had no room for.", r.Lost)
+	counter("stack_boot_events_twins_total", "Events that another relay had told of the same packet.", r.Twins)
+	counter("stack_boot_streams_refused_total", "Streams without the key, or of another release.", r.Refused)
 }
