@@ -111,13 +111,13 @@ type Event struct {
 	Secs    uint16  `json:"secs,omitempty"`
 	Lease   uint32  `json:"lease,omitempty"`
 
-	Client    string `json:"client,omitempty"`
-	Given     string `json:"given,omitempty"`
-	Requested string `json:"requested,omitempty"`
-	Server    string `json:"server,omitempty"`
-	Next      string `json:"next,omitempty"`
-	Relay     string `json:"relay,omitempty"`
-	Endpoint  string `json:"endpoint,omitempty"`
+	Client    netip.Addr     `json:"client,omitzero"`
+	Given     netip.Addr     `json:"given,omitzero"`
+	Requested netip.Addr     `json:"requested,omitzero"`
+	Server    netip.Addr     `json:"server,omitzero"`
+	Next      netip.Addr     `json:"next,omitzero"`
+	Relay     netip.Addr     `json:"relay,omitzero"`
+	Endpoint  netip.AddrPort `json:"endpoint,omitzero"`
 
 	Route    uint16 `json:"route,omitempty"`
 	Status   uint16 `json:"status,omitempty"`
@@ -159,10 +159,12 @@ func (e *Event) texts() [boot.Reason + 1]*string {
 	}
 }
 
-// addresses are those of an event as text and as it has them.
-func (e *Event) addresses(b *boot.Event) ([]*string, []*[16]byte) {
-	return []*string{&e.Client, &e.Given, &e.Requested, &e.Server, &e.Next, &e.Relay},
-		[]*[16]byte{&b.Client, &b.Given, &b.Requested, &b.Server, &b.Next, &b.Relay}
+// addresses are those of an event by those that it has in memory.
+func (e *Event) addresses(b *boot.Event) map[*[16]byte]*netip.Addr {
+	return map[*[16]byte]*netip.Addr{
+		&b.Client: &e.Client, &b.Given: &e.Given, &b.Requested: &e.Requested, &b.Server: &e.Server, &b.Next: &e.Next,
+		&b.Relay: &e.Relay,
+	}
 }
 
 // Of is the line of an event in a film that began at a time.
@@ -187,14 +189,11 @@ func Of(b *boot.Event, begin time.Time) Line {
 	if arch := b.Arch; b.HasArch {
 		e.Arch = &arch
 	}
-	names, values := e.addresses(b)
-	for i, a := range values {
-		if addr := boot.Addr(*a); addr.IsValid() {
-			*names[i] = addr.String()
-		}
+	for a, addr := range e.addresses(b) {
+		*addr = boot.Addr(*a)
 	}
 	if a := boot.Addr(b.Endpoint); a.IsValid() {
-		e.Endpoint = netip.AddrPortFrom(a, b.Port).String()
+		e.Endpoint = netip.AddrPortFrom(a, b.Port)
 	}
 	for f, text := range e.texts() {
 		*text = string(b.Text(boot.Field(f)))
@@ -221,7 +220,11 @@ func (l *Line) BootEvent(begin time.Time) (boot.Event, error) {
 	if e.Arch != nil {
 		b.HasArch, b.Arch = true, *e.Arch
 	}
-	return b, errors.Join(e.identities(&b), e.networks(&b), e.setTexts(&b))
+	for a, addr := range e.addresses(&b) {
+		*a = boot.Bytes(*addr)
+	}
+	b.Endpoint, b.Port = boot.Bytes(e.Endpoint.Addr()), e.Endpoint.Port()
+	return b, errors.Join(e.identities(&b), e.setTexts(&b))
 }
 
 func (e *Event) identities(b *boot.Event) error {
@@ -246,33 +249,6 @@ func (e *Event) identities(b *boot.Event) error {
 		}
 		b.XID = uint32(xid)
 	}
-	return nil
-}
-
-func (e *Event) networks(b *boot.Event) error {
-	names, values := e.addresses(b)
-	for i, name := range names {
-		if *name == "" {
-			continue
-		}
-		a, err := netip.ParseAddr(*name)
-		if err != nil {
-			return err
-		}
-		*values[i] = boot.Bytes(a)
-	}
-	if e.Endpoint == "" {
-		return nil
-	}
-	at, err := netip.ParseAddrPort(e.Endpoint)
-	if err != nil {
-		a, bad := netip.ParseAddr(e.Endpoint)
-		if bad != nil {
-			return err
-		}
-		at = netip.AddrPortFrom(a, 0)
-	}
-	b.Endpoint, b.Port = boot.Bytes(at.Addr()), at.Port()
 	return nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -56,19 +55,21 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request) {
 	const empty = `"machines":[]`
 	before, after, _ := bytes.Cut(head, []byte(empty))
 	w.Header().Set("Content-Type", "application/json")
-	b := bytes.NewBuffer(append(before, empty[:len(empty)-1]...))
-	for i, part := range slices.Collect(slices.Chunk(f.part(found), encodedAtOnce)) {
+	st := stream{w: w, controller: http.NewResponseController(w)} // no answer is ever whole in memory
+	st.b.Write(append(before, empty[:len(empty)-1]...))
+	encoder := json.NewEncoder(&st.b)
+	for i, e := range f.part(found) {
 		if i > 0 {
-			b.WriteByte(',')
+			st.b.WriteByte(',')
 		}
-		s.encode(func() { _ = encodeMachines(b, part) }) // there is nothing in them that cannot be encoded
-		if !s.send(w, b) {
+		_ = encoder.Encode(&e.view) // there is nothing in it that cannot be encoded
+		if st.relieve(); st.failed != nil {
 			return
 		}
 	}
-	b.WriteByte(']')
-	b.Write(append(after, '\n'))
-	s.send(w, b)
+	st.b.WriteByte(']')
+	st.b.Write(append(after, '\n'))
+	_, _ = st.flush()
 }
 
 // known gives an answer its ETag, made of all that it depends on besides its URL, and reports whether the client has
@@ -83,40 +84,6 @@ func (s *Server) known(w http.ResponseWriter, r *http.Request, depends ...any) b
 	}
 	w.WriteHeader(http.StatusNotModified)
 	return true
-}
-
-// encodedAtOnce is how many machines are encoded before they are sent: no answer is ever whole in memory.
-const encodedAtOnce = 100
-
-// encode has one at a time encode, however many look: what it takes in memory and processor is taken once.
-func (s *Server) encode(work func()) {
-	s.encoding.Lock()
-	defer s.encoding.Unlock()
-	work()
-}
-
-// encodeMachines adds machines with commas between.
-func encodeMachines(b *bytes.Buffer, part []*entry) error {
-	encoder := json.NewEncoder(b)
-	for i, e := range part {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		if err := encoder.Encode(&e.view); err != nil {
-			return err
-		}
-		b.Truncate(b.Len() - 1) // the line's end
-	}
-	return nil
-}
-
-// send sends a part of an answer and empties the buffer. False: whoever asked has gone, or does not read.
-func (s *Server) send(w http.ResponseWriter, b *bytes.Buffer) bool {
-	// Of a test's recorder it is not known.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
-	_, err := w.Write(b.Bytes())
-	b.Reset()
-	return err == nil
 }
 
 // unheard is what is said of a machine that is not known.

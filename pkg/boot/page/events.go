@@ -62,7 +62,7 @@ func (s *Server) tellMachines(st *stream, f Filter) func(*snapshot) {
 			}
 			there[e.view.ID] = e
 			if sent[e.view.ID] != e {
-				s.encode(func() { st.event(Event{Type: EventMachine, Machine: &e.view}) })
+				st.event(Event{Type: EventMachine, Machine: &e.view})
 				st.relieve()
 			}
 		}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,9 +47,8 @@ type Server struct {
 	look    look
 	streams atomic.Int64
 
-	encoding sync.Mutex
-	begun    time.Time
-	end      chan struct{} // closed when streams are to end
+	begun time.Time
+	end   chan struct{} // closed when streams are to end
 }
 
 // New makes a server.

@@ -41,10 +41,10 @@ const (
 func (b *Boots) Changed(c journal.Change) {
 	switch c.What {
 	case journal.StepEnded:
-		b.child(c, "step "+string(c.Step.Step)+" "+c.Step.Begin.String()+" "+c.Step.End.String(), b.step)
+		b.step(c)
 	case journal.CauseChanged:
 		if c.Boot.IsStuck() {
-			b.child(c, "stuck "+c.Boot.Cause.Name+" "+c.At.String(), b.stuck)
+			b.stuck(c)
 		}
 	case journal.BootEnded:
 		_, span := b.boot(c)
@@ -61,19 +61,14 @@ func (b *Boots) Changed(c journal.Change) {
 // boot starts a boot's own span anew: it has the same IDs each time, the sampler's verdict is the same, and it costs
 // nothing where it is not ended.
 func (b *Boots) boot(c journal.Change) (context.Context, trace.Span) {
-	ctx := identified(context.Background(), identity{boot: b.pod + "\x00" + c.Boot.ID})
+	ctx := context.WithValue(context.Background(), idsKey{}, b.pod+"\x00"+c.Boot.ID)
 	return b.tracer.Start(ctx, "boot", trace.WithNewRoot(), trace.WithTimestamp(c.Boot.Begin),
 		trace.WithAttributes(machine(c)...))
 }
 
-// child makes a span below the boot's.
-func (b *Boots) child(c journal.Change, id string, tell func(context.Context, journal.Change)) {
-	ctx, _ := b.boot(c)
-	tell(identified(ctx, identity{boot: b.pod + "\x00" + c.Boot.ID, span: id}), c)
-}
-
-func (b *Boots) step(ctx context.Context, c journal.Change) {
+func (b *Boots) step(c journal.Change) {
 	s := &c.Step
+	ctx, _ := b.boot(c)
 	_, span := b.tracer.Start(ctx, string(s.Step), trace.WithTimestamp(s.Begin), trace.WithAttributes(machine(c)...))
 	span.SetAttributes(keyStep.String(string(s.Step)), keyResult.String(string(s.Result)), size(keyBytes, s.Bytes))
 	span.SetAttributes(server(s.From)...)
@@ -98,8 +93,9 @@ func (b *Boots) step(ctx context.Context, c journal.Change) {
 
 // stuck makes a span from the cause's begin to when it was told, so that a machine that never gets on is seen while
 // its boot goes on.
-func (b *Boots) stuck(ctx context.Context, c journal.Change) {
+func (b *Boots) stuck(c journal.Change) {
 	cause := c.Boot.Cause
+	ctx, _ := b.boot(c)
 	begin := cause.Since
 	if begin.IsZero() || begin.After(c.At) {
 		begin = c.At
