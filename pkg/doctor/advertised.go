@@ -100,8 +100,8 @@ func (r *run) compareAdvertised(good []offer.Offer) {
 			case o.ID == p.ID && o.From != p.From:
 				r.find("relays-alike", "ADVERTISEs of server %s came from %s and %s, alike", o.ID, o.From, p.From)
 			case o.ID != p.ID && o.File != p.File:
-				r.find("other-dhcp-server", "%s (%s) and %s (%s) both answer SOLICIT, and differ in boot data: %s, %s", o.Server,
-					o.From, p.Server, p.From, o.BootData(), p.BootData())
+				r.find("other-dhcp-server", "%s (%s) and %s (%s) both answer SOLICIT, and differ in boot data: %s, %s",
+					o.Server, o.From, p.Server, p.From, o.BootData(), p.BootData())
 			case o.ID != p.ID:
 				r.find("servers-alike", "%s and %s both answer SOLICIT, with the same boot data", o.Server, p.Server)
 			}

@@ -60,8 +60,10 @@ func Run(ctx context.Context, o Options) (results []Result, err error) {
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	healthy := Fault{Name: "healthy", stage: nothing}
-	for range o.Healthy {
-		results = append(results, s.meet(ctx, healthy, o))
+	for i := range o.Healthy {
+		each := o
+		each.Text = o.Text && i == 0
+		results = append(results, s.meet(ctx, healthy, each))
 	}
 	for _, f := range o.Faults {
 		if ctx.Err() != nil {
