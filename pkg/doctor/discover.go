@@ -44,6 +44,11 @@ type stages struct {
 	other                      *conversation // the same processor's firmware that boots the other way; may be nil
 }
 
+// answered tells whether firmware and iPXE have an answer: one may have been lost.
+func (s *stages) answered() bool {
+	return len(s.firmware.offers()) > 0 && len(s.ipxe.offers())+len(s.tinkerbell.offers()) > 0
+}
+
 // asked are the questions of a run.
 type asked struct{ v4, v6 stages }
 
@@ -87,9 +92,9 @@ func (r *run) discover(ctx context.Context) *asked {
 		defer r.link.AnswerForLinkLocal()()
 		r.link.AskRouters()
 	}
-	first := a.v4.firmware
+	first := &a.v4
 	if r.IPv6 {
-		first = a.v6.firmware
+		first = &a.v6
 	}
 	r.Progress(fmt.Sprintf("asking for OFFERs as %s and as iPXE", r.Arch.Name))
 	began := time.Now()
@@ -107,8 +112,9 @@ func (r *run) discover(ctx context.Context) *asked {
 			}
 		}
 	})()
-	const rounds = 3
-	for round := range rounds {
+	// Each question is asked twice in a window, since one may be lost.
+	const windows, perWindow = 3, 2
+	for round := range windows * perWindow {
 		mu.Lock()
 		var silent []*conversation
 		for _, c := range a.all() {
@@ -116,12 +122,12 @@ func (r *run) discover(ctx context.Context) *asked {
 				silent = append(silent, c)
 			}
 		}
-		got := len(first.offers()) > 0
+		got := first.answered()
 		mu.Unlock()
-		if got || ctx.Err() != nil {
+		if got && round%perWindow == 0 || ctx.Err() != nil {
 			break
 		}
-		if round > 0 {
+		if round > 0 && round%perWindow == 0 {
 			r.Progress("no OFFER yet: asking again")
 		}
 		for _, c := range silent {
@@ -130,7 +136,7 @@ func (r *run) discover(ctx context.Context) *asked {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(r.Window):
+		case <-time.After(r.Window / perWindow):
 		}
 	}
 	mu.Lock()

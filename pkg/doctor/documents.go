@@ -140,7 +140,15 @@ func (c *chain) whole(ctx context.Context, d document, a *web.Answer) {
 	}
 	began := time.Now()
 	tail := c.client().Tail(ctx, a.URL, a.Size, last)
+	if mayHavePassed(tail.Err) && ctx.Err() == nil {
+		tail = c.client().Tail(ctx, a.URL, a.Size, last)
+	}
 	c.step(began, "HTTP, end of the "+d.what, a.URL.Redacted(), fmt.Sprintf("%d, %d bytes", tail.Status, len(tail.Body)))
+	if errors.Is(tail.Err, web.ErrSilent) {
+		c.find("waits-for-backend", "line %d of the script: %s sends the begin of the %s %s and does not answer for its end",
+			d.line, a.URL.Host, d.what, a.URL.Redacted())
+		return
+	}
 	if tail.Err != nil || tail.Status != http.StatusPartialContent ||
 		int64(len(tail.Body)) != min(last, a.Size) {
 		c.find("file-torn", "line %d of the script: the %s %s is said to have %d bytes, and its end is not there", d.line,

@@ -33,6 +33,7 @@ type chain struct {
 	next netip.Addr // the server of the loader
 	hop  frame.MAC  // the station that carries packets to it
 	path pathMTU
+	mute []string // servers that do not answer; guarded by run's mu
 }
 
 // pathMTU is what is known of the size of packets.
@@ -250,6 +251,13 @@ func (c *chain) measure(ctx context.Context) {
 		}
 		if i = slices.IndexFunc(mine, func(size int) bool { return size > most }); i >= 0 {
 			lost = mine[i]
+		}
+	}
+	if lost > 0 { // in silence, and not by chance
+		const tries = 4
+		again := echo(slices.Repeat([]int{lost, mine[0]}, tries))
+		if slices.Contains(again.Passed, lost) {
+			most, lost = lost, 0
 		}
 	}
 	if lost > 0 {

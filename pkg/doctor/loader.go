@@ -282,9 +282,19 @@ type document struct {
 
 // document asks for a document, and says what is wrong; nil: it could not be had.
 func (c *chain) document(ctx context.Context, d document) *web.Answer {
-	client := c.client()
 	began := time.Now()
+	if c.isMute(d.u.Host) {
+		c.step(began, "HTTP, "+d.what, d.u.Redacted(), "not asked: nothing is answered there")
+		return nil
+	}
+	client := c.client()
 	a := client.Get(ctx, d.u, d.most)
+	if c.path.hole == 0 && mayHavePassed(a.Err) && ctx.Err() == nil {
+		a = client.Get(ctx, d.u, d.most)
+	}
+	if errors.Is(a.Err, web.ErrSilent) {
+		c.setMute(d.u.Host)
+	}
 	if a.Status == 416 { // it is empty, or ranges are not what the server makes of them
 		a = client.Whole(ctx, d.u, d.most)
 	}
@@ -299,6 +309,26 @@ func (c *chain) document(ctx context.Context, d document) *web.Answer {
 		return nil
 	}
 	return &a
+}
+
+// mayHavePassed tells an error that a lost packet may have made, which is worth another try.
+func mayHavePassed(err error) bool {
+	return err != nil && !slices.ContainsFunc([]error{
+		web.ErrScheme, web.ErrName, web.ErrForeign, web.ErrLoop, web.ErrTooFar, web.ErrRefused, web.ErrPlain, web.ErrHandshak,
+	}, func(sure error) bool { return errors.Is(err, sure) })
+}
+
+// isMute tells whether a server has not answered: there is no use in waiting for it again.
+func (c *chain) isMute(host string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Contains(c.mute, host)
+}
+
+func (c *chain) setMute(host string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mute = append(c.mute, host)
 }
 
 func (c *chain) client() *web.Client {
