@@ -145,8 +145,8 @@ func (c *chain) whole(ctx context.Context, d document, a *web.Answer) {
 	}
 	c.step(began, "HTTP, end of the "+d.what, a.URL.Redacted(), fmt.Sprintf("%d, %d bytes", tail.Status, len(tail.Body)))
 	if errors.Is(tail.Err, web.ErrSilent) {
-		c.find("waits-for-backend", "line %d of the script: %s sends the begin of the %s %s and does not answer for its end",
-			d.line, a.URL.Host, d.what, a.URL.Redacted())
+		c.find("waits-for-backend", "line %d of the script: %s sends the begin of the %s %s and does not answer for its "+
+			"end", d.line, a.URL.Host, d.what, a.URL.Redacted())
 		return
 	}
 	if tail.Err != nil || tail.Status != http.StatusPartialContent ||

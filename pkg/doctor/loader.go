@@ -314,7 +314,8 @@ func (c *chain) document(ctx context.Context, d document) *web.Answer {
 // mayHavePassed tells an error that a lost packet may have made, which is worth another try.
 func mayHavePassed(err error) bool {
 	return err != nil && !slices.ContainsFunc([]error{
-		web.ErrScheme, web.ErrName, web.ErrForeign, web.ErrLoop, web.ErrTooFar, web.ErrRefused, web.ErrPlain, web.ErrHandshak,
+		web.ErrScheme, web.ErrName, web.ErrForeign, web.ErrLoop, web.ErrTooFar, web.ErrRefused, web.ErrPlain,
+		web.ErrHandshak,
 	}, func(sure error) bool { return errors.Is(err, sure) })
 }
 
