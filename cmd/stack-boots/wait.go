@@ -101,11 +101,11 @@ func (w *waiting) judge(m *journal.MachineView, now time.Time) (said string, cod
 		return "no boot was heard of that began since " + w.from.UTC().Format(time.RFC3339), exitUnheard, false
 	}
 	said = fmt.Sprintf("%s is %s at %s%s", m.ID, b.State, b.At, because(": ", b.Cause))
-	failed := b.State == journal.Broken || b.IsStuck() && now.Sub(b.Cause.Since) >= stuckFor
+	failed := b.State == journal.StateFailed || b.IsStuck() && now.Sub(b.Cause.Since) >= stuckFor
 	switch {
 	case b.State == w.goal:
 		return said, 0, true
-	case failed && w.goal != journal.Stuck && w.goal != journal.Broken:
+	case failed && w.goal != journal.Stuck && w.goal != journal.StateFailed:
 		return said, waitFailed, true
 	default:
 		return said, waitOver, false

@@ -21,8 +21,8 @@ func TestWait(t *testing.T) {
 		want  string
 	}{
 		"booted":                 {journal.Booted, time.Time{}, []string{id}, 0, "is booted at script"},
-		"failed":                 {journal.Broken, long, []string{id, "--for=booted"}, waitFailed, "It was \ufffd[31mnot there. → Put it there."},
-		"failed, as wanted":      {journal.Broken, long, []string{id, "-for", "failed"}, 0, "is failed"},
+		"failed":                 {journal.StateFailed, long, []string{id, "--for=booted"}, waitFailed, "It was \ufffd[31mnot there. → Put it there."},
+		"failed, as wanted":      {journal.StateFailed, long, []string{id, "-for", "failed"}, 0, "is failed"},
 		"stuck for long":         {journal.Stuck, long, []string{id}, waitFailed, "is stuck at script"},
 		"stuck for a moment":     {journal.Stuck, time.Now(), []string{id, "-timeout", "50ms"}, waitOver, "is stuck at script"},
 		"stuck, as wanted":       {journal.Stuck, time.Now(), []string{"-for", "stuck", id}, 0, "is stuck"},
@@ -41,7 +41,7 @@ func TestWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			machines := twoMachines()
 			b := &machines.machines[1].Boots[0]
-			if b.State = test.state; b.State == journal.Stuck || b.State == journal.Broken {
+			if b.State = test.state; b.State == journal.Stuck || b.State == journal.StateFailed {
 				b.Cause.Since = test.since
 			} else {
 				b.Cause = nil

@@ -86,11 +86,11 @@ func newEvents(log *slog.Logger, metrics *Metrics, pod string) *events {
 func (w *Watcher) Changed(c journal.Change) {
 	var text, kindOf, reason string
 	switch {
-	case c.What == journal.StepEnded:
+	case c.Kind == journal.StepEnded:
 		text, kindOf, reason = stepMessage(c), core.EventTypeNormal, reasonStep
-	case c.What == journal.CauseChanged && c.Boot.IsStuck():
+	case c.Kind == journal.CauseChanged && c.Boot.IsStuck():
 		text, kindOf, reason = stuckMessage(c), core.EventTypeWarning, reasonStuck
-	case c.What == journal.StateChanged && c.Boot.State == journal.Booted:
+	case c.Kind == journal.StateChanged && c.Boot.State == journal.Booted:
 		text, kindOf, reason = bootedMessage(c), core.EventTypeNormal, reasonBooted
 	default:
 		return

@@ -22,7 +22,7 @@ func machine(mac string) journal.MachineView { return journal.MachineView{ID: ma
 
 func stuck(mac, name, text string) journal.Change {
 	return journal.Change{
-		What: journal.CauseChanged, At: noon, Machine: machine(mac),
+		Kind: journal.CauseChanged, At: noon, Machine: machine(mac),
 		Boot: journal.BootView{State: journal.Stuck, At: journal.Script, Cause: &journal.Cause{
 			Name: name, Text: text, Remedy: "Look at Smee.", Since: noon,
 		}},
@@ -31,7 +31,7 @@ func stuck(mac, name, text string) journal.Change {
 
 func stepped(mac string, step journal.Step, result journal.Result, from, text string) journal.Change {
 	return journal.Change{
-		What: journal.StepEnded, At: noon, Machine: machine(mac), Boot: journal.BootView{State: journal.Booting},
+		Kind: journal.StepEnded, At: noon, Machine: machine(mac), Boot: journal.BootView{State: journal.Booting},
 		Step: journal.StepView{Step: step, Result: result, Begin: noon, End: noon.Add(1500 * time.Millisecond), From: from, Text: text},
 	}
 }
@@ -57,14 +57,14 @@ func TestEventsOfABoot(t *testing.T) {
 	slow := stuck(m1, "slow", "It goes on.")
 	slow.Boot.State = journal.Booting
 	for _, c := range []journal.Change{
-		{What: journal.BootBegan, At: noon, Machine: machine(m1)},
+		{Kind: journal.BootBegan, At: noon, Machine: machine(m1)},
 		slow,
 		stepped(m1, journal.DHCP, journal.OK, "192.0.2.3", "192.0.2.101"),
-		{What: journal.StateChanged, At: noon, Machine: machine(m1), Before: journal.Booting, Boot: stuck(m1, "not-found", "x").Boot},
+		{Kind: journal.StateChanged, At: noon, Machine: machine(m1), Before: journal.Booting, Boot: stuck(m1, "not-found", "x").Boot},
 		stuck(m1, "not-found", "GET /auto.ipxe was answered 404."),
-		{What: journal.CauseChanged, At: noon, Machine: machine(m1), Boot: journal.BootView{State: journal.Booting}},
-		{What: journal.StateChanged, At: noon, Machine: machine(m1), Boot: journal.BootView{State: journal.Booted, Begin: noon, End: noon.Add(25 * time.Second)}},
-		{What: journal.BootEnded, At: noon, Machine: machine(m1), Boot: journal.BootView{State: journal.Booted}},
+		{Kind: journal.CauseChanged, At: noon, Machine: machine(m1), Boot: journal.BootView{State: journal.Booting}},
+		{Kind: journal.StateChanged, At: noon, Machine: machine(m1), Boot: journal.BootView{State: journal.Booted, Begin: noon, End: noon.Add(25 * time.Second)}},
+		{Kind: journal.BootEnded, At: noon, Machine: machine(m1), Boot: journal.BootView{State: journal.Booted}},
 		stepped("52:54:00:5e:00:77", journal.DHCP, journal.OK, "", ""), // nobody's
 		stepped("", journal.DHCP, journal.OK, "", ""),                  // an address alone
 		other,

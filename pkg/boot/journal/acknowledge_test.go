@@ -12,7 +12,7 @@ func TestAcknowledged(t *testing.T) {
 	stuck := one.lease(0, pxe, "ipxe.efi")
 	j := New(Options{})
 	play(j, stuck, 5000)
-	if b := newest(t, j, first); b.State != Broken || !b.Known.IsZero() {
+	if b := newest(t, j, first); b.State != StateFailed || !b.Known.IsZero() {
 		t.Fatalf("it is %s", b.State)
 	}
 	again := New(Options{}) // as a history is replayed: no time passes between events
@@ -25,7 +25,7 @@ func TestAcknowledged(t *testing.T) {
 			t.Errorf("acknowledged: %s, %+v", b.State, b.Cause)
 		}
 		play(j, one.lease(6000, pxe, "ipxe.efi"), 12000)
-		if b := newest(t, j, first); b.State != Broken || !b.Known.IsZero() {
+		if b := newest(t, j, first); b.State != StateFailed || !b.Known.IsZero() {
 			t.Errorf("the next boot is %s", b.State)
 		}
 		put(j, two.dhcp(12001, boot.Acknowledged, 0)) // nobody

@@ -33,8 +33,8 @@ func (j *Journal) newBoot(m *machine, e *boot.Event) *bootRecord {
 		m.boots = slices.Delete(m.boots, 0, 1)
 	}
 	j.active[m] = struct{}{}
-	j.tell(BootBegan, m, b, at)
-	j.tellState(m, b, "", at)
+	j.tell(Change{Kind: BootBegan}, m, b, at)
+	j.tell(Change{Kind: StateChanged}, m, b, at)
 	return b
 }
 
@@ -46,7 +46,7 @@ func (j *Journal) supersede(m *machine, old, b *bootRecord, at int64) {
 		if old.facts.agent.done() {
 			old.state = Booted
 		}
-		j.tellState(m, old, before, at)
+		j.tell(Change{Kind: StateChanged, Before: before}, m, old, at)
 	}
 	if n := len(m.boots); old.state == Stuck && old.rule != nil && n > 1 && m.boots[n-2].rule == old.rule {
 		cause := *old.cause

@@ -281,7 +281,7 @@ func causes() []case_ {
 		// What no cause is for.
 		{name: "a system alone", shots: again(func(at float64) shot { return one.discover(at, plain) }, 0, 4, 12), until: 30},
 		{name: "silence for long", shots: film(one.lease(0, pxe, "ipxe.efi")[:2]), until: 1000, want: "", state: Quiet},
-		{name: "stuck, and silent for long", shots: one.asks(0), until: 1000, want: CannotTell, state: Broken},
+		{name: "stuck, and silent for long", shots: one.asks(0), until: 1000, want: CannotTell, state: StateFailed},
 		{name: "nothing of note", shots: film(one.get(0, 1, files, 8080, "/favicon.ico", status(404), with(boot.Agent, "curl"))), until: 30, want: ""},
 	}
 }

@@ -111,7 +111,7 @@ var tests = map[string]test{
 
 	// What it loads, and how that fares.
 	"loads":       func(c *clues) bool { return c.at.order() >= Loader.order() && c.at.order() < OSDHCP.order() },
-	"loads-long":  func(c *clues) bool { return c.at == Loader && c.openFor() >= int64(c.waits().Start) },
+	"loads-long":  (*clues).loadsLong,
 	"runs":        func(c *clues) bool { return c.facts.runs },
 	"returned":    func(c *clues) bool { return c.facts.returned.at != 0 },
 	"failed":      (*clues).failed,
@@ -282,6 +282,11 @@ func (c *clues) openFor() int64 {
 		return 0
 	}
 	return c.now - c.open.begin
+}
+
+// loadsLong tells whether the loader's transfer goes on for long, and stands still, as far as it is told.
+func (c *clues) loadsLong() bool {
+	return c.at == Loader && c.openFor() >= int64(c.waits().Start) && c.now-c.open.end >= int64(c.waits().Loader)
 }
 
 // transfer is the oldest transfer that goes on and sends; nil if there is none.

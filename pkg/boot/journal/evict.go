@@ -1,6 +1,10 @@
 package journal
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/tinkerbell/stack/internal/list"
+)
 
 // rank is how much a machine has shown to be real. Machines of a lower rank make room first.
 type rank uint8
@@ -13,68 +17,27 @@ const (
 	ranks
 )
 
-// The lists that a machine may be in, each in the order in which machines were heard.
-const (
-	byRank  = iota
-	history // it has boots that are over, which make room before any machine of rank serviced does
-	lists
-)
-
-// link is a machine's place in a list.
-type link struct {
-	in             *list
-	older, younger *machine
+// place is a machine's place in a list of machines by the time they were heard; it may be in none.
+type place struct {
+	list.Link[*machine]
+	in *list.List[*machine]
 }
 
-// list is machines by the time they were heard.
-type list struct {
-	kind             int
-	oldest, youngest *machine
-	n                int
-}
-
-func (l *list) remove(m *machine) {
-	at := &m.links[l.kind]
-	if at.in != l {
-		return
+// move makes a machine the youngest of a list; nil: of none.
+func (p *place) move(m *machine, to *list.List[*machine]) {
+	if p.in != nil {
+		p.in.Remove(&p.Link)
 	}
-	if at.older != nil {
-		at.older.links[l.kind].younger = at.younger
-	} else {
-		l.oldest = at.younger
+	if p.in = to; to != nil {
+		to.Add(&p.Link, m)
 	}
-	if at.younger != nil {
-		at.younger.links[l.kind].older = at.older
-	} else {
-		l.youngest = at.older
-	}
-	*at = link{}
-	l.n--
-}
-
-// push makes a machine the youngest of a list, which may be another one of the same kind than it is in.
-func (l *list) push(m *machine) {
-	at := &m.links[l.kind]
-	if at.in != nil {
-		at.in.remove(m)
-	}
-	*at = link{in: l, older: l.youngest}
-	if l.youngest != nil {
-		l.youngest.links[l.kind].younger = m
-	} else {
-		l.oldest = m
-	}
-	l.youngest = m
-	l.n++
 }
 
 // touched puts a machine that was heard in its lists' places and accounts for what it takes now.
 func (j *Journal) touched(m *machine) {
-	j.byRank[m.rank].push(m)
-	if len(m.boots) > 1 {
-		j.history.push(m)
-	} else if in := m.links[history].in; in != nil {
-		in.remove(m)
+	m.ranked.move(m, &j.byRank[m.rank])
+	if m.past.move(m, nil); len(m.boots) > 1 {
+		m.past.move(m, &j.history)
 	}
 	j.account(m)
 }
@@ -95,12 +58,12 @@ func (j *Journal) shrink(keep *machine) {
 	}
 	for j.bytes > l.Bytes {
 		// Machines that were never served are the first to go, but for a share: those may be the operator's question.
-		if m := j.oldestOf(heardOf, keep); m != nil && j.byRank[heardOf].n > l.Machines/8 {
+		if m := j.oldestOf(heardOf, keep); m != nil && j.byRank[heardOf].Len() > l.Machines/8 {
 			j.forget(m)
-		} else if m := j.history.oldest; m != nil {
+		} else if m := j.history.First(); m != nil {
 			m.boots = slices.Delete(m.boots, 0, 1)
 			if len(m.boots) == 1 {
-				j.history.remove(m)
+				m.past.move(m, nil)
 			}
 			j.account(m)
 		} else if !j.forget(j.victim(keep)) {
@@ -113,7 +76,7 @@ func (j *Journal) shrink(keep *machine) {
 // share of an eighth; else the oldest that does not boot any more; else the oldest of the lowest rank, which may be
 // the machine that was just heard. So nothing that only asks takes the place of a machine that was answered and boots.
 func (j *Journal) victim(keep *machine) *machine {
-	if m := j.oldestOf(heardOf, keep); m != nil && j.byRank[heardOf].n > j.options.Limits.Machines/8 {
+	if m := j.oldestOf(heardOf, keep); m != nil && j.byRank[heardOf].Len() > j.options.Limits.Machines/8 {
 		return m
 	}
 	for r := offered; r < ranks; r++ {
@@ -122,7 +85,7 @@ func (j *Journal) victim(keep *machine) *machine {
 		}
 	}
 	for r := heardOf; r < serviced; r++ {
-		if m := j.byRank[r].oldest; m != nil {
+		if m := j.byRank[r].First(); m != nil {
 			return m
 		}
 	}
@@ -136,9 +99,9 @@ func (m *machine) isBooting() bool {
 }
 
 func (j *Journal) oldestOf(r rank, keep *machine) *machine {
-	m := j.byRank[r].oldest
+	m := j.byRank[r].First()
 	if m == keep && m != nil {
-		m = m.links[byRank].younger
+		m = m.ranked.Next()
 	}
 	return m
 }
@@ -158,11 +121,8 @@ func (j *Journal) forget(m *machine) bool {
 
 // remove removes a machine.
 func (j *Journal) remove(m *machine) {
-	for kind := range m.links {
-		if in := m.links[kind].in; in != nil {
-			in.remove(m)
-		}
-	}
+	m.ranked.move(m, nil)
+	m.past.move(m, nil)
 	delete(j.ids, m.id)
 	for _, mac := range m.macs {
 		delete(j.macs, mac)

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -73,11 +74,12 @@ func (a actor) dhcp(at float64, kind boot.Kind, t uint8, options ...option) shot
 	return d.shot(at, options)
 }
 
-func parse(s string) (mac [6]byte) {
-	if !parseMAC([]byte(s), &mac) {
+func parse(s string) [6]byte {
+	mac, err := net.ParseMAC(s)
+	if err != nil {
 		panic(s)
 	}
-	return mac
+	return [6]byte(mac)
 }
 
 // pxe, rom, tinkerbell and plain are who asks: firmware, iPXE as firmware, iPXE of Smee, an operating system.

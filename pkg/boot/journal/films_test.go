@@ -159,7 +159,7 @@ func screen(path string) (t recorded.Title, faults []string, err error) {
 // stuck names the machines that are said to be stuck.
 func stuck(j *Journal, now time.Time) (faults []string) {
 	for _, m := range j.Machines() {
-		if b := &m.Boots[0]; b.State == Stuck || b.State == Broken {
+		if b := &m.Boots[0]; b.State == Stuck || b.State == StateFailed {
 			faults = append(faults, fmt.Sprintf("at %v %s is %s: %+v", now.Sub(start), m.ID, b.State, *b.Cause))
 		}
 	}

@@ -43,7 +43,7 @@ func FuzzRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		limits := Limits{Machines: 5, Boots: 2, Answers: 20, Lines: 3, Bytes: 20_000}
 		j := New(Options{Limits: limits, Changed: func(c Change) {
-			if c.What == 0 || c.Machine.ID == "" || c.Boot.ID == "" {
+			if c.Kind == 0 || c.Machine.ID == "" || c.Boot.ID == "" {
 				t.Fatalf("not a change: %+v", c)
 			}
 		}})

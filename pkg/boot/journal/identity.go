@@ -255,48 +255,20 @@ func MACOf(e *boot.Event) [6]byte {
 
 // macIn finds the MAC in a path, as Smee and PXELINUX put it there: a directory or file of its own, with colons, or
 // with hyphens after the hardware type; or in a line, as a word or a value. Zero if there is none.
-func macIn(file []byte) (mac [6]byte) {
+func macIn(text []byte) [6]byte {
 	const length = len("52:54:00:5e:00:01")
-	for len(file) > 0 {
-		part := file
-		if i := bytes.IndexAny(file, "/?=& \","); i >= 0 {
-			part, file = file[:i], file[i+1:]
-		} else {
-			file = nil
+	for part := range bytes.FieldsFuncSeq(text, func(r rune) bool { return strings.ContainsRune(`/?=& ",`, r) }) {
+		if len(part) == length+len("01-") {
+			part = bytes.TrimPrefix(part, []byte("01-"))
 		}
-		if len(part) == length+3 && part[0] == '0' && part[1] == '1' && part[2] == '-' {
-			part = part[3:]
+		if len(part) != length {
+			continue
 		}
-		if len(part) == length && parseMAC(part, &mac) && mac[0]&1 == 0 && mac != ([6]byte{}) {
-			return mac
+		if mac, err := net.ParseMAC(string(part)); err == nil && mac[0]&1 == 0 && [6]byte(mac) != [6]byte{} {
+			return [6]byte(mac)
 		}
 	}
 	return [6]byte{}
-}
-
-// parseMAC reads six bytes in hexadecimal with a colon or a hyphen between any two of them.
-func parseMAC(s []byte, mac *[6]byte) bool {
-	for i := range 6 {
-		high, low := hexDigit(s[3*i]), hexDigit(s[3*i+1])
-		if high > 15 || low > 15 || i < 5 && (s[2] != ':' && s[2] != '-' || s[3*i+2] != s[2]) {
-			return false
-		}
-		mac[i] = high<<4 | low
-	}
-	return true
-}
-
-func hexDigit(c byte) byte {
-	switch {
-	case c >= '0' && c <= '9':
-		return c - '0'
-	case c >= 'a' && c <= 'f':
-		return c - 'a' + 10
-	case c >= 'A' && c <= 'F':
-		return c - 'A' + 10
-	default:
-		return 255
-	}
 }
 
 // lookup finds a machine as people name it: its ID, any of its MACs in any notation, or its address.

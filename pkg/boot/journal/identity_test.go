@@ -188,15 +188,15 @@ func check(t testing.TB, j *Journal) {
 				}
 			}
 		}
-		if in := m.links[byRank].in; in != &j.byRank[m.rank] {
+		if in := m.ranked.in; in != &j.byRank[m.rank] {
 			t.Fatalf("machine %s of rank %d is in another list", id, m.rank)
 		}
-		if (len(m.boots) > 1) != (m.links[history].in != nil) {
+		if (len(m.boots) > 1) != (m.past.in != nil) {
 			t.Fatalf("machine %s with %d boots: history is wrong", id, len(m.boots))
 		}
 	}
 	for r := range j.byRank {
-		for m := j.byRank[r].oldest; m != nil; m = m.links[byRank].younger {
+		for m := j.byRank[r].First(); m != nil; m = m.ranked.Next() {
 			listed++
 		}
 	}

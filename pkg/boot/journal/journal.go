@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/internal/list"
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
@@ -20,8 +21,8 @@ type Journal struct {
 	macs      map[[6]byte]*machine
 	uuids     map[[16]byte]*machine
 	addresses map[netip.Addr]binding
-	byRank    [ranks]list
-	history   list
+	byRank    [ranks]list.List[*machine]
+	history   list.List[*machine]   // those that have boots that are over, which make room before any machine of rank serviced does
 	active    map[*machine]struct{} // machines whose newest boot goes on
 	bytes     int                   // of all machines, estimated
 	scene     scene
@@ -40,7 +41,7 @@ func New(o Options) *Journal {
 	o.Limits, o.Waits = o.Limits.withDefaults(), o.Waits.withDefaults()
 	j := &Journal{
 		options: o, ids: map[string]*machine{}, macs: map[[6]byte]*machine{}, uuids: map[[16]byte]*machine{},
-		addresses: map[netip.Addr]binding{}, history: list{kind: history}, active: map[*machine]struct{}{},
+		addresses: map[netip.Addr]binding{}, active: map[*machine]struct{}{},
 		scene: newScene(), changed: map[string]struct{}{},
 	}
 	return j
@@ -129,7 +130,7 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	case done && (r == nil || r.mild):
 		b.state = Booted
 	case r != nil && !r.mild && (silent || r.name == "workflow-failed"):
-		b.state = Broken
+		b.state = StateFailed
 	case silent:
 		b.state = Quiet
 	case r != nil && !r.mild:
@@ -137,7 +138,7 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	default:
 		b.state = Booting
 	}
-	if b.state == Broken && b.acknowledged != 0 {
+	if b.state == StateFailed && b.acknowledged != 0 {
 		b.state = Quiet
 	}
 	if b.rule != r {
@@ -151,10 +152,10 @@ func (j *Journal) settle(m *machine, now int64) bool {
 		st.result = Failed
 	}
 	if name(old) != name(b.cause) {
-		j.tell(CauseChanged, m, b, now)
+		j.tell(Change{Kind: CauseChanged}, m, b, now)
 	}
 	if b.state != before {
-		j.tellState(m, b, before, now)
+		j.tell(Change{Kind: StateChanged, Before: before}, m, b, now)
 	}
 	j.tellSteps(m, b, now)
 	if b.state.over() {
@@ -225,7 +226,7 @@ func (j *Journal) workflowOf(m *machine) *Workflow {
 const successWait = 2 * time.Second
 
 // over tells whether nothing more is expected of a boot in a state.
-func (s State) over() bool { return s == Booted || s == Quiet || s == Broken }
+func (s State) over() bool { return s == Booted || s == Quiet || s == StateFailed }
 
 // expectEach is how often is asked which machines Kubernetes waits for, and expectWait how long one is waited for.
 const (
@@ -295,7 +296,7 @@ func (j *Journal) endBoot(m *machine, b *bootRecord, at int64) {
 		}
 	}
 	j.tellSteps(m, b, at)
-	j.tell(BootEnded, m, b, at)
+	j.tell(Change{Kind: BootEnded}, m, b, at)
 }
 
 // tellSteps tells of the steps that have ended: those with a result, but for a boot's last step that went well, which
@@ -307,26 +308,17 @@ func (j *Journal) tellSteps(m *machine, b *bootRecord, at int64) {
 			continue
 		}
 		s.told = s.result
-		if j.options.Changed != nil {
-			c := Change{What: StepEnded, At: moment(at), Machine: j.view(m), Boot: b.view(false), Step: s.view(nil)}
-			c.Step.Answers = b.answersOf(i)
-			j.changes = append(j.changes, c)
-		}
+		c := Change{Kind: StepEnded, Step: s.view(nil)}
+		c.Step.Answers = b.answersOf(i)
+		j.tell(c, m, b, at)
 	}
 }
 
-func (j *Journal) tell(what What, m *machine, b *bootRecord, at int64) {
+// tell notes a change of a boot, to be told once the lock is free.
+func (j *Journal) tell(c Change, m *machine, b *bootRecord, at int64) {
 	if j.options.Changed != nil {
-		c := Change{What: what, At: moment(at), Machine: j.view(m), Boot: b.view(what == BootEnded)}
+		c.At, c.Machine, c.Boot = moment(at), j.view(m), b.view(c.Kind == BootEnded)
 		j.changes = append(j.changes, c)
-	}
-}
-
-func (j *Journal) tellState(m *machine, b *bootRecord, before State, at int64) {
-	if j.options.Changed != nil {
-		j.changes = append(j.changes, Change{
-			What: StateChanged, At: moment(at), Machine: j.view(m), Boot: b.view(false), Before: before,
-		})
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 func TestBootThatGoesWell(t *testing.T) {
 	var told []string
 	j := New(Options{Changed: func(c Change) {
-		switch c.What {
+		switch c.Kind {
 		case BootBegan:
 			told = append(told, "begins")
 		case StepEnded:

@@ -29,7 +29,8 @@ type machine struct {
 	rival     string // MAC of the machine that worked under its address when it was given it
 	size      int    // bytes, estimated
 	forgotten bool
-	links     [lists]link
+	ranked    place // among those of its rank
+	past      place // among those with boots that are over
 }
 
 // line is one of syslog.
@@ -188,34 +189,12 @@ func text(e *boot.Event, f boot.Field, most int) string {
 	return boot.Clean(t[:min(len(t), most)])
 }
 
-// order is the place of a step in a boot; steps that say nothing about how far it is have none. It is asked for often.
-func (s Step) order() int {
-	switch s {
-	case DHCP:
-		return 1
-	case Loader:
-		return 2
-	case IPXEDHCP:
-		return 3
-	case Script:
-		return 4
-	case Kernel:
-		return 5
-	case Initramfs:
-		return 6
-	case OSDHCP:
-		return 7
-	case Syslog:
-		return 8
-	case Metadata:
-		return 9
-	case Agent:
-		return 10
-	case Files:
-		return 11
-	default:
-		return 0
-	}
+// order is the place of a step in a boot; steps that say nothing about how far it is have none.
+func (s Step) order() int { return orders[s] }
+
+var orders = map[Step]int{
+	DHCP: 1, Loader: 2, IPXEDHCP: 3, Script: 4, Kernel: 5, Initramfs: 6, OSDHCP: 7, Syslog: 8, Metadata: 9, Agent: 10,
+	Files: 11,
 }
 
 func (s Step) isDHCP() bool { return s == DHCP || s == IPXEDHCP || s == OSDHCP }

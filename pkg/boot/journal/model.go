@@ -32,11 +32,11 @@ type State string
 
 // The states.
 const (
-	Booting State = "booting"
-	Stuck   State = "stuck"  // a cause is known
-	Booted  State = "booted" // its Workflow succeeded, its agent got through its work, or the disk was booted
-	Broken  State = "failed" // (Failed is a Result) it was stuck, and nothing was heard for long, or its Workflow failed
-	Quiet   State = "quiet"  // nothing was heard for long, and nothing is known to be wrong, or a person knows it
+	Booting     State = "booting"
+	Stuck       State = "stuck"  // a cause is known
+	Booted      State = "booted" // its Workflow succeeded, its agent got through its work, or the disk was booted
+	StateFailed State = "failed" // it was stuck, and nothing was heard for long, or its Workflow failed
+	Quiet       State = "quiet"  // nothing was heard for long, and nothing is known to be wrong, or a person knows it
 )
 
 // Result is how a step ended.
@@ -106,7 +106,9 @@ type BootView struct {
 }
 
 // IsStuck reports whether the machine is stuck by the boot's cause. With some causes, such as [Slow], it is on its way.
-func (b *BootView) IsStuck() bool { return b.Cause != nil && (b.State == Stuck || b.State == Broken) }
+func (b *BootView) IsStuck() bool {
+	return b.Cause != nil && (b.State == Stuck || b.State == StateFailed)
+}
 
 // LineView is a line of syslog.
 type LineView struct {

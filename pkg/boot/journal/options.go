@@ -51,21 +51,21 @@ type Waits struct {
 	BootAgain time.Duration // silence after which a DISCOVER is that of another boot: 5m
 }
 
-// What names what has changed in a [Change].
-type What uint8
+// ChangeKind names what has changed in a [Change].
+type ChangeKind uint8
 
 // The changes.
 const (
-	BootBegan    What = 1 + iota
-	StepEnded         // Step has ended; again if its result changed later
-	CauseChanged      // Boot.Cause is another, or none
-	StateChanged      // Boot.State is not Before
-	BootEnded         // nothing more is expected of it: booted, failed, quiet, or another boot began
+	BootBegan    ChangeKind = 1 + iota
+	StepEnded               // Step has ended; again if its result changed later
+	CauseChanged            // Boot.Cause is another, or none
+	StateChanged            // Boot.State is not Before
+	BootEnded               // nothing more is expected of it: booted, failed, quiet, or another boot began
 )
 
 // Change is one thing that changed.
 type Change struct {
-	What    What
+	Kind    ChangeKind
 	At      time.Time
 	Machine MachineView // without boots and lines
 	Boot    BootView    // with answers in BootEnded, without in others

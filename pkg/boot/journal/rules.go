@@ -131,17 +131,21 @@ func (r *rule) set(key, value string, against map[string]objection) {
 
 // parseTests reads facts, all of which are to hold.
 func parseTests(line string) test {
-	var all [][]test
+	var all []test
 	for _, word := range strings.Fields(line) {
-		var either []test
+		var either test
 		for _, w := range strings.Split(word, "|") {
-			either = append(either, parseTest(w))
+			if one, another := either, parseTest(w); one == nil {
+				either = another
+			} else {
+				either = func(c *clues) bool { return one(c) || another(c) }
+			}
 		}
 		all = append(all, either)
 	}
 	return func(c *clues) bool {
-		for _, either := range all {
-			if !slices.ContainsFunc(either, func(t test) bool { return t(c) }) {
+		for _, holds := range all {
+			if !holds(c) {
 				return false
 			}
 		}

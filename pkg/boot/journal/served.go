@@ -92,7 +92,7 @@ func (j *Journal) beginsBoot(b *bootRecord, s Step, began int64) bool {
 	case Kernel, Initramfs:
 		return b.state == Booted && began-b.end > int64(j.options.Waits.BootAgain)
 	default:
-		return (b.state == Quiet || b.state == Broken) && began-b.end > int64(j.options.Waits.Silent) && !b.facts.local
+		return (b.state == Quiet || b.state == StateFailed) && began-b.end > int64(j.options.Waits.Silent) && !b.facts.local
 	}
 }
 
@@ -115,7 +115,9 @@ func (j *Journal) answered(b *bootRecord, i int, e *boot.Event, v verdict, began
 			a.course = waiting
 		}
 		if old := b.underWay(i, kind, about); old != nil && (e.Bytes > 0 || old.course == waiting) {
-			old.bytes, old.expected, old.end, old.course = e.Bytes, e.Expected, e.At, a.course
+			if old.expected, old.course = e.Expected, a.course; e.Bytes > old.bytes {
+				old.bytes, old.end = e.Bytes, e.At
+			}
 			return
 		}
 		j.add(b, i, a)

@@ -121,34 +121,16 @@ func (b *bootRecord) next() Step {
 	if b.state == Booted || b.facts.local {
 		return ""
 	}
-	switch b.at {
-	case DHCP:
-		if a := b.facts.answered(); a != nil && strings.HasSuffix(a.file, ".ipxe") {
-			return Script
-		}
-		return Loader
-	case Loader:
-		return IPXEDHCP
-	case IPXEDHCP:
+	if a := b.facts.answered(); b.at == DHCP && a != nil && strings.HasSuffix(a.file, ".ipxe") {
 		return Script
-	case Script:
-		return Kernel
-	case Kernel:
-		if b.last(Initramfs) == nil && !strings.HasSuffix(b.last(Kernel).text, ".iso") {
-			return Initramfs
-		}
-		return OSDHCP
-	case Initramfs:
-		return OSDHCP
-	case OSDHCP:
-		return Syslog
-	case Syslog:
-		return Metadata
-	case Metadata:
-		return Agent
-	case Agent:
-		return Files
-	default:
-		return ""
 	}
+	if b.at == Kernel && (b.last(Initramfs) != nil || strings.HasSuffix(b.last(Kernel).text, ".iso")) {
+		return OSDHCP
+	}
+	return nexts[b.at]
+}
+
+var nexts = map[Step]Step{
+	DHCP: Loader, Loader: IPXEDHCP, IPXEDHCP: Script, Script: Kernel, Kernel: Initramfs, Initramfs: OSDHCP,
+	OSDHCP: Syslog, Syslog: Metadata, Metadata: Agent, Agent: Files,
 }

@@ -21,7 +21,7 @@ func (s *Server) serveAcknowledge(w http.ResponseWriter, r *http.Request) {
 	case !found:
 		refuse(w, http.StatusNotFound, unheard)
 		return
-	case Newest(&m).State != journal.Broken:
+	case Newest(&m).State != journal.StateFailed:
 		refuse(w, http.StatusConflict, "it did not fail: it is "+string(Newest(&m).State))
 		return
 	}

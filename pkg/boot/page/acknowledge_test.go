@@ -19,7 +19,7 @@ func TestAcknowledge(t *testing.T) {
 	const failed, going, unknown = "52:54:00:00:00:01", "52:54:00:00:00:02", "52:54:00:00:00:03"
 	var told []boot.Event
 	server := New(Options{
-		Journal: newFake(machine(failed, journal.Broken), machine(going, journal.Booting)),
+		Journal: newFake(machine(failed, journal.StateFailed), machine(going, journal.Booting)),
 		Record:  func(e *boot.Event) { told = append(told, *e) },
 	})
 	mux := http.NewServeMux()

@@ -37,7 +37,7 @@ func TestFilters(t *testing.T) {
 		"address":   {"address=192.0.2.7", func(m *journal.MachineView) bool { return m.Address.String() == "192.0.2.7" }},
 		"addresses": {"address=192.0.", func(m *journal.MachineView) bool { return strings.HasPrefix(m.Address.String(), "192.0.") }},
 		"states": {"state=stuck,failed", func(m *journal.MachineView) bool {
-			return m.Boots[0].State == journal.Stuck || m.Boots[0].State == journal.Broken
+			return m.Boots[0].State == journal.Stuck || m.Boots[0].State == journal.StateFailed
 		}},
 		"prefix": {"address=192.0.2.8/29", func(m *journal.MachineView) bool { a := m.Address.As16(); return m.Address.IsValid() && a[15]&^7 == 8 }},
 		"name":   {"q=RACK02-node", func(m *journal.MachineView) bool { return strings.HasPrefix(m.Name, "rack02-node") }},
@@ -94,7 +94,7 @@ func TestListIsOrderedAndCut(t *testing.T) {
 	if last := s.listOf(now, Filter{Offset: 9900}); len(last.Rows) != 50 || last.Parts.From != 201 || last.Parts.Following != "" {
 		t.Errorf("%d rows, %+v", len(last.Rows), last.Parts)
 	}
-	rank := map[journal.State]int{journal.Stuck: 0, journal.Broken: 1, journal.Booting: 2, journal.Quiet: 3, journal.Booted: 4}
+	rank := map[journal.State]int{journal.Stuck: 0, journal.StateFailed: 1, journal.Booting: 2, journal.Quiet: 3, journal.Booted: 4}
 	for i := 1; i < len(now.entries); i++ {
 		a, b := Newest(&now.entries[i-1].view), Newest(&now.entries[i].view)
 		if rank[a.State] > rank[b.State] || a.State == b.State && a.Begin.Before(b.Begin) {

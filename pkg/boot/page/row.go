@@ -65,4 +65,6 @@ func strip(b *journal.BootView) (bars template.HTML, label string) {
 }
 
 // down reports whether a boot is stuck, or failed.
-func down(b *journal.BootView) bool { return b.State == journal.Stuck || b.State == journal.Broken }
+func down(b *journal.BootView) bool {
+	return b.State == journal.Stuck || b.State == journal.StateFailed
+}

@@ -71,7 +71,7 @@ func New(o Options) *Reporter {
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
-	for _, state := range []journal.State{journal.Booted, journal.Stuck, journal.Broken, journal.Quiet} {
+	for _, state := range []journal.State{journal.Booted, journal.Stuck, journal.StateFailed, journal.Quiet} {
 		r.boots.WithLabelValues(string(state))
 	}
 	if o.Registry != nil {
@@ -99,7 +99,7 @@ func (m machines) Collect(out chan<- prometheus.Metric) {
 
 // Changed counts and logs a change of the journal; it may be its Options.Changed.
 func (r *Reporter) Changed(c journal.Change) {
-	switch c.What {
+	switch c.Kind {
 	case journal.StepEnded:
 		seconds := c.Step.End.Sub(c.Step.Begin).Seconds()
 		r.steps.WithLabelValues(string(c.Step.Step), string(c.Step.Result)).Inc()

@@ -24,7 +24,7 @@ const mac = "52:54:00:5e:00:01"
 
 func step(at time.Time, result journal.Result, text string) journal.Change {
 	return journal.Change{
-		What: journal.StepEnded, At: at, Machine: journal.MachineView{MAC: mac, Address: netip.MustParseAddr("192.0.2.101"), Name: text},
+		Kind: journal.StepEnded, At: at, Machine: journal.MachineView{MAC: mac, Address: netip.MustParseAddr("192.0.2.101"), Name: text},
 		Step: journal.StepView{Step: journal.Script, Result: result, Begin: noon, End: noon.Add(1500 * time.Millisecond), From: text, Text: text},
 	}
 }
@@ -55,12 +55,12 @@ func TestChanges(t *testing.T) {
 	machine := journal.MachineView{MAC: mac}
 	cause := &journal.Cause{Name: "not-found", Text: "It is not there.", Remedy: "Put it there."}
 	for _, c := range []journal.Change{
-		{What: journal.BootBegan, At: noon, Machine: machine},
+		{Kind: journal.BootBegan, At: noon, Machine: machine},
 		step(noon, journal.OK, "m1"),
-		{What: journal.CauseChanged, At: noon, Machine: machine, Boot: journal.BootView{State: journal.Stuck, At: journal.Script, Cause: cause}},
-		{What: journal.StateChanged, At: noon, Machine: machine, Boot: journal.BootView{State: journal.Stuck, At: journal.Script, Cause: cause}},
-		{What: journal.CauseChanged, At: noon, Machine: machine, Boot: journal.BootView{State: journal.Booting}},
-		{What: journal.BootEnded, At: noon, Machine: machine, Boot: journal.BootView{State: journal.Booted, At: journal.Files, Begin: noon, End: noon.Add(time.Minute)}},
+		{Kind: journal.CauseChanged, At: noon, Machine: machine, Boot: journal.BootView{State: journal.Stuck, At: journal.Script, Cause: cause}},
+		{Kind: journal.StateChanged, At: noon, Machine: machine, Boot: journal.BootView{State: journal.Stuck, At: journal.Script, Cause: cause}},
+		{Kind: journal.CauseChanged, At: noon, Machine: machine, Boot: journal.BootView{State: journal.Booting}},
+		{Kind: journal.BootEnded, At: noon, Machine: machine, Boot: journal.BootView{State: journal.Booted, At: journal.Files, Begin: noon, End: noon.Add(time.Minute)}},
 	} {
 		r.Changed(c)
 	}
@@ -100,11 +100,11 @@ stack_boot_stuck_total{cause="not-found",step="script"} 1
 // A cause with which a machine goes on, such as a slow transfer, is told as none that it is stuck by.
 func TestMildCauseIsNotStuck(t *testing.T) {
 	for state, want := range map[journal.State]int{
-		journal.Booting: 0, journal.Booted: 0, journal.Quiet: 0, journal.Stuck: 1, journal.Broken: 1,
+		journal.Booting: 0, journal.Booted: 0, journal.Quiet: 0, journal.Stuck: 1, journal.StateFailed: 1,
 	} {
 		var log bytes.Buffer
 		r := New(Options{Logger: slog.New(slog.NewJSONHandler(&log, nil))})
-		r.Changed(journal.Change{What: journal.CauseChanged, At: noon, Machine: journal.MachineView{MAC: mac}, Boot: journal.BootView{
+		r.Changed(journal.Change{Kind: journal.CauseChanged, At: noon, Machine: journal.MachineView{MAC: mac}, Boot: journal.BootView{
 			State: state, At: journal.Kernel, Cause: &journal.Cause{Name: "slow"},
 		}})
 		if lines, counted := len(lines(t, &log)), testutil.CollectAndCount(r.stuck); lines != want || counted != want {

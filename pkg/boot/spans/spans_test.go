@@ -103,25 +103,25 @@ func changes(text string) []journal.Change {
 	}
 	b := journal.BootView{ID: "boot-1", Begin: at(0), State: journal.Booting, At: journal.DHCP}
 	cause := &journal.Cause{Name: "not-found", Text: "It is not there. " + text, Remedy: text, Since: at(3)}
-	stuck := journal.BootView{ID: "boot-1", Begin: at(0), End: at(10), State: journal.Broken, At: journal.Script, Cause: cause}
+	stuck := journal.BootView{ID: "boot-1", Begin: at(0), End: at(10), State: journal.StateFailed, At: journal.Script, Cause: cause}
 	slow := b
 	slow.Cause = &journal.Cause{Name: "slow", Since: at(1)} // by which it is not stuck
 	return []journal.Change{
-		{What: journal.BootBegan, At: at(0), Machine: m, Boot: b},
-		{What: journal.StepEnded, At: at(1), Machine: m, Boot: b, Step: journal.StepView{
+		{Kind: journal.BootBegan, At: at(0), Machine: m, Boot: b},
+		{Kind: journal.StepEnded, At: at(1), Machine: m, Boot: b, Step: journal.StepView{
 			Step: journal.DHCP, Result: journal.OK, Begin: at(0), End: at(1), From: "192.0.2.3", Text: "192.0.2.101",
 			Answers: []journal.Answer{{Begin: at(0), End: at(.1), Kind: "DISCOVER", Text: text, Result: "passed", OK: true, Count: 2}},
 		}},
-		{What: journal.StepEnded, At: at(3), Machine: m, Boot: b, Step: journal.StepView{
+		{Kind: journal.StepEnded, At: at(3), Machine: m, Boot: b, Step: journal.StepView{
 			Step: journal.Script, Result: journal.Failed, Begin: at(2), End: at(3), Bytes: 1 << 63, From: "192.0.2.3:7171", Text: text,
 			Answers: slices.Repeat([]journal.Answer{{
 				Begin: at(2), End: at(3), Kind: "GET", Text: text, Result: "404", Bytes: 19, From: netip.MustParseAddrPort("192.0.2.3:7171"),
 			}}, 100),
 		}},
-		{What: journal.CauseChanged, At: at(3), Machine: m, Boot: slow},
-		{What: journal.CauseChanged, At: at(4), Machine: m, Boot: stuck},
-		{What: journal.StateChanged, At: at(4), Machine: m, Boot: stuck},
-		{What: journal.BootEnded, At: at(10), Machine: m, Boot: stuck},
+		{Kind: journal.CauseChanged, At: at(3), Machine: m, Boot: slow},
+		{Kind: journal.CauseChanged, At: at(4), Machine: m, Boot: stuck},
+		{Kind: journal.StateChanged, At: at(4), Machine: m, Boot: stuck},
+		{Kind: journal.BootEnded, At: at(10), Machine: m, Boot: stuck},
 	}
 }
 

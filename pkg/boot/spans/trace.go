@@ -39,7 +39,7 @@ const (
 
 // Changed makes spans of what is over, and never waits. It may be the journal's Options.Changed.
 func (b *Boots) Changed(c journal.Change) {
-	switch c.What {
+	switch c.Kind {
 	case journal.StepEnded:
 		b.step(c)
 	case journal.CauseChanged:
