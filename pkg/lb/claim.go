@@ -17,6 +17,7 @@ import (
 	"github.com/tinkerbell/stack/pkg/lb/elect"
 	"github.com/tinkerbell/stack/pkg/lb/probe"
 	"github.com/tinkerbell/stack/pkg/lb/reason"
+	"github.com/tinkerbell/stack/pkg/lb/service"
 )
 
 // Times that a candidate leaves a free lease to others: up to spread, by the address and the node, so that addresses
@@ -26,10 +27,9 @@ const (
 	cordoned = 2 * spread
 )
 
-// delay is how long this node leaves the free address to others.
-func (v *vip) delay() time.Duration {
-	sum := sha256.Sum256([]byte(v.ip.String() + " " + v.c.o.Node))
-	d := time.Duration(binary.BigEndian.Uint32(sum[:])) * spread >> 32
+// ownDelay is how long this node leaves an address to others, whoever they are.
+func (v *vip) ownDelay() time.Duration {
+	d := time.Duration(v.weight(v.c.o.Node)) * spread >> 32
 	v.mu.Lock()
 	unheard := v.unheard
 	v.mu.Unlock()
@@ -38,6 +38,47 @@ func (v *vip) delay() time.Duration {
 	}
 	return d
 }
+
+// weight is a number by which nodes take their turns: the lowest first.
+func (v *vip) weight(node string) uint32 {
+	sum := sha256.Sum256([]byte(v.ip.String() + " " + node))
+	return binary.BigEndian.Uint32(sum[:])
+}
+
+// delay is how long this node leaves the free address to others. Those that have addresses take their turns by rank:
+// where a node leaves with a hundred, two would write the same lease before they hear of each other.
+func (v *vip) delay() time.Duration {
+	own, holder := v.ownDelay(), v.elector.Holder().Identity
+	v.mu.Lock()
+	wish := v.wish
+	v.mu.Unlock()
+	rank, known := 0, false
+	for identity := range v.c.holding() {
+		node := nodeOf(identity)
+		if identity == holder || node == v.c.o.Node || service.Serves(wish, node, v.c.slices) != nil {
+			continue
+		}
+		if known = true; v.weight(node) < v.weight(v.c.o.Node) {
+			rank++
+		}
+	}
+	if !known {
+		return own
+	}
+	return own.Truncate(spread) + time.Duration(min(rank, maxRank))*v.c.step()
+}
+
+// step is how long a node waits for another one.
+func (c *Controller) step() time.Duration {
+	return spread + time.Duration(c.addresses.Load())*writeTime
+}
+
+// maxRank bounds how many others a node waits for, which may be unable to have the address all the same; and writeTime
+// is for each lease that they write meanwhile, on a busy machine.
+const (
+	maxRank   = 2
+	writeTime = 4 * time.Millisecond
+)
 
 // readyFor is how long the address counts as one that nobody has after this node has probed for it, as long as it hears
 // of no other station.
@@ -52,7 +93,7 @@ type probed struct {
 // prepare probes for the address before the lease of another node runs out, so that it can be claimed then; the node
 // with the shortest delay begins, and is the first.
 func (v *vip) prepare(ctx context.Context) bool {
-	link, wait := v.at(), v.delay()
+	link, wait := v.at(), v.ownDelay()
 	if wait >= spread {
 		return false // another node's turn
 	}
@@ -112,13 +153,17 @@ func (v *vip) isReady(link address.Link) bool {
 }
 
 // free reports whether the address may be claimed without a probe: its former holder has removed it and released the
-// lease, was the one station that answered the last question, a moment ago, and no other was about to claim it since.
+// lease; the holder, this one or one before it, was the only station that has answered a question, a moment ago; and
+// nobody but the former holder was about to claim it since.
 func (v *vip) free(from string) bool {
-	interval := v.interval()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return from != "" && len(v.owners) == 1 && isAmong(v.owners[0], from) &&
-		time.Since(v.asked) < 2*interval+probe.WatchWait && v.strange.Before(v.asked)
+	for mac := range v.strangers {
+		if !isAmong(mac, from) {
+			return false
+		}
+	}
+	return from != "" && time.Since(v.sole) < 2*v.usual()+probe.WatchWait
 }
 
 // isAmong reports whether a station is one of those that a node has written.

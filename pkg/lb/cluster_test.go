@@ -80,6 +80,7 @@ type cluster struct {
 	// namespace is where the leases are, and watch that of the Services; empty is all.
 	namespace, watch string
 	key              []byte
+	times            elect.Times
 }
 
 // newWires makes a switch.
@@ -98,7 +99,7 @@ func newCluster(t *testing.T, nodes int) *cluster {
 // newClusterOn makes another cluster on a switch.
 func newClusterOn(t *testing.T, on *wires, number byte, nodes int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, api: newAPI(), wires: on, number: number, namespace: "stack"}
+	c := &cluster{t: t, api: newAPI(), wires: on, number: number, namespace: "stack", times: quick}
 	for i := range nodes {
 		c.nodes = append(c.nodes, c.start(i))
 	}
@@ -125,7 +126,7 @@ func (c *cluster) start(i int) *member {
 	c.wires.mu.Unlock()
 	name := fmt.Sprintf("n%d", i)
 	m.c = New(Options{
-		Client: c.api, Node: name, Identity: Identity(name, "boot-id"), Namespace: c.namespace, Watch: c.watch, Times: quick,
+		Client: c.api, Node: name, Identity: Identity(name, "boot-id"), Namespace: c.namespace, Watch: c.watch, Times: c.times,
 		Services: service.Options{Class: "tinkerbell.org/stack-lb"}, ProbeInterval: 100 * time.Millisecond, Host: m.station,
 		ConsentKey: c.key,
 		Logger:     slog.New(slog.NewTextHandler(m.log, nil)), Registerer: prometheus.NewRegistry(),

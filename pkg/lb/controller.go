@@ -48,6 +48,8 @@ type Controller struct {
 	status *elect.Elector // of the node that writes the status of Services
 	writes atomic.Bool    // this node does
 
+	releases releases
+
 	working   sync.WaitGroup // the tasks of addresses
 	addresses atomic.Int64   // how many there are
 	questions *rate.Limiter  // of all addresses
@@ -57,6 +59,7 @@ type Controller struct {
 	// rivals are other stack-lb of the class that hold their status lease, by its namespace.
 	rivals map[string]rival
 	born   meta.Time // when our own status lease was made
+	noted  string    // what other nodes have released last
 	plan   service.Plan
 	done   bool // no task is started any more
 	// unneeded are the leases of addresses for which no Service asks, and since when.
@@ -70,6 +73,7 @@ type running struct {
 	stopping bool
 	lease    string // its name
 	told     string // the holder of whom those that write the status were told
+	had      bool   // there was one
 }
 
 // key is what a piece of work is about: the status of one Service, or the plan of all.
@@ -173,7 +177,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.stopAll()
 	c.working.Wait()
 	leading.Wait()
-	if err := c.status.Delete(life); err != nil {
+	if err := c.status.Delete(life, c.o.Times.Retry); err != nil {
 		c.log.Warn("failed to delete a lease", "error", err)
 	}
 	return nil

@@ -345,6 +345,19 @@ func newAPI() *fake.Clientset {
 			return store(a, update.GetObject(), false)
 		})
 	}
+	client.PrependReactor("delete", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		gone, _ := a.(clienttesting.DeleteAction)
+		mu.Lock()
+		defer mu.Unlock()
+		there, err := client.Tracker().Get(leases, a.GetNamespace(), gone.GetName())
+		if err != nil {
+			return true, nil, err
+		}
+		if p := gone.GetDeleteOptions().Preconditions; p != nil && *p.ResourceVersion != asLease(there).ResourceVersion {
+			return true, nil, apierrors.NewConflict(leases.GroupResource(), gone.GetName(), errors.New("changed"))
+		}
+		return true, nil, client.Tracker().Delete(leases, a.GetNamespace(), gone.GetName())
+	})
 	client.PrependReactor("patch", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		patch, _ := a.(clienttesting.PatchAction)
 		var operations []struct {

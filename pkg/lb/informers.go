@@ -3,6 +3,8 @@ package lb
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"time"
 
 	coordination "k8s.io/api/coordination/v1"
 	core "k8s.io/api/core/v1"
@@ -188,6 +190,7 @@ func (c *Controller) leaseChanged(object any, deleted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if lease.Name == statusLease {
+		c.noteReleases(lease)
 		born := lease.CreationTimestamp
 		if deleted {
 			born = meta.Time{}
@@ -202,16 +205,28 @@ func (c *Controller) leaseChanged(object any, deleted bool) {
 			continue
 		}
 		v.elector.Observe(lease, deleted) // it may know the version already, having written it
-		holder := v.elector.Holder().Identity
-		if holder == v.told {
-			return // a mere renewal
-		}
-		v.told = holder
-		if address := c.plan.Addresses[ip]; address != nil {
-			for _, s := range address.Services {
-				c.queue.Add(key{s.Namespace, s.Name})
-			}
-		}
+		c.tellHolder(ip, v)
+	}
+}
+
+// afterMove is how long the status of a Service waits where its address moves: it has the address already, and leases
+// are more urgent, since a node may have had a hundred.
+const afterMove = time.Second
+
+// tellHolder has the status of an address's Services written where the address has another holder. The caller holds mu.
+func (c *Controller) tellHolder(ip netip.Addr, v *running) {
+	holder := v.elector.Holder().Identity
+	address := c.plan.Addresses[ip]
+	if holder == v.told || address == nil {
+		return // a mere renewal
+	}
+	wait := time.Duration(0)
+	if v.had {
+		wait = afterMove
+	}
+	v.told, v.had = holder, true
+	for _, s := range address.Services {
+		c.queue.AddAfter(key{s.Namespace, s.Name}, wait)
 	}
 }
 

@@ -48,7 +48,10 @@ type vip struct {
 	judged    string    // the last doubt of another node
 	contested int       // questions in a row that another station answered while this node had the address
 	spoken    time.Time // when another station claimed the address, or was about to
-	strange   time.Time // the same, of one that is not the lease's holder
+	// strangers are the stations that have done so since the last question and did not hold the lease then, and sole is
+	// when the last question was asked that anybody has answered, if that was the lease's holder alone.
+	strangers map[frame.MAC]time.Time
+	sole      time.Time
 	announcer *announce.Announcer
 	end       time.Time // that of the grant: from then on the address may be another node's
 
@@ -66,13 +69,16 @@ type vip struct {
 
 func newVIP(c *Controller, wish *service.Address) *vip {
 	v := &vip{ip: wish.IP, c: c, wish: wish, log: c.log.With("address", wish.IP.String())}
-	v.why = reason.Errorf(reason.Starting, "node %s has just started", c.o.Node)
+	v.why, v.strangers = reason.Errorf(reason.Starting, "node %s has just started", c.o.Node), map[frame.MAC]time.Time{}
 	v.elector = elect.New(elect.Config{
 		Leases: c.leases(), Name: LeaseName(wish.IP), Labels: leaseLabels, Owner: c.o.LeaseOwner,
 		Identity: c.o.Identity, Times: c.o.Times, Node: c.o.Node,
 		Consent:     c.council.elects(func() bool { return c.o.Host.Stray(v.ip) }),
 		Annotations: v.annotations, Delay: v.delay, Prepare: v.prepare, Lead: spread + probe.Lead, Candidate: v.candidate,
 		Renewed: v.renewed, Withdraw: v.withdraw, Requested: c.requested,
+		Release: func(ctx context.Context, version string) bool {
+			return c.release(ctx, LeaseName(v.ip), version)
+		},
 	})
 	return v
 }
@@ -84,7 +90,7 @@ func (v *vip) run(ctx context.Context) {
 	working.Go(func() { v.watch(ctx) })
 	working.Wait()
 	v.closing.Wait()
-	if err := v.elector.Delete(context.WithoutCancel(ctx)); err != nil {
+	if err := v.elector.Delete(context.WithoutCancel(ctx), v.c.o.Times.Retry+maxRank*v.c.step()); err != nil {
 		v.log.Warn("failed to delete a lease", "error", err)
 	}
 }

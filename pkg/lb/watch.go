@@ -2,6 +2,7 @@ package lb
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -101,17 +102,26 @@ func (v *vip) interval() time.Duration {
 	lease := v.elector.Holder()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	held, rate := v.held, idleRate
-	if held || v.c.writes.Load() {
-		rate = dutifulRate
-	}
 	taken := lease.Identity != "" && !lease.Expired
 	asHeld := len(v.owners) == 1 && isAmong(v.owners[0], lease.Stations)
-	if held && (len(v.owners) > 0 || lease.Doubt != v.judged) || !held && (len(v.conflict) > 0 || taken && !asHeld) {
+	if v.held && (len(v.owners) > 0 || lease.Doubt != v.judged) ||
+		!v.held && (len(v.conflict) > 0 || taken && !asHeld) {
 		return v.c.o.ProbeInterval
+	}
+	return v.usual()
+}
+
+// usual is the time between two questions where all is well. The caller holds mu.
+func (v *vip) usual() time.Duration {
+	rate := idleRate
+	if v.held || v.c.writes.Load() {
+		rate = dutifulRate
 	}
 	return max(v.c.o.ProbeInterval, v.c.o.ProbeInterval*time.Duration(v.c.addresses.Load())/time.Duration(rate))
 }
+
+// maxStrangers is how many are remembered, more than one node has cards.
+const maxStrangers = 32
 
 // heard is told of what stations say without being asked: where this node has the address, it says so, too.
 func (v *vip) heard(h probe.Heard) {
@@ -121,8 +131,9 @@ func (v *vip) heard(h probe.Heard) {
 	if isAmong(h.MAC, v.link.Stations) {
 		return
 	}
-	if v.spoken = time.Now(); !isAmong(h.MAC, holders) {
-		v.strange = v.spoken
+	v.spoken = time.Now()
+	if _, known := v.strangers[h.MAC]; !isAmong(h.MAC, holders) && (known || len(v.strangers) < maxStrangers) {
+		v.strangers[h.MAC] = v.spoken
 	}
 	if v.announcer != nil && h.Kind == probe.Claim {
 		v.announcer.Defend()
@@ -149,6 +160,12 @@ func (v *vip) saw(r probe.Round) {
 	v.mu.Lock()
 	held, before := v.held, v.owners
 	owners := others(r.Owners, v.link.Stations, lease.Stations)
+	if len(owners) == 1 && isAmong(owners[0], lease.Stations) {
+		v.sole = r.Asked
+	} else if len(owners) > 0 {
+		v.sole = time.Time{}
+	}
+	maps.DeleteFunc(v.strangers, func(_ frame.MAC, at time.Time) bool { return at.Before(r.Asked) })
 	if v.owners, v.asked = owners, r.Asked; len(owners) > 0 && !held {
 		v.unheard = false
 	}

@@ -38,6 +38,7 @@ type rules struct {
 	restarts int8
 	drift    bool // clocks may lose one tick in as many as a lease has, and one more
 	releases bool
+	notes    bool   // the holder may release the version that it has seen without writing the lease
 	away     bool   // the API writes nothing
 	fault    string // a rule that is broken
 	visit    func(*state)
@@ -62,6 +63,7 @@ type process struct {
 	started    int8 // its age
 	releasing  int8 // the version that its last release is to replace
 	afterwards bool // that acquisition was sent by a process before
+	told       bool // it has read the note of a release
 }
 
 // written is a version of the lease.
@@ -77,6 +79,7 @@ type written struct {
 type state struct {
 	restarts int8
 	last     int8 // version
+	noted    int8 // the version that n0 has released by a note
 	lease    [versions]written
 	process  [processes]process
 }
@@ -100,15 +103,26 @@ func (r *rules) list(number int8) List {
 
 func (r *rules) broken(fault string) bool { return r.fault == fault }
 
-func (s *state) view(version int8) View {
-	w := s.lease[version]
+// as is the lease as a process sees it.
+func (s *state) as(r *rules, n int8) written {
+	p := &s.process[n]
+	w := s.lease[p.seen]
+	covered := p.seen == s.noted || p.seen > s.noted && r.broken("a note covers the versions that follow")
+	if p.told && covered && w.holder == 0 {
+		w.holder, w.released = none, true
+	}
+	return w
+}
+
+func (s *state) view(r *rules, n int8) View {
+	w := s.as(r, n)
 	return View{Holder: identity(w.holder), Released: w.released}
 }
 
 func (p *process) clock() time.Duration { return time.Duration(p.age) * tick }
 
 func start(r *rules) *state {
-	s := &state{}
+	s := &state{noted: none}
 	s.lease[0] = written{holder: 0, start: 0, list: 1, own: true}
 	for i := range s.process {
 		p := &s.process[i]
@@ -174,21 +188,28 @@ func (r *rules) steps(s *state) (next []step) {
 		if s.restarts < r.restarts {
 			may(func(s *state) { s.restart(n) }, "n%d is started anew", n)
 		}
+		if s.noted != none && !p.told {
+			may(func(s *state) { s.process[n].told = true }, "n%d reads the note about v%d", n, s.noted)
+		}
 		if p.seen == none {
 			continue
 		}
-		seen := s.lease[p.seen]
+		seen := s.as(r, n)
 		if n == 0 && seen.holder == n && len(r.changes) > 0 && seen.list == 1 && p.from == none {
 			may(func(s *state) { s.process[n].from, s.process[n].fromHere = seen.turn, true }, "n%d sends its other list", n)
 		}
 		if n == 0 && seen.holder == n && r.releases && p.releasing == none {
-			may(func(s *state) { s.release(r, n) }, "n%d withdraws and sends a release of v%d", n, p.seen)
+			may(func(s *state) { s.release(r, n); s.process[n].releasing = p.seen },
+				"n%d withdraws and sends a release of v%d", n, p.seen)
+		}
+		if n == 0 && seen.holder == n && r.notes && s.noted == none {
+			may(func(s *state) { s.release(r, n); s.noted = p.seen }, "n%d withdraws and notes that v%d is released", n, p.seen)
 		}
 		if n != 0 && seen.holder == 0 && s.process[0].asked < p.answered {
 			may(func(s *state) { s.hear(r, n) }, "n%d hears the challenge of %d ago", n, s.process[0].asked)
 		}
 		if p.base != p.seen && r.mayAcquire(s, n) {
-			may(func(s *state) { s.acquire(n) }, "n%d sends an acquisition of v%d", n, p.seen)
+			may(func(s *state) { s.acquire(r, n) }, "n%d sends an acquisition of v%d", n, p.seen)
 		}
 	}
 	return next
@@ -275,8 +296,7 @@ func (s *state) release(r *rules, n int8) {
 	p := &s.process[n]
 	before := *p
 	s.withdraw(n)
-	p.releasing = p.seen
-	if r.broken("the holder goes on after a release") {
+	if r.broken("the holder goes on after a release") || r.broken("the holder uses the lease after a note") {
 		p.credit, p.credited = before.credit, true
 	}
 }
@@ -285,10 +305,10 @@ func (s *state) release(r *rules, n int8) {
 // they were sent: one that does allows no more.
 func (s *state) use(r *rules, n int8) {
 	p := &s.process[n]
-	if p.seen == none || s.lease[p.seen].holder != n {
+	if p.seen == none || s.as(r, n).holder != n {
 		return
 	}
-	view, begin := s.view(p.seen), p.credit
+	view, begin := s.view(r, n), p.credit
 	if p.candidate.Wait(p.clock(), modelTimes.Lease, view, identity(n), true) > 0 &&
 		!r.broken("a candidate consents, then takes") {
 		return
@@ -346,7 +366,7 @@ func (s *state) consented(r *rules, p *process) (age int8) {
 func (s *state) hear(r *rules, n int8) {
 	p := &s.process[n]
 	c, now := &p.candidate, p.clock()
-	view := s.view(p.seen)
+	view := s.view(r, n)
 	if r.broken("a process that has started consents") {
 		now += lease * tick
 	}
@@ -365,7 +385,7 @@ func (s *state) hear(r *rules, n int8) {
 
 func (r *rules) mayAcquire(s *state, n int8) bool {
 	p := &s.process[n]
-	seen, view := s.lease[p.seen], s.view(p.seen)
+	seen, view := s.as(r, n), s.view(r, n)
 	here := p.end > 0 || r.broken("a process that has started takes its own lease at once")
 	if p.candidate.Wait(p.clock(), modelTimes.Lease, view, identity(n), here) > 0 &&
 		!r.broken("a candidate consents, then takes") {
@@ -381,10 +401,10 @@ func (r *rules) mayAcquire(s *state, n int8) bool {
 	return time.Duration(p.seenAge)*tick >= waits
 }
 
-func (s *state) acquire(n int8) {
+func (s *state) acquire(r *rules, n int8) {
 	p := &s.process[n]
 	p.base, p.started, p.afterwards = p.seen, 0, false
-	if s.lease[p.seen].released {
+	if s.as(r, n).released {
 		p.candidate.Freed()
 	}
 }
@@ -405,7 +425,7 @@ func (s *state) canonical(r *rules) {
 		p := &s.process[n]
 		s.use(r, n)
 		if p.seen != none { // what is done as often as possible is the worst
-			view := s.view(p.seen)
+			view := s.view(r, n)
 			ready := p.credited || p.candidate.Wait(p.clock(), modelTimes.Lease, view, identity(n), p.end > 0) <= 0
 			if view.Holder == identity(n) && ready {
 				p.asked = 0
@@ -433,7 +453,7 @@ func (s *state) canonical(r *rules) {
 		if p.seen == none {
 			continue
 		}
-		switch h := s.lease[p.seen]; h.holder {
+		switch h := s.as(r, n); h.holder {
 		case n, none:
 			p.seenAge = 0
 		default:
@@ -447,6 +467,11 @@ func (s *state) canonical(r *rules) {
 	}
 	if first == 0 {
 		return
+	}
+	if s.noted = max(s.noted-first, none); s.noted == none {
+		for i := range s.process {
+			s.process[i].told = false
+		}
 	}
 	turn := s.lease[first].turn
 	for v := range s.last + 1 {
@@ -520,6 +545,8 @@ func configs() map[string]rules {
 		"a process is new":          {members: two, others: 1, restarts: 1, large: true},
 		"clocks drift":              {members: two, others: 1, drift: true, large: true},
 		"the holder may leave":      {members: two, others: 1, releases: true},
+		"the holder may note it":    {members: two, others: 1, notes: true},
+		"and leave, and be new":     {members: two, others: 1, notes: true, releases: true, restarts: 1, large: true},
 		"a member may be left out":  {members: two, others: 1, changes: one, large: true},
 		"a newcomer may become one": {members: one, others: 1, changes: two},
 		"and the holder be new":     {members: one, others: 1, changes: two, restarts: 1, large: true},
@@ -561,6 +588,8 @@ func TestEachRuleOfConsentIsNeeded(t *testing.T) {
 		"the holder that acquires its own lease keeps the stamp": "and the holder be new",
 		"the holder goes by the list of a process before":        "and the holder be new",
 		"the holder goes on after a release":                     "the holder may leave",
+		"the holder uses the lease after a note":                 "the holder may note it",
+		"a note covers the versions that follow":                 "the holder may note it",
 		"the holder asks the list that it has sent alone":        "a member may be left out",
 		"the holder asks the list that it has seen alone":        "a newcomer may become one",
 	} {

@@ -33,6 +33,7 @@ type api struct {
 	busiest  int
 	late     func(*Elector) time.Duration // how late a watch is, beside delay; nil is not at all
 	answer   func() time.Duration         // how late an answer is, beside delay; nil is not at all
+	notes    bool                         // releases are noted elsewhere
 }
 
 var resource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
@@ -146,6 +147,9 @@ func (a *api) Patch(ctx context.Context, name string, _ types.PatchType, text []
 				a.renewals++
 				err = errors.Join(err, json.Unmarshal(o.Value, &l.Spec.RenewTime))
 				continue
+			case "/metadata/annotations":
+				l.Annotations = map[string]string{}
+				continue
 			case "/spec/leaseDurationSeconds":
 				err = errors.Join(err, json.Unmarshal(o.Value, &l.Spec.LeaseDurationSeconds))
 				continue
@@ -156,6 +160,8 @@ func (a *api) Patch(ctx context.Context, name string, _ types.PatchType, text []
 			}
 			err = errors.Join(err, json.Unmarshal(o.Value, &value))
 			switch {
+			case o.Op != "test" && l.Annotations == nil:
+				return nil, apierrors.NewInvalid(schema.GroupKind{}, name, nil)
 			case o.Op != "test":
 				meta.SetMetaDataAnnotation(&l.ObjectMeta, annotationOf(o.Path), value)
 			case was != value:
@@ -219,6 +225,28 @@ func (a *api) tell(l *coordination.Lease, deleted bool) {
 			e.Observe(l, deleted)
 		})
 	}
+}
+
+// note is a release that is noted elsewhere.
+func (a *api) note(ctx context.Context, version string) bool {
+	a.mu.Lock()
+	notes := a.notes
+	a.mu.Unlock()
+	if !notes {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, Default.Deadline)
+	defer cancel()
+	_, err := a.do(ctx, func() (*coordination.Lease, error) {
+		for _, e := range a.electors {
+			a.requests.Go(func() {
+				a.sleep()
+				e.Released(version)
+			})
+		}
+		return nil, nil
+	})
+	return err == nil
 }
 
 // holder is who holds the lease.

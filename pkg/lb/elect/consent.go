@@ -78,8 +78,8 @@ func (e *Elector) promised() time.Duration {
 	return e.pledge.candidate.Wait(e.clock(time.Now()), e.lasts(), e.view(), e.config.Identity, here)
 }
 
-// freed ends what was promised to the holder that has released the lease.
-func (e *Elector) freed() {
+// unbind ends what was promised to the holder that has released the lease.
+func (e *Elector) unbind() {
 	if e.config.Consent == nil {
 		return
 	}

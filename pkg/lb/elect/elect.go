@@ -59,6 +59,9 @@ type Config struct {
 	// Withdraw ends what the lease allows, for a reason. After an error the lease is not released. The station is
 	// that where the lease was used, and stands in the released lease for the next holder; it may be empty.
 	Withdraw func(why error) (station string, err error)
+	// Release writes that a version of the lease is released, together with those of other leases, and reports whether
+	// it has; see [Elector.Released]. Otherwise the lease is written itself. nil never does.
+	Release func(ctx context.Context, version string) bool
 	// Requested is told of each request: how long it took, and its error. It may be nil.
 	Requested func(time.Duration, error)
 }
@@ -90,7 +93,8 @@ type Elector struct {
 	// unanswered says that the last request which was to acquire the lease was not answered.
 	unanswered bool
 
-	requests sync.WaitGroup // those that have begun
+	requests sync.WaitGroup // those that have begun, but for renewals
+	renewals sync.WaitGroup
 
 	mu    sync.Mutex
 	seen  observation
@@ -100,6 +104,8 @@ type Elector struct {
 	starts map[int64]time.Time
 	credit time.Time
 	pledge pledge
+	// released is the version that its holder has released without writing the lease.
+	released string
 }
 
 // observation is the version of the Lease that was last seen, and when by the monotonic clock.
@@ -200,6 +206,7 @@ func (e *Elector) Run(ctx context.Context) {
 	if e.mine || e.Holder().Identity == e.config.Identity {
 		e.giveUp(ctx, ErrLeaving)
 	}
+	e.renewals.Wait()
 	e.requests.Wait()
 }
 
@@ -304,7 +311,7 @@ func (e *Elector) prepare(ctx context.Context, seen observation) bool {
 // first renewal could be answered.
 func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 	if releasedFrom(seen) != "" {
-		e.freed()
+		e.unbind()
 	}
 	next := e.record(seen, true)
 	began := e.begin(next)
@@ -348,8 +355,8 @@ func (e *Elector) acquire(ctx context.Context, seen *coordination.Lease) {
 
 // take begins to use a lease that was acquired, or given up too soon.
 func (e *Elector) take(ctx context.Context, start time.Time, from string) {
-	if !e.takes(start) {
-		return // it has promised meanwhile
+	if ctx.Err() != nil || !e.takes(start) {
+		return // it leaves, or has promised meanwhile
 	}
 	e.mine, e.start = true, start
 	if err := e.config.Renewed(ctx, Grant{Start: start, First: true, From: from}); err != nil {
@@ -400,7 +407,7 @@ func (e *Elector) renew(ctx context.Context) {
 	next := e.record(nil, false)
 	e.sent = e.begin(next)
 	operations := e.extension(next)
-	e.requests.Go(func() {
+	e.renewals.Go(func() {
 		if err := e.patch(ctx, e.config.Identity, operations...); conflicts(err) {
 			_ = e.look(ctx) // the next round sees who holds it
 		}
@@ -431,6 +438,9 @@ func (e *Elector) giveUp(ctx context.Context, why error) {
 	if err != nil {
 		return // the lease ends by itself, and so does what it allows
 	}
+	if e.releaseWithOthers(ctx, station) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.config.Times.Deadline)
 	defer cancel()
 	for {
@@ -453,11 +463,41 @@ func (e *Elector) giveUp(ctx context.Context, why error) {
 	}
 }
 
-// Delete deletes the Lease if nobody holds it, as far as this node has seen, and nobody takes it within Times.Retry: a
+// releaseWithOthers releases the version of the lease that was seen, without writing the lease, and reports whether it
+// has. A renewal that is under way would be another version, so it waits for their answers.
+func (e *Elector) releaseWithOthers(ctx context.Context, station string) bool {
+	if e.config.Release == nil || station == "" {
+		return false
+	}
+	e.renewals.Wait()
+	e.mu.Lock()
+	seen := e.seen.lease
+	e.mu.Unlock()
+	if seen == nil || holder(seen) != e.config.Identity || seen.Annotations[StationsAnnotation] != station ||
+		!e.config.Release(context.WithoutCancel(ctx), version(seen)) {
+		return false
+	}
+	e.Released(version(seen))
+	return true
+}
+
+// Released tells of a version of the lease that its holder has released without writing the lease: that very version
+// counts as released, and no other one. It may be called from any goroutine.
+func (e *Elector) Released(version string) {
+	e.mu.Lock()
+	e.released = version
+	if free := e.freed(e.seen.lease); free != e.seen.lease {
+		e.seen = observation{known: true, lease: free, at: time.Now()}
+	}
+	e.mu.Unlock()
+	e.Poke()
+}
+
+// Delete deletes the Lease if nobody holds it, as far as this node has seen, and nobody takes it within that time: a
 // candidate that takes the version which was released knows that this node has withdrawn. Run has to have returned.
-func (e *Elector) Delete(ctx context.Context) error {
+func (e *Elector) Delete(ctx context.Context, within time.Duration) error {
 	var seen *coordination.Lease
-	for deadline := time.Now().Add(e.config.Times.Retry); ; {
+	for deadline := time.Now().Add(within); ; {
 		e.mu.Lock()
 		seen = e.seen.lease
 		e.mu.Unlock()

@@ -89,7 +89,7 @@ func startWith(
 	t *testing.T, a *api, leases Leases, name string, times Times, owner *meta.OwnerReference, consents bool,
 ) *node {
 	t.Helper()
-	n := &node{name: name, done: make(chan struct{}), first: true}
+	n := &node{name: name, done: make(chan struct{}), first: true, note: "station of " + name}
 	var by *Consent
 	if consents {
 		by = &Consent{Began: time.Now(), Here: n.owns}
@@ -139,8 +139,9 @@ func startWith(
 			if n.stuck == nil {
 				n.end = time.Time{}
 			}
-			return "station of " + name, n.stuck
+			return n.note, n.stuck
 		},
+		Release: a.note,
 	})
 	a.set(func() { a.electors = append(a.electors, n.elector) })
 	ctx, stop := context.WithCancel(t.Context())
@@ -380,11 +381,11 @@ func TestDeleteOnlyWhatNobodyHolds(t *testing.T) {
 		n1.leave()
 		outage(t, n2)
 		a.requests.Wait()
-		if err := n1.elector.Delete(t.Context()); err != nil || !a.exists() {
+		if err := n1.elector.Delete(t.Context(), Default.Retry); err != nil || !a.exists() {
 			t.Fatalf("deleted the lease of another node: %v", err)
 		}
 		n2.leave()
-		if err := n2.elector.Delete(t.Context()); err != nil || a.lease != nil {
+		if err := n2.elector.Delete(t.Context(), Default.Retry); err != nil || a.lease != nil {
 			t.Errorf("%v, the lease is %v", err, a.lease)
 		}
 		a.requests.Wait()
@@ -433,6 +434,50 @@ func TestAnnotationsFollowTheHolder(t *testing.T) {
 	})
 }
 
+// A holder whose annotations somebody has removed writes them again, and keeps the lease.
+func TestAnnotationsThatWereRemovedByHand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{}
+		n1 := start(t, a, "n1", Default)
+		outage(t, n1)
+		a.set(func() {
+			bare := a.lease.DeepCopy()
+			bare.Annotations = nil
+			a.store(bare)
+		})
+		time.Sleep(10 * Default.Retry)
+		if got := n1.elector.Holder().Stations; got != "station of n1" {
+			t.Errorf("the lease says %q", got)
+		}
+		if why := n1.reason(); why != nil {
+			t.Errorf("the lease was lost: %v", why)
+		}
+		a.end(n1)
+	})
+}
+
+// A lease that somebody has given a day, after its holder has died, is not waited for that long.
+func TestLongestLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{}
+		n1 := start(t, a, "n1", Default)
+		outage(t, n1)
+		n2 := start(t, a, "n2", Default)
+		n1.set(func(n *node) { n.stopped = time.Now().Add(time.Hour) })
+		time.Sleep(time.Second)
+		a.set(func() {
+			edited := a.lease.DeepCopy()
+			edited.Spec.LeaseDurationSeconds = new(int32(86400))
+			a.store(edited)
+		})
+		time.Sleep(maxDuration + Default.Lease)
+		if !n2.owns() {
+			t.Error("nobody has taken the lease")
+		}
+		a.end(n2, n1)
+	})
+}
+
 // TestNeverTwoOwners has nodes on an API whose requests are late, lost, answered to nobody and refused, while nodes leave,
 // come, stop serving, and stand still for seconds: at no time do two own the address, kernel's delay included.
 func TestNeverTwoOwners(t *testing.T) {
@@ -440,7 +485,7 @@ func TestNeverTwoOwners(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := random(seed)
-				a := &api{}
+				a := &api{notes: seed%2 == 0}
 				a.set(func() {
 					a.delay = func() time.Duration {
 						if r.IntN(20) == 0 {
@@ -520,6 +565,7 @@ func TestTimes(t *testing.T) {
 		"retry too long":      {Times{6 * s, 4 * s, 3 * s}, []string{"RETRY_PERIOD"}},
 		"no retry":            {Times{6 * s, 4 * s, 0}, []string{"RETRY_PERIOD"}},
 		"deadline is nothing": {Times{6 * s, 0, s}, []string{"RETRY_PERIOD"}},
+		"a day":               {Times{24 * time.Hour, 4 * s, s}, []string{"LEASE_DURATION"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := test.times.Validate(s)

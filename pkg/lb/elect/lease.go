@@ -14,6 +14,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/tinkerbell/stack/pkg/lb/consent"
 )
 
 // FromAnnotation is of a lease that its holder has released: the stations where that holder has withdrawn. No other
@@ -37,6 +39,23 @@ func releasedFrom(lease *coordination.Lease) string {
 	return lease.Annotations[FromAnnotation]
 }
 
+// version tells a version of a lease from all others, also where the API was restored from a backup and counts anew.
+func version(lease *coordination.Lease) string {
+	return lease.ResourceVersion + "-" + renewal(lease)
+}
+
+// freed is a version of the lease as its holder has left it: as if it had written itself out of it, where it has
+// released the version in another way. The caller holds mu.
+func (e *Elector) freed(lease *coordination.Lease) *coordination.Lease {
+	if lease == nil || holder(lease) == "" || version(lease) != e.released {
+		return lease
+	}
+	free, nobody := lease.DeepCopy(), ""
+	free.Spec.HolderIdentity = &nobody
+	meta.SetMetaDataAnnotation(&free.ObjectMeta, FromAnnotation, free.Annotations[StationsAnnotation])
+	return free
+}
+
 // holder is who holds a lease; nobody is empty.
 func holder(lease *coordination.Lease) string {
 	if lease.Spec.HolderIdentity == nil {
@@ -45,11 +64,14 @@ func holder(lease *coordination.Lease) string {
 	return *lease.Spec.HolderIdentity
 }
 
+// maxDuration bounds how long a lease is waited for, whatever somebody has written into it. No holder's is longer.
+const maxDuration = consent.Patience
+
 // duration is how long a lease is waited for: as long as its holder says, and never shorter than our own.
 func (e *Elector) duration(lease *coordination.Lease) time.Duration {
 	d := e.config.Times.Lease
 	if s := lease.Spec.LeaseDurationSeconds; s != nil {
-		d = max(d, time.Duration(*s)*time.Second)
+		d = max(d, min(time.Duration(*s)*time.Second, maxDuration))
 	}
 	return d
 }
@@ -154,6 +176,9 @@ func (e *Elector) extension(next *coordination.Lease) []operation {
 	annotations := e.config.Annotations()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.seen.lease != nil && len(e.seen.lease.Annotations) == 0 { // somebody has removed them, and nothing can be added
+		operations = append(operations, operation{"add", "/metadata/annotations", struct{}{}})
+	}
 	for key, value := range annotations {
 		if e.seen.lease != nil && e.seen.lease.Annotations[key] != value {
 			operations = append(operations, operation{"add", at(key), value})
@@ -177,7 +202,16 @@ type operation struct {
 
 // patch changes the lease, whatever its version, if a node holds it. It is refused as invalid where another one does.
 func (e *Elector) patch(ctx context.Context, holder string, operations ...operation) error {
-	operations = slices.Insert(operations, 0, operation{"test", "/spec/holderIdentity", holder})
+	return e.change(ctx, slices.Insert(operations, 0, operation{"test", "/spec/holderIdentity", holder}))
+}
+
+// Annotate writes an annotation into the lease, whoever has it. It may be called from any goroutine.
+func (e *Elector) Annotate(ctx context.Context, annotation, text string) error {
+	return e.change(ctx, []operation{{"add", at(annotation), text}})
+}
+
+// change changes the lease, whatever its version.
+func (e *Elector) change(ctx context.Context, operations []operation) error {
 	text, err := json.Marshal(operations)
 	if err != nil {
 		return err
@@ -234,6 +268,7 @@ func conflicts(err error) bool {
 // observe remembers a version that was not seen before, with the time. A lease that was deleted while another node held
 // it counts as held for its time, since that node does not know yet. The caller holds mu.
 func (e *Elector) observe(lease *coordination.Lease) {
+	lease = e.freed(lease)
 	before := e.seen.lease
 	switch {
 	case lease != nil && before != nil && lease.UID == before.UID && lease.ResourceVersion == before.ResourceVersion:

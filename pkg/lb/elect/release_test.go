@@ -1,10 +1,14 @@
 package elect
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestReleasedFrom: the next holder learns where the former one has withdrawn, if that one has released the lease in order,
@@ -14,7 +18,8 @@ func TestReleasedFrom(t *testing.T) {
 		fault func(a *api, holder *node)
 		want  string
 	}{
-		"the holder leaves": {func(_ *api, n *node) { n.leave() }, "station of n1"},
+		"the holder leaves":                   {func(_ *api, n *node) { n.leave() }, "station of n1"},
+		"the holder leaves with other leases": {func(_ *api, n *node) { n.leave() }, "station of n1"},
 		"the holder does not serve": {
 			func(_ *api, n *node) { n.set(func(n *node) { n.cannot = errors.New("no endpoint") }) }, "station of n1",
 		},
@@ -35,7 +40,7 @@ func TestReleasedFrom(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := &api{}
+				a := &api{notes: strings.HasSuffix(name, "with other leases")}
 				n0 := start(t, a, "n0", Default)
 				outage(t, n0)
 				n0.leave() // so that n1 has a lease which was released
@@ -61,6 +66,74 @@ func TestReleasedFrom(t *testing.T) {
 	}
 }
 
+// A version of the lease that its holder has noted elsewhere as released is taken at once, and the holder is its former one;
+// a renewal that is written behind it is no such version, and is waited for.
+func TestReleaseIsOfOneVersion(t *testing.T) {
+	for name, test := range map[string]struct {
+		renewed  bool
+		from     string
+		soonest  time.Duration
+		atLatest time.Duration
+	}{
+		"the version that is there": {false, "station of n1", 0, 20 * time.Millisecond},
+		"the one before":            {true, "", 5 * time.Second, 7 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &api{notes: true}
+				n1 := start(t, a, "n1", Default)
+				outage(t, n1)
+				n2 := start(t, a, "n2", Default)
+				time.Sleep(3 * time.Second)
+				if test.renewed {
+					n1.elector.config.Release = func(ctx context.Context, version string) bool {
+						a.set(func() { // a renewal that nobody waits for any more
+							late := a.lease.DeepCopy()
+							late.Spec.RenewTime = new(meta.NowMicro())
+							a.store(late)
+						})
+						return a.note(ctx, version)
+					}
+				}
+				n1.leave()
+				away := outage(t, n2)
+				if away < test.soonest || away > test.atLatest {
+					t.Errorf("away for %v", away)
+				}
+				n2.set(func(n *node) {
+					if n.from != test.from {
+						t.Errorf("the lease was released from %q, want %q", n.from, test.from)
+					}
+				})
+				a.end(n2)
+			})
+		})
+	}
+}
+
+// A node that is told to leave while it acquires the lease releases it, and does not begin to use it.
+func TestLeaveWhileTheLeaseIsAcquired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &api{delay: func() time.Duration { return 500 * time.Millisecond }}
+		n1 := start(t, a, "n1", Default)
+		time.Sleep(1300 * time.Millisecond) // it was read, and is about to be written
+		began := time.Now()
+		n1.leave()
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it left after %v", took)
+		}
+		n1.set(func(n *node) {
+			if n.firsts > 0 {
+				t.Errorf("it began to use the lease %d times", n.firsts)
+			}
+		})
+		if !a.exists() || a.holder() != "" {
+			t.Error("it has not released the lease")
+		}
+		a.requests.Wait()
+	})
+}
+
 // A node that leaves and deletes the lease that nobody needs leaves it to a candidate that is about to take it.
 func TestDeleteLeavesTheLeaseToCandidates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -71,7 +144,7 @@ func TestDeleteLeavesTheLeaseToCandidates(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		n2.set(func(n *node) { n.stopped = time.Now().Add(100 * time.Millisecond) }) // a busy machine
 		n1.leave()
-		if err := n1.elector.Delete(t.Context()); err != nil {
+		if err := n1.elector.Delete(t.Context(), Default.Retry); err != nil {
 			t.Error(err)
 		}
 		outage(t, n2)
@@ -81,7 +154,7 @@ func TestDeleteLeavesTheLeaseToCandidates(t *testing.T) {
 			}
 		})
 		n2.leave()
-		if err := n2.elector.Delete(t.Context()); err != nil || a.exists() {
+		if err := n2.elector.Delete(t.Context(), Default.Retry); err != nil || a.exists() {
 			t.Errorf("%v, there is a lease: %v", err, a.exists())
 		}
 		a.requests.Wait()

@@ -39,6 +39,9 @@ func (t Times) Validate(kernelDelay time.Duration) error {
 	if t.Lease%time.Second != 0 || t.Lease <= 0 {
 		faults = append(faults, fmt.Errorf("LEASE_DURATION: %v is no whole number of seconds", t.Lease))
 	}
+	if t.Lease > maxDuration {
+		faults = append(faults, fmt.Errorf("LEASE_DURATION: %v is longer than %v", t.Lease, maxDuration))
+	}
 	lifetime := (t.Hold() - kernelDelay).Truncate(time.Second)
 	if t.Deadline > lifetime {
 		faults = append(faults, fmt.Errorf(
