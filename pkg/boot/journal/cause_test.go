@@ -26,6 +26,19 @@ func (a actor) asks(from float64) []shot {
 	return again(func(at float64) shot { return a.discover(at, pxe) }, from, from+4, from+12)
 }
 
+// sent is how much goes to an agent on its connection, which began at a time: so much each time, and once something else.
+func (a actor) sent(begin, every float64, each uint64, once ...uint64) (all []shot) {
+	bytes := uint64(0)
+	for at := every; begin+at < 340; at += every {
+		bytes += each
+		if len(once) > 0 && at > 60 {
+			bytes, once = bytes+once[0], nil
+		}
+		all = append(all, a.agent(begin+at, at, boot.Began, func(e *draft) { e.Bytes = bytes }))
+	}
+	return all
+}
+
 // case_ is a row of the table of causes: what was heard, and what it means for a machine.
 type case_ struct {
 	name     string
@@ -247,6 +260,11 @@ func causes() []case_ {
 		{name: "no workflow", shots: film(one.toSystem(0), again(func(at float64) shot {
 			return one.agent(at, 0.1, boot.Done, refusedCall(0, ""))
 		}, 35, 95, 155, 215, 275, 335)), until: 340, want: "no-workflow", says: []string{"Workflow"}},
+		{name: "no workflow, by TCP", shots: film(one.toAgent(0), one.sent(35, 5, 30)), until: 340, want: "no-workflow",
+			says: []string{"as little each time"}},
+		{name: "near: an agent by TCP that got work, and asks for more at last", shots: film(one.toAgent(0), one.sent(35, 5, 30, 4000)),
+			until: 340},
+		{name: "near: a connection that is only kept alive", shots: film(one.toAgent(0), one.sent(35, 10, 17)), until: 340},
 		{name: "Tink Server is gone", shots: film(one.toSystem(0), one.agent(35, 0.1, boot.NoServer)), until: 39, want: "backend-down",
 			says: []string{"tink"}},
 
