@@ -22,7 +22,7 @@ type Journal struct {
 	uuids     map[[16]byte]*machine
 	addresses map[netip.Addr]binding
 	byRank    [ranks]list.List[*machine]
-	history   list.List[*machine]   // those that have boots that are over, which make room before any machine of rank serviced does
+	history   list.List[*machine]   // with boots that are over, which make room before machines of rank serviced do
 	active    map[*machine]struct{} // machines whose newest boot goes on
 	bytes     int                   // of all machines, estimated
 	scene     scene
