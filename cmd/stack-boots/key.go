@@ -1,16 +1,17 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/tinkerbell/stack/pkg/boot/feed"
@@ -57,57 +58,37 @@ func (k *keyMaker) Run(ctx context.Context) error {
 	return nil
 }
 
-// secret is the part of a Secret that matters here.
-type secret struct {
-	Metadata struct {
-		ResourceVersion string `json:"resourceVersion"`
-	} `json:"metadata"`
-	Data map[string][]byte `json:"data"`
-}
-
 // fill makes a key where the Secret has none. Of two that try at once, the version lets one succeed.
 func (k *keyMaker) fill(ctx context.Context) (made bool, err error) {
 	config, namespaces, err := hardware.Connect(k.config, k.namespaces)
 	if err != nil {
 		return false, err
 	}
-	client, err := rest.HTTPClientFor(config)
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return false, err
+	}
+	config = rest.CopyConfig(config)
+	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.Timeout = keyEvery
+	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		return false, fmt.Errorf("failed to reach the Kubernetes API: %w", err)
 	}
-	client.Timeout = keyEvery
-	where := fmt.Sprintf("%s/api/v1/namespaces/%s/secrets/%s", config.Host, namespaces[0], k.secret)
-	var s secret
-	text, err := ask(ctx, client, http.MethodGet, where, nil)
-	if err == nil {
-		err = json.Unmarshal(text, &s)
-	}
+	var s corev1.Secret
+	err = client.Get().Namespace(namespaces[0]).Resource("secrets").Name(k.secret).Do(ctx).Into(&s)
 	if err != nil || len(s.Data["key"]) > 0 {
 		return false, err
 	}
-	s.Data = map[string][]byte{"key": []byte(rand.Text() + rand.Text())}
-	text, err = json.Marshal(s)
-	if err == nil {
-		_, err = ask(ctx, client, http.MethodPatch, where, text)
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]string{"resourceVersion": s.ResourceVersion},
+		"data":     map[string][]byte{"key": []byte(rand.Text() + rand.Text())},
+	})
+	if err != nil {
+		return false, err
 	}
+	err = client.Patch(types.MergePatchType).Namespace(namespaces[0]).Resource("secrets").Name(k.secret).Body(patch).
+		Do(ctx).Error()
 	return err == nil, err
-}
-
-// ask asks the Kubernetes API.
-func ask(ctx context.Context, client *http.Client, method, where string, body []byte) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, method, where, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	request.Header.Set("Content-Type", "application/merge-patch+json")
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("failed to reach the Kubernetes API: %w", err)
-	}
-	defer response.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(response.Body, 4<<20))
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("failed to %s the Secret: the API answers %s", method, response.Status)
-	}
-	return answer, err
 }

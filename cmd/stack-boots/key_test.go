@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/tinkerbell/stack/internal/testwait"
@@ -26,7 +27,7 @@ type secretAPI struct {
 
 	mu      sync.Mutex
 	status  int
-	secret  secret
+	secret  corev1.Secret
 	asked   []string
 	patched string
 }
@@ -34,7 +35,7 @@ type secretAPI struct {
 func (a *secretAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.asked = append(a.asked, r.Method+" "+r.URL.Path+" "+r.Header.Get("Content-Type"))
+	a.asked = append(a.asked, strings.TrimSpace(r.Method+" "+r.URL.Path+" "+r.Header.Get("Content-Type")))
 	if a.status != 0 {
 		w.WriteHeader(a.status)
 		return
@@ -45,6 +46,7 @@ func (a *secretAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.Unmarshal(text, &a.secret)
 		_ = os.WriteFile(a.file, a.secret.Data["key"], 0o600)
 	}
+	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(a.secret)
 }
 
@@ -58,11 +60,11 @@ func TestKeyIsMadeOnce(t *testing.T) {
 	}{
 		"empty":     {log: "made the key of boots", made: true},
 		"filled":    {key: "the key of another pod"},
-		"forbidden": {status: http.StatusForbidden, log: "failed to GET the Secret: the API answers 403 Forbidden"},
+		"forbidden": {status: http.StatusForbidden, log: "failed to make the key of boots"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &secretAPI{file: filepath.Join(t.TempDir(), "key"), status: test.status}
-			a.secret.Metadata.ResourceVersion = "7"
+			a.secret.ResourceVersion = "7"
 			if test.key != "" {
 				a.secret.Data = map[string][]byte{"key": []byte(test.key)}
 			}
@@ -85,8 +87,9 @@ func TestKeyIsMadeOnce(t *testing.T) {
 			if err := <-ended; err != nil {
 				t.Error(err)
 			}
-			const path = "/api/v1/namespaces/tink/secrets/boots application/merge-patch+json"
-			if a.asked[0] != "GET "+path || test.made != (len(a.asked) == 2 && a.asked[1] == "PATCH "+path) {
+			const path = "/api/v1/namespaces/tink/secrets/boots"
+			patched := "PATCH " + path + " application/merge-patch+json"
+			if a.asked[0] != "GET "+path || test.made != (len(a.asked) == 2 && a.asked[1] == patched) {
 				t.Errorf("asked %q", a.asked)
 			}
 			if err := feed.CheckKey(a.file); test.made != (err == nil) {

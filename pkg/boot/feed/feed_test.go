@@ -283,6 +283,53 @@ func TestAnswerThatIsLost(t *testing.T) {
 	}
 }
 
+// TestUpdatesLoseNothing: while one receiver after the other takes the place of the one before, as in an update, every
+// event is heard by one of them, and nothing is dropped.
+func TestUpdatesLoseNothing(t *testing.T) {
+	path := socket(t)
+	s := sender(path, SenderConfig{})
+	stopSender := run(t, s)
+	taken, told, ended := map[uint32]bool{}, uint32(0), make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		for ticker := time.NewTicker(time.Millisecond); ; {
+			select {
+			case <-ticker.C:
+				s.Event(discover(told))
+				told++
+			case <-ended:
+				ticker.Stop()
+				return
+			}
+		}
+	})
+	take := func(h *heard) {
+		for _, xid := range h.all() {
+			taken[xid] = true
+		}
+	}
+	for range 3 {
+		r, h := listen(t, path, "")
+		stop := run(t, r)
+		testwait.Until(t, "events arrive", func() bool { return len(h.all()) > 100 })
+		stop()
+		take(h)
+	}
+	close(ended)
+	group.Wait()
+	r, h := listen(t, path, "")
+	stop := run(t, r)
+	s.Event(discover(told))
+	told++
+	testwait.Until(t, "the last one arrives", func() bool { all := h.all(); return len(all) > 0 && all[len(all)-1] == told-1 })
+	stopSender()
+	stop()
+	take(h)
+	if len(taken) != int(told) || s.droppedFor(droppedFull)+s.droppedFor(droppedAway)+s.droppedFor(droppedRefused) != 0 {
+		t.Errorf("heard %d of %d", len(taken), told)
+	}
+}
+
 // TestOnlyThoseWithTheKeyAreBelieved, and a key that is replaced counts for the next stream.
 func TestOnlyThoseWithTheKeyAreBelieved(t *testing.T) {
 	key := keyFile(t, goodKey)
