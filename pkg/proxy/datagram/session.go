@@ -218,13 +218,18 @@ func (w *Worker[T]) makeRoom(d Datagram) Drop {
 	return w.makeRoomIn(&w.all, total, d)
 }
 
+// RefusedBefore reports whether a client asks again that was refused in the last seconds, and remembers that it is now.
+func (w *Worker[T]) RefusedBefore(d Datagram) bool {
+	return w.turnedAway.repeats(flow{d.Client, d.Asked}, w.now)
+}
+
 // makeRoomIn closes at most two sessions, so that a group comes down to a lower bound over several new sessions.
 func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Drop {
 	if g == nil || g.n < bound {
 		return NotDropped
 	}
 	s, dead := g.victim(w.now, bound)
-	if s == nil || !dead && !w.turnedAway.repeats(flow{d.Client, d.Asked}, w.now) {
+	if s == nil || !dead && !w.RefusedBefore(d) {
 		return DropTableFull
 	}
 	if !dead && s.rank == rankLong && !g.mayEvictLong(w.now, bound) {

@@ -23,6 +23,7 @@ type handler struct {
 	allowWrite atomic.Bool
 	meters     *meters
 	files      *bootfile.Directory
+	unanswered unanswered
 	// troubleLines logs what clients and strangers can cause any number of times.
 	troubleLines *loglimit.Limiter
 	// endLines logs the ends of transfers, of which a rack causes many in a second.
@@ -294,6 +295,9 @@ func (h *handler) recordEnd(w *worker, s *session, outcome Outcome) {
 	h.giveBack(s)
 	if t.reader != nil {
 		t.reader.file.Close()
+		if !t.moving {
+			h.unanswered.give(s.Client.Addr())
+		}
 	} else if outcome == OutcomeNoAnswer {
 		h.config.Report.NoAnswer(s.Endpoint)
 	}

@@ -51,9 +51,16 @@ func (h *handler) serve(w *worker, d datagram.Datagram, r request) (drop Drop, f
 		h.refuse(w, d, r, DropMode)
 		return DropMode, true
 	}
+	client := d.Client.Addr()
+	if !h.unanswered.take(client, false) && !(w.RefusedBefore(d) && h.unanswered.take(client, true)) {
+		file.Close()
+		h.turnAway(w, d, r, DropUnanswered, nil)
+		return DropUnanswered, true
+	}
 	s, drop := w.OpenServed(d)
 	if drop != datagram.NotDropped {
 		file.Close()
+		h.unanswered.give(client)
 		h.turnAway(w, d, r, drop, nil)
 		return drop, true
 	}
@@ -144,6 +151,9 @@ func (h *handler) fromReader(w *worker, s *session, op uint16, data []byte) Drop
 	}
 	action, step := t.reader.ACK(n, w.Now())
 	if step {
+		if !t.moving {
+			h.unanswered.give(s.Client.Addr())
+		}
 		t.moving = true
 		w.Step(s)
 	}

@@ -291,6 +291,30 @@ func TestBootFilesAreNoAmplifier(t *testing.T) {
 	}
 }
 
+// Invented addresses of a machine's network make us send a bounded number of answers, and cost the machine a second
+// request.
+func TestBootFilesUnansweredAreBounded(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	f, _ := l.booting(t, Config{}, map[string][]byte{"f": content(5000)})
+	forge := l.raw(t)
+	asked := netip.MustParseAddrPort(proxyIP + ":69")
+	for i := range 2 * mostUnanswered {
+		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i%100)}), uint16(2000+i))
+		forge.send(t, from, asked, rrq("f"))
+	}
+	testwait.Until(t, "refused", func() bool { return f.drops(DropUnanswered) > 0 })
+	if got := f.Sessions(); got > mostUnanswered {
+		t.Errorf("%d transfers for invented addresses, want %d at most", got, mostUnanswered)
+	}
+	if got, err := (fetch{file: "f"}).run(l.client, proxyIP+":69"); err != nil || len(got) != 5000 {
+		t.Errorf("a machine of the network got %d bytes, %v", len(got), err)
+	}
+	if got, err := (fetch{file: "f"}).run(l.client, "["+proxy6+"]:69"); err != nil || len(got) != 5000 {
+		t.Errorf("a machine of another network got %d bytes, %v", len(got), err)
+	}
+}
+
 // Descriptors and sessions come back, however transfers end.
 func TestBootFilesAreClosed(t *testing.T) {
 	l := newLab(t)

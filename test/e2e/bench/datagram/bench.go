@@ -27,6 +27,9 @@ type Options struct {
 // direct is the candidate without a proxy: the middle namespace routes.
 const direct = "direct"
 
+// oursFile is stack-proxy with the file as a boot file, so that the server is not asked.
+const oursFile = "ours-file"
+
 // measurement is of one candidate, which runs; or of none, for direct.
 type measurement func(ctx context.Context, n *site, target string, p *process.Process) (rounds.Sample, error)
 
@@ -48,8 +51,14 @@ func (o Options) cases(n *site) []rounds.Case {
 		{
 			Name:       "tftp-100-loaders",
 			Units:      map[string]string{"cpu_us_per_block": "us", "seconds": "s"},
-			Candidates: []string{"ours", "ours-chart", "nginx-chart", "nginx-tuned", direct},
+			Candidates: []string{"ours", "ours-chart", oursFile, "nginx-chart", "nginx-tuned", direct},
 			Measure:    o.of(n, measureLoaders),
+		},
+		{
+			Name:       "tftp-100-windows",
+			Units:      map[string]string{"cpu_us_per_block": "us", "seconds": "s"},
+			Candidates: []string{"ours", oursFile},
+			Measure:    o.of(n, measureFour),
 		},
 		{
 			Name:       "tftp-1000-loss1",

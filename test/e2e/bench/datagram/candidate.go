@@ -3,6 +3,7 @@ package datagram
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,7 +18,7 @@ import (
 
 // routes is what stack-proxy is given; its other settings are the defaults.
 const routes = `routes:
-  - {name: tftp, protocol: tftp, listen: [69], backends: ["%[1]s:69"]}
+  - {name: tftp, protocol: tftp, listen: [69], backends: ["%[1]s:69"], tftp: {files: %[3]s}}
   - {name: syslog, protocol: syslog, listen: [514], backends: ["%[1]s:514"], syslog: {source: %[2]s}}
 `
 
@@ -60,13 +61,20 @@ func (c *candidate) stop() {
 func (c *candidate) start(ctx context.Context, n *site, o Options, name string) (err error) {
 	var cmd *exec.Cmd
 	switch name {
-	case "ours", "ours-chart", "ours-rewrite":
-		source := "none"
-		if name == "ours-rewrite" {
+	case "ours", "ours-chart", "ours-rewrite", oursFile:
+		source, files := "none", `""`
+		switch name {
+		case "ours-rewrite":
 			source = "rewrite"
+		case oursFile:
+			files = filepath.Join(c.dir, "boot")
+			err := errors.Join(os.Mkdir(files, 0o755), os.WriteFile(filepath.Join(files, "file"), bootFile(), 0o600))
+			if err != nil {
+				return err
+			}
 		}
 		file := filepath.Join(c.dir, "routes.yaml")
-		if err := os.WriteFile(file, fmt.Appendf(nil, routes, serverIP, source), 0o600); err != nil {
+		if err := os.WriteFile(file, fmt.Appendf(nil, routes, serverIP, source, files), 0o600); err != nil {
 			return err
 		}
 		cmd = exec.Command(o.Proxy)

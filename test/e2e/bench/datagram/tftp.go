@@ -32,8 +32,9 @@ const (
 	retry      = 500 * time.Millisecond
 )
 
-// transfer is a file of so many blocks, the last of which is empty.
-type transfer struct{ blocks, size int }
+// transfer is a file of so many blocks, the last of which is empty. Its client asks for windows of so many, where that
+// is more than one.
+type transfer struct{ blocks, size, window int }
 
 var (
 	ask  = []byte("\x00\x01file\x00octet\x00")
@@ -45,8 +46,15 @@ func (t transfer) request() []byte {
 	if t.size == blockSize {
 		return ask
 	}
-	return append(bytes.Clone(ask), oack[2:]...)
+	b := append(bytes.Clone(ask), oack[2:]...)
+	if t.window > 1 {
+		b = fmt.Appendf(b, "windowsize\x00%d\x00", t.window)
+	}
+	return b
 }
+
+// bootFile is the loader's transfer, as a file.
+func bootFile() []byte { return make([]byte, loader/bigBlock*bigBlock) }
 
 // serve is the least TFTP server: it answers from its only port and keeps nothing, so that a repeated datagram is
 // answered again. It ends when conn is closed.
@@ -102,7 +110,7 @@ func startServer(n *site, t transfer) (stop func(), err error) {
 	}, nil
 }
 
-// fetch is a client in lockstep that loses what lose says, and asks again after retry.
+// fetch is a client, in lockstep where the server takes no windows, that loses what lose says, and asks again after retry.
 func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer, lose func() bool) error {
 	packet := t.request()
 	buf := make([]byte, 1500)
@@ -121,6 +129,7 @@ func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer
 	if t.size != blockSize {
 		expected = 0 // stands for the OACK
 	}
+	window := 1
 	for expected <= t.blocks {
 		_ = conn.SetReadDeadline(time.Now().Add(retry))
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
@@ -142,12 +151,18 @@ func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer
 			if buf[1] != 6 {
 				continue
 			}
+			if bytes.Contains(buf[:n], []byte("windowsize\x00")) {
+				window = t.window
+			}
 		case buf[1] != 3 || int(binary.BigEndian.Uint16(buf[2:])) != expected:
 			continue
 		}
 		binary.BigEndian.PutUint16(ack[2:], uint16(expected))
 		packet = ack
 		expected++
+		if last := expected - 1; last%window != 0 && last < t.blocks {
+			continue
+		}
 		if err := send(); err != nil {
 			return err
 		}
@@ -159,7 +174,7 @@ func never() bool { return false }
 
 // measureBlocks is one client in lockstep: the time of a block.
 func measureBlocks(ctx context.Context, n *site, target string, p *process.Process) (rounds.Sample, error) {
-	t := transfer{lockstep, blockSize}
+	t := transfer{blocks: lockstep, size: blockSize}
 	stop, err := startServer(n, t)
 	if err != nil {
 		return nil, err
@@ -171,7 +186,7 @@ func measureBlocks(ctx context.Context, n *site, target string, p *process.Proce
 	}
 	defer conn.Close()
 	to := netip.AddrPortFrom(netip.MustParseAddr(target), 69)
-	if err := fetch(ctx, conn, to, transfer{10, blockSize}, never); err != nil { // neighbours, caches
+	if err := fetch(ctx, conn, to, transfer{blocks: 10, size: blockSize}, never); err != nil { // neighbours, caches
 		return nil, err
 	}
 	before := p.CPU()
@@ -190,14 +205,24 @@ func measureBlocks(ctx context.Context, n *site, target string, p *process.Proce
 
 // measureRack is a rack that boots at once over a network that loses one datagram in a hundred each way.
 func measureRack(ctx context.Context, n *site, target string, _ *process.Process) (rounds.Sample, error) {
-	completed, seconds, err := fetchAtOnce(ctx, n, target, rack, transfer{rackBlocks, blockSize}, 0.01)
+	completed, seconds, err := fetchAtOnce(ctx, n, target, rack, transfer{blocks: rackBlocks, size: blockSize}, 0.01)
 	return rounds.Sample{"completed_pct": 100 * float64(completed) / rack, "seconds": seconds}, err
 }
 
 // measureLoaders is a rack that loads a boot loader at once: the processor time of a block.
 func measureLoaders(ctx context.Context, n *site, target string, p *process.Process) (rounds.Sample, error) {
+	return measureWindows(ctx, n, target, p, 1)
+}
+
+// measureFour is measureLoaders of clients that ask for windows of four blocks, as edk2 does.
+func measureFour(ctx context.Context, n *site, target string, p *process.Process) (rounds.Sample, error) {
+	return measureWindows(ctx, n, target, p, 4)
+}
+
+func measureWindows(ctx context.Context, n *site, target string, p *process.Process, window int) (
+	rounds.Sample, error) {
 	before := p.CPU()
-	t := transfer{loader/bigBlock + 1, bigBlock}
+	t := transfer{loader/bigBlock + 1, bigBlock, window}
 	completed, seconds, err := fetchAtOnce(ctx, n, target, loaders, t, 0)
 	if err != nil {
 		return nil, err

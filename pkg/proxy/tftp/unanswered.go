@@ -1,0 +1,50 @@
+package tftp
+
+import (
+	"net/netip"
+	"sync"
+)
+
+// mostUnanswered is how many first answers of one network, a /24 or an IPv6 /64, may be without an acknowledgement. A
+// rack that boots has one round trip each; a flood of invented addresses makes us send no more than these.
+const mostUnanswered = 256
+
+// unanswered counts the first answers to boot files' requests that no client has acknowledged yet.
+type unanswered struct {
+	mu       sync.Mutex
+	networks map[netip.Prefix]int
+}
+
+func networkOf(client netip.Addr) netip.Prefix {
+	bits := 64
+	if client.Is4() {
+		bits = 24
+	}
+	p, _ := client.Prefix(bits) // never fails with so few bits
+	return p
+}
+
+// take counts one more, and reports false where there are too many already, unless it is forced.
+func (u *unanswered) take(client netip.Addr, forced bool) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n := networkOf(client)
+	if u.networks[n] >= mostUnanswered && !forced {
+		return false
+	}
+	if u.networks == nil {
+		u.networks = map[netip.Prefix]int{}
+	}
+	u.networks[n]++
+	return true
+}
+
+// give counts one less.
+func (u *unanswered) give(client netip.Addr) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	n := networkOf(client)
+	if u.networks[n]--; u.networks[n] <= 0 {
+		delete(u.networks, n)
+	}
+}
