@@ -194,7 +194,7 @@ func (s *scene) close() error {
 
 // keepHistory copies what stack-boots has heard out of the lab.
 func (s *scene) keepHistory() error {
-	for _, name := range []string{"history.0", "history.1"} {
+	for _, name := range []string{"history.older", "history"} {
 		text, err := os.ReadFile(filepath.Join("/run/stack-lab", s.ID(), "boots", name))
 		if errors.Is(err, os.ErrNotExist) {
 			continue
