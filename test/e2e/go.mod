@@ -31,6 +31,7 @@ require (
 	golang.org/x/sys v0.48.0
 	google.golang.org/grpc v1.69.2
 	google.golang.org/protobuf v1.35.2
+	sigs.k8s.io/yaml v1.4.0
 )
 
 require (
@@ -153,5 +154,4 @@ require (
 	sigs.k8s.io/controller-runtime v0.19.4 // indirect
 	sigs.k8s.io/json v0.0.0-20221116044647-bc3834ca7abd // indirect
 	sigs.k8s.io/structured-merge-diff/v4 v4.4.1 // indirect
-	sigs.k8s.io/yaml v1.4.0 // indirect
 )

@@ -36,6 +36,8 @@ type Client struct {
 	// Before is called before the machine begins with "discover", "tftp", "script", "kernel", "initramfs" and
 	// "install". It may be nil.
 	Before func(what string)
+	// UserClass is what its iPXE calls itself. Default "Tinkerbell".
+	UserClass string
 	// Server is the only DHCP server whose offers the machine takes, where it is valid.
 	Server netip.Addr
 	// BadLoader has the firmware refuse the boot file that it got: it begins anew, as after Secure Boot's no.
@@ -162,7 +164,8 @@ func (c *Client) lease(ctx context.Context, stage netboot.Stage) (lease netboot.
 	}
 	defer func() { _ = client.Close() }()
 	ask := netboot.Ask{
-		Stage: stage, Arch: iana.INTEL_X86PC, Broadcast: c.Broadcast, Server: c.Server, Moved: watch.Moved,
+		Stage: stage, Arch: iana.INTEL_X86PC, Broadcast: c.Broadcast, UserClass: c.UserClass, Server: c.Server,
+		Moved: watch.Moved,
 	}
 	if c.Machine.Firmware == lab.UEFI {
 		ask.Arch = iana.EFI_X86_64

@@ -4,6 +4,7 @@
 package netboot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ type Stage uint8
 const (
 	// PXE is the firmware in ROM: options 60, 93, 94 and 97, and nothing that tells of iPXE.
 	PXE Stage = iota
-	// IPXE is the iPXE that Smee sent by TFTP. It says "Tinkerbell" as its user class.
+	// IPXE is the iPXE that was sent by TFTP. Smee's says "Tinkerbell" as its user class.
 	IPXE
 	// System is an operating system: no PXE options.
 	System
@@ -36,7 +37,8 @@ type Ask struct {
 	Stage     Stage
 	Arch      iana.Arch
 	UUID      [16]byte
-	Broadcast bool // the flag of RFC 2131 section 4.1: answer by broadcast
+	Broadcast bool   // the flag of RFC 2131 section 4.1: answer by broadcast
+	UserClass string // of iPXE; default "Tinkerbell"
 	// Server is the only one whose offers are taken, where it is valid.
 	Server netip.Addr
 	// Moved is called with each answer that is taken. It may be nil.
@@ -173,7 +175,7 @@ func (a Ask) modifiers() []dhcpv4.Modifier {
 		dhcpv4.WithGeneric(dhcpv4.OptionClientMachineIdentifier, append([]byte{0}, a.UUID[:]...)),
 	)
 	if a.Stage == IPXE {
-		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptUserClass("Tinkerbell")))
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptUserClass(cmp.Or(a.UserClass, "Tinkerbell"))))
 	}
 	return mods
 }
