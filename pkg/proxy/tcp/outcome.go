@@ -12,7 +12,7 @@ import (
 type outcome struct {
 	record.Exchange
 	torn     atomic.Pointer[ending] // nil is an end in order
-	bytes    [2]int64               // passed on, by direction; written by the loop, or with TLS by the direction's goroutine
+	bytes    [2]int64               // passed on, by direction; written by the loop, with TLS by the direction's goroutine
 	recorded time.Duration          // to the last record of progress; written as bytes to the client are
 }
 
