@@ -18,8 +18,8 @@ type Op uint8
 
 // The two directions (section 2).
 const (
-	Request Op = 1
-	Reply   Op = 2
+	OpRequest Op = 1
+	OpReply   Op = 2
 )
 
 // HTypeInfiniBand is the hardware type whose clients have no room for their address in chaddr and always ask for
@@ -81,7 +81,7 @@ func (m Message) Check() Fault {
 	switch {
 	case len(m) < MinLen:
 		return Short
-	case m[offOp] != byte(Request) && m[offOp] != byte(Reply):
+	case m[offOp] != byte(OpRequest) && m[offOp] != byte(OpReply):
 		return BadOp
 	case m[offHlen] > maxHlen:
 		return BadHlen

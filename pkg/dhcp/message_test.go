@@ -87,7 +87,7 @@ func TestType(t *testing.T) {
 	}{
 		"discover":            {m: with(53, 1, 1, 255), want: Discover},
 		"behind pads":         {m: with(0, 0, 0, 53, 1, 5, 255), want: Ack},
-		"behind others":       {m: with(61, 3, 1, 2, 3, 60, 1, 65, 53, 1, 3), want: Requests},
+		"behind others":       {m: with(61, 3, 1, 2, 3, 60, 1, 65, 53, 1, 3), want: Request},
 		"unknown number":      {m: with(53, 1, 13, 255), want: Other},
 		"zero":                {m: with(53, 1, 0, 255), want: Other},
 		"empty":               {m: with(53, 0, 255), want: BOOTP},

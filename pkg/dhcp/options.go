@@ -28,7 +28,7 @@ const (
 	BOOTP    Type = 0
 	Discover Type = 1
 	Offer    Type = 2
-	Requests Type = 3 // DHCPREQUEST
+	Request  Type = 3 // DHCPREQUEST
 	Decline  Type = 4
 	Ack      Type = 5
 	Nak      Type = 6

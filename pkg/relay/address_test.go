@@ -48,7 +48,7 @@ func replyMatrix() (cases []replyCase) {
 		for _, kind := range []dhcp.Type{dhcp.BOOTP, dhcp.Offer, dhcp.Ack, dhcp.Nak} {
 			for flags := range 8 {
 				broadcast, hasYiaddr, hasCiaddr := flags&1 != 0, flags&2 != 0, flags&4 != 0
-				m := message(dhcp.Reply, byte(kind))
+				m := message(dhcp.OpReply, byte(kind))
 				m[1], m[2] = hw.htype, hw.hlen
 				if kind == dhcp.BOOTP {
 					m[240] = 0 // instead of option 53: a pad, and an unknown option
@@ -121,7 +121,7 @@ func TestReplyMatrixGoldenFrames(t *testing.T) {
 
 func TestReplyToImpossibleChaddr(t *testing.T) {
 	for _, chaddr := range [][]byte{{0, 0, 0, 0, 0, 0}, {1, 0, 0x5e, 0, 0, 1}, {255, 255, 255, 255, 255, 255}} {
-		m := message(dhcp.Reply, byte(dhcp.Offer))
+		m := message(dhcp.OpReply, byte(dhcp.Offer))
 		copy(m[28:], chaddr)
 		copy(m[16:], yiaddr[:])
 		if got := address(m, false); got.mac != frame.Broadcast || got.ip != limitedBroadcast {
@@ -131,9 +131,9 @@ func TestReplyToImpossibleChaddr(t *testing.T) {
 }
 
 func FuzzAddress(f *testing.F) {
-	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Offer))))
-	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Nak))))
-	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Ack)))[:240])
+	f.Add([]byte(message(dhcp.OpReply, byte(dhcp.Offer))))
+	f.Add([]byte(message(dhcp.OpReply, byte(dhcp.Nak))))
+	f.Add([]byte(message(dhcp.OpReply, byte(dhcp.Ack)))[:240])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m := dhcp.Message(b)
 		if m.Check() != dhcp.OK {

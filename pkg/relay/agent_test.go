@@ -55,7 +55,7 @@ func TestPresentGiaddrAction(t *testing.T) {
 			if test.agent {
 				options = []byte(theirs)
 			}
-			m := message(dhcp.Request, byte(dhcp.Discover), options...)
+			m := message(dhcp.OpRequest, byte(dhcp.Discover), options...)
 			if test.giaddr {
 				m.SetGiaddr(theirGiaddr)
 			}
@@ -96,10 +96,10 @@ func TestStripLeavesTheirs(t *testing.T) {
 			c.Agent = Agent{Options: []SubOption{CircuitID}, CircuitID: "me"}
 		})
 		b.heard.trusted = true
-		if m, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover), []byte(theirs)...)); !bytes.Contains(m, []byte(joined)) {
+		if m, _ := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover), []byte(theirs)...)); !bytes.Contains(m, []byte(joined)) {
 			t.Fatal("ours was not added")
 		}
-		out, _, drop := b.answer(message(dhcp.Reply, byte(dhcp.Offer), []byte(echoed)...))
+		out, _, drop := b.answer(message(dhcp.OpReply, byte(dhcp.Offer), []byte(echoed)...))
 		if v, _ := out.Option(dhcp.OptionAgent); drop != None || string(v) != theirs[2:] ||
 			bytes.Contains(out, []byte("\x02me")) {
 			t.Errorf("%s: got %v %q", name, drop, v)
@@ -161,7 +161,7 @@ func TestTrap04OptionThatDoesNotFit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, agent)
 			b.targets.MTU = test.mtu
-			got, drop := b.hear(message(dhcp.Request, byte(dhcp.Discover), test.options...))
+			got, drop := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover), test.options...))
 			if drop != None || got.HasAgent() != test.added {
 				t.Errorf("got %v and option 82 %v, want %v", drop, got.HasAgent(), test.added)
 			}
@@ -182,7 +182,7 @@ func TestTrap25Token(t *testing.T) {
 		}
 	}
 	first := newBench(t, secret("0123456789abcdef"))
-	heard, _ := first.hear(message(dhcp.Request, byte(dhcp.Discover)))
+	heard, _ := first.hear(message(dhcp.OpRequest, byte(dhcp.Discover)))
 	request := bytes.Clone(heard)
 	tests := map[string]struct {
 		key    string
@@ -233,7 +233,7 @@ func forge(m dhcp.Message) dhcp.Message {
 // TestTrap25TokenIsRequired where one was sent: xid and chaddr of a pending request can be guessed.
 func TestTrap25TokenIsRequired(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
-	request, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover)))
+	request, _ := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover)))
 	with := bytes.Clone(request)
 	without := dhcp.Message(bytes.Clone(request)).StripAgents()
 	forged := dhcp.Message(bytes.Clone(request))
@@ -248,8 +248,8 @@ func TestTrap25TokenIsRequired(t *testing.T) {
 		}
 	}
 	// There was no room for one.
-	b.targets.MTU = len(message(dhcp.Request, byte(dhcp.Discover))) + ipAndUDP
-	full, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover)))
+	b.targets.MTU = len(message(dhcp.OpRequest, byte(dhcp.Discover))) + ipAndUDP
+	full, _ := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover)))
 	if full.HasAgent() {
 		t.Fatal("there was room")
 	}
@@ -261,7 +261,7 @@ func TestTrap25TokenIsRequired(t *testing.T) {
 // TestTraceHasNoTokens: whoever is handed a trace cannot answer what is pending in it.
 func TestTraceHasNoTokens(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.TokenKey = []byte("0123456789abcdef") })
-	request, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover)))
+	request, _ := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover)))
 	token, found := findToken(request)
 	if !found {
 		t.Fatal("no token")

@@ -35,10 +35,10 @@ const (
 	TooDeep
 
 	// Reasons that a socket tells.
-	OtherHost // for another station or another VLAN, or sent by this host
-	Truncated // longer than any message that could be relayed
-	Overflow  // the listener's buffer was full: the kernel counts these
-	Heard     // a broadcast, or to a group, at the unicast socket: the listeners read those
+	OtherHost       // for another station or another VLAN, or sent by this host
+	Truncated       // longer than any message that could be relayed
+	Overflow        // the listener's buffer was full: the kernel counts these
+	HeardByListener // a broadcast, or to a group, at the unicast socket: the listeners read those
 
 	// Reasons for which the policy drops a request.
 	ReplyFromClient   // a server's message on the client's side: of a server there
@@ -108,7 +108,7 @@ var drops = [numDrops]struct {
 	OtherHost:          {"other-host", both},
 	Truncated:          {"truncated", both},
 	Overflow:           {"overflow", both},
-	Heard:              {"heard-by-listener", both},
+	HeardByListener:    {"heard-by-listener", both},
 	ReplyFromClient:    {"reply-from-client", both},
 	UnicastFromClient:  {"unicast-from-client", six},
 	BadSource:          {"bad-source", six},

@@ -27,8 +27,9 @@ type family interface {
 	// request decides about the message a.b[a.at:], and edits it or wraps it in place for the servers. Where a.waits is
 	// true afterwards, the message was copied, and is not to be sent.
 	request(d *worker, a *arrival, to *server.Targets, now int64) ([]byte, Drop)
-	// seen is called for each message that view found, after request.
-	seen(l *vlan, a *arrival, now int64)
+	// countUnadvertised is called for each message that view found, after request: DHCPv6 looks whether the routers of
+	// its link call for it.
+	countUnadvertised(l *vlan, a *arrival, now int64)
 	// describeRequest returns what the servers' health has to know of a request as the servers get it.
 	describeRequest(d *worker, b []byte, to *server.Targets) server.Request
 	// reply decides about a server's message m, which begins at front in its slot, and puts what to send into b.
@@ -40,8 +41,8 @@ type family interface {
 	// message.
 	spoken(m []byte, a *arrival) (s speech, ok bool)
 	replied(m []byte, o *origin) (s speech, ok bool)
-	// tell puts a message's options about its machine into an event.
-	tell(e *boot.Event, m []byte) texts
+	// describeEvent puts a message's options about its machine into an event.
+	describeEvent(e *boot.Event, m []byte) texts
 	// log writes the line of a transaction. It runs at debug only and may allocate.
 	log(r *Relay, what, listener string, m []byte, more ...any)
 	// said describes a server's message for the log.
@@ -101,8 +102,8 @@ func (e peer) String() string { return e.addrPort().String() }
 
 // key identifies a transaction by values that a client chooses and a server must repeat.
 type key struct {
-	// peer is the chaddr of DHCPv4, and the sender of the message to this relay of DHCPv6.
-	peer [16]byte
+	// sender is the chaddr of DHCPv4, and the sender of the message to this relay of DHCPv6.
+	sender [16]byte
 	// id is the length of chaddr of DHCPv4, and the hash of the client identifier of DHCPv6, 0 where there is none.
 	id  uint64
 	xid uint32
@@ -119,7 +120,7 @@ type origin struct {
 	// local is the address of this host that a unicast was sent to, and ifindex the link that it came by (DHCPv6).
 	ifindex int32
 	local   [16]byte
-	// client is the client's tag, zero if it is not known here.
+	// client is the client's tag (docs/design/words.md), zero if it is not known here.
 	client uint64
 	origin4
 	origin6
@@ -159,6 +160,8 @@ type back struct {
 	to         netip.AddrPort
 	kind       int
 	message    []byte // for log and events
+	waited     int64  // nanoseconds since its request, 0 unknown
+	found      bool   // the origin is that of its request
 }
 
 // link describes a listener's interface.

@@ -12,12 +12,12 @@ import (
 
 // FuzzPolicy is a request and a reply of any bytes: never a panic, and of a request only what may change does.
 func FuzzPolicy(f *testing.F) {
-	f.Add([]byte(message(dhcp.Request, byte(dhcp.Discover))), false)
-	f.Add([]byte(message(dhcp.Request, byte(dhcp.Requests), 82, 3, 1, 1, 'x')), true)
-	f.Add([]byte(withGiaddr(message(dhcp.Request, byte(dhcp.Inform)), theirGiaddr)), true)
-	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Ack), 82, 3, 1, 1, 'x')), false)
-	f.Add([]byte(message(dhcp.Request, byte(dhcp.Discover), 82, 5, 5, 3, 1, 2, 3)), true)
-	f.Add([]byte(withGiaddr(message(dhcp.Request, byte(dhcp.Discover), 82, 5, 5, 3, 1, 2, 3, 0, 82, 2, 1, 0), theirGiaddr)), true)
+	f.Add([]byte(message(dhcp.OpRequest, byte(dhcp.Discover))), false)
+	f.Add([]byte(message(dhcp.OpRequest, byte(dhcp.Request), 82, 3, 1, 1, 'x')), true)
+	f.Add([]byte(withGiaddr(message(dhcp.OpRequest, byte(dhcp.Inform)), theirGiaddr)), true)
+	f.Add([]byte(message(dhcp.OpReply, byte(dhcp.Ack), 82, 3, 1, 1, 'x')), false)
+	f.Add([]byte(message(dhcp.OpRequest, byte(dhcp.Discover), 82, 5, 5, 3, 1, 2, 3)), true)
+	f.Add([]byte(withGiaddr(message(dhcp.OpRequest, byte(dhcp.Discover), 82, 5, 5, 3, 1, 2, 3, 0, 82, 2, 1, 0), theirGiaddr)), true)
 	bench := newBench(f, func(c *Config) { c.TracePackets, c.Pending = -1, 16 })
 	f.Fuzz(func(t *testing.T, b []byte, viaUnicast bool) {
 		if len(b) > mmsg.Received {
@@ -51,7 +51,7 @@ func FuzzPolicy(f *testing.F) {
 		if !answerable(got.Type()) {
 			return
 		}
-		got[0] = byte(dhcp.Reply)
+		got[0] = byte(dhcp.OpReply)
 		if _, _, drop := bench.worker.reply4(got, bench.targets.All[0].Addr.Addr(), bench.targets, 0); drop != None && drop != BadAddress {
 			t.Fatalf("the answer is dropped: %v", drop)
 		}
@@ -70,16 +70,16 @@ func linkOf(m dhcp.Message) (link [4]byte, found bool) {
 
 // FuzzReply is a reply of any bytes, asked for or not, to a request that had option 82 of its own, ours, or none.
 func FuzzReply(f *testing.F) {
-	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Offer), 82, 4, 1, 2, 'm', 'e')), byte(3), byte(4))
-	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Ack), 82, 3, 1, 1, 'x', 82, 4, 1, 2, 'm', 'e')), byte(1), byte(4))
-	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Nak), 82, 7, 9, 5, 0, 0, 0x7e, 0xd9, 0)), byte(4), byte(0))
-	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Ack)))[:238], byte(9), byte(200))
+	f.Add([]byte(message(dhcp.OpReply, byte(dhcp.Offer), 82, 4, 1, 2, 'm', 'e')), byte(3), byte(4))
+	f.Add([]byte(message(dhcp.OpReply, byte(dhcp.Ack), 82, 3, 1, 1, 'x', 82, 4, 1, 2, 'm', 'e')), byte(1), byte(4))
+	f.Add([]byte(message(dhcp.OpReply, byte(dhcp.Nak), 82, 7, 9, 5, 0, 0, 0x7e, 0xd9, 0)), byte(4), byte(0))
+	f.Add([]byte(message(dhcp.OpReply, byte(dhcp.Ack)))[:238], byte(9), byte(200))
 	bench := newBench(f, func(c *Config) {
 		c.TracePackets, c.Pending = -1, 16
 		c.TokenKey = []byte("0123456789abcdef")
 	})
 	f.Fuzz(func(t *testing.T, b []byte, flags, agent byte) {
-		if len(b) > mmsg.Received || len(b) > 0 && b[0] != byte(dhcp.Reply) {
+		if len(b) > mmsg.Received || len(b) > 0 && b[0] != byte(dhcp.OpReply) {
 			return
 		}
 		slot := make([]byte, frame.HeaderLen+len(b), mmsg.SlotLen)

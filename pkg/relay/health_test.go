@@ -17,18 +17,18 @@ func TestWhatServersOwe(t *testing.T) {
 		want       server.Answer
 	}{
 		"a DISCOVER":                     {raw(dhcp.Discover, "\xff"), true, server.Offered},
-		"a REQUEST that names a server":  {raw(dhcp.Requests, "\x36\x04\x0a\x09\x00\x0a\xff"), true, server.Other},
-		"a REBIND, or INIT-REBOOT":       {raw(dhcp.Requests, "\xff"), true, server.Granted},
+		"a REQUEST that names a server":  {raw(dhcp.Request, "\x36\x04\x0a\x09\x00\x0a\xff"), true, server.Other},
+		"a REBIND, or INIT-REBOOT":       {raw(dhcp.Request, "\xff"), true, server.Granted},
 		"an INFORM":                      {raw(dhcp.Inform, "\xff"), true, server.Other},
 		"a RELEASE":                      {raw(dhcp.Release, "\xff"), false, server.Other},
 		"a DECLINE":                      {raw(dhcp.Decline, "\xff"), false, server.Other},
-		"BOOTP, without a cookie":        {message(dhcp.Request, 1)[:236], true, server.Other},
+		"BOOTP, without a cookie":        {message(dhcp.OpRequest, 1)[:236], true, server.Other},
 		"LEASEQUERY of another agent":    {raw(10, "\xff"), true, server.Other},
 		"a type that nobody knows as of": {raw(99, "\xff"), true, server.Other},
 	}
 	for name, test := range tests {
 		kind := test.m.Type()
-		if got := asks(test.m, kind); got != test.want || answerable(kind) != test.answerable {
+		if got := mustHaveGiven(test.m, kind); got != test.want || answerable(kind) != test.answerable {
 			t.Errorf("%s: got %v, answerable %v, want %v, %v", name, got, answerable(kind), test.want, test.answerable)
 		}
 	}
@@ -67,7 +67,7 @@ func TestRackAtDefaults(t *testing.T) {
 		c.Servers = []string{"10.244.0.11", "10.244.0.12"}
 	})
 	at := int64(1e9)
-	for step, kind := range []dhcp.Type{dhcp.Discover, dhcp.Requests, dhcp.Discover, dhcp.Requests} {
+	for step, kind := range []dhcp.Type{dhcp.Discover, dhcp.Request, dhcp.Discover, dhcp.Request} {
 		for n := range 200 {
 			at += 37e6 // 30 s for all
 			m := raw(kind, "\xff")
@@ -78,7 +78,7 @@ func TestRackAtDefaults(t *testing.T) {
 			if drop != None || a.waits {
 				t.Fatalf("machine %d, %v: got %v, waits %v", n, kind, drop, a.waits)
 			}
-			got[0], got[242] = byte(dhcp.Reply), byte(map[dhcp.Type]dhcp.Type{dhcp.Discover: dhcp.Offer, dhcp.Requests: dhcp.Ack}[kind])
+			got[0], got[242] = byte(dhcp.OpReply), byte(map[dhcp.Type]dhcp.Type{dhcp.Discover: dhcp.Offer, dhcp.Request: dhcp.Ack}[kind])
 			copy(got[16:], yiaddr[:])
 			for _, from := range []byte{11, 12} {
 				if _, _, drop := b.worker.reply4(got, netip.AddrFrom4([4]byte{10, 244, 0, from}), b.targets, at); drop != None {

@@ -30,7 +30,7 @@ func answersCounted(t *testing.T, registry *prometheus.Registry, name string) ui
 func TestReplyWithoutTokenIsNotTheFirst(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	b := newBench(t, func(c *Config) { c.TokenKey, c.Registerer = []byte("0123456789abcdef"), registry })
-	request, drop := b.hear(message(dhcp.Request, byte(dhcp.Discover)))
+	request, drop := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover)))
 	if drop != None {
 		t.Fatal(drop)
 	}

@@ -32,13 +32,13 @@ const (
 type metrics struct {
 	servers *server.Metrics
 
-	ports   []port // by listener, that of unicast last
+	ports   []counters // by listener, that of unicast last
 	latency prometheus.Histogram
 	up      *prometheus.GaugeVec
 }
 
-// port is the counters of one listener, or of unicast.
-type port struct {
+// counters are those of one listener, or of unicast.
+type counters struct {
 	// own are those of the family alone (traits.own); nil where there is none.
 	own [2]prometheus.Counter
 
@@ -81,7 +81,7 @@ func newMetrics(c *Config, f *traits, pending, waiting func() float64) (*metrics
 		names = append(names, l.Name)
 	}
 	for _, name := range append(names, unicastLabel) {
-		var p port
+		var p counters
 		for i, counter := range f.own {
 			if name != unicastLabel || !counter.listenersOnly {
 				p.own[i] = own[i].WithLabelValues(name)
@@ -113,7 +113,7 @@ func newMetrics(c *Config, f *traits, pending, waiting func() float64) (*metrics
 }
 
 // of is the counters of a listener, by its index, or of unicast.
-func (m *metrics) of(listener int) *port {
+func (m *metrics) of(listener int) *counters {
 	if listener == unicast {
 		listener = len(m.ports) - 1
 	}
@@ -133,7 +133,7 @@ func (m *metrics) open(listener string, up bool) {
 }
 
 // relayed counts a message, by its type's place in the family's kinds.
-func (p *port) relayed(d direction, kind int) { p.packets[d][kind].Inc() }
+func (p *counters) relayed(d direction, kind int) { p.packets[d][kind].Inc() }
 
 // dropped counts a packet.
-func (p *port) dropped(d direction, reason Drop) { p.drops[d][reason].Inc() }
+func (p *counters) dropped(d direction, reason Drop) { p.drops[d][reason].Inc() }

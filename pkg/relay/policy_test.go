@@ -81,7 +81,7 @@ func (b *bench) hear(m dhcp.Message) (dhcp.Message, Drop) {
 func (b *bench) answer(m dhcp.Message) (dhcp.Message, origin, Drop) {
 	reply := make(dhcp.Message, len(m), mmsg.SlotLen)
 	copy(reply, m)
-	reply[0] = byte(dhcp.Reply)
+	reply[0] = byte(dhcp.OpReply)
 	return b.worker.reply4(reply, netip.AddrFrom4([4]byte{10, 244, 0, 11}), b.targets, b.now())
 }
 
@@ -97,7 +97,7 @@ func changed(m dhcp.Message, at int, values ...byte) dhcp.Message {
 
 // TestNegative is bad input by the names of sonic-mgmt's negative tests and of the table in cmd/dhcp-relay/TRAPS.md.
 func TestNegative(t *testing.T) {
-	request := func(options ...byte) dhcp.Message { return message(dhcp.Request, byte(dhcp.Discover), options...) }
+	request := func(options ...byte) dhcp.Message { return message(dhcp.OpRequest, byte(dhcp.Discover), options...) }
 	hops16 := func(c *Config) { c.MaxHops = 16 }
 	noTrust := func(c *Config) { c.TrustedRelays = nil }
 	discard := func(c *Config) { c.PresentGiaddr = Discard }
@@ -130,7 +130,7 @@ func TestNegative(t *testing.T) {
 		"trap 22, split options":         {m: request(12, 1, 'a', 12, 1, 'b')},
 		"trap 22, overload":              {m: request(52, 1, 3)},
 		"unknown type":                   {m: changed(request(), 242, 99)},
-		"a server's reply on the VLAN":   {m: message(dhcp.Reply, byte(dhcp.Offer)), want: ReplyFromClient},
+		"a server's reply on the VLAN":   {m: message(dhcp.OpReply, byte(dhcp.Offer)), want: ReplyFromClient},
 		"trap 23, PXE options stay": {
 			m: request(93, 2, 0, 7, 94, 3, 1, 2, 1, 97, 1, 0, 43, 3, 6, 1, 8, 60, 1, 'P'),
 		},
@@ -169,11 +169,11 @@ func TestNegative(t *testing.T) {
 func TestNoRoute(t *testing.T) {
 	b := newBench(t, nil)
 	b.targets = &server.Targets{}
-	if _, drop := b.hear(message(dhcp.Request, byte(dhcp.Discover))); drop != NoServer {
+	if _, drop := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover))); drop != NoServer {
 		t.Errorf("got %v", drop)
 	}
 	b.targets = &server.Targets{All: []server.Target{{}}}
-	if _, drop := b.hear(message(dhcp.Request, byte(dhcp.Discover))); drop != NoGiaddr {
+	if _, drop := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover))); drop != NoGiaddr {
 		t.Errorf("got %v", drop)
 	}
 }
@@ -182,7 +182,7 @@ func TestNoRoute(t *testing.T) {
 func TestTrap24ClearGiaddr(t *testing.T) {
 	for _, clear := range []bool{false, true} {
 		b := newBench(t, func(c *Config) { c.ClearGiaddr = clear })
-		request, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover)))
+		request, _ := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover)))
 		reply, _, _ := b.answer(request)
 		if got := reply.Giaddr() == [4]byte{}; got != clear {
 			t.Errorf("got giaddr %v", reply.Giaddr())
@@ -194,7 +194,7 @@ func TestTrap24ClearGiaddr(t *testing.T) {
 func TestUnicastTakesTheAgentsPlace(t *testing.T) {
 	b := newBench(t, nil)
 	asked := arrival{listener: unicast, source: peer{wide([4]byte{203, 0, 113, 200}), 6767}, local: wide([4]byte{192, 0, 2, 2})}
-	m := withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), theirGiaddr)
+	m := withGiaddr(message(dhcp.OpRequest, byte(dhcp.Discover)), theirGiaddr)
 	got, drop := b.worker.request4(m, &asked, b.targets, b.now())
 	if drop != None || got.Giaddr() != ourGiaddr {
 		t.Fatalf("got %v, giaddr %v", drop, got.Giaddr())
@@ -208,7 +208,7 @@ func TestUnicastTakesTheAgentsPlace(t *testing.T) {
 // TestTrustedServers: prefixes narrow who may answer.
 func TestTrustedServers(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.TrustedServers = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")} })
-	request, _ := b.hear(message(dhcp.Request, byte(dhcp.Discover)))
+	request, _ := b.hear(message(dhcp.OpRequest, byte(dhcp.Discover)))
 	if _, _, drop := b.answer(request); drop != UntrustedServer {
 		t.Errorf("got %v", drop)
 	}
@@ -223,7 +223,7 @@ func TestDoesNotAllocate(t *testing.T) {
 		c.TokenKey = []byte("0123456789abcdef")
 		c.ClientRate, c.TotalRate = 1<<20, 1<<30
 	})
-	request := message(dhcp.Request, byte(dhcp.Discover))
+	request := message(dhcp.OpRequest, byte(dhcp.Discover))
 	slot, reply := make([]byte, mmsg.SlotLen), make([]byte, mmsg.SlotLen)
 	n := uint32(0)
 	got := testing.AllocsPerRun(2000, func() {
@@ -238,7 +238,7 @@ func TestDoesNotAllocate(t *testing.T) {
 		b.worker.send(m, b.targets, b.now(), 0)
 		b.worker.sender.Clear()
 		copy(reply, m)
-		reply[0] = byte(dhcp.Reply)
+		reply[0] = byte(dhcp.OpReply)
 		from := b.targets.All[0].Addr.Addr()
 		answer, o, drop := b.worker.reply4(dhcp.Message(reply[:len(m)]), from, b.targets, b.now())
 		if drop != None {
@@ -257,7 +257,7 @@ func TestDoesNotAllocate(t *testing.T) {
 // BenchmarkTransaction is a request and its reply through the policy, without system calls.
 func BenchmarkTransaction(tb *testing.B) {
 	b := newBench(tb, nil)
-	request := message(dhcp.Request, byte(dhcp.Discover))
+	request := message(dhcp.OpRequest, byte(dhcp.Discover))
 	slot := make([]byte, mmsg.SlotLen)
 	n := uint32(0)
 	tb.ReportAllocs()
@@ -268,7 +268,7 @@ func BenchmarkTransaction(tb *testing.B) {
 		m, _ := b.worker.request4(dhcp.Message(slot[:len(request)]), &b.heard, b.targets, int64(n))
 		b.worker.send(m, b.targets, int64(n), 0)
 		b.worker.sender.Clear()
-		m[0] = byte(dhcp.Reply)
+		m[0] = byte(dhcp.OpReply)
 		if _, _, drop := b.worker.reply4(m, b.targets.All[0].Addr.Addr(), b.targets, int64(n)); drop != None {
 			tb.Fatal(drop)
 		}
@@ -279,7 +279,7 @@ func BenchmarkTransaction(tb *testing.B) {
 func TestReplyWithoutPaddingOfChaddr(t *testing.T) {
 	for _, key := range []string{"", "0123456789abcdef"} {
 		b := newBench(t, func(c *Config) { c.TokenKey = []byte(key) })
-		m := message(dhcp.Request, byte(dhcp.Discover))
+		m := message(dhcp.OpRequest, byte(dhcp.Discover))
 		copy(m[28+6:], "firmware")
 		heard, drop := b.hear(m)
 		if drop != None {
@@ -309,12 +309,12 @@ func TestTrap02GiaddrOutsideTrustedIsNoReflector(t *testing.T) {
 	elsewhere := [4]byte{198, 51, 100, 8}
 	a := b.heard
 	a.source.ip = wide(theirGiaddr)
-	m := withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), elsewhere)
+	m := withGiaddr(message(dhcp.OpRequest, byte(dhcp.Discover)), elsewhere)
 	if _, drop := b.worker.request4(m, &a, b.targets, 1); drop != UntrustedRelay {
 		t.Errorf("heard: got %v", drop)
 	}
 	a.listener = unicast
-	m = withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), elsewhere)
+	m = withGiaddr(message(dhcp.OpRequest, byte(dhcp.Discover)), elsewhere)
 	if m, drop := b.worker.request4(m, &a, b.targets, 1); drop != None || m.Giaddr() != ourGiaddr {
 		t.Errorf("sent to us: got %v, giaddr %v", drop, m.Giaddr())
 	}
@@ -327,7 +327,7 @@ func TestTrap02OwnAddressesAreLoops(t *testing.T) {
 	for own, want := range map[[4]byte]Drop{
 		ourGiaddr: Loop, {203, 0, 113, 9}: Loop, {203, 0, 113, 8}: Loop, {203, 0, 113, 7}: None,
 	} {
-		if _, drop := b.hear(withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), own)); drop != want {
+		if _, drop := b.hear(withGiaddr(message(dhcp.OpRequest, byte(dhcp.Discover)), own)); drop != want {
 			t.Errorf("giaddr %v: got %v, want %v", own, drop, want)
 		}
 	}
@@ -343,11 +343,11 @@ func TestUnansweredCountsWhatComesBackHere(t *testing.T) {
 		m    dhcp.Message
 		want int64
 	}{
-		{"another relay's", withGiaddr(message(dhcp.Request, byte(dhcp.Discover)), theirGiaddr), 0},
-		{"a RELEASE", message(dhcp.Request, byte(dhcp.Release)), 0},
-		{"a DECLINE", message(dhcp.Request, byte(dhcp.Decline)), 0},
-		{"a DISCOVER", message(dhcp.Request, byte(dhcp.Discover)), 1},
-		{"a REQUEST", message(dhcp.Request, 3), 2},
+		{"another relay's", withGiaddr(message(dhcp.OpRequest, byte(dhcp.Discover)), theirGiaddr), 0},
+		{"a RELEASE", message(dhcp.OpRequest, byte(dhcp.Release)), 0},
+		{"a DECLINE", message(dhcp.OpRequest, byte(dhcp.Decline)), 0},
+		{"a DISCOVER", message(dhcp.OpRequest, byte(dhcp.Discover)), 1},
+		{"a REQUEST", message(dhcp.OpRequest, 3), 2},
 	} {
 		m, drop := b.hear(step.m)
 		if drop != None {

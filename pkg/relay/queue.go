@@ -52,8 +52,8 @@ func (r *Relay) crowded(now int64) bool {
 	return slices.ContainsFunc(r.queues, func(q *queue) bool { return q.Crowded(now) })
 }
 
-// admit decides about a request: it is to be sent now (slot is nil), to be put into a slot by Keep, or to be dropped.
-func (q *queue) admit(asker *admit.Asker, length int, now int64) (slot *admit.Slot[waiting], drop Drop) {
+// decide decides about a request: it is to be sent now (slot is nil), to be put into a slot by Keep, or to be dropped.
+func (q *queue) decide(asker *admit.Asker, length int, now int64) (slot *admit.Slot[waiting], drop Drop) {
 	slot, refused := q.Ask(asker, length, now)
 	switch refused {
 	case admit.Client:
@@ -81,10 +81,10 @@ func (q *queue) Send(note *waiting, b []byte, now int64) {
 	}
 	q.tellWaiting(note, b, q.targets, now, drop)
 	if drop != None {
-		q.metrics.dropped(toServer, drop)
+		q.counters.dropped(toServer, drop)
 		return
 	}
-	q.pass(b, q.targets, now, server.Machine(note.origin.client, note.origin.firmware), note.kind)
+	q.pass(b, q.targets, now, note.origin.client, note.origin.firmware, note.kind)
 }
 
 // Flush implements admit.Handler.
@@ -98,5 +98,5 @@ func (q *queue) Flush() {
 // Refused implements admit.Handler.
 func (q *queue) Refused(note *waiting, b []byte, now int64) {
 	q.tellWaiting(note, b, q.relay.targets.Load(), now, NewcomerLimit)
-	q.metrics.dropped(toServer, NewcomerLimit)
+	q.counters.dropped(toServer, NewcomerLimit)
 }

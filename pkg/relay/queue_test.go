@@ -21,7 +21,7 @@ import (
 
 // invented is a DISCOVER of machine number n.
 func invented(n int) dhcp.Message {
-	m := message(dhcp.Request, byte(dhcp.Discover))
+	m := message(dhcp.OpRequest, byte(dhcp.Discover))
 	binary.BigEndian.PutUint32(m[4:], uint32(n))
 	binary.BigEndian.PutUint32(m[30:], uint32(n)*2654435761)
 	return m
@@ -41,15 +41,15 @@ func (b *bench) crowd(tb testing.TB) {
 // invented waits, takes no place among the requests that are remembered, and then is refused.
 func TestServedMachineIsNotHeldBack(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.NewcomerRate = 1 })
-	for _, kind := range []dhcp.Type{dhcp.Discover, dhcp.Requests} {
-		m, drop := b.hear(message(dhcp.Request, byte(kind)))
+	for _, kind := range []dhcp.Type{dhcp.Discover, dhcp.Request} {
+		m, drop := b.hear(message(dhcp.OpRequest, byte(kind)))
 		if drop != None {
 			t.Fatal(drop)
 		}
 		reply := bytes.Clone(m)
 		copy(reply[16:], yiaddr[:])
 		reply[242] = byte(kind) + 1
-		if kind == dhcp.Requests {
+		if kind == dhcp.Request {
 			reply[242] = byte(dhcp.Ack)
 		}
 		if _, _, drop := b.answer(reply); drop != None {
@@ -78,7 +78,7 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 	}
 	for range 100 {
 		a := b.heard
-		_, drop := b.worker.request4(message(dhcp.Request, byte(dhcp.Discover)), &a, b.targets, b.now())
+		_, drop := b.worker.request4(message(dhcp.OpRequest, byte(dhcp.Discover)), &a, b.targets, b.now())
 		if drop != None || a.waits {
 			t.Fatalf("the served machine: got %v, waits %v", drop, a.waits)
 		}
@@ -90,7 +90,7 @@ func TestServedMachineIsNotHeldBack(t *testing.T) {
 func TestForgedChaddrDoesNotLockOut(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.ClientRate = 10 })
 	request := func(xid uint32) dhcp.Message {
-		m := message(dhcp.Request, byte(dhcp.Discover))
+		m := message(dhcp.OpRequest, byte(dhcp.Discover))
 		binary.BigEndian.PutUint32(m[4:], xid)
 		return m
 	}
@@ -236,7 +236,7 @@ func TestInfiniBandClientsAreTwo(t *testing.T) {
 	b := newBench(t, nil)
 	seen := map[uint64]bool{0: true}
 	for n := range 3 {
-		m := message(dhcp.Request, byte(dhcp.Discover))
+		m := message(dhcp.OpRequest, byte(dhcp.Discover))
 		m[1], m[2] = dhcp.HTypeInfiniBand, 0
 		clear(m[28:44])
 		end := bytes.LastIndexByte(m, dhcp.OptionEnd)
@@ -250,7 +250,7 @@ func TestInfiniBandClientsAreTwo(t *testing.T) {
 		}
 		seen[a.client] = true
 	}
-	m := message(dhcp.Request, byte(dhcp.Discover))
+	m := message(dhcp.OpRequest, byte(dhcp.Discover))
 	m[2] = 0
 	if got := b.clientOf(new(keyOf(m)), m, 0, [16]byte{}); got != 0 {
 		t.Errorf("a client that shows nothing is known as %x", got)
@@ -295,7 +295,7 @@ func TestCrowdAllocatesNothing(t *testing.T) {
 	}
 }
 
-var message0 = message(dhcp.Request, byte(dhcp.Discover))
+var message0 = message(dhcp.OpRequest, byte(dhcp.Discover))
 
 // BenchmarkCrowd is a request among 20,000 a second of invented machines.
 func BenchmarkCrowd(tb *testing.B) {
@@ -322,7 +322,7 @@ func TestPodCannotStarveMachine(t *testing.T) {
 		c.Listeners = append(c.Listeners, Listener{Name: "macvlan1"})
 	})
 	allow := func(n int, a arrival) admit.Refusal {
-		k := key{xid: uint32(n), peer: [16]byte{2, byte(n >> 8), byte(n), 1}, id: 6}
+		k := key{xid: uint32(n), sender: [16]byte{2, byte(n >> 8), byte(n), 1}, id: 6}
 		tag := b.clientOf(&k, nil, a.listener, a.source.ip)
 		return b.limits.Allow(&admit.Asker{Tag: tag, Unicast: a.listener == unicast}, true, 1)
 	}

@@ -29,7 +29,7 @@ func tor(c *Config) { c.TrustedRelays = []netip.Prefix{netip.MustParsePrefix("19
 
 // raw is a request with these options as they stand, END included.
 func raw(kind dhcp.Type, options string) dhcp.Message {
-	m := message(dhcp.Request, byte(kind))
+	m := message(dhcp.OpRequest, byte(kind))
 	return append(m[:len(m)-1], options...)
 }
 
@@ -220,7 +220,7 @@ func TestLinkWithoutOptions(t *testing.T) {
 	} {
 		for _, viaTor := range []bool{false, true} {
 			b := newBench(t, func(c *Config) { tor(c); c.Agent = Agent{Options: []SubOption{CircuitID}} })
-			m := message(dhcp.Request, 1)[:236] // the buffer's end has room for padding
+			m := message(dhcp.OpRequest, 1)[:236] // the buffer's end has room for padding
 			m = append(m, vend...)
 			before := bytes.Clone(m)
 			hear := b.hear
@@ -275,9 +275,9 @@ func renewBench(t *testing.T, change func(*Config)) *bench {
 
 // renew has a client extend its lease by a unicast.
 func (b *bench) renew(options string, ciaddr [4]byte) (dhcp.Message, Drop) {
-	m := raw(dhcp.Requests, options)
+	m := raw(dhcp.Request, options)
 	copy(m[12:], ciaddr[:])
-	a := arrival{listener: unicast, source: peer{wide(ciaddr), clientPort}, local: wide(ourGiaddr), trusted: b.v4.switched}
+	a := arrival{listener: unicast, source: peer{wide(ciaddr), clientPort}, local: wide(ourGiaddr), trusted: b.v4.trustsSwitches}
 	return b.worker.request4(m, &a, b.targets, b.now())
 }
 
@@ -467,7 +467,7 @@ func TestRepeatedRepliesAreBounded(t *testing.T) {
 		for n := range 10000 {
 			reply := make(dhcp.Message, len(m), mmsg.SlotLen)
 			copy(reply, m)
-			reply[0] = byte(dhcp.Reply)
+			reply[0] = byte(dhcp.OpReply)
 			_, _, drop := b.worker.reply4(reply, netip.AddrFrom4([4]byte{10, 9, byte(n % servers), 10}), b.targets, b.now())
 			switch drop {
 			case None:
@@ -488,7 +488,7 @@ func TestRepeatedRepliesAreBounded(t *testing.T) {
 			t.Errorf("%d servers: %d replies passed, want %d", servers, got, want)
 		}
 	}
-	m, _ := b.hear(raw(dhcp.Requests, "\xff")) // with the same xid
+	m, _ := b.hear(raw(dhcp.Request, "\xff")) // with the same xid
 	if _, _, drop := b.answer(m); drop != None {
 		t.Errorf("the next request's answer: %v", drop)
 	}
@@ -505,7 +505,7 @@ func TestServersMaySendTwoOffers(t *testing.T) {
 		for _, from := range []byte{10, 10, 11, 12} {
 			reply := make(dhcp.Message, len(m), mmsg.SlotLen)
 			copy(reply, m)
-			reply[0] = byte(dhcp.Reply)
+			reply[0] = byte(dhcp.OpReply)
 			if _, _, drop := b.worker.reply4(reply, netip.AddrFrom4([4]byte{10, 9, 0, from}), b.targets, b.now()); drop != None {
 				t.Errorf("try %d, server %d: %v", try, from, drop)
 			}
@@ -603,7 +603,7 @@ func TestUnicastsDoNotAllocate(t *testing.T) {
 	})
 	agents := raw(dhcp.Discover, "\x52\x0a\x01\x04\x00\x14\x00\x05\x02\x02\xab\xcd\xff")
 	agents.SetGiaddr(torGiaddr)
-	renewal := raw(dhcp.Requests, "\xff")
+	renewal := raw(dhcp.Request, "\xff")
 	copy(renewal[12:], yiaddr[:])
 	slot := make([]byte, mmsg.SlotLen)
 	for name, request := range map[string]dhcp.Message{"agent": agents, "renewal": renewal} {
@@ -613,7 +613,7 @@ func TestUnicastsDoNotAllocate(t *testing.T) {
 			if drop != None {
 				t.Fatal(drop)
 			}
-			m[0] = byte(dhcp.Reply)
+			m[0] = byte(dhcp.OpReply)
 			if _, _, drop := b.worker.reply4(m, b.targets.All[0].Addr.Addr(), b.targets, b.now()); drop != None {
 				t.Fatal(drop)
 			}

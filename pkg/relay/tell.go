@@ -10,11 +10,10 @@ import (
 
 // teller reports messages as events, for one goroutine. It reads messages and changes none.
 type teller struct {
-	tell      func(*boot.Event) // nil: no events are wanted
+	emit      func(*boot.Event) // nil: no events are wanted
 	event     boot.Event        // memory of the event
 	clock     int64             // the wall clock's nanoseconds at 0 of the relay's clock
 	looked    int64             // when clock was read: reading it for each event would be half of an event's cost
-	waited    int64             // of the reply that was decided about last: nanoseconds since its request, 0 unknown
 	allowance boot.Allowance    // bounds the events of messages that were dropped
 }
 
@@ -25,6 +24,7 @@ type speech struct {
 	mac        [6]byte
 	client     [16]byte // the machine's address of DHCPv6
 	relay      [16]byte // another relay agent
+	took       time.Duration
 }
 
 // texts are those of a message, in its memory.
@@ -37,7 +37,7 @@ const (
 
 // tellRequest tells of a message from a machine, or from a server on the machines' side, as it arrived.
 func (d *worker) tellRequest(a *arrival, to *server.Targets, now int64, drop Drop) {
-	if d.teller.tell == nil || len(a.b) <= a.at {
+	if d.teller.emit == nil || len(a.b) <= a.at {
 		return
 	}
 	s, ok := d.relay.family.spoken(a.b[a.at:], a)
@@ -56,20 +56,20 @@ func (d *worker) tellRequest(a *arrival, to *server.Targets, now int64, drop Dro
 
 // tellWaiting tells of a message from a machine that had to wait, as the servers get it.
 func (q *queue) tellWaiting(note *waiting, b []byte, to *server.Targets, now int64, drop Drop) {
-	if q.teller.tell == nil {
+	if q.teller.emit == nil {
 		return
 	}
 	a := &q.worker.arrival
-	*a = arrival{giaddr: note.giaddr, source: peer{ip: note.key.peer}, mac: note.origin.mac, b: b}
+	*a = arrival{giaddr: note.giaddr, mac: note.origin.mac, b: b}
 	if q.relay.config.IPv6 {
-		a.b = inner(b)
+		a.b, a.source = inner6(b), peer{ip: note.key.sender}
 	}
 	q.tellRequest(a, to, now, drop)
 }
 
 // tellReply tells of a message from a server. The place is where the machine is.
 func (d *worker) tellReply(b *back, from netip.AddrPort, now int64, drop Drop) {
-	if d.teller.tell == nil {
+	if d.teller.emit == nil {
 		return
 	}
 	s, ok := d.relay.family.replied(b.message, &b.origin)
@@ -77,13 +77,14 @@ func (d *worker) tellReply(b *back, from netip.AddrPort, now int64, drop Drop) {
 		return
 	}
 	place := unicastLabel
-	if drop == None || drop == TooLong || drop == ListenerDown || drop == BadAddress {
+	if b.found {
 		place = d.relay.nameOf(b.listener)
 	}
+	s.took = time.Duration(b.waited)
 	d.hand(&s, from, place, now, drop)
 }
 
-// hand makes the event of a machine's or server's message, and hands it to tell.
+// hand makes the event of a machine's or server's message, and emits it.
 func (d *worker) hand(s *speech, server netip.AddrPort, place string, now int64, drop Drop) {
 	if drop != None && !d.allowance.Take(now) {
 		return
@@ -95,7 +96,7 @@ func (d *worker) hand(s *speech, server netip.AddrPort, place string, now int64,
 	e.Reset()
 	e.Kind, e.V6, e.At = boot.DHCPRequest, d.relay.config.IPv6, d.clock+now
 	if s.fromServer {
-		e.Kind, e.Took = boot.DHCPReply, time.Duration(d.waited)
+		e.Kind, e.Took = boot.DHCPReply, s.took
 	}
 	if drop != None {
 		e.Outcome = boot.Dropped
@@ -104,7 +105,7 @@ func (d *worker) hand(s *speech, server netip.AddrPort, place string, now int64,
 	if server.IsValid() {
 		e.Endpoint, e.Port = server.Addr().As16(), server.Port()
 	}
-	said := d.relay.family.tell(e, s.message)
+	said := d.relay.family.describeEvent(e, s.message)
 	boot.SetText(e, boot.VendorClass, maxClass, said.vendor)
 	boot.SetText(e, boot.UserClass, maxClass, said.user)
 	boot.SetText(e, boot.HostName, maxHost, said.host)
@@ -113,5 +114,5 @@ func (d *worker) hand(s *speech, server netip.AddrPort, place string, now int64,
 	if drop != None {
 		boot.SetText(e, boot.Reason, maxReason, drop.String())
 	}
-	d.teller.tell(e)
+	d.teller.emit(e)
 }

@@ -97,7 +97,7 @@ func TestTellsOfRequests(t *testing.T) {
 					option(50, "\xc0\x00\x02\x32"), option(54, "\x0a\xf4\x00\x0b"))
 			},
 			want: func(e *told) {
-				e.Type, e.User, e.Requested, e.Server = dhcp.Requests, "iPXE", anAddress, smee.Addr()
+				e.Type, e.User, e.Requested, e.Server = dhcp.Request, "iPXE", anAddress, smee.Addr()
 			},
 		},
 		"a user class by the letter": {
@@ -115,7 +115,7 @@ func TestTellsOfRequests(t *testing.T) {
 			m: func(t *testing.T) dhcp.Message {
 				return machine(t, dhcpv4.WithMessageType(dhcpv4.MessageTypeRequest), dhcpv4.WithClientIP(anAddress.AsSlice()))
 			},
-			want: func(e *told) { e.Type, e.Client = dhcp.Requests, anAddress },
+			want: func(e *told) { e.Type, e.Client = dhcp.Request, anAddress },
 		},
 		"by a router": {
 			m:    func(t *testing.T) dhcp.Message { return withGiaddr(machine(t), theirGiaddr) },
@@ -165,7 +165,7 @@ func TestTellsOfRequests(t *testing.T) {
 			switch {
 			case len(m) > 28 && m.Giaddr() != [4]byte{}:
 				a.source.ip = wide(theirGiaddr)
-			case m[0] == byte(dhcp.Reply):
+			case m[0] == byte(dhcp.OpReply):
 				a.source = peer{wide([4]byte{192, 0, 2, 99}), 67}
 			}
 			m, drop := b.worker.request4(m, &a, b.targets, b.now())
@@ -348,7 +348,7 @@ func TestTellingChangesNothing(t *testing.T) {
 // BenchmarkTell is an event of a request that firmware sends.
 func BenchmarkTell(tb *testing.B) {
 	b := newBench(tb, func(c *Config) { c.Event = func(*boot.Event) {} })
-	m, a := message(dhcp.Request, byte(dhcp.Discover)), b.heard
+	m, a := message(dhcp.OpRequest, byte(dhcp.Discover)), b.heard
 	tb.ReportAllocs()
 	for tb.Loop() {
 		tellArrived(b.worker, m, &a, b.targets, 1, None)
@@ -357,16 +357,16 @@ func BenchmarkTell(tb *testing.B) {
 
 // FuzzTell reads options as machines may send them.
 func FuzzTell(f *testing.F) {
-	f.Add([]byte(message(dhcp.Request, byte(dhcp.Discover))))
-	f.Add([]byte(message(dhcp.Reply, byte(dhcp.Offer))))
-	f.Add(append([]byte(message(dhcp.Request, byte(dhcp.Discover)))[:240], 77, 2, 9, 9, 97, 1, 0, 60, 255))
+	f.Add([]byte(message(dhcp.OpRequest, byte(dhcp.Discover))))
+	f.Add([]byte(message(dhcp.OpReply, byte(dhcp.Offer))))
+	f.Add(append([]byte(message(dhcp.OpRequest, byte(dhcp.Discover)))[:240], 77, 2, 9, 9, 97, 1, 0, 60, 255))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m := dhcp.Message(b)
 		if m.Check() != dhcp.OK {
 			return
 		}
 		var e boot.Event
-		texts := (*v4)(nil).tell(&e, m)
+		texts := (*v4)(nil).describeEvent(&e, m)
 		oracle, err := dhcpv4.FromBytes(b)
 		if err != nil || len(oracle.Options[60]) == 0 || len(oracle.Options[52]) > 0 {
 			return

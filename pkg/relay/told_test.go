@@ -15,6 +15,6 @@ func tellArrived(d *worker, m []byte, a *arrival, to *server.Targets, now int64,
 
 // tellBack tells of a server's message.
 func tellBack(d *worker, m []byte, o *origin, from netip.AddrPort, now int64, drop Drop) {
-	d.back = back{origin: *o, message: m}
+	d.back.origin, d.back.message = *o, m
 	d.tellReply(&d.back, from, now, drop)
 }

@@ -125,12 +125,12 @@ func (u *upstream) request(i int, m []byte, from netip.AddrPort, targets *server
 	r, a := u.relay, &u.worker.arrival
 	local, ifindex, ok := u.recvBatch.Local(i)
 	if !ok {
-		return Heard // a broadcast
+		return HeardByListener // a broadcast
 	}
 	r.trace.Payload(now, from, netip.AddrPortFrom(local, r.serverPort), m)
 	*a = arrival{
 		listener: unicast, source: peerOf(from), local: local.As16(), ifindex: int32(ifindex),
-		trusted: r.v4 != nil && r.v4.switched,
+		trusted: r.v4 != nil && r.v4.trustsSwitches,
 		b:       u.recvBatch.Slot(i)[:r.front+len(m)], at: r.front,
 	}
 	b, drop := r.family.request(u.worker, a, targets, now)
@@ -139,64 +139,65 @@ func (u *upstream) request(i int, m []byte, from netip.AddrPort, targets *server
 	}
 	u.tellRequest(a, targets, now, drop)
 	if drop == None {
-		u.pass(b, targets, now, server.Machine(a.client, a.firmware), a.kind)
+		u.pass(b, targets, now, a.client, a.firmware, a.kind)
 	}
 	return drop
 }
 
 // answer sends a server's answer to the client or relay agent that asked.
 func (u *upstream) answer(i int, m []byte, from netip.AddrPort, targets *server.Targets, now int64) Drop {
-	r, b := u.relay, &u.worker.back
+	r, out := u.relay, &u.worker.back
 	if targets.Source.IsValid() {
 		r.trace.Payload(now, from, netip.AddrPortFrom(targets.Source, r.serverPort), m)
 	}
-	b.message = m
-	if drop := r.family.reply(u.worker, m, from.Addr(), targets, now, b); drop != None {
-		u.tellReply(b, from, now, drop)
+	out.message = m
+	if drop := r.family.reply(u.worker, m, from.Addr(), targets, now, out); drop != None {
+		u.tellReply(out, from, now, drop)
 		return drop
 	}
 	slot := u.recvBatch.Slot(i)
-	if b.listener == unicast {
-		u.tellReply(b, from, now, None)
+	if out.listener == unicast {
+		u.tellReply(out, from, now, None)
 		if u.unicasts.Full() {
 			u.Socket.Send(u.unicasts)
 		}
-		link, local := 0, netip.AddrFrom16(b.local).Unmap()
-		if b.to.Addr().IsLinkLocalUnicast() {
-			link = int(b.ifindex)
+		link, local := 0, netip.AddrFrom16(out.local).Unmap()
+		if out.to.Addr().IsLinkLocalUnicast() {
+			link = int(out.ifindex)
 		}
-		u.unicasts.AddUDP(slot[b.start:b.end], b.to, local, link)
-		r.trace.Payload(now, netip.AddrPortFrom(local, r.serverPort), b.to, slot[b.start:b.end])
-		u.answered(unicast, b)
+		u.unicasts.AddUDP(slot[out.start:out.end], out.to, local, link)
+		r.trace.Payload(now, netip.AddrPortFrom(local, r.serverPort), out.to, slot[out.start:out.end])
+		u.answered(unicast, out)
 		return None
 	}
-	drop, p := None, r.listeners[b.listener].Port()
+	drop, p := None, r.listeners[out.listener].Port()
 	switch {
 	case p == nil:
 		drop = ListenerDown
-	case b.end-b.start+r.ipAndUDP > p.MTU:
+	case out.end-out.start+r.ipAndUDP > p.MTU:
 		drop = TooLong
 	}
-	u.tellReply(b, from, now, drop)
+	u.tellReply(out, from, now, drop)
 	if drop != None {
-		r.metrics.of(int(b.listener)).dropped(toClient, drop) // of its listener, and not of the socket that it came to
+		r.metrics.of(int(out.listener)).dropped(toClient, drop) // of its listener, and not of the socket that it came to
 		return None
 	}
-	whole := slot[b.start-r.headers : b.end]
-	r.family.put(r, whole, p, b, targets)
-	if out := u.frames[b.listener]; out.Full() {
-		u.flush(int(b.listener), out)
+	whole := slot[out.start-r.headers : out.end]
+	r.family.put(r, whole, p, out, targets)
+	if frames := u.frames[out.listener]; frames.Full() {
+		u.flush(int(out.listener), frames)
 	}
-	u.frames[b.listener].AddFrame(whole, p.Index)
+	u.frames[out.listener].AddFrame(whole, p.Index)
 	r.trace.Frame(now, whole)
-	u.answered(int(b.listener), b)
+	u.answered(int(out.listener), out)
 	return None
 }
 
 // answered counts and logs a reply that is sent.
-func (u *upstream) answered(listener int, b *back) {
-	u.relay.metrics.of(listener).relayed(toClient, b.kind)
+func (u *upstream) answered(listener int, out *back) {
+	u.relay.metrics.of(listener).relayed(toClient, out.kind)
 	if u.relay.verbose {
-		u.relay.family.log(u.relay, "relayed reply", u.relay.nameOf(int16(listener)), b.message, "to", b.to.Addr().String())
+		u.relay.family.log(u.relay, "relayed reply", u.relay.nameOf(int16(listener)), out.message,
+			"to", out.to.Addr().String())
 	}
 }

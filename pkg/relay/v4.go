@@ -35,14 +35,15 @@ const ipAndUDP = 20 + 8
 type v4 struct {
 	// ofRouters and ofStrangers are values of option 82 (agentOfRouters, agentOfStrangers).
 	ofRouters, ofStrangers []byte
-	// switched tells that every listener is trusted to bring option 82, and so are the unicasts of the machines there.
-	switched bool
+	// trustsSwitches tells that every listener is trusted to bring option 82, and so are the unicasts of the machines
+	// there.
+	trustsSwitches bool
 }
 
 func newV4(c *Config) *v4 {
 	return &v4{
 		ofRouters: c.agentOfRouters(), ofStrangers: c.agentOfStrangers(),
-		switched: len(c.Listeners) > 0 && len(c.TrustedListeners) == len(c.Listeners),
+		trustsSwitches: len(c.Listeners) > 0 && len(c.TrustedListeners) == len(c.Listeners),
 	}
 }
 
@@ -51,7 +52,7 @@ var traits4 = traits{
 	serverPort: serverPort, domain: unix.AF_INET, etherType: unix.ETH_P_IP,
 	filter: frame.Filter, unicastFilter: frame.UnicastFilter,
 	front: frame.HeaderLen, headers: frame.HeaderLen, ipAndUDP: ipAndUDP,
-	reply: byte(dhcp.Reply), noSource: NoGiaddr, kinds: names(dhcp.Type(dhcp.NumTypes)),
+	reply: byte(dhcp.OpReply), noSource: NoGiaddr, kinds: names(dhcp.Type(dhcp.NumTypes)),
 	own: [2]counter{
 		omitted: {
 			name: "_option82_omitted_total",
@@ -110,24 +111,24 @@ func (*v4) request(d *worker, a *arrival, to *server.Targets, now int64) ([]byte
 	return d.request4(a.b[a.at:], a, to, now)
 }
 
-func (*v4) seen(*vlan, *arrival, int64) {}
+func (*v4) countUnadvertised(*vlan, *arrival, int64) {}
 
 func (*v4) describeRequest(_ *worker, b []byte, to *server.Targets) server.Request {
 	m := dhcp.Message(b)
 	kind := m.Type()
 	return server.Request{
-		Answered: m.Giaddr() == giaddrOf(to) && answerable(kind), Asks: asks(m, kind), MAC: macOf(m),
+		Answered: m.Giaddr() == giaddrOf(to) && answerable(kind), GivenBefore: mustHaveGiven(m, kind), MAC: macOf(m),
 		// A server answers the port that such a request came from, and the relay does not read what arrives at the
 		// detour's.
 		UsualPort: asksPort(m),
 	}
 }
 
-func (*v4) reply(d *worker, m []byte, from netip.Addr, to *server.Targets, now int64, b *back) (drop Drop) {
-	var out dhcp.Message
-	out, b.origin, drop = d.reply4(m, from, to, now)
-	b.message, b.kind, b.to = out, int(out.Type()), b.from.addrPort()
-	b.start, b.end = traits4.front, traits4.front+len(out)
+func (*v4) reply(d *worker, m []byte, from netip.Addr, to *server.Targets, now int64, out *back) (drop Drop) {
+	var client dhcp.Message
+	client, out.origin, drop = d.reply4(m, from, to, now)
+	out.message, out.kind, out.to = client, int(client.Type()), out.origin.from.addrPort()
+	out.start, out.end = traits4.front, traits4.front+len(client)
 	return drop
 }
 
@@ -184,14 +185,14 @@ func gives(m dhcp.Message) (admit.Answer, server.Answer) {
 	return admit.Other, server.Other
 }
 
-// asks tells what a server must have given a client before, for its silence to this request to mean something. A
-// DISCOVER is answered by each server that knows the client, a request to extend a lease by the one that granted it. A
-// REQUEST after an OFFER is answered by the server that it names alone: Other (RFC 2131 section 4.3.2).
-func asks(m dhcp.Message, kind dhcp.Type) server.Answer {
+// mustHaveGiven tells what a server must have given a client before, for its silence to this request to mean something.
+// A DISCOVER is answered by each server that knows the client, a request to extend a lease by the one that granted it.
+// A REQUEST after an OFFER is answered by the server that it names alone: Other (RFC 2131 section 4.3.2).
+func mustHaveGiven(m dhcp.Message, kind dhcp.Type) server.Answer {
 	switch kind {
 	case dhcp.Discover:
 		return server.Offered
-	case dhcp.Requests:
+	case dhcp.Request:
 		if _, named := m.Option(dhcp.OptionServerID); !named {
 			return server.Granted
 		}
@@ -214,9 +215,9 @@ func macOf(m dhcp.Message) (mac [6]byte) {
 }
 
 func keyOf(m dhcp.Message) key {
-	k := key{xid: m.XID(), peer: m.Chaddr(), id: uint64(m.HLen())}
+	k := key{xid: m.XID(), sender: m.Chaddr(), id: uint64(m.HLen())}
 	// A server that parses and rebuilds a message, as Smee does, zeroes the bytes behind the address.
-	clear(k.peer[min(k.id, 16):])
+	clear(k.sender[min(k.id, 16):])
 	return k
 }
 
@@ -247,7 +248,7 @@ type client4 struct {
 // client shows no hardware address (InfiniBand, RFC 4390) it is that of the client identifier; where it shows neither
 // it is zero.
 func (r *Relay) clientOf(k *key, m dhcp.Message, listener int16, sender [16]byte) uint64 {
-	c := client4{chaddr: k.peer, listener: listener}
+	c := client4{chaddr: k.sender, listener: listener}
 	if listener == unicast {
 		c.sender = sender
 	}
@@ -266,7 +267,7 @@ func (*v4) spoken(m []byte, a *arrival) (s speech, ok bool) {
 	if dhcp.Message(m).Check() != dhcp.OK {
 		return s, false
 	}
-	return speech{message: m, fromServer: dhcp.Message(m).Op() == dhcp.Reply, relay: boot.Bytes4(a.giaddr)}, true
+	return speech{message: m, fromServer: dhcp.Message(m).Op() == dhcp.OpReply, relay: boot.Bytes4(a.giaddr)}, true
 }
 
 func (*v4) replied(m []byte, o *origin) (s speech, ok bool) {
@@ -276,7 +277,7 @@ func (*v4) replied(m []byte, o *origin) (s speech, ok bool) {
 	return speech{message: m, fromServer: true, relay: boot.Bytes4(o.giaddr)}, true
 }
 
-func (*v4) tell(e *boot.Event, b []byte) (t texts) {
+func (*v4) describeEvent(e *boot.Event, b []byte) (t texts) {
 	m := dhcp.Message(b)
 	e.MAC, e.XID, e.Secs = macOf(m), m.XID(), m.Secs()
 	e.Client, e.Given, e.Next = boot.Bytes4(m.Ciaddr()), boot.Bytes4(m.Yiaddr()), boot.Bytes4(m.Siaddr())
@@ -313,7 +314,7 @@ func (*v4) tell(e *boot.Event, b []byte) (t texts) {
 			overloaded = first(value)&1 != 0
 		}
 	}
-	if t.file == nil && !overloaded && m.Op() == dhcp.Reply {
+	if t.file == nil && !overloaded && m.Op() == dhcp.OpReply {
 		t.file = m.File()
 	}
 	return t
@@ -366,11 +367,11 @@ func (*v4) log(r *Relay, what, listener string, b []byte, more ...any) {
 		if classes := said.UserClass(); len(classes) > 0 {
 			args = append(args, "user_class", strings.Join(classes, ", "))
 		}
-		if m.Op() == dhcp.Reply {
+		if m.Op() == dhcp.OpReply {
 			args = append(args, "boot_file", cmp.Or(said.BootFileNameOption(), said.BootFileName))
 		}
 	}
-	if m.Op() == dhcp.Reply {
+	if m.Op() == dhcp.OpReply {
 		args = append(args, "yiaddr", dhcp.Addr(m.Yiaddr()).String(), "next_server", dhcp.Addr(m.Siaddr()).String())
 	}
 	r.logger.Debug(what, append(args, more...)...) //nolint:sloglint // constants of the callers

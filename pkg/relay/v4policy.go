@@ -21,7 +21,7 @@ func (d *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 		return m, drop
 	}
 	a.giaddr, a.kind = m.Giaddr(), int(m.Type())
-	if m.Op() != dhcp.Request {
+	if m.Op() != dhcp.OpRequest {
 		return m, ReplyFromClient
 	}
 	if int(m.Hops()) >= r.config.MaxHops {
@@ -53,8 +53,8 @@ func (d *worker) request4(m dhcp.Message, a *arrival, to *server.Targets, now in
 	if drop := r.missing(to); drop != None {
 		return m, drop
 	}
-	slot, drop := queue.admit(&admit.Asker{
-		Tag: a.client, XID: k.xid, Unicast: a.listener == unicast, Requests: m.Type() == dhcp.Requests,
+	slot, drop := queue.decide(&admit.Asker{
+		Tag: a.client, XID: k.xid, Unicast: a.listener == unicast, Requests: m.Type() == dhcp.Request,
 	}, len(m)+dhcp.MaxAgent+2, now)
 	if drop != None {
 		return m, drop
@@ -311,7 +311,7 @@ func (d *worker) reply4(
 	m dhcp.Message, from netip.Addr, to *server.Targets, now int64,
 ) (_ dhcp.Message, o origin, _ Drop) {
 	r := d.relay
-	d.waited = 0
+	d.back.waited, d.back.found = 0, false
 	if drop := ofMessage4[m.Check()]; drop != None {
 		return m, o, drop
 	}
@@ -332,7 +332,7 @@ func (d *worker) reply4(
 	case !inBounds:
 		return m, origin{}, r.repeated(m, from, now)
 	}
-	d.waited = waited
+	d.back.waited, d.back.found = waited, true
 	if first {
 		r.metrics.answered(waited)
 	}

@@ -38,7 +38,7 @@ func (s *signer) append4(b []byte, k *key, o *origin, unix uint32) []byte {
 // code4 authenticates the body of a token.
 func (s *signer) code4(k *key, body []byte) []byte {
 	b := binary.BigEndian.AppendUint32(s.input[:0], k.xid)
-	b = append(append(b, k.peer[:]...), byte(k.id))
+	b = append(append(b, k.sender[:]...), byte(k.id))
 	return s.code(append(b, body...), nil)
 }
 

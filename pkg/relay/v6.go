@@ -148,7 +148,7 @@ func (*v6) describeRequest(d *worker, b []byte, _ *server.Targets) server.Reques
 	m, around := dhcp6.Message(b).Innermost()
 	mac, _ := around.ClientLinkAddr()
 	return server.Request{
-		Answered: d.answered6(m), Asks: asks6(m), MAC: mac,
+		Answered: d.answered6(m), GivenBefore: mustHaveGiven6(m), MAC: mac,
 		// A server answers the port that a message with the Relay Source Port option came from (RFC 8357 section 5.2), and
 		// the relay does not read what arrives at the detour's port.
 		UsualPort: dhcp6.Message(b).HasRelayPort(),
@@ -193,9 +193,9 @@ func isFirmware6(m dhcp6.Message) bool {
 	return found
 }
 
-// asks6 tells which servers answer a message: those that know its client. Of those that are asked to extend a lease
-// only the one that has it does.
-func asks6(m dhcp6.Message) server.Answer {
+// mustHaveGiven6 is mustHaveGiven for DHCPv6: of the servers that are asked to extend a lease only the one that has it
+// answers.
+func mustHaveGiven6(m dhcp6.Message) server.Answer {
 	switch m.Type() {
 	case dhcp6.Solicit:
 		return server.Offered
@@ -218,7 +218,7 @@ func (d *worker) answered6(m dhcp6.Message) bool {
 
 // keyOf6 is the key of a message: that of the client or of the server for it, whether it is wrapped or not.
 func (r *Relay) keyOf6(client dhcp6.Message, peer [16]byte) key {
-	k := key{peer: peer, xid: client.XID()}
+	k := key{sender: peer, xid: client.XID()}
 	if duid, found := client.Option(dhcp6.OptionClientID); found {
 		k.id = maphash.Bytes(r.seed, duid)
 	}
@@ -299,13 +299,13 @@ func (*v6) replied(b []byte, o *origin) (s speech, ok bool) {
 	return s, true
 }
 
-// inner is the message that this relay has wrapped.
-func inner(b []byte) []byte { return dhcp6.Message(b).Inner() }
+// inner6 is the message that this relay has wrapped.
+func inner6(b []byte) []byte { return dhcp6.Message(b).Inner() }
 
 // duidUUID is the type of a client identifier that is a UUID (RFC 6355).
 const duidUUID = 4
 
-func (*v6) tell(e *boot.Event, b []byte) (t texts) {
+func (*v6) describeEvent(e *boot.Event, b []byte) (t texts) {
 	m := dhcp6.Message(b)
 	e.DHCP, e.XID = uint8(m.Type()), m.XID()
 	for code, value := range m.Options {

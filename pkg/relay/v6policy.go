@@ -50,7 +50,7 @@ func (d *worker) request6(b []byte, at int, a *arrival, to *server.Targets, now 
 	tag, also := r.namesOf(a, owner, k.id, around != nil)
 	a.client, a.firmware = tag, isFirmware6(inner)
 	queue := r.queue(a.listener, netip.Addr{})
-	slot, drop := queue.admit(&admit.Asker{
+	slot, drop := queue.decide(&admit.Asker{
 		Tag: tag, Also: also, XID: k.xid, Unicast: a.listener == unicast, Requests: inner.Type() == dhcp6.Request,
 	}, len(m)+front6, now)
 	if drop != None {
@@ -171,7 +171,7 @@ func (d *worker) wrap(
 		if len(m)+len(options)+len(a.link.options)+dhcp6.RelayHeader+dhcp6.OptionHeader+ipAndUDP6 <= to.MTU {
 			options = append(options, a.link.options...)
 		} else {
-			d.metrics.own[omitted].Inc()
+			d.counters.own[omitted].Inc()
 		}
 	}
 	start, ok := dhcp6.Forward(b, at, head, options)

@@ -14,7 +14,7 @@ import (
 // m.Inner().
 func (d *worker) reply6(m dhcp6.Message, from netip.Addr, to *server.Targets, now int64) (o origin, drop Drop) {
 	r := d.relay
-	d.waited = 0
+	d.back.waited, d.back.found = 0, false
 	if drop := ofMessage6[m.Check(dhcp6.HopLimit+1)]; drop != None {
 		return o, drop
 	}
@@ -31,7 +31,9 @@ func (d *worker) reply6(m dhcp6.Message, from netip.Addr, to *server.Targets, no
 		return o, NotAReply
 	}
 	if client.Type() == dhcp6.Reconfigure {
-		return d.reconfigure(m, client, from, to)
+		o, drop = d.reconfigure(m, client, from, to)
+		d.back.found = drop == None
+		return o, drop
 	}
 	k := r.keyOf6(client, m.Peer())
 	o, found := r.pending.Peek(k, now)
@@ -50,7 +52,7 @@ func (d *worker) reply6(m dhcp6.Message, from netip.Addr, to *server.Targets, no
 	if !within {
 		return o, r.repeated(m, from, now)
 	}
-	d.waited = waited
+	d.back.waited, d.back.found = waited, true
 	if first {
 		r.metrics.answered(waited)
 	}

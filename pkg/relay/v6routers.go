@@ -57,15 +57,15 @@ func (r *routers) silent(kind dhcp6.Type, now int64) (router [16]byte, found boo
 	return router, found
 }
 
-// seen counts a machine's message that the routers of its link do not call for, and warns. Firmware often sends
-// it all the same, systems do not. The machines behind another relay agent are on other links.
-func (*v6) seen(l *vlan, a *arrival, now int64) {
+// countUnadvertised counts a machine's message that the routers of its link do not call for, and warns. Firmware often
+// sends it all the same, systems do not. The machines behind another relay agent are on other links.
+func (*v6) countUnadvertised(l *vlan, a *arrival, now int64) {
 	kind := dhcp6.Type(a.kind)
 	router, found := l.routers.silent(kind, now)
 	if !found || a.relayed {
 		return
 	}
-	l.metrics.own[unadvertised].Inc()
+	l.counters.own[unadvertised].Inc()
 	l.relay.logLimiter.WarnAt(now, "router advertises no DHCPv6 while machines ask for it", func() []any {
 		return []any{"listener", l.name, "router", netip.AddrFrom16(router).String(), "type", kind.String(),
 			"remedy", "have the router set the flags M (managed) and O (other) in its advertisements"}

@@ -44,8 +44,8 @@ func TestRoutersThatSayNothingOfDHCPv6(t *testing.T) {
 			for i, said := range test.heard {
 				l.routers.note(said, int64(i))
 			}
-			(*v6)(nil).seen(l, &arrival{kind: int(test.kind)}, int64(len(test.heard))+int64(test.later))
-			if got := testutil.ToFloat64(l.metrics.own[unadvertised]); got != 0 != test.want {
+			(*v6)(nil).countUnadvertised(l, &arrival{kind: int(test.kind)}, int64(len(test.heard))+int64(test.later))
+			if got := testutil.ToFloat64(l.counters.own[unadvertised]); got != 0 != test.want {
 				t.Errorf("counted %v, want %v", got, test.want)
 			}
 		})
@@ -70,8 +70,8 @@ func TestRoutersOfOtherLinks(t *testing.T) {
 		if _, drop := b.hear(test.m, &a); drop != None {
 			t.Fatal(drop)
 		}
-		(*v6)(nil).seen(l, &a, 1)
-		if got := testutil.ToFloat64(l.metrics.own[unadvertised]); got != test.want {
+		(*v6)(nil).countUnadvertised(l, &a, 1)
+		if got := testutil.ToFloat64(l.counters.own[unadvertised]); got != test.want {
 			t.Errorf("after a message of %v counted %v, want %v", test.m.Type(), got, test.want)
 		}
 	}

@@ -166,7 +166,7 @@ func FuzzDescribe(f *testing.F) {
 		}
 		client, _ := m.Innermost()
 		var e boot.Event
-		texts := (*v6)(nil).tell(&e, client)
+		texts := (*v6)(nil).describeEvent(&e, client)
 		if len(texts.vendor)+len(texts.user)+len(texts.file) > len(b) || e.DHCP != client[0] {
 			t.Fatal("more was read than is there")
 		}

@@ -42,7 +42,7 @@ func (d *worker) appendInterfaceID(b []byte, k *key, o *origin, m dhcp6.Message,
 	b = append(b, o.local[:]...)
 	b = binary.BigEndian.AppendUint32(b, d.relay.unix(now))
 	client, _ := m.Innermost()
-	return append(b, d.signer.code6(k.peer, o.link, client, b[start:])...)
+	return append(b, d.signer.code6(k.sender, o.link, client, b[start:])...)
 }
 
 // interfaceID reads the Interface-Id of a reply. known tells that its token is valid, which has the origin; read is

@@ -6,7 +6,6 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/frame"
 	"github.com/tinkerbell/stack/pkg/relay/listener"
-	"github.com/tinkerbell/stack/pkg/relay/server"
 )
 
 // vlan is the relay's side on a provisioning VLAN: it receives requests there, and replies leave there as raw frames.
@@ -45,7 +44,7 @@ func newVLAN(r *Relay, index int) (*vlan, error) {
 				}
 			}
 		},
-		Lost: func(n uint32) { l.metrics.drops[toServer][Overflow].Add(float64(n)) },
+		Lost: func(n uint32) { l.counters.drops[toServer][Overflow].Add(float64(n)) },
 	})
 	return l, nil
 }
@@ -67,7 +66,7 @@ func (l *vlan) requests(n int, now int64) {
 		a.waits = false
 		if drop == None {
 			b, drop = r.family.request(l.worker, a, targets, now)
-			r.family.seen(l, a, now)
+			r.family.countUnadvertised(l, a, now)
 		}
 		if !a.waits { // else its queue sends it, and makes the event
 			l.tellRequest(a, targets, now, drop)
@@ -76,7 +75,7 @@ func (l *vlan) requests(n int, now int64) {
 		case drop != None:
 			l.drop(toServer, a.source, drop)
 		case !a.waits:
-			l.pass(b, targets, now, server.Machine(a.client, a.firmware), a.kind)
+			l.pass(b, targets, now, a.client, a.firmware, a.kind)
 		}
 	}
 	l.sender.Flush(targets)
@@ -90,7 +89,7 @@ func (l *vlan) view(i int, a *arrival, now int64) (ok bool, drop Drop) {
 	switch unheard {
 	case listener.OtherHost:
 		// It is reported, since it may explain why a machine gets no answer: its messages carry the tag of another VLAN.
-		if l.teller.tell != nil && !l.relay.config.IPv6 {
+		if l.teller.emit != nil && !l.relay.config.IPv6 {
 			if datagram, fault := frame.Parse(b, frame.Trust); fault == frame.OK {
 				a.b, a.at, a.source = datagram.Payload, 0, peerOf(datagram.Src)
 			}

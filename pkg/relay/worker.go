@@ -16,8 +16,8 @@ import (
 // worker has what one goroutine needs to handle packets: the sender to the servers, and scratch memory.
 type worker struct {
 	relay          *Relay
-	metrics        *port  // counters of what is sent to the servers; no listener.Port
-	name           string // for the log
+	counters       *counters // of what is sent to the servers
+	name           string    // for the log
 	arrival        arrival
 	back           back
 	options        [max(front6, dhcp.MaxAgent+64)]byte
@@ -30,12 +30,12 @@ type worker struct {
 
 func newWorker(r *Relay, listener int) *worker {
 	name := r.nameOf(int16(listener))
-	d := &worker{relay: r, metrics: r.metrics.of(listener), name: name, signer: newSigner(r.config.TokenKey)}
-	d.teller.tell = r.config.Event
+	d := &worker{relay: r, counters: r.metrics.of(listener), name: name, signer: newSigner(r.config.TokenKey)}
+	d.teller.emit = r.config.Event
 	d.sender = server.NewSender(server.SenderConfig{
 		Own: func() *socket.Socket { return r.upstream.Socket }, Port: r.serverPort, Trace: r.trace,
 		Failed: func(errno unix.Errno) {
-			d.metrics.dropped(toServer, SendFailed)
+			d.counters.dropped(toServer, SendFailed)
 			r.logLimiter.WarnAt(r.now(), "failed to send request", func() []any {
 				return []any{"listener", name, "error", errno.Error()}
 			})
@@ -45,9 +45,9 @@ func newWorker(r *Relay, listener int) *worker {
 }
 
 // pass sends a client's request, and counts and logs it.
-func (d *worker) pass(b []byte, to *server.Targets, now int64, machine uint64, kind int) {
-	d.metrics.relayed(toServer, kind)
-	d.send(b, to, now, machine)
+func (d *worker) pass(b []byte, to *server.Targets, now int64, client uint64, firmware bool, kind int) {
+	d.counters.relayed(toServer, kind)
+	d.send(b, to, now, server.Machine(client, firmware))
 	if d.relay.verbose {
 		d.relay.family.log(d.relay, "relayed request", d.name, b)
 	}
@@ -63,7 +63,7 @@ func (d *worker) send(b []byte, to *server.Targets, now int64, machine uint64) {
 
 // drop counts a packet that was not relayed.
 func (d *worker) drop(side direction, from peer, reason Drop) {
-	d.metrics.dropped(side, reason)
+	d.counters.dropped(side, reason)
 	if d.relay.verbose {
 		d.relay.logger.Debug("dropped packet", "listener", d.name, "direction", side.String(),
 			"source", from.String(), "reason", reason.String())
@@ -98,7 +98,7 @@ func (d *worker) remember(k key, o origin, now int64) Drop {
 
 // logTaken logs that a message is a copy of another machine's.
 func (d *worker) logTaken(k *key, mac, first frame.MAC, now int64) {
-	peer := netip.AddrFrom16(k.peer)
+	peer := netip.AddrFrom16(k.sender)
 	d.relay.logLimiter.WarnAt(now, "refused a copy of another machine's message", func() []any {
 		return []any{"listener", d.name, "peer", peer.String(),
 			"mac", net.HardwareAddr(mac[:]).String(), "first_mac", net.HardwareAddr(first[:]).String(),

@@ -39,8 +39,9 @@ type Request struct {
 	Message []byte
 	// Answered tells whether the answer comes by way of this relay.
 	Answered bool
-	// Asks is what the client was given by the servers that have to answer; [Other] where silence means nothing.
-	Asks Answer
+	// GivenBefore is what a server must have given the client before, for its silence to this request to mean something;
+	// [Other] where it never does.
+	GivenBefore Answer
 	// Machine is the client's tag, 0 where it is not known, and MAC its hardware address for the log.
 	Machine uint64
 	MAC     [6]byte

@@ -94,8 +94,8 @@ func (s *Server) Asked(now int64, r *Request) {
 		s.since.Store(now)
 	}
 	switch {
-	case r.Asks == Other || r.Machine == 0:
-	case s.knows(r.Machine, r.Asks):
+	case r.GivenBefore == Other || r.Machine == 0:
+	case s.knows(r.Machine, r.GivenBefore):
 		if now-s.owedLast.Swap(now) > owedGap.Nanoseconds() {
 			s.owed.Store(0)
 		}
@@ -103,7 +103,7 @@ func (s *Server) Asked(now int64, r *Request) {
 			s.owedSince.Store(now)
 		}
 		s.owedTo.Store(uint64(r.MAC[0])<<40 | uint64(binary.BigEndian.Uint32(r.MAC[1:]))<<8 | uint64(r.MAC[5]))
-	case r.Asks == Offered:
+	case r.GivenBefore == Offered:
 		if now-s.strangersSince.Load() > strangersFor.Nanoseconds() {
 			s.strangersSince.Store(now)
 			s.strangers.Store(0)

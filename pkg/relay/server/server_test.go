@@ -14,7 +14,7 @@ const (
 // asks has a machine send n DISCOVERs.
 func asks(s *Server, now int64, machine uint64, n int) {
 	for range n {
-		s.Asked(now, &Request{Answered: true, Asks: Offered, Machine: machine, MAC: [6]byte{2, 0, 0, 0, 0, 0x50}})
+		s.Asked(now, &Request{Answered: true, GivenBefore: Offered, Machine: machine, MAC: [6]byte{2, 0, 0, 0, 0, 0x50}})
 	}
 }
 
@@ -64,18 +64,18 @@ func TestServerIsDeadByMachinesThatItAnswered(t *testing.T) {
 		until   int64 // second of the last look
 		dead    bool
 	}{
-		"an unknown machine, 26 times":   {request: Request{Asks: Offered, Machine: unknown}, at: repeat(26), until: 60},
-		"an unknown machine, 500 times":  {served: []uint64{known}, request: Request{Asks: Offered, Machine: unknown}, at: repeat(500), until: 600},
-		"a served machine boots":         {served: []uint64{known}, request: Request{Asks: Offered, Machine: known}, at: boots, until: 60, dead: true},
-		"for half a minute only":         {served: []uint64{known}, request: Request{Asks: Offered, Machine: known}, at: boots, until: 29},
-		"it renews":                      {served: []uint64{known}, request: Request{Asks: Granted, Machine: known}, at: boots, until: 60, dead: true},
-		"it asks twice":                  {served: []uint64{known}, request: Request{Asks: Offered, Machine: known}, at: boots[:2], until: 600},
-		"it asks once an hour":           {served: []uint64{known}, request: Request{Asks: Offered, Machine: known}, at: []int64{0, 3600, 7200, 10800}, until: 10900},
-		"what need not be answered":      {served: []uint64{known}, request: Request{Asks: Other, Machine: known}, at: repeat(90), until: 120},
-		"its system, and not the ROM":    {served: []uint64{Machine(known, true)}, request: Request{Asks: Offered, Machine: Machine(known, false)}, at: repeat(30), until: 60},
-		"a machine without an identity":  {request: Request{Asks: Offered}, at: repeat(90), until: 120},
-		"another that was only offered":  {request: Request{Asks: Granted, Machine: known}, at: repeat(90), until: 120},
-		"the answer goes past the relay": {served: []uint64{known}, request: Request{Asks: Offered, Machine: known}, at: repeat(90), until: 120},
+		"an unknown machine, 26 times":   {request: Request{GivenBefore: Offered, Machine: unknown}, at: repeat(26), until: 60},
+		"an unknown machine, 500 times":  {served: []uint64{known}, request: Request{GivenBefore: Offered, Machine: unknown}, at: repeat(500), until: 600},
+		"a served machine boots":         {served: []uint64{known}, request: Request{GivenBefore: Offered, Machine: known}, at: boots, until: 60, dead: true},
+		"for half a minute only":         {served: []uint64{known}, request: Request{GivenBefore: Offered, Machine: known}, at: boots, until: 29},
+		"it renews":                      {served: []uint64{known}, request: Request{GivenBefore: Granted, Machine: known}, at: boots, until: 60, dead: true},
+		"it asks twice":                  {served: []uint64{known}, request: Request{GivenBefore: Offered, Machine: known}, at: boots[:2], until: 600},
+		"it asks once an hour":           {served: []uint64{known}, request: Request{GivenBefore: Offered, Machine: known}, at: []int64{0, 3600, 7200, 10800}, until: 10900},
+		"what need not be answered":      {served: []uint64{known}, request: Request{GivenBefore: Other, Machine: known}, at: repeat(90), until: 120},
+		"its system, and not the ROM":    {served: []uint64{Machine(known, true)}, request: Request{GivenBefore: Offered, Machine: Machine(known, false)}, at: repeat(30), until: 60},
+		"a machine without an identity":  {request: Request{GivenBefore: Offered}, at: repeat(90), until: 120},
+		"another that was only offered":  {request: Request{GivenBefore: Granted, Machine: known}, at: repeat(90), until: 120},
+		"the answer goes past the relay": {served: []uint64{known}, request: Request{GivenBefore: Offered, Machine: known}, at: repeat(90), until: 120},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
