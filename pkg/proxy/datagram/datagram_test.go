@@ -291,7 +291,7 @@ func (e *echoes) Client(w *Worker[int], s *Session[int], d Datagram) {
 func (e *echoes) Server(_ *Worker[int], s *Session[int], from Peer, _ []byte) bool {
 	return from == s.Endpoint
 }
-func (e *echoes) Refused(*Worker[int], *Session[int])             {}
+func (e *echoes) Unreachable(*Worker[int], *Session[int])         {}
 func (e *echoes) Due(*Worker[int], *Session[int])                 {}
 func (e *echoes) Closed(_ *Worker[int], _ *Session[int], why End) { e.closed[why]++ }
 func (e *echoes) Lost(uint32)                                     {}

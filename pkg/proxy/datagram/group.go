@@ -43,13 +43,15 @@ var silentAfter = [ranks]time.Duration{
 // transfers leaves newcomers the time for a step.
 var reserve = [ranks]int{rankNew: 4, rankFirst: 8, rankSome: 8, rankMany: 8}
 
-// The lists that a session is in.
+// The lists that a session is in: those of its groups, by the client's last step, and that of the worker's live
+// sessions, by the last datagram of either side.
 const (
-	listActivity = iota // of a worker, by the last datagram of either side
-	listWorker          // the other lists are by the client's last step
+	listWorker = iota
 	listClient
 	listNetwork
-	lists
+	groups
+	listActivity = groups
+	lists        = groups + 1
 )
 
 type links[T any] struct{ prev, next *Session[T] }

@@ -10,8 +10,8 @@ type Handler[T any] interface {
 	// Server is called for a datagram that reached a session's own socket, from any address. True passes it on to the
 	// client as it is.
 	Server(w *Worker[T], s *Session[T], from Peer, data []byte) bool
-	// Refused is called when the session's endpoint has refused a datagram (ICMP port unreachable).
-	Refused(w *Worker[T], s *Session[T])
+	// Unreachable is called when the session's endpoint has refused a datagram (ICMP port unreachable).
+	Unreachable(w *Worker[T], s *Session[T])
 	// Due is called when the time of [Worker.CallAt] has come.
 	Due(w *Worker[T], s *Session[T])
 	// Closed is called once for every session that was opened.

@@ -25,7 +25,7 @@ type Session[T any] struct {
 	stepped time.Time // when the session began, the client made its last step, or the session ended: the latest of these
 	steps   uint64    // the client's steps: datagrams that only a client which gets our answers can send ([Worker.Step])
 	rank    rank
-	groups  [lists]*group[T] // by list; nil where there is none
+	groups  [groups]*group[T] // by list; nil where there is none
 	links   [lists]links[T]
 }
 
@@ -173,7 +173,7 @@ func (w *Worker[T]) removeFromGroups(s *Session[T]) {
 	if g := s.groups[listNetwork]; g != nil && g.n == 0 {
 		delete(w.networks, network(client))
 	}
-	s.groups = [lists]*group[T]{}
+	s.groups = [groups]*group[T]{}
 }
 
 // isSelf tells whether an endpoint is our own listener.
@@ -236,7 +236,7 @@ func (w *Worker[T]) makeRoomIn(g *group[T], bound int, d Datagram) Drop {
 		return DropTableFull
 	}
 	w.close(s, EndEvicted)
-	if g.n >= bound {
+	if g.n >= bound { // a bound that was lowered: a second one, if nobody misses it
 		if s, dead := g.victim(w.now, bound); dead {
 			w.close(s, EndEvicted)
 		}

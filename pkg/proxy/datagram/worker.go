@@ -24,7 +24,8 @@ type Worker[T any] struct {
 	vacant     []int32
 	generation int32
 	byClient   map[flow]*Session[T]
-	live       queue[T] // sessions that have not ended, the longest silent one first; all has the ended ones too
+	live       queue[T] // sessions that have not ended: the longest silent one expires first
+	// Groups have a bound each, within which sessions are evicted; they have the ended ones too.
 	all        group[T]
 	clients    map[netip.Addr]*group[T]
 	networks   map[netip.Prefix]*group[T] // of IPv6
@@ -174,7 +175,7 @@ func (w *Worker[T]) event(e Event) {
 		refused := false
 		s.socket.DrainErrors(func(Peer) { refused = true })
 		if refused {
-			w.handler.Refused(w, s)
+			w.handler.Unreachable(w, s)
 		}
 		if !s.open {
 			return
@@ -206,8 +207,8 @@ func (w *Worker[T]) fromClients() {
 	}
 }
 
-// session finds the one that d belongs to. A client that asked a multicast or broadcast address sends what follows to
-// the address that answered: its session has no asked address.
+// session finds the one that d belongs to: that of the client and the asked address, or of the client without one. A
+// client that asked a multicast or broadcast address sends what follows to the address that answered.
 func (w *Worker[T]) session(d Datagram) *Session[T] {
 	if s := w.byClient[flow{d.Client, d.Asked}]; s != nil {
 		return s

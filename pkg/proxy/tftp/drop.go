@@ -37,7 +37,7 @@ const (
 	OutcomeServerError                // the server sent an ERROR: no such file, mostly
 	OutcomeClientError                // the client sent an ERROR: firmware that only asked for the size
 	OutcomeReplaced                   // the client began another transfer from the same port
-	OutcomeRefused                    // no program listens at the endpoint
+	OutcomeUnreachable                // no program listens at the endpoint
 	OutcomeNoAnswer                   // the server never answered
 	OutcomeTimeout                    // both sides became silent
 	OutcomeDrained                    // cut off by the shutdown
@@ -57,7 +57,7 @@ func (o Outcome) recorded() record.Outcome {
 	switch o {
 	case OutcomeCompleted, OutcomeServerError, OutcomeClientError:
 		return record.Done
-	case OutcomeRefused, OutcomeNoAnswer:
+	case OutcomeUnreachable, OutcomeNoAnswer:
 		return record.NoServer
 	default:
 		return record.Torn

@@ -333,8 +333,8 @@ func TestWhatCountsAsAClientsStep(t *testing.T) {
 	// client passes a datagram as the handler does.
 	client := func(tr *transfer, b []byte) bool {
 		op, _ := opcode(b)
-		step := tr.steps(op, b)
-		tr.moving = tr.moving || step
+		step := tr.isStep(op, b)
+		tr.reacted = tr.reacted || step
 		tr.observe(op, b)
 		return step
 	}

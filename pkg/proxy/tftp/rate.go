@@ -18,7 +18,7 @@ const mostWindow = 1 << 20
 type allowance struct {
 	bytes   int64 // granted, or asked for, and not sent
 	waiter  shaper.Waiter
-	asked   int64  // bytes that the waiter waits for
+	wanted  int64  // bytes that the waiter waits for
 	holding bool   // ack is held
 	ack     []byte // the client's last one
 }
@@ -35,13 +35,13 @@ func (h *handler) allowed(w *worker, s *session, ack []byte) bool {
 		a.ack = append(a.ack[:0], ack...)
 		return false
 	}
-	a.asked = min(int64(t.window)*int64(t.block), mostWindow) - a.bytes
-	if n, _ := block(ack); a.asked <= 0 || t.complete && n == uint16(t.last) {
+	a.wanted = min(int64(t.window)*int64(t.block), mostWindow) - a.bytes
+	if n, _ := block(ack); a.wanted <= 0 || t.complete && n == uint16(t.last) {
 		return true // the window is granted already, or this is the ACK of the last block
 	}
-	a.bytes += a.asked
+	a.bytes += a.wanted
 	a.waiter.Ready = func() { w.Do(func() { h.goOn(s) }) }
-	if h.config.Shaper.Ask(&a.waiter, s.Client.Addr(), a.asked) {
+	if h.config.Shaper.Ask(&a.waiter, s.Client.Addr(), a.wanted) {
 		return true
 	}
 	a.holding, a.ack = true, append(a.ack[:0], ack...)
@@ -72,7 +72,7 @@ func (h *handler) goOn(s *session) {
 func (h *handler) giveBack(s *session) {
 	a := &s.State.allowance
 	if a.holding && h.config.Shaper.Cancel(&a.waiter) {
-		a.bytes -= a.asked
+		a.bytes -= a.wanted
 	}
 	a.holding = false
 	if a.bytes > 0 {

@@ -43,12 +43,12 @@ func (h *handler) serve(w *worker, d datagram.Datagram, r request) (drop Drop, f
 	case r.op == opWrite:
 		file.Close()
 		w.Answer(d, writeError)
-		h.refuse(w, d, r, DropWriteRefused)
+		h.recordRefusal(w, d, r, DropWriteRefused)
 		return DropWriteRefused, true
 	case !bytes.EqualFold(r.mode, []byte("octet")):
 		file.Close()
 		w.Answer(d, modeError)
-		h.refuse(w, d, r, DropMode)
+		h.recordRefusal(w, d, r, DropMode)
 		return DropMode, true
 	}
 	client := d.Client.Addr()
@@ -151,10 +151,10 @@ func (h *handler) fromReader(w *worker, s *session, op uint16, data []byte) Drop
 	}
 	action, step := t.reader.ACK(n, w.Now())
 	if step {
-		if !t.moving {
+		if !t.reacted {
 			h.unanswered.give(s.Client.Addr())
 		}
-		t.moving = true
+		t.reacted = true
 		w.Step(s)
 	}
 	if action == serve.Nothing && !step {
@@ -276,11 +276,11 @@ func (h *handler) granted(w *worker, s *session) bool {
 	if !h.config.Shaper.On() {
 		return true
 	}
-	a.asked = min(int64(r.until-r.next+1)*int64(r.Block), r.file.Size()-int64(r.next-1)*int64(r.Block))
-	if a.asked <= 0 {
+	a.wanted = min(int64(r.until-r.next+1)*int64(r.Block), r.file.Size()-int64(r.next-1)*int64(r.Block))
+	if a.wanted <= 0 {
 		return true
 	}
-	a.bytes = a.asked
+	a.bytes = a.wanted
 	a.waiter.Ready = func() {
 		w.Do(func() {
 			if a.holding { // else the transfer has ended
@@ -289,6 +289,6 @@ func (h *handler) granted(w *worker, s *session) bool {
 			}
 		})
 	}
-	a.holding = !h.config.Shaper.Ask(&a.waiter, s.Client.Addr(), a.asked)
+	a.holding = !h.config.Shaper.Ask(&a.waiter, s.Client.Addr(), a.wanted)
 	return !a.holding
 }

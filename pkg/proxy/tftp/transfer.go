@@ -13,18 +13,18 @@ import (
 type transfer struct {
 	record.Exchange
 
-	request []byte // as the client sent it, to recognise a repetition
-	first   []byte // the server's first answer, to repeat it
-	asked   string // options as requested
-	agreed  string // options as confirmed
-	write   bool
-	told    time.Time // when it was recorded how far it got
-	sought  time.Time // when the present endpoint got the request
+	request     []byte // as the client sent it, to recognise a repetition
+	first       []byte // the server's first answer, to repeat it
+	requested   string // options as requested
+	agreed      string // options as confirmed
+	write       bool
+	recordedAt  time.Time // when it was recorded how far it got
+	requestedAt time.Time // when the present endpoint got the request
 
 	server   datagram.Peer // the server's TID, once it has answered
 	answered bool
-	moving   bool // the client has reacted to an answer
-	agreeing bool // the server has answered with an OACK
+	reacted  bool // the client has reacted to an answer
+	oacked   bool // the server has answered with an OACK
 	negotiated
 
 	high     uint64 // the highest block sent, unwrapped; Bytes is the payload up to it
@@ -46,7 +46,7 @@ type transfer struct {
 func newTransfer(b []byte, r request) transfer {
 	return transfer{
 		request:    bytes.Clone(b),
-		asked:      optionText(r.options),
+		requested:  optionText(r.options),
 		write:      r.op == opWrite,
 		negotiated: negotiated{block: defaultBlock, window: 1},
 	}
@@ -54,11 +54,12 @@ func newTransfer(b []byte, r request) transfer {
 
 // repeats reports whether b is the transfer's own request, sent again before the client has reacted to an answer.
 func (t *transfer) repeats(b []byte) bool {
-	return !t.moving && !t.ended && bytes.Equal(b, t.request)
+	return !t.reacted && !t.ended && bytes.Equal(b, t.request)
 }
 
-// expects reports whether a datagram with op belongs to this transfer, from the client or else from the server.
-func (t *transfer) expects(op uint16, fromClient bool) bool {
+// expects reports whether a datagram with op belongs to this transfer, if it comes from that side.
+func (t *transfer) expects(op uint16, from datagram.Direction) bool {
+	fromClient := from == datagram.FromClient
 	switch op {
 	case opError:
 		return true
@@ -81,15 +82,18 @@ func unwrap(high uint64, n uint16) uint64 {
 	return high + uint64(delta)
 }
 
-// steps reports whether a client's datagram proves that the client has got the last answer: it is the first ACK of a
+// sentBefore reports whether the block with a number was sent, or a later one.
+func (t *transfer) sentBefore(n uint16) bool { return unwrap(t.high, n) <= t.high }
+
+// isStep reports whether a client's datagram proves that the client has got the last answer: it is the first ACK of a
 // block that was sent (or of the OACK), or a block within the window that the server has acknowledged. The datagram has
 // passed [transfer.expects]; [transfer.observe] comes after.
-func (t *transfer) steps(op uint16, b []byte) bool {
+func (t *transfer) isStep(op uint16, b []byte) bool {
 	n, _ := block(b)
 	at := unwrap(t.high, n)
 	switch {
 	case op == opAck && at == 0:
-		return n == 0 && t.agreeing && !t.moving
+		return n == 0 && t.oacked && !t.reacted
 	case op == opAck:
 		return t.acked < at && at <= t.high
 	case op == opData:
@@ -120,7 +124,7 @@ func (t *transfer) observe(op uint16, b []byte) (completed bool) {
 		}
 		return t.complete && n == uint16(t.last)
 	case opOack:
-		t.agreeing = true
+		t.oacked = true
 		t.negotiated = parseOack(b)
 		t.agreed = optionText(b[2:])
 	}

@@ -20,11 +20,11 @@ type Outcome uint8
 
 // Outcomes. docs/tftp.md has a row for each.
 const (
-	OutcomeIdle     Outcome = iota // silence after an answer
-	OutcomeNoAnswer                // the endpoint never answered, as in one-way protocols
-	OutcomeRefused                 // no program listens at the endpoint
-	OutcomeDrained                 // cut off by the shutdown
-	OutcomeEvicted                 // evicted from a full table: its client had not reacted to an answer
+	OutcomeIdle        Outcome = iota // silence after an answer
+	OutcomeNoAnswer                   // the endpoint never answered, as in one-way protocols
+	OutcomeUnreachable                // no program listens at the endpoint
+	OutcomeDrained                    // cut off by the shutdown
+	OutcomeEvicted                    // evicted from a full table: its client had not reacted to an answer
 )
 
 var outcomes = metric.Enum[Outcome]{"idle", "no_answer", "refused", "drained", "evicted"}

@@ -270,7 +270,7 @@ func TestRefusedEndpointIsReported(t *testing.T) {
 	})
 	conn := listen(t, l.client, clientIP+":0")
 	_, _ = conn.WriteToUDPAddrPort([]byte("x"), netip.MustParseAddrPort(proxyIP+":5000"))
-	testwait.Until(t, "refusal", func() bool { return counter(f.handler.meters.ended[OutcomeRefused]) == 1 })
+	testwait.Until(t, "refusal", func() bool { return counter(f.handler.meters.ended[OutcomeUnreachable]) == 1 })
 	if got := exchange(t, conn, []byte("again"), proxyIP+":5000"); string(got) != "again" {
 		t.Errorf("got %q", got)
 	}

@@ -90,8 +90,8 @@ func (h *handler) Server(w *worker, s *session, from datagram.Peer, data []byte)
 	return true
 }
 
-// Refused ends the session, so that the client's next datagram picks an endpoint anew.
-func (h *handler) Refused(w *worker, s *session) {
+// Unreachable ends the session, so that the client's next datagram picks an endpoint anew.
+func (h *handler) Unreachable(w *worker, s *session) {
 	s.State.refused = true
 	h.report.Refused(s.Endpoint)
 	w.CloseSession(s)
@@ -105,7 +105,7 @@ func (h *handler) Closed(_ *worker, s *session, why datagram.End) {
 	outcome := OutcomeNoAnswer
 	switch {
 	case s.State.refused:
-		outcome = OutcomeRefused
+		outcome = OutcomeUnreachable
 	case why == datagram.EndDrained:
 		outcome = OutcomeDrained
 	case why == datagram.EndEvicted:
