@@ -53,9 +53,10 @@ func (v *vip) delay() time.Duration {
 	wish := v.wish
 	v.mu.Unlock()
 	rank, known := 0, false
-	for identity := range v.c.holding() {
+	nodes, former := v.c.holding(v.ip)
+	for identity := range nodes {
 		node := nodeOf(identity)
-		if identity == holder || node == v.c.o.Node || service.Serves(wish, node, v.c.slices) != nil {
+		if identity == holder || identity == former || node == v.c.o.Node || service.Serves(wish, node, v.c.slices) != nil {
 			continue
 		}
 		if known = true; v.weight(node) < v.weight(v.c.o.Node) {

@@ -73,7 +73,7 @@ type running struct {
 	stopping bool
 	lease    string // its name
 	told     string // the holder of whom those that write the status were told
-	had      bool   // there was one
+	former   string // the one before, where there was one
 }
 
 // key is what a piece of work is about: the status of one Service, or the plan of all.

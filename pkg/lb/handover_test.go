@@ -85,7 +85,8 @@ func TestManyAddressesAreHandedOverAtOnce(t *testing.T) {
 	}
 	c.nodes = append(c.nodes, c.start(1))
 	c.until("a node that knows the holder of each", func() bool {
-		return c.nodes[1].c.holding()[c.nodes[0].c.o.Identity] == addresses
+		has, _ := c.nodes[1].c.holding(netip.Addr{})
+		return has[c.nodes[0].c.o.Identity] == addresses
 	})
 	c.api.ClearActions()
 	c.nodes[0].leave()

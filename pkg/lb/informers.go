@@ -221,10 +221,12 @@ func (c *Controller) tellHolder(ip netip.Addr, v *running) {
 		return // a mere renewal
 	}
 	wait := time.Duration(0)
-	if v.had {
+	if v.told != "" {
+		v.former = v.told
+	}
+	if v.told = holder; v.former != "" {
 		wait = afterMove
 	}
-	v.told, v.had = holder, true
 	for _, s := range address.Services {
 		c.queue.AddAfter(key{s.Namespace, s.Name}, wait)
 	}

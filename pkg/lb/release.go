@@ -2,6 +2,7 @@ package lb
 
 import (
 	"context"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -35,7 +36,8 @@ type releasing struct {
 // release releases a version of a lease together with others, and reports whether it has. A few are better released
 // each by itself: who reads such a lease knows, whatever else it has not read.
 func (c *Controller) release(ctx context.Context, lease, version string) bool {
-	many := c.holding()[c.o.Identity] > fewAddresses
+	nodes, _ := c.holding(netip.Addr{})
+	many := nodes[c.o.Identity] > fewAddresses
 	r := &c.releases
 	r.mu.Lock()
 	now, first := r.next, r.next == nil
@@ -61,17 +63,21 @@ func (c *Controller) release(ctx context.Context, lease, version string) bool {
 	return now.written
 }
 
-// holding is how many addresses each node has, by its identity, as far as this one was told.
-func (c *Controller) holding() map[string]int {
+// holding is how many addresses each node has, by its identity, as far as this one was told, and who had an address
+// before its holder: the node that gives it up, perhaps with all others.
+func (c *Controller) holding(ip netip.Addr) (has map[string]int, former string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	has := map[string]int{}
-	for _, v := range c.vips {
+	has = map[string]int{}
+	for at, v := range c.vips {
 		if v.told != "" {
 			has[v.told]++
 		}
+		if at == ip {
+			former = v.former
+		}
 	}
-	return has
+	return has, former
 }
 
 // noteReleases tells the electors of what a node has released. The caller holds mu.
