@@ -158,7 +158,10 @@ func (h *handler) fromReader(w *worker, s *session, op uint16, data []byte) Drop
 		w.Step(s)
 	}
 	if action == serve.Nothing && !step {
-		return DropUnexpected
+		if unwrap(t.high, n) > t.reader.Acked() {
+			return DropUnexpected // of a block that was not sent
+		}
+		return datagram.NotDropped // the network's copy, or repeated just before the block arrived
 	}
 	h.act(w, s, action)
 	h.progress(w, s)
