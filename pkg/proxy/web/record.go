@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/edge/reply"
@@ -161,7 +162,8 @@ func (r *response) shortBy(sendError error) string {
 
 // notTaken is why the client did not take the whole answer.
 func (r *response) notTaken() string {
-	if c := connOfRequest(r.request); c != nil && c.gaveUp.Load() {
+	c := connOfRequest(r.request) // the kernel's TCP_USER_TIMEOUT may be sooner than the stall timer
+	if c != nil && c.gaveUp.Load() || errors.Is(r.outcome.sendError, syscall.ETIMEDOUT) {
 		return record.OurTimeout
 	}
 	return reasonGone

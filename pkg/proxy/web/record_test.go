@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -556,6 +557,17 @@ func TestOffset(t *testing.T) {
 	} {
 		if got := offset(text); got != want {
 			t.Errorf("%q: got %d, want %d", text, got, want)
+		}
+	}
+}
+
+// TestRecordsTheKernelsTimeout as ours: TCP_USER_TIMEOUT may end an answer before the stall timer does.
+func TestRecordsTheKernelsTimeout(t *testing.T) {
+	for failure, want := range map[error]string{syscall.ETIMEDOUT: record.OurTimeout, syscall.ECONNRESET: reasonGone} {
+		r := response{request: httptest.NewRequest(http.MethodGet, "/", http.NoBody)}
+		r.outcome.sendError = os.NewSyscallError("sendfile", failure)
+		if got := r.notTaken(); got != want {
+			t.Errorf("%v: got %s, want %s", failure, got, want)
 		}
 	}
 }
