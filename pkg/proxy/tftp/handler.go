@@ -106,6 +106,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 	if s != nil && s.State.reader != nil && bytes.Equal(d.Data, s.State.request) && s.State.reader.again(h, w, s) {
 		return datagram.NotDropped
 	}
+	ready := h.files.Ready() // before the file is looked for
 	repeats := s != nil && s.State.repeats(d.Data)
 	if !repeats || !s.State.answered {
 		if drop, found := h.serve(w, d, r); found {
@@ -113,6 +114,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 		}
 	}
 	if repeats {
+		s.State.unsure = !ready
 		return h.repeat(w, s, d)
 	}
 	s, drop, err := w.Open(d)
@@ -121,6 +123,7 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 		return drop
 	}
 	h.begin(w, s, d, r)
+	s.State.unsure = !ready
 	if err := s.Send(d.Data, s.Endpoint); err != nil {
 		h.troubleLines.Warn("request not sent", func() []any {
 			return []any{"endpoint", s.Endpoint.AddrPort, "error", err}
@@ -209,7 +212,7 @@ func (h *handler) fromServer(w *worker, s *session, from datagram.Peer, data []b
 		}
 		t.allowance.bytes -= int64(len(data) - headerSize)
 	}
-	if op == opError && !t.answered && !h.files.Ready() {
+	if op == opError && !t.answered && t.unsure {
 		return DropNotReady // the file may be one of ours, and firmware takes an ERROR for final
 	}
 	if !t.answered {

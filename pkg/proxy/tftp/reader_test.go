@@ -68,13 +68,9 @@ func TestBootFilesAreServedAndOthersAsked(t *testing.T) {
 			{"windowsize", "65535", "timeout", "2"},
 		} {
 			for _, at := range []string{proxyIP, "[" + proxy6 + "]"} {
-				began := time.Now()
 				got, err := fetch{file: file, options: options}.run(l.client, at+":69")
 				if err != nil || !bytes.Equal(got, want) {
 					t.Errorf("%s %v of %s: got %d bytes, %v", file, options, at, len(got), err)
-				}
-				if took := time.Since(began); took > time.Second && len(want) < 10_000 {
-					t.Errorf("%s %v took %s", file, options, took)
 				}
 			}
 		}

@@ -22,6 +22,7 @@ type transfer struct {
 	requestedAt time.Time // when the present endpoint got the request
 
 	server   datagram.Peer // the server's TID, once it has answered
+	unsure   bool          // boot files were awaited when the request was passed on: the file may be one of them
 	answered bool
 	reacted  bool // the client has reacted to an answer
 	oacked   bool // the server has answered with an OACK
