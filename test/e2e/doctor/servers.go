@@ -40,6 +40,8 @@ func modern(ctx context.Context, o Options) (results []Result, err error) {
 		{stage: nothing},
 		{Name: "unknown MAC", Finding: "no-hardware", machine: unknown, Mute: true, stage: nothing},
 		{Name: "allowPXE false", Finding: "netboot-not-allowed", machine: notAllowed, stage: nothing},
+		{Name: "relay gone", Finding: "relay-silent", Names: lab.ServiceIP.String(), Mute: true,
+			stage: killed(lab.DHCPRelay)},
 		{Name: "Tinkerbell gone", Finding: "server-silent", Names: lab.ServiceIP.String(), Mute: true,
 			stage: killed(lab.Tinkerbell)},
 	})
