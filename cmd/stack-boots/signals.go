@@ -15,10 +15,10 @@ import (
 
 // signals tell other systems of boots, by metrics and log lines, spans, and Events on Hardware objects.
 type signals struct {
-	told    []func(journal.Change)
-	watcher *hardware.Watcher
-	boots   *spans.Boots
-	begun   bool
+	listeners []func(journal.Change)
+	watcher   *hardware.Watcher
+	boots     *spans.Boots
+	begun     bool
 }
 
 // newSignals makes those that are asked for. Getenv reads OpenTelemetry's variables, which are not of our prefix.
@@ -34,13 +34,13 @@ func newSignals(
 		return s, err
 	}
 	if boots != nil {
-		s.boots, s.told = boots, append(s.told, boots.Changed)
+		s.boots, s.listeners = boots, append(s.listeners, boots.Changed)
 	}
 	if c.Kubernetes {
 		s.watcher = hardware.New(hardware.Options{
 			Namespaces: c.Namespaces, Pod: pod, Logger: log, Metrics: hardware.NewMetrics(registry),
 		})
-		s.told = append(s.told, s.watcher.Changed)
+		s.listeners = append(s.listeners, s.watcher.Changed)
 	}
 	return s, nil
 }
@@ -50,7 +50,7 @@ func (s *signals) changed(c journal.Change) {
 	if !s.begun {
 		return // what the history holds was told when it happened
 	}
-	for _, tell := range s.told {
+	for _, tell := range s.listeners {
 		tell(c)
 	}
 }
@@ -71,21 +71,24 @@ func (s *signals) expected() func() []journal.Expected {
 	return s.watcher.Expected
 }
 
-// tasks registers the reporter, so that log and metrics tell of each change that keeper k records from now on, and
-// returns the tasks. Spans that wait are sent when nothing more is recorded.
-func (s *signals) tasks(k *keeper, log *slog.Logger, registry prometheus.Registerer) []daemon.Task {
+// begin tells of each change that keeper k records from now on, by log and metrics, too. Spans that wait are sent when
+// nothing more is recorded.
+func (s *signals) begin(k *keeper, log *slog.Logger, registry prometheus.Registerer) {
 	j := k.journal
 	reporter := report.New(report.Options{Counts: j.Counts, Logger: log, Registry: registry})
-	s.told, s.begun = append(s.told, reporter.Changed), true
-	tasks := []daemon.Task{k}
+	s.listeners, s.begun = append(s.listeners, reporter.Changed), true
 	if s.boots != nil {
 		k.ends = append(k.ends, s.boots.Close)
-	}
-	if s.watcher != nil {
-		tasks = append(tasks, s.watcher)
 	}
 	registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "stack_boot_machines_forgotten_total", Help: "Machines that made room for others.",
 	}, func() float64 { return float64(j.Forgotten()) }))
-	return tasks
+}
+
+// tasks are what has to run for the signals.
+func (s *signals) tasks() []daemon.Task {
+	if s.watcher == nil {
+		return nil
+	}
+	return []daemon.Task{s.watcher}
 }

@@ -55,7 +55,9 @@ func newView(
 	})
 	count(registry, v.receiver)
 	k.remember(s.HistoryFile)
-	v.tasks = append(signals.tasks(k, logger, registry), v.receiver, v.server)
+	signals.begin(k, logger, registry)
+	v.tasks = append([]daemon.Task{k}, signals.tasks()...)
+	v.tasks = append(v.tasks, v.receiver, v.server)
 	if s.KeySecret != "" {
 		v.tasks = append(v.tasks, &keyMaker{secret: s.KeySecret, file: s.KeyFile, log: logger})
 	}

@@ -282,13 +282,13 @@ func (r *Receiver) take(conn net.Conn, body []byte, now time.Time) error {
 		}
 	}
 	source := r.source(conn, h)
-	known, ahead := r.sources.frame(source, h, count, now)
+	takenBefore, shift := r.sources.frame(source, h, count, now)
 	for i := uint64(0); len(events) > 0; i++ {
 		events, _ = e.Decode(events)
-		if i < known {
+		if i < takenBefore {
 			continue
 		}
-		e.At = min(e.At+ahead, now.UnixNano()) // by our clock; the sender's may have been set back since
+		e.At = min(e.At+shift, now.UnixNano()) // by our clock; the sender's may have been set back since
 		if !r.sources.twins.is(&e, h.Session) {
 			r.received.Add(1)
 			r.config.Record(&e)

@@ -36,8 +36,10 @@ const DefaultQueue = 4096
 const (
 	// turnMost is how many events of one queue are taken before the next one's.
 	turnMost = 64
-	// tryEvery is how often a sender looks for stack-boots, and warnAfter for how long it looks before it logs that.
-	tryEvery, warnAfter = settle / 4, 5 * time.Second
+	// tryEvery is how often a sender looks for stack-boots: several times while that does not record yet (settle).
+	tryEvery = 500 * time.Millisecond
+	// warnAfter is for how long it looks before it logs that.
+	warnAfter = 5 * time.Second
 	// answerTimeout is how long a receiver may take for a post, and lastWords that for the last one.
 	answerTimeout, lastWords = 5 * time.Second, time.Second
 )

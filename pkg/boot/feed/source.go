@@ -92,14 +92,14 @@ func (s *sources) end(one *source) {
 
 // frame notes the head of a post with so many events. It returns how many of them were taken before, and how far to
 // move their times.
-func (s *sources) frame(one *source, h head, events uint64, now time.Time) (known uint64, ahead int64) {
+func (s *sources) frame(one *source, h head, events uint64, now time.Time) (takenBefore uint64, shift int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if one.left = h.Over; one.left {
 		return 0, 0
 	}
 	if one.begun && h.Number < one.next {
-		known = one.next - h.Number
+		takenBefore = one.next - h.Number
 	} else if h.Lost > 0 {
 		s.lost.Add(h.Lost)
 		one.lost += h.Lost
@@ -114,9 +114,9 @@ func (s *sources) frame(one *source, h head, events uint64, now time.Time) (know
 	}
 	one.begun, one.next = true, max(one.next, h.Number+events)
 	if one.behind.Abs() > clockTolerance {
-		ahead = int64(one.behind)
+		shift = int64(one.behind)
 	}
-	return known, ahead
+	return takenBefore, shift
 }
 
 // list are the programs, for people.

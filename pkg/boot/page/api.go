@@ -39,12 +39,12 @@ func (s *Server) serveList(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	now := s.look.snapshot()
+	snap := s.look.snapshot()
 	sources := s.options.Sources()
-	if s.known(w, r, now.version, sources) {
+	if s.known(w, r, snap.version, sources) {
 		return
 	}
-	counts, found := count(now, f)
+	counts, found := count(snap, f)
 	head, err := json.Marshal(List{
 		Now: s.options.Now().UTC(), Counts: counts, Machines: []journal.MachineView{}, Sources: sources,
 	})

@@ -54,9 +54,9 @@ func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 func (s *Server) tellMachines(st *stream, f Filter) func(*snapshot) {
 	sent := make(map[string]*entry)
 	first := true
-	return func(now *snapshot) {
-		there := make(map[string]*entry, len(now.entries))
-		for _, e := range now.entries {
+	return func(snap *snapshot) {
+		there := make(map[string]*entry, len(snap.entries))
+		for _, e := range snap.entries {
 			if !f.matches(e) {
 				continue
 			}
@@ -81,10 +81,10 @@ func (s *Server) tellMachines(st *stream, f Filter) func(*snapshot) {
 
 // ofMachine calls tell at first and whenever something new is known of a machine: that changes its entry.
 func (s *Server) ofMachine(r *http.Request, id string, tell func(m journal.MachineView, found bool)) func(*snapshot) {
-	var known *entry
+	var known *entry // an entry never changes: another one means that something of the machine did
 	first := true
-	return func(now *snapshot) {
-		if e := now.ids[id]; first || e != known {
+	return func(snap *snapshot) {
+		if e := snap.ids[id]; first || e != known {
 			known, first = e, false
 			tell(s.machine(r, id))
 		}

@@ -68,8 +68,8 @@ type parts struct {
 }
 
 // listOf makes the list's page of a snapshot.
-func (s *Server) listOf(now *snapshot, f Filter) listPage {
-	counts, found := count(now, f)
+func (s *Server) listOf(snap *snapshot, f Filter) listPage {
+	counts, found := count(snap, f)
 	at := s.options.Now()
 	p := listPage{
 		Title: "Boots", Live: "boots/live" + f.query(), Reload: reload, Filter: f, Now: at, Steps: steps,
@@ -87,7 +87,7 @@ func (s *Server) listOf(now *snapshot, f Filter) listPage {
 	g.Offset = min(g.Offset, max(len(found)-1, 0)/g.Limit*g.Limit)
 	shown := g.part(found)
 	end := g.Offset + len(shown)
-	p.Parts = parts{From: min(g.Offset+1, end), To: end, All: len(found), None: len(now.entries) == 0}
+	p.Parts = parts{From: min(g.Offset+1, end), To: end, All: len(found), None: len(snap.entries) == 0}
 	link := func(offset int) string { f.Offset = max(offset, 0); return "boots" + f.query() }
 	if g.Offset > 0 {
 		p.Parts.Previous = link(g.Offset - g.Limit)
@@ -188,8 +188,8 @@ func (s *Server) serveListLive(w http.ResponseWriter, r *http.Request) {
 	defer done()
 	sent := make(map[string]*entry)
 	var update listUpdate
-	s.watch(r.Context(), st, func(now *snapshot) {
-		next, rows, err := s.updateOf(s.listOf(now, f), sent)
+	s.watch(r.Context(), st, func(snap *snapshot) {
+		next, rows, err := s.updateOf(s.listOf(snap, f), sent)
 		if err != nil {
 			s.options.Logger.Error("failed to render boots page", "template", "row", "error", err)
 			return

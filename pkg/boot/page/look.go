@@ -22,10 +22,10 @@ type look struct {
 
 	making sync.Mutex // one snapshot at a time
 
-	mu      sync.Mutex
-	last    *snapshot
-	version uint64    // of the last, or of the one before it was dropped
-	asked   time.Time // when somebody looked last
+	mu       sync.Mutex
+	last     *snapshot
+	version  uint64    // of the last, or of the one before it was dropped
+	lookedAt time.Time // when somebody looked last
 }
 
 // snapshot returns all machines as they were at most maxRest ago.
@@ -73,7 +73,7 @@ func (l *look) id(text string) string {
 // keep keeps the snapshot for linger more: somebody looks.
 func (l *look) keep() {
 	l.mu.Lock()
-	l.asked = time.Now()
+	l.lookedAt = time.Now()
 	l.mu.Unlock()
 }
 
@@ -81,7 +81,7 @@ func (l *look) keep() {
 func (l *look) forget(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now.Sub(l.asked) > linger {
+	if now.Sub(l.lookedAt) > linger {
 		l.last = nil
 	}
 }

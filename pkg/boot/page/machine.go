@@ -93,7 +93,7 @@ func (s *Server) pageOf(r *http.Request, m journal.MachineView, found bool) mach
 		p.All = append(p.All, link)
 	}
 	p.Live = strings.Replace(p.All[chosen].Link, self, self+"/live", 1)
-	p.Boot = bootOf(m.Boots[chosen], p.Now, chosen == 0)
+	p.Boot = drawBoot(m.Boots[chosen], p.Now, chosen == 0)
 	p.Lines = slices.DeleteFunc(p.Lines, func(l journal.LineView) bool {
 		return l.At.Before(p.Boot.Begin) || chosen > 0 && !l.At.Before(m.Boots[chosen-1].Begin)
 	})

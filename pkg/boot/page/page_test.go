@@ -86,17 +86,18 @@ func TestFilters(t *testing.T) {
 // Stuck machines come first, the newest boot before others; a long list is cut into parts.
 func TestListIsOrderedAndCut(t *testing.T) {
 	s := New(Options{Journal: newFake(site(250, time.Now())...)})
-	now := s.look.snapshot()
-	p := s.listOf(now, Filter{})
+	snap := s.look.snapshot()
+	p := s.listOf(snap, Filter{})
 	if len(p.Rows) != perPage || p.Parts.All != 250 || p.Parts.Previous != "" || p.Parts.Following != "boots?offset=100" {
 		t.Errorf("%d rows, %+v", len(p.Rows), p.Parts)
 	}
-	if last := s.listOf(now, Filter{Offset: 9900}); len(last.Rows) != 50 || last.Parts.From != 201 || last.Parts.Following != "" {
+	last := s.listOf(snap, Filter{Offset: 9900})
+	if len(last.Rows) != 50 || last.Parts.From != 201 || last.Parts.Following != "" {
 		t.Errorf("%d rows, %+v", len(last.Rows), last.Parts)
 	}
 	rank := map[journal.State]int{journal.Stuck: 0, journal.StateFailed: 1, journal.Booting: 2, journal.Quiet: 3, journal.Booted: 4}
-	for i := 1; i < len(now.entries); i++ {
-		a, b := Newest(&now.entries[i-1].view), Newest(&now.entries[i].view)
+	for i := 1; i < len(snap.entries); i++ {
+		a, b := Newest(&snap.entries[i-1].view), Newest(&snap.entries[i].view)
 		if rank[a.State] > rank[b.State] || a.State == b.State && a.Begin.Before(b.Begin) {
 			t.Errorf("%v at %v before %v at %v", a.State, a.Begin, b.State, b.Begin)
 		}
@@ -420,7 +421,7 @@ func TestWaterfall(t *testing.T) {
 		}
 	}
 	for _, m := range site(40, time.Now()) {
-		p := bootOf(m.Boots[0], time.Now(), true)
+		p := drawBoot(m.Boots[0], time.Now(), true)
 		for _, l := range p.Lanes {
 			for _, b := range append(l.Bars, l.Span) {
 				var x, width float64

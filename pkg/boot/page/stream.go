@@ -102,9 +102,9 @@ func (s *Server) watch(ctx context.Context, st *stream, show func(*snapshot)) {
 	sources := s.options.Sources()
 	for {
 		if dirty {
-			now := s.look.snapshot()
-			dirty = now.taken.Before(changed)
-			show(now)
+			snap := s.look.snapshot()
+			dirty = snap.taken.Before(changed)
+			show(snap)
 		} else if s.look.keep(); time.Since(last) >= aliveEvery {
 			now := s.options.Now().UTC()
 			st.event(Event{Type: EventAlive, Now: &now})

@@ -129,8 +129,8 @@ func axisLabel(d time.Duration) string {
 	return strings.TrimSuffix(strings.TrimSuffix(Duration(d), " 00 s"), " 00 m")
 }
 
-// bootOf draws a boot.
-func bootOf(b journal.BootView, now time.Time, current bool) bootPage {
+// drawBoot draws a boot.
+func drawBoot(b journal.BootView, now time.Time, current bool) bootPage {
 	p := bootPage{BootView: b}
 	scale := scaleOf(b, now, current)
 	p.Ticks = scale.ticks()
