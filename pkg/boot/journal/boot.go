@@ -17,7 +17,7 @@ func (j *Journal) newBoot(m *machine, e *boot.Event) *bootRecord {
 		at -= int64(max(0, e.Took))
 	}
 	old := m.newest()
-	b := &bootRecord{begin: at, end: at, moved: at, state: Booting, mac: e.MAC}
+	b := &bootRecord{begin: at, lastSign: at, moved: at, state: Booting, mac: e.MAC}
 	if b.mac == ([6]byte{}) && len(m.macs) > 0 {
 		b.mac = m.macs[0]
 	}
@@ -54,7 +54,7 @@ func (j *Journal) supersede(m *machine, old, b *bootRecord, at int64) {
 			cause.Text = carried + cause.Text
 		}
 		cause.Certain = false
-		b.rule, b.cause, b.heldAt = old.rule, &cause, old.heldAt
+		b.rule, b.cause, b.heldStep = old.rule, &cause, old.heldStep
 	}
 	j.endBoot(m, old, at)
 }
@@ -91,8 +91,9 @@ func (b *bootRecord) step(s Step, at int64) int {
 	if b.steps[i].end < at {
 		b.steps[i].end = at
 	}
-	if s.order() > b.at.order() && (s != Syslog || b.facts.kernel || b.at.order() >= OSDHCP.order()) || b.at == "" {
-		b.at = s
+	of := b.furthest.order()
+	if s.order() > of && (s != Syslog || b.facts.kernel || of >= OSDHCP.order()) || b.furthest == "" {
+		b.furthest = s
 		b.moved = max(b.moved, at)
 	}
 	b.overcome(s, true)
@@ -100,7 +101,7 @@ func (b *bootRecord) step(s Step, at int64) int {
 }
 
 // sign takes note of a sign of life.
-func (b *bootRecord) sign(at int64) { b.end = max(b.end, at) }
+func (b *bootRecord) sign(at int64) { b.lastSign = max(b.lastSign, at) }
 
 // add appends an answer to a step, or counts it with the one before if that was the same.
 func (j *Journal) add(b *bootRecord, i int, a answer) {
@@ -173,8 +174,8 @@ func (b *bootRecord) oldestOpen() *answer {
 // again begins another attempt of a boot whose loader brought the firmware back.
 func (b *bootRecord) again(at int64) {
 	b.facts.again(b.last(Loader), at)
-	b.attempt, b.tried = len(b.steps), at
-	b.at = ""
+	b.attempt, b.attemptAt = len(b.steps), at
+	b.furthest = ""
 }
 
 func addrPort(e *boot.Event) netip.AddrPort {

@@ -32,7 +32,7 @@ func stepOf(e *boot.Event, b *bootRecord) Step {
 			return Agent
 		}
 		if b != nil && isHandshake(e) { // what comes next would have
-			switch b.at {
+			switch b.furthest {
 			case IPXEDHCP:
 				return Script
 			case Script:
@@ -53,7 +53,7 @@ func stepOf(e *boot.Event, b *bootRecord) Step {
 	}
 	at := Step("")
 	if b != nil {
-		at = b.at
+		at = b.furthest
 	}
 	if at.order() >= Agent.order() && !fromLoader(e) || at.order() >= OSDHCP.order() && fromSystem(e, name) {
 		return Files // Whatever its name is: a system asks for it, and not what starts one.

@@ -20,22 +20,22 @@ type clues struct {
 	j *Journal
 	m *machine
 
-	now   int64
-	quiet int64 // since the last sign of it, or since it got on
-	a     *ask  // the DHCP exchange that goes on, or that gave the address
-	other *ask  // that of the other version
-	hw    Hardware
-	wf    *Workflow // that names any of its MACs
-	asks  bool      // hw is known, since Kubernetes is watched
-	f     *failure
-	st    *step   // that it is at; an empty one before the first
-	open  *answer // the oldest that goes on
+	now     int64
+	quiet   int64 // since the last sign of it, or since it got on
+	a       *ask  // the DHCP exchange that goes on, or that gave the address
+	other   *ask  // that of the other version
+	hw      Hardware
+	wf      *Workflow // that names any of its MACs
+	watched bool      // hw is known, since Kubernetes is watched
+	f       *failure
+	st      *step   // that it is at; an empty one before the first
+	open    *answer // the oldest that goes on
 }
 
 func (j *Journal) cluesOf(m *machine, b *bootRecord, now int64) *clues {
 	c := clues{
-		bootRecord: b, j: j, m: m, now: now, quiet: now - max(b.moved, b.end), f: &b.facts.failed, st: b.last(b.at),
-		a: &b.facts.asks[0], other: &b.facts.asks[1], open: b.oldestOpen(),
+		bootRecord: b, j: j, m: m, now: now, quiet: now - max(b.moved, b.lastSign), f: &b.facts.failed,
+		st: b.last(b.furthest), a: &b.facts.asks[0], other: &b.facts.asks[1], open: b.oldestOpen(),
 	}
 	if c.st == nil {
 		c.st = &step{}
@@ -44,7 +44,7 @@ func (j *Journal) cluesOf(m *machine, b *bootRecord, now int64) *clues {
 		c.a, c.other = c.other, c.a
 	}
 	if j.options.Hardware != nil {
-		c.hw, c.asks = j.options.Hardware(b.mac)
+		c.hw, c.watched = j.options.Hardware(b.mac)
 		c.wf = j.workflowOf(m)
 	}
 	return &c
@@ -55,7 +55,7 @@ var tests = map[string]test{
 	"never": never,
 
 	// What Kubernetes knows.
-	"watched":            func(c *clues) bool { return c.asks },
+	"watched":            func(c *clues) bool { return c.watched },
 	"watched-workflows":  func(c *clues) bool { return c.hw.Workflows },
 	"known":              func(c *clues) bool { return c.hw.Known },
 	"netboot":            func(c *clues) bool { return c.hw.Known && c.hw.Netboot },
@@ -72,7 +72,7 @@ var tests = map[string]test{
 	"firmware":        func(c *clues) bool { return c.facts.firmware },
 	"kernel":          func(c *clues) bool { return c.facts.kernel },
 	"network":         func(c *clues) bool { return c.facts.firmware && c.facts.stage != OSDHCP },
-	"dhcp":            func(c *clues) bool { return c.at.isDHCP() },
+	"dhcp":            func(c *clues) bool { return c.furthest.isDHCP() },
 	"unanswered":      (*clues).unanswered,
 	"ignored":         (*clues).ignored,
 	"offered":         (*clues).offered,
@@ -81,18 +81,21 @@ var tests = map[string]test{
 	"in-vain":         (*clues).inVain,
 	"often":           (*clues).often,
 	"others-answered": (*clues).othersAnswered,
-	"others-served":   func(c *clues) bool { return c.othersAnswered() && !c.offered() && !c.asks },
+	"others-served":   func(c *clues) bool { return c.othersAnswered() && !c.offered() && !c.watched },
 	"others-wait":     func(c *clues) bool { return c.j.scene.waiting > 1 && !c.servesFiles() },
 	"server-well":     (*clues).serverWell,
 	"server-unheard":  func(c *clues) bool { return !c.serverWell() },
-	"unknown":         func(c *clues) bool { return !c.asks && c.m.rank < offered && !c.serverWell() },
+	"unknown":         func(c *clues) bool { return !c.watched && c.m.rank < offered && !c.serverWell() },
 	"relayed":         func(c *clues) bool { return c.a.relay.IsValid() },
 	"declined":        func(c *clues) bool { return c.facts.declines >= 2 },
 	"rival":           func(c *clues) bool { return c.m.rival != "" },
 	"strays": func(c *clues) bool {
-		return c.at.isDHCP() && c.facts.strays >= 2 && c.facts.asks[0].discovers == 0 && c.facts.asks[1].discovers == 0
+		none := c.facts.asks[0].discovers == 0 && c.facts.asks[1].discovers == 0
+		return c.furthest.isDHCP() && c.facts.strays >= 2 && none
 	},
-	"took-other":  func(c *clues) bool { return c.at.isDHCP() && c.a.chosen.IsValid() && !c.a.proxy && c.a.acked == 0 },
+	"took-other": func(c *clues) bool {
+		return c.furthest.isDHCP() && c.a.chosen.IsValid() && !c.a.proxy && c.a.acked == 0
+	},
 	"served-here": func(c *clues) bool { return len(c.a.servers) > 0 },
 	"takes-none": func(c *clues) bool {
 		return c.noAddress() && c.a.offers >= 3 && c.a.discovers >= 3 && c.a.requests == 0
@@ -101,7 +104,7 @@ var tests = map[string]test{
 	"not-allowed":     func(c *clues) bool { return notAllowed(c.a.file) && c.a.acked > 0 },
 	"asks-on":         func(c *clues) bool { return c.a.requests > 2 }, // once is what an installed machine does
 	"no-file": func(c *clues) bool {
-		return c.acked() && c.a.file == "" && !c.a.proxy && c.now-max(c.a.acked, c.end) >= int64(c.waits().Retry)
+		return c.acked() && c.a.file == "" && !c.a.proxy && c.now-max(c.a.acked, c.lastSign) >= int64(c.waits().Retry)
 	},
 	"namesakes":    func(c *clues) bool { return c.m.namesakes.changes >= 2 },
 	"shared":       func(c *clues) bool { return c.m.nat.IsValid() },
@@ -110,9 +113,11 @@ var tests = map[string]test{
 	"loads-itself": func(c *clues) bool { return c.acked() && c.facts.stage == IPXEDHCP && c.facts.loads >= 3 },
 
 	// What it loads, and how that fares.
-	"loads":       func(c *clues) bool { return c.at.order() >= Loader.order() && c.at.order() < OSDHCP.order() },
+	"loads": func(c *clues) bool {
+		return c.furthest.order() >= Loader.order() && c.furthest.order() < OSDHCP.order()
+	},
 	"loads-long":  (*clues).loadsLong,
-	"runs":        func(c *clues) bool { return c.facts.runs },
+	"runs":        func(c *clues) bool { return c.facts.ipxeRuns },
 	"returned":    func(c *clues) bool { return c.facts.returned.at != 0 },
 	"failed":      (*clues).failed,
 	"answered":    (*clues).answered,
@@ -145,10 +150,10 @@ var tests = map[string]test{
 
 	// How its system and its agent fare.
 	"system-idle": func(c *clues) bool {
-		system := c.at == OSDHCP || c.at == Syslog || c.at == Metadata
+		system := c.furthest == OSDHCP || c.furthest == Syslog || c.furthest == Metadata
 		return system && c.quiet >= int64(c.waits().System) && c.facts.kernel
 	},
-	"stranger":      func(c *clues) bool { return c.j.scene.stranger >= max(c.moved, c.end) },
+	"stranger":      func(c *clues) bool { return c.j.scene.stranger >= max(c.moved, c.lastSign) },
 	"agent-idle":    (*clues).agentIdle,
 	"agent-calls":   func(c *clues) bool { return c.facts.agent.calls },
 	"short-streams": func(c *clues) bool { return c.facts.agent.short >= shortStreams },
@@ -157,8 +162,8 @@ var tests = map[string]test{
 
 // testsOf are those of an argument: of a step, a reason, an outcome, or of answers by HTTP and TFTP.
 var testsOf = map[string]func(*clues, string) bool{
-	"before":  func(c *clues, step string) bool { return c.at.order() < Step(step).order() },
-	"upto":    func(c *clues, step string) bool { return c.at.order() <= Step(step).order() },
+	"before":  func(c *clues, step string) bool { return c.furthest.order() < Step(step).order() },
+	"upto":    func(c *clues, step string) bool { return c.furthest.order() <= Step(step).order() },
 	"step":    func(c *clues, step string) bool { return c.f.step == Step(step) },
 	"drop":    func(c *clues, reason string) bool { return c.a.drop == reason },
 	"lost":    func(c *clues, reason string) bool { return c.a.lost == reason },
@@ -181,7 +186,7 @@ var testsOf = map[string]func(*clues, string) bool{
 		case step == string(Script) && !c.wf.waits():
 			wait = c.waits().Menu
 		}
-		return c.at == Step(step) && c.st.result == OK && c.open == nil && c.quiet >= int64(wait)
+		return c.furthest == Step(step) && c.st.result == OK && c.open == nil && c.quiet >= int64(wait)
 	},
 	"not-asked": func(c *clues, step string) bool {
 		wait := c.waits().Loader
@@ -190,7 +195,7 @@ var testsOf = map[string]func(*clues, string) bool{
 		}
 		named := c.a.file != "" && !notAllowed(c.a.file)
 		return named && c.acked() && c.facts.stage == Step(step) && c.facts.loads < 3 &&
-			c.now-max(c.a.acked, c.end) >= int64(wait)
+			c.now-max(c.a.acked, c.lastSign) >= int64(wait)
 	},
 }
 
@@ -203,11 +208,11 @@ func (c *clues) silentSince() int64 {
 	if c.unanswered() {
 		return c.a.opened
 	}
-	return max(c.moved, c.end)
+	return max(c.moved, c.lastSign)
 }
 
 // noAddress tells whether a machine is asking and has no address.
-func (c *clues) noAddress() bool { return c.at.isDHCP() && c.a.acked == 0 && c.other.acked == 0 }
+func (c *clues) noAddress() bool { return c.furthest.isDHCP() && c.a.acked == 0 && c.other.acked == 0 }
 
 // unanswered tells whether a machine asks for an address again and again.
 func (c *clues) unanswered() bool {
@@ -230,12 +235,12 @@ func (c *clues) inVain() bool {
 
 // ignored tells whether nobody is known to keep the answer back.
 func (c *clues) ignored() bool {
-	return c.unanswered() && c.a.drop == "" && c.a.lost == "" && !(c.offered() && c.asks)
+	return c.unanswered() && c.a.drop == "" && c.a.lost == "" && !(c.offered() && c.watched)
 }
 
 // often tells whether a machine has asked so often that what was lost on the way does not explain it.
 func (c *clues) often() bool {
-	return c.a.asked >= 3 || c.j.scene.waiting >= crowded || c.now-c.a.opened >= int64(time.Minute)
+	return c.a.asked >= 3 || c.j.scene.waiting >= manyMachines || c.now-c.a.opened >= int64(time.Minute)
 }
 
 // othersAnswered tells whether the server answered another machine since this one asks.
@@ -256,7 +261,7 @@ func (c *clues) serverWell() bool {
 // servesFiles tells whether the host that answers DHCP answered other requests since the machine asks.
 func (c *clues) servesFiles() bool { return c.j.scene.alive >= c.a.opened }
 
-func (c *clues) acked() bool { return c.at.isDHCP() && c.a.acked > 0 && c.facts.stage != OSDHCP }
+func (c *clues) acked() bool { return c.furthest.isDHCP() && c.a.acked > 0 && c.facts.stage != OSDHCP }
 
 // elsewhere is the server of a boot file; empty if that is this service, or is not known.
 func (c *clues) elsewhere() string {
@@ -286,12 +291,12 @@ func (c *clues) openFor() int64 {
 
 // loadsLong tells whether the loader's transfer goes on for long, and stands still, as far as it is told.
 func (c *clues) loadsLong() bool {
-	return c.at == Loader && c.openFor() >= int64(c.waits().Start) && c.now-c.open.end >= int64(c.waits().Loader)
+	return c.furthest == Loader && c.openFor() >= int64(c.waits().Start) && c.now-c.open.end >= int64(c.waits().Loader)
 }
 
 // transfer is the oldest transfer that goes on and sends; nil if there is none.
 func (c *clues) transfer() *answer {
-	if c.open == nil || c.open.course == waiting || c.open.kind == "TCP" || c.open.kind == "gRPC" || c.at == Loader {
+	if c.furthest == Loader || c.open == nil || c.open.course == waiting || c.open.kind == "TCP" || c.open.kind == "gRPC" {
 		return nil
 	}
 	return c.open
@@ -372,12 +377,12 @@ func (c *clues) agentIdle() bool {
 	if c.hw.Workflows && c.hw.Known {
 		return !c.wf.runs() && !c.wf.ended()
 	}
-	return (a.calls || a.polls.vain(c.now)) && c.now-c.end < int64(c.waits().System)
+	return (a.calls || a.polls.vain(c.now)) && c.now-c.lastSign < int64(c.waits().System)
 }
 
 // bootsDisk tells whether a machine that may not boot from the network has no reason to: it is installed.
 func (c *clues) bootsDisk() bool {
-	return c.m.installed() || c.asks && c.hw.Known && !c.hw.Netboot && (c.wf == nil || c.wf.ended())
+	return c.m.installed() || c.watched && c.hw.Known && !c.hw.Netboot && (c.wf == nil || c.wf.ended())
 }
 
 func (c *clues) otherArchitecture() bool {
@@ -426,8 +431,8 @@ func (c *clues) wrongFile() string {
 func (m *machine) loops() (n int) {
 	for i := len(m.boots) - 1; i > 0; i-- {
 		b, old := m.boots[i], m.boots[i-1]
-		network := b.facts.firmware && !b.facts.local && !old.facts.local && old.at.order() >= Kernel.order()
-		if !network || b.begin-old.end > int64(15*time.Minute) {
+		network := b.facts.firmware && !b.facts.local && !old.facts.local && old.furthest.order() >= Kernel.order()
+		if !network || b.begin-old.lastSign > int64(15*time.Minute) {
 			break
 		}
 		n++

@@ -31,7 +31,7 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 		return
 	}
 	if m.isLayer(e) {
-		m.layer = e.XID
+		m.layerXID = e.XID
 		return
 	}
 	b, s := j.bootOf(m, e, r)
@@ -49,7 +49,7 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 		return
 	}
 	if r == discover && e.Outcome != boot.Dropped && b.facts.ask(e.V6).acked != 0 {
-		b.steps[i].result = Going
+		b.steps[i].result = Going // It had an address, and asks for one anew: the step is not done after all.
 	}
 	b.facts.request(e, r, j.scene.serves)
 	if r == request && e.Outcome != boot.Dropped {
@@ -74,7 +74,7 @@ func (m *machine) isLayer(e *boot.Event) bool {
 	switch {
 	case b == nil || b.state.over() || b.facts.agent.finished != 0 && b.facts.agent.streams == 0:
 		return unique(e.UUID)
-	case b.at.order() >= Kernel.order():
+	case b.furthest.order() >= Kernel.order():
 		return false
 	}
 	last := b.facts.ask(true).last
@@ -127,24 +127,24 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 	signature = signature[:min(len(signature), 2*maxName)]
 	b := m.newest()
 	left := b == nil || b.state.over() || b.expected
-	over := left || e.At-b.end > int64(j.options.Waits.BootAgain)
+	over := left || e.At-b.lastSign > int64(j.options.Waits.BootAgain)
 	switch {
 	case firmware:
 		m.namesakes.ask(e)
-		if over || b.facts.local || b.at.order() > Loader.order() {
+		if over || b.facts.local || b.furthest.order() > Loader.order() {
 			b = j.newBoot(m, e)
-		} else if b.at == Loader && r == discover {
+		} else if b.furthest == Loader && r == discover {
 			b.again(e.At)
 		}
 		b.facts.begins(signature, false)
 		b.setStage(DHCP, e.MAC)
 		return b, DHCP
 	case ipxe:
-		if over || b.facts.local || b.at.order() >= Kernel.order() || r == discover && b.beganAgain(signature) {
+		if over || b.facts.local || b.furthest.order() >= Kernel.order() || r == discover && b.beganAgain(signature) {
 			b = j.newBoot(m, e)
 		}
 		s := IPXEDHCP
-		if b.at == "" && !isTinkerbell(e) || b.at == DHCP && b.facts.first == signature {
+		if b.furthest == "" && !isTinkerbell(e) || b.furthest == DHCP && b.facts.first == signature {
 			s = DHCP // iPXE is the firmware
 			m.namesakes.ask(e)
 		}
@@ -153,12 +153,12 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 		return b, s
 	default:
 		// A system asks more than once; another boot that nothing else was heard of is not worth a record.
-		same := b != nil && (b.onlySystem() || b.facts.local && e.At-b.end <= int64(j.options.Waits.BootAgain))
+		same := b != nil && (b.onlySystem() || b.facts.local && e.At-b.lastSign <= int64(j.options.Waits.BootAgain))
 		switch {
 		case b == nil || b.expected, left && !same:
 			b = j.newBoot(m, e)
 		case r == discover && b.installs(m, e):
-			b.won = true // What it installed runs.
+			b.workDone = true // What it installed runs.
 			b = j.newBoot(m, e)
 			b.facts.local = true
 		}
@@ -184,7 +184,7 @@ func (b *bootRecord) installs(m *machine, e *boot.Event) bool {
 // beganAgain tells whether a DISCOVER of iPXE is that of the firmware, after the iPXE that it loaded has asked.
 func (b *bootRecord) beganAgain(signature string) bool {
 	f := &b.facts
-	return f.first == signature && f.ipxe != "" && f.ipxe != signature && b.at.order() >= IPXEDHCP.order()
+	return f.first == signature && f.ipxe != "" && f.ipxe != signature && b.furthest.order() >= IPXEDHCP.order()
 }
 
 // onlySystem tells whether nothing was heard but the system's DHCP.
@@ -214,7 +214,7 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	if !dropped && r == ack && given.IsValid() {
 		j.bind(m, given, at, max(time.Minute, time.Duration(e.Lease)*time.Second))
 	}
-	if e.V6 && m.layer != 0 && e.XID == m.layer {
+	if e.V6 && m.layerXID != 0 && e.XID == m.layerXID {
 		return // The answer to the firmware's IP layer.
 	}
 	if b == nil || b.expected {

@@ -37,18 +37,19 @@ func (p *place) move(m *machine, to *list.List[*machine]) {
 func (j *Journal) touched(m *machine) {
 	m.ranked.move(m, &j.byRank[m.rank])
 	if m.past.move(m, nil); len(m.boots) > 1 {
-		m.past.move(m, &j.history)
+		m.past.move(m, &j.withOldBoots)
 	}
 	j.account(m)
 }
 
+// account brings the estimate of memory up to date, after a machine has changed without being heard, too.
 func (j *Journal) account(m *machine) {
 	size := m.measure()
 	j.bytes += size - m.size
 	m.size = size
 }
 
-// shrink makes room until the limits hold. The machine that was just heard stays.
+// shrink makes room until the limits hold, after each event and each tick. The machine that was just heard stays.
 func (j *Journal) shrink(keep *machine) {
 	l := j.options.Limits
 	for len(j.ids) > l.Machines {
@@ -60,7 +61,7 @@ func (j *Journal) shrink(keep *machine) {
 		// Machines that were never served are the first to go, but for a share: those may be the operator's question.
 		if m := j.oldestOf(heardOf, keep); m != nil && j.byRank[heardOf].Len() > l.Machines/8 {
 			j.forget(m)
-		} else if m := j.history.First(); m != nil {
+		} else if m := j.withOldBoots.First(); m != nil {
 			m.boots = slices.Delete(m.boots, 0, 1)
 			if len(m.boots) == 1 {
 				m.past.move(m, nil)
@@ -136,7 +137,7 @@ func (j *Journal) remove(m *machine) {
 		delete(j.uuids, m.uuid)
 	}
 	if b := m.newest(); b != nil {
-		j.endBoot(m, b, b.end)
+		j.endBoot(m, b, b.lastSign)
 	}
 	delete(j.active, m)
 	j.bytes -= m.size

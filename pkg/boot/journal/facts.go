@@ -28,7 +28,7 @@ type facts struct {
 	failed   failure // the last thing that went wrong, until something of the same step or a later one goes right
 	returned failure // loader after which the firmware asked again
 	loads    int     // loaders served since a script was
-	runs     bool    // iPXE runs: it asked for what only iPXE asks for
+	ipxeRuns bool    // iPXE runs: it asked for what only iPXE asks for
 	kernel   bool    // a kernel was served
 	says     saying  // an error that the machine tells of itself
 	agent    agent
@@ -194,7 +194,7 @@ func (f *facts) again(loader *step, at int64) {
 			step: Loader, at: at, file: loader.text, from: loader.from, count: f.returned.count + 1,
 		}
 	}
-	f.stage, f.runs, f.says = "", false, saying{}
+	f.stage, f.ipxeRuns, f.says = "", false, saying{}
 }
 
 // request takes note of a machine's DHCP message that the relay passed on or dropped.

@@ -68,7 +68,7 @@ func (j *Journal) namedBy(e *boot.Event, client netip.Addr) *machine {
 	if _, shared := j.scene.nats[client]; e.Kind != boot.Syslog || m == nil || shared {
 		return nil
 	}
-	if b := m.newest(); b == nil || b.at != Kernel && b.at != Initramfs || b.oldestOpen() != nil {
+	if b := m.newest(); b == nil || b.furthest != Kernel && b.furthest != Initramfs || b.oldestOpen() != nil {
 		return nil
 	}
 	j.bind(m, client, e.At, 0)
@@ -95,20 +95,16 @@ func (j *Journal) hasLease(m *machine, at int64) bool {
 // forges it, or the machine is behind a router that puts its own address there. Which of them cannot be told, so it
 // changes nothing of the boot; the conflict is noted where the machine waits, or where one address names several.
 func (j *Journal) foreign(m *machine, client netip.Addr) {
-	seen, known := j.scene.nats[client]
-	b := m.newest()
-	switch {
-	case !known && len(j.scene.nats) >= maxNATs:
+	before, known := j.scene.nats[client]
+	if !known && len(j.scene.nats) >= maxNATs {
 		return
-	case !known:
-		seen[0] = m.macs[0]
-	case seen[0] != m.macs[0]:
-		seen[1] = m.macs[0]
 	}
-	j.scene.nats[client] = seen
-	for _, mac := range seen {
-		if named := j.macs[mac]; named != nil && (seen[1] != [6]byte{} || b != nil && !b.state.over()) {
-			named.nat = client
+	all := before.with(m.macs[0])
+	j.scene.nats[client] = all
+	b := m.newest()
+	for _, mac := range all {
+		if one := j.macs[mac]; one != nil && (all.several() || b != nil && !b.state.over()) {
+			one.nat = client
 		}
 	}
 	if alone := j.ids[client.String()]; alone != nil {

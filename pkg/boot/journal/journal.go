@@ -16,18 +16,18 @@ import (
 type Journal struct {
 	options Options
 
-	mu        sync.RWMutex
-	ids       map[string]*machine
-	macs      map[[6]byte]*machine
-	uuids     map[[16]byte]*machine
-	addresses map[netip.Addr]binding
-	byRank    [ranks]list.List[*machine]
-	history   list.List[*machine]   // with boots that are over, which make room before machines of rank serviced do
-	active    map[*machine]struct{} // machines whose newest boot goes on
-	bytes     int                   // of all machines, estimated
-	scene     scene
-	asked     time.Time     // when Options.Expected was called last
-	forgotten atomic.Uint64 // machines that made room
+	mu           sync.RWMutex
+	ids          map[string]*machine
+	macs         map[[6]byte]*machine
+	uuids        map[[16]byte]*machine
+	addresses    map[netip.Addr]binding
+	byRank       [ranks]list.List[*machine]
+	withOldBoots list.List[*machine]   // machines with boots that are over: they make room before those of rank serviced
+	active       map[*machine]struct{} // machines whose newest boot goes on
+	bytes        int                   // of all machines, estimated; account adds what one has grown by
+	scene        scene                 // what is known of all machines together
+	askedAt      time.Time             // when Options.Expected was called last
+	forgotten    atomic.Uint64         // machines that made room
 
 	// What is to be told once the lock is free. The goroutine that records has these for itself.
 	changed map[string]struct{}
@@ -125,9 +125,9 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	if !done || m.nat.IsValid() || m.loops() >= maxLoops {
 		r, cause = j.causeOf(m, b, now)
 	}
-	silent := now-b.end >= int64(j.options.Waits.Silent) && b.oldestOpen() == nil
+	silent := now-b.lastSign >= int64(j.options.Waits.Silent) && b.oldestOpen() == nil
 	switch {
-	case done && (r == nil || r.mild):
+	case done && (r == nil || r.mild): // mild is a rule whose cause does not hold the machine up
 		b.state = Booted
 	case r != nil && !r.mild && (silent || r.name == "workflow-failed"):
 		b.state = StateFailed
@@ -142,13 +142,13 @@ func (j *Journal) settle(m *machine, now int64) bool {
 		b.state = Quiet
 	}
 	if b.rule != r {
-		b.rule, b.heldAt = r, b.at
+		b.rule, b.heldStep = r, b.furthest
 		if r != nil && b.facts.failed.step != "" {
-			b.heldAt = b.facts.failed.step
+			b.heldStep = b.facts.failed.step
 		}
 	}
 	b.setCause(cause, now)
-	if st := b.last(b.at); st != nil && cause != nil && b.at.isDHCP() && st.result == Going {
+	if st := b.last(b.furthest); st != nil && cause != nil && b.furthest.isDHCP() && st.result == Going {
 		st.result = Failed
 	}
 	if name(old) != name(b.cause) {
@@ -184,7 +184,7 @@ func (m *machine) installed() bool {
 func (b *bootRecord) booted(now int64) bool {
 	a := &b.facts.agent
 	switch {
-	case b.won:
+	case b.workDone:
 		return true
 	case !a.done() || b.facts.failed.step == Agent || b.facts.failed.step == Files || a.short >= shortStreams:
 		return false
@@ -197,19 +197,19 @@ func (b *bootRecord) booted(now int64) bool {
 
 // succeeded tells whether the machine's Workflow succeeded in this boot.
 func (j *Journal) succeeded(m *machine, b *bootRecord, now int64) bool {
-	if j.options.Hardware == nil || b.won {
-		return b.won
+	if j.options.Hardware == nil || b.workDone {
+		return b.workDone
 	}
 	switch w := j.workflowOf(m); {
 	case !w.is("SUCCESS"):
-		b.pending = w != nil
-	case !b.pending: // as it was before this boot
-	case b.success == 0:
-		b.success = now
+		b.sawUnfinished = w != nil
+	case !b.sawUnfinished: // as it was before this boot
+	case b.succeededAt == 0:
+		b.succeededAt = now
 	default:
-		b.won = now-b.success >= int64(successWait)
+		b.workDone = now-b.succeededAt >= int64(successWait)
 	}
-	return b.won
+	return b.workDone
 }
 
 // workflowOf is the Workflow that names a machine by any of its MACs; nil if there is none.
@@ -236,10 +236,10 @@ const (
 
 // expect makes machines of those that Kubernetes waits for and that nothing was heard of.
 func (j *Journal) expect(now time.Time) {
-	if j.options.Expected == nil || now.Sub(j.asked) < expectEach {
+	if j.options.Expected == nil || now.Sub(j.askedAt) < expectEach {
 		return
 	}
-	j.asked = now
+	j.askedAt = now
 	for _, x := range j.options.Expected() {
 		lost := j.scene.gap(relays, x.Since.UnixNano()) != ""
 		if j.macs[x.MAC] != nil || now.Sub(x.Since) < expectWait && !lost {
@@ -378,7 +378,7 @@ func (j *Journal) Counts() []Count {
 	j.mu.RLock()
 	for _, m := range j.ids {
 		if b := m.newest(); b != nil {
-			sums[key{b.state, b.at}]++
+			sums[key{b.state, b.furthest}]++
 		}
 	}
 	j.mu.RUnlock()

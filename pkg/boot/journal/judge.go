@@ -71,7 +71,7 @@ func (j *Journal) causeOf(m *machine, b *bootRecord, now int64) (*rule, *Cause) 
 	if best != nil {
 		unsure = j.scene.gap(best.needs, c.silentSince())
 	} else if i := slices.IndexFunc(others, func(d doubt) bool { return d.open }); i >= 0 {
-		unsure, likely, mild = others[i].against, others[i].rule, others[i].support < missing
+		unsure, likely, mild = others[i].against, others[i].rule, others[i].support < supportMissing
 		others = slices.Delete(others, i, i+1)
 	} else {
 		return j.held(c, others)
@@ -116,9 +116,9 @@ func (b *bootRecord) overcome(s Step, begun bool) {
 	}
 	past := b.rule.past
 	if past == "" {
-		past = b.heldAt
+		past = b.heldStep
 	}
-	if s.order() > past.order() || s.order() == past.order() && (!begun || b.rule.begun) {
+	if s.order() > past.order() || s.order() == past.order() && (!begun || b.rule.whenBegun) {
 		b.rule, b.cause = nil, nil
 	}
 }

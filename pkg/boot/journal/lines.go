@@ -21,7 +21,7 @@ func (j *Journal) syslog(m *machine, e *boot.Event) {
 		return // Whoever only logs, as a switch does, does not boot.
 	}
 	b.sign(e.At)
-	if system := b.facts.line(&l); !system || b.at != "" && b.at.order() < Kernel.order() {
+	if system := b.facts.line(&l); !system || b.furthest != "" && b.furthest.order() < Kernel.order() {
 		return // iPXE logs, too, until it starts the kernel.
 	}
 	i := b.step(Syslog, e.At)

@@ -20,7 +20,7 @@ type machine struct {
 	arch      uint16
 	hasArch   bool
 	boots     []*bootRecord // oldest first
-	layer     uint32        // transaction of the firmware's IP layer, the last of DHCPv6; 0: none
+	layerXID  uint32        // transaction of the firmware's IP layer, the last of DHCPv6; 0: none
 	lines     []line        // oldest first
 	heard     int64         // last event
 	rank      rank
@@ -42,27 +42,27 @@ type line struct {
 
 // bootRecord is what the journal keeps of one boot.
 type bootRecord struct {
-	id      string
-	mac     [6]byte // that asks; another one of the same machine may take its place
-	begin   int64
-	end     int64 // last sign of it
-	moved   int64 // last sign that it got on
-	state   State
-	cause   *Cause
-	rule    *rule // of the cause
-	heldAt  Step  // where the cause was found
-	ended   bool  // BootEnded was told
-	pending bool  // its Workflow was not yet successful
-	success int64 // when it was
-	won     bool  // the Workflow succeeded, or what was installed runs
+	id            string
+	mac           [6]byte // that asks; another one of the same machine may take its place
+	begin         int64
+	lastSign      int64 // last sign of life
+	moved         int64 // last sign that it got on
+	state         State
+	cause         *Cause
+	rule          *rule // of the cause
+	heldStep      Step  // the furthest step, or the one that failed, when the cause was found
+	ended         bool  // BootEnded was told
+	sawUnfinished bool  // its Workflow was seen while it was not yet successful
+	succeededAt   int64 // when it was seen to be
+	workDone      bool  // the Workflow succeeded, or what was installed runs
 
 	acknowledged int64 // when a person said to know that it failed
 
-	steps   []step
-	answers []answer // of all steps, oldest first
-	attempt int      // index in steps where the present attempt begins: firmware may ask again after a loader
-	tried   int64    // when that was
-	at      Step     // the furthest step of the present attempt
+	steps     []step
+	answers   []answer // of all steps, oldest first
+	attempt   int      // index in steps where the present attempt begins: firmware may ask again after a loader
+	attemptAt int64    // when the present attempt began
+	furthest  Step     // the furthest step of the present attempt
 
 	expected bool // Kubernetes waits for it; nothing was heard
 	facts    facts

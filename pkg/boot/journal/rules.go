@@ -14,25 +14,25 @@ const CannotTell = "cannot-tell"
 type support uint8
 
 const (
-	silence support = 1 + iota // nothing was heard
-	missing                    // a question without an answer
-	told                       // the machine, a server or Kubernetes says so
-	proof                      // what was heard leaves nothing else
+	supportSilence support = 1 + iota // nothing was heard
+	supportMissing                    // a question without an answer
+	supportTold                       // the machine, a server or Kubernetes says so
+	supportProof                      // what was heard leaves nothing else
 )
 
 // rule tells when a cause fits, and what is said of it.
 type rule struct {
-	name    string
-	remedy  string // what to do, where that is not what causes.tsv says
-	support support
-	needs   witness // those that tell nothing of it unless they are well: what was not heard may have been missed
-	past    Step    // the cause stays until this step goes well; "": until the one that the machine is at does
-	begun   bool    // that the step is begun is enough
-	mild    bool    // the machine is not stuck by it
-	when    test
-	certain test // that what was heard proves it
-	unless  []objection
-	text    func(*clues) string
+	name      string
+	remedy    string // what to do, where that is not what causes.tsv says
+	support   support
+	needs     witness // those that tell nothing of it unless they are well: what was not heard may have been missed
+	past      Step    // the cause stays until this step goes well; "": until the one that the machine is at does
+	whenBegun bool    // that the step is begun is enough
+	mild      bool    // the machine is not stuck by it
+	when      test
+	certain   test // that what was heard proves it
+	unless    []objection
+	text      func(*clues) string
 }
 
 // objection speaks against a cause.
@@ -85,7 +85,7 @@ func parseRule(name string, words []string) rule {
 		case "mild":
 			r.mild = true
 		case "begun":
-			r.begun = true
+			r.whenBegun = true
 		case "relay":
 			r.needs |= relays
 		case "proxy":
@@ -93,7 +93,7 @@ func parseRule(name string, words []string) rule {
 		default:
 			if step, found := strings.CutPrefix(w, "past="); found {
 				r.past = Step(step)
-			} else if r.support = support(slices.Index(supports, w)); r.support > proof {
+			} else if r.support = support(slices.Index(supports, w)); r.support > supportProof {
 				panic("no support is named " + w)
 			}
 		}
@@ -101,7 +101,9 @@ func parseRule(name string, words []string) rule {
 	return r
 }
 
-var supports = []string{silence: "silence", missing: "missing", told: "told", proof: "proof"}
+var supports = []string{
+	supportSilence: "silence", supportMissing: "missing", supportTold: "told", supportProof: "proof",
+}
 
 func never(*clues) bool { return false }
 

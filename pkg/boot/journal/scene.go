@@ -21,8 +21,8 @@ type scene struct {
 	stranger int64    // when an address without a lease last ran a system
 	waiting  int      // machines that ask for an address without an answer since the last reply to anybody
 	crowds   map[string]crowd
-	files    map[string][]string       // by place and directory: names that were served lately
-	nats     map[netip.Addr][2][6]byte // machines whose names came from an address that is none of theirs
+	files    map[string][]string  // by place and directory: names that were served lately
+	nats     map[netip.Addr]named // machines whose names came from an address that is none of theirs
 	health   Witness
 	gaps     [2]blind // when relay and proxies were last not heard well
 }
@@ -39,6 +39,24 @@ type crowd struct {
 	since    int64
 	arch     string
 }
+
+// named are the MACs of machines that one address named: the first, and the last other one; zero: none.
+type named [2][6]byte
+
+// with adds a MAC.
+func (n named) with(mac [6]byte) named {
+	switch n[0] {
+	case [6]byte{}:
+		n[0] = mac
+	case mac:
+	default:
+		n[1] = mac
+	}
+	return n
+}
+
+// several tells whether the address named more than one machine.
+func (n named) several() bool { return n[1] != [6]byte{} }
 
 // witness is a set of the programs that tell of machines.
 type witness uint8
@@ -59,12 +77,12 @@ const (
 	maxDirectories = 256
 	maxNames       = 6
 	maxNATs        = 64
-	// crowded is how many machines make it unlikely that each has a fault of its own.
-	crowded = 3
+	// manyMachines is how many machines make it unlikely that each has a fault of its own.
+	manyMachines = 3
 )
 
 func newScene() scene {
-	return scene{crowds: map[string]crowd{}, files: map[string][]string{}, nats: map[netip.Addr][2][6]byte{}}
+	return scene{crowds: map[string]crowd{}, files: map[string][]string{}, nats: map[netip.Addr]named{}}
 }
 
 // hear takes note of which witnesses are not heard.
@@ -132,7 +150,7 @@ func (s *scene) count(active map[*machine]struct{}) {
 		if b.cause == nil {
 			continue
 		}
-		key := string(b.at) + b.cause.Name
+		key := string(b.furthest) + b.cause.Name
 		c, known := s.crowds[key]
 		if c.machines++; !known {
 			c.since, c.arch = b.cause.Since.UnixNano(), m.archName()
@@ -146,8 +164,8 @@ func (s *scene) count(active map[*machine]struct{}) {
 
 // crowd is a sentence about the machines that have a cause, where they are many.
 func (s *scene) crowd(b *bootRecord, cause string) string {
-	c := s.crowds[string(b.at)+cause]
-	if c.machines < crowded {
+	c := s.crowds[string(b.furthest)+cause]
+	if c.machines < manyMachines {
 		return ""
 	}
 	all := ""

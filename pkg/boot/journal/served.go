@@ -37,7 +37,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 		s = stepOf(e, b)
 	}
 	v := verdictOf(e, s)
-	if b != m.newest() || began < b.tried {
+	if b != m.newest() || began < b.attemptAt {
 		// It belongs to another boot, or to another attempt of this one, and says nothing of what goes on.
 		if i := b.earlier(s); i >= 0 && b == m.newest() {
 			j.answered(b, i, e, v, began)
@@ -50,9 +50,9 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 	if s.order() >= Loader.order() && s.order() <= Initramfs.order() || s == Agent {
 		b.facts.local = false
 	}
-	b.facts.runs = b.facts.runs || isAutoexec(e)
+	b.facts.ipxeRuns = b.facts.ipxeRuns || isAutoexec(e)
 	j.answered(b, i, e, v, began)
-	last := b.end
+	last := b.lastSign
 	if !isOurTimer(string(e.Text(boot.Reason))) {
 		last = e.At
 	}
@@ -70,7 +70,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 		}
 	case good:
 		st.result, st.settled = OK, OK
-		if st.step == s {
+		if st.step == s { // Another one where the boot has maxSteps already, and none of s.
 			j.progress(m, b, s, e)
 		}
 	case bad:
@@ -87,12 +87,13 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 func (j *Journal) beginsBoot(b *bootRecord, s Step, began int64) bool {
 	switch s {
 	case Loader, Script:
-		late := b.at.order() >= OSDHCP.order() && began-b.moved > int64(j.options.Waits.Offer)
+		late := b.furthest.order() >= OSDHCP.order() && began-b.moved > int64(j.options.Waits.Offer)
 		return b.state.over() || late
 	case Kernel, Initramfs:
-		return b.state == Booted && began-b.end > int64(j.options.Waits.BootAgain)
+		return b.state == Booted && began-b.lastSign > int64(j.options.Waits.BootAgain)
 	default:
-		return (b.state == Quiet || b.state == StateFailed) && began-b.end > int64(j.options.Waits.Silent) && !b.facts.local
+		silent := began-b.lastSign > int64(j.options.Waits.Silent)
+		return (b.state == Quiet || b.state == StateFailed) && silent && !b.facts.local
 	}
 }
 

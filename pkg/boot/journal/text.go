@@ -34,7 +34,7 @@ var values = map[string]func(*clues) string{
 	},
 
 	// Its DHCP.
-	"asked":        (*clues).asked,
+	"asked":        (*clues).saysAsked,
 	"asked-server": func(c *clues) string { return peer(c.a.to) },
 	"silent":       (*clues).silent,
 	"server-well": func(c *clues) string {
@@ -143,7 +143,7 @@ func (c *clues) workflow() string {
 	}
 }
 
-func (c *clues) asked() string {
+func (c *clues) saysAsked() string {
 	return fmt.Sprintf("%s asked %d times since %s", c.mac(), c.a.asked, clock(c.a.opened))
 }
 

@@ -70,7 +70,7 @@ func (b *bootRecord) view(answers bool) BootView { return b.viewBy(answers, nil)
 
 func (b *bootRecord) viewBy(answers bool, known peers) BootView {
 	v := BootView{
-		ID: b.id, Begin: moment(b.begin), End: moment(b.end), State: b.state, At: b.at, Next: b.next(),
+		ID: b.id, Begin: moment(b.begin), End: moment(b.lastSign), State: b.state, At: b.furthest, Next: b.next(),
 		Steps: make([]StepView, len(b.steps)),
 	}
 	if b.acknowledged != 0 {
@@ -121,13 +121,13 @@ func (b *bootRecord) next() Step {
 	if b.state == Booted || b.facts.local {
 		return ""
 	}
-	if a := b.facts.answered(); b.at == DHCP && a != nil && strings.HasSuffix(a.file, ".ipxe") {
+	if a := b.facts.answered(); b.furthest == DHCP && a != nil && strings.HasSuffix(a.file, ".ipxe") {
 		return Script
 	}
-	if b.at == Kernel && (b.last(Initramfs) != nil || strings.HasSuffix(b.last(Kernel).text, ".iso")) {
+	if b.furthest == Kernel && (b.last(Initramfs) != nil || strings.HasSuffix(b.last(Kernel).text, ".iso")) {
 		return OSDHCP
 	}
-	return nexts[b.at]
+	return nexts[b.furthest]
 }
 
 var nexts = map[Step]Step{
