@@ -31,6 +31,14 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- /* Boots, up to 0.3, became Smee. */ -}}
 {{- $port := (include "stack.dig" (dict "in" $v.formerBoots "path" "http.port") | fromJson).value | default 80 -}}
 {{- $_ := set $v "smee" (dict "name" (get $v.formerBoots "name" | default "boots") "http" (dict "port" $port)) -}}
+{{- range list "hostNetwork" "deploy" }}{{ if hasKey $v.formerBoots . }}{{ $_ := set $v.smee . (get $v.formerBoots .) }}{{ end }}{{ end -}}
+{{- $heard := include "stack.dig" (dict "in" $v "path" "smee.hostNetwork") | fromJson -}}
+{{- $relay := include "stack.dig" (dict "in" $v "path" "stack.relay.enabled") | fromJson -}}
+{{- if and (eq $v.preset "classic") (eq (toString $heard.value) "true") (not $relay.set) (not (hasKey $given "relay.enabled")) -}}
+{{- /* 0.2 had no relay: Boots hears machines itself, on the node's network. */ -}}
+{{- $_ := set $v.relay "enabled" false -}}
+{{- $mapped = append $mapped "boots.hostNetwork=true -> relay.enabled=false: Boots hears machines itself" -}}
+{{- end -}}
 {{- end -}}
 {{- /* Single values: from where, of which kind, to where. */ -}}
 {{- $moves := list
@@ -276,7 +284,7 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- $off := or (not $v.enabled) (and (hasKey $stack "enabled") (not (get $stack "enabled"))) -}}
 {{- $kubevip := ternary (get $stack "kubevip.enabled") true (hasKey $stack "kubevip.enabled") -}}
 {{- if and $former $kubevip (not $off) (hasPrefix "kube-vip.io/" $v.service.loadBalancerClass) -}}
-{{- $ignored = append $ignored "stack.kubevip: this chart brings no load balancer; install kube-vip by its own chart (docs/former-chart.md), or the Service gets no address" -}}
+{{- $ignored = append $ignored "stack.kubevip: this chart brings no load balancer; keep the former kube-vip (docs/former-chart.md, step 3) or install one by its own chart, or the Service gets no address" -}}
 {{- end -}}
 {{- $believed := list -}}
 {{- range list "global.trustedProxies" "smee.trustedProxies" "hegel.trustedProxies" "formerBoots.trustedProxies" "formerBoots.boots.trustedProxies" -}}
@@ -286,7 +294,7 @@ JSON, v with the former chart's values where it says nothing itself, and mapped,
 {{- $ignored = append $ignored (printf "%s: said whom Smee and Hegel believe, which is theirs to set; trustedProxies here is whom the stack itself believes, and that is nobody but an outer proxy" (join ", " $believed)) -}}
 {{- end -}}
 {{- if $v.formerBoots -}}
-{{- $ignored = append $ignored "boots: Boots became Smee: its name and HTTP port are taken, the rest is not" -}}
+{{- $ignored = append $ignored "boots: Boots became Smee: its name, HTTP port, hostNetwork and deploy are taken, the rest is not" -}}
 {{- end -}}
 {{- range list "rufio" "smee" "hegel" "tink" -}}
 {{- if get $v . -}}

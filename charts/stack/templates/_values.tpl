@@ -66,6 +66,11 @@ default; and the schema's patterns.
 {{- $own := deepCopy $default -}}
 {{- $former := dict -}}
 {{- range $key, $value := $at }}{{ $_ := set (ternary $own $former (hasKey $default $key)) $key $value }}{{ end -}}
+{{- if and $former (eq (omit $own "resources" "logLevel" | toJson) (omit $default "resources" "logLevel" | toJson)) -}}
+{{- /* These two had the same name: beside none of stack-boots' own values they are Boots'. */ -}}
+{{- $_ := set $own "resources" $default.resources -}}
+{{- $_ := set $own "logLevel" $default.logLevel -}}
+{{- end -}}
 {{- $_ := set $values "formerBoots" $former -}}
 {{- $at = $own -}}
 {{- end -}}

@@ -178,6 +178,18 @@ func TestFormerValuesOfBootsAndOfNodePorts(t *testing.T) {
 	if got := variable(&deployment, "dhcp-relay", "DHCP_RELAY_SERVERS"); got != "boots.tinkerbell.svc.cluster.local." {
 		t.Errorf("the relay asks %s", got)
 	}
+	// 0.2, whose Boots hears machines itself on the node's network; and "helm get values --all", which has its resources.
+	out = rendersFrom(t, "boots: {image: a, hostNetwork: true, logLevel: debug, resources: {limits: {memory: 128Mi}}}\nstack: {loadBalancerIP: 192.0.2.11}")
+	out.object(t, "ConfigMap", "-routes", &routes)
+	out.object(t, "Deployment", "-proxy", &deployment)
+	if variable(&deployment, "dhcp-relay", "DHCP_RELAY_SERVERS") != "" || strings.Contains(routes.Data["routes.yaml"], "boots.tinkerbell") {
+		t.Errorf("Boots is asked beside itself:\n%s", routes.Data["routes.yaml"])
+	}
+	var ours appsv1.Deployment
+	out.object(t, "Deployment", "-boots", &ours)
+	if limit := ours.Spec.Template.Spec.Containers[0].Resources.Limits.Memory().String(); limit != "256Mi" {
+		t.Errorf("stack-boots has Boots' memory, %s", limit)
+	}
 	var service corev1.Service
 	rendersFrom(t, "stack: {service: {type: NodePort}}").object(t, "Service", "tink-stack", &service)
 	if service.Spec.Type != corev1.ServiceTypeNodePort || service.Spec.LoadBalancerClass != nil || service.Spec.LoadBalancerIP != "" ||
