@@ -221,8 +221,8 @@ func (g *Gate) Wrap(next http.Handler) http.Handler {
 	return next
 }
 
-// PassesTarget returns a function that reports whether a GET of a target certainly passes, without Wrap. It is nil where
-// the gate checks more than the path.
+// PassesTarget returns a function that reports whether a GET of a target certainly passes, without Wrap. It is nil
+// where the gate checks more than the path.
 func (g *Gate) PassesTarget() func(target []byte) bool {
 	if g.paths == nil || g.certs != nil || g.jwt != nil || g.limiter != nil || g.rewrite != nil || g.trust != nil {
 		return nil
