@@ -47,7 +47,8 @@ func standIns() map[string]func(*site, []string) error {
 		"git": (*site).git, "docker": (*site).nothing, "make": (*site).make, "helm": (*site).helm, "kubectl": (*site).kubectl,
 		"sudo": (*site).sudo, "systemctl": (*site).systemctl, "journalctl": (*site).nothing, "curl": (*site).curl,
 		"ip": (*site).ip, "vi": (*site).nothing, "checkpoint": (*site).checkpoint, "stack-boots": (*site).program,
-		"stack-doctor": (*site).program, "ss": (*site).nothing,
+		"stack-doctor": (*site).program, "ss": (*site).nothing, "eksctl": (*site).nothing, "scp": (*site).nothing,
+		"ssh": (*site).nothing,
 	}
 }
 
@@ -109,6 +110,8 @@ func (s *site) git(args []string) error {
 	case "add":
 		_, err := os.Stat(filepath.Join(directory, rest[1]))
 		return err
+	case "rm":
+		return os.Remove(filepath.Join(directory, rest[1]))
 	case "push":
 		files, err := filepath.Glob(directory + "/*.yaml")
 		for _, file := range files {
@@ -351,6 +354,9 @@ func (s *site) kubectl(args []string) error {
 	case "ciliumnodes":
 		fmt.Print("10.244.0.0/24 10.244.1.0/24")
 		return nil
+	case "bundles":
+		fmt.Println("      uri: " + strings.TrimPrefix(eksa, "oci://") + ":0.6.2-eks-a-93")
+		return nil
 	}
 	if verb == "get" && len(plain) == 2 || verb == "label" {
 		plain = []string{plain[0] + "/" + plain[1]}
@@ -523,11 +529,11 @@ func (s *site) systemctl(args []string) error {
 // curl asks a unit that runs, or stack-proxy's files.
 func (s *site) curl(args []string) error {
 	url := args[len(args)-1]
-	if url == "http://"+address+":7173/vmlinuz-x86_64" {
+	if url == "http://"+address+":7173/vmlinuz-x86_64" || url == "http://"+address+":7080/ipxe/binary/undionly.kpxe" {
 		return nil
 	}
 	for _, o := range s.Objects {
-		at := strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/readyz")
+		at, _, _ := strings.Cut(strings.TrimPrefix(url, "http://"), "/")
 		if strings.Contains(o.Text, "_ADMIN_ADDRESS="+at) {
 			return nil
 		}
