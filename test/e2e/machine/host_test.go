@@ -122,7 +122,7 @@ func startUnit(t *testing.T, l *lab.Lab, role, repo, unit string, site *strings.
 		}
 	}
 	for _, line := range regexp.MustCompile(`(?m)^Environment=(.*)$`).FindAllStringSubmatch(text, -1) {
-		set(strings.Fields(strings.ReplaceAll(line[1], "%d", "/run/credentials"))...)
+		set(strings.Fields(strings.ReplaceAll(line[1], "/%n", ""))...)
 	}
 	set(regexp.MustCompile(`(?m)^[A-Z_]+=.*$`).FindAllString(site.Replace(read("stack.env")), -1)...)
 	if unit == "stack-proxy" { // what it would fetch is in the lab's directory
