@@ -134,8 +134,12 @@ func taken(t *testing.T, proxy string, b block) {
 				t.Fatal(err)
 			}
 			rendersFrom(t, "publicIP: 192.0.2.2\n"+string(route))
-		case strings.Contains(b.text, "fluxcd.io/"):
-			values, err := yaml.Marshal(keys["spec"].(map[string]any)["values"])
+		case strings.Contains(b.text, "fluxcd.io/") || strings.Contains(b.text, "argoproj.io/"):
+			given := keys["spec"].(map[string]any)["values"]
+			if source, ok := keys["spec"].(map[string]any)["source"].(map[string]any); ok {
+				given = source["helm"].(map[string]any)["valuesObject"]
+			}
+			values, err := yaml.Marshal(given)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,7 +20,7 @@ import (
 const (
 	address = "192.0.2.2"
 	modern  = "oci://ghcr.io/tinkerbell/charts/tinkerbell"
-	classic = "../charts/tinkerbell/stack"
+	classic = "oci://ghcr.io/tinkerbell/charts/stack"
 	eksa    = "oci://public.ecr.aws/eks-anywhere/tinkerbell/stack"
 )
 
@@ -39,7 +39,7 @@ func TestFirstPagesAreFollowed(t *testing.T) {
 		after   string // whose release is the stack
 	}{
 		"start-tinkerbell":   {release: "tinkerbell", chart: modern, values: ours, after: "stack"},
-		"former-chart":       {release: "tink-stack", chart: classic, values: "testdata/former/0.6.yaml", after: "stack"},
+		"former-chart":       {release: "tink-stack", chart: classic, values: "testdata/former/0.6.yaml", after: "edge"},
 		"start-eks-anywhere": {release: "stack", chart: eksa, values: "testdata/former/eks-anywhere.yaml", after: "edge"},
 		"start-talos-argocd": {
 			change: []string{"192.168.0.225", address, "192.168.0.0/24", "192.0.2.0/24"}, after: "stack",

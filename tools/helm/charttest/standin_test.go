@@ -91,9 +91,6 @@ func (s *site) checkpoint([]string) error { return s.save(s.file + ".booted") }
 
 // git clones this repository, and lets Argo CD see what is pushed.
 func (s *site) git(args []string) error {
-	if args[0] == "clone" && len(args) == 3 {
-		return os.MkdirAll(args[2], 0o755)
-	}
 	if args[0] == "clone" {
 		if err := os.MkdirAll("stack/build", 0o755); err != nil {
 			return err
