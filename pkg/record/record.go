@@ -31,15 +31,6 @@ const (
 	NoServer                // no endpoint took it
 )
 
-// Handshake is the reason of a connection whose TLS handshake failed; its message says why.
-const Handshake = "tls-handshake"
-
-// TLSOnPlain is the reason of a connection that begins with TLS, where the route has none.
-const TLSOnPlain = "tls-on-plain"
-
-// OurTimeout is the reason of an answer that this proxy gave up, since the client took nothing of it for long.
-const OurTimeout = "our-timeout"
-
 // An exchange that goes on is recorded when its endpoint has not answered for Waits, and then each Progress, with how
 // far it got.
 const (
@@ -57,7 +48,7 @@ type Exchange struct {
 	Endpoint netip.AddrPort // that was asked last; invalid if none was
 	Begin    time.Time
 	Took     time.Duration // to its end, or to now; 0 of what has just begun
-	Reason   string        // why it did not end in order; the name is a metric's label in most cases
+	Reason   string        // why it did not end in order; those that the journal knows are in package boot
 
 	Code     uint16 // HTTP's or gRPC's status; TFTP's error code plus 1; the priority of a line
 	Bytes    uint64 // that went to the client, or that its line has

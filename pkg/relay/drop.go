@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/dhcp"
 	"github.com/tinkerbell/stack/pkg/dhcp6"
 	"github.com/tinkerbell/stack/pkg/frame"
@@ -105,11 +106,11 @@ var drops = [numDrops]struct {
 	BadOptions:         {"bad-options", six},
 	BadRelayMessage:    {"bad-relay-message", six},
 	TooDeep:            {"too-deep", six},
-	OtherHost:          {"other-host", both},
+	OtherHost:          {boot.ReasonOtherHost, both},
 	Truncated:          {"truncated", both},
 	Overflow:           {"overflow", both},
-	HeardByListener:    {"heard-by-listener", both},
-	ReplyFromClient:    {"reply-from-client", both},
+	HeardByListener:    {boot.ReasonHeardByListener, both},
+	ReplyFromClient:    {boot.ReasonReplyFromClient, both},
 	UnicastFromClient:  {"unicast-from-client", six},
 	BadSource:          {"bad-source", six},
 	HopLimit:           {"hop-limit", both},
@@ -127,7 +128,7 @@ var drops = [numDrops]struct {
 	TransactionTaken:   {"transaction-taken", six},
 	NoRoom:             {"no-room", six},
 	NotAReply:          {"not-a-reply", six},
-	Unsolicited:        {"unsolicited", both},
+	Unsolicited:        {boot.ReasonUnsolicited, both},
 	TokenMissing:       {"token-missing", both},
 	BadToken:           {"bad-token", both},
 	ReplyLimit:         {"reply-limit", both},

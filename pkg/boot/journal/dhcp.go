@@ -10,7 +10,7 @@ import (
 // dhcpRequest records a message of a machine.
 func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 	r := roleOf(e)
-	if e.Outcome == boot.Dropped && string(e.Text(boot.Reason)) == "heard-by-listener" {
+	if e.Outcome == boot.Dropped && string(e.Text(boot.Reason)) == boot.ReasonHeardByListener {
 		return // Another socket of the relay had it as well.
 	}
 	j.describe(m, e)

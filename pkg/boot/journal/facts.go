@@ -208,7 +208,7 @@ func (f *facts) request(e *boot.Event, r role, served func(netip.Addr) bool) {
 		a.to = netip.AddrPortFrom(to, e.Port)
 	}
 	if a.relay = boot.Addr(e.Relay); e.Outcome == boot.Dropped {
-		if a.drop = text(e, boot.Reason, maxName); a.drop == "other-host" {
+		if a.drop = text(e, boot.Reason, maxName); a.drop == boot.ReasonOtherHost {
 			f.strays++
 			f.stray = a.drop
 		}
@@ -268,7 +268,7 @@ func (f *facts) reply(e *boot.Event, r role) {
 // replyDropped takes note of why a server's message did not reach the machine.
 func (f *facts) replyDropped(e *boot.Event, r role) {
 	a := f.ask(e.V6)
-	if string(e.Text(boot.Reason)) == "reply-from-client" {
+	if string(e.Text(boot.Reason)) == boot.ReasonReplyFromClient {
 		if a.rogue = boot.Addr(e.Server); !a.rogue.IsValid() {
 			a.rogue = boot.Addr(e.Endpoint)
 		}
@@ -278,7 +278,7 @@ func (f *facts) replyDropped(e *boot.Event, r role) {
 		return
 	}
 	a.lost = text(e, boot.Reason, maxName)
-	if a.asked == 0 || a.lost == "unsolicited" {
+	if a.asked == 0 || a.lost == boot.ReasonUnsolicited {
 		f.strays++
 		f.stray = a.lost
 	}
@@ -344,10 +344,10 @@ func (f *facts) fail(s Step, e *boot.Event) {
 		block: e.Block, count: 1,
 	}
 	g.where = directory(g.place, g.file)
-	if e.Outcome == boot.Refused && g.reason != reasonHandshake {
+	if e.Outcome == boot.Refused && g.reason != boot.ReasonHandshake {
 		g.message = g.reason
 	}
-	g.byMachine = fromClient(e) || g.reason == "client_gone" || strings.HasPrefix(g.message, "client: ")
+	g.byMachine = fromClient(e) || g.reason == boot.ReasonClientGone || strings.HasPrefix(g.message, "client: ")
 	g.byUs = isOurTimer(g.reason)
 	if old := &f.failed; old.step == s && old.file == g.file && old.outcome == g.outcome && old.status == g.status {
 		g.count = old.count + 1

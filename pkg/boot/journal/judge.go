@@ -8,22 +8,16 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
-// Reasons of events that mean something to causes.
-const (
-	reasonHandshake  = "tls-handshake"
-	reasonTLSOnPlain = "tls-on-plain"
-)
-
 // isHandshake tells whether an event is of TLS that one of the two sides does not take.
 func isHandshake(e *boot.Event) bool {
 	reason := string(e.Text(boot.Reason))
-	return e.Outcome == boot.Refused && (reason == reasonHandshake || reason == reasonTLSOnPlain)
+	return e.Outcome == boot.Refused && (reason == boot.ReasonHandshake || reason == boot.ReasonTLSOnPlain)
 }
 
 // isOurTimer tells whether a timer of this service's ended something.
 func isOurTimer(reason string) bool {
 	switch reason {
-	case "our-timeout", "client_stalled", "timeout", "idle":
+	case boot.ReasonOurTimeout, boot.ReasonClientStalled, boot.ReasonTimeout, boot.ReasonIdle:
 		return true
 	}
 	return false
@@ -134,7 +128,7 @@ const maxOthers = 3
 func (f *failure) tftp() bool { return f.kind == boot.TFTP }
 
 func (f *failure) tls() bool {
-	return f.outcome == boot.Refused && (f.reason == reasonHandshake || f.reason == reasonTLSOnPlain)
+	return f.outcome == boot.Refused && (f.reason == boot.ReasonHandshake || f.reason == boot.ReasonTLSOnPlain)
 }
 
 // stalled tells whether a transfer by TFTP stopped on its way, whatever error the server ended it with.

@@ -53,7 +53,7 @@ type bootRecord struct {
 	heldStep      Step  // the furthest step, or the one that failed, when the cause was found
 	ended         bool  // BootEnded was told
 	sawUnfinished bool  // its Workflow was seen while it was not yet successful
-	succeededAt   int64 // when it was seen to be
+	succeededAt   int64 // when that was seen to be successful
 	workDone      bool  // the Workflow succeeded, or what was installed runs
 
 	acknowledged int64 // when a person said to know that it failed

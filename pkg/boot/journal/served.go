@@ -213,9 +213,9 @@ func verdictOf(e *boot.Event, s Step) verdict {
 // isOwn tells whether an end is this service's or the machine's own doing, and says nothing of the boot.
 func isOwn(e *boot.Event) bool {
 	switch string(e.Text(boot.Reason)) {
-	case "replaced", "drained", "evicted", "client_body":
+	case boot.ReasonReplaced, boot.ReasonDrained, boot.ReasonEvicted, boot.ReasonClientBody:
 		return true
-	case "client_gone":
+	case boot.ReasonClientGone:
 		return e.Bytes == 0
 	}
 	return false
@@ -249,7 +249,7 @@ func verdictOfTFTP(e *boot.Event) verdict {
 func fromClient(e *boot.Event) bool {
 	const refusesOptions = 8 + 1 // RFC 2347: a server does not send it
 	aborted := e.Status == refusesOptions || e.Status == 1 && containsFold(string(e.Text(boot.Message)), "aborted")
-	return string(e.Text(boot.Reason)) == "client_error" || e.Kind == boot.TFTP && aborted
+	return string(e.Text(boot.Reason)) == boot.ReasonClientError || e.Kind == boot.TFTP && aborted
 }
 
 func verdictOfHTTP(e *boot.Event, s Step) verdict {

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/tinkerbell/stack/internal/metric"
+	"github.com/tinkerbell/stack/pkg/boot"
 )
 
 // refusal is why a connection was refused: the label of stack_proxy_tcp_refused_total.
@@ -39,7 +40,7 @@ const (
 	endError
 )
 
-var endings = metric.Enum[ending]{"idle", "reset", "timeout", "error"}
+var endings = metric.Enum[ending]{boot.ReasonIdle, "reset", boot.ReasonTimeout, "error"}
 
 func (e ending) String() string { return endings.Name(e) }
 

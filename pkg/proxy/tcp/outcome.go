@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
@@ -15,9 +16,6 @@ type outcome struct {
 	bytes    [2]int64               // passed on, by direction; written by the loop, with TLS by the direction's goroutine
 	recorded time.Duration          // to the last record of progress; written as bytes to the client are
 }
-
-// reasonDrained is the reason of a session that a drain has closed.
-const reasonDrained = "drained"
 
 // refuse counts a session that does not get an endpoint.
 func (s *session) refuse(why refusal) {
@@ -57,7 +55,7 @@ func (s *session) recordEnd() {
 	case torn != nil:
 		x.Outcome, x.Reason = record.Torn, torn.String()
 	case s.aborted:
-		x.Outcome, x.Reason = record.Torn, reasonDrained
+		x.Outcome, x.Reason = record.Torn, boot.ReasonDrained
 	}
 	s.front.config.Sink.Record(x)
 }

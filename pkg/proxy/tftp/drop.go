@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/tinkerbell/stack/internal/metric"
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/proxy/datagram"
 	"github.com/tinkerbell/stack/pkg/record"
 )
@@ -45,8 +46,8 @@ const (
 )
 
 var outcomes = metric.Enum[Outcome]{
-	"completed", "server_error", "client_error", "replaced", "refused", "no_answer", "timeout", "drained",
-	"evicted",
+	"completed", "server_error", boot.ReasonClientError, boot.ReasonReplaced, "refused", "no_answer", boot.ReasonTimeout,
+	boot.ReasonDrained, boot.ReasonEvicted,
 }
 
 // String is the outcome as a metric's label.

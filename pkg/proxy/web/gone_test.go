@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
 )
 
@@ -123,7 +124,7 @@ func TestNobodyIsToldWhoHasGone(t *testing.T) {
 	if w.Code != http1.CodeGone || w.Body.Len() > 0 {
 		t.Errorf("got %d %q", w.Code, w.Body)
 	}
-	if n := testutil.ToFloat64(metrics.failures.WithLabelValues("r", reasonGone)); n != 1 {
+	if n := testutil.ToFloat64(metrics.failures.WithLabelValues("r", boot.ReasonClientGone)); n != 1 {
 		t.Errorf("%v are counted", n)
 	}
 }

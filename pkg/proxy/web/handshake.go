@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
@@ -28,7 +29,7 @@ func (h handshakes) Handle(ctx context.Context, r slog.Record) error {
 		client, err := netip.ParseAddrPort(from)
 		// A connection that ends without a word, as one that only looks whether the port is open, says nothing.
 		if err == nil && (strings.Contains(why, "tls: ") || strings.Contains(why, "HTTPS server")) {
-			h.front.mistaken(client.Addr().Unmap(), record.Handshake, why)
+			h.front.mistaken(client.Addr().Unmap(), boot.ReasonHandshake, why)
 		}
 	}
 	if !h.Handler.Enabled(ctx, r.Level) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
@@ -21,7 +22,8 @@ func TestTLSOnAPlainRouteIsRecorded(t *testing.T) {
 	if err := mistaken.Handshake(); err == nil {
 		t.Error("a plain route speaks TLS")
 	}
-	if x := r.log.Await(t, 1)[0]; x.Kind != record.Stream || x.Outcome != record.Refused || x.Reason != record.TLSOnPlain || x.Client != here {
+	if x := r.log.Await(t, 1)[0]; x.Kind != record.Stream || x.Outcome != record.Refused || x.Reason != boot.ReasonTLSOnPlain ||
+		x.Client != here {
 		t.Errorf("recorded %+v", x)
 	}
 }
@@ -62,7 +64,8 @@ func TestFailedHandshakesAreCounted(t *testing.T) {
 	told := r.log.Await(t, 2) // in any order: each connection has a goroutine of its own
 	slices.SortFunc(told, func(a, b record.Exchange) int { return strings.Compare(b.Message, a.Message) })
 	for i, why := range []string{"tls: ", "HTTPS server"} {
-		if x := told[i]; x.Reason != record.Handshake || x.Outcome != record.Refused || !strings.Contains(x.Message, why) || x.Client != here {
+		if x := told[i]; x.Reason != boot.ReasonHandshake || x.Outcome != record.Refused || !strings.Contains(x.Message, why) ||
+			x.Client != here {
 			t.Errorf("recorded %+v, want %q", x, why)
 		}
 	}

@@ -5,12 +5,12 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
 	"github.com/tinkerbell/stack/pkg/proxy/sock"
-	"github.com/tinkerbell/stack/pkg/record"
 )
 
 // loopConn is a client's connection in package http1's engine, where every connection begins, also one with TLS. It
@@ -156,7 +156,7 @@ func (c *loopConn) HandOff(fd int, early []byte) {
 		return
 	}
 	if !c.server.tls && len(early) > 1 && early[0] == 0x16 && early[1] == 3 { // RFC 8446 section 5.1: a ClientHello
-		c.server.front.mistaken(c.peer.Addr().Unmap(), record.TLSOnPlain, "")
+		c.server.front.mistaken(c.peer.Addr().Unmap(), boot.ReasonTLSOnPlain, "")
 	}
 	next := &conn{early: early}
 	next.accepted, next.socket, next.stall = c.accepted, socket, c.connections.stall()

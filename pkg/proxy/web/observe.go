@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/internal/loglimit"
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/proxy/admission"
 	"github.com/tinkerbell/stack/pkg/proxy/shaper"
@@ -109,7 +110,7 @@ func (o *observer) end(seen *response, r *http.Request, trouble any) {
 			trouble = nil
 		}
 	case trouble != nil:
-		o.metrics.failed(reasonGone)
+		o.metrics.failed(boot.ReasonClientGone)
 		x.torn(seen.notTaken())
 	}
 	x.Took = time.Since(x.Begin)

@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
@@ -216,15 +217,15 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error, took tim
 	case errors.Is(err, errLoop):
 		code, reason = http.StatusLoopDetected, "loop"
 	case late(r):
-		code, reason = http.StatusRequestTimeout, reasonStalled
+		code, reason = http.StatusRequestTimeout, boot.ReasonClientStalled
 	case errors.As(err, new(bodyError)):
-		code, reason = http.StatusBadRequest, reasonBody
+		code, reason = http.StatusBadRequest, boot.ReasonClientBody
 	case errors.Is(err, context.Canceled) && r.Context().Err() != nil:
-		code, reason = http1.CodeGone, reasonGone
+		code, reason = http1.CodeGone, boot.ReasonClientGone
 	}
 	p.metrics.failed(reason)
 	outcomeOf(w).failed(reason, err)
-	if reason == reasonGone { // nobody reads it; it is for the counters
+	if reason == boot.ReasonClientGone { // nobody reads it; it is for the counters
 		if reply.IsGRPC(r) {
 			reply.Write(w, r, code, reply.Cancelled, "the client has gone")
 		} else {
@@ -237,7 +238,7 @@ func (p *proxy) fail(w http.ResponseWriter, r *http.Request, err error, took tim
 	}
 	text, status := p.sayFailure(code, reason), reply.Unavailable
 	switch {
-	case reason == reasonBody:
+	case reason == boot.ReasonClientBody:
 		status = reply.InvalidArgument
 	case wasCancelled(err):
 		text, status = textCancelled, cancelledCode(r, took)
@@ -261,7 +262,7 @@ func failureOf(err error) (code int, reason string) {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return http.StatusBadGateway, "refused"
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
-		return http.StatusGatewayTimeout, "timeout"
+		return http.StatusGatewayTimeout, boot.ReasonTimeout
 	case errors.Is(err, endpoint.ErrNone):
 		return http.StatusServiceUnavailable, "no_endpoint"
 	default:
@@ -280,9 +281,9 @@ func explain(code int, reason string) string {
 	switch reason {
 	case "loop":
 		return errLoop.Error()
-	case reasonStalled:
+	case boot.ReasonClientStalled:
 		return "the request's body did not come in time"
-	case reasonBody:
+	case boot.ReasonClientBody:
 		return "the request's body is malformed or incomplete"
 	case "certificate_ca":
 		return "the backend's certificate is by another CA than the route's"
@@ -294,7 +295,7 @@ func explain(code int, reason string) string {
 		return "the backend does not speak TLS on that port"
 	case "refused":
 		return "the backend refused the connection"
-	case "timeout":
+	case boot.ReasonTimeout:
 		return "the backend did not answer in time"
 	case "no_endpoint":
 		return "the backend's name resolves to nothing (yet)"

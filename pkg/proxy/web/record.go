@@ -13,19 +13,16 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/proxy/http1"
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
-// Why an answer did not get whole to its client, or there was none. A client that took nothing of its answer for the
-// route's stall is in the metrics with those that went, and in records as [record.OurTimeout].
-const (
-	reasonTorn    = "torn"           // by its endpoint or file
-	reasonGone    = "client_gone"    // closed or reset the connection
-	reasonStalled = "client_stalled" // sent nothing of its request's body for the route's stall
-	reasonBody    = "client_body"    // its request's body is malformed or short
-)
+// reasonTorn is that of an answer which did not get whole to its client by its endpoint's or file's doing. The client's
+// doing has the reasons of package boot: a client that took nothing of its answer for the route's stall is in the
+// metrics with those that went, and in records as [boot.ReasonOurTimeout].
+const reasonTorn = "torn"
 
 // outcome is what becomes of a request that net/http serves.
 type outcome struct {
@@ -60,9 +57,9 @@ func (f *outcome) failed(reason string, err error) {
 	}
 	f.Outcome, f.Reason, f.failure = record.NoServer, reason, err
 	switch reason {
-	case reasonGone:
+	case boot.ReasonClientGone:
 		f.Outcome, f.failure = record.Torn, nil
-	case reasonStalled, reasonBody:
+	case boot.ReasonClientStalled, boot.ReasonClientBody:
 		f.Outcome = record.Refused
 	}
 }
@@ -164,9 +161,9 @@ func (r *response) shortBy(sendError error) string {
 func (r *response) notTaken() string {
 	c := connOfRequest(r.request) // the kernel's TCP_USER_TIMEOUT may be sooner than the stall timer
 	if c != nil && c.gaveUp.Load() || errors.Is(r.outcome.sendError, syscall.ETIMEDOUT) {
-		return record.OurTimeout
+		return boot.ReasonOurTimeout
 	}
-	return reasonGone
+	return boot.ReasonClientGone
 }
 
 // expected is the length that an answer's head tells; 0 where it tells none.
@@ -225,7 +222,7 @@ func (o *observer) recordOf(x *http1.Exchange, r http1.Result, took time.Duratio
 	e.Method, e.Endpoint = x.Request.Method(), c.to
 	if e.Reason = reasonOf(r); e.Reason != "" {
 		if e.Outcome = record.Torn; r.Stalled {
-			e.Reason = record.OurTimeout
+			e.Reason = boot.ReasonOurTimeout
 		}
 	} else if c.reason != "" {
 		e.Outcome, e.Reason = record.NoServer, c.reason
@@ -247,7 +244,7 @@ func reasonOf(r http1.Result) string {
 	case r.Broken != nil:
 		return reasonTorn
 	case r.Gone:
-		return reasonGone
+		return boot.ReasonClientGone
 	default:
 		return ""
 	}

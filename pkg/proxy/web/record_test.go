@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/artifacts"
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/edge/reply"
 	"github.com/tinkerbell/stack/pkg/record"
 	"github.com/tinkerbell/stack/pkg/record/recordtest"
@@ -207,7 +208,7 @@ func TestRecordsClientsThatStall(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, _ = io.ReadFull(c, make([]byte, 1e6))
-			if got := r.log.Await(t, 2)[1]; got.Outcome != record.Torn || got.Reason != record.OurTimeout {
+			if got := r.log.Await(t, 2)[1]; got.Outcome != record.Torn || got.Reason != boot.ReasonOurTimeout {
 				t.Errorf("got %+v", got)
 			}
 		})
@@ -563,7 +564,9 @@ func TestOffset(t *testing.T) {
 
 // TestRecordsTheKernelsTimeout as ours: TCP_USER_TIMEOUT may end an answer before the stall timer does.
 func TestRecordsTheKernelsTimeout(t *testing.T) {
-	for failure, want := range map[error]string{syscall.ETIMEDOUT: record.OurTimeout, syscall.ECONNRESET: reasonGone} {
+	for failure, want := range map[error]string{
+		syscall.ETIMEDOUT: boot.ReasonOurTimeout, syscall.ECONNRESET: boot.ReasonClientGone,
+	} {
 		r := response{request: httptest.NewRequest(http.MethodGet, "/", http.NoBody)}
 		r.outcome.sendError = os.NewSyscallError("sendfile", failure)
 		if got := r.notTaken(); got != want {

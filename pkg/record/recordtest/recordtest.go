@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/tinkerbell/stack/internal/testwait"
+	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
@@ -42,7 +43,8 @@ func (l *Log) Add(x record.Exchange) {
 	switch {
 	case x.Outcome == record.Began: // or it waits, or is on its way
 		odd = odd || x.Took != 0 && x.Took < record.Waits
-	case x.Kind == record.HTTP, x.Kind == record.Stream && x.Reason != record.Handshake && x.Reason != record.TLSOnPlain:
+	case x.Kind == record.HTTP,
+		x.Kind == record.Stream && x.Reason != boot.ReasonHandshake && x.Reason != boot.ReasonTLSOnPlain:
 		odd = odd || x.Took == 0
 	}
 	if odd {
