@@ -14,17 +14,17 @@ func TestWhatServersOwe(t *testing.T) {
 	tests := map[string]struct {
 		m          dhcp.Message
 		answerable bool
-		want       server.Answer
+		want       server.Given
 	}{
-		"a DISCOVER":                     {raw(dhcp.Discover, "\xff"), true, server.Offered},
-		"a REQUEST that names a server":  {raw(dhcp.Request, "\x36\x04\x0a\x09\x00\x0a\xff"), true, server.Other},
-		"a REBIND, or INIT-REBOOT":       {raw(dhcp.Request, "\xff"), true, server.Granted},
-		"an INFORM":                      {raw(dhcp.Inform, "\xff"), true, server.Other},
-		"a RELEASE":                      {raw(dhcp.Release, "\xff"), false, server.Other},
-		"a DECLINE":                      {raw(dhcp.Decline, "\xff"), false, server.Other},
-		"BOOTP, without a cookie":        {message(dhcp.OpRequest, 1)[:236], true, server.Other},
-		"LEASEQUERY of another agent":    {raw(10, "\xff"), true, server.Other},
-		"a type that nobody knows as of": {raw(99, "\xff"), true, server.Other},
+		"a DISCOVER":                     {raw(dhcp.Discover, "\xff"), true, server.Offer},
+		"a REQUEST that names a server":  {raw(dhcp.Request, "\x36\x04\x0a\x09\x00\x0a\xff"), true, server.Nothing},
+		"a REBIND, or INIT-REBOOT":       {raw(dhcp.Request, "\xff"), true, server.Lease},
+		"an INFORM":                      {raw(dhcp.Inform, "\xff"), true, server.Nothing},
+		"a RELEASE":                      {raw(dhcp.Release, "\xff"), false, server.Nothing},
+		"a DECLINE":                      {raw(dhcp.Decline, "\xff"), false, server.Nothing},
+		"BOOTP, without a cookie":        {message(dhcp.OpRequest, 1)[:236], true, server.Nothing},
+		"LEASEQUERY of another agent":    {raw(10, "\xff"), true, server.Nothing},
+		"a type that nobody knows as of": {raw(99, "\xff"), true, server.Nothing},
 	}
 	for name, test := range tests {
 		kind := test.m.Type()

@@ -171,33 +171,34 @@ func giaddrOf(to *server.Targets) [4]byte {
 // 4.3, 4.4.4).
 func answerable(t dhcp.Type) bool { return t != dhcp.Release && t != dhcp.Decline }
 
-// gives tells what a reply means for its client.
-func gives(m dhcp.Message) (admit.Answer, server.Answer) {
+// gives tells what kind of reply one is, and what the server gives its client by it: a BOOTP reply's address is no lease
+// that the server would be asked to extend.
+func gives(m dhcp.Message) (admit.Answer, server.Given) {
 	switch t := m.Type(); {
 	case t == dhcp.Offer:
-		return admit.Offered, server.Offered
+		return admit.Offered, server.Offer
 	case m.Yiaddr() == [4]byte{}: // an INFORM's ACK gives nothing
 	case t == dhcp.Ack:
-		return admit.Granted, server.Granted
+		return admit.Granted, server.Lease
 	case t == dhcp.BOOTP:
-		return admit.Granted, server.Other
+		return admit.Granted, server.Nothing
 	}
-	return admit.Other, server.Other
+	return admit.Other, server.Nothing
 }
 
 // mustHaveGiven tells what a server must have given a client before, for its silence to this request to mean something.
 // A DISCOVER is answered by each server that knows the client, a request to extend a lease by the one that granted it.
-// A REQUEST after an OFFER is answered by the server that it names alone: Other (RFC 2131 section 4.3.2).
-func mustHaveGiven(m dhcp.Message, kind dhcp.Type) server.Answer {
+// A REQUEST after an OFFER is answered by the server that it names alone: Nothing (RFC 2131 section 4.3.2).
+func mustHaveGiven(m dhcp.Message, kind dhcp.Type) server.Given {
 	switch kind {
 	case dhcp.Discover:
-		return server.Offered
+		return server.Offer
 	case dhcp.Request:
 		if _, named := m.Option(dhcp.OptionServerID); !named {
-			return server.Granted
+			return server.Lease
 		}
 	}
-	return server.Other
+	return server.Nothing
 }
 
 // isFirmware tells a message of a machine's firmware, or of a boot loader, which says so by its vendor class.

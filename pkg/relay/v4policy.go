@@ -172,14 +172,14 @@ func (d *worker) addAgent(
 		part = ofRelaying
 	}
 	limit := min(to.MTU-ipAndUDP, m.MaxSize())
-	added, linked, ok := d.join(m, k, a, o, has, part, limit, now)
-	if !ok && a.listener == unicast && a.giaddr != [4]byte{} {
-		added, linked, ok = d.join(m, k, a, o, has, linkAlone, limit, now)
+	j := d.join(m, k, a, o, has, part, limit, now)
+	if !j.fits && a.listener == unicast && a.giaddr != [4]byte{} {
+		j = d.join(m, k, a, o, has, linkAlone, limit, now)
 	}
-	if !ok {
+	if !j.fits {
 		d.relay.metrics.of(int(a.listener)).own[omitted].Inc()
 	}
-	return added, linked
+	return j.message, j.linked
 }
 
 // subset is the part of our sub-options that is added.
@@ -202,48 +202,60 @@ func (s subset) adds(code byte, ofAgent bool) bool {
 	return code == dhcp.SubServerIDOverride || code == dhcp.SubFlags
 }
 
-// join is addAgent with some sub-options. linked tells that there is a link selection then. ok is false where they do
-// not fit.
+// joined is a request with our sub-options, or without them where they do not fit.
+type joined struct {
+	message dhcp.Message
+	linked  bool // it has a link selection, ours or another agent's
+	fits    bool
+}
+
+// join is addAgent with some sub-options.
 func (d *worker) join(
 	m dhcp.Message, k *key, a *arrival, o *origin, has bool, part subset, limit int, now int64,
-) (added dhcp.Message, linked, ok bool) {
+) joined {
 	var theirs dhcp.Subs
 	if has {
 		m, theirs = nearer(m)
 		has = m.HasAgent()
 	}
-	value, ours := d.options[:0], d.subsOf(m, k, a)
-	if theirs == 0 && part == everything {
-		value = append(value, ours...)
-	} else {
-		for code, sub, rest, ok := dhcp.NextSub(ours); ok; code, sub, rest, ok = dhcp.NextSub(rest) {
-			if !theirs.Has(code) && part.adds(code, a.giaddr != [4]byte{}) {
-				value = dhcp.AppendSub(value, code, sub)
-			}
-		}
-	}
-	added, linked = m, theirs.Has(dhcp.SubLinkSelection)
+	value := d.oursBeside(theirs, m, k, a, part)
+	without := joined{message: m, linked: theirs.Has(dhcp.SubLinkSelection)}
 	signs := d.signer != nil && part != linkAlone
 	if len(value) == 0 && !signs {
-		return added, linked, true
+		without.fits = true
+		return without
 	}
 	subs, _ := dhcp.SumSubs(value)
-	linked = linked || subs.Has(dhcp.SubLinkSelection)
 	o.added, o.sole = subs, !has
 	if signs {
 		o.added |= dhcp.SetOf(dhcp.SubVendor)
 		value = d.signer.append4(value, k, o, d.relay.unix(now))
 	}
+	with := joined{linked: without.linked || subs.Has(dhcp.SubLinkSelection)}
 	if !has {
-		added, ok = m.AppendAgent(value, limit)
-	} else if added, ok = m.JoinAgent(value, limit); ok {
+		with.message, with.fits = m.AppendAgent(value, limit)
+	} else if with.message, with.fits = m.JoinAgent(value, limit); with.fits {
 		_, o.sum = dhcp.SumSubs(value)
 	}
-	if !ok {
+	if !with.fits {
 		o.added, o.sole = 0, false
-		return m, theirs.Has(dhcp.SubLinkSelection), false
+		return without
 	}
-	return added, linked, true
+	return with
+}
+
+// oursBeside are the sub-options of a part, but for those that an agent nearer to the client has set.
+func (d *worker) oursBeside(theirs dhcp.Subs, m dhcp.Message, k *key, a *arrival, part subset) []byte {
+	value, ours := d.options[:0], d.subsOf(m, k, a)
+	if theirs == 0 && part == everything {
+		return append(value, ours...)
+	}
+	for code, sub, rest, ok := dhcp.NextSub(ours); ok; code, sub, rest, ok = dhcp.NextSub(rest) {
+		if !theirs.Has(code) && part.adds(code, a.giaddr != [4]byte{}) {
+			value = dhcp.AppendSub(value, code, sub)
+		}
+	}
+	return value
 }
 
 // nearer returns which sub-options an agent nearer to the client has set and this relay does not set again: the link,

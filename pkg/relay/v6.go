@@ -195,14 +195,14 @@ func isFirmware6(m dhcp6.Message) bool {
 
 // mustHaveGiven6 is mustHaveGiven for DHCPv6: of the servers that are asked to extend a lease only the one that has it
 // answers.
-func mustHaveGiven6(m dhcp6.Message) server.Answer {
+func mustHaveGiven6(m dhcp6.Message) server.Given {
 	switch m.Type() {
 	case dhcp6.Solicit:
-		return server.Offered
+		return server.Offer
 	case dhcp6.Renew, dhcp6.Rebind:
-		return server.Granted
+		return server.Lease
 	default:
-		return server.Other
+		return server.Nothing
 	}
 }
 

@@ -56,12 +56,12 @@ func (d *worker) reply6(m dhcp6.Message, from netip.Addr, to *server.Targets, no
 	if first {
 		r.metrics.answered(waited)
 	}
-	answer, given := admit.Other, server.Other
+	answer, given := admit.Other, server.Nothing
 	switch t := client.Type(); {
 	case t == dhcp6.Advertise:
-		answer, given = admit.Offered, server.Offered
+		answer, given = admit.Offered, server.Offer
 	case t == dhcp6.Reply && client.Grants():
-		answer, given = admit.Granted, server.Granted
+		answer, given = admit.Granted, server.Lease
 	}
 	r.queue(o.listener, netip.Addr{}).Answered(o.client, answer, first, now)
 	r.servers.Answered(from, to.All, now, server.Machine(o.client, o.firmware), given)

@@ -40,8 +40,8 @@ type Request struct {
 	// Answered tells whether the answer comes by way of this relay.
 	Answered bool
 	// GivenBefore is what a server must have given the client before, for its silence to this request to mean something;
-	// [Other] where it never does.
-	GivenBefore Answer
+	// [Nothing] where it never does.
+	GivenBefore Given
 	// Machine is the client's tag, 0 where it is not known, and MAC its hardware address for the log.
 	Machine uint64
 	MAC     [6]byte

@@ -11,14 +11,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Answer is what a reply gives its client. A greater one includes the lesser.
-type Answer uint8
+// Given is what a server has given a client. A greater one includes the lesser.
+type Given uint8
 
-// The answers.
+// What may be given.
 const (
-	Other   Answer = iota
-	Offered        // an OFFER, an ADVERTISE
-	Granted        // a lease
+	Nothing Given = iota
+	Offer         // by an OFFER, an ADVERTISE
+	Lease         // by an ACK, a REPLY
 
 	answerBits = 3
 )
@@ -94,7 +94,7 @@ func (s *Server) Asked(now int64, r *Request) {
 		s.since.Store(now)
 	}
 	switch {
-	case r.GivenBefore == Other || r.Machine == 0:
+	case r.GivenBefore == Nothing || r.Machine == 0:
 	case s.knows(r.Machine, r.GivenBefore):
 		if now-s.owedLast.Swap(now) > owedGap.Nanoseconds() {
 			s.owed.Store(0)
@@ -103,7 +103,7 @@ func (s *Server) Asked(now int64, r *Request) {
 			s.owedSince.Store(now)
 		}
 		s.owedTo.Store(uint64(r.MAC[0])<<40 | uint64(binary.BigEndian.Uint32(r.MAC[1:]))<<8 | uint64(r.MAC[5]))
-	case r.GivenBefore == Offered:
+	case r.GivenBefore == Offer:
 		if now-s.strangersSince.Load() > strangersFor.Nanoseconds() {
 			s.strangersSince.Store(now)
 			s.strangers.Store(0)
@@ -117,14 +117,14 @@ func (s *Server) Asked(now int64, r *Request) {
 }
 
 // knows tells whether the server has given a machine something before.
-func (s *Server) knows(machine uint64, least Answer) bool {
+func (s *Server) knows(machine uint64, least Given) bool {
 	known := s.machines[machine>>answerBits%knownMachines].Load()
-	return known>>answerBits == machine>>answerBits && Answer(known&(1<<answerBits-1)) >= least
+	return known>>answerBits == machine>>answerBits && Given(known&(1<<answerBits-1)) >= least
 }
 
 // learn notes what the server has given a machine.
-func (s *Server) learn(machine uint64, given Answer) {
-	if given != Other && machine != 0 && !s.knows(machine, given) {
+func (s *Server) learn(machine uint64, given Given) {
+	if given != Nothing && machine != 0 && !s.knows(machine, given) {
 		s.machines[machine>>answerBits%knownMachines].Store(machine>>answerBits<<answerBits | uint64(given))
 	}
 }
@@ -199,11 +199,11 @@ const (
 // Heard notes a reply from a server that is not passed on, for a reason that is the server's no less than its silence:
 // it lives.
 func (p *Pool) Heard(from netip.Addr, targets []Target, now int64) {
-	p.Answered(from, targets, now, 0, Other)
+	p.Answered(from, targets, now, 0, Nothing)
 }
 
 // Answered notes a reply that matched a request, and what it gives to a machine, by its tag.
-func (p *Pool) Answered(from netip.Addr, targets []Target, now int64, machine uint64, given Answer) {
+func (p *Pool) Answered(from netip.Addr, targets []Target, now int64, machine uint64, given Given) {
 	clearIfSet(&p.unmatched)
 	known := false
 	for i := range targets {

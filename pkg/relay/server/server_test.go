@@ -14,7 +14,7 @@ const (
 // asks has a machine send n DISCOVERs.
 func asks(s *Server, now int64, machine uint64, n int) {
 	for range n {
-		s.Asked(now, &Request{Answered: true, GivenBefore: Offered, Machine: machine, MAC: [6]byte{2, 0, 0, 0, 0, 0x50}})
+		s.Asked(now, &Request{Answered: true, GivenBefore: Offer, Machine: machine, MAC: [6]byte{2, 0, 0, 0, 0, 0x50}})
 	}
 }
 
@@ -22,7 +22,7 @@ func asks(s *Server, now int64, machine uint64, n int) {
 func TestDeadServerStaysDead(t *testing.T) {
 	p := newPool(func(c *Config) { c.DeadAfter = 3 })
 	s := p.servers[0]
-	s.learn(known, Offered)
+	s.learn(known, Offer)
 	now := second
 	ask := func(n int) { asks(s, now, known, n) }
 	steps := []struct {
@@ -64,18 +64,18 @@ func TestServerIsDeadByMachinesThatItAnswered(t *testing.T) {
 		until   int64 // second of the last look
 		dead    bool
 	}{
-		"an unknown machine, 26 times":   {request: Request{GivenBefore: Offered, Machine: unknown}, at: repeat(26), until: 60},
-		"an unknown machine, 500 times":  {served: []uint64{known}, request: Request{GivenBefore: Offered, Machine: unknown}, at: repeat(500), until: 600},
-		"a served machine boots":         {served: []uint64{known}, request: Request{GivenBefore: Offered, Machine: known}, at: boots, until: 60, dead: true},
-		"for half a minute only":         {served: []uint64{known}, request: Request{GivenBefore: Offered, Machine: known}, at: boots, until: 29},
-		"it renews":                      {served: []uint64{known}, request: Request{GivenBefore: Granted, Machine: known}, at: boots, until: 60, dead: true},
-		"it asks twice":                  {served: []uint64{known}, request: Request{GivenBefore: Offered, Machine: known}, at: boots[:2], until: 600},
-		"it asks once an hour":           {served: []uint64{known}, request: Request{GivenBefore: Offered, Machine: known}, at: []int64{0, 3600, 7200, 10800}, until: 10900},
-		"what need not be answered":      {served: []uint64{known}, request: Request{GivenBefore: Other, Machine: known}, at: repeat(90), until: 120},
-		"its system, and not the ROM":    {served: []uint64{Machine(known, true)}, request: Request{GivenBefore: Offered, Machine: Machine(known, false)}, at: repeat(30), until: 60},
-		"a machine without an identity":  {request: Request{GivenBefore: Offered}, at: repeat(90), until: 120},
-		"another that was only offered":  {request: Request{GivenBefore: Granted, Machine: known}, at: repeat(90), until: 120},
-		"the answer goes past the relay": {served: []uint64{known}, request: Request{GivenBefore: Offered, Machine: known}, at: repeat(90), until: 120},
+		"an unknown machine, 26 times":   {request: Request{GivenBefore: Offer, Machine: unknown}, at: repeat(26), until: 60},
+		"an unknown machine, 500 times":  {served: []uint64{known}, request: Request{GivenBefore: Offer, Machine: unknown}, at: repeat(500), until: 600},
+		"a served machine boots":         {served: []uint64{known}, request: Request{GivenBefore: Offer, Machine: known}, at: boots, until: 60, dead: true},
+		"for half a minute only":         {served: []uint64{known}, request: Request{GivenBefore: Offer, Machine: known}, at: boots, until: 29},
+		"it renews":                      {served: []uint64{known}, request: Request{GivenBefore: Lease, Machine: known}, at: boots, until: 60, dead: true},
+		"it asks twice":                  {served: []uint64{known}, request: Request{GivenBefore: Offer, Machine: known}, at: boots[:2], until: 600},
+		"it asks once an hour":           {served: []uint64{known}, request: Request{GivenBefore: Offer, Machine: known}, at: []int64{0, 3600, 7200, 10800}, until: 10900},
+		"what need not be answered":      {served: []uint64{known}, request: Request{GivenBefore: Nothing, Machine: known}, at: repeat(90), until: 120},
+		"its system, and not the ROM":    {served: []uint64{Machine(known, true)}, request: Request{GivenBefore: Offer, Machine: Machine(known, false)}, at: repeat(30), until: 60},
+		"a machine without an identity":  {request: Request{GivenBefore: Offer}, at: repeat(90), until: 120},
+		"another that was only offered":  {request: Request{GivenBefore: Lease, Machine: known}, at: repeat(90), until: 120},
+		"the answer goes past the relay": {served: []uint64{known}, request: Request{GivenBefore: Offer, Machine: known}, at: repeat(90), until: 120},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -83,10 +83,10 @@ func TestServerIsDeadByMachinesThatItAnswered(t *testing.T) {
 			s, start := p.servers[0], 1000*second
 			for _, machine := range test.served {
 				s.answered(start)
-				s.learn(machine, Granted)
+				s.learn(machine, Lease)
 			}
 			if name == "another that was only offered" {
-				s.learn(known, Offered)
+				s.learn(known, Offer)
 			}
 			test.request.Answered = name != "the answer goes past the relay"
 			detour := s.detour
@@ -147,7 +147,7 @@ func TestNewcomersDoNotCallServerDead(t *testing.T) {
 	if lookup := p.check(late); !lookup || s.dead || !s.detour {
 		t.Errorf("newcomers: got lookup %v, dead %v, another way %v", lookup, s.dead, s.detour)
 	}
-	s.learn(known, Granted)
+	s.learn(known, Lease)
 	asks(s, now, known, 20)
 	if lookup := p.check(late); !lookup || !s.dead {
 		t.Errorf("served machines: got lookup %v, dead %v", lookup, s.dead)
@@ -167,7 +167,7 @@ func TestServersAreAliveByThemselves(t *testing.T) {
 			asks(s, now, known, 1)
 		}
 		if now < 10*second {
-			p.Answered(targets[0].Addr.Addr(), targets, now, known, Offered)
+			p.Answered(targets[0].Addr.Addr(), targets, now, known, Offer)
 		}
 		p.check(now)
 	}
