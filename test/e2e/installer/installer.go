@@ -75,7 +75,7 @@ type Config struct {
 	HWAddr   net.HardwareAddr // hw_addr=
 	Syslog   string           // syslog_host=, with the port
 	Tink     string           // grpc_authority=
-	Metadata string           // base URL, metadata=; default: port 50061 of Tink's address, which is Hegel's; empty: no such step
+	Metadata string           // base URL, metadata=; default: port 50061 of Tink's address (Hegel); empty: no such step
 	Agent    string           // URL of Tinkerbell's agent, agent=; empty: the installer speaks to Tink Server
 	Addr     netip.Addr       // of this machine, as DHCP gave it
 	Hostname string           // likewise

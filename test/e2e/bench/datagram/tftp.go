@@ -110,7 +110,8 @@ func startServer(n *site, t transfer) (stop func(), err error) {
 	}, nil
 }
 
-// fetch is a client, in lockstep where the server takes no windows, that loses what lose says, and asks again after retry.
+// fetch is a client, in lockstep where the server takes no windows, that loses what lose says, and asks again after
+// retry.
 func fetch(ctx context.Context, conn *net.UDPConn, to netip.AddrPort, t transfer, lose func() bool) error {
 	packet := t.request()
 	buf := make([]byte, 1500)
