@@ -157,7 +157,7 @@ func (r *run) note(a *asked, began time.Time) {
 			case h.ID != "":
 				said = fmt.Sprintf("address %s, %s", h.Addr.Addr(), h.BootData())
 			default:
-				said = fmt.Sprintf("address %s, %s, router %s", h.Addr, h.BootData(), h.Router())
+				said = fmt.Sprintf("address %s, %s, %s", h.Addr, h.BootData(), routerOf(h.Offer))
 			}
 			if h.Source.Addr().Is6() {
 				protocol = "DHCPv6"

@@ -89,6 +89,8 @@ type run struct {
 	link  *link.Link
 	began time.Time
 	air   *surroundings
+	// rivals are pairs of servers with boot data that is not the same.
+	rivals []rival
 
 	mu     sync.Mutex
 	report Report
@@ -108,8 +110,9 @@ func Run(ctx context.Context, o Options) Report {
 	}
 	r.report = Report{Interface: o.Interface, MadeUp: o.MAC == nil, Arch: o.Arch.Name}
 	var beside sync.WaitGroup
+	var cluster run // its findings say nothing of a DHCP server
 	if o.Beside != nil {
-		beside.Go(func() { o.Beside(ctx, r.find) })
+		beside.Go(func() { o.Beside(ctx, cluster.find) })
 	}
 	if o.Interface != "" {
 		r.walk(ctx)
@@ -117,6 +120,7 @@ func Run(ctx context.Context, o Options) Report {
 	beside.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.report.Findings = append(r.report.Findings, cluster.report.Findings...)
 	if ctx.Err() != nil {
 		r.report.Findings = append(r.report.Findings, finding.New("stopped", "stopped before everything was looked at"))
 	}
@@ -124,7 +128,7 @@ func Run(ctx context.Context, o Options) Report {
 		r.report.Frames = r.link.Sent()
 	}
 	r.report.Seconds = time.Since(r.began).Seconds()
-	r.report.Findings = finding.Unexplained(r.report.Findings)
+	r.report.Findings = append([]finding.Finding{}, finding.Unexplained(r.report.Findings)...) // in JSON never null
 	slices.SortStableFunc(r.report.Findings, func(a, b finding.Finding) int { return int(b.Severity) - int(a.Severity) })
 	return r.report
 }
@@ -146,10 +150,10 @@ func (r *run) walk(ctx context.Context) {
 	defer r.air.end()
 	heard := r.discover(ctx)
 	way := r.judgeAnswers(ctx, heard)
-	if way == nil || ctx.Err() != nil {
-		return
+	if way != nil && ctx.Err() == nil {
+		r.follow(ctx, way)
 	}
-	r.follow(ctx, way)
+	r.judgeRivals(ctx, way, &heard.v4)
 }
 
 // blind says why the interface cannot be looked at.

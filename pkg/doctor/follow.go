@@ -34,6 +34,10 @@ type chain struct {
 	hop  frame.MAC  // the station that carries packets to it
 	path pathMTU
 	mute []string // servers that do not answer; guarded by run's mu
+
+	router frame.MAC // the zero address: none that is there is offered
+	// reroute has a host be reached by way of the router, whatever the mask says; nil: there is no router.
+	reroute func(host netip.Addr)
 }
 
 // pathMTU is what is known of the size of packets.
@@ -63,6 +67,9 @@ func (r *run) follow(ctx context.Context, way *order) {
 	defer station.Close()
 	if direct := way.addr.Addr.Masked().Contains(c.next); direct && c.hop != (frame.MAC{}) {
 		station.Neighbour(c.next, c.hop)
+	}
+	if c.router != (frame.MAC{}) {
+		c.reroute = func(host netip.Addr) { station.Neighbour(host, c.router) }
 	}
 	c.way, c.addr = station, way.addr.Addr.Addr()
 	c.measure(ctx)
@@ -124,6 +131,9 @@ func (c *chain) owners(ctx context.Context) bool {
 			"cannot be told", proxy, list(controls))
 	}
 	c.judgeOwners(owners, carrier, direct, proxy)
+	if all := owners[c.gateway()]; len(all) > 0 {
+		c.router = all[0].MAC
+	}
 	for _, o := range owners[carrier] { // of several, the one that offered
 		if c.hop == (frame.MAC{}) || o.MAC == c.order.addr.From {
 			c.hop = o.MAC

@@ -160,14 +160,30 @@ func (c *chain) byTFTP(ctx context.Context, server netip.Addr, file string) *pro
 	case large.Err == nil:
 		return &program{content: large.Content, size: max(large.Size, first.Size), from: "TFTP"}
 	}
+	if port := plain.From.Port(); stuck(answers) && c.path.hole == 0 && port != tftpPort {
+		sizes := "blocks of 512 bytes stall as large ones do"
+		if c.path.passes > 0 {
+			sizes = fmt.Sprintf("it is not their size, since %d bytes pass", c.path.passes)
+		}
+		c.find("tftp-answers-lost", "%s answers the request for %q, and nothing comes after that first answer, whatever "+
+			"the size of blocks (%s): what goes to the server's port %d is dropped, as by a firewall that lets "+
+			"69/udp alone pass",
+			to, file, sizes, port)
+		return nil
+	}
 	c.judgeTFTP(to, file, plain)
 	return nil
+}
+
+// stuck tells whether every transfer stopped behind the server's first answer.
+func stuck(answers []tftp.Answer) bool {
+	return !slices.ContainsFunc(answers, func(a tftp.Answer) bool { return !a.Stuck() })
 }
 
 // again asks once more, and alone, for what did not go well when all was asked at one time: a server may have been
 // busy for a moment. It returns how many datagrams had to be sent again even then.
 func (c *chain) again(ctx context.Context, to netip.AddrPort, asks []tftp.Ask, answers []tftp.Answer) (repeats int) {
-	if c.path.hole > 0 {
+	if c.path.hole > 0 || stuck(answers) {
 		return 0 // that is why
 	}
 	for i := range answers {
@@ -290,7 +306,14 @@ func (c *chain) document(ctx context.Context, d document) *web.Answer {
 	client := c.client()
 	a := client.Get(ctx, d.u, d.most)
 	if c.path.hole == 0 && mayHavePassed(a.Err) && ctx.Err() == nil {
+		host, lonely := c.lonely(ctx, &a)
+		if lonely && c.reroute != nil {
+			c.reroute(host)
+		}
 		a = client.Get(ctx, d.u, d.most)
+		if lonely {
+			c.judgeMask(d, host, &a)
+		}
 	}
 	if errors.Is(a.Err, web.ErrSilent) {
 		c.setMute(d.u.Host)
@@ -309,6 +332,35 @@ func (c *chain) document(ctx context.Context, d document) *web.Answer {
 		return nil
 	}
 	return &a
+}
+
+// lonely tells whether an answer is missing because its server is by the offered mask on the machine's own link, and
+// nobody there has its address.
+func (c *chain) lonely(ctx context.Context, a *web.Answer) (host netip.Addr, lonely bool) {
+	host, err := netip.ParseAddr(a.URL.Hostname())
+	if err != nil || !host.Is4() || host == c.next || !errors.Is(a.Err, web.ErrSilent) || !c.near(host) {
+		return host, false
+	}
+	return host, len(c.link.Owners(ctx, []netip.Addr{host}, pause)[host]) == 0
+}
+
+// judgeMask says why nobody on the link has a server's address, by what came of asking it by way of the router.
+func (c *chain) judgeMask(d document, host netip.Addr, a *web.Answer) {
+	name := "address-without-owner"
+	if !d.required {
+		name = "optional-missing"
+	}
+	text := fmt.Sprintf("the %s %s: by the offered mask /%d the machine asks for %s on its own link, and nobody there "+
+		"answers", d.what, d.u.Redacted(), c.order.addr.Addr.Bits(), host)
+	if d.line > 0 {
+		text = fmt.Sprintf("line %d of the script: %s", d.line, text)
+	}
+	if a.Err == nil || errors.Is(a.Err, web.ErrRefused) {
+		c.find("mask-too-wide", "%s; by way of the router %s it answers: the mask (option 1) is too wide", text,
+			c.gateway())
+		return
+	}
+	c.find(name, "%s: the mask (option 1) is too wide, or the host is missing", text)
 }
 
 // mayHavePassed tells an error that a lost packet may have made, which is worth another try.

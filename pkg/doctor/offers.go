@@ -198,9 +198,16 @@ func (r *run) compare(o, p offer.Offer) {
 			"does not boot",
 			names, without.Server, without.From)
 	default:
-		r.find("other-dhcp-server", "%s both offer addresses, and differ in %s: %s, router %s; %s, router %s", names, what,
-			o.BootData(), o.Router(), p.BootData(), p.Router())
+		r.rivals = append(r.rivals, rival{o.Server, p.Server, fmt.Sprintf("%s both offer addresses, and differ in %s: %s, "+
+			"%s; %s, %s", names, what, o.BootData(), routerOf(o), p.BootData(), routerOf(p))})
 	}
+}
+
+func routerOf(o offer.Offer) string {
+	if !o.Router().IsValid() {
+		return "no router"
+	}
+	return "router " + o.Router().String()
 }
 
 // differs names what decides on a boot and is not the same.

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,8 @@ const (
 	mostURLs, mostScripts = 20, 5
 	// begin is how much of a kernel is read, in bytes.
 	begin = 1024
+	// excerpt is how much of a page is shown, in bytes.
+	excerpt = 40
 )
 
 // reading is the way through scripts.
@@ -113,7 +116,12 @@ func (r *reading) script(ctx context.Context, u *url.URL, required bool, line in
 	if !ok {
 		return
 	}
+	text, marked := strings.CutPrefix(text, "\ufeff")
 	script, err := ipxe.Parse(text, u, r.known())
+	if err == nil && marked {
+		r.find("byte-order-mark", "%s has an invisible byte order mark (EF BB BF) before #!ipxe: iPXE takes it for no "+
+			"script", u.Redacted())
+	}
 	switch {
 	case errors.Is(err, ipxe.ErrNoScript) && line > 0:
 		r.loads = true // chain may load a program as well
@@ -190,6 +198,12 @@ func (r *reading) command(ctx context.Context, c ipxe.Command) {
 	if a == nil {
 		return
 	}
+	if isPage(a) {
+		r.find("page-for-file", "line %d of the script: the %s %s is a page of HTML (%d bytes, %s): it begins with %q. "+
+			"Most likely the file is not there, and the server answers with a page in its place", c.Line, what,
+			c.URL.Redacted(), a.Size, cmp.Or(a.Type, "no content type"), a.Body[:min(len(a.Body), excerpt)])
+		return
+	}
 	r.whole(ctx, d, a)
 	if a.Status == 200 && a.Size == 0 {
 		r.find("file-torn", "line %d of the script: the %s %s is empty", c.Line, what, c.URL.Redacted())
@@ -197,6 +211,14 @@ func (r *reading) command(ctx context.Context, c ipxe.Command) {
 	if c.Verb == "kernel" {
 		r.kernel(d, a)
 	}
+}
+
+// isPage tells whether a document is HTML for certain: kernels, and initramfs however they are packed, have no "<" at
+// their begin, and XML is a file like others.
+func isPage(a *web.Answer) bool {
+	text := strings.ToLower(strings.TrimSpace(strings.TrimPrefix(string(a.Body), "\ufeff")))
+	return strings.HasPrefix(text, "<!doctype html") || strings.HasPrefix(text, "<html") ||
+		strings.HasPrefix(text, "<") && strings.HasPrefix(a.Type, "text/html")
 }
 
 // kernel judges a kernel by its begin.

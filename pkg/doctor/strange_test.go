@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,6 +50,18 @@ func TestOffersOfStrangers(t *testing.T) {
 		"two servers of one pair": {says(func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
 			return []*dhcpv4.DHCPv4{good(m), good(m, from(3, dhcpv4.WithYourIP(net.IPv4(10, 30, 0, 150)))...)}
 		}), nil, "", "servers-alike"},
+		"two servers of a pair with files of their own": {func(t *testing.T, s *site) {
+			s.server.Addr(t, "eth1", "10.30.0.3/24")
+			s.addr, s.files["second.efi"] = "0.0.0.0", s.files["ipxe.efi"]
+			s.dhcp = func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
+				second := good(m, from(3, dhcpv4.WithYourIP(net.IPv4(10, 30, 0, 150)))...)
+				if second.BootFileName == "ipxe.efi" {
+					second.BootFileName = "second.efi"
+				}
+				second.BootFileName = strings.Replace(second.BootFileName, "10.30.0.2", "10.30.0.3", 1)
+				return []*dhcpv4.DHCPv4{good(m), second}
+			}
+		}, nil, "two-dhcp-servers", "Both lead to files that are there"},
 		"a home router": {says(func(m *dhcpv4.DHCPv4) []*dhcpv4.DHCPv4 {
 			return []*dhcpv4.DHCPv4{good(m), good(m, from(3, file(""))...)}
 		}), nil, "other-dhcp-server", "without boot data"},
@@ -250,8 +263,31 @@ func TestServersOfStrangers(t *testing.T) {
 				}
 			}
 		}), nil, "not-a-script", "longer than"},
+		"a page in place of an initramfs": {served("/initrd", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			http.ServeContent(w, r, "", started, strings.NewReader("<!doctype html><title>app</title>"))
+		}), nil, "page-for-file", "33 bytes, text/html"},
+		"a page in place of a kernel": {served(kernel, func(w http.ResponseWriter, r *http.Request) {
+			http.ServeContent(w, r, "", started, strings.NewReader("\n<HTML><body>login"))
+		}), nil, "page-for-file", "the kernel"},
+		"a firewall that lets 69/udp alone pass": {answers(func(words []string) []byte {
+			if len(words) > 3 { // the OACK, and after it nothing is heard
+				return []byte("\x00\x06tsize\x00204800\x00")
+			}
+			return append([]byte{0, 3, 0, 1}, make([]byte, 512)...)
+		}), nil, "tftp-answers-lost", "1500 bytes pass"},
+		"a server missing on the link": {scripted("kernel http://10.30.0.9/vmlinuz\n"), nil, "address-without-owner",
+			"by the offered mask /24"},
+		"a mask that is too wide": {func(t *testing.T, s *site) {
+			s.server.Addr(t, "lo", "10.30.7.2/32") // which answers ARP for what is on another interface no more
+			s.server.Do(t, func() error {
+				return os.WriteFile("/proc/sys/net/ipv4/conf/all/arp_ignore", []byte("1"), 0)
+			})
+			s.addr, s.dhcp = "0.0.0.0", offers(dhcpv4.WithNetmask(net.CIDRMask(16, 32)))
+			scripted("kernel http://10.30.7.2/vmlinuz\n")(t, s)
+		}, nil, "mask-too-wide", "way of the router 10.30.0.1"},
 		"an empty script":           {func(_ *testing.T, s *site) { script("")(s) }, nil, "not-a-script", ""},
-		"a mark before a script":    {func(_ *testing.T, s *site) { script("\ufeff#!ipxe\nexit\n")(s) }, nil, "not-a-script", ""},
+		"a mark before a script":    {func(_ *testing.T, s *site) { script("\ufeff#!ipxe\nexit\n")(s) }, nil, "byte-order-mark", "no-kernel"},
 		"a menu":                    {scripted("menu X\nitem a A\nchoose t && goto ${t}\n:a\nexit\n"), nil, "", "no-kernel"},
 		"the disk":                  {scripted("sanboot --no-describe --drive 0x80 || exit 1\n"), nil, "", "no-kernel"},
 		"a script that runs itself": {scripted("chain auto.ipxe\n"), nil, "chains-itself", "itself"},

@@ -95,6 +95,15 @@ type transfer struct {
 	done   bool
 }
 
+// expects reports whether a datagram's sender is the transfer's server: RFC 1350 section 4.
+func (t *transfer) expects(sender netip.AddrPort) bool {
+	if sender.Addr() != t.server.Addr() {
+		t.Strange = sender.Addr()
+		return false
+	}
+	return !t.peer.IsValid() || sender == t.peer
+}
+
 func (t *transfer) run(ctx context.Context, wait time.Duration) error {
 	send, to := t.request(), t.server
 	buffer := make([]byte, maxPacket)
@@ -116,7 +125,7 @@ func (t *transfer) run(ctx context.Context, wait time.Duration) error {
 		n, from, err := t.conn.ReadFrom(buffer)
 		if isTimeout(err) {
 			if try++; try > tries || ctx.Err() != nil {
-				t.end(aborted)
+				t.end()
 				return t.silence()
 			}
 			t.Repeats++
@@ -127,22 +136,24 @@ func (t *transfer) run(ctx context.Context, wait time.Duration) error {
 			return refusal(err)
 		}
 		sender := fromAddr(from)
-		if sender.Addr() != t.server.Addr() {
-			t.Strange, send = sender.Addr(), nil
+		if !t.expects(sender) {
+			send = nil
 			continue
 		}
-		if t.peer.IsValid() && sender != t.peer {
-			send = nil // RFC 1350 section 4: not this transfer's
-			continue
-		}
+		before, first := t.last, !t.Began
 		t.peer, t.From, t.Began, to = sender, sender, true, sender
-		before := t.last
 		send, err = t.receive(buffer[:n])
 		if err != nil {
 			return err
 		}
-		if t.last != before || len(t.Content) == 0 {
+		switch {
+		case t.last != before || first:
 			try = 1
+		case send != nil: // the same came again, as from a server that does not hear the answer
+			if try++; try > tries {
+				t.end()
+				return t.silence()
+			}
 		}
 	}
 }
@@ -199,9 +210,9 @@ func (t *transfer) request() []byte {
 func (t *transfer) ack() []byte { return []byte{0, opAck, byte(t.last >> 8), byte(t.last)} }
 
 // end tells the server that nothing more is wanted.
-func (t *transfer) end(code byte) {
+func (t *transfer) end() {
 	if t.peer.IsValid() {
-		_, _ = t.conn.WriteTo(append([]byte{0, opError, 0, code}, "enough\x00"...), net.UDPAddrFromAddrPort(t.peer))
+		_, _ = t.conn.WriteTo(append([]byte{0, opError, 0, aborted}, "enough\x00"...), net.UDPAddrFromAddrPort(t.peer))
 	}
 }
 
@@ -213,7 +224,7 @@ func (t *transfer) receive(b []byte) (answer []byte, err error) {
 	switch b[1] {
 	case opOack:
 		if err := t.options(b[2:]); err != nil {
-			t.end(aborted)
+			t.end()
 			return nil, err
 		}
 		if t.ask.Most == 0 {
@@ -242,7 +253,7 @@ func (t *transfer) data(number uint16, data []byte) (answer []byte, err error) {
 		return nil, nil
 	}
 	if len(data) > t.block {
-		t.end(aborted)
+		t.end()
 		return nil, fmt.Errorf("failed to read block %d: it has %d bytes, agreed were %d", number, len(data), t.block)
 	}
 	t.last, t.held = number, t.held+1
@@ -314,6 +325,11 @@ func (a *Answer) Uninvited(ask Ask) (names []string) {
 		}
 	}
 	return names
+}
+
+// Stuck tells whether nothing came behind the server's first answer: an OACK, or else one block.
+func (a *Answer) Stuck() bool {
+	return errors.Is(a.Err, ErrStalled) && (len(a.Content) == 0 || a.Options == nil && len(a.Content) == plainBlock)
 }
 
 func fromAddr(a net.Addr) netip.AddrPort {

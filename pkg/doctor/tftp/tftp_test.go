@@ -92,9 +92,15 @@ func TestTransfers(t *testing.T) {
 				return nil
 			}
 		}(), 203, nil, false, opAck},
-		"an error":                       {Ask{}, func([]byte) [][]byte { return [][]byte{[]byte("\x00\x05\x00\x01gone\x00")} }, 0, errServer, true, opRead},
-		"silence":                        {Ask{}, func([]byte) [][]byte { return nil }, 0, ErrSilent, true, opRead},
-		"silence behind the options":     {Ask{Block: 1468, Most: 1}, oack("blksize\x001468\x00"), 0, ErrStalled, true, opError},
+		"an error":                   {Ask{}, func([]byte) [][]byte { return [][]byte{[]byte("\x00\x05\x00\x01gone\x00")} }, 0, errServer, true, opRead},
+		"silence":                    {Ask{}, func([]byte) [][]byte { return nil }, 0, ErrSilent, true, opRead},
+		"silence behind the options": {Ask{Block: 1468, Most: 1}, oack("blksize\x001468\x00"), 0, ErrStalled, true, opError},
+		"options again and again": {Ask{Block: 1468, Most: 1}, func(got []byte) [][]byte {
+			if got[1] == opError {
+				return nil
+			}
+			return [][]byte{[]byte("\x00\x06blksize\x001468\x00")}
+		}, 0, ErrStalled, true, opError},
 		"a block size of nothing":        {Ask{Block: 1468, Most: 1}, oack("blksize\x000\x00"), 0, nil, true, opError},
 		"a block size of text":           {Ask{Block: 1468, Most: 1}, oack("blksize\x001468abc\x00"), 0, nil, true, opError},
 		"more than was asked for":        {Ask{Block: 512, Most: 1}, oack("blksize\x001468\x00"), 0, nil, true, opError},
