@@ -171,8 +171,8 @@ func giaddrOf(to *server.Targets) [4]byte {
 // 4.3, 4.4.4).
 func answerable(t dhcp.Type) bool { return t != dhcp.Release && t != dhcp.Decline }
 
-// gives tells what kind of reply one is, and what the server gives its client by it: a BOOTP reply's address is no lease
-// that the server would be asked to extend.
+// gives tells what kind of reply one is, and what the server gives its client by it: a BOOTP reply's address is no
+// lease that the server would be asked to extend.
 func gives(m dhcp.Message) (admit.Answer, server.Given) {
 	switch t := m.Type(); {
 	case t == dhcp.Offer:

@@ -296,7 +296,8 @@ func (c *clues) loadsLong() bool {
 
 // transfer is the oldest transfer that goes on and sends; nil if there is none.
 func (c *clues) transfer() *answer {
-	if c.furthest == Loader || c.open == nil || c.open.course == waiting || c.open.kind == "TCP" || c.open.kind == "gRPC" {
+	if c.furthest == Loader || c.open == nil || c.open.course == waiting ||
+		c.open.kind == "TCP" || c.open.kind == "gRPC" {
 		return nil
 	}
 	return c.open
