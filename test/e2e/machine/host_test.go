@@ -2,6 +2,7 @@ package machine_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/yaml"
@@ -21,6 +23,7 @@ import (
 	"github.com/tinkerbell/stack/test/e2e/lab"
 	"github.com/tinkerbell/stack/test/e2e/machine"
 	"github.com/tinkerbell/stack/test/e2e/program"
+	"github.com/tinkerbell/stack/test/e2e/progress"
 )
 
 // TestHostBootsAMachine is docs/start-one-host.md: the units of docs/examples/host run on a host of the LAN, as a user and
@@ -79,9 +82,16 @@ func TestHostBootsAMachine(t *testing.T) {
 	if err := l.Get(t.Context(), "workflows", "machine-1", &workflow); err != nil || workflow.Status.State != "SUCCESS" {
 		t.Errorf("the workflow is %q, %v", workflow.Status.State, err)
 	}
-	boots, err := askFrom(t.Context(), l, role, "http://127.0.0.1:9070/api/v1/boots")
-	if err != nil || !strings.Contains(boots, m.MAC.String()) {
-		t.Errorf("stack-boots does not show the machine: %v, %s", err, boots)
+	shown := func(ctx context.Context) error { // the relay may have waited to tell stack-boots of it
+		boots, err := askFrom(ctx, l, role, "http://127.0.0.1:9070/api/v1/boots")
+		if err == nil && !strings.Contains(boots, m.MAC.String()) {
+			err = errors.New("it is not in " + boots)
+		}
+		return err
+	}
+	patience := progress.Patience{Quiet: 20 * time.Second}
+	if err := progress.Until(t.Context(), patience, 250*time.Millisecond, shown); err != nil {
+		t.Errorf("stack-boots does not show the machine: %v", err)
 	}
 }
 
