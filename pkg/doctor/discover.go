@@ -23,6 +23,7 @@ type conversation struct {
 	ask   question
 	heard []offer.Heard // different ones, as many as are kept
 	count int           // of all
+	sent  int           // how often it was asked
 }
 
 // mostAnswers is how many different answers to one question are kept.
@@ -133,6 +134,7 @@ func (r *run) discover(ctx context.Context) *asked {
 		for _, c := range silent {
 			// Half a second more than passed: servers that wait count whole seconds.
 			_ = r.link.Send(c.ask.Frame(r.link.MAC, time.Since(began)+time.Second/2))
+			c.sent++
 		}
 		select {
 		case <-ctx.Done():

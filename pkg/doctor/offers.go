@@ -87,11 +87,15 @@ func (r *run) judgeRubbish(a *asked) {
 		}
 	}
 	const flood = 100
+	most, different := 0, 0
 	for _, c := range a.all() {
-		if c.count <= flood {
-			continue
+		// A question may have been asked again before its first answer came.
+		if n := c.count / max(c.sent, 1); n > most {
+			most, different = n, len(c.heard)
 		}
-		r.find("many-answers", "%d answers came to one DISCOVER, %d of them different ones", c.count, len(c.heard))
+	}
+	if most > flood {
+		r.find("many-answers", "%d answers came to one DISCOVER, %d of them different ones", most, different)
 	}
 	if r.air.heard().looped {
 		r.find("own-frames", "frames of %s come back to it: a loop, or a mirror port", r.link.MAC)
