@@ -37,7 +37,7 @@ func TestFilesFromTheLoop(t *testing.T) {
 	start(t, Options{Table: table(r), Sink: func(x record.Exchange) {
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, fmt.Sprintln(x.Kind, x.Outcome, x.Code, x.Bytes, x.Expected, x.Endpoint, x.Offset, x.Method, x.Name, x.Agent, x.Reason))
+		told = append(told, fmt.Sprintln(x.Kind, x.Outcome, x.Code, x.Bytes, x.Expected, x.Endpoint, x.Offset, x.Method, x.Name, x.Software, x.Reason))
 	}})
 	// ask is one request on a connection of its own, and what is told of it.
 	ask := func(path, headers string) (head string, body []byte, events []string) {

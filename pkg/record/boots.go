@@ -29,7 +29,7 @@ func (b *Boots) Spared() uint64 { return b.budgets.spared.Load() }
 const refusedPorts = 64
 
 // Lengths of texts in an event, in bytes; what is longer is cut.
-const mostName, mostAgent, mostMessage, mostMethod, mostRoute, mostReason = 160, 64, 64, 12, 24, 48
+const mostName, mostSoftware, mostMessage, mostMethod, mostRoute, mostReason = 160, 64, 64, 12, 24, 48
 
 // Those of a syslog line.
 const mostTag, mostLine = 48, 256
@@ -68,10 +68,10 @@ func (b *Boots) Record(x Exchange) {
 	e.Client, e.Route = boot.Bytes(x.Client), x.Port
 	e.Endpoint, e.Port = boot.Bytes(x.Endpoint.Addr()), x.Endpoint.Port()
 	e.Bytes, e.Expected, e.Offset = x.Bytes, x.Expected, x.Offset
-	e.Resent, e.Block, e.Window = x.Resent, x.Block, x.Window
-	tell, agent, message := b.requests, mostAgent, mostMessage
+	e.Resent, e.Block, e.Window = x.Resent, x.BlockSize, x.Window
+	tell, software, message := b.requests, mostSoftware, mostMessage
 	if x.Kind == Syslog {
-		tell, agent, message = b.lines, mostTag, mostLine
+		tell, software, message = b.lines, mostTag, mostLine
 		e.Priority = uint8(x.Code)
 		if x.Outcome == Done {
 			e.Outcome = boot.Passed
@@ -80,7 +80,7 @@ func (b *Boots) Record(x Exchange) {
 		e.Status = x.Code
 	}
 	boot.SetText(e, boot.File, mostName, x.Name)
-	boot.SetText(e, boot.Agent, agent, x.Agent)
+	boot.SetText(e, boot.Agent, software, x.Software)
 	boot.SetText(e, boot.Message, message, x.Message)
 	boot.SetText(e, boot.Method, mostMethod, x.Method)
 	boot.SetText(e, boot.Place, mostRoute, x.Route)

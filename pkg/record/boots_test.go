@@ -33,8 +33,8 @@ func TestBootsEvents(t *testing.T) {
 	client, endpoint := netip.MustParseAddr("192.0.2.7"), netip.MustParseAddrPort("198.51.100.2:69")
 	base := Exchange{
 		Route: long, Port: 8080, Client: client, Endpoint: endpoint, Begin: begin, Took: time.Second, Code: 165,
-		Bytes: 2, Expected: 3, Offset: 4, Method: long, Name: long, Agent: long, Message: long, Reason: long,
-		Resent: 5, Block: 6, Window: 7,
+		Bytes: 2, Expected: 3, Offset: 4, Method: long, Name: long, Software: long, Message: long, Reason: long,
+		Resent: 5, BlockSize: 6, Window: 7,
 	}
 	event := boot.Event{
 		At: begin.Add(time.Second).UnixNano(), Took: time.Second, Client: boot.Bytes(client),

@@ -24,7 +24,7 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Done     Outcome = iota // it ended in order, with an error or without: see Code
+	Done     Outcome = iota // it ended in order, with an error or without: see Code. Before the end: no other is known
 	Began                   // it goes on; what takes long is recorded at its beginning and on its way, too
 	Torn                    // it ended before all of it was there
 	Refused                 // this proxy refused it
@@ -55,13 +55,13 @@ type Exchange struct {
 	Expected uint64 // that were announced, by Content-Length or tsize; 0 if that is not known
 	Offset   uint64 // where the range begins that was asked for
 
-	Method  string // of HTTP; "write" if a machine sends a file by TFTP
-	Name    string // HTTP path, gRPC method, TFTP file
-	Agent   string // User-Agent, a line's tag, the options of a TFTP transfer
-	Message string // a line's text, TFTP's error message, gRPC's status message
+	Method   string // of HTTP; "write" if a machine sends a file by TFTP
+	Name     string // HTTP path, gRPC method, TFTP file
+	Software string // by which the client's is known: User-Agent, a line's tag, the options of a TFTP transfer
+	Message  string // a line's text, TFTP's error message, gRPC's status message
 
-	Resent        uint32 // TFTP blocks that were sent again
-	Block, Window uint16 // as TFTP's options agree on
+	Resent            uint32 // TFTP blocks that were sent again
+	BlockSize, Window uint16 // as TFTP's options agree on
 }
 
 // Sink takes exchanges that have begun, go on or have ended. It is called by many goroutines and must not wait. The

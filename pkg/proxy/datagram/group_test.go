@@ -84,11 +84,11 @@ func TestClientThatAsksAgainIsKnown(t *testing.T) {
 	var away refusedClients
 	now := time.Unix(1000, 0)
 	asked := netip.MustParseAddr("192.0.2.2")
-	client := func(i int) flow {
+	client := func(i int) sessionKey {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-		return flow{Peer{AddrPort: netip.AddrPortFrom(a, 2070)}, asked}
+		return sessionKey{Peer{AddrPort: netip.AddrPortFrom(a, 2070)}, asked}
 	}
-	real := flow{Peer{AddrPort: netip.MustParseAddrPort("192.0.2.7:2070")}, asked}
+	real := sessionKey{Peer{AddrPort: netip.MustParseAddrPort("192.0.2.7:2070")}, asked}
 	if away.repeats(real, now) {
 		t.Error("known at the first request")
 	}
@@ -106,7 +106,7 @@ func TestClientThatAsksAgainIsKnown(t *testing.T) {
 	other.client.AddrPort = netip.AddrPortFrom(real.client.Addr(), 2071)
 	var got []bool
 	for _, each := range []struct {
-		flow  flow
+		flow  sessionKey
 		after time.Duration
 	}{
 		{real, 4 * time.Second}, {other, 4 * time.Second}, {real, filterPeriod + time.Second},

@@ -24,7 +24,7 @@ const (
 )
 
 // repeats reports whether the client was refused before, and remembers it.
-func (t *refusedClients) repeats(f flow, now time.Time) bool {
+func (t *refusedClients) repeats(s sessionKey, now time.Time) bool {
 	switch since := now.Sub(t.began); {
 	case t.bits[0] == nil || since >= 2*filterPeriod:
 		t.bits = [2][]uint64{make([]uint64, filterBits/64), make([]uint64, filterBits/64)}
@@ -36,14 +36,14 @@ func (t *refusedClients) repeats(f flow, now time.Time) bool {
 		t.began = t.began.Add(filterPeriod)
 	}
 	var key [38]byte
-	client, asked := f.client.Addr().As16(), [16]byte{}
-	if f.asked.IsValid() {
-		asked = f.asked.As16()
+	client, asked := s.client.Addr().As16(), [16]byte{}
+	if s.asked.IsValid() {
+		asked = s.asked.As16()
 	}
 	copy(key[:], client[:])
 	copy(key[16:], asked[:])
-	binary.NativeEndian.PutUint16(key[32:], f.client.Port())
-	binary.NativeEndian.PutUint32(key[34:], f.client.Zone)
+	binary.NativeEndian.PutUint16(key[32:], s.client.Port())
+	binary.NativeEndian.PutUint32(key[34:], s.client.Zone)
 	hash := maphash.Bytes(t.seed, key[:])
 	inBoth := [2]bool{true, true}
 	for i := range filterHashes {

@@ -29,13 +29,13 @@ type Session[T any] struct {
 	links   [lists]links[T]
 }
 
-// flow identifies a session: a client that asks two addresses gets its answers from each.
-type flow struct {
+// sessionKey identifies a session: a client that asks two addresses gets its answers from each.
+type sessionKey struct {
 	client Peer
 	asked  netip.Addr
 }
 
-func (s *Session[T]) flow() flow { return flow{s.Client, s.Asked} }
+func (s *Session[T]) key() sessionKey { return sessionKey{s.Client, s.Asked} }
 
 // Send sends data from the session's own socket to a server.
 func (s *Session[T]) Send(data []byte, to Peer) error {
@@ -128,7 +128,7 @@ func (w *Worker[T]) add(d Datagram, token Token) *Session[T] {
 		rank:      rankNew,
 	}
 	w.sessions[token.ID] = s
-	w.byClient[s.flow()] = s
+	w.byClient[s.key()] = s
 	w.live.push(s, listActivity)
 	w.addToGroups(s)
 	w.options.Limits.taken.Add(1)
@@ -220,7 +220,7 @@ func (w *Worker[T]) makeRoom(d Datagram) Drop {
 
 // RefusedBefore reports whether a client asks again that was refused in the last seconds, and remembers that it is now.
 func (w *Worker[T]) RefusedBefore(d Datagram) bool {
-	return w.turnedAway.repeats(flow{d.Client, d.Asked}, w.now)
+	return w.refused.repeats(sessionKey{d.Client, d.Asked}, w.now)
 }
 
 // makeRoomIn closes at most two sessions, so that a group comes down to a lower bound over several new sessions.
@@ -318,7 +318,7 @@ func (w *Worker[T]) close(s *Session[T], why End) {
 	}
 	s.open = false
 	w.forget(s)
-	delete(w.byClient, s.flow())
+	delete(w.byClient, s.key())
 	w.sessions[s.token.ID] = nil
 	w.vacant = append(w.vacant, s.token.ID)
 	w.options.Limits.taken.Add(-1)

@@ -10,8 +10,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/mmsg"
 )
 
-// flowBatch is how many datagrams of one session are received before those of the next session.
-const flowBatch = 16
+// sessionBatch is how many datagrams of one session are received before those of the next session.
+const sessionBatch = 16
 
 // A Worker serves one listening socket and the sessions that began there, in one goroutine.
 type Worker[T any] struct {
@@ -23,17 +23,17 @@ type Worker[T any] struct {
 	sessions   []*Session[T] // by token
 	vacant     []int32
 	generation int32
-	byClient   map[flow]*Session[T]
+	byClient   map[sessionKey]*Session[T]
 	live       queue[T] // sessions that have not ended: the longest silent one expires first
 	// Groups have a bound each, within which sessions are evicted; they have the ended ones too.
-	all        group[T]
-	clients    map[netip.Addr]*group[T]
-	networks   map[netip.Prefix]*group[T] // of IPv6
-	timers     timers[T]
-	turnedAway refusedClients
-	draining   bool
-	now        time.Time
-	overflow   uint32
+	all      group[T]
+	clients  map[netip.Addr]*group[T]
+	networks map[netip.Prefix]*group[T] // of IPv6
+	timers   timers[T]
+	refused  refusedClients
+	draining bool
+	now      time.Time
+	overflow uint32
 
 	in    *RecvBatch
 	out   *SendBatch
@@ -73,7 +73,7 @@ func newWorker[T any](listener *Socket, handler Handler[T], o Options) (*Worker[
 		options:  o,
 		poller:   poller,
 		sessions: make([]*Session[T], 1), // 0 is the listener
-		byClient: make(map[flow]*Session[T]),
+		byClient: make(map[sessionKey]*Session[T]),
 		all:      group[T]{list: listWorker},
 		clients:  make(map[netip.Addr]*group[T]),
 		networks: make(map[netip.Prefix]*group[T]),
@@ -210,14 +210,14 @@ func (w *Worker[T]) fromClients() {
 // session finds the one that d belongs to: that of the client and the asked address, or of the client without one. A
 // client that asked a multicast or broadcast address sends what follows to the address that answered.
 func (w *Worker[T]) session(d Datagram) *Session[T] {
-	if s := w.byClient[flow{d.Client, d.Asked}]; s != nil {
+	if s := w.byClient[sessionKey{d.Client, d.Asked}]; s != nil {
 		return s
 	}
-	return w.byClient[flow{client: d.Client}]
+	return w.byClient[sessionKey{client: d.Client}]
 }
 
 func (w *Worker[T]) fromServer(s *Session[T]) {
-	if err := w.in.Receive(s.socket, flowBatch); err != nil {
+	if err := w.in.Receive(s.socket, sessionBatch); err != nil {
 		return
 	}
 	for i := range w.in.Len() {

@@ -15,7 +15,7 @@ import (
 func recorded(priority uint16, tag, text string) record.Exchange {
 	return record.Exchange{
 		Kind: record.Syslog, Route: "syslog", Client: netip.MustParseAddr(clientIP),
-		Endpoint: netip.MustParseAddrPort(serverIP + ":514"), Code: priority, Agent: tag, Message: text,
+		Endpoint: netip.MustParseAddrPort(serverIP + ":514"), Code: priority, Software: tag, Message: text,
 		Bytes: uint64(len(text)),
 	}
 }

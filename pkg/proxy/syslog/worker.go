@@ -265,7 +265,7 @@ func (w *worker) record(client datagram.Peer, endpoint netip.AddrPort, m *Messag
 	x := record.Exchange{
 		Kind: record.Syslog, Route: w.config.Route, Port: w.listener.Local().Port(), Client: client.Addr(),
 		Endpoint: endpoint, Begin: w.now, Code: uint16(m.Priority),
-		Agent: record.Text(m.App), Message: record.Text(m.Text),
+		Software: record.Text(m.App), Message: record.Text(m.Text),
 	}
 	if why == NotDropped {
 		x.Bytes = uint64(len(m.Text))

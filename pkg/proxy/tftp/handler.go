@@ -19,11 +19,11 @@ type (
 
 // handler is the protocol's part of a front. The front's workers share it.
 type handler struct {
-	config     Config
-	allowWrite atomic.Bool
-	meters     *meters
-	files      *bootfile.Directory
-	unanswered unanswered
+	config       Config
+	allowWrite   atomic.Bool
+	meters       *meters
+	files        *bootfile.Directory
+	firstAnswers firstAnswers
 	// troubleLines logs what clients and strangers can cause any number of times.
 	troubleLines *loglimit.Limiter
 	// endLines logs the ends of transfers, of which a rack causes many in a second.
@@ -57,18 +57,18 @@ func (h *handler) fromClient(w *worker, s *session, d datagram.Datagram) Drop {
 		return h.request(w, s, d)
 	case s == nil:
 		return DropNoSession
-	case s.State.reader != nil:
-		return h.fromReader(w, s, op, d.Data)
+	case s.State.served != nil:
+		return h.fromServedClient(w, s, op, d.Data)
 	}
 	t := &s.State
 	if !t.expects(op, datagram.FromClient) || !t.answered {
 		return DropUnexpected
 	}
-	if _, ok := block(d.Data); !ok {
+	if _, ok := blockNumber(d.Data); !ok {
 		return DropMalformed
 	}
 	if t.missed(op, d.Data, w.Now()) {
-		h.again(w, s)
+		h.resend(w, s)
 		return datagram.NotDropped
 	}
 	step := t.isStep(op, d.Data)
@@ -103,11 +103,12 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 		h.recordRefusal(w, d, r, DropWriteRefused)
 		return DropWriteRefused
 	}
-	if s != nil && s.State.reader != nil && bytes.Equal(d.Data, s.State.request) && s.State.reader.again(h, w, s) {
+	if s != nil && s.State.served != nil && bytes.Equal(d.Data, s.State.request) && h.repeatedToServed(w, s) {
 		return datagram.NotDropped
 	}
 	ready := h.files.Ready() // before the file is looked for
 	repeats := s != nil && s.State.repeats(d.Data)
+	// A request that no endpoint has answered looks again when it is repeated: the file may have come by now.
 	if !repeats || !s.State.answered {
 		if drop, found := h.serve(w, d, r); found {
 			return drop
@@ -117,16 +118,16 @@ func (h *handler) request(w *worker, s *session, d datagram.Datagram) Drop {
 		s.State.unsure = !ready
 		return h.repeat(w, s, d)
 	}
-	s, drop, err := w.Open(d)
+	opened, drop, err := w.Open(d)
 	if drop != datagram.NotDropped {
-		h.turnAway(w, d, r, drop, err)
+		h.refuse(w, d, r, drop, err)
 		return drop
 	}
-	h.begin(w, s, d, r)
-	s.State.unsure = !ready
-	if err := s.Send(d.Data, s.Endpoint); err != nil {
+	h.begin(w, opened, d, r)
+	opened.State.unsure = !ready
+	if err := opened.Send(d.Data, opened.Endpoint); err != nil {
 		h.troubleLines.Warn("request not sent", func() []any {
-			return []any{"endpoint", s.Endpoint.AddrPort, "error", err}
+			return []any{"endpoint", opened.Endpoint.AddrPort, "error", err}
 		})
 		return datagram.DropUnsent
 	}
@@ -139,11 +140,11 @@ func (h *handler) begin(w *worker, s *session, d datagram.Datagram, r request) {
 	s.State.Exchange = h.exchange(s.Client, w.Now(), r.op, string(clip(r.file)))
 	s.State.requestedAt, s.State.recordedAt = s.State.Begin, s.State.Begin
 	h.meters.live.Inc()
-	h.record(s, record.Began, s.State.requested)
+	h.record(s, record.Began, s.State.requestedOptions)
 }
 
-// turnAway records and logs a request that gets no session.
-func (h *handler) turnAway(w *worker, d datagram.Datagram, r request, drop Drop, err error) {
+// refuse records and logs a request that gets no session.
+func (h *handler) refuse(w *worker, d datagram.Datagram, r request, drop Drop, err error) {
 	h.recordRefusal(w, d, r, drop)
 	h.troubleLines.Warn("request dropped", func() []any {
 		return []any{
@@ -203,11 +204,11 @@ func (h *handler) fromServer(w *worker, s *session, from datagram.Peer, data []b
 	if !t.expects(op, datagram.FromServer) {
 		return DropUnexpected
 	}
-	if _, ok := block(data); !ok && op != opOack {
+	if _, ok := blockNumber(data); !ok && op != opOack {
 		return DropMalformed
 	}
 	if op == opData && !t.write {
-		if n, _ := block(data); t.allowance.holding && t.sentBefore(n) {
+		if n, _ := blockNumber(data); t.allowance.holding && t.sentBefore(n) {
 			return DropHeld
 		}
 		t.allowance.bytes -= int64(len(data) - headerSize)
@@ -244,7 +245,7 @@ func (h *handler) observe(w *worker, s *session, op uint16, data []byte) {
 	}
 	h.progress(w, s)
 	if op == opOack {
-		if burst := t.window * (t.block + overhead); burst > defaultReceive {
+		if burst := t.agreed.window * (t.agreed.blockSize + overhead); burst > defaultReceive {
 			s.GrowBuffers(2 * burst)
 		}
 	}
@@ -255,7 +256,7 @@ func (h *handler) progress(w *worker, s *session) {
 	t := &s.State
 	if now := w.Now(); !t.ended && now.Sub(t.recordedAt) >= record.Progress {
 		t.recordedAt, t.Took = now, now.Sub(t.Begin)
-		h.record(s, record.Began, t.agreed)
+		h.record(s, record.Began, t.agreedOptions)
 	}
 }
 
@@ -296,10 +297,10 @@ func (h *handler) recordEnd(w *worker, s *session, outcome Outcome) {
 	}
 	t.ended = true
 	h.giveBack(s)
-	if t.reader != nil {
-		t.reader.file.Close()
-		if !t.reacted {
-			h.unanswered.give(s.Client.Addr())
+	if t.served != nil {
+		t.served.file.Close()
+		if !t.reacted { // else its first ACK has given the place back
+			h.firstAnswers.giveBack(s.Client.Addr())
 		}
 	} else if outcome == OutcomeNoAnswer {
 		h.config.Report.NoAnswer(s.Endpoint)
@@ -322,8 +323,8 @@ func (h *handler) recordEnd(w *worker, s *session, outcome Outcome) {
 	if outcome != OutcomeCompleted {
 		t.Reason = outcome.String()
 	}
-	t.Expected, t.Block, t.Window = t.size, uint16(t.block), uint16(t.window)
-	h.record(s, outcome.recorded(), t.agreed)
+	t.Expected, t.BlockSize, t.Window = t.agreed.size, uint16(t.agreed.blockSize), uint16(t.agreed.window)
+	h.record(s, outcome.recorded(), t.agreedOptions)
 }
 
 // exchange makes the record of a transfer that a request begins.
@@ -337,10 +338,11 @@ func (h *handler) exchange(client datagram.Peer, now time.Time, op uint16, file 
 	return x
 }
 
-// record records a transfer. Options are those of the machine's request, or those of the server's OACK.
+// record records a transfer. Options are those of the machine's request, or those of the server's OACK: they tell one
+// firmware from another.
 func (h *handler) record(s *session, outcome record.Outcome, options string) {
 	x := &s.State.Exchange
-	x.Outcome, x.Endpoint, x.Agent = outcome, s.Endpoint.AddrPort, options
+	x.Outcome, x.Endpoint, x.Software = outcome, s.Endpoint.AddrPort, options
 	h.config.Sink.Record(*x)
 }
 
@@ -357,13 +359,13 @@ func (h *handler) recordRefusal(w *worker, d datagram.Datagram, r request, why D
 // line is the arguments of the log line about the transfer's end.
 func (t *transfer) line(s *session, outcome Outcome) []any {
 	from, name := "endpoint", any(s.Endpoint.AddrPort)
-	if t.reader != nil {
-		from, name = "boot_file", t.reader.file
+	if t.served != nil {
+		from, name = "boot_file", t.served.file
 	}
 	args := []any{
 		"client", s.Client.AddrPort, "asked", s.Asked, from, name, "file", t.Name,
 		"outcome", outcome.String(), "bytes", t.Bytes, "blocks", t.high, "retransmits", t.Resent,
-		"seconds", t.Took.Seconds(), "requested", t.requested, "agreed", t.agreed,
+		"seconds", t.Took.Seconds(), "requested", t.requestedOptions, "agreed", t.agreedOptions,
 	}
 	if t.write {
 		args = append(args, "write", true)

@@ -38,8 +38,8 @@ func opcode(b []byte) (op uint16, ok bool) {
 	return binary.BigEndian.Uint16(b), true
 }
 
-// block is the number in a DATA or an ACK.
-func block(b []byte) (n uint16, ok bool) {
+// blockNumber is the number in a DATA or an ACK.
+func blockNumber(b []byte) (n uint16, ok bool) {
 	if len(b) < headerSize {
 		return 0, false
 	}
@@ -86,14 +86,14 @@ func eachOption(options []byte, f func(name, value []byte)) {
 
 // negotiated has the options of an OACK that the proxy needs.
 type negotiated struct {
-	block  int    // bytes (RFC 2348)
-	window int    // blocks (RFC 7440)
-	size   uint64 // bytes of the file (RFC 2349); 0 unknown
+	blockSize int    // bytes (RFC 2348)
+	window    int    // blocks (RFC 7440)
+	size      uint64 // bytes of the file (RFC 2349); 0 unknown
 }
 
 // parseOack reads an OACK.
 func parseOack(b []byte) negotiated {
-	n := negotiated{block: defaultBlock, window: 1}
+	n := negotiated{blockSize: defaultBlock, window: 1}
 	if len(b) < 2 {
 		return n
 	}
@@ -107,7 +107,7 @@ func parseOack(b []byte) negotiated {
 			n.size = v
 		case v > 1<<16-1:
 		case bytes.EqualFold(name, []byte("blksize")) && v >= 8:
-			n.block = int(v)
+			n.blockSize = int(v)
 		case bytes.EqualFold(name, []byte("windowsize")):
 			n.window = int(v)
 		}

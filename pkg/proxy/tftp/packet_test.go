@@ -117,7 +117,7 @@ func FuzzPackets(f *testing.F) {
 		if text := optionText(r.options); len(text) > maxText {
 			t.Fatalf("%d bytes for the log", len(text))
 		}
-		if n := parseOack(b); n.block < 8 || n.block > 65535 || n.window < 1 {
+		if n := parseOack(b); n.blockSize < 8 || n.blockSize > 65535 || n.window < 1 {
 			t.Fatalf("negotiated %+v from %q", n, b)
 		}
 		// The same bytes as a conversation: whatever comes, accounts stay sane.
@@ -130,7 +130,7 @@ func FuzzPackets(f *testing.F) {
 			if !ok || !tr.expects(op, datagram.FromServer) && !tr.expects(op, datagram.FromClient) {
 				continue
 			}
-			if _, ok := block(packet); !ok && op != opOack {
+			if _, ok := blockNumber(packet); !ok && op != opOack {
 				continue
 			}
 			high := tr.high

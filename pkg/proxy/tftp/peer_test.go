@@ -155,7 +155,7 @@ func (fs *fileServer) transfer(r request, in <-chan []byte, stop <-chan struct{}
 			select {
 			case b := <-in:
 				if op, _ := opcode(b); op == opAck {
-					if got, _ := block(b); got == n {
+					if got, _ := blockNumber(b); got == n {
 						return true
 					}
 				}
@@ -233,7 +233,7 @@ func (c fetch) run(ns *nstest.NS, server string) ([]byte, error) {
 	}
 	var content bytes.Buffer
 	packet := rrq(c.file, c.options...)
-	agreed := negotiated{block: defaultBlock, window: 1}
+	agreed := negotiated{blockSize: defaultBlock, window: 1}
 	expected, inWindow := uint16(1), 0
 	buf := make([]byte, 65536)
 	tries := 0
@@ -284,7 +284,7 @@ func (c fetch) run(ns *nstest.NS, server string) ([]byte, error) {
 		case opError:
 			return nil, fmt.Errorf("ERROR %d %q", binary.BigEndian.Uint16(b[2:]), bytes.TrimRight(b[4:], "\x00"))
 		case opData:
-			if got, _ := block(b); got != expected {
+			if got, _ := blockNumber(b); got != expected {
 				if got == expected-1 && expected > 1 { // our ACK was lost
 					if err := send(); err != nil {
 						return nil, err
@@ -294,7 +294,7 @@ func (c fetch) run(ns *nstest.NS, server string) ([]byte, error) {
 			}
 			tries = 0
 			content.Write(b[4:])
-			last := len(b)-4 < agreed.block
+			last := len(b)-4 < agreed.blockSize
 			if inWindow++; inWindow == agreed.window || last {
 				inWindow = 0
 				if err := ack(expected); err != nil {

@@ -35,8 +35,8 @@ func (h *handler) allowed(w *worker, s *session, ack []byte) bool {
 		a.ack = append(a.ack[:0], ack...)
 		return false
 	}
-	a.wanted = min(int64(t.window)*int64(t.block), mostWindow) - a.bytes
-	if n, _ := block(ack); a.wanted <= 0 || t.complete && n == uint16(t.last) {
+	a.wanted = min(int64(t.agreed.window)*int64(t.agreed.blockSize), mostWindow) - a.bytes
+	if n, _ := blockNumber(ack); a.wanted <= 0 || t.complete && n == uint16(t.last) {
 		return true // the window is granted already, or this is the ACK of the last block
 	}
 	a.bytes += a.wanted

@@ -18,7 +18,7 @@ func TestRecords(t *testing.T) {
 		Endpoint: netip.MustParseAddrPort(end), Name: "undionly.kpxe", Route: "tftp",
 	}
 	done := begun
-	done.Outcome, done.Block, done.Window = record.Done, 512, 1
+	done.Outcome, done.BlockSize, done.Window = record.Done, 512, 1
 	other := netip.MustParseAddrPort("198.51.100.2:6969")
 	files := map[string][]byte{"undionly.kpxe": content(97_000)}
 	often := func() func() bool {
@@ -53,9 +53,9 @@ func TestRecords(t *testing.T) {
 			server: &fileServer{files: files},
 			ask:    fetched(fetch{file: "undionly.kpxe", options: []string{"blksize", "1468", "tsize", "0", "windowsize", "4"}}),
 			want: []record.Exchange{
-				with(begun, func(e *record.Exchange) { e.Agent = "blksize=1468 tsize=0 windowsize=4" }),
+				with(begun, func(e *record.Exchange) { e.Software = "blksize=1468 tsize=0 windowsize=4" }),
 				with(done, func(e *record.Exchange) {
-					e.Agent, e.Block, e.Window = "blksize=1468 tsize=97000 windowsize=4", 1468, 4
+					e.Software, e.BlockSize, e.Window = "blksize=1468 tsize=97000 windowsize=4", 1468, 4
 					e.Bytes, e.Expected = 97_000, 97_000
 				}),
 			},

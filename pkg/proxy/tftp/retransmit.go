@@ -13,8 +13,8 @@ const (
 
 // keep remembers the newest block of a file that is read block by block, after transfer.observe.
 func (t *transfer) keep(b []byte, now time.Time) {
-	n, _ := block(b)
-	if t.write || t.window != 1 || len(b) > keptBlock || unwrap(t.high, n) != t.high {
+	n, _ := blockNumber(b)
+	if t.write || t.agreed.window != 1 || len(b) > keptBlock || unwrap(t.high, n) != t.high {
 		return
 	}
 	t.newest, t.sent = append(t.newest[:0], b...), now
@@ -25,14 +25,14 @@ func (t *transfer) missed(op uint16, b []byte, now time.Time) bool {
 	if op != opAck || t.write || t.ended || len(t.newest) == 0 || now.Sub(t.sent) < askedAgain {
 		return false
 	}
-	kept, _ := block(t.newest)
-	n, _ := block(b)
+	kept, _ := blockNumber(t.newest)
+	n, _ := blockNumber(b)
 	return n == kept-1 && unwrap(t.high, kept) == t.high && t.acked+1 == t.high
 }
 
-// again sends the newest block once more. The ACK is not passed on: many servers ignore it, and for some it makes the
-// wait longer. Smee would send the block again 12 seconds later, and the client might have given up by then.
-func (h *handler) again(w *worker, s *session) {
+// resend sends the newest block once more. The ACK is not passed on: many servers ignore it, and for some it makes the
+// wait longer. Smee would send the block resend 12 seconds later, and the client might have given up by then.
+func (h *handler) resend(w *worker, s *session) {
 	t := &s.State
 	t.sent = w.Now()
 	t.Resent++

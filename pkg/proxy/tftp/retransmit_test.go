@@ -94,7 +94,7 @@ func TestMissed(t *testing.T) {
 			tr.observe(opAck, ack(0))
 		}
 		for n := range blocks {
-			d := dataPacket(uint16(n+1), tr.block)
+			d := dataPacket(uint16(n+1), tr.agreed.blockSize)
 			tr.observe(opData, d)
 			tr.keep(d, begin)
 			if n+1 < blocks {

@@ -13,27 +13,27 @@ import (
 type transfer struct {
 	record.Exchange
 
-	request     []byte // as the client sent it, to recognise a repetition
-	first       []byte // the server's first answer, to repeat it
-	requested   string // options as requested
-	agreed      string // options as confirmed
-	write       bool
-	recordedAt  time.Time // when it was recorded how far it got
-	requestedAt time.Time // when the present endpoint got the request
+	request          []byte // as the client sent it, to recognise a repetition
+	first            []byte // the server's first answer, to repeat it
+	requestedOptions string // options as requested
+	agreedOptions    string // options as confirmed
+	write            bool
+	recordedAt       time.Time // when it was recorded how far it got
+	requestedAt      time.Time // when the present endpoint got the request
 
 	server   datagram.Peer // the server's TID, once it has answered
 	unsure   bool          // boot files were awaited when the request was passed on: the file may be one of them
 	answered bool
 	reacted  bool // the client has reacted to an answer
 	oacked   bool // the server has answered with an OACK
-	negotiated
+	agreed   negotiated
 
 	high     uint64 // the highest block sent, unwrapped; Bytes is the payload up to it
 	acked    uint64 // the highest of them that was acknowledged
 	last     uint64 // the number of the final, short block
 	complete bool   // last is known
 
-	reader *reader // where the proxy itself serves the file; else nil
+	served *served // where the proxy itself serves the file; else nil
 
 	allowance allowance // of the route's rate
 
@@ -46,10 +46,10 @@ type transfer struct {
 
 func newTransfer(b []byte, r request) transfer {
 	return transfer{
-		request:    bytes.Clone(b),
-		requested:  optionText(r.options),
-		write:      r.op == opWrite,
-		negotiated: negotiated{block: defaultBlock, window: 1},
+		request:          bytes.Clone(b),
+		requestedOptions: optionText(r.options),
+		write:            r.op == opWrite,
+		agreed:           negotiated{blockSize: defaultBlock, window: 1},
 	}
 }
 
@@ -90,7 +90,7 @@ func (t *transfer) sentBefore(n uint16) bool { return unwrap(t.high, n) <= t.hig
 // block that was sent (or of the OACK), or a block within the window that the server has acknowledged. The datagram has
 // passed [transfer.expects]; [transfer.observe] comes after.
 func (t *transfer) isStep(op uint16, b []byte) bool {
-	n, _ := block(b)
+	n, _ := blockNumber(b)
 	at := unwrap(t.high, n)
 	switch {
 	case op == opAck && at == 0:
@@ -98,7 +98,7 @@ func (t *transfer) isStep(op uint16, b []byte) bool {
 	case op == opAck:
 		return t.acked < at && at <= t.high
 	case op == opData:
-		return t.high < at && at <= t.acked+uint64(t.window)
+		return t.high < at && at <= t.acked+uint64(t.agreed.window)
 	}
 	return false
 }
@@ -107,27 +107,27 @@ func (t *transfer) isStep(op uint16, b []byte) bool {
 func (t *transfer) observe(op uint16, b []byte) (completed bool) {
 	switch op {
 	case opData:
-		n, _ := block(b)
+		n, _ := blockNumber(b)
 		at := unwrap(t.high, n)
 		if at <= t.high {
 			t.Resent++
 			return false
 		}
 		t.high = at
-		t.Bytes = (at-1)*uint64(t.block) + uint64(len(b)-headerSize) // all but the last are full
-		if len(b)-headerSize < t.block {
+		t.Bytes = (at-1)*uint64(t.agreed.blockSize) + uint64(len(b)-headerSize) // all but the last are full
+		if len(b)-headerSize < t.agreed.blockSize {
 			t.last, t.complete = at, true
 		}
 	case opAck:
-		n, _ := block(b)
+		n, _ := blockNumber(b)
 		if at := unwrap(t.high, n); at <= t.high {
 			t.acked = max(t.acked, at)
 		}
 		return t.complete && n == uint16(t.last)
 	case opOack:
 		t.oacked = true
-		t.negotiated = parseOack(b)
-		t.agreed = optionText(b[2:])
+		t.agreed = parseOack(b)
+		t.agreedOptions = optionText(b[2:])
 	}
 	return false
 }

@@ -101,7 +101,7 @@ func (o *observer) write(x *record.Exchange, a access) {
 	}
 	log = log.With("method", cut(x.Method, mostLoggedMethod),
 		"path", cut(a.path, mostLogged), "code", x.Code, "bytes", x.Bytes, "seconds", x.Took.Seconds(), "client", a.peer,
-		"host", cut(a.host, mostLogged), "agent", cut(x.Agent, mostLogged), "torn", torn)
+		"host", cut(a.host, mostLogged), "agent", cut(x.Software, mostLogged), "torn", torn)
 	if a.failure != nil {
 		log.Warn("request failed", "reason", x.Reason, "error", cut(a.failure.Error(), mostLogged))
 		return

@@ -120,7 +120,7 @@ func (o *observer) end(seen *response, r *http.Request, trouble any) {
 	}
 	faulty := torn || slices.Contains(grpcFaults, grpc)
 	if !seen.refused && (x.failure != nil || o.logs(x.Code, faulty)) {
-		x.Client, x.Method, x.Agent = Client(r, o.settings.Trusted), r.Method, r.UserAgent()
+		x.Client, x.Method, x.Software = Client(r, o.settings.Trusted), r.Method, r.UserAgent()
 		o.write(&x.Exchange, access{peerOf(r), r.Host, r.URL.Path, grpc, faulty, x.failure})
 	}
 	o.metrics.ended(int(x.Code), x.Took)

@@ -74,7 +74,7 @@ func (o *observer) exchange(client netip.Addr, begin time.Time, name string) rec
 
 // record completes a request that has begun or ended, and hands it to the sink.
 func (r *response) record(x record.Exchange) {
-	x.Agent, x.Offset = r.request.UserAgent(), offset(r.request.Header.Get("Range"))
+	x.Software, x.Offset = r.request.UserAgent(), offset(r.request.Header.Get("Range"))
 	r.sink.Record(x)
 }
 
@@ -230,7 +230,7 @@ func (o *observer) recordOf(x *http1.Exchange, r http1.Result, took time.Duratio
 	for _, l := range slices.Backward(x.Request.Lines) { // of several, the first one counts
 		switch {
 		case l.Is("user-agent"):
-			e.Agent = record.Text(l.Value)
+			e.Software = record.Text(l.Value)
 		case l.Is("range"):
 			e.Offset = offset(record.Text(l.Value))
 		}

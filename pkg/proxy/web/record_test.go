@@ -46,7 +46,7 @@ func testRecords(t *testing.T, start starter) {
 	}
 	base := exchange{
 		Kind: record.HTTP, Client: here, Code: 200, Name: "/52:54:00:5e:00:01/auto.ipxe",
-		Agent: "iPXE/1.21.1", Offset: 7, Method: "GET", Route: "r",
+		Software: "iPXE/1.21.1", Offset: 7, Method: "GET", Route: "r",
 	}
 	tests := map[string]struct {
 		target  string
@@ -290,7 +290,7 @@ func TestRecordsFiles(t *testing.T) {
 	certificate.StartTLS()
 	defer certificate.Close()
 	base := exchange{
-		Kind: record.HTTP, Client: here, Code: 200, Name: "/vmlinuz", Agent: "a", Method: "GET",
+		Kind: record.HTTP, Client: here, Code: 200, Name: "/vmlinuz", Software: "a", Method: "GET",
 		Route: "r",
 	}
 	const size = 300 << 10
@@ -465,7 +465,7 @@ func TestRecordsCalls(t *testing.T) {
 		w.Header().Set("Grpc-Status", "7")
 		w.Header().Set("Grpc-Message", "no workflow for%20worker")
 	})
-	base := exchange{Kind: record.Stream, Client: here, Name: method, Agent: "grpc-go/1.76", Route: "r"}
+	base := exchange{Kind: record.Stream, Client: here, Name: method, Software: "grpc-go/1.76", Route: "r"}
 	begun := base
 	begun.Outcome = record.Began
 	call := func(t *testing.T, r running) *http.Response {
@@ -475,7 +475,7 @@ func TestRecordsCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 		request.Header.Set("Content-Type", "application/grpc")
-		request.Header.Set("User-Agent", base.Agent)
+		request.Header.Set("User-Agent", base.Software)
 		response, err := r.http.Do(request)
 		if err != nil {
 			t.Fatal(err)

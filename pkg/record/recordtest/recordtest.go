@@ -54,7 +54,7 @@ func (l *Log) Add(x record.Exchange) {
 		x.Reason += fmt.Sprintf(" (at port %d)", x.Port)
 	}
 	x.Port, x.Begin, x.Took = 0, time.Time{}, 0
-	for _, text := range []*string{&x.Method, &x.Name, &x.Agent, &x.Message} {
+	for _, text := range []*string{&x.Method, &x.Name, &x.Software, &x.Message} {
 		*text = strings.Clone(*text)
 	}
 	l.all = append(l.all, x)

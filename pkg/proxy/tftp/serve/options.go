@@ -21,8 +21,8 @@ const (
 
 // Options are what a client and the server have agreed on.
 type Options struct {
-	Block  int // bytes
-	Window int // blocks (RFC 7440)
+	BlockSize int // bytes
+	Window    int // blocks (RFC 7440)
 	// Repeat is the longest time after which a block is repeated, as the client wants it; 0 is no wish.
 	Repeat time.Duration
 	// OACK is the server's answer to the options (RFC 2347); nil where it takes none of them, and begins with the first
@@ -40,7 +40,7 @@ const opOACK = 6
 // The option timeout is not acknowledged: it would promise to wait for so many seconds before a block is repeated
 // (RFC 2349), where the round trip is known to be shorter. What the client asks for only bounds the wait.
 func Agree(each func(option func(name, value []byte)), size int64, fits func() int) Options {
-	o := Options{Block: DefaultBlock, Window: 1}
+	o := Options{BlockSize: DefaultBlock, Window: 1}
 	oack := binary.BigEndian.AppendUint16(nil, opOACK)
 	taken := map[string]bool{}
 	each(func(name, value []byte) {
@@ -55,10 +55,10 @@ func Agree(each func(option func(name, value []byte)), size int64, fits func() i
 			if n < leastBlock || n > mostBlock {
 				return
 			}
-			if o.Block = int(n); o.Block > anyPath {
-				o.Block = min(o.Block, max(fits(), anyPath))
+			if o.BlockSize = int(n); o.BlockSize > anyPath {
+				o.BlockSize = min(o.BlockSize, max(fits(), anyPath))
 			}
-			answer = uint64(o.Block)
+			answer = uint64(o.BlockSize)
 		case "windowsize":
 			if n < 1 || n > widestBits {
 				return

@@ -54,7 +54,7 @@ type Transfer struct {
 
 // Start begins a transfer of a file of so many bytes with the first answer.
 func (t *Transfer) Start(o Options, size int64, now time.Time) Action {
-	*t = Transfer{Options: o, last: uint64(size)/uint64(o.Block) + 1, begun: now, wait: firstWait}
+	*t = Transfer{Options: o, last: uint64(size)/uint64(o.BlockSize) + 1, begun: now, wait: firstWait}
 	if o.Repeat > 0 {
 		t.wait = min(t.wait, o.Repeat)
 	}

@@ -61,7 +61,7 @@ func TestAgree(t *testing.T) {
 				}
 				return 1468
 			})
-			got := fmt.Sprint(o.Block, o.Window, strings.ReplaceAll(string(o.OACK), "\x00", " "))
+			got := fmt.Sprint(o.BlockSize, o.Window, strings.ReplaceAll(string(o.OACK), "\x00", " "))
 			want := fmt.Sprint(tt.block, tt.wide, "")
 			if tt.oack != "" {
 				want = fmt.Sprint(tt.block, tt.wide, " \x06"+tt.oack)
@@ -194,7 +194,7 @@ func TestTransfer(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			start := time.Unix(1000, 0)
-			o := Options{Block: block, Window: tt.window}
+			o := Options{BlockSize: block, Window: tt.window}
 			if tt.oack {
 				o.OACK = []byte{0, 6}
 			}
@@ -244,7 +244,7 @@ func TestRollover(t *testing.T) {
 		var x Transfer
 		const blocks = 140_000
 		now := time.Unix(1000, 0)
-		action := x.Start(Options{Block: 512, Window: window}, (blocks-1)*512, now)
+		action := x.Start(Options{BlockSize: 512, Window: window}, (blocks-1)*512, now)
 		next := uint64(1)
 		for action == SendData {
 			first, last := x.Span()

@@ -12,8 +12,8 @@ import (
 	"github.com/tinkerbell/stack/pkg/record"
 )
 
-// reader is a transfer that the proxy itself serves.
-type reader struct {
+// served is a transfer that the proxy itself serves.
+type served struct {
 	serve.Transfer
 	file *bootfile.File
 	// next and until are the blocks that are still to be sent now.
@@ -52,20 +52,20 @@ func (h *handler) serve(w *worker, d datagram.Datagram, r request) (drop Drop, f
 		return DropMode, true
 	}
 	client := d.Client.Addr()
-	if !h.unanswered.take(client, false) && !(w.RefusedBefore(d) && h.unanswered.take(client, true)) {
+	if !h.firstAnswers.take(client, false) && !(w.RefusedBefore(d) && h.firstAnswers.take(client, true)) {
 		file.Close()
-		h.turnAway(w, d, r, DropUnanswered, nil)
+		h.refuse(w, d, r, DropUnanswered, nil)
 		return DropUnanswered, true
 	}
 	s, drop := w.OpenServed(d)
 	if drop != datagram.NotDropped {
 		file.Close()
-		h.unanswered.give(client)
-		h.turnAway(w, d, r, drop, nil)
+		h.firstAnswers.giveBack(client)
+		h.refuse(w, d, r, drop, nil)
 		return drop, true
 	}
 	h.begin(w, s, d, r)
-	s.State.reader, s.State.size = &reader{file: file}, uint64(file.Size())
+	s.State.served, s.State.agreed.size = &served{file: file}, uint64(file.Size())
 	var first [1]byte
 	b := first[:min(1, file.Size())]
 	if err := file.Read(b, 0); err == nil {
@@ -81,12 +81,12 @@ func (h *handler) answer(w *worker, s *session) {
 	t := &s.State
 	r, _ := parseRequest(t.request)
 	agreed := serve.Agree(func(option func(name, value []byte)) { eachOption(r.options, option) },
-		t.reader.file.Size(), func() int { return fits(w, s) })
-	t.block, t.window, t.answered = agreed.Block, agreed.Window, true
+		t.served.file.Size(), func() int { return fits(w, s) })
+	t.agreed.blockSize, t.agreed.window, t.answered = agreed.BlockSize, agreed.Window, true
 	if agreed.OACK != nil {
-		t.agreed = optionText(agreed.OACK[2:])
+		t.agreedOptions = optionText(agreed.OACK[2:])
 	}
-	h.act(w, s, t.reader.Start(agreed, t.reader.file.Size(), w.Now()))
+	h.act(w, s, t.served.Start(agreed, t.served.file.Size(), w.Now()))
 }
 
 // fits is how long a block may be that reaches the client in one packet, in bytes.
@@ -101,13 +101,13 @@ func fits(w *worker, s *session) int {
 // load reads a part of the file in a goroutine, and then calls got in the worker's.
 func (h *handler) load(w *worker, s *session, b []byte, offset int64, got func(part []byte)) {
 	t := &s.State
-	t.reader.busy = true
-	t.reader.file.Load(b, offset, func(err error) {
+	t.served.busy = true
+	t.served.file.Load(b, offset, func(err error) {
 		w.Do(func() {
 			if t.ended {
 				return
 			}
-			if t.reader.busy = false; err != nil {
+			if t.served.busy = false; err != nil {
 				h.unreadable(w, s, err)
 				return
 			}
@@ -133,10 +133,10 @@ func (h *handler) unreadable(w *worker, s *session, err error) {
 	h.finish(w, s, OutcomeServerError)
 }
 
-// fromReader takes a datagram of the client of a transfer that the proxy serves.
-func (h *handler) fromReader(w *worker, s *session, op uint16, data []byte) Drop {
+// fromServedClient takes a datagram of the client of a transfer that the proxy serves.
+func (h *handler) fromServedClient(w *worker, s *session, op uint16, data []byte) Drop {
 	t := &s.State
-	n, ok := block(data)
+	n, ok := blockNumber(data)
 	switch {
 	case !ok:
 		return DropMalformed
@@ -146,19 +146,19 @@ func (h *handler) fromReader(w *worker, s *session, op uint16, data []byte) Drop
 		return datagram.NotDropped
 	case op != opAck || t.ended || !t.answered:
 		return DropUnexpected
-	case t.reader.busy || t.allowance.holding:
+	case t.served.busy || t.allowance.holding:
 		return DropHeld
 	}
-	action, step := t.reader.ACK(n, w.Now())
+	action, step := t.served.ACK(n, w.Now())
 	if step {
-		if !t.reacted {
-			h.unanswered.give(s.Client.Addr())
+		if !t.reacted { // the first ACK
+			h.firstAnswers.giveBack(s.Client.Addr())
 		}
 		t.reacted = true
 		w.Step(s)
 	}
 	if action == serve.Nothing && !step {
-		if unwrap(t.high, n) > t.reader.Acked() {
+		if unwrap(t.high, n) > t.served.Acked() {
 			return DropUnexpected // of a block that was not sent
 		}
 		return datagram.NotDropped // the network's copy, or repeated just before the block arrived
@@ -168,9 +168,11 @@ func (h *handler) fromReader(w *worker, s *session, op uint16, data []byte) Drop
 	return datagram.NotDropped
 }
 
-// again takes a request that equals the one of a transfer that goes on, and reports false where it begins another one.
-func (r *reader) again(h *handler, w *worker, s *session) bool {
+// repeatedToServed takes a request that equals the one of a transfer that the proxy serves, and reports false where it
+// begins another transfer.
+func (h *handler) repeatedToServed(w *worker, s *session) bool {
 	t := &s.State
+	r := t.served
 	if t.ended {
 		return false
 	}
@@ -190,7 +192,7 @@ func (r *reader) again(h *handler, w *worker, s *session) bool {
 
 // Due repeats what a client has not acknowledged.
 func (h *handler) Due(w *worker, s *session) {
-	if r := s.State.reader; r != nil && !s.State.ended && !r.busy && !s.State.allowance.holding {
+	if r := s.State.served; r != nil && !s.State.ended && !r.busy && !s.State.allowance.holding {
 		h.act(w, s, r.Timeout(w.Now()))
 	}
 }
@@ -198,7 +200,7 @@ func (h *handler) Due(w *worker, s *session) {
 // act does what the state machine of a transfer says.
 func (h *handler) act(w *worker, s *session, action serve.Action) {
 	t := &s.State
-	r := t.reader
+	r := t.served
 	if more := r.Resent - t.Resent; more > 0 {
 		h.meters.retransmits.Add(float64(more))
 		t.Resent = r.Resent
@@ -229,8 +231,8 @@ func (h *handler) act(w *worker, s *session, action serve.Action) {
 // send sends the blocks that are to be sent now.
 func (h *handler) send(w *worker, s *session) {
 	t := &s.State
-	r := t.reader
-	size, length := r.file.Size(), int64(r.Block)
+	r := t.served
+	size, length := r.file.Size(), int64(r.BlockSize)
 	buffer := parts.Get().(*[partSize]byte)
 	defer parts.Put(buffer)
 	for r.next <= r.until {
@@ -274,12 +276,12 @@ func (h *handler) send(w *worker, s *session) {
 
 // granted asks the shaper for the blocks that are to be sent, and reports false where they are sent later.
 func (h *handler) granted(w *worker, s *session) bool {
-	r, a := s.State.reader, &s.State.allowance
+	r, a := s.State.served, &s.State.allowance
 	a.bytes = 0
 	if !h.config.Shaper.On() {
 		return true
 	}
-	a.wanted = min(int64(r.until-r.next+1)*int64(r.Block), r.file.Size()-int64(r.next-1)*int64(r.Block))
+	a.wanted = min(int64(r.until-r.next+1)*int64(r.BlockSize), r.file.Size()-int64(r.next-1)*int64(r.BlockSize))
 	if a.wanted <= 0 {
 		return true
 	}

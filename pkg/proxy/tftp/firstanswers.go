@@ -9,8 +9,8 @@ import (
 // rack that boots has one round trip each; a flood of invented addresses makes us send no more than these.
 const mostUnanswered = 256
 
-// unanswered counts the first answers to boot files' requests that no client has acknowledged yet.
-type unanswered struct {
+// firstAnswers counts the first answers to boot files' requests that no client has acknowledged yet.
+type firstAnswers struct {
 	mu       sync.Mutex
 	networks map[netip.Prefix]int
 }
@@ -24,8 +24,8 @@ func networkOf(client netip.Addr) netip.Prefix {
 	return p
 }
 
-// take counts one more, and reports false where there are too many already, unless it is forced.
-func (u *unanswered) take(client netip.Addr, forced bool) bool {
+// take counts one more, which has a place until giveBack; false where there are too many already, unless it is forced.
+func (u *firstAnswers) take(client netip.Addr, forced bool) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n := networkOf(client)
@@ -39,8 +39,8 @@ func (u *unanswered) take(client netip.Addr, forced bool) bool {
 	return true
 }
 
-// give counts one less.
-func (u *unanswered) give(client netip.Addr) {
+// giveBack counts one less: it was acknowledged, or its transfer has ended.
+func (u *firstAnswers) giveBack(client netip.Addr) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n := networkOf(client)
