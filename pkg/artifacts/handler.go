@@ -31,6 +31,8 @@ type Config struct {
 	Directory string
 	// Route labels the metrics.
 	Route string
+	// Spelled finds the name of the file that a path means which leads to none as it is written. It may be nil.
+	Spelled func(path string) (name string, ok bool)
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Metrics may be nil.
@@ -169,8 +171,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
 		return
 	}
-	name, ok := cleanName(r.URL.Path)
-	if !ok {
+	if _, ok := cleanName(r.URL.Path); !ok && h.config.Spelled == nil {
 		h.config.Metrics.missed(h.config.Route, missName)
 		http.Error(w, "no such file", http.StatusNotFound)
 		return
@@ -179,7 +180,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "files do not answer", http.StatusServiceUnavailable) // the client has gone, or was given up
 		return
 	}
-	f, err := h.open(name)
+	f, name, err := h.find(r.URL.Path)
 	var gone error // the whole directory
 	if err != nil {
 		_, _, gone = h.current(nil)
@@ -229,7 +230,23 @@ type served struct {
 // errDamaged is a file whose size is not the manifest's.
 var errDamaged = errors.New("file is not what the manifest says")
 
-// open finds the file.
+// find opens the file that a path means, and says which it is.
+func (h *Handler) find(path string) (f *served, name string, err error) {
+	name, ok := cleanName(path)
+	if err = fs.ErrNotExist; ok {
+		f, err = h.open(name)
+	}
+	if !errors.Is(err, fs.ErrNotExist) || h.config.Spelled == nil {
+		return f, name, err
+	}
+	if meant, ok := h.config.Spelled(path); ok && meant != name {
+		name = meant
+		f, err = h.open(name)
+	}
+	return f, name, err
+}
+
+// open opens a file by its name.
 func (h *Handler) open(name string) (*served, error) {
 	f, manifest, err := h.current(func(root *os.Root) (*os.File, error) {
 		// Without O_NONBLOCK somebody's FIFO would hold the request, and the lock, for ever.

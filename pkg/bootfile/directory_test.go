@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -131,6 +132,38 @@ func TestReleases(t *testing.T) {
 	if d.text(t, "192.0.2.3", "shim.efi", now) != "none" || !d.Ready() {
 		t.Error("found where nothing is to be found")
 	}
+}
+
+// Names follows the releases, and what is put there by hand.
+func TestNamesFollowTheDirectory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		volume := t.TempDir()
+		n := NewNames(filepath.Join(volume, "current"), "boot")
+		want := func(asked, want string) {
+			t.Helper()
+			if got, ok := n.Find(asked); ok != (want != "") || ok && got != want {
+				t.Errorf("%s is %q, %t; want %q", asked, got, ok, want)
+			}
+		}
+		want("/boot/X.EFI", "")
+		release(t, volume, "first", "x.efi")
+		time.Sleep(lookEvery)
+		want("/boot/X.EFI", "boot/x.efi")
+		release(t, volume, "second", "y.efi")
+		time.Sleep(lookEvery)
+		want("/boot/X.EFI", "")
+		want(`\boot\Y.efi`, "boot/y.efi")
+
+		dir := tree(t, "boot/x.efi")
+		n = NewNames(dir, "boot")
+		want("/boot/X.EFI", "boot/x.efi")
+		if err := os.Rename(filepath.Join(dir, "boot", "x.efi"), filepath.Join(dir, "boot", "z.efi")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(listEvery)
+		want("/boot/X.EFI", "")
+		want("/boot/Z.EFI", "boot/z.efi")
+	})
 }
 
 func TestRunFollowsTheSettings(t *testing.T) {

@@ -43,6 +43,7 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer x.close()
+	byHTTP := NewNames(dir, "boot/")
 	for _, tt := range []struct{ id, asked, want string }{
 		{"N01", "snp.efi", "snp.efi"},
 		{"N01", "/snp.efi", "snp.efi"},
@@ -114,6 +115,21 @@ func TestNames(t *testing.T) {
 		got, ok := x.find(tt.asked)
 		if got != tt.want || ok != (tt.want != "") {
 			t.Errorf("%s: %.80q is %q, %t; want %q", tt.id, tt.asked, got, ok, tt.want)
+		}
+		if tt.want == `back\slash` {
+			continue // a URL's backslash is a slash
+		}
+		want := ""
+		if tt.want != "" {
+			want = "boot/" + tt.want
+		}
+		if got, ok := byHTTP.Find("/BOOT/" + tt.asked); ok != (want != "") || ok && got != want {
+			t.Errorf("%s: by HTTP %.80q is %q, %t; want %q", tt.id, tt.asked, got, ok, want)
+		}
+	}
+	for _, outside := range []string{"", "/", "/boot", "/boots/snp.efi", "/snp.efi", "/secret", "/boot/../secret"} {
+		if got, ok := byHTTP.Find(outside); ok {
+			t.Errorf("by HTTP %q is %q", outside, got)
 		}
 	}
 	if got := x.ambiguous(); got != "two.efi" {

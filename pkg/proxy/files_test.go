@@ -97,3 +97,64 @@ func TestFilesFromTheLoop(t *testing.T) {
 		}
 	}
 }
+
+// A tftp route's boot files have the names that firmware writes by HTTP as well, and nothing else is reached by them.
+func TestBootFilesByHTTP(t *testing.T) {
+	directory := t.TempDir()
+	for _, name := range []string{"secret", "boot/x.efi", "boot/EFI/Boot/BOOTX64.EFI", "boot/52:54:00:00:00:01/y.efi"} {
+		path := filepath.Join(directory, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := row("files", route.Files, free(t))
+	files.Files.Directory = directory
+	boot := row("tftp", route.TFTP, free(t), route.Backend{Host: "127.0.0.1", Port: 9})
+	boot.TFTP.Files = directory + "/./boot"
+	p := start(t, Options{Table: table(files, boot)})
+	get := func(path string) (code int, body string) {
+		t.Helper()
+		conn, err := net.Dial("tcp", files.Listen[0].AddrPort().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", path)
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		defer answer.Body.Close()
+		all, _ := io.ReadAll(answer.Body)
+		return answer.StatusCode, string(all)
+	}
+	for path, want := range map[string]string{
+		"/boot/x.efi": "boot/x.efi", "/boot//x.efi": "boot/x.efi", "//boot/x.efi": "boot/x.efi",
+		"/boot/./x.efi": "boot/x.efi", "/boot/%5Cx.efi": "boot/x.efi", `/boot\x.efi`: "boot/x.efi",
+		"/BOOT/X.EFI": "boot/x.efi", "/boot/x.efi?": "boot/x.efi", `/boot/\efi\boot\bootx64.efi`: "boot/EFI/Boot/BOOTX64.EFI",
+		"/boot/52-54-00-00-00-01/Y.efi": "boot/52:54:00:00:00:01/y.efi", "/boot/52:54:00:00:00:02/x.efi": "boot/x.efi",
+		"/secret": "secret",
+		"/SECRET": "", "/boot/../boot/../SECRET": "", "/boot/..%5csecret": "", `/boot/..\secret`: "", "/boot/": "", "/boot": "",
+		"/boot/%2e%2e/SECRET": "", "/boot/%252e%252e/secret": "", "/boot/..;/secret": "", "/boot/....//secret": "",
+		"/boot/%c0%ae%c0%ae/secret": "", "/boot/a/../../etc/passwd": "", "/boot/EFI%5c": "", "/boot/%00": "",
+	} {
+		code, body := get(path)
+		switch {
+		case want != "" && (code != http.StatusOK || body != want):
+			t.Errorf("%s: got %d %q, want %q", path, code, body, want)
+		case want == "" && code != http.StatusNotFound && code != http.StatusBadRequest:
+			t.Errorf("%s: got %d %q, want none", path, code, body)
+		}
+	}
+	boot.TFTP.Files = ""
+	if err := p.Apply(t.Context(), table(files, boot)); err != nil {
+		t.Fatal(err)
+	}
+	if code, _ := get("/BOOT/X.EFI"); code != http.StatusNotFound {
+		t.Errorf("without boot files: got %d", code)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/tinkerbell/stack/pkg/artifacts"
+	"github.com/tinkerbell/stack/pkg/bootfile"
 	"github.com/tinkerbell/stack/pkg/edge/certs"
 	"github.com/tinkerbell/stack/pkg/endpoint"
 	"github.com/tinkerbell/stack/pkg/proxy/tcp"
@@ -99,7 +100,7 @@ func (p *Proxy) tcpSettings(r route.Route, backend *pool, g *gate) tcp.Settings 
 	return s
 }
 
-func (p *Proxy) webSettings(r route.Route, backend *pool) (web.Settings, error) {
+func (p *Proxy) webSettings(t route.Table, r route.Route, backend *pool) (web.Settings, error) {
 	s := web.Settings{
 		GRPC:    r.Protocol == route.GRPC,
 		Trusted: r.TrustedPrefixes,
@@ -128,11 +129,42 @@ func (p *Proxy) webSettings(r route.Route, backend *pool) (web.Settings, error) 
 	files := artifacts.New(artifacts.Config{
 		Directory: r.Files.Directory,
 		Route:     r.Name,
+		Spelled:   spelled(r.Files.Directory, bootPaths(t, r)),
 		Logger:    p.log.With("route", r.Name),
 		Metrics:   p.metrics.files,
 	})
 	s.Handler, s.Ready, s.Pace = filesHandler{files}, files.Ready, int64(r.Files.Pace)
 	return s, nil
+}
+
+// bootPaths are where in a files route's directory the boot files of tftp routes are.
+func bootPaths(t route.Table, files route.Route) []string {
+	var paths []string
+	for _, r := range t.Routes {
+		if directory, below := r.TFTP.BootFiles(); below != "" && directory == files.Files.Directory {
+			paths = append(paths, below)
+		}
+	}
+	return paths
+}
+
+// spelled finds files at these paths by names as firmware writes them; nil where there is no path.
+func spelled(directory string, paths []string) func(path string) (name string, ok bool) {
+	if len(paths) == 0 {
+		return nil
+	}
+	all := make([]*bootfile.Names, len(paths))
+	for i, below := range paths {
+		all[i] = bootfile.NewNames(directory, below)
+	}
+	return func(path string) (name string, ok bool) {
+		for _, names := range all {
+			if name, ok = names.Find(path); ok {
+				return name, true
+			}
+		}
+		return "", false
+	}
 }
 
 // filesHandler lets package web serve small files in its event loop.

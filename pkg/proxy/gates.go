@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/edge"
@@ -127,11 +128,11 @@ func (p *Proxy) settingsAt(c *change, key string, old *running) (web.Settings, e
 	routes := sharing(c.table, key)
 	var settings web.Settings
 	for i, r := range routes {
-		s, err := p.webSettings(r, c.pools[r.Name])
+		s, err := p.webSettings(c.table, r, c.pools[r.Name])
 		if err != nil {
 			return settings, err
 		}
-		if f, ok := oldFront(old); ok && r.Protocol == route.Files && sameFiles(p.table, r) {
+		if f, ok := oldFront(old); ok && r.Protocol == route.Files && sameFiles(p.table, c.table, r) {
 			if handler, ready := f.Handler(r.Name); handler != nil {
 				s.Handler, s.Ready = handler, ready // the same files: nothing to open again
 			}
@@ -160,11 +161,12 @@ func oldFront(old *running) (*web.Front, bool) {
 	return f, ok
 }
 
-// sameFiles reports whether a route serves the same files as in the former table.
-func sameFiles(before route.Table, r route.Route) bool {
+// sameFiles reports whether a route serves the same files, by the same names, as in the former table.
+func sameFiles(before, next route.Table, r route.Route) bool {
 	for _, old := range before.Routes {
 		if old.Name == r.Name {
-			return old.Protocol == r.Protocol && old.Files == r.Files
+			return old.Protocol == r.Protocol && old.Files == r.Files &&
+				slices.Equal(bootPaths(before, old), bootPaths(next, r))
 		}
 	}
 	return false
