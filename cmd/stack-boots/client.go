@@ -19,8 +19,31 @@ import (
 // answerTimeout is how long the admin port may take to answer.
 const answerTimeout = 10 * time.Second
 
-// exitUnheard is the exit status where nothing was heard of the machine; 1 is of a program that does not answer.
+// exit is why a command ends, with its exit status: 1 where stack-boots refuses, 2 where an argument is wrong, and
+// those below. The status of any other error is 1.
+type exit struct {
+	status int
+	why    string
+}
+
+// exitUnheard is the exit status where nothing was heard of the machine.
 const exitUnheard = 4
+
+// Error implements error.
+func (e exit) Error() string { return e.why }
+
+// statusOf is the exit status of a command that ended with an error, or without one.
+func statusOf(err error) int {
+	var e exit
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.As(err, &e):
+		return e.status
+	default:
+		return 1
+	}
+}
 
 // client asks a running stack-boots, most often about one machine.
 type client struct {
@@ -46,27 +69,25 @@ func (c *client) flags(command, about string, stderr io.Writer) *flag.FlagSet {
 	return flags
 }
 
-// parse reads a command's arguments: flags may follow the machine. Over: the command ends with the exit status.
-func (c *client) parse(flags *flag.FlagSet, args []string, needed bool) (code int, over bool) {
-	for rest := args; len(rest) > 0; {
-		if err := flags.Parse(rest); errors.Is(err, flag.ErrHelp) {
-			return 0, true
+// parse reads a command's arguments: flags may follow the machine.
+func (c *client) parse(flags *flag.FlagSet, args []string, needed bool) error {
+	for len(args) > 0 {
+		if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+			return err
 		} else if err != nil {
-			return 2, true
+			return exit{status: 2} // flags have told why
 		}
-		if rest = flags.Args(); len(rest) > 0 {
+		if args = flags.Args(); len(args) > 0 {
 			if c.id != "" {
-				fmt.Fprintf(flags.Output(), "%s: unexpected argument %q: one machine at most\n", flags.Name(), rest[0])
-				return 2, true
+				return exit{2, fmt.Sprintf("unexpected argument %q: one machine at most", args[0])}
 			}
-			c.id, rest = rest[0], rest[1:]
+			c.id, args = args[0], args[1:]
 		}
 	}
 	if c.id == "" && needed {
-		fmt.Fprintf(flags.Output(), "%s: no machine: its MAC, address or name is needed\n", flags.Name())
-		return 2, true
+		return exit{2, "no machine: its MAC, address or name is needed"}
 	}
-	return 0, false
+	return nil
 }
 
 // path is that of the machine, or of all.
@@ -75,30 +96,6 @@ func (c *client) path() string {
 		return "/api/v1/boots"
 	}
 	return "/api/v1/boots/" + url.PathEscape(c.id)
-}
-
-// refusal is an answer that is none.
-type refusal struct {
-	status int
-	detail string
-}
-
-// Error implements error.
-func (r *refusal) Error() string { return r.detail }
-
-// unheard reports whether the answer was that nothing was heard of the machine.
-func unheard(err error) bool {
-	var refused *refusal
-	return errors.As(err, &refused) && refused.status == http.StatusNotFound
-}
-
-// fail tells why a command fails, and returns its exit status.
-func fail(flags *flag.FlagSet, err error) int {
-	fmt.Fprintf(&cleanWriter{w: flags.Output()}, "%s: %v\n", flags.Name(), err)
-	if unheard(err) {
-		return exitUnheard
-	}
-	return 1
 }
 
 // get asks for the machine, or for all, and reports whether the answer is another one than before.
@@ -142,29 +139,28 @@ func (c *client) ask(ctx context.Context, method, path string) (*http.Response, 
 	}
 	defer response.Body.Close()
 	var problem page.Problem
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<12))
-	if json.Unmarshal(text, &problem) == nil && problem.Detail != "" {
-		return nil, &refusal{response.StatusCode, problem.Detail}
-	}
-	if response.StatusCode == http.StatusNotFound {
+	_ = json.NewDecoder(io.LimitReader(response.Body, 1<<12)).Decode(&problem) // another program has no problem to tell
+	switch unheard := response.StatusCode == http.StatusNotFound; {
+	case problem.Detail == "" && unheard:
 		return nil, errors.New("it shows no boots: it is another program")
+	case unheard:
+		return nil, exit{exitUnheard, problem.Detail}
+	default:
+		return nil, exit{1, cmp.Or(problem.Detail, response.Status)}
 	}
-	return nil, &refusal{response.StatusCode, response.Status}
 }
 
 // acknowledge is the command that has a machine that failed count as failed no more.
-func acknowledge(args []string, getenv func(string) string, _, stderr io.Writer) int {
+func acknowledge(ctx context.Context, args []string, getenv func(string) string, _, stderr io.Writer) error {
 	c := newClient(getenv)
-	flags := c.flags("acknowledge", "<MAC, address or name>", stderr)
-	if code, over := c.parse(flags, args, true); over {
-		return code
+	if err := c.parse(c.flags("acknowledge", "<MAC, address or name>", stderr), args, true); err != nil {
+		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	response, err := c.ask(ctx, http.MethodPost, c.path()+"/acknowledge")
-	if err != nil {
-		return fail(flags, err)
+	if err == nil {
+		_ = response.Body.Close()
 	}
-	_ = response.Body.Close()
-	return 0
+	return err
 }

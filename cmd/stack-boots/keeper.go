@@ -22,12 +22,12 @@ type keeper struct {
 	history *history.History // nil: none
 	again   time.Time        // when a history that failed is written again; zero: it did not fail
 	log     *slog.Logger
-	ends    []func()  // called when nothing more is recorded
+	ended   func()    // called when nothing more is recorded
 	ticked  time.Time // in the replay
 }
 
 func newKeeper(j *journal.Journal, log *slog.Logger) *keeper {
-	k := &keeper{journal: j, log: log}
+	k := &keeper{journal: j, log: log, ended: func() {}}
 	k.Merger = feed.NewMerger(k.record, k.tick)
 	return k
 }
@@ -93,13 +93,10 @@ func (k *keeper) failed(err error) {
 
 // Run implements daemon.Task.
 func (k *keeper) Run(ctx context.Context) error {
-	defer func() {
-		for _, end := range k.ends {
-			end()
-		}
-		if k.history != nil && k.again.IsZero() {
-			k.failed(k.history.Close())
-		}
-	}()
-	return k.Merger.Run(ctx)
+	err := k.Merger.Run(ctx)
+	k.ended()
+	if k.history != nil && k.again.IsZero() {
+		k.failed(k.history.Close())
+	}
+	return err
 }

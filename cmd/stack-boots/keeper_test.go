@@ -78,7 +78,7 @@ func TestRestartForgetsNothing(t *testing.T) {
 	for i := range 3 {
 		e := &boot.Event{Kind: boot.DHCPRequest, At: begin.Add(time.Duration(i) * time.Second).UnixNano(), DHCP: 1, MAC: [6]byte{2, 0, 0, 0, 0, byte(i)}}
 		boot.SetText(e, boot.VendorClass, 60, "PXEClient:Arch:00007:UNDI:003000")
-		v.record(e)
+		v.event(e)
 	}
 	testwait.Until(t, "the machines are there", func() bool { return len(list(t, v).Machines) == 3 })
 	was := list(t, v)

@@ -6,8 +6,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/tinkerbell/stack/pkg/daemon"
 	"github.com/tinkerbell/stack/pkg/daemon/admin"
@@ -30,10 +33,10 @@ dhcp-relay and stack-proxy are told where it is by DHCP_RELAY_BOOTS_ADDRESS and 
 docs/boots.md explains states and causes, docs/boots-signals.md traces, metrics and Events.`
 )
 
-// commands are what the program does besides running.
-var commands = map[string]func(args []string, getenv func(string) string, stdout, stderr io.Writer) int{
-	"show": show, "wait": wait, "acknowledge": acknowledge, "record": record,
-}
+// commands are those besides running.
+var commands = map[string]func(
+	ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer,
+) error{"show": show, "wait": wait, "acknowledge": acknowledge, "record": record}
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
@@ -43,7 +46,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	if len(args) > 0 {
 		if command, known := commands[args[0]]; known {
-			return command(args[1:], os.Getenv, stdout, stderr)
+			ctx, restore := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+			defer restore()
+			err := command(ctx, args[1:], os.Getenv, stdout, stderr)
+			if code := statusOf(err); code != 0 && err.Error() != "" {
+				fmt.Fprintf(cleanWriter{stderr}, "%s %s: %v\n", name, args[0], err)
+			}
+			return statusOf(err)
 		}
 	}
 	var s settings

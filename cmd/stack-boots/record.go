@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -29,7 +30,7 @@ type recording struct {
 }
 
 // record is the command that writes what was heard, of a machine or of all, as a film (package film).
-func record(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+func record(_ context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	r := recording{encoder: json.NewEncoder(stdout), own: map[netip.Addr]bool{}}
 	var c client
 	flags := flag.NewFlagSet(name+" record", flag.ContinueOnError)
@@ -37,20 +38,18 @@ func record(args []string, getenv func(string) string, stdout, stderr io.Writer)
 	file := flags.String("history", getenv(prefix+"_HISTORY_FILE"), "the history: what "+prefix+"_HISTORY_FILE says")
 	flags.StringVar(&r.title.Film, "name", "", "the film's name; default the machine")
 	flags.StringVar(&r.title.Truth, "truth", "", "one sentence: what really happened")
-	if code, over := c.parse(flags, args, false); over {
-		return code
+	if err := c.parse(flags, args, false); err != nil {
+		return err
 	}
 	if *file == "" {
-		fmt.Fprintf(stderr, "%s: no history: set %s_HISTORY_FILE, or -history\n", flags.Name(), prefix)
-		return 2
+		return exit{2, "no history: set " + prefix + "_HISTORY_FILE, or -history"}
 	}
 	if mac, err := net.ParseMAC(c.id); err == nil && len(mac) == 6 {
 		r.mac = [6]byte(mac)
 	} else if address, err := netip.ParseAddr(c.id); err == nil {
 		r.own[address.Unmap()] = true
 	} else if c.id != "" {
-		fmt.Fprintf(stderr, "%s: %q: neither a MAC nor an address\n", flags.Name(), c.id)
-		return 2
+		return exit{2, fmt.Sprintf("%q: neither a MAC nor an address", c.id)}
 	}
 	r.title.Film = cmp.Or(r.title.Film, c.id, "all")
 	for text := range strings.SplitSeq(getenv(prefix+"_PUBLIC_ADDRESSES"), ",") {
@@ -66,11 +65,7 @@ func record(args []string, getenv func(string) string, stdout, stderr io.Writer)
 	if err = cmp.Or(err, r.err); err == nil && r.begin.IsZero() {
 		err = fmt.Errorf("nothing of it is in the history %s", *file)
 	}
-	if err != nil {
-		fmt.Fprintf(stderr, "%s: %v\n", flags.Name(), err)
-		return 1
-	}
-	return 0
+	return err
 }
 
 // learn notes the addresses that the machine had.

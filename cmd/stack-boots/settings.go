@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/tinkerbell/stack/pkg/boot/feed"
-	"github.com/tinkerbell/stack/pkg/boot/journal"
 	"github.com/tinkerbell/stack/pkg/daemon"
 )
 
@@ -38,11 +37,6 @@ const (
 	// machinesEach is how many machines are kept in a MiB: those of a rack take some 6 KiB each with their boots.
 	machinesEach = 160
 )
-
-// limits are what the journal may keep.
-func (s *settings) limits() journal.Limits {
-	return journal.Limits{Machines: s.Memory * machinesEach, Bytes: s.Memory << 20}
-}
 
 // Validate implements the check of pkg/daemon.
 func (s *settings) Validate() error {

@@ -8,9 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,9 +26,8 @@ const drawAnew, wrapAgain = "\x1b[?7l\x1b[H\x1b[J", "\x1b[?7h"
 // command is the boots page in a terminal.
 type command struct {
 	client
-	watch, json bool
-	stdout      io.Writer
-	screen      io.Writer // the terminal; nil where the output is none
+	stdout io.Writer
+	screen io.Writer // the terminal; nil where the output is none
 
 	list    page.List
 	machine journal.MachineView
@@ -38,10 +35,10 @@ type command struct {
 }
 
 // show is the command that shows what /boots does: all machines, or one.
-func show(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	c := command{client: newClient(getenv), stdout: &cleanWriter{w: stdout}}
+func show(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	c := command{client: newClient(getenv), stdout: cleanWriter{stdout}}
 	flags := c.flags("show", "[MAC, address or name]", stderr)
-	flags.BoolVar(&c.watch, "w", false, "go on with what changes")
+	watch := flags.Bool("w", false, "go on with what changes")
 	output := flags.String("o", "table", "table or json")
 	for key, usage := range map[string]string{
 		"state":   "only machines in these states, with commas between: stuck, failed, booting, quiet, booted",
@@ -53,33 +50,23 @@ func show(args []string, getenv func(string) string, stdout, stderr io.Writer) i
 	} {
 		flags.Func(key, usage, func(value string) error { c.query.Set(key, value); return nil })
 	}
-	if code, over := c.parse(flags, args, false); over {
-		return code
+	if err := c.parse(flags, args, false); err != nil {
+		return err
 	}
-	if c.json = *output == "json"; !c.json && *output != "table" {
-		fmt.Fprintf(stderr, "%s: -o %q: neither table nor json\n", flags.Name(), *output)
-		return 2
-	}
-	ctx, restore := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer restore()
-	if err := c.run(ctx, stdout); err != nil && ctx.Err() == nil {
-		return fail(flags, err)
-	}
-	return 0
-}
-
-func (c *command) run(ctx context.Context, stdout io.Writer) error {
-	switch {
-	case c.watch && c.json:
+	asJSON := *output == "json"
+	switch rows := rowsOf(stdout); {
+	case !asJSON && *output != "table":
+		return exit{2, fmt.Sprintf("-o %q: neither table nor json", *output)}
+	case *watch && asJSON:
 		return c.copyEvents(ctx)
-	case c.watch:
-		if rows := rowsOf(stdout); rows > 0 {
-			c.screen = stdout
-			c.query.Set("limit", strconv.Itoa(rows))
-			defer func() { _, _ = io.WriteString(stdout, wrapAgain) }()
-		}
+	case *watch && rows > 0:
+		c.screen = stdout
+		c.query.Set("limit", strconv.Itoa(rows))
+		defer func() { _, _ = io.WriteString(stdout, wrapAgain) }()
 		return c.follow(ctx)
-	case c.json:
+	case *watch:
+		return c.follow(ctx)
+	case asJSON:
 		var answer json.RawMessage
 		if _, err := c.get(ctx, &answer); err != nil {
 			return err
@@ -91,12 +78,12 @@ func (c *command) run(ctx context.Context, stdout io.Writer) error {
 		if err := c.look(ctx); err != nil {
 			return err
 		}
-		_, err := io.WriteString(c.stdout, c.text())
+		_, err := io.WriteString(c.stdout, c.text(""))
 		return err
 	}
 }
 
-// look asks for what is shown.
+// look asks for the machine, or for all.
 func (c *command) look(ctx context.Context) error {
 	if c.id != "" {
 		var m journal.MachineView
@@ -114,25 +101,36 @@ func (c *command) look(ctx context.Context) error {
 	return err
 }
 
-// follow shows what there is, and then what changes: a terminal is drawn anew, elsewhere each change is a line.
+// text shows the machine, or all; with kind "news of " only the lines that change with it, and not as time goes by.
+func (c *command) text(kind string) string {
+	now := time.Now().Add(c.ahead)
+	if c.id != "" {
+		return render(kind+"machine", &c.machine, now)
+	}
+	return render(kind+"list", &c.list, now)
+}
+
+// follow shows the machine, or all, and then changes: a terminal is drawn anew, elsewhere each change is a line.
 func (c *command) follow(ctx context.Context) error {
 	ticker := time.NewTicker(askEvery)
 	defer ticker.Stop()
 	said := map[string]bool{}
 	for first := true; ; {
-		text := ""
+		var text string
 		switch err := c.look(ctx); {
-		case unheard(err) && (c.screen != nil || !said[err.Error()]):
+		case ctx.Err() != nil:
+			return nil
+		case statusOf(err) == exitUnheard && c.screen != nil:
 			text = err.Error() + "\n"
-			said[err.Error()] = true
-		case unheard(err):
+		case statusOf(err) == exitUnheard:
+			text = news(err.Error(), said)
 		case err != nil:
 			return err
 		case first || c.screen != nil:
-			text, first = c.text(), false
-			c.news(said)
+			text, first = c.text(""), false
+			news(c.text("news of "), said)
 		default:
-			text = c.news(said)
+			text = news(c.text("news of "), said)
 		}
 		if c.screen != nil {
 			_, _ = io.WriteString(c.screen, drawAnew)
@@ -158,10 +156,17 @@ func (c *command) copyEvents(ctx context.Context) error {
 		return err
 	}
 	defer response.Body.Close()
-	if _, err := io.Copy(c.stdout, response.Body); err != nil {
-		return err
+	for decoder := json.NewDecoder(response.Body); ; {
+		var event json.RawMessage
+		if err := decoder.Decode(&event); ctx.Err() != nil {
+			return nil
+		} else if err != nil {
+			return errors.New("the stream of events has ended")
+		}
+		if _, err := c.stdout.Write(append(event, '\n')); err != nil {
+			return err
+		}
 	}
-	return errors.New("the stream of events has ended")
 }
 
 // rowsOf is how many rows the terminal has; 0 where the output is none.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -9,59 +10,88 @@ import (
 
 	"github.com/tinkerbell/stack/pkg/boot"
 	"github.com/tinkerbell/stack/pkg/boot/feed"
+	"github.com/tinkerbell/stack/pkg/boot/hardware"
 	"github.com/tinkerbell/stack/pkg/boot/journal"
 	"github.com/tinkerbell/stack/pkg/boot/page"
+	"github.com/tinkerbell/stack/pkg/boot/report"
+	"github.com/tinkerbell/stack/pkg/boot/spans"
 	"github.com/tinkerbell/stack/pkg/daemon"
 )
 
-// view keeps the events of machines that boot, and shows them.
+// view keeps the events of machines that boot, shows them, and tells other systems of boots: by metrics and log lines,
+// spans, and Events on Hardware objects.
 type view struct {
-	record   func(*boot.Event)
+	event    func(*boot.Event)
 	receiver *feed.Receiver
 	tasks    []daemon.Task
 	server   *page.Server
+	tell     []func(journal.Change) // other systems
+	begun    bool                   // the history has been read, whose changes were told when they happened
 }
 
-// newView makes the view, which hears from now on and records while its tasks run.
+// newView makes the view, which hears from now on and records while its tasks run. Getenv reads OpenTelemetry's
+// variables, which are not of our prefix.
 func newView(
 	s *settings, getenv func(string) string, logger *slog.Logger, registry prometheus.Registerer,
 ) (*view, error) {
-	pod, _ := os.Hostname()
-	signals, err := newSignals(s, pod, getenv, logger, registry)
-	if err != nil {
-		return nil, err
-	}
 	if s.KeySecret == "" && s.KeyFile != "" {
 		if err := feed.CheckKey(s.KeyFile); err != nil {
 			return nil, err
 		}
 	}
 	v := &view{}
-	j := journal.New(journal.Options{
-		Limits: s.limits(), Pod: pod, Hardware: signals.lookup(), Expected: signals.expected(),
-		Changed: signals.changed,
-		Self:    s.PublicAddresses, Witness: v.witness,
+	pod, _ := os.Hostname()
+	version, _ := daemon.BuildInfo()
+	traces, err := spans.New(context.Background(), spans.Options{
+		Getenv: getenv, Pod: pod, Version: version, Logger: logger, Registry: registry,
 	})
+	if err != nil {
+		return nil, err
+	}
+	options := journal.Options{
+		Limits: journal.Limits{Machines: s.Memory * machinesEach, Bytes: s.Memory << 20},
+		Pod:    pod, Changed: v.changed, Self: s.PublicAddresses, Witness: v.witness,
+	}
+	if s.Kubernetes {
+		watcher := hardware.New(hardware.Options{
+			Namespaces: s.Namespaces, Pod: pod, Logger: logger, Metrics: hardware.NewMetrics(registry),
+		})
+		options.Hardware, options.Expected = watcher.Lookup, watcher.Expected
+		v.tell, v.tasks = append(v.tell, watcher.Changed), append(v.tasks, watcher)
+	}
+	j := journal.New(options)
 	k := newKeeper(j, logger)
-	v.record = k.Event
+	if traces != nil { // those that wait are sent when nothing more is recorded
+		v.tell, k.ended = append(v.tell, traces.Changed), traces.Close
+	}
+	v.event = k.Event
 	v.receiver, err = feed.Listen(feed.ReceiverConfig{
-		Address: s.ListenAddress, KeyFile: s.KeyFile, Logger: logger, Record: v.record,
+		Address: s.ListenAddress, KeyFile: s.KeyFile, Logger: logger, Event: v.event,
 	})
 	if err != nil {
 		return nil, err
 	}
 	v.server = page.New(page.Options{
-		Journal: j, Sources: v.receiver.Sources, Record: v.record, Lines: s.Lines, Logger: logger,
+		Journal: j, Sources: v.receiver.Sources, Event: v.event, Lines: s.Lines, Logger: logger,
 	})
-	count(registry, v.receiver)
 	k.remember(s.HistoryFile)
-	signals.begin(k, logger, registry)
-	v.tasks = append([]daemon.Task{k}, signals.tasks()...)
-	v.tasks = append(v.tasks, v.receiver, v.server)
+	reporter := report.New(report.Options{Counts: j.Counts, Logger: logger, Registry: registry})
+	v.tell, v.begun = append(v.tell, reporter.Changed), true
+	count(registry, v.receiver, j)
+	v.tasks = append(v.tasks, k, v.receiver, v.server)
 	if s.KeySecret != "" {
 		v.tasks = append(v.tasks, &keyMaker{secret: s.KeySecret, file: s.KeyFile, log: logger})
 	}
 	return v, nil
+}
+
+// changed is the journal's Options.Changed.
+func (v *view) changed(c journal.Change) {
+	if v.begun {
+		for _, tell := range v.tell {
+			tell(c)
+		}
+	}
 }
 
 // witness tells which programs that should tell of machines are not heard. One that ended in order is not missed.
@@ -92,8 +122,8 @@ func witnessOf(sources []feed.Source, dropped uint64) journal.Witness {
 	return w
 }
 
-// count registers metrics of the events that came, and of those that were lost.
-func count(registry prometheus.Registerer, r *feed.Receiver) {
+// count registers metrics of the events that came, of those that were lost, and of machines that were forgotten.
+func count(registry prometheus.Registerer, r *feed.Receiver, j *journal.Journal) {
 	counter := func(name, help string, value func() uint64) {
 		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help},
 			func() float64 { return float64(value()) }))
@@ -102,4 +132,5 @@ func count(registry prometheus.Registerer, r *feed.Receiver) {
 	counter("stack_boot_events_lost_total", "Events that programs had no room for.", r.Lost)
 	counter("stack_boot_events_twins_total", "Events that another relay had told of the same packet.", r.Twins)
 	counter("stack_boot_streams_refused_total", "Streams without the key, or of another release.", r.Refused)
+	counter("stack_boot_machines_forgotten_total", "Machines that made room for others.", j.Forgotten)
 }

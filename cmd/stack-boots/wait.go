@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/signal"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/boot/journal"
@@ -32,82 +30,74 @@ type waiting struct {
 }
 
 // wait is the command that waits until a machine is in a state.
-func wait(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+func wait(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	w := waiting{client: newClient(getenv)}
 	flags := w.flags("wait", "<MAC, address or name>", stderr)
 	goal := flags.String("for", string(journal.Booted), "state: booted, booting, stuck, failed, quiet")
 	timeout := flags.Duration("timeout", 20*time.Minute, "how long to wait")
 	since := flags.Duration("since", 0, "only a boot counts that began at most so long before the command; "+
 		"default any, and so that of a machine which booted long ago")
-	if code, over := w.parse(flags, args, true); over {
-		return code
+	if err := w.parse(flags, args, true); err != nil {
+		return err
 	}
 	if w.goal = journal.State(*goal); !slices.Contains(page.States, w.goal) {
-		fmt.Fprintf(stderr, "%s: -for %q: none of %v\n", flags.Name(), *goal, page.States)
-		return 2
+		return exit{2, fmt.Sprintf("-for %q: none of %v", *goal, page.States)}
 	}
 	if *since > 0 {
 		w.from = time.Now().Add(-*since)
 	}
-	ctx, restore := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer restore()
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
-	said, code := w.until(ctx)
-	if code == 0 {
-		fmt.Fprintln(&cleanWriter{w: stdout}, said)
-	} else {
-		fmt.Fprintf(&cleanWriter{w: stderr}, "%s: %s\n", flags.Name(), said)
+	said, err := w.until(ctx)
+	if err == nil {
+		fmt.Fprintln(cleanWriter{stdout}, said)
 	}
-	return code
+	return err
 }
 
-// until waits, and returns what it came to, in words and as the exit status. While stack-boots is away, as in an
+// until waits until the machine is in the state, and says where it is then. While stack-boots is away, as in an
 // upgrade, it is asked again.
-func (w *waiting) until(ctx context.Context) (said string, code int) {
+func (w *waiting) until(ctx context.Context) (said string, err error) {
 	ticker := time.NewTicker(askEvery)
 	defer ticker.Stop()
 	for {
 		var m journal.MachineView
-		_, err := w.get(ctx, &m)
 		w.tag = "" // causes grow old without any change
-		var refused *refusal
-		switch {
-		case ctx.Err() != nil:
-		case err == nil:
-			var over bool
-			if said, code, over = w.judge(&m, time.Now()); over {
-				return said, code
+		_, now := w.get(ctx, &m)
+		if now == nil {
+			if said, now = w.judge(&m, time.Now()); now == nil {
+				return said, nil
 			}
-		case unheard(err):
-			said, code = err.Error(), exitUnheard
-		case errors.As(err, &refused):
-			return refused.detail, 1
-		default:
-			said, code = err.Error(), 1
+		}
+		if err == nil || ctx.Err() == nil {
+			err = now
+		}
+		var e exit
+		if errors.As(err, &e) && e.status != waitOver && e.status != exitUnheard {
+			return "", err
 		}
 		select {
 		case <-ctx.Done():
-			return said, max(code, 1)
+			return "", err
 		case <-ticker.C:
 		}
 	}
 }
 
-// judge says where a machine is, and whether that is the end of waiting.
-func (w *waiting) judge(m *journal.MachineView, now time.Time) (said string, code int, over bool) {
+// judge says where a machine is. With an error that is not where it is to be: the exit status tells how that ends.
+func (w *waiting) judge(m *journal.MachineView, now time.Time) (said string, err error) {
 	b := page.Newest(m)
 	if b.Begin.Before(w.from) {
-		return "no boot was heard of that began since " + w.from.UTC().Format(time.RFC3339), exitUnheard, false
+		return "", exit{exitUnheard, "no boot was heard of that began since " + w.from.UTC().Format(time.RFC3339)}
 	}
-	said = fmt.Sprintf("%s is %s at %s%s", m.ID, b.State, b.At, because(": ", b.Cause))
+	said = m.ID + " is " + render("state", m, now)
 	failed := b.State == journal.StateFailed || b.IsStuck() && now.Sub(b.Cause.Since) >= stuckFor
 	switch {
 	case b.State == w.goal:
-		return said, 0, true
+		return said, nil
 	case failed && w.goal != journal.Stuck && w.goal != journal.StateFailed:
-		return said, waitFailed, true
+		return "", exit{waitFailed, said}
 	default:
-		return said, waitOver, false
+		return "", exit{waitOver, said}
 	}
 }

@@ -88,7 +88,7 @@ func run(t testing.TB, task interface{ Run(context.Context) error }) (stop func(
 func listen(t testing.TB, address, key string) (*Receiver, *heard) {
 	t.Helper()
 	h := new(heard)
-	r, err := Listen(ReceiverConfig{Address: address, KeyFile: key, Record: h.event})
+	r, err := Listen(ReceiverConfig{Address: address, KeyFile: key, Event: h.event})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -374,7 +374,7 @@ func TestWithoutAKeyNobodyIsBelieved(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	var log, said lockedBuffer
 	h := new(heard)
-	r, err := Listen(ReceiverConfig{Address: "127.0.0.1:0", KeyFile: key, Record: h.event, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	r, err := Listen(ReceiverConfig{Address: "127.0.0.1:0", KeyFile: key, Event: h.event, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -577,7 +577,7 @@ func TestClocksApart(t *testing.T) {
 		{time.Hour, 0, -time.Hour}, {time.Hour, 500 * time.Millisecond, -time.Hour}, {time.Hour, 0, -time.Hour},
 		{-time.Minute, 0, time.Minute}, {0, 0, 0},
 	} {
-		_, ahead := s.frame(one, head{Now: now.Add(step.clock).UnixNano()}, 0, now.Add(step.way))
+		_, ahead := s.post(one, head{Now: now.Add(step.clock).UnixNano()}, 0, now.Add(step.way))
 		if got := time.Duration(ahead); (got - step.want).Abs() > clockTolerance {
 			t.Errorf("step %d: moved by %s, want %s", i, got, step.want)
 		}
@@ -666,7 +666,7 @@ func TestDestination(t *testing.T) {
 
 // TestSendingAllocatesNothing for an event: what a post takes is taken for all its events together.
 func TestSendingAllocatesNothing(t *testing.T) {
-	r, err := Listen(ReceiverConfig{Address: socket(t), Record: func(*boot.Event) {}})
+	r, err := Listen(ReceiverConfig{Address: socket(t), Event: func(*boot.Event) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -694,7 +694,7 @@ func FuzzPost(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		events := uint64(0)
-		r := &Receiver{config: ReceiverConfig{Record: func(*boot.Event) { events++ }}}
+		r := &Receiver{config: ReceiverConfig{Event: func(*boot.Event) { events++ }}}
 		if err := r.take(nil, b, time.Now()); err != nil && events > 0 {
 			t.Errorf("took %d events of a post that it refuses", events)
 		}
@@ -706,7 +706,7 @@ func BenchmarkSend(b *testing.B) {
 	key := keyFile(b, goodKey)
 	for _, size := range []int{1, 100, 1000} {
 		b.Run(strconv.Itoa(size), func(b *testing.B) {
-			r, err := Listen(ReceiverConfig{Address: "127.0.0.1:0", KeyFile: key, Record: func(*boot.Event) {}})
+			r, err := Listen(ReceiverConfig{Address: "127.0.0.1:0", KeyFile: key, Event: func(*boot.Event) {}})
 			if err != nil {
 				b.Fatal(err)
 			}

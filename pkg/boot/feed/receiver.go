@@ -54,8 +54,8 @@ type head struct {
 type ReceiverConfig struct {
 	// Address is host:port, or the path of a Unix socket; KeyFile has the key, and may be empty for the latter.
 	Address, KeyFile string
-	// Record is told of every event, by several goroutines; an event is valid during the call.
-	Record func(*boot.Event)
+	// Event is told of every event, by several goroutines; an event is valid during the call.
+	Event func(*boot.Event)
 	// Logger may be nil.
 	Logger *slog.Logger
 }
@@ -282,7 +282,7 @@ func (r *Receiver) take(conn net.Conn, body []byte, now time.Time) error {
 		}
 	}
 	source := r.source(conn, h)
-	takenBefore, shift := r.sources.frame(source, h, count, now)
+	takenBefore, shift := r.sources.post(source, h, count, now)
 	for i := uint64(0); len(events) > 0; i++ {
 		events, _ = e.Decode(events)
 		if i < takenBefore {
@@ -291,7 +291,7 @@ func (r *Receiver) take(conn net.Conn, body []byte, now time.Time) error {
 		e.At = min(e.At+shift, now.UnixNano()) // by our clock; the sender's may have been set back since
 		if !r.sources.twins.is(&e, h.Session) {
 			r.received.Add(1)
-			r.config.Record(&e)
+			r.config.Event(&e)
 		}
 	}
 	return nil

@@ -36,7 +36,7 @@ const DefaultQueue = 4096
 const (
 	// turnMost is how many events of one queue are taken before the next one's.
 	turnMost = 64
-	// tryEvery is how often a sender looks for stack-boots: several times while that does not record yet (settle).
+	// tryEvery is how often a sender looks for stack-boots: several times in the 2 s that a [Merger] waits at first.
 	tryEvery = 500 * time.Millisecond
 	// warnAfter is for how long it looks before it logs that.
 	warnAfter = 5 * time.Second
@@ -152,7 +152,7 @@ func (s *Sender) sendQueued(ctx context.Context) {
 		return
 	}
 	s.tried = now
-	for !s.away.IsZero() || s.fill() || now.Sub(s.spoke) >= heartbeat {
+	for s.due(now) {
 		if err := s.post(ctx); err != nil {
 			if errors.Is(err, errRefused) {
 				s.lose(droppedRefused, s.held)
@@ -168,6 +168,13 @@ func (s *Sender) sendQueued(ctx context.Context) {
 		s.spoke = now
 		s.present()
 	}
+}
+
+// due reports whether a post is to be sent, and fills it.
+func (s *Sender) due(now time.Time) bool {
+	return !s.away.IsZero() || // what is held is sent once more, or nothing, to see whether somebody is there
+		s.fill() || // there are events
+		now.Sub(s.spoke) >= heartbeat
 }
 
 // eventsMost is how much of a post its events take at most, in bytes.

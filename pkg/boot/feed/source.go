@@ -27,9 +27,9 @@ const (
 	forgetAfter = 10 * time.Minute
 	// clockTolerance is how far a clock may be off and count as right: an event is late by as much anyway.
 	clockTolerance = 50 * time.Millisecond
-	// clockJump is how much later than usual a frame arrives of which the sender's clock was set.
+	// clockJump is how much later than usual a post arrives of which the sender's clock was set.
 	clockJump = time.Second
-	// clockWeight is how slowly a clock that drifts is followed, in frames.
+	// clockWeight is how slowly a clock that drifts is followed, in posts.
 	clockWeight = 64
 )
 
@@ -90,9 +90,9 @@ func (s *sources) end(one *source) {
 	}
 }
 
-// frame notes the head of a post with so many events. It returns how many of them were taken before, and how far to
+// post notes the head of a post with so many events. It returns how many of them were taken before, and how far to
 // move their times.
-func (s *sources) frame(one *source, h head, events uint64, now time.Time) (takenBefore uint64, shift int64) {
+func (s *sources) post(one *source, h head, events uint64, now time.Time) (takenBefore uint64, shift int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if one.left = h.Over; one.left {

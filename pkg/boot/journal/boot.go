@@ -1,11 +1,10 @@
 package journal
 
 import (
-	"fmt"
+	"encoding/hex"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/tinkerbell/stack/pkg/boot"
 )
@@ -21,9 +20,9 @@ func (j *Journal) newBoot(m *machine, e *boot.Event) *bootRecord {
 	if b.mac == ([6]byte{}) && len(m.macs) > 0 {
 		b.mac = m.macs[0]
 	}
-	b.id = fmt.Sprintf("%s-%x", time.Unix(0, at).UTC().Format("20060102T150405.000000000"), b.mac)
-	if len(m.macs) == 0 {
-		b.id = fmt.Sprintf("%s-%s", time.Unix(0, at).UTC().Format("20060102T150405.000000000"), m.id)
+	b.id = moment(at).Format("20060102T150405.000000000-") + m.id
+	if len(m.macs) > 0 {
+		b.id = moment(at).Format("20060102T150405.000000000-") + hex.EncodeToString(b.mac[:])
 	}
 	if old != nil {
 		j.supersede(m, old, b, at)
@@ -41,12 +40,11 @@ func (j *Journal) newBoot(m *machine, e *boot.Event) *bootRecord {
 // supersede ends a boot because another one begins, and carries over why boots of this machine fail.
 func (j *Journal) supersede(m *machine, old, b *bootRecord, at int64) {
 	if old.state == Booting {
-		before := old.state
 		old.state = Quiet
 		if old.facts.agent.done() {
 			old.state = Booted
 		}
-		j.tell(Change{Kind: StateChanged, Before: before}, m, old, at)
+		j.tell(Change{Kind: StateChanged, Before: Booting}, m, old, at)
 	}
 	if n := len(m.boots); old.state == Stuck && old.rule != nil && n > 1 && m.boots[n-2].rule == old.rule {
 		cause := *old.cause
@@ -66,31 +64,17 @@ func (a *agent) done() bool { return a.finished != 0 && a.streams == 0 && (a.wor
 
 // step finds the step of the present attempt, or begins it, and returns its index.
 func (b *bootRecord) step(s Step, at int64) int {
-	i := len(b.steps) - 1
-	for ; i >= b.attempt; i-- {
-		if b.steps[i].step == s {
-			break
+	i := b.index(s, b.attempt, len(b.steps))
+	if last := len(b.steps) - 1; i < 0 && last+1 >= maxSteps { // So many attempts: they are the last one's.
+		b.attempt = min(b.attempt, last)
+		if i = b.index(s, 0, last); i < 0 {
+			i = last
 		}
+	} else if i < 0 {
+		b.steps = append(b.steps, step{step: s, result: Going, begin: at, end: at})
+		i = last + 1
 	}
-	if i < b.attempt {
-		if len(b.steps) >= maxSteps {
-			// So many attempts: they are the last one's.
-			i = len(b.steps) - 1
-			b.attempt = min(b.attempt, i)
-			for k := i; k >= 0; k-- {
-				if b.steps[k].step == s {
-					i = k
-					break
-				}
-			}
-		} else {
-			b.steps = append(b.steps, step{step: s, result: Going, begin: at, end: at})
-			i = len(b.steps) - 1
-		}
-	}
-	if b.steps[i].end < at {
-		b.steps[i].end = at
-	}
+	b.steps[i].end = max(b.steps[i].end, at)
 	of := b.furthest.order()
 	if s.order() > of && (s != Syslog || b.facts.kernel || of >= OSDHCP.order()) || b.furthest == "" {
 		b.furthest = s
@@ -100,14 +84,24 @@ func (b *bootRecord) step(s Step, at int64) int {
 	return i
 }
 
+// index finds the last of some steps that is one of a kind; -1 if there is none.
+func (b *bootRecord) index(s Step, from, to int) int {
+	for i := to - 1; i >= from; i-- {
+		if b.steps[i].step == s {
+			return i
+		}
+	}
+	return -1
+}
+
 // sign takes note of a sign of life.
 func (b *bootRecord) sign(at int64) { b.lastSign = max(b.lastSign, at) }
 
-// add appends an answer to a step, or counts it with the one before if that was the same.
-func (j *Journal) add(b *bootRecord, i int, a answer) {
+// add appends a message to a step, or counts it with the one before if that was the same.
+func (j *Journal) add(b *bootRecord, i int, a message) {
 	a.step, a.count = uint16(i), 1
-	for k := len(b.answers) - 1; k >= 0; k-- {
-		last := &b.answers[k]
+	for k := len(b.messages) - 1; k >= 0; k-- {
+		last := &b.messages[k]
 		if last.step != a.step {
 			continue
 		}
@@ -120,55 +114,45 @@ func (j *Journal) add(b *bootRecord, i int, a answer) {
 		}
 		break
 	}
-	b.answers = append(b.answers, a)
-	if n := len(b.answers) + len(b.steps) - j.options.Limits.Answers; n > 0 {
-		b.answers = slices.Delete(b.answers, 0, min(n, len(b.answers)))
+	b.messages = append(b.messages, a)
+	if n := len(b.messages) + len(b.steps) - j.options.Limits.Answers; n > 0 {
+		b.messages = slices.Delete(b.messages, 0, min(n, len(b.messages)))
 	}
 }
 
-// same tells whether an answer that has ended is like another.
-func (a *answer) same(b *answer) bool {
+// same tells whether a message that has ended is like another.
+func (a *message) same(b *message) bool {
 	return a.course == over && a.kind == b.kind && a.text == b.text && a.result == b.result && a.from == b.from
 }
 
-// underWay finds the answer that an event goes on with, or ends; nil if it is not kept.
-func (b *bootRecord) underWay(i int, kind, text string) *answer {
-	for k := range b.answers {
-		if a := &b.answers[k]; a.course != over && a.step == uint16(i) && a.kind == kind && a.text == text {
+// first is the oldest message that is so; nil if there is none.
+func (b *bootRecord) first(is func(*message) bool) *message {
+	for k := range b.messages {
+		if a := &b.messages[k]; is(a) {
 			return a
 		}
 	}
 	return nil
 }
 
-// earlier finds the step of an attempt before the present one that something belongs to; -1 if there is none.
-func (b *bootRecord) earlier(s Step) int {
-	for i := b.attempt - 1; i >= 0; i-- {
-		if b.steps[i].step == s {
-			return i
-		}
-	}
-	return -1
+// underWay finds the message that an event goes on with, or ends; nil if it is not kept.
+func (b *bootRecord) underWay(i int, kind, text string) *message {
+	return b.first(func(a *message) bool {
+		return a.course != over && a.step == uint16(i) && a.kind == kind && a.text == text
+	})
 }
 
 // last is the last step of a kind in the present attempt; nil if there is none.
 func (b *bootRecord) last(s Step) *step {
-	for i := len(b.steps) - 1; i >= b.attempt; i-- {
-		if b.steps[i].step == s {
-			return &b.steps[i]
-		}
+	if i := b.index(s, b.attempt, len(b.steps)); i >= 0 {
+		return &b.steps[i]
 	}
 	return nil
 }
 
-// oldestOpen is the first of the present attempt's answers that go on; nil if none does.
-func (b *bootRecord) oldestOpen() *answer {
-	for k := range b.answers {
-		if a := &b.answers[k]; a.course != over && int(a.step) >= b.attempt {
-			return a
-		}
-	}
-	return nil
+// oldestOpen is the first of the present attempt's messages that go on; nil if none does.
+func (b *bootRecord) oldestOpen() *message {
+	return b.first(func(a *message) bool { return a.course != over && int(a.step) >= b.attempt })
 }
 
 // again begins another attempt of a boot whose loader brought the firmware back.

@@ -140,8 +140,8 @@ func isChecksum(base string) bool {
 
 // fromLoader tells whether firmware or iPXE sends an HTTP request.
 func fromLoader(e *boot.Event) bool {
-	agent := string(e.Text(boot.Agent))
-	return e.Kind == boot.HTTP && (strings.HasPrefix(agent, "iPXE") || strings.HasPrefix(agent, "UefiHttpBoot"))
+	userAgent := string(e.Text(boot.Agent))
+	return e.Kind == boot.HTTP && (strings.HasPrefix(userAgent, "iPXE") || strings.HasPrefix(userAgent, "UefiHttpBoot"))
 }
 
 // fromSystem tells whether an operating system sends an HTTP request. BMCs that read an image call themselves all
@@ -152,8 +152,7 @@ func fromSystem(e *boot.Event, name string) bool {
 
 // byPlace tells the step of a file whose name says nothing by how far the boot is, and by who asks.
 func byPlace(e *boot.Event, b *bootRecord, at Step) Step {
-	agent := e.Text(boot.Agent)
-	ipxe := bytes.HasPrefix(agent, []byte("iPXE"))
+	ipxe := bytes.HasPrefix(e.Text(boot.Agent), []byte("iPXE")) // its User-Agent
 	loader := e.Kind == boot.TFTP || fromLoader(e)
 	switch {
 	case at.order() >= OSDHCP.order():
@@ -173,10 +172,10 @@ func byPlace(e *boot.Event, b *bootRecord, at Step) Step {
 	default:
 		// What a script has loaded: first a kernel, then what belongs to it. The same file again is the same step.
 		file := text(e, boot.File, maxFile)
-		for i := range b.answers {
-			if a := &b.answers[i]; a.text == file && b.steps[a.step].step.order() >= Kernel.order() {
-				return b.steps[a.step].step
-			}
+		of := func(a *message) Step { return b.steps[a.step].step }
+		same := b.first(func(a *message) bool { return a.text == file && of(a).order() >= Kernel.order() })
+		if same != nil {
+			return of(same)
 		}
 		if at == Script {
 			return Kernel

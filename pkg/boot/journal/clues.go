@@ -28,8 +28,8 @@ type clues struct {
 	wf      *Workflow // that names any of its MACs
 	watched bool      // hw is known, since Kubernetes is watched
 	f       *failure
-	st      *step   // that it is at; an empty one before the first
-	open    *answer // the oldest that goes on
+	st      *step    // that it is at; an empty one before the first
+	open    *message // the oldest that goes on
 }
 
 func (j *Journal) cluesOf(m *machine, b *bootRecord, now int64) *clues {
@@ -60,7 +60,7 @@ var tests = map[string]test{
 	"known":              func(c *clues) bool { return c.hw.Known },
 	"netboot":            func(c *clues) bool { return c.hw.Known && c.hw.Netboot },
 	"twice":              func(c *clues) bool { return c.hw.Also != "" },
-	"expected":           func(c *clues) bool { return c.expected && len(c.answers) == 0 },
+	"expected":           func(c *clues) bool { return c.expected && len(c.messages) == 0 },
 	"works":              func(c *clues) bool { return c.wf.runs() },
 	"workflow-waits":     func(c *clues) bool { return c.wf.waits() },
 	"workflow-failed":    func(c *clues) bool { return c.wf.failed() },
@@ -104,7 +104,7 @@ var tests = map[string]test{
 	"not-allowed":     func(c *clues) bool { return notAllowed(c.a.file) && c.a.acked > 0 },
 	"asks-on":         func(c *clues) bool { return c.a.requests > 2 }, // once is what an installed machine does
 	"no-file": func(c *clues) bool {
-		return c.acked() && c.a.file == "" && !c.a.proxy && c.now-max(c.a.acked, c.lastSign) >= int64(c.waits().Retry)
+		return c.acked() && c.a.file == "" && !c.a.proxy && c.now-max(c.a.acked, c.lastSign) >= waitRetry
 	},
 	"namesakes":    func(c *clues) bool { return c.m.namesakes.changes >= 2 },
 	"shared":       func(c *clues) bool { return c.m.nat.IsValid() },
@@ -135,13 +135,13 @@ var tests = map[string]test{
 	"exec-format": func(c *clues) bool { return containsFold(c.facts.says.text, "exec format") },
 	"menu":        func(c *clues) bool { return !c.wf.waits() },
 	"returned-for-good": func(c *clues) bool {
-		return c.facts.returned.count >= 2 || c.now-c.facts.returned.at >= int64(c.waits().Start)
+		return c.facts.returned.count >= 2 || c.now-c.facts.returned.at >= waitStart
 	},
-	"said-for-good": func(c *clues) bool { return c.now-c.facts.says.at >= int64(c.waits().Retry) },
+	"said-for-good": func(c *clues) bool { return c.now-c.facts.says.at >= waitRetry },
 	"sent-nothing":  (*clues).sentNothing,
 	"waits-long": func(c *clues) bool {
 		w := c.waiting()
-		return w != nil && c.now-w.begin >= int64(c.waits().Retry)
+		return w != nil && c.now-w.begin >= waitRetry
 	},
 	"slow": func(c *clues) bool {
 		o := c.transfer()
@@ -151,7 +151,7 @@ var tests = map[string]test{
 	// How its system and its agent fare.
 	"system-idle": func(c *clues) bool {
 		system := c.furthest == OSDHCP || c.furthest == Syslog || c.furthest == Metadata
-		return system && c.quiet >= int64(c.waits().System) && c.facts.kernel
+		return system && c.quiet >= waitSystem && c.facts.kernel
 	},
 	"stranger":      func(c *clues) bool { return c.j.scene.stranger >= max(c.moved, c.lastSign) },
 	"agent-idle":    (*clues).agentIdle,
@@ -179,29 +179,27 @@ var testsOf = map[string]func(*clues, string) bool{
 		return strconv.Itoa(int(c.f.status)) == http
 	},
 	"idle": func(c *clues, step string) bool {
-		wait := c.waits().Kernel
+		wait := waitKernel
 		switch {
 		case step == string(Loader):
-			wait = c.waits().Start
+			wait = waitStart
 		case step == string(Script) && !c.wf.waits():
-			wait = c.waits().Menu
+			wait = waitMenu
 		}
-		return c.furthest == Step(step) && c.st.result == OK && c.open == nil && c.quiet >= int64(wait)
+		return c.furthest == Step(step) && c.st.result == OK && c.open == nil && c.quiet >= wait
 	},
 	"not-asked": func(c *clues, step string) bool {
-		wait := c.waits().Loader
+		wait := waitLoader
 		if Step(step) == IPXEDHCP {
-			wait = c.waits().Script
+			wait = waitScript
 		}
 		named := c.a.file != "" && !notAllowed(c.a.file)
 		return named && c.acked() && c.facts.stage == Step(step) && c.facts.loads < 3 &&
-			c.now-max(c.a.acked, c.lastSign) >= int64(wait)
+			c.now-max(c.a.acked, c.lastSign) >= wait
 	},
 }
 
 var outcomes = map[boot.Outcome]string{boot.Refused: "refused", boot.NoServer: "no-server"}
-
-func (c *clues) waits() *Waits { return &c.j.options.Waits }
 
 // silentSince is when the silence began from which a cause is inferred.
 func (c *clues) silentSince() int64 {
@@ -216,13 +214,13 @@ func (c *clues) noAddress() bool { return c.furthest.isDHCP() && c.a.acked == 0 
 
 // unanswered tells whether a machine asks for an address again and again.
 func (c *clues) unanswered() bool {
-	return c.noAddress() && c.a.asked >= 2 && c.now-c.a.opened >= int64(c.waits().Offer) &&
+	return c.noAddress() && c.a.asked >= 2 && c.now-c.a.opened >= waitOffer &&
 		(c.facts.firmware || c.facts.kernel)
 }
 
 // hasNone tells whether a DHCPv6 server said that it has no address for the machine (RFC 9915 section 18.3.9).
 func (c *clues) hasNone() bool {
-	return c.noAddress() && c.a.none && c.now-c.a.offered >= int64(c.waits().Retry)
+	return c.noAddress() && c.a.none && c.now-c.a.offered >= waitRetry
 }
 
 // inVain tells whether a machine that was never answered asks for long: one that another server answers would ask for
@@ -240,7 +238,7 @@ func (c *clues) ignored() bool {
 
 // often tells whether a machine has asked so often that what was lost on the way does not explain it.
 func (c *clues) often() bool {
-	return c.a.asked >= 3 || c.j.scene.waiting >= manyMachines || c.now-c.a.opened >= int64(time.Minute)
+	return c.a.asked >= 3 || c.j.scene.waiting >= manyMachines || c.now-c.a.opened >= aMinute
 }
 
 // othersAnswered tells whether the server answered another machine since this one asks.
@@ -255,7 +253,7 @@ func (c *clues) offered() bool { return c.a.requests > 0 && len(c.a.servers) > 0
 // serverWell tells whether the server gave a sign of itself not long before the machine asked.
 func (c *clues) serverWell() bool {
 	at, found := c.j.scene.other(c.m)
-	return found && c.a.opened-at <= int64(15*time.Minute) || c.servesFiles()
+	return found && c.a.opened-at <= 15*aMinute || c.servesFiles()
 }
 
 // servesFiles tells whether the host that answers DHCP answered other requests since the machine asks.
@@ -291,11 +289,11 @@ func (c *clues) openFor() int64 {
 
 // loadsLong tells whether the loader's transfer goes on for long, and stands still, as far as it is told.
 func (c *clues) loadsLong() bool {
-	return c.furthest == Loader && c.openFor() >= int64(c.waits().Start) && c.now-c.open.end >= int64(c.waits().Loader)
+	return c.furthest == Loader && c.openFor() >= waitStart && c.now-c.open.end >= waitLoader
 }
 
 // transfer is the oldest transfer that goes on and sends; nil if there is none.
-func (c *clues) transfer() *answer {
+func (c *clues) transfer() *message {
 	if c.furthest == Loader || c.open == nil || c.open.course == waiting ||
 		c.open.kind == "TCP" || c.open.kind == "gRPC" {
 		return nil
@@ -304,18 +302,13 @@ func (c *clues) transfer() *answer {
 }
 
 // waiting is the oldest request that waits for its endpoint; nil if there is none.
-func (c *clues) waiting() *answer {
-	for k := range c.answers {
-		if a := &c.answers[k]; a.course == waiting && int(a.step) >= c.attempt {
-			return a
-		}
-	}
-	return nil
+func (c *clues) waiting() *message {
+	return c.first(func(a *message) bool { return a.course == waiting && int(a.step) >= c.attempt })
 }
 
 // failed tells whether the last thing that went wrong counts: the machine did not try again for a moment.
 func (c *clues) failed() bool {
-	wait := c.waits().Retry
+	wait := waitRetry
 	switch c.f.step {
 	case "", Other:
 		return false
@@ -336,9 +329,9 @@ func (c *clues) failed() bool {
 		wait *= 5 // A system asks for several names, and goes on without most.
 	}
 	if c.f.byMachine && c.f.count == 1 {
-		wait = max(wait, c.waits().Start) // It was reset, or asks for the rest.
+		wait = max(wait, waitStart) // It was reset, or asks for the rest.
 	}
-	return c.now-c.f.at >= int64(wait) || c.cause != nil && c.f.count > 1
+	return c.now-c.f.at >= wait || c.cause != nil && c.f.count > 1
 }
 
 // isImage tells whether a file is by its name what an action writes to a disk.
@@ -372,13 +365,13 @@ func (c *clues) torn() bool {
 // agentIdle tells whether the agent asks for work, and gets none for long.
 func (c *clues) agentIdle() bool {
 	a := &c.facts.agent
-	if a.since == 0 || a.worked || a.reported || c.now-a.since < int64(c.waits().System) {
+	if a.since == 0 || a.worked || a.reported || c.now-a.since < waitSystem {
 		return false
 	}
 	if c.hw.Workflows && c.hw.Known {
 		return !c.wf.runs() && !c.wf.ended()
 	}
-	return (a.calls || a.polls.vain(c.now)) && c.now-c.lastSign < int64(c.waits().System)
+	return (a.calls || a.polls.vain(c.now)) && c.now-c.lastSign < waitSystem
 }
 
 // bootsDisk tells whether a machine that may not boot from the network has no reason to: it is installed.
@@ -433,7 +426,7 @@ func (m *machine) loops() (n int) {
 	for i := len(m.boots) - 1; i > 0; i-- {
 		b, old := m.boots[i], m.boots[i-1]
 		network := b.facts.firmware && !b.facts.local && !old.facts.local && old.furthest.order() >= Kernel.order()
-		if !network || b.begin-old.lastSign > int64(15*time.Minute) {
+		if !network || b.begin-old.lastSign > 15*aMinute {
 			break
 		}
 		n++

@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"strings"
 	"time"
 
 	"github.com/tinkerbell/stack/pkg/boot"
@@ -25,25 +24,21 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 			b.sign(e.At)
 			if i := b.step(b.facts.stage, e.At); e.Outcome != boot.Dropped {
 				b.steps[i].result = Failed
-				j.add(b, i, answer{kind: e.TypeName(), text: requestText(e), result: "declined", begin: e.At, end: e.At})
+				j.add(b, i, message{kind: e.TypeName(), text: requestText(e), result: "declined", begin: e.At, end: e.At})
 			}
 		}
 		return
 	}
-	if m.isLayer(e) {
-		m.layerXID = e.XID
+	if m.isFirmwareIPv6(e) {
+		m.firmwareXID = e.XID
 		return
 	}
 	b, s := j.bootOf(m, e, r)
-	at := e.At
-	i := b.step(s, at)
-	b.sign(at)
-	result := "sent on"
-	if e.Outcome == boot.Dropped {
-		result = "dropped: " + text(e, boot.Reason, maxName)
-	}
-	j.add(b, i, answer{
-		kind: e.TypeName(), text: requestText(e), result: result, ok: e.Outcome != boot.Dropped, begin: at, end: at,
+	i := b.step(s, e.At)
+	b.sign(e.At)
+	j.add(b, i, message{
+		kind: e.TypeName(), text: requestText(e), result: resultOf(e), ok: e.Outcome != boot.Dropped,
+		begin: e.At, end: e.At,
 	})
 	if r == inform {
 		return
@@ -53,7 +48,7 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 	}
 	b.facts.request(e, r, j.scene.serves)
 	if r == request && e.Outcome != boot.Dropped {
-		j.bind(m, boot.Addr(e.Requested), at, 0)
+		j.bind(m, boot.Addr(e.Requested), e.At, 0)
 	}
 }
 
@@ -61,12 +56,12 @@ func (j *Journal) dhcpRequest(m *machine, e *boot.Event) {
 // firmware's place has to be loaded first.
 const besideFirmware = 5 * time.Second
 
-// isLayer tells whether a DHCPv6 message is one of the IPv6 layer of UEFI's firmware, which gets an address of its own
-// besides PXE and HTTP boot, before them or meanwhile. That is no step of a boot: nothing is loaded by it. It says
-// nothing of the machine's architecture. Its client identifier is that of the firmware, the machine's UUID (RFC 6355);
-// where the machine has none, it is known by the time. Whoever asks so when a kernel has been loaded is the operating
-// system.
-func (m *machine) isLayer(e *boot.Event) bool {
+// isFirmwareIPv6 tells whether a DHCPv6 message is one of the IPv6 layer of UEFI's firmware, which gets an address of
+// its own besides PXE and HTTP boot, before them or meanwhile. That is no step of a boot: nothing is loaded by it. It
+// says nothing of the machine's architecture. Its client identifier is that of the firmware, the machine's UUID (RFC
+// 6355); where the machine has none, it is known by the time. Whoever asks so when a kernel has been loaded is the
+// operating system.
+func (m *machine) isFirmwareIPv6(e *boot.Event) bool {
 	if ipxe, firmware := speaker(e); !e.V6 || ipxe || firmware {
 		return false
 	}
@@ -86,21 +81,17 @@ func renews(e *boot.Event) bool {
 	if e.V6 {
 		return e.DHCP == 5 || e.DHCP == 6 // RENEW, REBIND
 	}
-	return e.Client != [16]byte{}
+	return e.Client != [16]byte{} // ciaddr
 }
 
 func requestText(e *boot.Event) string {
-	var parts []string
-	if a := boot.Addr(e.Requested); a.IsValid() {
-		parts = append(parts, "asks for "+a.String())
-	}
-	if a := boot.Addr(e.Server); a.IsValid() {
-		parts = append(parts, "of "+a.String())
-	}
-	if a := boot.Addr(e.Relay); a.IsValid() {
-		parts = append(parts, "through "+a.String())
-	}
-	return strings.Join(parts, " ")
+	return joined(" ",
+		addressText("asks for ", e.Requested), addressText("of ", e.Server), addressText("through ", e.Relay))
+}
+
+func replyText(e *boot.Event) string {
+	file := around("boot file ", text(e, boot.File, maxFile), "")
+	return joined(", ", addressText("", e.Given), file, addressText("next server ", e.Next))
 }
 
 // describe keeps what a machine says of itself.
@@ -127,7 +118,7 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 	signature = signature[:min(len(signature), 2*maxName)]
 	b := m.newest()
 	left := b == nil || b.state.over() || b.expected
-	over := left || e.At-b.lastSign > int64(j.options.Waits.BootAgain)
+	over := left || e.At-b.lastSign > waitBootAgain
 	switch {
 	case firmware:
 		m.namesakes.ask(e)
@@ -153,7 +144,7 @@ func (j *Journal) bootOf(m *machine, e *boot.Event, r role) (*bootRecord, Step) 
 		return b, s
 	default:
 		// A system asks more than once; another boot that nothing else was heard of is not worth a record.
-		same := b != nil && (b.onlySystem() || b.facts.local && e.At-b.lastSign <= int64(j.options.Waits.BootAgain))
+		same := b != nil && (b.onlySystem() || b.facts.local && e.At-b.lastSign <= waitBootAgain)
 		switch {
 		case b == nil || b.expected, left && !same:
 			b = j.newBoot(m, e)
@@ -175,9 +166,9 @@ func (b *bootRecord) installs(m *machine, e *boot.Event) bool {
 		f.systemAt, f.system = e.At, vendor
 		return false
 	}
-	const beside = int64(2 * time.Second)
+	const beside = 2 * aSecond
 	gone := f.agent.finished != 0 && f.agent.streams == 0 && e.At-f.agent.finished > beside
-	unseen := m.nat.IsValid() && e.At-f.systemAt > int64(time.Minute) // what it loads is not known to be its own
+	unseen := m.nat.IsValid() && e.At-f.systemAt > aMinute // what it loads is not known to be its own
 	return gone || vendor != f.system && (f.agent.worked || f.agent.reported || unseen)
 }
 
@@ -214,7 +205,7 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	if !dropped && r == ack && given.IsValid() {
 		j.bind(m, given, at, max(time.Minute, time.Duration(e.Lease)*time.Second))
 	}
-	if e.V6 && m.layerXID != 0 && e.XID == m.layerXID {
+	if e.V6 && m.firmwareXID != 0 && e.XID == m.firmwareXID {
 		return // The answer to the firmware's IP layer.
 	}
 	if b == nil || b.expected {
@@ -229,13 +220,9 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 	s := b.facts.stage
 	i := b.step(s, at)
 	b.sign(at)
-	result := "sent on"
-	if dropped {
-		result = "dropped: " + text(e, boot.Reason, maxName)
-	}
 	from := addrPort(e)
-	j.add(b, i, answer{
-		kind: e.TypeName(), text: replyText(e), result: result, ok: !dropped && r != nak, from: from,
+	j.add(b, i, message{
+		kind: e.TypeName(), text: replyText(e), result: resultOf(e), ok: !dropped && r != nak, from: from,
 		begin: at - int64(max(0, e.Took)), end: at,
 	})
 	if dropped {
@@ -264,20 +251,6 @@ func (j *Journal) dhcpReply(m *machine, e *boot.Event) {
 // localSystem tells whether a system that has its address did not come from the network.
 func (b *bootRecord) localSystem() bool {
 	return b.last(Kernel) == nil && b.last(Initramfs) == nil && b.last(Agent) == nil
-}
-
-func replyText(e *boot.Event) string {
-	var parts []string
-	if a := boot.Addr(e.Given); a.IsValid() {
-		parts = append(parts, a.String())
-	}
-	if file := text(e, boot.File, maxFile); file != "" {
-		parts = append(parts, "boot file "+file)
-	}
-	if a := boot.Addr(e.Next); a.IsValid() {
-		parts = append(parts, "next server "+a.String())
-	}
-	return strings.Join(parts, ", ")
 }
 
 // rise raises a machine's rank.

@@ -13,7 +13,7 @@ type rank uint8
 const (
 	heardOf  rank = iota // it only asked: anybody can forge that, for any number of MACs
 	offered              // a server offered it something
-	serviced             // it has an address or was served a file
+	serviced             // it has an address or was served a file ("served" records a transfer)
 	ranks
 )
 

@@ -153,8 +153,8 @@ func (f *facts) ask(v6 bool) *ask {
 	return &f.asks[0]
 }
 
-// answered is the exchange that gave the machine its address; nil if there is none.
-func (f *facts) answered() *ask {
+// leased is the exchange that gave the machine its address; nil if there is none.
+func (f *facts) leased() *ask {
 	for i := range f.asks {
 		if f.asks[i].acked > 0 {
 			return &f.asks[i]
@@ -409,7 +409,7 @@ func (f *facts) line(l *line) (system bool) {
 	switch {
 	case strings.Contains(l.text, "[TXE: ") || strings.Contains(l.text, "[RXE: "): // what its link has counted so far
 	case strings.Contains(l.text, "ipxe.org/"):
-		if f.says.kind == 0 || l.at-f.says.at > int64(10*time.Second) { // of several, the first names the file
+		if f.says.kind == 0 || l.at-f.says.at > 10*aSecond { // of several, the first names the file
 			f.says = saying{loaderSays, l.at, l.text}
 		}
 	case strings.Contains(l.text, "Kernel panic - not syncing"):

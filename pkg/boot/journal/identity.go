@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,7 +155,7 @@ func unique(uuid [16]byte) bool {
 // adopt makes the machine of a MAC that a path names. What was known of the address alone becomes its own.
 func (j *Journal) adopt(mac [6]byte, client netip.Addr, at int64) *machine {
 	m := j.ids[client.String()]
-	if m == nil || at-m.heard > int64(j.options.Waits.BootAgain) {
+	if m == nil || at-m.heard > waitBootAgain {
 		m = j.newMachine(macString(mac), at)
 	} else {
 		delete(j.ids, m.id)
@@ -225,12 +226,7 @@ func (m *machine) use(j *Journal, a netip.Addr) {
 
 // lose takes an address off a machine.
 func (m *machine) lose(a netip.Addr) {
-	for i, own := range m.addresses {
-		if own == a {
-			m.addresses = append(m.addresses[:i:i], m.addresses[i+1:]...)
-			return
-		}
-	}
+	m.addresses = slices.DeleteFunc(m.addresses, func(own netip.Addr) bool { return own == a })
 }
 
 // release takes note that a machine gave an address up.

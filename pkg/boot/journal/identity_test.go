@@ -179,10 +179,10 @@ func check(t testing.TB, j *Journal) {
 			t.Fatalf("machine %s has %d boots, %d lines", id, len(m.boots), len(m.lines))
 		}
 		for _, b := range m.boots {
-			if len(b.steps) > maxSteps || len(b.answers)+len(b.steps) > max(l.Answers, maxSteps) {
-				t.Fatalf("a boot of %s has %d steps and %d answers", id, len(b.steps), len(b.answers))
+			if len(b.steps) > maxSteps || len(b.messages)+len(b.steps) > max(l.Answers, maxSteps) {
+				t.Fatalf("a boot of %s has %d steps and %d answers", id, len(b.steps), len(b.messages))
 			}
-			for _, a := range b.answers {
+			for _, a := range b.messages {
 				if int(a.step) >= len(b.steps) {
 					t.Fatalf("an answer of %s belongs to step %d of %d", id, a.step, len(b.steps))
 				}

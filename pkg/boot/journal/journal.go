@@ -38,13 +38,12 @@ type Journal struct {
 
 // New makes an empty journal.
 func New(o Options) *Journal {
-	o.Limits, o.Waits = o.Limits.withDefaults(), o.Waits.withDefaults()
-	j := &Journal{
+	o.Limits = o.Limits.withDefaults()
+	return &Journal{
 		options: o, ids: map[string]*machine{}, macs: map[[6]byte]*machine{}, uuids: map[[16]byte]*machine{},
 		addresses: map[netip.Addr]binding{}, active: map[*machine]struct{}{},
 		scene: newScene(), changed: map[string]struct{}{},
 	}
-	return j
 }
 
 // Record takes the next event, and its time for the present one. Events come in the order of their times, as far as the
@@ -122,18 +121,20 @@ func (j *Journal) settle(m *machine, now int64) bool {
 	done := b.facts.local || b.booted(now) || j.succeeded(m, b, now)
 	var r *rule
 	var cause *Cause
+	// A cause is looked for where a boot is done, too, if it only seems so: by what another machine behind the same
+	// router loaded, or since the machine boots again and again.
 	if !done || m.nat.IsValid() || m.loops() >= maxLoops {
 		r, cause = j.causeOf(m, b, now)
 	}
-	silent := now-b.lastSign >= int64(j.options.Waits.Silent) && b.oldestOpen() == nil
+	silent := now-b.lastSign >= waitSilent && b.oldestOpen() == nil
 	switch {
 	case done && (r == nil || r.mild): // mild is a rule whose cause does not hold the machine up
 		b.state = Booted
-	case r != nil && !r.mild && (silent || r.name == "workflow-failed"):
+	case r != nil && !r.mild && (silent || r.name == "workflow-failed"): // it is over, and a cause is known
 		b.state = StateFailed
-	case silent:
+	case silent: // it is over, and no cause is known
 		b.state = Quiet
-	case r != nil && !r.mild:
+	case r != nil && !r.mild: // a cause holds up what goes on
 		b.state = Stuck
 	default:
 		b.state = Booting

@@ -10,27 +10,27 @@ import (
 
 // machine is what the journal keeps of one machine.
 type machine struct {
-	id        string
-	macs      [][6]byte // the first is the one of the id; none where only the address is known
-	uuid      [16]byte
-	addresses []netip.Addr // newest last
-	host      string
-	vendor    string
-	user      string
-	arch      uint16
-	hasArch   bool
-	boots     []*bootRecord // oldest first
-	layerXID  uint32        // transaction of the firmware's IP layer, the last of DHCPv6; 0: none
-	lines     []line        // oldest first
-	heard     int64         // last event
-	rank      rank
-	nat       netip.Addr // address of others, that its requests come from
-	namesakes namesakes
-	rival     string // MAC of the machine that worked under its address when it was given it
-	size      int    // bytes, estimated
-	forgotten bool
-	ranked    place // among those of its rank
-	past      place // among those with boots that are over
+	id          string
+	macs        [][6]byte // the first is the one of the id; none where only the address is known
+	uuid        [16]byte
+	addresses   []netip.Addr // newest last
+	host        string
+	vendor      string
+	user        string
+	arch        uint16
+	hasArch     bool
+	boots       []*bootRecord // oldest first
+	firmwareXID uint32        // of the last DHCPv6 message of the firmware's IP layer; 0: none
+	lines       []line        // oldest first
+	heard       int64         // last event
+	rank        rank
+	nat         netip.Addr // of a router that others' requests come from as well: what it loads cannot be told apart
+	namesakes   namesakes
+	rival       string // MAC of the machine that worked under its address when it was given it
+	size        int    // bytes, estimated
+	forgotten   bool
+	ranked      place // among those of its rank
+	past        place // among those with boots that are over
 }
 
 // line is one of syslog.
@@ -59,10 +59,10 @@ type bootRecord struct {
 	acknowledged int64 // when a person said to know that it failed
 
 	steps     []step
-	answers   []answer // of all steps, oldest first
-	attempt   int      // index in steps where the present attempt begins: firmware may ask again after a loader
-	attemptAt int64    // when the present attempt began
-	furthest  Step     // the furthest step of the present attempt
+	messages  []message // of all steps, oldest first
+	attempt   int       // index in steps where the present attempt begins: firmware may ask again after a loader
+	attemptAt int64     // when the present attempt began
+	furthest  Step      // the furthest step of the present attempt
 
 	expected bool // Kubernetes waits for it; nothing was heard
 	facts    facts
@@ -73,14 +73,14 @@ type step struct {
 	step       Step
 	result     Result
 	told       Result // what StepEnded said
-	settled    Result // what its last answer that told anything said
+	settled    Result // what its last message that told anything said
 	begin, end int64
 	bytes      uint64
 	from       netip.AddrPort
 	text       string
 }
 
-// course is how an answer goes on.
+// course is how a message goes on.
 type course uint8
 
 const (
@@ -89,8 +89,8 @@ const (
 	waiting        // it goes on, and its endpoint has not answered yet
 )
 
-// answer is a message, transfer or request.
-type answer struct {
+// message is one of DHCP, a transfer or a request, that views show as an answer.
+type message struct {
 	step       uint16 // index in the boot's steps
 	ok         bool
 	course     course
@@ -125,7 +125,7 @@ const (
 	costMachine = 1500
 	costBoot    = 1900
 	costStep    = 240
-	costAnswer  = 208
+	costMessage = 208
 	costLine    = 96
 )
 
@@ -167,12 +167,12 @@ func (m *machine) measure() int {
 func (l *line) measure() int { return costLine + len(l.tag) + len(l.text) }
 
 func (b *bootRecord) measure() int {
-	n := costBoot + costStep*len(b.steps) + costAnswer*len(b.answers)
+	n := costBoot + costStep*len(b.steps) + costMessage*len(b.messages)
 	for i := range b.steps {
 		n += len(b.steps[i].text)
 	}
-	for i := range b.answers {
-		n += len(b.answers[i].text) + len(b.answers[i].result)
+	for i := range b.messages {
+		n += len(b.messages[i].text) + len(b.messages[i].result)
 	}
 	if b.cause != nil {
 		n += len(b.cause.Text)

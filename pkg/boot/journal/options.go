@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 )
@@ -9,8 +10,6 @@ import (
 type Options struct {
 	// Limits bound what is kept; zero fields have their defaults.
 	Limits Limits
-	// Waits are how long a boot may take over its steps; zero fields have their defaults.
-	Waits Waits
 	// Pod is the name of this replica, for MachineView.Pod.
 	Pod string
 	// Hardware tells what Kubernetes knows of a MAC; nil or false where that is not known. It is called with the
@@ -37,19 +36,24 @@ type Limits struct {
 	Bytes    int // of all together: 64 MiB
 }
 
-// Waits are how long a step may be quiet before its machine counts as stuck.
-type Waits struct {
-	Offer     time.Duration // from a DISCOVER or REQUEST to the answer, if the machine asks again: 3s
-	Retry     time.Duration // from a failure to another attempt: 3s
-	Loader    time.Duration // from the ACK to the request for the loader, and of a transfer: 20s
-	Start     time.Duration // from the loader to iPXE's DHCP: 45s
-	Script    time.Duration // from iPXE's ACK to the script: 20s
-	Menu      time.Duration // from the script to the kernel, where a person may be asked: 12m
-	Kernel    time.Duration // from the last of kernel and initramfs to the first sign of the system: 2m
-	System    time.Duration // from the system's DHCP to the agent: 5m
-	Silent    time.Duration // after which a machine has failed, or is quiet: 15m
-	BootAgain time.Duration // silence after which a DISCOVER is that of another boot: 5m
-}
+const (
+	aSecond = int64(time.Second)
+	aMinute = int64(time.Minute)
+)
+
+// How long a step may be quiet before its machine counts as stuck, in nanoseconds.
+const (
+	waitOffer     = 3 * aSecond  // from a DISCOVER or REQUEST to the answer, if the machine asks again
+	waitRetry     = 3 * aSecond  // from a failure to another attempt
+	waitLoader    = 20 * aSecond // from the ACK to the request for the loader, and of a transfer
+	waitStart     = 45 * aSecond // from the loader to iPXE's DHCP
+	waitScript    = 20 * aSecond // from iPXE's ACK to the script
+	waitMenu      = 12 * aMinute // from the script to the kernel, where a person may be asked
+	waitKernel    = 2 * aMinute  // from the last of kernel and initramfs to the first sign of the system
+	waitSystem    = 5 * aMinute  // from the system's DHCP to the agent
+	waitSilent    = 15 * aMinute // after which a machine has failed, or is quiet
+	waitBootAgain = 5 * aMinute  // silence after which a DISCOVER is that of another boot
+)
 
 // ChangeKind names what has changed in a [Change].
 type ChangeKind uint8
@@ -82,30 +86,8 @@ type Count struct {
 
 // withDefaults fills what is zero.
 func (l Limits) withDefaults() Limits {
-	for _, f := range []struct {
-		field *int
-		value int
-	}{{&l.Machines, 10_000}, {&l.Boots, 5}, {&l.Answers, 200}, {&l.Lines, 50}, {&l.Bytes, 64 << 20}} {
-		if *f.field <= 0 {
-			*f.field = f.value
-		}
+	return Limits{
+		Machines: cmp.Or(l.Machines, 10_000), Boots: cmp.Or(l.Boots, 5), Answers: cmp.Or(l.Answers, 200),
+		Lines: cmp.Or(l.Lines, 50), Bytes: cmp.Or(l.Bytes, 64<<20),
 	}
-	return l
-}
-
-func (w Waits) withDefaults() Waits {
-	for _, f := range []struct {
-		field *time.Duration
-		value time.Duration
-	}{
-		{&w.Offer, 3 * time.Second}, {&w.Retry, 3 * time.Second}, {&w.Loader, 20 * time.Second},
-		{&w.Start, 45 * time.Second}, {&w.Script, 20 * time.Second}, {&w.Menu, 12 * time.Minute},
-		{&w.Kernel, 2 * time.Minute},
-		{&w.System, 5 * time.Minute}, {&w.Silent, 15 * time.Minute}, {&w.BootAgain, 5 * time.Minute},
-	} {
-		if *f.field <= 0 {
-			*f.field = f.value
-		}
-	}
-	return w
 }

@@ -37,13 +37,14 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 		s = stepOf(e, b)
 	}
 	v := verdictOf(e, s)
-	if b != m.newest() || began < b.attemptAt {
-		// It belongs to another boot, or to another attempt of this one, and says nothing of what goes on.
-		if i := b.earlier(s); i >= 0 && b == m.newest() {
-			j.answered(b, i, e, v, began)
-		} else if b != m.newest() {
-			j.answered(b, b.step(s, began), e, v, began)
-		}
+	switch i := b.index(s, 0, b.attempt); {
+	case b != m.newest(): // It says nothing of the boot that goes on.
+		j.keep(b, b.step(s, began), e, v, began)
+		return
+	case began < b.attemptAt && i >= 0: // Nor of the attempt that goes on.
+		j.keep(b, i, e, v, began)
+		return
+	case began < b.attemptAt: // The attempt in which it began is not kept.
 		return
 	}
 	i := b.step(s, began)
@@ -51,7 +52,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 		b.facts.local = false
 	}
 	b.facts.ipxeRuns = b.facts.ipxeRuns || isAutoexec(e)
-	j.answered(b, i, e, v, began)
+	j.keep(b, i, e, v, began)
 	last := b.lastSign
 	if !isOurTimer(string(e.Text(boot.Reason))) {
 		last = e.At
@@ -77,7 +78,7 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 		st.result, st.settled = Failed, Failed
 		b.facts.fail(s, e)
 	case neutral:
-		if b.oldestOpen() == nil && st.settled != "" { // As it was before this answer, which says nothing.
+		if b.oldestOpen() == nil && st.settled != "" { // As it was before this message, which says nothing.
 			st.result = st.settled
 		}
 	}
@@ -87,18 +88,18 @@ func (j *Journal) served(m *machine, e *boot.Event) {
 func (j *Journal) beginsBoot(b *bootRecord, s Step, began int64) bool {
 	switch s {
 	case Loader, Script:
-		late := b.furthest.order() >= OSDHCP.order() && began-b.moved > int64(j.options.Waits.Offer)
+		late := b.furthest.order() >= OSDHCP.order() && began-b.moved > waitOffer
 		return b.state.over() || late
 	case Kernel, Initramfs:
-		return b.state == Booted && began-b.lastSign > int64(j.options.Waits.BootAgain)
+		return b.state == Booted && began-b.lastSign > waitBootAgain
 	default:
-		silent := began-b.lastSign > int64(j.options.Waits.Silent)
+		silent := began-b.lastSign > waitSilent
 		return (b.state == Quiet || b.state == StateFailed) && silent && !b.facts.local
 	}
 }
 
-// answered keeps the answer itself.
-func (j *Journal) answered(b *bootRecord, i int, e *boot.Event, v verdict, began int64) {
+// keep keeps what was heard among the boot's messages, once for its begin and its end, and the step's sums.
+func (j *Journal) keep(b *bootRecord, i int, e *boot.Event, v verdict, began int64) {
 	kind, about := kindOf(e), text(e, boot.File, maxFile)
 	if e.Kind == boot.Stream && about == "" {
 		about = text(e, boot.Place, maxName)
@@ -107,7 +108,7 @@ func (j *Journal) answered(b *bootRecord, i int, e *boot.Event, v verdict, began
 	if !isAutoexec(e) && !notAllowed(about) && (v != neutral || st.text == "") {
 		st.from, st.text = addrPort(e), about
 	}
-	a := answer{
+	a := message{
 		kind: kind, text: about, result: resultOf(e), ok: v != bad, begin: began, end: e.At,
 		bytes: e.Bytes, expected: e.Expected, from: addrPort(e),
 	}
@@ -153,6 +154,8 @@ func kindOf(e *boot.Event) string {
 // resultOf says in words how an exchange ended, or that it goes on.
 func resultOf(e *boot.Event) string {
 	switch e.Outcome {
+	case boot.Passed:
+		return "sent on"
 	case boot.Began:
 		return "going"
 	case boot.Torn:

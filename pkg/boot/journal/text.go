@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -129,6 +130,19 @@ func around(before, value, behind string) string {
 	return before + value + behind
 }
 
+// addressText is an event's address with a word before it; empty if there is none.
+func addressText(before string, b [16]byte) string {
+	if b == ([16]byte{}) {
+		return ""
+	}
+	return before + boot.Addr(b).String()
+}
+
+// joined are those texts that are not empty, with something between them.
+func joined(between string, texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(s string) bool { return s == "" }), between)
+}
+
 func (c *clues) mac() string { return macString(c.bootRecord.mac) }
 
 // workflow says what is known of the Workflow of an agent that waits for one.
@@ -165,7 +179,7 @@ func (c *clues) silent() (text string) {
 }
 
 // pace is how fast a transfer goes, and how long it has to go on.
-func (a *answer) pace(now int64) string {
+func (a *message) pace(now int64) string {
 	t := fmt.Sprintf("%s goes on since %s", quote(a.text), clock(a.begin))
 	if d := time.Duration(a.end - a.begin).Seconds(); a.bytes > 0 && d > 0 {
 		rate := float64(a.bytes) / d

@@ -99,8 +99,8 @@ func (s *step) view(known peers) StepView {
 
 func (b *bootRecord) answersOf(i int) []Answer {
 	var views []Answer
-	for k := range b.answers {
-		if a := &b.answers[k]; int(a.step) == i {
+	for k := range b.messages {
+		if a := &b.messages[k]; int(a.step) == i {
 			views = append(views, Answer{
 				Begin: moment(a.begin), End: moment(a.end), Kind: a.kind, Text: a.text, Result: a.result, OK: a.ok,
 				Bytes: a.bytes, Expected: a.expected, From: a.from, Count: int(a.count),
@@ -121,7 +121,7 @@ func (b *bootRecord) next() Step {
 	if b.state == Booted || b.facts.local {
 		return ""
 	}
-	if a := b.facts.answered(); b.furthest == DHCP && a != nil && strings.HasSuffix(a.file, ".ipxe") {
+	if a := b.facts.leased(); b.furthest == DHCP && a != nil && strings.HasSuffix(a.file, ".ipxe") {
 		return Script
 	}
 	if b.furthest == Kernel && (b.last(Initramfs) != nil || strings.HasSuffix(b.last(Kernel).text, ".iso")) {

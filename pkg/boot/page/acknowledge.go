@@ -29,7 +29,7 @@ func (s *Server) serveAcknowledge(w http.ResponseWriter, r *http.Request) {
 	if mac, err := net.ParseMAC(m.ID); err == nil {
 		e.MAC = [6]byte(mac)
 	}
-	s.options.Record(&e)
+	s.options.Event(&e)
 	if strings.HasPrefix(r.URL.Path, "/boots/") {
 		w.Header().Set("Location", "../"+url.PathEscape(m.ID))
 		w.WriteHeader(http.StatusSeeOther)

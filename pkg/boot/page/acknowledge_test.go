@@ -20,7 +20,7 @@ func TestAcknowledge(t *testing.T) {
 	var told []boot.Event
 	server := New(Options{
 		Journal: newFake(machine(failed, journal.StateFailed), machine(going, journal.Booting)),
-		Record:  func(e *boot.Event) { told = append(told, *e) },
+		Event:   func(e *boot.Event) { told = append(told, *e) },
 	})
 	mux := http.NewServeMux()
 	for pattern, handler := range server.Handlers() {

@@ -21,13 +21,13 @@ type machinePage struct {
 	Found       bool
 	Now         time.Time
 
-	Facts  []fact
-	All    []bootLink
-	Boot   bootPage
-	Hidden bool   // the request's sender may not see lines
-	API    string // link
-	Failed string // link by which the failure is acknowledged; "" where that is not to be done
-	Copy   string // text that helps against the cause, for a terminal or editor
+	Facts       []fact
+	All         []bootLink
+	Boot        bootPage
+	Hidden      bool   // the request's sender may not see lines
+	API         string // link
+	Acknowledge string // link by which a failure is; "" where that is not to be done
+	Copy        string // text that helps against the cause, for a terminal or editor
 }
 
 // fact is something known of a machine, as name and value.
@@ -98,7 +98,7 @@ func (s *Server) pageOf(r *http.Request, m journal.MachineView, found bool) mach
 		return l.At.Before(p.Boot.Begin) || chosen > 0 && !l.At.Before(m.Boots[chosen-1].Begin)
 	})
 	if p.Copy = textToCopy(&m, p.Boot.Cause); chosen == 0 && isLocal(r) && p.Boot.State == journal.StateFailed {
-		p.Failed = self + "/acknowledge"
+		p.Acknowledge = self + "/acknowledge"
 	}
 	return p
 }

@@ -30,8 +30,8 @@ type Options struct {
 	Journal Journal
 	// Sources are the programs that tell of boots; nil where that is not known.
 	Sources func() []feed.Source
-	// Record is told that a person acknowledges a machine that failed.
-	Record func(*boot.Event)
+	// Event is told that a person acknowledges a machine that failed.
+	Event func(*boot.Event)
 	// Lines shows syslog lines, which may hold secrets, to everybody: else only to requests from the loopback interface,
 	// as those through kubectl port-forward are.
 	Lines bool

@@ -103,7 +103,7 @@ func (s *Server) watch(ctx context.Context, st *stream, show func(*snapshot)) {
 	for {
 		if dirty {
 			snap := s.look.snapshot()
-			dirty = snap.taken.Before(changed)
+			dirty = snap.taken.Before(changed) // an older one is shown now, and another one after the next tick
 			show(snap)
 		} else if s.look.keep(); time.Since(last) >= aliveEvery {
 			now := s.options.Now().UTC()

@@ -103,7 +103,7 @@ func TestABootIsToldElsewhere(t *testing.T) {
 		e.At = begin.Add(after).UnixNano()
 		boot.SetText(&e, boot.VendorClass, 60, "PXEClient:Arch:00007:UNDI:003000")
 		boot.SetText(&e, boot.File, 60, file)
-		v.record(&e)
+		v.event(&e)
 	}
 	given, server := boot.Bytes(netip.MustParseAddr("192.0.2.101")), boot.Bytes(netip.MustParseAddr("192.0.2.2"))
 	machine := boot.Event{Kind: boot.DHCPRequest, DHCP: 1, MAC: [6]byte{0x52, 0x54, 0, 0x5e, 0, 1}, HasArch: true, Arch: 7}
