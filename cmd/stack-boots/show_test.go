@@ -23,7 +23,7 @@ import (
 type told struct {
 	mu       sync.Mutex
 	machines []journal.MachineView
-	changes  chan string
+	version  uint64
 }
 
 func (f *told) Machines() []journal.MachineView {
@@ -49,13 +49,17 @@ func (f *told) Machine(id string) (journal.MachineView, bool) {
 	return journal.MachineView{}, false
 }
 
-func (f *told) Watch() (<-chan string, func()) { return f.changes, func() {} }
+func (f *told) Version() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.version
+}
 
 func (f *told) put(i int, change func(*journal.MachineView)) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	change(&f.machines[i])
-	f.mu.Unlock()
-	f.changes <- f.machines[i].ID
+	f.version++
 }
 
 // twoMachines are one that is stuck and one that boots.
@@ -65,7 +69,7 @@ func twoMachines() *told {
 		Begin: begin, End: begin.Add(time.Second), Kind: "GET", Text: "/auto.ipxe", Result: "404", Bytes: 9, Count: 3,
 		From: netip.MustParseAddrPort("10.0.0.9:7171"),
 	}
-	return &told{changes: make(chan string, 8), machines: []journal.MachineView{
+	return &told{machines: []journal.MachineView{
 		{
 			ID: "52:54:00:00:00:01", MAC: "52:54:00:00:00:01", Address: netip.MustParseAddr("192.0.2.1"), Name: "going",
 			Boots: []journal.BootView{{ID: "a", Begin: begin, End: begin, State: journal.Booting, At: journal.Loader, Next: journal.IPXEDHCP}},

@@ -142,5 +142,5 @@ func (j *Journal) remove(m *machine) {
 	delete(j.active, m)
 	j.bytes -= m.size
 	m.forgotten = true
-	j.changed[m.id] = struct{}{}
+	j.dirty = true
 }

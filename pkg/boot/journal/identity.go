@@ -159,7 +159,7 @@ func (j *Journal) adopt(mac [6]byte, client netip.Addr, at int64) *machine {
 		m = j.newMachine(macString(mac), at)
 	} else {
 		delete(j.ids, m.id)
-		j.changed[m.id] = struct{}{}
+		j.dirty = true
 		m.id = macString(mac)
 		j.ids[m.id] = m
 	}

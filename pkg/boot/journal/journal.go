@@ -29,11 +29,9 @@ type Journal struct {
 	askedAt      time.Time             // when Options.Expected was called last
 	forgotten    atomic.Uint64         // machines that made room
 
-	// What is to be told once the lock is free. The goroutine that records has these for itself.
-	changed map[string]struct{}
-	changes []Change
-
-	watchers watchers
+	version atomic.Uint64
+	dirty   bool     // something has changed since the version did
+	changes []Change // to be told once the lock is free; the goroutine that records has these for itself
 }
 
 // New makes an empty journal.
@@ -41,8 +39,7 @@ func New(o Options) *Journal {
 	o.Limits = o.Limits.withDefaults()
 	return &Journal{
 		options: o, ids: map[string]*machine{}, macs: map[[6]byte]*machine{}, uuids: map[[16]byte]*machine{},
-		addresses: map[netip.Addr]binding{}, active: map[*machine]struct{}{},
-		scene: newScene(), changed: map[string]struct{}{},
+		addresses: map[netip.Addr]binding{}, active: map[*machine]struct{}{}, scene: newScene(),
 	}
 }
 
@@ -67,7 +64,7 @@ func (j *Journal) Record(e *boot.Event) {
 		if len(m.boots) > 0 {
 			j.settle(m, e.At)
 			j.touched(m)
-			j.changed[m.id] = struct{}{}
+			j.dirty = true
 			j.shrink(m)
 		} else {
 			j.remove(m) // It was made for what is no part of a boot, as a lease that is renewed.
@@ -86,7 +83,7 @@ func (j *Journal) acknowledge(e *boot.Event) {
 	if m != nil {
 		m.newest().acknowledged = e.At
 		j.settle(m, e.At)
-		j.changed[m.id] = struct{}{}
+		j.dirty = true
 	}
 }
 
@@ -101,7 +98,7 @@ func (j *Journal) Tick(now time.Time) {
 	j.scene.count(j.active)
 	for m := range j.active {
 		if j.settle(m, now.UnixNano()) {
-			j.changed[m.id] = struct{}{}
+			j.dirty = true
 			j.account(m)
 		}
 	}
@@ -253,7 +250,7 @@ func (j *Journal) expect(now time.Time) {
 		e := boot.Event{At: x.Since.UnixNano(), MAC: x.MAC, Kind: boot.DHCPReply}
 		j.newBoot(m, &e).expected = true
 		j.touched(m)
-		j.changed[m.id] = struct{}{}
+		j.dirty = true
 	}
 }
 
@@ -323,16 +320,21 @@ func (j *Journal) tell(c Change, m *machine, b *bootRecord, at int64) {
 	}
 }
 
-// deliver tells what has changed, without the lock.
+// deliver tells of all changes, without the lock.
 func (j *Journal) deliver() {
 	for i := range j.changes {
 		j.options.Changed(j.changes[i])
 	}
 	clear(j.changes)
 	j.changes = j.changes[:0]
-	j.watchers.notify(j.changed)
-	clear(j.changed)
+	if j.dirty {
+		j.dirty = false
+		j.version.Add(1)
+	}
 }
+
+// Version is another one whenever something of a machine has changed, or a machine has come or gone.
+func (j *Journal) Version() uint64 { return j.version.Load() }
 
 // Machines lists all machines, in no order, without answers and lines, and with the newest boot of each only.
 func (j *Journal) Machines() []MachineView {

@@ -15,7 +15,7 @@ func (s still) Machines() []journal.MachineView {
 	return append([]journal.MachineView(nil), s.machines...)
 }
 func (s still) Machine(string) (journal.MachineView, bool) { return s.machines[0], true }
-func (s still) Watch() (<-chan string, func())             { return nil, func() {} }
+func (s still) Version() uint64                            { return 0 }
 
 // BenchmarkSnapshot is what a look at 2,000 machines costs where nothing is known of an earlier one.
 func BenchmarkSnapshot(b *testing.B) {

@@ -61,6 +61,7 @@ func before(a, b *entry) int {
 // snapshot is all machines at a time. It never changes.
 type snapshot struct {
 	version uint64 // another one where anything is another
+	journal uint64 // the journal's version
 	taken   time.Time
 	cost    time.Duration // of making it
 	entries []*entry      // in the order of lists

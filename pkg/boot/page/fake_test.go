@@ -14,11 +14,11 @@ import (
 type fake struct {
 	mu       sync.Mutex
 	machines map[string]journal.MachineView
-	watchers map[chan string]bool
+	version  uint64
 }
 
 func newFake(machines ...journal.MachineView) *fake {
-	f := &fake{machines: map[string]journal.MachineView{}, watchers: map[chan string]bool{}}
+	f := &fake{machines: map[string]journal.MachineView{}}
 	for _, m := range machines {
 		f.put(m)
 	}
@@ -30,23 +30,14 @@ func (f *fake) put(m journal.MachineView) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.machines[m.ID] = m
-	f.tell(m.ID)
+	f.version++
 }
 
 func (f *fake) remove(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.machines, id)
-	f.tell(id)
-}
-
-func (f *fake) tell(id string) {
-	for w := range f.watchers {
-		select {
-		case w <- id:
-		default:
-		}
-	}
+	f.version++
 }
 
 func (f *fake) Machines() []journal.MachineView {
@@ -91,16 +82,10 @@ func copied(m journal.MachineView) journal.MachineView {
 	return m
 }
 
-func (f *fake) Watch() (<-chan string, func()) {
+func (f *fake) Version() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	w := make(chan string, 64)
-	f.watchers[w] = true
-	return w, func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.watchers, w)
-	}
+	return f.version
 }
 
 // tale is a machine's boot as a script tells it: each step by how long it took, in milliseconds, and how it ended.

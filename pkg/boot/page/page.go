@@ -21,8 +21,8 @@ type Journal interface {
 	Machines() []journal.MachineView
 	// Machine is all that is known of one machine, by its ID.
 	Machine(id string) (journal.MachineView, bool)
-	// Watch delivers the IDs of machines that changed, or "" where some were left out, until stop is called.
-	Watch() (changes <-chan string, stop func())
+	// Version is another one whenever something has changed.
+	Version() uint64
 }
 
 // Options are what a [Server] needs.

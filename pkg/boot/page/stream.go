@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/tinkerbell/stack/pkg/boot/feed"
 )
 
 const (
@@ -94,16 +96,16 @@ func (st *stream) flush() (sent bool, err error) {
 // watch calls show at once and after changes, gathered for a time, and sends what it adds to the stream, until the
 // reader or the server has gone.
 func (s *Server) watch(ctx context.Context, st *stream, show func(*snapshot)) {
-	changes, stop := s.options.Journal.Watch()
-	defer stop()
 	ticker := time.NewTicker(gather)
 	defer ticker.Stop()
-	changed, dirty, last := time.Now(), true, time.Now()
-	sources := s.options.Sources()
-	for {
-		if dirty {
+	var shown uint64
+	var sources []feed.Source
+	last := time.Now()
+	for first := true; ; first = false {
+		heard := s.options.Sources()
+		if first || shown != s.options.Journal.Version() || !slices.Equal(heard, sources) {
 			snap := s.look.snapshot()
-			dirty = snap.taken.Before(changed) // an older one is shown now, and another one after the next tick
+			shown, sources = snap.journal, heard // an older one is shown now, and another one after the next tick
 			show(snap)
 		} else if s.look.keep(); time.Since(last) >= aliveEvery {
 			now := s.options.Now().UTC()
@@ -114,23 +116,12 @@ func (s *Server) watch(ctx context.Context, st *stream, show func(*snapshot)) {
 		} else if sent {
 			last = time.Now()
 		}
-		for waiting := true; waiting; {
-			select {
-			case <-ctx.Done():
-				return
-			case <-s.end:
-				return
-			case _, ok := <-changes:
-				if !ok {
-					return
-				}
-				changed, dirty = time.Now(), true
-			case <-ticker.C:
-				waiting = false
-				if heard := s.options.Sources(); !slices.Equal(heard, sources) {
-					changed, dirty, sources = time.Now(), true, heard
-				}
-			}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.end:
+			return
+		case <-ticker.C:
 		}
 	}
 }

@@ -11,71 +11,32 @@ import (
 	"github.com/tinkerbell/stack/pkg/boot"
 )
 
-func TestWatch(t *testing.T) {
+// The version is another one after each event and each tick that changes something, and the same one after others.
+func TestVersion(t *testing.T) {
 	j := New(Options{})
-	changes, stop := j.Watch()
-	put(j, one.discover(0, pxe))
-	if id := <-changes; id != first {
-		t.Errorf("got %q", id)
-	}
-	// A tick without a change is none; one with a cause is.
-	for range 2 {
-		put(j, one.discover(2, pxe))
-		<-changes
-	}
-	j.Tick(after(2.5))
-	select {
-	case id := <-changes:
-		t.Errorf("got %q without a change", id)
-	default:
-	}
-	j.Tick(after(3))
-	if id := <-changes; id != first {
-		t.Errorf("got %q", id)
-	}
-	put(j, one.lease(30, pxe, "x")[:2]...)
-	<-changes
-	put(j, two.discover(31, pxe))
-	for _, want := range []string{first, second} {
-		if id := <-changes; id != want {
-			t.Errorf("got %q, want %q", id, want)
+	tick := func(at float64) func() { return func() { j.Tick(after(at)) } }
+	asks := func(at float64) func() { return func() { put(j, one.discover(at, pxe)) } }
+	for i, step := range []struct {
+		do      func()
+		changes bool
+	}{
+		{asks(0), true}, {asks(2), true}, {asks(2), true}, {tick(2.5), false}, {tick(3), true}, {tick(3.5), false},
+		{func() { put(j, one.lease(30, pxe, "x")[:2]...) }, true}, {func() { put(j, two.discover(31, pxe)) }, true},
+	} {
+		before := j.Version()
+		if step.do(); (j.Version() != before) != step.changes {
+			t.Errorf("%d: version %d after %d", i, j.Version(), before)
 		}
 	}
-	// A slow reader is told that it missed some, once it reads, and then the next ones.
-	for i := range watchRoom + 50 {
-		put(j, actor{fmt.Sprintf("52:54:00:00:%02x:%02x", i>>8, i&255), ""}.discover(40, pxe))
-	}
-	for range watchRoom {
-		if id := <-changes; id == "" {
-			t.Fatal("told too early that something was missed")
-		}
-	}
-	j.Tick(after(40))
-	if id := <-changes; id != "" {
-		t.Errorf("got %q, want to be told that some were missed", id)
-	}
-	put(j, two.discover(42, pxe))
-	if id := <-changes; id != second {
-		t.Errorf("got %q", id)
-	}
-	stop()
-	stop()
-	if _, open := <-changes; open {
-		t.Error("still open")
-	}
-	put(j, two.discover(50, pxe))
 }
 
 func TestForgottenMachinesAreTold(t *testing.T) {
 	j := New(Options{Limits: Limits{Machines: 1}})
 	put(j, one.discover(0, pxe))
-	changes, stop := j.Watch()
-	defer stop()
+	before := j.Version()
 	put(j, two.lease(1, pxe, "x")...)
-	for id := range changes {
-		if id == first {
-			break
-		}
+	if j.Version() == before {
+		t.Error("nothing has changed")
 	}
 	if _, ok := j.Machine(first); ok {
 		t.Error("it is still there")
@@ -94,7 +55,7 @@ func TestRenewalsForgetNobody(t *testing.T) {
 	}
 }
 
-// One goroutine records, others read and watch; what they got does not change under them.
+// One goroutine records, others read; what they got does not change under them.
 func TestReadersWhileRecording(t *testing.T) {
 	j := New(Options{
 		Limits: Limits{Machines: 50}, Changed: func(c Change) { _ = len(c.Boot.Steps) },
@@ -104,18 +65,22 @@ func TestReadersWhileRecording(t *testing.T) {
 	var readers sync.WaitGroup
 	for i := range 4 {
 		readers.Go(func() {
-			changes, stop := j.Watch()
-			defer stop()
-			for {
+			for seen := uint64(0); ; seen = j.Version() {
 				select {
 				case <-done:
 					return
-				case id := <-changes:
-					if m, ok := j.Machine(id); ok {
-						for _, b := range m.Boots {
-							for _, s := range b.Steps {
-								_ = fmt.Sprint(s.Text, len(s.Answers), b.Cause)
-							}
+				case <-time.After(time.Millisecond):
+				}
+				if seen == j.Version() {
+					continue
+				}
+				for k, m := range j.Machines() {
+					if k == i {
+						m, _ = j.Machine(m.ID)
+					}
+					for _, b := range m.Boots {
+						for _, s := range b.Steps {
+							_ = fmt.Sprint(s.Text, len(s.Answers), b.Cause)
 						}
 					}
 				}
