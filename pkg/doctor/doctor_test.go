@@ -239,6 +239,9 @@ func (s *site) judge(t *testing.T, want, says string) {
 	if err != nil || says != "" && !bytes.Contains(text, []byte(says)) {
 		t.Errorf("%v, and it does not say %q", err, says)
 	}
+	if bytes.Contains(text, []byte(`\u003cnil\u003e`)) {
+		t.Errorf("it says <nil>: %s", text)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if slices.ContainsFunc(s.types, func(m dhcpv4.MessageType) bool { return m != dhcpv4.MessageTypeDiscover }) {

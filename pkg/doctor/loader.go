@@ -230,7 +230,11 @@ func (c *chain) read(ctx context.Context, to netip.AddrPort, ask tftp.Ask) tftp.
 
 // judgeTFTP says why a file could not be had by TFTP.
 func (c *chain) judgeTFTP(to netip.AddrPort, file string, a tftp.Answer) {
-	c.step(time.Now(), "TFTP", fmt.Sprintf("%s %q", to, file), fmt.Sprint(a.Err, " ", a.Message))
+	said := a.Message
+	if a.Err != nil {
+		said = strings.TrimSpace(a.Err.Error() + " " + a.Message)
+	}
+	c.step(time.Now(), "TFTP", fmt.Sprintf("%s %q", to, file), said)
 	const notFound, violation, illegal, refusedOptions = 1, 2, 4, 8
 	switch {
 	case errors.Is(a.Err, tftp.ErrRefused):

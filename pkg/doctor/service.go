@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -54,7 +53,7 @@ func (r *run) judgeService(ctx context.Context, who string) {
 			}
 			began := time.Now()
 			answers[i] = client.Head(ctx, u)
-			r.step(began, "DHCP server's HTTP", u.String(), fmt.Sprint(answers[i].Status, " ", answers[i].Err))
+			r.step(began, "DHCP server's HTTP", u.String(), answers[i].String())
 		})
 	}
 	all.Wait()

@@ -54,6 +54,14 @@ type Answer struct {
 	Err    error
 }
 
+// String is the status, or the reason that there is none.
+func (a *Answer) String() string {
+	if a.Err != nil {
+		return a.Err.Error()
+	}
+	return strconv.Itoa(a.Status)
+}
+
 // What an answer may end with.
 var (
 	ErrScheme   = errors.New("firmware does not follow it")
