@@ -233,3 +233,11 @@ func TestCertificatesAreJudged(t *testing.T) {
 		}
 	}
 }
+
+func TestAnswerTellsStatusOrReason(t *testing.T) {
+	for want, a := range map[string]Answer{"502": {Status: 502}, ErrLoop.Error(): {Status: 302, Err: ErrLoop}} {
+		if got := a.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
